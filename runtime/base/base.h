@@ -1,0 +1,82 @@
+// base.h - what every folder shares: allocation, arenas, interned strings, text buffers, status values, hashing.
+//
+// Ownership: what comes from an arena lives until the arena is destroyed. `lm_status` values own their text; hand them
+// up or free them. Threads: nothing here is shared between threads unless it says so.
+#ifndef LM_BASE_H
+#define LM_BASE_H
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define LM_PRINTF(f, a) __attribute__((format(printf, f, a)))
+#define LM_COUNT(a) (sizeof(a) / sizeof *(a))
+
+// ---- allocation: the one allocator. Never returns NULL: on failure calls the out-of-memory handler, which must not
+// return (the command's prints a message and leaves with exit status 2). `lm_alloc_fail_at(n)` makes the n-th
+// allocation from now fail (tests; 0 switches it off; also environment LM_FAIL_ALLOC=n).
+void *lm_alloc(size_t bytes);                       // zeroed
+void *lm_realloc(void *p, size_t bytes);
+void lm_free(void *p);
+char *lm_strdup(const char *s);
+void lm_alloc_fail_at(int64_t n);
+void lm_oom_handler_set(void (*handler)(size_t bytes));
+// n * size with overflow checked (overflow counts as out of memory)
+void *lm_calloc(size_t n, size_t size);
+
+typedef struct lm_arena lm_arena;
+lm_arena *lm_arena_create(void);
+void lm_arena_destroy(lm_arena *a);
+void *lm_arena_alloc(lm_arena *a, size_t bytes);    // zeroed, 16-byte aligned
+char *lm_arena_strndup(lm_arena *a, const char *s, size_t n);
+char *lm_arena_printf(lm_arena *a, const char *fmt, ...) LM_PRINTF(2, 3);
+#define LM_NEW(arena, T) ((T *)lm_arena_alloc(arena, sizeof(T)))
+#define LM_NEW_N(arena, T, n) ((T *)lm_arena_alloc(arena, sizeof(T) * (size_t)(n)))
+
+// Growable array in an arena: `T *items; uint32_t n, cap;` as consecutive fields named x, n_x, cap_x.
+//   LM_PUSH(arena, s->items, s->n_items, s->cap_items) = value;
+void *lm_grow(lm_arena *a, void *items, uint32_t n, uint32_t *cap, size_t size);
+#define LM_PUSH(arena, items, n, cap) \
+  (*((items) = lm_grow((arena), (items), (n), &(cap), sizeof *(items)), &(items)[(n)++]))
+
+// ---- interned strings: equal text, equal pointer
+typedef const char *lm_sym;
+typedef struct lm_intern lm_intern;
+lm_intern *lm_intern_create(lm_arena *a);
+lm_sym lm_intern_n(lm_intern *t, const char *s, size_t n);
+lm_sym lm_intern_s(lm_intern *t, const char *s);
+
+// ---- growable text
+typedef struct lm_buf { char *p; size_t n, cap; } lm_buf;   // p is always NUL-terminated once anything was added
+void lm_buf_add(lm_buf *b, const void *s, size_t n);
+void lm_buf_puts(lm_buf *b, const char *s);
+void lm_buf_printf(lm_buf *b, const char *fmt, ...) LM_PRINTF(2, 3);
+void lm_buf_vprintf(lm_buf *b, const char *fmt, va_list ap);
+void lm_buf_json(lm_buf *b, const char *s);                 // s as a JSON string with quotes
+void lm_buf_free(lm_buf *b);
+
+// ---- status: NULL is success. The kind is the exit status of the command.
+typedef enum { LM_OK = 0, LM_USER = 1, LM_ENV = 2, LM_BUG_STATUS = 3 } lm_kind;
+typedef struct lm_status_s { lm_kind kind; char *text; } *lm_status;
+lm_status lm_fail(lm_kind kind, const char *fmt, ...) LM_PRINTF(2, 3);
+lm_status lm_fail_errno(const char *fmt, ...) LM_PRINTF(1, 2);   // LM_ENV, appends ": " strerror(errno)
+lm_status lm_annotate(lm_status s, const char *fmt, ...) LM_PRINTF(2, 3);   // "fmt: old text"; NULL stays NULL
+void lm_status_free(lm_status s);
+#define LM_TRY(e) do { lm_status s_ = (e); if (s_) return s_; } while (0)
+
+// A broken invariant of ours: prints where, calls the dump hook if one is set, leaves with exit status 3.
+_Noreturn void lm_bug(const char *file, int line, const char *fmt, ...) LM_PRINTF(3, 4);
+#define LM_BUG(...) lm_bug(__FILE__, __LINE__, __VA_ARGS__)
+#define LM_ASSERT(c) do { if (!(c)) LM_BUG("assertion failed: %s", #c); } while (0)
+void lm_bug_hook_set(void (*hook)(void *user), void *user);
+
+// ---- hashing, time, files
+uint64_t lm_hash(const void *p, size_t n, uint64_t seed);   // stable across runs and machines
+double lm_now(void);                                        // seconds, monotonic
+lm_status lm_file_read(const char *path, size_t max_bytes, lm_buf *out);
+lm_status lm_file_write_atomic(const char *path, const void *p, size_t n);  // temp, fsync, rename, fsync folder
+lm_status lm_dir_make(const char *path);                    // and its parents
+lm_status lm_dir_sync(const char *path);
+char *lm_path_join(lm_arena *a, const char *dir, const char *path);   // path if absolute
+char *lm_path_dir(lm_arena *a, const char *path);
+#endif
