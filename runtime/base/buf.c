@@ -1,0 +1,84 @@
+// buf.c - growable text.
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/base.h"
+
+static void reserve(lm_buf *b, size_t more) {
+  size_t need = b->n + more + 1;
+  if (need <= b->cap) return;
+  size_t cap = b->cap ? b->cap * 2 : 64;
+  if (cap < need) cap = need;
+  b->p = lm_realloc(b->p, cap);
+  b->cap = cap;
+}
+
+void lm_buf_add(lm_buf *b, const void *s, size_t n) {
+  reserve(b, n);
+  if (n) memcpy(b->p + b->n, s, n);
+  b->n += n;
+  b->p[b->n] = 0;
+}
+
+void lm_buf_puts(lm_buf *b, const char *s) { lm_buf_add(b, s, strlen(s)); }
+
+void lm_buf_vprintf(lm_buf *b, const char *fmt, va_list ap) {
+  va_list again;
+  va_copy(again, ap);
+  int n = vsnprintf(NULL, 0, fmt, ap);
+  LM_ASSERT(n >= 0);
+  reserve(b, (size_t)n);
+  vsnprintf(b->p + b->n, (size_t)n + 1, fmt, again);
+  b->n += (size_t)n;
+  va_end(again);
+}
+
+void lm_buf_printf(lm_buf *b, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  lm_buf_vprintf(b, fmt, ap);
+  va_end(ap);
+}
+
+void lm_buf_free(lm_buf *b) {
+  lm_free(b->p);
+  *b = (lm_buf){0};
+}
+
+// Bytes of the well-formed UTF-8 sequence at s (RFC 3629: no surrogates, no overlong forms), 0 if there is none. The
+// terminating NUL is no continuation byte, so nothing behind it is read.
+static int utf8_length(const unsigned char *s) {
+  if (s[0] < 0x80) return 1;
+  int n = s[0] >= 0xc2 && s[0] <= 0xdf ? 2 : (s[0] & 0xf0) == 0xe0 ? 3 : s[0] >= 0xf0 && s[0] <= 0xf4 ? 4 : 0;
+  for (int i = 1; i < n; i++)
+    if ((s[i] & 0xc0) != 0x80) return 0;
+  if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) ||
+      (s[0] == 0xf4 && s[1] > 0x8f))
+    return 0;
+  return n;
+}
+
+static void json_escape(lm_buf *b, unsigned char c) {
+  const char *from = "\"\\\b\f\n\r\t", *to = "\"\\bfnrt", *at = strchr(from, c);
+  if (at)
+    lm_buf_printf(b, "\\%c", to[at - from]);
+  else
+    lm_buf_printf(b, "\\u%04x", c);
+}
+
+// Bytes that are no UTF-8 become U+FFFD: what is written always parses.
+void lm_buf_json(lm_buf *b, const char *s) {
+  lm_buf_puts(b, "\"");
+  while (*s) {
+    int n = utf8_length((const unsigned char *)s);
+    unsigned char c = (unsigned char)*s;
+    if (!n)
+      lm_buf_puts(b, "\\ufffd");
+    else if (c < 0x20 || c == 0x7f || c == '"' || c == '\\')
+      json_escape(b, c);
+    else
+      lm_buf_add(b, s, (size_t)n);
+    s += n ? n : 1;
+  }
+  lm_buf_puts(b, "\"");
+}

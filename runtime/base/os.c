@@ -1,0 +1,125 @@
+// os.c - what is asked of the operating system: the clock, whole files, folders, paths. Failures are LM_ENV; a caller
+// that knows the path came from the user's text changes the kind.
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/base/base.h"
+
+double lm_now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// Reads in bounded pieces: the size a file claims is never trusted, so devices and growing files are safe.
+static lm_status read_all(int fd, const char *path, size_t max_bytes, lm_buf *out) {
+  char piece[1 << 16];
+  size_t start = out->n;
+  for (;;) {
+    ssize_t n = read(fd, piece, sizeof piece);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return lm_fail_errno("cannot read %s", path);
+    if (n == 0) break;
+    if ((size_t)n > max_bytes - (out->n - start)) return lm_fail(LM_ENV, "%s: larger than %zu bytes", path, max_bytes);
+    lm_buf_add(out, piece, (size_t)n);
+  }
+  lm_buf_add(out, "", 0);   // an empty file, too, gives a terminated text
+  return NULL;
+}
+
+lm_status lm_file_read(const char *path, size_t max_bytes, lm_buf *out) {
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return lm_fail_errno("cannot open %s", path);
+  lm_status s = read_all(fd, path, max_bytes, out);
+  close(fd);
+  return s;
+}
+
+static lm_status write_synced(int fd, const char *path, const char *p, size_t n) {
+  while (n) {
+    ssize_t done = write(fd, p, n);
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) return lm_fail_errno("cannot write %s", path);
+    p += done;
+    n -= (size_t)done;
+  }
+  if (fsync(fd)) return lm_fail_errno("cannot write %s", path);
+  return NULL;
+}
+
+static lm_status write_file(const char *path, const void *p, size_t n) {
+  int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd < 0) return lm_fail_errno("cannot create %s", path);
+  lm_status s = write_synced(fd, path, p, n);
+  if (close(fd) && !s) s = lm_fail_errno("cannot write %s", path);
+  return s;
+}
+
+// The folder part of a path as a length; 0 when there is none.
+static size_t dir_length(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash ? (slash == path ? 1 : (size_t)(slash - path)) : 0;
+}
+
+static lm_status replace_file(const char *temp, const char *path, const void *p, size_t n) {
+  LM_TRY(write_file(temp, p, n));
+  if (rename(temp, path)) return lm_fail_errno("cannot rename %s to %s", temp, path);
+  return NULL;
+}
+
+lm_status lm_file_write_atomic(const char *path, const void *p, size_t n) {
+  lm_buf temp = {0}, dir = {0};
+  lm_buf_printf(&temp, "%s.tmp", path);
+  lm_buf_add(&dir, path, dir_length(path));
+  lm_status s = replace_file(temp.p, path, p, n);
+  if (s) unlink(temp.p);
+  else s = lm_dir_sync(dir.n ? dir.p : ".");
+  lm_buf_free(&temp);
+  lm_buf_free(&dir);
+  return s;
+}
+
+static bool is_dir(const char *path) {
+  struct stat st;
+  return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
+lm_status lm_dir_make(const char *path) {
+  char *p = lm_strdup(path);
+  lm_status s = NULL;
+  for (char *at = p; !s && *at; ) {
+    at += strspn(at, "/");
+    at += strcspn(at, "/");
+    char end = *at;
+    *at = 0;
+    if (*p && !is_dir(p) && mkdir(p, 0777) && errno != EEXIST) s = lm_fail_errno("cannot make folder %s", p);
+    *at = end;
+  }
+  if (!s && *p && !is_dir(p)) s = lm_fail(LM_ENV, "cannot make folder %s: a file of that name is in the way", p);
+  lm_free(p);
+  return s;
+}
+
+lm_status lm_dir_sync(const char *path) {
+  int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return lm_fail_errno("cannot open folder %s", path);
+  lm_status s = fsync(fd) && errno != EINVAL ? lm_fail_errno("cannot sync folder %s", path) : NULL;   // EINVAL: it has no sync
+  close(fd);
+  return s;
+}
+
+char *lm_path_join(lm_arena *a, const char *dir, const char *path) {
+  size_t n = strlen(dir);
+  if (*path == '/' || !n || !strcmp(dir, ".")) return lm_arena_strndup(a, path, strlen(path));
+  return lm_arena_printf(a, "%s%s%s", dir, dir[n - 1] == '/' ? "" : "/", path);
+}
+
+char *lm_path_dir(lm_arena *a, const char *path) {
+  size_t n = dir_length(path);
+  return n ? lm_arena_strndup(a, path, n) : lm_arena_strndup(a, ".", 1);
+}

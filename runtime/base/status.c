@@ -1,0 +1,75 @@
+// status.c - errors as values, and the end of the process when an invariant of ours is broken.
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/base.h"
+
+static lm_status status_create(lm_kind kind, lm_buf *text) {
+  lm_status s = lm_alloc(sizeof *s);
+  s->kind = kind;
+  s->text = text->p;
+  return s;
+}
+
+lm_status lm_fail(lm_kind kind, const char *fmt, ...) {
+  lm_buf text = {0};
+  va_list ap;
+  va_start(ap, fmt);
+  lm_buf_vprintf(&text, fmt, ap);
+  va_end(ap);
+  return status_create(kind, &text);
+}
+
+lm_status lm_fail_errno(const char *fmt, ...) {
+  int error = errno;
+  lm_buf text = {0};
+  va_list ap;
+  va_start(ap, fmt);
+  lm_buf_vprintf(&text, fmt, ap);
+  va_end(ap);
+  lm_buf_printf(&text, ": %s", strerror(error));
+  return status_create(LM_ENV, &text);
+}
+
+lm_status lm_annotate(lm_status s, const char *fmt, ...) {
+  if (!s) return NULL;
+  lm_buf text = {0};
+  va_list ap;
+  va_start(ap, fmt);
+  lm_buf_vprintf(&text, fmt, ap);
+  va_end(ap);
+  lm_buf_printf(&text, ": %s", s->text);
+  lm_free(s->text);
+  s->text = text.p;
+  return s;
+}
+
+void lm_status_free(lm_status s) {
+  if (!s) return;
+  lm_free(s->text);
+  lm_free(s);
+}
+
+static void (*bug_hook)(void *user);
+static void *bug_hook_user;
+
+void lm_bug_hook_set(void (*hook)(void *user), void *user) {
+  bug_hook = hook;
+  bug_hook_user = user;
+}
+
+_Noreturn void lm_bug(const char *file, int line, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  fprintf(stderr, "lmc: internal error at %s:%d: ", file, line);
+  vfprintf(stderr, fmt, ap);
+  fputc('\n', stderr);
+  va_end(ap);
+  void (*hook)(void *) = bug_hook;
+  bug_hook = NULL;   // a bug inside the hook must not call it again
+  if (hook) hook(bug_hook_user);
+  fflush(NULL);
+  _Exit(LM_BUG_STATUS);
+}

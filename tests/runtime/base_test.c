@@ -1,0 +1,104 @@
+// Allocation, arenas, interning, text, statuses, hashing, files; Philox against Random123's known answers (kat_vectors).
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/base/base.h"
+#include "runtime/base/philox.h"
+#include "tests/runtime/check.h"
+
+static void test_arena(void) {
+  lm_arena *a = lm_arena_create();
+  for (size_t n = 0; n < 3000; n += 7) {
+    char *p = lm_arena_alloc(a, n);
+    CHECK((uintptr_t)p % 16 == 0);
+    for (size_t i = 0; i < n; i++) CHECK(p[i] == 0);
+    memset(p, 1, n);
+  }
+  memset(lm_arena_alloc(a, 5 << 20), 1, 5 << 20);
+  struct { int *items; uint32_t n, cap; } list = {0};
+  for (int i = 0; i < 1000; i++) LM_PUSH(a, list.items, list.n, list.cap) = i;
+  for (int i = 0; i < 1000; i++) CHECK(list.items[i] == i);
+  CHECK(!strcmp(lm_arena_printf(a, "%d-%s", 7, "x"), "7-x"));
+  lm_arena_destroy(a);
+}
+
+static void test_intern(void) {
+  lm_arena *a = lm_arena_create();
+  lm_intern *t = lm_intern_create(a);
+  const char *seen[2000];
+  for (int i = 0; i < 2000; i++) seen[i] = lm_intern_s(t, lm_arena_printf(a, "name%d", i));
+  for (int i = 0; i < 2000; i++) CHECK(lm_intern_s(t, lm_arena_printf(a, "name%d", i)) == seen[i]);
+  CHECK(lm_intern_n(t, "name12345", 5) == seen[1]);
+  CHECK(lm_intern_n(t, "", 0) == lm_intern_s(t, ""));
+  lm_arena_destroy(a);
+}
+
+static void test_text(void) {
+  lm_buf b = {0};
+  lm_buf_json(&b, "a\"\\\n\x01\xc3\xa9\xff\xed\xa0\x80");
+  CHECK(!strcmp(b.p, "\"a\\\"\\\\\\n\\u0001\xc3\xa9\\ufffd\\ufffd\\ufffd\\ufffd\""));
+  lm_buf_free(&b);
+  lm_status s = lm_annotate(lm_fail(LM_USER, "no %d", 3), "in %s", "x");
+  CHECK(s->kind == LM_USER && !strcmp(s->text, "in x: no 3"));
+  lm_status_free(s);
+  CHECK(lm_annotate(NULL, "x") == NULL);
+}
+
+static void test_hash(void) {
+  CHECK(lm_hash("", 0, 0) != lm_hash("", 0, 1));
+  CHECK(lm_hash("\0", 1, 0) != lm_hash("\0\0", 2, 0));
+  uint64_t all = 0;
+  for (size_t n = 0; n < 40; n++) all = lm_hash("the quick brown fox jumps over the lazy dog", n, all);
+  CHECK(all == UINT64_C(0xf52621d028d99756));   // stored files depend on it
+}
+
+static void test_files(void) {
+  char dir[] = "/tmp/lm-base-XXXXXX";
+  CHECK(mkdtemp(dir));
+  lm_arena *a = lm_arena_create();
+  char *deep = lm_path_join(a, dir, "a/b/c");
+  CHECK_OK(lm_dir_make(deep));
+  CHECK_OK(lm_dir_make(deep));
+  char *file = lm_path_join(a, deep, "f");
+  CHECK_OK(lm_file_write_atomic(file, "hello", 5));
+  CHECK_FAILS(lm_dir_make(lm_path_join(a, file, "x")), LM_ENV, "cannot make folder");
+  lm_buf b = {0};
+  CHECK_OK(lm_file_read(file, 5, &b));
+  CHECK(b.n == 5 && !strcmp(b.p, "hello"));
+  CHECK_FAILS(lm_file_read(file, 4, &b), LM_ENV, "larger than 4 bytes");
+  CHECK_FAILS(lm_file_read(lm_path_join(a, dir, "none"), 4, &b), LM_ENV, "No such file");
+  lm_buf_free(&b);
+  CHECK(!strcmp(lm_path_join(a, "x", "/y"), "/y") && !strcmp(lm_path_join(a, "x/", "y"), "x/y"));
+  CHECK(!strcmp(lm_path_dir(a, "/y"), "/") && !strcmp(lm_path_dir(a, "y"), ".") && !strcmp(lm_path_dir(a, "a/b/c"), "a/b"));
+  unlink(file);
+  rmdir(deep);
+  rmdir(lm_path_join(a, dir, "a/b"));
+  rmdir(lm_path_join(a, dir, "a"));
+  CHECK(!rmdir(dir));
+  lm_arena_destroy(a);
+}
+
+static void test_philox(void) {
+  static const struct { lm_philox4 counter; lm_philox_key2 key; lm_philox4 want; } known[] = {
+      {{{0, 0, 0, 0}}, {{0, 0}}, {{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}}},
+      {{{~0u, ~0u, ~0u, ~0u}}, {{~0u, ~0u}}, {{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}}},
+      {{{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}}, {{0xa4093822, 0x299f31d0}},
+       {{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}},
+  };
+  for (size_t i = 0; i < LM_COUNT(known); i++) {
+    lm_philox4 got = lm_philox(known[i].counter, known[i].key);
+    CHECK(!memcmp(&got, &known[i].want, sizeof got));
+  }
+  CHECK(lm_philox_unit(0) > 0 && lm_philox_unit(~0u) < 1);
+}
+
+int main(void) {
+  test_arena();
+  test_intern();
+  test_text();
+  test_hash();
+  test_files();
+  test_philox();
+  return 0;
+}
