@@ -1,0 +1,113 @@
+// plan.h - a compiled program as plain data: what the compiler hands to a runtime. No IR, no backend.
+//
+// Memory is a few arenas, each one allocation whose size is known here. A buffer is a place in an arena; inside loops its
+// address moves by a stride per iteration of each enclosing loop. A function is a list of steps, run in order.
+//
+// Parameters are laid out layer-major: a bucket holds everything of one iteration of a repetition, buckets of one
+// repetition follow each other at constant stride, and every tensor starts at a multiple of LM_BLOCK elements, zeros
+// behind it. Gradients and optimizer states use the same layout in arenas of their own, so an optimizer is one launch
+// over all blocks.
+#ifndef LM_PLAN_H
+#define LM_PLAN_H
+#include "runtime/base/base.h"
+
+enum { LM_BLOCK = 1024, LM_PLAN_DEPTH = 4, LM_PLAN_ALIGN = 64 };
+
+typedef enum {
+  LM_ARENA_PARAM,      // f32 master weights
+  LM_ARENA_GRAD,       // f32, same layout
+  LM_ARENA_STATE,      // f32, n_states times the layout, one after the other
+  LM_ARENA_IO,         // arguments and results of functions
+  LM_ARENA_WORK,       // activations, stashes, scratch: shared by all functions
+  LM_ARENA_CACHE,      // key/value caches and the like of decoding
+  LM_ARENAS
+} lm_arena_id;
+
+typedef struct lm_plan_buf {
+  uint8_t arena;
+  int64_t offset;                      // bytes
+  int64_t stride[LM_PLAN_DEPTH];       // bytes an iteration of loop depth 0 (outermost), 1, …
+} lm_plan_buf;
+
+// A generated kernel: void NAME(char *const *buf, const int64_t *var, int64_t lo, int64_t hi);
+//   buf: operands, then results, then scratch, in the order of the step's bufs
+//   var: run-time extents (n_extents of them), then the index of each enclosing loop (LM_PLAN_DEPTH)
+//   lo, hi: the range of its parallel space to do; disjoint ranges may run at the same time. Which elements belong to one
+//   place of that space depends on shapes alone, so the number of threads never changes a bit.
+typedef struct lm_plan_kernel {
+  const char *name;                    // symbol; equal text has equal names
+  const char *source;                  // C text of this function alone
+  const char *origin;                  // the source lines it came from: "llama.lm:10,12"
+} lm_plan_kernel;
+
+typedef struct lm_plan_extent { int64_t fixed; int n_dyn; struct { int var; } dyn[4]; } lm_plan_extent;  // fixed * product of var[…]
+
+// C[m, n] (+)= sum over k of A[m, k] * B[k, n], repeated over batch axes; sizes are extents, strides in elements.
+typedef struct lm_plan_gemm {
+  lm_plan_extent m, n, k;
+  int64_t a_m, a_k, b_k, b_n, c_m, c_n;          // one of each operand's two strides is 1
+  int n_batch;
+  struct { lm_plan_extent size; int64_t a, b, c; bool sum; } batch[6];   // sum: further contracted axes (C stride 0), in order
+  bool accumulate;                               // adds to what C holds
+  uint8_t dtype_ab, dtype_c;                     // lm_dtype
+} lm_plan_gemm;
+
+typedef enum {
+  LM_STEP_KERNEL, LM_STEP_GEMM,
+  LM_STEP_LOOP,                        // begins; `count` iterations, ends at the matching LM_STEP_END
+  LM_STEP_END,
+  LM_STEP_COPY,                        // bufs[0] -> bufs[1], `bytes`
+  LM_STEP_ZERO,                        // bufs[0], `bytes`
+  LM_STEP_ADD,                         // bufs[1] += bufs[0], `bytes` of f32
+} lm_step_kind;
+
+typedef struct lm_plan_step {
+  lm_step_kind kind;
+  int kernel;                          // KERNEL: index into kernels
+  lm_plan_extent space;                // KERNEL: size of the parallel space
+  lm_plan_gemm *gemm;
+  int64_t count;                       // LOOP
+  int depth;                           // LOOP, END: which loop index it is
+  int64_t bytes;
+  lm_plan_buf *bufs; int n_bufs;       // GEMM: A, B, C
+  int64_t flops, moved;                // for cost reports, at capacity
+  const char *label;                   // IR operation and source line, for profiles and messages
+} lm_plan_step;
+
+typedef struct lm_plan_port {          // argument or result of a function, dense
+  const char *name;
+  lm_plan_buf buf;
+  uint8_t dtype;                       // lm_dtype
+  int rank; int64_t shape[12];
+} lm_plan_port;
+
+typedef struct lm_plan_func {
+  const char *name;                    // micro, norm, rates, update, eval, apply, prefill, decode
+  lm_plan_step *steps; int n_steps;
+  lm_plan_port *in, *out; int n_in, n_out;
+  int64_t work_bytes;                  // peak of the work arena in this function
+} lm_plan_func;
+
+// A parameter by its logical name; offsets are in elements of the PARAM arena (the same in GRAD and each STATE).
+typedef struct lm_plan_param {
+  const char *path;                    // "layers.17.attn.wq"
+  int64_t offset, elements;
+  int rank; int64_t shape[12];         // one layer's, without stacked axes
+  uint8_t init; double init_a, init_b; // lm_init
+} lm_plan_param;
+
+typedef struct lm_plan {
+  int64_t arena_bytes[LM_ARENAS];
+  int n_blocks;                        // of LM_BLOCK elements in PARAM
+  int n_states;
+  lm_plan_param *params; int n_params;
+  lm_plan_kernel *kernels; int n_kernels;
+  lm_plan_func *funcs; int n_funcs;
+  int n_extents;
+  struct { const char *name; int64_t capacity; } extents[16];
+} lm_plan;
+
+const lm_plan_func *lm_plan_func_find(const lm_plan *p, const char *name);   // NULL if absent
+const lm_plan_port *lm_plan_port_find(const lm_plan_func *f, const char *name, bool result);
+void lm_plan_print(const lm_plan *p, lm_buf *out);   // readable: arenas, parameters, steps with buffers, peak
+#endif
