@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "runtime/base/base.h"
+#include "runtime/base/utf8.h"
 
 static void reserve(lm_buf *b, size_t more) {
   size_t need = b->n + more + 1;
@@ -45,19 +46,6 @@ void lm_buf_free(lm_buf *b) {
   *b = (lm_buf){0};
 }
 
-// Bytes of the well-formed UTF-8 sequence at s (RFC 3629: no surrogates, no overlong forms), 0 if there is none. The
-// terminating NUL is no continuation byte, so nothing behind it is read.
-static int utf8_length(const unsigned char *s) {
-  if (s[0] < 0x80) return 1;
-  int n = s[0] >= 0xc2 && s[0] <= 0xdf ? 2 : (s[0] & 0xf0) == 0xe0 ? 3 : s[0] >= 0xf0 && s[0] <= 0xf4 ? 4 : 0;
-  for (int i = 1; i < n; i++)
-    if ((s[i] & 0xc0) != 0x80) return 0;
-  if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f) || (s[0] == 0xf0 && s[1] < 0x90) ||
-      (s[0] == 0xf4 && s[1] > 0x8f))
-    return 0;
-  return n;
-}
-
 static void json_escape(lm_buf *b, unsigned char c) {
   const char *from = "\"\\\b\f\n\r\t", *to = "\"\\bfnrt", *at = strchr(from, c);
   if (at)
@@ -69,8 +57,10 @@ static void json_escape(lm_buf *b, unsigned char c) {
 // Bytes that are no UTF-8 become U+FFFD: what is written always parses.
 void lm_buf_json(lm_buf *b, const char *s) {
   lm_buf_puts(b, "\"");
-  while (*s) {
-    int n = utf8_length((const unsigned char *)s);
+  size_t left = strlen(s);
+  while (left) {
+    uint32_t point;
+    int n = lm_utf8_decode(s, left, &point);
     unsigned char c = (unsigned char)*s;
     if (!n)
       lm_buf_puts(b, "\\ufffd");
@@ -78,7 +68,9 @@ void lm_buf_json(lm_buf *b, const char *s) {
       json_escape(b, c);
     else
       lm_buf_add(b, s, (size_t)n);
-    s += n ? n : 1;
+    if (!n) n = 1;
+    s += n;
+    left -= (size_t)n;
   }
   lm_buf_puts(b, "\"");
 }
