@@ -23,10 +23,13 @@ typedef enum {
   LM_ARENAS
 } lm_arena_id;
 
+// Buffers of loops (stashes, carries) start anywhere a slot does: a step may rely on the alignment of an element only.
 typedef struct lm_plan_buf {
   uint8_t arena;
+  int live;                            // WORK: index into the function's live table; else -1
   int64_t offset;                      // bytes
   int64_t stride[LM_PLAN_DEPTH];       // bytes an iteration of loop depth 0 (outermost), 1, …
+  int64_t bytes;                       // from the first to the last byte that a step may touch
 } lm_plan_buf;
 
 // A generated kernel: void NAME(char *const *buf, const int64_t *var, int64_t lo, int64_t hi);
@@ -41,8 +44,14 @@ typedef struct lm_plan_kernel {
 } lm_plan_kernel;
 
 typedef struct lm_plan_extent { int64_t fixed; int n_dyn; struct { int var; } dyn[4]; } lm_plan_extent;  // fixed * product of var[…]
+static inline int64_t lm_plan_extent_value(const lm_plan_extent *e, const int64_t *var) {
+  int64_t n = e->fixed;
+  for (int i = 0; i < e->n_dyn; i++) n *= var[e->dyn[i].var];
+  return n;
+}
 
-// C[m, n] (+)= sum over k of A[m, k] * B[k, n], repeated over batch axes; sizes are extents, strides in elements.
+// C[m, n] (+)= sum over k of A[m, k] * B[k, n], repeated over batch axes; sizes are extents, strides in elements. Sum axes
+// come after the others. An axis of size 1 may have any stride.
 typedef struct lm_plan_gemm {
   lm_plan_extent m, n, k;
   int64_t a_m, a_k, b_k, b_n, c_m, c_n;          // one of each operand's two strides is 1
@@ -52,13 +61,23 @@ typedef struct lm_plan_gemm {
   uint8_t dtype_ab, dtype_c;                     // lm_dtype
 } lm_plan_gemm;
 
+// Moves a tensor from one strided place to another; dim 0 is outermost, neighbouring dims are merged where they can be.
+// Appending to a cache is a move whose destination starts at a position known at run time, read from an int in memory.
+typedef struct lm_plan_move {
+  int rank, element;                             // element: bytes
+  struct { lm_plan_extent size; int64_t from, to; } dim[12];   // strides in bytes
+  int at_dim;                                    // -1, or the dim that is displaced by bufs[2] places
+  int64_t at_limit;                              // places of the destination along at_dim
+} lm_plan_move;
+
 typedef enum {
   LM_STEP_KERNEL, LM_STEP_GEMM,
-  LM_STEP_LOOP,                        // begins; `count` iterations, ends at the matching LM_STEP_END
+  LM_STEP_LOOP,                        // begins; `count` iterations, ends at the matching LM_STEP_END. bufs[0], if there
+                                       // is one, is an int that holds the index of the iteration
   LM_STEP_END,
-  LM_STEP_COPY,                        // bufs[0] -> bufs[1], `bytes`
-  LM_STEP_ZERO,                        // bufs[0], `bytes`
-  LM_STEP_ADD,                         // bufs[1] += bufs[0], `bytes` of f32
+  LM_STEP_COPY,                        // bufs[0] -> bufs[1] as `move` says; bufs[2], if there is one: the position
+  LM_STEP_FILL,                        // bufs[0]: `bytes` filled with `pattern`, of `element` bytes
+  LM_STEP_ADD,                         // bufs[1] += bufs[0], f32, as `move` says
 } lm_step_kind;
 
 typedef struct lm_plan_step {
@@ -66,10 +85,14 @@ typedef struct lm_plan_step {
   int kernel;                          // KERNEL: index into kernels
   lm_plan_extent space;                // KERNEL: size of the parallel space
   lm_plan_gemm *gemm;
+  lm_plan_move *move;                  // COPY, ADD
   int64_t count;                       // LOOP
   int depth;                           // LOOP, END: which loop index it is
-  int64_t bytes;
+  int match;                           // LOOP: the step of its END; END: of its LOOP
+  int64_t bytes; uint64_t pattern; int element;   // FILL
   lm_plan_buf *bufs; int n_bufs;       // GEMM: A, B, C
+  int n_read, n_write;                 // bufs read, then bufs written; the rest is scratch. What a step adds to is in
+                                       // the second group
   int64_t flops, moved;                // for cost reports, at capacity
   const char *label;                   // IR operation and source line, for profiles and messages
 } lm_plan_step;
@@ -81,11 +104,15 @@ typedef struct lm_plan_port {          // argument or result of a function, dens
   int rank; int64_t shape[12];
 } lm_plan_port;
 
+// A stretch of the work arena and the steps between which it is taken (both included).
+typedef struct lm_plan_live { int64_t offset, bytes; int first, last; const char *label; } lm_plan_live;
+
 typedef struct lm_plan_func {
   const char *name;                    // micro, norm, rates, update, eval, apply, prefill, decode
   lm_plan_step *steps; int n_steps;
   lm_plan_port *in, *out; int n_in, n_out;
   int64_t work_bytes;                  // peak of the work arena in this function
+  lm_plan_live *live; int n_live;
 } lm_plan_func;
 
 // A parameter by its logical name; offsets are in elements of the PARAM arena (the same in GRAD and each STATE).
@@ -101,6 +128,7 @@ typedef struct lm_plan {
   int n_blocks;                        // of LM_BLOCK elements in PARAM
   int n_states;
   lm_plan_param *params; int n_params;
+  const char *prelude;                 // C text in front of the kernels
   lm_plan_kernel *kernels; int n_kernels;
   lm_plan_func *funcs; int n_funcs;
   int n_extents;
@@ -110,4 +138,7 @@ typedef struct lm_plan {
 const lm_plan_func *lm_plan_func_find(const lm_plan *p, const char *name);   // NULL if absent
 const lm_plan_port *lm_plan_port_find(const lm_plan_func *f, const char *name, bool result);
 void lm_plan_print(const lm_plan *p, lm_buf *out);   // readable: arenas, parameters, steps with buffers, peak
+// Runs f on shadow memory: every byte of the work arena that is read was last written through the same stretch, every
+// buffer lies in its arena. Appends what is wrong to `why`; true if all is well. Takes time like one run of f.
+bool lm_plan_check(const lm_plan *p, const lm_plan_func *f, lm_buf *why);
 #endif

@@ -1,0 +1,43 @@
+// planner.h - from a module at stage kernel to a plan: layout of parameters, places of values, order of steps.
+//
+// Values are dense row-major unless they are views. A view costs nothing where its consumer takes strides (dot, loop,
+// return, accum, append); kernels take dense operands. What is written once and then yielded, stacked, returned or
+// accumulated is written straight to its final place; what can't be is copied.
+//
+// Kernels may be given a result at the address of an operand, but only where lm_plan_target.in_place allows it.
+#ifndef LM_COMPILER_PLANNER_H
+#define LM_COMPILER_PLANNER_H
+#include "compiler/ir/ir.h"
+#include "runtime/plan/plan.h"
+
+enum { LM_KERNEL_SCRATCH = 8 };
+typedef struct lm_kernel_code {
+  const char *name, *source;                     // equal text, equal name
+  lm_plan_extent space;
+  int64_t scratch[LM_KERNEL_SCRATCH]; int n_scratch;   // bytes of each, at capacity
+} lm_kernel_code;
+
+// What the planner must know of a target. `kernel` generates a kernel's code into `arena`; false after a diagnostic.
+// `in_place`: result r may be written where operand o lies, since the kernel reads each element of o before it writes the
+// same element of r and never reads it again; NULL stands for lm_plan_in_place.
+typedef struct lm_plan_target {
+  void *user;
+  const char *prelude;
+  bool (*kernel)(void *user, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out);
+  bool (*in_place)(void *user, const lm_op *kernel, uint32_t o, uint32_t r);
+} lm_plan_target;
+
+// In the module's arena, as long as which it lives. NULL after diagnostics in the module's context.
+lm_plan *lm_plan_build(lm_module *kernel_stage, const lm_plan_target *target);
+
+// Every operation of the kernel is elementwise and operand o has the type of result r.
+bool lm_plan_in_place(const lm_op *kernel, uint32_t o, uint32_t r);
+
+// Blocks of LM_BLOCK elements that the module's parameters take: the size of the first axis of @update's arguments.
+int64_t lm_plan_layout_blocks(const lm_module *m);
+
+// Whether the dot can read its operands through the views they are made of (permute, rename, view, slice, at, down to a
+// value that is dense) in GEMM calls. If not, the one that `out_operand` names is to be made dense by a kernel of its own,
+// and the question asked again.
+bool lm_plan_dot_strides_ok(const lm_module *m, const lm_op *dot, int *out_operand);
+#endif
