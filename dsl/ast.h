@@ -44,6 +44,7 @@ struct ast_expr {
   ast_expr *a, *b, *c;
   ast_arg *args; uint32_t n_args, cap_args;
   bool trailing_comma;
+  uint16_t height;            // of this tree; bounded by the parser, so that walks may recurse
 };
 
 typedef struct ast_dim { lm_loc loc; lm_sym row; ast_expr *expr; } ast_dim;   // row != NULL: ..row
@@ -153,6 +154,8 @@ const char *lm_op_text(ast_op op);
 #define LM_PATTERN_CAPTURES 8
 typedef struct lm_match { lm_sym cap[LM_PATTERN_CAPTURES]; int n_cap; int alt[LM_PATTERN_CAPTURES]; int n_alt; } lm_match;
 bool lm_pattern_match(lm_ctx *c, const char *pattern, const char *path, lm_match *out /* may be NULL */);
+// What is wrong with the form of a pattern, NULL if nothing. The parser lets no other pattern through without an error.
+const char *lm_pattern_check(const char *pattern);
 // Expands the braces of a pattern: n patterns in order, each without braces.
 const char **lm_pattern_expand(lm_ctx *c, const char *pattern, int *n);
 #endif

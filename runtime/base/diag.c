@@ -60,8 +60,8 @@ static lm_diag *add(lm_ctx *c, lm_severity severity, lm_loc at, const char *code
   d->text = vformat(c, fmt, ap);
   for (const lm_diag *old = c->diags; old; old = old->next)
     if (same_report(old, d)) return d;
-  uint32_t *count = severity == LM_SEV_ERROR ? &c->n_errors : &c->n_warnings;
-  if ((*count)++ >= c->max_errors) return d;
+  if (severity == LM_SEV_ERROR && c->n_errors++ >= c->max_errors) return d;
+  if (severity == LM_SEV_WARNING && c->n_warnings++ >= c->max_errors) return d;
   *c->diags_tail = d;
   c->diags_tail = &d->next;
   return d;

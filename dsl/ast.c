@@ -1,0 +1,142 @@
+// ast.c - building blocks of the tree, and the ways into the parser: a file, a path, one item of --set.
+#include "dsl/parse.h"
+#include "runtime/base/utf8.h"
+#include <string.h>
+
+int lm_dsl_parse(lm_parser *ps);   // bison's
+
+static const char *const OP_TEXT[] = {
+  [OP_ADD] = "+", [OP_SUB] = "-", [OP_MUL] = "*", [OP_DIV] = "/", [OP_MOD] = "mod", [OP_POW] = "^", [OP_AND] = "&",
+  [OP_OR] = "|", [OP_EQ] = "==", [OP_NE] = "!=", [OP_LT] = "<", [OP_GT] = ">", [OP_LE] = "<=", [OP_GE] = ">=",
+  [OP_IN] = "in", [OP_DIVIDES] = "divides",
+};
+
+const char *lm_op_text(ast_op op) { return OP_TEXT[op]; }
+
+// ---- expressions
+
+ast_expr *lm_expr_new(lm_parser *ps, ast_expr_kind kind, lm_loc at) {
+  ast_expr *e = LM_NEW(ps->ctx->arena, ast_expr);
+  e->kind = kind;
+  e->loc = at;
+  e->height = 1;
+  return e;
+}
+
+static void raise_over(uint32_t *height, const ast_expr *child) {
+  if (child && child->height >= *height) *height = child->height + 1u;
+}
+
+ast_expr *lm_expr_seal(lm_parser *ps, ast_expr *e) {
+  uint32_t height = 1;
+  raise_over(&height, e->a);
+  raise_over(&height, e->b);
+  raise_over(&height, e->c);
+  for (uint32_t i = 0; i < e->n_args; i++) raise_over(&height, e->args[i].expr), raise_over(&height, e->args[i].to);
+  e->height = (uint16_t)height;
+  if (height <= LM_MAX_HEIGHT) return e;
+  if (!lm_tokens_stopped(ps->tokens)) {
+    lm_diag *d = lm_error(ps->ctx, e->loc, "E008", "expression of more than %d levels", LM_MAX_HEIGHT);
+    lm_diag_help(ps->ctx, d, "name parts of it with 'let'");
+  }
+  lm_tokens_stop(ps->tokens);
+  return lm_expr_new(ps, EX_ERROR, e->loc);
+}
+
+ast_expr *lm_expr_binary(lm_parser *ps, ast_op op, lm_loc at, ast_expr *a, ast_expr *b) {
+  ast_expr *e = lm_expr_new(ps, EX_BINARY, at);
+  e->op = op;
+  e->a = a;
+  e->b = b;
+  return lm_expr_seal(ps, e);
+}
+
+static void set_args(ast_expr *e, ast_args args) {
+  e->args = args.v;
+  e->n_args = args.n;
+  e->cap_args = args.cap;
+  e->trailing_comma = args.trailing_comma;
+}
+
+ast_expr *lm_expr_postfix(lm_parser *ps, ast_expr_kind kind, lm_loc at, ast_expr *a, ast_args args) {
+  ast_expr *e = lm_expr_new(ps, kind, at);
+  e->a = a;
+  set_args(e, args);
+  return lm_expr_seal(ps, e);
+}
+
+ast_expr *lm_expr_group(lm_parser *ps, ast_expr_kind kind, lm_loc at, ast_args args) {
+  if (kind == EX_TUPLE && args.n == 1 && args.v[0].kind == ARG_POS && !args.trailing_comma) return args.v[0].expr;
+  return lm_expr_postfix(ps, kind, at, NULL, args);
+}
+
+ast_item *lm_item_new(lm_parser *ps, ast_item_kind kind, ast_name key) {
+  ast_item *i = LM_NEW(ps->ctx->arena, ast_item);
+  i->kind = kind;
+  i->loc = key.loc;
+  if (key.text) LM_PUSH(ps->ctx->arena, i->path.v, i->path.n, i->path.cap) = key;
+  return i;
+}
+
+// ---- ways in
+
+static bool too_large(lm_ctx *c, uint16_t source) {
+  lm_loc at = {source, 0, 1, 1};
+  bool large = c->sources[source].n > LM_MAX_FILE_BYTES;
+  if (large) lm_error(c, at, "E001", "file of %zu bytes; the most is %d", c->sources[source].n, LM_MAX_FILE_BYTES);
+  return large;
+}
+
+// Everything behind this check may take text for UTF-8 without NUL bytes.
+static bool is_text(lm_ctx *c, uint16_t source) {
+  const lm_source *s = &c->sources[source];
+  uint32_t line = 1, v;
+  for (size_t i = 0, start = 0; i < s->n;) {
+    int len = lm_utf8_decode(s->text + i, s->n - i, &v);
+    if (!len || !v) {
+      lm_loc at = {source, 1, line, (uint32_t)(i - start + 1)};
+      lm_diag *d = lm_error(c, at, "E001", "not a text: byte 0x%02x is %s", (unsigned char)s->text[i], len ? "no character" : "not UTF-8");
+      lm_diag_help(c, d, ".lm files are UTF-8");
+      return false;
+    }
+    i += (size_t)len;
+    if (v == '\n') line++, start = i;
+  }
+  return true;
+}
+
+static void parse(lm_parser *ps, bool is_item) {
+  if (too_large(ps->ctx, ps->source) || !is_text(ps->ctx, ps->source)) return;
+  ps->tokens = lm_tokens_create(ps->ctx, ps->source, is_item);
+  lm_dsl_parse(ps);
+  lm_tokens_destroy(ps->tokens);
+}
+
+ast_file *lm_parse_file(lm_ctx *c, uint16_t source) {
+  lm_parser ps = {.ctx = c, .source = source, .file = LM_NEW(c->arena, ast_file)};
+  ps.file->path = c->sources[source].path;
+  ps.file->source = source;
+  parse(&ps, false);
+  return ps.file;
+}
+
+ast_file *lm_parse_path(lm_ctx *c, const char *path, lm_loc wanted_at) {
+  lm_buf text = {0};
+  lm_status s = lm_file_read(path, LM_MAX_FILE_BYTES, &text);
+  if (s) {
+    lm_error(c, wanted_at, "E001", "%s", s->text);
+    lm_status_free(s);
+    lm_buf_free(&text);
+    return NULL;
+  }
+  size_t bom = text.n >= 3 && !memcmp(text.p, "\xef\xbb\xbf", 3) ? 3 : 0;
+  uint16_t source = lm_source_add(c, path, text.p ? text.p + bom : "", text.n - bom);
+  lm_buf_free(&text);
+  return lm_parse_file(c, source);
+}
+
+ast_item *lm_parse_set(lm_ctx *c, const char *text) {
+  lm_parser ps = {.ctx = c, .source = lm_source_add(c, "--set", text, strlen(text))};
+  parse(&ps, true);
+  return ps.item ? ps.item : lm_item_new(&ps, IT_ERROR, (ast_name){0});
+}

@@ -1,0 +1,3 @@
+// pattern.c
+#include "dsl/ast.h"
+const char *lm_pattern_check(const char *p) { return NULL; }
