@@ -21,8 +21,8 @@
 #ifndef LM_IR_H
 #define LM_IR_H
 #include "runtime/base/diag.h"
+#include "runtime/base/dtype.h"
 
-typedef enum { LM_F32, LM_BF16, LM_F64, LM_INT /* 32 bits */, LM_BOOL, LM_DTYPES } lm_dtype;
 const char *lm_dtype_name(lm_dtype t);              // "f32", "bf16", "f64", "int", "bool"
 int lm_dtype_bytes(lm_dtype t);                     // 4, 2, 8, 4, 1
 static inline bool lm_dtype_is_float(lm_dtype t) { return t <= LM_F64; }
@@ -98,16 +98,15 @@ struct lm_func {
 };
 
 typedef enum { LM_GLOBAL_PARAM, LM_GLOBAL_CACHE } lm_global_kind;
-typedef enum { LM_INIT_ZEROS, LM_INIT_ONES, LM_INIT_CONST, LM_INIT_NORMAL, LM_INIT_UNIFORM } lm_init_kind;
-typedef struct lm_init { lm_init_kind kind; double a, b; } lm_init;   // normal: a = std; uniform: [a, b); const: a
 
 typedef struct lm_global {
   lm_global_kind kind;
   lm_sym name;                                      // path without indices: "layers.attn.wq"
   lm_type type;                                     // with its n_stack leading axes, one for each enclosing repetition
   int n_stack;
-  lm_sym *paths;                                    // logical names, one per index of the stack: "layers.17.attn.wq"
-  lm_init *init;                                    // one per path
+  lm_sym *paths;                                    // logical names, one per index of the stack: "layers.17.attn.wq";
+                                                    // lm_global_add makes room, and fills in a name that is not stacked
+  lm_init *init;                                    // one per path; lm_global_add: zeros
   int64_t n_paths;
   lm_loc loc;
 } lm_global;
@@ -138,6 +137,9 @@ int64_t lm_type_elements(const lm_module *m, lm_type t);        // at capacity
 bool lm_type_dynamic(const lm_module *m, lm_type t);
 void lm_type_print(const lm_module *m, lm_type t, lm_buf *out); // "f32[b, t, d]", scalars "f32"
 lm_global *lm_global_add(lm_module *m, lm_global_kind kind, lm_sym name, lm_type type, int n_stack);
+// What a template such as "layers.#.attn.wq" says for place i of the stack: each # is the index along one stacked axis.
+// NULL if it does not have n_stack of them.
+lm_sym lm_path_fill(const lm_module *m, const lm_global *g, const char *template, int64_t i);
 lm_global *lm_global_find(lm_module *m, lm_sym name);           // pointers move when globals are added
 
 // ---- build (build.c). The shape rule of ops.def computes result types; a violated rule is an LM_BUG, as the checker
@@ -162,6 +164,11 @@ lm_value *lm_emit_permute(lm_builder *b, lm_value *x, const lm_axis *order, int 
 lm_op *lm_loop_begin(lm_builder *b, int64_t count, lm_axis axis, lm_value *const *carry, uint32_t n_carry);
 void lm_loop_end(lm_builder *b, lm_op *loop, lm_value *const *next, uint32_t n_next, lm_value *const *stacked, uint32_t n_stacked);
 // results of a loop: its final carries, then the stacked values with the loop axis in front
+// kernel: as loop; the region's arguments stand for the operands
+lm_op *lm_kernel_begin(lm_builder *b, const lm_attr *attr, lm_value *const *in, uint32_t n_in);
+void lm_kernel_end(lm_builder *b, lm_op *kernel, lm_value *const *results, uint32_t n);
+// One more stacked result of a finished loop: v, a value of its body. Gives the loop an axis if it has none.
+lm_value *lm_loop_stack(lm_module *m, lm_op *loop, lm_value *v);
 void lm_op_remove(lm_op *op);                                               // unlinks; its values must be unused
 void lm_op_insert_before(lm_op *at, lm_op *op);
 
@@ -169,6 +176,11 @@ void lm_op_insert_before(lm_op *at, lm_op *op);
 void lm_region_walk(lm_region *r, void (*fn)(lm_op *op, void *user), void *user);
 // Replace uses throughout a function: map[id] != NULL stands for value id (chains are followed).
 void lm_func_substitute(lm_func *f, lm_value *const *map, uint32_t n_map);
+// Copies op and its regions to where the builder stands. map, by value id (room for module.n_values as it was before the
+// first copy): what stands for each value; NULL is the value itself. The copies' results are entered.
+lm_op *lm_op_clone(lm_builder *b, const lm_op *op, lm_value **map);
+lm_func *lm_func_clone(const lm_func *f, lm_sym name);
+uint32_t *lm_func_uses(const lm_func *f);                                   // by value id; lm_free it
 
 // ---- text (print.c, parse.c) and verification (verify.c)
 void lm_module_print(const lm_module *m, lm_buf *out);

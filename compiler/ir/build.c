@@ -1,0 +1,228 @@
+// build.c - making values, operations, regions and functions; the builder computes result types by the shape rules.
+#include <string.h>
+#include "compiler/ir/internal.h"
+
+// ---- pieces
+
+lm_region *lm_region_new(lm_module *m, lm_func *f, lm_op *owner) {
+  lm_region *r = LM_NEW(m->arena, lm_region);
+  r->func = f;
+  r->owner = owner;
+  return r;
+}
+
+lm_value *lm_value_new(lm_module *m, lm_type type, lm_op *def, lm_region *region, uint32_t index, lm_sym name) {
+  lm_value *v = LM_NEW(m->arena, lm_value);
+  *v = (lm_value){type, def, region, index, m->n_values++, name};
+  return v;
+}
+
+lm_op *lm_op_new(lm_module *m, lm_opcode code, lm_value *const *in, uint32_t n_in, const lm_attr *attr, lm_loc loc) {
+  lm_op *op = LM_NEW(m->arena, lm_op);
+  op->code = code;
+  op->loc = loc;
+  op->n_in = n_in;
+  op->in = LM_NEW_N(m->arena, lm_value *, n_in);
+  for (uint32_t i = 0; i < n_in; i++) op->in[i] = in[i];
+  if (attr) op->attr = *attr;
+  return op;
+}
+
+void lm_op_results_make(lm_module *m, lm_op *op, const lm_type *types, uint32_t n) {
+  op->n_out = n;
+  op->out = LM_NEW_N(m->arena, lm_value *, n);
+  for (uint32_t i = 0; i < n; i++) op->out[i] = lm_value_new(m, types[i], op, op->parent, i, NULL);
+}
+
+void lm_op_link(lm_region *r, lm_op *before, lm_op *op) {
+  op->parent = r;
+  op->next = before;
+  op->prev = before ? before->prev : r->last;
+  *(op->prev ? &op->prev->next : &r->first) = op;
+  *(before ? &before->prev : &r->last) = op;
+  for (uint32_t i = 0; i < op->n_out; i++) op->out[i]->region = r;
+}
+
+void lm_op_insert_before(lm_op *at, lm_op *op) { lm_op_link(at->parent, at, op); }
+
+void lm_op_remove(lm_op *op) {
+  *(op->prev ? &op->prev->next : &op->parent->first) = op->next;
+  *(op->next ? &op->next->prev : &op->parent->last) = op->prev;
+  op->parent = NULL;
+  op->prev = op->next = NULL;
+}
+
+// ---- functions
+
+lm_func *lm_func_find(lm_module *m, const char *name) {
+  for (lm_func *f = m->funcs; f; f = f->next)
+    if (!strcmp(f->name, name)) return f;
+  return NULL;
+}
+
+lm_func *lm_func_add(lm_module *m, lm_sym name) {
+  lm_func *f = LM_NEW(m->arena, lm_func);
+  f->name = name;
+  f->module = m;
+  f->body = lm_region_new(m, f, NULL);
+  *m->funcs_tail = f;
+  m->funcs_tail = &f->next;
+  return f;
+}
+
+void lm_func_remove(lm_module *m, lm_func *f) {
+  lm_func **at = &m->funcs;
+  while (*at != f) at = &(*at)->next;
+  *at = f->next;
+  if (m->funcs_tail == &f->next) m->funcs_tail = at;
+}
+
+lm_value *lm_arg_add(lm_module *m, lm_region *r, lm_type type, lm_sym name) {
+  lm_value **args = LM_NEW_N(m->arena, lm_value *, r->n_args + 1);
+  if (r->n_args) memcpy(args, r->args, r->n_args * sizeof *args);
+  r->args = args;
+  args[r->n_args] = lm_value_new(m, type, NULL, r, r->n_args, name);
+  return args[r->n_args++];
+}
+
+// ---- the builder
+
+static _Noreturn void refuse(lm_builder *b, const lm_op *op, lm_buf *why) {
+  lm_buf text = {0};
+  lm_op_print(op, &text);
+  LM_BUG("%s (line %u): %s", text.p, b->loc.line, why->p ? why->p : "ill-formed");
+}
+
+lm_op *lm_emit_op(lm_builder *b, lm_opcode code, lm_value *const *in, uint32_t n_in, const lm_attr *attr, const lm_type *type) {
+  lm_op *op = lm_op_new(b->m, code, in, n_in, attr, b->loc);
+  lm_buf why = {0};
+  int64_t n = lm_op_result_count(b->m, op, &why);
+  if (n < 0) refuse(b, op, &why);
+  lm_type *types = LM_NEW_N(b->m->arena, lm_type, n ? n : 1);
+  if (type) types[0] = *type;
+  if (!lm_op_infer(b->m, op, types, &why)) refuse(b, op, &why);
+  lm_buf_free(&why);
+  lm_op_results_make(b->m, op, types, (uint32_t)n);
+  lm_op_link(b->at, b->before, op);
+  return op;
+}
+
+lm_value *lm_emit(lm_builder *b, lm_opcode code, lm_value *const *in, uint32_t n_in, const lm_attr *attr, const lm_type *type) {
+  lm_op *op = lm_emit_op(b, code, in, n_in, attr, type);
+  return op->n_out ? op->out[0] : NULL;
+}
+
+lm_value *lm_emit1(lm_builder *b, lm_opcode code, lm_value *x) { return lm_emit(b, code, &x, 1, NULL, NULL); }
+
+lm_value *lm_emit2(lm_builder *b, lm_opcode code, lm_value *x, lm_value *y) {
+  return lm_emit(b, code, (lm_value *[]){x, y}, 2, NULL, NULL);
+}
+
+lm_value *lm_emit_const(lm_builder *b, lm_type type, double v) {
+  return lm_emit(b, LM_OP_CONST, NULL, 0, &(lm_attr){.num = v}, &type);
+}
+
+lm_value *lm_emit_cast(lm_builder *b, lm_value *x, lm_dtype t) {
+  if (x->type.dtype == t) return x;
+  lm_type type = x->type;
+  type.dtype = (uint8_t)t;
+  return lm_emit(b, LM_OP_CAST, &x, 1, NULL, &type);
+}
+
+lm_value *lm_emit_select(lm_builder *b, lm_value *c, lm_value *x, lm_value *y) {
+  return lm_emit(b, LM_OP_SELECT, (lm_value *[]){c, x, y}, 3, NULL, NULL);
+}
+
+static lm_attr attr_of_axes(const lm_axis *axes, int n) {
+  lm_attr a = {.n_axes = (uint8_t)n};
+  if (n > LM_RANK) LM_BUG("%d axes", n);
+  for (int i = 0; i < n; i++) a.axes[i] = axes[i];
+  return a;
+}
+
+lm_value *lm_emit_reduce(lm_builder *b, lm_opcode sum_or_max, lm_value *x, const lm_axis *over, int n) {
+  if (!n) return x;
+  lm_attr a = attr_of_axes(over, n);
+  return lm_emit(b, sum_or_max, &x, 1, &a, NULL);
+}
+
+lm_value *lm_emit_dot(lm_builder *b, lm_value *x, lm_value *w, const lm_axis *over, int n) {
+  lm_attr a = attr_of_axes(over, n);
+  return lm_emit(b, LM_OP_DOT, (lm_value *[]){x, w}, 2, &a, NULL);
+}
+
+lm_value *lm_emit_expand(lm_builder *b, lm_value *x, lm_type to) {
+  return lm_type_equal(x->type, to) ? x : lm_emit(b, LM_OP_EXPAND, &x, 1, NULL, &to);
+}
+
+lm_value *lm_emit_permute(lm_builder *b, lm_value *x, const lm_axis *order, int n) {
+  lm_type to = lm_type_make(x->type.dtype, order, n);
+  return lm_type_equal(x->type, to) ? x : lm_emit(b, LM_OP_PERMUTE, &x, 1, NULL, &to);
+}
+
+// ---- regions
+
+lm_op *lm_loop_begin(lm_builder *b, int64_t count, lm_axis axis, lm_value *const *carry, uint32_t n_carry) {
+  lm_attr a = {.imm = {count}, .n_imm = 1, .axes = {axis}, .n_axes = axis != 0};
+  lm_op *op = lm_op_new(b->m, LM_OP_LOOP, carry, n_carry, &a, b->loc);
+  lm_op_link(b->at, b->before, op);
+  op->body = lm_region_new(b->m, b->at->func, op);
+  lm_arg_add(b->m, op->body, lm_type_make(LM_INT, NULL, 0), LM_SYM(b->m->ctx, "i"));
+  for (uint32_t i = 0; i < n_carry; i++) lm_arg_add(b->m, op->body, carry[i]->type, carry[i]->name);
+  b->at = op->body;
+  b->before = NULL;
+  return op;
+}
+
+// Results of an operation with a region follow from the region's yield.
+static void region_end(lm_builder *b, lm_op *op, lm_value *const *yields, uint32_t n) {
+  b->at = op->body;
+  b->before = NULL;
+  lm_emit_op(b, LM_OP_YIELD, yields, n, NULL, NULL);
+  lm_type *types = LM_NEW_N(b->m->arena, lm_type, n + 1);
+  lm_buf why = {0};
+  if (!lm_op_infer(b->m, op, types, &why)) refuse(b, op, &why);
+  lm_buf_free(&why);
+  lm_op_results_make(b->m, op, types, n);
+  b->at = op->parent;
+  b->before = op->next;
+}
+
+void lm_loop_end(lm_builder *b, lm_op *loop, lm_value *const *next, uint32_t n_next, lm_value *const *stacked, uint32_t n_stacked) {
+  lm_value **all = LM_NEW_N(b->m->arena, lm_value *, n_next + n_stacked + 1);
+  for (uint32_t i = 0; i < n_next; i++) all[i] = next[i];
+  for (uint32_t i = 0; i < n_stacked; i++) all[n_next + i] = stacked[i];
+  if (n_next != loop->n_in) LM_BUG("a loop that carries %u values yields %u", loop->n_in, n_next);
+  region_end(b, loop, all, n_next + n_stacked);
+}
+
+lm_op *lm_kernel_begin(lm_builder *b, const lm_attr *attr, lm_value *const *in, uint32_t n_in) {
+  lm_op *op = lm_op_new(b->m, LM_OP_KERNEL, in, n_in, attr, b->loc);
+  lm_op_link(b->at, b->before, op);
+  op->body = lm_region_new(b->m, b->at->func, op);
+  for (uint32_t i = 0; i < n_in; i++) lm_arg_add(b->m, op->body, in[i]->type, in[i]->name);
+  b->at = op->body;
+  b->before = NULL;
+  return op;
+}
+
+void lm_kernel_end(lm_builder *b, lm_op *kernel, lm_value *const *results, uint32_t n) { region_end(b, kernel, results, n); }
+
+lm_value *lm_loop_stack(lm_module *m, lm_op *loop, lm_value *v) {
+  lm_op *yield = loop->body->last;
+  if (!loop->attr.n_axes) {
+    loop->attr.axes[0] = lm_axis_add(m, LM_SYM(m->ctx, "trip"), loop->attr.imm[0], 0);
+    loop->attr.n_axes = 1;
+  }
+  lm_value **in = LM_NEW_N(m->arena, lm_value *, yield->n_in + 1), **out = LM_NEW_N(m->arena, lm_value *, loop->n_out + 1);
+  if (yield->n_in) memcpy(in, yield->in, yield->n_in * sizeof *in);
+  if (loop->n_out) memcpy(out, loop->out, loop->n_out * sizeof *out);
+  lm_type t = {.dtype = v->type.dtype, .rank = (uint8_t)(v->type.rank + 1), .axis = {loop->attr.axes[0]}};
+  if (t.rank > LM_RANK) LM_BUG("a stacked tensor of %d axes", t.rank);
+  memcpy(t.axis + 1, v->type.axis, v->type.rank * sizeof *t.axis);
+  in[yield->n_in++] = v;
+  yield->in = in;
+  out[loop->n_out] = lm_value_new(m, t, loop, loop->parent, loop->n_out, v->name);
+  loop->out = out;
+  return out[loop->n_out++];
+}

@@ -1,0 +1,338 @@
+// print.c - the IR as text. What is printed parses to the same module, value numbers and locations included.
+//
+//   stage graph
+//   file "llama.lm"
+//   axis b = 4, t = 64, s = 64 dyn 1
+//   param @layers.wq : f32[layers, d, e] stacked 1 as @layers.#.wq = normal(0.02)
+//   func @loss(%tok.0: int[b, t]) -> (sum: f32, weight: f32) {
+//     %x.3 = dot %a.1, %b.2 over(d) : f32[b, t, e]   loc(1:12:9)
+//   }
+// Files are numbered in the order of their lines; a location is file:line:column.
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "compiler/ir/internal.h"
+
+typedef struct printer { const lm_module *m; lm_buf *out; uint16_t *files; } printer;   // files[source] = number, or files NULL
+
+static bool plain(const char *s) {
+  if (!isalpha((unsigned char)*s) && *s != '_') return false;
+  for (; *s; s++)
+    if (!isalnum((unsigned char)*s) && *s != '_' && *s != '.' && *s != '#') return false;
+  return true;
+}
+
+static void put_name(lm_buf *out, const char *s) {
+  if (plain(s)) lm_buf_puts(out, s);
+  else lm_buf_json(out, s);
+}
+
+static void put_sym(lm_buf *out, const char *s) {
+  lm_buf_puts(out, "@");
+  put_name(out, s);
+}
+
+// The fewest digits that read back as v.
+static void put_number(lm_buf *out, double v) {
+  char text[40];
+  int digits = 15;
+  do snprintf(text, sizeof text, "%.*g", digits, v);
+  while (strtod(text, NULL) != v && v == v && ++digits <= 17);
+  lm_buf_puts(out, text);
+}
+
+static void put_value(lm_buf *out, const lm_value *v) {
+  if (v->name && plain(v->name) && !strchr(v->name, '#')) lm_buf_printf(out, "%%%s.%u", v->name, v->id);
+  else lm_buf_printf(out, "%%%u", v->id);
+}
+
+static void put_type(const lm_module *m, lm_buf *out, lm_type t) {
+  lm_buf_puts(out, lm_dtype_name(t.dtype));
+  for (int i = 0; i < t.rank; i++) {
+    lm_buf_puts(out, i ? ", " : "[");
+    put_name(out, m->axes[t.axis[i]].name);
+  }
+  if (t.rank) lm_buf_puts(out, "]");
+}
+
+static void put_axes(const lm_module *m, lm_buf *out, const lm_axis *axes, int n) {
+  lm_buf_puts(out, "(");
+  for (int i = 0; i < n; i++) {
+    if (i) lm_buf_puts(out, ", ");
+    put_name(out, m->axes[axes[i]].name);
+  }
+  lm_buf_puts(out, ")");
+}
+
+static void put_loc(printer *p, lm_loc at) {
+  if (p->files && at.file && p->files[at.file]) lm_buf_printf(p->out, "   loc(%u:%u:%u)", p->files[at.file], at.line, at.col);
+}
+
+// ---- operations
+
+// [%i, %j * -1 + 23]: the places that `param`, `accum` and `append` go to
+static void put_indices(lm_buf *out, const lm_op *op, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++) {
+    lm_buf_puts(out, i ? ", " : "[");
+    put_value(out, op->in[i]);
+    int64_t first = op->attr.imm[2 * i], step = op->attr.imm[2 * i + 1];
+    if (first || step != 1) lm_buf_printf(out, " * %lld + %lld", (long long)step, (long long)first);
+  }
+  if (n) lm_buf_puts(out, "]");
+}
+
+static void put_operands(lm_buf *out, const lm_op *op, uint32_t from) {
+  for (uint32_t i = from; i < op->n_in; i++) {
+    lm_buf_puts(out, i > from ? ", " : " ");
+    put_value(out, op->in[i]);
+  }
+}
+
+static void put_imm(lm_buf *out, const lm_op *op) {
+  for (int i = 0; i < op->attr.n_imm; i++) lm_buf_printf(out, "%s%lld", i ? ", " : " [", (long long)op->attr.imm[i]);
+  if (op->attr.n_imm) lm_buf_puts(out, "]");
+}
+
+static void put_attr_axes(const lm_module *m, lm_buf *out, const lm_op *op) {
+  uint32_t has = lm_op_info_of(op)->attrs;
+  if (!(has & LM_A_AXES)) return;
+  lm_buf_puts(out, has & LM_A_TO ? " " : " over");
+  put_axes(m, out, op->attr.axes, op->attr.n_axes);
+  if (!(has & LM_A_TO)) return;
+  lm_buf_puts(out, " -> ");
+  put_axes(m, out, op->attr.to, op->attr.n_to);
+}
+
+// (%a.4 = %x, …): what stands for the operands inside the region
+static void put_bindings(lm_buf *out, const lm_op *op, uint32_t first_arg) {
+  lm_buf_puts(out, "(");
+  for (uint32_t i = 0; i < op->n_in && op->body; i++) {
+    if (i) lm_buf_puts(out, ", ");
+    put_value(out, op->body->args[first_arg + i]);
+    lm_buf_puts(out, " = ");
+    put_value(out, op->in[i]);
+  }
+  lm_buf_puts(out, ")");
+}
+
+static void put_loop(const lm_module *m, lm_buf *out, const lm_op *op) {
+  lm_buf_printf(out, " %lld", (long long)op->attr.imm[0]);
+  if (op->attr.n_axes) {
+    lm_buf_puts(out, " over");
+    put_axes(m, out, op->attr.axes, op->attr.n_axes);
+  }
+  if (!op->body) return;
+  lm_buf_puts(out, " ");
+  put_value(out, op->body->args[0]);
+  lm_buf_puts(out, " carry");
+  put_bindings(out, op, 1);
+}
+
+static void put_kernel(const lm_module *m, lm_buf *out, const lm_op *op) {
+  put_attr_axes(m, out, op);
+  put_imm(out, op);
+  lm_buf_puts(out, " ");
+  put_bindings(out, op, 0);
+}
+
+static uint32_t index_count(const lm_op *op) {
+  bool indexed = op->code == LM_OP_PARAM || op->code == LM_OP_ACCUM || op->code == LM_OP_APPEND;
+  uint32_t n = indexed ? op->attr.n_imm / 2u : 0;
+  return n < op->n_in ? n : op->n_in;
+}
+
+static void put_plain(const lm_module *m, lm_buf *out, const lm_op *op) {
+  uint32_t has = lm_op_info_of(op)->attrs, n = index_count(op);
+  bool indexed = op->code == LM_OP_PARAM || op->code == LM_OP_ACCUM || op->code == LM_OP_APPEND;
+  if (op->attr.sym) {
+    lm_buf_puts(out, " ");
+    put_sym(out, op->attr.sym);
+  }
+  put_indices(out, op, n);
+  if (op->attr.sym && op->n_in > n && op->code != LM_OP_HISTORY) lm_buf_puts(out, op->code == LM_OP_CALL ? "" : ",");
+  put_operands(out, op, n);
+  put_attr_axes(m, out, op);
+  if (!indexed) put_imm(out, op);
+  if (has & LM_A_NUM) {
+    lm_buf_puts(out, " ");
+    put_number(out, op->attr.num);
+  }
+}
+
+static void put_head(const lm_module *m, lm_buf *out, const lm_op *op) {
+  for (uint32_t i = 0; i < op->n_out; i++) {
+    if (i) lm_buf_puts(out, ", ");
+    put_value(out, op->out[i]);
+  }
+  lm_buf_printf(out, "%s%s", op->n_out ? " = " : "", lm_op_info_of(op)->name);
+  if (op->code == LM_OP_LOOP) put_loop(m, out, op);
+  else if (op->code == LM_OP_KERNEL) put_kernel(m, out, op);
+  else put_plain(m, out, op);
+}
+
+static void put_result_types(const lm_module *m, lm_buf *out, const lm_op *op) {
+  for (uint32_t i = 0; i < op->n_out; i++) {
+    lm_buf_puts(out, i ? ", " : " : ");
+    put_type(m, out, op->out[i]->type);
+  }
+}
+
+void lm_op_print(const lm_op *op, lm_buf *out) {
+  const lm_region *r = op->parent;
+  if (!r) {
+    lm_buf_puts(out, lm_op_info_of(op)->name);
+    put_operands(out, op, 0);
+    return;
+  }
+  put_head(r->func->module, out, op);
+  put_result_types(r->func->module, out, op);
+}
+
+static void put_region(printer *p, const lm_region *r, int depth) {
+  for (const lm_op *op = r->first; op; op = op->next) {
+    lm_buf_printf(p->out, "%*s", 2 * depth, "");
+    put_head(p->m, p->out, op);
+    if (op->body) {
+      lm_buf_puts(p->out, " {\n");
+      put_region(p, op->body, depth + 1);
+      lm_buf_printf(p->out, "%*s}", 2 * depth, "");
+    }
+    put_result_types(p->m, p->out, op);
+    put_loc(p, op->loc);
+    lm_buf_puts(p->out, "\n");
+  }
+}
+
+// ---- functions and the module
+
+static void put_func(printer *p, const lm_func *f) {
+  lm_buf_puts(p->out, "func ");
+  put_sym(p->out, f->name);
+  lm_buf_puts(p->out, "(");
+  for (uint32_t i = 0; i < f->body->n_args; i++) {
+    if (i) lm_buf_puts(p->out, ", ");
+    put_value(p->out, f->body->args[i]);
+    lm_buf_puts(p->out, ": ");
+    put_type(p->m, p->out, f->body->args[i]->type);
+  }
+  lm_buf_puts(p->out, ") -> (");
+  const lm_op *end = f->body->last;
+  for (uint32_t i = 0; i < f->n_out; i++) {
+    if (i) lm_buf_puts(p->out, ", ");
+    put_name(p->out, f->out_names[i]);
+    lm_buf_puts(p->out, ": ");
+    if (end && i < end->n_in) put_type(p->m, p->out, end->in[i]->type);
+  }
+  lm_buf_puts(p->out, ") {\n");
+  put_region(p, f->body, 1);
+  lm_buf_puts(p->out, "}\n");
+}
+
+void lm_func_print(const lm_func *f, lm_buf *out) { put_func(&(printer){f->module, out, NULL}, f); }
+
+static void put_axis_table(printer *p) {
+  for (uint32_t i = 1; i < p->m->n_axes; i++) {
+    const lm_axis_info *a = &p->m->axes[i];
+    lm_buf_puts(p->out, i % 8 == 1 ? "axis " : ", ");
+    put_name(p->out, a->name);
+    lm_buf_printf(p->out, " = %lld", (long long)a->size);
+    if (a->dyn) lm_buf_printf(p->out, " dyn %d", a->dyn);
+    if (i % 8 == 0 || i + 1 == p->m->n_axes) lm_buf_puts(p->out, "\n");
+  }
+}
+
+static void put_init(lm_buf *out, lm_init v) {
+  static const char *const names[] = {"zeros", "ones", "const", "normal", "uniform"};
+  static const int numbers[] = {0, 0, 1, 1, 2};
+  lm_buf_puts(out, names[v.kind]);
+  for (int i = 0; i < numbers[v.kind]; i++) {
+    lm_buf_puts(out, i ? ", " : "(");
+    put_number(out, i ? v.b : v.a);
+  }
+  if (numbers[v.kind]) lm_buf_puts(out, ")");
+}
+
+static bool init_equal(lm_init x, lm_init y) { return x.kind == y.kind && x.a == y.a && x.b == y.b; }
+
+// = normal(0.02) where all places have that; else = zeros * 3, ones, …
+static void put_inits(lm_buf *out, const lm_global *g) {
+  lm_buf_puts(out, " = ");
+  for (int64_t i = 0, n; i < g->n_paths; i += n) {
+    for (n = 1; i + n < g->n_paths && init_equal(g->init[i], g->init[i + n]);) n++;
+    if (i) lm_buf_puts(out, ", ");
+    put_init(out, g->init[i]);
+    if (n > 1 && n < g->n_paths) lm_buf_printf(out, " * %lld", (long long)n);
+  }
+}
+
+// The path with # for the stacked indices: the first n_stack components of path 0 that are "0". NULL if some place's path
+// is not that with its indices put in, or a path is not known.
+static char *path_template(const lm_module *m, const lm_global *g) {
+  if (!g->paths[0]) return NULL;
+  char *t = lm_arena_printf(m->arena, "%s", g->paths[0]);
+  int found = 0;
+  for (char *s = t; *s && found < g->n_stack; s++)
+    if (*s == '0' && (s == t || s[-1] == '.') && (!s[1] || s[1] == '.')) *s = '#', found++;
+  for (int64_t i = 0; i < g->n_paths; i++) {
+    const char *want = lm_path_fill(m, g, t, i);
+    if (!want || !g->paths[i] || strcmp(want, g->paths[i])) return NULL;
+  }
+  return t;
+}
+
+static void put_paths(printer *p, const lm_global *g) {
+  const char *t = path_template(p->m, g);
+  if (!g->paths[0] || (!g->n_stack && g->paths[0] == g->name)) return;
+  lm_buf_puts(p->out, " as ");
+  if (t) { put_sym(p->out, t); return; }
+  for (int64_t i = 0; i < g->n_paths; i++) {
+    lm_buf_puts(p->out, i ? ", " : "(");
+    put_sym(p->out, g->paths[i] ? g->paths[i] : "");
+  }
+  lm_buf_puts(p->out, ")");
+}
+
+static void put_global(printer *p, const lm_global *g) {
+  lm_buf_puts(p->out, g->kind == LM_GLOBAL_PARAM ? "param " : "cache ");
+  put_sym(p->out, g->name);
+  lm_buf_puts(p->out, " : ");
+  put_type(p->m, p->out, g->type);
+  if (g->n_stack) lm_buf_printf(p->out, " stacked %d", g->n_stack);
+  if (g->kind == LM_GLOBAL_PARAM) {
+    put_paths(p, g);
+    put_inits(p->out, g);
+  }
+  put_loc(p, g->loc);
+  lm_buf_puts(p->out, "\n");
+}
+
+static void note_file(lm_op *op, void *user) { ((uint16_t *)user)[op->loc.file] = op->loc.file != 0; }
+
+static uint16_t *number_files(const lm_module *m) {
+  uint16_t *files = lm_calloc((size_t)m->ctx->n_sources + 1, sizeof *files), n = 0;
+  for (const lm_func *f = m->funcs; f; f = f->next) lm_region_walk(f->body, note_file, files);
+  for (uint32_t i = 0; i < m->n_globals; i++) files[m->globals[i].loc.file] = m->globals[i].loc.file != 0;
+  for (uint32_t i = 1; i < m->ctx->n_sources; i++)
+    if (files[i]) files[i] = ++n;
+  return files;
+}
+
+void lm_module_print(const lm_module *m, lm_buf *out) {
+  static const char *const stages[] = {"graph", "step", "kernel"};
+  printer p = {m, out, number_files(m)};
+  lm_buf_printf(out, "stage %s\n", stages[m->stage]);
+  for (uint32_t i = 1; i < m->ctx->n_sources; i++)
+    if (p.files[i]) {
+      lm_buf_puts(out, "file ");
+      lm_buf_json(out, m->ctx->sources[i].path);
+      lm_buf_puts(out, "\n");
+    }
+  put_axis_table(&p);
+  for (uint32_t i = 0; i < m->n_globals; i++) put_global(&p, &m->globals[i]);
+  for (const lm_func *f = m->funcs; f; f = f->next) {
+    lm_buf_puts(out, "\n");
+    put_func(&p, f);
+  }
+  lm_free(p.files);
+}

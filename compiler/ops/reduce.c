@@ -1,0 +1,127 @@
+// reduce.c - sums, maxima and products over axes.
+#include <string.h>
+#include "compiler/ops/ops.h"
+
+static bool over_axes(const lm_module *m, const lm_op *op, lm_type x, lm_buf *why) {
+  for (int i = 0; i < op->attr.n_axes; i++) {
+    if (lm_type_find(x, op->attr.axes[i]) < 0) {
+      lm_why_type(why, m, "", x, "");
+      return lm_why(why, " has no axis %s", lm_axis_name(m, op->attr.axes[i]));
+    }
+    for (int j = 0; j < i; j++)
+      if (op->attr.axes[i] == op->attr.axes[j]) return lm_why(why, "axis %s twice", lm_axis_name(m, op->attr.axes[i]));
+  }
+  return true;
+}
+
+static bool listed(const lm_attr *a, lm_axis axis) {
+  for (int i = 0; i < a->n_axes; i++)
+    if (a->axes[i] == axis) return true;
+  return false;
+}
+
+bool shape_reduce(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  lm_type x = op->in[0]->type;
+  if (x.dtype == LM_BOOL) return lm_why(why, "the operand is bool");
+  if (!op->attr.n_axes) return lm_why(why, "names no axis");
+  if (!over_axes(m, op, x, why)) return false;
+  *out = (lm_type){.dtype = x.dtype};
+  for (int i = 0; i < x.rank; i++)
+    if (!listed(&op->attr, x.axis[i])) out->axis[out->rank++] = x.axis[i];
+  return true;
+}
+
+bool shape_argmax(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  if (!shape_reduce(m, op, out, why)) return false;
+  int64_t n = 1;
+  for (int i = 0; i < op->attr.n_axes; i++)
+    if (__builtin_mul_overflow(n, lm_axis_size(m, op->attr.axes[i]), &n) || n > INT32_MAX)
+      return lm_why(why, "the axes have more places than an int can number");
+  out->dtype = LM_INT;
+  return true;
+}
+
+// x's axes but those summed over, then those that only w has.
+bool shape_dot(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  lm_type x = op->in[0]->type, w = op->in[1]->type;
+  if (x.dtype != w.dtype || !lm_dtype_is_float(x.dtype)) {
+    lm_why_type(why, m, "", x, " with ");
+    return lm_why_type(why, m, "", w, ": not of one floating type");
+  }
+  if (!over_axes(m, op, x, why) || !over_axes(m, op, w, why)) return false;
+  *out = (lm_type){.dtype = x.dtype};
+  for (int i = 0; i < x.rank; i++)
+    if (!listed(&op->attr, x.axis[i])) out->axis[out->rank++] = x.axis[i];
+  for (int i = 0; i < w.rank; i++) {
+    if (listed(&op->attr, w.axis[i]) || lm_type_find(x, w.axis[i]) >= 0) continue;
+    if (out->rank == LM_RANK) return lm_why(why, "the result has more than %d axes", LM_RANK);
+    out->axis[out->rank++] = w.axis[i];
+  }
+  return true;
+}
+
+void vjp_sum(lm_grad *g, lm_op *op) {
+  lm_grad_add(g, op->in[0], lm_emit_expand(g->b, lm_grad_of(g, op->out[0]), op->in[0]->type));
+}
+
+// Row-major place over the axes `over` of every element of a tensor of type t; int, of t's axes.
+static lm_value *place(lm_grad *g, lm_type t, const lm_attr *over) {
+  lm_builder *b = g->b;
+  lm_value *sum = NULL;
+  t.dtype = LM_INT;
+  for (int i = 0; i < over->n_axes; i++) {
+    lm_type line = lm_type_make(LM_INT, &over->axes[i], 1);
+    lm_value *at = lm_emit_expand(b, lm_emit(b, LM_OP_IOTA, NULL, 0, NULL, &line), t);
+    lm_value *size = lm_emit_const(b, lm_type_make(LM_INT, NULL, 0), (double)lm_axis_size(b->m, over->axes[i]));
+    sum = sum ? lm_emit2(b, LM_OP_ADD, lm_emit2(b, LM_OP_MUL, sum, size), at) : at;
+  }
+  return sum;
+}
+
+// All of it goes to the first of the greatest.
+void vjp_max(lm_grad *g, lm_op *op) {
+  lm_builder *b = g->b;
+  lm_value *x = lm_grad_value(g, op->in[0]), *gz = lm_grad_of(g, op->out[0]);
+  lm_value *best = lm_emit(b, LM_OP_ARGMAX, &x, 1, &op->attr, NULL);
+  lm_value *here = lm_emit2(b, LM_OP_EQ, place(g, x->type, &op->attr), best);
+  lm_value *zero = lm_emit_const(b, lm_type_make(gz->type.dtype, NULL, 0), 0);
+  lm_grad_add(g, op->in[0], lm_emit_select(b, here, gz, zero));
+}
+
+// gz * other where no axis is left to sum over: an element of `of` for each.
+static lm_value *outer_product(lm_grad *g, lm_type of, lm_value *gz, lm_value *other) {
+  lm_type t = {.dtype = of.dtype};
+  for (int i = 0; i < of.rank; i++)
+    if (lm_type_find(gz->type, of.axis[i]) >= 0) t.axis[t.rank++] = of.axis[i];
+  lm_value *x = lm_emit_permute(g->b, gz, t.axis, t.rank);
+  return lm_emit2(g->b, LM_OP_MUL, lm_emit_expand(g->b, x, of), other);
+}
+
+static bool dot_gives(lm_builder *b, lm_value *x, lm_value *w, const lm_attr *over, lm_type want) {
+  lm_op probe = {.code = LM_OP_DOT, .in = (lm_value *[]){x, w}, .n_in = 2, .attr = *over};
+  lm_buf why = {0};
+  lm_type t;
+  bool same = shape_dot(b->m, &probe, &t, &why) && lm_type_equal(t, want);
+  lm_buf_free(&why);
+  return same;
+}
+
+// Sum over the axes that only `other` has of gz * other; the order of the operands is the one that gives `of` its axes
+// without a permutation, where there is one.
+static lm_value *dot_back(lm_grad *g, lm_type of, lm_value *gz, lm_value *other) {
+  lm_attr only = {0};
+  for (int i = 0; i < other->type.rank; i++)
+    if (lm_type_find(of, other->type.axis[i]) < 0) only.axes[only.n_axes++] = other->type.axis[i];
+  if (!only.n_axes) return outer_product(g, of, gz, other);
+  bool flip = !dot_gives(g->b, gz, other, &only, of) && dot_gives(g->b, other, gz, &only, of);
+  return flip ? lm_emit_dot(g->b, other, gz, only.axes, only.n_axes) : lm_emit_dot(g->b, gz, other, only.axes, only.n_axes);
+}
+
+// x: dot(g, w, axes of w alone); w: dot(g, x, axes of x alone)
+void vjp_dot(lm_grad *g, lm_op *op) {
+  lm_value *gz = lm_grad_of(g, op->out[0]);
+  for (int i = 0; i < 2; i++) {
+    lm_value *of = op->in[i], *other = op->in[1 - i];
+    if (lm_grad_wants(g, of)) lm_grad_add(g, of, dot_back(g, of->type, gz, lm_grad_value(g, other)));
+  }
+}
