@@ -5,12 +5,8 @@
 // statement on), before '}' and at the end of the file. One is supplied as well where a word that can only begin a
 // statement or a declaration turns up inside parentheses or after an operator: the parser then reports what was
 // missing right there and goes on with an intact statement. So an error never costs more than what it stands in.
-#include "dsl/parse.h"
-#include "dsl/parser.tab.h"
+#include "dsl/scan.h"
 #include <string.h>
-#define YYSTYPE union lm_value
-#define YYLTYPE lm_loc
-#include "dsl/lexer.h"
 
 typedef struct token {
   int kind;
