@@ -65,14 +65,29 @@ static lm_type without(lm_type t, const lm_axis *axes, int n) {
   return u;
 }
 
-// The body computes with the operands' full types. A result loses the axes of `to`, which the kernel sums it over.
+static lm_type stacked(lm_axis front, lm_type t) {
+  lm_type u = {.dtype = t.dtype, .rank = (uint8_t)(t.rank + 1), .axis = {front}};
+  memcpy(u.axis + 1, t.axis, t.rank * sizeof *t.axis);
+  return u;
+}
+
+// The body computes with the operands' full types. With `to`, results from imm[0] on are summed over the outer axes, in
+// as many chunks as the axis `to` has places: they lose the outer axes and have `to` in front.
 bool shape_kernel(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  const lm_attr *a = &op->attr;
   const lm_op *yield = yield_of(op, why);
   if (!yield) return false;
   if (op->body->n_args != op->n_in) return lm_why(why, "the body has %u arguments for %u operands", op->body->n_args, op->n_in);
   for (uint32_t i = 0; i < op->n_in; i++)
     if (!same(m, "an argument", op->in[i]->type, op->body->args[i]->type, why)) return false;
-  for (uint32_t i = 0; i < yield->n_in; i++) out[i] = without(yield->in[i]->type, op->attr.to, op->attr.n_to);
+  if (a->n_to > 1 || a->n_imm != a->n_to || (a->n_to && !a->n_axes)) return lm_why(why, "sums need outer axes, one axis `to` and where they begin");
+  if (a->n_to && (a->imm[0] < 0 || a->imm[0] > yield->n_in)) return lm_why(why, "there is no result %lld", (long long)a->imm[0]);
+  for (uint32_t i = 0; i < yield->n_in; i++) {
+    lm_type t = yield->in[i]->type;
+    for (int j = 0; j < a->n_axes; j++)
+      if (lm_type_find(t, a->axes[j]) < 0) return lm_why_type(why, m, "result ", t, " lacks outer axis ") || lm_why(why, "%s", lm_axis_name(m, a->axes[j]));
+    out[i] = a->n_to && i >= a->imm[0] ? stacked(a->to[0], without(t, a->axes, a->n_axes)) : t;
+  }
   return true;
 }
 

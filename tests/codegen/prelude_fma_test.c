@@ -1,0 +1,14 @@
+// prelude_fma_test.c - prelude_test.c once more as kernels are compiled on a processor with fused multiply-add.
+#if defined(__x86_64__) && !defined(__FMA__)
+#pragma GCC target("avx2,fma")
+#endif
+#define main prelude_main
+#include "tests/codegen/prelude_test.c"
+#undef main
+
+int main(void) {
+#ifdef __x86_64__
+  if (!__builtin_cpu_supports("fma") || !__builtin_cpu_supports("avx2")) return 0;
+#endif
+  return prelude_main();
+}
