@@ -1,0 +1,123 @@
+// generate.c - cached decoding.
+#include "runtime/infer/generate.h"
+
+#include <string.h>
+
+#include "runtime/base/dtype.h"
+#include "runtime/io/safetensors.h"
+#include "runtime/train/ports.h"
+
+typedef struct {
+  const lm_plan_func *f;
+  const lm_plan_port *logits;
+  lm_batch_ports in;
+} stage;
+
+typedef struct {
+  const lm_generate_options *o;
+  stage prefill, decode;               // prefill.f NULL: there is none
+  int32_t vocab;
+  float *row;                          // [vocab] logits of the last place
+  lm_candidate *scratch;               // [vocab]
+} generator;
+
+int64_t lm_generate_capacity(const lm_plan *plan) {
+  for (int i = 0; i < plan->n_extents; i++)
+    if (!strcmp(plan->extents[i].name, "s")) return plan->extents[i].capacity;
+  return INT64_MAX;
+}
+
+static lm_status stage_open(const lm_generate_options *o, const char *name, stage *out) {
+  out->f = lm_plan_func_find(o->plan, name);
+  if (!out->f) return NULL;
+  out->logits = lm_plan_port_find(out->f, "logits", true);
+  if (!out->logits || out->logits->rank < 1) return lm_fail(LM_BUG_STATUS, "%s gives no logits", name);
+  return lm_batch_ports_open(o->exec, out->f, &out->in);
+}
+
+static lm_status prompt_check(const lm_generate_options *o, int32_t vocab) {
+  if (o->n_prompt < 1) return lm_fail(LM_USER, "the prompt is empty");
+  for (int64_t i = 0; i < o->n_prompt; i++)
+    if (o->prompt[i] < 0 || o->prompt[i] >= vocab)
+      return lm_fail(LM_USER, "prompt token %d is none of the model's %d", o->prompt[i], vocab);
+  int64_t capacity = lm_generate_capacity(o->plan);
+  if (o->n > capacity || o->n_prompt > capacity - o->n)
+    return lm_fail(LM_USER, "%lld tokens of prompt and %lld to make are more than the %lld that were planned", (long long)o->n_prompt,
+                   (long long)o->n, (long long)capacity);
+  return NULL;
+}
+
+static lm_status generator_open(generator *g) {
+  const lm_generate_options *o = g->o;
+  LM_TRY(stage_open(o, "decode", &g->decode));
+  LM_TRY(stage_open(o, "prefill", &g->prefill));
+  if (!g->decode.f) return lm_fail(LM_USER, "this model was not compiled for generating");
+  g->vocab = (int32_t)g->decode.logits->shape[g->decode.logits->rank - 1];
+  LM_TRY(prompt_check(o, g->vocab));
+  g->row = lm_calloc((size_t)g->vocab, sizeof *g->row);
+  g->scratch = lm_calloc((size_t)g->vocab, sizeof *g->scratch);
+  return NULL;
+}
+
+static void generator_close(generator *g) {
+  lm_batch_ports_close(&g->decode.in);
+  lm_batch_ports_close(&g->prefill.in);
+  lm_free(g->row);
+  lm_free(g->scratch);
+}
+
+static void extents_set(const lm_plan *plan, int64_t t, int64_t s, int64_t *out) {
+  for (int i = 0; i < plan->n_extents; i++) {
+    const char *name = plan->extents[i].name;
+    out[i] = !strcmp(name, "t") ? t : !strcmp(name, "s") ? s : plan->extents[i].capacity;
+  }
+}
+
+// n tokens at places at … at + n - 1; leaves the logits of the last in g->row.
+static lm_status feed(generator *g, const stage *x, const int32_t *ids, int64_t n, int64_t at) {
+  lm_exec *e = g->o->exec;
+  const lm_batch *b = &x->in.batch;
+  for (int64_t i = 0; i < x->in.rows * x->in.seq; i++) {
+    bool used = i < n;
+    b->tok[i] = used ? ids[i] : 0;
+    b->pos[i] = used ? (int32_t)(at + i) : 0;
+    b->seg[i] = used ? 0 : -1;
+  }
+  int64_t extents[LM_COUNT(g->o->plan->extents)];
+  extents_set(g->o->plan, n, at + n, extents);
+  lm_port_set(e, x->f, "at", (double)at);
+  LM_TRY(lm_exec_run(e, x->f, extents));
+  lm_st_dtype dtype = x->logits->dtype == LM_BF16 ? LM_ST_BF16 : LM_ST_F32;
+  lm_st_to_f32(dtype, lm_exec_port(e, x->logits), (n - 1) * g->vocab, g->vocab, g->row);
+  return NULL;
+}
+
+static lm_status prompt_feed(generator *g) {
+  const stage *x = g->prefill.f ? &g->prefill : &g->decode;
+  for (int64_t at = 0, n; at < g->o->n_prompt; at += n) {
+    n = g->o->n_prompt - at < x->in.seq ? g->o->n_prompt - at : x->in.seq;
+    LM_TRY(feed(g, x, g->o->prompt + at, n, at));
+  }
+  return NULL;
+}
+
+static lm_status continue_prompt(generator *g) {
+  const lm_generate_options *o = g->o;
+  for (int64_t i = 0; i < o->n; i++) {
+    int32_t id;
+    LM_TRY(lm_sample(&o->sampler, g->row, g->vocab, i, g->scratch, &id));
+    bool go_on = o->token(o->user, id) && id != o->eos;
+    if (!go_on || i + 1 == o->n) return NULL;
+    LM_TRY(feed(g, &g->decode, &id, 1, o->n_prompt + i));
+  }
+  return NULL;
+}
+
+lm_status lm_generate(const lm_generate_options *o) {
+  generator g = {.o = o};
+  lm_status s = generator_open(&g);
+  if (!s) s = prompt_feed(&g);
+  if (!s) s = continue_prompt(&g);
+  generator_close(&g);
+  return s;
+}

@@ -1,0 +1,272 @@
+// checkpoint.c - a run's state on disk.
+#define _GNU_SOURCE
+#include "runtime/train/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/io/json.h"
+#include "runtime/io/safetensors.h"
+
+enum { FORMAT = 1 };
+
+static char *step_name(lm_arena *a, int64_t step) { return lm_arena_printf(a, "step-%06lld", (long long)step); }
+
+// ---- the folders of a run
+
+// The step of "step-000400", -1 for other names.
+static int64_t step_of(const char *name) {
+  if (strncmp(name, "step-", 5) || !name[5] || strspn(name + 5, "0123456789") != strlen(name + 5)) return -1;
+  errno = 0;
+  long long step = strtoll(name + 5, NULL, 10);
+  return errno ? -1 : step;
+}
+
+typedef struct { int64_t *v; uint32_t n, cap; } steps;
+
+static int falling(const void *a, const void *b) {
+  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return x < y ? 1 : x > y ? -1 : 0;
+}
+
+// Newest first; none if there is no such folder.
+static lm_status steps_list(lm_arena *a, const char *dir, steps *out) {
+  DIR *d = opendir(dir);
+  *out = (steps){0};
+  if (!d && errno == ENOENT) return NULL;
+  if (!d) return lm_fail_errno("cannot open folder %s", dir);
+  for (struct dirent *e; (e = readdir(d)); )
+    if (step_of(e->d_name) >= 0) LM_PUSH(a, out->v, out->n, out->cap) = step_of(e->d_name);
+  closedir(d);
+  if (out->n) qsort(out->v, out->n, sizeof *out->v, falling);
+  return NULL;
+}
+
+// A folder of plain files. What is not there is gone already.
+static lm_status folder_remove(lm_arena *a, const char *path) {
+  DIR *d = opendir(path);
+  if (!d) return errno == ENOENT ? NULL : lm_fail_errno("cannot open folder %s", path);
+  lm_status s = NULL;
+  for (struct dirent *e; !s && (e = readdir(d)); ) {
+    if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
+    char *file = lm_path_join(a, path, e->d_name);
+    if (unlink(file)) s = lm_fail_errno("cannot remove %s", file);
+  }
+  closedir(d);
+  if (!s && rmdir(path)) s = lm_fail_errno("cannot remove folder %s", path);
+  return s;
+}
+
+// Removed under a hidden name, so that what is left of it after a kill is no checkpoint.
+static lm_status step_remove(lm_arena *a, const char *dir, int64_t step) {
+  char *path = lm_path_join(a, dir, step_name(a, step)), *hidden = lm_path_join(a, dir, ".removing");
+  LM_TRY(folder_remove(a, hidden));
+  if (rename(path, hidden)) return lm_fail_errno("cannot rename %s", path);
+  return folder_remove(a, hidden);
+}
+
+static lm_status steps_prune(lm_arena *a, const char *dir, int64_t newest, int keep, int64_t also) {
+  steps all;
+  LM_TRY(steps_list(a, dir, &all));
+  int kept = 0;
+  for (uint32_t i = 0; i < all.n; i++) {
+    int64_t step = all.v[i];
+    if (step <= newest && (!keep || kept < keep)) kept++;
+    else if (step != also) LM_TRY(step_remove(a, dir, step));
+  }
+  return NULL;
+}
+
+// ---- tensors
+
+// Parameters (state < 0) or one state's elements.
+static float *arena_of(const lm_trainer *t, int state) {
+  const lm_trainer_options *o = lm_trainer_options_of(t);
+  if (state < 0) return lm_exec_arena(o->exec, LM_ARENA_PARAM);
+  return (float *)lm_exec_arena(o->exec, LM_ARENA_STATE) + (int64_t)state * o->plan->n_blocks * LM_BLOCK;
+}
+
+static char *tensor_name(lm_arena *a, const lm_trainer *t, int state, const lm_plan_param *p) {
+  return state < 0 ? (char *)p->path : lm_arena_printf(a, "%s.%s", lm_trainer_options_of(t)->states[state].name, p->path);
+}
+
+static lm_st_tensor tensor_of(lm_arena *a, const lm_trainer *t, int state, const lm_plan_param *p) {
+  lm_st_tensor x = {.name = tensor_name(a, t, state, p), .dtype = LM_ST_F32, .rank = p->rank, .elements = p->elements,
+                    .data = arena_of(t, state) + p->offset};
+  for (int k = 0; k < p->rank; k++) x.shape[k] = p->shape[k];
+  return x;
+}
+
+static lm_status tensors_list(lm_arena *a, const lm_trainer *t, int first, int last, lm_st_tensor **out, size_t *out_n) {
+  const lm_plan *plan = lm_trainer_options_of(t)->plan;
+  lm_st_tensor *list = LM_NEW_N(a, lm_st_tensor, (last - first) * plan->n_params);
+  size_t n = 0;
+  for (int state = first; state < last; state++)
+    for (int i = 0; i < plan->n_params; i++) {
+      if (plan->params[i].rank > LM_ST_RANK)
+        return lm_fail(LM_USER, "parameter %s has %d axes; files hold at most %d", plan->params[i].path, plan->params[i].rank, LM_ST_RANK);
+      list[n++] = tensor_of(a, t, state, &plan->params[i]);
+    }
+  *out = list;
+  *out_n = n;
+  return NULL;
+}
+
+static lm_status tensors_save(lm_arena *a, const lm_trainer *t, int first, int last, const char *path) {
+  lm_st_tensor *list;
+  size_t n;
+  LM_TRY(tensors_list(a, t, first, last, &list, &n));
+  return lm_st_write(path, list, n);
+}
+
+static lm_status tensors_copy(const lm_st *st, const char *path, const lm_st_tensor *list, size_t n) {
+  if (lm_st_count(st) != n) return lm_fail(LM_USER, "%s has %zu tensors, the model %zu", path, lm_st_count(st), n);
+  for (size_t i = 0; i < n; i++) {
+    const lm_st_tensor *x = lm_st_find(st, list[i].name);
+    if (!x) return lm_fail(LM_USER, "%s has no tensor %s", path, list[i].name);
+    if (x->dtype != LM_ST_F32 || x->rank != list[i].rank || memcmp(x->shape, list[i].shape, sizeof *x->shape * (size_t)x->rank))
+      return lm_fail(LM_USER, "%s: tensor %s is of another type or shape", path, x->name);
+  }
+  for (size_t i = 0; i < n; i++)
+    lm_st_to_f32(LM_ST_F32, lm_st_find(st, list[i].name)->data, 0, list[i].elements, (float *)list[i].data);
+  return NULL;
+}
+
+static lm_status tensors_load(lm_arena *a, lm_trainer *t, int first, int last, const char *path) {
+  lm_st_tensor *list;
+  size_t n;
+  LM_TRY(tensors_list(a, t, first, last, &list, &n));
+  lm_st *st;
+  LM_TRY(lm_st_open(path, &st));
+  lm_status s = tensors_copy(st, path, list, n);
+  lm_st_close(st);
+  return s;
+}
+
+// ---- state.json
+
+static void state_print(lm_buf *b, const lm_checkpoint *c) {
+  lm_buf_printf(b, "{\n  \"format\": %d,\n  \"step\": %lld,\n  \"tokens\": %lld,\n  \"seed\": \"%llu\",\n", FORMAT,
+                (long long)c->step, (long long)c->tokens, (unsigned long long)c->seed);
+  lm_buf_puts(b, "  \"best\": ");
+  lm_json_number(b, c->best);
+  lm_buf_printf(b, ",\n  \"best_step\": %lld,\n  \"bad_evals\": %lld,\n  \"keys\": {", (long long)c->best_step, (long long)c->bad_evals);
+  for (int i = 0; i < c->n_keys; i++) {
+    lm_buf_puts(b, i ? ",\n    " : "\n    ");
+    lm_buf_json(b, c->keys[i].key);
+    lm_buf_puts(b, ": ");
+    lm_buf_json(b, c->keys[i].value);
+  }
+  lm_buf_puts(b, c->n_keys ? "\n  }\n}\n" : "}\n}\n");
+}
+
+static lm_status keys_compare(const json_t *keys, const char *path, const lm_checkpoint *c) {
+  lm_buf changed = {0};
+  for (int i = 0; i < c->n_keys; i++) {
+    const char *was = json_string_value(json_object_get(keys, c->keys[i].key));
+    if (!was || strcmp(was, c->keys[i].value))
+      lm_buf_printf(&changed, "\n  %s was %s, is %s", c->keys[i].key, was ? was : "absent", c->keys[i].value);
+  }
+  lm_status s = changed.n ? lm_fail(LM_USER, "%s cannot be resumed: these may not change:%s", path, changed.p) : NULL;
+  lm_buf_free(&changed);
+  return s;
+}
+
+static lm_status state_parse(const json_t *j, const char *path, lm_checkpoint *c) {
+  const char *seed = json_string_value(json_object_get(j, "seed"));
+  if (json_integer_value(json_object_get(j, "format")) != FORMAT || !json_is_integer(json_object_get(j, "step")) || !seed)
+    return lm_fail(LM_USER, "%s: not the state of a run in this format", path);
+  LM_TRY(keys_compare(json_object_get(j, "keys"), path, c));
+  const json_t *best = json_object_get(j, "best");
+  c->step = json_integer_value(json_object_get(j, "step"));
+  c->tokens = json_integer_value(json_object_get(j, "tokens"));
+  c->seed = strtoull(seed, NULL, 10);
+  c->best = json_is_number(best) ? json_number_value(best) : NAN;
+  c->best_step = json_integer_value(json_object_get(j, "best_step"));
+  c->bad_evals = json_integer_value(json_object_get(j, "bad_evals"));
+  return NULL;
+}
+
+static lm_status state_load(lm_arena *a, const char *folder, lm_checkpoint *c) {
+  char *path = lm_path_join(a, folder, "state.json");
+  json_t *j;
+  LM_TRY(lm_json_read(path, 64 << 20, &j));
+  lm_status s = state_parse(j, path, c);
+  json_decref(j);
+  return s;
+}
+
+// ---- saving and loading
+
+static lm_status folder_write(lm_arena *a, const lm_trainer *t, const char *folder, const lm_checkpoint *c) {
+  LM_TRY(folder_remove(a, folder));
+  LM_TRY(lm_dir_make(folder));
+  LM_TRY(tensors_save(a, t, -1, 0, lm_path_join(a, folder, "model.safetensors")));
+  LM_TRY(tensors_save(a, t, 0, lm_trainer_options_of(t)->plan->n_states, lm_path_join(a, folder, "optimizer.safetensors")));
+  lm_buf text = {0};
+  state_print(&text, c);
+  lm_status s = lm_file_write_atomic(lm_path_join(a, folder, "state.json"), text.p, text.n);
+  lm_buf_free(&text);
+  if (!s) s = lm_dir_sync(folder);
+  return s;
+}
+
+// Puts the written folder in place; one that stands there already is exchanged for it in one step.
+static lm_status folder_publish(lm_arena *a, const char *written, const char *path) {
+  if (!rename(written, path)) return NULL;
+  if (errno != EEXIST && errno != ENOTEMPTY) return lm_fail_errno("cannot rename %s to %s", written, path);
+  if (renameat2(AT_FDCWD, written, AT_FDCWD, path, RENAME_EXCHANGE)) {
+    LM_TRY(folder_remove(a, path));    // a file system without exchange
+    if (rename(written, path)) return lm_fail_errno("cannot rename %s to %s", written, path);
+  }
+  return folder_remove(a, written);
+}
+
+static lm_status save(lm_arena *a, const lm_trainer *t, const char *dir, const lm_checkpoint *c, int keep, int64_t also) {
+  char *written = lm_path_join(a, dir, ".writing");
+  LM_TRY(lm_dir_make(dir));
+  lm_status s = folder_write(a, t, written, c);
+  if (s) {
+    lm_status_free(folder_remove(a, written));   // the first failure is the one to tell
+    return s;
+  }
+  LM_TRY(folder_publish(a, written, lm_path_join(a, dir, step_name(a, c->step))));
+  LM_TRY(lm_dir_sync(dir));
+  return steps_prune(a, dir, c->step, keep, also);
+}
+
+lm_status lm_checkpoint_save(const lm_trainer *t, const char *dir, const lm_checkpoint *c, int keep, int64_t also) {
+  lm_arena *a = lm_arena_create();
+  lm_status s = lm_annotate(save(a, t, dir, c, keep, also), "checkpoint of step %lld", (long long)c->step);
+  lm_arena_destroy(a);
+  return s;
+}
+
+static lm_status folder_load(lm_arena *a, lm_trainer *t, const char *folder, lm_checkpoint *c) {
+  LM_TRY(state_load(a, folder, c));
+  LM_TRY(tensors_load(a, t, -1, 0, lm_path_join(a, folder, "model.safetensors")));
+  return tensors_load(a, t, 0, lm_trainer_options_of(t)->plan->n_states, lm_path_join(a, folder, "optimizer.safetensors"));
+}
+
+static lm_status load(lm_arena *a, lm_trainer *t, const char *path, lm_checkpoint *c, bool *out_found) {
+  *out_found = !access(lm_path_join(a, path, "state.json"), F_OK);
+  if (*out_found) return folder_load(a, t, path, c);
+  steps all;
+  LM_TRY(steps_list(a, path, &all));
+  *out_found = all.n > 0;
+  return all.n ? folder_load(a, t, lm_path_join(a, path, step_name(a, all.v[0])), c) : NULL;
+}
+
+lm_status lm_checkpoint_load(lm_trainer *t, const char *path, lm_checkpoint *c, bool *out_found) {
+  lm_arena *a = lm_arena_create();
+  lm_status s = load(a, t, path, c, out_found);
+  lm_arena_destroy(a);
+  return s;
+}

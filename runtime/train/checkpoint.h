@@ -1,0 +1,28 @@
+// checkpoint.h - a run's state on disk: folders step-000400 with
+//   model.safetensors      parameters, f32, by logical name (layers.17.attn.wq) in logical shapes
+//   optimizer.safetensors  optimizer states the same way, each name behind its state's: m.layers.17.attn.wq
+//   state.json             step, seed, what must not change on resume, and the run's own numbers
+// Written under a hidden name, synced, renamed: a folder of that name is complete. The same run gives the same bytes.
+#ifndef LM_TRAIN_CHECKPOINT_H
+#define LM_TRAIN_CHECKPOINT_H
+#include "runtime/train/trainer.h"
+
+typedef struct lm_train_key { const char *key, *value; } lm_train_key;   // e.g. {"optimizer.betas", "(0.9, 0.95)"}
+
+typedef struct lm_checkpoint {
+  int64_t step;                        // done
+  uint64_t seed;
+  const lm_train_key *keys; int n_keys;   // what must not change; compared by text on resume
+  double best; int64_t best_step, bad_evals;   // of early stopping; best NAN: none yet
+  int64_t tokens;                      // seen so far
+} lm_checkpoint;
+
+// Saves as dir/step-… and then removes all but the newest `keep` (0: all stay), counting only steps up to this one, and
+// whatever an abandoned run left of later steps. `also` (-1: none) is a step that stays, the best one.
+lm_status lm_checkpoint_save(const lm_trainer *t, const char *dir, const lm_checkpoint *c, int keep, int64_t also);
+
+// Loads a checkpoint folder, or the newest complete one of a run folder. In *c keys must be given, the rest is filled
+// in; LM_USER if a key differs or the tensors are not the plan's. *out_found false, without error: `path` is a folder
+// without checkpoints, or nothing is there.
+lm_status lm_checkpoint_load(lm_trainer *t, const char *path, lm_checkpoint *c, bool *out_found);
+#endif

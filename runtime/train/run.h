@@ -1,0 +1,38 @@
+// run.h - the training loop: steps, metrics, evaluations, checkpoints, resumption, interruption.
+//
+// SIGINT or SIGTERM lets the step in progress finish, saves and stops; a second one ends the process at once. Only one
+// run at a time in a process, as signals belong to the process.
+#ifndef LM_TRAIN_RUN_H
+#define LM_TRAIN_RUN_H
+#include "runtime/train/checkpoint.h"
+#include "runtime/train/progress.h"
+
+typedef enum { LM_RESUME_AUTO, LM_RESUME_NEVER, LM_RESUME_PATH } lm_resume;
+
+typedef struct lm_run_eval { const char *name; int part; int64_t every; } lm_run_eval;   // every: steps
+
+typedef struct lm_run_options {
+  lm_trainer *trainer;                 // parameters and states hold the values of step 0
+  int64_t steps;                       // the last step
+  uint64_t seed;
+  const char *dir;                     // run folder; NULL: nothing is written
+  int64_t every; int keep;             // checkpoints: every 0: only the last step; keep 0: all
+  lm_resume resume; const char *resume_path;
+  const lm_train_key *keys; int n_keys;
+  const lm_run_eval *evals; int n_evals;
+  int watch;                           // index of the evaluation whose loss decides, -1: none
+  bool keep_best;                      // the checkpoint of its least loss stays
+  int patience; double min_delta;      // stop after so many evaluations without a gain of min_delta; 0: never
+  lm_progress progress;                // `to` and what is shown
+  lm_status (*after_step)(void *user, int64_t step, const lm_step_result *r);   // may be NULL
+  void *user;
+} lm_run_options;
+
+typedef struct lm_run_outcome {
+  int64_t resumed, step;               // step that was resumed (0: from the start), last step done
+  bool interrupted, stopped_early;
+  lm_step_result last;
+} lm_run_outcome;
+
+lm_status lm_run_train(const lm_run_options *o, lm_run_outcome *out);
+#endif

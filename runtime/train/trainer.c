@@ -1,0 +1,178 @@
+// trainer.c - one training step over a plan, and evaluation.
+#include "runtime/train/trainer.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "runtime/train/init.h"
+
+struct lm_trainer {
+  lm_trainer_options o;
+  const lm_plan_func *micro, *norm, *rates, *update, *eval;
+  lm_batch_ports in, eval_in;
+  int64_t extents[16];                 // at capacity
+};
+
+static lm_status func_need(const lm_plan *p, const char *name, const lm_plan_func **out) {
+  *out = lm_plan_func_find(p, name);
+  return *out ? NULL : lm_fail(LM_BUG_STATUS, "the plan has no function %s", name);
+}
+
+static lm_status tables_write(lm_trainer *t) {
+  for (int i = 0; i < t->o.n_tables; i++) {
+    const lm_train_table *x = &t->o.tables[i];
+    const lm_plan_port *p = lm_plan_port_find(t->update, x->port, false);
+    if (!p) continue;
+    if ((size_t)p->buf.bytes != x->bytes) return lm_fail(LM_BUG_STATUS, "table %s: %zu bytes for %lld", x->port, x->bytes, (long long)p->buf.bytes);
+    memcpy(lm_exec_port(t->o.exec, p), x->data, x->bytes);
+  }
+  return NULL;
+}
+
+static lm_status trainer_open(lm_trainer *t) {
+  const lm_plan *p = t->o.plan;
+  LM_TRY(func_need(p, "micro", &t->micro));
+  LM_TRY(func_need(p, "norm", &t->norm));
+  LM_TRY(func_need(p, "update", &t->update));
+  t->rates = lm_plan_func_find(p, "rates");
+  t->eval = lm_plan_func_find(p, "eval");
+  for (int i = 0; i < p->n_extents; i++) t->extents[i] = p->extents[i].capacity;
+  LM_TRY(lm_batch_ports_open(t->o.exec, t->micro, &t->in));
+  if (t->eval) LM_TRY(lm_batch_ports_open(t->o.exec, t->eval, &t->eval_in));
+  lm_data_info data = lm_data_info_of(t->o.data);
+  if (data.seq != t->in.seq)
+    return lm_fail(LM_USER, "the data's rows have %lld tokens, the model was compiled for %lld", (long long)data.seq, (long long)t->in.seq);
+  return NULL;
+}
+
+lm_status lm_trainer_create(const lm_trainer_options *o, lm_trainer **out) {
+  lm_trainer *t = lm_alloc(sizeof *t);
+  t->o = *o;
+  lm_status s = trainer_open(t);
+  if (s) lm_trainer_destroy(t);
+  *out = s ? NULL : t;
+  return s;
+}
+
+void lm_trainer_destroy(lm_trainer *t) {
+  if (!t) return;
+  lm_batch_ports_close(&t->in);
+  lm_batch_ports_close(&t->eval_in);
+  lm_free(t);
+}
+
+const lm_trainer_options *lm_trainer_options_of(const lm_trainer *t) { return &t->o; }
+
+void lm_trainer_init_states(lm_trainer *t) {
+  int64_t n = (int64_t)t->o.plan->n_blocks * LM_BLOCK;
+  const float *params = lm_exec_arena(t->o.exec, LM_ARENA_PARAM);
+  float *state = lm_exec_arena(t->o.exec, LM_ARENA_STATE);
+  for (int i = 0; i < t->o.plan->n_states; i++, state += n) {
+    const lm_train_state *s = &t->o.states[i];
+    if (s->is_param) memcpy(state, params, (size_t)n * sizeof *state);
+    else for (int64_t k = 0; k < n; k++) state[k] = (float)s->value;
+  }
+}
+
+void lm_trainer_init(lm_trainer *t, uint64_t seed) {
+  lm_init_params(t->o.plan, seed, lm_exec_arena(t->o.exec, LM_ARENA_PARAM));
+  lm_trainer_init_states(t);
+}
+
+// ---- gradients
+
+static int64_t places_used(const lm_batch_ports *b) {
+  int64_t n = 0;
+  for (int64_t i = 0; i < b->rows * b->seq; i++) n += b->batch.seg[i] >= 0;
+  return n;
+}
+
+static bool is_emitted(const lm_plan_port *p) { return p->rank == 0 && strcmp(p->name, "sum") && strcmp(p->name, "weight"); }
+
+static void emitted_add(lm_trainer *t, lm_step_result *r) {
+  int n = 0;
+  for (int i = 0; i < t->micro->n_out && n < LM_TRAIN_METRICS; i++) {
+    const lm_plan_port *p = &t->micro->out[i];
+    if (!is_emitted(p)) continue;
+    r->emitted[n].name = p->name;
+    r->emitted[n++].value += lm_port_value(t->o.exec, p) / (double)t->o.n_micro;
+  }
+  r->n_emitted = n;
+}
+
+static lm_status micro_run(lm_trainer *t, int64_t step, int64_t micro, double *sum, lm_step_result *r) {
+  LM_TRY(lm_data_fill(t->o.data, step - 1, micro, t->o.n_micro, t->in.rows, &t->in.batch));
+  lm_port_set(t->o.exec, t->micro, "step", (double)step);
+  lm_port_set(t->o.exec, t->micro, "row", (double)(micro * t->in.rows));
+  r->tokens += places_used(&t->in);
+  LM_TRY(lm_exec_run(t->o.exec, t->micro, t->extents));
+  *sum += lm_port_get(t->o.exec, t->micro, "sum", 0);
+  r->weight += lm_port_get(t->o.exec, t->micro, "weight", 0);
+  emitted_add(t, r);
+  return NULL;
+}
+
+static lm_status finite_check(int64_t step, const char *what, double x) {
+  if (isfinite(x)) return NULL;
+  return lm_fail(LM_USER, "step %lld: the %s is %s; training stops and this state is not saved", (long long)step, what,
+                 isnan(x) ? "not a number" : "infinite");
+}
+
+lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, lm_step_result *out) {
+  double sum = 0;
+  *out = (lm_step_result){0};
+  memset(lm_exec_arena(t->o.exec, LM_ARENA_GRAD), 0, (size_t)t->o.plan->arena_bytes[LM_ARENA_GRAD]);
+  for (int64_t m = 0; m < t->o.n_micro; m++) LM_TRY(micro_run(t, step, m, &sum, out));
+  LM_TRY(lm_exec_run(t->o.exec, t->norm, t->extents));
+  if (!(out->weight > 0)) return lm_fail(LM_USER, "step %lld: the weights of its tokens sum to %g", (long long)step, out->weight);
+  out->loss = sum / out->weight;
+  out->grad_norm = lm_port_get(t->o.exec, t->norm, "norm", NAN) / out->weight;
+  LM_TRY(finite_check(step, "loss", out->loss));
+  return finite_check(step, "gradient's norm", out->grad_norm);
+}
+
+// ---- update
+
+static double grad_scale(const lm_trainer *t, const lm_step_result *r) {
+  double clip = t->o.clip > 0 ? t->o.clip / (r->grad_norm + 1e-6) : 1;
+  return (clip < 1 ? clip : 1) / r->weight;
+}
+
+static lm_status rates_run(lm_trainer *t, int64_t step, lm_step_result *r) {
+  lm_exec *e = t->o.exec;
+  lm_port_set(e, t->rates, "step", (double)step);
+  lm_port_set(e, t->rates, "run", (double)t->o.steps);
+  LM_TRY(lm_exec_run(e, t->rates, t->extents));
+  for (int i = 0; i < t->rates->n_out; i++)
+    if (t->rates->out[i].rank == 0) lm_port_set(e, t->update, t->rates->out[i].name, lm_port_value(e, &t->rates->out[i]));
+  r->lr = lm_port_get(e, t->rates, "lr", 0);
+  return NULL;
+}
+
+lm_status lm_trainer_update(lm_trainer *t, int64_t step, lm_step_result *result) {
+  LM_TRY(tables_write(t));
+  if (t->rates) LM_TRY(rates_run(t, step, result));
+  lm_port_set(t->o.exec, t->update, "step", (double)step);
+  lm_port_set(t->o.exec, t->update, "run", (double)t->o.steps);
+  lm_port_set(t->o.exec, t->update, "grad_scale", grad_scale(t, result));
+  return lm_exec_run(t->o.exec, t->update, t->extents);
+}
+
+// ---- evaluation
+
+lm_status lm_trainer_eval(lm_trainer *t, int part, double *out_loss, double *out_bits_per_byte) {
+  if (!t->eval) return lm_fail(LM_BUG_STATUS, "the plan has no function eval");
+  double sum = 0, weight = 0;
+  int64_t rows = lm_data_part(t->o.data, part).rows;
+  for (int64_t first = 0; first < rows; first += t->eval_in.rows) {
+    lm_data_fill_part(t->o.data, part, first, t->eval_in.rows, &t->eval_in.batch);
+    lm_port_set(t->o.exec, t->eval, "row", (double)first);
+    LM_TRY(lm_exec_run(t->o.exec, t->eval, t->extents));
+    sum += lm_port_get(t->o.exec, t->eval, "sum", 0);
+    weight += lm_port_get(t->o.exec, t->eval, "weight", 0);
+  }
+  int64_t bytes = lm_data_predicted_bytes(t->o.data, part);
+  *out_loss = sum / weight;
+  *out_bits_per_byte = bytes ? sum / log(2) / (double)bytes : NAN;
+  return NULL;
+}

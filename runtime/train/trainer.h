@@ -1,0 +1,57 @@
+// trainer.h - one training step over a plan, and evaluation.
+//
+// What the functions of a plan are given and give, by port name (a port that a function does not need may be absent):
+//   micro   in:  tok pos seg next [rows, seq] int, w [rows, seq] f32; step: int, from 1; row: int, the first row of this
+//                micro-batch in its step
+//           out: sum, weight: f32; others are emitted metrics. Adds d(sum) / d(parameter) to the gradient arena.
+//   norm    out: norm: f32, the square root of the sum of squares of the gradient arena
+//   rates   in:  step: from 1; run: the run's steps. out: scalars (lr, bias corrections, …) for update, by name
+//   update  in:  grad_scale: what gradients are multiplied by; step; run; the results of rates; tables.
+//                Changes parameters and optimizer states in place.
+//   eval    in:  as micro. out: sum, weight
+//
+// loss = Σ sum / Σ weight over the micro-batches; grad_norm = norm / Σ weight; grad_scale = min(1, clip / (grad_norm +
+// 1e-6)) / Σ weight. Sums over micro-batches are taken in float64, in order.
+#ifndef LM_TRAIN_TRAINER_H
+#define LM_TRAIN_TRAINER_H
+#include "runtime/io/metrics.h"
+#include "runtime/train/ports.h"
+
+// An argument of update that never changes: an array as the plan lays it out, e.g. one rate scale for each block.
+typedef struct lm_train_table { const char *port; const void *data; size_t bytes; } lm_train_table;
+// An optimizer state: its name in checkpoints, and its first value.
+typedef struct lm_train_state { const char *name; bool is_param; double value; } lm_train_state;
+
+typedef struct lm_trainer_options {
+  const lm_plan *plan; lm_exec *exec; const lm_data *data;   // must outlive the trainer
+  int64_t steps;                       // of the run, for schedules
+  int64_t n_micro;                     // micro-batches in a step
+  double clip;                         // greatest gradient norm; 0: no clipping
+  const lm_train_table *tables; int n_tables;
+  const lm_train_state *states;        // [plan->n_states]
+} lm_trainer_options;
+
+enum { LM_TRAIN_METRICS = 24 };
+typedef struct lm_step_result {
+  double loss, weight, grad_norm, lr;  // lr: 0 unless rates gives one
+  int64_t tokens;                      // places that were not padding
+  lm_metric emitted[LM_TRAIN_METRICS]; int n_emitted;   // means over the micro-batches
+} lm_step_result;
+
+typedef struct lm_trainer lm_trainer;
+lm_status lm_trainer_create(const lm_trainer_options *o, lm_trainer **out);
+void lm_trainer_destroy(lm_trainer *t);                              // NULL is fine
+const lm_trainer_options *lm_trainer_options_of(const lm_trainer *t);
+// First values of parameters (by their initialisers, from the seed) and of states (which may follow parameters: call this
+// again, or lm_trainer_init_states, once parameters have been loaded from elsewhere).
+void lm_trainer_init(lm_trainer *t, uint64_t seed);
+void lm_trainer_init_states(lm_trainer *t);
+
+// One step (from 1) is gradients, then update. Between them the gradient arena holds d(Σ sum) / d(parameter). A loss or
+// norm that is not finite is an LM_USER status before anything was changed.
+lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, lm_step_result *out);
+lm_status lm_trainer_update(lm_trainer *t, int64_t step, lm_step_result *result);
+
+// Mean loss over a part of the data, and bits per byte (NAN where bytes are not known).
+lm_status lm_trainer_eval(lm_trainer *t, int part, double *out_loss, double *out_bits_per_byte);
+#endif
