@@ -35,11 +35,11 @@ ast_expr *lm_expr_seal(lm_parser *ps, ast_expr *e) {
   for (uint32_t i = 0; i < e->n_args; i++) raise_over(&height, e->args[i].expr), raise_over(&height, e->args[i].to);
   e->height = (uint16_t)height;
   if (height <= LM_MAX_HEIGHT) return e;
-  if (!lm_tokens_stopped(ps->tokens)) {
+  if (!lm_layout_stopped(ps->layout)) {
     lm_diag *d = lm_error(ps->ctx, e->loc, "E008", "expression of more than %d levels", LM_MAX_HEIGHT);
     lm_diag_help(ps->ctx, d, "name parts of it with 'let'");
   }
-  lm_tokens_stop(ps->tokens);
+  lm_layout_stop(ps->layout);
   return lm_expr_new(ps, EX_ERROR, e->loc);
 }
 
@@ -107,9 +107,9 @@ static bool is_text(lm_ctx *c, uint16_t source) {
 
 static void parse(lm_parser *ps, bool is_item) {
   if (too_large(ps->ctx, ps->source) || !is_text(ps->ctx, ps->source)) return;
-  ps->tokens = lm_tokens_create(ps->ctx, ps->source, is_item);
+  ps->layout = lm_layout_create(ps->ctx, ps->source, is_item);
   lm_dsl_parse(ps);
-  lm_tokens_destroy(ps->tokens);
+  lm_layout_destroy(ps->layout);
 }
 
 ast_file *lm_parse_file(lm_ctx *c, uint16_t source) {

@@ -53,7 +53,7 @@ static void read_pieces(layout *f, lm_ctx *c, uint16_t source) {
   uint32_t newlines = 0;
   size_t end = 0;               // of the piece before
   for (int kind = 1; kind;) {
-    union lm_value value;
+    union lm_dsl_value value;
     lm_loc at;
     kind = lm_scan_lex(&value, &at, flex);
     if (kind == LM_SCAN_NEWLINE) continue;

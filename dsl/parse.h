@@ -1,6 +1,6 @@
-// parse.h - what lexer.l, tokens.c and parser.y share. Private to them.
+// parse.h - what lexer.l, layout.c and parser.y share. Private to them.
 //
-// Three layers: flex knows regular expressions (words, numbers, newlines); tokens.c knows layout (where statements end,
+// Three layers: flex knows regular expressions (words, numbers, newlines); layout.c knows layout (where statements end,
 // which words are keywords here, how to go on after an error); bison knows the grammar and builds the tree.
 #ifndef LM_PARSE_H
 #define LM_PARSE_H
@@ -20,7 +20,7 @@ typedef struct ast_inst { ast_expr *expr, *from; } ast_inst;
 typedef struct ast_pat { ast_names names; bool is_tuple; } ast_pat;
 
 // What a token or a rule stands for.
-union lm_value {
+union lm_dsl_value {
   ast_name name;            // NAME, and keywords with their text
   const char *doc;          // keywords of declarations: the comment above
   ast_names names;
@@ -55,22 +55,22 @@ enum { LM_SCAN_NEWLINE = 1, LM_SCAN_BAD = 2 };
 typedef struct lm_parser {
   lm_ctx *ctx;
   uint16_t source;
-  struct lm_tokens *tokens;
+  struct lm_layout *layout;
   ast_file *file;           // result for a file
   ast_item *item;           // result for one item of --set
 } lm_parser;
 
-// ---- tokens.c
-struct lm_tokens *lm_tokens_create(lm_ctx *c, uint16_t source, bool is_item);
-void lm_tokens_destroy(struct lm_tokens *t);
-int lm_dsl_lex(union lm_value *value, lm_loc *loc, lm_parser *ps);
+// ---- layout.c
+struct lm_layout *lm_layout_create(lm_ctx *c, uint16_t source, bool is_item);
+void lm_layout_destroy(struct lm_layout *t);
+int lm_dsl_lex(union lm_dsl_value *value, lm_loc *loc, lm_parser *ps);
 // For a syntax error at the token given last: skip to the end of the statement, member, item or declaration.
-void lm_tokens_recover(struct lm_tokens *t);
-void lm_tokens_stop(struct lm_tokens *t);             // nothing more but the end of the file
-bool lm_tokens_stopped(const struct lm_tokens *t);
-void lm_tokens_found(const struct lm_tokens *t, lm_buf *out);   // the last token in the user's terms: "name 'x'"
-lm_sym lm_tokens_name(const struct lm_tokens *t);               // the last token's text if it is a name
-lm_loc lm_tokens_unclosed(const struct lm_tokens *t, char *out_which);   // innermost open ( or [; file 0 if none
+void lm_layout_recover(struct lm_layout *t);
+void lm_layout_stop(struct lm_layout *t);             // nothing more but the end of the file
+bool lm_layout_stopped(const struct lm_layout *t);
+void lm_layout_found(const struct lm_layout *t, lm_buf *out);   // the last token in the user's terms: "name 'x'"
+lm_sym lm_layout_name(const struct lm_layout *t);               // the last token's text if it is a name
+lm_loc lm_layout_unclosed(const struct lm_layout *t, char *out_which);   // innermost open ( or [; file 0 if none
 
 // ---- ast.c
 ast_expr *lm_expr_new(lm_parser *ps, ast_expr_kind kind, lm_loc at);

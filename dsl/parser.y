@@ -1,6 +1,6 @@
 /* parser.y - the grammar of docs/language.md. Builds the tree of ast.h and does nothing else: whether names exist and
    axes agree is for others. Locations are those of the token that names a thing. After an error the tokens up to the
-   end of the statement, member, item or declaration are skipped (tokens.c) and parsing goes on behind it. */
+   end of the statement, member, item or declaration are skipped (layout.c) and parsing goes on behind it. */
 %require "3.8"
 %code requires { #include "dsl/parse.h" }
 %code {
@@ -23,7 +23,7 @@ static void import_path_add(lm_parser *ps, ast_decl *d, ast_name n);
 %define api.pure full
 %define api.prefix {lm_dsl_}
 %define api.token.prefix {LM_TOKEN_}
-%define api.value.type {union lm_value}
+%define api.value.type {union lm_dsl_value}
 %define api.location.type {lm_loc}
 %define parse.error custom
 %define parse.lac full
@@ -369,7 +369,7 @@ static void add_hints(lm_parser *ps, lm_diag *d, const words *expected, lm_sym n
   static const char *const starts[] = {"import", "fn", "block", "model", "optimizer", "data", "recipe", "let"};
   const char *near = name && has(expected, GROUPS[0].text) ? lm_nearest(name, starts, LM_COUNT(starts)) : NULL;
   char which;
-  lm_loc unclosed = lm_tokens_unclosed(ps->tokens, &which);
+  lm_loc unclosed = lm_layout_unclosed(ps->layout, &which);
   if (near) lm_diag_help(ps->ctx, d, "did you mean '%s'?", near);
   else if (has(expected, "'{'") && !strcmp(found, "the end of the line"))
     lm_diag_help(ps->ctx, d, "'{' stands on the line of what it belongs to");
@@ -379,21 +379,21 @@ static void add_hints(lm_parser *ps, lm_diag *d, const words *expected, lm_sym n
 }
 
 static int yyreport_syntax_error(const yypcontext_t *at, lm_parser *ps) {
-  if (!lm_tokens_stopped(ps->tokens)) {
+  if (!lm_layout_stopped(ps->layout)) {
     words w = expected_words(at);
     lm_buf found = {0}, list = {0};
-    lm_tokens_found(ps->tokens, &found);
+    lm_layout_found(ps->layout, &found);
     for (int i = 0; i < w.n && i < 6; i++)
       lm_buf_printf(&list, "%s%s", !i ? "" : i == w.n - 1 || i == 5 ? " or " : ", ", strcmp(w.v[i], "';'") ? w.v[i] : "the end of the line");
     lm_diag *d = lm_error(ps->ctx, *yypcontext_location(at), "E010", "found %s, expected %s", found.p, list.p ? list.p : "nothing");
-    add_hints(ps, d, &w, yypcontext_token(at) == YYSYMBOL_NAME ? lm_tokens_name(ps->tokens) : NULL, found.p);
+    add_hints(ps, d, &w, yypcontext_token(at) == YYSYMBOL_NAME ? lm_layout_name(ps->layout) : NULL, found.p);
     lm_buf_free(&found);
     lm_buf_free(&list);
   }
-  lm_tokens_recover(ps->tokens);
+  lm_layout_recover(ps->layout);
   return 0;
 }
 
 static void yyerror(const lm_loc *at, lm_parser *ps, const char *text) {   // only for a stack that grew too far
-  if (!lm_tokens_stopped(ps->tokens)) lm_error(ps->ctx, *at, "E008", "nested too deep (%s)", text);
+  if (!lm_layout_stopped(ps->layout)) lm_error(ps->ctx, *at, "E008", "nested too deep (%s)", text);
 }

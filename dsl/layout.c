@@ -1,4 +1,4 @@
-// tokens.c - layout: between flex and bison. Decides where a newline ends a statement, which words are keywords in this
+// layout.c - layout: between flex and bison. Decides where a newline ends a statement, which words are keywords in this
 // place, where parentheses and braces that were never closed must have ended, and what to skip after an error.
 //
 // A ';' is supplied, as in Go, for a newline after an operand outside parentheses (unless the next word carries the
@@ -10,7 +10,7 @@
 
 typedef struct token {
   int kind;
-  union lm_value value;
+  union lm_dsl_value value;
   lm_loc loc;
   size_t offset;            // of its first byte
   bool after_newline;
@@ -19,7 +19,7 @@ typedef struct token {
 
 typedef struct opening { char which; lm_loc loc; } opening;
 
-struct lm_tokens {
+struct lm_layout {
   lm_ctx *ctx;
   const lm_source *source;
   yyscan_t flex;
@@ -85,7 +85,7 @@ static bool is_word_start(char c) {
 
 // A declaration's word counts at brace depth 0. At the start of a line with a name behind it, it does anywhere: a
 // brace or a parenthesis before it was never closed.
-static bool declares_here(const struct lm_tokens *t, const token *n) {
+static bool declares_here(const struct lm_layout *t, const token *n) {
   bool margin = n->loc.col == 1 && t->base == 0;
   if (t->braces == 0 && (t->parens == 0 || margin)) return true;
   const char *after = t->source->text + n->offset + n->loc.len;
@@ -94,7 +94,7 @@ static bool declares_here(const struct lm_tokens *t, const token *n) {
 }
 
 // The comment lines directly above the line of the declaration at `offset`, without their '#'; NULL if there are none.
-static const char *doc_above(const struct lm_tokens *t, size_t offset) {
+static const char *doc_above(const struct lm_layout *t, size_t offset) {
   const char *text = t->source->text, *end = text + offset, *from = end;
   while (end > text && (end[-1] == ' ' || end[-1] == '\t')) end--;
   if (end > text && end[-1] != '\n') return NULL;
@@ -121,8 +121,8 @@ static const char *doc_above(const struct lm_tokens *t, size_t offset) {
 
 // ---- reading
 
-struct lm_tokens *lm_tokens_create(lm_ctx *c, uint16_t source, bool is_item) {
-  struct lm_tokens *t = LM_NEW(c->arena, struct lm_tokens);
+struct lm_layout *lm_layout_create(lm_ctx *c, uint16_t source, bool is_item) {
+  struct lm_layout *t = LM_NEW(c->arena, struct lm_layout);
   const lm_source *s = &c->sources[source];
   t->ctx = c;
   t->source = s;
@@ -134,19 +134,19 @@ struct lm_tokens *lm_tokens_create(lm_ctx *c, uint16_t source, bool is_item) {
   return t;
 }
 
-void lm_tokens_destroy(struct lm_tokens *t) { lm_scan_lex_destroy(t->flex); }
+void lm_layout_destroy(struct lm_layout *t) { lm_scan_lex_destroy(t->flex); }
 
-void lm_tokens_stop(struct lm_tokens *t) { t->stopped = true; }
-bool lm_tokens_stopped(const struct lm_tokens *t) { return t->stopped; }
+void lm_layout_stop(struct lm_layout *t) { t->stopped = true; }
+bool lm_layout_stopped(const struct lm_layout *t) { return t->stopped; }
 
-static void make_keyword(struct lm_tokens *t, token *n) {
+static void make_keyword(struct lm_layout *t, token *n) {
   const struct keyword *k = keyword_find(n->value.name.text);
   if (!k || (k->class == DECLARES && !declares_here(t, n))) return;
   n->kind = k->kind;
   if (k->class == DECLARES) n->value.doc = doc_above(t, n->offset);
 }
 
-static token *peek(struct lm_tokens *t) {
+static token *peek(struct lm_layout *t) {
   token *n = &t->next;
   if (t->has_next) return n;
   t->has_next = true;
@@ -165,11 +165,11 @@ static token *peek(struct lm_tokens *t) {
 
 // ---- nesting
 
-static void pop_parens(struct lm_tokens *t) {
+static void pop_parens(struct lm_layout *t) {
   while (t->parens) t->n_open--, t->parens--;
 }
 
-static void push(struct lm_tokens *t, const token *n) {
+static void push(struct lm_layout *t, const token *n) {
   if (t->n_open == LM_MAX_NESTING) {
     lm_error(t->ctx, n->loc, "E008", "nested deeper than %d", LM_MAX_NESTING);
     t->stopped = true;
@@ -181,25 +181,25 @@ static void push(struct lm_tokens *t, const token *n) {
   else t->parens++;
 }
 
-static void pop_brace(struct lm_tokens *t) {
+static void pop_brace(struct lm_layout *t) {
   pop_parens(t);
   t->n_open--;
   t->braces--;
 }
 
-static void consume(struct lm_tokens *t, const token *n) {
+static void consume(struct lm_layout *t, const token *n) {
   if (n->kind == '(' || n->kind == '[' || n->kind == '{') push(t, n);
   else if (n->kind == '}') pop_brace(t);
   else if ((n->kind == ')' || n->kind == ']') && t->parens) t->n_open--, t->parens--;
   else if (class_of(n->kind) != WORD) pop_parens(t);
 }
 
-lm_loc lm_tokens_unclosed(const struct lm_tokens *t, char *out_which) {
+lm_loc lm_layout_unclosed(const struct lm_layout *t, char *out_which) {
   *out_which = t->parens ? t->open[t->n_open - 1].which : 0;
   return t->parens ? t->open[t->n_open - 1].loc : (lm_loc){0};
 }
 
-static void report_unclosed(struct lm_tokens *t, const token *n) {   // once for all that n shows to be open
+static void report_unclosed(struct lm_layout *t, const token *n) {   // once for all that n shows to be open
   if (t->stopped || t->unclosed_reported || t->recovery == TO_DECLARATION) return;
   lm_diag *d = lm_error(t->ctx, t->open[t->n_open - t->parens - 1].loc, "E009", "'{' is never closed");
   if (n->kind != END) lm_diag_note(t->ctx, d, n->loc, "the next declaration begins before a '}'");
@@ -208,7 +208,7 @@ static void report_unclosed(struct lm_tokens *t, const token *n) {   // once for
 
 // ---- one token by the rules of layout
 
-static token supply(struct lm_tokens *t, int kind, lm_loc at) {
+static token supply(struct lm_layout *t, int kind, lm_loc at) {
   token k = {.kind = kind, .loc = at};
   t->last = kind;
   t->given = t->next;
@@ -216,20 +216,20 @@ static token supply(struct lm_tokens *t, int kind, lm_loc at) {
   return k;
 }
 
-static token supply_line_end(struct lm_tokens *t) {
+static token supply_line_end(struct lm_layout *t) {
   token k = supply(t, SEPARATOR, t->next.newline);
   t->given_how = SUPPLIED_LINE_END;
   return k;
 }
 
-static bool after_separator(const struct lm_tokens *t) { return t->last == SEPARATOR || t->last == '{'; }
+static bool after_separator(const struct lm_layout *t) { return t->last == SEPARATOR || t->last == '{'; }
 
 // Everything that is open has to end before n.
-static bool ends_all(const struct lm_tokens *t, const token *n) {
+static bool ends_all(const struct lm_layout *t, const token *n) {
   return n->kind == END || (class_of(n->kind) == DECLARES && t->braces > t->base);
 }
 
-static token step(struct lm_tokens *t) {
+static token step(struct lm_layout *t) {
   for (;;) {
     token *n = peek(t);
     bool ends_line = is_operand(t->last) && !t->parens && n->after_newline && !carries_on(n->kind);
@@ -257,13 +257,13 @@ static token step(struct lm_tokens *t) {
 
 // ---- recovery
 
-void lm_tokens_recover(struct lm_tokens *t) {
+void lm_layout_recover(struct lm_layout *t) {
   int level = t->braces - (t->given.kind == '{' && t->given_how == AS_WRITTEN);
   if (t->last != SEPARATOR) t->recovery = TO_SEPARATOR, t->recovery_braces = level;
   else if (level == 0) t->recovery = TO_DECLARATION;
 }
 
-static token next(struct lm_tokens *t) {
+static token next(struct lm_layout *t) {
   token k = step(t);
   if (t->recovery == TO_SEPARATOR) {
     while (k.kind != END && (k.kind != SEPARATOR || t->braces > t->recovery_braces)) k = step(t);
@@ -275,8 +275,8 @@ static token next(struct lm_tokens *t) {
   return k;
 }
 
-int lm_dsl_lex(union lm_value *value, lm_loc *loc, lm_parser *ps) {
-  struct lm_tokens *t = ps->tokens;
+int lm_dsl_lex(union lm_dsl_value *value, lm_loc *loc, lm_parser *ps) {
+  struct lm_layout *t = ps->layout;
   if (!t->started) {
     t->started = true;
     *loc = (lm_loc){t->scan.file, 0, 1, 1};
@@ -286,15 +286,15 @@ int lm_dsl_lex(union lm_value *value, lm_loc *loc, lm_parser *ps) {
   *value = k.value;
   *loc = k.loc;
   if (k.kind != LM_SCAN_BAD) return k.kind;
-  lm_tokens_recover(t);
+  lm_layout_recover(t);
   return LM_TOKEN_LM_DSL_error;
 }
 
 // ---- the last token in the user's terms
 
-lm_sym lm_tokens_name(const struct lm_tokens *t) { return t->given.kind == LM_TOKEN_NAME ? t->given.value.name.text : NULL; }
+lm_sym lm_layout_name(const struct lm_layout *t) { return t->given.kind == LM_TOKEN_NAME ? t->given.value.name.text : NULL; }
 
-void lm_tokens_found(const struct lm_tokens *t, lm_buf *out) {
+void lm_layout_found(const struct lm_layout *t, lm_buf *out) {
   const token *g = &t->given;
   int len = g->loc.len < 40 ? g->loc.len : 40;
   if (t->given_how == SUPPLIED_LINE_END) lm_buf_puts(out, "the end of the line");
