@@ -25,4 +25,5 @@ void *lm_exec_port(lm_exec *e, const lm_plan_port *p);        // address of an a
 int lm_exec_kernels_compiled(const lm_exec *e);               // by this process; 0 when all came from the cache
 // Seconds spent in each step of f since the last reset; NULL unless profiling.
 const double *lm_exec_profile(const lm_exec *e, const lm_plan_func *f);
+void lm_exec_profile_reset(lm_exec *e);
 #endif

@@ -1,0 +1,95 @@
+// bench.c - what the machine can do: GEMMs of a model's projections alone, multiply-adds of registers alone.
+#include <omp.h>
+
+#include "runtime/cpu/gemm.h"
+
+static float *random_matrix(int64_t elements) {
+  float *p = lm_calloc((size_t)elements, sizeof *p);
+  uint64_t state = (uint64_t)elements;
+  for (int64_t i = 0; i < elements; i++) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    p[i] = (float)(int32_t)(state >> 32) * 0x1p-31f;
+  }
+  return p;
+}
+
+static lm_plan_extent fixed(int64_t n) { return (lm_plan_extent){.fixed = n}; }
+
+static double best_time(const lm_plan_gemm *g, const float *a, const float *b, float *c, int threads, int repeats) {
+  double best = 1e30;
+  for (int i = 0; i < repeats; i++) {
+    double start = lm_now();
+    lm_cpu_gemm(g, NULL, (const char *)a, (const char *)b, (char *)c, threads);
+    double took = lm_now() - start;
+    if (took < best) best = took;
+  }
+  return best;
+}
+
+// x [m, k], w [k, n], y [m, n], all row-major
+static void projection_time(const lm_cpu_projection *p, int threads, int repeats, lm_cpu_gemm_times *total) {
+  float *x = random_matrix(p->m * p->k), *w = random_matrix(p->k * p->n), *y = random_matrix(p->m * p->n);
+  lm_plan_gemm forward = {.m = fixed(p->m), .n = fixed(p->n), .k = fixed(p->k), .a_m = p->k, .a_k = 1, .b_k = p->n,
+                          .b_n = 1, .c_m = p->n, .c_n = 1};
+  lm_plan_gemm data = {.m = fixed(p->m), .n = fixed(p->k), .k = fixed(p->n), .a_m = p->n, .a_k = 1, .b_k = 1,
+                       .b_n = p->n, .c_m = p->k, .c_n = 1};
+  lm_plan_gemm weight = {.m = fixed(p->k), .n = fixed(p->n), .k = fixed(p->m), .a_m = 1, .a_k = p->k, .b_k = p->n,
+                         .b_n = 1, .c_m = p->n, .c_n = 1, .accumulate = true};
+  total->forward += p->count * best_time(&forward, x, w, y, threads, repeats);
+  total->weight += p->count * best_time(&weight, x, y, w, threads, repeats);
+  total->data += p->count * best_time(&data, y, w, x, threads, repeats);
+  lm_free(x);
+  lm_free(w);
+  lm_free(y);
+}
+
+lm_cpu_gemm_times lm_cpu_gemm_bench(const lm_cpu_projection *p, int n, int threads, int repeats) {
+  lm_cpu_gemm_times total = {0};
+  int before = omp_get_max_threads();
+  omp_set_num_threads(1);   // the library's own threads stay off
+  for (int i = 0; i < n; i++) projection_time(&p[i], threads, repeats, &total);
+  omp_set_num_threads(before);
+  return total;
+}
+
+// A function of 12 independent chains of multiply-adds, which hide each other's latency, on vectors of N floats.
+enum { CHAINS = 12, ROUNDS = 4 << 20 };
+#define CHAINS_OF(N, TARGET) \
+  __attribute__((target(TARGET), optimize("fp-contract=fast"))) static float chains_##N(float start) { \
+    typedef float lanes __attribute__((vector_size(N * 4))); \
+    lanes x[CHAINS], scale = {0}, add = {0}; \
+    scale += 0.999f + 1e-9f * start; \
+    add += 0.1f * start; \
+    for (int i = 0; i < CHAINS; i++) x[i] = scale * (float)i; \
+    for (int r = 0; r < ROUNDS; r++) \
+      _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) x[i] = x[i] * scale + add; \
+    float sum = 0; \
+    for (int i = 0; i < CHAINS; i++) sum += x[i][0]; \
+    return sum; \
+  }
+CHAINS_OF(16, "avx512f")
+CHAINS_OF(8, "avx2,fma")
+CHAINS_OF(4, "sse2")
+
+static int lanes_best(void) {
+  if (__builtin_cpu_supports("avx512f")) return 16;
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 8 : 4;
+}
+
+double lm_cpu_peak(int threads) {
+  double best = 1e30;
+  volatile float sink = 1;
+  int lanes = lanes_best();
+  float (*chains)(float) = lanes == 16 ? chains_16 : lanes == 8 ? chains_8 : chains_4;
+  for (int i = 0; i < 3; i++) {
+    double start = lm_now();
+#pragma omp parallel num_threads(threads)
+    {
+      float v = chains(sink);
+      if (v == 12345.0f) sink = v;
+    }
+    double took = lm_now() - start;
+    if (took < best) best = took;
+  }
+  return (double)threads * CHAINS * lanes * 2 * ROUNDS / best;
+}

@@ -1,0 +1,96 @@
+// detect.c - see detect.h.
+#include "runtime/cpu/detect.h"
+
+#include <dnnl.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/cpu/process.h"
+
+// The text after "KEY<blanks>: " of the first line that begins with KEY, copied up to the end of the line.
+static void cpuinfo_field(const char *text, const char *key, char *out, size_t n) {
+  out[0] = 0;
+  for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n') {
+    if (strncmp(line, key, strlen(key))) continue;
+    const char *colon = strchr(line, ':');
+    if (!colon) return;
+    colon += 1 + strspn(colon + 1, " ");
+    snprintf(out, n, "%.*s", (int)strcspn(colon, "\n"), colon);
+    return;
+  }
+}
+
+static void isa_add(char *isa, size_t n, bool has, const char *name) {
+  size_t used = strlen(isa);
+  if (has) snprintf(isa + used, n - used, "%s%s", used ? " " : "", name);
+}
+
+static bool has_flag(const char *flags, const char *name) {
+  size_t n = strlen(name);
+  for (const char *p = flags; (p = strstr(p, name)); p += n)
+    if ((p == flags || p[-1] == ' ') && (p[n] == ' ' || !p[n])) return true;
+  return false;
+}
+
+static void processor_find(lm_cpu_info *out) {
+  lm_buf text = {0};
+  char flags[8192] = "";
+  lm_status s = lm_file_read("/proc/cpuinfo", 64 << 20, &text);
+  lm_status_free(s);
+  if (!s) {
+    cpuinfo_field(text.p, "model name", out->model, sizeof out->model);
+    cpuinfo_field(text.p, "flags", flags, sizeof flags);
+  }
+  lm_buf_free(&text);
+  static const struct { const char *flag, *name; } known[] = {
+    {"avx2", "avx2"}, {"fma", "fma"}, {"avx512f", "avx512"}, {"avx512_vnni", "vnni"}, {"avx512_bf16", "bf16"},
+    {"amx_tile", "amx"}, {"amx_bf16", "amx-bf16"}};
+  for (size_t i = 0; i < LM_COUNT(known); i++)
+    isa_add(out->isa, sizeof out->isa, has_flag(flags, known[i].flag), known[i].name);
+  out->features = lm_hash(flags, strlen(flags), lm_hash(out->model, strlen(out->model), 0));
+}
+
+static lm_status version_read(const char *compiler, char *out, size_t n) {
+  char path[] = "/tmp/lmc-version-XXXXXX";
+  int fd = mkstemp(path);
+  if (fd < 0) return lm_fail_errno("cannot make a temporary file in /tmp");
+  close(fd);
+  pid_t pid;
+  int exit_status = 0;
+  lm_buf text = {0};
+  const char *argv[] = {compiler, "--version", NULL};
+  lm_status s = lm_process_start(argv, path, &pid);
+  if (!s) s = lm_process_wait(pid, &exit_status);
+  if (!s) s = lm_file_read(path, 1 << 20, &text);
+  if (!s && exit_status) s = lm_fail(LM_ENV, "%s --version ended with status %d", compiler, exit_status);
+  if (!s) snprintf(out, n, "%.*s", (int)strcspn(text.p, "\n"), text.p);
+  unlink(path);
+  lm_buf_free(&text);
+  return s;
+}
+
+static const char *compiler_name(void) {
+  const char *name = getenv("LMC_CC");
+  if (!name || !*name) name = getenv("CC");
+  return name && *name ? name : "cc";
+}
+
+lm_status lm_cpu_compiler_find(lm_cpu_info *out) {
+  const char *name = compiler_name();
+  if (!lm_program_find(name, out->compiler, sizeof out->compiler)) {
+    out->compiler[0] = 0;
+    return lm_fail(LM_ENV, "no C compiler: '%s' is not in PATH; install gcc or clang, or name one in LMC_CC", name);
+  }
+  return version_read(out->compiler, out->compiler_version, sizeof out->compiler_version);
+}
+
+void lm_cpu_detect(lm_cpu_info *out) {
+  *out = (lm_cpu_info){.cores = omp_get_num_procs()};
+  const dnnl_version_t *v = dnnl_version();
+  snprintf(out->onednn, sizeof out->onednn, "%d.%d.%d", v->major, v->minor, v->patch);
+  processor_find(out);
+  lm_status_free(lm_cpu_compiler_find(out));
+}

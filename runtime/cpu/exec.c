@@ -1,0 +1,233 @@
+// exec.c - runs the steps of a plan on the CPU.
+//
+// Each step is one parallel region; steps too small to be worth one run on the calling thread. A thread takes a contiguous
+// range of a kernel's parallel space.
+#include "runtime/cpu/exec.h"
+
+#include <omp.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "runtime/cpu/gemm.h"
+#include "runtime/cpu/kernels.h"
+#include "runtime/cpu/move.h"
+
+enum { HUGE_PAGE = 2 << 20 };
+static const double ALONE = 20e-6;     // seconds of work below which one thread does it
+
+typedef struct mapping { void *base; size_t bytes; char *start; } mapping;
+
+struct lm_exec {
+  const lm_plan *plan;
+  int threads;
+  lm_kernels kernels;
+  mapping arenas[LM_ARENAS];
+  double **seconds;                    // [function][step] while profiling
+  char **pointers;                     // of the step being run
+  int64_t *var;                        // extents, then loop indices
+};
+
+// ---- arenas
+
+static const char *const ARENA_NAMES[LM_ARENAS] = {"parameters", "gradients", "optimizer state", "arguments and results",
+                                                   "activations", "caches"};
+
+// Aligned to huge pages, since the kernel backs only whole ones.
+static bool mapping_make(int64_t bytes, mapping *out) {
+  if (!bytes) return true;
+  size_t size = (size_t)bytes, whole = size + (size >= HUGE_PAGE ? HUGE_PAGE : 0);
+  void *p = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) return false;
+  *out = (mapping){p, whole, p};
+  if (size >= HUGE_PAGE) {
+    out->start = (char *)(((uintptr_t)p + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
+    madvise(out->start, size, MADV_HUGEPAGE);   // advice: refusal costs only speed
+  }
+  return true;
+}
+
+static lm_status arenas_make(lm_exec *e) {
+  for (int i = 0; i < LM_ARENAS; i++) {
+    if (mapping_make(e->plan->arena_bytes[i], &e->arenas[i])) continue;
+    lm_status s = lm_fail_errno("cannot allocate %.1f MB for %s", (double)e->plan->arena_bytes[i] * 1e-6, ARENA_NAMES[i]);
+    lm_buf sizes = {0};
+    for (int j = 0; j < LM_ARENAS; j++)
+      lm_buf_printf(&sizes, "%s%s %.1f MB", j ? ", " : "", ARENA_NAMES[j], (double)e->plan->arena_bytes[j] * 1e-6);
+    s = lm_annotate(s, "the plan needs %s", sizes.p);
+    lm_buf_free(&sizes);
+    return s;
+  }
+  return NULL;
+}
+
+// ---- life
+
+static int bufs_max(const lm_plan *p) {
+  int most = 1;
+  for (int i = 0; i < p->n_funcs; i++)
+    for (int j = 0; j < p->funcs[i].n_steps; j++)
+      if (p->funcs[i].steps[j].n_bufs > most) most = p->funcs[i].steps[j].n_bufs;
+  return most;
+}
+
+static void profile_make(lm_exec *e) {
+  e->seconds = lm_calloc((size_t)e->plan->n_funcs + 1, sizeof *e->seconds);
+  for (int i = 0; i < e->plan->n_funcs; i++)
+    e->seconds[i] = lm_calloc((size_t)e->plan->funcs[i].n_steps + 1, sizeof **e->seconds);
+}
+
+lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out) {
+  static const lm_exec_options defaults = {0};
+  if (!o) o = &defaults;
+  lm_exec *e = lm_alloc(sizeof *e);
+  e->plan = plan;
+  e->threads = o->threads > 0 ? o->threads : omp_get_num_procs();
+  e->pointers = lm_calloc((size_t)bufs_max(plan), sizeof *e->pointers);
+  e->var = lm_calloc((size_t)plan->n_extents + LM_PLAN_DEPTH, sizeof *e->var);
+  if (o->profile) profile_make(e);
+  lm_status s = lm_kernels_load(plan, o, e->threads, &e->kernels);
+  if (!s) s = arenas_make(e);
+  if (s) lm_exec_destroy(e);
+  *out = s ? NULL : e;
+  return s;
+}
+
+void lm_exec_destroy(lm_exec *e) {
+  if (!e) return;
+  for (int i = 0; i < LM_ARENAS; i++)
+    if (e->arenas[i].base) munmap(e->arenas[i].base, e->arenas[i].bytes);
+  lm_kernels_unload(&e->kernels);
+  for (int i = 0; e->seconds && i < e->plan->n_funcs; i++) lm_free(e->seconds[i]);
+  lm_free(e->seconds);
+  lm_free(e->pointers);
+  lm_free(e->var);
+  lm_free(e);
+}
+
+void *lm_exec_arena(lm_exec *e, lm_arena_id id) { return e->arenas[id].start; }
+void *lm_exec_port(lm_exec *e, const lm_plan_port *p) { return e->arenas[p->buf.arena].start + p->buf.offset; }
+int lm_exec_kernels_compiled(const lm_exec *e) { return e->kernels.compiled; }
+
+const double *lm_exec_profile(const lm_exec *e, const lm_plan_func *f) {
+  return e->seconds ? e->seconds[f - e->plan->funcs] : NULL;
+}
+
+void lm_exec_profile_reset(lm_exec *e) {
+  for (int i = 0; e->seconds && i < e->plan->n_funcs; i++)
+    memset(e->seconds[i], 0, (size_t)e->plan->funcs[i].n_steps * sizeof **e->seconds);
+}
+
+// ---- steps
+
+static char *address(const lm_exec *e, const lm_plan_buf *b) {
+  const int64_t *index = e->var + e->plan->n_extents;
+  int64_t offset = b->offset;
+  for (int d = 0; d < LM_PLAN_DEPTH; d++) offset += b->stride[d] * index[d];
+  return e->arenas[b->arena].start + offset;
+}
+
+// A guess from the plan's counts, at 2 GFLOP/s of generated scalar code at worst and 10 GB/s.
+static int threads_for(const lm_exec *e, const lm_plan_step *s) {
+  double work = (double)s->flops * 0.5e-9 + (double)s->moved * 0.1e-9;
+  return work < ALONE && s->flops + s->moved > 0 ? 1 : e->threads;
+}
+
+static void kernel_run(lm_exec *e, const lm_plan_step *s) {
+  lm_kernel_fn *fn = e->kernels.fn[s->kernel];
+  int64_t space = lm_plan_extent_value(&s->space, e->var);
+  int threads = threads_for(e, s);
+  if (threads > space) threads = (int)space;
+  if (threads <= 1) {
+    if (space > 0) fn(e->pointers, e->var, 0, space);
+    return;
+  }
+#pragma omp parallel num_threads(threads)
+  {
+    int64_t me = omp_get_thread_num(), all = omp_get_num_threads();
+    int64_t lo = space * me / all, hi = space * (me + 1) / all;
+    if (lo < hi) fn(e->pointers, e->var, lo, hi);
+  }
+}
+
+static lm_status copy_run(lm_exec *e, const lm_plan_step *s) {
+  const lm_plan_move *m = s->move;
+  int64_t at = 0;
+  if (m->at_dim >= 0) {
+    at = *(const int32_t *)e->pointers[2];
+    int64_t more = lm_plan_extent_value(&m->dim[m->at_dim].size, e->var);
+    if (at < 0 || at + more > m->at_limit)
+      return lm_fail(LM_USER, "%s: places %lld to %lld of a cache of %lld", s->label, (long long)at,
+                     (long long)(at + more), (long long)m->at_limit);
+  }
+  lm_cpu_move(m, e->var, e->pointers[0], e->pointers[1], at, s->kind == LM_STEP_ADD, e->threads);
+  return NULL;
+}
+
+static lm_status step_run(lm_exec *e, const lm_plan_step *s) {
+  for (int i = 0; i < s->n_bufs; i++) e->pointers[i] = address(e, &s->bufs[i]);
+  switch (s->kind) {
+  case LM_STEP_KERNEL: kernel_run(e, s); return NULL;
+  case LM_STEP_GEMM:
+    lm_cpu_gemm(s->gemm, e->var, e->pointers[0], e->pointers[1], e->pointers[2], e->threads);
+    return NULL;
+  case LM_STEP_COPY:
+  case LM_STEP_ADD: return copy_run(e, s);
+  case LM_STEP_FILL: lm_cpu_fill(e->pointers[0], s->bytes, s->pattern, s->element, e->threads); return NULL;
+  case LM_STEP_LOOP:
+  case LM_STEP_END: break;
+  }
+  LM_BUG("step of kind %d", (int)s->kind);
+}
+
+static void iteration_begin(lm_exec *e, const lm_plan_step *loop) {
+  if (loop->n_bufs) *(int32_t *)address(e, &loop->bufs[0]) = (int32_t)e->var[e->plan->n_extents + loop->depth];
+}
+
+// The step after `pc`, which begins or ends a loop. LOOP and END name each other, so no stack is needed.
+static int loop_step(lm_exec *e, const lm_plan_func *f, int pc) {
+  const lm_plan_step *s = &f->steps[pc], *loop = s->kind == LM_STEP_LOOP ? s : &f->steps[s->match];
+  int64_t *index = &e->var[e->plan->n_extents + s->depth];
+  *index = s->kind == LM_STEP_LOOP ? 0 : *index + 1;
+  if (*index < loop->count) {
+    iteration_begin(e, loop);
+    return (s->kind == LM_STEP_LOOP ? pc : s->match) + 1;
+  }
+  *index = 0;
+  return loop->match + 1;
+}
+
+static lm_status steps_run(lm_exec *e, const lm_plan_func *f) {
+  double *seconds = e->seconds ? e->seconds[f - e->plan->funcs] : NULL;
+  for (int pc = 0; pc < f->n_steps;) {
+    const lm_plan_step *s = &f->steps[pc];
+    if (s->kind == LM_STEP_LOOP || s->kind == LM_STEP_END) {
+      pc = loop_step(e, f, pc);
+      continue;
+    }
+    double start = seconds ? lm_now() : 0;
+    LM_TRY(step_run(e, s));
+    if (seconds) seconds[pc] += lm_now() - start;
+    pc++;
+  }
+  return NULL;
+}
+
+static lm_status extents_set(lm_exec *e, const lm_plan_func *f, const int64_t *extents) {
+  memset(e->var, 0, ((size_t)e->plan->n_extents + LM_PLAN_DEPTH) * sizeof *e->var);
+  for (int i = 0; i < e->plan->n_extents; i++) {
+    e->var[i] = extents ? extents[i] : e->plan->extents[i].capacity;
+    if (e->var[i] < 0 || e->var[i] > e->plan->extents[i].capacity)
+      return lm_fail(LM_BUG_STATUS, "%s: extent %s is %lld, planned for at most %lld", f->name, e->plan->extents[i].name,
+                     (long long)e->var[i], (long long)e->plan->extents[i].capacity);
+  }
+  return NULL;
+}
+
+lm_status lm_exec_run(lm_exec *e, const lm_plan_func *f, const int64_t *extents) {
+  LM_TRY(extents_set(e, f, extents));
+  int before = omp_get_max_threads();
+  omp_set_num_threads(1);   // inherited by our regions: what libraries open inside them has one thread
+  lm_status s = steps_run(e, f);
+  omp_set_num_threads(before);
+  return s;
+}

@@ -1,0 +1,212 @@
+// kernels.c - see kernels.h.
+//
+// Kernels that the cache lacks are dealt into one translation unit a core, compiled side by side. Each unit becomes one
+// shared object that is filed under the keys of all its kernels.
+#include "runtime/cpu/kernels.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/cpu/cache.h"
+#include "runtime/cpu/detect.h"
+#include "runtime/cpu/process.h"
+
+// Multiply-adds may be contracted: which, depends on the text and the compiler alone, and both are part of the key.
+static const char *const FLAGS[] = {"-std=gnu11",      "-O3",          "-march=native",     "-fopenmp-simd",
+                                    "-fno-math-errno", "-w",           "-fno-trapping-math", "-ffp-contract=fast",
+                                    "-shared",         "-fPIC",        "-x",                "c"};
+enum { N_FLAGS = LM_COUNT(FLAGS), BATCHES_MAX = 64, MESSAGE_MAX = 2000 };
+
+typedef struct loader {
+  const lm_plan *plan;
+  const lm_exec_options *options;
+  lm_kernels *out;
+  lm_cpu_info cpu;
+  const char *dir;
+  const char **source;                 // as plan->kernels, replaced by load_dir's
+  const char **path;                   // in the cache
+  bool replaced;                       // some source is the user's
+} loader;
+
+typedef struct batch {                 // one translation unit
+  int *kernels; int n;
+  size_t bytes;
+  const char *c, *so, *log;            // paths
+  pid_t pid;                           // 0: not started
+} batch;
+
+static lm_status source_replace(loader *l, int i, const char *path) {
+  lm_buf text = {0};
+  lm_status s = lm_file_read(path, 64 << 20, &text);
+  if (!s) l->source[i] = lm_arena_strndup(l->out->arena, text.p, text.n);
+  l->replaced |= !s;
+  lm_buf_free(&text);
+  return s;
+}
+
+static lm_status sources_collect(loader *l) {
+  const lm_exec_options *o = l->options;
+  if (o->dump_dir) LM_TRY(lm_dir_make(o->dump_dir));
+  for (int i = 0; i < l->plan->n_kernels; i++) {
+    const lm_plan_kernel *k = &l->plan->kernels[i];
+    const char *file = lm_arena_printf(l->out->arena, "%s.c", k->name);
+    l->source[i] = k->source;
+    if (o->dump_dir)
+      LM_TRY(lm_file_write_atomic(lm_path_join(l->out->arena, o->dump_dir, file), k->source, strlen(k->source)));
+    const char *own = o->load_dir ? lm_path_join(l->out->arena, o->load_dir, file) : NULL;
+    if (own && !access(own, R_OK)) LM_TRY(source_replace(l, i, own));
+  }
+  return NULL;
+}
+
+static void paths_make(loader *l) {
+  lm_buf flags = {0};
+  for (int i = 0; i < (int)N_FLAGS; i++) lm_buf_printf(&flags, "%s ", FLAGS[i]);
+  lm_buf_printf(&flags, "%016llx", (unsigned long long)l->cpu.features);
+  for (int i = 0; i < l->plan->n_kernels; i++) {
+    const char *parts[] = {l->plan->kernels[i].name, l->source[i], l->plan->prelude ? l->plan->prelude : "", flags.p,
+                           l->cpu.compiler, l->cpu.compiler_version};
+    l->path[i] = lm_arena_printf(l->out->arena, "%s/%s.so", l->dir, lm_cache_key_make(parts, LM_COUNT(parts)).text);
+  }
+  lm_buf_free(&flags);
+}
+
+// ---- loading
+
+static bool kernel_open(loader *l, int i) {
+  void *handle = dlopen(l->path[i], RTLD_NOW | RTLD_LOCAL);
+  if (!handle) return false;
+  void *symbol = dlsym(handle, l->plan->kernels[i].name);
+  if (!symbol) return dlclose(handle), false;
+  LM_PUSH(l->out->arena, l->out->handles, l->out->n_handles, l->out->cap_handles) = handle;
+  memcpy(&l->out->fn[i], &symbol, sizeof symbol);   // ISO C has no cast from object to function
+  return true;
+}
+
+static int missing_find(loader *l, int *missing) {
+  int n = 0;
+  for (int i = 0; i < l->plan->n_kernels; i++)
+    if (!lm_cache_has(l->path[i]) || !kernel_open(l, i)) missing[n++] = i;
+  return n;
+}
+
+// ---- compiling
+
+// Largest units first would balance better; kernels are many and alike, so the lightest batch takes the next one.
+static void deal(loader *l, const int *missing, int n, batch *batches, int n_batches) {
+  for (int i = 0; i < n; i++) {
+    batch *lightest = batches;
+    for (int j = 1; j < n_batches; j++)
+      if (batches[j].bytes < lightest->bytes) lightest = &batches[j];
+    lightest->kernels[lightest->n++] = missing[i];
+    lightest->bytes += strlen(l->source[missing[i]]);
+  }
+}
+
+static lm_status batch_write(loader *l, batch *b) {
+  lm_buf text = {0};
+  if (l->plan->prelude) lm_buf_puts(&text, l->plan->prelude);
+  for (int i = 0; i < b->n; i++) {
+    const char *origin = l->plan->kernels[b->kernels[i]].origin;
+    lm_buf_printf(&text, "\n// %s\n%s\n", origin ? origin : "", l->source[b->kernels[i]]);
+  }
+  FILE *f = fopen(b->c, "wb");
+  bool written = f && fwrite(text.p, 1, text.n, f) == text.n;
+  lm_buf_free(&text);
+  if ((f && fclose(f)) || !written) return lm_fail_errno("cannot write %s", b->c);
+  return NULL;
+}
+
+static lm_status batch_start(loader *l, batch *b, int index) {
+  lm_arena *a = l->out->arena;
+  const char *stem = lm_arena_printf(a, "%s/unit-%ld-%d-%llx", l->dir, (long)getpid(), index,
+                                     (unsigned long long)(lm_now() * 1e9));
+  b->c = lm_arena_printf(a, "%s.c", stem);
+  b->so = lm_arena_printf(a, "%s.so.tmp", stem);
+  b->log = lm_arena_printf(a, "%s.log", stem);
+  LM_TRY(batch_write(l, b));
+  const char *argv[N_FLAGS + 6] = {l->cpu.compiler};
+  memcpy(argv + 1, FLAGS, sizeof FLAGS);
+  const char *rest[] = {b->c, "-o", b->so, "-lm", NULL};
+  memcpy(argv + 1 + N_FLAGS, rest, sizeof rest);
+  return lm_process_start(argv, b->log, &b->pid);
+}
+
+static lm_status compile_error(loader *l, const batch *b, int exit_status) {
+  lm_buf words = {0};
+  lm_status_free(lm_file_read(b->log, 16 << 20, &words));
+  lm_status s = lm_fail(l->replaced ? LM_USER : LM_BUG_STATUS,
+                        "%s cannot compile a generated kernel (status %d); its source is kept in %s:\n%.*s",
+                        l->cpu.compiler, exit_status, b->c, MESSAGE_MAX, words.p ? words.p : "");
+  lm_buf_free(&words);
+  return s;
+}
+
+static lm_status batch_finish(loader *l, batch *b) {
+  int exit_status;
+  pid_t pid = b->pid;
+  b->pid = 0;
+  LM_TRY(lm_process_wait(pid, &exit_status));
+  if (exit_status) return compile_error(l, b, exit_status);
+  const char **paths = LM_NEW_N(l->out->arena, const char *, b->n);
+  for (int i = 0; i < b->n; i++) paths[i] = l->path[b->kernels[i]];
+  LM_TRY(lm_cache_add(b->so, paths, b->n));
+  unlink(b->c);
+  for (int i = 0; i < b->n; i++)
+    if (!kernel_open(l, b->kernels[i])) {
+      const char *why = dlerror();
+      return lm_fail(LM_ENV, "cannot load compiled kernel %s: %s", paths[i], why ? why : "its symbol is missing");
+    }
+  return NULL;
+}
+
+static lm_status batches_run(loader *l, batch *batches, int n) {
+  lm_status s = NULL;
+  for (int i = 0; i < n && !s; i++) s = batch_start(l, &batches[i], i);
+  for (int i = 0; i < n; i++) {
+    int ignored;
+    if (batches[i].pid && !s) s = batch_finish(l, &batches[i]);
+    else if (batches[i].pid) lm_status_free(lm_process_wait(batches[i].pid, &ignored));
+    if (batches[i].log) unlink(batches[i].log);
+    if (batches[i].so) unlink(batches[i].so);
+  }
+  return s;
+}
+
+static lm_status missing_compile(loader *l, const int *missing, int n, int cores) {
+  if (!n) return NULL;
+  int n_batches = n < cores ? n : cores;
+  if (n_batches > BATCHES_MAX) n_batches = BATCHES_MAX;
+  batch *batches = LM_NEW_N(l->out->arena, batch, n_batches);
+  for (int i = 0; i < n_batches; i++) batches[i].kernels = LM_NEW_N(l->out->arena, int, n);
+  deal(l, missing, n, batches, n_batches);
+  l->out->compiled = n;
+  return batches_run(l, batches, n_batches);
+}
+
+static lm_status load(loader *l, int cores) {
+  if (!l->cpu.compiler_version[0]) LM_TRY(lm_cpu_compiler_find(&l->cpu));   // now for the reason
+  LM_TRY(lm_cache_open(l->out->arena, &l->dir));
+  LM_TRY(sources_collect(l));
+  paths_make(l);
+  int *missing = LM_NEW_N(l->out->arena, int, l->plan->n_kernels + 1);
+  return missing_compile(l, missing, missing_find(l, missing), cores);
+}
+
+lm_status lm_kernels_load(const lm_plan *plan, const lm_exec_options *options, int cores, lm_kernels *out) {
+  *out = (lm_kernels){.arena = lm_arena_create()};
+  if (!plan->n_kernels) return NULL;
+  out->fn = LM_NEW_N(out->arena, lm_kernel_fn *, plan->n_kernels);
+  loader l = {.plan = plan, .options = options, .out = out, .source = LM_NEW_N(out->arena, const char *, plan->n_kernels),
+              .path = LM_NEW_N(out->arena, const char *, plan->n_kernels)};
+  lm_cpu_detect(&l.cpu);
+  return load(&l, cores);
+}
+
+void lm_kernels_unload(lm_kernels *k) {
+  for (uint32_t i = 0; i < k->n_handles; i++) dlclose(k->handles[i]);
+  lm_arena_destroy(k->arena);
+  *k = (lm_kernels){0};
+}

@@ -1,0 +1,19 @@
+// kernels.h - the generated kernels of a plan as functions: compiled by the system's C compiler unless cached, loaded.
+#ifndef LM_CPU_KERNELS_H
+#define LM_CPU_KERNELS_H
+#include "runtime/cpu/exec.h"
+
+typedef void lm_kernel_fn(char *const *buf, const int64_t *var, int64_t lo, int64_t hi);
+
+typedef struct lm_kernels {
+  lm_arena *arena;
+  lm_kernel_fn **fn;                   // as plan->kernels
+  void **handles; uint32_t n_handles, cap_handles;   // of dlopen
+  int compiled;                        // kernels that were not in the cache
+} lm_kernels;
+
+// No compiler, no cache folder: LM_ENV. A kernel that does not compile: LM_BUG_STATUS (LM_USER where its text came from
+// options->load_dir), with the place of the saved source and the compiler's words.
+lm_status lm_kernels_load(const lm_plan *plan, const lm_exec_options *options, int cores, lm_kernels *out);
+void lm_kernels_unload(lm_kernels *k);
+#endif

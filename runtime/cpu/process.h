@@ -1,0 +1,14 @@
+// process.h - running another program.
+#ifndef LM_CPU_PROCESS_H
+#define LM_CPU_PROCESS_H
+#include <sys/types.h>
+
+#include "runtime/base/base.h"
+
+// Starts argv[0], an absolute path; its standard output and error go to the file `output`, its input is empty.
+lm_status lm_process_start(const char *const *argv, const char *output, pid_t *out);
+// Waits; *out_exit is the exit status, or 128 + the signal that ended it.
+lm_status lm_process_wait(pid_t pid, int *out_exit);
+// The absolute path of a program as the shell finds it; false if there is none.
+bool lm_program_find(const char *name, char *out, size_t n);
+#endif
