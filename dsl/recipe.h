@@ -12,33 +12,33 @@ typedef struct lm_recipe lm_recipe;
 
 // ---- amounts, calls, places of origin
 
-typedef enum { LM_UNIT_NONE, LM_UNIT_STEPS, LM_UNIT_TOKENS, LM_UNIT_EPOCHS, LM_UNIT_SECONDS, LM_UNIT_SEQS } lm_unit;
-typedef struct lm_every { lm_unit unit; double n; } lm_every;                // NONE: never
-typedef struct lm_run { lm_unit unit; double n, per_param; } lm_run;        // n + per_param * (number of parameters)
+typedef enum { LM_RECIPE_UNIT_NONE, LM_RECIPE_UNIT_STEPS, LM_RECIPE_UNIT_TOKENS, LM_RECIPE_UNIT_EPOCHS, LM_RECIPE_UNIT_SECONDS, LM_RECIPE_UNIT_SEQS } lm_recipe_unit;
+typedef struct lm_recipe_every { lm_recipe_unit unit; double n; } lm_recipe_every;                // NONE: never
+typedef struct lm_recipe_run { lm_recipe_unit unit; double n, per_param; } lm_recipe_run;        // n + per_param * (number of parameters)
 
 // A call of a declared function, optimizer or model. Quantities among the arguments have become numbers (percent a
 // fraction, steps a count, tokens steps); what else they are is the evaluator's business.
-typedef struct lm_call {
+typedef struct lm_recipe_call {
   lm_sym name;                  // NULL: none
   lm_loc loc;
   const lm_file *file;          // whose names its arguments mean
   lm_decl_ref target;
   const ast_arg *args; uint32_t n_args;
-} lm_call;
+} lm_recipe_call;
 
-typedef struct lm_origin {
+typedef struct lm_recipe_origin {
   lm_loc loc;                   // file 0: a default
   const char *who;              // "default", "recipe Small", "--set"
   const char *text;             // the value as written
-  const struct lm_origin *before;   // what this replaced, NULL if nothing
-} lm_origin;
+  const struct lm_recipe_origin *before;   // what this replaced, NULL if nothing
+} lm_recipe_origin;
 
 // What is written in the language but cannot run yet: errors for run, compile and trace; notes for check.
-typedef struct lm_unsupported { lm_loc loc; const char *feature; } lm_unsupported;
+typedef struct lm_recipe_unsupported { lm_loc loc; const char *feature; } lm_recipe_unsupported;
 
 // ---- data
 
-typedef enum { LM_TOKENIZER_BYTES, LM_TOKENIZER_BPE } lm_tokenizer_kind;
+typedef enum { LM_RECIPE_TOKENIZER_BYTES, LM_RECIPE_TOKENIZER_BPE } lm_tokenizer_kind;
 typedef struct lm_recipe_tokenizer {
   lm_tokenizer_kind kind;
   const char *file, *merges;    // BPE: tokenizer.json alone, or encoder.json and vocab.bpe; NULL if absent
@@ -46,7 +46,7 @@ typedef struct lm_recipe_tokenizer {
   lm_loc loc;
 } lm_recipe_tokenizer;
 
-typedef enum { LM_RECIPE_TEXT, LM_RECIPE_JSONL, LM_RECIPE_BATCHES } lm_recipe_source_kind;
+typedef enum { LM_RECIPE_SOURCE_TEXT, LM_RECIPE_SOURCE_JSONL, LM_RECIPE_SOURCE_BATCHES } lm_recipe_source_kind;
 typedef struct lm_recipe_source {
   lm_sym name; lm_loc loc;
   lm_recipe_source_kind kind;
@@ -55,7 +55,7 @@ typedef struct lm_recipe_source {
   const char *field;            // jsonl
 } lm_recipe_source;
 
-typedef enum { LM_RECIPE_SAMPLE, LM_RECIPE_TAIL } lm_recipe_holdout_kind;
+typedef enum { LM_RECIPE_HOLDOUT_SAMPLE, LM_RECIPE_HOLDOUT_TAIL } lm_recipe_holdout_kind;
 typedef struct lm_recipe_holdout {
   lm_sym name; lm_loc loc;
   lm_recipe_holdout_kind kind;
@@ -78,80 +78,80 @@ typedef struct lm_recipe_data {
 
 // ---- the rest
 
-typedef enum { LM_COMPUTE_AUTO, LM_COMPUTE_F32, LM_COMPUTE_BF16 } lm_compute;
+typedef enum { LM_RECIPE_COMPUTE_AUTO, LM_RECIPE_COMPUTE_F32, LM_RECIPE_COMPUTE_BF16 } lm_recipe_compute;
 typedef struct lm_recipe_keep { lm_sym type; const char *pattern; lm_loc loc; } lm_recipe_keep;
-typedef struct lm_precision {
-  lm_compute compute; lm_loc compute_loc;
+typedef struct lm_recipe_precision {
+  lm_recipe_compute compute; lm_loc compute_loc;
   lm_recipe_keep *keep; uint32_t n_keep, cap_keep;
-} lm_precision;
+} lm_recipe_precision;
 
-typedef enum { LM_MEMORY_RECOMPUTE, LM_MEMORY_SAVE, LM_MEMORY_OFFLOAD } lm_memory_kind;
-typedef struct lm_memory_rule { lm_memory_kind kind; const char *pattern; lm_loc loc; } lm_memory_rule;   // later ones win
+typedef enum { LM_RECIPE_MEMORY_RECOMPUTE, LM_RECIPE_MEMORY_SAVE, LM_RECIPE_MEMORY_OFFLOAD } lm_recipe_memory_kind;
+typedef struct lm_recipe_memory_rule { lm_recipe_memory_kind kind; const char *pattern; lm_loc loc; } lm_recipe_memory_rule;   // later ones win
 typedef struct lm_recipe_memory {
   int64_t budget; lm_loc budget_loc;   // bytes; 0: none
-  lm_memory_rule *rules; uint32_t n_rules, cap_rules;
+  lm_recipe_memory_rule *rules; uint32_t n_rules, cap_rules;
 } lm_recipe_memory;
 
-typedef struct lm_group {       // optimizer arguments of the parameters that match; later groups win
+typedef struct lm_recipe_group {       // optimizer arguments of the parameters that match; later groups win
   const char *pattern; lm_loc loc; const lm_file *file;
   const ast_arg *args; uint32_t n_args;   // all named
-} lm_group;
+} lm_recipe_group;
 
-typedef enum { LM_METRIC_LOSS, LM_METRIC_BITS_PER_BYTE, LM_METRIC_PERPLEXITY } lm_metric_kind;
-typedef struct lm_eval {
+typedef enum { LM_RECIPE_METRIC_LOSS, LM_RECIPE_METRIC_BITS_PER_BYTE, LM_RECIPE_METRIC_PERPLEXITY } lm_recipe_metric;
+typedef struct lm_recipe_eval {
   lm_sym name; lm_loc loc;
   int holdout;                  // index into data.holdouts; -1: all of the training part
-  lm_every every;
-  bool metrics[LM_METRIC_PERPLEXITY + 1];
-} lm_eval;
-typedef struct lm_watch { int eval; lm_metric_kind metric; } lm_watch;      // eval -1: none
+  lm_recipe_every every;
+  bool metrics[LM_RECIPE_METRIC_PERPLEXITY + 1];
+} lm_recipe_eval;
+typedef struct lm_recipe_watch { int eval; lm_recipe_metric metric; } lm_recipe_watch;      // eval -1: none
 
-typedef struct lm_stop { lm_watch on; int64_t patience; double min_delta; } lm_stop;   // on.eval -1: none
-typedef enum { LM_RESUME_AUTO, LM_RESUME_NEVER } lm_resume;
-typedef struct lm_save {
+typedef struct lm_recipe_stop { lm_recipe_watch on; int64_t patience; double min_delta; } lm_recipe_stop;   // on.eval -1: none
+typedef enum { LM_RECIPE_RESUME_AUTO, LM_RECIPE_RESUME_NEVER } lm_recipe_resume;
+typedef struct lm_recipe_save {
   const char *dir;              // NULL: nothing is saved
   lm_loc loc;
-  lm_every every;
+  lm_recipe_every every;
   int64_t keep;                 // 0: all
-  lm_watch best;
-  lm_resume resume;
-} lm_save;
+  lm_recipe_watch best;
+  lm_recipe_resume resume;
+} lm_recipe_save;
 
-typedef enum { LM_COMPILE_DEFAULT, LM_COMPILE_REDUCE_OVERHEAD, LM_COMPILE_MAX_AUTOTUNE } lm_compile_mode;
+typedef enum { LM_RECIPE_COMPILE_DEFAULT, LM_RECIPE_COMPILE_REDUCE_OVERHEAD, LM_RECIPE_COMPILE_MAX_AUTOTUNE } lm_recipe_compile_mode;
 
-typedef struct lm_sample {
+typedef struct lm_recipe_sample {
   lm_sym name; lm_loc loc;      // name NULL: the one without a name
-  lm_every every;
+  lm_recipe_every every;
   const char *prompt;
   int64_t n, top_k; double temperature, top_p; uint64_t seed;
-} lm_sample;
+} lm_recipe_sample;
 
 struct lm_recipe {
   lm_ctx *c;
   const lm_program *program;
   lm_sym name; lm_loc loc;
   lm_decl_ref model_decl;       // DC_MODEL, or the DC_MODEL_INST that `model` names
-  lm_call model;                // the instance: its target is a DC_MODEL
+  lm_recipe_call model;                // the instance: its target is a DC_MODEL
   const char *from;             // weights to begin with; NULL: none. The target's own `from "…"`
   bool from_hf;                 // through `map hf`
   lm_loc from_loc;
   const ast_items *surgery; const lm_file *surgery_file;   // `with { … }`, NULL if none
   lm_recipe_data data;
   uint64_t seed;
-  lm_run run; lm_loc run_loc;
+  lm_recipe_run run; lm_loc run_loc;
   int64_t batch, micro;         // tokens of a step and of a micro-batch; 0: as the batches' file has it
   lm_loc batch_loc, micro_loc;
-  lm_call optimizer, schedule;  // schedule.name NULL: constant
+  lm_recipe_call optimizer, schedule;  // schedule.name NULL: constant
   double clip;                  // greatest gradient norm; 0: none
-  lm_group *groups; uint32_t n_groups, cap_groups;
-  lm_precision precision;
+  lm_recipe_group *groups; uint32_t n_groups, cap_groups;
+  lm_recipe_precision precision;
   lm_recipe_memory memory;
-  lm_eval *evals; uint32_t n_evals, cap_evals;
-  lm_stop stop;
-  lm_save save;
-  lm_compile_mode compile; double compile_budget;          // seconds; 0: none
-  lm_sample *samples; uint32_t n_samples, cap_samples;
-  lm_unsupported *unsupported; uint32_t n_unsupported, cap_unsupported;
+  lm_recipe_eval *evals; uint32_t n_evals, cap_evals;
+  lm_recipe_stop stop;
+  lm_recipe_save save;
+  lm_recipe_compile_mode compile; double compile_budget;          // seconds; 0: none
+  lm_recipe_sample *samples; uint32_t n_samples, cap_samples;
+  lm_recipe_unsupported *unsupported; uint32_t n_unsupported, cap_unsupported;
   struct lm_settings *settings; // every value with its origin, for explain and print
 };
 
@@ -169,12 +169,12 @@ bool lm_recipe_check_batches(lm_recipe *r);
 // Steps of the run, given the number of parameters and the tokens of an epoch; at least 1.
 int64_t lm_recipe_steps(const lm_recipe *r, double params, double epoch_tokens);
 // An `every` in steps (at least 1), 0 for never; seconds are the caller's.
-int64_t lm_recipe_every(const lm_recipe *r, lm_every every, double epoch_tokens);
+int64_t lm_recipe_every_steps(const lm_recipe *r, lm_recipe_every every, double epoch_tokens);
 
 // Every value, one a line: "optimizer.lr = 3e-4", with where it came from behind it.
 void lm_recipe_print(const lm_recipe *r, bool with_origins, lm_buf *out);
 // The origins of one value, or of all under it: newest first. NULL if there is no such key (lm_nearest in *out_near).
-const lm_origin *lm_recipe_origin(const lm_recipe *r, const char *key, const char **out_near);
+const lm_recipe_origin *lm_recipe_origin_find(const lm_recipe *r, const char *key, const char **out_near);
 // The reference of all keys, from the schema, as Markdown.
 void lm_schema_write_reference(lm_buf *out);
 #endif
