@@ -29,6 +29,20 @@ static lm_status tables_write(lm_trainer *t) {
   return NULL;
 }
 
+// Finished batches must be cut as the plan cuts them, and last for the run.
+static lm_status data_check(const lm_trainer *t) {
+  lm_data_info data = lm_data_info_of(t->o.data);
+  int64_t rows = t->o.n_micro * t->in.rows;
+  if (data.seq != t->in.seq)
+    return lm_fail(LM_USER, "the data's rows have %lld tokens, the model was compiled for %lld", (long long)data.seq, (long long)t->in.seq);
+  if (data.steps && data.batch_rows != rows)
+    return lm_fail(LM_USER, "the data's batches have %lld rows, the recipe's %lld: set batch = %lld tokens", (long long)data.batch_rows,
+                   (long long)rows, (long long)(data.batch_rows * data.seq));
+  if (data.steps && data.steps < t->o.steps)
+    return lm_fail(LM_USER, "the run has %lld steps, the data only %lld batches", (long long)t->o.steps, (long long)data.steps);
+  return NULL;
+}
+
 static lm_status trainer_open(lm_trainer *t) {
   const lm_plan *p = t->o.plan;
   LM_TRY(func_need(p, "micro", &t->micro));
@@ -39,10 +53,7 @@ static lm_status trainer_open(lm_trainer *t) {
   for (int i = 0; i < p->n_extents; i++) t->extents[i] = p->extents[i].capacity;
   LM_TRY(lm_batch_ports_open(t->o.exec, t->micro, &t->in));
   if (t->eval) LM_TRY(lm_batch_ports_open(t->o.exec, t->eval, &t->eval_in));
-  lm_data_info data = lm_data_info_of(t->o.data);
-  if (data.seq != t->in.seq)
-    return lm_fail(LM_USER, "the data's rows have %lld tokens, the model was compiled for %lld", (long long)data.seq, (long long)t->in.seq);
-  return NULL;
+  return data_check(t);
 }
 
 lm_status lm_trainer_create(const lm_trainer_options *o, lm_trainer **out) {

@@ -1,0 +1,281 @@
+// Initialisers; the loop on a hand-made plan: losses fall, resumption is exact to the bit, checkpoints survive kills and
+// full disks, interruption saves, what may not change is refused, bad numbers are never saved.
+#define _GNU_SOURCE
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/io/json.h"
+#include "runtime/train/init.h"
+#include "runtime/train/run.h"
+#include "tests/runtime/bigram.h"
+
+static char dir[] = "/tmp/lm-train-XXXXXX";
+static lm_arena *arena;
+static lm_data *data;
+static lm_tokenizer *tokenizer;
+static char *in_dir(const char *name) { return lm_path_join(arena, dir, name); }
+
+// ---- a run of the bigram model in a fresh process state
+
+typedef struct { lm_exec *exec; lm_trainer *trainer; lm_run_options o; int64_t poison_at, signal_at; } bench;
+
+static lm_status after_step(void *user, int64_t step, const lm_step_result *r) {
+  bench *b = user;
+  if (step == b->poison_at) b->exec->poison = NAN;
+  if (step == b->signal_at) raise(SIGINT);
+  return NULL;
+}
+
+static const float rate[BLOCKS] = {1, 0.5f};
+static const lm_train_table tables[] = {{"rate", rate, sizeof rate}};
+static const lm_train_state states[] = {{"m", false, 0}, {"v", false, 0}};
+static const lm_train_key keys[] = {{"model", "Bigram()"}, {"optimizer", "adamw(lr = \"x\")"}};
+static lm_run_eval evals[] = {{"dev", 1, 5}};
+
+static bench bench_open(const char *folder, int64_t steps) {
+  bench b = {0};
+  lm_plan *plan = bigram_plan(arena);
+  b.exec = bigram_exec(arena, plan);
+  lm_trainer_options o = {.plan = plan, .exec = b.exec, .data = data, .steps = 40, .n_micro = 2, .clip = 1,
+                          .tables = tables, .n_tables = 1, .states = states};
+  CHECK_OK(lm_trainer_create(&o, &b.trainer));
+  lm_trainer_init(b.trainer, 7);
+  b.o = (lm_run_options){.trainer = b.trainer, .steps = steps, .seed = 7, .dir = folder, .every = 10, .keep = 2,
+                         .keys = keys, .n_keys = 2, .evals = evals, .n_evals = 1, .watch = -1, .after_step = after_step};
+  return b;
+}
+
+static lm_run_outcome bench_run(bench *b) {
+  lm_run_outcome out;
+  b->o.user = b;
+  CHECK_OK(lm_run_train(&b->o, &out));
+  return out;
+}
+
+static bool same_state(const bench *x, const bench *y) {
+  const lm_plan *p = x->exec->plan;
+  for (int id = LM_ARENA_PARAM; id <= LM_ARENA_STATE; id++)
+    if (id != LM_ARENA_GRAD && memcmp(x->exec->arena[id], y->exec->arena[id], (size_t)p->arena_bytes[id])) return false;
+  return true;
+}
+
+static bool exists(const char *path) { return !access(path, F_OK); }
+
+static char *text_of(const char *path) {
+  lm_buf b = {0};
+  CHECK_OK(lm_file_read(path, 1 << 20, &b));
+  char *text = lm_arena_strndup(arena, b.p, b.n);
+  lm_buf_free(&b);
+  return text;
+}
+
+static void run_remove(const char *folder) {
+  if (fork() == 0) execlp("rm", "rm", "-rf", folder, (char *)NULL);
+  int status;
+  wait(&status);
+}
+
+// ---- tests
+
+static void test_init(void) {
+  float a[1001], b[1001];
+  lm_init_fill((lm_init){LM_INIT_NORMAL, 0.5, 0}, 3, "layers.1.w", a, 1001);
+  lm_init_fill((lm_init){LM_INIT_NORMAL, 0.5, 0}, 3, "layers.1.w", b, 7);
+  CHECK(!memcmp(a, b, 7 * sizeof *a));                        // element by element, whatever the size
+  double mean = 0, square = 0;
+  for (int i = 0; i < 1001; i++) mean += a[i] / 1001, square += a[i] * a[i] / 1001;
+  CHECK(fabs(mean) < 0.05 && fabs(sqrt(square) - 0.5) < 0.05);
+  lm_init_fill((lm_init){LM_INIT_NORMAL, 0.5, 0}, 3, "layers.2.w", b, 7);
+  CHECK(a[0] != b[0] && a[1] != b[1]);
+  lm_init_fill((lm_init){LM_INIT_UNIFORM, -2, 1}, 3, "u", a, 1001);
+  for (int i = 0; i < 1001; i++) CHECK(a[i] > -2 && a[i] < 1);
+  lm_init_fill((lm_init){LM_INIT_CONST, 2.5, 0}, 3, "u", a, 3);
+  CHECK(a[2] == 2.5f && a[3] != 2.5f);
+}
+
+static double dev_loss(bench *b) {
+  double loss, bits;
+  CHECK_OK(lm_trainer_eval(b->trainer, 1, &loss, &bits));
+  CHECK(fabs(bits - loss / log(2)) < 1e-9);                   // a token is a byte
+  return loss;
+}
+
+static void test_resume_exact(void) {
+  char *one = in_dir("one"), *two = in_dir("two");
+  bench whole = bench_open(one, 40), first = bench_open(two, 23), second = bench_open(two, 40);
+  double before = dev_loss(&whole);
+  CHECK(bench_run(&whole).step == 40);
+  CHECK(dev_loss(&whole) < before - 0.3);
+  bench_run(&first);
+  lm_run_outcome out = bench_run(&second);
+  CHECK(out.resumed == 23 && out.step == 40 && same_state(&whole, &second));
+  for (const char **f = (const char *[]){"step-000040/model.safetensors", "step-000040/optimizer.safetensors", "step-000040/state.json", NULL}; *f; f++) {
+    lm_buf x = {0}, y = {0};
+    CHECK_OK(lm_file_read(lm_path_join(arena, one, *f), 1 << 20, &x));
+    CHECK_OK(lm_file_read(lm_path_join(arena, two, *f), 1 << 20, &y));
+    CHECK(x.n == y.n && !memcmp(x.p, y.p, x.n));
+    lm_buf_free(&x);
+    lm_buf_free(&y);
+  }
+  CHECK(exists(in_dir("one/step-000030")) && !exists(in_dir("one/step-000020")));     // keep = 2
+  CHECK(exists(in_dir("two/step-000030")) && !exists(in_dir("two/step-000023")));
+  char *metrics = text_of(in_dir("two/metrics.jsonl"));
+  int lines = 0, evals_seen = 0;
+  for (char *p = metrics; (p = strchr(p, '\n')); p++) lines++;
+  for (char *p = metrics; (p = strstr(p, "dev.bits_per_byte")); p++) evals_seen++;
+  CHECK(evals_seen == 8 && lines == 48);
+  bench again = bench_open(two, 40);                           // a finished run: nothing to do
+  out = bench_run(&again);
+  CHECK(out.resumed == 40 && out.step == 40 && same_state(&whole, &again));
+  bench old = bench_open(two, 35);                             // an older checkpoint; the abandoned step 40 goes
+  old.o.resume = LM_RESUME_PATH;
+  old.o.resume_path = in_dir("one/step-000030");
+  CHECK(bench_run(&old).resumed == 30 && exists(in_dir("two/step-000035")) && !exists(in_dir("two/step-000040")));
+  bench fresh = bench_open(two, 40);
+  fresh.o.resume = LM_RESUME_NEVER;
+  CHECK(bench_run(&fresh).resumed == 0 && same_state(&whole, &fresh));
+  for (bench **b = (bench *[]){&whole, &first, &second, &again, &old, &fresh, NULL}; *b; b++) lm_trainer_destroy((*b)->trainer);
+  run_remove(two);
+}
+
+static void test_refusals(void) {
+  lm_run_outcome out;
+  bench b = bench_open(in_dir("one"), 50);
+  lm_train_key changed[] = {{"model", "Bigram()"}, {"optimizer", "sgd()"}};
+  b.o.user = &b;
+  b.o.keys = changed;
+  CHECK_FAILS(lm_run_train(&b.o, &out), LM_USER, "optimizer was adamw(lr = \"x\"), is sgd()");
+  b.o.keys = keys;
+  b.o.seed = 8;
+  CHECK_FAILS(lm_run_train(&b.o, &out), LM_USER, "seed 7, the recipe says 8");
+  b.o.seed = 7;
+  b.o.resume = LM_RESUME_PATH;
+  b.o.resume_path = in_dir("nothing");
+  CHECK_FAILS(lm_run_train(&b.o, &out), LM_USER, "holds no checkpoint");
+  char *state = in_dir("one/step-000040/state.json"), *good = text_of(state);
+  for (const char **bad = (const char *[]){"", "{", "[]", "{\"format\": 1}", "{\"format\": 2, \"step\": 1, \"seed\": \"7\"}", NULL}; *bad; bad++) {
+    CHECK_OK(lm_file_write_atomic(state, *bad, strlen(*bad)));
+    b.o.resume_path = in_dir("one/step-000040");
+    CHECK_FAILS(lm_run_train(&b.o, &out), LM_USER, "state.json");
+  }
+  CHECK_OK(lm_file_write_atomic(state, good, strlen(good)));
+  CHECK(!rename(in_dir("one/step-000040/optimizer.safetensors"), in_dir("one/step-000040/model.safetensors")));
+  CHECK_FAILS(lm_run_train(&b.o, &out), LM_USER, "tensors");
+  lm_trainer_destroy(b.trainer);
+  run_remove(in_dir("one"));
+}
+
+static void test_not_finite(void) {
+  lm_run_outcome out;
+  bench b = bench_open(in_dir("nan"), 40);
+  b.poison_at = 12;
+  b.o.user = &b;
+  CHECK_FAILS(lm_run_train(&b.o, &out), LM_USER, "step 13: the loss is not a number");
+  CHECK(exists(in_dir("nan/step-000010")) && !exists(in_dir("nan/step-000013")) && !exists(in_dir("nan/step-000012")));
+  lm_trainer_destroy(b.trainer);
+  run_remove(in_dir("nan"));
+}
+
+static void test_interrupt(void) {
+  bench b = bench_open(in_dir("int"), 40);
+  b.signal_at = 17;
+  lm_run_outcome out = bench_run(&b);
+  CHECK(out.interrupted && out.step == 17 && exists(in_dir("int/step-000017")));
+  lm_trainer_destroy(b.trainer);
+  run_remove(in_dir("int"));
+}
+
+static void test_early_stop(void) {
+  bench b = bench_open(in_dir("early"), 40);
+  b.o.watch = 0;
+  b.o.keep_best = true;
+  b.o.patience = 2;
+  b.o.min_delta = 10;                                          // no gain is that large
+  lm_run_outcome out = bench_run(&b);
+  CHECK(out.stopped_early && out.step == 15);                  // the first evaluation at 5, then two without gain
+  lm_trainer_destroy(b.trainer);
+  run_remove(in_dir("early"));
+}
+
+// A file size limit stands for a full disk: the run fails as the environment's fault, the old checkpoint stays whole.
+static void test_full_disk(void) {
+  bench b = bench_open(in_dir("full"), 10), c = bench_open(in_dir("full"), 20), d = bench_open(in_dir("full"), 10);
+  lm_run_outcome out;
+  bench_run(&b);
+  struct rlimit old, small = {2000, RLIM_INFINITY};
+  signal(SIGXFSZ, SIG_IGN);
+  getrlimit(RLIMIT_FSIZE, &old);
+  small.rlim_max = old.rlim_max;
+  c.o.user = &c;
+  c.o.evals = NULL, c.o.n_evals = 0;
+  setrlimit(RLIMIT_FSIZE, &small);
+  lm_status s = lm_run_train(&c.o, &out);
+  setrlimit(RLIMIT_FSIZE, &old);
+  CHECK_FAILS(s, LM_ENV, "File too large");
+  CHECK(bench_run(&d).resumed == 10 && same_state(&b, &d));
+  lm_trainer_destroy(b.trainer);
+  lm_trainer_destroy(c.trainer);
+  lm_trainer_destroy(d.trainer);
+  run_remove(in_dir("full"));
+}
+
+// Children that save after every step are killed at any moment; what the last one left always loads, and training from
+// there ends where an undisturbed run does.
+static void test_kill(void) {
+  bench whole = bench_open(NULL, 40);
+  bench_run(&whole);
+  for (int round = 0; round < 25; round++) {
+    pid_t child = fork();
+    if (!child) {
+      bench b = bench_open(in_dir("kill"), 39);
+      b.o.every = 1;
+      bench_run(&b);
+      _exit(0);
+    }
+    usleep(500 + 1700 * (useconds_t)round);
+    kill(child, SIGKILL);
+    int status;
+    waitpid(child, &status, 0);
+    CHECK(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
+  }
+  bench b = bench_open(in_dir("kill"), 40);
+  lm_run_outcome out = bench_run(&b);
+  CHECK(out.step == 40 && same_state(&whole, &b));
+  lm_trainer_destroy(b.trainer);
+  lm_trainer_destroy(whole.trainer);
+  run_remove(in_dir("kill"));
+}
+
+static void data_open(void) {
+  lm_buf b = {0};
+  for (int i = 0; i < 900; i++) lm_buf_add(&b, &(char){(char)(1 + (i * i / 3) % 14)}, 1), lm_buf_add(&b, i % 9 ? "" : "\x0f", i % 9 == 0);
+  CHECK_OK(lm_file_write_atomic(in_dir("text"), b.p, b.n));
+  lm_buf_free(&b);
+  tokenizer = lm_tokenizer_bytes_create();
+  lm_data_source s = {LM_SOURCE_TEXT, "text", in_dir("text"), "\x0f"};
+  lm_data_holdout h = {"dev", LM_HOLDOUT_TAIL, 0.2, 0};
+  lm_data_options o = {&s, 1, &h, 1, tokenizer, SEQ, 7};
+  CHECK_OK(lm_data_open(&o, &data));
+}
+
+int main(void) {
+  CHECK(mkdtemp(dir));
+  arena = lm_arena_create();
+  data_open();
+  test_init();
+  test_resume_exact();
+  test_refusals();
+  test_not_finite();
+  test_interrupt();
+  test_early_stop();
+  test_full_disk();
+  test_kill();
+  lm_data_close(data);
+  lm_tokenizer_destroy(tokenizer);
+  run_remove(dir);
+  lm_arena_destroy(arena);
+  return 0;
+}
