@@ -40,10 +40,12 @@ static lm_status docs_sample(lm_data *d, const lm_data_holdout *h, int index, ui
 // Takes the last rows of what part 0 still has; at least one.
 static lm_status rows_tail(lm_data *d, const lm_data_holdout *h, int index) {
   part *train = &d->parts[0];
-  if (!(h->fraction > 0 && h->fraction < 1)) return lm_fail(LM_USER, "holdout %s: tail takes more than 0%% and less than 100%%", h->name);
+  if (!(h->fraction > 0 && h->fraction < 1))
+    return lm_fail(LM_USER, "holdout %s: tail takes more than 0%% and less than 100%%", h->name);
   uint64_t n = (uint64_t)(h->fraction * (double)d->rows[0].n_rows + 0.5);
   if (!n) n = 1;
-  if (n >= train->n) return lm_fail(LM_USER, "holdout %s leaves no row of %llu to train on", h->name, (unsigned long long)train->n);
+  if (n >= train->n)
+    return lm_fail(LM_USER, "holdout %s leaves no row of %llu to train on", h->name, (unsigned long long)train->n);
   train->n -= n;
   d->parts[index].rows = &d->rows[0];
   d->parts[index].first = train->first + train->n;
@@ -177,7 +179,8 @@ int64_t lm_data_predicted_bytes(const lm_data *d, int index) {
   if (d->replay) return 0;             // what its tokens stand for is not known
   const part *p = &d->parts[index];
   int64_t total = 0;
-  for (uint64_t k = p->rows->first[p->first]; k < p->rows->first[p->first + p->n]; k++) total += piece_bytes(d, &p->rows->pieces[k]);
+  for (uint64_t k = p->rows->first[p->first], end = p->rows->first[p->first + p->n]; k < end; k++)
+    total += piece_bytes(d, &p->rows->pieces[k]);
   return total;
 }
 
@@ -211,8 +214,10 @@ lm_status lm_data_fill(const lm_data *d, int64_t step, int64_t micro, int64_t n_
   if (d->replay) {
     lm_data_info info = lm_data_info_of(d);
     if (n_micro * rows != info.batch_rows)
-      return lm_fail(LM_USER, "a step of %lld rows cannot replay batches of %lld", (long long)(n_micro * rows), (long long)info.batch_rows);
-    if (step >= info.steps) return lm_fail(LM_USER, "step %lld: there are only %lld batches", (long long)step + 1, (long long)info.steps);
+      return lm_fail(LM_USER, "a step of %lld rows cannot replay batches of %lld", (long long)(n_micro * rows),
+                     (long long)info.batch_rows);
+    if (step >= info.steps)
+      return lm_fail(LM_USER, "step %lld: there are only %lld batches", (long long)step + 1, (long long)info.steps);
     lm_replay_fill(d->replay, (int64_t)first, rows, b);
     return NULL;
   }

@@ -20,7 +20,8 @@ static lm_status column_find(lm_replay *r, const char *path, int c) {
   const lm_st_tensor *t = lm_st_find(r->file, columns[c].name), *first = r->column[0];
   if (!t) return lm_fail(LM_USER, "%s: no tensor %s", path, columns[c].name);
   if (t->dtype != columns[c].dtype)
-    return lm_fail(LM_USER, "%s: %s is %s, should be %s", path, t->name, lm_st_dtype_name(t->dtype), lm_st_dtype_name(columns[c].dtype));
+    return lm_fail(LM_USER, "%s: %s is %s, should be %s", path, t->name, lm_st_dtype_name(t->dtype),
+                   lm_st_dtype_name(columns[c].dtype));
   if (t->rank != 3 || !t->elements) return lm_fail(LM_USER, "%s: %s is not [steps, rows, seq]", path, t->name);
   if (c && memcmp(t->shape, first->shape, 3 * sizeof *t->shape))
     return lm_fail(LM_USER, "%s: %s and %s differ in shape", path, t->name, first->name);

@@ -30,7 +30,8 @@ static lm_status file_map(lm_st *st, const char *path, st_file **out) {
   void *bytes = MAP_FAILED;
   if (fstat(fd, &info)) s = lm_fail_errno("cannot read %s", path);
   else if (!S_ISREG(info.st_mode)) s = lm_fail(LM_USER, "%s: not a regular file", path);
-  else if (info.st_size < 8) s = lm_fail(LM_USER, "%s: %lld bytes are no safetensors file", path, (long long)info.st_size);
+  else if (info.st_size < 8)
+    s = lm_fail(LM_USER, "%s: %lld bytes are no safetensors file", path, (long long)info.st_size);
   else if ((bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0)) == MAP_FAILED)
     s = lm_fail_errno("cannot map %s", path);
   close(fd);
@@ -135,12 +136,13 @@ static lm_status header_parse(lm_st *st, const st_file *f, json_t *header, const
 }
 
 static lm_status file_open(lm_st *st, const char *path) {
-  st_file *f;
+  st_file *f = NULL;
   LM_TRY(file_map(st, path, &f));
   uint64_t n = 0;
   for (int i = 0; i < 8; i++) n |= (uint64_t)f->bytes[i] << (8 * i);
   if (n > HEADER_MAX || n > f->size - 8)
-    return lm_fail(LM_USER, "%s: not a safetensors file: a header of %llu bytes in a file of %zu", path, (unsigned long long)n, f->size);
+    return lm_fail(LM_USER, "%s: not a safetensors file: a header of %llu bytes in a file of %zu", path,
+                   (unsigned long long)n, f->size);
   json_t *header;
   LM_TRY(lm_json_parse((const char *)f->bytes + 8, (size_t)n, path, &header));
   lm_status s = header_parse(st, f, header, f->bytes + 8 + n, f->size - 8 - (size_t)n);

@@ -25,7 +25,8 @@ struct lm_tokenizer {
 lm_tokenizer *lm_tokenizer_bytes_create(void);      // vocab 256: a token is a byte
 
 lm_status lm_tokenizer_encode(const lm_tokenizer *t, const char *text, size_t n, lm_tokens *out);   // appends
-lm_status lm_tokenizer_decode(const lm_tokenizer *t, const int32_t *ids, size_t n, lm_buf *out);    // appends; LM_USER on an id that is none
+// appends; LM_USER on an id that is none
+lm_status lm_tokenizer_decode(const lm_tokenizer *t, const int32_t *ids, size_t n, lm_buf *out);
 const char *lm_tokenizer_piece(const lm_tokenizer *t, int32_t id, size_t *out_n);                   // id must be one
 void lm_tokenizer_destroy(lm_tokenizer *t);         // NULL is fine
 #endif

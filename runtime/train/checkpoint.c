@@ -111,7 +111,8 @@ static lm_status tensors_list(lm_arena *a, const lm_trainer *t, int first, int l
   for (int state = first; state < last; state++)
     for (int i = 0; i < plan->n_params; i++) {
       if (plan->params[i].rank > LM_ST_RANK)
-        return lm_fail(LM_USER, "parameter %s has %d axes; files hold at most %d", plan->params[i].path, plan->params[i].rank, LM_ST_RANK);
+        return lm_fail(LM_USER, "parameter %s has %d axes; files hold at most %d", plan->params[i].path,
+                       plan->params[i].rank, LM_ST_RANK);
       list[n++] = tensor_of(a, t, state, &plan->params[i]);
     }
   *out = list;
@@ -131,7 +132,8 @@ static lm_status tensors_copy(const lm_st *st, const char *path, const lm_st_ten
   for (size_t i = 0; i < n; i++) {
     const lm_st_tensor *x = lm_st_find(st, list[i].name);
     if (!x) return lm_fail(LM_USER, "%s has no tensor %s", path, list[i].name);
-    if (x->dtype != LM_ST_F32 || x->rank != list[i].rank || memcmp(x->shape, list[i].shape, sizeof *x->shape * (size_t)x->rank))
+    size_t shape_bytes = sizeof *x->shape * (size_t)x->rank;
+    if (x->dtype != LM_ST_F32 || x->rank != list[i].rank || memcmp(x->shape, list[i].shape, shape_bytes))
       return lm_fail(LM_USER, "%s: tensor %s is of another type or shape", path, x->name);
   }
   for (size_t i = 0; i < n; i++)

@@ -10,15 +10,15 @@ static void constant_fill(float *out, int64_t n, float value) {
   for (int64_t i = 0; i < n; i++) out[i] = value;
 }
 
-static void normal_pair(uint32_t a, uint32_t b, double std, float *out) {
-  double r = std * sqrt(-2 * log(lm_philox_unit(a))), angle = 6.283185307179586476925 * lm_philox_unit(b);
-  out[0] = (float)(r * cos(angle));
-  out[1] = (float)(r * sin(angle));
+static void normal_pair(uint32_t a, uint32_t b, float std, float *out) {
+  float r = std * sqrtf(-2 * logf(lm_philox_unit(a))), angle = 6.2831853f * lm_philox_unit(b);
+  out[0] = r * cosf(angle);
+  out[1] = r * sinf(angle);
 }
 
 static void normal_block(lm_philox4 x, lm_init init, float out[4]) {
-  normal_pair(x.v[0], x.v[1], init.a, out);
-  normal_pair(x.v[2], x.v[3], init.a, out + 2);
+  normal_pair(x.v[0], x.v[1], (float)init.a, out);
+  normal_pair(x.v[2], x.v[3], (float)init.a, out + 2);
 }
 
 static void uniform_block(lm_philox4 x, lm_init init, float out[4]) {
