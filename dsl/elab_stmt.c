@@ -1,0 +1,212 @@
+// elab_stmt.c - statements: let, assignment to carried names and states, return, emit, for.
+#include "dsl/elab.h"
+
+void el_bind_name(lm_elab *e, lm_sym name, el_val v, bool settable) {
+  el_bind *b = LM_NEW(e->a, el_bind);
+  *b = (el_bind){name, v, settable, e->frame->names};
+  e->frame->names = b;
+}
+
+static void bind_let(lm_elab *e, const ast_name *n, el_val v) {
+  if (v.k == V_TENSOR || v.k == V_TUPLE) v.name = n->text, v.loc = n->loc;
+  if (v.k == V_NUM && v.has_size && v.known && v.size.n == 0) v.name = n->text;
+  el_bind_name(e, n->text, v, false);
+}
+
+static void run_let(lm_elab *e, const ast_stmt *st) {
+  el_val v = el_eval(e, st->expr);
+  if (!st->is_tuple) {
+    bind_let(e, &st->names.v[0], v);
+    return;
+  }
+  bool fits = (v.k == V_TUPLE) && v.n == st->names.n;
+  if (!fits && v.k != V_ERROR)
+    el_err(e, st->loc, "E021", "%u names for %s", st->names.n,
+           v.k == V_TUPLE ? lm_arena_printf(e->a, "%u values", v.n) : el_show(e, &v));
+  for (uint32_t i = 0; i < st->names.n; i++) bind_let(e, &st->names.v[i], fits ? v.items[i] : el_error());
+}
+
+static void run_set(lm_elab *e, const ast_stmt *st) {
+  const ast_name *n = &st->names.v[0];
+  el_bind *b = e->frame->names;
+  while (b && b->name != n->text) b = b->up;
+  el_val v = el_eval(e, st->expr);
+  if (!b || !b->settable) {
+    lm_diag *d = el_err(e, n->loc, "E022", "'%s' cannot be assigned here", n->text);
+    lm_diag_help(e->c, d, b ? "write `let %s = …` for a new value, or name it in `carry`" : "write `let %s = …`", n->text);
+    return;
+  }
+  v.name = n->text, v.loc = n->loc;
+  el_bind_name(e, n->text, v, true);
+}
+
+static void run_emit(lm_elab *e, const ast_stmt *st) {
+  el_val v = el_eval(e, st->expr);
+  if (v.k == V_ERROR) return;
+  v = el_adapt(e, &v, v.k == V_TENSOR && v.kind != K_NUM ? v.kind : K_F32, st->expr->loc);
+  if (v.k != V_TENSOR || v.axes.n) {
+    if (v.k != V_ERROR) el_err(e, st->expr->loc, "E023", "emit takes a scalar, got %s", el_show(e, &v));
+    return;
+  }
+  if (e->n_loops || e->in_library) {
+    el_err(e, st->loc, "E024", "emit inside a loop is not available yet: give it where the loop's value is used");
+    return;
+  }
+  if (v.v) v.v = lm_emit_cast(&e->b, v.v, LM_F32);
+  LM_PUSH(e->a, e->emits, e->n_emits, e->cap_emits);
+  e->emits[e->n_emits - 1].name = st->names.v[0].text;
+  e->emits[e->n_emits - 1].val = v;
+}
+
+static bool same_carry(const el_val *x, const el_val *y) {
+  return x->k == V_TENSOR && y->k == V_TENSOR && x->kind == y->kind && el_axes_same(&x->axes, &y->axes);
+}
+
+static el_val *carried_value(lm_elab *e, lm_sym name) {
+  for (el_bind *b = e->frame->names; b; b = b->up)
+    if (b->name == name) return &b->val;
+  return NULL;
+}
+
+// Runs a loop's body once with the carried names bound to `in`; their new values go to `out`.
+static void run_body_once(lm_elab *e, const ast_stmt *st, const el_val *var, const el_val *in, el_val *out) {
+  el_bind *names = e->frame->names;
+  el_axis_bind *axes = e->frame->axes;
+  el_bind_name(e, st->names.v[0].text, *var, false);
+  for (uint32_t i = 0; i < st->carry.n; i++) el_bind_name(e, st->carry.v[i].text, in[i], true);
+  el_run(e, &st->body);
+  if (e->frame->has_result) {
+    el_err(e, st->loc, "E025", "return inside a loop");
+    e->frame->has_result = false;
+  }
+  for (uint32_t i = 0; i < st->carry.n; i++) {
+    out[i] = *carried_value(e, st->carry.v[i].text);
+    if (out[i].k == V_ERROR || in[i].k == V_ERROR) { out[i] = el_error(); continue; }
+    if (out[i].k == V_NUM || (out[i].k == V_TENSOR && out[i].kind == K_NUM)) out[i] = el_adapt(e, &out[i], in[i].kind, st->loc);
+    if (same_carry(&in[i], &out[i])) continue;
+    lm_diag *d = el_err(e, st->carry.v[i].loc, "E026", "the carried '%s' changes its type in the loop", st->carry.v[i].text);
+    lm_diag_note(e->c, d, in[i].loc, "enters as %s", el_show(e, &in[i]));
+    lm_diag_note(e->c, d, out[i].loc, "leaves as %s", el_show(e, &out[i]));
+    out[i] = el_error();
+  }
+  e->frame->names = names, e->frame->axes = axes;
+}
+
+// What one iteration does, given the loop's index (NULL while only checking): runs the body for each of its places.
+typedef struct { const ast_stmt *st; const el_val *over; int64_t first; int period; bool repeat; } iteration;
+
+static void run_iteration(lm_elab *e, const iteration *it, lm_value *index, const el_val *in, el_val *out) {
+  uint32_t n = it->st->carry.n;
+  el_val *now = LM_NEW_N(e->a, el_val, n + 1);
+  for (uint32_t i = 0; i < n; i++) now[i] = in[i];
+  for (int j = 0; j < it->period; j++) {
+    el_index at = {index, it->first + j, it->period};
+    el_val var = it->repeat ? el_index_value(e, &at) : el_insts_at(e, it->over, &at);
+    run_body_once(e, it->st, &var, now, out);
+    for (uint32_t i = 0; i < n; i++) now[i] = out[i];
+  }
+}
+
+static bool any_error(const el_val *v, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++)
+    if (v[i].k == V_ERROR) return true;
+  return false;
+}
+
+// One loop of `count` iterations over `carry`, which is updated.
+static void run_loop(lm_elab *e, const iteration *it, int64_t count, lm_sym name, el_val *carry) {
+  uint32_t n = it->st->carry.n;
+  el_val *out = LM_NEW_N(e->a, el_val, n + 1);
+  lm_value **v = LM_NEW_N(e->a, lm_value *, n + 1);
+  if (e->n_loops == (int)LM_COUNT(e->loops)) {
+    el_err(e, it->st->loc, "E027", "loops nest more than %d deep", (int)LM_COUNT(e->loops));
+    for (uint32_t i = 0; i < n; i++) carry[i] = el_error();
+    return;
+  }
+  if (!e->m || any_error(carry, n)) {
+    run_iteration(e, it, NULL, carry, out);
+    for (uint32_t i = 0; i < n; i++) carry[i] = out[i];
+    return;
+  }
+  for (uint32_t i = 0; i < n; i++) v[i] = carry[i].v;
+  // "loop0.layers": no axis of a program can have that name, nor can two loops around one another
+  lm_sym axis_name = LM_SYM(e->c, lm_arena_printf(e->a, "loop%d.%s", e->n_loops, name));
+  el_axis axis = {.name = axis_name, .size = lm_size_number(e->a, count)};
+  lm_op *loop = lm_loop_begin(&e->b, count, el_axis_ir(e, &axis), v, n);
+  loop->loc = it->st->loc;
+  el_val *in = LM_NEW_N(e->a, el_val, n + 1);
+  for (uint32_t i = 0; i < n; i++) in[i] = carry[i], in[i].v = loop->body->args[1 + i];
+  lm_value *layer = e->layer;
+  e->loops[e->n_loops].index = loop->body->args[0], e->loops[e->n_loops].count = count, e->loops[e->n_loops++].name = name;
+  run_iteration(e, it, loop->body->args[0], in, out);
+  e->n_loops--, e->layer = layer;
+  for (uint32_t i = 0; i < n; i++) v[i] = out[i].k == V_ERROR ? in[i].v : out[i].v;
+  lm_loop_end(&e->b, loop, v, n, NULL, 0);
+  for (uint32_t i = 0; i < n; i++) {
+    bool bad = out[i].k == V_ERROR;
+    carry[i] = bad ? el_error() : out[i];
+    carry[i].v = bad ? NULL : loop->out[i];
+  }
+}
+
+static void run_for(lm_elab *e, const ast_stmt *st) {
+  el_val over = el_eval(e, st->expr);
+  uint32_t n = st->carry.n;
+  el_val *carry = LM_NEW_N(e->a, el_val, n + 1);
+  for (uint32_t i = 0; i < n; i++) {
+    el_val *v = carried_value(e, st->carry.v[i].text);
+    carry[i] = v ? *v : el_error();
+    if (!v) el_err(e, st->carry.v[i].loc, "E020", "unknown name '%s'", st->carry.v[i].text);
+    else if (v->k == V_NUM) carry[i] = el_adapt(e, v, K_F32, st->carry.v[i].loc);
+    else if (v->k != V_TENSOR && v->k != V_ERROR)
+      el_err(e, st->carry.v[i].loc, "E026", "carry takes tensors, '%s' is %s", st->carry.v[i].text, el_show(e, v)), carry[i] = el_error();
+  }
+  int64_t count = 0;
+  if (over.k == V_INSTS) {
+    for (int64_t at = 0; at < over.insts->n;) {
+      int period;
+      count = el_insts_segment(e, over.insts, at, &period);
+      iteration it = {st, &over, at, period, false};
+      run_loop(e, &it, count, over.insts->member->names.v[0].text, carry);
+      at += count * period;
+    }
+  } else if (over.k == V_NUM && over.has_size && (!over.known || lm_size_whole(over.size, &count))) {
+    iteration it = {st, &over, 0, 1, true};
+    if (!over.known) count = 1;
+    if (count > 0) run_loop(e, &it, count, st->names.v[0].text, carry);
+    else if (count < 0) el_err(e, st->expr->loc, "E028", "a loop of %lld iterations", (long long)count);
+  } else if (over.k == V_AXES) {
+    el_err(e, st->expr->loc, "E900", "`for … in AXIS` (the places of an axis in order) is not available yet");
+  } else if (over.k != V_ERROR) {
+    lm_diag *d = el_err(e, st->expr->loc, "E028", "cannot loop over %s", el_show(e, &over));
+    lm_diag_help(e->c, d, "loop over `sub xs[i < n]` or a whole number");
+  }
+  for (uint32_t i = 0; i < n; i++) {
+    carry[i].name = st->carry.v[i].text;
+    bool settable = false;
+    for (el_bind *b = e->frame->names; b; b = b->up)
+      if (b->name == st->carry.v[i].text) { settable = b->settable; break; }
+    el_bind_name(e, st->carry.v[i].text, carry[i], settable);
+  }
+}
+
+void el_run(lm_elab *e, const ast_body *body) {
+  for (uint32_t i = 0; i < body->n && !e->frame->has_result; i++) {
+    const ast_stmt *st = body->v[i];
+    if (!el_budget(e, st->loc)) return;
+    if (e->m) e->b.loc = st->loc;
+    switch (st->kind) {
+    case ST_LET: run_let(e, st); break;
+    case ST_SET: run_set(e, st); break;
+    case ST_EMIT: run_emit(e, st); break;
+    case ST_FOR: run_for(e, st); break;
+    case ST_RETURN: {
+      el_val v = el_eval(e, st->expr);
+      e->frame->result = v, e->frame->has_result = true;
+      e->frame->result.loc = st->expr->loc;
+      break;
+    }
+    case ST_ERROR: e->frame->result = el_error(), e->frame->has_result = true; break;
+    }
+  }
+}

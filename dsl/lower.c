@@ -1,0 +1,216 @@
+// lower.c - from a recipe's model to the functions of the module.
+#include "dsl/lower.h"
+#include "dsl/elab.h"
+#include "dsl/lower_internal.h"
+#include "runtime/plan/plan.h"
+#include <string.h>
+
+enum { BUDGET = 4000000 };
+
+lm_elab *lm_elab_create(lm_ctx *c, lm_program *prog, lm_module *m) {
+  lm_elab *e = LM_NEW(c->arena, lm_elab);
+  *e = (lm_elab){.c = c, .a = c->arena, .prog = prog, .m = m, .budget = BUDGET, .compute = LM_F32};
+  return e;
+}
+
+static el_frame *frame_of(lm_elab *e, const lm_file *file) {
+  el_frame *f = LM_NEW(e->a, el_frame);
+  *f = (el_frame){.file = file, .real = K_REAL};
+  e->frame = f;
+  return f;
+}
+
+// ---- functions
+static lm_value *scalar_arg(lm_elab *e, lm_func *f, const char *name, lm_dtype t) {
+  return lm_arg_add(e->m, f->body, lm_type_make(t, NULL, 0), LM_SYM(e->c, name));
+}
+
+typedef struct { lm_func *f; el_axis *b, *t; el_val cols[5]; } entry;
+
+static const char *const columns[] = {"tok", "pos", "seg", "next", "w"};
+
+// Begins a function over [b, t]: its axes, its columns (3 or 5), its scalars.
+static entry begin(lm_elab *e, const char *name, int64_t rows, int64_t seq, int dyn, int n_columns, el_mode mode, const lm_file *file) {
+  entry x = {.f = lm_func_add(e->m, LM_SYM(e->c, name))};
+  frame_of(e, file);
+  x.b = el_axis_new(e, LM_SYM(e->c, "b"), lm_size_number(e->a, rows), 0);
+  x.t = el_axis_new(e, LM_SYM(e->c, "t"), lm_size_number(e->a, seq), dyn);
+  el_axis_bind_name(e, x.b->name, x.b), el_axis_bind_name(e, x.t->name, x.t);
+  el_axes axes = {0};
+  el_axes_push(e, &axes, x.b), el_axes_push(e, &axes, x.t);
+  e->b = (lm_builder){.m = e->m, .at = x.f->body};
+  e->mode = mode, e->n_caches = 0, e->n_emits = 0, e->n_loops = 0;
+  e->step = e->row = e->layer = e->at = NULL;
+  e->position = el_axis_ir(e, x.t);
+  for (int i = 0; i < n_columns; i++) {
+    el_kind k = i == 4 ? K_F32 : K_INT;
+    x.cols[i] = el_tensor(k, &axes, lm_arg_add(e->m, x.f->body, el_ir_type(e, k, &axes), LM_SYM(e->c, columns[i])));
+    x.cols[i].name = LM_SYM(e->c, columns[i]);
+  }
+  return x;
+}
+
+static void finish(lm_elab *e, lm_func *f, lm_value *const *out, const lm_sym *names, uint32_t n) {
+  lm_emit_op(&e->b, LM_OP_RETURN, out, n, NULL, NULL);
+  f->out_names = LM_NEW_N(e->a, lm_sym, n + 1), f->n_out = n;
+  for (uint32_t i = 0; i < n; i++) f->out_names[i] = names[i];
+}
+
+static const ast_member *need_method(lm_elab *e, el_inst *model, const char *name, lm_loc at) {
+  const ast_member *m = el_method_find(model, LM_SYM(e->c, name));
+  if (!m) {
+    lm_diag *d = el_err(e, at, "E0A0", "model %s has no method '%s'", model->decl->name.text, name);
+    lm_diag_note(e->c, d, model->decl->name.loc, "declared here");
+    lm_diag_help(e->c, d, strcmp(name, "loss") ? "apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] gives the logits"
+                                                : "loss(bt: Batch[b, t]) -> (f32, f32) returns the sum and the weight");
+  }
+  return m;
+}
+
+static void lower_loss(lm_elab *e, el_inst *model, const char *name, el_mode mode, const lm_lower_options *o, lm_loc at) {
+  if (!need_method(e, model, "loss", at)) return;
+  entry x = begin(e, name, o->rows, o->seq, 0, 5, mode, model->file);
+  e->step = scalar_arg(e, x.f, "step", LM_INT), e->row = scalar_arg(e, x.f, "row", LM_INT);
+  el_val bt = {.k = V_RECORD, .n = 5, .items = x.cols};
+  lm_sym fields[5];
+  for (int i = 0; i < 5; i++) fields[i] = LM_SYM(e->c, columns[i]);
+  bt.names = fields;
+  el_ref self = {.inst = model};
+  el_val r = el_invoke_method(e, &self, LM_SYM(e->c, "loss"), &bt, 1, (lm_loc){0});
+  if (r.k == V_ERROR) return;
+  lm_loc where = el_method_find(model, LM_SYM(e->c, "loss"))->loc;
+  if (r.k != V_TUPLE || r.n != 2) {
+    el_err(e, where, "E0A1", "loss returns (sum, weight), got %s", el_show(e, &r));
+    return;
+  }
+  lm_value *out[32];
+  lm_sym names[32] = {LM_SYM(e->c, "sum"), LM_SYM(e->c, "weight")};
+  uint32_t n = 2;
+  for (int i = 0; i < 2; i++) {
+    el_val v = el_adapt(e, &r.items[i], K_F32, where);
+    if (v.k != V_TENSOR || v.axes.n || v.kind != K_F32) {
+      if (v.k != V_ERROR) el_err(e, where, "E0A1", "loss returns two f32 scalars (sum, weight), got %s", el_show(e, &r));
+      return;
+    }
+    out[i] = v.v;
+  }
+  for (uint32_t i = 0; i < e->n_emits && n < 32; i++) names[n] = e->emits[i].name, out[n++] = e->emits[i].val.v;
+  finish(e, x.f, out, names, n);
+}
+
+static el_val run_apply(lm_elab *e, el_inst *model, entry *x) {
+  el_ref self = {.inst = model};
+  el_val r = el_invoke_method(e, &self, LM_SYM(e->c, "apply"), x->cols, 3, (lm_loc){0});
+  if (r.k == V_ERROR) return r;
+  lm_loc where = el_method_find(model, LM_SYM(e->c, "apply"))->loc;
+  bool shaped = r.k == V_TENSOR && r.axes.n == 3 && r.axes.v[0] == x->b && r.axes.v[1] == x->t && (r.kind == K_REAL || r.kind == K_F32);
+  if (shaped) return r;
+  el_err(e, where, "E0A2", "a model's apply returns the logits, real[b, t, vocab]; got %s", el_show(e, &r));
+  return el_error();
+}
+
+static void lower_apply(lm_elab *e, el_inst *model, const char *name, el_mode mode, const lm_lower_options *o, bool chunk, lm_lowered *out, lm_loc at) {
+  bool decoding = mode == EL_DECODE;
+  if (!need_method(e, model, "apply", at)) return;
+  int64_t seq = !decoding ? o->seq : chunk ? o->chunk : 1;
+  entry x = begin(e, name, decoding ? 1 : o->rows, seq, decoding && chunk ? 2 : 0, 3, mode, model->file);
+  if (decoding) e->at = scalar_arg(e, x.f, "at", LM_INT), e->capacity = o->capacity, e->history_dyn = 1;
+  el_val r = run_apply(e, model, &x);
+  if (r.k == V_ERROR) return;
+  lm_value *v = lm_emit_cast(&e->b, r.v, LM_F32);
+  out->vocab = lm_axis_size(e->m, v->type.axis[2]);
+  finish(e, x.f, &v, (lm_sym[]){LM_SYM(e->c, "logits")}, 1);
+}
+
+// ---- the model and its parameters
+static el_inst *make_model(lm_elab *e, lm_recipe *r) {
+  if (!r->model.target.decl) return NULL;
+  frame_of(e, r->model.file);
+  ast_expr *name = LM_NEW(e->a, ast_expr), *call = LM_NEW(e->a, ast_expr);
+  *name = (ast_expr){.kind = EX_NAME, .loc = r->model.loc, .text = r->model.target.decl->name.text};
+  *call = (ast_expr){.kind = EX_CALL, .loc = r->model.loc, .a = name, .args = (ast_arg *)r->model.args, .n_args = r->model.n_args};
+  el_place where = {.path = LM_SYM(e->c, "")};
+  lm_file view = *r->model.file;                       // the model's name as the call means it
+  lm_symbol own = {.name = name->text, .ref = r->model.target, .at = r->model.loc};
+  view.symbols = LM_NEW_N(e->a, lm_symbol, view.n_symbols + 1);
+  memcpy(view.symbols + 1, r->model.file->symbols, sizeof own * view.n_symbols);
+  view.symbols[0] = own, view.n_symbols++;
+  el_inst *model = el_inst_make(e, call, &view, &where);
+  return model && !model->broken ? model : NULL;
+}
+
+int64_t lm_lowered_params(const lm_lowered *l) {
+  int64_t n = 0;
+  for (uint32_t i = 0; i < l->m->n_globals; i++)
+    if (l->m->globals[i].kind == LM_GLOBAL_PARAM) n += lm_type_elements(l->m, l->m->globals[i].type);
+  return n;
+}
+
+int64_t lm_lowered_blocks(const lm_lowered *l) {
+  int64_t n = 0;
+  for (uint32_t i = 0; i < l->m->n_globals; i++) {
+    const lm_global *g = &l->m->globals[i];
+    if (g->kind == LM_GLOBAL_PARAM) n += g->n_paths * ((lm_type_elements(l->m, g->type) / g->n_paths + LM_BLOCK - 1) / LM_BLOCK);
+  }
+  return n;
+}
+
+lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, lm_recipe *r, const lm_lower_options *o) {
+  uint32_t before = c->n_errors;
+  lm_lowered *l = LM_NEW(c->arena, lm_lowered);
+  l->m = lm_module_create(c);
+  lm_elab *e = lm_elab_create(c, prog, l->m);
+  e->seed = r->seed;
+  e->compute = l->compute = r->precision.compute == LM_COMPUTE_BF16 && !o->f32_only ? LM_BF16 : LM_F32;
+  el_inst *model = make_model(e, r);
+  if (!model || c->n_errors > before) return NULL;
+  if (!l->m->n_globals) el_err(e, r->model.loc, "E0A3", "the model has no parameters");
+  if (o->what & LM_LOWER_TRAIN) lower_loss(e, model, "loss", EL_TRAIN, o, r->model.loc);
+  if (c->n_errors > before) return NULL;
+  if (o->what & LM_LOWER_EVAL) lower_loss(e, model, "eval", EL_EVAL, o, r->model.loc);
+  if (o->what & LM_LOWER_APPLY) lower_apply(e, model, "apply", EL_EVAL, o, false, l, r->model.loc);
+  if (o->what & LM_LOWER_DECODE) {
+    lower_apply(e, model, "prefill", EL_DECODE, o, true, l, r->model.loc);
+    lower_apply(e, model, "decode", EL_DECODE, o, false, l, r->model.loc);
+  }
+  if (o->what & LM_LOWER_MAPS) lm_lower_maps(e, model, l, r->from_hf ? r->from_loc : r->model.loc);
+  if (o->what & LM_LOWER_TRAIN) lm_lower_optimizer(e, r, l);
+  return c->n_errors > before ? NULL : l;
+}
+
+// ---- checking a file
+static void check_unreached(lm_elab *e, const lm_file *file) {
+  for (uint32_t i = 0; i < file->tree->n; i++) {
+    ast_decl *d = file->tree->v[i];
+    bool reached = false;
+    for (uint32_t k = 0; k < e->n_visited; k++) reached |= e->visited[k] == d;
+    if (reached || (d->kind != DC_FN && d->kind != DC_BLOCK && d->kind != DC_MODEL)) continue;
+    frame_of(e, file);
+    e->budget = BUDGET / 8;
+    if (d->kind == DC_FN) { el_check_fn(e, file, d); continue; }
+    el_inst *inst = el_inst_generic(e, d, file);
+    if (!inst->broken) el_check_members(e, inst);
+  }
+}
+
+void lm_check(lm_ctx *c, lm_program *prog, lm_recipe *r) {
+  const ast_decl **visited = NULL;
+  uint32_t n_visited = 0;
+  if (r && r->model.target.decl) {
+    lm_lower_options o = {.what = LM_LOWER_TRAIN | LM_LOWER_MAPS, .rows = 2, .seq = 16};
+    lm_elab *e = lm_elab_create(c, prog, lm_module_create(c));
+    lm_lowered l = {.m = e->m};
+    e->seed = r->seed;
+    el_inst *model = make_model(e, r);
+    uint32_t before = c->n_errors;
+    if (model && el_method_find(model, LM_SYM(c, "loss"))) lower_loss(e, model, "loss", EL_TRAIN, &o, r->model.loc);
+    else if (model) lower_apply(e, model, "apply", EL_EVAL, &o, false, &l, r->model.loc);
+    if (model) lm_lower_maps(e, model, &l, r->model.loc);
+    if (model && c->n_errors == before) lm_lower_optimizer(e, r, &l);
+    visited = e->visited, n_visited = e->n_visited;
+  }
+  lm_elab *e = lm_elab_create(c, prog, NULL);
+  e->visited = visited, e->n_visited = e->cap_visited = n_visited;
+  for (uint32_t i = 0; i < prog->n_files; i++)
+    if (!prog->files[i]->is_std) check_unreached(e, prog->files[i]);
+}

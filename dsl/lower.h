@@ -1,0 +1,53 @@
+// lower.h - a resolved program as graph IR, with what the runtime needs beside it.
+//
+// One declaration gives every function of the run:
+//   loss     tok pos seg next [b, t] int, w [b, t] f32, step, row -> sum, weight, emitted scalars   (training: dropout)
+//   eval     the same without dropout
+//   apply    tok pos seg [b, t] -> logits [b, t, vocab]
+//   prefill  tok pos seg [1, t], at -> logits, through caches of `capacity` places; t is known at run time, at most `chunk`
+//   decode   the same with t = 1
+//   norm     g -> norm, the root of the sum of squares of all gradients
+//   rates    step, run (f64) -> every number of the optimizer that does not depend on an element
+//   update   p, g, states [blk, el] f32, grad_scale, group [blk] int, results of rates -> p, states
+#ifndef LM_LOWER_H
+#define LM_LOWER_H
+#include "compiler/ir/ir.h"
+#include "dsl/recipe.h"
+#include "runtime/io/foreign.h"
+
+enum { LM_LOWER_TRAIN = 1, LM_LOWER_EVAL = 2, LM_LOWER_APPLY = 4, LM_LOWER_DECODE = 8, LM_LOWER_MAPS = 16 };
+
+typedef struct lm_lower_options {
+  uint32_t what;
+  int64_t rows, seq;                   // of one micro-batch
+  int64_t capacity, chunk;             // of decoding
+  bool f32_only;                       // the target computes in f32 alone
+} lm_lower_options;
+
+typedef struct lm_lowered_state { lm_sym name; bool is_param; double value; } lm_lowered_state;
+
+typedef struct lm_lowered_path { lm_sym path; int group; } lm_lowered_path;
+
+typedef struct lm_lowered {
+  lm_module *m;
+  lm_dtype compute;
+  int64_t vocab;                       // size of the last axis of the logits, 0 if not known
+  lm_lowered_state *states; int n_states;
+  lm_lowered_path *paths; uint32_t n_paths, cap_paths;   // every parameter with its value of @update's `group`
+  lm_foreign_map *maps; uint32_t n_maps, cap_maps;      // `map hf`
+  const char **ignored; uint32_t n_ignored, cap_ignored;
+  struct { lm_sym pattern; const char *what; uint32_t n; } *resolved; uint32_t n_resolved, cap_resolved;   // for lmc check
+} lm_lowered;
+
+// Elaborates the recipe's model and emits what is asked for. NULL after errors; they are in the context.
+lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, lm_recipe *r, const lm_lower_options *o);
+
+// Everything that needs neither weights nor data: the recipe's model if there is one, and every definition of the file
+// that it does not reach.
+void lm_check(lm_ctx *c, lm_program *prog, lm_recipe *r);
+
+// Blocks of LM_BLOCK elements that the parameters take, each tensor of each layer beginning a block.
+int64_t lm_lowered_blocks(const lm_lowered *l);
+// Logical elements of all parameters.
+int64_t lm_lowered_params(const lm_lowered *l);
+#endif

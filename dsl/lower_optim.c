@@ -1,0 +1,353 @@
+// lower_optim.c - the optimizer and the schedule as functions @norm, @rates and @update.
+//
+// The optimizer's body runs once over the whole parameter arena, f32[blk, el]. What depends on no element (bias
+// corrections, the schedule) stays a float64 scalar and is moved to @rates; where it meets an element it becomes an f32
+// argument of @update. An argument that groups override is chosen block by block:
+//   %decay = select(%group == 1, 0, %rate.3)  : f32[blk]
+#include "dsl/lower_internal.h"
+#include "runtime/plan/plan.h"
+#include <string.h>
+
+static const ast_expr *argument(const ast_arg *args, uint32_t n, const ast_sig *sig, uint32_t k) {
+  uint32_t at = 0;
+  for (uint32_t i = 0; i < n; i++)
+    if (args[i].kind == ARG_NAMED ? args[i].name == sig->params[k].name.text : at++ == k) return args[i].expr;
+  return NULL;
+}
+
+static bool check_args(lm_elab *e, const ast_arg *args, uint32_t n, const ast_decl *d, uint32_t skip) {
+  uint32_t before = e->c->n_errors, at = skip;
+  for (uint32_t i = 0; i < n; i++) {
+    const char *names[64];
+    uint32_t k = args[i].kind == ARG_NAMED ? skip : at++, m = 0, total = d->sig.n_params;
+    if (args[i].kind == ARG_NAMED) while (k < total && d->sig.params[k].name.text != args[i].name) k++;
+    if (k < total) continue;
+    for (m = skip; m < total && m < 64; m++) names[m - skip] = d->sig.params[m].name.text;
+    lm_diag *g = el_err(e, args[i].loc, "E078", "%s has no parameter '%s'", d->name.text, args[i].kind == ARG_NAMED ? args[i].name : "…");
+    const char *near = args[i].kind == ARG_NAMED ? lm_nearest(args[i].name, names, (int)(m - skip)) : NULL;
+    if (near) lm_diag_help(e->c, g, "did you mean '%s'?", near);
+  }
+  return e->c->n_errors == before;
+}
+
+// ---- groups
+static bool group_sets(const lm_group *g, lm_sym name) {
+  for (uint32_t i = 0; i < g->n_args; i++)
+    if (g->args[i].name == name) return true;
+  return false;
+}
+
+// Arguments of optimizer parameter `k` of every combination are few: each path belongs to the set of groups that match it.
+// A set is numbered in the order of its first block.
+typedef struct { uint64_t *sets; int n; } combos;
+
+static int combo_of(lm_elab *e, combos *c, uint64_t set) {
+  for (int i = 0; i < c->n; i++)
+    if (c->sets[i] == set) return i;
+  uint64_t *now = LM_NEW_N(e->a, uint64_t, c->n + 1);
+  if (c->n) memcpy(now, c->sets, sizeof *now * (size_t)c->n);
+  c->sets = now, now[c->n] = set;
+  return c->n++;
+}
+
+static void report_group(lm_elab *e, lm_lowered *out, const lm_group *g, uint32_t hits) {
+  LM_PUSH(e->a, out->resolved, out->n_resolved, out->cap_resolved);
+  out->resolved[out->n_resolved - 1].pattern = g->pattern;
+  out->resolved[out->n_resolved - 1].what = "group", out->resolved[out->n_resolved - 1].n = hits;
+}
+
+// Every alternative of a pattern must match some parameter.
+static void check_pattern(lm_elab *e, const char *pattern, lm_loc at) {
+  int n;
+  const char **alts = lm_pattern_expand(e->c, pattern, &n);
+  for (int k = 0; k < n; k++) {
+    bool hit = false;
+    const char *last = strrchr(alts[k], '.'), *nearest = NULL;
+    const char *names[256];
+    int m = 0;
+    for (uint32_t i = 0; i < e->m->n_globals && !hit; i++) {
+      const lm_global *g = &e->m->globals[i];
+      for (int64_t j = 0; g->kind == LM_GLOBAL_PARAM && j < g->n_paths && !hit; j++) hit = lm_pattern_match(e->c, alts[k], g->paths[j], NULL);
+      const char *own = strrchr(g->name, '.');
+      if (m < 256) names[m++] = own ? own + 1 : g->name;
+    }
+    if (hit) continue;
+    nearest = lm_nearest(last ? last + 1 : alts[k] + 1, names, m);
+    lm_diag *d = el_err(e, at, "E0B0", n > 1 ? "%s: '%s' matches no parameter" : "'%s' matches no parameter", pattern, alts[k]);
+    if (nearest) lm_diag_help(e->c, d, "there is a parameter '%s'", nearest);
+  }
+}
+
+static combos assign_groups(lm_elab *e, lm_recipe *r, lm_lowered *out) {
+  combos c = {0};
+  combo_of(e, &c, 0);
+  if (r->n_groups > 63) el_err(e, r->groups[63].loc, "E0B1", "more than 63 groups");
+  for (uint32_t i = 0; i < r->n_groups; i++) check_pattern(e, r->groups[i].pattern, r->groups[i].loc);
+  uint32_t hits[64] = {0};
+  for (uint32_t i = 0; i < e->m->n_globals; i++) {
+    const lm_global *g = &e->m->globals[i];
+    for (int64_t j = 0; g->kind == LM_GLOBAL_PARAM && j < g->n_paths; j++) {
+      uint64_t set = 0;
+      for (uint32_t k = 0; k < r->n_groups && k < 63; k++)
+        if (lm_pattern_match(e->c, r->groups[k].pattern, g->paths[j], NULL)) set |= 1ull << k, hits[k]++;
+      lm_lowered_path *p = &LM_PUSH(e->a, out->paths, out->n_paths, out->cap_paths);
+      *p = (lm_lowered_path){g->paths[j], combo_of(e, &c, set)};
+    }
+  }
+  for (uint32_t k = 0; k < r->n_groups && k < 63; k++) report_group(e, out, &r->groups[k], hits[k]);
+  return c;
+}
+
+// ---- numbers that no element enters
+static el_val host_scalar(lm_value *v) {
+  el_axes none = {0};
+  return el_tensor(K_NUM, &none, v);
+}
+
+// lr * schedule(step, run, …)
+static el_val schedule(lm_elab *e, lm_recipe *r, lm_value *step, lm_value *run) {
+  if (!r->schedule.name || !r->schedule.target.decl) return el_whole(e, 1);
+  const ast_decl *d = r->schedule.target.decl;
+  if (d->kind != DC_FN || d->sig.n_params < 2) {
+    el_err(e, r->schedule.loc, "E0B2", "a schedule is an fn (step: f32, run: f32, …) -> f32");
+    return el_error();
+  }
+  if (!check_args(e, r->schedule.args, r->schedule.n_args, d, 2)) return el_error();
+  ast_expr *call = LM_NEW(e->a, ast_expr), *name = LM_NEW(e->a, ast_expr);
+  *name = (ast_expr){.kind = EX_NAME, .text = d->name.text, .loc = r->schedule.loc};
+  *call = (ast_expr){.kind = EX_CALL, .a = name, .loc = r->schedule.loc, .n_args = r->schedule.n_args + 2};
+  call->args = LM_NEW_N(e->a, ast_arg, call->n_args);
+  for (int i = 0; i < 2; i++) {
+    lm_sym hidden = LM_SYM(e->c, i ? "run'" : "step'");
+    ast_expr *x = LM_NEW(e->a, ast_expr);
+    *x = (ast_expr){.kind = EX_NAME, .text = hidden, .loc = r->schedule.loc};
+    call->args[i] = (ast_arg){.kind = ARG_POS, .loc = r->schedule.loc, .expr = x};
+    el_bind_name(e, hidden, host_scalar(i ? run : step), false);
+  }
+  if (r->schedule.n_args) memcpy(call->args + 2, r->schedule.args, sizeof(ast_arg) * r->schedule.n_args);
+  const lm_file *was = e->frame->file;
+  e->frame->file = r->schedule.target.file;
+  el_val v = el_eval(e, call);
+  e->frame->file = was;
+  if (v.k != V_ERROR && v.k != V_NUM && (v.k != V_TENSOR || v.axes.n)) return el_err(e, r->schedule.loc, "E0B2", "the schedule gives %s, not a number", el_show(e, &v)), el_error();
+  return v;
+}
+
+static el_val choose_by_block(lm_elab *e, const el_val *options, int n, lm_value *group, const el_axes *blk, lm_loc at) {
+  lm_value *v = NULL;
+  lm_type scalar = lm_type_make(LM_INT, NULL, 0);
+  for (int i = 0; i < n; i++) {
+    el_val o = el_adapt(e, &options[i], K_F32, at);
+    if (o.k != V_TENSOR) return el_error();
+    if (!v) { v = lm_emit_expand(&e->b, o.v, el_ir_type(e, K_F32, blk)); continue; }
+    lm_value *is = lm_emit2(&e->b, LM_OP_EQ, group, lm_emit_const(&e->b, scalar, i));
+    v = lm_emit_select(&e->b, is, o.v, v);
+  }
+  return el_tensor(K_F32, blk, v);
+}
+
+// The optimizer's parameters as values: numbers; or, where groups set them, one of several for each block.
+static bool bind_hyperparameters(lm_elab *e, lm_recipe *r, el_inst *inst, const combos *c, lm_value *group, const el_axes *blk, const el_val *rate) {
+  const ast_decl *d = inst->decl;
+  lm_sym lr = LM_SYM(e->c, "lr");
+  for (uint32_t i = 0; i < r->n_groups; i++)
+    if (!check_args(e, r->groups[i].args, r->groups[i].n_args, d, 0)) return false;
+  for (uint32_t k = 0; k < d->sig.n_params; k++) {
+    lm_sym name = d->sig.params[k].name.text;
+    const ast_expr *x = argument(r->optimizer.args, r->optimizer.n_args, &d->sig, k);
+    const lm_file *was = e->frame->file;
+    if (!x && !d->sig.params[k].init) {
+      lm_diag *g = el_err(e, r->optimizer.loc, "E079", "%s: missing argument '%s'", d->name.text, name);
+      lm_diag_note(e->c, g, d->sig.params[k].name.loc, "declared here");
+      return false;
+    }
+    e->frame->file = x ? r->optimizer.file : inst->file;
+    el_val base = el_eval(e, x ? x : d->sig.params[k].init);
+    e->frame->file = was;
+    el_val *options = LM_NEW_N(e->a, el_val, c->n);
+    bool varies = false;
+    for (int s = 0; s < c->n; s++) {
+      options[s] = base;
+      for (uint32_t g = 0; g < r->n_groups && g < 63; g++) {
+        if (!(c->sets[s] >> g & 1) || !group_sets(&r->groups[g], name)) continue;
+        e->frame->file = r->groups[g].file;
+        options[s] = el_eval(e, argument(r->groups[g].args, r->groups[g].n_args, &d->sig, k));
+        e->frame->file = was, varies = true;
+      }
+      if (name == lr) options[s] = el_binary(e, OP_MUL, &options[s], rate, r->optimizer.loc);
+    }
+    el_bind *b = LM_NEW(e->a, el_bind);
+    *b = (el_bind){name, varies ? choose_by_block(e, options, c->n, group, blk, r->optimizer.loc) : options[0], false, inst->vals};
+    inst->vals = b;
+    if (b->val.k == V_ERROR) return false;
+  }
+  return true;
+}
+
+// ---- @rates: every float64 scalar of @update moves there
+static void unlink_op(lm_op *op) {
+  lm_region *r = op->parent;
+  *(op->prev ? &op->prev->next : &r->first) = op->next;
+  *(op->next ? &op->next->prev : &r->last) = op->prev;
+}
+
+static void append_op(lm_region *r, lm_op *op) {
+  op->prev = r->last, op->next = NULL, op->parent = r;
+  *(r->last ? &r->last->next : &r->first) = op;
+  r->last = op;
+  for (uint32_t i = 0; i < op->n_out; i++) op->out[i]->region = r;
+}
+
+static bool is_host(const lm_op *op) {
+  if (op->n_out != 1 || op->out[0]->type.dtype == LM_F32 || op->out[0]->type.rank) return false;
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    const lm_value *v = op->in[i];
+    if (v->type.rank || (v->type.dtype != LM_F64 && v->type.dtype != LM_BOOL)) return false;
+  }
+  return op->code != LM_OP_CONST || op->out[0]->type.dtype == LM_F64 || op->out[0]->type.dtype == LM_BOOL;
+}
+
+static void move_host_scalars(lm_elab *e, lm_func *rates, lm_func *update, lm_value *lr) {
+  lm_value *out[64];
+  lm_sym names[64];
+  uint32_t n = 0;
+  lm_value **map = LM_NEW_N(e->a, lm_value *, e->m->n_values + 64);
+  if (lr) out[n] = lr, names[n++] = LM_SYM(e->c, "lr");
+  for (lm_op *op = update->body->first, *next; op; op = next) {
+    next = op->next;
+    if (is_host(op)) {
+      unlink_op(op);
+      append_op(rates->body, op);
+    } else if (op->code == LM_OP_CAST && op->in[0]->type.dtype == LM_F64 && op->in[0]->type.rank == 0 && n < 64) {
+      names[n] = LM_SYM(e->c, lm_arena_printf(e->a, "rate.%u", n));
+      map[op->out[0]->id] = lm_arg_add(e->m, update->body, op->out[0]->type, names[n]);
+      out[n++] = op->in[0];
+    }
+  }
+  lm_func_substitute(update, map, e->m->n_values);
+  for (lm_op *op = update->body->first, *next; op; op = next) {
+    next = op->next;
+    if (op->code == LM_OP_CAST && op->out[0]->id < e->m->n_values && map[op->out[0]->id]) lm_op_remove(op);
+  }
+  lm_builder b = {.m = e->m, .at = rates->body};
+  lm_emit_op(&b, LM_OP_RETURN, out, n, NULL, NULL);
+  rates->out_names = LM_NEW_N(e->a, lm_sym, n + 1), rates->n_out = n;
+  memcpy(rates->out_names, names, sizeof *names * n);
+}
+
+// ---- @update
+static lm_value *arena_arg(lm_elab *e, lm_func *f, const el_axes *axes, lm_sym name) {
+  return lm_arg_add(e->m, f->body, el_ir_type(e, K_F32, axes), name);
+}
+
+static const ast_member *update_method(lm_elab *e, const ast_decl *d) {
+  for (uint32_t i = 0; i < d->members.n; i++) {
+    const ast_member *m = d->members.v[i];
+    if (m->kind != MB_METHOD || strcmp(m->names.v[0].text, "update")) continue;
+    for (uint32_t k = 0; k < m->sig.n_params; k++) {
+      const ast_type *t = m->sig.params[k].type;
+      if (t && t->n_dims) { el_err(e, t->loc, "E900", "an optimizer over whole parameters or matrices is not available yet"); return NULL; }
+    }
+    if (m->sig.n_params == 3 || m->sig.n_params == 2) return m;
+    el_err(e, m->loc, "E0B3", "update takes (p: f32, g: f32, k: f32)");
+    return NULL;
+  }
+  el_err(e, d->loc, "E0B3", "optimizer %s has no update(p: f32, g: f32, k: f32) -> f32", d->name.text);
+  return NULL;
+}
+
+static void collect_states(lm_elab *e, el_inst *inst, lm_lowered *out) {
+  for (uint32_t i = 0; i < inst->decl->members.n; i++) {
+    const ast_member *m = inst->decl->members.v[i];
+    if (m->kind != MB_STATE) continue;
+    if (m->type->n_dims) { el_err(e, m->type->loc, "E900", "a state of whole parameters is not available yet"); return; }
+    bool is_p = m->init->kind == EX_NAME && strcmp(m->init->text, "p") == 0;
+    el_val v = is_p ? el_whole(e, 0) : el_eval(e, m->init);
+    double value = 0;
+    if (!el_number_value(&v, &value) && v.k != V_ERROR) el_err(e, m->init->loc, "E0B4", "a state begins as a number or as p, got %s", el_show(e, &v));
+    lm_lowered_state *now = LM_NEW_N(e->a, lm_lowered_state, out->n_states + (int)m->names.n);
+    if (out->n_states) memcpy(now, out->states, sizeof *now * (size_t)out->n_states);
+    for (uint32_t k = 0; k < m->names.n; k++) now[out->n_states + (int)k] = (lm_lowered_state){m->names.v[k].text, is_p, value};
+    out->states = now, out->n_states += (int)m->names.n;
+  }
+}
+
+static el_val state_value(lm_elab *e, lm_sym name) {
+  for (el_bind *b = e->frame->names; b; b = b->up)
+    if (b->name == name) return b->val;
+  return el_error();
+}
+
+static lm_value *over_arena(lm_elab *e, el_val v, const el_axes *axes, lm_loc at) {
+  v = el_adapt(e, &v, K_F32, at);
+  if (v.k != V_TENSOR) return NULL;
+  if (v.kind != K_F32 || !el_axes_subset(&v.axes, axes)) return el_err(e, at, "E0B5", "expected f32, got %s", el_show(e, &v)), NULL;
+  lm_type t = el_ir_type(e, K_F32, axes);
+  return lm_type_equal(v.v->type, t) ? v.v : lm_emit_expand(&e->b, v.v, t);
+}
+
+static void make_norm(lm_elab *e, const el_axes *axes) {
+  lm_func *f = lm_func_add(e->m, LM_SYM(e->c, "norm"));
+  lm_value *g = arena_arg(e, f, axes, LM_SYM(e->c, "g"));
+  lm_builder b = {.m = e->m, .at = f->body};
+  lm_value *sum = lm_emit_reduce(&b, LM_OP_SUM, lm_emit2(&b, LM_OP_MUL, g, g), g->type.axis, 2);
+  lm_value *norm = lm_emit1(&b, LM_OP_SQRT, sum);
+  lm_emit_op(&b, LM_OP_RETURN, &norm, 1, NULL, NULL);
+  f->out_names = LM_NEW(e->a, lm_sym), f->out_names[0] = LM_SYM(e->c, "norm"), f->n_out = 1;
+}
+
+void lm_lower_optimizer(lm_elab *e, lm_recipe *r, lm_lowered *out) {
+  combos c = assign_groups(e, r, out);
+  ast_decl *d = r->optimizer.target.decl;
+  if (!d || d->kind != DC_OPTIMIZER || !check_args(e, r->optimizer.args, r->optimizer.n_args, d, 0)) return;
+  bool seen = false;
+  for (uint32_t i = 0; i < e->n_visited; i++) seen |= e->visited[i] == d;
+  if (!seen) LM_PUSH(e->a, e->visited, e->n_visited, e->cap_visited) = d;
+  const ast_member *m = update_method(e, d);
+  if (!m) return;
+  el_inst *inst = LM_NEW(e->a, el_inst);
+  *inst = (el_inst){.decl = d, .file = r->optimizer.target.file, .path = LM_SYM(e->c, "")};
+  el_ref self = {.inst = inst};
+  el_frame frame = {.file = inst->file, .self = &self, .real = K_REAL, .what = d->name.text};
+  e->frame = &frame, e->n_loops = 0, e->mode = EL_EVAL;
+  el_axes axes = {0}, blk = {0};
+  el_axis *b = el_axis_new(e, LM_SYM(e->c, "blk"), lm_size_number(e->a, lm_lowered_blocks(out)), 0);
+  el_axis *el = el_axis_new(e, LM_SYM(e->c, "el"), lm_size_number(e->a, LM_BLOCK), 0);
+  el_axes_push(e, &axes, b), el_axes_push(e, &axes, el), el_axes_push(e, &blk, b);
+  collect_states(e, inst, out);
+  make_norm(e, &axes);
+  lm_func *rates = lm_func_add(e->m, LM_SYM(e->c, "rates")), *update = lm_func_add(e->m, LM_SYM(e->c, "update"));
+  lm_value *step = lm_arg_add(e->m, rates->body, lm_type_make(LM_F64, NULL, 0), LM_SYM(e->c, "step"));
+  lm_value *run = lm_arg_add(e->m, rates->body, lm_type_make(LM_F64, NULL, 0), LM_SYM(e->c, "run"));
+  lm_value *p = arena_arg(e, update, &axes, LM_SYM(e->c, "p")), *g = arena_arg(e, update, &axes, LM_SYM(e->c, "g"));
+  e->b = (lm_builder){.m = e->m, .at = update->body, .loc = m->loc};
+  for (int i = 0; i < out->n_states; i++) {
+    el_val v = el_tensor(K_F32, &axes, arena_arg(e, update, &axes, out->states[i].name));
+    v.name = out->states[i].name;
+    el_bind_name(e, v.name, v, true);
+  }
+  lm_value *scale = lm_arg_add(e->m, update->body, lm_type_make(LM_F32, NULL, 0), LM_SYM(e->c, "grad_scale"));
+  lm_value *group = c.n > 1 ? lm_arg_add(e->m, update->body, el_ir_type(e, K_INT, &blk), LM_SYM(e->c, "group")) : NULL;
+  el_val rate = schedule(e, r, step, run);
+  if (rate.k == V_ERROR || !bind_hyperparameters(e, r, inst, &c, group, &blk, &rate)) return;
+  el_bind *lr_bind = inst->vals;
+  while (lr_bind && lr_bind->name != LM_SYM(e->c, "lr")) lr_bind = lr_bind->up;
+  el_val lr = lr_bind ? el_as_tensor(e, &lr_bind->val, m->loc) : el_error();
+  el_val args[3] = {el_tensor(K_F32, &axes, p), el_tensor(K_F32, &axes, lm_emit2(&e->b, LM_OP_MUL, g, scale)), host_scalar(step)};
+  for (uint32_t i = 0; i < m->sig.n_params; i++) el_bind_name(e, m->sig.params[i].name.text, args[i], false);
+  el_run(e, &m->body);
+  if (!frame.has_result || frame.result.k == V_ERROR) {
+    if (!frame.has_result) el_err(e, m->body.close, "E077", "%s.update returns nothing", d->name.text);
+    return;
+  }
+  lm_value **results = LM_NEW_N(e->a, lm_value *, out->n_states + 1);
+  lm_sym *names = LM_NEW_N(e->a, lm_sym, out->n_states + 1);
+  results[0] = over_arena(e, frame.result, &axes, frame.result.loc), names[0] = LM_SYM(e->c, "p");
+  for (int i = 0; i < out->n_states; i++) results[1 + i] = over_arena(e, state_value(e, out->states[i].name), &axes, m->loc), names[1 + i] = out->states[i].name;
+  for (int i = 0; i <= out->n_states; i++)
+    if (!results[i]) return;
+  lm_emit_op(&e->b, LM_OP_RETURN, results, (uint32_t)out->n_states + 1, NULL, NULL);
+  update->out_names = names, update->n_out = (uint32_t)out->n_states + 1;
+  bool lr_host = lr.k == V_TENSOR && lr.v && lr.v->type.dtype == LM_F64 && lr.v->type.rank == 0;
+  move_host_scalars(e, rates, update, lr_host ? lr.v : NULL);
+}
