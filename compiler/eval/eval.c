@@ -1,0 +1,253 @@
+// eval.c - the interpreter's environment, control flow and state.
+#include "compiler/eval/eval.h"
+#include <string.h>
+#include "compiler/eval/internal.h"
+
+// ---- tensors
+
+static lm_tensor tensor(lm_type t, int64_t n) { return (lm_tensor){t, n, lm_calloc((size_t)n, sizeof(double))}; }
+
+lm_tensor lm_eval_tensor(const lm_eval *e, lm_type type) {
+  int64_t n = 1;
+  for (int i = 0; i < type.rank; i++) n *= lm_eval_size(e, type.axis[i]);
+  return tensor(type, n);
+}
+
+void lm_tensor_free(lm_tensor *t) {
+  lm_free(t->v);
+  t->v = NULL;
+}
+
+static lm_tensor tensor_copy(const lm_tensor *t) {
+  lm_tensor c = tensor(t->type, t->n);
+  memcpy(c.v, t->v, (size_t)t->n * sizeof *c.v);
+  return c;
+}
+
+// ---- the environment
+
+lm_eval *lm_eval_create(lm_module *m) {
+  lm_eval *e = lm_alloc(sizeof *e);
+  e->m = m;
+  e->n_globals = m->n_globals;
+  e->global = lm_calloc(m->n_globals + 1, sizeof *e->global);
+  e->gradient = lm_calloc(m->n_globals + 1, sizeof *e->gradient);
+  for (uint32_t i = 0; i < m->n_globals; i++) {
+    lm_type t = m->globals[i].type;
+    e->global[i] = tensor(t, lm_type_elements(m, t));
+    if (m->globals[i].kind == LM_GLOBAL_PARAM) e->gradient[i] = tensor(t, lm_type_elements(m, t));
+  }
+  return e;
+}
+
+void lm_eval_destroy(lm_eval *e) {
+  for (uint32_t i = 0; i < e->n_globals; i++) {
+    lm_tensor_free(&e->global[i]);
+    lm_tensor_free(&e->gradient[i]);
+  }
+  lm_free(e->global);
+  lm_free(e->gradient);
+  lm_free(e);
+}
+
+void lm_eval_extent_set(lm_eval *e, int k, int64_t extent) { e->extent[k - 1] = extent; }
+void lm_eval_round_set(lm_eval *e, bool round) { e->round = round; }
+
+static uint32_t global_index(const lm_eval *e, const char *name) {
+  for (uint32_t i = 0; i < e->n_globals; i++)
+    if (!strcmp(e->m->globals[i].name, name)) return i;
+  LM_BUG("there is no global @%s", name);
+}
+
+lm_tensor *lm_eval_global(lm_eval *e, const char *name) { return &e->global[global_index(e, name)]; }
+lm_tensor *lm_eval_gradient(lm_eval *e, const char *name) { return &e->gradient[global_index(e, name)]; }
+
+static lm_tensor *of(lm_eval *e, const lm_value *v) { return &e->env[v->id]; }
+
+static float to_bf16(double x) {
+  float f = (float)x;
+  uint32_t bits;
+  memcpy(&bits, &f, sizeof bits);
+  if (f == f) bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
+  memcpy(&f, &bits, sizeof f);
+  return f;
+}
+
+static void round_to_type(lm_tensor *t) {
+  for (int64_t i = 0; i < t->n; i++)
+    t->v[i] = t->type.dtype == LM_F32 ? (double)(float)t->v[i] : t->type.dtype == LM_BF16 ? to_bf16(t->v[i]) : t->v[i];
+}
+
+// ---- places
+
+// first + step * i of index k of op along axis a; -1 after noting a failure.
+static int64_t place(lm_eval *e, const lm_op *op, const lm_value *index, const int64_t *imm, int64_t size) {
+  int64_t p = imm[0] + imm[1] * (int64_t)of(e, index)->v[0];
+  if (p >= 0 && p < size) return p;
+  if (!e->failed) e->failed = lm_fail(LM_BUG_STATUS, "%s: place %lld of %lld", lm_op_info_of(op)->name, (long long)p, (long long)size);
+  return -1;
+}
+
+// Where the part of a global that op's indices choose begins, in elements; -1 on failure.
+static int64_t part(lm_eval *e, const lm_op *op, const lm_global *g) {
+  int64_t at = 0;
+  for (int i = 0; i < g->n_stack; i++) {
+    int64_t p = place(e, op, op->in[i], &op->attr.imm[2 * i], lm_axis_size(e->m, g->type.axis[i]));
+    if (p < 0) return -1;
+    at = at * lm_axis_size(e->m, g->type.axis[i]) + p;
+  }
+  for (int i = g->n_stack; i < g->type.rank; i++) at *= lm_axis_size(e->m, g->type.axis[i]);
+  return at;
+}
+
+static lm_type part_type(const lm_global *g) { return lm_type_make(g->type.dtype, g->type.axis + g->n_stack, g->type.rank - g->n_stack); }
+
+static const lm_global *global_of(lm_eval *e, const lm_op *op, uint32_t *k) {
+  *k = global_index(e, op->attr.sym);
+  return &e->m->globals[*k];
+}
+
+// ---- operations with state
+
+static void eval_param(lm_eval *e, const lm_op *op) {
+  uint32_t k;
+  const lm_global *g = global_of(e, op, &k);
+  int64_t at = part(e, op, g);
+  lm_tensor *t = of(e, op->out[0]);
+  *t = lm_eval_tensor(e, op->out[0]->type);
+  if (at >= 0) memcpy(t->v, e->global[k].v + at, (size_t)t->n * sizeof *t->v);
+}
+
+static void eval_accum(lm_eval *e, const lm_op *op) {
+  uint32_t k;
+  const lm_global *g = global_of(e, op, &k);
+  int64_t at = part(e, op, g);
+  const lm_tensor *t = of(e, op->in[op->n_in - 1]);
+  for (int64_t i = 0; at >= 0 && i < t->n; i++) e->gradient[k].v[at + i] += t->v[i];
+}
+
+static void eval_append(lm_eval *e, const lm_op *op) {
+  uint32_t k;
+  const lm_global *g = global_of(e, op, &k);
+  int64_t base = part(e, op, g);
+  const lm_tensor *x = of(e, op->in[op->n_in - 1]);
+  lm_axis t = op->attr.axes[0], s = op->attr.to[0];
+  int64_t last = (int64_t)of(e, op->in[op->n_in - 2])->v[0] + lm_eval_size(e, t) - 1;
+  int64_t first = last < lm_axis_size(e->m, s) ? place(e, op, op->in[op->n_in - 2], (int64_t[]){0, 1}, lm_axis_size(e->m, s)) : -1;
+  if (first < 0 && !e->failed) e->failed = lm_fail(LM_BUG_STATUS, "append: cache @%s is full", g->name);
+  *of(e, op->out[0]) = lm_eval_tensor(e, op->out[0]->type);
+  if (e->failed) return;
+  lm_type whole = part_type(g);
+  nest in = nest_over(e, x->type.axis, x->type.rank), out = nest_over(e, whole.axis, whole.rank);
+  nest_operand_capacity(e, &in, 0, whole);
+  nest_operand(e, &in, 1, x->type);
+  nest line = nest_over(e, &s, 1);
+  nest_operand_capacity(e, &line, 0, whole);
+  in.step[0][lm_type_find(x->type, t)] = line.step[0][0];
+  in.start[0] = base + first * line.step[0][0];
+  lm_eval_copy(&in, e->global[k].v, x->v, false);
+  nest_operand(e, &out, 0, whole);
+  nest_operand_capacity(e, &out, 1, whole);
+  out.start[1] = base;
+  lm_eval_copy(&out, of(e, op->out[0])->v, e->global[k].v, false);
+}
+
+static void eval_at(lm_eval *e, const lm_op *op) {
+  const lm_tensor *x = of(e, op->in[0]);
+  lm_tensor *t = of(e, op->out[0]);
+  int64_t p = place(e, op, op->in[1], op->attr.imm, lm_eval_size(e, x->type.axis[0]));
+  *t = lm_eval_tensor(e, op->out[0]->type);
+  if (p >= 0) memcpy(t->v, x->v + p * t->n, (size_t)t->n * sizeof *t->v);
+}
+
+// ---- control
+
+static void eval_op(lm_eval *e, const lm_op *op);
+
+static const lm_op *run_region(lm_eval *e, const lm_region *r) {
+  for (const lm_op *op = r->first; op != r->last; op = op->next) eval_op(e, op);
+  return r->last;
+}
+
+static void forget(lm_eval *e, const lm_region *r) {
+  for (uint32_t i = 0; i < r->n_args; i++) lm_tensor_free(of(e, r->args[i]));
+  for (const lm_op *op = r->first; op; op = op->next)
+    for (uint32_t i = 0; i < op->n_out; i++) lm_tensor_free(of(e, op->out[i]));
+}
+
+static void eval_loop(lm_eval *e, const lm_op *op) {
+  lm_region *r = op->body;
+  for (uint32_t i = 0; i < op->n_out; i++)
+    *of(e, op->out[i]) = i < op->n_in ? tensor_copy(of(e, op->in[i])) : lm_eval_tensor(e, op->out[i]->type);
+  for (int64_t turn = 0; turn < op->attr.imm[0]; turn++) {
+    *of(e, r->args[0]) = tensor(r->args[0]->type, 1);
+    of(e, r->args[0])->v[0] = (double)turn;
+    for (uint32_t i = 0; i < op->n_in; i++) *of(e, r->args[i + 1]) = tensor_copy(of(e, op->out[i]));
+    const lm_op *yield = run_region(e, r);
+    for (uint32_t i = 0; i < op->n_out; i++) {
+      const lm_tensor *y = of(e, yield->in[i]);
+      memcpy(of(e, op->out[i])->v + (i < op->n_in ? 0 : turn * y->n), y->v, (size_t)y->n * sizeof *y->v);
+    }
+    forget(e, r);
+  }
+}
+
+static void eval_kernel(lm_eval *e, const lm_op *op) {
+  for (uint32_t i = 0; i < op->n_in; i++) *of(e, op->body->args[i]) = tensor_copy(of(e, op->in[i]));
+  const lm_op *yield = run_region(e, op->body);
+  for (uint32_t i = 0; i < op->n_out; i++) {
+    const lm_tensor *y = of(e, yield->in[i]);
+    lm_tensor *t = of(e, op->out[i]);
+    *t = lm_eval_tensor(e, op->out[i]->type);
+    nest n = nest_over(e, y->type.axis, y->type.rank);
+    nest_operand(e, &n, 0, t->type);
+    nest_operand(e, &n, 1, y->type);
+    lm_eval_copy(&n, t->v, y->v, true);
+  }
+  forget(e, op->body);
+}
+
+static void eval_call(lm_eval *e, const lm_op *op) {
+  const lm_func *f = lm_func_find(e->m, op->attr.sym);
+  for (uint32_t i = 0; i < op->n_in; i++) *of(e, f->body->args[i]) = tensor_copy(of(e, op->in[i]));
+  const lm_op *ret = run_region(e, f->body);
+  for (uint32_t i = 0; i < op->n_out; i++) *of(e, op->out[i]) = tensor_copy(of(e, ret->in[i]));
+  forget(e, f->body);
+}
+
+static void eval_math(lm_eval *e, const lm_op *op) {
+  lm_tensor few[4], *in = op->n_in <= 4 ? few : lm_calloc(op->n_in, sizeof *in), *out = of(e, op->out[0]);
+  for (uint32_t i = 0; i < op->n_in; i++) in[i] = *of(e, op->in[i]);
+  *out = lm_eval_tensor(e, op->out[0]->type);
+  lm_eval_math(e, op, in, out);
+  if (in != few) lm_free(in);
+}
+
+static void eval_op(lm_eval *e, const lm_op *op) {
+  switch (op->code) {
+    case LM_OP_LOOP: eval_loop(e, op); break;
+    case LM_OP_KERNEL: eval_kernel(e, op); break;
+    case LM_OP_CALL: eval_call(e, op); break;
+    case LM_OP_PARAM: eval_param(e, op); break;
+    case LM_OP_ACCUM: eval_accum(e, op); break;
+    case LM_OP_APPEND: eval_append(e, op); break;
+    case LM_OP_AT: eval_at(e, op); break;
+    default: eval_math(e, op); break;
+  }
+  for (uint32_t i = 0; e->round && i < op->n_out; i++) round_to_type(of(e, op->out[i]));
+}
+
+lm_status lm_eval_call(lm_eval *e, const lm_func *f, const lm_tensor *args, lm_tensor *out) {
+  e->env = lm_calloc((size_t)e->m->n_values + 1, sizeof *e->env);
+  for (uint32_t i = 0; i < f->body->n_args && !e->failed; i++) {
+    if (!lm_type_equal(args[i].type, f->body->args[i]->type)) e->failed = lm_fail(LM_BUG_STATUS, "argument %u of @%s has another type", i, f->name);
+    *of(e, f->body->args[i]) = tensor_copy(&args[i]);
+  }
+  if (!e->failed) run_region(e, f->body);
+  for (uint32_t i = 0; i < f->n_out && !e->failed; i++) out[i] = tensor_copy(of(e, f->body->last->in[i]));
+  forget(e, f->body);
+  lm_free(e->env);
+  lm_status s = e->failed;
+  e->failed = NULL;
+  return s;
+}

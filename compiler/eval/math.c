@@ -1,0 +1,251 @@
+// math.c - the meaning of every operation that computes a result from whole operands.
+#include <math.h>
+#include <string.h>
+#include "compiler/eval/internal.h"
+#include "runtime/base/philox.h"
+
+typedef struct run { const lm_op *op; const lm_eval *e; const double *in[3]; double *out; int64_t size, stride; double *best; } run;
+
+// ---- elementwise
+
+static double unary(lm_opcode code, double x) {
+  switch (code) {
+    case LM_OP_NEG: return -x;
+    case LM_OP_EXP: return exp(x);
+    case LM_OP_LOG: return log(x);
+    case LM_OP_SQRT: return sqrt(x);
+    case LM_OP_RSQRT: return 1 / sqrt(x);
+    case LM_OP_SIN: return sin(x);
+    case LM_OP_COS: return cos(x);
+    case LM_OP_TANH: return tanh(x);
+    case LM_OP_ERF: return erf(x);
+    case LM_OP_NOT: return !x;
+    default: return x;
+  }
+}
+
+static double binary(lm_opcode code, double x, double y, bool whole) {
+  switch (code) {
+    case LM_OP_ADD: return x + y;
+    case LM_OP_SUB: return x - y;
+    case LM_OP_MUL: return x * y;
+    case LM_OP_DIV: return x / y;
+    case LM_OP_POW: return pow(x, y);
+    case LM_OP_IDIV: return y ? floor(x / y) : 0;
+    case LM_OP_MOD: return whole && !y ? 0 : x - y * floor(x / y);
+    case LM_OP_EQ: return x == y;
+    case LM_OP_NE: return x != y;
+    case LM_OP_LT: return x < y;
+    case LM_OP_LE: return x <= y;
+    case LM_OP_GT: return x > y;
+    case LM_OP_GE: return x >= y;
+    case LM_OP_AND: return x && y;
+    case LM_OP_OR: return x || y;
+    default: return x;
+  }
+}
+
+static double wrap32(double x) { return x >= INT32_MIN && x <= INT32_MAX ? x : (double)(int32_t)(uint32_t)(int64_t)fmod(x, 0x1p32); }
+
+static double to_int(double x) { return x != x ? 0 : fmin(fmax(trunc(x), INT32_MIN), INT32_MAX); }
+
+double lm_eval_scalar(const lm_op *op, const double *in) {
+  lm_dtype from = op->n_in ? op->in[0]->type.dtype : LM_F64, to = op->out[0]->type.dtype;
+  if (op->code == LM_OP_CAST) return to == LM_INT ? to_int(in[0]) : to == LM_BOOL ? in[0] != 0 : in[0];
+  if (op->code == LM_OP_SELECT) return in[0] ? in[1] : in[2];
+  double z = op->n_in == 1 ? unary(op->code, in[0]) : binary(op->code, in[0], in[1], from == LM_INT);
+  return from == LM_INT ? wrap32(z) : z;
+}
+
+static void scalar_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
+  const run *r = user;
+  double in[3] = {0};
+  for (int64_t i = 0; i < n; i++) {
+    for (uint32_t k = 0; k < r->op->n_in; k++) in[k] = r->in[k][at[k + 1] + i * step[k + 1]];
+    r->out[at[0] + i * step[0]] = lm_eval_scalar(r->op, in);
+  }
+}
+
+static void number_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
+  const run *r = user;
+  for (int64_t i = 0; i < n; i++) r->out[at[0] + i * step[0]] = r->op->code == LM_OP_IOTA ? (double)i : r->op->attr.num;
+}
+
+static void elementwise(const lm_eval *e, run *r, nest_inner *inner) {
+  const lm_op *op = r->op;
+  lm_type t = op->out[0]->type;
+  nest n = nest_over(e, t.axis, t.rank);
+  nest_operand(e, &n, 0, t);
+  for (uint32_t i = 0; i < op->n_in; i++) nest_operand(e, &n, (int)i + 1, op->in[i]->type);
+  nest_run(&n, inner, r);
+}
+
+// ---- random numbers: operand 1 of the nest is the element's number at capacity
+
+static void rng_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
+  const run *r = user;
+  lm_philox_key2 key = lm_philox_key((uint64_t)r->op->attr.imm[0], (uint64_t)r->op->attr.imm[1]);
+  uint32_t turn = (uint32_t)(int64_t)r->in[0][0], layer = (uint32_t)(int64_t)r->in[2][0];
+  for (int64_t i = 0; i < n; i++) {
+    uint64_t element = (uint64_t)(at[1] + i * step[1]), block = element / 4;
+    lm_philox4 w = lm_philox((lm_philox4){{(uint32_t)block, (uint32_t)(block >> 32), layer, turn}}, key);
+    r->out[at[0] + i * step[0]] = lm_philox_unit(w.v[element % 4]);
+  }
+}
+
+static void rng(const lm_eval *e, run *r) {
+  lm_type t = r->op->out[0]->type;
+  nest n = nest_over(e, t.axis, t.rank);
+  nest_operand(e, &n, 0, t);
+  nest_operand_capacity(e, &n, 1, t);
+  if (t.rank) n.start[1] = (int64_t)r->in[1][0] * n.step[1][0];
+  nest_run(&n, rng_inner, r);
+}
+
+// ---- reductions
+
+static void sum_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
+  const run *r = user;
+  for (int64_t i = 0; i < n; i++) r->out[at[0] + i * step[0]] += r->in[0][at[1] + i * step[1]];
+}
+
+static void max_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
+  const run *r = user;
+  for (int64_t i = 0; i < n; i++) {
+    double x = r->in[0][at[1] + i * step[1]], *m = &r->out[at[0] + i * step[0]];
+    if (x > *m || x != x) *m = x;
+  }
+}
+
+// Operand 2 of the nest is the row-major place over the axes.
+static void argmax_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
+  const run *r = user;
+  for (int64_t i = 0; i < n; i++) {
+    double x = r->in[0][at[1] + i * step[1]];
+    int64_t to = at[0] + i * step[0];
+    if (x <= r->best[to]) continue;
+    r->best[to] = x;
+    r->out[to] = (double)(at[2] + i * step[2]);
+  }
+}
+
+static void dot_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
+  const run *r = user;
+  const double *x = r->in[0] + at[1], *w = r->in[1] + at[2];
+  double *z = r->out + at[0];
+  for (int64_t i = 0; i < n; i++) z[i * step[0]] += x[i * step[1]] * w[i * step[2]];
+}
+
+// Over the result's axes but the last, the axes summed over, then the last: inner loops run along rows.
+static nest reduction(const lm_eval *e, const lm_op *op) {
+  lm_type t = op->out[0]->type;
+  nest n = nest_over(e, t.axis, t.rank ? t.rank - 1 : 0);
+  for (int i = 0; i < op->attr.n_axes; i++) nest_add(e, &n, op->attr.axes[i]);
+  if (t.rank) nest_add(e, &n, t.axis[t.rank - 1]);
+  nest_operand(e, &n, 0, t);
+  for (uint32_t i = 0; i < op->n_in; i++) nest_operand(e, &n, (int)i + 1, op->in[i]->type);
+  return n;
+}
+
+static void fill(lm_tensor *t, double v) {
+  for (int64_t i = 0; i < t->n; i++) t->v[i] = v;
+}
+
+static void argmax(const lm_eval *e, run *r, lm_tensor *out) {
+  nest n = reduction(e, r->op);
+  lm_tensor best = {.n = out->n, .v = lm_calloc((size_t)out->n, sizeof(double))};
+  nest_operand(e, &n, 2, lm_type_make(LM_INT, r->op->attr.axes, r->op->attr.n_axes));
+  fill(&best, -INFINITY);
+  r->best = best.v;
+  nest_run(&n, argmax_inner, r);
+  lm_free(best.v);
+}
+
+// ---- movements: a copy between strides
+
+static void move(const lm_eval *e, run *r, lm_type from, lm_type to, bool out_is_wide) {
+  const lm_attr *a = &r->op->attr;
+  lm_axis wide = out_is_wide ? a->to[0] : a->axes[0], narrow = out_is_wide ? a->axes[0] : a->to[0];
+  int k = out_is_wide ? 0 : 1;                          // the operand that has the wide axis
+  lm_type t = out_is_wide ? from : to;
+  int64_t stride = stride_of(e, out_is_wide ? to : from, wide);
+  nest n = nest_over(e, t.axis, t.rank);
+  nest_operand(e, &n, 0, to);
+  nest_operand(e, &n, 1, from);
+  n.start[k] = a->imm[0] * stride;
+  for (int i = 0; i < n.rank; i++)
+    if (n.axis[i] == narrow && narrow) n.step[k][i] = a->imm[1] * stride;
+  lm_eval_copy(&n, r->out, r->in[0], false);
+}
+
+static void concat(const lm_eval *e, run *r, const lm_tensor *in) {
+  const lm_attr *a = &r->op->attr;
+  lm_type to = r->op->out[0]->type;
+  int64_t first = 0, stride = stride_of(e, to, a->to[0]);
+  for (uint32_t i = 0; i < r->op->n_in; i++) {
+    nest n = nest_over(e, in[i].type.axis, in[i].type.rank);
+    nest_operand(e, &n, 0, to);
+    nest_operand(e, &n, 1, in[i].type);
+    n.start[0] = first * stride;
+    n.step[0][lm_type_find(in[i].type, a->axes[i])] = stride;
+    lm_eval_copy(&n, r->out, in[i].v, false);
+    first += lm_axis_size(e->m, a->axes[i]);
+  }
+}
+
+static void same_order(run *r, const lm_tensor *in) { memcpy(r->out, in->v, (size_t)in->n * sizeof *r->out); }
+
+// ---- gather: operand 0 the result (or the updates), 1 the index, 2 the table
+
+static void gather_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
+  const run *r = user;
+  for (int64_t i = 0; i < n; i++) {
+    int64_t k = (int64_t)fmin(fmax(r->in[1][at[1] + i * step[1]], 0), (double)(r->size - 1));
+    r->out[at[0] + i * step[0]] = r->in[0][at[2] + i * step[2] + k * r->stride];
+  }
+}
+
+static void scatter_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
+  const run *r = user;
+  for (int64_t i = 0; i < n; i++) {
+    int64_t k = (int64_t)r->in[1][at[1] + i * step[1]];
+    if (k >= 0 && k < r->size) r->out[at[2] + i * step[2] + k * r->stride] += r->in[0][at[0] + i * step[0]];
+  }
+}
+
+static void gather(const lm_eval *e, run *r, lm_type rows, lm_type table, nest_inner *inner) {
+  nest n = nest_over(e, rows.axis, rows.rank);
+  nest_operand(e, &n, 0, rows);
+  nest_operand(e, &n, 1, r->op->in[1]->type);
+  nest_operand(e, &n, 2, table);
+  r->size = lm_eval_size(e, r->op->attr.axes[0]);
+  r->stride = stride_of(e, table, r->op->attr.axes[0]);
+  nest_run(&n, inner, r);
+}
+
+// ---- all of them
+
+static void reduce(const lm_eval *e, run *r, nest_inner *inner) {
+  nest n = reduction(e, r->op);
+  nest_run(&n, inner, r);
+}
+
+void lm_eval_math(lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *out) {
+  run r = {.op = op, .e = e, .out = out->v};
+  for (uint32_t i = 0; i < op->n_in && i < 3; i++) r.in[i] = in[i].v;
+  switch (op->code) {
+    case LM_OP_CONST: case LM_OP_IOTA: elementwise(e, &r, number_inner); break;
+    case LM_OP_RNG: rng(e, &r); break;
+    case LM_OP_VIEW: case LM_OP_RENAME: case LM_OP_HISTORY: same_order(&r, in); break;
+    case LM_OP_SLICE: move(e, &r, in->type, out->type, false); break;
+    case LM_OP_PAD: move(e, &r, in->type, out->type, true); break;
+    case LM_OP_CONCAT: concat(e, &r, in); break;
+    case LM_OP_SUM: reduce(e, &r, sum_inner); break;
+    case LM_OP_MAX: fill(out, -INFINITY); reduce(e, &r, max_inner); break;
+    case LM_OP_ARGMAX: argmax(e, &r, out); break;
+    case LM_OP_DOT: reduce(e, &r, dot_inner); break;
+    case LM_OP_GATHER: gather(e, &r, out->type, in->type, gather_inner); break;
+    case LM_OP_SCATTER: gather(e, &r, in->type, out->type, scatter_inner); break;
+    default: elementwise(e, &r, scalar_inner); break;
+  }
+}

@@ -1,0 +1,99 @@
+// grad_loop.c - the derivative of a loop: the reversed loop.
+//
+// before: %y = loop 24 over(l) %i carry(%x = %x0) { %w = param @w[%i]   %x2 = f(%x, %w, %t)   yield %x2 }     %t of outside
+// after:  %y, %xs = loop 24 over(l) %i carry(%x = %x0) { …   yield %x2, %x }                                  %x stashed
+//         %gx0, %gt = loop 24 %j carry(%g = %gy, %a = 0) {
+//           %x = at %xs, %j [23, -1]   %w = param @w[%j * -1 + 23]
+//           accum @w[%j * -1 + 23], ∂f/∂w   yield ∂f/∂x, %a + ∂f/∂t }
+//
+// Carried: the cotangents of the carried values that depend on parameters, then of the captured outer values, which start
+// from zero and are added to. A parameter read outside the loop needs no such carry: its gradient is accumulated inside.
+#include "compiler/passes/grad.h"
+
+static lm_value *zeros(lm_builder *b, lm_type t) { return lm_emit_const(b, t, 0); }
+
+// Which carried values have a cotangent: their numbers, and where the reversed loop starts from.
+static uint32_t starts(gradient *g, lm_op *loop, uint32_t *which, lm_value **start) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < loop->n_in; i++) {
+    if (!lm_gradient_wants(&g->base, loop->body->args[i + 1])) continue;
+    lm_value *c = lm_gradient_cotangent(&g->base, loop->out[i]);
+    which[n] = i;
+    start[n++] = c ? c : zeros(g->base.b, loop->out[i]->type);
+  }
+  return n;
+}
+
+// Cotangents of stacked results reach the values that the body yields, turn by turn.
+static void seed(gradient *g, frame *f, lm_value *const *stacked, const uint32_t *which, uint32_t n) {
+  const lm_op *loop = f->loop, *yield = loop->body->last;
+  lm_value **args = f->reversed->body->args;
+  for (uint32_t i = 0; i < n; i++) lm_gradient_add(&g->base, yield->in[which[i]], args[i + 1]);
+  for (uint32_t i = loop->n_in; i < loop->n_out; i++) {
+    if (!stacked[i]) continue;
+    lm_attr a = {.imm = {loop->attr.imm[0] - 1, -1}, .n_imm = 2};
+    lm_value *c = lm_emit(&f->b, LM_OP_AT, (lm_value *[]){stacked[i], args[0]}, 2, &a, NULL);
+    lm_gradient_add(&g->base, yield->in[i], c);
+  }
+}
+
+static void carry_add(gradient *g, lm_op *loop, lm_value *init) {
+  lm_value **in = LM_NEW_N(g->m->arena, lm_value *, loop->n_in + 1);
+  for (uint32_t i = 0; i < loop->n_in; i++) in[i] = loop->in[i];
+  in[loop->n_in++] = init;
+  loop->in = in;
+  lm_arg_add(g->m, loop->body, init->type, init->name);
+}
+
+// Cotangents of outer values: accumulated if they are parameters, else carried. Entries of `captured` that are carried
+// move to its front; returns their number.
+static uint32_t carry_captured(gradient *g, frame *f, lm_value **next, uint32_t n) {
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < f->n_captured; i++) {
+    lm_value *v = f->captured[i];
+    if (lm_op_is(v, LM_OP_PARAM)) {
+      lm_op_info_of(v->def)->vjp(&g->base, v->def);
+      continue;
+    }
+    lm_value *c = lm_gradient_cotangent(&g->base, v);
+    carry_add(g, f->reversed, zeros(&f->outer->b, v->type));
+    next[n + kept] = lm_emit2(&f->b, LM_OP_ADD, f->reversed->body->args[n + kept + 1], c);
+    f->captured[kept++] = v;
+  }
+  return kept;
+}
+
+static lm_value **stacked_cotangents(gradient *g, const lm_op *loop) {
+  lm_value **out = LM_NEW_N(g->m->arena, lm_value *, loop->n_out + 1);
+  for (uint32_t i = loop->n_in; i < loop->n_out; i++) out[i] = lm_gradient_cotangent(&g->base, loop->out[i]);
+  return out;
+}
+
+// The stacked results are counted before the body is reversed, which adds stashes to them.
+void lm_gradient_reverse_loop(lm_grad *base, lm_op *loop) {
+  gradient *g = (gradient *)base;
+  frame *outer = g->at, f = {.forward = loop->body, .loop = loop};
+  lm_builder after = outer->b;
+  uint32_t *which = LM_NEW_N(g->m->arena, uint32_t, loop->n_in + 1);
+  lm_value **start = LM_NEW_N(g->m->arena, lm_value *, loop->n_in + 1), **stacked = stacked_cotangents(g, loop);
+  uint32_t n = starts(g, loop, which, start);
+  f.b = outer->b;
+  f.reversed = lm_loop_begin(&f.b, loop->attr.imm[0], 0, start, n);
+  outer->b.before = f.reversed;                               // what the body needs of outer regions goes in front
+
+  lm_gradient_enter(g, &f);
+  seed(g, &f, stacked, which, n);
+  lm_gradient_reverse(g);
+  lm_value **next = LM_NEW_N(g->m->arena, lm_value *, n + f.n_captured + 1);
+  for (uint32_t i = 0; i < n; i++) {
+    lm_value *c = lm_gradient_cotangent(base, loop->body->args[which[i] + 1]);
+    next[i] = c ? c : zeros(&f.b, loop->in[which[i]]->type);
+  }
+  uint32_t carried = carry_captured(g, &f, next, n);
+  lm_loop_end(&f.b, f.reversed, next, n + carried, NULL, 0);
+  lm_gradient_leave(g);
+
+  outer->b.before = after.before;
+  for (uint32_t i = 0; i < n; i++) lm_gradient_add(base, loop->in[which[i]], f.reversed->out[i]);
+  for (uint32_t i = 0; i < carried; i++) lm_gradient_add(base, f.captured[i], f.reversed->out[n + i]);
+}

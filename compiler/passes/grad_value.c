@@ -1,0 +1,121 @@
+// grad_value.c - forward values for the backward code: themselves, stashed, or computed again.
+//
+// Outside of loops a forward value is simply used. The reversed loop can't see into the forward one: of its values, those
+// that are dear to compute are stashed - stacked by the forward loop, read at their turn by the reversed one - and the
+// others are computed again from these, once for each frame and only if a rule asks.
+#include <string.h>
+#include "compiler/passes/grad.h"
+
+static double elements(const lm_module *m, lm_type t) { return (double)lm_type_elements(m, t); }
+
+// A product of two tensors that share axes and whose result is larger than both together, as attention's scores are:
+// computing it again costs less than writing it and reading it back.
+static bool outer_product(const lm_module *m, const lm_op *op) {
+  lm_type x = op->in[0]->type, w = op->in[1]->type;
+  int shared = 0;
+  for (int i = 0; i < x.rank; i++) shared += lm_type_find(w, x.axis[i]) >= 0;
+  return shared > op->attr.n_axes && elements(m, op->out[0]->type) > elements(m, x) + elements(m, w);
+}
+
+// The policy. Stashed: products but outer ones, reductions, gathers and scatters of floats, loops. Computed again:
+// everything elementwise, movements, parameters, constants, and random numbers, which are functions of their place.
+// Carried values are stashed too (see owned_value).
+static bool keeps(const lm_module *m, const lm_op *op) {
+  switch (op->code) {
+    case LM_OP_DOT: return !outer_product(m, op);
+    case LM_OP_SUM: case LM_OP_MAX: case LM_OP_ARGMAX: case LM_OP_LOOP: case LM_OP_SCATTER: return true;
+    case LM_OP_GATHER: return lm_dtype_is_float(op->out[0]->type.dtype);
+    default: return false;
+  }
+}
+
+// The value under names that do not meet the loop's axis, in front of the forward loop's yield.
+static lm_value *renamed(lm_module *m, lm_op *loop, lm_value *v, lm_axis from, lm_axis to) {
+  lm_builder b = {m, loop->body, loop->body->last, loop->loc};
+  lm_attr a = {.axes = {from}, .n_axes = 1, .to = {to}, .n_to = 1};
+  return lm_emit(&b, LM_OP_RENAME, &v, 1, &a, NULL);
+}
+
+static lm_value *stash(gradient *g, frame *f, lm_value *v) {
+  lm_axis axis = f->loop->attr.n_axes ? f->loop->attr.axes[0] : 0, other = 0;
+  lm_value *kept = v;
+  if (axis && lm_type_find(v->type, axis) >= 0) {
+    other = lm_axis_add(g->m, g->m->axes[axis].name, lm_axis_size(g->m, axis), g->m->axes[axis].dyn);
+    kept = renamed(g->m, f->loop, v, axis, other);
+  }
+  lm_value *stacked = lm_loop_stack(g->m, f->loop, kept);
+  frame *inner = g->at;
+  g->at = f->outer;
+  stacked = lm_gradient_value(&g->base, stacked);
+  g->at = inner;
+  lm_attr a = {.imm = {f->loop->attr.imm[0] - 1, -1}, .n_imm = 2};
+  lm_value *here = lm_emit(&f->b, LM_OP_AT, (lm_value *[]){stacked, f->reversed->body->args[0]}, 2, &a, NULL);
+  here->name = v->name;
+  if (!other) return here;
+  lm_attr back = {.axes = {other}, .n_axes = 1, .to = {axis}, .n_to = 1};
+  return lm_emit(&f->b, LM_OP_RENAME, &here, 1, &back, NULL);
+}
+
+// count - 1 - turn
+static lm_value *forward_index(frame *f) {
+  lm_type t = lm_type_make(LM_INT, NULL, 0);
+  lm_value *last = lm_emit_const(&f->b, t, (double)(f->loop->attr.imm[0] - 1));
+  return lm_emit2(&f->b, LM_OP_SUB, last, f->reversed->body->args[0]);
+}
+
+static frame *owner(gradient *g, const lm_value *v) {
+  frame *f = g->at;
+  while (f && f->forward != v->region) f = f->outer;
+  if (!f) LM_BUG("value %u belongs to no region that is being reversed", v->id);
+  return f;
+}
+
+static bool is_index(const frame *f, const lm_value *v) { return f->loop && v == f->forward->args[0]; }
+
+static lm_value *again(gradient *g, frame *f, lm_op *op) {
+  frame *inner = g->at;
+  lm_value **in = LM_NEW_N(g->m->arena, lm_value *, op->n_in + 1);
+  lm_attr a = op->attr;
+  g->at = f;
+  uint32_t indexed = op->code == LM_OP_PARAM ? op->n_in : 0;
+  if (indexed) lm_gradient_indices(&g->base, op, indexed, in, &a);
+  for (uint32_t i = indexed; i < op->n_in; i++) in[i] = lm_gradient_value(&g->base, op->in[i]);
+  g->at = inner;
+  lm_loc at = f->b.loc;
+  f->b.loc = op->loc;
+  lm_value *v = lm_emit(&f->b, op->code, in, op->n_in, &a, &op->out[0]->type);
+  v->name = op->out[0]->name;
+  f->b.loc = at;
+  return v;
+}
+
+// A value of the forward loop of f.
+static lm_value *owned_value(gradient *g, frame *f, lm_value *v) {
+  if (is_index(f, v)) return forward_index(f);
+  return !v->def || keeps(g->m, v->def) ? stash(g, f, v) : again(g, f, v->def);
+}
+
+lm_value *lm_gradient_value(lm_grad *base, lm_value *v) {
+  gradient *g = (gradient *)base;
+  frame *f = owner(g, v);
+  if (!f->loop) return v;
+  lm_value *here = lm_idmap_get(&f->memo, v);
+  if (here) return here;
+  here = owned_value(g, f, v);
+  lm_idmap_set(&f->memo, v, here);
+  return here;
+}
+
+// The forward loop's index is count - 1 - turn: its place is first + step * (count - 1), minus step * turn.
+void lm_gradient_indices(lm_grad *base, const lm_op *op, uint32_t n, lm_value **out, lm_attr *attr) {
+  gradient *g = (gradient *)base;
+  for (uint32_t i = 0; i < n; i++) {
+    frame *f = owner(g, op->in[i]);
+    int64_t first = op->attr.imm[2 * i], step = op->attr.imm[2 * i + 1];
+    bool index = is_index(f, op->in[i]);
+    out[i] = index ? f->reversed->body->args[0] : lm_gradient_value(base, op->in[i]);
+    attr->imm[2 * i] = index ? first + step * (f->loop->attr.imm[0] - 1) : first;
+    attr->imm[2 * i + 1] = index ? -step : step;
+  }
+  attr->n_imm = (uint8_t)(2 * n);
+}

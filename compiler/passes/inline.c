@@ -1,0 +1,80 @@
+// inline.c - calls become the bodies of the functions they call.
+//
+// before: %y = call @rmsnorm %x, %w : f32[b, t, d]
+// after:  %sq = mul %x, %x … %y = mul %xn, %w            the operations of @rmsnorm, on %x and %w
+//
+// Functions that were called are gone afterwards. Declines: functions that call each other in a circle are an error.
+// Cost: the module grows by the size of a body for each call.
+#include "compiler/passes/pass.h"
+#include "compiler/passes/rewrite.h"
+
+typedef enum { FRESH, ACTIVE, DONE } visit;
+typedef struct inliner { lm_module *m; lm_func **funcs; visit *state; bool *called; uint32_t n; bool ok; } inliner;
+
+static uint32_t index_of(const inliner *x, const char *name) {
+  lm_func *f = lm_func_find(x->m, name);
+  for (uint32_t i = 0; i < x->n; i++)
+    if (x->funcs[i] == f) return i;
+  LM_BUG("call of @%s, which is no function", name);
+}
+
+// Puts the callee's operations in front of the call; map: what stands for the call's results.
+static void expand_call(lm_op *call, const lm_func *callee, lm_idmap *map) {
+  lm_module *m = callee->module;
+  lm_builder b = {m, call->parent, call, call->loc};
+  lm_value **copy = lm_calloc(m->n_values, sizeof *copy);
+  for (uint32_t i = 0; i < call->n_in; i++) copy[callee->body->args[i]->id] = call->in[i];
+  const lm_op *end = callee->body->last;
+  uint32_t n_values = m->n_values;
+  for (const lm_op *op = callee->body->first; op != end; op = op->next) lm_op_clone(&b, op, copy);
+  for (uint32_t i = 0; i < call->n_out; i++) {
+    lm_value *result = end->in[i];
+    lm_value *here = result->id < n_values && copy[result->id] ? copy[result->id] : result;
+    if (call->out[i]->name && here->def) here->name = call->out[i]->name;
+    lm_idmap_set(map, call->out[i], here);
+  }
+  lm_free(copy);
+  lm_op_remove(call);
+}
+
+static void visit_func(inliner *x, uint32_t k);
+
+static void visit_region(inliner *x, lm_region *r, lm_idmap *map) {
+  for (lm_op *op = r->first, *next; op; op = next) {
+    next = op->next;
+    for (uint32_t i = 0; i < op->n_in; i++)
+      while (lm_idmap_get(map, op->in[i])) op->in[i] = lm_idmap_get(map, op->in[i]);
+    if (op->body) visit_region(x, op->body, map);
+    if (op->code != LM_OP_CALL) continue;
+    uint32_t k = index_of(x, op->attr.sym);
+    x->called[k] = true;
+    if (x->state[k] == ACTIVE) lm_error(x->m->ctx, op->loc, "E901", "@%s calls itself", op->attr.sym);
+    x->ok &= x->state[k] != ACTIVE;
+    if (!x->ok) return;
+    visit_func(x, k);
+    if (x->ok) expand_call(op, x->funcs[k], map);
+  }
+}
+
+static void visit_func(inliner *x, uint32_t k) {
+  if (x->state[k] == DONE) return;
+  lm_idmap map = {0};
+  x->state[k] = ACTIVE;
+  visit_region(x, x->funcs[k]->body, &map);
+  x->state[k] = DONE;
+  lm_idmap_free(&map);
+}
+
+bool lm_pass_inline(lm_module *m, const lm_pass_env *env) {
+  inliner x = {.m = m, .ok = true};
+  for (lm_func *f = m->funcs; f; f = f->next) x.n++;
+  x.funcs = LM_NEW_N(m->arena, lm_func *, x.n + 1);
+  x.state = LM_NEW_N(m->arena, visit, x.n + 1);
+  x.called = LM_NEW_N(m->arena, bool, x.n + 1);
+  uint32_t n = 0;
+  for (lm_func *f = m->funcs; f; f = f->next) x.funcs[n++] = f;
+  for (uint32_t i = 0; i < n && x.ok; i++) visit_func(&x, i);
+  for (uint32_t i = 0; i < n && x.ok; i++)
+    if (x.called[i]) lm_func_remove(m, x.funcs[i]);
+  return x.ok;
+}

@@ -1,0 +1,39 @@
+// pass.h - passes over a module, and the runner that verifies and dumps between them.
+#ifndef LM_PASS_H
+#define LM_PASS_H
+#include "compiler/ir/ir.h"
+
+typedef struct lm_pass_env {
+  const void *target;                                         // what `lmc` knows of the target, for passes that need it
+  const char *const *disabled; int n_disabled;                // names of passes that the pipeline leaves out
+  // Called by the runner around each pass; NULL: nobody looks.
+  void (*watch)(void *user, const char *pass, bool after, const lm_module *m);
+  void *user;
+} lm_pass_env;
+
+// Changes m. False: errors about the user's program were added to m->ctx; m is then of no further use.
+typedef bool lm_pass_fn(lm_module *m, const lm_pass_env *env);
+
+typedef struct lm_pass {
+  const char *name, *summary;
+  lm_stage before, after;                                     // LM_STAGES: any, and unchanged
+  lm_pass_fn *run;
+} lm_pass;
+
+#define PASS(NAME, SUMMARY, BEFORE, AFTER, FN) lm_pass_fn FN;
+#include "compiler/passes/passes.def"
+#undef PASS
+
+extern const lm_pass lm_passes[];
+extern const int lm_n_passes;
+extern const char *const lm_pipeline[];                       // from graph to kernel in order, NULL at the end
+const lm_pass *lm_pass_find(const char *name);                // NULL if there is none
+
+// Runs one pass and verifies its result: a module that does not verify is an LM_BUG that names the pass.
+bool lm_pass_run(lm_module *m, const lm_pass *pass, const lm_pass_env *env);
+// Runs the passes of a comma-separated list. A name that is none, or a pass that does not fit the stage, is a status.
+// *out_ok: false if a pass reported errors.
+lm_status lm_pass_run_list(lm_module *m, const char *names, const lm_pass_env *env, bool *out_ok);
+// Runs lm_pipeline as far as it goes to `stage`.
+bool lm_pipeline_run(lm_module *m, lm_stage stage, const lm_pass_env *env);
+#endif

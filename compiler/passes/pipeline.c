@@ -1,0 +1,79 @@
+// pipeline.c - the table of passes, their order, and the runner.
+#include <string.h>
+#include "compiler/passes/pass.h"
+
+const lm_pass lm_passes[] = {
+#define PASS(NAME, SUMMARY, BEFORE, AFTER, FN) {NAME, SUMMARY, BEFORE, AFTER, FN},
+#include "compiler/passes/passes.def"
+#undef PASS
+};
+const int lm_n_passes = LM_COUNT(lm_passes);
+
+// Cleaning before the derivative keeps what it stashes small; cleaning after removes what it made twice.
+const char *const lm_pipeline[] = {
+  "inline", "simplify", "cse", "licm", "dce",
+  "grad", "simplify", "cse", "licm", "dce",
+  NULL,
+};
+
+const lm_pass *lm_pass_find(const char *name) {
+  for (int i = 0; i < lm_n_passes; i++)
+    if (!strcmp(lm_passes[i].name, name)) return &lm_passes[i];
+  return NULL;
+}
+
+static void verify_after(const lm_module *m, const lm_pass *pass) {
+  lm_buf why = {0};
+  if (!lm_module_verify(m, &why)) LM_BUG("after pass %s:\n%s", pass->name, why.p);
+  lm_buf_free(&why);
+}
+
+bool lm_pass_run(lm_module *m, const lm_pass *pass, const lm_pass_env *env) {
+  if (env->watch) env->watch(env->user, pass->name, false, m);
+  if (!pass->run(m, env)) return false;
+  if (pass->after != LM_STAGES && m->stage != pass->after) LM_BUG("pass %s left stage %d", pass->name, m->stage);
+  verify_after(m, pass);
+  if (env->watch) env->watch(env->user, pass->name, true, m);
+  return true;
+}
+
+static bool fits(const lm_module *m, const lm_pass *pass) { return pass->before == LM_STAGES || pass->before == m->stage; }
+
+static lm_status run_named(lm_module *m, const char *name, size_t n, const lm_pass_env *env, bool *out_ok) {
+  char text[64];
+  if (n >= sizeof text) return lm_fail(LM_USER, "there is no pass %.*s", (int)(n < 200 ? n : 200), name);
+  memcpy(text, name, n);
+  text[n] = 0;
+  const lm_pass *pass = lm_pass_find(text);
+  if (!pass) return lm_fail(LM_USER, "there is no pass %s", text);
+  if (!fits(m, pass)) return lm_fail(LM_USER, "pass %s does not run on a module at this stage", text);
+  *out_ok = lm_pass_run(m, pass, env);
+  return NULL;
+}
+
+lm_status lm_pass_run_list(lm_module *m, const char *names, const lm_pass_env *env, bool *out_ok) {
+  *out_ok = true;
+  for (const char *s = names; *s && *out_ok;) {
+    size_t n = strcspn(s, ",");
+    LM_TRY(run_named(m, s, n, env, out_ok));
+    s += n + (s[n] == ',');
+  }
+  return NULL;
+}
+
+static bool disabled(const lm_pass_env *env, const char *name) {
+  for (int i = 0; i < env->n_disabled; i++)
+    if (!strcmp(env->disabled[i], name)) return true;
+  return false;
+}
+
+// A pass that belongs to a later stage than `stage` ends the run; so does one that nothing lifted the module to.
+bool lm_pipeline_run(lm_module *m, lm_stage stage, const lm_pass_env *env) {
+  for (int i = 0; lm_pipeline[i]; i++) {
+    const lm_pass *pass = lm_pass_find(lm_pipeline[i]);
+    if (pass->after != LM_STAGES && pass->after > stage) break;
+    if (!fits(m, pass) || disabled(env, pass->name)) continue;
+    if (!lm_pass_run(m, pass, env)) return false;
+  }
+  return true;
+}

@@ -1,0 +1,57 @@
+// rewrite.c - replacing values while walking a function.
+#include "compiler/passes/rewrite.h"
+#include <string.h>
+
+void *lm_idmap_get(const lm_idmap *m, const lm_value *v) { return v->id < m->n ? m->at[v->id] : NULL; }
+
+void lm_idmap_set(lm_idmap *m, const lm_value *v, void *to) {
+  if (v->id >= m->n) {
+    uint32_t n = v->id + 1 > 2 * m->n ? v->id + 1 : 2 * m->n;
+    m->at = lm_realloc(m->at, n * sizeof *m->at);
+    memset(m->at + m->n, 0, (n - m->n) * sizeof *m->at);
+    m->n = n;
+  }
+  m->at[v->id] = to;
+}
+
+void lm_idmap_free(lm_idmap *m) {
+  lm_free(m->at);
+  *m = (lm_idmap){0};
+}
+
+static lm_value *stands_for(const lm_idmap *m, lm_value *v) {
+  for (lm_value *to; (to = lm_idmap_get(m, v));) v = to;
+  return v;
+}
+
+static void rewrite_region(lm_rewrite *r, lm_region *region) {
+  for (lm_op *op = region->first, *next; op; op = next) {
+    next = op->next;
+    for (uint32_t i = 0; i < op->n_in; i++) op->in[i] = stands_for(&r->map, op->in[i]);
+    if (op->body) rewrite_region(r, op->body);
+    if (op->n_out != 1) continue;
+    r->b.at = region;
+    r->b.before = op;
+    r->b.loc = op->loc;
+    lm_value *to = r->rule(r, op);
+    if (!to) continue;
+    lm_idmap_set(&r->map, op->out[0], to);
+    lm_op_remove(op);
+    r->changes++;
+  }
+}
+
+int lm_rewrite_func(lm_func *f, lm_value *(*rule)(lm_rewrite *r, lm_op *op), void *user) {
+  lm_rewrite r = {.b = {.m = f->module}, .rule = rule, .user = user};
+  rewrite_region(&r, f->body);
+  lm_idmap_free(&r.map);
+  return r.changes;
+}
+
+bool lm_op_pure(const lm_op *op) { return !(lm_op_info_of(op)->traits & (LM_T_EFFECT | LM_T_STRUCT)); }
+bool lm_op_is(const lm_value *v, lm_opcode code) { return v->def && v->def->code == code; }
+
+bool lm_region_inside(const lm_region *r, const lm_region *outer) {
+  while (r != outer && r->owner) r = r->owner->parent;
+  return r == outer;
+}
