@@ -88,7 +88,7 @@ static bool sgemm(const lm_gemm_shape *s, const float *a, const float *b, float 
 }
 
 static void multiply(const lm_gemm_shape *s, const char *a, const char *b, char *c, bool add) {
-  bool f32 = s->ab == LM_GEMM_F32 && s->cc == LM_GEMM_F32;
+  bool f32 = s->ab == LM_F32 && s->cc == LM_F32;
   if (!f32 || !sgemm(s, (const float *)a, (const float *)b, (float *)c, add)) lm_gemm_loop(s, a, b, c, add);
 }
 

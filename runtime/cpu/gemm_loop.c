@@ -4,8 +4,8 @@
 #include <string.h>
 
 int lm_gemm_dtype_bytes(uint8_t dtype) {
-  static const uint8_t bytes[] = {[LM_GEMM_F32] = 4, [LM_GEMM_BF16] = 2, [LM_GEMM_F64] = 8, [LM_GEMM_INT] = 4,
-                                  [LM_GEMM_BOOL] = 1};
+  static const uint8_t bytes[] = {[LM_F32] = 4, [LM_BF16] = 2, [LM_F64] = 8, [LM_INT] = 4,
+                                  [LM_BOOL] = 1};
   return bytes[dtype];
 }
 
@@ -24,20 +24,20 @@ static uint16_t bf16_round(float f) {   // to nearest, ties to even
 
 static double load(uint8_t dtype, const char *p, int64_t i) {
   switch (dtype) {
-  case LM_GEMM_F64: return ((const double *)p)[i];
-  case LM_GEMM_BF16: return float_of_bits((uint32_t)((const uint16_t *)p)[i] << 16);
-  case LM_GEMM_INT: return ((const int32_t *)p)[i];
-  case LM_GEMM_BOOL: return ((const uint8_t *)p)[i];
+  case LM_F64: return ((const double *)p)[i];
+  case LM_BF16: return float_of_bits((uint32_t)((const uint16_t *)p)[i] << 16);
+  case LM_INT: return ((const int32_t *)p)[i];
+  case LM_BOOL: return ((const uint8_t *)p)[i];
   default: return ((const float *)p)[i];
   }
 }
 
 static void store(uint8_t dtype, char *p, int64_t i, double v) {
   switch (dtype) {
-  case LM_GEMM_F64: ((double *)p)[i] = v; break;
-  case LM_GEMM_BF16: ((uint16_t *)p)[i] = bf16_round((float)v); break;
-  case LM_GEMM_INT: ((int32_t *)p)[i] = (int32_t)v; break;
-  case LM_GEMM_BOOL: ((uint8_t *)p)[i] = v != 0; break;
+  case LM_F64: ((double *)p)[i] = v; break;
+  case LM_BF16: ((uint16_t *)p)[i] = bf16_round((float)v); break;
+  case LM_INT: ((int32_t *)p)[i] = (int32_t)v; break;
+  case LM_BOOL: ((uint8_t *)p)[i] = v != 0; break;
   default: ((float *)p)[i] = (float)v;
   }
 }

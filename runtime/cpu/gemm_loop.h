@@ -4,11 +4,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { LM_GEMM_F32, LM_GEMM_BF16, LM_GEMM_F64, LM_GEMM_INT, LM_GEMM_BOOL };   // as lm_dtype
+#include "runtime/base/dtype.h"
 
 typedef struct lm_gemm_shape {   // strides in elements
   int64_t m, n, k, a_m, a_k, b_k, b_n, c_m, c_n;
-  uint8_t ab, cc;                // type of A and B, of C
+  uint8_t ab, cc;                // lm_dtype of A and B, of C
 } lm_gemm_shape;
 
 int lm_gemm_dtype_bytes(uint8_t dtype);

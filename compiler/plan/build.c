@@ -1,0 +1,125 @@
+// build.c - a plan from a module: layout, then function by function the walk, the packing and the final addresses.
+#include <string.h>
+
+#include "compiler/plan/internal.h"
+
+static void extents_collect(planner *p) {
+  lm_plan *plan = p->plan;
+  for (uint32_t i = 1; i < p->m->n_axes; i++) {
+    const lm_axis_info *a = &p->m->axes[i];
+    if (!a->dyn) continue;
+    if (a->dyn > (int)LM_COUNT(plan->extents)) {
+      lm_plan_error(p, NULL, "more than %d sizes are known only at run time", (int)LM_COUNT(plan->extents));
+      return;
+    }
+    if (a->dyn > plan->n_extents) plan->n_extents = a->dyn;
+    if (!plan->extents[a->dyn - 1].name) plan->extents[a->dyn - 1].name = a->name;
+    if (a->size > plan->extents[a->dyn - 1].capacity) plan->extents[a->dyn - 1].capacity = a->size;
+  }
+  for (int i = 0; i < plan->n_extents; i++)
+    if (!plan->extents[i].name) plan->extents[i].name = "unused";
+}
+
+// One logical parameter for each place of the stacked axes, the last of them fastest.
+static void params_of(planner *p, uint32_t index, int *n) {
+  const lm_global *g = &p->m->globals[index];
+  for (int64_t i = 0; i < g->n_paths; i++) {
+    lm_plan_param *out = &p->plan->params[(*n)++];
+    *out = (lm_plan_param){.path = g->paths[i], .offset = p->layout.globals[index].offset, .elements = 1,
+                           .rank = g->type.rank - g->n_stack, .init = (uint8_t)g->init[i].kind,
+                           .init_a = g->init[i].a, .init_b = g->init[i].b};
+    int64_t rest = i;
+    for (int s = g->n_stack - 1; s >= 0; s--) {
+      int64_t size = lm_axis_size(p->m, g->type.axis[s]);
+      out->offset += rest % size * p->layout.globals[index].stride[s];
+      rest /= size;
+    }
+    for (int d = 0; d < out->rank; d++) {
+      out->shape[d] = lm_axis_size(p->m, g->type.axis[g->n_stack + d]);
+      out->elements *= out->shape[d];
+    }
+  }
+}
+
+static void params_collect(planner *p) {
+  int n = 0;
+  for (uint32_t i = 0; i < p->m->n_globals; i++)
+    if (p->m->globals[i].kind == LM_GLOBAL_PARAM) n += (int)p->m->globals[i].n_paths;
+  p->plan->params = LM_NEW_N(p->arena, lm_plan_param, n);
+  for (uint32_t i = 0; i < p->m->n_globals; i++) {
+    const lm_global *g = &p->m->globals[i];
+    if (g->kind != LM_GLOBAL_PARAM) continue;
+    if (g->type.dtype != LM_F32) lm_plan_error(p, NULL, "parameter %s is %s, not f32", g->name, lm_dtype_name(g->type.dtype));
+    params_of(p, i, &p->plan->n_params);
+  }
+  p->plan->n_blocks = (int)(p->layout.param_elements / LM_BLOCK);
+}
+
+static void fixed_make(planner *p) {
+  for (int i = 0; i < LM_ARENAS; i++) {
+    p->fixed[i] = LM_NEW(p->arena, storage);
+    *p->fixed[i] = (storage){.arena = (uint8_t)i, .live = -1, .last = -1, .depth = 0};
+  }
+}
+
+static lm_plan_buf buf_make(const ref *r) {
+  ref at = lm_storage_resolve(r->at);
+  lm_plan_buf b = {.arena = at.at->arena, .live = at.at->live, .offset = at.at->offset + at.offset + r->offset, .bytes = r->bytes};
+  for (int d = 0; d < LM_PLAN_DEPTH; d++) b.stride[d] = at.loop[d] + r->loop[d];
+  return b;
+}
+
+static void steps_finish(planner *p, lm_plan_func *out) {
+  out->steps = LM_NEW_N(p->arena, lm_plan_step, p->n_steps);
+  out->n_steps = (int)p->n_steps;
+  for (uint32_t i = 0; i < p->n_steps; i++) {
+    lm_plan_step *s = &out->steps[i];
+    *s = p->steps[i].step;
+    s->bufs = LM_NEW_N(p->arena, lm_plan_buf, s->n_bufs);
+    for (int b = 0; b < s->n_bufs; b++) s->bufs[b] = buf_make(&p->steps[i].refs[b]);
+  }
+}
+
+static void func_plan(planner *p, lm_func *f) {
+  uint32_t n = p->m->n_values + 1;
+  p->f = f;
+  p->places = LM_NEW_N(p->arena, place, n);
+  p->last_use = LM_NEW_N(p->arena, uint32_t, n);
+  p->uses = LM_NEW_N(p->arena, uint32_t, n);
+  p->in_memory = LM_NEW_N(p->arena, bool, n);
+  p->steps = NULL;
+  p->n_steps = p->cap_steps = 0;
+  p->storages = NULL;
+  p->depth = 0;
+  lm_func_walk(p);
+  if (p->failed) return;
+  lm_plan_func *out = &p->plan->funcs[p->plan->n_funcs - 1];
+  lm_storage_pack(p, out);
+  steps_finish(p, out);
+  if (out->work_bytes > p->plan->arena_bytes[LM_ARENA_WORK]) p->plan->arena_bytes[LM_ARENA_WORK] = out->work_bytes;
+}
+
+static void arenas_size(planner *p) {
+  int64_t params = p->layout.param_elements * (int64_t)sizeof(float), *bytes = p->plan->arena_bytes;
+  p->plan->n_states = (int)p->n_states;
+  bytes[LM_ARENA_PARAM] = params;
+  bytes[LM_ARENA_GRAD] = lm_func_find(p->m, "micro") ? params : 0;
+  bytes[LM_ARENA_STATE] = params * p->plan->n_states;
+  bytes[LM_ARENA_IO] = p->io_bytes;
+  bytes[LM_ARENA_CACHE] = p->layout.cache_bytes;
+}
+
+lm_plan *lm_plan_build(lm_module *m, const lm_plan_target *target) {
+  planner p = {.m = m, .target = target, .arena = m->arena, .plan = LM_NEW(m->arena, lm_plan)};
+  p.plan->prelude = target->prelude;
+  lm_layout_make(m, p.arena, &p.layout);
+  fixed_make(&p);
+  extents_collect(&p);
+  params_collect(&p);
+  int n = 0;
+  for (lm_func *f = m->funcs; f; f = f->next) n++;
+  p.plan->funcs = LM_NEW_N(p.arena, lm_plan_func, n);
+  for (lm_func *f = m->funcs; f && !p.failed; f = f->next) func_plan(&p, f);
+  arenas_size(&p);
+  return p.failed ? NULL : p.plan;
+}

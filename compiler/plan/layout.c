@@ -1,0 +1,75 @@
+// layout.c - where parameters and caches lie.
+//
+// Parameters: those of no repetition one after another; at the first parameter of a repetition, its bucket, which holds
+// all of one iteration (inner repetitions alike), as often as the repetition has iterations. Each tensor begins at a
+// multiple of LM_BLOCK.
+#include <string.h>
+
+#include "compiler/plan/internal.h"
+
+typedef struct layer {
+  const lm_module *m;
+  lm_layout *out;
+  bool *done;                          // by global, at the level being laid out
+} layer;
+
+static int64_t tensor_elements(const lm_module *m, const lm_global *g) {
+  int64_t n = 1;
+  for (int i = g->n_stack; i < g->type.rank; i++) n *= lm_axis_size(m, g->type.axis[i]);
+  return n;
+}
+
+static bool in_bucket(const lm_global *g, const lm_axis *prefix, int level) {
+  return g->kind == LM_GLOBAL_PARAM && g->n_stack >= level && !memcmp(g->type.axis, prefix, (size_t)level * sizeof *prefix);
+}
+
+// Lays out, from element `base`, one iteration of the repetitions `prefix`; returns its size.
+static int64_t bucket_lay(layer *l, const lm_axis *prefix, int level, int64_t base) {
+  int64_t size = 0;
+  for (uint32_t i = 0; i < l->m->n_globals; i++) {
+    const lm_global *g = &l->m->globals[i];
+    if (l->done[i] || !in_bucket(g, prefix, level)) continue;
+    if (g->n_stack == level) {
+      l->done[i] = true;
+      l->out->globals[i].offset = base + size;
+      size += (tensor_elements(l->m, g) + LM_BLOCK - 1) / LM_BLOCK * LM_BLOCK;
+      continue;
+    }
+    lm_axis inner[LM_RANK];
+    memcpy(inner, g->type.axis, sizeof inner);
+    int64_t bucket = bucket_lay(l, inner, level + 1, base + size);
+    for (uint32_t j = 0; j < l->m->n_globals; j++)
+      if (in_bucket(&l->m->globals[j], inner, level + 1)) l->out->globals[j].stride[level] = bucket;
+    size += bucket * lm_axis_size(l->m, inner[level]);
+  }
+  return size;
+}
+
+static int64_t aligned(int64_t n) { return (n + LM_PLAN_ALIGN - 1) / LM_PLAN_ALIGN * LM_PLAN_ALIGN; }
+
+static void caches_lay(const lm_module *m, lm_layout *out) {
+  for (uint32_t i = 0; i < m->n_globals; i++) {
+    const lm_global *g = &m->globals[i];
+    if (g->kind != LM_GLOBAL_CACHE) continue;
+    int64_t dense[LM_RANK], size = lm_dtype_bytes(g->type.dtype);
+    lm_strides_dense(m, g->type, dense);
+    out->globals[i].offset = out->cache_bytes;
+    for (int j = 0; j < g->n_stack; j++) out->globals[i].stride[j] = dense[j] * size;
+    out->cache_bytes += aligned(lm_type_elements(m, g->type) * size);
+  }
+}
+
+void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out) {
+  *out = (lm_layout){.globals = lm_arena_alloc(arena, sizeof *out->globals * (m->n_globals + 1))};
+  layer l = {m, out, LM_NEW_N(arena, bool, m->n_globals + 1)};
+  out->param_elements = bucket_lay(&l, NULL, 0, 0);
+  caches_lay(m, out);
+}
+
+int64_t lm_plan_layout_blocks(const lm_module *m) {
+  lm_layout l;
+  lm_arena *scratch = lm_arena_create();
+  lm_layout_make(m, scratch, &l);
+  lm_arena_destroy(scratch);
+  return l.param_elements / LM_BLOCK;
+}

@@ -1,0 +1,284 @@
+// steps.c - adding steps: kernels, GEMMs, moves.
+#include <limits.h>
+#include <string.h>
+
+#include "compiler/plan/internal.h"
+
+int64_t lm_type_bytes(const planner *p, lm_type t) { return lm_type_elements(p->m, t) * lm_dtype_bytes(t.dtype); }
+
+place lm_place_dense(const planner *p, storage *at, lm_type t) {
+  place out = {.at = at};
+  lm_strides_dense(p->m, t, out.stride);
+  return out;
+}
+
+// Elements before the first (negative strides) are not counted.
+ref lm_place_ref(const planner *p, const place *at, lm_type t) {
+  ref r = {.at = at->at, .offset = at->offset, .bytes = lm_dtype_bytes(t.dtype)};
+  memcpy(r.loop, at->loop, sizeof r.loop);
+  for (int i = 0; i < t.rank; i++)
+    if (at->stride[i] > 0) r.bytes += (lm_axis_size(p->m, t.axis[i]) - 1) * at->stride[i] * lm_dtype_bytes(t.dtype);
+  return r;
+}
+
+pstep *lm_step_add(planner *p, lm_step_kind kind, lm_op *op, int n_bufs) {
+  pstep *s = &LM_PUSH(p->arena, p->steps, p->n_steps, p->cap_steps);
+  *s = (pstep){.step = {.kind = kind, .n_bufs = n_bufs, .label = lm_op_label(p, op)}, .op = op,
+               .refs = LM_NEW_N(p->arena, ref, n_bufs + 1), .loop = p->depth ? p->frames[p->depth - 1].step : -1};
+  return s;
+}
+
+// ---- names for people
+
+static const char *base_name(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+
+typedef struct lines { uint16_t file; uint32_t line[8]; int n; } lines;
+
+static void lines_add(lines *l, lm_loc loc) {
+  if (!loc.file || (l->n && loc.file != l->file)) return;
+  l->file = loc.file;
+  int at = 0;
+  while (at < l->n && l->line[at] < loc.line) at++;
+  if ((at < l->n && l->line[at] == loc.line) || l->n == (int)LM_COUNT(l->line)) return;
+  memmove(&l->line[at + 1], &l->line[at], (size_t)(l->n++ - at) * sizeof *l->line);
+  l->line[at] = loc.line;
+}
+
+const char *lm_op_origin(planner *p, const lm_op *op) {
+  lines l = {0};
+  lines_add(&l, op->loc);
+  if (op->code == LM_OP_KERNEL)
+    for (const lm_op *o = op->body->first; o; o = o->next) lines_add(&l, o->loc);
+  if (!l.n || l.file >= p->m->ctx->n_sources) return "";
+  lm_buf text = {0};
+  lm_buf_puts(&text, base_name(p->m->ctx->sources[l.file].path));
+  for (int i = 0; i < l.n; i++) lm_buf_printf(&text, "%c%u", i ? ',' : ':', l.line[i]);
+  const char *out = lm_arena_strndup(p->arena, text.p, text.n);
+  lm_buf_free(&text);
+  return out;
+}
+
+// The dearest operations of a kernel, each once.
+static void kernel_summary(const lm_op *op, lm_buf *out) {
+  bool said[LM_OPS] = {0};
+  int n = 0;
+  for (const lm_op *o = op->body->first; o && n < 4; o = o->next) {
+    const lm_op_info *info = lm_op_info_of(o);
+    if (said[o->code] || (!(info->traits & LM_T_REDUCE) && info->flops < 2 && o->code != LM_OP_GATHER)) continue;
+    said[o->code] = true;
+    lm_buf_printf(out, "%s%s", n++ ? "+" : " ", info->name);
+  }
+}
+
+const char *lm_op_label(planner *p, const lm_op *op) {
+  lm_buf text = {0};
+  lm_buf_puts(&text, lm_op_info_of(op)->name);
+  if (op->code == LM_OP_KERNEL) kernel_summary(op, &text);
+  const char *origin = lm_op_origin(p, op);
+  if (*origin) lm_buf_printf(&text, " %s", origin);
+  const char *out = lm_arena_strndup(p->arena, text.p, text.n);
+  lm_buf_free(&text);
+  return out;
+}
+
+// ---- moves
+
+static void move_dim_add(lm_plan_move *m, const lm_axis_info *axis, int64_t from, int64_t to, bool merge) {
+  lm_plan_extent size = {.fixed = axis->dyn ? 1 : axis->size, .n_dyn = axis->dyn ? 1 : 0};
+  if (axis->dyn) size.dyn[0].var = axis->dyn - 1;
+  if (merge && m->rank && !axis->dyn && m->dim[m->rank - 1].from == from * axis->size && m->dim[m->rank - 1].to == to * axis->size) {
+    m->dim[m->rank - 1].size.fixed *= axis->size;
+    m->dim[m->rank - 1].from = from;
+    m->dim[m->rank - 1].to = to;
+    return;
+  }
+  m->dim[m->rank].size = size;
+  m->dim[m->rank].from = from;
+  m->dim[m->rank++].to = to;
+}
+
+// keep: an axis that stays a dim of its own, -1 for none; its number is left in at_dim.
+static lm_plan_move *move_make(planner *p, lm_type t, const place *from, const place *to, int keep) {
+  lm_plan_move *m = LM_NEW(p->arena, lm_plan_move);
+  int element = lm_dtype_bytes(t.dtype);
+  bool merge = false;
+  *m = (lm_plan_move){.element = element, .at_dim = -1};
+  for (int i = 0; i < t.rank; i++) {
+    const lm_axis_info *axis = &p->m->axes[t.axis[i]];
+    if (axis->size == 1 && !axis->dyn && i != keep) continue;
+    move_dim_add(m, axis, from->stride[i] * element, to->stride[i] * element, merge && i != keep);
+    merge = i != keep;
+    if (i == keep) m->at_dim = m->rank - 1;
+  }
+  return m;
+}
+
+void lm_step_copy(planner *p, lm_op *op, lm_type t, const place *from, const place *to, bool add) {
+  pstep *s = lm_step_add(p, add ? LM_STEP_ADD : LM_STEP_COPY, op, 2);
+  s->refs[0] = lm_place_ref(p, from, t);
+  s->refs[1] = lm_place_ref(p, to, t);
+  s->step.move = move_make(p, t, from, to, -1);
+  s->step.n_read = s->step.n_write = 1;
+  s->step.moved = lm_type_bytes(p, t) * (add ? 3 : 2);
+  s->step.flops = add ? lm_type_elements(p->m, t) : 0;
+}
+
+void lm_step_append(planner *p, lm_op *op, lm_type t, const place *from, const place *to, int axis, int64_t limit, const place *at) {
+  lm_type whole = op->out[0]->type, scalar = {.dtype = LM_INT};
+  pstep *s = lm_step_add(p, LM_STEP_COPY, op, 3);
+  s->refs[0] = lm_place_ref(p, from, t);
+  s->refs[1] = lm_place_ref(p, to, whole);
+  s->refs[2] = lm_place_ref(p, at, scalar);
+  s->step.move = move_make(p, t, from, to, axis);
+  s->step.move->at_limit = limit;
+  s->step.n_read = s->step.n_write = 1;
+  s->step.moved = lm_type_bytes(p, t) * 2;
+}
+
+static uint64_t pattern_of(lm_dtype t, double v) {
+  uint64_t bits = 0;
+  float f = (float)v;
+  int32_t i = (int32_t)v;
+  uint32_t u;
+  memcpy(&u, &f, sizeof u);
+  switch (t) {
+  case LM_F64: memcpy(&bits, &v, sizeof v); break;
+  case LM_F32: bits = u; break;
+  case LM_BF16: bits = f != f ? 0x7fc0 : (u + 0x7fff + (u >> 16 & 1)) >> 16; break;
+  case LM_INT: memcpy(&bits, &i, sizeof i); break;
+  default: bits = v != 0;
+  }
+  return bits;
+}
+
+void lm_step_fill(planner *p, lm_op *op, lm_type t, double value, const place *to) {
+  LM_ASSERT(lm_strides_are_dense(p->m, t, to->stride));
+  pstep *s = lm_step_add(p, LM_STEP_FILL, op, 1);
+  s->refs[0] = lm_place_ref(p, to, t);
+  s->step.n_write = 1;
+  s->step.bytes = s->step.moved = lm_type_bytes(p, t);
+  s->step.element = lm_dtype_bytes(t.dtype);
+  s->step.pattern = pattern_of(t.dtype, value);
+}
+
+// ---- kernels
+
+bool lm_plan_in_place(const lm_op *kernel, uint32_t o, uint32_t r) {
+  if (kernel->attr.n_to || !lm_type_equal(kernel->in[o]->type, kernel->out[r]->type)) return false;
+  for (const lm_op *op = kernel->body->first; op; op = op->next)
+    if (op->code != LM_OP_YIELD && !(lm_op_info_of(op)->traits & LM_T_ELEMENTWISE)) return false;
+  return true;
+}
+
+static int kernel_find(planner *p, const lm_op *op, const lm_kernel_code *code) {
+  lm_plan *plan = p->plan;
+  for (int i = 0; i < plan->n_kernels; i++)
+    if (!strcmp(plan->kernels[i].name, code->name)) return i;
+  uint32_t n = (uint32_t)plan->n_kernels;
+  LM_PUSH(p->arena, plan->kernels, n, p->cap_kernels) = (lm_plan_kernel){code->name, code->source, lm_op_origin(p, op)};
+  plan->n_kernels = (int)n;
+  return plan->n_kernels - 1;
+}
+
+static void kernel_cost(planner *p, const lm_op *op, lm_plan_step *s) {
+  for (uint32_t i = 0; i < op->n_in; i++) s->moved += lm_type_bytes(p, op->in[i]->type);
+  for (uint32_t i = 0; i < op->n_out; i++) s->moved += lm_type_bytes(p, op->out[i]->type);
+  double flops = 0;
+  for (const lm_op *o = op->body->first; o; o = o->next) {
+    const lm_op_info *info = lm_op_info_of(o);
+    lm_value *size = info->traits & LM_T_REDUCE ? o->in[0] : o->n_out ? o->out[0] : NULL;
+    if (size) flops += info->flops * (double)lm_type_elements(p->m, size->type);
+  }
+  s->flops = (int64_t)flops;
+}
+
+static place result_new(planner *p, lm_value *v, lm_op *op) {
+  place out = lm_place_dense(p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, lm_op_label(p, op)), v->type);
+  out.at->last_use = p->last_use[v->id];
+  return p->places[v->id] = out;
+}
+
+void lm_step_kernel(planner *p, lm_op *op) {
+  lm_kernel_code code = {0};
+  if (!p->target->kernel(p->target->user, op, p->arena, &code)) {
+    p->failed = true;
+    return;
+  }
+  place *in = LM_NEW_N(p->arena, place, op->n_in + 1);
+  for (uint32_t i = 0; i < op->n_in; i++) in[i] = lm_value_dense(p, op->in[i], op);
+  int index = kernel_find(p, op, &code);
+  pstep *s = lm_step_add(p, LM_STEP_KERNEL, op, (int)(op->n_in + op->n_out) + code.n_scratch);
+  s->step.kernel = index;
+  s->step.space = code.space;
+  s->step.n_read = (int)op->n_in;
+  s->step.n_write = (int)op->n_out;
+  kernel_cost(p, op, &s->step);
+  ref *r = s->refs;
+  for (uint32_t i = 0; i < op->n_in; i++) *r++ = lm_place_ref(p, &in[i], op->in[i]->type);
+  for (uint32_t i = 0; i < op->n_out; i++) {
+    place out = result_new(p, op->out[i], op);
+    *r++ = lm_place_ref(p, &out, op->out[i]->type);
+  }
+  for (int i = 0; i < code.n_scratch; i++)
+    *r++ = (ref){.at = lm_storage_new(p, code.scratch[i], p->depth, s->step.label), .bytes = code.scratch[i]};
+}
+
+// ---- dots
+
+static int64_t gemm_flops(const lm_plan_gemm *g, const int64_t *capacity) {
+  int64_t n = 2 * lm_plan_extent_value(&g->m, capacity) * lm_plan_extent_value(&g->n, capacity) *
+              lm_plan_extent_value(&g->k, capacity);
+  for (int i = 0; i < g->n_batch; i++) n *= lm_plan_extent_value(&g->batch[i].size, capacity);
+  return n;
+}
+
+void lm_step_dot(planner *p, lm_op *op) {
+  lm_value *x = op->in[0], *w = op->in[1], *z = op->out[0];
+  place *px = lm_value_place(p, x), *pw = lm_value_place(p, w), pz = result_new(p, z, op);
+  int64_t capacity[LM_COUNT(p->plan->extents)];
+  for (int i = 0; i < p->plan->n_extents; i++) capacity[i] = p->plan->extents[i].capacity;
+  pstep *s = lm_step_add(p, LM_STEP_GEMM, op, 3);
+  s->step.gemm = LM_NEW(p->arena, lm_plan_gemm);
+  lm_dot_gemm(p->m, op, px->stride, pw->stride, pz.stride, s->step.gemm, NULL);
+  s->refs[0] = lm_place_ref(p, px, x->type);
+  s->refs[1] = lm_place_ref(p, pw, w->type);
+  s->refs[2] = lm_place_ref(p, &pz, z->type);
+  s->step.n_read = 2;
+  s->step.n_write = 1;
+  s->step.flops = gemm_flops(s->step.gemm, capacity);
+  s->step.moved = lm_type_bytes(p, x->type) + lm_type_bytes(p, w->type) + lm_type_bytes(p, z->type);
+}
+
+// The step of a dot of the region being walked, NULL if it is another's.
+static pstep *dot_step(planner *p, const lm_op *dot, const lm_op *at) {
+  if (dot->parent != at->parent) return NULL;
+  for (int i = (int)p->n_steps - 1; i >= 0; i--)
+    if (p->steps[i].op == dot) return &p->steps[i];
+  return NULL;
+}
+
+bool lm_step_dot_accumulate(planner *p, lm_op *accum, const place *to) {
+  lm_value *v = accum->in[accum->n_in - 1];
+  int64_t stride[LM_RANK], in[LM_RANK];
+  memcpy(stride, to->stride, sizeof stride);
+  for (; v->def && p->uses[v->id] == 1 && v->def->code != LM_OP_DOT; v = v->def->in[0]) {
+    if (!(lm_op_info_of(v->def)->traits & LM_T_VIEW) || !lm_view_invert(p->m, v->def, stride, in)) return false;
+    memcpy(stride, in, sizeof stride);
+  }
+  pstep *s = v->def && v->def->code == LM_OP_DOT && p->uses[v->id] == 1 ? dot_step(p, v->def, accum) : NULL;
+  lm_plan_gemm g;
+  if (!s || s->refs[2].at->into) return false;
+  const place *x = lm_value_place(p, v->def->in[0]), *w = lm_value_place(p, v->def->in[1]);
+  if (!lm_dot_gemm(p->m, v->def, x->stride, w->stride, stride, &g, NULL)) return false;
+  g.accumulate = true;
+  g.dtype_c = LM_F32;
+  *s->step.gemm = g;
+  place there = *to;
+  memcpy(there.stride, stride, sizeof stride);
+  s->refs[2] = lm_place_ref(p, &there, v->type);
+  s->step.label = lm_arena_printf(p->arena, "%s, accumulated", s->step.label);
+  return true;
+}

@@ -1,0 +1,196 @@
+// storage.c - stretches of memory: which may lie inside which, how long they are needed, where they go.
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "compiler/plan/internal.h"
+
+storage *lm_storage_new(planner *p, int64_t bytes, int depth, const char *label) {
+  storage *s = LM_NEW(p->arena, storage);
+  *s = (storage){.next = p->storages, .arena = LM_ARENA_WORK, .bytes = bytes, .depth = depth, .label = label,
+                 .first = INT_MAX, .last = -1, .live = -1};
+  return p->storages = s;
+}
+
+ref lm_storage_resolve(storage *s) {
+  ref r = {.at = s};
+  for (; r.at->into; r.at = r.at->into) {
+    r.offset += r.at->into_offset;
+    for (int d = 0; d < LM_PLAN_DEPTH; d++) r.loop[d] += r.at->into_loop[d];
+  }
+  return r;
+}
+
+// ---- writing to the final place at once
+
+// The step of which step i is a part, seen from loop depth `depth`: itself, or the LOOP (END) of an inner loop around it.
+static int step_outward(const planner *p, int i, int depth, bool end) {
+  for (int loop = p->steps[i].loop; loop >= 0 && p->steps[loop].step.depth >= depth; loop = p->steps[loop].loop)
+    i = end ? p->steps[loop].step.match : loop;
+  return i;
+}
+
+static bool any_loop(const int64_t *loop) {
+  for (int d = 0; d < LM_PLAN_DEPTH; d++)
+    if (loop[d]) return true;
+  return false;
+}
+
+static ref ref_resolve(const ref *r) {
+  ref out = lm_storage_resolve(r->at);
+  out.offset += r->offset;
+  for (int d = 0; d < LM_PLAN_DEPTH; d++) out.loop[d] += r->loop[d];
+  out.bytes = r->bytes;
+  return out;
+}
+
+// Whether two references may touch the same bytes; what moves in a loop counts as touching everything.
+static bool refs_meet(const ref *a, const ref *b) {
+  ref x = ref_resolve(a), y = ref_resolve(b);
+  if (x.at != y.at) return false;
+  if (any_loop(x.loop) || any_loop(y.loop)) return true;
+  return x.offset < y.offset + y.bytes && y.offset < x.offset + x.bytes;
+}
+
+static bool kernel_in_place(planner *p, const pstep *s, const ref *from, const storage *to) {
+  if (s->step.kind != LM_STEP_KERNEL) return false;
+  for (int o = 0; o < s->step.n_read; o++) {
+    if (!refs_meet(&s->refs[o], from)) continue;
+    for (int r = 0; r < s->step.n_write; r++) {
+      if (s->refs[s->step.n_read + r].at != to) continue;
+      bool ok = p->target->in_place ? p->target->in_place(p->target->user, s->op, (uint32_t)o, (uint32_t)r)
+                                    : lm_plan_in_place(s->op, (uint32_t)o, (uint32_t)r);
+      if (!ok) return false;
+    }
+  }
+  return true;
+}
+
+// Whether what `to` holds has been read for the last time before (or in place while) s is first written.
+static bool claim_is_safe(planner *p, const storage *s, const ref *to, int since) {
+  int first_write = INT_MAX, last_read = -1;
+  for (int i = since; i < (int)p->n_steps; i++) {
+    const pstep *step = &p->steps[i];
+    for (int b = 0; b < step->step.n_bufs; b++) {
+      bool reads = b < step->step.n_read;
+      if (reads && refs_meet(&step->refs[b], to)) last_read = step_outward(p, i, p->depth, true);
+      if (!reads && lm_storage_resolve(step->refs[b].at).at == s && first_write == INT_MAX)
+        first_write = step_outward(p, i, p->depth, false);
+    }
+  }
+  if (first_write == INT_MAX) return false;
+  return last_read < first_write || (last_read == first_write && kernel_in_place(p, &p->steps[first_write], to, s));
+}
+
+bool lm_storage_claim(planner *p, lm_value *v, const place *to, int since, lm_op *at) {
+  place *from = lm_value_place(p, v);
+  storage *s = from->at;
+  if (s->into || s->arena != LM_ARENA_WORK || s->depth != p->depth || s->last_use > at->mark) return false;
+  if (from->offset || any_loop(from->loop) || s->bytes != lm_type_bytes(p, v->type)) return false;
+  if (!lm_strides_are_dense(p->m, v->type, from->stride) || !lm_strides_are_dense(p->m, v->type, to->stride)) return false;
+  ref target = lm_place_ref(p, to, v->type);
+  if (!claim_is_safe(p, s, &target, since)) return false;
+  s->into = to->at;
+  s->into_offset = to->offset;
+  memcpy(s->into_loop, to->loop, sizeof s->into_loop);
+  if (to->at->last_use < s->last_use) to->at->last_use = s->last_use;
+  return true;
+}
+
+// ---- when each is needed
+
+static void use_note(planner *p, int i, storage *s) {
+  if (s->arena != LM_ARENA_WORK) return;
+  int first = step_outward(p, i, s->depth, false), last = step_outward(p, i, s->depth, true);
+  if (first < s->first) s->first = first;
+  if (last > s->last) s->last = last;
+}
+
+static void uses_note(planner *p) {
+  for (int i = 0; i < (int)p->n_steps; i++)
+    for (int b = 0; b < p->steps[i].step.n_bufs; b++) use_note(p, i, lm_storage_resolve(p->steps[i].refs[b].at).at);
+}
+
+// ---- where each goes: each in turn to the tightest gap between those already placed that are needed at the same time
+
+static int by_bytes(const void *a, const void *b) {
+  const storage *x = *(storage *const *)a, *y = *(storage *const *)b;
+  if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
+  return x->first - y->first;
+}
+
+static int by_first(const void *a, const void *b) {
+  const storage *x = *(storage *const *)a, *y = *(storage *const *)b;
+  return x->first != y->first ? x->first - y->first : by_bytes(a, b);
+}
+
+static int by_area(const void *a, const void *b) {
+  const storage *x = *(storage *const *)a, *y = *(storage *const *)b;
+  double ax = (double)x->bytes * (x->last - x->first + 1), ay = (double)y->bytes * (y->last - y->first + 1);
+  return ax != ay ? (ax > ay ? -1 : 1) : by_bytes(a, b);
+}
+
+static int64_t aligned(int64_t n) { return (n + LM_PLAN_ALIGN - 1) / LM_PLAN_ALIGN * LM_PLAN_ALIGN; }
+
+// placed: sorted by offset.
+static int64_t gap_find(storage *const *placed, int n, const storage *s) {
+  int64_t end = 0, best = -1, best_size = INT64_MAX;
+  for (int i = 0; i < n; i++) {
+    const storage *q = placed[i];
+    if (q->last < s->first || q->first > s->last) continue;
+    int64_t gap = q->offset - end;
+    if (gap >= s->bytes && gap < best_size) {
+      best = end;
+      best_size = gap;
+    }
+    if (aligned(q->offset + q->bytes) > end) end = aligned(q->offset + q->bytes);
+  }
+  return best >= 0 ? best : end;
+}
+
+static int64_t pack(storage **all, int n, storage **placed) {
+  int64_t peak = 0;
+  for (int i = 0; i < n; i++) {
+    storage *s = all[i];
+    s->offset = gap_find(placed, i, s);
+    int at = i;
+    for (; at > 0 && placed[at - 1]->offset > s->offset; at--) placed[at] = placed[at - 1];
+    placed[at] = s;
+    if (aligned(s->offset + s->bytes) > peak) peak = aligned(s->offset + s->bytes);
+  }
+  return peak;
+}
+
+static int64_t pack_best(storage **all, int n, storage **placed) {
+  static int (*const orders[])(const void *, const void *) = {by_bytes, by_area, by_first};
+  int best = 0;
+  int64_t best_peak = INT64_MAX;
+  for (int i = 0; i <= (int)LM_COUNT(orders); i++) {
+    bool last = i == (int)LM_COUNT(orders);
+    qsort(all, (size_t)n, sizeof *all, orders[last ? best : i]);
+    int64_t peak = pack(all, n, placed);
+    if (!last && peak < best_peak) {
+      best = i;
+      best_peak = peak;
+    }
+  }
+  return best_peak;
+}
+
+void lm_storage_pack(planner *p, lm_plan_func *out) {
+  uses_note(p);
+  int n = 0;
+  for (storage *s = p->storages; s; s = s->next) n += !s->into && s->last >= 0;
+  storage **all = LM_NEW_N(p->arena, storage *, n + 1), **placed = LM_NEW_N(p->arena, storage *, n + 1);
+  n = 0;
+  for (storage *s = p->storages; s; s = s->next)
+    if (!s->into && s->last >= 0) all[n++] = s;
+  out->work_bytes = n ? pack_best(all, n, placed) : 0;
+  out->live = LM_NEW_N(p->arena, lm_plan_live, n);
+  out->n_live = n;
+  for (int i = 0; i < n; i++) {
+    storage *s = all[i];
+    s->live = i;
+    out->live[i] = (lm_plan_live){s->offset, s->bytes, s->first, s->last, s->label};
+  }
+}
