@@ -182,7 +182,7 @@ void el_run(lm_elab *e, const ast_body *body);
 void el_bind_name(lm_elab *e, lm_sym name, el_val v, bool settable);
 
 // ---- instances (elab_inst.c)
-typedef struct el_place { el_inst *owner; lm_sym path; int n_stack; int64_t stack[4], place[4]; lm_sym stack_name[4]; } el_place;
+typedef struct el_place { lm_decl_ref decl /* set: what the call names */; el_inst *owner; lm_sym path; int n_stack; int64_t stack[4], place[4]; lm_sym stack_name[4]; } el_place;
 el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file, const el_place *where);
 el_ref el_ref_sub(lm_elab *e, const el_ref *owner, el_inst *sub);     // a single sub of an instance
 el_inst *el_inst_generic(lm_elab *e, ast_decl *d, const lm_file *file);

@@ -397,7 +397,7 @@ static bool can_be_library(const invocation *v, const lm_file *file, lm_elab *e)
     el_vkind k = v->args[i].k;
     any |= k == V_TENSOR;
     if (v->given[i] && k != V_TENSOR && k != V_NUM && k != V_BOOL && k != V_AXES) return false;
-    if (k == V_NUM && !v->args[i].known) return false;
+    if ((k == V_NUM && !v->args[i].known) || (k == V_TENSOR && v->args[i].kind == K_NUM)) return false;
   }
   return any;
 }

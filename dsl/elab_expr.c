@@ -361,7 +361,8 @@ static el_val eval_field(lm_elab *e, const ast_expr *x) {
 static el_val eval_if(lm_elab *e, const ast_expr *x) {
   el_val c = el_eval(e, x->c);
   if (c.k == V_BOOL && c.known) return el_eval(e, c.num != 0 ? x->a : x->b);
-  if (c.k == V_TENSOR || (c.k != V_BOOL && c.k != V_ERROR)) {
+  bool undecided = c.k == V_NUM && !c.known && !e->m;
+  if (c.k != V_BOOL && c.k != V_ERROR && !undecided) {
     lm_diag *d = el_err(e, x->c->loc, "E043", "`if` takes a condition known at compile time, got %s", el_show(e, &c));
     lm_diag_help(e->c, d, "choose element by element with select(condition, a, b)");
     return el_error();

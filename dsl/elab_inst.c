@@ -442,7 +442,7 @@ static lm_decl_ref block_of(lm_elab *e, const ast_expr *call, const lm_file *fil
 }
 
 el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file, const el_place *where) {
-  lm_decl_ref ref = block_of(e, call, file);
+  lm_decl_ref ref = where->decl.decl ? where->decl : block_of(e, call, file);
   if (!ref.decl || !check_arguments(e, call, ref.decl)) return NULL;
   if (e->depth >= MOST_DEPTH) {
     el_err(e, call->loc, "E076", "instances nest too deep: '%s' contains itself?", ref.decl->name.text);

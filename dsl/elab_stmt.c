@@ -53,7 +53,7 @@ static void run_emit(lm_elab *e, const ast_stmt *st) {
     return;
   }
   if (v.v) v.v = lm_emit_cast(&e->b, v.v, LM_F32);
-  LM_PUSH(e->a, e->emits, e->n_emits, e->cap_emits);
+  (void)LM_PUSH(e->a, e->emits, e->n_emits, e->cap_emits);
   e->emits[e->n_emits - 1].name = st->names.v[0].text;
   e->emits[e->n_emits - 1].val = v;
 }
@@ -95,12 +95,25 @@ static void run_body_once(lm_elab *e, const ast_stmt *st, const el_val *var, con
 // What one iteration does, given the loop's index (NULL while only checking): runs the body for each of its places.
 typedef struct { const ast_stmt *st; const el_val *over; int64_t first; int period; bool repeat; } iteration;
 
+// The number of an iteration among all of the loops around it: with the site, what random numbers are keyed by.
+static lm_value *layer_number(lm_elab *e, lm_value *outer, const el_index *at) {
+  if (!at->loop) return outer;
+  lm_type t = lm_type_make(LM_INT, NULL, 0);
+  lm_value *v = at->loop;
+  if (at->step != 1) v = lm_emit2(&e->b, LM_OP_MUL, v, lm_emit_const(&e->b, t, (double)at->step));
+  if (at->first) v = lm_emit2(&e->b, LM_OP_ADD, v, lm_emit_const(&e->b, t, (double)at->first));
+  if (!outer) return v;
+  return lm_emit2(&e->b, LM_OP_ADD, v, lm_emit2(&e->b, LM_OP_MUL, outer, lm_emit_const(&e->b, t, 65536)));
+}
+
 static void run_iteration(lm_elab *e, const iteration *it, lm_value *index, const el_val *in, el_val *out) {
   uint32_t n = it->st->carry.n;
   el_val *now = LM_NEW_N(e->a, el_val, n + 1);
   for (uint32_t i = 0; i < n; i++) now[i] = in[i];
+  lm_value *outer = e->layer;
   for (int j = 0; j < it->period; j++) {
     el_index at = {index, it->first + j, it->period};
+    e->layer = layer_number(e, outer, &at);
     el_val var = it->repeat ? el_index_value(e, &at) : el_insts_at(e, it->over, &at);
     run_body_once(e, it->st, &var, now, out);
     for (uint32_t i = 0; i < n; i++) now[i] = out[i];

@@ -129,13 +129,8 @@ static el_inst *make_model(lm_elab *e, lm_recipe *r) {
   ast_expr *name = LM_NEW(e->a, ast_expr), *call = LM_NEW(e->a, ast_expr);
   *name = (ast_expr){.kind = EX_NAME, .loc = r->model.loc, .text = r->model.target.decl->name.text};
   *call = (ast_expr){.kind = EX_CALL, .loc = r->model.loc, .a = name, .args = (ast_arg *)r->model.args, .n_args = r->model.n_args};
-  el_place where = {.path = LM_SYM(e->c, "")};
-  lm_file view = *r->model.file;                       // the model's name as the call means it
-  lm_symbol own = {.name = name->text, .ref = r->model.target, .at = r->model.loc};
-  view.symbols = LM_NEW_N(e->a, lm_symbol, view.n_symbols + 1);
-  memcpy(view.symbols + 1, r->model.file->symbols, sizeof own * view.n_symbols);
-  view.symbols[0] = own, view.n_symbols++;
-  el_inst *model = el_inst_make(e, call, &view, &where);
+  el_place where = {.decl = r->model.target, .path = LM_SYM(e->c, "")};
+  el_inst *model = el_inst_make(e, call, r->model.file, &where);
   return model && !model->broken ? model : NULL;
 }
 
@@ -161,7 +156,7 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, lm_recipe *r, const lm_lower_o
   l->m = lm_module_create(c);
   lm_elab *e = lm_elab_create(c, prog, l->m);
   e->seed = r->seed;
-  e->compute = l->compute = r->precision.compute == LM_COMPUTE_BF16 && !o->f32_only ? LM_BF16 : LM_F32;
+  e->compute = l->compute = r->precision.compute == LM_RECIPE_COMPUTE_BF16 && !o->f32_only ? LM_BF16 : LM_F32;
   el_inst *model = make_model(e, r);
   if (!model || c->n_errors > before) return NULL;
   if (!l->m->n_globals) el_err(e, r->model.loc, "E0A3", "the model has no parameters");

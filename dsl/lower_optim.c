@@ -31,7 +31,7 @@ static bool check_args(lm_elab *e, const ast_arg *args, uint32_t n, const ast_de
 }
 
 // ---- groups
-static bool group_sets(const lm_group *g, lm_sym name) {
+static bool group_sets(const lm_recipe_group *g, lm_sym name) {
   for (uint32_t i = 0; i < g->n_args; i++)
     if (g->args[i].name == name) return true;
   return false;
@@ -50,8 +50,8 @@ static int combo_of(lm_elab *e, combos *c, uint64_t set) {
   return c->n++;
 }
 
-static void report_group(lm_elab *e, lm_lowered *out, const lm_group *g, uint32_t hits) {
-  LM_PUSH(e->a, out->resolved, out->n_resolved, out->cap_resolved);
+static void report_group(lm_elab *e, lm_lowered *out, const lm_recipe_group *g, uint32_t hits) {
+  (void)LM_PUSH(e->a, out->resolved, out->n_resolved, out->cap_resolved);
   out->resolved[out->n_resolved - 1].pattern = g->pattern;
   out->resolved[out->n_resolved - 1].what = "group", out->resolved[out->n_resolved - 1].n = hits;
 }
