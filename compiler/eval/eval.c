@@ -192,6 +192,7 @@ static void eval_loop(lm_eval *e, const lm_op *op) {
   }
 }
 
+// Results from imm[0] on are sums over the outer axes, dealt out to chunks: here the first has it all.
 static void eval_kernel(lm_eval *e, const lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++) *of(e, op->body->args[i]) = tensor_copy(of(e, op->in[i]));
   const lm_op *yield = run_region(e, op->body);

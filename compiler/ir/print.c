@@ -150,7 +150,7 @@ static void put_plain(const lm_module *m, lm_buf *out, const lm_op *op) {
     put_sym(out, op->attr.sym);
   }
   put_indices(out, op, n);
-  if (op->attr.sym && op->n_in > n && op->code != LM_OP_HISTORY) lm_buf_puts(out, op->code == LM_OP_CALL ? "" : ",");
+  if (op->attr.sym && op->n_in > n) lm_buf_puts(out, op->code == LM_OP_CALL ? "" : ",");
   put_operands(out, op, n);
   put_attr_axes(m, out, op);
   if (!indexed) put_imm(out, op);

@@ -97,23 +97,24 @@ static lm_value *outer_product(lm_grad *g, lm_type of, lm_value *gz, lm_value *o
   return lm_emit2(g->b, LM_OP_MUL, lm_emit_expand(g->b, x, of), other);
 }
 
-static bool dot_gives(lm_builder *b, lm_value *x, lm_value *w, const lm_attr *over, lm_type want) {
+// How well the axes of dot(x, w) fit the order wanted: 2 it is that, 1 rows along the same last axis, 0 neither.
+static int dot_fit(lm_builder *b, lm_value *x, lm_value *w, const lm_attr *over, lm_type want) {
   lm_op probe = {.code = LM_OP_DOT, .in = (lm_value *[]){x, w}, .n_in = 2, .attr = *over};
   lm_buf why = {0};
   lm_type t;
-  bool same = shape_dot(b->m, &probe, &t, &why) && lm_type_equal(t, want);
+  bool ok = shape_dot(b->m, &probe, &t, &why);
   lm_buf_free(&why);
-  return same;
+  if (!ok || !t.rank) return 0;
+  return lm_type_equal(t, want) ? 2 : t.axis[t.rank - 1] == want.axis[want.rank - 1];
 }
 
-// Sum over the axes that only `other` has of gz * other; the order of the operands is the one that gives `of` its axes
-// without a permutation, where there is one.
+// Sum over the axes that only `other` has of gz * other, with the operands in the order that leaves least to permute.
 static lm_value *dot_back(lm_grad *g, lm_type of, lm_value *gz, lm_value *other) {
   lm_attr only = {0};
   for (int i = 0; i < other->type.rank; i++)
     if (lm_type_find(of, other->type.axis[i]) < 0) only.axes[only.n_axes++] = other->type.axis[i];
   if (!only.n_axes) return outer_product(g, of, gz, other);
-  bool flip = !dot_gives(g->b, gz, other, &only, of) && dot_gives(g->b, other, gz, &only, of);
+  bool flip = dot_fit(g->b, other, gz, &only, of) > dot_fit(g->b, gz, other, &only, of);
   return flip ? lm_emit_dot(g->b, other, gz, only.axes, only.n_axes) : lm_emit_dot(g->b, gz, other, only.axes, only.n_axes);
 }
 

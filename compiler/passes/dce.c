@@ -1,7 +1,7 @@
 // dce.c - what nobody uses goes (dead code).
 //
 // before: %a = exp %x   %y, %z, %s = loop 8 over(l) %i carry(%c = %x, %d = %w) { … yield %c2, %d, %e }   return %y
-// after:  %y = loop 8 %i carry(%c = %x) { … yield %c2 }   return %y
+// after:  %y = loop 8 over(l) %i carry(%c = %x) { … yield %c2 }   return %y
 //
 // Live are effects, what a function returns, and what these use. Of a loop go stacked results that nobody uses, and
 // carried values that neither the result nor any other live value of the body uses. A loop or kernel of which nothing
@@ -86,7 +86,6 @@ static void prune_loop(const liveness *l, lm_op *op) {
   for (uint32_t i = 0; i < op->n_out; i++)
     if (l->live[op->out[i]->id]) op->out[n++] = op->out[i];
   op->n_out = n;
-  if (op->n_out == op->n_in) op->attr.axes[0] = 0, op->attr.n_axes = 0;
   renumber(op->out, op->n_out);
   renumber(r->args, r->n_args);
 }

@@ -91,6 +91,12 @@ static lm_value *slice_of_pad(lm_rewrite *r, lm_op *op, const lm_op *pad, interv
   return NULL;
 }
 
+// A slice of a permutation is a permutation of a slice, often one that changes nothing.
+static lm_value *slice_of_permute(lm_rewrite *r, lm_op *op, lm_value *x) {
+  lm_type t = op->out[0]->type;
+  return lm_emit_permute(&r->b, lm_emit(&r->b, LM_OP_SLICE, &x, 1, &op->attr, NULL), t.axis, t.rank);
+}
+
 static lm_value *slice(lm_rewrite *r, lm_op *op) {
   lm_value *x = op->in[0];
   const lm_attr *a = &op->attr;
@@ -98,6 +104,7 @@ static lm_value *slice(lm_rewrite *r, lm_op *op) {
   if (a->n_to && a->to[0] == a->axes[0] && iv.first == 0 && iv.step == 1) return x;
   if (lm_op_is(x, LM_OP_CONCAT)) return slice_of_concat(r, op, x->def, iv);
   if (lm_op_is(x, LM_OP_PAD)) return slice_of_pad(r, op, x->def, iv);
+  if (lm_op_is(x, LM_OP_PERMUTE)) return slice_of_permute(r, op, x->def->in[0]);
   if (lm_op_is(x, LM_OP_EXPAND) && lm_type_find(x->def->in[0]->type, a->axes[0]) < 0)
     return lm_widen(r, x->def->in[0], op->out[0]->type);
   if (!lm_op_is(x, LM_OP_SLICE) || !x->def->attr.n_to || x->def->attr.to[0] != a->axes[0]) return NULL;

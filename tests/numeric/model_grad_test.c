@@ -24,7 +24,7 @@ static void check(const char *passes) {
   for (int64_t i = 0; i < args[1].n; i++) args[1].v[i] = (double)(i % 5), args[2].v[i] = i / 5;
   fill_int(&args[3], 11, &rng);
   fill_real(&args[4], 0, 1, &rng);
-  CHECK(grad_check(m, e, args, 3, 1e-7) > 150);
+  CHECK(grad_check(m, e, args, 3, 1e-8) > 150);
   for (int i = 0; i < 5; i++) lm_tensor_free(&args[i]);
   lm_eval_destroy(e);
   lm_ctx_destroy(c);
