@@ -135,8 +135,10 @@ ast_file *lm_parse_path(lm_ctx *c, const char *path, lm_loc wanted_at) {
   return lm_parse_file(c, source);
 }
 
-ast_item *lm_parse_set(lm_ctx *c, const char *text) {
-  lm_parser ps = {.ctx = c, .source = lm_source_add(c, "--set", text, strlen(text))};
+ast_item *lm_parse_item(lm_ctx *c, const char *path, const char *text) {
+  lm_parser ps = {.ctx = c, .source = lm_source_add(c, path, text, strlen(text))};
   parse(&ps, true);
   return ps.item ? ps.item : lm_item_new(&ps, IT_ERROR, (ast_name){0});
 }
+
+ast_item *lm_parse_set(lm_ctx *c, const char *text) { return lm_parse_item(c, "--set", text); }

@@ -143,11 +143,13 @@ ast_file *lm_parse_file(lm_ctx *c, uint16_t source);
 ast_file *lm_parse_path(lm_ctx *c, const char *path, lm_loc wanted_at);
 // One `key = value` of --set: an IT_SET/IT_SET_SEL item, or a section item such as `precision { compute = bf16 }`.
 ast_item *lm_parse_set(lm_ctx *c, const char *text);
+ast_item *lm_parse_item(lm_ctx *c, const char *path, const char *text);   // the same, `path` standing in messages
 
 // Canonical layout. Idempotent; keeps comments. Only for files that parse without errors.
 void lm_fmt(lm_ctx *c, uint16_t source, lm_buf *out);
 void lm_ast_print(const ast_file *f, lm_buf *out);   // --emit ast: an s-expression a line
 const char *lm_op_text(ast_op op);
+void lm_expr_write(const ast_expr *e, lm_buf *out);  // in the language, canonical layout, on one line
 
 // ---- path patterns: @layers.*.attn.{wq,wk}, ** (any depth, `**.` may stand for nothing), # and * (one component).
 // `#` matches a number. captures: the text that each # or * stood for, in order.

@@ -1,5 +1,6 @@
 // program.c - loads a file and all that it imports, each once, and answers which declaration a name means.
 #include "dsl/program.h"
+#include "dsl/elab.h"
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,9 +121,20 @@ static lm_file *load_import(loader *l, const lm_file *from, const ast_decl *d) {
 
 static bool is_own(const lm_file *f, const lm_symbol *s) { return s->ref.file == f; }
 
+static bool is_primitive(const char *name) {
+  int n;
+  const char *const *names = el_primitive_names(&n);
+  for (int i = 0; i < n; i++)
+    if (!strcmp(names[i], name)) return true;
+  return false;
+}
+
+// From the library one may also import what is visible everywhere.
 static void import_name(loader *l, lm_file *f, const lm_file *from, const ast_name *name) {
   const lm_symbol *s = symbol_find(from, name->text);
-  if (s && is_own(from, s)) {
+  if (from->is_std && !s && is_primitive(name->text)) return;
+  if (from->is_std && !s) s = symbol_find(l->p->prelude, name->text);
+  if (s && (is_own(from, s) || is_own(l->p->prelude, s))) {
     symbol_add(l->c, f, name->text, s->ref, name->loc);
     return;
   }
@@ -152,6 +164,10 @@ static void report_cycle(loader *l, uint32_t again, lm_loc at) {
 }
 
 // key: what tells files apart, the real path of a file, or the path of a module in the binary.
+static void load_prelude(loader *l) {
+  if (!l->p->prelude) l->p->prelude = load_std(l, "prelude", (lm_loc){0}, false);
+}
+
 static lm_file *load(loader *l, const char *path, const char *key, const struct lm_embedded *std, lm_loc at) {
   for (uint32_t i = 0; i < l->n; i++) {
     if (strcmp(l->v[i].key, key)) continue;
@@ -171,6 +187,7 @@ static lm_file *load(loader *l, const char *path, const char *key, const struct 
   LM_PUSH(l->c->arena, l->v, l->n, l->cap) = (loading){f, key, false, at};
   LM_PUSH(l->c->arena, l->p->files, l->p->n_files, l->p->cap_files) = f;
   for (uint32_t k = 0; k < tree->n; k++) declare(l->c, f, tree->v[k]);
+  if (!std) load_prelude(l);
   for (uint32_t k = 0; k < tree->n; k++)
     if (tree->v[k]->kind == DC_IMPORT) resolve_import(l, f, tree->v[k]);
   l->v[i].done = true;
@@ -182,7 +199,6 @@ lm_program *lm_program_load(lm_ctx *c, const char *path) {
   p->c = c;
   loader l = {.p = p, .c = c};
   if (!load_path(&l, path, (lm_loc){0})) return NULL;
-  p->prelude = load_std(&l, "prelude", (lm_loc){0}, false);
   p->optim = load_std(&l, "optim", (lm_loc){0}, false);
   return p;
 }
