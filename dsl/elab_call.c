@@ -310,6 +310,11 @@ static el_val run_invocation(lm_elab *e, invocation *v, const lm_file *file, el_
     if (!v->given[i]) v->args[i] = el_eval(e, v->sig->params[i].init);
     if (v->args[i].k == V_NUM || v->args[i].k == V_BOOL || v->args[i].k == V_STRING) el_bind_name(e, v->sig->params[i].name.text, v->args[i], false);
   }
+  for (uint32_t i = 0; i < v->sig->n_params; i++)       // an axis that is an argument goes by the parameter's name
+    if (v->args[i].k == V_AXES && v->args[i].axes.n == 1 && v->n_bound < LM_COUNT(v->bound)) {
+      v->bound_by[v->n_bound] = v->sig->params[i].name.text, v->bound[v->n_bound++] = v->args[i].axes.v[0];
+      el_axis_bind_name(e, v->sig->params[i].name.text, v->args[i].axes.v[0]);
+    }
   for (uint32_t i = 0; i < v->sig->n_params; i++) ok = unify_param(e, v, i, is_fn) && ok;
   el_val r = el_error();
   if (ok) {

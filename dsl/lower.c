@@ -5,7 +5,7 @@
 #include "runtime/plan/plan.h"
 #include <string.h>
 
-enum { BUDGET = 4000000 };
+enum { BUDGET = 4000000, PROBE_PLACES = 16 };
 
 lm_elab *lm_elab_create(lm_ctx *c, lm_program *prog, lm_module *m) {
   lm_elab *e = LM_NEW(c->arena, lm_elab);
@@ -164,6 +164,10 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, lm_recipe *r, const lm_lower_o
   if (c->n_errors > before) return NULL;
   if (o->what & LM_LOWER_EVAL) lower_loss(e, model, "eval", EL_EVAL, o, r->model.loc);
   if (o->what & LM_LOWER_APPLY) lower_apply(e, model, "apply", EL_EVAL, o, false, l, r->model.loc);
+  if (o->what & LM_LOWER_PROBE && el_method_find(model, LM_SYM(c, "apply"))) {
+    lm_lower_options probe = {.rows = 1, .seq = PROBE_PLACES};
+    lower_apply(e, model, "probe", EL_EVAL, &probe, false, l, r->model.loc);
+  }
   if (o->what & LM_LOWER_DECODE) {
     lower_apply(e, model, "prefill", EL_DECODE, o, true, l, r->model.loc);
     lower_apply(e, model, "decode", EL_DECODE, o, false, l, r->model.loc);

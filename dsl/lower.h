@@ -6,6 +6,7 @@
 //   apply    tok pos seg [b, t] -> logits [b, t, vocab]
 //   prefill  tok pos seg [1, t], at -> logits, through caches of `capacity` places; t is known at run time, at most `chunk`
 //   decode   the same with t = 1
+//   probe    apply over one short row, for the pass that refuses models that look ahead
 //   norm     g -> norm, the root of the sum of squares of all gradients
 //   rates    step, run (f64) -> every number of the optimizer that does not depend on an element
 //   update   p, g, states [blk, el] f32, grad_scale, group [blk] int, results of rates -> p, states
@@ -15,7 +16,7 @@
 #include "dsl/recipe.h"
 #include "runtime/io/foreign.h"
 
-enum { LM_LOWER_TRAIN = 1, LM_LOWER_EVAL = 2, LM_LOWER_APPLY = 4, LM_LOWER_DECODE = 8, LM_LOWER_MAPS = 16 };
+enum { LM_LOWER_TRAIN = 1, LM_LOWER_EVAL = 2, LM_LOWER_APPLY = 4, LM_LOWER_DECODE = 8, LM_LOWER_MAPS = 16, LM_LOWER_PROBE = 32 };
 
 typedef struct lm_lower_options {
   uint32_t what;

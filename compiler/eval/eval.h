@@ -25,6 +25,8 @@ void lm_tensor_free(lm_tensor *t);
 // out: f's results, which the caller frees; untouched on failure. Fails if an argument has another type, or if an index
 // of `at`, `param`, `accum` or `append` leaves its axis.
 lm_status lm_eval_call(lm_eval *e, const lm_func *f, const lm_tensor *args, lm_tensor *out);
+// One operation that has one result and touches no state, from its operands at capacity; the caller frees *out.
+void lm_eval_known(lm_module *m, const lm_op *op, const lm_tensor *in, lm_tensor *out);
 // One element of an elementwise operation with operands.
 double lm_eval_scalar(const lm_op *op, const double *in);
 #endif

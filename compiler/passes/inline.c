@@ -3,7 +3,7 @@
 // before: %y = call @rmsnorm %x, %w : f32[b, t, d]
 // after:  %sq = mul %x, %x … %y = mul %xn, %w            the operations of @rmsnorm, on %x and %w
 //
-// Functions that were called are gone afterwards. Declines: functions that call each other in a circle are an error.
+// What was inlined carries the place of the call, which is the user's. Functions that were called are gone afterwards. Declines: functions that call each other in a circle are an error.
 // Cost: the module grows by the size of a body for each call.
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
@@ -26,7 +26,7 @@ static void expand_call(lm_op *call, const lm_func *callee, lm_idmap *map) {
   for (uint32_t i = 0; i < call->n_in; i++) copy[callee->body->args[i]->id] = call->in[i];
   const lm_op *end = callee->body->last;
   uint32_t n_values = m->n_values;
-  for (const lm_op *op = callee->body->first; op != end; op = op->next) lm_op_clone(&b, op, copy);
+  for (const lm_op *op = callee->body->first; op != end; op = op->next) lm_op_clone(&b, op, copy)->loc = call->loc;
   for (uint32_t i = 0; i < call->n_out; i++) {
     lm_value *result = end->in[i];
     lm_value *here = result->id < n_values && copy[result->id] ? copy[result->id] : result;
