@@ -25,7 +25,19 @@ static inline int32_t lm_idiv(int32_t a, int32_t b) {
   double q = __builtin_floor((double)a / (double)(b ? b : 1));
   return b ? (int32_t)(int64_t)q : 0;
 }
-static inline int32_t lm_imod(int32_t a, int32_t b) { return lm_isub(a, lm_imul(b, lm_idiv(a, b))); }
+static inline int32_t lm_imod(int32_t a, int32_t b) { return b ? lm_isub(a, lm_imul(b, lm_idiv(a, b))) : 0; }
+// Truncates; beyond the range the nearest end of it, 0 for NaN.
+static inline int32_t lm_int_f32(float x) {
+  float y = x == x ? x : 0.0f;
+  y = y < -0x1p31f ? -0x1p31f : y;
+  y = y > 0x1.fffffep30f ? 0x1.fffffep30f : y;
+  return x >= 0x1p31f ? 0x7fffffff : (int32_t)y;
+}
+static inline int32_t lm_int_f64(double x) {
+  double y = x == x ? x : 0.0;
+  y = y < -0x1p31 ? -0x1p31 : y;
+  return (int32_t)(y > 2147483647.0 ? 2147483647.0 : y);
+}
 static inline int32_t lm_imax(int32_t a, int32_t b) { return a > b ? a : b; }
 // An index into n places, clamped.
 static inline int64_t lm_clamp(int64_t i, int64_t n) { return i < 0 ? 0 : i >= n ? n - 1 : i; }

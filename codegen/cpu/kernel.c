@@ -1,0 +1,294 @@
+// kernel.c - a kernel operation as one C function: operands, places, passes; and the table that the planner is given.
+#include <string.h>
+#include "codegen/cpu/emit.h"
+
+enum { ATTEMPTS = 64, STACK_BYTES = 256 << 10 };
+
+struct lm_embedded { const char *path, *text; };
+extern const struct lm_embedded lm_cpu_prelude[];
+
+// ---- attempts: a pass that wants its loops split or cut says so while it is written, and all is written again
+
+static const char *axis_name(cpu_emit *e, lm_axis a) {
+  lm_buf b = {0};
+  for (const char *c = e->m->axes[a].name; *c; c++) {
+    bool plain = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || *c == '_';
+    if (plain) lm_buf_add(&b, c, 1);
+    else if (*c == '.') lm_buf_puts(&b, "$");
+    else lm_buf_printf(&b, "$%02x", (unsigned char)*c);
+  }
+  const char *text = lm_arena_strndup(e->arena, b.n ? b.p : "", b.n);
+  lm_buf_free(&b);
+  return text;
+}
+
+static void outer_vars(cpu_emit *e) {
+  for (int i = 0; i < e->kernel->attr.n_axes; i++) {
+    const lm_axis_info *a = &e->m->axes[e->kernel->attr.axes[i]];
+    const char *name = lm_arena_printf(e->arena, "i_%s", axis_name(e, e->kernel->attr.axes[i]));
+    e->outer[i] = lm_var_add(&e->vars, (lm_var){.kind = LM_VAR_OUTER, .name = name, .size = a->size, .dyn = a->dyn, .hi = a->size});
+  }
+  for (int g = 0; g < e->n_groups; g++)
+    for (int i = e->groups[g].first; i < e->groups[g].last; i++) e->vars.v[e->outer[i]].into = e->outer[e->groups[g].last];
+}
+
+static void attempt(cpu_emit *e) {
+  e->vars = (lm_vars){.arena = e->arena};
+  e->memo = NULL;
+  e->n_temps = 0;
+  e->n_accesses = 0;
+  e->extents = 0;
+  e->ask.kind = CPU_ASK_NOTHING;
+  e->body.n = 0;
+  memset(e->done, 0, e->s->n_passes);
+  outer_vars(e);
+  for (uint32_t i = 0; i < e->s->n_passes; i++) cpu_pass_emit(e, (int)i);
+}
+
+cpu_emit *cpu_emit_make(const lm_module *m, const lm_op *kernel, lm_arena *arena) {
+  cpu_emit *e = LM_NEW(arena, cpu_emit);
+  *e = (cpu_emit){.m = m, .kernel = kernel, .arena = arena, .s = lm_schedule_make(m, kernel, arena)};
+  e->domains = LM_NEW_N(arena, cpu_domain, e->s->n_passes + 1);
+  e->done = LM_NEW_N(arena, bool, e->s->n_passes + 1);
+  for (uint32_t i = 0; i < e->s->n_passes; i++) {
+    cpu_domain_init(e, &e->s->passes[i], &e->domains[i]);
+    for (int j = 0; j < e->domains[i].n; j++) e->domains[i].atom[j].name = axis_name(e, e->domains[i].atom[j].axis);
+  }
+  cpu_groups_reset(e);
+  for (int i = 0; i < ATTEMPTS; i++) {
+    attempt(e);
+    if (!cpu_ask_apply(e)) break;
+  }
+  cpu_shape_choose(e);
+  attempt(e);
+  return e;
+}
+
+static void emit_free(cpu_emit *e) {
+  for (int i = 0; i <= CPU_LEVELS; i++) {
+    lm_buf_free(&e->level[i].before);
+    lm_buf_free(&e->level[i].loops);
+    lm_buf_free(&e->level[i].after);
+  }
+  lm_buf_free(&e->body);
+}
+
+// ---- the function around the passes
+
+static const char *group_extent(cpu_emit *e, int g) {
+  const cpu_group *group = &e->groups[g];
+  int64_t front = lm_axis_size(e->m, e->kernel->attr.axes[group->first]);
+  return group->dyn ? cpu_extent(e, front, group->dyn, group->size / front) : cpu_extent(e, group->size, 0, 1);
+}
+
+static int64_t blocks(const cpu_emit *e, int64_t size) { return (size + e->block - 1) / e->block; }
+
+// Groups that places are counted over, and how many places the first lane group adds.
+static lm_plan_extent space_of(const cpu_emit *e) {
+  lm_plan_extent x = {.fixed = 1};
+  if (e->kernel->attr.n_to) return (lm_plan_extent){.fixed = lm_axis_size(e->m, e->kernel->attr.to[0])};
+  for (int g = 0; g < e->n_groups - e->n_lane_groups; g++) {
+    const cpu_group *group = &e->groups[g];
+    x.fixed *= group->dyn ? group->size / lm_axis_size(e->m, e->kernel->attr.axes[group->first]) : group->size;
+    if (group->dyn) x.dyn[x.n_dyn++].var = group->dyn - 1;
+  }
+  if (e->block) x.fixed *= blocks(e, e->groups[e->n_groups - e->n_lane_groups].size);
+  return x;
+}
+
+static int64_t places_most(const cpu_emit *e) {
+  if (e->kernel->attr.n_to) return lm_axis_size(e->m, e->kernel->attr.to[0]);
+  int64_t n = e->block ? blocks(e, e->groups[e->n_groups - e->n_lane_groups].size) : 1;
+  for (int g = 0; g < e->n_groups - e->n_lane_groups; g++) n *= e->groups[g].size;
+  return n;
+}
+
+static void put_type(const cpu_emit *e, lm_buf *b, lm_type t) {
+  lm_buf_puts(b, ";  // ");
+  lm_type_print(e->m, t, b);
+  lm_buf_puts(b, "\n");
+}
+
+// Number of the loop whose index v is, from outside in; -1 if it is none.
+static int loop_index_depth(const lm_value *v) {
+  const lm_op *loop = v->def ? NULL : v->region->owner;
+  if (!loop || loop->code != LM_OP_LOOP || v->index) return -1;
+  int depth = 0;
+  for (const lm_op *o = loop->parent->owner; o; o = o->parent->owner) depth += o->code == LM_OP_LOOP;
+  return depth;
+}
+
+static int extents_of(const lm_module *m) {
+  int n = 0;
+  for (uint32_t i = 1; i < m->n_axes; i++)
+    if (m->axes[i].dyn > n) n = m->axes[i].dyn;
+  return n;
+}
+
+static void put_operands(cpu_emit *e, lm_buf *b) {
+  for (uint32_t i = 0; i < e->kernel->n_in; i++) {
+    lm_type t = e->kernel->in[i]->type;
+    int depth = loop_index_depth(e->kernel->in[i]);
+    const char *type = cpu_memory_type(t.dtype);
+    if (depth >= 0) lm_buf_printf(b, "const int32_t a%u[1] = {(int32_t)var[%d]}", i, extents_of(e->m) + depth);
+    else lm_buf_printf(b, "const %s *a%u = (const %s *)buf[%u]", type, i, type, i);
+    put_type(e, b, t);
+  }
+  for (uint32_t i = 0; i < e->kernel->n_out; i++) {
+    lm_type t = e->kernel->out[i]->type;
+    const char *type = cpu_memory_type(t.dtype);
+    lm_buf_printf(b, "%s *r%u = (%s *)buf[%u]", type, i, type, e->kernel->n_in + i);
+    put_type(e, b, t);
+  }
+  for (int i = 0; i < 32; i++)
+    if (e->extents >> i & 1) lm_buf_printf(b, "const int64_t n%d = var[%d];\n", i, i);
+}
+
+// Row buffers: small ones on the stack, others in scratch memory, one row a place.
+static void put_rows(cpu_emit *e, lm_buf *b, lm_buf *in_place) {
+  int64_t stack = 0;
+  for (uint32_t i = 0; i < e->s->n_nodes; i++) {
+    const lm_node *n = &e->s->nodes[i];
+    if (!cpu_held_in_row(e, n)) continue;
+    lm_dtype t = n->op->out[0]->type.dtype;
+    int64_t elements = cpu_row_elements(e, n), bytes = elements * (t == LM_BF16 ? 4 : lm_dtype_bytes(t));
+    const char *type = cpu_held_type(t);
+    stack += bytes;
+    if (stack <= STACK_BYTES || e->n_scratch == LM_KERNEL_SCRATCH) {
+      lm_buf_printf(b, "%s h%u[%lld] __attribute__((aligned(64)))", type, i, (long long)elements);
+      put_type(e, b, lm_kernel_inner(e->kernel, n->op->out[0]->type));
+      continue;
+    }
+    stack -= bytes;
+    e->scratch[e->n_scratch] = bytes * places_most(e);
+    lm_buf_printf(in_place, "%s *h%u = (%s *)buf[%d] + place * %lld;\n", type, i, type, (int)(e->kernel->n_in + e->kernel->n_out) + e->n_scratch, (long long)elements);
+    e->n_scratch++;
+  }
+}
+
+static void put_sums_zero(cpu_emit *e, lm_buf *b) {
+  for (uint32_t i = 0; i < e->kernel->n_out; i++) {
+    if (!lm_kernel_result_summed(e->kernel, i)) continue;
+    lm_type t = e->kernel->out[i]->type;
+    int64_t row = lm_type_elements(e->m, t) / lm_axis_size(e->m, t.axis[0]);
+    lm_buf_printf(b, "%s *c%u = r%u + place * %lld;\nfor (int64_t z = 0; z < %lld; z++) c%u[z] = 0;\n", cpu_memory_type(t.dtype), i, i, (long long)row, (long long)row, i);
+  }
+}
+
+// Coordinates of place p: the last group varies fastest.
+static void put_coordinates(cpu_emit *e, lm_buf *b, const char *p) {
+  int n = e->n_groups - e->n_lane_groups;
+  if (n || e->block) lm_buf_printf(b, "int64_t at = %s;\n", p);
+  if (e->block) {
+    int g = e->n_groups - e->n_lane_groups;
+    long long count = blocks(e, e->groups[g].size), block = e->block;
+    lm_buf_printf(b, "const int64_t first = at %% %lld * %lld, last = lm_min64(first + %lld, %s);\n", count, block, block, group_extent(e, g));
+    if (n) lm_buf_printf(b, "at /= %lld;\n", count);
+  }
+  for (int g = n - 1; g >= 0; g--) {
+    const char *name = e->vars.v[cpu_group_var(e, g)].name;
+    if (g) lm_buf_printf(b, "const int64_t %s = at %% (%s);\nat /= %s;\n", name, group_extent(e, g), group_extent(e, g));
+    else lm_buf_printf(b, "const int64_t %s = at;\n", name);
+  }
+}
+
+static void put_places(cpu_emit *e, lm_buf *b, const char *rows) {
+  lm_buf_puts(b, "for (int64_t place = lo; place < hi; place++) {\n");
+  lm_buf_puts(b, rows);
+  bool sums = e->kernel->attr.n_to;
+  if (sums) {
+    put_sums_zero(e, b);
+    lm_buf_puts(b, "const int64_t places = 1");
+    for (int g = 0; g < e->n_groups; g++) lm_buf_printf(b, " * (%s)", group_extent(e, g));
+    long long chunks = lm_axis_size(e->m, e->kernel->attr.to[0]);
+    lm_buf_printf(b, ", end = (place + 1) * places / %lld;\nfor (int64_t p = place * places / %lld; p < end; p++) {\n", chunks, chunks);
+  }
+  put_coordinates(e, b, sums ? "p" : "place");
+  lm_buf_add(b, e->body.p, e->body.n);
+  lm_buf_puts(b, sums ? "}\n}\n" : "}\n");
+}
+
+// ---- text
+
+// Indents by braces; each line holds whole statements, and braces only at its ends.
+static void indent(const char *text, lm_buf *out) {
+  int depth = 0;
+  for (const char *end; *text; text = end + 1) {
+    end = strchr(text, '\n');
+    size_t n = (size_t)(end - text);
+    if (*text == '}') depth--;
+    if (*text != '#')
+      for (int i = 0; i < depth; i++) lm_buf_puts(out, "  ");
+    lm_buf_add(out, text, n + 1);
+    const char *note = strstr(text, "  // ");
+    size_t code = note && note < end ? (size_t)(note - text) : n;
+    if (code && text[code - 1] == '{') depth++;
+  }
+}
+
+static void put_function(cpu_emit *e, lm_buf *out) {
+  lm_buf head = {0}, rows = {0}, text = {0};
+  put_rows(e, &head, &rows);
+  lm_buf places = {0};
+  put_places(e, &places, rows.n ? rows.p : "");
+  lm_buf_puts(&text, "(char *const *buf, const int64_t *var, int64_t lo, int64_t hi) {\n");
+  put_operands(e, &text);
+  lm_buf_add(&text, head.p, head.n);
+  lm_buf_add(&text, places.p, places.n);
+  lm_buf_puts(&text, "}\n");
+  indent(text.p, out);
+  lm_buf_free(&head);
+  lm_buf_free(&rows);
+  lm_buf_free(&places);
+  lm_buf_free(&text);
+}
+
+bool lm_cpu_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out) {
+  lm_arena *scratch = lm_arena_create();
+  cpu_emit *e = cpu_emit_make(module, kernel, scratch);
+  lm_buf text = {0};
+  put_function(e, &text);
+  *out = (lm_kernel_code){.space = space_of(e), .n_scratch = e->n_scratch};
+  memcpy(out->scratch, e->scratch, sizeof out->scratch);
+  out->name = lm_arena_printf(arena, "k%016llx", (unsigned long long)lm_hash(text.p, text.n, 0));
+  out->source = lm_arena_printf(arena, "void %s%s", out->name, text.p);
+  lm_buf_free(&text);
+  emit_free(e);
+  lm_arena_destroy(scratch);
+  return true;
+}
+
+// ---- sharing memory
+
+// Every read of the operand is of the element that the loops stand at, no later than the pass that writes the result.
+bool lm_cpu_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand, uint32_t result) {
+  const lm_module *m = module;
+  if (lm_kernel_result_summed(kernel, result) || !lm_type_equal(kernel->in[operand]->type, kernel->out[result]->type)) return false;
+  lm_arena *scratch = lm_arena_create();
+  cpu_emit *e = cpu_emit_make(m, kernel, scratch);
+  const lm_value *v = lm_kernel_yield(kernel)->in[result];
+  int written = (int)e->s->n_passes;
+  for (uint32_t i = 0; i < e->s->n_passes; i++)
+    for (uint32_t j = 0; j < e->s->passes[i].n_roots; j++)
+      if (e->s->passes[i].roots[j].v == v && lm_schedule_writes(e->s, e->s->passes[i].roots[j], result) && (int)i < written) written = (int)i;
+  bool fine = !(v->def && lm_op_is_reduction(v->def));
+  for (uint32_t i = 0; i < e->n_accesses; i++) {
+    const cpu_access *a = &e->accesses[i];
+    if (a->operand == (int)operand) fine &= a->same && a->pass <= written;
+  }
+  emit_free(e);
+  lm_arena_destroy(scratch);
+  return fine;
+}
+
+const char *lm_cpu_prelude_text(lm_arena *arena) {
+  lm_buf b = {0};
+  for (const struct lm_embedded *f = lm_cpu_prelude; f->path; f++) lm_buf_printf(&b, "#line 1 \"%s\"\n%s", f->path, f->text);
+  const char *text = lm_arena_strndup(arena, b.p, b.n);
+  lm_buf_free(&b);
+  return text;
+}
+
+lm_plan_target lm_cpu_target(lm_module *m) {
+  return (lm_plan_target){.user = m, .prelude = lm_cpu_prelude_text(m->arena), .kernel = lm_cpu_kernel_emit, .in_place = lm_cpu_kernel_in_place};
+}

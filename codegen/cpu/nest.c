@@ -1,0 +1,410 @@
+// nest.c - one pass of a kernel as loops.
+//
+// Level 0 is the place, level k the body of the k-th loop; each has statements before its loops, the loops, and what
+// follows them. Kept loops are those whose axes a reduction's result has. A reduction accumulates in a scalar of the last
+// kept loop when all reduced loops lie inside of it, and otherwise in memory, filled with its neutral element before.
+//
+//   sum over e of [g, e]            sum over g of [g, e]
+//     for g                           for e: h[e] = 0
+//       s = 0                         for g
+//       for e: s += v                   for e: h[e] += v
+//       h[g] = s
+#include <string.h>
+#include "codegen/cpu/emit.h"
+
+enum { LONG_SUM = 2048 };              // elements that are added in float32 before the sum goes on in double
+
+// ---- extents, places of values
+
+const char *cpu_extent(cpu_emit *e, int64_t size, int dyn, int64_t times) {
+  if (!dyn) return lm_arena_printf(e->arena, "%lld", (long long)(size * times));
+  e->extents |= 1u << (dyn - 1);
+  return lm_arena_printf(e->arena, times == 1 ? "n%d" : "n%d * %lld", dyn - 1, (long long)times);
+}
+
+uint16_t cpu_group_var(const cpu_emit *e, int group) { return e->outer[e->groups[group].last]; }
+
+int64_t cpu_lanes(const cpu_emit *e) {
+  int64_t n = 1;
+  for (int g = e->n_groups - e->n_lane_groups; g < e->n_groups; g++) {
+    bool blocked = e->block && g == e->n_groups - e->n_lane_groups;
+    n *= blocked ? e->block : e->groups[g].size;
+  }
+  return n;
+}
+
+bool cpu_held_in_row(const cpu_emit *e, const lm_node *n) {
+  return n->held == LM_HELD_ROW || (n->held == LM_HELD_SCALAR && e->n_lane_groups);
+}
+
+int64_t cpu_row_elements(const cpu_emit *e, const lm_node *n) {
+  return lm_type_elements(e->m, lm_kernel_inner(e->kernel, n->op->out[0]->type)) * cpu_lanes(e);
+}
+
+void cpu_domain_init(const cpu_emit *e, const lm_sched_pass *p, cpu_domain *out) {
+  *out = (cpu_domain){0};
+  for (int i = 0; i < p->space.rank; i++) {
+    const lm_axis_info *a = &e->m->axes[p->space.axis[i]];
+    if (a->size == 1 && !a->dyn) continue;
+    out->atom[out->n++] = (cpu_atom){.axis = p->space.axis[i], .name = a->name, .size = a->size, .stride = 1, .dyn = a->dyn};
+  }
+}
+
+lm_ix cpu_axis_index(const cpu_emit *e, lm_axis a) {
+  for (int i = 0; i < e->kernel->attr.n_axes; i++)
+    if (e->kernel->attr.axes[i] == a) return lm_ix_var(&e->vars, e->outer[i]);
+  lm_ix at = lm_ix_const(0);
+  const cpu_domain *d = &e->domains[e->pass];
+  for (int i = 0; i < d->n; i++)
+    if (d->atom[i].axis == a) at = lm_ix_add(at, lm_ix_scale(lm_ix_var(&e->vars, d->atom[i].var), d->atom[i].stride));
+  return at;
+}
+
+static void index_here(const cpu_emit *e, lm_type t, lm_ix *out) {
+  for (int i = 0; i < t.rank; i++) out[i] = cpu_axis_index(e, t.axis[i]);
+}
+
+// ---- where results go
+
+static const char *held_place(cpu_emit *e, const lm_value *v, const lm_ix *ix) {
+  const lm_node *n = lm_schedule_node(e->s, v);
+  if (n->held == LM_HELD_RESULT) return lm_arena_printf(e->arena, "r%d[%s]", n->slot, cpu_dense_offset(e, v->type, ix, v->type));
+  return lm_arena_printf(e->arena, "h%d[%s]", n->op->mark, cpu_row_offset(e, v, ix));
+}
+
+// The kernel's results that the root is; a summed one adds to its chunk's sum.
+static void store_results(cpu_emit *e, const cpu_root *r, cpu_text x, const lm_ix *ix, int level) {
+  const lm_op *yield = lm_kernel_yield(e->kernel);
+  for (uint32_t i = 0; i < yield->n_in; i++) {
+    if (!lm_schedule_writes(e->s, (lm_root){r->v, r->copy}, i)) continue;
+    lm_type t = r->v->type;
+    if (lm_kernel_result_summed(e->kernel, i)) {
+      lm_type inner = lm_kernel_inner(e->kernel, t);
+      cpu_statement(e, level, "c%u[%s] += %s;", i, cpu_dense_offset(e, t, ix, inner), x.text);
+    } else {
+      cpu_statement(e, level, "r%u[%s] = %s;", i, cpu_dense_offset(e, t, ix, t), cpu_store_text(e->arena, t.dtype, x.text));
+    }
+  }
+}
+
+// ---- reductions
+
+static const char *neutral(cpu_emit *e, const lm_value *v) {
+  lm_dtype t = v->type.dtype;
+  double least = t == LM_INT ? INT32_MIN : -__builtin_inf();
+  return cpu_const_text(e->arena, t, v->def->code == LM_OP_MAX ? least : 0);
+}
+
+static void accumulate(cpu_emit *e, int level, const lm_value *v, const char *to, const char *x) {
+  if (v->def->code == LM_OP_MAX) cpu_statement(e, level, "%s = %s > %s ? %s : %s;", to, x, to, x, to);
+  else if (v->type.dtype == LM_INT) cpu_statement(e, level, "%s = lm_iadd(%s, %s);", to, to, x);
+  else cpu_statement(e, level, "%s += %s;", to, x);
+}
+
+static bool is_reduction(const cpu_root *r) { return r->v->def && !r->copy && lm_op_is_reduction(r->v->def); }
+
+static bool sums_float(const cpu_root *r) {
+  return is_reduction(r) && r->v->def->code == LM_OP_SUM && lm_dtype_is_float(r->v->type.dtype) && r->v->type.dtype != LM_F64;
+}
+
+// Accumulates blocks of a long innermost loop: in the scalar with suffix b, then in double.
+static bool by_blocks(const cpu_emit *e, const cpu_root *r) { return e->wide && sums_float(r) && r->level < e->n_levels; }
+
+// Has a scalar at level k.
+static bool has_scalar(const cpu_emit *e, const cpu_root *r, int k) {
+  return is_reduction(r) && r->v->def->code != LM_OP_SCATTER && r->level == k && !(r->memory && k == e->n_levels);
+}
+
+// The range of a lane group's loop.
+static void lane_range(cpu_emit *e, int g, const char **out_from, const char **out_to) {
+  const cpu_group *group = &e->groups[g];
+  int64_t front = lm_axis_size(e->m, e->kernel->attr.axes[group->first]);
+  bool blocked = e->block && g == e->n_groups - e->n_lane_groups;
+  *out_from = blocked ? "first" : "0";
+  *out_to = blocked ? "last" : group->dyn ? cpu_extent(e, front, group->dyn, group->size / front) : cpu_extent(e, group->size, 0, 1);
+}
+
+// Sets all that a reduction accumulates in at this place to its neutral element.
+static void fill(cpu_emit *e, const cpu_root *r) {
+  lm_type t = r->v->type, inner = lm_kernel_inner(e->kernel, t);
+  lm_ix ix[LM_RANK];
+  lm_buf *b = &e->level[0].before;
+  int depth = e->n_lane_groups;
+  for (int i = 0; i < t.rank; i++) {
+    ix[i] = cpu_axis_index(e, t.axis[i]);
+    if (lm_type_find(inner, t.axis[i]) < 0) continue;
+    const lm_axis_info *a = &e->m->axes[t.axis[i]];
+    const char *z = cpu_temp_name(e, "z");
+    ix[i] = lm_ix_var(&e->vars, lm_var_add(&e->vars, (lm_var){.kind = LM_VAR_TEMP, .name = z, .size = a->size, .dyn = a->dyn, .hi = a->size}));
+    lm_buf_printf(b, "for (int64_t %s = 0; %s < %s; %s++) {\n", z, z, cpu_extent(e, a->size, a->dyn, 1), z);
+    depth++;
+  }
+  for (int g = e->n_groups - e->n_lane_groups; g < e->n_groups; g++) {
+    const char *name = e->vars.v[cpu_group_var(e, g)].name, *from, *to;
+    lane_range(e, g, &from, &to);
+    lm_buf_printf(b, "for (int64_t %s = %s; %s < %s; %s++) {\n", name, from, name, to, name);
+  }
+  cpu_statement(e, 0, "%s = %s;", held_place(e, r->v, ix), neutral(e, r->v));
+  while (depth--) lm_buf_puts(b, "}\n");
+}
+
+static bool axis_reduced(const cpu_root *r, lm_axis a) { return lm_type_find(r->v->type, a) < 0; }
+
+// level: the last kept loop.
+static void root_place(cpu_emit *e, cpu_root *r) {
+  const cpu_domain *d = &e->domains[e->pass];
+  int first_reduced = CPU_LEVELS + 1;
+  r->level = 0;
+  for (int i = 0; i < d->n; i++) {
+    int level = e->vars.v[d->atom[i].var].level;
+    if (!axis_reduced(r, d->atom[i].axis)) r->level = level;
+    else if (level < first_reduced) first_reduced = level;
+  }
+  if (e->n_lane_groups) r->level = e->n_levels;
+  r->memory = first_reduced < r->level || r->v->def->code == LM_OP_SCATTER;
+}
+
+// Statements that surround the loops inside level k.
+static void reductions_begin(cpu_emit *e, int k) {
+  for (int i = 0; i < e->n_roots; i++) {
+    cpu_root *r = &e->roots[i];
+    if (!has_scalar(e, r, k)) continue;
+    r->acc = cpu_temp_name(e, "s");
+    cpu_statement(e, k, "%s %s = %s;", by_blocks(e, r) ? "double" : cpu_register_type(r->v->type.dtype), r->acc, neutral(e, r->v));
+  }
+}
+
+static void reductions_end(cpu_emit *e, int k) {
+  for (int i = 0; i < e->n_roots; i++) {
+    cpu_root *r = &e->roots[i];
+    if (!has_scalar(e, r, k)) continue;
+    lm_ix ix[LM_RANK];
+    index_here(e, r->v->type, ix);
+    const lm_node *n = lm_schedule_node(e->s, r->v);
+    lm_buf saved = e->level[k].before;
+    e->level[k].before = e->level[k].after;
+    const char *type = cpu_register_type(r->v->type.dtype);
+    const char *x = by_blocks(e, r) ? lm_arena_printf(e->arena, "(%s)%s", type, r->acc) : r->acc;
+    if (n->held == LM_HELD_SCALAR && !e->n_lane_groups) cpu_statement(e, k, "const %s h%u = %s;", type, n->op->mark, x);
+    else if (r->memory) accumulate(e, k, r->v, held_place(e, r->v, ix), x);
+    else cpu_statement(e, k, "%s = %s;", held_place(e, r->v, ix), x);
+    e->level[k].after = e->level[k].before;
+    e->level[k].before = saved;
+  }
+}
+
+// ---- the innermost body
+
+static void leaf_scatter(cpu_emit *e, const cpu_root *r) {
+  const lm_op *op = r->v->def;
+  lm_type t = r->v->type;
+  lm_ix ix[LM_RANK], at[LM_RANK];
+  index_here(e, op->in[0]->type, at);
+  cpu_text x = cpu_pull(e, op->in[0], at);
+  index_here(e, op->in[1]->type, at);
+  cpu_text i = cpu_pull(e, op->in[1], at);
+  index_here(e, t, ix);
+  const lm_axis_info *a = &e->m->axes[op->attr.axes[0]];
+  const char *place = lm_arena_printf(e->arena, "lm_clamp(%s, %s)", i.text, cpu_extent(e, a->size, a->dyn, 1));
+  ix[lm_type_find(t, op->attr.axes[0])] = lm_ix_var(&e->vars, cpu_temp_index(e, place, i.level, a->size, 0));
+  if (i.level == e->n_levels && e->n_levels) e->ordered = true;
+  accumulate(e, e->n_levels, r->v, held_place(e, r->v, ix), x.text);
+}
+
+static void leaf(cpu_emit *e) {
+  for (int i = 0; i < e->n_roots; i++) {
+    cpu_root *r = &e->roots[i];
+    lm_ix ix[LM_RANK];
+    if (is_reduction(r) && r->v->def->code == LM_OP_SCATTER) { leaf_scatter(e, r); continue; }
+    const lm_value *v = is_reduction(r) ? r->v->def->in[0] : r->v;
+    index_here(e, v->type, ix);
+    cpu_text x = cpu_pull(e, v, ix);
+    index_here(e, r->v->type, ix);
+    if (is_reduction(r)) {
+      const char *to = r->memory && r->level == e->n_levels ? held_place(e, r->v, ix) : by_blocks(e, r) ? lm_arena_printf(e->arena, "%sb", r->acc) : r->acc;
+      accumulate(e, e->n_levels, r->v, to, x.text);
+      continue;
+    }
+    const lm_node *n = lm_schedule_node(e->s, v);
+    if (n && n->held == LM_HELD_ROW && !r->copy) cpu_statement(e, e->n_levels, "%s = %s;", held_place(e, v, ix), x.text);
+    store_results(e, r, x, ix, e->n_levels);
+  }
+}
+
+// ---- loops
+
+static void forget(cpu_emit *e, int scope) {
+  cpu_memo **at = &e->memo;
+  while (*at) {
+    if ((*at)->scope >= scope) *at = (*at)->next;
+    else at = &(*at)->next;
+  }
+}
+
+// reduction(…) clauses of the innermost loop for scalars that lie outside of it
+static void simd_clauses(cpu_emit *e, lm_buf *b) {
+  for (int i = 0; i < e->n_roots; i++) {
+    const cpu_root *r = &e->roots[i];
+    if (!is_reduction(r) || !r->acc || r->level >= e->n_levels) continue;
+    lm_buf_printf(b, " reduction(%s:%s%s)", r->v->def->code == LM_OP_MAX ? "max" : "+", r->acc, by_blocks(e, r) ? "b" : "");
+  }
+}
+
+static bool whole_sums_only(const cpu_emit *e) {
+  for (int i = 0; i < e->n_roots; i++)
+    if (is_reduction(&e->roots[i]) && e->roots[i].v->type.dtype == LM_INT) return false;
+  return true;
+}
+
+static void loop_plain(cpu_emit *e, lm_buf *out, const char *name, const char *from, const char *to, bool innermost, const char *body) {
+  if (innermost && !e->ordered && whole_sums_only(e)) {
+    lm_buf_puts(out, "#pragma omp simd");
+    simd_clauses(e, out);
+    lm_buf_puts(out, "\n");
+  }
+  lm_buf_printf(out, "for (int64_t %s = %s; %s < %s; %s++) {\n%s}\n", name, from, name, to, name, body);
+}
+
+// A long sum: blocks in float32, the blocks' sums in double.
+static void loop_wide(cpu_emit *e, lm_buf *out, const char *name, const char *from, const char *to, const char *body) {
+  lm_buf_printf(out, "for (int64_t from = %s; from < %s; from += %d) {\nconst int64_t to = lm_min64(from + %d, %s);\n", from, to, LONG_SUM, LONG_SUM, to);
+  for (int i = 0; i < e->n_roots; i++)
+    if (by_blocks(e, &e->roots[i])) lm_buf_printf(out, "float %sb = 0.0f;\n", e->roots[i].acc);
+  loop_plain(e, out, name, "from", "to", true, body);
+  for (int i = 0; i < e->n_roots; i++)
+    if (by_blocks(e, &e->roots[i])) lm_buf_printf(out, "%s += %sb;\n", e->roots[i].acc, e->roots[i].acc);
+  lm_buf_puts(out, "}\n");
+}
+
+static void level_open(cpu_emit *e, int k) {
+  e->open = k;
+  e->level[k].before.n = e->level[k].loops.n = e->level[k].after.n = 0;
+  reductions_begin(e, k);
+}
+
+// The text of level k, which is closed.
+static const char *level_close(cpu_emit *e, int k) {
+  reductions_end(e, k);
+  lm_buf b = {0};
+  lm_buf *parts[] = {&e->level[k].before, &e->level[k].loops, &e->level[k].after};
+  for (int i = 0; i < 3; i++) lm_buf_add(&b, parts[i]->p, parts[i]->n);
+  const char *text = lm_arena_strndup(e->arena, b.n ? b.p : "", b.n);
+  lm_buf_free(&b);
+  e->open = k - 1;
+  return text;
+}
+
+static void emit_level(cpu_emit *e, int k);
+
+// One run of the loop of level k over [from, to).
+static void emit_run(cpu_emit *e, int k, const char *name, const char *from, const char *to, bool once) {
+  level_open(e, k);
+  emit_level(e, k + 1);
+  const char *body = level_close(e, k);
+  forget(e, k);
+  lm_buf *out = &e->level[k - 1].loops;
+  bool innermost = k == e->n_levels;
+  if (once) lm_buf_printf(out, "{  // %s = %s\n%s}\n", name, from, body);
+  else if (innermost && e->wide) loop_wide(e, out, name, from, to, body);
+  else loop_plain(e, out, name, from, to, innermost, body);
+  if (innermost) e->ordered = false;
+}
+
+// Loop i with those that are merged into it: from the first of them, over `size` elements.
+typedef struct span { int first; int64_t times; int64_t size; } span;
+static span span_of(const cpu_domain *d, int i) {
+  span s = {i, 1, 0};
+  for (; s.first > 0 && d->atom[s.first - 1].merge; s.first--) s.times *= d->atom[s.first].size;
+  s.size = s.times * d->atom[s.first].size;
+  return s;
+}
+
+static void emit_atom(cpu_emit *e, int k, int i) {
+  const cpu_domain *d = &e->domains[e->pass];
+  const cpu_atom *a = &d->atom[i];
+  span s = span_of(d, i);
+  const char *name = e->vars.v[a->var].name;
+  if (s.first < i || a->dyn) {
+    emit_run(e, k, name, "0", cpu_extent(e, d->atom[s.first].size, d->atom[s.first].dyn, s.times), false);
+    return;
+  }
+  for (int c = 0; c <= a->n_cuts; c++) {
+    int64_t lo = c ? a->cut[c - 1] : 0, hi = c < a->n_cuts ? a->cut[c] : a->size;
+    e->vars.v[a->var].lo = lo;
+    e->vars.v[a->var].hi = hi;
+    emit_run(e, k, name, cpu_extent(e, lo, 0, 1), cpu_extent(e, hi, 0, 1), hi - lo == 1);
+  }
+  e->vars.v[a->var].lo = 0;
+  e->vars.v[a->var].hi = a->size;
+}
+
+static void emit_lanes(cpu_emit *e, int k, int g) {
+  const char *from, *to;
+  lane_range(e, g, &from, &to);
+  emit_run(e, k, e->vars.v[cpu_group_var(e, g)].name, from, to, false);
+}
+
+static void emit_level(cpu_emit *e, int k) {
+  const cpu_domain *d = &e->domains[e->pass];
+  int loops = e->n_levels - e->n_lane_groups;
+  if (k > e->n_levels) { leaf(e); return; }
+  if (k > loops) { emit_lanes(e, k, e->n_groups - e->n_lane_groups + (k - loops - 1)); return; }
+  for (int i = 0; i < d->n; i++)
+    if (!d->atom[i].merge && e->vars.v[d->atom[i].var].level == k) { emit_atom(e, k, i); return; }
+  LM_BUG("no loop of level %d", k);
+}
+
+// ---- passes
+
+static void declare_vars(cpu_emit *e) {
+  cpu_domain *d = &e->domains[e->pass];
+  int level = 0;
+  for (int i = 0; i < d->n; i++) {
+    cpu_atom *a = &d->atom[i];
+    const char *name = lm_arena_printf(e->arena, "i_%s", a->name);
+    a->var = lm_var_add(&e->vars, (lm_var){.kind = LM_VAR_LOOP, .name = name, .size = a->size, .dyn = a->dyn, .hi = a->size, .level = level + 1});
+    level += !a->merge;
+  }
+  for (int i = d->n - 2; i >= 0; i--)
+    if (d->atom[i].merge) {
+      lm_var *to = &e->vars.v[d->atom[i + 1].var];
+      e->vars.v[d->atom[i].var].into = to->into ? to->into : d->atom[i + 1].var;
+    }
+  e->n_levels = level + e->n_lane_groups;
+  if (e->n_levels > CPU_LEVELS) LM_BUG("a pass of %d nested loops", e->n_levels);
+  for (int g = e->n_groups - e->n_lane_groups; g < e->n_groups; g++) {
+    level++;
+    for (int i = e->groups[g].first; i <= e->groups[g].last; i++) e->vars.v[e->outer[i]].level = level;
+  }
+}
+
+// The innermost loop adds up more elements than float32 should hold one after another.
+static bool is_long(const cpu_emit *e) {
+  const cpu_domain *d = &e->domains[e->pass];
+  if (e->n_lane_groups || !d->n) return false;
+  if (span_of(d, d->n - 1).size <= LONG_SUM || d->atom[d->n - 1].n_cuts) return false;
+  for (int r = 0; r < e->n_roots; r++)
+    if (sums_float(&e->roots[r]) && e->roots[r].level < e->n_levels) return true;
+  return false;
+}
+
+void cpu_pass_emit(cpu_emit *e, int pass) {
+  const lm_sched_pass *p = &e->s->passes[pass];
+  e->pass = pass;
+  e->n_roots = 0;
+  declare_vars(e);
+  for (uint32_t i = 0; i < p->n_roots; i++) {
+    if (e->n_roots == (int)LM_COUNT(e->roots)) LM_BUG("a pass of more than %d roots", e->n_roots);
+    cpu_root *r = &e->roots[e->n_roots++];
+    *r = (cpu_root){.v = p->roots[i].v, .copy = p->roots[i].copy};
+    if (is_reduction(r)) root_place(e, r);
+  }
+  e->wide = is_long(e);
+  level_open(e, 0);
+  for (int i = 0; i < e->n_roots; i++)
+    if (is_reduction(&e->roots[i]) && e->roots[i].memory) fill(e, &e->roots[i]);
+  emit_level(e, 1);
+  lm_buf_puts(&e->body, level_close(e, 0));
+  forget(e, 1);
+  e->done[pass] = true;
+}

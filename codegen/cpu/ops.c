@@ -1,0 +1,93 @@
+// ops.c - the table of scalar operations in C. Registers hold f32 and bf16 as float, f64 as double, int and bool (0 or 1)
+// as int32_t; bf16 is rounded where it is stored.
+#include <math.h>
+#include <string.h>
+#include "codegen/cpu/emit.h"
+
+// $0, $1, $2 are the operands; which column holds is the type of the last operand.
+typedef struct cpu_row { const char *f32, *f64, *whole; } cpu_row;
+static const cpu_row table[LM_OPS] = {
+    [LM_OP_NEG] = {"-$0", "-$0", "lm_isub(0, $0)"},
+    [LM_OP_EXP] = {"lm_exp($0)", "lm_exp64($0)", NULL},
+    [LM_OP_LOG] = {"lm_log($0)", "lm_log64($0)", NULL},
+    [LM_OP_SQRT] = {"lm_sqrt($0)", "lm_sqrt64($0)", NULL},
+    [LM_OP_RSQRT] = {"lm_rsqrt($0)", "lm_rsqrt64($0)", NULL},
+    [LM_OP_SIN] = {"lm_sin($0)", "lm_sin64($0)", NULL},
+    [LM_OP_COS] = {"lm_cos($0)", "lm_cos64($0)", NULL},
+    [LM_OP_TANH] = {"lm_tanh($0)", "lm_tanh64($0)", NULL},
+    [LM_OP_ERF] = {"lm_erf($0)", "lm_erf64($0)", NULL},
+    [LM_OP_NOT] = {NULL, NULL, "!$0"},
+    [LM_OP_ADD] = {"$0 + $1", "$0 + $1", "lm_iadd($0, $1)"},
+    [LM_OP_SUB] = {"$0 - $1", "$0 - $1", "lm_isub($0, $1)"},
+    [LM_OP_MUL] = {"$0 * $1", "$0 * $1", "lm_imul($0, $1)"},
+    [LM_OP_DIV] = {"$0 / $1", "$0 / $1", NULL},
+    [LM_OP_POW] = {"lm_pow($0, $1)", "lm_pow64($0, $1)", NULL},
+    [LM_OP_IDIV] = {NULL, NULL, "lm_idiv($0, $1)"},
+    [LM_OP_MOD] = {"lm_mod($0, $1)", "lm_mod64($0, $1)", "lm_imod($0, $1)"},
+    [LM_OP_EQ] = {"$0 == $1", "$0 == $1", "$0 == $1"},
+    [LM_OP_NE] = {"$0 != $1", "$0 != $1", "$0 != $1"},
+    [LM_OP_LT] = {"$0 < $1", "$0 < $1", "$0 < $1"},
+    [LM_OP_LE] = {"$0 <= $1", "$0 <= $1", "$0 <= $1"},
+    [LM_OP_GT] = {"$0 > $1", "$0 > $1", "$0 > $1"},
+    [LM_OP_GE] = {"$0 >= $1", "$0 >= $1", "$0 >= $1"},
+    [LM_OP_AND] = {NULL, NULL, "$0 & $1"},
+    [LM_OP_OR] = {NULL, NULL, "$0 | $1"},
+    [LM_OP_SELECT] = {"$0 ? $1 : $2", "$0 ? $1 : $2", "$0 ? $1 : $2"},
+};
+
+const char *cpu_register_type(lm_dtype t) { return t == LM_F64 ? "double" : lm_dtype_is_float(t) ? "float" : "int32_t"; }
+
+const char *cpu_memory_type(lm_dtype t) {
+  static const char *const names[LM_DTYPES] = {"float", "uint16_t", "double", "int32_t", "uint8_t"};
+  return names[t];
+}
+
+const char *cpu_held_type(lm_dtype t) { return t == LM_BF16 ? "float" : cpu_memory_type(t); }
+
+const char *cpu_load_text(lm_arena *a, lm_dtype t, const char *place) {
+  return t == LM_BF16 ? lm_arena_printf(a, "lm_bf16_load(%s)", place) : place;
+}
+
+const char *cpu_store_text(lm_arena *a, lm_dtype t, const char *value) {
+  if (t == LM_BF16) return lm_arena_printf(a, "lm_bf16_round(%s)", value);
+  return t == LM_BOOL ? lm_arena_printf(a, "(uint8_t)%s", value) : value;
+}
+
+const char *cpu_const_text(lm_arena *a, lm_dtype t, double v) {
+  if (!lm_dtype_is_float(t)) return lm_arena_printf(a, v == INT32_MIN ? "(-2147483647 - 1)" : v < 0 ? "(%.0f)" : "%.0f", v);
+  const char *f = t == LM_F64 ? "" : "f";
+  if (t != LM_F64) v = (float)v;
+  if (isnan(v)) return lm_arena_printf(a, "__builtin_nan%s(\"\")", f);
+  if (isinf(v)) return lm_arena_printf(a, v < 0 ? "(-__builtin_inf%s())" : "__builtin_inf%s()", f);
+  const char *digits = lm_arena_printf(a, t == LM_F64 ? "%.17g" : "%.9g", v);
+  const char *point = strpbrk(digits, ".e") ? "" : ".0";
+  return lm_arena_printf(a, signbit(v) ? "(%s%s%s)" : "%s%s%s", digits, point, f);
+}
+
+static const char *cast_text(lm_arena *a, lm_dtype from, lm_dtype to, const char *x) {
+  if (to == from || (lm_dtype_is_float(from) && lm_dtype_is_float(to) && from != LM_F64 && to != LM_F64)) return x;
+  if (to == LM_BOOL) return lm_arena_printf(a, "%s != 0", x);
+  if (to != LM_INT) return lm_arena_printf(a, "(%s)%s", cpu_register_type(to), x);
+  if (from == LM_BOOL) return x;
+  return lm_arena_printf(a, "lm_int_%s(%s)", from == LM_F64 ? "f64" : "f32", x);
+}
+
+static const char *fill_in(lm_arena *a, const char *form, const char *const *in) {
+  lm_buf b = {0};
+  for (; *form; form++) {
+    if (*form == '$') lm_buf_puts(&b, in[*++form - '0']);
+    else lm_buf_add(&b, form, 1);
+  }
+  const char *text = lm_arena_strndup(a, b.p, b.n);
+  lm_buf_free(&b);
+  return text;
+}
+
+const char *cpu_op_text(cpu_emit *e, const lm_op *op, const char *const *in) {
+  lm_dtype t = op->in[op->n_in - 1]->type.dtype;
+  if (op->code == LM_OP_CAST) return cast_text(e->arena, t, op->out[0]->type.dtype, in[0]);
+  const cpu_row *row = &table[op->code];
+  const char *form = t == LM_F64 ? row->f64 : lm_dtype_is_float(t) ? row->f32 : row->whole;
+  if (!form) LM_BUG("no C for %s of %s", lm_op_info_of(op)->name, lm_dtype_name(t));
+  return fill_in(e->arena, form, in);
+}

@@ -1,0 +1,267 @@
+// fuse.c - from tensor operations to kernels.
+//
+// before: %s = add %x, %y : f32[b, t, d]   %q = mul %s, %s   %m = sum %q over(d)   …   %z = dot %n, %w over(d)
+// after:  %s, %n = kernel outer(b, t) (%x, %y, %g) { … the same operations … yield %s, %n }   %z = dot %n, %w over(d)
+//
+// 1. Cheap elementwise operations, constants and views are recomputed wherever they are used (fuse_node.c).
+// 2. The others are grouped (fuse_group.c); a group becomes a kernel with the recomputed operations copied into it.
+// 3. A sum of many rows becomes a result of the kernel that makes the rows, summed in chunks of places, and a small kernel
+//    that adds the chunks.
+// 4. What a product reads through a view that no strides can express is copied first.
+//
+// Operations run in the order of the program except that a kernel stands right before the first that needs it. Declines:
+// nothing; an operation alone is a kernel too. Cost: what is recomputed.
+#include "compiler/passes/fuse.h"
+#include <string.h>
+#include "compiler/ir/internal.h"
+#include "compiler/passes/pass.h"
+#include "compiler/passes/rewrite.h"
+#include "compiler/plan/planner.h"
+
+// ---- operands of products
+
+static void dense_operands(lm_op *op, void *user) {
+  lm_module *m = user;
+  int k;
+  if (op->code != LM_OP_DOT) return;
+  while (!lm_plan_dot_strides_ok(m, op, &k)) {
+    lm_builder b = {m, op->parent, op, op->loc};
+    op->in[k] = lm_emit(&b, LM_OP_CAST, &op->in[k], 1, NULL, &op->in[k]->type);
+  }
+}
+
+// ---- what is needed outside of its kernel
+
+typedef struct need { lm_fuse *s; uint32_t group; } need;
+
+static void need_leaf(void *user, lm_value *v, lm_type touched) {
+  const need *u = user;
+  lm_fuse_node *n = lm_fuse_node_of(u->s, v);
+  if (n && n->kind == LM_FUSE_OWN && n->group != u->group) n->needed = true;
+}
+
+static void mark_needed(lm_fuse *s) {
+  for (uint32_t i = 1; i < s->n; i++) {
+    lm_fuse_node *n = &s->nodes[i];
+    need u = {s, n->kind == LM_FUSE_OWN ? n->group : 0};
+    if (n->kind != LM_FUSE_FREE) lm_fuse_leaves(s, n->op, need_leaf, &u);
+  }
+}
+
+// ---- writing a region anew
+
+typedef struct writer {
+  lm_fuse *s;
+  lm_region *region;
+  lm_builder b;
+  lm_idmap map;                        // value of before -> value of now, outside of kernels
+} writer;
+
+// A kernel that is being written: operands are found while its body is copied.
+typedef struct body {
+  writer *w;
+  uint32_t group;
+  lm_idmap map;                        // value of before -> value inside
+  lm_value **in; uint32_t n_in, cap_in;
+  lm_builder b;
+} body;
+
+static lm_value *now(writer *w, lm_value *v) {
+  lm_value *to = lm_idmap_get(&w->map, v);
+  return to ? to : v;
+}
+
+static void collect_operand(void *user, lm_value *v, lm_type touched) {
+  body *k = user;
+  lm_fuse_node *n = lm_fuse_node_of(k->w->s, v);
+  if ((n && n->kind == LM_FUSE_OWN && n->group == k->group) || lm_idmap_get(&k->map, v)) return;
+  lm_idmap_set(&k->map, v, v);
+  LM_PUSH(k->w->s->arena, k->in, k->n_in, k->cap_in) = v;
+}
+
+static lm_value *copy(body *k, lm_op *op);
+
+static lm_value *inside(body *k, lm_value *v) {
+  lm_value *to = lm_idmap_get(&k->map, v);
+  return to ? to : copy(k, v->def);
+}
+
+static lm_value *copy(body *k, lm_op *op) {
+  lm_value **in = LM_NEW_N(k->w->s->arena, lm_value *, op->n_in + 1);
+  for (uint32_t i = 0; i < op->n_in; i++) in[i] = inside(k, op->in[i]);
+  k->b.loc = op->loc;
+  lm_value *v = lm_emit(&k->b, op->code, in, op->n_in, &op->attr, &op->out[0]->type);
+  v->name = op->out[0]->name;
+  lm_idmap_set(&k->map, op->out[0], v);
+  return v;
+}
+
+// The chunks of a sum, added in order by a kernel of their own.
+static lm_value *add_chunks(writer *w, lm_value *chunks, const lm_op *sum) {
+  lm_type t = sum->out[0]->type;
+  lm_attr a = {.n_axes = t.rank}, over = {.axes = {chunks->type.axis[0]}, .n_axes = 1};
+  memcpy(a.axes, t.axis, sizeof a.axes);
+  lm_op *kernel = lm_kernel_begin(&w->b, &a, &chunks, 1);
+  lm_value *v = lm_emit(&w->b, LM_OP_SUM, &kernel->body->args[0], 1, &over, NULL);
+  lm_kernel_end(&w->b, kernel, &v, 1);
+  return kernel->out[0];
+}
+
+static lm_attr kernel_attr(const lm_fuse *s, uint32_t group, lm_axis chunk, uint32_t first) {
+  lm_type outer = lm_fuse_outer(s, group);
+  lm_attr a = {.n_axes = outer.rank, .to = {chunk}, .n_to = chunk != 0, .imm = {first}, .n_imm = chunk != 0};
+  memcpy(a.axes, outer.axis, sizeof a.axes);
+  return a;
+}
+
+static uint32_t *members_in_order(const lm_fuse *s, uint32_t group) {
+  uint32_t count = s->nodes[group].n_group, n = 0, *list = LM_NEW_N(s->arena, uint32_t, count + 1);
+  for (uint32_t i = group; i; i = s->nodes[i].next) {
+    uint32_t j = n++;
+    for (; j > 0 && list[j - 1] > i; j--) list[j] = list[j - 1];
+    list[j] = i;
+  }
+  return list;
+}
+
+// Sums over places of one kernel share its chunks.
+static lm_axis chunk_of(const lm_fuse *s, const uint32_t *members, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++)
+    if (s->nodes[members[i]].chunk) return s->nodes[members[i]].chunk;
+  return 0;
+}
+
+static void write_kernel(writer *w, uint32_t group) {
+  lm_fuse *s = w->s;
+  uint32_t n = s->nodes[group].n_group, *members = members_in_order(s, group), plain = 0, n_out = 0;
+  lm_op **sources = LM_NEW_N(s->arena, lm_op *, n + 1);
+  lm_value **results = LM_NEW_N(s->arena, lm_value *, n + 1);
+  body k = {.w = w, .group = group};
+  for (uint32_t i = 0; i < n; i++) lm_fuse_leaves(s, s->nodes[members[i]].op, collect_operand, &k);
+  for (uint32_t i = 0; i < n; i++) plain += s->nodes[members[i]].needed && !s->nodes[members[i]].chunk;
+  lm_attr a = kernel_attr(s, group, chunk_of(s, members, n), plain);
+  lm_value **in = LM_NEW_N(s->arena, lm_value *, k.n_in + 1);
+  for (uint32_t i = 0; i < k.n_in; i++) in[i] = now(w, k.in[i]);
+  w->b.loc = s->nodes[members[0]].op->loc;
+  lm_op *kernel = lm_kernel_begin(&w->b, &a, in, k.n_in);
+  k.b = w->b;
+  for (uint32_t i = 0; i < k.n_in; i++) lm_idmap_set(&k.map, k.in[i], kernel->body->args[i]);
+  for (uint32_t i = 0; i < n; i++)
+    if (!s->nodes[members[i]].chunk) copy(&k, s->nodes[members[i]].op);
+  for (int sums = 0; sums < 2; sums++)
+    for (uint32_t i = 0; i < n; i++) {
+      lm_fuse_node *m = &s->nodes[members[i]];
+      if (!m->needed || (m->chunk != 0) != sums) continue;
+      sources[n_out] = m->op;
+      results[n_out++] = inside(&k, m->chunk ? m->op->in[0] : m->op->out[0]);
+    }
+  lm_kernel_end(&w->b, kernel, results, n_out);
+  for (uint32_t i = 0; i < n_out; i++) {
+    kernel->out[i]->name = sources[i]->out[0]->name;
+    lm_value *v = i < plain ? kernel->out[i] : add_chunks(w, kernel->out[i], sources[i]);
+    lm_idmap_set(&w->map, sources[i]->out[0], v);
+  }
+  lm_idmap_free(&k.map);
+}
+
+static void write_op(writer *w, lm_op *op);
+static void write_region(writer *w, lm_region *r);
+
+static void write_deps(writer *w, const lm_fuse_node *n) {
+  for (uint32_t i = 0; i < n->n_deps; i++) write_op(w, w->s->nodes[n->deps[i].from].op);
+}
+
+static void write_group(writer *w, uint32_t group) {
+  lm_fuse *s = w->s;
+  bool any = false;
+  if (s->nodes[group].placed) return;
+  s->nodes[group].placed = true;
+  for (uint32_t n = group; n; n = s->nodes[n].next) {
+    write_deps(w, &s->nodes[n]);
+    any |= s->nodes[n].needed;
+  }
+  if (any) write_kernel(w, group);
+}
+
+// A view or constant that stays outside of kernels: written where it is used first.
+static void write_views(writer *w, lm_value *v) {
+  lm_fuse_node *n = lm_fuse_node_of(w->s, v);
+  if (!n || n->kind != LM_FUSE_FREE || n->placed || n->op->parent != w->region) return;
+  n->placed = true;
+  for (uint32_t i = 0; i < n->op->n_in; i++) {
+    write_views(w, n->op->in[i]);
+    n->op->in[i] = now(w, n->op->in[i]);
+  }
+  lm_op_link(w->region, NULL, n->op);
+}
+
+static void write_top(writer *w, lm_fuse_node *n) {
+  lm_op *op = n->op;
+  n->placed = true;
+  write_deps(w, n);
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    write_views(w, op->in[i]);
+    op->in[i] = now(w, op->in[i]);
+  }
+  lm_op_link(w->region, NULL, op);
+  if (!op->body) return;
+  lm_region *outside = w->region;
+  write_region(w, op->body);
+  w->region = w->b.at = outside;
+  w->b.before = NULL;
+}
+
+static void write_op(writer *w, lm_op *op) {
+  lm_fuse_node *n = &w->s->nodes[op->mark];
+  if (n->kind == LM_FUSE_OWN) write_group(w, n->group);
+  else if (n->kind == LM_FUSE_TOP && !n->placed) write_top(w, n);
+}
+
+// Views of outer values that a loop's body uses as they are stand in front of the loop.
+static void views_of_body(writer *w, const lm_region *r) {
+  for (const lm_op *op = r->first; op; op = op->next) {
+    if (op->body) views_of_body(w, op->body);
+    if (w->s->nodes[op->mark].kind != LM_FUSE_TOP) continue;
+    for (uint32_t i = 0; i < op->n_in; i++) {
+      lm_value *v = op->in[i];
+      while (v->region != w->region && lm_fuse_node_of(w->s, v) && lm_fuse_node_of(w->s, v)->kind == LM_FUSE_FREE && v->def->n_in) v = v->def->in[0];
+      write_views(w, v);
+    }
+  }
+}
+
+static void write_region(writer *w, lm_region *r) {
+  uint32_t n = 0, count = 0;
+  for (lm_op *op = r->first; op; op = op->next) count++;
+  lm_op **ops = LM_NEW_N(w->s->arena, lm_op *, count + 1);
+  for (lm_op *op = r->first; op; op = op->next) ops[n++] = op;
+  r->first = r->last = NULL;
+  w->region = w->b.at = r;
+  w->b.before = NULL;
+  for (uint32_t i = 0; i < n; i++) {
+    if (w->s->nodes[ops[i]->mark].kind != LM_FUSE_TOP) continue;
+    if (ops[i]->body && !w->s->nodes[ops[i]->mark].placed) {
+      write_deps(w, &w->s->nodes[ops[i]->mark]);
+      views_of_body(w, ops[i]->body);
+    }
+    write_op(w, ops[i]);
+  }
+}
+
+static void fuse_func(lm_module *m, lm_func *f) {
+  lm_fuse s = {.m = m, .f = f, .arena = lm_arena_create()};
+  lm_region_walk(f->body, dense_operands, m);
+  lm_fuse_nodes_make(&s);
+  lm_fuse_group(&s);
+  mark_needed(&s);
+  writer w = {.s = &s, .b = {.m = m}};
+  write_region(&w, f->body);
+  lm_idmap_free(&w.map);
+  lm_arena_destroy(s.arena);
+}
+
+bool lm_pass_fuse(lm_module *m, const lm_pass_env *env) {
+  for (lm_func *f = m->funcs; f; f = f->next) fuse_func(m, f);
+  m->stage = LM_STAGE_KERNEL;
+  return true;
+}

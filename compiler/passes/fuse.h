@@ -1,0 +1,59 @@
+// fuse.h - what the parts of the pass `fuse` share: one node for each operation of a function.
+#ifndef LM_FUSE_H
+#define LM_FUSE_H
+#include "compiler/ir/ir.h"
+
+enum {
+  LM_FUSE_PLACES = 32,                 // places that keep a machine busy
+  LM_FUSE_LITTLE = 16384,              // elements below which one place is as good as many
+  LM_FUSE_ROW = 64,                    // elements that make a loop worth running
+  LM_FUSE_ROW_MOST = 65536,            // elements of a place beyond which places should be smaller
+  LM_FUSE_CHUNKS = 64,                 // of a sum over places
+  LM_FUSE_OPS = 48,                    // operations of a kernel that are not recomputed anyway
+};
+
+typedef enum {
+  LM_FUSE_TOP,                         // stays outside of kernels
+  LM_FUSE_FREE,                        // computed again in every kernel that uses it; views
+  LM_FUSE_OWN,                         // computed once, in the kernel of its group
+} lm_fuse_kind;
+
+typedef struct lm_fuse_edge { uint32_t from; lm_type touched; } lm_fuse_edge;   // touched: axes along which it reads elsewhere
+
+typedef struct lm_fuse_node {
+  lm_op *op;
+  lm_fuse_kind kind;
+  double flops, bytes;                 // FREE: of recomputing all of it from what is in memory
+  uint32_t group;                      // OWN: node that stands for the group; itself at first
+  uint32_t next;                       // next node of the group, 0 at the end
+  uint32_t visit;                      // of the last search that came by
+  lm_type allowed;                     // OWN: axes that may be outer; of a group: for all its nodes
+  lm_axis chunk;                       // a sum over places: the axis of its chunks
+  uint32_t n_group;                    // of a group: nodes
+  double elements;                     // of the loops: the widest operand or result; of a group: of its widest node
+  bool needed;                         // outside of its kernel
+  bool placed;
+  lm_fuse_edge *deps; uint32_t n_deps, cap_deps;   // operations of the same region that it waits for
+} lm_fuse_node;
+
+typedef struct lm_fuse {
+  lm_module *m;
+  lm_func *f;
+  lm_arena *arena;
+  lm_fuse_node *nodes; uint32_t n;     // by op->mark, from 1
+  uint32_t visits;
+} lm_fuse;
+
+// fuse_node.c: nodes, what is recomputed, dependences
+void lm_fuse_nodes_make(lm_fuse *s);
+lm_fuse_node *lm_fuse_node_of(const lm_fuse *s, const lm_value *v);       // NULL for arguments
+bool lm_fuse_sums_places(const lm_fuse_node *n);
+bool lm_fuse_is_view(const lm_op *op);
+typedef void lm_fuse_leaf(void *user, lm_value *v, lm_type touched);
+// Visits what the kernel of an operation reads: through what is recomputed, down to values in memory.
+void lm_fuse_leaves(const lm_fuse *s, const lm_op *op, lm_fuse_leaf *fn, void *user);
+
+// fuse_group.c: which operations share a kernel
+void lm_fuse_group(lm_fuse *s);
+lm_type lm_fuse_outer(const lm_fuse *s, uint32_t group);                  // outer axes of its kernel, in order
+#endif

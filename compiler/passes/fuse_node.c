@@ -1,0 +1,236 @@
+// fuse_node.c - what the pass `fuse` knows of each operation: whether it is computed again wherever it is used, the axes
+// that its kernel may be parallel over, and what it waits for.
+#include <string.h>
+#include "compiler/passes/fuse.h"
+#include "compiler/passes/rewrite.h"
+#include "runtime/base/dtype.h"
+
+enum { FREE_FLOPS = 6 };               // an element's recomputation that costs less than writing and reading it
+static const double FREE_BYTES = 1.3;  // bytes read for it, against its own
+
+static double elements(const lm_module *m, lm_type t) { return (double)lm_type_elements(m, t); }
+static double bytes_of(const lm_module *m, lm_type t) { return elements(m, t) * lm_dtype_bytes((lm_dtype)t.dtype); }
+
+lm_fuse_node *lm_fuse_node_of(const lm_fuse *s, const lm_value *v) { return v->def ? &s->nodes[v->def->mark] : NULL; }
+bool lm_fuse_sums_places(const lm_fuse_node *n) { return n->chunk != 0; }
+
+bool lm_fuse_is_view(const lm_op *op) {
+  return op->code == LM_OP_VIEW || op->code == LM_OP_PERMUTE || op->code == LM_OP_RENAME || op->code == LM_OP_SLICE;
+}
+
+static bool stays(const lm_op *op) {
+  switch (op->code) {
+    case LM_OP_DOT: case LM_OP_PARAM: case LM_OP_AT: case LM_OP_ACCUM: case LM_OP_APPEND: return true;
+    case LM_OP_LOOP: case LM_OP_YIELD: case LM_OP_RETURN: case LM_OP_KERNEL: return true;
+    default: return false;
+  }
+}
+
+// ---- sets of axes as types
+
+static lm_type without(lm_type t, lm_axis a) {
+  int at = lm_type_find(t, a);
+  if (at < 0) return t;
+  memmove(t.axis + at, t.axis + at + 1, (size_t)(t.rank - at - 1) * sizeof *t.axis);
+  t.axis[--t.rank] = 0;
+  return t;
+}
+
+static lm_type without_all(lm_type t, const lm_axis *axes, int n) {
+  for (int i = 0; i < n; i++) t = without(t, axes[i]);
+  return t;
+}
+
+static void touch(lm_type *t, const lm_axis *axes, int n) {
+  for (int i = 0; i < n; i++)
+    if (lm_type_find(*t, axes[i]) < 0 && t->rank < LM_RANK) t->axis[t->rank++] = axes[i];
+}
+
+// ---- cones of recomputed operations
+
+// Axes along which op reads operand i at other places than it writes.
+static void touch_operand(const lm_op *op, uint32_t i, lm_type *t) {
+  switch (op->code) {
+    case LM_OP_VIEW: case LM_OP_RENAME: case LM_OP_SLICE: case LM_OP_PAD: case LM_OP_CONCAT:
+      touch(t, op->attr.axes, op->attr.n_axes);
+      touch(t, op->attr.to, op->attr.n_to);
+      return;
+    case LM_OP_GATHER: if (i == 0) touch(t, op->attr.axes, 1); return;
+    case LM_OP_SCATTER: touch(t, op->attr.axes, 1); return;
+    default: return;
+  }
+}
+
+static void leaves_of(const lm_fuse *s, const lm_op *op, lm_type touched, lm_fuse_leaf *fn, void *user) {
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    lm_type t = touched;
+    touch_operand(op, i, &t);
+    lm_fuse_node *n = lm_fuse_node_of(s, op->in[i]);
+    if (n && n->kind == LM_FUSE_FREE) leaves_of(s, n->op, t, fn, user);
+    else fn(user, op->in[i], t);
+  }
+}
+
+void lm_fuse_leaves(const lm_fuse *s, const lm_op *op, lm_fuse_leaf *fn, void *user) {
+  leaves_of(s, op, (lm_type){0}, fn, user);
+}
+
+// ---- what is recomputed
+
+// Bytes that recomputing all of a value of type t reads from v: all of v, unless only part of it is wanted.
+static double bytes_read(const lm_module *m, lm_type t, const lm_value *v) {
+  double all = bytes_of(m, v->type), some = elements(m, t) * lm_dtype_bytes((lm_dtype)v->type.dtype);
+  return all < some ? all : some;
+}
+
+static bool recomputable(const lm_op *op) {
+  switch (op->code) {
+    case LM_OP_CONCAT: case LM_OP_PAD: return true;
+    case LM_OP_RNG: case LM_OP_GATHER: return false;
+    default: return lm_fuse_is_view(op) || lm_op_info_of(op)->traits & LM_T_ELEMENTWISE;
+  }
+}
+
+static void classify(lm_fuse *s, lm_fuse_node *n) {
+  const lm_op *op = n->op;
+  lm_type t = op->n_out ? op->out[0]->type : (lm_type){0};
+  n->kind = LM_FUSE_TOP;
+  if (stays(op)) return;
+  double own = bytes_of(s->m, t);
+  n->flops = lm_op_info_of(op)->flops * elements(s->m, t);
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    lm_fuse_node *from = lm_fuse_node_of(s, op->in[i]);
+    bool again = from && from->kind == LM_FUSE_FREE;
+    double part = again && elements(s->m, op->in[i]->type) > elements(s->m, t) ? elements(s->m, t) / elements(s->m, op->in[i]->type) : 1;
+    n->flops += again ? from->flops * part : 0;
+    n->bytes += again ? from->bytes * part : bytes_read(s->m, t, op->in[i]);
+  }
+  bool cheap = n->flops <= FREE_FLOPS * elements(s->m, t) && n->bytes <= FREE_BYTES * own;
+  n->kind = recomputable(op) && (lm_fuse_is_view(op) || op->code == LM_OP_CONST || op->code == LM_OP_IOTA || op->code == LM_OP_EXPAND || cheap) ? LM_FUSE_FREE : LM_FUSE_OWN;
+}
+
+// What is in memory is computed once: a value that is used outside of kernels is, under the views of it.
+static void demand(lm_fuse *s, lm_value *v) {
+  lm_fuse_node *n = lm_fuse_node_of(s, v);
+  if (!n || n->kind != LM_FUSE_FREE) return;
+  if (lm_fuse_is_view(n->op)) demand(s, n->op->in[0]);
+  else if (n->op->code != LM_OP_CONST) n->kind = LM_FUSE_OWN;
+}
+
+// ---- axes that may be outer
+
+// A gather of cuts: pads and concatenations are written part by part, views with splits in nested loops, so their axes
+// stay inside a place.
+static void keep_inside(const lm_op *op, lm_type *allowed) {
+  bool cut = op->code == LM_OP_PAD || op->code == LM_OP_CONCAT || (op->code == LM_OP_VIEW && op->attr.n_axes > 1);
+  if (cut) *allowed = without_all(*allowed, op->attr.to, op->attr.n_to);
+}
+
+static bool reads_operand_whole(const lm_fuse *s, const lm_op *op) {
+  const lm_value *v = op->in[0];
+  while (v->def && (v->def->code == LM_OP_VIEW || v->def->code == LM_OP_RENAME)) v = v->def->in[0];
+  lm_fuse_node *n = lm_fuse_node_of(s, v);
+  return op->code == LM_OP_VIEW && (!n || n->kind != LM_FUSE_FREE);
+}
+
+static void keep_cone_inside(const lm_fuse *s, const lm_op *op, lm_type *allowed) {
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    lm_fuse_node *n = lm_fuse_node_of(s, op->in[i]);
+    if (!n || n->kind != LM_FUSE_FREE) continue;
+    if (!reads_operand_whole(s, n->op)) keep_inside(n->op, allowed);
+    keep_cone_inside(s, n->op, allowed);
+  }
+}
+
+static lm_type allowed_axes(const lm_fuse *s, const lm_fuse_node *n) {
+  const lm_op *op = n->op;
+  lm_type t = op->out[0]->type;
+  if (n->chunk) t = lm_type_make(LM_F32, op->attr.axes, op->attr.n_axes);
+  else if (op->code == LM_OP_SCATTER)
+    for (int i = op->out[0]->type.rank - 1; i >= 0; i--) {
+      lm_axis a = op->out[0]->type.axis[i];
+      if (a == op->attr.axes[0] || lm_type_find(op->in[0]->type, a) < 0) t = without(t, a);
+    }
+  if (!reads_operand_whole(s, op)) keep_inside(op, &t);
+  keep_cone_inside(s, op, &t);
+  return t;
+}
+
+// ---- sums over places
+
+static double product(const lm_module *m, const lm_attr *a) {
+  double p = 1;
+  for (int i = 0; i < a->n_axes; i++) p *= (double)lm_axis_size(m, a->axes[i]);
+  return p;
+}
+
+// A sum of many rows: over axes of which none is innermost, so that no row of its own is worth a place.
+static bool sums_many_rows(const lm_module *m, const lm_op *op) {
+  if (op->code != LM_OP_SUM) return false;
+  lm_type x = op->in[0]->type;
+  double rows = product(m, &op->attr), kept = elements(m, op->out[0]->type);
+  for (int i = 0; i < op->attr.n_axes; i++)
+    if (op->attr.axes[i] == x.axis[x.rank - 1]) return false;
+  return elements(m, x) > LM_FUSE_LITTLE && rows >= LM_FUSE_CHUNKS && kept <= 16 * LM_FUSE_ROW_MOST && (kept < LM_FUSE_ROW_MOST || rows >= 16 * LM_FUSE_CHUNKS);
+}
+
+static void chunk_sums(lm_fuse *s) {
+  for (uint32_t i = 1; i < s->n; i++) {
+    lm_op *op = s->nodes[i].op;
+    if (!sums_many_rows(s->m, op)) continue;
+    double rows = product(s->m, &op->attr), chunks = rows / 8 < LM_FUSE_CHUNKS ? rows / 8 : LM_FUSE_CHUNKS;
+    s->nodes[i].chunk = lm_axis_add(s->m, LM_SYM(s->m->ctx, "chunk"), (int64_t)chunks, 0);
+  }
+}
+
+// ---- dependences
+
+typedef struct collect { lm_fuse *s; lm_fuse_node *n; lm_region *region; } collect;
+
+static void dep_add(void *user, lm_value *v, lm_type touched) {
+  collect *c = user;
+  if (!v->def || v->region != c->region) return;
+  LM_PUSH(c->s->arena, c->n->deps, c->n->n_deps, c->n->cap_deps) = (lm_fuse_edge){v->def->mark, touched};
+}
+
+// A loop waits for what its body uses.
+static void deps_of_body(collect *c, const lm_region *r) {
+  for (const lm_op *op = r->first; op; op = op->next) {
+    lm_fuse_leaves(c->s, op, dep_add, c);
+    if (op->body) deps_of_body(c, op->body);
+  }
+}
+
+static void count(lm_op *op, void *user) { op->mark = (*(uint32_t *)user)++; }
+static void enter(lm_op *op, void *user) { ((lm_fuse *)user)->nodes[op->mark].op = op; }
+
+static double widest(const lm_fuse *s, const lm_op *op) {
+  double most = elements(s->m, op->out[0]->type);
+  bool reads = op->code != LM_OP_GATHER;
+  for (uint32_t i = 0; reads && i < op->n_in; i++)
+    if (elements(s->m, op->in[i]->type) > most) most = elements(s->m, op->in[i]->type);
+  return most;
+}
+
+void lm_fuse_nodes_make(lm_fuse *s) {
+  s->n = 1;
+  lm_region_walk(s->f->body, count, &s->n);
+  s->nodes = LM_NEW_N(s->arena, lm_fuse_node, s->n);
+  lm_region_walk(s->f->body, enter, s);
+  for (uint32_t i = 1; i < s->n; i++) classify(s, &s->nodes[i]);
+  for (uint32_t i = s->n - 1; i > 0; i--)
+    if (s->nodes[i].kind == LM_FUSE_TOP)
+      for (uint32_t j = 0; j < s->nodes[i].op->n_in; j++) demand(s, s->nodes[i].op->in[j]);
+  chunk_sums(s);
+  for (uint32_t i = 1; i < s->n; i++) {
+    lm_fuse_node *n = &s->nodes[i];
+    collect c = {s, n, n->op->parent};
+    lm_fuse_leaves(s, n->op, dep_add, &c);
+    if (n->op->body) deps_of_body(&c, n->op->body);
+    n->group = i;
+    n->n_group = 1;
+    if (n->kind != LM_FUSE_OWN) continue;
+    n->allowed = allowed_axes(s, n);
+    n->elements = widest(s, n->op);
+  }
+}
