@@ -3,32 +3,17 @@
 // Axes unify by position. A name of the signature that stands for nothing yet is bound to the caller's axis; a name that
 // is an axis of the instance has the caller's axis renamed to it. Library functions are emitted once per signature as
 // functions of their own and called; everything else is inlined.
-#include "dsl/elab.h"
+#include "dsl/elab_call.h"
 #include <string.h>
 
-// What a call maps on its way in; the reverse is applied to its result.
-typedef struct { el_axes from, to; } mapping;
-
-typedef struct {
-  const ast_sig *sig;
-  const char *what;
-  el_val *args;               // one per parameter; axes already evaluated
-  lm_loc *locs;
-  bool *given;
-  lm_loc at;
-  lm_sym bound_by[64]; el_axis *bound[64]; uint32_t n_bound;   // names this call bound
-  mapping map;
-  el_kind real; bool real_set;
-} invocation;
-
-static bool type_is(const ast_type *t, const char *name) { return t && t->name && strcmp(t->name, name) == 0; }
+bool el_type_is(const ast_type *t, const char *name) { return t && t->name && strcmp(t->name, name) == 0; }
 
 el_kind el_kind_of_type(lm_elab *e, const ast_type *t, bool *out_ok) {
   *out_ok = true;
-  if (type_is(t, "real")) return e->frame->real;
-  if (type_is(t, "f32")) return K_F32;
-  if (type_is(t, "int")) return K_INT;
-  if (type_is(t, "bool")) return K_BOOL;
+  if (el_type_is(t, "real")) return e->frame->real;
+  if (el_type_is(t, "f32")) return K_F32;
+  if (el_type_is(t, "int")) return K_INT;
+  if (el_type_is(t, "bool")) return K_BOOL;
   *out_ok = false;
   const char *names[] = {"real", "f32", "int", "bool", "axis", "Batch"};
   lm_diag *d = el_err(e, t->loc, "E070", "unknown type '%s'", t->name ? t->name : "(…)");
@@ -38,19 +23,19 @@ el_kind el_kind_of_type(lm_elab *e, const ast_type *t, bool *out_ok) {
   return K_REAL;
 }
 
-static el_row *row_find(lm_elab *e, lm_sym name) {
+el_row *el_row_find(lm_elab *e, lm_sym name) {
   for (el_row *r = e->frame->rows; r; r = r->up)
     if (r->name == name) return r;
   return NULL;
 }
 
-static void row_bind(lm_elab *e, lm_sym name, el_axes axes) {
+void el_row_bind(lm_elab *e, lm_sym name, el_axes axes) {
   el_row *r = LM_NEW(e->a, el_row);
   *r = (el_row){name, axes, e->frame->rows};
   e->frame->rows = r;
 }
 
-static lm_sym dim_name(lm_elab *e, const ast_dim *d) {
+lm_sym el_dim_name(lm_elab *e, const ast_dim *d) {
   if (d->row) return d->row;
   if (d->expr->kind == EX_NAME) return d->expr->text;
   el_err(e, d->loc, "E071", "an axis needs a name here");
@@ -65,20 +50,20 @@ static const char *type_text(lm_elab *e, const ast_type *t) {
   return lm_arena_printf(e->a, "%s]", s);
 }
 
-static void misfit(lm_elab *e, invocation *v, uint32_t i, const ast_type *t, const el_val *x, const char *why) {
+static void misfit(lm_elab *e, el_invocation *v, uint32_t i, const ast_type *t, const el_val *x, const char *why) {
   lm_diag *d = el_err(e, v->locs[i], "E031", "axis mismatch in the call of %s", v->what);
   lm_diag_label(e->c, d, "%s", why);
   lm_diag_note(e->c, d, v->sig->params[i].name.loc, "parameter %s: %s", v->sig->params[i].name.text, type_text(e, t));
   lm_diag_note(e->c, d, x->loc, "%s: %s", x->name ? x->name : "argument", el_show(e, x));
 }
 
-static el_axis *mapped(const mapping *m, el_axis *a) {
+static el_axis *mapped(const el_mapping *m, el_axis *a) {
   int k = el_axes_find(&m->from, a);
   return k < 0 ? a : m->to.v[k];
 }
 
 // Binds one name of the signature to one axis of the argument; false with a reason.
-static const char *bind_axis(lm_elab *e, invocation *v, lm_sym name, el_axis *actual) {
+static const char *bind_axis(lm_elab *e, el_invocation *v, lm_sym name, el_axis *actual) {
   el_axis *a = mapped(&v->map, actual), *have = el_axis_lookup(e, name);
   if (have == a) return NULL;
   if (!have) {
@@ -98,7 +83,7 @@ static const char *bind_axis(lm_elab *e, invocation *v, lm_sym name, el_axis *ac
   return NULL;
 }
 
-static const char *unify(lm_elab *e, invocation *v, const ast_type *t, const el_axes *axes) {
+static const char *unify(lm_elab *e, el_invocation *v, const ast_type *t, const el_axes *axes) {
   int row = -1;
   for (uint32_t i = 0; i < t->n_dims; i++) {
     if (!t->dims[i].row) continue;
@@ -111,7 +96,7 @@ static const char *unify(lm_elab *e, invocation *v, const ast_type *t, const el_
   uint32_t extra = axes->n - fixed, k = 0;
   for (uint32_t i = 0; i < t->n_dims; i++) {
     if ((int)i != row) {
-      lm_sym name = dim_name(e, &t->dims[i]);
+      lm_sym name = el_dim_name(e, &t->dims[i]);
       const char *why = name ? bind_axis(e, v, name, axes->v[k]) : NULL;
       if (why) return why;
       k++;
@@ -119,8 +104,8 @@ static const char *unify(lm_elab *e, invocation *v, const ast_type *t, const el_
     }
     el_axes got = {0};
     for (uint32_t j = 0; j < extra; j++) el_axes_push(e, &got, axes->v[k++]);
-    el_row *have = row_find(e, t->dims[i].row);
-    if (!have) { row_bind(e, t->dims[i].row, got); continue; }
+    el_row *have = el_row_find(e, t->dims[i].row);
+    if (!have) { el_row_bind(e, t->dims[i].row, got); continue; }
     el_axes now = {0};
     for (uint32_t j = 0; j < got.n; j++) el_axes_push(e, &now, mapped(&v->map, got.v[j]));
     el_axes old = {0};
@@ -131,38 +116,38 @@ static const char *unify(lm_elab *e, invocation *v, const ast_type *t, const el_
 }
 
 // Checks the kind of an argument and adapts numbers; false: reported.
-static bool fit_kind(lm_elab *e, invocation *v, uint32_t i, const ast_type *t, el_val *x, bool is_fn) {
+static bool fit_kind(lm_elab *e, el_invocation *v, uint32_t i, const ast_type *t, el_val *x, bool is_fn) {
   if (x->k == V_NUM || (x->k == V_TENSOR && x->kind == K_NUM)) {
-    if (type_is(t, "bool")) return el_err(e, v->locs[i], "E072", "%s takes bool, got %s", v->what, el_show(e, x)), false;
+    if (el_type_is(t, "bool")) return el_err(e, v->locs[i], "E072", "%s takes bool, got %s", v->what, el_show(e, x)), false;
     bool scalar = x->k == V_NUM || x->axes.n == 0;
     if (scalar && !t->n_dims) return true;             // scalars stay numbers and adapt where they meet a tensor
-    *x = el_adapt(e, x, type_is(t, "int") ? K_INT : type_is(t, "real") && v->real_set ? v->real : K_F32, v->locs[i]);
+    *x = el_adapt(e, x, el_type_is(t, "int") ? K_INT : el_type_is(t, "real") && v->real_set ? v->real : K_F32, v->locs[i]);
   }
-  if (x->k == V_BOOL && type_is(t, "bool") && !t->n_dims) return true;
+  if (x->k == V_BOOL && el_type_is(t, "bool") && !t->n_dims) return true;
   if (x->k != V_TENSOR) {
     if (x->k != V_ERROR) el_err(e, v->locs[i], "E072", "%s: parameter %s takes %s, got %s", v->what, v->sig->params[i].name.text, type_text(e, t), el_show(e, x));
     return false;
   }
-  if (type_is(t, "real") && is_fn && (x->kind == K_REAL || x->kind == K_F32)) {
+  if (el_type_is(t, "real") && is_fn && (x->kind == K_REAL || x->kind == K_F32)) {
     if (!v->real_set) v->real = x->kind, v->real_set = true;
     if (v->real == x->kind) return true;
-  } else if ((type_is(t, "real") && x->kind == K_REAL) || (type_is(t, "f32") && x->kind == K_F32) ||
-             (type_is(t, "int") && x->kind == K_INT) || (type_is(t, "bool") && x->kind == K_BOOL)) {
+  } else if ((el_type_is(t, "real") && x->kind == K_REAL) || (el_type_is(t, "f32") && x->kind == K_F32) ||
+             (el_type_is(t, "int") && x->kind == K_INT) || (el_type_is(t, "bool") && x->kind == K_BOOL)) {
     return true;
   }
   bool ok;
-  el_kind want = type_is(t, "real") && is_fn && v->real_set ? v->real : el_kind_of_type(e, t, &ok);
+  el_kind want = el_type_is(t, "real") && is_fn && v->real_set ? v->real : el_kind_of_type(e, t, &ok);
   lm_diag *d = el_err(e, v->locs[i], "E072", "%s: parameter %s takes %s, got %s", v->what, v->sig->params[i].name.text, el_kind_name(want), el_show(e, x));
   el_note_value(e, d, x);
   if (want != K_BOOL) lm_diag_help(e->c, d, "cast it: %s(…)", el_kind_name(want));
   return false;
 }
 
-static bool unify_param(lm_elab *e, invocation *v, uint32_t i, bool is_fn) {
+static bool unify_param(lm_elab *e, el_invocation *v, uint32_t i, bool is_fn) {
   const ast_type *t = v->sig->params[i].type;
   el_val *x = &v->args[i];
-  if (!t || type_is(t, "axis") || x->k == V_ERROR) return x->k != V_ERROR;
-  if (type_is(t, "Batch")) {
+  if (!t || el_type_is(t, "axis") || x->k == V_ERROR) return x->k != V_ERROR;
+  if (el_type_is(t, "Batch")) {
     if (x->k != V_RECORD) return el_err(e, v->locs[i], "E072", "%s takes a Batch, got %s", v->what, el_show(e, x)), false;
     for (uint32_t k = 0; k < x->n; k++) {
       const char *why = unify(e, v, t, &x->items[k].axes);
@@ -178,7 +163,7 @@ static bool unify_param(lm_elab *e, invocation *v, uint32_t i, bool is_fn) {
 }
 
 // Two axes of the arguments and the instance must not be one axis of the IR; those that are get a fresh one.
-static void separate(lm_elab *e, invocation *v) {
+static void separate(lm_elab *e, el_invocation *v) {
   if (!e->m) return;
   el_axes seen = {0};
   if (e->frame->self)
@@ -203,7 +188,7 @@ static void separate(lm_elab *e, invocation *v) {
   }
 }
 
-static void remap_scope(lm_elab *e, invocation *v, el_axis_bind *axes_end, el_row *rows_end) {
+static void remap_scope(lm_elab *e, el_invocation *v, el_axis_bind *axes_end, el_row *rows_end) {
   for (el_axis_bind *b = e->frame->axes; b != axes_end; b = b->up) b->axis = mapped(&v->map, b->axis);
   for (el_row *r = e->frame->rows; r != rows_end; r = r->up) {
     el_axes now = {0};
@@ -212,7 +197,7 @@ static void remap_scope(lm_elab *e, invocation *v, el_axis_bind *axes_end, el_ro
   }
 }
 
-static void check_where(lm_elab *e, invocation *v) {
+static void check_where(lm_elab *e, el_invocation *v) {
   for (uint32_t i = 0; i < v->sig->where.n; i++) {
     el_val ok = el_eval(e, v->sig->where.v[i]);
     if (ok.k == V_ERROR || (ok.k == V_BOOL && (!ok.known || ok.num != 0))) continue;
@@ -223,9 +208,9 @@ static void check_where(lm_elab *e, invocation *v) {
 
 static bool result_axes(lm_elab *e, const ast_type *t, el_axes *out) {
   for (uint32_t i = 0; i < t->n_dims; i++) {
-    lm_sym name = dim_name(e, &t->dims[i]);
+    lm_sym name = el_dim_name(e, &t->dims[i]);
     if (!name) return false;
-    el_row *r = t->dims[i].row ? row_find(e, name) : NULL;
+    el_row *r = t->dims[i].row ? el_row_find(e, name) : NULL;
     if (r) {
       for (uint32_t k = 0; k < r->axes.n; k++) el_axes_push(e, out, r->axes.v[k]);
       continue;
@@ -238,12 +223,12 @@ static bool result_axes(lm_elab *e, const ast_type *t, el_axes *out) {
 }
 
 // The returned value against the declared type; adapts numbers.
-static el_val check_result(lm_elab *e, const ast_type *t, el_val v, const char *what) {
+el_val el_check_result(lm_elab *e, const ast_type *t, el_val v, const char *what) {
   if (!t || v.k == V_ERROR) return v;
   if (!t->name) {
     if (v.k != V_TUPLE || v.n != t->n_tuple)
       return el_err(e, v.loc.file ? v.loc : t->loc, "E074", "%s returns %s, declared as a tuple of %u", what, el_show(e, &v), t->n_tuple), el_error();
-    for (uint32_t i = 0; i < v.n; i++) v.items[i] = check_result(e, t->tuple[i], v.items[i], what);
+    for (uint32_t i = 0; i < v.n; i++) v.items[i] = el_check_result(e, t->tuple[i], v.items[i], what);
     return v;
   }
   bool ok;
@@ -290,18 +275,18 @@ static el_val import_result(lm_elab *e, el_val r, const el_axes *known, lm_loc a
   return out;
 }
 
-static void known_axes(lm_elab *e, const el_val *v, el_axes *out) {
+void el_known_axes(lm_elab *e, const el_val *v, el_axes *out) {
   for (uint32_t i = 0; (v->k == V_TENSOR || v->k == V_AXES) && i < v->axes.n; i++)
     if (!el_axes_has(out, v->axes.v[i])) el_axes_push(e, out, v->axes.v[i]);
-  for (uint32_t i = 0; (v->k == V_TUPLE || v->k == V_RECORD) && i < v->n; i++) known_axes(e, &v->items[i], out);
+  for (uint32_t i = 0; (v->k == V_TUPLE || v->k == V_RECORD) && i < v->n; i++) el_known_axes(e, &v->items[i], out);
 }
 
-static el_val run_invocation(lm_elab *e, invocation *v, const lm_file *file, el_ref *self, const ast_body *body) {
+el_val el_run_invocation(lm_elab *e, el_invocation *v, const lm_file *file, el_ref *self, const ast_body *body) {
   el_frame frame = {.up = e->frame, .what = v->what, .called_at = v->at, .file = file, .self = self, .real = K_REAL};
   el_frame *caller = e->frame;
   bool is_fn = !self, ok = true;
   el_axes known = {0};
-  for (uint32_t i = 0; i < v->sig->n_params; i++) known_axes(e, &v->args[i], &known);
+  for (uint32_t i = 0; i < v->sig->n_params; i++) el_known_axes(e, &v->args[i], &known);
   if (e->depth >= 100) return el_err(e, v->at, "E076", "calls nest too deep: '%s' calls itself?", v->what), el_error();
   e->depth++, e->frame = &frame;
   if (self)
@@ -329,7 +314,7 @@ static el_val run_invocation(lm_elab *e, invocation *v, const lm_file *file, el_
     }
     check_where(e, v);
     el_run(e, body);
-    r = frame.has_result ? check_result(e, v->sig->ret, frame.result, v->what) : el_error();
+    r = frame.has_result ? el_check_result(e, v->sig->ret, frame.result, v->what) : el_error();
     if (!frame.has_result && e->budget) el_err(e, body->close.file ? body->close : v->at, "E077", "%s returns nothing", v->what);
     r = el_rename(e, &r, &v->map.to, &v->map.from);
   }
@@ -339,7 +324,7 @@ static el_val run_invocation(lm_elab *e, invocation *v, const lm_file *file, el_
 }
 
 // Matches positional and named arguments with the parameters. `values` (methods run by us) replace syntax.
-static bool match(lm_elab *e, invocation *v, const ast_expr *x) {
+static bool match(lm_elab *e, el_invocation *v, const ast_expr *x) {
   uint32_t n = v->sig->n_params, k = 0;
   v->args = LM_NEW_N(e->a, el_val, n + 1), v->locs = LM_NEW_N(e->a, lm_loc, n + 1), v->given = LM_NEW_N(e->a, bool, n + 1);
   bool ok = true;
@@ -363,7 +348,7 @@ static bool match(lm_elab *e, invocation *v, const ast_expr *x) {
     }
     if (v->given[p]) el_err(e, a->loc, "E078", "%s: '%s' is given twice", v->what, v->sig->params[p].name.text), ok = false;
     v->given[p] = true, v->locs[p] = a->expr->loc;
-    if (type_is(v->sig->params[p].type, "axis")) {
+    if (el_type_is(v->sig->params[p].type, "axis")) {
       v->args[p] = (el_val){.k = V_AXES};
       if (!el_axis_list(e, a->expr, &v->args[p].axes)) ok = false;
     } else {
@@ -382,113 +367,6 @@ static bool match(lm_elab *e, invocation *v, const ast_expr *x) {
   return ok;
 }
 
-// ---- library functions, emitted once for each signature
-struct el_library_call { const char *key; lm_func *f; el_val result; el_axes axes; struct el_library_call *next; };
-
-static void key_of(lm_elab *e, const el_val *v, lm_buf *b) {
-  switch (v->k) {
-  case V_NUM: lm_buf_printf(b, "n%.17g;", v->num); break;
-  case V_BOOL: lm_buf_printf(b, "b%d;", v->num != 0); break;
-  case V_TENSOR: lm_buf_printf(b, "t%d", v->kind); for (uint32_t i = 0; i < v->axes.n; i++) lm_buf_printf(b, ",%d", el_axis_ir(e, v->axes.v[i])); lm_buf_puts(b, ";"); break;
-  case V_AXES: lm_buf_puts(b, "a"); for (uint32_t i = 0; i < v->axes.n; i++) lm_buf_printf(b, ",%d", el_axis_ir(e, v->axes.v[i])); lm_buf_puts(b, ";"); break;
-  default: lm_buf_puts(b, "?"); break;
-  }
-}
-
-static bool can_be_library(const invocation *v, const lm_file *file, lm_elab *e) {
-  if (!e->m || !file->is_std || file == e->prog->prelude) return false;
-  bool any = false;
-  for (uint32_t i = 0; i < v->sig->n_params; i++) {
-    el_vkind k = v->args[i].k;
-    any |= k == V_TENSOR;
-    if (v->given[i] && k != V_TENSOR && k != V_NUM && k != V_BOOL && k != V_AXES) return false;
-    if ((k == V_NUM && !v->args[i].known) || (k == V_TENSOR && v->args[i].kind == K_NUM)) return false;
-  }
-  return any;
-}
-
-static el_library_call *library_make(lm_elab *e, invocation *v, const ast_decl *d, const lm_file *file, const char *key) {
-  lm_builder saved = e->b;
-  el_library_call *lib = LM_NEW(e->a, el_library_call);
-  lm_func *f = lm_func_add(e->m, LM_SYM(e->c, lm_arena_printf(e->a, "%s.%s.%u", strncmp(file->path, "std.", 4) ? file->path : file->path + 4, d->name.text, e->n_library++)));
-  bool was = e->in_library, failed = e->library_failed;
-  lm_value *step = e->step;
-  el_val *args = LM_NEW_N(e->a, el_val, v->sig->n_params + 1);
-  e->in_library = true, e->library_failed = false, e->step = NULL;
-  e->b = (lm_builder){.m = e->m, .at = f->body, .loc = saved.loc};
-  for (uint32_t i = 0; i < v->sig->n_params; i++) {
-    args[i] = v->args[i];
-    known_axes(e, &args[i], &lib->axes);
-    if (args[i].k == V_TENSOR) args[i].v = lm_arg_add(e->m, f->body, args[i].v->type, v->sig->params[i].name.text);
-  }
-  invocation inner = *v;
-  inner.args = args;
-  lib->key = key, lib->f = f;
-  lib->result = run_invocation(e, &inner, file, NULL, &d->body);
-  bool bad = e->library_failed || (lib->result.k != V_TENSOR && lib->result.k != V_TUPLE);
-  lm_value *out[16];
-  uint32_t n = 0;
-  if (lib->result.k == V_TENSOR) out[n++] = lib->result.v;
-  for (uint32_t i = 0; lib->result.k == V_TUPLE && i < lib->result.n && n < 16; i++) {
-    if (lib->result.items[i].k != V_TENSOR) bad = true;
-    else out[n++] = lib->result.items[i].v;
-  }
-  if (!bad) {
-    lm_emit_op(&e->b, LM_OP_RETURN, out, n, NULL, NULL);
-    f->out_names = LM_NEW_N(e->a, lm_sym, n), f->n_out = n;
-    for (uint32_t i = 0; i < n; i++) f->out_names[i] = n == 1 ? d->name.text : LM_SYM(e->c, lm_arena_printf(e->a, "%s%u", d->name.text, i));
-  }
-  e->b = saved, e->in_library = was, e->library_failed = failed || (bad && was), e->step = step;
-  if (bad) lm_func_remove(e->m, f), lib->f = NULL;
-  lib->next = e->library, e->library = lib;
-  return lib;
-}
-
-// The result of the recorded call with this call's axes and values in place of that call's.
-static el_val library_result(lm_elab *e, const el_library_call *lib, el_val r, const el_axes *now, lm_op *call, uint32_t *k) {
-  if (r.k == V_TUPLE) {
-    el_val out = el_tuple(e, r.items, r.n);
-    for (uint32_t i = 0; i < r.n; i++) out.items[i] = library_result(e, lib, r.items[i], now, call, k);
-    return out;
-  }
-  el_axes axes = {0};
-  for (uint32_t i = 0; i < r.axes.n; i++) {
-    int at = el_axes_find(&lib->axes, r.axes.v[i]);
-    el_axis *a = at >= 0 ? now->v[at] : el_axis_lookup(e, r.axes.v[i]->name);
-    if (!a) {
-      a = el_axis_new(e, r.axes.v[i]->name, r.axes.v[i]->size, r.axes.v[i]->dyn);
-      a->ir = r.axes.v[i]->ir;
-      el_axis_bind_name(e, a->name, a);
-    }
-    el_axes_push(e, &axes, a);
-  }
-  return el_tensor(r.kind, &axes, call->out[(*k)++]);
-}
-
-static bool call_library(lm_elab *e, invocation *v, const ast_decl *d, const lm_file *file, el_val *out) {
-  lm_buf b = {0};
-  lm_buf_printf(&b, "%s:%s(%d)", file->path, d->name.text, e->mode == EL_TRAIN);
-  el_axes now = {0};
-  for (uint32_t i = 0; i < v->sig->n_params; i++)
-    if (v->given[i]) key_of(e, &v->args[i], &b), known_axes(e, &v->args[i], &now);
-    else lm_buf_puts(&b, "_");
-  const char *key = lm_arena_strndup(e->a, b.p, b.n);
-  lm_buf_free(&b);
-  el_library_call *lib = e->library;
-  while (lib && strcmp(lib->key, key)) lib = lib->next;
-  if (!lib) lib = library_make(e, v, d, file, key);
-  if (!lib->f) return false;
-  lm_value *in[64];
-  uint32_t n = 0, k = 0;
-  for (uint32_t i = 0; i < v->sig->n_params; i++)
-    if (v->args[i].k == V_TENSOR) in[n++] = v->args[i].v;
-  lm_attr attr = {.sym = lib->f->name};
-  e->b.loc = v->at;
-  lm_op *call = lm_emit_op(&e->b, LM_OP_CALL, in, n, &attr, NULL);
-  *out = library_result(e, lib, lib->result, &now, call, &k);
-  return true;
-}
-
 // ---- entry points
 static void visit(lm_elab *e, const ast_decl *d) {
   for (uint32_t i = 0; i < e->n_visited; i++)
@@ -497,15 +375,15 @@ static void visit(lm_elab *e, const ast_decl *d) {
 }
 
 static el_val call_fn(lm_elab *e, const ast_expr *x, lm_decl_ref ref) {
-  invocation v = {.sig = &ref.decl->sig, .what = ref.decl->name.text, .at = x->loc};
+  el_invocation v = {.sig = &ref.decl->sig, .what = ref.decl->name.text, .at = x->loc};
   el_val out;
   visit(e, ref.decl);
   if (!match(e, &v, x)) return el_error();
   for (uint32_t i = 0; i < v.sig->n_params; i++)       // numbers reach typed parameters as tensors of that type
     if (v.sig->params[i].type && v.sig->params[i].type->n_dims && v.args[i].k == V_TENSOR && v.args[i].kind == K_NUM)
-      v.args[i] = el_adapt(e, &v.args[i], type_is(v.sig->params[i].type, "int") ? K_INT : K_F32, v.locs[i]);
-  if (can_be_library(&v, ref.file, e) && call_library(e, &v, ref.decl, ref.file, &out)) return out;
-  return run_invocation(e, &v, ref.file, NULL, &ref.decl->body);
+      v.args[i] = el_adapt(e, &v.args[i], el_type_is(v.sig->params[i].type, "int") ? K_INT : K_F32, v.locs[i]);
+  if (el_can_be_library(&v, ref.file, e) && el_call_library(e, &v, ref.decl, ref.file, &out)) return out;
+  return el_run_invocation(e, &v, ref.file, NULL, &ref.decl->body);
 }
 
 const ast_member *el_method_find(const el_inst *inst, lm_sym name) {
@@ -524,19 +402,19 @@ static el_val call_method(lm_elab *e, const ast_expr *x, const el_ref *ref, lm_s
     lm_diag_note(e->c, d, ref->inst->decl->name.loc, "declared here");
     return el_error();
   }
-  invocation v = {.sig = &m->sig, .what = lm_arena_printf(e->a, "%s.%s", ref->inst->decl->name.text, name), .at = x->loc};
+  el_invocation v = {.sig = &m->sig, .what = lm_arena_printf(e->a, "%s.%s", ref->inst->decl->name.text, name), .at = x->loc};
   el_ref self = *ref;
-  return match(e, &v, x) ? run_invocation(e, &v, ref->inst->file, &self, &m->body) : el_error();
+  return match(e, &v, x) ? el_run_invocation(e, &v, ref->inst->file, &self, &m->body) : el_error();
 }
 
 el_val el_invoke_method(lm_elab *e, const el_ref *ref, lm_sym name, const el_val *args, uint32_t n, lm_loc at) {
   const ast_member *m = el_method_find(ref->inst, name);
-  invocation v = {.sig = &m->sig, .what = lm_arena_printf(e->a, "%s.%s", ref->inst->decl->name.text, name), .at = at};
+  el_invocation v = {.sig = &m->sig, .what = lm_arena_printf(e->a, "%s.%s", ref->inst->decl->name.text, name), .at = at};
   if (n != m->sig.n_params) return el_err(e, m->loc, "E081", "%s should take %u parameters", v.what, n), el_error();
   v.args = LM_NEW_N(e->a, el_val, n + 1), v.locs = LM_NEW_N(e->a, lm_loc, n + 1), v.given = LM_NEW_N(e->a, bool, n + 1);
   for (uint32_t i = 0; i < n; i++) v.args[i] = args[i], v.locs[i] = m->sig.params[i].name.loc, v.given[i] = true;
   el_ref self = *ref;
-  return run_invocation(e, &v, ref->inst->file, &self, &m->body);
+  return el_run_invocation(e, &v, ref->inst->file, &self, &m->body);
 }
 
 static el_val unknown_function(lm_elab *e, const ast_expr *x) {
@@ -600,104 +478,4 @@ el_val el_call(lm_elab *e, const ast_expr *x) {
   if (f.k == V_INST) return call_method(e, x, &f.ref, LM_SYM(e->c, "apply"));
   if (f.k != V_ERROR) el_err(e, x->loc, "E083", "%s is not a function", el_show(e, &f));
   return el_error();
-}
-
-// ---- definitions that nothing reaches: run once on arguments of their declared types, sizes symbolic
-static el_axis *symbolic_axis(lm_elab *e, lm_sym name, bool opaque) {
-  el_axis *a = el_axis_new(e, name, lm_size_dim(e->a, name), 0);
-  a->opaque = opaque;
-  return a;
-}
-
-static void bind_rows(lm_elab *e, const ast_sig *sig) {
-  for (uint32_t i = 0; i < sig->n_params; i++)
-    for (uint32_t k = 0; sig->params[i].type && k < sig->params[i].type->n_dims; k++) {
-      lm_sym row = sig->params[i].type->dims[k].row;
-      if (!row || row_find(e, row)) continue;
-      el_axes one = {0};
-      el_axes_push(e, &one, symbolic_axis(e, row, true));
-      row_bind(e, row, one);
-    }
-}
-
-// `A in R`: the row R holds A's axes, in front of the rest (their place is unknown).
-static void widen_rows(lm_elab *e, const ast_sig *sig) {
-  for (uint32_t i = 0; i < sig->where.n; i++) {
-    const ast_expr *w = sig->where.v[i];
-    if (w->kind != EX_BINARY || w->op != OP_IN || w->b->kind != EX_NAME) continue;
-    el_row *r = row_find(e, w->b->text);
-    el_axes inner = {0}, now = {0};
-    if (!r || !el_axis_list(e, w->a, &inner) || el_axes_subset(&inner, &r->axes)) continue;
-    for (uint32_t k = 0; k < inner.n; k++) el_axes_push(e, &now, inner.v[k]);
-    for (uint32_t k = 0; k < r->axes.n; k++) el_axes_push(e, &now, r->axes.v[k]);
-    r->axes = now;
-  }
-}
-
-static el_val symbolic_argument(lm_elab *e, const ast_param *p) {
-  bool ok;
-  el_axes axes = {0};
-  if (!p->type) return p->init ? el_eval(e, p->init) : el_sized(lm_size_dim(e->a, p->name.text));
-  if (type_is(p->type, "axis")) {
-    el_axes_push(e, &axes, el_axis_lookup(e, p->name.text));
-    return (el_val){.k = V_AXES, .axes = axes};
-  }
-  for (uint32_t i = 0; i < p->type->n_dims; i++) {
-    lm_sym name = dim_name(e, &p->type->dims[i]);
-    if (!name) return el_error();
-    el_row *r = p->type->dims[i].row ? row_find(e, name) : NULL;
-    for (uint32_t k = 0; r && k < r->axes.n; k++) el_axes_push(e, &axes, r->axes.v[k]);
-    if (r) continue;
-    if (!el_axis_lookup(e, name)) el_axis_bind_name(e, name, symbolic_axis(e, name, false));
-    el_axes_push(e, &axes, el_axis_lookup(e, name));
-  }
-  if (type_is(p->type, "Batch")) {
-    static const char *const fields[] = {"tok", "pos", "seg", "next", "w"};
-    el_val r = {.k = V_RECORD, .n = 5, .items = LM_NEW_N(e->a, el_val, 5)};
-    lm_sym *names = LM_NEW_N(e->a, lm_sym, 5);
-    for (int i = 0; i < 5; i++) names[i] = LM_SYM(e->c, fields[i]), r.items[i] = el_tensor(i == 4 ? K_F32 : K_INT, &axes, NULL);
-    r.names = names;
-    return r;
-  }
-  el_kind kind = el_kind_of_type(e, p->type, &ok);
-  if (!ok) return el_error();
-  if (!p->type->n_dims && kind != K_BOOL) return el_unknown_number();
-  return el_tensor(kind, &axes, NULL);
-}
-
-static void run_symbolic(lm_elab *e, const char *what, const ast_sig *sig, const ast_body *body, const lm_file *file, el_ref *self) {
-  el_frame frame = {.up = e->frame, .what = what, .file = file, .self = self, .real = K_REAL};
-  el_frame *caller = e->frame;
-  e->frame = &frame;
-  for (uint32_t i = 0; i < sig->n_params; i++)
-    if (type_is(sig->params[i].type, "axis")) el_axis_bind_name(e, sig->params[i].name.text, symbolic_axis(e, sig->params[i].name.text, false));
-  bind_rows(e, sig);
-  for (uint32_t i = 0; i < sig->n_params; i++)
-    for (uint32_t k = 0; sig->params[i].type && k < sig->params[i].type->n_dims; k++) {
-      const ast_dim *d = &sig->params[i].type->dims[k];
-      if (!d->row && d->expr->kind == EX_NAME && !el_axis_lookup(e, d->expr->text))
-        el_axis_bind_name(e, d->expr->text, symbolic_axis(e, d->expr->text, false));
-    }
-  widen_rows(e, sig);
-  for (uint32_t i = 0; i < sig->n_params; i++) {
-    el_val v = symbolic_argument(e, &sig->params[i]);
-    v.name = sig->params[i].name.text, v.loc = sig->params[i].name.loc;
-    el_bind_name(e, v.name, v, false);
-  }
-  el_run(e, body);
-  if (frame.has_result) check_result(e, sig->ret, frame.result, what);
-  else if (e->budget) el_err(e, body->close, "E077", "%s returns nothing", what);
-  e->frame = caller;
-}
-
-void el_check_fn(lm_elab *e, const lm_file *file, ast_decl *d) {
-  run_symbolic(e, d->name.text, &d->sig, &d->body, file, NULL);
-}
-
-void el_check_members(lm_elab *e, el_inst *inst) {
-  el_ref ref = {.inst = inst};
-  for (uint32_t i = 0; i < inst->decl->members.n; i++) {
-    const ast_member *m = inst->decl->members.v[i];
-    if (m->kind == MB_METHOD) run_symbolic(e, lm_arena_printf(e->a, "%s.%s", inst->decl->name.text, m->names.v[0].text), &m->sig, &m->body, inst->file, &ref);
-  }
 }
