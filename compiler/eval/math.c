@@ -24,15 +24,15 @@ static double unary(lm_opcode code, double x) {
   }
 }
 
-static double binary(lm_opcode code, double x, double y, bool whole) {
+static double binary(lm_opcode code, double x, double y) {
   switch (code) {
     case LM_OP_ADD: return x + y;
     case LM_OP_SUB: return x - y;
     case LM_OP_MUL: return x * y;
     case LM_OP_DIV: return x / y;
     case LM_OP_POW: return pow(x, y);
-    case LM_OP_IDIV: return y ? floor(x / y) : 0;
-    case LM_OP_MOD: return whole && !y ? 0 : x - y * floor(x / y);
+    case LM_OP_IDIV: return floor(x / y);
+    case LM_OP_MOD: return x - y * floor(x / y);
     case LM_OP_EQ: return x == y;
     case LM_OP_NE: return x != y;
     case LM_OP_LT: return x < y;
@@ -45,7 +45,19 @@ static double binary(lm_opcode code, double x, double y, bool whole) {
   }
 }
 
-static double wrap32(double x) { return x >= INT32_MIN && x <= INT32_MAX ? x : (double)(int32_t)(uint32_t)(int64_t)fmod(x, 0x1p32); }
+// 32 bits, two's complement; exact where float64 is not.
+static double whole(lm_opcode code, double x, double y) {
+  int64_t a = (int64_t)x, b = (int64_t)y, z;
+  switch (code) {
+    case LM_OP_ADD: z = a + b; break;
+    case LM_OP_SUB: z = a - b; break;
+    case LM_OP_MUL: z = a * b; break;
+    case LM_OP_NEG: z = -a; break;
+    case LM_OP_IDIV: case LM_OP_MOD: z = b ? (int64_t)binary(code, x, y) : 0; break;
+    default: return binary(code, x, y);
+  }
+  return (double)(int32_t)(uint32_t)(uint64_t)z;
+}
 
 static double to_int(double x) { return x != x ? 0 : fmin(fmax(trunc(x), INT32_MIN), INT32_MAX); }
 
@@ -53,8 +65,8 @@ double lm_eval_scalar(const lm_op *op, const double *in) {
   lm_dtype from = op->n_in ? op->in[0]->type.dtype : LM_F64, to = op->out[0]->type.dtype;
   if (op->code == LM_OP_CAST) return to == LM_INT ? to_int(in[0]) : to == LM_BOOL ? in[0] != 0 : in[0];
   if (op->code == LM_OP_SELECT) return in[0] ? in[1] : in[2];
-  double z = op->n_in == 1 ? unary(op->code, in[0]) : binary(op->code, in[0], in[1], from == LM_INT);
-  return from == LM_INT ? wrap32(z) : z;
+  if (from == LM_INT) return whole(op->code, in[0], op->n_in > 1 ? in[1] : 0);
+  return op->n_in == 1 ? unary(op->code, in[0]) : binary(op->code, in[0], in[1]);
 }
 
 static void scalar_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {

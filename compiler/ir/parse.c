@@ -290,7 +290,7 @@ static bool make_results(parser *p, lm_op *op, results *res, lm_loc at, lm_buf *
   if (n != res->n) return lm_buf_printf(why, "gives %lld results, not %u", (long long)n, res->n), false;
   if (res->n_types && res->n_types != res->n) return lm_buf_printf(why, "%u types for %u results", res->n_types, res->n), false;
   if (typed && !res->n_types) return lm_buf_puts(why, "needs the type of its result"), false;
-  if (!res->n_types) {
+  if (res->n && !res->n_types) {
     res->types = LM_NEW_N(p->m->arena, lm_type, n + 1);
     if (!lm_op_infer(p->m, op, res->types, why)) return false;
   }

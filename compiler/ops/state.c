@@ -12,7 +12,10 @@ static bool gathered(const lm_module *m, lm_type table, lm_type index, const lm_
   if (index.dtype != LM_INT) return lm_why_type(why, m, "the index is ", index, ", not int");
   if (a->n_axes != 1) return lm_why(why, "reads along one axis");
   const char *v = lm_axis_name(m, a->axes[0]);
-  if (lm_type_find(table, a->axes[0]) < 0) return lm_why_type(why, m, "", table, " has no axis ") || lm_why(why, "%s", v);
+  if (lm_type_find(table, a->axes[0]) < 0) {
+    lm_why_type(why, m, "", table, " has no axis ");
+    return lm_why(why, "%s", v);
+  }
   if (lm_type_find(index, a->axes[0]) >= 0) return lm_why(why, "the index has axis %s, which it selects from", v);
   *out = index;
   out->dtype = table.dtype;
@@ -58,6 +61,13 @@ void vjp_scatter(lm_grad *g, lm_op *op) {
   lm_grad_add(g, op->in[0], lm_emit(g->b, LM_OP_GATHER, (lm_value *[]){gz, index}, 2, &op->attr, NULL));
 }
 
+// Pairs of first and step, of a size that arithmetic on them can't leave 64 bits.
+static bool pairs_fit(const lm_attr *a, lm_buf *why) {
+  for (int i = 0; i < a->n_imm; i++)
+    if (a->imm[i] > UINT32_MAX || a->imm[i] < -(int64_t)UINT32_MAX) return lm_why(why, "place %lld is too far", (long long)a->imm[i]);
+  return true;
+}
+
 // ---- globals
 
 static const lm_global *global(const lm_module *m, const lm_op *op, lm_global_kind kind, uint32_t extra, lm_buf *why) {
@@ -66,6 +76,7 @@ static const lm_global *global(const lm_module *m, const lm_op *op, lm_global_ki
   if (!g || g->kind != kind) return lm_why(why, "there is no %s @%s", kinds[kind], op->attr.sym ? op->attr.sym : ""), NULL;
   if (op->n_in != (uint32_t)g->n_stack + extra || op->attr.n_imm != 2 * g->n_stack)
     return lm_why(why, "@%s needs %d indices", g->name, g->n_stack), NULL;
+  if (!pairs_fit(&op->attr, why)) return NULL;
   for (int i = 0; i < g->n_stack; i++)
     if (op->in[i]->type.dtype != LM_INT || op->in[i]->type.rank) return lm_why(why, "index %d is not a scalar int", i), NULL;
   return g;
@@ -119,7 +130,7 @@ bool shape_at(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   if (op->in[1]->type.dtype != LM_INT || op->in[1]->type.rank) return lm_why(why, "the index is not a scalar int");
   if (op->attr.n_imm != 2) return lm_why(why, "needs [first, step]");
   *out = unstacked(x, 1);
-  return true;
+  return pairs_fit(&op->attr, why);
 }
 
 // The cotangent at its place along the leading axis, zero elsewhere.

@@ -35,6 +35,7 @@ static void rewrite_region(lm_rewrite *r, lm_region *region) {
     r->b.loc = op->loc;
     lm_value *to = r->rule(r, op);
     if (!to) continue;
+    if (to->def && !to->name) to->name = op->out[0]->name;
     lm_idmap_set(&r->map, op->out[0], to);
     lm_op_remove(op);
     r->changes++;

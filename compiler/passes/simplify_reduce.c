@@ -1,4 +1,5 @@
 // simplify_reduce.c - rules of simplify.c for reductions and products.
+#include <math.h>
 #include "compiler/ir/internal.h"
 #include "compiler/passes/simplify.h"
 
@@ -25,7 +26,7 @@ static lm_value *of_const(lm_rewrite *r, lm_op *op, double c) {
     if (r->b.m->axes[op->attr.axes[i]].dyn) return NULL;
     times *= (double)lm_axis_size(r->b.m, op->attr.axes[i]);
   }
-  if (op->code == LM_OP_SUM && op->in[0]->type.dtype == LM_INT && c * times > INT32_MAX) return NULL;
+  if (op->code == LM_OP_SUM && op->in[0]->type.dtype == LM_INT && fabs(c * times) > INT32_MAX) return NULL;
   return lm_emit_const(&r->b, op->out[0]->type, op->code == LM_OP_SUM ? c * times : c);
 }
 
@@ -33,11 +34,7 @@ static lm_value *reduction(lm_rewrite *r, lm_op *op) {
   lm_value *x = op->in[0];
   double c;
   if (lm_const_of(x, &c)) return of_const(r, op, c);
-  if (lm_op_is(x, LM_OP_EXPAND)) return of_expand(r, op, x->def->in[0]);
-  if (!lm_op_is(x, op->code)) return NULL;
-  lm_attr a = x->def->attr;
-  for (int i = 0; i < op->attr.n_axes; i++) a.axes[a.n_axes++] = op->attr.axes[i];
-  return lm_emit(&r->b, op->code, &x->def->in[0], 1, &a, NULL);
+  return lm_op_is(x, LM_OP_EXPAND) ? of_expand(r, op, x->def->in[0]) : NULL;
 }
 
 // A product with ones is a sum.
