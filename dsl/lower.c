@@ -156,7 +156,11 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, lm_recipe *r, const lm_lower_o
   l->m = lm_module_create(c);
   lm_elab *e = lm_elab_create(c, prog, l->m);
   e->seed = r->seed;
-  e->compute = l->compute = r->precision.compute == LM_RECIPE_COMPUTE_BF16 && !o->f32_only ? LM_BF16 : LM_F32;
+  e->compute = l->compute = r->precision.compute == LM_RECIPE_COMPUTE_BF16 ? LM_BF16 : LM_F32;
+  if (l->compute == LM_BF16 && o->f32_only) {
+    lm_diag *d = el_err(e, r->precision.compute_loc, "E900", "computing in bf16 is not available on this target yet");
+    lm_diag_help(c, d, "precision { compute = auto } takes the best there is");
+  }
   el_inst *model = make_model(e, r);
   if (!model || c->n_errors > before) return NULL;
   if (!l->m->n_globals) el_err(e, r->model.loc, "E0A3", "the model has no parameters");
