@@ -76,6 +76,7 @@ typedef struct planner {
   lm_layout layout;
   storage *fixed[LM_ARENAS];           // one for each arena that is laid out beforehand
   int64_t io_bytes;
+  bool has_gradients;
   lm_sym *states; uint32_t n_states, cap_states;
   uint32_t cap_kernels;
   // of the function at hand
@@ -93,7 +94,7 @@ storage *lm_storage_new(planner *p, int64_t bytes, int depth, const char *label)
 ref lm_storage_resolve(storage *s);    // the outermost storage, and where in it
 // Lets `v` be written to `to` at once instead of being copied there at the end of the region it is made in. False if what
 // `to` held might still be needed after v is first written, or v has no storage of its own. `since`: the first step that
-// may read what `to` held.
+// may read what `to` held; -1: none does.
 bool lm_storage_claim(planner *p, lm_value *v, const place *to, int since, lm_op *at);
 void lm_storage_pack(planner *p, lm_plan_func *out);   // sets first, last, offset of all in the work arena
 

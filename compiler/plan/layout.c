@@ -20,7 +20,10 @@ static int64_t tensor_elements(const lm_module *m, const lm_global *g) {
 }
 
 static bool in_bucket(const lm_global *g, const lm_axis *prefix, int level) {
-  return g->kind == LM_GLOBAL_PARAM && g->n_stack >= level && !memcmp(g->type.axis, prefix, (size_t)level * sizeof *prefix);
+  if (g->kind != LM_GLOBAL_PARAM || g->n_stack < level) return false;
+  for (int i = 0; i < level; i++)
+    if (g->type.axis[i] != prefix[i]) return false;
+  return true;
 }
 
 // Lays out, from element `base`, one iteration of the repetitions `prefix`; returns its size.

@@ -130,11 +130,12 @@ void lm_step_append(planner *p, lm_op *op, lm_type t, const place *from, const p
   lm_type whole = op->out[0]->type, scalar = {.dtype = LM_INT};
   pstep *s = lm_step_add(p, LM_STEP_COPY, op, 3);
   s->refs[0] = lm_place_ref(p, from, t);
-  s->refs[1] = lm_place_ref(p, to, whole);
-  s->refs[2] = lm_place_ref(p, at, scalar);
+  s->refs[1] = lm_place_ref(p, at, scalar);
+  s->refs[2] = lm_place_ref(p, to, whole);
   s->step.move = move_make(p, t, from, to, axis);
   s->step.move->at_limit = limit;
-  s->step.n_read = s->step.n_write = 1;
+  s->step.n_read = 2;
+  s->step.n_write = 1;
   s->step.moved = lm_type_bytes(p, t) * 2;
 }
 

@@ -89,7 +89,7 @@ bool lm_storage_claim(planner *p, lm_value *v, const place *to, int since, lm_op
   if (from->offset || any_loop(from->loop) || s->bytes != lm_type_bytes(p, v->type)) return false;
   if (!lm_strides_are_dense(p->m, v->type, from->stride) || !lm_strides_are_dense(p->m, v->type, to->stride)) return false;
   ref target = lm_place_ref(p, to, v->type);
-  if (!claim_is_safe(p, s, &target, since)) return false;
+  if (since >= 0 && !claim_is_safe(p, s, &target, since)) return false;
   s->into = to->at;
   s->into_offset = to->offset;
   memcpy(s->into_loop, to->loop, sizeof s->into_loop);

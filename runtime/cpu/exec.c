@@ -153,13 +153,13 @@ static lm_status copy_run(lm_exec *e, const lm_plan_step *s) {
   const lm_plan_move *m = s->move;
   int64_t at = 0;
   if (m->at_dim >= 0) {
-    at = *(const int32_t *)e->pointers[2];
+    at = *(const int32_t *)e->pointers[1];
     int64_t more = lm_plan_extent_value(&m->dim[m->at_dim].size, e->var);
     if (at < 0 || at + more > m->at_limit)
       return lm_fail(LM_USER, "%s: places %lld to %lld of a cache of %lld", s->label, (long long)at,
                      (long long)(at + more), (long long)m->at_limit);
   }
-  lm_cpu_move(m, e->var, e->pointers[0], e->pointers[1], at, s->kind == LM_STEP_ADD, e->threads);
+  lm_cpu_move(m, e->var, e->pointers[0], e->pointers[s->n_read], at, s->kind == LM_STEP_ADD, e->threads);
   return NULL;
 }
 

@@ -166,9 +166,13 @@ static lm_status batches_run(loader *l, batch *batches, int n) {
   lm_status s = NULL;
   for (int i = 0; i < n && !s; i++) s = batch_start(l, &batches[i], i);
   for (int i = 0; i < n; i++) {
-    int ignored;
-    if (batches[i].pid && !s) s = batch_finish(l, &batches[i]);
-    else if (batches[i].pid) lm_status_free(lm_process_wait(batches[i].pid, &ignored));
+    if (!s) {
+      s = batch_finish(l, &batches[i]);
+    } else {
+      int ignored;
+      if (batches[i].pid) lm_status_free(lm_process_wait(batches[i].pid, &ignored));
+      if (batches[i].c) unlink(batches[i].c);
+    }
     if (batches[i].log) unlink(batches[i].log);
     if (batches[i].so) unlink(batches[i].so);
   }

@@ -66,7 +66,7 @@ typedef struct lm_plan_gemm {
 typedef struct lm_plan_move {
   int rank, element;                             // element: bytes
   struct { lm_plan_extent size; int64_t from, to; } dim[12];   // strides in bytes
-  int at_dim;                                    // -1, or the dim that is displaced by bufs[2] places
+  int at_dim;                                    // -1, or the dim that is displaced by bufs[1] places
   int64_t at_limit;                              // places of the destination along at_dim
 } lm_plan_move;
 
@@ -75,7 +75,7 @@ typedef enum {
   LM_STEP_LOOP,                        // begins; `count` iterations, ends at the matching LM_STEP_END. bufs[0], if there
                                        // is one, is an int that holds the index of the iteration
   LM_STEP_END,
-  LM_STEP_COPY,                        // bufs[0] -> bufs[1] as `move` says; bufs[2], if there is one: the position
+  LM_STEP_COPY,                        // bufs[0] -> the last of bufs, as `move` says; between them, if so, the position
   LM_STEP_FILL,                        // bufs[0]: `bytes` filled with `pattern`, of `element` bytes
   LM_STEP_ADD,                         // bufs[1] += bufs[0], f32, as `move` says
 } lm_step_kind;

@@ -1,0 +1,168 @@
+// cache_test.c - compiled kernels on disk: used again, rebuilt when damaged, shared between processes; what is said when
+// there is no compiler or the text does not compile.
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/cpu/exec.h"
+#include "tests/runtime/check.h"
+
+enum { KERNELS = 5 };
+
+static lm_plan_kernel kernels[KERNELS];
+static char sources[KERNELS][200], names[KERNELS][16], dir[] = "/tmp/lmc-cache-test-XXXXXX";
+static lm_plan plan = {.kernels = kernels, .n_kernels = KERNELS, .prelude = "#define ADD(x, y) ((x) + (y))\n"};
+
+// Kernel i adds i to the int at buf[0].
+static void plan_make(int salt) {
+  for (int i = 0; i < KERNELS; i++) {
+    snprintf(names[i], sizeof names[i], "k%d_%d", salt, i);
+    snprintf(sources[i], sizeof sources[i],
+             "void %s(char *const *buf, const long *var, long lo, long hi) { *(int *)buf[0] = ADD(*(int *)buf[0], %d); }\n", names[i], i);
+    kernels[i] = (lm_plan_kernel){names[i], sources[i], "here.lm:1"};
+  }
+}
+
+static lm_plan_func func_make(lm_plan_step *steps, lm_plan_buf *buf) {
+  *buf = (lm_plan_buf){.arena = LM_ARENA_IO, .live = -1, .bytes = 4};
+  plan.arena_bytes[LM_ARENA_IO] = 64;
+  for (int i = 0; i < KERNELS; i++)
+    steps[i] = (lm_plan_step){.kind = LM_STEP_KERNEL, .kernel = i, .space = {.fixed = 1}, .bufs = buf, .n_bufs = 1, .n_write = 1, .label = "add"};
+  return (lm_plan_func){.name = "f", .steps = steps, .n_steps = KERNELS};
+}
+
+// Runs all kernels once; returns how many had to be compiled.
+static int run(const lm_exec_options *o) {
+  lm_plan_step steps[KERNELS];
+  lm_plan_buf buf;
+  lm_plan_func f = func_make(steps, &buf);
+  plan.funcs = &f;
+  plan.n_funcs = 1;
+  lm_exec *e;
+  CHECK_OK(lm_exec_create(&plan, o, &e));
+  CHECK_OK(lm_exec_run(e, &f, NULL));
+  CHECK(*(int *)lm_exec_arena(e, LM_ARENA_IO) == 0 + 1 + 2 + 3 + 4);
+  int compiled = lm_exec_kernels_compiled(e);
+  lm_exec_destroy(e);
+  plan.n_funcs = 0;
+  return compiled;
+}
+
+// Calls fn on the path of each file of the cache with that ending; returns how many.
+static int files_each(const char *ending, void (*fn)(const char *path)) {
+  DIR *d = opendir(dir);
+  int n = 0;
+  CHECK(d);
+  for (struct dirent *entry; (entry = readdir(d));) {
+    char path[400];
+    size_t length = strlen(entry->d_name), end = strlen(ending);
+    if (length < end || strcmp(entry->d_name + length - end, ending) || entry->d_name[0] == '.') continue;
+    snprintf(path, sizeof path, "%s/%s", dir, entry->d_name);
+    n++;
+    if (fn) fn(path);
+  }
+  closedir(d);
+  return n;
+}
+
+static void file_remove(const char *path) { CHECK(!unlink(path)); }
+
+static void file_damage(const char *path) {   // its own copy, since one file has many names
+  lm_buf b = {0};
+  CHECK_OK(lm_file_read(path, 1 << 24, &b));
+  b.p[b.n / 2] ^= 1;
+  CHECK_OK(lm_file_write_atomic(path, b.p, b.n));
+  lm_buf_free(&b);
+}
+
+static void file_truncate(const char *path) { CHECK(!truncate(path, 100)); }
+
+static void use_test(void) {
+  plan_make(1);
+  CHECK(run(NULL) == KERNELS);
+  CHECK(run(NULL) == 0);
+  CHECK(files_each(".so", NULL) == KERNELS && files_each("", NULL) == KERNELS);   // nothing else is left behind
+  plan.prelude = "#define ADD(x, y) ((y) + (x))\n";
+  CHECK(run(NULL) == KERNELS);
+  CHECK(run(NULL) == 0);
+}
+
+static void damage_test(void) {
+  files_each(".so", file_remove);
+  CHECK(run(NULL) == KERNELS);
+  files_each(".so", file_damage);
+  CHECK(run(NULL) == KERNELS);
+  CHECK(run(NULL) == 0);
+  files_each(".so", file_truncate);
+  CHECK(run(NULL) == KERNELS);
+  CHECK(run(NULL) == 0);
+}
+
+static void processes_test(void) {
+  plan_make(2);
+  pid_t pids[6];
+  for (size_t i = 0; i < LM_COUNT(pids); i++) {
+    pids[i] = fork();
+    if (!pids[i]) {
+      run(&(lm_exec_options){.threads = 1});
+      _exit(0);
+    }
+  }
+  for (size_t i = 0; i < LM_COUNT(pids); i++) {
+    int state;
+    CHECK(waitpid(pids[i], &state, 0) == pids[i] && WIFEXITED(state) && !WEXITSTATUS(state));
+  }
+  CHECK(run(NULL) == 0);
+}
+
+static void error_test(void) {
+  lm_exec *e;
+  plan_make(3);
+  snprintf(sources[2], sizeof sources[2], "void broken(( {\n");
+  lm_status s = lm_exec_create(&plan, NULL, &e);
+  CHECK(s && s->kind == LM_BUG_STATUS && strstr(s->text, "error:") && strstr(s->text, dir));
+  lm_status_free(s);
+  CHECK(files_each(".c", file_remove) == 1);
+  setenv("LMC_CC", "no-such-compiler", 1);
+  CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "no-such-compiler");
+  setenv("LMC_CC", "false", 1);
+  CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "--version");
+  unsetenv("LMC_CC");
+  setenv("LMC_CACHE", "/proc/no/such", 1);
+  CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "LMC_CACHE");
+  setenv("LMC_CACHE", dir, 1);
+}
+
+// A dumped source, edited, takes the place of the generated one.
+static void replace_test(void) {
+  char dump[420], path[480];
+  plan_make(4);
+  snprintf(dump, sizeof dump, "%s/dump", dir);
+  CHECK(run(&(lm_exec_options){.dump_dir = dump}) == KERNELS);
+  snprintf(path, sizeof path, "%s/%s.c", dump, names[0]);
+  CHECK_OK(lm_file_write_atomic(path, "void broken(( {\n", 16));
+  lm_exec *e;
+  CHECK_FAILS(lm_exec_create(&plan, &(lm_exec_options){.load_dir = dump}, &e), LM_USER, "error:");
+  files_each(".c", file_remove);
+  CHECK_OK(lm_file_write_atomic(path, sources[0], strlen(sources[0])));
+  CHECK(run(&(lm_exec_options){.load_dir = dump}) == 0);
+  for (int i = 0; i < KERNELS; i++) {
+    snprintf(path, sizeof path, "%s/%s.c", dump, names[i]);
+    CHECK(!unlink(path));
+  }
+  CHECK(!rmdir(dump));
+}
+
+int main(void) {
+  CHECK(mkdtemp(dir));
+  setenv("LMC_CACHE", dir, 1);
+  processes_test();                    // before any thread has been started
+  files_each(".so", file_remove);
+  use_test();
+  damage_test();
+  error_test();
+  replace_test();
+  files_each(".so", file_remove);
+  CHECK(!rmdir(dir));
+}

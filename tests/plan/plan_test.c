@@ -1,0 +1,462 @@
+// plan_test.c - plans run, against the interpreter; their memory, on shadow memory; what is written straight to its place.
+//
+// Each case is a module at stage step. Its functions are given random arguments, parameters and caches, run once by the
+// interpreter and once through the plan, with one thread and with three.
+#include <math.h>
+#include <unistd.h>
+
+#include "compiler/eval/eval.h"
+#include "compiler/passes/pass.h"
+#include "runtime/cpu/exec.h"
+#include "tests/plan/naive.h"
+#include "tests/runtime/check.h"
+
+typedef struct subject {               // one module, twice: as it is, and as a plan
+  lm_ctx *ctx[2];
+  lm_module *step, *kernel;
+  lm_plan *plan;
+} subject;
+
+static lm_module *parse(lm_ctx *c, const char *text, const char *passes) {
+  lm_module *m = lm_module_parse(c, lm_source_add(c, "case.lmir", text, strlen(text)));
+  bool ok = m != NULL;
+  if (m && passes) CHECK_OK(lm_pass_run_list(m, passes, &(lm_pass_env){0}, &ok));
+  lm_buf b = {0};
+  lm_diag_render(c, &b, false);
+  if (!ok) fprintf(stderr, "%s", b.p);
+  CHECK(ok);
+  lm_buf_free(&b);
+  return m;
+}
+
+static void memory_check(const lm_plan *p) {
+  lm_buf why = {0};
+  for (int i = 0; i < p->n_funcs; i++)
+    if (!lm_plan_check(p, &p->funcs[i], &why)) {
+      lm_plan_print(p, &why);
+      fprintf(stderr, "%s", why.p);
+      exit(1);
+    }
+  lm_buf_free(&why);
+}
+
+static subject subject_make(const char *text, const char *passes) {
+  subject s = {.ctx = {lm_ctx_create(), lm_ctx_create()}};
+  s.step = parse(s.ctx[0], text, passes);
+  s.kernel = parse(s.ctx[1], text, passes);
+  naive_kernels_make(s.kernel);
+  lm_buf why = {0};
+  if (!lm_module_verify(s.kernel, &why)) fprintf(stderr, "%s", why.p), exit(1);
+  lm_plan_target target = naive_target(s.kernel);
+  s.plan = lm_plan_build(s.kernel, &target);
+  lm_diag_render(s.ctx[1], &why, false);
+  if (!s.plan) fprintf(stderr, "%s", why.p), exit(1);
+  memory_check(s.plan);
+  if (getenv("SHOW")) {
+    lm_module_print(s.kernel, &why);
+    lm_plan_print(s.plan, &why);
+    puts(why.p);
+  }
+  lm_buf_free(&why);
+  return s;
+}
+
+static void subject_free(subject *s) {
+  lm_ctx_destroy(s->ctx[0]);
+  lm_ctx_destroy(s->ctx[1]);
+}
+
+// ---- numbers on both sides
+
+static double draw(uint64_t *state) {
+  *state = *state * 6364136223846793005u + 1442695040888963407u;
+  return (double)(int64_t)(*state >> 40) / (1 << 23) - 1;
+}
+
+static void random_fill(lm_tensor *t, uint64_t *state) {
+  for (int64_t i = 0; i < t->n; i++) {
+    double v = draw(state);
+    t->v[i] = t->type.dtype == LM_INT ? floor((v + 1) * 2.5) : t->type.dtype == LM_BOOL ? v > 0 : (double)(float)v;
+  }
+}
+
+static void to_memory(const lm_tensor *t, void *p) {
+  for (int64_t i = 0; i < t->n; i++)
+    switch (t->type.dtype) {
+    case LM_INT: ((int32_t *)p)[i] = (int32_t)t->v[i]; break;
+    case LM_BOOL: ((uint8_t *)p)[i] = (uint8_t)t->v[i]; break;
+    default: ((float *)p)[i] = (float)t->v[i];
+    }
+}
+
+static double from_memory(const void *p, lm_dtype t, int64_t i) {
+  return t == LM_INT ? ((const int32_t *)p)[i] : t == LM_BOOL ? ((const uint8_t *)p)[i] : (double)((const float *)p)[i];
+}
+
+static void compare(const char *what, const double *want, const void *got, lm_dtype t, int64_t n) {
+  for (int64_t i = 0; i < n; i++) {
+    double g = from_memory(got, t, i);
+    if (fabs(g - want[i]) <= 2e-5 * (1 + fabs(want[i]))) continue;
+    fprintf(stderr, "%s[%lld] is %.9g, not %.9g\n", what, (long long)i, g, want[i]);
+    exit(1);
+  }
+}
+
+// Calls fn on every logical parameter: its place in an arena, and in the interpreter's stacked tensor.
+typedef void param_fn(const lm_plan_param *p, float *at, double *v);
+static void params_each(subject *s, lm_exec *e, lm_eval *eval, lm_arena_id arena, bool gradient, param_fn *fn) {
+  int n = 0;
+  for (uint32_t i = 0; i < s->step->n_globals; i++) {
+    const lm_global *g = &s->step->globals[i];
+    if (g->kind != LM_GLOBAL_PARAM) continue;
+    lm_tensor *t = gradient ? lm_eval_gradient(eval, g->name) : lm_eval_global(eval, g->name);
+    for (int64_t k = 0; k < g->n_paths; k++, n++) {
+      const lm_plan_param *p = &s->plan->params[n];
+      CHECK(!strcmp(p->path, g->paths[k]) && p->offset % LM_BLOCK == 0);
+      fn(p, (float *)lm_exec_arena(e, arena) + p->offset, t->v + k * p->elements);
+    }
+  }
+  CHECK(n == s->plan->n_params);
+}
+
+static void param_set(const lm_plan_param *p, float *at, double *v) {
+  for (int64_t i = 0; i < p->elements; i++) at[i] = (float)v[i];
+}
+
+static void param_compare(const lm_plan_param *p, float *at, double *v) { compare(p->path, v, at, LM_F32, p->elements); }
+
+typedef struct bits { void *p; size_t n; } bits;   // of all results and gradients, to compare between runs
+
+static void bits_add(bits *b, const void *p, size_t n) {
+  b->p = lm_realloc(b->p, b->n + n);
+  memcpy((char *)b->p + b->n, p, n);
+  b->n += n;
+}
+
+static bits run(subject *s, const char *name, int threads) {
+  lm_exec *e;
+  lm_eval *eval = lm_eval_create(s->step);
+  uint64_t state = 42;
+  const lm_func *f = lm_func_find(s->step, name);
+  const lm_plan_func *pf = lm_plan_func_find(s->plan, name);
+  CHECK_OK(lm_exec_create(s->plan, &(lm_exec_options){.threads = threads}, &e));
+  for (uint32_t i = 0; i < s->step->n_globals; i++)
+    if (s->step->globals[i].kind == LM_GLOBAL_PARAM) random_fill(lm_eval_global(eval, s->step->globals[i].name), &state);
+  params_each(s, e, eval, LM_ARENA_PARAM, false, param_set);
+  lm_tensor args[16], out[16];
+  for (uint32_t i = 0; i < f->body->n_args; i++) {
+    args[i] = lm_eval_tensor(eval, f->body->args[i]->type);
+    random_fill(&args[i], &state);
+    to_memory(&args[i], lm_exec_port(e, lm_plan_port_find(pf, f->body->args[i]->name, false)));
+  }
+  CHECK_OK(lm_eval_call(eval, f, args, out));
+  CHECK_OK(lm_exec_run(e, pf, NULL));
+  bits b = {0};
+  for (uint32_t i = 0; i < f->n_out; i++) {
+    const lm_plan_port *port = lm_plan_port_find(pf, f->out_names[i], true);
+    void *at = lm_exec_port(e, port);
+    compare(f->out_names[i], out[i].v, at, port->dtype, out[i].n);
+    bits_add(&b, at, (size_t)out[i].n * (port->dtype == LM_BOOL ? 1 : 4));
+    lm_tensor_free(&out[i]);
+  }
+  if (s->plan->arena_bytes[LM_ARENA_GRAD]) {
+    params_each(s, e, eval, LM_ARENA_GRAD, true, param_compare);
+    bits_add(&b, lm_exec_arena(e, LM_ARENA_GRAD), (size_t)s->plan->arena_bytes[LM_ARENA_GRAD]);
+  }
+  for (uint32_t i = 0; i < f->body->n_args; i++) lm_tensor_free(&args[i]);
+  lm_eval_destroy(eval);
+  lm_exec_destroy(e);
+  return b;
+}
+
+static void run_compare(subject *s, const char *name) {
+  bits one = run(s, name, 1), three = run(s, name, 3);
+  CHECK(one.n == three.n && !memcmp(one.p, three.p, one.n));
+  lm_free(one.p);
+  lm_free(three.p);
+}
+
+// Copies that a loop or a return made, since what they hand on was not written to its place at once.
+static int copies_of_control(const subject *s, const char *name) {
+  const lm_plan_func *f = lm_plan_func_find(s->plan, name);
+  int n = 0;
+  for (int i = 0; i < f->n_steps; i++)
+    n += f->steps[i].kind == LM_STEP_COPY && (!strcmp(f->steps[i].label, "loop") || !strcmp(f->steps[i].label, "yield") ||
+                                              !strcmp(f->steps[i].label, "return"));
+  return n;
+}
+
+static int adds_of(const subject *s, const char *name) {
+  const lm_plan_func *f = lm_plan_func_find(s->plan, name);
+  int n = 0;
+  for (int i = 0; i < f->n_steps; i++) n += f->steps[i].kind == LM_STEP_ADD;
+  return n;
+}
+
+// ---- cases
+
+static void llama_test(void) {
+  lm_buf text = {0};
+  CHECK_OK(lm_file_read("tests/ir/llama.lmir", 1 << 20, &text));
+  subject s = subject_make(text.p, "inline,simplify,cse,licm,dce,grad,simplify,cse,licm,dce");
+  run_compare(&s, "micro");
+  run_compare(&s, "loss");
+  // The loops carry in place, or through the slots of their stashes; gradients of matrices are added by their GEMMs, so
+  // that only those of norm, n1, n2 and the rows of embed are added by steps of their own.
+  CHECK(copies_of_control(&s, "loss") == 0 && copies_of_control(&s, "micro") == 0);
+  CHECK(adds_of(&s, "micro") == 4);
+  subject_free(&s);
+  lm_buf_free(&text);
+}
+
+// A loop with everything that can go wrong with carries: swapped, unchanged, doubled, and stacked before and after.
+static const char carries[] =
+  "stage step\n"
+  "axis a = 7, n = 4\n"
+  "func @f(%x: f32[a], %y: f32[a]) -> (p: f32[a], q: f32[a], r: f32[a], s: f32[n, a], t: f32[n, a], u: f32[n, a]) {\n"
+  "  %one = const 1 : f32[a]\n"
+  "  %p, %q, %r, %v, %w, %s, %t, %u = loop 4 over(n) %i carry(%c = %x, %d = %y, %e = %x, %g = %one, %k = %one) {\n"
+  "    %h = mul %e, %c\n"
+  "    %z = add %h, %d\n"
+  "    %g2 = add %g, %z\n"
+  "    yield %d, %c, %z, %g2, %k, %c, %g2, %h\n"
+  "  }\n"
+  "  %rr = add %r, %v\n"
+  "  %rw = add %rr, %w\n"
+  "  return %p, %q, %rw, %s, %t, %u\n"
+  "}\n";
+
+// Loops in loops: the inner carry takes over from the outer one; an outer value outlives the inner loop; reversed reading
+// of what was stacked, at indices of both.
+static const char nested[] =
+  "stage step\n"
+  "axis a = 5, n = 3, k = 2, b = 5\n"
+  "param @w : f32[n, k, a, b] stacked 2 as @w.#.# = normal(1)\n"
+  "func @f(%x: f32[a]) -> (y: f32[a], s: f32[n, k, a], z: f32[a]) {\n"
+  "  %y, %s, %keep = loop 3 over(n) %i carry(%c = %x) {\n"
+  "    %h = tanh %c\n"
+  "    %d, %t = loop 2 over(k) %j carry(%e = %c) {\n"
+  "      %w = param @w[%i, %j]\n"
+  "      %m = dot %e, %w over(a)\n"
+  "      %r = rename %m (b) -> (a)\n"
+  "      %f = sin %r\n"
+  "      %g = add %f, %h\n"
+  "      accum @w[%i, %j], %w\n"
+  "      yield %g, %e\n"
+  "    }\n"
+  "    yield %d, %t, %h\n"
+  "  }\n"
+  "  %zero = const 0 : f32[a]\n"
+  "  %z = loop 3 %i2 carry(%c2 = %zero) {\n"
+  "    %st = at %s, %i2 [2, -1]\n"
+  "    %kp = at %keep, %i2 [2, -1]\n"
+  "    %cc = mul %c2, %kp\n"
+  "    %d2 = loop 2 %j2 carry(%e2 = %cc) {\n"
+  "      %v = at %st, %j2 [1, -1]\n"
+  "      %f2 = mul %e2, %v\n"
+  "      %g2 = add %f2, %v\n"
+  "      yield %g2\n"
+  "    }\n"
+  "    yield %d2\n"
+  "  }\n"
+  "  return %y, %s, %z\n"
+  "}\n";
+
+// Dots through views: heads split off, permuted, sliced; a merge that is not affine; gradients written through views.
+static const char views[] =
+  "stage step\n"
+  "axis t = 6, d = 8, g = 2, h = 3, e = 4, gh = 6, s = 6, f = 4, he = 12, u = 3, eg = 8, two = 2\n"
+  "param @w : f32[d, g, h, e] = normal(1)\n"
+  "param @v : f32[g, h, e, d] = normal(1)\n"
+  "func @f(%x: f32[t, d], %y: f32[h, t, e, g]) -> (o: f32[t, g, h, s], p: f32[t, d], q: f32[u, g], r: f32[h, e], k: f32[e, gh, d], l: f32[e]) {\n"
+  "  %w = param @w\n"
+  "  %q = dot %x, %w over(d)\n"
+  "  %k0 = permute %y : f32[g, h, t, e]\n"
+  "  %k = rename %k0 (t) -> (s)\n"
+  "  %o = dot %q, %k over(e)\n"
+  "  %ky = rename %y (t) -> (s)\n"
+  "  %o2 = dot %o, %ky over(s)\n"
+  "  %qv = view %q (h, e) -> (he)\n"
+  "  %vp = param @v\n"
+  "  %v2 = view %vp (h, e) -> (he)\n"
+  "  %p = dot %qv, %v2 over(g, he)\n"
+  "  %sl = slice %q (t) -> (u) [5, -2]\n"
+  "  %one = slice %sl (e) -> () [2, 1]\n"
+  "  %m = dot %one, %one over(h)\n"
+  "  %yv = view %y (e, g) -> (eg)\n"
+  "  %yp = permute %yv : f32[eg, h, t]\n"
+  "  %yr = rename %yp (eg) -> (d)\n"
+  "  %zz = dot %x, %yr over(d, t)\n"
+  "  %ee = dot %q, %o2 over(t, g)\n"
+  "  %gw0 = dot %x, %q over(t)\n"
+  "  accum @w, %gw0\n"
+  "  %gv0 = dot %q, %x over(t)\n"
+  "  accum @v, %gv0\n"
+  "  %gv1 = dot %x, %q over(t)\n"
+  "  %gv2 = permute %gv1 : f32[g, h, e, d]\n"
+  "  accum @v, %gv2\n"
+  "  %nm = permute %y : f32[t, e, h, g]\n"
+  "  %mm = view %nm (h, g) -> (gh)\n"
+  "  %m2 = dot %mm, %x over(t)\n"
+  "  %rz = dot %zz, %ee over(h)\n"
+  "  %kk = mul %m2, %m2\n"
+  "  return %o, %p, %m, %ee, %kk, %rz\n"
+  "}\n";
+
+static void text_test(const char *text, const char *name) {
+  subject s = subject_make(text, NULL);
+  run_compare(&s, name);
+  subject_free(&s);
+}
+
+static void carries_test(void) { text_test(carries, "f"); }
+static void nested_test(void) { text_test(nested, "f"); }
+static void views_test(void) { text_test(views, "f"); }
+
+// The optimizer's function works in place: parameters, gradients and states are its arguments, in their arenas.
+static const char update[] =
+  "stage step\n"
+  "axis a = 1500, n = 3, blk = 8, el = 1024\n"
+  "param @v : f32[a] = ones\n"
+  "param @w : f32[n, a] stacked 1 as @w.#.w = normal(1)\n"
+  "func @update(%p: f32[blk, el], %g: f32[blk, el], %m: f32[blk, el], %scale: f32, %rate: f32[blk]) -> (p: f32[blk, el], m: f32[blk, el]) {\n"
+  "  %m2 = add %m, %g\n"
+  "  %s = mul %m2, %scale\n"
+  "  %r = mul %s, %rate\n"
+  "  %p2 = sub %p, %r\n"
+  "  return %p2, %m2\n"
+  "}\n";
+
+static void update_test(void) {
+  subject s = subject_make(update, NULL);
+  const lm_plan_func *f = lm_plan_func_find(s.plan, "update");
+  CHECK(s.plan->n_blocks == 8 && lm_plan_layout_blocks(s.kernel) == 8 && s.plan->n_states == 1);
+  CHECK(copies_of_control(&s, "update") == 0);
+  CHECK(lm_plan_port_find(f, "m", true)->buf.arena == LM_ARENA_STATE);
+  lm_exec *e;
+  CHECK_OK(lm_exec_create(s.plan, NULL, &e));
+  float *p = lm_exec_arena(e, LM_ARENA_PARAM), *g = lm_exec_arena(e, LM_ARENA_GRAD), *m = lm_exec_arena(e, LM_ARENA_STATE);
+  float *rate = lm_exec_port(e, lm_plan_port_find(f, "rate", false));
+  for (int i = 0; i < 8 * LM_BLOCK; i++) p[i] = (float)i, g[i] = (float)(i % 7), m[i] = 1;
+  for (int i = 0; i < 8; i++) rate[i] = (float)i;
+  *(float *)lm_exec_port(e, lm_plan_port_find(f, "scale", false)) = 0.5f;
+  CHECK_OK(lm_exec_run(e, f, NULL));
+  for (int i = 0; i < 8 * LM_BLOCK; i++) {
+    CHECK(m[i] == 1 + (float)(i % 7));
+    CHECK(p[i] == (float)i - m[i] * 0.5f * (float)(i / LM_BLOCK));
+  }
+  lm_exec_destroy(e);
+  subject_free(&s);
+}
+
+// Appending at a position known at run time, with an extent known at run time; a full cache is an error.
+static const char decode[] =
+  "stage step\n"
+  "axis b = 2, t = 3 dyn 1, s = 8 dyn 2, e = 4, n = 2\n"
+  "cache @k : f32[n, b, s, e] stacked 1 as @k.#\n"
+  "func @decode(%x: f32[b, t, e], %at: int) -> (y: f32[b, t, s]) {\n"
+  "  %zero = const 0 : f32[b, t, s]\n"
+  "  %y = loop 2 %i carry(%c = %zero) {\n"
+  "    %k = append @k[%i], %at, %x (t) -> (s)\n"
+  "    %z = dot %x, %k over(e)\n"
+  "    %d = add %c, %z\n"
+  "    yield %d\n"
+  "  }\n"
+  "  return %y\n"
+  "}\n";
+
+static void decode_test(void) {
+  subject s = subject_make(decode, NULL);
+  const lm_plan_func *f = lm_plan_func_find(s.plan, "decode");
+  lm_exec *e;
+  CHECK(s.plan->n_extents == 2);
+  CHECK_OK(lm_exec_create(s.plan, NULL, &e));
+  float *x = lm_exec_port(e, lm_plan_port_find(f, "x", false)), *y = lm_exec_port(e, lm_plan_port_find(f, "y", true));
+  float all[2][8][4], *cache = lm_exec_arena(e, LM_ARENA_CACHE);
+  int32_t *at = lm_exec_port(e, lm_plan_port_find(f, "at", false));
+  int64_t length = 0;
+  static const int64_t more[] = {3, 1, 2, 1};
+  for (int step = 0; step < 4; step++) {
+    int64_t t = more[step], extents[] = {t, length + t};
+    for (int b = 0; b < 2; b++)
+      for (int64_t i = 0; i < t * 4; i++) x[b * 12 + i] = all[b][length + i / 4][i % 4] = (float)(step + b + i);
+    *at = (int32_t)length;
+    CHECK_OK(lm_exec_run(e, f, extents));
+    length += t;
+    for (int b = 0; b < 2; b++)
+      for (int64_t i = 0; i < t; i++)
+        for (int64_t j = 0; j < length; j++) {
+          float want = 0;
+          for (int c = 0; c < 4; c++) want += 2 * x[b * 12 + i * 4 + c] * all[b][j][c];
+          CHECK(y[b * 24 + i * 8 + j] == want);
+        }
+    for (int b = 0; b < 2; b++) CHECK(!memcmp(cache + b * 32, all[b], (size_t)length * 16));
+  }
+  *at = 6;
+  CHECK_FAILS(lm_exec_run(e, f, (int64_t[]){3, 8}), LM_USER, "cache of 8");
+  CHECK_FAILS(lm_exec_run(e, f, (int64_t[]){4, 8}), LM_BUG_STATUS, "extent t");
+  lm_exec_destroy(e);
+  subject_free(&s);
+}
+
+// Layer-major: all of one iteration side by side, inner repetitions alike, every tensor at a multiple of a block.
+static const char layout[] =
+  "stage step\n"
+  "axis a = 10, b = 2000, n = 3, k = 2\n"
+  "param @first : f32[a] = ones\n"
+  "param @l.x : f32[n, b] stacked 1 as @l.#.x = ones\n"
+  "param @l.in.y : f32[n, k, a] stacked 2 as @l.#.in.#.y = ones\n"
+  "param @l.z : f32[n, a] stacked 1 as @l.#.z = zeros\n"
+  "param @last : f32[a] = ones\n"
+  "func @f(%x: f32[a]) -> (y: f32[a]) {\n"
+  "  return %x\n"
+  "}\n";
+
+static void layout_test(void) {
+  static const struct { const char *path; int64_t block; } want[] = {
+    {"first", 0}, {"l.0.x", 1}, {"l.1.x", 6}, {"l.2.x", 11}, {"l.0.in.0.y", 3}, {"l.0.in.1.y", 4}, {"l.1.in.0.y", 8},
+    {"l.1.in.1.y", 9}, {"l.2.in.0.y", 13}, {"l.2.in.1.y", 14}, {"l.0.z", 5}, {"l.1.z", 10}, {"l.2.z", 15}, {"last", 16}};
+  subject s = subject_make(layout, NULL);
+  CHECK(s.plan->n_params == (int)LM_COUNT(want) && s.plan->n_blocks == 17);
+  for (size_t i = 0; i < LM_COUNT(want); i++)
+    CHECK(!strcmp(s.plan->params[i].path, want[i].path) && s.plan->params[i].offset == want[i].block * LM_BLOCK);
+  run_compare(&s, "f");
+  subject_free(&s);
+}
+
+// What the planner refuses, it refuses at a place in the text.
+static void refused_test(void) {
+  static const struct { const char *text, *part; } cases[] = {
+    {"stage step\naxis a = 3, n = 2\nfunc @f(%x: f32[n, a], %i: int) -> (y: f32[a]) {\n  %y = at %x, %i [0, 1]\n  return %y\n}\n",
+     "not given by the index of a loop"},
+    {"stage step\naxis a = 3, n = 2\nfunc @f(%x: f32[n, a]) -> (y: f32[a]) {\n  %i = const 2 : int\n  %y = at %x, %i [0, 1]\n  return %y\n}\n",
+     "places 2 to 2 of 2"}};
+  for (size_t i = 0; i < LM_COUNT(cases); i++) {
+    lm_ctx *c = lm_ctx_create();
+    lm_module *m = parse(c, cases[i].text, NULL);
+    naive_kernels_make(m);
+    lm_plan_target target = naive_target(m);
+    CHECK(!lm_plan_build(m, &target));
+    lm_buf b = {0};
+    lm_diag_render(c, &b, false);
+    if (!strstr(b.p, cases[i].part)) fprintf(stderr, "%s", b.p), exit(1);
+    lm_buf_free(&b);
+    lm_ctx_destroy(c);
+  }
+}
+
+int main(void) {
+  char dir[] = "/tmp/lmc-plan-test-XXXXXX", command[64];
+  CHECK(mkdtemp(dir));
+  setenv("LMC_CACHE", dir, 1);
+  layout_test();
+  carries_test();
+  nested_test();
+  views_test();
+  update_test();
+  decode_test();
+  refused_test();
+  llama_test();
+  snprintf(command, sizeof command, "rm -r %s", dir);
+  CHECK(!system(command));
+}
