@@ -109,29 +109,11 @@ static void put_type(const cpu_emit *e, lm_buf *b, lm_type t) {
   lm_buf_puts(b, "\n");
 }
 
-// Number of the loop whose index v is, from outside in; -1 if it is none.
-static int loop_index_depth(const lm_value *v) {
-  const lm_op *loop = v->def ? NULL : v->region->owner;
-  if (!loop || loop->code != LM_OP_LOOP || v->index) return -1;
-  int depth = 0;
-  for (const lm_op *o = loop->parent->owner; o; o = o->parent->owner) depth += o->code == LM_OP_LOOP;
-  return depth;
-}
-
-static int extents_of(const lm_module *m) {
-  int n = 0;
-  for (uint32_t i = 1; i < m->n_axes; i++)
-    if (m->axes[i].dyn > n) n = m->axes[i].dyn;
-  return n;
-}
-
 static void put_operands(cpu_emit *e, lm_buf *b) {
   for (uint32_t i = 0; i < e->kernel->n_in; i++) {
     lm_type t = e->kernel->in[i]->type;
-    int depth = loop_index_depth(e->kernel->in[i]);
     const char *type = cpu_memory_type(t.dtype);
-    if (depth >= 0) lm_buf_printf(b, "const int32_t a%u[1] = {(int32_t)var[%d]}", i, extents_of(e->m) + depth);
-    else lm_buf_printf(b, "const %s *a%u = (const %s *)buf[%u]", type, i, type, i);
+    lm_buf_printf(b, "const %s *a%u = (const %s *)buf[%u]", type, i, type, i);
     put_type(e, b, t);
   }
   for (uint32_t i = 0; i < e->kernel->n_out; i++) {

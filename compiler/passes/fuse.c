@@ -20,14 +20,22 @@
 
 // ---- operands of products
 
+// A copy of v where it is in other strides: under renames and permutations, which any product can read through.
+static lm_value *dense(lm_builder *b, lm_value *v) {
+  lm_op *op = v->def;
+  if (op && (op->code == LM_OP_RENAME || op->code == LM_OP_PERMUTE)) {
+    lm_value *x = dense(b, op->in[0]);
+    return lm_emit(b, op->code, &x, 1, &op->attr, &v->type);
+  }
+  return lm_emit(b, LM_OP_CAST, &v, 1, NULL, &v->type);
+}
+
 static void dense_operands(lm_op *op, void *user) {
   lm_module *m = user;
   int k;
   if (op->code != LM_OP_DOT) return;
-  while (!lm_plan_dot_strides_ok(m, op, &k)) {
-    lm_builder b = {m, op->parent, op, op->loc};
-    op->in[k] = lm_emit(&b, LM_OP_CAST, &op->in[k], 1, NULL, &op->in[k]->type);
-  }
+  lm_builder b = {m, op->parent, op, op->loc};
+  while (!lm_plan_dot_strides_ok(m, op, &k)) op->in[k] = dense(&b, op->in[k]);
 }
 
 // ---- what is needed outside of its kernel

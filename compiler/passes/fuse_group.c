@@ -131,11 +131,11 @@ static void join_along(lm_fuse *s) {
 
 typedef struct reader { lm_fuse *s; uint32_t node; uint32_t *last; } reader;   // last reader by value id, in this region
 
-// Worth it for what is large: reading it once instead of twice.
+// What is read twice is read once, and there is one kernel less.
 static void join_reader(void *user, lm_value *v, lm_type touched) {
   reader *r = user;
   lm_fuse *s = r->s;
-  if (product(s->m, v->type) < LM_FUSE_LITTLE) return;
+  if (!v->type.rank && s->nodes[group_of(s, r->node)].elements > 1) return;
   uint32_t other = r->last[v->id], me = group_of(s, r->node);
   bool near = other && s->nodes[other].op->parent == s->nodes[r->node].op->parent;
   if (near && same_axes(s->nodes[group_of(s, other)].allowed, s->nodes[me].allowed)) try_join(s, group_of(s, other), me);

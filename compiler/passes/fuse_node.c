@@ -126,11 +126,13 @@ static void keep_inside(const lm_op *op, lm_type *allowed) {
   if (cut) *allowed = without_all(*allowed, op->attr.to, op->attr.n_to);
 }
 
+// A view of what is in memory is that memory under another type: no split is needed.
 static bool reads_operand_whole(const lm_fuse *s, const lm_op *op) {
+  if (op->code != LM_OP_VIEW) return false;
   const lm_value *v = op->in[0];
   while (v->def && (v->def->code == LM_OP_VIEW || v->def->code == LM_OP_RENAME)) v = v->def->in[0];
   lm_fuse_node *n = lm_fuse_node_of(s, v);
-  return op->code == LM_OP_VIEW && (!n || n->kind != LM_FUSE_FREE);
+  return !n || n->kind != LM_FUSE_FREE;
 }
 
 static void keep_cone_inside(const lm_fuse *s, const lm_op *op, lm_type *allowed) {

@@ -1,0 +1,164 @@
+// run.h - a function at stage step, computed twice: by the interpreter in float64, and as kernels through plan and executor.
+#ifndef LM_TESTS_CODEGEN_RUN_H
+#define LM_TESTS_CODEGEN_RUN_H
+#include <math.h>
+#include "codegen/cpu/cpu.h"
+#include "compiler/eval/eval.h"
+#include "compiler/passes/pass.h"
+#include "runtime/base/dtype.h"
+#include "runtime/cpu/exec.h"
+#include "tests/runtime/check.h"
+
+static inline double draw(uint64_t *state) {                  // in [-1, 1)
+  *state = *state * 6364136223846793005u + 1442695040888963407u;
+  return (double)(int64_t)(*state >> 40) / (1 << 23) - 1;
+}
+
+static inline lm_module *parse_and_run(lm_ctx *c, const char *text, const char *passes) {
+  lm_module *m = lm_module_parse(c, lm_source_add(c, "case.lmir", text, strlen(text)));
+  bool ok = m != NULL;
+  if (m && passes) CHECK_OK(lm_pass_run_list(m, passes, &(lm_pass_env){0}, &ok));
+  lm_buf b = {0};
+  lm_diag_render(c, &b, false);
+  if (!ok) fprintf(stderr, "%s%s", text, b.p);
+  CHECK(ok);
+  lm_buf_free(&b);
+  return m;
+}
+
+static inline float bf16_value(float x) {
+  uint32_t u;
+  memcpy(&u, &x, 4);
+  u = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u;
+  memcpy(&x, &u, 4);
+  return x;
+}
+
+// Values of arguments: ints in [0, 5), floats in [-1, 1) as their type has them.
+static inline void random_fill(lm_tensor *t, uint64_t *state) {
+  for (int64_t i = 0; i < t->n; i++) {
+    double v = draw(state);
+    switch (t->type.dtype) {
+      case LM_INT: t->v[i] = floor((v + 1) * 2.5); break;
+      case LM_BOOL: t->v[i] = v > 0; break;
+      case LM_BF16: t->v[i] = bf16_value((float)v); break;
+      default: t->v[i] = (float)v;
+    }
+  }
+}
+
+static inline void element_store(void *p, lm_dtype t, int64_t i, double v) {
+  float f = (float)v;
+  switch (t) {
+    case LM_INT: ((int32_t *)p)[i] = (int32_t)v; break;
+    case LM_BOOL: ((uint8_t *)p)[i] = (uint8_t)v; break;
+    case LM_F64: ((double *)p)[i] = v; break;
+    case LM_BF16: ((uint16_t *)p)[i] = (uint16_t)(f = bf16_value(f), memcpy(&(uint32_t){0}, &f, 4), ((uint8_t *)&f)[2] | ((uint8_t *)&f)[3] << 8); break;
+    default: ((float *)p)[i] = f;
+  }
+}
+
+static inline double element_load(const void *p, lm_dtype t, int64_t i) {
+  float f;
+  uint32_t u;
+  switch (t) {
+    case LM_INT: return ((const int32_t *)p)[i];
+    case LM_BOOL: return ((const uint8_t *)p)[i];
+    case LM_F64: return ((const double *)p)[i];
+    case LM_BF16: u = (uint32_t)((const uint16_t *)p)[i] << 16; memcpy(&f, &u, 4); return f;
+    default: return ((const float *)p)[i];
+  }
+}
+
+// Place in memory, whose strides are by capacity, of element i of a tensor at its extents.
+static inline int64_t memory_place(const lm_module *m, lm_type t, const int64_t *extents, int64_t i) {
+  int64_t at = 0, stride = 1;
+  for (int k = t.rank - 1; k >= 0; k--) {
+    const lm_axis_info *a = &m->axes[t.axis[k]];
+    int64_t n = a->dyn && extents ? extents[a->dyn - 1] : a->size;
+    at += i % n * stride;
+    i /= n;
+    stride *= a->size;
+  }
+  return at;
+}
+
+// |got - want| <= relative * (|want| + greatest |want|); bf16 may be off by its rounding.
+static inline double worst_error(const lm_tensor *want, const lm_module *m, const void *got, const int64_t *extents, int64_t *out_at) {
+  double worst = 0, most = 0;
+  for (int64_t i = 0; i < want->n; i++)
+    if (isfinite(want->v[i]) && fabs(want->v[i]) > most) most = fabs(want->v[i]);
+  for (int64_t i = 0; i < want->n; i++) {
+    double w = want->v[i], g = element_load(got, want->type.dtype, memory_place(m, want->type, extents, i));
+    double e = w == g || (isnan(w) && isnan(g)) ? 0 : fabs(g - w) / (fabs(w) + most + 1e-30);
+    if (!(e <= worst)) { worst = isnan(e) ? INFINITY : e; *out_at = i; }
+  }
+  return worst;
+}
+
+typedef struct run_options { const char *name; double tolerance; const int64_t *extents; int n_extents; uint64_t seed; void (*kernels)(const lm_module *m); } run_options;
+
+static inline void fail_with(const char *text, const lm_module *kernel, lm_plan *plan) {
+  lm_buf b = {0};
+  lm_module_print(kernel, &b);
+  fprintf(stderr, "%s\n---- kernels\n%s", text, b.p);
+  for (int i = 0; plan && i < plan->n_kernels; i++) fprintf(stderr, "%s\n", plan->kernels[i].source);
+  lm_buf_free(&b);
+  exit(1);
+}
+
+static inline void compare_results(const run_options *o, const char *text, lm_module *kernel, lm_plan *plan, lm_exec *e, const lm_func *f, const lm_tensor *want) {
+  const lm_plan_func *pf = lm_plan_func_find(plan, f->name);
+  for (uint32_t i = 0; i < f->n_out; i++) {
+    int64_t at = 0;
+    double error = worst_error(&want[i], f->module, lm_exec_port(e, &pf->out[i]), o->extents, &at);
+    double allowed = want[i].type.dtype == LM_BF16 ? 0.004 : o->tolerance;
+    if (error <= allowed) continue;
+    fprintf(stderr, "%s: @%s, result %s[%lld]: %.9g, not %.9g (error %g)\n", o->name, f->name, f->out_names[i], (long long)at,
+            element_load(lm_exec_port(e, &pf->out[i]), want[i].type.dtype, memory_place(f->module, want[i].type, o->extents, at)), want[i].v[at], error);
+    fail_with(text, kernel, plan);
+  }
+}
+
+// Runs every function of the module both ways; returns the kernels that there are.
+static inline int run_both(const char *text, const run_options *o) {
+  lm_ctx *ctx[2] = {lm_ctx_create(), lm_ctx_create()};
+  lm_module *step = parse_and_run(ctx[0], text, NULL), *kernel = parse_and_run(ctx[1], text, "decompose,cse,dce,fuse");
+  if (o->kernels) o->kernels(kernel);
+  lm_plan_target target = lm_cpu_target(kernel);
+  lm_plan *plan = lm_plan_build(kernel, &target);
+  if (!plan) {
+    lm_buf b = {0};
+    lm_diag_render(ctx[1], &b, false);
+    fprintf(stderr, "%s: %s", o->name, b.p);
+    fail_with(text, kernel, NULL);
+  }
+  lm_exec *e;
+  CHECK_OK(lm_exec_create(plan, &(lm_exec_options){.threads = 2}, &e));
+  lm_eval *eval = lm_eval_create(step);
+  for (int i = 0; i < o->n_extents; i++) lm_eval_extent_set(eval, i + 1, o->extents[i]);
+  uint64_t state = o->seed + 1;
+  for (const lm_func *f = step->funcs; f; f = f->next) {
+    const lm_plan_func *pf = lm_plan_func_find(plan, f->name);
+    lm_tensor args[16], want[16];
+    CHECK(f->body->n_args <= 16 && f->n_out <= 16 && pf);
+    for (uint32_t i = 0; i < f->body->n_args; i++) {
+      args[i] = lm_eval_tensor(eval, f->body->args[i]->type);
+      random_fill(&args[i], &state);
+      for (int64_t j = 0; j < args[i].n; j++)
+        element_store(lm_exec_port(e, &pf->in[i]), args[i].type.dtype, memory_place(step, args[i].type, o->extents, j), args[i].v[j]);
+    }
+    CHECK_OK(lm_eval_call(eval, f, args, want));
+    CHECK_OK(lm_exec_run(e, pf, o->extents));
+    compare_results(o, text, kernel, plan, e, f, want);
+    for (uint32_t i = 0; i < f->body->n_args; i++) lm_tensor_free(&args[i]);
+    for (uint32_t i = 0; i < f->n_out; i++) lm_tensor_free(&want[i]);
+  }
+  int n = plan->n_kernels;
+  lm_eval_destroy(eval);
+  lm_exec_destroy(e);
+  lm_ctx_destroy(ctx[0]);
+  lm_ctx_destroy(ctx[1]);
+  return n;
+}
+#endif
