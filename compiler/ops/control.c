@@ -31,10 +31,10 @@ bool shape_loop(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) 
     if (!same(m, "a carried argument", out[i], op->body->args[i + 1]->type, why)) return false;
     if (!same(m, "a carried value", out[i], yield->in[i]->type, why)) return false;
   }
+  if (op->attr.n_axes && lm_axis_size(m, op->attr.axes[0]) != op->attr.imm[0])
+    return lm_why(why, "axis %s does not have %lld places", lm_axis_name(m, op->attr.axes[0]), (long long)op->attr.imm[0]);
   if (yield->n_in == op->n_in) return true;
   if (op->attr.n_axes != 1) return lm_why(why, "stacked results need an axis");
-  if (lm_axis_size(m, op->attr.axes[0]) != op->attr.imm[0])
-    return lm_why(why, "axis %s does not have %lld places", lm_axis_name(m, op->attr.axes[0]), (long long)op->attr.imm[0]);
   for (uint32_t i = op->n_in; i < yield->n_in; i++) {
     lm_type x = yield->in[i]->type, t = {.dtype = x.dtype, .rank = (uint8_t)(x.rank + 1), .axis = {op->attr.axes[0]}};
     if (t.rank > LM_RANK) return lm_why(why, "a stacked result has more than %d axes", LM_RANK);
