@@ -263,13 +263,17 @@ void lm_layout_recover(struct lm_layout *t) {
   else if (level == 0) t->recovery = TO_DECLARATION;
 }
 
+static bool begins_declaration(const token *k) {   // as far as can be told: at the margin
+  return k->loc.col == 1 && (class_of(k->kind) == DECLARES || k->kind == LM_TOKEN_LET);
+}
+
 static token next(struct lm_layout *t) {
   token k = step(t);
   if (t->recovery == TO_SEPARATOR) {
     while (k.kind != END && (k.kind != SEPARATOR || t->braces > t->recovery_braces)) k = step(t);
     t->recovery = t->recovery_braces ? GOING_ON : TO_DECLARATION;
   } else if (t->recovery == TO_DECLARATION) {
-    while (k.kind != END && (class_of(k.kind) != DECLARES || k.loc.col != 1)) k = step(t);
+    while (k.kind != END && !begins_declaration(&k)) k = step(t);
     t->recovery = GOING_ON;
   }
   return k;

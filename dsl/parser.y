@@ -365,8 +365,19 @@ static words expected_words(const yypcontext_t *at) {
   return w;
 }
 
-static void add_hints(lm_parser *ps, lm_diag *d, const words *expected, lm_sym name, const char *found) {
+static bool is_comparison(yysymbol_kind_t k) {
+  const char *text = yysymbol_name(k);
+  return strchr("<>=!", text[1]) && text[0] == '\'' && strcmp(text, "'='");
+}
+
+static bool is_keyword(yysymbol_kind_t k) {
+  const char *text = yysymbol_name(k);
+  return text[0] == '\'' && text[1] >= 'a' && text[1] <= 'z';
+}
+
+static void add_hints(lm_parser *ps, lm_diag *d, const words *expected, yysymbol_kind_t token, const char *found) {
   static const char *const starts[] = {"import", "fn", "block", "model", "optimizer", "data", "recipe", "let"};
+  lm_sym name = token == YYSYMBOL_NAME ? lm_layout_name(ps->layout) : NULL;
   const char *near = name && has(expected, GROUPS[0].text) ? lm_nearest(name, starts, LM_COUNT(starts)) : NULL;
   char which;
   lm_loc unclosed = lm_layout_unclosed(ps->layout, &which);
@@ -374,6 +385,8 @@ static void add_hints(lm_parser *ps, lm_diag *d, const words *expected, lm_sym n
   else if (has(expected, "'{'") && !strcmp(found, "the end of the line"))
     lm_diag_help(ps->ctx, d, "'{' stands on the line of what it belongs to");
   else if (!strcmp(found, "'='") && has(expected, "an operator")) lm_diag_help(ps->ctx, d, "equality is '=='");
+  else if (is_comparison(token) && has(expected, "an operator")) lm_diag_help(ps->ctx, d, "comparisons don't chain: a < b & b < c");
+  else if (is_keyword(token) && has(expected, "a name")) lm_diag_help(ps->ctx, d, "%s is a word of the language and names nothing", found);
   if (unclosed.line < d->loc.line && has(expected, which == '(' ? "')'" : "']'"))
     lm_diag_note(ps->ctx, d, unclosed, "'%c' opened here", which);
 }
@@ -386,7 +399,7 @@ static int yyreport_syntax_error(const yypcontext_t *at, lm_parser *ps) {
     for (int i = 0; i < w.n && i < 6; i++)
       lm_buf_printf(&list, "%s%s", !i ? "" : i == w.n - 1 || i == 5 ? " or " : ", ", strcmp(w.v[i], "';'") ? w.v[i] : "the end of the line");
     lm_diag *d = lm_error(ps->ctx, *yypcontext_location(at), "E010", "found %s, expected %s", found.p, list.p ? list.p : "nothing");
-    add_hints(ps, d, &w, yypcontext_token(at) == YYSYMBOL_NAME ? lm_layout_name(ps->layout) : NULL, found.p);
+    add_hints(ps, d, &w, yypcontext_token(at), found.p);
     lm_buf_free(&found);
     lm_buf_free(&list);
   }

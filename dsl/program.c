@@ -138,6 +138,8 @@ static void import_name(loader *l, lm_file *f, const lm_file *from, const ast_na
     symbol_add(l->c, f, name->text, s->ref, name->loc);
     return;
   }
+  for (uint32_t i = 0; i < from->tree->n; i++)
+    if (from->tree->v[i]->kind == DC_ERROR) return;   // it may have been there
   const char **names = LM_NEW_N(l->c->arena, const char *, from->n_symbols + 1);
   int n = 0;
   for (uint32_t i = 0; i < from->n_symbols; i++)

@@ -25,10 +25,12 @@ static int chain_of(lm_resolver *R, lm_decl_ref ref, lm_decl_ref *out) {
     lm_decl_ref base = lm_program_find(R->p, ref.file, ref.decl->base.text);
     if (!base.decl || base.decl->kind != ref.decl->kind) {
       report_no_base(R, ref);
+      R->base_missing = true;
       return n + 1;
     }
     ref = base;
   }
+  R->base_missing = true;
   lm_error(R->c, out[0].decl->base.loc, "E206", "'%s' extends itself, or more than %d others", out[0].decl->name.text, MAX_EXTENDS);
   return 1;
 }

@@ -23,7 +23,7 @@ static const ast_expr *plain_quantity(const lm_reader *d, const ast_expr *e) {
   if (!strcmp(e->unit, "%")) return number_expr(d, e, e->num / 100);
   if (!strcmp(e->unit, "steps")) return number_expr(d, e, e->num);
   if (!strcmp(e->unit, "tokens") && d->r->batch) return number_expr(d, e, e->num / (double)d->r->batch);
-  lm_error(d->R->c, e->loc, "E202", "an argument in %s has no meaning here; steps and percent have", e->unit);
+  lm_error(d->R->c, e->loc, "E202", "an argument in %s has no meaning here; steps and percent have", lm_schema_list(d->R->c, e->unit));
   return number_expr(d, e, e->num);
 }
 

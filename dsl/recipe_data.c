@@ -48,19 +48,24 @@ static void read_mix(const lm_reader *d, const lm_setting *mix, double from, lm_
 }
 
 static void read_stages(const lm_reader *d, lm_recipe_data *out) {
-  if (lm_read_setting(d, "data.mix")) read_mix(d, lm_read_setting(d, "data.mix"), 0, out);
+  if (lm_read_setting(d, "data.mix") && !lm_read_setting(d, "data.mix")->broken) read_mix(d, lm_read_setting(d, "data.mix"), 0, out);
   for (uint32_t i = 0; i < d->s->n; i++) {
     const lm_setting *s = d->s->v[i], *mix = lm_settings_find(&s->children, "data.stage.mix");
     double from = s->sel && s->sel->kind == EX_QUANTITY ? s->sel->num / 100 : 0;
-    if (!mix) continue;
+    if (!mix || mix->broken) continue;
     if (out->n_stages && from <= out->stages[out->n_stages - 1].from && from > 0)
       lm_error(d->R->c, s->loc, "E202", "stages stand in the order in which they come");
     read_mix(d, mix, from, out);
   }
 }
 
+static bool has_source(const lm_settings *s) {   // be it a broken one
+  for (uint32_t i = 0; i < s->n; i++)
+    if (!strcmp(s->v[i]->key->path, "data.source")) return true;
+  return false;
+}
+
 static void check_sources(const lm_reader *d, const lm_recipe_data *x) {
-  if (!x->n_sources) lm_error(d->R->c, x->loc, "E204", "data section '%s' has no 'source'", x->name);
   for (uint32_t i = 0; x->replays && x->n_sources > 1 && i < x->n_sources; i++)
     if (x->sources[i].kind == LM_RECIPE_SOURCE_BATCHES)
       lm_error(d->R->c, x->sources[i].loc, "E202", "finished batches are the only source of their data section");
@@ -69,8 +74,8 @@ static void check_sources(const lm_reader *d, const lm_recipe_data *x) {
 }
 
 void lm_read_data(const lm_reader *recipe) {
-  if (!lm_read_given(recipe, "recipe.data", recipe->r->loc, "the recipe")) return;
   const ast_expr *e = lm_read_value(recipe, "recipe.data");
+  if (!e) return;
   if (e->kind != EX_NAME) {
     lm_error(recipe->R->c, e->loc, "E202", "data is the name of a data section");
     return;
@@ -85,11 +90,13 @@ void lm_read_data(const lm_reader *recipe) {
   out->loc = ref.decl->name.loc;
   read_tokenizer(&d, out);
   for (uint32_t i = 0; i < s.n; i++) {
+    if (s.v[i]->broken) continue;
     if (!strcmp(s.v[i]->key->path, "data.source")) read_source(&d, s.v[i], out);
     if (!strcmp(s.v[i]->key->path, "data.holdout")) read_holdout(&d, s.v[i], out);
   }
   read_stages(&d, out);
   check_sources(&d, out);
+  if (!has_source(&s)) lm_error(d.R->c, out->loc, "E204", "data section '%s' has no 'source'", out->name);
   out->shuffle_docs = lm_read_whole(&d, "data.shuffle", 0);
   if (!out->replays) out->seq = (int64_t)lm_read_arg_number(&d, "data.pack", lm_read_value(&d, "data.pack"), "seq", lm_read_file(&d, lm_read_setting(&d, "data.pack")));
   for (uint32_t i = 0; i < s.n; i++) LM_PUSH(d.R->c->arena, recipe->r->settings->v, recipe->r->settings->n, recipe->r->settings->cap) = s.v[i];

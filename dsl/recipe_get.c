@@ -70,13 +70,20 @@ void lm_read_suggest(const lm_reader *d, lm_diag *at, const char *near) {
   if (near) lm_diag_help(d->R->c, at, "did you mean '%s'?", near);
 }
 
-// Reports a key that must be given and is not.
-bool lm_read_given(const lm_reader *d, const char *path, lm_loc at, const char *where) {
-  if (lm_read_value(d, path)) return true;
-  const lm_schema_key *k = lm_schema_find(path);
-  lm_diag *e = lm_error(d->R->c, at, "E204", "%s has no '%s'", where, lm_schema_name(k));
-  lm_diag_help(d->R->c, e, "write %s  # %s", lm_schema_usage(d->R->c, k), k->help);
-  return false;
+void lm_read_check_complete(const lm_reader *d, const char *section, lm_loc at, const char *where) {
+  lm_buf names = {0};
+  const lm_schema_key *first = NULL;
+  int n = 0;
+  for (const lm_schema_key *k = NULL; (k = lm_schema_next(section, '.', k));) {
+    if (k->form != LM_FORM_VALUE || !lm_schema_is_required(k) || lm_read_setting(d, k->path)) continue;
+    if (!n++) first = k;
+    lm_buf_printf(&names, "%s'%s'", n > 1 ? ", " : "", lm_schema_name(k));
+  }
+  if (n && !d->R->base_missing) {
+    lm_diag *e = lm_error(d->R->c, at, "E204", "%s has no %s", where, names.p);
+    if (n == 1) lm_diag_help(d->R->c, e, "write %s  # %s", lm_schema_usage(d->R->c, first), first->help);
+  }
+  lm_buf_free(&names);
 }
 
 // ---- declarations
@@ -104,7 +111,7 @@ const char *lm_read_nearest(lm_resolver *R, const lm_file *file, ast_decl_kind k
 lm_decl_ref lm_read_decl(const lm_reader *d, const lm_file *file, ast_decl_kind kind, lm_sym name, lm_loc at) {
   lm_decl_ref ref = lm_callable_find(d->R, file, name);
   if (ref.decl && ref.decl->kind == kind) return ref;
-  lm_diag *e = lm_error(d->R->c, at, "E207", ref.decl ? "'%s' is no %s" : "there is no '%s' of the kind %s", name, kind_name(kind));
+  lm_diag *e = lm_error(d->R->c, at, "E207", ref.decl ? "'%2$s' is no %1$s" : "there is no %1$s '%2$s'", kind_name(kind), name);
   if (ref.decl) lm_diag_note(d->R->c, e, ref.decl->loc, "it is declared here");
   else lm_read_suggest(d, e, lm_read_nearest(d->R, file, kind, name));
   return (lm_decl_ref){0};

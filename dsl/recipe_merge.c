@@ -171,10 +171,12 @@ static void apply_plain(merge *m, lm_settings *s, const lm_schema_key *key, cons
   }
   if (it->sel && selects && !check_selector_word(m, key, it->sel)) return;
   const ast_expr *value = called ? call_of(m, it) : it->expr;
-  if (value && !lm_value_check(m->R, key, value, m->layer->file)) return;
+  bool broken = value && !lm_value_check(m->R, key, value, m->layer->file);
+  if (broken) value = lm_value_default(m->R, key);
   const ast_expr *sel = selects || key->form == LM_FORM_LISTED ? it->sel : NULL;
   if (sel && sel->kind == EX_QUANTITY && !lm_value_check(m->R, key, sel, m->layer->file)) return;
   lm_setting *fresh = setting_new(m, key, it, sel, value);
+  fresh->broken = broken;
   if (section) apply(m, &fresh->children, key->path, &it->items);
   place(m, s, fresh);
 }
@@ -282,7 +284,8 @@ static void apply_value_field(merge *m, lm_settings *s, const lm_schema_key *key
   lm_setting **old = find(s, key, NULL);
   if (!old && lm_schema_has_default(key)) {
     lm_setting *fresh = setting_new(m, key, d->item, NULL, lm_value_default(m->R, key));
-    fresh->origin = lm_recipe_origin_new(m->R, (lm_loc){0}, "default", fresh->value);
+    fresh->loc = (lm_loc){0};
+    fresh->origin = lm_recipe_origin_new(m->R, fresh->loc, "default", fresh->value);
     LM_PUSH(m->R->c->arena, s->v, s->n, s->cap) = fresh;
     old = find(s, key, NULL);
   }

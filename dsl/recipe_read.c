@@ -45,8 +45,8 @@ static const ast_expr *read_named_model(const lm_reader *d, const ast_expr *e, c
 }
 
 static void read_model(const lm_reader *d) {
-  if (!lm_read_given(d, "recipe.model", d->r->loc, "the recipe")) return;
   const ast_expr *e = lm_read_value(d, "recipe.model");
+  if (!e) return;
   const lm_file *file = lm_read_file(d, lm_read_setting(d, "recipe.model"));
   if (e->kind == EX_NAME) e = read_named_model(d, e, &file);
   if (!e) return;
@@ -81,9 +81,8 @@ static void read_batches(const lm_reader *d) {
 
 static void read_run(const lm_reader *d) {
   lm_amount a;
-  if (!lm_read_given(d, "recipe.run", d->r->loc, "the recipe")) return;
   const ast_expr *e = lm_read_value(d, "recipe.run");
-  if (!lm_amount_eval(d->R, lm_read_file(d, lm_read_setting(d, "recipe.run")), e, true, &a)) return;
+  if (!e || !lm_amount_eval(d->R, lm_read_file(d, lm_read_setting(d, "recipe.run")), e, true, &a)) return;
   d->r->run = (lm_recipe_run){lm_read_unit(a.unit), a.value, a.per_param};
   d->r->run_loc = e->loc;
 }
@@ -109,7 +108,7 @@ static void read_optimizer(const lm_reader *d) {
     d->r->schedule = lm_read_call(d, schedule, lm_read_file(d, lm_read_setting(d, "recipe.schedule")), DC_FN, lm_call_implied(key));
   if (!lm_read_is_word(clip, "none")) d->r->clip = lm_read_arg_number(d, "recipe.clip", clip, "max", lm_read_file(d, lm_read_setting(d, "recipe.clip")));
   for (uint32_t i = 0; i < d->s->n; i++)
-    if (!strcmp(d->s->v[i]->key->path, "recipe.group")) read_group(d, d->s->v[i]);
+    if (!strcmp(d->s->v[i]->key->path, "recipe.group") && d->s->v[i]->value) read_group(d, d->s->v[i]);
 }
 
 // ---- precision and memory
@@ -128,7 +127,7 @@ static void read_precision(const lm_reader *recipe) {
   p->compute_loc = compute->loc;
   for (uint32_t i = 0; i < d.s->n; i++) {
     const lm_setting *s = d.s->v[i];
-    if (strcmp(s->key->path, "recipe.precision.keep")) continue;
+    if (strcmp(s->key->path, "recipe.precision.keep") || s->broken) continue;
     bool list = s->value->kind == EX_LIST;
     for (uint32_t k = 0; k < (list ? s->value->n_args : 1); k++) {
       const ast_expr *pattern = list ? s->value->args[k].expr : s->value;
@@ -191,9 +190,10 @@ static void read_eval(const lm_reader *recipe, const lm_setting *s) {
   lm_reader d = {recipe->R, recipe->r, &s->children};
   lm_recipe_eval x = {.name = s->sel->text, .loc = s->loc, .holdout = -1};
   const char *where = lm_arena_printf(d.R->c->arena, "eval %s", x.name);
-  if (lm_read_given(&d, "recipe.eval.data", s->loc, where)) x.holdout = read_holdout_ref(&d, lm_read_value(&d, "recipe.eval.data"));
-  if (lm_read_given(&d, "recipe.eval.every", s->loc, where))
-    x.every = lm_read_every(&d, lm_read_file(&d, lm_read_setting(&d, "recipe.eval.every")), lm_read_value(&d, "recipe.eval.every"));
+  const ast_expr *data = lm_read_value(&d, "recipe.eval.data");
+  lm_read_check_complete(&d, "recipe.eval", s->loc, where);
+  if (data) x.holdout = read_holdout_ref(&d, data);
+  x.every = lm_read_every(&d, lm_read_file(&d, lm_read_setting(&d, "recipe.eval.every")), lm_read_value(&d, "recipe.eval.every"));
   const ast_expr *metrics = lm_read_value(&d, "recipe.eval.metrics");
   for (uint32_t i = 0; i < metrics->n_args; i++) x.metrics[metric_find(metrics->args[i].expr->text)] = true;
   LM_PUSH(d.R->c->arena, d.r->evals, d.r->n_evals, d.r->cap_evals) = x;
@@ -252,8 +252,8 @@ static void read_compile(const lm_reader *d) {
 static void read_sample(const lm_reader *recipe, const lm_setting *s) {
   lm_reader d = {recipe->R, recipe->r, &s->children};
   lm_recipe_sample x = {.name = s->sel ? s->sel->text : NULL, .loc = s->loc};
-  if (lm_read_given(&d, "recipe.sample.every", s->loc, "sample"))
-    x.every = lm_read_every(&d, lm_read_file(&d, lm_read_setting(&d, "recipe.sample.every")), lm_read_value(&d, "recipe.sample.every"));
+  lm_read_check_complete(&d, "recipe.sample", s->loc, "sample");
+  x.every = lm_read_every(&d, lm_read_file(&d, lm_read_setting(&d, "recipe.sample.every")), lm_read_value(&d, "recipe.sample.every"));
   x.prompt = lm_read_value(&d, "recipe.sample.prompt")->text;
   x.n = lm_read_whole(&d, "recipe.sample.n", 0);
   x.temperature = lm_read_number(&d, "recipe.sample.temperature", 1);
@@ -275,6 +275,7 @@ static void collect_unsupported(lm_resolver *R, const lm_settings *s) {
 
 void lm_recipe_read(lm_resolver *R, const lm_settings *s) {
   lm_reader d = {R, R->r, s};
+  lm_read_check_complete(&d, "recipe", R->r->loc, lm_arena_printf(R->c->arena, "recipe '%s'", R->r->name));
   R->r->seed = (uint64_t)lm_read_whole(&d, "recipe.seed", 0);
   lm_read_data(&d);
   read_batches(&d);

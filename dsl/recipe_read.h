@@ -24,7 +24,7 @@ const ast_expr *lm_read_arg(const lm_reader *d, const char *path, const ast_expr
 const char *lm_read_arg_path(const lm_reader *d, const char *path, const ast_expr *call, const char *name);
 const char *lm_read_arg_text(const lm_reader *d, const char *path, const ast_expr *call, const char *name);
 double lm_read_arg_number(const lm_reader *d, const char *path, const ast_expr *call, const char *name, const lm_file *file);
-bool lm_read_given(const lm_reader *d, const char *path, lm_loc at, const char *where);   // reports what must be given and is not
+void lm_read_check_complete(const lm_reader *d, const char *section, lm_loc at, const char *where);   // reports what must be given and is not
 void lm_read_suggest(const lm_reader *d, lm_diag *at, const char *near);
 lm_decl_ref lm_read_decl(const lm_reader *d, const lm_file *file, ast_decl_kind kind, lm_sym name, lm_loc at);   // reports
 const char *lm_read_nearest(lm_resolver *R, const lm_file *file, ast_decl_kind kind, const char *name);

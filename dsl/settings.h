@@ -16,6 +16,7 @@ struct lm_setting {
   const lm_schema_key *key;
   const ast_expr *sel;           // name, pattern or quantity behind the key; NULL if none
   const ast_expr *value;         // NULL: a section, or a rule without one
+  bool broken;                   // it was given, but not as it must be: value is the default, or NULL
   lm_loc loc;                    // of the key
   const lm_file *file;           // whose names the value means
   lm_recipe_origin *origin;
@@ -29,6 +30,7 @@ typedef struct lm_resolver {
   lm_recipe *r;
   lm_file *set_file;             // --set: names of the first file, paths from the working directory
   const ast_expr **defaults;     // by place in the schema; parsed when first asked for
+  bool base_missing;             // a chain of `extends` is broken: what is not given may have been
 } lm_resolver;
 
 typedef struct lm_settings_layer {
