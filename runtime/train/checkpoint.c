@@ -257,13 +257,20 @@ static lm_status folder_load(lm_arena *a, lm_trainer *t, const char *folder, lm_
   return tensors_load(a, t, 0, lm_trainer_options_of(t)->plan->n_states, lm_path_join(a, folder, "optimizer.safetensors"));
 }
 
-static lm_status load(lm_arena *a, lm_trainer *t, const char *path, lm_checkpoint *c, bool *out_found) {
-  *out_found = !access(lm_path_join(a, path, "state.json"), F_OK);
-  if (*out_found) return folder_load(a, t, path, c);
+lm_status lm_checkpoint_newest(lm_arena *a, const char *path, const char **out) {
+  *out = path;
+  if (!access(lm_path_join(a, path, "state.json"), F_OK)) return NULL;
   steps all;
   LM_TRY(steps_list(a, path, &all));
-  *out_found = all.n > 0;
-  return all.n ? folder_load(a, t, lm_path_join(a, path, step_name(a, all.v[0])), c) : NULL;
+  *out = all.n ? lm_path_join(a, path, step_name(a, all.v[0])) : NULL;
+  return NULL;
+}
+
+static lm_status load(lm_arena *a, lm_trainer *t, const char *path, lm_checkpoint *c, bool *out_found) {
+  const char *folder;
+  LM_TRY(lm_checkpoint_newest(a, path, &folder));
+  *out_found = folder != NULL;
+  return folder ? folder_load(a, t, folder, c) : NULL;
 }
 
 lm_status lm_checkpoint_load(lm_trainer *t, const char *path, lm_checkpoint *c, bool *out_found) {

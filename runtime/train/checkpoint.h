@@ -25,4 +25,7 @@ lm_status lm_checkpoint_save(const lm_trainer *t, const char *dir, const lm_chec
 // in; LM_USER if a key differs or the tensors are not the plan's. *out_found false, without error: `path` is a folder
 // without checkpoints, or nothing is there.
 lm_status lm_checkpoint_load(lm_trainer *t, const char *path, lm_checkpoint *c, bool *out_found);
+
+// The newest complete checkpoint's folder of a run folder, or `path` itself if it is one; NULL if there is none.
+lm_status lm_checkpoint_newest(lm_arena *a, const char *path, const char **out);
 #endif

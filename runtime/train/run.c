@@ -122,7 +122,7 @@ static lm_status step_run(run *r) {
   lm_progress_step(&r->progress, step, x);
   LM_TRY(metrics_write(r, step, x));
   LM_TRY(evaluations(r));
-  if (o->after_step) LM_TRY(o->after_step(o->user, step, x));
+  if (o->after_step) LM_TRY(o->after_step(o->user, step, x, &r->progress));
   if (is_over(r) || (o->every && step % o->every == 0)) LM_TRY(save(r));
   lm_progress_pause(&r->progress);
   return NULL;

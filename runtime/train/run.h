@@ -24,7 +24,7 @@ typedef struct lm_run_options {
   bool keep_best;                      // the checkpoint of its least loss stays
   int patience; double min_delta;      // stop after so many evaluations without a gain of min_delta; 0: never
   lm_progress progress;                // `to` and what is shown
-  lm_status (*after_step)(void *user, int64_t step, const lm_step_result *r);   // may be NULL
+  lm_status (*after_step)(void *user, int64_t step, const lm_step_result *r, lm_progress *p);   // may be NULL
   void *user;
 } lm_run_options;
 

@@ -22,7 +22,7 @@ static char *in_dir(const char *name) { return lm_path_join(arena, dir, name); }
 
 typedef struct { lm_exec *exec; lm_trainer *trainer; lm_run_options o; int64_t poison_at, signal_at; } bench;
 
-static lm_status after_step(void *user, int64_t step, const lm_step_result *r) {
+static lm_status after_step(void *user, int64_t step, const lm_step_result *r, lm_progress *p) {
   bench *b = user;
   if (step == b->poison_at) b->exec->poison = NAN;
   if (step == b->signal_at) raise(SIGINT);

@@ -1,0 +1,104 @@
+// bench.c - lmc bench: how fast a recipe trains here, beside its matrix products alone.
+#include <string.h>
+
+#include "lmc/session.h"
+
+enum { STEPS = 5, WARM = 1, REPEATS = 5 };
+
+static const lm_opt options[] = {
+  {.name = "steps", .kind = LM_OPT_WHOLE, .value = "N", .help = "steps that are timed (5)", .least = 1, .most = 1e6},
+  {.name = "threads", .kind = LM_OPT_WHOLE, .value = "N", .help = "threads (as many as there are cores)", .least = 1, .most = 4096},
+  LM_OPT_RECIPE, LM_OPT_JSON, {0}};
+
+typedef struct figures {
+  double ms_per_step, ms_first, tokens_per_s, gemm_ms, model_flops, peak_flops, compile_s;
+  int64_t params, peak_bytes;
+  int kernels, compiled;
+} figures;
+
+static lm_status model_start(lm_session *s, lm_cli *cli, int threads, figures *out) {
+  LM_TRY(lm_session_open_args(s, cli));
+  LM_TRY(lm_session_data(s));
+  double start = lm_now();
+  LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN, 0));
+  LM_TRY(lm_session_plan(s));
+  LM_TRY(lm_session_check_ids(s));
+  LM_TRY(lm_session_start(s, &(lm_exec_options){.threads = threads}));
+  out->compile_s = lm_now() - start;
+  return lm_session_train(s);
+}
+
+static lm_status step_time(lm_session *s, int64_t step, double *out_ms) {
+  lm_step_result r;
+  double start = lm_now();
+  LM_TRY(lm_trainer_gradients(s->trainer, step, &r));
+  LM_TRY(lm_trainer_update(s->trainer, step, &r));
+  *out_ms = 1e3 * (lm_now() - start);
+  return NULL;
+}
+
+// The mean would count what else the machine does; the best is what the program takes.
+static lm_status steps_time(lm_session *s, int64_t steps, figures *out) {
+  for (int64_t i = 1; i <= WARM + steps; i++) {
+    double ms;
+    LM_TRY(step_time(s, i, &ms));
+    if (i == 1) out->ms_first = ms;
+    if (i > WARM && (!out->ms_per_step || ms < out->ms_per_step)) out->ms_per_step = ms;
+  }
+  return NULL;
+}
+
+static lm_status measure(lm_session *s, lm_cli *cli, figures *out) {
+  LM_TRY(model_start(s, cli, (int)lm_args_whole(&cli->args, "threads", 0), out));
+  int threads = lm_exec_threads(s->exec);
+  LM_TRY(steps_time(s, lm_args_whole(&cli->args, "steps", STEPS), out));
+  lm_cpu_gemm_times gemm = lm_cpu_gemm_bench(s->projections.v, (int)s->projections.n, threads, REPEATS);
+  out->gemm_ms = 1e3 * (double)s->n_micro * (gemm.forward + gemm.data + gemm.weight);
+  out->tokens_per_s = (double)s->recipe->batch / out->ms_per_step * 1e3;
+  out->model_flops = lm_cost_of_step(s->plan, s->n_micro).gemm_flops;
+  out->peak_flops = lm_cpu_peak(threads);
+  out->params = s->params;
+  out->peak_bytes = lm_session_memory(s);
+  out->kernels = s->plan->n_kernels;
+  out->compiled = lm_exec_kernels_compiled(s->exec);
+  return NULL;
+}
+
+static void figures_text(const figures *x) {
+  lm_buf memory = {0};
+  lm_show_bytes(&memory, (double)x->peak_bytes);
+  lm_cli_print("step          %10.1f ms   (first %.1f ms)\n", x->ms_per_step, x->ms_first);
+  lm_cli_print("tokens        %10.0f a second\n", x->tokens_per_s);
+  lm_cli_print("GEMMs alone   %10.1f ms   step / GEMMs %.2f\n", x->gemm_ms, x->ms_per_step / x->gemm_ms);
+  lm_cli_print("utilisation   %10.1f %%    of %.0f GFLOP/s\n", 100 * x->model_flops / (x->ms_per_step * 1e-3) / x->peak_flops, x->peak_flops * 1e-9);
+  lm_cli_print("memory        %13s\n", memory.p);
+  lm_cli_print("compilation   %10.2f s    %d kernels, %d newly compiled\n", x->compile_s, x->kernels, x->compiled);
+  lm_buf_free(&memory);
+}
+
+static void figures_json(const figures *x) {
+  lm_cli_print("{\"tokens_per_s\": %.1f, \"ms_per_step\": %.3f, \"ms_first_step\": %.3f, \"gemm_ms\": %.3f, \"step_over_gemms\": %.4f, "
+               "\"mfu\": %.5f, \"model_flops\": %.0f, \"peak_flops\": %.0f, \"peak_bytes\": %lld, \"params\": %lld, \"kernels\": %d, "
+               "\"kernels_compiled\": %d, \"compile_s\": %.3f}\n",
+               x->tokens_per_s, x->ms_per_step, x->ms_first, x->gemm_ms, x->ms_per_step / x->gemm_ms,
+               x->model_flops / (x->ms_per_step * 1e-3) / x->peak_flops, x->model_flops, x->peak_flops, (long long)x->peak_bytes,
+               (long long)x->params, x->kernels, x->compiled, x->compile_s);
+}
+
+static lm_status run(lm_cli *cli) {
+  lm_session s = {0};
+  figures x = {0};
+  lm_status status = measure(&s, cli, &x);
+  lm_session_close(&s);
+  if (status) return status;
+  if (cli->json) figures_json(&x);
+  else figures_text(&x);
+  return NULL;
+}
+
+const lm_command lm_cmd_bench = {
+  .name = "bench", .usage = "FILE [options]", .summary = "times training steps, beside their matrix products alone", .options = options,
+  .least = 1, .most = 1, .run = run,
+  .help = "The step is the best of those timed. GEMMs alone: forward, data and weight gradient of every product with a\n"
+          "parameter, once for each micro-batch, on random data in the same process. Nothing is saved.\n\n"
+          "  lmc bench examples/bench-6m.lm --steps 10 --json\n"};

@@ -1,0 +1,53 @@
+// command.h - what every subcommand is made of, and what it is given.
+//
+// A command returns a status; its kind is the exit status. Faults of the user's program are diagnostics in the context;
+// lm_cli_verdict turns them into a status without text, which main renders as the diagnostics.
+#ifndef LMC_COMMAND_H
+#define LMC_COMMAND_H
+#include "compiler/ir/ir.h"
+#include "lmc/options.h"
+#include "runtime/base/diag.h"
+
+#define LM_VERSION "0.1.0"
+
+typedef struct lm_command lm_command;
+
+typedef struct lm_cli {
+  const lm_command *command;
+  lm_args args;
+  lm_ctx *ctx;
+  bool json;                           // --json was given
+  bool color;                          // standard error is a terminal
+  lm_module *module;                   // being compiled, for the dump after a bug
+} lm_cli;
+
+struct lm_command {
+  const char *name;
+  const char *usage;                   // what follows the name: "FILE [options]"
+  const char *summary;                 // one line
+  const char *help;                    // more, with an example
+  const lm_opt *options;
+  uint32_t least, most;                // arguments that are no options
+  lm_status (*run)(lm_cli *cli);
+};
+
+extern const lm_command lm_cmd_check, lm_cmd_fmt, lm_cmd_compile, lm_cmd_run, lm_cmd_data, lm_cmd_generate, lm_cmd_trace,
+    lm_cmd_explain, lm_cmd_opt, lm_cmd_bench, lm_cmd_doctor;
+
+// Options that several commands share.
+#define LM_OPT_JSON {.name = "json", .kind = LM_OPT_FLAG, .help = "results and diagnostics as JSON"}
+#define LM_OPT_RECIPE \
+  {.name = "recipe", .kind = LM_OPT_TEXT, .value = "NAME", .help = "which recipe, where the file has several"}, \
+  {.name = "set", .kind = LM_OPT_LIST, .value = "KEY=VALUE", .help = "overrides a value of the recipe; may be repeated"}
+
+// NULL, or a status without text if the context holds errors.
+lm_status lm_cli_verdict(const lm_cli *cli);
+// Writes to standard output; nothing more can be done here if that fails, so main asks at the end.
+void lm_cli_print(const char *fmt, ...) LM_PRINTF(1, 2);
+void lm_cli_note(const char *fmt, ...) LM_PRINTF(1, 2);   // to standard error
+
+// "12.3 MB", "4.2 M", "1 min 20 s" for people.
+void lm_show_bytes(lm_buf *b, double bytes);
+void lm_show_count(lm_buf *b, double n);
+void lm_show_seconds(lm_buf *b, double seconds);
+#endif

@@ -1,0 +1,121 @@
+// compile.c - lmc compile: the plan as a folder that can be read, and one summary.
+#include <string.h>
+#include <sys/stat.h>
+
+#include "lmc/session.h"
+
+static const lm_opt options[] = {
+  {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "DIR", .help = "the folder to write (none)"},
+  {.name = "emit", .kind = LM_OPT_TEXT, .value = "A,B", .help = "what goes there, of ast,ir,c (ir,c)"},
+  {.name = "print-after", .kind = LM_OPT_TEXT, .value = "PASS", .help = "prints the IR after that pass (all: after each)"},
+  {.name = "target", .kind = LM_OPT_TEXT, .value = "cpu", .help = "what to compile for (cpu)"},
+  {.name = "mode", .kind = LM_OPT_TEXT, .value = "MODE", .help = "how hard the compiler tries (default)"},
+  LM_OPT_RECIPE, LM_OPT_JSON, {0}};
+
+enum { EMIT_AST = 1, EMIT_IR = 2, EMIT_C = 4 };
+
+static lm_status emit_parse(const char *text, unsigned *out) {
+  static const char *const names[] = {"ast", "ir", "c"};
+  *out = 0;
+  for (const char *p = text; *p;) {
+    size_t n = strcspn(p, ","), i = 0;
+    while (i < LM_COUNT(names) && (strlen(names[i]) != n || memcmp(names[i], p, n))) i++;
+    if (i == LM_COUNT(names)) return lm_fail(LM_USER, "--emit %.*s: not yet possible; there are ast, ir and c", (int)n, p);
+    *out |= 1u << i;
+    p += n + (p[n] == ',');
+  }
+  return NULL;
+}
+
+static lm_status text_write(lm_session *s, const char *dir, const char *name, const lm_buf *text) {
+  return lm_file_write_atomic(lm_path_join(s->ctx->arena, dir, name), text->p ? text->p : "", text->n);
+}
+
+static lm_status ast_write(lm_session *s, const char *dir) {
+  lm_buf text = {0};
+  lm_ast_print(s->program->files[0]->tree, &text);
+  lm_status status = text_write(s, dir, "program.ast", &text);
+  lm_buf_free(&text);
+  return status;
+}
+
+static lm_status plan_write(lm_session *s, const char *dir) {
+  lm_buf text = {0};
+  lm_plan_print(s->plan, &text);
+  lm_status status = text_write(s, dir, "plan.txt", &text);
+  lm_buf_free(&text);
+  return status;
+}
+
+// ---- the summary
+
+typedef struct summary { int kernels, compiled; lm_cost step; int64_t peak; double seconds; } summary;
+
+static void summary_text(const lm_session *s, const summary *x) {
+  lm_buf flops = {0}, bytes = {0}, peak = {0}, time = {0};
+  lm_show_count(&flops, x->step.flops);
+  lm_show_bytes(&bytes, x->step.bytes);
+  lm_show_bytes(&peak, (double)x->peak);
+  lm_show_seconds(&time, x->seconds);
+  lm_cli_print("%s: %d kernels (%d newly compiled), %lld launches, %sFLOP and %s a step, peak memory %s; compiled in %s\n", s->recipe->name, x->kernels,
+               x->compiled, (long long)x->step.launches, flops.p, bytes.p, peak.p, time.p);
+  lm_buf_free(&flops);
+  lm_buf_free(&bytes);
+  lm_buf_free(&peak);
+  lm_buf_free(&time);
+}
+
+static void summary_json(const summary *x) {
+  lm_cli_print("{\"kernels\": %d, \"kernels_compiled\": %d, \"launches\": %lld, \"flops\": %.0f, \"bytes\": %.0f, \"peak_bytes\": %lld, \"seconds\": %.3f}\n",
+               x->kernels, x->compiled, (long long)x->step.launches, x->step.flops, x->step.bytes, (long long)x->peak, x->seconds);
+}
+
+// ---- the command
+
+static lm_status model_compile(lm_session *s, unsigned emit, const char *dir) {
+  const lm_recipe *r = s->recipe;
+  enum { PLACES = 1024 };
+  LM_TRY(lm_session_sizes(s));
+  uint32_t what = LM_LOWER_TRAIN | (r->n_evals ? LM_LOWER_EVAL : 0) | (r->n_samples ? LM_LOWER_DECODE : 0);
+  LM_TRY(lm_session_lower(s, what, lm_session_capacity(PLACES)));
+  if (dir && emit & EMIT_IR) LM_TRY(lm_dump_stage(dir, s->lowered->m));
+  LM_TRY(lm_session_plan(s));
+  if (dir && emit & EMIT_IR) LM_TRY(plan_write(s, dir));
+  if (dir && emit & EMIT_AST) LM_TRY(ast_write(s, dir));
+  const char *kernels = dir && emit & EMIT_C ? lm_path_join(s->ctx->arena, dir, "kernels") : NULL;
+  if (kernels) LM_TRY(lm_dir_make(kernels));
+  return lm_session_start(s, &(lm_exec_options){.dump_dir = kernels});
+}
+
+static lm_status compile(lm_session *s, lm_cli *cli) {
+  const lm_args *a = &cli->args;
+  const char *dir = lm_args_text(a, "out", NULL), *target = lm_args_text(a, "target", "cpu"), *mode = lm_args_text(a, "mode", "default");
+  unsigned emit;
+  double start = lm_now();
+  if (strcmp(target, "cpu") && strcmp(target, "native")) return lm_fail(LM_USER, "--target %s: not yet possible; there is cpu", target);
+  if (strcmp(mode, "default")) return lm_fail(LM_USER, "--mode %s: not yet possible; there is default", mode);
+  LM_TRY(emit_parse(lm_args_text(a, "emit", "ir,c"), &emit));
+  if (dir) LM_TRY(lm_dir_make(dir));
+  LM_TRY(lm_session_open_args(s, cli));
+  s->dump.after = lm_args_text(a, "print-after", NULL);
+  s->dump.dir = dir && emit & EMIT_IR ? dir : NULL;
+  LM_TRY(model_compile(s, emit, dir));
+  summary x = {s->plan->n_kernels, lm_exec_kernels_compiled(s->exec), lm_cost_of_step(s->plan, s->n_micro), lm_session_memory(s), lm_now() - start};
+  if (cli->json) summary_json(&x);
+  else summary_text(s, &x);
+  return NULL;
+}
+
+static lm_status run(lm_cli *cli) {
+  lm_session s = {0};
+  lm_status status = compile(&s, cli);
+  lm_session_close(&s);
+  return status;
+}
+
+const lm_command lm_cmd_compile = {
+  .name = "compile", .usage = "FILE [-o DIR] [options]", .summary = "writes the plan of a recipe to read: IR, kernels, memory",
+  .options = options, .least = 1, .most = 1, .run = run,
+  .help = "The folder holds the IR at the end of each stage (graph.lmir, step.lmir, kernel.lmir), plan.txt with the memory map and\n"
+          "every step in order, and kernels/ with the generated C. Prints kernels, work and memory of a step.\n\n"
+          "  lmc compile examples/quickstart.lm -o plan --print-after=fuse\n"};

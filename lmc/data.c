@@ -1,0 +1,107 @@
+// data.c - lmc data: what the recipe's data comes to.
+#include <string.h>
+
+#include "lmc/session.h"
+
+static const lm_opt options[] = {
+  {.name = "show", .kind = LM_OPT_WHOLE, .value = "N", .help = "prints the first N packed rows, decoded", .least = 0, .most = 1e6},
+  LM_OPT_RECIPE, LM_OPT_JSON, {0}};
+
+static void part_text(const lm_session *s, int i) {
+  lm_data_part_info p = lm_data_part(s->data, i);
+  lm_cli_print("  %-12s %12lld %14lld %10lld", p.name, (long long)p.docs, (long long)p.tokens, (long long)p.rows);
+  if (p.rows) lm_cli_print("  %6.2f %%", 100.0 * (double)p.tokens / ((double)p.rows * (double)lm_data_info_of(s->data).seq));
+  lm_cli_print("\n");
+}
+
+static void summary_text(const lm_session *s, const lm_data_info *info) {
+  lm_cli_print("data %s, rows of %lld tokens\n  %-12s %12s %14s %10s  %s\n", s->recipe->data.name, (long long)info->seq, "part", "documents",
+               "tokens", "rows", "filled");
+  for (int i = 0; i < info->n_parts; i++) part_text(s, i);
+}
+
+static void summary_json(const lm_session *s, const lm_data_info *info) {
+  lm_buf b = {0};
+  lm_buf_printf(&b, "{\"seq\": %lld, \"parts\": [", (long long)info->seq);
+  for (int i = 0; i < info->n_parts; i++) {
+    lm_data_part_info p = lm_data_part(s->data, i);
+    lm_buf_puts(&b, i ? ", {\"name\": " : "{\"name\": ");
+    lm_buf_json(&b, p.name);
+    lm_buf_printf(&b, ", \"documents\": %lld, \"tokens\": %lld, \"rows\": %lld}", (long long)p.docs, (long long)p.tokens, (long long)p.rows);
+  }
+  lm_cli_print("%s]}\n", b.p);
+  lm_buf_free(&b);
+}
+
+// ---- rows
+
+// Text on one line: control characters and broken UTF-8 as escapes.
+static void escaped(const char *s, size_t n, lm_buf *out) {
+  for (size_t i = 0; i < n; i++) {
+    unsigned char c = (unsigned char)s[i];
+    if (c == '\n') lm_buf_puts(out, "\\n");
+    else if (c < 32 || c == 127) lm_buf_printf(out, "\\x%02x", c);
+    else lm_buf_add(out, &s[i], 1);
+  }
+}
+
+// Places first … last - 1 of a row, which hold one segment.
+static lm_status segment_print(const lm_session *s, const lm_batch *b, int64_t first, int64_t last) {
+  lm_buf text = {0}, line = {0};
+  int64_t predicted = 0;
+  for (int64_t i = first; i < last; i++) predicted += b->w[i] != 0;
+  lm_status status = lm_tokenizer_decode(s->tokenizer, b->tok + first, (size_t)(last - first), &text);
+  if (!status) {
+    escaped(text.p ? text.p : "", text.n, &line);
+    lm_cli_print("  seg %d: %lld tokens, %lld predicted: %s\n", b->seg[first], (long long)(last - first), (long long)predicted, line.p ? line.p : "");
+  }
+  lm_buf_free(&text);
+  lm_buf_free(&line);
+  return status;
+}
+
+static lm_status row_print(const lm_session *s, const lm_batch *b, int64_t seq) {
+  for (int64_t first = 0, last; first < seq && b->seg[first] >= 0; first = last) {
+    for (last = first + 1; last < seq && b->seg[last] == b->seg[first]; last++) {}
+    LM_TRY(segment_print(s, b, first, last));
+  }
+  return NULL;
+}
+
+static lm_status rows_show(const lm_session *s, int64_t n, int64_t seq) {
+  int64_t rows = lm_data_part(s->data, 0).rows;
+  lm_arena *a = lm_arena_create();
+  lm_batch b = {LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, float, seq)};
+  lm_status status = NULL;
+  for (int64_t i = 0; !status && i < n && i < rows; i++) {
+    lm_data_fill_part(s->data, 0, i, 1, &b);
+    lm_cli_print("row %lld\n", (long long)i);
+    status = row_print(s, &b, seq);
+  }
+  lm_arena_destroy(a);
+  return status;
+}
+
+static lm_status show(lm_session *s) {
+  LM_TRY(lm_session_open_args(s, s->cli));
+  LM_TRY(lm_session_data(s));
+  lm_data_info info = lm_data_info_of(s->data);
+  if (s->cli->json) summary_json(s, &info);
+  else summary_text(s, &info);
+  int64_t n = lm_args_whole(&s->cli->args, "show", 0);
+  if (n && s->recipe->data.replays) return lm_fail(LM_USER, "finished batches have no text to show");
+  return n ? rows_show(s, n, info.seq) : NULL;
+}
+
+static lm_status run(lm_cli *cli) {
+  lm_session s = {.cli = cli};
+  lm_status status = show(&s);
+  lm_session_close(&s);
+  return status;
+}
+
+const lm_command lm_cmd_data = {
+  .name = "data", .usage = "FILE [--show N]", .summary = "documents, tokens and rows of the recipe's data", .options = options,
+  .least = 1, .most = 1, .run = run,
+  .help = "Reads, tokenises and packs the data of the recipe as a run would, and counts it.\n\n"
+          "  lmc data examples/quickstart.lm --show 3\n"};

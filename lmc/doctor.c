@@ -1,0 +1,92 @@
+// doctor.c - lmc doctor: what this machine has, and what each missing part would give.
+#include <dlfcn.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lmc/command.h"
+#include "runtime/cpu/cache.h"
+#include "runtime/cpu/detect.h"
+
+static const lm_opt options[] = {LM_OPT_JSON, {0}};
+
+typedef struct finding { const char *name; bool found; const char *what, *gives; } finding;
+
+typedef struct library { const char *name, *files[4], *gives; } library;
+static const library libraries[] = {
+  {"cuda driver", {"libcuda.so.1"}, "running on NVIDIA GPUs"},
+  {"nvrtc", {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}, "compiling kernels for NVIDIA GPUs"},
+  {"cublaslt", {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"}, "matrix products on NVIDIA GPUs"},
+  {"nccl", {"libnccl.so.2"}, "training on several GPUs"},
+  {"mpi", {"libmpi.so.40", "libmpi.so.12", "libmpi.so"}, "training on several machines"},
+};
+
+static const char *library_find(const library *l) {
+  for (size_t i = 0; i < LM_COUNT(l->files) && l->files[i]; i++) {
+    void *handle = dlopen(l->files[i], RTLD_LAZY | RTLD_LOCAL);
+    if (!handle) continue;
+    dlclose(handle);
+    return l->files[i];
+  }
+  return NULL;
+}
+
+static int findings_collect(lm_arena *a, finding *out) {
+  lm_cpu_info *cpu = LM_NEW(a, lm_cpu_info);
+  lm_cpu_detect(cpu);
+  const char *cache = NULL;
+  lm_status s = lm_cache_open(a, &cache);
+  int n = 0;
+  out[n++] = (finding){"processor", true, lm_arena_printf(a, "%s, %d core%s", cpu->model, cpu->cores, cpu->cores == 1 ? "" : "s"), ""};
+  out[n++] = (finding){"instructions", cpu->isa[0], cpu->isa, "fast kernels: AVX2 and FMA at the least"};
+  out[n++] = (finding){"compiler", cpu->compiler[0], lm_arena_printf(a, "%s, %s", cpu->compiler, cpu->compiler_version), "kernels for the CPU: install gcc or clang, or name one in LMC_CC"};
+  out[n++] = (finding){"onednn", true, cpu->onednn, ""};
+  out[n++] = (finding){"kernel cache", !s, s ? lm_arena_printf(a, "%s", s->text) : cache, "a folder that can be written, named in LMC_CACHE"};
+  lm_status_free(s);
+  for (size_t i = 0; i < LM_COUNT(libraries); i++) {
+    const char *file = library_find(&libraries[i]);
+    out[n++] = (finding){libraries[i].name, file != NULL, file, libraries[i].gives};
+  }
+  return n;
+}
+
+static void finding_text(const finding *f) {
+  if (f->found) lm_cli_print("  found    %-14s %s\n", f->name, f->what);
+  else lm_cli_print("  missing  %-14s would give %s\n", f->name, f->gives);
+}
+
+static void findings_json(const finding *f, int n) {
+  lm_buf b = {0};
+  for (int i = 0; i < n; i++) {
+    lm_buf_puts(&b, i ? ",\n {\"name\": " : "[{\"name\": ");
+    lm_buf_json(&b, f[i].name);
+    lm_buf_printf(&b, ", \"found\": %s, \"what\": ", f[i].found ? "true" : "false");
+    lm_buf_json(&b, f[i].found ? f[i].what : f[i].gives);
+    lm_buf_puts(&b, "}");
+  }
+  lm_cli_print("%s]\n", b.p);
+  lm_buf_free(&b);
+}
+
+// The CPU needs a compiler and somewhere to keep what it made; all else is a bonus.
+static lm_status verdict(const finding *f, int n) {
+  for (int i = 0; i < n; i++)
+    if (!f[i].found && (!strcmp(f[i].name, "compiler") || !strcmp(f[i].name, "kernel cache")))
+      return lm_fail(LM_ENV, "models can be checked here, but not trained: the %s is missing", f[i].name);
+  return NULL;
+}
+
+static lm_status run(lm_cli *cli) {
+  finding list[8 + LM_COUNT(libraries)];
+  int n = findings_collect(cli->ctx->arena, list);
+  if (cli->json) findings_json(list, n);
+  else lm_cli_print("lmc %s\n", LM_VERSION);
+  for (int i = 0; i < n && !cli->json; i++) finding_text(&list[i]);
+  lm_status s = verdict(list, n);
+  if (!s && !cli->json) lm_cli_print("models can be trained on this machine's CPU\n");
+  return s;
+}
+
+const lm_command lm_cmd_doctor = {
+  .name = "doctor", .usage = "[--json]", .summary = "what was found on this machine, and what is missing", .options = options,
+  .least = 0, .most = 0, .run = run,
+  .help = "Exit status 2 if models cannot be trained here.\n\n  lmc doctor\n"};

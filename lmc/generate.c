@@ -1,0 +1,116 @@
+// generate.c - lmc generate: cached decoding from a run folder or a file.
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "lmc/bundle.h"
+#include "lmc/sample.h"
+#include "lmc/weights.h"
+#include "runtime/train/checkpoint.h"
+
+enum { TOKENS = 128 };                 // made, if nothing is said
+
+static const lm_opt options[] = {
+  {.name = "prompt", .letter = 'p', .kind = LM_OPT_TEXT, .value = "TEXT", .help = "what to go on from"},
+  {.name = "prompt-ids", .kind = LM_OPT_TEXT, .value = "1,2,3", .help = "the same as token numbers"},
+  {.name = "ids", .kind = LM_OPT_FLAG, .help = "prints token numbers, of what was made alone"},
+  {.name = "tokens", .letter = 'n', .kind = LM_OPT_WHOLE, .value = "N", .help = "tokens to make (128)", .least = 1, .most = 1e9},
+  {.name = "temperature", .letter = 't', .kind = LM_OPT_NUMBER, .value = "T", .help = "0: always the likeliest (1)", .least = 0, .most = 1000},
+  {.name = "top-k", .kind = LM_OPT_WHOLE, .value = "K", .help = "among the K likeliest (all)", .least = 0, .most = 1e9},
+  {.name = "top-p", .kind = LM_OPT_NUMBER, .value = "P", .help = "among the likeliest of probability P together (all)", .least = 0, .most = 1},
+  {.name = "seed", .kind = LM_OPT_WHOLE, .value = "S", .help = "of the choices (0)", .least = 0, .most = 9e15},
+  LM_OPT_RECIPE, {0}};
+
+// ---- the prompt
+
+static lm_status ids_parse(const char *text, lm_tokens *out) {
+  for (const char *s = text; *s;) {
+    char *end;
+    errno = 0;
+    long id = strtol(s, &end, 10);
+    if (end == s || errno || id < 0 || id > INT32_MAX || (*end && *end != ',' && *end != ' '))
+      return lm_fail(LM_USER, "--prompt-ids takes token numbers such as 1,2,3, not '%s'", text);
+    lm_tokens_add(out, (int32_t)id);
+    s = end + strspn(end, ", ");
+  }
+  return NULL;
+}
+
+static lm_status prompt_read(const lm_session *s, lm_tokens *out) {
+  const lm_args *a = &s->cli->args;
+  const char *text = lm_args_text(a, "prompt", NULL), *ids = lm_args_text(a, "prompt-ids", NULL);
+  if (!text == !ids) return lm_fail(LM_USER, "give either --prompt TEXT or --prompt-ids 1,2,3");
+  LM_TRY(ids ? ids_parse(ids, out) : lm_tokenizer_encode(s->tokenizer, text, strlen(text), out));
+  return out->n ? NULL : lm_fail(LM_USER, "the prompt is empty");
+}
+
+// ---- the model
+
+static bool is_folder(const char *path) {
+  struct stat st;
+  return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
+static lm_status run_open(lm_session *s, lm_cli *cli, const char *dir, const char **out_weights) {
+  lm_bundle b;
+  const char *folder;
+  lm_arena *a = cli->ctx->arena;
+  LM_TRY(lm_bundle_read(a, dir, &b));
+  LM_TRY(lm_checkpoint_newest(a, dir, &folder));
+  if (!folder) return lm_fail(LM_USER, "%s holds no checkpoint yet", dir);
+  *out_weights = lm_path_join(a, folder, "model.safetensors");
+  return lm_session_open(s, cli, b.path, b.recipe, b.sets, b.n_sets);
+}
+
+static lm_status file_open(lm_session *s, lm_cli *cli) {
+  LM_TRY(lm_session_open_args(s, cli));
+  if (s->recipe->from) return NULL;
+  lm_diag *d = lm_error(s->ctx, s->recipe->model.loc, "E212", "this model is not `from` any weights, so there is nothing to generate with");
+  if (s->recipe->save.dir) lm_diag_help(s->ctx, d, "once it is trained: lmc generate %s", s->recipe->save.dir);
+  return lm_cli_verdict(cli);
+}
+
+static lm_status model_start(lm_session *s, int64_t places, const char *weights) {
+  s->rows = 1;
+  s->seq = 1;
+  LM_TRY(lm_session_lower(s, LM_LOWER_DECODE | (s->recipe->from_hf ? LM_LOWER_MAPS : 0), lm_session_capacity(places)));
+  LM_TRY(lm_session_plan(s));
+  LM_TRY(lm_session_start(s, NULL));
+  return weights ? lm_weights_load(s, weights) : lm_session_weights(s);
+}
+
+static lm_status generate(lm_session *s, const lm_tokens *prompt, const char *weights) {
+  const lm_args *a = &s->cli->args;
+  int64_t n = lm_args_whole(a, "tokens", TOKENS);
+  LM_TRY(model_start(s, (int64_t)prompt->n + n, weights));
+  lm_sampler sampler = {lm_args_number(a, "temperature", 1), (int32_t)lm_args_whole(a, "top-k", 0), lm_args_number(a, "top-p", 1),
+                        (uint64_t)lm_args_whole(a, "seed", 0)};
+  lm_sample_options o = {.prompt = prompt->ids, .n_prompt = (int64_t)prompt->n, .n = n, .sampler = sampler, .to = stdout,
+                         .ids = lm_args_given(a, "ids")};
+  return lm_sample_print(s, &o);
+}
+
+static lm_status open_and_generate(lm_session *s, lm_cli *cli, lm_tokens *prompt) {
+  const char *path = cli->args.rest[0], *weights = NULL;
+  LM_TRY(is_folder(path) ? run_open(s, cli, path, &weights) : file_open(s, cli));
+  LM_TRY(lm_session_tokenizer(s));
+  LM_TRY(prompt_read(s, prompt));
+  return generate(s, prompt, weights);
+}
+
+static lm_status run(lm_cli *cli) {
+  lm_session s = {0};
+  lm_tokens prompt = {0};
+  lm_status status = open_and_generate(&s, cli, &prompt);
+  lm_tokens_free(&prompt);
+  lm_session_close(&s);
+  return status;
+}
+
+const lm_command lm_cmd_generate = {
+  .name = "generate", .usage = "RUN|FILE --prompt TEXT [options]", .summary = "text from a trained model, as it is made", .options = options,
+  .least = 1, .most = 1, .run = run,
+  .help = "RUN is the folder of a run, of which the newest checkpoint is taken. Given a FILE, the weights are those that its\n"
+          "model is `from`.\n\n"
+          "  lmc generate runs/quickstart --prompt 'In the beginning' -n 200 --temperature 0.8\n"};

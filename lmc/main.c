@@ -1,0 +1,123 @@
+// main.c - the command `lmc`: finds the subcommand, reads its arguments, renders diagnostics, decides the exit status.
+//
+// Exit status: 0 done; 1 the user's input is at fault; 2 the environment; 3 a bug in lmc.
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lmc/command.h"
+#include "lmc/dump.h"
+
+static const lm_command *const commands[] = {
+  &lm_cmd_check, &lm_cmd_run, &lm_cmd_generate, &lm_cmd_data, &lm_cmd_trace, &lm_cmd_compile, &lm_cmd_explain, &lm_cmd_bench,
+  &lm_cmd_opt, &lm_cmd_fmt, &lm_cmd_doctor,
+};
+
+// ---- help
+
+static void overview_print(lm_buf *b) {
+  lm_buf_puts(b, "lmc - a compiler and runtime for training language models\n\nusage: lmc COMMAND [arguments]\n\n");
+  for (size_t i = 0; i < LM_COUNT(commands); i++) lm_buf_printf(b, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+  lm_buf_puts(b, "\n`lmc COMMAND --help` says more, with an example. `lmc --version` prints the version.\n"
+                 "Exit status: 0 done, 1 the input is at fault, 2 the environment, 3 a bug in lmc.\n");
+}
+
+static void command_help_print(const lm_command *c, lm_buf *b) {
+  lm_buf_printf(b, "lmc %s - %s\n\nusage: lmc %s %s\n\n", c->name, c->summary, c->name, c->usage);
+  lm_opt_table_print(c->options, b);
+  lm_buf_printf(b, "\n%s", c->help);
+}
+
+static void help_print(const lm_command *c) {
+  lm_buf b = {0};
+  if (c) command_help_print(c, &b);
+  else overview_print(&b);
+  fputs(b.p, stdout);
+  lm_buf_free(&b);
+}
+
+// ---- one invocation
+
+static const lm_command *command_find(const char *name) {
+  for (size_t i = 0; i < LM_COUNT(commands); i++)
+    if (!strcmp(commands[i]->name, name)) return commands[i];
+  return NULL;
+}
+
+static lm_status command_unknown(const char *name) {
+  const char *names[LM_COUNT(commands)];
+  for (size_t i = 0; i < LM_COUNT(commands); i++) names[i] = commands[i]->name;
+  const char *near = lm_nearest(name, names, LM_COUNT(commands));
+  if (near) return lm_fail(LM_USER, "there is no command '%s'; did you mean '%s'?", name, near);
+  return lm_fail(LM_USER, "there is no command '%s'; `lmc --help` lists them", name);
+}
+
+static lm_status count_check(const lm_cli *cli) {
+  const lm_command *c = cli->command;
+  uint32_t n = cli->args.n_rest;
+  if (n < c->least) return lm_fail(LM_USER, "lmc %s %s: an argument is missing", c->name, c->usage);
+  if (n > c->most) return lm_fail(LM_USER, "lmc %s %s: '%s' is one argument too many", c->name, c->usage, cli->args.rest[c->most]);
+  return NULL;
+}
+
+static bool has_option(const lm_command *c, const char *name) {
+  for (const lm_opt *o = c->options; o->name; o++)
+    if (!strcmp(o->name, name)) return true;
+  return false;
+}
+
+static lm_status command_run(lm_cli *cli, int argc, char **argv) {
+  bool help;
+  LM_TRY(lm_args_parse(cli->ctx->arena, cli->command->options, argc, argv, &cli->args, &help));
+  if (help) return help_print(cli->command), NULL;
+  LM_TRY(count_check(cli));
+  cli->json = has_option(cli->command, "json") && lm_args_given(&cli->args, "json");
+  return cli->command->run(cli);
+}
+
+static lm_status dispatch(lm_cli *cli, int argc, char **argv) {
+  const char *first = argc > 1 ? argv[1] : "--help";
+  if (!strcmp(first, "--version") || !strcmp(first, "version")) return lm_cli_print("lmc " LM_VERSION "\n"), NULL;
+  bool help = !strcmp(first, "--help") || !strcmp(first, "-h") || !strcmp(first, "help");
+  const lm_command *named = command_find(help && argc > 2 ? argv[2] : first);
+  if (help && (named || argc <= 2)) return help_print(named), NULL;
+  if (!named) return command_unknown(help ? argv[2] : first);
+  cli->command = named;
+  return command_run(cli, argc - 2, argv + 2);
+}
+
+// ---- the end
+
+static void diagnostics_render(const lm_cli *cli) {
+  if (!cli->ctx->diags) return;
+  lm_buf b = {0};
+  if (cli->json) lm_diag_render_json(cli->ctx, &b);
+  else lm_diag_render(cli->ctx, &b, cli->color);
+  fputs(b.p ? b.p : "", stderr);
+  lm_buf_free(&b);
+}
+
+static int status_report(lm_status s) {
+  int kind = s ? (int)s->kind : LM_OK;
+  if (s && *s->text) fprintf(stderr, "lmc: %s%s\n", kind == LM_BUG_STATUS ? "this is a bug in lmc: " : "", s->text);
+  lm_status_free(s);
+  return kind;
+}
+
+static int output_close(int kind) {
+  if (fflush(stdout) == 0 && !ferror(stdout)) return kind;
+  fprintf(stderr, "lmc: cannot write to standard output\n");
+  return kind ? kind : LM_ENV;
+}
+
+int main(int argc, char **argv) {
+  lm_cli cli = {.ctx = lm_ctx_create(), .color = isatty(STDERR_FILENO)};
+  lm_bug_hook_set(lm_dump_bug, &cli.module);
+  lm_status s = dispatch(&cli, argc, argv);
+  fflush(stdout);
+  diagnostics_render(&cli);
+  if (!s) s = lm_cli_verdict(&cli);
+  int kind = output_close(status_report(s));
+  lm_ctx_destroy(cli.ctx);
+  return kind;
+}

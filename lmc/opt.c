@@ -1,0 +1,67 @@
+// opt.c - lmc opt: passes over IR text.
+#include <string.h>
+
+#include "codegen/cpu/cpu.h"
+#include "compiler/passes/pass.h"
+#include "lmc/command.h"
+#include "lmc/dump.h"
+
+static const lm_opt options[] = {
+  {.name = "pass", .kind = LM_OPT_TEXT, .value = "A,B", .help = "passes to run, in this order"},
+  {.name = "list", .kind = LM_OPT_FLAG, .help = "the passes there are, and the pipeline"},
+  {.name = "print-after", .kind = LM_OPT_TEXT, .value = "PASS", .help = "prints the IR after that pass (all: after each)"},
+  {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "FILE", .help = "where the result goes (standard output)"},
+  {0}};
+
+static void list_print(void) {
+  for (int i = 0; i < lm_n_passes; i++) lm_cli_print("  %-12s %s\n", lm_passes[i].name, lm_passes[i].summary);
+  lm_cli_print("\npipeline:");
+  for (int i = 0; lm_pipeline[i]; i++) lm_cli_print(" %s", lm_pipeline[i]);
+  lm_cli_print("\n");
+}
+
+static void watch(void *user, const char *pass, bool after, const lm_module *m) {
+  if (after) lm_dump_pass(user, pass, m);
+}
+
+static lm_status module_read(lm_cli *cli, const char *path, lm_module **out) {
+  enum { MOST_BYTES = 256 << 20 };
+  lm_buf text = {0}, why = {0};
+  lm_status s = lm_file_read(path, MOST_BYTES, &text);
+  if (s) return lm_buf_free(&text), s;
+  *out = lm_module_parse(cli->ctx, lm_source_add(cli->ctx, path, text.p ? text.p : "", text.n));
+  lm_buf_free(&text);
+  LM_TRY(lm_cli_verdict(cli));
+  if (!lm_module_verify(*out, &why)) s = lm_fail(LM_USER, "%s: %s", path, why.p);
+  lm_buf_free(&why);
+  return s;
+}
+
+static lm_status result_write(const lm_cli *cli, const lm_module *m) {
+  lm_buf text = {0};
+  lm_module_print(m, &text);
+  const char *path = lm_args_text(&cli->args, "out", NULL);
+  lm_status s = path ? lm_file_write_atomic(path, text.p, text.n) : NULL;
+  if (!path) lm_cli_print("%s", text.p);
+  lm_buf_free(&text);
+  return s;
+}
+
+static lm_status run(lm_cli *cli) {
+  if (lm_args_given(&cli->args, "list")) return list_print(), NULL;
+  if (!cli->args.n_rest) return lm_fail(LM_USER, "lmc opt: a .lmir file is missing");
+  LM_TRY(module_read(cli, cli->args.rest[0], &cli->module));
+  lm_plan_target target = lm_cpu_target(cli->module);
+  lm_dump dump = {.after = lm_args_text(&cli->args, "print-after", NULL), .to = stderr};
+  lm_pass_env env = {.target = &target, .watch = watch, .user = &dump};
+  bool ok;
+  LM_TRY(lm_pass_run_list(cli->module, lm_args_text(&cli->args, "pass", ""), &env, &ok));
+  LM_TRY(lm_cli_verdict(cli));
+  return result_write(cli, cli->module);
+}
+
+const lm_command lm_cmd_opt = {
+  .name = "opt", .usage = "--pass=A,B FILE.lmir", .summary = "runs passes over IR text", .options = options, .least = 0, .most = 1, .run = run,
+  .help = "Reads a module, runs the passes in the order given, verifies after each, prints the result.\n\n"
+          "  lmc opt --list\n"
+          "  lmc opt --pass=inline,simplify,cse,dce graph.lmir\n"};

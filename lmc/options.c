@@ -1,0 +1,139 @@
+// options.c - arguments of commands.
+#include "lmc/options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/base/diag.h"
+
+enum { OPTIONS_MAX = 64 };
+
+static int table_size(const lm_opt *table) {
+  int n = 0;
+  while (table[n].name) n++;
+  return n;
+}
+
+static int find_name(const lm_opt *table, const char *name, size_t n) {
+  for (int i = 0; table[i].name; i++)
+    if (strlen(table[i].name) == n && !memcmp(table[i].name, name, n)) return i;
+  return -1;
+}
+
+static int find_letter(const lm_opt *table, char letter) {
+  for (int i = 0; table[i].name; i++)
+    if (table[i].letter == letter) return i;
+  return -1;
+}
+
+static lm_status unknown(const lm_opt *table, const char *arg) {
+  const char *names[OPTIONS_MAX];
+  int n = table_size(table);
+  for (int i = 0; i < n; i++) names[i] = table[i].name;
+  const char *near = arg[1] == '-' ? lm_nearest(arg + 2, names, n) : NULL;
+  return near ? lm_fail(LM_USER, "there is no option %s; did you mean --%s?", arg, near) : lm_fail(LM_USER, "there is no option %s", arg);
+}
+
+static lm_status number_read(const lm_opt *o, const char *text, double *out) {
+  char *end;
+  errno = 0;
+  double x = strtod(text, &end);
+  bool whole = o->kind == LM_OPT_WHOLE;
+  if (!*text || *end || errno || !isfinite(x) || (whole && (x != floor(x) || fabs(x) > 9e15)))
+    return lm_fail(LM_USER, "--%s takes a %snumber, not '%s'", o->name, whole ? "whole " : "", text);
+  if ((o->least || o->most) && (x < o->least || x > o->most))
+    return lm_fail(LM_USER, "--%s is from %g to %g, not %s", o->name, o->least, o->most, text);
+  *out = x;
+  return NULL;
+}
+
+static lm_status value_set(lm_args *a, int i, const char *text) {
+  const lm_opt *o = &a->table[i];
+  lm_opt_value *v = &a->values[i];
+  if (v->given && o->kind != LM_OPT_LIST) return lm_fail(LM_USER, "--%s is given twice", o->name);
+  v->given = true;
+  v->text = text;
+  if (o->kind == LM_OPT_LIST) LM_PUSH(a->arena, v->list, v->n_list, v->cap_list) = text;
+  return o->kind == LM_OPT_WHOLE || o->kind == LM_OPT_NUMBER ? number_read(o, text, &v->number) : NULL;
+}
+
+// argv[*at] is an option; moves *at to its last argument.
+static lm_status option_read(lm_args *a, int argc, char **argv, int *at) {
+  const char *arg = argv[*at], *value = NULL;
+  bool is_long = arg[1] == '-';
+  size_t n = is_long ? strcspn(arg + 2, "=") : 1;
+  int i = is_long ? find_name(a->table, arg + 2, n) : find_letter(a->table, arg[1]);
+  if (i < 0) return unknown(a->table, arg);
+  if (is_long && arg[2 + n] == '=') value = arg + 3 + n;
+  if (!is_long && arg[2]) value = arg + 2;
+  if (a->table[i].kind == LM_OPT_FLAG)
+    return value ? lm_fail(LM_USER, "--%s takes no value", a->table[i].name) : value_set(a, i, "");
+  if (!value && *at + 1 >= argc) return lm_fail(LM_USER, "--%s needs a value: %s", a->table[i].name, a->table[i].value);
+  return value_set(a, i, value ? value : argv[++*at]);
+}
+
+lm_status lm_args_parse(lm_arena *arena, const lm_opt *table, int argc, char **argv, lm_args *out, bool *out_help) {
+  *out = (lm_args){.arena = arena, .table = table, .values = LM_NEW_N(arena, lm_opt_value, table_size(table) + 1)};
+  *out_help = false;
+  bool options = true;
+  for (int i = 0; i < argc; i++) {
+    const char *arg = argv[i];
+    if (options && (!strcmp(arg, "--help") || !strcmp(arg, "-h"))) {
+      *out_help = true;
+      return NULL;
+    }
+    if (options && !strcmp(arg, "--")) options = false;
+    else if (options && arg[0] == '-' && arg[1]) LM_TRY(option_read(out, argc, argv, &i));
+    else LM_PUSH(arena, out->rest, out->n_rest, out->cap_rest) = arg;
+  }
+  return NULL;
+}
+
+// ---- reading
+
+static const lm_opt_value *value_of(const lm_args *a, const char *name) {
+  int i = find_name(a->table, name, strlen(name));
+  if (i < 0) LM_BUG("no option --%s is declared", name);
+  return &a->values[i];
+}
+
+bool lm_args_given(const lm_args *a, const char *name) { return value_of(a, name)->given; }
+
+const char *lm_args_text(const lm_args *a, const char *name, const char *otherwise) {
+  const lm_opt_value *v = value_of(a, name);
+  return v->given ? v->text : otherwise;
+}
+
+double lm_args_number(const lm_args *a, const char *name, double otherwise) {
+  const lm_opt_value *v = value_of(a, name);
+  return v->given ? v->number : otherwise;
+}
+
+int64_t lm_args_whole(const lm_args *a, const char *name, int64_t otherwise) {
+  const lm_opt_value *v = value_of(a, name);
+  return v->given ? (int64_t)v->number : otherwise;
+}
+
+const char *const *lm_args_list(const lm_args *a, const char *name, int *out_n) {
+  const lm_opt_value *v = value_of(a, name);
+  *out_n = (int)v->n_list;
+  return v->list;
+}
+
+// ---- help
+
+static void option_print(const lm_opt *o, lm_buf *out) {
+  lm_buf left = {0};
+  if (o->letter) lm_buf_printf(&left, "-%c, ", o->letter);
+  lm_buf_printf(&left, "--%s", o->name);
+  if (o->value) lm_buf_printf(&left, " %s", o->value);
+  lm_buf_printf(out, "  %-28s %s\n", left.p, o->help);
+  lm_buf_free(&left);
+}
+
+void lm_opt_table_print(const lm_opt *table, lm_buf *out) {
+  for (int i = 0; table[i].name; i++) option_print(&table[i], out);
+  option_print(&(lm_opt){.name = "help", .letter = 'h', .help = "this text"}, out);
+}

@@ -1,0 +1,269 @@
+// run.c - lmc run: compiles and trains.
+#include <string.h>
+#include <unistd.h>
+
+#include "lmc/bundle.h"
+#include "lmc/sample.h"
+#include "runtime/train/run.h"
+
+static const lm_opt options[] = {
+  {.name = "steps", .kind = LM_OPT_WHOLE, .value = "N", .help = "the run's last step, in place of the recipe's", .least = 1, .most = 1e15},
+  {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "DIR", .help = "the run's folder, in place of the recipe's"},
+  {.name = "resume", .kind = LM_OPT_TEXT, .value = "auto|never|PATH", .help = "go on from the newest checkpoint, from none, from this one"},
+  {.name = "target", .kind = LM_OPT_TEXT, .value = "cpu", .help = "what to run on (cpu)"},
+  {.name = "mode", .kind = LM_OPT_TEXT, .value = "MODE", .help = "how hard the compiler tries (default)"},
+  {.name = "quiet", .letter = 'q', .kind = LM_OPT_FLAG, .help = "prints nothing but errors"},
+  LM_OPT_RECIPE, LM_OPT_JSON, {0}};
+
+typedef struct sampler_state { int64_t every, last; lm_sample_options o; const char *prompt; } sampler_state;
+
+typedef struct runner {
+  lm_session *s;
+  lm_cli *cli;
+  FILE *to;                            // NULL: silent
+  const char *dir;                     // NULL: nothing is saved
+  const char **sets; int n_sets;       // with what options stand for
+  bool bundled;
+  sampler_state *samples;
+  lm_run_options o;
+} runner;
+
+// ---- what the options say
+
+static lm_status options_read(runner *x) {
+  const lm_args *a = &x->cli->args;
+  int n;
+  const char *const *sets = lm_args_list(a, "set", &n);
+  const char *target = lm_args_text(a, "target", "cpu"), *mode = lm_args_text(a, "mode", "default");
+  if (strcmp(target, "cpu") && strcmp(target, "native")) return lm_fail(LM_USER, "--target %s: not yet possible; there is cpu", target);
+  if (strcmp(mode, "default")) return lm_fail(LM_USER, "--mode %s: not yet possible; there is default", mode);
+  x->sets = LM_NEW_N(x->cli->ctx->arena, const char *, n + 1);
+  for (int i = 0; i < n; i++) x->sets[x->n_sets++] = sets[i];
+  if (lm_args_given(a, "steps"))
+    x->sets[x->n_sets++] = lm_arena_printf(x->cli->ctx->arena, "run = %lld steps", (long long)lm_args_whole(a, "steps", 0));
+  x->to = lm_args_given(a, "quiet") || x->cli->json ? NULL : stdout;
+  return NULL;
+}
+
+static void resume_read(runner *x) {
+  const char *how = lm_args_text(&x->cli->args, "resume", NULL);
+  x->o.resume = x->s->recipe->save.resume == LM_RECIPE_RESUME_NEVER ? LM_RESUME_NEVER : LM_RESUME_AUTO;
+  if (!how) return;
+  x->o.resume = !strcmp(how, "auto") ? LM_RESUME_AUTO : !strcmp(how, "never") ? LM_RESUME_NEVER : LM_RESUME_PATH;
+  x->o.resume_path = how;
+}
+
+// ---- what may not change on resume: the resolved recipe, but for what only says how long, how often and where
+
+static bool may_change(const char *line) {
+  static const char *const keys[] = {"run", "save", "stop", "compile", "micro", "sample", "eval", "memory", "data.holdout"};
+  size_t n = strcspn(line, " .");
+  if (!strncmp(line, "data.", 5)) n = 5 + strcspn(line + 5, " .");
+  for (size_t i = 0; i < LM_COUNT(keys); i++)
+    if (strlen(keys[i]) == n && !strncmp(line, keys[i], n)) return strcmp(keys[i], "data.holdout") != 0;
+  return false;
+}
+
+static void keys_collect(runner *x) {
+  lm_arena *a = x->cli->ctx->arena;
+  lm_buf text = {0};
+  uint32_t n = 0, cap = 0;
+  lm_train_key *keys = NULL;
+  lm_recipe_print(x->s->recipe, false, &text);
+  for (char *line = text.p, *end; line && *line; line = end + 1) {
+    end = line + strcspn(line, "\n");
+    char *value = strstr(line, " = ");
+    if (!value || value > end) value = line + strcspn(line, " \n");
+    bool assigned = !strncmp(value, " = ", 3);
+    const char *from = assigned ? value + 3 : value;
+    if (!may_change(line))
+      LM_PUSH(a, keys, n, cap) = (lm_train_key){lm_arena_strndup(a, line, (size_t)(value - line)), lm_arena_strndup(a, from, (size_t)(end - from))};
+    if (!*end) break;
+  }
+  lm_buf_free(&text);
+  x->o.keys = keys;
+  x->o.n_keys = (int)n;
+}
+
+// ---- evaluation and checkpoints
+
+static lm_status evals_collect(runner *x) {
+  const lm_recipe *r = x->s->recipe;
+  lm_run_eval *evals = LM_NEW_N(x->cli->ctx->arena, lm_run_eval, r->n_evals + 1);
+  for (uint32_t i = 0; i < r->n_evals; i++)
+    evals[i] = (lm_run_eval){r->evals[i].name, r->evals[i].holdout + 1, lm_recipe_every_steps(r, r->evals[i].every, x->s->epoch_tokens)};
+  x->o.evals = evals;
+  x->o.n_evals = (int)r->n_evals;
+  int stop = r->stop.on.eval, best = r->save.dir ? r->save.best.eval : -1;
+  if (stop >= 0 && best >= 0 && stop != best)
+    lm_error(x->cli->ctx, r->save.loc, "E209", "best and stop on different evaluations: not yet possible");
+  x->o.watch = stop >= 0 ? stop : best;
+  x->o.keep_best = best >= 0;
+  x->o.patience = stop >= 0 ? (int)r->stop.patience : 0;
+  x->o.min_delta = r->stop.min_delta;
+  return lm_cli_verdict(x->cli);
+}
+
+// ---- samples
+
+static lm_status sample_prepare(runner *x, const lm_recipe_sample *r, sampler_state *out) {
+  lm_tokens prompt = {0};
+  LM_TRY(lm_tokenizer_encode(x->s->tokenizer, r->prompt, strlen(r->prompt), &prompt));
+  if (!prompt.n) lm_error(x->cli->ctx, r->loc, "E213", "a sample needs a prompt of at least one token");
+  int32_t *ids = LM_NEW_N(x->cli->ctx->arena, int32_t, prompt.n + 1);
+  if (prompt.n) memcpy(ids, prompt.ids, prompt.n * sizeof *ids);
+  *out = (sampler_state){.every = lm_recipe_every_steps(x->s->recipe, r->every, x->s->epoch_tokens), .prompt = r->prompt,
+                         .o = {.prompt = ids, .n_prompt = (int64_t)prompt.n, .n = r->n, .to = x->to,
+                               .sampler = {r->temperature, (int32_t)r->top_k, r->top_p, r->seed}}};
+  lm_tokens_free(&prompt);
+  return lm_cli_verdict(x->cli);
+}
+
+static lm_status samples_prepare(runner *x, int64_t *out_places) {
+  const lm_recipe *r = x->s->recipe;
+  x->samples = LM_NEW_N(x->cli->ctx->arena, sampler_state, r->n_samples + 1);
+  *out_places = 0;
+  for (uint32_t i = 0; i < r->n_samples; i++) {
+    LM_TRY(sample_prepare(x, &r->samples[i], &x->samples[i]));
+    int64_t places = x->samples[i].o.n_prompt + x->samples[i].o.n;
+    if (places > *out_places) *out_places = places;
+  }
+  return NULL;
+}
+
+static lm_status samples_check(const runner *x) {
+  for (uint32_t i = 0; i < x->s->recipe->n_samples; i++)
+    LM_TRY(lm_sample_check(x->s, x->samples[i].o.n_prompt, x->samples[i].o.n));
+  return NULL;
+}
+
+static lm_status after_step(void *user, int64_t step, const lm_step_result *result, lm_progress *progress) {
+  runner *x = user;
+  if (x->dir && !x->bundled) LM_TRY(lm_bundle_write(x->s, x->dir, x->sets, x->n_sets));
+  x->bundled = true;
+  for (uint32_t i = 0; x->to && i < x->s->recipe->n_samples; i++) {
+    sampler_state *s = &x->samples[i];
+    if (step != x->o.steps && (!s->every || step % s->every)) continue;
+    lm_progress_say(progress, "\nsample after step %lld:", (long long)step);
+    LM_TRY(lm_sample_print(x->s, &s->o));
+    fputc('\n', x->to);
+  }
+  return NULL;
+}
+
+// ---- the plan in three lines
+
+static void memory_line(const lm_session *s, lm_buf *b) {
+  static const struct { lm_arena_id id; const char *name; } parts[] = {
+    {LM_ARENA_PARAM, "parameters"}, {LM_ARENA_GRAD, "gradients"}, {LM_ARENA_STATE, "optimizer"}, {LM_ARENA_WORK, "activations"}};
+  lm_show_bytes(b, (double)lm_session_memory(s));
+  for (size_t i = 0; i < LM_COUNT(parts); i++) {
+    lm_buf_printf(b, "%s%s ", i ? ", " : ": ", parts[i].name);
+    lm_show_bytes(b, (double)s->plan->arena_bytes[parts[i].id]);
+  }
+}
+
+// Seconds of a micro-batch: the second run of one on an empty batch, as the first one touches memory anew.
+static lm_status micro_time(const lm_session *s, double *out) {
+  const lm_plan_func *micro = lm_plan_func_find(s->plan, "micro");
+  for (int i = 0; i < 2; i++) {
+    double start = lm_now();
+    LM_TRY(lm_exec_run(s->exec, micro, NULL));
+    *out = lm_now() - start;
+  }
+  return NULL;
+}
+
+static lm_status plan_print(runner *x) {
+  const lm_session *s = x->s;
+  double seconds;
+  lm_buf params = {0}, memory = {0}, time = {0};
+  LM_TRY(micro_time(s, &seconds));
+  lm_show_count(&params, (double)s->params);
+  memory_line(s, &memory);
+  lm_show_seconds(&time, seconds * (double)(s->n_micro * s->steps));
+  fprintf(x->to, "model   %s: %s parameters in %d tensors\n", s->recipe->model.name, params.p, s->plan->n_params);
+  fprintf(x->to, "memory  %s\n", memory.p);
+  fprintf(x->to, "time    about %s: %lld steps of %lld tokens, measured on one micro-batch\n", time.p, (long long)s->steps, (long long)s->recipe->batch);
+  fflush(x->to);
+  lm_buf_free(&params);
+  lm_buf_free(&memory);
+  lm_buf_free(&time);
+  return NULL;
+}
+
+// ---- the run
+
+static lm_status model_start(runner *x) {
+  lm_session *s = x->s;
+  const lm_recipe *r = s->recipe;
+  int64_t places;
+  LM_TRY(lm_session_data(s));
+  LM_TRY(samples_prepare(x, &places));
+  uint32_t what = LM_LOWER_TRAIN | (r->n_evals ? LM_LOWER_EVAL : 0) | (r->n_samples ? LM_LOWER_DECODE : 0) | (r->from_hf ? LM_LOWER_MAPS : 0);
+  LM_TRY(lm_session_lower(s, what, lm_session_capacity(places)));
+  LM_TRY(lm_session_plan(s));
+  LM_TRY(lm_session_check_ids(s));
+  LM_TRY(samples_check(x));
+  LM_TRY(lm_session_start(s, NULL));
+  if (x->to) LM_TRY(plan_print(x));
+  return lm_session_train(s);
+}
+
+static void run_options_fill(runner *x) {
+  const lm_session *s = x->s;
+  lm_cost micro = lm_cost_of(lm_plan_func_find(s->plan, "micro"));
+  x->o.trainer = s->trainer;
+  x->o.steps = s->steps;
+  x->o.seed = s->recipe->seed;
+  x->o.dir = x->dir;
+  x->o.every = lm_recipe_every_steps(s->recipe, s->recipe->save.every, s->epoch_tokens);
+  x->o.keep = (int)s->recipe->save.keep;
+  x->o.progress = (lm_progress){.to = x->to, .terminal = isatty(STDOUT_FILENO), .steps = s->steps, .memory = lm_session_memory(s),
+                                .flops_per_token = micro.gemm_flops / (double)(s->rows * s->seq), .peak_flops = x->to ? lm_cpu_peak(lm_exec_threads(s->exec)) : 0};
+  x->o.after_step = after_step;
+  x->o.user = x;
+  resume_read(x);
+  keys_collect(x);
+}
+
+static void outcome_print(const runner *x, const lm_run_outcome *out) {
+  if (x->cli->json) {
+    lm_cli_print("{\"step\": %lld, \"resumed\": %lld, \"loss\": %.9g, \"interrupted\": %s, \"stopped_early\": %s}\n", (long long)out->step,
+                 (long long)out->resumed, out->last.loss, out->interrupted ? "true" : "false", out->stopped_early ? "true" : "false");
+    return;
+  }
+  if (!x->to) return;
+  const char *prompt = x->s->recipe->n_samples ? x->s->recipe->samples[0].prompt : "...";
+  if (!x->dir) fprintf(x->to, "done; nothing was saved, as the recipe has no `save`\n");
+  else if (out->interrupted) fprintf(x->to, "the same command goes on from %s\n", x->dir);
+  else fprintf(x->to, "done: %s/step-%06lld; next: lmc generate %s --prompt '%s'\n", x->dir, (long long)out->step, x->dir, prompt);
+}
+
+static lm_status train(runner *x) {
+  lm_cli *cli = x->cli;
+  LM_TRY(options_read(x));
+  LM_TRY(lm_session_open(x->s, cli, cli->args.rest[0], lm_args_text(&cli->args, "recipe", NULL), x->sets, x->n_sets));
+  x->dir = lm_args_text(&cli->args, "out", x->s->recipe->save.dir);
+  LM_TRY(model_start(x));
+  run_options_fill(x);
+  LM_TRY(evals_collect(x));
+  lm_run_outcome out;
+  LM_TRY(lm_run_train(&x->o, &out));
+  outcome_print(x, &out);
+  return NULL;
+}
+
+static lm_status run(lm_cli *cli) {
+  lm_session s = {0};
+  runner x = {.s = &s, .cli = cli};
+  lm_status status = train(&x);
+  lm_session_close(&s);
+  return status;
+}
+
+const lm_command lm_cmd_run = {
+  .name = "run", .usage = "FILE [options]", .summary = "compiles a recipe and trains it", .options = options, .least = 1, .most = 1, .run = run,
+  .help = "Prints what the plan takes, then a status line while training. Checkpoints, metrics.jsonl and the program itself\n"
+          "go to the run's folder; the same command goes on from the newest checkpoint. Ctrl-C saves and stops.\n\n"
+          "  lmc run examples/quickstart.lm --set optimizer.lr=1e-3 --out runs/mine\n"};

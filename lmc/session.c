@@ -1,0 +1,226 @@
+// session.c - from a file to a model ready to run.
+#include "lmc/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "codegen/cpu/cpu.h"
+#include "compiler/passes/pass.h"
+#include "lmc/weights.h"
+#include "runtime/train/init.h"
+
+enum { CHUNK = 64, CAPACITY_LEAST = 256 };   // places that prefill takes at a time; smallest cache
+
+// ---- program and recipe
+
+static void unavailable_report(lm_session *s) {
+  lm_recipe *r = s->recipe;
+  lm_recipe_report_unsupported(r, true);
+  if (r->precision.compute == LM_RECIPE_COMPUTE_BF16)
+    lm_error(s->ctx, r->precision.compute_loc, "E209", "compute = bf16: not yet possible on this processor's target");
+}
+
+lm_status lm_session_open(lm_session *s, lm_cli *cli, const char *path, const char *recipe, const char *const *sets, int n_sets) {
+  s->cli = cli;
+  s->ctx = cli->ctx;
+  s->dump.to = stdout;
+  s->program = lm_program_load(s->ctx, path);
+  LM_TRY(lm_cli_verdict(cli));
+  s->recipe = lm_recipe_resolve(s->ctx, s->program, recipe, sets, n_sets);
+  LM_TRY(lm_cli_verdict(cli));
+  unavailable_report(s);
+  return lm_cli_verdict(cli);
+}
+
+lm_status lm_session_open_args(lm_session *s, lm_cli *cli) {
+  int n;
+  const char *const *sets = lm_args_list(&cli->args, "set", &n);
+  return lm_session_open(s, cli, cli->args.rest[0], lm_args_text(&cli->args, "recipe", NULL), sets, n);
+}
+
+// ---- data
+
+lm_status lm_session_tokenizer(lm_session *s) {
+  const lm_recipe_tokenizer *t = &s->recipe->data.tokenizer;
+  if (t->kind == LM_RECIPE_TOKENIZER_BYTES) s->tokenizer = lm_tokenizer_bytes_create();
+  else lm_error(s->ctx, t->loc, "E209", "tokenizer = bpe: not yet possible");
+  return lm_cli_verdict(s->cli);
+}
+
+static lm_status sources_open(lm_session *s, uint64_t seed) {
+  const lm_recipe_data *d = &s->recipe->data;
+  lm_arena *a = s->ctx->arena;
+  lm_data_source *sources = LM_NEW_N(a, lm_data_source, d->n_sources);
+  lm_data_holdout *holdouts = LM_NEW_N(a, lm_data_holdout, d->n_holdouts + 1);
+  for (uint32_t i = 0; i < d->n_sources; i++) {
+    const lm_recipe_source *x = &d->sources[i];
+    lm_source_kind kind = x->kind == LM_RECIPE_SOURCE_BATCHES ? LM_SOURCE_BATCHES : LM_SOURCE_TEXT;
+    sources[i] = (lm_data_source){.kind = kind, .name = x->name, .path = x->path, .split = x->split};
+  }
+  for (uint32_t i = 0; i < d->n_holdouts; i++) {
+    const lm_recipe_holdout *x = &d->holdouts[i];
+    lm_holdout_kind kind = x->kind == LM_RECIPE_HOLDOUT_TAIL ? LM_HOLDOUT_TAIL : LM_HOLDOUT_SAMPLE;
+    holdouts[i] = (lm_data_holdout){.name = x->name, .kind = kind, .fraction = x->fraction, .docs = x->docs};
+  }
+  lm_data_options o = {.sources = sources, .n_sources = (int)d->n_sources, .holdouts = holdouts, .n_holdouts = (int)d->n_holdouts,
+                       .tokenizer = s->tokenizer, .seq = d->seq, .seed = seed};
+  return lm_annotate(lm_data_open(&o, &s->data), "data %s", d->name);
+}
+
+// Finished batches say how long rows are and how many a step takes, where the recipe does not.
+static lm_status sizes_settle(lm_session *s, const lm_data_info *info) {
+  lm_recipe *r = s->recipe;
+  if (info) r->data.seq = info->seq;
+  if (info && !r->batch) r->batch = info->batch_rows * info->seq;
+  if (!r->micro) r->micro = r->batch;
+  if (!lm_recipe_check_batches(r)) return lm_cli_verdict(s->cli);
+  s->seq = r->data.seq;
+  s->rows = r->micro / s->seq;
+  s->n_micro = r->batch / r->micro;
+  return NULL;
+}
+
+lm_status lm_session_data(lm_session *s) {
+  if (s->data) return NULL;
+  if (!s->tokenizer) LM_TRY(lm_session_tokenizer(s));
+  LM_TRY(sources_open(s, s->recipe->seed));
+  lm_data_info info = lm_data_info_of(s->data);
+  s->epoch_tokens = info.steps ? (double)info.steps * (double)info.batch_rows * (double)info.seq
+                               : (double)lm_data_part(s->data, 0).rows * (double)info.seq;
+  return sizes_settle(s, s->recipe->data.replays ? &info : NULL);
+}
+
+lm_status lm_session_sizes(lm_session *s) {
+  return s->recipe->data.replays ? lm_session_data(s) : sizes_settle(s, NULL);
+}
+
+// ---- compilation
+
+static void watch(void *user, const char *pass, bool after, const lm_module *m) {
+  lm_session *s = user;
+  if (!after) return;
+  if (!strcmp(pass, "inline")) {
+    s->limits = lm_limits_find(m);
+    s->projections = lm_projections_find(s->ctx->arena, s->lowered->m);
+  }
+  lm_dump_pass(&s->dump, pass, m);
+}
+
+lm_status lm_session_lower(lm_session *s, uint32_t what, int64_t capacity) {
+  lm_lower_options o = {.what = what, .rows = s->rows, .seq = s->seq, .capacity = capacity, .chunk = CHUNK, .f32_only = true};
+  s->lowered = lm_lower(s->ctx, s->program, s->recipe, &o);
+  LM_TRY(lm_cli_verdict(s->cli));
+  s->cli->module = s->lowered->m;
+  s->params = lm_lowered_params(s->lowered);
+  s->steps = lm_recipe_steps(s->recipe, (double)s->params, s->epoch_tokens);
+  return NULL;
+}
+
+static lm_status budget_check(const lm_session *s) {
+  const lm_recipe_memory *m = &s->recipe->memory;
+  if (!m->budget || lm_session_memory(s) <= m->budget) return NULL;
+  lm_buf need = {0}, have = {0};
+  lm_show_bytes(&need, (double)lm_session_memory(s));
+  lm_show_bytes(&have, (double)m->budget);
+  lm_diag *d = lm_error(s->ctx, m->budget_loc, "E210", "the plan needs %s, the budget is %s", need.p, have.p);
+  lm_diag_help(s->ctx, d, "smaller micro-batches need less: micro is %lld tokens", (long long)s->recipe->micro);
+  lm_buf_free(&need);
+  lm_buf_free(&have);
+  return lm_cli_verdict(s->cli);
+}
+
+lm_status lm_session_plan(lm_session *s) {
+  lm_plan_target target = lm_cpu_target(s->lowered->m);
+  lm_pass_env env = {.target = &target, .watch = watch, .user = s};
+  bool ok = lm_pipeline_run(s->lowered->m, LM_STAGE_KERNEL, &env);
+  LM_TRY(lm_cli_verdict(s->cli));
+  if (!ok) return lm_fail(LM_BUG_STATUS, "a pass failed without saying why");
+  if (s->dump.failed) return s->dump.failed;
+  s->plan = lm_plan_build(s->lowered->m, &target);
+  LM_TRY(lm_cli_verdict(s->cli));
+  if (!s->plan) return lm_fail(LM_BUG_STATUS, "no plan, and no word why");
+  return budget_check(s);
+}
+
+int64_t lm_session_capacity(int64_t places) {
+  int64_t n = CAPACITY_LEAST;
+  while (n < places) n *= 2;
+  return n;
+}
+
+int64_t lm_session_memory(const lm_session *s) {
+  int64_t bytes = 0;
+  for (int i = 0; i < LM_ARENAS; i++) bytes += s->plan->arena_bytes[i];
+  return bytes;
+}
+
+// ---- running
+
+lm_status lm_session_weights(lm_session *s) {
+  const lm_recipe *r = s->recipe;
+  lm_init_params(s->plan, r->seed, lm_exec_arena(s->exec, LM_ARENA_PARAM));
+  if (!r->from) return NULL;
+  return r->from_hf ? lm_weights_import(s, r->from) : lm_weights_load(s, r->from);
+}
+
+lm_status lm_session_start(lm_session *s, const lm_exec_options *o) { return lm_exec_create(s->plan, o, &s->exec); }
+
+static int by_path(const void *a, const void *b) {
+  return strcmp(((const lm_lowered_path *)a)->path, ((const lm_lowered_path *)b)->path);
+}
+
+// @update's `group`: for each block, the group of the parameter that it belongs to.
+static int32_t *groups_of_blocks(const lm_session *s) {
+  const lm_plan *plan = s->plan;
+  const lm_lowered *l = s->lowered;
+  int32_t *group = LM_NEW_N(s->ctx->arena, int32_t, plan->n_blocks + 1);
+  lm_lowered_path *paths = LM_NEW_N(s->ctx->arena, lm_lowered_path, l->n_paths + 1);
+  if (l->n_paths) memcpy(paths, l->paths, sizeof *paths * l->n_paths);
+  qsort(paths, l->n_paths, sizeof *paths, by_path);
+  for (int i = 0; i < plan->n_params; i++) {
+    const lm_plan_param *p = &plan->params[i];
+    const lm_lowered_path *found = bsearch(&(lm_lowered_path){p->path, 0}, paths, l->n_paths, sizeof *paths, by_path);
+    if (!found) LM_BUG("parameter %s is in no group", p->path);
+    int64_t first = p->offset / LM_BLOCK, last = (p->offset + p->elements - 1) / LM_BLOCK;
+    for (int64_t b = first; b <= last; b++) group[b] = found->group;
+  }
+  return group;
+}
+
+lm_status lm_session_train(lm_session *s) {
+  const lm_lowered *l = s->lowered;
+  lm_arena *a = s->ctx->arena;
+  lm_train_state *states = LM_NEW_N(a, lm_train_state, l->n_states + 1);
+  for (int i = 0; i < l->n_states; i++) states[i] = (lm_train_state){l->states[i].name, l->states[i].is_param, l->states[i].value};
+  lm_train_table *group = LM_NEW(a, lm_train_table);
+  *group = (lm_train_table){"group", groups_of_blocks(s), sizeof(int32_t) * (size_t)s->plan->n_blocks};
+  lm_trainer_options o = {.plan = s->plan, .exec = s->exec, .data = s->data, .steps = s->steps, .n_micro = s->n_micro,
+                          .clip = s->recipe->clip, .tables = group, .n_tables = 1, .states = states};
+  LM_TRY(lm_trainer_create(&o, &s->trainer));
+  LM_TRY(lm_session_weights(s));
+  lm_trainer_init_states(s->trainer);
+  return NULL;
+}
+
+lm_status lm_session_check_ids(lm_session *s) {
+  lm_data_info info = lm_data_info_of(s->data);
+  int64_t ids = s->limits.tok < s->limits.next ? s->limits.tok : s->limits.next;
+  lm_loc at = s->recipe->model.loc;
+  if (info.max_id >= ids) {
+    lm_diag *d = lm_error(s->ctx, at, "E211", "the model's vocabulary has %lld tokens, the data's numbers go up to %d", (long long)ids, info.max_id);
+    lm_diag_note(s->ctx, d, s->recipe->data.loc, "data %s", s->recipe->data.name);
+    lm_diag_help(s->ctx, d, "vocab = %d", info.max_id + 1);
+  }
+  if (info.max_pos >= s->limits.pos) {
+    lm_diag *d = lm_error(s->ctx, at, "E211", "the model knows %lld positions, the data's go up to %d", (long long)s->limits.pos, info.max_pos);
+    lm_diag_note(s->ctx, d, s->recipe->data.loc, "data %s", s->recipe->data.name);
+  }
+  return lm_cli_verdict(s->cli);
+}
+
+void lm_session_close(lm_session *s) {
+  lm_trainer_destroy(s->trainer);
+  lm_exec_destroy(s->exec);
+  lm_data_close(s->data);
+  lm_tokenizer_destroy(s->tokenizer);
+}

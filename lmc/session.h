@@ -1,0 +1,61 @@
+// session.h - from a file to a model ready to run: the steps that commands share, each building on those before.
+//
+//   open   the program and its recipe
+//   data   tokenizer, rows; what of the recipe only the data knows
+//   lower  graph IR of the functions that are asked for
+//   plan   passes, code of kernels, memory
+//   start  compiled kernels, memory
+//   train  the trainer, with parameters and states of step 0
+//
+// Each returns a status; faults of the program are diagnostics in the context and a status without text.
+#ifndef LMC_SESSION_H
+#define LMC_SESSION_H
+#include "dsl/lower.h"
+#include "lmc/command.h"
+#include "lmc/cost.h"
+#include "lmc/dump.h"
+#include "lmc/limits.h"
+#include "runtime/cpu/exec.h"
+#include "runtime/train/trainer.h"
+
+typedef struct lm_session {
+  lm_cli *cli;
+  lm_ctx *ctx;
+  lm_dump dump;
+  lm_program *program;
+  lm_recipe *recipe;
+  lm_tokenizer *tokenizer;
+  lm_data *data;                       // NULL until it is opened
+  int64_t seq, rows, n_micro;          // places in a row, rows of a micro-batch, micro-batches of a step
+  double epoch_tokens;                 // places of an epoch
+  lm_lowered *lowered;
+  lm_limits limits;
+  lm_projections projections;
+  int64_t params, steps;               // elements of all parameters; steps of the run
+  lm_plan *plan;
+  lm_exec *exec;
+  lm_trainer *trainer;
+} lm_session;
+
+// `sets`: texts of --set.
+lm_status lm_session_open(lm_session *s, lm_cli *cli, const char *path, const char *recipe, const char *const *sets, int n_sets);
+// The same with the command's file, --recipe and --set.
+lm_status lm_session_open_args(lm_session *s, lm_cli *cli);
+lm_status lm_session_tokenizer(lm_session *s);
+lm_status lm_session_data(lm_session *s);
+// Sizes of batches without reading text: opens the data only if they stand in its file.
+lm_status lm_session_sizes(lm_session *s);
+// what: LM_LOWER_…; capacity: places of the cache, for decoding.
+lm_status lm_session_lower(lm_session *s, uint32_t what, int64_t capacity);
+lm_status lm_session_plan(lm_session *s);
+lm_status lm_session_start(lm_session *s, const lm_exec_options *o);
+lm_status lm_session_weights(lm_session *s);          // first values, or those that the model is `from`
+lm_status lm_session_train(lm_session *s);            // with weights and states at step 0
+void lm_session_close(lm_session *s);
+
+// Token and position numbers of the data against what the model's tables hold.
+lm_status lm_session_check_ids(lm_session *s);
+// Places to plan the cache for, so that nearby lengths share kernels.
+int64_t lm_session_capacity(int64_t places);
+int64_t lm_session_memory(const lm_session *s);       // bytes of all arenas
+#endif

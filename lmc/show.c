@@ -1,0 +1,45 @@
+// show.c - what commands print, for people.
+#include <math.h>
+#include <stdio.h>
+
+#include "lmc/command.h"
+
+lm_status lm_cli_verdict(const lm_cli *cli) { return cli->ctx->n_errors ? lm_fail(LM_USER, "%s", "") : NULL; }
+
+void lm_cli_print(const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  vprintf(fmt, ap);
+  va_end(ap);
+}
+
+void lm_cli_note(const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  vfprintf(stderr, fmt, ap);
+  va_end(ap);
+}
+
+static void scaled(lm_buf *b, double x, const char *const *units, int n) {
+  int k = 0;
+  for (; x >= 999.5 && k + 1 < n; k++) x /= 1000;
+  lm_buf_printf(b, k ? "%.3g%s" : "%.0f%s", x, units[k]);
+}
+
+void lm_show_bytes(lm_buf *b, double bytes) {
+  static const char *const units[] = {" bytes", " kB", " MB", " GB", " TB"};
+  scaled(b, bytes, units, LM_COUNT(units));
+}
+
+void lm_show_count(lm_buf *b, double n) {
+  static const char *const units[] = {"", "k", "M", "G", "T", "P"};
+  scaled(b, n, units, LM_COUNT(units));
+}
+
+void lm_show_seconds(lm_buf *b, double seconds) {
+  if (seconds < 1) lm_buf_printf(b, "%.0f ms", seconds * 1e3);
+  else if (seconds < 10) lm_buf_printf(b, "%.1f s", seconds);
+  else if (seconds < 59.5) lm_buf_printf(b, "%.0f s", seconds);
+  else if (seconds < 3600) lm_buf_printf(b, "%d min %02d s", (int)(seconds / 60), (int)fmod(seconds, 60));
+  else lm_buf_printf(b, "%d h %02d min", (int)(seconds / 3600), (int)fmod(seconds / 60, 60));
+}

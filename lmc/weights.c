@@ -1,0 +1,105 @@
+// weights.c - parameters of a running plan by name.
+#include "lmc/weights.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+lm_foreign_native *lm_weights_views(lm_arena *a, const lm_plan *plan, float *arena) {
+  lm_foreign_native *views = LM_NEW_N(a, lm_foreign_native, plan->n_params);
+  for (int i = 0; i < plan->n_params; i++) {
+    const lm_plan_param *p = &plan->params[i];
+    views[i] = (lm_foreign_native){p->path, arena + p->offset, p->elements};
+  }
+  return views;
+}
+
+// ---- native names
+
+static bool shape_fits(const lm_st_tensor *t, const lm_plan_param *p) {
+  return t->rank == p->rank && !memcmp(t->shape, p->shape, sizeof *t->shape * (size_t)t->rank);
+}
+
+static void tensor_check(const lm_st_tensor *t, const lm_plan_param *p, lm_buf *faults) {
+  if (!t) {
+    lm_buf_printf(faults, "\n  missing: %s ", p->path);
+    lm_st_shape_print(faults, p->shape, p->rank);
+  } else if (!shape_fits(t, p)) {
+    lm_buf_printf(faults, "\n  shape: %s is ", p->path);
+    lm_st_shape_print(faults, t->shape, t->rank);
+    lm_buf_puts(faults, ", should be ");
+    lm_st_shape_print(faults, p->shape, p->rank);
+  } else if (!lm_st_dtype_is_float(t->dtype)) {
+    lm_buf_printf(faults, "\n  type: %s is %s, should be a float", p->path, lm_st_dtype_name(t->dtype));
+  }
+}
+
+static int by_path(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+
+static void extra_check(const lm_st *st, const lm_plan *plan, lm_buf *faults) {
+  const char **paths = lm_calloc((size_t)plan->n_params, sizeof *paths);
+  for (int i = 0; i < plan->n_params; i++) paths[i] = plan->params[i].path;
+  qsort(paths, (size_t)plan->n_params, sizeof *paths, by_path);
+  for (size_t i = 0; i < lm_st_count(st); i++) {
+    const char *name = lm_st_at(st, i)->name;
+    if (!bsearch(&name, paths, (size_t)plan->n_params, sizeof *paths, by_path)) lm_buf_printf(faults, "\n  extra: %s", name);
+  }
+  lm_free(paths);
+}
+
+static lm_status load(const lm_session *s, const lm_st *st) {
+  const lm_plan *plan = s->plan;
+  float *arena = lm_exec_arena(s->exec, LM_ARENA_PARAM);
+  lm_buf faults = {0};
+  for (int i = 0; i < plan->n_params; i++) tensor_check(lm_st_find(st, plan->params[i].path), &plan->params[i], &faults);
+  extra_check(st, plan, &faults);
+  lm_status status = faults.n ? lm_fail(LM_USER, "the tensors do not fit the model:%s", faults.p) : NULL;
+  lm_buf_free(&faults);
+  for (int i = 0; !status && i < plan->n_params; i++) {
+    const lm_st_tensor *t = lm_st_find(st, plan->params[i].path);
+    lm_st_to_f32(t->dtype, t->data, 0, t->elements, arena + plan->params[i].offset);
+  }
+  return status;
+}
+
+lm_status lm_weights_load(const lm_session *s, const char *path) {
+  lm_st *st;
+  LM_TRY(lm_st_open(path, &st));
+  lm_status status = lm_annotate(load(s, st), "%s", path);
+  lm_st_close(st);
+  return status;
+}
+
+// ---- foreign names
+
+lm_status lm_weights_foreign(const lm_session *s, const lm_foreign_native *views, lm_foreign **out) {
+  const lm_lowered *l = s->lowered;
+  if (!l->n_maps) return lm_fail(LM_USER, "model %s has no `map hf`", s->recipe->model.target.decl->name.text);
+  return lm_foreign_create(l->maps, l->n_maps, views, (size_t)s->plan->n_params, out);
+}
+
+static bool is_ignored(void *user, const char *name) {
+  const lm_session *s = user;
+  for (uint32_t i = 0; i < s->lowered->n_ignored; i++)
+    if (lm_pattern_match(s->ctx, s->lowered->ignored[i], name, NULL)) return true;
+  return false;
+}
+
+static lm_status import(const lm_session *s, const lm_foreign_native *views, const char *path) {
+  lm_foreign *foreign;
+  lm_st *st;
+  LM_TRY(lm_weights_foreign(s, views, &foreign));
+  lm_status status = lm_st_open(path, &st);
+  if (!status) {
+    status = lm_annotate(lm_foreign_import(foreign, st, is_ignored, (void *)s), "%s", path);
+    lm_st_close(st);
+  }
+  lm_foreign_destroy(foreign);
+  return status;
+}
+
+lm_status lm_weights_import(const lm_session *s, const char *path) {
+  lm_arena *a = lm_arena_create();
+  lm_status status = import(s, lm_weights_views(a, s->plan, lm_exec_arena(s->exec, LM_ARENA_PARAM)), path);
+  lm_arena_destroy(a);
+  return status;
+}

@@ -1,0 +1,17 @@
+// weights.h - parameters of a running plan by name: native files, foreign names and layouts.
+#ifndef LMC_WEIGHTS_H
+#define LMC_WEIGHTS_H
+#include "lmc/session.h"
+#include "runtime/io/foreign.h"
+
+// The parameters as they lie in `arena` (parameters, gradients or a state), plan->n_params of them, made in `a`.
+lm_foreign_native *lm_weights_views(lm_arena *a, const lm_plan *plan, float *arena);
+
+// Fills the parameters from a safetensors file or a folder of them, by native names. One LM_USER status lists every
+// tensor that is missing, of another shape, no floats, or extra.
+lm_status lm_weights_load(const lm_session *s, const char *path);
+// The same through `map hf`.
+lm_status lm_weights_import(const lm_session *s, const char *path);
+// `views` under their foreign names; the caller destroys *out before the views.
+lm_status lm_weights_foreign(const lm_session *s, const lm_foreign_native *views, lm_foreign **out);
+#endif
