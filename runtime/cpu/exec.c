@@ -106,6 +106,7 @@ void lm_exec_destroy(lm_exec *e) {
 
 void *lm_exec_arena(lm_exec *e, lm_arena_id id) { return e->arenas[id].start; }
 void *lm_exec_port(lm_exec *e, const lm_plan_port *p) { return e->arenas[p->buf.arena].start + p->buf.offset; }
+int lm_exec_threads(const lm_exec *e) { return e->threads; }
 int lm_exec_kernels_compiled(const lm_exec *e) { return e->kernels.compiled; }
 
 const double *lm_exec_profile(const lm_exec *e, const lm_plan_func *f) {

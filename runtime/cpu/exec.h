@@ -22,6 +22,7 @@ void lm_exec_destroy(lm_exec *e);
 lm_status lm_exec_run(lm_exec *e, const lm_plan_func *f, const int64_t *extents);
 void *lm_exec_arena(lm_exec *e, lm_arena_id id);
 void *lm_exec_port(lm_exec *e, const lm_plan_port *p);        // address of an argument or result
+int lm_exec_threads(const lm_exec *e);
 int lm_exec_kernels_compiled(const lm_exec *e);               // by this process; 0 when all came from the cache
 // Seconds spent in each step of f since the last reset; NULL unless profiling.
 const double *lm_exec_profile(const lm_exec *e, const lm_plan_func *f);
