@@ -84,7 +84,8 @@ static void round_to_type(lm_tensor *t) {
 static int64_t place(lm_eval *e, const lm_op *op, const lm_value *index, const int64_t *imm, int64_t size) {
   int64_t p = imm[0] + imm[1] * (int64_t)of(e, index)->v[0];
   if (p >= 0 && p < size) return p;
-  if (!e->failed) e->failed = lm_fail(LM_BUG_STATUS, "%s: place %lld of %lld", lm_op_info_of(op)->name, (long long)p, (long long)size);
+  if (!e->failed)
+    e->failed = lm_fail(LM_BUG_STATUS, "%s: place %lld of %lld", lm_op_info_of(op)->name, (long long)p, (long long)size);
   return -1;
 }
 
@@ -100,7 +101,9 @@ static int64_t part(lm_eval *e, const lm_op *op, const lm_global *g) {
   return at;
 }
 
-static lm_type part_type(const lm_global *g) { return lm_type_make(g->type.dtype, g->type.axis + g->n_stack, g->type.rank - g->n_stack); }
+static lm_type part_type(const lm_global *g) {
+  return lm_type_make(g->type.dtype, g->type.axis + g->n_stack, g->type.rank - g->n_stack);
+}
 
 static const lm_global *global_of(lm_eval *e, const lm_op *op, uint32_t *k) {
   *k = global_index(e, op->attr.sym);
@@ -132,8 +135,9 @@ static void eval_append(lm_eval *e, const lm_op *op) {
   int64_t base = part(e, op, g);
   const lm_tensor *x = of(e, op->in[op->n_in - 1]);
   lm_axis t = op->attr.axes[0], s = op->attr.to[0];
-  int64_t last = (int64_t)of(e, op->in[op->n_in - 2])->v[0] + lm_eval_size(e, t) - 1;
-  int64_t first = last < lm_axis_size(e->m, s) ? place(e, op, op->in[op->n_in - 2], (int64_t[]){0, 1}, lm_axis_size(e->m, s)) : -1;
+  const lm_value *at = op->in[op->n_in - 2];
+  int64_t room = lm_axis_size(e->m, s) - lm_eval_size(e, t) + 1;
+  int64_t first = room > 0 ? place(e, op, at, (int64_t[]){0, 1}, room) : -1;
   if (first < 0 && !e->failed) e->failed = lm_fail(LM_BUG_STATUS, "append: cache @%s is full", g->name);
   *of(e, op->out[0]) = lm_eval_tensor(e, op->out[0]->type);
   if (e->failed) return;
@@ -247,7 +251,8 @@ static void eval_op(lm_eval *e, const lm_op *op) {
 lm_status lm_eval_call(lm_eval *e, const lm_func *f, const lm_tensor *args, lm_tensor *out) {
   e->env = lm_calloc((size_t)e->m->n_values + 1, sizeof *e->env);
   for (uint32_t i = 0; i < f->body->n_args && !e->failed; i++) {
-    if (!lm_type_equal(args[i].type, f->body->args[i]->type)) e->failed = lm_fail(LM_BUG_STATUS, "argument %u of @%s has another type", i, f->name);
+    if (!lm_type_equal(args[i].type, f->body->args[i]->type))
+      e->failed = lm_fail(LM_BUG_STATUS, "argument %u of @%s has another type", i, f->name);
     *of(e, f->body->args[i]) = tensor_copy(&args[i]);
   }
   if (!e->failed) run_region(e, f->body);

@@ -134,7 +134,8 @@ static void number_values(parser *p) {
   uint32_t next_id = 0;
   for (uint32_t i = 0; i < p->n_values; i++)
     if (p->values[i].id >= next_id) next_id = (uint32_t)p->values[i].id + 1;
-  for (uint32_t i = 0; i < p->n_values; i++) p->values[i].value->id = p->values[i].id >= 0 ? (uint32_t)p->values[i].id : next_id++;
+  for (uint32_t i = 0; i < p->n_values; i++)
+    p->values[i].value->id = p->values[i].id >= 0 ? (uint32_t)p->values[i].id : next_id++;
   p->m->n_values = next_id;
 }
 
@@ -266,7 +267,8 @@ static bool plain_head(parser *p, lm_region *r, lm_opcode code, lm_attr *a, oper
     a->sym = t.sym;
     if (indexed && (!indices(p, r, a, in) || (opt(p, ',') && !add_use(p, r, in)))) return false;
   }
-  if (!indexed && p->t.kind == TK_VALUE && code != LM_OP_YIELD && code != LM_OP_RETURN && !add_use(p, r, in)) return false;
+  if (!indexed && p->t.kind == TK_VALUE && code != LM_OP_YIELD && code != LM_OP_RETURN && !add_use(p, r, in))
+    return false;
   if ((code == LM_OP_YIELD || code == LM_OP_RETURN) && p->t.kind == TK_VALUE && !add_use(p, r, in)) return false;
   while (opt(p, ','))
     if (!add_use(p, r, in)) return false;
@@ -288,7 +290,8 @@ static bool make_results(parser *p, lm_op *op, results *res, lm_loc at, lm_buf *
   int64_t n = lm_op_result_count(p->m, op, why);
   if (n < 0) return false;
   if (n != res->n) return lm_buf_printf(why, "gives %lld results, not %u", (long long)n, res->n), false;
-  if (res->n_types && res->n_types != res->n) return lm_buf_printf(why, "%u types for %u results", res->n_types, res->n), false;
+  if (res->n_types && res->n_types != res->n)
+    return lm_buf_printf(why, "%u types for %u results", res->n_types, res->n), false;
   if (typed && !res->n_types) return lm_buf_puts(why, "needs the type of its result"), false;
   if (res->n && !res->n_types) {
     res->types = LM_NEW_N(p->m->arena, lm_type, n + 1);
@@ -413,7 +416,8 @@ static bool returns_match(parser *p, const outs *o, lm_loc at) {
   const lm_op *end = p->f->body->last;
   if (end->n_in != o->n) return fail(p, at, "@%s names %u results and returns %u", p->f->name, o->n, end->n_in);
   for (uint32_t i = 0; i < o->n; i++)
-    if (!lm_type_equal(end->in[i]->type, o->types[i])) return fail(p, at, "result %s of @%s has another type", o->names[i], p->f->name);
+    if (!lm_type_equal(end->in[i]->type, o->types[i]))
+      return fail(p, at, "result %s of @%s has another type", o->names[i], p->f->name);
   return true;
 }
 
@@ -500,9 +504,11 @@ static bool global(parser *p, lm_global_kind kind) {
   if (!want_kind(p, TK_SYM, "a @name", &t) || !want(p, ':') || !type(p, &ty)) return false;
   if (opt_word(p, "stacked") && !integer(p, &n_stack)) return false;
   if (lm_global_find(p->m, t.sym)) return fail(p, t.loc, "@%s is defined twice", t.sym);
-  if (n_stack < 0 || n_stack > 4 || n_stack > ty.rank) return fail(p, t.loc, "@%s has no %lld axes to stack", t.sym, (long long)n_stack);
+  if (n_stack < 0 || n_stack > 4 || n_stack > ty.rank)
+    return fail(p, t.loc, "@%s has no %lld axes to stack", t.sym, (long long)n_stack);
   lm_type stack = lm_type_make(LM_F32, ty.axis, (int)n_stack);
-  if (lm_type_elements(p->m, stack) > MAX_PLACES) return fail(p, t.loc, "@%s is stacked more than %d times", t.sym, MAX_PLACES);
+  if (lm_type_elements(p->m, stack) > MAX_PLACES)
+    return fail(p, t.loc, "@%s is stacked more than %d times", t.sym, MAX_PLACES);
   lm_global *g = lm_global_add(p->m, kind, t.sym, ty, (int)n_stack);
   if (opt_word(p, "as") && !paths(p, g)) return false;
   if (opt(p, '=') && !inits(p, g)) return false;

@@ -66,7 +66,8 @@ static void put_axes(const lm_module *m, lm_buf *out, const lm_axis *axes, int n
 }
 
 static void put_loc(printer *p, lm_loc at) {
-  if (p->files && at.file && p->files[at.file]) lm_buf_printf(p->out, "   loc(%u:%u:%u)", p->files[at.file], at.line, at.col);
+  if (p->files && at.file && p->files[at.file])
+    lm_buf_printf(p->out, "   loc(%u:%u:%u)", p->files[at.file], at.line, at.col);
 }
 
 // ---- operations

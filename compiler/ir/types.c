@@ -79,7 +79,8 @@ bool lm_type_valid(const lm_module *m, lm_type t, lm_buf *why) {
   for (int i = 0; i < t.rank; i++) {
     if (!t.axis[i] || t.axis[i] >= m->n_axes) return lm_buf_puts(why, "an unknown axis"), false;
     for (int j = 0; j < i; j++)
-      if (t.axis[i] == t.axis[j]) return lm_buf_printf(why, "axis %s twice in one tensor", m->axes[t.axis[i]].name), false;
+      if (t.axis[i] == t.axis[j])
+        return lm_buf_printf(why, "axis %s twice in one tensor", m->axes[t.axis[i]].name), false;
   }
   if (lm_type_elements(m, t) < (int64_t)1 << 47) return true;
   lm_type_print(m, t, why);

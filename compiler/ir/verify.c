@@ -38,7 +38,8 @@ static bool attributes_fit(const lm_module *m, const lm_op *op, lm_buf *why) {
 
 bool lm_op_infer(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_op_info *info = lm_op_info_of(op);
-  if (info->n_in >= 0 && op->n_in != (uint32_t)info->n_in) return lm_why(why, "takes %d operands, not %u", info->n_in, op->n_in);
+  if (info->n_in >= 0 && op->n_in != (uint32_t)info->n_in)
+    return lm_why(why, "takes %d operands, not %u", info->n_in, op->n_in);
   if (!attributes_fit(m, op, why)) return false;
   if (info->traits & LM_T_TYPED && !lm_type_valid(m, out[0], why)) return false;
   if (!info->shape(m, op, out, why)) return false;
@@ -120,7 +121,8 @@ static void check_operands(verify *v, const lm_func *f, const lm_op *op) {
 static void check_region(verify *v, const lm_func *f, const lm_region *r, const lm_op *owner) {
   for (uint32_t i = 0; i < r->n_args; i++) define(v, f, NULL, r->args[i], r);
   lm_opcode end = owner ? LM_OP_YIELD : LM_OP_RETURN;
-  if (!r->last || r->last->code != end) complain(v, f, owner, owner ? "the body does not end with a yield" : "does not end with a return");
+  if (!r->last || r->last->code != end)
+    complain(v, f, owner, owner ? "the body does not end with a yield" : "does not end with a return");
   for (const lm_op *op = r->first; op; op = op->next) {
     lm_buf why = {0};
     check_operands(v, f, op);
@@ -136,7 +138,8 @@ bool lm_module_verify(const lm_module *m, lm_buf *out) {
   verify v = {m, out, lm_calloc((size_t)m->n_values + 1, 1), true};
   for (const lm_func *f = m->funcs; f; f = f->next) {
     check_region(&v, f, f->body, NULL);
-    if (f->body->last && f->n_out != f->body->last->n_in) complain(&v, f, f->body->last, "results and their names differ in number");
+    if (f->body->last && f->n_out != f->body->last->n_in)
+      complain(&v, f, f->body->last, "results and their names differ in number");
   }
   lm_free(v.defined);
   return v.ok;

@@ -35,7 +35,8 @@ bool shape_compare(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *wh
 }
 
 bool shape_logic(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
-  if (op->in[0]->type.dtype != LM_BOOL || op->in[1]->type.dtype != LM_BOOL) return lm_why(why, "the operands are not bool");
+  if (op->in[0]->type.dtype != LM_BOOL || op->in[1]->type.dtype != LM_BOOL)
+    return lm_why(why, "the operands are not bool");
   return lm_broadcast(m, op, out, why);
 }
 

@@ -23,7 +23,8 @@ static bool same(const lm_module *m, const char *what, lm_type want, lm_type got
 bool shape_loop(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_op *yield = yield_of(op, why);
   if (!yield) return false;
-  if (op->attr.n_imm != 1 || op->attr.imm[0] < 1 || op->attr.imm[0] > INT32_MAX) return lm_why(why, "the count is not positive");
+  if (op->attr.n_imm != 1 || op->attr.imm[0] < 1 || op->attr.imm[0] > INT32_MAX)
+    return lm_why(why, "the count is not positive");
   if (op->body->n_args != op->n_in + 1 || yield->n_in < op->n_in) return lm_why(why, "%u values are carried", op->n_in);
   if (!same(m, "the index", lm_type_make(LM_INT, NULL, 0), op->body->args[0]->type, why)) return false;
   for (uint32_t i = 0; i < op->n_in; i++) {
@@ -47,7 +48,8 @@ bool shape_loop(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) 
 
 bool shape_call(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_func *f = lm_func_find((lm_module *)m, op->attr.sym);
-  if (!f || !f->body->last || f->body->last->code != LM_OP_RETURN) return lm_why(why, "there is no function @%s", op->attr.sym);
+  if (!f || !f->body->last || f->body->last->code != LM_OP_RETURN)
+    return lm_why(why, "there is no function @%s", op->attr.sym);
   if (op->n_in != f->body->n_args) return lm_why(why, "@%s takes %u operands", f->name, f->body->n_args);
   for (uint32_t i = 0; i < op->n_in; i++)
     if (!same(m, "an operand", f->body->args[i]->type, op->in[i]->type, why)) return false;
@@ -77,15 +79,21 @@ bool shape_kernel(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
   const lm_attr *a = &op->attr;
   const lm_op *yield = yield_of(op, why);
   if (!yield) return false;
-  if (op->body->n_args != op->n_in) return lm_why(why, "the body has %u arguments for %u operands", op->body->n_args, op->n_in);
+  if (op->body->n_args != op->n_in)
+    return lm_why(why, "the body has %u arguments for %u operands", op->body->n_args, op->n_in);
   for (uint32_t i = 0; i < op->n_in; i++)
     if (!same(m, "an argument", op->in[i]->type, op->body->args[i]->type, why)) return false;
-  if (a->n_to > 1 || a->n_imm != a->n_to || (a->n_to && !a->n_axes)) return lm_why(why, "sums need outer axes, one axis `to` and where they begin");
-  if (a->n_to && (a->imm[0] < 0 || a->imm[0] > yield->n_in)) return lm_why(why, "there is no result %lld", (long long)a->imm[0]);
+  if (a->n_to > 1 || a->n_imm != a->n_to || (a->n_to && !a->n_axes))
+    return lm_why(why, "sums need outer axes, one axis `to` and where they begin");
+  if (a->n_to && (a->imm[0] < 0 || a->imm[0] > yield->n_in))
+    return lm_why(why, "there is no result %lld", (long long)a->imm[0]);
   for (uint32_t i = 0; i < yield->n_in; i++) {
     lm_type t = yield->in[i]->type;
     for (int j = 0; j < a->n_axes; j++)
-      if (lm_type_find(t, a->axes[j]) < 0) return lm_why_type(why, m, "result ", t, " lacks outer axis ") || lm_why(why, "%s", lm_axis_name(m, a->axes[j]));
+      if (lm_type_find(t, a->axes[j]) < 0) {
+        lm_why_type(why, m, "result ", t, " lacks outer axis ");
+        return lm_why(why, "%s", lm_axis_name(m, a->axes[j]));
+      }
     out[i] = a->n_to && i >= a->imm[0] ? stacked(a->to[0], without(t, a->axes, a->n_axes)) : t;
   }
   return true;

@@ -19,7 +19,8 @@ bool shape_iota(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) 
 
 bool shape_rng(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   for (uint32_t i = 0; i < 3; i++)
-    if (op->in[i]->type.dtype != LM_INT || op->in[i]->type.rank) return lm_why(why, "step, row and layer are scalars of type int");
+    if (op->in[i]->type.dtype != LM_INT || op->in[i]->type.rank)
+      return lm_why(why, "step, row and layer are scalars of type int");
   if (op->attr.n_imm != 2) return lm_why(why, "needs [seed, site]");
   return out->dtype == LM_F32 || lm_why_type(why, m, "", *out, " is not f32");
 }
@@ -52,8 +53,10 @@ static bool splice(const lm_module *m, lm_type x, int at, int n, const lm_axis *
 static bool product(const lm_module *m, const lm_axis *axes, int n, int64_t *out, lm_buf *why) {
   *out = 1;
   for (int i = 0; i < n; i++) {
-    if (m->axes[axes[i]].dyn) return lm_why(why, "the extent of axis %s is not known before run time", lm_axis_name(m, axes[i]));
-    if (__builtin_mul_overflow(*out, lm_axis_size(m, axes[i]), out)) return lm_why(why, "the axes hold too many elements");
+    if (m->axes[axes[i]].dyn)
+      return lm_why(why, "the extent of axis %s is not known before run time", lm_axis_name(m, axes[i]));
+    if (__builtin_mul_overflow(*out, lm_axis_size(m, axes[i]), out))
+      return lm_why(why, "the axes hold too many elements");
   }
   return true;
 }
@@ -137,7 +140,8 @@ bool shape_pad(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
 
 bool shape_concat(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_attr *a = &op->attr;
-  if (!op->n_in || a->n_axes != op->n_in || a->n_to != 1) return lm_why(why, "needs an axis for each operand, and one for the result");
+  if (!op->n_in || a->n_axes != op->n_in || a->n_to != 1)
+    return lm_why(why, "needs an axis for each operand, and one for the result");
   int64_t size = 0;
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_type x = op->in[i]->type, t;

@@ -64,7 +64,8 @@ void vjp_scatter(lm_grad *g, lm_op *op) {
 // Pairs of first and step, of a size that arithmetic on them can't leave 64 bits.
 static bool pairs_fit(const lm_attr *a, lm_buf *why) {
   for (int i = 0; i < a->n_imm; i++)
-    if (a->imm[i] > UINT32_MAX || a->imm[i] < -(int64_t)UINT32_MAX) return lm_why(why, "place %lld is too far", (long long)a->imm[i]);
+    if (a->imm[i] > UINT32_MAX || a->imm[i] < -(int64_t)UINT32_MAX)
+      return lm_why(why, "place %lld is too far", (long long)a->imm[i]);
   return true;
 }
 
@@ -73,12 +74,14 @@ static bool pairs_fit(const lm_attr *a, lm_buf *why) {
 static const lm_global *global(const lm_module *m, const lm_op *op, lm_global_kind kind, uint32_t extra, lm_buf *why) {
   const char *kinds[] = {"parameter", "cache"};
   const lm_global *g = op->attr.sym ? lm_global_find((lm_module *)m, op->attr.sym) : NULL;
-  if (!g || g->kind != kind) return lm_why(why, "there is no %s @%s", kinds[kind], op->attr.sym ? op->attr.sym : ""), NULL;
+  if (!g || g->kind != kind)
+    return lm_why(why, "there is no %s @%s", kinds[kind], op->attr.sym ? op->attr.sym : ""), NULL;
   if (op->n_in != (uint32_t)g->n_stack + extra || op->attr.n_imm != 2 * g->n_stack)
     return lm_why(why, "@%s needs %d indices", g->name, g->n_stack), NULL;
   if (!pairs_fit(&op->attr, why)) return NULL;
   for (int i = 0; i < g->n_stack; i++)
-    if (op->in[i]->type.dtype != LM_INT || op->in[i]->type.rank) return lm_why(why, "index %d is not a scalar int", i), NULL;
+    if (op->in[i]->type.dtype != LM_INT || op->in[i]->type.rank)
+      return lm_why(why, "index %d is not a scalar int", i), NULL;
   return g;
 }
 

@@ -3,7 +3,8 @@
 // before: %y = call @rmsnorm %x, %w : f32[b, t, d]
 // after:  %sq = mul %x, %x … %y = mul %xn, %w            the operations of @rmsnorm, on %x and %w
 //
-// What was inlined carries the place of the call, which is the user's. Functions that were called are gone afterwards. Declines: functions that call each other in a circle are an error.
+// What was inlined carries the place of the call, which is the user's. Functions that were called are gone afterwards.
+// Declines: functions that call each other in a circle are an error.
 // Cost: the module grows by the size of a body for each call.
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"

@@ -109,7 +109,8 @@ static lm_value *slice(lm_rewrite *r, lm_op *op) {
     return lm_widen(r, x->def->in[0], op->out[0]->type);
   if (!lm_op_is(x, LM_OP_SLICE) || !x->def->attr.n_to || x->def->attr.to[0] != a->axes[0]) return NULL;
   const lm_attr *in = &x->def->attr;
-  return resliced(r, op, x->def->in[0], in->axes[0], (interval){in->imm[0] + in->imm[1] * iv.first, in->imm[1] * iv.step, iv.n});
+  interval both = {in->imm[0] + in->imm[1] * iv.first, in->imm[1] * iv.step, iv.n};
+  return resliced(r, op, x->def->in[0], in->axes[0], both);
 }
 
 // ---- concat: the parts of one value in order are that value

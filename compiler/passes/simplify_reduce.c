@@ -16,7 +16,10 @@ static lm_value *of_expand(lm_rewrite *r, lm_op *op, lm_value *x) {
   }
   if (rest.n_axes == op->attr.n_axes || (op->code == LM_OP_SUM && times > 0x1p24)) return NULL;
   lm_value *y = lm_emit_reduce(&r->b, op->code, x, rest.axes, rest.n_axes);
-  if (op->code == LM_OP_SUM) y = lm_emit2(&r->b, LM_OP_MUL, y, lm_emit_const(&r->b, lm_type_make(y->type.dtype, NULL, 0), times));
+  if (op->code == LM_OP_SUM) {
+    lm_value *n = lm_emit_const(&r->b, lm_type_make(y->type.dtype, NULL, 0), times);
+    y = lm_emit2(&r->b, LM_OP_MUL, y, n);
+  }
   return lm_widen(r, y, op->out[0]->type);
 }
 
