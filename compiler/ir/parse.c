@@ -259,20 +259,38 @@ static bool kernel_head(parser *p, lm_region *outer, lm_region *body, lm_attr *a
   return attr_axes(p, LM_OP_KERNEL, a) && attr_imm(p, LM_OP_KERNEL, a) && bind(p, outer, body, in);
 }
 
+static bool call_operands(parser *p, lm_region *r, operands *in) {
+  if (!want(p, '(')) return false;
+  while (!at_punct(p, ')'))
+    if ((in->n && !want(p, ',')) || !add_use(p, r, in)) return false;
+  return next(p);
+}
+
+// Values separated by commas; the first is there if its token is a value.
+static bool operand_list(parser *p, lm_region *r, operands *in) {
+  if (p->t.kind == TK_VALUE && !add_use(p, r, in)) return false;
+  while (opt(p, ','))
+    if (!add_use(p, r, in)) return false;
+  return !p->failed;
+}
+
+static bool indexed_operands(parser *p, lm_region *r, lm_attr *a, operands *in) {
+  if (!indices(p, r, a, in)) return false;
+  while (opt(p, ','))
+    if (!add_use(p, r, in)) return false;
+  return !p->failed;
+}
+
 static bool plain_head(parser *p, lm_region *r, lm_opcode code, lm_attr *a, operands *in) {
-  bool indexed = code == LM_OP_PARAM || code == LM_OP_ACCUM || code == LM_OP_APPEND;
+  bool indexed = code == LM_OP_PARAM || code == LM_OP_ACCUM || code == LM_OP_APPEND, ok;
   lm_token t;
   if (lm_op_table[code].attrs & LM_A_SYM) {
     if (!want_kind(p, TK_SYM, "a @name", &t)) return false;
     a->sym = t.sym;
-    if (indexed && (!indices(p, r, a, in) || (opt(p, ',') && !add_use(p, r, in)))) return false;
   }
-  if (!indexed && p->t.kind == TK_VALUE && code != LM_OP_YIELD && code != LM_OP_RETURN && !add_use(p, r, in))
-    return false;
-  if ((code == LM_OP_YIELD || code == LM_OP_RETURN) && p->t.kind == TK_VALUE && !add_use(p, r, in)) return false;
-  while (opt(p, ','))
-    if (!add_use(p, r, in)) return false;
-  if (p->failed || !attr_axes(p, code, a) || (!indexed && !attr_imm(p, code, a))) return false;
+  if (code == LM_OP_CALL) ok = call_operands(p, r, in);
+  else ok = indexed ? indexed_operands(p, r, a, in) : !lm_op_table[code].n_in || operand_list(p, r, in);
+  if (!ok || !attr_axes(p, code, a) || (!indexed && !attr_imm(p, code, a))) return false;
   return !(lm_op_table[code].attrs & LM_A_NUM) || real(p, &a->num);
 }
 

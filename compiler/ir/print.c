@@ -85,7 +85,7 @@ static void put_indices(lm_buf *out, const lm_op *op, uint32_t n) {
 
 static void put_operands(lm_buf *out, const lm_op *op, uint32_t from) {
   for (uint32_t i = from; i < op->n_in; i++) {
-    lm_buf_puts(out, i > from ? ", " : " ");
+    lm_buf_puts(out, i > from ? ", " : op->code == LM_OP_CALL ? "" : " ");
     put_value(out, op->in[i]);
   }
 }
@@ -151,8 +151,10 @@ static void put_plain(const lm_module *m, lm_buf *out, const lm_op *op) {
     put_sym(out, op->attr.sym);
   }
   put_indices(out, op, n);
-  if (op->attr.sym && op->n_in > n) lm_buf_puts(out, op->code == LM_OP_CALL ? "" : ",");
+  bool call = op->code == LM_OP_CALL;
+  if (op->attr.sym && (call || op->n_in > n)) lm_buf_puts(out, call ? "(" : ",");
   put_operands(out, op, n);
+  if (call) lm_buf_puts(out, ")");
   put_attr_axes(m, out, op);
   if (!indexed) put_imm(out, op);
   if (has & LM_A_NUM) {

@@ -1,6 +1,6 @@
 // inline.c - calls become the bodies of the functions they call.
 //
-// before: %y = call @rmsnorm %x, %w : f32[b, t, d]
+// before: %y = call @rmsnorm(%x, %w) : f32[b, t, d]
 // after:  %sq = mul %x, %x … %y = mul %xn, %w            the operations of @rmsnorm, on %x and %w
 //
 // What was inlined carries the place of the call, which is the user's. Functions that were called are gone afterwards.

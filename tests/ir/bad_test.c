@@ -85,7 +85,7 @@ static const struct { const char *text, *message; } tests[] = {
   {FUNC "%y, %z = loop 3 %j carry(%a = %x) {\nyield %a, %a\n}\nreturn %y\n}", "5:10: loop: stacked results need an axis"},
   {FUNC "%y, %z = loop 3 over(d) %j carry(%a = %x) {\nyield %a, %a\n}\nreturn %y\n}", "5:10: loop: axis d does not have 3 places"},
   {FUNC "%y, %z = loop 3 over(t) %j carry(%a = %x) {\nyield %a, %a\n}\nreturn %y\n}", "5:10: loop: f32[b, t] has the loop's axis already"},
-  {FUNC "%y = call @f %x\nreturn %x\n}", "5:6: call: needs the types of its results"},
+  {FUNC "%y = call @f(%x)\nreturn %x\n}", "5:6: call: needs the types of its results"},
   {FUNC "%y = kernel (b) -> () (%a = %x) {\nyield %a\n}\nreturn %y\n}", "5:6: kernel: is not allowed at stage graph"},
 };
 

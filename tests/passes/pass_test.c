@@ -38,9 +38,9 @@ static void check_disabled(void) {
 // Errors of passes are the user's, at the place in the source that the operation came from.
 static void check_errors(void) {
   static const struct { const char *text, *pass, *message; } cases[] = {
-    {"stage graph\nfile \"m.lm\"\nfunc @f() -> () {\n call @g loc(1:7:3)\n return\n}\nfunc @g() -> () {\n call @f loc(1:9:1)\n return\n}\n",
+    {"stage graph\nfile \"m.lm\"\nfunc @f() -> () {\n call @g() loc(1:7:3)\n return\n}\nfunc @g() -> () {\n call @f() loc(1:9:1)\n return\n}\n",
      "inline", "@f calls itself"},
-    {"stage graph\nfunc @g() -> () {\n return\n}\nfunc @loss() -> (s: f32, w: f32) {\n call @g\n %s = const 1 : f32\n return %s, %s\n}\n",
+    {"stage graph\nfunc @g() -> () {\n return\n}\nfunc @loss() -> (s: f32, w: f32) {\n call @g()\n %s = const 1 : f32\n return %s, %s\n}\n",
      "grad", "call @g has no derivative before pass inline"},
     {"stage graph\nfunc @loss() -> (s: int, w: int) {\n %s = const 1 : int\n return %s, %s\n}\n",
      "grad", "@loss returns a sum, one floating number, and a weight"},
