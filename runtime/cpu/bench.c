@@ -15,11 +15,11 @@ static float *random_matrix(int64_t elements) {
 
 static lm_plan_extent fixed(int64_t n) { return (lm_plan_extent){.fixed = n}; }
 
-static double best_time(const lm_plan_gemm *g, const float *a, const float *b, float *c, int threads, int repeats) {
+static double best_time(const lm_plan_gemm *g, const float *a, const float *b, float *c, char *scratch, int threads, int repeats) {
   double best = 1e30;
   for (int i = 0; i < repeats; i++) {
     double start = lm_now();
-    lm_cpu_gemm(g, NULL, (const char *)a, (const char *)b, (char *)c, threads);
+    lm_cpu_gemm(g, NULL, (const char *)a, (const char *)b, (char *)c, scratch, threads);
     double took = lm_now() - start;
     if (took < best) best = took;
   }
@@ -27,7 +27,7 @@ static double best_time(const lm_plan_gemm *g, const float *a, const float *b, f
 }
 
 // x [m, k], w [k, n], y [m, n], all row-major
-static void projection_time(const lm_cpu_projection *p, int threads, int repeats, lm_cpu_gemm_times *total) {
+static void projection_time(const lm_cpu_projection *p, char *scratch, int threads, int repeats, lm_cpu_gemm_times *total) {
   float *x = random_matrix(p->m * p->k), *w = random_matrix(p->k * p->n), *y = random_matrix(p->m * p->n);
   lm_plan_gemm forward = {.m = fixed(p->m), .n = fixed(p->n), .k = fixed(p->k), .a_m = p->k, .a_k = 1, .b_k = p->n,
                           .b_n = 1, .c_m = p->n, .c_n = 1};
@@ -35,9 +35,9 @@ static void projection_time(const lm_cpu_projection *p, int threads, int repeats
                        .b_n = p->n, .c_m = p->k, .c_n = 1};
   lm_plan_gemm weight = {.m = fixed(p->k), .n = fixed(p->n), .k = fixed(p->m), .a_m = 1, .a_k = p->k, .b_k = p->n,
                          .b_n = 1, .c_m = p->n, .c_n = 1, .accumulate = true};
-  total->forward += p->count * best_time(&forward, x, w, y, threads, repeats);
-  total->weight += p->count * best_time(&weight, x, y, w, threads, repeats);
-  total->data += p->count * best_time(&data, y, w, x, threads, repeats);
+  total->forward += p->count * best_time(&forward, x, w, y, scratch, threads, repeats);
+  total->weight += p->count * best_time(&weight, x, y, w, scratch, threads, repeats);
+  total->data += p->count * best_time(&data, y, w, x, scratch, threads, repeats);
   lm_free(x);
   lm_free(w);
   lm_free(y);
@@ -47,7 +47,9 @@ lm_cpu_gemm_times lm_cpu_gemm_bench(const lm_cpu_projection *p, int n, int threa
   lm_cpu_gemm_times total = {0};
   int before = omp_get_max_threads();
   omp_set_num_threads(1);   // the library's own threads stay off
-  for (int i = 0; i < n; i++) projection_time(&p[i], threads, repeats, &total);
+  char *scratch = lm_calloc((size_t)threads, LM_GEMM_SCRATCH);
+  for (int i = 0; i < n; i++) projection_time(&p[i], scratch, threads, repeats, &total);
+  lm_free(scratch);
   omp_set_num_threads(before);
   return total;
 }

@@ -80,7 +80,7 @@ static const char *compiler_name(void) {
 
 lm_status lm_cpu_compiler_find(lm_cpu_info *out) {
   const char *name = compiler_name();
-  if (!lm_program_find(name, out->compiler, sizeof out->compiler)) {
+  if (!lm_executable_find(name, out->compiler, sizeof out->compiler)) {
     out->compiler[0] = 0;
     return lm_fail(LM_ENV, "no C compiler: '%s' is not in PATH; install gcc or clang, or name one in LMC_CC", name);
   }

@@ -25,6 +25,7 @@ struct lm_exec {
   double **seconds;                    // [function][step] while profiling
   char **pointers;                     // of the step being run
   int64_t *var;                        // extents, then loop indices
+  char *gemm_scratch;                  // LM_GEMM_SCRATCH for each thread
 };
 
 // ---- arenas
@@ -76,6 +77,8 @@ static void profile_make(lm_exec *e) {
     e->seconds[i] = lm_calloc((size_t)e->plan->funcs[i].n_steps + 1, sizeof **e->seconds);
 }
 
+int64_t lm_cpu_workspace(int threads) { return (int64_t)(threads > 0 ? threads : omp_get_num_procs()) * LM_GEMM_SCRATCH; }
+
 lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out) {
   static const lm_exec_options defaults = {0};
   if (!o) o = &defaults;
@@ -84,6 +87,7 @@ lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec 
   e->threads = o->threads > 0 ? o->threads : omp_get_num_procs();
   e->pointers = lm_calloc((size_t)bufs_max(plan), sizeof *e->pointers);
   e->var = lm_calloc((size_t)plan->n_extents + LM_PLAN_DEPTH, sizeof *e->var);
+  e->gemm_scratch = lm_alloc((size_t)lm_cpu_workspace(e->threads));
   if (o->profile) profile_make(e);
   lm_status s = lm_kernels_load(plan, o, e->threads, &e->kernels);
   if (!s) s = arenas_make(e);
@@ -101,6 +105,7 @@ void lm_exec_destroy(lm_exec *e) {
   lm_free(e->seconds);
   lm_free(e->pointers);
   lm_free(e->var);
+  lm_free(e->gemm_scratch);
   lm_free(e);
 }
 
@@ -169,7 +174,7 @@ static lm_status step_run(lm_exec *e, const lm_plan_step *s) {
   switch (s->kind) {
   case LM_STEP_KERNEL: kernel_run(e, s); return NULL;
   case LM_STEP_GEMM:
-    lm_cpu_gemm(s->gemm, e->var, e->pointers[0], e->pointers[1], e->pointers[2], e->threads);
+    lm_cpu_gemm(s->gemm, e->var, e->pointers[0], e->pointers[1], e->pointers[2], e->gemm_scratch, e->threads);
     return NULL;
   case LM_STEP_COPY:
   case LM_STEP_ADD: return copy_run(e, s);

@@ -18,6 +18,8 @@ typedef struct lm_exec_options {
 // The plan must outlive the exec. Allocates every arena (LM_ENV status naming the sizes if that fails), zeroed.
 lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out);
 void lm_exec_destroy(lm_exec *e);
+// Bytes that an exec with so many threads (0: as many as the process may use) takes beside the plan's arenas.
+int64_t lm_cpu_workspace(int threads);
 // Runs a function once with the given run-time extents (n_extents of the plan; may be NULL if it has none).
 lm_status lm_exec_run(lm_exec *e, const lm_plan_func *f, const int64_t *extents);
 void *lm_exec_arena(lm_exec *e, lm_arena_id id);

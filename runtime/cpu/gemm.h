@@ -5,8 +5,11 @@
 #define LM_CPU_GEMM_H
 #include "runtime/plan/plan.h"
 
+enum { LM_GEMM_SCRATCH = 2 * (512 + 16) * (256 + 16) * 4 };   // bytes for each thread: a packed tile of A, one of B
+
 // Must run where the OpenMP setting nthreads is 1 (see exec.c), so that the library starts no threads of its own.
-void lm_cpu_gemm(const lm_plan_gemm *g, const int64_t *var, const char *a, const char *b, char *c, int threads);
+// scratch: LM_GEMM_SCRATCH bytes for each of `threads`.
+void lm_cpu_gemm(const lm_plan_gemm *g, const int64_t *var, const char *a, const char *b, char *c, char *scratch, int threads);
 
 // A projection y[m, n] = x[m, k] w[k, n], `count` times.
 typedef struct lm_cpu_projection { int64_t m, k, n; int count; } lm_cpu_projection;

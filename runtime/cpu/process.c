@@ -37,7 +37,7 @@ lm_status lm_process_wait(pid_t pid, int *out_exit) {
 
 static bool is_program(const char *path) { return !access(path, X_OK); }
 
-bool lm_program_find(const char *name, char *out, size_t n) {
+bool lm_executable_find(const char *name, char *out, size_t n) {
   if (strchr(name, '/')) return snprintf(out, n, "%s", name) < (int)n && is_program(out);
   const char *path = getenv("PATH");
   for (const char *p = path ? path : "/usr/bin:/bin"; *p;) {

@@ -10,5 +10,5 @@ lm_status lm_process_start(const char *const *argv, const char *output, pid_t *o
 // Waits; *out_exit is the exit status, or 128 + the signal that ended it.
 lm_status lm_process_wait(pid_t pid, int *out_exit);
 // The absolute path of a program as the shell finds it; false if there is none.
-bool lm_program_find(const char *name, char *out, size_t n);
+bool lm_executable_find(const char *name, char *out, size_t n);
 #endif

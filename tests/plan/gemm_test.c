@@ -7,6 +7,8 @@
 #include "runtime/base/dtype.h"
 #include "tests/runtime/check.h"
 
+static char scratch[4 * LM_GEMM_SCRATCH];
+
 typedef struct rng { uint64_t state; } rng;
 
 static uint32_t draw(rng *r, uint32_t n) {
@@ -104,8 +106,8 @@ static void case_run(rng *r) {
   for (int64_t i = 0; i < n[2]; i++) want[i] = c[i];
   begin(&g, 0, c, want);
   reference(&g, 0, a, b, want);
-  lm_cpu_gemm(&g, NULL, (char *)a, (char *)b, (char *)one, 1);
-  lm_cpu_gemm(&g, NULL, (char *)a, (char *)b, (char *)four, 4);
+  lm_cpu_gemm(&g, NULL, (char *)a, (char *)b, (char *)one, scratch, 1);
+  lm_cpu_gemm(&g, NULL, (char *)a, (char *)b, (char *)four, scratch, 4);
   CHECK(!memcmp(one, four, (size_t)n[2] * sizeof *one));
   for (int64_t i = 0; i < n[2]; i++) CHECK(fabs(one[i] - want[i]) <= 1e-4 * (1 + fabs(want[i])));
   lm_free(a);
@@ -117,12 +119,13 @@ static void case_run(rng *r) {
 }
 
 // Large enough to be cut into tiles, sizes that tiles do not divide; the sum over k takes its order from the shape alone.
-static void tiles_run(rng *r) {
-  int64_t m = 700 + draw(r, 99), n = 300 + draw(r, 99), k = 200 + draw(r, 99);
+// With a stride of 4 KiB operands are packed.
+static void tiles_run(rng *r, bool packed) {
+  int64_t m = packed ? 1024 : 700 + draw(r, 99), n = 300 + draw(r, 99), k = 200 + draw(r, 99);
   lm_plan_gemm g = {.m = fixed(m), .n = fixed(n), .k = fixed(k), .a_m = 1, .a_k = m, .b_k = n, .b_n = 1, .c_m = n, .c_n = 1};
   float *a = random_floats(r, m * k), *b = random_floats(r, k * n), *one = lm_calloc((size_t)(m * n), 4), *two = lm_calloc((size_t)(m * n), 4);
-  lm_cpu_gemm(&g, NULL, (char *)a, (char *)b, (char *)one, 1);
-  lm_cpu_gemm(&g, NULL, (char *)a, (char *)b, (char *)two, 2);
+  lm_cpu_gemm(&g, NULL, (char *)a, (char *)b, (char *)one, scratch, 1);
+  lm_cpu_gemm(&g, NULL, (char *)a, (char *)b, (char *)two, scratch, 2);
   CHECK(!memcmp(one, two, (size_t)(m * n) * sizeof *one));
   double *want = lm_calloc((size_t)(m * n), sizeof *want);
   reference(&g, 0, a, b, want);
@@ -138,5 +141,5 @@ int main(void) {
   rng r = {7};
   omp_set_num_threads(1);
   for (int i = 0; i < 500; i++) case_run(&r);
-  for (int i = 0; i < 2; i++) tiles_run(&r);
+  for (int i = 0; i < 4; i++) tiles_run(&r, i % 2);
 }
