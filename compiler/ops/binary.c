@@ -63,8 +63,13 @@ void vjp_sub(lm_grad *g, lm_op *op) {
   if (lm_grad_wants(g, op->in[1])) lm_grad_add(g, op->in[1], neg(g, cotangent(g, op)));
 }
 
-// x: g y; y: g x
+// x: g y; y: g x; of x * x: 2 g x
 void vjp_mul(lm_grad *g, lm_op *op) {
+  if (op->in[0] == op->in[1]) {
+    lm_value *gz = cotangent(g, op);
+    lm_grad_add(g, op->in[0], mul(g, mul(g, gz, scalar(g, gz->type.dtype, 2)), value(g, op, 0)));
+    return;
+  }
   for (int i = 0; i < 2; i++)
     if (lm_grad_wants(g, op->in[i])) lm_grad_add(g, op->in[i], mul(g, cotangent(g, op), value(g, op, 1 - i)));
 }

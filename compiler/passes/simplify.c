@@ -84,6 +84,17 @@ static lm_value *right_const(lm_rewrite *r, lm_op *op, lm_value *x, double c) {
   }
 }
 
+// Signs move outwards, where sums take them in: -x * y is -(x * y), a + -b is a - b.
+static lm_value *signs(lm_rewrite *r, lm_op *op, lm_value *x, lm_value *y) {
+  if (op->code == LM_OP_ADD && lm_op_is(y, LM_OP_NEG)) return lm_emit2(&r->b, LM_OP_SUB, x, y->def->in[0]);
+  if (op->code == LM_OP_SUB && lm_op_is(y, LM_OP_NEG)) return lm_emit2(&r->b, LM_OP_ADD, x, y->def->in[0]);
+  if (op->code == LM_OP_SUB && is_const(x, 0)) return lm_emit1(&r->b, LM_OP_NEG, y);
+  if (op->code != LM_OP_MUL && op->code != LM_OP_DIV) return NULL;
+  if (lm_op_is(x, LM_OP_NEG)) return lm_emit1(&r->b, LM_OP_NEG, lm_emit2(&r->b, op->code, x->def->in[0], y));
+  if (lm_op_is(y, LM_OP_NEG)) return lm_emit1(&r->b, LM_OP_NEG, lm_emit2(&r->b, op->code, x, y->def->in[0]));
+  return NULL;
+}
+
 static lm_value *arithmetic(lm_rewrite *r, lm_op *op) {
   double c;
   lm_value *x = op->in[0], *y = op->in[1], *z = NULL;
@@ -94,9 +105,7 @@ static lm_value *arithmetic(lm_rewrite *r, lm_op *op) {
     if (lm_type_equal(y->type, op->out[0]->type)) z = right_const(r, op, y, c);
     else op->in[0] = x, op->in[1] = y;
   }
-  else if (op->code == LM_OP_ADD && lm_op_is(y, LM_OP_NEG)) z = lm_emit2(&r->b, LM_OP_SUB, x, y->def->in[0]);
-  else if (op->code == LM_OP_SUB && lm_op_is(y, LM_OP_NEG)) z = lm_emit2(&r->b, LM_OP_ADD, x, y->def->in[0]);
-  else if (op->code == LM_OP_SUB && is_const(x, 0)) z = lm_emit1(&r->b, LM_OP_NEG, y);
+  else z = signs(r, op, x, y);
   return z && lm_type_subset(z->type, op->out[0]->type) ? lm_widen(r, z, op->out[0]->type) : NULL;
 }
 
@@ -138,6 +147,30 @@ static lm_value *casting(lm_rewrite *r, lm_op *op) {
   return lm_emit_cast(&r->b, x->def->in[0], op->out[0]->type.dtype);
 }
 
+static bool same_axes(lm_type a, lm_type b) {
+  a.dtype = b.dtype;
+  return lm_type_equal(a, b);
+}
+
+// f(x repeated, y repeated alike, number) is f(x, y, number) repeated.
+static lm_value *before_expand(lm_rewrite *r, lm_op *op) {
+  lm_value *in[3], *first = NULL;
+  lm_type t = op->out[0]->type;
+  if (op->n_in > 3 || op->code == LM_OP_EXPAND) return NULL;
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    in[i] = op->in[i];
+    if (!in[i]->type.rank) continue;
+    if (!lm_op_is(in[i], LM_OP_EXPAND) || !same_axes(in[i]->type, t)) return NULL;
+    in[i] = in[i]->def->in[0];
+    if (!first) first = in[i];
+    if (!same_axes(first->type, in[i]->type)) return NULL;
+  }
+  if (!first) return NULL;
+  lm_type narrow = first->type;
+  narrow.dtype = t.dtype;
+  return lm_emit_expand(&r->b, lm_emit(&r->b, op->code, in, op->n_in, &op->attr, &narrow), t);
+}
+
 // An operand repeated along axes that another operand has anyway need not be.
 static void narrow_operands(lm_rewrite *r, lm_op *op) {
   lm_buf why = {0};
@@ -164,8 +197,9 @@ static lm_value *rule(lm_rewrite *r, lm_op *op) {
     case LM_OP_SELECT: z = selection(r, op); break;
     case LM_OP_CAST: z = casting(r, op); break;
     case LM_OP_SUM: case LM_OP_MAX: case LM_OP_DOT: return lm_simplify_reduce(r, op);
-    default: return lm_simplify_move(r, op);
+    default: z = lm_simplify_move(r, op); break;
   }
+  if (!z && lm_op_info_of(op)->traits & LM_T_ELEMENTWISE && op->n_in) z = before_expand(r, op);
   if (!z && lm_op_info_of(op)->traits & LM_T_ELEMENTWISE) narrow_operands(r, op);
   return z;
 }

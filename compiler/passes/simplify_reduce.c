@@ -33,10 +33,26 @@ static lm_value *of_const(lm_rewrite *r, lm_op *op, double c) {
   return lm_emit_const(&r->b, op->out[0]->type, op->code == LM_OP_SUM ? c * times : c);
 }
 
-static lm_value *reduction(lm_rewrite *r, lm_op *op) {
+// Of an axis with one place that place is the sum, and the greatest.
+static lm_value *of_one_place(lm_rewrite *r, lm_op *op) {
+  lm_attr rest = {0};
   lm_value *x = op->in[0];
+  for (int i = 0; i < op->attr.n_axes; i++) {
+    const lm_axis_info *info = &r->b.m->axes[op->attr.axes[i]];
+    lm_attr a = {.axes = {op->attr.axes[i]}, .n_axes = 1, .imm = {0, 1}, .n_imm = 2};
+    if (info->size != 1 || info->dyn) rest.axes[rest.n_axes++] = op->attr.axes[i];
+    else x = lm_emit(&r->b, LM_OP_SLICE, &x, 1, &a, NULL);
+  }
+  return x == op->in[0] ? NULL : lm_emit_reduce(&r->b, op->code, x, rest.axes, rest.n_axes);
+}
+
+static lm_value *reduction(lm_rewrite *r, lm_op *op) {
+  lm_value *x = op->in[0], *one;
   double c;
   if (lm_const_of(x, &c)) return of_const(r, op, c);
+  if ((one = of_one_place(r, op))) return one;
+  if (op->code == LM_OP_SUM && lm_op_is(x, LM_OP_NEG))
+    return lm_emit1(&r->b, LM_OP_NEG, lm_emit_reduce(&r->b, LM_OP_SUM, x->def->in[0], op->attr.axes, op->attr.n_axes));
   return lm_op_is(x, LM_OP_EXPAND) ? of_expand(r, op, x->def->in[0]) : NULL;
 }
 
