@@ -173,7 +173,6 @@ static bool needs_copy(const lm_schedule *s, const lm_value *v) {
   return false;
 }
 
-// Numbers of passes in nodes hold until here.
 static void sort_passes(lm_schedule *s) {
   for (uint32_t i = 1; i < s->n_passes; i++) {
     lm_sched_pass p = s->passes[i];
@@ -181,6 +180,11 @@ static void sort_passes(lm_schedule *s) {
     for (; j > 0 && s->passes[j - 1].depth > p.depth; j--) s->passes[j] = s->passes[j - 1];
     s->passes[j] = p;
   }
+  for (uint32_t i = 0; i < s->n_passes; i++)
+    for (uint32_t j = 0; j < s->passes[i].n_roots; j++) {
+      lm_root r = s->passes[i].roots[j];
+      if (r.v->def && !r.copy) node_of(s, r.v)->pass = (int)i;
+    }
 }
 
 static bool yielded_before(const lm_op *yield, uint32_t i) {

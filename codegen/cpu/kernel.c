@@ -7,78 +7,45 @@ enum { ATTEMPTS = 64, STACK_BYTES = 256 << 10 };
 struct lm_embedded { const char *path, *text; };
 extern const struct lm_embedded lm_cpu_prelude[];
 
-// ---- attempts: a pass that wants its loops split or cut says so while it is written, and all is written again
+static const lm_gen_target target = {.index = "int64_t", .held = cpu_held};
 
-static const char *axis_name(cpu_emit *e, lm_axis a) {
-  lm_buf b = {0};
-  for (const char *c = e->m->axes[a].name; *c; c++) {
-    bool plain = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || *c == '_';
-    if (plain) lm_buf_add(&b, c, 1);
-    else if (*c == '.') lm_buf_puts(&b, "$");
-    else lm_buf_printf(&b, "$%02x", (unsigned char)*c);
-  }
-  const char *text = lm_arena_strndup(e->arena, b.n ? b.p : "", b.n);
-  lm_buf_free(&b);
-  return text;
-}
+// ---- attempts
 
 static void outer_vars(cpu_emit *e) {
-  for (int i = 0; i < e->kernel->attr.n_axes; i++) {
-    const lm_axis_info *a = &e->m->axes[e->kernel->attr.axes[i]];
-    const char *name = lm_arena_printf(e->arena, "i_%s", axis_name(e, e->kernel->attr.axes[i]));
-    e->outer[i] = lm_var_add(&e->vars, (lm_var){.kind = LM_VAR_OUTER, .name = name, .size = a->size, .dyn = a->dyn, .hi = a->size});
+  for (int i = 0; i < e->g.kernel->attr.n_axes; i++) {
+    const lm_axis_info *a = &e->g.m->axes[e->g.kernel->attr.axes[i]];
+    const char *name = lm_arena_printf(e->g.arena, "i_%s", lm_gen_axis_name(&e->g, e->g.kernel->attr.axes[i]));
+    e->g.outer[i] = lm_var_add(&e->g.vars, (lm_var){.kind = LM_VAR_OUTER, .name = name, .size = a->size, .dyn = a->dyn, .hi = a->size});
   }
   for (int g = 0; g < e->n_groups; g++)
-    for (int i = e->groups[g].first; i < e->groups[g].last; i++) e->vars.v[e->outer[i]].into = e->outer[e->groups[g].last];
+    for (int i = e->groups[g].first; i < e->groups[g].last; i++) e->g.vars.v[e->g.outer[i]].into = e->g.outer[e->groups[g].last];
 }
 
 static void attempt(cpu_emit *e) {
-  e->vars = (lm_vars){.arena = e->arena};
-  e->memo = NULL;
-  e->n_temps = 0;
-  e->n_accesses = 0;
-  e->extents = 0;
-  e->ask.kind = CPU_ASK_NOTHING;
-  e->body.n = 0;
-  memset(e->done, 0, e->s->n_passes);
+  lm_gen_attempt(&e->g);
   outer_vars(e);
-  for (uint32_t i = 0; i < e->s->n_passes; i++) cpu_pass_emit(e, (int)i);
+  for (uint32_t i = 0; i < e->g.s->n_passes; i++) cpu_pass_emit(e, (int)i);
 }
 
 cpu_emit *cpu_emit_make(const lm_module *m, const lm_op *kernel, lm_arena *arena) {
   cpu_emit *e = LM_NEW(arena, cpu_emit);
-  *e = (cpu_emit){.m = m, .kernel = kernel, .arena = arena, .s = lm_schedule_make(m, kernel, arena)};
-  e->domains = LM_NEW_N(arena, cpu_domain, e->s->n_passes + 1);
-  e->done = LM_NEW_N(arena, bool, e->s->n_passes + 1);
-  for (uint32_t i = 0; i < e->s->n_passes; i++) {
-    cpu_domain_init(e, &e->s->passes[i], &e->domains[i]);
-    for (int j = 0; j < e->domains[i].n; j++) e->domains[i].atom[j].name = axis_name(e, e->domains[i].atom[j].axis);
-  }
+  lm_gen_init(&e->g, &target, m, kernel, lm_schedule_make(m, kernel, arena), arena);
   cpu_groups_reset(e);
   for (int i = 0; i < ATTEMPTS; i++) {
     attempt(e);
-    if (!cpu_ask_apply(e)) break;
+    if (!lm_gen_ask_apply(&e->g)) break;
   }
   cpu_shape_choose(e);
   attempt(e);
   return e;
 }
 
-static void emit_free(cpu_emit *e) {
-  for (int i = 0; i <= CPU_LEVELS; i++) {
-    lm_buf_free(&e->level[i].before);
-    lm_buf_free(&e->level[i].loops);
-    lm_buf_free(&e->level[i].after);
-  }
-  lm_buf_free(&e->body);
-}
-
 // ---- the function around the passes
 
 static const char *group_extent(cpu_emit *e, int g) {
   const cpu_group *group = &e->groups[g];
-  int64_t front = lm_axis_size(e->m, e->kernel->attr.axes[group->first]);
-  return group->dyn ? cpu_extent(e, front, group->dyn, group->size / front) : cpu_extent(e, group->size, 0, 1);
+  int64_t front = lm_axis_size(e->g.m, e->g.kernel->attr.axes[group->first]);
+  return group->dyn ? lm_gen_extent(&e->g, front, group->dyn, group->size / front) : lm_gen_extent(&e->g, group->size, 0, 1);
 }
 
 static int64_t blocks(const cpu_emit *e, int64_t size) { return (size + e->block - 1) / e->block; }
@@ -86,10 +53,10 @@ static int64_t blocks(const cpu_emit *e, int64_t size) { return (size + e->block
 // Groups that places are counted over, and how many places the first lane group adds.
 static lm_plan_extent space_of(const cpu_emit *e) {
   lm_plan_extent x = {.fixed = 1};
-  if (e->kernel->attr.n_to) return (lm_plan_extent){.fixed = lm_axis_size(e->m, e->kernel->attr.to[0])};
+  if (e->g.kernel->attr.n_to) return (lm_plan_extent){.fixed = lm_axis_size(e->g.m, e->g.kernel->attr.to[0])};
   for (int g = 0; g < e->n_groups - e->n_lane_groups; g++) {
     const cpu_group *group = &e->groups[g];
-    x.fixed *= group->dyn ? group->size / lm_axis_size(e->m, e->kernel->attr.axes[group->first]) : group->size;
+    x.fixed *= group->dyn ? group->size / lm_axis_size(e->g.m, e->g.kernel->attr.axes[group->first]) : group->size;
     if (group->dyn) x.dyn[x.n_dyn++].var = group->dyn - 1;
   }
   if (e->block) x.fixed *= blocks(e, e->groups[e->n_groups - e->n_lane_groups].size);
@@ -97,63 +64,57 @@ static lm_plan_extent space_of(const cpu_emit *e) {
 }
 
 static int64_t places_most(const cpu_emit *e) {
-  if (e->kernel->attr.n_to) return lm_axis_size(e->m, e->kernel->attr.to[0]);
+  if (e->g.kernel->attr.n_to) return lm_axis_size(e->g.m, e->g.kernel->attr.to[0]);
   int64_t n = e->block ? blocks(e, e->groups[e->n_groups - e->n_lane_groups].size) : 1;
   for (int g = 0; g < e->n_groups - e->n_lane_groups; g++) n *= e->groups[g].size;
   return n;
 }
 
-static void put_type(const cpu_emit *e, lm_buf *b, lm_type t) {
-  lm_buf_puts(b, ";  // ");
-  lm_type_print(e->m, t, b);
-  lm_buf_puts(b, "\n");
-}
-
 static void put_operands(cpu_emit *e, lm_buf *b) {
-  for (uint32_t i = 0; i < e->kernel->n_in; i++) {
-    lm_type t = e->kernel->in[i]->type;
-    const char *type = cpu_memory_type(t.dtype);
+  for (uint32_t i = 0; i < e->g.kernel->n_in; i++) {
+    lm_type t = e->g.kernel->in[i]->type;
+    const char *type = lm_gen_memory_type(t.dtype);
     lm_buf_printf(b, "const %s *a%u = (const %s *)buf[%u]", type, i, type, i);
-    put_type(e, b, t);
+    lm_gen_type_note(&e->g, b, t);
   }
-  for (uint32_t i = 0; i < e->kernel->n_out; i++) {
-    lm_type t = e->kernel->out[i]->type;
-    const char *type = cpu_memory_type(t.dtype);
-    lm_buf_printf(b, "%s *r%u = (%s *)buf[%u]", type, i, type, e->kernel->n_in + i);
-    put_type(e, b, t);
+  for (uint32_t i = 0; i < e->g.kernel->n_out; i++) {
+    lm_type t = e->g.kernel->out[i]->type;
+    const char *type = lm_gen_memory_type(t.dtype);
+    lm_buf_printf(b, "%s *r%u = (%s *)buf[%u]", type, i, type, e->g.kernel->n_in + i);
+    lm_gen_type_note(&e->g, b, t);
   }
   for (int i = 0; i < 32; i++)
-    if (e->extents >> i & 1) lm_buf_printf(b, "const int64_t n%d = var[%d];\n", i, i);
+    if (e->g.extents >> i & 1) lm_buf_printf(b, "const int64_t n%d = var[%d];\n", i, i);
 }
 
 // Row buffers: small ones on the stack, others in scratch memory, one row a place.
 static void put_rows(cpu_emit *e, lm_buf *b, lm_buf *in_place) {
   int64_t stack = 0;
-  for (uint32_t i = 0; i < e->s->n_nodes; i++) {
-    const lm_node *n = &e->s->nodes[i];
+  for (uint32_t i = 0; i < e->g.s->n_nodes; i++) {
+    const lm_node *n = &e->g.s->nodes[i];
     if (!cpu_held_in_row(e, n)) continue;
     lm_dtype t = n->op->out[0]->type.dtype;
     int64_t elements = cpu_row_elements(e, n), bytes = elements * (t == LM_BF16 ? 4 : lm_dtype_bytes(t));
-    const char *type = cpu_held_type(t);
+    const char *type = lm_gen_held_type(t);
     stack += bytes;
     if (stack <= STACK_BYTES || e->n_scratch == LM_KERNEL_SCRATCH) {
       lm_buf_printf(b, "%s h%u[%lld] __attribute__((aligned(64)))", type, i, (long long)elements);
-      put_type(e, b, lm_kernel_inner(e->kernel, n->op->out[0]->type));
+      lm_gen_type_note(&e->g, b, lm_kernel_inner(e->g.kernel, n->op->out[0]->type));
       continue;
     }
     stack -= bytes;
     e->scratch[e->n_scratch] = bytes * places_most(e);
-    lm_buf_printf(in_place, "%s *h%u = (%s *)buf[%d] + place * %lld;\n", type, i, type, (int)(e->kernel->n_in + e->kernel->n_out) + e->n_scratch, (long long)elements);
+    lm_buf_printf(in_place, "%s *h%u = (%s *)buf[%d] + place * %lld;\n", type, i, type, (int)(e->g.kernel->n_in + e->g.kernel->n_out) + e->n_scratch, (long long)elements);
     e->n_scratch++;
   }
 }
 
 static void put_sums_zero(cpu_emit *e, lm_buf *b) {
-  for (uint32_t i = 0; i < e->kernel->n_out; i++) {
-    if (!lm_kernel_result_summed(e->kernel, i)) continue;
-    lm_type t = e->kernel->out[i]->type;
-    int64_t row = lm_type_elements(e->m, t) / lm_axis_size(e->m, t.axis[0]);
-    lm_buf_printf(b, "%s *c%u = r%u + place * %lld;\nfor (int64_t z = 0; z < %lld; z++) c%u[z] = 0;\n", cpu_memory_type(t.dtype), i, i, (long long)row, (long long)row, i);
+  for (uint32_t i = 0; i < e->g.kernel->n_out; i++) {
+    if (!lm_kernel_result_summed(e->g.kernel, i)) continue;
+    lm_type t = e->g.kernel->out[i]->type;
+    int64_t row = lm_type_elements(e->g.m, t) / lm_axis_size(e->g.m, t.axis[0]);
+    lm_buf_printf(b, "%s *c%u = r%u + place * %lld;\nfor (int64_t z = 0; z < %lld; z++) c%u[z] = 0;\n", lm_gen_memory_type(t.dtype), i, i, (long long)row, (long long)row, i);
   }
 }
 
@@ -168,7 +129,7 @@ static void put_coordinates(cpu_emit *e, lm_buf *b, const char *p) {
     if (n) lm_buf_printf(b, "at /= %lld;\n", count);
   }
   for (int g = n - 1; g >= 0; g--) {
-    const char *name = e->vars.v[cpu_group_var(e, g)].name;
+    const char *name = e->g.vars.v[cpu_group_var(e, g)].name;
     if (g) lm_buf_printf(b, "const int64_t %s = at %% (%s);\nat /= %s;\n", name, group_extent(e, g), group_extent(e, g));
     else lm_buf_printf(b, "const int64_t %s = at;\n", name);
   }
@@ -177,36 +138,20 @@ static void put_coordinates(cpu_emit *e, lm_buf *b, const char *p) {
 static void put_places(cpu_emit *e, lm_buf *b, const char *rows) {
   lm_buf_puts(b, "for (int64_t place = lo; place < hi; place++) {\n");
   lm_buf_puts(b, rows);
-  bool sums = e->kernel->attr.n_to;
+  bool sums = e->g.kernel->attr.n_to;
   if (sums) {
     put_sums_zero(e, b);
     lm_buf_puts(b, "const int64_t places = 1");
     for (int g = 0; g < e->n_groups; g++) lm_buf_printf(b, " * (%s)", group_extent(e, g));
-    long long chunks = lm_axis_size(e->m, e->kernel->attr.to[0]);
+    long long chunks = lm_axis_size(e->g.m, e->g.kernel->attr.to[0]);
     lm_buf_printf(b, ", end = (place + 1) * places / %lld;\nfor (int64_t p = place * places / %lld; p < end; p++) {\n", chunks, chunks);
   }
   put_coordinates(e, b, sums ? "p" : "place");
-  lm_buf_add(b, e->body.p, e->body.n);
+  lm_buf_add(b, e->g.body.p, e->g.body.n);
   lm_buf_puts(b, sums ? "}\n}\n" : "}\n");
 }
 
 // ---- text
-
-// Indents by braces; each line holds whole statements, and braces only at its ends.
-static void indent(const char *text, lm_buf *out) {
-  int depth = 0;
-  for (const char *end; *text; text = end + 1) {
-    end = strchr(text, '\n');
-    size_t n = (size_t)(end - text);
-    if (*text == '}') depth--;
-    if (*text != '#')
-      for (int i = 0; i < depth; i++) lm_buf_puts(out, "  ");
-    lm_buf_add(out, text, n + 1);
-    const char *note = strstr(text, "  // ");
-    size_t code = note && note < end ? (size_t)(note - text) : n;
-    if (code && text[code - 1] == '{') depth++;
-  }
-}
 
 static void put_function(cpu_emit *e, lm_buf *out) {
   lm_buf head = {0}, rows = {0}, text = {0};
@@ -218,7 +163,7 @@ static void put_function(cpu_emit *e, lm_buf *out) {
   lm_buf_add(&text, head.p, head.n);
   lm_buf_add(&text, places.p, places.n);
   lm_buf_puts(&text, "}\n");
-  indent(text.p, out);
+  lm_gen_indent(text.p, out);
   lm_buf_free(&head);
   lm_buf_free(&rows);
   lm_buf_free(&places);
@@ -235,7 +180,7 @@ bool lm_cpu_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_k
   out->name = lm_arena_printf(arena, "k%016llx", (unsigned long long)lm_hash(text.p, text.n, 0));
   out->source = lm_arena_printf(arena, "void %s%s", out->name, text.p);
   lm_buf_free(&text);
-  emit_free(e);
+  lm_gen_free(&e->g);
   lm_arena_destroy(scratch);
   return true;
 }
@@ -249,16 +194,16 @@ bool lm_cpu_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand,
   lm_arena *scratch = lm_arena_create();
   cpu_emit *e = cpu_emit_make(m, kernel, scratch);
   const lm_value *v = lm_kernel_yield(kernel)->in[result];
-  int written = (int)e->s->n_passes;
-  for (uint32_t i = 0; i < e->s->n_passes; i++)
-    for (uint32_t j = 0; j < e->s->passes[i].n_roots; j++)
-      if (e->s->passes[i].roots[j].v == v && lm_schedule_writes(e->s, e->s->passes[i].roots[j], result) && (int)i < written) written = (int)i;
+  int written = (int)e->g.s->n_passes;
+  for (uint32_t i = 0; i < e->g.s->n_passes; i++)
+    for (uint32_t j = 0; j < e->g.s->passes[i].n_roots; j++)
+      if (e->g.s->passes[i].roots[j].v == v && lm_schedule_writes(e->g.s, e->g.s->passes[i].roots[j], result) && (int)i < written) written = (int)i;
   bool fine = !(v->def && lm_op_is_reduction(v->def));
-  for (uint32_t i = 0; i < e->n_accesses; i++) {
-    const cpu_access *a = &e->accesses[i];
+  for (uint32_t i = 0; i < e->g.n_accesses; i++) {
+    const lm_gen_access *a = &e->g.accesses[i];
     if (a->operand == (int)operand) fine &= a->same && a->pass <= written;
   }
-  emit_free(e);
+  lm_gen_free(&e->g);
   lm_arena_destroy(scratch);
   return fine;
 }

@@ -16,13 +16,7 @@ enum { LONG_SUM = 2048 };              // elements that are added in float32 bef
 
 // ---- extents, places of values
 
-const char *cpu_extent(cpu_emit *e, int64_t size, int dyn, int64_t times) {
-  if (!dyn) return lm_arena_printf(e->arena, "%lld", (long long)(size * times));
-  e->extents |= 1u << (dyn - 1);
-  return lm_arena_printf(e->arena, times == 1 ? "n%d" : "n%d * %lld", dyn - 1, (long long)times);
-}
-
-uint16_t cpu_group_var(const cpu_emit *e, int group) { return e->outer[e->groups[group].last]; }
+uint16_t cpu_group_var(const cpu_emit *e, int group) { return e->g.outer[e->groups[group].last]; }
 
 int64_t cpu_lanes(const cpu_emit *e) {
   int64_t n = 1;
@@ -38,67 +32,73 @@ bool cpu_held_in_row(const cpu_emit *e, const lm_node *n) {
 }
 
 int64_t cpu_row_elements(const cpu_emit *e, const lm_node *n) {
-  return lm_type_elements(e->m, lm_kernel_inner(e->kernel, n->op->out[0]->type)) * cpu_lanes(e);
+  return lm_type_elements(e->g.m, lm_kernel_inner(e->g.kernel, n->op->out[0]->type)) * cpu_lanes(e);
 }
 
-void cpu_domain_init(const cpu_emit *e, const lm_sched_pass *p, cpu_domain *out) {
-  *out = (cpu_domain){0};
-  for (int i = 0; i < p->space.rank; i++) {
-    const lm_axis_info *a = &e->m->axes[p->space.axis[i]];
-    if (a->size == 1 && !a->dyn) continue;
-    out->atom[out->n++] = (cpu_atom){.axis = p->space.axis[i], .name = a->name, .size = a->size, .stride = 1, .dyn = a->dyn};
+// ---- rows
+
+// Lanes are innermost in a row; the first lane group counts from the block's beginning.
+static lm_ix row_index(const cpu_emit *e, const lm_value *v, const lm_ix *ix) {
+  lm_type inner = lm_kernel_inner(e->g.kernel, v->type);
+  lm_ix at = lm_ix_scale(lm_gen_dense_index(&e->g, v->type, ix, inner), cpu_lanes(e));
+  int64_t stride = cpu_lanes(e);
+  for (int g = e->n_groups - e->n_lane_groups; g < e->n_groups; g++) {
+    bool blocked = e->block && g == e->n_groups - e->n_lane_groups;
+    uint16_t var = e->g.outer[e->groups[g].last];
+    stride /= blocked ? e->block : e->groups[g].size;
+    lm_ix lane = {.n = 1, .t = {{var, 1}}};
+    at = lm_ix_add(at, lm_ix_scale(lane, stride));
   }
-}
-
-lm_ix cpu_axis_index(const cpu_emit *e, lm_axis a) {
-  for (int i = 0; i < e->kernel->attr.n_axes; i++)
-    if (e->kernel->attr.axes[i] == a) return lm_ix_var(&e->vars, e->outer[i]);
-  lm_ix at = lm_ix_const(0);
-  const cpu_domain *d = &e->domains[e->pass];
-  for (int i = 0; i < d->n; i++)
-    if (d->atom[i].axis == a) at = lm_ix_add(at, lm_ix_scale(lm_ix_var(&e->vars, d->atom[i].var), d->atom[i].stride));
   return at;
 }
 
-static void index_here(const cpu_emit *e, lm_type t, lm_ix *out) {
-  for (int i = 0; i < t.rank; i++) out[i] = cpu_axis_index(e, t.axis[i]);
+static const char *row_offset(cpu_emit *e, const lm_value *v, const lm_ix *ix) {
+  lm_ix at = row_index(e, v, ix);
+  const char *text = lm_gen_index(&e->g, &at, true);
+  if (!e->n_lane_groups || !e->block) return text;
+  int64_t stride = cpu_lanes(e) / e->block;
+  return lm_arena_printf(e->g.arena, stride == 1 ? "%s - first" : "%s - first * %lld", text, (long long)stride);
+}
+
+// What is held outside of results: in a variable, or in a row.
+lm_gen_text cpu_held(lm_gen *g, const lm_value *v, const lm_ix *ix) {
+  cpu_emit *e = (cpu_emit *)g;
+  const lm_node *n = lm_schedule_node(g->s, v);
+  if (n->held == LM_HELD_SCALAR && !e->n_lane_groups) return (lm_gen_text){lm_arena_printf(g->arena, "h%d", n->op->mark), 0};
+  lm_ix at = row_index(e, v, ix);
+  const char *place = lm_arena_printf(g->arena, "h%d[%s]", n->op->mark, row_offset(e, v, ix));
+  return lm_gen_temp(g, v->type.dtype, lm_ix_level(&g->vars, &at), place, NULL, v->type);
 }
 
 // ---- where results go
 
 static const char *held_place(cpu_emit *e, const lm_value *v, const lm_ix *ix) {
-  const lm_node *n = lm_schedule_node(e->s, v);
-  if (n->held == LM_HELD_RESULT) return lm_arena_printf(e->arena, "r%d[%s]", n->slot, cpu_dense_offset(e, v->type, ix, v->type));
-  return lm_arena_printf(e->arena, "h%d[%s]", n->op->mark, cpu_row_offset(e, v, ix));
+  const lm_node *n = lm_schedule_node(e->g.s, v);
+  if (n->held == LM_HELD_RESULT) return lm_arena_printf(e->g.arena, "r%d[%s]", n->slot, lm_gen_dense_offset(&e->g, v->type, ix, v->type));
+  return lm_arena_printf(e->g.arena, "h%d[%s]", n->op->mark, row_offset(e, v, ix));
 }
 
 // The kernel's results that the root is; a summed one adds to its chunk's sum.
-static void store_results(cpu_emit *e, const cpu_root *r, cpu_text x, const lm_ix *ix, int level) {
-  const lm_op *yield = lm_kernel_yield(e->kernel);
+static void store_results(cpu_emit *e, const cpu_root *r, lm_gen_text x, const lm_ix *ix, int level) {
+  const lm_op *yield = lm_kernel_yield(e->g.kernel);
   for (uint32_t i = 0; i < yield->n_in; i++) {
-    if (!lm_schedule_writes(e->s, (lm_root){r->v, r->copy}, i)) continue;
+    if (!lm_schedule_writes(e->g.s, (lm_root){r->v, r->copy}, i)) continue;
     lm_type t = r->v->type;
-    if (lm_kernel_result_summed(e->kernel, i)) {
-      lm_type inner = lm_kernel_inner(e->kernel, t);
-      cpu_statement(e, level, "c%u[%s] += %s;", i, cpu_dense_offset(e, t, ix, inner), x.text);
+    if (lm_kernel_result_summed(e->g.kernel, i)) {
+      lm_type inner = lm_kernel_inner(e->g.kernel, t);
+      lm_gen_statement(&e->g, level, "c%u[%s] += %s;", i, lm_gen_dense_offset(&e->g, t, ix, inner), x.text);
     } else {
-      cpu_statement(e, level, "r%u[%s] = %s;", i, cpu_dense_offset(e, t, ix, t), cpu_store_text(e->arena, t.dtype, x.text));
+      lm_gen_statement(&e->g, level, "r%u[%s] = %s;", i, lm_gen_dense_offset(&e->g, t, ix, t), lm_gen_store_text(e->g.arena, t.dtype, x.text));
     }
   }
 }
 
 // ---- reductions
 
-static const char *neutral(cpu_emit *e, const lm_value *v) {
-  lm_dtype t = v->type.dtype;
-  double least = t == LM_INT ? INT32_MIN : -__builtin_inf();
-  return cpu_const_text(e->arena, t, v->def->code == LM_OP_MAX ? least : 0);
-}
-
 static void accumulate(cpu_emit *e, int level, const lm_value *v, const char *to, const char *x) {
-  if (v->def->code == LM_OP_MAX) cpu_statement(e, level, "%s = %s > %s ? %s : %s;", to, x, to, x, to);
-  else if (v->type.dtype == LM_INT) cpu_statement(e, level, "%s = lm_iadd(%s, %s);", to, to, x);
-  else cpu_statement(e, level, "%s += %s;", to, x);
+  if (v->def->code == LM_OP_MAX) lm_gen_statement(&e->g, level, "%s = %s > %s ? %s : %s;", to, x, to, x, to);
+  else if (v->type.dtype == LM_INT) lm_gen_statement(&e->g, level, "%s = lm_iadd(%s, %s);", to, to, x);
+  else lm_gen_statement(&e->g, level, "%s += %s;", to, x);
 }
 
 static bool is_reduction(const cpu_root *r) { return r->v->def && !r->copy && lm_op_is_reduction(r->v->def); }
@@ -118,33 +118,33 @@ static bool has_scalar(const cpu_emit *e, const cpu_root *r, int k) {
 // The range of a lane group's loop.
 static void lane_range(cpu_emit *e, int g, const char **out_from, const char **out_to) {
   const cpu_group *group = &e->groups[g];
-  int64_t front = lm_axis_size(e->m, e->kernel->attr.axes[group->first]);
+  int64_t front = lm_axis_size(e->g.m, e->g.kernel->attr.axes[group->first]);
   bool blocked = e->block && g == e->n_groups - e->n_lane_groups;
   *out_from = blocked ? "first" : "0";
-  *out_to = blocked ? "last" : group->dyn ? cpu_extent(e, front, group->dyn, group->size / front) : cpu_extent(e, group->size, 0, 1);
+  *out_to = blocked ? "last" : group->dyn ? lm_gen_extent(&e->g, front, group->dyn, group->size / front) : lm_gen_extent(&e->g, group->size, 0, 1);
 }
 
 // Sets all that a reduction accumulates in at this place to its neutral element.
 static void fill(cpu_emit *e, const cpu_root *r) {
-  lm_type t = r->v->type, inner = lm_kernel_inner(e->kernel, t);
+  lm_type t = r->v->type, inner = lm_kernel_inner(e->g.kernel, t);
   lm_ix ix[LM_RANK];
-  lm_buf *b = &e->level[0].before;
+  lm_buf *b = &e->g.level[0].before;
   int depth = e->n_lane_groups;
   for (int i = 0; i < t.rank; i++) {
-    ix[i] = cpu_axis_index(e, t.axis[i]);
+    ix[i] = lm_gen_axis_index(&e->g, t.axis[i]);
     if (lm_type_find(inner, t.axis[i]) < 0) continue;
-    const lm_axis_info *a = &e->m->axes[t.axis[i]];
-    const char *z = cpu_temp_name(e, "z");
-    ix[i] = lm_ix_var(&e->vars, lm_var_add(&e->vars, (lm_var){.kind = LM_VAR_TEMP, .name = z, .size = a->size, .dyn = a->dyn, .hi = a->size}));
-    lm_buf_printf(b, "for (int64_t %s = 0; %s < %s; %s++) {\n", z, z, cpu_extent(e, a->size, a->dyn, 1), z);
+    const lm_axis_info *a = &e->g.m->axes[t.axis[i]];
+    const char *z = lm_gen_temp_name(&e->g, "z");
+    ix[i] = lm_ix_var(&e->g.vars, lm_var_add(&e->g.vars, (lm_var){.kind = LM_VAR_TEMP, .name = z, .size = a->size, .dyn = a->dyn, .hi = a->size}));
+    lm_buf_printf(b, "for (int64_t %s = 0; %s < %s; %s++) {\n", z, z, lm_gen_extent(&e->g, a->size, a->dyn, 1), z);
     depth++;
   }
   for (int g = e->n_groups - e->n_lane_groups; g < e->n_groups; g++) {
-    const char *name = e->vars.v[cpu_group_var(e, g)].name, *from, *to;
+    const char *name = e->g.vars.v[cpu_group_var(e, g)].name, *from, *to;
     lane_range(e, g, &from, &to);
     lm_buf_printf(b, "for (int64_t %s = %s; %s < %s; %s++) {\n", name, from, name, to, name);
   }
-  cpu_statement(e, 0, "%s = %s;", held_place(e, r->v, ix), neutral(e, r->v));
+  lm_gen_statement(&e->g, 0, "%s = %s;", held_place(e, r->v, ix), lm_gen_neutral(e->g.arena, r->v));
   while (depth--) lm_buf_puts(b, "}\n");
 }
 
@@ -152,11 +152,11 @@ static bool axis_reduced(const cpu_root *r, lm_axis a) { return lm_type_find(r->
 
 // level: the last kept loop.
 static void root_place(cpu_emit *e, cpu_root *r) {
-  const cpu_domain *d = &e->domains[e->pass];
-  int first_reduced = CPU_LEVELS + 1;
+  const lm_gen_domain *d = &e->g.domains[e->g.pass];
+  int first_reduced = LM_GEN_LEVELS + 1;
   r->level = 0;
   for (int i = 0; i < d->n; i++) {
-    int level = e->vars.v[d->atom[i].var].level;
+    int level = e->g.vars.v[d->atom[i].var].level;
     if (!axis_reduced(r, d->atom[i].axis)) r->level = level;
     else if (level < first_reduced) first_reduced = level;
   }
@@ -169,8 +169,8 @@ static void reductions_begin(cpu_emit *e, int k) {
   for (int i = 0; i < e->n_roots; i++) {
     cpu_root *r = &e->roots[i];
     if (!has_scalar(e, r, k)) continue;
-    r->acc = cpu_temp_name(e, "s");
-    cpu_statement(e, k, "%s %s = %s;", by_blocks(e, r) ? "double" : cpu_register_type(r->v->type.dtype), r->acc, neutral(e, r->v));
+    r->acc = lm_gen_temp_name(&e->g, "s");
+    lm_gen_statement(&e->g, k, "%s %s = %s;", by_blocks(e, r) ? "double" : lm_gen_register_type(r->v->type.dtype), r->acc, lm_gen_neutral(e->g.arena, r->v));
   }
 }
 
@@ -179,17 +179,17 @@ static void reductions_end(cpu_emit *e, int k) {
     cpu_root *r = &e->roots[i];
     if (!has_scalar(e, r, k)) continue;
     lm_ix ix[LM_RANK];
-    index_here(e, r->v->type, ix);
-    const lm_node *n = lm_schedule_node(e->s, r->v);
-    lm_buf saved = e->level[k].before;
-    e->level[k].before = e->level[k].after;
-    const char *type = cpu_register_type(r->v->type.dtype);
-    const char *x = by_blocks(e, r) ? lm_arena_printf(e->arena, "(%s)%s", type, r->acc) : r->acc;
-    if (n->held == LM_HELD_SCALAR && !e->n_lane_groups) cpu_statement(e, k, "const %s h%u = %s;", type, n->op->mark, x);
+    lm_gen_here(&e->g, r->v->type, ix);
+    const lm_node *n = lm_schedule_node(e->g.s, r->v);
+    lm_buf saved = e->g.level[k].before;
+    e->g.level[k].before = e->g.level[k].after;
+    const char *type = lm_gen_register_type(r->v->type.dtype);
+    const char *x = by_blocks(e, r) ? lm_arena_printf(e->g.arena, "(%s)%s", type, r->acc) : r->acc;
+    if (n->held == LM_HELD_SCALAR && !e->n_lane_groups) lm_gen_statement(&e->g, k, "const %s h%u = %s;", type, n->op->mark, x);
     else if (r->memory) accumulate(e, k, r->v, held_place(e, r->v, ix), x);
-    else cpu_statement(e, k, "%s = %s;", held_place(e, r->v, ix), x);
-    e->level[k].after = e->level[k].before;
-    e->level[k].before = saved;
+    else lm_gen_statement(&e->g, k, "%s = %s;", held_place(e, r->v, ix), x);
+    e->g.level[k].after = e->g.level[k].before;
+    e->g.level[k].before = saved;
   }
 }
 
@@ -199,14 +199,14 @@ static void leaf_scatter(cpu_emit *e, const cpu_root *r) {
   const lm_op *op = r->v->def;
   lm_type t = r->v->type;
   lm_ix ix[LM_RANK], at[LM_RANK];
-  index_here(e, op->in[0]->type, at);
-  cpu_text x = cpu_pull(e, op->in[0], at);
-  index_here(e, op->in[1]->type, at);
-  cpu_text i = cpu_pull(e, op->in[1], at);
-  index_here(e, t, ix);
-  const lm_axis_info *a = &e->m->axes[op->attr.axes[0]];
-  const char *place = lm_arena_printf(e->arena, "lm_clamp(%s, %s)", i.text, cpu_extent(e, a->size, a->dyn, 1));
-  ix[lm_type_find(t, op->attr.axes[0])] = lm_ix_var(&e->vars, cpu_temp_index(e, place, i.level, a->size, 0));
+  lm_gen_here(&e->g, op->in[0]->type, at);
+  lm_gen_text x = lm_gen_pull(&e->g, op->in[0], at);
+  lm_gen_here(&e->g, op->in[1]->type, at);
+  lm_gen_text i = lm_gen_pull(&e->g, op->in[1], at);
+  lm_gen_here(&e->g, t, ix);
+  const lm_axis_info *a = &e->g.m->axes[op->attr.axes[0]];
+  const char *place = lm_arena_printf(e->g.arena, "lm_clamp(%s, %s)", i.text, lm_gen_extent(&e->g, a->size, a->dyn, 1));
+  ix[lm_type_find(t, op->attr.axes[0])] = lm_ix_var(&e->g.vars, lm_gen_temp_index(&e->g, place, i.level, a->size, 0));
   if (i.level == e->n_levels && e->n_levels) e->ordered = true;
   accumulate(e, e->n_levels, r->v, held_place(e, r->v, ix), x.text);
 }
@@ -217,29 +217,21 @@ static void leaf(cpu_emit *e) {
     lm_ix ix[LM_RANK];
     if (is_reduction(r) && r->v->def->code == LM_OP_SCATTER) { leaf_scatter(e, r); continue; }
     const lm_value *v = is_reduction(r) ? r->v->def->in[0] : r->v;
-    index_here(e, v->type, ix);
-    cpu_text x = cpu_pull(e, v, ix);
-    index_here(e, r->v->type, ix);
+    lm_gen_here(&e->g, v->type, ix);
+    lm_gen_text x = lm_gen_pull(&e->g, v, ix);
+    lm_gen_here(&e->g, r->v->type, ix);
     if (is_reduction(r)) {
-      const char *to = r->memory && r->level == e->n_levels ? held_place(e, r->v, ix) : by_blocks(e, r) ? lm_arena_printf(e->arena, "%sb", r->acc) : r->acc;
+      const char *to = r->memory && r->level == e->n_levels ? held_place(e, r->v, ix) : by_blocks(e, r) ? lm_arena_printf(e->g.arena, "%sb", r->acc) : r->acc;
       accumulate(e, e->n_levels, r->v, to, x.text);
       continue;
     }
-    const lm_node *n = lm_schedule_node(e->s, v);
-    if (n && n->held == LM_HELD_ROW && !r->copy) cpu_statement(e, e->n_levels, "%s = %s;", held_place(e, v, ix), x.text);
+    const lm_node *n = lm_schedule_node(e->g.s, v);
+    if (n && n->held == LM_HELD_ROW && !r->copy) lm_gen_statement(&e->g, e->n_levels, "%s = %s;", held_place(e, v, ix), x.text);
     store_results(e, r, x, ix, e->n_levels);
   }
 }
 
 // ---- loops
-
-static void forget(cpu_emit *e, int scope) {
-  cpu_memo **at = &e->memo;
-  while (*at) {
-    if ((*at)->scope >= scope) *at = (*at)->next;
-    else at = &(*at)->next;
-  }
-}
 
 // reduction(…) clauses of the innermost loop for scalars that lie outside of it
 static void simd_clauses(cpu_emit *e, lm_buf *b) {
@@ -277,8 +269,8 @@ static void loop_wide(cpu_emit *e, lm_buf *out, const char *name, const char *fr
 }
 
 static void level_open(cpu_emit *e, int k) {
-  e->open = k;
-  e->level[k].before.n = e->level[k].loops.n = e->level[k].after.n = 0;
+  e->g.open = k;
+  e->g.level[k].before.n = e->g.level[k].loops.n = e->g.level[k].after.n = 0;
   reductions_begin(e, k);
 }
 
@@ -286,11 +278,11 @@ static void level_open(cpu_emit *e, int k) {
 static const char *level_close(cpu_emit *e, int k) {
   reductions_end(e, k);
   lm_buf b = {0};
-  lm_buf *parts[] = {&e->level[k].before, &e->level[k].loops, &e->level[k].after};
+  lm_buf *parts[] = {&e->g.level[k].before, &e->g.level[k].loops, &e->g.level[k].after};
   for (int i = 0; i < 3; i++) lm_buf_add(&b, parts[i]->p, parts[i]->n);
-  const char *text = lm_arena_strndup(e->arena, b.n ? b.p : "", b.n);
+  const char *text = lm_arena_strndup(e->g.arena, b.n ? b.p : "", b.n);
   lm_buf_free(&b);
-  e->open = k - 1;
+  e->g.open = k - 1;
   return text;
 }
 
@@ -301,8 +293,8 @@ static void emit_run(cpu_emit *e, int k, const char *name, const char *from, con
   level_open(e, k);
   emit_level(e, k + 1);
   const char *body = level_close(e, k);
-  forget(e, k);
-  lm_buf *out = &e->level[k - 1].loops;
+  lm_gen_forget(&e->g, k);
+  lm_buf *out = &e->g.level[k - 1].loops;
   bool innermost = k == e->n_levels;
   if (once) lm_buf_printf(out, "{  // %s = %s\n%s}\n", name, from, body);
   else if (innermost && e->wide) loop_wide(e, out, name, from, to, body);
@@ -312,7 +304,7 @@ static void emit_run(cpu_emit *e, int k, const char *name, const char *from, con
 
 // Loop i with those that are merged into it: from the first of them, over `size` elements.
 typedef struct span { int first; int64_t times; int64_t size; } span;
-static span span_of(const cpu_domain *d, int i) {
+static span span_of(const lm_gen_domain *d, int i) {
   span s = {i, 1, 0};
   for (; s.first > 0 && d->atom[s.first - 1].merge; s.first--) s.times *= d->atom[s.first].size;
   s.size = s.times * d->atom[s.first].size;
@@ -320,67 +312,67 @@ static span span_of(const cpu_domain *d, int i) {
 }
 
 static void emit_atom(cpu_emit *e, int k, int i) {
-  const cpu_domain *d = &e->domains[e->pass];
-  const cpu_atom *a = &d->atom[i];
+  const lm_gen_domain *d = &e->g.domains[e->g.pass];
+  const lm_gen_atom *a = &d->atom[i];
   span s = span_of(d, i);
-  const char *name = e->vars.v[a->var].name;
+  const char *name = e->g.vars.v[a->var].name;
   if (s.first < i || a->dyn) {
-    emit_run(e, k, name, "0", cpu_extent(e, d->atom[s.first].size, d->atom[s.first].dyn, s.times), false);
+    emit_run(e, k, name, "0", lm_gen_extent(&e->g, d->atom[s.first].size, d->atom[s.first].dyn, s.times), false);
     return;
   }
   for (int c = 0; c <= a->n_cuts; c++) {
     int64_t lo = c ? a->cut[c - 1] : 0, hi = c < a->n_cuts ? a->cut[c] : a->size;
-    e->vars.v[a->var].lo = lo;
-    e->vars.v[a->var].hi = hi;
-    emit_run(e, k, name, cpu_extent(e, lo, 0, 1), cpu_extent(e, hi, 0, 1), hi - lo == 1);
+    e->g.vars.v[a->var].lo = lo;
+    e->g.vars.v[a->var].hi = hi;
+    emit_run(e, k, name, lm_gen_extent(&e->g, lo, 0, 1), lm_gen_extent(&e->g, hi, 0, 1), hi - lo == 1);
   }
-  e->vars.v[a->var].lo = 0;
-  e->vars.v[a->var].hi = a->size;
+  e->g.vars.v[a->var].lo = 0;
+  e->g.vars.v[a->var].hi = a->size;
 }
 
 static void emit_lanes(cpu_emit *e, int k, int g) {
   const char *from, *to;
   lane_range(e, g, &from, &to);
-  emit_run(e, k, e->vars.v[cpu_group_var(e, g)].name, from, to, false);
+  emit_run(e, k, e->g.vars.v[cpu_group_var(e, g)].name, from, to, false);
 }
 
 static void emit_level(cpu_emit *e, int k) {
-  const cpu_domain *d = &e->domains[e->pass];
+  const lm_gen_domain *d = &e->g.domains[e->g.pass];
   int loops = e->n_levels - e->n_lane_groups;
   if (k > e->n_levels) { leaf(e); return; }
   if (k > loops) { emit_lanes(e, k, e->n_groups - e->n_lane_groups + (k - loops - 1)); return; }
   for (int i = 0; i < d->n; i++)
-    if (!d->atom[i].merge && e->vars.v[d->atom[i].var].level == k) { emit_atom(e, k, i); return; }
+    if (!d->atom[i].merge && e->g.vars.v[d->atom[i].var].level == k) { emit_atom(e, k, i); return; }
   LM_BUG("no loop of level %d", k);
 }
 
 // ---- passes
 
 static void declare_vars(cpu_emit *e) {
-  cpu_domain *d = &e->domains[e->pass];
+  lm_gen_domain *d = &e->g.domains[e->g.pass];
   int level = 0;
   for (int i = 0; i < d->n; i++) {
-    cpu_atom *a = &d->atom[i];
-    const char *name = lm_arena_printf(e->arena, "i_%s", a->name);
-    a->var = lm_var_add(&e->vars, (lm_var){.kind = LM_VAR_LOOP, .name = name, .size = a->size, .dyn = a->dyn, .hi = a->size, .level = level + 1});
+    lm_gen_atom *a = &d->atom[i];
+    const char *name = lm_arena_printf(e->g.arena, "i_%s", a->name);
+    a->var = lm_var_add(&e->g.vars, (lm_var){.kind = LM_VAR_LOOP, .name = name, .size = a->size, .dyn = a->dyn, .hi = a->size, .level = level + 1});
     level += !a->merge;
   }
   for (int i = d->n - 2; i >= 0; i--)
     if (d->atom[i].merge) {
-      lm_var *to = &e->vars.v[d->atom[i + 1].var];
-      e->vars.v[d->atom[i].var].into = to->into ? to->into : d->atom[i + 1].var;
+      lm_var *to = &e->g.vars.v[d->atom[i + 1].var];
+      e->g.vars.v[d->atom[i].var].into = to->into ? to->into : d->atom[i + 1].var;
     }
   e->n_levels = level + e->n_lane_groups;
-  if (e->n_levels > CPU_LEVELS) LM_BUG("a pass of %d nested loops", e->n_levels);
+  if (e->n_levels > LM_GEN_LEVELS) LM_BUG("a pass of %d nested loops", e->n_levels);
   for (int g = e->n_groups - e->n_lane_groups; g < e->n_groups; g++) {
     level++;
-    for (int i = e->groups[g].first; i <= e->groups[g].last; i++) e->vars.v[e->outer[i]].level = level;
+    for (int i = e->groups[g].first; i <= e->groups[g].last; i++) e->g.vars.v[e->g.outer[i]].level = level;
   }
 }
 
 // The innermost loop adds up more elements than float32 should hold one after another.
 static bool is_long(const cpu_emit *e) {
-  const cpu_domain *d = &e->domains[e->pass];
+  const lm_gen_domain *d = &e->g.domains[e->g.pass];
   if (e->n_lane_groups || !d->n) return false;
   if (span_of(d, d->n - 1).size <= LONG_SUM || d->atom[d->n - 1].n_cuts) return false;
   for (int r = 0; r < e->n_roots; r++)
@@ -389,8 +381,8 @@ static bool is_long(const cpu_emit *e) {
 }
 
 void cpu_pass_emit(cpu_emit *e, int pass) {
-  const lm_sched_pass *p = &e->s->passes[pass];
-  e->pass = pass;
+  const lm_sched_pass *p = &e->g.s->passes[pass];
+  e->g.pass = pass;
   e->n_roots = 0;
   declare_vars(e);
   for (uint32_t i = 0; i < p->n_roots; i++) {
@@ -404,7 +396,7 @@ void cpu_pass_emit(cpu_emit *e, int pass) {
   for (int i = 0; i < e->n_roots; i++)
     if (is_reduction(&e->roots[i]) && e->roots[i].memory) fill(e, &e->roots[i]);
   emit_level(e, 1);
-  lm_buf_puts(&e->body, level_close(e, 0));
-  forget(e, 1);
-  e->done[pass] = true;
+  lm_buf_puts(&e->g.body, level_close(e, 0));
+  lm_gen_forget(&e->g, 1);
+  e->g.done[pass] = true;
 }

@@ -2,11 +2,11 @@
 // as int32_t; bf16 is rounded where it is stored.
 #include <math.h>
 #include <string.h>
-#include "codegen/cpu/emit.h"
+#include "codegen/common/gen.h"
 
 // $0, $1, $2 are the operands; which column holds is the type of the last operand.
-typedef struct cpu_row { const char *f32, *f64, *whole; } cpu_row;
-static const cpu_row table[LM_OPS] = {
+typedef struct lm_op_row { const char *f32, *f64, *whole; } lm_op_row;
+static const lm_op_row table[LM_OPS] = {
     [LM_OP_NEG] = {"-$0", "-$0", "lm_isub(0, $0)"},
     [LM_OP_EXP] = {"lm_exp($0)", "lm_exp64($0)", NULL},
     [LM_OP_LOG] = {"lm_log($0)", "lm_log64($0)", NULL},
@@ -35,25 +35,25 @@ static const cpu_row table[LM_OPS] = {
     [LM_OP_SELECT] = {"$0 ? $1 : $2", "$0 ? $1 : $2", "$0 ? $1 : $2"},
 };
 
-const char *cpu_register_type(lm_dtype t) { return t == LM_F64 ? "double" : lm_dtype_is_float(t) ? "float" : "int32_t"; }
+const char *lm_gen_register_type(lm_dtype t) { return t == LM_F64 ? "double" : lm_dtype_is_float(t) ? "float" : "int32_t"; }
 
-const char *cpu_memory_type(lm_dtype t) {
+const char *lm_gen_memory_type(lm_dtype t) {
   static const char *const names[LM_DTYPES] = {"float", "uint16_t", "double", "int32_t", "uint8_t"};
   return names[t];
 }
 
-const char *cpu_held_type(lm_dtype t) { return t == LM_BF16 ? "float" : cpu_memory_type(t); }
+const char *lm_gen_held_type(lm_dtype t) { return t == LM_BF16 ? "float" : lm_gen_memory_type(t); }
 
-const char *cpu_load_text(lm_arena *a, lm_dtype t, const char *place) {
+const char *lm_gen_load_text(lm_arena *a, lm_dtype t, const char *place) {
   return t == LM_BF16 ? lm_arena_printf(a, "lm_bf16_load(%s)", place) : place;
 }
 
-const char *cpu_store_text(lm_arena *a, lm_dtype t, const char *value) {
+const char *lm_gen_store_text(lm_arena *a, lm_dtype t, const char *value) {
   if (t == LM_BF16) return lm_arena_printf(a, "lm_bf16_round(%s)", value);
   return t == LM_BOOL ? lm_arena_printf(a, "(uint8_t)%s", value) : value;
 }
 
-const char *cpu_const_text(lm_arena *a, lm_dtype t, double v) {
+const char *lm_gen_const_text(lm_arena *a, lm_dtype t, double v) {
   if (!lm_dtype_is_float(t)) return lm_arena_printf(a, v == INT32_MIN ? "(-2147483647 - 1)" : v < 0 ? "(%.0f)" : "%.0f", v);
   const char *f = t == LM_F64 ? "" : "f";
   if (t != LM_F64) v = (float)v;
@@ -67,7 +67,7 @@ const char *cpu_const_text(lm_arena *a, lm_dtype t, double v) {
 static const char *cast_text(lm_arena *a, lm_dtype from, lm_dtype to, const char *x) {
   if (to == from || (lm_dtype_is_float(from) && lm_dtype_is_float(to) && from != LM_F64 && to != LM_F64)) return x;
   if (to == LM_BOOL) return lm_arena_printf(a, "%s != 0", x);
-  if (to != LM_INT) return lm_arena_printf(a, "(%s)%s", cpu_register_type(to), x);
+  if (to != LM_INT) return lm_arena_printf(a, "(%s)%s", lm_gen_register_type(to), x);
   if (from == LM_BOOL) return x;
   return lm_arena_printf(a, "lm_int_%s(%s)", from == LM_F64 ? "f64" : "f32", x);
 }
@@ -83,11 +83,17 @@ static const char *fill_in(lm_arena *a, const char *form, const char *const *in)
   return text;
 }
 
-const char *cpu_op_text(cpu_emit *e, const lm_op *op, const char *const *in) {
+const char *lm_gen_op_text(lm_gen *e, const lm_op *op, const char *const *in) {
   lm_dtype t = op->in[op->n_in - 1]->type.dtype;
   if (op->code == LM_OP_CAST) return cast_text(e->arena, t, op->out[0]->type.dtype, in[0]);
-  const cpu_row *row = &table[op->code];
+  const lm_op_row *row = &table[op->code];
   const char *form = t == LM_F64 ? row->f64 : lm_dtype_is_float(t) ? row->f32 : row->whole;
   if (!form) LM_BUG("no C for %s of %s", lm_op_info_of(op)->name, lm_dtype_name(t));
   return fill_in(e->arena, form, in);
+}
+
+const char *lm_gen_neutral(lm_arena *a, const lm_value *v) {
+  lm_dtype t = v->type.dtype;
+  double least = t == LM_INT ? INT32_MIN : -__builtin_inf();
+  return lm_gen_const_text(a, t, v->def->code == LM_OP_MAX ? least : 0);
 }
