@@ -33,6 +33,7 @@ struct lm_layout {
   int base;                           // braces outside of everything: 1 inside --set
   enum { GOING_ON, TO_SEPARATOR, TO_DECLARATION } recovery;
   int recovery_braces;
+  uint32_t errors_before;             // in the context when this text was begun
   bool started, stopped, unclosed_reported;
 };
 
@@ -128,6 +129,7 @@ struct lm_layout *lm_layout_create(lm_ctx *c, uint16_t source, bool is_item) {
   t->source = s;
   t->scan = (lm_scan){c, source, 0, 1, 1};
   t->base = t->braces = is_item;
+  t->errors_before = c->n_errors;
   t->last = SEPARATOR;
   if (lm_scan_lex_init_extra(&t->scan, &t->flex)) LM_BUG("flex");
   lm_scan__scan_bytes(s->text, (int)s->n, t->flex);
@@ -154,7 +156,7 @@ static token *peek(struct lm_layout *t) {
   do {
     n->offset = t->scan.offset;
     n->loc = (lm_loc){t->scan.file, 1, t->scan.line, t->scan.col};
-    if (t->ctx->n_errors >= t->ctx->max_errors) t->stopped = true;
+    if (t->ctx->n_errors - t->errors_before >= t->ctx->max_errors) t->stopped = true;
     n->kind = t->stopped ? END : lm_scan_lex(&n->value, &n->loc, t->flex);
     if (n->kind == LM_SCAN_NEWLINE && !n->after_newline) n->after_newline = true, n->newline = n->loc;
     if (n->kind != END) n->offset = t->scan.offset - n->loc.len;
