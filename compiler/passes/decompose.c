@@ -43,24 +43,17 @@ static lm_value *argmax(lm_rewrite *r, lm_op *op) {
   return lm_emit2(&r->b, LM_OP_SUB, int_const(r, n - 1), first);
 }
 
-static lm_value *clamped(lm_rewrite *r, lm_value *i, int64_t n) {
-  lm_value *zero = int_const(r, 0), *last = int_const(r, n - 1);
-  i = lm_emit_select(&r->b, lm_emit2(&r->b, LM_OP_LT, i, zero), zero, i);
-  return lm_emit_select(&r->b, lm_emit2(&r->b, LM_OP_GT, i, last), last, i);
-}
-
 static lm_value *scatter(lm_rewrite *r, lm_op *op) {
   lm_type to = op->out[0]->type, whole = to;
-  lm_axis v = op->attr.axes[0];
   if (to.dtype == LM_BF16) {
     to.dtype = LM_F32;
     lm_value *in[2] = {lm_emit_cast(&r->b, op->in[0], LM_F32), op->in[1]};
     return lm_emit_cast(&r->b, lm_emit(&r->b, LM_OP_SCATTER, in, 2, &op->attr, &to), LM_BF16);
   }
-  if (!lm_type_subset(op->in[0]->type, to) || r->b.m->axes[v].dyn) return NULL;
+  if (!lm_type_subset(op->in[0]->type, to)) return NULL;
   whole.dtype = LM_INT;
-  lm_value *at = lm_widen(r, clamped(r, op->in[1], lm_axis_size(r->b.m, v)), whole);
-  lm_value *here = lm_emit2(&r->b, LM_OP_EQ, at, lm_widen(r, iota(r, v), whole));
+  lm_value *at = lm_widen(r, op->in[1], whole);
+  lm_value *here = lm_emit2(&r->b, LM_OP_EQ, at, lm_widen(r, iota(r, op->attr.axes[0]), whole));
   lm_value *zero = lm_emit_const(&r->b, lm_type_make((lm_dtype)to.dtype, NULL, 0), 0);
   return lm_emit_select(&r->b, here, lm_widen(r, op->in[0], to), zero);
 }
