@@ -95,7 +95,8 @@ static bool is_text(lm_ctx *c, uint16_t source) {
     int len = lm_utf8_decode(s->text + i, s->n - i, &v);
     if (!len || !v) {
       lm_loc at = {source, 1, line, (uint32_t)(i - start + 1)};
-      lm_diag *d = lm_error(c, at, "E001", "not a text: byte 0x%02x is %s", (unsigned char)s->text[i], len ? "no character" : "not UTF-8");
+      lm_diag *d = lm_error(c, at, "E001", "not a text: byte 0x%02x is %s", (unsigned char)s->text[i],
+                            len ? "no character" : "not UTF-8");
       lm_diag_help(c, d, ".lm files are UTF-8");
       return false;
     }

@@ -45,7 +45,9 @@ static void print_expr(printer *p, const ast_expr *e) {
     break;
   case EX_QUANTITY: lm_buf_printf(p->out, "(%s %.17g)", e->unit, e->num); break;
   case EX_STRING: lm_buf_json(p->out, e->text); break;
-  case EX_TUPLE: print_args(p, e->trailing_comma && e->n_args == 1 ? "tuple1" : "tuple", NULL, e->args, e->n_args); break;
+  case EX_TUPLE:
+    print_args(p, e->trailing_comma && e->n_args == 1 ? "tuple1" : "tuple", NULL, e->args, e->n_args);
+    break;
   case EX_LIST: print_args(p, "list", NULL, e->args, e->n_args); break;
   case EX_CALL: print_args(p, "call", e->a, e->args, e->n_args); break;
   case EX_INDEX: print_args(p, "index", e->a, e->args, e->n_args); break;
@@ -162,7 +164,8 @@ static void print_import(printer *p, const ast_decl *d) {
 }
 
 static void print_decl(printer *p, const ast_decl *d) {
-  static const char *const heads[] = {"import", "fn", "block", "model", "instance", "optimizer", "data", "recipe", "let", "error"};
+  static const char *const heads[] = {"import",    "fn",   "block",  "model", "instance",
+                                      "optimizer", "data", "recipe", "let",   "error"};
   lm_buf_printf(p->out, "(%s", heads[d->kind]);
   if (d->kind == DC_IMPORT) print_import(p, d);
   else if (d->let_tuple) put(p, " "), print_names(p, &d->let_names);

@@ -5,9 +5,9 @@
 enum { LOWEST = 0, NEGATION = 6, POWER = 7, PRIMARY = 8 };
 
 static const struct { int level; bool nonassoc; } LEVELS[] = {
-  [OP_OR] = {1}, [OP_AND] = {2}, [OP_EQ] = {3, 1}, [OP_NE] = {3, 1}, [OP_LT] = {3, 1}, [OP_GT] = {3, 1}, [OP_LE] = {3, 1},
-  [OP_GE] = {3, 1}, [OP_IN] = {3, 1}, [OP_DIVIDES] = {3, 1}, [OP_ADD] = {4}, [OP_SUB] = {4}, [OP_MUL] = {5}, [OP_DIV] = {5},
-  [OP_MOD] = {5}, [OP_POW] = {POWER},
+    [OP_OR] = {1},    [OP_AND] = {2},   [OP_EQ] = {3, 1}, [OP_NE] = {3, 1},      [OP_LT] = {3, 1}, [OP_GT] = {3, 1},
+    [OP_LE] = {3, 1}, [OP_GE] = {3, 1}, [OP_IN] = {3, 1}, [OP_DIVIDES] = {3, 1}, [OP_ADD] = {4},   [OP_SUB] = {4},
+    [OP_MUL] = {5},   [OP_DIV] = {5},   [OP_MOD] = {5},   [OP_POW] = {POWER},
 };
 
 static void write_at(const ast_expr *e, int least, lm_buf *out);
@@ -38,8 +38,9 @@ static void write_args(const char *open, const ast_expr *e, const char *close, l
 static void write_string(const char *s, lm_buf *out) {
   lm_buf_puts(out, "\"");
   for (; *s; s++) {
-    const char *escaped = *s == '\n' ? "\\n" : *s == '\r' ? "\\r" : *s == '\t' ? "\\t" : *s == '"' ? "\\\"" : *s == '\\' ? "\\\\" : NULL;
-    if (escaped) lm_buf_puts(out, escaped);
+    static const char special[] = "\n\r\t\"\\", letters[] = "nrt\"\\";
+    const char *at = strchr(special, *s);
+    if (at) lm_buf_printf(out, "\\%c", letters[at - special]);
     else if ((unsigned char)*s < 0x20 || *s == 0x7f) lm_buf_printf(out, "\\u{%x}", *s);
     else lm_buf_add(out, s, 1);
   }

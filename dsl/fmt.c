@@ -1,7 +1,7 @@
-// fmt.c - canonical layout. Works on tokens, not on the tree, so that comments, parentheses and the author's line breaks
-// stay and the sequence of tokens, hence the tree, cannot change.
+// fmt.c - canonical layout. Works on tokens, not on the tree, so that comments, parentheses and the author's line
+// breaks stay and the sequence of tokens, hence the tree, cannot change.
 //
-//   - two blanks for each open brace; a block whose braces are on different lines has nothing else on its first and last
+//   - two blanks for each open brace; where a block's braces are on different lines, it begins and ends its line
 //   - inside parentheses a new line stands under what follows the parenthesis, or two blanks in if nothing does
 //   - any other line that carries on a statement: four blanks in
 //   - one blank around operators, none inside parentheses; ';' only between two things on one line
@@ -59,7 +59,8 @@ static void read_pieces(layout *f, lm_ctx *c, uint16_t source) {
     if (kind == LM_SCAN_NEWLINE) continue;
     size_t n = kind ? at.len : 0, start = kind ? scan.offset - n : src->n;
     add_gap(f, src->text + end, src->text + start, &newlines);
-    if (kind) LM_PUSH(f->arena, f->pieces, f->n_pieces, f->cap_pieces) = (piece){kind, src->text + start, n, newlines, false};
+    if (kind)
+      LM_PUSH(f->arena, f->pieces, f->n_pieces, f->cap_pieces) = (piece){kind, src->text + start, n, newlines, false};
     newlines = 0;
     end = start + n;
   }
@@ -102,8 +103,9 @@ static bool is_operand(int kind) {
 }
 
 static bool is_keyword(const piece *p) {   // flex calls every word a NAME
-  static const char *const words[] = {"import", "fn", "let", "return", "emit", "for", "in", "carry", "if", "then", "else",
-                                      "divides", "mod", "where", "from", "with", "extends", "dim", "param", "state", "sub", "map"};
+  static const char *const words[] = {"import",  "fn",   "let",   "return",  "emit", "for",   "in",   "carry",
+                                      "if",      "then", "else",  "divides", "mod",  "where", "from", "with",
+                                      "extends", "dim",  "param", "state",   "sub",  "map"};
   for (size_t i = 0; p->kind == LM_TOKEN_NAME && i < LM_COUNT(words); i++)
     if (strlen(words[i]) == p->n && !memcmp(words[i], p->text, p->n)) return true;
   return false;
@@ -140,8 +142,8 @@ static bool word_is(const piece *p, const char *s) { return p->n == strlen(s) &&
 
 static bool carries_on(const piece *before, const piece *p) {
   if (!before || before->kind == '{' || before->kind == ';' || before->kind == COMMENT || p->kind == '}') return false;
-  return !ends_operand(before) || word_is(p, "where") || word_is(p, "from") || word_is(p, "with") || word_is(p, "then") ||
-         word_is(p, "else");
+  return !ends_operand(before) || word_is(p, "where") || word_is(p, "from") || word_is(p, "with") ||
+         word_is(p, "then") || word_is(p, "else");
 }
 
 // `before`: the last token, comments aside.

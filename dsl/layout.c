@@ -298,7 +298,9 @@ int lm_dsl_lex(union lm_dsl_value *value, lm_loc *loc, lm_parser *ps) {
 
 // ---- the last token in the user's terms
 
-lm_sym lm_layout_name(const struct lm_layout *t) { return t->given.kind == LM_TOKEN_NAME ? t->given.value.name.text : NULL; }
+lm_sym lm_layout_name(const struct lm_layout *t) {
+  return t->given.kind == LM_TOKEN_NAME ? t->given.value.name.text : NULL;
+}
 
 void lm_layout_found(const struct lm_layout *t, lm_buf *out) {
   const token *g = &t->given;

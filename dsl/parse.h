@@ -81,5 +81,5 @@ ast_expr *lm_expr_seal(lm_parser *ps, ast_expr *e);   // computes the height and
 ast_item *lm_item_new(lm_parser *ps, ast_item_kind kind, ast_name key);
 
 // ---- lexer.l
-int lm_number_read(const char *s, size_t n, ast_expr *out);   // digits and magnitude; returns bytes read; inf: too large
+int lm_number_read(const char *s, size_t n, ast_expr *out); // digits and magnitude; returns bytes read; inf: too large
 #endif

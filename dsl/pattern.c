@@ -21,7 +21,8 @@ static bool is_word(const char *s, size_t n) {
 // Takes the part of *rest up to `sep` (outside of braces).
 static span take(span *rest, char sep) {
   size_t i = 0;
-  for (int depth = 0; i < rest->n && (depth || rest->s[i] != sep); i++) depth += (rest->s[i] == '{') - (rest->s[i] == '}');
+  for (int depth = 0; i < rest->n && (depth || rest->s[i] != sep); i++)
+    depth += (rest->s[i] == '{') - (rest->s[i] == '}');
   span part = {rest->s, i};
   size_t used = i < rest->n ? i + 1 : i;
   *rest = (span){rest->s + used, rest->n - used};

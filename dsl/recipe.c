@@ -31,7 +31,8 @@ static int chain_of(lm_resolver *R, lm_decl_ref ref, lm_decl_ref *out) {
     ref = base;
   }
   R->base_missing = true;
-  lm_error(R->c, out[0].decl->base.loc, "E206", "'%s' extends itself, or more than %d others", out[0].decl->name.text, MAX_EXTENDS);
+  lm_error(R->c, out[0].decl->base.loc, "E206", "'%s' extends itself, or more than %d others", out[0].decl->name.text,
+           MAX_EXTENDS);
   return 1;
 }
 
@@ -63,7 +64,9 @@ static lm_decl_ref report_choice(lm_ctx *c, const lm_program *p, const char *wan
     if (f->tree->v[i]->kind == DC_RECIPE) names[n++] = f->tree->v[i]->name.text;
   for (int i = 0; i < n; i++) lm_buf_printf(&list, "%s%s", i ? ", " : "", names[i]);
   if (!n) lm_error(c, at, "E208", "%s has no recipe", f->path);
-  else if (!wanted) lm_diag_help(c, lm_error(c, at, "E208", "%s has several recipes: %s", f->path, list.p), "choose one with --recipe NAME");
+  else if (!wanted)
+    lm_diag_help(c, lm_error(c, at, "E208", "%s has several recipes: %s", f->path, list.p),
+                 "choose one with --recipe NAME");
   else {
     lm_diag *d = lm_error(c, at, "E208", "%s has no recipe '%s'; it has %s", f->path, wanted, list.p);
     const char *near = lm_nearest(wanted, names, n);
@@ -94,7 +97,11 @@ lm_recipe *lm_recipe_resolve(lm_ctx *c, const lm_program *p, const char *name, c
   *R.set_file = *p->files[0];
   R.set_file->dir = ".";
   R.defaults = LM_NEW_N(c->arena, const ast_expr *, LM_SCHEMA_COUNT);
-  *r = (lm_recipe){.c = c, .program = p, .name = ref.decl->name.text, .loc = ref.decl->name.loc, .settings = LM_NEW(c->arena, lm_settings)};
+  *r = (lm_recipe){.c = c,
+                   .program = p,
+                   .name = ref.decl->name.text,
+                   .loc = ref.decl->name.loc,
+                   .settings = LM_NEW(c->arena, lm_settings)};
   lm_settings s = {0};
   lm_settings_of(&R, ref, "recipe", &s);
   for (int i = 0; i < n_sets; i++) apply_set(&R, &s, sets[i]);
@@ -116,7 +123,8 @@ void lm_recipe_report_unsupported(const lm_recipe *r, bool as_errors) {
 static bool check_multiple(const lm_recipe *r, const char *what, int64_t n, lm_loc at, const char *of, int64_t unit) {
   if (!n || !unit || n % unit == 0) return true;
   int64_t near = (n / unit + (n % unit * 2 >= unit)) * unit;
-  lm_diag *d = lm_error(r->c, at, "E206", "%s = %lld tokens is no multiple of %s, %lld tokens", what, (long long)n, of, (long long)unit);
+  lm_diag *d = lm_error(r->c, at, "E206", "%s = %lld tokens is no multiple of %s, %lld tokens", what, (long long)n, of,
+                        (long long)unit);
   lm_diag_help(r->c, d, "the nearest is %lld tokens", (long long)(near ? near : unit));
   return false;
 }
@@ -129,7 +137,9 @@ bool lm_recipe_check_batches(lm_recipe *r) {
 
 static double tokens_as_steps(const lm_recipe *r, double tokens) { return r->batch ? tokens / (double)r->batch : 0; }
 
-static int64_t at_least_one(double steps) { return steps < 1 ? 1 : steps > 0x1p62 ? INT64_C(1) << 62 : (int64_t)ceil(steps); }
+static int64_t at_least_one(double steps) {
+  return steps < 1 ? 1 : steps > 0x1p62 ? INT64_C(1) << 62 : (int64_t)ceil(steps);
+}
 
 int64_t lm_recipe_steps(const lm_recipe *r, double params, double epoch_tokens) {
   double n = r->run.n + r->run.per_param * params;
@@ -182,14 +192,17 @@ static void print_setting(const lm_recipe *r, const lm_setting *s, const char *p
 static bool is_of(const lm_setting *s, const char *section) { return !strncmp(s->key->path, section, strlen(section)); }
 
 // Defaults of plain values that were not given, so that the page is complete.
-static void print_defaults(const lm_recipe *r, const char *section, const lm_settings *given, const char *prefix, bool with_origins, lm_buf *out) {
+static void print_defaults(const lm_recipe *r, const char *section, const lm_settings *given, const char *prefix,
+                           bool with_origins, lm_buf *out) {
   for (const lm_schema_key *k = NULL; (k = lm_schema_next(section, '.', k));) {
     const lm_setting *s = lm_settings_find(given, k->path);
     lm_settings none = {0};
     if (k->form == LM_FORM_SECTION)
-      print_defaults(r, k->path, s ? &s->children : &none, lm_arena_printf(r->c->arena, "%s%s.", prefix, lm_schema_name(k)), with_origins, out);
+      print_defaults(r, k->path, s ? &s->children : &none,
+                     lm_arena_printf(r->c->arena, "%s%s.", prefix, lm_schema_name(k)), with_origins, out);
     else if (!s && lm_schema_has_default(k))
-      lm_buf_printf(out, "%s%s%s%s%s\n", prefix, lm_schema_name(k), k->form == LM_FORM_CALLED ? " " : " = ", k->otherwise, with_origins ? "  # default" : "");
+      lm_buf_printf(out, "%s%s%s%s%s\n", prefix, lm_schema_name(k), k->form == LM_FORM_CALLED ? " " : " = ",
+                    k->otherwise, with_origins ? "  # default" : "");
   }
 }
 
@@ -222,7 +235,8 @@ static const lm_recipe_origin *arg_origin_find(const lm_recipe *r, const lm_sett
     if (!strcmp(s->args[i].name, name)) return s->args[i].origin;
   const lm_recipe_call *calls[] = {&r->optimizer, &r->schedule, &r->model};
   lm_sym callee = s->value ? lm_callee(s->value) : NULL;
-  const lm_schema_key *form = callee ? lm_schema_child(s->key->path, ':', callee) : NULL, *param = form ? lm_schema_child(form->path, '.', name) : NULL;
+  const lm_schema_key *form = callee ? lm_schema_child(s->key->path, ':', callee) : NULL,
+                      *param = form ? lm_schema_child(form->path, '.', name) : NULL;
   const char *who = callee ? lm_arena_printf(r->c->arena, "default of %s", callee) : NULL;
   if (param && lm_schema_has_default(param)) return default_origin(r, who, param->otherwise, (lm_loc){0});
   for (size_t k = 0; callee && k < LM_COUNT(calls); k++) {
@@ -235,16 +249,19 @@ static const lm_recipe_origin *arg_origin_find(const lm_recipe *r, const lm_sett
   return NULL;
 }
 
-static const lm_recipe_origin *origin_in(const lm_recipe *r, const lm_settings *s, const char *section, const char *key);
+static const lm_recipe_origin *origin_in(const lm_recipe *r, const lm_settings *s, const char *section,
+                                         const char *key);
 
 // `rest`: what follows the setting in the key, "" for itself.
 static const lm_recipe_origin *origin_under(const lm_recipe *r, const lm_setting *s, const char *rest) {
   if (!*rest) return s->origin;
-  if (s->key->form == LM_FORM_SECTION || s->key->form == LM_FORM_SECTIONS) return origin_in(r, &s->children, s->key->path, rest);
+  if (s->key->form == LM_FORM_SECTION || s->key->form == LM_FORM_SECTIONS)
+    return origin_in(r, &s->children, s->key->path, rest);
   return arg_origin_find(r, s, rest);
 }
 
-static const lm_recipe_origin *origin_in(const lm_recipe *r, const lm_settings *s, const char *section, const char *key) {
+static const lm_recipe_origin *origin_in(const lm_recipe *r, const lm_settings *s, const char *section,
+                                         const char *key) {
   for (uint32_t i = 0; i < s->n; i++) {
     lm_buf own = {0};
     if (!is_of(s->v[i], section)) continue;
@@ -268,7 +285,8 @@ static const char *near_key(const lm_recipe *r, const char *key) {
   const char **names = LM_NEW_N(r->c->arena, const char *, LM_SCHEMA_COUNT);
   int n = 0;
   for (int i = 0; i < LM_SCHEMA_COUNT; i++)
-    if (!strchr(LM_SCHEMA[i].path, ':')) names[n++] = LM_SCHEMA[i].path + (strncmp(LM_SCHEMA[i].path, "recipe.", 7) ? 0 : 7);
+    if (!strchr(LM_SCHEMA[i].path, ':'))
+      names[n++] = LM_SCHEMA[i].path + (strncmp(LM_SCHEMA[i].path, "recipe.", 7) ? 0 : 7);
   return lm_nearest(key, names, n);
 }
 

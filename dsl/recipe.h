@@ -1,9 +1,10 @@
-// recipe.h - a recipe and its data section, resolved and checked against schema.def: plain data for compiler and runtime.
+// recipe.h - a recipe and its data section, resolved and checked against schema.def: plain data for compiler and
+// runtime.
 //
 // Values come from the schema's defaults, then along the `extends` chain from the base on (a section replaces a section
 // whole, a dotted path one field), then from --set in order. Each keeps where it came from and what it replaced.
-// Quantities are in base units: tokens, steps, documents, bytes, seconds; percent is a fraction. Paths are joined to the
-// folder of the file that names them (--set: the working directory).
+// Quantities are in base units: tokens, steps, documents, bytes, seconds; percent is a fraction. Paths are joined to
+// the folder of the file that names them (--set: the working directory).
 #ifndef LM_RECIPE_H
 #define LM_RECIPE_H
 #include "dsl/program.h"
@@ -12,9 +13,16 @@ typedef struct lm_recipe lm_recipe;
 
 // ---- amounts, calls, places of origin
 
-typedef enum { LM_RECIPE_UNIT_NONE, LM_RECIPE_UNIT_STEPS, LM_RECIPE_UNIT_TOKENS, LM_RECIPE_UNIT_EPOCHS, LM_RECIPE_UNIT_SECONDS, LM_RECIPE_UNIT_SEQS } lm_recipe_unit;
+typedef enum {
+  LM_RECIPE_UNIT_NONE,
+  LM_RECIPE_UNIT_STEPS,
+  LM_RECIPE_UNIT_TOKENS,
+  LM_RECIPE_UNIT_EPOCHS,
+  LM_RECIPE_UNIT_SECONDS,
+  LM_RECIPE_UNIT_SEQS
+} lm_recipe_unit;
 typedef struct lm_recipe_every { lm_recipe_unit unit; double n; } lm_recipe_every;                // NONE: never
-typedef struct lm_recipe_run { lm_recipe_unit unit; double n, per_param; } lm_recipe_run;        // n + per_param * (number of parameters)
+typedef struct lm_recipe_run { lm_recipe_unit unit; double n, per_param; } lm_recipe_run;   // n + per_param * parameters
 
 // A call of a declared function, optimizer or model. Quantities among the arguments have become numbers (percent a
 // fraction, steps a count, tokens steps); what else they are is the evaluator's business.
@@ -63,7 +71,12 @@ typedef struct lm_recipe_holdout {
 } lm_recipe_holdout;
 
 typedef struct lm_recipe_weight { lm_sym source; double weight; lm_loc loc; } lm_recipe_weight;
-typedef struct lm_recipe_stage { double from; const lm_recipe_weight *mix; uint32_t n_mix; lm_loc loc; } lm_recipe_stage;
+typedef struct lm_recipe_stage {
+  double from;
+  const lm_recipe_weight *mix;
+  uint32_t n_mix;
+  lm_loc loc;
+} lm_recipe_stage;
 
 typedef struct lm_recipe_data {
   lm_sym name; lm_loc loc;
@@ -86,7 +99,8 @@ typedef struct lm_recipe_precision {
 } lm_recipe_precision;
 
 typedef enum { LM_RECIPE_MEMORY_RECOMPUTE, LM_RECIPE_MEMORY_SAVE, LM_RECIPE_MEMORY_OFFLOAD } lm_recipe_memory_kind;
-typedef struct lm_recipe_memory_rule { lm_recipe_memory_kind kind; const char *pattern; lm_loc loc; } lm_recipe_memory_rule;   // later ones win
+// later ones win
+typedef struct lm_recipe_memory_rule { lm_recipe_memory_kind kind; const char *pattern; lm_loc loc; } lm_recipe_memory_rule;
 typedef struct lm_recipe_memory {
   int64_t budget; lm_loc budget_loc;   // bytes; 0: none
   lm_recipe_memory_rule *rules; uint32_t n_rules, cap_rules;
@@ -117,7 +131,11 @@ typedef struct lm_recipe_save {
   lm_recipe_resume resume;
 } lm_recipe_save;
 
-typedef enum { LM_RECIPE_COMPILE_DEFAULT, LM_RECIPE_COMPILE_REDUCE_OVERHEAD, LM_RECIPE_COMPILE_MAX_AUTOTUNE } lm_recipe_compile_mode;
+typedef enum {
+  LM_RECIPE_COMPILE_DEFAULT,
+  LM_RECIPE_COMPILE_REDUCE_OVERHEAD,
+  LM_RECIPE_COMPILE_MAX_AUTOTUNE
+} lm_recipe_compile_mode;
 
 typedef struct lm_recipe_sample {
   lm_sym name; lm_loc loc;      // name NULL: the one without a name
@@ -155,15 +173,15 @@ struct lm_recipe {
   struct lm_settings *settings; // every value with its origin, for explain and print
 };
 
-// The recipe `name` (NULL: the only one of the first file), with the `--set` texts applied. NULL or errors in the context
-// if it does not resolve; what it returns is complete as far as it could be read.
+// The recipe `name` (NULL: the only one of the first file), with the `--set` texts applied. NULL or errors in the
+// context if it does not resolve; what it returns is complete as far as it could be read.
 lm_recipe *lm_recipe_resolve(lm_ctx *c, const lm_program *p, const char *name, const char *const *sets, int n_sets);
 
 // Reports what cannot run yet: as errors, or as notes.
 void lm_recipe_report_unsupported(const lm_recipe *r, bool as_errors);
 
-// batch a multiple of micro, micro of seq: reported with the nearest legal value. resolve does this; call it again after
-// filling in what only the data knows (replayed batches).
+// batch a multiple of micro, micro of seq: reported with the nearest legal value. resolve does this; call it again
+// after filling in what only the data knows (replayed batches).
 bool lm_recipe_check_batches(lm_recipe *r);
 
 // Steps of the run, given the number of parameters and the tokens of an epoch; at least 1.

@@ -14,7 +14,8 @@ static bool holds_quantity(const ast_expr *e) {
 static ast_expr *number_expr(const lm_reader *d, const ast_expr *from, double x) {
   ast_expr *e = LM_NEW(d->R->c->arena, ast_expr);
   bool is_int = x == floor(x) && fabs(x) < 0x1p53;
-  *e = (ast_expr){.kind = EX_NUMBER, .loc = from->loc, .num = x, .is_int = is_int, .inum = is_int ? (int64_t)x : 0, .height = 1};
+  *e = (ast_expr){
+      .kind = EX_NUMBER, .loc = from->loc, .num = x, .is_int = is_int, .inum = is_int ? (int64_t)x : 0, .height = 1};
   e->spelling = LM_SYM(d->R->c, lm_arena_printf(d->R->c->arena, "%.17g", x));
   return e;
 }
@@ -23,7 +24,8 @@ static const ast_expr *plain_quantity(const lm_reader *d, const ast_expr *e) {
   if (!strcmp(e->unit, "%")) return number_expr(d, e, e->num / 100);
   if (!strcmp(e->unit, "steps")) return number_expr(d, e, e->num);
   if (!strcmp(e->unit, "tokens") && d->r->batch) return number_expr(d, e, e->num / (double)d->r->batch);
-  lm_error(d->R->c, e->loc, "E202", "an argument in %s has no meaning here; steps and percent have", lm_schema_list(d->R->c, e->unit));
+  lm_error(d->R->c, e->loc, "E202", "an argument in %s has no meaning here; steps and percent have",
+           lm_schema_list(d->R->c, e->unit));
   return number_expr(d, e, e->num);
 }
 
@@ -53,7 +55,8 @@ int lm_read_param(const ast_sig *sig, const char *name) {
 void lm_read_unknown_arg(const lm_reader *d, const ast_decl *decl, uint32_t skip, const ast_arg *a) {
   const char *names[64];
   int n = 0;
-  for (uint32_t i = skip; i < decl->sig.n_params && n < (int)LM_COUNT(names); i++) names[n++] = decl->sig.params[i].name.text;
+  for (uint32_t i = skip; i < decl->sig.n_params && n < (int)LM_COUNT(names); i++)
+    names[n++] = decl->sig.params[i].name.text;
   lm_diag *e = lm_error(d->R->c, a->name_loc, "E203", "%s has no argument '%s'", decl->name.text, a->name);
   lm_diag_note(d->R->c, e, decl->name.loc, "%s is declared here", decl->name.text);
   lm_read_suggest(d, e, lm_nearest(a->name, names, n));
@@ -96,7 +99,8 @@ const ast_arg *lm_read_args(const lm_reader *d, const ast_arg *args, uint32_t n)
   return copy;
 }
 
-lm_recipe_call lm_read_call(const lm_reader *d, const ast_expr *e, const lm_file *file, ast_decl_kind kind, uint32_t skip) {
+lm_recipe_call lm_read_call(const lm_reader *d, const ast_expr *e, const lm_file *file, ast_decl_kind kind,
+                            uint32_t skip) {
   lm_recipe_call call = {.name = lm_callee(e), .loc = e->loc, .file = file};
   call.target = lm_read_decl(d, file, kind, call.name, e->loc);
   call.args = lm_read_args(d, e->args, e->n_args);

@@ -8,9 +8,11 @@ static void read_tokenizer(const lm_reader *d, lm_recipe_data *out) {
   out->tokenizer = (lm_recipe_tokenizer){.kind = LM_RECIPE_TOKENIZER_BYTES, .loc = e->loc};
   if (strcmp(lm_callee(e), "bpe")) return;
   const ast_expr *train = lm_read_arg(d, key, e, "train");
-  out->tokenizer = (lm_recipe_tokenizer){LM_RECIPE_TOKENIZER_BPE, lm_read_arg_path(d, key, e, "file"), lm_read_arg_path(d, key, e, "merges"), 0, e->loc};
+  out->tokenizer = (lm_recipe_tokenizer){LM_RECIPE_TOKENIZER_BPE, lm_read_arg_path(d, key, e, "file"),
+                                         lm_read_arg_path(d, key, e, "merges"), 0, e->loc};
   if (train) out->tokenizer.train = (int64_t)lm_number_eval(d->R, lm_read_file(d, lm_read_setting(d, key)), train);
-  if (!out->tokenizer.file == !train) lm_error(d->R->c, e->loc, "E204", "bpe is either of a file or trained: bpe(\"tokenizer.json\"), bpe(train = 4096)");
+  if (!out->tokenizer.file == !train)
+    lm_error(d->R->c, e->loc, "E204", "bpe is either of a file or trained: bpe(\"tokenizer.json\"), bpe(train = 4096)");
 }
 
 static void read_source(const lm_reader *d, const lm_setting *s, lm_recipe_data *out) {
@@ -18,7 +20,9 @@ static void read_source(const lm_reader *d, const lm_setting *s, lm_recipe_data 
   const ast_expr *e = s->value;
   lm_sym form = lm_callee(e);
   lm_recipe_source x = {.name = s->sel->text, .loc = s->loc, .path = lm_read_arg_path(d, key, e, "path")};
-  x.kind = !strcmp(form, "text") ? LM_RECIPE_SOURCE_TEXT : !strcmp(form, "jsonl") ? LM_RECIPE_SOURCE_JSONL : LM_RECIPE_SOURCE_BATCHES;
+  x.kind = !strcmp(form, "text")    ? LM_RECIPE_SOURCE_TEXT
+           : !strcmp(form, "jsonl") ? LM_RECIPE_SOURCE_JSONL
+                                    : LM_RECIPE_SOURCE_BATCHES;
   if (x.kind == LM_RECIPE_SOURCE_TEXT) x.split = lm_read_arg_text(d, key, e, "split");
   if (x.kind == LM_RECIPE_SOURCE_JSONL) x.field = lm_read_arg_text(d, key, e, "field");
   if (x.split && !*x.split) lm_error(d->R->c, e->loc, "E202", "documents cannot be split at an empty string");
@@ -29,7 +33,8 @@ static void read_source(const lm_reader *d, const lm_setting *s, lm_recipe_data 
 static void read_holdout(const lm_reader *d, const lm_setting *s, lm_recipe_data *out) {
   static const char key[] = "data.holdout";
   bool sample = !strcmp(lm_callee(s->value), "sample");
-  lm_recipe_holdout x = {.name = s->sel->text, .loc = s->loc, .kind = sample ? LM_RECIPE_HOLDOUT_SAMPLE : LM_RECIPE_HOLDOUT_TAIL};
+  lm_recipe_holdout x = {
+      .name = s->sel->text, .loc = s->loc, .kind = sample ? LM_RECIPE_HOLDOUT_SAMPLE : LM_RECIPE_HOLDOUT_TAIL};
   if (sample) x.docs = (int64_t)lm_read_arg_number(d, key, s->value, "docs", s->file);
   else x.fraction = lm_read_arg_number(d, key, s->value, "share", s->file);
   LM_PUSH(d->R->c->arena, out->holdouts, out->n_holdouts, out->cap_holdouts) = x;
@@ -44,11 +49,13 @@ static void read_mix(const lm_reader *d, const lm_setting *mix, double from, lm_
     if (!found) lm_error(d->R->c, a->name_loc, "E207", "the data has no source '%s'", a->name);
     w[i] = (lm_recipe_weight){a->name, lm_number_eval(d->R, mix->file, a->expr), a->name_loc};
   }
-  LM_PUSH(d->R->c->arena, out->stages, out->n_stages, out->cap_stages) = (lm_recipe_stage){from, w, mix->value->n_args, mix->loc};
+  LM_PUSH(d->R->c->arena, out->stages, out->n_stages, out->cap_stages) =
+      (lm_recipe_stage){from, w, mix->value->n_args, mix->loc};
 }
 
 static void read_stages(const lm_reader *d, lm_recipe_data *out) {
-  if (lm_read_setting(d, "data.mix") && !lm_read_setting(d, "data.mix")->broken) read_mix(d, lm_read_setting(d, "data.mix"), 0, out);
+  if (lm_read_setting(d, "data.mix") && !lm_read_setting(d, "data.mix")->broken)
+    read_mix(d, lm_read_setting(d, "data.mix"), 0, out);
   for (uint32_t i = 0; i < d->s->n; i++) {
     const lm_setting *s = d->s->v[i], *mix = lm_settings_find(&s->children, "data.stage.mix");
     double from = s->sel && s->sel->kind == EX_QUANTITY ? s->sel->num / 100 : 0;
@@ -80,7 +87,8 @@ void lm_read_data(const lm_reader *recipe) {
     lm_error(recipe->R->c, e->loc, "E202", "data is the name of a data section");
     return;
   }
-  lm_decl_ref ref = lm_read_decl(recipe, lm_read_file(recipe, lm_read_setting(recipe, "recipe.data")), DC_DATA, e->text, e->loc);
+  lm_decl_ref ref =
+      lm_read_decl(recipe, lm_read_file(recipe, lm_read_setting(recipe, "recipe.data")), DC_DATA, e->text, e->loc);
   if (!ref.decl) return;
   lm_settings s = {0};
   lm_settings_of(recipe->R, ref, "data", &s);
@@ -98,6 +106,9 @@ void lm_read_data(const lm_reader *recipe) {
   check_sources(&d, out);
   if (!has_source(&s)) lm_error(d.R->c, out->loc, "E204", "data section '%s' has no 'source'", out->name);
   out->shuffle_docs = lm_read_whole(&d, "data.shuffle", 0);
-  if (!out->replays) out->seq = (int64_t)lm_read_arg_number(&d, "data.pack", lm_read_value(&d, "data.pack"), "seq", lm_read_file(&d, lm_read_setting(&d, "data.pack")));
-  for (uint32_t i = 0; i < s.n; i++) LM_PUSH(d.R->c->arena, recipe->r->settings->v, recipe->r->settings->n, recipe->r->settings->cap) = s.v[i];
+  if (!out->replays)
+    out->seq = (int64_t)lm_read_arg_number(&d, "data.pack", lm_read_value(&d, "data.pack"), "seq",
+                                           lm_read_file(&d, lm_read_setting(&d, "data.pack")));
+  for (uint32_t i = 0; i < s.n; i++)
+    LM_PUSH(d.R->c->arena, recipe->r->settings->v, recipe->r->settings->n, recipe->r->settings->cap) = s.v[i];
 }

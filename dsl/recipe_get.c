@@ -59,7 +59,8 @@ const char *lm_read_arg_text(const lm_reader *d, const char *path, const ast_exp
   const ast_expr *e = lm_read_arg(d, path, call, name);
   return e ? e->text : NULL;
 }
-double lm_read_arg_number(const lm_reader *d, const char *path, const ast_expr *call, const char *name, const lm_file *file) {
+double lm_read_arg_number(const lm_reader *d, const char *path, const ast_expr *call, const char *name,
+                          const lm_file *file) {
   const ast_expr *e = lm_read_arg(d, path, call, name);
   return e ? lm_number_eval(d->R, file, e) : 0;
 }
@@ -96,7 +97,11 @@ lm_decl_ref lm_callable_find(lm_resolver *R, const lm_file *file, lm_sym name) {
 uint32_t lm_call_implied(const lm_schema_key *key) { return !strcmp(key->path, "recipe.schedule") ? 2 : 0; }
 
 static const char *kind_name(ast_decl_kind kind) {
-  return kind == DC_MODEL ? "model" : kind == DC_OPTIMIZER ? "optimizer" : kind == DC_DATA ? "data section" : kind == DC_RECIPE ? "recipe" : "function";
+  return kind == DC_MODEL       ? "model"
+         : kind == DC_OPTIMIZER ? "optimizer"
+         : kind == DC_DATA      ? "data section"
+         : kind == DC_RECIPE    ? "recipe"
+                                : "function";
 }
 
 const char *lm_read_nearest(lm_resolver *R, const lm_file *file, ast_decl_kind kind, const char *name) {
@@ -111,7 +116,8 @@ const char *lm_read_nearest(lm_resolver *R, const lm_file *file, ast_decl_kind k
 lm_decl_ref lm_read_decl(const lm_reader *d, const lm_file *file, ast_decl_kind kind, lm_sym name, lm_loc at) {
   lm_decl_ref ref = lm_callable_find(d->R, file, name);
   if (ref.decl && ref.decl->kind == kind) return ref;
-  lm_diag *e = lm_error(d->R->c, at, "E207", ref.decl ? "'%2$s' is no %1$s" : "there is no %1$s '%2$s'", kind_name(kind), name);
+  lm_diag *e =
+      lm_error(d->R->c, at, "E207", ref.decl ? "'%2$s' is no %1$s" : "there is no %1$s '%2$s'", kind_name(kind), name);
   if (ref.decl) lm_diag_note(d->R->c, e, ref.decl->loc, "it is declared here");
   else lm_read_suggest(d, e, lm_read_nearest(d->R, file, kind, name));
   return (lm_decl_ref){0};

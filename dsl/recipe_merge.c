@@ -74,7 +74,8 @@ lm_setting *lm_settings_find(const lm_settings *s, const char *path) {
   return NULL;
 }
 
-static lm_setting *setting_new(merge *m, const lm_schema_key *key, const ast_item *it, const ast_expr *sel, const ast_expr *value) {
+static lm_setting *setting_new(merge *m, const lm_schema_key *key, const ast_item *it, const ast_expr *sel,
+                               const ast_expr *value) {
   lm_setting *s = LM_NEW(m->R->c->arena, lm_setting);
   *s = (lm_setting){.key = key, .sel = sel, .value = value, .loc = it->loc, .file = m->layer->file};
   s->origin = lm_recipe_origin_new(m->R, it->loc, m->layer->who, value);
@@ -107,7 +108,9 @@ static void place(merge *m, lm_settings *s, lm_setting *fresh) {
 // ---- keys
 
 static const char *section_name(const char *section) {
-  return !strcmp(section, "data") ? "a data section" : !strcmp(section, "recipe") ? "a recipe" : strchr(section, '.') + 1;
+  return !strcmp(section, "data")     ? "a data section"
+         : !strcmp(section, "recipe") ? "a recipe"
+                                      : strchr(section, '.') + 1;
 }
 
 static const lm_schema_key *key_find(merge *m, const char *section, const ast_name *name) {
@@ -130,7 +133,12 @@ static bool wrong_form(merge *m, const lm_schema_key *key, lm_loc at) {
 // `pack best_fit(seq = 2Ki tokens)` is a call of best_fit.
 static ast_expr *call_of(merge *m, const ast_item *it) {
   ast_expr *call = LM_NEW(m->R->c->arena, ast_expr);
-  *call = (ast_expr){.kind = EX_CALL, .loc = it->sel->loc, .a = it->sel, .args = it->args, .n_args = it->n_args, .height = it->sel->height};
+  *call = (ast_expr){.kind = EX_CALL,
+                     .loc = it->sel->loc,
+                     .a = it->sel,
+                     .args = it->args,
+                     .n_args = it->n_args,
+                     .height = it->sel->height};
   return call;
 }
 
@@ -155,7 +163,8 @@ static bool form_fits(const lm_schema_key *key, ast_item_kind kind) {
 static bool check_selector_word(merge *m, const lm_schema_key *key, const ast_expr *sel) {
   bool later;
   if (key->form != LM_FORM_NAMED || !*key->words || lm_schema_has_word(key->words, sel->text, &later)) return true;
-  lm_diag *d = lm_error(m->R->c, sel->loc, "E201", "%s has no '%s', only %s", lm_schema_name(key), sel->text, lm_schema_list(m->R->c, key->words));
+  lm_diag *d = lm_error(m->R->c, sel->loc, "E201", "%s has no '%s', only %s", lm_schema_name(key), sel->text,
+                        lm_schema_list(m->R->c, key->words));
   const char *near = lm_schema_nearest_word(m->R->c, key->words, sel->text);
   if (near) lm_diag_help(m->R->c, d, "did you mean '%s'?", near);
   return false;
@@ -183,7 +192,10 @@ static void apply_plain(merge *m, lm_settings *s, const lm_schema_key *key, cons
 
 // ---- dotted paths
 
-typedef struct dotted { const ast_item *item; uint32_t at; } dotted;   // the names from `at` on are still to be followed
+typedef struct dotted {
+  const ast_item *item;
+  uint32_t at;
+} dotted; // the names from `at` on are still to be followed
 
 static const ast_name *name_at(const dotted *d) { return &d->item->path.v[d->at]; }
 static bool is_last(const dotted *d) { return d->at + 1 == d->item->path.n; }
@@ -212,7 +224,8 @@ static int arg_place(merge *m, const lm_setting *s, lm_sym name) {
 static bool takes_arg(merge *m, const lm_setting *s, const ast_name *name) {
   const char *names[64];
   int n = 0;
-  for (const char *p; n < (int)LM_COUNT(names) && (p = lm_call_param(m->R, s->key, s->value, s->file, (uint32_t)n)); n++) {
+  for (const char *p; n < (int)LM_COUNT(names) && (p = lm_call_param(m->R, s->key, s->value, s->file, (uint32_t)n));
+       n++) {
     names[n] = p;
     if (!strcmp(p, name->text)) return true;
   }
@@ -249,7 +262,8 @@ static void set_argument(merge *m, lm_setting *s, const dotted *d) {
   if (!takes_arg(m, s, name)) return;
   const ast_expr *call = call_with(m, s, it, name);
   if (!lm_value_check(m->R, s->key, call, m->layer->file)) return;
-  lm_recipe_origin *o = lm_recipe_origin_new(m->R, it->loc, m->layer->who, it->expr), *whole = lm_recipe_origin_new(m->R, it->loc, m->layer->who, call);
+  lm_recipe_origin *o = lm_recipe_origin_new(m->R, it->loc, m->layer->who, it->expr),
+                   *whole = lm_recipe_origin_new(m->R, it->loc, m->layer->who, call);
   o->before = arg_origin(s, name->text);
   whole->before = s->origin;
   s->value = call;
@@ -267,7 +281,8 @@ static lm_setting *section_make(merge *m, lm_settings *s, const lm_schema_key *k
 
 static void apply_dotted(merge *m, lm_settings *s, const char *section, dotted d);
 
-static void apply_named(merge *m, lm_settings *s, const lm_schema_key *key, dotted d) {   // eval.dev.every, source.web.path
+static void apply_named(merge *m, lm_settings *s, const lm_schema_key *key,
+                        dotted d) { // eval.dev.every, source.web.path
   const ast_name *name = name_at(&d);
   for (uint32_t i = 0; i < s->n; i++) {
     lm_setting *x = s->v[i];
@@ -331,7 +346,8 @@ static void apply(merge *m, lm_settings *s, const char *section, const ast_items
   for (uint32_t i = 0; i < items->n; i++) apply_item(m, s, section, items->v[i]);
 }
 
-void lm_settings_apply(lm_resolver *R, lm_settings *s, const char *section, const ast_items *items, const lm_settings_layer *layer) {
+void lm_settings_apply(lm_resolver *R, lm_settings *s, const char *section, const ast_items *items,
+                       const lm_settings_layer *layer) {
   merge m = {R, layer};
   apply(&m, s, section, items);
 }

@@ -1,5 +1,5 @@
-// recipe_read.c - from checked settings to lm_recipe: names are resolved, amounts become numbers in base units, and what
-// concerns several keys at once is checked.
+// recipe_read.c - from checked settings to lm_recipe: names are resolved, amounts become numbers in base units, and
+// what concerns several keys at once is checked.
 #include "dsl/recipe_read.h"
 #include <string.h>
 
@@ -60,9 +60,12 @@ static void read_model(const lm_reader *d) {
 static int64_t tokens_of(const lm_reader *d, const char *path) {
   const ast_expr *e = lm_read_value(d, path);
   lm_amount a;
-  if (lm_read_is_word(e, "auto") || !lm_amount_eval(d->R, lm_read_file(d, lm_read_setting(d, path)), e, false, &a)) return 0;
+  if (lm_read_is_word(e, "auto") || !lm_amount_eval(d->R, lm_read_file(d, lm_read_setting(d, path)), e, false, &a))
+    return 0;
   if (lm_read_unit(a.unit) != LM_RECIPE_UNIT_SEQS) return (int64_t)a.value;
-  if (!d->r->data.seq) lm_error(d->R->c, e->loc, "E202", "%s in sequences needs the length of a row", lm_schema_name(lm_schema_find(path)));
+  if (!d->r->data.seq)
+    lm_error(d->R->c, e->loc, "E202", "%s in sequences needs the length of a row",
+             lm_schema_name(lm_schema_find(path)));
   return (int64_t)(a.value * (double)d->r->data.seq);
 }
 
@@ -105,8 +108,10 @@ static void read_optimizer(const lm_reader *d) {
   const ast_expr *schedule = lm_read_value(d, "recipe.schedule"), *clip = lm_read_value(d, "recipe.clip");
   const lm_schema_key *key = lm_schema_find("recipe.schedule");
   if (!lm_read_is_word(schedule, "none"))
-    d->r->schedule = lm_read_call(d, schedule, lm_read_file(d, lm_read_setting(d, "recipe.schedule")), DC_FN, lm_call_implied(key));
-  if (!lm_read_is_word(clip, "none")) d->r->clip = lm_read_arg_number(d, "recipe.clip", clip, "max", lm_read_file(d, lm_read_setting(d, "recipe.clip")));
+    d->r->schedule =
+        lm_read_call(d, schedule, lm_read_file(d, lm_read_setting(d, "recipe.schedule")), DC_FN, lm_call_implied(key));
+  if (!lm_read_is_word(clip, "none"))
+    d->r->clip = lm_read_arg_number(d, "recipe.clip", clip, "max", lm_read_file(d, lm_read_setting(d, "recipe.clip")));
   for (uint32_t i = 0; i < d->s->n; i++)
     if (!strcmp(d->s->v[i]->key->path, "recipe.group") && d->s->v[i]->value) read_group(d, d->s->v[i]);
 }
@@ -123,7 +128,9 @@ static void read_precision(const lm_reader *recipe) {
   lm_reader d = inside(recipe, "recipe.precision", &none);
   lm_recipe_precision *p = &d.r->precision;
   const ast_expr *compute = lm_read_value(&d, "recipe.precision.compute");
-  p->compute = lm_read_is_word(compute, "f32") ? LM_RECIPE_COMPUTE_F32 : lm_read_is_word(compute, "bf16") ? LM_RECIPE_COMPUTE_BF16 : LM_RECIPE_COMPUTE_AUTO;
+  p->compute = lm_read_is_word(compute, "f32")    ? LM_RECIPE_COMPUTE_F32
+               : lm_read_is_word(compute, "bf16") ? LM_RECIPE_COMPUTE_BF16
+                                                  : LM_RECIPE_COMPUTE_AUTO;
   p->compute_loc = compute->loc;
   for (uint32_t i = 0; i < d.s->n; i++) {
     const lm_setting *s = d.s->v[i];
@@ -131,7 +138,8 @@ static void read_precision(const lm_reader *recipe) {
     bool list = s->value->kind == EX_LIST;
     for (uint32_t k = 0; k < (list ? s->value->n_args : 1); k++) {
       const ast_expr *pattern = list ? s->value->args[k].expr : s->value;
-      LM_PUSH(d.R->c->arena, p->keep, p->n_keep, p->cap_keep) = (lm_recipe_keep){s->sel->text, pattern->text, pattern->loc};
+      LM_PUSH(d.R->c->arena, p->keep, p->n_keep, p->cap_keep) =
+          (lm_recipe_keep){s->sel->text, pattern->text, pattern->loc};
     }
   }
 }
@@ -144,18 +152,23 @@ static void read_memory(const lm_reader *recipe) {
   m->budget = (int64_t)lm_read_number(&d, "recipe.memory.budget", 0);
   if (budget) m->budget_loc = budget->loc;
   static const struct { const char *path; lm_recipe_memory_kind kind; } rules[] = {
-    {"recipe.memory.recompute", LM_RECIPE_MEMORY_RECOMPUTE}, {"recipe.memory.save", LM_RECIPE_MEMORY_SAVE}, {"recipe.memory.offload", LM_RECIPE_MEMORY_OFFLOAD},
+      {"recipe.memory.recompute", LM_RECIPE_MEMORY_RECOMPUTE},
+      {"recipe.memory.save", LM_RECIPE_MEMORY_SAVE},
+      {"recipe.memory.offload", LM_RECIPE_MEMORY_OFFLOAD},
   };
   for (uint32_t i = 0; i < d.s->n; i++)
     for (size_t k = 0; k < LM_COUNT(rules); k++)
       if (!strcmp(d.s->v[i]->key->path, rules[k].path))
-        LM_PUSH(d.R->c->arena, m->rules, m->n_rules, m->cap_rules) = (lm_recipe_memory_rule){rules[k].kind, d.s->v[i]->sel->text, d.s->v[i]->sel->loc};
+        LM_PUSH(d.R->c->arena, m->rules, m->n_rules, m->cap_rules) =
+            (lm_recipe_memory_rule){rules[k].kind, d.s->v[i]->sel->text, d.s->v[i]->sel->loc};
 }
 
 // ---- evaluation, checkpoints, samples
 
 static const char *const METRICS[] = {
-  [LM_RECIPE_METRIC_LOSS] = "loss", [LM_RECIPE_METRIC_BITS_PER_BYTE] = "bits_per_byte", [LM_RECIPE_METRIC_PERPLEXITY] = "perplexity",
+    [LM_RECIPE_METRIC_LOSS] = "loss",
+    [LM_RECIPE_METRIC_BITS_PER_BYTE] = "bits_per_byte",
+    [LM_RECIPE_METRIC_PERPLEXITY] = "perplexity",
 };
 
 static int metric_find(lm_sym name) {
@@ -193,7 +206,8 @@ static void read_eval(const lm_reader *recipe, const lm_setting *s) {
   const ast_expr *data = lm_read_value(&d, "recipe.eval.data");
   lm_read_check_complete(&d, "recipe.eval", s->loc, where);
   if (data) x.holdout = read_holdout_ref(&d, data);
-  x.every = lm_read_every(&d, lm_read_file(&d, lm_read_setting(&d, "recipe.eval.every")), lm_read_value(&d, "recipe.eval.every"));
+  x.every = lm_read_every(&d, lm_read_file(&d, lm_read_setting(&d, "recipe.eval.every")),
+                          lm_read_value(&d, "recipe.eval.every"));
   const ast_expr *metrics = lm_read_value(&d, "recipe.eval.metrics");
   for (uint32_t i = 0; i < metrics->n_args; i++) x.metrics[metric_find(metrics->args[i].expr->text)] = true;
   LM_PUSH(d.R->c->arena, d.r->evals, d.r->n_evals, d.r->cap_evals) = x;
@@ -205,7 +219,8 @@ static lm_recipe_watch read_watch(const lm_reader *d, const ast_expr *e) {
   if (!e) return none;
   int metric = e->kind == EX_FIELD ? metric_find(e->text) : -1;
   if (e->kind != EX_FIELD || e->a->kind != EX_NAME || metric < 0) {
-    lm_error(d->R->c, e->loc, "E202", "this is EVAL.METRIC, such as dev.loss; metrics are loss, bits_per_byte and perplexity");
+    lm_error(d->R->c, e->loc, "E202",
+             "this is EVAL.METRIC, such as dev.loss; metrics are loss, bits_per_byte and perplexity");
     return none;
   }
   const char **names = LM_NEW_N(d->R->c->arena, const char *, d->r->n_evals + 1);
@@ -215,7 +230,8 @@ static lm_recipe_watch read_watch(const lm_reader *d, const ast_expr *e) {
     d->r->evals[i].metrics[metric] = true;
     return (lm_recipe_watch){(int)i, metric};
   }
-  lm_read_suggest(d, lm_error(d->R->c, e->a->loc, "E207", "the recipe has no 'eval %s'", e->a->text), lm_nearest(e->a->text, names, (int)d->r->n_evals));
+  lm_read_suggest(d, lm_error(d->R->c, e->a->loc, "E207", "the recipe has no 'eval %s'", e->a->text),
+                  lm_nearest(e->a->text, names, (int)d->r->n_evals));
   return none;
 }
 
@@ -225,7 +241,9 @@ static void read_stop(const lm_reader *d) {
   const lm_file *file = lm_read_file(d, lm_read_setting(d, key));
   d->r->stop.on.eval = -1;
   if (lm_read_is_word(e, "none")) return;
-  d->r->stop = (lm_recipe_stop){read_watch(d, lm_read_arg(d, key, e, "on")), (int64_t)lm_read_arg_number(d, key, e, "patience", file), lm_read_arg_number(d, key, e, "min_delta", file)};
+  d->r->stop = (lm_recipe_stop){read_watch(d, lm_read_arg(d, key, e, "on")),
+                                (int64_t)lm_read_arg_number(d, key, e, "patience", file),
+                                lm_read_arg_number(d, key, e, "min_delta", file)};
 }
 
 static void read_save(const lm_reader *d) {
@@ -235,17 +253,22 @@ static void read_save(const lm_reader *d) {
   lm_recipe_save *s = &d->r->save;
   s->best.eval = -1;
   if (lm_read_is_word(e, "none")) return;
-  *s = (lm_recipe_save){.dir = lm_read_arg_path(d, key, e, "dir"), .loc = e->loc, .every = lm_read_every(d, file, lm_read_arg(d, key, e, "every"))};
+  *s = (lm_recipe_save){.dir = lm_read_arg_path(d, key, e, "dir"),
+                        .loc = e->loc,
+                        .every = lm_read_every(d, file, lm_read_arg(d, key, e, "every"))};
   s->keep = (int64_t)lm_read_arg_number(d, key, e, "keep", file);
   s->best = read_watch(d, lm_read_arg(d, key, e, "best"));
-  s->resume = lm_read_is_word(lm_read_arg(d, key, e, "resume"), "never") ? LM_RECIPE_RESUME_NEVER : LM_RECIPE_RESUME_AUTO;
+  s->resume =
+      lm_read_is_word(lm_read_arg(d, key, e, "resume"), "never") ? LM_RECIPE_RESUME_NEVER : LM_RECIPE_RESUME_AUTO;
 }
 
 static void read_compile(const lm_reader *d) {
   static const char key[] = "recipe.compile";
   const ast_expr *e = lm_read_value(d, key);
   const char *name = lm_read_arg_text(d, key, e, "name");
-  d->r->compile = !strcmp(name, "max-autotune") ? LM_RECIPE_COMPILE_MAX_AUTOTUNE : !strcmp(name, "reduce-overhead") ? LM_RECIPE_COMPILE_REDUCE_OVERHEAD : LM_RECIPE_COMPILE_DEFAULT;
+  d->r->compile = !strcmp(name, "max-autotune")      ? LM_RECIPE_COMPILE_MAX_AUTOTUNE
+                  : !strcmp(name, "reduce-overhead") ? LM_RECIPE_COMPILE_REDUCE_OVERHEAD
+                                                     : LM_RECIPE_COMPILE_DEFAULT;
   d->r->compile_budget = lm_read_arg_number(d, key, e, "budget", lm_read_file(d, lm_read_setting(d, key)));
 }
 
@@ -253,7 +276,8 @@ static void read_sample(const lm_reader *recipe, const lm_setting *s) {
   lm_reader d = {recipe->R, recipe->r, &s->children};
   lm_recipe_sample x = {.name = s->sel ? s->sel->text : NULL, .loc = s->loc};
   lm_read_check_complete(&d, "recipe.sample", s->loc, "sample");
-  x.every = lm_read_every(&d, lm_read_file(&d, lm_read_setting(&d, "recipe.sample.every")), lm_read_value(&d, "recipe.sample.every"));
+  x.every = lm_read_every(&d, lm_read_file(&d, lm_read_setting(&d, "recipe.sample.every")),
+                          lm_read_value(&d, "recipe.sample.every"));
   x.prompt = lm_read_value(&d, "recipe.sample.prompt")->text;
   x.n = lm_read_whole(&d, "recipe.sample.n", 0);
   x.temperature = lm_read_number(&d, "recipe.sample.temperature", 1);

@@ -12,7 +12,7 @@ typedef struct lm_reader {
 // ---- recipe_get.c
 lm_setting *lm_read_setting(const lm_reader *d, const char *path);                 // NULL if it is not given
 const lm_file *lm_read_file(const lm_reader *d, const lm_setting *s);              // whose names it means
-const ast_expr *lm_read_value(const lm_reader *d, const char *path);               // or its default; NULL if it has neither
+const ast_expr *lm_read_value(const lm_reader *d, const char *path); // or its default; NULL if it has neither
 double lm_read_number(const lm_reader *d, const char *path, double otherwise);
 int64_t lm_read_whole(const lm_reader *d, const char *path, int64_t otherwise);
 lm_recipe_unit lm_read_unit(lm_sym unit);
@@ -23,15 +23,17 @@ bool lm_read_is_word(const ast_expr *e, const char *word);
 const ast_expr *lm_read_arg(const lm_reader *d, const char *path, const ast_expr *call, const char *name);
 const char *lm_read_arg_path(const lm_reader *d, const char *path, const ast_expr *call, const char *name);
 const char *lm_read_arg_text(const lm_reader *d, const char *path, const ast_expr *call, const char *name);
-double lm_read_arg_number(const lm_reader *d, const char *path, const ast_expr *call, const char *name, const lm_file *file);
-void lm_read_check_complete(const lm_reader *d, const char *section, lm_loc at, const char *where);   // reports what must be given and is not
+double lm_read_arg_number(const lm_reader *d, const char *path, const ast_expr *call, const char *name,
+                          const lm_file *file);
+void lm_read_check_complete(const lm_reader *d, const char *section, lm_loc at, const char *where);   // all required keys
 void lm_read_suggest(const lm_reader *d, lm_diag *at, const char *near);
-lm_decl_ref lm_read_decl(const lm_reader *d, const lm_file *file, ast_decl_kind kind, lm_sym name, lm_loc at);   // reports
+lm_decl_ref lm_read_decl(const lm_reader *d, const lm_file *file, ast_decl_kind kind, lm_sym name, lm_loc at);
 const char *lm_read_nearest(lm_resolver *R, const lm_file *file, ast_decl_kind kind, const char *name);
 
 // ---- recipe_call.c
 // The first `implied` parameters are not the caller's to give.
-lm_recipe_call lm_read_call(const lm_reader *d, const ast_expr *e, const lm_file *file, ast_decl_kind kind, uint32_t implied);
+lm_recipe_call lm_read_call(const lm_reader *d, const ast_expr *e, const lm_file *file, ast_decl_kind kind,
+                            uint32_t implied);
 const ast_arg *lm_read_args(const lm_reader *d, const ast_arg *args, uint32_t n);   // with quantities as numbers
 int lm_read_param(const ast_sig *sig, const char *name);                            // -1: none of that name
 void lm_read_unknown_arg(const lm_reader *d, const ast_decl *decl, uint32_t implied, const ast_arg *a);

@@ -33,7 +33,9 @@ static void suggest(lm_resolver *R, lm_diag *d, const char *near) {
   if (near) lm_diag_help(R->c, d, "did you mean '%s'?", near);
 }
 
-lm_sym lm_callee(const ast_expr *call) { return call->kind == EX_CALL && call->a->kind == EX_NAME ? call->a->text : NULL; }
+lm_sym lm_callee(const ast_expr *call) {
+  return call->kind == EX_CALL && call->a->kind == EX_NAME ? call->a->text : NULL;
+}
 
 // ---- amounts
 
@@ -63,7 +65,8 @@ static bool eval_name(evaluation *v, const lm_file *file, const ast_expr *e, lm_
 
 static bool eval_product(const lm_amount *a, const lm_amount *b, lm_amount *out) {
   if ((a->unit && b->unit) || (a->per_param != 0 && b->per_param != 0)) return false;
-  *out = (lm_amount){a->value * b->value, a->per_param * b->value + a->value * b->per_param, a->unit ? a->unit : b->unit};
+  *out =
+      (lm_amount){a->value * b->value, a->per_param * b->value + a->value * b->per_param, a->unit ? a->unit : b->unit};
   return true;
 }
 
@@ -81,7 +84,8 @@ static bool eval_sum(const lm_amount *a, const lm_amount *b, double sign, lm_amo
 
 static bool eval_plain(const lm_amount *a, const lm_amount *b, ast_op op, lm_amount *out) {
   if (a->unit || b->unit || a->per_param != 0 || b->per_param != 0 || (op == OP_MOD && b->value == 0)) return false;
-  *out = (lm_amount){op == OP_POW ? pow(a->value, b->value) : a->value - b->value * floor(a->value / b->value), 0, NULL};
+  *out =
+      (lm_amount){op == OP_POW ? pow(a->value, b->value) : a->value - b->value * floor(a->value / b->value), 0, NULL};
   return true;
 }
 
@@ -130,7 +134,8 @@ double lm_number_eval(lm_resolver *R, const lm_file *file, const ast_expr *e) {
 // ---- checks
 
 static bool is_arithmetic(const ast_expr *e) {
-  return e->kind == EX_NUMBER || e->kind == EX_QUANTITY || e->kind == EX_NEG || e->kind == EX_BINARY || e->kind == EX_NAME;
+  return e->kind == EX_NUMBER || e->kind == EX_QUANTITY || e->kind == EX_NEG || e->kind == EX_BINARY ||
+         e->kind == EX_NAME;
 }
 
 static bool wrong_unit(lm_resolver *R, const lm_schema_key *key, const ast_expr *e, const lm_amount *a) {
@@ -139,8 +144,12 @@ static bool wrong_unit(lm_resolver *R, const lm_schema_key *key, const ast_expr 
   const char *label = lm_key_label(R->c, key), *units = lm_schema_list(R->c, key->units);
   if (!*key->units) d = lm_error(R->c, e->loc, "E202", "%s is a plain number, not one of %s", label, a->unit);
   else if (!a->unit) d = lm_error(R->c, e->loc, "E202", "%s needs a unit: %s", label, units);
-  else d = lm_error(R->c, e->loc, "E202", "%s is in %s, not in %s", label, units, strcmp(a->unit, "%") ? a->unit : "percent");
-  const char *unit = lm_schema_has_word(key->units, "steps", &later) ? "steps" : lm_schema_has_word(key->units, "tokens", &later) ? "tokens" : NULL;
+  else
+    d = lm_error(R->c, e->loc, "E202", "%s is in %s, not in %s", label, units,
+                 strcmp(a->unit, "%") ? a->unit : "percent");
+  const char *unit = lm_schema_has_word(key->units, "steps", &later)    ? "steps"
+                     : lm_schema_has_word(key->units, "tokens", &later) ? "tokens"
+                                                                        : NULL;
   if (!a->unit && unit && e->kind == EX_NUMBER) lm_diag_help(R->c, d, "write %s %s", e->spelling, unit);
   return false;
 }
@@ -168,7 +177,8 @@ static bool check_number(lm_resolver *R, const lm_schema_key *key, const ast_exp
     return false;
   }
   if (a.per_param < 0) return out_of_bounds(R, key, e, key->least, key->most);
-  if (a.per_param == 0 && key->most > 0 && !(x >= key->least && x <= key->most)) return out_of_bounds(R, key, e, key->least, key->most);
+  if (a.per_param == 0 && key->most > 0 && !(x >= key->least && x <= key->most))
+    return out_of_bounds(R, key, e, key->least, key->most);
   return true;
 }
 
@@ -219,7 +229,9 @@ static bool check_named(lm_resolver *R, const lm_schema_key *key, const ast_expr
       if (e->args[k].name == a->name) lm_error(R->c, a->name_loc, "E203", "'%s' is given twice", a->name), ok = false;
     if (!(key->types & T_WEIGHTS)) continue;
     if (*key->words && !lm_schema_has_word(key->words, a->name, &later)) {
-      suggest(R, lm_error(R->c, a->name_loc, "E203", "%s has no '%s', only %s", lm_key_label(R->c, key), a->name, lm_schema_list(R->c, key->words)),
+      suggest(R,
+              lm_error(R->c, a->name_loc, "E203", "%s has no '%s', only %s", lm_key_label(R->c, key), a->name,
+                       lm_schema_list(R->c, key->words)),
               lm_schema_nearest_word(R->c, key->words, a->name));
       ok = false;
     }
@@ -243,7 +255,9 @@ static const lm_schema_key *form_param(const lm_schema_key *form, uint32_t i) {
 
 static const lm_schema_key *param_of(const lm_schema_key *form, const ast_expr *call, uint32_t i) {
   const ast_arg *a = &call->args[i];
-  return a->kind == ARG_POS ? form_param(form, i) : a->kind == ARG_NAMED ? lm_schema_child(form->path, '.', a->name) : NULL;
+  return a->kind == ARG_POS     ? form_param(form, i)
+         : a->kind == ARG_NAMED ? lm_schema_child(form->path, '.', a->name)
+                                : NULL;
 }
 
 static bool report_unknown_form(lm_resolver *R, const lm_schema_key *key, const ast_expr *e) {
@@ -254,7 +268,8 @@ static bool report_unknown_form(lm_resolver *R, const lm_schema_key *key, const 
   return false;
 }
 
-static bool check_form_arg(lm_resolver *R, const lm_schema_key *form, const ast_expr *call, uint32_t i, const lm_file *file) {
+static bool check_form_arg(lm_resolver *R, const lm_schema_key *form, const ast_expr *call, uint32_t i,
+                           const lm_file *file) {
   const ast_arg *a = &call->args[i];
   const char *names[16];
   int n = lm_schema_names(form->path, '.', names, LM_COUNT(names));
@@ -263,8 +278,11 @@ static bool check_form_arg(lm_resolver *R, const lm_schema_key *form, const ast_
     return false;
   }
   const lm_schema_key *k = param_of(form, call, i);
-  if (!k && a->kind == ARG_POS) lm_error(R->c, a->loc, "E203", "%s takes %d arguments at the most", lm_schema_name(form), n);
-  else if (!k) suggest(R, lm_error(R->c, a->name_loc, "E203", "%s has no argument '%s'", lm_schema_name(form), a->name), lm_nearest(a->name, names, n));
+  if (!k && a->kind == ARG_POS)
+    lm_error(R->c, a->loc, "E203", "%s takes %d arguments at the most", lm_schema_name(form), n);
+  else if (!k)
+    suggest(R, lm_error(R->c, a->name_loc, "E203", "%s has no argument '%s'", lm_schema_name(form), a->name),
+            lm_nearest(a->name, names, n));
   return k && lm_value_check(R, k, a->expr, file);
 }
 
@@ -296,11 +314,14 @@ static bool check_form(lm_resolver *R, const lm_schema_key *key, const ast_expr 
 
 bool lm_value_check(lm_resolver *R, const lm_schema_key *key, const ast_expr *e, const lm_file *file) {
   unsigned t = key->types;
-  bool later, is_word = e->kind == EX_NAME && t & T_WORD && (!*key->words || lm_schema_has_word(key->words, e->text, &later));
+  bool later,
+      is_word = e->kind == EX_NAME && t & T_WORD && (!*key->words || lm_schema_has_word(key->words, e->text, &later));
   if (is_word) return true;
   if (t & T_FORM && (e->kind == EX_CALL || !(t & T_WORD))) return check_form(R, key, e, file);
-  if (t & (T_CALL | T_MODEL) && (lm_callee(e) || (t & T_MODEL && e->kind == EX_NAME))) return true;   // recipe_read.c looks closer
-  if (t & (T_INT | T_NUM | T_QTY) && is_arithmetic(e) && !(t & T_WORD && e->kind == EX_NAME)) return check_number(R, key, e, file);
+  if (t & (T_CALL | T_MODEL) && (lm_callee(e) || (t & T_MODEL && e->kind == EX_NAME)))
+    return true; // recipe_read.c looks closer
+  if (t & (T_INT | T_NUM | T_QTY) && is_arithmetic(e) && !(t & T_WORD && e->kind == EX_NAME))
+    return check_number(R, key, e, file);
   if (t & T_WORD) return check_word(R, key, e);
   if (t & (T_STR | T_PATH)) return check_string(R, key, e);
   if (t & (T_WORDS | T_STRS | T_PATTERNS)) return check_list(R, key, e);
@@ -329,7 +350,8 @@ const ast_expr *lm_form_arg(lm_resolver *R, const lm_schema_key *key, const ast_
   return i >= 0 ? call->args[i].expr : lm_value_default(R, param);
 }
 
-const char *lm_call_param(lm_resolver *R, const lm_schema_key *key, const ast_expr *call, const lm_file *file, uint32_t i) {
+const char *lm_call_param(lm_resolver *R, const lm_schema_key *key, const ast_expr *call, const lm_file *file,
+                          uint32_t i) {
   const lm_schema_key *form = form_of(key, call);
   if (form) {
     const lm_schema_key *k = form_param(form, i);

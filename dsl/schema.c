@@ -44,7 +44,8 @@ const char *lm_schema_name(const lm_schema_key *k) {
 
 int lm_schema_names(const char *prefix, char separator, const char **out, int most) {
   int n = 0;
-  for (const lm_schema_key *k = NULL; n < most && (k = lm_schema_next(prefix, separator, k));) out[n++] = lm_schema_name(k);
+  for (const lm_schema_key *k = NULL; n < most && (k = lm_schema_next(prefix, separator, k));)
+    out[n++] = lm_schema_name(k);
   return n;
 }
 
@@ -112,18 +113,28 @@ static const char *names_of_forms(lm_ctx *c, const lm_schema_key *k) {
 
 const char *lm_schema_expectation(lm_ctx *c, const lm_schema_key *k) {
   static const struct { unsigned type; const char *text; } plain[] = {
-    {T_INT, "a whole number"}, {T_NUM, "a number"}, {T_STRS, "a list of strings"}, {T_PATH, "a path in quotes"},
-    {T_PATTERNS, "a list of patterns"}, {T_REF, "a name"}, {T_WEIGHTS, "numbers by name: (a = 1, b = 2)"},
-    {T_ARGS, "arguments by name: (a = 1, b = 2)"}, {T_CALL, "a call"}, {T_MODEL, "a model with its arguments, or the name of an instance"},
+      {T_INT, "a whole number"},
+      {T_NUM, "a number"},
+      {T_STRS, "a list of strings"},
+      {T_PATH, "a path in quotes"},
+      {T_PATTERNS, "a list of patterns"},
+      {T_REF, "a name"},
+      {T_WEIGHTS, "numbers by name: (a = 1, b = 2)"},
+      {T_ARGS, "arguments by name: (a = 1, b = 2)"},
+      {T_CALL, "a call"},
+      {T_MODEL, "a model with its arguments, or the name of an instance"},
   };
   lm_buf b = {0};
   for (size_t i = 0; i < LM_COUNT(plain); i++)
     if (k->types & plain[i].type) lm_buf_printf(&b, "%s%s", b.n ? " or " : "", plain[i].text);
-  if (k->types & T_STR) lm_buf_printf(&b, *k->words ? "one of the strings %s" : "a string", lm_schema_list(c, k->words));
+  if (k->types & T_STR)
+    lm_buf_printf(&b, *k->words ? "one of the strings %s" : "a string", lm_schema_list(c, k->words));
   if (k->types & T_QTY) lm_buf_printf(&b, "%sa number of %s", b.n ? " or " : "", lm_schema_list(c, k->units));
   if (k->types & T_FORM) lm_buf_printf(&b, "%s%s", b.n ? " or " : "", names_of_forms(c, k));
-  if (k->types & T_WORD) lm_buf_printf(&b, "%s%s", b.n ? " or " : "", *k->words ? lm_schema_list(c, k->words) : "a name");
-  if (k->types & T_WORDS) lm_buf_printf(&b, "a list of %s", k->form == LM_FORM_VALUE ? lm_schema_list(c, k->words) : "names");
+  if (k->types & T_WORD)
+    lm_buf_printf(&b, "%s%s", b.n ? " or " : "", *k->words ? lm_schema_list(c, k->words) : "a name");
+  if (k->types & T_WORDS)
+    lm_buf_printf(&b, "a list of %s", k->form == LM_FORM_VALUE ? lm_schema_list(c, k->words) : "names");
   const char *text = lm_arena_strndup(c->arena, b.p ? b.p : "", b.n);
   lm_buf_free(&b);
   return text;
@@ -137,7 +148,11 @@ const char *lm_schema_usage(lm_ctx *c, const lm_schema_key *k) {
   case LM_FORM_CALLED: case LM_FORM_LISTED: return lm_arena_printf(c->arena, "%s %s", name, names_of_forms(c, k));
   case LM_FORM_SECTION: return lm_arena_printf(c->arena, "%s { ... }", name);
   case LM_FORM_SECTIONS:
-    return lm_arena_printf(c->arena, k->types & T_QTY ? "%s 10%% { ... }" : k->types & T_OPTIONAL ? "%s { ... }" : "%s NAME { ... }", name);
+    return lm_arena_printf(c->arena,
+                           k->types & T_QTY        ? "%s 10%% { ... }"
+                           : k->types & T_OPTIONAL ? "%s { ... }"
+                                                   : "%s NAME { ... }",
+                           name);
   default: return lm_arena_printf(c->arena, "%s = ...", name);
   }
 }
@@ -158,16 +173,19 @@ static void write_row(lm_ctx *c, const lm_schema_key *k, lm_buf *out) {
   else if (k->form == LM_FORM_ARG || k->form == LM_FORM_VALUE) write_cell(out, lm_schema_expectation(c, k));
   else lm_buf_printf(out, "`%s`", lm_schema_usage(c, k));
   const char *otherwise = lm_schema_is_required(k) ? "required" : *k->otherwise ? k->otherwise : "";
-  lm_buf_printf(out, " | %s%s%s | %s |\n", lm_schema_has_default(k) ? "`" : "", otherwise, lm_schema_has_default(k) ? "`" : "", k->help);
+  lm_buf_printf(out, " | %s%s%s | %s |\n", lm_schema_has_default(k) ? "`" : "", otherwise,
+                lm_schema_has_default(k) ? "`" : "", k->help);
 }
 
 void lm_schema_write_reference(lm_buf *out) {
   lm_ctx *c = lm_ctx_create();
-  lm_buf_puts(out, "# Keys of data and recipe sections\n\nGenerated from dsl/schema.def. `key:form` is a way to write the "
-                   "value of `key`; `key:form.argument` lists its arguments in order.\n");
+  lm_buf_puts(out,
+              "# Keys of data and recipe sections\n\nGenerated from dsl/schema.def. `key:form` is a way to write the "
+              "value of `key`; `key:form.argument` lists its arguments in order.\n");
   static const char *const sections[] = {"data.", "recipe."};
   for (size_t s = 0; s < LM_COUNT(sections); s++) {
-    lm_buf_printf(out, "\n## %.*s\n\n| key | value | otherwise | |\n|---|---|---|---|\n", (int)strlen(sections[s]) - 1, sections[s]);
+    lm_buf_printf(out, "\n## %.*s\n\n| key | value | otherwise | |\n|---|---|---|---|\n", (int)strlen(sections[s]) - 1,
+                  sections[s]);
     for (int i = 0; i < LM_SCHEMA_COUNT; i++)
       if (!strncmp(LM_SCHEMA[i].path, sections[s], strlen(sections[s]))) write_row(c, &LM_SCHEMA[i], out);
   }

@@ -40,7 +40,8 @@ typedef struct lm_settings_layer {
 } lm_settings_layer;
 
 // ---- recipe_merge.c
-void lm_settings_apply(lm_resolver *R, lm_settings *s, const char *section, const ast_items *items, const lm_settings_layer *layer);
+void lm_settings_apply(lm_resolver *R, lm_settings *s, const char *section, const ast_items *items,
+                       const lm_settings_layer *layer);
 lm_setting *lm_settings_find(const lm_settings *s, const char *path);             // without a selector
 lm_recipe_origin *lm_recipe_origin_new(lm_resolver *R, lm_loc at, const char *who, const ast_expr *value);
 
@@ -56,9 +57,10 @@ const ast_expr *lm_value_default(lm_resolver *R, const lm_schema_key *key);     
 // The argument `name` of a call checked against the forms of `key`: as given, else the default, else NULL.
 const ast_expr *lm_form_arg(lm_resolver *R, const lm_schema_key *key, const ast_expr *call, const char *name);
 lm_sym lm_callee(const ast_expr *call);                                           // f of f(…), NULL if it is no name
-const char *lm_key_label(lm_ctx *c, const lm_schema_key *key);                    // "precision.compute", "patience of early"
+const char *lm_key_label(lm_ctx *c, const lm_schema_key *key); // "precision.compute", "patience of early"
 // Name of the i-th positional argument of a call that is the value of `key`; NULL if it takes fewer.
-const char *lm_call_param(lm_resolver *R, const lm_schema_key *key, const ast_expr *call, const lm_file *file, uint32_t i);
+const char *lm_call_param(lm_resolver *R, const lm_schema_key *key, const ast_expr *call, const lm_file *file,
+                          uint32_t i);
 
 // ---- recipe_read.c
 void lm_recipe_read(lm_resolver *R, const lm_settings *s);

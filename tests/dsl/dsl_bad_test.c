@@ -19,7 +19,8 @@ static directives read_directives(lm_ctx *c, const char *text) {
   for (const char *p = text; p && *p; p = strchr(p, '\n') ? strchr(p, '\n') + 1 : NULL) {
     const char *end = p + strcspn(p, "\n");
     if (starts(p, "#? recipe ")) d.recipe = lm_arena_strndup(c->arena, p + 10, (size_t)(end - p - 10));
-    if (starts(p, "#? set ") && d.n_sets < MAX_SETS) d.sets[d.n_sets++] = lm_arena_strndup(c->arena, p + 7, (size_t)(end - p - 7));
+    if (starts(p, "#? set ") && d.n_sets < MAX_SETS)
+      d.sets[d.n_sets++] = lm_arena_strndup(c->arena, p + 7, (size_t)(end - p - 7));
     if (starts(p, "#? run")) d.runs = true;
   }
   return d;

@@ -23,10 +23,11 @@ static void test_full(void) {
   lm_diag_note(c, d, (lm_loc){0}, "nowhere");
   lm_diag_help(c, d, "declare wk as real[d, g]");
   lm_warn(c, at(s, 1, 7, 1), NULL, "first in the file");
-  check_rendered(c, "a.lm:1:7: warning: first in the file\n1 | block A {\n  |       ^\n"
-                    "a.lm:2:18: error[E031]: axis mismatch in dot\n2 |   let k = dot(x, wk, d)\n"
-                    "  |                  ^^ real[f, g] has no axis 'd'\n  = x: real[b, d] (line 1)\n  = wk declared (b.lm:1:1)\n"
-                    "  = nowhere\n  = help: declare wk as real[d, g]\n");
+  check_rendered(
+      c, "a.lm:1:7: warning: first in the file\n1 | block A {\n  |       ^\n"
+         "a.lm:2:18: error[E031]: axis mismatch in dot\n2 |   let k = dot(x, wk, d)\n"
+         "  |                  ^^ real[f, g] has no axis 'd'\n  = x: real[b, d] (line 1)\n  = wk declared (b.lm:1:1)\n"
+         "  = nowhere\n  = help: declare wk as real[d, g]\n");
 }
 
 static void test_cells(void) {   // bytes, cells and escapes: the caret stands under what is meant
@@ -75,9 +76,12 @@ static void test_json(void) {
   lm_diag_note(c, d, (lm_loc){0}, "n");
   lm_buf out = {0};
   lm_diag_render_json(c, &out);
-  CHECK_TEXT(out.p, "[\n {\"severity\": \"error\", \"code\": \"E1\", \"file\": \"a.lm\", \"line\": 1, \"column\": 1, \"length\": 1, "
-                    "\"message\": \"say \\\"x\\\"\", \"label\": null, \"help\": null, \"notes\": [{\"kind\": \"note\", \"message\": \"n\", "
-                    "\"file\": null, \"line\": 0, \"column\": 0, \"length\": 0}]}\n]\n");
+  CHECK_TEXT(
+      out.p,
+      "[\n {\"severity\": \"error\", \"code\": \"E1\", \"file\": \"a.lm\", \"line\": 1, \"column\": 1, \"length\": 1, "
+      "\"message\": \"say \\\"x\\\"\", \"label\": null, \"help\": null, \"notes\": [{\"kind\": \"note\", \"message\": "
+      "\"n\", "
+      "\"file\": null, \"line\": 0, \"column\": 0, \"length\": 0}]}\n]\n");
   lm_buf_free(&out);
   lm_ctx_destroy(c);
 }

@@ -44,7 +44,8 @@ static void check_keeps(const char *path, const char *text, size_t n) {
 }
 
 static void test_repository(void) {
-  static const char *const patterns[] = {"stdlib/*.lm", "examples/*.lm", "examples/*/*.lm", "tests/*/*.lm", "tests/*/*/*.lm"};
+  static const char *const patterns[] = {"stdlib/*.lm", "examples/*.lm", "examples/*/*.lm", "tests/*/*.lm",
+                                         "tests/*/*/*.lm"};
   for (size_t k = 0; k < LM_COUNT(patterns); k++) {
     glob_t found;
     if (glob(patterns[k], 0, NULL, &found)) continue;
@@ -80,9 +81,23 @@ static void test_layouts(void) {
 
 static void test_expressions(void) {
   static const char *const texts[] = {
-    "a - (b - c) - -d", "(a + b) * c / (d * e)", "(-a) ^ b", "-a ^ -b", "(a ^ b) ^ c", "2 ^ (-3)", "(a == b) == c", "if a then b else c + 1",
-    "(if a then b else c) + 1", "f(a = 1, b -> (c, d), ..r)[(a,)].x", "\"a\\n\\\"\\\\\"", "[@a.{b,c}, 10%, 2Ki tokens]", "-(-a)", "a in b & c | d", "()",
-    "(-(if a then b else c)).x", "(a | b) & c",
+      "a - (b - c) - -d",
+      "(a + b) * c / (d * e)",
+      "(-a) ^ b",
+      "-a ^ -b",
+      "(a ^ b) ^ c",
+      "2 ^ (-3)",
+      "(a == b) == c",
+      "if a then b else c + 1",
+      "(if a then b else c) + 1",
+      "f(a = 1, b -> (c, d), ..r)[(a,)].x",
+      "\"a\\n\\\"\\\\\"",
+      "[@a.{b,c}, 10%, 2Ki tokens]",
+      "-(-a)",
+      "a in b & c | d",
+      "()",
+      "(-(if a then b else c)).x",
+      "(a | b) & c",
   };
   lm_ctx *c = lm_ctx_create();
   for (size_t i = 0; i < LM_COUNT(texts); i++) {

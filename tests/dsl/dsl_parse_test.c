@@ -20,7 +20,8 @@ static void test_trees(void) {
   check_tree("let x = a ^ b ^ c - d - e", "(let x (- (- (^ a (^ b c)) d) e))\n");
   check_tree("let x = a | b & c == d + 1", "(let x (| a (& b (== c (+ d 1)))))\n");
   check_tree("let x = if a then b else c + 1", "(let x (if a b (+ c 1)))\n");
-  check_tree("let x = f(a, b = 1, c -> (d, e), ..r)[0].y", "(let x (. (index (call f a (= b 1) (-> c (tuple d e)) ..r) 0) y))\n");
+  check_tree("let x = f(a, b = 1, c -> (d, e), ..r)[0].y",
+             "(let x (. (index (call f a (= b 1) (-> c (tuple d e)) ..r) 0) y))\n");
   check_tree("let x = (a)", "(let x a)\n");
   check_tree("let x = (a,)", "(let x (tuple1 a))\n");
   check_tree("let (x, y) = ()", "(let (x y) (tuple))\n");
@@ -28,15 +29,21 @@ static void test_trees(void) {
   check_tree("import a.b: c, d", "(import a.b (c d))\n");
   check_tree("import \"x y.lm\"", "(import \"x y.lm\" ())\n");
   check_tree("fn f(x: real[..r, 2 * d], y = 1,) -> (f32, int[]) where d in r, 2 divides d { return x }",
-             "(fn f (params (x (real ..r (* 2 d))) (y = 1)) -> (tuple f32 (int)) where (in d r) (divides 2 d)\n  (return x))\n");
-  check_tree("block B(d) {\n  dim a = 1, b = d\n  param w, v: real[d] = ones\n  sub l[i < 3] = C(i)\n  state m: f32 = 0\n  map hf { @l.#.w = (\"x\", [d]) }\n}",
-             "(block B (params (d))\n  (dim (a 1) (b d))\n  (param (w v) (real d) ones)\n  (sub (l) [i < 3] (call C i))\n"
-             "  (state (m) f32 0)\n  (map (hf)\n    (map  @l.#.w (tuple \"x\" (list d)))))\n");
-  check_tree("model A = B() from \"hf:x\" with { freeze @**; store @a.{b, c} = nf4(block = 64) }",
-             "(instance A (call B) from \"hf:x\"\n  (do freeze @**)\n  (set-sel store @a.{b,c} (call nf4 (= block 64))))\n");
-  check_tree("recipe R extends Q { model = A(); a.b.c = 1; eval dev { every = 1k steps }; pack f(x = 1); stage 80% { } }",
-             "(recipe R extends Q\n  (set model (call A))\n  (set a.b.c 1)\n  (section-sel eval dev\n    (set every (steps 1000)))\n"
-             "  (call pack f (args (= x 1)))\n  (section-sel stage (% 80)))\n");
+             "(fn f (params (x (real ..r (* 2 d))) (y = 1)) -> (tuple f32 (int)) where (in d r) (divides 2 d)\n  "
+             "(return x))\n");
+  check_tree(
+      "block B(d) {\n  dim a = 1, b = d\n  param w, v: real[d] = ones\n  sub l[i < 3] = C(i)\n  state m: f32 = 0\n  "
+      "map hf { @l.#.w = (\"x\", [d]) }\n}",
+      "(block B (params (d))\n  (dim (a 1) (b d))\n  (param (w v) (real d) ones)\n  (sub (l) [i < 3] (call C i))\n"
+      "  (state (m) f32 0)\n  (map (hf)\n    (map  @l.#.w (tuple \"x\" (list d)))))\n");
+  check_tree(
+      "model A = B() from \"hf:x\" with { freeze @**; store @a.{b, c} = nf4(block = 64) }",
+      "(instance A (call B) from \"hf:x\"\n  (do freeze @**)\n  (set-sel store @a.{b,c} (call nf4 (= block 64))))\n");
+  check_tree(
+      "recipe R extends Q { model = A(); a.b.c = 1; eval dev { every = 1k steps }; pack f(x = 1); stage 80% { } }",
+      "(recipe R extends Q\n  (set model (call A))\n  (set a.b.c 1)\n  (section-sel eval dev\n    (set every (steps "
+      "1000)))\n"
+      "  (call pack f (args (= x 1)))\n  (section-sel stage (% 80)))\n");
   check_tree("fn f(x) { for l in xs carry x, y { x = l(x) }; emit n = x; return x }",
              "(fn f (params (x))\n  (for l xs carry (x y)\n    (set x (call l x)))\n  (emit n x)\n  (return x))\n");
 }
@@ -44,7 +51,8 @@ static void test_trees(void) {
 static void test_layout(void) {
   check_tree("let a = f(1,\n  2)\nlet b = 2 +\n 3\n\n", "(let a (call f 1 2))\n(let b (+ 2 3))\n");
   check_tree("model A = B()\n# a comment\n\n  from \"x\"\n  with { }", "(instance A (call B) from \"x\")\n");
-  check_tree("fn f(x)\n  where 2 divides x { return if x\n then 1\n else 2 }", "(fn f (params (x)) where (divides 2 x)\n  (return (if x 1 2)))\n");
+  check_tree("fn f(x)\n  where 2 divides x { return if x\n then 1\n else 2 }",
+             "(fn f (params (x)) where (divides 2 x)\n  (return (if x 1 2)))\n");
 }
 
 // Declarations' words are names inside of braces and parentheses.
@@ -113,7 +121,8 @@ static void test_set(void) {
 
 // One mistake, one message; what follows is read.
 static void test_recovery(void) {
-  parsed p = parse("fn f(x {\n let a = 1 +\n}\nfn g() {\n  let a = (1\n  let b = 2\n  return b }\nrecipe R {\n  a = = 1\n  b = 2\n}\n");
+  parsed p = parse("fn f(x {\n let a = 1 +\n}\nfn g() {\n  let a = (1\n  let b = 2\n  return b }\nrecipe R {\n  a = = "
+                   "1\n  b = 2\n}\n");
   CHECK(p.c->n_errors == 3 && p.f->n == 3);
   CHECK(p.f->v[0]->kind == DC_ERROR && p.f->v[1]->kind == DC_FN && p.f->v[2]->kind == DC_RECIPE);
   CHECK(p.f->v[1]->body.n == 3 && p.f->v[1]->body.v[0]->kind == ST_ERROR && p.f->v[2]->items.n == 2);

@@ -1,7 +1,9 @@
 // dsl_pattern_test.c - matching, captures, expansion and the form of path patterns; suggestions.
 #include "tests/dsl/dsl_test.h"
 
-static bool matches(lm_ctx *c, const char *pattern, const char *path) { return lm_pattern_match(c, pattern, path, NULL); }
+static bool matches(lm_ctx *c, const char *pattern, const char *path) {
+  return lm_pattern_match(c, pattern, path, NULL);
+}
 
 static void test_match(lm_ctx *c) {
   CHECK(matches(c, "@embed", "embed"));

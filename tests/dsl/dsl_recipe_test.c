@@ -74,7 +74,8 @@ static void test_base(void) {
   CHECK(r->schedule.args[1].expr->kind == EX_NUMBER && r->schedule.args[1].expr->num == 0.1);
   CHECK(r->clip == 0.5 && r->n_groups == 1 && r->groups[0].n_args == 1);
   CHECK(r->precision.compute == LM_RECIPE_COMPUTE_BF16);
-  CHECK(r->memory.budget == INT64_C(2) << 30 && r->memory.n_rules == 2 && r->memory.rules[1].kind == LM_RECIPE_MEMORY_SAVE);
+  CHECK(r->memory.budget == INT64_C(2) << 30 && r->memory.n_rules == 2 &&
+        r->memory.rules[1].kind == LM_RECIPE_MEMORY_SAVE);
   CHECK(r->n_evals == 1 && r->evals[0].holdout == 1 && lm_recipe_every_steps(r, r->evals[0].every, 0) == 2);
   CHECK(r->evals[0].metrics[LM_RECIPE_METRIC_BITS_PER_BYTE] && r->evals[0].metrics[LM_RECIPE_METRIC_LOSS]);   // watched
   CHECK(r->stop.on.eval == 0 && r->stop.patience == 3 && r->stop.min_delta == 0);
@@ -97,7 +98,8 @@ static void test_child(void) {
   CHECK(r->precision.compute == LM_RECIPE_COMPUTE_F32 && r->n_unsupported == 0);   // the section was replaced whole
   CHECK(r->memory.budget == 1000 && r->memory.n_rules == 2);                        // and this one was not
   CHECK(r->evals[0].holdout == 0 && r->evals[0].every.n == 7 && r->n_samples == 1 && r->samples[0].n == 64);
-  CHECK(!strcmp(r->save.dir, "here") && r->save.every.unit == LM_RECIPE_UNIT_NONE && r->save.resume == LM_RECIPE_RESUME_AUTO);
+  CHECK(!strcmp(r->save.dir, "here") && r->save.every.unit == LM_RECIPE_UNIT_NONE &&
+        r->save.resume == LM_RECIPE_RESUME_AUTO);
   CHECK(r->schedule.args[0].expr->num == 5);
   check_origins(r, "optimizer.lr", "5e-4 --set; 1e-3 recipe Child; rate recipe Base");
   check_origins(r, "optimizer.betas", "(0.9, 0.95) recipe Base");

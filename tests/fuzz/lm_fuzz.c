@@ -23,7 +23,9 @@ static void check_formatted(lm_ctx *c, const ast_file *f) {
   lm_fmt(c, source, &twice);
   print(f, &tree);
   print(g, &again);
-  if (c->n_errors || strcmp(tree.p, again.p) || once.n != twice.n || memcmp(once.p ? once.p : "", twice.p ? twice.p : "", once.n)) abort();
+  if (c->n_errors || strcmp(tree.p, again.p) || once.n != twice.n ||
+      memcmp(once.p ? once.p : "", twice.p ? twice.p : "", once.n))
+    abort();
   lm_buf_free(&once);
   lm_buf_free(&twice);
   lm_buf_free(&tree);
