@@ -74,7 +74,7 @@ static lm_status file_open(lm_session *s, lm_cli *cli) {
 static lm_status model_start(lm_session *s, int64_t places, const char *weights) {
   s->rows = 1;
   s->seq = 1;
-  LM_TRY(lm_session_lower(s, LM_LOWER_DECODE | (s->recipe->from_hf ? LM_LOWER_MAPS : 0), lm_session_capacity(places)));
+  LM_TRY(lm_session_lower(s, LM_LOWER_DECODE, lm_session_capacity(places)));
   LM_TRY(lm_session_plan(s));
   LM_TRY(lm_session_start(s, NULL));
   return weights ? lm_weights_load(s, weights) : lm_session_weights(s);

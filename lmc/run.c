@@ -200,7 +200,7 @@ static lm_status model_start(runner *x) {
   int64_t places;
   LM_TRY(lm_session_data(s));
   LM_TRY(samples_prepare(x, &places));
-  uint32_t what = LM_LOWER_TRAIN | (r->n_evals ? LM_LOWER_EVAL : 0) | (r->n_samples ? LM_LOWER_DECODE : 0) | (r->from_hf ? LM_LOWER_MAPS : 0);
+  uint32_t what = LM_LOWER_TRAIN | (r->n_evals ? LM_LOWER_EVAL : 0) | (r->n_samples ? LM_LOWER_DECODE : 0);
   LM_TRY(lm_session_lower(s, what, lm_session_capacity(places)));
   LM_TRY(lm_session_plan(s));
   LM_TRY(lm_session_check_ids(s));

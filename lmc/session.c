@@ -107,6 +107,7 @@ static void watch(void *user, const char *pass, bool after, const lm_module *m) 
 }
 
 lm_status lm_session_lower(lm_session *s, uint32_t what, int64_t capacity) {
+  if (s->recipe->from_hf) what |= LM_LOWER_MAPS;
   lm_lower_options o = {.what = what, .rows = s->rows, .seq = s->seq, .capacity = capacity, .chunk = CHUNK, .f32_only = true};
   s->lowered = lm_lower(s->ctx, s->program, s->recipe, &o);
   LM_TRY(lm_cli_verdict(s->cli));

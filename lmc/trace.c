@@ -119,9 +119,8 @@ static lm_status steps_trace(tracer *t) {
 
 static lm_status model_start(tracer *t) {
   lm_session *s = t->s;
-  uint32_t maps = t->foreign || s->recipe->from_hf ? LM_LOWER_MAPS : 0;
   LM_TRY(lm_session_data(s));
-  LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN | maps | (t->values & LOGITS ? LM_LOWER_APPLY : 0), 0));
+  LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN | (t->foreign ? LM_LOWER_MAPS : 0) | (t->values & LOGITS ? LM_LOWER_APPLY : 0), 0));
   LM_TRY(lm_session_plan(s));
   LM_TRY(lm_session_check_ids(s));
   LM_TRY(lm_session_start(s, NULL));
