@@ -47,7 +47,7 @@ static void differ(model_case *k, const char *what, double by, double most) {
 // ---- set up
 static bool compile(model_case *k, const char *name) {
   lm_program *p = lm_program_load(k->c, in_folder(k, name, "reference.lm"));
-  k->r = p ? lm_recipe_resolve(k->c, p, NULL, NULL, 0) : NULL;
+  k->r = p ? lm_recipe_resolve(k->c, p, "Reference", NULL, 0) : NULL;
   if (!k->r || diagnosed(k->c)) return false;
   const lm_st_tensor *tok = lm_st_find(k->batches, "tok");
   k->steps = tok->shape[0], k->rows = tok->shape[1], k->seq = tok->shape[2];
