@@ -1,21 +1,9 @@
-// plan_test.c - plans run, against the interpreter; their memory, on shadow memory; what is written straight to its place.
+// plan_test.c - plans of modules written by hand: results, memory, and what is written straight to its place.
 //
-// Each case is a module at stage step. Its functions are given random arguments, parameters and caches, run once by the
-// interpreter and once through the plan, with one thread and with three.
-#include <math.h>
-#include <unistd.h>
-
-#include "compiler/eval/eval.h"
+// Functions are given random arguments, parameters and caches, run once by the interpreter and once through the plan, with
+// one thread and with three; every plan's memory is checked on shadow memory.
 #include "compiler/passes/pass.h"
-#include "runtime/cpu/exec.h"
-#include "tests/plan/naive.h"
-#include "tests/runtime/check.h"
-
-typedef struct subject {               // one module, twice: as it is, and as a plan
-  lm_ctx *ctx[2];
-  lm_module *step, *kernel;
-  lm_plan *plan;
-} subject;
+#include "tests/plan/harness.h"
 
 static lm_module *parse(lm_ctx *c, const char *text, const char *passes) {
   lm_module *m = lm_module_parse(c, lm_source_add(c, "case.lmir", text, strlen(text)));
@@ -29,152 +17,13 @@ static lm_module *parse(lm_ctx *c, const char *text, const char *passes) {
   return m;
 }
 
-static void memory_check(const lm_plan *p) {
-  lm_buf why = {0};
-  for (int i = 0; i < p->n_funcs; i++)
-    if (!lm_plan_check(p, &p->funcs[i], &why)) {
-      lm_plan_print(p, &why);
-      fprintf(stderr, "%s", why.p);
-      exit(1);
-    }
-  lm_buf_free(&why);
+typedef struct text { const char *text, *passes; } text;
+static lm_module *text_make(lm_ctx *c, void *user) {
+  const text *t = user;
+  return parse(c, t->text, t->passes);
 }
 
-static subject subject_make(const char *text, const char *passes) {
-  subject s = {.ctx = {lm_ctx_create(), lm_ctx_create()}};
-  s.step = parse(s.ctx[0], text, passes);
-  s.kernel = parse(s.ctx[1], text, passes);
-  naive_kernels_make(s.kernel);
-  lm_buf why = {0};
-  if (!lm_module_verify(s.kernel, &why)) fprintf(stderr, "%s", why.p), exit(1);
-  lm_plan_target target = naive_target(s.kernel);
-  s.plan = lm_plan_build(s.kernel, &target);
-  lm_diag_render(s.ctx[1], &why, false);
-  if (!s.plan) fprintf(stderr, "%s", why.p), exit(1);
-  memory_check(s.plan);
-  if (getenv("SHOW")) {
-    lm_module_print(s.kernel, &why);
-    lm_plan_print(s.plan, &why);
-    puts(why.p);
-  }
-  lm_buf_free(&why);
-  return s;
-}
-
-static void subject_free(subject *s) {
-  lm_ctx_destroy(s->ctx[0]);
-  lm_ctx_destroy(s->ctx[1]);
-}
-
-// ---- numbers on both sides
-
-static double draw(uint64_t *state) {
-  *state = *state * 6364136223846793005u + 1442695040888963407u;
-  return (double)(int64_t)(*state >> 40) / (1 << 23) - 1;
-}
-
-static void random_fill(lm_tensor *t, uint64_t *state) {
-  for (int64_t i = 0; i < t->n; i++) {
-    double v = draw(state);
-    t->v[i] = t->type.dtype == LM_INT ? floor((v + 1) * 2.5) : t->type.dtype == LM_BOOL ? v > 0 : (double)(float)v;
-  }
-}
-
-static void to_memory(const lm_tensor *t, void *p) {
-  for (int64_t i = 0; i < t->n; i++)
-    switch (t->type.dtype) {
-    case LM_INT: ((int32_t *)p)[i] = (int32_t)t->v[i]; break;
-    case LM_BOOL: ((uint8_t *)p)[i] = (uint8_t)t->v[i]; break;
-    default: ((float *)p)[i] = (float)t->v[i];
-    }
-}
-
-static double from_memory(const void *p, lm_dtype t, int64_t i) {
-  return t == LM_INT ? ((const int32_t *)p)[i] : t == LM_BOOL ? ((const uint8_t *)p)[i] : (double)((const float *)p)[i];
-}
-
-static void compare(const char *what, const double *want, const void *got, lm_dtype t, int64_t n) {
-  for (int64_t i = 0; i < n; i++) {
-    double g = from_memory(got, t, i);
-    if (fabs(g - want[i]) <= 2e-5 * (1 + fabs(want[i]))) continue;
-    fprintf(stderr, "%s[%lld] is %.9g, not %.9g\n", what, (long long)i, g, want[i]);
-    exit(1);
-  }
-}
-
-// Calls fn on every logical parameter: its place in an arena, and in the interpreter's stacked tensor.
-typedef void param_fn(const lm_plan_param *p, float *at, double *v);
-static void params_each(subject *s, lm_exec *e, lm_eval *eval, lm_arena_id arena, bool gradient, param_fn *fn) {
-  int n = 0;
-  for (uint32_t i = 0; i < s->step->n_globals; i++) {
-    const lm_global *g = &s->step->globals[i];
-    if (g->kind != LM_GLOBAL_PARAM) continue;
-    lm_tensor *t = gradient ? lm_eval_gradient(eval, g->name) : lm_eval_global(eval, g->name);
-    for (int64_t k = 0; k < g->n_paths; k++, n++) {
-      const lm_plan_param *p = &s->plan->params[n];
-      CHECK(!strcmp(p->path, g->paths[k]) && p->offset % LM_BLOCK == 0);
-      fn(p, (float *)lm_exec_arena(e, arena) + p->offset, t->v + k * p->elements);
-    }
-  }
-  CHECK(n == s->plan->n_params);
-}
-
-static void param_set(const lm_plan_param *p, float *at, double *v) {
-  for (int64_t i = 0; i < p->elements; i++) at[i] = (float)v[i];
-}
-
-static void param_compare(const lm_plan_param *p, float *at, double *v) { compare(p->path, v, at, LM_F32, p->elements); }
-
-typedef struct bits { void *p; size_t n; } bits;   // of all results and gradients, to compare between runs
-
-static void bits_add(bits *b, const void *p, size_t n) {
-  b->p = lm_realloc(b->p, b->n + n);
-  memcpy((char *)b->p + b->n, p, n);
-  b->n += n;
-}
-
-static bits run(subject *s, const char *name, int threads) {
-  lm_exec *e;
-  lm_eval *eval = lm_eval_create(s->step);
-  uint64_t state = 42;
-  const lm_func *f = lm_func_find(s->step, name);
-  const lm_plan_func *pf = lm_plan_func_find(s->plan, name);
-  CHECK_OK(lm_exec_create(s->plan, &(lm_exec_options){.threads = threads}, &e));
-  for (uint32_t i = 0; i < s->step->n_globals; i++)
-    if (s->step->globals[i].kind == LM_GLOBAL_PARAM) random_fill(lm_eval_global(eval, s->step->globals[i].name), &state);
-  params_each(s, e, eval, LM_ARENA_PARAM, false, param_set);
-  lm_tensor args[16], out[16];
-  for (uint32_t i = 0; i < f->body->n_args; i++) {
-    args[i] = lm_eval_tensor(eval, f->body->args[i]->type);
-    random_fill(&args[i], &state);
-    to_memory(&args[i], lm_exec_port(e, lm_plan_port_find(pf, f->body->args[i]->name, false)));
-  }
-  CHECK_OK(lm_eval_call(eval, f, args, out));
-  CHECK_OK(lm_exec_run(e, pf, NULL));
-  bits b = {0};
-  for (uint32_t i = 0; i < f->n_out; i++) {
-    const lm_plan_port *port = lm_plan_port_find(pf, f->out_names[i], true);
-    void *at = lm_exec_port(e, port);
-    compare(f->out_names[i], out[i].v, at, port->dtype, out[i].n);
-    bits_add(&b, at, (size_t)out[i].n * (port->dtype == LM_BOOL ? 1 : 4));
-    lm_tensor_free(&out[i]);
-  }
-  if (s->plan->arena_bytes[LM_ARENA_GRAD]) {
-    params_each(s, e, eval, LM_ARENA_GRAD, true, param_compare);
-    bits_add(&b, lm_exec_arena(e, LM_ARENA_GRAD), (size_t)s->plan->arena_bytes[LM_ARENA_GRAD]);
-  }
-  for (uint32_t i = 0; i < f->body->n_args; i++) lm_tensor_free(&args[i]);
-  lm_eval_destroy(eval);
-  lm_exec_destroy(e);
-  return b;
-}
-
-static void run_compare(subject *s, const char *name) {
-  bits one = run(s, name, 1), three = run(s, name, 3);
-  CHECK(one.n == three.n && !memcmp(one.p, three.p, one.n));
-  lm_free(one.p);
-  lm_free(three.p);
-}
+static subject text_subject(const char *s, const char *passes) { return subject_make(text_make, &(text){s, passes}); }
 
 // Copies that a loop or a return made, since what they hand on was not written to its place at once.
 static int copies_of_control(const subject *s, const char *name) {
@@ -198,7 +47,7 @@ static int adds_of(const subject *s, const char *name) {
 static void llama_test(void) {
   lm_buf text = {0};
   CHECK_OK(lm_file_read("tests/ir/llama.lmir", 1 << 20, &text));
-  subject s = subject_make(text.p, "inline,simplify,cse,licm,dce,grad,simplify,cse,licm,dce");
+  subject s = text_subject(text.p, "inline,simplify,cse,licm,dce,grad,simplify,cse,licm,dce");
   run_compare(&s, "micro");
   run_compare(&s, "loss");
   // The loops carry in place, or through the slots of their stashes; gradients of matrices are added by their GEMMs, so
@@ -304,7 +153,7 @@ static const char views[] =
   "}\n";
 
 static void text_test(const char *text, const char *name) {
-  subject s = subject_make(text, NULL);
+  subject s = text_subject(text, NULL);
   run_compare(&s, name);
   subject_free(&s);
 }
@@ -328,7 +177,7 @@ static const char update[] =
   "}\n";
 
 static void update_test(void) {
-  subject s = subject_make(update, NULL);
+  subject s = text_subject(update, NULL);
   const lm_plan_func *f = lm_plan_func_find(s.plan, "update");
   CHECK(s.plan->n_blocks == 8 && lm_plan_layout_blocks(s.kernel) == 8 && s.plan->n_states == 1);
   CHECK(copies_of_control(&s, "update") == 0);
@@ -366,7 +215,7 @@ static const char decode[] =
   "}\n";
 
 static void decode_test(void) {
-  subject s = subject_make(decode, NULL);
+  subject s = text_subject(decode, NULL);
   const lm_plan_func *f = lm_plan_func_find(s.plan, "decode");
   lm_exec *e;
   CHECK(s.plan->n_extents == 2);
@@ -416,7 +265,7 @@ static void layout_test(void) {
   static const struct { const char *path; int64_t block; } want[] = {
     {"first", 0}, {"l.0.x", 1}, {"l.1.x", 6}, {"l.2.x", 11}, {"l.0.in.0.y", 3}, {"l.0.in.1.y", 4}, {"l.1.in.0.y", 8},
     {"l.1.in.1.y", 9}, {"l.2.in.0.y", 13}, {"l.2.in.1.y", 14}, {"l.0.z", 5}, {"l.1.z", 10}, {"l.2.z", 15}, {"last", 16}};
-  subject s = subject_make(layout, NULL);
+  subject s = text_subject(layout, NULL);
   CHECK(s.plan->n_params == (int)LM_COUNT(want) && s.plan->n_blocks == 17);
   for (size_t i = 0; i < LM_COUNT(want); i++)
     CHECK(!strcmp(s.plan->params[i].path, want[i].path) && s.plan->params[i].offset == want[i].block * LM_BLOCK);
@@ -446,9 +295,8 @@ static void refused_test(void) {
 }
 
 int main(void) {
-  char dir[] = "/tmp/lmc-plan-test-XXXXXX", command[64];
-  CHECK(mkdtemp(dir));
-  setenv("LMC_CACHE", dir, 1);
+  char dir[] = "/tmp/lmc-plan-test-XXXXXX";
+  cache_begin(dir);
   layout_test();
   carries_test();
   nested_test();
@@ -457,6 +305,5 @@ int main(void) {
   decode_test();
   refused_test();
   llama_test();
-  snprintf(command, sizeof command, "rm -r %s", dir);
-  CHECK(!system(command));
+  cache_end(dir);
 }
