@@ -1,0 +1,41 @@
+#!/bin/sh
+# Which folder may include which: the arrows of docs/tour.md. Fails with the lines that go against them.
+cd "$(dirname "$0")/../.." || exit 2
+# folder: regular expression of what it may include beside itself
+rules='
+runtime/base:^$
+runtime/plan:^runtime/base/
+runtime/hal:^runtime/(base|plan)/
+runtime/io:^runtime/(base|plan)/
+runtime/tokenizer:^runtime/(base|io)/
+runtime/data:^runtime/(base|io|tokenizer)/
+runtime/cpu:^runtime/(base|plan|hal)/
+runtime/cuda:^runtime/(base|plan|hal)/
+runtime/train:^runtime/(base|plan|hal|io|tokenizer|data|cpu)/
+runtime/infer:^runtime/(base|plan|hal|io|tokenizer|cpu|train)/
+compiler/ir:^(runtime/base|compiler/ops)/
+compiler/ops:^(runtime/base|compiler/ir)/
+compiler/eval:^(runtime/base|compiler/ir)/
+compiler/plan:^(runtime/(base|plan)|compiler/ir)/
+compiler/passes:^(runtime/(base|plan)|compiler/(ir|ops|eval|plan))/
+codegen/common:^(runtime/(base|plan)|compiler/(ir|plan))/
+codegen/cpu:^(runtime/(base|plan)|compiler/(ir|plan)|codegen/common)/
+codegen/cuda:^(runtime/(base|plan)|compiler/(ir|plan)|codegen/common)/
+dsl:^(runtime/(base|io/foreign|plan/plan)|compiler/ir)
+'
+bad=0
+for rule in $rules; do
+  folder=${rule%%:*} may=${rule#*:}
+  [ -d "$folder" ] || continue
+  found=$(grep -rnE '^[[:space:]]*#[[:space:]]*include "' "$folder" --include='*.[chly]' --include='*.def' --include='*.cc' |
+    sed -E 's/^([^:]+:[0-9]+):.*include "([^"]+)".*/\1 \2/' | grep '/.* .*/' |
+    awk -v folder="$folder/" -v may="$may" 'index($2, folder) != 1 && !(may != "^$" && $2 ~ may) {print}' | grep -v ' cpu_prelude\|prelude/')
+  [ -z "$found" ] && continue
+  echo "$folder may not include:"
+  echo "$found" | sed 's/^/  /'
+  bad=1
+done
+system=$(grep -rnE '#[[:space:]]*include <(cuda|nvrtc|cublas|nccl)' compiler codegen dsl runtime lmc --include='*.[ch]')
+[ -n "$system" ] && { echo "NVIDIA headers are loaded at run time, never included:"; echo "$system"; bad=1; }
+[ $bad = 0 ] && echo "arrows: ok"
+exit $bad
