@@ -372,8 +372,11 @@ void lm_unsupported_add(lm_resolver *R, lm_loc at, const char *feature) {
 
 static void collect_word(lm_resolver *R, const lm_schema_key *key, const ast_expr *e) {
   bool later;
-  if (e->kind == EX_NAME && lm_schema_has_word(key->words, e->text, &later) && later)
+  bool word = e->kind == EX_NAME || e->kind == EX_STRING;
+  if (word && lm_schema_has_word(key->words, e->text, &later) && later)
     lm_unsupported_add(R, e->loc, lm_arena_printf(R->c->arena, "%s = %s", lm_key_label(R->c, key), e->text));
+  for (uint32_t i = 0; key->types & T_WORDS && e->kind == EX_LIST && i < e->n_args; i++)
+    collect_word(R, key, e->args[i].expr);
 }
 
 void lm_value_collect_unsupported(lm_resolver *R, const lm_schema_key *key, const ast_expr *e, lm_loc at) {
