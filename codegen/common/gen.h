@@ -36,6 +36,8 @@ typedef struct lm_gen lm_gen;
 typedef struct lm_gen_target {
   const char *index;                   // C type of indices
   lm_gen_text (*held)(lm_gen *e, const lm_value *v, const lm_ix *ix);   // what earlier passes hold outside of results
+  // Loads base[at] in a way of the target's own; false: as any element. NULL: never.
+  bool (*load)(lm_gen *e, const char *base, lm_type t, const lm_ix *at, lm_gen_text *out);
 } lm_gen_target;
 
 struct lm_gen {

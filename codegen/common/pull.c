@@ -66,7 +66,9 @@ const char *lm_gen_dense_offset(lm_gen *e, lm_type t, const lm_ix *ix, lm_type c
 
 static lm_gen_text load_dense(lm_gen *e, const char *base, lm_type t, const lm_ix *ix) {
   lm_ix at = lm_gen_dense_index(e, t, ix, t);
-  const char *place = lm_arena_printf(e->arena, "%s[%s]", base, lm_gen_index(e, &at, true));
+  const char *index = lm_gen_index(e, &at, true), *place = lm_arena_printf(e->arena, "%s[%s]", base, index);
+  lm_gen_text own;
+  if (e->target->load && e->target->load(e, base, t, &at, &own)) return own;
   return lm_gen_temp(e, t.dtype, lm_ix_level(&e->vars, &at), lm_gen_load_text(e->arena, t.dtype, place), NULL, t);
 }
 

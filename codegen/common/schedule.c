@@ -193,7 +193,7 @@ static bool yielded_before(const lm_op *yield, uint32_t i) {
   return false;
 }
 
-lm_schedule *lm_schedule_make(const lm_module *m, const lm_op *kernel, lm_arena *arena) {
+lm_schedule *lm_schedule_make(const lm_module *m, const lm_op *kernel, bool keep, lm_arena *arena) {
   lm_schedule *s = LM_NEW(arena, lm_schedule);
   *s = (lm_schedule){.m = m, .kernel = kernel, .arena = arena};
   uint32_t n = 0;
@@ -204,7 +204,7 @@ lm_schedule *lm_schedule_make(const lm_module *m, const lm_op *kernel, lm_arena 
   keep_results(s);
   keep_reductions(s);
   cost_nodes(s);
-  keep_dear(s);
+  if (keep) keep_dear(s);
   for (uint32_t i = 0; i < n; i++) {
     const lm_value *v = s->nodes[i].op->out[0];
     if (!s->nodes[i].root) continue;

@@ -49,8 +49,8 @@ typedef struct lm_schedule {
   int n_rows;                          // row buffers
 } lm_schedule;
 
-// Numbers the body's operations (op->mark).
-lm_schedule *lm_schedule_make(const lm_module *m, const lm_op *kernel, lm_arena *arena);
+// Numbers the body's operations (op->mark). `keep`: what is dear to compute again is kept in rows.
+lm_schedule *lm_schedule_make(const lm_module *m, const lm_op *kernel, bool keep, lm_arena *arena);
 
 bool lm_op_is_reduction(const lm_op *op);            // sum, max, scatter_add
 bool lm_kernel_axis_outer(const lm_op *kernel, lm_axis a);

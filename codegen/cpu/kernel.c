@@ -29,7 +29,7 @@ static void attempt(cpu_emit *e) {
 
 cpu_emit *cpu_emit_make(const lm_module *m, const lm_op *kernel, lm_arena *arena) {
   cpu_emit *e = LM_NEW(arena, cpu_emit);
-  lm_gen_init(&e->g, &target, m, kernel, lm_schedule_make(m, kernel, arena), arena);
+  lm_gen_init(&e->g, &target, m, kernel, lm_schedule_make(m, kernel, true, arena), arena);
   cpu_groups_reset(e);
   for (int i = 0; i < ATTEMPTS; i++) {
     attempt(e);

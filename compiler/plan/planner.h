@@ -15,6 +15,7 @@ typedef struct lm_kernel_code {
   const char *name, *source;                     // equal text, equal name
   lm_plan_extent space;
   int64_t scratch[LM_KERNEL_SCRATCH]; int n_scratch;   // bytes of each, at capacity
+  lm_plan_launch launch;
 } lm_kernel_code;
 
 // What the planner must know of a target. `kernel` generates a kernel's code into `arena`; false after a diagnostic.

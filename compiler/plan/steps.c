@@ -179,7 +179,7 @@ static int kernel_find(planner *p, const lm_op *op, const lm_kernel_code *code) 
   for (int i = 0; i < plan->n_kernels; i++)
     if (!strcmp(plan->kernels[i].name, code->name)) return i;
   uint32_t n = (uint32_t)plan->n_kernels;
-  LM_PUSH(p->arena, plan->kernels, n, p->cap_kernels) = (lm_plan_kernel){code->name, code->source, lm_op_origin(p, op)};
+  LM_PUSH(p->arena, plan->kernels, n, p->cap_kernels) = (lm_plan_kernel){code->name, code->source, lm_op_origin(p, op), code->launch};
   plan->n_kernels = (int)n;
   return plan->n_kernels - 1;
 }

@@ -37,10 +37,19 @@ typedef struct lm_plan_buf {
 //   var: run-time extents (n_extents of them), then the index of each enclosing loop (LM_PLAN_DEPTH)
 //   lo, hi: the range of its parallel space to do; disjoint ranges may run at the same time. Which elements belong to one
 //   place of that space depends on shapes alone, so the number of threads never changes a bit.
+// On a GPU: void NAME(buf[0], buf[1], …, the extents that it uses as int64_t), ceil(space / per_block) blocks of `threads`.
+typedef struct lm_plan_launch {
+  int threads;                         // of a block; 0: not for a GPU
+  int64_t per_block;                   // places of the parallel space that a block does
+  int64_t shared;                      // bytes of dynamic shared memory
+  uint32_t extents;                    // which run-time extents it takes, as bits
+} lm_plan_launch;
+
 typedef struct lm_plan_kernel {
   const char *name;                    // symbol; equal text has equal names
   const char *source;                  // C text of this function alone
   const char *origin;                  // the source lines it came from: "llama.lm:10,12"
+  lm_plan_launch launch;
 } lm_plan_kernel;
 
 typedef struct lm_plan_extent { int64_t fixed; int n_dyn; struct { int var; } dyn[4]; } lm_plan_extent;  // fixed * product of var[…]
