@@ -120,7 +120,9 @@ struct lm_elab {
   el_library_call *library;    // library calls made so far, by signature
   uint32_t n_library;
   bool in_library, library_failed;     // inside a library function of its own; it needs what only the caller has
-  struct { lm_value *index; int64_t count; lm_sym name; } loops[4]; int n_loops;
+  struct { lm_value *index; int64_t count; lm_sym name; const void *over; } loops[4]; int n_loops;   // over: el_insts or ast_stmt
+  const void **unrolled; uint32_t n_unrolled, cap_unrolled;   // of the same kind; see elab_unroll.c
+  bool again;                  // the function being made has to be made again
   struct { lm_sym name; el_val val; } *emits; uint32_t n_emits, cap_emits;
   const ast_decl **visited; uint32_t n_visited, cap_visited;
 };
@@ -176,6 +178,12 @@ el_val el_invoke_method(lm_elab *e, const el_ref *ref, lm_sym method, const el_v
 el_kind el_kind_of_type(lm_elab *e, const ast_type *t, bool *out_ok);
 el_val el_lookup(lm_elab *e, lm_sym name, lm_loc at, bool report);
 void el_check_fn(lm_elab *e, const lm_file *file, ast_decl *d);       // a definition that nothing reaches
+
+// ---- loops whose index decides something (elab_unroll.c)
+bool el_unrolled(const lm_elab *e, const void *over);
+// A scalar computed from loop indices alone, wanted at compile time: true asks for those loops to be unrolled. What the
+// function holds until then, diagnostics included, is thrown away.
+bool el_decide(lm_elab *e, const el_val *v);
 
 // ---- statements (elab_stmt.c)
 void el_run(lm_elab *e, const ast_body *body);

@@ -361,6 +361,7 @@ static el_val eval_field(lm_elab *e, const ast_expr *x) {
 static el_val eval_if(lm_elab *e, const ast_expr *x) {
   el_val c = el_eval(e, x->c);
   if (c.k == V_BOOL && c.known) return el_eval(e, c.num != 0 ? x->a : x->b);
+  if (el_decide(e, &c)) return el_error();
   bool undecided = c.k == V_NUM && !c.known && !e->m;
   if (c.k != V_BOOL && c.k != V_ERROR && !undecided) {
     lm_diag *d = el_err(e, x->c->loc, "E043", "`if` takes a condition known at compile time, got %s", el_show(e, &c));
@@ -396,7 +397,7 @@ static el_val eval_index(lm_elab *e, const ast_expr *x) {
   if (a.k == V_ERROR) return a;
   if (x->n_args == 1 && x->args[0].kind == ARG_POS && (a.k == V_INSTS || a.k == V_TUPLE)) {
     el_val at = el_eval(e, x->args[0].expr);
-    if (at.k == V_ERROR || (at.k == V_NUM && !at.known)) return el_error();
+    if (at.k == V_ERROR || (at.k == V_NUM && !at.known) || el_decide(e, &at)) return el_error();
     int64_t n = a.k == V_TUPLE ? (int64_t)a.n : a.insts->n;
     if (at.k == V_NUM && at.has_size && lm_size_whole(at.size, &i) && i >= 0 && i < n)
       return a.k == V_TUPLE ? a.items[i] : el_insts_at(e, &a, &(el_index){NULL, i, 1});

@@ -300,21 +300,44 @@ static void make_sub(lm_elab *e, el_inst *inst, const ast_member *m) {
   LM_PUSH(e->a, inst->subs, inst->n_subs, inst->cap_subs) = sub;
 }
 
+// ---- arguments that follow an index
+// Whether a size of the declaration depends on its parameter: a dim or a count.
+static bool shapes_by(const ast_decl *d, lm_sym name) {
+  el_bind one = {.name = name};
+  for (uint32_t i = 0; i < d->members.n; i++) {
+    const ast_member *m = d->members.v[i];
+    if (m->count && mentions(m->count, &one)) return true;
+    for (uint32_t k = 0; m->kind == MB_DIM && k < m->exprs.n; k++)
+      if (mentions(m->exprs.v[k], &one)) return true;
+  }
+  return false;
+}
+
+// Parameters of ref's instance whose arguments (or defaults) follow the index of its own repetition or of one around it
+// are computed from the loops' indices: they go to ref->over.
+static void bind_following(lm_elab *e, const el_ref *owner, const el_insts *xs, const el_val *index, el_ref *ref) {
+  const ast_sig *sig = &ref->inst->decl->sig;
+  for (uint32_t k = 0; k < sig->n_params; k++) {
+    const ast_expr *x = argument(ref->inst->call, sig, k);
+    bool given = x;
+    el_ref self = given ? *owner : *ref;
+    if (!given) x = sig->params[k].init;
+    if (!(xs && xs->follows[k]) && !mentions(x, self.over)) continue;
+    el_frame frame = {.up = e->frame, .file = self.inst->file, .self = &self, .real = K_REAL}, *was = e->frame;
+    e->frame = &frame;
+    if (given && xs) el_bind_name(e, xs->index, *index, false);
+    el_bind *b = LM_NEW(e->a, el_bind);
+    *b = (el_bind){sig->params[k].name.text, el_eval(e, x), false, ref->over};
+    e->frame = was;
+    ref->over = b;
+    if (shapes_by(ref->inst->decl, b->name)) el_decide(e, &b->val);
+  }
+}
+
 el_ref el_ref_sub(lm_elab *e, const el_ref *owner, el_inst *sub) {
   el_ref ref = *owner;
   ref.inst = sub, ref.over = NULL;
-  const ast_sig *sig = &sub->decl->sig;
-  for (uint32_t k = 0; owner->over && k < sig->n_params; k++) {
-    const ast_expr *x = argument(sub->call, sig, k);
-    if (!mentions(x, owner->over)) continue;
-    el_ref self = *owner;
-    el_frame frame = {.up = e->frame, .file = owner->inst->file, .self = &self, .real = K_REAL}, *was = e->frame;
-    e->frame = &frame;
-    el_bind *b = LM_NEW(e->a, el_bind);
-    *b = (el_bind){sig->params[k].name.text, el_eval(e, x), false, ref.over};
-    e->frame = was;
-    ref.over = b;
-  }
+  if (owner->over) bind_following(e, owner, NULL, NULL, &ref);
   return ref;
 }
 
@@ -356,19 +379,9 @@ el_val el_insts_at(lm_elab *e, const el_val *insts, const el_index *at) {
   el_val v = {.k = V_INST, .ref = insts->ref};
   v.ref.inst = xs->of[at->first < xs->n ? at->first : 0], v.ref.over = NULL;
   if (v.ref.n < 4) v.ref.at[v.ref.n++] = *at;
-  const ast_sig *sig = &v.ref.inst->decl->sig;
-  for (uint32_t k = 0; at->loop && k < sig->n_params; k++) {
-    const ast_expr *x = xs->follows[k] ? argument(v.ref.inst->call, sig, k) : NULL;
-    if (!x) continue;
-    el_ref self = insts->ref;
-    el_frame frame = {.up = e->frame, .file = self.inst->file, .self = &self, .real = K_REAL}, *was = e->frame;
-    e->frame = &frame;
-    el_bind_name(e, xs->index, el_index_value(e, at), false);
-    el_bind *b = LM_NEW(e->a, el_bind);
-    *b = (el_bind){sig->params[k].name.text, el_eval(e, x), false, v.ref.over};
-    e->frame = was;
-    v.ref.over = b;
-  }
+  if (!e->m || (!at->loop && !insts->ref.over)) return v;
+  el_val index = el_index_value(e, at);
+  bind_following(e, &insts->ref, xs, &index, &v.ref);
   return v;
 }
 

@@ -125,14 +125,16 @@ static lm_value *random_numbers(el_call_site c, const el_axes *axes) {
 static el_val p_dropout(el_call_site c) {
   el_val x = el_arg_tensor(c, 0), p = el_arg(c, 1);
   if (x.k == V_ERROR || p.k == V_ERROR) return el_error();
-  if (p.k != V_NUM || (p.known && (p.num < 0 || p.num >= 1)))
+  bool follows = p.k == V_TENSOR && p.kind == K_NUM && !p.axes.n;          // an index: another rate in every layer
+  if (!follows && (p.k != V_NUM || (p.known && (p.num < 0 || p.num >= 1))))
     return el_err(c.e, el_arg_loc(c, 1), "E054", "dropout takes a rate known at compile time, from 0 to below 1; got %s", el_show(c.e, &p)), el_error();
   if (!el_floating(c, &x, el_arg_loc(c, 0))) return el_error();
-  if (p.num == 0 || c.e->mode != EL_TRAIN || !c.e->m) return x;
+  if ((!follows && p.num == 0) || c.e->mode != EL_TRAIN || !c.e->m) return x;
   lm_builder *b = &c.e->b;
-  lm_type real = lm_type_make((lm_dtype)x.v->type.dtype, NULL, 0), f32 = lm_type_make(LM_F32, NULL, 0);
-  lm_value *keep = lm_emit2(b, LM_OP_GE, random_numbers(c, &x.axes), lm_emit_const(b, f32, p.num));
-  lm_value *scaled = lm_emit2(b, LM_OP_MUL, x.v, lm_emit_const(b, real, 1 / (1 - p.num)));
+  el_val one = el_whole(c.e, 1), kept = el_binary(c.e, OP_SUB, &one, &p, c.x->loc), gain = el_binary(c.e, OP_DIV, &one, &kept, c.x->loc);
+  lm_type real = lm_type_make((lm_dtype)x.v->type.dtype, NULL, 0);
+  lm_value *keep = lm_emit2(b, LM_OP_GE, random_numbers(c, &x.axes), el_adapt(c.e, &p, K_F32, c.x->loc).v);
+  lm_value *scaled = lm_emit2(b, LM_OP_MUL, x.v, el_adapt(c.e, &gain, x.kind, c.x->loc).v);
   return el_tensor(x.kind, &x.axes, lm_emit_select(b, keep, scaled, lm_emit_const(b, real, 0)));
 }
 

@@ -16,6 +16,7 @@ el_val p_expand(el_call_site c) {
     if (a->kind == ARG_NAMED) {
       el_val n = el_eval(c.e, a->expr);
       if (n.k == V_ERROR) return n;
+      if (el_decide(c.e, &n)) return el_error();
       if (n.k != V_NUM || (!n.has_size && n.known)) return el_err(c.e, a->loc, "E055", "the size of '%s' should be a whole number, got %s", a->name, el_show(c.e, &n)), el_error();
       el_axis *axis = el_axis_new(c.e, a->name, n.has_size ? n.size : lm_size_dim(c.e->a, a->name), 0);
       int64_t whole;
@@ -53,6 +54,7 @@ static bool parts(el_call_site c, const ast_expr *x, lm_size total, bool product
     if (args[i].kind == ARG_NAMED) {
       el_val s = el_eval(e, args[i].expr);
       if (s.k == V_ERROR) return false;
+      if (el_decide(e, &s)) return false;
       if (s.k != V_NUM || !s.has_size) return s.k == V_NUM && !s.known ? false : (el_err(e, args[i].loc, "E055", "the size of '%s' should be a whole number, got %s", args[i].name, el_show(e, &s)), false);
       found[i] = el_axis_new(e, args[i].name, s.size, 0);
       el_axis_bind_name(e, args[i].name, found[i]);
@@ -141,7 +143,7 @@ static bool whole_arg(el_call_site c, uint32_t i, int64_t *out) {
   if (!el_positional(c, i)) return true;
   el_val v = el_arg(c, i);
   if (v.k == V_NUM && v.has_size && lm_size_whole(v.size, out)) return true;
-  if (v.k != V_ERROR && !(v.k == V_NUM && !v.known)) el_err(c.e, el_arg_loc(c, i), "E055", "expected a whole number, got %s", el_show(c.e, &v));
+  if (v.k != V_ERROR && !(v.k == V_NUM && !v.known) && !el_decide(c.e, &v)) el_err(c.e, el_arg_loc(c, i), "E055", "expected a whole number, got %s", el_show(c.e, &v));
   return false;
 }
 
@@ -178,7 +180,7 @@ el_val p_slice(el_call_site c) {
   to = given ? NULL : el_axis_lookup(c.e, name);
   if (given) {
     el_val s = el_eval(c.e, given);
-    if (s.k != V_NUM || !s.has_size || !lm_size_whole(s.size, &size)) return s.k == V_ERROR ? s : (el_err(c.e, given->loc, "E055", "expected a whole number, got %s", el_show(c.e, &s)), el_error());
+    if (s.k != V_NUM || !s.has_size || !lm_size_whole(s.size, &size)) return s.k == V_ERROR || el_decide(c.e, &s) ? el_error() : (el_err(c.e, given->loc, "E055", "expected a whole number, got %s", el_show(c.e, &s)), el_error());
   } else if (to) {
     if (!lm_size_whole(to->size, &size)) return el_error();
   } else {

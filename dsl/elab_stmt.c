@@ -93,13 +93,13 @@ static void run_body_once(lm_elab *e, const ast_stmt *st, const el_val *var, con
 }
 
 // What one iteration does, given the loop's index (NULL while only checking): runs the body for each of its places.
-typedef struct { const ast_stmt *st; const el_val *over; int64_t first; int period; bool repeat; } iteration;
+typedef struct { const ast_stmt *st; const el_val *over; int64_t first; int period; bool repeat, unrolled; } iteration;
 
 // The number of an iteration among all of the loops around it: with the site, what random numbers are keyed by.
 static lm_value *layer_number(lm_elab *e, lm_value *outer, const el_index *at) {
-  if (!at->loop) return outer;
+  if (!e->m) return outer;
   lm_type t = lm_type_make(LM_INT, NULL, 0);
-  lm_value *v = at->loop;
+  lm_value *v = at->loop ? at->loop : lm_emit_const(&e->b, t, 0);
   if (at->step != 1) v = lm_emit2(&e->b, LM_OP_MUL, v, lm_emit_const(&e->b, t, (double)at->step));
   if (at->first) v = lm_emit2(&e->b, LM_OP_ADD, v, lm_emit_const(&e->b, t, (double)at->first));
   if (!outer) return v;
@@ -136,7 +136,7 @@ static void run_loop(lm_elab *e, const iteration *it, int64_t count, lm_sym name
     for (uint32_t i = 0; i < n; i++) carry[i] = el_error();
     return;
   }
-  if (!e->m || any_error(carry, n)) {
+  if (!e->m || it->unrolled || any_error(carry, n)) {
     run_iteration(e, it, NULL, carry, out);
     for (uint32_t i = 0; i < n; i++) carry[i] = out[i];
     return;
@@ -150,7 +150,8 @@ static void run_loop(lm_elab *e, const iteration *it, int64_t count, lm_sym name
   el_val *in = LM_NEW_N(e->a, el_val, n + 1);
   for (uint32_t i = 0; i < n; i++) in[i] = carry[i], in[i].v = loop->body->args[1 + i];
   lm_value *layer = e->layer;
-  e->loops[e->n_loops].index = loop->body->args[0], e->loops[e->n_loops].count = count, e->loops[e->n_loops++].name = name;
+  e->loops[e->n_loops].index = loop->body->args[0], e->loops[e->n_loops].count = count, e->loops[e->n_loops].name = name;
+  e->loops[e->n_loops++].over = it->repeat ? (const void *)it->st : it->over->insts;
   run_iteration(e, it, loop->body->args[0], in, out);
   e->n_loops--, e->layer = layer;
   for (uint32_t i = 0; i < n; i++) v[i] = out[i].k == V_ERROR ? in[i].v : out[i].v;
@@ -175,22 +176,24 @@ static void run_for(lm_elab *e, const ast_stmt *st) {
       el_err(e, st->carry.v[i].loc, "E026", "carry takes tensors, '%s' is %s", st->carry.v[i].text, el_show(e, v)), carry[i] = el_error();
   }
   int64_t count = 0;
+  bool unrolled = el_unrolled(e, over.k == V_INSTS ? (const void *)over.insts : st);
   if (over.k == V_INSTS) {
     for (int64_t at = 0; at < over.insts->n;) {
-      int period;
-      count = el_insts_segment(e, over.insts, at, &period);
-      iteration it = {st, &over, at, period, false};
+      int period = 1;
+      count = unrolled ? 1 : el_insts_segment(e, over.insts, at, &period);
+      iteration it = {st, &over, at, period, false, unrolled};
       run_loop(e, &it, count, over.insts->member->names.v[0].text, carry);
       at += count * period;
     }
   } else if (over.k == V_NUM && over.has_size && (!over.known || lm_size_whole(over.size, &count))) {
-    iteration it = {st, &over, 0, 1, true};
+    iteration it = {st, &over, 0, 1, true, unrolled};
     if (!over.known) count = 1;
-    if (count > 0) run_loop(e, &it, count, st->names.v[0].text, carry);
+    for (; unrolled && it.first < count && el_budget(e, st->loc); it.first++) run_loop(e, &it, 1, st->names.v[0].text, carry);
+    if (count > 0 && !unrolled) run_loop(e, &it, count, st->names.v[0].text, carry);
     else if (count < 0) el_err(e, st->expr->loc, "E028", "a loop of %lld iterations", (long long)count);
   } else if (over.k == V_AXES) {
     el_err(e, st->expr->loc, "E900", "`for … in AXIS` (the places of an axis in order) is not available yet");
-  } else if (over.k != V_ERROR) {
+  } else if (over.k != V_ERROR && !el_decide(e, &over)) {
     lm_diag *d = el_err(e, st->expr->loc, "E028", "cannot loop over %s", el_show(e, &over));
     lm_diag_help(e->c, d, "loop over `sub xs[i < n]` or a whole number");
   }

@@ -158,9 +158,11 @@ void el_axis_bind_name(lm_elab *e, lm_sym name, el_axis *x) {
 el_axis *el_axis_lookup(lm_elab *e, lm_sym name) {
   for (el_axis_bind *b = e->frame->axes; b; b = b->up)
     if (b->name == name) return b->axis;
-  if (e->frame->self)
-    for (el_axis_bind *b = e->frame->self->inst->axes; b; b = b->up)
-      if (b->name == name) return b->axis;
+  if (!e->frame->self) return NULL;
+  for (el_bind *b = e->frame->self->over; b; b = b->up)   // a size that changes from place to place
+    if (b->name == name) el_decide(e, &b->val);
+  for (el_axis_bind *b = e->frame->self->inst->axes; b; b = b->up)
+    if (b->name == name) return b->axis;
   return NULL;
 }
 

@@ -67,7 +67,26 @@ static const ast_member *need_method(lm_elab *e, el_inst *model, const char *nam
   return m;
 }
 
-static void lower_loss(lm_elab *e, el_inst *model, const char *name, el_mode mode, const lm_lower_options *o, lm_loc at) {
+// ---- functions that are made again once it is known which loops have to be unrolled
+typedef struct { uint32_t n_globals, n_errors, n_warnings; lm_diag **diags_tail; } attempt;
+
+static attempt attempt_begin(lm_elab *e) {
+  e->again = false;
+  return (attempt){e->m->n_globals, e->c->n_errors, e->c->n_warnings, e->c->diags_tail};
+}
+
+// Whether the function has to be made again; then nothing is left of this attempt.
+static bool attempt_again(lm_elab *e, const attempt *a, const char *name) {
+  lm_func *f = lm_func_find(e->m, name);
+  if (!e->again) return false;
+  if (f) lm_func_remove(e->m, f);
+  e->m->n_globals = a->n_globals;
+  e->c->n_errors = a->n_errors, e->c->n_warnings = a->n_warnings;
+  e->c->diags_tail = a->diags_tail, *a->diags_tail = NULL;
+  return true;
+}
+
+static void make_loss(lm_elab *e, el_inst *model, const char *name, el_mode mode, const lm_lower_options *o, lm_loc at) {
   if (!need_method(e, model, "loss", at)) return;
   entry x = begin(e, name, o->rows, o->seq, 0, 5, mode, model->file);
   e->step = scalar_arg(e, x.f, "step", LM_INT), e->row = scalar_arg(e, x.f, "row", LM_INT);
@@ -109,7 +128,7 @@ static el_val run_apply(lm_elab *e, el_inst *model, entry *x) {
   return el_error();
 }
 
-static void lower_apply(lm_elab *e, el_inst *model, const char *name, el_mode mode, const lm_lower_options *o, bool chunk, lm_lowered *out, lm_loc at) {
+static void make_apply(lm_elab *e, el_inst *model, const char *name, el_mode mode, const lm_lower_options *o, bool chunk, lm_lowered *out, lm_loc at) {
   bool decoding = mode == EL_DECODE;
   if (!need_method(e, model, "apply", at)) return;
   int64_t seq = !decoding ? o->seq : chunk ? o->chunk : 1;
@@ -120,6 +139,18 @@ static void lower_apply(lm_elab *e, el_inst *model, const char *name, el_mode mo
   lm_value *v = lm_emit_cast(&e->b, r.v, LM_F32);
   out->vocab = lm_axis_size(e->m, v->type.axis[2]);
   finish(e, x.f, &v, (lm_sym[]){LM_SYM(e->c, "logits")}, 1);
+}
+
+static void lower_loss(lm_elab *e, el_inst *model, const char *name, el_mode mode, const lm_lower_options *o, lm_loc at) {
+  attempt a;
+  do a = attempt_begin(e), make_loss(e, model, name, mode, o, at);
+  while (attempt_again(e, &a, name));
+}
+
+static void lower_apply(lm_elab *e, el_inst *model, const char *name, el_mode mode, const lm_lower_options *o, bool chunk, lm_lowered *out, lm_loc at) {
+  attempt a;
+  do a = attempt_begin(e), make_apply(e, model, name, mode, o, chunk, out, at);
+  while (attempt_again(e, &a, name));
 }
 
 // ---- the model and its parameters
