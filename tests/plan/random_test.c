@@ -90,7 +90,7 @@ static void region_fill(maker *m, int ops);
 
 static void emit_loop(maker *m) {
   if (m->depth >= 3) return;
-  lm_value *init[5], *next[5], *stacked[4];
+  lm_value *init[5] = {0}, *next[5] = {0}, *stacked[4] = {0};
   int n = pick(m, 5), n_stacked = pick(m, 4), count = 1 + pick(m, 4), pool = m->n_pool, stack = m->n_stack, shape[5];
   for (int i = 0; i < n; i++) {
     shape[i] = pick(m, SHAPES);

@@ -1,0 +1,34 @@
+// memory_test.c - the memory of plans as the compiler makes them: every function runs on shadow memory.
+//   memory_test [FILE.lmir…]   modules of any stage; without one, a small model
+#include "codegen/cpu/cpu.h"
+#include "compiler/passes/pass.h"
+#include "tests/runtime/check.h"
+
+static lm_plan *plan_make(lm_module *m) {
+  lm_plan_target target = lm_cpu_target(m);
+  if (m->stage != LM_STAGE_KERNEL && !lm_pipeline_run(m, LM_STAGE_KERNEL, &(lm_pass_env){.target = &target})) return NULL;
+  return lm_plan_build(m, &target);
+}
+
+static void module_check(const char *path) {
+  lm_buf text = {0}, out = {0};
+  CHECK_OK(lm_file_read(path, 1 << 28, &text));
+  lm_ctx *c = lm_ctx_create();
+  lm_module *m = lm_module_parse(c, lm_source_add(c, path, text.p, text.n));
+  lm_plan *p = m ? plan_make(m) : NULL;
+  lm_diag_render(c, &out, false);
+  bool good = p != NULL;
+  for (int i = 0; p && i < p->n_funcs; i++) good &= lm_plan_check(p, &p->funcs[i], &out);
+  if (!good) {
+    fprintf(stderr, "%s: %s\n", path, out.p ? out.p : "");
+    exit(1);
+  }
+  lm_ctx_destroy(c);
+  lm_buf_free(&text);
+  lm_buf_free(&out);
+}
+
+int main(int argc, char **argv) {
+  for (int i = 1; i < argc; i++) module_check(argv[i]);
+  if (argc == 1) module_check("tests/ir/llama.lmir");
+}
