@@ -112,7 +112,10 @@ static lm_status recipe_check(lm_session *s, lm_buf *out) {
   lm_recipe_report_unsupported(s->recipe, false);
   s->rows = ROWS;
   s->seq = s->recipe->data.seq ? s->recipe->data.seq : SEQ;
-  if (!s->recipe->surgery) LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN | LM_LOWER_MAPS, 0));
+  if (!s->recipe->surgery) {
+    LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN | LM_LOWER_MAPS, 0));
+    LM_TRY(lm_session_probe(s));
+  }
   if (s->cli->json) report_json(s, out);
   else report_text(s, out);
   return NULL;

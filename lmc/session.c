@@ -108,6 +108,7 @@ static void watch(void *user, const char *pass, bool after, const lm_module *m) 
 
 lm_status lm_session_lower(lm_session *s, uint32_t what, int64_t capacity) {
   if (s->recipe->from_hf) what |= LM_LOWER_MAPS;
+  what |= LM_LOWER_PROBE;
   lm_lower_options o = {.what = what, .rows = s->rows, .seq = s->seq, .capacity = capacity, .chunk = CHUNK, .f32_only = true};
   s->lowered = lm_lower(s->ctx, s->program, s->recipe, &o);
   LM_TRY(lm_cli_verdict(s->cli));
@@ -127,6 +128,13 @@ static lm_status budget_check(const lm_session *s) {
   lm_diag_help(s->ctx, d, "smaller micro-batches need less: micro is %lld tokens", (long long)s->recipe->micro);
   lm_buf_free(&need);
   lm_buf_free(&have);
+  return lm_cli_verdict(s->cli);
+}
+
+lm_status lm_session_probe(lm_session *s) {
+  lm_pass_env env = {0};
+  bool ok;
+  LM_TRY(lm_pass_run_list(s->lowered->m, "inline,simplify,cse,dce,lookahead", &env, &ok));
   return lm_cli_verdict(s->cli);
 }
 

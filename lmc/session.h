@@ -47,6 +47,8 @@ lm_status lm_session_data(lm_session *s);
 lm_status lm_session_sizes(lm_session *s);
 // what: LM_LOWER_…; capacity: places of the cache, for decoding.
 lm_status lm_session_lower(lm_session *s, uint32_t what, int64_t capacity);
+// What only passes can refuse: a model that looks ahead. For `check`, which goes no further.
+lm_status lm_session_probe(lm_session *s);
 lm_status lm_session_plan(lm_session *s);
 lm_status lm_session_start(lm_session *s, const lm_exec_options *o);
 lm_status lm_session_weights(lm_session *s);          // first values, or those that the model is `from`
