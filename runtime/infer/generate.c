@@ -23,7 +23,7 @@ typedef struct {
 
 int64_t lm_generate_capacity(const lm_plan *plan) {
   for (int i = 0; i < plan->n_extents; i++)
-    if (!strcmp(plan->extents[i].name, "s")) return plan->extents[i].capacity;
+    if (!strcmp(plan->extents[i].name, "s") && plan->extents[i].capacity) return plan->extents[i].capacity;   // 0: keeps nothing
   return INT64_MAX;
 }
 
@@ -69,7 +69,8 @@ static void generator_close(generator *g) {
 static void extents_set(const lm_plan *plan, int64_t t, int64_t s, int64_t *out) {
   for (int i = 0; i < plan->n_extents; i++) {
     const char *name = plan->extents[i].name;
-    out[i] = !strcmp(name, "t") ? t : !strcmp(name, "s") ? s : plan->extents[i].capacity;
+    int64_t capacity = plan->extents[i].capacity;
+    out[i] = !strcmp(name, "t") ? t : !strcmp(name, "s") && capacity ? s : capacity;
   }
 }
 
