@@ -132,8 +132,8 @@ static void make_apply(lm_elab *e, el_inst *model, const char *name, el_mode mod
   bool decoding = mode == EL_DECODE;
   if (!need_method(e, model, "apply", at)) return;
   int64_t seq = !decoding ? o->seq : chunk ? o->chunk : 1;
-  entry x = begin(e, name, decoding ? 1 : o->rows, seq, decoding && chunk ? 2 : 0, 3, mode, model->file);
-  if (decoding) e->at = scalar_arg(e, x.f, "at", LM_INT), e->capacity = o->capacity, e->history_dyn = 1;
+  entry x = begin(e, name, decoding ? 1 : o->rows, seq, decoding && chunk ? LM_EXTENT_CHUNK : 0, 3, mode, model->file);
+  if (decoding) e->at = scalar_arg(e, x.f, "at", LM_INT), e->capacity = o->capacity, e->history_dyn = LM_EXTENT_PLACES;
   el_val r = run_apply(e, model, &x);
   if (r.k == V_ERROR) return;
   lm_value *v = lm_emit_cast(&e->b, r.v, LM_F32);

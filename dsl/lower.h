@@ -16,6 +16,9 @@
 #include "dsl/recipe.h"
 #include "runtime/io/foreign.h"
 
+// Extents (`dyn`) of axes in prefill and decode: places of the cache in use after the call, places of the call.
+enum { LM_EXTENT_PLACES = 1, LM_EXTENT_CHUNK = 2 };
+
 enum { LM_LOWER_TRAIN = 1, LM_LOWER_EVAL = 2, LM_LOWER_APPLY = 4, LM_LOWER_DECODE = 8, LM_LOWER_MAPS = 16, LM_LOWER_PROBE = 32 };
 
 typedef struct lm_lower_options {
