@@ -1,8 +1,9 @@
-// utf8.h - decoding of UTF-8 as RFC 3629 has it: no overlong forms, no surrogates, at most U+10FFFF.
+// utf8.h - UTF-8 as RFC 3629 has it: no overlong forms, no surrogates, at most U+10FFFF.
 #ifndef LM_UTF8_H
 #define LM_UTF8_H
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 // The length in bytes of the sequence at s (at most n bytes), 0 if it is not well-formed. `*out` is its code point.
 static inline int lm_utf8_decode(const char *text, size_t n, uint32_t *out) {
@@ -19,5 +20,30 @@ static inline int lm_utf8_decode(const char *text, size_t n, uint32_t *out) {
   if (v < smallest[len] || (v >= 0xd800 && v < 0xe000) || v > 0x10ffff) return 0;
   *out = v;
   return len;
+}
+
+// Writes a code point; returns how many bytes it took, at most 4.
+static inline int lm_utf8_encode(uint32_t point, char *out) {
+  if (point < 0x80) return out[0] = (char)point, 1;
+  int len = point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
+  for (int i = len - 1; i > 0; i--, point >>= 6) out[i] = (char)(0x80 | (point & 0x3f));
+  out[0] = (char)((0xf00 >> len & 0xff) | point);
+  return len;
+}
+
+// The length of the longest well-formed text at the beginning of s.
+static inline size_t lm_utf8_valid(const char *s, size_t n) {
+  size_t at = 0;
+  for (uint64_t word; at < n; ) {
+    if (n - at >= 8 && (memcpy(&word, s + at, 8), !(word & UINT64_C(0x8080808080808080)))) {
+      at += 8;
+      continue;
+    }
+    uint32_t point;
+    int len = lm_utf8_decode(s + at, n - at, &point);
+    if (!len) break;
+    at += (size_t)len;
+  }
+  return at;
 }
 #endif
