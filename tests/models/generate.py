@@ -19,7 +19,7 @@ sys.path.insert(0, HERE)
 sys.dont_write_bytecode = True
 torch.set_default_dtype(torch.float64)
 DEFAULT = dict(B=4, T=16, MICRO=2, STEPS=5, LR=3e-3, BETAS=(0.9, 0.95), EPS=1e-6, DECAY=0.1, CLIP=1.0, WARMUP=2, FLOOR=0.1,
-               NO_DECAY="$^", GREEDY=True)
+               NO_DECAY="$^")
 
 
 def save(path, tensors):
@@ -67,6 +67,21 @@ def rate(c, k):
     return c["LR"] * (c["FLOOR"] + (1 - c["FLOOR"]) * 0.5 * (1 + math.cos(math.pi * x)))
 
 
+def greedy(case, model, W, D, c):
+    """the likeliest continuation of the first row's beginning, by running everything again for every token"""
+    prompt, gap = D["tok"][0, 0, :6].tolist(), 1e9
+    ids = list(prompt)
+    with torch.no_grad():
+        while len(ids) < c["T"]:
+            t = torch.tensor([ids])
+            z = model.logits(W, t, torch.arange(len(ids))[None], torch.zeros_like(t))[0, -1]
+            best = z.topk(2)[0]
+            gap = min(gap, float(best[0] - best[1]))
+            ids.append(int(z.argmax()))
+    assert gap > 1e-4, f"{case}: greedy decoding hangs on {gap:.1e}"
+    return dict(prompt=prompt, continuation=ids[6:])
+
+
 def run(case):
     spec = importlib.util.spec_from_file_location("model", os.path.join(HERE, case, "model.py"))
     model = importlib.util.module_from_spec(spec)
@@ -95,7 +110,7 @@ def run(case):
     save(f"{out}/weights.safetensors", {k: v.detach().float() for k, v in W.items()})
     save(f"{out}/batches.safetensors", {k: v.float() if k == "w" else v.int() for k, v in D.items()})
     M, V2 = ({k: torch.zeros_like(v) for k, v in W.items()} for _ in range(2))
-    losses, norms, expected = [], [], {}
+    losses, norms, expected, initial = [], [], {}, greedy(case, model, W, D, c)
     for s in range(c["STEPS"]):
         k, total, weight = s + 1, 0.0, 0.0
         for lo in range(0, c["B"], c["MICRO"]):
@@ -122,19 +137,8 @@ def run(case):
                 p.grad = None
     expected.update({"final." + n: p for n, p in W.items()})
     save(f"{out}/expected.safetensors", {n: t.detach().float() for n, t in expected.items()})
-    js = dict(loss=losses, grad_norm=norms, lr=[rate(c, k + 1) for k in range(c["STEPS"])])
-    if c["GREEDY"]:
-        prompt, gap = D["tok"][0, 0, :6].tolist(), 1e9
-        ids = list(prompt)
-        with torch.no_grad():
-            while len(ids) < c["T"]:
-                t = torch.tensor([ids])
-                z = model.logits(W, t, torch.arange(len(ids))[None], torch.zeros_like(t))[0, -1]
-                best = z.topk(2)[0]
-                gap = min(gap, float(best[0] - best[1]))
-                ids.append(int(z.argmax()))
-        js["greedy"] = dict(prompt=prompt, continuation=ids[6:])
-        assert gap > 1e-4, f"{case}: greedy decoding hangs on {gap:.1e}"
+    js = dict(loss=losses, grad_norm=norms, lr=[rate(c, k + 1) for k in range(c["STEPS"])], initial=initial,
+              greedy=greedy(case, model, W, D, c))
     json.dump(js, open(f"{out}/expected.json", "w"), indent=1)
     print(f"{case}: {sum(p.numel() for p in W.values())} parameters, loss {losses[0]:.6f} -> {losses[-1]:.6f}, norm {norms[0]:.4f}")
 

@@ -5,7 +5,7 @@ VOCAB, D, L, H, G, E, FF, NEAR = 32, 16, 8, 2, 1, 8, 16, 5
 
 
 def params(P):
-    P("model.embed_tokens.weight", VOCAB, D, std=0.2)
+    P("model.embed_tokens.weight", VOCAB, D, std=1)
     for i in range(L):
         p = f"model.layers.{i}."
         for n, o in ("q", H * E), ("k", G * E), ("v", G * E):

@@ -5,20 +5,20 @@ VOCAB, D, L, N, H, FF = 32, 12, 3, 3, 2, 20
 
 
 def params(P):
-    P("embed", VOCAB, D, std=0.5), P("norm", D, fill=1), P("head", VOCAB, D, std=0.3)
+    P("embed", VOCAB, D, std=0.5), P("streams", N, D, std=0.7), P("norm", D, fill=1), P("head", VOCAB, D, std=0.3)
     for i in range(L):
         p = f"layers.{i}."
         for n in "q", "k", "v", "o":
             P(p + n, D, D, std=D ** -0.5)
-        P(p + "w1", FF, D, std=D ** -0.5), P(p + "w2", D, FF, std=FF ** -0.5), P(p + "lambda", H, std=0.5)
+        P(p + "w1", FF, D, std=D ** -0.5), P(p + "w2", D, FF, std=FF ** -0.5), P(p + "lambda", H, fill=0.5)
         for s in "attn", "mlp":
             P(p + s + ".norm", D, fill=1)
             P(p + s + ".read", N, fill=0.4), P(p + s + ".write", N, fill=0.7)
-            P(p + s + ".keep", N, N, std=0.5), P(p + s + ".dynamic", D, N, std=D ** -0.5)
+            P(p + s + ".keep", N, N, std=0.1), P(p + s + ".dynamic", D, N, std=0.1)
 
 
 def logits(W, tok, pos, seg):
-    s = W["embed"][tok][:, :, None].expand(-1, -1, N, -1)                    # [B, T, N, D]
+    s = W["embed"][tok][:, :, None] + W["streams"]                            # [B, T, N, D]
     first = None
     for i in range(L):
         w = lambda n: W[f"layers.{i}.{n}"]

@@ -2,7 +2,6 @@
 from ops import *
 
 VOCAB, D, L, H, N, FF = 32, 12, 2, 2, 4, 16
-GREEDY = True
 
 
 def params(P):
