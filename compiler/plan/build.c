@@ -49,7 +49,8 @@ static void params_collect(planner *p) {
   for (uint32_t i = 0; i < p->m->n_globals; i++) {
     const lm_global *g = &p->m->globals[i];
     if (g->kind != LM_GLOBAL_PARAM) continue;
-    if (g->type.dtype != LM_F32) lm_plan_error(p, NULL, "parameter %s is %s, not f32", g->name, lm_dtype_name(g->type.dtype));
+    if (g->type.dtype != LM_F32)
+      lm_plan_error(p, NULL, "parameter %s is %s, not f32", g->name, lm_dtype_name(g->type.dtype));
     params_of(p, i, &p->plan->n_params);
   }
   p->plan->n_blocks = (int)(p->layout.param_elements / LM_BLOCK);
@@ -64,7 +65,8 @@ static void fixed_make(planner *p) {
 
 static lm_plan_buf buf_make(const ref *r) {
   ref at = lm_storage_resolve(r->at);
-  lm_plan_buf b = {.arena = at.at->arena, .live = at.at->live, .offset = at.at->offset + at.offset + r->offset, .bytes = r->bytes};
+  lm_plan_buf b = {
+      .arena = at.at->arena, .live = at.at->live, .offset = at.at->offset + at.offset + r->offset, .bytes = r->bytes};
   for (int d = 0; d < LM_PLAN_DEPTH; d++) b.stride[d] = at.loop[d] + r->loop[d];
   return b;
 }

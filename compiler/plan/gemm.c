@@ -8,7 +8,12 @@
 #include "compiler/plan/internal.h"
 
 typedef enum { OF_M, OF_N, OF_K, OF_BATCH, KINDS } axis_kind;
-typedef struct dim { axis_kind kind; int64_t size, s[3]; lm_plan_extent extent; bool dynamic; } dim;   // s: strides in x, w, z
+typedef struct dim {
+  axis_kind kind;
+  int64_t size, s[3];
+  lm_plan_extent extent;
+  bool dynamic;
+} dim; // s: strides in x, w, z
 typedef struct dims { dim d[2 * LM_RANK]; int n; } dims;
 
 static const dim NONE = {.size = 1, .extent = {.fixed = 1}};
@@ -93,7 +98,7 @@ static choice choose(const dims *d) {
 }
 
 static void batch_add(lm_plan_gemm *g, const dim *d) {
-  if (g->n_batch == (int)LM_COUNT(g->batch)) LM_BUG("a dot with more than %d axes around its matrices", (int)LM_COUNT(g->batch));
+  LM_ASSERT(g->n_batch < LM_PLAN_BATCH);
   g->batch[g->n_batch].size = d->extent;
   g->batch[g->n_batch].a = d->s[0];
   g->batch[g->n_batch].b = d->s[1];
@@ -130,8 +135,8 @@ bool lm_dot_gemm(const lm_module *m, const lm_op *dot, const int64_t *x, const i
 // ---- before there are places
 
 static bool is_place_view(const lm_op *op) {
-  return op && (op->code == LM_OP_PERMUTE || op->code == LM_OP_RENAME || op->code == LM_OP_VIEW || op->code == LM_OP_SLICE ||
-                op->code == LM_OP_AT);
+  return op && (op->code == LM_OP_PERMUTE || op->code == LM_OP_RENAME || op->code == LM_OP_VIEW ||
+                op->code == LM_OP_SLICE || op->code == LM_OP_AT);
 }
 
 // False if the chain of views has no strides.

@@ -89,7 +89,8 @@ const char *lm_op_label(planner *p, const lm_op *op) {
 static void move_dim_add(lm_plan_move *m, const lm_axis_info *axis, int64_t from, int64_t to, bool merge) {
   lm_plan_extent size = {.fixed = axis->dyn ? 1 : axis->size, .n_dyn = axis->dyn ? 1 : 0};
   if (axis->dyn) size.dyn[0].var = axis->dyn - 1;
-  if (merge && m->rank && !axis->dyn && m->dim[m->rank - 1].from == from * axis->size && m->dim[m->rank - 1].to == to * axis->size) {
+  if (merge && m->rank && !axis->dyn && m->dim[m->rank - 1].from == from * axis->size &&
+      m->dim[m->rank - 1].to == to * axis->size) {
     m->dim[m->rank - 1].size.fixed *= axis->size;
     m->dim[m->rank - 1].from = from;
     m->dim[m->rank - 1].to = to;
@@ -126,7 +127,8 @@ void lm_step_copy(planner *p, lm_op *op, lm_type t, const place *from, const pla
   s->step.flops = add ? lm_type_elements(p->m, t) : 0;
 }
 
-void lm_step_append(planner *p, lm_op *op, lm_type t, const place *from, const place *to, int axis, int64_t limit, const place *at) {
+void lm_step_append(planner *p, lm_op *op, lm_type t, const place *from, const place *to, int axis, int64_t limit,
+                    const place *at) {
   lm_type whole = op->out[0]->type, scalar = {.dtype = LM_INT};
   pstep *s = lm_step_add(p, LM_STEP_COPY, op, 3);
   s->refs[0] = lm_place_ref(p, from, t);
@@ -179,7 +181,8 @@ static int kernel_find(planner *p, const lm_op *op, const lm_kernel_code *code) 
   for (int i = 0; i < plan->n_kernels; i++)
     if (!strcmp(plan->kernels[i].name, code->name)) return i;
   uint32_t n = (uint32_t)plan->n_kernels;
-  LM_PUSH(p->arena, plan->kernels, n, p->cap_kernels) = (lm_plan_kernel){code->name, code->source, lm_op_origin(p, op), code->launch};
+  LM_PUSH(p->arena, plan->kernels, n, p->cap_kernels) =
+      (lm_plan_kernel){code->name, code->source, lm_op_origin(p, op), code->launch};
   plan->n_kernels = (int)n;
   return plan->n_kernels - 1;
 }

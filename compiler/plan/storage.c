@@ -87,7 +87,8 @@ bool lm_storage_claim(planner *p, lm_value *v, const place *to, int since, lm_op
   storage *s = from->at;
   if (s->into || s->arena != LM_ARENA_WORK || s->depth != p->depth || s->last_use > at->mark) return false;
   if (from->offset || any_loop(from->loop) || s->bytes != lm_type_bytes(p, v->type)) return false;
-  if (!lm_strides_are_dense(p->m, v->type, from->stride) || !lm_strides_are_dense(p->m, v->type, to->stride)) return false;
+  if (!lm_strides_are_dense(p->m, v->type, from->stride) || !lm_strides_are_dense(p->m, v->type, to->stride))
+    return false;
   ref target = lm_place_ref(p, to, v->type);
   if (since >= 0 && !claim_is_safe(p, s, &target, since)) return false;
   s->into = to->at;

@@ -44,7 +44,8 @@ static void run_split(const lm_module *m, const lm_axis *axes, int64_t *stride, 
 
 // Adjacent axes a become b, same product. From the right, the shortest runs of equal product are matched: within a run
 // the axes of a must be evenly spaced.
-static bool regroup(const lm_module *m, const lm_axis *a, int n_a, const int64_t *stride, const lm_axis *b, int n_b, int64_t *out) {
+static bool regroup(const lm_module *m, const lm_axis *a, int n_a, const int64_t *stride, const lm_axis *b, int n_b,
+                    int64_t *out) {
   int i = n_a - 1, j = n_b - 1;
   while (i >= 0 || j >= 0) {
     int last_i = i, last_j = j;

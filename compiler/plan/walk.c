@@ -100,7 +100,8 @@ static void view_walk(planner *p, lm_op *op) {
 }
 
 // Moves `at` to place first + step * i of an axis of `size` places, `stride` bytes apart.
-static void place_index(planner *p, lm_op *op, lm_value *i, const int64_t *imm, int64_t size, int64_t stride, place *at) {
+static void place_index(planner *p, lm_op *op, lm_value *i, const int64_t *imm, int64_t size, int64_t stride,
+                        place *at) {
   int64_t first = imm[0], step = imm[1], last;
   int depth = p->depth - 1;
   if (is_const(i)) {
@@ -109,7 +110,8 @@ static void place_index(planner *p, lm_op *op, lm_value *i, const int64_t *imm, 
   } else {
     while (depth >= 0 && p->frames[depth].op->body->args[0] != i) depth--;
     if (depth < 0) {
-      lm_plan_error(p, op, "the place that '%s' names is not given by the index of a loop around it", lm_op_info_of(op)->name);
+      lm_plan_error(p, op, "the place that '%s' names is not given by the index of a loop around it",
+                    lm_op_info_of(op)->name);
       return;
     }
     last = first + step * (p->frames[depth].op->attr.imm[0] - 1);
@@ -117,14 +119,16 @@ static void place_index(planner *p, lm_op *op, lm_value *i, const int64_t *imm, 
   }
   at->offset += first * stride;
   if (first < 0 || first >= size || last < 0 || last >= size)
-    lm_plan_error(p, op, "'%s' names places %lld to %lld of %lld", lm_op_info_of(op)->name, (long long)first, (long long)last, (long long)size);
+    lm_plan_error(p, op, "'%s' names places %lld to %lld of %lld", lm_op_info_of(op)->name, (long long)first,
+                  (long long)last, (long long)size);
 }
 
 static void at_walk(planner *p, lm_op *op) {
   lm_type x = op->in[0]->type;
   place in = *lm_value_place(p, op->in[0]), out = in;
   memcpy(out.stride, in.stride + 1, (size_t)(x.rank - 1) * sizeof *in.stride);
-  place_index(p, op, op->in[1], op->attr.imm, lm_axis_size(p->m, x.axis[0]), in.stride[0] * lm_dtype_bytes(x.dtype), &out);
+  place_index(p, op, op->in[1], op->attr.imm, lm_axis_size(p->m, x.axis[0]), in.stride[0] * lm_dtype_bytes(x.dtype),
+              &out);
   place_set(p, op->out[0], out);
 }
 
@@ -136,7 +140,8 @@ static place global_place(planner *p, lm_op *op, lm_arena_id arena, lm_type t) {
   place out = lm_place_dense(p, p->fixed[arena], t);
   out.offset = p->layout.globals[i].offset * unit;
   for (int s = 0; s < g->n_stack; s++)
-    place_index(p, op, op->in[s], &op->attr.imm[2 * s], lm_axis_size(p->m, g->type.axis[s]), p->layout.globals[i].stride[s] * unit, &out);
+    place_index(p, op, op->in[s], &op->attr.imm[2 * s], lm_axis_size(p->m, g->type.axis[s]),
+                p->layout.globals[i].stride[s] * unit, &out);
   return out;
 }
 
@@ -157,7 +162,8 @@ static void append_walk(planner *p, lm_op *op) {
   lm_type t = op->out[0]->type;
   place to = global_place(p, op, LM_ARENA_CACHE, t);
   int axis = lm_type_find(x->type, op->attr.axes[0]);
-  lm_step_append(p, op, x->type, lm_value_place(p, x), &to, axis, lm_axis_size(p->m, op->attr.to[0]), lm_value_place(p, at));
+  lm_step_append(p, op, x->type, lm_value_place(p, x), &to, axis, lm_axis_size(p->m, op->attr.to[0]),
+                 lm_value_place(p, at));
   place_set(p, op->out[0], to);
 }
 

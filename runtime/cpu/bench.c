@@ -15,7 +15,8 @@ static float *random_matrix(int64_t elements) {
 
 static lm_plan_extent fixed(int64_t n) { return (lm_plan_extent){.fixed = n}; }
 
-static double best_time(const lm_plan_gemm *g, const float *a, const float *b, float *c, char *scratch, int threads, int repeats) {
+static double best_time(const lm_plan_gemm *g, const float *a, const float *b, float *c, char *scratch, int threads,
+                        int repeats) {
   double best = 1e30;
   for (int i = 0; i < repeats; i++) {
     double start = lm_now();
@@ -27,7 +28,8 @@ static double best_time(const lm_plan_gemm *g, const float *a, const float *b, f
 }
 
 // x [m, k], w [k, n], y [m, n], all row-major
-static void projection_time(const lm_cpu_projection *p, char *scratch, int threads, int repeats, lm_cpu_gemm_times *total) {
+static void projection_time(const lm_cpu_projection *p, char *scratch, int threads, int repeats,
+                            lm_cpu_gemm_times *total) {
   float *x = random_matrix(p->m * p->k), *w = random_matrix(p->k * p->n), *y = random_matrix(p->m * p->n);
   lm_plan_gemm forward = {.m = fixed(p->m), .n = fixed(p->n), .k = fixed(p->k), .a_m = p->k, .a_k = 1, .b_k = p->n,
                           .b_n = 1, .c_m = p->n, .c_n = 1};

@@ -30,8 +30,8 @@ struct lm_exec {
 
 // ---- arenas
 
-static const char *const ARENA_NAMES[LM_ARENAS] = {"parameters", "gradients", "optimizer state", "arguments and results",
-                                                   "activations", "caches"};
+static const char *const ARENA_NAMES[LM_ARENAS] = {
+    "parameters", "gradients", "optimizer state", "arguments and results", "activations", "caches"};
 
 // Aligned to huge pages, since the kernel backs only whole ones.
 static bool mapping_make(int64_t bytes, mapping *out) {
@@ -50,7 +50,8 @@ static bool mapping_make(int64_t bytes, mapping *out) {
 static lm_status arenas_make(lm_exec *e) {
   for (int i = 0; i < LM_ARENAS; i++) {
     if (mapping_make(e->plan->arena_bytes[i], &e->arenas[i])) continue;
-    lm_status s = lm_fail_errno("cannot allocate %.1f MB for %s", (double)e->plan->arena_bytes[i] * 1e-6, ARENA_NAMES[i]);
+    lm_status s =
+        lm_fail_errno("cannot allocate %.1f MB for %s", (double)e->plan->arena_bytes[i] * 1e-6, ARENA_NAMES[i]);
     lm_buf sizes = {0};
     for (int j = 0; j < LM_ARENAS; j++)
       lm_buf_printf(&sizes, "%s%s %.1f MB", j ? ", " : "", ARENA_NAMES[j], (double)e->plan->arena_bytes[j] * 1e-6);
@@ -77,7 +78,9 @@ static void profile_make(lm_exec *e) {
     e->seconds[i] = lm_calloc((size_t)e->plan->funcs[i].n_steps + 1, sizeof **e->seconds);
 }
 
-int64_t lm_cpu_workspace(int threads) { return (int64_t)(threads > 0 ? threads : omp_get_num_procs()) * LM_GEMM_SCRATCH; }
+int64_t lm_cpu_workspace(int threads) {
+  return (int64_t)(threads > 0 ? threads : omp_get_num_procs()) * LM_GEMM_SCRATCH;
+}
 
 lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out) {
   static const lm_exec_options defaults = {0};
@@ -223,8 +226,8 @@ static lm_status extents_set(lm_exec *e, const lm_plan_func *f, const int64_t *e
   for (int i = 0; i < e->plan->n_extents; i++) {
     e->var[i] = extents ? extents[i] : e->plan->extents[i].capacity;
     if (e->var[i] < 0 || e->var[i] > e->plan->extents[i].capacity)
-      return lm_fail(LM_BUG_STATUS, "%s: extent %s is %lld, planned for at most %lld", f->name, e->plan->extents[i].name,
-                     (long long)e->var[i], (long long)e->plan->extents[i].capacity);
+      return lm_fail(LM_BUG_STATUS, "%s: extent %s is %lld, planned for at most %lld", f->name,
+                     e->plan->extents[i].name, (long long)e->var[i], (long long)e->plan->extents[i].capacity);
   }
   return NULL;
 }

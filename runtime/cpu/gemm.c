@@ -26,7 +26,7 @@ typedef struct axis { int64_t size, a, b, c; } axis;
 
 typedef struct problem {       // a lm_plan_gemm with its run-time extents filled in
   lm_gemm_shape s;             // of one call before tiling
-  axis outer[6], sum[6];
+  axis outer[LM_PLAN_BATCH], sum[LM_PLAN_BATCH];
   int n_outer, n_sum;
   int64_t n_outers, n_sums;
 } problem;
@@ -106,7 +106,8 @@ static void call(const lm_gemm_shape *s, const forms *f, const float *a, const f
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static void call_packed(const lm_gemm_shape *s, const forms *f, const float *a, const float *b, float *c, bool add, float *scratch) {
+static void call_packed(const lm_gemm_shape *s, const forms *f, const float *a, const float *b, float *c, bool add,
+                        float *scratch) {
   float *scratch_b = scratch + LM_GEMM_SCRATCH / 2 / (int)sizeof *scratch;
   for (int64_t k = 0; k < s->k; k += PACK_K) {
     lm_gemm_shape panel = *s;
@@ -126,14 +127,16 @@ static bool sgemm(const lm_gemm_shape *s, const float *a, const float *b, float 
     lm_gemm_shape t = transposed(s);
     return sgemm(&t, b, a, c, add, scratch);
   }
-  if (s->m <= PACK_TILE && s->n <= PACK_TILE && (packs_a(s, &f) || packs_b(s, &f))) call_packed(s, &f, a, b, c, add, scratch);
+  if (s->m <= PACK_TILE && s->n <= PACK_TILE && (packs_a(s, &f) || packs_b(s, &f)))
+    call_packed(s, &f, a, b, c, add, scratch);
   else call(s, &f, a, b, c, add);
   return true;
 }
 
 static void multiply(const lm_gemm_shape *s, const char *a, const char *b, char *c, bool add, char *scratch) {
   bool f32 = s->ab == LM_F32 && s->cc == LM_F32;
-  if (!f32 || !sgemm(s, (const float *)a, (const float *)b, (float *)c, add, (float *)scratch)) lm_gemm_loop(s, a, b, c, add);
+  if (!f32 || !sgemm(s, (const float *)a, (const float *)b, (float *)c, add, (float *)scratch))
+    lm_gemm_loop(s, a, b, c, add);
 }
 
 static int64_t tile_size(int64_t size, int64_t pieces) {
@@ -172,7 +175,8 @@ static void task_run(const problem *p, const lm_plan_gemm *g, int64_t task, int6
   }
 }
 
-void lm_cpu_gemm(const lm_plan_gemm *g, const int64_t *var, const char *a, const char *b, char *c, char *scratch, int threads) {
+void lm_cpu_gemm(const lm_plan_gemm *g, const int64_t *var, const char *a, const char *b, char *c, char *scratch,
+                 int threads) {
   problem p = problem_make(g, var);
   if (p.n_outers == 0 || p.s.m == 0 || p.s.n == 0) return;
   int64_t tile_m, tile_n;

@@ -203,7 +203,10 @@ lm_status lm_kernels_load(const lm_plan *plan, const lm_exec_options *options, i
   *out = (lm_kernels){.arena = lm_arena_create()};
   if (!plan->n_kernels) return NULL;
   out->fn = LM_NEW_N(out->arena, lm_kernel_fn *, plan->n_kernels);
-  loader l = {.plan = plan, .options = options, .out = out, .source = LM_NEW_N(out->arena, const char *, plan->n_kernels),
+  loader l = {.plan = plan,
+              .options = options,
+              .out = out,
+              .source = LM_NEW_N(out->arena, const char *, plan->n_kernels),
               .path = LM_NEW_N(out->arena, const char *, plan->n_kernels)};
   lm_cpu_detect(&l.cpu);
   return load(&l, cores);

@@ -54,7 +54,8 @@ static nest nest_make(const lm_plan_move *m, const int64_t *var, bool add) {
   return n;
 }
 
-void lm_cpu_move(const lm_plan_move *m, const int64_t *var, const char *from, char *to, int64_t at, bool add, int threads) {
+void lm_cpu_move(const lm_plan_move *m, const int64_t *var, const char *from, char *to, int64_t at, bool add,
+                 int threads) {
   nest n = nest_make(m, var, add);
   if (m->at_dim >= 0) to += at * m->dim[m->at_dim].to;
   int64_t bytes = n.element;

@@ -81,7 +81,8 @@ static int loop_step(checker *c, int pc) {
 }
 
 static bool overlap(const lm_plan_live *a, const lm_plan_live *b) {
-  return a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes && a->first <= b->last && b->first <= a->last;
+  return a->offset < b->offset + b->bytes && b->offset < a->offset + a->bytes && a->first <= b->last &&
+         b->first <= a->last;
 }
 
 static void stretches_check(checker *c) {

@@ -11,7 +11,7 @@
 #define LM_PLAN_H
 #include "runtime/base/base.h"
 
-enum { LM_BLOCK = 1024, LM_PLAN_DEPTH = 4, LM_PLAN_ALIGN = 64 };
+enum { LM_BLOCK = 1024, LM_PLAN_DEPTH = 4, LM_PLAN_ALIGN = 64, LM_PLAN_BATCH = 24 /* axes of any two operands */ };
 
 typedef enum {
   LM_ARENA_PARAM,      // f32 master weights
@@ -65,7 +65,8 @@ typedef struct lm_plan_gemm {
   lm_plan_extent m, n, k;
   int64_t a_m, a_k, b_k, b_n, c_m, c_n;          // one of each operand's two strides is 1
   int n_batch;
-  struct { lm_plan_extent size; int64_t a, b, c; bool sum; } batch[6];   // sum: further contracted axes (C stride 0), in order
+  struct { lm_plan_extent size; int64_t a, b, c; bool sum; } batch[LM_PLAN_BATCH];   // sum: further
+                                                 // contracted axes (C stride 0), in order
   bool accumulate;                               // adds to what C holds
   uint8_t dtype_ab, dtype_c;                     // lm_dtype
 } lm_plan_gemm;

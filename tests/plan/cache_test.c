@@ -18,8 +18,10 @@ static lm_plan plan = {.kernels = kernels, .n_kernels = KERNELS, .prelude = "#de
 static void plan_make(int salt) {
   for (int i = 0; i < KERNELS; i++) {
     snprintf(names[i], sizeof names[i], "k%d_%d", salt, i);
-    snprintf(sources[i], sizeof sources[i],
-             "void %s(char *const *buf, const long *var, long lo, long hi) { *(int *)buf[0] = ADD(*(int *)buf[0], %d); }\n", names[i], i);
+    snprintf(
+        sources[i], sizeof sources[i],
+        "void %s(char *const *buf, const long *var, long lo, long hi) { *(int *)buf[0] = ADD(*(int *)buf[0], %d); }\n",
+        names[i], i);
     kernels[i] = (lm_plan_kernel){names[i], sources[i], "here.lm:1"};
   }
 }
@@ -28,7 +30,13 @@ static lm_plan_func func_make(lm_plan_step *steps, lm_plan_buf *buf) {
   *buf = (lm_plan_buf){.arena = LM_ARENA_IO, .live = -1, .bytes = 4};
   plan.arena_bytes[LM_ARENA_IO] = 64;
   for (int i = 0; i < KERNELS; i++)
-    steps[i] = (lm_plan_step){.kind = LM_STEP_KERNEL, .kernel = i, .space = {.fixed = 1}, .bufs = buf, .n_bufs = 1, .n_write = 1, .label = "add"};
+    steps[i] = (lm_plan_step){.kind = LM_STEP_KERNEL,
+                              .kernel = i,
+                              .space = {.fixed = 1},
+                              .bufs = buf,
+                              .n_bufs = 1,
+                              .n_write = 1,
+                              .label = "add"};
   return (lm_plan_func){.name = "f", .steps = steps, .n_steps = KERNELS};
 }
 
@@ -136,7 +144,7 @@ static void error_test(void) {
 
 // A dumped source, edited, takes the place of the generated one.
 static void replace_test(void) {
-  char dump[420], path[480];
+  char dump[420], path[520];
   plan_make(4);
   snprintf(dump, sizeof dump, "%s/dump", dir);
   CHECK(run(&(lm_exec_options){.dump_dir = dump}) == KERNELS);

@@ -86,7 +86,8 @@ static void begin(const lm_plan_gemm *g, int level, const float *old, double *c)
     return;
   }
   for (int64_t i = 0; i < g->m.fixed; i++)
-    for (int64_t j = 0; j < g->n.fixed; j++) c[i * g->c_m + j * g->c_n] = g->accumulate ? old[i * g->c_m + j * g->c_n] : 0;
+    for (int64_t j = 0; j < g->n.fixed; j++)
+      c[i * g->c_m + j * g->c_n] = g->accumulate ? old[i * g->c_m + j * g->c_n] : 0;
 }
 
 static float *random_floats(rng *r, int64_t n) {
@@ -122,8 +123,10 @@ static void case_run(rng *r) {
 // With a stride of 4 KiB operands are packed.
 static void tiles_run(rng *r, bool packed) {
   int64_t m = packed ? 1024 : 700 + draw(r, 99), n = 300 + draw(r, 99), k = 200 + draw(r, 99);
-  lm_plan_gemm g = {.m = fixed(m), .n = fixed(n), .k = fixed(k), .a_m = 1, .a_k = m, .b_k = n, .b_n = 1, .c_m = n, .c_n = 1};
-  float *a = random_floats(r, m * k), *b = random_floats(r, k * n), *one = lm_calloc((size_t)(m * n), 4), *two = lm_calloc((size_t)(m * n), 4);
+  lm_plan_gemm g = {
+      .m = fixed(m), .n = fixed(n), .k = fixed(k), .a_m = 1, .a_k = m, .b_k = n, .b_n = 1, .c_m = n, .c_n = 1};
+  float *a = random_floats(r, m * k), *b = random_floats(r, k * n), *one = lm_calloc((size_t)(m * n), 4),
+        *two = lm_calloc((size_t)(m * n), 4);
   lm_cpu_gemm(&g, NULL, (char *)a, (char *)b, (char *)one, scratch, 1);
   lm_cpu_gemm(&g, NULL, (char *)a, (char *)b, (char *)two, scratch, 2);
   CHECK(!memcmp(one, two, (size_t)(m * n) * sizeof *one));

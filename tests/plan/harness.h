@@ -111,7 +111,9 @@ static void param_set(const lm_plan_param *p, float *at, double *v) {
   for (int64_t i = 0; i < p->elements; i++) at[i] = (float)v[i];
 }
 
-static void param_compare(const lm_plan_param *p, float *at, double *v) { compare(p->path, v, at, LM_F32, p->elements); }
+static void param_compare(const lm_plan_param *p, float *at, double *v) {
+  compare(p->path, v, at, LM_F32, p->elements);
+}
 
 typedef struct bits { void *p; size_t n; } bits;   // of all results and gradients, to compare between runs
 
@@ -129,7 +131,8 @@ static bits run(subject *s, const char *name, int threads) {
   const lm_plan_func *pf = lm_plan_func_find(s->plan, name);
   CHECK_OK(lm_exec_create(s->plan, &(lm_exec_options){.threads = threads}, &e));
   for (uint32_t i = 0; i < s->step->n_globals; i++)
-    if (s->step->globals[i].kind == LM_GLOBAL_PARAM) random_fill(lm_eval_global(eval, s->step->globals[i].name), &state);
+    if (s->step->globals[i].kind == LM_GLOBAL_PARAM)
+      random_fill(lm_eval_global(eval, s->step->globals[i].name), &state);
   params_each(s, e, eval, LM_ARENA_PARAM, false, param_set);
   lm_tensor args[16], out[16];
   for (uint32_t i = 0; i < f->body->n_args; i++) {

@@ -6,7 +6,8 @@
 
 static lm_plan *plan_make(lm_module *m) {
   lm_plan_target target = lm_cpu_target(m);
-  if (m->stage != LM_STAGE_KERNEL && !lm_pipeline_run(m, LM_STAGE_KERNEL, &(lm_pass_env){.target = &target})) return NULL;
+  if (m->stage != LM_STAGE_KERNEL && !lm_pipeline_run(m, LM_STAGE_KERNEL, &(lm_pass_env){.target = &target}))
+    return NULL;
   return lm_plan_build(m, &target);
 }
 

@@ -11,8 +11,20 @@
 
 static bool stays(const lm_op *op) {
   switch (op->code) {
-  case LM_OP_DOT: case LM_OP_PARAM: case LM_OP_AT: case LM_OP_ACCUM: case LM_OP_APPEND: case LM_OP_CONST: case LM_OP_LOOP:
-  case LM_OP_YIELD: case LM_OP_RETURN: case LM_OP_VIEW: case LM_OP_PERMUTE: case LM_OP_RENAME: case LM_OP_SLICE: return true;
+  case LM_OP_DOT:
+  case LM_OP_PARAM:
+  case LM_OP_AT:
+  case LM_OP_ACCUM:
+  case LM_OP_APPEND:
+  case LM_OP_CONST:
+  case LM_OP_LOOP:
+  case LM_OP_YIELD:
+  case LM_OP_RETURN:
+  case LM_OP_VIEW:
+  case LM_OP_PERMUTE:
+  case LM_OP_RENAME:
+  case LM_OP_SLICE:
+    return true;
   default: return false;
   }
 }
@@ -99,7 +111,8 @@ static const char *operand_name(int i) {
 }
 
 static void zero(emitter *e) {
-  lm_buf_printf(e->out, "  for (long k = 0; k < %lld; k++) r[k] = 0;\n  ", (long long)lm_type_elements(e->m, result(e)));
+  lm_buf_printf(e->out, "  for (long k = 0; k < %lld; k++) r[k] = 0;\n  ",
+                (long long)lm_type_elements(e->m, result(e)));
 }
 
 // In the formulas x, y and z are the operands' elements.
@@ -167,7 +180,8 @@ static void reduce_emit(emitter *e) {
 static void pad_emit(emitter *e) {
   const lm_attr *a = &e->op->attr;
   char place[96];
-  if (a->n_axes) snprintf(place, sizeof place, "%lld + i%d * %lld", (long long)a->imm[0], a->axes[0], (long long)a->imm[1]);
+  if (a->n_axes)
+    snprintf(place, sizeof place, "%lld + i%d * %lld", (long long)a->imm[0], a->axes[0], (long long)a->imm[1]);
   else snprintf(place, sizeof place, "%lld", (long long)a->imm[0]);
   zero(e);
   loops_open(e, operand(e, 0));
@@ -237,7 +251,8 @@ static bool kernel_emit(void *user, const lm_op *kernel, lm_arena *arena, lm_ker
   int n = (int)e.op->n_in;
   lm_buf_puts(&body, "(char *const *buf, const long *var, long lo, long hi) {\n");
   for (int i = 0; i < n; i++)
-    lm_buf_printf(&body, "  const %s *a%d = (const %s *)buf[%d];\n", c_type(operand(&e, i)), i, c_type(operand(&e, i)), i);
+    lm_buf_printf(&body, "  const %s *a%d = (const %s *)buf[%d];\n", c_type(operand(&e, i)), i, c_type(operand(&e, i)),
+                  i);
   lm_buf_printf(&body, "  %s *r = (%s *)buf[%d];\n", c_type(result(&e)), c_type(result(&e)), n);
   op_emit(&e);
   lm_buf_puts(&body, "}\n");
@@ -252,7 +267,9 @@ static bool kernel_emit(void *user, const lm_op *kernel, lm_arena *arena, lm_ker
 
 // A target whose kernels have one place, and whose user is the module.
 static lm_plan_target naive_target(lm_module *m) {
-  return (lm_plan_target){.user = m, .kernel = kernel_emit, .prelude =
-    "float expf(float), logf(float), sqrtf(float), sinf(float), cosf(float), tanhf(float), erff(float), powf(float, float);\n"};
+  return (lm_plan_target){.user = m,
+                          .kernel = kernel_emit,
+                          .prelude = "float expf(float), logf(float), sqrtf(float), sinf(float), cosf(float), "
+                                     "tanhf(float), erff(float), powf(float, float);\n"};
 }
 #endif

@@ -30,8 +30,9 @@ static int copies_of_control(const subject *s, const char *name) {
   const lm_plan_func *f = lm_plan_func_find(s->plan, name);
   int n = 0;
   for (int i = 0; i < f->n_steps; i++)
-    n += f->steps[i].kind == LM_STEP_COPY && (!strcmp(f->steps[i].label, "loop") || !strcmp(f->steps[i].label, "yield") ||
-                                              !strcmp(f->steps[i].label, "return"));
+    n += f->steps[i].kind == LM_STEP_COPY &&
+         (!strcmp(f->steps[i].label, "loop") || !strcmp(f->steps[i].label, "yield") ||
+          !strcmp(f->steps[i].label, "return"));
   return n;
 }
 
@@ -113,44 +114,45 @@ static const char nested[] =
 
 // Dots through views: heads split off, permuted, sliced; a merge that is not affine; gradients written through views.
 static const char views[] =
-  "stage step\n"
-  "axis t = 6, d = 8, g = 2, h = 3, e = 4, gh = 6, s = 6, f = 4, he = 12, u = 3, eg = 8, two = 2\n"
-  "param @w : f32[d, g, h, e] = normal(1)\n"
-  "param @v : f32[g, h, e, d] = normal(1)\n"
-  "func @f(%x: f32[t, d], %y: f32[h, t, e, g]) -> (o: f32[t, g, h, s], p: f32[t, d], q: f32[u, g], r: f32[h, e], k: f32[e, gh, d], l: f32[e]) {\n"
-  "  %w = param @w\n"
-  "  %q = dot %x, %w over(d)\n"
-  "  %k0 = permute %y : f32[g, h, t, e]\n"
-  "  %k = rename %k0 (t) -> (s)\n"
-  "  %o = dot %q, %k over(e)\n"
-  "  %ky = rename %y (t) -> (s)\n"
-  "  %o2 = dot %o, %ky over(s)\n"
-  "  %qv = view %q (h, e) -> (he)\n"
-  "  %vp = param @v\n"
-  "  %v2 = view %vp (h, e) -> (he)\n"
-  "  %p = dot %qv, %v2 over(g, he)\n"
-  "  %sl = slice %q (t) -> (u) [5, -2]\n"
-  "  %one = slice %sl (e) -> () [2, 1]\n"
-  "  %m = dot %one, %one over(h)\n"
-  "  %yv = view %y (e, g) -> (eg)\n"
-  "  %yp = permute %yv : f32[eg, h, t]\n"
-  "  %yr = rename %yp (eg) -> (d)\n"
-  "  %zz = dot %x, %yr over(d, t)\n"
-  "  %ee = dot %q, %o2 over(t, g)\n"
-  "  %gw0 = dot %x, %q over(t)\n"
-  "  accum @w, %gw0\n"
-  "  %gv0 = dot %q, %x over(t)\n"
-  "  accum @v, %gv0\n"
-  "  %gv1 = dot %x, %q over(t)\n"
-  "  %gv2 = permute %gv1 : f32[g, h, e, d]\n"
-  "  accum @v, %gv2\n"
-  "  %nm = permute %y : f32[t, e, h, g]\n"
-  "  %mm = view %nm (h, g) -> (gh)\n"
-  "  %m2 = dot %mm, %x over(t)\n"
-  "  %rz = dot %zz, %ee over(h)\n"
-  "  %kk = mul %m2, %m2\n"
-  "  return %o, %p, %m, %ee, %kk, %rz\n"
-  "}\n";
+    "stage step\n"
+    "axis t = 6, d = 8, g = 2, h = 3, e = 4, gh = 6, s = 6, f = 4, he = 12, u = 3, eg = 8, two = 2\n"
+    "param @w : f32[d, g, h, e] = normal(1)\n"
+    "param @v : f32[g, h, e, d] = normal(1)\n"
+    "func @f(%x: f32[t, d], %y: f32[h, t, e, g]) -> (o: f32[t, g, h, s], p: f32[t, d], q: f32[u, g], r: f32[h, e], k: "
+    "f32[e, gh, d], l: f32[e]) {\n"
+    "  %w = param @w\n"
+    "  %q = dot %x, %w over(d)\n"
+    "  %k0 = permute %y : f32[g, h, t, e]\n"
+    "  %k = rename %k0 (t) -> (s)\n"
+    "  %o = dot %q, %k over(e)\n"
+    "  %ky = rename %y (t) -> (s)\n"
+    "  %o2 = dot %o, %ky over(s)\n"
+    "  %qv = view %q (h, e) -> (he)\n"
+    "  %vp = param @v\n"
+    "  %v2 = view %vp (h, e) -> (he)\n"
+    "  %p = dot %qv, %v2 over(g, he)\n"
+    "  %sl = slice %q (t) -> (u) [5, -2]\n"
+    "  %one = slice %sl (e) -> () [2, 1]\n"
+    "  %m = dot %one, %one over(h)\n"
+    "  %yv = view %y (e, g) -> (eg)\n"
+    "  %yp = permute %yv : f32[eg, h, t]\n"
+    "  %yr = rename %yp (eg) -> (d)\n"
+    "  %zz = dot %x, %yr over(d, t)\n"
+    "  %ee = dot %q, %o2 over(t, g)\n"
+    "  %gw0 = dot %x, %q over(t)\n"
+    "  accum @w, %gw0\n"
+    "  %gv0 = dot %q, %x over(t)\n"
+    "  accum @v, %gv0\n"
+    "  %gv1 = dot %x, %q over(t)\n"
+    "  %gv2 = permute %gv1 : f32[g, h, e, d]\n"
+    "  accum @v, %gv2\n"
+    "  %nm = permute %y : f32[t, e, h, g]\n"
+    "  %mm = view %nm (h, g) -> (gh)\n"
+    "  %m2 = dot %mm, %x over(t)\n"
+    "  %rz = dot %zz, %ee over(h)\n"
+    "  %kk = mul %m2, %m2\n"
+    "  return %o, %p, %m, %ee, %kk, %rz\n"
+    "}\n";
 
 static void text_test(const char *text, const char *name) {
   subject s = text_subject(text, NULL);
@@ -163,18 +165,18 @@ static void nested_test(void) { text_test(nested, "f"); }
 static void views_test(void) { text_test(views, "f"); }
 
 // The optimizer's function works in place: parameters, gradients and states are its arguments, in their arenas.
-static const char update[] =
-  "stage step\n"
-  "axis a = 1500, n = 3, blk = 8, el = 1024\n"
-  "param @v : f32[a] = ones\n"
-  "param @w : f32[n, a] stacked 1 as @w.#.w = normal(1)\n"
-  "func @update(%p: f32[blk, el], %g: f32[blk, el], %m: f32[blk, el], %scale: f32, %rate: f32[blk]) -> (p: f32[blk, el], m: f32[blk, el]) {\n"
-  "  %m2 = add %m, %g\n"
-  "  %s = mul %m2, %scale\n"
-  "  %r = mul %s, %rate\n"
-  "  %p2 = sub %p, %r\n"
-  "  return %p2, %m2\n"
-  "}\n";
+static const char update[] = "stage step\n"
+                             "axis a = 1500, n = 3, blk = 8, el = 1024\n"
+                             "param @v : f32[a] = ones\n"
+                             "param @w : f32[n, a] stacked 1 as @w.#.w = normal(1)\n"
+                             "func @update(%p: f32[blk, el], %g: f32[blk, el], %m: f32[blk, el], %scale: f32, %rate: "
+                             "f32[blk]) -> (p: f32[blk, el], m: f32[blk, el]) {\n"
+                             "  %m2 = add %m, %g\n"
+                             "  %s = mul %m2, %scale\n"
+                             "  %r = mul %s, %rate\n"
+                             "  %p2 = sub %p, %r\n"
+                             "  return %p2, %m2\n"
+                             "}\n";
 
 static void update_test(void) {
   subject s = text_subject(update, NULL);
@@ -184,7 +186,8 @@ static void update_test(void) {
   CHECK(lm_plan_port_find(f, "m", true)->buf.arena == LM_ARENA_STATE);
   lm_exec *e;
   CHECK_OK(lm_exec_create(s.plan, NULL, &e));
-  float *p = lm_exec_arena(e, LM_ARENA_PARAM), *g = lm_exec_arena(e, LM_ARENA_GRAD), *m = lm_exec_arena(e, LM_ARENA_STATE);
+  float *p = lm_exec_arena(e, LM_ARENA_PARAM), *g = lm_exec_arena(e, LM_ARENA_GRAD),
+        *m = lm_exec_arena(e, LM_ARENA_STATE);
   float *rate = lm_exec_port(e, lm_plan_port_find(f, "rate", false));
   for (int i = 0; i < 8 * LM_BLOCK; i++) p[i] = (float)i, g[i] = (float)(i % 7), m[i] = 1;
   for (int i = 0; i < 8; i++) rate[i] = (float)i;
@@ -262,9 +265,10 @@ static const char layout[] =
   "}\n";
 
 static void layout_test(void) {
-  static const struct { const char *path; int64_t block; } want[] = {
-    {"first", 0}, {"l.0.x", 1}, {"l.1.x", 6}, {"l.2.x", 11}, {"l.0.in.0.y", 3}, {"l.0.in.1.y", 4}, {"l.1.in.0.y", 8},
-    {"l.1.in.1.y", 9}, {"l.2.in.0.y", 13}, {"l.2.in.1.y", 14}, {"l.0.z", 5}, {"l.1.z", 10}, {"l.2.z", 15}, {"last", 16}};
+  static const struct { const char *path; int64_t block;
+  } want[] = {{"first", 0},      {"l.0.x", 1},      {"l.1.x", 6},      {"l.2.x", 11},      {"l.0.in.0.y", 3},
+              {"l.0.in.1.y", 4}, {"l.1.in.0.y", 8}, {"l.1.in.1.y", 9}, {"l.2.in.0.y", 13}, {"l.2.in.1.y", 14},
+              {"l.0.z", 5},      {"l.1.z", 10},     {"l.2.z", 15},     {"last", 16}};
   subject s = text_subject(layout, NULL);
   CHECK(s.plan->n_params == (int)LM_COUNT(want) && s.plan->n_blocks == 17);
   for (size_t i = 0; i < LM_COUNT(want); i++)
@@ -275,11 +279,13 @@ static void layout_test(void) {
 
 // What the planner refuses, it refuses at a place in the text.
 static void refused_test(void) {
-  static const struct { const char *text, *part; } cases[] = {
-    {"stage step\naxis a = 3, n = 2\nfunc @f(%x: f32[n, a], %i: int) -> (y: f32[a]) {\n  %y = at %x, %i [0, 1]\n  return %y\n}\n",
-     "not given by the index of a loop"},
-    {"stage step\naxis a = 3, n = 2\nfunc @f(%x: f32[n, a]) -> (y: f32[a]) {\n  %i = const 2 : int\n  %y = at %x, %i [0, 1]\n  return %y\n}\n",
-     "places 2 to 2 of 2"}};
+  static const struct { const char *text, *part;
+  } cases[] = {{"stage step\naxis a = 3, n = 2\nfunc @f(%x: f32[n, a], %i: int) -> (y: f32[a]) {\n  %y = at %x, %i [0, "
+                "1]\n  return %y\n}\n",
+                "not given by the index of a loop"},
+               {"stage step\naxis a = 3, n = 2\nfunc @f(%x: f32[n, a]) -> (y: f32[a]) {\n  %i = const 2 : int\n  %y = "
+                "at %x, %i [0, 1]\n  return %y\n}\n",
+                "places 2 to 2 of 2"}};
   for (size_t i = 0; i < LM_COUNT(cases); i++) {
     lm_ctx *c = lm_ctx_create();
     lm_module *m = parse(c, cases[i].text, NULL);

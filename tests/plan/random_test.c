@@ -24,7 +24,8 @@ static int pick(maker *m, int n) {
 // Any value in the pool of that shape; there is always one.
 static lm_value *pool_any(maker *m, int shape) {
   for (;;) {
-    int i = pick(m, 3) ? m->n_pool - 1 - pick(m, m->n_pool < 6 ? m->n_pool : 6) : pick(m, m->n_pool);   // mostly recent ones
+    int i =
+        pick(m, 3) ? m->n_pool - 1 - pick(m, m->n_pool < 6 ? m->n_pool : 6) : pick(m, m->n_pool); // mostly recent ones
     if (lm_type_equal(m->pool[i]->type, m->shape[shape])) return m->pool[i];
     if (!pick(m, 8))
       for (int j = m->n_pool - 1; j >= 0; j--)
@@ -62,7 +63,7 @@ static void emit_param(maker *m) {
   else lm_emit_op(&m->b, LM_OP_ACCUM, (lm_value *[]){pool_any(m, shape)}, 1, &at, NULL);
 }
 
-static void emit_view(maker *m) {      // the same numbers by another road: permuted there, summed into a vector back here
+static void emit_view(maker *m) { // the same numbers by another road: permuted there, summed into a vector back here
   lm_value *p = lm_emit_permute(&m->b, pool_any(m, 2), (lm_axis[]){m->a, m->c}, 2);
   pool_add(m, bounded(m, lm_emit_dot(&m->b, p, pool_any(m, 1), &m->c, 1)));
 }
@@ -114,8 +115,8 @@ static void emit_loop(maker *m) {
 }
 
 static void region_fill(maker *m, int ops) {
-  static void (*const emit[])(maker *) = {emit_binary, emit_binary, emit_dot, emit_outer, emit_param, emit_view, emit_index,
-                                          emit_at, emit_loop, emit_loop};
+  static void (*const emit[])(maker *) = {emit_binary, emit_binary, emit_dot, emit_outer, emit_param,
+                                          emit_view,   emit_index,  emit_at,  emit_loop,  emit_loop};
   for (int i = 0; i < ops; i++) emit[pick(m, (int)LM_COUNT(emit))](m);
 }
 
