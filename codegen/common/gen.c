@@ -35,10 +35,11 @@ void lm_gen_free(lm_gen *e) {
 const char *lm_gen_axis_name(const lm_gen *e, lm_axis a) {
   lm_buf b = {0};
   for (const char *c = e->m->axes[a].name; *c; c++) {
-    bool plain = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || *c == '_';
+    bool plain = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9');
     if (plain) lm_buf_add(&b, c, 1);
-    else if (*c == '.') lm_buf_puts(&b, "$");
-    else lm_buf_printf(&b, "$%02x", (unsigned char)*c);
+    else if (*c == '_') lm_buf_puts(&b, "__");
+    else if (*c == '.') lm_buf_puts(&b, "_0");
+    else lm_buf_printf(&b, "_x%02x", (unsigned char)*c);
   }
   const char *text = lm_arena_strndup(e->arena, b.n ? b.p : "", b.n);
   lm_buf_free(&b);

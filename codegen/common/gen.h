@@ -67,7 +67,7 @@ struct lm_gen {
 void lm_gen_init(lm_gen *e, const lm_gen_target *target, const lm_module *m, const lm_op *kernel, lm_schedule *s, lm_arena *arena);
 void lm_gen_attempt(lm_gen *e);        // forgets what was written
 void lm_gen_free(lm_gen *e);
-const char *lm_gen_axis_name(const lm_gen *e, lm_axis a);               // as part of a C name
+const char *lm_gen_axis_name(const lm_gen *e, lm_axis a);               // as part of a C name; a split loop adds _h or _l
 void lm_gen_type_note(const lm_gen *e, lm_buf *b, lm_type t);          // ";  // f32[b, t]", ends the line
 void lm_gen_indent(const char *text, lm_buf *out);                     // by braces, which stand at the ends of lines only
 
@@ -89,7 +89,7 @@ const char *lm_gen_load_text(lm_arena *a, lm_dtype t, const char *place);   // f
 const char *lm_gen_store_text(lm_arena *a, lm_dtype t, const char *value);
 const char *lm_gen_register_type(lm_dtype t);
 const char *lm_gen_memory_type(lm_dtype t);
-const char *lm_gen_held_type(lm_dtype t);                               // of row buffers: no rounding between passes
+const char *lm_gen_held_type(lm_dtype t);                               // of row buffers: as in registers
 const char *lm_gen_neutral(lm_arena *a, const lm_value *v);             // of the reduction that makes v
 
 // ---- loops.c: the loops of a pass

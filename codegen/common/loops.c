@@ -54,8 +54,8 @@ void lm_gen_atom_split(lm_gen *e, lm_gen_domain *d, int at, int64_t by) {
   high.size /= by;
   high.stride *= by;
   low.size = by;
-  high.name = lm_arena_printf(e->arena, "%s$h", high.name);
-  low.name = lm_arena_printf(e->arena, "%s$l", low.name);
+  high.name = lm_arena_printf(e->arena, "%s_h", high.name);
+  low.name = lm_arena_printf(e->arena, "%s_l", low.name);
   d->atom[at] = low;
   atom_insert(d, at, high);
 }

@@ -42,7 +42,7 @@ const char *lm_gen_memory_type(lm_dtype t) {
   return names[t];
 }
 
-const char *lm_gen_held_type(lm_dtype t) { return t == LM_BF16 ? "float" : lm_gen_memory_type(t); }
+const char *lm_gen_held_type(lm_dtype t) { return lm_gen_register_type(t); }
 
 const char *lm_gen_load_text(lm_arena *a, lm_dtype t, const char *place) {
   return t == LM_BF16 ? lm_arena_printf(a, "lm_bf16_load(%s)", place) : place;

@@ -279,16 +279,26 @@ static lm_gen_text pull_rng(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   return lm_gen_temp(e, t.dtype, level, text, op, t);
 }
 
+// x / y where y stays the same in an inner loop: its reciprocal is computed outside of that.
+static lm_gen_text divide_outside(lm_gen *e, const lm_op *op, lm_gen_text x, lm_gen_text y) {
+  const char *one = lm_gen_const_text(e->arena, LM_F32, 1);
+  lm_gen_text r = lm_gen_temp(e, LM_F32, y.level, lm_arena_printf(e->arena, "%s / %s", one, y.text), op, op->in[1]->type);
+  return lm_gen_temp(e, LM_F32, x.level, lm_arena_printf(e->arena, "%s * %s", x.text, r.text), op, op->out[0]->type);
+}
+
 static lm_gen_text pull_elementwise(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   const char *text[3];
+  lm_gen_text x[3];
   lm_ix in[LM_RANK];
   int level = 0;
   for (uint32_t i = 0; i < op->n_in; i++) {
     copy_shared(op, ix, op->in[i]->type, in);
-    lm_gen_text x = lm_gen_pull(e, op->in[i], in);
-    text[i] = x.text;
-    level = deeper(level, x.level);
+    x[i] = lm_gen_pull(e, op->in[i], in);
+    text[i] = x[i].text;
+    level = deeper(level, x[i].level);
   }
+  bool single = op->out[0]->type.dtype != LM_F64;
+  if (op->code == LM_OP_DIV && single && x[1].level < x[0].level) return divide_outside(e, op, x[0], x[1]);
   const char *c = lm_gen_op_text(e, op, text);
   return c == text[0] ? (lm_gen_text){c, level} : lm_gen_temp(e, op->out[0]->type.dtype, level, c, op, op->out[0]->type);
 }

@@ -100,8 +100,15 @@ static void use_add(use *u, int phase, lm_type space) {
   *u = (use){phase, space, true, u->many, u->elsewhere};
 }
 
-// A value that costs more than a store and loads, and that several passes need or one needs at several indices, is kept in
-// a row. Users come before what they use, so each node knows all the roots that would pull it.
+// The loops over `inner` do not surround the other loops of the space: what lies inside is computed again in each of these.
+static bool repeats(lm_type inner, lm_type space) {
+  for (int i = 0; i < inner.rank; i++)
+    if (i >= space.rank || inner.axis[i] != space.axis[i]) return true;
+  return false;
+}
+
+// A value that costs more than a store and loads, and that several passes need, or one at several indices or in loops that
+// it does not vary in, is kept in a row. Users come before what they use, so each node knows all the roots that would pull it.
 static void keep_dear(lm_schedule *s) {
   enum { DEAR = 5, DEAR_ELSEWHERE = 12 };
   use *uses = lm_calloc(s->n_nodes + 1, sizeof *uses);
@@ -109,7 +116,8 @@ static void keep_dear(lm_schedule *s) {
     lm_node *n = &s->nodes[i];
     use *u = &uses[i];
     lm_type t = lm_kernel_inner(s->kernel, n->op->out[0]->type);
-    bool dear = (u->many && n->cost > DEAR) || (u->elsewhere > 1 && n->cost > DEAR_ELSEWHERE);
+    bool again = u->any && t.rank < u->space.rank && repeats(t, u->space);
+    bool dear = ((u->many || again) && n->cost > DEAR) || (u->elsewhere > 1 && n->cost > DEAR_ELSEWHERE);
     if (n->held == LM_HELD_NOT && dear) hold(s, n, LM_HELD_ROW, 0);
     for (uint32_t j = 0; j < n->op->n_in; j++) {
       const lm_node *from = node_of(s, n->op->in[j]);

@@ -94,7 +94,7 @@ static void put_rows(cpu_emit *e, lm_buf *b, lm_buf *in_place) {
     const lm_node *n = &e->g.s->nodes[i];
     if (!cpu_held_in_row(e, n)) continue;
     lm_dtype t = n->op->out[0]->type.dtype;
-    int64_t elements = cpu_row_elements(e, n), bytes = elements * (t == LM_BF16 ? 4 : lm_dtype_bytes(t));
+    int64_t elements = cpu_row_elements(e, n), bytes = elements * (t == LM_F64 ? 8 : 4);
     const char *type = lm_gen_held_type(t);
     stack += bytes;
     if (stack <= STACK_BYTES || e->n_scratch == LM_KERNEL_SCRATCH) {

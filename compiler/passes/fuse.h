@@ -5,9 +5,10 @@
 
 enum {
   LM_FUSE_PLACES = 32,                 // places that keep a machine busy
-  LM_FUSE_LITTLE = 16384,              // elements below which one place is as good as many
+  LM_FUSE_LAUNCH = 4096,               // elements that take as long as starting a kernel
+  LM_FUSE_LITTLE = 16384,              // elements that one place can sum up
   LM_FUSE_ROW = 64,                    // elements that make a loop worth running
-  LM_FUSE_ROW_MOST = 65536,            // elements of a place beyond which places should be smaller
+  LM_FUSE_SUMS = 65536,                // results of a sum that is done in chunks
   LM_FUSE_CHUNKS = 64,                 // of a sum over places
   LM_FUSE_OPS = 48,                    // operations of a kernel that are not recomputed anyway
 };
@@ -30,7 +31,8 @@ typedef struct lm_fuse_node {
   lm_type allowed;                     // OWN: axes that may be outer; of a group: for all its nodes
   lm_axis chunk;                       // a sum over places: the axis of its chunks
   uint32_t n_group;                    // of a group: nodes
-  double elements;                     // of the loops: the widest operand or result; of a group: of its widest node
+  double work;                         // elements of its loops; of a group: of all its nodes
+  double widest; lm_axis innermost;    // elements of its largest operand or result, the last axis of that; of a group too
   bool needed;                         // outside of its kernel
   bool placed;
   lm_fuse_edge *deps; uint32_t n_deps, cap_deps;   // operations of the same region that it waits for

@@ -3,8 +3,8 @@
 // A group has outer axes O that all its operations have and none of them reduces; what one reads of another along O it
 // reads at the place it writes. So a place of O needs nothing of another place, and everything between operations of a
 // group stays in registers or in a row. Groups grow greedily, first along the dependences in order, then between groups
-// that read the same. Merging declines where O would leave too few places, where a place would get too large, and where
-// something outside would have to run in between.
+// that read the same. Merging declines where O would leave too few places for the work, and where something outside would
+// have to run in between.
 #include <string.h>
 #include "compiler/passes/fuse.h"
 
@@ -85,13 +85,20 @@ static bool outer_merged(const lm_fuse *s, uint32_t a, uint32_t b, lm_type *out)
   return (!fixed_a || same_axes(*out, x)) && (!fixed_b || same_axes(*out, y));
 }
 
+// Workers that a kernel can have: its places, of which those along the innermost axis are the lanes of one.
+static double workers(const lm_fuse *s, lm_type outer, lm_axis innermost) {
+  double lanes = lm_type_find(outer, innermost) < 0 ? 1 : (double)lm_axis_size(s->m, innermost), places = product(s->m, outer);
+  places /= lanes < LM_FUSE_ROW ? lanes : LM_FUSE_ROW;
+  return places < LM_FUSE_PLACES ? places : LM_FUSE_PLACES;
+}
+
+// One kernel is not slower than two that pass on what is computed through memory. In elements done by one worker.
 static bool worth(const lm_fuse *s, uint32_t a, uint32_t b, lm_type outer) {
   const lm_fuse_node *x = &s->nodes[a], *y = &s->nodes[b];
-  double places = product(s->m, outer), px = product(s->m, x->allowed), py = product(s->m, y->allowed);
-  double all = x->elements > y->elements ? x->elements : y->elements;
-  double fewest = px < py ? px : py;
-  if (all <= LM_FUSE_LITTLE) return true;
-  return (places >= LM_FUSE_PLACES || places >= fewest) && (all <= places * LM_FUSE_ROW_MOST || places >= fewest);
+  lm_axis innermost = x->widest >= y->widest ? x->innermost : y->innermost;
+  double one = (x->work + y->work) / workers(s, outer, innermost);
+  double two = x->work / workers(s, x->allowed, x->innermost) + y->work / workers(s, y->allowed, y->innermost);
+  return one <= two + LM_FUSE_LAUNCH;
 }
 
 static void join(lm_fuse *s, uint32_t a, uint32_t b, lm_type outer) {
@@ -101,7 +108,10 @@ static void join(lm_fuse *s, uint32_t a, uint32_t b, lm_type outer) {
   for (uint32_t n = b; n; n = s->nodes[n].next) s->nodes[n].group = a;
   s->nodes[a].allowed = outer;
   s->nodes[a].n_group += s->nodes[b].n_group;
-  if (s->nodes[b].elements > s->nodes[a].elements) s->nodes[a].elements = s->nodes[b].elements;
+  s->nodes[a].work += s->nodes[b].work;
+  if (s->nodes[b].widest <= s->nodes[a].widest) return;
+  s->nodes[a].widest = s->nodes[b].widest;
+  s->nodes[a].innermost = s->nodes[b].innermost;
 }
 
 // Into the group with the smaller number, so that the order of the program is kept where nothing else decides.
@@ -135,7 +145,7 @@ typedef struct reader { lm_fuse *s; uint32_t node; uint32_t *last; } reader;   /
 static void join_reader(void *user, lm_value *v, lm_type touched) {
   reader *r = user;
   lm_fuse *s = r->s;
-  if (!v->type.rank && s->nodes[group_of(s, r->node)].elements > 1) return;
+  if (!v->type.rank && s->nodes[r->node].op->out[0]->type.rank) return;
   uint32_t other = r->last[v->id], me = group_of(s, r->node);
   bool near = other && s->nodes[other].op->parent == s->nodes[r->node].op->parent;
   if (near && same_axes(s->nodes[group_of(s, other)].allowed, s->nodes[me].allowed)) try_join(s, group_of(s, other), me);

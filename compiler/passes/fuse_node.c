@@ -173,7 +173,7 @@ static bool sums_many_rows(const lm_module *m, const lm_op *op) {
   double rows = product(m, &op->attr), kept = elements(m, op->out[0]->type);
   for (int i = 0; i < op->attr.n_axes; i++)
     if (op->attr.axes[i] == x.axis[x.rank - 1]) return false;
-  return elements(m, x) > LM_FUSE_LITTLE && rows >= LM_FUSE_CHUNKS && kept <= 16 * LM_FUSE_ROW_MOST && (kept < LM_FUSE_ROW_MOST || rows >= 16 * LM_FUSE_CHUNKS);
+  return elements(m, x) > LM_FUSE_LITTLE && rows >= LM_FUSE_CHUNKS && kept <= 16 * LM_FUSE_SUMS && (kept < LM_FUSE_SUMS || rows >= 16 * LM_FUSE_CHUNKS);
 }
 
 static void chunk_sums(lm_fuse *s) {
@@ -206,12 +206,17 @@ static void deps_of_body(collect *c, const lm_region *r) {
 static void count(lm_op *op, void *user) { op->mark = (*(uint32_t *)user)++; }
 static void enter(lm_op *op, void *user) { ((lm_fuse *)user)->nodes[op->mark].op = op; }
 
-static double widest(const lm_fuse *s, const lm_op *op) {
-  double most = elements(s->m, op->out[0]->type);
-  bool reads = op->code != LM_OP_GATHER;
-  for (uint32_t i = 0; reads && i < op->n_in; i++)
-    if (elements(s->m, op->in[i]->type) > most) most = elements(s->m, op->in[i]->type);
-  return most;
+static void widen(const lm_fuse *s, lm_fuse_node *n, lm_type t) {
+  if (elements(s->m, t) <= n->widest) return;
+  n->widest = elements(s->m, t);
+  n->innermost = t.rank ? t.axis[t.rank - 1] : 0;
+}
+
+// Of a gather's table only what the result holds is read.
+static void weigh(const lm_fuse *s, lm_fuse_node *n) {
+  widen(s, n, n->op->out[0]->type);
+  for (uint32_t i = 0; n->op->code != LM_OP_GATHER && i < n->op->n_in; i++) widen(s, n, n->op->in[i]->type);
+  n->work = n->widest;
 }
 
 void lm_fuse_nodes_make(lm_fuse *s) {
@@ -233,6 +238,6 @@ void lm_fuse_nodes_make(lm_fuse *s) {
     n->n_group = 1;
     if (n->kind != LM_FUSE_OWN) continue;
     n->allowed = allowed_axes(s, n);
-    n->elements = widest(s, n->op);
+    weigh(s, n);
   }
 }

@@ -35,14 +35,12 @@ static inline float lm_exp_poly(float r) {
   p = LM_FMA(p, r, 1.6666665459e-1f);
   return LM_FMA(p, r, 5.0000001201e-1f);
 }
-// e^x, 1 ulp. The scale 2^n is applied in halves, so that results below the normal range are rounded and vanish.
+// e^x, 1 ulp; results below 2^-125 are 0. The scale is 2 * 2^(n - 1), so that n may be 128, and whatever came of an argument
+// that is too small is masked away.
 static inline float lm_exp(float x) {
-  x = x < -104.0f ? -104.0f : x;
-  x = x > 89.0f ? 89.0f : x;
-  int32_t n;
-  float r = lm_exp_reduce(x, &n), e = LM_FMA(lm_exp_poly(r), r * r, r) + 1.0f;
-  int32_t half = n >> 1;
-  return e * lm_exp2i(half) * lm_exp2i(n - half);
+  int32_t n, small = -(x < -86.6f);
+  float r = lm_exp_reduce(x > 89.0f ? 89.0f : x, &n), e = LM_FMA(lm_exp_poly(r), r * r, r) + 1.0f;
+  return lm_of_bits(lm_bits((e + e) * lm_exp2i(n - 1)) & ~(uint32_t)small);
 }
 
 // Natural logarithm, 1 ulp (Cephes): x = 2^k m, m in [sqrt 1/2, sqrt 2).
