@@ -32,6 +32,9 @@ typedef struct lm_lowered_state { lm_sym name; bool is_param; double value; } lm
 
 typedef struct lm_lowered_path { lm_sym path; int group; } lm_lowered_path;
 
+typedef struct lm_lowered_config { lm_sym key; const char *json; } lm_lowered_config;
+typedef struct lm_lowered_arg { lm_sym name; double value; } lm_lowered_arg;
+
 typedef struct lm_lowered {
   lm_module *m;
   lm_dtype compute;
@@ -40,6 +43,8 @@ typedef struct lm_lowered {
   lm_lowered_path *paths; uint32_t n_paths, cap_paths;   // every parameter with its value of @update's `group`
   lm_foreign_map *maps; uint32_t n_maps, cap_maps;      // `map hf`
   const char **ignored; uint32_t n_ignored, cap_ignored;
+  lm_lowered_config *config; uint32_t n_config, cap_config;   // of `map hf`: keys of config.json
+  lm_lowered_arg *args; uint32_t n_args, cap_args;      // of the model, those that are numbers; with LM_LOWER_MAPS
   struct { lm_sym pattern; const char *what; uint32_t n; } *resolved; uint32_t n_resolved, cap_resolved;   // for lmc check
 } lm_lowered;
 
@@ -49,6 +54,11 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, lm_recipe *r, const lm_lower_o
 // Everything that needs neither weights nor data: the recipe's model if there is one, and every definition of the file
 // that it does not reach.
 void lm_check(lm_ctx *c, lm_program *prog, lm_recipe *r);
+
+// Keys of `config { … }` whose value is the bare name of a parameter of the model: what import sets it from.
+typedef struct lm_config_param { lm_sym key, param; } lm_config_param;
+typedef struct lm_config_params { lm_config_param *v; uint32_t n, cap; } lm_config_params;
+lm_config_params lm_config_params_of(lm_ctx *c, const ast_decl *model);
 
 // Blocks of LM_BLOCK elements that the parameters take, each tensor of each layer beginning a block.
 int64_t lm_lowered_blocks(const lm_lowered *l);

@@ -4,5 +4,8 @@
 #include "dsl/elab.h"
 #include "dsl/lower.h"
 void lm_lower_maps(lm_elab *e, el_inst *model, lm_lowered *out, lm_loc at);       // lower_maps.c
+void lm_lower_config(lm_elab *e, el_inst *inst, const ast_item *section, lm_lowered *out);   // lower_config.c
+void lm_lower_args(lm_elab *e, el_inst *model, lm_lowered *out);                  // the model's arguments that are numbers
+bool lm_item_is_config(const ast_item *item);                                     // config { … }
 void lm_lower_optimizer(lm_elab *e, lm_recipe *r, lm_lowered *out);               // lower_optim.c
 #endif

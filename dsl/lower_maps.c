@@ -225,8 +225,9 @@ static bool apply_maps(lm_elab *e, el_inst *inst, targets *t, lm_lowered *out) {
     for (uint32_t k = 0; k < m->items.n; k++) {
       const ast_item *item = m->items.v[k];
       if (item->kind == IT_SET && item->path.n == 1 && !strcmp(item->path.v[0].text, "ignore")) { ignore_list(e, out, item); continue; }
+      if (lm_item_is_config(item)) { lm_lower_config(e, inst, item, out); continue; }
       if (item->kind == IT_ERROR) continue;
-      if (item->kind != IT_MAP) { el_err(e, item->loc, "E0C0", "expected @pattern = (\"foreign.name\", [axes]), or ignore = [@pattern]"); continue; }
+      if (item->kind != IT_MAP) { el_err(e, item->loc, "E0C0", "expected @pattern = (\"foreign.name\", [axes]), ignore = [@pattern] or config { key = value }"); continue; }
       int n;
       const char **alts = lm_pattern_expand(e->c, item->sel->text, &n);
       for (int a = 0; a < n; a++)
@@ -241,6 +242,7 @@ void lm_lower_maps(lm_elab *e, el_inst *model, lm_lowered *out, lm_loc at) {
   const char *missing = "";
   uint32_t n_missing = 0;
   collect(e, model, &t);
+  lm_lower_args(e, model, out);
   if (!apply_maps(e, model, &t, out)) return;
   for (uint32_t i = 0; i < t.n; i++) {
     target *x = &t.v[i];
