@@ -64,25 +64,41 @@ static bool may_change(const char *line) {
   return false;
 }
 
-static void keys_collect(runner *x) {
+// The instance with its arguments, which the recipe may only name.
+static const char *model_text(const runner *x) {
+  const lm_recipe_call *call = &x->s->recipe->model;
+  lm_buf b = {0};
+  lm_buf_printf(&b, "%s(", call->target.decl->name.text);
+  for (uint32_t i = 0; i < call->n_args; i++) {
+    lm_buf_printf(&b, "%s%s%s", i ? ", " : "", call->args[i].name ? call->args[i].name : "", call->args[i].name ? " = " : "");
+    lm_expr_write(call->args[i].expr, &b);
+  }
+  const char *text = lm_arena_printf(x->cli->ctx->arena, "%s)", b.p);
+  lm_buf_free(&b);
+  return text;
+}
+
+// "key = value", or "key value" where a value is called: "data.pack best_fit(seq = 128 tokens)".
+static lm_train_key key_of(const runner *x, const char *line, size_t n) {
   lm_arena *a = x->cli->ctx->arena;
+  const char *assigned = strstr(line, " = ");
+  size_t key = assigned && assigned < line + n ? (size_t)(assigned - line) : strcspn(line, " \n");
+  size_t value = key + (assigned == line + key ? strlen(" = ") : strlen(" "));
+  lm_train_key k = {lm_arena_strndup(a, line, key), value < n ? lm_arena_strndup(a, line + value, n - value) : ""};
+  if (!strcmp(k.key, "model")) k.value = model_text(x);
+  return k;
+}
+
+static void keys_collect(runner *x) {
   lm_buf text = {0};
-  uint32_t n = 0, cap = 0;
+  uint32_t n_keys = 0, cap = 0;
   lm_train_key *keys = NULL;
   lm_recipe_print(x->s->recipe, false, &text);
-  for (char *line = text.p, *end; line && *line; line = end + 1) {
-    end = line + strcspn(line, "\n");
-    char *value = strstr(line, " = ");
-    if (!value || value > end) value = line + strcspn(line, " \n");
-    bool assigned = !strncmp(value, " = ", 3);
-    const char *from = assigned ? value + 3 : value;
-    if (!may_change(line))
-      LM_PUSH(a, keys, n, cap) = (lm_train_key){lm_arena_strndup(a, line, (size_t)(value - line)), lm_arena_strndup(a, from, (size_t)(end - from))};
-    if (!*end) break;
-  }
+  for (const char *line = text.p; line && *line; line += strcspn(line, "\n"), line += *line == '\n')
+    if (!may_change(line)) LM_PUSH(x->cli->ctx->arena, keys, n_keys, cap) = key_of(x, line, strcspn(line, "\n"));
   lm_buf_free(&text);
   x->o.keys = keys;
-  x->o.n_keys = (int)n;
+  x->o.n_keys = (int)n_keys;
 }
 
 // ---- evaluation and checkpoints

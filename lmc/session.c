@@ -118,6 +118,13 @@ lm_status lm_session_lower(lm_session *s, uint32_t what, int64_t capacity) {
   return NULL;
 }
 
+// lm_generate knows extents by name; the axes are named as the model's author likes.
+static void extents_name(lm_plan *p) {
+  static const char *const names[] = {[LM_EXTENT_PLACES - 1] = "s", [LM_EXTENT_CHUNK - 1] = "t"};
+  for (int i = 0; i < p->n_extents && i < (int)LM_COUNT(names); i++)
+    if (p->extents[i].capacity) p->extents[i].name = names[i];       // 0: no axis has this extent
+}
+
 static lm_status budget_check(const lm_session *s) {
   const lm_recipe_memory *m = &s->recipe->memory;
   if (!m->budget || lm_session_memory(s) <= m->budget) return NULL;
@@ -148,6 +155,7 @@ lm_status lm_session_plan(lm_session *s) {
   s->plan = lm_plan_build(s->lowered->m, &target);
   LM_TRY(lm_cli_verdict(s->cli));
   if (!s->plan) return lm_fail(LM_BUG_STATUS, "no plan, and no word why");
+  extents_name(s->plan);
   return budget_check(s);
 }
 

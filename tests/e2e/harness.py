@@ -1,0 +1,140 @@
+"""What the end-to-end tests share: running lmc, safetensors files, comparison. A test is a function test_* of tests/e2e/test_*.py
+that takes a Run; it passes if it returns."""
+import json, os, shutil, struct, subprocess, time
+
+import numpy as np
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+DTYPES = {"F32": "<f4", "I32": "<i4"}
+
+
+def load(path):
+    raw = open(path, "rb").read()
+    n = struct.unpack("<Q", raw[:8])[0]
+    out = {}
+    for name, m in json.loads(raw[8 : 8 + n]).items():
+        if name != "__metadata__":
+            a, b = m["data_offsets"]
+            out[name] = np.frombuffer(raw[8 + n + a : 8 + n + b], DTYPES[m["dtype"]]).reshape(m["shape"])
+    return out
+
+
+def save(path, tensors):
+    names = {np.dtype("<f4"): "F32", np.dtype("<i4"): "I32"}
+    head, at = {}, 0
+    for name, t in tensors.items():
+        head[name] = {"dtype": names[t.dtype], "shape": list(t.shape), "data_offsets": [at, at + t.nbytes]}
+        at += t.nbytes
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + b"".join(np.ascontiguousarray(t).tobytes() for t in tensors.values()))
+
+
+def distance(a, b, floor=0):
+    """|a - b| / max(|b|, floor), norm-wise in float64; 0 counts as 1"""
+    a, b = np.asarray(a, "f8"), np.asarray(b, "f8")
+    return float(np.linalg.norm(a - b) / (max(np.linalg.norm(b), floor) or 1))
+
+
+def check(ok, message):
+    if not ok:
+        raise AssertionError(message)
+
+
+def within(what, value, bar):
+    check(value <= bar, f"{what}: {value:.3g}, at most {bar:g}")   # a NaN is not within
+
+
+class Run:
+    """One test's surroundings: the command, a folder of its own."""
+
+    def __init__(self, lmc, folder, slow):
+        self.lmc, self.folder, self.slow = os.path.abspath(lmc), folder, slow   # slow: under a sanitizer
+
+    def path(self, *parts):
+        return os.path.join(self.folder, *parts)
+
+    def start(self, *args, env=None, cwd=None):
+        return subprocess.Popen([self.lmc, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                errors="replace", env={**os.environ, **(env or {})}, cwd=cwd or ROOT)
+
+    def result(self, *args, **how):
+        p = self.start(*args, **how)
+        out, err = p.communicate(timeout=900)
+        return p.returncode, out, err
+
+    def __call__(self, *args, status=0, **how):
+        code, out, err = self.result(*args, **how)
+        check(code == status, f"lmc {' '.join(map(str, args))}: exit status {code}\n{out}{err}")
+        return out if status == 0 else err
+
+    def trace(self, file, *args, **how):
+        out = self.path("trace.safetensors")
+        self("trace", file, "--out", out, *args, **how)
+        return load(out)
+
+    def write(self, name, text):
+        path = self.path(name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as f:
+            f.write(text)
+        return path
+
+
+# A small Llama of examples/llama.lm on finished batches, for tests that train.
+SMALL = """import "{root}/examples/llama.lm": Llama
+data Batches {{ source s = batches("batches.safetensors") }}
+recipe Small {{
+  model = Llama(depth = {depth}, d = 32, ff = 64, heads = 4, kv = 2, e = 8, vocab = 64, drop = {drop})
+  data = Batches; seed = 7
+  run = {steps} steps; batch = {batch} tokens; micro = {micro} tokens
+  optimizer = adamw(lr = {lr}); schedule = warmup_cosine(warmup = 5 steps)
+  clip = global_norm(max = 1.0)
+  group @**.{{n1,n2,qn,kn,norm}} = (decay = 0)
+  {more}
+}}
+"""
+
+
+def random_batches(steps, rows, seq, vocab=64, seed=0):
+    """Rows packed with documents of random lengths; the last token of a document predicts nothing."""
+    rng = np.random.default_rng(seed)
+    tok = rng.integers(0, vocab, (steps, rows, seq)).astype("<i4")
+    nxt = np.roll(tok, -1, 2)
+    pos, seg, w = np.zeros_like(tok), np.zeros_like(tok), np.ones(tok.shape, "<f4")
+    for s in range(steps):
+        for r in range(rows):
+            t = doc = 0
+            while t < seq:
+                n = min(int(rng.integers(2, seq + 1)), seq - t)
+                pos[s, r, t : t + n], seg[s, r, t : t + n], w[s, r, t + n - 1] = np.arange(n), doc, 0
+                t, doc = t + n, doc + 1
+    return dict(tok=tok, pos=pos, seg=seg, next=nxt, w=w)
+
+
+def small(run, steps=8, rows=4, seq=16, micro=None, depth=2, drop=0, lr="3e-3", more="", name="small.lm", batches=None):
+    save(run.path("batches.safetensors"), batches or random_batches(steps, rows, seq))
+    return run.write(name, SMALL.format(root=ROOT, depth=depth, drop=drop, lr=lr, steps=steps, batch=rows * seq,
+                                        micro=micro or rows * seq, more=more))
+
+
+def folder_bytes(path):
+    """name -> content of every file below"""
+    out = {}
+    for base, _, files in os.walk(path):
+        for f in files:
+            p = os.path.join(base, f)
+            out[os.path.relpath(p, path)] = open(p, "rb").read()
+    return out
+
+
+def wait_for(path, process, seconds=120):
+    """until there is such a file, or the process has ended"""
+    end = time.time() + seconds
+    while not os.path.exists(path) and process.poll() is None and time.time() < end:
+        time.sleep(0.005)
+
+
+def remove(path):
+    shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,77 @@
+"""What must hold of any model: packing, accumulation and depth change nothing but what they should."""
+import json
+
+import numpy as np
+from harness import check, distance, random_batches, small, within
+
+
+def test_accumulation(run):
+    """8 micro-batches of one row = one of 8 rows"""
+    a = run.trace(small(run, rows=8, micro=16))
+    b = run.trace(small(run, rows=8, micro=128))
+    for name in a:
+        within(name, distance(a[name], b[name]), 1e-5 if name.startswith("final") else 2e-6)
+
+
+def test_accumulation_of_dropout(run):
+    """the random numbers of a row do not depend on the micro-batch that it is in"""
+    a = run.trace(small(run, rows=8, micro=16, drop=0.2, steps=2), "--values", "loss,grads")
+    b = run.trace(small(run, rows=8, micro=128, drop=0.2, steps=2), "--values", "loss,grads")
+    for name in a:
+        within(name, distance(a[name], b[name]), 2e-6)
+
+
+def test_packed_as_apart(run):
+    """two documents in one row = each in a row of its own"""
+    rng = np.random.default_rng(3)
+    n, seq = 16, 32
+    docs = rng.integers(0, 64, (2, n + 1))
+    z = lambda rows, t="<i4": np.zeros((1, rows, seq), t)
+    packed, apart = dict(tok=z(2), pos=z(2), seg=z(2) - 1, next=z(2), w=z(2, "<f4")), dict(tok=z(2), pos=z(2), seg=z(2) - 1, next=z(2), w=z(2, "<f4"))
+    for i, doc in enumerate(docs):
+        for batch, row, at in ((packed, 0, i * n), (apart, i, 0)):
+            place = (0, row, slice(at, at + n))
+            batch["tok"][place], batch["next"][place], batch["pos"][place] = doc[:-1], doc[1:], np.arange(n)
+            batch["seg"][place], batch["w"][place] = i if batch is packed else 0, 1
+    a = run.trace(small(run, steps=1, rows=2, seq=seq, batches=packed))
+    b = run.trace(small(run, steps=1, rows=2, seq=seq, batches=apart))
+    within("logits", max(distance(a["logits"][0, :n], b["logits"][0, :n]), distance(a["logits"][0, n:], b["logits"][1, :n])), 1e-6)
+    for name in a:
+        if name != "logits":
+            within(name, distance(a[name], b[name]), 1e-5)
+
+
+def test_depth(run):
+    """depth 2 and 96: the same kernels, IR of the same length, compiled in the same time"""
+    def compiled(depth):
+        file = small(run, depth=depth)
+        plan = run.path(f"plan-{depth}")
+        run("compile", file, "-o", plan)
+        best = min(json.loads(run("compile", file, "--json"))["seconds"] for _ in range(8))
+        lines = {s: len(open(f"{plan}/{s}.lmir").readlines()) for s in ("graph", "step", "kernel")}
+        return json.loads(run("compile", file, "--json"))["kernels"], lines, best
+    few, many = compiled(2), compiled(96)
+    check(few[0] == many[0], f"{few[0]} and {many[0]} kernels")
+    check(few[1] == many[1], f"lines of IR: {few[1]} and {many[1]}")
+    if not run.slow:
+        within("compile time of 96 layers over 2", many[2] / few[2], 1.5)
+
+
+def test_stages_parse_back(run):
+    """lmc opt reads each stage's text and prints it again"""
+    run("compile", small(run), "-o", run.path("plan"))
+    for stage in ("graph", "step", "kernel"):
+        path = run.path("plan", f"{stage}.lmir")
+        check(run("opt", path) == open(path).read(), f"{stage}.lmir")
+
+
+def test_learns(run):
+    """tokens that follow a rule are predicted nearly without loss"""
+    b = random_batches(200, 4, 32)
+    for batch in range(200):
+        for r in range(4):
+            for t in range(1, 32):
+                b["tok"][batch, r, t] = (3 * b["tok"][batch, r, t - 1] + 1) % 64
+            b["next"][batch, r] = (3 * b["tok"][batch, r] + 1) % 64
+    loss = run.trace(small(run, steps=200, rows=4, seq=32, lr="1e-2", batches=b), "--values", "loss")["loss"]
+    within("loss", float(loss[-10:].mean()), 0.3)

@@ -1,0 +1,132 @@
+"""Runs that must give the same bits, whatever happens to them; and what a run says when it can't go on."""
+import json, os, random, signal, subprocess, time
+
+from harness import check, folder_bytes, small, wait_for
+
+SAVED = 'save = checkpoint("run", every = {every} steps, keep = {keep})'
+
+
+def checkpoint(run, folder, step):
+    return folder_bytes(run.path(folder, f"step-{step:06}"))
+
+
+def same(a, b, what):
+    check(a.keys() == b.keys() and a, f"{what}: files {sorted(a)} and {sorted(b)}")
+    for name in a:
+        check(a[name] == b[name], f"{what}: {name} differs")
+
+
+def train(run, file, folder, *args, **how):
+    run("run", file, "--out", run.path(folder), "-q", *args, **how)
+
+
+def test_two_runs(run):
+    file = small(run, drop=0.1)
+    train(run, file, "a")
+    train(run, file, "b")
+    same(checkpoint(run, "a", 8), checkpoint(run, "b", 8), "two runs")
+
+
+def test_threads(run):
+    file = small(run, rows=8, seq=64, micro=256, drop=0.1)
+    for threads in (1, 2, 3):
+        train(run, file, f"t{threads}", env={"OMP_NUM_THREADS": str(threads)})
+    same(checkpoint(run, "t1", 8), checkpoint(run, "t2", 8), "1 and 2 threads")
+    same(checkpoint(run, "t1", 8), checkpoint(run, "t3", 8), "1 and 3 threads")
+
+
+def kill_after(run, file, folder, path):
+    p = run.start("run", file, "--out", run.path(folder), "-q")
+    wait_for(run.path(folder, path), p)
+    p.send_signal(signal.SIGKILL)
+    p.wait()
+
+
+def test_kill_and_resume(run):
+    """200 steps = 100 + kill -9 + 100"""
+    file = small(run, steps=200, rows=2, drop=0.1, more=SAVED.format(every=50, keep=0))
+    train(run, file, "whole")
+    kill_after(run, file, "killed", "step-000100")
+    check(not os.path.exists(run.path("killed/step-000200")), "it was killed in time")
+    train(run, file, "killed")
+    same(checkpoint(run, "whole", 200), checkpoint(run, "killed", 200), "after a kill")
+    lines = [json.loads(x)["step"] for x in open(run.path("killed/metrics.jsonl"))]
+    check(lines == list(range(1, 201)), "metrics.jsonl has every step once")
+
+
+def test_kills_while_saving(run):
+    """killed at random moments, saving after every step; what is there always loads"""
+    steps = 24
+    file = small(run, steps=steps, rows=2, more=SAVED.format(every=1, keep=2))
+    train(run, file, "whole")
+    rng = random.Random(1)
+    for i in range(6 if run.slow else 20):
+        p = run.start("run", file, "--out", run.path("killed"), "-q")
+        time.sleep(rng.random() * (1.0 if run.slow else 0.15))
+        p.kill()
+        _, err = p.communicate()
+        check(not err, err)
+    train(run, file, "killed")
+    same(checkpoint(run, "whole", steps), checkpoint(run, "killed", steps), "after many kills")
+
+
+def test_interrupt(run):
+    """SIGINT saves and stops; the same command goes on"""
+    file = small(run, steps=200, rows=2, more=SAVED.format(every=1000, keep=0))
+    train(run, file, "whole")
+    p = run.start("run", file, "--out", run.path("stopped"))
+    wait_for(run.path("stopped/metrics.jsonl"), p)
+    p.send_signal(signal.SIGINT)
+    out, err = p.communicate()
+    check(p.returncode == 0 and "interrupted after step" in out and "goes on from" in out, out + err)
+    train(run, file, "stopped")
+    same(checkpoint(run, "whole", 200), checkpoint(run, "stopped", 200), "after an interruption")
+
+
+def test_longer(run):
+    """a finished run goes on when run is raised"""
+    file = small(run, steps=12, more="schedule = none")
+    text = open(file).read().replace("schedule = warmup_cosine(warmup = 5 steps)", "").replace("optimizer = adamw(lr = 3e-3);", "optimizer = adamw(lr = 3e-3)")
+    open(file, "w").write(text)
+    train(run, file, "whole")
+    train(run, file, "parts", "--steps", 5)
+    train(run, file, "parts", "--set", "run = 12 steps")
+    same(checkpoint(run, "whole", 12), checkpoint(run, "parts", 12), "5 + 7 steps")
+
+
+def test_changed_recipe(run):
+    file = small(run, steps=9, more=SAVED.format(every=4, keep=0))
+    train(run, file, "run", "--steps", 8)
+    err = run("run", file, "--set", "optimizer.lr = 1e-4", "--set", "seed = 8", "--out", run.path("run"), status=1)
+    check("these may not change" in err and "optimizer was adamw(lr = 3e-3), is adamw(lr = 1e-4)" in err, err)
+    before = folder_bytes(run.path("run"))
+    err = run("run", file, "--set", "model = Llama(depth = 3)", "--out", run.path("run"), status=1)
+    check("model was Llama(depth = 2" in err, err)
+    check(before == folder_bytes(run.path("run")), "a refused run leaves the folder as it was")
+
+
+def test_wrong_tensors(run):
+    file = small(run, steps=9)
+    train(run, file, "run", "--steps", 8)
+    path = run.path("run/step-000008/model.safetensors")
+    data = open(path, "rb").read()
+    open(path, "wb").write(data[: len(data) // 2])
+    err = run("run", file, "--out", run.path("run"), status=1)
+    check("model.safetensors" in err, err)
+
+
+def test_unwritable(run):
+    """a run folder that can't be made is told before the first step"""
+    file = small(run)
+    run.write("taken", "a file")
+    err = run("run", file, "--out", run.path("taken/run"), status=2)
+    check("taken" in err, err)
+
+
+def test_disk_full(run):
+    if not os.path.exists("/dev/full"):
+        return
+    file = small(run)
+    with open("/dev/full", "w") as full:
+        p = subprocess.run([run.lmc, "check", file], stdout=full, stderr=subprocess.PIPE, text=True)
+    check(p.returncode == 2 and "cannot write" in p.stderr, p.stderr)
