@@ -2,13 +2,15 @@
 #include "codegen/common/gen.h"
 #include <string.h>
 
-void lm_gen_init(lm_gen *e, const lm_gen_target *target, const lm_module *m, const lm_op *kernel, lm_schedule *s, lm_arena *arena) {
+void lm_gen_init(lm_gen *e, const lm_gen_target *target, const lm_module *m, const lm_op *kernel, lm_schedule *s,
+                 lm_arena *arena) {
   *e = (lm_gen){.target = target, .m = m, .kernel = kernel, .arena = arena, .s = s};
   e->domains = LM_NEW_N(arena, lm_gen_domain, s->n_passes + 1);
   e->done = LM_NEW_N(arena, bool, s->n_passes + 1);
   for (uint32_t i = 0; i < s->n_passes; i++) {
     lm_gen_domain_init(e, &s->passes[i], &e->domains[i]);
-    for (int j = 0; j < e->domains[i].n; j++) e->domains[i].atom[j].name = lm_gen_axis_name(e, e->domains[i].atom[j].axis);
+    for (int j = 0; j < e->domains[i].n; j++)
+      e->domains[i].atom[j].name = lm_gen_axis_name(e, e->domains[i].atom[j].axis);
   }
 }
 

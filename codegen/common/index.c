@@ -29,7 +29,8 @@ lm_ix lm_ix_scale(lm_ix a, int64_t k) {
 lm_ix lm_ix_add(lm_ix a, lm_ix b) {
   lm_ix r = {.c = a.c + b.c};
   for (int i = 0, j = 0; i < a.n || j < b.n;) {
-    bool both = i < a.n && j < b.n && a.t[i].var == b.t[j].var, left = j == b.n || (i < a.n && a.t[i].var <= b.t[j].var);
+    bool both = i < a.n && j < b.n && a.t[i].var == b.t[j].var,
+         left = j == b.n || (i < a.n && a.t[i].var <= b.t[j].var);
     uint16_t var = left ? a.t[i].var : b.t[j].var;
     int64_t coef = (left ? a.t[i].coef : 0) + (both || !left ? b.t[j].coef : 0);
     i += left;

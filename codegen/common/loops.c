@@ -13,7 +13,8 @@ void lm_gen_domain_init(const lm_gen *e, const lm_sched_pass *p, lm_gen_domain *
   for (int i = 0; i < p->space.rank; i++) {
     const lm_axis_info *a = &e->m->axes[p->space.axis[i]];
     if (a->size == 1 && !a->dyn) continue;
-    out->atom[out->n++] = (lm_gen_atom){.axis = p->space.axis[i], .name = a->name, .size = a->size, .stride = 1, .dyn = a->dyn};
+    out->atom[out->n++] =
+        (lm_gen_atom){.axis = p->space.axis[i], .name = a->name, .size = a->size, .stride = 1, .dyn = a->dyn};
   }
 }
 

@@ -1,11 +1,13 @@
-// ops.c - the table of scalar operations in C. Registers hold f32 and bf16 as float, f64 as double, int and bool (0 or 1)
-// as int32_t; bf16 is rounded where it is stored.
+// ops.c - the table of scalar operations in C. Registers hold f32 and bf16 as float, f64 as double, int and bool (0 or
+// 1) as int32_t; bf16 is rounded where it is stored.
 #include <math.h>
 #include <string.h>
 #include "codegen/common/gen.h"
 
 // $0, $1, $2 are the operands; which column holds is the type of the last operand.
-typedef struct lm_op_row { const char *f32, *f64, *whole; } lm_op_row;
+typedef struct lm_op_row {
+  const char *f32, *f64, *whole;
+} lm_op_row;
 static const lm_op_row table[LM_OPS] = {
     [LM_OP_NEG] = {"-$0", "-$0", "lm_isub(0, $0)"},
     [LM_OP_EXP] = {"lm_exp($0)", "lm_exp64($0)", NULL},
@@ -35,7 +37,9 @@ static const lm_op_row table[LM_OPS] = {
     [LM_OP_SELECT] = {"$0 ? $1 : $2", "$0 ? $1 : $2", "$0 ? $1 : $2"},
 };
 
-const char *lm_gen_register_type(lm_dtype t) { return t == LM_F64 ? "double" : lm_dtype_is_float(t) ? "float" : "int32_t"; }
+const char *lm_gen_register_type(lm_dtype t) {
+  return t == LM_F64 ? "double" : lm_dtype_is_float(t) ? "float" : "int32_t";
+}
 
 const char *lm_gen_memory_type(lm_dtype t) {
   static const char *const names[LM_DTYPES] = {"float", "uint16_t", "double", "int32_t", "uint8_t"};
@@ -54,7 +58,8 @@ const char *lm_gen_store_text(lm_arena *a, lm_dtype t, const char *value) {
 }
 
 const char *lm_gen_const_text(lm_arena *a, lm_dtype t, double v) {
-  if (!lm_dtype_is_float(t)) return lm_arena_printf(a, v == INT32_MIN ? "(-2147483647 - 1)" : v < 0 ? "(%.0f)" : "%.0f", v);
+  if (!lm_dtype_is_float(t))
+    return lm_arena_printf(a, v == INT32_MIN ? "(-2147483647 - 1)" : v < 0 ? "(%.0f)" : "%.0f", v);
   const char *f = t == LM_F64 ? "" : "f";
   if (t != LM_F64) v = (float)v;
   if (isnan(v)) return lm_arena_printf(a, "__builtin_nan%s(\"\")", f);

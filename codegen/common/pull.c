@@ -17,7 +17,9 @@ void lm_gen_statement(lm_gen *e, int level, const char *fmt, ...) {
   lm_buf_puts(b, "\n");
 }
 
-const char *lm_gen_temp_name(lm_gen *e, const char *prefix) { return lm_arena_printf(e->arena, "%s%d", prefix, e->n_temps++); }
+const char *lm_gen_temp_name(lm_gen *e, const char *prefix) {
+  return lm_arena_printf(e->arena, "%s%d", prefix, e->n_temps++);
+}
 
 const char *lm_gen_index(lm_gen *e, const lm_ix *ix, bool memory) {
   LM_PUSH(e->arena, e->accesses, e->n_accesses, e->cap_accesses) = (lm_gen_access){*ix, e->pass, memory, false, -1};
@@ -31,7 +33,8 @@ const char *lm_gen_index(lm_gen *e, const lm_ix *ix, bool memory) {
 uint16_t lm_gen_temp_index(lm_gen *e, const char *text, int level, int64_t size, int dyn) {
   const char *name = lm_gen_temp_name(e, "j");
   lm_gen_statement(e, level, "const %s %s = %s;", e->target->index, name, text);
-  return lm_var_add(&e->vars, (lm_var){.kind = LM_VAR_TEMP, .name = name, .size = size, .dyn = dyn, .hi = size, .level = level});
+  return lm_var_add(&e->vars,
+                    (lm_var){.kind = LM_VAR_TEMP, .name = name, .size = size, .dyn = dyn, .hi = size, .level = level});
 }
 
 static int deeper(int a, int b) { return a > b ? a : b; }
@@ -40,7 +43,8 @@ lm_gen_text lm_gen_temp(lm_gen *e, lm_dtype t, int level, const char *text, cons
   const char *name = lm_gen_temp_name(e, "v");
   lm_buf note = {0};
   lm_type_print(e->m, type, &note);
-  lm_gen_statement(e, level, "const %s %s = %s;  // %s : %s", lm_gen_register_type(t), name, text, op ? lm_op_info_of(op)->name : "load", note.p);
+  lm_gen_statement(e, level, "const %s %s = %s;  // %s : %s", lm_gen_register_type(t), name, text,
+                   op ? lm_op_info_of(op)->name : "load", note.p);
   lm_buf_free(&note);
   return (lm_gen_text){name, level};
 }
@@ -113,8 +117,10 @@ static void divide(lm_gen *e, lm_ix ix, int64_t n, int64_t size, lm_ix *quotient
   ask(e, LM_GEN_ASK_SPLIT, var, by);
   int level = lm_ix_level(&e->vars, &ix);
   const char *text = lm_gen_index(e, &ix, false);
-  *quotient = lm_ix_var(&e->vars, lm_gen_temp_index(e, lm_arena_printf(e->arena, "(%s) / %lld", text, (long long)n), level, (size + n - 1) / n, 0));
-  *rest = lm_ix_var(&e->vars, lm_gen_temp_index(e, lm_arena_printf(e->arena, "(%s) %% %lld", text, (long long)n), level, n, 0));
+  *quotient = lm_ix_var(&e->vars, lm_gen_temp_index(e, lm_arena_printf(e->arena, "(%s) / %lld", text, (long long)n),
+                                                    level, (size + n - 1) / n, 0));
+  *rest = lm_ix_var(&e->vars,
+                    lm_gen_temp_index(e, lm_arena_printf(e->arena, "(%s) %% %lld", text, (long long)n), level, n, 0));
 }
 
 typedef enum { BELOW, ABOVE, UNDECIDED } side;
@@ -180,7 +186,8 @@ static lm_ix clamped(lm_gen *e, lm_ix ix, int64_t n, const char **out_inside, in
   const char *text = lm_gen_index(e, &ix, false);
   *out_inside = lm_arena_printf(e->arena, "(%s >= 0 && %s < %lld)", text, text, (long long)n);
   *out_level = level;
-  return lm_ix_var(&e->vars, lm_gen_temp_index(e, lm_arena_printf(e->arena, "lm_clamp(%s, %lld)", text, (long long)n), level, n, 0));
+  return lm_ix_var(
+      &e->vars, lm_gen_temp_index(e, lm_arena_printf(e->arena, "lm_clamp(%s, %lld)", text, (long long)n), level, n, 0));
 }
 
 static lm_gen_text choose(lm_gen *e, const lm_op *op, const char *cond, int level, lm_gen_text yes, lm_gen_text no) {
@@ -226,7 +233,10 @@ static lm_gen_text pull_pad(lm_gen *e, const lm_op *op, const lm_ix *ix) {
     const char *text = lm_gen_index(e, &local, false);
     level = lm_ix_level(&e->vars, &local);
     whole = lm_arena_printf(e->arena, "(%s) %% %lld == 0", text, (long long)step);
-    local = (lm_ix){.n = 1, .t = {{lm_gen_temp_index(e, lm_arena_printf(e->arena, "(%s) / %lld", text, (long long)step), level, INT32_MAX, 0), 1}}};
+    local = (lm_ix){.n = 1,
+                    .t = {{lm_gen_temp_index(e, lm_arena_printf(e->arena, "(%s) / %lld", text, (long long)step), level,
+                                             INT32_MAX, 0),
+                           1}}};
     e->vars.v[local.t[0].var].lo = INT32_MIN;
   }
   side low = side_of(e, &local, 0), high = side_of(e, &local, n);
@@ -244,7 +254,8 @@ static lm_ix pull_place(lm_gen *e, const lm_value *index, lm_axis axis, const lm
   lm_gen_text i = lm_gen_pull(e, index, ix);
   const lm_axis_info *a = &e->m->axes[axis];
   const char *n = lm_gen_extent(e, a->size, a->dyn, 1);
-  return lm_ix_var(&e->vars, lm_gen_temp_index(e, lm_arena_printf(e->arena, "lm_clamp(%s, %s)", i.text, n), i.level, a->size, 0));
+  return lm_ix_var(&e->vars,
+                   lm_gen_temp_index(e, lm_arena_printf(e->arena, "lm_clamp(%s, %s)", i.text, n), i.level, a->size, 0));
 }
 
 static lm_gen_text pull_gather(lm_gen *e, const lm_op *op, const lm_ix *ix) {
@@ -259,7 +270,8 @@ static lm_gen_text pull_gather(lm_gen *e, const lm_op *op, const lm_ix *ix) {
 // ---- numbers made from indices
 
 static lm_gen_text pull_iota(lm_gen *e, const lm_op *op, const lm_ix *ix) {
-  return lm_gen_temp(e, LM_INT, lm_ix_level(&e->vars, ix), lm_arena_printf(e->arena, "(int32_t)(%s)", lm_gen_index(e, ix, false)), op, op->out[0]->type);
+  return lm_gen_temp(e, LM_INT, lm_ix_level(&e->vars, ix),
+                     lm_arena_printf(e->arena, "(int32_t)(%s)", lm_gen_index(e, ix, false)), op, op->out[0]->type);
 }
 
 // The element's number counts the row, %1, along the first axis.
@@ -274,15 +286,17 @@ static lm_gen_text pull_rng(lm_gen *e, const lm_op *op, const lm_ix *ix) {
     in[i] = lm_gen_pull(e, op->in[i], ix);
     level = deeper(level, in[i].level);
   }
-  const char *text = lm_arena_printf(e->arena, "lm_uniform(%uu, %uu, (uint64_t)(%s + (int64_t)%s * %lld), %s, %s)", key.v[0], key.v[1],
-                                     lm_gen_index(e, &at, false), in[1].text, (long long)row, in[2].text, in[0].text);
+  const char *text =
+      lm_arena_printf(e->arena, "lm_uniform(%uu, %uu, (uint64_t)(%s + (int64_t)%s * %lld), %s, %s)", key.v[0], key.v[1],
+                      lm_gen_index(e, &at, false), in[1].text, (long long)row, in[2].text, in[0].text);
   return lm_gen_temp(e, t.dtype, level, text, op, t);
 }
 
 // x / y where y stays the same in an inner loop: its reciprocal is computed outside of that.
 static lm_gen_text divide_outside(lm_gen *e, const lm_op *op, lm_gen_text x, lm_gen_text y) {
   const char *one = lm_gen_const_text(e->arena, LM_F32, 1);
-  lm_gen_text r = lm_gen_temp(e, LM_F32, y.level, lm_arena_printf(e->arena, "%s / %s", one, y.text), op, op->in[1]->type);
+  lm_gen_text r =
+      lm_gen_temp(e, LM_F32, y.level, lm_arena_printf(e->arena, "%s / %s", one, y.text), op, op->in[1]->type);
   return lm_gen_temp(e, LM_F32, x.level, lm_arena_printf(e->arena, "%s * %s", x.text, r.text), op, op->out[0]->type);
 }
 
@@ -300,7 +314,8 @@ static lm_gen_text pull_elementwise(lm_gen *e, const lm_op *op, const lm_ix *ix)
   bool single = op->out[0]->type.dtype != LM_F64;
   if (op->code == LM_OP_DIV && single && x[1].level < x[0].level) return divide_outside(e, op, x[0], x[1]);
   const char *c = lm_gen_op_text(e, op, text);
-  return c == text[0] ? (lm_gen_text){c, level} : lm_gen_temp(e, op->out[0]->type.dtype, level, c, op, op->out[0]->type);
+  return c == text[0] ? (lm_gen_text){c, level}
+                      : lm_gen_temp(e, op->out[0]->type.dtype, level, c, op, op->out[0]->type);
 }
 
 static lm_gen_text pull_shared(lm_gen *e, const lm_op *op, const lm_ix *ix) {
@@ -311,17 +326,18 @@ static lm_gen_text pull_shared(lm_gen *e, const lm_op *op, const lm_ix *ix) {
 
 static lm_gen_text pull_op(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   switch (op->code) {
-    case LM_OP_CONST: return (lm_gen_text){lm_gen_const_text(e->arena, op->out[0]->type.dtype, op->attr.num), 0};
-    case LM_OP_IOTA: return pull_iota(e, op, ix);
-    case LM_OP_RNG: return pull_rng(e, op, ix);
-    case LM_OP_EXPAND: case LM_OP_PERMUTE: return pull_shared(e, op, ix);
-    case LM_OP_RENAME: return pull_renamed(e, op, ix);
-    case LM_OP_VIEW: return pull_view(e, op, ix);
-    case LM_OP_SLICE: return pull_slice(e, op, ix);
-    case LM_OP_PAD: return pull_pad(e, op, ix);
-    case LM_OP_CONCAT: return pull_concat(e, op, ix);
-    case LM_OP_GATHER: return pull_gather(e, op, ix);
-    default: return pull_elementwise(e, op, ix);
+  case LM_OP_CONST: return (lm_gen_text){lm_gen_const_text(e->arena, op->out[0]->type.dtype, op->attr.num), 0};
+  case LM_OP_IOTA: return pull_iota(e, op, ix);
+  case LM_OP_RNG: return pull_rng(e, op, ix);
+  case LM_OP_EXPAND:
+  case LM_OP_PERMUTE: return pull_shared(e, op, ix);
+  case LM_OP_RENAME: return pull_renamed(e, op, ix);
+  case LM_OP_VIEW: return pull_view(e, op, ix);
+  case LM_OP_SLICE: return pull_slice(e, op, ix);
+  case LM_OP_PAD: return pull_pad(e, op, ix);
+  case LM_OP_CONCAT: return pull_concat(e, op, ix);
+  case LM_OP_GATHER: return pull_gather(e, op, ix);
+  default: return pull_elementwise(e, op, ix);
   }
 }
 
@@ -346,7 +362,9 @@ static lm_gen_text produce(lm_gen *e, const lm_value *v, const lm_ix *ix) {
   const lm_node *n = lm_schedule_node(e->s, v);
   const lm_value *base = base_of(v);
   if (base) return load_operand(e, base, v->type, ix);
-  if (n->held != LM_HELD_NOT && e->done[n->pass]) return n->held == LM_HELD_RESULT ? load_dense(e, lm_arena_printf(e->arena, "r%d", n->slot), v->type, ix) : e->target->held(e, v, ix);
+  if (n->held != LM_HELD_NOT && e->done[n->pass])
+    return n->held == LM_HELD_RESULT ? load_dense(e, lm_arena_printf(e->arena, "r%d", n->slot), v->type, ix)
+                                     : e->target->held(e, v, ix);
   return pull_op(e, v->def, ix);
 }
 

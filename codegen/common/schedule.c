@@ -2,7 +2,9 @@
 #include <string.h>
 #include "codegen/common/schedule.h"
 
-bool lm_op_is_reduction(const lm_op *op) { return op->code == LM_OP_SUM || op->code == LM_OP_MAX || op->code == LM_OP_SCATTER; }
+bool lm_op_is_reduction(const lm_op *op) {
+  return op->code == LM_OP_SUM || op->code == LM_OP_MAX || op->code == LM_OP_SCATTER;
+}
 
 const lm_op *lm_kernel_yield(const lm_op *kernel) { return kernel->body->last; }
 
@@ -41,9 +43,13 @@ bool lm_schedule_writes(const lm_schedule *s, lm_root r, uint32_t i) {
 // Operand i of op is read at other indices than the result's.
 static bool reads_elsewhere(const lm_op *op, uint32_t i) {
   switch (op->code) {
-    case LM_OP_VIEW: case LM_OP_RENAME: case LM_OP_SLICE: case LM_OP_PAD: case LM_OP_CONCAT: return true;
-    case LM_OP_GATHER: return i == 0;
-    default: return false;
+  case LM_OP_VIEW:
+  case LM_OP_RENAME:
+  case LM_OP_SLICE:
+  case LM_OP_PAD:
+  case LM_OP_CONCAT: return true;
+  case LM_OP_GATHER: return i == 0;
+  default: return false;
   }
 }
 
@@ -93,22 +99,29 @@ static void cost_nodes(lm_schedule *s) {
   }
 }
 
-typedef struct use { int phase; lm_type space; bool any, many; int elsewhere; } use;
+typedef struct use {
+  int phase;
+  lm_type space;
+  bool any, many;
+  int elsewhere;
+} use;
 
 static void use_add(use *u, int phase, lm_type space) {
   if (u->any && (u->phase != phase || !same_axes(u->space, space))) u->many = true;
   *u = (use){phase, space, true, u->many, u->elsewhere};
 }
 
-// The loops over `inner` do not surround the other loops of the space: what lies inside is computed again in each of these.
+// The loops over `inner` do not surround the other loops of the space: what lies inside is computed again in each of
+// these.
 static bool repeats(lm_type inner, lm_type space) {
   for (int i = 0; i < inner.rank; i++)
     if (i >= space.rank || inner.axis[i] != space.axis[i]) return true;
   return false;
 }
 
-// A value that costs more than a store and loads, and that several passes need, or one at several indices or in loops that
-// it does not vary in, is kept in a row. Users come before what they use, so each node knows all the roots that would pull it.
+// A value that costs more than a store and loads, and that several passes need, or one at several indices or in loops
+// that it does not vary in, is kept in a row. Users come before what they use, so each node knows all the roots that
+// would pull it.
 static void keep_dear(lm_schedule *s) {
   enum { DEAR = 5, DEAR_ELSEWHERE = 12 };
   use *uses = lm_calloc(s->n_nodes + 1, sizeof *uses);
@@ -123,8 +136,13 @@ static void keep_dear(lm_schedule *s) {
       const lm_node *from = node_of(s, n->op->in[j]);
       if (!from) continue;
       use *v = &uses[from->op->mark];
-      if (n->root) use_add(v, n->phase, lm_op_is_reduction(n->op) ? lm_kernel_space(s->kernel, (lm_root){n->op->out[0], false}) : t);
-      else if (u->any) { use_add(v, u->phase, u->space); v->many |= u->many; }
+      if (n->root)
+        use_add(v, n->phase,
+                lm_op_is_reduction(n->op) ? lm_kernel_space(s->kernel, (lm_root){n->op->out[0], false}) : t);
+      else if (u->any) {
+        use_add(v, u->phase, u->space);
+        v->many |= u->many;
+      }
       v->elsewhere += n->root ? reads_elsewhere(n->op, j) : reads_elsewhere(n->op, j) ? 1 : u->elsewhere;
     }
   }
@@ -135,7 +153,12 @@ static void keep_dear(lm_schedule *s) {
 
 // Depth that a root must have at least because of what its expression reads: values of other spaces, reductions, and
 // what is read at other indices must be complete.
-typedef struct reach { lm_schedule *s; lm_type space; uint8_t *seen; int depth; } reach;
+typedef struct reach {
+  lm_schedule *s;
+  lm_type space;
+  uint8_t *seen;
+  int depth;
+} reach;
 
 static void reach_walk(reach *r, const lm_value *v, bool elsewhere) {
   lm_node *n = node_of(r->s, v);
@@ -145,7 +168,8 @@ static void reach_walk(reach *r, const lm_value *v, bool elsewhere) {
     for (uint32_t i = 0; i < n->op->n_in; i++) reach_walk(r, n->op->in[i], elsewhere || reads_elsewhere(n->op, i));
     return;
   }
-  bool whole = elsewhere || lm_op_is_reduction(n->op) || !same_axes(lm_kernel_space(r->s->kernel, (lm_root){v, false}), r->space);
+  bool whole = elsewhere || lm_op_is_reduction(n->op) ||
+               !same_axes(lm_kernel_space(r->s->kernel, (lm_root){v, false}), r->space);
   int depth = r->s->passes[n->pass].depth + whole;
   if (depth > r->depth) r->depth = depth;
 }
@@ -154,7 +178,8 @@ static int depth_of(lm_schedule *s, lm_root root) {
   reach r = {s, lm_kernel_space(s->kernel, root), lm_calloc(s->n_nodes + 1, 1), 0};
   const lm_op *op = root.v->def;
   if (root.copy) reach_walk(&r, root.v, false);
-  else for (uint32_t i = 0; op && i < op->n_in; i++) reach_walk(&r, op->in[i], reads_elsewhere(op, i));
+  else
+    for (uint32_t i = 0; op && i < op->n_in; i++) reach_walk(&r, op->in[i], reads_elsewhere(op, i));
   lm_free(r.seen);
   return r.depth;
 }

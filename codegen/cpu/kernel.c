@@ -4,7 +4,9 @@
 
 enum { ATTEMPTS = 64, STACK_BYTES = 256 << 10 };
 
-struct lm_embedded { const char *path, *text; };
+struct lm_embedded {
+  const char *path, *text;
+};
 extern const struct lm_embedded lm_cpu_prelude[];
 
 static const lm_gen_target target = {.index = "int64_t", .held = cpu_held};
@@ -15,10 +17,12 @@ static void outer_vars(cpu_emit *e) {
   for (int i = 0; i < e->g.kernel->attr.n_axes; i++) {
     const lm_axis_info *a = &e->g.m->axes[e->g.kernel->attr.axes[i]];
     const char *name = lm_arena_printf(e->g.arena, "i_%s", lm_gen_axis_name(&e->g, e->g.kernel->attr.axes[i]));
-    e->g.outer[i] = lm_var_add(&e->g.vars, (lm_var){.kind = LM_VAR_OUTER, .name = name, .size = a->size, .dyn = a->dyn, .hi = a->size});
+    e->g.outer[i] = lm_var_add(
+        &e->g.vars, (lm_var){.kind = LM_VAR_OUTER, .name = name, .size = a->size, .dyn = a->dyn, .hi = a->size});
   }
   for (int g = 0; g < e->n_groups; g++)
-    for (int i = e->groups[g].first; i < e->groups[g].last; i++) e->g.vars.v[e->g.outer[i]].into = e->g.outer[e->groups[g].last];
+    for (int i = e->groups[g].first; i < e->groups[g].last; i++)
+      e->g.vars.v[e->g.outer[i]].into = e->g.outer[e->groups[g].last];
 }
 
 static void attempt(cpu_emit *e) {
@@ -45,7 +49,8 @@ cpu_emit *cpu_emit_make(const lm_module *m, const lm_op *kernel, lm_arena *arena
 static const char *group_extent(cpu_emit *e, int g) {
   const cpu_group *group = &e->groups[g];
   int64_t front = lm_axis_size(e->g.m, e->g.kernel->attr.axes[group->first]);
-  return group->dyn ? lm_gen_extent(&e->g, front, group->dyn, group->size / front) : lm_gen_extent(&e->g, group->size, 0, 1);
+  return group->dyn ? lm_gen_extent(&e->g, front, group->dyn, group->size / front)
+                    : lm_gen_extent(&e->g, group->size, 0, 1);
 }
 
 static int64_t blocks(const cpu_emit *e, int64_t size) { return (size + e->block - 1) / e->block; }
@@ -104,7 +109,8 @@ static void put_rows(cpu_emit *e, lm_buf *b, lm_buf *in_place) {
     }
     stack -= bytes;
     e->scratch[e->n_scratch] = bytes * places_most(e);
-    lm_buf_printf(in_place, "%s *h%u = (%s *)buf[%d] + place * %lld;\n", type, i, type, (int)(e->g.kernel->n_in + e->g.kernel->n_out) + e->n_scratch, (long long)elements);
+    lm_buf_printf(in_place, "%s *h%u = (%s *)buf[%d] + place * %lld;\n", type, i, type,
+                  (int)(e->g.kernel->n_in + e->g.kernel->n_out) + e->n_scratch, (long long)elements);
     e->n_scratch++;
   }
 }
@@ -114,7 +120,8 @@ static void put_sums_zero(cpu_emit *e, lm_buf *b) {
     if (!lm_kernel_result_summed(e->g.kernel, i)) continue;
     lm_type t = e->g.kernel->out[i]->type;
     int64_t row = lm_type_elements(e->g.m, t) / lm_axis_size(e->g.m, t.axis[0]);
-    lm_buf_printf(b, "%s *c%u = r%u + place * %lld;\nfor (int64_t z = 0; z < %lld; z++) c%u[z] = 0;\n", lm_gen_memory_type(t.dtype), i, i, (long long)row, (long long)row, i);
+    lm_buf_printf(b, "%s *c%u = r%u + place * %lld;\nfor (int64_t z = 0; z < %lld; z++) c%u[z] = 0;\n",
+                  lm_gen_memory_type(t.dtype), i, i, (long long)row, (long long)row, i);
   }
 }
 
@@ -125,12 +132,14 @@ static void put_coordinates(cpu_emit *e, lm_buf *b, const char *p) {
   if (e->block) {
     int g = e->n_groups - e->n_lane_groups;
     long long count = blocks(e, e->groups[g].size), block = e->block;
-    lm_buf_printf(b, "const int64_t first = at %% %lld * %lld, last = lm_min64(first + %lld, %s);\n", count, block, block, group_extent(e, g));
+    lm_buf_printf(b, "const int64_t first = at %% %lld * %lld, last = lm_min64(first + %lld, %s);\n", count, block,
+                  block, group_extent(e, g));
     if (n) lm_buf_printf(b, "at /= %lld;\n", count);
   }
   for (int g = n - 1; g >= 0; g--) {
     const char *name = e->g.vars.v[cpu_group_var(e, g)].name;
-    if (g) lm_buf_printf(b, "const int64_t %s = at %% (%s);\nat /= %s;\n", name, group_extent(e, g), group_extent(e, g));
+    if (g)
+      lm_buf_printf(b, "const int64_t %s = at %% (%s);\nat /= %s;\n", name, group_extent(e, g), group_extent(e, g));
     else lm_buf_printf(b, "const int64_t %s = at;\n", name);
   }
 }
@@ -144,7 +153,8 @@ static void put_places(cpu_emit *e, lm_buf *b, const char *rows) {
     lm_buf_puts(b, "const int64_t places = 1");
     for (int g = 0; g < e->n_groups; g++) lm_buf_printf(b, " * (%s)", group_extent(e, g));
     long long chunks = lm_axis_size(e->g.m, e->g.kernel->attr.to[0]);
-    lm_buf_printf(b, ", end = (place + 1) * places / %lld;\nfor (int64_t p = place * places / %lld; p < end; p++) {\n", chunks, chunks);
+    lm_buf_printf(b, ", end = (place + 1) * places / %lld;\nfor (int64_t p = place * places / %lld; p < end; p++) {\n",
+                  chunks, chunks);
   }
   put_coordinates(e, b, sums ? "p" : "place");
   lm_buf_add(b, e->g.body.p, e->g.body.n);
@@ -190,14 +200,17 @@ bool lm_cpu_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_k
 // Every read of the operand is of the element that the loops stand at, no later than the pass that writes the result.
 bool lm_cpu_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand, uint32_t result) {
   const lm_module *m = module;
-  if (lm_kernel_result_summed(kernel, result) || !lm_type_equal(kernel->in[operand]->type, kernel->out[result]->type)) return false;
+  if (lm_kernel_result_summed(kernel, result) || !lm_type_equal(kernel->in[operand]->type, kernel->out[result]->type))
+    return false;
   lm_arena *scratch = lm_arena_create();
   cpu_emit *e = cpu_emit_make(m, kernel, scratch);
   const lm_value *v = lm_kernel_yield(kernel)->in[result];
   int written = (int)e->g.s->n_passes;
   for (uint32_t i = 0; i < e->g.s->n_passes; i++)
     for (uint32_t j = 0; j < e->g.s->passes[i].n_roots; j++)
-      if (e->g.s->passes[i].roots[j].v == v && lm_schedule_writes(e->g.s, e->g.s->passes[i].roots[j], result) && (int)i < written) written = (int)i;
+      if (e->g.s->passes[i].roots[j].v == v && lm_schedule_writes(e->g.s, e->g.s->passes[i].roots[j], result) &&
+          (int)i < written)
+        written = (int)i;
   bool fine = !(v->def && lm_op_is_reduction(v->def));
   for (uint32_t i = 0; i < e->g.n_accesses; i++) {
     const lm_gen_access *a = &e->g.accesses[i];
@@ -210,12 +223,16 @@ bool lm_cpu_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand,
 
 const char *lm_cpu_prelude_text(lm_arena *arena) {
   lm_buf b = {0};
-  for (const struct lm_embedded *f = lm_cpu_prelude; f->path; f++) lm_buf_printf(&b, "#line 1 \"%s\"\n%s", f->path, f->text);
+  for (const struct lm_embedded *f = lm_cpu_prelude; f->path; f++)
+    lm_buf_printf(&b, "#line 1 \"%s\"\n%s", f->path, f->text);
   const char *text = lm_arena_strndup(arena, b.p, b.n);
   lm_buf_free(&b);
   return text;
 }
 
 lm_plan_target lm_cpu_target(lm_module *m) {
-  return (lm_plan_target){.user = m, .prelude = lm_cpu_prelude_text(m->arena), .kernel = lm_cpu_kernel_emit, .in_place = lm_cpu_kernel_in_place};
+  return (lm_plan_target){.user = m,
+                          .prelude = lm_cpu_prelude_text(m->arena),
+                          .kernel = lm_cpu_kernel_emit,
+                          .in_place = lm_cpu_kernel_in_place};
 }

@@ -1,8 +1,9 @@
 // nest.c - one pass of a kernel as loops.
 //
 // Level 0 is the place, level k the body of the k-th loop; each has statements before its loops, the loops, and what
-// follows them. Kept loops are those whose axes a reduction's result has. A reduction accumulates in a scalar of the last
-// kept loop when all reduced loops lie inside of it, and otherwise in memory, filled with its neutral element before.
+// follows them. Kept loops are those whose axes a reduction's result has. A reduction accumulates in a scalar of the
+// last kept loop when all reduced loops lie inside of it, and otherwise in memory, filled with its neutral element
+// before.
 //
 //   sum over e of [g, e]            sum over g of [g, e]
 //     for g                           for e: h[e] = 0
@@ -12,7 +13,7 @@
 #include <string.h>
 #include "codegen/cpu/emit.h"
 
-enum { LONG_SUM = 2048 };              // elements that are added in float32 before the sum goes on in double
+enum { LONG_SUM = 2048 }; // elements that are added in float32 before the sum goes on in double
 
 // ---- extents, places of values
 
@@ -64,7 +65,8 @@ static const char *row_offset(cpu_emit *e, const lm_value *v, const lm_ix *ix) {
 lm_gen_text cpu_held(lm_gen *g, const lm_value *v, const lm_ix *ix) {
   cpu_emit *e = (cpu_emit *)g;
   const lm_node *n = lm_schedule_node(g->s, v);
-  if (n->held == LM_HELD_SCALAR && !e->n_lane_groups) return (lm_gen_text){lm_arena_printf(g->arena, "h%d", n->op->mark), 0};
+  if (n->held == LM_HELD_SCALAR && !e->n_lane_groups)
+    return (lm_gen_text){lm_arena_printf(g->arena, "h%d", n->op->mark), 0};
   lm_ix at = row_index(e, v, ix);
   const char *place = lm_arena_printf(g->arena, "h%d[%s]", n->op->mark, row_offset(e, v, ix));
   return lm_gen_temp(g, v->type.dtype, lm_ix_level(&g->vars, &at), place, NULL, v->type);
@@ -74,7 +76,8 @@ lm_gen_text cpu_held(lm_gen *g, const lm_value *v, const lm_ix *ix) {
 
 static const char *held_place(cpu_emit *e, const lm_value *v, const lm_ix *ix) {
   const lm_node *n = lm_schedule_node(e->g.s, v);
-  if (n->held == LM_HELD_RESULT) return lm_arena_printf(e->g.arena, "r%d[%s]", n->slot, lm_gen_dense_offset(&e->g, v->type, ix, v->type));
+  if (n->held == LM_HELD_RESULT)
+    return lm_arena_printf(e->g.arena, "r%d[%s]", n->slot, lm_gen_dense_offset(&e->g, v->type, ix, v->type));
   return lm_arena_printf(e->g.arena, "h%d[%s]", n->op->mark, row_offset(e, v, ix));
 }
 
@@ -88,7 +91,8 @@ static void store_results(cpu_emit *e, const cpu_root *r, lm_gen_text x, const l
       lm_type inner = lm_kernel_inner(e->g.kernel, t);
       lm_gen_statement(&e->g, level, "c%u[%s] += %s;", i, lm_gen_dense_offset(&e->g, t, ix, inner), x.text);
     } else {
-      lm_gen_statement(&e->g, level, "r%u[%s] = %s;", i, lm_gen_dense_offset(&e->g, t, ix, t), lm_gen_store_text(e->g.arena, t.dtype, x.text));
+      lm_gen_statement(&e->g, level, "r%u[%s] = %s;", i, lm_gen_dense_offset(&e->g, t, ix, t),
+                       lm_gen_store_text(e->g.arena, t.dtype, x.text));
     }
   }
 }
@@ -104,11 +108,14 @@ static void accumulate(cpu_emit *e, int level, const lm_value *v, const char *to
 static bool is_reduction(const cpu_root *r) { return r->v->def && !r->copy && lm_op_is_reduction(r->v->def); }
 
 static bool sums_float(const cpu_root *r) {
-  return is_reduction(r) && r->v->def->code == LM_OP_SUM && lm_dtype_is_float(r->v->type.dtype) && r->v->type.dtype != LM_F64;
+  return is_reduction(r) && r->v->def->code == LM_OP_SUM && lm_dtype_is_float(r->v->type.dtype) &&
+         r->v->type.dtype != LM_F64;
 }
 
 // Accumulates blocks of a long innermost loop: in the scalar with suffix b, then in double.
-static bool by_blocks(const cpu_emit *e, const cpu_root *r) { return e->wide && sums_float(r) && r->level < e->n_levels; }
+static bool by_blocks(const cpu_emit *e, const cpu_root *r) {
+  return e->wide && sums_float(r) && r->level < e->n_levels;
+}
 
 // Has a scalar at level k.
 static bool has_scalar(const cpu_emit *e, const cpu_root *r, int k) {
@@ -121,7 +128,9 @@ static void lane_range(cpu_emit *e, int g, const char **out_from, const char **o
   int64_t front = lm_axis_size(e->g.m, e->g.kernel->attr.axes[group->first]);
   bool blocked = e->block && g == e->n_groups - e->n_lane_groups;
   *out_from = blocked ? "first" : "0";
-  *out_to = blocked ? "last" : group->dyn ? lm_gen_extent(&e->g, front, group->dyn, group->size / front) : lm_gen_extent(&e->g, group->size, 0, 1);
+  *out_to = blocked      ? "last"
+            : group->dyn ? lm_gen_extent(&e->g, front, group->dyn, group->size / front)
+                         : lm_gen_extent(&e->g, group->size, 0, 1);
 }
 
 // Sets all that a reduction accumulates in at this place to its neutral element.
@@ -135,7 +144,10 @@ static void fill(cpu_emit *e, const cpu_root *r) {
     if (lm_type_find(inner, t.axis[i]) < 0) continue;
     const lm_axis_info *a = &e->g.m->axes[t.axis[i]];
     const char *z = lm_gen_temp_name(&e->g, "z");
-    ix[i] = lm_ix_var(&e->g.vars, lm_var_add(&e->g.vars, (lm_var){.kind = LM_VAR_TEMP, .name = z, .size = a->size, .dyn = a->dyn, .hi = a->size}));
+    ix[i] =
+        lm_ix_var(&e->g.vars,
+                  lm_var_add(&e->g.vars,
+                             (lm_var){.kind = LM_VAR_TEMP, .name = z, .size = a->size, .dyn = a->dyn, .hi = a->size}));
     lm_buf_printf(b, "for (int64_t %s = 0; %s < %s; %s++) {\n", z, z, lm_gen_extent(&e->g, a->size, a->dyn, 1), z);
     depth++;
   }
@@ -170,7 +182,8 @@ static void reductions_begin(cpu_emit *e, int k) {
     cpu_root *r = &e->roots[i];
     if (!has_scalar(e, r, k)) continue;
     r->acc = lm_gen_temp_name(&e->g, "s");
-    lm_gen_statement(&e->g, k, "%s %s = %s;", by_blocks(e, r) ? "double" : lm_gen_register_type(r->v->type.dtype), r->acc, lm_gen_neutral(e->g.arena, r->v));
+    lm_gen_statement(&e->g, k, "%s %s = %s;", by_blocks(e, r) ? "double" : lm_gen_register_type(r->v->type.dtype),
+                     r->acc, lm_gen_neutral(e->g.arena, r->v));
   }
 }
 
@@ -185,7 +198,8 @@ static void reductions_end(cpu_emit *e, int k) {
     e->g.level[k].before = e->g.level[k].after;
     const char *type = lm_gen_register_type(r->v->type.dtype);
     const char *x = by_blocks(e, r) ? lm_arena_printf(e->g.arena, "(%s)%s", type, r->acc) : r->acc;
-    if (n->held == LM_HELD_SCALAR && !e->n_lane_groups) lm_gen_statement(&e->g, k, "const %s h%u = %s;", type, n->op->mark, x);
+    if (n->held == LM_HELD_SCALAR && !e->n_lane_groups)
+      lm_gen_statement(&e->g, k, "const %s h%u = %s;", type, n->op->mark, x);
     else if (r->memory) accumulate(e, k, r->v, held_place(e, r->v, ix), x);
     else lm_gen_statement(&e->g, k, "%s = %s;", held_place(e, r->v, ix), x);
     e->g.level[k].after = e->g.level[k].before;
@@ -218,18 +232,24 @@ static void leaf(cpu_emit *e) {
   for (int i = 0; i < e->n_roots; i++) {
     cpu_root *r = &e->roots[i];
     lm_ix ix[LM_RANK];
-    if (is_reduction(r) && r->v->def->code == LM_OP_SCATTER) { leaf_scatter(e, r); continue; }
+    if (is_reduction(r) && r->v->def->code == LM_OP_SCATTER) {
+      leaf_scatter(e, r);
+      continue;
+    }
     const lm_value *v = is_reduction(r) ? r->v->def->in[0] : r->v;
     lm_gen_here(&e->g, v->type, ix);
     lm_gen_text x = lm_gen_pull(&e->g, v, ix);
     lm_gen_here(&e->g, r->v->type, ix);
     if (is_reduction(r)) {
-      const char *to = r->memory && r->level == e->n_levels ? held_place(e, r->v, ix) : by_blocks(e, r) ? lm_arena_printf(e->g.arena, "%sb", r->acc) : r->acc;
+      const char *to = r->memory && r->level == e->n_levels ? held_place(e, r->v, ix)
+                       : by_blocks(e, r)                    ? lm_arena_printf(e->g.arena, "%sb", r->acc)
+                                                            : r->acc;
       accumulate(e, e->n_levels, r->v, to, x.text);
       continue;
     }
     const lm_node *n = lm_schedule_node(e->g.s, v);
-    if (n && n->held == LM_HELD_ROW && !r->copy) lm_gen_statement(&e->g, e->n_levels, "%s = %s;", held_place(e, v, ix), x.text);
+    if (n && n->held == LM_HELD_ROW && !r->copy)
+      lm_gen_statement(&e->g, e->n_levels, "%s = %s;", held_place(e, v, ix), x.text);
     store_results(e, r, x, ix, e->n_levels);
   }
 }
@@ -241,7 +261,8 @@ static void simd_clauses(cpu_emit *e, lm_buf *b) {
   for (int i = 0; i < e->n_roots; i++) {
     const cpu_root *r = &e->roots[i];
     if (!is_reduction(r) || !r->acc || r->level >= e->n_levels) continue;
-    lm_buf_printf(b, " reduction(%s:%s%s)", r->v->def->code == LM_OP_MAX ? "max" : "+", r->acc, by_blocks(e, r) ? "b" : "");
+    lm_buf_printf(b, " reduction(%s:%s%s)", r->v->def->code == LM_OP_MAX ? "max" : "+", r->acc,
+                  by_blocks(e, r) ? "b" : "");
   }
 }
 
@@ -251,7 +272,8 @@ static bool whole_sums_only(const cpu_emit *e) {
   return true;
 }
 
-static void loop_plain(cpu_emit *e, lm_buf *out, const char *name, const char *from, const char *to, bool innermost, const char *body) {
+static void loop_plain(cpu_emit *e, lm_buf *out, const char *name, const char *from, const char *to, bool innermost,
+                       const char *body) {
   if (innermost && !e->ordered && whole_sums_only(e)) {
     lm_buf_puts(out, "#pragma omp simd");
     simd_clauses(e, out);
@@ -262,7 +284,8 @@ static void loop_plain(cpu_emit *e, lm_buf *out, const char *name, const char *f
 
 // A long sum: blocks in float32, the blocks' sums in double.
 static void loop_wide(cpu_emit *e, lm_buf *out, const char *name, const char *from, const char *to, const char *body) {
-  lm_buf_printf(out, "for (int64_t from = %s; from < %s; from += %d) {\nconst int64_t to = lm_min64(from + %d, %s);\n", from, to, LONG_SUM, LONG_SUM, to);
+  lm_buf_printf(out, "for (int64_t from = %s; from < %s; from += %d) {\nconst int64_t to = lm_min64(from + %d, %s);\n",
+                from, to, LONG_SUM, LONG_SUM, to);
   for (int i = 0; i < e->n_roots; i++)
     if (by_blocks(e, &e->roots[i])) lm_buf_printf(out, "float %sb = 0.0f;\n", e->roots[i].acc);
   loop_plain(e, out, name, "from", "to", true, body);
@@ -306,7 +329,11 @@ static void emit_run(cpu_emit *e, int k, const char *name, const char *from, con
 }
 
 // Loop i with those that are merged into it: from the first of them, over `size` elements.
-typedef struct span { int first; int64_t times; int64_t size; } span;
+typedef struct span {
+  int first;
+  int64_t times;
+  int64_t size;
+} span;
 static span span_of(const lm_gen_domain *d, int i) {
   span s = {i, 1, 0};
   for (; s.first > 0 && d->atom[s.first - 1].merge; s.first--) s.times *= d->atom[s.first].size;
@@ -342,10 +369,19 @@ static void emit_lanes(cpu_emit *e, int k, int g) {
 static void emit_level(cpu_emit *e, int k) {
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
   int loops = e->n_levels - e->n_lane_groups;
-  if (k > e->n_levels) { leaf(e); return; }
-  if (k > loops) { emit_lanes(e, k, e->n_groups - e->n_lane_groups + (k - loops - 1)); return; }
+  if (k > e->n_levels) {
+    leaf(e);
+    return;
+  }
+  if (k > loops) {
+    emit_lanes(e, k, e->n_groups - e->n_lane_groups + (k - loops - 1));
+    return;
+  }
   for (int i = 0; i < d->n; i++)
-    if (!d->atom[i].merge && e->g.vars.v[d->atom[i].var].level == k) { emit_atom(e, k, i); return; }
+    if (!d->atom[i].merge && e->g.vars.v[d->atom[i].var].level == k) {
+      emit_atom(e, k, i);
+      return;
+    }
   LM_BUG("no loop of level %d", k);
 }
 
@@ -357,7 +393,9 @@ static void declare_vars(cpu_emit *e) {
   for (int i = 0; i < d->n; i++) {
     lm_gen_atom *a = &d->atom[i];
     const char *name = lm_arena_printf(e->g.arena, "i_%s", a->name);
-    a->var = lm_var_add(&e->g.vars, (lm_var){.kind = LM_VAR_LOOP, .name = name, .size = a->size, .dyn = a->dyn, .hi = a->size, .level = level + 1});
+    a->var = lm_var_add(
+        &e->g.vars,
+        (lm_var){.kind = LM_VAR_LOOP, .name = name, .size = a->size, .dyn = a->dyn, .hi = a->size, .level = level + 1});
     level += !a->merge;
   }
   for (int i = d->n - 2; i >= 0; i--)

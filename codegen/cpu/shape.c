@@ -1,7 +1,8 @@
 // shape.c - the shape of a kernel's loops, chosen from the indices that a first attempt printed.
 //
-// Adjacent loops become one where every index treats them as one (c1 = c2 * size2): f32[b, t, d] read and written in order
-// is one run of b * t * d elements. Outer axes become lanes where memory is contiguous along them and no inner loop is.
+// Adjacent loops become one where every index treats them as one (c1 = c2 * size2): f32[b, t, d] read and written in
+// order is one run of b * t * d elements. Outer axes become lanes where memory is contiguous along them and no inner
+// loop is.
 #include <string.h>
 #include "codegen/cpu/emit.h"
 
@@ -25,14 +26,16 @@ void cpu_groups_reset(cpu_emit *e) {
   e->n_groups = e->n_lane_groups = 0;
   e->block = 0;
   for (int i = 0; i < e->g.kernel->attr.n_axes; i++)
-    if (outer_size(e, i) > 1 || outer_dyn(e, i)) e->groups[e->n_groups++] = (cpu_group){i, i, outer_size(e, i), outer_dyn(e, i)};
+    if (outer_size(e, i) > 1 || outer_dyn(e, i))
+      e->groups[e->n_groups++] = (cpu_group){i, i, outer_size(e, i), outer_dyn(e, i)};
 }
 
 static void merge_outer(cpu_emit *e) {
   int n = 0;
   for (int g = 0; g < e->n_groups; g++) {
     cpu_group next = e->groups[g], *last = n ? &e->groups[n - 1] : NULL;
-    bool one = last && !next.dyn && lm_gen_one_loop(&e->g, e->g.outer[last->last], e->g.outer[next.last], next.size, -1);
+    bool one =
+        last && !next.dyn && lm_gen_one_loop(&e->g, e->g.outer[last->last], e->g.outer[next.last], next.size, -1);
     if (one) {
       last->last = next.last;
       last->size *= next.size;
@@ -54,13 +57,15 @@ static bool has_loops(const cpu_emit *e) {
 // An elementwise kernel: enough of the last outer axes for a place worth having.
 static void lanes_elementwise(cpu_emit *e) {
   int64_t n = 1;
-  while (e->n_lane_groups < e->n_groups && n < PLACE_ELEMENTS / 2) n *= e->groups[e->n_groups - ++e->n_lane_groups].size;
+  while (e->n_lane_groups < e->n_groups && n < PLACE_ELEMENTS / 2)
+    n *= e->groups[e->n_groups - ++e->n_lane_groups].size;
   if (!e->n_lane_groups) return;
   int64_t rest = n / e->groups[e->n_groups - e->n_lane_groups].size;
   if (n > 2 * PLACE_ELEMENTS) e->block = PLACE_ELEMENTS / rest;
 }
 
-// Accesses that are contiguous along the innermost loops, and along the last outer axes, weighted by how often they run.
+// Accesses that are contiguous along the innermost loops, and along the last outer axes, weighted by how often they
+// run.
 static bool lanes_win(const cpu_emit *e) {
   uint16_t lane = cpu_group_var(e, e->n_groups - 1);
   double inner = 0, lanes = 0;
@@ -79,7 +84,8 @@ static bool lanes_win(const cpu_emit *e) {
 static void lanes_row(cpu_emit *e) {
   int64_t row = 1, size = e->groups[e->n_groups - 1].size;
   for (uint32_t i = 0; i < e->g.s->n_nodes; i++)
-    if (cpu_held_in_row(e, &e->g.s->nodes[i]) && cpu_row_elements(e, &e->g.s->nodes[i]) > row) row = cpu_row_elements(e, &e->g.s->nodes[i]);
+    if (cpu_held_in_row(e, &e->g.s->nodes[i]) && cpu_row_elements(e, &e->g.s->nodes[i]) > row)
+      row = cpu_row_elements(e, &e->g.s->nodes[i]);
   int64_t block = row * ROW_LANES <= ROW_ELEMENTS ? ROW_LANES : ROW_ELEMENTS / row;
   if (block < 8) return;
   e->n_lane_groups = 1;

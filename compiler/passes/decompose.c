@@ -1,18 +1,20 @@
 // decompose.c - operations that kernels do not know become ones that they do.
 //
-// before: %i = argmax %x over(v)           after: %m = max %x over(v), the greatest n - 1 - place where %x == %m, n - 1 - that
-// before: %z = scatter_add %u, %i over(v)  after: %z = select %i == iota(v), %u, 0     if no two elements of %u meet
-// before: %s = sum %x over(d) : bf16       after: sums in f32
-// before: %s = sum %x over(b, t)           after: %r = sum %x over(t), %s = sum %r over(b), which fuse turns into chunks
+// before: %i = argmax %x over(v)           after: %m = max %x over(v), the greatest n - 1 - place where %x == %m, n - 1
+// - that before: %z = scatter_add %u, %i over(v)  after: %z = select %i == iota(v), %u, 0     if no two elements of %u
+// meet before: %s = sum %x over(d) : bf16       after: sums in f32 before: %s = sum %x over(b, t)           after: %r =
+// sum %x over(t), %s = sum %r over(b), which fuse turns into chunks
 //
-// The last so that a long sum is first one of rows, contiguous in memory, and then one of many rows. Declines: sums whose
-// rows are many already, or that are short. Costs nothing but the operations it names.
+// The last so that a long sum is first one of rows, contiguous in memory, and then one of many rows. Declines: sums
+// whose rows are many already, or that are short. Costs nothing but the operations it names.
 #include "compiler/passes/fuse.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 #include "compiler/passes/simplify.h"
 
-static lm_value *int_const(lm_rewrite *r, int64_t v) { return lm_emit_const(&r->b, lm_type_make(LM_INT, NULL, 0), (double)v); }
+static lm_value *int_const(lm_rewrite *r, int64_t v) {
+  return lm_emit_const(&r->b, lm_type_make(LM_INT, NULL, 0), (double)v);
+}
 
 static lm_value *iota(lm_rewrite *r, lm_axis a) {
   lm_type t = lm_type_make(LM_INT, &a, 1);
@@ -71,7 +73,9 @@ static int64_t product(const lm_module *m, const lm_axis *a, int n) {
 static bool split_axes(const lm_module *m, const lm_op *op, lm_attr *outer, lm_attr *inner) {
   lm_type x = op->in[0]->type;
   *outer = *inner = (lm_attr){0};
-  if (!lm_type_subset(lm_type_make(LM_F32, &x.axis[x.rank - 1], 1), lm_type_make(LM_F32, op->attr.axes, op->attr.n_axes))) return false;
+  if (!lm_type_subset(lm_type_make(LM_F32, &x.axis[x.rank - 1], 1),
+                      lm_type_make(LM_F32, op->attr.axes, op->attr.n_axes)))
+    return false;
   for (int i = x.rank - 1; i >= 0; i--) {
     bool over = false;
     for (int j = 0; j < op->attr.n_axes; j++) over |= op->attr.axes[j] == x.axis[i];
@@ -89,7 +93,8 @@ static lm_value *sum(lm_rewrite *r, lm_op *op) {
     lm_value *x = lm_emit_cast(&r->b, op->in[0], LM_F32);
     return lm_emit_cast(&r->b, lm_emit(&r->b, LM_OP_SUM, &x, 1, &op->attr, NULL), LM_BF16);
   }
-  bool many = lm_type_elements(m, op->out[0]->type) >= LM_FUSE_PLACES, little = lm_type_elements(m, op->in[0]->type) <= LM_FUSE_LITTLE;
+  bool many = lm_type_elements(m, op->out[0]->type) >= LM_FUSE_PLACES,
+       little = lm_type_elements(m, op->in[0]->type) <= LM_FUSE_LITTLE;
   if (many || little || !split_axes(m, op, &outer, &inner)) return NULL;
   lm_value *row = lm_emit(&r->b, LM_OP_SUM, &op->in[0], 1, &inner, NULL);
   return lm_emit(&r->b, LM_OP_SUM, &row, 1, &outer, NULL);
@@ -97,10 +102,10 @@ static lm_value *sum(lm_rewrite *r, lm_op *op) {
 
 static lm_value *rule(lm_rewrite *r, lm_op *op) {
   switch (op->code) {
-    case LM_OP_ARGMAX: return argmax(r, op);
-    case LM_OP_SCATTER: return scatter(r, op);
-    case LM_OP_SUM: return sum(r, op);
-    default: return NULL;
+  case LM_OP_ARGMAX: return argmax(r, op);
+  case LM_OP_SCATTER: return scatter(r, op);
+  case LM_OP_SUM: return sum(r, op);
+  default: return NULL;
   }
 }
 

@@ -5,12 +5,13 @@
 //
 // 1. Cheap elementwise operations, constants and views are recomputed wherever they are used (fuse_node.c).
 // 2. The others are grouped (fuse_group.c); a group becomes a kernel with the recomputed operations copied into it.
-// 3. A sum of many rows becomes a result of the kernel that makes the rows, summed in chunks of places, and a small kernel
+// 3. A sum of many rows becomes a result of the kernel that makes the rows, summed in chunks of places, and a small
+// kernel
 //    that adds the chunks.
 // 4. What a product reads through a view that no strides can express is copied first.
 //
-// Operations run in the order of the program except that a kernel stands right before the first that needs it. Declines:
-// nothing; an operation alone is a kernel too. Cost: what is recomputed.
+// Operations run in the order of the program except that a kernel stands right before the first that needs it.
+// Declines: nothing; an operation alone is a kernel too. Cost: what is recomputed.
 #include "compiler/passes/fuse.h"
 #include <string.h>
 #include "compiler/ir/internal.h"
@@ -40,7 +41,10 @@ static void dense_operands(lm_op *op, void *user) {
 
 // ---- what is needed outside of its kernel
 
-typedef struct need { lm_fuse *s; uint32_t group; } need;
+typedef struct need {
+  lm_fuse *s;
+  uint32_t group;
+} need;
 
 static void need_leaf(void *user, lm_value *v, lm_type touched) {
   const need *u = user;
@@ -62,15 +66,16 @@ typedef struct writer {
   lm_fuse *s;
   lm_region *region;
   lm_builder b;
-  lm_idmap map;                        // value of before -> value of now, outside of kernels
+  lm_idmap map; // value of before -> value of now, outside of kernels
 } writer;
 
 // A kernel that is being written: operands are found while its body is copied.
 typedef struct body {
   writer *w;
   uint32_t group;
-  lm_idmap map;                        // value of before -> value inside
-  lm_value **in; uint32_t n_in, cap_in;
+  lm_idmap map; // value of before -> value inside
+  lm_value **in;
+  uint32_t n_in, cap_in;
   lm_builder b;
 } body;
 
@@ -232,7 +237,9 @@ static void views_of_body(writer *w, const lm_region *r) {
     if (w->s->nodes[op->mark].kind != LM_FUSE_TOP) continue;
     for (uint32_t i = 0; i < op->n_in; i++) {
       lm_value *v = op->in[i];
-      while (v->region != w->region && lm_fuse_node_of(w->s, v) && lm_fuse_node_of(w->s, v)->kind == LM_FUSE_FREE && v->def->n_in) v = v->def->in[0];
+      while (v->region != w->region && lm_fuse_node_of(w->s, v) && lm_fuse_node_of(w->s, v)->kind == LM_FUSE_FREE &&
+             v->def->n_in)
+        v = v->def->in[0];
       write_views(w, v);
     }
   }

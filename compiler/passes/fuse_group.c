@@ -3,8 +3,8 @@
 // A group has outer axes O that all its operations have and none of them reduces; what one reads of another along O it
 // reads at the place it writes. So a place of O needs nothing of another place, and everything between operations of a
 // group stays in registers or in a row. Groups grow greedily, first along the dependences in order, then between groups
-// that read the same. Merging declines where O would leave too few places for the work, and where something outside would
-// have to run in between.
+// that read the same. Merging declines where O would leave too few places for the work, and where something outside
+// would have to run in between.
 #include <string.h>
 #include "compiler/passes/fuse.h"
 
@@ -87,7 +87,8 @@ static bool outer_merged(const lm_fuse *s, uint32_t a, uint32_t b, lm_type *out)
 
 // Workers that a kernel can have: its places, of which those along the innermost axis are the lanes of one.
 static double workers(const lm_fuse *s, lm_type outer, lm_axis innermost) {
-  double lanes = lm_type_find(outer, innermost) < 0 ? 1 : (double)lm_axis_size(s->m, innermost), places = product(s->m, outer);
+  double lanes = lm_type_find(outer, innermost) < 0 ? 1 : (double)lm_axis_size(s->m, innermost),
+         places = product(s->m, outer);
   places /= lanes < LM_FUSE_ROW ? lanes : LM_FUSE_ROW;
   return places < LM_FUSE_PLACES ? places : LM_FUSE_PLACES;
 }
@@ -139,7 +140,11 @@ static void join_along(lm_fuse *s) {
 
 // ---- groups that read the same
 
-typedef struct reader { lm_fuse *s; uint32_t node; uint32_t *last; } reader;   // last reader by value id, in this region
+typedef struct reader {
+  lm_fuse *s;
+  uint32_t node;
+  uint32_t *last;
+} reader; // last reader by value id, in this region
 
 // What is read twice is read once, and there is one kernel less.
 static void join_reader(void *user, lm_value *v, lm_type touched) {
@@ -148,7 +153,8 @@ static void join_reader(void *user, lm_value *v, lm_type touched) {
   if (!v->type.rank && s->nodes[r->node].op->out[0]->type.rank) return;
   uint32_t other = r->last[v->id], me = group_of(s, r->node);
   bool near = other && s->nodes[other].op->parent == s->nodes[r->node].op->parent;
-  if (near && same_axes(s->nodes[group_of(s, other)].allowed, s->nodes[me].allowed)) try_join(s, group_of(s, other), me);
+  if (near && same_axes(s->nodes[group_of(s, other)].allowed, s->nodes[me].allowed))
+    try_join(s, group_of(s, other), me);
   r->last[v->id] = r->node;
 }
 

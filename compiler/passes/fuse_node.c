@@ -1,12 +1,12 @@
-// fuse_node.c - what the pass `fuse` knows of each operation: whether it is computed again wherever it is used, the axes
-// that its kernel may be parallel over, and what it waits for.
+// fuse_node.c - what the pass `fuse` knows of each operation: whether it is computed again wherever it is used, the
+// axes that its kernel may be parallel over, and what it waits for.
 #include <string.h>
 #include "compiler/passes/fuse.h"
 #include "compiler/passes/rewrite.h"
 #include "runtime/base/dtype.h"
 
-enum { FREE_FLOPS = 6 };               // an element's recomputation that costs less than writing and reading it
-static const double FREE_BYTES = 1.3;  // bytes read for it, against its own
+enum { FREE_FLOPS = 6 };              // an element's recomputation that costs less than writing and reading it
+static const double FREE_BYTES = 1.3; // bytes read for it, against its own
 
 static double elements(const lm_module *m, lm_type t) { return (double)lm_type_elements(m, t); }
 static double bytes_of(const lm_module *m, lm_type t) { return elements(m, t) * lm_dtype_bytes((lm_dtype)t.dtype); }
@@ -20,9 +20,16 @@ bool lm_fuse_is_view(const lm_op *op) {
 
 static bool stays(const lm_op *op) {
   switch (op->code) {
-    case LM_OP_DOT: case LM_OP_PARAM: case LM_OP_AT: case LM_OP_ACCUM: case LM_OP_APPEND: return true;
-    case LM_OP_LOOP: case LM_OP_YIELD: case LM_OP_RETURN: case LM_OP_KERNEL: return true;
-    default: return false;
+  case LM_OP_DOT:
+  case LM_OP_PARAM:
+  case LM_OP_AT:
+  case LM_OP_ACCUM:
+  case LM_OP_APPEND: return true;
+  case LM_OP_LOOP:
+  case LM_OP_YIELD:
+  case LM_OP_RETURN:
+  case LM_OP_KERNEL: return true;
+  default: return false;
   }
 }
 
@@ -51,13 +58,19 @@ static void touch(lm_type *t, const lm_axis *axes, int n) {
 // Axes along which op reads operand i at other places than it writes.
 static void touch_operand(const lm_op *op, uint32_t i, lm_type *t) {
   switch (op->code) {
-    case LM_OP_VIEW: case LM_OP_RENAME: case LM_OP_SLICE: case LM_OP_PAD: case LM_OP_CONCAT:
-      touch(t, op->attr.axes, op->attr.n_axes);
-      touch(t, op->attr.to, op->attr.n_to);
-      return;
-    case LM_OP_GATHER: if (i == 0) touch(t, op->attr.axes, 1); return;
-    case LM_OP_SCATTER: touch(t, op->attr.axes, 1); return;
-    default: return;
+  case LM_OP_VIEW:
+  case LM_OP_RENAME:
+  case LM_OP_SLICE:
+  case LM_OP_PAD:
+  case LM_OP_CONCAT:
+    touch(t, op->attr.axes, op->attr.n_axes);
+    touch(t, op->attr.to, op->attr.n_to);
+    return;
+  case LM_OP_GATHER:
+    if (i == 0) touch(t, op->attr.axes, 1);
+    return;
+  case LM_OP_SCATTER: touch(t, op->attr.axes, 1); return;
+  default: return;
   }
 }
 
@@ -85,9 +98,11 @@ static double bytes_read(const lm_module *m, lm_type t, const lm_value *v) {
 
 static bool recomputable(const lm_op *op) {
   switch (op->code) {
-    case LM_OP_CONCAT: case LM_OP_PAD: return true;
-    case LM_OP_RNG: case LM_OP_GATHER: return false;
-    default: return lm_fuse_is_view(op) || lm_op_info_of(op)->traits & LM_T_ELEMENTWISE;
+  case LM_OP_CONCAT:
+  case LM_OP_PAD: return true;
+  case LM_OP_RNG:
+  case LM_OP_GATHER: return false;
+  default: return lm_fuse_is_view(op) || lm_op_info_of(op)->traits & LM_T_ELEMENTWISE;
   }
 }
 
@@ -101,12 +116,17 @@ static void classify(lm_fuse *s, lm_fuse_node *n) {
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_fuse_node *from = lm_fuse_node_of(s, op->in[i]);
     bool again = from && from->kind == LM_FUSE_FREE;
-    double part = again && elements(s->m, op->in[i]->type) > elements(s->m, t) ? elements(s->m, t) / elements(s->m, op->in[i]->type) : 1;
+    double part = again && elements(s->m, op->in[i]->type) > elements(s->m, t)
+                      ? elements(s->m, t) / elements(s->m, op->in[i]->type)
+                      : 1;
     n->flops += again ? from->flops * part : 0;
     n->bytes += again ? from->bytes * part : bytes_read(s->m, t, op->in[i]);
   }
   bool cheap = n->flops <= FREE_FLOPS * elements(s->m, t) && n->bytes <= FREE_BYTES * own;
-  n->kind = recomputable(op) && (lm_fuse_is_view(op) || op->code == LM_OP_CONST || op->code == LM_OP_IOTA || op->code == LM_OP_EXPAND || cheap) ? LM_FUSE_FREE : LM_FUSE_OWN;
+  n->kind = recomputable(op) && (lm_fuse_is_view(op) || op->code == LM_OP_CONST || op->code == LM_OP_IOTA ||
+                                 op->code == LM_OP_EXPAND || cheap)
+                ? LM_FUSE_FREE
+                : LM_FUSE_OWN;
 }
 
 // What is in memory is computed once: a value that is used outside of kernels is, under the views of it.
@@ -173,7 +193,8 @@ static bool sums_many_rows(const lm_module *m, const lm_op *op) {
   double rows = product(m, &op->attr), kept = elements(m, op->out[0]->type);
   for (int i = 0; i < op->attr.n_axes; i++)
     if (op->attr.axes[i] == x.axis[x.rank - 1]) return false;
-  return elements(m, x) > LM_FUSE_LITTLE && rows >= LM_FUSE_CHUNKS && kept <= 16 * LM_FUSE_SUMS && (kept < LM_FUSE_SUMS || rows >= 16 * LM_FUSE_CHUNKS);
+  return elements(m, x) > LM_FUSE_LITTLE && rows >= LM_FUSE_CHUNKS && kept <= 16 * LM_FUSE_SUMS &&
+         (kept < LM_FUSE_SUMS || rows >= 16 * LM_FUSE_CHUNKS);
 }
 
 static void chunk_sums(lm_fuse *s) {
@@ -187,7 +208,11 @@ static void chunk_sums(lm_fuse *s) {
 
 // ---- dependences
 
-typedef struct collect { lm_fuse *s; lm_fuse_node *n; lm_region *region; } collect;
+typedef struct collect {
+  lm_fuse *s;
+  lm_fuse_node *n;
+  lm_region *region;
+} collect;
 
 static void dep_add(void *user, lm_value *v, lm_type touched) {
   collect *c = user;

@@ -15,7 +15,13 @@ static double ulps(float got, double want) {
   return fabs((double)got - want) / unit;
 }
 
-typedef struct line { const char *name; float (*f)(float); double (*g)(double); float lo, hi; double bound; } line;
+typedef struct line {
+  const char *name;
+  float (*f)(float);
+  double (*g)(double);
+  float lo, hi;
+  double bound;
+} line;
 
 static double rsqrt64(double x) { return 1 / sqrt(x); }
 
@@ -27,7 +33,10 @@ static void sweep(const line *l, float lo, float hi) {
   for (uint64_t u = from; u <= to; u += step) {
     float x = lm_of_bits((uint32_t)u);
     double e = ulps(l->f(x), l->g(x));
-    if (e > worst) { worst = e; at = x; }
+    if (e > worst) {
+      worst = e;
+      at = x;
+    }
   }
   if (worst > l->bound) {
     fprintf(stderr, "%s: %g ulp at %.9g: %.9g, not %.17g\n", l->name, worst, at, l->f(at), l->g(at));
@@ -37,12 +46,18 @@ static void sweep(const line *l, float lo, float hi) {
 
 static void test_functions(void) {
   static const line lines[] = {
-      {"exp", lm_exp, exp, 0, 89, 1.1},          {"exp", lm_exp, exp, -0.f, -86.5f, 1.1},
-      {"log", lm_log, log, 0, INFINITY, 1.1},    {"tanh", lm_tanh, tanh, 0, 20, 2.5},
-      {"tanh", lm_tanh, tanh, -0.f, -20, 2.5},     {"erf", lm_erf, erf, 0, 10, 1.6},
-      {"erf", lm_erf, erf, -0.f, -10, 1.6},      {"sin", lm_sin, sin, 0, 1e5f, 2},
-      {"sin", lm_sin, sin, -0.f, -1e5f, 2},      {"cos", lm_cos, cos, 0, 1e5f, 2},
-      {"cos", lm_cos, cos, -0.f, -1e5f, 2},      {"sqrt", lm_sqrt, sqrt, 0, INFINITY, 0.51},
+      {"exp", lm_exp, exp, 0, 89, 1.1},
+      {"exp", lm_exp, exp, -0.f, -86.5f, 1.1},
+      {"log", lm_log, log, 0, INFINITY, 1.1},
+      {"tanh", lm_tanh, tanh, 0, 20, 2.5},
+      {"tanh", lm_tanh, tanh, -0.f, -20, 2.5},
+      {"erf", lm_erf, erf, 0, 10, 1.6},
+      {"erf", lm_erf, erf, -0.f, -10, 1.6},
+      {"sin", lm_sin, sin, 0, 1e5f, 2},
+      {"sin", lm_sin, sin, -0.f, -1e5f, 2},
+      {"cos", lm_cos, cos, 0, 1e5f, 2},
+      {"cos", lm_cos, cos, -0.f, -1e5f, 2},
+      {"sqrt", lm_sqrt, sqrt, 0, INFINITY, 0.51},
       {"rsqrt", lm_rsqrt, rsqrt64, 0x1p-126f, INFINITY, 1.6},
   };
   for (size_t i = 0; i < LM_COUNT(lines); i++) sweep(&lines[i], lines[i].lo, lines[i].hi);
@@ -52,20 +67,24 @@ static void test_functions(void) {
 
 static void test_edges(void) {
   for (float x = -80; x > -120; x -= 0.01f) CHECK(fabs(lm_exp(x) - exp(x)) < 0x1p-124);
-  CHECK(lm_exp(-1e30f) == 0 && lm_exp(-87) == 0 && lm_exp(-3.4e38f) == 0 && lm_exp(-INFINITY) == 0 && lm_exp(-1000) == 0 && lm_exp(0) == 1);
+  CHECK(lm_exp(-1e30f) == 0 && lm_exp(-87) == 0 && lm_exp(-3.4e38f) == 0 && lm_exp(-INFINITY) == 0 &&
+        lm_exp(-1000) == 0 && lm_exp(0) == 1);
   CHECK(lm_exp(INFINITY) == INFINITY && lm_exp(89) == INFINITY && isnan(lm_exp(NAN)));
-  CHECK(lm_log(0) == -INFINITY && lm_log(INFINITY) == INFINITY && lm_log(1) == 0 && isnan(lm_log(-1)) && isnan(lm_log(NAN)));
+  CHECK(lm_log(0) == -INFINITY && lm_log(INFINITY) == INFINITY && lm_log(1) == 0 && isnan(lm_log(-1)) &&
+        isnan(lm_log(NAN)));
   CHECK(lm_tanh(INFINITY) == 1 && lm_tanh(-INFINITY) == -1 && isnan(lm_tanh(NAN)) && signbit(lm_tanh(-0.f)));
   CHECK(lm_erf(INFINITY) == 1 && lm_erf(-INFINITY) == -1 && isnan(lm_erf(NAN)));
   CHECK(isnan(lm_sin(INFINITY)) && isnan(lm_cos(-INFINITY)) && isnan(lm_sin(NAN)) && lm_cos(0) == 1);
 }
 
 static void test_pow(void) {
-  static const float xs[] = {0, -0.f, 1, -1, 0.5f, 2, -2, 3, 10, 10000, 1e-30f, 1e30f, -7, 0.999f, 1.001f, INFINITY, -INFINITY, NAN, 0x1p-149f};
-  static const float ys[] = {0, -0.f, 1, -1, 0.5f, -0.5f, 2, 3, -3, 4.25f, 100, -100, 1001, -0.03125f, INFINITY, -INFINITY, NAN, 0.333f};
+  static const float xs[] = {0,      -0.f,  1,  -1,     0.5f,   2,        -2,        3,   10,       10000,
+                             1e-30f, 1e30f, -7, 0.999f, 1.001f, INFINITY, -INFINITY, NAN, 0x1p-149f};
+  static const float ys[] = {0,     -0.f, 1,    -1,   0.5f,      -0.5f,    2,         3,   -3,
+                             4.25f, 100,  -100, 1001, -0.03125f, INFINITY, -INFINITY, NAN, 0.333f};
   for (size_t i = 0; i < LM_COUNT(xs); i++)
     for (size_t j = 0; j < LM_COUNT(ys); j++) {
-      if (isinf(ys[j])) continue;   // "whole y" is all that the language promises beyond finite values
+      if (isinf(ys[j])) continue; // "whole y" is all that the language promises beyond finite values
       double want = pow(xs[i], ys[j]);
       if (isinf(xs[i]) && xs[i] < 0) continue;
       if (ulps(lm_pow(xs[i], ys[j]), want) > 1) {
@@ -86,7 +105,8 @@ static void test_bf16(void) {
 
 static void test_integers(void) {
   CHECK(lm_idiv(7, 2) == 3 && lm_idiv(-7, 2) == -4 && lm_idiv(7, -2) == -4 && lm_idiv(5, 0) == 0);
-  CHECK(lm_idiv(INT32_MIN, 1) == INT32_MIN && lm_idiv(INT32_MAX, 2) == 1073741823 && lm_idiv(INT32_MIN, 2) == -1073741824);
+  CHECK(lm_idiv(INT32_MIN, 1) == INT32_MIN && lm_idiv(INT32_MAX, 2) == 1073741823 &&
+        lm_idiv(INT32_MIN, 2) == -1073741824);
   CHECK(lm_imod(-7, 3) == 2 && lm_imod(7, -3) == -2 && lm_imod(INT32_MAX, 10) == 7);
   CHECK(lm_iadd(INT32_MAX, 1) == INT32_MIN && lm_clamp(-3, 5) == 0 && lm_clamp(9, 5) == 4);
   for (int32_t a = -50; a < 50; a++)

@@ -1,4 +1,5 @@
-// run.h - a function at stage step, computed twice: by the interpreter in float64, and as kernels through plan and executor.
+// run.h - a function at stage step, computed twice: by the interpreter in float64, and as kernels through plan and
+// executor.
 #ifndef LM_TESTS_CODEGEN_RUN_H
 #define LM_TESTS_CODEGEN_RUN_H
 #include <math.h>
@@ -9,7 +10,7 @@
 #include "runtime/cpu/exec.h"
 #include "tests/runtime/check.h"
 
-static inline double draw(uint64_t *state) {                  // in [-1, 1)
+static inline double draw(uint64_t *state) { // in [-1, 1)
   *state = *state * 6364136223846793005u + 1442695040888963407u;
   return (double)(int64_t)(*state >> 40) / (1 << 23) - 1;
 }
@@ -39,10 +40,10 @@ static inline void random_fill(lm_tensor *t, uint64_t *state) {
   for (int64_t i = 0; i < t->n; i++) {
     double v = draw(state);
     switch (t->type.dtype) {
-      case LM_INT: t->v[i] = floor((v + 1) * 2.5); break;
-      case LM_BOOL: t->v[i] = v > 0; break;
-      case LM_BF16: t->v[i] = bf16_value((float)v); break;
-      default: t->v[i] = (float)v;
+    case LM_INT: t->v[i] = floor((v + 1) * 2.5); break;
+    case LM_BOOL: t->v[i] = v > 0; break;
+    case LM_BF16: t->v[i] = bf16_value((float)v); break;
+    default: t->v[i] = (float)v;
     }
   }
 }
@@ -50,11 +51,14 @@ static inline void random_fill(lm_tensor *t, uint64_t *state) {
 static inline void element_store(void *p, lm_dtype t, int64_t i, double v) {
   float f = (float)v;
   switch (t) {
-    case LM_INT: ((int32_t *)p)[i] = (int32_t)v; break;
-    case LM_BOOL: ((uint8_t *)p)[i] = (uint8_t)v; break;
-    case LM_F64: ((double *)p)[i] = v; break;
-    case LM_BF16: ((uint16_t *)p)[i] = (uint16_t)(f = bf16_value(f), memcpy(&(uint32_t){0}, &f, 4), ((uint8_t *)&f)[2] | ((uint8_t *)&f)[3] << 8); break;
-    default: ((float *)p)[i] = f;
+  case LM_INT: ((int32_t *)p)[i] = (int32_t)v; break;
+  case LM_BOOL: ((uint8_t *)p)[i] = (uint8_t)v; break;
+  case LM_F64: ((double *)p)[i] = v; break;
+  case LM_BF16:
+    f = bf16_value(f);
+    memcpy((uint16_t *)p + i, (uint16_t *)&f + 1, 2);
+    break; // the upper half
+  default: ((float *)p)[i] = f;
   }
 }
 
@@ -62,11 +66,14 @@ static inline double element_load(const void *p, lm_dtype t, int64_t i) {
   float f;
   uint32_t u;
   switch (t) {
-    case LM_INT: return ((const int32_t *)p)[i];
-    case LM_BOOL: return ((const uint8_t *)p)[i];
-    case LM_F64: return ((const double *)p)[i];
-    case LM_BF16: u = (uint32_t)((const uint16_t *)p)[i] << 16; memcpy(&f, &u, 4); return f;
-    default: return ((const float *)p)[i];
+  case LM_INT: return ((const int32_t *)p)[i];
+  case LM_BOOL: return ((const uint8_t *)p)[i];
+  case LM_F64: return ((const double *)p)[i];
+  case LM_BF16:
+    u = (uint32_t)((const uint16_t *)p)[i] << 16;
+    memcpy(&f, &u, 4);
+    return f;
+  default: return ((const float *)p)[i];
   }
 }
 
@@ -83,20 +90,32 @@ static inline int64_t memory_place(const lm_module *m, lm_type t, const int64_t 
   return at;
 }
 
+// `floor` is added to what errors are relative to.
+typedef struct run_options {
+  const char *name;
+  double tolerance, floor;
+  const int64_t *extents;
+  int n_extents;
+  uint64_t seed;
+  void (*kernels)(const lm_module *m);
+} run_options;
+
 // |got - want| <= relative * (|want| + greatest |want|); bf16 may be off by its rounding.
-static inline double worst_error(const lm_tensor *want, const lm_module *m, const void *got, const int64_t *extents, int64_t *out_at) {
-  double worst = 0, most = 0;
+static inline double worst_error(const lm_tensor *want, const lm_module *m, const void *got, const run_options *o,
+                                 int64_t *out_at) {
+  double worst = 0, most = o->floor + 1e-30;
   for (int64_t i = 0; i < want->n; i++)
     if (isfinite(want->v[i]) && fabs(want->v[i]) > most) most = fabs(want->v[i]);
   for (int64_t i = 0; i < want->n; i++) {
-    double w = want->v[i], g = element_load(got, want->type.dtype, memory_place(m, want->type, extents, i));
-    double e = w == g || (isnan(w) && isnan(g)) ? 0 : fabs(g - w) / (fabs(w) + most + 1e-30);
-    if (!(e <= worst)) { worst = isnan(e) ? INFINITY : e; *out_at = i; }
+    double w = want->v[i], g = element_load(got, want->type.dtype, memory_place(m, want->type, o->extents, i));
+    double e = w == g || (isnan(w) && isnan(g)) ? 0 : fabs(g - w) / (fabs(w) + most);
+    if (!(e <= worst)) {
+      worst = isnan(e) ? INFINITY : e;
+      *out_at = i;
+    }
   }
   return worst;
 }
-
-typedef struct run_options { const char *name; double tolerance; const int64_t *extents; int n_extents; uint64_t seed; void (*kernels)(const lm_module *m); } run_options;
 
 static inline void fail_with(const char *text, const lm_module *kernel, lm_plan *plan) {
   lm_buf b = {0};
@@ -107,15 +126,19 @@ static inline void fail_with(const char *text, const lm_module *kernel, lm_plan 
   exit(1);
 }
 
-static inline void compare_results(const run_options *o, const char *text, lm_module *kernel, lm_plan *plan, lm_exec *e, const lm_func *f, const lm_tensor *want) {
+static inline void compare_results(const run_options *o, const char *text, lm_module *kernel, lm_plan *plan, lm_exec *e,
+                                   const lm_func *f, const lm_tensor *want) {
   const lm_plan_func *pf = lm_plan_func_find(plan, f->name);
   for (uint32_t i = 0; i < f->n_out; i++) {
     int64_t at = 0;
-    double error = worst_error(&want[i], f->module, lm_exec_port(e, &pf->out[i]), o->extents, &at);
+    double error = worst_error(&want[i], f->module, lm_exec_port(e, &pf->out[i]), o, &at);
     double allowed = want[i].type.dtype == LM_BF16 ? 0.004 : o->tolerance;
     if (error <= allowed) continue;
-    fprintf(stderr, "%s: @%s, result %s[%lld]: %.9g, not %.9g (error %g)\n", o->name, f->name, f->out_names[i], (long long)at,
-            element_load(lm_exec_port(e, &pf->out[i]), want[i].type.dtype, memory_place(f->module, want[i].type, o->extents, at)), want[i].v[at], error);
+    fprintf(stderr, "%s: @%s, result %s[%lld]: %.9g, not %.9g (error %g)\n", o->name, f->name, f->out_names[i],
+            (long long)at,
+            element_load(lm_exec_port(e, &pf->out[i]), want[i].type.dtype,
+                         memory_place(f->module, want[i].type, o->extents, at)),
+            want[i].v[at], error);
     fail_with(text, kernel, plan);
   }
 }
@@ -146,7 +169,8 @@ static inline int run_both(const char *text, const run_options *o) {
       args[i] = lm_eval_tensor(eval, f->body->args[i]->type);
       random_fill(&args[i], &state);
       for (int64_t j = 0; j < args[i].n; j++)
-        element_store(lm_exec_port(e, &pf->in[i]), args[i].type.dtype, memory_place(step, args[i].type, o->extents, j), args[i].v[j]);
+        element_store(lm_exec_port(e, &pf->in[i]), args[i].type.dtype, memory_place(step, args[i].type, o->extents, j),
+                      args[i].v[j]);
     }
     CHECK_OK(lm_eval_call(eval, f, args, want));
     CHECK_OK(lm_exec_run(e, pf, o->extents));
