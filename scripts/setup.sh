@@ -1,45 +1,43 @@
-# setup.sh - sourced by quickstart and test: packages and the build. Quick and quiet when all is there.
-# Needs Debian's apt, as root or with sudo; elsewhere install what it names by hand.
+# setup.sh - what quickstart and test share: packages of Debian 12, and the build. Sourced, in the repository's root.
 
-BUILD_PACKAGES="gcc g++ cmake ninja-build flex bison libdnnl-dev libjansson-dev libpcre2-dev libzstd-dev"
+say() { printf '%s\n' "$*" >&2; }
 
-say() { printf '\033[1m%s\033[0m\n' "$*"; }
-[ -t 1 ] || say() { printf '%s\n' "$*"; }
-
-# packages NAME…: installs those that are missing
-packages() {
-  missing=
-  for package in "$@"; do
-    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
-  done
-  [ -z "$missing" ] && return 0
-  command -v apt-get >/dev/null || { echo "these packages are missing:$missing" >&2; return 2; }
-  as_root=
-  if [ "$(id -u)" != 0 ]; then
-    command -v sudo >/dev/null || { echo "to install$missing I need to be root, or sudo" >&2; return 2; }
-    as_root=sudo
+as_root() {
+  if [ "$(id -u)" = 0 ]; then "$@"
+  elif command -v sudo >/dev/null; then sudo "$@"
+  else say "these packages are missing and there is no sudo: $*"; exit 2
   fi
-  say "installing$missing"
-  log=$(mktemp)
-  for try in 1 2; do
-    # shellcheck disable=SC2086
-    $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends $missing >"$log" 2>&1 && break
-    [ $try = 2 ] && { tail -n 20 "$log" >&2; rm -f "$log"; return 2; }
-    $as_root apt-get update -q >>"$log" 2>&1 || { tail -n 5 "$log" >&2; rm -f "$log"; return 2; }
-  done
+}
+
+installed() { dpkg-query -W -f='${Status}' "$1" 2>/dev/null | grep -q 'install ok installed'; }
+
+# packages NAME…: installs those that are not there; quiet when all are.
+packages() {
+  local missing=() name
+  for name in "$@"; do installed "$name" || missing+=("$name"); done
+  [ ${#missing[@]} = 0 ] && return 0
+  say "installing ${missing[*]}"
+  local log; log=$(mktemp)
+  if ! { as_root apt-get update && as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+    cat "$log" >&2
+    say "apt could not install ${missing[*]}"
+    exit 2
+  fi
   rm -f "$log"
 }
 
-# build FOLDER [cmake option…]
+BUILD_PACKAGES=(gcc g++ libc6-dev cmake ninja-build flex bison libdnnl-dev libjansson-dev libpcre2-dev libzstd-dev)
+
+# build FOLDER [cmake options…] [-- targets…]: silent unless it fails.
 build() {
-  folder=$1
+  local folder=$1 log=$1/build.log options=() targets=()
   shift
-  log=$(mktemp)
-  [ -x "$folder/lmc" ] || say "building in $folder/"
-  if ! { cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo "$@" && cmake --build "$folder"; } >"$log" 2>&1; then
-    grep -E -A8 'error|FAILED' "$log" | head -n 40 >&2 || tail -n 40 "$log" >&2
-    rm -f "$log"
-    return 2
+  while [ $# -gt 0 ] && [ "$1" != -- ]; do options+=("$1"); shift; done
+  [ $# -gt 0 ] && shift && targets=("$@")
+  mkdir -p "$folder"
+  if ! { cmake -S . -B "$folder" -G Ninja "${options[@]}" && ninja -C "$folder" "${targets[@]}"; } >"$log" 2>&1; then
+    tail -n 60 "$log" >&2
+    say "the build in $folder failed; its log is $log"
+    return 1
   fi
-  rm -f "$log"
 }
