@@ -10,6 +10,17 @@
 #include "runtime/cpu/exec.h"
 #include "tests/runtime/check.h"
 
+// What runs the kernels: the CPU, unless a test has said otherwise.
+#ifndef RUN_TARGET
+#define RUN_TARGET lm_cpu_target
+#define RUN_PREPARE(plan, arena) ((void)0)
+#define RUN_TIMES 1
+#define RUN_BEFORE(time) ((void)0)
+#define RUN_AFTER(name) ((void)0)
+#define RUN_THREADS 2
+#define RUN_SLACK 1                     // on tolerances: float32 sums of other shapes
+#endif
+
 static inline double draw(uint64_t *state) { // in [-1, 1)
   *state = *state * 6364136223846793005u + 1442695040888963407u;
   return (double)(int64_t)(*state >> 40) / (1 << 23) - 1;
@@ -132,7 +143,7 @@ static inline void compare_results(const run_options *o, const char *text, lm_mo
   for (uint32_t i = 0; i < f->n_out; i++) {
     int64_t at = 0;
     double error = worst_error(&want[i], f->module, lm_exec_port(e, &pf->out[i]), o, &at);
-    double allowed = want[i].type.dtype == LM_BF16 ? 0.004 : o->tolerance;
+    double allowed = want[i].type.dtype == LM_BF16 ? 0.004 : o->tolerance * RUN_SLACK;
     if (error <= allowed) continue;
     fprintf(stderr, "%s: @%s, result %s[%lld]: %.9g, not %.9g (error %g)\n", o->name, f->name, f->out_names[i],
             (long long)at,
@@ -143,12 +154,34 @@ static inline void compare_results(const run_options *o, const char *text, lm_mo
   }
 }
 
+// Results are the same bits every time.
+static inline void run_times(const run_options *o, lm_exec *e, const lm_plan_func *f) {
+  lm_buf first = {0};
+  for (int time = 0; time < RUN_TIMES; time++) {
+    RUN_BEFORE(time);
+    CHECK_OK(lm_exec_run(e, f, o->extents));
+    RUN_AFTER(o->name);
+    size_t at = 0;
+    for (int i = 0; i < f->n_out; i++) {
+      const char *bits = lm_exec_port(e, &f->out[i]);
+      size_t n = (size_t)f->out[i].buf.bytes;
+      if (!time) lm_buf_add(&first, bits, n);
+      else if (memcmp(first.p + at, bits, n)) {
+        fprintf(stderr, "%s: result %s differs in run %d\n", o->name, f->out[i].name, time);
+        exit(1);
+      }
+      at += n;
+    }
+  }
+  lm_buf_free(&first);
+}
+
 // Runs every function of the module both ways; returns the kernels that there are.
 static inline int run_both(const char *text, const run_options *o) {
   lm_ctx *ctx[2] = {lm_ctx_create(), lm_ctx_create()};
   lm_module *step = parse_and_run(ctx[0], text, NULL), *kernel = parse_and_run(ctx[1], text, "decompose,cse,dce,fuse");
   if (o->kernels) o->kernels(kernel);
-  lm_plan_target target = lm_cpu_target(kernel);
+  lm_plan_target target = RUN_TARGET(kernel);
   lm_plan *plan = lm_plan_build(kernel, &target);
   if (!plan) {
     lm_buf b = {0};
@@ -156,8 +189,9 @@ static inline int run_both(const char *text, const run_options *o) {
     fprintf(stderr, "%s: %s", o->name, b.p);
     fail_with(text, kernel, NULL);
   }
+  RUN_PREPARE(plan, kernel->arena);
   lm_exec *e;
-  CHECK_OK(lm_exec_create(plan, &(lm_exec_options){.threads = 2}, &e));
+  CHECK_OK(lm_exec_create(plan, &(lm_exec_options){.threads = RUN_THREADS}, &e));
   lm_eval *eval = lm_eval_create(step);
   for (int i = 0; i < o->n_extents; i++) lm_eval_extent_set(eval, i + 1, o->extents[i]);
   uint64_t state = o->seed + 1;
@@ -173,7 +207,7 @@ static inline int run_both(const char *text, const run_options *o) {
                       args[i].v[j]);
     }
     CHECK_OK(lm_eval_call(eval, f, args, want));
-    CHECK_OK(lm_exec_run(e, pf, o->extents));
+    run_times(o, e, pf);
     compare_results(o, text, kernel, plan, e, f, want);
     for (uint32_t i = 0; i < f->body->n_args; i++) lm_tensor_free(&args[i]);
     for (uint32_t i = 0; i < f->n_out; i++) lm_tensor_free(&want[i]);

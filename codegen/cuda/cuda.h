@@ -1,0 +1,28 @@
+// cuda.h - CUDA C for the kernels of a module at stage kernel.
+//
+// A kernel becomes one __global__ function. Its text stands on the prelude alone (no toolkit headers), is C as much as C++,
+// and depends on nothing but what it computes, so equal kernels are equal text. Three forms:
+//
+//   flat     no reductions: every element by itself; all axes are one long loop over the grid
+//   team     reductions: the threads of a team (part of a warp, a warp, or a block) share a place of the outer axes; loops
+//            over inner axes are strided over them, sums end in a tree of shuffles. Sums over places: a block does a
+//            chunk, its teams every n-th place, and adds the teams' sums in order
+//   scatter  rows of the table are dealt out to blocks, each of which looks for the updates of its rows in order
+//
+// Innermost loops run in vectors of up to 16 bytes where memory is contiguous and every index a multiple. With LM_NARROW
+// defined in front of the prelude, the same text reads and writes element by element: for buffers that lie at odd places.
+//
+// No sum depends on the order in which threads run.
+#ifndef LM_CODEGEN_CUDA_H
+#define LM_CODEGEN_CUDA_H
+#include "compiler/plan/planner.h"
+
+// For lm_plan_target: user is the module.
+bool lm_cuda_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out);
+bool lm_cuda_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand, uint32_t result);
+
+// The text in front of every kernel: on a device, or to run under the SIMT shim, which brings what the hardware does.
+const char *lm_cuda_prelude_text(lm_arena *arena);
+const char *lm_cuda_prelude_simt_text(lm_arena *arena);
+lm_plan_target lm_cuda_target(lm_module *m);
+#endif

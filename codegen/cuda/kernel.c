@@ -1,0 +1,313 @@
+// kernel.c - a kernel operation as one CUDA function: parameters, places, passes; and the table that the planner is given.
+#include <string.h>
+#include "codegen/cuda/emit.h"
+
+enum { ATTEMPTS = 64 };
+
+struct lm_embedded { const char *path, *text; };
+extern const struct lm_embedded lm_cuda_prelude[], lm_cpu_prelude[];
+
+static const lm_gen_target narrow = {.index = "int32_t", .held = cuda_held, .load = cuda_load};
+static const lm_gen_target wide = {.index = "int64_t", .held = cuda_held, .load = cuda_load};
+
+// Indices fit in 32 bits where every tensor does, with room for the steps of loops over the grid.
+const lm_gen_target *cuda_gen_target(const lm_module *m, const lm_op *kernel) {
+  int64_t most = 0;
+  for (uint32_t i = 0; i < kernel->n_in; i++)
+    if (lm_type_elements(m, kernel->in[i]->type) > most) most = lm_type_elements(m, kernel->in[i]->type);
+  for (const lm_op *op = kernel->body->first; op; op = op->next)
+    for (uint32_t i = 0; i < op->n_out; i++)
+      if (lm_type_elements(m, op->out[i]->type) > most) most = lm_type_elements(m, op->out[i]->type);
+  return most < (int64_t)3 << 29 ? &narrow : &wide;
+}
+
+// ---- attempts
+
+static void outer_vars(cuda_emit *e) {
+  lm_gen *g = &e->g;
+  int n = g->kernel->attr.n_axes;
+  for (int i = 0; i < n; i++) {
+    lm_axis axis = g->kernel->attr.axes[i];
+    const lm_axis_info *a = &g->m->axes[axis];
+    const char *name = lm_arena_printf(g->arena, "i_%s", lm_gen_axis_name(g, axis));
+    g->outer[i] = lm_var_add(&g->vars, (lm_var){.kind = LM_VAR_OUTER, .name = name, .size = a->size, .dyn = a->dyn, .hi = a->size});
+  }
+  for (int i = n - 2; i >= 0; i--) {
+    uint16_t next = g->outer[i + 1];
+    if (e->outer_merge[i]) g->vars.v[g->outer[i]].into = g->vars.v[next].into ? g->vars.v[next].into : next;
+  }
+}
+
+static void attempt(cuda_emit *e) {
+  lm_gen_attempt(&e->g);
+  outer_vars(e);
+  for (uint32_t i = 0; i < e->g.s->n_passes; i++) cuda_pass_emit(e, (int)i);
+}
+
+cuda_emit *cuda_emit_make(const lm_module *m, const lm_op *kernel, lm_arena *arena) {
+  cuda_emit *e = LM_NEW(arena, cuda_emit);
+  cuda_shape_begin(e, m, kernel, arena);
+  for (int i = 0; i < ATTEMPTS; i++) {
+    attempt(e);
+    if (!lm_gen_ask_apply(&e->g)) break;
+  }
+  cuda_shape_choose(e);
+  attempt(e);
+  cuda_shape_merge(e);
+  attempt(e);
+  return e;
+}
+
+// ---- sharing memory
+
+static bool writes(const cuda_emit *e, int pass, uint32_t result) {
+  const lm_sched_pass *p = &e->g.s->passes[pass];
+  for (uint32_t i = 0; i < p->n_roots; i++)
+    if (lm_schedule_writes(e->g.s, p->roots[i], result)) return true;
+  return false;
+}
+
+// Every read of the operand is of the element that the loops stand at: no later than the pass that writes the result, or,
+// where passes run side by side, in that pass.
+static bool in_place(const cuda_emit *e, uint32_t operand, uint32_t result) {
+  const lm_op *k = e->g.kernel;
+  const lm_value *v = lm_kernel_yield(k)->in[result];
+  if (lm_kernel_result_summed(k, result) || !lm_type_equal(k->in[operand]->type, k->out[result]->type)) return false;
+  if (v->def && lm_op_is_reduction(v->def)) return false;
+  int written = (int)e->g.s->n_passes;
+  for (int i = (int)e->g.s->n_passes - 1; i >= 0; i--)
+    if (writes(e, i, result)) written = i;
+  for (uint32_t i = 0; i < e->g.n_accesses; i++) {
+    const lm_gen_access *a = &e->g.accesses[i];
+    if (a->operand != (int)operand) continue;
+    if (!a->same || a->pass > written || (e->form == CUDA_FLAT && a->pass != written)) return false;
+  }
+  return true;
+}
+
+bool lm_cuda_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand, uint32_t result) {
+  if (cuda_scatter_fits(module, kernel)) return false;
+  lm_arena *scratch = lm_arena_create();
+  cuda_emit *e = cuda_emit_make(module, kernel, scratch);
+  bool fine = in_place(e, operand, result);
+  lm_gen_free(&e->g);
+  lm_arena_destroy(scratch);
+  return fine;
+}
+
+static bool may_alias(void *user, uint32_t operand) {
+  const cuda_emit *e = user;
+  for (uint32_t r = 0; r < e->g.kernel->n_out; r++)
+    if (in_place(e, operand, r)) return true;
+  return false;
+}
+
+// ---- the function around the passes
+
+void cuda_params(lm_gen *e, bool (*may_alias)(void *user, uint32_t operand), void *user, lm_buf *b) {
+  const lm_op *k = e->kernel;
+  for (uint32_t i = 0; i < k->n_in; i++) {
+    const char *only = may_alias && may_alias(user, i) ? "" : "LM_RESTRICT ";
+    lm_buf_printf(b, "%sconst %s *%sa%u", i ? ", " : "", lm_gen_memory_type(k->in[i]->type.dtype), only, i);
+  }
+  for (uint32_t i = 0; i < k->n_out; i++)
+    lm_buf_printf(b, "%s%s *r%u", i + k->n_in ? ", " : "", lm_gen_memory_type(k->out[i]->type.dtype), i);
+}
+
+static void put_params(cuda_emit *e, lm_buf *b) {
+  lm_buf_puts(b, "(");
+  cuda_params(&e->g, may_alias, e, b);
+  for (int i = 0; i < e->n_scratch; i++) lm_buf_printf(b, ", void *w%d", i);
+  for (int i = 0; i < 32; i++)
+    if (e->g.extents >> i & 1) lm_buf_printf(b, ", int64_t n%d", i);
+  lm_buf_puts(b, ") {\n");
+}
+
+static void put_types(cuda_emit *e, lm_buf *b) {
+  for (uint32_t i = 0; i < e->g.kernel->n_in + e->g.kernel->n_out; i++) {
+    bool in = i < e->g.kernel->n_in;
+    uint32_t j = in ? i : i - e->g.kernel->n_in;
+    lm_buf_printf(b, "// %s%u: ", in ? "a" : "r", j);
+    lm_type_print(e->g.m, in ? e->g.kernel->in[j]->type : e->g.kernel->out[j]->type, b);
+    lm_buf_puts(b, "\n");
+  }
+}
+
+// Outer axes as places are counted: runs of axes that are one, the last of them fastest.
+static int outer_axes(cuda_emit *e, cuda_axis *out) {
+  const lm_attr *a = &e->g.kernel->attr;
+  int n = 0;
+  for (int i = 0; i < a->n_axes; i++) {
+    int first = i;
+    int64_t times = 1;
+    while (e->outer_merge[i] && i + 1 < a->n_axes) times *= lm_axis_size(e->g.m, a->axes[++i]);
+    const lm_axis_info *front = &e->g.m->axes[a->axes[first]];
+    if (front->size * times == 1 && !front->dyn) continue;
+    out[n].var = e->g.outer[i];
+    out[n++].extent = lm_gen_extent(&e->g, front->size, front->dyn, times);
+  }
+  return n;
+}
+
+static const char *places_text(cuda_emit *e, const cuda_axis *axes, int n) {
+  lm_buf b = {0};
+  for (int i = 0; i < n; i++) lm_buf_printf(&b, "%s%s", i ? " * " : "", axes[i].extent);
+  const char *text = n ? lm_arena_strndup(e->g.arena, b.p, b.n) : "1";
+  lm_buf_free(&b);
+  return text;
+}
+
+static bool reduces_in_block(const cuda_emit *e) { return e->form == CUDA_TEAM && e->team > CUDA_WARP; }
+
+static void put_team(cuda_emit *e, lm_buf *b) {
+  if (e->team == 1) return;
+  if (e->team > CUDA_WARP) lm_buf_puts(b, "const int32_t lane = lm_thread(), team = 0;\n(void)team;\n");
+  else lm_buf_printf(b, "const int32_t lane = lm_thread() %% %d, team = lm_thread() / %d;\n(void)team;\n", e->team, e->team);
+  if (e->team <= CUDA_WARP) lm_buf_printf(b, "const uint32_t mates = lm_mates(%d);\n(void)mates;\n", e->team);
+  if (reduces_in_block(e)) lm_buf_puts(b, "LM_SHARED(double, room, 32);\n");
+}
+
+// One place a team.
+static void put_places(cuda_emit *e, lm_buf *b, const char *rows) {
+  cuda_axis axes[LM_RANK];
+  int n = outer_axes(e, axes);
+  const char *t = e->g.target->index;
+  if (e->team > CUDA_WARP) lm_buf_printf(b, "const %s place = lm_block();\n", t);
+  else if (e->team > 1) lm_buf_printf(b, "const %s place = (%s)lm_block() * %d + team;\n", t, t, e->teams);
+  else lm_buf_printf(b, "const %s place = (%s)lm_block() * %d + lm_thread();\n", t, t, e->teams);
+  if (e->team <= CUDA_WARP) lm_buf_printf(b, "if (place >= %s) return;\n", places_text(e, axes, n));
+  lm_buf_puts(b, rows);
+  cuda_decode(e, axes, n, "place", b);
+  lm_buf_add(b, e->g.body.p, e->g.body.n);
+}
+
+// A chunk of places a block.
+static void put_chunk(cuda_emit *e, lm_buf *b, const char *rows) {
+  cuda_axis axes[LM_RANK];
+  int n = outer_axes(e, axes);
+  const char *t = e->g.target->index;
+  long long chunks = lm_axis_size(e->g.m, e->g.kernel->attr.to[0]);
+  cuda_sums_begin(e, b);
+  lm_buf_printf(b, "const int64_t places = %s;\nconst %s end = (%s)((lm_block() + 1) * places / %lld);\n", places_text(e, axes, n), t, t, chunks);
+  lm_buf_printf(b, "for (%s place = (%s)(lm_block() * places / %lld) + team; place < end; place += %d) {\n", t, t, chunks, e->teams);
+  lm_buf_puts(b, rows);
+  cuda_decode(e, axes, n, "place", b);
+  lm_buf_add(b, e->g.body.p, e->g.body.n);
+  if (cuda_holds_rows(e) || e->g.s->n_passes > 1) cuda_team_sync(e, b);
+  lm_buf_puts(b, "}\n");
+  cuda_sums_finish(e, b);
+}
+
+static void put_function(cuda_emit *e, lm_buf *out) {
+  lm_buf head = {0}, rows = {0}, body = {0}, text = {0};
+  const char *t = e->g.target->index;
+  if (e->form == CUDA_FLAT) {
+    lm_buf_printf(&body, "const %s first = (%s)lm_block() * %d + lm_thread(), step = (%s)lm_grid() * %d;\n", t, t, CUDA_THREADS, t, CUDA_THREADS);
+    lm_buf_puts(&body, "(void)step;\n");
+    lm_buf_add(&body, e->g.body.p, e->g.body.n);
+  } else {
+    cuda_rows_declare(e, &head, &rows);
+    put_team(e, &body);
+    if (head.n) lm_buf_add(&body, head.p, head.n);
+    if (e->g.kernel->attr.n_to) put_chunk(e, &body, rows.n ? rows.p : "");
+    else put_places(e, &body, rows.n ? rows.p : "");
+  }
+  put_params(e, &text);
+  put_types(e, &text);
+  lm_buf_add(&text, body.p, body.n);
+  lm_buf_puts(&text, "}\n");
+  lm_gen_indent(text.p, out);
+  lm_buf_free(&head);
+  lm_buf_free(&rows);
+  lm_buf_free(&body);
+  lm_buf_free(&text);
+}
+
+// ---- launch
+
+static lm_plan_extent product(const lm_module *m, const lm_axis *axes, int n) {
+  lm_plan_extent x = {.fixed = 1};
+  for (int i = 0; i < n; i++) {
+    const lm_axis_info *a = &m->axes[axes[i]];
+    if (a->dyn) x.dyn[x.n_dyn++].var = a->dyn - 1;
+    else x.fixed *= a->size;
+  }
+  return x;
+}
+
+// Every pass runs over the whole grid, which fits the longest.
+static void launch_flat(const cuda_emit *e, lm_kernel_code *out) {
+  double most = 0;
+  out->launch.per_block = CUDA_THREADS;
+  for (uint32_t i = 0; i < e->g.s->n_passes; i++) {
+    lm_type t = e->g.s->passes[i].space;
+    double n = (double)lm_type_elements(e->g.m, t) / e->width[i];
+    if (n <= most) continue;
+    most = n;
+    out->space = product(e->g.m, t.axis, t.rank);
+    out->launch.per_block = (int64_t)CUDA_THREADS * e->width[i];
+  }
+}
+
+static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
+  const lm_attr *a = &e->g.kernel->attr;
+  out->launch = (lm_plan_launch){.threads = e->form == CUDA_FLAT ? CUDA_THREADS : e->team * e->teams, .extents = e->g.extents};
+  out->n_scratch = e->n_scratch;
+  memcpy(out->scratch, e->scratch, sizeof out->scratch);
+  if (e->form == CUDA_FLAT) { launch_flat(e, out); return; }
+  out->launch.per_block = a->n_to ? 1 : e->teams;
+  out->space = a->n_to ? (lm_plan_extent){.fixed = lm_axis_size(e->g.m, a->to[0])} : product(e->g.m, a->axes, a->n_axes);
+}
+
+bool lm_cuda_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out) {
+  lm_arena *scratch = lm_arena_create();
+  lm_buf text = {0};
+  *out = (lm_kernel_code){0};
+  if (cuda_scatter_fits(module, kernel)) {
+    cuda_scatter_emit(module, kernel, scratch, &text, out);
+  } else {
+    cuda_emit *e = cuda_emit_make(module, kernel, scratch);
+    put_function(e, &text);
+    launch_of(e, out);
+    lm_gen_free(&e->g);
+  }
+  out->name = lm_arena_printf(arena, "k%016llx", (unsigned long long)lm_hash(text.p, text.n, (uint64_t)out->launch.threads));
+  out->source = lm_arena_printf(arena, "LM_KERNEL(%d) %s%s", out->launch.threads, out->name, text.p);
+  lm_buf_free(&text);
+  lm_arena_destroy(scratch);
+  return true;
+}
+
+// ---- prelude
+
+static void add_file(const struct lm_embedded *files, const char *name, lm_buf *b) {
+  for (const struct lm_embedded *f = files; f->path; f++) {
+    const char *slash = strrchr(f->path, '/');
+    if (!strcmp(slash ? slash + 1 : f->path, name)) {
+      lm_buf_printf(b, "#line 1 \"%s\"\n%s", f->path, f->text);
+      return;
+    }
+  }
+  LM_BUG("no prelude file %s", name);
+}
+
+static const char *prelude(lm_arena *arena, bool device) {
+  lm_buf b = {0};
+  if (device) add_file(lm_cuda_prelude, "builtin.cuh", &b);
+  add_file(lm_cpu_prelude, "types.h", &b);
+  add_file(lm_cpu_prelude, "math.h", &b);
+  add_file(lm_cpu_prelude, "random.h", &b);
+  add_file(lm_cuda_prelude, device ? "device.cuh" : "simt.h", &b);
+  add_file(lm_cuda_prelude, "team.cuh", &b);
+  add_file(lm_cuda_prelude, "vector.cuh", &b);
+  const char *text = lm_arena_strndup(arena, b.p, b.n);
+  lm_buf_free(&b);
+  return text;
+}
+
+const char *lm_cuda_prelude_text(lm_arena *arena) { return prelude(arena, true); }
+const char *lm_cuda_prelude_simt_text(lm_arena *arena) { return prelude(arena, false); }
+
+lm_plan_target lm_cuda_target(lm_module *m) {
+  return (lm_plan_target){.user = m, .prelude = lm_cuda_prelude_text(m->arena), .kernel = lm_cuda_kernel_emit, .in_place = lm_cuda_kernel_in_place};
+}

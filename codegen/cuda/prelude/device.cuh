@@ -1,0 +1,32 @@
+// device.cuh - threads, barriers, shared memory and shuffles, as the hardware has them. simt.h is the same for a host.
+#define LM_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
+#define LM_KERNEL_BLOCKS(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
+#define LM_RESTRICT __restrict__
+#define LM_UNROLL _Pragma("unroll")
+#define LM_INLINE static __device__ __forceinline__
+#define LM_ALIGN(n) __align__(n)
+#define lm_word_at(W, p, i) (((W *)(p))[i])
+#define LM_SHARED(T, name, n) __shared__ __align__(16) T name[n]
+#define lm_get(a, i) ((a)[i])
+#define lm_put(a, i, x) ((void)((a)[i] = (x)))
+
+LM_INLINE int32_t lm_thread() { return (int32_t)threadIdx.x; }
+LM_INLINE int64_t lm_block() { return (int64_t)blockIdx.x; }
+LM_INLINE int64_t lm_grid() { return (int64_t)gridDim.x; }
+LM_INLINE int32_t lm_threads() { return (int32_t)blockDim.x; }
+LM_INLINE void lm_barrier() { __syncthreads(); }
+LM_INLINE void lm_warp_sync(uint32_t mates) { __syncwarp(mates); }
+
+LM_INLINE float lm_shuffle_xor_f32(uint32_t mates, float x, int32_t other) { return __shfl_xor_sync(mates, x, other); }
+LM_INLINE double lm_shuffle_xor_f64(uint32_t mates, double x, int32_t other) { return __shfl_xor_sync(mates, x, other); }
+LM_INLINE int32_t lm_shuffle_xor_int(uint32_t mates, int32_t x, int32_t other) { return __shfl_xor_sync(mates, x, other); }
+LM_INLINE int32_t lm_shuffle_int(uint32_t mates, int32_t x, int32_t from) { return __shfl_sync(mates, x, from); }
+LM_INLINE uint32_t lm_ballot(bool x) { return __ballot_sync(~0u, x); }
+LM_INLINE int32_t lm_lowest(uint32_t bits) { return __ffs((int32_t)bits) - 1; }
+
+// Two bf16 in a word, the first in its lower half.
+LM_INLINE uint32_t lm_bf16_pair(float low, float high) {
+  uint32_t u;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(high), "f"(low));
+  return u;
+}

@@ -1,0 +1,54 @@
+// simt.h - what device.cuh has, on a host: each thread of a block is a fiber, and every access to shared memory is checked.
+// The functions are the host program's, which runs the kernel; see tests/cuda/simt.h.
+#define LM_KERNEL(threads) void
+#define LM_KERNEL_BLOCKS(threads, blocks) void
+#define LM_RESTRICT
+#define LM_UNROLL
+#define LM_INLINE static inline
+#define LM_ALIGN(n) __attribute__((aligned(n)))
+typedef _Bool bool;
+
+extern void *lm_simt_shared(const char *name, int64_t bytes);
+extern void *lm_simt_access(const void *base, int64_t offset, int64_t bytes, int write, int line);
+extern void *lm_simt_word(const void *p, int64_t bytes);
+extern int32_t lm_simt_thread(void), lm_simt_threads(void);
+extern int64_t lm_simt_block(void), lm_simt_grid(void);
+extern void lm_simt_barrier(int line);
+extern void lm_simt_warp_sync(uint32_t mates, int line);
+extern uint64_t lm_simt_exchange(uint32_t mates, uint64_t x, int32_t from, int line);
+extern uint32_t lm_simt_vote(bool x, int line);
+
+#define LM_SHARED(T, name, n) T *name = (T *)lm_simt_shared(#name, (int64_t)sizeof(T) * (n))
+#define lm_get(a, i) (*(__typeof__(&(a)[0]))lm_simt_access((a), (int64_t)(i) * (int64_t)sizeof (a)[0], sizeof (a)[0], 0, __LINE__))
+#define lm_put(a, i, x)                                                                          \
+  do {                                                                                           \
+    __typeof__((a)[0]) lm_value = (x);                                                           \
+    *(__typeof__(&(a)[0]))lm_simt_access((a), (int64_t)(i) * (int64_t)sizeof (a)[0], sizeof (a)[0], 1, __LINE__) = lm_value; \
+  } while (0)
+#define lm_word_at(W, p, i) (*(W *)lm_simt_word((const char *)(p) + (i) * (int64_t)sizeof(W), sizeof(W)))
+#define lm_thread lm_simt_thread
+#define lm_threads lm_simt_threads
+#define lm_block lm_simt_block
+#define lm_grid lm_simt_grid
+#define lm_barrier() lm_simt_barrier(__LINE__)
+#define lm_warp_sync(mates) lm_simt_warp_sync(mates, __LINE__)
+#define lm_ballot(x) lm_simt_vote(x, __LINE__)
+
+LM_INLINE int32_t lm_lane_of(void) { return lm_thread() % 32; }
+#define LM_SHUFFLE(KIND, T)                                                                      \
+  LM_INLINE T lm_shuffle_##KIND(uint32_t mates, T x, int32_t from) {                             \
+    uint64_t u = 0;                                                                              \
+    __builtin_memcpy(&u, &x, sizeof x);                                                          \
+    u = lm_simt_exchange(mates, u, from, __LINE__);                                              \
+    __builtin_memcpy(&x, &u, sizeof x);                                                          \
+    return x;                                                                                    \
+  }                                                                                              \
+  LM_INLINE T lm_shuffle_xor_##KIND(uint32_t mates, T x, int32_t other) {                        \
+    return lm_shuffle_##KIND(mates, x, lm_lane_of() ^ other);                                    \
+  }
+LM_SHUFFLE(f32, float)
+LM_SHUFFLE(f64, double)
+LM_SHUFFLE(int, int32_t)
+
+LM_INLINE int32_t lm_lowest(uint32_t bits) { return __builtin_ctz(bits); }
+LM_INLINE uint32_t lm_bf16_pair(float low, float high) { return lm_bf16_round(low) | (uint32_t)lm_bf16_round(high) << 16; }

@@ -1,0 +1,3 @@
+// simt_kernel_test.c - the cases of tests/codegen/kernel_test.c as CUDA kernels under the shim.
+#include "tests/cuda/simt_run.h"
+#include "tests/codegen/kernel_test.c"

@@ -1,0 +1,3 @@
+// simt_random_test.c - the random programs of tests/codegen/kernel_random_test.c as CUDA kernels under the shim.
+#include "tests/cuda/simt_run.h"
+#include "tests/codegen/kernel_random_test.c"
