@@ -1,18 +1,30 @@
-// corpus.h - every token of every document, one after the other.
+// corpus.h - every token of every document, one after the other, and where each document is: two files of the cache.
 #ifndef LM_DATA_CORPUS_H
 #define LM_DATA_CORPUS_H
-#include "runtime/data/data.h"
+#include "runtime/data/reader.h"
+#include "runtime/data/store.h"
+
+typedef struct lm_doc { uint64_t start, end; } lm_doc;   // tokens start … end - 1; no document is empty
 
 typedef struct lm_corpus {
+  lm_store *tokens, *docs;
   bool wide;                           // ids are uint32_t, else uint16_t (vocabularies up to 65,536)
-  void *ids; size_t n, cap;
-  uint64_t *starts; size_t n_docs, cap_docs;   // document i is tokens starts[i] … starts[i + 1] - 1; no document is empty
+  const lm_doc *doc; uint64_t n_docs;
+  const uint64_t *source_first;        // [n_sources + 1]: source i is documents source_first[i] … source_first[i + 1] - 1
+  uint64_t read, bad;                  // documents found; those left out
+  const char *bad_list;                // lines
+  bool from_cache;
 } lm_corpus;
 
 static inline int32_t lm_corpus_token(const lm_corpus *c, uint64_t i) {
-  return c->wide ? (int32_t)((const uint32_t *)c->ids)[i] : ((const uint16_t *)c->ids)[i];
+  return c->wide ? (int32_t)((const uint32_t *)c->tokens->payload)[i] : ((const uint16_t *)c->tokens->payload)[i];
 }
+static inline uint64_t lm_corpus_width(const lm_corpus *c) { return c->wide ? 4 : 2; }
 
-lm_status lm_corpus_read(lm_corpus *c, const lm_data_source *s, const lm_tokenizer *t);   // appends all of a text source
-void lm_corpus_free(lm_corpus *c);
+// Finds the corpus in o->cache or reads the files. LM_USER: more bad rows than o->bad.
+lm_status lm_corpus_open(const lm_data_options *o, const lm_file_list *files, lm_corpus *out);
+void lm_corpus_close(lm_corpus *c);
+
+// The path of a file of the cache; NULL without a folder.
+const char *lm_cache_path(lm_arena *a, const char *dir, const uint64_t key[2], const char *ending);
 #endif

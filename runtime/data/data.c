@@ -1,17 +1,22 @@
 // data.c - training data: opens sources, holds parts of them out, and fills the batch of any step.
 #include "runtime/data/data.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/data/corpus.h"
-#include "runtime/data/pack.h"
+#include "runtime/data/mix.h"
 #include "runtime/data/permute.h"
+#include "runtime/data/prefetch.h"
 #include "runtime/data/replay.h"
+#include "runtime/data/rows.h"
 
-// Streams of randomness; keys of lm_philox_key. Epoch e of training draws from ORDER + e.
-enum { STREAM_SAMPLE = 1, STREAM_ORDER = 1000 };
+// Streams of randomness; keys of lm_philox_key. Epoch e of group g of training draws from ORDER + e + g * 2^48.
+enum { STREAM_ORDER = 1000, GROUP_SHIFT = 48 };
+enum { TOUCHED_PIECE = 1 << 16, TOUCHED_MOST = 256 << 20 };   // what reading a piece brings into memory; when to let go of it
 
-typedef struct { char *name; const lm_rows *rows; uint64_t first, n; } part;   // rows first … first + n - 1
+typedef struct { uint64_t set, first, n; } span;               // rows first … first + n - 1 of a set
+typedef struct { char *name; span *spans; uint64_t n; int64_t docs, tokens; } part;   // spans[groups], n rows in all
 
 struct lm_data {
   uint64_t seed;
@@ -19,78 +24,123 @@ struct lm_data {
   const lm_tokenizer *tokenizer;
   lm_replay *replay;                   // NULL: the rest holds
   lm_corpus corpus;
-  lm_rows *rows;                       // [n_parts]; those of tail holdouts are empty, their part lies in rows[0]
+  lm_row_index index;
+  int groups;                          // 1, or one for each source if they are mixed
   part *parts; int n_parts;
-  uint16_t *part_of;                   // [document]; NULL: all are in part 0
+  lm_mix mix;                          // no stages: rows of the one group in turn
+  // written by the thread that fills
+  lm_mix_place *place;
+  uint64_t *touched;                   // bytes of the mapped files, about, since they were last let go of
+  lm_prefetch *prefetch;               // NULL: there is none
 };
 
 // ---- holding out
 
-static lm_status docs_sample(lm_data *d, const lm_data_holdout *h, int index, uint64_t *taken) {
-  if (h->docs < 1) return lm_fail(LM_USER, "holdout %s: a sample of %lld documents", h->name, (long long)h->docs);
-  if ((uint64_t)h->docs >= d->corpus.n_docs - *taken)
-    return lm_fail(LM_USER, "holdout %s: a sample of %lld documents leaves none of the %zu to train on", h->name,
-                   (long long)h->docs, d->corpus.n_docs);
-  lm_philox_key2 key = lm_philox_key(0, STREAM_SAMPLE);
-  for (int64_t i = 0; i < h->docs; i++)
-    d->part_of[lm_permute(key, d->corpus.n_docs, (*taken)++)] = (uint16_t)index;
+static lm_status samples_check(const lm_data *d, const lm_data_options *o, int64_t *samples, int *out_n) {
+  uint64_t taken = 0;
+  *out_n = 0;
+  for (int i = 0; i < o->n_holdouts; i++) {
+    const lm_data_holdout *h = &o->holdouts[i];
+    if (h->kind != LM_HOLDOUT_SAMPLE) continue;
+    if (h->docs < 1) return lm_fail(LM_USER, "holdout %s: a sample of %lld documents", h->name, (long long)h->docs);
+    if ((uint64_t)h->docs >= d->corpus.n_docs - taken)
+      return lm_fail(LM_USER, "holdout %s: a sample of %lld documents leaves none of the %llu to train on", h->name,
+                     (long long)h->docs, (unsigned long long)d->corpus.n_docs);
+    taken += (uint64_t)h->docs;
+    samples[(*out_n)++] = h->docs;
+  }
   return NULL;
 }
 
-// Takes the last rows of what part 0 still has; at least one.
-static lm_status rows_tail(lm_data *d, const lm_data_holdout *h, int index) {
+static void part_take_set(const lm_data *d, part *p, int sample) {
+  for (int g = 0; g < d->groups; g++) {
+    uint64_t set = (uint64_t)(sample * d->groups + g);
+    const lm_row_set *s = &d->index.sets[set];
+    p->spans[g] = (span){set, 0, s->n_rows};
+    p->n += s->n_rows;
+    p->docs += (int64_t)s->docs;
+    p->tokens += (int64_t)s->tokens;
+  }
+}
+
+static lm_status span_count(const lm_data *d, const span *s, part *to) {
+  for (uint64_t r = s->first; r < s->first + s->n; r++) {
+    const lm_piece *p;
+    uint32_t n;
+    LM_TRY(lm_row_get(&d->index, s->set, r, &p, &n));
+    for (uint32_t i = 0; i < n; i++) to->docs += p[i].begins, to->tokens += p[i].len;
+  }
+  return NULL;
+}
+
+// Takes the last rows of what each group of part 0 still has; at least one of those that have any.
+static lm_status tail_take(lm_data *d, const lm_data_holdout *h, part *to) {
   part *train = &d->parts[0];
   if (!(h->fraction > 0 && h->fraction < 1))
     return lm_fail(LM_USER, "holdout %s: tail takes more than 0%% and less than 100%%", h->name);
-  uint64_t n = (uint64_t)(h->fraction * (double)d->rows[0].n_rows + 0.5);
-  if (!n) n = 1;
-  if (n >= train->n)
-    return lm_fail(LM_USER, "holdout %s leaves no row of %llu to train on", h->name, (unsigned long long)train->n);
-  train->n -= n;
-  d->parts[index].rows = &d->rows[0];
-  d->parts[index].first = train->first + train->n;
-  d->parts[index].n = n;
-  return NULL;
-}
-
-typedef struct { const uint16_t *part_of; int part; } chosen;
-
-static bool is_chosen(void *user, uint64_t doc) {
-  const chosen *c = user;
-  return (c->part_of ? c->part_of[doc] : 0) == c->part;
-}
-
-static lm_status rows_make(lm_data *d, int index) {
-  chosen c = {d->part_of, index};
-  LM_TRY(lm_rows_pack(d->corpus.starts, d->corpus.n_docs, is_chosen, &c, d->seq, &d->rows[index]));
-  d->parts[index].rows = &d->rows[index];
-  d->parts[index].n = d->rows[index].n_rows;
+  for (int g = 0; g < d->groups; g++) {
+    span *from = &train->spans[g];
+    uint64_t n = (uint64_t)(h->fraction * (double)d->index.sets[from->set].n_rows + 0.5);
+    if (!n) n = from->n > 0;
+    if (n && n >= from->n)
+      return lm_fail(LM_USER, "holdout %s leaves no row of %llu to train on", h->name, (unsigned long long)from->n);
+    from->n -= n;
+    train->n -= n;
+    to->spans[g] = (span){from->set, from->first + from->n, n};
+    to->n += n;
+    LM_TRY(span_count(d, &to->spans[g], to));
+  }
+  train->docs -= to->docs;
+  train->tokens -= to->tokens;
   return NULL;
 }
 
 static lm_status parts_make(lm_data *d, const lm_data_options *o) {
-  uint64_t taken = 0;
-  for (int i = 0; i < o->n_holdouts; i++)
-    if (o->holdouts[i].kind == LM_HOLDOUT_SAMPLE) {
-      if (!d->part_of) d->part_of = lm_calloc(d->corpus.n_docs, sizeof *d->part_of);
-      LM_TRY(docs_sample(d, &o->holdouts[i], i + 1, &taken));
-    }
-  LM_TRY(rows_make(d, 0));
-  for (int i = 0; i < o->n_holdouts; i++)
-    LM_TRY(o->holdouts[i].kind == LM_HOLDOUT_TAIL ? rows_tail(d, &o->holdouts[i], i + 1) : rows_make(d, i + 1));
+  int64_t samples[d->n_parts];
+  lm_row_plan plan = {o->seq, d->groups > 1, samples, 0};
+  LM_TRY(samples_check(d, o, samples, &plan.n_samples));
+  LM_TRY(lm_row_index_open(o, &d->corpus, &plan, &d->index));
+  for (int i = 0; i < d->n_parts; i++) d->parts[i].spans = lm_calloc((size_t)d->groups, sizeof(span));
+  part_take_set(d, &d->parts[0], 0);
+  for (int i = 0, sample = 0; i < o->n_holdouts; i++) {
+    part *p = &d->parts[i + 1];
+    if (o->holdouts[i].kind == LM_HOLDOUT_SAMPLE) part_take_set(d, p, ++sample);
+    else LM_TRY(tail_take(d, &o->holdouts[i], p));
+  }
   return NULL;
 }
 
 // ---- opening
 
+// Every source that a stage takes rows from must have some.
+static lm_status mix_check(const lm_data *d, const lm_data_options *o) {
+  for (int i = 0; i < o->n_stages; i++)
+    for (int g = 0; g < o->n_sources; g++)
+      if (d->mix.stages[i].share[g] && !d->parts[0].spans[g].n)
+        return lm_fail(LM_USER, "source %s has a share of the mix and no row to train on", o->sources[g].name);
+  return NULL;
+}
+
+static lm_status files_open(lm_data *d, const lm_data_options *o) {
+  lm_file_list files;
+  LM_TRY(lm_file_list_make(o->sources, o->n_sources, &files));
+  lm_status s = lm_corpus_open(o, &files, &d->corpus);
+  lm_file_list_free(&files);
+  return s;
+}
+
 static lm_status corpus_open(lm_data *d, const lm_data_options *o) {
-  for (int i = 0; i < o->n_sources; i++) {
+  for (int i = 0; i < o->n_sources; i++)
     if (o->sources[i].kind == LM_SOURCE_BATCHES)
       return lm_fail(LM_USER, "source %s: finished batches stand alone, without other sources", o->sources[i].name);
-    LM_TRY(lm_corpus_read(&d->corpus, &o->sources[i], o->tokenizer));
-  }
+  LM_TRY(lm_mix_create(o, &d->mix));
+  LM_TRY(files_open(d, o));
   if (!d->corpus.n_docs) return lm_fail(LM_USER, "the sources hold no text");
-  return parts_make(d, o);
+  d->groups = o->n_stages && o->n_sources > 1 ? o->n_sources : 1;
+  LM_TRY(parts_make(d, o));
+  d->place = d->groups > 1 ? lm_alloc(sizeof *d->place) : NULL;
+  d->touched = lm_alloc(sizeof *d->touched);
+  return d->groups > 1 ? mix_check(d, o) : NULL;
 }
 
 static lm_status replay_open(lm_data *d, const lm_data_options *o) {
@@ -99,8 +149,11 @@ static lm_status replay_open(lm_data *d, const lm_data_options *o) {
   int64_t steps, rows;
   lm_replay_shape(d->replay, &steps, &rows, &d->seq);
   d->parts[0].n = (uint64_t)(steps * rows);
+  d->parts[0].tokens = steps * rows * d->seq;
   return NULL;
 }
+
+static lm_status batch_fill(void *user, const lm_batch_id *id, const lm_batch *b);
 
 lm_status lm_data_open(const lm_data_options *o, lm_data **out) {
   lm_data *d = lm_alloc(sizeof *d);
@@ -108,11 +161,11 @@ lm_status lm_data_open(const lm_data_options *o, lm_data **out) {
   d->seq = o->seq;
   d->tokenizer = o->tokenizer;
   d->n_parts = 1 + o->n_holdouts;
-  d->rows = lm_calloc((size_t)d->n_parts, sizeof *d->rows);
   d->parts = lm_calloc((size_t)d->n_parts, sizeof *d->parts);
   for (int i = 0; i < d->n_parts; i++) d->parts[i].name = lm_strdup(i ? o->holdouts[i - 1].name : "train");
   bool replays = o->n_sources == 1 && o->sources[0].kind == LM_SOURCE_BATCHES;
   lm_status s = replays ? replay_open(d, o) : corpus_open(d, o);
+  if (!s && o->prefetch) d->prefetch = lm_prefetch_create(batch_fill, d, d->seq);
   if (s) lm_data_close(d);
   *out = s ? NULL : d;
   return s;
@@ -120,42 +173,49 @@ lm_status lm_data_open(const lm_data_options *o, lm_data **out) {
 
 void lm_data_close(lm_data *d) {
   if (!d) return;
+  lm_prefetch_destroy(d->prefetch);
   lm_replay_close(d->replay);
-  lm_corpus_free(&d->corpus);
+  lm_row_index_close(&d->index);
+  lm_corpus_close(&d->corpus);
+  lm_mix_free(&d->mix);
   for (int i = 0; i < d->n_parts; i++) {
-    lm_rows_free(&d->rows[i]);
+    lm_free(d->parts[i].spans);
     lm_free(d->parts[i].name);
   }
-  lm_free(d->rows);
   lm_free(d->parts);
-  lm_free(d->part_of);
+  lm_free(d->place);
+  lm_free(d->touched);
   lm_free(d);
+}
+
+const char *lm_data_cache_dir(lm_arena *a) {
+  const char *own = getenv("LMC_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+  if (own && *own) return lm_path_join(a, own, "data");
+  if (xdg && *xdg) return lm_path_join(a, xdg, "lmc/data");
+  return home && *home ? lm_path_join(a, home, ".cache/lmc/data") : NULL;
 }
 
 // ---- what there is
 
 lm_data_info lm_data_info_of(const lm_data *d) {
-  lm_data_info info = {.n_parts = d->n_parts, .seq = d->seq};
+  lm_data_info info = {.n_parts = d->n_parts, .seq = d->seq, .bad_list = ""};
   if (d->replay) {
     lm_replay_shape(d->replay, &info.steps, &info.batch_rows, &info.seq);
     lm_replay_limits(d->replay, &info.max_id, &info.max_pos);
   } else {
     info.max_id = d->tokenizer->vocab - 1;
     info.max_pos = (int32_t)d->seq - 1;
+    info.read = (int64_t)d->corpus.read;
+    info.bad = (int64_t)d->corpus.bad;
+    info.bad_list = d->corpus.bad_list;
+    info.from_cache = d->corpus.from_cache;
   }
   return info;
 }
 
 lm_data_part_info lm_data_part(const lm_data *d, int index) {
   const part *p = &d->parts[index];
-  lm_data_part_info info = {.name = p->name, .rows = (int64_t)p->n};
-  if (d->replay) info.tokens = (int64_t)p->n * d->seq;
-  else
-    for (uint64_t k = p->rows->first[p->first]; k < p->rows->first[p->first + p->n]; k++) {
-      info.docs += p->rows->pieces[k].begins;
-      info.tokens += p->rows->pieces[k].len;
-    }
-  return info;
+  return (lm_data_part_info){p->name, p->docs, p->tokens, (int64_t)p->n};
 }
 
 int lm_data_part_find(const lm_data *d, const char *name) {
@@ -164,23 +224,57 @@ int lm_data_part_find(const lm_data *d, const char *name) {
   return -1;
 }
 
-// Bytes of the tokens that a piece's tokens predict.
-static int64_t piece_bytes(const lm_data *d, const lm_piece *p) {
-  int64_t total = 0;
-  for (uint64_t i = p->start + 1; i < p->start + p->len + !p->ends; i++) {
+// What each token stands for in bytes; those that are put around a text for none.
+static uint32_t *lengths_make(const lm_tokenizer *t) {
+  uint32_t *lengths = lm_calloc((size_t)t->vocab, sizeof *lengths);
+  for (int32_t id = 0; id < t->vocab; id++) {
     size_t n;
-    lm_tokenizer_piece(d->tokenizer, lm_corpus_token(&d->corpus, i), &n);
-    total += (int64_t)n;
+    lm_tokenizer_piece(t, id, &n);
+    lengths[id] = (uint32_t)n;
   }
-  return total;
+  if (t->eos >= 0) lengths[t->eos] = 0;
+  for (int i = 0; i < t->n_prefix; i++) lengths[t->prefix[i]] = 0;
+  for (int i = 0; i < t->n_suffix; i++) lengths[t->suffix[i]] = 0;
+  return lengths;
+}
+
+static void touch(const lm_data *d, uint64_t bytes) {
+  if ((*d->touched += TOUCHED_PIECE + bytes) < TOUCHED_MOST) return;
+  *d->touched = 0;
+  lm_store_relax(d->corpus.tokens);
+  lm_store_relax(d->index.store);
+}
+
+// The tokens of a piece and, if its document goes on, the one behind it can be read.
+static lm_status piece_check(const lm_data *d, const lm_piece *p) {
+  uint64_t width = lm_corpus_width(&d->corpus), n = (uint64_t)p->len + !p->ends;
+  touch(d, n * width);
+  return lm_store_check(d->corpus.tokens, p->start * width, n * width);
+}
+
+static lm_status span_bytes(const lm_data *d, const span *s, const uint32_t *lengths, int64_t *total) {
+  for (uint64_t r = s->first; r < s->first + s->n; r++) {
+    const lm_piece *p;
+    uint32_t n;
+    LM_TRY(lm_row_get(&d->index, s->set, r, &p, &n));
+    for (uint32_t i = 0; i < n; i++) {
+      LM_TRY(piece_check(d, &p[i]));
+      uint64_t end = p[i].start + p[i].len + !p[i].ends;
+      for (uint64_t at = p[i].start + 1; at < end; at++) *total += lengths[lm_corpus_token(&d->corpus, at)];
+    }
+  }
+  return NULL;
 }
 
 int64_t lm_data_predicted_bytes(const lm_data *d, int index) {
   if (d->replay) return 0;             // what its tokens stand for is not known
-  const part *p = &d->parts[index];
   int64_t total = 0;
-  for (uint64_t k = p->rows->first[p->first], end = p->rows->first[p->first + p->n]; k < end; k++)
-    total += piece_bytes(d, &p->rows->pieces[k]);
+  uint32_t *lengths = lengths_make(d->tokenizer);
+  lm_status s = NULL;
+  for (int g = 0; g < d->groups && !s; g++) s = span_bytes(d, &d->parts[index].spans[g], lengths, &total);
+  lm_free(lengths);
+  if (s) total = 0;                    // filling the part says why
+  lm_status_free(s);
   return total;
 }
 
@@ -194,47 +288,77 @@ static void padding_fill(const lm_batch *b, int64_t from, int64_t to) {
   for (int64_t at = from; at < to; at++) place_fill(b, at, 0, 0, -1, 0, 0);
 }
 
-static void row_fill(const lm_data *d, const lm_rows *rows, uint64_t row, int64_t at, const lm_batch *b) {
-  int64_t end = at + d->seq;
-  int32_t seg = 0;
-  for (uint64_t k = rows->first[row]; k < rows->first[row + 1]; k++, seg++) {
-    const lm_piece *p = &rows->pieces[k];
-    for (uint32_t i = 0; i < p->len; i++, at++) {
-      bool last = p->ends && i + 1 == p->len;
-      int32_t next = last ? 0 : lm_corpus_token(&d->corpus, p->start + i + 1);
-      place_fill(b, at, lm_corpus_token(&d->corpus, p->start + i), (int32_t)i, seg, next, last ? 0 : 1);
-    }
+static void piece_fill(const lm_data *d, const lm_piece *p, int32_t seg, int64_t at, const lm_batch *b) {
+  int32_t tok = lm_corpus_token(&d->corpus, p->start);
+  for (uint32_t i = 0; i < p->len; i++, at++) {
+    bool last = p->ends && i + 1 == p->len;
+    int32_t next = last ? 0 : lm_corpus_token(&d->corpus, p->start + i + 1);
+    place_fill(b, at, tok, (int32_t)i, seg, next, last ? 0 : 1);
+    tok = next;
   }
-  padding_fill(b, at, end);
 }
 
-lm_status lm_data_fill(const lm_data *d, int64_t step, int64_t micro, int64_t n_micro, int64_t rows, const lm_batch *b) {
-  uint64_t first = ((uint64_t)step * (uint64_t)n_micro + (uint64_t)micro) * (uint64_t)rows;
-  const part *train = &d->parts[0];
-  if (d->replay) {
-    lm_data_info info = lm_data_info_of(d);
-    if (n_micro * rows != info.batch_rows)
-      return lm_fail(LM_USER, "a step of %lld rows cannot replay batches of %lld", (long long)(n_micro * rows),
-                     (long long)info.batch_rows);
-    if (step >= info.steps)
-      return lm_fail(LM_USER, "step %lld: there are only %lld batches", (long long)step + 1, (long long)info.steps);
-    lm_replay_fill(d->replay, (int64_t)first, rows, b);
-    return NULL;
+static lm_status row_fill(const lm_data *d, uint64_t set, uint64_t row, int64_t at, const lm_batch *b) {
+  int64_t end = at + d->seq;
+  const lm_piece *p;
+  uint32_t n;
+  LM_TRY(lm_row_get(&d->index, set, row, &p, &n));
+  for (uint32_t i = 0; i < n; at += p[i++].len) {
+    LM_TRY(piece_check(d, &p[i]));
+    piece_fill(d, &p[i], (int32_t)i, at, b);
   }
-  for (uint64_t r = 0; r < (uint64_t)rows; r++) {
-    uint64_t epoch = (first + r) / train->n, i = (first + r) % train->n;
-    uint64_t row = train->first + lm_permute(lm_philox_key(d->seed, STREAM_ORDER + epoch), train->n, i);
-    row_fill(d, train->rows, row, (int64_t)r * d->seq, b);
-  }
+  padding_fill(b, at, end);
   return NULL;
 }
 
-void lm_data_fill_part(const lm_data *d, int index, int64_t first, int64_t rows, const lm_batch *b) {
+static lm_status replay_fill(const lm_data *d, const lm_batch_id *id, uint64_t first, const lm_batch *b) {
+  lm_data_info info = lm_data_info_of(d);
+  if (id->n_micro * id->rows != info.batch_rows)
+    return lm_fail(LM_USER, "a step of %lld rows cannot replay batches of %lld", (long long)(id->n_micro * id->rows),
+                   (long long)info.batch_rows);
+  if (id->step >= info.steps)
+    return lm_fail(LM_USER, "step %lld: there are only %lld batches", (long long)id->step + 1, (long long)info.steps);
+  lm_replay_fill(d->replay, (int64_t)first, id->rows, b);
+  return NULL;
+}
+
+// Row q of training.
+static lm_status training_row_fill(const lm_data *d, uint64_t q, uint64_t rows_per_step, int64_t at, const lm_batch *b) {
+  int group = 0;
+  if (d->groups > 1) lm_mix_find(&d->mix, q, rows_per_step, d->place, &group, &q);
+  const span *s = &d->parts[0].spans[group];
+  uint64_t epoch = q / s->n, stream = STREAM_ORDER + epoch + ((uint64_t)group << GROUP_SHIFT);
+  return row_fill(d, s->set, s->first + lm_permute(lm_philox_key(d->seed, stream), s->n, q % s->n), at, b);
+}
+
+static lm_status batch_fill(void *user, const lm_batch_id *id, const lm_batch *b) {
+  const lm_data *d = user;
+  uint64_t rows_per_step = (uint64_t)id->n_micro * (uint64_t)id->rows;
+  uint64_t first = (uint64_t)id->step * rows_per_step + (uint64_t)id->micro * (uint64_t)id->rows;
+  if (d->replay) return replay_fill(d, id, first, b);
+  for (int64_t r = 0; r < id->rows; r++) LM_TRY(training_row_fill(d, first + (uint64_t)r, rows_per_step, r * d->seq, b));
+  return NULL;
+}
+
+lm_status lm_data_fill(const lm_data *d, int64_t step, int64_t micro, int64_t n_micro, int64_t rows, const lm_batch *b) {
+  lm_batch_id id = {step, micro, n_micro, rows};
+  return d->prefetch ? lm_prefetch_take(d->prefetch, &id, b) : batch_fill((void *)d, &id, b);
+}
+
+// Row i of a part, counted through its groups.
+static lm_status part_row_fill(const lm_data *d, const part *p, uint64_t i, int64_t at, const lm_batch *b) {
+  int g = 0;
+  while (i >= p->spans[g].n) i -= p->spans[g++].n;
+  return row_fill(d, p->spans[g].set, p->spans[g].first + i, at, b);
+}
+
+lm_status lm_data_fill_part(const lm_data *d, int index, int64_t first, int64_t rows, const lm_batch *b) {
   const part *p = &d->parts[index];
   int64_t there = (int64_t)p->n - first;
   int64_t n = there < 0 ? 0 : there < rows ? there : rows;
   if (d->replay) lm_replay_fill(d->replay, first, n, b);
   else
-    for (int64_t r = 0; r < n; r++) row_fill(d, p->rows, p->first + (uint64_t)(first + r), r * d->seq, b);
+    for (int64_t r = 0; r < n; r++) LM_TRY(part_row_fill(d, p, (uint64_t)(first + r), r * d->seq, b));
   padding_fill(b, n * d->seq, rows * d->seq);
+  return NULL;
 }

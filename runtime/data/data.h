@@ -1,35 +1,49 @@
 // data.h - training data: documents, tokens, packed rows, and the batch of any step.
 //
-//   sources --read, split--> documents --tokenizer--> corpus --holdout, pack--> rows --(seed, step)--> batches
+//   files --read, split--> documents --tokenizer--> corpus --holdout, pack--> rows --mix, (seed, step)--> batches
+//
+// Documents are read in a stream, tokenised by all cores, and kept in files (of a cache folder, or in memory) that are
+// mapped, so the text may be larger than memory, and a second run with the same files, tokenizer and length of rows finds
+// them ready. A damaged file of the cache is made anew.
 //
 // A row has `seq` places. A document longer than that is cut into windows; the windows and the short documents are
 // packed best-fit. Place by place: tok; pos, from 0 in every window; seg, the window's number in its row; next, the
 // document's following token, also across a cut; w, 1 except at the last token of a document, which predicts nothing.
 // What stays free has tok 0, pos 0, seg -1, next 0, w 0.
 //
-// Which row stands where is a function of (seed, step) alone: row q of the endless sequence of training rows is row
-// permutation(seed, q / rows)(q mod rows) of the index, so any step can be had without those before it.
+// Which row stands where is a function of (seed, step) alone, so any step can be had without those before it. Without a
+// mix, row q of the endless sequence of training rows is row permutation(seed, q / rows)(q mod rows) of the index. With one, q
+// chooses a source (see mix.h) and that source's next row, in its own such sequence.
+//
+// A bad row - a document of invalid UTF-8 or with a NUL, a line that is no JSON object with that field, or one over
+// 32 MiB - is left out, counted and named. Tokenizers of bytes take text as it is.
 //
 // Or the source is one file of finished batches, which are replayed as they stand.
 #ifndef LM_DATA_H
 #define LM_DATA_H
 #include "runtime/tokenizer/tokenizer.h"
 
-typedef enum { LM_SOURCE_TEXT, LM_SOURCE_BATCHES } lm_source_kind;
+typedef enum { LM_SOURCE_TEXT, LM_SOURCE_BATCHES, LM_SOURCE_JSONL } lm_source_kind;
 typedef struct lm_data_source {
   lm_source_kind kind;
   const char *name;                    // for messages
-  const char *path;                    // text: a glob; batches: a safetensors file
+  const char *path;                    // text, jsonl: a glob, .zst is unpacked; batches: a safetensors file
   const char *split;                   // text: what separates documents; NULL: a file is one
+  const char *field;                   // jsonl: the field that holds the text; NULL: "text"
 } lm_data_source;
 
 typedef enum { LM_HOLDOUT_TAIL, LM_HOLDOUT_SAMPLE } lm_holdout_kind;
 typedef struct lm_data_holdout {
   const char *name;
   lm_holdout_kind kind;
-  double fraction;                     // tail: of the rows, the last ones
+  double fraction;                     // tail: of the rows (of each source, if they are mixed), the last ones
   int64_t docs;                        // sample: so many documents, the same ones for every seed
 } lm_data_holdout;
+
+// From first_step (of step numbers that begin at 0) on, rows come from the sources in these proportions.
+typedef struct lm_data_stage { int64_t first_step; const double *weights; } lm_data_stage;   // weights[n_sources], >= 0
+
+enum { LM_DATA_MIXED = 32 };           // sources of a mix, at the most
 
 typedef struct lm_data_options {
   const lm_data_source *sources; int n_sources;
@@ -37,6 +51,14 @@ typedef struct lm_data_options {
   const lm_tokenizer *tokenizer;       // must outlive the data; not used by batches
   int64_t seq;                         // places in a row; batches: ignored
   uint64_t seed;
+  const lm_data_stage *stages; int n_stages;   // in order, the first from step 0; none: rows of all sources are one set
+  const char *cache;                   // folder where files are kept; NULL: only in memory, for this process
+  double bad;                          // greatest share of bad rows; above it opening fails
+  int threads;                         // 0: as many as there are cores
+  bool prefetch;                       // a thread fills the next batch while this one is used
+  // Called now and then while files are read, from the thread that opens; may be NULL.
+  void (*progress)(void *user, uint64_t bytes_done, uint64_t bytes_total);
+  void *user;
 } lm_data_options;
 
 // Part 0 is what is trained on, part 1 + i the i-th holdout.
@@ -50,22 +72,32 @@ typedef struct lm_data_info {
   int64_t seq;
   int64_t batch_rows, steps;           // batches only: rows of a step, steps there are; else 0
   int32_t max_id, max_pos;             // greatest tok, next and pos that will ever be filled in
+  int64_t read, bad;                   // documents found, and those of them that were left out
+  const char *bad_list;                // the first of them, a line each: "FILE:LINE: why"; "" if there are none
+  bool from_cache;                     // nothing had to be tokenised
 } lm_data_info;
 
 typedef struct lm_batch { int32_t *tok, *pos, *seg, *next; float *w; } lm_batch;   // each [rows, seq]
 
 typedef struct lm_data lm_data;
-// Reads, tokenises and packs everything. LM_USER: what the options name is not there or not right.
+// Reads, tokenises and packs everything, or finds that in the cache. LM_USER: what the options name is not there or not right.
 lm_status lm_data_open(const lm_data_options *o, lm_data **out);
 void lm_data_close(lm_data *d);        // NULL is fine
 lm_data_info lm_data_info_of(const lm_data *d);
 lm_data_part_info lm_data_part(const lm_data *d, int part);
 int lm_data_part_find(const lm_data *d, const char *name);   // -1: none
 
-// Rows of micro-batch `micro` of `n_micro` of step `step` (from 0), each `rows` rows.
+// Rows of micro-batch `micro` of `n_micro` of step `step` (from 0), each `rows` rows. By one thread at a time.
 lm_status lm_data_fill(const lm_data *d, int64_t step, int64_t micro, int64_t n_micro, int64_t rows, const lm_batch *b);
-// Rows first … first + rows - 1 of a part in the order of its index; padding behind the last.
-void lm_data_fill_part(const lm_data *d, int part, int64_t first, int64_t rows, const lm_batch *b);
+// Rows first … first + rows - 1 of a part in the order of its index; padding behind the last. LM_ENV: the cache is damaged.
+lm_status lm_data_fill_part(const lm_data *d, int part, int64_t first, int64_t rows, const lm_batch *b);
 // Bytes of text that the predicted tokens (w = 1) of a part stand for: the denominator of bits per byte. 0: not known.
 int64_t lm_data_predicted_bytes(const lm_data *d, int part);
+
+// Trains a byte-pair vocabulary of that size on the sources (of more than 1 GiB of text, the first part of each file, in
+// proportion) and appends its tokenizer.json, from the cache if it is there. `tokenizer` and what concerns rows is not looked at.
+lm_status lm_data_tokenizer_train(const lm_data_options *o, int64_t vocab, lm_buf *out_json);
+
+// The folder for `cache`: data in $LMC_CACHE, $XDG_CACHE_HOME/lmc or ~/.cache/lmc; NULL if none of them is set.
+const char *lm_data_cache_dir(lm_arena *a);
 #endif

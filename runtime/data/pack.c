@@ -13,24 +13,6 @@ typedef struct {
   uint64_t *has;                       // bit set over room
 } bins;
 
-static uint64_t pieces_count(const uint64_t *starts, uint64_t n_docs, bool (*take)(void *, uint64_t), void *user, uint64_t seq) {
-  uint64_t n = 0;
-  for (uint64_t i = 0; i < n_docs; i++)
-    if (take(user, i)) n += (starts[i + 1] - starts[i] + seq - 1) / seq;
-  return n;
-}
-
-static void pieces_cut(const uint64_t *starts, uint64_t n_docs, bool (*take)(void *, uint64_t), void *user, uint64_t seq,
-                       lm_piece *out) {
-  for (uint64_t i = 0; i < n_docs; i++) {
-    if (!take(user, i)) continue;
-    for (uint64_t at = starts[i], end = starts[i + 1]; at < end; at += out++->len) {
-      uint64_t len = end - at < seq ? end - at : seq;
-      *out = (lm_piece){at, (uint32_t)len, at == starts[i], at + len == end};
-    }
-  }
-}
-
 // Order by falling length, equal ones as they stand: a counting sort.
 static void order_by_length(const lm_piece *pieces, uint32_t n, uint32_t seq, uint32_t *order) {
   uint32_t *at = lm_calloc((size_t)seq + 2, sizeof *at);
@@ -94,27 +76,18 @@ static void rows_renumber(uint32_t *row_of, uint32_t n, uint32_t n_rows) {
 
 static void rows_gather(const lm_piece *pieces, const uint32_t *row_of, uint32_t n, lm_rows *out) {
   out->pieces = lm_calloc(n, sizeof *out->pieces);
-  out->first = lm_calloc(out->n_rows + 2, sizeof *out->first);
+  out->first = lm_calloc((size_t)out->n_rows + 2, sizeof *out->first);
   for (uint32_t i = 0; i < n; i++) out->first[row_of[i] + 2]++;
-  for (uint64_t r = 2; r < out->n_rows + 2; r++) out->first[r] += out->first[r - 1];
+  for (uint64_t r = 2; r < (uint64_t)out->n_rows + 2; r++) out->first[r] += out->first[r - 1];
   for (uint32_t i = 0; i < n; i++) out->pieces[out->first[row_of[i] + 1]++] = pieces[i];
 }
 
-lm_status lm_rows_pack(const uint64_t *starts, uint64_t n_docs, bool (*take)(void *user, uint64_t doc), void *user, int64_t seq,
-                       lm_rows *out) {
-  *out = (lm_rows){0};
-  if (seq < 1 || seq > INT32_MAX) return lm_fail(LM_USER, "rows of %lld tokens are not possible", (long long)seq);
-  uint64_t n = pieces_count(starts, n_docs, take, user, (uint64_t)seq);
-  if (n >= NONE) return lm_fail(LM_USER, "%llu pieces of documents are more than the row index holds", (unsigned long long)n);
-  lm_piece *pieces = lm_calloc(n, sizeof *pieces);
+void lm_rows_pack(const lm_piece *pieces, uint32_t n, uint32_t seq, lm_rows *out) {
   uint32_t *row_of = lm_calloc(n, sizeof *row_of);
-  pieces_cut(starts, n_docs, take, user, (uint64_t)seq, pieces);
-  out->n_rows = rows_assign(pieces, (uint32_t)n, (uint32_t)seq, row_of);
-  rows_renumber(row_of, (uint32_t)n, (uint32_t)out->n_rows);
-  rows_gather(pieces, row_of, (uint32_t)n, out);
-  lm_free(pieces);
+  out->n_rows = rows_assign(pieces, n, seq, row_of);
+  rows_renumber(row_of, n, out->n_rows);
+  rows_gather(pieces, row_of, n, out);
   lm_free(row_of);
-  return NULL;
 }
 
 void lm_rows_free(lm_rows *r) {

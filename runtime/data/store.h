@@ -1,0 +1,39 @@
+// store.h - a file of the cache: bytes written once from front to back, sealed with hashes, then mapped.
+//
+//   payload | tail: what the writer says of it | hash of each MiB of the payload | footer: sizes, hash of tail and hashes
+//
+// A file appears under its name only when it is whole and on disk. Processes may share a folder: who writes a file holds a
+// lock on its temporary name, so the others wait and then find it.
+#ifndef LM_DATA_STORE_H
+#define LM_DATA_STORE_H
+#include "runtime/base/base.h"
+
+typedef struct lm_store_writer lm_store_writer;
+// path NULL: in memory. The temporary file stays locked until finish or abort.
+lm_status lm_store_writer_create(const char *path, lm_store_writer **out);
+lm_status lm_store_add(lm_store_writer *w, const void *p, size_t n);
+uint64_t lm_store_size(const lm_store_writer *w);   // bytes added so far
+void lm_store_abort(lm_store_writer *w);            // NULL is fine
+
+typedef struct lm_store {
+  const char *payload; uint64_t n;
+  const char *tail; uint64_t n_tail;
+  uint64_t root;                       // hash of everything
+  // private
+  char *path; void *map; size_t n_map;
+  const uint64_t *hashes; uint64_t n_blocks;
+  unsigned char *checked;              // [n_blocks]: compared with its hash
+} lm_store;
+
+// Seals the file, gives it its name, and opens it. Frees w, whatever happens.
+lm_status lm_store_finish(lm_store_writer *w, const void *tail, size_t n_tail, lm_store **out);
+// *out = NULL without an error: there is none, or a damaged one, which is removed. Files up to 512 MiB are compared with
+// their hashes at once, larger ones when lm_store_check reaches a block.
+lm_status lm_store_open(const char *path, int threads, lm_store **out);
+void lm_store_close(lm_store *s);      // NULL is fine
+// Compares what has not been compared of a range with its hashes. LM_ENV: it is damaged; the file is removed, so the next
+// run makes it anew. Any number of threads.
+lm_status lm_store_check(const lm_store *s, uint64_t at, uint64_t n);
+// The pages need not stay in memory.
+void lm_store_relax(const lm_store *s);
+#endif

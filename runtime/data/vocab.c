@@ -1,0 +1,111 @@
+// vocab.c - a vocabulary trained on the sources, kept in the cache.
+#include <string.h>
+
+#include "runtime/base/parallel.h"
+#include "runtime/data/corpus.h"
+#include "runtime/tokenizer/train.h"
+
+#include <jansson.h>
+
+enum { TEXT_MOST = 1 << 30, FORMAT = 1 };
+
+typedef struct {
+  const lm_file_list *files;
+  lm_bpe_trainer *trainer;
+  const lm_stretch *stretches;
+  lm_status *statuses;                 // [worker]: the first one
+} counting;
+
+// What cannot be used is passed over: tokenising the sources counts and names it.
+static void stretch_count(void *user, int64_t i, int worker) {
+  counting *c = user;
+  const lm_stretch *s = &c->stretches[i];
+  json_t *owner;
+  char fault[300];
+  uint64_t line;
+  size_t n;
+  const lm_data_source *source = &c->files->sources[c->files->files[s->file].source];
+  const char *p = lm_stretch_text(s, source, true, &n, &owner, fault, sizeof fault, &line);
+  if (p && !c->statuses[worker]) c->statuses[worker] = lm_bpe_trainer_add(c->trainer, worker, p, n);
+  json_decref(owner);
+}
+
+static lm_status rounds_count(const lm_data_options *o, lm_reader *reader, counting *c, int threads) {
+  for (size_t n;;) {
+    lm_status s = NULL;
+    LM_TRY(lm_reader_next(reader, &c->stretches, &n));
+    if (!n) return NULL;
+    lm_parallel(threads, (int64_t)n, stretch_count, c);
+    for (int i = 0; i < threads; i++) {
+      if (s) lm_status_free(c->statuses[i]);
+      else s = c->statuses[i];
+      c->statuses[i] = NULL;
+    }
+    if (s) return s;
+    if (o->progress) o->progress(o->user, lm_reader_consumed(reader), c->files->bytes);
+  }
+}
+
+static lm_status train(const lm_data_options *o, const lm_file_list *files, int64_t vocab, lm_buf *out) {
+  int threads = lm_threads(o->threads);
+  counting c = {.files = files, .trainer = lm_bpe_trainer_create(threads), .statuses = lm_calloc((size_t)threads, sizeof(lm_status))};
+  lm_reader *reader = lm_reader_create(files, TEXT_MOST);
+  lm_status s = rounds_count(o, reader, &c, threads);
+  if (!s) s = lm_bpe_trainer_finish(c.trainer, (int32_t)vocab, out);
+  lm_reader_destroy(reader);
+  lm_bpe_trainer_destroy(c.trainer);
+  lm_free(c.statuses);
+  return s;
+}
+
+// ---- the cache
+
+static lm_status found(const lm_data_options *o, const char *path, lm_buf *out, bool *out_found) {
+  lm_store *store;
+  LM_TRY(lm_store_open(path, o->threads, &store));
+  *out_found = store != NULL;
+  if (store) lm_buf_add(out, store->payload, store->n);
+  lm_store_close(store);
+  return NULL;
+}
+
+static lm_status train_and_keep(const lm_data_options *o, const lm_file_list *files, int64_t vocab, const char *path, lm_buf *out) {
+  lm_store_writer *to;
+  lm_store *made = NULL;
+  bool there;
+  size_t before = out->n;
+  LM_TRY(lm_store_writer_create(path, &to));
+  lm_status s = found(o, path, out, &there);   // by another process, while we waited for the lock
+  if (!s && !there) s = train(o, files, vocab, out);
+  if (!s && !there) s = lm_store_add(to, out->p + before, out->n - before);
+  if (!s && !there) s = lm_store_finish(to, NULL, 0, &made);
+  else lm_store_abort(to);
+  lm_store_close(made);
+  return s;
+}
+
+static lm_status vocabulary_get(const lm_data_options *o, const lm_file_list *files, int64_t vocab, lm_buf *out) {
+  if (!o->cache) return train(o, files, vocab, out);
+  uint64_t parts[] = {FORMAT, files->key[0], files->key[1], (uint64_t)vocab}, key[2];
+  for (uint64_t i = 0; i < 2; i++) key[i] = lm_hash(parts, sizeof parts, i);
+  bool there = false;
+  lm_arena *a = lm_arena_create();
+  const char *path = lm_cache_path(a, o->cache, key, "vocab");
+  lm_status s = lm_dir_make(o->cache);
+  if (!s) s = found(o, path, out, &there);
+  if (!s && !there) s = train_and_keep(o, files, vocab, path, out);
+  lm_arena_destroy(a);
+  return s;
+}
+
+lm_status lm_data_tokenizer_train(const lm_data_options *o, int64_t vocab, lm_buf *out_json) {
+  lm_file_list files;
+  if (vocab < LM_BPE_VOCAB_LEAST || vocab > INT32_MAX)
+    return lm_fail(LM_USER, "a vocabulary of %lld tokens cannot be trained; the least is %d", (long long)vocab, LM_BPE_VOCAB_LEAST);
+  for (int i = 0; i < o->n_sources; i++)
+    if (o->sources[i].kind == LM_SOURCE_BATCHES) return lm_fail(LM_USER, "source %s: finished batches hold no text to train a vocabulary on", o->sources[i].name);
+  LM_TRY(lm_file_list_make(o->sources, o->n_sources, &files));
+  lm_status s = vocabulary_get(o, &files, vocab, out_json);
+  lm_file_list_free(&files);
+  return s;
+}
