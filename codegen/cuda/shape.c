@@ -29,19 +29,19 @@ static void roots_number(lm_schedule *s) {
     }
 }
 
+// Sums that keep axes leave their pass: other threads then read what the rest of it wrote, which is a depth of its own.
 static void partial_split(lm_schedule *s) {
   lm_sched_pass *old = s->passes;
   uint32_t n = s->n_passes;
   s->passes = NULL;
   s->n_passes = s->cap_passes = 0;
   for (uint32_t i = 0; i < n; i++) {
-    int plain = -1;
-    for (uint32_t j = 0; j < old[i].n_roots; j++) {
-      lm_root r = old[i].roots[j];
-      if (is_partial(s, &r) || plain < 0) pass_add(s, old[i].space, old[i].depth, r);
-      else LM_PUSH(s->arena, s->passes[plain].roots, s->passes[plain].n_roots, s->passes[plain].cap_roots) = r;
-      if (!is_partial(s, &r) && plain < 0) plain = (int)s->n_passes - 1;
-    }
+    lm_sched_pass plain = {.space = old[i].space, .depth = 2 * old[i].depth};
+    for (uint32_t j = 0; j < old[i].n_roots; j++)
+      if (!is_partial(s, &old[i].roots[j])) LM_PUSH(s->arena, plain.roots, plain.n_roots, plain.cap_roots) = old[i].roots[j];
+    if (plain.n_roots) LM_PUSH(s->arena, s->passes, s->n_passes, s->cap_passes) = plain;
+    for (uint32_t j = 0; j < old[i].n_roots; j++)
+      if (is_partial(s, &old[i].roots[j])) pass_add(s, old[i].space, 2 * old[i].depth + 1, old[i].roots[j]);
   }
   roots_number(s);
 }

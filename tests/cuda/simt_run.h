@@ -12,8 +12,14 @@ static inline void simt_clean(const char *name) {
   exit(1);
 }
 
+// SHOW_KERNELS in the environment: prints them.
+static inline void simt_prepare(lm_plan *plan, lm_arena *arena) {
+  simt_plan_prepare(plan, arena);
+  for (int i = 0; getenv("SHOW_KERNELS") && i < plan->n_kernels; i++) printf("%s\n", plan->kernels[i].source);
+}
+
 #define RUN_TARGET simt_target
-#define RUN_PREPARE(plan, arena) simt_plan_prepare(plan, arena)
+#define RUN_PREPARE simt_prepare
 #define RUN_TIMES SIMT_SCHEDULES
 #define RUN_BEFORE(time) simt_schedule_set((simt_schedule)(time))
 #define RUN_AFTER(name) simt_clean(name)
