@@ -173,7 +173,9 @@ static const lm_op *run_region(lm_eval *e, const lm_region *r) {
   return r->last;
 }
 
-static void forget(lm_eval *e, const lm_region *r) {
+void lm_eval_region(lm_eval *e, const lm_region *r) { run_region(e, r); }
+
+void lm_eval_forget(lm_eval *e, const lm_region *r) {
   for (uint32_t i = 0; i < r->n_args; i++) lm_tensor_free(of(e, r->args[i]));
   for (const lm_op *op = r->first; op; op = op->next)
     for (uint32_t i = 0; i < op->n_out; i++) lm_tensor_free(of(e, op->out[i]));
@@ -192,7 +194,7 @@ static void eval_loop(lm_eval *e, const lm_op *op) {
       const lm_tensor *y = of(e, yield->in[i]);
       memcpy(of(e, op->out[i])->v + (i < op->n_in ? 0 : turn * y->n), y->v, (size_t)y->n * sizeof *y->v);
     }
-    forget(e, r);
+    lm_eval_forget(e, r);
   }
 }
 
@@ -209,7 +211,7 @@ static void eval_kernel(lm_eval *e, const lm_op *op) {
     nest_operand(e, &n, 1, y->type);
     lm_eval_copy(&n, t->v, y->v, true);
   }
-  forget(e, op->body);
+  lm_eval_forget(e, op->body);
 }
 
 static void eval_call(lm_eval *e, const lm_op *op) {
@@ -217,7 +219,7 @@ static void eval_call(lm_eval *e, const lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++) *of(e, f->body->args[i]) = tensor_copy(of(e, op->in[i]));
   const lm_op *ret = run_region(e, f->body);
   for (uint32_t i = 0; i < op->n_out; i++) *of(e, op->out[i]) = tensor_copy(of(e, ret->in[i]));
-  forget(e, f->body);
+  lm_eval_forget(e, f->body);
 }
 
 static void eval_math(lm_eval *e, const lm_op *op) {
@@ -238,6 +240,7 @@ static void eval_op(lm_eval *e, const lm_op *op) {
   switch (op->code) {
     case LM_OP_LOOP: eval_loop(e, op); break;
     case LM_OP_KERNEL: eval_kernel(e, op); break;
+    case LM_OP_ATTEND: case LM_OP_ATTEND_VJP: lm_eval_attend(e, op); break;
     case LM_OP_CALL: eval_call(e, op); break;
     case LM_OP_PARAM: eval_param(e, op); break;
     case LM_OP_ACCUM: eval_accum(e, op); break;
@@ -257,7 +260,7 @@ lm_status lm_eval_call(lm_eval *e, const lm_func *f, const lm_tensor *args, lm_t
   }
   if (!e->failed) run_region(e, f->body);
   for (uint32_t i = 0; i < f->n_out && !e->failed; i++) out[i] = tensor_copy(of(e, f->body->last->in[i]));
-  forget(e, f->body);
+  lm_eval_forget(e, f->body);
   lm_free(e->env);
   lm_status s = e->failed;
   e->failed = NULL;

@@ -34,6 +34,11 @@ int64_t stride_of(const lm_eval *e, lm_type t, lm_axis a);
 typedef void nest_inner(void *user, int64_t count, const int64_t *at, const int64_t *step);
 void nest_run(const nest *n, nest_inner *inner, void *user);
 
+// attend.c; eval.c gives it its region
+void lm_eval_attend(lm_eval *e, const lm_op *op);
+void lm_eval_region(lm_eval *e, const lm_region *r);     // runs it; its arguments are set
+void lm_eval_forget(lm_eval *e, const lm_region *r);     // frees what it left in the environment
+
 // math.c: everything that computes elements of one result from whole operands
 void lm_eval_math(lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *out);
 // dst[…] = src[…] (or +=) over the nest, operand 0 being dst and 1 src

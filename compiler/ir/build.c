@@ -182,8 +182,9 @@ static void region_end(lm_builder *b, lm_op *op, lm_value *const *yields, uint32
   lm_type *types = LM_NEW_N(b->m->arena, lm_type, n + 1);
   lm_buf why = {0};
   if (!lm_op_infer(b->m, op, types, &why)) refuse(b, op, &why);
+  int64_t results = lm_op_result_count(b->m, op, &why);
   lm_buf_free(&why);
-  lm_op_results_make(b->m, op, types, n);
+  lm_op_results_make(b->m, op, types, (uint32_t)results);
   b->at = op->parent;
   b->before = op->next;
 }
@@ -196,17 +197,28 @@ void lm_loop_end(lm_builder *b, lm_op *loop, lm_value *const *next, uint32_t n_n
   region_end(b, loop, all, n_next + n_stacked);
 }
 
-lm_op *lm_kernel_begin(lm_builder *b, const lm_attr *attr, lm_value *const *in, uint32_t n_in) {
-  lm_op *op = lm_op_new(b->m, LM_OP_KERNEL, in, n_in, attr, b->loc);
+static lm_op *isolated_begin(lm_builder *b, lm_opcode code, const lm_attr *attr, lm_value *const *in, uint32_t n_in, const lm_type *first) {
+  lm_op *op = lm_op_new(b->m, code, in, n_in, attr, b->loc);
   lm_op_link(b->at, b->before, op);
   op->body = lm_region_new(b->m, b->at->func, op);
+  if (first) lm_arg_add(b->m, op->body, *first, NULL);
   for (uint32_t i = 0; i < n_in; i++) lm_arg_add(b->m, op->body, in[i]->type, in[i]->name);
   b->at = op->body;
   b->before = NULL;
   return op;
 }
 
+lm_op *lm_kernel_begin(lm_builder *b, const lm_attr *attr, lm_value *const *in, uint32_t n_in) {
+  return isolated_begin(b, LM_OP_KERNEL, attr, in, n_in, NULL);
+}
+
 void lm_kernel_end(lm_builder *b, lm_op *kernel, lm_value *const *results, uint32_t n) { region_end(b, kernel, results, n); }
+
+lm_op *lm_attend_begin(lm_builder *b, const lm_attr *attr, lm_value *const *in, uint32_t n_in, const lm_type *cotangent) {
+  return isolated_begin(b, cotangent ? LM_OP_ATTEND_VJP : LM_OP_ATTEND, attr, in, n_in, cotangent);
+}
+
+void lm_attend_end(lm_builder *b, lm_op *attend, lm_value *const *yields, uint32_t n) { region_end(b, attend, yields, n); }
 
 lm_value *lm_loop_stack(lm_module *m, lm_op *loop, lm_value *v) {
   lm_op *yield = loop->body->last;

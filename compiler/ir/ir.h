@@ -76,7 +76,7 @@ struct lm_op {
   lm_value **in;
   lm_value **out;
   lm_attr attr;
-  lm_region *body;                                  // loop, kernel
+  lm_region *body;                                  // loop, kernel, attend
   uint32_t mark;                                    // scratch for passes
 };
 
@@ -167,6 +167,9 @@ void lm_loop_end(lm_builder *b, lm_op *loop, lm_value *const *next, uint32_t n_n
 // kernel: as loop; the region's arguments stand for the operands
 lm_op *lm_kernel_begin(lm_builder *b, const lm_attr *attr, lm_value *const *in, uint32_t n_in);
 void lm_kernel_end(lm_builder *b, lm_op *kernel, lm_value *const *results, uint32_t n);
+// attend and attend_vjp: as kernel; in attend_vjp the region's first argument, of type *cotangent, goes before the others
+lm_op *lm_attend_begin(lm_builder *b, const lm_attr *attr, lm_value *const *in, uint32_t n_in, const lm_type *cotangent);
+void lm_attend_end(lm_builder *b, lm_op *attend, lm_value *const *yields, uint32_t n);
 // One more stacked result of a finished loop: v, a value of its body. Gives the loop an axis if it has none.
 lm_value *lm_loop_stack(lm_module *m, lm_op *loop, lm_value *v);
 void lm_op_remove(lm_op *op);                                               // unlinks; its values must be unused
@@ -217,4 +220,7 @@ typedef struct lm_op_info {
 } lm_op_info;
 extern const lm_op_info lm_op_table[LM_OPS];
 static inline const lm_op_info *lm_op_info_of(const lm_op *op) { return &lm_op_table[op->code]; }
+static inline bool lm_op_attends(const lm_op *op) { return op->code == LM_OP_ATTEND || op->code == LM_OP_ATTEND_VJP; }
+// Its region sees its arguments alone, no values of the regions around it.
+static inline bool lm_op_isolated(const lm_op *op) { return op->code == LM_OP_KERNEL || lm_op_attends(op); }
 #endif

@@ -259,6 +259,16 @@ static bool kernel_head(parser *p, lm_region *outer, lm_region *body, lm_attr *a
   return attr_axes(p, LM_OP_KERNEL, a) && attr_imm(p, LM_OP_KERNEL, a) && bind(p, outer, body, in);
 }
 
+// The score's cotangent is an argument of its own type, as no operand has it.
+static bool attend_head(parser *p, lm_region *outer, lm_region *body, lm_opcode code, lm_attr *a, operands *in) {
+  lm_token t;
+  lm_type of;
+  if (!attr_axes(p, code, a) || !attr_imm(p, code, a)) return false;
+  if (code == LM_OP_ATTEND) return bind(p, outer, body, in);
+  return want_kind(p, TK_VALUE, "the score's cotangent", &t) && want(p, ':') && type(p, &of) &&
+         define(p, &t, lm_arg_add(p->m, body, of, NULL)) && bind(p, outer, body, in);
+}
+
 static bool call_operands(parser *p, lm_region *r, operands *in) {
   if (!want(p, '(')) return false;
   while (!at_punct(p, ')'))
@@ -367,6 +377,7 @@ static bool head(parser *p, lm_region *r, lm_op *op, operands *in) {
   switch (op->code) {
     case LM_OP_LOOP: return loop_head(p, r, op->body, &op->attr, in);
     case LM_OP_KERNEL: return kernel_head(p, r, op->body, &op->attr, in);
+    case LM_OP_ATTEND: case LM_OP_ATTEND_VJP: return attend_head(p, r, op->body, op->code, &op->attr, in);
     default: return plain_head(p, r, op->code, &op->attr, in);
   }
 }
@@ -374,7 +385,7 @@ static bool head(parser *p, lm_region *r, lm_op *op, operands *in) {
 static bool operation(parser *p, lm_region *r) {
   results res = {0};
   operands in = {0};
-  lm_opcode code;
+  lm_opcode code = LM_OPS;
   if (!result_names(p, &res)) return false;
   lm_loc at = p->t.loc;
   if (!opcode(p, &code)) return false;

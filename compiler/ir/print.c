@@ -137,6 +137,21 @@ static void put_kernel(const lm_module *m, lm_buf *out, const lm_op *op) {
   put_bindings(out, op, 0);
 }
 
+// attend_vjp over(t, s) [32, 32] %g.1 : f32[b, t, s] (%v.2 = %x, …)
+static void put_attend(const lm_module *m, lm_buf *out, const lm_op *op) {
+  put_attr_axes(m, out, op);
+  put_imm(out, op);
+  lm_buf_puts(out, " ");
+  bool vjp = op->code == LM_OP_ATTEND_VJP;
+  if (vjp && op->body) {
+    put_value(out, op->body->args[0]);
+    lm_buf_puts(out, " : ");
+    put_type(m, out, op->body->args[0]->type);
+    lm_buf_puts(out, " ");
+  }
+  put_bindings(out, op, vjp);
+}
+
 static uint32_t index_count(const lm_op *op) {
   bool indexed = op->code == LM_OP_PARAM || op->code == LM_OP_ACCUM || op->code == LM_OP_APPEND;
   uint32_t n = indexed ? op->attr.n_imm / 2u : 0;
@@ -171,6 +186,7 @@ static void put_head(const lm_module *m, lm_buf *out, const lm_op *op) {
   lm_buf_printf(out, "%s%s", op->n_out ? " = " : "", lm_op_info_of(op)->name);
   if (op->code == LM_OP_LOOP) put_loop(m, out, op);
   else if (op->code == LM_OP_KERNEL) put_kernel(m, out, op);
+  else if (lm_op_attends(op)) put_attend(m, out, op);
   else put_plain(m, out, op);
 }
 

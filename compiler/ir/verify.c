@@ -11,7 +11,10 @@ static const char *const stage_names[] = {"graph", "step", "kernel"};
 int64_t lm_op_result_count(const lm_module *m, const lm_op *op, lm_buf *why) {
   const lm_op_info *info = lm_op_info_of(op);
   if (info->n_out >= 0) return info->n_out;
-  if (op->body && op->body->last) return op->body->last->n_in;
+  int64_t yields = op->body && op->body->last ? (int64_t)op->body->last->n_in : -1;
+  if (yields >= 0 && op->code != LM_OP_ATTEND_VJP) return yields;
+  if (yields >= 3) return yields - 2;                             // the cotangent of v for score, mask and factor
+  if (yields >= 0) return lm_why(why, "the region yields no score, mask and factor"), -1;
   const lm_func *f = op->attr.sym ? lm_func_find((lm_module *)m, op->attr.sym) : NULL;
   if (f) return f->n_out;
   lm_why(why, op->attr.sym ? "there is no function @%s" : "there is no body%s", op->attr.sym ? op->attr.sym : "");
@@ -47,17 +50,20 @@ bool lm_op_infer(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why)
   return true;
 }
 
-static bool in_kernel(const lm_region *r) {
+// The isolated operation that r stands in, NULL outside of such.
+static const lm_op *isolation(const lm_region *r) {
   for (; r->owner; r = r->owner->parent)
-    if (r->owner->code == LM_OP_KERNEL) return true;
-  return false;
+    if (lm_op_isolated(r->owner)) return r->owner;
+  return NULL;
 }
 
 static bool stage_allows(const lm_module *m, const lm_op *op, lm_buf *why) {
   static const uint32_t levels[] = {LM_IN_GRAPH, LM_IN_STEP, LM_IN_KERNEL};
-  bool inside = in_kernel(op->parent);
-  if (lm_op_info_of(op)->stages & (inside ? LM_IN_BODY : levels[m->stage])) return true;
-  return inside ? lm_why(why, "is not allowed in a kernel") : lm_why(why, "is not allowed at stage %s", stage_names[m->stage]);
+  const lm_op *inside = isolation(op->parent);
+  bool kernel = inside && inside->code == LM_OP_KERNEL;
+  uint32_t allowed = kernel ? LM_IN_BODY : levels[m->stage] | (inside ? LM_IN_BODY : 0);
+  if (lm_op_info_of(op)->stages & allowed) return true;
+  return kernel ? lm_why(why, "is not allowed in a kernel") : lm_why(why, "is not allowed at stage %s", stage_names[m->stage]);
 }
 
 static bool result_types_match(const lm_module *m, const lm_op *op, const lm_type *want, lm_buf *why) {
@@ -86,7 +92,7 @@ bool lm_op_check(const lm_module *m, const lm_op *op, lm_buf *why) {
 
 bool lm_value_visible(const lm_value *v, const lm_region *r) {
   for (; r != v->region; r = r->owner->parent)
-    if (!r->owner || r->owner->code == LM_OP_KERNEL) return false;
+    if (!r->owner || lm_op_isolated(r->owner)) return false;
   return true;
 }
 

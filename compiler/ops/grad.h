@@ -19,6 +19,7 @@ typedef struct lm_grad_methods {
   void (*add_place)(lm_grad *g, const lm_op *slice, lm_value *cotangent);
   void (*indices)(lm_grad *g, const lm_op *op, uint32_t n, lm_value **out, lm_attr *attr);
   void (*loop)(lm_grad *g, lm_op *loop);
+  void (*region)(lm_grad *g, lm_region *body, lm_value *of, lm_value *cotangent, lm_value *const *wrt, uint32_t n, lm_value **out);
 } lm_grad_methods;
 
 // The cotangent of a forward value, NULL for zero.
@@ -37,6 +38,12 @@ static inline void lm_grad_add_place(lm_grad *g, const lm_op *slice, lm_value *c
 // place first + step * i of trip i.
 static inline void lm_grad_indices(lm_grad *g, const lm_op *op, uint32_t n, lm_value **out, lm_attr *attr) {
   g->methods->indices(g, op, n, out, attr);
+}
+// Appends to an isolated region the derivative of its value `of`, whose cotangent is given, with respect to n values of it;
+// out: their cotangents, NULL for zero.
+static inline void lm_grad_region(lm_grad *g, lm_region *body, lm_value *of, lm_value *cotangent, lm_value *const *wrt,
+                                  uint32_t n, lm_value **out) {
+  g->methods->region(g, body, of, cotangent, wrt, n, out);
 }
 static inline void lm_grad_loop(lm_grad *g, lm_op *loop) { g->methods->loop(g, loop); }
 #endif

@@ -19,6 +19,7 @@ lm_vjp_rule vjp_expand, vjp_view, vjp_permute, vjp_rename, vjp_slice, vjp_pad, v
 lm_vjp_rule vjp_sum, vjp_max, vjp_dot;                                                                    // reduce.c
 lm_vjp_rule vjp_gather, vjp_scatter, vjp_param, vjp_at;                                                   // state.c
 lm_vjp_rule vjp_loop;                                                                                     // control.c
+lm_vjp_rule vjp_attend;                                                                                   // attend.c
 
 // Appends a reason; always false, so that a rule can `return lm_why(why, …)`.
 bool lm_why(lm_buf *why, const char *fmt, ...) LM_PRINTF(2, 3);

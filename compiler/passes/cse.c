@@ -48,7 +48,7 @@ static bool op_equal(const lm_op *a, const lm_op *b) {
 
 static bool reaches(const lm_op *earlier, const lm_region *r) {
   for (; r != earlier->parent; r = r->owner->parent)
-    if (!r->owner || r->owner->code == LM_OP_KERNEL) return false;
+    if (!r->owner || lm_op_isolated(r->owner)) return false;
   return true;
 }
 

@@ -46,6 +46,12 @@ static void mark_kernel(liveness *l, lm_op *op) {
     if (l->live[op->body->args[i]->id]) use(l, op->in[i]);
 }
 
+// An attend's region is needed whole.
+static void mark_attend(liveness *l, lm_op *op) {
+  for (uint32_t i = 0; i < op->body->last->n_in; i++) use(l, op->body->last->in[i]);
+  for (uint32_t i = 0; i < op->n_in; i++) use(l, op->in[i]);
+}
+
 // True if something in r must run.
 static bool mark_region(liveness *l, lm_region *r) {
   bool runs = false;
@@ -57,6 +63,7 @@ static bool mark_region(liveness *l, lm_region *r) {
     if (!op->mark || op->code == LM_OP_YIELD) continue;
     if (op->code == LM_OP_LOOP) mark_loop(l, op);
     else if (op->code == LM_OP_KERNEL) mark_kernel(l, op);
+    else if (lm_op_attends(op)) mark_attend(l, op);
     else
       for (uint32_t i = 0; i < op->n_in; i++) use(l, op->in[i]);
   }

@@ -217,7 +217,7 @@ static void write_top(writer *w, lm_fuse_node *n) {
     op->in[i] = now(w, op->in[i]);
   }
   lm_op_link(w->region, NULL, op);
-  if (!op->body) return;
+  if (op->code != LM_OP_LOOP) return;
   lm_region *outside = w->region;
   write_region(w, op->body);
   w->region = w->b.at = outside;
@@ -233,7 +233,7 @@ static void write_op(writer *w, lm_op *op) {
 // Views of outer values that a loop's body uses as they are stand in front of the loop.
 static void views_of_body(writer *w, const lm_region *r) {
   for (const lm_op *op = r->first; op; op = op->next) {
-    if (op->body) views_of_body(w, op->body);
+    if (op->code == LM_OP_LOOP) views_of_body(w, op->body);
     if (w->s->nodes[op->mark].kind != LM_FUSE_TOP) continue;
     for (uint32_t i = 0; i < op->n_in; i++) {
       lm_value *v = op->in[i];
@@ -255,7 +255,7 @@ static void write_region(writer *w, lm_region *r) {
   w->b.before = NULL;
   for (uint32_t i = 0; i < n; i++) {
     if (w->s->nodes[ops[i]->mark].kind != LM_FUSE_TOP) continue;
-    if (ops[i]->body && !w->s->nodes[ops[i]->mark].placed) {
+    if (ops[i]->code == LM_OP_LOOP && !w->s->nodes[ops[i]->mark].placed) {
       write_deps(w, &w->s->nodes[ops[i]->mark]);
       views_of_body(w, ops[i]->body);
     }
@@ -265,7 +265,7 @@ static void write_region(writer *w, lm_region *r) {
 
 static void fuse_func(lm_module *m, lm_func *f) {
   lm_fuse s = {.m = m, .f = f, .arena = lm_arena_create()};
-  lm_region_walk(f->body, dense_operands, m);
+  lm_fuse_walk(f->body, dense_operands, m);
   lm_fuse_nodes_make(&s);
   lm_fuse_group(&s);
   mark_needed(&s);

@@ -48,6 +48,7 @@ typedef struct lm_fuse {
 
 // fuse_node.c: nodes, what is recomputed, dependences
 void lm_fuse_nodes_make(lm_fuse *s);
+void lm_fuse_walk(lm_region *r, void (*fn)(lm_op *op, void *user), void *user);   // operations of r and of the loops in it
 lm_fuse_node *lm_fuse_node_of(const lm_fuse *s, const lm_value *v);       // NULL for arguments
 bool lm_fuse_sums_places(const lm_fuse_node *n);
 bool lm_fuse_is_view(const lm_op *op);

@@ -25,6 +25,8 @@ static bool stays(const lm_op *op) {
   case LM_OP_AT:
   case LM_OP_ACCUM:
   case LM_OP_APPEND: return true;
+  case LM_OP_ATTEND:
+  case LM_OP_ATTEND_VJP:
   case LM_OP_LOOP:
   case LM_OP_YIELD:
   case LM_OP_RETURN:
@@ -224,7 +226,14 @@ static void dep_add(void *user, lm_value *v, lm_type touched) {
 static void deps_of_body(collect *c, const lm_region *r) {
   for (const lm_op *op = r->first; op; op = op->next) {
     lm_fuse_leaves(c->s, op, dep_add, c);
-    if (op->body) deps_of_body(c, op->body);
+    if (op->code == LM_OP_LOOP) deps_of_body(c, op->body);
+  }
+}
+
+void lm_fuse_walk(lm_region *r, void (*fn)(lm_op *op, void *user), void *user) {
+  for (lm_op *op = r->first; op; op = op->next) {
+    fn(op, user);
+    if (op->code == LM_OP_LOOP) lm_fuse_walk(op->body, fn, user);
   }
 }
 
@@ -246,9 +255,9 @@ static void weigh(const lm_fuse *s, lm_fuse_node *n) {
 
 void lm_fuse_nodes_make(lm_fuse *s) {
   s->n = 1;
-  lm_region_walk(s->f->body, count, &s->n);
+  lm_fuse_walk(s->f->body, count, &s->n);
   s->nodes = LM_NEW_N(s->arena, lm_fuse_node, s->n);
-  lm_region_walk(s->f->body, enter, s);
+  lm_fuse_walk(s->f->body, enter, s);
   for (uint32_t i = 1; i < s->n; i++) classify(s, &s->nodes[i]);
   for (uint32_t i = s->n - 1; i > 0; i--)
     if (s->nodes[i].kind == LM_FUSE_TOP)
@@ -258,7 +267,7 @@ void lm_fuse_nodes_make(lm_fuse *s) {
     lm_fuse_node *n = &s->nodes[i];
     collect c = {s, n, n->op->parent};
     lm_fuse_leaves(s, n->op, dep_add, &c);
-    if (n->op->body) deps_of_body(&c, n->op->body);
+    if (n->op->code == LM_OP_LOOP) deps_of_body(&c, n->op->body);
     n->group = i;
     n->n_group = 1;
     if (n->kind != LM_FUSE_OWN) continue;

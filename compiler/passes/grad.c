@@ -46,7 +46,7 @@ static void activity_region(activity *a, const lm_region *r) {
   }
 }
 
-static uint8_t *activity_of(const lm_func *f) {
+uint8_t *lm_gradient_activity(const lm_func *f) {
   activity a = {lm_calloc((size_t)f->module->n_values + 1, 1), true};
   while (a.changed) {
     a.changed = false;
@@ -95,15 +95,32 @@ void lm_gradient_reverse(gradient *g) {
   lm_free(ops);
 }
 
+static void differentiate_region(lm_grad *base, lm_region *body, lm_value *of, lm_value *cotangent, lm_value *const *wrt,
+                                 uint32_t n, lm_value **out) {
+  lm_module *m = base->b->m;
+  activity a = {lm_calloc((size_t)m->n_values + 1, 1), false};
+  gradient g = {.base.methods = base->methods, .m = m, .active = a.of, .n_active = m->n_values};
+  frame f = {.forward = body, .b = {m, body, NULL, base->b->loc}};
+  for (uint32_t i = 0; i < n; i++) activate(&a, wrt[i]);
+  activity_region(&a, body);
+  lm_gradient_enter(&g, &f);
+  lm_gradient_add(&g.base, of, cotangent);
+  lm_gradient_reverse(&g);
+  for (uint32_t i = 0; i < n; i++) out[i] = lm_gradient_cotangent(&g.base, wrt[i]);
+  lm_gradient_leave(&g);
+  lm_free(a.of);
+}
+
 static const lm_grad_methods methods = {
   .cotangent = lm_gradient_cotangent, .value = lm_gradient_value, .wants = lm_gradient_wants, .add = lm_gradient_add,
   .add_place = lm_gradient_add_place, .indices = lm_gradient_indices, .loop = lm_gradient_reverse_loop,
+  .region = differentiate_region,
 };
 
 static void differentiate(lm_func *f) {
   lm_module *m = f->module;
   lm_op *end = f->body->last;
-  gradient g = {.base.methods = &methods, .m = m, .active = activity_of(f), .n_active = m->n_values};
+  gradient g = {.base.methods = &methods, .m = m, .active = lm_gradient_activity(f), .n_active = m->n_values};
   frame top = {.forward = f->body, .b = {m, f->body, end, end->loc}};
   lm_value *sum = end->in[0];
   lm_gradient_enter(&g, &top);

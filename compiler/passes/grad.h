@@ -29,6 +29,8 @@ typedef struct gradient {
   lm_axis one;                                                // an axis of size 1, made when needed
 } gradient;
 
+// By value id, which the caller frees: whether a value of f depends on a parameter.
+uint8_t *lm_gradient_activity(const lm_func *f);
 void lm_gradient_enter(gradient *g, frame *f);                // f becomes g->at
 void lm_gradient_leave(gradient *g);
 // Reverses the operations of the frame's region, given the cotangents added so far.

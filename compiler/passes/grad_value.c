@@ -26,13 +26,13 @@ static bool outer_product(const lm_module *m, const lm_op *op) {
   return n > lm_type_elements(m, x) && n > lm_type_elements(m, w);
 }
 
-// The policy. Stashed: products but outer ones, reductions, gathers and scatters of floats, loops. Computed again:
+// The policy. Stashed: products but outer ones, reductions, gathers and scatters of floats, loops, attention. Computed again:
 // everything elementwise, movements, parameters, constants, and random numbers, which are functions of their place.
 // Carried values are stashed too (see owned_value).
 static bool keeps(const lm_module *m, const lm_op *op) {
   switch (op->code) {
     case LM_OP_DOT: return !outer_product(m, op);
-    case LM_OP_SUM: case LM_OP_MAX: case LM_OP_ARGMAX: case LM_OP_LOOP: case LM_OP_SCATTER: return true;
+    case LM_OP_SUM: case LM_OP_MAX: case LM_OP_ARGMAX: case LM_OP_LOOP: case LM_OP_SCATTER: case LM_OP_ATTEND: return true;
     case LM_OP_GATHER: return lm_dtype_is_float(op->out[0]->type.dtype);
     default: return false;
   }

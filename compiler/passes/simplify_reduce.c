@@ -79,7 +79,9 @@ static void unpermuted(lm_rewrite *r, lm_op *op) {
   lm_buf_free(&why);
 }
 
+// What an attend's region sums over tiles stays a sum of its own.
 lm_value *lm_simplify_reduce(lm_rewrite *r, lm_op *op) {
+  if (op->parent->owner && lm_op_attends(op->parent->owner)) return NULL;
   lm_value *z = op->code == LM_OP_DOT ? product(r, op) : reduction(r, op);
   if (!z) unpermuted(r, op);
   return z;

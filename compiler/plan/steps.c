@@ -170,7 +170,8 @@ void lm_step_fill(planner *p, lm_op *op, lm_type t, double value, const place *t
 // ---- kernels
 
 bool lm_plan_in_place(const lm_op *kernel, uint32_t o, uint32_t r) {
-  if (kernel->attr.n_to || !lm_type_equal(kernel->in[o]->type, kernel->out[r]->type)) return false;
+  if (kernel->code != LM_OP_KERNEL || kernel->attr.n_to) return false;
+  if (!lm_type_equal(kernel->in[o]->type, kernel->out[r]->type)) return false;
   for (const lm_op *op = kernel->body->first; op; op = op->next)
     if (op->code != LM_OP_YIELD && !(lm_op_info_of(op)->traits & LM_T_ELEMENTWISE)) return false;
   return true;

@@ -372,7 +372,9 @@ static void loop_walk(planner *p, lm_op *op) {
 
 static void op_walk(planner *p, lm_op *op) {
   switch (op->code) {
-  case LM_OP_KERNEL: lm_step_kernel(p, op); break;
+  case LM_OP_KERNEL:
+  case LM_OP_ATTEND:
+  case LM_OP_ATTEND_VJP: lm_step_kernel(p, op); break;
   case LM_OP_DOT: lm_step_dot(p, op); break;
   case LM_OP_VIEW:
   case LM_OP_PERMUTE:

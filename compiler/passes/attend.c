@@ -1,0 +1,354 @@
+// attend.c - softmax attention as one operation.
+//
+// before: %a = dot %q, %k over(e)   %z = mul %a, 0.125   %y = select %mask, %z, -1e30
+//         %x = exp(%y - stop_grad(max %y over(s)))   %p = div %x, (sum %x over(s))   %o = dot %p, %v over(s)
+// after:  %n = …                                                              pairs that the mask lets through, by tile
+//         %o, %lse = attend over(t, s) [32, 32] (%v, %n, %q, %k, %i, %j) {
+//           %a = dot %q, %k over(e)   %z = mul %a, 0.125   %mask = ge %i, %j   yield %z, %mask, %one }
+//
+// What the operation means. The region gives for every query t and key s (and for every place of the other axes, b, g, h)
+// a score, a mask and a factor. It sees nothing but its arguments, one for each operand; it holds elementwise operations and
+// products of operands that have not both t and s. With `space` the axes of the score:
+//
+//   p   = softmax over s of select(mask, score, -1e30)      o   = dot(p * factor, v) over s : space without s, then v's own axes
+//   lse = log of the sum over s of e^select(…)  : f32[space without s]
+//
+// A query that sees nothing at all therefore takes the mean of all v, as the body says. Operands, in order: %v; the map, if
+// the operation has two numbers; what the region reads (compiler/ir/attend.h names them). Axes may differ as they like: v
+// and k may lack axes of the query (grouped heads), v's width is its own, there may be several products (DeepSeek's MLA),
+// extents of t and s may be known at run time only.
+//
+// attend_vjp over(t, s) %g (%v, %o, %lse, %do, [map,] …) { … yield %score, %mask, %factor, %c1, … } : dv, c1, …
+// gives the cotangent of v, and those that its region yields. %g stands for the score's cotangent:
+//
+//   p = e^(score - lse)   dp = factor * dot(do, v)   g = p * (dp - sum over v's own axes of do * o), 0 where the mask hides
+//   dv = dot(p * factor, do) over what v lacks       c1, … : products or sums of tiles, as dq = dot(ds, k) over s
+//
+// A query that sees nothing has lse = -1e30; its p is 1 / (places of s).
+//
+// The map: int[…, t / tile_t, s / tile_s], a value for each tile: 0, nothing in it is let through and it can be left out; as many
+// as the tile has pairs, everything is and the mask need not be looked at; any other number, the mask decides (negative: a
+// query of these sees nothing at all, none of its tiles may be left out). It comes from plain operations outside, which licm moves out of the
+// loop over layers. Leaving a tile out adds no zeros: results keep their bits but for the signs of zeros.
+//
+// Declines, and the body stays: weights that are used elsewhere, scores with operations that move elements, tensors in
+// memory with both t and s, a factor that depends on parameters, one query alone (decoding). Cost: backward computes the
+// scores again; no tensor with both t and s is stored.
+#include "compiler/ir/attend.h"
+#include <math.h>
+#include <string.h>
+#include "compiler/passes/grad.h"
+#include "compiler/passes/pass.h"
+#include "compiler/passes/rewrite.h"
+#include "compiler/passes/simplify.h"
+
+enum { TILE = 32 };                    // of the map, along t and s
+#define NEVER (-1e29)                  // what a masked score is at most
+
+typedef struct tile_axes { lm_axis axis, tiles, inside; struct tile_axes *next; } tile_axes;
+
+typedef struct pass {
+  lm_module *m;
+  lm_func *f;
+  uint32_t n_values;                   // as the function was when these were made:
+  uint32_t *uses;                      // by value id
+  uint8_t *active;                     // by value id: depends on a parameter; NULL where no derivative is taken
+  tile_axes *tiles;
+} pass;
+
+// What is found of one attention.
+typedef struct found {
+  pass *p;
+  const lm_op *dot;
+  lm_value *v, *scores, *score, *mask, *weights, *weighted;   // scores: what the softmax is of; mask: NULL, all see all
+  lm_axis t, s;
+  lm_value **leaves; uint32_t n_leaves, cap_leaves;           // what the region reads
+  lm_op **ops; uint32_t n_ops, cap_ops;                       // what it holds, in order
+  lm_idmap seen;
+} found;
+
+// ---- matching
+
+static bool over_one(const lm_op *op, lm_axis a) { return op->attr.n_axes == 1 && op->attr.axes[0] == a; }
+static bool used(const pass *p, const lm_value *v, uint32_t times) { return v->id < p->n_values && p->uses[v->id] == times; }
+static bool is_float_cast(const lm_op *op) { return op->code == LM_OP_CAST && lm_dtype_is_float((lm_dtype)op->in[0]->type.dtype); }
+
+// e / sum(e, s) with e = exp(…)
+static bool is_softmax(const lm_value *v, lm_axis s) {
+  if (!lm_op_is(v, LM_OP_DIV) || !lm_op_is(v->def->in[0], LM_OP_EXP)) return false;
+  const lm_value *sum = v->def->in[1];
+  return lm_op_is(sum, LM_OP_SUM) && over_one(sum->def, s) && sum->def->in[0] == v->def->in[0];
+}
+
+static bool is_zero(const lm_value *v) {
+  double c;
+  return lm_const_of(v, &c) && c == 0;
+}
+
+// From what multiplies the values down to the softmax: casts, products with a factor, select(kept, …, 0).
+static lm_value *softmax_below(const pass *p, lm_value *v, lm_axis s) {
+  while (v->def && !is_softmax(v, s)) {
+    const lm_op *op = v->def;
+    if (!used(p, v, 1)) return NULL;
+    if (is_float_cast(op)) v = op->in[0];
+    else if (op->code == LM_OP_SELECT && is_zero(op->in[2])) v = op->in[1];
+    else if (op->code == LM_OP_MUL) v = op->in[op->in[0]->type.rank < op->in[1]->type.rank];
+    else return NULL;
+  }
+  return v->def && used(p, v, 1) && used(p, v->def->in[0], 2) ? v : NULL;
+}
+
+// x - max(x, s), with or without stop_grad: x
+static lm_value *uncentred(lm_value *x, lm_axis s) {
+  if (!lm_op_is(x, LM_OP_SUB)) return x;
+  const lm_value *most = x->def->in[1];
+  if (lm_op_is(most, LM_OP_STOP)) most = most->def->in[0];
+  bool centred = lm_op_is(most, LM_OP_MAX) && over_one(most->def, s) && most->def->in[0] == x->def->in[0];
+  return centred ? x->def->in[0] : x;
+}
+
+static bool is_never(const lm_value *v) {
+  double c;
+  if (lm_op_is(v, LM_OP_EXPAND)) v = v->def->in[0];
+  return lm_const_of(v, &c) && c <= NEVER && isfinite(c);
+}
+
+static bool match_softmax(found *x, int side) {
+  x->weighted = x->dot->in[side];
+  x->v = x->dot->in[1 - side];
+  x->s = x->dot->attr.axes[0];
+  x->weights = softmax_below(x->p, x->weighted, x->s);
+  if (!x->weights) return false;
+  x->scores = x->score = uncentred(x->weights->def->in[0]->def->in[0], x->s);
+  if (!lm_op_is(x->scores, LM_OP_SELECT) || !is_never(x->scores->def->in[2])) return true;
+  x->mask = x->scores->def->in[0];
+  x->score = x->scores->def->in[1];
+  return true;
+}
+
+// ---- which axis holds the queries
+
+typedef struct origin { lm_axis s, from; } origin;
+
+static void find_origin(lm_op *op, void *user) {
+  origin *o = user;
+  if (op->code != LM_OP_HISTORY && op->code != LM_OP_APPEND && op->code != LM_OP_RENAME) return;
+  for (int i = 0; i < op->attr.n_to; i++)
+    if (op->attr.to[i] == o->s) o->from = op->attr.axes[i];
+}
+
+// The axis that s is the history of; else the largest that the values have not.
+static lm_axis query_axis(const found *x) {
+  origin o = {.s = x->s};
+  lm_type t = x->scores->type;
+  lm_axis best = 0;
+  lm_region_walk(x->p->f->body, find_origin, &o);
+  for (int i = 0; i < t.rank; i++) {
+    lm_axis a = t.axis[i];
+    if (a == x->s || lm_type_find(x->v->type, a) >= 0) continue;
+    if (a == o.from) return a;
+    if (!best || lm_axis_size(x->p->m, a) > lm_axis_size(x->p->m, best)) best = a;
+  }
+  return best;
+}
+
+// ---- what goes into the region
+
+static bool tiled(const found *x, const lm_value *v) {
+  return lm_type_find(v->type, x->t) >= 0 && lm_type_find(v->type, x->s) >= 0;
+}
+
+static void leaf(found *x, lm_value *v) {
+  if (lm_idmap_get(&x->seen, v)) return;
+  lm_idmap_set(&x->seen, v, v);
+  if (lm_op_is(v, LM_OP_CONST)) LM_PUSH(x->p->m->arena, x->ops, x->n_ops, x->cap_ops) = v->def;
+  else LM_PUSH(x->p->m->arena, x->leaves, x->n_leaves, x->cap_leaves) = v;
+}
+
+// A product of one operand with t and one with s, over axes that the scores have not.
+static bool product_fits(const found *x, const lm_op *op) {
+  for (int i = 0; i < op->attr.n_axes; i++)
+    if (lm_type_find(x->scores->type, op->attr.axes[i]) >= 0) return false;
+  return op->attr.n_axes && !tiled(x, op->in[0]) && !tiled(x, op->in[1]);
+}
+
+static bool op_fits(const found *x, const lm_op *op) {
+  if (!op || !lm_type_subset(op->out[0]->type, x->scores->type)) return false;
+  if (op->code == LM_OP_DOT) return product_fits(x, op);
+  return op->code == LM_OP_RNG || op->code == LM_OP_PERMUTE || lm_op_info_of(op)->traits & LM_T_ELEMENTWISE;
+}
+
+static bool gather_cone(found *x, lm_value *v) {
+  if (!tiled(x, v)) {
+    leaf(x, v);
+    return true;
+  }
+  if (lm_idmap_get(&x->seen, v)) return true;
+  if (!op_fits(x, v->def)) return false;
+  lm_idmap_set(&x->seen, v, v);
+  for (uint32_t i = 0; i < v->def->n_in; i++)
+    if (!gather_cone(x, v->def->in[i])) return false;
+  LM_PUSH(x->p->m->arena, x->ops, x->n_ops, x->cap_ops) = v->def;
+  return true;
+}
+
+// Along the chain from the weighted values down to the softmax, everything but the chain itself.
+static bool gather_factor(found *x) {
+  const pass *p = x->p;
+  for (lm_value *v = x->weighted, *next; v != x->weights; v = next) {
+    const lm_op *op = v->def;
+    uint32_t chain = op->code == LM_OP_SELECT || (op->code == LM_OP_MUL && op->in[0]->type.rank < op->in[1]->type.rank);
+    next = op->in[chain];
+    for (uint32_t i = 0; i < op->n_in; i++) {
+      const lm_value *other = op->in[i];
+      if (i == chain) continue;
+      if (p->active && other->id < p->n_values && p->active[other->id]) return false;
+      if (!gather_cone(x, op->in[i])) return false;
+    }
+  }
+  return true;
+}
+
+static bool gather(found *x) {
+  lm_dtype t = (lm_dtype)x->scores->type.dtype;
+  if (t == LM_F64 || !lm_type_subset(x->weighted->type, x->scores->type) || lm_type_find(x->v->type, x->t) >= 0) return false;
+  if (!tiled(x, x->score)) return false;
+  return gather_cone(x, x->score) && (!x->mask || gather_cone(x, x->mask)) && gather_factor(x);
+}
+
+// ---- the map
+
+static tile_axes *tiles_of(pass *p, lm_axis a) {
+  for (tile_axes *t = p->tiles; t; t = t->next)
+    if (t->axis == a) return t;
+  tile_axes *t = LM_NEW(p->m->arena, tile_axes);
+  const lm_axis_info *info = &p->m->axes[a];
+  lm_sym tiles = lm_arena_printf(p->m->arena, "%s.tiles", info->name), inside = lm_arena_printf(p->m->arena, "%s.tile", info->name);
+  *t = (tile_axes){.axis = a, .next = p->tiles};
+  t->tiles = lm_axis_add(p->m, LM_SYM(p->m->ctx, tiles), (lm_axis_size(p->m, a) + TILE - 1) / TILE, 0);
+  t->inside = lm_axis_add(p->m, LM_SYM(p->m->ctx, inside), TILE, 0);
+  return p->tiles = t;
+}
+
+// Axis a of x as tiles, zeros behind its end.
+static lm_value *cut(pass *p, lm_builder *b, lm_value *x, lm_axis a) {
+  tile_axes *t = tiles_of(p, a);
+  int64_t size = lm_axis_size(p->m, t->tiles) * TILE;
+  lm_attr view = {.axes = {a}, .n_axes = 1, .to = {t->tiles, t->inside}, .n_to = 2};
+  if (size != lm_axis_size(p->m, a)) {
+    view.axes[0] = lm_axis_add(p->m, p->m->axes[a].name, size, 0);
+    lm_attr pad = {.axes = {a}, .n_axes = 1, .to = {view.axes[0]}, .n_to = 1, .imm = {0, 1}, .n_imm = 2};
+    x = lm_emit(b, LM_OP_PAD, &x, 1, &pad, NULL);
+  }
+  return lm_emit(b, LM_OP_VIEW, &x, 1, &view, NULL);
+}
+
+static bool map_fits(const found *x) {
+  const lm_module *m = x->p->m;
+  if (!x->mask || !tiled(x, x->mask) || m->axes[x->t].dyn || m->axes[x->s].dyn) return false;
+  if (lm_axis_size(m, x->t) <= TILE && lm_axis_size(m, x->s) <= TILE) return false;
+  for (int i = 0; i < x->mask->type.rank; i++) {
+    lm_axis a = x->mask->type.axis[i];
+    if (a != x->t && a != x->s && lm_type_find(x->v->type, a) < 0) return false;   // differs between heads of a group
+  }
+  return true;
+}
+
+// Visible pairs in each tile; a query that sees nothing anywhere takes off more than the others can add.
+static lm_value *map_make(found *x, lm_builder *b) {
+  pass *p = x->p;
+  tile_axes *t = tiles_of(p, x->t), *s = tiles_of(p, x->s);
+  lm_axis inside[2] = {t->inside, s->inside}, order[LM_RANK];
+  lm_type whole = lm_type_make(LM_INT, NULL, 0);
+  lm_value *seen = lm_emit_cast(b, x->mask, LM_INT), *row = lm_emit_reduce(b, LM_OP_SUM, seen, &x->s, 1);
+  lm_value *blank = lm_emit2(b, LM_OP_EQ, row, lm_emit_const(b, whole, 0));
+  lm_value *pairs = lm_emit_select(b, blank, lm_emit_const(b, whole, -TILE * TILE), seen);
+  int n = 0;
+  for (int i = 0; i < pairs->type.rank; i++)
+    if (pairs->type.axis[i] != x->t && pairs->type.axis[i] != x->s) order[n++] = pairs->type.axis[i];
+  order[n++] = t->tiles;
+  order[n++] = s->tiles;
+  return lm_emit_permute(b, lm_emit_reduce(b, LM_OP_SUM, cut(p, b, cut(p, b, pairs, x->t), x->s), inside, 2), order, n);
+}
+
+// ---- writing the operation
+
+typedef struct writer { lm_rewrite *r; lm_value **map; lm_type space; } writer;   // map: by value id, what stands inside
+
+static lm_value *inside(const writer *w, const lm_value *v) { return w->map[v->id]; }
+
+// What the weights are multiplied with on the way from `v` down to the softmax, NULL for 1.
+static lm_value *factor_of(const found *x, const writer *w, lm_value *v) {
+  if (v == x->weights) return NULL;
+  const lm_op *op = v->def;
+  lm_builder *b = &w->r->b;
+  if (op->code == LM_OP_CAST) return factor_of(x, w, op->in[0]);
+  bool flip = op->code == LM_OP_MUL && op->in[0]->type.rank < op->in[1]->type.rank;
+  lm_value *below = factor_of(x, w, op->in[op->code == LM_OP_SELECT || flip]);
+  lm_dtype f = (lm_dtype)w->space.dtype;
+  if (op->code == LM_OP_MUL) {
+    lm_value *other = lm_emit_cast(b, inside(w, op->in[!flip]), f);
+    return below ? lm_emit2(b, LM_OP_MUL, below, other) : other;
+  }
+  lm_type scalar = lm_type_make(f, NULL, 0);
+  if (!below) below = lm_emit_const(b, scalar, 1);
+  return lm_emit_select(b, inside(w, op->in[0]), below, lm_emit_const(b, scalar, 0));
+}
+
+static lm_value *write_attend(found *x, lm_rewrite *r) {
+  lm_module *m = x->p->m;
+  lm_builder *b = &r->b;
+  lm_attr a = {.axes = {x->t, x->s}, .n_axes = 2};
+  lm_value **in = LM_NEW_N(m->arena, lm_value *, x->n_leaves + 2);
+  uint32_t n = 0;
+  in[n++] = x->v;
+  if (map_fits(x)) {
+    in[n++] = map_make(x, b);
+    a.imm[0] = a.imm[1] = TILE;
+    a.n_imm = 2;
+  }
+  for (uint32_t i = 0; i < x->n_leaves; i++) in[n++] = x->leaves[i];
+  writer w = {r, lm_calloc((size_t)m->n_values + 1, sizeof *w.map), x->scores->type};
+  lm_op *attend = lm_attend_begin(b, &a, in, n, NULL);
+  for (uint32_t i = 0; i < x->n_leaves; i++) w.map[x->leaves[i]->id] = lm_attend_arg(attend, lm_attend_rest(attend) + i);
+  for (uint32_t i = 0; i < x->n_ops; i++) lm_op_clone(b, x->ops[i], w.map);
+  lm_value *factor = factor_of(x, &w, x->weighted), *yields[LM_ATTEND_COTANGENTS];
+  yields[LM_ATTEND_SCORE] = lm_widen(r, inside(&w, x->score), w.space);
+  yields[LM_ATTEND_MASK] = x->mask ? inside(&w, x->mask) : lm_emit_const(b, lm_type_make(LM_BOOL, NULL, 0), 1);
+  yields[LM_ATTEND_FACTOR] = factor ? factor : lm_emit_const(b, lm_type_make((lm_dtype)w.space.dtype, NULL, 0), 1);
+  lm_attend_end(b, attend, yields, LM_ATTEND_COTANGENTS);
+  lm_free(w.map);
+  lm_type want = x->dot->out[0]->type;
+  return lm_emit_permute(b, attend->out[0], want.axis, want.rank);
+}
+
+static bool one_query(const found *x) { return !x->p->m->axes[x->t].dyn && lm_axis_size(x->p->m, x->t) == 1; }
+
+static lm_value *rule(lm_rewrite *r, lm_op *op) {
+  pass *p = r->user;
+  if (op->code != LM_OP_DOT || op->attr.n_axes != 1 || (op->parent->owner && lm_op_isolated(op->parent->owner))) return NULL;
+  for (int side = 0; side < 2; side++) {
+    found x = {.p = p, .dot = op};
+    if (!match_softmax(&x, side)) continue;
+    x.t = query_axis(&x);
+    bool fits = x.t && !one_query(&x) && gather(&x);
+    lm_idmap_free(&x.seen);
+    if (fits) return write_attend(&x, r);
+  }
+  return NULL;
+}
+
+bool lm_pass_attend(lm_module *m, const lm_pass_env *env) {
+  pass p = {.m = m};
+  for (lm_func *f = m->funcs; f; f = f->next) {
+    bool differentiated = !strcmp(f->name, "loss");
+    p.f = f;
+    p.uses = lm_func_uses(f);
+    p.active = differentiated ? lm_gradient_activity(f) : NULL;
+    p.n_values = m->n_values;
+    lm_rewrite_func(f, rule, &p);
+    lm_free(p.uses);
+    lm_free(p.active);
+  }
+  return true;
+}

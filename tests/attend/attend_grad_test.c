@@ -1,0 +1,48 @@
+// attend_grad_test.c - the pass `attend` keeps the loss, and its derivative is that of the loss.
+#include "tests/attend/cases.h"
+#include "tests/numeric/grad_check.h"
+
+static double loss_of(lm_module *m, lm_eval *e, const lm_tensor *args) { return first_result(e, lm_func_find(m, "loss"), args); }
+
+static void arguments(lm_module *m, lm_eval *e, lm_tensor *args) {
+  uint64_t state = 5;
+  const lm_func *f = lm_func_find(m, "loss");
+  for (uint32_t i = 0; i < f->body->n_args; i++) {
+    args[i] = lm_eval_tensor(e, f->body->args[i]->type);
+    if (f->body->args[i]->type.dtype == LM_INT) fill_int(&args[i], i % 2 ? 2 : args[i].type.rank == 2 ? 5 : 1, &state);
+    else fill_real(&args[i], -1, 1, &state);
+  }
+  for (uint32_t k = 0; k < m->n_globals; k++) fill_real(lm_eval_global(e, m->globals[k].name), -1, 1, &state);
+}
+
+static void check(const attend_case *c, const int *size) {
+  lm_ctx *x = lm_ctx_create();
+  char *text = attend_text(x->arena, c, size);
+  lm_module *plain = must_parse(x, c->name, text, strlen(text)), *m = must_parse(x, c->name, text, strlen(text));
+  must_run(m, "attend,cse,licm,dce");
+  if (attends_in(m) != !c->declines) fprintf(stderr, "%s: %d attends\n", c->name, attends_in(m));
+  CHECK(attends_in(m) == !c->declines);
+  must_run(m, "grad,simplify,cse,licm,dce");
+  lm_eval *e0 = lm_eval_create(plain), *e = lm_eval_create(m);
+  lm_tensor args[8];
+  arguments(plain, e0, args);
+  double want = loss_of(plain, e0, args);
+  arguments(m, e, args);
+  double got = loss_of(m, e, args);
+  if (fabs(got - want) > 1e-12 * (1 + fabs(want))) fprintf(stderr, "%s: loss %.17g, not %.17g\n", c->name, got, want);
+  CHECK(fabs(got - want) <= 1e-12 * (1 + fabs(want)));
+  int seen = grad_check(m, e, args, 3, 1e-6);
+  if (seen <= 0) fprintf(stderr, "%s: %d\n", c->name, seen);
+  CHECK(seen > 0);
+  lm_eval_destroy(e0);
+  lm_eval_destroy(e);
+  lm_ctx_destroy(x);
+}
+
+int main(void) {
+  static const int sizes[][8] = {{2, 3, 4, 2, 2, 3, 2, 2}, {1, 7, 5, 1, 3, 2, 3, 1}};
+  for (size_t i = 0; i < LM_COUNT(attend_cases); i++)
+    for (size_t k = 0; k < LM_COUNT(sizes); k++) check(&attend_cases[i], sizes[k]);
+  check(&attend_cases[0], (int[]){1, 34, 35, 1, 1, 2, 1, 1});
+  check(&attend_cases[7], (int[]){1, 34, 35, 1, 1, 2, 1, 1});
+}

@@ -1,0 +1,71 @@
+// cases.h - attentions as IR, for tests of the pass, its derivative and the kernels.
+//
+// A case says which parameters there are, and computes %z (scores with s), %m (mask, may be missing) and what is summed.
+#ifndef LM_TESTS_ATTEND_CASES_H
+#define LM_TESTS_ATTEND_CASES_H
+#include "compiler/passes/pass.h"
+#include "tests/runtime/check.h"
+
+typedef struct attend_case {
+  const char *name;
+  const char *params;                  // besides q, k, v
+  const char *score;                   // %z : f32[b, t, g, h, s]
+  const char *mask;                    // %y from %z
+  const char *product;                 // %o : f32[b, t, g, h, f] from %p; NULL: dot %p, %v over(s)
+  bool declines;
+} attend_case;
+
+#define QK "%a = dot %q, %k over(e)\n"
+#define SCALE "%c = const 0.5 : f32\n"
+#define NEVER "%n = const -1e30 : f32\n%y = select %m, %z, %n\n"
+#define PLACES "%pt = expand %pos : int[b, t, s]\n%st = expand %seg : int[b, t, s]\n"
+#define CAUSAL PLACES "%m1 = ge %pt, %ps\n%m2 = eq %st, %ss\n%m = and %m1, %m2\n" NEVER
+
+static const attend_case attend_cases[] = {
+  {"causal in documents", "", QK SCALE "%z = mul %a, %c\n", CAUSAL, NULL, false},
+  {"all see all", "", QK SCALE "%z = mul %a, %c\n", "%y = mul %z, %c\n", NULL, false},
+  {"soft cap", "", QK SCALE "%u = mul %a, %c\n%h1 = tanh %u\n%five = const 5 : f32\n%z = mul %h1, %five\n", CAUSAL, NULL, false},
+  {"learned slopes", "param @slope : f32[g, h] = ones\n",
+   QK PLACES "%d = sub %pt, %ps\n%df = cast %d : f32[b, t, s]\n%dw = expand %df : f32[b, t, g, h, s]\n"
+   "%sl = param @slope : f32[g, h]\n%bi = mul %dw, %sl\n%z = sub %a, %bi\n",
+   "%m = ge %pt, %ps\n" NEVER, NULL, false},
+  {"biases of keys, temperatures of queries", "param @kb : f32[b, s] = ones\nparam @qt : f32[b, t, g, h] = ones\n",
+   QK "%kb = param @kb : f32[b, s]\n%qt = param @qt : f32[b, t, g, h]\n%qe = exp %qt\n%u = mul %a, %qe\n%z = add %u, %kb\n", CAUSAL, NULL, false},
+  {"two products, one key for all heads", "param @qr : f32[b, t, g, h, r] = ones\nparam @kr : f32[b, s, r] = ones\n",
+   QK "%qr = param @qr : f32[b, t, g, h, r]\n%kr = param @kr : f32[b, s, r]\n%a2 = dot %qr, %kr over(r)\n%z0 = add %a, %a2\n" SCALE "%z = mul %z0, %c\n",
+   CAUSAL, NULL, false},
+  {"the same keys twice", "", QK "%a2 = tanh %a\n%q2 = mul %q, %q\n%a3 = dot %q2, %k over(e)\n%z = add %a2, %a3\n", CAUSAL, NULL, false},
+  {"nobody sees itself", "", QK SCALE "%z = mul %a, %c\n", PLACES "%m = gt %pt, %ps\n" NEVER, NULL, false},
+  {"window and prefix", "", QK SCALE "%z = mul %a, %c\n",
+   PLACES "%two = const 2 : int\n%d = sub %pt, %ps\n%near = le %d, %two\n%back = ge %pt, %ps\n%in = and %near, %back\n%pre = lt %ps, %two\n"
+   "%prew = expand %pre : bool[b, t, s]\n%m = or %in, %prew\n" NEVER, NULL, false},
+  {"padding", "", QK SCALE "%z = mul %a, %c\n", "%zero = const 0 : int\n%m = ge %ss, %zero\n" NEVER, NULL, false},
+  {"values first", "", QK SCALE "%z = mul %a, %c\n", CAUSAL, "%o1 = dot %v, %p over(s)\n%o = permute %o1 : f32[b, t, g, h, f]\n", false},
+  {"dropout", "", QK SCALE "%z = mul %a, %c\n", CAUSAL,
+   "%row = const 0 : int\n%r = rng %row, %row, %row [7, 9] : f32[b, t, g, h, s]\n%rate = const 0.25 : f32\n%keep = ge %r, %rate\n"
+   "%gain = const 1.3333334 : f32\n%pg = mul %p, %gain\n%zf = const 0 : f32\n%pd = select %keep, %pg, %zf\n%o = dot %pd, %v over(s)\n", false},
+  {"weights used twice", "", QK SCALE "%z = mul %a, %c\n", CAUSAL, "%p2 = mul %p, %p\n%o2 = dot %p2, %v over(s)\n%o3 = dot %p, %v over(s)\n%o = add %o2, %o3\n", true},
+  {"a bias in memory", "param @ts : f32[t, s] = ones\n", QK "%ts = param @ts : f32[t, s]\n%z = add %a, %ts\n", CAUSAL, NULL, true},
+};
+
+// Stage graph; loss = sum of o * w.
+static inline char *attend_text(lm_arena *a, const attend_case *c, const int *size) {
+  static const char softmax[] = "%x0 = max %y over(s)\n%x1 = stop_grad %x0\n%x2 = sub %y, %x1\n%x = exp %x2\n%l = sum %x over(s)\n%p = div %x, %l\n";
+  return lm_arena_printf(a,
+    "stage graph\naxis b = %d, t = %d, s = %d, g = %d, h = %d, e = %d, f = %d, r = %d\n"
+    "param @q : f32[b, t, g, h, e] = ones\nparam @k : f32[b, s, g, e] = ones\nparam @v : f32[b, s, g, f] = ones\n%s"
+    "func @loss(%%pos: int[b, t], %%seg: int[b, t], %%ps: int[b, s], %%ss: int[b, s], %%w: f32[b, t, g, h, f]) -> (sum: f32, weight: f32) {\n"
+    "%%q = param @q\n%%k = param @k\n%%v = param @v\n%s%s%s%s"
+    "%%ow = mul %%o, %%w\n%%sum = sum %%ow over(b, t, g, h, f)\nreturn %%sum, %%sum\n}\n",
+    size[0], size[1], size[2], size[3], size[4], size[5], size[6], size[7], c->params, c->score, c->mask, softmax,
+    c->product ? c->product : "%o = dot %p, %v over(s)\n");
+}
+
+static void count_attend(lm_op *op, void *user) { *(int *)user += op->code == LM_OP_ATTEND; }
+
+static inline int attends_in(lm_module *m) {
+  int n = 0;
+  for (lm_func *f = m->funcs; f; f = f->next) lm_region_walk(f->body, count_attend, &n);
+  return n;
+}
+#endif
