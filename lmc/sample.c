@@ -35,7 +35,7 @@ lm_status lm_sample_print(const lm_session *s, const lm_sample_options *o) {
   lm_generate_options g = {.plan = s->plan, .exec = s->exec, .sampler = o->sampler, .prompt = o->prompt, .n_prompt = o->n_prompt,
                            .n = o->n, .eos = o->ids ? -1 : s->tokenizer->eos, .token = token_print, .user = &p};
   lm_status status = lm_generate(&g);
-  fputc('\n', o->to);
+  if (p.made || !o->ids) fputc('\n', o->to);
   fflush(o->to);
   return status;
 }
