@@ -112,6 +112,7 @@ struct lm_elab {
   lm_dtype compute;            // what K_REAL is in the IR
   el_frame *frame;
   uint32_t depth, budget;      // of calls; of evaluated expressions
+  bool exhausted;              // the budget is spent, and that is reported
   lm_value *step, *row, *layer, *at;   // scalars of the function being made: for rng; first place of the cache
   lm_axis position;            // axis t of the function being made: what history follows
   int64_t capacity; int history_dyn;   // EL_DECODE: places of a cache, and the extent that says how many are filled
@@ -150,6 +151,9 @@ el_axis *el_axis_new(lm_elab *e, lm_sym name, lm_size size, int dyn);   // also 
 lm_axis el_axis_ir(lm_elab *e, el_axis *x);
 void el_axis_bind_name(lm_elab *e, lm_sym name, el_axis *x);
 el_axis *el_axis_lookup(lm_elab *e, lm_sym name);            // of the frame or its instance; NULL
+// Whether x holds places (t, or s of the history) in a function that decodes: how many is no number of the model then.
+bool el_axis_of_places(const lm_elab *e, const el_axis *x);
+el_val el_axis_size(lm_elab *e, const el_axis *x, lm_loc at);  // its size as a value
 bool el_axes_has(const el_axes *s, const el_axis *x);
 int el_axes_find(const el_axes *s, const el_axis *x);
 bool el_axes_subset(const el_axes *s, const el_axes *of);

@@ -67,6 +67,13 @@ bool el_floating(el_call_site c, const el_val *x, lm_loc at) {
   return false;
 }
 
+bool el_moves_places(el_call_site c, const el_axis *x, lm_loc at) {
+  if (!el_axis_of_places(c.e, x)) return false;
+  lm_diag *d = el_err(c.e, at, "E0D1", "positions meet outside of history, so this cannot be decoded place by place");
+  lm_diag_help(c.e->c, d, "history(x, t -> s) gives all places so far under an axis of their own");
+  return true;
+}
+
 // A result whose axes are in `axes`' order, whatever order the operation gave.
 el_val el_in_order(el_call_site c, el_kind kind, const el_axes *axes, lm_value *v) {
   if (v) {

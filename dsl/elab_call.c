@@ -197,13 +197,16 @@ static void remap_scope(lm_elab *e, el_invocation *v, el_axis_bind *axes_end, el
   }
 }
 
-static void check_where(lm_elab *e, el_invocation *v) {
+static bool check_where(lm_elab *e, el_invocation *v) {
+  bool holds = true;
   for (uint32_t i = 0; i < v->sig->where.n; i++) {
     el_val ok = el_eval(e, v->sig->where.v[i]);
     if (ok.k == V_ERROR || (ok.k == V_BOOL && (!ok.known || ok.num != 0))) continue;
     lm_diag *d = el_err(e, v->at, "E073", "a constraint of %s does not hold", v->what);
     lm_diag_note(e->c, d, v->sig->where.v[i]->loc, "declared here");
+    holds = false;
   }
+  return holds;
 }
 
 static bool result_axes(lm_elab *e, const ast_type *t, el_axes *out) {
@@ -300,7 +303,7 @@ el_val el_run_invocation(lm_elab *e, el_invocation *v, const lm_file *file, el_r
       v->bound_by[v->n_bound] = v->sig->params[i].name.text, v->bound[v->n_bound++] = v->args[i].axes.v[0];
       el_axis_bind_name(e, v->sig->params[i].name.text, v->args[i].axes.v[0]);
     }
-  for (uint32_t i = 0; i < v->sig->n_params; i++) ok = unify_param(e, v, i, is_fn) && ok;
+  for (uint32_t i = 0; i < v->sig->n_params && ok; i++) ok = unify_param(e, v, i, is_fn);   // what follows a misfit is no news
   el_val r = el_error();
   if (ok) {
     separate(e, v);
@@ -312,10 +315,10 @@ el_val el_run_invocation(lm_elab *e, el_invocation *v, const lm_file *file, el_r
       el_live(e, &x);
       el_bind_name(e, v->sig->params[i].name.text, x, false);
     }
-    check_where(e, v);
-    el_run(e, body);
+    bool holds = check_where(e, v);
+    if (holds) el_run(e, body);
     r = frame.has_result ? el_check_result(e, v->sig->ret, frame.result, v->what) : el_error();
-    if (!frame.has_result && e->budget) el_err(e, body->close.file ? body->close : v->at, "E077", "%s returns nothing", v->what);
+    if (holds && !frame.has_result && e->budget) el_err(e, body->close.file ? body->close : v->at, "E077", "%s returns nothing", v->what);
     r = el_rename(e, &r, &v->map.to, &v->map.from);
   }
   e->depth--, e->frame = caller;
@@ -327,7 +330,7 @@ el_val el_run_invocation(lm_elab *e, el_invocation *v, const lm_file *file, el_r
 static bool match(lm_elab *e, el_invocation *v, const ast_expr *x) {
   uint32_t n = v->sig->n_params, k = 0;
   v->args = LM_NEW_N(e->a, el_val, n + 1), v->locs = LM_NEW_N(e->a, lm_loc, n + 1), v->given = LM_NEW_N(e->a, bool, n + 1);
-  bool ok = true;
+  bool ok = true, misnamed = false;
   for (uint32_t i = 0; i < x->n_args; i++) {
     const ast_arg *a = &x->args[i];
     uint32_t p = k;
@@ -343,7 +346,7 @@ static bool match(lm_elab *e, el_invocation *v, const ast_expr *x) {
                                         : el_err(e, a->loc, "E078", "%s takes values here", v->what);
       const char *near = a->kind == ARG_NAMED ? lm_nearest(a->name, names, (int)m) : NULL;
       if (near) lm_diag_help(e->c, d, "did you mean '%s'?", near);
-      ok = false;
+      ok = false, misnamed |= a->kind == ARG_NAMED;
       continue;
     }
     if (v->given[p]) el_err(e, a->loc, "E078", "%s: '%s' is given twice", v->what, v->sig->params[p].name.text), ok = false;
@@ -359,7 +362,7 @@ static bool match(lm_elab *e, el_invocation *v, const ast_expr *x) {
   for (uint32_t i = 0; i < n; i++) {
     if (v->given[i]) continue;
     v->locs[i] = x->loc;
-    if (v->sig->params[i].init) continue;
+    if (v->sig->params[i].init || misnamed) continue;
     lm_diag *d = el_err(e, x->loc, "E079", "%s: missing argument '%s'", v->what, v->sig->params[i].name.text);
     lm_diag_note(e->c, d, v->sig->params[i].name.loc, "declared here");
     ok = false;

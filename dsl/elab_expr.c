@@ -5,7 +5,8 @@
 
 bool el_budget(lm_elab *e, lm_loc at) {
   if (e->budget) return e->budget--, true;
-  el_err(e, at, "E090", "the program expands to too many operations");
+  if (!e->exhausted) el_err(e, at, "E090", "the program expands to too many operations");
+  e->exhausted = true;
   return false;
 }
 
@@ -121,7 +122,7 @@ el_val el_as_tensor(lm_elab *e, const el_val *v, lm_loc at) {
     return el_tensor(K_BOOL, &none, c);
   }
   if (v->k == V_AXES && v->axes.n == 1) {
-    el_val n = el_sized(v->axes.v[0]->size);
+    el_val n = el_axis_size(e, v->axes.v[0], at);
     return el_as_tensor(e, &n, at);
   }
   el_err(e, at, "E034", "expected a tensor, got %s", el_show(e, v));
@@ -229,8 +230,9 @@ static el_val tensor_binary(lm_elab *e, ast_op op, const el_val *x0, const el_va
 el_val el_binary(lm_elab *e, ast_op op, const el_val *x, const el_val *y, lm_loc at) {
   if (x->k == V_ERROR || y->k == V_ERROR) return el_error();
   el_val a = *x, b = *y;
-  if (a.k == V_AXES && a.axes.n == 1) a = el_sized(a.axes.v[0]->size);
-  if (b.k == V_AXES && b.axes.n == 1) b = el_sized(b.axes.v[0]->size);
+  if (a.k == V_AXES && a.axes.n == 1) a = el_axis_size(e, a.axes.v[0], at);
+  if (b.k == V_AXES && b.axes.n == 1) b = el_axis_size(e, b.axes.v[0], at);
+  if (a.k == V_ERROR || b.k == V_ERROR) return el_error();
   if (a.k == V_NUM && b.k == V_NUM) return number_binary(e, op, &a, &b, at);
   if (a.k == V_BOOL && b.k == V_BOOL) return bool_binary(e, op, &a, &b, at);
   if (a.k == V_STRING && b.k == V_STRING && (op == OP_EQ || op == OP_NE)) return el_boolean((a.text == b.text) == (op == OP_EQ), true);
@@ -266,13 +268,17 @@ bool el_axis_list(lm_elab *e, const ast_expr *x, el_axes *out) {
     }
   el_axis *axis = el_axis_lookup(e, x->text);
   if (axis) return el_axes_push(e, out, axis), true;
+  for (el_bind *b = e->frame->self ? e->frame->self->inst->vals : NULL; b; b = b->up)
+    if (b->name == x->text && b->val.k == V_ERROR) return false;       // reported where it was made
   const char *names[64];
   int n = 0;
   for (el_axis_bind *b = e->frame->axes; b && n < 64; b = b->up) names[n++] = b->name;
   for (el_axis_bind *b = e->frame->self ? e->frame->self->inst->axes : NULL; b && n < 64; b = b->up) names[n++] = b->name;
   lm_diag *d = el_err(e, x->loc, "E041", "no axis '%s' here", x->text);
+  el_val v = el_lookup(e, x->text, x->loc, false);
   const char *near = lm_nearest(x->text, names, n);
-  if (near) lm_diag_help(e->c, d, "did you mean '%s'?", near);
+  if (v.k == V_TENSOR) lm_diag_label(e->c, d, "'%s' is %s", x->text, el_show(e, &v));
+  else if (near) lm_diag_help(e->c, d, "did you mean '%s'?", near);
   return false;
 }
 
@@ -300,7 +306,7 @@ el_val el_lookup(lm_elab *e, lm_sym name, lm_loc at, bool report) {
   for (el_bind *b = e->frame->names; b; b = b->up)
     if (b->name == name) return b->val;
   for (el_axis_bind *b = e->frame->axes; b; b = b->up)
-    if (b->name == name) return el_sized(b->axis->size);
+    if (b->name == name) return el_axis_size(e, b->axis, at);
   if (e->frame->self) {
     bool found;
     el_val v = lookup_in_self(e, name, &found);

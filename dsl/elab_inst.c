@@ -65,7 +65,7 @@ static bool check_arguments(lm_elab *e, const ast_expr *call, const ast_decl *d)
     ok = false;
   }
   for (uint32_t k = 0; k < n; k++) {
-    if (d->sig.params[k].init || argument(call, &d->sig, k)) continue;
+    if (!ok || d->sig.params[k].init || argument(call, &d->sig, k)) continue;
     lm_diag *g = el_err(e, call->loc, "E079", "%s: missing argument '%s'", d->name.text, d->sig.params[k].name.text);
     lm_diag_note(e->c, g, d->sig.params[k].name.loc, "declared here");
     ok = false;
@@ -108,7 +108,7 @@ static void check_constraints(lm_elab *e, el_inst *inst, bool with_dims) {
     inst->broken = true;
     lm_diag *d = el_err(e, inst->at.file ? inst->at : w->loc, "E073", "%s: the constraint `%s` does not hold", inst->decl->name.text, source_of(e, w));
     lm_diag_note(e->c, d, w->loc, "declared here");
-    if (w->kind != EX_BINARY) continue;
+    if (w->kind != EX_BINARY || (w->a->kind == EX_NUMBER && w->b->kind == EX_NUMBER)) continue;
     el_val a = eval_in(e, inst, w->a), b = eval_in(e, inst, w->b);
     if (a.k == V_NUM && b.k == V_NUM) lm_diag_note(e->c, d, (lm_loc){0}, "%s is %s, %s is %s", source_of(e, w->a), el_show(e, &a), source_of(e, w->b), el_show(e, &b));
     for (el_inst *o = inst->owner; o && d->n_notes < 4; o = o->owner)
@@ -204,7 +204,7 @@ static void make_params(lm_elab *e, el_inst *inst, const ast_member *m) {
     if (!el_axis_list(e, d->expr, &axes)) ok = false;
   }
   for (uint32_t i = 0; i < axes.n; i++)
-    if (el_axes_find(&axes, axes.v[i]) < (int)i) el_err(e, m->type->loc, "E056", "axis '%s' twice in one tensor", axes.v[i]->name), ok = false;
+    if (el_axes_find(&axes, axes.v[i]) < (int)i) el_err(e, ok ? m->type->dims[i].loc : m->type->loc, "E056", "axis '%s' twice in one tensor", axes.v[i]->name), ok = false;
   e->frame = was;
   lm_init init = initialiser(e, inst, m->init);
   for (uint32_t i = 0; i < m->names.n; i++) {

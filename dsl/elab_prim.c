@@ -23,7 +23,7 @@ static el_val p_bool(el_call_site c) { return cast_to(c, K_BOOL); }
 static el_val unary(el_call_site c, lm_opcode op, double (*f)(double)) {
   el_val v = el_arg(c, 0);
   double x;
-  if (v.k == V_AXES && v.axes.n == 1) v = el_sized(v.axes.v[0]->size);
+  if (v.k == V_AXES && v.axes.n == 1) v = el_axis_size(c.e, v.axes.v[0], el_arg_loc(c, 0));
   if (v.k == V_NUM) {
     if (!el_number_value(&v, &x)) return el_unknown_number();
     double r = f(x);

@@ -91,6 +91,8 @@ el_val p_scatter_add(el_call_site c) {
   if (x.k == V_ERROR || i.k == V_ERROR || !el_positional(c, 2) || el_positional(c, 2)->kind != ARG_POS || !el_one_axis(c, el_positional(c, 2)->expr, &v)) return el_error();
   if (i.kind != K_INT || !el_axes_subset(&i.axes, &x.axes))
     return el_err(c.e, c.x->loc, "E065", "scatter_add of %s at %s: takes int indices whose axes are in the first", el_show(c.e, &x), el_show(c.e, &i)), el_error();
+  if (el_axes_has(&i.axes, v))
+    return el_err(c.e, el_arg_loc(c, 2), "E065", "the indices have axis '%s', which is to be made", v->name), el_error();
   el_axes axes = {0}, rest = el_axes_minus(c.e, &x.axes, &i.axes);
   el_axes_push(c.e, &axes, v);
   for (uint32_t k = 0; k < rest.n; k++) el_axes_push(c.e, &axes, rest.v[k]);

@@ -91,6 +91,28 @@ static void ir_axes(el_call_site c, const el_axes *s, lm_axis *out, uint8_t *n) 
   for (uint32_t i = 0; i < s->n && *n < LM_RANK; i++) out[(*n)++] = el_axis_ir(c.e, s->v[i]);
 }
 
+static el_val emit_slice(el_call_site c, const el_val *x, el_axis *from, el_axis *to, int64_t first, int64_t step);
+
+// While decoding, places stand in one row: joining them with axes of size 1, or taking them apart again, renames them.
+static el_val view_places(el_call_site c, const el_val *x, const el_axes *src, el_axis *from, const el_axes *dst, const el_axes *axes) {
+  el_axis *to = NULL;
+  el_val v = *x;
+  for (uint32_t i = 0; i < dst->n; i++) {
+    el_axis *a = dst->v[i];
+    bool same = !to && lm_size_equal(a->size, from->size) && (a->dyn == from->dyn || !a->ir);
+    int64_t size = 0;
+    if (same) to = a, a->dyn = from->dyn;
+    else if (!lm_size_whole(a->size, &size) || size != 1) return el_moves_places(c, from, el_positional(c, 1)->loc), el_error();
+  }
+  if (!to) return el_moves_places(c, from, el_positional(c, 1)->loc), el_error();
+  for (uint32_t i = 0; i < src->n && v.k == V_TENSOR; i++)
+    if (src->v[i] != from) v = emit_slice(c, &v, src->v[i], NULL, 0, 1);
+  el_axes one = {0}, now = {0};
+  el_axes_push(c.e, &one, from), el_axes_push(c.e, &now, to);
+  v = el_rename(c.e, &v, &one, &now);
+  return el_tensor(v.kind, axes, v.v ? lm_emit_expand(&c.e->b, v.v, el_ir_type(c.e, v.kind, axes)) : NULL);
+}
+
 el_val p_view(el_call_site c) {
   el_val x = el_arg_tensor(c, 0);
   const ast_arg *a = el_arg_arrow(c, 1, "e -> (a, b)");
@@ -111,6 +133,8 @@ el_val p_view(el_call_site c) {
   if (!parts(c, a->to, total, true, &dst)) return el_error();
   el_axes axes = el_spliced(c, &x.axes, (uint32_t)at, src.n, &dst);
   if (!el_distinct(c, &axes)) return el_error();
+  for (uint32_t i = 0; i < src.n; i++)
+    if (src.v[i]->dyn) return view_places(c, &x, &src, src.v[i], &dst, &axes);
   lm_attr attr = {0};
   if (c.e->m) ir_axes(c, &src, attr.axes, &attr.n_axes), ir_axes(c, &dst, attr.to, &attr.n_to);
   return el_tensor(x.kind, &axes, x.v ? lm_emit(&c.e->b, LM_OP_VIEW, &x.v, 1, &attr, NULL) : NULL);
@@ -132,7 +156,10 @@ el_val p_rename(el_call_site c) {
   el_axis *from, *to;
   if (x.k == V_ERROR || !a || !el_one_axis(c, a->expr, &from) || el_lacks(c, &x, from, a->loc)) return el_error();
   if (a->to->kind != EX_NAME) return el_err(c.e, a->to->loc, "E040", "expected the name of an axis"), el_error();
+  bool known = el_axis_lookup(c.e, a->to->text);
   if (!(to = el_new_or_known(c, a->to->text, from->size, a->to->loc))) return el_error();
+  if (!known) to->dyn = from->dyn;
+  else if (to->dyn != from->dyn) return el_moves_places(c, to->dyn ? to : from, a->to->loc), el_error();
   el_axes f = {0}, t = {0}, now = x.axes;
   el_axes_push(c.e, &f, from), el_axes_push(c.e, &t, to);
   now = el_spliced(c, &x.axes, (uint32_t)el_axes_find(&x.axes, from), 1, &t);
@@ -176,7 +203,7 @@ el_val p_slice(el_call_site c) {
   const ast_expr *given;
   int64_t first = 0, step = 1, size = 0, n = 0;
   if (x.k == V_ERROR || !a || !el_one_axis(c, a->expr, &from) || el_lacks(c, &x, from, a->loc) || !target(c, a->to, &name, &given)) return el_error();
-  if (!whole_arg(c, 2, &first) || !whole_arg(c, 3, &step) || !lm_size_whole(from->size, &n)) return el_error();
+  if (el_moves_places(c, from, a->loc) || !whole_arg(c, 2, &first) || !whole_arg(c, 3, &step) || !lm_size_whole(from->size, &n)) return el_error();
   to = given ? NULL : el_axis_lookup(c.e, name);
   if (given) {
     el_val s = el_eval(c.e, given);
@@ -203,10 +230,10 @@ el_val p_pad(el_call_site c) {
   const ast_expr *given;
   int64_t before = 0, after = 0;
   if (x.k == V_ERROR || !a || !el_one_axis(c, a->expr, &from) || el_lacks(c, &x, from, a->loc) || !target(c, a->to, &name, &given)) return el_error();
-  if (!whole_arg(c, 2, &before) || !whole_arg(c, 3, &after)) return el_error();
+  if (el_moves_places(c, from, a->loc) || !whole_arg(c, 2, &before) || !whole_arg(c, 3, &after)) return el_error();
   lm_size size;
   if (before < 0 || after < 0 || !lm_size_add(c.e->a, from->size, lm_size_number(c.e->a, before + after), 1, &size))
-    return el_err(c.e, c.x->loc, "E061", "pad takes how many zeros come before and after"), el_error();
+    return el_err(c.e, c.x->loc, "E061", "pad takes 0 or more places before and after, got %lld and %lld", (long long)before, (long long)after), el_error();
   if (!(to = el_new_or_known(c, name, size, a->to->loc))) return el_error();
   el_axes now = {0};
   el_axes_push(c.e, &now, to);
@@ -222,7 +249,7 @@ el_val p_split(el_call_site c) {
   const ast_arg *a = el_arg_arrow(c, 1, "e -> (a, b)");
   el_axis *from;
   el_axes to = {0};
-  if (x.k == V_ERROR || !a || !el_one_axis(c, a->expr, &from) || el_lacks(c, &x, from, a->loc) || !parts(c, a->to, from->size, false, &to)) return el_error();
+  if (x.k == V_ERROR || !a || !el_one_axis(c, a->expr, &from) || el_lacks(c, &x, from, a->loc) || el_moves_places(c, from, a->loc) || !parts(c, a->to, from->size, false, &to)) return el_error();
   el_val *items = LM_NEW_N(c.e->a, el_val, to.n);
   int64_t first = 0, size = 0;
   for (uint32_t i = 0; i < to.n; i++, first += size) {
@@ -237,7 +264,7 @@ el_val p_unstack(el_call_site c) {
   el_val x = el_arg_tensor(c, 0);
   el_axis *from;
   int64_t n;
-  if (x.k == V_ERROR || !el_positional(c, 1) || el_positional(c, 1)->kind != ARG_POS || !el_one_axis(c, el_positional(c, 1)->expr, &from) || el_lacks(c, &x, from, el_arg_loc(c, 1))) return el_error();
+  if (x.k == V_ERROR || !el_positional(c, 1) || el_positional(c, 1)->kind != ARG_POS || !el_one_axis(c, el_positional(c, 1)->expr, &from) || el_lacks(c, &x, from, el_arg_loc(c, 1)) || el_moves_places(c, from, el_arg_loc(c, 1))) return el_error();
   if (!lm_size_whole(from->size, &n)) return el_error();
   if (n > 1024) return el_err(c.e, el_arg_loc(c, 1), "E062", "unstack of %lld parts", (long long)n), el_error();
   el_val *items = LM_NEW_N(c.e->a, el_val, n);
@@ -303,7 +330,7 @@ el_val p_concat(el_call_site c) {
   if (src.n != n || a->to->kind != EX_NAME) return el_err(c.e, a->loc, "E064", "concat of %u tensors takes %u axes -> one", n, n), el_error();
   lm_size total = {0};
   for (uint32_t i = 0; i < n; i++) {
-    if (el_lacks(c, &xs[i], src.v[i], a->loc)) return el_error();
+    if (el_lacks(c, &xs[i], src.v[i], a->loc) || el_moves_places(c, src.v[i], a->loc)) return el_error();
     if (!lm_size_add(c.e->a, total, src.v[i]->size, 1, &total)) return el_error();
   }
   el_axis *axis = el_new_or_known(c, a->to->text, total, a->to->loc);

@@ -163,6 +163,16 @@ static void run_loop(lm_elab *e, const iteration *it, int64_t count, lm_sym name
   }
 }
 
+// `for at in t`: an axis of a tensor, rather than a number of the instance.
+static bool names_axis(lm_elab *e, const ast_expr *x) {
+  if (x->kind != EX_NAME) return false;
+  for (el_bind *b = e->frame->names; b; b = b->up)
+    if (b->name == x->text) return b->val.k == V_AXES;
+  for (el_axis_bind *b = e->frame->axes; b; b = b->up)
+    if (b->name == x->text) return true;
+  return false;
+}
+
 static void run_for(lm_elab *e, const ast_stmt *st) {
   el_val over = el_eval(e, st->expr);
   uint32_t n = st->carry.n;
@@ -176,6 +186,10 @@ static void run_for(lm_elab *e, const ast_stmt *st) {
       el_err(e, st->carry.v[i].loc, "E026", "carry takes tensors, '%s' is %s", st->carry.v[i].text, el_show(e, v)), carry[i] = el_error();
   }
   int64_t count = 0;
+  if (over.k != V_ERROR && names_axis(e, st->expr)) {
+    el_err(e, st->expr->loc, "E900", "`for … in AXIS` (the places of an axis in order) is not available yet");
+    over = el_error();
+  }
   bool unrolled = el_unrolled(e, over.k == V_INSTS ? (const void *)over.insts : st);
   if (over.k == V_INSTS) {
     for (int64_t at = 0; at < over.insts->n;) {
@@ -191,8 +205,6 @@ static void run_for(lm_elab *e, const ast_stmt *st) {
     for (; unrolled && it.first < count && el_budget(e, st->loc); it.first++) run_loop(e, &it, 1, st->names.v[0].text, carry);
     if (count > 0 && !unrolled) run_loop(e, &it, count, st->names.v[0].text, carry);
     else if (count < 0) el_err(e, st->expr->loc, "E028", "a loop of %lld iterations", (long long)count);
-  } else if (over.k == V_AXES) {
-    el_err(e, st->expr->loc, "E900", "`for … in AXIS` (the places of an axis in order) is not available yet");
   } else if (over.k != V_ERROR && !el_decide(e, &over)) {
     lm_diag *d = el_err(e, st->expr->loc, "E028", "cannot loop over %s", el_show(e, &over));
     lm_diag_help(e->c, d, "loop over `sub xs[i < n]` or a whole number");

@@ -79,9 +79,10 @@ lm_diag *el_err(lm_elab *e, lm_loc at, const char *code, const char *fmt, ...) {
   va_end(ap);
   lm_diag *d = lm_error(e->c, at, code, "%s", b.p);
   lm_buf_free(&b);
-  int shown = 0;
-  for (el_frame *f = e->frame; f && f->up && shown < 3; f = f->up)
-    if (f->called_at.file && f->what && d->n_notes < 3) lm_diag_note(e->c, d, f->called_at, "in %s", f->what), shown++;
+  for (el_frame *f = e->frame; f && f->up && d->n_notes < 3; f = f->up) {
+    bool here = f->called_at.file == at.file && f->called_at.line == at.line;   // an argument of the call is at fault
+    if (f->called_at.file && f->what && !here) lm_diag_note(e->c, d, f->called_at, "in %s", f->what);
+  }
   return d;
 }
 
@@ -164,6 +165,17 @@ el_axis *el_axis_lookup(lm_elab *e, lm_sym name) {
   for (el_axis_bind *b = e->frame->self->inst->axes; b; b = b->up)
     if (b->name == name) return b->axis;
   return NULL;
+}
+
+bool el_axis_of_places(const lm_elab *e, const el_axis *x) {
+  return e->m && e->mode == EL_DECODE && (x->dyn || (x->ir && x->ir == e->position));
+}
+
+el_val el_axis_size(lm_elab *e, const el_axis *x, lm_loc at) {
+  if (!el_axis_of_places(e, x)) return el_sized(x->size);
+  lm_diag *d = el_err(e, at, "E0D3", "the size of '%s' is the number of places, which is another in every call while decoding", x->name);
+  lm_diag_help(e->c, d, "use pos, a place's number in its document");
+  return el_error();
 }
 
 lm_type el_ir_type(lm_elab *e, el_kind kind, const el_axes *axes) {

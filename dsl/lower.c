@@ -161,8 +161,13 @@ static el_inst *make_model(lm_elab *e, lm_recipe *r) {
   *name = (ast_expr){.kind = EX_NAME, .loc = r->model.loc, .text = r->model.target.decl->name.text};
   *call = (ast_expr){.kind = EX_CALL, .loc = r->model.loc, .a = name, .args = (ast_arg *)r->model.args, .n_args = r->model.n_args};
   el_place where = {.decl = r->model.target, .path = LM_SYM(e->c, "")};
+  lm_func *aside = lm_func_add(e->m, LM_SYM(e->c, "instances"));        // for what arguments and dims compute
+  e->b = (lm_builder){.m = e->m, .at = aside->body};
   el_inst *model = el_inst_make(e, call, r->model.file, &where);
-  return model && !model->broken ? model : NULL;
+  lm_func_remove(e->m, aside);
+  if (!model || model->broken) return NULL;
+  if (!e->m->n_globals) el_err(e, r->model.loc, "E0A3", "the model has no parameters");
+  return e->m->n_globals ? model : NULL;
 }
 
 int64_t lm_lowered_params(const lm_lowered *l) {
@@ -194,7 +199,6 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, lm_recipe *r, const lm_lower_o
   }
   el_inst *model = make_model(e, r);
   if (!model || c->n_errors > before) return NULL;
-  if (!l->m->n_globals) el_err(e, r->model.loc, "E0A3", "the model has no parameters");
   if (o->what & LM_LOWER_TRAIN) lower_loss(e, model, "loss", EL_TRAIN, o, r->model.loc);
   if (c->n_errors > before) return NULL;
   if (o->what & LM_LOWER_EVAL) lower_loss(e, model, "eval", EL_EVAL, o, r->model.loc);
@@ -205,7 +209,7 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, lm_recipe *r, const lm_lower_o
   }
   if (o->what & LM_LOWER_DECODE) {
     lower_apply(e, model, "prefill", EL_DECODE, o, true, l, r->model.loc);
-    lower_apply(e, model, "decode", EL_DECODE, o, false, l, r->model.loc);
+    if (c->n_errors == before) lower_apply(e, model, "decode", EL_DECODE, o, false, l, r->model.loc);
   }
   if (o->what & LM_LOWER_MAPS) lm_lower_maps(e, model, l, r->from_hf ? r->from_loc : r->model.loc);
   if (o->what & LM_LOWER_TRAIN) lm_lower_optimizer(e, r, l);
@@ -237,8 +241,8 @@ void lm_check(lm_ctx *c, lm_program *prog, lm_recipe *r) {
     e->seed = r->seed;
     el_inst *model = make_model(e, r);
     uint32_t before = c->n_errors;
-    if (model && el_method_find(model, LM_SYM(c, "loss"))) lower_loss(e, model, "loss", EL_TRAIN, &o, r->model.loc);
-    else if (model) lower_apply(e, model, "apply", EL_EVAL, &o, false, &l, r->model.loc);
+    if (model) lower_loss(e, model, "loss", EL_TRAIN, &o, r->model.loc);
+    if (model && el_method_find(model, LM_SYM(c, "apply")) && c->n_errors == before) lower_apply(e, model, "apply", EL_EVAL, &o, false, &l, r->model.loc);
     if (model) lm_lower_maps(e, model, &l, r->model.loc);
     if (model && c->n_errors == before) lm_lower_optimizer(e, r, &l);
     visited = e->visited, n_visited = e->n_visited;

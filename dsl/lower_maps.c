@@ -4,6 +4,7 @@
 // A layout is a list of dims; a dim is an axis, 1, a product in parentheses, or a sum of which the k-th name in braces is
 // the k-th part. So an element's place is offset + Σ stride · index, and the map is plain strides.
 #include "dsl/lower_internal.h"
+#include <stdlib.h>
 #include <string.h>
 
 enum { MOST_ENTRIES = 1 << 20 };
@@ -147,11 +148,13 @@ static void map_param(lm_elab *e, lm_lowered *out, const ast_item *item, el_inst
     if (__builtin_mul_overflow(stride, m.map.shape_f[i], &stride)) fail(&m, layout->loc, "the layout is too large%s%s", "", "");
   }
   if (!m.ok) return;
-  add_entries(&m, lm_arena_printf(e->a, "%s%s", prefix, fill_numbers(e, x->args[0].expr->text, match)));
+  const char *name = fill_numbers(e, x->args[0].expr->text, match);
+  if (strchr(name, '#')) { fail(&m, x->args[0].expr->loc, "the pattern has no number for a # of \"%s\"%s", x->args[0].expr->text, ""); return; }
+  add_entries(&m, lm_arena_printf(e->a, "%s%s", prefix, name));
 }
 
 // ---- all parameters of an instance, with their logical paths
-typedef struct { el_inst *inst; const el_param *p; lm_sym path; const ast_item *by; lm_match match; int part, n_parts; const char *prefix; } target;
+typedef struct { el_inst *inst; const el_param *p; lm_sym path; const ast_item *by; lm_match match; int part, n_parts; const char *prefix; uint32_t end; } target;   // end: of its maps
 typedef struct { target *v; uint32_t n, cap; } targets;
 
 static lm_sym path_of(lm_elab *e, const el_inst *inst, lm_sym name) {
@@ -237,17 +240,65 @@ static bool apply_maps(lm_elab *e, el_inst *inst, targets *t, lm_lowered *out) {
   return any;
 }
 
+// ---- every element of every foreign tensor once
+typedef struct { const lm_foreign_map *map; const ast_item *by; } entry;
+typedef struct { entry *v; uint32_t n, cap; } entries;
+
+static int compare_entries(const void *x, const void *y) { return strcmp(((const entry *)x)->map->foreign, ((const entry *)y)->map->foreign); }
+
+static int64_t product(const int64_t *n, int rank) {
+  int64_t out = 1;
+  for (int i = 0; i < rank; i++) out *= n[i];
+  return out;
+}
+
+static bool same_shape(const lm_foreign_map *x, const lm_foreign_map *y) {
+  return x->rank_f == y->rank_f && memcmp(x->shape_f, y->shape_f, sizeof *x->shape_f * (size_t)x->rank_f) == 0;
+}
+
+// The entries of one foreign tensor. Counts alone: that no two of them overlap is found where weights are read.
+static void check_tensor(lm_elab *e, const entry *x, uint32_t n) {
+  const char *name = x->map->foreign;
+  int64_t covered = 0, total = product(x->map->shape_f, x->map->rank_f);
+  const entry *other = &x[n - 1];
+  for (uint32_t i = 0; i < n; i++) {
+    covered += product(x[i].map->size, x[i].map->n);
+    if (same_shape(x->map, x[i].map)) continue;
+    lm_diag_note(e->c, el_err(e, x[i].by->expr->loc, "E0C3", "'%s' has another shape here", name), x->by->expr->loc, "than here");
+    return;
+  }
+  if (covered == total) return;
+  lm_diag *d = covered > total ? el_err(e, other->by->expr->loc, "E0C3", "'%s' is covered more than once", name)
+                               : el_err(e, other->by->expr->loc, "E0C3", "'%s' has %lld elements, of which %lld are covered", name, (long long)total, (long long)covered);
+  if (covered < total) return;
+  lm_diag_note(e->c, d, (lm_loc){0}, "by %s and %s", x->map->native, other->map->native);
+  lm_diag_help(e->c, d, x->by == other->by ? "a number in the name (#), or parts side by side (a + b), keep them apart" : "each tensor has one directive; later ones win only for the same parameter");
+}
+
+static void check_cover(lm_elab *e, entries *all) {
+  qsort(all->v, all->n, sizeof *all->v, compare_entries);
+  for (uint32_t i = 0, j; i < all->n; i = j) {
+    for (j = i + 1; j < all->n && compare_entries(&all->v[i], &all->v[j]) == 0;) j++;
+    check_tensor(e, &all->v[i], j - i);
+  }
+}
+
 void lm_lower_maps(lm_elab *e, el_inst *model, lm_lowered *out, lm_loc at) {
   targets t = {0};
+  entries all = {0};
   const char *missing = "";
-  uint32_t n_missing = 0;
+  uint32_t n_missing = 0, before = e->c->n_errors;
   collect(e, model, &t);
   lm_lower_args(e, model, out);
-  if (!apply_maps(e, model, &t, out)) return;
+  if (!apply_maps(e, model, &t, out) || e->c->n_errors > before) return;
   for (uint32_t i = 0; i < t.n; i++) {
     target *x = &t.v[i];
     if (x->by) map_param(e, out, x->by, x->inst, x->p, x->path, x->prefix, &x->match, x->part, x->n_parts);
     else if (n_missing++ < 4) missing = lm_arena_printf(e->a, "%s%s%s", missing, n_missing > 1 ? ", " : "", x->path);
+    x->end = out->n_maps;
   }
   if (n_missing) el_err(e, at, "E0C2", "map hf leaves out %s%s", missing, n_missing > 4 ? ", …" : "");
+  for (uint32_t i = 0, k = 0; i < t.n; i++)
+    for (; k < t.v[i].end; k++) LM_PUSH(e->a, all.v, all.n, all.cap) = (entry){&out->maps[k], t.v[i].by};
+  if (e->c->n_errors == before) check_cover(e, &all);
 }

@@ -314,13 +314,13 @@ void lm_lower_optimizer(lm_elab *e, lm_recipe *r, lm_lowered *out) {
   el_axis *b = el_axis_new(e, LM_SYM(e->c, "blk"), lm_size_number(e->a, lm_lowered_blocks(out)), 0);
   el_axis *el = el_axis_new(e, LM_SYM(e->c, "el"), lm_size_number(e->a, LM_BLOCK), 0);
   el_axes_push(e, &axes, b), el_axes_push(e, &axes, el), el_axes_push(e, &blk, b);
-  collect_states(e, inst, out);
   make_norm(e, &axes);
   lm_func *rates = lm_func_add(e->m, LM_SYM(e->c, "rates")), *update = lm_func_add(e->m, LM_SYM(e->c, "update"));
   lm_value *step = lm_arg_add(e->m, rates->body, lm_type_make(LM_F64, NULL, 0), LM_SYM(e->c, "step"));
   lm_value *run = lm_arg_add(e->m, rates->body, lm_type_make(LM_F64, NULL, 0), LM_SYM(e->c, "run"));
   lm_value *p = arena_arg(e, update, &axes, LM_SYM(e->c, "p")), *g = arena_arg(e, update, &axes, LM_SYM(e->c, "g"));
   e->b = (lm_builder){.m = e->m, .at = update->body, .loc = m->loc};
+  collect_states(e, inst, out);
   for (int i = 0; i < out->n_states; i++) {
     el_val v = el_tensor(K_F32, &axes, arena_arg(e, update, &axes, out->states[i].name));
     v.name = out->states[i].name;

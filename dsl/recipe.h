@@ -120,6 +120,7 @@ typedef struct lm_recipe_eval {
 } lm_recipe_eval;
 typedef struct lm_recipe_watch { int eval; lm_recipe_metric metric; } lm_recipe_watch;      // eval -1: none
 
+typedef struct lm_recipe_guard { int64_t skip, rollback; double spike; } lm_recipe_guard;   // spike 0: none
 typedef struct lm_recipe_stop { lm_recipe_watch on; int64_t patience; double min_delta; } lm_recipe_stop;   // on.eval -1: none
 typedef enum { LM_RECIPE_RESUME_AUTO, LM_RECIPE_RESUME_NEVER } lm_recipe_resume;
 typedef struct lm_recipe_save {
@@ -165,6 +166,7 @@ struct lm_recipe {
   lm_recipe_precision precision;
   lm_recipe_memory memory;
   lm_recipe_eval *evals; uint32_t n_evals, cap_evals;
+  lm_recipe_guard guard;
   lm_recipe_stop stop;
   lm_recipe_save save;
   lm_recipe_compile_mode compile; double compile_budget;          // seconds; 0: none

@@ -70,7 +70,8 @@ static int param_of(const lm_reader *d, const ast_decl *decl, uint32_t skip, con
     return -1;
   }
   if (at >= 0 && at < (int)decl->sig.n_params) return at;
-  lm_error(d->R->c, a->loc, "E203", "%s takes %u arguments at the most", decl->name.text, decl->sig.n_params - skip);
+  uint32_t most = decl->sig.n_params > skip ? decl->sig.n_params - skip : 0;
+  lm_error(d->R->c, a->loc, "E203", "%s takes %u arguments at the most", decl->name.text, most);
   return -1;
 }
 

@@ -235,6 +235,13 @@ static lm_recipe_watch read_watch(const lm_reader *d, const ast_expr *e) {
   return none;
 }
 
+static void read_guard(const lm_reader *recipe) {
+  lm_settings none = {0};
+  lm_reader d = inside(recipe, "recipe.guard", &none);
+  d.r->guard = (lm_recipe_guard){lm_read_whole(&d, "recipe.guard.skip", 0), lm_read_whole(&d, "recipe.guard.rollback", 0),
+                                 lm_read_number(&d, "recipe.guard.spike", 0)};
+}
+
 static void read_stop(const lm_reader *d) {
   static const char key[] = "recipe.stop";
   const ast_expr *e = lm_read_value(d, key);
@@ -310,6 +317,7 @@ void lm_recipe_read(lm_resolver *R, const lm_settings *s) {
   read_memory(&d);
   for (uint32_t i = 0; i < s->n; i++)
     if (!strcmp(s->v[i]->key->path, "recipe.eval")) read_eval(&d, s->v[i]);
+  read_guard(&d);
   read_stop(&d);
   read_save(&d);
   read_compile(&d);

@@ -18,7 +18,8 @@
 enum { MOST_KNOWN = 1 << 20 };
 #define NEVER (-1e29)   // what a masked score is at most
 
-typedef struct fact { lm_tensor known; double *cell; } fact;   // known.v, cell: NULL where nothing is known
+// known.v, cell: NULL where nothing is known. refused: made of what a reduction over s was refused for.
+typedef struct fact { lm_tensor known; double *cell; bool refused; } fact;
 
 typedef struct probe {
   lm_module *m;
@@ -164,6 +165,12 @@ static void refuse_ahead(probe *p, const lm_op *op, int64_t t, int64_t s) {
   lm_diag_help(p->c, d, "mask what is reduced: select(expand(pos, s) >= ps & expand(seg, s) == ss, scores, -1e30)");
 }
 
+static void refuse_by_number(probe *p, const lm_op *op) {
+  lm_diag *d = refuse(p, op, "E0D0", "the model looks ahead: a place takes in places that come after it");
+  lm_diag_note(p->c, d, (lm_loc){0}, "places of the history are picked by their number here");
+  lm_diag_help(p->c, d, "pick by a mask: sum(select(expand(pos, s) - ps == 1 & expand(seg, s) == ss, x, 0), s)");
+}
+
 static void check_past(probe *p, const lm_op *op) {
   bool product = op->code == LM_OP_DOT;
   lm_axis t;
@@ -178,9 +185,10 @@ static void check_past(probe *p, const lm_op *op) {
         double c = cell(p, op->in[i], x, y);
         if (product ? c != 0 : isnan(c)) at = x, as = y;
       }
-    if (at < 0) return;
+    if (at < 0 || fact_of(p, op->in[i])->refused) return;
   }
   refuse_ahead(p, op, at, as);
+  if (!product) fact_of(p, op->in[0])->refused = true;
 }
 
 static bool over(const lm_op *op, const bool *set) {
@@ -203,6 +211,7 @@ static void check_op(probe *p, const lm_op *op) {
   case LM_OP_SLICE: case LM_OP_PAD: case LM_OP_CONCAT: case LM_OP_VIEW: case LM_OP_GATHER: case LM_OP_SCATTER: break;
   default: return;
   }
+  if (over(op, p->is_past)) { refuse_by_number(p, op); return; }
   if (!over(op, p->is_place) || !p->decoded) return;
   lm_diag_help(p->c, refuse(p, op, "E0D1", "positions meet outside of history, so this cannot be decoded place by place"),
                "history(x, t -> s) gives all places so far under an axis of their own");
@@ -219,10 +228,18 @@ static void mark_axes(probe *p, const lm_op *op) {
   }
 }
 
+// One mistake in a mask makes one message: the products of a softmax that was refused stay silent.
+static void spread_refusal(probe *p, const lm_op *op) {
+  if (op->n_out != 1 || !gridded(p, op->out[0]->type)) return;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    if (fact_of(p, op->in[i])->refused) fact_of(p, op->out[0])->refused = true;
+}
+
 static void visit(lm_op *op, void *user) {
   probe *p = user;
   mark_axes(p, op);
   check_op(p, op);
+  spread_refusal(p, op);
   find_known(p, op);
   if (op->n_out == 1 && !fact_of(p, op->out[0])->known.v) find_cells(p, op);
 }

@@ -1,16 +1,19 @@
-// dsl_bad_test.c - exact messages. Each bad/*.lm begins with what must be said about it, one line of output a comment:
+// dsl_bad_test.c - exact messages. Each *.lm of bad/ (form, recipes) and bad-semantic/ (meaning) begins with what must be
+// said about it, one line of output a comment:
 //   #! 7:14: error[E010]: found '}', expected an expression
 //   #!   = help: …
 // (places in other files keep their path; excerpts of the source are left out), and may say how it is read:
 //   #? recipe NAME        #? set KEY = VALUE        #? run     as for a run: what is not yet possible is an error
+//   #? probe     as a check that looks for places that see later ones        #? decode     as for generation
 // With -r the expectations are rewritten from what is said now.
+#include "compiler/passes/pass.h"
 #include "dsl/lower.h"
 #include "tests/runtime/check.h"
 #include <glob.h>
 
 enum { MAX_SETS = 8, MAX_BYTES = 1 << 20 };
 
-typedef struct directives { const char *recipe, *sets[MAX_SETS]; int n_sets; bool runs; } directives;
+typedef struct directives { const char *recipe, *sets[MAX_SETS]; int n_sets; bool runs, probes, decodes; } directives;
 
 static bool starts(const char *line, const char *prefix) { return !strncmp(line, prefix, strlen(prefix)); }
 
@@ -22,6 +25,8 @@ static directives read_directives(lm_ctx *c, const char *text) {
     if (starts(p, "#? set ") && d.n_sets < MAX_SETS)
       d.sets[d.n_sets++] = lm_arena_strndup(c->arena, p + 7, (size_t)(end - p - 7));
     if (starts(p, "#? run")) d.runs = true;
+    if (starts(p, "#? probe")) d.probes = true;
+    if (starts(p, "#? decode")) d.decodes = true;
   }
   return d;
 }
@@ -32,6 +37,12 @@ static bool has_recipe(const lm_program *p) {
   return false;
 }
 
+static void lower(lm_ctx *c, lm_program *p, lm_recipe *r, bool decodes) {
+  lm_lower_options o = {.what = LM_LOWER_PROBE | (decodes ? LM_LOWER_DECODE : 0), .rows = 2, .seq = 16, .capacity = 64, .chunk = 8};
+  lm_lowered *l = lm_lower(c, p, r, &o);
+  if (l) lm_pipeline_run(l->m, LM_STAGE_GRAPH, &(lm_pass_env){0});
+}
+
 static void read_program(lm_ctx *c, const char *path, const char *text) {
   directives d = read_directives(c, text);
   lm_program *p = lm_program_load(c, path);
@@ -39,6 +50,7 @@ static void read_program(lm_ctx *c, const char *path, const char *text) {
   lm_recipe *r = has_recipe(p) || d.recipe ? lm_recipe_resolve(c, p, d.recipe, d.sets, d.n_sets) : NULL;
   if (r) lm_recipe_report_unsupported(r, d.runs);
   if (!c->n_errors) lm_check(c, p, r);
+  if (r && !c->n_errors && (d.probes || d.decodes)) lower(c, p, r, d.decodes);
 }
 
 static bool is_excerpt(const char *line) {   // "10 | let x" or "   |    ^"
@@ -101,7 +113,7 @@ static bool is_as_expected(const char *path) {
 int main(int argc, char **argv) {
   bool rewrites = argc > 1 && !strcmp(argv[1], "-r");
   glob_t found;
-  CHECK(!glob("tests/dsl/bad/*.lm", 0, NULL, &found));
+  CHECK(!glob("tests/dsl/bad/*.lm", 0, NULL, &found) && !glob("tests/dsl/bad-semantic/*.lm", GLOB_APPEND, NULL, &found));
   int n_wrong = 0;
   for (size_t i = 0; i < found.gl_pathc; i++) {
     if (rewrites) rewrite(found.gl_pathv[i]);
