@@ -31,7 +31,8 @@ static lm_status model_start(lm_session *s, lm_cli *cli, int threads, figures *o
 static lm_status step_time(lm_session *s, int64_t step, double *out_ms) {
   lm_step_result r;
   double start = lm_now();
-  LM_TRY(lm_trainer_gradients(s->trainer, step, &r));
+  LM_TRY(lm_trainer_gradients(s->trainer, step, step - 1, &r));
+  LM_TRY(lm_step_check(step, &r));
   LM_TRY(lm_trainer_update(s->trainer, step, &r));
   *out_ms = 1e3 * (lm_now() - start);
   return NULL;

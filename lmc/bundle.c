@@ -42,10 +42,13 @@ static lm_status file_copy(lm_arena *a, const lm_ctx *c, const lm_file *f, const
   return lm_file_write_atomic(to, text->text, text->n);
 }
 
-static lm_status manifest_write(const lm_session *s, const char *path, const char *main, const char *const *sets, int n_sets) {
+// main: the absolute path of the program's first file, of which `root` bytes are the folder of all.
+static lm_status manifest_write(const lm_session *s, const char *path, const char *main, size_t root, const char *const *sets, int n_sets) {
   lm_buf b = {0};
   lm_buf_puts(&b, "{\n  \"main\": ");
-  lm_buf_json(&b, main);
+  lm_buf_json(&b, main + root);
+  lm_buf_puts(&b, ",\n  \"folder\": ");
+  lm_buf_json(&b, lm_arena_strndup(s->ctx->arena, main, root > 1 ? root - 1 : root));
   lm_buf_puts(&b, ",\n  \"recipe\": ");
   lm_buf_json(&b, s->recipe->name);
   lm_buf_puts(&b, ",\n  \"set\": [");
@@ -76,7 +79,7 @@ static lm_status bundle_write(lm_arena *a, const lm_session *s, const char *dir,
   for (uint32_t i = 0; i < p->n_files; i++)
     if (paths[i]) LM_TRY(file_copy(a, s->ctx, p->files[i], lm_path_join(a, folder, paths[i] + root)));
   LM_TRY(recipe_write(s, lm_path_join(a, dir, "recipe.txt")));
-  return manifest_write(s, lm_path_join(a, dir, "program.json"), paths[0] + root, sets, n_sets);
+  return manifest_write(s, lm_path_join(a, dir, "program.json"), paths[0], root, sets, n_sets);
 }
 
 lm_status lm_bundle_write(const lm_session *s, const char *dir, const char *const *sets, int n_sets) {
@@ -90,9 +93,12 @@ lm_status lm_bundle_write(const lm_session *s, const char *dir, const char *cons
 
 static lm_status parse(lm_arena *a, const char *dir, const json_t *j, lm_bundle *out) {
   const char *main = json_string_value(json_object_get(j, "main")), *recipe = json_string_value(json_object_get(j, "recipe"));
+  const char *folder = json_string_value(json_object_get(j, "folder"));
   const json_t *sets = json_object_get(j, "set");
   if (!main || !recipe || !json_is_array(sets)) return lm_fail(LM_USER, "%s/program.json: not the program of a run", dir);
-  out->path = lm_path_join(a, lm_path_join(a, dir, "program"), main);
+  out->root = lm_path_join(a, dir, "program");
+  out->path = lm_path_join(a, out->root, main);
+  out->folder = folder && !access(folder, R_OK) ? lm_arena_strndup(a, folder, strlen(folder)) : NULL;
   out->recipe = lm_arena_strndup(a, recipe, strlen(recipe));
   out->n_sets = (int)json_array_size(sets);
   out->sets = LM_NEW_N(a, const char *, out->n_sets + 1);
@@ -102,6 +108,16 @@ static lm_status parse(lm_arena *a, const char *dir, const json_t *j, lm_bundle 
     out->sets[i] = lm_arena_strndup(a, text, strlen(text));
   }
   return NULL;
+}
+
+void lm_bundle_restore(lm_program *p, const lm_bundle *b) {
+  size_t n = strlen(b->root);
+  for (uint32_t i = 0; b->folder && i < p->n_files; i++) {
+    lm_file *f = p->files[i];
+    if (f->is_std || strncmp(f->dir, b->root, n)) continue;
+    const char *below = f->dir + n + (f->dir[n] == '/');
+    f->dir = *below ? lm_path_join(p->c->arena, b->folder, below) : b->folder;
+  }
 }
 
 lm_status lm_bundle_read(lm_arena *a, const char *dir, lm_bundle *out) {

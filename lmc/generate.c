@@ -77,7 +77,7 @@ static lm_status model_start(lm_session *s, int64_t places, const char *weights)
   LM_TRY(lm_session_lower(s, LM_LOWER_DECODE, lm_session_capacity(places)));
   LM_TRY(lm_session_plan(s));
   LM_TRY(lm_session_start(s, NULL));
-  return weights ? lm_weights_load(s, weights) : lm_session_weights(s);
+  return weights ? lm_weights_load(s, weights, lm_exec_arena(s->exec, LM_ARENA_PARAM)) : lm_session_weights(s);
 }
 
 static lm_status generate(lm_session *s, const lm_tokens *prompt, const char *weights) {

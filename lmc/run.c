@@ -23,7 +23,6 @@ typedef struct runner {
   FILE *to;                            // NULL: silent
   const char *dir;                     // NULL: nothing is saved
   const char **sets; int n_sets;       // with what options stand for
-  bool bundled;
   sampler_state *samples;
   lm_run_options o;
 } runner;
@@ -56,7 +55,7 @@ static void resume_read(runner *x) {
 // ---- what may not change on resume: the resolved recipe, but for what only says how long, how often and where
 
 static bool may_change(const char *line) {
-  static const char *const keys[] = {"run", "save", "stop", "compile", "micro", "sample", "eval", "memory", "data.holdout"};
+  static const char *const keys[] = {"run", "save", "stop", "compile", "micro", "sample", "eval", "guard", "memory", "data.holdout"};
   size_t n = strcspn(line, " .");
   if (!strncmp(line, "data.", 5)) n = 5 + strcspn(line + 5, " .");
   for (size_t i = 0; i < LM_COUNT(keys); i++)
@@ -103,21 +102,30 @@ static void keys_collect(runner *x) {
 
 // ---- evaluation and checkpoints
 
-static lm_status evals_collect(runner *x) {
+static lm_run_eval eval_of(const runner *x, const lm_recipe_eval *e) {
+  return (lm_run_eval){e->name, e->holdout + 1, lm_recipe_every_steps(x->s->recipe, e->every, x->s->epoch_tokens),
+                       {[LM_EVAL_LOSS] = true, [LM_EVAL_BITS_PER_BYTE] = e->metrics[LM_RECIPE_METRIC_BITS_PER_BYTE],
+                        [LM_EVAL_PERPLEXITY] = e->metrics[LM_RECIPE_METRIC_PERPLEXITY]}};
+}
+
+static lm_run_watch watch_of(lm_recipe_watch w) {
+  static const lm_eval_metric metrics[] = {[LM_RECIPE_METRIC_LOSS] = LM_EVAL_LOSS, [LM_RECIPE_METRIC_BITS_PER_BYTE] = LM_EVAL_BITS_PER_BYTE,
+                                           [LM_RECIPE_METRIC_PERPLEXITY] = LM_EVAL_PERPLEXITY};
+  return (lm_run_watch){w.eval, metrics[w.metric]};
+}
+
+static void evals_collect(runner *x) {
   const lm_recipe *r = x->s->recipe;
   lm_run_eval *evals = LM_NEW_N(x->cli->ctx->arena, lm_run_eval, r->n_evals + 1);
-  for (uint32_t i = 0; i < r->n_evals; i++)
-    evals[i] = (lm_run_eval){r->evals[i].name, r->evals[i].holdout + 1, lm_recipe_every_steps(r, r->evals[i].every, x->s->epoch_tokens)};
+  for (uint32_t i = 0; i < r->n_evals; i++) evals[i] = eval_of(x, &r->evals[i]);
   x->o.evals = evals;
   x->o.n_evals = (int)r->n_evals;
-  int stop = r->stop.on.eval, best = r->save.dir ? r->save.best.eval : -1;
-  if (stop >= 0 && best >= 0 && stop != best)
-    lm_error(x->cli->ctx, r->save.loc, "E209", "best and stop on different evaluations: not yet possible");
-  x->o.watch = stop >= 0 ? stop : best;
-  x->o.keep_best = best >= 0;
-  x->o.patience = stop >= 0 ? (int)r->stop.patience : 0;
+  x->o.best = watch_of(r->save.best);
+  if (!x->dir || !r->save.dir) x->o.best.eval = -1;
+  x->o.stop = watch_of(r->stop.on);
+  x->o.patience = (int)r->stop.patience;
   x->o.min_delta = r->stop.min_delta;
-  return lm_cli_verdict(x->cli);
+  x->o.guard = (lm_guard_options){.skip = r->guard.skip, .rollback = r->guard.rollback, .spike = r->guard.spike};
 }
 
 // ---- samples
@@ -153,10 +161,13 @@ static lm_status samples_check(const runner *x) {
   return NULL;
 }
 
+static lm_status begin(void *user) {
+  runner *x = user;
+  return x->dir ? lm_bundle_write(x->s, x->dir, x->sets, x->n_sets) : NULL;
+}
+
 static lm_status after_step(void *user, int64_t step, const lm_step_result *result, lm_progress *progress) {
   runner *x = user;
-  if (x->dir && !x->bundled) LM_TRY(lm_bundle_write(x->s, x->dir, x->sets, x->n_sets));
-  x->bundled = true;
   for (uint32_t i = 0; x->to && i < x->s->recipe->n_samples; i++) {
     sampler_state *s = &x->samples[i];
     if (step != x->o.steps && (!s->every || step % s->every)) continue;
@@ -237,6 +248,7 @@ static void run_options_fill(runner *x) {
   x->o.keep = (int)s->recipe->save.keep;
   x->o.progress = (lm_progress){.to = x->to, .terminal = isatty(STDOUT_FILENO), .steps = s->steps, .memory = lm_session_memory(s),
                                 .flops_per_token = micro.gemm_flops / (double)(s->rows * s->seq), .peak_flops = x->to ? lm_cpu_peak(lm_exec_threads(s->exec)) : 0};
+  x->o.begin = begin;
   x->o.after_step = after_step;
   x->o.user = x;
   resume_read(x);
@@ -245,8 +257,8 @@ static void run_options_fill(runner *x) {
 
 static void outcome_print(const runner *x, const lm_run_outcome *out) {
   if (x->cli->json) {
-    lm_cli_print("{\"step\": %lld, \"resumed\": %lld, \"loss\": %.9g, \"interrupted\": %s, \"stopped_early\": %s}\n", (long long)out->step,
-                 (long long)out->resumed, out->last.loss, out->interrupted ? "true" : "false", out->stopped_early ? "true" : "false");
+    lm_cli_print("{\"step\": %lld, \"resumed\": %lld, \"loss\": %.9g, \"skipped\": %lld, \"interrupted\": %s, \"stopped_early\": %s}\n", (long long)out->step,
+                 (long long)out->resumed, out->last.loss, (long long)out->skipped, out->interrupted ? "true" : "false", out->stopped_early ? "true" : "false");
     return;
   }
   if (!x->to) return;
@@ -263,7 +275,7 @@ static lm_status train(runner *x) {
   x->dir = lm_args_text(&cli->args, "out", x->s->recipe->save.dir);
   LM_TRY(model_start(x));
   run_options_fill(x);
-  LM_TRY(evals_collect(x));
+  evals_collect(x);
   lm_run_outcome out;
   LM_TRY(lm_run_train(&x->o, &out));
   outcome_print(x, &out);

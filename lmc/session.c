@@ -6,6 +6,7 @@
 
 #include "codegen/cpu/cpu.h"
 #include "compiler/passes/pass.h"
+#include "lmc/bundle.h"
 #include "lmc/weights.h"
 #include "runtime/train/init.h"
 
@@ -26,6 +27,7 @@ lm_status lm_session_open(lm_session *s, lm_cli *cli, const char *path, const ch
   s->dump.to = stdout;
   s->program = lm_program_load(s->ctx, path);
   LM_TRY(lm_cli_verdict(cli));
+  if (s->bundle) lm_bundle_restore(s->program, s->bundle);
   s->recipe = lm_recipe_resolve(s->ctx, s->program, recipe, sets, n_sets);
   LM_TRY(lm_cli_verdict(cli));
   unavailable_report(s);
@@ -175,9 +177,10 @@ int64_t lm_session_memory(const lm_session *s) {
 
 lm_status lm_session_weights(lm_session *s) {
   const lm_recipe *r = s->recipe;
-  lm_init_params(s->plan, r->seed, lm_exec_arena(s->exec, LM_ARENA_PARAM));
+  float *params = lm_exec_arena(s->exec, LM_ARENA_PARAM);
+  lm_init_params(s->plan, r->seed, params);
   if (!r->from) return NULL;
-  return r->from_hf ? lm_weights_import(s, r->from) : lm_weights_load(s, r->from);
+  return r->from_hf ? lm_weights_import(s, r->from, params) : lm_weights_load(s, r->from, params);
 }
 
 lm_status lm_session_start(lm_session *s, const lm_exec_options *o) { return lm_exec_create(s->plan, o, &s->exec); }

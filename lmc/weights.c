@@ -46,9 +46,8 @@ static void extra_check(const lm_st *st, const lm_plan *plan, lm_buf *faults) {
   lm_free(paths);
 }
 
-static lm_status load(const lm_session *s, const lm_st *st) {
+static lm_status load(const lm_session *s, const lm_st *st, float *arena) {
   const lm_plan *plan = s->plan;
-  float *arena = lm_exec_arena(s->exec, LM_ARENA_PARAM);
   lm_buf faults = {0};
   for (int i = 0; i < plan->n_params; i++) tensor_check(lm_st_find(st, plan->params[i].path), &plan->params[i], &faults);
   extra_check(st, plan, &faults);
@@ -61,11 +60,26 @@ static lm_status load(const lm_session *s, const lm_st *st) {
   return status;
 }
 
-lm_status lm_weights_load(const lm_session *s, const char *path) {
+lm_status lm_weights_load(const lm_session *s, const char *path, float *arena) {
   lm_st *st;
   LM_TRY(lm_st_open(path, &st));
-  lm_status status = lm_annotate(load(s, st), "%s", path);
+  lm_status status = lm_annotate(load(s, st, arena), "%s", path);
   lm_st_close(st);
+  return status;
+}
+
+lm_status lm_weights_save(const lm_session *s, const char *path, const float *arena) {
+  const lm_plan *plan = s->plan;
+  lm_st_tensor *list = lm_calloc((size_t)plan->n_params, sizeof *list);
+  lm_status status = NULL;
+  for (int i = 0; !status && i < plan->n_params; i++) {
+    const lm_plan_param *p = &plan->params[i];
+    if (p->rank > LM_ST_RANK) status = lm_fail(LM_USER, "%s has %d axes, a file's tensors at most %d", p->path, p->rank, LM_ST_RANK);
+    list[i] = (lm_st_tensor){.name = p->path, .dtype = LM_ST_F32, .rank = p->rank, .elements = p->elements, .data = arena + p->offset};
+    for (int k = 0; !status && k < p->rank; k++) list[i].shape[k] = p->shape[k];
+  }
+  if (!status) status = lm_st_write(path, list, (size_t)plan->n_params);
+  lm_free(list);
   return status;
 }
 
@@ -97,9 +111,9 @@ static lm_status import(const lm_session *s, const lm_foreign_native *views, con
   return status;
 }
 
-lm_status lm_weights_import(const lm_session *s, const char *path) {
+lm_status lm_weights_import(const lm_session *s, const char *path, float *arena) {
   lm_arena *a = lm_arena_create();
-  lm_status status = import(s, lm_weights_views(a, s->plan, lm_exec_arena(s->exec, LM_ARENA_PARAM)), path);
+  lm_status status = import(s, lm_weights_views(a, s->plan, arena), path);
   lm_arena_destroy(a);
   return status;
 }

@@ -154,12 +154,38 @@ static lm_status tensors_load(lm_arena *a, lm_trainer *t, int first, int last, c
 
 // ---- state.json
 
+static void number_print(lm_buf *b, const char *key, double x) {
+  lm_buf_printf(b, "  \"%s\": ", key);
+  lm_json_number(b, x);
+}
+
+static double number_of(const json_t *j, const char *key) {
+  const json_t *x = json_object_get(j, key);
+  return json_is_number(x) ? json_number_value(x) : NAN;
+}
+
+static int64_t whole_of(const json_t *j, const char *key) { return json_integer_value(json_object_get(j, key)); }
+
+static void guard_print(lm_buf *b, const lm_guard *g) {
+  number_print(b, "mean_loss", g->mean);
+  lm_buf_printf(b, ",\n  \"mean_of\": %lld,\n  \"bad_steps\": %lld,\n  \"skipped\": %lld,\n  \"returns\": %lld,\n  \"shift\": %lld,\n",
+                (long long)g->seen, (long long)g->bad, (long long)g->skipped, (long long)g->returns, (long long)g->shift);
+}
+
+static lm_guard guard_parse(const json_t *j) {
+  double mean = number_of(j, "mean_loss");
+  return (lm_guard){isnan(mean) ? 0 : mean, whole_of(j, "mean_of"), whole_of(j, "bad_steps"), whole_of(j, "skipped"), whole_of(j, "returns"), whole_of(j, "shift")};
+}
+
 static void state_print(lm_buf *b, const lm_checkpoint *c) {
   lm_buf_printf(b, "{\n  \"format\": %d,\n  \"step\": %lld,\n  \"tokens\": %lld,\n  \"seed\": \"%llu\",\n", FORMAT,
                 (long long)c->step, (long long)c->tokens, (unsigned long long)c->seed);
-  lm_buf_puts(b, "  \"best\": ");
-  lm_json_number(b, c->best);
-  lm_buf_printf(b, ",\n  \"best_step\": %lld,\n  \"bad_evals\": %lld,\n  \"keys\": {", (long long)c->best_step, (long long)c->bad_evals);
+  number_print(b, "best", c->best);
+  lm_buf_printf(b, ",\n  \"best_step\": %lld,\n", (long long)c->best_step);
+  number_print(b, "stop_best", c->stop_best);
+  lm_buf_printf(b, ",\n  \"bad_evals\": %lld,\n", (long long)c->bad_evals);
+  guard_print(b, &c->guard);
+  lm_buf_puts(b, "  \"keys\": {");
   for (int i = 0; i < c->n_keys; i++) {
     lm_buf_puts(b, i ? ",\n    " : "\n    ");
     lm_buf_json(b, c->keys[i].key);
@@ -186,13 +212,15 @@ static lm_status state_parse(const json_t *j, const char *path, lm_checkpoint *c
   if (json_integer_value(json_object_get(j, "format")) != FORMAT || !json_is_integer(json_object_get(j, "step")) || !seed)
     return lm_fail(LM_USER, "%s: not the state of a run in this format", path);
   LM_TRY(keys_compare(json_object_get(j, "keys"), path, c));
-  const json_t *best = json_object_get(j, "best");
-  c->step = json_integer_value(json_object_get(j, "step"));
-  c->tokens = json_integer_value(json_object_get(j, "tokens"));
+  c->step = whole_of(j, "step");
+  c->tokens = whole_of(j, "tokens");
   c->seed = strtoull(seed, NULL, 10);
-  c->best = json_is_number(best) ? json_number_value(best) : NAN;
-  c->best_step = json_integer_value(json_object_get(j, "best_step"));
-  c->bad_evals = json_integer_value(json_object_get(j, "bad_evals"));
+  c->best = number_of(j, "best");
+  c->best_step = whole_of(j, "best_step");
+  c->stop_best = number_of(j, "stop_best");
+  c->bad_evals = whole_of(j, "bad_evals");
+  c->guard = guard_parse(j);
+  if (c->step < 0 || c->guard.shift < 0 || c->guard.shift > INT64_MAX / 2) return lm_fail(LM_USER, "%s: not the state of a run", path);
   return NULL;
 }
 
@@ -244,7 +272,15 @@ static lm_status save(lm_arena *a, const lm_trainer *t, const char *dir, const l
   return steps_prune(a, dir, c->step, keep, also);
 }
 
+int64_t lm_checkpoint_bytes(const lm_plan *plan) {
+  int64_t elements = 0;
+  for (int i = 0; i < plan->n_params; i++) elements += plan->params[i].elements;
+  return elements * (1 + plan->n_states) * (int64_t)sizeof(float);
+}
+
 lm_status lm_checkpoint_save(const lm_trainer *t, const char *dir, const lm_checkpoint *c, int keep, int64_t also) {
+  const char *bad = lm_trainer_not_finite(t);
+  if (bad) return lm_fail(LM_USER, "step %lld: parameter %s is not finite any more; this state is not saved", (long long)c->step, bad);
   lm_arena *a = lm_arena_create();
   lm_status s = lm_annotate(save(a, t, dir, c, keep, also), "checkpoint of step %lld", (long long)c->step);
   lm_arena_destroy(a);
@@ -264,6 +300,30 @@ lm_status lm_checkpoint_newest(lm_arena *a, const char *path, const char **out) 
   LM_TRY(steps_list(a, path, &all));
   *out = all.n ? lm_path_join(a, path, step_name(a, all.v[0])) : NULL;
   return NULL;
+}
+
+static lm_status best_find(lm_arena *a, const char *path, int64_t *out_step) {
+  const char *newest;
+  json_t *j;
+  LM_TRY(lm_checkpoint_newest(a, path, &newest));
+  if (!newest) return lm_fail(LM_USER, "%s holds no checkpoint", path);
+  LM_TRY(lm_json_read(lm_path_join(a, newest, "state.json"), 64 << 20, &j));
+  bool known = json_is_number(json_object_get(j, "best"));
+  *out_step = whole_of(j, "best_step");
+  json_decref(j);
+  return known ? NULL : lm_fail(LM_USER, "%s: no evaluation says which checkpoint is the best; save = checkpoint(…, best = EVAL.METRIC) does", path);
+}
+
+lm_status lm_checkpoint_find(lm_arena *a, const char *path, const char *which, const char **out) {
+  bool best = !strcmp(which, "best"), last = !strcmp(which, "last");
+  char *end;
+  int64_t step = strtoll(which, &end, 10);
+  if (!best && !last && (!*which || *end || step < 0)) return lm_fail(LM_USER, "a checkpoint is last, best or the number of a step, not '%s'", which);
+  if (best) LM_TRY(best_find(a, path, &step));
+  if (last) LM_TRY(lm_checkpoint_newest(a, path, out));
+  else *out = lm_path_join(a, path, step_name(a, step));
+  if (*out && !access(lm_path_join(a, *out, "state.json"), F_OK)) return NULL;
+  return last ? lm_fail(LM_USER, "%s holds no checkpoint yet", path) : lm_fail(LM_USER, "%s holds no checkpoint of step %lld", path, (long long)step);
 }
 
 static lm_status load(lm_arena *a, lm_trainer *t, const char *path, lm_checkpoint *c, bool *out_found) {

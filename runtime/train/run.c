@@ -4,6 +4,10 @@
 #include <math.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "runtime/train/log.h"
 
 // ---- interruption. A signal handler can reach nothing but process-wide state.
 
@@ -31,10 +35,12 @@ static void signals_release(const old_handlers *old) {
 typedef struct {
   const lm_run_options *o;
   lm_run_outcome *out;
+  lm_arena *arena;
   lm_progress progress;
   lm_checkpoint state;
-  lm_metrics *metrics;                 // NULL: not written
-  int64_t saved;                       // step of the newest checkpoint of this run, -1: none
+  lm_run_log *log;                     // NULL: not written
+  const char *newest;                  // folder of the newest checkpoint that this run made or came from, NULL: none
+  int64_t saved;                       // its step, -1: it is not in the run's own folder
 } run;
 
 static lm_status resume(run *r) {
@@ -46,61 +52,107 @@ static lm_status resume(run *r) {
   if (!found) return o->resume == LM_RESUME_PATH ? lm_fail(LM_USER, "%s holds no checkpoint", path) : NULL;
   if (r->state.seed != o->seed)
     return lm_fail(LM_USER, "%s was made with seed %llu, the recipe says %llu", path, (unsigned long long)r->state.seed, (unsigned long long)o->seed);
-  r->saved = r->state.step;
+  if (o->resume != LM_RESUME_PATH) r->saved = r->state.step;
   lm_progress_say(&r->progress, "resumed at step %lld from %s", (long long)r->state.step, path);
-  return NULL;
+  return lm_checkpoint_newest(r->arena, path, &r->newest);
 }
 
-static lm_status metrics_open(run *r) {
-  if (!r->o->dir) return NULL;
-  lm_arena *a = lm_arena_create();
-  lm_status s = lm_dir_make(r->o->dir);
-  if (!s) s = lm_metrics_open(lm_path_join(a, r->o->dir, "metrics.jsonl"), r->state.step, &r->metrics);
-  lm_arena_destroy(a);
+// ---- before the first step: can what it will make be kept?
+
+static int64_t checkpoints_kept(const lm_run_options *o) {
+  int64_t made = 1 + (o->every ? o->steps / o->every : 0), kept = o->keep + (o->best.eval >= 0);
+  return o->keep && kept < made ? kept : made;
+}
+
+static lm_status space_check(run *r) {
+  struct statvfs v;
+  lm_buf need = {0}, all = {0}, room = {0};
+  if (statvfs(r->o->dir, &v)) return lm_fail_errno("cannot look at %s", r->o->dir);
+  double bytes = (double)lm_checkpoint_bytes(lm_trainer_options_of(r->o->trainer)->plan), have = (double)v.f_bavail * (double)v.f_frsize;
+  double most = bytes * (double)(checkpoints_kept(r->o) + 1);          // and one that is being written
+  lm_buf_printf(&need, "%.1f MB", bytes / 1e6);
+  lm_buf_printf(&all, "%.1f MB", most / 1e6);
+  lm_buf_printf(&room, "%.1f MB", have / 1e6);
+  lm_status s = NULL;
+  if (have < bytes) s = lm_fail(LM_ENV, "%s has room for %s, a checkpoint takes %s", r->o->dir, room.p, need.p);
+  else if (have < most)
+    lm_progress_say(&r->progress, "note: %s has room for %s; all checkpoints of this run take up to %s (save keeps fewer with `keep`)", r->o->dir, room.p, all.p);
+  lm_buf_free(&need);
+  lm_buf_free(&all);
+  lm_buf_free(&room);
   return s;
 }
 
+static lm_status folder_open(run *r) {
+  const char *dir = r->o->dir;
+  if (!dir) return NULL;
+  LM_TRY(lm_dir_make(dir));
+  if (access(dir, W_OK | X_OK)) return lm_fail_errno("cannot write to the run's folder %s", dir);
+  LM_TRY(space_check(r));
+  return lm_run_log_open(dir, r->state.step, &r->log);
+}
+
+// ---- metrics and checkpoints
+
 static lm_status metrics_write(run *r, int64_t step, const lm_step_result *x) {
-  if (!r->metrics) return NULL;
-  lm_metric line[5 + LM_TRAIN_METRICS] = {{"loss", x->loss}, {"grad_norm", x->grad_norm}, {"lr", x->lr},
+  lm_metric line[6 + LM_TRAIN_METRICS] = {{"loss", x->loss}, {"grad_norm", x->grad_norm}, {"lr", x->lr},
                                           {"tokens", (double)r->state.tokens}, {"tokens_per_s", round(r->progress.rate)}};
-  memcpy(line + 5, x->emitted, sizeof *line * (size_t)x->n_emitted);
-  return lm_metrics_add(r->metrics, step, line, (size_t)(5 + x->n_emitted));
+  size_t n = 5;
+  if (r->state.guard.skipped) line[n++] = (lm_metric){"skipped", (double)r->state.guard.skipped};
+  memcpy(line + n, x->emitted, sizeof *line * (size_t)x->n_emitted);
+  return lm_run_log_add(r->log, step, line, n + (size_t)x->n_emitted);
 }
 
 static lm_status save(run *r) {
   const lm_run_options *o = r->o;
   if (!o->dir || r->saved == r->state.step) return NULL;
-  LM_TRY(lm_checkpoint_save(o->trainer, o->dir, &r->state, o->keep, o->keep_best ? r->state.best_step : -1));
+  r->state.guard.returns = 0;
+  LM_TRY(lm_checkpoint_save(o->trainer, o->dir, &r->state, o->keep, o->best.eval >= 0 ? r->state.best_step : -1));
   r->saved = r->state.step;
-  return NULL;
+  LM_TRY(lm_checkpoint_newest(r->arena, o->dir, &r->newest));
+  return lm_run_log_draw(r->log);
 }
 
-// The watched loss: whether it is the best so far, and whether patience is at its end.
-static void watch(run *r, double loss, bool *out_best) {
+// ---- evaluations
+
+static bool best_watch(run *r, double value) {
   lm_checkpoint *c = &r->state;
-  *out_best = isnan(c->best) || loss < c->best;
-  c->bad_evals = isnan(c->best) || loss < c->best - r->o->min_delta ? 0 : c->bad_evals + 1;
-  if (*out_best) c->best = loss, c->best_step = c->step;
+  if (!isfinite(value) || value >= c->best) return false;      // NAN, none yet, compares false
+  c->best = value;
+  c->best_step = c->step;
+  return true;
+}
+
+static void stop_watch(run *r, double value) {
+  lm_checkpoint *c = &r->state;
+  bool gain = isfinite(value) && !(value >= c->stop_best - r->o->min_delta);
+  c->bad_evals = gain ? 0 : c->bad_evals + 1;
+  if (gain) c->stop_best = value;
   r->out->stopped_early = r->o->patience && c->bad_evals >= r->o->patience;
+}
+
+static lm_status eval_write(run *r, const lm_run_eval *e, const lm_eval_result *x) {
+  lm_metric line[LM_EVAL_METRICS];
+  size_t n = 0;
+  for (int k = 0; k < LM_EVAL_METRICS; k++)
+    if (e->metrics[k] && !isnan(x->value[k]))
+      line[n++] = (lm_metric){lm_arena_printf(r->arena, "%s.%s", e->name, LM_EVAL_NAMES[k]), x->value[k]};
+  return n ? lm_run_log_add(r->log, r->state.step, line, n) : NULL;
 }
 
 static lm_status evaluate(run *r, int i) {
   const lm_run_eval *e = &r->o->evals[i];
-  double loss, bits;
-  bool best = false;
-  lm_buf names[2] = {0};
-  LM_TRY(lm_trainer_eval(r->o->trainer, e->part, &loss, &bits));
-  lm_buf_printf(&names[0], "%s.loss", e->name);
-  lm_buf_printf(&names[1], "%s.bits_per_byte", e->name);
-  lm_metric line[2] = {{names[0].p, loss}, {names[1].p, bits}};
-  lm_status s = r->metrics ? lm_metrics_add(r->metrics, r->state.step, line, isnan(bits) ? 1 : 2) : NULL;
-  lm_buf_free(&names[0]);
-  lm_buf_free(&names[1]);
-  if (s) return s;
-  lm_progress_say(&r->progress, "step %lld  %s loss %.4f", (long long)r->state.step, e->name, loss);
-  if (i == r->o->watch) watch(r, loss, &best);
-  return best && r->o->keep_best ? save(r) : NULL;
+  const lm_trainer_options *t = lm_trainer_options_of(r->o->trainer);
+  lm_eval_result x;
+  lm_buf more = {0};
+  LM_TRY(lm_eval_run(t->exec, t->plan, t->data, e->part, &x));
+  LM_TRY(eval_write(r, e, &x));
+  if (e->metrics[LM_EVAL_BITS_PER_BYTE] && !isnan(x.value[LM_EVAL_BITS_PER_BYTE])) lm_buf_printf(&more, "  bits/byte %.4f", x.value[LM_EVAL_BITS_PER_BYTE]);
+  if (e->metrics[LM_EVAL_PERPLEXITY]) lm_buf_printf(&more, "  perplexity %.2f", x.value[LM_EVAL_PERPLEXITY]);
+  lm_progress_say(&r->progress, "step %lld  %s loss %.4f%s", (long long)r->state.step, e->name, x.value[LM_EVAL_LOSS], more.p ? more.p : "");
+  lm_buf_free(&more);
+  if (i == r->o->stop.eval) stop_watch(r, x.value[r->o->stop.metric]);
+  return i == r->o->best.eval && best_watch(r, x.value[r->o->best.metric]) ? save(r) : NULL;
 }
 
 static lm_status evaluations(run *r) {
@@ -109,55 +161,114 @@ static lm_status evaluations(run *r) {
   return NULL;
 }
 
+// ---- steps
+
 static bool is_over(const run *r) { return r->state.step >= r->o->steps || interrupted || r->out->stopped_early; }
+
+static void step_count(run *r, int64_t step, const lm_step_result *x) {
+  r->state.step = step;
+  r->state.tokens += x->tokens;
+}
+
+static lm_status step_good(run *r, int64_t step, lm_step_result *x) {
+  LM_TRY(lm_trainer_update(r->o->trainer, step, x));
+  step_count(r, step, x);
+  lm_progress_step(&r->progress, step, x);
+  LM_TRY(metrics_write(r, step, x));
+  return evaluations(r);
+}
+
+static lm_status step_skip(run *r, int64_t step, lm_step_result *x, const char *why) {
+  step_count(r, step, x);
+  lm_progress_say(&r->progress, "step %lld: %s; its batch is left out", (long long)step, why);
+  return metrics_write(r, step, x);
+}
+
+static lm_status give_up(const run *r, int64_t step, const char *why) {
+  return lm_fail(LM_USER, "step %lld: %s%s; training stops and this state is not saved (%s%s). A smaller learning rate or clip may help",
+                 (long long)step, why, r->state.guard.returns ? ", also after going back to the newest checkpoint" : "",
+                 r->newest ? "the newest checkpoint is " : "there is no checkpoint", r->newest ? r->newest : "");
+}
+
+// Finished batches end; other data does not.
+static bool batches_last(const run *r, int64_t shift) {
+  int64_t batches = lm_data_info_of(lm_trainer_options_of(r->o->trainer)->data).steps;
+  return !batches || r->o->steps + shift <= batches;
+}
+
+static lm_status step_return(run *r, int64_t step, const char *why) {
+  lm_guard then = r->state.guard;
+  bool found;
+  if (!r->newest || then.returns >= r->o->guard.rollback) return give_up(r, step, why);
+  LM_TRY(lm_checkpoint_load(r->o->trainer, r->newest, &r->state, &found));
+  lm_guard_return(&r->state.guard, &then, r->state.step, step);
+  if (!batches_last(r, r->state.guard.shift)) return lm_annotate(lm_fail(LM_USER, "there are no further batches to go on with"), "step %lld: %s", (long long)step, why);
+  lm_progress_say(&r->progress, "step %lld: %s; back to step %lld, and on without the batches since", (long long)step, why, (long long)r->state.step);
+  lm_run_log_close(r->log);
+  r->log = NULL;
+  return r->o->dir ? lm_run_log_open(r->o->dir, r->state.step, &r->log) : NULL;
+}
+
+static bool save_is_due(const run *r) {
+  return is_over(r) || (r->o->every && r->state.step % r->o->every == 0 && !r->state.guard.bad);
+}
+
+// Numbers that ran away in the update of a step that looked well show here at the latest.
+static lm_status save_or_return(run *r, int64_t step) {
+  const char *bad = r->o->dir ? lm_trainer_not_finite(r->o->trainer) : NULL;
+  if (bad) return step_return(r, step, lm_arena_printf(r->arena, "parameter %s is not finite any more", bad));
+  return save(r);
+}
 
 static lm_status step_run(run *r) {
   const lm_run_options *o = r->o;
   int64_t step = r->state.step + 1;
   lm_step_result *x = &r->out->last;
-  LM_TRY(lm_trainer_gradients(o->trainer, step, x));
-  LM_TRY(lm_trainer_update(o->trainer, step, x));
-  r->state.step = step;
-  r->state.tokens += x->tokens;
-  lm_progress_step(&r->progress, step, x);
-  LM_TRY(metrics_write(r, step, x));
-  LM_TRY(evaluations(r));
+  const char *why;
+  LM_TRY(lm_trainer_gradients(o->trainer, step, step - 1 + r->state.guard.shift, x));
+  lm_guard_verdict verdict = lm_guard_judge(&r->state.guard, &o->guard, x, &why);
+  if (verdict == LM_GUARD_RETURN) return step_return(r, step, why);
+  LM_TRY(verdict == LM_GUARD_GOOD ? step_good(r, step, x) : step_skip(r, step, x, why));
   if (o->after_step) LM_TRY(o->after_step(o->user, step, x, &r->progress));
-  if (is_over(r) || (o->every && step % o->every == 0)) LM_TRY(save(r));
+  if (save_is_due(r)) LM_TRY(save_or_return(r, step));
   lm_progress_pause(&r->progress);
   return NULL;
 }
 
 static lm_status train(run *r) {
   LM_TRY(resume(r));
-  LM_TRY(metrics_open(r));
+  LM_TRY(folder_open(r));
+  if (r->o->begin) LM_TRY(r->o->begin(r->o->user));
   r->out->resumed = r->state.step;
   lm_progress_start(&r->progress, r->state.step);
   while (!is_over(r)) LM_TRY(step_run(r));
-  return NULL;
+  return lm_run_log_draw(r->log);
 }
 
 static void outcome_tell(run *r) {
   r->out->step = r->state.step;
+  r->out->skipped = r->state.guard.skipped;
   r->out->interrupted = interrupted && r->state.step < r->o->steps;
   lm_progress_end(&r->progress);
   const char *saved = r->o->dir && r->saved == r->state.step ? ", saved" : "";
   if (r->out->interrupted) lm_progress_say(&r->progress, "interrupted after step %lld%s", (long long)r->state.step, saved);
   else if (r->out->stopped_early)
-    lm_progress_say(&r->progress, "stopped after step %lld%s: no better loss than %.4f of step %lld", (long long)r->state.step, saved,
-                    r->state.best, (long long)r->state.best_step);
+    lm_progress_say(&r->progress, "stopped after step %lld%s: %lld evaluations without a better %s.%s than %.4f", (long long)r->state.step, saved,
+                    (long long)r->state.bad_evals, r->o->evals[r->o->stop.eval].name, LM_EVAL_NAMES[r->o->stop.metric], r->state.stop_best);
+  if (r->out->skipped) lm_progress_say(&r->progress, "%lld steps went wrong and were left out", (long long)r->out->skipped);
 }
 
 lm_status lm_run_train(const lm_run_options *o, lm_run_outcome *out) {
   *out = (lm_run_outcome){0};
-  run r = {.o = o, .out = out, .progress = o->progress, .saved = -1,
-           .state = {.seed = o->seed, .keys = o->keys, .n_keys = o->n_keys, .best = NAN}};
+  run r = {.o = o, .out = out, .arena = lm_arena_create(), .progress = o->progress, .saved = -1,
+           .state = {.seed = o->seed, .keys = o->keys, .n_keys = o->n_keys, .best = NAN, .stop_best = NAN}};
   old_handlers old;
   signals_catch(&old);
   lm_status s = train(&r);
   signals_release(&old);
-  lm_metrics_close(r.metrics);
+  lm_run_log_close(r.log);
   if (!s) outcome_tell(&r);
   else lm_progress_end(&r.progress);
+  lm_arena_destroy(r.arena);
   return s;
 }

@@ -1,15 +1,24 @@
 // run.h - the training loop: steps, metrics, evaluations, checkpoints, resumption, interruption.
 //
+// A step that goes wrong is the guard's (guard.h): its batch is left out, or the run returns to its newest checkpoint.
+//
 // SIGINT or SIGTERM lets the step in progress finish, saves and stops; a second one ends the process at once. Only one
 // run at a time in a process, as signals belong to the process.
 #ifndef LM_TRAIN_RUN_H
 #define LM_TRAIN_RUN_H
 #include "runtime/train/checkpoint.h"
+#include "runtime/train/eval.h"
 #include "runtime/train/progress.h"
 
 typedef enum { LM_RESUME_AUTO, LM_RESUME_NEVER, LM_RESUME_PATH } lm_resume;
 
-typedef struct lm_run_eval { const char *name; int part; int64_t every; } lm_run_eval;   // every: steps
+typedef struct lm_run_eval {
+  const char *name; int part;
+  int64_t every;                       // steps
+  bool metrics[LM_EVAL_METRICS];       // what is written; what a file's bytes are unknown for is not
+} lm_run_eval;
+
+typedef struct lm_run_watch { int eval; lm_eval_metric metric; } lm_run_watch;   // eval: index, -1: none
 
 typedef struct lm_run_options {
   lm_trainer *trainer;                 // parameters and states hold the values of step 0
@@ -20,10 +29,12 @@ typedef struct lm_run_options {
   lm_resume resume; const char *resume_path;
   const lm_train_key *keys; int n_keys;
   const lm_run_eval *evals; int n_evals;
-  int watch;                           // index of the evaluation whose loss decides, -1: none
-  bool keep_best;                      // the checkpoint of its least loss stays
-  int patience; double min_delta;      // stop after so many evaluations without a gain of min_delta; 0: never
+  lm_run_watch best;                   // the checkpoint of its least value stays
+  lm_run_watch stop; int patience; double min_delta;   // ends after so many evaluations without a gain of min_delta
+  lm_guard_options guard;
   lm_progress progress;                // `to` and what is shown
+  // Called once it is certain that the run goes on in its folder, before its first step; may be NULL.
+  lm_status (*begin)(void *user);
   lm_status (*after_step)(void *user, int64_t step, const lm_step_result *r, lm_progress *p);   // may be NULL
   void *user;
 } lm_run_options;
@@ -31,6 +42,7 @@ typedef struct lm_run_options {
 typedef struct lm_run_outcome {
   int64_t resumed, step;               // step that was resumed (0: from the start), last step done
   bool interrupted, stopped_early;
+  int64_t skipped;                     // steps left out
   lm_step_result last;
 } lm_run_outcome;
 

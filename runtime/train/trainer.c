@@ -1,4 +1,4 @@
-// trainer.c - one training step over a plan, and evaluation.
+// trainer.c - one training step over a plan.
 #include "runtime/train/trainer.h"
 
 #include <math.h>
@@ -8,8 +8,8 @@
 
 struct lm_trainer {
   lm_trainer_options o;
-  const lm_plan_func *micro, *norm, *rates, *update, *eval;
-  lm_batch_ports in, eval_in;
+  const lm_plan_func *micro, *norm, *rates, *update;
+  lm_batch_ports in;
   int64_t extents[16];                 // at capacity
 };
 
@@ -49,10 +49,8 @@ static lm_status trainer_open(lm_trainer *t) {
   LM_TRY(func_need(p, "norm", &t->norm));
   LM_TRY(func_need(p, "update", &t->update));
   t->rates = lm_plan_func_find(p, "rates");
-  t->eval = lm_plan_func_find(p, "eval");
   for (int i = 0; i < p->n_extents; i++) t->extents[i] = p->extents[i].capacity;
   LM_TRY(lm_batch_ports_open(t->o.exec, t->micro, &t->in));
-  if (t->eval) LM_TRY(lm_batch_ports_open(t->o.exec, t->eval, &t->eval_in));
   return data_check(t);
 }
 
@@ -68,7 +66,6 @@ lm_status lm_trainer_create(const lm_trainer_options *o, lm_trainer **out) {
 void lm_trainer_destroy(lm_trainer *t) {
   if (!t) return;
   lm_batch_ports_close(&t->in);
-  lm_batch_ports_close(&t->eval_in);
   lm_free(t);
 }
 
@@ -111,8 +108,8 @@ static void emitted_add(lm_trainer *t, lm_step_result *r) {
   r->n_emitted = n;
 }
 
-static lm_status micro_run(lm_trainer *t, int64_t step, int64_t micro, double *sum, lm_step_result *r) {
-  LM_TRY(lm_data_fill(t->o.data, step - 1, micro, t->o.n_micro, t->in.rows, &t->in.batch));
+static lm_status micro_run(lm_trainer *t, int64_t step, int64_t batch, int64_t micro, double *sum, lm_step_result *r) {
+  LM_TRY(lm_data_fill(t->o.data, batch, micro, t->o.n_micro, t->in.rows, &t->in.batch));
   lm_port_set(t->o.exec, t->micro, "step", (double)step);
   lm_port_set(t->o.exec, t->micro, "row", (double)(micro * t->in.rows));
   r->tokens += places_used(&t->in);
@@ -125,21 +122,24 @@ static lm_status micro_run(lm_trainer *t, int64_t step, int64_t micro, double *s
 
 static lm_status finite_check(int64_t step, const char *what, double x) {
   if (isfinite(x)) return NULL;
-  return lm_fail(LM_USER, "step %lld: the %s is %s; training stops and this state is not saved", (long long)step, what,
-                 isnan(x) ? "not a number" : "infinite");
+  return lm_fail(LM_USER, "step %lld: the %s is %s", (long long)step, what, isnan(x) ? "not a number" : "infinite");
 }
 
-lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, lm_step_result *out) {
+lm_status lm_step_check(int64_t step, const lm_step_result *r) {
+  LM_TRY(finite_check(step, "loss", r->loss));
+  return finite_check(step, "gradient's norm", r->grad_norm);
+}
+
+lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch, lm_step_result *out) {
   double sum = 0;
   *out = (lm_step_result){0};
   memset(lm_exec_arena(t->o.exec, LM_ARENA_GRAD), 0, (size_t)t->o.plan->arena_bytes[LM_ARENA_GRAD]);
-  for (int64_t m = 0; m < t->o.n_micro; m++) LM_TRY(micro_run(t, step, m, &sum, out));
+  for (int64_t m = 0; m < t->o.n_micro; m++) LM_TRY(micro_run(t, step, batch, m, &sum, out));
   LM_TRY(lm_exec_run(t->o.exec, t->norm, t->extents));
   if (!(out->weight > 0)) return lm_fail(LM_USER, "step %lld: the weights of its tokens sum to %g", (long long)step, out->weight);
   out->loss = sum / out->weight;
   out->grad_norm = lm_port_get(t->o.exec, t->norm, "norm", NAN) / out->weight;
-  LM_TRY(finite_check(step, "loss", out->loss));
-  return finite_check(step, "gradient's norm", out->grad_norm);
+  return NULL;
 }
 
 // ---- update
@@ -169,21 +169,26 @@ lm_status lm_trainer_update(lm_trainer *t, int64_t step, lm_step_result *result)
   return lm_exec_run(t->o.exec, t->update, t->extents);
 }
 
-// ---- evaluation
+// ---- after many steps
 
-lm_status lm_trainer_eval(lm_trainer *t, int part, double *out_loss, double *out_bits_per_byte) {
-  if (!t->eval) return lm_fail(LM_BUG_STATUS, "the plan has no function eval");
-  double sum = 0, weight = 0;
-  int64_t rows = lm_data_part(t->o.data, part).rows;
-  for (int64_t first = 0; first < rows; first += t->eval_in.rows) {
-    lm_data_fill_part(t->o.data, part, first, t->eval_in.rows, &t->eval_in.batch);
-    lm_port_set(t->o.exec, t->eval, "row", (double)first);
-    LM_TRY(lm_exec_run(t->o.exec, t->eval, t->extents));
-    sum += lm_port_get(t->o.exec, t->eval, "sum", 0);
-    weight += lm_port_get(t->o.exec, t->eval, "weight", 0);
+// Infinities and what is not a number have an exponent of ones.
+static bool all_finite(const float *x, int64_t n) {
+  uint32_t found = 0, bits;
+  for (int64_t i = 0; i < n; i++) {
+    memcpy(&bits, &x[i], sizeof bits);
+    found |= (bits & 0x7f800000) == 0x7f800000;
   }
-  int64_t bytes = lm_data_predicted_bytes(t->o.data, part);
-  *out_loss = sum / weight;
-  *out_bits_per_byte = bytes ? sum / log(2) / (double)bytes : NAN;
+  return !found;
+}
+
+const char *lm_trainer_not_finite(const lm_trainer *t) {
+  const lm_plan *p = t->o.plan;
+  const float *params = lm_exec_arena(t->o.exec, LM_ARENA_PARAM), *states = lm_exec_arena(t->o.exec, LM_ARENA_STATE);
+  for (int i = 0; i < p->n_params; i++) {
+    const lm_plan_param *x = &p->params[i];
+    bool finite = all_finite(params + x->offset, x->elements);
+    for (int k = 0; finite && k < p->n_states; k++) finite = all_finite(states + (int64_t)k * p->n_blocks * LM_BLOCK + x->offset, x->elements);
+    if (!finite) return x->path;
+  }
   return NULL;
 }

@@ -1,4 +1,4 @@
-// trainer.h - one training step over a plan, and evaluation.
+// trainer.h - one training step over a plan.
 //
 // What the functions of a plan are given and give, by port name (a port that a function does not need may be absent):
 //   micro   in:  tok pos seg next [rows, seq] int, w [rows, seq] f32; step: int, from 1; row: int, the first row of this
@@ -8,7 +8,6 @@
 //   rates   in:  step: from 1; run: the run's steps. out: scalars (lr, bias corrections, …) for update, by name
 //   update  in:  grad_scale: what gradients are multiplied by; step; run; the results of rates; tables.
 //                Changes parameters and optimizer states in place.
-//   eval    in:  as micro. out: sum, weight
 //
 // loss = Σ sum / Σ weight over the micro-batches; grad_norm = norm / Σ weight; grad_scale = min(1, clip / (grad_norm +
 // 1e-6)) / Σ weight. Sums over micro-batches are taken in float64, in order.
@@ -32,7 +31,7 @@ typedef struct lm_trainer_options {
 } lm_trainer_options;
 
 enum { LM_TRAIN_METRICS = 24 };
-typedef struct lm_step_result {
+typedef struct lm_step_result {        // loss and grad_norm may be anything, also no numbers
   double loss, weight, grad_norm, lr;  // lr: 0 unless rates gives one
   int64_t tokens;                      // places that were not padding
   lm_metric emitted[LM_TRAIN_METRICS]; int n_emitted;   // means over the micro-batches
@@ -47,11 +46,12 @@ const lm_trainer_options *lm_trainer_options_of(const lm_trainer *t);
 void lm_trainer_init(lm_trainer *t, uint64_t seed);
 void lm_trainer_init_states(lm_trainer *t);
 
-// One step (from 1) is gradients, then update. Between them the gradient arena holds d(Σ sum) / d(parameter). A loss or
-// norm that is not finite is an LM_USER status before anything was changed.
-lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, lm_step_result *out);
+// One step (from 1) is gradients, then update. `batch`: which one of the data, from 0. Between them the gradient arena
+// holds d(Σ sum) / d(parameter), and nothing else was changed: a step may be left at that.
+lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch, lm_step_result *out);
 lm_status lm_trainer_update(lm_trainer *t, int64_t step, lm_step_result *result);
-
-// Mean loss over a part of the data, and bits per byte (NAN where bytes are not known).
-lm_status lm_trainer_eval(lm_trainer *t, int part, double *out_loss, double *out_bits_per_byte);
+// LM_USER if loss or norm are not finite, for those who cannot go on then.
+lm_status lm_step_check(int64_t step, const lm_step_result *r);
+// The name of a parameter with an element that is not finite, itself or in its states; NULL if there is none.
+const char *lm_trainer_not_finite(const lm_trainer *t);
 #endif

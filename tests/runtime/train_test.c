@@ -20,11 +20,12 @@ static char *in_dir(const char *name) { return lm_path_join(arena, dir, name); }
 
 // ---- a run of the bigram model in a fresh process state
 
-typedef struct { lm_exec *exec; lm_trainer *trainer; lm_run_options o; int64_t poison_at, signal_at; } bench;
+typedef struct { lm_exec *exec; lm_trainer *trainer; lm_run_options o; int64_t poison_at, cure_at, signal_at; } bench;
 
 static lm_status after_step(void *user, int64_t step, const lm_step_result *r, lm_progress *p) {
   bench *b = user;
   if (step == b->poison_at) b->exec->poison = NAN;
+  if (step == b->cure_at) b->exec->poison = 0;
   if (step == b->signal_at) raise(SIGINT);
   return NULL;
 }
@@ -33,7 +34,7 @@ static const float rate[BLOCKS] = {1, 0.5f};
 static const lm_train_table tables[] = {{"rate", rate, sizeof rate}};
 static const lm_train_state states[] = {{"m", false, 0}, {"v", false, 0}};
 static const lm_train_key keys[] = {{"model", "Bigram()"}, {"optimizer", "adamw(lr = \"x\")"}};
-static lm_run_eval evals[] = {{"dev", 1, 5}};
+static lm_run_eval evals[] = {{"dev", 1, 5, {true, true}}};
 
 static bench bench_open(const char *folder, int64_t steps) {
   bench b = {0};
@@ -44,7 +45,7 @@ static bench bench_open(const char *folder, int64_t steps) {
   CHECK_OK(lm_trainer_create(&o, &b.trainer));
   lm_trainer_init(b.trainer, 7);
   b.o = (lm_run_options){.trainer = b.trainer, .steps = steps, .seed = 7, .dir = folder, .every = 10, .keep = 2,
-                         .keys = keys, .n_keys = 2, .evals = evals, .n_evals = 1, .watch = -1, .after_step = after_step};
+                         .keys = keys, .n_keys = 2, .evals = evals, .n_evals = 1, .best = {-1}, .stop = {-1}, .after_step = after_step};
   return b;
 }
 
@@ -97,10 +98,11 @@ static void test_init(void) {
 }
 
 static double dev_loss(bench *b) {
-  double loss, bits;
-  CHECK_OK(lm_trainer_eval(b->trainer, 1, &loss, &bits));
-  CHECK(fabs(bits - loss / log(2)) < 1e-9);                   // a token is a byte
-  return loss;
+  lm_eval_result x;
+  CHECK_OK(lm_eval_run(b->exec, b->exec->plan, data, 1, &x));
+  CHECK(fabs(x.value[LM_EVAL_BITS_PER_BYTE] - x.value[LM_EVAL_LOSS] / log(2)) < 1e-9);   // a token is a byte
+  CHECK(x.value[LM_EVAL_PERPLEXITY] == exp(x.value[LM_EVAL_LOSS]));
+  return x.value[LM_EVAL_LOSS];
 }
 
 static void test_resume_exact(void) {
@@ -190,8 +192,7 @@ static void test_interrupt(void) {
 
 static void test_early_stop(void) {
   bench b = bench_open(in_dir("early"), 40);
-  b.o.watch = 0;
-  b.o.keep_best = true;
+  b.o.stop = b.o.best = (lm_run_watch){0, LM_EVAL_LOSS};
   b.o.patience = 2;
   b.o.min_delta = 10;                                          // no gain is that large
   lm_run_outcome out = bench_run(&b);

@@ -1,0 +1,37 @@
+// guard.c - what becomes of a step that went wrong.
+#include "runtime/train/guard.h"
+
+#include <math.h>
+
+enum { MEAN_OVER = 50, MEAN_LEAST = 20 };   // steps that the mean remembers; that it needs before it judges
+
+static bool is_spike(const lm_guard *g, const lm_guard_options *o, double loss) {
+  return o->spike > 0 && g->seen >= MEAN_LEAST && loss > o->spike * g->mean;
+}
+
+static const char *fault_of(const lm_guard *g, const lm_guard_options *o, const lm_step_result *r) {
+  if (isnan(r->loss)) return "the loss is not a number";
+  if (isinf(r->loss)) return "the loss is infinite";
+  if (isnan(r->grad_norm)) return "the gradient's norm is not a number";
+  if (isinf(r->grad_norm)) return "the gradient's norm is infinite";
+  return is_spike(g, o, r->loss) ? "the loss is far above those before it" : NULL;
+}
+
+lm_guard_verdict lm_guard_judge(lm_guard *g, const lm_guard_options *o, const lm_step_result *r, const char **out_why) {
+  *out_why = fault_of(g, o, r);
+  if (*out_why) {
+    g->skipped++;
+    return ++g->bad > o->skip ? LM_GUARD_RETURN : LM_GUARD_SKIP;
+  }
+  g->bad = 0;
+  if (g->seen < MEAN_OVER) g->seen++;
+  g->mean += (r->loss - g->mean) / (double)g->seen;
+  return LM_GUARD_GOOD;
+}
+
+void lm_guard_return(lm_guard *g, const lm_guard *then, int64_t saved, int64_t failed) {
+  g->shift = then->shift + failed - saved;
+  g->skipped = then->skipped;
+  g->returns = then->returns + 1;
+  g->bad = 0;
+}
