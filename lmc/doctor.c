@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "lmc/command.h"
-#include "runtime/cpu/cache.h"
+#include "runtime/base/cache.h"
 #include "runtime/cpu/detect.h"
 
 static const lm_opt options[] = {LM_OPT_JSON, {0}};

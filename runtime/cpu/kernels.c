@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/cpu/cache.h"
+#include "runtime/base/cache.h"
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/process.h"
 

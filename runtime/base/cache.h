@@ -2,8 +2,8 @@
 //
 // A kernel's file is named by everything its code depends on. Files are written under another name and renamed, so
 // processes may share a folder; each ends with a hash of itself, and one that does not match is as good as absent.
-#ifndef LM_CPU_CACHE_H
-#define LM_CPU_CACHE_H
+#ifndef LM_BASE_CACHE_H
+#define LM_BASE_CACHE_H
 #include "runtime/base/base.h"
 
 typedef struct lm_cache_key { char text[33]; } lm_cache_key;   // 128 bits in hex

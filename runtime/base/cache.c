@@ -1,5 +1,5 @@
 // cache.c - see cache.h.
-#include "runtime/cpu/cache.h"
+#include "runtime/base/cache.h"
 
 #include <errno.h>
 #include <stdio.h>

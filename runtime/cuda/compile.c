@@ -1,0 +1,313 @@
+// compile.c - see compile.h.
+//
+// A file of the cache: 8 bytes that say how long the image is, the image, then the compiler's log, which tells each kernel's
+// registers and memory. All kernels of one program share one file.
+#include "runtime/cuda/compile.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/base/cache.h"
+#include "runtime/base/parallel.h"
+#include "runtime/cuda/library.h"
+
+enum { FILE_MAX = 256 << 20, MESSAGE_MAX = 2000, PROGRAMS_MAX = 64 };
+static const char *const OPTIONS[] = {"-default-device", "-w", "--ptxas-options=-v", "--std=c++17"};
+
+const char *const lm_cuda_archs[] = {"sm_80", "sm_89", "sm_90a", "sm_100a", NULL};
+
+bool lm_cuda_arch_known(const char *name) {
+  for (int i = 0; lm_cuda_archs[i]; i++)
+    if (!strcmp(lm_cuda_archs[i], name)) return true;
+  return false;
+}
+
+// ---- NVRTC
+
+typedef struct nvrtc {
+  void *library;
+  union {
+    struct {
+#define SYM(result, name, parameters) result (*name) parameters;
+#include "runtime/cuda/nvrtc_syms.def"
+#undef SYM
+    };
+    void *functions[1];
+  };
+} nvrtc;
+
+static const char *const names[] = {
+#define SYM(result, name, parameters) #name,
+#include "runtime/cuda/nvrtc_syms.def"
+#undef SYM
+};
+
+// Stays open for the process: NVRTC keeps threads and tables of its own.
+static lm_status nvrtc_open(nvrtc *out) {
+  static const char *const files[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", NULL};
+  LM_TRY(lm_library_open("NVRTC, the run-time compiler of CUDA,", files, &out->library));
+  return lm_library_resolve(out->library, "NVRTC", names, LM_COUNT(names), out->functions);
+}
+
+static void version_print(const nvrtc *n, lm_buf *out) {
+  int major = 0, minor = 0;
+  n->nvrtcVersion(&major, &minor);
+  lm_buf_printf(out, "NVRTC %d.%d", major, minor);
+}
+
+lm_status lm_cuda_nvrtc_version(lm_buf *out) {
+  nvrtc n;
+  LM_TRY(nvrtc_open(&n));
+  version_print(&n, out);
+  return NULL;
+}
+
+// ---- programs
+
+typedef struct program {               // one translation unit
+  int *kernels; int n;
+  size_t bytes;
+  bool narrow;
+  lm_buf text, log, image;
+  int result;
+  lm_status failed;
+} program;
+
+typedef struct compiler {
+  const lm_plan *plan;
+  const lm_cuda_compile_options *o;
+  lm_cuda_code *out;
+  nvrtc nvrtc;
+  const char *dir;
+  const char **source, **path;         // by kernel
+  bool replaced;
+  program *programs; int n_programs;
+} compiler;
+
+static bool narrow(const compiler *c, int kernel) { return c->o->narrow && c->o->narrow[kernel]; }
+
+static const char *prelude(const compiler *c) { return c->plan->prelude ? c->plan->prelude : ""; }
+
+static lm_status source_replace(compiler *c, int i, const char *path) {
+  lm_buf text = {0};
+  lm_status s = lm_file_read(path, 64 << 20, &text);
+  if (!s) c->source[i] = lm_arena_strndup(c->out->arena, text.p, text.n);
+  c->replaced |= !s;
+  lm_buf_free(&text);
+  return s;
+}
+
+static lm_status sources_collect(compiler *c) {
+  lm_arena *a = c->out->arena;
+  if (c->o->dump_dir) LM_TRY(lm_dir_make(c->o->dump_dir));
+  for (int i = 0; i < c->plan->n_kernels; i++) {
+    const lm_plan_kernel *k = &c->plan->kernels[i];
+    const char *file = lm_arena_printf(a, "%s.cu", k->name), *text = k->source;
+    c->source[i] = text;
+    if (c->o->dump_dir) LM_TRY(lm_file_write_atomic(lm_path_join(a, c->o->dump_dir, file), text, strlen(text)));
+    const char *own = c->o->load_dir ? lm_path_join(a, c->o->load_dir, file) : NULL;
+    if (own && !access(own, R_OK)) LM_TRY(source_replace(c, i, own));
+  }
+  return NULL;
+}
+
+static void paths_make(compiler *c) {
+  lm_buf version = {0};
+  version_print(&c->nvrtc, &version);
+  for (int i = 0; i < (int)LM_COUNT(OPTIONS); i++) lm_buf_printf(&version, " %s", OPTIONS[i]);
+  for (int i = 0; i < c->plan->n_kernels; i++) {
+    const char *parts[] = {c->plan->kernels[i].name, c->source[i], prelude(c), c->o->arch, version.p, narrow(c, i) ? "narrow" : ""};
+    c->path[i] = lm_arena_printf(c->out->arena, "%s/%s.cubin", c->dir, lm_cache_key_make(parts, LM_COUNT(parts)).text);
+  }
+  lm_buf_free(&version);
+}
+
+// ---- reading the cache
+
+static int image_find(compiler *c, const char *bytes, size_t n) {
+  lm_cuda_code *out = c->out;
+  for (uint32_t i = 0; i < out->n_images; i++)
+    if (out->images[i].n == n && !memcmp(out->images[i].bytes, bytes, n)) return (int)i;
+  lm_cuda_image image = {lm_arena_strndup(out->arena, bytes, n), n};
+  LM_PUSH(out->arena, out->images, out->n_images, out->cap_images) = image;
+  return (int)out->n_images - 1;
+}
+
+// A number of the log before `what`, 0 if it is not said.
+static int number_before(const char *from, const char *end, const char *what) {
+  const char *at = strstr(from, what);
+  if (!at || at > end) return 0;
+  while (at > from && (at[-1] < '0' || at[-1] > '9')) at--;
+  while (at > from && at[-1] >= '0' && at[-1] <= '9') at--;
+  return atoi(at);
+}
+
+static void log_read(const char *log, const char *name, lm_cuda_kernel *k) {
+  char quoted[64];
+  snprintf(quoted, sizeof quoted, "'%s'", name);
+  const char *from = strstr(log, quoted);
+  if (!from) return;
+  const char *end = strstr(from, "Compiling entry function");
+  if (!end) end = from + strlen(from);
+  k->registers = number_before(from, end, " registers");
+  k->shared = number_before(from, end, " bytes smem");
+  k->spilled = number_before(from, end, " bytes spill stores");
+}
+
+static bool kernel_open(compiler *c, int i) {
+  lm_buf file = {0};
+  uint64_t n = 0;
+  bool good = lm_cache_has(c->path[i]);
+  lm_status s = good ? lm_file_read(c->path[i], FILE_MAX, &file) : NULL;
+  good = good && !s && file.n > sizeof n;
+  if (good) memcpy(&n, file.p, sizeof n);
+  good = good && n <= file.n - sizeof n;
+  if (good) {
+    c->out->kernels[i].image = image_find(c, file.p + sizeof n, n);
+    log_read(file.p + sizeof n + n, c->plan->kernels[i].name, &c->out->kernels[i]);
+  }
+  lm_status_free(s);
+  lm_buf_free(&file);
+  return good;
+}
+
+// ---- compiling
+
+// Each kernel goes to the program with the least text of its kind: half of the programs at most are narrow.
+static void deal(compiler *c, const int *missing, int n, int cores) {
+  int per_kind = n < cores ? n : cores;
+  if (per_kind > PROGRAMS_MAX) per_kind = PROGRAMS_MAX;
+  c->n_programs = 2 * per_kind;
+  c->programs = LM_NEW_N(c->out->arena, program, c->n_programs + 1);
+  for (int i = 0; i < c->n_programs; i++) {
+    c->programs[i].kernels = LM_NEW_N(c->out->arena, int, n);
+    c->programs[i].narrow = i >= per_kind;
+  }
+  for (int i = 0; i < n; i++) {
+    program *kind = c->programs + (narrow(c, missing[i]) ? per_kind : 0), *p = kind;
+    for (int j = 1; j < per_kind; j++)
+      if (kind[j].bytes < p->bytes) p = &kind[j];
+    p->kernels[p->n++] = missing[i];
+    p->bytes += strlen(c->source[missing[i]]);
+  }
+}
+
+static void program_write(const compiler *c, program *p) {
+  if (p->narrow) lm_buf_puts(&p->text, "#define LM_NARROW\n");
+  lm_buf_puts(&p->text, prelude(c));
+  for (int i = 0; i < p->n; i++) {
+    const lm_plan_kernel *k = &c->plan->kernels[p->kernels[i]];
+    lm_buf_printf(&p->text, "\n// %s\n#line 1 \"%s.cu\"\n%s\n", k->origin ? k->origin : "", k->name, c->source[p->kernels[i]]);
+  }
+}
+
+static void program_results(const nvrtc *n, void *handle, program *p) {
+  size_t bytes = 0;
+  if (!n->nvrtcGetProgramLogSize(handle, &bytes) && bytes) {
+    p->log.p = lm_alloc(bytes + 1);
+    p->log.n = strlen(n->nvrtcGetProgramLog(handle, p->log.p) ? "" : p->log.p);
+  }
+  if (p->result) return;
+  p->result = n->nvrtcGetCUBINSize(handle, &bytes);
+  p->image.p = lm_alloc(bytes + 1);
+  p->image.n = bytes;
+  if (!p->result) p->result = n->nvrtcGetCUBIN(handle, p->image.p);
+}
+
+static void program_compile(void *user, int64_t i, int worker) {
+  compiler *c = user;
+  program *p = &c->programs[i];
+  void *handle = NULL;
+  if (!p->n) return;
+  program_write(c, p);
+  p->result = c->nvrtc.nvrtcCreateProgram(&handle, p->text.p, "kernels.cu", 0, NULL, NULL);
+  if (p->result) return;
+  lm_buf arch = {0};
+  lm_buf_printf(&arch, "--gpu-architecture=%s", c->o->arch);
+  const char *options[LM_COUNT(OPTIONS) + 1] = {arch.p};
+  memcpy(options + 1, OPTIONS, sizeof OPTIONS);
+  p->result = c->nvrtc.nvrtcCompileProgram(handle, LM_COUNT(options), options);
+  program_results(&c->nvrtc, handle, p);
+  c->nvrtc.nvrtcDestroyProgram(&handle);
+  lm_buf_free(&arch);
+}
+
+static lm_status compile_error(const compiler *c, const program *p) {
+  return lm_fail(c->replaced ? LM_USER : LM_BUG_STATUS, "NVRTC cannot compile a generated kernel for %s (%s):\n%.*s", c->o->arch,
+                 c->nvrtc.nvrtcGetErrorString(p->result), MESSAGE_MAX, p->log.p ? p->log.p : "");
+}
+
+static lm_status program_file(compiler *c, const program *p, int number) {
+  lm_arena *a = c->out->arena;
+  const char *temp = lm_arena_printf(a, "%s/image-%ld-%d-%llx", c->dir, (long)getpid(), number, (unsigned long long)(lm_now() * 1e9));
+  uint64_t n = p->image.n;
+  lm_buf file = {0};
+  lm_buf_add(&file, &n, sizeof n);
+  lm_buf_add(&file, p->image.p, p->image.n);
+  lm_buf_puts(&file, p->log.p ? p->log.p : "");
+  lm_status s = lm_file_write_atomic(temp, file.p, file.n);
+  lm_buf_free(&file);
+  const char **paths = LM_NEW_N(a, const char *, p->n);
+  for (int i = 0; i < p->n; i++) paths[i] = c->path[p->kernels[i]];
+  if (!s) s = lm_cache_add(temp, paths, p->n);
+  unlink(temp);
+  return s;
+}
+
+static lm_status program_finish(compiler *c, program *p, int number) {
+  if (p->result) return compile_error(c, p);
+  LM_TRY(program_file(c, p, number));
+  for (int i = 0; i < p->n; i++)
+    if (!kernel_open(c, p->kernels[i])) return lm_fail(LM_ENV, "%s, just written, cannot be read", c->path[p->kernels[i]]);
+  return NULL;
+}
+
+static void program_free(program *p) {
+  lm_buf_free(&p->text);
+  lm_buf_free(&p->log);
+  lm_buf_free(&p->image);
+}
+
+static lm_status missing_compile(compiler *c, const int *missing, int n) {
+  if (!n) return NULL;
+  deal(c, missing, n, lm_threads(c->o->threads));
+  c->out->compiled = n;
+  lm_parallel(c->o->threads, c->n_programs, program_compile, c);
+  lm_status s = NULL;
+  for (int i = 0; i < c->n_programs; i++) {
+    if (!s && c->programs[i].n) s = program_finish(c, &c->programs[i], i);
+    program_free(&c->programs[i]);
+  }
+  return s;
+}
+
+static lm_status compile(compiler *c) {
+  if (!lm_cuda_arch_known(c->o->arch)) return lm_fail(LM_USER, "there is no target %s", c->o->arch);
+  LM_TRY(nvrtc_open(&c->nvrtc));
+  LM_TRY(lm_cache_open(c->out->arena, &c->dir));
+  LM_TRY(sources_collect(c));
+  paths_make(c);
+  int n = 0, *missing = LM_NEW_N(c->out->arena, int, c->plan->n_kernels + 1);
+  for (int i = 0; i < c->plan->n_kernels; i++)
+    if (!kernel_open(c, i)) missing[n++] = i;
+  return missing_compile(c, missing, n);
+}
+
+lm_status lm_cuda_compile(const lm_plan *plan, const lm_cuda_compile_options *o, lm_cuda_code *out) {
+  double start = lm_now();
+  *out = (lm_cuda_code){.arena = lm_arena_create(), .n_kernels = plan->n_kernels};
+  out->kernels = LM_NEW_N(out->arena, lm_cuda_kernel, plan->n_kernels + 1);
+  compiler c = {.plan = plan, .o = o, .out = out, .source = LM_NEW_N(out->arena, const char *, plan->n_kernels + 1),
+                .path = LM_NEW_N(out->arena, const char *, plan->n_kernels + 1)};
+  lm_status s = compile(&c);
+  out->seconds = lm_now() - start;
+  if (s) lm_cuda_code_free(out);
+  return s;
+}
+
+void lm_cuda_code_free(lm_cuda_code *c) {
+  if (c->arena) lm_arena_destroy(c->arena);
+  *c = (lm_cuda_code){0};
+}

@@ -1,0 +1,43 @@
+// library.c - see library.h.
+#include "runtime/cuda/library.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+
+static void *open_in(const char *folder, const char *name) {
+  static const char *const parts[] = {"lib64", "lib", "targets/x86_64-linux/lib"};
+  void *found = NULL;
+  for (size_t i = 0; folder && *folder && !found && i < LM_COUNT(parts); i++) {
+    lm_buf path = {0};
+    lm_buf_printf(&path, "%s/%s/%s", folder, parts[i], name);
+    found = dlopen(path.p, RTLD_NOW | RTLD_LOCAL);
+    lm_buf_free(&path);
+  }
+  return found;
+}
+
+lm_status lm_library_open(const char *what, const char *const *names, void **out) {
+  const char *const folders[] = {getenv("CUDA_HOME"), getenv("CUDA_PATH"), "/usr/local/cuda"};
+  lm_buf tried = {0};
+  *out = NULL;
+  for (int i = 0; names[i] && !*out; i++) {
+    *out = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    for (size_t f = 0; !*out && f < LM_COUNT(folders); f++) *out = open_in(folders[f], names[i]);
+    lm_buf_printf(&tried, "%s%s", i ? ", " : "", names[i]);
+  }
+  lm_status s = *out ? NULL : lm_fail(LM_ENV, "%s was not found (tried %s)", what, tried.p);
+  lm_buf_free(&tried);
+  return s;
+}
+
+lm_status lm_library_resolve(void *library, const char *what, const char *const *names, int n, void **functions) {
+  for (int i = 0; i < n; i++) {
+    functions[i] = dlsym(library, names[i]);
+    if (!functions[i]) return lm_fail(LM_ENV, "%s is too old: it has no %s", what, names[i]);
+  }
+  return NULL;
+}
+
+void lm_library_close(void *library) {
+  if (library) dlclose(library);
+}

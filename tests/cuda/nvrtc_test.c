@@ -1,0 +1,66 @@
+// nvrtc_test.c - every kernel of tests/ir/llama.lmir as a training step, and of small programs of each form, for every
+// architecture; the second time from the cache. Skipped, saying so, where there is no NVRTC.
+#include "codegen/cuda/cuda.h"
+#include "compiler/passes/pass.h"
+#include "runtime/cuda/compile.h"
+#include "tests/runtime/check.h"
+
+static lm_module *module_of(lm_ctx *c, const char *path) {
+  lm_buf text = {0};
+  CHECK_OK(lm_file_read(path, 1 << 20, &text));
+  lm_module *m = lm_module_parse(c, lm_source_add(c, path, text.p, text.n));
+  CHECK(m);
+  lm_buf_free(&text);
+  CHECK(lm_pipeline_run(m, LM_STAGE_KERNEL, &(lm_pass_env){0}));
+  return m;
+}
+
+static void test_arch(const lm_plan *plan, const char *arch, const bool *narrow) {
+  lm_cuda_code code;
+  lm_cuda_compile_options o = {.arch = arch, .narrow = narrow};
+  CHECK_OK(lm_cuda_compile(plan, &o, &code));
+  CHECK(code.compiled == plan->n_kernels && code.n_images >= 1);
+  for (int i = 0; i < code.n_kernels; i++) {
+    CHECK(code.kernels[i].registers > 0);
+    CHECK(code.kernels[i].spilled <= 16);                     // what a call to a slow division may take
+  }
+  printf("%s: %d kernels in %.2f s\n", arch, code.compiled, code.seconds);
+  lm_cuda_code_free(&code);
+  CHECK_OK(lm_cuda_compile(plan, &o, &code));
+  CHECK(!code.compiled);
+  for (int i = 0; i < code.n_kernels; i++) CHECK(code.kernels[i].registers > 0);
+  lm_cuda_code_free(&code);
+}
+
+static void test_errors(lm_plan *plan) {
+  lm_cuda_code code;
+  CHECK_FAILS(lm_cuda_compile(plan, &(lm_cuda_compile_options){.arch = "sm_20"}, &code), LM_USER, "no target sm_20");
+  plan->kernels[0].source = "LM_KERNEL(32) broken(";
+  CHECK_FAILS(lm_cuda_compile(plan, &(lm_cuda_compile_options){.arch = "sm_80"}, &code), LM_BUG_STATUS, "cannot compile");
+}
+
+int main(void) {
+  char dir[] = "/tmp/lmc-nvrtc-test-XXXXXX";
+  CHECK(mkdtemp(dir));
+  setenv("LMC_CACHE", dir, 1);
+  lm_buf version = {0};
+  lm_status missing = lm_cuda_nvrtc_version(&version);
+  if (missing) {
+    printf("skipped: %s\n", missing->text);
+    lm_status_free(missing);
+    return 0;
+  }
+  lm_buf_free(&version);
+  lm_ctx *c = lm_ctx_create();
+  lm_module *m = module_of(c, "tests/ir/llama.lmir");
+  lm_plan_target target = lm_cuda_target(m);
+  lm_plan *plan = lm_plan_build(m, &target);
+  CHECK(plan);
+  bool *narrow = lm_calloc((size_t)plan->n_kernels, sizeof *narrow);
+  for (int i = 0; lm_cuda_archs[i]; i++) test_arch(plan, lm_cuda_archs[i], NULL);
+  for (int i = 0; i < plan->n_kernels; i++) narrow[i] = true;
+  test_arch(plan, "sm_90a", narrow);
+  test_errors(plan);
+  lm_free(narrow);
+  lm_ctx_destroy(c);
+}
