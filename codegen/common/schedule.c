@@ -129,7 +129,7 @@ static void keep_dear(lm_schedule *s) {
     lm_node *n = &s->nodes[i];
     use *u = &uses[i];
     lm_type t = lm_kernel_inner(s->kernel, n->op->out[0]->type);
-    bool again = u->any && t.rank < u->space.rank && repeats(t, u->space);
+    bool again = u->any && !u->elsewhere && t.rank < u->space.rank && repeats(t, u->space);
     bool dear = ((u->many || again) && n->cost > DEAR) || (u->elsewhere > 1 && n->cost > DEAR_ELSEWHERE);
     if (n->held == LM_HELD_NOT && dear) hold(s, n, LM_HELD_ROW, 0);
     for (uint32_t j = 0; j < n->op->n_in; j++) {
