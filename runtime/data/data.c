@@ -13,7 +13,7 @@
 
 // Streams of randomness; keys of lm_philox_key. Epoch e of group g of training draws from ORDER + e + g * 2^48.
 enum { STREAM_ORDER = 1000, GROUP_SHIFT = 48 };
-enum { TOUCHED_PIECE = 1 << 16, TOUCHED_MOST = 256 << 20 };   // what reading a piece brings into memory; when to let go of it
+enum { TOUCHED_PIECE = 1 << 18, TOUCHED_MOST = 128 << 20 };   // what reading a piece brings into memory; when to let go of it
 
 typedef struct { uint64_t set, first, n; } span;               // rows first … first + n - 1 of a set
 typedef struct { char *name; span *spans; uint64_t n; int64_t docs, tokens; } part;   // spans[groups], n rows in all
