@@ -9,7 +9,7 @@
 #include "codegen/common/index.h"
 #include "codegen/common/schedule.h"
 
-enum { LM_GEN_LEVELS = 28, LM_GEN_ATOMS = 24, LM_GEN_CUTS = 8 };
+enum { LM_GEN_LEVELS = 40, LM_GEN_ATOMS = 24, LM_GEN_CUTS = 8 };
 
 // A loop of a pass: part of an inner axis, which an index along the axis holds times `stride`.
 typedef struct lm_gen_atom {
@@ -26,7 +26,7 @@ typedef struct lm_gen_domain { lm_gen_atom atom[LM_GEN_ATOMS]; int n; } lm_gen_d
 typedef struct lm_gen_text { const char *text; int level; } lm_gen_text;   // an expression without side effects
 // An expression already written. It holds while the loops of `scope` and those around them stand as they are: what it reads
 // may depend on their ranges even if its text does not name their variables.
-typedef struct lm_gen_memo { const lm_value *v; lm_ix ix[LM_RANK]; lm_gen_text text; int scope; struct lm_gen_memo *next; } lm_gen_memo;
+typedef struct lm_gen_memo { const lm_value *v; lm_ix *ix; lm_gen_text text; int scope; struct lm_gen_memo *next; } lm_gen_memo;
 // A printed index. `operand`: of an element of that operand, else -1; `same`: the element that the loops stand at.
 typedef struct lm_gen_access { lm_ix ix; int pass; bool memory, same; int operand; } lm_gen_access;
 

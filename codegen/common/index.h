@@ -21,7 +21,7 @@ typedef struct lm_var {
 typedef struct lm_vars { lm_arena *arena; lm_var *v; uint32_t n, cap; } lm_vars;   // v[0] is unused
 uint16_t lm_var_add(lm_vars *s, lm_var v);
 
-enum { LM_IX_TERMS = 20 };
+enum { LM_IX_TERMS = 40 };
 typedef struct lm_ix {                 // c + sum of coef * var; terms in order of var, coefficients not 0
   int64_t c;
   int n;

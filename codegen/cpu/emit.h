@@ -22,7 +22,7 @@ typedef struct cpu_emit {
   int n_lane_groups;                   // the last so many groups are innermost loops
   int64_t block;                       // elements of the first lane group a place; 0: all of it
   // the pass being written
-  cpu_root roots[64]; int n_roots;
+  cpu_root *roots; int n_roots;
   int n_levels;                        // loops of the pass, lanes included
   bool ordered;                        // the innermost loop may not run in vectors
   bool wide;                           // the innermost loop is a long sum: blocks of it are added in double

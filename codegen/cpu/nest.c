@@ -425,9 +425,9 @@ void cpu_pass_emit(cpu_emit *e, int pass) {
   const lm_sched_pass *p = &e->g.s->passes[pass];
   e->g.pass = pass;
   e->n_roots = 0;
+  e->roots = LM_NEW_N(e->g.arena, cpu_root, p->n_roots + 1);
   declare_vars(e);
   for (uint32_t i = 0; i < p->n_roots; i++) {
-    if (e->n_roots == (int)LM_COUNT(e->roots)) LM_BUG("a pass of more than %d roots", e->n_roots);
     cpu_root *r = &e->roots[e->n_roots++];
     *r = (cpu_root){.v = p->roots[i].v, .copy = p->roots[i].copy};
     if (is_reduction(r)) root_place(e, r);

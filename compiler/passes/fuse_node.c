@@ -199,12 +199,22 @@ static bool sums_many_rows(const lm_module *m, const lm_op *op) {
          (kept < LM_FUSE_SUMS || rows >= 16 * LM_FUSE_CHUNKS);
 }
 
+// Chunks of equal number share an axis, so that kernels that add them up are the same.
+static lm_axis chunk_axis(lm_module *m, lm_type x, int64_t n) {
+  lm_sym name = LM_SYM(m->ctx, "chunk");
+  for (uint32_t i = 1; i < m->n_axes; i++) {
+    bool named = !strncmp(m->axes[i].name, name, strlen(name));
+    if (named && m->axes[i].size == n && !m->axes[i].dyn && lm_type_find(x, (lm_axis)i) < 0) return (lm_axis)i;
+  }
+  return lm_axis_add(m, name, n, 0);
+}
+
 static void chunk_sums(lm_fuse *s) {
   for (uint32_t i = 1; i < s->n; i++) {
     lm_op *op = s->nodes[i].op;
     if (!sums_many_rows(s->m, op)) continue;
     double rows = product(s->m, &op->attr), chunks = rows / 8 < LM_FUSE_CHUNKS ? rows / 8 : LM_FUSE_CHUNKS;
-    s->nodes[i].chunk = lm_axis_add(s->m, LM_SYM(s->m->ctx, "chunk"), (int64_t)chunks, 0);
+    s->nodes[i].chunk = chunk_axis(s->m, op->in[0]->type, (int64_t)chunks);
   }
 }
 
