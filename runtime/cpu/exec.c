@@ -17,7 +17,8 @@ static const double ALONE = 20e-6;     // seconds of work below which one thread
 
 typedef struct mapping { void *base; size_t bytes; char *start; } mapping;
 
-struct lm_exec {
+typedef struct cpu_exec {
+  lm_exec hal;
   const lm_plan *plan;
   int threads;
   lm_kernels kernels;
@@ -26,7 +27,7 @@ struct lm_exec {
   char **pointers;                     // of the step being run
   int64_t *var;                        // extents, then loop indices
   char *gemm_scratch;                  // LM_GEMM_SCRATCH for each thread
-};
+} cpu_exec;
 
 // ---- arenas
 
@@ -47,7 +48,7 @@ static bool mapping_make(int64_t bytes, mapping *out) {
   return true;
 }
 
-static lm_status arenas_make(lm_exec *e) {
+static lm_status arenas_make(cpu_exec *e) {
   for (int i = 0; i < LM_ARENAS; i++) {
     if (mapping_make(e->plan->arena_bytes[i], &e->arenas[i])) continue;
     lm_status s =
@@ -72,7 +73,7 @@ static int bufs_max(const lm_plan *p) {
   return most;
 }
 
-static void profile_make(lm_exec *e) {
+static void profile_make(cpu_exec *e) {
   e->seconds = lm_calloc((size_t)e->plan->n_funcs + 1, sizeof *e->seconds);
   for (int i = 0; i < e->plan->n_funcs; i++)
     e->seconds[i] = lm_calloc((size_t)e->plan->funcs[i].n_steps + 1, sizeof **e->seconds);
@@ -82,10 +83,13 @@ int64_t lm_cpu_workspace(int threads) {
   return (int64_t)(threads > 0 ? threads : omp_get_num_procs()) * LM_GEMM_SCRATCH;
 }
 
+static const lm_exec_ops OPS;
+
 lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out) {
   static const lm_exec_options defaults = {0};
   if (!o) o = &defaults;
-  lm_exec *e = lm_alloc(sizeof *e);
+  cpu_exec *e = lm_alloc(sizeof *e);
+  e->hal.ops = &OPS;
   e->plan = plan;
   e->threads = o->threads > 0 ? o->threads : omp_get_num_procs();
   e->pointers = lm_calloc((size_t)bufs_max(plan), sizeof *e->pointers);
@@ -94,13 +98,13 @@ lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec 
   if (o->profile) profile_make(e);
   lm_status s = lm_kernels_load(plan, o, e->threads, &e->kernels);
   if (!s) s = arenas_make(e);
-  if (s) lm_exec_destroy(e);
-  *out = s ? NULL : e;
+  if (s) lm_exec_destroy(&e->hal);
+  *out = s ? NULL : &e->hal;
   return s;
 }
 
-void lm_exec_destroy(lm_exec *e) {
-  if (!e) return;
+static void destroy(lm_exec *hal) {
+  cpu_exec *e = (cpu_exec *)hal;
   for (int i = 0; i < LM_ARENAS; i++)
     if (e->arenas[i].base) munmap(e->arenas[i].base, e->arenas[i].bytes);
   lm_kernels_unload(&e->kernels);
@@ -112,23 +116,31 @@ void lm_exec_destroy(lm_exec *e) {
   lm_free(e);
 }
 
-void *lm_exec_arena(lm_exec *e, lm_arena_id id) { return e->arenas[id].start; }
-void *lm_exec_port(lm_exec *e, const lm_plan_port *p) { return e->arenas[p->buf.arena].start + p->buf.offset; }
-int lm_exec_threads(const lm_exec *e) { return e->threads; }
-int lm_exec_kernels_compiled(const lm_exec *e) { return e->kernels.compiled; }
+static void *arena(lm_exec *e, lm_arena_id id, bool change) { return ((cpu_exec *)e)->arenas[id].start; }
 
-const double *lm_exec_profile(const lm_exec *e, const lm_plan_func *f) {
+static void arena_clear(lm_exec *e, lm_arena_id id) {
+  cpu_exec *own = (cpu_exec *)e;
+  if (own->plan->arena_bytes[id]) memset(own->arenas[id].start, 0, (size_t)own->plan->arena_bytes[id]);
+}
+
+static void *port(lm_exec *e, const lm_plan_port *p) { return ((cpu_exec *)e)->arenas[p->buf.arena].start + p->buf.offset; }
+static int threads(const lm_exec *e) { return ((const cpu_exec *)e)->threads; }
+static int kernels_compiled(const lm_exec *e) { return ((const cpu_exec *)e)->kernels.compiled; }
+
+static const double *profile(lm_exec *hal, const lm_plan_func *f) {
+  cpu_exec *e = (cpu_exec *)hal;
   return e->seconds ? e->seconds[f - e->plan->funcs] : NULL;
 }
 
-void lm_exec_profile_reset(lm_exec *e) {
+static void profile_reset(lm_exec *hal) {
+  cpu_exec *e = (cpu_exec *)hal;
   for (int i = 0; e->seconds && i < e->plan->n_funcs; i++)
     memset(e->seconds[i], 0, (size_t)e->plan->funcs[i].n_steps * sizeof **e->seconds);
 }
 
 // ---- steps
 
-static char *address(const lm_exec *e, const lm_plan_buf *b) {
+static char *address(const cpu_exec *e, const lm_plan_buf *b) {
   const int64_t *index = e->var + e->plan->n_extents;
   int64_t offset = b->offset;
   for (int d = 0; d < LM_PLAN_DEPTH; d++) offset += b->stride[d] * index[d];
@@ -136,12 +148,12 @@ static char *address(const lm_exec *e, const lm_plan_buf *b) {
 }
 
 // A guess from the plan's counts, at 2 GFLOP/s of generated scalar code at worst and 10 GB/s.
-static int threads_for(const lm_exec *e, const lm_plan_step *s) {
+static int threads_for(const cpu_exec *e, const lm_plan_step *s) {
   double work = (double)s->flops * 0.5e-9 + (double)s->moved * 0.1e-9;
   return work < ALONE && s->flops + s->moved > 0 ? 1 : e->threads;
 }
 
-static void kernel_run(lm_exec *e, const lm_plan_step *s) {
+static void kernel_run(cpu_exec *e, const lm_plan_step *s) {
   lm_kernel_fn *fn = e->kernels.fn[s->kernel];
   int64_t space = lm_plan_extent_value(&s->space, e->var);
   int threads = threads_for(e, s);
@@ -158,7 +170,7 @@ static void kernel_run(lm_exec *e, const lm_plan_step *s) {
   }
 }
 
-static lm_status copy_run(lm_exec *e, const lm_plan_step *s) {
+static lm_status copy_run(cpu_exec *e, const lm_plan_step *s) {
   const lm_plan_move *m = s->move;
   int64_t at = 0;
   if (m->at_dim >= 0) {
@@ -172,7 +184,7 @@ static lm_status copy_run(lm_exec *e, const lm_plan_step *s) {
   return NULL;
 }
 
-static lm_status step_run(lm_exec *e, const lm_plan_step *s) {
+static lm_status step_run(cpu_exec *e, const lm_plan_step *s) {
   for (int i = 0; i < s->n_bufs; i++) e->pointers[i] = address(e, &s->bufs[i]);
   switch (s->kind) {
   case LM_STEP_KERNEL: kernel_run(e, s); return NULL;
@@ -188,12 +200,12 @@ static lm_status step_run(lm_exec *e, const lm_plan_step *s) {
   LM_BUG("step of kind %d", (int)s->kind);
 }
 
-static void iteration_begin(lm_exec *e, const lm_plan_step *loop) {
+static void iteration_begin(cpu_exec *e, const lm_plan_step *loop) {
   if (loop->n_bufs) *(int32_t *)address(e, &loop->bufs[0]) = (int32_t)e->var[e->plan->n_extents + loop->depth];
 }
 
 // The step after `pc`, which begins or ends a loop. LOOP and END name each other, so no stack is needed.
-static int loop_step(lm_exec *e, const lm_plan_func *f, int pc) {
+static int loop_step(cpu_exec *e, const lm_plan_func *f, int pc) {
   const lm_plan_step *s = &f->steps[pc], *loop = s->kind == LM_STEP_LOOP ? s : &f->steps[s->match];
   int64_t *index = &e->var[e->plan->n_extents + s->depth];
   *index = s->kind == LM_STEP_LOOP ? 0 : *index + 1;
@@ -205,7 +217,7 @@ static int loop_step(lm_exec *e, const lm_plan_func *f, int pc) {
   return loop->match + 1;
 }
 
-static lm_status steps_run(lm_exec *e, const lm_plan_func *f) {
+static lm_status steps_run(cpu_exec *e, const lm_plan_func *f) {
   double *seconds = e->seconds ? e->seconds[f - e->plan->funcs] : NULL;
   for (int pc = 0; pc < f->n_steps;) {
     const lm_plan_step *s = &f->steps[pc];
@@ -221,7 +233,7 @@ static lm_status steps_run(lm_exec *e, const lm_plan_func *f) {
   return NULL;
 }
 
-static lm_status extents_set(lm_exec *e, const lm_plan_func *f, const int64_t *extents) {
+static lm_status extents_set(cpu_exec *e, const lm_plan_func *f, const int64_t *extents) {
   memset(e->var, 0, ((size_t)e->plan->n_extents + LM_PLAN_DEPTH) * sizeof *e->var);
   for (int i = 0; i < e->plan->n_extents; i++) {
     e->var[i] = extents ? extents[i] : e->plan->extents[i].capacity;
@@ -232,7 +244,8 @@ static lm_status extents_set(lm_exec *e, const lm_plan_func *f, const int64_t *e
   return NULL;
 }
 
-lm_status lm_exec_run(lm_exec *e, const lm_plan_func *f, const int64_t *extents) {
+static lm_status run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents) {
+  cpu_exec *e = (cpu_exec *)hal;
   LM_TRY(extents_set(e, f, extents));
   int before = omp_get_max_threads();
   omp_set_num_threads(1);   // inherited by our regions: what libraries open inside them has one thread
@@ -240,3 +253,13 @@ lm_status lm_exec_run(lm_exec *e, const lm_plan_func *f, const int64_t *extents)
   omp_set_num_threads(before);
   return s;
 }
+
+static const lm_exec_ops OPS = {.destroy = destroy,
+                                .run = run,
+                                .arena = arena,
+                                .arena_clear = arena_clear,
+                                .port = port,
+                                .threads = threads,
+                                .kernels_compiled = kernels_compiled,
+                                .profile = profile,
+                                .profile_reset = profile_reset};

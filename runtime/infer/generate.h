@@ -7,7 +7,7 @@
 // Without prefill, decode takes the prompt too. Tokens stand at pos 0, 1, 2, … of segment 0.
 #ifndef LM_INFER_GENERATE_H
 #define LM_INFER_GENERATE_H
-#include "runtime/cpu/exec.h"
+#include "runtime/hal/exec.h"
 #include "runtime/infer/sample.h"
 
 typedef struct lm_generate_options {

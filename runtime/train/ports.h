@@ -1,7 +1,7 @@
 // ports.h - arguments and results of a plan's functions, by name, in an executor's memory.
 #ifndef LM_TRAIN_PORTS_H
 #define LM_TRAIN_PORTS_H
-#include "runtime/cpu/exec.h"
+#include "runtime/hal/exec.h"
 #include "runtime/data/data.h"
 
 // Scalars, converted from and to the port's type. Setting a name that is no argument does nothing: a function takes what

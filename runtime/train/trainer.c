@@ -133,7 +133,7 @@ lm_status lm_step_check(int64_t step, const lm_step_result *r) {
 lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch, lm_step_result *out) {
   double sum = 0;
   *out = (lm_step_result){0};
-  memset(lm_exec_arena(t->o.exec, LM_ARENA_GRAD), 0, (size_t)t->o.plan->arena_bytes[LM_ARENA_GRAD]);
+  lm_exec_arena_clear(t->o.exec, LM_ARENA_GRAD);
   for (int64_t m = 0; m < t->o.n_micro; m++) LM_TRY(micro_run(t, step, batch, m, &sum, out));
   LM_TRY(lm_exec_run(t->o.exec, t->norm, t->extents));
   if (!(out->weight > 0)) return lm_fail(LM_USER, "step %lld: the weights of its tokens sum to %g", (long long)step, out->weight);
@@ -183,7 +183,7 @@ static bool all_finite(const float *x, int64_t n) {
 
 const char *lm_trainer_not_finite(const lm_trainer *t) {
   const lm_plan *p = t->o.plan;
-  const float *params = lm_exec_arena(t->o.exec, LM_ARENA_PARAM), *states = lm_exec_arena(t->o.exec, LM_ARENA_STATE);
+  const float *params = lm_exec_arena_peek(t->o.exec, LM_ARENA_PARAM), *states = lm_exec_arena_peek(t->o.exec, LM_ARENA_STATE);
   for (int i = 0; i < p->n_params; i++) {
     const lm_plan_param *x = &p->params[i];
     bool finite = all_finite(params + x->offset, x->elements);

@@ -9,6 +9,7 @@
 #include "codegen/cpu/cpu.h"
 #include "compiler/passes/pass.h"
 #include "dsl/lower.h"
+#include "runtime/cpu/exec.h"
 #include "runtime/train/init.h"
 #include "runtime/train/ports.h"
 #include "tests/runtime/check.h"

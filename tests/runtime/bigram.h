@@ -5,16 +5,18 @@
 #include <math.h>
 
 #include "runtime/base/dtype.h"
-#include "runtime/cpu/exec.h"
+#include "runtime/hal/exec.h"
 #include "tests/runtime/check.h"
 
 enum { VOCAB = 16, ROWS = 2, SEQ = 8, BLOCKS = 2, BIAS = LM_BLOCK };
 
-struct lm_exec { const lm_plan *plan; char *arena[LM_ARENAS]; double poison; };   // poison: added to every loss
+typedef struct bigram { lm_exec hal; const lm_plan *plan; char *arena[LM_ARENAS]; double poison; } bigram;   // poison: added to every loss
 
-static inline float *floats(lm_exec *e, lm_arena_id id) { return (float *)e->arena[id]; }
-void *lm_exec_arena(lm_exec *e, lm_arena_id id) { return e->arena[id]; }
-void *lm_exec_port(lm_exec *e, const lm_plan_port *p) { return e->arena[p->buf.arena] + p->buf.offset; }
+static inline bigram *bigram_of(lm_exec *e) { return (bigram *)e; }
+static inline float *floats(lm_exec *e, lm_arena_id id) { return (float *)bigram_of(e)->arena[id]; }
+static void *bigram_arena(lm_exec *e, lm_arena_id id, bool change) { return bigram_of(e)->arena[id]; }
+static void bigram_clear(lm_exec *e, lm_arena_id id) { memset(bigram_of(e)->arena[id], 0, (size_t)bigram_of(e)->plan->arena_bytes[id]); }
+static void *bigram_at(lm_exec *e, const lm_plan_port *p) { return bigram_of(e)->arena[p->buf.arena] + p->buf.offset; }
 
 static inline void *port(lm_exec *e, const lm_plan_func *f, const char *name, bool result) {
   return lm_exec_port(e, lm_plan_port_find(f, name, result));
@@ -28,7 +30,7 @@ static inline void bigram_logits(lm_exec *e, int tok, float *out) {
 static inline void bigram_loss(lm_exec *e, const lm_plan_func *f, float *grad) {
   const int32_t *tok = port(e, f, "tok", false), *next = port(e, f, "next", false);
   const float *w = port(e, f, "w", false);
-  float sum = (float)e->poison, weight = 0;
+  float sum = (float)bigram_of(e)->poison, weight = 0;
   for (int i = 0; i < ROWS * SEQ; i++) {
     float z[VOCAB], total = 0;
     bigram_logits(e, tok[i], z);
@@ -58,7 +60,7 @@ static inline void bigram_update(lm_exec *e, const lm_plan_func *f) {
   }
 }
 
-lm_status lm_exec_run(lm_exec *e, const lm_plan_func *f, const int64_t *extents) {
+static lm_status bigram_run(lm_exec *e, const lm_plan_func *f, const int64_t *extents) {
   if (!strcmp(f->name, "micro")) bigram_loss(e, f, floats(e, LM_ARENA_GRAD));
   if (!strcmp(f->name, "eval")) bigram_loss(e, f, NULL);
   if (!strcmp(f->name, "update")) bigram_update(e, f);
@@ -127,9 +129,11 @@ static inline lm_plan *bigram_plan(lm_arena *a) {
 }
 
 static inline lm_exec *bigram_exec(lm_arena *a, const lm_plan *p) {
-  lm_exec *e = LM_NEW(a, lm_exec);
+  static const lm_exec_ops ops = {.run = bigram_run, .arena = bigram_arena, .arena_clear = bigram_clear, .port = bigram_at};
+  bigram *e = LM_NEW(a, bigram);
+  e->hal.ops = &ops;
   e->plan = p;
   for (int i = 0; i < LM_ARENAS; i++) e->arena[i] = lm_arena_alloc(a, (size_t)p->arena_bytes[i]);
-  return e;
+  return &e->hal;
 }
 #endif

@@ -24,8 +24,8 @@ typedef struct { lm_exec *exec; lm_trainer *trainer; lm_run_options o; int64_t p
 
 static lm_status after_step(void *user, int64_t step, const lm_step_result *r, lm_progress *p) {
   bench *b = user;
-  if (step == b->poison_at) b->exec->poison = NAN;
-  if (step == b->cure_at) b->exec->poison = 0;
+  if (step == b->poison_at) bigram_of(b->exec)->poison = NAN;
+  if (step == b->cure_at) bigram_of(b->exec)->poison = 0;
   if (step == b->signal_at) raise(SIGINT);
   return NULL;
 }
@@ -57,9 +57,9 @@ static lm_run_outcome bench_run(bench *b) {
 }
 
 static bool same_state(const bench *x, const bench *y) {
-  const lm_plan *p = x->exec->plan;
+  const lm_plan *p = bigram_of(x->exec)->plan;
   for (int id = LM_ARENA_PARAM; id <= LM_ARENA_STATE; id++)
-    if (id != LM_ARENA_GRAD && memcmp(x->exec->arena[id], y->exec->arena[id], (size_t)p->arena_bytes[id])) return false;
+    if (id != LM_ARENA_GRAD && memcmp(bigram_of(x->exec)->arena[id], bigram_of(y->exec)->arena[id], (size_t)p->arena_bytes[id])) return false;
   return true;
 }
 
@@ -99,7 +99,7 @@ static void test_init(void) {
 
 static double dev_loss(bench *b) {
   lm_eval_result x;
-  CHECK_OK(lm_eval_run(b->exec, b->exec->plan, data, 1, &x));
+  CHECK_OK(lm_eval_run(b->exec, bigram_of(b->exec)->plan, data, 1, &x));
   CHECK(fabs(x.value[LM_EVAL_BITS_PER_BYTE] - x.value[LM_EVAL_LOSS] / log(2)) < 1e-9);   // a token is a byte
   CHECK(x.value[LM_EVAL_PERPLEXITY] == exp(x.value[LM_EVAL_LOSS]));
   return x.value[LM_EVAL_LOSS];

@@ -1,0 +1,49 @@
+// exec.h - what runs a plan: one interface, a table of functions for each backend.
+//
+// A backend owns the arenas. Its memory may be a device's: what these functions hand out are host addresses, which stay
+// valid as long as the exec, and the exec moves the bytes when it must. Only what is said to be clean is not moved back.
+//
+//   lm_exec_create (runtime/cpu/exec.h), lm_cuda_exec_create (runtime/cuda/exec.h)
+//   lm_exec_port(e, in): write the argument     lm_exec_run(e, f, extents)     lm_exec_port(e, out): read the result
+#ifndef LM_HAL_EXEC_H
+#define LM_HAL_EXEC_H
+#include "runtime/plan/plan.h"
+
+typedef struct lm_exec lm_exec;
+typedef struct lm_exec_options {
+  int threads;                         // of the host; 0: as many as the process may use
+  const char *dump_dir;                // non-NULL: also write every kernel's source there
+  const char *load_dir;                // non-NULL: a file there named like a dumped one replaces that kernel's source
+  bool profile;                        // keep the time of each step
+} lm_exec_options;
+
+typedef struct lm_exec_ops {
+  void (*destroy)(lm_exec *e);
+  lm_status (*run)(lm_exec *e, const lm_plan_func *f, const int64_t *extents);
+  void *(*arena)(lm_exec *e, lm_arena_id id, bool change);
+  void (*arena_clear)(lm_exec *e, lm_arena_id id);
+  void *(*port)(lm_exec *e, const lm_plan_port *p);
+  int (*threads)(const lm_exec *e);
+  int (*kernels_compiled)(const lm_exec *e);
+  const double *(*profile)(lm_exec *e, const lm_plan_func *f);
+  void (*profile_reset)(lm_exec *e);
+} lm_exec_ops;
+
+struct lm_exec { const lm_exec_ops *ops; };                    // first member of each backend's own
+
+static inline void lm_exec_destroy(lm_exec *e) { if (e) e->ops->destroy(e); }
+// Runs a function once with the given run-time extents (n_extents of the plan; may be NULL if it has none). A device may
+// still be at work when this returns; whoever looks at a port or an arena waits.
+static inline lm_status lm_exec_run(lm_exec *e, const lm_plan_func *f, const int64_t *extents) { return e->ops->run(e, f, extents); }
+// All of an arena as it stands, to read and change until the next run; `peek`: to read only.
+static inline void *lm_exec_arena(lm_exec *e, lm_arena_id id) { return e->ops->arena(e, id, true); }
+static inline const void *lm_exec_arena_peek(lm_exec *e, lm_arena_id id) { return e->ops->arena(e, id, false); }
+static inline void lm_exec_arena_clear(lm_exec *e, lm_arena_id id) { e->ops->arena_clear(e, id); }   // to zeros
+// An argument, to write before a run of its function, or a result, to read after one.
+static inline void *lm_exec_port(lm_exec *e, const lm_plan_port *p) { return e->ops->port(e, p); }
+static inline int lm_exec_threads(const lm_exec *e) { return e->ops->threads(e); }
+static inline int lm_exec_kernels_compiled(const lm_exec *e) { return e->ops->kernels_compiled(e); }   // 0: all came from the cache
+// Seconds spent in each step of f since the last reset; NULL unless profiling.
+static inline const double *lm_exec_profile(lm_exec *e, const lm_plan_func *f) { return e->ops->profile(e, f); }
+static inline void lm_exec_profile_reset(lm_exec *e) { e->ops->profile_reset(e); }
+#endif
