@@ -51,7 +51,7 @@ static void blocks_count(const lm_mix *m, int stage, uint64_t blocks, uint64_t *
   out[s->rest] = rows;
   for (int i = 0; i < m->n_sources; i++) {
     if (i == s->rest) continue;
-    out[i] = (uint64_t)((unsigned __int128)rows * s->share[i] >> 32);
+    out[i] = (uint64_t)(((unsigned __int128)rows * s->share[i] + (1u << 31)) >> 32);
     out[s->rest] -= out[i];
   }
 }

@@ -1,7 +1,7 @@
 // mix.h - which source the rows of training come from, and the how-manieth row of that source each one is: a function of
 // (stages, seed, number of the row).
 //
-// Within a stage, rows stand in blocks of 1,024. Block m has floor((m + 1) * 1024 * w) - floor(m * 1024 * w) rows of a source of
+// Within a stage, rows stand in blocks of 1,024. Block m has round((m + 1) * 1024 * w) - round(m * 1024 * w) rows of a source of
 // share w, and the source of the greatest share what remains, so the shares hold within one row of any number of blocks; inside a
 // block a permutation keyed by (seed, stage, m) says where they stand. Rows of one source come in its own order.
 #ifndef LM_DATA_MIX_H

@@ -234,11 +234,19 @@ static lm_status chunk_read(lm_reader *r) {
   return NULL;
 }
 
-lm_status lm_reader_next(lm_reader *r, const lm_stretch **out, size_t *out_n) {
-  if (r->n) memmove(r->buf, r->buf + r->at, r->n - r->at);
+// Forgets what has been cut. No stretch may point there any more.
+static void cut_drop(lm_reader *r) {
+  if (r->at) memmove(r->buf, r->buf + r->at, r->n - r->at);
   r->n -= r->at;
-  r->at = r->n_out = 0;
-  while (r->at < ROUND && r->file < r->list->n) LM_TRY(chunk_read(r));
+  r->at = 0;
+}
+
+lm_status lm_reader_next(lm_reader *r, const lm_stretch **out, size_t *out_n) {
+  r->n_out = 0;
+  while ((r->at < ROUND || !r->n_out) && r->file < r->list->n) {
+    if (!r->n_out) cut_drop(r);        // also while a line is skipped
+    LM_TRY(chunk_read(r));
+  }
   for (size_t i = 0; i < r->n_out; i++) r->out[i].p = r->buf + r->starts[i];
   *out = r->out;
   *out_n = r->n_out;
