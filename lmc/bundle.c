@@ -70,16 +70,31 @@ static lm_status recipe_write(const lm_session *s, const char *path) {
   return status;
 }
 
-static lm_status bundle_write(lm_arena *a, const lm_session *s, const char *dir, const char *const *sets, int n_sets) {
-  const lm_program *p = s->program;
+// *out_main: the absolute path of the program's first file, of which *out_root bytes are the folder of all.
+static lm_status files_copy(lm_arena *a, const lm_program *p, const char *dir, const char **out_main, size_t *out_root) {
   const char **paths = LM_NEW_N(a, const char *, p->n_files + 1);
-  size_t root = program_root(a, p, paths);
+  *out_root = program_root(a, p, paths);
+  *out_main = paths[0];
   if (!paths[0]) return lm_fail(LM_ENV, "%s is gone", p->files[0]->path);
   const char *folder = lm_path_join(a, dir, "program");
   for (uint32_t i = 0; i < p->n_files; i++)
-    if (paths[i]) LM_TRY(file_copy(a, s->ctx, p->files[i], lm_path_join(a, folder, paths[i] + root)));
+    if (paths[i]) LM_TRY(file_copy(a, p->c, p->files[i], lm_path_join(a, folder, paths[i] + *out_root)));
+  return NULL;
+}
+
+lm_status lm_bundle_copy(lm_arena *a, const lm_program *p, const char *dir, const char **out_main) {
+  size_t root;
+  LM_TRY(files_copy(a, p, dir, out_main, &root));
+  *out_main += root;
+  return NULL;
+}
+
+static lm_status bundle_write(lm_arena *a, const lm_session *s, const char *dir, const char *const *sets, int n_sets) {
+  const char *main;
+  size_t root;
+  LM_TRY(files_copy(a, s->program, dir, &main, &root));
   LM_TRY(recipe_write(s, lm_path_join(a, dir, "recipe.txt")));
-  return manifest_write(s, lm_path_join(a, dir, "program.json"), paths[0], root, sets, n_sets);
+  return manifest_write(s, lm_path_join(a, dir, "program.json"), main, root, sets, n_sets);
 }
 
 lm_status lm_bundle_write(const lm_session *s, const char *dir, const char *const *sets, int n_sets) {

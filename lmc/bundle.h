@@ -13,6 +13,8 @@ typedef struct lm_bundle {
   const char **sets; int n_sets;
 } lm_bundle;
 
+// The program's files to dir/program; *out_main: the place of its first file there, in `a`.
+lm_status lm_bundle_copy(lm_arena *a, const lm_program *p, const char *dir, const char **out_main);
 lm_status lm_bundle_write(const lm_session *s, const char *dir, const char *const *sets, int n_sets);
 // Paths that the program's files name are relative to where these files stood, as long as that folder is there.
 void lm_bundle_restore(lm_program *p, const lm_bundle *b);

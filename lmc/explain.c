@@ -1,7 +1,9 @@
 // explain.c - lmc explain: where a value of the recipe came from.
 #include "lmc/session.h"
 
-static const lm_opt options[] = {LM_OPT_RECIPE, {0}};
+static const lm_opt options[] = {
+  {.name = "reference", .kind = LM_OPT_FLAG, .help = "every key of recipes and data there is, as Markdown (no file is needed)"},
+  LM_OPT_RECIPE, {0}};
 
 static void origin_print(const lm_ctx *c, const lm_recipe_origin *o) {
   lm_cli_print("  %-24s %s", o->text, o->who);
@@ -19,7 +21,16 @@ static lm_status key_explain(const lm_session *s, const char *key) {
   return NULL;
 }
 
+static void reference_print(void) {
+  lm_buf b = {0};
+  lm_schema_write_reference(&b);
+  lm_cli_print("%s", b.p);
+  lm_buf_free(&b);
+}
+
 static lm_status run(lm_cli *cli) {
+  if (lm_args_given(&cli->args, "reference")) return reference_print(), NULL;
+  if (cli->args.n_rest < 2) return lm_fail(LM_USER, "lmc explain FILE KEY: an argument is missing");
   lm_session s = {.cli = cli, .ctx = cli->ctx};
   int n;
   const char *const *sets = lm_args_list(&cli->args, "set", &n);
@@ -32,6 +43,6 @@ static lm_status run(lm_cli *cli) {
 
 const lm_command lm_cmd_explain = {
   .name = "explain", .usage = "FILE KEY [options]", .summary = "where a value of the recipe came from", .options = options,
-  .least = 2, .most = 2, .run = run,
+  .least = 0, .most = 2, .run = run,
   .help = "Prints the value, who gave it and where, and below it what it replaced.\n\n"
           "  lmc explain examples/quickstart.lm optimizer.lr\n"};

@@ -2,12 +2,9 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
-#include "lmc/bundle.h"
 #include "lmc/sample.h"
-#include "lmc/weights.h"
-#include "runtime/train/checkpoint.h"
+#include "lmc/trained.h"
 
 enum { TOKENS = 128 };                 // made, if nothing is said
 
@@ -20,7 +17,7 @@ static const lm_opt options[] = {
   {.name = "top-k", .kind = LM_OPT_WHOLE, .value = "K", .help = "among the K likeliest (all)", .least = 0, .most = 1e9},
   {.name = "top-p", .kind = LM_OPT_NUMBER, .value = "P", .help = "among the likeliest of probability P together (all)", .least = 0, .most = 1},
   {.name = "seed", .kind = LM_OPT_WHOLE, .value = "S", .help = "of the choices (0)", .least = 0, .most = 9e15},
-  LM_OPT_RECIPE, {0}};
+  LM_OPT_STEP, LM_OPT_RECIPE, {0}};
 
 // ---- the prompt
 
@@ -47,37 +44,13 @@ static lm_status prompt_read(const lm_session *s, lm_tokens *out) {
 
 // ---- the model
 
-static bool is_folder(const char *path) {
-  struct stat st;
-  return !stat(path, &st) && S_ISDIR(st.st_mode);
-}
-
-static lm_status run_open(lm_session *s, lm_cli *cli, const char *dir, const char **out_weights) {
-  lm_bundle b;
-  const char *folder;
-  lm_arena *a = cli->ctx->arena;
-  LM_TRY(lm_bundle_read(a, dir, &b));
-  LM_TRY(lm_checkpoint_newest(a, dir, &folder));
-  if (!folder) return lm_fail(LM_USER, "%s holds no checkpoint yet", dir);
-  *out_weights = lm_path_join(a, folder, "model.safetensors");
-  return lm_session_open(s, cli, b.path, b.recipe, b.sets, b.n_sets);
-}
-
-static lm_status file_open(lm_session *s, lm_cli *cli) {
-  LM_TRY(lm_session_open_args(s, cli));
-  if (s->recipe->from) return NULL;
-  lm_diag *d = lm_error(s->ctx, s->recipe->model.loc, "E212", "this model is not `from` any weights, so there is nothing to generate with");
-  if (s->recipe->save.dir) lm_diag_help(s->ctx, d, "once it is trained: lmc generate %s", s->recipe->save.dir);
-  return lm_cli_verdict(cli);
-}
-
 static lm_status model_start(lm_session *s, int64_t places, const char *weights) {
   s->rows = 1;
   s->seq = 1;
   LM_TRY(lm_session_lower(s, LM_LOWER_DECODE, lm_session_capacity(places)));
   LM_TRY(lm_session_plan(s));
   LM_TRY(lm_session_start(s, NULL));
-  return weights ? lm_weights_load(s, weights, lm_exec_arena(s->exec, LM_ARENA_PARAM)) : lm_session_weights(s);
+  return lm_trained_load(s, weights, lm_exec_arena(s->exec, LM_ARENA_PARAM));
 }
 
 static lm_status generate(lm_session *s, const lm_tokens *prompt, const char *weights) {
@@ -92,8 +65,8 @@ static lm_status generate(lm_session *s, const lm_tokens *prompt, const char *we
 }
 
 static lm_status open_and_generate(lm_session *s, lm_cli *cli, lm_tokens *prompt) {
-  const char *path = cli->args.rest[0], *weights = NULL;
-  LM_TRY(is_folder(path) ? run_open(s, cli, path, &weights) : file_open(s, cli));
+  const char *weights;
+  LM_TRY(lm_trained_open(s, cli, &weights));
   LM_TRY(lm_session_tokenizer(s));
   LM_TRY(prompt_read(s, prompt));
   return generate(s, prompt, weights);

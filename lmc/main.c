@@ -9,7 +9,7 @@
 #include "lmc/dump.h"
 
 static const lm_command *const commands[] = {
-  &lm_cmd_check, &lm_cmd_run, &lm_cmd_generate, &lm_cmd_data, &lm_cmd_trace, &lm_cmd_compile, &lm_cmd_explain, &lm_cmd_bench,
+  &lm_cmd_check, &lm_cmd_run, &lm_cmd_generate, &lm_cmd_eval, &lm_cmd_export, &lm_cmd_import, &lm_cmd_data, &lm_cmd_trace, &lm_cmd_compile, &lm_cmd_explain, &lm_cmd_bench,
   &lm_cmd_opt, &lm_cmd_fmt, &lm_cmd_doctor,
 };
 
@@ -28,9 +28,22 @@ static void command_help_print(const lm_command *c, lm_buf *b) {
   lm_buf_printf(b, "\n%s", c->help);
 }
 
-static void help_print(const lm_command *c) {
+// All of it as one page, docs/commands.md.
+static void reference_print(lm_buf *b) {
+  lm_buf_puts(b, "# Commands\n\nWritten by `lmc help --markdown`.\n\n```text\n");
+  overview_print(b);
+  lm_buf_puts(b, "```\n");
+  for (size_t i = 0; i < LM_COUNT(commands); i++) {
+    lm_buf_printf(b, "\n## lmc %s\n\n```text\n", commands[i]->name);
+    command_help_print(commands[i], b);
+    lm_buf_puts(b, "```\n");
+  }
+}
+
+static void help_print(const lm_command *c, bool markdown) {
   lm_buf b = {0};
-  if (c) command_help_print(c, &b);
+  if (markdown) reference_print(&b);
+  else if (c) command_help_print(c, &b);
   else overview_print(&b);
   fputs(b.p, stdout);
   lm_buf_free(&b);
@@ -69,7 +82,7 @@ static bool has_option(const lm_command *c, const char *name) {
 static lm_status command_run(lm_cli *cli, int argc, char **argv) {
   bool help;
   LM_TRY(lm_args_parse(cli->ctx->arena, cli->command->options, argc, argv, &cli->args, &help));
-  if (help) return help_print(cli->command), NULL;
+  if (help) return help_print(cli->command, false), NULL;
   LM_TRY(count_check(cli));
   cli->json = has_option(cli->command, "json") && lm_args_given(&cli->args, "json");
   return cli->command->run(cli);
@@ -79,8 +92,9 @@ static lm_status dispatch(lm_cli *cli, int argc, char **argv) {
   const char *first = argc > 1 ? argv[1] : "--help";
   if (!strcmp(first, "--version") || !strcmp(first, "version")) return lm_cli_print("lmc " LM_VERSION "\n"), NULL;
   bool help = !strcmp(first, "--help") || !strcmp(first, "-h") || !strcmp(first, "help");
+  bool markdown = help && argc > 2 && !strcmp(argv[2], "--markdown");
   const lm_command *named = command_find(help && argc > 2 ? argv[2] : first);
-  if (help && (named || argc <= 2)) return help_print(named), NULL;
+  if (help && (named || argc <= 2 || markdown)) return help_print(named, markdown), NULL;
   if (!named) return command_unknown(help ? argv[2] : first);
   cli->command = named;
   return command_run(cli, argc - 2, argv + 2);

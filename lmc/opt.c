@@ -8,6 +8,7 @@
 
 static const lm_opt options[] = {
   {.name = "pass", .kind = LM_OPT_TEXT, .value = "A,B", .help = "passes to run, in this order"},
+  {.name = "ops", .kind = LM_OPT_FLAG, .help = "every operation of the IR, as Markdown"},
   {.name = "list", .kind = LM_OPT_FLAG, .help = "the passes there are, and the pipeline"},
   {.name = "print-after", .kind = LM_OPT_TEXT, .value = "PASS", .help = "prints the IR after that pass (all: after each)"},
   {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "FILE", .help = "where the result goes (standard output)"},
@@ -18,6 +19,26 @@ static void list_print(void) {
   lm_cli_print("\npipeline:");
   for (int i = 0; lm_pipeline[i]; i++) lm_cli_print(" %s", lm_pipeline[i]);
   lm_cli_print("\n");
+}
+
+static const char *count_text(int n) {
+  static const char *const digits[] = {"0", "1", "2", "3", "4"};
+  return n < 0 || n >= (int)LM_COUNT(digits) ? "any" : digits[n];
+}
+
+static void ops_print(void) {
+  static const struct { uint32_t bit; const char *name; } stages[] = {
+    {LM_IN_GRAPH, "graph"}, {LM_IN_STEP, "step"}, {LM_IN_KERNEL, "kernel"}, {LM_IN_BODY, "inside kernels"}};
+  lm_cli_print("# Operations\n\nWritten by `lmc opt --ops` from `compiler/ir/ops.def`.\n\n"
+               "| operation | operands | results | stages | derivative | |\n|---|---|---|---|---|---|\n");
+  for (int i = 0; i < LM_OPS; i++) {
+    const lm_op_info *op = &lm_op_table[i];
+    lm_buf where = {0};
+    for (size_t k = 0; k < LM_COUNT(stages); k++)
+      if (op->stages & stages[k].bit) lm_buf_printf(&where, "%s%s", where.n ? ", " : "", stages[k].name);
+    lm_cli_print("| `%s` | %s | %s | %s | %s | %s |\n", op->name, count_text(op->n_in), count_text(op->n_out), where.p, op->vjp ? "yes" : "none", op->doc);
+    lm_buf_free(&where);
+  }
 }
 
 static void watch(void *user, const char *pass, bool after, const lm_module *m) {
@@ -49,6 +70,7 @@ static lm_status result_write(const lm_cli *cli, const lm_module *m) {
 
 static lm_status run(lm_cli *cli) {
   if (lm_args_given(&cli->args, "list")) return list_print(), NULL;
+  if (lm_args_given(&cli->args, "ops")) return ops_print(), NULL;
   if (!cli->args.n_rest) return lm_fail(LM_USER, "lmc opt: a .lmir file is missing");
   LM_TRY(module_read(cli, cli->args.rest[0], &cli->module));
   lm_plan_target target = lm_cpu_target(cli->module);

@@ -9,7 +9,7 @@ const char *const LM_EVAL_NAMES[LM_EVAL_METRICS] = {
 static lm_status rows_run(lm_exec *e, const lm_plan_func *f, const lm_batch_ports *in, const lm_data *data, int part, int64_t rows, const int64_t *extents,
                           double *sum, double *weight) {
   for (int64_t first = 0; first < rows; first += in->rows) {
-    lm_data_fill_part(data, part, first, in->rows, &in->batch);
+    LM_TRY(lm_data_fill_part(data, part, first, in->rows, &in->batch));
     lm_port_set(e, f, "row", (double)first);
     LM_TRY(lm_exec_run(e, f, extents));
     *sum += lm_port_get(e, f, "sum", 0);

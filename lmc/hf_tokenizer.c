@@ -1,0 +1,56 @@
+// hf_tokenizer.c - a tokenizer's files, as transformers reads them.
+#include <string.h>
+
+#include "lmc/hf.h"
+#include "runtime/tokenizer/bytechar.h"
+
+static lm_status text_write(const lm_session *s, const char *dir, const char *name, const lm_buf *text) {
+  return lm_file_write_atomic(lm_path_join(s->ctx->arena, dir, name), text->p, text->n);
+}
+
+// Bytes as a vocabulary of 256 without merges: the id of a byte is the byte.
+static void bytes_print(lm_buf *b) {
+  lm_buf_puts(b, "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"added_tokens\": [], \"normalizer\": null,\n"
+                 " \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": false},\n"
+                 " \"post_processor\": null,\n \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": false},\n"
+                 " \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, \"continuing_subword_prefix\": null,\n"
+                 "  \"end_of_word_suffix\": null, \"fuse_unk\": false, \"byte_fallback\": false, \"merges\": [], \"vocab\": {");
+  for (int i = 0; i < 256; i++) {
+    lm_buf name = {0};
+    lm_bytes_to_chars(&(char){(char)i}, 1, &name);
+    lm_buf_puts(b, i ? ", " : "");
+    lm_buf_json(b, name.p);
+    lm_buf_printf(b, ": %d", i);
+    lm_buf_free(&name);
+  }
+  lm_buf_puts(b, "}}}\n");
+}
+
+static lm_status bytes_write(const lm_session *s, const char *dir) {
+  lm_buf text = {0};
+  bytes_print(&text);
+  lm_status status = text_write(s, dir, "tokenizer.json", &text);
+  lm_buf_free(&text);
+  return status;
+}
+
+static lm_status config_write(const lm_session *s, const char *dir) {
+  lm_buf text = {0};
+  lm_buf_puts(&text, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false");
+  size_t n = 0;
+  const char *eos = s->tokenizer->eos >= 0 ? lm_tokenizer_piece(s->tokenizer, s->tokenizer->eos, &n) : NULL;
+  if (eos) {
+    lm_buf_puts(&text, ",\n  \"eos_token\": ");
+    lm_buf_json(&text, lm_arena_strndup(s->ctx->arena, eos, n));
+  }
+  lm_buf_puts(&text, "\n}\n");
+  lm_status status = text_write(s, dir, "tokenizer_config.json", &text);
+  lm_buf_free(&text);
+  return status;
+}
+
+lm_status lm_hf_tokenizer_write(const lm_session *s, const char *dir, const char **out_what) {
+  *out_what = "tokenizer.json";
+  LM_TRY(bytes_write(s, dir));
+  return config_write(s, dir);
+}
