@@ -22,7 +22,7 @@ static const library libraries[] = {
 
 static const char *library_find(const library *l) {
   for (size_t i = 0; i < LM_COUNT(l->files) && l->files[i]; i++) {
-    void *handle = dlopen(l->files[i], RTLD_LAZY | RTLD_LOCAL);
+    void *handle = dlopen(l->files[i], RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
     if (!handle) continue;
     dlclose(handle);
     return l->files[i];

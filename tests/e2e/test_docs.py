@@ -1,0 +1,18 @@
+"""Pages that come from the program's tables are what it prints now."""
+from harness import ROOT, check
+
+
+def page_check(name, text):
+    check(open(f"{ROOT}/docs/{name}").read() == text, f"docs/{name} is not what the program prints: run scripts/docs")
+
+
+def test_commands(run):
+    page_check("commands.md", run("help", "--markdown"))
+
+
+def test_recipe(run):
+    page_check("recipe.md", run("explain", "--reference"))
+
+
+def test_ops(run):
+    page_check("ops.md", run("opt", "--ops"))
