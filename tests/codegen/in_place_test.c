@@ -1,5 +1,6 @@
 // in_place_test.c - wherever a kernel may write a result over an operand, doing so changes no bit; and where it must not,
 // it says so. The kernels run here on memory of their own, without a plan.
+#include "tests/codegen/cache.h"
 #include "codegen/cpu/cpu.h"
 #include "compiler/passes/pass.h"
 #include "runtime/base/dtype.h"
@@ -95,8 +96,7 @@ static void check(const char *text, int allowed, int refused) {
 #define HEAD "stage step\naxis b = 7, d = 130, e = 130, two = 2, three = 2, half = 65\n"
 
 int main(void) {
-  char dir[] = "/tmp/lmc-in-place-test-XXXXXX";
-  if (!getenv("LMC_CACHE") && mkdtemp(dir)) setenv("LMC_CACHE", dir, 1);
+  cache_begin();
   // each element of one place: both results over both operands
   check(HEAD "func @f(%x: f32[b, d], %y: f32[b, d]) -> (p: f32[b, d], q: f32[b, d]) {\n"
              "  %p = add %x, %y\n  %q = mul %x, %y\n  return %p, %q\n}\n", 4, 0);

@@ -1,5 +1,6 @@
 // kernel_random_test.c - random graphs as kernels against the interpreter. An argument is the first seed, a second one
 // how many; what fails prints its module and kernels.
+#include "tests/codegen/cache.h"
 #include "tests/codegen/run.h"
 
 enum { VALUES = 64, AXES = 20, MOST = 60000 };
@@ -383,8 +384,7 @@ static char *random_module(uint64_t seed) {
 }
 
 int main(int argc, char **argv) {
-  char dir[] = "/tmp/lmc-kernel-random-test-XXXXXX";
-  if (!getenv("LMC_CACHE") && mkdtemp(dir)) setenv("LMC_CACHE", dir, 1);
+  cache_begin();
   uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 0) : 1, count = argc > 2 ? strtoull(argv[2], NULL, 0) : 12;
   for (uint64_t seed = first; seed < first + count; seed++) {
     char *text = random_module(seed), name[32];

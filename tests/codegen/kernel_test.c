@@ -1,5 +1,6 @@
 // kernel_test.c - every operation, and the groups that language models are made of, as generated kernels against the
 // interpreter. Sizes are odd where nothing asks for more.
+#include "tests/codegen/cache.h"
 #include "tests/codegen/run.h"
 
 #define HEAD "stage step\n"
@@ -124,8 +125,7 @@ static void test_dynamic(void) {
 }
 
 int main(int argc, char **argv) {
-  char dir[] = "/tmp/lmc-kernel-test-XXXXXX";
-  if (!getenv("LMC_CACHE") && mkdtemp(dir)) setenv("LMC_CACHE", dir, 1);
+  cache_begin();
   for (size_t i = 0; i < LM_COUNT(cases); i++) {
     if (argc > 1 && !strstr(cases[i].name, argv[1])) continue;
     run_case(cases[i].name, cases[i].text, cases[i].tolerance, cases[i].kernels);
