@@ -85,6 +85,7 @@ typedef struct lm_recipe_data {
   lm_recipe_holdout *holdouts; uint32_t n_holdouts, cap_holdouts;
   lm_recipe_stage *stages; uint32_t n_stages, cap_stages;   // one from 0 if there is a mix outside of stages
   int64_t shuffle_docs;
+  double bad;                   // greatest share of unusable documents
   int64_t seq;                  // places in a row; 0: as the batches' file has it
   bool replays;                 // its one source is finished batches
 } lm_recipe_data;

@@ -106,6 +106,7 @@ void lm_read_data(const lm_reader *recipe) {
   check_sources(&d, out);
   if (!has_source(&s)) lm_error(d.R->c, out->loc, "E204", "data section '%s' has no 'source'", out->name);
   out->shuffle_docs = lm_read_whole(&d, "data.shuffle", 0);
+  out->bad = lm_read_number(&d, "data.bad", 0);
   if (!out->replays)
     out->seq = (int64_t)lm_read_arg_number(&d, "data.pack", lm_read_value(&d, "data.pack"), "seq",
                                            lm_read_file(&d, lm_read_setting(&d, "data.pack")));
