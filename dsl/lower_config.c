@@ -1,7 +1,8 @@
 // lower_config.c - `config { … }` of a model's `map hf`: what stands in the foreign project's config.json.
 //
 //   config { model_type = "llama"; hidden_size = d; head_dim = d / heads; tie_word_embeddings = true }
-// A value is a string, true, false, null, a list of values, or a number made of the model's parameters and dims. Export
+// A value is a string, true, false, null, a list of values, a number made of the model's parameters and dims, or an `if`
+// of them. Export
 // writes the keys as they stand. Import reads them the other way round: a key whose value is the bare name of a parameter
 // of the model says what that parameter is.
 #include <math.h>
@@ -32,16 +33,25 @@ static bool list_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
   lm_buf_puts(b, "[");
   for (uint32_t i = 0; i < x->n_args; i++) {
     lm_buf_puts(b, i ? ", " : "");
-    if (x->args[i].kind != ARG_POS || depth == DEPTH) return el_err(e, x->args[i].loc, "E0C3", "a list of a config holds plain values"), false;
+    if (x->args[i].kind != ARG_POS || depth == DEPTH) return el_err(e, x->args[i].loc, "E0C4", "a list of a config holds plain values"), false;
     if (!value_print(e, x->args[i].expr, depth + 1, b)) return false;
   }
   lm_buf_puts(b, "]");
   return true;
 }
 
+// Its branches may be what an expression cannot: null, lists.
+static bool if_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
+  el_val c = el_eval(e, x->c);
+  if (c.k == V_BOOL && c.known) return value_print(e, c.num != 0 ? x->a : x->b, depth + 1, b);
+  if (c.k != V_ERROR) el_err(e, x->loc, "E0C4", "the condition is not known here: %s", el_show(e, &c));
+  return false;
+}
+
 static bool value_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
   double number;
   if (x->kind == EX_LIST) return list_print(e, x, depth, b);
+  if (x->kind == EX_IF && depth < DEPTH) return if_print(e, x, depth, b);
   if (x->kind == EX_NAME && x->text == LM_SYM(e->c, "null")) return lm_buf_puts(b, "null"), true;
   if (x->kind == EX_NAME && x->text == LM_SYM(e->c, "true")) return lm_buf_puts(b, "true"), true;
   if (x->kind == EX_NAME && x->text == LM_SYM(e->c, "false")) return lm_buf_puts(b, "false"), true;
@@ -49,7 +59,7 @@ static bool value_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
   if (v.k == V_STRING) lm_buf_json(b, v.text);
   else if (v.k == V_BOOL && v.known) lm_buf_puts(b, v.num != 0 ? "true" : "false");
   else if (v.k == V_NUM && el_number_value(&v, &number) && isfinite(number)) number_print(b, number);
-  else if (v.k != V_ERROR) el_err(e, x->loc, "E0C3", "a config holds strings, numbers, true, false, null and lists of them, not %s", el_show(e, &v));
+  else if (v.k != V_ERROR) el_err(e, x->loc, "E0C4", "a config holds strings, numbers, true, false, null and lists of them, not %s", el_show(e, &v));
   return v.k != V_ERROR && b->n;
 }
 
@@ -57,7 +67,7 @@ static void entry_add(lm_elab *e, const ast_item *item, lm_lowered *out) {
   lm_sym key = item->path.v[0].text;
   lm_buf text = {0};
   for (uint32_t i = 0; i < out->n_config; i++)
-    if (out->config[i].key == key) { el_err(e, item->loc, "E0C3", "'%s' stands twice in the config", key); return; }
+    if (out->config[i].key == key) { el_err(e, item->loc, "E0C4", "'%s' stands twice in the config", key); return; }
   if (value_print(e, item->expr, 0, &text))
     LM_PUSH(e->a, out->config, out->n_config, out->cap_config) = (lm_lowered_config){key, lm_arena_strndup(e->a, text.p, text.n)};
   lm_buf_free(&text);
@@ -78,7 +88,7 @@ void lm_lower_config(lm_elab *e, el_inst *inst, const ast_item *section, lm_lowe
   for (uint32_t i = 0; i < section->items.n; i++) {
     const ast_item *item = section->items.v[i];
     if (item->kind == IT_SET && item->path.n == 1) entry_add(e, item, out);
-    else if (item->kind != IT_ERROR) el_err(e, item->loc, "E0C3", "expected key = value, as in config.json");
+    else if (item->kind != IT_ERROR) el_err(e, item->loc, "E0C4", "expected key = value, as in config.json");
   }
   e->frame = frame.up;
 }
