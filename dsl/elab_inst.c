@@ -74,8 +74,14 @@ static bool check_arguments(lm_elab *e, const ast_expr *call, const ast_decl *d)
 }
 
 // ---- evaluating inside an instance
+static el_ref ref_of(el_inst *inst) {
+  el_ref ref = {.inst = inst, .n = inst->n_stack};
+  for (int k = 0; k < ref.n; k++) ref.at[k] = (el_index){NULL, inst->place[k], 1};
+  return ref;
+}
+
 static el_val eval_in(lm_elab *e, el_inst *inst, const ast_expr *x) {
-  el_ref self = {.inst = inst};
+  el_ref self = ref_of(inst);
   el_frame frame = {.up = e->frame, .what = inst->decl->name.text, .called_at = inst->at, .file = inst->file, .self = &self, .real = K_REAL}, *was = e->frame;
   e->frame = &frame;
   el_val v = el_eval(e, x);
@@ -186,7 +192,7 @@ static void register_param(lm_elab *e, el_inst *inst, el_param *p, lm_init init)
 }
 
 static void make_params(lm_elab *e, el_inst *inst, const ast_member *m) {
-  el_ref self = {.inst = inst};
+  el_ref self = ref_of(inst);
   el_frame frame = {.up = e->frame, .what = inst->decl->name.text, .called_at = inst->at, .file = inst->file, .self = &self, .real = K_REAL}, *was = e->frame;
   e->frame = &frame;
   el_axes axes = {0};
@@ -222,6 +228,7 @@ el_val el_param_value(lm_elab *e, const el_ref *ref, el_param *p) {
   v.name = p->name, v.loc = p->loc;
   el_live(e, &v);
   if (!e->m) return v;
+  if (!lm_global_find(e->m, p->global)) return el_error();      // refused where it was declared
   if (e->in_library) e->library_failed = true;
   lm_attr attr = {.sym = p->global};
   lm_value *in[4];
@@ -238,7 +245,7 @@ static el_inst *make_element(lm_elab *e, el_inst *inst, const ast_member *m, int
   el_place where = {.owner = inst, .path = path, .n_stack = inst->n_stack};
   memcpy(where.stack, inst->stack, sizeof where.stack), memcpy(where.place, inst->place, sizeof where.place);
   memcpy(where.stack_name, inst->stack_name, sizeof where.stack_name);
-  el_ref self = {.inst = inst};
+  el_ref self = ref_of(inst);
   el_frame frame = {.up = e->frame, .what = inst->decl->name.text, .called_at = inst->at, .file = inst->file, .self = &self, .real = K_REAL}, *was = e->frame;
   e->frame = &frame;
   if (m->count) {

@@ -118,6 +118,7 @@ static void run_iteration(lm_elab *e, const iteration *it, lm_value *index, cons
     run_body_once(e, it->st, &var, now, out);
     for (uint32_t i = 0; i < n; i++) now[i] = out[i];
   }
+  e->layer = outer;
 }
 
 static bool any_error(const el_val *v, uint32_t n) {
@@ -149,11 +150,10 @@ static void run_loop(lm_elab *e, const iteration *it, int64_t count, lm_sym name
   loop->loc = it->st->loc;
   el_val *in = LM_NEW_N(e->a, el_val, n + 1);
   for (uint32_t i = 0; i < n; i++) in[i] = carry[i], in[i].v = loop->body->args[1 + i];
-  lm_value *layer = e->layer;
   e->loops[e->n_loops].index = loop->body->args[0], e->loops[e->n_loops].count = count, e->loops[e->n_loops].name = name;
   e->loops[e->n_loops++].over = it->repeat ? (const void *)it->st : it->over->insts;
   run_iteration(e, it, loop->body->args[0], in, out);
-  e->n_loops--, e->layer = layer;
+  e->n_loops--;
   for (uint32_t i = 0; i < n; i++) v[i] = out[i].k == V_ERROR ? in[i].v : out[i].v;
   lm_loop_end(&e->b, loop, v, n, NULL, 0);
   for (uint32_t i = 0; i < n; i++) {
