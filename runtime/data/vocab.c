@@ -1,11 +1,10 @@
 // vocab.c - a vocabulary trained on the sources, kept in the cache.
+#include <jansson.h>
 #include <string.h>
 
 #include "runtime/base/parallel.h"
 #include "runtime/data/corpus.h"
 #include "runtime/tokenizer/train.h"
-
-#include <jansson.h>
 
 enum { TEXT_MOST = 1 << 30, FORMAT = 1 };
 

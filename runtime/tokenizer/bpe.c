@@ -204,7 +204,7 @@ static void word_encode_cached(encoder *e, const char *p, size_t n) {
   c->n = (uint8_t)n;
   c->n_ids = (uint8_t)made;
   memcpy(c->word, p, n);
-  memcpy(c->ids, e->out->ids + before, made * sizeof *c->ids);
+  if (made) memcpy(c->ids, e->out->ids + before, made * sizeof *c->ids);
 }
 
 static lm_status on_word(void *user, const char *p, size_t n) {

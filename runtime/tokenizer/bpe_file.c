@@ -1,9 +1,8 @@
 // bpe_file.c - reads tokenizer.json, or encoder.json and vocab.bpe. What the file asks for is done as it says or refused by
 // name. `truncation` and `padding` are not looked at: documents are cut and packed by the data section.
-#include "runtime/io/json.h"
-
 #include <string.h>
 
+#include "runtime/io/json.h"
 #include "runtime/tokenizer/bpe.h"
 #include "runtime/tokenizer/bytechar.h"
 
@@ -123,6 +122,17 @@ static lm_status model_read(reading *r, const json_t *model) {
 
 // ---- added tokens
 
+// What is looked for in normalized text is normalized itself.
+static lm_status added_normalize(reading *r, lm_added_token *t) {
+  lm_buf scratch[2] = {0};
+  lm_status s = NULL;
+  for (int i = 0; i < r->b->n_forms && !s; i++) s = lm_normalize(r->b->forms[i], t->text, t->n, &scratch[i & 1], &t->text, &t->n);
+  if (!s) t->text = lm_arena_strndup(r->b->arena, t->text, t->n);
+  lm_buf_free(&scratch[0]);
+  lm_buf_free(&scratch[1]);
+  return s;
+}
+
 static lm_status added_read(reading *r, const json_t *x) {
   const char *text = json_string_value(json_object_get(x, "content"));
   int32_t id = -1;
@@ -134,16 +144,12 @@ static lm_status added_read(reading *r, const json_t *x) {
   piece_add(r, id, text, strlen(text));
   lm_added_token t = {lm_arena_strndup(r->b->arena, text, strlen(text)), strlen(text), id, flag(x, "single_word", false),
                       flag(x, "lstrip", false), flag(x, "rstrip", false)};
-  lm_added *to = r->b->added;
-  if (flag(x, "normalized", !flag(x, "special", false))) {
-    lm_buf scratch[2] = {0};
-    to = r->b->added_normal;
-    for (int i = 0; i < r->b->n_forms; i++) LM_TRY(lm_normalize(r->b->forms[i], t.text, t.n, &scratch[i & 1], &t.text, &t.n));
-    t.text = lm_arena_strndup(r->b->arena, t.text, t.n);
-    lm_buf_free(&scratch[0]);
-    lm_buf_free(&scratch[1]);
+  if (!flag(x, "normalized", !flag(x, "special", false))) {
+    lm_added_token_add(r->b->added, &t);
+    return NULL;
   }
-  lm_added_token_add(to, &t);
+  LM_TRY(added_normalize(r, &t));
+  lm_added_token_add(r->b->added_normal, &t);
   return NULL;
 }
 
@@ -171,7 +177,8 @@ static lm_status normalizer_read(reading *r, const json_t *x) {
 
 // Behind ByteLevel, pieces are characters that stand for bytes.
 static lm_status split_add(reading *r, const char *pattern, bool literal, lm_split_behavior b, bool invert) {
-  if (r->byte_level) lm_pretok_chars_add(r->b->pretok);
+  if (literal && !*pattern) return NULL;       // nothing is found nowhere
+  if (r->byte_level) LM_TRY(lm_pretok_chars_add(r->b->pretok));
   return lm_pretok_split_add(r->b->pretok, pattern, strlen(pattern), literal, b, invert);
 }
 
@@ -196,7 +203,7 @@ static lm_status split_read(reading *r, const json_t *x) {
 
 static lm_status byte_level_read(reading *r, const json_t *x) {
   if (r->byte_level) return lm_fail(LM_USER, "the pre-tokenizer ByteLevel stands twice");
-  if (flag(x, "add_prefix_space", true)) lm_pretok_prefix_add(r->b->pretok);
+  if (flag(x, "add_prefix_space", true)) LM_TRY(lm_pretok_prefix_add(r->b->pretok));
   if (flag(x, "use_regex", true)) LM_TRY(split_add(r, LM_PRETOK_GPT2, false, LM_SPLIT_ISOLATED, false));
   r->byte_level = true;
   return NULL;
@@ -231,7 +238,7 @@ static lm_status pretok_read(reading *r, const json_t *x) {
 static lm_status frame_add(reading *r, bool behind, int32_t id) {
   lm_tokenizer *t = &r->b->base;
   int *n = behind ? &t->n_suffix : &t->n_prefix;
-  if (id < 0 || id >= t->vocab) return lm_fail(LM_USER, "the post-processor adds %d, which is no token", id);
+  if (id < 0 || id >= t->vocab || !r->b->pieces[id].p) return lm_fail(LM_USER, "the post-processor adds %d, which is no token", id);
   if (*n == LM_TOKENIZER_FRAME) return lm_fail(LM_USER, "the post-processor adds more than %d tokens", LM_TOKENIZER_FRAME);
   (behind ? t->suffix : t->prefix)[(*n)++] = id;
   return NULL;

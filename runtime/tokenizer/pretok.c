@@ -20,29 +20,32 @@ void lm_pretok_destroy(lm_pretok *p) {
   lm_free(p);
 }
 
-lm_status lm_pretok_split_add(lm_pretok *p, const char *pattern, size_t n, bool literal, lm_split_behavior b, bool invert) {
+static lm_status step_add(lm_pretok *p, step s) {
   if (p->n == STEPS_MAX) return lm_fail(LM_USER, "a pre-tokenizer of more than %d steps", STEPS_MAX);
-  lm_regex *r;
-  LM_TRY(lm_regex_create(pattern, n, literal, &r));
-  p->steps[p->n++] = (step){STEP_SPLIT, r, b, invert};
+  p->steps[p->n++] = s;
   return NULL;
 }
 
-static void step_add(lm_pretok *p, step_kind kind) {
-  for (int i = 0; i < p->n; i++)
-    if (p->steps[i].kind == kind) return;      // a second time changes nothing
-  LM_ASSERT(p->n < STEPS_MAX);
-  p->steps[p->n++] = (step){.kind = kind};
+lm_status lm_pretok_split_add(lm_pretok *p, const char *pattern, size_t n, bool literal, lm_split_behavior b, bool invert) {
+  lm_regex *r;
+  LM_TRY(lm_regex_create(pattern, n, literal, &r));
+  lm_status s = step_add(p, (step){STEP_SPLIT, r, b, invert});
+  if (s) lm_regex_destroy(r);
+  return s;
 }
 
-void lm_pretok_prefix_add(lm_pretok *p) { step_add(p, STEP_PREFIX); }
-void lm_pretok_chars_add(lm_pretok *p) { step_add(p, STEP_CHARS); }
-
-bool lm_pretok_gives_chars(const lm_pretok *p) {
+static bool has_step(const lm_pretok *p, step_kind kind) {
   for (int i = 0; i < p->n; i++)
-    if (p->steps[i].kind == STEP_CHARS) return true;
+    if (p->steps[i].kind == kind) return true;
   return false;
 }
+
+// A second time changes nothing.
+static lm_status step_add_once(lm_pretok *p, step_kind kind) { return has_step(p, kind) ? NULL : step_add(p, (step){.kind = kind}); }
+
+lm_status lm_pretok_prefix_add(lm_pretok *p) { return step_add_once(p, STEP_PREFIX); }
+lm_status lm_pretok_chars_add(lm_pretok *p) { return step_add_once(p, STEP_CHARS); }
+bool lm_pretok_gives_chars(const lm_pretok *p) { return has_step(p, STEP_CHARS); }
 
 lm_pretok_room *lm_pretok_room_create(const lm_pretok *p) {
   lm_pretok_room *m = lm_alloc(sizeof *m);

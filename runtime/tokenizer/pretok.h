@@ -12,15 +12,15 @@
 
 typedef enum { LM_SPLIT_ISOLATED, LM_SPLIT_REMOVED, LM_SPLIT_PREVIOUS, LM_SPLIT_NEXT, LM_SPLIT_CONTIGUOUS } lm_split_behavior;
 
-typedef struct lm_pretok lm_pretok;            // immutable once its steps are added
+typedef struct lm_pretok lm_pretok;            // immutable once its steps are added; LM_USER: too many
 typedef struct lm_pretok_room lm_pretok_room;  // scratch: one for each thread
 
 lm_pretok *lm_pretok_create(void);
 void lm_pretok_destroy(lm_pretok *p);          // NULL is fine
 lm_status lm_pretok_split_add(lm_pretok *p, const char *pattern, size_t n, bool literal, lm_split_behavior b, bool invert);
-void lm_pretok_prefix_add(lm_pretok *p);       // a space in front of a piece that does not begin with one
-void lm_pretok_chars_add(lm_pretok *p);        // later steps see each byte as its character (bytechar.h)
-bool lm_pretok_gives_chars(const lm_pretok *p);// such a step is there, and so `word` is given characters, too
+lm_status lm_pretok_prefix_add(lm_pretok *p);  // a space in front of a piece that does not begin with one
+lm_status lm_pretok_chars_add(lm_pretok *p);   // later steps see each byte as its character (bytechar.h)
+bool lm_pretok_gives_chars(const lm_pretok *p);   // such a step is there, and so `word` is given characters, too
 
 lm_pretok_room *lm_pretok_room_create(const lm_pretok *p);
 void lm_pretok_room_destroy(lm_pretok_room *m);   // NULL is fine

@@ -253,6 +253,11 @@ static void test_refused(void) {
   refused("pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"a{1,2}+\"}}", "{…}+");
   refused("pre_tokenizer", "{\"type\": \"Split\"}", "no pattern");
   refused("pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"String\": \"a\"}, \"behavior\": \"Odd\"}", "behavior Odd");
+  lm_buf many = {0};
+  for (int i = 0; i < 17; i++) lm_buf_printf(&many, "%s{\"type\": \"Digits\"}", i ? ", " : "{\"type\": \"Sequence\", \"pretokenizers\": [");
+  lm_buf_puts(&many, "]}");
+  refused("pre_tokenizer", many.p, "more than 16 steps");
+  lm_buf_free(&many);
   refused("post_processor", "{\"type\": \"Other\"}", "post-processor Other");
   refused("post_processor", "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"x\"}}]}", "does not say what x is");
   refused("post_processor", "{\"type\": \"RobertaProcessing\", \"cls\": [\"x\", 5000], \"sep\": [\"y\", 1]}", "5000");
