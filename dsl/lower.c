@@ -239,8 +239,9 @@ void lm_check(lm_ctx *c, lm_program *prog, lm_recipe *r) {
     lm_elab *e = lm_elab_create(c, prog, lm_module_create(c));
     lm_lowered l = {.m = e->m};
     e->seed = r->seed;
-    el_inst *model = make_model(e, r);
     uint32_t before = c->n_errors;
+    el_inst *model = make_model(e, r);
+    if (c->n_errors > before) model = NULL, e->n_visited = 0;   // its definitions alone, then
     if (model) lower_loss(e, model, "loss", EL_TRAIN, &o, r->model.loc);
     if (model && el_method_find(model, LM_SYM(c, "apply")) && c->n_errors == before) lower_apply(e, model, "apply", EL_EVAL, &o, false, &l, r->model.loc);
     if (model) lm_lower_maps(e, model, &l, r->model.loc);
