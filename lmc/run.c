@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "lmc/bundle.h"
+#include "lmc/text.h"
 #include "lmc/sample.h"
 #include "runtime/train/run.h"
 
@@ -163,7 +164,9 @@ static lm_status samples_check(const runner *x) {
 
 static lm_status begin(void *user) {
   runner *x = user;
-  return x->dir ? lm_bundle_write(x->s, x->dir, x->sets, x->n_sets) : NULL;
+  if (!x->dir) return NULL;
+  LM_TRY(lm_session_tokenizer_write(x->s, x->dir));
+  return lm_bundle_write(x->s, x->dir, x->sets, x->n_sets);
 }
 
 static lm_status after_step(void *user, int64_t step, const lm_step_result *result, lm_progress *progress) {

@@ -7,6 +7,7 @@
 #include "codegen/cpu/cpu.h"
 #include "compiler/passes/pass.h"
 #include "lmc/bundle.h"
+#include "lmc/text.h"
 #include "lmc/weights.h"
 #include "runtime/train/init.h"
 
@@ -42,33 +43,6 @@ lm_status lm_session_open_args(lm_session *s, lm_cli *cli) {
 
 // ---- data
 
-lm_status lm_session_tokenizer(lm_session *s) {
-  const lm_recipe_tokenizer *t = &s->recipe->data.tokenizer;
-  if (t->kind == LM_RECIPE_TOKENIZER_BYTES) s->tokenizer = lm_tokenizer_bytes_create();
-  else lm_error(s->ctx, t->loc, "E209", "tokenizer = bpe: not yet possible");
-  return lm_cli_verdict(s->cli);
-}
-
-static lm_status sources_open(lm_session *s, uint64_t seed) {
-  const lm_recipe_data *d = &s->recipe->data;
-  lm_arena *a = s->ctx->arena;
-  lm_data_source *sources = LM_NEW_N(a, lm_data_source, d->n_sources);
-  lm_data_holdout *holdouts = LM_NEW_N(a, lm_data_holdout, d->n_holdouts + 1);
-  for (uint32_t i = 0; i < d->n_sources; i++) {
-    const lm_recipe_source *x = &d->sources[i];
-    lm_source_kind kind = x->kind == LM_RECIPE_SOURCE_BATCHES ? LM_SOURCE_BATCHES : LM_SOURCE_TEXT;
-    sources[i] = (lm_data_source){.kind = kind, .name = x->name, .path = x->path, .split = x->split};
-  }
-  for (uint32_t i = 0; i < d->n_holdouts; i++) {
-    const lm_recipe_holdout *x = &d->holdouts[i];
-    lm_holdout_kind kind = x->kind == LM_RECIPE_HOLDOUT_TAIL ? LM_HOLDOUT_TAIL : LM_HOLDOUT_SAMPLE;
-    holdouts[i] = (lm_data_holdout){.name = x->name, .kind = kind, .fraction = x->fraction, .docs = x->docs};
-  }
-  lm_data_options o = {.sources = sources, .n_sources = (int)d->n_sources, .holdouts = holdouts, .n_holdouts = (int)d->n_holdouts,
-                       .tokenizer = s->tokenizer, .seq = d->seq, .seed = seed};
-  return lm_annotate(lm_data_open(&o, &s->data), "data %s", d->name);
-}
-
 // Finished batches say how long rows are and how many a step takes, where the recipe does not.
 static lm_status sizes_settle(lm_session *s, const lm_data_info *info) {
   lm_recipe *r = s->recipe;
@@ -84,8 +58,8 @@ static lm_status sizes_settle(lm_session *s, const lm_data_info *info) {
 
 lm_status lm_session_data(lm_session *s) {
   if (s->data) return NULL;
-  if (!s->tokenizer) LM_TRY(lm_session_tokenizer(s));
-  LM_TRY(sources_open(s, s->recipe->seed));
+  LM_TRY(lm_session_tokenizer(s));
+  LM_TRY(lm_session_sources(s));
   lm_data_info info = lm_data_info_of(s->data);
   s->epoch_tokens = info.steps ? (double)info.steps * (double)info.batch_rows * (double)info.seq
                                : (double)lm_data_part(s->data, 0).rows * (double)info.seq;
@@ -243,4 +217,5 @@ void lm_session_close(lm_session *s) {
   lm_exec_destroy(s->exec);
   lm_data_close(s->data);
   lm_tokenizer_destroy(s->tokenizer);
+  for (int i = 0; i < s->n_tokenizer_files; i++) lm_buf_free(&s->tokenizer_files[i].text);
 }

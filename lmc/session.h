@@ -18,6 +18,8 @@
 #include "runtime/cpu/exec.h"
 #include "runtime/train/trainer.h"
 
+typedef struct lm_session_file { const char *name; lm_buf text; } lm_session_file;
+
 typedef struct lm_session {
   lm_cli *cli;
   lm_ctx *ctx;
@@ -26,6 +28,7 @@ typedef struct lm_session {
   lm_program *program;
   lm_recipe *recipe;
   lm_tokenizer *tokenizer;
+  lm_session_file tokenizer_files[2]; int n_tokenizer_files;   // what it was made from
   lm_data *data;                       // NULL until it is opened
   int64_t seq, rows, n_micro;          // places in a row, rows of a micro-batch, micro-batches of a step
   double epoch_tokens;                 // places of an epoch

@@ -1,0 +1,131 @@
+// text.c - a session's tokenizer and data: from the recipe's words to what the runtime opens.
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "lmc/bundle.h"
+#include "lmc/text.h"
+
+// ---- sources
+
+static lm_source_kind kind_of(lm_recipe_source_kind k) {
+  return k == LM_RECIPE_SOURCE_BATCHES ? LM_SOURCE_BATCHES : k == LM_RECIPE_SOURCE_JSONL ? LM_SOURCE_JSONL : LM_SOURCE_TEXT;
+}
+
+static void sources_fill(const lm_session *s, lm_data_options *o) {
+  const lm_recipe_data *d = &s->recipe->data;
+  lm_arena *a = s->ctx->arena;
+  lm_data_source *sources = LM_NEW_N(a, lm_data_source, d->n_sources);
+  lm_data_holdout *holdouts = LM_NEW_N(a, lm_data_holdout, d->n_holdouts + 1);
+  for (uint32_t i = 0; i < d->n_sources; i++) {
+    const lm_recipe_source *x = &d->sources[i];
+    sources[i] = (lm_data_source){.kind = kind_of(x->kind), .name = x->name, .path = x->path, .split = x->split, .field = x->field};
+  }
+  for (uint32_t i = 0; i < d->n_holdouts; i++) {
+    const lm_recipe_holdout *x = &d->holdouts[i];
+    lm_holdout_kind kind = x->kind == LM_RECIPE_HOLDOUT_TAIL ? LM_HOLDOUT_TAIL : LM_HOLDOUT_SAMPLE;
+    holdouts[i] = (lm_data_holdout){.name = x->name, .kind = kind, .fraction = x->fraction, .docs = x->docs};
+  }
+  o->sources = sources, o->n_sources = (int)d->n_sources;
+  o->holdouts = holdouts, o->n_holdouts = (int)d->n_holdouts;
+}
+
+// A stage begins at a share of the run, whose length must then not depend on what only the model or the data know.
+static void stages_fill(const lm_session *s, lm_data_options *o) {
+  const lm_recipe *r = s->recipe;
+  const lm_recipe_data *d = &r->data;
+  lm_data_stage *stages = LM_NEW_N(s->ctx->arena, lm_data_stage, d->n_stages + 1);
+  for (uint32_t i = 0; i < d->n_stages; i++) {
+    const lm_recipe_stage *x = &d->stages[i];
+    bool known = (r->run.unit == LM_RECIPE_UNIT_STEPS || r->run.unit == LM_RECIPE_UNIT_TOKENS) && !r->run.per_param;
+    if (x->from > 0 && !known) lm_error(s->ctx, x->loc, "E209", "stages of a run that is not given in steps or tokens: not yet possible");
+    double *weights = LM_NEW_N(s->ctx->arena, double, d->n_sources + 1);
+    for (uint32_t k = 0; k < x->n_mix; k++)
+      for (uint32_t j = 0; j < d->n_sources; j++)
+        if (d->sources[j].name == x->mix[k].source) weights[j] = x->mix[k].weight;
+    int64_t first = x->from > 0 && known ? (int64_t)ceil(x->from * (double)lm_recipe_steps(r, 0, 0)) : 0;
+    stages[i] = (lm_data_stage){.first_step = first, .weights = weights};
+  }
+  o->stages = stages, o->n_stages = (int)d->n_stages;
+}
+
+static void progress(void *user, uint64_t done, uint64_t total) {
+  const lm_session *s = user;
+  if (s->cli->color && total) fprintf(stderr, "\rreading text: %3d %%%s", (int)(100.0 * (double)done / (double)total), done >= total ? "\r\033[K" : "");
+}
+
+static lm_data_options data_options(lm_session *s) {
+  lm_data_options o = {.tokenizer = s->tokenizer, .seq = s->recipe->data.seq, .seed = s->recipe->seed, .bad = s->recipe->data.bad,
+                       .prefetch = true, .cache = lm_data_cache_dir(s->ctx->arena), .progress = progress, .user = s};
+  sources_fill(s, &o);
+  return o;
+}
+
+lm_status lm_session_sources(lm_session *s) {
+  lm_data_options o = data_options(s);
+  stages_fill(s, &o);
+  LM_TRY(lm_cli_verdict(s->cli));
+  LM_TRY(lm_annotate(lm_data_open(&o, &s->data), "data %s", s->recipe->data.name));
+  lm_data_info info = lm_data_info_of(s->data);
+  if (info.bad) {
+    lm_diag *d = lm_warn(s->ctx, s->recipe->data.loc, "W212", "%lld of %lld documents are unusable and were left out", (long long)info.bad, (long long)info.read);
+    const char *end = strchr(info.bad_list, '\n');
+    if (info.bad_list[0]) lm_diag_note(s->ctx, d, (lm_loc){0}, "%.*s", end ? (int)(end - info.bad_list) : (int)strlen(info.bad_list), info.bad_list);
+  }
+  return NULL;
+}
+
+// ---- tokenizer
+
+static lm_status keep(lm_session *s, const char *name, const char *path) {
+  lm_session_file *f = &s->tokenizer_files[s->n_tokenizer_files++];
+  f->name = name;
+  return lm_file_read(path, (size_t)1 << 30, &f->text);
+}
+
+static lm_status open_files(lm_session *s, const char *path, const char *merges) {
+  LM_TRY(lm_tokenizer_bpe_open(path, merges, &s->tokenizer));
+  LM_TRY(keep(s, merges ? "encoder.json" : "tokenizer.json", path));
+  return merges ? keep(s, "vocab.bpe", merges) : NULL;
+}
+
+static lm_status train(lm_session *s) {
+  lm_session_file *f = &s->tokenizer_files[s->n_tokenizer_files++];
+  lm_data_options o = data_options(s);
+  f->name = "tokenizer.json";
+  LM_TRY(lm_annotate(lm_data_tokenizer_train(&o, s->recipe->data.tokenizer.train, &f->text), "training a tokenizer"));
+  return lm_tokenizer_bpe_parse(f->text.p, f->text.n, "the trained tokenizer", &s->tokenizer);
+}
+
+// What the run kept, so that its folder is enough.
+static lm_status open_kept(lm_session *s, bool *out_found) {
+  lm_arena *a = s->ctx->arena;
+  const char *run = lm_path_dir(a, s->bundle->root);
+  const char *one = lm_path_join(a, run, "tokenizer.json"), *encoder = lm_path_join(a, run, "encoder.json");
+  *out_found = true;
+  if (access(one, R_OK) == 0) return open_files(s, one, NULL);
+  if (access(encoder, R_OK) == 0) return open_files(s, encoder, lm_path_join(a, run, "vocab.bpe"));
+  *out_found = false;
+  return NULL;
+}
+
+lm_status lm_session_tokenizer(lm_session *s) {
+  const lm_recipe_tokenizer *t = &s->recipe->data.tokenizer;
+  bool found = false;
+  if (s->tokenizer) return NULL;
+  if (t->kind == LM_RECIPE_TOKENIZER_BYTES) {
+    s->tokenizer = lm_tokenizer_bytes_create();
+    return NULL;
+  }
+  if (s->bundle) LM_TRY(open_kept(s, &found));
+  if (found) return NULL;
+  return t->file ? open_files(s, t->file, t->merges) : train(s);
+}
+
+lm_status lm_session_tokenizer_write(const lm_session *s, const char *dir) {
+  for (int i = 0; i < s->n_tokenizer_files; i++) {
+    const lm_session_file *f = &s->tokenizer_files[i];
+    LM_TRY(lm_file_write_atomic(lm_path_join(s->ctx->arena, dir, f->name), f->text.p, f->text.n));
+  }
+  return NULL;
+}
