@@ -59,7 +59,8 @@ static lm_status model_find(importer *x, lm_decl_ref *out) {
   *out = lm_program_find(x->program, x->program->files[0], name);
   if (out->decl && (out->decl->kind == DC_MODEL || out->decl->kind == DC_MODEL_INST)) return NULL;
   int n;
-  const char *near = lm_nearest(name, lm_program_names(x->program, x->program->files[0], DC_MODEL, &n), n);
+  const char *const *names = lm_program_names(x->program, x->program->files[0], DC_MODEL, &n);
+  const char *near = lm_nearest(name, names, n);
   return near ? lm_fail(LM_USER, "%s has no model '%s'; did you mean '%s'?", x->file, name, near) : lm_fail(LM_USER, "%s has no model '%s'", x->file, name);
 }
 

@@ -85,35 +85,72 @@ lm_status lm_weights_save(const lm_session *s, const char *path, const float *ar
 
 // ---- foreign names
 
+static lm_status no_map(const lm_session *s) {
+  return lm_fail(LM_USER, "model %s has no `map hf`", s->recipe->model.target.decl->name.text);
+}
+
 lm_status lm_weights_foreign(const lm_session *s, const lm_foreign_native *views, lm_foreign **out) {
   const lm_lowered *l = s->lowered;
-  if (!l->n_maps) return lm_fail(LM_USER, "model %s has no `map hf`", s->recipe->model.target.decl->name.text);
+  if (!l->n_maps) return no_map(s);
   return lm_foreign_create(l->maps, l->n_maps, views, (size_t)s->plan->n_params, out);
 }
 
+// Checkpoints of one architecture come with and without the name of its inner model in front of every tensor
+// ("transformer.wte.weight", "wte.weight"). The prefix under which every mapped tensor is there, "" if there is none.
+static bool prefix_fits(const lm_session *s, const lm_st *st, lm_arena *a, const char *prefix) {
+  for (uint32_t i = 0; i < s->lowered->n_maps; i++)
+    if (!lm_st_find(st, lm_arena_printf(a, "%s%s", prefix, s->lowered->maps[i].foreign))) return false;
+  return true;
+}
+
+static const char *prefix_find(const lm_session *s, const lm_st *st, lm_arena *a) {
+  const char *first = s->lowered->n_maps ? s->lowered->maps[0].foreign : "";
+  size_t tail = strlen(first);
+  for (size_t i = 0; tail && !lm_st_find(st, first) && i < lm_st_count(st); i++) {
+    const char *name = lm_st_at(st, i)->name;
+    size_t n = strlen(name);
+    if (n <= tail + 1 || strcmp(name + n - tail, first) || name[n - tail - 1] != '.') continue;
+    const char *prefix = lm_arena_strndup(a, name, n - tail);
+    if (prefix_fits(s, st, a, prefix)) return prefix;
+  }
+  return "";
+}
+
+typedef struct { const lm_session *s; size_t prefix; } ignoring;   // prefix: bytes of it
+
 static bool is_ignored(void *user, const char *name) {
-  const lm_session *s = user;
-  for (uint32_t i = 0; i < s->lowered->n_ignored; i++)
-    if (lm_pattern_match(s->ctx, s->lowered->ignored[i], name, NULL)) return true;
+  const ignoring *x = user;
+  const lm_lowered *l = x->s->lowered;
+  for (uint32_t i = 0; i < l->n_ignored; i++)
+    if (lm_pattern_match(x->s->ctx, l->ignored[i], name, NULL) ||
+        (strlen(name) > x->prefix && lm_pattern_match(x->s->ctx, l->ignored[i], name + x->prefix, NULL)))
+      return true;
   return false;
 }
 
-static lm_status import(const lm_session *s, const lm_foreign_native *views, const char *path) {
+static lm_status import(const lm_session *s, lm_arena *a, const lm_foreign_native *views, const lm_st *st) {
+  const lm_lowered *l = s->lowered;
+  const char *prefix = prefix_find(s, st, a);
+  lm_foreign_map *maps = LM_NEW_N(a, lm_foreign_map, l->n_maps + 1);
   lm_foreign *foreign;
-  lm_st *st;
-  LM_TRY(lm_weights_foreign(s, views, &foreign));
-  lm_status status = lm_st_open(path, &st);
-  if (!status) {
-    status = lm_annotate(lm_foreign_import(foreign, st, is_ignored, (void *)s), "%s", path);
-    lm_st_close(st);
+  for (uint32_t i = 0; i < l->n_maps; i++) {
+    maps[i] = l->maps[i];
+    maps[i].foreign = lm_arena_printf(a, "%s%s", prefix, l->maps[i].foreign);
   }
+  LM_TRY(lm_foreign_create(maps, l->n_maps, views, (size_t)s->plan->n_params, &foreign));
+  ignoring x = {s, strlen(prefix)};
+  lm_status status = lm_foreign_import(foreign, st, is_ignored, &x);
   lm_foreign_destroy(foreign);
   return status;
 }
 
 lm_status lm_weights_import(const lm_session *s, const char *path, float *arena) {
+  lm_st *st;
+  if (!s->lowered->n_maps) return no_map(s);
+  LM_TRY(lm_st_open(path, &st));
   lm_arena *a = lm_arena_create();
-  lm_status status = import(s, lm_weights_views(a, s->plan, arena), path);
+  lm_status status = lm_annotate(import(s, a, lm_weights_views(a, s->plan, arena), st), "%s", path);
   lm_arena_destroy(a);
+  lm_st_close(st);
   return status;
 }

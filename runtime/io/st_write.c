@@ -45,16 +45,16 @@ static lm_status put(lm_st_writer *w, const void *p, size_t n) {
   return NULL;
 }
 
-// The header as JSON, padded with spaces so that the data is aligned in the file.
+// The header as JSON, padded with spaces so that the data is aligned in the file. "pt" is what readers for PyTorch ask for.
 static uint64_t header_make(lm_buf *b, const lm_st_tensor *tensors, size_t n) {
   uint64_t at = 0;
-  lm_buf_puts(b, "{");
+  lm_buf_puts(b, "{\"__metadata__\":{\"format\":\"pt\"}");
   for (size_t i = 0; i < n; i++) {
     const lm_st_tensor *t = &tensors[i];
     uint64_t elements = 1;
     for (int k = 0; k < t->rank; k++) elements *= (uint64_t)t->shape[k];
     uint64_t end = at + elements * (uint64_t)lm_st_dtype_bytes(t->dtype);
-    lm_buf_puts(b, i ? "," : "");
+    lm_buf_puts(b, ",");
     lm_buf_json(b, t->name);
     lm_buf_printf(b, ":{\"dtype\":\"%s\",\"shape\":", lm_st_dtype_name(t->dtype));
     lm_st_shape_print(b, t->shape, t->rank);

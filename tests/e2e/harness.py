@@ -37,6 +37,10 @@ def distance(a, b, floor=0):
     return float(np.linalg.norm(a - b) / (max(np.linalg.norm(b), floor) or 1))
 
 
+class Skip(Exception):
+    """what this machine lacks for a test"""
+
+
 def check(ok, message):
     if not ok:
         raise AssertionError(message)

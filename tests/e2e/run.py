@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
-"""Runs the tests that need the whole command: tests/e2e/test_*.py. One line a test, then 'N passed, N failed'.
+"""Runs the tests that need the whole command: test_*.py of tests/e2e and tests/product. One line a test, then
+'N passed, N failed'.
 
 usage: run.py [--lmc build/lmc] [--slow] [--only TEXT] [-v]
 """
 import argparse, glob, importlib, os, sys, tempfile, time, traceback
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.dirname(os.path.abspath(__file__))
+FOLDERS = [HERE, os.path.join(os.path.dirname(HERE), "product")]
+sys.path[:0] = FOLDERS
 sys.dont_write_bytecode = True
-from harness import ROOT, Run
+from harness import ROOT, Run, Skip
 
 
 def tests(only):
-    for path in sorted(glob.glob(os.path.join(os.path.dirname(os.path.abspath(__file__)), "test_*.py"))):
+    for path in [p for f in FOLDERS for p in sorted(glob.glob(os.path.join(f, "test_*.py")))]:
         module = importlib.import_module(os.path.basename(path)[:-3])
         cases = module.cases() if hasattr(module, "cases") else []
         own = [(n, getattr(module, n)) for n in vars(module) if n.startswith("test_")]
@@ -35,6 +38,8 @@ def main():
                 test(Run(args.lmc, folder, args.slow))
                 passed += 1
                 print(f"ok    {name} ({time.time() - start:.1f} s)", flush=True)
+            except Skip as e:
+                print(f"skip  {name}: {e}", flush=True)
             except Exception as e:
                 failed += 1
                 print(f"FAIL  {name}: {traceback.format_exc() if args.v else e}", flush=True)

@@ -1,0 +1,52 @@
+"""The side of transformers, run by the Python that has it. usage: hf_side.py make TYPE DIR | logits DIR IDS OUT.npy"""
+import json, os, sys
+
+os.environ["TRANSFORMERS_OFFLINE"] = "1"
+import numpy as np
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+DECODER = dict(vocab_size=96, hidden_size=32, intermediate_size=56, num_hidden_layers=3, num_attention_heads=4,
+               num_key_value_heads=2, max_position_embeddings=64, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+CONFIGS = {
+    "llama": dict(DECODER, rms_norm_eps=1e-5, rope_theta=5000.0, tie_word_embeddings=False),
+    "mistral": dict(DECODER, rms_norm_eps=1e-5, head_dim=8, sliding_window=None, tie_word_embeddings=False),
+    "qwen2": dict(DECODER, rms_norm_eps=1e-6, rope_theta=1e6, tie_word_embeddings=True),
+    "qwen3": dict(DECODER, rms_norm_eps=1e-6, rope_theta=1e5, head_dim=16, tie_word_embeddings=True),
+    "gpt2": dict(vocab_size=96, n_embd=32, n_layer=3, n_head=4, n_positions=64, bos_token_id=None, eos_token_id=None),
+}
+
+
+def make(kind, folder):
+    """a model of random weights, far from their initial values so that every one of them shows in the logits"""
+    torch.manual_seed(1)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **CONFIGS[kind])).float()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * (0.3 / p.shape[-1] ** 0.5 if p.dim() > 1 else 0.2))
+    model.save_pretrained(folder, safe_serialization=True)
+
+
+def logits(folder, ids, out):
+    model = AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32).eval()
+    with torch.no_grad():
+        np.save(out, model(torch.tensor([ids])).logits[0].numpy())
+    print(json.dumps({"class": type(model).__name__}))
+
+
+def tokens(folder, text):
+    t = AutoTokenizer.from_pretrained(folder)
+    ids = t(text)["input_ids"]
+    print(json.dumps({"ids": ids, "text": t.decode(ids)}))
+
+
+command, args = sys.argv[1], sys.argv[2:]
+if command == "has":
+    sys.exit(args[0] not in transformers.models.auto.configuration_auto.CONFIG_MAPPING)
+elif command == "make":
+    make(*args)
+elif command == "logits":
+    logits(args[0], json.loads(args[1]), args[2])
+elif command == "tokens":
+    tokens(*args)

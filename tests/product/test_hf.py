@@ -1,0 +1,105 @@
+"""Models of transformers read, and models written for it, give the same logits. The Python that has transformers is
+$LMC_HF_PYTHON, which scripts/test provides where the network allows; without one these tests are skipped."""
+import json, os, subprocess
+
+import numpy as np
+from harness import ROOT, Skip, check, load, save, within
+
+SIDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hf_side.py")
+MODELS = {"llama": "decoders.lm:Llama", "mistral": "decoders.lm:Mistral", "qwen2": "decoders.lm:Qwen2", "qwen3": "llama.lm:Llama",
+          "gpt2": "gpt2.lm:GPT2"}
+IDS = [(7 * i * i + 3 * i + 5) % 96 for i in range(40)]
+
+
+def side(*args, may_fail=False):
+    python = os.environ.get("LMC_HF_PYTHON")
+    if not python:
+        raise Skip("LMC_HF_PYTHON names no Python with transformers")
+    p = subprocess.run([python, SIDE, *args], capture_output=True, text=True, timeout=600)
+    check(may_fail or p.returncode == 0, p.stderr[-2000:])
+    return p
+
+
+def their_logits(run, folder):
+    side("logits", folder, json.dumps(IDS), run.path("theirs.npy"))
+    return np.load(run.path("theirs.npy"))
+
+
+def our_logits(run, imported):
+    """of one row that holds the ids, through `trace`"""
+    z = np.zeros((1, 1, len(IDS)), "<i4")
+    save(run.path("ids.safetensors"), dict(tok=z + np.array(IDS, "<i4"), pos=z + np.arange(len(IDS), dtype="<i4"), seg=z,
+                                           next=z, w=np.ones(z.shape, "<f4")))
+    text = f'''import "{imported}/imported.lm": Imported
+data D {{ source s = batches("ids.safetensors") }}
+recipe R {{ model = Imported; data = D; run = 1 steps; optimizer = sgd(lr = 0) }}
+'''
+    return run.trace(run.write("ids.lm", text), "--values", "logits")["logits"][0]
+
+
+def difference(a, b):
+    check(a.shape == b.shape, f"{a.shape} and {b.shape}")
+    return float(np.abs(a.astype("f8") - b).max())
+
+
+def case(run, kind):
+    """their model, read; and written again, loaded there"""
+    if side("has", kind, may_fail=True).returncode:
+        raise Skip(f"this transformers has no {kind}")
+    theirs, imported, again = run.path("theirs"), run.path("imported"), run.path("again")
+    side("make", kind, theirs)
+    said = run("import", "hf", theirs, "--model", f"{ROOT}/examples/{MODELS[kind]}", "-o", imported, "--json")
+    check(json.loads(said)["tensors"] > 20, said)
+    truth = their_logits(run, theirs)
+    check(np.abs(truth).max() > 1, "logits that say something")
+    within("our logits", difference(our_logits(run, imported), truth), 1e-4)
+    run("export", imported, "--format", "hf", "-o", again)
+    within("their logits of what was exported", difference(their_logits(run, again), truth), 1e-5)
+    a, b = load(f"{theirs}/model.safetensors"), load(f"{again}/model.safetensors")
+    for name in b:   # with or without the inner model's name in front
+        check((a.get(name, a.get(f"transformer.{name}")) == b[name]).all(), name)
+
+
+def cases():
+    return [(kind, lambda run, kind=kind: case(run, kind)) for kind in MODELS]
+
+
+def test_trained_here(run):
+    """a run's folder, in bytes: exported, loaded, the same continuation"""
+    text = run.write("text.txt", "the cat sat on the mat and the dog lay on the log. " * 400)
+    file = run.write("small.lm", f'''import "{ROOT}/examples/llama.lm": Llama
+data D {{ tokenizer = bytes(); source s = text("{text}"); pack best_fit(seq = 64 tokens) }}
+recipe R {{
+  model = Llama(depth = 2, d = 32, ff = 64, heads = 2, kv = 1, e = 16); data = D; run = 30 steps; batch = 512 tokens
+  optimizer = adamw(lr = 1e-2); save = checkpoint("run")
+}}
+''')
+    run("run", file, "-q")
+    if side("has", "qwen3", may_fail=True).returncode:
+        raise Skip("this transformers has no qwen3")
+    run("export", run.path("run"), "-o", run.path("hf"))
+    awkward = "it's  a naïve 🎉 日本\n\ttest"
+    told = json.loads(side("tokens", run.path("hf"), awkward).stdout)
+    check(told == {"ids": list(awkward.encode()), "text": awkward}, told)
+    prompt = list(b"the cat ")
+    logits = side("logits", run.path("hf"), json.dumps(prompt), run.path("x.npy"))
+    best = int(np.load(run.path("x.npy"))[-1].argmax())
+    ours = run("generate", run.path("run"), "--prompt-ids", ",".join(map(str, prompt)), "--ids", "-n", 1, "--temperature", 0)
+    check(int(ours) == best, f"{ours.strip()} and {best}: {logits.stdout}")
+
+
+def test_another_model(run):
+    """what does not fit is named, all of it"""
+    os.makedirs(run.path("hf"))
+    config = dict(model_type="llama", hidden_size=32, num_hidden_layers=2, rms_norm_eps=1e-5, head_dim=8, num_attention_heads=4)
+    json.dump(config, open(run.path("hf/config.json"), "w"))
+    save(run.path("hf/model.safetensors"), {"model.norm.weight": np.ones(32, "<f4"), "what.is.this": np.ones(3, "<f4")})
+    model = f"{ROOT}/examples/decoders.lm"
+    err = run("import", "hf", run.path("hf"), "--model", f"{model}:Qwen2", "-o", run.path("out"), status=1)
+    check('model_type is "llama", the model\'s "qwen2"' in err, err)
+    err = run("import", "hf", run.path("hf"), "--model", f"{model}:Llama(vocab = 64, ff = 48, kv = 4)", "-o", run.path("out"), status=1)
+    check("missing: lm_head.weight [64, 32]" in err and "extra: what.is.this" in err, err)
+    err = run("import", "hf", run.path("hf"), "--model", f"{model}:Lama", "-o", run.path("out"), status=1)
+    check("did you mean 'Llama'?" in err, err)
+    err = run("generate", run.path("out"), "--prompt", "x", status=1)
+    check("is no run folder" in err, err)
