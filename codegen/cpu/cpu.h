@@ -15,6 +15,7 @@
 
 // For lm_plan_target: user is the module.
 bool lm_cpu_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out);
+bool lm_cpu_attend_emit(void *module, const lm_op *attend, lm_arena *arena, lm_kernel_code *out);
 bool lm_cpu_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand, uint32_t result);
 
 // The text that every translation unit of kernels begins with.

@@ -181,6 +181,7 @@ static void put_function(cpu_emit *e, lm_buf *out) {
 }
 
 bool lm_cpu_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out) {
+  if (lm_op_attends(kernel)) return lm_cpu_attend_emit(module, kernel, arena, out);
   lm_arena *scratch = lm_arena_create();
   cpu_emit *e = cpu_emit_make(module, kernel, scratch);
   lm_buf text = {0};
@@ -200,8 +201,8 @@ bool lm_cpu_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_k
 // Every read of the operand is of the element that the loops stand at, no later than the pass that writes the result.
 bool lm_cpu_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand, uint32_t result) {
   const lm_module *m = module;
-  if (lm_kernel_result_summed(kernel, result) || !lm_type_equal(kernel->in[operand]->type, kernel->out[result]->type))
-    return false;
+  if (kernel->code != LM_OP_KERNEL || lm_kernel_result_summed(kernel, result)) return false;
+  if (!lm_type_equal(kernel->in[operand]->type, kernel->out[result]->type)) return false;
   lm_arena *scratch = lm_arena_create();
   cpu_emit *e = cpu_emit_make(m, kernel, scratch);
   const lm_value *v = lm_kernel_yield(kernel)->in[result];
@@ -234,5 +235,6 @@ lm_plan_target lm_cpu_target(lm_module *m) {
   return (lm_plan_target){.user = m,
                           .prelude = lm_cpu_prelude_text(m->arena),
                           .kernel = lm_cpu_kernel_emit,
-                          .in_place = lm_cpu_kernel_in_place};
+                          .in_place = lm_cpu_kernel_in_place,
+                          .attend_tile = 32};
 }

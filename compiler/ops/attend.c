@@ -3,6 +3,8 @@
 #include "compiler/ir/attend.h"
 #include "compiler/ops/ops.h"
 
+enum { FIXED = 4, MOST_TERMS = 64 };   // operands of attend_vjp before the map; uses of operands in a region
+
 // ---- shapes
 
 static bool region_op_fits(const lm_op *op) {
@@ -106,37 +108,65 @@ static void region_copy(lm_builder *b, const lm_op *from, const lm_op *to, lm_va
   lm_free(map);
 }
 
-// attend_vjp computes the cotangents of v and of the scores; the region takes the latter on to the operands that it reads.
-void vjp_attend(lm_grad *g, lm_op *op) {
-  lm_builder *b = g->b;
-  lm_module *m = b->m;
-  lm_value *go = lm_grad_of(g, op->out[0]);
-  if (lm_grad_of(g, op->out[1])) LM_BUG("the sum of an attend is used by more than its derivative");
-  uint32_t fixed = 4, n = 0, rest = lm_attend_rest(op), count = op->n_in - rest;
-  lm_value **in = LM_NEW_N(m->arena, lm_value *, op->n_in + fixed), **wrt = LM_NEW_N(m->arena, lm_value *, count + 1);
-  lm_value **of = LM_NEW_N(m->arena, lm_value *, count + 1), **yields = LM_NEW_N(m->arena, lm_value *, count + LM_ATTEND_COTANGENTS + 1);
+// A cotangent of an operand as sums over tiles, each of which becomes a result: what is added up, and what is summed over
+// more than s (or t), is that outside.
+static uint32_t terms_split(lm_builder *b, const lm_op *vjp, lm_value *c, lm_value **out, uint32_t n) {
+  lm_op *op = c->def;
+  if (op && op->code == LM_OP_ADD) return terms_split(b, vjp, op->in[1], out, terms_split(b, vjp, op->in[0], out, n));
+  bool moved = op && op->code == LM_OP_PERMUTE && op->in[0]->def && op->in[0]->def->code != LM_OP_DOT;
+  if (moved) return terms_split(b, vjp, op->in[0], out, n);
+  if (op && op->code == LM_OP_SUM && op->attr.n_axes > 1 && lm_attend_tiled(vjp, op->in[0]->type)) {
+    lm_axis over = op->attr.axes[0];
+    for (int i = 0; i < op->attr.n_axes; i++)
+      if (op->attr.axes[i] == lm_attend_s(vjp) || (op->attr.axes[i] == lm_attend_t(vjp) && over != lm_attend_s(vjp)))
+        over = op->attr.axes[i];
+    c = lm_emit_reduce(b, LM_OP_SUM, op->in[0], &over, 1);
+  }
+  if (n == MOST_TERMS) LM_BUG("an operand of attend is used more than %d times", MOST_TERMS);
+  out[n] = c;
+  return n + 1;
+}
+
+static lm_op *vjp_begin(lm_grad *g, lm_op *op) {
+  uint32_t more = FIXED - 1;
+  lm_value **in = LM_NEW_N(g->b->m->arena, lm_value *, op->n_in + more);
+  lm_type score = lm_attend_space(op);
   in[LM_ATTEND_V] = lm_grad_value(g, op->in[LM_ATTEND_V]);
   in[LM_ATTEND_O] = lm_grad_value(g, op->out[0]);
   in[LM_ATTEND_LSE] = lm_grad_value(g, op->out[1]);
-  in[LM_ATTEND_DO] = go;
-  for (uint32_t i = 1; i < op->n_in; i++) in[i + fixed - 1] = lm_grad_value(g, op->in[i]);
-  lm_type score = lm_attend_space(op);
-  lm_op *vjp = lm_attend_begin(b, &op->attr, in, op->n_in + fixed - 1, &score);
-  region_copy(b, op, vjp, yields);
-  for (uint32_t i = rest; i < op->n_in; i++) {
+  in[LM_ATTEND_DO] = lm_grad_of(g, op->out[0]);
+  for (uint32_t i = 1; i < op->n_in; i++) in[i + more] = lm_grad_value(g, op->in[i]);
+  return lm_attend_begin(g->b, &op->attr, in, op->n_in + more, &score);
+}
+
+// Differentiates the region; terms[k] is part of the cotangent of operand of[k].
+static uint32_t region_back(lm_grad *g, const lm_op *op, const lm_op *vjp, lm_value *score, lm_value **terms, uint32_t *of) {
+  lm_arena *a = g->b->m->arena;
+  uint32_t n = 0, n_terms = 0, *which = LM_NEW_N(a, uint32_t, op->n_in + 1);
+  lm_value **wrt = LM_NEW_N(a, lm_value *, op->n_in + 1), **out = LM_NEW_N(a, lm_value *, op->n_in + 1);
+  for (uint32_t i = lm_attend_rest(op); i < op->n_in; i++) {
     if (!lm_grad_wants(g, op->in[i])) continue;
-    wrt[n] = lm_attend_arg(vjp, i + fixed - 1);
-    of[n++] = op->in[i];
+    which[n] = i;
+    wrt[n++] = lm_attend_arg(vjp, i + FIXED - 1);
   }
-  lm_value **cotangents = LM_NEW_N(m->arena, lm_value *, n + 1);
-  lm_grad_region(g, vjp->body, yields[LM_ATTEND_SCORE], vjp->body->args[0], wrt, n, cotangents);
-  uint32_t n_yields = LM_ATTEND_COTANGENTS;
+  lm_grad_region(g, vjp->body, score, vjp->body->args[0], wrt, n, out);
   for (uint32_t i = 0; i < n; i++) {
-    if (!cotangents[i]) continue;
-    of[n_yields - LM_ATTEND_COTANGENTS] = of[i];
-    yields[n_yields++] = cotangents[i];
+    uint32_t from = n_terms;
+    if (out[i]) n_terms = terms_split(g->b, vjp, out[i], terms, n_terms);
+    while (from < n_terms) of[from++] = which[i];
   }
-  lm_attend_end(b, vjp, yields, n_yields);
+  return n_terms;
+}
+
+// attend_vjp computes the cotangents of v and of the scores; the region takes the latter on to the operands that it reads.
+void vjp_attend(lm_grad *g, lm_op *op) {
+  lm_value *yields[LM_ATTEND_COTANGENTS + MOST_TERMS];
+  uint32_t of[MOST_TERMS];
+  if (lm_grad_of(g, op->out[1])) LM_BUG("the sum of an attend is used by more than its derivative");
+  lm_op *vjp = vjp_begin(g, op);
+  region_copy(g->b, op, vjp, yields);
+  uint32_t n = region_back(g, op, vjp, yields[LM_ATTEND_SCORE], yields + LM_ATTEND_COTANGENTS, of);
+  lm_attend_end(g->b, vjp, yields, LM_ATTEND_COTANGENTS + n);
   lm_grad_add(g, op->in[LM_ATTEND_V], vjp->out[0]);
-  for (uint32_t i = 1; i < vjp->n_out; i++) lm_grad_add(g, of[i - 1], vjp->out[i]);
+  for (uint32_t i = 0; i < n; i++) lm_grad_add(g, op->in[of[i]], vjp->out[i + 1]);
 }

@@ -32,7 +32,7 @@
 // loop over layers. Leaving a tile out adds no zeros: results keep their bits but for the signs of zeros.
 //
 // Declines, and the body stays: weights that are used elsewhere, scores with operations that move elements, tensors in
-// memory with both t and s, a factor that depends on parameters, one query alone (decoding). Cost: backward computes the
+// memory with both t and s, a factor that depends on parameters, one query alone (decoding), targets without such kernels. Cost: backward computes the
 // scores again; no tensor with both t and s is stored.
 #include "compiler/ir/attend.h"
 #include <math.h>
@@ -41,8 +41,9 @@
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 #include "compiler/passes/simplify.h"
+#include "compiler/plan/planner.h"
 
-enum { TILE = 32 };                    // of the map, along t and s
+enum { TILE = 32 };                    // of the map, along t and s, where no target says
 #define NEVER (-1e29)                  // what a masked score is at most
 
 typedef struct tile_axes { lm_axis axis, tiles, inside; struct tile_axes *next; } tile_axes;
@@ -50,6 +51,7 @@ typedef struct tile_axes { lm_axis axis, tiles, inside; struct tile_axes *next; 
 typedef struct pass {
   lm_module *m;
   lm_func *f;
+  int64_t tile;                        // of the map, along t and s
   uint32_t n_values;                   // as the function was when these were made:
   uint32_t *uses;                      // by value id
   uint8_t *active;                     // by value id: depends on a parameter; NULL where no derivative is taken
@@ -225,15 +227,15 @@ static tile_axes *tiles_of(pass *p, lm_axis a) {
   const lm_axis_info *info = &p->m->axes[a];
   lm_sym tiles = lm_arena_printf(p->m->arena, "%s.tiles", info->name), inside = lm_arena_printf(p->m->arena, "%s.tile", info->name);
   *t = (tile_axes){.axis = a, .next = p->tiles};
-  t->tiles = lm_axis_add(p->m, LM_SYM(p->m->ctx, tiles), (lm_axis_size(p->m, a) + TILE - 1) / TILE, 0);
-  t->inside = lm_axis_add(p->m, LM_SYM(p->m->ctx, inside), TILE, 0);
+  t->tiles = lm_axis_add(p->m, LM_SYM(p->m->ctx, tiles), (lm_axis_size(p->m, a) + p->tile - 1) / p->tile, 0);
+  t->inside = lm_axis_add(p->m, LM_SYM(p->m->ctx, inside), p->tile, 0);
   return p->tiles = t;
 }
 
 // Axis a of x as tiles, zeros behind its end.
 static lm_value *cut(pass *p, lm_builder *b, lm_value *x, lm_axis a) {
   tile_axes *t = tiles_of(p, a);
-  int64_t size = lm_axis_size(p->m, t->tiles) * TILE;
+  int64_t size = lm_axis_size(p->m, t->tiles) * p->tile;
   lm_attr view = {.axes = {a}, .n_axes = 1, .to = {t->tiles, t->inside}, .n_to = 2};
   if (size != lm_axis_size(p->m, a)) {
     view.axes[0] = lm_axis_add(p->m, p->m->axes[a].name, size, 0);
@@ -246,7 +248,7 @@ static lm_value *cut(pass *p, lm_builder *b, lm_value *x, lm_axis a) {
 static bool map_fits(const found *x) {
   const lm_module *m = x->p->m;
   if (!x->mask || !tiled(x, x->mask) || m->axes[x->t].dyn || m->axes[x->s].dyn) return false;
-  if (lm_axis_size(m, x->t) <= TILE && lm_axis_size(m, x->s) <= TILE) return false;
+  if (lm_axis_size(m, x->t) <= x->p->tile && lm_axis_size(m, x->s) <= x->p->tile) return false;
   for (int i = 0; i < x->mask->type.rank; i++) {
     lm_axis a = x->mask->type.axis[i];
     if (a != x->t && a != x->s && lm_type_find(x->v->type, a) < 0) return false;   // differs between heads of a group
@@ -262,7 +264,7 @@ static lm_value *map_make(found *x, lm_builder *b) {
   lm_type whole = lm_type_make(LM_INT, NULL, 0);
   lm_value *seen = lm_emit_cast(b, x->mask, LM_INT), *row = lm_emit_reduce(b, LM_OP_SUM, seen, &x->s, 1);
   lm_value *blank = lm_emit2(b, LM_OP_EQ, row, lm_emit_const(b, whole, 0));
-  lm_value *pairs = lm_emit_select(b, blank, lm_emit_const(b, whole, -TILE * TILE), seen);
+  lm_value *pairs = lm_emit_select(b, blank, lm_emit_const(b, whole, -(double)(p->tile * p->tile)), seen);
   int n = 0;
   for (int i = 0; i < pairs->type.rank; i++)
     if (pairs->type.axis[i] != x->t && pairs->type.axis[i] != x->s) order[n++] = pairs->type.axis[i];
@@ -304,7 +306,7 @@ static lm_value *write_attend(found *x, lm_rewrite *r) {
   in[n++] = x->v;
   if (map_fits(x)) {
     in[n++] = map_make(x, b);
-    a.imm[0] = a.imm[1] = TILE;
+    a.imm[0] = a.imm[1] = x->p->tile;
     a.n_imm = 2;
   }
   for (uint32_t i = 0; i < x->n_leaves; i++) in[n++] = x->leaves[i];
@@ -339,7 +341,9 @@ static lm_value *rule(lm_rewrite *r, lm_op *op) {
 }
 
 bool lm_pass_attend(lm_module *m, const lm_pass_env *env) {
-  pass p = {.m = m};
+  const lm_plan_target *target = env->target;
+  pass p = {.m = m, .tile = target ? target->attend_tile : TILE};
+  if (!p.tile) return true;
   for (lm_func *f = m->funcs; f; f = f->next) {
     bool differentiated = !strcmp(f->name, "loss");
     p.f = f;

@@ -12,6 +12,7 @@ const int lm_n_passes = LM_COUNT(lm_passes);
 // Cleaning before the derivative keeps what it stashes small; cleaning after removes what it made twice.
 const char *const lm_pipeline[] = {
   "inline", "simplify", "cse", "licm", "dce", "lookahead",
+  "attend", "cse", "licm", "dce",
   "grad", "simplify", "cse", "licm", "dce",
   "decompose", "cse", "dce", "fuse",
   NULL,

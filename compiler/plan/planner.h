@@ -18,7 +18,7 @@ typedef struct lm_kernel_code {
   lm_plan_launch launch;
 } lm_kernel_code;
 
-// What the planner must know of a target. `kernel` generates a kernel's code into `arena`; false after a diagnostic.
+// What the planner must know of a target. `kernel` generates a kernel's code (an attend's or attend_vjp's too) into `arena`; false after a diagnostic.
 // `in_place`: result r may be written where operand o lies, since the kernel reads each element of o before it writes the
 // same element of r and never reads it again; NULL stands for lm_plan_in_place.
 typedef struct lm_plan_target {
@@ -26,6 +26,7 @@ typedef struct lm_plan_target {
   const char *prelude;
   bool (*kernel)(void *user, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out);
   bool (*in_place)(void *user, const lm_op *kernel, uint32_t o, uint32_t r);
+  int attend_tile;                     // side of the tiles of attention's map; 0: `kernel` knows no attention
 } lm_plan_target;
 
 // In the module's arena, as long as which it lives. NULL after diagnostics in the module's context.

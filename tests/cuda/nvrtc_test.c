@@ -11,7 +11,8 @@ static lm_module *module_of(lm_ctx *c, const char *path) {
   lm_module *m = lm_module_parse(c, lm_source_add(c, path, text.p, text.n));
   CHECK(m);
   lm_buf_free(&text);
-  CHECK(lm_pipeline_run(m, LM_STAGE_KERNEL, &(lm_pass_env){0}));
+  lm_plan_target target = lm_cuda_target(m);
+  CHECK(lm_pipeline_run(m, LM_STAGE_KERNEL, &(lm_pass_env){.target = &target}));
   return m;
 }
 

@@ -1,0 +1,282 @@
+// attend.c - attention as C: the function around it, tiles of operands, and the forward direction.
+//
+// A place is one tile of t at one place of the outer axes; for each tile of s in which anything is let through (Milakov &
+// Gimelshein 2018, Dao et al. 2022):
+//   x = score (-1e30 where the mask hides)    m' = max(m, max x)    l = l e^(m - m') + sum e^(x - m')
+//   o = o e^(m - m') + e^(x - m') v           and in the end o / l, m + log l
+#include "codegen/cpu/attend.h"
+#include <string.h>
+
+enum { TILE = 32, LANES = 16 };        // sides of tiles without a map; buffers have columns for whole vectors of any kind
+
+// ---- buffers
+
+int64_t cpu_attend_padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
+
+const char *cpu_attend_buffer(cpu_attend *e, const char *prefix, int number, int64_t elements) {
+  const char *name = number < 0 ? prefix : lm_arena_printf(e->g.arena, "%s%d", prefix, number);
+  lm_buf_printf(&e->buffers, "float %s[%lld] __attribute__((aligned(64))) = {0};\n", name, (long long)elements);
+  return name;
+}
+
+const char *cpu_attend_own_loops(cpu_attend *e, lm_buf *b, const lm_attend_axes *own) {
+  const char *flat = "0";
+  for (int i = 0; i < own->n; i++) {
+    long long size = lm_axis_size(e->f.m, own->axis[i]);
+    lm_buf_printf(b, "for (int64_t j%d = 0; j%d < %lld; j%d++) {\n", i, i, size, i);
+    flat = i ? lm_arena_printf(e->g.arena, "(%s) * %lld + j%d", flat, size, i) : "j0";
+  }
+  return flat;
+}
+
+void cpu_attend_own_offset(cpu_attend *e, lm_buf *b, lm_type t, const lm_attend_axes *own) {
+  int64_t stride = lm_type_elements(e->f.m, t);
+  for (int i = 0; i < t.rank; i++) {
+    stride /= lm_axis_size(e->f.m, t.axis[i]);
+    for (int k = 0; k < own->n; k++)
+      if (own->axis[k] == t.axis[i]) lm_buf_printf(b, " + j%d * %lld", k, (long long)stride);
+  }
+}
+
+void cpu_attend_close(lm_buf *b, int braces) {
+  while (braces--) lm_buf_puts(b, "}\n");
+}
+
+static const char *element(cpu_attend *e, uint32_t k, const lm_attend_axes *own) {
+  lm_type t = e->f.op->in[k]->type;
+  lm_buf at = {0};
+  lm_buf_printf(&at, "a%u[", k);
+  cpu_attend_offset(e, &at, t, "t0 + i", "s0 + i");
+  cpu_attend_own_offset(e, &at, t, own);
+  lm_buf_puts(&at, "]");
+  const char *text = lm_gen_load_text(e->g.arena, (lm_dtype)t.dtype, lm_arena_strndup(e->g.arena, at.p, at.n));
+  lm_buf_free(&at);
+  return text;
+}
+
+void cpu_attend_fill(cpu_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *own, bool turned) {
+  bool row = lm_type_find(e->f.op->in[k]->type, e->f.t) >= 0, *has = turned ? e->has_turned : e->has_rows;
+  int64_t places = row ? e->rows : e->cols, line = turned ? places : cpu_attend_padded(own->size);
+  if (!has[k]) cpu_attend_buffer(e, turned ? "w" : "b", (int)k, turned ? own->size * places : places * line);
+  has[k] = true;
+  lm_buf_printf(b, "for (int64_t i = 0; i < %s; i++) {\n", row ? "rows" : "cols");
+  const char *flat = cpu_attend_own_loops(e, b, own), *from = element(e, k, own);
+  if (turned) lm_buf_printf(b, "w%u[(%s) * %lld + i] = %s;\n", k, flat, (long long)line, from);
+  else lm_buf_printf(b, "b%u[i * %lld + %s] = %s;\n", k, (long long)line, flat, from);
+  cpu_attend_close(b, own->n + 1);
+}
+
+// ---- a tile
+
+// The tile of t and the tile of s that the map says nothing is let through in are left out.
+void cpu_attend_map_check(cpu_attend *e, lm_buf *b) {
+  if (!e->f.tile_t) return;
+  uint32_t k = lm_attend_map(e->f.op);
+  lm_type t = e->f.op->in[k]->type;
+  int64_t across = lm_axis_size(e->f.m, t.axis[t.rank - 1]), down = lm_axis_size(e->f.m, t.axis[t.rank - 2]);
+  int64_t stride = lm_type_elements(e->f.m, t);
+  lm_buf_printf(b, "const int32_t seen = a%u[0", k);
+  for (int i = 0; i + 2 < t.rank; i++) {
+    stride /= lm_axis_size(e->f.m, t.axis[i]);
+    lm_buf_printf(b, " + %s * %lld", cpu_attend_coordinate(e, t.axis[i]), (long long)stride);
+  }
+  LM_ASSERT(stride == across * down);
+  lm_buf_printf(b, " + t0 / %lld * %lld + s0 / %lld];\nif (!seen) continue;\n", (long long)e->rows, (long long)across, (long long)e->cols);
+}
+
+void cpu_attend_products(cpu_attend *e, lm_buf *b) {
+  for (int i = 0; i < e->f.n_products; i++) {
+    const lm_attend_product *p = &e->f.products[i];
+    long long line = cpu_attend_padded(p->over.size), rows = e->rows;
+    lm_buf_printf(b, "lm_tile_product(cols, %lld, %lld, b%u, %lld, w%u, %lld, p%d, %lld, 0);\n", rows, (long long)p->over.size,
+                  p->col, line, p->row, rows, i, rows);
+  }
+}
+
+void cpu_attend_loops(cpu_attend *e, lm_buf *b, const char *body) {
+  lm_buf_puts(b, "for (int64_t n = 0; n < cols; n++) {\n");
+  lm_buf_add(b, e->col.p, e->col.n);
+  lm_buf_printf(b, "for (int64_t m = 0; m < %lld; m++) {\n", (long long)e->rows);
+  lm_buf_add(b, e->tile.p, e->tile.n);
+  lm_buf_puts(b, body);
+  cpu_attend_close(b, 2);
+  cpu_attend_loops_end(e);
+}
+
+void cpu_attend_rows(cpu_attend *e, lm_buf *b) {
+  if (!e->row.n) return;
+  lm_buf_puts(b, "for (int64_t m = 0; m < rows; m++) {\n");
+  lm_buf_add(b, e->row.p, e->row.n);
+  cpu_attend_close(b, 1);
+}
+
+// ---- forward
+
+static const char *text_of(cpu_attend *e, lm_buf *b) {
+  const char *text = lm_arena_strndup(e->g.arena, b->n ? b->p : "", b->n);
+  lm_buf_free(b);
+  return text;
+}
+
+// x = score, and the greatest of each row.
+static void score_loops(cpu_attend *e, lm_buf *b, bool masked) {
+  const char *score = cpu_attend_value(e, e->f.score), *mask = masked ? cpu_attend_value(e, e->f.mask) : NULL;
+  const char *y = mask ? lm_arena_printf(e->g.arena, "%s ? %s : -1e30f", mask, score) : score;
+  cpu_attend_loops(e, b, lm_arena_printf(e->g.arena, "const float y = %s;\nx[n * %lld + m] = y;\ntop[m] = y > top[m] ? y : top[m];\n",
+                                         y, (long long)e->rows));
+}
+
+static void scores(cpu_attend *e, lm_buf *b) {
+  bool both = e->f.mask && e->f.tile_t;
+  if (both) lm_buf_puts(b, "if (seen == rows * cols) {\n");
+  if (both) score_loops(e, b, false);
+  if (both) lm_buf_puts(b, "} else {\n");
+  score_loops(e, b, e->f.mask);
+  if (both) lm_buf_puts(b, "}\n");
+}
+
+static void weights(cpu_attend *e, lm_buf *b) {
+  long long rows = e->rows;
+  const char *factor = e->f.factor ? lm_arena_printf(e->g.arena, " * %s", cpu_attend_value(e, e->f.factor)) : "";
+  lm_buf_printf(b, "for (int64_t m = 0; m < %lld; m++) {\nconst float change = lm_exp(before[m] - top[m]);\n", rows);
+  lm_buf_puts(b, "before[m] = top[m];\nsum[m] *= change;\nscale[m] = change;\n}\n");
+  cpu_attend_loops(e, b, lm_arena_printf(e->g.arena, "const float p = lm_exp(x[n * %lld + m] - top[m]);\nsum[m] += p;\nx[n * %lld + m] = p%s;\n",
+                                         rows, rows, factor));
+}
+
+static void tile_forward(cpu_attend *e, lm_buf *b) {
+  long long rows = e->rows, line = cpu_attend_padded(e->f.v_own.size);
+  cpu_attend_map_check(e, b);
+  for (int i = 0; i < e->f.n_products; i++) cpu_attend_fill(e, b, e->f.products[i].col, &e->f.products[i].over, false);
+  cpu_attend_fill(e, b, LM_ATTEND_V, &e->f.v_own, false);
+  cpu_attend_products(e, b);
+  scores(e, b);
+  weights(e, b);
+  lm_buf_printf(b, "for (int64_t m = 0; m < %lld; m++)\nfor (int64_t j = 0; j < %lld; j++) o[m * %lld + j] *= scale[m];\n", rows, line, line);
+  lm_buf_printf(b, "lm_tile_product_t(%lld, %lld, cols, x, %lld, b0, %lld, o, %lld, 1);\n", rows, line, rows, line, line);
+}
+
+static void results(cpu_attend *e, lm_buf *b) {
+  lm_type o = e->f.op->out[0]->type, lse = e->f.op->out[1]->type;
+  lm_buf at = {0};
+  lm_buf_puts(b, "for (int64_t i = 0; i < rows; i++) {\nconst float part = 1.0f / sum[i];\n");
+  cpu_attend_offset(e, &at, lse, "t0 + i", "");
+  lm_buf_printf(b, "r1[%s] = top[i] + lm_log(sum[i]);\n", text_of(e, &at));
+  const char *flat = cpu_attend_own_loops(e, b, &e->f.v_own);
+  cpu_attend_offset(e, &at, o, "t0 + i", "");
+  cpu_attend_own_offset(e, &at, o, &e->f.v_own);
+  const char *value = lm_arena_printf(e->g.arena, "o[i * %lld + %s] * part", (long long)cpu_attend_padded(e->f.v_own.size), flat);
+  lm_buf_printf(b, "r0[%s] = %s;\n", text_of(e, &at), lm_gen_store_text(e->g.arena, (lm_dtype)o.dtype, value));
+  cpu_attend_close(b, e->f.v_own.n + 1);
+}
+
+static void forward(cpu_attend *e, lm_buf *b) {
+  static const char *const lines[] = {"top", "before", "sum", "scale"};
+  const char *t = lm_gen_extent(&e->g, lm_axis_size(e->f.m, e->f.t), e->f.m->axes[e->f.t].dyn, 1);
+  const char *s = lm_gen_extent(&e->g, lm_axis_size(e->f.m, e->f.s), e->f.m->axes[e->f.s].dyn, 1);
+  long long rows = e->rows, cols = e->cols, line = cpu_attend_padded(e->f.v_own.size);
+  lm_buf tile = {0};
+  for (size_t i = 0; i < LM_COUNT(lines); i++) cpu_attend_buffer(e, lines[i], -1, rows);
+  cpu_attend_buffer(e, "x", -1, rows * cols);
+  cpu_attend_buffer(e, "o", -1, rows * line);
+  for (int i = 0; i < e->f.n_products; i++) cpu_attend_buffer(e, "p", i, rows * cols);
+  tile_forward(e, &tile);
+  lm_buf_printf(b, "if (t0 >= %s) continue;\nconst int64_t rows = lm_min64(%lld, %s - t0);\n", t, rows, t);
+  lm_buf_add(b, e->place.p, e->place.n);
+  cpu_attend_rows(e, b);
+  for (int i = 0; i < e->f.n_products; i++) cpu_attend_fill(e, b, e->f.products[i].row, &e->f.products[i].over, true);
+  lm_buf_printf(b, "for (int64_t m = 0; m < %lld; m++) top[m] = before[m] = -__builtin_inff(), sum[m] = 0;\n", rows);
+  lm_buf_printf(b, "for (int64_t j = 0; j < %lld; j++) o[j] = 0;\n", rows * line);
+  lm_buf_printf(b, "for (int64_t s0 = 0; s0 < %s; s0 += %lld) {\nconst int64_t cols = lm_min64(%lld, %s - s0);\n", s, cols, cols, s);
+  lm_buf_add(b, tile.p, tile.n);
+  lm_buf_puts(b, "}\n");
+  results(e, b);
+  lm_buf_free(&tile);
+}
+
+// ---- the function
+
+static void put_operands(cpu_attend *e, lm_buf *b) {
+  const lm_op *op = e->f.op;
+  for (uint32_t i = 0; i < op->n_in + op->n_out; i++) {
+    bool in = i < op->n_in;
+    lm_type t = in ? op->in[i]->type : op->out[i - op->n_in]->type;
+    const char *type = lm_gen_memory_type((lm_dtype)t.dtype), *constant = in ? "const " : "";
+    lm_buf_printf(b, "%s%s *%c%u = (%s%s *)buf[%u]", constant, type, in ? 'a' : 'r', in ? i : i - op->n_in, constant, type, i);
+    lm_gen_type_note(&e->g, b, t);
+  }
+  for (int i = 0; i < 32; i++)
+    if (e->g.extents >> i & 1) lm_buf_printf(b, "const int64_t n%d = var[%d];\n", i, i);
+}
+
+static int64_t tiles_of_t(const cpu_attend *e) { return (lm_axis_size(e->f.m, e->f.t) + e->rows - 1) / e->rows; }
+static const lm_attend_axes *place_axes(const cpu_attend *e) { return e->f.vjp ? &e->f.shared : &e->f.outer; }
+
+// The tile of t, then the last axis, vary fastest.
+static void put_coordinates(cpu_attend *e, lm_buf *b) {
+  const lm_attend_axes *axes = place_axes(e);
+  long long tiles = tiles_of_t(e);
+  lm_buf_puts(b, "int64_t at = place;\n");
+  if (!e->f.vjp) lm_buf_printf(b, "const int64_t t0 = at %% %lld * %lld;\nat /= %lld;\n", tiles, (long long)e->rows, tiles);
+  for (int i = axes->n - 1; i >= 0; i--) {
+    const lm_axis_info *a = &e->f.m->axes[axes->axis[i]];
+    const char *n = lm_gen_extent(&e->g, a->size, a->dyn, 1);
+    lm_buf_printf(b, "const int64_t %s = at %% %s;\nat /= %s;\n", cpu_attend_coordinate(e, axes->axis[i]), n, n);
+  }
+}
+
+static lm_plan_extent space_of(const cpu_attend *e) {
+  const lm_attend_axes *axes = place_axes(e);
+  lm_plan_extent x = {.fixed = e->f.vjp ? 1 : tiles_of_t(e)};
+  for (int i = 0; i < axes->n; i++) {
+    const lm_axis_info *a = &e->f.m->axes[axes->axis[i]];
+    if (a->dyn) x.dyn[x.n_dyn++].var = a->dyn - 1;
+    else x.fixed *= a->size;
+  }
+  return x;
+}
+
+static void put_function(cpu_attend *e, lm_buf *out) {
+  lm_buf places = {0}, text = {0};
+  put_coordinates(e, &places);
+  if (e->f.vjp) cpu_attend_backward(e, &places);
+  else forward(e, &places);
+  lm_buf_puts(&text, "(char *const *buf, const int64_t *var, int64_t lo, int64_t hi) {\n");
+  put_operands(e, &text);
+  lm_buf_add(&text, e->buffers.p, e->buffers.n);
+  lm_buf_puts(&text, "for (int64_t place = lo; place < hi; place++) {\n");
+  lm_buf_add(&text, places.p, places.n);
+  lm_buf_puts(&text, "}\n}\n");
+  lm_gen_indent(text.p, out);
+  lm_buf_free(&places);
+  lm_buf_free(&text);
+}
+
+static bool fits(const lm_attend_form *f, lm_buf *why) {
+  bool ok = true;
+  for (uint32_t i = 0; f->vjp && i < f->op->n_out; i++) ok &= f->op->out[i]->type.dtype == LM_F32;
+  if (!ok) lm_buf_puts(why, "cotangents of other types than f32");
+  return ok;
+}
+
+bool lm_cpu_attend_emit(void *module, const lm_op *op, lm_arena *arena, lm_kernel_code *out) {
+  const lm_module *m = module;
+  lm_arena *scratch = lm_arena_create();
+  cpu_attend e = {.g = {.arena = scratch, .m = m}};
+  lm_buf why = {0}, text = {0};
+  bool ok = lm_attend_form_make(m, op, &e.f, &why) && fits(&e.f, &why);
+  if (!ok) lm_error(m->ctx, op->loc, "E702", "attention: %s: not yet possible on the processor", why.p);
+  e.rows = e.f.tile_t ? e.f.tile_t : TILE;
+  e.cols = e.f.tile_s ? e.f.tile_s : TILE;
+  e.name = LM_NEW_N(scratch, const char *, m->n_values + 1);
+  e.has_rows = LM_NEW_N(scratch, bool, op->n_in + 1);
+  e.has_turned = LM_NEW_N(scratch, bool, op->n_in + 1);
+  if (ok) put_function(&e, &text);
+  *out = (lm_kernel_code){.space = space_of(&e)};
+  out->name = lm_arena_printf(arena, "a%016llx", (unsigned long long)lm_hash(text.p, text.n, 0));
+  out->source = lm_arena_printf(arena, "void %s%s", out->name, text.p);
+  lm_buf *used[] = {&why, &text, &e.buffers, &e.place, &e.row, &e.col, &e.tile};
+  for (size_t i = 0; i < LM_COUNT(used); i++) lm_buf_free(used[i]);
+  lm_arena_destroy(scratch);
+  return ok;
+}

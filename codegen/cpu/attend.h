@@ -1,0 +1,50 @@
+// attend.h - what the parts of the generator of attention share while one function is written.
+//
+// A tile holds `cols` places of s by `rows` places of t, t innermost: T[n * rows + m]. So what depends on t alone is a row of
+// vectors, what depends on s alone a scalar, and sums over s need nothing but additions of vectors.
+#ifndef LM_CODEGEN_CPU_ATTEND_H
+#define LM_CODEGEN_CPU_ATTEND_H
+#include "codegen/common/attend.h"
+#include "codegen/common/gen.h"
+#include "codegen/cpu/cpu.h"
+
+typedef struct cpu_attend {
+  lm_gen g;                            // for its arena, names and extents
+  lm_attend_form f;
+  int64_t rows, cols;                  // of a full tile
+  lm_buf buffers;                      // declarations at the function's start
+  lm_buf place;                        // statements of a place, of its outer axes
+  lm_buf row;                          // of a place of t, in a loop over m
+  lm_buf col;                          // of a place of s, inside a loop over n
+  lm_buf tile;                         // of an element, inside that in a loop over m
+  const char **name;                   // by value id: text that stands for the value where it is used, NULL if not yet
+  const lm_value **local; uint32_t n_local, cap_local;   // values whose text ends with the loops over n and m
+  int n_names;
+  bool *has_rows, *has_turned;         // by operand: a buffer for its tiles is declared
+} cpu_attend;
+
+// Text of an element of v at the place of the loops; what it needs is written to the buffers above.
+const char *cpu_attend_value(cpu_attend *e, const lm_value *v);
+void cpu_attend_loops_end(cpu_attend *e);        // forgets what is local to the loops over n and m, empties col and tile
+// "0 + i_b * 64 + …": place of an element of type t in memory, but for own axes. at_t, at_s: texts.
+void cpu_attend_offset(cpu_attend *e, lm_buf *b, lm_type t, const char *at_t, const char *at_s);
+const char *cpu_attend_coordinate(cpu_attend *e, lm_axis a);   // of an outer axis
+
+// ---- attend.c: buffers and tiles
+int64_t cpu_attend_padded(int64_t n);            // columns of a buffer with n columns
+const char *cpu_attend_buffer(cpu_attend *e, const char *prefix, int number, int64_t elements);   // declared; its name
+// Loops over own axes, and an element's number among them; own->n braces close them.
+const char *cpu_attend_own_loops(cpu_attend *e, lm_buf *b, const lm_attend_axes *own);
+void cpu_attend_own_offset(cpu_attend *e, lm_buf *b, lm_type t, const lm_attend_axes *own);   // behind cpu_attend_offset
+void cpu_attend_close(lm_buf *b, int braces);
+// Operand k's part of a tile: b<k>, a row of padded length for each place, or w<k>, turned: a row of places for each column.
+void cpu_attend_fill(cpu_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *own, bool turned);
+void cpu_attend_products(cpu_attend *e, lm_buf *b);            // p<i> = the products of this tile
+void cpu_attend_map_check(cpu_attend *e, lm_buf *b);           // leaves out what the map says; full: no mask
+// for (n) for (m) with what was written to col and tile, then `body`; forgets both
+void cpu_attend_loops(cpu_attend *e, lm_buf *b, const char *body);
+void cpu_attend_rows(cpu_attend *e, lm_buf *b);                // the loop over m that fills rows
+
+// ---- attend_vjp.c
+void cpu_attend_backward(cpu_attend *e, lm_buf *b);            // of one place
+#endif
