@@ -131,8 +131,8 @@ el_val el_as_tensor(lm_elab *e, const el_val *v, lm_loc at) {
 
 el_val el_adapt(lm_elab *e, const el_val *v, el_kind kind, lm_loc at) {
   if (v->k == V_TENSOR && v->kind != K_NUM) return *v;
-  if (v->k == V_NUM && kind == K_INT && v->known && v->num != floor(v->num))
-    return el_err(e, at, "E035", "%s does not adapt to int", el_show(e, v)), el_error();
+  if (v->k == V_NUM && kind == K_INT && v->known && (v->num != floor(v->num) || fabs(v->num) > INT32_MAX))
+    return el_err(e, at, "E035", "%s does not adapt to int, which holds whole numbers of 32 bits", el_show(e, v)), el_error();
   if (v->k == V_NUM && kind != K_NUM && kind != K_BOOL) {
     el_axes none = {0};
     lm_value *c = e->m ? lm_emit_const(&e->b, lm_type_make(el_dtype(e, kind), NULL, 0), v->num) : NULL;
@@ -243,6 +243,7 @@ el_val el_binary(lm_elab *e, ast_op op, const el_val *x, const el_val *y, lm_loc
 
 // ---- names and axes
 bool el_axis_list(lm_elab *e, const ast_expr *x, el_axes *out) {
+  uint32_t first = out->n;
   if (x->kind == EX_TUPLE || x->kind == EX_LIST) {
     for (uint32_t i = 0; i < x->n_args; i++) {
       if (x->args[i].kind == ARG_ROW) {
@@ -253,6 +254,9 @@ bool el_axis_list(lm_elab *e, const ast_expr *x, el_axes *out) {
       if (x->args[i].kind != ARG_POS) return el_err(e, x->args[i].loc, "E040", "expected the name of an axis"), false;
       if (!el_axis_list(e, x->args[i].expr, out)) return false;
     }
+    for (uint32_t i = first; i < out->n; i++)
+      for (uint32_t k = first; k < i; k++)
+        if (out->v[i] == out->v[k]) return el_err(e, x->loc, "E056", "axis '%s' stands twice in the list", out->v[i]->name), false;
     return true;
   }
   if (x->kind != EX_NAME) return el_err(e, x->loc, "E040", "expected the name of an axis"), false;
