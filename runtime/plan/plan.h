@@ -147,6 +147,9 @@ typedef struct lm_plan {
 
 const lm_plan_func *lm_plan_func_find(const lm_plan *p, const char *name);   // NULL if absent
 const lm_plan_port *lm_plan_port_find(const lm_plan_func *f, const char *name, bool result);
+// A plan from that text, in `a`: kernels without source, parameters without shapes; printing it gives the text again.
+// LM_USER names the first line that is none of a plan.
+lm_status lm_plan_parse(lm_arena *a, const char *text, size_t n, lm_plan **out);
 void lm_plan_print(const lm_plan *p, lm_buf *out);   // readable: arenas, parameters, steps with buffers, peak
 // Runs f on shadow memory: every byte of the work arena that is read was last written through the same stretch, every
 // buffer lies in its arena. Appends what is wrong to `why`; true if all is well. Takes time like one run of f.

@@ -1,4 +1,4 @@
-// memory_test.c - the memory of plans as the compiler makes them: every function runs on shadow memory.
+// memory_test.c - plans as the compiler makes them: every function runs on shadow memory, and their text parses back.
 //   memory_test [FILE.lmir…]   modules of any stage; without one, a small model
 #include "codegen/cpu/cpu.h"
 #include "compiler/passes/pass.h"
@@ -11,6 +11,27 @@ static lm_plan *plan_make(lm_module *m) {
   return lm_plan_build(m, &target);
 }
 
+// The text of a plan is a plan: parsed and printed it is the same, and its memory holds as well.
+static bool text_check(lm_ctx *c, const lm_plan *p, lm_buf *why) {
+  lm_buf once = {0}, again = {0};
+  lm_plan *q;
+  lm_plan_print(p, &once);
+  lm_status s = lm_plan_parse(c->arena, once.p, once.n, &q);
+  bool same = false;
+  if (s) lm_buf_puts(why, s->text);
+  else lm_plan_print(q, &again), same = once.n == again.n && !memcmp(once.p, again.p, once.n);
+  if (!s && !same) lm_buf_puts(why, "the text of the plan does not come back");
+  for (int i = 0; same && i < q->n_funcs; i++) same &= lm_plan_check(q, &q->funcs[i], why);
+  for (size_t cut = 0; same && cut < once.n; cut += 997) {   // broken text is refused or read, and nothing worse
+    lm_status broken = lm_plan_parse(c->arena, once.p + cut / 2, once.n - cut, &q);
+    lm_status_free(broken);
+  }
+  lm_status_free(s);
+  lm_buf_free(&once);
+  lm_buf_free(&again);
+  return same;
+}
+
 static void module_check(const char *path) {
   lm_buf text = {0}, out = {0};
   CHECK_OK(lm_file_read(path, 1 << 28, &text));
@@ -20,6 +41,7 @@ static void module_check(const char *path) {
   lm_diag_render(c, &out, false);
   bool good = p != NULL;
   for (int i = 0; p && i < p->n_funcs; i++) good &= lm_plan_check(p, &p->funcs[i], &out);
+  if (good) good = text_check(c, p, &out);
   if (!good) {
     fprintf(stderr, "%s: %s\n", path, out.p ? out.p : "");
     exit(1);
