@@ -86,7 +86,7 @@ static bool in_place(const cuda_emit *e, uint32_t operand, uint32_t result) {
 }
 
 bool lm_cuda_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand, uint32_t result) {
-  if (cuda_scatter_fits(module, kernel)) return false;
+  if (kernel->code != LM_OP_KERNEL || cuda_scatter_fits(module, kernel)) return false;
   lm_arena *scratch = lm_arena_create();
   cuda_emit *e = cuda_emit_make(module, kernel, scratch);
   bool fine = in_place(e, operand, result);
@@ -260,6 +260,7 @@ static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
 }
 
 bool lm_cuda_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out) {
+  if (kernel->code != LM_OP_KERNEL) return lm_cuda_attend_emit(module, kernel, arena, out);
   lm_arena *scratch = lm_arena_create();
   lm_buf text = {0};
   *out = (lm_kernel_code){0};
@@ -300,6 +301,8 @@ static const char *prelude(lm_arena *arena, bool device) {
   add_file(lm_cuda_prelude, device ? "device.cuh" : "simt.h", &b);
   add_file(lm_cuda_prelude, "team.cuh", &b);
   add_file(lm_cuda_prelude, "vector.cuh", &b);
+  if (device) add_file(lm_cuda_prelude, "mma.cuh", &b);
+  add_file(lm_cuda_prelude, "tile.cuh", &b);
   const char *text = lm_arena_strndup(arena, b.p, b.n);
   lm_buf_free(&b);
   return text;
@@ -309,5 +312,5 @@ const char *lm_cuda_prelude_text(lm_arena *arena) { return prelude(arena, true);
 const char *lm_cuda_prelude_simt_text(lm_arena *arena) { return prelude(arena, false); }
 
 lm_plan_target lm_cuda_target(lm_module *m) {
-  return (lm_plan_target){.user = m, .prelude = lm_cuda_prelude_text(m->arena), .kernel = lm_cuda_kernel_emit, .in_place = lm_cuda_kernel_in_place};
+  return (lm_plan_target){.user = m, .prelude = lm_cuda_prelude_text(m->arena), .kernel = lm_cuda_kernel_emit, .in_place = lm_cuda_kernel_in_place, .attend_tile = 32};
 }

@@ -8,7 +8,8 @@
 
 #include "codegen/cuda/cuda.h"
 
-enum { THREADS = 1024, WARP = 32, STACK = 256 << 10, SHARED = 228 << 10, ARRAYS = 32, GRAIN = 2, REPORTS = 20 };
+enum { THREADS = 1024, WARP = 32, STACK = 256 << 10, SHARED = 228 << 10, ARRAYS = 32, GRAIN = 2, REPORTS = 20,
+       COPIES = 256 };
 
 #define API __attribute__((visibility("default"), used))
 
@@ -42,7 +43,9 @@ static void context_make(context *c, char *stack, void (*entry)(void)) {
 // ---- state
 
 typedef enum { READY, AT_BARRIER, AT_WARP, DONE } wait_kind;
-typedef enum { SYNC, EXCHANGE, VOTE } warp_kind;
+typedef enum { SYNC, EXCHANGE, VOTE, MMA, MATRICES, MATRICES_TURNED } warp_kind;
+
+typedef struct copy { int64_t to; const void *from; bool valid; int group; } copy;
 
 typedef struct fiber {
   context context;
@@ -52,12 +55,15 @@ typedef struct fiber {
   uint32_t mates;                      // of the exchange it waits for
   uint64_t value; int32_t from;
   uint32_t epoch, synced;              // warp barriers passed; the lanes that the last one was with
+  float *d; uint32_t *r; const uint32_t *a, *b;   // operands of a tensor-core operation
+  int64_t place;                       // of a matrix row in shared memory
+  copy copies[COPIES]; int n_copies, group;       // not yet waited for; the group that is being filled
 } fiber;
 
 // Who touched two bytes last. An access is ordered after another if a block barrier lies between, or a warp barrier of
 // both threads.
 typedef struct touch { int16_t thread; uint32_t block_epoch, warp_epoch; } touch;
-typedef struct shadow { touch write, read; bool many; } shadow;
+typedef struct shadow { touch write, read; bool many, coming; } shadow;   // coming: by a copy under way
 
 typedef struct array { const char *name; int64_t offset, bytes; } array;
 
@@ -135,6 +141,50 @@ static void barrier_release(void) {
   sim.epoch++;
 }
 
+// ---- tensor cores: fragments as PTX lays them out
+
+static float bf16_of(uint32_t word, int half) {
+  uint32_t u = half ? word & 0xffff0000u : word << 16;
+  float x;
+  memcpy(&x, &u, sizeof x);
+  return x;
+}
+
+// mma.m16n8k16: with g = lane / 4, q = lane % 4, a[0..3] hold rows g, g + 8, g, g + 8 at columns 2q, 2q, 2q + 8, 2q + 8;
+// b[0..1] rows 2q, 2q + 8 of column g.
+static void mma_complete(int warp) {
+  float a[16][16], b[16][8];
+  for (int l = 0; l < WARP; l++) {
+    const fiber *f = &sim.fibers[warp + l];
+    int g = l / 4, q = l % 4;
+    for (int i = 0; i < 4; i++)
+      for (int h = 0; h < 2; h++) a[g + i % 2 * 8][2 * q + h + i / 2 * 8] = bf16_of(f->a[i], h);
+    for (int i = 0; i < 2; i++)
+      for (int h = 0; h < 2; h++) b[2 * q + h + i * 8][g] = bf16_of(f->b[i], h);
+  }
+  for (int l = 0; l < WARP; l++)
+    for (int i = 0; i < 4; i++) {
+      int row = l / 4 + i / 2 * 8, col = l % 4 * 2 + i % 2;
+      float sum = 0;
+      for (int k = 0; k < 16; k++) sum += a[row][k] * b[k][col];
+      sim.fibers[warp + l].d[i] += sum;
+    }
+}
+
+// ldmatrix.x4: lane l gives row l % 8 of matrix l / 8 and receives, of each, elements 2 (l % 4) and the next of row l / 4; turned:
+// of column l / 4.
+static void matrices_complete(int warp, bool turned) {
+  for (int l = 0; l < WARP; l++)
+    for (int i = 0; i < 4; i++) {
+      uint16_t half[2];
+      for (int h = 0; h < 2; h++) {
+        int line = turned ? l % 4 * 2 + h : l / 4, at = turned ? l / 4 : l % 4 * 2 + h;
+        memcpy(&half[h], sim.shared + sim.fibers[warp + 8 * i + line].place + 2 * at, sizeof half[h]);
+      }
+      sim.fibers[warp + l].r[i] = half[0] | (uint32_t)half[1] << 16;
+    }
+}
+
 static void exchange_complete(int first) {
   uint32_t mates = sim.fibers[first].mates, votes = 0;
   int warp = first / WARP * WARP;
@@ -144,6 +194,9 @@ static void exchange_complete(int first) {
       values[i] = sim.fibers[warp + i].value;
       votes |= (values[i] ? 1u : 0u) << i;
     }
+  warp_kind kind = sim.fibers[first].kind;
+  if (kind == MMA) mma_complete(warp);
+  if (kind == MATRICES || kind == MATRICES_TURNED) matrices_complete(warp, kind == MATRICES_TURNED);
   for (int i = 0; i < WARP; i++) {
     if (!(mates >> i & 1)) continue;
     fiber *f = &sim.fibers[warp + i];
@@ -207,6 +260,7 @@ static void block_run(void) {
     fiber *f = &sim.fibers[i];
     f->wait = READY;
     f->epoch = f->synced = 0;
+    f->n_copies = f->group = 0;
     context_make(&f->context, sim.stacks + (size_t)i * STACK, fiber_main);
   }
   for (;;) {
@@ -291,6 +345,7 @@ static bool ordered(const touch *before) {
 
 static void grain_check(shadow *s, bool write, const array *a, int64_t byte, int line) {
   touch now = {(int16_t)sim.current, sim.epoch, sim.fibers[sim.current].epoch};
+  if (s->coming) complain(line, "%s %s at byte %lld, where a copy is under way", write ? "writes" : "reads", a->name, (long long)byte);
   if (!write && s->write.thread < 0) complain(line, "reads %s at byte %lld, which nothing wrote", a->name, (long long)byte);
   if (!ordered(&s->write)) complain(line, "%s %s at byte %lld, which thread %d wrote with no barrier since", write ? "writes" : "reads", a->name, (long long)byte, s->write.thread);
   if (write && (!ordered(&s->read) || (s->many && s->read.block_epoch == sim.epoch && s->read.warp_epoch >= now.warp_epoch)))
@@ -305,7 +360,8 @@ static void grain_check(shadow *s, bool write, const array *a, int64_t byte, int
   }
 }
 
-API void *lm_simt_access(const void *base, int64_t offset, int64_t bytes, int write, int line) {
+// Where in shared memory the access lies, after it was checked.
+static int64_t access_check(const void *base, int64_t offset, int64_t bytes, int write, int line) {
   int64_t at = (const char *)base - sim.shared;
   const array *a = NULL;
   for (int i = 0; i < sim.n_arrays; i++)
@@ -318,7 +374,62 @@ API void *lm_simt_access(const void *base, int64_t offset, int64_t bytes, int wr
   }
   int64_t first = a->offset + byte;
   for (int64_t g = first / GRAIN; g < (first + bytes + GRAIN - 1) / GRAIN; g++) grain_check(&sim.shadows[g], write, a, g * GRAIN - a->offset, line);
-  return sim.shared + first;
+  return first;
+}
+
+API void *lm_simt_access(const void *base, int64_t offset, int64_t bytes, int write, int line) {
+  return sim.shared + access_check(base, offset, bytes, write, line);
+}
+
+API void lm_simt_mma_bf16(float *d, const uint32_t *a, const uint32_t *b, int line) {
+  fiber *f = &sim.fibers[sim.current];
+  f->d = d;
+  f->a = a;
+  f->b = b;
+  exchange(MMA, ~0u, 0, 0, line);
+}
+
+API void lm_simt_matrices(uint32_t *r, const void *tile, int64_t byte, int turned, int line) {
+  fiber *f = &sim.fibers[sim.current];
+  f->place = access_check(tile, byte, 16, 0, line);
+  if (f->place % 16) complain(line, "a matrix row at an odd address");
+  f->r = r;
+  exchange(turned ? MATRICES_TURNED : MATRICES, ~0u, 0, 0, line);
+}
+
+// ---- copies that go on while the thread does. When they happen is up to the schedule: at once, or when waited for.
+
+static void copy_do(const copy *c) {
+  if (c->valid) memcpy(sim.shared + c->to, c->from, 16);
+  else memset(sim.shared + c->to, 0, 16);
+}
+
+API void lm_simt_copy(void *tile, int64_t byte, const void *from, int valid, int line) {
+  fiber *f = &sim.fibers[sim.current];
+  copy c = {access_check(tile, byte, 16, 1, line), from, valid != 0, f->group};
+  if (c.to % 16 || (valid && (uintptr_t)from % 16)) complain(line, "a copy between odd addresses");
+  for (int i = 0; i < 16 / GRAIN; i++) sim.shadows[c.to / GRAIN + i].coming = true;
+  if (f->n_copies == COPIES) LM_BUG("more than %d copies of a thread under way", COPIES);
+  if (sim.schedule == SIMT_FORWARD) copy_do(&c);
+  f->copies[f->n_copies++] = c;
+}
+
+API void lm_simt_copies_commit(void) { sim.fibers[sim.current].group++; }
+
+API void lm_simt_copies_wait(int left) {
+  fiber *f = &sim.fibers[sim.current];
+  int n = 0;
+  for (int i = 0; i < f->n_copies; i++) {
+    const copy *c = &f->copies[i];
+    if (c->group >= f->group - left) { f->copies[n++] = *c; continue; }
+    if (sim.schedule != SIMT_FORWARD) copy_do(c);
+    for (int g = 0; g < 16 / GRAIN; g++) {
+      shadow *s = &sim.shadows[c->to / GRAIN + g];
+      s->coming = false;
+      s->write = (touch){(int16_t)sim.current, sim.epoch, f->epoch};
+    }
+  }
+  f->n_copies = n;
 }
 
 // ---- plans

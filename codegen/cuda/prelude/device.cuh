@@ -3,10 +3,14 @@
 #define LM_KERNEL_BLOCKS(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
 #define LM_RESTRICT __restrict__
 #define LM_UNROLL _Pragma("unroll")
+#define LM_UNROLL_2 _Pragma("unroll 2")
 #define LM_INLINE static __device__ __forceinline__
 #define LM_ALIGN(n) __align__(n)
 #define lm_word_at(W, p, i) (((W *)(p))[i])
 #define LM_SHARED(T, name, n) __shared__ __align__(16) T name[n]
+// Arrays of one pool whose size the launch gives; `at`: bytes from its beginning.
+#define LM_POOL_DECLARE() extern __shared__ __align__(128) uint8_t lm_pool[]
+#define LM_POOL(T, name, at, n) T *const name = (T *)(lm_pool + (at))
 #define lm_get(a, i) ((a)[i])
 #define lm_put(a, i, x) ((void)((a)[i] = (x)))
 
@@ -20,6 +24,7 @@ LM_INLINE void lm_warp_sync(uint32_t mates) { __syncwarp(mates); }
 LM_INLINE float lm_shuffle_xor_f32(uint32_t mates, float x, int32_t other) { return __shfl_xor_sync(mates, x, other); }
 LM_INLINE double lm_shuffle_xor_f64(uint32_t mates, double x, int32_t other) { return __shfl_xor_sync(mates, x, other); }
 LM_INLINE int32_t lm_shuffle_xor_int(uint32_t mates, int32_t x, int32_t other) { return __shfl_xor_sync(mates, x, other); }
+LM_INLINE float lm_shuffle_f32(uint32_t mates, float x, int32_t from) { return __shfl_sync(mates, x, from); }
 LM_INLINE int32_t lm_shuffle_int(uint32_t mates, int32_t x, int32_t from) { return __shfl_sync(mates, x, from); }
 LM_INLINE uint32_t lm_ballot(bool x) { return __ballot_sync(~0u, x); }
 LM_INLINE int32_t lm_lowest(uint32_t bits) { return __ffs((int32_t)bits) - 1; }
@@ -29,4 +34,11 @@ LM_INLINE uint32_t lm_bf16_pair(float low, float high) {
   uint32_t u;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(high), "f"(low));
   return u;
+}
+
+// e^x to 2^-21 or so, relatively, for x <= 0; below -104 it is 0.
+LM_INLINE float lm_exp_quick(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+  return y;
 }

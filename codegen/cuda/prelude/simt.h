@@ -4,9 +4,15 @@
 #define LM_KERNEL_BLOCKS(threads, blocks) void
 #define LM_RESTRICT
 #define LM_UNROLL
+#define LM_UNROLL_2
 #define LM_INLINE static inline
 #define LM_ALIGN(n) __attribute__((aligned(n)))
-typedef _Bool bool;
+#ifndef __bool_true_false_are_defined
+#define __bool_true_false_are_defined 1
+#define bool _Bool
+#define true 1
+#define false 0
+#endif
 
 extern void *lm_simt_shared(const char *name, int64_t bytes);
 extern void *lm_simt_access(const void *base, int64_t offset, int64_t bytes, int write, int line);
@@ -19,6 +25,8 @@ extern uint64_t lm_simt_exchange(uint32_t mates, uint64_t x, int32_t from, int l
 extern uint32_t lm_simt_vote(bool x, int line);
 
 #define LM_SHARED(T, name, n) T *name = (T *)lm_simt_shared(#name, (int64_t)sizeof(T) * (n))
+#define LM_POOL_DECLARE() ((void)0)
+#define LM_POOL(T, name, at, n) LM_SHARED(T, name, n)
 #define lm_get(a, i) (*(__typeof__(&(a)[0]))lm_simt_access((a), (int64_t)(i) * (int64_t)sizeof (a)[0], sizeof (a)[0], 0, __LINE__))
 #define lm_put(a, i, x)                                                                          \
   do {                                                                                           \
@@ -50,5 +58,20 @@ LM_SHUFFLE(f32, float)
 LM_SHUFFLE(f64, double)
 LM_SHUFFLE(int, int32_t)
 
+LM_INLINE float lm_exp_quick(float x) { return lm_exp(x); }
 LM_INLINE int32_t lm_lowest(uint32_t bits) { return __builtin_ctz(bits); }
 LM_INLINE uint32_t lm_bf16_pair(float low, float high) { return lm_bf16_round(low) | (uint32_t)lm_bf16_round(high) << 16; }
+
+// d += a b, and four matrices from shared memory, by all lanes of a warp together; copies that may come at any time until
+// they are waited for.
+extern void lm_simt_mma_bf16(float *d, const uint32_t *a, const uint32_t *b, int line);
+extern void lm_simt_matrices(uint32_t *r, const void *tile, int64_t byte, int turned, int line);
+extern void lm_simt_copy(void *tile, int64_t byte, const void *from, int valid, int line);
+extern void lm_simt_copies_commit(void);
+extern void lm_simt_copies_wait(int left);
+#define lm_mma_bf16(d, a, b) lm_simt_mma_bf16(d, a, b, __LINE__)
+#define lm_matrices_load(r, tile, at) lm_simt_matrices(r, tile, (int64_t)(at) * 2, 0, __LINE__)
+#define lm_matrices_load_turned(r, tile, at) lm_simt_matrices(r, tile, (int64_t)(at) * 2, 1, __LINE__)
+#define lm_copy_async(tile, at, from, valid) lm_simt_copy(tile, (int64_t)(at) * 2, from, valid, __LINE__)
+#define lm_copies_commit() lm_simt_copies_commit()
+#define lm_copies_wait(left) lm_simt_copies_wait(left)

@@ -1,0 +1,228 @@
+// attend.c - attention as CUDA C: the function around it, and the forward direction.
+//
+// A block has a tile of t at one place of the outer axes; for each tile of s in which anything is let through (Milakov &
+// Gimelshein 2018, Dao et al. 2022):
+//   x = score (-1e30 where the mask hides)    m' = max(m, max x)    l = l e^(m - m') + sum e^(x - m')
+//   o = o e^(m - m') + e^(x - m') v           and in the end o / l, m + log l
+// The last tiles of t come first, since under causal masks they take longest.
+#include "codegen/cuda/attend.h"
+#include <string.h>
+
+static const char *text_of(cuda_attend *e, lm_buf *b) {
+  const char *text = lm_arena_strndup(e->g.arena, b->n ? b->p : "", b->n);
+  lm_buf_free(b);
+  return text;
+}
+
+// ---- sections
+
+void cuda_attend_section_begin(cuda_attend *e, bool rows_are_s) {
+  e->row = rows_are_s ? e->f.s : e->f.t;
+  e->col = rows_are_s ? e->f.t : e->f.s;
+  e->pool = 0;
+  e->declare.n = e->place.n = e->by_row.n = e->by_col.n = e->by_element.n = 0;
+  e->n_local = 0;
+  memset(e->name, 0, (e->f.m->n_values + 1) * sizeof *e->name);
+  memset(e->has_tile, 0, (e->f.op->n_in + 1) * sizeof *e->has_tile);
+}
+
+void cuda_attend_section_put(cuda_attend *e, const lm_buf *text, lm_buf *out) {
+  if (e->declare.n) lm_buf_add(out, e->declare.p, e->declare.n);
+  lm_buf_add(out, text->p, text->n);
+}
+
+// From `at`, the last axis fastest.
+void cuda_attend_coordinates(cuda_attend *e, lm_buf *b, const lm_axis *axes, int n) {
+  for (int i = n - 1; i >= 0; i--) {
+    const char *extent = cuda_attend_extent(e, axes[i]);
+    lm_buf_printf(b, "const lm_at %s = at %% %s;\nat /= %s;\n", cuda_attend_coordinate(e, axes[i]), extent, extent);
+  }
+}
+
+// ---- forward
+
+static const char *exponential(const cuda_attend *e) { return e->half ? "lm_exp_quick" : "lm_exp"; }
+
+// x = score, and the greatest of each row.
+static void score_loops(cuda_attend *e, lm_buf *b, bool masked) {
+  const char *score = cuda_attend_value(e, e->f.score), *mask = masked ? cuda_attend_value(e, e->f.mask) : NULL;
+  const char *y = mask ? lm_arena_printf(e->g.arena, "%s ? %s : -1e30f", mask, score) : score;
+  const char *body = lm_arena_printf(e->g.arena, "const float y = col0 + lm_frag_col(n, c) < %s ? (%s) : -__builtin_inff();\nx[n][2 * r + c] = y;\nmost[r] = y > most[r] ? y : most[r];\n",
+                                     cuda_attend_extent(e, e->col), y);
+  cuda_attend_loops(e, b, body);
+}
+
+static void scores(cuda_attend *e, lm_buf *b) {
+  bool both = e->f.mask && e->f.tile_t;
+  if (both) lm_buf_puts(b, "if (full) {\n");
+  if (both) score_loops(e, b, false);
+  if (both) lm_buf_puts(b, "} else {\n");
+  score_loops(e, b, e->f.mask != NULL);
+  if (both) lm_buf_puts(b, "}\n");
+}
+
+static void weights(cuda_attend *e, lm_buf *b, long long width) {
+  lm_buf_puts(b, "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\nmost[r] = lm_row_max(most[r]);\n");
+  lm_buf_printf(b, "const float change = %s(top[r] - most[r]);\ntop[r] = most[r];\nsum[r] *= change;\n", exponential(e));
+  lm_buf_printf(b, "LM_UNROLL\nfor (int32_t i = 0; i < %lld; i++) {\no[i][2 * r] *= change;\no[i][2 * r + 1] *= change;\n}\n}\n", width / 8);
+  const char *factor = e->f.factor ? lm_arena_printf(e->g.arena, " * %s", cuda_attend_value(e, e->f.factor)) : "";
+  cuda_attend_loops(e, b, lm_arena_printf(e->g.arena, "const float p = %s(x[n][2 * r + c] - top[r]);\nsum[r] += p;\nx[n][2 * r + c] = p%s;\n", exponential(e), factor));
+}
+
+static void tile_forward(cuda_attend *e, lm_buf *b, long long width) {
+  cuda_attend_map_check(e, b);
+  lm_buf_puts(b, "lm_barrier();\n");
+  for (int i = 0; i < e->f.n_products; i++) cuda_attend_fill(e, b, e->f.products[i].col, &e->f.products[i].over);
+  cuda_attend_fill(e, b, LM_ATTEND_V, &e->f.v_own);
+  cuda_attend_fills_wait(e, b);
+  for (int i = 0; i < e->f.n_products; i++) {
+    const lm_attend_product *p = &e->f.products[i];
+    cuda_attend_product(e, b, lm_arena_printf(e->g.arena, "p%d", i), p->row, p->col, p->over.size);
+  }
+  lm_buf_printf(b, "float x[%d][4], most[2] = {top[0], top[1]};\n", e->cols / 8);
+  scores(e, b);
+  weights(e, b, width);
+  cuda_attend_weighted(e, b, "o", "x", LM_ATTEND_V, e->f.v_own.size);
+}
+
+static void results(cuda_attend *e, lm_buf *b, long long width) {
+  lm_type o = e->f.op->out[0]->type, lse = e->f.op->out[1]->type;
+  lm_buf at = {0};
+  lm_buf_puts(b, "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\nconst float all = lm_row_sum(sum[r]), part = 1.0f / all;\n");
+  lm_buf_printf(b, "const lm_at row = row0 + lm_frag_row(r);\nif (row >= %s) continue;\n", cuda_attend_extent(e, e->row));
+  cuda_attend_offset(e, &at, lse, "row", "");
+  lm_buf_printf(b, "if (lm_thread() %% 4 == 0) r1[%s] = top[r] + lm_log(all);\n", text_of(e, &at));
+  lm_buf_printf(b, "LM_UNROLL\nfor (int32_t i = 0; i < %lld; i++) {\nLM_UNROLL\nfor (int32_t c = 0; c < 2; c++) {\nconst int32_t j = lm_frag_col(i, c);\n", width / 8);
+  cuda_attend_offset(e, &at, o, "row", "");
+  cuda_attend_own_offset(e, &at, o, &e->f.v_own, "j");
+  const char *value = lm_gen_store_text(e->g.arena, (lm_dtype)o.dtype, "o[i][2 * r + c] * part");
+  lm_buf_printf(b, "if (j < %lld) r0[%s] = %s;\n}\n}\n}\n", (long long)e->f.v_own.size, text_of(e, &at), value);
+}
+
+static int64_t tiles_of(const cuda_attend *e, lm_axis a) { return (lm_axis_size(e->f.m, a) + e->rows - 1) / e->rows; }
+
+static int64_t forward(cuda_attend *e, lm_buf *b) {
+  long long width = cuda_attend_width(e->f.v_own.size), tiles;
+  lm_buf tile = {0}, text = {0};
+  cuda_attend_section_begin(e, false);
+  tiles = tiles_of(e, e->row);
+  for (int i = 0; i < e->f.n_products; i++) cuda_attend_fill(e, &text, e->f.products[i].row, &e->f.products[i].over);
+  tile_forward(e, &tile, width);
+  lm_buf_printf(b, "lm_at at = lm_block();\nconst lm_at row0 = (%lld - at %% %lld) * %d;\nat /= %lld;\n", tiles - 1, tiles, e->rows, tiles);
+  cuda_attend_coordinates(e, b, e->f.outer.axis, e->f.outer.n);
+  lm_buf_printf(b, "if (row0 >= %s) return;\n", cuda_attend_extent(e, e->row));
+  if (e->place.n) lm_buf_add(b, e->place.p, e->place.n);
+  lm_buf rows = {0};
+  cuda_attend_rows(e, &rows);
+  if (rows.n) lm_buf_add(&text, rows.p, rows.n);
+  lm_buf_printf(&text, "float top[2] = {-__builtin_inff(), -__builtin_inff()}, sum[2] = {0}, o[%lld][4] = {{0}};\n", width / 8);
+  lm_buf_printf(&text, "for (lm_at col0 = 0; col0 < %s; col0 += %d) {\n", cuda_attend_extent(e, e->col), e->cols);
+  lm_buf_add(&text, tile.p, tile.n);
+  lm_buf_puts(&text, "}\n");
+  results(e, &text, width);
+  cuda_attend_section_put(e, &text, b);
+  lm_buf_free(&rows);
+  lm_buf_free(&tile);
+  lm_buf_free(&text);
+  return e->f.outer.size * tiles;
+}
+
+// ---- the function
+
+static void put_params(cuda_attend *e, lm_buf *b) {
+  const lm_op *op = e->f.op;
+  lm_buf_puts(b, "(");
+  for (uint32_t i = 0; i < op->n_in; i++) lm_buf_printf(b, "%sconst %s *LM_RESTRICT a%u", i ? ", " : "", lm_gen_memory_type((lm_dtype)op->in[i]->type.dtype), i);
+  for (uint32_t i = 0; i < op->n_out; i++) lm_buf_printf(b, ", %s *r%u", lm_gen_memory_type((lm_dtype)op->out[i]->type.dtype), i);
+  for (int i = 0; i < 32; i++)
+    if (e->g.extents >> i & 1) lm_buf_printf(b, ", int64_t n%d", i);
+  lm_buf_puts(b, ") {\n");
+  for (uint32_t i = 0; i < op->n_in + op->n_out; i++) {
+    bool in = i < op->n_in;
+    lm_buf_printf(b, "// %c%u: ", in ? 'a' : 'r', in ? i : i - op->n_in);
+    lm_type_print(e->f.m, in ? op->in[i]->type : op->out[i - op->n_in]->type, b);
+    lm_buf_puts(b, "\n");
+  }
+}
+
+// All that stands in tiles is bf16.
+static bool all_half(const lm_attend_form *f) {
+  bool half = f->op->in[LM_ATTEND_V]->type.dtype == LM_BF16;
+  for (int i = 0; i < f->n_products; i++)
+    half &= f->op->in[f->products[i].row]->type.dtype == LM_BF16 && f->op->in[f->products[i].col]->type.dtype == LM_BF16;
+  for (int i = 0; f->vjp && i < f->n_sums; i++)
+    if (f->sums[i].other >= 0) half &= f->op->in[f->sums[i].other]->type.dtype == LM_BF16;
+  return half && (!f->vjp || f->op->in[LM_ATTEND_DO]->type.dtype == LM_BF16);
+}
+
+static int64_t widest(const lm_attend_form *f) {
+  int64_t n = f->v_own.size;
+  for (int i = 0; i < f->n_products; i++)
+    if (f->products[i].over.size > n) n = f->products[i].over.size;
+  return n;
+}
+
+// Writes the kernel with tiles of a size; false if they do not fit into shared memory.
+static bool attempt(cuda_attend *e, int rows, int cols, lm_buf *body, int64_t *blocks) {
+  e->rows = rows;
+  e->cols = cols;
+  e->pool_most = 0;
+  e->n_names = 0;
+  body->n = 0;
+  *blocks = e->f.vjp ? cuda_attend_backward(e, body) : forward(e, body);
+  return e->pool_most <= CUDA_POOL_MOST;
+}
+
+static bool choose(cuda_attend *e, lm_buf *body, int64_t *blocks) {
+  static const struct { int rows, cols; } sizes[] = {{64, 64}, {64, 32}, {32, 32}, {32, 16}, {16, 16}};
+  bool wide = e->f.vjp && widest(&e->f) > 64;          // accumulators take the registers
+  for (size_t i = wide; i < LM_COUNT(sizes); i++)
+    if (attempt(e, sizes[i].rows, sizes[i].cols, body, blocks)) return true;
+  return false;
+}
+
+static bool fits_int(const lm_attend_form *f) {
+  int64_t most = 0;
+  for (uint32_t i = 0; i < f->op->n_in + f->op->n_out; i++) {
+    lm_type t = i < f->op->n_in ? f->op->in[i]->type : f->op->out[i - f->op->n_in]->type;
+    if (lm_type_elements(f->m, t) > most) most = lm_type_elements(f->m, t);
+  }
+  return most < (int64_t)1 << 30;
+}
+
+static void finish(cuda_attend *e, const lm_buf *body, int64_t blocks, lm_arena *arena, lm_kernel_code *out) {
+  lm_buf raw = {0}, text = {0};
+  put_params(e, &raw);
+  lm_buf_printf(&raw, "typedef %s lm_at;\nLM_POOL_DECLARE();\n", fits_int(&e->f) ? "int32_t" : "int64_t");
+  lm_buf_add(&raw, body->p, body->n);
+  lm_buf_puts(&raw, "}\n");
+  lm_gen_indent(raw.p, &text);
+  int threads = 2 * e->rows;
+  *out = (lm_kernel_code){.space = {.fixed = blocks}, .launch = {.threads = threads, .per_block = 1, .shared = e->pool_most, .extents = e->g.extents}};
+  out->name = lm_arena_printf(arena, "a%016llx", (unsigned long long)lm_hash(text.p, text.n, (uint64_t)threads));
+  out->source = lm_arena_printf(arena, "LM_KERNEL(%d) %s%s", threads, out->name, text.p);
+  lm_buf_free(&raw);
+  lm_buf_free(&text);
+}
+
+bool lm_cuda_attend_emit(void *module, const lm_op *op, lm_arena *arena, lm_kernel_code *out) {
+  const lm_module *m = module;
+  lm_arena *scratch = lm_arena_create();
+  cuda_attend e = {.g = {.arena = scratch, .m = m}};
+  lm_buf why = {0}, body = {0};
+  int64_t blocks = 0;
+  bool ok = lm_attend_form_make(m, op, &e.f, &why);
+  e.half = ok && all_half(&e.f);
+  e.name = LM_NEW_N(scratch, const char *, m->n_values + 1);
+  e.has_tile = LM_NEW_N(scratch, bool, op->n_in + 1);
+  if (ok && !choose(&e, &body, &blocks)) {
+    ok = false;
+    lm_buf_printf(&why, "heads of %lld elements do not fit into shared memory", (long long)widest(&e.f));
+  }
+  if (ok) finish(&e, &body, blocks, arena, out);
+  else lm_error(m->ctx, op->loc, "E702", "attention: %s: not yet possible on a GPU", why.p);
+  lm_buf *used[] = {&why, &body, &e.declare, &e.place, &e.by_row, &e.by_col, &e.by_element};
+  for (size_t i = 0; i < LM_COUNT(used); i++) lm_buf_free(used[i]);
+  lm_arena_destroy(scratch);
+  return ok;
+}

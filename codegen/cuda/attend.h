@@ -1,0 +1,59 @@
+// attend.h - what the parts of the generator of attention share while one kernel is written.
+//
+// A block goes over tiles of scores: `rows` places of one axis, which it owns, by `cols` places of the other, in turn. Forward and
+// for sums over s the rows are places of t, for sums over t places of s. A warp has 16 rows; fragments are as tile.cuh says:
+// element [n][2 r + c] of a thread is row lm_frag_row(r), column lm_frag_col(n, c).
+#ifndef LM_CODEGEN_CUDA_ATTEND_H
+#define LM_CODEGEN_CUDA_ATTEND_H
+#include "codegen/common/attend.h"
+#include "codegen/common/gen.h"
+#include "codegen/cuda/cuda.h"
+
+enum { CUDA_POOL_MOST = 96 << 10 };    // bytes of shared memory that every architecture gives a block
+
+typedef struct cuda_attend {
+  lm_gen g;                            // for its arena, names and extents
+  lm_attend_form f;
+  bool half;                           // tiles are bf16 and products run on tensor cores; else f32
+  int rows, cols;
+  lm_axis row, col;                    // axes that rows and columns are places of
+  int64_t pool, pool_most;             // bytes of shared memory of this section, of any
+  lm_buf declare;                      // of arrays in shared memory and of registers
+  lm_buf place, by_row, by_col, by_element;   // statements where the axes that they depend on are set
+  const char **name;                   // by value id: text that stands for the value where it is used, NULL if not yet
+  const lm_value **local; uint32_t n_local, cap_local;   // values whose text ends with the loops over a tile
+  int n_names;
+  bool *has_tile;                      // by operand
+} cuda_attend;
+
+// ---- attend_tile.c: elements of the region, tiles of operands
+const char *cuda_attend_value(cuda_attend *e, const lm_value *v);
+const char *cuda_attend_coordinate(cuda_attend *e, lm_axis a);           // of an outer axis
+// "0 + i_b * 64 + …": place of an element of type t in memory, but for own axes.
+void cuda_attend_offset(cuda_attend *e, lm_buf *b, lm_type t, const char *at_row, const char *at_col);
+// Own axes' part of it, from the text of an element's number among them.
+void cuda_attend_own_offset(cuda_attend *e, lm_buf *b, lm_type t, const lm_attend_axes *own, const char *flat);
+// for (n) for (c) for (r) with what was written to by_col and by_element, then `body`; forgets both.
+void cuda_attend_loops(cuda_attend *e, lm_buf *b, const char *body);
+void cuda_attend_rows(cuda_attend *e, lm_buf *b);                        // the loop over r that fills by_row's arrays
+int64_t cuda_attend_width(int64_t n);                                    // padded
+int64_t cuda_attend_pitch(const cuda_attend *e, int64_t n);
+const char *cuda_attend_pool(cuda_attend *e, const char *type, int bytes, const char *prefix, int number, int64_t n);
+// Operand k's places row0.. (or col0..) of its axis: b<k>, one row for each.
+void cuda_attend_fill(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *own);
+void cuda_attend_fills_wait(cuda_attend *e, lm_buf *b);
+// to[n] += rows of operand x times rows of operand y, which have the axes of rows and of columns.
+void cuda_attend_product(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, uint32_t y, int64_t width);
+void cuda_attend_weighted(cuda_attend *e, lm_buf *b, const char *to, const char *z, uint32_t k, int64_t width);
+void cuda_attend_map_check(cuda_attend *e, lm_buf *b);                   // leaves out what the map says; full: no mask
+const char *cuda_attend_extent(cuda_attend *e, lm_axis a);
+bool cuda_attend_has(lm_type t, lm_axis a);
+
+// ---- attend.c
+void cuda_attend_section_begin(cuda_attend *e, bool rows_are_s);
+void cuda_attend_section_put(cuda_attend *e, const lm_buf *tile, lm_buf *out);   // declarations, then the text
+void cuda_attend_coordinates(cuda_attend *e, lm_buf *b, const lm_axis *axes, int n);
+
+// ---- attend_vjp.c
+int64_t cuda_attend_backward(cuda_attend *e, lm_buf *b);                 // of all sections; returns the number of blocks
+#endif

@@ -1,0 +1,249 @@
+// attend_tile.c - the elements of an attend's region as CUDA C, each operation where the axes it depends on are set; and tiles
+// of operands in shared memory.
+#include <string.h>
+#include "codegen/cuda/attend.h"
+#include "runtime/base/philox.h"
+
+typedef enum { UNIFORM, ROW, COL, ELEMENT } level;
+
+bool cuda_attend_has(lm_type t, lm_axis a) { return lm_type_find(t, a) >= 0; }
+
+static level level_of(const cuda_attend *e, lm_type t) {
+  bool row = cuda_attend_has(t, e->row), col = cuda_attend_has(t, e->col);
+  return row ? (col ? ELEMENT : ROW) : col ? COL : UNIFORM;
+}
+
+const char *cuda_attend_coordinate(cuda_attend *e, lm_axis a) {
+  return lm_arena_printf(e->g.arena, "i_%s", lm_gen_axis_name(&e->g, a));
+}
+
+const char *cuda_attend_extent(cuda_attend *e, lm_axis a) {
+  return lm_gen_extent(&e->g, lm_axis_size(e->f.m, a), e->f.m->axes[a].dyn, 1);
+}
+
+static const char *text_of(cuda_attend *e, lm_buf *b) {
+  const char *text = lm_arena_strndup(e->g.arena, b->n ? b->p : "", b->n);
+  lm_buf_free(b);
+  return text;
+}
+
+// ---- places in memory
+
+void cuda_attend_offset(cuda_attend *e, lm_buf *b, lm_type t, const char *at_row, const char *at_col) {
+  int64_t stride = lm_type_elements(e->f.m, t);
+  lm_buf_puts(b, "0");
+  for (int i = 0; i < t.rank; i++) {
+    lm_axis a = t.axis[i];
+    stride /= lm_axis_size(e->f.m, a);
+    if (!cuda_attend_has(e->f.space, a)) continue;
+    const char *at = a == e->row ? at_row : a == e->col ? at_col : cuda_attend_coordinate(e, a);
+    lm_buf_printf(b, " + %s * %lld", at, (long long)stride);
+  }
+}
+
+void cuda_attend_own_offset(cuda_attend *e, lm_buf *b, lm_type t, const lm_attend_axes *own, const char *flat) {
+  int64_t below = 1;
+  for (int k = own->n - 1; k >= 0; k--) {
+    int64_t stride = lm_type_elements(e->f.m, t), size = lm_axis_size(e->f.m, own->axis[k]);
+    for (int i = 0; i <= lm_type_find(t, own->axis[k]); i++) stride /= lm_axis_size(e->f.m, t.axis[i]);
+    if (own->n == 1) lm_buf_printf(b, " + %s * %lld", flat, (long long)stride);
+    else lm_buf_printf(b, " + %s / %lld %% %lld * %lld", flat, (long long)below, (long long)size, (long long)stride);
+    below *= size;
+  }
+}
+
+// ---- statements
+
+static const char *statement(cuda_attend *e, level at, lm_dtype t, const char *text) {
+  const char *type = lm_gen_register_type(t), *name = lm_arena_printf(e->g.arena, "%c%d", "uhkv"[at], e->n_names++);
+  if (at == ROW) {
+    lm_buf_printf(&e->declare, "%s %s[2];\n", type, name);
+    lm_buf_printf(&e->by_row, "%s[r] = %s;\n", name, text);
+    return lm_arena_printf(e->g.arena, "%s[r]", name);
+  }
+  lm_buf_printf(at == UNIFORM ? &e->place : at == COL ? &e->by_col : &e->by_element, "const %s %s = %s;\n", type, name, text);
+  return name;
+}
+
+static const char *keep(cuda_attend *e, const lm_value *v, level at, const char *text) {
+  if (at >= COL) LM_PUSH(e->g.arena, e->local, e->n_local, e->cap_local) = v;
+  return e->name[v->id] = text;
+}
+
+void cuda_attend_rows(cuda_attend *e, lm_buf *b) {
+  if (!e->by_row.n) return;
+  lm_buf_printf(b, "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\nconst lm_at row = lm_clamp(row0 + lm_frag_row(r), %s);\n(void)row;\n", cuda_attend_extent(e, e->row));
+  lm_buf_add(b, e->by_row.p, e->by_row.n);
+  lm_buf_puts(b, "}\n");
+  e->by_row.n = 0;
+}
+
+void cuda_attend_loops(cuda_attend *e, lm_buf *b, const char *body) {
+  lm_buf_printf(b, "LM_UNROLL\nfor (int32_t n = 0; n < %d; n++) {\nLM_UNROLL\nfor (int32_t c = 0; c < 2; c++) {\n", e->cols / 8);
+  lm_buf_printf(b, "const lm_at col = lm_clamp(col0 + lm_frag_col(n, c), %s);\n(void)col;\n", cuda_attend_extent(e, e->col));
+  if (e->by_col.n) lm_buf_add(b, e->by_col.p, e->by_col.n);
+  lm_buf_printf(b, "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\nconst lm_at row = lm_clamp(row0 + lm_frag_row(r), %s);\n(void)row;\n", cuda_attend_extent(e, e->row));
+  if (e->by_element.n) lm_buf_add(b, e->by_element.p, e->by_element.n);
+  lm_buf_puts(b, body);
+  lm_buf_puts(b, "}\n}\n}\n");
+  for (uint32_t i = 0; i < e->n_local; i++) e->name[e->local[i]->id] = NULL;
+  e->n_local = 0;
+  e->by_col.n = e->by_element.n = 0;
+}
+
+// ---- values
+
+static const char *load(cuda_attend *e, const lm_value *arg, level at) {
+  lm_buf b = {0};
+  lm_buf_printf(&b, "a%d[", lm_attend_operand(&e->f, arg));
+  cuda_attend_offset(e, &b, arg->type, "row", "col");
+  lm_buf_puts(&b, "]");
+  return statement(e, at, (lm_dtype)arg->type.dtype, lm_gen_load_text(e->g.arena, (lm_dtype)arg->type.dtype, text_of(e, &b)));
+}
+
+static const char *iota(cuda_attend *e, lm_axis a) {
+  const char *at = a == e->row ? "row" : a == e->col ? "col" : cuda_attend_coordinate(e, a);
+  return lm_arena_printf(e->g.arena, "(int32_t)(%s)", at);
+}
+
+// The element's number counts the row, operand 1, along the first axis (ops.def).
+static const char *random_number(cuda_attend *e, const lm_op *op) {
+  lm_type t = op->out[0]->type;
+  lm_philox_key2 key = lm_philox_key((uint64_t)op->attr.imm[0], (uint64_t)op->attr.imm[1]);
+  int64_t row = t.rank ? lm_type_elements(e->f.m, t) / lm_axis_size(e->f.m, t.axis[0]) : 0;
+  const char *step = cuda_attend_value(e, op->in[0]), *first = cuda_attend_value(e, op->in[1]), *layer = cuda_attend_value(e, op->in[2]);
+  lm_buf b = {0};
+  lm_buf_printf(&b, "lm_uniform(%uu, %uu, (uint64_t)(", key.v[0], key.v[1]);
+  cuda_attend_offset(e, &b, t, "row", "col");
+  lm_buf_printf(&b, " + (int64_t)%s * %lld), %s, %s)", first, (long long)row, layer, step);
+  return text_of(e, &b);
+}
+
+static const char *computed(cuda_attend *e, const lm_op *op, level at) {
+  const char *in[3];
+  lm_dtype t = (lm_dtype)op->out[0]->type.dtype;
+  if (op->code == LM_OP_CONST) return lm_gen_const_text(e->g.arena, t, op->attr.num);
+  if (op->code == LM_OP_IOTA) return statement(e, at, t, iota(e, op->out[0]->type.axis[0]));
+  if (op->code == LM_OP_RNG) return statement(e, at, t, random_number(e, op));
+  for (uint32_t i = 0; i < op->n_in; i++) in[i] = cuda_attend_value(e, op->in[i]);
+  if (op->code == LM_OP_EXPAND || op->code == LM_OP_PERMUTE) return in[0];
+  const char *text = lm_gen_op_text(&e->g, op, in);
+  return text == in[0] ? text : statement(e, at, t, text);
+}
+
+const char *cuda_attend_value(cuda_attend *e, const lm_value *v) {
+  if (e->name[v->id]) return e->name[v->id];
+  level at = level_of(e, v->type);
+  const lm_attend_product *p = lm_attend_product_of(&e->f, v);
+  if (p) return keep(e, v, at, lm_arena_printf(e->g.arena, "p%d[n][2 * r + c]", (int)(p - e->f.products)));
+  return keep(e, v, at, v->def ? computed(e, v->def, at) : load(e, v, at));
+}
+
+// ---- tiles
+
+int64_t cuda_attend_width(int64_t n) { return (n + 15) / 16 * 16; }
+
+// Rows begin in different banks.
+int64_t cuda_attend_pitch(const cuda_attend *e, int64_t n) { return cuda_attend_width(n) + (e->half ? 8 : 4); }
+
+const char *cuda_attend_pool(cuda_attend *e, const char *type, int bytes, const char *prefix, int number, int64_t n) {
+  const char *name = number < 0 ? prefix : lm_arena_printf(e->g.arena, "%s%d", prefix, number);
+  lm_buf_printf(&e->declare, "LM_POOL(%s, %s, %lld, %lld);\n", type, name, (long long)e->pool, (long long)n);
+  e->pool += (n * bytes + 127) / 128 * 128;
+  if (e->pool > e->pool_most) e->pool_most = e->pool;
+  return name;
+}
+
+// Own axes are a run of memory, and places begin at multiples of 16 bytes.
+static bool in_lines(const cuda_attend *e, lm_type t, const lm_attend_axes *own) {
+  if (!e->half || own->n > t.rank || own->size % 8) return false;
+  for (int i = 0; i < own->n; i++)
+    if (t.axis[t.rank - own->n + i] != own->axis[i]) return false;
+  return true;
+}
+
+static void fill_lines(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *own, const char *origin, const char *extent, int places) {
+  long long width = cuda_attend_width(own->size), pitch = cuda_attend_pitch(e, own->size);
+  lm_type t = e->f.op->in[k]->type;
+  lm_buf at = {0};
+  cuda_attend_offset(e, &at, t, "at", "at");
+  lm_buf_printf(b, "for (int32_t i = lm_thread(); i < %lld; i += %d) {\n", places * width / 8, 2 * e->rows);
+  lm_buf_printf(b, "const int32_t j = i / %lld, k = i %% %lld * 8;\nconst lm_at at = lm_clamp(%s + j, %s);\n", width / 8, width / 8, origin, extent);
+  const char *pad = width > own->size ? lm_arena_printf(e->g.arena, " && k < %lld", (long long)own->size) : "";
+  const char *column = width > own->size ? lm_arena_printf(e->g.arena, "(k < %lld ? k : 0)", (long long)own->size) : "k";
+  lm_buf_printf(b, "lm_copy_async(b%u, j * %lld + k, a%u + (%s + %s), %s + j < %s%s);\n}\n", k, pitch, k, text_of(e, &at), column, origin, extent, pad);
+}
+
+static void fill_elements(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *own, const char *origin, const char *extent, int places) {
+  long long width = cuda_attend_width(own->size), pitch = cuda_attend_pitch(e, own->size);
+  lm_type t = e->f.op->in[k]->type;
+  lm_buf at = {0};
+  cuda_attend_offset(e, &at, t, "at", "at");
+  cuda_attend_own_offset(e, &at, t, own, "k");
+  const char *from = lm_arena_printf(e->g.arena, "a%u[%s]", k, text_of(e, &at));
+  lm_buf_printf(b, "for (int32_t i = lm_thread(); i < %lld; i += %d) {\n", places * width, 2 * e->rows);
+  lm_buf_printf(b, "const int32_t j = i / %lld, k = i %% %lld;\nconst lm_at at = %s + j;\n", width, width, origin);
+  lm_buf_printf(b, "lm_put(b%u, j * %lld + k, at < %s && k < %lld ? %s : 0);\n}\n", k, pitch, extent, (long long)own->size,
+                e->half ? from : lm_gen_load_text(e->g.arena, (lm_dtype)t.dtype, from));
+}
+
+void cuda_attend_fill(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *own) {
+  lm_type t = e->f.op->in[k]->type;
+  bool row = cuda_attend_has(t, e->row);
+  int places = row ? e->rows : e->cols;
+  const char *origin = row ? "row0" : "col0", *extent = cuda_attend_extent(e, row ? e->row : e->col);
+  if (e->has_tile[k]) return;
+  e->has_tile[k] = true;
+  cuda_attend_pool(e, e->half ? "uint16_t" : "float", e->half ? 2 : 4, "b", (int)k, places * cuda_attend_pitch(e, own->size));
+  if (in_lines(e, t, own)) fill_lines(e, b, k, own, origin, extent, places);
+  else fill_elements(e, b, k, own, origin, extent, places);
+}
+
+void cuda_attend_fills_wait(cuda_attend *e, lm_buf *b) {
+  if (e->half) lm_buf_puts(b, "lm_copies_commit();\nlm_copies_wait(0);\n");
+  lm_buf_puts(b, "lm_barrier();\n");
+}
+
+void cuda_attend_product(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, uint32_t y, int64_t width) {
+  lm_buf_printf(b, "float %s[%d][4] = {{0}};\n", to, e->cols / 8);
+  if (e->half) lm_buf_printf(b, "LM_TILE_PRODUCT_BF16(%s, %d, b%u, lm_thread() / 32 * 16, b%u, %lld, %lld)\n", to, e->cols / 8, x, y,
+                             (long long)cuda_attend_width(width), (long long)cuda_attend_pitch(e, width));
+  else lm_buf_printf(b, "LM_TILE_PRODUCT_F32(%s, %d, b%u, 0, b%u, %lld, %lld)\n", to, e->cols / 8, x, y, (long long)width,
+                     (long long)cuda_attend_pitch(e, width));
+}
+
+void cuda_attend_weighted(cuda_attend *e, lm_buf *b, const char *to, const char *z, uint32_t k, int64_t width) {
+  lm_buf_printf(b, "LM_TILE_WEIGHTED_%s(%s, %lld, %s, %d, b%u, %lld)\n", e->half ? "BF16" : "F32", to,
+                (long long)cuda_attend_width(width) / 8, z, e->cols / 8, k, (long long)cuda_attend_pitch(e, width));
+}
+
+// ---- the map
+
+// any: something is let through, full: everything. Tiles of the map lie whole in ours, or ours in them.
+void cuda_attend_map_check(cuda_attend *e, lm_buf *b) {
+  int64_t tile_row = e->row == e->f.t ? e->f.tile_t : e->f.tile_s, tile_col = e->row == e->f.t ? e->f.tile_s : e->f.tile_t;
+  if (!e->f.tile_t || (tile_row < e->rows && e->rows % tile_row) || (tile_row > e->rows && tile_row % e->rows) ||
+      (tile_col < e->cols && e->cols % tile_col) || (tile_col > e->cols && tile_col % e->cols)) {
+    lm_buf_puts(b, "const bool full = false;\n(void)full;\n");
+    return;
+  }
+  uint32_t k = lm_attend_map(e->f.op);
+  lm_type t = e->f.op->in[k]->type;
+  int64_t across = lm_axis_size(e->f.m, t.axis[t.rank - 1]), down = lm_axis_size(e->f.m, t.axis[t.rank - 2]);
+  int64_t stride = lm_type_elements(e->f.m, t);
+  const char *row = cuda_attend_extent(e, e->row), *col = cuda_attend_extent(e, e->col);
+  bool flip = e->row != e->f.t;
+  lm_buf_puts(b, "bool any = false, full = true;\n");
+  lm_buf_printf(b, "for (lm_at r = row0; r < row0 + %d && r < %s; r += %lld) {\n", e->rows, row, (long long)tile_row);
+  lm_buf_printf(b, "for (lm_at c = col0; c < col0 + %d && c < %s; c += %lld) {\nconst int32_t seen = a%u[0", e->cols, col, (long long)tile_col, k);
+  for (int i = 0; i + 2 < t.rank; i++) {
+    stride /= lm_axis_size(e->f.m, t.axis[i]);
+    lm_buf_printf(b, " + %s * %lld", cuda_attend_coordinate(e, t.axis[i]), (long long)stride);
+  }
+  LM_ASSERT(stride == across * down);
+  lm_buf_printf(b, " + %s / %lld * %lld + %s / %lld];\n", flip ? "c" : "r", (long long)e->f.tile_t, (long long)across, flip ? "r" : "c",
+                (long long)e->f.tile_s);
+  lm_buf_printf(b, "any |= seen != 0;\nfull &= seen == lm_min64(%lld, %s - r / %lld * %lld) * lm_min64(%lld, %s - c / %lld * %lld);\n}\n}\n", (long long)tile_row, row,
+                (long long)tile_row, (long long)tile_row, (long long)tile_col, col, (long long)tile_col, (long long)tile_col);
+  lm_buf_puts(b, "if (!any) continue;\n(void)full;\n");
+}

@@ -1,0 +1,254 @@
+// attend_vjp.c - the backward direction of attention as CUDA C.
+//
+// Results with the same outer axes and direction are a section: blocks of their own, each of which sums up one tile of places
+// in registers, over tiles of the other axis and over the outer axes that the results lack. So nothing is added by two
+// blocks, and bits depend on nothing but the shapes; scores are computed once a section.
+//
+//   p = e^(x - lse)   dp = do v   g = p (factor dp - sum do o)
+//   over s:  dq += ds k, rows are places of t        over t:  dv += p do, dk += ds q, rows are places of s
+#include <string.h>
+#include "codegen/cuda/attend.h"
+
+static const char *text_of(cuda_attend *e, lm_buf *b) {
+  const char *text = lm_arena_strndup(e->g.arena, b->n ? b->p : "", b->n);
+  lm_buf_free(b);
+  return text;
+}
+
+static lm_type result_type(const cuda_attend *e, int i) { return e->f.op->out[e->f.sums[i].result]->type; }
+
+typedef struct section { bool over_s; lm_axis axes[LM_RANK], rest[LM_RANK]; int n_axes, n_rest; int64_t places; } section;
+
+static section section_of(const cuda_attend *e, int i) {
+  section s = {.over_s = e->f.sums[i].rows, .places = 1};
+  for (int k = 0; k < e->f.outer.n; k++) {
+    lm_axis a = e->f.outer.axis[k];
+    if (!cuda_attend_has(result_type(e, i), a)) { s.rest[s.n_rest++] = a; continue; }
+    s.axes[s.n_axes++] = a;
+    s.places *= lm_axis_size(e->f.m, a);
+  }
+  return s;
+}
+
+static bool same_section(const section *x, const section *y) {
+  return x->over_s == y->over_s && x->n_axes == y->n_axes && !memcmp(x->axes, y->axes, (size_t)x->n_axes * sizeof *x->axes);
+}
+
+static bool in_section(const cuda_attend *e, const section *s, int i) {
+  section other = section_of(e, i);
+  return same_section(s, &other);
+}
+
+// ---- of a query: lse, the share of each place if nothing is seen, and the sum of do * o
+
+static const char *line_product(cuda_attend *e, const char *at) {
+  lm_type o = e->f.op->in[LM_ATTEND_O]->type;
+  lm_buf place = {0};
+  cuda_attend_offset(e, &place, o, at, at);
+  cuda_attend_own_offset(e, &place, o, &e->f.v_own, "j");
+  const char *where = text_of(e, &place);
+  const char *x = lm_gen_load_text(e->g.arena, (lm_dtype)o.dtype, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_O, where));
+  const char *y = lm_gen_load_text(e->g.arena, (lm_dtype)o.dtype, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_DO, where));
+  return lm_arena_printf(e->g.arena, "for (int32_t j = lm_thread() %% 4; j < %lld; j += 4) dot += %s * %s;\ndot = lm_row_sum(dot);\n",
+                         (long long)e->f.v_own.size, x, y);
+}
+
+static const char *lse_text(cuda_attend *e, const char *at) {
+  lm_buf place = {0};
+  cuda_attend_offset(e, &place, e->f.op->in[LM_ATTEND_LSE]->type, at, at);
+  return lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_LSE, text_of(e, &place));
+}
+
+// Where rows are queries: in registers, the four lanes of a row together.
+static void query_rows(cuda_attend *e, lm_buf *b) {
+  lm_buf_puts(b, "float lse[2], mean[2];\nLM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\n");
+  lm_buf_printf(b, "const lm_at row = lm_clamp(row0 + lm_frag_row(r), %s);\nfloat dot = 0.0f;\n", cuda_attend_extent(e, e->row));
+  lm_buf_puts(b, line_product(e, "row"));
+  lm_buf_printf(b, "lse[r] = %s;\nmean[r] = dot;\n}\n", lse_text(e, "row"));
+}
+
+// Where columns are queries: in shared memory, four lanes to a column.
+static void query_cols(cuda_attend *e, lm_buf *b) {
+  cuda_attend_pool(e, "float", 4, "lse", -1, e->cols);
+  cuda_attend_pool(e, "float", 4, "mean", -1, e->cols);
+  lm_buf_printf(b, "for (int32_t i = lm_thread() / 4; i < %d; i += %d) {\n", e->cols, e->rows / 2);
+  lm_buf_printf(b, "const lm_at col = lm_clamp(col0 + i, %s);\nfloat dot = 0.0f;\n", cuda_attend_extent(e, e->col));
+  lm_buf_puts(b, line_product(e, "col"));
+  lm_buf_printf(b, "if (lm_thread() %% 4 == 0) {\nlm_put(lse, i, %s);\nlm_put(mean, i, dot);\n}\n}\n", lse_text(e, "col"));
+}
+
+// ---- a tile
+
+// Number of the tile that sum i is of: sums of the same share one.
+static int tile_of(const cuda_attend *e, int i) {
+  int k = 0;
+  while (e->f.sums[k].tile != e->f.sums[i].tile) k++;
+  return k;
+}
+
+static bool tile_wanted(const cuda_attend *e, const section *s, int k) {
+  for (int i = 0; i < e->f.n_sums; i++)
+    if (tile_of(e, i) == k && in_section(e, s, i)) return true;
+  return false;
+}
+
+// p, g, and from them the tiles that the section sums.
+static void element_loops(cuda_attend *e, lm_buf *b, const section *s, bool masked) {
+  const char *score = cuda_attend_value(e, e->f.score), *mask = masked ? cuda_attend_value(e, e->f.mask) : NULL;
+  const char *factor = e->f.factor ? cuda_attend_value(e, e->f.factor) : NULL;
+  const char *lse = s->over_s ? "lse[r]" : "lm_get(lse, lm_frag_col(n, c))", *mean = s->over_s ? "mean[r]" : "lm_get(mean, lm_frag_col(n, c))";
+  lm_buf *t = &e->by_element;
+  const char *keys = cuda_attend_extent(e, e->f.s);
+  if (mask) lm_buf_printf(t, "const float y = %s ? %s : -1e30f;\n", mask, score);
+  else lm_buf_printf(t, "const float y = %s;\n", score);
+  lm_buf_printf(t, "const float l = %s, part = l < -1e29f ? 1.0f / (float)%s : 1.0f;\n", lse, keys);
+  lm_buf_printf(t, "const bool inside = col0 + lm_frag_col(n, c) < %s;\n", cuda_attend_extent(e, e->col));
+  lm_buf_printf(t, "const float p = inside ? %s(y - l) * part : 0.0f;\n", e->half ? "lm_exp_quick" : "lm_exp");
+  lm_buf_printf(t, factor ? "const float w = p * %s, dp = d[n][2 * r + c] * %s;\n" : "const float w = p, dp = d[n][2 * r + c];\n", factor, factor);
+  if (mask) lm_buf_printf(t, "const float g = %s ? p * (dp - %s) : 0.0f;\n", mask, mean);
+  else lm_buf_printf(t, "const float g = p * (dp - %s);\n", mean);
+  lm_buf_puts(t, "(void)w;\n(void)g;\n");
+  const lm_value *cotangent = e->f.op->body->args[0];
+  e->name[cotangent->id] = "g";
+  for (int k = 0; k < e->f.n_sums; k++) {
+    if (tile_of(e, k) != k || !tile_wanted(e, s, k)) continue;
+    const char *text = e->f.sums[k].tile ? cuda_attend_value(e, e->f.sums[k].tile) : "w";
+    lm_buf_printf(t, "z%d[n][2 * r + c] = inside ? %s : 0.0f;\n", k, text);
+  }
+  cuda_attend_loops(e, b, "");
+}
+
+static void elements(cuda_attend *e, lm_buf *b, const section *s) {
+  bool both = e->f.mask && e->f.tile_t;
+  if (both) lm_buf_puts(b, "if (full) {\n");
+  if (both) element_loops(e, b, s, false);
+  if (both) lm_buf_puts(b, "} else {\n");
+  element_loops(e, b, s, e->f.mask != NULL);
+  if (both) lm_buf_puts(b, "}\n");
+}
+
+static uint32_t of_axis(const cuda_attend *e, const lm_attend_product *p, lm_axis a) {
+  return cuda_attend_has(e->f.op->in[p->row]->type, a) ? p->row : p->col;
+}
+
+static uint32_t value_side(const cuda_attend *e, lm_axis a) { return a == e->f.s ? LM_ATTEND_V : LM_ATTEND_DO; }
+
+static void sums(cuda_attend *e, lm_buf *b, const section *s) {
+  for (int i = 0; i < e->f.n_sums; i++) {
+    const lm_attend_sum *x = &e->f.sums[i];
+    if (!in_section(e, s, i)) continue;
+    const char *z = lm_arena_printf(e->g.arena, "z%d", tile_of(e, i)), *c = lm_arena_printf(e->g.arena, "c%d", i);
+    if (x->other >= 0) cuda_attend_weighted(e, b, c, z, (uint32_t)x->other, x->own.size);
+    else lm_buf_printf(b, "LM_UNROLL\nfor (int32_t n = 0; n < %d; n++) {\n%s[0] += %s[n][0] + %s[n][1];\n%s[1] += %s[n][2] + %s[n][3];\n}\n", e->cols / 8, c, z, z, c, z, z);
+  }
+}
+
+static void tile_backward(cuda_attend *e, lm_buf *b, const section *s) {
+  cuda_attend_map_check(e, b);
+  lm_buf_puts(b, "lm_barrier();\n");
+  for (int i = 0; i < e->f.n_products; i++) cuda_attend_fill(e, b, of_axis(e, &e->f.products[i], e->col), &e->f.products[i].over);
+  cuda_attend_fill(e, b, value_side(e, e->col), &e->f.v_own);
+  for (int i = 0; i < e->f.n_sums; i++)
+    if (in_section(e, s, i) && e->f.sums[i].other >= 0) cuda_attend_fill(e, b, (uint32_t)e->f.sums[i].other, &e->f.sums[i].own);
+  if (!s->over_s) query_cols(e, b);
+  cuda_attend_fills_wait(e, b);
+  for (int i = 0; i < e->f.n_products; i++) {
+    const lm_attend_product *p = &e->f.products[i];
+    cuda_attend_product(e, b, lm_arena_printf(e->g.arena, "p%d", i), of_axis(e, p, e->row), of_axis(e, p, e->col), p->over.size);
+  }
+  cuda_attend_product(e, b, "d", value_side(e, e->row), value_side(e, e->col), e->f.v_own.size);
+  for (int k = 0; k < e->f.n_sums; k++)
+    if (tile_of(e, k) == k && tile_wanted(e, s, k)) lm_buf_printf(b, "float z%d[%d][4];\n", k, e->cols / 8);
+  elements(e, b, s);
+  sums(e, b, s);
+}
+
+// ---- a section
+
+static void accumulators(cuda_attend *e, lm_buf *b, const section *s) {
+  for (int i = 0; i < e->f.n_sums; i++) {
+    if (!in_section(e, s, i)) continue;
+    if (e->f.sums[i].other < 0) lm_buf_printf(b, "float c%d[2] = {0};\n", i);
+    else lm_buf_printf(b, "float c%d[%lld][4] = {{0}};\n", i, (long long)cuda_attend_width(e->f.sums[i].own.size) / 8);
+  }
+}
+
+static void store(cuda_attend *e, lm_buf *b, int i) {
+  const lm_attend_sum *s = &e->f.sums[i];
+  lm_type t = result_type(e, i);
+  lm_buf at = {0};
+  cuda_attend_offset(e, &at, t, "row", "row");
+  if (s->other < 0) {
+    const char *x = lm_arena_printf(e->g.arena, "lm_row_sum(c%d[r])", i);
+    lm_buf_printf(b, "const float s%d = %s;\nif (inside && lm_thread() %% 4 == 0) r%u[%s] = %s;\n", i, x, s->result, text_of(e, &at),
+                  lm_gen_store_text(e->g.arena, (lm_dtype)t.dtype, lm_arena_printf(e->g.arena, "s%d", i)));
+    return;
+  }
+  cuda_attend_own_offset(e, &at, t, &s->own, "j");
+  const char *x = lm_gen_store_text(e->g.arena, (lm_dtype)t.dtype, lm_arena_printf(e->g.arena, "c%d[i][2 * r + c]", i));
+  lm_buf_printf(b, "LM_UNROLL\nfor (int32_t i = 0; i < %lld; i++) {\nLM_UNROLL\nfor (int32_t c = 0; c < 2; c++) {\nconst int32_t j = lm_frag_col(i, c);\n",
+                (long long)cuda_attend_width(s->own.size) / 8);
+  lm_buf_printf(b, "if (inside && j < %lld) r%u[%s] = %s;\n}\n}\n", (long long)s->own.size, s->result, text_of(e, &at), x);
+}
+
+static void stores(cuda_attend *e, lm_buf *b, const section *s) {
+  lm_buf_printf(b, "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\nconst lm_at row = row0 + lm_frag_row(r);\nconst bool inside = row < %s;\n", cuda_attend_extent(e, e->row));
+  for (int i = 0; i < e->f.n_sums; i++)
+    if (in_section(e, s, i)) store(e, b, i);
+  lm_buf_puts(b, "}\n");
+}
+
+static void row_tiles(cuda_attend *e, lm_buf *b, const section *s) {
+  if (s->n_rest) lm_buf_puts(b, "lm_barrier();\n");
+  for (int i = 0; i < e->f.n_products; i++) cuda_attend_fill(e, b, of_axis(e, &e->f.products[i], e->row), &e->f.products[i].over);
+  cuda_attend_fill(e, b, value_side(e, e->row), &e->f.v_own);
+}
+
+// Returns the number of its blocks; `at` counts them in the text.
+static int64_t section_put(cuda_attend *e, lm_buf *b, const section *s) {
+  lm_buf text = {0}, tile = {0}, fills = {0};
+  cuda_attend_section_begin(e, !s->over_s);
+  long long tiles = (lm_axis_size(e->f.m, e->row) + e->rows - 1) / e->rows;
+  row_tiles(e, &fills, s);
+  tile_backward(e, &tile, s);
+  lm_buf_printf(&text, "const lm_at row0 = at %% %lld * %d;\nat /= %lld;\n", tiles, e->rows, tiles);
+  cuda_attend_coordinates(e, &text, s->axes, s->n_axes);
+  lm_buf_printf(&text, "if (row0 >= %s) return;\n", cuda_attend_extent(e, e->row));
+  accumulators(e, &text, s);
+  for (int i = 0; i < s->n_rest; i++) {
+    const char *name = cuda_attend_coordinate(e, s->rest[i]);
+    lm_buf_printf(&text, "for (lm_at %s = 0; %s < %s; %s++) {\n", name, name, cuda_attend_extent(e, s->rest[i]), name);
+  }
+  if (e->place.n) lm_buf_add(&text, e->place.p, e->place.n);
+  cuda_attend_rows(e, &text);
+  if (s->over_s) query_rows(e, &text);
+  lm_buf_add(&text, fills.p, fills.n);
+  lm_buf_printf(&text, "for (lm_at col0 = 0; col0 < %s; col0 += %d) {\n", cuda_attend_extent(e, e->col), e->cols);
+  lm_buf_add(&text, tile.p, tile.n);
+  for (int i = 0; i <= s->n_rest; i++) lm_buf_puts(&text, "}\n");
+  stores(e, &text, s);
+  cuda_attend_section_put(e, &text, b);
+  lm_buf_free(&text);
+  lm_buf_free(&tile);
+  lm_buf_free(&fills);
+  return tiles * s->places;
+}
+
+int64_t cuda_attend_backward(cuda_attend *e, lm_buf *b) {
+  int64_t blocks = 0;
+  lm_buf_puts(b, "lm_at at = lm_block();\n");
+  for (int i = 0; i < e->f.n_sums; i++) {
+    section s = section_of(e, i);
+    bool first = true;
+    for (int k = 0; k < i; k++) first &= !in_section(e, &s, k);
+    if (!first) continue;
+    lm_buf text = {0};
+    int64_t n = section_put(e, &text, &s);
+    lm_buf_printf(b, "if (at < %lld) {\n", (long long)n);
+    lm_buf_add(b, text.p, text.n);
+    lm_buf_printf(b, "return;\n}\nat -= %lld;\n", (long long)n);
+    lm_buf_free(&text);
+    blocks += n;
+  }
+  return blocks;
+}

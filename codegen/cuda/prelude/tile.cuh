@@ -1,0 +1,68 @@
+// tile.cuh - products of tiles that lie in shared memory, into fragments: a warp has 16 rows of a result, as mma.cuh says.
+// With f32 the fragments are the same, the products multiply-adds of single threads. Widths are padded with zeros to
+// multiples of 16; a tile's rows lie `pitch` elements apart.
+LM_INLINE int32_t lm_frag_row(int32_t r) { return lm_thread() / 32 * 16 + lm_thread() % 32 / 4 + 8 * r; }
+LM_INLINE int32_t lm_frag_col(int32_t n, int32_t c) { return n * 8 + lm_thread() % 4 * 2 + c; }
+
+// The macros' own names end in _.
+// s[n] += rows of a, 16 from `row` on, times the rows of b, 8 n: a tile of scores from queries and keys.
+#define LM_TILE_PRODUCT_BF16(s, N, a, row, b, WIDTH, PITCH)                                       \
+  LM_UNROLL_2 for (int32_t k = 0; k < (WIDTH); k += 16) {                                           \
+    uint32_t a_[4], b_[4];                                                                        \
+    const int32_t l_ = lm_thread() % 32;                                                          \
+    lm_matrices_load(a_, a, ((row) + l_ % 16) * (PITCH) + k + l_ / 16 * 8);                       \
+    LM_UNROLL for (int32_t n = 0; n < (N); n += 2) {                                              \
+      lm_matrices_load(b_, b, (n * 8 + l_ / 16 * 8 + l_ % 8) * (PITCH) + k + l_ / 8 % 2 * 8);     \
+      lm_mma_bf16(s[n], a_, b_);                                                                  \
+      lm_mma_bf16(s[n + 1], a_, b_ + 2);                                                          \
+    }                                                                                             \
+  }
+#define LM_TILE_PRODUCT_F32(s, N, a, row, b, WIDTH, PITCH)                                        \
+  for (int32_t k = 0; k < (WIDTH); k++) {                                                         \
+    const float x0_ = lm_get(a, lm_frag_row(0) * (PITCH) + k), x1_ = lm_get(a, lm_frag_row(1) * (PITCH) + k);\
+    LM_UNROLL for (int32_t n = 0; n < (N); n++)                                                   \
+      LM_UNROLL for (int32_t c = 0; c < 2; c++) {                                                 \
+        const float y_ = lm_get(b, lm_frag_col(n, c) * (PITCH) + k);                              \
+        s[n][c] += x0_ * y_;                                                                      \
+        s[n][2 + c] += x1_ * y_;                                                                  \
+      }                                                                                           \
+  }
+
+// o[e] += z times the rows of v, 8 e columns: weights times values. z: N fragments, 8 N columns.
+#define LM_TILE_WEIGHTED_BF16(o, E, z, N, v, PITCH)                                               \
+  LM_UNROLL for (int32_t n = 0; n < (N); n += 2) {                                                \
+    const int32_t l_ = lm_thread() % 32;                                                          \
+    uint32_t a_[4] = {lm_bf16_pair(z[n][0], z[n][1]), lm_bf16_pair(z[n][2], z[n][3]),             \
+                     lm_bf16_pair(z[n + 1][0], z[n + 1][1]), lm_bf16_pair(z[n + 1][2], z[n + 1][3])};\
+    LM_UNROLL for (int32_t e = 0; e < (E); e += 2) {                                              \
+      uint32_t b_[4];                                                                             \
+      lm_matrices_load_turned(b_, v, (n * 8 + l_ % 16) * (PITCH) + e * 8 + l_ / 16 * 8);          \
+      lm_mma_bf16(o[e], a_, b_);                                                                  \
+      lm_mma_bf16(o[e + 1], a_, b_ + 2);                                                          \
+    }                                                                                             \
+  }
+#define LM_TILE_WEIGHTED_F32(o, E, z, N, v, PITCH)                                                \
+  LM_UNROLL for (int32_t n = 0; n < (N); n++)                                                     \
+    for (int32_t i = 0; i < 8; i++) {                                                             \
+      const int32_t from_ = lm_thread() % 32 / 4 * 4 + i / 2;                                     \
+      const float x0_ = lm_shuffle_f32(~0u, i % 2 ? z[n][1] : z[n][0], from_);                    \
+      const float x1_ = lm_shuffle_f32(~0u, i % 2 ? z[n][3] : z[n][2], from_);                    \
+      LM_UNROLL for (int32_t e = 0; e < (E); e++)                                                 \
+        LM_UNROLL for (int32_t c = 0; c < 2; c++) {                                               \
+          const float y_ = lm_get(v, (n * 8 + i) * (PITCH) + lm_frag_col(e, c));                  \
+          o[e][c] += x0_ * y_;                                                                    \
+          o[e][2 + c] += x1_ * y_;                                                                \
+        }                                                                                         \
+    }
+
+// Over the four lanes that share a row.
+LM_INLINE float lm_row_max(float x) {
+  float y = lm_shuffle_xor_f32(~0u, x, 1);
+  x = x > y ? x : y;
+  y = lm_shuffle_xor_f32(~0u, x, 2);
+  return x > y ? x : y;
+}
+LM_INLINE float lm_row_sum(float x) {
+  x += lm_shuffle_xor_f32(~0u, x, 1);
+  return x + lm_shuffle_xor_f32(~0u, x, 2);
+}

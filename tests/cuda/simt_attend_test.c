@@ -1,0 +1,135 @@
+// simt_attend_test.c - attention and its derivative as CUDA kernels under the shim, against the interpreter: f32 and bf16, grouped
+// queries, widths and lengths that fill no tile, scores with biases and caps, masks with empty and full tiles.
+//
+// Queries, keys and values are parameters, so their gradients are compared too.
+#include "tests/cuda/simt_run.h"
+#include "tests/codegen/run.h"
+
+typedef struct attend_case { const char *name, *type, *axes, *bias, *score, *mask; } attend_case;
+
+#define CAUSAL "  %it = iota : int[t]\n  %is = iota : int[s]\n  %ie = expand %it : int[t, s]\n  %mask = ge %ie, %is\n"
+#define DOCUMENTS "  %ss = rename %seg (t) -> (s)\n  %se = expand %seg : int[b, t, s]\n  %mask = eq %se, %ss\n"
+#define WINDOW CAUSAL "  %near = const 20 : int\n  %back = sub %ie, %is\n  %n2 = lt %back, %near\n  %both = and %mask, %n2\n"
+#define PLAIN "  %y = mul %x, %c\n"
+#define CAPPED "  %x0 = mul %x, %c\n  %x1 = tanh %x0\n  %y = mul %x1, %three\n"
+#define BIASED "  %x0 = mul %x, %c\n  %bias = param @bias : f32[g, h, s]\n  %y = add %x0, %bias\n"
+
+static const attend_case cases[] = {
+  {"f32, causal, grouped", "f32", "b = 2, t = 70, s = 70, g = 2, h = 3, e = 24", "", PLAIN, CAUSAL},
+  {"bf16, causal, grouped", "bf16", "b = 2, t = 70, s = 70, g = 2, h = 3, e = 64", "", PLAIN, CAUSAL},
+  {"bf16, documents, narrow heads", "bf16", "b = 2, t = 45, s = 45, g = 1, h = 2, e = 24", "", PLAIN, DOCUMENTS},
+  {"bf16, wide heads", "bf16", "b = 1, t = 97, s = 97, g = 1, h = 2, e = 128", "", PLAIN, CAUSAL},
+  {"f32, wide heads", "f32", "b = 1, t = 33, s = 33, g = 1, h = 1, e = 128", "", PLAIN, CAUSAL},
+  {"f32, capped", "f32", "b = 1, t = 40, s = 40, g = 2, h = 2, e = 8", "", CAPPED, CAUSAL},
+  {"bf16, window", "bf16", "b = 1, t = 130, s = 130, g = 1, h = 1, e = 32", "", CAPPED, WINDOW},
+  {"f32, biased", "f32", "b = 2, t = 21, s = 21, g = 2, h = 2, e = 16", "param @bias : f32[g, h, s] = zeros\n", BIASED, CAUSAL},
+  {"bf16, biased", "bf16", "b = 2, t = 50, s = 50, g = 2, h = 1, e = 40", "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
+};
+
+static void text_make(const attend_case *c, lm_buf *b) {
+  lm_buf_printf(b, "stage graph\naxis %s\nparam @q : f32[b, t, g, h, e] = zeros\nparam @k : f32[b, t, g, e] = zeros\nparam @v : f32[b, t, g, e] = zeros\n%s", c->axes, c->bias);
+  lm_buf_puts(b, "func @loss(%seg: int[b, t], %w: f32[b, t, g, h, e]) -> (sum: f32, weight: f32) {\n");
+  lm_buf_puts(b, "  %q0 = param @q : f32[b, t, g, h, e]\n  %k0 = param @k : f32[b, t, g, e]\n  %v0 = param @v : f32[b, t, g, e]\n");
+  lm_buf_printf(b, "  %%q = cast %%q0 : %s[b, t, g, h, e]\n  %%k1 = cast %%k0 : %s[b, t, g, e]\n  %%v1 = cast %%v0 : %s[b, t, g, e]\n", c->type, c->type, c->type);
+  lm_buf_puts(b, "  %k = rename %k1 (t) -> (s)\n  %v = rename %v1 (t) -> (s)\n  %a = dot %q, %k over(e)\n");
+  lm_buf_puts(b, "  %x = cast %a : f32[b, t, g, h, s]\n  %c = const 0.4 : f32\n  %three = const 3 : f32\n");
+  lm_buf_printf(b, "%s%s", c->score, c->mask);
+  lm_buf_printf(b, "  %%low = const -1e30 : f32\n  %%z = select %%%s, %%y, %%low\n  %%m = max %%z over(s)\n  %%n = stop_grad %%m\n  %%u = sub %%z, %%n\n", strstr(c->mask, "%both") ? "both" : "mask");
+  lm_buf_printf(b, "  %%ex = exp %%u\n  %%l = sum %%ex over(s)\n  %%p = div %%ex, %%l\n  %%pc = cast %%p : %s[b, t, g, h, s]\n", c->type);
+  lm_buf_puts(b, "  %o = dot %pc, %v over(s)\n  %of = cast %o : f32[b, t, g, h, e]\n  %ow = mul %of, %w\n  %sum = sum %ow over(b, t, g, h, e)\n  %one = const 1 : f32\n  return %sum, %one\n}\n");
+}
+
+static int count(lm_region *r, lm_opcode code) {
+  int n = 0;
+  for (lm_op *op = r->first; op; op = op->next) n += op->code == code;
+  return n;
+}
+
+static lm_module *module_make(lm_ctx *ctx, const char *text, bool kernels) {
+  lm_module *m = parse_and_run(ctx, text, "simplify,cse,dce,attend,grad,simplify,cse,licm,dce");
+  lm_func *micro = lm_func_find(m, "micro");
+  CHECK(micro && count(micro->body, LM_OP_ATTEND) == 1 && count(micro->body, LM_OP_ATTEND_VJP) == 1);
+  bool ok = true;
+  if (kernels) CHECK_OK(lm_pass_run_list(m, "decompose,cse,dce,fuse", &(lm_pass_env){0}, &ok));
+  return m;
+}
+
+static double gradient_error(const lm_plan *plan, const lm_plan_param *p, lm_exec *e, lm_eval *eval) {
+  const float *got = (const float *)lm_exec_arena_peek(e, LM_ARENA_GRAD) + p->offset;
+  const lm_tensor *want = lm_eval_gradient(eval, p->path);
+  double off = 0, norm = 0;
+  for (int64_t i = 0; i < p->elements; i++) {
+    off += pow(got[i] - want->v[i], 2);
+    norm += pow(want->v[i], 2);
+  }
+  return sqrt(off / (norm + 1e-30));
+}
+
+static void fill(lm_plan *plan, lm_exec *e, lm_eval *eval, uint64_t *state) {
+  for (int i = 0; i < plan->n_params; i++) {
+    lm_tensor *t = lm_eval_global(eval, plan->params[i].path);
+    float *to = (float *)lm_exec_arena(e, LM_ARENA_PARAM) + plan->params[i].offset;
+    for (int64_t k = 0; k < t->n; k++) t->v[k] = to[k] = bf16_value((float)(1.5 * draw(state)));
+  }
+}
+
+static void run_case(const attend_case *c) {
+  lm_buf text = {0};
+  text_make(c, &text);
+  lm_ctx *ctx[2] = {lm_ctx_create(), lm_ctx_create()};
+  lm_module *step = module_make(ctx[0], text.p, false), *kernel = module_make(ctx[1], text.p, true);
+  lm_plan_target target = RUN_TARGET(kernel);
+  lm_plan *plan = lm_plan_build(kernel, &target);
+  CHECK(plan);
+  RUN_PREPARE(plan, kernel->arena);
+  lm_exec *e;
+  CHECK_OK(lm_exec_create(plan, &(lm_exec_options){.threads = 1}, &e));
+  lm_eval *eval = lm_eval_create(step);
+  const lm_func *f = lm_func_find(step, "micro");
+  const lm_plan_func *pf = lm_plan_func_find(plan, "micro");
+  uint64_t state = 3;
+  fill(plan, e, eval, &state);
+  lm_tensor args[2], want[2];
+  for (uint32_t i = 0; i < 2; i++) {
+    args[i] = lm_eval_tensor(eval, f->body->args[i]->type);
+    random_fill(&args[i], &state);
+    for (int64_t j = 0; j < args[i].n; j++) element_store(lm_exec_port(e, &pf->in[i]), args[i].type.dtype, j, args[i].v[j]);
+  }
+  CHECK_OK(lm_eval_call(eval, f, args, want));
+  bool half = !strcmp(c->type, "bf16");
+  size_t bytes = (size_t)plan->arena_bytes[LM_ARENA_GRAD];
+  char *first = lm_alloc(bytes);
+  for (int time = 0; time < RUN_TIMES; time++) {
+    RUN_BEFORE(time);
+    lm_exec_arena_clear(e, LM_ARENA_GRAD);
+    CHECK_OK(lm_exec_run(e, pf, NULL));
+    RUN_AFTER(c->name);
+    const void *bits = lm_exec_arena_peek(e, LM_ARENA_GRAD);
+    if (!time) memcpy(first, bits, bytes);
+    CHECK(!memcmp(first, bits, bytes));
+  }
+  double sum = *(float *)lm_exec_port(e, &pf->out[0]), worst = fabs(sum - want[0].v[0]) / (fabs(want[0].v[0]) + sqrt((double)args[1].n));
+  for (int i = 0; i < plan->n_params; i++) {
+    double error = gradient_error(plan, &plan->params[i], e, eval);
+    if (getenv("SHOW")) printf("%s: %s off by %.2g\n", c->name, plan->params[i].path, error);
+    if (!(error <= worst)) worst = error;
+  }
+  if (!(worst <= (half ? 2e-2 : 2e-6))) {
+    fprintf(stderr, "%s: off by %g (sum %g, not %g)\n", c->name, worst, sum, want[0].v[0]);
+    exit(1);
+  }
+  for (int i = 0; i < 2; i++) lm_tensor_free(&args[i]), lm_tensor_free(&want[i]);
+  lm_free(first);
+  lm_buf_free(&text);
+  lm_eval_destroy(eval);
+  lm_exec_destroy(e);
+  lm_ctx_destroy(ctx[0]);
+  lm_ctx_destroy(ctx[1]);
+}
+
+int main(int argc, char **argv) {
+  char dir[] = "/tmp/lmc-simt-attend-test-XXXXXX";
+  if (!getenv("LMC_CACHE") && mkdtemp(dir)) setenv("LMC_CACHE", dir, 1);
+  for (size_t i = 0; i < LM_COUNT(cases); i++)
+    if (argc < 2 || strstr(cases[i].name, argv[1])) run_case(&cases[i]);
+}
