@@ -34,11 +34,20 @@ static lm_status bytes_write(const lm_session *s, const char *dir) {
   return status;
 }
 
+// Byte pairs from one file go out as it came; the two of GPT-2 under the names that transformers knows them by.
+static lm_status files_write(const lm_session *s, const char *dir) {
+  static const char *const names[] = {"vocab.json", "merges.txt"};
+  if (s->n_tokenizer_files == 1) return text_write(s, dir, "tokenizer.json", &s->tokenizer_files[0].text);
+  for (int i = 0; i < s->n_tokenizer_files; i++) LM_TRY(text_write(s, dir, names[i], &s->tokenizer_files[i].text));
+  return NULL;
+}
+
 static lm_status config_write(const lm_session *s, const char *dir) {
   lm_buf text = {0};
-  lm_buf_puts(&text, "{\n  \"tokenizer_class\": \"PreTrainedTokenizerFast\",\n  \"clean_up_tokenization_spaces\": false");
   size_t n = 0;
   const char *eos = s->tokenizer->eos >= 0 ? lm_tokenizer_piece(s->tokenizer, s->tokenizer->eos, &n) : NULL;
+  lm_buf_printf(&text, "{\n  \"tokenizer_class\": \"%s\",\n  \"clean_up_tokenization_spaces\": false",
+                s->n_tokenizer_files == 2 ? "GPT2Tokenizer" : "PreTrainedTokenizerFast");
   if (eos) {
     lm_buf_puts(&text, ",\n  \"eos_token\": ");
     lm_buf_json(&text, lm_arena_strndup(s->ctx->arena, eos, n));
@@ -50,7 +59,7 @@ static lm_status config_write(const lm_session *s, const char *dir) {
 }
 
 lm_status lm_hf_tokenizer_write(const lm_session *s, const char *dir, const char **out_what) {
-  *out_what = "tokenizer.json";
-  LM_TRY(bytes_write(s, dir));
+  *out_what = s->n_tokenizer_files == 2 ? "vocab.json and merges.txt" : "tokenizer.json";
+  LM_TRY(s->n_tokenizer_files ? files_write(s, dir) : bytes_write(s, dir));
   return config_write(s, dir);
 }

@@ -59,13 +59,13 @@ class Run:
     def path(self, *parts):
         return os.path.join(self.folder, *parts)
 
-    def start(self, *args, env=None, cwd=None):
-        return subprocess.Popen([self.lmc, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    def start(self, *args, env=None, cwd=None, stdin=None):
+        return subprocess.Popen([self.lmc, *map(str, args)], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                 errors="replace", env={**os.environ, **(env or {})}, cwd=cwd or ROOT)
 
-    def result(self, *args, **how):
-        p = self.start(*args, **how)
-        out, err = p.communicate(timeout=900)
+    def result(self, *args, stdin=None, **how):
+        p = self.start(*args, **how, stdin=None if stdin is None else subprocess.PIPE)
+        out, err = p.communicate(stdin, timeout=900)
         return p.returncode, out, err
 
     def __call__(self, *args, status=0, **how):
