@@ -50,4 +50,6 @@ void lm_cli_note(const char *fmt, ...) LM_PRINTF(1, 2);   // to standard error
 void lm_show_bytes(lm_buf *b, double bytes);
 void lm_show_count(lm_buf *b, double n);
 void lm_show_seconds(lm_buf *b, double seconds);
+// An existing path as short as it can be written here: within the working directory relative to it, without "..".
+const char *lm_show_path(lm_arena *a, const char *path);
 #endif

@@ -266,9 +266,13 @@ static void outcome_print(const runner *x, const lm_run_outcome *out) {
   }
   if (!x->to) return;
   const char *prompt = x->s->recipe->n_samples ? x->s->recipe->samples[0].prompt : "...";
-  if (!x->dir) fprintf(x->to, "done; nothing was saved, as the recipe has no `save`\n");
-  else if (out->interrupted) fprintf(x->to, "the same command goes on from %s\n", x->dir);
-  else fprintf(x->to, "done: %s/step-%06lld; next: lmc generate %s --prompt '%s'\n", x->dir, (long long)out->step, x->dir, prompt);
+  if (!x->dir) {
+    fprintf(x->to, "done; nothing was saved, as the recipe has no `save`\n");
+    return;
+  }
+  const char *dir = lm_show_path(x->cli->ctx->arena, x->dir);
+  if (out->interrupted) fprintf(x->to, "the same command goes on from %s\n", dir);
+  else fprintf(x->to, "done: %s/step-%06lld; next: lmc generate %s --prompt '%s'\n", dir, (long long)out->step, dir, prompt);
 }
 
 static lm_status train(runner *x) {

@@ -1,6 +1,8 @@
 // show.c - what commands print, for people.
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "lmc/command.h"
 
@@ -42,4 +44,14 @@ void lm_show_seconds(lm_buf *b, double seconds) {
   else if (seconds < 59.5) lm_buf_printf(b, "%.0f s", seconds);
   else if (seconds < 3600) lm_buf_printf(b, "%d min %02d s", (int)(seconds / 60), (int)fmod(seconds, 60));
   else lm_buf_printf(b, "%d h %02d min", (int)(seconds / 3600), (int)fmod(seconds / 60, 60));
+}
+
+const char *lm_show_path(lm_arena *a, const char *path) {
+  char *here = realpath(".", NULL), *real = realpath(path, NULL);
+  size_t n = here ? strlen(here) : 0;
+  bool within = here && real && !strncmp(real, here, n) && real[n] == '/';
+  const char *shown = real ? lm_arena_strndup(a, within ? real + n + 1 : real, strlen(within ? real + n + 1 : real)) : path;
+  free(here);
+  free(real);
+  return shown;
 }
