@@ -1,5 +1,4 @@
-// attend_kernel_test.c - attention on the processor against the interpreter: loss and derivatives, odd sizes, run-time
-// extents, equal bits for any number of threads.
+// attend_kernel_test.c - attention on the processor against the interpreter: loss and derivatives, odd sizes.
 #include "tests/attend/cases.h"
 #include <unistd.h>
 #include "tests/codegen/run.h"
