@@ -15,6 +15,11 @@ static void arguments(lm_module *m, lm_eval *e, lm_tensor *args) {
   for (uint32_t k = 0; k < m->n_globals; k++) fill_real(lm_eval_global(e, m->globals[k].name), -1, 1, &state);
 }
 
+static void arguments_free(const lm_module *m, lm_tensor *args) {
+  const lm_func *f = lm_func_find((lm_module *)m, "loss");
+  for (uint32_t i = 0; i < f->body->n_args; i++) lm_tensor_free(&args[i]);
+}
+
 static void check(const attend_case *c, const int *size) {
   lm_ctx *x = lm_ctx_create();
   char *text = attend_text(x->arena, c, size);
@@ -27,6 +32,7 @@ static void check(const attend_case *c, const int *size) {
   lm_tensor args[8];
   arguments(plain, e0, args);
   double want = loss_of(plain, e0, args);
+  arguments_free(plain, args);
   arguments(m, e, args);
   double got = loss_of(m, e, args);
   if (fabs(got - want) > 1e-12 * (1 + fabs(want))) fprintf(stderr, "%s: loss %.17g, not %.17g\n", c->name, got, want);
@@ -34,6 +40,7 @@ static void check(const attend_case *c, const int *size) {
   int seen = grad_check(m, e, args, 3, 1e-6);
   if (seen <= 0) fprintf(stderr, "%s: %d\n", c->name, seen);
   CHECK(seen > 0);
+  arguments_free(m, args);
   lm_eval_destroy(e0);
   lm_eval_destroy(e);
   lm_ctx_destroy(x);
