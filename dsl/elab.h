@@ -196,6 +196,8 @@ void el_bind_name(lm_elab *e, lm_sym name, el_val v, bool settable);
 // ---- instances (elab_inst.c)
 typedef struct el_place { lm_decl_ref decl /* set: what the call names */; el_inst *owner; lm_sym path; int n_stack; int64_t stack[4], place[4]; lm_sym stack_name[4]; } el_place;
 el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file, const el_place *where);
+// Its path with the places of its repetitions, and of a member if `name` is not empty: "layers.17.attn.wq".
+lm_sym el_inst_path(lm_elab *e, const el_inst *inst, lm_sym name);
 el_ref el_ref_sub(lm_elab *e, const el_ref *owner, el_inst *sub);     // a single sub of an instance
 el_inst *el_inst_generic(lm_elab *e, ast_decl *d, const lm_file *file);
 void el_check_members(lm_elab *e, el_inst *inst);                     // every method, on arguments of its declared types

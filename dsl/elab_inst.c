@@ -123,7 +123,7 @@ static void check_constraints(lm_elab *e, el_inst *inst, bool with_dims) {
 }
 
 // ---- parameters
-static lm_sym logical_path(lm_elab *e, const el_inst *inst, lm_sym name) {
+lm_sym el_inst_path(lm_elab *e, const el_inst *inst, lm_sym name) {
   const char *out = "";
   size_t done = 0;
   for (int k = 0; k < inst->n_stack; k++) {
@@ -131,7 +131,7 @@ static lm_sym logical_path(lm_elab *e, const el_inst *inst, lm_sym name) {
     out = lm_arena_printf(e->a, "%s%.*s.%lld", out, (int)(n - done), inst->path + done, (long long)inst->place[k]);
     done = n;
   }
-  return LM_SYM(e->c, lm_arena_printf(e->a, "%s%s%s%s", out, inst->path + done, inst->path[0] ? "." : "", name));
+  return LM_SYM(e->c, lm_arena_printf(e->a, "%s%s%s%s", out, inst->path + done, inst->path[0] && name[0] ? "." : "", name));
 }
 
 static lm_init initialiser(lm_elab *e, el_inst *inst, const ast_expr *x) {
@@ -188,7 +188,7 @@ static void register_param(lm_elab *e, el_inst *inst, el_param *p, lm_init init)
     lm_diag_note(e->c, d, p->loc, "declared here");
     return;
   }
-  g->paths[index] = logical_path(e, inst, p->name), g->init[index] = init;
+  g->paths[index] = el_inst_path(e, inst, p->name), g->init[index] = init;
 }
 
 static void make_params(lm_elab *e, el_inst *inst, const ast_member *m) {

@@ -157,21 +157,10 @@ static void map_param(lm_elab *e, lm_lowered *out, const ast_item *item, el_inst
 typedef struct { el_inst *inst; const el_param *p; lm_sym path; const ast_item *by; lm_match match; int part, n_parts; const char *prefix; uint32_t end; } target;   // end: of its maps
 typedef struct { target *v; uint32_t n, cap; } targets;
 
-static lm_sym path_of(lm_elab *e, const el_inst *inst, lm_sym name) {
-  const char *out = "";
-  size_t done = 0;
-  for (int k = 0; k < inst->n_stack; k++) {
-    size_t n = strlen(inst->stack_name[k]);
-    out = lm_arena_printf(e->a, "%s%.*s.%lld", out, (int)(n - done), inst->path + done, (long long)inst->place[k]);
-    done = n;
-  }
-  return LM_SYM(e->c, lm_arena_printf(e->a, "%s%s%s%s", out, inst->path + done, inst->path[0] && name[0] ? "." : "", name));
-}
-
 static void collect(lm_elab *e, el_inst *inst, targets *t) {
   for (uint32_t i = 0; i < inst->n_params; i++) {
     target *x = &LM_PUSH(e->a, t->v, t->n, t->cap);
-    *x = (target){.inst = inst, .p = &inst->params[i], .path = path_of(e, inst, inst->params[i].name)};
+    *x = (target){.inst = inst, .p = &inst->params[i], .path = el_inst_path(e, inst, inst->params[i].name)};
   }
   for (uint32_t i = 0; i < inst->n_subs; i++) {
     if (inst->subs[i].one) collect(e, inst->subs[i].one, t);
@@ -214,7 +203,7 @@ static void ignore_list(lm_elab *e, lm_lowered *out, const ast_item *item) {
 
 static bool apply_maps(lm_elab *e, el_inst *inst, targets *t, lm_lowered *out) {
   bool any = false;
-  const char *base = path_of(e, inst, "");
+  const char *base = el_inst_path(e, inst, "");
   if (base[0]) base = lm_arena_printf(e->a, "%s.", base);
   for (uint32_t i = 0; i < inst->n_subs; i++) {          // inner maps first: outer ones win
     if (inst->subs[i].one) any |= apply_maps(e, inst->subs[i].one, t, out);
