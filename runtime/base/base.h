@@ -53,6 +53,7 @@ void lm_buf_puts(lm_buf *b, const char *s);
 void lm_buf_printf(lm_buf *b, const char *fmt, ...) LM_PRINTF(2, 3);
 void lm_buf_vprintf(lm_buf *b, const char *fmt, va_list ap);
 void lm_buf_json(lm_buf *b, const char *s);                 // s as a JSON string with quotes
+void lm_buf_json_n(lm_buf *b, const char *s, size_t n);     // any n bytes
 void lm_buf_free(lm_buf *b);
 
 // ---- status: NULL is success. The kind is the exit status of the command.

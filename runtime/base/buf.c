@@ -47,7 +47,7 @@ void lm_buf_free(lm_buf *b) {
 }
 
 static void json_escape(lm_buf *b, unsigned char c) {
-  const char *from = "\"\\\b\f\n\r\t", *to = "\"\\bfnrt", *at = strchr(from, c);
+  const char *from = "\"\\\b\f\n\r\t", *to = "\"\\bfnrt", *at = c ? strchr(from, c) : NULL;
   if (at)
     lm_buf_printf(b, "\\%c", to[at - from]);
   else
@@ -55,9 +55,8 @@ static void json_escape(lm_buf *b, unsigned char c) {
 }
 
 // Bytes that are no UTF-8 become U+FFFD: what is written always parses.
-void lm_buf_json(lm_buf *b, const char *s) {
+void lm_buf_json_n(lm_buf *b, const char *s, size_t left) {
   lm_buf_puts(b, "\"");
-  size_t left = strlen(s);
   while (left) {
     uint32_t point;
     int n = lm_utf8_decode(s, left, &point);
@@ -74,3 +73,5 @@ void lm_buf_json(lm_buf *b, const char *s) {
   }
   lm_buf_puts(b, "\"");
 }
+
+void lm_buf_json(lm_buf *b, const char *s) { lm_buf_json_n(b, s, strlen(s)); }

@@ -1,0 +1,70 @@
+"""lmc generate: stops and --json, on a model of a few steps. Its text is compared with the same text made without a stop."""
+import json
+
+from harness import ROOT, check
+
+PROGRAM = """import "{root}/examples/llama.lm": Llama
+data Text {{ tokenizer = {tokenizer}; source s = text("text.txt"); pack best_fit(seq = 32 tokens) }}
+recipe Train {{
+  model = Llama(depth = 1, d = 32, ff = 64, heads = 2, kv = 1, e = 16, vocab = 300)
+  data = Text; run = 40 steps; batch = 128 tokens; optimizer = adamw(lr = 1e-2)
+}}
+"""
+TEXT = "the cat sat on the mat and the dog sat by the door, for the rain was on the hill.\n"
+
+
+def trained(run, tokenizer):
+    run.write("text.txt", TEXT * 40)
+    run("run", run.write("train.lm", PROGRAM.format(root=ROOT, tokenizer=tokenizer)), "-q", "--out", run.path("run"))
+    return run.path("run")
+
+
+def shown(run, folder, *args, temperature=0.6):
+    return run("generate", folder, "--prompt", "the ", "-n", 80, "--seed", 5, "--temperature", temperature, *args)
+
+
+def made(run, folder, *args, **how):
+    return json.loads(shown(run, folder, "--json", *args, **how))
+
+
+def stops_check(run, folder):
+    whole = made(run, folder)
+    text = whole["text"]
+    check(whole["end"] == "length" and len(whole["ids"]) == 80, whole)
+    check(text.isascii() and len(text) > 60, f"a text to cut: {text!r}")
+    check(shown(run, folder) == f"the {text}\n", "streamed and JSON text")
+    for first, last in ((0, 1), (7, 12), (20, 29), (len(text) - 4, len(text))):
+        stop = text[first:last]
+        cut = text[: text.index(stop)]
+        got = made(run, folder, "--stop", stop)
+        check(got["text"] == cut and got["end"] == "stop", f"--stop {stop!r}: {got}, expected {cut!r}")
+        check(got["ids"] == whole["ids"][: len(got["ids"])], "the tokens up to the stop are the same")
+        check(shown(run, folder, "--stop", "\x01", "--stop", stop) == f"the {cut}\n", f"streamed with --stop {stop!r}")
+        ids = shown(run, folder, "--ids", "--stop", stop)
+        check(list(map(int, ids.split())) == got["ids"], "--ids ends with the token that completes the stop")
+    # Text that begins a stop and then is none, in the middle and at the very end, is all there.
+    for stop in (text[10:16] + "\x01", text[-3:] + "\x01", "\x01" * 500):
+        check(made(run, folder, "--stop", stop) == whole, f"--stop {stop!r} is never complete")
+        check(shown(run, folder, "--stop", stop) == f"the {text}\n", f"--stop {stop!r}, streamed")
+    # Of several stops the one that is complete first counts.
+    long, within = text[30:40], text[33:35]
+    check(made(run, folder, "--stop", long, "--stop", within)["text"] == text[: text.index(within)], "two stops")
+
+
+def test_stop_bytes(run):
+    folder = trained(run, "bytes()")
+    stops_check(run, folder)
+    check("--stop needs text" in run("generate", folder, "--prompt", "a", "--stop", "", status=1), "an empty stop")
+
+
+def test_stop_byte_pairs(run):
+    stops_check(run, trained(run, "bpe(train = 290)"))
+
+
+def test_json_of_any_bytes(run):
+    """hot enough that bytes come out which are no UTF-8: still JSON, and as many characters as bytes that decode"""
+    folder = trained(run, "bytes()")
+    got = made(run, folder, temperature=50)
+    raw = bytes(i for i in got["ids"] if i < 256)
+    check(any(b >= 0x80 for b in raw), "the test sees bytes that are no text")
+    check(got["text"].replace("\ufffd", "") == raw.decode("utf-8", "ignore"), "what is text comes through")
