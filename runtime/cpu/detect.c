@@ -35,6 +35,43 @@ static bool has_flag(const char *flags, const char *name) {
   return false;
 }
 
+// Levels of the x86-64 psABI, and what of the list below each leaves.
+static const struct { const char *name; dnnl_cpu_isa_t most; int known; } LEVELS[] = {
+  {"native", dnnl_cpu_isa_all, 7}, {"x86-64-v2", dnnl_cpu_isa_sse41, 0}, {"x86-64-v3", dnnl_cpu_isa_avx2, 2},
+  {"x86-64-v4", dnnl_cpu_isa_avx512_core, 3}};
+
+static const char *level_name(void) {
+  const char *name = getenv("LMC_CPU");
+  return name && *name ? name : LEVELS[0].name;
+}
+
+static bool level_supported(size_t i) {
+#ifdef __x86_64__
+  return i == 0 || (i == 1 && __builtin_cpu_supports("x86-64-v2")) || (i == 2 && __builtin_cpu_supports("x86-64-v3")) ||
+         (i == 3 && __builtin_cpu_supports("x86-64-v4"));
+#else
+  return i == 0;
+#endif
+}
+
+// What of the processor may be used: how many of the known sets.
+static int level_choose(lm_cpu_info *out) {
+  for (size_t i = 0; i < LM_COUNT(LEVELS); i++)
+    if (!strcmp(level_name(), LEVELS[i].name) && level_supported(i)) {
+      snprintf(out->march, sizeof out->march, "%s", LEVELS[i].name);
+      if (i) dnnl_set_max_cpu_isa(LEVELS[i].most);
+      return LEVELS[i].known;
+    }
+  return 0;
+}
+
+lm_status lm_cpu_march_check(const lm_cpu_info *cpu) {
+  if (cpu->march[0]) return NULL;
+  for (size_t i = 0; i < LM_COUNT(LEVELS); i++)
+    if (!strcmp(level_name(), LEVELS[i].name)) return lm_fail(LM_ENV, "LMC_CPU is %s, which this processor is not", level_name());
+  return lm_fail(LM_ENV, "LMC_CPU is '%s'; it may be native, x86-64-v2, x86-64-v3 or x86-64-v4", level_name());
+}
+
 static void processor_find(lm_cpu_info *out) {
   lm_buf text = {0};
   char flags[8192] = "";
@@ -48,7 +85,7 @@ static void processor_find(lm_cpu_info *out) {
   static const struct { const char *flag, *name; } known[] = {
     {"avx2", "avx2"}, {"fma", "fma"}, {"avx512f", "avx512"}, {"avx512_vnni", "vnni"}, {"avx512_bf16", "bf16"},
     {"amx_tile", "amx"}, {"amx_bf16", "amx-bf16"}};
-  for (size_t i = 0; i < LM_COUNT(known); i++)
+  for (int i = 0, n = level_choose(out); i < n; i++)
     isa_add(out->isa, sizeof out->isa, has_flag(flags, known[i].flag), known[i].name);
   out->features = lm_hash(flags, strlen(flags), lm_hash(out->model, strlen(out->model), 0));
 }

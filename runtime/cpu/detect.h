@@ -7,13 +7,17 @@ typedef struct lm_cpu_info {
   int cores;                           // that the process may use
   char model[128];                     // "AMD EPYC 9B14"
   char isa[64];                        // "avx2 fma", "avx512 vnni bf16 amx": what the generated code profits from
+  char march[32];                      // what code is generated for: "native", or what LMC_CPU names; empty if that can't be
   uint64_t features;                   // hash of the model and of all its flags
   char compiler[512];                  // absolute path; empty if there is none
   char compiler_version[256];          // first line of its --version
   char onednn[32];                     // "2.6.3"
 } lm_cpu_info;
 
+// LMC_CPU=x86-64-v2, -v3 or -v4 leaves the rest of the processor unused, by generated code and by oneDNN alike; the latter
+// only if this comes before its first product.
 void lm_cpu_detect(lm_cpu_info *out);
+lm_status lm_cpu_march_check(const lm_cpu_info *cpu);   // LM_ENV if LMC_CPU is none of those, or more than there is
 // ${LMC_CC:-${CC:-cc}} looked up in PATH; LM_ENV if there is none or it can't be asked its version.
 lm_status lm_cpu_compiler_find(lm_cpu_info *out);
 #endif

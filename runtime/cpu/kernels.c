@@ -14,9 +14,8 @@
 #include "runtime/cpu/process.h"
 
 // Multiply-adds may be contracted: which, depends on the text and the compiler alone, and both are part of the key.
-static const char *const FLAGS[] = {"-std=gnu11",      "-O3",          "-march=native",     "-fopenmp-simd",
-                                    "-fno-math-errno", "-w",           "-fno-trapping-math", "-ffp-contract=fast",
-                                    "-shared",         "-fPIC",        "-x",                "c"};
+static const char *const FLAGS[] = {"-std=gnu11",      "-O3",    "-fopenmp-simd", "-fno-math-errno", "-w",
+                                    "-fno-trapping-math", "-ffp-contract=fast", "-shared", "-fPIC", "-x", "c"};
 enum { N_FLAGS = LM_COUNT(FLAGS), BATCHES_MAX = 64, MESSAGE_MAX = 2000 };
 
 typedef struct loader {
@@ -64,7 +63,7 @@ static lm_status sources_collect(loader *l) {
 static void paths_make(loader *l) {
   lm_buf flags = {0};
   for (int i = 0; i < (int)N_FLAGS; i++) lm_buf_printf(&flags, "%s ", FLAGS[i]);
-  lm_buf_printf(&flags, "%016llx", (unsigned long long)l->cpu.features);
+  lm_buf_printf(&flags, "%s %016llx", l->cpu.march, (unsigned long long)l->cpu.features);
   for (int i = 0; i < l->plan->n_kernels; i++) {
     const char *parts[] = {l->plan->kernels[i].name, l->source[i], l->plan->prelude ? l->plan->prelude : "", flags.p,
                            l->cpu.compiler, l->cpu.compiler_version};
@@ -127,10 +126,10 @@ static lm_status batch_start(loader *l, batch *b, int index) {
   b->so = lm_arena_printf(a, "%s.so.tmp", stem);
   b->log = lm_arena_printf(a, "%s.log", stem);
   LM_TRY(batch_write(l, b));
-  const char *argv[N_FLAGS + 6] = {l->cpu.compiler};
-  memcpy(argv + 1, FLAGS, sizeof FLAGS);
+  const char *argv[N_FLAGS + 7] = {l->cpu.compiler, lm_arena_printf(a, "-march=%s", l->cpu.march)};
+  memcpy(argv + 2, FLAGS, sizeof FLAGS);
   const char *rest[] = {b->c, "-o", b->so, "-lm", NULL};
-  memcpy(argv + 1 + N_FLAGS, rest, sizeof rest);
+  memcpy(argv + 2 + N_FLAGS, rest, sizeof rest);
   return lm_process_start(argv, b->log, &b->pid);
 }
 
@@ -192,6 +191,7 @@ static lm_status missing_compile(loader *l, const int *missing, int n, int cores
 
 static lm_status load(loader *l, int cores) {
   if (!l->cpu.compiler_version[0]) LM_TRY(lm_cpu_compiler_find(&l->cpu));   // now for the reason
+  LM_TRY(lm_cpu_march_check(&l->cpu));
   LM_TRY(lm_cache_open(l->out->arena, &l->dir));
   LM_TRY(sources_collect(l));
   paths_make(l);

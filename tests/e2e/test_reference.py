@@ -2,7 +2,7 @@
 weights, the greedy continuation through the cache."""
 import glob, json, os, re
 
-from harness import ROOT, check, distance, load, within
+from harness import ROOT, Skip, check, distance, load, within
 
 BARS = {"logits": 1e-5, "grad": 1e-5, "final": 1e-4}
 # tests/models holds cases that float32 itself serves less well (PyTorch in float32 comes to 5e-6 there); the interpreter's
@@ -27,28 +27,40 @@ def tensors_check(got, expected, bars, norm):
         within(name, distance(got[name], t, floor), bars[kind])
 
 
-def greedy_check(run, folder, numbers):
+def greedy_check(run, folder, numbers, **how):
     greedy = numbers.get("greedy")
     if not greedy:
         return
-    run("run", f"{folder}/reference.lm", "--out", run.path("run"), "-q", "--recipe", "Reference")
-    ids = run("generate", run.path("run"), "--prompt-ids", ",".join(map(str, greedy["prompt"])), "--ids",
-              "-n", len(greedy["continuation"]), "--temperature", 0)
+    run("run", f"{folder}/reference.lm", "--out", run.path(os.path.basename(folder)), "-q", "--recipe", "Reference", **how)
+    ids = run("generate", run.path(os.path.basename(folder)), "--prompt-ids", ",".join(map(str, greedy["prompt"])), "--ids",
+              "-n", len(greedy["continuation"]), "--temperature", 0, **how)
     check(list(map(int, ids.split())) == greedy["continuation"], f"greedy: {ids.strip()}, not {greedy['continuation']}")
 
 
-def case_check(run, folder):
+def case_check(run, folder, **how):
     numbers = json.load(open(f"{folder}/expected.json"))
-    got = run.trace(f"{folder}/reference.lm", "--steps", len(numbers["loss"]), "--names", "hf", "--recipe", "Reference")
+    got = run.trace(f"{folder}/reference.lm", "--steps", len(numbers["loss"]), "--names", "hf", "--recipe", "Reference", **how)
     curves_check(got, numbers)
     tensors_check(got, load(f"{folder}/expected.safetensors"), LOOSE if "/models/" in folder else BARS, numbers["grad_norm"][0])
-    greedy_check(run, folder, numbers)
+    greedy_check(run, folder, numbers, **how)
 
 
 def cases():
-    folders = glob.glob(f"{ROOT}/tests/reference/*/") + glob.glob(f"{ROOT}/tests/models/*/") + glob.glob(f"{ROOT}/../shared/reference/*/")
+    folders = glob.glob(f"{ROOT}/tests/reference/*/") + glob.glob(f"{ROOT}/tests/models/*/")
     folders = [f.rstrip("/") for f in sorted(folders) if os.path.exists(f + "reference.lm") and os.path.exists(f + "expected.json")]
     return [(os.path.relpath(f, ROOT), lambda run, f=f: case_check(run, f)) for f in folders]
+
+
+def test_plain_vectors(run):
+    """a processor without AVX2, or what this one is without it"""
+    level = {"LMC_CPU": "x86-64-v2"}
+    code, _, err = run.result("trace", f"{ROOT}/tests/reference/llama-tiny/reference.lm", "--steps", 1, "--out", run.path("x"), env=level)
+    if "which this processor is not" in err:
+        raise Skip(err.strip())
+    check(code == 0, err)
+    case_check(run, f"{ROOT}/tests/reference/gemma2", env=level)
+    err = run("trace", f"{ROOT}/tests/reference/gemma2/reference.lm", "--steps", 1, "--out", run.path("x"), env={"LMC_CPU": "z80"}, status=2)
+    check("LMC_CPU is 'z80'" in err, err)
 
 
 def test_native_names(run):
