@@ -8,7 +8,7 @@ enum { STEPS = 5, WARM = 1, REPEATS = 5 };
 static const lm_opt options[] = {
   {.name = "steps", .kind = LM_OPT_WHOLE, .value = "N", .help = "steps that are timed (5)", .least = 1, .most = 1e6},
   {.name = "threads", .kind = LM_OPT_WHOLE, .value = "N", .help = "threads (as many as there are cores)", .least = 1, .most = 4096},
-  LM_OPT_RECIPE, LM_OPT_JSON, {0}};
+  LM_OPT_PASSES, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
 typedef struct figures {
   double ms_per_step, ms_first, tokens_per_s, gemm_ms, model_flops, peak_flops, compile_s;
@@ -17,6 +17,7 @@ typedef struct figures {
 } figures;
 
 static lm_status model_start(lm_session *s, lm_cli *cli, int threads, figures *out) {
+  s->passes_off = lm_args_text(&cli->args, "disable-pass", NULL);
   LM_TRY(lm_session_open_args(s, cli));
   LM_TRY(lm_session_data(s));
   double start = lm_now();

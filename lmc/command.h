@@ -40,6 +40,9 @@ extern const lm_command lm_cmd_check, lm_cmd_fmt, lm_cmd_compile, lm_cmd_run, lm
   {.name = "recipe", .kind = LM_OPT_TEXT, .value = "NAME", .help = "which recipe, where the file has several"}, \
   {.name = "set", .kind = LM_OPT_LIST, .value = "KEY=VALUE", .help = "overrides a value of the recipe; may be repeated"}
 
+#define LM_OPT_PASSES \
+  {.name = "disable-pass", .kind = LM_OPT_TEXT, .value = "A,B", .help = "leaves optimizations out (`lmc opt --list`)"}
+
 // NULL, or a status without text if the context holds errors.
 lm_status lm_cli_verdict(const lm_cli *cli);
 // Writes to standard output; nothing more can be done here if that fails, so main asks at the end.

@@ -10,7 +10,7 @@ static const lm_opt options[] = {
   {.name = "print-after", .kind = LM_OPT_TEXT, .value = "PASS", .help = "prints the IR after that pass (all: after each)"},
   {.name = "target", .kind = LM_OPT_TEXT, .value = "cpu", .help = "what to compile for (cpu)"},
   {.name = "mode", .kind = LM_OPT_TEXT, .value = "MODE", .help = "how hard the compiler tries (default)"},
-  LM_OPT_RECIPE, LM_OPT_JSON, {0}};
+  LM_OPT_PASSES, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
 enum { EMIT_AST = 1, EMIT_IR = 2, EMIT_C = 4 };
 
@@ -97,6 +97,7 @@ static lm_status compile(lm_session *s, lm_cli *cli) {
   LM_TRY(emit_parse(lm_args_text(a, "emit", "ir,c"), &emit));
   if (dir) LM_TRY(lm_dir_make(dir));
   LM_TRY(lm_session_open_args(s, cli));
+  s->passes_off = lm_args_text(a, "disable-pass", NULL);
   s->dump.after = lm_args_text(a, "print-after", NULL);
   s->dump.dir = dir && emit & EMIT_IR ? dir : NULL;
   LM_TRY(model_compile(s, emit, dir));

@@ -14,7 +14,7 @@ static const lm_opt options[] = {
   {.name = "target", .kind = LM_OPT_TEXT, .value = "cpu", .help = "what to run on (cpu)"},
   {.name = "mode", .kind = LM_OPT_TEXT, .value = "MODE", .help = "how hard the compiler tries (default)"},
   {.name = "quiet", .letter = 'q', .kind = LM_OPT_FLAG, .help = "prints nothing but errors"},
-  LM_OPT_RECIPE, LM_OPT_JSON, {0}};
+  LM_OPT_PASSES, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
 typedef struct sampler_state { int64_t every, last; lm_sample_options o; const char *prompt; } sampler_state;
 
@@ -37,6 +37,7 @@ static lm_status options_read(runner *x) {
   const char *target = lm_args_text(a, "target", "cpu"), *mode = lm_args_text(a, "mode", "default");
   if (strcmp(target, "cpu") && strcmp(target, "native")) return lm_fail(LM_USER, "--target %s: not yet possible; there is cpu", target);
   if (strcmp(mode, "default")) return lm_fail(LM_USER, "--mode %s: not yet possible; there is default", mode);
+  x->s->passes_off = lm_args_text(a, "disable-pass", NULL);
   x->sets = LM_NEW_N(x->cli->ctx->arena, const char *, n + 1);
   for (int i = 0; i < n; i++) x->sets[x->n_sets++] = sets[i];
   if (lm_args_given(a, "steps"))
@@ -53,7 +54,8 @@ static void resume_read(runner *x) {
   x->o.resume_path = how;
 }
 
-// ---- what may not change on resume: the resolved recipe, but for what only says how long, how often and where
+// ---- what may not change on resume: the resolved recipe, but for what only says how long, how often and where; and the
+// passes that are off
 
 static bool may_change(const char *line) {
   static const char *const keys[] = {"run", "save", "stop", "compile", "micro", "sample", "eval", "guard", "memory", "data.holdout"};
@@ -96,6 +98,7 @@ static void keys_collect(runner *x) {
   lm_recipe_print(x->s->recipe, false, &text);
   for (const char *line = text.p; line && *line; line += strcspn(line, "\n"), line += *line == '\n')
     if (!may_change(line)) LM_PUSH(x->cli->ctx->arena, keys, n_keys, cap) = key_of(x, line, strcspn(line, "\n"));
+  if (x->s->passes_off) LM_PUSH(x->cli->ctx->arena, keys, n_keys, cap) = (lm_train_key){"--disable-pass", x->s->passes_off};
   lm_buf_free(&text);
   x->o.keys = keys;
   x->o.n_keys = (int)n_keys;

@@ -124,6 +124,7 @@ lm_status lm_session_probe(lm_session *s) {
 lm_status lm_session_plan(lm_session *s) {
   lm_plan_target target = lm_cpu_target(s->lowered->m);
   lm_pass_env env = {.target = &target, .watch = watch, .user = s};
+  if (s->passes_off) LM_TRY(lm_pass_disable(s->ctx->arena, s->passes_off, &env));
   bool ok = lm_pipeline_run(s->lowered->m, LM_STAGE_KERNEL, &env);
   LM_TRY(lm_cli_verdict(s->cli));
   if (!ok) return lm_fail(LM_BUG_STATUS, "a pass failed without saying why");

@@ -24,6 +24,7 @@ typedef struct lm_session {
   lm_cli *cli;
   lm_ctx *ctx;
   lm_dump dump;
+  const char *passes_off;              // of --disable-pass, NULL: none
   const struct lm_bundle *bundle;      // set before it is opened: the program of a run folder; NULL: the user's file
   lm_program *program;
   lm_recipe *recipe;

@@ -11,7 +11,7 @@
 // 4. What a product reads through a view that no strides can express is copied first.
 //
 // Operations run in the order of the program except that a kernel stands right before the first that needs it.
-// Declines: nothing; an operation alone is a kernel too. Cost: what is recomputed.
+// Declines: nothing; an operation alone is a kernel too, and each is one where the pass is off. Cost: what is recomputed.
 #include "compiler/passes/fuse.h"
 #include <string.h>
 #include "compiler/ir/internal.h"
@@ -263,11 +263,11 @@ static void write_region(writer *w, lm_region *r) {
   }
 }
 
-static void fuse_func(lm_module *m, lm_func *f) {
+static void fuse_func(lm_module *m, lm_func *f, bool group) {
   lm_fuse s = {.m = m, .f = f, .arena = lm_arena_create()};
   lm_fuse_walk(f->body, dense_operands, m);
   lm_fuse_nodes_make(&s);
-  lm_fuse_group(&s);
+  if (group) lm_fuse_group(&s);
   mark_needed(&s);
   writer w = {.s = &s, .b = {.m = m}};
   write_region(&w, f->body);
@@ -276,7 +276,7 @@ static void fuse_func(lm_module *m, lm_func *f) {
 }
 
 bool lm_pass_fuse(lm_module *m, const lm_pass_env *env) {
-  for (lm_func *f = m->funcs; f; f = f->next) fuse_func(m, f);
+  for (lm_func *f = m->funcs; f; f = f->next) fuse_func(m, f, !lm_pass_is_off(env, "fuse"));
   m->stage = LM_STAGE_KERNEL;
   return true;
 }

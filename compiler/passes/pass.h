@@ -5,7 +5,7 @@
 
 typedef struct lm_pass_env {
   const void *target;                                         // what `lmc` knows of the target, for passes that need it
-  const char *const *disabled; int n_disabled;                // names of passes that the pipeline leaves out
+  const char *const *disabled; int n_disabled;                // names of passes that are off (passes.def: what that means)
   // Called by the runner around each pass; NULL: nobody looks.
   void (*watch)(void *user, const char *pass, bool after, const lm_module *m);
   void *user;
@@ -17,10 +17,11 @@ typedef bool lm_pass_fn(lm_module *m, const lm_pass_env *env);
 typedef struct lm_pass {
   const char *name, *summary;
   lm_stage before, after;                                     // LM_STAGES: any, and unchanged
+  double off;                                                 // what loss and gradients may move without it; < 0: it is needed
   lm_pass_fn *run;
 } lm_pass;
 
-#define PASS(NAME, SUMMARY, BEFORE, AFTER, FN) lm_pass_fn FN;
+#define PASS(NAME, SUMMARY, BEFORE, AFTER, OFF, FN) lm_pass_fn FN;
 #include "compiler/passes/passes.def"
 #undef PASS
 
@@ -34,6 +35,9 @@ bool lm_pass_run(lm_module *m, const lm_pass *pass, const lm_pass_env *env);
 // Runs the passes of a comma-separated list. A name that is none, or a pass that does not fit the stage, is a status.
 // *out_ok: false if a pass reported errors.
 lm_status lm_pass_run_list(lm_module *m, const char *names, const lm_pass_env *env, bool *out_ok);
+// Switches the passes of a comma-separated list off; the names are kept in `a`. LM_USER on one that is none or is needed.
+lm_status lm_pass_disable(lm_arena *a, const char *names, lm_pass_env *env);
+bool lm_pass_is_off(const lm_pass_env *env, const char *name);
 // Runs lm_pipeline as far as it goes to `stage`.
 bool lm_pipeline_run(lm_module *m, lm_stage stage, const lm_pass_env *env);
 #endif

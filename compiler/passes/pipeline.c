@@ -3,7 +3,7 @@
 #include "compiler/passes/pass.h"
 
 const lm_pass lm_passes[] = {
-#define PASS(NAME, SUMMARY, BEFORE, AFTER, FN) {NAME, SUMMARY, BEFORE, AFTER, FN},
+#define PASS(NAME, SUMMARY, BEFORE, AFTER, OFF, FN) {NAME, SUMMARY, BEFORE, AFTER, OFF, FN},
 #include "compiler/passes/passes.def"
 #undef PASS
 };
@@ -41,14 +41,16 @@ bool lm_pass_run(lm_module *m, const lm_pass *pass, const lm_pass_env *env) {
 
 static bool fits(const lm_module *m, const lm_pass *pass) { return pass->before == LM_STAGES || pass->before == m->stage; }
 
+static lm_status pass_named(const char *name, size_t n, const lm_pass **out) {
+  for (int i = 0; i < lm_n_passes; i++)
+    if (strlen(lm_passes[i].name) == n && !memcmp(lm_passes[i].name, name, n)) return *out = &lm_passes[i], NULL;
+  return lm_fail(LM_USER, "there is no pass %.*s", (int)(n < 200 ? n : 200), name);
+}
+
 static lm_status run_named(lm_module *m, const char *name, size_t n, const lm_pass_env *env, bool *out_ok) {
-  char text[64];
-  if (n >= sizeof text) return lm_fail(LM_USER, "there is no pass %.*s", (int)(n < 200 ? n : 200), name);
-  memcpy(text, name, n);
-  text[n] = 0;
-  const lm_pass *pass = lm_pass_find(text);
-  if (!pass) return lm_fail(LM_USER, "there is no pass %s", text);
-  if (!fits(m, pass)) return lm_fail(LM_USER, "pass %s does not run on a module at this stage", text);
+  const lm_pass *pass;
+  LM_TRY(pass_named(name, n, &pass));
+  if (!fits(m, pass)) return lm_fail(LM_USER, "pass %s does not run on a module at this stage", pass->name);
   *out_ok = lm_pass_run(m, pass, env);
   return NULL;
 }
@@ -63,18 +65,42 @@ lm_status lm_pass_run_list(lm_module *m, const char *names, const lm_pass_env *e
   return NULL;
 }
 
-static bool disabled(const lm_pass_env *env, const char *name) {
+// ---- passes that are off
+
+bool lm_pass_is_off(const lm_pass_env *env, const char *name) {
   for (int i = 0; i < env->n_disabled; i++)
     if (!strcmp(env->disabled[i], name)) return true;
   return false;
 }
+
+lm_status lm_pass_disable(lm_arena *a, const char *names, lm_pass_env *env) {
+  const char **list = LM_NEW_N(a, const char *, lm_n_passes);
+  int n = 0;
+  for (const char *s = names; *s;) {
+    size_t length = strcspn(s, ",");
+    const lm_pass *pass;
+    LM_TRY(pass_named(s, length, &pass));
+    if (pass->off < 0) return lm_fail(LM_USER, "pass %s can't be switched off: what comes after needs it", pass->name);
+    env->disabled = list;
+    env->n_disabled = n;
+    if (!lm_pass_is_off(env, pass->name)) list[n++] = pass->name;
+    s += length + (s[length] == ',');
+  }
+  env->disabled = list;
+  env->n_disabled = n;
+  return NULL;
+}
+
+// ---- the pipeline
+
+static bool leads_on(const lm_pass *pass) { return pass->after != LM_STAGES && pass->after != pass->before; }
 
 // A pass that belongs to a later stage than `stage` ends the run; so does one that nothing lifted the module to.
 bool lm_pipeline_run(lm_module *m, lm_stage stage, const lm_pass_env *env) {
   for (int i = 0; lm_pipeline[i]; i++) {
     const lm_pass *pass = lm_pass_find(lm_pipeline[i]);
     if (pass->after != LM_STAGES && pass->after > stage) break;
-    if (!fits(m, pass) || disabled(env, pass->name)) continue;
+    if (!fits(m, pass) || (!leads_on(pass) && lm_pass_is_off(env, pass->name))) continue;
     if (!lm_pass_run(m, pass, env)) return false;
   }
   return true;

@@ -195,13 +195,23 @@ static void state_print(lm_buf *b, const lm_checkpoint *c) {
   lm_buf_puts(b, c->n_keys ? "\n  }\n}\n" : "}\n}\n");
 }
 
-static lm_status keys_compare(const json_t *keys, const char *path, const lm_checkpoint *c) {
+static bool has_key(const lm_checkpoint *c, const char *key) {
+  for (int i = 0; i < c->n_keys; i++)
+    if (!strcmp(c->keys[i].key, key)) return true;
+  return false;
+}
+
+static lm_status keys_compare(json_t *keys, const char *path, const lm_checkpoint *c) {
   lm_buf changed = {0};
+  const char *key;
+  json_t *value;
   for (int i = 0; i < c->n_keys; i++) {
     const char *was = json_string_value(json_object_get(keys, c->keys[i].key));
     if (!was || strcmp(was, c->keys[i].value))
       lm_buf_printf(&changed, "\n  %s was %s, is %s", c->keys[i].key, was ? was : "absent", c->keys[i].value);
   }
+  json_object_foreach(keys, key, value)
+    if (!has_key(c, key)) lm_buf_printf(&changed, "\n  %s was %s, is absent", key, json_is_string(value) ? json_string_value(value) : "?");
   lm_status s = changed.n ? lm_fail(LM_USER, "%s cannot be resumed: these may not change:%s", path, changed.p) : NULL;
   lm_buf_free(&changed);
   return s;

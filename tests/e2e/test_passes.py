@@ -1,0 +1,50 @@
+"""Every optimization switched off alone: the same loss and gradients within the tolerance that passes.def states."""
+import re
+
+import numpy as np
+
+from harness import ROOT, check, distance, small, within
+
+
+def switchable():
+    """name -> tolerance"""
+    rows = re.findall(r'^PASS\("(\w+)",.*, (\S+), lm_pass_\w+\)$', open(f"{ROOT}/compiler/passes/passes.def").read(), re.M)
+    return {name: float(off) for name, off in rows if off != "NEEDED"}
+
+
+def compare(run, file, *args):
+    args = (*args, "--steps", 2, "--values", "loss,grads")
+    whole = run.trace(file, *args)
+    for name, tolerance in switchable().items():
+        part = run.trace(file, *args, "--disable-pass", name)
+        check(part.keys() == whole.keys(), name)
+        # a gradient that is a rest of cancellation is measured by the largest of them
+        floor = 1e-3 * max(np.linalg.norm(v) for k, v in whole.items() if k.startswith("grad."))
+        for key in whole:
+            within(f"{key} without {name}", distance(part[key], whole[key], floor if key != "loss" else 0), tolerance)
+
+
+def test_llama(run):
+    """packed documents, grouped heads, dropout, two micro-batches"""
+    compare(run, small(run, rows=2, seq=32, micro=32, drop=0.1))
+
+
+def test_gpt2(run):
+    compare(run, f"{ROOT}/tests/reference/gpt2-tiny/reference.lm")
+
+
+def test_refused(run):
+    file = small(run)
+    err = run("trace", file, "--out", run.path("x"), "--disable-pass", "cse,inline", status=1)
+    check("pass inline can't be switched off" in err, err)
+    err = run("bench", file, "--disable-pass", "frob", status=1)
+    check("there is no pass frob" in err, err)
+
+
+def test_resume(run):
+    """what may change bits may not change when a run goes on"""
+    file = small(run, steps=3)
+    run("run", file, "--steps", 2, "-q", "--out", run.path("run"), "--disable-pass", "fuse")
+    err = run("run", file, "-q", "--out", run.path("run"), status=1)
+    check("--disable-pass was fuse, is absent" in err, err)
+    run("run", file, "-q", "--out", run.path("run"), "--disable-pass", "fuse")
