@@ -59,7 +59,7 @@ static lm_status measure(lm_session *s, lm_cli *cli, figures *out) {
   lm_cpu_gemm_times gemm = lm_cpu_gemm_bench(s->projections.v, (int)s->projections.n, threads, REPEATS);
   out->gemm_ms = 1e3 * (double)s->n_micro * (gemm.forward + gemm.data + gemm.weight);
   out->tokens_per_s = (double)s->recipe->batch / out->ms_per_step * 1e3;
-  out->model_flops = lm_cost_of_step(s->plan, s->n_micro).gemm_flops;
+  out->model_flops = (double)s->n_micro * s->model_flops;
   out->peak_flops = lm_cpu_peak(threads);
   out->params = s->params;
   out->peak_bytes = lm_session_memory(s);

@@ -1,6 +1,8 @@
 // cost.c - what a plan's functions cost, and the products of a model with its weights.
 #include "lmc/cost.h"
 
+#include "compiler/plan/planner.h"
+
 lm_cost lm_cost_of(const lm_plan_func *f) {
   lm_cost c = {0};
   double times = 1;
@@ -10,7 +12,6 @@ lm_cost lm_cost_of(const lm_plan_func *f) {
     else if (s->kind == LM_STEP_END) times /= (double)f->steps[s->match].count;
     else {
       c.flops += times * (double)s->flops;
-      c.gemm_flops += s->kind == LM_STEP_GEMM ? times * (double)s->flops : 0;
       c.bytes += times * (double)s->moved;
       c.launches += (int64_t)times;
     }
@@ -23,7 +24,6 @@ static void cost_add(const lm_plan *p, const char *name, double times, lm_cost *
   if (!f) return;
   lm_cost c = lm_cost_of(f);
   sum->flops += times * c.flops;
-  sum->gemm_flops += times * c.gemm_flops;
   sum->bytes += times * c.bytes;
   sum->launches += (int64_t)times * c.launches;
 }
@@ -70,6 +70,22 @@ static int64_t turns_around(const lm_op *op) {
   for (const lm_op *owner = op->parent->owner; owner; owner = owner->parent->owner)
     if (owner->code == LM_OP_LOOP) n *= owner->attr.imm[0];
   return n;
+}
+
+typedef struct { const lm_module *m; double flops; } counter;
+
+static void count(lm_op *op, void *user) {
+  counter *c = user;
+  const lm_op *owner = op->parent->owner;
+  bool product = op->code == LM_OP_DOT || op->code == LM_OP_ATTEND;
+  if (product && !(owner && owner->code == LM_OP_ATTEND)) c->flops += (double)turns_around(op) * lm_plan_flops(c->m, op);
+}
+
+double lm_cost_of_model(lm_module *m) {
+  counter c = {.m = m};
+  lm_func *loss = lm_func_find(m, "loss");
+  if (loss) lm_region_walk(loss->body, count, &c);
+  return 3 * c.flops;
 }
 
 static void visit(lm_op *op, void *user) {

@@ -6,10 +6,14 @@
 #include "runtime/plan/plan.h"
 
 // Of one run, loops counted as often as they turn.
-typedef struct lm_cost { double flops, gemm_flops, bytes; int64_t launches; } lm_cost;
+typedef struct lm_cost { double flops, bytes; int64_t launches; } lm_cost;
 lm_cost lm_cost_of(const lm_plan_func *f);
 // Of a whole step: n_micro micro-batches, norm, update.
 lm_cost lm_cost_of_step(const lm_plan *p, int64_t n_micro);
+
+// What a micro-batch takes by the usual count: three times the products and attentions of @loss, before anything is
+// computed twice.
+double lm_cost_of_model(lm_module *m);
 
 // Every product of @loss with a parameter, in `a`; the module has no calls.
 typedef struct lm_projections { lm_cpu_projection *v; uint32_t n, cap; } lm_projections;

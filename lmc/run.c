@@ -245,7 +245,6 @@ static lm_status model_start(runner *x) {
 
 static void run_options_fill(runner *x) {
   const lm_session *s = x->s;
-  lm_cost micro = lm_cost_of(lm_plan_func_find(s->plan, "micro"));
   x->o.trainer = s->trainer;
   x->o.steps = s->steps;
   x->o.seed = s->recipe->seed;
@@ -253,7 +252,7 @@ static void run_options_fill(runner *x) {
   x->o.every = lm_recipe_every_steps(s->recipe, s->recipe->save.every, s->epoch_tokens);
   x->o.keep = (int)s->recipe->save.keep;
   x->o.progress = (lm_progress){.to = x->to, .terminal = isatty(STDOUT_FILENO), .steps = s->steps, .memory = lm_session_memory(s),
-                                .flops_per_token = micro.gemm_flops / (double)(s->rows * s->seq), .peak_flops = x->to ? lm_cpu_peak(lm_exec_threads(s->exec)) : 0};
+                                .flops_per_token = s->model_flops / (double)(s->rows * s->seq), .peak_flops = x->to ? lm_cpu_peak(lm_exec_threads(s->exec)) : 0};
   x->o.begin = begin;
   x->o.after_step = after_step;
   x->o.user = x;

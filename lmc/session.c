@@ -74,7 +74,10 @@ lm_status lm_session_sizes(lm_session *s) {
 
 static void watch(void *user, const char *pass, bool after, const lm_module *m) {
   lm_session *s = user;
-  if (!after) return;
+  if (!after) {
+    if (!strcmp(pass, "grad")) s->model_flops = lm_cost_of_model(s->lowered->m);
+    return;
+  }
   if (!strcmp(pass, "inline")) {
     s->limits = lm_limits_find(m);
     s->projections = lm_projections_find(s->ctx->arena, s->lowered->m);

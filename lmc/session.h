@@ -37,6 +37,7 @@ typedef struct lm_session {
   lm_limits limits;
   lm_projections projections;
   int64_t params, steps;               // elements of all parameters; steps of the run
+  double model_flops;                  // of a micro-batch
   lm_plan *plan;
   lm_exec *exec;
   lm_trainer *trainer;

@@ -38,6 +38,9 @@ bool lm_plan_in_place(const lm_op *kernel, uint32_t o, uint32_t r);
 // Blocks of LM_BLOCK elements that the module's parameters take: the size of the first axis of @update's arguments.
 int64_t lm_plan_layout_blocks(const lm_module *m);
 
+// Floating-point operations of a product, an attention, a kernel, at capacity; of an attention whose mask orders places: half.
+double lm_plan_flops(const lm_module *m, const lm_op *op);
+
 // Whether the dot can read its operands through the views they are made of (permute, rename, view, slice, at, down to a
 // value that is dense) in GEMM calls. If not, the one that `out_operand` names is to be made dense by a kernel of its own,
 // and the question asked again.

@@ -191,13 +191,7 @@ static int kernel_find(planner *p, const lm_op *op, const lm_kernel_code *code) 
 static void kernel_cost(planner *p, const lm_op *op, lm_plan_step *s) {
   for (uint32_t i = 0; i < op->n_in; i++) s->moved += lm_type_bytes(p, op->in[i]->type);
   for (uint32_t i = 0; i < op->n_out; i++) s->moved += lm_type_bytes(p, op->out[i]->type);
-  double flops = 0;
-  for (const lm_op *o = op->body->first; o; o = o->next) {
-    const lm_op_info *info = lm_op_info_of(o);
-    lm_value *size = info->traits & LM_T_REDUCE ? o->in[0] : o->n_out ? o->out[0] : NULL;
-    if (size) flops += info->flops * (double)lm_type_elements(p->m, size->type);
-  }
-  s->flops = (int64_t)flops;
+  s->flops = (int64_t)lm_plan_flops(p->m, op);
 }
 
 static place result_new(planner *p, lm_value *v, lm_op *op) {
