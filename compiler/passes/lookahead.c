@@ -105,9 +105,10 @@ static double combine(const lm_op *op, const double *x) {
   }
 }
 
-// Operations that keep t and s where they are: a cell is its operands' common constant.
+// Operations that keep t and s where they are: a cell is its operands' common constant; of a product, zero if one's is.
 static double moved(probe *p, const lm_op *op, int64_t t, int64_t s) {
   double x = cell(p, op->in[0], t, s);
+  if (op->code == LM_OP_DOT) return x == 0 || cell(p, op->in[1], t, s) == 0 ? 0 : NAN;   // heads that are mixed
   for (uint32_t i = 1; i < op->n_in; i++)
     if (cell(p, op->in[i], t, s) != x) return NAN;
   if (op->code == LM_OP_PAD || op->code == LM_OP_SUM) return x == 0 ? 0 : NAN;
@@ -116,7 +117,7 @@ static double moved(probe *p, const lm_op *op, int64_t t, int64_t s) {
 
 static bool keeps_grid(const probe *p, const lm_op *op) {
   switch (op->code) {
-  case LM_OP_VIEW: case LM_OP_PERMUTE: case LM_OP_RENAME: case LM_OP_SLICE: case LM_OP_PAD: case LM_OP_CONCAT: case LM_OP_SUM: case LM_OP_MAX: break;
+  case LM_OP_VIEW: case LM_OP_PERMUTE: case LM_OP_RENAME: case LM_OP_SLICE: case LM_OP_PAD: case LM_OP_CONCAT: case LM_OP_SUM: case LM_OP_MAX: case LM_OP_DOT: break;
   default: return false;
   }
   if (op->code == LM_OP_RENAME) return true;
