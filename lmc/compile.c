@@ -2,13 +2,14 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "lmc/machine_code.h"
 #include "lmc/session.h"
 
 static const lm_opt options[] = {
   {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "DIR", .help = "the folder to write (none)"},
   {.name = "emit", .kind = LM_OPT_TEXT, .value = "A,B", .help = "what goes there, of ast,ir,c (ir,c)"},
   {.name = "print-after", .kind = LM_OPT_TEXT, .value = "PASS", .help = "prints the IR after that pass (all: after each)"},
-  {.name = "target", .kind = LM_OPT_TEXT, .value = "cpu", .help = "what to compile for (cpu)"},
+  {.name = "target", .kind = LM_OPT_TEXT, .value = "TARGET", .help = "cpu, native, sm_80, sm_89, sm_90a, sm_100a (cpu)"},
   {.name = "mode", .kind = LM_OPT_TEXT, .value = "MODE", .help = "how hard the compiler tries (default)"},
   LM_OPT_PASSES, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
@@ -49,30 +50,50 @@ static lm_status plan_write(lm_session *s, const char *dir) {
 
 // ---- the summary
 
-typedef struct summary { int kernels, compiled; lm_cost step; int64_t peak; double seconds; } summary;
+typedef struct summary { int kernels, compiled; lm_cost step; int64_t peak; double seconds; const lm_cuda_code *code; } summary;
 
 static void summary_text(const lm_session *s, const summary *x) {
-  lm_buf flops = {0}, bytes = {0}, peak = {0}, time = {0};
+  lm_buf flops = {0}, bytes = {0}, peak = {0}, time = {0}, code = {0};
   lm_show_count(&flops, x->step.flops);
   lm_show_bytes(&bytes, x->step.bytes);
   lm_show_bytes(&peak, (double)x->peak);
   lm_show_seconds(&time, x->seconds);
-  lm_cli_print("%s: %d kernels (%d newly compiled), %lld launches, %sFLOP and %s a step, peak memory %s; compiled in %s\n", s->recipe->name, x->kernels,
-               x->compiled, (long long)x->step.launches, flops.p, bytes.p, peak.p, time.p);
+  if (x->code) {
+    lm_machine_code_table(s->plan, x->code, &code);
+    lm_cli_print("%s", code.p);
+    code.n = 0;
+    lm_buf_printf(&code, " for %s in ", s->target.arch);
+    lm_show_bytes(&code, (double)lm_machine_code_bytes(x->code));
+  }
+  lm_cli_print("%s: %d kernels (%d newly compiled)%s, %lld launches, %sFLOP and %s a step, peak memory %s; compiled in %s\n", s->recipe->name, x->kernels,
+               x->compiled, code.n ? code.p : "", (long long)x->step.launches, flops.p, bytes.p, peak.p, time.p);
   lm_buf_free(&flops);
   lm_buf_free(&bytes);
   lm_buf_free(&peak);
   lm_buf_free(&time);
+  lm_buf_free(&code);
 }
 
-static void summary_json(const summary *x) {
-  lm_cli_print("{\"kernels\": %d, \"kernels_compiled\": %d, \"launches\": %lld, \"flops\": %.0f, \"bytes\": %.0f, \"peak_bytes\": %lld, \"seconds\": %.3f}\n",
-               x->kernels, x->compiled, (long long)x->step.launches, x->step.flops, x->step.bytes, (long long)x->peak, x->seconds);
+static void summary_json(const lm_session *s, const summary *x) {
+  lm_buf code = {0};
+  if (x->code) {
+    lm_buf_printf(&code, ", \"target\": \"%s\", \"code_bytes\": %lld, \"machine_code\": ", s->target.arch, (long long)lm_machine_code_bytes(x->code));
+    lm_machine_code_json(s->plan, x->code, &code);
+  }
+  lm_cli_print("{\"kernels\": %d, \"kernels_compiled\": %d, \"launches\": %lld, \"flops\": %.0f, \"bytes\": %.0f, \"peak_bytes\": %lld, \"seconds\": %.3f%s}\n",
+               x->kernels, x->compiled, (long long)x->step.launches, x->step.flops, x->step.bytes, (long long)x->peak, x->seconds, code.n ? code.p : "");
+  lm_buf_free(&code);
 }
 
 // ---- the command
 
-static lm_status model_compile(lm_session *s, unsigned emit, const char *dir) {
+static lm_status kernels_compile(lm_session *s, const char *dir, const char *kernels, lm_cuda_code *out) {
+  if (!s->target.arch) return lm_session_start(s, &(lm_exec_options){.dump_dir = kernels});
+  LM_TRY(lm_cuda_compile(s->plan, &(lm_cuda_compile_options){.arch = s->target.arch, .dump_dir = kernels}, out));
+  return kernels ? lm_machine_code_write(s->plan, out, dir) : NULL;
+}
+
+static lm_status model_compile(lm_session *s, unsigned emit, const char *dir, lm_cuda_code *out) {
   const lm_recipe *r = s->recipe;
   enum { PLACES = 1024 };
   LM_TRY(lm_session_sizes(s));
@@ -84,15 +105,15 @@ static lm_status model_compile(lm_session *s, unsigned emit, const char *dir) {
   if (dir && emit & EMIT_AST) LM_TRY(ast_write(s, dir));
   const char *kernels = dir && emit & EMIT_C ? lm_path_join(s->ctx->arena, dir, "kernels") : NULL;
   if (kernels) LM_TRY(lm_dir_make(kernels));
-  return lm_session_start(s, &(lm_exec_options){.dump_dir = kernels});
+  return kernels_compile(s, dir, kernels, out);
 }
 
-static lm_status compile(lm_session *s, lm_cli *cli) {
+static lm_status compile(lm_session *s, lm_cli *cli, lm_cuda_code *code) {
   const lm_args *a = &cli->args;
-  const char *dir = lm_args_text(a, "out", NULL), *target = lm_args_text(a, "target", "cpu"), *mode = lm_args_text(a, "mode", "default");
+  const char *dir = lm_args_text(a, "out", NULL), *mode = lm_args_text(a, "mode", "default");
   unsigned emit;
   double start = lm_now();
-  if (strcmp(target, "cpu") && strcmp(target, "native")) return lm_fail(LM_USER, "--target %s: not yet possible; there is cpu", target);
+  LM_TRY(lm_target_find(lm_args_text(a, "target", "cpu"), &s->target));
   if (strcmp(mode, "default")) return lm_fail(LM_USER, "--mode %s: not yet possible; there is default", mode);
   LM_TRY(emit_parse(lm_args_text(a, "emit", "ir,c"), &emit));
   if (dir) LM_TRY(lm_dir_make(dir));
@@ -100,16 +121,19 @@ static lm_status compile(lm_session *s, lm_cli *cli) {
   s->passes_off = lm_args_text(a, "disable-pass", NULL);
   s->dump.after = lm_args_text(a, "print-after", NULL);
   s->dump.dir = dir && emit & EMIT_IR ? dir : NULL;
-  LM_TRY(model_compile(s, emit, dir));
-  summary x = {s->plan->n_kernels, lm_exec_kernels_compiled(s->exec), lm_cost_of_step(s->plan, s->n_micro), lm_session_memory(s), lm_now() - start};
-  if (cli->json) summary_json(&x);
+  LM_TRY(model_compile(s, emit, dir, code));
+  summary x = {s->plan->n_kernels, s->exec ? lm_exec_kernels_compiled(s->exec) : code->compiled, lm_cost_of_step(s->plan, s->n_micro),
+               lm_session_memory(s), lm_now() - start, s->exec ? NULL : code};
+  if (cli->json) summary_json(s, &x);
   else summary_text(s, &x);
   return NULL;
 }
 
 static lm_status run(lm_cli *cli) {
   lm_session s = {0};
-  lm_status status = compile(&s, cli);
+  lm_cuda_code code = {0};
+  lm_status status = compile(&s, cli, &code);
+  lm_cuda_code_free(&code);
   lm_session_close(&s);
   return status;
 }
@@ -118,5 +142,8 @@ const lm_command lm_cmd_compile = {
   .name = "compile", .usage = "FILE [-o DIR] [options]", .summary = "writes the plan of a recipe to read: IR, kernels, memory",
   .options = options, .least = 1, .most = 1, .run = run,
   .help = "The folder holds the IR at the end of each stage (graph.lmir, step.lmir, kernel.lmir), plan.txt with the memory map and\n"
-          "every step in order, and kernels/ with the generated C. Prints kernels, work and memory of a step.\n\n"
-          "  lmc compile examples/quickstart.lm -o plan --print-after=fuse\n"};
+          "every step in order, and kernels/ with the generated C. Prints kernels, work and memory of a step.\n"
+          "For a GPU, which need not be there, it takes NVRTC: kernels/ holds CUDA C and machine code, and kernels.txt, printed too,\n"
+          "says what each kernel takes of registers and shared memory and what it spills.\n\n"
+          "  lmc compile examples/quickstart.lm -o plan --print-after=fuse\n"
+          "  lmc compile examples/quickstart.lm --target sm_90a\n"};

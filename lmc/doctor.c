@@ -1,17 +1,17 @@
 // doctor.c - lmc doctor: what this machine has, and what each missing part would give.
-#include <dlfcn.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "lmc/command.h"
 #include "runtime/base/cache.h"
 #include "runtime/cpu/detect.h"
+#include "runtime/cuda/library.h"
 
 static const lm_opt options[] = {LM_OPT_JSON, {0}};
 
 typedef struct finding { const char *name; bool found; const char *what, *gives; } finding;
 
-typedef struct library { const char *name, *files[4], *gives; } library;
+typedef struct library { const char *name, *files[5], *gives; } library;
 static const library libraries[] = {
   {"cuda driver", {"libcuda.so.1"}, "running on NVIDIA GPUs"},
   {"nvrtc", {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}, "compiling kernels for NVIDIA GPUs"},
@@ -20,14 +20,14 @@ static const library libraries[] = {
   {"mpi", {"libmpi.so.40", "libmpi.so.12", "libmpi.so"}, "training on several machines"},
 };
 
-static const char *library_find(const library *l) {
-  for (size_t i = 0; i < LM_COUNT(l->files) && l->files[i]; i++) {
-    void *handle = dlopen(l->files[i], RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE);
-    if (!handle) continue;
-    dlclose(handle);
-    return l->files[i];
-  }
-  return NULL;
+static const char *library_find(lm_arena *a, const library *l) {
+  void *handle;
+  lm_status missing = lm_library_open(l->name, l->files, &handle);
+  lm_status_free(missing);
+  if (missing) return NULL;
+  const char *file = lm_library_path(a, handle);
+  lm_library_close(handle);
+  return file;
 }
 
 static int findings_collect(lm_arena *a, finding *out) {
@@ -43,7 +43,7 @@ static int findings_collect(lm_arena *a, finding *out) {
   out[n++] = (finding){"kernel cache", !s, s ? lm_arena_printf(a, "%s", s->text) : cache, "a folder that can be written, named in LMC_CACHE"};
   lm_status_free(s);
   for (size_t i = 0; i < LM_COUNT(libraries); i++) {
-    const char *file = library_find(&libraries[i]);
+    const char *file = library_find(a, &libraries[i]);
     out[n++] = (finding){libraries[i].name, file != NULL, file, libraries[i].gives};
   }
   return n;

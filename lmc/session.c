@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "codegen/cpu/cpu.h"
 #include "compiler/passes/pass.h"
 #include "lmc/bundle.h"
 #include "lmc/text.h"
@@ -18,7 +17,7 @@ enum { CHUNK = 64, CAPACITY_LEAST = 256 };   // places that prefill takes at a t
 static void unavailable_report(lm_session *s) {
   lm_recipe *r = s->recipe;
   lm_recipe_report_unsupported(r, true);
-  if (r->precision.compute == LM_RECIPE_COMPUTE_BF16)
+  if (r->precision.compute == LM_RECIPE_COMPUTE_BF16 && !s->target.arch)
     lm_error(s->ctx, r->precision.compute_loc, "E209", "compute = bf16: not yet possible on this processor's target");
 }
 
@@ -88,7 +87,7 @@ static void watch(void *user, const char *pass, bool after, const lm_module *m) 
 lm_status lm_session_lower(lm_session *s, uint32_t what, int64_t capacity) {
   if (s->recipe->from_hf) what |= LM_LOWER_MAPS;
   what |= LM_LOWER_PROBE;
-  lm_lower_options o = {.what = what, .rows = s->rows, .seq = s->seq, .capacity = capacity, .chunk = CHUNK, .f32_only = true};
+  lm_lower_options o = {.what = what, .rows = s->rows, .seq = s->seq, .capacity = capacity, .chunk = CHUNK, .f32_only = !s->target.arch};
   s->lowered = lm_lower(s->ctx, s->program, s->recipe, &o);
   LM_TRY(lm_cli_verdict(s->cli));
   s->cli->module = s->lowered->m;
@@ -125,7 +124,7 @@ lm_status lm_session_probe(lm_session *s) {
 }
 
 lm_status lm_session_plan(lm_session *s) {
-  lm_plan_target target = lm_cpu_target(s->lowered->m);
+  lm_plan_target target = lm_target_plan(&s->target, s->lowered->m);
   lm_pass_env env = {.target = &target, .watch = watch, .user = s};
   if (s->passes_off) LM_TRY(lm_pass_disable(s->ctx->arena, s->passes_off, &env));
   bool ok = lm_pipeline_run(s->lowered->m, LM_STAGE_KERNEL, &env);
@@ -161,7 +160,7 @@ lm_status lm_session_weights(lm_session *s) {
   return r->from_hf ? lm_weights_import(s, r->from, params) : lm_weights_load(s, r->from, params);
 }
 
-lm_status lm_session_start(lm_session *s, const lm_exec_options *o) { return lm_exec_create(s->plan, o, &s->exec); }
+lm_status lm_session_start(lm_session *s, const lm_exec_options *o) { return lm_target_start(&s->target, s->plan, o, &s->exec); }
 
 static int by_path(const void *a, const void *b) {
   return strcmp(((const lm_lowered_path *)a)->path, ((const lm_lowered_path *)b)->path);

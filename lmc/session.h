@@ -15,7 +15,7 @@
 #include "lmc/cost.h"
 #include "lmc/dump.h"
 #include "lmc/limits.h"
-#include "runtime/cpu/exec.h"
+#include "lmc/target.h"
 #include "runtime/train/trainer.h"
 
 typedef struct lm_session_file { const char *name; lm_buf text; } lm_session_file;
@@ -23,6 +23,7 @@ typedef struct lm_session_file { const char *name; lm_buf text; } lm_session_fil
 typedef struct lm_session {
   lm_cli *cli;
   lm_ctx *ctx;
+  lm_target target;                    // set before it is planned; the CPU if not
   lm_dump dump;
   const char *passes_off;              // of --disable-pass, NULL: none
   const struct lm_bundle *bundle;      // set before it is opened: the program of a run folder; NULL: the user's file

@@ -312,5 +312,6 @@ const char *lm_cuda_prelude_text(lm_arena *arena) { return prelude(arena, true);
 const char *lm_cuda_prelude_simt_text(lm_arena *arena) { return prelude(arena, false); }
 
 lm_plan_target lm_cuda_target(lm_module *m) {
-  return (lm_plan_target){.user = m, .prelude = lm_cuda_prelude_text(m->arena), .kernel = lm_cuda_kernel_emit, .in_place = lm_cuda_kernel_in_place, .attend_tile = 32};
+  return (lm_plan_target){.user = m, .prelude = lm_cuda_prelude_text(m->arena), .kernel = lm_cuda_kernel_emit, .in_place = lm_cuda_kernel_in_place,
+                          .places = 1024, .chunks = 256, .attend_tile = 32};
 }

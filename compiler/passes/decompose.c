@@ -93,7 +93,7 @@ static lm_value *sum(lm_rewrite *r, lm_op *op) {
     lm_value *x = lm_emit_cast(&r->b, op->in[0], LM_F32);
     return lm_emit_cast(&r->b, lm_emit(&r->b, LM_OP_SUM, &x, 1, &op->attr, NULL), LM_BF16);
   }
-  bool many = lm_type_elements(m, op->out[0]->type) >= LM_FUSE_PLACES,
+  bool many = lm_type_elements(m, op->out[0]->type) >= *(const int *)r->user,
        little = lm_type_elements(m, op->in[0]->type) <= LM_FUSE_LITTLE;
   if (many || little || !split_axes(m, op, &outer, &inner)) return NULL;
   lm_value *row = lm_emit(&r->b, LM_OP_SUM, &op->in[0], 1, &inner, NULL);
@@ -110,6 +110,7 @@ static lm_value *rule(lm_rewrite *r, lm_op *op) {
 }
 
 bool lm_pass_decompose(lm_module *m, const lm_pass_env *env) {
-  for (lm_func *f = m->funcs; f; f = f->next) lm_rewrite_func(f, rule, NULL);
+  int places = lm_fuse_machine_of(env).places;
+  for (lm_func *f = m->funcs; f; f = f->next) lm_rewrite_func(f, rule, &places);
   return true;
 }

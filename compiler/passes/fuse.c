@@ -263,8 +263,8 @@ static void write_region(writer *w, lm_region *r) {
   }
 }
 
-static void fuse_func(lm_module *m, lm_func *f, bool group) {
-  lm_fuse s = {.m = m, .f = f, .arena = lm_arena_create()};
+static void fuse_func(lm_module *m, lm_func *f, lm_fuse_machine machine, bool group) {
+  lm_fuse s = {.m = m, .f = f, .machine = machine, .arena = lm_arena_create()};
   lm_fuse_walk(f->body, dense_operands, m);
   lm_fuse_nodes_make(&s);
   if (group) lm_fuse_group(&s);
@@ -275,8 +275,14 @@ static void fuse_func(lm_module *m, lm_func *f, bool group) {
   lm_arena_destroy(s.arena);
 }
 
+lm_fuse_machine lm_fuse_machine_of(const lm_pass_env *env) {
+  const lm_plan_target *t = env ? env->target : NULL;
+  return (lm_fuse_machine){t && t->places ? t->places : LM_FUSE_PLACES, t && t->chunks ? t->chunks : LM_FUSE_CHUNKS};
+}
+
 bool lm_pass_fuse(lm_module *m, const lm_pass_env *env) {
-  for (lm_func *f = m->funcs; f; f = f->next) fuse_func(m, f, !lm_pass_is_off(env, "fuse"));
+  lm_fuse_machine machine = lm_fuse_machine_of(env);
+  for (lm_func *f = m->funcs; f; f = f->next) fuse_func(m, f, machine, !lm_pass_is_off(env, "fuse"));
   m->stage = LM_STAGE_KERNEL;
   return true;
 }

@@ -2,14 +2,15 @@
 #ifndef LM_FUSE_H
 #define LM_FUSE_H
 #include "compiler/ir/ir.h"
+#include "compiler/passes/pass.h"
 
 enum {
-  LM_FUSE_PLACES = 32,                 // places that keep a machine busy
+  LM_FUSE_PLACES = 32,                 // places that keep a machine busy, where its target says no other
   LM_FUSE_LAUNCH = 4096,               // elements that take as long as starting a kernel
   LM_FUSE_LITTLE = 16384,              // elements that one place can sum up
   LM_FUSE_ROW = 64,                    // elements that make a loop worth running
   LM_FUSE_SUMS = 65536,                // results of a sum that is done in chunks
-  LM_FUSE_CHUNKS = 64,                 // of a sum over places
+  LM_FUSE_CHUNKS = 64,                 // of a sum over places, likewise
   LM_FUSE_OPS = 48,                    // operations of a kernel that are not recomputed anyway
 };
 
@@ -38,9 +39,13 @@ typedef struct lm_fuse_node {
   lm_fuse_edge *deps; uint32_t n_deps, cap_deps;   // operations of the same region that it waits for
 } lm_fuse_node;
 
+typedef struct lm_fuse_machine { int places, chunks; } lm_fuse_machine;
+lm_fuse_machine lm_fuse_machine_of(const lm_pass_env *env);
+
 typedef struct lm_fuse {
   lm_module *m;
   lm_func *f;
+  lm_fuse_machine machine;
   lm_arena *arena;
   lm_fuse_node *nodes; uint32_t n;     // by op->mark, from 1
   uint32_t visits;

@@ -90,7 +90,7 @@ static double workers(const lm_fuse *s, lm_type outer, lm_axis innermost) {
   double lanes = lm_type_find(outer, innermost) < 0 ? 1 : (double)lm_axis_size(s->m, innermost),
          places = product(s->m, outer);
   places /= lanes < LM_FUSE_ROW ? lanes : LM_FUSE_ROW;
-  return places < LM_FUSE_PLACES ? places : LM_FUSE_PLACES;
+  return places < s->machine.places ? places : s->machine.places;
 }
 
 // One kernel is not slower than two that pass on what is computed through memory. In elements done by one worker.

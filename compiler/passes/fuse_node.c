@@ -189,14 +189,15 @@ static double product(const lm_module *m, const lm_attr *a) {
 }
 
 // A sum of many rows: over axes of which none is innermost, so that no row of its own is worth a place.
-static bool sums_many_rows(const lm_module *m, const lm_op *op) {
+static bool sums_many_rows(const lm_fuse *s, const lm_op *op) {
+  const lm_module *m = s->m;
   if (op->code != LM_OP_SUM) return false;
   lm_type x = op->in[0]->type;
   double rows = product(m, &op->attr), kept = elements(m, op->out[0]->type);
   for (int i = 0; i < op->attr.n_axes; i++)
     if (op->attr.axes[i] == x.axis[x.rank - 1]) return false;
-  return elements(m, x) > LM_FUSE_LITTLE && rows >= LM_FUSE_CHUNKS && kept <= 16 * LM_FUSE_SUMS &&
-         (kept < LM_FUSE_SUMS || rows >= 16 * LM_FUSE_CHUNKS);
+  return elements(m, x) > LM_FUSE_LITTLE && rows >= s->machine.chunks && kept <= 16 * LM_FUSE_SUMS &&
+         (kept < LM_FUSE_SUMS || rows >= 16 * s->machine.chunks);
 }
 
 // Chunks of equal number share an axis, so that kernels that add them up are the same.
@@ -212,8 +213,8 @@ static lm_axis chunk_axis(lm_module *m, lm_type x, int64_t n) {
 static void chunk_sums(lm_fuse *s) {
   for (uint32_t i = 1; i < s->n; i++) {
     lm_op *op = s->nodes[i].op;
-    if (!sums_many_rows(s->m, op)) continue;
-    double rows = product(s->m, &op->attr), chunks = rows / 8 < LM_FUSE_CHUNKS ? rows / 8 : LM_FUSE_CHUNKS;
+    if (!sums_many_rows(s, op)) continue;
+    double rows = product(s->m, &op->attr), chunks = rows / 8 < s->machine.chunks ? rows / 8 : s->machine.chunks;
     s->nodes[i].chunk = chunk_axis(s->m, op->in[0]->type, (int64_t)chunks);
   }
 }

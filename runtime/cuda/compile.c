@@ -13,15 +13,15 @@
 #include "runtime/base/parallel.h"
 #include "runtime/cuda/library.h"
 
-enum { FILE_MAX = 256 << 20, MESSAGE_MAX = 2000, PROGRAMS_MAX = 64 };
+enum { VECTOR = 16 /* bytes, the widest access */, FILE_MAX = 256 << 20, MESSAGE_MAX = 2000, PROGRAMS_MAX = 64 };
 static const char *const OPTIONS[] = {"-default-device", "-w", "--ptxas-options=-v", "--std=c++17"};
 
 const char *const lm_cuda_archs[] = {"sm_80", "sm_89", "sm_90a", "sm_100a", NULL};
 
-bool lm_cuda_arch_known(const char *name) {
+const char *lm_cuda_arch_find(const char *name) {
   for (int i = 0; lm_cuda_archs[i]; i++)
-    if (!strcmp(lm_cuda_archs[i], name)) return true;
-  return false;
+    if (!strcmp(lm_cuda_archs[i], name)) return lm_cuda_archs[i];
+  return NULL;
 }
 
 // ---- NVRTC
@@ -83,10 +83,27 @@ typedef struct compiler {
   const char *dir;
   const char **source, **path;         // by kernel
   bool replaced;
+  const bool *narrow;                  // by kernel
   program *programs; int n_programs;
 } compiler;
 
-static bool narrow(const compiler *c, int kernel) { return c->o->narrow && c->o->narrow[kernel]; }
+static bool buf_odd(const lm_plan_buf *b) {
+  int64_t all = b->offset;
+  for (int d = 0; d < LM_PLAN_DEPTH; d++) all |= b->stride[d];
+  return all % VECTOR != 0;
+}
+
+bool *lm_cuda_narrow_find(const lm_plan *plan, lm_arena *a) {
+  bool *narrow = LM_NEW_N(a, bool, plan->n_kernels + 1);
+  for (int f = 0; f < plan->n_funcs; f++)
+    for (int i = 0; i < plan->funcs[f].n_steps; i++) {
+      const lm_plan_step *s = &plan->funcs[f].steps[i];
+      for (int j = 0; s->kind == LM_STEP_KERNEL && j < s->n_bufs; j++) narrow[s->kernel] |= buf_odd(&s->bufs[j]);
+    }
+  return narrow;
+}
+
+static bool narrow(const compiler *c, int kernel) { return c->narrow[kernel]; }
 
 static const char *prelude(const compiler *c) { return c->plan->prelude ? c->plan->prelude : ""; }
 
@@ -284,7 +301,7 @@ static lm_status missing_compile(compiler *c, const int *missing, int n) {
 }
 
 static lm_status compile(compiler *c) {
-  if (!lm_cuda_arch_known(c->o->arch)) return lm_fail(LM_USER, "there is no target %s", c->o->arch);
+  if (!lm_cuda_arch_find(c->o->arch)) return lm_fail(LM_USER, "there is no target %s", c->o->arch);
   LM_TRY(nvrtc_open(&c->nvrtc));
   LM_TRY(lm_cache_open(c->out->arena, &c->dir));
   LM_TRY(sources_collect(c));
@@ -301,6 +318,7 @@ lm_status lm_cuda_compile(const lm_plan *plan, const lm_cuda_compile_options *o,
   out->kernels = LM_NEW_N(out->arena, lm_cuda_kernel, plan->n_kernels + 1);
   compiler c = {.plan = plan, .o = o, .out = out, .source = LM_NEW_N(out->arena, const char *, plan->n_kernels + 1),
                 .path = LM_NEW_N(out->arena, const char *, plan->n_kernels + 1)};
+  c.narrow = o->narrow ? o->narrow : lm_cuda_narrow_find(plan, out->arena);
   lm_status s = compile(&c);
   out->seconds = lm_now() - start;
   if (s) lm_cuda_code_free(out);

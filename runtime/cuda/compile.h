@@ -26,14 +26,16 @@ typedef struct lm_cuda_compile_options {
   const char *arch;                    // "sm_90a"
   int threads;                         // 0: as many as the process may use
   const char *dump_dir, *load_dir;     // as lm_exec_options, files NAME.cu
-  const bool *narrow;                  // by kernel: its buffers lie at odd addresses; NULL: none does
+  const bool *narrow;                  // by kernel: its buffers lie at odd addresses; NULL: as the plan says
 } lm_cuda_compile_options;
 
 // The architectures that plans are compiled for, NULL at the end.
 extern const char *const lm_cuda_archs[];
-bool lm_cuda_arch_known(const char *name);
+const char *lm_cuda_arch_find(const char *name);   // as it stands there; NULL if it does not
 // "NVRTC 13.0"; LM_ENV without it.
 lm_status lm_cuda_nvrtc_version(lm_buf *out);
 lm_status lm_cuda_compile(const lm_plan *plan, const lm_cuda_compile_options *o, lm_cuda_code *out);
+// Of the plan's kernels, in `a`: whether some step gives it a buffer that is not at a multiple of 16 bytes.
+bool *lm_cuda_narrow_find(const lm_plan *plan, lm_arena *a);
 void lm_cuda_code_free(lm_cuda_code *c);
 #endif

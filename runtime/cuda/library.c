@@ -1,7 +1,9 @@
 // library.c - see library.h.
+#define _GNU_SOURCE                    // dlinfo
 #include "runtime/cuda/library.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <stdlib.h>
 
 static void *open_in(const char *folder, const char *name) {
@@ -36,6 +38,11 @@ lm_status lm_library_resolve(void *library, const char *what, const char *const 
     if (!functions[i]) return lm_fail(LM_ENV, "%s is too old: it has no %s", what, names[i]);
   }
   return NULL;
+}
+
+const char *lm_library_path(lm_arena *a, void *library) {
+  struct link_map *map = NULL;
+  return !dlinfo(library, RTLD_DI_LINKMAP, &map) && map ? lm_arena_printf(a, "%s", map->l_name) : "";
 }
 
 void lm_library_close(void *library) {

@@ -11,5 +11,6 @@
 lm_status lm_library_open(const char *what, const char *const *names, void **out);
 // functions[i] becomes the address of names[i]. LM_ENV naming the first that is missing.
 lm_status lm_library_resolve(void *library, const char *what, const char *const *names, int n, void **functions);
+const char *lm_library_path(lm_arena *a, void *library);   // of its file
 void lm_library_close(void *library);
 #endif

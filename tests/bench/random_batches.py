@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Writes finished batches of random tokens, one document a row: random_batches.py OUT STEPS ROWS SEQ VOCAB [SEED]
 
-The batches of examples/bench-6m.lm and bench-124m.lm are
+The batches of examples/bench-6m.lm, bench-124m.lm and bench-180m.lm are
   random_batches.py examples/bench-6m.safetensors 1 32 256 4096
   random_batches.py examples/bench-124m.safetensors 1 8 512 32000
+  random_batches.py examples/bench-180m.safetensors 1 8 2048 32000
 """
 import array, json, random, struct, sys
 
