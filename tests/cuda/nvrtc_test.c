@@ -58,7 +58,7 @@ int main(void) {
   lm_plan *plan = lm_plan_build(m, &target);
   CHECK(plan);
   bool *narrow = lm_calloc((size_t)plan->n_kernels, sizeof *narrow);
-  for (int i = 0; lm_cuda_archs[i]; i++) test_arch(plan, lm_cuda_archs[i], NULL);
+  for (int i = 0; lm_cuda_archs[i]; i++) test_arch(plan, lm_cuda_archs[i], narrow);
   for (int i = 0; i < plan->n_kernels; i++) narrow[i] = true;
   test_arch(plan, "sm_90a", narrow);
   test_errors(plan);
