@@ -1,6 +1,5 @@
-// alloc.c - the one allocator. Process-wide by nature: the out-of-memory handler and the counter that makes a chosen
-// allocation fail are the only state, set up before threads start; the counter is atomic, so any thread may allocate.
-#include <stdatomic.h>
+// alloc.c - the one allocator. Process-wide by nature: the out-of-memory handler is the only state, set up before threads
+// start; any thread may allocate.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,21 +12,8 @@ static void oom_report(size_t bytes) {
 }
 
 static void (*oom_handler)(size_t) = oom_report;
-static _Atomic int64_t fail_countdown;   // 0: off; n: the n-th allocation from now fails
 
 void lm_oom_handler_set(void (*handler)(size_t bytes)) { oom_handler = handler ? handler : oom_report; }
-
-void lm_alloc_fail_at(int64_t n) { atomic_store(&fail_countdown, n); }
-
-__attribute__((constructor)) static void fail_from_environment(void) {
-  const char *n = getenv("LM_FAIL_ALLOC");
-  if (n) lm_alloc_fail_at(strtoll(n, NULL, 10));
-}
-
-static bool must_fail(void) {
-  if (atomic_load_explicit(&fail_countdown, memory_order_relaxed) <= 0) return false;
-  return atomic_fetch_sub(&fail_countdown, 1) == 1;
-}
 
 _Noreturn static void out_of_memory(size_t bytes) {
   oom_handler(bytes);
@@ -35,7 +21,7 @@ _Noreturn static void out_of_memory(size_t bytes) {
 }
 
 void *lm_alloc(size_t bytes) {
-  void *p = must_fail() ? NULL : calloc(1, bytes ? bytes : 1);
+  void *p = calloc(1, bytes ? bytes : 1);
   if (!p) out_of_memory(bytes);
   return p;
 }
@@ -47,7 +33,7 @@ void *lm_calloc(size_t n, size_t size) {
 }
 
 void *lm_realloc(void *p, size_t bytes) {
-  void *q = must_fail() ? NULL : realloc(p, bytes ? bytes : 1);
+  void *q = realloc(p, bytes ? bytes : 1);
   if (!q) out_of_memory(bytes);
   return q;
 }

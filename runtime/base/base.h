@@ -13,13 +13,12 @@
 #define LM_COUNT(a) (sizeof(a) / sizeof *(a))
 
 // ---- allocation: the one allocator. Never returns NULL: on failure calls the out-of-memory handler, which must not
-// return (the command's prints a message and leaves with exit status 2). `lm_alloc_fail_at(n)` makes the n-th
-// allocation from now fail (tests; 0 switches it off; also environment LM_FAIL_ALLOC=n).
+// return (the command's prints a message and leaves with exit status 2); tests/fault fails each
+// of them in turn.
 void *lm_alloc(size_t bytes);                       // zeroed
 void *lm_realloc(void *p, size_t bytes);
 void lm_free(void *p);
 char *lm_strdup(const char *s);
-void lm_alloc_fail_at(int64_t n);
 void lm_oom_handler_set(void (*handler)(size_t bytes));
 // n * size with overflow checked (overflow counts as out of memory)
 void *lm_calloc(size_t n, size_t size);
@@ -75,6 +74,7 @@ void lm_bug_hook_set(void (*hook)(void *user), void *user);
 uint64_t lm_hash(const void *p, size_t n, uint64_t seed);   // stable across runs and machines
 double lm_now(void);                                        // seconds, monotonic
 lm_status lm_file_read(const char *path, size_t max_bytes, lm_buf *out);
+lm_status lm_fd_write(int fd, const char *path, const void *p, size_t n);   // all of it; path: for the message
 lm_status lm_file_write_atomic(const char *path, const void *p, size_t n);  // temp, fsync, rename, fsync folder
 lm_status lm_dir_make(const char *path);                    // and its parents
 lm_status lm_dir_sync(const char *path);

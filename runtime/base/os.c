@@ -40,14 +40,19 @@ lm_status lm_file_read(const char *path, size_t max_bytes, lm_buf *out) {
   return s;
 }
 
-static lm_status write_synced(int fd, const char *path, const char *p, size_t n) {
-  while (n) {
+lm_status lm_fd_write(int fd, const char *path, const void *from, size_t n) {
+  for (const char *p = from; n; ) {
     ssize_t done = write(fd, p, n);
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) return lm_fail_errno("cannot write %s", path);
     p += done;
     n -= (size_t)done;
   }
+  return NULL;
+}
+
+static lm_status write_synced(int fd, const char *path, const void *p, size_t n) {
+  LM_TRY(lm_fd_write(fd, path, p, n));
   if (fsync(fd)) return lm_fail_errno("cannot write %s", path);
   return NULL;
 }

@@ -5,6 +5,7 @@
 #include "runtime/cpu/kernels.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -136,7 +137,8 @@ static lm_status batch_start(loader *l, batch *b, int index) {
 static lm_status compile_error(loader *l, const batch *b, int exit_status) {
   lm_buf words = {0};
   lm_status_free(lm_file_read(b->log, 16 << 20, &words));
-  lm_status s = lm_fail(l->replaced ? LM_USER : LM_BUG_STATUS,
+  bool full = words.p && strstr(words.p, strerror(ENOSPC));
+  lm_status s = lm_fail(full ? LM_ENV : l->replaced ? LM_USER : LM_BUG_STATUS,
                         "%s cannot compile a generated kernel (status %d); its source is kept in %s:\n%.*s",
                         l->cpu.compiler, exit_status, b->c, MESSAGE_MAX, words.p ? words.p : "");
   lm_buf_free(&words);

@@ -76,15 +76,8 @@ void lm_store_abort(lm_store_writer *w) {
   writer_free(w);
 }
 
-static lm_status write_all(lm_store_writer *w, const void *from, size_t n) {
-  for (const char *p = from; n; ) {
-    ssize_t done = write(w->fd, p, n);
-    if (done < 0 && errno == EINTR) continue;
-    if (done < 0) return lm_fail_errno("cannot write %s", w->temp ? w->temp : "to memory");
-    p += done;
-    n -= (size_t)done;
-  }
-  return NULL;
+static lm_status write_all(lm_store_writer *w, const void *p, size_t n) {
+  return lm_fd_write(w->fd, w->temp ? w->temp : "to memory", p, n);
 }
 
 static lm_status block_write(lm_store_writer *w) {

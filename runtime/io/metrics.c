@@ -1,7 +1,6 @@
 // metrics.c - metrics.jsonl.
 #include "runtime/io/metrics.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -54,12 +53,7 @@ lm_status lm_metrics_add(lm_metrics *m, int64_t step, const lm_metric *items, si
     lm_json_number(&m->line, items[i].value);
   }
   lm_buf_puts(&m->line, "}\n");
-  for (size_t at = 0; at < m->line.n; ) {
-    ssize_t done = write(m->fd, m->line.p + at, m->line.n - at);
-    if (done < 0 && errno != EINTR) return lm_fail_errno("cannot write %s", m->path);
-    if (done > 0) at += (size_t)done;
-  }
-  return NULL;
+  return lm_fd_write(m->fd, m->path, m->line.p, m->line.n);
 }
 
 void lm_metrics_close(lm_metrics *m) {

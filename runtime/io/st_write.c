@@ -1,5 +1,4 @@
 // st_write.c - the safetensors writer: header first, data streamed behind it, then sync and rename.
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,27 +16,16 @@ struct lm_st_writer {
   char buffer[BUFFER];
 };
 
-static lm_status write_out(lm_st_writer *w, const char *p, size_t n) {
-  while (n) {
-    ssize_t done = write(w->fd, p, n);
-    if (done < 0 && errno == EINTR) continue;
-    if (done < 0) return lm_fail_errno("cannot write %s", w->temp);
-    p += done;
-    n -= (size_t)done;
-  }
-  return NULL;
-}
-
 static lm_status flush(lm_st_writer *w) {
   size_t n = w->n;
   w->n = 0;
-  return write_out(w, w->buffer, n);
+  return lm_fd_write(w->fd, w->temp, w->buffer, n);
 }
 
 static lm_status put(lm_st_writer *w, const void *p, size_t n) {
   if (n >= BUFFER) {
     LM_TRY(flush(w));
-    return write_out(w, p, n);
+    return lm_fd_write(w->fd, w->temp, p, n);
   }
   if (n > BUFFER - w->n) LM_TRY(flush(w));
   if (n) memcpy(w->buffer + w->n, p, n);

@@ -1,7 +1,6 @@
 // tensorboard.c - event files.
 #include "runtime/io/tensorboard.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <string.h>
@@ -49,12 +48,7 @@ static void record_make(lm_events *e) {
 
 static lm_status record_write(lm_events *e) {
   record_make(e);
-  for (size_t at = 0; at < e->record.n; ) {
-    ssize_t done = write(e->fd, e->record.p + at, e->record.n - at);
-    if (done < 0 && errno != EINTR) return lm_fail_errno("cannot write %s", e->path);
-    if (done > 0) at += (size_t)done;
-  }
-  return NULL;
+  return lm_fd_write(e->fd, e->path, e->record.p, e->record.n);
 }
 
 // ---- protocol buffers: a field is its number and kind as a varint, then its value

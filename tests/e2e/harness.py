@@ -53,8 +53,9 @@ def within(what, value, bar):
 class Run:
     """One test's surroundings: the command, a folder of its own."""
 
-    def __init__(self, lmc, folder, slow):
-        self.lmc, self.folder, self.slow = os.path.abspath(lmc), folder, slow   # slow: under a sanitizer
+    def __init__(self, lmc, folder, slow, nightly=False):
+        self.lmc, self.folder = os.path.abspath(lmc), folder
+        self.slow, self.nightly = slow, nightly   # under a sanitizer; every case instead of some
 
     def path(self, *parts):
         return os.path.join(self.folder, *parts)

@@ -1,7 +1,7 @@
 """Runs that must give the same bits, whatever happens to them; and what a run says when it can't go on."""
-import json, os, random, signal, subprocess, time
+import contextlib, json, os, random, signal, subprocess, time
 
-from harness import check, folder_bytes, small, wait_for
+from harness import Skip, check, folder_bytes, small, wait_for
 
 SAVED = 'save = checkpoint("run", every = {every} steps, keep = {keep})'
 
@@ -115,12 +115,78 @@ def test_wrong_tensors(run):
     check("model.safetensors" in err, err)
 
 
+def test_other_model(run):
+    """a checkpoint of another model, named on the command line"""
+    file = small(run, depth=2)
+    train(run, file, "run")
+    other = small(run, depth=3, name="other.lm")
+    err = run("run", other, "--out", run.path("new"), "--resume", run.path("run/step-000008"), status=1)
+    check("cannot be resumed" in err and "model was" in err, err)
+    check(not os.path.exists(run.path("new")), "nothing was begun")
+
+
 def test_unwritable(run):
     """a run folder that can't be made is told before the first step"""
     file = small(run)
     run.write("taken", "a file")
     err = run("run", file, "--out", run.path("taken/run"), status=2)
     check("taken" in err, err)
+
+
+@contextlib.contextmanager
+def mounted(run, name, options):
+    """a folder of memory, where this may be done"""
+    os.makedirs(run.path(name))
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", run.path(name)], stderr=subprocess.DEVNULL).returncode:
+        raise Skip("mounting is for root")
+    try:
+        yield run.path(name)
+    finally:
+        subprocess.run(["umount", "-l", run.path(name)], check=True)
+
+
+def test_read_only(run):
+    file = small(run)
+    with mounted(run, "disk", "size=1m,ro") as disk:
+        for folder in (disk, disk + "/run"):
+            err = run("run", file, "--out", folder, status=2)
+            check(folder in err and "Read-only file system" in err, err)
+
+
+def test_too_small_a_disk(run):
+    """told before the first step: a checkpoint will not fit"""
+    file = small(run)
+    with mounted(run, "disk", "size=100k") as disk:
+        err = run("run", file, "--out", disk + "/run", status=2)
+        check("has room for" in err and "a checkpoint takes" in err, err)
+        check(not os.path.exists(disk + "/run/metrics.jsonl"), "nothing was begun")
+
+
+def test_full_later(run):
+    """the disk fills up while a checkpoint is written: the one before stays, and the run goes on once there is room"""
+    file = small(run, more=SAVED.format(every=2, keep=0))
+    for steps in (2, 6):
+        train(run, file, "whole", "--steps", steps)
+    one = sum(map(len, checkpoint(run, "whole", 2).values()))
+    with mounted(run, "disk", f"size={16 * one}") as disk:
+        train(run, file, "disk/run", "--steps", 2)
+        with open(disk + "/filler", "wb") as f:
+            room = os.statvfs(disk)
+            f.write(b"x" * int(room.f_bavail * room.f_frsize - 1.5 * one))   # one checkpoint fits, not two
+        err = run("run", file, "--out", disk + "/run", "-q", "--steps", 6, status=2)
+        check("checkpoint of step 6" in err and "No space left on device" in err, err)
+        there = sorted(x for x in os.listdir(disk + "/run") if x.startswith((".", "step-")))
+        check(there == ["step-000002", "step-000004"], there)
+        os.remove(disk + "/filler")
+        train(run, file, "disk/run", "--steps", 6)
+        same(checkpoint(run, "whole", 6), checkpoint(run, "disk/run", 6), "after a full disk")
+
+
+def test_full_cache(run):
+    """the compiler of kernels has no room: the environment's fault"""
+    with mounted(run, "disk", "size=64k") as disk:
+        err = run("run", small(run), "--out", run.path("run"), env={"LMC_CACHE": disk + "/cache"}, status=2)
+        check("No space left on device" in err, err)
 
 
 def test_disk_full(run):

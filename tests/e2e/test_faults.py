@@ -1,0 +1,105 @@
+"""Memory and disk that run out at any moment of a compilation and two steps: status 2 with a message, the checkpoint that
+was there loads, and the same command then ends with the bits of an undisturbed run. Uses lmc_faulty (tests/fault/faulty.c)."""
+import os, random, re, shutil
+
+from harness import Run, check, folder_bytes, remove
+
+TINY = """import std.nn: rmsnorm, xent
+model Tiny(d = 8, vocab = 256) {
+  param embed: real[vocab, d] = normal(0.02)
+  param norm: real[d] = ones
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {
+    return dot(rmsnorm(gather(embed, tok, vocab), norm), embed, d)
+  }
+  loss(bt: Batch[b, t]) -> (f32, f32) {
+    return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w))
+  }
+}
+data Text { source s = text("text.txt", split = "\\n"); holdout dev = tail(10%); pack best_fit(seq = 16 tokens) }
+recipe R {
+  model = Tiny(); data = Text; seed = 1
+  run = 2 steps; batch = 64 tokens; micro = 32 tokens
+  optimizer = adamw(lr = 1e-2)
+  eval dev { data = Text.dev; every = 1 steps; metrics = [loss, bits_per_byte] }
+  save = checkpoint("run", every = 1 steps, keep = 2)
+}
+"""
+
+
+class Faulty:
+    """a tiny run after its first step, which stands in `base`, and how it ends"""
+
+    def __init__(self, run):
+        self.run, self.faulty = run, Run(os.path.join(os.path.dirname(run.lmc), "lmc_faulty"), run.folder, run.slow)
+        rng = random.Random(1)
+        run.write("text.txt", "\n".join("".join(rng.choices("abcdefgh ", k=rng.randrange(3, 40))) for _ in range(300)))
+        self.file = run.write("tiny.lm", TINY)
+        self.cache = run.path("cache")
+        self.train(run, "base", "--steps", 1)
+        shutil.copytree(run.path("base"), run.path("whole"))
+        self.train(run, "whole")
+        self.end = folder_bytes(run.path("whole/step-000002"))
+
+    def train(self, command, folder, *args, fault=None):
+        """(status, stderr)"""
+        env = {"LMC_CACHE": self.cache, "OMP_NUM_THREADS": "1", **({"LM_FAULT": fault} if fault else {})}
+        code, _, err = command.result("run", self.file, "--out", self.run.path(folder), "-q", *args, env=env)
+        check(fault or code == 0, f"status {code}: {err}")
+        return code, err
+
+    def again(self, kernels):
+        """a folder with the first checkpoint, and no cache of data; with or without kernels"""
+        remove(self.run.path("run"))
+        remove(self.cache if not kernels else os.path.join(self.cache, "data"))
+        shutil.copytree(self.run.path("base"), self.run.path("run"))
+
+    def recovers(self, what):
+        self.train(self.run, "run")
+        check(folder_bytes(self.run.path("run/step-000002")) == self.end, f"{what}: another end than undisturbed")
+        left = [f for f in os.listdir(self.run.path("run")) if f.startswith(".") or f.endswith(".tmp")]
+        check(not left, f"{what}: {left} stay behind")
+
+
+def total(f, kernels, what):
+    f.again(kernels)
+    return int(re.search(rf"(\d+) {what}", f.train(f.faulty, "run", fault="count")[1]).group(1))
+
+
+def writes_fail(f, kernels, stride):
+    for n in range(1, total(f, kernels, "writes") + 1, stride):
+        f.again(kernels)
+        code, err = f.train(f.faulty, "run", fault=f"write={n}")
+        check(code in (0, 2), f"write {n}: status {code}: {err}")
+        check(code == 0 or "No space left on device" in err, f"write {n}: {err}")
+        check("Sanitizer" not in err, f"write {n}: {err}")
+        f.recovers(f"write {n}")
+
+
+def test_every_write(run):
+    writes_fail(Faulty(run), True, 1 if run.nightly else 13 if run.slow else 5)
+
+
+def test_every_write_of_kernels(run):
+    writes_fail(Faulty(run), False, 1 if run.nightly else 29 if run.slow else 17)
+
+
+def test_every_allocation(run):
+    """each fails in a process forked there"""
+    f = Faulty(run)
+    for kernels in (True, False):
+        f.again(kernels)
+        code, err = f.train(f.faulty, "run", fault=f"allocations={1 if not run.slow or run.nightly else 9}")
+        made = re.search(r"faults: (\d+) of (\d+) allocations failed, 0 not as they should", err)
+        check(code == 0 and made and int(made.group(1)) > 200, err)
+        check(folder_bytes(run.path("run/step-000002")) == f.end, "and those that are left alone change nothing")
+
+
+def test_after_an_allocation(run):
+    """what a run without memory leaves is no harm to the next one"""
+    f = Faulty(run)
+    n = total(f, True, "allocations")
+    for k in range(1, 9 if run.nightly else 4):
+        f.again(True)
+        code, err = f.train(f.faulty, "run", fault=f"allocation={n * k // 9}")
+        check(code == 2 and "out of memory" in err, f"status {code}: {err}")
+        f.recovers(f"allocation {n * k // 9}")
