@@ -70,6 +70,7 @@ static lm_status option_read(lm_args *a, int argc, char **argv, int *at) {
   if (!is_long && arg[2]) value = arg + 2;
   if (a->table[i].kind == LM_OPT_FLAG)
     return value ? lm_fail(LM_USER, "--%s takes no value", a->table[i].name) : value_set(a, i, "");
+  if (a->table[i].kind == LM_OPT_MAYBE && !value) return value_set(a, i, NULL);
   if (!value && *at + 1 >= argc) return lm_fail(LM_USER, "--%s needs a value: %s", a->table[i].name, a->table[i].value);
   return value_set(a, i, value ? value : argv[++*at]);
 }
@@ -103,7 +104,7 @@ bool lm_args_given(const lm_args *a, const char *name) { return value_of(a, name
 
 const char *lm_args_text(const lm_args *a, const char *name, const char *otherwise) {
   const lm_opt_value *v = value_of(a, name);
-  return v->given ? v->text : otherwise;
+  return v->given && v->text ? v->text : otherwise;
 }
 
 double lm_args_number(const lm_args *a, const char *name, double otherwise) {
@@ -128,7 +129,7 @@ static void option_print(const lm_opt *o, lm_buf *out) {
   lm_buf left = {0};
   if (o->letter) lm_buf_printf(&left, "-%c, ", o->letter);
   lm_buf_printf(&left, "--%s", o->name);
-  if (o->value) lm_buf_printf(&left, " %s", o->value);
+  if (o->value) lm_buf_printf(&left, o->kind == LM_OPT_MAYBE ? "[=%s]" : " %s", o->value);
   lm_buf_printf(out, "  %-28s %s\n", left.p, o->help);
   lm_buf_free(&left);
 }

@@ -6,7 +6,7 @@
 #define LMC_OPTIONS_H
 #include "runtime/base/base.h"
 
-typedef enum { LM_OPT_FLAG, LM_OPT_TEXT, LM_OPT_WHOLE, LM_OPT_NUMBER, LM_OPT_LIST /* may be repeated */ } lm_opt_kind;
+typedef enum { LM_OPT_FLAG, LM_OPT_MAYBE /* a flag; a text may follow after = */, LM_OPT_TEXT, LM_OPT_WHOLE, LM_OPT_NUMBER, LM_OPT_LIST /* may be repeated */ } lm_opt_kind;
 
 typedef struct lm_opt {
   const char *name;                    // without dashes; NULL ends a table

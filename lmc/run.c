@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "lmc/bundle.h"
+#include "lmc/profile.h"
 #include "lmc/text.h"
 #include "lmc/sample.h"
 #include "runtime/train/run.h"
@@ -13,6 +14,7 @@ static const lm_opt options[] = {
   {.name = "resume", .kind = LM_OPT_TEXT, .value = "auto|never|PATH", .help = "go on from the newest checkpoint, from none, from this one"},
   {.name = "target", .kind = LM_OPT_TEXT, .value = "cpu", .help = "what to run on (cpu)"},
   {.name = "mode", .kind = LM_OPT_TEXT, .value = "MODE", .help = "how hard the compiler tries (default)"},
+  {.name = "profile", .kind = LM_OPT_MAYBE, .value = "FILE", .help = "writes when what ran, to look at in ui.perfetto.dev (profile.json of the run's folder)"},
   {.name = "quiet", .letter = 'q', .kind = LM_OPT_FLAG, .help = "prints nothing but errors"},
   LM_OPT_PASSES, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
@@ -238,7 +240,7 @@ static lm_status model_start(runner *x) {
   LM_TRY(lm_session_plan(s));
   LM_TRY(lm_session_check_ids(s));
   LM_TRY(samples_check(x));
-  LM_TRY(lm_session_start(s, NULL));
+  LM_TRY(lm_session_start(s, &(lm_exec_options){.timeline = s->timeline}));
   if (x->to) LM_TRY(plan_print(x));
   return lm_session_train(s);
 }
@@ -258,6 +260,34 @@ static void run_options_fill(runner *x) {
   x->o.user = x;
   resume_read(x);
   keys_collect(x);
+}
+
+// ---- the profile
+
+enum { SPANS_MOST = 1 << 18 };         // some tens of MB as text
+
+// A file that can't be written is told before hours of work.
+static lm_status profile_begin(runner *x) {
+  const char *path = lm_args_text(&x->cli->args, "profile", NULL);
+  if (!lm_args_given(&x->cli->args, "profile")) return NULL;
+  if (path) LM_TRY(lm_file_write_atomic(path, "", 0));
+  x->s->timeline = LM_NEW(x->cli->ctx->arena, lm_timeline);
+  *x->s->timeline = (lm_timeline){.arena = x->cli->ctx->arena, .most = SPANS_MOST};
+  return NULL;
+}
+
+static lm_status profile_end(runner *x) {
+  const lm_timeline *t = x->s->timeline;
+  if (!t) return NULL;
+  lm_arena *a = x->cli->ctx->arena;
+  const char *path = lm_args_text(&x->cli->args, "profile", lm_path_join(a, x->dir ? x->dir : ".", "profile.json"));
+  lm_roofline roofline;
+  lm_cpu_roofline(lm_exec_threads(x->s->exec), &roofline);
+  LM_TRY(lm_profile_write(x->s->plan, t, &roofline, path));
+  if (!x->to) return NULL;
+  fprintf(x->to, "profile: %s", lm_show_path(a, path));
+  fprintf(x->to, t->left_out ? ", the first %.0f%% of the run\n" : "\n", 100.0 * t->n_spans / (t->n_spans + (double)t->left_out));
+  return NULL;
 }
 
 static void outcome_print(const runner *x, const lm_run_outcome *out) {
@@ -282,11 +312,14 @@ static lm_status train(runner *x) {
   LM_TRY(options_read(x));
   LM_TRY(lm_session_open(x->s, cli, cli->args.rest[0], lm_args_text(&cli->args, "recipe", NULL), x->sets, x->n_sets));
   x->dir = lm_args_text(&cli->args, "out", x->s->recipe->save.dir);
+  LM_TRY(profile_begin(x));
   LM_TRY(model_start(x));
+  if (x->s->timeline) x->s->timeline->n_spans = 0;   // the plan's estimate is no part of the run
   run_options_fill(x);
   evals_collect(x);
   lm_run_outcome out;
   LM_TRY(lm_run_train(&x->o, &out));
+  LM_TRY(profile_end(x));
   outcome_print(x, &out);
   return NULL;
 }

@@ -25,6 +25,7 @@ typedef struct lm_session {
   lm_ctx *ctx;
   lm_target target;                    // set before it is planned; the CPU if not
   lm_dump dump;
+  lm_timeline *timeline;               // what a run is watched by; NULL: nobody looks
   const char *passes_off;              // of --disable-pass, NULL: none
   const struct lm_bundle *bundle;      // set before it is opened: the program of a run folder; NULL: the user's file
   lm_program *program;

@@ -23,7 +23,7 @@ typedef struct cpu_exec {
   int threads;
   lm_kernels kernels;
   mapping arenas[LM_ARENAS];
-  double **seconds;                    // [function][step] while profiling
+  lm_timeline *timeline;               // NULL: nobody looks
   char **pointers;                     // of the step being run
   int64_t *var;                        // extents, then loop indices
   char *gemm_scratch;                  // LM_GEMM_SCRATCH for each thread
@@ -73,12 +73,6 @@ static int bufs_max(const lm_plan *p) {
   return most;
 }
 
-static void profile_make(cpu_exec *e) {
-  e->seconds = lm_calloc((size_t)e->plan->n_funcs + 1, sizeof *e->seconds);
-  for (int i = 0; i < e->plan->n_funcs; i++)
-    e->seconds[i] = lm_calloc((size_t)e->plan->funcs[i].n_steps + 1, sizeof **e->seconds);
-}
-
 int64_t lm_cpu_workspace(int threads) {
   return (int64_t)(threads > 0 ? threads : omp_get_num_procs()) * LM_GEMM_SCRATCH;
 }
@@ -95,7 +89,7 @@ lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec 
   e->pointers = lm_calloc((size_t)bufs_max(plan), sizeof *e->pointers);
   e->var = lm_calloc((size_t)plan->n_extents + LM_PLAN_DEPTH, sizeof *e->var);
   e->gemm_scratch = lm_alloc((size_t)lm_cpu_workspace(e->threads));
-  if (o->profile) profile_make(e);
+  e->timeline = o->timeline;
   lm_status s = lm_kernels_load(plan, o, e->threads, &e->kernels);
   if (!s) s = arenas_make(e);
   if (s) lm_exec_destroy(&e->hal);
@@ -108,8 +102,6 @@ static void destroy(lm_exec *hal) {
   for (int i = 0; i < LM_ARENAS; i++)
     if (e->arenas[i].base) munmap(e->arenas[i].base, e->arenas[i].bytes);
   lm_kernels_unload(&e->kernels);
-  for (int i = 0; e->seconds && i < e->plan->n_funcs; i++) lm_free(e->seconds[i]);
-  lm_free(e->seconds);
   lm_free(e->pointers);
   lm_free(e->var);
   lm_free(e->gemm_scratch);
@@ -126,17 +118,6 @@ static void arena_clear(lm_exec *e, lm_arena_id id) {
 static void *port(lm_exec *e, const lm_plan_port *p) { return ((cpu_exec *)e)->arenas[p->buf.arena].start + p->buf.offset; }
 static int threads(const lm_exec *e) { return ((const cpu_exec *)e)->threads; }
 static int kernels_compiled(const lm_exec *e) { return ((const cpu_exec *)e)->kernels.compiled; }
-
-static const double *profile(lm_exec *hal, const lm_plan_func *f) {
-  cpu_exec *e = (cpu_exec *)hal;
-  return e->seconds ? e->seconds[f - e->plan->funcs] : NULL;
-}
-
-static void profile_reset(lm_exec *hal) {
-  cpu_exec *e = (cpu_exec *)hal;
-  for (int i = 0; e->seconds && i < e->plan->n_funcs; i++)
-    memset(e->seconds[i], 0, (size_t)e->plan->funcs[i].n_steps * sizeof **e->seconds);
-}
 
 // ---- steps
 
@@ -218,16 +199,15 @@ static int loop_step(cpu_exec *e, const lm_plan_func *f, int pc) {
 }
 
 static lm_status steps_run(cpu_exec *e, const lm_plan_func *f) {
-  double *seconds = e->seconds ? e->seconds[f - e->plan->funcs] : NULL;
   for (int pc = 0; pc < f->n_steps;) {
     const lm_plan_step *s = &f->steps[pc];
     if (s->kind == LM_STEP_LOOP || s->kind == LM_STEP_END) {
       pc = loop_step(e, f, pc);
       continue;
     }
-    double start = seconds ? lm_now() : 0;
+    double start = lm_timeline_now(e->timeline);
     LM_TRY(step_run(e, s));
-    if (seconds) seconds[pc] += lm_now() - start;
+    lm_timeline_add(e->timeline, LM_ROW_STEP, s->label, s, -1, start);
     pc++;
   }
   return NULL;
@@ -249,7 +229,9 @@ static lm_status run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents
   LM_TRY(extents_set(e, f, extents));
   int before = omp_get_max_threads();
   omp_set_num_threads(1);   // inherited by our regions: what libraries open inside them has one thread
+  double start = lm_timeline_now(e->timeline);
   lm_status s = steps_run(e, f);
+  lm_timeline_add(e->timeline, LM_ROW_FUNC, f->name, NULL, -1, start);
   omp_set_num_threads(before);
   return s;
 }
@@ -260,6 +242,4 @@ static const lm_exec_ops OPS = {.destroy = destroy,
                                 .arena_clear = arena_clear,
                                 .port = port,
                                 .threads = threads,
-                                .kernels_compiled = kernels_compiled,
-                                .profile = profile,
-                                .profile_reset = profile_reset};
+                                .kernels_compiled = kernels_compiled};

@@ -7,6 +7,7 @@
 //   lm_exec_port(e, in): write the argument     lm_exec_run(e, f, extents)     lm_exec_port(e, out): read the result
 #ifndef LM_HAL_EXEC_H
 #define LM_HAL_EXEC_H
+#include "runtime/base/timeline.h"
 #include "runtime/plan/plan.h"
 
 typedef struct lm_exec lm_exec;
@@ -14,7 +15,7 @@ typedef struct lm_exec_options {
   int threads;                         // of the host; 0: as many as the process may use
   const char *dump_dir;                // non-NULL: also write every kernel's source there
   const char *load_dir;                // non-NULL: a file there named like a dumped one replaces that kernel's source
-  bool profile;                        // keep the time of each step
+  lm_timeline *timeline;               // non-NULL: gets a span for every function and every step that is run
 } lm_exec_options;
 
 typedef struct lm_exec_ops {
@@ -25,8 +26,6 @@ typedef struct lm_exec_ops {
   void *(*port)(lm_exec *e, const lm_plan_port *p);
   int (*threads)(const lm_exec *e);
   int (*kernels_compiled)(const lm_exec *e);
-  const double *(*profile)(lm_exec *e, const lm_plan_func *f);
-  void (*profile_reset)(lm_exec *e);
 } lm_exec_ops;
 
 struct lm_exec { const lm_exec_ops *ops; };                    // first member of each backend's own
@@ -43,7 +42,4 @@ static inline void lm_exec_arena_clear(lm_exec *e, lm_arena_id id) { e->ops->are
 static inline void *lm_exec_port(lm_exec *e, const lm_plan_port *p) { return e->ops->port(e, p); }
 static inline int lm_exec_threads(const lm_exec *e) { return e->ops->threads(e); }
 static inline int lm_exec_kernels_compiled(const lm_exec *e) { return e->ops->kernels_compiled(e); }   // 0: all came from the cache
-// Seconds spent in each step of f since the last reset; NULL unless profiling.
-static inline const double *lm_exec_profile(lm_exec *e, const lm_plan_func *f) { return e->ops->profile(e, f); }
-static inline void lm_exec_profile_reset(lm_exec *e) { e->ops->profile_reset(e); }
 #endif

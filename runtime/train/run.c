@@ -43,6 +43,8 @@ typedef struct {
   int64_t saved;                       // its step, -1: it is not in the run's own folder
 } run;
 
+static lm_timeline *timeline_of(const run *r) { return lm_trainer_options_of(r->o->trainer)->timeline; }
+
 static lm_status resume(run *r) {
   const lm_run_options *o = r->o;
   const char *path = o->resume == LM_RESUME_PATH ? o->resume_path : o->dir;
@@ -107,7 +109,9 @@ static lm_status save(run *r) {
   const lm_run_options *o = r->o;
   if (!o->dir || r->saved == r->state.step) return NULL;
   r->state.guard.returns = 0;
+  double start = lm_timeline_now(timeline_of(r));
   LM_TRY(lm_checkpoint_save(o->trainer, o->dir, &r->state, o->keep, o->best.eval >= 0 ? r->state.best_step : -1));
+  lm_timeline_add(timeline_of(r), LM_ROW_SAVE, "checkpoint", NULL, r->state.step, start);
   r->saved = r->state.step;
   LM_TRY(lm_checkpoint_newest(r->arena, o->dir, &r->newest));
   return lm_run_log_draw(r->log);
@@ -145,7 +149,9 @@ static lm_status evaluate(run *r, int i) {
   const lm_trainer_options *t = lm_trainer_options_of(r->o->trainer);
   lm_eval_result x;
   lm_buf more = {0};
+  double start = lm_timeline_now(t->timeline);
   LM_TRY(lm_eval_run(t->exec, t->plan, t->data, e->part, &x));
+  lm_timeline_add(t->timeline, LM_ROW_RUN, "evaluation", NULL, r->state.step, start);
   LM_TRY(eval_write(r, e, &x));
   if (e->metrics[LM_EVAL_BITS_PER_BYTE] && !isnan(x.value[LM_EVAL_BITS_PER_BYTE])) lm_buf_printf(&more, "  bits/byte %.4f", x.value[LM_EVAL_BITS_PER_BYTE]);
   if (e->metrics[LM_EVAL_PERPLEXITY]) lm_buf_printf(&more, "  perplexity %.2f", x.value[LM_EVAL_PERPLEXITY]);

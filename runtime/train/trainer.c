@@ -109,7 +109,9 @@ static void emitted_add(lm_trainer *t, lm_step_result *r) {
 }
 
 static lm_status micro_run(lm_trainer *t, int64_t step, int64_t batch, int64_t micro, double *sum, lm_step_result *r) {
+  double start = lm_timeline_now(t->o.timeline);
   LM_TRY(lm_data_fill(t->o.data, batch, micro, t->o.n_micro, t->in.rows, &t->in.batch));
+  lm_timeline_add(t->o.timeline, LM_ROW_DATA, "rows of a micro-batch", NULL, micro, start);
   lm_port_set(t->o.exec, t->micro, "step", (double)step);
   lm_port_set(t->o.exec, t->micro, "row", (double)(micro * t->in.rows));
   r->tokens += places_used(&t->in);
@@ -131,7 +133,7 @@ lm_status lm_step_check(int64_t step, const lm_step_result *r) {
 }
 
 lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch, lm_step_result *out) {
-  double sum = 0;
+  double sum = 0, start = lm_timeline_now(t->o.timeline);
   *out = (lm_step_result){0};
   lm_exec_arena_clear(t->o.exec, LM_ARENA_GRAD);
   for (int64_t m = 0; m < t->o.n_micro; m++) LM_TRY(micro_run(t, step, batch, m, &sum, out));
@@ -139,6 +141,7 @@ lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch, lm_st
   if (!(out->weight > 0)) return lm_fail(LM_USER, "step %lld: the weights of its tokens sum to %g", (long long)step, out->weight);
   out->loss = sum / out->weight;
   out->grad_norm = lm_port_get(t->o.exec, t->norm, "norm", NAN) / out->weight;
+  lm_timeline_add(t->o.timeline, LM_ROW_RUN, "gradients of step", NULL, step, start);
   return NULL;
 }
 
@@ -161,12 +164,15 @@ static lm_status rates_run(lm_trainer *t, int64_t step, lm_step_result *r) {
 }
 
 lm_status lm_trainer_update(lm_trainer *t, int64_t step, lm_step_result *result) {
+  double start = lm_timeline_now(t->o.timeline);
   LM_TRY(tables_write(t));
   if (t->rates) LM_TRY(rates_run(t, step, result));
   lm_port_set(t->o.exec, t->update, "step", (double)step);
   lm_port_set(t->o.exec, t->update, "run", (double)t->o.steps);
   lm_port_set(t->o.exec, t->update, "grad_scale", grad_scale(t, result));
-  return lm_exec_run(t->o.exec, t->update, t->extents);
+  LM_TRY(lm_exec_run(t->o.exec, t->update, t->extents));
+  lm_timeline_add(t->o.timeline, LM_ROW_RUN, "update of step", NULL, step, start);
+  return NULL;
 }
 
 // ---- after many steps

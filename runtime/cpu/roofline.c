@@ -1,0 +1,55 @@
+// roofline.c - see roofline.h. Bandwidth is that of c = a + s b, each thread over its own stretch of the arrays.
+#include "runtime/cpu/roofline.h"
+
+#include <omp.h>
+
+#include "runtime/cpu/gemm.h"
+
+enum { REPEATS = 3, TOUCHED = 64 << 20 };   // best of; bytes that a measurement moves at least
+
+static void triad(const float *a, const float *b, float *c, int64_t n, float s) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) c[i] = a[i] + s * b[i];
+}
+
+// n floats in each array.
+static double triad_time(float *arrays, int64_t n, int rounds, int threads) {
+  double best = 1e30;
+  for (int i = 0; i < REPEATS; i++) {
+    double start = lm_now();
+#pragma omp parallel num_threads(threads)
+    {
+      int64_t me = omp_get_thread_num(), all = omp_get_num_threads(), lo = n * me / all, hi = n * (me + 1) / all;
+      for (int k = 0; k < rounds; k++) triad(arrays + lo, arrays + n + lo, arrays + 2 * n + lo, hi - lo, (float)k);
+    }
+    double took = lm_now() - start;
+    if (took < best) best = took;
+  }
+  return best / rounds;
+}
+
+void lm_cpu_roofline(int threads, lm_roofline *out) {
+  int64_t most = (int64_t)LM_ROOFLINE_LEAST << 2 * (LM_ROOFLINE_SIZES - 1);
+  float *arrays = lm_alloc((size_t)most);
+  out->peak = lm_cpu_peak(threads);
+  for (int i = 0; i < LM_ROOFLINE_SIZES; i++) {
+    int64_t bytes = (int64_t)LM_ROOFLINE_LEAST << 2 * i, n = bytes / 3 / (int64_t)sizeof *arrays;
+    int rounds = (int)(TOUCHED / bytes) + 1;
+    triad_time(arrays, n, 1, threads);   // touches the pages
+    out->bandwidth[i] = (double)bytes / triad_time(arrays, n, rounds, threads);
+  }
+  lm_free(arrays);
+}
+
+// What lies between two sizes counts as the smaller one: a bound must not be too high.
+static double bandwidth_of(const lm_roofline *r, double bytes) {
+  int i = 0;
+  while (i + 1 < LM_ROOFLINE_SIZES && bytes >= (double)((int64_t)LM_ROOFLINE_LEAST << 2 * (i + 1))) i++;
+  return r->bandwidth[i];
+}
+
+double lm_roofline_seconds(const lm_roofline *r, double flops, double bytes, bool *out_memory) {
+  double arithmetic = flops / r->peak, memory = bytes / bandwidth_of(r, bytes);
+  if (out_memory) *out_memory = memory > arithmetic;
+  return memory > arithmetic ? memory : arithmetic;
+}

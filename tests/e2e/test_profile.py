@@ -1,0 +1,47 @@
+"""What a run shows of itself: when what ran."""
+import json, re
+
+from harness import check, small
+
+SAVED = 'save = checkpoint("run", every = 2 steps, keep = 0)'
+
+
+def spans(trace, row):
+    tid = next(e["tid"] for e in trace if e["name"] == "thread_name" and e["args"]["name"] == row)
+    return [e for e in trace if e["ph"] == "X" and e["tid"] == tid]
+
+
+def inside(inner, outer):
+    """every span of inner lies in one of outer; a microsecond is lost to rounding"""
+    return all(any(o["ts"] - 1 <= i["ts"] and i["ts"] + i["dur"] <= o["ts"] + o["dur"] + 1 for o in outer) for i in inner)
+
+
+def test_trace(run):
+    file = small(run, steps=4, micro=32, more=SAVED)
+    out = run("run", file, "--out", run.path("run"), "--profile")
+    check("profile.json" in out, out)
+    trace = json.load(open(run.path("run/profile.json")))["traceEvents"]
+    steps, functions, kernels = (spans(trace, row) for row in ("training", "functions", "kernels"))
+    check([e["name"] for e in steps] == [f"{what} of step {i}" for i in range(1, 5) for what in ("gradients", "update")], "every step")
+    check(sum(e["name"] == "micro" for e in functions) == 8, "two micro-batches a step")
+    check(len(spans(trace, "data")) == 8 and len(spans(trace, "checkpoints")) == 2, "rows and checkpoints")
+    check(inside(functions, steps) and inside(kernels, functions), "spans lie in those that they belong to")
+    # kernels name the lines they came from, and what they take
+    named = [e for e in kernels if re.search(r"\.lm:\d+", e["name"])]
+    check(len(named) > 0.8 * len(kernels), f"{len(named)} of {len(kernels)} kernels name a line")
+    for e in kernels:
+        check(e["args"]["bytes"] > 0 and e["args"]["bound_us"] > 0 and e["args"]["bound"] in ("memory", "arithmetic"), str(e))
+    check(any(e["args"]["flops"] > 0 and e["args"]["bound"] == "arithmetic" for e in kernels), "some product is bound by arithmetic")
+
+
+def test_elsewhere(run):
+    """a run that saves nothing, into a file by name; the bits are those of a run that nobody watches"""
+    file = small(run, steps=2)
+    run("run", file, "-q", "--out", run.path("a"), f"--profile={run.path('p.json')}")
+    run("run", file, "-q", "--out", run.path("b"))
+    check(json.load(open(run.path("p.json"))), "there is a trace")
+    a, b = (open(run.path(x, "step-000002/model.safetensors"), "rb").read() for x in "ab")
+    check(a == b, "the same weights")
+    # told before the run
+    err = run("run", file, "-q", "--out", run.path("c"), f"--profile={run.path('none/p.json')}", status=2)
+    check("none/p.json" in err, err)
