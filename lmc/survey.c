@@ -1,0 +1,202 @@
+// survey.c - what text stands behind a path, judged by a sample of it.
+#define _GNU_SOURCE
+#include "lmc/survey.h"
+
+#include <ctype.h>
+#include <glob.h>
+#include <jansson.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "runtime/data/input.h"
+#include "runtime/data/reader.h"
+
+enum { SAMPLE = 1 << 20, LINES_ASKED = 64, FIELDS = 64 };
+
+typedef struct { lm_arena *a; lm_survey *out; uint32_t cap; } surveyor;
+
+static bool ends_with(const char *s, const char *end) {
+  size_t n = strlen(s), m = strlen(end);
+  return n > m && !strcasecmp(s + n - m, end);
+}
+
+static bool is_packed(const char *path) { return ends_with(path, ".zst"); }
+
+static bool is_jsonl(const char *path) {
+  static const char *const names[] = {".jsonl", ".ndjson", ".json", ".jsonl.zst", ".ndjson.zst", ".json.zst"};
+  for (size_t i = 0; i < LM_COUNT(names); i++)
+    if (ends_with(path, names[i])) return true;
+  return false;
+}
+
+// ---- which sources there are
+
+static void source_add(surveyor *x, const char *path) {
+  lm_survey *s = x->out;
+  uint32_t n = (uint32_t)s->n_sources;
+  const char *name = n ? lm_arena_printf(x->a, "more%u", n) : "files";
+  LM_PUSH(x->a, s->sources, n, x->cap) = (lm_data_source){.kind = is_jsonl(path) ? LM_SOURCE_JSONL : LM_SOURCE_TEXT, .name = name, .path = path};
+  s->n_sources = (int)n;
+}
+
+static bool glob_finds(const char *pattern) {
+  glob_t found;
+  bool any = !glob(pattern, 0, NULL, &found);
+  globfree(&found);
+  return any;
+}
+
+static lm_status folder_add(surveyor *x, const char *path) {
+  static const char *const patterns[] = {"*.txt", "*.text", "*.md", "*.jsonl", "*.ndjson", "*.txt.zst", "*.jsonl.zst"};
+  int slash = path[strlen(path) - 1] == '/';
+  for (int deep = 0; deep < 2; deep++)
+    for (size_t i = 0; i < LM_COUNT(patterns); i++) {
+      const char *pattern = lm_arena_printf(x->a, "%s%s%s%s", path, slash ? "" : "/", deep ? "*/" : "", patterns[i]);
+      if (glob_finds(pattern)) source_add(x, pattern);
+    }
+  if (x->out->n_sources) return NULL;
+  return lm_fail(LM_USER, "%s holds no .txt, .md, .jsonl or .zst of these, nor do the folders in it; other names by a pattern: --data '%s%s*.log'",
+                 path, path, slash ? "" : "/");
+}
+
+static lm_status sources_find(surveyor *x, const char *path) {
+  static const char *const no_text[] = {".gz", ".bz2", ".xz", ".zip", ".tar", ".7z", ".parquet", ".arrow", ".pdf", ".docx", ".epub"};
+  struct stat st;
+  for (size_t i = 0; i < LM_COUNT(no_text); i++)
+    if (ends_with(path, no_text[i])) return lm_fail(LM_USER, "%s: a %s file is not read; text and .jsonl are, as they are or as .zst", path, no_text[i]);
+  bool there = !stat(path, &st);
+  if (there && S_ISDIR(st.st_mode)) return folder_add(x, path);
+  if (there && !S_ISREG(st.st_mode)) return lm_fail(LM_USER, "%s is neither a file nor a folder", path);
+  if (!there && !strpbrk(path, "*?[")) return lm_fail(LM_USER, "there is no %s", path);
+  if (!there && !glob_finds(path)) return lm_fail(LM_USER, "no file matches %s", path);
+  source_add(x, path);
+  return NULL;
+}
+
+// ---- fields of JSON lines
+
+typedef struct { const char *name; double bytes; } field;
+
+// The strings of one line, by the names of their fields.
+static void fields_count(surveyor *x, const lm_stretch *s, field *fields, int *n) {
+  json_t *line = json_loadb(s->p, s->n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL), *value;
+  const char *key;
+  json_object_foreach(line, key, value) {
+    int i = 0;
+    if (!json_is_string(value)) continue;
+    while (i < *n && strcmp(fields[i].name, key)) i++;
+    if (i == FIELDS) continue;
+    if (i == *n) fields[(*n)++] = (field){lm_arena_strndup(x->a, key, strlen(key)), 0};
+    fields[i].bytes += (double)json_string_length(value);
+  }
+  json_decref(line);
+}
+
+// "text" or "content" if lines have it, else the field that holds the most.
+static lm_status field_find(surveyor *x, const lm_stretch *stretches, size_t n, lm_data_source *source) {
+  field fields[FIELDS];
+  int n_fields = 0, best = 0;
+  for (size_t i = 0; i < n && i < LINES_ASKED; i++) fields_count(x, &stretches[i], fields, &n_fields);
+  if (!n_fields) return lm_fail(LM_USER, "%s: no line is a JSON object with a text in it: {\"text\": \"...\"}", source->path);
+  for (int i = 0; i < n_fields; i++) {
+    if (!strcmp(fields[i].name, "text") || !strcmp(fields[i].name, "content")) fields[i].bytes *= 1e6;
+    if (fields[i].bytes > fields[best].bytes) best = i;
+  }
+  source->field = fields[best].name;
+  return NULL;
+}
+
+// ---- the sample
+
+typedef struct { double raw, text; uint64_t docs, bad; char fault[300]; } tally;
+
+static void stretch_count(surveyor *x, const lm_stretch *s, const lm_data_source *source, tally *t) {
+  lm_buf *sample = &x->out->sample;
+  json_t *owner = NULL;
+  char fault[200];
+  uint64_t line;
+  size_t n = 0;
+  const char *p = lm_stretch_text(s, source, true, &n, &owner, fault, sizeof fault, &line);
+  t->raw += (double)s->n + (source->kind == LM_SOURCE_JSONL);
+  if (!p && !t->bad++) snprintf(t->fault, sizeof t->fault, "line %llu: %s", (unsigned long long)line, fault);
+  if (p) {
+    t->docs += s->begins;
+    t->text += (double)n;
+    if (sample->n + n <= (size_t)2 * SAMPLE) lm_buf_add(sample, p, n), lm_buf_puts(sample, s->ends ? "\n" : "");
+  }
+  json_decref(owner);
+}
+
+// Bytes of text for each byte of a packed file.
+static lm_status packing_measure(const char *path, double *out) {
+  lm_input *in;
+  char *to = lm_alloc(SAMPLE);
+  size_t n = 0, got = 0;
+  lm_status s = lm_input_open(path, &in);
+  if (!s) {
+    do s = lm_input_read(in, to, SAMPLE, &got), n += s ? 0 : got;
+    while (!s && got && n < 4 * (size_t)SAMPLE);
+    *out = (double)n / (double)(lm_input_consumed(in) + 1);
+    lm_input_close(in);
+  }
+  lm_free(to);
+  return s;
+}
+
+static lm_status tally_check(const lm_data_source *source, const tally *t, const char *sample, size_t n) {
+  bool blank = true;
+  for (size_t i = 0; blank && i < n; i++) blank = isspace((unsigned char)sample[i]);
+  if (t->bad && (double)t->bad > 0.5 * (double)(t->bad + t->docs)) return lm_fail(LM_USER, "%s is no text to train on: %s", source->path, t->fault);
+  return blank ? lm_fail(LM_USER, "%s holds no text", source->path) : NULL;
+}
+
+static lm_status sample_take(surveyor *x, const lm_file_list *files, lm_data_source *source, tally *t) {
+  size_t before = x->out->sample.n, n;
+  const lm_stretch *stretches;
+  lm_reader *reader = lm_reader_create(files, SAMPLE);
+  lm_status s = lm_reader_next(reader, &stretches, &n);
+  if (!s && source->kind == LM_SOURCE_JSONL) s = field_find(x, stretches, n, source);
+  for (size_t i = 0; !s && i < n; i++) stretch_count(x, &stretches[i], source, t);
+  lm_reader_destroy(reader);
+  LM_TRY(s);
+  const char *text = x->out->sample.p ? x->out->sample.p + before : "";
+  LM_TRY(tally_check(source, t, text, x->out->sample.n - before));
+  if (source->kind == LM_SOURCE_TEXT && strstr(text, "<|endoftext|>")) source->split = "<|endoftext|>";
+  return NULL;
+}
+
+static lm_status files_survey(surveyor *x, const lm_file_list *files, lm_data_source *source) {
+  lm_survey *out = x->out;
+  double packing = 1;
+  tally t = {0};
+  if (!files->bytes) return lm_fail(LM_USER, "%s is empty", source->path);
+  if (is_packed(files->files[0].path)) LM_TRY(packing_measure(files->files[0].path, &packing));
+  LM_TRY(sample_take(x, files, source, &t));
+  double raw = (double)files->bytes * packing;
+  bool whole = packing == 1 && files->bytes <= SAMPLE;
+  double times = whole ? 1 : raw / t.raw;
+  out->files += files->n;
+  out->bytes += t.text * times;
+  out->docs += source->kind == LM_SOURCE_JSONL ? (double)t.docs * times : (double)files->n;
+  out->estimated = out->estimated || (!whole && (source->kind == LM_SOURCE_JSONL || packing != 1));
+  return NULL;
+}
+
+static lm_status source_survey(surveyor *x, lm_data_source *source) {
+  lm_file_list files;
+  LM_TRY(lm_file_list_make(source, 1, &files));
+  lm_status s = files_survey(x, &files, source);
+  lm_file_list_free(&files);
+  return s;
+}
+
+lm_status lm_survey_make(lm_arena *a, const char *path, lm_survey *out) {
+  surveyor x = {a, out, 0};
+  *out = (lm_survey){0};
+  if (!*path) return lm_fail(LM_USER, "--data names no file");
+  LM_TRY(sources_find(&x, path));
+  for (int i = 0; i < out->n_sources; i++) LM_TRY(source_survey(&x, &out->sources[i]));
+  return NULL;
+}
+
+void lm_survey_free(lm_survey *s) { lm_buf_free(&s->sample); }

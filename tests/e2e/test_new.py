@@ -1,0 +1,82 @@
+"""lmc new: the recipe that it writes for a text is whole, canonical, and trains; what it cannot do is told, and leaves nothing."""
+import json, os, random, shutil, subprocess
+
+from harness import check
+
+WORDS = "the a cat dog house river and of to in was went saw said old new light water hill stone".split()
+
+
+def prose(n, seed=1):
+    rng = random.Random(seed)
+    return "\n".join(" ".join(rng.choice(WORDS) for _ in range(12)) + "." for _ in range(n)) + "\n"
+
+
+def made(run, name, data, *args):
+    facts = json.loads(run("new", name, "--data", data, "--minutes", 0.1, "--json", *args, cwd=run.folder))
+    run("fmt", "--check", f"{name}.lm", cwd=run.folder)
+    run("check", f"{name}.lm", cwd=run.folder)
+    return facts, open(run.path(f"{name}.lm")).read()
+
+
+def test_new_trains(run):
+    """bytes of a small text: new, check, a few steps, text"""
+    run.write("small.txt", prose(600))
+    facts, text = made(run, "small", "small.txt")
+    check('source files = text("small.txt")' in text and "tokenizer = bytes()" in text, text)
+    check(facts["text"]["bytes"] == os.path.getsize(run.path("small.txt")), facts)
+    check(0 < facts["run"]["seconds"] < 12, facts)
+    run("run", "small.lm", "--steps", 4, "-q", "--set", "sample.n = 8 tokens", cwd=run.folder)
+    out = run("generate", "runs/small", "--prompt", "the ", "-n", 8, cwd=run.folder)
+    check(out.startswith("the ") and len(out) > 5, out)
+
+
+def test_new_says_why(run):
+    run.write("two words.txt", prose(400))
+    out = run("new", "small-2.lm", "--data", "two words.txt", "-m", 0.1, cwd=run.folder)
+    for word in ("text      two words.txt", "machine", "tokens", "model", "run", "lmc run small-2.lm", "| "):
+        check(word in out, f"no '{word}' in\n{out}")
+
+
+def test_new_byte_pairs_of_lines(run):
+    """JSON lines in a folder, packed where zstd is at hand: the field is found, the vocabulary learned"""
+    lines = [json.dumps({"id": str(i), "url": "u", "body": prose(20, i)}) for i in range(320)]
+    path = run.write("texts/part.jsonl", "\n".join(lines) + "\n")
+    if shutil.which("zstd"):
+        subprocess.run(["zstd", "-q", "--rm", path], check=True)
+        path += ".zst"
+    facts, text = made(run, "lines", "texts")
+    check(f'jsonl("texts/*{path[path.index(".jsonl"):]}", field = "body")' in text, text)
+    check("bpe(train = 1024)" in text and abs(facts["text"]["documents"] - 320) < 20, facts)
+    run("run", "lines.lm", "--steps", 2, "-q", "--set", "sample.n = 8 tokens", cwd=run.folder)
+
+
+def test_new_documents(run):
+    run.write("a/one.txt", prose(50) + "<|endoftext|>" + prose(50, 2))
+    run.write("a/b/more.md", prose(50, 3))
+    _, text = made(run, "docs", "a")
+    check('files = text("a/*.txt", split = "<|endoftext|>")' in text and 'more1 = text("a/*/*.md")' in text, text)
+
+
+def test_new_refuses(run):
+    run.write("good.txt", prose(100))
+    run.write("there.lm", "# mine\n")
+    run.write("empty.txt", "")
+    run.write("blank.txt", " \n\n")
+    run.write("fields.jsonl", '{"id": 3}\n')
+    run.write("folder/x.bin", "x")
+    with open(run.path("noise.txt"), "wb") as f:
+        f.write(b"\xff\xfe\x00\x80" * 1000)
+    for args, message in [
+        (["x"], "which text?"), (["x", "--data", "nowhere.txt"], "there is no nowhere.txt"), (["x", "--data", "empty.txt"], "empty.txt is empty"),
+        (["x", "--data", "blank.txt"], "holds no text"), (["x", "--data", "noise.txt"], "not UTF-8"), (["x", "--data", "*.log"], "no file matches"),
+        (["x", "--data", "fields.jsonl"], "JSON object with a text"), (["x", "--data", "folder"], "by a pattern"), (["x", "--data", "a.gz"], ".gz"),
+        (["x", "--data", ""], "names no file"), (["x", "--data", "good.txt", "--minutes", "0"], "--minutes"), (["there", "--data", "good.txt"], "already"),
+        (["../x", "--data", "good.txt"], "no name"), (['a"b', "--data", "good.txt"], "no name"), (["", "--data", "good.txt"], "no name"),
+        (["x" * 65, "--data", "good.txt"], "no name"), (["x", "y", "--data", "good.txt"], "too many")]:
+        err = run("new", *args, status=1, cwd=run.folder)
+        check(message in err, f"lmc new {args}: {err!r}, expected '{message}'")
+    check(not os.path.exists(run.path("x.lm")), "a refusal leaves no file")
+    check(open(run.path("there.lm")).read() == "# mine\n", "what is there stays")
+    if os.getuid():
+        os.chmod(run.path("good.txt"), 0)
+        check("good.txt" in run("new", "x", "--data", "good.txt", status=1, cwd=run.folder), "a file that cannot be read is named")
