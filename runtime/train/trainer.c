@@ -138,7 +138,7 @@ lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch, lm_st
   lm_exec_arena_clear(t->o.exec, LM_ARENA_GRAD);
   for (int64_t m = 0; m < t->o.n_micro; m++) LM_TRY(micro_run(t, step, batch, m, &sum, out));
   LM_TRY(lm_exec_run(t->o.exec, t->norm, t->extents));
-  if (!(out->weight > 0)) return lm_fail(LM_USER, "step %lld: the weights of its tokens sum to %g", (long long)step, out->weight);
+  if (out->weight <= 0) return lm_fail(LM_USER, "step %lld: the weights of its tokens sum to %g", (long long)step, out->weight);
   out->loss = sum / out->weight;
   out->grad_norm = lm_port_get(t->o.exec, t->norm, "norm", NAN) / out->weight;
   lm_timeline_add(t->o.timeline, LM_ROW_RUN, "gradients of step", NULL, step, start);
