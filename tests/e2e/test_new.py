@@ -25,7 +25,7 @@ def test_new_trains(run):
     check('source files = text("small.txt")' in text and "tokenizer = bytes()" in text, text)
     check(facts["text"]["bytes"] == os.path.getsize(run.path("small.txt")), facts)
     check(0 < facts["run"]["seconds"] < 12, facts)
-    run("run", "small.lm", "--steps", 4, "-q", "--set", "sample.n = 8 tokens", cwd=run.folder)
+    run("run", "small.lm", "--steps", 4, "-q", cwd=run.folder)
     out = run("generate", "runs/small", "--prompt", "the ", "-n", 8, cwd=run.folder)
     check(out.startswith("the ") and len(out) > 5, out)
 
@@ -47,7 +47,7 @@ def test_new_byte_pairs_of_lines(run):
     facts, text = made(run, "lines", "texts")
     check(f'jsonl("texts/*{path[path.index(".jsonl"):]}", field = "body")' in text, text)
     check("bpe(train = 1024)" in text and abs(facts["text"]["documents"] - 320) < 20, facts)
-    run("run", "lines.lm", "--steps", 2, "-q", "--set", "sample.n = 8 tokens", cwd=run.folder)
+    run("run", "lines.lm", "--steps", 2, "-q", cwd=run.folder)
 
 
 def test_new_documents(run):
