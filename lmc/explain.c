@@ -1,9 +1,12 @@
-// explain.c - lmc explain: where a value of the recipe came from.
-#include "lmc/session.h"
+// explain.c - lmc explain: where a value of the recipe came from, what a step costs.
+#include <string.h>
+
+#include "lmc/explain.h"
 
 static const lm_opt options[] = {
   {.name = "reference", .kind = LM_OPT_FLAG, .help = "every key of recipes and data there is, as Markdown (no file is needed)"},
-  LM_OPT_RECIPE, {0}};
+  {.name = "measure", .kind = LM_OPT_FLAG, .help = "cost: also runs steps, and sets the time of each kernel beside its bound"},
+  LM_OPT_PASSES, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
 static void origin_print(const lm_ctx *c, const lm_recipe_origin *o) {
   lm_cli_print("  %-24s %s", o->text, o->who);
@@ -28,9 +31,18 @@ static void reference_print(void) {
   lm_buf_free(&b);
 }
 
+static lm_status subject_explain(lm_cli *cli, lm_status (*subject)(lm_session *)) {
+  lm_session s = {.passes_off = lm_args_text(&cli->args, "disable-pass", NULL)};
+  lm_status status = lm_session_open_args(&s, cli);
+  if (!status) status = subject(&s);
+  lm_session_close(&s);
+  return status;
+}
+
 static lm_status run(lm_cli *cli) {
   if (lm_args_given(&cli->args, "reference")) return reference_print(), NULL;
   if (cli->args.n_rest < 2) return lm_fail(LM_USER, "lmc explain FILE KEY: an argument is missing");
+  if (!strcmp(cli->args.rest[1], "cost")) return subject_explain(cli, lm_explain_cost);
   lm_session s = {.cli = cli, .ctx = cli->ctx};
   int n;
   const char *const *sets = lm_args_list(&cli->args, "set", &n);
@@ -42,7 +54,10 @@ static lm_status run(lm_cli *cli) {
 }
 
 const lm_command lm_cmd_explain = {
-  .name = "explain", .usage = "FILE KEY [options]", .summary = "where a value of the recipe came from", .options = options,
+  .name = "explain", .usage = "FILE KEY|cost [options]", .summary = "where a value of the recipe came from; what a step costs", .options = options,
   .least = 0, .most = 2, .run = run,
-  .help = "Prints the value, who gave it and where, and below it what it replaced.\n\n"
-          "  lmc explain examples/quickstart.lm optimizer.lr\n"};
+  .help = "KEY: the value, who gave it and where, and below it what it replaced.\n"
+          "cost: for each kernel of a training step what it moves and computes, the least time that this machine needs for that, by\n"
+          "its bandwidth or its arithmetic (both measured), and its share.\n\n"
+          "  lmc explain examples/quickstart.lm optimizer.lr\n"
+          "  lmc explain examples/bench-6m.lm cost --measure\n"};

@@ -45,3 +45,22 @@ def test_elsewhere(run):
     # told before the run
     err = run("run", file, "-q", "--out", run.path("c"), f"--profile={run.path('none/p.json')}", status=2)
     check("none/p.json" in err, err)
+
+
+def test_cost(run):
+    """each kernel against the roofline, predicted and measured"""
+    file = small(run, steps=4, micro=32)
+    cost = json.loads(run("explain", file, "cost", "--json"))
+    check(cost["peak_flops"] > 1e8 and len(cost["bandwidth"]) == 6 and cost["measured_s"] == 0, "the machine")
+    names = [row["name"] for row in cost["rows"]]
+    check(len(set((row["name"], row.get("kernel")) for row in cost["rows"])) == len(names), "one row for each")
+    # the vocabulary's product, 2 micro-batches of 32 places: 2 * 64 * 32 * 64 FLOPs
+    check(any(row["flops"] == 2 * 64 * 32 * 64 and row["times"] == 2 and name.endswith("32x64x32") for name, row in zip(names, cost["rows"])), str(names))
+    for row in cost["rows"]:
+        bandwidth = max(cost["bandwidth"])
+        check(row["least_s"] >= max(row["flops"] / cost["peak_flops"], row["bytes"] / bandwidth) * 0.999, str(row))
+    check(abs(sum(row["least_s"] for row in cost["rows"]) / cost["least_s"] - 1) < 1e-3, "they add up")
+    measured = json.loads(run("explain", file, "cost", "--measure", "--json"))
+    check(all(row["measured_s"] > 0 for row in measured["rows"]) and measured["rows"][0]["measured_s"] == max(r["measured_s"] for r in measured["rows"]), "all are measured")
+    table = run("explain", file, "cost", "--measure").splitlines()
+    check(len(table) == len(names) + 4 and "100.0%" in table[-1], "a row each")

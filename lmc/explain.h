@@ -1,0 +1,7 @@
+// explain.h - what `lmc explain FILE …` can show beside a key of the recipe.
+#ifndef LMC_EXPLAIN_H
+#define LMC_EXPLAIN_H
+#include "lmc/session.h"
+
+lm_status lm_explain_cost(lm_session *s);   // what each kernel of a training step costs
+#endif
