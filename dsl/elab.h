@@ -166,6 +166,8 @@ el_val el_rename(lm_elab *e, const el_val *v, const el_axes *from, const el_axes
 
 // ---- expressions (elab_expr.c, elab_prim.c)
 el_val el_eval(lm_elab *e, const ast_expr *x);
+// Of n arguments the one for parameter k of the declaration, NULL where the default stands.
+const ast_expr *el_argument(const ast_arg *args, uint32_t n, const ast_sig *sig, uint32_t k);
 el_val el_binary(lm_elab *e, ast_op op, const el_val *x, const el_val *y, lm_loc at);
 el_val el_as_tensor(lm_elab *e, const el_val *v, lm_loc at);          // numbers become NUM scalars
 el_val el_adapt(lm_elab *e, const el_val *v, el_kind kind, lm_loc at);// NUM tensors and numbers to a kind

@@ -38,13 +38,10 @@ static bool mentions(const ast_expr *x, const el_bind *names) {
   return found;
 }
 
-// The argument for parameter k of the declaration, NULL where the default stands.
-static const ast_expr *argument(const ast_expr *call, const ast_sig *sig, uint32_t k) {
+const ast_expr *el_argument(const ast_arg *args, uint32_t n, const ast_sig *sig, uint32_t k) {
   uint32_t at = 0;
-  for (uint32_t i = 0; i < call->n_args; i++) {
-    const ast_arg *a = &call->args[i];
-    if (a->kind == ARG_NAMED ? a->name == sig->params[k].name.text : at++ == k) return a->expr;
-  }
+  for (uint32_t i = 0; i < n; i++)
+    if (args[i].kind == ARG_NAMED ? args[i].name == sig->params[k].name.text : at++ == k) return args[i].expr;
   return NULL;
 }
 
@@ -65,7 +62,7 @@ static bool check_arguments(lm_elab *e, const ast_expr *call, const ast_decl *d)
     ok = false;
   }
   for (uint32_t k = 0; k < n; k++) {
-    if (!ok || d->sig.params[k].init || argument(call, &d->sig, k)) continue;
+    if (!ok || d->sig.params[k].init || el_argument(call->args, call->n_args, &d->sig, k)) continue;
     lm_diag *g = el_err(e, call->loc, "E079", "%s: missing argument '%s'", d->name.text, d->sig.params[k].name.text);
     lm_diag_note(e->c, g, d->sig.params[k].name.loc, "declared here");
     ok = false;
@@ -325,7 +322,7 @@ static bool shapes_by(const ast_decl *d, lm_sym name) {
 static void bind_following(lm_elab *e, const el_ref *owner, const el_insts *xs, const el_val *index, el_ref *ref) {
   const ast_sig *sig = &ref->inst->decl->sig;
   for (uint32_t k = 0; k < sig->n_params; k++) {
-    const ast_expr *x = argument(ref->inst->call, sig, k);
+    const ast_expr *x = el_argument(ref->inst->call->args, ref->inst->call->n_args, sig, k);
     bool given = x;
     el_ref self = given ? *owner : *ref;
     if (!given) x = sig->params[k].init;
@@ -477,7 +474,7 @@ el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file, con
   memcpy(inst->stack, where->stack, sizeof inst->stack), memcpy(inst->place, where->place, sizeof inst->place);
   memcpy(inst->stack_name, where->stack_name, sizeof inst->stack_name);
   for (uint32_t k = 0; k < ref.decl->sig.n_params; k++) {
-    const ast_expr *x = argument(call, &ref.decl->sig, k);
+    const ast_expr *x = el_argument(call->args, call->n_args, &ref.decl->sig, k);
     el_val v = x ? el_eval(e, x) : eval_in(e, inst, ref.decl->sig.params[k].init);
     if (v.k == V_TENSOR || v.k == V_INST || v.k == V_INSTS || v.k == V_TUPLE) {
       el_err(e, x ? x->loc : call->loc, "E08D", "%s takes numbers, conditions and text, got %s", ref.decl->name.text, el_show(e, &v));

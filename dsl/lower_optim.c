@@ -8,13 +8,6 @@
 #include "runtime/plan/plan.h"
 #include <string.h>
 
-static const ast_expr *argument(const ast_arg *args, uint32_t n, const ast_sig *sig, uint32_t k) {
-  uint32_t at = 0;
-  for (uint32_t i = 0; i < n; i++)
-    if (args[i].kind == ARG_NAMED ? args[i].name == sig->params[k].name.text : at++ == k) return args[i].expr;
-  return NULL;
-}
-
 static bool check_args(lm_elab *e, const ast_arg *args, uint32_t n, const ast_decl *d, uint32_t skip) {
   uint32_t before = e->c->n_errors, at = skip;
   for (uint32_t i = 0; i < n; i++) {
@@ -154,7 +147,7 @@ static bool bind_hyperparameters(lm_elab *e, lm_recipe *r, el_inst *inst, const 
     if (!check_args(e, r->groups[i].args, r->groups[i].n_args, d, 0)) return false;
   for (uint32_t k = 0; k < d->sig.n_params; k++) {
     lm_sym name = d->sig.params[k].name.text;
-    const ast_expr *x = argument(r->optimizer.args, r->optimizer.n_args, &d->sig, k);
+    const ast_expr *x = el_argument(r->optimizer.args, r->optimizer.n_args, &d->sig, k);
     const lm_file *was = e->frame->file;
     if (!x && !d->sig.params[k].init) {
       lm_diag *g = el_err(e, r->optimizer.loc, "E079", "%s: missing argument '%s'", d->name.text, name);
@@ -171,7 +164,7 @@ static bool bind_hyperparameters(lm_elab *e, lm_recipe *r, el_inst *inst, const 
       for (uint32_t g = 0; g < r->n_groups && g < 63; g++) {
         if (!(c->sets[s] >> g & 1) || !group_sets(&r->groups[g], name)) continue;
         e->frame->file = r->groups[g].file;
-        options[s] = el_eval(e, argument(r->groups[g].args, r->groups[g].n_args, &d->sig, k));
+        options[s] = el_eval(e, el_argument(r->groups[g].args, r->groups[g].n_args, &d->sig, k));
         e->frame->file = was, varies = true;
       }
       if (name == lr) options[s] = el_binary(e, OP_MUL, &options[s], rate, r->optimizer.loc);

@@ -2,6 +2,7 @@
 //
 // Kernels that the cache lacks are dealt into one translation unit a core, compiled side by side. Each unit becomes one
 // shared object that is filed under the keys of all its kernels.
+#define _GNU_SOURCE
 #include "runtime/cpu/kernels.h"
 
 #include <dlfcn.h>
@@ -134,11 +135,19 @@ static lm_status batch_start(loader *l, batch *b, int index) {
   return lm_process_start(argv, b->log, &b->pid);
 }
 
+// What the machine did to the compiler, or to a program that it started: no room, no memory, a signal.
+static bool is_surroundings(int exit_status, const char *words) {
+  const char *signs[] = {strerror(ENOSPC), strerror(ENOMEM), "signal terminated program", "memory exhausted", "out of memory"};
+  bool found = exit_status > LM_PROCESS_SIGNAL;
+  for (size_t i = 0; i < LM_COUNT(signs) && words; i++) found = found || strstr(words, signs[i]);
+  return found;
+}
+
 static lm_status compile_error(loader *l, const batch *b, int exit_status) {
   lm_buf words = {0};
   lm_status_free(lm_file_read(b->log, 16 << 20, &words));
-  bool full = words.p && strstr(words.p, strerror(ENOSPC));
-  lm_status s = lm_fail(full ? LM_ENV : l->replaced ? LM_USER : LM_BUG_STATUS,
+  if (exit_status > LM_PROCESS_SIGNAL) lm_buf_printf(&words, "it was ended by signal %d: %s\n", exit_status - LM_PROCESS_SIGNAL, strsignal(exit_status - LM_PROCESS_SIGNAL));
+  lm_status s = lm_fail(is_surroundings(exit_status, words.p) ? LM_ENV : l->replaced ? LM_USER : LM_BUG_STATUS,
                         "%s cannot compile a generated kernel (status %d); its source is kept in %s:\n%.*s",
                         l->cpu.compiler, exit_status, b->c, MESSAGE_MAX, words.p ? words.p : "");
   lm_buf_free(&words);

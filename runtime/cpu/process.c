@@ -31,7 +31,7 @@ lm_status lm_process_wait(pid_t pid, int *out_exit) {
   int state;
   while (waitpid(pid, &state, 0) < 0)
     if (errno != EINTR) return lm_fail_errno("cannot wait for process %d", (int)pid);
-  *out_exit = WIFEXITED(state) ? WEXITSTATUS(state) : 128 + WTERMSIG(state);
+  *out_exit = WIFEXITED(state) ? WEXITSTATUS(state) : LM_PROCESS_SIGNAL + WTERMSIG(state);
   return NULL;
 }
 

@@ -7,7 +7,8 @@
 
 // Starts argv[0], an absolute path; its standard output and error go to the file `output`, its input is empty.
 lm_status lm_process_start(const char *const *argv, const char *output, pid_t *out);
-// Waits; *out_exit is the exit status, or 128 + the signal that ended it.
+enum { LM_PROCESS_SIGNAL = 128 };
+// Waits; *out_exit is the exit status, or LM_PROCESS_SIGNAL + the signal that ended it.
 lm_status lm_process_wait(pid_t pid, int *out_exit);
 // The absolute path of a program as the shell finds it; false if there is none.
 bool lm_executable_find(const char *name, char *out, size_t n);

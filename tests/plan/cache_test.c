@@ -2,6 +2,7 @@
 // there is no compiler or the text does not compile.
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -124,6 +125,16 @@ static void processes_test(void) {
   CHECK(run(NULL) == 0);
 }
 
+// LMC_CC: a compiler that does this where it is given a source.
+static void compiler_make(const char *on_source) {
+  char path[500];
+  snprintf(path, sizeof path, "%s/cc.sh", dir);
+  FILE *f = fopen(path, "w");
+  CHECK(f && fprintf(f, "#!/bin/sh\nfor a in \"$@\"; do case $a in %s;; esac; done\nexec cc \"$@\"\n", on_source) > 0);
+  CHECK(!fclose(f) && !chmod(path, 0700));
+  setenv("LMC_CC", path, 1);
+}
+
 static void error_test(void) {
   lm_exec *e;
   plan_make(3);
@@ -136,6 +147,11 @@ static void error_test(void) {
   CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "no-such-compiler");
   setenv("LMC_CC", "false", 1);
   CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "--version");
+  compiler_make("*unit-*.c) kill -9 $$");
+  CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "signal 9");
+  compiler_make("*unit-*.c) echo 'cc: fatal error: Killed signal terminated program cc1'; exit 1");
+  CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "terminated program");
+  CHECK(files_each(".c", file_remove) == 2 && files_each(".sh", file_remove) == 1);
   unsetenv("LMC_CC");
   setenv("LMC_CACHE", "/proc/no/such", 1);
   CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "LMC_CACHE");
