@@ -17,6 +17,7 @@ typedef struct lm_grad_methods {
   bool (*wants)(lm_grad *g, lm_value *v);
   void (*add)(lm_grad *g, lm_value *v, lm_value *cotangent);
   void (*add_place)(lm_grad *g, const lm_op *slice, lm_value *cotangent);
+  bool (*add_turn)(lm_grad *g, const lm_op *at, lm_value *cotangent);
   void (*indices)(lm_grad *g, const lm_op *op, uint32_t n, lm_value **out, lm_attr *attr);
   void (*loop)(lm_grad *g, lm_op *loop);
   void (*region)(lm_grad *g, lm_region *body, lm_value *of, lm_value *cotangent, lm_value *const *wrt, uint32_t n, lm_value **out);
@@ -34,6 +35,9 @@ static inline void lm_grad_add(lm_grad *g, lm_value *v, lm_value *cotangent) { g
 static inline void lm_grad_add_place(lm_grad *g, const lm_op *slice, lm_value *cotangent) {
   g->methods->add_place(g, slice, cotangent);
 }
+// The cotangent of a place, if the turns of the loop around read every place once, each its own: these become the cotangent
+// of the whole. False otherwise.
+static inline bool lm_grad_add_turn(lm_grad *g, const lm_op *at, lm_value *cotangent) { return g->methods->add_turn(g, at, cotangent); }
 // The first n operands of op as indices of places, with (first, step) pairs in attr, restated for the backward loop:
 // place first + step * i of trip i.
 static inline void lm_grad_indices(lm_grad *g, const lm_op *op, uint32_t n, lm_value **out, lm_attr *attr) {

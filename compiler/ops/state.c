@@ -136,11 +136,13 @@ bool shape_at(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   return pairs_fit(&op->attr, why);
 }
 
-// The cotangent at its place along the leading axis, zero elsewhere.
+// The cotangent at its place along the leading axis, zero elsewhere; of a loop that reads all places, turn by turn.
 void vjp_at(lm_grad *g, lm_op *op) {
   lm_builder *b = g->b;
   lm_type x = op->in[0]->type, line = lm_type_make(LM_INT, x.axis, 1), scalar = lm_type_make(LM_INT, NULL, 0), wide = x;
-  lm_value *i = lm_grad_value(g, op->in[1]), *gz = lm_grad_of(g, op->out[0]);
+  lm_value *gz = lm_grad_of(g, op->out[0]);
+  if (lm_grad_add_turn(g, op, gz)) return;
+  lm_value *i = lm_grad_value(g, op->in[1]);
   lm_value *step = lm_emit_const(b, scalar, (double)op->attr.imm[1]), *first = lm_emit_const(b, scalar, (double)op->attr.imm[0]);
   lm_value *place = lm_emit2(b, LM_OP_ADD, lm_emit2(b, LM_OP_MUL, i, step), first);
   wide.dtype = LM_INT;

@@ -70,6 +70,7 @@ void lm_gradient_leave(gradient *g) {
   lm_idmap_free(&f->parts);
   lm_idmap_free(&f->total);
   lm_idmap_free(&f->memo);
+  lm_idmap_free(&f->turns);
 }
 
 static bool has_cotangent(gradient *g, const lm_op *op) {
@@ -113,7 +114,8 @@ static void differentiate_region(lm_grad *base, lm_region *body, lm_value *of, l
 
 static const lm_grad_methods methods = {
   .cotangent = lm_gradient_cotangent, .value = lm_gradient_value, .wants = lm_gradient_wants, .add = lm_gradient_add,
-  .add_place = lm_gradient_add_place, .indices = lm_gradient_indices, .loop = lm_gradient_reverse_loop,
+  .add_place = lm_gradient_add_place, .add_turn = lm_gradient_add_turn,
+  .indices = lm_gradient_indices, .loop = lm_gradient_reverse_loop,
   .region = differentiate_region,
 };
 

@@ -19,6 +19,9 @@ typedef struct frame {
   lm_idmap total;                                             // forward value -> cotangent, once asked for
   lm_idmap memo;                                              // forward value -> what stands for it here
   lm_value **captured; uint32_t n_captured, cap_captured;     // of outer regions, with cotangents, in order
+  bool forth;                                                 // a loop that carries nothing: its turns run in the same order
+  lm_idmap turns;                                             // captured values of which each turn reads its own place: cotangent of that
+  lm_value **turned; uint32_t n_turned, cap_turned;           // those, in order
 } frame;
 
 typedef struct gradient {
@@ -36,6 +39,8 @@ void lm_gradient_leave(gradient *g);
 // Reverses the operations of the frame's region, given the cotangents added so far.
 void lm_gradient_reverse(gradient *g);
 void lm_gradient_reverse_loop(lm_grad *base, lm_op *loop);    // grad_loop.c
+// Place first + step * i of the forward loop's turns is this pair at turn i of the reversed loop.
+void lm_gradient_turn(const frame *f, int64_t first, int64_t step, int64_t *out);
 
 // grad_value.c: forward values for the backward code
 lm_value *lm_gradient_value(lm_grad *base, lm_value *v);
@@ -45,5 +50,6 @@ void lm_gradient_indices(lm_grad *base, const lm_op *op, uint32_t n, lm_value **
 bool lm_gradient_wants(lm_grad *base, lm_value *v);
 void lm_gradient_add(lm_grad *base, lm_value *v, lm_value *cotangent);
 void lm_gradient_add_place(lm_grad *base, const lm_op *slice, lm_value *cotangent);
+bool lm_gradient_add_turn(lm_grad *base, const lm_op *at, lm_value *cotangent);
 lm_value *lm_gradient_cotangent(lm_grad *base, lm_value *v);  // NULL for zero
 #endif

@@ -8,6 +8,9 @@
 //
 // Carried: the cotangents of the carried values that depend on parameters, then of the captured outer values, which start
 // from zero and are added to. A parameter read outside the loop needs no such carry: its gradient is accumulated inside.
+//
+// A loop that carries nothing is reversed to one that runs in the same order, so that pass jam can make one of both. Of
+// outer values that it reads place by place, one a turn, the reversed loop stacks the cotangents.
 #include "compiler/passes/grad.h"
 
 static lm_value *zeros(lm_builder *b, lm_type t) { return lm_emit_const(b, t, 0); }
@@ -31,7 +34,8 @@ static void seed(gradient *g, frame *f, lm_value *const *stacked, const uint32_t
   for (uint32_t i = 0; i < n; i++) lm_gradient_add(&g->base, yield->in[which[i]], args[i + 1]);
   for (uint32_t i = loop->n_in; i < loop->n_out; i++) {
     if (!stacked[i]) continue;
-    lm_attr a = {.imm = {loop->attr.imm[0] - 1, -1}, .n_imm = 2};
+    lm_attr a = {.n_imm = 2};
+    lm_gradient_turn(f, 0, 1, a.imm);
     lm_value *c = lm_emit(&f->b, LM_OP_AT, (lm_value *[]){stacked[i], args[0]}, 2, &a, NULL);
     lm_gradient_add(&g->base, yield->in[i], c);
   }
@@ -63,6 +67,19 @@ static uint32_t carry_captured(gradient *g, frame *f, lm_value **next, uint32_t 
   return kept;
 }
 
+// Cotangents of the places that each turn reads, which the reversed loop stacks along the axis of the first.
+static lm_value **turns_of(gradient *g, frame *f) {
+  lm_value **own = LM_NEW_N(g->m->arena, lm_value *, f->n_turned + 1);
+  for (uint32_t i = 0; i < f->n_turned; i++) own[i] = lm_idmap_get(&f->turns, f->turned[i]);
+  if (f->n_turned) f->reversed->attr.axes[f->reversed->attr.n_axes++] = f->turned[0]->type.axis[0];
+  return own;
+}
+
+static lm_value *with_axis_of(frame *outer, const lm_value *whole, lm_value *stacked) {
+  lm_attr a = {.axes = {stacked->type.axis[0]}, .n_axes = 1, .to = {whole->type.axis[0]}, .n_to = 1};
+  return a.axes[0] == a.to[0] ? stacked : lm_emit(&outer->b, LM_OP_RENAME, &stacked, 1, &a, NULL);
+}
+
 static lm_value **stacked_cotangents(gradient *g, const lm_op *loop) {
   lm_value **out = LM_NEW_N(g->m->arena, lm_value *, loop->n_out + 1);
   for (uint32_t i = loop->n_in; i < loop->n_out; i++) out[i] = lm_gradient_cotangent(&g->base, loop->out[i]);
@@ -72,7 +89,7 @@ static lm_value **stacked_cotangents(gradient *g, const lm_op *loop) {
 // The stacked results are counted before the body is reversed, which adds stashes to them.
 void lm_gradient_reverse_loop(lm_grad *base, lm_op *loop) {
   gradient *g = (gradient *)base;
-  frame *outer = g->at, f = {.forward = loop->body, .loop = loop};
+  frame *outer = g->at, f = {.forward = loop->body, .loop = loop, .forth = !loop->n_in};
   lm_builder after = outer->b;
   uint32_t *which = LM_NEW_N(g->m->arena, uint32_t, loop->n_in + 1);
   lm_value **start = LM_NEW_N(g->m->arena, lm_value *, loop->n_in + 1), **stacked = stacked_cotangents(g, loop);
@@ -90,10 +107,12 @@ void lm_gradient_reverse_loop(lm_grad *base, lm_op *loop) {
     next[i] = c ? c : zeros(&f.b, loop->in[which[i]]->type);
   }
   uint32_t carried = carry_captured(g, &f, next, n);
-  lm_loop_end(&f.b, f.reversed, next, n + carried, NULL, 0);
+  lm_value **own = turns_of(g, &f);
+  lm_loop_end(&f.b, f.reversed, next, n + carried, own, f.n_turned);
   lm_gradient_leave(g);
 
   outer->b.before = after.before;
   for (uint32_t i = 0; i < n; i++) lm_gradient_add(base, loop->in[which[i]], f.reversed->out[i]);
   for (uint32_t i = 0; i < carried; i++) lm_gradient_add(base, f.captured[i], f.reversed->out[n + i]);
+  for (uint32_t i = 0; i < f.n_turned; i++) lm_gradient_add(base, f.turned[i], with_axis_of(outer, f.turned[i], f.reversed->out[n + carried + i]));
 }

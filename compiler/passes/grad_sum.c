@@ -25,6 +25,8 @@ static lm_value *fit(lm_builder *b, lm_value *c, lm_type t) {
   return c;
 }
 
+static lm_value *add(gradient *g, lm_value *x, lm_value *y) { return x ? lm_emit2(g->base.b, LM_OP_ADD, x, y) : y; }
+
 static void add_part(gradient *g, lm_value *v, lm_value *c, const lm_op *slice) {
   frame *f = g->at;
   part *p = LM_NEW(g->m->arena, part), *old = lm_idmap_get(&f->parts, v);
@@ -39,6 +41,25 @@ void lm_gradient_add(lm_grad *base, lm_value *v, lm_value *cotangent) {
 
 void lm_gradient_add_place(lm_grad *base, const lm_op *slice, lm_value *cotangent) {
   if (lm_gradient_wants(base, slice->in[0])) add_part((gradient *)base, slice->in[0], cotangent, slice);
+}
+
+// Each turn of a loop that runs forth reads its own place of what lies outside, and all are read.
+static bool turn_by_turn(const gradient *g, const lm_op *at) {
+  const frame *f = g->at;
+  if (!f->forth || at->in[1] != f->forward->args[0] || at->in[0]->region == f->forward) return false;
+  bool in_order = at->attr.imm[0] == 0 && at->attr.imm[1] == 1;
+  return in_order && lm_axis_size(g->m, at->in[0]->type.axis[0]) == f->loop->attr.imm[0];
+}
+
+bool lm_gradient_add_turn(lm_grad *base, const lm_op *at, lm_value *cotangent) {
+  gradient *g = (gradient *)base;
+  frame *f = g->at;
+  lm_value *whole = at->in[0], *old = lm_idmap_get(&f->turns, whole);
+  if (!turn_by_turn(g, at)) return false;
+  if (!lm_gradient_wants(base, whole)) return true;
+  if (!old) LM_PUSH(g->m->arena, f->turned, f->n_turned, f->cap_turned) = whole;
+  lm_idmap_set(&f->turns, whole, add(g, old, fit(base->b, cotangent, at->out[0]->type)));
+  return true;
 }
 
 // ---- tiles
@@ -105,8 +126,6 @@ static part *reversed(part *list) {
   }
   return out;
 }
-
-static lm_value *add(gradient *g, lm_value *x, lm_value *y) { return x ? lm_emit2(g->base.b, LM_OP_ADD, x, y) : y; }
 
 static lm_value *sum_of(gradient *g, lm_value *v, part *list) {
   lm_value *sum = NULL;

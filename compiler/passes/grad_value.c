@@ -57,7 +57,8 @@ static lm_value *stash(gradient *g, frame *f, lm_value *v) {
   g->at = f->outer;
   stacked = lm_gradient_value(&g->base, stacked);
   g->at = inner;
-  lm_attr a = {.imm = {f->loop->attr.imm[0] - 1, -1}, .n_imm = 2};
+  lm_attr a = {.n_imm = 2};
+  lm_gradient_turn(f, 0, 1, a.imm);
   lm_value *here = lm_emit(&f->b, LM_OP_AT, (lm_value *[]){stacked, f->reversed->body->args[0]}, 2, &a, NULL);
   here->name = v->name;
   if (!other) return here;
@@ -65,8 +66,9 @@ static lm_value *stash(gradient *g, frame *f, lm_value *v) {
   return lm_emit(&f->b, LM_OP_RENAME, &here, 1, &back, NULL);
 }
 
-// count - 1 - turn
+// count - 1 - turn, or the turn itself
 static lm_value *forward_index(frame *f) {
+  if (f->forth) return f->reversed->body->args[0];
   lm_type t = lm_type_make(LM_INT, NULL, 0);
   lm_value *last = lm_emit_const(&f->b, t, (double)(f->loop->attr.imm[0] - 1));
   return lm_emit2(&f->b, LM_OP_SUB, last, f->reversed->body->args[0]);
@@ -116,15 +118,19 @@ lm_value *lm_gradient_value(lm_grad *base, lm_value *v) {
 }
 
 // The forward loop's index is count - 1 - turn: its place is first + step * (count - 1), minus step * turn.
+void lm_gradient_turn(const frame *f, int64_t first, int64_t step, int64_t *out) {
+  out[0] = f->forth ? first : first + step * (f->loop->attr.imm[0] - 1);
+  out[1] = f->forth ? step : -step;
+}
+
 void lm_gradient_indices(lm_grad *base, const lm_op *op, uint32_t n, lm_value **out, lm_attr *attr) {
   gradient *g = (gradient *)base;
   for (uint32_t i = 0; i < n; i++) {
     frame *f = owner(g, op->in[i]);
-    int64_t first = op->attr.imm[2 * i], step = op->attr.imm[2 * i + 1];
     bool index = is_index(f, op->in[i]);
     out[i] = index ? f->reversed->body->args[0] : lm_gradient_value(base, op->in[i]);
-    attr->imm[2 * i] = index ? first + step * (f->loop->attr.imm[0] - 1) : first;
-    attr->imm[2 * i + 1] = index ? -step : step;
+    if (index) lm_gradient_turn(f, op->attr.imm[2 * i], op->attr.imm[2 * i + 1], &attr->imm[2 * i]);
+    else memcpy(&attr->imm[2 * i], &op->attr.imm[2 * i], 2 * sizeof *attr->imm);
   }
   attr->n_imm = (uint8_t)(2 * n);
 }

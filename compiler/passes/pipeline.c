@@ -12,8 +12,9 @@ const int lm_n_passes = LM_COUNT(lm_passes);
 // Cleaning before the derivative keeps what it stashes small; cleaning after removes what it made twice.
 const char *const lm_pipeline[] = {
   "inline", "simplify", "cse", "licm", "dce", "lookahead",
-  "attend", "cse", "licm", "dce",
+  "attend", "cse", "licm", "chunk", "dce",
   "grad", "simplify", "cse", "licm", "dce",
+  "jam", "cse", "dce",
   "decompose", "cse", "dce", "fuse",
   NULL,
 };

@@ -56,3 +56,13 @@ bool lm_region_inside(const lm_region *r, const lm_region *outer) {
   while (r != outer && r->owner) r = r->owner->parent;
   return r == outer;
 }
+
+void lm_ops_sink(lm_op *from, lm_op *to, uint32_t mark) {
+  lm_op *last = to->prev;                                     // what was moved stands behind it
+  for (lm_op *op = from->next, *next; from != last && op != to; op = next) {
+    next = op == last ? to : op->next;
+    if (op->mark != mark) continue;
+    lm_op_remove(op);
+    lm_op_insert_before(to, op);
+  }
+}

@@ -19,5 +19,7 @@ int lm_rewrite_func(lm_func *f, lm_value *(*rule)(lm_rewrite *r, lm_op *op), voi
 // No effect, no region, no end of a region: may be removed, moved or merged.
 bool lm_op_pure(const lm_op *op);
 bool lm_op_is(const lm_value *v, lm_opcode code);             // v is the result of such an operation
+// Moves the operations between two of one region whose mark is `mark` in front of the second, in their order.
+void lm_ops_sink(lm_op *from, lm_op *to, uint32_t mark);
 bool lm_region_inside(const lm_region *r, const lm_region *outer);   // r is outer or a region in it
 #endif

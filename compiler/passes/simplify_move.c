@@ -133,7 +133,7 @@ static lm_value *concatenation(lm_rewrite *r, lm_op *op) {
 lm_value *lm_simplify_move(lm_rewrite *r, lm_op *op) {
   double c;
   bool moves = op->code == LM_OP_EXPAND || op->code == LM_OP_PERMUTE || op->code == LM_OP_VIEW || op->code == LM_OP_RENAME ||
-               op->code == LM_OP_SLICE;
+               op->code == LM_OP_SLICE || op->code == LM_OP_AT;
   if (moves && lm_const_of(op->in[0], &c)) return lm_emit_const(&r->b, op->out[0]->type, c);
   switch (op->code) {
     case LM_OP_EXPAND: return expansion(r, op);

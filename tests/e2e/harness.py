@@ -91,7 +91,7 @@ class Run:
 SMALL = """import "{root}/examples/llama.lm": Llama
 data Batches {{ source s = batches("batches.safetensors") }}
 recipe Small {{
-  model = Llama(depth = {depth}, d = 32, ff = 64, heads = 4, kv = 2, e = 8, vocab = 64, drop = {drop})
+  model = Llama(depth = {depth}, d = 32, ff = 64, heads = 4, kv = 2, e = 8, vocab = {vocab}, drop = {drop})
   data = Batches; seed = 7
   run = {steps} steps; batch = {batch} tokens; micro = {micro} tokens
   optimizer = adamw(lr = {lr}); schedule = warmup_cosine(warmup = 5 steps)
@@ -118,10 +118,10 @@ def random_batches(steps, rows, seq, vocab=64, seed=0):
     return dict(tok=tok, pos=pos, seg=seg, next=nxt, w=w)
 
 
-def small(run, steps=8, rows=4, seq=16, micro=None, depth=2, drop=0, lr="3e-3", more="", name="small.lm", batches=None):
-    save(run.path("batches.safetensors"), batches or random_batches(steps, rows, seq))
+def small(run, steps=8, rows=4, seq=16, micro=None, depth=2, drop=0, lr="3e-3", more="", name="small.lm", batches=None, vocab=64):
+    save(run.path("batches.safetensors"), batches or random_batches(steps, rows, seq, vocab))
     return run.write(name, SMALL.format(root=ROOT, depth=depth, drop=drop, lr=lr, steps=steps, batch=rows * seq,
-                                        micro=micro or rows * seq, more=more))
+                                        micro=micro or rows * seq, more=more, vocab=vocab))
 
 
 def folder_bytes(path):
