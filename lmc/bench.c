@@ -1,13 +1,12 @@
 // bench.c - lmc bench: how fast a recipe trains here, beside its matrix products alone.
-#include <string.h>
-
-#include "lmc/session.h"
+#include "lmc/bench.h"
 
 enum { STEPS = 5, WARM = 1, REPEATS = 5 };
 
 static const lm_opt options[] = {
   {.name = "steps", .kind = LM_OPT_WHOLE, .value = "N", .help = "steps that are timed (5)", .least = 1, .most = 1e6},
   {.name = "threads", .kind = LM_OPT_WHOLE, .value = "N", .help = "threads (as many as there are cores)", .least = 1, .most = 4096},
+  {.name = "ablate", .kind = LM_OPT_FLAG, .help = "a row for each optimization: the step with all, and without it"},
   LM_OPT_PASSES, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
 typedef struct figures {
@@ -16,20 +15,21 @@ typedef struct figures {
   int kernels, compiled;
 } figures;
 
-static lm_status model_start(lm_session *s, lm_cli *cli, int threads, figures *out) {
-  s->passes_off = lm_args_text(&cli->args, "disable-pass", NULL);
+lm_status lm_bench_start(lm_session *s, lm_cli *cli, const char *passes_off, double *out_compile_s) {
+  s->passes_off = passes_off;
   LM_TRY(lm_session_open_args(s, cli));
   LM_TRY(lm_session_data(s));
   double start = lm_now();
   LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN, 0));
   LM_TRY(lm_session_plan(s));
   LM_TRY(lm_session_check_ids(s));
-  LM_TRY(lm_session_start(s, &(lm_exec_options){.threads = threads}));
-  out->compile_s = lm_now() - start;
+  LM_TRY(lm_session_start(s, &(lm_exec_options){.threads = (int)lm_args_whole(&cli->args, "threads", 0)}));
+  *out_compile_s = lm_now() - start;
   return lm_session_train(s);
 }
 
-static lm_status step_time(lm_session *s, int64_t step, double *out_ms) {
+lm_status lm_bench_step(lm_session *s, int64_t i, double *out_ms) {
+  int64_t finished = lm_data_info_of(s->data).steps, step = finished ? (i - 1) % finished + 1 : i;
   lm_step_result r;
   double start = lm_now();
   LM_TRY(lm_trainer_gradients(s->trainer, step, step - 1, &r));
@@ -39,13 +39,11 @@ static lm_status step_time(lm_session *s, int64_t step, double *out_ms) {
   return NULL;
 }
 
-// The mean would count what else the machine does; the best is what the program takes. Finished batches are taken over
-// and over.
+// The mean would count what else the machine does; the best is what the program takes.
 static lm_status steps_time(lm_session *s, int64_t steps, figures *out) {
-  int64_t finished = lm_data_info_of(s->data).steps;
   for (int64_t i = 1; i <= WARM + steps; i++) {
     double ms;
-    LM_TRY(step_time(s, finished ? (i - 1) % finished + 1 : i, &ms));
+    LM_TRY(lm_bench_step(s, i, &ms));
     if (i == 1) out->ms_first = ms;
     if (i > WARM && (!out->ms_per_step || ms < out->ms_per_step)) out->ms_per_step = ms;
   }
@@ -53,7 +51,7 @@ static lm_status steps_time(lm_session *s, int64_t steps, figures *out) {
 }
 
 static lm_status measure(lm_session *s, lm_cli *cli, figures *out) {
-  LM_TRY(model_start(s, cli, (int)lm_args_whole(&cli->args, "threads", 0), out));
+  LM_TRY(lm_bench_start(s, cli, lm_args_text(&cli->args, "disable-pass", NULL), &out->compile_s));
   int threads = lm_exec_threads(s->exec);
   LM_TRY(steps_time(s, lm_args_whole(&cli->args, "steps", STEPS), out));
   lm_cpu_gemm_times gemm = lm_cpu_gemm_bench(s->projections.v, (int)s->projections.n, threads, REPEATS);
@@ -92,6 +90,10 @@ static void figures_json(const figures *x) {
 static lm_status run(lm_cli *cli) {
   lm_session s = {0};
   figures x = {0};
+  if (lm_args_given(&cli->args, "ablate")) {
+    if (lm_args_given(&cli->args, "disable-pass")) return lm_fail(LM_USER, "--ablate switches passes off itself; --disable-pass has no place beside it");
+    return lm_bench_ablate(cli, lm_args_whole(&cli->args, "steps", STEPS));
+  }
   lm_status status = measure(&s, cli, &x);
   lm_session_close(&s);
   if (status) return status;
@@ -104,5 +106,6 @@ const lm_command lm_cmd_bench = {
   .name = "bench", .usage = "FILE [options]", .summary = "times training steps, beside their matrix products alone", .options = options,
   .least = 1, .most = 1, .run = run,
   .help = "The step is the best of those timed. GEMMs alone: forward, data and weight gradient of every product with a\n"
-          "parameter, once for each micro-batch, on random data in the same process. Nothing is saved.\n\n"
+          "parameter, once for each micro-batch, on random data in the same process. Nothing is saved. --ablate runs the whole\n"
+          "model and one without a pass in turn, in one process; a ratio above 1 is what the pass is worth.\n\n"
           "  lmc bench examples/bench-6m.lm --steps 10 --json\n"};

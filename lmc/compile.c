@@ -2,26 +2,27 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "lmc/draw.h"
 #include "lmc/machine_code.h"
 #include "lmc/session.h"
 
 static const lm_opt options[] = {
   {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "DIR", .help = "the folder to write (none)"},
-  {.name = "emit", .kind = LM_OPT_TEXT, .value = "A,B", .help = "what goes there, of ast,ir,c (ir,c)"},
+  {.name = "emit", .kind = LM_OPT_TEXT, .value = "A,B", .help = "what goes there, of ast,ir,c,dot (ir,c)"},
   {.name = "print-after", .kind = LM_OPT_TEXT, .value = "PASS", .help = "prints the IR after that pass (all: after each)"},
   {.name = "target", .kind = LM_OPT_TEXT, .value = "TARGET", .help = "cpu, native, sm_80, sm_89, sm_90a, sm_100a (cpu)"},
   {.name = "mode", .kind = LM_OPT_TEXT, .value = "MODE", .help = "how hard the compiler tries (default)"},
   LM_OPT_PASSES, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
-enum { EMIT_AST = 1, EMIT_IR = 2, EMIT_C = 4 };
+enum { EMIT_AST = 1, EMIT_IR = 2, EMIT_C = 4, EMIT_DOT = 8 };
 
 static lm_status emit_parse(const char *text, unsigned *out) {
-  static const char *const names[] = {"ast", "ir", "c"};
+  static const char *const names[] = {"ast", "ir", "c", "dot"};
   *out = 0;
   for (const char *p = text; *p;) {
     size_t n = strcspn(p, ","), i = 0;
     while (i < LM_COUNT(names) && (strlen(names[i]) != n || memcmp(names[i], p, n))) i++;
-    if (i == LM_COUNT(names)) return lm_fail(LM_USER, "--emit %.*s: not yet possible; there are ast, ir and c", (int)n, p);
+    if (i == LM_COUNT(names)) return lm_fail(LM_USER, "--emit %.*s: not yet possible; there are ast, ir, c and dot", (int)n, p);
     *out |= 1u << i;
     p += n + (p[n] == ',');
   }
@@ -103,6 +104,7 @@ static lm_status model_compile(lm_session *s, unsigned emit, const char *dir, lm
   LM_TRY(lm_session_plan(s));
   if (dir && emit & EMIT_IR) LM_TRY(plan_write(s, dir));
   if (dir && emit & EMIT_AST) LM_TRY(ast_write(s, dir));
+  if (dir && emit & EMIT_DOT) LM_TRY(lm_draw_module(s->lowered->m, dir));
   const char *kernels = dir && emit & EMIT_C ? lm_path_join(s->ctx->arena, dir, "kernels") : NULL;
   if (kernels) LM_TRY(lm_dir_make(kernels));
   return kernels_compile(s, dir, kernels, out);
@@ -142,7 +144,8 @@ const lm_command lm_cmd_compile = {
   .name = "compile", .usage = "FILE [-o DIR] [options]", .summary = "writes the plan of a recipe to read: IR, kernels, memory",
   .options = options, .least = 1, .most = 1, .run = run,
   .help = "The folder holds the IR at the end of each stage (graph.lmir, step.lmir, kernel.lmir), plan.txt with the memory map and\n"
-          "every step in order, and kernels/ with the generated C. Prints kernels, work and memory of a step.\n"
+          "every step in order, and kernels/ with the generated C. Prints kernels, work and memory of a step. --emit=dot draws each\n"
+          "function for Graphviz: dot -Tsvg plan/micro.dot.\n"
           "For a GPU, which need not be there, it takes NVRTC: kernels/ holds CUDA C and machine code, and kernels.txt, printed too,\n"
           "says what each kernel takes of registers and shared memory and what it spills.\n\n"
           "  lmc compile examples/quickstart.lm -o plan --print-after=fuse\n"

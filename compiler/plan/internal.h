@@ -110,8 +110,6 @@ void lm_step_fill(planner *p, lm_op *op, lm_type t, double value, const place *t
 void lm_step_kernel(planner *p, lm_op *op);
 void lm_step_dot(planner *p, lm_op *op);
 bool lm_step_dot_accumulate(planner *p, lm_op *accum, const place *to);   // the accumulated value's dot adds to `to` itself
-const char *lm_op_label(planner *p, const lm_op *op);
-const char *lm_op_origin(planner *p, const lm_op *op);
 
 // ---- walk.c
 

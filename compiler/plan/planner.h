@@ -39,6 +39,10 @@ bool lm_plan_in_place(const lm_op *kernel, uint32_t o, uint32_t r);
 // Blocks of LM_BLOCK elements that the module's parameters take: the size of the first axis of @update's arguments.
 int64_t lm_plan_layout_blocks(const lm_module *m);
 
+// The source lines of an operation, "llama.lm:10,12", or ""; what it is and those: "kernel exp+sum llama.lm:10,12".
+const char *lm_plan_origin(lm_arena *a, const lm_module *m, const lm_op *op);
+const char *lm_plan_label(lm_arena *a, const lm_module *m, const lm_op *op);
+
 // Floating-point operations of a product, an attention, a kernel, at capacity; of an attention whose mask orders places: half.
 double lm_plan_flops(const lm_module *m, const lm_op *op);
 

@@ -23,65 +23,9 @@ ref lm_place_ref(const planner *p, const place *at, lm_type t) {
 
 pstep *lm_step_add(planner *p, lm_step_kind kind, lm_op *op, int n_bufs) {
   pstep *s = &LM_PUSH(p->arena, p->steps, p->n_steps, p->cap_steps);
-  *s = (pstep){.step = {.kind = kind, .n_bufs = n_bufs, .label = lm_op_label(p, op)}, .op = op,
+  *s = (pstep){.step = {.kind = kind, .n_bufs = n_bufs, .label = lm_plan_label(p->arena, p->m, op)}, .op = op,
                .refs = LM_NEW_N(p->arena, ref, n_bufs + 1), .loop = p->depth ? p->frames[p->depth - 1].step : -1};
   return s;
-}
-
-// ---- names for people
-
-static const char *base_name(const char *path) {
-  const char *slash = strrchr(path, '/');
-  return slash ? slash + 1 : path;
-}
-
-typedef struct lines { uint16_t file; uint32_t line[8]; int n; } lines;
-
-static void lines_add(lines *l, lm_loc loc) {
-  if (!loc.file || (l->n && loc.file != l->file)) return;
-  l->file = loc.file;
-  int at = 0;
-  while (at < l->n && l->line[at] < loc.line) at++;
-  if ((at < l->n && l->line[at] == loc.line) || l->n == (int)LM_COUNT(l->line)) return;
-  memmove(&l->line[at + 1], &l->line[at], (size_t)(l->n++ - at) * sizeof *l->line);
-  l->line[at] = loc.line;
-}
-
-const char *lm_op_origin(planner *p, const lm_op *op) {
-  lines l = {0};
-  lines_add(&l, op->loc);
-  if (op->code == LM_OP_KERNEL)
-    for (const lm_op *o = op->body->first; o; o = o->next) lines_add(&l, o->loc);
-  if (!l.n || l.file >= p->m->ctx->n_sources) return "";
-  lm_buf text = {0};
-  lm_buf_puts(&text, base_name(p->m->ctx->sources[l.file].path));
-  for (int i = 0; i < l.n; i++) lm_buf_printf(&text, "%c%u", i ? ',' : ':', l.line[i]);
-  const char *out = lm_arena_strndup(p->arena, text.p, text.n);
-  lm_buf_free(&text);
-  return out;
-}
-
-// The dearest operations of a kernel, each once.
-static void kernel_summary(const lm_op *op, lm_buf *out) {
-  bool said[LM_OPS] = {0};
-  int n = 0;
-  for (const lm_op *o = op->body->first; o && n < 4; o = o->next) {
-    const lm_op_info *info = lm_op_info_of(o);
-    if (said[o->code] || (!(info->traits & LM_T_REDUCE) && info->flops < 2 && o->code != LM_OP_GATHER)) continue;
-    said[o->code] = true;
-    lm_buf_printf(out, "%s%s", n++ ? "+" : " ", info->name);
-  }
-}
-
-const char *lm_op_label(planner *p, const lm_op *op) {
-  lm_buf text = {0};
-  lm_buf_puts(&text, lm_op_info_of(op)->name);
-  if (op->code == LM_OP_KERNEL) kernel_summary(op, &text);
-  const char *origin = lm_op_origin(p, op);
-  if (*origin) lm_buf_printf(&text, " %s", origin);
-  const char *out = lm_arena_strndup(p->arena, text.p, text.n);
-  lm_buf_free(&text);
-  return out;
 }
 
 // ---- moves
@@ -183,7 +127,7 @@ static int kernel_find(planner *p, const lm_op *op, const lm_kernel_code *code) 
     if (!strcmp(plan->kernels[i].name, code->name)) return i;
   uint32_t n = (uint32_t)plan->n_kernels;
   LM_PUSH(p->arena, plan->kernels, n, p->cap_kernels) =
-      (lm_plan_kernel){code->name, code->source, lm_op_origin(p, op), code->launch};
+      (lm_plan_kernel){code->name, code->source, lm_plan_origin(p->arena, p->m, op), code->launch};
   plan->n_kernels = (int)n;
   return plan->n_kernels - 1;
 }
@@ -195,7 +139,7 @@ static void kernel_cost(planner *p, const lm_op *op, lm_plan_step *s) {
 }
 
 static place result_new(planner *p, lm_value *v, lm_op *op) {
-  place out = lm_place_dense(p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, lm_op_label(p, op)), v->type);
+  place out = lm_place_dense(p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, lm_plan_label(p->arena, p->m, op)), v->type);
   out.at->last_use = p->last_use[v->id];
   return p->places[v->id] = out;
 }

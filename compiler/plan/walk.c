@@ -75,7 +75,7 @@ static void region_uses(planner *p, lm_region *r) {
 place lm_value_dense(planner *p, lm_value *v, lm_op *op) {
   place from = *lm_value_place(p, v);
   if (lm_strides_are_dense(p->m, v->type, from.stride)) return from;
-  place to = lm_place_dense(p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, lm_op_label(p, op)), v->type);
+  place to = lm_place_dense(p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, lm_plan_label(p->arena, p->m, op)), v->type);
   lm_step_copy(p, op, v->type, &from, &to, false);
   return to;
 }
@@ -261,7 +261,7 @@ static stacking stacking_find(const lm_op *loop, const frame *f, uint32_t s) {
 static stacking *loop_storages(planner *p, frame *f, lm_op *op) {
   uint32_t n_carry = op->n_in, n_stack = op->n_out - n_carry;
   stacking *kinds = LM_NEW_N(p->arena, stacking, n_stack + 1);
-  const char *label = lm_op_label(p, op);
+  const char *label = lm_plan_label(p->arena, p->m, op);
   f->carry = LM_NEW_N(p->arena, storage *, n_carry + 1);
   f->slots = LM_NEW_N(p->arena, bool, n_carry + 1);
   f->stack = LM_NEW_N(p->arena, storage *, n_stack + 1);

@@ -1,7 +1,8 @@
 """What a run shows of itself: when what ran."""
-import json, re
+import json, re, shutil, subprocess
 
 from harness import check, small
+from test_passes import switchable
 
 SAVED = 'save = checkpoint("run", every = 2 steps, keep = 0)'
 
@@ -64,3 +65,29 @@ def test_cost(run):
     check(all(row["measured_s"] > 0 for row in measured["rows"]) and measured["rows"][0]["measured_s"] == max(r["measured_s"] for r in measured["rows"]), "all are measured")
     table = run("explain", file, "cost", "--measure").splitlines()
     check(len(table) == len(names) + 4 and "100.0%" in table[-1], "a row each")
+
+
+def test_ablate(run):
+    """a row for each pass that can be switched off"""
+    file = small(run, steps=4)
+    rows = json.loads(run("bench", file, "--ablate", "--steps", 2, "--json"))
+    check([r["pass"] for r in rows] == list(switchable()), str(rows))
+    for r in rows:
+        check(r["with_ms"] > 0 and abs(r["ratio"] - r["without_ms"] / r["with_ms"]) < 1e-2 * r["ratio"], str(r))
+    fuse = next(r for r in rows if r["pass"] == "fuse")
+    check(fuse["without_bytes"] > fuse["with_bytes"], "what a kernel keeps to itself goes through memory without fusion")
+    table = run("bench", file, "--ablate", "--steps", 1).splitlines()
+    check(len(table) == 1 + len(rows) and table[-1].startswith("fuse"), str(table))
+
+
+def test_drawing(run):
+    """every line of a drawing joins nodes that are there; what can't be reached is none"""
+    file = small(run)
+    run("compile", file, "-o", run.path("plan"), "--emit", "dot")
+    text = open(run.path("plan/micro.dot")).read()
+    nodes, edges = set(re.findall(r"^(\w+) \[", text, re.M)), re.findall(r"^(\w+) -> (\w+) \[", text, re.M)
+    check(len(edges) > 50 and all(a in nodes and b in nodes for a, b in edges), "lines join nodes")
+    check("<b>attend</b>" in text and "llama.lm:" in text and text.count("subgraph cluster") == 2, "attention, its lines, two loops")
+    if shutil.which("dot"):
+        p = subprocess.run(["dot", "-Tsvg", run.path("plan/micro.dot")], capture_output=True, text=True)
+        check(p.returncode == 0 and not p.stderr and "</svg>" in p.stdout, p.stderr)
