@@ -173,10 +173,17 @@ static bool attempt(cuda_attend *e, int rows, int cols, lm_buf *body, int64_t *b
   return e->pool_most <= CUDA_POOL_MOST;
 }
 
+static const struct { int rows, cols; } sizes[] = {{64, 64}, {64, 32}, {32, 32}, {32, 16}, {16, 16}};
+
+// The first size whose scores and sums are sure to stay in registers.
+static size_t size_first(const cuda_attend *e) {
+  if (!e->f.vjp) return 0;
+  if (e->half) return widest(&e->f) > 64;
+  return widest(&e->f) > 96 ? 3 : 1;
+}
+
 static bool choose(cuda_attend *e, lm_buf *body, int64_t *blocks) {
-  static const struct { int rows, cols; } sizes[] = {{64, 64}, {64, 32}, {32, 32}, {32, 16}, {16, 16}};
-  bool wide = e->f.vjp && widest(&e->f) > 64;          // accumulators take the registers
-  for (size_t i = wide; i < LM_COUNT(sizes); i++)
+  for (size_t i = size_first(e); i < LM_COUNT(sizes); i++)
     if (attempt(e, sizes[i].rows, sizes[i].cols, body, blocks)) return true;
   return false;
 }
@@ -200,7 +207,8 @@ static void finish(cuda_attend *e, const lm_buf *body, int64_t blocks, lm_arena 
   int threads = 2 * e->rows;
   *out = (lm_kernel_code){.space = {.fixed = blocks}, .launch = {.threads = threads, .per_block = 1, .shared = e->pool_most, .extents = e->g.extents}};
   out->name = lm_arena_printf(arena, "a%016llx", (unsigned long long)lm_hash(text.p, text.n, (uint64_t)threads));
-  out->source = lm_arena_printf(arena, "LM_KERNEL(%d) %s%s", threads, out->name, text.p);
+  // One block is enough to ask for: else the compiler would rather spill than pass a step of occupancy.
+  out->source = lm_arena_printf(arena, "LM_KERNEL_BLOCKS(%d, 1) %s%s", threads, out->name, text.p);
   lm_buf_free(&raw);
   lm_buf_free(&text);
 }

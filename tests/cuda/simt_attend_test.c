@@ -1,18 +1,7 @@
 // simt_attend_test.c - attention and its derivative as CUDA kernels under the shim, against the interpreter: f32 and bf16, grouped
 // queries, widths and lengths that fill no tile, scores with biases and caps, masks with empty and full tiles.
-//
-// Queries, keys and values are parameters, so their gradients are compared too.
 #include "tests/cuda/simt_run.h"
-#include "tests/codegen/run.h"
-
-typedef struct attend_case { const char *name, *type, *axes, *bias, *score, *mask; } attend_case;
-
-#define CAUSAL "  %it = iota : int[t]\n  %is = iota : int[s]\n  %ie = expand %it : int[t, s]\n  %mask = ge %ie, %is\n"
-#define DOCUMENTS "  %ss = rename %seg (t) -> (s)\n  %se = expand %seg : int[b, t, s]\n  %mask = eq %se, %ss\n"
-#define WINDOW CAUSAL "  %near = const 20 : int\n  %back = sub %ie, %is\n  %n2 = lt %back, %near\n  %both = and %mask, %n2\n"
-#define PLAIN "  %y = mul %x, %c\n"
-#define CAPPED "  %x0 = mul %x, %c\n  %x1 = tanh %x0\n  %y = mul %x1, %three\n"
-#define BIASED "  %x0 = mul %x, %c\n  %bias = param @bias : f32[g, h, s]\n  %y = add %x0, %bias\n"
+#include "tests/cuda/attend_case.h"
 
 static const attend_case cases[] = {
   {"f32, causal, grouped", "f32", "b = 2, t = 70, s = 70, g = 2, h = 3, e = 24", "", PLAIN, CAUSAL},
@@ -25,34 +14,6 @@ static const attend_case cases[] = {
   {"f32, biased", "f32", "b = 2, t = 21, s = 21, g = 2, h = 2, e = 16", "param @bias : f32[g, h, s] = zeros\n", BIASED, CAUSAL},
   {"bf16, biased", "bf16", "b = 2, t = 50, s = 50, g = 2, h = 1, e = 40", "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
 };
-
-static void text_make(const attend_case *c, lm_buf *b) {
-  lm_buf_printf(b, "stage graph\naxis %s\nparam @q : f32[b, t, g, h, e] = zeros\nparam @k : f32[b, t, g, e] = zeros\nparam @v : f32[b, t, g, e] = zeros\n%s", c->axes, c->bias);
-  lm_buf_puts(b, "func @loss(%seg: int[b, t], %w: f32[b, t, g, h, e]) -> (sum: f32, weight: f32) {\n");
-  lm_buf_puts(b, "  %q0 = param @q : f32[b, t, g, h, e]\n  %k0 = param @k : f32[b, t, g, e]\n  %v0 = param @v : f32[b, t, g, e]\n");
-  lm_buf_printf(b, "  %%q = cast %%q0 : %s[b, t, g, h, e]\n  %%k1 = cast %%k0 : %s[b, t, g, e]\n  %%v1 = cast %%v0 : %s[b, t, g, e]\n", c->type, c->type, c->type);
-  lm_buf_puts(b, "  %k = rename %k1 (t) -> (s)\n  %v = rename %v1 (t) -> (s)\n  %a = dot %q, %k over(e)\n");
-  lm_buf_puts(b, "  %x = cast %a : f32[b, t, g, h, s]\n  %c = const 0.4 : f32\n  %three = const 3 : f32\n");
-  lm_buf_printf(b, "%s%s", c->score, c->mask);
-  lm_buf_printf(b, "  %%low = const -1e30 : f32\n  %%z = select %%%s, %%y, %%low\n  %%m = max %%z over(s)\n  %%n = stop_grad %%m\n  %%u = sub %%z, %%n\n", strstr(c->mask, "%both") ? "both" : "mask");
-  lm_buf_printf(b, "  %%ex = exp %%u\n  %%l = sum %%ex over(s)\n  %%p = div %%ex, %%l\n  %%pc = cast %%p : %s[b, t, g, h, s]\n", c->type);
-  lm_buf_puts(b, "  %o = dot %pc, %v over(s)\n  %of = cast %o : f32[b, t, g, h, e]\n  %ow = mul %of, %w\n  %sum = sum %ow over(b, t, g, h, e)\n  %one = const 1 : f32\n  return %sum, %one\n}\n");
-}
-
-static int count(lm_region *r, lm_opcode code) {
-  int n = 0;
-  for (lm_op *op = r->first; op; op = op->next) n += op->code == code;
-  return n;
-}
-
-static lm_module *module_make(lm_ctx *ctx, const char *text, bool kernels) {
-  lm_module *m = parse_and_run(ctx, text, "simplify,cse,dce,attend,grad,simplify,cse,licm,dce");
-  lm_func *micro = lm_func_find(m, "micro");
-  CHECK(micro && count(micro->body, LM_OP_ATTEND) == 1 && count(micro->body, LM_OP_ATTEND_VJP) == 1);
-  bool ok = true;
-  if (kernels) CHECK_OK(lm_pass_run_list(m, "decompose,cse,dce,fuse", &(lm_pass_env){0}, &ok));
-  return m;
-}
 
 static double gradient_error(const lm_plan *plan, const lm_plan_param *p, lm_exec *e, lm_eval *eval) {
   const float *got = (const float *)lm_exec_arena_peek(e, LM_ARENA_GRAD) + p->offset;

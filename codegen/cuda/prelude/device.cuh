@@ -6,7 +6,9 @@
 #define LM_UNROLL_2 _Pragma("unroll 2")
 #define LM_INLINE static __device__ __forceinline__
 #define LM_ALIGN(n) __align__(n)
-#define lm_word_at(W, p, i) (((W *)(p))[i])
+// The i-th word of type W from p on.
+#define lm_word_get(W, to, p, i) ((void)((to) = ((const W *)(p))[i]))
+#define lm_word_put(W, p, i, x) ((void)(((W *)(p))[i] = (x)))
 #define LM_SHARED(T, name, n) __shared__ __align__(16) T name[n]
 // Arrays of one pool whose size the launch gives; `at`: bytes from its beginning.
 #define LM_POOL_DECLARE() extern __shared__ __align__(128) uint8_t lm_pool[]

@@ -33,7 +33,8 @@ extern uint32_t lm_simt_vote(bool x, int line);
     __typeof__((a)[0]) lm_value = (x);                                                           \
     *(__typeof__(&(a)[0]))lm_simt_access((a), (int64_t)(i) * (int64_t)sizeof (a)[0], sizeof (a)[0], 1, __LINE__) = lm_value; \
   } while (0)
-#define lm_word_at(W, p, i) (*(W *)lm_simt_word((const char *)(p) + (i) * (int64_t)sizeof(W), sizeof(W)))
+#define lm_word_get(W, to, p, i) ((void)__builtin_memcpy(&(to), lm_simt_word((const char *)(p) + (i) * (int64_t)sizeof(W), sizeof(W)), sizeof(W)))
+#define lm_word_put(W, p, i, x) ((void)__builtin_memcpy(lm_simt_word((const char *)(p) + (i) * (int64_t)sizeof(W), sizeof(W)), &(x), sizeof(W)))
 #define lm_thread lm_simt_thread
 #define lm_threads lm_simt_threads
 #define lm_block lm_simt_block

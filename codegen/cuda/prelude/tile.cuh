@@ -18,7 +18,7 @@ LM_INLINE int32_t lm_frag_col(int32_t n, int32_t c) { return n * 8 + lm_thread()
     }                                                                                             \
   }
 #define LM_TILE_PRODUCT_F32(s, N, a, row, b, WIDTH, PITCH)                                        \
-  for (int32_t k = 0; k < (WIDTH); k++) {                                                         \
+  LM_UNROLL_2 for (int32_t k = 0; k < (WIDTH); k++) {                                             \
     const float x0_ = lm_get(a, lm_frag_row(0) * (PITCH) + k), x1_ = lm_get(a, lm_frag_row(1) * (PITCH) + k);\
     LM_UNROLL for (int32_t n = 0; n < (N); n++)                                                   \
       LM_UNROLL for (int32_t c = 0; c < 2; c++) {                                                 \
@@ -43,7 +43,7 @@ LM_INLINE int32_t lm_frag_col(int32_t n, int32_t c) { return n * 8 + lm_thread()
   }
 #define LM_TILE_WEIGHTED_F32(o, E, z, N, v, PITCH)                                                \
   LM_UNROLL for (int32_t n = 0; n < (N); n++)                                                     \
-    for (int32_t i = 0; i < 8; i++) {                                                             \
+    LM_UNROLL_2 for (int32_t i = 0; i < 8; i++) {                                                 \
       const int32_t from_ = lm_thread() % 32 / 4 * 4 + i / 2;                                     \
       const float x0_ = lm_shuffle_f32(~0u, i % 2 ? z[n][1] : z[n][0], from_);                    \
       const float x1_ = lm_shuffle_f32(~0u, i % 2 ? z[n][3] : z[n][2], from_);                    \

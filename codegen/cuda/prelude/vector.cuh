@@ -10,14 +10,15 @@ typedef struct LM_ALIGN(4) lm_w1 { uint32_t w[1]; } lm_w1;
 #else
 #define LM_WORDS_LOAD(n, W, words, p)                                                             \
   LM_UNROLL for (int32_t i = 0; i < (int32_t)((n) * 4 / sizeof(W)); i++) {                        \
-    W u = lm_word_at(W, p, i);                                                                    \
+    W u;                                                                                          \
+    lm_word_get(W, u, p, i);                                                                      \
     LM_UNROLL for (int32_t j = 0; j < (int32_t)(sizeof(W) / 4); j++) words[i * (int32_t)(sizeof(W) / 4) + j] = u.w[j]; \
   }
 #define LM_WORDS_STORE(n, W, words, p)                                                            \
   LM_UNROLL for (int32_t i = 0; i < (int32_t)((n) * 4 / sizeof(W)); i++) {                        \
     W u;                                                                                          \
     LM_UNROLL for (int32_t j = 0; j < (int32_t)(sizeof(W) / 4); j++) u.w[j] = words[i * (int32_t)(sizeof(W) / 4) + j]; \
-    lm_word_at(W, p, i) = u;                                                                      \
+    lm_word_put(W, p, i, u);                                                                      \
   }
 #endif
 

@@ -1,0 +1,58 @@
+// nvrtc_attend_test.c - attention kernels as machine code: no thread of any keeps registers in memory. Prints what each takes.
+// With an argument, every shape whose name contains it for every architecture, which takes minutes: "" for all of them.
+//
+// Skipped, saying so, where there is no NVRTC.
+#include "codegen/cuda/cuda.h"
+#include "runtime/cuda/compile.h"
+#include "tests/cuda/attend_case.h"
+
+#define AXES(g, h, e) "b = 2, t = 1000, s = 1000, g = " #g ", h = " #h ", e = " #e
+#define CASES(type, quick)                                                                       \
+  {{type ", 128 wide", type, AXES(2, 4, 128), "", PLAIN, CAUSAL}, quick}, {{type ", 64 wide", type, AXES(4, 1, 64), "", PLAIN, CAUSAL}, false},  \
+  {{type ", 80 wide", type, AXES(1, 3, 80), "", PLAIN, DOCUMENTS}, false}, {{type ", 96 wide", type, AXES(8, 2, 96), "", CAPPED, WINDOW}, false}, \
+  {{type ", biased", type, AXES(2, 2, 64), "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS}, false}
+static const struct { attend_case c; bool quick; } cases[] = {CASES("bf16", true), CASES("f32", true)};
+
+static void test_kernel(const lm_plan *plan, int i, const char *name, const char *arch) {
+  lm_plan one = *plan;
+  lm_cuda_code code;
+  one.kernels += i;
+  one.n_kernels = 1;
+  CHECK_OK(lm_cuda_compile(&one, &(lm_cuda_compile_options){.arch = arch, .threads = 1}, &code));
+  const lm_cuda_kernel *k = code.kernels;
+  printf("%-16s %-8s %4d threads %4d registers %6lld bytes shared %5d spilled %6.2f s\n", name, arch, one.kernels->launch.threads, k->registers,
+         (long long)one.kernels->launch.shared, k->spilled, code.seconds);
+  fflush(stdout);
+  CHECK(k->registers > 0 && !k->spilled);
+  lm_cuda_code_free(&code);
+}
+
+static void test_case(const attend_case *c, bool all) {
+  lm_buf text = {0};
+  text_make(c, &text);
+  lm_ctx *ctx = lm_ctx_create();
+  lm_module *m = module_make(ctx, text.p, true);
+  lm_plan_target target = lm_cuda_target(m);
+  lm_plan *plan = lm_plan_build(m, &target);
+  CHECK(plan);
+  for (int i = 0; i < plan->n_kernels; i++)
+    for (int a = 0; plan->kernels[i].name[0] == 'a' && lm_cuda_archs[a]; a++)
+      if (all || !a || !strcmp(lm_cuda_archs[a], "sm_90a")) test_kernel(plan, i, c->name, lm_cuda_archs[a]);
+  lm_ctx_destroy(ctx);
+  lm_buf_free(&text);
+}
+
+int main(int argc, char **argv) {
+  char dir[] = "/tmp/lmc-nvrtc-attend-test-XXXXXX";
+  if (!getenv("LMC_CACHE") && mkdtemp(dir)) setenv("LMC_CACHE", dir, 1);
+  lm_buf version = {0};
+  lm_status missing = lm_cuda_nvrtc_version(&version);
+  if (missing) {
+    printf("skipped: %s\n", missing->text);
+    lm_status_free(missing);
+    return 0;
+  }
+  lm_buf_free(&version);
+  for (size_t i = 0; i < LM_COUNT(cases); i++)
+    if (argc > 1 ? strstr(cases[i].c.name, argv[1]) != NULL : cases[i].quick) test_case(&cases[i].c, argc > 1);
+}
