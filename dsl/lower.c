@@ -192,12 +192,8 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, lm_recipe *r, const lm_lower_o
   l->m = lm_module_create(c);
   lm_elab *e = lm_elab_create(c, prog, l->m);
   e->seed = r->seed;
-  bool best = r->precision.compute == LM_RECIPE_COMPUTE_AUTO && !o->f32_only;
-  e->compute = l->compute = best || r->precision.compute == LM_RECIPE_COMPUTE_BF16 ? LM_BF16 : LM_F32;
-  if (l->compute == LM_BF16 && o->f32_only) {
-    lm_diag *d = el_err(e, r->precision.compute_loc, "E900", "computing in bf16 is not available on this target yet");
-    lm_diag_help(c, d, "precision { compute = auto } takes the best there is");
-  }
+  bool bf16 = r->precision.compute == LM_RECIPE_COMPUTE_BF16 || (r->precision.compute == LM_RECIPE_COMPUTE_AUTO && o->bf16);
+  e->compute = l->compute = bf16 ? LM_BF16 : LM_F32;
   el_inst *model = make_model(e, r);
   if (!model || c->n_errors > before) return NULL;
   if (o->what & LM_LOWER_TRAIN) lower_loss(e, model, "loss", EL_TRAIN, o, r->model.loc);

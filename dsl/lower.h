@@ -25,7 +25,7 @@ typedef struct lm_lower_options {
   uint32_t what;
   int64_t rows, seq;                   // of one micro-batch
   int64_t capacity, chunk;             // of decoding
-  bool f32_only;                       // the target computes in f32 alone
+  bool bf16;                           // the target multiplies bf16 in hardware: what `compute = auto` asks
 } lm_lower_options;
 
 typedef struct lm_lowered_state { lm_sym name; bool is_param; double value; } lm_lowered_state;

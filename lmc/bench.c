@@ -54,7 +54,7 @@ static lm_status measure(lm_session *s, lm_cli *cli, figures *out) {
   LM_TRY(lm_bench_start(s, cli, lm_args_text(&cli->args, "disable-pass", NULL), &out->compile_s));
   int threads = lm_exec_threads(s->exec);
   LM_TRY(steps_time(s, lm_args_whole(&cli->args, "steps", STEPS), out));
-  lm_cpu_gemm_times gemm = lm_cpu_gemm_bench(s->projections.v, (int)s->projections.n, threads, REPEATS);
+  lm_cpu_gemm_times gemm = lm_cpu_gemm_bench(s->projections.v, (int)s->projections.n, s->lowered->compute, threads, REPEATS);
   out->gemm_ms = 1e3 * (double)s->n_micro * (gemm.forward + gemm.data + gemm.weight);
   out->tokens_per_s = (double)s->recipe->batch / out->ms_per_step * 1e3;
   out->model_flops = (double)s->n_micro * s->model_flops;

@@ -60,6 +60,8 @@ static void report_text(const lm_session *s, lm_buf *out) {
     lm_buf_printf(out, "  %.*s\n", (int)strcspn(line, "\n"), line);
   lm_buf_free(&values);
   if (!s->lowered) return;
+  bool chosen = s->recipe->precision.compute == LM_RECIPE_COMPUTE_AUTO;
+  lm_buf_printf(out, "\ncomputed in %s%s\n", lm_session_compute(s), chosen ? ", as `auto` chooses here" : "");
   parameters_print(s, out);
   patterns_print(s->lowered, out);
 }
@@ -98,6 +100,7 @@ static void report_json(const lm_session *s, lm_buf *out) {
   lm_buf_puts(out, ", \"values\": ");
   lm_buf_json(out, values.p ? values.p : "");
   lm_buf_free(&values);
+  if (s->lowered) lm_buf_printf(out, ", \"compute\": \"%s\"", lm_session_compute(s));
   if (s->lowered) parameters_json(s, out);
   lm_buf_puts(out, "}");
 }

@@ -38,6 +38,7 @@ static int findings_collect(lm_arena *a, finding *out) {
   int n = 0;
   out[n++] = (finding){"processor", true, lm_arena_printf(a, "%s, %d core%s", cpu->model, cpu->cores, cpu->cores == 1 ? "" : "s"), ""};
   out[n++] = (finding){"instructions", cpu->isa[0], cpu->isa, "fast kernels: AVX2 and FMA at the least"};
+  out[n++] = (finding){"bf16", lm_cpu_has_bf16(), "products of the processor's own, which compute = auto takes", "faster products on AVX512-BF16 or AMX; compute = auto is f32"};
   out[n++] = (finding){"compiler", cpu->compiler[0], lm_arena_printf(a, "%s, %s", cpu->compiler, cpu->compiler_version), "kernels for the CPU: install gcc or clang, or name one in LMC_CC"};
   out[n++] = (finding){"onednn", true, cpu->onednn, ""};
   out[n++] = (finding){"kernel cache", !s, s ? lm_arena_printf(a, "%s", s->text) : cache, "a folder that can be written, named in LMC_CACHE"};

@@ -217,7 +217,7 @@ static lm_status plan_print(runner *x) {
   lm_show_count(&params, (double)s->params);
   memory_line(s, &memory);
   lm_show_seconds(&time, seconds * (double)(s->n_micro * s->steps));
-  fprintf(x->to, "model   %s: %s parameters in %d tensors\n", s->recipe->model.name, params.p, s->plan->n_params);
+  fprintf(x->to, "model   %s: %s parameters in %d tensors, computed in %s\n", s->recipe->model.name, params.p, s->plan->n_params, lm_session_compute(s));
   fprintf(x->to, "memory  %s\n", memory.p);
   fprintf(x->to, "time    about %s: %lld steps of %lld tokens, measured on one micro-batch\n", time.p, (long long)s->steps, (long long)s->recipe->batch);
   fflush(x->to);

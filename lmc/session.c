@@ -8,18 +8,12 @@
 #include "lmc/bundle.h"
 #include "lmc/text.h"
 #include "lmc/weights.h"
+#include "runtime/cpu/detect.h"
 #include "runtime/train/init.h"
 
 enum { CHUNK = 64, CAPACITY_LEAST = 256 };   // places that prefill takes at a time; smallest cache
 
 // ---- program and recipe
-
-static void unavailable_report(lm_session *s) {
-  lm_recipe *r = s->recipe;
-  lm_recipe_report_unsupported(r, true);
-  if (r->precision.compute == LM_RECIPE_COMPUTE_BF16 && !s->target.arch)
-    lm_error(s->ctx, r->precision.compute_loc, "E209", "compute = bf16: not yet possible on this processor's target");
-}
 
 lm_status lm_session_open(lm_session *s, lm_cli *cli, const char *path, const char *recipe, const char *const *sets, int n_sets) {
   s->cli = cli;
@@ -30,7 +24,7 @@ lm_status lm_session_open(lm_session *s, lm_cli *cli, const char *path, const ch
   if (s->bundle) lm_bundle_restore(s->program, s->bundle);
   s->recipe = lm_recipe_resolve(s->ctx, s->program, recipe, sets, n_sets);
   LM_TRY(lm_cli_verdict(cli));
-  unavailable_report(s);
+  lm_recipe_report_unsupported(s->recipe, true);
   return lm_cli_verdict(cli);
 }
 
@@ -87,7 +81,7 @@ static void watch(void *user, const char *pass, bool after, const lm_module *m) 
 lm_status lm_session_lower(lm_session *s, uint32_t what, int64_t capacity) {
   if (s->recipe->from_hf) what |= LM_LOWER_MAPS;
   what |= LM_LOWER_PROBE;
-  lm_lower_options o = {.what = what, .rows = s->rows, .seq = s->seq, .capacity = capacity, .chunk = CHUNK, .f32_only = !s->target.arch};
+  lm_lower_options o = {.what = what, .rows = s->rows, .seq = s->seq, .capacity = capacity, .chunk = CHUNK, .bf16 = s->target.arch || lm_cpu_has_bf16()};
   s->lowered = lm_lower(s->ctx, s->program, s->recipe, &o);
   LM_TRY(lm_cli_verdict(s->cli));
   s->cli->module = s->lowered->m;
@@ -149,6 +143,8 @@ int64_t lm_session_memory(const lm_session *s) {
   for (int i = 0; i < LM_ARENAS; i++) bytes += s->plan->arena_bytes[i];
   return bytes;
 }
+
+const char *lm_session_compute(const lm_session *s) { return lm_dtype_name(s->lowered->compute); }
 
 // ---- running
 

@@ -205,6 +205,12 @@ static void put_operands(cpu_attend *e, lm_buf *b) {
     lm_buf_printf(b, "%s%s *%c%u = (%s%s *)buf[%u]", constant, type, in ? 'a' : 'r', in ? i : i - op->n_in, constant, type, i);
     lm_gen_type_note(&e->g, b, t);
   }
+  int64_t sums = 0;
+  for (uint32_t i = 0; e->f.vjp && i < op->n_out; i++) {
+    if (op->out[i]->type.dtype != LM_BF16) continue;
+    lm_buf_printf(b, "float *f%u = (float *)buf[%u] + %lld;\n", i, op->n_in + op->n_out, (long long)sums);
+    sums += lm_type_elements(e->f.m, op->out[i]->type);
+  }
   for (int i = 0; i < 32; i++)
     if (e->g.extents >> i & 1) lm_buf_printf(b, "const int64_t n%d = var[%d];\n", i, i);
 }
@@ -252,11 +258,14 @@ static void put_function(cpu_attend *e, lm_buf *out) {
   lm_buf_free(&text);
 }
 
-static bool fits(const lm_attend_form *f, lm_buf *why) {
-  bool ok = true;
-  for (uint32_t i = 0; f->vjp && i < f->op->n_out; i++) ok &= f->op->out[i]->type.dtype == LM_F32;
-  if (!ok) lm_buf_puts(why, "cotangents of other types than f32");
-  return ok;
+// Sums in f32 of the results that are bf16, one after the other.
+static void scratch_add(const cpu_attend *e, lm_kernel_code *out) {
+  int64_t sums = 0;
+  for (uint32_t i = 0; e->f.vjp && i < e->f.op->n_out; i++) {
+    lm_type t = e->f.op->out[i]->type;
+    sums += t.dtype == LM_BF16 ? lm_type_elements(e->f.m, t) : 0;
+  }
+  if (sums) out->scratch[out->n_scratch++] = sums * (int64_t)sizeof(float);
 }
 
 bool lm_cpu_attend_emit(void *module, const lm_op *op, lm_arena *arena, lm_kernel_code *out) {
@@ -264,7 +273,7 @@ bool lm_cpu_attend_emit(void *module, const lm_op *op, lm_arena *arena, lm_kerne
   lm_arena *scratch = lm_arena_create();
   cpu_attend e = {.g = {.arena = scratch, .m = m}};
   lm_buf why = {0}, text = {0};
-  bool ok = lm_attend_form_make(m, op, &e.f, &why) && fits(&e.f, &why);
+  bool ok = lm_attend_form_make(m, op, &e.f, &why);
   if (!ok) lm_error(m->ctx, op->loc, "E702", "attention: %s: not yet possible on the processor", why.p);
   e.rows = e.f.tile_t ? e.f.tile_t : TILE;
   e.cols = e.f.tile_s ? e.f.tile_s : TILE;
@@ -273,6 +282,7 @@ bool lm_cpu_attend_emit(void *module, const lm_op *op, lm_arena *arena, lm_kerne
   e.has_turned = LM_NEW_N(scratch, bool, op->n_in + 1);
   if (ok) put_function(&e, &text);
   *out = (lm_kernel_code){.space = space_of(&e)};
+  if (ok) scratch_add(&e, out);
   out->name = lm_arena_printf(arena, "a%016llx", (unsigned long long)lm_hash(text.p, text.n, 0));
   out->source = lm_arena_printf(arena, "void %s%s", out->name, text.p);
   lm_buf *used[] = {&why, &text, &e.buffers, &e.place, &e.row, &e.col, &e.tile};

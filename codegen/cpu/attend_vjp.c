@@ -3,7 +3,8 @@
 // A place is one place of the outer axes that all results have; in it all tiles, those of s inside those of t:
 //   p = e^(x - lse)   dp = do v   g = p (factor dp - sum do o)   dv += p do, and what the region makes of g: dq += ds k, dk += ds q
 // Results over t are gathered in buffers for all of s; those over s are added to memory, which belongs to the place alone,
-// tile by tile in order: bits don't depend on threads.
+// tile by tile in order: bits don't depend on threads. Results in bf16 are summed in f32, in scratch, and rounded when the
+// place is done.
 #include <string.h>
 #include "codegen/cpu/attend.h"
 
@@ -18,8 +19,15 @@ static int64_t line_of(const lm_attend_sum *s) { return s->other < 0 ? 1 : cpu_a
 
 // ---- results in memory
 
-// All elements of result i at this place.
-static void zero(cpu_attend *e, lm_buf *b, int i) {
+static bool rounded(const cpu_attend *e, int i) { return result_type(e, i).dtype == LM_BF16; }
+
+// Where result i is summed.
+static const char *memory(cpu_attend *e, int i) {
+  return lm_arena_printf(e->g.arena, "%c%u", rounded(e, i) ? 'f' : 'r', e->f.sums[i].result);
+}
+
+// Loops over all elements of result i at this place; returns the text of an element's number.
+static const char *place_loops(cpu_attend *e, lm_buf *b, int i) {
   lm_type t = result_type(e, i);
   int64_t stride = lm_type_elements(e->f.m, t);
   lm_buf at = {0};
@@ -34,7 +42,18 @@ static void zero(cpu_attend *e, lm_buf *b, int i) {
     lm_buf_printf(b, "for (int64_t z%d = 0; z%d < %s; z%d++)\n", loops, loops, lm_gen_extent(&e->g, a->size, a->dyn, 1), loops);
     lm_buf_printf(&at, "z%d * %lld + ", loops++, (long long)stride);
   }
-  lm_buf_printf(b, "r%u[%s0] = 0;\n", e->f.sums[i].result, text_of(e, &at));
+  lm_buf_puts(&at, "0");
+  return text_of(e, &at);
+}
+
+static void zero(cpu_attend *e, lm_buf *b, int i) {
+  const char *at = place_loops(e, b, i);
+  lm_buf_printf(b, "%s[%s] = 0;\n", memory(e, i), at);
+}
+
+static void store(cpu_attend *e, lm_buf *b, int i) {
+  const char *at = place_loops(e, b, i), *value = lm_arena_printf(e->g.arena, "%s[%s]", memory(e, i), at);
+  lm_buf_printf(b, "r%u[%s] = %s;\n", e->f.sums[i].result, at, lm_gen_store_text(e->g.arena, LM_BF16, value));
 }
 
 // Adds `from`, a tile's part of result i, to memory.
@@ -46,7 +65,7 @@ static void add(cpu_attend *e, lm_buf *b, int i, const char *from) {
   const char *flat = cpu_attend_own_loops(e, b, &s->own);
   cpu_attend_offset(e, &at, t, "t0 + i", "s0 + i");
   cpu_attend_own_offset(e, &at, t, &s->own);
-  lm_buf_printf(b, "r%u[%s] += %s[i * %lld + %s];\n", s->result, text_of(e, &at), from, (long long)line_of(s), flat);
+  lm_buf_printf(b, "%s[%s] += %s[i * %lld + %s];\n", memory(e, i), text_of(e, &at), from, (long long)line_of(s), flat);
   cpu_attend_close(b, s->own.n + 1);
 }
 
@@ -204,5 +223,7 @@ void cpu_attend_backward(cpu_attend *e, lm_buf *b) {
   for (int i = 0; i < e->f.n_sums; i++)
     if (e->f.sums[i].rows) add(e, b, i, lm_arena_printf(e->g.arena, "c%d", i));
   cpu_attend_close(b, loops + 1);
+  for (int i = 0; i < e->f.n_sums; i++)
+    if (rounded(e, i)) store(e, b, i);
   lm_buf_free(&tile);
 }

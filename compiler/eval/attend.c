@@ -17,7 +17,7 @@ static lm_tensor apply(work *w, lm_opcode code, const lm_attr *attr, const lm_te
   }
   lm_op op = {.code = code, .in = at, .n_in = n_in, .out = &out, .n_out = 1};
   if (attr) op.attr = *attr;
-  if (type) result.type = *type;
+  result.type = type ? *type : (lm_type){.dtype = LM_DTYPES};
   lm_buf why = {0};
   if (!lm_op_infer(w->e->m, &op, &result.type, &why)) LM_BUG("attend: %s", why.p);
   lm_tensor *t = &w->made[w->n++];

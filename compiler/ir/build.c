@@ -99,7 +99,7 @@ lm_op *lm_emit_op(lm_builder *b, lm_opcode code, lm_value *const *in, uint32_t n
   int64_t n = lm_op_result_count(b->m, op, &why);
   if (n < 0) refuse(b, op, &why);
   lm_type *types = LM_NEW_N(b->m->arena, lm_type, n ? n : 1);
-  if (type) types[0] = *type;
+  types[0] = type ? *type : (lm_type){.dtype = LM_DTYPES};
   if (!lm_op_infer(b->m, op, types, &why)) refuse(b, op, &why);
   lm_buf_free(&why);
   lm_op_results_make(b->m, op, types, (uint32_t)n);

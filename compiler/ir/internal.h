@@ -14,7 +14,8 @@ void lm_op_results_make(lm_module *m, lm_op *op, const lm_type *types, uint32_t 
 
 // How many results op has by its own account (a loop's yield, a call's function): -1 with a reason if that is unknown.
 int64_t lm_op_result_count(const lm_module *m, const lm_op *op, lm_buf *why);
-// Operands, attributes and shape rule. `out` has room for lm_op_result_count; typed operations read out[0].
+// Operands, attributes and shape rule. `out` has room for lm_op_result_count; out[0] is the type that is given, if one is
+// (its dtype is LM_DTYPES if not): typed operations need it, others may be given another than the one they imply.
 bool lm_op_infer(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why);
 // lm_op_infer, and what the stage allows where op stands, and that results have the types that the rule gives.
 bool lm_op_check(const lm_module *m, const lm_op *op, lm_buf *why);

@@ -211,7 +211,7 @@ typedef struct lm_op_info {
   const char *name;
   int n_in, n_out;                                  // -1: any number
   uint32_t attrs, traits, stages;
-  // Result types of op (op->in, attr set; for LM_T_TYPED out[0] holds the given type and is checked). False with a
+  // Result types of op (op->in, attr set; out[0] holds the type given, which LM_T_TYPED checks). False with a
   // reason appended to why.
   bool (*shape)(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why);
   void (*vjp)(lm_grad *g, lm_op *op);               // NULL: NO_DERIVATIVE (the cotangent is dropped)

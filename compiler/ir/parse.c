@@ -323,6 +323,7 @@ static bool make_results(parser *p, lm_op *op, results *res, lm_loc at, lm_buf *
   if (typed && !res->n_types) return lm_buf_puts(why, "needs the type of its result"), false;
   if (res->n && !res->n_types) {
     res->types = LM_NEW_N(p->m->arena, lm_type, n + 1);
+    res->types[0].dtype = LM_DTYPES;
     if (!lm_op_infer(p->m, op, res->types, why)) return false;
   }
   lm_op_results_make(p->m, op, res->types, res->n);

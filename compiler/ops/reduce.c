@@ -42,14 +42,16 @@ bool shape_argmax(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
 }
 
 // x's axes but those summed over, then those that only w has.
+// A product of bf16 may be given in f32, as it is summed.
 bool shape_dot(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   lm_type x = op->in[0]->type, w = op->in[1]->type;
+  bool wide = x.dtype == LM_BF16 && out->dtype == LM_F32;
   if (x.dtype != w.dtype || !lm_dtype_is_float(x.dtype)) {
     lm_why_type(why, m, "", x, " with ");
     return lm_why_type(why, m, "", w, ": not of one floating type");
   }
   if (!over_axes(m, op, x, why) || !over_axes(m, op, w, why)) return false;
-  *out = (lm_type){.dtype = x.dtype};
+  *out = (lm_type){.dtype = wide ? LM_F32 : x.dtype};
   for (int i = 0; i < x.rank; i++)
     if (!listed(&op->attr, x.axis[i])) out->axis[out->rank++] = x.axis[i];
   for (int i = 0; i < w.rank; i++) {
@@ -101,7 +103,7 @@ static lm_value *outer_product(lm_grad *g, lm_type of, lm_value *gz, lm_value *o
 static int dot_fit(lm_builder *b, lm_value *x, lm_value *w, const lm_attr *over, lm_type want) {
   lm_op probe = {.code = LM_OP_DOT, .in = (lm_value *[]){x, w}, .n_in = 2, .attr = *over};
   lm_buf why = {0};
-  lm_type t;
+  lm_type t = want;
   bool ok = shape_dot(b->m, &probe, &t, &why);
   lm_buf_free(&why);
   if (!ok || !t.rank) return 0;
@@ -120,7 +122,7 @@ static lm_value *dot_back(lm_grad *g, lm_type of, lm_value *gz, lm_value *other)
 
 // x: dot(g, w, axes of w alone); w: dot(g, x, axes of x alone)
 void vjp_dot(lm_grad *g, lm_op *op) {
-  lm_value *gz = lm_grad_of(g, op->out[0]);
+  lm_value *gz = lm_emit_cast(g->b, lm_grad_of(g, op->out[0]), op->in[0]->type.dtype);
   for (int i = 0; i < 2; i++) {
     lm_value *of = op->in[i], *other = op->in[1 - i];
     if (lm_grad_wants(g, of)) lm_grad_add(g, of, dot_back(g, of->type, gz, lm_grad_value(g, other)));

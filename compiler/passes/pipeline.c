@@ -15,7 +15,7 @@ const char *const lm_pipeline[] = {
   "attend", "cse", "licm", "chunk", "dce",
   "grad", "simplify", "cse", "licm", "dce",
   "jam", "cse", "dce",
-  "decompose", "cse", "dce", "fuse",
+  "widen", "dce", "decompose", "cse", "dce", "fuse",
   NULL,
 };
 

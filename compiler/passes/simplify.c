@@ -176,7 +176,7 @@ static void narrow_operands(lm_rewrite *r, lm_op *op) {
   lm_buf why = {0};
   for (uint32_t i = 0; i < op->n_in && op->n_in > 1; i++) {
     lm_value *x = op->in[i];
-    lm_type t;
+    lm_type t = op->out[0]->type;
     if (!lm_op_is(x, LM_OP_EXPAND)) continue;
     op->in[i] = x->def->in[0];
     if (lm_op_infer(r->b.m, op, &t, &why) && lm_type_equal(t, op->out[0]->type)) r->changes++;

@@ -1,26 +1,32 @@
 // bench.c - what the machine can do: GEMMs of a model's projections alone, multiply-adds of registers alone.
 #include <omp.h>
+#include <string.h>
 
 #include "runtime/cpu/gemm.h"
 
-static float *random_matrix(int64_t elements) {
-  float *p = lm_calloc((size_t)elements, sizeof *p);
+// Numbers in [-1, 1), of f32 or bf16.
+static char *random_matrix(int64_t elements, lm_dtype dtype) {
+  char *p = lm_calloc((size_t)elements, sizeof(float));
   uint64_t state = (uint64_t)elements;
   for (int64_t i = 0; i < elements; i++) {
     state = state * 6364136223846793005u + 1442695040888963407u;
-    p[i] = (float)(int32_t)(state >> 32) * 0x1p-31f;
+    float x = (float)(int32_t)(state >> 32) * 0x1p-31f;
+    if (dtype == LM_BF16) memcpy(p + 2 * i, (char *)&x + 2, 2);   // its upper half
+    else memcpy(p + 4 * i, &x, 4);
   }
   return p;
 }
 
 static lm_plan_extent fixed(int64_t n) { return (lm_plan_extent){.fixed = n}; }
 
-static double best_time(const lm_plan_gemm *g, const float *a, const float *b, float *c, char *scratch, int threads,
-                        int repeats) {
+static double best_time(lm_cpu_gemms *all, lm_plan_gemm g, lm_dtype ab, lm_dtype cc, const char *a, const char *b, char *c, int repeats) {
   double best = 1e30;
+  g.dtype_ab = (uint8_t)ab;
+  g.dtype_c = (uint8_t)cc;
+  lm_cpu_gemm_prepare(all, &g);
   for (int i = 0; i < repeats; i++) {
     double start = lm_now();
-    lm_cpu_gemm(g, NULL, (const char *)a, (const char *)b, (char *)c, scratch, threads);
+    lm_cpu_gemm(all, &g, NULL, a, b, c);
     double took = lm_now() - start;
     if (took < best) best = took;
   }
@@ -28,30 +34,31 @@ static double best_time(const lm_plan_gemm *g, const float *a, const float *b, f
 }
 
 // x [m, k], w [k, n], y [m, n], all row-major
-static void projection_time(const lm_cpu_projection *p, char *scratch, int threads, int repeats,
-                            lm_cpu_gemm_times *total) {
-  float *x = random_matrix(p->m * p->k), *w = random_matrix(p->k * p->n), *y = random_matrix(p->m * p->n);
+static void projection_time(lm_cpu_gemms *all, const lm_cpu_projection *p, lm_dtype t, int repeats, lm_cpu_gemm_times *total) {
+  char *x = random_matrix(p->m * p->k, t), *w = random_matrix(p->k * p->n, t), *y = random_matrix(p->m * p->n, t);
+  char *sum = lm_calloc((size_t)(p->k * p->n), sizeof(float));
   lm_plan_gemm forward = {.m = fixed(p->m), .n = fixed(p->n), .k = fixed(p->k), .a_m = p->k, .a_k = 1, .b_k = p->n,
                           .b_n = 1, .c_m = p->n, .c_n = 1};
   lm_plan_gemm data = {.m = fixed(p->m), .n = fixed(p->k), .k = fixed(p->n), .a_m = p->n, .a_k = 1, .b_k = 1,
                        .b_n = p->n, .c_m = p->k, .c_n = 1};
   lm_plan_gemm weight = {.m = fixed(p->k), .n = fixed(p->n), .k = fixed(p->m), .a_m = 1, .a_k = p->k, .b_k = p->n,
                          .b_n = 1, .c_m = p->n, .c_n = 1, .accumulate = true};
-  total->forward += p->count * best_time(&forward, x, w, y, scratch, threads, repeats);
-  total->weight += p->count * best_time(&weight, x, y, w, scratch, threads, repeats);
-  total->data += p->count * best_time(&data, y, w, x, scratch, threads, repeats);
+  total->forward += p->count * best_time(all, forward, t, t, x, w, y, repeats);
+  total->weight += p->count * best_time(all, weight, t, LM_F32, x, y, sum, repeats);
+  total->data += p->count * best_time(all, data, t, t, y, w, x, repeats);
   lm_free(x);
   lm_free(w);
   lm_free(y);
+  lm_free(sum);
 }
 
-lm_cpu_gemm_times lm_cpu_gemm_bench(const lm_cpu_projection *p, int n, int threads, int repeats) {
+lm_cpu_gemm_times lm_cpu_gemm_bench(const lm_cpu_projection *p, int n, lm_dtype dtype, int threads, int repeats) {
   lm_cpu_gemm_times total = {0};
   int before = omp_get_max_threads();
   omp_set_num_threads(1);   // the library's own threads stay off
-  char *scratch = lm_calloc((size_t)threads, LM_GEMM_SCRATCH);
-  for (int i = 0; i < n; i++) projection_time(&p[i], scratch, threads, repeats, &total);
-  lm_free(scratch);
+  lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = threads});
+  for (int i = 0; i < n; i++) projection_time(all, &p[i], dtype, repeats, &total);
+  lm_cpu_gemms_destroy(all);
   omp_set_num_threads(before);
   return total;
 }

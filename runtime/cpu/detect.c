@@ -124,6 +124,13 @@ lm_status lm_cpu_compiler_find(lm_cpu_info *out) {
   return version_read(out->compiler, out->compiler_version, sizeof out->compiler_version);
 }
 
+bool lm_cpu_has_bf16(void) {
+  lm_cpu_info cpu;
+  level_choose(&cpu);                  // what oneDNN may use is settled by the first question about it
+  unsigned isa = dnnl_get_effective_cpu_isa(), bf16 = dnnl_cpu_isa_avx512_core_bf16;
+  return (isa & bf16) == bf16;
+}
+
 void lm_cpu_detect(lm_cpu_info *out) {
   *out = (lm_cpu_info){.cores = omp_get_num_procs()};
   const dnnl_version_t *v = dnnl_version();

@@ -18,6 +18,8 @@ typedef struct lm_cpu_info {
 // only if this comes before its first product.
 void lm_cpu_detect(lm_cpu_info *out);
 lm_status lm_cpu_march_check(const lm_cpu_info *cpu);   // LM_ENV if LMC_CPU is none of those, or more than there is
+// Whether products of bf16 are instructions of this processor (AVX512-BF16 or AMX), and oneDNN uses them.
+bool lm_cpu_has_bf16(void);
 // ${LMC_CC:-${CC:-cc}} looked up in PATH; LM_ENV if there is none or it can't be asked its version.
 lm_status lm_cpu_compiler_find(lm_cpu_info *out);
 #endif

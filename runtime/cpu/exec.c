@@ -26,7 +26,7 @@ typedef struct cpu_exec {
   lm_timeline *timeline;               // NULL: nobody looks
   char **pointers;                     // of the step being run
   int64_t *var;                        // extents, then loop indices
-  char *gemm_scratch;                  // LM_GEMM_SCRATCH for each thread
+  lm_cpu_gemms *gemms;
 } cpu_exec;
 
 // ---- arenas
@@ -74,7 +74,17 @@ static int bufs_max(const lm_plan *p) {
 }
 
 int64_t lm_cpu_workspace(int threads) {
-  return (int64_t)(threads > 0 ? threads : omp_get_num_procs()) * LM_GEMM_SCRATCH;
+  return (int64_t)(threads > 0 ? threads : omp_get_num_procs()) * lm_cpu_gemm_scratch();
+}
+
+static void gemms_make(cpu_exec *e) {
+  int before = omp_get_max_threads();
+  omp_set_num_threads(1);
+  e->gemms = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = e->threads});
+  for (int i = 0; i < e->plan->n_funcs; i++)
+    for (int j = 0; j < e->plan->funcs[i].n_steps; j++)
+      if (e->plan->funcs[i].steps[j].gemm) lm_cpu_gemm_prepare(e->gemms, e->plan->funcs[i].steps[j].gemm);
+  omp_set_num_threads(before);
 }
 
 static const lm_exec_ops OPS;
@@ -88,7 +98,7 @@ lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec 
   e->threads = o->threads > 0 ? o->threads : omp_get_num_procs();
   e->pointers = lm_calloc((size_t)bufs_max(plan), sizeof *e->pointers);
   e->var = lm_calloc((size_t)plan->n_extents + LM_PLAN_DEPTH, sizeof *e->var);
-  e->gemm_scratch = lm_alloc((size_t)lm_cpu_workspace(e->threads));
+  gemms_make(e);
   e->timeline = o->timeline;
   lm_status s = lm_kernels_load(plan, o, e->threads, &e->kernels);
   if (!s) s = arenas_make(e);
@@ -104,7 +114,7 @@ static void destroy(lm_exec *hal) {
   lm_kernels_unload(&e->kernels);
   lm_free(e->pointers);
   lm_free(e->var);
-  lm_free(e->gemm_scratch);
+  lm_cpu_gemms_destroy(e->gemms);
   lm_free(e);
 }
 
@@ -170,7 +180,7 @@ static lm_status step_run(cpu_exec *e, const lm_plan_step *s) {
   switch (s->kind) {
   case LM_STEP_KERNEL: kernel_run(e, s); return NULL;
   case LM_STEP_GEMM:
-    lm_cpu_gemm(s->gemm, e->var, e->pointers[0], e->pointers[1], e->pointers[2], e->gemm_scratch, e->threads);
+    lm_cpu_gemm(e->gemms, s->gemm, e->var, e->pointers[0], e->pointers[1], e->pointers[2]);
     return NULL;
   case LM_STEP_COPY:
   case LM_STEP_ADD: return copy_run(e, s);

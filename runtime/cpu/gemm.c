@@ -1,26 +1,32 @@
-// gemm.c - lm_plan_gemm as calls of dnnl_sgemm.
+// gemm.c - lm_plan_gemm as calls on tiles.
 //
 // A product is cut into tasks: one index of each batch axis that is not summed, one tile of C. A task runs the sum axes in
-// order, the first call storing (or adding, if the product accumulates), the others adding. Where no operand order suits
-// the library (no unit stride, overlapping rows, not f32), a plain loop does the work.
-//
-// Rows a multiple of 4 KiB apart fall into the same sets of the first cache; the library then runs at half its speed unless
-// tiles are too large to spread. Such operands are packed by us, a panel of k at a time.
-#include <dnnl.h>
+// order, the first call storing (or adding, if the product accumulates), the others adding. Where C is not f32 in rows, the
+// tile is summed in scratch. Only f64 has nothing but a plain loop.
+#include "runtime/cpu/gemm.h"
+
 #include <omp.h>
 #include <string.h>
 
-#include "runtime/cpu/gemm.h"
 #include "runtime/cpu/gemm_loop.h"
+#include "runtime/cpu/matmul.h"
 
 enum {
   TASKS = 32,                  // wanted, if each has at least…
   TASK_FLOPS = 4 << 20,        // …so many
   TILE_MIN = 64, TILE_STEP = 16,
-  PACK_TILE = 512, PACK_K = 256, PACK_GAP = 16,   // of a packed operand: rows (or columns), panel, what parts its rows
-  BAD_STRIDE = 1024,           // floats
-  PACK_USES = 16,              // of each packed element, below which packing does not pay
+  ALIGN = 64,
 };
+
+struct lm_cpu_gemms {
+  int threads;
+  uint32_t primitives;
+  lm_matmuls *matmuls;         // NULL until a product wants one
+  char *memory, *scratch;      // scratch: in memory, aligned
+  int64_t per_thread;          // lm_gemm_scratch, then what matmuls need
+};
+
+// ---- a product
 
 typedef struct axis { int64_t size, a, b, c; } axis;
 
@@ -29,23 +35,49 @@ typedef struct problem {       // a lm_plan_gemm with its run-time extents fille
   axis outer[LM_PLAN_BATCH], sum[LM_PLAN_BATCH];
   int n_outer, n_sum;
   int64_t n_outers, n_sums;
+  bool accumulate, flipped;    // flipped: C's transpose is computed, since that has rows of unit stride: A is B, B is A
+  int64_t tile_m, tile_n;
 } problem;
+
+static lm_gemm_shape transposed(const lm_gemm_shape *s) {
+  return (lm_gemm_shape){.m = s->n, .n = s->m, .k = s->k, .a_m = s->b_n, .a_k = s->b_k, .b_k = s->a_k, .b_n = s->a_m,
+                         .c_m = s->c_n, .c_n = s->c_m, .ab = s->ab, .cc = s->cc};
+}
+
+static int64_t tile_size(int64_t size, int64_t pieces) {
+  int64_t tile = (size + pieces - 1) / pieces;
+  return (tile + TILE_STEP - 1) / TILE_STEP * TILE_STEP;
+}
+
+// Halves the longer side until there are enough tasks, or they would be too small to be worth one. Of bf16 rows are halved
+// first: whole rows of C, and all of B, are matrices without gaps, for which the library has its best kernels.
+static void tiles_choose(problem *p, int64_t most) {
+  double flops = 2.0 * (double)p->s.m * (double)p->s.n * (double)p->s.k * (double)p->n_sums;
+  int64_t wanted = TASKS / (p->n_outers < TASKS ? p->n_outers : TASKS), pieces_m = 1, pieces_n = 1;
+  bool rows = p->s.ab == LM_BF16;
+  for (p->tile_m = p->s.m; p->tile_m > most;) p->tile_m = tile_size(p->s.m, pieces_m *= 2);
+  for (p->tile_n = p->s.n; p->tile_n > most;) p->tile_n = tile_size(p->s.n, pieces_n *= 2);
+  while (pieces_m * pieces_n < wanted && flops / (double)(pieces_m * pieces_n) >= 2.0 * TASK_FLOPS) {
+    bool longer = p->tile_m >= p->tile_n || (rows && p->tile_m >= 4 * TILE_MIN);
+    if (longer && p->tile_m >= 2 * TILE_MIN) p->tile_m = tile_size(p->s.m, pieces_m *= 2);
+    else if (p->tile_n >= 2 * TILE_MIN) p->tile_n = tile_size(p->s.n, pieces_n *= 2);
+    else break;
+  }
+}
 
 static problem problem_make(const lm_plan_gemm *g, const int64_t *var) {
   problem p = {
     .s = {.m = lm_plan_extent_value(&g->m, var), .n = lm_plan_extent_value(&g->n, var),
           .k = lm_plan_extent_value(&g->k, var), .a_m = g->a_m, .a_k = g->a_k, .b_k = g->b_k, .b_n = g->b_n,
           .c_m = g->c_m, .c_n = g->c_n, .ab = g->dtype_ab, .cc = g->dtype_c},
-    .n_outers = 1, .n_sums = 1};
+    .n_outers = 1, .n_sums = 1, .accumulate = g->accumulate};
+  p.flipped = lm_gemm_forms_find(&p.s).c.trans == 'T';
+  if (p.flipped) p.s = transposed(&p.s);
   for (int i = 0; i < g->n_batch; i++) {
     axis x = {lm_plan_extent_value(&g->batch[i].size, var), g->batch[i].a, g->batch[i].b, g->batch[i].c};
-    if (g->batch[i].sum) {
-      p.sum[p.n_sum++] = x;
-      p.n_sums *= x.size;
-    } else {
-      p.outer[p.n_outer++] = x;
-      p.n_outers *= x.size;
-    }
+    if (p.flipped) x = (axis){x.size, x.b, x.a, x.c};
+    *(g->batch[i].sum ? &p.sum[p.n_sum++] : &p.outer[p.n_outer++]) = x;
+    *(g->batch[i].sum ? &p.n_sums : &p.n_outers) *= x.size;
   }
   return p;
 }
@@ -63,129 +95,160 @@ static axis place(const axis *axes, int n, int64_t index) {
   return at;
 }
 
-// A matrix as the library takes it: 'N' rows of unit stride ld apart, 'T' the same of its transpose.
-typedef struct form { char trans; int64_t ld; } form;
-
-static bool form_find(int64_t rows, int64_t cols, int64_t row, int64_t col, form *out) {
-  if (rows == 1 && row < cols) row = cols;   // strides over a size of 1 are free
-  if (cols == 1 && col < rows) col = rows;
-  if ((col == 1 || cols == 1) && row >= cols) return *out = (form){'N', row}, true;
-  if ((row == 1 || rows == 1) && col >= rows) return *out = (form){'T', col}, true;
-  return false;
-}
-
-// C = A B, or where only that gives C rows of unit stride, its transpose.
-static lm_gemm_shape transposed(const lm_gemm_shape *s) {
-  return (lm_gemm_shape){.m = s->n, .n = s->m, .k = s->k, .a_m = s->b_n, .a_k = s->b_k, .b_k = s->a_k, .b_n = s->a_m,
-                         .c_m = s->c_n, .c_n = s->c_m, .ab = s->ab, .cc = s->cc};
-}
-
-typedef struct forms { form a, b, c; } forms;
-
-static bool forms_find(const lm_gemm_shape *s, forms *out) {
-  return form_find(s->m, s->n, s->c_m, s->c_n, &out->c) && form_find(s->m, s->k, s->a_m, s->a_k, &out->a) &&
-         form_find(s->k, s->n, s->b_k, s->b_n, &out->b);
-}
-
-static bool packs_a(const lm_gemm_shape *s, const forms *f) { return f->a.ld % BAD_STRIDE == 0 && s->n >= PACK_USES; }
-static bool packs_b(const lm_gemm_shape *s, const forms *f) { return f->b.ld % BAD_STRIDE == 0 && s->m >= PACK_USES; }
-
-// Copies rows x cols of a matrix in form f, keeping the form; f->ld becomes the copy's.
-static const float *pack(const float *from, form *f, int64_t rows, int64_t cols, float *to) {
-  int64_t lines = f->trans == 'N' ? rows : cols, length = f->trans == 'N' ? cols : rows, ld = length + PACK_GAP;
-  for (int64_t i = 0; i < lines; i++) memcpy(to + i * ld, from + i * f->ld, (size_t)length * sizeof *to);
-  f->ld = ld;
-  return to;
-}
-
-static void call(const lm_gemm_shape *s, const forms *f, const float *a, const float *b, float *c, bool add) {
-  dnnl_status_t status = dnnl_sgemm(f->a.trans, f->b.trans, s->m, s->n, s->k, 1.0f, a, f->a.ld, b, f->b.ld,
-                                    add ? 1.0f : 0.0f, c, f->c.ld);
-  if (status != dnnl_success) LM_BUG("dnnl_sgemm: status %d", (int)status);
-}
-
+static int64_t bytes_of(uint8_t dtype) { return dtype == LM_F64 ? 8 : dtype == LM_BF16 ? 2 : 4; }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t pieces(int64_t size, int64_t tile) { return (size + tile - 1) / tile; }
 
-static void call_packed(const lm_gemm_shape *s, const forms *f, const float *a, const float *b, float *c, bool add,
-                        float *scratch) {
-  float *scratch_b = scratch + LM_GEMM_SCRATCH / 2 / (int)sizeof *scratch;
-  for (int64_t k = 0; k < s->k; k += PACK_K) {
-    lm_gemm_shape panel = *s;
-    forms g = *f;
-    panel.k = least(PACK_K, s->k - k);
-    const float *ak = a + k * (f->a.trans == 'N' ? 1 : f->a.ld), *bk = b + k * (f->b.trans == 'N' ? f->b.ld : 1);
-    if (packs_a(s, f)) ak = pack(ak, &g.a, s->m, panel.k, scratch);
-    if (packs_b(s, f)) bk = pack(bk, &g.b, panel.k, s->n, scratch_b);
-    call(&panel, &g, ak, bk, c, add || k);
-  }
+// ---- how a tile is computed
+
+typedef enum { LOOP, CALL, MATMUL } method;
+typedef struct way {
+  method how;
+  bool staged;                 // summed in scratch, as rows of f32
+} way;
+
+// The shape whose C is where the sums are.
+static lm_gemm_shape summed(const lm_gemm_shape *s, bool staged) {
+  lm_gemm_shape t = *s;
+  if (staged) t.cc = LM_F32, t.c_m = s->n, t.c_n = 1;
+  return t;
 }
 
-static bool sgemm(const lm_gemm_shape *s, const float *a, const float *b, float *c, bool add, float *scratch) {
-  forms f;
-  if (!forms_find(s, &f)) return false;
-  if (f.c.trans == 'T') {
-    lm_gemm_shape t = transposed(s);
-    return sgemm(&t, b, a, c, add, scratch);
-  }
-  if (s->m <= PACK_TILE && s->n <= PACK_TILE && (packs_a(s, &f) || packs_b(s, &f)))
-    call_packed(s, &f, a, b, c, add, scratch);
-  else call(s, &f, a, b, c, add);
-  return true;
+// Sums that C itself can hold between one call and the next.
+static bool holds_sums(const problem *p) {
+  bool once = p->n_sums == 1 && !p->accumulate;
+  return lm_gemm_forms_find(&p->s).c.trans == 'N' && (p->s.cc == LM_F32 || once);
 }
 
-static void multiply(const lm_gemm_shape *s, const char *a, const char *b, char *c, bool add, char *scratch) {
-  bool f32 = s->ab == LM_F32 && s->cc == LM_F32;
-  if (!f32 || !sgemm(s, (const float *)a, (const float *)b, (float *)c, add, (float *)scratch))
+// The calls of a tile: the first, and those that add. Visited for every size of tile there is.
+static bool matmuls_visit(lm_cpu_gemms *all, const problem *p, bool staged, bool make) {
+  bool every = true;
+  for (int edge = 0; edge < 4; edge++) {
+    lm_gemm_shape s = p->s;
+    s.m = edge & 1 ? p->s.m % p->tile_m : p->tile_m;
+    s.n = edge & 2 ? p->s.n % p->tile_n : p->tile_n;
+    if (!s.m || !s.n) continue;
+    s = summed(&s, staged);
+    for (int add = p->accumulate; add <= (p->n_sums > 1 || p->accumulate); add++) {
+      if (make) lm_matmuls_add(all->matmuls, &s, add);
+      every &= lm_matmuls_find(all->matmuls, &s, add) != NULL;
+    }
+  }
+  return every;
+}
+
+// Tiles of the primitives' own, if the library has all of them.
+static bool matmul_choose(lm_cpu_gemms *all, problem *p, way *out, bool make) {
+  bool staged = !holds_sums(p);
+  if (!all->matmuls || !(all->primitives >> p->s.ab & 1)) return false;
+  tiles_choose(p, staged ? LM_GEMM_TILE : INT64_MAX);
+  *out = (way){MATMUL, staged};
+  return matmuls_visit(all, p, staged, make);
+}
+
+static way way_choose(lm_cpu_gemms *all, problem *p) {
+  way w = {LOOP, false};
+  if (matmul_choose(all, p, &w, false)) return w;
+  if (p->s.ab != LM_F64 && p->s.cc != LM_F64) {
+    lm_gemm_shape s = summed(&p->s, true);
+    bool staged = p->s.cc != LM_F32 || !lm_gemm_forms_find(&p->s).c.trans;
+    tiles_choose(p, staged || lm_gemm_packs(&s) ? LM_GEMM_TILE : INT64_MAX);
+    return (way){CALL, staged};
+  }
+  tiles_choose(p, INT64_MAX);
+  return (way){LOOP, false};
+}
+
+// ---- tasks
+
+typedef struct run { lm_cpu_gemms *all; problem p; way w; const char *a, *b; char *c; } run;
+
+static void multiply(const run *r, const lm_gemm_shape *s, const char *a, const char *b, char *c, bool add, int thread) {
+  char *scratch = r->all->scratch + thread * r->all->per_thread;
+  if (r->w.how == LOOP) {
     lm_gemm_loop(s, a, b, c, add);
-}
-
-static int64_t tile_size(int64_t size, int64_t pieces) {
-  int64_t tile = (size + pieces - 1) / pieces;
-  return (tile + TILE_STEP - 1) / TILE_STEP * TILE_STEP;
-}
-
-// Halves the longer side until there are enough tasks, or they would be too small to be worth one.
-static void tiles_choose(const problem *p, int64_t *tile_m, int64_t *tile_n) {
-  double flops = 2.0 * (double)p->s.m * (double)p->s.n * (double)p->s.k * (double)p->n_sums;
-  int64_t wanted = TASKS / (p->n_outers < TASKS ? p->n_outers : TASKS), pieces_m = 1, pieces_n = 1;
-  forms f;
-  bool packs = forms_find(&p->s, &f) && (packs_a(&p->s, &f) || packs_b(&p->s, &f));
-  for (*tile_m = p->s.m; packs && *tile_m > PACK_TILE;) *tile_m = tile_size(p->s.m, pieces_m *= 2);
-  for (*tile_n = p->s.n; packs && *tile_n > PACK_TILE;) *tile_n = tile_size(p->s.n, pieces_n *= 2);
-  while (pieces_m * pieces_n < wanted && flops / (double)(pieces_m * pieces_n) >= 2.0 * TASK_FLOPS) {
-    if (*tile_m >= *tile_n && *tile_m >= 2 * TILE_MIN) *tile_m = tile_size(p->s.m, pieces_m *= 2);
-    else if (*tile_n >= 2 * TILE_MIN) *tile_n = tile_size(p->s.n, pieces_n *= 2);
-    else break;
+  } else if (r->w.how == CALL) {
+    lm_gemm_call(s, a, b, (float *)c, add, (lm_gemm_scratch *)scratch);
+  } else {
+    const lm_matmul *x = lm_matmuls_find(r->all->matmuls, s, add);
+    LM_ASSERT(x);
+    lm_matmul_run(r->all->matmuls, x, thread, a, b, c, scratch + sizeof(lm_gemm_scratch));
   }
 }
 
-static void task_run(const problem *p, const lm_plan_gemm *g, int64_t task, int64_t tile_m, int64_t tile_n,
-                     const char *a, const char *b, char *c, char *scratch) {
-  int64_t across = (p->s.n + tile_n - 1) / tile_n, down = (p->s.m + tile_m - 1) / tile_m;
-  int64_t i = task / across % down * tile_m, j = task % across * tile_n;
+static void task_run(const run *r, int64_t task, int thread) {
+  const problem *p = &r->p;
+  int64_t across = pieces(p->s.n, p->tile_n), down = pieces(p->s.m, p->tile_m);
+  int64_t i = task / across % down * p->tile_m, j = task % across * p->tile_n;
   axis o = place(p->outer, p->n_outer, task / across / down);
-  lm_gemm_shape s = p->s;
-  s.m = least(tile_m, p->s.m - i);
-  s.n = least(tile_n, p->s.n - j);
-  int64_t size_ab = lm_gemm_dtype_bytes(s.ab), size_c = lm_gemm_dtype_bytes(s.cc);
-  for (int64_t r = 0; r < p->n_sums; r++) {
-    axis q = place(p->sum, p->n_sum, r);
-    multiply(&s, a + (o.a + q.a + i * s.a_m) * size_ab, b + (o.b + q.b + j * s.b_n) * size_ab,
-             c + (o.c + i * s.c_m + j * s.c_n) * size_c, g->accumulate || r > 0, scratch);
+  lm_gemm_shape tile = p->s;
+  tile.m = least(p->tile_m, p->s.m - i);
+  tile.n = least(p->tile_n, p->s.n - j);
+  lm_gemm_shape s = summed(&tile, r->w.staged);
+  int64_t size = bytes_of(s.ab);
+  char *c = r->c + (o.c + i * p->s.c_m + j * p->s.c_n) * bytes_of(p->s.cc), *to = c;
+  float *sums = ((lm_gemm_scratch *)(r->all->scratch + thread * r->all->per_thread))->c;
+  if (r->w.staged) to = (char *)sums;
+  if (r->w.staged && p->accumulate) lm_gemm_tile_load(&tile, c, sums);
+  for (int64_t k = 0; k < p->n_sums; k++) {
+    axis q = place(p->sum, p->n_sum, k);
+    multiply(r, &s, r->a + (o.a + q.a + i * s.a_m) * size, r->b + (o.b + q.b + j * s.b_n) * size, to, p->accumulate || k > 0, thread);
   }
+  if (r->w.staged) lm_gemm_tile_store(&tile, sums, c);
 }
 
-void lm_cpu_gemm(const lm_plan_gemm *g, const int64_t *var, const char *a, const char *b, char *c, char *scratch,
-                 int threads) {
-  problem p = problem_make(g, var);
-  if (p.n_outers == 0 || p.s.m == 0 || p.s.n == 0) return;
-  int64_t tile_m, tile_n;
-  tiles_choose(&p, &tile_m, &tile_n);
-  int64_t tasks = p.n_outers * ((p.s.m + tile_m - 1) / tile_m) * ((p.s.n + tile_n - 1) / tile_n);
-  double flops = 2.0 * (double)p.s.m * (double)p.s.n * (double)p.s.k * (double)(p.n_sums * p.n_outers);
-  if (tasks < threads) threads = (int)tasks;
+void lm_cpu_gemm(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, const char *a, const char *b, char *c) {
+  run r = {.all = all, .p = problem_make(g, var), .a = a, .b = b, .c = c};
+  problem *p = &r.p;
+  if (p->n_outers == 0 || p->s.m == 0 || p->s.n == 0) return;
+  if (p->flipped) r.a = b, r.b = a;
+  r.w = way_choose(all, p);
+  int64_t tasks = p->n_outers * pieces(p->s.m, p->tile_m) * pieces(p->s.n, p->tile_n);
+  double flops = 2.0 * (double)p->s.m * (double)p->s.n * (double)p->s.k * (double)(p->n_sums * p->n_outers);
+  int threads = tasks < all->threads ? (int)tasks : all->threads;
   if (flops < TASK_FLOPS / 4) threads = 1;   // sooner done than handed out
 #pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
-  for (int64_t t = 0; t < tasks; t++)
-    task_run(&p, g, t, tile_m, tile_n, a, b, c, scratch + (int64_t)omp_get_thread_num() * LM_GEMM_SCRATCH);
+  for (int64_t t = 0; t < tasks; t++) task_run(&r, t, omp_get_thread_num());
+}
+
+// ---- what they share
+
+int64_t lm_cpu_gemm_scratch(void) { return (int64_t)(sizeof(lm_gemm_scratch) + ALIGN - 1) / ALIGN * ALIGN; }
+
+static void scratch_make(lm_cpu_gemms *all, int64_t per_thread) {
+  lm_free(all->memory);
+  all->per_thread = per_thread;
+  all->memory = lm_alloc((size_t)(all->threads * per_thread) + ALIGN);
+  all->scratch = all->memory + (ALIGN - (uintptr_t)all->memory % ALIGN);
+}
+
+lm_cpu_gemms *lm_cpu_gemms_create(const lm_cpu_gemm_options *o) {
+  lm_cpu_gemms *all = lm_alloc(sizeof *all);
+  *all = (lm_cpu_gemms){.threads = o->threads, .primitives = o->primitives ? o->primitives : 1u << LM_BF16};
+  scratch_make(all, lm_cpu_gemm_scratch());
+  return all;
+}
+
+void lm_cpu_gemms_destroy(lm_cpu_gemms *all) {
+  if (!all) return;
+  lm_matmuls_destroy(all->matmuls);
+  lm_free(all->memory);
+  lm_free(all);
+}
+
+static bool is_fixed(const lm_plan_gemm *g) {
+  bool fixed = !g->m.n_dyn && !g->n.n_dyn && !g->k.n_dyn;
+  for (int i = 0; i < g->n_batch; i++) fixed &= !g->batch[i].size.n_dyn;
+  return fixed;
+}
+
+void lm_cpu_gemm_prepare(lm_cpu_gemms *all, const lm_plan_gemm *g) {
+  if (!is_fixed(g) || !(all->primitives >> g->dtype_ab & 1)) return;
+  problem p = problem_make(g, NULL);
+  way w;
+  if (!p.n_outers || !p.s.m || !p.s.n || !p.s.k) return;
+  if (!all->matmuls) all->matmuls = lm_matmuls_create(all->threads);
+  matmul_choose(all, &p, &w, true);
+  int64_t need = lm_cpu_gemm_scratch() + (all->matmuls ? lm_matmuls_scratch(all->matmuls) : 0);
+  if (need > all->per_thread) scratch_make(all, need);
 }

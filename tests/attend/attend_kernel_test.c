@@ -1,4 +1,4 @@
-// attend_kernel_test.c - attention on the processor against the interpreter: loss and derivatives, odd sizes.
+// attend_kernel_test.c - attention on the processor against the interpreter: loss and derivatives, odd sizes, f32 and bf16.
 #include "tests/attend/cases.h"
 #include <unistd.h>
 #include "tests/codegen/run.h"
@@ -37,9 +37,23 @@ static void bare_func(lm_module *m, lm_func *f) {
   lm_free(b.map);
 }
 
+// Queries, keys and values in bf16, scores and the loss in f32.
+static const attend_case half = {"bf16", "", "%a0 = dot %q, %k over(e)\n%a = cast %a0 : f32[b, t, g, h, s]\n" SCALE "%z = mul %a, %c\n", CAUSAL,
+                                 "%ph = cast %p : bf16[b, t, g, h, s]\n%oh = dot %ph, %v over(s)\n%o = cast %oh : f32[b, t, g, h, f]\n", false};
+
+static char *text_of(lm_arena *a, const attend_case *x, const int *size) {
+  static const char *const params[] = {"param @q : f32", "param @k : f32", "param @v : f32"};
+  char *text = attend_text(a, x, size);
+  for (size_t i = 0; i < LM_COUNT(params) && x == &half; i++) {
+    char *at = strstr(text, params[i]);
+    text = lm_arena_printf(a, "%.*s%.*sbf16%s", (int)(at - text), text, (int)strlen(params[i]) - 3, at, at + strlen(params[i]));
+  }
+  return text;
+}
+
 // The module at stage step as text, with attention as operations and all numbers as arguments.
 static char *step_text(lm_ctx *c, const attend_case *x, const int *size) {
-  lm_module *m = parse_and_run(c, attend_text(c->arena, x, size), "attend,cse,licm,dce,grad,simplify,cse,licm,dce");
+  lm_module *m = parse_and_run(c, text_of(c->arena, x, size), "attend,cse,licm,dce,grad,simplify,cse,licm,dce");
   for (lm_func *f = m->funcs; f; f = f->next) bare_func(m, f);
   m->n_globals = 0;
   lm_buf b = {0};
@@ -52,7 +66,7 @@ static char *step_text(lm_ctx *c, const attend_case *x, const int *size) {
 static void check(const attend_case *x, const int *size) {
   lm_ctx *c = lm_ctx_create();
   char *text = step_text(c, x, size);
-  run_both(text, &(run_options){.name = x->name, .tolerance = 2e-5, .seed = 3});
+  run_both(text, &(run_options){.name = x->name, .tolerance = x == &half ? 1e-2 : 2e-5, .seed = 3});
   lm_ctx_destroy(c);
 }
 
@@ -63,6 +77,7 @@ int main(void) {
   setenv("LMC_CACHE", dir, 1);
   for (size_t i = 0; i < LM_COUNT(attend_cases); i++)
     for (size_t k = 0; k < LM_COUNT(sizes); k++) check(&attend_cases[i], sizes[k]);
+  for (size_t k = 0; k < LM_COUNT(sizes); k++) check(&half, sizes[k]);
   char command[64];
   snprintf(command, sizeof command, "rm -r %s", dir);
   CHECK(!system(command));

@@ -1,8 +1,9 @@
 // gemm_bench.c - GFLOP/s of the projections of the models of docs/benchmarks.md against the machine's peak.
-//   gemm_bench [THREADS]
+//   gemm_bench [THREADS [f32|bf16]]
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "runtime/cpu/gemm.h"
 
@@ -15,13 +16,14 @@ static const model models[] = {
 
 int main(int argc, char **argv) {
   int threads = argc > 1 ? atoi(argv[1]) : omp_get_num_procs();
+  lm_dtype dtype = argc > 2 && !strcmp(argv[2], "bf16") ? LM_BF16 : LM_F32;
   double peak = lm_cpu_peak(threads) * 1e-9;
   printf("%d threads, peak %.0f GFLOP/s\n%-8s %6s %6s %6s %9s %9s %9s  GFLOP/s\n", threads, peak, "model", "m", "k", "n", "forward", "data", "weight");
   for (size_t i = 0; i < LM_COUNT(models); i++) {
     double all = 0, flops = 0;
     for (int j = 0; j < models[i].n; j++) {
       const lm_cpu_projection *p = &models[i].p[j];
-      lm_cpu_gemm_times t = lm_cpu_gemm_bench(p, 1, threads, 5);
+      lm_cpu_gemm_times t = lm_cpu_gemm_bench(p, 1, dtype, threads, 5);
       double f = 2e-9 * (double)p->m * (double)p->k * (double)p->n * p->count;
       all += t.forward + t.data + t.weight;
       flops += 3 * f;

@@ -22,7 +22,7 @@ static bool model_open(const char *path, model *out) {
   lm_ctx *c = out->c = lm_ctx_create();
   lm_program *p = lm_program_load(c, path);
   lm_recipe *r = p ? lm_recipe_resolve(c, p, "Reference", NULL, 0) : NULL;
-  lm_lower_options o = {.what = LM_LOWER_APPLY | LM_LOWER_DECODE, .rows = 1, .seq = SEQ, .capacity = CAPACITY, .chunk = CHUNK, .f32_only = true};
+  lm_lower_options o = {.what = LM_LOWER_APPLY | LM_LOWER_DECODE, .rows = 1, .seq = SEQ, .capacity = CAPACITY, .chunk = CHUNK};
   lm_lowered *l = r && !c->n_errors ? lm_lower(c, p, r, &o) : NULL;
   lm_buf why = {0};
   lm_diag_render(c, &why, false);

@@ -97,6 +97,7 @@ recipe Small {{
   optimizer = adamw(lr = {lr}); schedule = warmup_cosine(warmup = 5 steps)
   clip = global_norm(max = 1.0)
   group @**.{{n1,n2,qn,kn,norm}} = (decay = 0)
+  precision {{ compute = {compute} }}
   {more}
 }}
 """
@@ -118,10 +119,11 @@ def random_batches(steps, rows, seq, vocab=64, seed=0):
     return dict(tok=tok, pos=pos, seg=seg, next=nxt, w=w)
 
 
-def small(run, steps=8, rows=4, seq=16, micro=None, depth=2, drop=0, lr="3e-3", more="", name="small.lm", batches=None, vocab=64):
+def small(run, steps=8, rows=4, seq=16, micro=None, depth=2, drop=0, lr="3e-3", more="", name="small.lm", batches=None, vocab=64,
+          compute="f32"):
     save(run.path("batches.safetensors"), batches or random_batches(steps, rows, seq, vocab))
     return run.write(name, SMALL.format(root=ROOT, depth=depth, drop=drop, lr=lr, steps=steps, batch=rows * seq,
-                                        micro=micro or rows * seq, more=more, vocab=vocab))
+                                        micro=micro or rows * seq, more=more, vocab=vocab, compute=compute))
 
 
 def folder_bytes(path):

@@ -7,7 +7,7 @@ PROGRAM = """import "{root}/examples/llama.lm": Llama
 data Text {{ tokenizer = {tokenizer}; source s = text("text.txt"); pack best_fit(seq = 32 tokens) }}
 recipe Train {{
   model = Llama(depth = 1, d = 32, ff = 64, heads = 2, kv = 1, e = 16, vocab = 300)
-  data = Text; run = 40 steps; batch = 128 tokens; optimizer = adamw(lr = 1e-2)
+  data = Text; run = 40 steps; batch = 128 tokens; optimizer = adamw(lr = 1e-2); precision {{ compute = f32 }}
 }}
 """
 TEXT = "the cat sat on the mat and the dog sat by the door, for the rain was on the hill.\n"

@@ -7,6 +7,7 @@ from harness import ROOT, Skip, check, distance, load, within
 BARS = {"logits": 1e-5, "grad": 1e-5, "final": 1e-4}
 # tests/models holds cases that float32 itself serves less well (PyTorch in float32 comes to 5e-6 there); the interpreter's
 # test holds them to 1e-6 in float64.
+F32 = ("--set", "precision.compute=f32")       # whatever this processor does best
 LOOSE = {"logits": 1e-5, "grad": 3e-5, "final": 1e-4}
 
 
@@ -31,7 +32,7 @@ def greedy_check(run, folder, numbers, **how):
     greedy = numbers.get("greedy")
     if not greedy:
         return
-    run("run", f"{folder}/reference.lm", "--out", run.path(os.path.basename(folder)), "-q", "--recipe", "Reference", **how)
+    run("run", f"{folder}/reference.lm", "--out", run.path(os.path.basename(folder)), "-q", "--recipe", "Reference", *F32, **how)
     ids = run("generate", run.path(os.path.basename(folder)), "--prompt-ids", ",".join(map(str, greedy["prompt"])), "--ids",
               "-n", len(greedy["continuation"]), "--temperature", 0, **how)
     check(list(map(int, ids.split())) == greedy["continuation"], f"greedy: {ids.strip()}, not {greedy['continuation']}")
@@ -39,7 +40,7 @@ def greedy_check(run, folder, numbers, **how):
 
 def case_check(run, folder, **how):
     numbers = json.load(open(f"{folder}/expected.json"))
-    got = run.trace(f"{folder}/reference.lm", "--steps", len(numbers["loss"]), "--names", "hf", "--recipe", "Reference", **how)
+    got = run.trace(f"{folder}/reference.lm", "--steps", len(numbers["loss"]), "--names", "hf", "--recipe", "Reference", *F32, **how)
     curves_check(got, numbers)
     tensors_check(got, load(f"{folder}/expected.safetensors"), LOOSE if "/models/" in folder else BARS, numbers["grad_norm"][0])
     greedy_check(run, folder, numbers, **how)

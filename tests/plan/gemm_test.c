@@ -1,13 +1,14 @@
-// gemm_test.c - GEMMs of plans against plain loops in double, over random strides, batches and sums; equal bits whatever
-// the number of threads.
+// gemm_test.c - GEMMs of plans against plain loops in double, over random strides, batches and sums, in every type and by
+// every way there is (f32 also through the matmul primitives that bf16 takes where the processor has it); equal bits
+// whatever the number of threads.
 #include <math.h>
 #include <omp.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "runtime/cpu/gemm.h"
-#include "runtime/base/dtype.h"
+#include "runtime/cpu/matmul.h"
 #include "tests/runtime/check.h"
-
-static char scratch[4 * LM_GEMM_SCRATCH];
 
 typedef struct rng { uint64_t state; } rng;
 
@@ -44,8 +45,17 @@ static int64_t strides_deal(rng *r, const int64_t *size, int64_t **strides, int 
   return stride;
 }
 
-static lm_plan_gemm random_gemm(rng *r, int64_t *elements) {
-  lm_plan_gemm g = {.accumulate = draw(r, 2), .n_batch = (int)draw(r, 4), .dtype_ab = LM_F32, .dtype_c = LM_F32};
+typedef struct kind { const char *name; lm_dtype ab, c; uint32_t primitives; } kind;
+static const kind kinds[] = {
+  {"f32", LM_F32, LM_F32, 0},
+  {"f32 by primitives", LM_F32, LM_F32, 1 << LM_F32},
+  {"bf16", LM_BF16, LM_BF16, 0},
+  {"bf16 into f32", LM_BF16, LM_F32, 0},
+  {"f64", LM_F64, LM_F64, 0},
+};
+
+static lm_plan_gemm random_gemm(rng *r, const kind *k, int64_t *elements) {
+  lm_plan_gemm g = {.accumulate = draw(r, 2), .n_batch = (int)draw(r, 4), .dtype_ab = (uint8_t)k->ab, .dtype_c = (uint8_t)k->c};
   uint32_t most = draw(r, 6) ? 24 : 150;
   int64_t size[16] = {1 + draw(r, most), 1 + draw(r, most), 1 + draw(r, most)};
   int64_t *a[16] = {&g.a_m, NULL, &g.a_k}, *b[16] = {NULL, &g.b_n, &g.b_k}, *c[16] = {&g.c_m, &g.c_n, NULL};
@@ -66,7 +76,7 @@ static lm_plan_gemm random_gemm(rng *r, int64_t *elements) {
   return g;
 }
 
-static void reference(const lm_plan_gemm *g, int level, const float *a, const float *b, double *c) {
+static void reference(const lm_plan_gemm *g, int level, const double *a, const double *b, double *c) {
   if (level < g->n_batch) {
     for (int64_t i = 0; i < g->batch[level].size.fixed; i++)
       reference(g, level + 1, a + i * g->batch[level].a, b + i * g->batch[level].b, c + i * g->batch[level].c);
@@ -75,74 +85,111 @@ static void reference(const lm_plan_gemm *g, int level, const float *a, const fl
   for (int64_t i = 0; i < g->m.fixed; i++)
     for (int64_t j = 0; j < g->n.fixed; j++)
       for (int64_t k = 0; k < g->k.fixed; k++)
-        c[i * g->c_m + j * g->c_n] += (double)a[i * g->a_m + k * g->a_k] * b[k * g->b_k + j * g->b_n];
+        c[i * g->c_m + j * g->c_n] += a[i * g->a_m + k * g->a_k] * b[k * g->b_k + j * g->b_n];
 }
 
 // Elements of C that the product writes: there the reference begins at 0 unless it accumulates.
-static void begin(const lm_plan_gemm *g, int level, const float *old, double *c) {
+static void begin(const lm_plan_gemm *g, int level, double *c) {
   if (level < g->n_batch) {
-    for (int64_t i = 0; i < g->batch[level].size.fixed; i++)
-      begin(g, level + 1, old + i * g->batch[level].c, c + i * g->batch[level].c);
+    for (int64_t i = 0; i < g->batch[level].size.fixed; i++) begin(g, level + 1, c + i * g->batch[level].c);
     return;
   }
-  for (int64_t i = 0; i < g->m.fixed; i++)
-    for (int64_t j = 0; j < g->n.fixed; j++)
-      c[i * g->c_m + j * g->c_n] = g->accumulate ? old[i * g->c_m + j * g->c_n] : 0;
+  for (int64_t i = 0; i < g->m.fixed && !g->accumulate; i++)
+    for (int64_t j = 0; j < g->n.fixed; j++) c[i * g->c_m + j * g->c_n] = 0;
 }
 
-static float *random_floats(rng *r, int64_t n) {
-  float *p = lm_calloc((size_t)n, sizeof *p);
-  for (int64_t i = 0; i < n; i++) p[i] = (float)draw(r, 2001) / 1000 - 1;
-  return p;
+// ---- numbers in memory of a type
+
+static void element_set(lm_dtype t, char *p, int64_t i, double v) {
+  float f = (float)v;
+  if (t == LM_F64) memcpy(p + 8 * i, &v, 8);
+  else if (t == LM_F32) memcpy(p + 4 * i, &f, 4);
+  else memcpy(p + 2 * i, (char *)&f + 2, 2);           // v has few bits: nothing is lost
 }
 
-static void case_run(rng *r) {
+static double element_get(lm_dtype t, const char *p, int64_t i) {
+  float f = 0;
+  double v;
+  if (t == LM_F64) return memcpy(&v, p + 8 * i, 8), v;
+  if (t == LM_F32) memcpy(&f, p + 4 * i, 4);
+  else memcpy((char *)&f + 2, p + 2 * i, 2);
+  return f;
+}
+
+// Numbers that bf16 holds, as doubles and in memory.
+static double *random_numbers(rng *r, lm_dtype t, int64_t n, char **out_memory) {
+  double *v = lm_calloc((size_t)n, sizeof *v);
+  *out_memory = lm_calloc((size_t)n, sizeof *v);
+  for (int64_t i = 0; i < n; i++) element_set(t, *out_memory, i, v[i] = ((double)draw(r, 255) - 127) / 128);
+  return v;
+}
+
+// Runs g on so many threads; C begins as `old`. The caller frees.
+static char *product(const lm_plan_gemm *g, const kind *k, int threads, const char *a, const char *b, const char *old, int64_t n) {
+  char *c = lm_calloc((size_t)n, sizeof(double));
+  memcpy(c, old, (size_t)n * sizeof(double));
+  lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){threads, k->primitives});
+  lm_cpu_gemm_prepare(all, g);
+  lm_cpu_gemm(all, g, NULL, a, b, c);
+  lm_cpu_gemms_destroy(all);
+  return c;
+}
+
+static void compare(const kind *k, const lm_plan_gemm *g, const double *want, const char *got, int64_t n) {
+  double allowed = k->c == LM_BF16 ? 1.0 / 256 + 1e-4 : k->c == LM_F32 ? 1e-4 : 1e-14;
+  for (int64_t i = 0; i < n; i++) {
+    double x = element_get(k->c, got, i);
+    bool near = fabs(x - want[i]) <= allowed * (0.01 + fabs(want[i]));
+    if (!near) fprintf(stderr, "%s, m %lld n %lld k %lld: %g, not %g\n", k->name, (long long)g->m.fixed, (long long)g->n.fixed, (long long)g->k.fixed, x, want[i]);
+    CHECK(near);
+  }
+}
+
+static void check(rng *r, const kind *k, const lm_plan_gemm *g, const int64_t *n) {
+  char *a, *b, *c;
+  double *x = random_numbers(r, k->ab, n[0], &a), *w = random_numbers(r, k->ab, n[1], &b), *want = random_numbers(r, k->c, n[2], &c);
+  begin(g, 0, want);
+  reference(g, 0, x, w, want);
+  char *one = product(g, k, 1, a, b, c, n[2]), *four = product(g, k, 4, a, b, c, n[2]);
+  CHECK(!memcmp(one, four, (size_t)n[2] * sizeof(double)));
+  compare(k, g, want, one, n[2]);
+  void *used[] = {a, b, c, x, w, want, one, four};
+  for (size_t i = 0; i < LM_COUNT(used); i++) lm_free(used[i]);
+}
+
+static void case_run(rng *r, const kind *k) {
   int64_t n[3];
-  lm_plan_gemm g = random_gemm(r, n);
-  float *a = random_floats(r, n[0]), *b = random_floats(r, n[1]), *c = random_floats(r, n[2]);
-  float *one = lm_calloc((size_t)n[2], sizeof *one), *four = lm_calloc((size_t)n[2], sizeof *four);
-  double *want = lm_calloc((size_t)n[2], sizeof *want);
-  memcpy(one, c, (size_t)n[2] * sizeof *c);
-  memcpy(four, c, (size_t)n[2] * sizeof *c);
-  for (int64_t i = 0; i < n[2]; i++) want[i] = c[i];
-  begin(&g, 0, c, want);
-  reference(&g, 0, a, b, want);
-  lm_cpu_gemm(&g, NULL, (char *)a, (char *)b, (char *)one, scratch, 1);
-  lm_cpu_gemm(&g, NULL, (char *)a, (char *)b, (char *)four, scratch, 4);
-  CHECK(!memcmp(one, four, (size_t)n[2] * sizeof *one));
-  for (int64_t i = 0; i < n[2]; i++) CHECK(fabs(one[i] - want[i]) <= 1e-4 * (1 + fabs(want[i])));
-  lm_free(a);
-  lm_free(b);
-  lm_free(c);
-  lm_free(one);
-  lm_free(four);
-  lm_free(want);
+  lm_plan_gemm g = random_gemm(r, k, n);
+  check(r, k, &g, n);
 }
 
-// Large enough to be cut into tiles, sizes that tiles do not divide; the sum over k takes its order from the shape alone.
-// With a stride of 4 KiB operands are packed.
-static void tiles_run(rng *r, bool packed) {
-  int64_t m = packed ? 1024 : 700 + draw(r, 99), n = 300 + draw(r, 99), k = 200 + draw(r, 99);
-  lm_plan_gemm g = {
-      .m = fixed(m), .n = fixed(n), .k = fixed(k), .a_m = 1, .a_k = m, .b_k = n, .b_n = 1, .c_m = n, .c_n = 1};
-  float *a = random_floats(r, m * k), *b = random_floats(r, k * n), *one = lm_calloc((size_t)(m * n), 4),
-        *two = lm_calloc((size_t)(m * n), 4);
-  lm_cpu_gemm(&g, NULL, (char *)a, (char *)b, (char *)one, scratch, 1);
-  lm_cpu_gemm(&g, NULL, (char *)a, (char *)b, (char *)two, scratch, 2);
-  CHECK(!memcmp(one, two, (size_t)(m * n) * sizeof *one));
-  double *want = lm_calloc((size_t)(m * n), sizeof *want);
-  reference(&g, 0, a, b, want);
-  for (int64_t i = 0; i < m * n; i++) CHECK(fabs(one[i] - want[i]) <= 1e-4 * (1 + fabs(want[i])));
-  lm_free(a);
-  lm_free(b);
-  lm_free(one);
-  lm_free(two);
-  lm_free(want);
+// Large enough to be cut into tiles, sizes that tiles do not divide. With a stride of 4 KiB f32 is packed. Of A, B and C
+// each may be the transpose of rows; with `accumulate` as a weight's gradient is.
+static void tiles_run(rng *r, const kind *k, int layout, bool strided) {
+  int64_t m = strided ? 1024 : 700 + draw(r, 99), n = 300 + draw(r, 99), l = 200 + draw(r, 99);
+  bool ta = layout & 1, tb = layout & 2, tc = layout & 4;
+  lm_plan_gemm g = {.m = fixed(m), .n = fixed(n), .k = fixed(l), .a_m = ta ? 1 : l, .a_k = ta ? m : 1, .b_k = tb ? 1 : n,
+                    .b_n = tb ? l : 1, .c_m = tc ? 1 : n, .c_n = tc ? m : 1, .accumulate = draw(r, 2), .dtype_ab = (uint8_t)k->ab,
+                    .dtype_c = (uint8_t)k->c};
+  check(r, k, &g, (int64_t[]){m * l, l * n, m * n});
+}
+
+// Padded rows, a transpose, an accumulation: the library has fast primitives for what plans ask of it.
+static void primitives_exist(void) {
+  lm_gemm_shape s = {.m = 33, .n = 17, .k = 29, .a_m = 1, .a_k = 40, .b_k = 20, .b_n = 1, .c_m = 64, .c_n = 1, .ab = LM_F32, .cc = LM_F32};
+  lm_matmuls *all = lm_matmuls_create(1);
+  CHECK(all);
+  lm_matmuls_add(all, &s, true);
+  CHECK(lm_matmuls_find(all, &s, true) && !lm_matmuls_find(all, &s, false));
+  lm_matmuls_destroy(all);
 }
 
 int main(void) {
   rng r = {7};
   omp_set_num_threads(1);
-  for (int i = 0; i < 500; i++) case_run(&r);
-  for (int i = 0; i < 4; i++) tiles_run(&r, i % 2);
+  primitives_exist();
+  for (size_t k = 0; k < LM_COUNT(kinds); k++) {
+    for (int i = 0; i < 300; i++) case_run(&r, &kinds[k]);
+    for (int i = 0; i < 4 && kinds[k].ab != LM_F64; i++) tiles_run(&r, &kinds[k], (int)draw(&r, 8), i % 2);
+  }
 }

@@ -32,7 +32,7 @@ def our_logits(run, imported):
                                            next=z, w=np.ones(z.shape, "<f4")))
     text = f'''import "{imported}/imported.lm": Imported
 data D {{ source s = batches("ids.safetensors") }}
-recipe R {{ model = Imported; data = D; run = 1 steps; optimizer = sgd(lr = 0) }}
+recipe R {{ model = Imported; data = D; run = 1 steps; optimizer = sgd(lr = 0); precision {{ compute = f32 }} }}
 '''
     return run.trace(run.write("ids.lm", text), "--values", "logits")["logits"][0]
 
@@ -77,7 +77,7 @@ def trained_here(run, tokenizer):
 data D {{ tokenizer = {tokenizer}; source s = text("{text}"); pack best_fit(seq = 64 tokens) }}
 recipe R {{
   {MODEL[tokenizer]}; data = D; run = 30 steps; batch = 512 tokens
-  optimizer = adamw(lr = 1e-2); save = checkpoint("run")
+  optimizer = adamw(lr = 1e-2); save = checkpoint("run"); precision {{ compute = f32 }}
 }}
 ''')
     side("has", "llama")

@@ -1,0 +1,83 @@
+"""compute = bf16: operands and activations in bf16, sums, parameters, norms, softmax and the loss in f32."""
+import json, os
+
+import numpy as np
+from harness import ROOT, Skip, check, distance, load, random_batches, small, within
+
+BF16 = ("--set", "precision.compute=bf16")
+
+
+def noisy_rule(steps, rows, seq, share=0.7):
+    """Tokens that follow a rule so often."""
+    rng = np.random.default_rng(5)
+    b = random_batches(steps, rows, seq, seed=5)
+    for t in range(1, seq):
+        ruled = rng.random((steps, rows)) < share
+        b["tok"][:, :, t] = np.where(ruled, (3 * b["tok"][:, :, t - 1] + 1) % 64, b["tok"][:, :, t])
+    b["next"] = np.roll(b["tok"], -1, 2)
+    return b
+
+
+def losses(run, compute, steps, batches):
+    file = small(run, steps=steps, rows=8, seq=32, batches=batches, compute=compute)
+    return run.trace(file, "--values", "loss")["loss"]
+
+
+def curve_check(run, steps):
+    """means of 20 steps within 1 %; LM_TEST_STEPS=1000 takes as many"""
+    batches = noisy_rule(steps, 8, 32)
+    f32, bf16 = (losses(run, c, steps, batches).reshape(-1, 20).mean(1) for c in ("f32", "bf16"))
+    check(f32[-1] < 0.7 * f32[0], f"nothing was learnt: {f32[0]} to {f32[-1]}")
+    check((f32 != bf16).any(), "the same numbers")
+    within("loss", float(np.abs(bf16 / f32 - 1).max()), 0.01)
+
+
+def test_losses(run):
+    """a run in bf16 stays with one in f32"""
+    curve_check(run, 60 if run.slow else int(os.environ.get("LM_TEST_STEPS", 200)))
+
+
+def reference_check(run, name):
+    """PyTorch's float64 run, as far as 8 bits of mantissa tell"""
+    folder = f"{ROOT}/tests/reference/{name}"
+    numbers = json.load(open(f"{folder}/expected.json"))
+    got = run.trace(f"{folder}/reference.lm", "--steps", len(numbers["loss"]), "--names", "hf", "--recipe", "Reference", *BF16)
+    for step, (a, b) in enumerate(zip(got["loss"], numbers["loss"])):
+        within(f"loss of step {step + 1}", abs(float(a) - b) / b, 0.01)
+    for tensor, t in load(f"{folder}/expected.safetensors").items():
+        if not tensor.startswith("final."):
+            within(tensor, distance(got[tensor], t, 0.02 * numbers["grad_norm"][0] if tensor.startswith("grad.") else 0), 0.03)
+
+
+def test_reference_llama(run):
+    """llama-tiny: grouped queries, rotary places, swiglu"""
+    reference_check(run, "llama-tiny")
+
+
+def test_reference_gpt2(run):
+    """gpt2-tiny: layer norm, learned places, biases, gelu"""
+    reference_check(run, "gpt2-tiny")
+
+
+def test_decoding(run):
+    """what follows a rule goes on by it through the cache"""
+    file = small(run, steps=150, rows=4, seq=32, lr="1e-2", compute="bf16", batches=noisy_rule(150, 4, 32, 1.0), more='save = checkpoint("run")')
+    run("run", file, "-q")
+    ids = run("generate", run.path("run"), "--prompt-ids", "3,10,31", "--ids", "-n", 12, "--temperature", 0)
+    made = [31, *map(int, ids.split())]
+    right = sum(b == (3 * a + 1) % 64 for a, b in zip(made, made[1:]))
+    check(right >= 10, f"{right} of 12: {ids}")
+
+
+def test_threads(run):
+    """the number of processors changes no bit"""
+    file, cpus = small(run, rows=8, seq=64, compute="bf16"), os.sched_getaffinity(0)
+    if len(cpus) == 1:
+        raise Skip("one processor")
+    try:
+        os.sched_setaffinity(0, {min(cpus)})           # what is started inherits it
+        one = run.trace(file, "--steps", 3)
+    finally:
+        os.sched_setaffinity(0, cpus)
+    two = run.trace(file, "--steps", 3)
+    check(all((one[name] == two[name]).all() for name in one), "bits differ")
