@@ -85,18 +85,15 @@ static void tile_forward(cuda_attend *e, lm_buf *b, long long width) {
   cuda_attend_weighted(e, b, "o", "x", LM_ATTEND_V, e->f.v_own.size);
 }
 
-static void results(cuda_attend *e, lm_buf *b, long long width) {
-  lm_type o = e->f.op->out[0]->type, lse = e->f.op->out[1]->type;
+static void results(cuda_attend *e, lm_buf *b) {
+  lm_type lse = e->f.op->out[1]->type;
   lm_buf at = {0};
   lm_buf_puts(b, "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\nconst float all = lm_row_sum(sum[r]), part = 1.0f / all;\n");
   lm_buf_printf(b, "const lm_at row = row0 + lm_frag_row(r);\nif (row >= %s) continue;\n", cuda_attend_extent(e, e->row));
   cuda_attend_offset(e, &at, lse, "row", "");
   lm_buf_printf(b, "if (lm_thread() %% 4 == 0) r1[%s] = top[r] + lm_log(all);\n", text_of(e, &at));
-  lm_buf_printf(b, "LM_UNROLL\nfor (int32_t i = 0; i < %lld; i++) {\nLM_UNROLL\nfor (int32_t c = 0; c < 2; c++) {\nconst int32_t j = lm_frag_col(i, c);\n", width / 8);
-  cuda_attend_offset(e, &at, o, "row", "");
-  cuda_attend_own_offset(e, &at, o, &e->f.v_own, "j");
-  const char *value = lm_gen_store_text(e->g.arena, (lm_dtype)o.dtype, "o[i][2 * r + c] * part");
-  lm_buf_printf(b, "if (j < %lld) r0[%s] = %s;\n}\n}\n}\n", (long long)e->f.v_own.size, text_of(e, &at), value);
+  cuda_attend_row_store(e, b, 0, &e->f.v_own, "o", " * part", "true");
+  lm_buf_puts(b, "}\n");
 }
 
 static int64_t tiles_of(const cuda_attend *e, lm_axis a) { return (lm_axis_size(e->f.m, a) + e->rows - 1) / e->rows; }
@@ -119,7 +116,7 @@ static int64_t forward(cuda_attend *e, lm_buf *b) {
   lm_buf_printf(&text, "for (lm_at col0 = 0; col0 < %s; col0 += %d) {\n", cuda_attend_extent(e, e->col), e->cols);
   lm_buf_add(&text, tile.p, tile.n);
   lm_buf_puts(&text, "}\n");
-  results(e, &text, width);
+  results(e, &text);
   cuda_attend_section_put(e, &text, b);
   lm_buf_free(&rows);
   lm_buf_free(&tile);
@@ -207,8 +204,7 @@ static void finish(cuda_attend *e, const lm_buf *body, int64_t blocks, lm_arena 
   int threads = 2 * e->rows;
   *out = (lm_kernel_code){.space = {.fixed = blocks}, .launch = {.threads = threads, .per_block = 1, .shared = e->pool_most, .extents = e->g.extents}};
   out->name = lm_arena_printf(arena, "a%016llx", (unsigned long long)lm_hash(text.p, text.n, (uint64_t)threads));
-  // One block is enough to ask for: else the compiler would rather spill than pass a step of occupancy.
-  out->source = lm_arena_printf(arena, "LM_KERNEL_BLOCKS(%d, 1) %s%s", threads, out->name, text.p);
+  out->source = lm_arena_printf(arena, "LM_KERNEL(%d) %s%s", threads, out->name, text.p);
   lm_buf_free(&raw);
   lm_buf_free(&text);
 }

@@ -45,6 +45,10 @@ void cuda_attend_fills_wait(cuda_attend *e, lm_buf *b);
 // to[n] += rows of operand x times rows of operand y, which have the axes of rows and of columns.
 void cuda_attend_product(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, uint32_t y, int64_t width);
 void cuda_attend_weighted(cuda_attend *e, lm_buf *b, const char *to, const char *z, uint32_t k, int64_t width);
+// Result i's row `row`, if `inside`: x's fragments of row r, each followed by `scale`.
+void cuda_attend_row_store(cuda_attend *e, lm_buf *b, uint32_t i, const lm_attend_axes *own, const char *x, const char *scale, const char *inside);
+// Own axes are a run of memory, and places begin at multiples of n elements.
+bool cuda_attend_in_runs(lm_type t, const lm_attend_axes *own, int n);
 void cuda_attend_map_check(cuda_attend *e, lm_buf *b);                   // leaves out what the map says; full: no mask
 const char *cuda_attend_extent(cuda_attend *e, lm_axis a);
 bool cuda_attend_has(lm_type t, lm_axis a);

@@ -154,9 +154,8 @@ const char *cuda_attend_pool(cuda_attend *e, const char *type, int bytes, const 
   return name;
 }
 
-// Own axes are a run of memory, and places begin at multiples of 16 bytes.
-static bool in_lines(const cuda_attend *e, lm_type t, const lm_attend_axes *own) {
-  if (!e->half || own->n > t.rank || own->size % 8) return false;
+bool cuda_attend_in_runs(lm_type t, const lm_attend_axes *own, int n) {
+  if (own->n > t.rank || own->size % n) return false;
   for (int i = 0; i < own->n; i++)
     if (t.axis[t.rank - own->n + i] != own->axis[i]) return false;
   return true;
@@ -195,7 +194,7 @@ void cuda_attend_fill(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axe
   if (e->has_tile[k]) return;
   e->has_tile[k] = true;
   cuda_attend_pool(e, e->half ? "uint16_t" : "float", e->half ? 2 : 4, "b", (int)k, places * cuda_attend_pitch(e, own->size));
-  if (in_lines(e, t, own)) fill_lines(e, b, k, own, origin, extent, places);
+  if (e->half && cuda_attend_in_runs(t, own, 8)) fill_lines(e, b, k, own, origin, extent, places);
   else fill_elements(e, b, k, own, origin, extent, places);
 }
 
@@ -215,6 +214,27 @@ void cuda_attend_product(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, 
 void cuda_attend_weighted(cuda_attend *e, lm_buf *b, const char *to, const char *z, uint32_t k, int64_t width) {
   lm_buf_printf(b, "LM_TILE_WEIGHTED_%s(%s, %lld, %s, %d, b%u, %lld)\n", e->half ? "BF16" : "F32", to,
                 (long long)cuda_attend_width(width) / 8, z, e->cols / 8, k, (long long)cuda_attend_pitch(e, width));
+}
+
+// ---- results
+
+// Two neighbouring columns at a time where they are neighbours in memory.
+void cuda_attend_row_store(cuda_attend *e, lm_buf *b, uint32_t i, const lm_attend_axes *own, const char *x, const char *scale, const char *inside) {
+  lm_type t = e->f.op->out[i]->type;
+  bool pairs = cuda_attend_in_runs(t, own, 2) && (t.dtype == LM_BF16 || t.dtype == LM_F32);
+  lm_buf at = {0};
+  cuda_attend_offset(e, &at, t, "row", "row");
+  if (pairs) lm_buf_puts(&at, " + j");
+  else cuda_attend_own_offset(e, &at, t, own, "j");
+  lm_buf_printf(b, "LM_UNROLL\nfor (int32_t i = 0; i < %lld; i++) {\n", (long long)cuda_attend_width(own->size) / 8);
+  if (pairs) {
+    lm_buf_printf(b, "const int32_t j = lm_frag_col(i, 0);\nconst float y[2] = {%s[i][2 * r]%s, %s[i][2 * r + 1]%s};\n", x, scale, x, scale);
+    lm_buf_printf(b, "if (%s && j < %lld) lm_store2_%s(r%u + (%s), y);\n}\n", inside, (long long)own->size, lm_dtype_name(t.dtype), i, text_of(e, &at));
+    return;
+  }
+  const char *value = lm_gen_store_text(e->g.arena, (lm_dtype)t.dtype, lm_arena_printf(e->g.arena, "%s[i][2 * r + c]%s", x, scale));
+  lm_buf_puts(b, "LM_UNROLL\nfor (int32_t c = 0; c < 2; c++) {\nconst int32_t j = lm_frag_col(i, c);\n");
+  lm_buf_printf(b, "if (%s && j < %lld) r%u[%s] = %s;\n}\n}\n", inside, (long long)own->size, i, text_of(e, &at), value);
 }
 
 // ---- the map

@@ -41,14 +41,21 @@ static bool in_section(const cuda_attend *e, const section *s, int i) {
 
 // ---- of a query: lse, the share of each place if nothing is seen, and the sum of do * o
 
+// Four lanes to a line, which lm_row_sum then joins; in vectors where memory allows.
 static const char *line_product(cuda_attend *e, const char *at) {
-  lm_type o = e->f.op->in[LM_ATTEND_O]->type;
+  lm_type o = e->f.op->in[LM_ATTEND_O]->type, d = e->f.op->in[LM_ATTEND_DO]->type;
+  bool vector = lm_type_equal(o, d) && cuda_attend_in_runs(o, &e->f.v_own, 8) && (o.dtype == LM_BF16 || o.dtype == LM_F32);
   lm_buf place = {0};
   cuda_attend_offset(e, &place, o, at, at);
-  cuda_attend_own_offset(e, &place, o, &e->f.v_own, "j");
-  const char *where = text_of(e, &place);
+  if (vector) lm_buf_puts(&place, " + j");
+  else cuda_attend_own_offset(e, &place, o, &e->f.v_own, "j");
+  const char *where = text_of(e, &place), *kind = lm_dtype_name(o.dtype);
+  if (vector)
+    return lm_arena_printf(e->g.arena, "for (int32_t j = lm_thread() %% 4 * 8; j < %lld; j += 32) {\nfloat x[8], y[8];\nlm_load8_%s(x, a%d + (%s));\nlm_load8_%s(y, a%d + (%s));\n"
+                           "LM_UNROLL\nfor (int32_t i = 0; i < 8; i++) dot += x[i] * y[i];\n}\ndot = lm_row_sum(dot);\n",
+                           (long long)e->f.v_own.size, kind, LM_ATTEND_O, where, kind, LM_ATTEND_DO, where);
   const char *x = lm_gen_load_text(e->g.arena, (lm_dtype)o.dtype, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_O, where));
-  const char *y = lm_gen_load_text(e->g.arena, (lm_dtype)o.dtype, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_DO, where));
+  const char *y = lm_gen_load_text(e->g.arena, (lm_dtype)d.dtype, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_DO, where));
   return lm_arena_printf(e->g.arena, "for (int32_t j = lm_thread() %% 4; j < %lld; j += 4) dot += %s * %s;\ndot = lm_row_sum(dot);\n",
                          (long long)e->f.v_own.size, x, y);
 }
@@ -175,20 +182,15 @@ static void accumulators(cuda_attend *e, lm_buf *b, const section *s) {
 
 static void store(cuda_attend *e, lm_buf *b, int i) {
   const lm_attend_sum *s = &e->f.sums[i];
+  if (s->other >= 0) {
+    cuda_attend_row_store(e, b, s->result, &s->own, lm_arena_printf(e->g.arena, "c%d", i), "", "inside");
+    return;
+  }
   lm_type t = result_type(e, i);
   lm_buf at = {0};
   cuda_attend_offset(e, &at, t, "row", "row");
-  if (s->other < 0) {
-    const char *x = lm_arena_printf(e->g.arena, "lm_row_sum(c%d[r])", i);
-    lm_buf_printf(b, "const float s%d = %s;\nif (inside && lm_thread() %% 4 == 0) r%u[%s] = %s;\n", i, x, s->result, text_of(e, &at),
-                  lm_gen_store_text(e->g.arena, (lm_dtype)t.dtype, lm_arena_printf(e->g.arena, "s%d", i)));
-    return;
-  }
-  cuda_attend_own_offset(e, &at, t, &s->own, "j");
-  const char *x = lm_gen_store_text(e->g.arena, (lm_dtype)t.dtype, lm_arena_printf(e->g.arena, "c%d[i][2 * r + c]", i));
-  lm_buf_printf(b, "LM_UNROLL\nfor (int32_t i = 0; i < %lld; i++) {\nLM_UNROLL\nfor (int32_t c = 0; c < 2; c++) {\nconst int32_t j = lm_frag_col(i, c);\n",
-                (long long)cuda_attend_width(s->own.size) / 8);
-  lm_buf_printf(b, "if (inside && j < %lld) r%u[%s] = %s;\n}\n}\n", (long long)s->own.size, s->result, text_of(e, &at), x);
+  lm_buf_printf(b, "const float s%d = lm_row_sum(c%d[r]);\nif (inside && lm_thread() %% 4 == 0) r%u[%s] = %s;\n", i, i, s->result, text_of(e, &at),
+                lm_gen_store_text(e->g.arena, (lm_dtype)t.dtype, lm_arena_printf(e->g.arena, "s%d", i)));
 }
 
 static void stores(cuda_attend *e, lm_buf *b, const section *s) {

@@ -247,7 +247,9 @@ static void write_loop(cuda_emit *e, int k, const char *body) {
   bool direct = n == 1 && !v->lo;
   const char *name = direct ? v->name : "p";
   const char *step = !strided ? "1" : flat ? "step" : lm_arena_printf(e->g.arena, "%d", e->team);
+  bool alone = e->form == CUDA_TEAM && e->team == 1 && k + 1 == e->n_stages;
   if (e->stages[k].vector) lm_buf_puts(out, "LM_UNROLL\n");
+  else if (alone) lm_buf_puts(out, "LM_UNROLL_8\n");   // so that one thread's loads do not wait for one another
   lm_buf_printf(out, "for (%s %s = %s; %s < ", type, name, first, name);
   for (int i = 0; i < n; i++) lm_buf_printf(out, "%s%s", i ? " * " : "", axes[i].extent);
   lm_buf_printf(out, "; %s += %s) {\n", name, step);

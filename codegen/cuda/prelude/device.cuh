@@ -1,9 +1,10 @@
 // device.cuh - threads, barriers, shared memory and shuffles, as the hardware has them. simt.h is the same for a host.
-#define LM_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads)
-#define LM_KERNEL_BLOCKS(threads, blocks) extern "C" __global__ void __launch_bounds__(threads, blocks)
+// One block a multiprocessor is all that is asked for: else the compiler would rather spill than miss a step of occupancy.
+#define LM_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
 #define LM_RESTRICT __restrict__
 #define LM_UNROLL _Pragma("unroll")
 #define LM_UNROLL_2 _Pragma("unroll 2")
+#define LM_UNROLL_8 _Pragma("unroll 8")
 #define LM_INLINE static __device__ __forceinline__
 #define LM_ALIGN(n) __align__(n)
 // The i-th word of type W from p on.

@@ -1,10 +1,10 @@
 // simt.h - what device.cuh has, on a host: each thread of a block is a fiber, and every access to shared memory is checked.
 // The functions are the host program's, which runs the kernel; see tests/cuda/simt.h.
 #define LM_KERNEL(threads) void
-#define LM_KERNEL_BLOCKS(threads, blocks) void
 #define LM_RESTRICT
 #define LM_UNROLL
 #define LM_UNROLL_2
+#define LM_UNROLL_8
 #define LM_INLINE static inline
 #define LM_ALIGN(n) __attribute__((aligned(n)))
 #ifndef __bool_true_false_are_defined
