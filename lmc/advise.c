@@ -117,9 +117,10 @@ void lm_advise(const lm_machine *m, const lm_text_facts *text, double seconds, l
 
 // ---- the run
 
-static int64_t rounded(double n, double to) {
-  double unit = pow(10, floor(log10(fmax(n, 1)))) * to;
-  int64_t r = (int64_t)(round(n / fmax(unit, 1)) * fmax(unit, 1));
+// To two digits, down.
+static int64_t rounded(double n) {
+  double unit = fmax(1, pow(10, floor(log10(fmax(n, 1))) - 1));
+  int64_t r = (int64_t)(floor(n / unit) * unit);
   return r < 1 ? 1 : r;
 }
 
@@ -134,9 +135,9 @@ static void holdout_set(lm_advice *a, const lm_text_facts *text) {
 void lm_advise_steps(lm_advice *a, const lm_text_facts *text, double seconds, double step_seconds) {
   double by_time = seconds / step_seconds, by_text = LM_ADVICE_EPOCHS * text->tokens / (double)a->batch;
   a->text_ends = by_text < by_time;
-  a->steps = rounded(fmin(by_time, by_text), 0.01);
+  a->every = rounded(fmin(by_time, by_text) / LM_ADVICE_REPORTS);
+  a->steps = LM_ADVICE_REPORTS * a->every;   // the last one is evaluated, saved and sampled too
   a->warmup = a->steps < 20 ? 1 : a->steps < 3000 ? a->steps / 10 : 300;
-  a->every = rounded((double)a->steps / LM_ADVICE_REPORTS, 0.1);
   a->tokens_per_s = (double)a->batch / step_seconds;
   holdout_set(a, text);
 }
