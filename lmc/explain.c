@@ -14,11 +14,33 @@ static void origin_print(const lm_ctx *c, const lm_recipe_origin *o) {
   lm_cli_print("\n");
 }
 
+static void origins_json(const lm_ctx *c, const char *key, const lm_recipe_origin *o) {
+  lm_buf b = {0};
+  lm_buf_puts(&b, "{\"key\": ");
+  lm_buf_json(&b, key);
+  lm_buf_puts(&b, ", \"values\": [");
+  for (const lm_recipe_origin *first = o; o; o = o->before) {
+    lm_buf_puts(&b, o == first ? "{\"value\": " : ", {\"value\": ");
+    lm_buf_json(&b, o->text);
+    lm_buf_puts(&b, ", \"from\": ");
+    lm_buf_json(&b, o->who);
+    if (o->loc.file && o->loc.line) {
+      lm_buf_puts(&b, ", \"file\": ");
+      lm_buf_json(&b, c->sources[o->loc.file].path);
+      lm_buf_printf(&b, ", \"line\": %u, \"col\": %u", o->loc.line, o->loc.col);
+    }
+    lm_buf_puts(&b, "}");
+  }
+  lm_cli_print("%s]}\n", b.p);
+  lm_buf_free(&b);
+}
+
 static lm_status key_explain(const lm_session *s, const char *key) {
   const char *near;
   const lm_recipe_origin *o = lm_recipe_origin_find(s->recipe, key, &near);
   if (!o && near) return lm_fail(LM_USER, "the recipe has no value '%s'; did you mean '%s'?", key, near);
   if (!o) return lm_fail(LM_USER, "the recipe has no value '%s'; `lmc check` lists them", key);
+  if (s->cli->json) return origins_json(s->ctx, key, o), NULL;
   lm_cli_print("%s\n", key);
   for (; o; o = o->before) origin_print(s->ctx, o);
   return NULL;
@@ -40,7 +62,9 @@ static lm_status subject_explain(lm_cli *cli, lm_status (*subject)(lm_session *)
 }
 
 static lm_status run(lm_cli *cli) {
-  if (lm_args_given(&cli->args, "reference")) return reference_print(), NULL;
+  bool reference = lm_args_given(&cli->args, "reference");
+  if (reference && cli->json) return lm_fail(LM_USER, "--reference is Markdown; there is no --json of it");
+  if (reference) return reference_print(), NULL;
   if (cli->args.n_rest < 2) return lm_fail(LM_USER, "lmc explain FILE KEY: an argument is missing");
   if (!strcmp(cli->args.rest[1], "cost")) return subject_explain(cli, lm_explain_cost);
   lm_session s = {.cli = cli, .ctx = cli->ctx};

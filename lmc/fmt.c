@@ -6,7 +6,7 @@
 
 static const lm_opt options[] = {
   {.name = "check", .kind = LM_OPT_FLAG, .help = "changes nothing; exit status 1 if a file's layout is not canonical"},
-  {0}};
+  LM_OPT_JSON, {0}};
 
 static lm_status file_format(lm_cli *cli, const char *path, bool *out_changes) {
   *out_changes = false;
@@ -22,16 +22,26 @@ static lm_status file_format(lm_cli *cli, const char *path, bool *out_changes) {
   return s;
 }
 
+static void names_json(const char *const *names, uint32_t n, uint32_t of) {
+  lm_buf b = {0};
+  for (uint32_t i = 0; i < n; i++) lm_buf_puts(&b, i ? ", " : ""), lm_buf_json(&b, names[i]);
+  lm_cli_print("{\"files\": %u, \"changed\": [%s]}\n", of, b.p ? b.p : "");
+  lm_buf_free(&b);
+}
+
 static lm_status run(lm_cli *cli) {
   bool check = lm_args_given(&cli->args, "check");
-  int changed = 0;
+  const char **names = LM_NEW_N(cli->ctx->arena, const char *, cli->args.n_rest);
+  uint32_t changed = 0;
   for (uint32_t i = 0; i < cli->args.n_rest; i++) {
     bool changes;
     LM_TRY(file_format(cli, cli->args.rest[i], &changes));
-    changed += changes;
-    if (changes) lm_cli_print("%s\n", cli->args.rest[i]);
+    if (!changes) continue;
+    names[changed++] = cli->args.rest[i];
+    if (!cli->json) lm_cli_print("%s\n", cli->args.rest[i]);
   }
-  return check && changed ? lm_fail(LM_USER, "%d of %u files would change", changed, cli->args.n_rest) : NULL;
+  if (cli->json) names_json(names, changed, cli->args.n_rest);
+  return check && changed ? lm_fail(LM_USER, "%u of %u files would change", changed, cli->args.n_rest) : NULL;
 }
 
 const lm_command lm_cmd_fmt = {

@@ -12,7 +12,7 @@ static const lm_opt options[] = {
   {.name = "list", .kind = LM_OPT_FLAG, .help = "the passes there are, and the pipeline"},
   {.name = "print-after", .kind = LM_OPT_TEXT, .value = "PASS", .help = "prints the IR after that pass (all: after each)"},
   {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "FILE", .help = "where the result goes (standard output)"},
-  {0}};
+  LM_OPT_JSON, {0}};
 
 static void list_print(void) {
   for (int i = 0; i < lm_n_passes; i++)
@@ -22,14 +22,45 @@ static void list_print(void) {
   lm_cli_print("\n");
 }
 
+static void list_json(void) {
+  lm_buf b = {0};
+  for (int i = 0; i < lm_n_passes; i++) {
+    lm_buf_printf(&b, "%s{\"name\": \"%s\", \"needed\": %s, \"summary\": ", i ? ",\n " : "{\"passes\": [", lm_passes[i].name, lm_passes[i].off < 0 ? "true" : "false");
+    lm_buf_json(&b, lm_passes[i].summary);
+    lm_buf_puts(&b, "}");
+  }
+  for (int i = 0; lm_pipeline[i]; i++) lm_buf_printf(&b, "%s\"%s\"", i ? ", " : "],\n\"pipeline\": [", lm_pipeline[i]);
+  lm_cli_print("%s]}\n", b.p);
+  lm_buf_free(&b);
+}
+
 static const char *count_text(int n) {
   static const char *const digits[] = {"0", "1", "2", "3", "4"};
   return n < 0 || n >= (int)LM_COUNT(digits) ? "any" : digits[n];
 }
 
+static const struct { uint32_t bit; const char *name; } stages[] = {
+  {LM_IN_GRAPH, "graph"}, {LM_IN_STEP, "step"}, {LM_IN_KERNEL, "kernel"}, {LM_IN_BODY, "inside kernels"}};
+
+// operands and results: -1 is any number
+static void ops_json(void) {
+  lm_buf b = {0};
+  for (int i = 0; i < LM_OPS; i++) {
+    const lm_op_info *op = &lm_op_table[i];
+    int n = 0;
+    lm_buf_printf(&b, "%s{\"name\": \"%s\", \"operands\": %d, \"results\": %d, \"derivative\": %s, \"stages\": [", i ? ",\n " : "[", op->name,
+                  op->n_in < 0 ? -1 : op->n_in, op->n_out < 0 ? -1 : op->n_out, op->vjp ? "true" : "false");
+    for (size_t k = 0; k < LM_COUNT(stages); k++)
+      if (op->stages & stages[k].bit) lm_buf_printf(&b, "%s\"%s\"", n++ ? ", " : "", stages[k].name);
+    lm_buf_puts(&b, "], \"doc\": ");
+    lm_buf_json(&b, op->doc);
+    lm_buf_puts(&b, "}");
+  }
+  lm_cli_print("%s]\n", b.p);
+  lm_buf_free(&b);
+}
+
 static void ops_print(void) {
-  static const struct { uint32_t bit; const char *name; } stages[] = {
-    {LM_IN_GRAPH, "graph"}, {LM_IN_STEP, "step"}, {LM_IN_KERNEL, "kernel"}, {LM_IN_BODY, "inside kernels"}};
   lm_cli_print("# Operations\n\nWritten by `lmc opt --ops` from `compiler/ir/ops.def`.\n\n"
                "| operation | operands | results | stages | derivative | |\n|---|---|---|---|---|---|\n");
   for (int i = 0; i < LM_OPS; i++) {
@@ -59,19 +90,28 @@ static lm_status module_read(lm_cli *cli, const char *path, lm_module **out) {
   return s;
 }
 
+// {"file": PATH}, or {"ir": TEXT} where it goes to standard output
+static void result_json(const char *path, const lm_buf *text) {
+  lm_buf b = {0};
+  lm_buf_json(&b, path ? path : text->p);
+  lm_cli_print("{\"%s\": %s}\n", path ? "file" : "ir", b.p);
+  lm_buf_free(&b);
+}
+
 static lm_status result_write(const lm_cli *cli, const lm_module *m) {
   lm_buf text = {0};
   lm_module_print(m, &text);
   const char *path = lm_args_text(&cli->args, "out", NULL);
   lm_status s = path ? lm_file_write_atomic(path, text.p, text.n) : NULL;
-  if (!path) lm_cli_print("%s", text.p);
+  if (!s && cli->json) result_json(path, &text);
+  else if (!path) lm_cli_print("%s", text.p);
   lm_buf_free(&text);
   return s;
 }
 
 static lm_status run(lm_cli *cli) {
-  if (lm_args_given(&cli->args, "list")) return list_print(), NULL;
-  if (lm_args_given(&cli->args, "ops")) return ops_print(), NULL;
+  if (lm_args_given(&cli->args, "list")) return cli->json ? list_json() : list_print(), NULL;
+  if (lm_args_given(&cli->args, "ops")) return cli->json ? ops_json() : ops_print(), NULL;
   if (!cli->args.n_rest) return lm_fail(LM_USER, "lmc opt: a .lmir file is missing");
   LM_TRY(module_read(cli, cli->args.rest[0], &cli->module));
   lm_plan_target target = lm_cpu_target(cli->module);

@@ -11,7 +11,7 @@ static const lm_opt options[] = {
   {.name = "lines", .kind = LM_OPT_FLAG, .help = "each line of standard input by itself"},
   {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "FILE", .help = "train: where the tokenizer goes (tokenizer.json)"},
   {.name = "vocab", .kind = LM_OPT_WHOLE, .value = "N", .help = "train: size of the vocabulary (4096)", .least = 257, .most = 1e7},
-  {0}};
+  LM_OPT_JSON, {0}};
 
 // ---- SPEC, as in a recipe: bytes(), bpe("tokenizer.json"), bpe("encoder.json", "vocab.bpe")
 
@@ -32,11 +32,14 @@ static lm_status spec_open(lm_cli *cli, const char *spec, lm_tokenizer **out) {
 
 // ---- encode, decode
 
-static lm_status encode(const lm_tokenizer *t, const char *text, size_t n) {
+typedef lm_status converter(const lm_tokenizer *t, const char *text, size_t n, bool json);
+
+static lm_status encode(const lm_tokenizer *t, const char *text, size_t n, bool json) {
   lm_tokens ids = {0};
   lm_status s = lm_tokenizer_encode(t, text, n, &ids);
-  for (size_t i = 0; !s && i < ids.n; i++) lm_cli_print(i ? " %d" : "%d", ids.ids[i]);
-  if (!s) lm_cli_print("\n");
+  if (!s && json) lm_cli_print("{\"ids\": [");
+  for (size_t i = 0; !s && i < ids.n; i++) lm_cli_print("%s%d", !i ? "" : json ? ", " : " ", ids.ids[i]);
+  if (!s) lm_cli_print(json ? "]}\n" : "\n");
   lm_tokens_free(&ids);
   return s;
 }
@@ -53,49 +56,64 @@ static lm_status ids_read(const char *text, size_t n, lm_tokens *out) {
   return NULL;
 }
 
-static lm_status decode(const lm_tokenizer *t, const char *text, size_t n) {
+static void text_json(const lm_buf *text) {
+  lm_buf b = {0};
+  lm_buf_json_n(&b, text->p, text->n);
+  lm_cli_print("{\"text\": %s}", b.p);
+  lm_buf_free(&b);
+}
+
+static lm_status decode(const lm_tokenizer *t, const char *text, size_t n, bool json) {
   lm_tokens ids = {0};
   lm_buf out = {0};
   lm_status s = ids_read(text, n, &ids);
   if (!s) s = lm_tokenizer_decode(t, ids.ids, ids.n, &out);
-  if (!s && out.n) fwrite(out.p, 1, out.n, stdout);
+  if (!s && json) text_json(&out);
+  else if (!s && out.n) fwrite(out.p, 1, out.n, stdout);
   if (!s) lm_cli_print("\n");
   lm_tokens_free(&ids);
   lm_buf_free(&out);
   return s;
 }
 
-static lm_status each_line(const lm_tokenizer *t, lm_status (*one)(const lm_tokenizer *, const char *, size_t)) {
+static lm_status each_line(const lm_tokenizer *t, converter *one, bool json) {
   char *line = NULL;
   size_t cap = 0, number = 0;
   lm_status s = NULL;
   for (ssize_t n; !s && (n = getline(&line, &cap, stdin)) >= 0;) {
     number++;
-    s = lm_annotate(one(t, line, (size_t)(n && line[n - 1] == '\n' ? n - 1 : n)), "line %zu", number);
+    s = lm_annotate(one(t, line, (size_t)(n && line[n - 1] == '\n' ? n - 1 : n), json), "line %zu", number);
   }
   free(line);
   return s;
 }
 
-static lm_status whole_input(const lm_tokenizer *t, lm_status (*one)(const lm_tokenizer *, const char *, size_t)) {
+static lm_status whole_input(const lm_tokenizer *t, converter *one, bool json) {
   lm_buf text = {0};
   char piece[65536];
   for (size_t n; (n = fread(piece, 1, sizeof piece, stdin)) > 0;) lm_buf_add(&text, piece, n);
-  lm_status s = one(t, text.p ? text.p : "", text.n);
+  lm_status s = one(t, text.p ? text.p : "", text.n, json);
   lm_buf_free(&text);
   return s;
 }
 
-static lm_status convert(lm_cli *cli, lm_status (*one)(const lm_tokenizer *, const char *, size_t)) {
+static lm_status convert(lm_cli *cli, converter *one) {
   lm_tokenizer *t = NULL;
   if (cli->args.n_rest != 2) return lm_fail(LM_USER, "expected one SPEC: bpe(\"tokenizer.json\")");
   LM_TRY(spec_open(cli, cli->args.rest[1], &t));
-  lm_status s = lm_args_given(&cli->args, "lines") ? each_line(t, one) : whole_input(t, one);
+  lm_status s = lm_args_given(&cli->args, "lines") ? each_line(t, one, cli->json) : whole_input(t, one, cli->json);
   lm_tokenizer_destroy(t);
   return s;
 }
 
 // ---- train
+
+static void trained_json(const char *path, int64_t vocab) {
+  lm_buf b = {0};
+  lm_buf_json(&b, path);
+  lm_cli_print("{\"file\": %s, \"vocab_most\": %lld}\n", b.p, (long long)vocab);
+  lm_buf_free(&b);
+}
 
 static lm_status train(lm_cli *cli) {
   uint32_t n = cli->args.n_rest - 1;
@@ -113,7 +131,8 @@ static lm_status train(lm_cli *cli) {
   LM_TRY(lm_data_tokenizer_train(&o, lm_args_whole(&cli->args, "vocab", 4096), &json));
   lm_status s = lm_file_write_atomic(out, json.p, json.n);
   lm_buf_free(&json);
-  if (!s) lm_cli_print("%s; in a recipe: tokenizer = bpe(\"%s\")\n", out, out);
+  if (!s && cli->json) trained_json(out, lm_args_whole(&cli->args, "vocab", 4096));
+  else if (!s) lm_cli_print("%s; in a recipe: tokenizer = bpe(\"%s\")\n", out, out);
   return s;
 }
 

@@ -8,7 +8,7 @@ static const lm_opt options[] = {
   {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "FILE", .help = "the safetensors file to write"},
   {.name = "values", .kind = LM_OPT_TEXT, .value = "A,B", .help = "of loss,grad_norm,lr,logits,grads,params (all)"},
   {.name = "names", .kind = LM_OPT_TEXT, .value = "native|hf", .help = "names and layouts of tensors (native)"},
-  LM_OPT_PASSES, LM_OPT_RECIPE, {0}};
+  LM_OPT_PASSES, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
 enum { LOSS = 1, GRAD_NORM = 2, LR = 4, LOGITS = 8, GRADS = 16, PARAMS = 32, ALL = 63 };
 static const char *const VALUES[] = {"loss", "grad_norm", "lr", "logits", "grads", "params"};
@@ -128,6 +128,21 @@ static lm_status model_start(tracer *t) {
   return lm_session_train(s);
 }
 
+static void result_json(const tracer *t, const char *out) {
+  lm_buf b = {0};
+  lm_buf_puts(&b, "{\"file\": ");
+  lm_buf_json(&b, out);
+  lm_buf_printf(&b, ", \"tensors\": %u, \"steps\": %lld", t->n_tensors, (long long)t->steps);
+  for (int i = 0; i < 3; i++) {
+    if (!t->curves[i]) continue;
+    lm_buf_printf(&b, ", \"%s\": [", VALUES[i]);
+    for (int64_t k = 0; k < t->steps; k++) lm_buf_printf(&b, "%s%.9g", k ? ", " : "", t->curves[i][k]);
+    lm_buf_puts(&b, "]");
+  }
+  lm_cli_print("%s}\n", b.p);
+  lm_buf_free(&b);
+}
+
 static lm_status trace(tracer *t, lm_cli *cli) {
   const char *out = lm_args_text(&cli->args, "out", NULL), *names = lm_args_text(&cli->args, "names", "native");
   t->foreign = !strcmp(names, "hf");
@@ -139,7 +154,9 @@ static lm_status trace(tracer *t, lm_cli *cli) {
   LM_TRY(model_start(t));
   t->steps = lm_args_whole(&cli->args, "steps", t->s->steps);
   LM_TRY(steps_trace(t));
-  return lm_st_write(out, t->tensors, t->n_tensors);
+  LM_TRY(lm_st_write(out, t->tensors, t->n_tensors));
+  if (cli->json) result_json(t, out);
+  return NULL;
 }
 
 static lm_status run(lm_cli *cli) {
