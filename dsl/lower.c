@@ -147,6 +147,13 @@ static void lower_loss(lm_elab *e, el_inst *model, const char *name, el_mode mod
   while (attempt_again(e, &a, name));
 }
 
+static void lower_length(lm_elab *e, el_inst *model, const lm_lower_options *o, int64_t seq, lm_loc at) {
+  lm_lower_options own = *o;
+  own.rows = o->rows * o->seq / seq;
+  own.seq = seq;
+  lower_loss(e, model, lm_arena_printf(e->a, "loss.%lld", (long long)seq), EL_TRAIN, &own, at);
+}
+
 static void lower_apply(lm_elab *e, el_inst *model, const char *name, el_mode mode, const lm_lower_options *o, bool chunk, lm_lowered *out, lm_loc at) {
   attempt a;
   do a = attempt_begin(e), make_apply(e, model, name, mode, o, chunk, out, at);
@@ -197,6 +204,7 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, lm_recipe *r, const lm_lower_o
   el_inst *model = make_model(e, r);
   if (!model || c->n_errors > before) return NULL;
   if (o->what & LM_LOWER_TRAIN) lower_loss(e, model, "loss", EL_TRAIN, o, r->model.loc);
+  for (int i = 0; i < o->n_lengths && o->what & LM_LOWER_TRAIN && c->n_errors == before; i++) lower_length(e, model, o, o->lengths[i], r->model.loc);
   if (c->n_errors > before) return NULL;
   if (o->what & LM_LOWER_EVAL) lower_loss(e, model, "eval", EL_EVAL, o, r->model.loc);
   if (o->what & LM_LOWER_APPLY) lower_apply(e, model, "apply", EL_EVAL, o, false, l, r->model.loc);

@@ -2,6 +2,7 @@
 //
 // One declaration gives every function of the run:
 //   loss     tok pos seg next [b, t] int, w [b, t] f32, step, row -> sum, weight, emitted scalars   (training: dropout)
+//   loss.N   the same over rows of N places, as many in all
 //   eval     the same without dropout
 //   apply    tok pos seg [b, t] -> logits [b, t, vocab]
 //   prefill  tok pos seg [1, t], at -> logits, through caches of `capacity` places; t is known at run time, at most `chunk`
@@ -24,6 +25,7 @@ enum { LM_LOWER_TRAIN = 1, LM_LOWER_EVAL = 2, LM_LOWER_APPLY = 4, LM_LOWER_DECOD
 typedef struct lm_lower_options {
   uint32_t what;
   int64_t rows, seq;                   // of one micro-batch
+  const int64_t *lengths; int n_lengths;   // further lengths of rows that are trained on
   int64_t capacity, chunk;             // of decoding
   bool bf16;                           // the target multiplies bf16 in hardware: what `compute = auto` asks
 } lm_lower_options;

@@ -131,6 +131,8 @@ static bool check_multiple(const lm_recipe *r, const char *what, int64_t n, lm_l
 
 bool lm_recipe_check_batches(lm_recipe *r) {
   bool of_seq = check_multiple(r, "micro", r->micro, r->micro_loc, "the length of a row", r->data.seq);
+  for (uint32_t i = 0; i < r->data.n_stages && of_seq; i++)
+    of_seq = check_multiple(r, "micro", r->micro, r->micro_loc, "the length of a row of a stage", r->data.stages[i].seq);
   if (r->micro == r->batch) return of_seq;
   return check_multiple(r, "batch", r->batch, r->batch_loc, "micro", r->micro) && of_seq;
 }

@@ -73,8 +73,9 @@ typedef struct lm_recipe_holdout {
 typedef struct lm_recipe_weight { lm_sym source; double weight; lm_loc loc; } lm_recipe_weight;
 typedef struct lm_recipe_stage {
   double from;
-  const lm_recipe_weight *mix;
+  const lm_recipe_weight *mix;  // NULL: rows of all sources are one set
   uint32_t n_mix;
+  int64_t seq;                  // places in a row
   lm_loc loc;
 } lm_recipe_stage;
 
@@ -83,10 +84,10 @@ typedef struct lm_recipe_data {
   lm_recipe_tokenizer tokenizer;
   lm_recipe_source *sources; uint32_t n_sources, cap_sources;
   lm_recipe_holdout *holdouts; uint32_t n_holdouts, cap_holdouts;
-  lm_recipe_stage *stages; uint32_t n_stages, cap_stages;   // one from 0 if there is a mix outside of stages
+  lm_recipe_stage *stages; uint32_t n_stages, cap_stages;   // if there are any, the first is from 0; each with all that holds in it
   int64_t shuffle_docs;
   double bad;                   // greatest share of unusable documents
-  int64_t seq;                  // places in a row; 0: as the batches' file has it
+  int64_t seq;                  // places in a row, at the end of the run; 0: as the batches' file has it
   bool replays;                 // its one source is finished batches
 } lm_recipe_data;
 

@@ -40,7 +40,10 @@ static void read_holdout(const lm_reader *d, const lm_setting *s, lm_recipe_data
   LM_PUSH(d->R->c->arena, out->holdouts, out->n_holdouts, out->cap_holdouts) = x;
 }
 
-static void read_mix(const lm_reader *d, const lm_setting *mix, double from, lm_recipe_data *out) {
+// ---- stages
+
+static void read_mix(const lm_reader *d, const lm_setting *mix, lm_recipe_stage *stage, const lm_recipe_data *out) {
+  if (!mix || mix->broken) return;
   lm_recipe_weight *w = LM_NEW_N(d->R->c->arena, lm_recipe_weight, mix->value->n_args);
   for (uint32_t i = 0; i < mix->value->n_args; i++) {
     const ast_arg *a = &mix->value->args[i];
@@ -49,21 +52,44 @@ static void read_mix(const lm_reader *d, const lm_setting *mix, double from, lm_
     if (!found) lm_error(d->R->c, a->name_loc, "E207", "the data has no source '%s'", a->name);
     w[i] = (lm_recipe_weight){a->name, lm_number_eval(d->R, mix->file, a->expr), a->name_loc};
   }
-  LM_PUSH(d->R->c->arena, out->stages, out->n_stages, out->cap_stages) =
-      (lm_recipe_stage){from, w, mix->value->n_args, mix->loc};
+  stage->mix = w;
+  stage->n_mix = mix->value->n_args;
 }
 
-static void read_stages(const lm_reader *d, lm_recipe_data *out) {
-  if (lm_read_setting(d, "data.mix") && !lm_read_setting(d, "data.mix")->broken)
-    read_mix(d, lm_read_setting(d, "data.mix"), 0, out);
-  for (uint32_t i = 0; i < d->s->n; i++) {
-    const lm_setting *s = d->s->v[i], *mix = lm_settings_find(&s->children, "data.stage.mix");
-    double from = s->sel && s->sel->kind == EX_QUANTITY ? s->sel->num / 100 : 0;
-    if (!mix || mix->broken) continue;
-    if (out->n_stages && from <= out->stages[out->n_stages - 1].from && from > 0)
-      lm_error(d->R->c, s->loc, "E202", "stages stand in the order in which they come");
-    read_mix(d, mix, from, out);
+static int64_t read_length(const lm_reader *d, const char *key, const ast_expr *e, const lm_setting *pack) {
+  return (int64_t)lm_read_arg_number(d, key, e, "seq", lm_read_file(d, pack));
+}
+
+static void stage_add(const lm_reader *d, const lm_recipe_stage *stage, lm_recipe_data *out) {
+  lm_recipe_stage *last = out->n_stages ? &out->stages[out->n_stages - 1] : NULL;
+  if (last && stage->from <= last->from && stage->from > 0)
+    lm_error(d->R->c, stage->loc, "E202", "stages stand in the order in which they come");
+  if (last && stage->mix && !last->mix) {
+    lm_diag *e = lm_error(d->R->c, stage->loc, "E204", "a mix from here on needs one from the beginning");
+    lm_diag_help(d->R->c, e, "mix = (...) before the stages");
   }
+  if (last && stage->from <= last->from) *last = *stage;   // both from the beginning
+  else LM_PUSH(d->R->c->arena, out->stages, out->n_stages, out->cap_stages) = *stage;
+}
+
+// What a stage does not say is as in the one before it; the first goes on from what stands outside of stages.
+static void read_stages(const lm_reader *d, lm_recipe_data *out) {
+  const lm_setting *mix = lm_read_setting(d, "data.mix");
+  lm_recipe_stage stage = {.seq = out->seq, .loc = mix ? mix->loc : out->loc};
+  read_mix(d, mix, &stage, out);
+  bool any = stage.mix;
+  for (uint32_t i = 0; i < d->s->n; i++) any |= !strcmp(d->s->v[i]->key->path, "data.stage");
+  if (any) stage_add(d, &stage, out);
+  for (uint32_t i = 0; i < d->s->n; i++) {
+    const lm_setting *s = d->s->v[i], *pack = lm_settings_find(&s->children, "data.stage.pack");
+    if (strcmp(s->key->path, "data.stage")) continue;
+    stage.from = s->sel && s->sel->kind == EX_QUANTITY ? s->sel->num / 100 : 0;
+    stage.loc = s->loc;
+    read_mix(d, lm_settings_find(&s->children, "data.stage.mix"), &stage, out);
+    if (pack && !pack->broken) stage.seq = read_length(d, "data.stage.pack", pack->value, pack);
+    stage_add(d, &stage, out);
+  }
+  if (any) out->seq = stage.seq;
 }
 
 static bool has_source(const lm_settings *s) {   // be it a broken one
@@ -102,14 +128,14 @@ void lm_read_data(const lm_reader *recipe) {
     if (!strcmp(s.v[i]->key->path, "data.source")) read_source(&d, s.v[i], out);
     if (!strcmp(s.v[i]->key->path, "data.holdout")) read_holdout(&d, s.v[i], out);
   }
-  read_stages(&d, out);
+  if (!out->replays) {
+    out->seq = read_length(&d, "data.pack", lm_read_value(&d, "data.pack"), lm_read_setting(&d, "data.pack"));
+    read_stages(&d, out);
+  }
   check_sources(&d, out);
   if (!has_source(&s)) lm_error(d.R->c, out->loc, "E204", "data section '%s' has no 'source'", out->name);
   out->shuffle_docs = lm_read_whole(&d, "data.shuffle", 0);
   out->bad = lm_read_number(&d, "data.bad", 0);
-  if (!out->replays)
-    out->seq = (int64_t)lm_read_arg_number(&d, "data.pack", lm_read_value(&d, "data.pack"), "seq",
-                                           lm_read_file(&d, lm_read_setting(&d, "data.pack")));
   for (uint32_t i = 0; i < s.n; i++)
     LM_PUSH(d.R->c->arena, recipe->r->settings->v, recipe->r->settings->n, recipe->r->settings->cap) = s.v[i];
 }

@@ -63,7 +63,12 @@ static int64_t tokens_of(const lm_reader *d, const char *path) {
   if (lm_read_is_word(e, "auto") || !lm_amount_eval(d->R, lm_read_file(d, lm_read_setting(d, path)), e, false, &a))
     return 0;
   if (lm_read_unit(a.unit) != LM_RECIPE_UNIT_SEQS) return (int64_t)a.value;
-  if (!d->r->data.seq)
+  const lm_recipe_data *data = &d->r->data;
+  for (uint32_t i = 0; i < data->n_stages; i++)
+    if (data->stages[i].seq != data->seq)
+      lm_error(d->R->c, e->loc, "E202", "%s in sequences needs one length of rows, and stages change it",
+               lm_schema_name(lm_schema_find(path)));
+  if (!data->seq)
     lm_error(d->R->c, e->loc, "E202", "%s in sequences needs the length of a row",
              lm_schema_name(lm_schema_find(path)));
   return (int64_t)(a.value * (double)d->r->data.seq);

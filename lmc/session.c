@@ -78,10 +78,24 @@ static void watch(void *user, const char *pass, bool after, const lm_module *m) 
   lm_dump_pass(&s->dump, pass, m);
 }
 
+// Those of the stages, but for the last one's, which is the session's.
+static const int64_t *lengths_of(const lm_session *s, int *out_n) {
+  const lm_recipe_data *d = &s->recipe->data;
+  int64_t *lengths = LM_NEW_N(s->ctx->arena, int64_t, d->n_stages + 1);
+  *out_n = 0;
+  for (uint32_t i = 0; i < d->n_stages; i++) {
+    bool known = d->stages[i].seq == s->seq;
+    for (int k = 0; k < *out_n; k++) known |= lengths[k] == d->stages[i].seq;
+    if (!known) lengths[(*out_n)++] = d->stages[i].seq;
+  }
+  return lengths;
+}
+
 lm_status lm_session_lower(lm_session *s, uint32_t what, int64_t capacity) {
   if (s->recipe->from_hf) what |= LM_LOWER_MAPS;
   what |= LM_LOWER_PROBE;
   lm_lower_options o = {.what = what, .rows = s->rows, .seq = s->seq, .capacity = capacity, .chunk = CHUNK, .bf16 = s->target.arch || lm_cpu_has_bf16()};
+  if (what & LM_LOWER_TRAIN) o.lengths = lengths_of(s, &o.n_lengths);
   s->lowered = lm_lower(s->ctx, s->program, s->recipe, &o);
   LM_TRY(lm_cli_verdict(s->cli));
   s->cli->module = s->lowered->m;

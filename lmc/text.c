@@ -39,12 +39,12 @@ static void stages_fill(const lm_session *s, lm_data_options *o) {
     const lm_recipe_stage *x = &d->stages[i];
     bool known = (r->run.unit == LM_RECIPE_UNIT_STEPS || r->run.unit == LM_RECIPE_UNIT_TOKENS) && !r->run.per_param;
     if (x->from > 0 && !known) lm_error(s->ctx, x->loc, "E209", "stages of a run that is not given in steps or tokens: not yet possible");
-    double *weights = LM_NEW_N(s->ctx->arena, double, d->n_sources + 1);
+    double *weights = x->mix ? LM_NEW_N(s->ctx->arena, double, d->n_sources + 1) : NULL;
     for (uint32_t k = 0; k < x->n_mix; k++)
       for (uint32_t j = 0; j < d->n_sources; j++)
         if (d->sources[j].name == x->mix[k].source) weights[j] = x->mix[k].weight;
     int64_t first = x->from > 0 && known ? (int64_t)ceil(x->from * (double)lm_recipe_steps(r, 0, 0)) : 0;
-    stages[i] = (lm_data_stage){.first_step = first, .weights = weights};
+    stages[i] = (lm_data_stage){.first_step = first, .weights = weights, .seq = x->seq};
   }
   o->stages = stages, o->n_stages = (int)d->n_stages;
 }

@@ -345,7 +345,7 @@ bool lm_pass_attend(lm_module *m, const lm_pass_env *env) {
   pass p = {.m = m, .tile = target ? target->attend_tile : TILE};
   if (!p.tile) return true;
   for (lm_func *f = m->funcs; f; f = f->next) {
-    bool differentiated = !strcmp(f->name, "loss");
+    bool differentiated = lm_func_is_loss(f);
     p.f = f;
     p.uses = lm_func_uses(f);
     p.active = differentiated ? lm_gradient_activity(f) : NULL;

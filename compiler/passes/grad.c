@@ -12,9 +12,11 @@
 // reads what the forward loop stashed or computes it again (grad_value.c). Only values that depend on a parameter get
 // cotangents, and zero ones are not made: a parameter that the loss does not depend on gets no accum.
 // `stop_grad` and `history` have no meaning of their own after this: they become their operand and a rename.
+// @loss.N, the same over rows of another length, gives @micro.N.
 // Declines: a module without @loss only changes stage. Cost: the backward pass; the forward loops' stashes.
 #include "compiler/passes/grad.h"
 #include "compiler/passes/pass.h"
+#include <string.h>
 
 // ---- which values depend on a parameter
 
@@ -160,11 +162,15 @@ static bool loss_fits(lm_module *m, const lm_func *loss) {
   return ok;
 }
 
+bool lm_func_is_loss(const lm_func *f) { return !strcmp(f->name, "loss") || !strncmp(f->name, "loss.", strlen("loss.")); }
+
 bool lm_pass_grad(lm_module *m, const lm_pass_env *env) {
-  lm_func *loss = lm_func_find(m, "loss");
-  if (!inlined(m) || (loss && !loss_fits(m, loss))) return false;
+  if (!inlined(m)) return false;
+  for (const lm_func *f = m->funcs; f; f = f->next)
+    if (lm_func_is_loss(f) && !loss_fits(m, f)) return false;
   m->stage = LM_STAGE_STEP;
-  if (loss) differentiate(lm_func_clone(loss, LM_SYM(m->ctx, "micro")));
+  for (lm_func *f = m->funcs; f; f = f->next)
+    if (lm_func_is_loss(f)) differentiate(lm_func_clone(f, LM_SYM(m->ctx, lm_arena_printf(m->ctx->arena, "micro%s", f->name + strlen("loss")))));
   for (lm_func *f = m->funcs; f; f = f->next) lm_rewrite_func(f, lower_op, NULL);
   return true;
 }

@@ -32,6 +32,7 @@ typedef struct gradient {
   lm_axis one;                                                // an axis of size 1, made when needed
 } gradient;
 
+bool lm_func_is_loss(const lm_func *f);                       // @loss or @loss.N
 // By value id, which the caller frees: whether a value of f depends on a parameter.
 uint8_t *lm_gradient_activity(const lm_func *f);
 void lm_gradient_enter(gradient *g, frame *f);                // f becomes g->at

@@ -17,22 +17,66 @@ enum { TOUCHED_PIECE = 1 << 18, TOUCHED_MOST = 128 << 20 };   // what reading a 
 
 typedef struct { uint64_t set, first, n; } span;               // rows first … first + n - 1 of a set
 typedef struct { char *name; span *spans; uint64_t n; int64_t docs, tokens; } part;   // spans[groups], n rows in all
+typedef struct { int64_t seq; lm_row_index index; part *train; } length;
+typedef struct { int64_t first_step; int length; } stage;
 
 struct lm_data {
   uint64_t seed;
-  int64_t seq;
+  int64_t seq;                         // of the last stage
   const lm_tokenizer *tokenizer;
   lm_replay *replay;                   // NULL: the rest holds
   lm_corpus corpus;
-  lm_row_index index;
+  stage *stages; int n_stages;         // one from step 0 at the least
+  length *lengths; int n_lengths;      // the first is the last stage's
   int groups;                          // 1, or one for each source if they are mixed
-  part *parts; int n_parts;
+  part *parts; int n_parts;            // of the first length
   lm_mix mix;                          // no stages: rows of the one group in turn
   // written by the thread that fills
   lm_mix_place *place;
   uint64_t *touched;                   // bytes of the mapped files, about, since they were last let go of
   lm_prefetch *prefetch;               // NULL: there is none
 };
+
+// ---- stages and their lengths
+
+static int length_of(lm_data *d, int64_t seq) {
+  for (int i = 0; i < d->n_lengths; i++)
+    if (d->lengths[i].seq == seq) return i;
+  d->lengths[d->n_lengths] = (length){.seq = seq};
+  return d->n_lengths++;
+}
+
+static lm_status stages_read(lm_data *d, const lm_data_options *o) {
+  const lm_data_stage *from = o->n_stages ? o->stages : &(lm_data_stage){0};
+  d->n_stages = o->n_stages ? o->n_stages : 1;
+  if (d->n_stages > LM_DATA_STAGES) return lm_fail(LM_USER, "%d stages are more than %d", d->n_stages, LM_DATA_STAGES);
+  d->stages = lm_calloc((size_t)d->n_stages, sizeof *d->stages);
+  d->lengths = lm_calloc((size_t)d->n_stages, sizeof *d->lengths);
+  for (int i = d->n_stages; i-- > 0; ) {
+    if (i ? from[i].first_step < from[i - 1].first_step : from[i].first_step != 0)
+      return lm_fail(LM_USER, "stage %d begins at step %lld: stages begin at 0 and stand in order", i + 1, (long long)from[i].first_step);
+    if (!from[i].weights != !from[0].weights) return lm_fail(LM_USER, "stage %d of a mix has none", i + 1);
+    d->stages[i] = (stage){from[i].first_step, length_of(d, from[i].seq ? from[i].seq : o->seq)};
+  }
+  d->seq = d->lengths[0].seq;
+  return NULL;
+}
+
+static int stage_of(const lm_data *d, int64_t step) {
+  int i = 0;
+  while (i + 1 < d->n_stages && step >= d->stages[i + 1].first_step) i++;
+  return i;
+}
+
+// Rows of the stage's length in the stages before it.
+static uint64_t rows_before(const lm_data *d, int index, uint64_t rows_per_step) {
+  uint64_t steps = 0;
+  for (int i = 0; i < index; i++)
+    if (d->stages[i].length == d->stages[index].length) steps += (uint64_t)(d->stages[i + 1].first_step - d->stages[i].first_step);
+  return steps * rows_per_step;
+}
+
+int64_t lm_data_seq(const lm_data *d, int64_t step) { return d->replay ? d->seq : d->lengths[d->stages[stage_of(d, step)].length].seq; }
 
 // ---- holding out
 
@@ -52,10 +96,11 @@ static lm_status samples_check(const lm_data *d, const lm_data_options *o, int64
   return NULL;
 }
 
-static void part_take_set(const lm_data *d, part *p, int sample) {
+static void part_take_set(const lm_data *d, const lm_row_index *index, part *p, int sample) {
+  p->spans = lm_calloc((size_t)d->groups, sizeof *p->spans);
   for (int g = 0; g < d->groups; g++) {
     uint64_t set = (uint64_t)(sample * d->groups + g);
-    const lm_row_set *s = &d->index.sets[set];
+    const lm_row_set *s = &index->sets[set];
     p->spans[g] = (span){set, 0, s->n_rows};
     p->n += s->n_rows;
     p->docs += (int64_t)s->docs;
@@ -67,7 +112,7 @@ static lm_status span_count(const lm_data *d, const span *s, part *to) {
   for (uint64_t r = s->first; r < s->first + s->n; r++) {
     const lm_piece *p;
     uint32_t n;
-    LM_TRY(lm_row_get(&d->index, s->set, r, &p, &n));
+    LM_TRY(lm_row_get(&d->lengths[0].index, s->set, r, &p, &n));
     for (uint32_t i = 0; i < n; i++) to->docs += p[i].begins, to->tokens += p[i].len;
   }
   return NULL;
@@ -76,11 +121,12 @@ static lm_status span_count(const lm_data *d, const span *s, part *to) {
 // Takes the last rows of what each group of part 0 still has; at least one of those that have any.
 static lm_status tail_take(lm_data *d, const lm_data_holdout *h, part *to) {
   part *train = &d->parts[0];
+  to->spans = lm_calloc((size_t)d->groups, sizeof *to->spans);
   if (!(h->fraction > 0 && h->fraction < 1))
     return lm_fail(LM_USER, "holdout %s: tail takes more than 0%% and less than 100%%", h->name);
   for (int g = 0; g < d->groups; g++) {
     span *from = &train->spans[g];
-    uint64_t n = (uint64_t)(h->fraction * (double)d->index.sets[from->set].n_rows + 0.5);
+    uint64_t n = (uint64_t)(h->fraction * (double)d->lengths[0].index.sets[from->set].n_rows + 0.5);
     if (!n) n = from->n > 0;
     if (n && n >= from->n)
       return lm_fail(LM_USER, "holdout %s leaves no row of %llu to train on", h->name, (unsigned long long)from->n);
@@ -95,19 +141,73 @@ static lm_status tail_take(lm_data *d, const lm_data_holdout *h, part *to) {
   return NULL;
 }
 
-static lm_status parts_make(lm_data *d, const lm_data_options *o) {
-  int64_t samples[d->n_parts];
-  lm_row_plan plan = {o->seq, d->groups > 1, samples, 0};
-  LM_TRY(samples_check(d, o, samples, &plan.n_samples));
-  LM_TRY(lm_row_index_open(o, &d->corpus, &plan, &d->index));
-  for (int i = 0; i < d->n_parts; i++) d->parts[i].spans = lm_calloc((size_t)d->groups, sizeof(span));
-  part_take_set(d, &d->parts[0], 0);
+static lm_status parts_make(lm_data *d, const lm_data_options *o, const lm_row_plan *plan) {
+  length *x = &d->lengths[0];
+  LM_TRY(lm_row_index_open(o, &d->corpus, plan, &x->index));
+  x->train = &d->parts[0];
+  part_take_set(d, &x->index, x->train, 0);
   for (int i = 0, sample = 0; i < o->n_holdouts; i++) {
     part *p = &d->parts[i + 1];
-    if (o->holdouts[i].kind == LM_HOLDOUT_SAMPLE) part_take_set(d, p, ++sample);
+    if (o->holdouts[i].kind == LM_HOLDOUT_SAMPLE) part_take_set(d, &x->index, p, ++sample);
     else LM_TRY(tail_take(d, &o->holdouts[i], p));
   }
   return NULL;
+}
+
+// ---- rows of further lengths
+
+static uint64_t document_at(const lm_corpus *c, uint64_t token) {
+  uint64_t low = 0, high = c->n_docs;                    // the last one that begins at or before it
+  while (high - low > 1) {
+    uint64_t middle = low + (high - low) / 2;
+    if (c->doc[middle].start <= token) low = middle;
+    else high = middle;
+  }
+  return low;
+}
+
+static lm_status tail_mark(const lm_data *d, const span *s, unsigned char *left_out) {
+  for (uint64_t r = s->first; r < s->first + s->n; r++) {
+    const lm_piece *p;
+    uint32_t n;
+    LM_TRY(lm_row_get(&d->lengths[0].index, s->set, r, &p, &n));
+    for (uint32_t i = 0; i < n; i++) left_out[document_at(&d->corpus, p[i].start)] = 1;
+  }
+  return NULL;
+}
+
+// The documents that have a part in a tail.
+static lm_status tails_mark(const lm_data *d, const lm_data_options *o, lm_row_plan *plan, unsigned char *left_out) {
+  LM_TRY(lm_store_check(d->corpus.docs, 0, d->corpus.docs->n));
+  for (int i = 0; i < o->n_holdouts; i++) {
+    if (o->holdouts[i].kind != LM_HOLDOUT_TAIL) continue;
+    for (int g = 0; g < d->groups; g++) LM_TRY(tail_mark(d, &d->parts[i + 1].spans[g], left_out));
+    plan->left_out_key = lm_hash(&o->holdouts[i].fraction, sizeof o->holdouts[i].fraction, plan->left_out_key + d->lengths[0].index.store->root);
+    plan->left_out = left_out;
+  }
+  return NULL;
+}
+
+static lm_status length_make(lm_data *d, const lm_data_options *o, const lm_row_plan *plan, length *x) {
+  lm_row_plan own = *plan;
+  own.seq = x->seq;
+  LM_TRY(lm_row_index_open(o, &d->corpus, &own, &x->index));
+  x->train = lm_alloc(sizeof *x->train);
+  part_take_set(d, &x->index, x->train, 0);
+  return x->train->n ? NULL : lm_fail(LM_USER, "no document is left to train on in rows of %lld tokens: what is held out has a part of each", (long long)x->seq);
+}
+
+static lm_status rows_make(lm_data *d, const lm_data_options *o) {
+  int64_t samples[d->n_parts];
+  lm_row_plan plan = {.seq = d->seq, .by_source = d->groups > 1, .samples = samples};
+  LM_TRY(samples_check(d, o, samples, &plan.n_samples));
+  LM_TRY(parts_make(d, o, &plan));
+  if (d->n_lengths == 1) return NULL;
+  unsigned char *left_out = lm_alloc(d->corpus.n_docs);
+  lm_status s = tails_mark(d, o, &plan, left_out);
+  for (int i = 1; i < d->n_lengths && !s; i++) s = length_make(d, o, &plan, &d->lengths[i]);
+  lm_free(left_out);
+  return s;
 }
 
 // ---- opening
@@ -116,7 +216,7 @@ static lm_status parts_make(lm_data *d, const lm_data_options *o) {
 static lm_status mix_check(const lm_data *d, const lm_data_options *o) {
   for (int i = 0; i < o->n_stages; i++)
     for (int g = 0; g < o->n_sources; g++)
-      if (d->mix.stages[i].share[g] && !d->parts[0].spans[g].n)
+      if (d->mix.stages[i].share[g] && !d->lengths[d->stages[i].length].train->spans[g].n)
         return lm_fail(LM_USER, "source %s has a share of the mix and no row to train on", o->sources[g].name);
   return NULL;
 }
@@ -133,11 +233,12 @@ static lm_status corpus_open(lm_data *d, const lm_data_options *o) {
   for (int i = 0; i < o->n_sources; i++)
     if (o->sources[i].kind == LM_SOURCE_BATCHES)
       return lm_fail(LM_USER, "source %s: finished batches stand alone, without other sources", o->sources[i].name);
+  LM_TRY(stages_read(d, o));
   LM_TRY(lm_mix_create(o, &d->mix));
   LM_TRY(files_open(d, o));
   if (!d->corpus.n_docs) return lm_fail(LM_USER, "the sources hold no text");
-  d->groups = o->n_stages && o->n_sources > 1 ? o->n_sources : 1;
-  LM_TRY(parts_make(d, o));
+  d->groups = d->mix.n_stages && o->n_sources > 1 ? o->n_sources : 1;
+  LM_TRY(rows_make(d, o));
   d->place = d->groups > 1 ? lm_alloc(sizeof *d->place) : NULL;
   d->touched = lm_alloc(sizeof *d->touched);
   return d->groups > 1 ? mix_check(d, o) : NULL;
@@ -158,24 +259,30 @@ static lm_status batch_fill(void *user, const lm_batch_id *id, const lm_batch *b
 lm_status lm_data_open(const lm_data_options *o, lm_data **out) {
   lm_data *d = lm_alloc(sizeof *d);
   d->seed = o->seed;
-  d->seq = o->seq;
   d->tokenizer = o->tokenizer;
   d->n_parts = 1 + o->n_holdouts;
   d->parts = lm_calloc((size_t)d->n_parts, sizeof *d->parts);
   for (int i = 0; i < d->n_parts; i++) d->parts[i].name = lm_strdup(i ? o->holdouts[i - 1].name : "train");
   bool replays = o->n_sources == 1 && o->sources[0].kind == LM_SOURCE_BATCHES;
   lm_status s = replays ? replay_open(d, o) : corpus_open(d, o);
-  if (!s && o->prefetch) d->prefetch = lm_prefetch_create(batch_fill, d, d->seq);
+  if (!s && o->prefetch) d->prefetch = lm_prefetch_create(batch_fill, d);
   if (s) lm_data_close(d);
   *out = s ? NULL : d;
   return s;
+}
+
+static void length_close(length *x, bool first) {
+  lm_row_index_close(&x->index);
+  if (first || !x->train) return;      // the first one's is among the parts
+  lm_free(x->train->spans);
+  lm_free(x->train);
 }
 
 void lm_data_close(lm_data *d) {
   if (!d) return;
   lm_prefetch_destroy(d->prefetch);
   lm_replay_close(d->replay);
-  lm_row_index_close(&d->index);
+  for (int i = 0; i < d->n_lengths; i++) length_close(&d->lengths[i], i == 0);
   lm_corpus_close(&d->corpus);
   lm_mix_free(&d->mix);
   for (int i = 0; i < d->n_parts; i++) {
@@ -183,6 +290,8 @@ void lm_data_close(lm_data *d) {
     lm_free(d->parts[i].name);
   }
   lm_free(d->parts);
+  lm_free(d->stages);
+  lm_free(d->lengths);
   lm_free(d->place);
   lm_free(d->touched);
   lm_free(d);
@@ -204,7 +313,8 @@ lm_data_info lm_data_info_of(const lm_data *d) {
     lm_replay_limits(d->replay, &info.max_id, &info.max_pos);
   } else {
     info.max_id = d->tokenizer->vocab - 1;
-    info.max_pos = (int32_t)d->seq - 1;
+    for (int i = 0; i < d->n_lengths; i++)
+      if (d->lengths[i].seq > info.max_pos) info.max_pos = (int32_t)d->lengths[i].seq - 1;
     info.read = (int64_t)d->corpus.read;
     info.bad = (int64_t)d->corpus.bad;
     info.bad_list = d->corpus.bad_list;
@@ -242,7 +352,7 @@ static void touch(const lm_data *d, uint64_t bytes) {
   if ((*d->touched += TOUCHED_PIECE + bytes) < TOUCHED_MOST) return;
   *d->touched = 0;
   lm_store_relax(d->corpus.tokens);
-  lm_store_relax(d->index.store);
+  for (int i = 0; i < d->n_lengths; i++) lm_store_relax(d->lengths[i].index.store);
 }
 
 // The tokens of a piece and, if its document goes on, the one behind it can be read.
@@ -256,7 +366,7 @@ static lm_status span_bytes(const lm_data *d, const span *s, const uint32_t *len
   for (uint64_t r = s->first; r < s->first + s->n; r++) {
     const lm_piece *p;
     uint32_t n;
-    LM_TRY(lm_row_get(&d->index, s->set, r, &p, &n));
+    LM_TRY(lm_row_get(&d->lengths[0].index, s->set, r, &p, &n));
     for (uint32_t i = 0; i < n; i++) {
       LM_TRY(piece_check(d, &p[i]));
       uint64_t end = p[i].start + p[i].len + !p[i].ends;
@@ -298,11 +408,11 @@ static void piece_fill(const lm_data *d, const lm_piece *p, int32_t seg, int64_t
   }
 }
 
-static lm_status row_fill(const lm_data *d, uint64_t set, uint64_t row, int64_t at, const lm_batch *b) {
-  int64_t end = at + d->seq;
+static lm_status row_fill(const lm_data *d, const length *x, uint64_t set, uint64_t row, int64_t at, const lm_batch *b) {
+  int64_t end = at + x->seq;
   const lm_piece *p;
   uint32_t n;
-  LM_TRY(lm_row_get(&d->index, set, row, &p, &n));
+  LM_TRY(lm_row_get(&x->index, set, row, &p, &n));
   for (uint32_t i = 0; i < n; at += p[i++].len) {
     LM_TRY(piece_check(d, &p[i]));
     piece_fill(d, &p[i], (int32_t)i, at, b);
@@ -322,34 +432,45 @@ static lm_status replay_fill(const lm_data *d, const lm_batch_id *id, uint64_t f
   return NULL;
 }
 
-// Row q of training.
-static lm_status training_row_fill(const lm_data *d, uint64_t q, uint64_t rows_per_step, int64_t at, const lm_batch *b) {
+// Row `row` of a stage.
+static lm_status training_row_fill(const lm_data *d, int index, uint64_t row, uint64_t rows_per_step, int64_t at, const lm_batch *b) {
+  const length *x = &d->lengths[d->stages[index].length];
+  uint64_t q = rows_before(d, index, rows_per_step) + row;
   int group = 0;
-  if (d->groups > 1) lm_mix_find(&d->mix, q, rows_per_step, d->place, &group, &q);
-  const span *s = &d->parts[0].spans[group];
+  if (d->groups > 1) lm_mix_find(&d->mix, index, row, rows_per_step, d->place, &group, &q);
+  const span *s = &x->train->spans[group];
   uint64_t epoch = q / s->n, stream = STREAM_ORDER + epoch + ((uint64_t)group << GROUP_SHIFT);
-  return row_fill(d, s->set, s->first + lm_permute(lm_philox_key(d->seed, stream), s->n, q % s->n), at, b);
+  return row_fill(d, x, s->set, s->first + lm_permute(lm_philox_key(d->seed, stream), s->n, q % s->n), at, b);
 }
 
 static lm_status batch_fill(void *user, const lm_batch_id *id, const lm_batch *b) {
   const lm_data *d = user;
   uint64_t rows_per_step = (uint64_t)id->n_micro * (uint64_t)id->rows;
-  uint64_t first = (uint64_t)id->step * rows_per_step + (uint64_t)id->micro * (uint64_t)id->rows;
-  if (d->replay) return replay_fill(d, id, first, b);
-  for (int64_t r = 0; r < id->rows; r++) LM_TRY(training_row_fill(d, first + (uint64_t)r, rows_per_step, r * d->seq, b));
+  uint64_t in_step = (uint64_t)id->micro * (uint64_t)id->rows;
+  if (d->replay) return replay_fill(d, id, (uint64_t)id->step * rows_per_step + in_step, b);
+  int index = stage_of(d, id->step);
+  uint64_t first = (uint64_t)(id->step - d->stages[index].first_step) * rows_per_step + in_step;
+  for (int64_t r = 0; r < id->rows; r++) LM_TRY(training_row_fill(d, index, first + (uint64_t)r, rows_per_step, r * id->seq, b));
   return NULL;
 }
 
+// Steps have the same number of places, whatever their length.
+static lm_batch_id id_behind(const lm_data *d, const lm_batch_id *id) {
+  bool last = id->micro + 1 >= id->n_micro;
+  int64_t step = id->step + last, seq = lm_data_seq(d, step);
+  return (lm_batch_id){step, last ? 0 : id->micro + 1, id->n_micro, id->rows * id->seq / seq, seq};
+}
+
 lm_status lm_data_fill(const lm_data *d, int64_t step, int64_t micro, int64_t n_micro, int64_t rows, const lm_batch *b) {
-  lm_batch_id id = {step, micro, n_micro, rows};
-  return d->prefetch ? lm_prefetch_take(d->prefetch, &id, b) : batch_fill((void *)d, &id, b);
+  lm_batch_id id = {step, micro, n_micro, rows, lm_data_seq(d, step)}, next = id_behind(d, &id);
+  return d->prefetch ? lm_prefetch_take(d->prefetch, &id, &next, b) : batch_fill((void *)d, &id, b);
 }
 
 // Row i of a part, counted through its groups.
 static lm_status part_row_fill(const lm_data *d, const part *p, uint64_t i, int64_t at, const lm_batch *b) {
   int g = 0;
   while (i >= p->spans[g].n) i -= p->spans[g++].n;
-  return row_fill(d, p->spans[g].set, p->spans[g].first + i, at, b);
+  return row_fill(d, &d->lengths[0], p->spans[g].set, p->spans[g].first + i, at, b);
 }
 
 lm_status lm_data_fill_part(const lm_data *d, int index, int64_t first, int64_t rows, const lm_batch *b) {

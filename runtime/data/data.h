@@ -12,8 +12,13 @@
 // What stays free has tok 0, pos 0, seg -1, next 0, w 0.
 //
 // Which row stands where is a function of (seed, step) alone, so any step can be had without those before it. Without a
-// mix, row q of the endless sequence of training rows is row permutation(seed, q / rows)(q mod rows) of the index. With one, q
-// chooses a source (see mix.h) and that source's next row, in its own such sequence.
+// mix, row q of the endless sequence of training rows is row permutation(seed, q / rows)(q mod rows) of the index: the order
+// is by chance over all of the data, and every row comes once an epoch. With a mix, q chooses a source (see mix.h) and that
+// source's next row, in its own such sequence.
+//
+// Stages may change the length of rows. Every length has an index and a sequence of its own, in which a stage goes on where
+// the last one of that length ended. What is held out is cut from rows of the last stage's length, and no document that has a
+// part in it is trained on at another length.
 //
 // A bad row - a document of invalid UTF-8 or with a NUL, a line that is no JSON object with that field, or one over
 // 32 MiB - is left out, counted and named. Tokenizers of bytes take text as it is.
@@ -40,18 +45,23 @@ typedef struct lm_data_holdout {
   int64_t docs;                        // sample: so many documents, the same ones for every seed
 } lm_data_holdout;
 
-// From first_step (of step numbers that begin at 0) on, rows come from the sources in these proportions.
-typedef struct lm_data_stage { int64_t first_step; const double *weights; } lm_data_stage;   // weights[n_sources], >= 0
+// From first_step (of step numbers that begin at 0) on, rows have so many places and come from the sources in these
+// proportions.
+typedef struct lm_data_stage {
+  int64_t first_step;
+  const double *weights;               // [n_sources], >= 0; NULL, in all stages or none: rows of all sources are one set
+  int64_t seq;                         // 0: the options'
+} lm_data_stage;
 
-enum { LM_DATA_MIXED = 32 };           // sources of a mix, at the most
+enum { LM_DATA_MIXED = 32, LM_DATA_STAGES = 64 };   // sources of a mix, stages, at the most
 
 typedef struct lm_data_options {
   const lm_data_source *sources; int n_sources;
   const lm_data_holdout *holdouts; int n_holdouts;
   const lm_tokenizer *tokenizer;       // must outlive the data; not used by batches
-  int64_t seq;                         // places in a row; batches: ignored
+  int64_t seq;                         // places in a row, without stages; batches: ignored
   uint64_t seed;
-  const lm_data_stage *stages; int n_stages;   // in order, the first from step 0; none: rows of all sources are one set
+  const lm_data_stage *stages; int n_stages;   // in order, the first from step 0; may be none
   const char *cache;                   // folder where files are kept; NULL: only in memory, for this process
   double bad;                          // greatest share of bad rows; above it opening fails
   int threads;                         // 0: as many as there are cores
@@ -69,9 +79,9 @@ typedef struct lm_data_part_info {
 
 typedef struct lm_data_info {
   int n_parts;
-  int64_t seq;
+  int64_t seq;                         // of the last stage, and of what is held out
   int64_t batch_rows, steps;           // batches only: rows of a step, steps there are; else 0
-  int32_t max_id, max_pos;             // greatest tok, next and pos that will ever be filled in
+  int32_t max_id, max_pos;             // greatest tok, next and pos that will ever be filled in, at the longest
   int64_t read, bad;                   // documents found, and those of them that were left out
   const char *bad_list;                // the first of them, a line each: "FILE:LINE: why"; "" if there are none
   bool from_cache;                     // nothing had to be tokenised
@@ -87,9 +97,12 @@ lm_data_info lm_data_info_of(const lm_data *d);
 lm_data_part_info lm_data_part(const lm_data *d, int part);
 int lm_data_part_find(const lm_data *d, const char *name);   // -1: none
 
-// Rows of micro-batch `micro` of `n_micro` of step `step` (from 0), each `rows` rows. By one thread at a time.
+int64_t lm_data_seq(const lm_data *d, int64_t step);         // places in a row of that step (from 0)
+
+// Rows of micro-batch `micro` of `n_micro` of step `step` (from 0), each `rows` rows of the step's length. Steps of one length
+// have the same number of rows. By one thread at a time.
 lm_status lm_data_fill(const lm_data *d, int64_t step, int64_t micro, int64_t n_micro, int64_t rows, const lm_batch *b);
-// Rows first … first + rows - 1 of a part in the order of its index; padding behind the last. LM_ENV: the cache is damaged.
+// Rows first … first + rows - 1 of a part in the order of its index, at the last stage's length; padding behind the last. LM_ENV: the cache is damaged.
 lm_status lm_data_fill_part(const lm_data *d, int part, int64_t first, int64_t rows, const lm_batch *b);
 // Bytes of text that the predicted tokens (w = 1) of a part stand for: the denominator of bits per byte. 0: not known.
 int64_t lm_data_predicted_bytes(const lm_data *d, int part);

@@ -13,8 +13,7 @@ static lm_status stage_read(const lm_data_options *o, int index, lm_mix_stage *o
   const lm_data_stage *x = &o->stages[index];
   double total = 0;
   out->first_step = x->first_step;
-  if (index ? x->first_step < o->stages[index - 1].first_step : x->first_step != 0)
-    return lm_fail(LM_USER, "stage %d of the mix begins at step %lld: stages begin at 0 and stand in order", index + 1, (long long)x->first_step);
+  out->seq = x->seq ? x->seq : o->seq;
   for (int i = 0; i < o->n_sources; i++) {
     if (!(x->weights[i] >= 0) || isinf(x->weights[i])) return lm_fail(LM_USER, "mix: %g is no weight of source %s", x->weights[i], o->sources[i].name);
     total += x->weights[i];
@@ -29,7 +28,7 @@ static lm_status stage_read(const lm_data_options *o, int index, lm_mix_stage *o
 
 lm_status lm_mix_create(const lm_data_options *o, lm_mix *out) {
   *out = (lm_mix){.seed = o->seed, .n_sources = o->n_sources, .n_stages = o->n_stages};
-  if (!o->n_stages) return NULL;
+  if (!o->n_stages || !o->stages[0].weights) return NULL;
   if (o->n_sources > LM_DATA_MIXED) return lm_fail(LM_USER, "mix: %d sources are more than %d", o->n_sources, LM_DATA_MIXED);
   out->stages = lm_calloc((size_t)o->n_stages, sizeof *out->stages);
   lm_status s = NULL;
@@ -88,27 +87,23 @@ static void stage_count(const lm_mix *m, int stage, uint64_t rows, lm_mix_place 
 
 // ---- finding
 
-static int stage_find(const lm_mix *m, uint64_t step) {
-  int stage = 0;
-  while (stage + 1 < m->n_stages && step >= (uint64_t)m->stages[stage + 1].first_step) stage++;
-  return stage;
+static uint64_t stage_rows(const lm_mix *m, int stage, uint64_t rows_per_step) {
+  return (uint64_t)(m->stages[stage + 1].first_step - m->stages[stage].first_step) * rows_per_step;
 }
-
-static uint64_t stage_first(const lm_mix *m, int stage, uint64_t rows_per_step) { return (uint64_t)m->stages[stage].first_step * rows_per_step; }
 
 static void place_move(const lm_mix *m, int stage, uint64_t block, uint64_t rows_per_step, lm_mix_place *p) {
   uint64_t count[LM_DATA_MIXED];
   for (int i = 0; i < m->n_sources; i++) p->base[i] = 0;
-  for (int k = 0; k < stage; k++) stage_count(m, k, stage_first(m, k + 1, rows_per_step) - stage_first(m, k, rows_per_step), p, p->base);
+  for (int k = 0; k < stage; k++)
+    if (m->stages[k].seq == m->stages[stage].seq) stage_count(m, k, stage_rows(m, k, rows_per_step), p, p->base);
   blocks_count(m, stage, block, count);
   for (int i = 0; i < m->n_sources; i++) p->base[i] += count[i];
   block_lay(m, stage, block, p);
   p->valid = true, p->stage = stage, p->block = block, p->rows_per_step = rows_per_step;
 }
 
-void lm_mix_find(const lm_mix *m, uint64_t row, uint64_t rows_per_step, lm_mix_place *p, int *out_source, uint64_t *out_index) {
-  int stage = stage_find(m, row / rows_per_step);
-  uint64_t in_stage = row - stage_first(m, stage, rows_per_step), block = in_stage / LM_MIX_BLOCK, r = in_stage % LM_MIX_BLOCK;
+void lm_mix_find(const lm_mix *m, int stage, uint64_t row, uint64_t rows_per_step, lm_mix_place *p, int *out_source, uint64_t *out_index) {
+  uint64_t block = row / LM_MIX_BLOCK, r = row % LM_MIX_BLOCK;
   if (!p->valid || p->stage != stage || p->block != block || p->rows_per_step != rows_per_step) place_move(m, stage, block, rows_per_step, p);
   *out_source = p->source[r];
   *out_index = p->base[p->source[r]] + p->rank[r];

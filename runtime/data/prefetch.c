@@ -9,13 +9,12 @@ typedef enum { EMPTY, ASKED, READY, STOP } slot_state;
 struct lm_prefetch {
   lm_fill_fn *fill;
   void *user;
-  int64_t seq;
   pthread_t thread;
   pthread_mutex_t lock;                // of all below
   pthread_cond_t changed;
   slot_state state;
   lm_batch_id id;                      // ASKED, READY: which batch
-  lm_batch slot; int64_t rows;         // room for so many
+  lm_batch slot; int64_t places;       // room for so many
   lm_status status;
 };
 
@@ -24,12 +23,12 @@ static void slot_free(lm_prefetch *p) {
   for (size_t i = 0; i < LM_COUNT(columns); i++) lm_free(columns[i]);
 }
 
-static void slot_resize(lm_prefetch *p, int64_t rows) {
-  if (rows <= p->rows) return;
+static void slot_resize(lm_prefetch *p, int64_t places) {
+  if (places <= p->places) return;
   slot_free(p);
-  size_t n = (size_t)rows * (size_t)p->seq;
+  size_t n = (size_t)places;
   p->slot = (lm_batch){lm_calloc(n, 4), lm_calloc(n, 4), lm_calloc(n, 4), lm_calloc(n, 4), lm_calloc(n, 4)};
-  p->rows = rows;
+  p->places = places;
 }
 
 static void batch_copy(const lm_batch *to, const lm_batch *from, int64_t places) {
@@ -60,9 +59,9 @@ static void *work(void *user) {
   return NULL;
 }
 
-lm_prefetch *lm_prefetch_create(lm_fill_fn *fill, void *user, int64_t seq) {
+lm_prefetch *lm_prefetch_create(lm_fill_fn *fill, void *user) {
   lm_prefetch *p = lm_alloc(sizeof *p);
-  p->fill = fill, p->user = user, p->seq = seq;
+  p->fill = fill, p->user = user;
   pthread_mutex_init(&p->lock, NULL);
   pthread_cond_init(&p->changed, NULL);
   if (!pthread_create(&p->thread, NULL, work, p)) return p;
@@ -85,15 +84,10 @@ void lm_prefetch_destroy(lm_prefetch *p) {
 }
 
 static bool same(const lm_batch_id *a, const lm_batch_id *b) {
-  return a->step == b->step && a->micro == b->micro && a->n_micro == b->n_micro && a->rows == b->rows;
+  return a->step == b->step && a->micro == b->micro && a->n_micro == b->n_micro && a->rows == b->rows && a->seq == b->seq;
 }
 
-static lm_batch_id behind(const lm_batch_id *id) {
-  bool last = id->micro + 1 >= id->n_micro;
-  return (lm_batch_id){id->step + last, last ? 0 : id->micro + 1, id->n_micro, id->rows};
-}
-
-lm_status lm_prefetch_take(lm_prefetch *p, const lm_batch_id *id, const lm_batch *b) {
+lm_status lm_prefetch_take(lm_prefetch *p, const lm_batch_id *id, const lm_batch_id *next, const lm_batch *b) {
   pthread_mutex_lock(&p->lock);
   while (p->state == ASKED) pthread_cond_wait(&p->changed, &p->lock);
   lm_status s = p->status;
@@ -103,11 +97,11 @@ lm_status lm_prefetch_take(lm_prefetch *p, const lm_batch_id *id, const lm_batch
     lm_status_free(s);                 // of a batch that nobody wants
     s = p->fill(p->user, id, b);
   } else if (!s) {
-    batch_copy(b, &p->slot, id->rows * p->seq);
+    batch_copy(b, &p->slot, id->rows * id->seq);
   }
   p->state = s ? EMPTY : ASKED;
-  p->id = behind(id);
-  if (!s) slot_resize(p, id->rows);
+  p->id = *next;
+  if (!s) slot_resize(p, next->rows * next->seq);
   pthread_cond_broadcast(&p->changed);
   pthread_mutex_unlock(&p->lock);
   return s;

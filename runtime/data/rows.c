@@ -76,11 +76,12 @@ static lm_status set_pack(packing *p, int sample, int group) {
   uint64_t first, end;
   set->first_block = p->n_blocks;
   group_range(p, group, &first, &end);
-  for (uint64_t i = first; i < end; i++)
-    if ((p->sample_of ? p->sample_of[i] : 0) == sample) {
-      LM_TRY(lm_store_check(p->c->docs, i * sizeof(lm_doc), sizeof(lm_doc)));
-      LM_TRY(document_add(p, set, &p->c->doc[i]));
-    }
+  for (uint64_t i = first; i < end; i++) {
+    bool here = (p->sample_of ? p->sample_of[i] : 0) == sample && !(p->plan->left_out && p->plan->left_out[i]);
+    if (!here) continue;
+    LM_TRY(lm_store_check(p->c->docs, i * sizeof(lm_doc), sizeof(lm_doc)));
+    LM_TRY(document_add(p, set, &p->c->doc[i]));
+  }
   return block_flush(p, set);
 }
 
@@ -142,7 +143,7 @@ static lm_status index_build(const char *path, int threads, const lm_corpus *c, 
 }
 
 static void index_key(const lm_corpus *c, const lm_row_plan *plan, int groups, uint64_t key[2]) {
-  uint64_t parts[] = {FORMAT, c->tokens->root, c->docs->root, (uint64_t)plan->seq, (uint64_t)groups, (uint64_t)plan->by_source};
+  uint64_t parts[] = {FORMAT, c->tokens->root, c->docs->root, (uint64_t)plan->seq, (uint64_t)groups, (uint64_t)plan->by_source, plan->left_out_key};
   for (uint64_t i = 0; i < 2; i++)
     key[i] = lm_hash(plan->samples, (size_t)plan->n_samples * sizeof *plan->samples, lm_hash(parts, sizeof parts, i));
 }

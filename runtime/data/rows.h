@@ -20,6 +20,8 @@ typedef struct lm_row_plan {
   int64_t seq;
   bool by_source;                      // rows of one source each
   const int64_t *samples; int n_samples;   // documents held out, for each sample
+  const unsigned char *left_out;       // [document]: it is in no set; NULL: none is
+  uint64_t left_out_key;               // which ones they are, given the corpus; 0: none
 } lm_row_plan;
 
 // Set k * groups + g: documents of sample k - 1 (k = 0: of none), of source g (one group of all if not by_source).

@@ -6,10 +6,12 @@
 
 #include "runtime/train/init.h"
 
+typedef struct { const lm_plan_func *f; lm_batch_ports in; } micro_func;   // for rows of one length
+
 struct lm_trainer {
   lm_trainer_options o;
-  const lm_plan_func *micro, *norm, *rates, *update;
-  lm_batch_ports in;
+  const lm_plan_func *norm, *rates, *update;
+  micro_func *micros; int n_micros;
   int64_t extents[16];                 // at capacity
 };
 
@@ -32,9 +34,10 @@ static lm_status tables_write(lm_trainer *t) {
 // Finished batches must be cut as the plan cuts them, and last for the run.
 static lm_status data_check(const lm_trainer *t) {
   lm_data_info data = lm_data_info_of(t->o.data);
-  int64_t rows = t->o.n_micro * t->in.rows;
-  if (data.seq != t->in.seq)
-    return lm_fail(LM_USER, "the data's rows have %lld tokens, the model was compiled for %lld", (long long)data.seq, (long long)t->in.seq);
+  const lm_batch_ports *in = &t->micros[0].in;
+  int64_t rows = t->o.n_micro * in->rows;
+  if (data.seq != in->seq)
+    return lm_fail(LM_USER, "the data's rows have %lld tokens, the model was compiled for %lld", (long long)data.seq, (long long)in->seq);
   if (data.steps && data.batch_rows != rows)
     return lm_fail(LM_USER, "the data's batches have %lld rows, the recipe's %lld: set batch = %lld tokens", (long long)data.batch_rows,
                    (long long)rows, (long long)(data.batch_rows * data.seq));
@@ -43,14 +46,24 @@ static lm_status data_check(const lm_trainer *t) {
   return NULL;
 }
 
+// @micro, the first, and each @micro.N.
+static lm_status micros_open(lm_trainer *t) {
+  const lm_plan *p = t->o.plan;
+  t->micros = lm_calloc((size_t)p->n_funcs + 1, sizeof *t->micros);
+  LM_TRY(func_need(p, "micro", &t->micros[t->n_micros++].f));
+  for (int i = 0; i < p->n_funcs; i++)
+    if (!strncmp(p->funcs[i].name, "micro.", strlen("micro."))) t->micros[t->n_micros++].f = &p->funcs[i];
+  for (int i = 0; i < t->n_micros; i++) LM_TRY(lm_batch_ports_open(t->o.exec, t->micros[i].f, &t->micros[i].in));
+  return NULL;
+}
+
 static lm_status trainer_open(lm_trainer *t) {
   const lm_plan *p = t->o.plan;
-  LM_TRY(func_need(p, "micro", &t->micro));
+  LM_TRY(micros_open(t));
   LM_TRY(func_need(p, "norm", &t->norm));
   LM_TRY(func_need(p, "update", &t->update));
   t->rates = lm_plan_func_find(p, "rates");
   for (int i = 0; i < p->n_extents; i++) t->extents[i] = p->extents[i].capacity;
-  LM_TRY(lm_batch_ports_open(t->o.exec, t->micro, &t->in));
   return data_check(t);
 }
 
@@ -65,7 +78,8 @@ lm_status lm_trainer_create(const lm_trainer_options *o, lm_trainer **out) {
 
 void lm_trainer_destroy(lm_trainer *t) {
   if (!t) return;
-  lm_batch_ports_close(&t->in);
+  for (int i = 0; i < t->n_micros; i++) lm_batch_ports_close(&t->micros[i].in);
+  lm_free(t->micros);
   lm_free(t);
 }
 
@@ -97,10 +111,10 @@ static int64_t places_used(const lm_batch_ports *b) {
 
 static bool is_emitted(const lm_plan_port *p) { return p->rank == 0 && strcmp(p->name, "sum") && strcmp(p->name, "weight"); }
 
-static void emitted_add(lm_trainer *t, lm_step_result *r) {
+static void emitted_add(lm_trainer *t, const lm_plan_func *micro, lm_step_result *r) {
   int n = 0;
-  for (int i = 0; i < t->micro->n_out && n < LM_TRAIN_METRICS; i++) {
-    const lm_plan_port *p = &t->micro->out[i];
+  for (int i = 0; i < micro->n_out && n < LM_TRAIN_METRICS; i++) {
+    const lm_plan_port *p = &micro->out[i];
     if (!is_emitted(p)) continue;
     r->emitted[n].name = p->name;
     r->emitted[n++].value += lm_port_value(t->o.exec, p) / (double)t->o.n_micro;
@@ -108,17 +122,24 @@ static void emitted_add(lm_trainer *t, lm_step_result *r) {
   r->n_emitted = n;
 }
 
-static lm_status micro_run(lm_trainer *t, int64_t step, int64_t batch, int64_t micro, double *sum, lm_step_result *r) {
+static const micro_func *micro_of(const lm_trainer *t, int64_t batch) {
+  int64_t seq = lm_data_seq(t->o.data, batch);
+  for (int i = 0; i < t->n_micros; i++)
+    if (t->micros[i].in.seq == seq) return &t->micros[i];
+  LM_BUG("nothing was compiled for rows of %lld tokens", (long long)seq);
+}
+
+static lm_status micro_run(lm_trainer *t, const micro_func *x, int64_t step, int64_t batch, int64_t micro, double *sum, lm_step_result *r) {
   double start = lm_timeline_now(t->o.timeline);
-  LM_TRY(lm_data_fill(t->o.data, batch, micro, t->o.n_micro, t->in.rows, &t->in.batch));
+  LM_TRY(lm_data_fill(t->o.data, batch, micro, t->o.n_micro, x->in.rows, &x->in.batch));
   lm_timeline_add(t->o.timeline, LM_ROW_DATA, "rows of a micro-batch", NULL, micro, start);
-  lm_port_set(t->o.exec, t->micro, "step", (double)step);
-  lm_port_set(t->o.exec, t->micro, "row", (double)(micro * t->in.rows));
-  r->tokens += places_used(&t->in);
-  LM_TRY(lm_exec_run(t->o.exec, t->micro, t->extents));
-  *sum += lm_port_get(t->o.exec, t->micro, "sum", 0);
-  r->weight += lm_port_get(t->o.exec, t->micro, "weight", 0);
-  emitted_add(t, r);
+  lm_port_set(t->o.exec, x->f, "step", (double)step);
+  lm_port_set(t->o.exec, x->f, "row", (double)(micro * x->in.rows));
+  r->tokens += places_used(&x->in);
+  LM_TRY(lm_exec_run(t->o.exec, x->f, t->extents));
+  *sum += lm_port_get(t->o.exec, x->f, "sum", 0);
+  r->weight += lm_port_get(t->o.exec, x->f, "weight", 0);
+  emitted_add(t, x->f, r);
   return NULL;
 }
 
@@ -136,7 +157,8 @@ lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch, lm_st
   double sum = 0, start = lm_timeline_now(t->o.timeline);
   *out = (lm_step_result){0};
   lm_exec_arena_clear(t->o.exec, LM_ARENA_GRAD);
-  for (int64_t m = 0; m < t->o.n_micro; m++) LM_TRY(micro_run(t, step, batch, m, &sum, out));
+  const micro_func *x = micro_of(t, batch);
+  for (int64_t m = 0; m < t->o.n_micro; m++) LM_TRY(micro_run(t, x, step, batch, m, &sum, out));
   LM_TRY(lm_exec_run(t->o.exec, t->norm, t->extents));
   if (out->weight <= 0) return lm_fail(LM_USER, "step %lld: the weights of its tokens sum to %g", (long long)step, out->weight);
   out->loss = sum / out->weight;

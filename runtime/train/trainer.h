@@ -4,6 +4,7 @@
 //   micro   in:  tok pos seg next [rows, seq] int, w [rows, seq] f32; step: int, from 1; row: int, the first row of this
 //                micro-batch in its step
 //           out: sum, weight: f32; others are emitted metrics. Adds d(sum) / d(parameter) to the gradient arena.
+//   micro.N the same for rows of N places, where stages of the data change their length
 //   norm    out: norm: f32, the square root of the sum of squares of the gradient arena
 //   rates   in:  step: from 1; run: the run's steps. out: scalars (lr, bias corrections, …) for update, by name
 //   update  in:  grad_scale: what gradients are multiplied by; step; run; the results of rates; tables.
