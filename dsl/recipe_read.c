@@ -64,13 +64,13 @@ static int64_t tokens_of(const lm_reader *d, const char *path) {
     return 0;
   if (lm_read_unit(a.unit) != LM_RECIPE_UNIT_SEQS) return (int64_t)a.value;
   const lm_recipe_data *data = &d->r->data;
+  const char *why = data->seq ? NULL : "the length of a row";
   for (uint32_t i = 0; i < data->n_stages; i++)
-    if (data->stages[i].seq != data->seq)
-      lm_error(d->R->c, e->loc, "E202", "%s in sequences needs one length of rows, and stages change it",
-               lm_schema_name(lm_schema_find(path)));
-  if (!data->seq)
-    lm_error(d->R->c, e->loc, "E202", "%s in sequences needs the length of a row",
-             lm_schema_name(lm_schema_find(path)));
+    if (data->stages[i].seq != data->seq) why = "one length of rows, and stages change it";
+  if (why) {
+    lm_error(d->R->c, e->loc, "E202", "%s in sequences needs %s", lm_schema_name(lm_schema_find(path)), why);
+    return 0;
+  }
   return (int64_t)(a.value * (double)d->r->data.seq);
 }
 

@@ -86,7 +86,8 @@ static const char *model_text(const runner *x) {
 static lm_train_key key_of(const runner *x, const char *line, size_t n) {
   lm_arena *a = x->cli->ctx->arena;
   const char *assigned = strstr(line, " = ");
-  size_t key = assigned && assigned < line + n ? (size_t)(assigned - line) : strcspn(line, " \n");
+  size_t call = strcspn(line, "(");    // what is assigned inside of it is an argument
+  size_t key = assigned && assigned < line + (call < n ? call : n) ? (size_t)(assigned - line) : strcspn(line, " \n");
   size_t value = key + (assigned == line + key ? strlen(" = ") : strlen(" "));
   lm_train_key k = {lm_arena_strndup(a, line, key), value < n ? lm_arena_strndup(a, line + value, n - value) : ""};
   if (!strcmp(k.key, "model")) k.value = model_text(x);

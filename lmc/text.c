@@ -55,7 +55,7 @@ static void progress(void *user, uint64_t done, uint64_t total) {
 }
 
 static lm_data_options data_options(lm_session *s) {
-  lm_data_options o = {.tokenizer = s->tokenizer, .seq = s->recipe->data.seq, .seed = s->recipe->seed, .bad = s->recipe->data.bad,
+  lm_data_options o = {.tokenizer = s->tokenizer, .seq = s->recipe->data.seq, .seed = s->recipe->seed, .bad = s->recipe->data.bad, .shuffle = s->recipe->data.shuffle_docs,
                        .prefetch = true, .cache = lm_data_cache_dir(s->ctx->arena), .progress = progress, .user = s};
   sources_fill(s, &o);
   return o;

@@ -1,12 +1,13 @@
 // data.c - training data: opens sources, holds parts of them out, and fills the batch of any step.
 #include "runtime/data/data.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/data/corpus.h"
 #include "runtime/data/mix.h"
-#include "runtime/data/permute.h"
+#include "runtime/data/order.h"
 #include "runtime/data/prefetch.h"
 #include "runtime/data/replay.h"
 #include "runtime/data/rows.h"
@@ -17,11 +18,11 @@ enum { TOUCHED_PIECE = 1 << 18, TOUCHED_MOST = 128 << 20 };   // what reading a 
 
 typedef struct { uint64_t set, first, n; } span;               // rows first … first + n - 1 of a set
 typedef struct { char *name; span *spans; uint64_t n; int64_t docs, tokens; } part;   // spans[groups], n rows in all
-typedef struct { int64_t seq; lm_row_index index; part *train; } length;
+typedef struct { int64_t seq; lm_row_index index; part *train; uint64_t *windows; } length;   // windows[groups]: rows, 0: all
 typedef struct { int64_t first_step; int length; } stage;
 
 struct lm_data {
-  uint64_t seed;
+  uint64_t seed, shuffle;
   int64_t seq;                         // of the last stage
   const lm_tokenizer *tokenizer;
   lm_replay *replay;                   // NULL: the rest holds
@@ -197,16 +198,28 @@ static lm_status length_make(lm_data *d, const lm_data_options *o, const lm_row_
   return x->train->n ? NULL : lm_fail(LM_USER, "no document is left to train on in rows of %lld tokens: what is held out has a part of each", (long long)x->seq);
 }
 
+// How many rows hold the documents among which the order is by chance.
+static void windows_make(lm_data *d) {
+  for (int i = 0; i < d->n_lengths; i++) {
+    d->lengths[i].windows = lm_calloc((size_t)d->groups, sizeof(uint64_t));
+    for (int g = 0; g < d->groups && d->shuffle; g++) {
+      const lm_row_set *set = &d->lengths[i].index.sets[d->lengths[i].train->spans[g].set];
+      if (d->shuffle < set->docs) d->lengths[i].windows[g] = (uint64_t)ceil((double)d->shuffle * (double)set->n_rows / (double)set->docs);
+    }
+  }
+}
+
 static lm_status rows_make(lm_data *d, const lm_data_options *o) {
   int64_t samples[d->n_parts];
   lm_row_plan plan = {.seq = d->seq, .by_source = d->groups > 1, .samples = samples};
   LM_TRY(samples_check(d, o, samples, &plan.n_samples));
   LM_TRY(parts_make(d, o, &plan));
-  if (d->n_lengths == 1) return NULL;
+  if (d->n_lengths == 1) return windows_make(d), NULL;
   unsigned char *left_out = lm_alloc(d->corpus.n_docs);
   lm_status s = tails_mark(d, o, &plan, left_out);
   for (int i = 1; i < d->n_lengths && !s; i++) s = length_make(d, o, &plan, &d->lengths[i]);
   lm_free(left_out);
+  if (!s) windows_make(d);
   return s;
 }
 
@@ -259,6 +272,7 @@ static lm_status batch_fill(void *user, const lm_batch_id *id, const lm_batch *b
 lm_status lm_data_open(const lm_data_options *o, lm_data **out) {
   lm_data *d = lm_alloc(sizeof *d);
   d->seed = o->seed;
+  d->shuffle = o->shuffle > 0 ? (uint64_t)o->shuffle : 0;
   d->tokenizer = o->tokenizer;
   d->n_parts = 1 + o->n_holdouts;
   d->parts = lm_calloc((size_t)d->n_parts, sizeof *d->parts);
@@ -273,6 +287,7 @@ lm_status lm_data_open(const lm_data_options *o, lm_data **out) {
 
 static void length_close(length *x, bool first) {
   lm_row_index_close(&x->index);
+  lm_free(x->windows);
   if (first || !x->train) return;      // the first one's is among the parts
   lm_free(x->train->spans);
   lm_free(x->train);
@@ -440,7 +455,7 @@ static lm_status training_row_fill(const lm_data *d, int index, uint64_t row, ui
   if (d->groups > 1) lm_mix_find(&d->mix, index, row, rows_per_step, d->place, &group, &q);
   const span *s = &x->train->spans[group];
   uint64_t epoch = q / s->n, stream = STREAM_ORDER + epoch + ((uint64_t)group << GROUP_SHIFT);
-  return row_fill(d, x, s->set, s->first + lm_permute(lm_philox_key(d->seed, stream), s->n, q % s->n), at, b);
+  return row_fill(d, x, s->set, s->first + lm_row_order(d->seed, stream, s->n, x->windows[group], q % s->n), at, b);
 }
 
 static lm_status batch_fill(void *user, const lm_batch_id *id, const lm_batch *b) {

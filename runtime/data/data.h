@@ -12,9 +12,9 @@
 // What stays free has tok 0, pos 0, seg -1, next 0, w 0.
 //
 // Which row stands where is a function of (seed, step) alone, so any step can be had without those before it. Without a
-// mix, row q of the endless sequence of training rows is row permutation(seed, q / rows)(q mod rows) of the index: the order
-// is by chance over all of the data, and every row comes once an epoch. With a mix, q chooses a source (see mix.h) and that
-// source's next row, in its own such sequence.
+// mix, row q of the endless sequence of training rows is row order(seed, q / rows)(q mod rows) of the index, where every row
+// comes once an epoch: by chance among all of them, or with `shuffle` among the rows of so many documents that stand together
+// (see order.h). With a mix, q chooses a source (see mix.h) and that source's next row, in its own such sequence.
 //
 // Stages may change the length of rows. Every length has an index and a sequence of its own, in which a stage goes on where
 // the last one of that length ended. What is held out is cut from rows of the last stage's length, and no document that has a
@@ -61,6 +61,7 @@ typedef struct lm_data_options {
   const lm_tokenizer *tokenizer;       // must outlive the data; not used by batches
   int64_t seq;                         // places in a row, without stages; batches: ignored
   uint64_t seed;
+  int64_t shuffle;                     // documents among which the order is by chance, at the least; 0: all
   const lm_data_stage *stages; int n_stages;   // in order, the first from step 0; may be none
   const char *cache;                   // folder where files are kept; NULL: only in memory, for this process
   double bad;                          // greatest share of bad rows; above it opening fails

@@ -2,7 +2,7 @@
 #include <unistd.h>
 
 #include "runtime/data/data.h"
-#include "runtime/data/permute.h"
+#include "runtime/data/order.h"
 #include "runtime/io/safetensors.h"
 #include "tests/runtime/check.h"
 
@@ -22,6 +22,24 @@ static void test_permute(void) {
   }
   uint64_t big = UINT64_C(1) << 63;
   CHECK(lm_permute(lm_philox_key(0, 0), big, big - 1) < big);
+}
+
+// Each row once; only a stretch of them in use at a time; another order in another epoch.
+static void test_order(void) {
+  enum { N = 1003, WINDOW = 100 };
+  char seen[N] = {0};
+  int same = 0;
+  for (uint64_t i = 0; i < N; i++) {
+    uint64_t row = lm_row_order(5, 1, N, WINDOW, i), from = lm_row_order(5, 1, N, WINDOW, i - i % WINDOW);
+    CHECK(row < N && !seen[row]);
+    seen[row] = 1;
+    uint64_t apart = (row + N - from) % N;
+    CHECK(i >= 9 * WINDOW || apart < WINDOW || apart > N - WINDOW);   // of those that begin the stretch; the last is longer
+    same += row == lm_row_order(5, 2, N, WINDOW, i);
+    CHECK(lm_row_order(5, 1, N, N, i) == lm_permute(lm_philox_key(5, 1), N, i));
+    CHECK(lm_row_order(5, 1, N, 0, i) == lm_permute(lm_philox_key(5, 1), N, i));
+  }
+  CHECK(same < N / 20);
 }
 
 enum { SEQ = 16, DOCS = 200 };
@@ -61,16 +79,18 @@ static void row_check(const row *r, int *tokens, int *ends) {
   }
 }
 
-static lm_data *open_docs(const lm_data_holdout *h, int n, uint64_t seed) {
+static lm_data *open_shuffled(const lm_data_holdout *h, int n, uint64_t seed, int64_t shuffle) {
   lm_data_source s = {LM_SOURCE_TEXT, "docs", in_dir("d*.txt"), "\n\n"};
-  lm_data_options o = {&s, 1, h, n, bytes, SEQ, seed};
+  lm_data_options o = {&s, 1, h, n, bytes, SEQ, seed, shuffle};
   lm_data *d;
   CHECK_OK(lm_data_open(&o, &d));
   return d;
 }
 
-static void test_rows(void) {
-  lm_data *d = open_docs(NULL, 0, 5);
+static lm_data *open_docs(const lm_data_holdout *h, int n, uint64_t seed) { return open_shuffled(h, n, seed, 0); }
+
+static void test_rows(int64_t shuffle) {
+  lm_data *d = open_shuffled(NULL, 0, 5, shuffle);
   lm_data_part_info info = lm_data_part(d, 0);
   int all = 0, tokens = 0, ends = 0;
   for (int i = 0; i < DOCS; i++) all += doc_len[i];
@@ -189,7 +209,9 @@ int main(void) {
   bytes = lm_tokenizer_bytes_create();
   docs_write();
   test_permute();
-  test_rows();
+  test_order();
+  test_rows(0);
+  test_rows(20);
   test_windows();
   test_holdout();
   test_replay();

@@ -1,0 +1,92 @@
+"""Stages that change the length of rows: one plan for all of them, the same bits through a kill at any border."""
+import json
+
+from harness import ROOT, check, folder_bytes, remove
+
+STAGES = """import "{root}/examples/llama.lm": Llama
+data Text {{
+  source a = text("a.txt", split = "\\n"); source b = text("b.txt", split = "\\n")
+  mix = (a = 3, b = 1); {holdout}
+  pack best_fit(seq = 16 tokens)
+  {stages}
+}}
+recipe R {{
+  model = Llama(depth = 2, d = 32, ff = 64, heads = 4, kv = 2, e = 8, vocab = 256, drop = 0.1)
+  data = Text; seed = 3
+  run = 24 steps; batch = 256 tokens; micro = 128 tokens
+  optimizer = adamw(lr = 3e-3)
+  {more}
+  save = checkpoint("run", every = 1 steps, keep = 0)
+}}
+"""
+LENGTHS = "stage 25% { pack best_fit(seq = 64 tokens) }; stage 50% { mix = (a = 1, b = 3); pack best_fit(seq = 16 tokens) }; stage 75% { pack best_fit(seq = 32 tokens) }"
+
+
+def texts(run):
+    for name, words in (("a", "the river stone light under morning"), ("b", "would because nothing window between people")):
+        words = words.split()
+        run.write(f"{name}.txt", "\n".join(" ".join(words[(i * k + k // 3) % len(words)] for k in range(1, 3 + i * 7 % 23)) for i in range(1, 260)))
+
+
+def stages(run, stages=LENGTHS, name="stages.lm", holdout="", more=""):
+    return run.write(name, STAGES.format(root=ROOT, stages=stages, holdout=holdout, more=more))
+
+
+def losses(run, folder):
+    return {x["step"]: x for x in map(json.loads, open(run.path(folder, "metrics.jsonl")))}
+
+
+def test_kill_and_resume(run):
+    """from every checkpoint around the borders (6, 12, 18), the end has the same bits"""
+    texts(run)
+    file = stages(run)
+    run("run", file, "--out", run.path("whole"), "-q")
+    end = folder_bytes(run.path("whole/step-000024"))
+    for step in (5, 6, 7, 11, 12, 13, 17, 18, 19) if run.nightly else (5, 6, 12):
+        for later in range(step + 1, 25):
+            remove(run.path(f"whole/step-{later:06}"))
+        out = run("run", file, "--out", run.path("whole"))
+        check(f"resumed at step {step}" in out, out)
+        check(folder_bytes(run.path("whole/step-000024")) == end, f"resumed at step {step}: another end")
+    check(sorted(losses(run, "whole")) == list(range(1, 25)), "every step once")
+
+
+def test_first_stage(run):
+    """as the same recipe does without those that follow; a step has as many places at each length"""
+    texts(run)
+    run("run", stages(run), "--out", run.path("staged"), "-q")
+    run("run", stages(run, "", "plain.lm"), "--out", run.path("plain"), "-q")
+    a, b = losses(run, "staged"), losses(run, "plain")
+    check(all(a[k]["loss"] == b[k]["loss"] for k in range(1, 7)) and a[7]["loss"] != b[7]["loss"], "losses of the first six steps alone are equal")
+    x, y = (folder_bytes(run.path(f"{folder}/step-000006")) for folder in ("staged", "plain"))
+    check(all(x[f] == y[f] for f in ("model.safetensors", "optimizer.safetensors")), "and so are the parameters")
+    check(all(a[k]["tokens"] - a[k - 1]["tokens"] > 0.8 * 256 for k in range(2, 25)), "batches are full at each length")
+
+
+def test_evaluation(run):
+    """at the last length, on documents that were trained on at none"""
+    texts(run)
+    file = stages(run, holdout="holdout dev = tail(10%)", more="eval dev { data = Text.dev; every = 8 steps }")
+    out = run("run", file, "--out", run.path("run"))
+    check(out.count("dev loss") == 3, out)
+    check("rows of 32 tokens" in run("data", file), "what is held out has rows of the last length")
+
+
+def test_all_compiled(run):
+    """the plan has a function for each length, and its text reads back"""
+    texts(run)
+    file = stages(run)
+    run("compile", file, "-o", run.path("plan"))
+    plan = open(run.path("plan/plan.txt")).read()
+    check(all(f"func {f} " in plan for f in ("micro", "micro.16", "micro.64")), "lengths 32, 16, 64")
+    check("func @micro.64" in run("opt", run.path("plan/kernel.lmir")), "kernel.lmir")
+
+
+def test_changed(run):
+    """a resumed run keeps its lengths"""
+    texts(run)
+    file = stages(run)
+    run("run", file, "--out", run.path("run"), "-q", "--steps", 2)
+    other = stages(run, LENGTHS.replace("64 tokens", "128 tokens"), "other.lm")
+    err = run("run", other, "--out", run.path("run"), status=1)
+    check("data.stage.25%.pack was best_fit(seq = 64 tokens), is best_fit(seq = 128 tokens)" in err, err)
