@@ -1,51 +1,62 @@
 // tile.h - products of small matrices that lie in the first caches, for attention.
 //
 // Matrices are rows of float32, rows a multiple of LM_LANES apart. A block of the result is held in registers: LM_BLOCK rows
-// of two vectors.
+// of two vectors, or two rows at the end.
 typedef __INT64_TYPE__ int64_t;
 #if defined(__AVX512F__)
 enum { LM_LANES = 16, LM_BLOCK = 8 };
 #elif defined(__AVX__)
-enum { LM_LANES = 8, LM_BLOCK = 4 };
+enum { LM_LANES = 8, LM_BLOCK = 6 };
 #else
 enum { LM_LANES = 4, LM_BLOCK = 4 };
 #endif
 typedef float lm_lanes __attribute__((vector_size(LM_LANES * 4), aligned(4), may_alias));
 
-// c (+)= a b for LM_BLOCK rows and `vectors` vectors; a's element (i, k) is at i * a_row + k * a_k.
-static inline __attribute__((always_inline)) void lm_tile_block(int vectors, int64_t n, const float *a, int64_t a_row, int64_t a_k,
-                                                                const float *b, int64_t b_row, float *c, int64_t c_row, int add) {
+// c (+)= a b for `rows` rows and `vectors` vectors, both constants; a's element (i, k) is at i * a_row + k * a_k.
+static inline __attribute__((always_inline)) void lm_tile_block(int rows, int vectors, int64_t n, const float *a,
+                                                                int64_t a_row, int64_t a_k, const float *b, int64_t b_row,
+                                                                float *c, int64_t c_row, int add) {
   lm_lanes sum[LM_BLOCK][2];
-  for (int i = 0; i < LM_BLOCK; i++)
-    for (int j = 0; j < vectors; j++) sum[i][j] = add ? *(const lm_lanes *)(c + i * c_row + j * LM_LANES) : (lm_lanes){0};
+  for (int i = 0; i < rows; i++)
+    for (int j = 0; j < vectors; j++)
+      sum[i][j] = add ? *(const lm_lanes *)(c + i * c_row + j * LM_LANES) : (lm_lanes){0};
   for (int64_t k = 0; k < n; k++) {
     lm_lanes x[2];
     for (int j = 0; j < vectors; j++) x[j] = *(const lm_lanes *)(b + k * b_row + j * LM_LANES);
-    for (int i = 0; i < LM_BLOCK; i++)
+    for (int i = 0; i < rows; i++)
       for (int j = 0; j < vectors; j++) sum[i][j] += a[i * a_row + k * a_k] * x[j];
   }
-  for (int i = 0; i < LM_BLOCK; i++)
+  for (int i = 0; i < rows; i++)
     for (int j = 0; j < vectors; j++) *(lm_lanes *)(c + i * c_row + j * LM_LANES) = sum[i][j];
 }
 
-static inline __attribute__((always_inline)) void lm_tile_rows(int64_t rows, int64_t width, int64_t n, const float *a, int64_t a_row,
-                                                               int64_t a_k, const float *b, int64_t b_row, float *c, int64_t c_row, int add) {
-  for (int64_t i = 0; i < rows; i += LM_BLOCK) {
-    int64_t j = 0;
-    for (; j + 2 * LM_LANES <= width; j += 2 * LM_LANES) lm_tile_block(2, n, a + i * a_row, a_row, a_k, b + j, b_row, c + i * c_row + j, c_row, add);
-    if (j < width) lm_tile_block(1, n, a + i * a_row, a_row, a_k, b + j, b_row, c + i * c_row + j, c_row, add);
-  }
+static inline __attribute__((always_inline)) void lm_tile_rows(int rows, int64_t width, int64_t n, const float *a,
+                                                               int64_t a_row, int64_t a_k, const float *b, int64_t b_row,
+                                                               float *c, int64_t c_row, int add) {
+  int64_t j = 0;
+  for (; j + 2 * LM_LANES <= width; j += 2 * LM_LANES)
+    lm_tile_block(rows, 2, n, a, a_row, a_k, b + j, b_row, c + j, c_row, add);
+  if (j < width) lm_tile_block(rows, 1, n, a, a_row, a_k, b + j, b_row, c + j, c_row, add);
 }
 
-// c[i][j] (+)= sum over k < n of a[i][k] * b[k][j], i < rows (all of the last block is written), j < width, a multiple of
+static inline __attribute__((always_inline)) void lm_tile_all(int64_t rows, int64_t width, int64_t n, const float *a,
+                                                              int64_t a_row, int64_t a_k, const float *b, int64_t b_row,
+                                                              float *c, int64_t c_row, int add) {
+  int64_t i = 0;
+  for (; i + LM_BLOCK <= rows; i += LM_BLOCK)
+    lm_tile_rows(LM_BLOCK, width, n, a + i * a_row, a_row, a_k, b, b_row, c + i * c_row, c_row, add);
+  for (; i < rows; i += 2) lm_tile_rows(2, width, n, a + i * a_row, a_row, a_k, b, b_row, c + i * c_row, c_row, add);
+}
+
+// c[i][j] (+)= sum over k < n of a[i][k] * b[k][j], i < rows (an odd last one is followed by another), j < width, a multiple of
 // LM_LANES.
 static __attribute__((noinline)) void lm_tile_product(int64_t rows, int64_t width, int64_t n, const float *a, int64_t a_row,
                                                       const float *b, int64_t b_row, float *c, int64_t c_row, int add) {
-  lm_tile_rows(rows, width, n, a, a_row, 1, b, b_row, c, c_row, add);
+  lm_tile_all(rows, width, n, a, a_row, 1, b, b_row, c, c_row, add);
 }
 
 // The same with a[k][i] for a[i][k].
 static __attribute__((noinline)) void lm_tile_product_t(int64_t rows, int64_t width, int64_t n, const float *a, int64_t a_row,
                                                         const float *b, int64_t b_row, float *c, int64_t c_row, int add) {
-  lm_tile_rows(rows, width, n, a, 1, a_row, b, b_row, c, c_row, add);
+  lm_tile_all(rows, width, n, a, 1, a_row, b, b_row, c, c_row, add);
 }
