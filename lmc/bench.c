@@ -7,7 +7,7 @@ static const lm_opt options[] = {
   {.name = "steps", .kind = LM_OPT_WHOLE, .value = "N", .help = "steps that are timed (5)", .least = 1, .most = 1e6},
   {.name = "threads", .kind = LM_OPT_WHOLE, .value = "N", .help = "threads (as many as there are cores)", .least = 1, .most = 4096},
   {.name = "ablate", .kind = LM_OPT_FLAG, .help = "a row for each optimization: the step with all, and without it"},
-  LM_OPT_PASSES, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
+  LM_OPT_PASSES, LM_OPT_KERNELS, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
 typedef struct figures {
   double ms_per_step, ms_first, tokens_per_s, gemm_ms, model_flops, peak_flops, compile_s;
@@ -51,6 +51,7 @@ static lm_status steps_time(lm_session *s, int64_t steps, figures *out) {
 }
 
 static lm_status measure(lm_session *s, lm_cli *cli, figures *out) {
+  lm_session_kernels(s, &cli->args);
   LM_TRY(lm_bench_start(s, cli, lm_args_text(&cli->args, "disable-pass", NULL), &out->compile_s));
   int threads = lm_exec_threads(s->exec);
   LM_TRY(steps_time(s, lm_args_whole(&cli->args, "steps", STEPS), out));

@@ -44,6 +44,10 @@ extern const lm_command lm_cmd_check, lm_cmd_fmt, lm_cmd_compile, lm_cmd_run, lm
 #define LM_OPT_PASSES \
   {.name = "disable-pass", .kind = LM_OPT_TEXT, .value = "A,B", .help = "leaves optimizations out (`lmc opt --list`)"}
 
+#define LM_OPT_KERNELS \
+  {.name = "dump-dir", .kind = LM_OPT_TEXT, .value = "DIR", .help = "writes the source of every kernel there"}, \
+  {.name = "load-dir", .kind = LM_OPT_TEXT, .value = "DIR", .help = "takes kernels from there that were dumped, and edited"}
+
 // NULL, or a status without text if the context holds errors.
 lm_status lm_cli_verdict(const lm_cli *cli);
 // Writes to standard output; nothing more can be done here if that fails, so main asks at the end.

@@ -19,7 +19,7 @@ enum { MINUTES = 10, SHOWN_LINES = 3, SHOWN_BYTES = 96, PROMPT_BYTES = 24, STEPS
 #define READ_BYTES_PER_S 1e7
 #define START_S 1.5
 #define MEMORY_BYTES_PER_S 8e9
-#define TIMED_S 0.5                    // each function of a step is timed so long
+#define TIMED_S 1.0                    // a micro-batch is timed so long
 #define TIMED_MOST_S 20                // no step is timed that is expected to take longer
 
 static const lm_opt options[] = {
@@ -200,30 +200,18 @@ static lm_status file_write(const maker *x) {
 
 // ---- a step of it
 
-// The best of some: others may use the machine now that will not later. The first one touches memory anew.
-static lm_status func_time(const lm_session *s, const char *name, double *sum, double times) {
-  const lm_plan_func *f = lm_plan_func_find(s->plan, name);
-  double best = 1e30, begin = lm_now();
-  for (int i = 0; f && (i < STEPS_TIMED || lm_now() - begin < TIMED_S); i++) {
-    double start = lm_now();
-    LM_TRY(lm_exec_run(s->exec, f, NULL));
-    double took = lm_now() - start;
-    if (i && took < best) best = took;
-  }
-  if (f) *sum += times * best;
-  return NULL;
-}
-
 static lm_status step_time(maker *x, lm_session *s, double *out) {
   LM_TRY(lm_session_open(s, x->cli, x->path, NULL, NULL, 0));
   LM_TRY(lm_session_sizes(s));
   LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN, 0));
   LM_TRY(lm_session_plan(s));
   LM_TRY(lm_session_start(s, NULL));
-  *out = 0;
-  LM_TRY(func_time(s, "micro", out, (double)s->n_micro));
-  LM_TRY(func_time(s, "norm", out, 1));
-  return func_time(s, "update", out, 1);
+  double micro, norm, update;
+  LM_TRY(lm_session_func_time(s, "micro", TIMED_S, &micro));
+  LM_TRY(lm_session_func_time(s, "norm", 0, &norm));
+  LM_TRY(lm_session_func_time(s, "update", 0, &update));
+  *out = (double)s->n_micro * micro + norm + update;
+  return NULL;
 }
 
 // What is left for training of the time.

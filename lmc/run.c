@@ -8,6 +8,8 @@
 #include "lmc/sample.h"
 #include "runtime/train/run.h"
 
+#define MICRO_TIMED_S 0.2              // to say how long the run will take
+
 static const lm_opt options[] = {
   {.name = "steps", .kind = LM_OPT_WHOLE, .value = "N", .help = "the run's last step, in place of the recipe's", .least = 1, .most = 1e15},
   {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "DIR", .help = "the run's folder, in place of the recipe's"},
@@ -16,7 +18,7 @@ static const lm_opt options[] = {
   {.name = "mode", .kind = LM_OPT_TEXT, .value = "MODE", .help = "how hard the compiler tries (default)"},
   {.name = "profile", .kind = LM_OPT_MAYBE, .value = "FILE", .help = "writes when what ran, to look at in ui.perfetto.dev (profile.json of the run's folder)"},
   {.name = "quiet", .letter = 'q', .kind = LM_OPT_FLAG, .help = "prints nothing but errors"},
-  LM_OPT_PASSES, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
+  LM_OPT_PASSES, LM_OPT_KERNELS, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
 typedef struct sampler_state { int64_t every, last; lm_sample_options o; const char *prompt; } sampler_state;
 
@@ -40,6 +42,7 @@ static lm_status options_read(runner *x) {
   if (strcmp(target, "cpu") && strcmp(target, "native")) return lm_fail(LM_USER, "--target %s: not yet possible; there is cpu", target);
   if (strcmp(mode, "default")) return lm_fail(LM_USER, "--mode %s: not yet possible; there is default", mode);
   x->s->passes_off = lm_args_text(a, "disable-pass", NULL);
+  lm_session_kernels(x->s, a);
   x->sets = LM_NEW_N(x->cli->ctx->arena, const char *, n + 1);
   for (int i = 0; i < n; i++) x->sets[x->n_sets++] = sets[i];
   if (lm_args_given(a, "steps"))
@@ -102,6 +105,7 @@ static void keys_collect(runner *x) {
   for (const char *line = text.p; line && *line; line += strcspn(line, "\n"), line += *line == '\n')
     if (!may_change(line)) LM_PUSH(x->cli->ctx->arena, keys, n_keys, cap) = key_of(x, line, strcspn(line, "\n"));
   if (x->s->passes_off) LM_PUSH(x->cli->ctx->arena, keys, n_keys, cap) = (lm_train_key){"--disable-pass", x->s->passes_off};
+  if (x->s->load_dir) LM_PUSH(x->cli->ctx->arena, keys, n_keys, cap) = (lm_train_key){"--load-dir", x->s->load_dir};
   lm_buf_free(&text);
   x->o.keys = keys;
   x->o.n_keys = (int)n_keys;
@@ -199,22 +203,11 @@ static void memory_line(const lm_session *s, lm_buf *b) {
   }
 }
 
-// Seconds of a micro-batch: the second run of one on an empty batch, as the first one touches memory anew.
-static lm_status micro_time(const lm_session *s, double *out) {
-  const lm_plan_func *micro = lm_plan_func_find(s->plan, "micro");
-  for (int i = 0; i < 2; i++) {
-    double start = lm_now();
-    LM_TRY(lm_exec_run(s->exec, micro, NULL));
-    *out = lm_now() - start;
-  }
-  return NULL;
-}
-
 static lm_status plan_print(runner *x) {
   const lm_session *s = x->s;
   double seconds;
   lm_buf params = {0}, memory = {0}, time = {0};
-  LM_TRY(micro_time(s, &seconds));
+  LM_TRY(lm_session_func_time(s, "micro", MICRO_TIMED_S, &seconds));
   lm_show_count(&params, (double)s->params);
   memory_line(s, &memory);
   lm_show_seconds(&time, seconds * (double)(s->n_micro * s->steps));

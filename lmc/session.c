@@ -170,7 +170,31 @@ lm_status lm_session_weights(lm_session *s) {
   return r->from_hf ? lm_weights_import(s, r->from, params) : lm_weights_load(s, r->from, params);
 }
 
-lm_status lm_session_start(lm_session *s, const lm_exec_options *o) { return lm_target_start(&s->target, s->plan, o, &s->exec); }
+lm_status lm_session_start(lm_session *s, const lm_exec_options *o) {
+  lm_exec_options all = o ? *o : (lm_exec_options){0};
+  if (s->dump_dir) all.dump_dir = s->dump_dir;
+  if (s->load_dir) all.load_dir = s->load_dir;
+  return lm_target_start(&s->target, s->plan, &all, &s->exec);
+}
+
+void lm_session_kernels(lm_session *s, const lm_args *a) {
+  s->dump_dir = lm_args_text(a, "dump-dir", NULL);
+  s->load_dir = lm_args_text(a, "load-dir", NULL);
+}
+
+// Others may use the machine now that will not later, so the best counts; the first one touches memory anew.
+lm_status lm_session_func_time(const lm_session *s, const char *name, double about, double *out) {
+  const lm_plan_func *f = lm_plan_func_find(s->plan, name);
+  double begin = lm_now(), best = 1e30;
+  for (int i = 0; f && (i < 3 || lm_now() - begin < about); i++) {
+    double start = lm_now();
+    LM_TRY(lm_exec_run(s->exec, f, NULL));
+    double took = lm_now() - start;
+    if (i && took < best) best = took;
+  }
+  *out = f ? best : 0;
+  return NULL;
+}
 
 static int by_path(const void *a, const void *b) {
   return strcmp(((const lm_lowered_path *)a)->path, ((const lm_lowered_path *)b)->path);

@@ -27,6 +27,7 @@ typedef struct lm_session {
   lm_dump dump;
   lm_timeline *timeline;               // what a run is watched by; NULL: nobody looks
   const char *passes_off;              // of --disable-pass, NULL: none
+  const char *dump_dir, *load_dir;     // of --dump-dir and --load-dir, NULL: none
   const struct lm_bundle *bundle;      // set before it is opened: the program of a run folder; NULL: the user's file
   lm_program *program;
   lm_recipe *recipe;
@@ -59,6 +60,9 @@ lm_status lm_session_lower(lm_session *s, uint32_t what, int64_t capacity);
 lm_status lm_session_probe(lm_session *s);
 lm_status lm_session_plan(lm_session *s);
 lm_status lm_session_start(lm_session *s, const lm_exec_options *o);
+void lm_session_kernels(lm_session *s, const lm_args *a);   // what LM_OPT_KERNELS say, before it is started
+// Seconds of one run of a function of the plan: the best of some, at least two after the first, for about so long; 0: there is none.
+lm_status lm_session_func_time(const lm_session *s, const char *name, double about, double *out);
 lm_status lm_session_weights(lm_session *s);          // first values, or those that the model is `from`
 lm_status lm_session_train(lm_session *s);            // with weights and states at step 0
 void lm_session_close(lm_session *s);

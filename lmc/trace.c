@@ -8,7 +8,7 @@ static const lm_opt options[] = {
   {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "FILE", .help = "the safetensors file to write"},
   {.name = "values", .kind = LM_OPT_TEXT, .value = "A,B", .help = "of loss,grad_norm,lr,logits,grads,params (all)"},
   {.name = "names", .kind = LM_OPT_TEXT, .value = "native|hf", .help = "names and layouts of tensors (native)"},
-  LM_OPT_PASSES, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
+  LM_OPT_PASSES, LM_OPT_KERNELS, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
 enum { LOSS = 1, GRAD_NORM = 2, LR = 4, LOGITS = 8, GRADS = 16, PARAMS = 32, ALL = 63 };
 static const char *const VALUES[] = {"loss", "grad_norm", "lr", "logits", "grads", "params"};
@@ -150,6 +150,7 @@ static lm_status trace(tracer *t, lm_cli *cli) {
   if (!t->foreign && strcmp(names, "native")) return lm_fail(LM_USER, "--names is native or hf, not '%s'", names);
   LM_TRY(values_parse(lm_args_text(&cli->args, "values", NULL), &t->values));
   t->s->passes_off = lm_args_text(&cli->args, "disable-pass", NULL);
+  lm_session_kernels(t->s, &cli->args);
   LM_TRY(lm_session_open_args(t->s, cli));
   LM_TRY(model_start(t));
   t->steps = lm_args_whole(&cli->args, "steps", t->s->steps);

@@ -59,6 +59,7 @@ static lm_status sources_collect(loader *l) {
     const char *own = o->load_dir ? lm_path_join(l->out->arena, o->load_dir, file) : NULL;
     if (own && !access(own, R_OK)) LM_TRY(source_replace(l, i, own));
   }
+  if (o->load_dir && !l->replaced) return lm_fail(LM_USER, "%s holds no source of these kernels: files NAME.c, as they are dumped", o->load_dir);
   return NULL;
 }
 

@@ -1,6 +1,8 @@
 """lmc new: the recipe that it writes for a text is whole, canonical, and trains; what it cannot do is told, and leaves nothing."""
 import json, os, random, shutil, subprocess
 
+import numpy as np
+import test_hf
 from harness import check
 
 WORDS = "the a cat dog house river and of to in was went saw said old new light water hill stone".split()
@@ -80,3 +82,16 @@ def test_new_refuses(run):
     if os.getuid():
         os.chmod(run.path("good.txt"), 0)
         check("good.txt" in run("new", "x", "--data", "good.txt", status=1, cwd=run.folder), "a file that cannot be read is named")
+
+
+def test_new_in_transformers(run):
+    """the template's `map hf` is right: its model, exported, says there what it says here"""
+    run.write("small.txt", prose(600))
+    made(run, "small", "small.txt")
+    run("run", "small.lm", "--steps", 6, "-q", cwd=run.folder)
+    run("export", "runs/small", "--format", "hf", "-o", "there", cwd=run.folder)
+    ids = list(b"the old house")
+    test_hf.side("logits", run.path("there"), json.dumps(ids), run.path("logits.npy"))
+    theirs = np.load(run.path("logits.npy"))[-1]
+    ours = run("generate", "runs/small", "--prompt", bytes(ids).decode(), "--ids", "-n", 1, "-t", 0, cwd=run.folder)
+    check(int(ours) == theirs.argmax() and np.ptp(theirs) > 1, (ours, theirs.argmax()))
