@@ -7,7 +7,7 @@ static const lm_opt options[] = {
   {.name = "steps", .kind = LM_OPT_WHOLE, .value = "N", .help = "steps that are timed (5)", .least = 1, .most = 1e6},
   {.name = "threads", .kind = LM_OPT_WHOLE, .value = "N", .help = "threads (as many as there are cores)", .least = 1, .most = 4096},
   {.name = "ablate", .kind = LM_OPT_FLAG, .help = "a row for each optimization: the step with all, and without it"},
-  LM_OPT_PASSES, LM_OPT_KERNELS, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
+  LM_OPT_PASSES, LM_OPT_KERNELS, LM_OPT_TARGET, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
 typedef struct figures {
   double ms_per_step, ms_first, tokens_per_s, gemm_ms, model_flops, peak_flops, compile_s;
@@ -17,6 +17,7 @@ typedef struct figures {
 
 lm_status lm_bench_start(lm_session *s, lm_cli *cli, const char *passes_off, double *out_compile_s) {
   s->passes_off = passes_off;
+  LM_TRY(lm_target_find(&cli->args, &s->target));
   LM_TRY(lm_session_open_args(s, cli));
   LM_TRY(lm_session_data(s));
   double start = lm_now();
@@ -35,6 +36,7 @@ lm_status lm_bench_step(lm_session *s, int64_t i, double *out_ms) {
   LM_TRY(lm_trainer_gradients(s->trainer, step, step - 1, &r));
   LM_TRY(lm_step_check(step, &r));
   LM_TRY(lm_trainer_update(s->trainer, step, &r));
+  LM_TRY(lm_exec_wait(s->exec));
   *out_ms = 1e3 * (lm_now() - start);
   return NULL;
 }
@@ -55,11 +57,12 @@ static lm_status measure(lm_session *s, lm_cli *cli, figures *out) {
   LM_TRY(lm_bench_start(s, cli, lm_args_text(&cli->args, "disable-pass", NULL), &out->compile_s));
   int threads = lm_exec_threads(s->exec);
   LM_TRY(steps_time(s, lm_args_whole(&cli->args, "steps", STEPS), out));
-  lm_cpu_gemm_times gemm = lm_cpu_gemm_bench(s->projections.v, (int)s->projections.n, s->lowered->compute, threads, REPEATS);
+  lm_cpu_gemm_times gemm = {0};
+  if (!s->target.arch) gemm = lm_cpu_gemm_bench(s->projections.v, (int)s->projections.n, s->lowered->compute, threads, REPEATS);
   out->gemm_ms = 1e3 * (double)s->n_micro * (gemm.forward + gemm.data + gemm.weight);
   out->tokens_per_s = (double)s->recipe->batch / out->ms_per_step * 1e3;
   out->model_flops = (double)s->n_micro * s->model_flops;
-  out->peak_flops = lm_cpu_peak(threads);
+  out->peak_flops = lm_target_peak(&s->target, s->exec);
   out->params = s->params;
   out->peak_bytes = lm_session_memory(s);
   out->kernels = s->plan->n_kernels;
@@ -72,7 +75,7 @@ static void figures_text(const figures *x) {
   lm_show_bytes(&memory, (double)x->peak_bytes);
   lm_cli_print("step          %10.1f ms   (first %.1f ms)\n", x->ms_per_step, x->ms_first);
   lm_cli_print("tokens        %10.0f a second\n", x->tokens_per_s);
-  lm_cli_print("GEMMs alone   %10.1f ms   step / GEMMs %.2f\n", x->gemm_ms, x->ms_per_step / x->gemm_ms);
+  if (x->gemm_ms) lm_cli_print("GEMMs alone   %10.1f ms   step / GEMMs %.2f\n", x->gemm_ms, x->ms_per_step / x->gemm_ms);
   lm_cli_print("utilisation   %10.1f %%    of %.0f GFLOP/s\n", 100 * x->model_flops / (x->ms_per_step * 1e-3) / x->peak_flops, x->peak_flops * 1e-9);
   lm_cli_print("memory        %13s\n", memory.p);
   lm_cli_print("compilation   %10.2f s    %d kernels, %d newly compiled\n", x->compile_s, x->kernels, x->compiled);
@@ -83,7 +86,7 @@ static void figures_json(const figures *x) {
   lm_cli_print("{\"tokens_per_s\": %.1f, \"ms_per_step\": %.3f, \"ms_first_step\": %.3f, \"gemm_ms\": %.3f, \"step_over_gemms\": %.4f, "
                "\"mfu\": %.5f, \"model_flops\": %.0f, \"peak_flops\": %.0f, \"peak_bytes\": %lld, \"params\": %lld, \"kernels\": %d, "
                "\"kernels_compiled\": %d, \"compile_s\": %.3f}\n",
-               x->tokens_per_s, x->ms_per_step, x->ms_first, x->gemm_ms, x->ms_per_step / x->gemm_ms,
+               x->tokens_per_s, x->ms_per_step, x->ms_first, x->gemm_ms, x->gemm_ms ? x->ms_per_step / x->gemm_ms : 0,
                x->model_flops / (x->ms_per_step * 1e-3) / x->peak_flops, x->model_flops, x->peak_flops, (long long)x->peak_bytes,
                (long long)x->params, x->kernels, x->compiled, x->compile_s);
 }
@@ -107,6 +110,6 @@ const lm_command lm_cmd_bench = {
   .name = "bench", .usage = "FILE [options]", .summary = "times training steps, beside their matrix products alone", .options = options,
   .least = 1, .most = 1, .run = run,
   .help = "The step is the best of those timed. GEMMs alone: forward, data and weight gradient of every product with a\n"
-          "parameter, once for each micro-batch, on random data in the same process. Nothing is saved. --ablate runs the whole\n"
-          "model and one without a pass in turn, in one process; a ratio above 1 is what the pass is worth.\n\n"
+          "parameter, once for each micro-batch, on random data in the same process; not on a GPU, where that is 0. Nothing is saved.\n"
+          "--ablate runs the whole model and one without a pass in turn, in one process; a ratio above 1 is what the pass is worth.\n\n"
           "  lmc bench examples/bench-6m.lm --steps 10 --json\n"};

@@ -10,7 +10,7 @@ static const lm_opt options[] = {
   {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "DIR", .help = "the folder to write (none)"},
   {.name = "emit", .kind = LM_OPT_TEXT, .value = "A,B", .help = "what goes there, of ast,ir,c,dot (ir,c)"},
   {.name = "print-after", .kind = LM_OPT_TEXT, .value = "PASS", .help = "prints the IR after that pass (all: after each)"},
-  {.name = "target", .kind = LM_OPT_TEXT, .value = "TARGET", .help = "cpu, native, sm_80, sm_89, sm_90a, sm_100a (cpu)"},
+  LM_OPT_TARGET,
   {.name = "mode", .kind = LM_OPT_TEXT, .value = "MODE", .help = "how hard the compiler tries (default)"},
   LM_OPT_PASSES, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
@@ -115,7 +115,7 @@ static lm_status compile(lm_session *s, lm_cli *cli, lm_cuda_code *code) {
   const char *dir = lm_args_text(a, "out", NULL), *mode = lm_args_text(a, "mode", "default");
   unsigned emit;
   double start = lm_now();
-  LM_TRY(lm_target_find(lm_args_text(a, "target", "cpu"), &s->target));
+  LM_TRY(lm_target_find(a, &s->target));
   if (strcmp(mode, "default")) return lm_fail(LM_USER, "--mode %s: not yet possible; there is default", mode);
   LM_TRY(emit_parse(lm_args_text(a, "emit", "ir,c"), &emit));
   if (dir) LM_TRY(lm_dir_make(dir));

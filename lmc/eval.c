@@ -7,7 +7,7 @@
 
 static const lm_opt options[] = {
   {.name = "on", .kind = LM_OPT_LIST, .value = "HOLDOUT", .help = "a held-out part of the data, or train; may be repeated (all held-out ones)"},
-  LM_OPT_STEP, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
+  LM_OPT_STEP, LM_OPT_TARGET, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
 // ---- which parts
 
@@ -71,6 +71,7 @@ static lm_status parts_eval(const lm_session *s, const int *parts, int n) {
 static lm_status eval(lm_session *s, lm_cli *cli) {
   const char *weights;
   int *parts, n;
+  LM_TRY(lm_target_find(&cli->args, &s->target));
   LM_TRY(lm_trained_open(s, cli, &weights));
   LM_TRY(lm_session_data(s));
   if (s->recipe->data.replays) return lm_fail(LM_USER, "finished batches hold nothing out to evaluate on");

@@ -18,7 +18,7 @@ static const lm_opt options[] = {
   {.name = "top-p", .kind = LM_OPT_NUMBER, .value = "P", .help = "among the likeliest of probability P together (all)", .least = 0, .most = 1},
   {.name = "seed", .kind = LM_OPT_WHOLE, .value = "S", .help = "of the choices (0)", .least = 0, .most = 9e15},
   {.name = "stop", .kind = LM_OPT_LIST, .value = "TEXT", .help = "ends in front of this text; may be repeated"},
-  LM_OPT_STEP, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
+  LM_OPT_STEP, LM_OPT_TARGET, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
 // ---- the prompt
 
@@ -93,6 +93,7 @@ static lm_status generate(lm_session *s, const lm_tokens *prompt, const char *we
 
 static lm_status open_and_generate(lm_session *s, lm_cli *cli, lm_tokens *prompt) {
   const char *weights;
+  LM_TRY(lm_target_find(&cli->args, &s->target));
   LM_TRY(lm_trained_open(s, cli, &weights));
   LM_TRY(lm_session_tokenizer(s));
   LM_TRY(prompt_read(s, prompt));

@@ -14,7 +14,7 @@ static const lm_opt options[] = {
   {.name = "steps", .kind = LM_OPT_WHOLE, .value = "N", .help = "the run's last step, in place of the recipe's", .least = 1, .most = 1e15},
   {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "DIR", .help = "the run's folder, in place of the recipe's"},
   {.name = "resume", .kind = LM_OPT_TEXT, .value = "auto|never|PATH", .help = "go on from the newest checkpoint, from none, from this one"},
-  {.name = "target", .kind = LM_OPT_TEXT, .value = "cpu", .help = "what to run on (cpu)"},
+  LM_OPT_TARGET,
   {.name = "mode", .kind = LM_OPT_TEXT, .value = "MODE", .help = "how hard the compiler tries (default)"},
   {.name = "profile", .kind = LM_OPT_MAYBE, .value = "FILE", .help = "writes when what ran, to look at in ui.perfetto.dev (profile.json of the run's folder)"},
   {.name = "quiet", .letter = 'q', .kind = LM_OPT_FLAG, .help = "prints nothing but errors"},
@@ -38,8 +38,8 @@ static lm_status options_read(runner *x) {
   const lm_args *a = &x->cli->args;
   int n;
   const char *const *sets = lm_args_list(a, "set", &n);
-  const char *target = lm_args_text(a, "target", "cpu"), *mode = lm_args_text(a, "mode", "default");
-  if (strcmp(target, "cpu") && strcmp(target, "native")) return lm_fail(LM_USER, "--target %s: not yet possible; there is cpu", target);
+  const char *mode = lm_args_text(a, "mode", "default");
+  LM_TRY(lm_target_find(a, &x->s->target));
   if (strcmp(mode, "default")) return lm_fail(LM_USER, "--mode %s: not yet possible; there is default", mode);
   x->s->passes_off = lm_args_text(a, "disable-pass", NULL);
   lm_session_kernels(x->s, a);
@@ -248,7 +248,7 @@ static void run_options_fill(runner *x) {
   x->o.every = lm_recipe_every_steps(s->recipe, s->recipe->save.every, s->epoch_tokens);
   x->o.keep = (int)s->recipe->save.keep;
   x->o.progress = (lm_progress){.to = x->to, .terminal = isatty(STDOUT_FILENO), .steps = s->steps, .memory = lm_session_memory(s),
-                                .flops_per_token = s->model_flops / (double)(s->rows * s->seq), .peak_flops = x->to ? lm_cpu_peak(lm_exec_threads(s->exec)) : 0};
+                                .flops_per_token = s->model_flops / (double)(s->rows * s->seq), .peak_flops = x->to ? lm_target_peak(&s->target, s->exec) : 0};
   x->o.begin = begin;
   x->o.after_step = after_step;
   x->o.user = x;
@@ -276,7 +276,7 @@ static lm_status profile_end(runner *x) {
   lm_arena *a = x->cli->ctx->arena;
   const char *path = lm_args_text(&x->cli->args, "profile", lm_path_join(a, x->dir ? x->dir : ".", "profile.json"));
   lm_roofline roofline;
-  lm_cpu_roofline(lm_exec_threads(x->s->exec), &roofline);
+  lm_target_roofline(&x->s->target, x->s->exec, &roofline);
   LM_TRY(lm_profile_write(x->s->plan, t, &roofline, path));
   if (!x->to) return NULL;
   fprintf(x->to, "profile: %s", lm_show_path(a, path));

@@ -153,7 +153,7 @@ int64_t lm_session_capacity(int64_t places) {
 }
 
 int64_t lm_session_memory(const lm_session *s) {
-  int64_t bytes = 0;
+  int64_t bytes = lm_target_workspace(&s->target);
   for (int i = 0; i < LM_ARENAS; i++) bytes += s->plan->arena_bytes[i];
   return bytes;
 }

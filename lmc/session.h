@@ -71,6 +71,6 @@ void lm_session_close(lm_session *s);
 lm_status lm_session_check_ids(lm_session *s);
 // Places to plan the cache for, so that nearby lengths share kernels.
 int64_t lm_session_capacity(int64_t places);
-int64_t lm_session_memory(const lm_session *s);       // bytes of all arenas
+int64_t lm_session_memory(const lm_session *s);       // bytes of all arenas, and of a GPU's workspace
 const char *lm_session_compute(const lm_session *s);  // what `real` is: "f32", "bf16"
 #endif

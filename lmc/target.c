@@ -6,22 +6,54 @@
 #include "codegen/cpu/cpu.h"
 #include "codegen/cuda/cuda.h"
 #include "runtime/cpu/exec.h"
+#include "runtime/cpu/gemm.h"
 #include "runtime/cuda/compile.h"
+#include "runtime/cuda/exec.h"
 
-lm_status lm_target_find(const char *text, lm_target *out) {
-  *out = (lm_target){0};
-  if (!strcmp(text, "cpu") || !strcmp(text, "native")) return NULL;
-  out->arch = lm_cuda_arch_find(text);
-  if (out->arch) return NULL;
+static lm_status gpu_find(lm_target *out) {
+  lm_cuda_driver driver;
+  lm_cuda_device device;
+  LM_TRY(lm_cuda_device_find(&driver, &device));
+  if (!device.arch) return lm_fail(LM_ENV, "%s has compute capability %d.%d, for which there is no code", device.name, device.major, device.minor);
+  *out = (lm_target){device.arch, device.peak_flops, device.bandwidth};
+  return NULL;
+}
+
+static lm_status unknown(const char *text) {
   lm_buf known = {0};
   for (int i = 0; lm_cuda_archs[i]; i++) lm_buf_printf(&known, ", %s", lm_cuda_archs[i]);
-  lm_status s = lm_fail(LM_USER, "--target is cpu, native%s, not '%s'", known.p, text);
+  lm_status s = lm_fail(LM_USER, "--target is cpu, cuda, native%s, not '%s'", known.p, text);
   lm_buf_free(&known);
   return s;
+}
+
+lm_status lm_target_find(const lm_args *args, lm_target *out) {
+  const char *text = lm_args_text(args, "target", "cpu");
+  *out = (lm_target){.arch = lm_cuda_arch_find(text)};
+  if (!strcmp(text, "cpu")) return NULL;
+  if (!strcmp(text, "cuda")) return gpu_find(out);
+  if (!out->arch && strcmp(text, "native")) return unknown(text);
+  lm_target here = {0};
+  lm_status_free(gpu_find(&here));
+  if (!out->arch || (here.arch && !strcmp(out->arch, here.arch))) *out = here;
+  return NULL;
 }
 
 lm_plan_target lm_target_plan(const lm_target *t, lm_module *m) { return t->arch ? lm_cuda_target(m) : lm_cpu_target(m); }
 
 lm_status lm_target_start(const lm_target *t, const lm_plan *plan, const lm_exec_options *o, lm_exec **out) {
-  return lm_exec_create(plan, o, out);
+  return t->arch ? lm_cuda_exec_create(plan, t->arch, o, out) : lm_exec_create(plan, o, out);
 }
+
+double lm_target_peak(const lm_target *t, const lm_exec *e) { return t->arch ? t->peak_flops : lm_cpu_peak(lm_exec_threads(e)); }
+
+void lm_target_roofline(const lm_target *t, const lm_exec *e, lm_roofline *out) {
+  if (!t->arch) {
+    lm_cpu_roofline(lm_exec_threads(e), out);
+    return;
+  }
+  out->peak = t->peak_flops;
+  for (int i = 0; i < LM_ROOFLINE_SIZES; i++) out->bandwidth[i] = t->bandwidth;
+}
+
+int64_t lm_target_workspace(const lm_target *t) { return t->arch ? lm_cuda_workspace() : 0; }

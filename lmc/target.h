@@ -2,14 +2,22 @@
 #ifndef LMC_TARGET_H
 #define LMC_TARGET_H
 #include "compiler/plan/planner.h"
+#include "lmc/options.h"
+#include "runtime/cpu/roofline.h"
 #include "runtime/hal/exec.h"
+
+#define LM_OPT_TARGET {.name = "target", .kind = LM_OPT_TEXT, .value = "TARGET", .help = "cpu, cuda (this machine's GPU), native (that if there is one), sm_80, sm_89, sm_90a, sm_100a (cpu)"}
 
 typedef struct lm_target {
   const char *arch;                    // of a GPU: "sm_90a"; NULL: the processor
+  double peak_flops, bandwidth;        // of the GPU that was found, a second; 0: none was looked for
 } lm_target;
 
-// --target: cpu, native or an architecture. LM_USER for what is none of these.
-lm_status lm_target_find(const char *text, lm_target *out);
+// What --target says. LM_USER for what is none of these, LM_ENV for `cuda` without a driver or a GPU.
+lm_status lm_target_find(const lm_args *args, lm_target *out);
 lm_plan_target lm_target_plan(const lm_target *t, lm_module *m);
 lm_status lm_target_start(const lm_target *t, const lm_plan *plan, const lm_exec_options *o, lm_exec **out);
+double lm_target_peak(const lm_target *t, const lm_exec *e);          // operations a second; 0 if not known
+void lm_target_roofline(const lm_target *t, const lm_exec *e, lm_roofline *out);
+int64_t lm_target_workspace(const lm_target *t);                       // bytes on the device beside the plan's arenas
 #endif

@@ -8,7 +8,7 @@ static const lm_opt options[] = {
   {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "FILE", .help = "the safetensors file to write"},
   {.name = "values", .kind = LM_OPT_TEXT, .value = "A,B", .help = "of loss,grad_norm,lr,logits,grads,params (all)"},
   {.name = "names", .kind = LM_OPT_TEXT, .value = "native|hf", .help = "names and layouts of tensors (native)"},
-  LM_OPT_PASSES, LM_OPT_KERNELS, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
+  LM_OPT_PASSES, LM_OPT_KERNELS, LM_OPT_TARGET, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
 enum { LOSS = 1, GRAD_NORM = 2, LR = 4, LOGITS = 8, GRADS = 16, PARAMS = 32, ALL = 63 };
 static const char *const VALUES[] = {"loss", "grad_norm", "lr", "logits", "grads", "params"};
@@ -72,7 +72,8 @@ static lm_status foreign_add(tracer *t, const char *prefix, float *arena, double
 }
 
 static lm_status arena_add(tracer *t, const char *prefix, lm_arena_id id, double scale) {
-  float *arena = lm_exec_arena(t->s->exec, id);
+  float *arena = (float *)lm_exec_arena_peek(t->s->exec, id);
+  LM_TRY(lm_exec_wait(t->s->exec));
   return t->foreign ? foreign_add(t, prefix, arena, scale) : native_add(t, prefix, arena, scale);
 }
 
@@ -89,7 +90,7 @@ static lm_status logits_add(tracer *t) {
   lm_status status = NULL;
   for (int64_t i = 0; !status && i < s->n_micro; i++) {
     status = lm_data_fill(s->data, 0, i, s->n_micro, s->rows, &in.batch);
-    if (!status) status = lm_exec_run(s->exec, apply, NULL);
+    if (!status) status = lm_exec_call(s->exec, apply, NULL);
     if (!status) memcpy(out + i * part, lm_exec_port(s->exec, logits), (size_t)part * sizeof *out);
   }
   lm_batch_ports_close(&in);
@@ -151,6 +152,7 @@ static lm_status trace(tracer *t, lm_cli *cli) {
   LM_TRY(values_parse(lm_args_text(&cli->args, "values", NULL), &t->values));
   t->s->passes_off = lm_args_text(&cli->args, "disable-pass", NULL);
   lm_session_kernels(t->s, &cli->args);
+  LM_TRY(lm_target_find(&cli->args, &t->s->target));
   LM_TRY(lm_session_open_args(t->s, cli));
   LM_TRY(model_start(t));
   t->steps = lm_args_whole(&cli->args, "steps", t->s->steps);

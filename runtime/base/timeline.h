@@ -24,6 +24,7 @@ typedef struct lm_timeline {
 
 // NULL stands for nobody who looks: 0, and nothing is added.
 static inline double lm_timeline_now(const lm_timeline *t) { return t ? lm_now() : 0; }
+void lm_timeline_span(lm_timeline *t, lm_span s);
 // A span that began at `start` and ends now. number: which step, row or micro-batch; -1: it has none.
 void lm_timeline_add(lm_timeline *t, lm_timeline_row row, const char *name, const void *what, int64_t number, double start);
 #endif

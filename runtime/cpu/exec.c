@@ -11,6 +11,7 @@
 #include "runtime/cpu/gemm.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/move.h"
+#include "runtime/plan/walk.h"
 
 enum { HUGE_PAGE = 2 << 20 };
 static const double ALONE = 20e-6;     // seconds of work below which one thread does it
@@ -25,7 +26,7 @@ typedef struct cpu_exec {
   mapping arenas[LM_ARENAS];
   lm_timeline *timeline;               // NULL: nobody looks
   char **pointers;                     // of the step being run
-  int64_t *var;                        // extents, then loop indices
+  lm_plan_walk walk;
   lm_cpu_gemms *gemms;
 } cpu_exec;
 
@@ -65,14 +66,6 @@ static lm_status arenas_make(cpu_exec *e) {
 
 // ---- life
 
-static int bufs_max(const lm_plan *p) {
-  int most = 1;
-  for (int i = 0; i < p->n_funcs; i++)
-    for (int j = 0; j < p->funcs[i].n_steps; j++)
-      if (p->funcs[i].steps[j].n_bufs > most) most = p->funcs[i].steps[j].n_bufs;
-  return most;
-}
-
 int64_t lm_cpu_workspace(int threads) {
   return (int64_t)(threads > 0 ? threads : omp_get_num_procs()) * lm_cpu_gemm_scratch();
 }
@@ -96,8 +89,8 @@ lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec 
   e->hal.ops = &OPS;
   e->plan = plan;
   e->threads = o->threads > 0 ? o->threads : omp_get_num_procs();
-  e->pointers = lm_calloc((size_t)bufs_max(plan), sizeof *e->pointers);
-  e->var = lm_calloc((size_t)plan->n_extents + LM_PLAN_DEPTH, sizeof *e->var);
+  e->pointers = lm_calloc((size_t)lm_plan_bufs_most(plan), sizeof *e->pointers);
+  lm_plan_walk_open(plan, &e->walk);
   gemms_make(e);
   e->timeline = o->timeline;
   lm_status s = lm_kernels_load(plan, o, e->threads, &e->kernels);
@@ -113,7 +106,7 @@ static void destroy(lm_exec *hal) {
     if (e->arenas[i].base) munmap(e->arenas[i].base, e->arenas[i].bytes);
   lm_kernels_unload(&e->kernels);
   lm_free(e->pointers);
-  lm_free(e->var);
+  lm_plan_walk_close(&e->walk);
   lm_cpu_gemms_destroy(e->gemms);
   lm_free(e);
 }
@@ -131,12 +124,7 @@ static int kernels_compiled(const lm_exec *e) { return ((const cpu_exec *)e)->ke
 
 // ---- steps
 
-static char *address(const cpu_exec *e, const lm_plan_buf *b) {
-  const int64_t *index = e->var + e->plan->n_extents;
-  int64_t offset = b->offset;
-  for (int d = 0; d < LM_PLAN_DEPTH; d++) offset += b->stride[d] * index[d];
-  return e->arenas[b->arena].start + offset;
-}
+static char *address(const cpu_exec *e, const lm_plan_buf *b) { return e->arenas[b->arena].start + lm_plan_walk_offset(&e->walk, b); }
 
 // A guess from the plan's counts, at 2 GFLOP/s of generated scalar code at worst and 10 GB/s.
 static int threads_for(const cpu_exec *e, const lm_plan_step *s) {
@@ -146,18 +134,18 @@ static int threads_for(const cpu_exec *e, const lm_plan_step *s) {
 
 static void kernel_run(cpu_exec *e, const lm_plan_step *s) {
   lm_kernel_fn *fn = e->kernels.fn[s->kernel];
-  int64_t space = lm_plan_extent_value(&s->space, e->var);
+  int64_t space = lm_plan_extent_value(&s->space, e->walk.var);
   int threads = threads_for(e, s);
   if (threads > space) threads = (int)space;
   if (threads <= 1) {
-    if (space > 0) fn(e->pointers, e->var, 0, space);
+    if (space > 0) fn(e->pointers, e->walk.var, 0, space);
     return;
   }
 #pragma omp parallel num_threads(threads)
   {
     int64_t me = omp_get_thread_num(), all = omp_get_num_threads();
     int64_t lo = space * me / all, hi = space * (me + 1) / all;
-    if (lo < hi) fn(e->pointers, e->var, lo, hi);
+    if (lo < hi) fn(e->pointers, e->walk.var, lo, hi);
   }
 }
 
@@ -166,81 +154,41 @@ static lm_status copy_run(cpu_exec *e, const lm_plan_step *s) {
   int64_t at = 0;
   if (m->at_dim >= 0) {
     at = *(const int32_t *)e->pointers[1];
-    int64_t more = lm_plan_extent_value(&m->dim[m->at_dim].size, e->var);
+    int64_t more = lm_plan_extent_value(&m->dim[m->at_dim].size, e->walk.var);
     if (at < 0 || at + more > m->at_limit)
       return lm_fail(LM_USER, "%s: places %lld to %lld of a cache of %lld", s->label, (long long)at,
                      (long long)(at + more), (long long)m->at_limit);
   }
-  lm_cpu_move(m, e->var, e->pointers[0], e->pointers[s->n_read], at, s->kind == LM_STEP_ADD, e->threads);
+  lm_cpu_move(m, e->walk.var, e->pointers[0], e->pointers[s->n_read], at, s->kind == LM_STEP_ADD, e->threads);
   return NULL;
 }
 
-static lm_status step_run(cpu_exec *e, const lm_plan_step *s) {
-  for (int i = 0; i < s->n_bufs; i++) e->pointers[i] = address(e, &s->bufs[i]);
+static void step_do(cpu_exec *e, const lm_plan_step *s) {
   switch (s->kind) {
-  case LM_STEP_KERNEL: kernel_run(e, s); return NULL;
-  case LM_STEP_GEMM:
-    lm_cpu_gemm(e->gemms, s->gemm, e->var, e->pointers[0], e->pointers[1], e->pointers[2]);
-    return NULL;
-  case LM_STEP_COPY:
-  case LM_STEP_ADD: return copy_run(e, s);
-  case LM_STEP_FILL: lm_cpu_fill(e->pointers[0], s->bytes, s->pattern, s->element, e->threads); return NULL;
-  case LM_STEP_LOOP:
-  case LM_STEP_END: break;
+  case LM_STEP_KERNEL: kernel_run(e, s); return;
+  case LM_STEP_GEMM: lm_cpu_gemm(e->gemms, s->gemm, e->walk.var, e->pointers[0], e->pointers[1], e->pointers[2]); return;
+  case LM_STEP_FILL: lm_cpu_fill(e->pointers[0], s->bytes, s->pattern, s->element, e->threads); return;
+  case LM_STEP_LOOP: *(int32_t *)e->pointers[0] = lm_plan_walk_index(&e->walk, s); return;
+  default: LM_BUG("step of kind %d", (int)s->kind);
   }
-  LM_BUG("step of kind %d", (int)s->kind);
 }
 
-static void iteration_begin(cpu_exec *e, const lm_plan_step *loop) {
-  if (loop->n_bufs) *(int32_t *)address(e, &loop->bufs[0]) = (int32_t)e->var[e->plan->n_extents + loop->depth];
-}
-
-// The step after `pc`, which begins or ends a loop. LOOP and END name each other, so no stack is needed.
-static int loop_step(cpu_exec *e, const lm_plan_func *f, int pc) {
-  const lm_plan_step *s = &f->steps[pc], *loop = s->kind == LM_STEP_LOOP ? s : &f->steps[s->match];
-  int64_t *index = &e->var[e->plan->n_extents + s->depth];
-  *index = s->kind == LM_STEP_LOOP ? 0 : *index + 1;
-  if (*index < loop->count) {
-    iteration_begin(e, loop);
-    return (s->kind == LM_STEP_LOOP ? pc : s->match) + 1;
-  }
-  *index = 0;
-  return loop->match + 1;
-}
-
-static lm_status steps_run(cpu_exec *e, const lm_plan_func *f) {
-  for (int pc = 0; pc < f->n_steps;) {
-    const lm_plan_step *s = &f->steps[pc];
-    if (s->kind == LM_STEP_LOOP || s->kind == LM_STEP_END) {
-      pc = loop_step(e, f, pc);
-      continue;
-    }
-    double start = lm_timeline_now(e->timeline);
-    LM_TRY(step_run(e, s));
-    lm_timeline_add(e->timeline, LM_ROW_STEP, s->label, s, -1, start);
-    pc++;
-  }
-  return NULL;
-}
-
-static lm_status extents_set(cpu_exec *e, const lm_plan_func *f, const int64_t *extents) {
-  memset(e->var, 0, ((size_t)e->plan->n_extents + LM_PLAN_DEPTH) * sizeof *e->var);
-  for (int i = 0; i < e->plan->n_extents; i++) {
-    e->var[i] = extents ? extents[i] : e->plan->extents[i].capacity;
-    if (e->var[i] < 0 || e->var[i] > e->plan->extents[i].capacity)
-      return lm_fail(LM_BUG_STATUS, "%s: extent %s is %lld, planned for at most %lld", f->name,
-                     e->plan->extents[i].name, (long long)e->var[i], (long long)e->plan->extents[i].capacity);
-  }
+static lm_status step_run(void *user, const lm_plan_step *s) {
+  cpu_exec *e = user;
+  double start = lm_timeline_now(e->timeline);
+  for (int i = 0; i < s->n_bufs; i++) e->pointers[i] = address(e, &s->bufs[i]);
+  if (s->kind == LM_STEP_COPY || s->kind == LM_STEP_ADD) LM_TRY(copy_run(e, s));
+  else step_do(e, s);
+  if (s->kind != LM_STEP_LOOP) lm_timeline_add(e->timeline, LM_ROW_STEP, s->label, s, -1, start);
   return NULL;
 }
 
 static lm_status run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents) {
   cpu_exec *e = (cpu_exec *)hal;
-  LM_TRY(extents_set(e, f, extents));
   int before = omp_get_max_threads();
   omp_set_num_threads(1);   // inherited by our regions: what libraries open inside them has one thread
   double start = lm_timeline_now(e->timeline);
-  lm_status s = steps_run(e, f);
+  lm_status s = lm_plan_walk_run(&e->walk, f, extents, step_run, e);
   lm_timeline_add(e->timeline, LM_ROW_FUNC, f->name, NULL, -1, start);
   omp_set_num_threads(before);
   return s;

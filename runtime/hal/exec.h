@@ -21,6 +21,7 @@ typedef struct lm_exec_options {
 typedef struct lm_exec_ops {
   void (*destroy)(lm_exec *e);
   lm_status (*run)(lm_exec *e, const lm_plan_func *f, const int64_t *extents);
+  lm_status (*wait)(lm_exec *e);       // NULL: nothing is at work when `run` returns
   void *(*arena)(lm_exec *e, lm_arena_id id, bool change);
   void (*arena_clear)(lm_exec *e, lm_arena_id id);
   void *(*port)(lm_exec *e, const lm_plan_port *p);
@@ -34,6 +35,14 @@ static inline void lm_exec_destroy(lm_exec *e) { if (e) e->ops->destroy(e); }
 // Runs a function once with the given run-time extents (n_extents of the plan; may be NULL if it has none). A device may
 // still be at work when this returns; whoever looks at a port or an arena waits.
 static inline lm_status lm_exec_run(lm_exec *e, const lm_plan_func *f, const int64_t *extents) { return e->ops->run(e, f, extents); }
+// Waits for all that was run. What went wrong on a device is told here or by the next run, and by all that follow; what ports
+// and arenas show then means nothing, so nothing may be kept of it.
+static inline lm_status lm_exec_wait(lm_exec *e) { return e->ops->wait ? e->ops->wait(e) : NULL; }
+// Both: for whoever reads the results next.
+static inline lm_status lm_exec_call(lm_exec *e, const lm_plan_func *f, const int64_t *extents) {
+  LM_TRY(lm_exec_run(e, f, extents));
+  return lm_exec_wait(e);
+}
 // All of an arena as it stands, to read and change until the next run; `peek`: to read only.
 static inline void *lm_exec_arena(lm_exec *e, lm_arena_id id) { return e->ops->arena(e, id, true); }
 static inline const void *lm_exec_arena_peek(lm_exec *e, lm_arena_id id) { return e->ops->arena(e, id, false); }

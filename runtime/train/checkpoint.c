@@ -87,24 +87,25 @@ static lm_status steps_prune(lm_arena *a, const char *dir, int64_t newest, int k
 // ---- tensors
 
 // Parameters (state < 0) or one state's elements.
-static float *arena_of(const lm_trainer *t, int state) {
+static float *arena_of(const lm_trainer *t, int state, bool change) {
   const lm_trainer_options *o = lm_trainer_options_of(t);
-  if (state < 0) return lm_exec_arena(o->exec, LM_ARENA_PARAM);
-  return (float *)lm_exec_arena(o->exec, LM_ARENA_STATE) + (int64_t)state * o->plan->n_blocks * LM_BLOCK;
+  lm_arena_id id = state < 0 ? LM_ARENA_PARAM : LM_ARENA_STATE;
+  float *arena = change ? lm_exec_arena(o->exec, id) : (float *)lm_exec_arena_peek(o->exec, id);
+  return state < 0 ? arena : arena + (int64_t)state * o->plan->n_blocks * LM_BLOCK;
 }
 
 static char *tensor_name(lm_arena *a, const lm_trainer *t, int state, const lm_plan_param *p) {
   return state < 0 ? (char *)p->path : lm_arena_printf(a, "%s.%s", lm_trainer_options_of(t)->states[state].name, p->path);
 }
 
-static lm_st_tensor tensor_of(lm_arena *a, const lm_trainer *t, int state, const lm_plan_param *p) {
+static lm_st_tensor tensor_of(lm_arena *a, const lm_trainer *t, int state, const lm_plan_param *p, bool change) {
   lm_st_tensor x = {.name = tensor_name(a, t, state, p), .dtype = LM_ST_F32, .rank = p->rank, .elements = p->elements,
-                    .data = arena_of(t, state) + p->offset};
+                    .data = arena_of(t, state, change) + p->offset};
   for (int k = 0; k < p->rank; k++) x.shape[k] = p->shape[k];
   return x;
 }
 
-static lm_status tensors_list(lm_arena *a, const lm_trainer *t, int first, int last, lm_st_tensor **out, size_t *out_n) {
+static lm_status tensors_list(lm_arena *a, const lm_trainer *t, int first, int last, bool change, lm_st_tensor **out, size_t *out_n) {
   const lm_plan *plan = lm_trainer_options_of(t)->plan;
   lm_st_tensor *list = LM_NEW_N(a, lm_st_tensor, (last - first) * plan->n_params);
   size_t n = 0;
@@ -113,7 +114,7 @@ static lm_status tensors_list(lm_arena *a, const lm_trainer *t, int first, int l
       if (plan->params[i].rank > LM_ST_RANK)
         return lm_fail(LM_USER, "parameter %s has %d axes; files hold at most %d", plan->params[i].path,
                        plan->params[i].rank, LM_ST_RANK);
-      list[n++] = tensor_of(a, t, state, &plan->params[i]);
+      list[n++] = tensor_of(a, t, state, &plan->params[i], change);
     }
   *out = list;
   *out_n = n;
@@ -123,7 +124,8 @@ static lm_status tensors_list(lm_arena *a, const lm_trainer *t, int first, int l
 static lm_status tensors_save(lm_arena *a, const lm_trainer *t, int first, int last, const char *path) {
   lm_st_tensor *list;
   size_t n;
-  LM_TRY(tensors_list(a, t, first, last, &list, &n));
+  LM_TRY(tensors_list(a, t, first, last, false, &list, &n));
+  LM_TRY(lm_exec_wait(lm_trainer_options_of(t)->exec));
   return lm_st_write(path, list, n);
 }
 
@@ -144,7 +146,7 @@ static lm_status tensors_copy(const lm_st *st, const char *path, const lm_st_ten
 static lm_status tensors_load(lm_arena *a, lm_trainer *t, int first, int last, const char *path) {
   lm_st_tensor *list;
   size_t n;
-  LM_TRY(tensors_list(a, t, first, last, &list, &n));
+  LM_TRY(tensors_list(a, t, first, last, true, &list, &n));
   lm_st *st;
   LM_TRY(lm_st_open(path, &st));
   lm_status s = tensors_copy(st, path, list, n);

@@ -11,7 +11,7 @@ static lm_status rows_run(lm_exec *e, const lm_plan_func *f, const lm_batch_port
   for (int64_t first = 0; first < rows; first += in->rows) {
     LM_TRY(lm_data_fill_part(data, part, first, in->rows, &in->batch));
     lm_port_set(e, f, "row", (double)first);
-    LM_TRY(lm_exec_run(e, f, extents));
+    LM_TRY(lm_exec_call(e, f, extents));
     *sum += lm_port_get(e, f, "sum", 0);
     *weight += lm_port_get(e, f, "weight", 0);
   }

@@ -136,7 +136,7 @@ static lm_status micro_run(lm_trainer *t, const micro_func *x, int64_t step, int
   lm_port_set(t->o.exec, x->f, "step", (double)step);
   lm_port_set(t->o.exec, x->f, "row", (double)(micro * x->in.rows));
   r->tokens += places_used(&x->in);
-  LM_TRY(lm_exec_run(t->o.exec, x->f, t->extents));
+  LM_TRY(lm_exec_call(t->o.exec, x->f, t->extents));
   *sum += lm_port_get(t->o.exec, x->f, "sum", 0);
   r->weight += lm_port_get(t->o.exec, x->f, "weight", 0);
   emitted_add(t, x->f, r);
@@ -159,7 +159,7 @@ lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch, lm_st
   lm_exec_arena_clear(t->o.exec, LM_ARENA_GRAD);
   const micro_func *x = micro_of(t, batch);
   for (int64_t m = 0; m < t->o.n_micro; m++) LM_TRY(micro_run(t, x, step, batch, m, &sum, out));
-  LM_TRY(lm_exec_run(t->o.exec, t->norm, t->extents));
+  LM_TRY(lm_exec_call(t->o.exec, t->norm, t->extents));
   if (out->weight <= 0) return lm_fail(LM_USER, "step %lld: the weights of its tokens sum to %g", (long long)step, out->weight);
   out->loss = sum / out->weight;
   out->grad_norm = lm_port_get(t->o.exec, t->norm, "norm", NAN) / out->weight;
@@ -178,7 +178,7 @@ static lm_status rates_run(lm_trainer *t, int64_t step, lm_step_result *r) {
   lm_exec *e = t->o.exec;
   lm_port_set(e, t->rates, "step", (double)step);
   lm_port_set(e, t->rates, "run", (double)t->o.steps);
-  LM_TRY(lm_exec_run(e, t->rates, t->extents));
+  LM_TRY(lm_exec_call(e, t->rates, t->extents));
   for (int i = 0; i < t->rates->n_out; i++)
     if (t->rates->out[i].rank == 0) lm_port_set(e, t->update, t->rates->out[i].name, lm_port_value(e, &t->rates->out[i]));
   r->lr = lm_port_get(e, t->rates, "lr", 0);

@@ -1,7 +1,7 @@
-"""Compiling for a GPU, which takes none."""
+"""GPUs: compiling for them, which takes none, and running on NVIDIA's libraries as tests/cuda/fake has them."""
 import json, os
 
-from harness import Skip, check, small
+from harness import Skip, check, distance, folder_bytes, load, small, within
 
 
 def doctor(run, name):
@@ -28,4 +28,100 @@ def test_compile(run):
 
 
 def test_unknown_target(run):
-    check("--target is cpu, native, sm_80, sm_89, sm_90a, sm_100a, not 'sm_20'" in run("compile", small(run), "--target", "sm_20", status=1), "names what there is")
+    check("--target is cpu, cuda, native, sm_80, sm_89, sm_90a, sm_100a, not 'sm_20'" in run("compile", small(run), "--target", "sm_20", status=1), "names what there is")
+
+
+# ---- running, on NVIDIA's libraries as tests/cuda/fake has them: the runtime is the real one, kernels run under the SIMT shim
+
+
+class Fake:
+    """lmc with the fake libraries; how= words of FAKE_CUDA"""
+
+    def __init__(self, run):
+        folder = os.path.join(os.path.dirname(run.lmc), "fake")
+        if not os.path.exists(os.path.join(folder, "libcuda.so.1")):
+            raise Skip("no fake libraries beside lmc")
+        self.run = run
+        self.env = {"LD_LIBRARY_PATH": folder, "LMC_CACHE": "/tmp/lmc-fake-gpu-cache"}
+
+    def __call__(self, *args, how="", status=0, **env):
+        code, out, err = self.run.result(*args, env={**self.env, "FAKE_CUDA": how, **env})
+        check(code == status, f"lmc {' '.join(map(str, args))}: exit status {code}\n{out}{err}")
+        check("fake CUDA" not in err, err)
+        return out if status == 0 else err
+
+    def trace(self, file, **env):
+        out = self.run.path("gpu.safetensors")
+        self("trace", file, "--target", "cuda", "--out", out, **env)
+        return load(out)
+
+
+def tiny(run, **how):
+    return small(run, **{**dict(steps=3, rows=2, seq=8, micro=8), **how})
+
+
+def test_trace(run):
+    fake, file = Fake(run), tiny(run)
+    cpu, gpu = run.trace(file), fake.trace(file)
+    check(cpu.keys() == gpu.keys(), "the same tensors")
+    for name in cpu:
+        within(name, distance(gpu[name], cpu[name], 1e-3), 1e-5)
+
+
+def test_trace_bf16(run):
+    fake = Fake(run)
+    cpu, gpu = run.trace(tiny(run)), fake.trace(tiny(run, compute="bf16"))
+    within("loss", distance(gpu["loss"], cpu["loss"]), 5e-3)
+    for name in cpu:
+        if name.startswith("grad."):
+            within(name, distance(gpu[name], cpu[name], 1e-2), 6e-2)
+
+
+def test_same_bits(run):
+    """one by one, waiting after each, or as graphs; the whole run, or in two parts"""
+    fake, ways = Fake(run), {"graphs": {}, "steps": {"LMC_CUDA_GRAPHS": "0"}, "waiting": {"LMC_CUDA_SYNC": "1"}}
+    file, files = tiny(run, drop=0.1), {}
+    for way, env in ways.items():
+        fake("run", file, "--target", "cuda", "--out", run.path(way), "--quiet", **env)
+    fake("run", file, "--target", "cuda", "--out", run.path("parts"), "--quiet", "--steps", "1")
+    fake("run", file, "--target", "cuda", "--out", run.path("parts"), "--quiet")
+    for way in (*ways, "parts"):
+        files[way] = {k: v for k, v in folder_bytes(run.path(way, "step-000003")).items() if k.endswith(".safetensors")}
+        check(files[way] and files[way] == files["graphs"], f"{way}: other bits")
+
+
+def test_generate(run):
+    fake, file = Fake(run), tiny(run, more='save = checkpoint("run", every = 3 steps)')
+    run("run", file, "--quiet")
+    how = ("generate", run.path("run"), "--prompt-ids", "1,2,3,4,5", "-n", "5", "-t", "0", "--ids")
+    check(fake(*how, "--target", "cuda") == run(*how), "other tokens")
+
+
+def test_profile(run):
+    fake = Fake(run)
+    out = fake("run", tiny(run), "--target", "cuda", "--out", run.path("run"), "--profile")
+    spans = [x for x in json.load(open(run.path("run/profile.json")))["traceEvents"] if x.get("ph") == "X"]
+    check(any("llama.lm" in json.dumps(x) for x in spans) and any(x["name"] == "micro" for x in spans), out)
+
+
+def test_failures(run):
+    fake, file = Fake(run), tiny(run)
+    how = ("run", file, "--target", "cuda", "--out", run.path("run"), "--quiet")
+    check("there is no NVIDIA GPU" in fake(*how, how="none", status=2), "no device")
+    check("compute capability 7.5" in fake(*how, how="cc=75", status=2), "an old device")
+    check("runs code for sm_80, not sm_90a" in fake("run", file, "--target", "sm_90a", how="cc=80", status=2), "another device")
+    for n, what in ((1, "for parameters"), (3, "for optimizer state"), (5, "memory"), (6, "for activations")):
+        err = fake(*how, how=f"alloc={n}", status=2)
+        check("CUDA_ERROR_OUT_OF_MEMORY" in err, f"allocation {n}: {err}")
+    err = fake(*how, how="launch=5", status=2)
+    check("micro: kernel k" in err and "llama.lm:" in err, f"a launch: {err}")
+    err = fake(*how, how="fault=5", status=2)
+    check("micro failed on Fake GPU" in err and "CUDA_ERROR_ILLEGAL_ADDRESS" in err, f"a fault: {err}")
+    err = fake(*how, how="fault=5", status=2, LMC_CUDA_SYNC="1")
+    check("micro: kernel k" in err and "llama.lm:" in err, f"a fault, waiting: {err}")
+    check(not os.path.exists(run.path("run")) or not any(f.startswith("step-") for f in os.listdir(run.path("run"))), "something was saved")
+
+
+def test_no_driver(run):
+    err = run("run", small(run), "--target", "cuda", "--quiet", status=2, env={"LD_LIBRARY_PATH": ""})
+    check("the NVIDIA driver was not found" in err, err)

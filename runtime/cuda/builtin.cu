@@ -1,0 +1,55 @@
+// builtin.cu - kernels of the runtime's own: what plans move and fill, and products in strides that the library refuses. The
+// text stands behind the prelude of the plan's kernels; runtime/cuda/builtin.h has the structs as the host fills them.
+
+typedef struct lm_move_args { int64_t size[12], from[12], to[12], at_to, at_more, at_limit, n; int32_t rank, step; } lm_move_args;
+typedef struct lm_product_args { int64_t m, n, k, a_m, a_k, b_k, b_n, c_m, c_n; int32_t add, spare; } lm_product_args;
+
+LM_KERNEL(256) lm_fill_8(uint64_t *y, uint64_t x, int64_t n) {
+  for (int64_t i = lm_block() * 256 + lm_thread(); i < n; i += lm_grid() * 256) y[i] = x;
+}
+
+// Element i of the row-major product of the sizes; strides in elements. at: where the destination starts, NULL: at 0.
+#define LM_MOVE(NAME, T, ASSIGN)                                                                       \
+  LM_KERNEL(256) NAME(const T *x, T *y, const int32_t *at, int32_t *fault, lm_move_args m) {           \
+    int64_t start = at ? *at : 0;                                                                      \
+    if (at && (start < 0 || start + m.at_more > m.at_limit)) {                                         \
+      if (lm_block() == 0 && lm_thread() == 0 && fault[0] == 0) {                                      \
+        fault[1] = (int32_t)start;                                                                     \
+        fault[0] = m.step;                                                                             \
+      }                                                                                                \
+      return;                                                                                          \
+    }                                                                                                  \
+    for (int64_t i = lm_block() * 256 + lm_thread(); i < m.n; i += lm_grid() * 256) {                  \
+      uint32_t rest = (uint32_t)i;                                                                     \
+      int64_t from = 0, to = start * m.at_to;                                                          \
+      for (int32_t d = m.rank - 1; d >= 0; d--) {                                                      \
+        uint32_t size = (uint32_t)m.size[d], j = rest % size;                                          \
+        rest /= size;                                                                                  \
+        from += j * m.from[d];                                                                         \
+        to += j * m.to[d];                                                                             \
+      }                                                                                                \
+      y[to] ASSIGN x[from];                                                                            \
+    }                                                                                                  \
+  }
+LM_MOVE(lm_move_1, uint8_t, =)
+LM_MOVE(lm_move_2, uint16_t, =)
+LM_MOVE(lm_move_4, uint32_t, =)
+LM_MOVE(lm_move_8, uint64_t, =)
+LM_MOVE(lm_add_f32, float, +=)
+
+// One element of C a thread, its sum in order of k.
+#define LM_PRODUCT(NAME, AB, LOAD, C, LOAD_C, STORE, SUM)                                              \
+  LM_KERNEL(256) NAME(const AB *a, const AB *b, C *c, lm_product_args p) {                             \
+    for (int64_t i = lm_block() * 256 + lm_thread(); i < p.m * p.n; i += lm_grid() * 256) {            \
+      int64_t row = i / p.n, col = i % p.n;                                                            \
+      C *to = c + row * p.c_m + col * p.c_n;                                                           \
+      SUM sum = p.add ? LOAD_C(*to) : 0;                                                               \
+      for (int64_t k = 0; k < p.k; k++) sum += LOAD(a[row * p.a_m + k * p.a_k]) * LOAD(b[k * p.b_k + col * p.b_n]); \
+      *to = STORE(sum);                                                                                \
+    }                                                                                                  \
+  }
+LM_PRODUCT(lm_product_f32, float, , float, , , float)
+LM_PRODUCT(lm_product_f64, double, , double, , , double)
+LM_PRODUCT(lm_product_bf16, uint16_t, lm_bf16_load, uint16_t, lm_bf16_load, lm_bf16_round, float)
+LM_PRODUCT(lm_product_bf16_f32, uint16_t, lm_bf16_load, float, , , float)
+LM_PRODUCT(lm_product_f32_bf16, float, , uint16_t, lm_bf16_load, lm_bf16_round, float)

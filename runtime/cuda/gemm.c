@@ -1,0 +1,274 @@
+// gemm.c - see gemm.h.
+#include "runtime/cuda/gemm.h"
+
+#include <string.h>
+
+#include "runtime/base/dtype.h"
+#include "runtime/cuda/library.h"
+
+enum { ALIGN_MOST = 256 };
+
+// All that a call of the library depends on but addresses and whether it adds; without padding, as it is hashed.
+typedef struct key {
+  int64_t rows, cols, k;               // of the library's C = op(A) op(B)
+  int64_t ld[3], batch[3], count;      // A, B, C; elements from one to the next of `count` matrices
+  int32_t turned[2], align[3];         // bytes that the addresses are a multiple of
+  int32_t ab, cc, spare;
+} key;
+
+typedef struct entry { uint64_t hash; key k; void *desc, *layout[3]; lm_lt_algo algo; size_t workspace; bool fits; } entry;
+
+struct lm_cuda_gemms {
+  lm_cublaslt lt;
+  const lm_cuda_builtins *builtins;
+  lm_arena *arena;
+  void *handle;
+  entry *entries; uint32_t n_entries, cap_entries;
+};
+
+static const char *const names[] = {
+#define SYM(result, name, parameters) #name,
+#include "runtime/cuda/cublaslt_syms.def"
+#undef SYM
+};
+
+static lm_status check(const lm_cuda_gemms *g, int status, const char *what) {
+  return status ? lm_fail(LM_ENV, "%s: cuBLASLt says: %s", what, g->lt.cublasLtGetStatusString(status)) : NULL;
+}
+
+static lm_status library_open(lm_cuda_gemms *g) {
+  static const char *const files[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so", NULL};
+  LM_TRY(lm_library_open("cuBLASLt, matrix products of CUDA,", files, &g->lt.library));
+  LM_TRY(lm_library_resolve(g->lt.library, "cuBLASLt", names, LM_COUNT(names), g->lt.functions));
+  return check(g, g->lt.cublasLtCreate(&g->handle), "starting");
+}
+
+lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, lm_cuda_gemms **out) {
+  lm_cuda_gemms *g = lm_alloc(sizeof *g);
+  g->builtins = b;
+  g->arena = lm_arena_create();
+  lm_status s = library_open(g);
+  if (s) lm_cuda_gemms_destroy(g);
+  *out = s ? NULL : g;
+  return s;
+}
+
+static void entry_free(const lm_cuda_gemms *g, entry *e) {
+  if (e->desc) g->lt.cublasLtMatmulDescDestroy(e->desc);
+  for (int i = 0; i < 3; i++)
+    if (e->layout[i]) g->lt.cublasLtMatrixLayoutDestroy(e->layout[i]);
+}
+
+// The library itself stays loaded: it keeps code on the device.
+void lm_cuda_gemms_destroy(lm_cuda_gemms *g) {
+  if (!g) return;
+  for (uint32_t i = 0; i < g->n_entries; i++) entry_free(g, &g->entries[i]);
+  if (g->handle) g->lt.cublasLtDestroy(g->handle);
+  lm_arena_destroy(g->arena);
+  lm_free(g);
+}
+
+// ---- a product as the library sees it
+
+typedef struct axis { int64_t size, a, b, c; } axis;
+
+typedef struct call {                  // C (+)= A B, `batch.size` times
+  lm_cuda_product p;
+  axis batch;
+  int ab, cc;
+  lm_cuda_address a, b, c;
+} call;
+
+// By columns: rows of unit stride, columns ld apart; turned: the same of the transpose. Strides over one place are free.
+static bool form_find(int64_t rows, int64_t cols, int64_t row, int64_t col, int32_t *out_turned, int64_t *out_ld) {
+  if (rows == 1 && cols == 1) row = col = 1;
+  else if (rows == 1) row = 1;
+  else if (cols == 1) col = row == 1 ? rows : 1;
+  *out_turned = !(row == 1 && col >= rows);
+  *out_ld = *out_turned ? row : col;
+  return !*out_turned || (col == 1 && row >= cols);
+}
+
+static call transposed(const call *x) {
+  const lm_cuda_product *p = &x->p;
+  return (call){.p = {.m = p->n, .n = p->m, .k = p->k, .a_m = p->b_n, .a_k = p->b_k, .b_k = p->a_k, .b_n = p->a_m, .c_m = p->c_n,
+                      .c_n = p->c_m, .add = p->add},
+                .batch = {x->batch.size, x->batch.b, x->batch.a, x->batch.c}, .ab = x->ab, .cc = x->cc, .a = x->b, .b = x->a, .c = x->c};
+}
+
+static int dtype_bytes(int t) { return t == LM_F64 ? 8 : t == LM_BF16 ? 2 : 4; }
+
+static int32_t alignment(lm_cuda_address at, int64_t batch, int dtype) {
+  uint64_t all = at | (uint64_t)(batch * dtype_bytes(dtype)) | ALIGN_MOST;
+  return (int32_t)(all & -all);
+}
+
+static bool types_known(int ab, int cc) { return (ab == LM_BF16 && (cc == LM_BF16 || cc == LM_F32)) || (ab == cc && (ab == LM_F32 || ab == LM_F64)); }
+
+static bool key_make(const call *x, key *out) {
+  const lm_cuda_product *p = &x->p;
+  bool many = x->batch.size > 1;
+  int32_t turned_c;
+  *out = (key){.rows = p->m, .cols = p->n, .k = p->k, .count = x->batch.size, .ab = x->ab, .cc = x->cc};
+  if (!form_find(p->m, p->n, p->c_m, p->c_n, &turned_c, &out->ld[2]) || turned_c) return false;
+  if (!form_find(p->m, p->k, p->a_m, p->a_k, &out->turned[0], &out->ld[0])) return false;
+  if (!form_find(p->k, p->n, p->b_k, p->b_n, &out->turned[1], &out->ld[1])) return false;
+  if (many) memcpy(out->batch, (int64_t[]){x->batch.a, x->batch.b, x->batch.c}, sizeof out->batch);
+  out->align[0] = alignment(x->a, out->batch[0], x->ab);
+  out->align[1] = alignment(x->b, out->batch[1], x->ab);
+  out->align[2] = alignment(x->c, out->batch[2], x->cc);
+  return true;
+}
+
+// ---- what the library is told of it, and which algorithm it takes
+
+static int lt_type(int t) { return t == LM_F64 ? LM_LT_R_64F : t == LM_BF16 ? LM_LT_R_16BF : LM_LT_R_32F; }
+
+static lm_status layout_make(const lm_cuda_gemms *g, const key *k, int i, void **out) {
+  const lm_cublaslt *lt = &g->lt;
+  int64_t rows = i == 1 ? k->k : k->rows, cols = i == 0 ? k->k : k->cols;
+  bool turned = i < 2 && k->turned[i];
+  int32_t count = (int32_t)k->count;
+  LM_TRY(check(g, lt->cublasLtMatrixLayoutCreate(out, lt_type(i < 2 ? k->ab : k->cc), (uint64_t)(turned ? cols : rows), (uint64_t)(turned ? rows : cols), k->ld[i]), "a layout"));
+  if (count == 1) return NULL;
+  LM_TRY(check(g, lt->cublasLtMatrixLayoutSetAttribute(*out, LM_LT_LAYOUT_BATCH_COUNT, &count, sizeof count), "a layout's batch"));
+  return check(g, lt->cublasLtMatrixLayoutSetAttribute(*out, LM_LT_LAYOUT_BATCH_STRIDE, &k->batch[i], sizeof k->batch[i]), "a layout's batch");
+}
+
+static lm_status desc_make(const lm_cuda_gemms *g, const key *k, void **out) {
+  const lm_cublaslt *lt = &g->lt;
+  static const int attributes[2] = {LM_LT_DESC_TRANSA, LM_LT_DESC_TRANSB};
+  const int32_t turned = LM_LT_OP_T;
+  bool wide = k->ab == LM_F64;
+  LM_TRY(check(g, lt->cublasLtMatmulDescCreate(out, wide ? LM_LT_COMPUTE_64F : LM_LT_COMPUTE_32F, wide ? LM_LT_R_64F : LM_LT_R_32F), "a product"));
+  for (int i = 0; i < 2; i++)
+    if (k->turned[i]) LM_TRY(check(g, lt->cublasLtMatmulDescSetAttribute(*out, attributes[i], &turned, sizeof turned), "a product"));
+  return NULL;
+}
+
+static lm_status algorithm_ask(const lm_cuda_gemms *g, entry *e, void *preference) {
+  const lm_cublaslt *lt = &g->lt;
+  static const int attributes[4] = {LM_LT_PREF_ALIGN_A, LM_LT_PREF_ALIGN_B, LM_LT_PREF_ALIGN_C, LM_LT_PREF_ALIGN_D};
+  const size_t workspace = LM_CUDA_WORKSPACE;
+  lm_lt_heuristic best = {0};
+  int found = 0;
+  LM_TRY(check(g, lt->cublasLtMatmulPreferenceSetAttribute(preference, LM_LT_PREF_WORKSPACE, &workspace, sizeof workspace), "a preference"));
+  for (int i = 0; i < 4; i++) {
+    uint32_t align = (uint32_t)e->k.align[i < 2 ? i : 2];
+    LM_TRY(check(g, lt->cublasLtMatmulPreferenceSetAttribute(preference, attributes[i], &align, sizeof align), "a preference"));
+  }
+  int status = lt->cublasLtMatmulAlgoGetHeuristic(g->handle, e->desc, e->layout[0], e->layout[1], e->layout[2], e->layout[2], preference, 1, &best, &found);
+  e->fits = !status && found > 0 && !best.state;
+  e->algo = best.algo;
+  e->workspace = best.workspace;
+  return NULL;
+}
+
+static lm_status entry_fill(const lm_cuda_gemms *g, entry *e) {
+  void *preference = NULL;
+  LM_TRY(desc_make(g, &e->k, &e->desc));
+  for (int i = 0; i < 3; i++) LM_TRY(layout_make(g, &e->k, i, &e->layout[i]));
+  LM_TRY(check(g, g->lt.cublasLtMatmulPreferenceCreate(&preference), "a preference"));
+  lm_status s = algorithm_ask(g, e, preference);
+  g->lt.cublasLtMatmulPreferenceDestroy(preference);
+  return s;
+}
+
+static lm_status entry_find(lm_cuda_gemms *g, const key *k, entry **out) {
+  uint64_t hash = lm_hash(k, sizeof *k, 0);
+  for (uint32_t i = 0; i < g->n_entries; i++)
+    if (g->entries[i].hash == hash && !memcmp(&g->entries[i].k, k, sizeof *k)) return *out = &g->entries[i], NULL;
+  entry e = {.hash = hash, .k = *k};
+  lm_status s = entry_fill(g, &e);
+  if (s) {
+    entry_free(g, &e);
+    return s;
+  }
+  LM_PUSH(g->arena, g->entries, g->n_entries, g->cap_entries) = e;
+  *out = &g->entries[g->n_entries - 1];
+  return NULL;
+}
+
+// ---- calls
+
+static lm_status library_run(lm_cuda_gemms *g, const call *x, const entry *e, lm_cuda_address workspace) {
+  const double one_f64 = 1, zero_f64 = 0;
+  const float one = 1, zero = 0;
+  bool wide = x->ab == LM_F64;
+  const void *alpha = wide ? (const void *)&one_f64 : &one;
+  const void *beta = wide ? (x->p.add ? (const void *)&one_f64 : &zero_f64) : (x->p.add ? (const void *)&one : &zero);
+#define AT(address) ((void *)(uintptr_t)(address))
+  return check(g, g->lt.cublasLtMatmul(g->handle, e->desc, alpha, AT(x->a), e->layout[0], AT(x->b), e->layout[1], beta, AT(x->c), e->layout[2],
+                                       AT(x->c), e->layout[2], &e->algo, AT(workspace), e->workspace, g->builtins->stream), "a product");
+#undef AT
+}
+
+static lm_status loop_run(const lm_cuda_gemms *g, const call *x) {
+  int64_t ab = dtype_bytes(x->ab), cc = dtype_bytes(x->cc);
+  for (int64_t i = 0; i < x->batch.size; i++)
+    LM_TRY(lm_cuda_product_run(g->builtins, &x->p, x->ab, x->cc, x->a + (uint64_t)(i * x->batch.a * ab), x->b + (uint64_t)(i * x->batch.b * ab),
+                               x->c + (uint64_t)(i * x->batch.c * cc)));
+  return NULL;
+}
+
+static lm_status call_run(lm_cuda_gemms *g, const call *x, lm_cuda_address workspace) {
+  call other = transposed(x);
+  key k;
+  const call *fit = key_make(x, &k) ? x : key_make(&other, &k) ? &other : NULL;
+  entry *e = NULL;
+  if (fit && types_known(x->ab, x->cc)) LM_TRY(entry_find(g, &k, &e));
+  return e && e->fits ? library_run(g, fit, e, workspace) : loop_run(g, x);
+}
+
+// Displacement of the operands, in elements, at place `index` of the row-major product of the axes.
+static axis place(const axis *axes, int n, int64_t index) {
+  axis at = {0};
+  for (int i = n - 1; i >= 0; i--) {
+    int64_t j = index % axes[i].size;
+    index /= axes[i].size;
+    at.a += j * axes[i].a;
+    at.b += j * axes[i].b;
+    at.c += j * axes[i].c;
+  }
+  return at;
+}
+
+typedef struct problem { axis outer[LM_PLAN_BATCH], sum[LM_PLAN_BATCH], batch; int n_outer, n_sum; int64_t n_outers, n_sums; } problem;
+
+static void axis_swap(axis *a, axis *b) {
+  axis keep = *a;
+  *a = *b;
+  *b = keep;
+}
+
+// The longest axis that is not summed becomes the library's batch.
+static problem problem_make(const lm_plan_gemm *g, const int64_t *var) {
+  problem p = {.batch = {.size = 1}, .n_outers = 1, .n_sums = 1};
+  for (int i = 0; i < g->n_batch; i++) {
+    axis x = {lm_plan_extent_value(&g->batch[i].size, var), g->batch[i].a, g->batch[i].b, g->batch[i].c};
+    if (!g->batch[i].sum && x.size > p.batch.size) axis_swap(&x, &p.batch);
+    if (g->batch[i].sum) p.sum[p.n_sum++] = x;
+    else p.outer[p.n_outer++] = x;
+  }
+  for (int i = 0; i < p.n_outer; i++) p.n_outers *= p.outer[i].size;
+  for (int i = 0; i < p.n_sum; i++) p.n_sums *= p.sum[i].size;
+  return p;
+}
+
+lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_gemm *p, const int64_t *var, lm_cuda_address a, lm_cuda_address b, lm_cuda_address c, lm_cuda_address workspace) {
+  problem all = problem_make(p, var);
+  call x = {.p = {.m = lm_plan_extent_value(&p->m, var), .n = lm_plan_extent_value(&p->n, var), .k = lm_plan_extent_value(&p->k, var),
+                  .a_m = p->a_m, .a_k = p->a_k, .b_k = p->b_k, .b_n = p->b_n, .c_m = p->c_m, .c_n = p->c_n},
+            .batch = all.batch, .ab = p->dtype_ab, .cc = p->dtype_c};
+  if (!x.p.m || !x.p.n || !all.batch.size) return NULL;
+  for (int64_t i = 0; i < all.n_outers; i++)
+    for (int64_t j = 0; j < all.n_sums; j++) {
+      axis at = place(all.outer, all.n_outer, i), more = place(all.sum, all.n_sum, j);
+      x.a = a + (uint64_t)((at.a + more.a) * dtype_bytes(x.ab));
+      x.b = b + (uint64_t)((at.b + more.b) * dtype_bytes(x.ab));
+      x.c = c + (uint64_t)(at.c * dtype_bytes(x.cc));
+      x.p.add = p->accumulate || j;
+      LM_TRY(call_run(g, &x, workspace));
+    }
+  return NULL;
+}

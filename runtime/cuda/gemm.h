@@ -1,0 +1,43 @@
+// gemm.h - matrix products of a plan on a GPU, by cuBLASLt.
+//
+// The library lays matrices out by columns; a product in other strides is its transpose, or takes transposed operands. Batch
+// axes: the longest is the library's, the others are loops; sum axes are calls that add. What no layout of the library
+// expresses a kernel of our own computes. Which algorithm computes a product is settled when it is first met, by the
+// library's heuristic for its shape, strides and alignment alone, within LM_CUDA_WORKSPACE.
+#ifndef LM_CUDA_GEMM_H
+#define LM_CUDA_GEMM_H
+#include "runtime/cuda/builtin.h"
+
+enum { LM_CUDA_WORKSPACE = 32 << 20 };  // bytes
+
+// Numbers of NVIDIA's headers; tests/cuda/headers_test.c compares them where the toolkit is installed.
+enum {
+  LM_LT_R_32F = 0, LM_LT_R_64F = 1, LM_LT_R_16BF = 14,                  // cudaDataType
+  LM_LT_COMPUTE_32F = 68, LM_LT_COMPUTE_64F = 70,
+  LM_LT_OP_T = 1,
+  LM_LT_DESC_TRANSA = 3, LM_LT_DESC_TRANSB = 4,
+  LM_LT_LAYOUT_BATCH_COUNT = 5, LM_LT_LAYOUT_BATCH_STRIDE = 6,
+  LM_LT_PREF_WORKSPACE = 1, LM_LT_PREF_ALIGN_A = 5, LM_LT_PREF_ALIGN_B = 6, LM_LT_PREF_ALIGN_C = 7, LM_LT_PREF_ALIGN_D = 8,
+};
+typedef struct lm_lt_algo { uint64_t data[8]; } lm_lt_algo;
+typedef struct lm_lt_heuristic { lm_lt_algo algo; size_t workspace; int state; float waves; int reserved[4]; } lm_lt_heuristic;
+
+typedef struct lm_cublaslt {
+  void *library;
+  union {
+    struct {
+#define SYM(result, name, parameters) result (*name) parameters;
+#include "runtime/cuda/cublaslt_syms.def"
+#undef SYM
+    };
+    void *functions[1];
+  };
+} lm_cublaslt;
+
+typedef struct lm_cuda_gemms lm_cuda_gemms;
+// The builtins must outlive it; its context is current.
+lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, lm_cuda_gemms **out);
+void lm_cuda_gemms_destroy(lm_cuda_gemms *g);
+// Enqueues c (+)= a b on the builtins' stream.
+lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_gemm *p, const int64_t *var, lm_cuda_address a, lm_cuda_address b, lm_cuda_address c, lm_cuda_address workspace);
+#endif
