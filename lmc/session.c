@@ -188,7 +188,7 @@ lm_status lm_session_func_time(const lm_session *s, const char *name, double abo
   double begin = lm_now(), best = 1e30;
   for (int i = 0; f && (i < 3 || lm_now() - begin < about); i++) {
     double start = lm_now();
-    LM_TRY(lm_exec_run(s->exec, f, NULL));
+    LM_TRY(lm_exec_call(s->exec, f, NULL));
     double took = lm_now() - start;
     if (i && took < best) best = took;
   }
