@@ -2,6 +2,7 @@
 #include "dsl/parse.h"
 #include "runtime/base/utf8.h"
 #include <string.h>
+#include <sys/stat.h>
 
 int lm_dsl_parse(lm_parser *ps);   // bison's
 
@@ -125,7 +126,9 @@ ast_file *lm_parse_path(lm_ctx *c, const char *path, lm_loc wanted_at) {
   lm_buf text = {0};
   lm_status s = lm_file_read(path, LM_MAX_FILE_BYTES, &text);
   if (s) {
-    lm_error(c, wanted_at, "E001", "%s", s->text);
+    lm_diag *d = lm_error(c, wanted_at, "E001", "%s", s->text);
+    struct stat st;
+    if (!stat(path, &st) && S_ISDIR(st.st_mode)) lm_diag_help(c, d, "a program is a file, NAME.lm; that of a run stands in the run's folder under program/");
     lm_status_free(s);
     lm_buf_free(&text);
     return NULL;

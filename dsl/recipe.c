@@ -289,7 +289,9 @@ static const char *near_key(const lm_recipe *r, const char *key) {
   for (int i = 0; i < LM_SCHEMA_COUNT; i++)
     if (!strchr(LM_SCHEMA[i].path, ':'))
       names[n++] = LM_SCHEMA[i].path + (strncmp(LM_SCHEMA[i].path, "recipe.", 7) ? 0 : 7);
-  return lm_nearest(key, names, n);
+  size_t first = strcspn(key, ".");
+  const char *near = lm_nearest(key, names, n), *head = near ? NULL : lm_nearest(lm_arena_strndup(r->c->arena, key, first), names, n);
+  return head ? lm_arena_printf(r->c->arena, "%s%s", head, key + first) : near;
 }
 
 const lm_recipe_origin *lm_recipe_origin_find(const lm_recipe *r, const char *key, const char **out_near) {

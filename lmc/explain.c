@@ -65,7 +65,7 @@ static lm_status run(lm_cli *cli) {
   bool reference = lm_args_given(&cli->args, "reference");
   if (reference && cli->json) return lm_fail(LM_USER, "--reference is Markdown; there is no --json of it");
   if (reference) return reference_print(), NULL;
-  if (cli->args.n_rest < 2) return lm_fail(LM_USER, "lmc explain FILE KEY: an argument is missing");
+  if (cli->args.n_rest < 2) return lm_fail(LM_USER, "an argument is missing: lmc explain FILE KEY, as in lmc explain %s optimizer.lr", cli->args.n_rest ? cli->args.rest[0] : "FILE");
   if (!strcmp(cli->args.rest[1], "cost")) return subject_explain(cli, lm_explain_cost);
   lm_session s = {.cli = cli, .ctx = cli->ctx};
   int n;

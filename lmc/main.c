@@ -68,8 +68,8 @@ static lm_status command_unknown(const char *name) {
 static lm_status count_check(const lm_cli *cli) {
   const lm_command *c = cli->command;
   uint32_t n = cli->args.n_rest;
-  if (n < c->least) return lm_fail(LM_USER, "lmc %s %s: an argument is missing", c->name, c->usage);
-  if (n > c->most) return lm_fail(LM_USER, "lmc %s %s: '%s' is one argument too many", c->name, c->usage, cli->args.rest[c->most]);
+  if (n < c->least) return lm_fail(LM_USER, "an argument is missing: lmc %s %s (`lmc %s --help` says more)", c->name, c->usage, c->name);
+  if (n > c->most) return lm_fail(LM_USER, "'%s' is one argument too many: lmc %s %s (`lmc %s --help` says more)", cli->args.rest[c->most], c->name, c->usage, c->name);
   return NULL;
 }
 

@@ -33,7 +33,7 @@ static lm_status unknown(const lm_opt *table, const char *arg) {
   int n = table_size(table);
   for (int i = 0; i < n; i++) names[i] = table[i].name;
   const char *near = arg[1] == '-' ? lm_nearest(arg + 2, names, n) : NULL;
-  return near ? lm_fail(LM_USER, "there is no option %s; did you mean --%s?", arg, near) : lm_fail(LM_USER, "there is no option %s", arg);
+  return near ? lm_fail(LM_USER, "there is no option %s; did you mean --%s?", arg, near) : lm_fail(LM_USER, "there is no option %s; --help lists them", arg);
 }
 
 static lm_status number_read(const lm_opt *o, const char *text, double *out) {
@@ -44,7 +44,8 @@ static lm_status number_read(const lm_opt *o, const char *text, double *out) {
   if (!*text || *end || errno || !isfinite(x) || (whole && (x != floor(x) || fabs(x) > 9e15)))
     return lm_fail(LM_USER, "--%s takes a %snumber, not '%s'", o->name, whole ? "whole " : "", text);
   if ((o->least || o->most) && (x < o->least || x > o->most))
-    return lm_fail(LM_USER, "--%s is from %g to %g, not %s", o->name, o->least, o->most, text);
+    return o->most >= 1e9 ? lm_fail(LM_USER, "--%s is %g or more, not %s", o->name, o->least, text)
+                          : lm_fail(LM_USER, "--%s is from %.10g to %.10g, not %s", o->name, o->least, o->most, text);
   *out = x;
   return NULL;
 }

@@ -41,6 +41,9 @@ static lm_status options_read(runner *x) {
   const char *mode = lm_args_text(a, "mode", "default");
   LM_TRY(lm_target_find(a, &x->s->target));
   if (strcmp(mode, "default")) return lm_fail(LM_USER, "--mode %s: not yet possible; there is default", mode);
+  const char *resume = lm_args_text(a, "resume", "auto");
+  if (strcmp(resume, "auto") && strcmp(resume, "never") && access(resume, F_OK))
+    return lm_fail(LM_USER, "--resume takes auto, never or the folder of a checkpoint; there is no %s", resume);
   x->s->passes_off = lm_args_text(a, "disable-pass", NULL);
   lm_session_kernels(x->s, a);
   x->sets = LM_NEW_N(x->cli->ctx->arena, const char *, n + 1);

@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "lmc/bundle.h"
 #include "lmc/weights.h"
@@ -56,6 +57,7 @@ static lm_status file_open(lm_session *s, lm_cli *cli) {
 lm_status lm_trained_open(lm_session *s, lm_cli *cli, const char **out_weights) {
   const char *path = cli->args.rest[0];
   *out_weights = NULL;
+  if (access(path, F_OK)) return lm_fail(LM_USER, "there is no run folder and no file %s", path);
   return is_folder(path) ? run_open(s, cli, path, out_weights) : file_open(s, cli);
 }
 
