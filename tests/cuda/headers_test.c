@@ -1,0 +1,110 @@
+// headers_test.c - what runtime/cuda declares of NVIDIA's libraries against their headers and, as far as that takes no GPU, the
+// libraries themselves. What is not installed is skipped, saying so.
+#include "runtime/base/dtype.h"
+#include "runtime/cuda/driver.h"
+#include "runtime/cuda/gemm.h"
+#include "runtime/cuda/library.h"
+#include "tests/runtime/check.h"
+
+#if __has_include(<cuda.h>) && __has_include(<cublasLt.h>)
+#include <cublasLt.h>
+#include <cuda.h>
+#include <string.h>
+
+#define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #theirs)
+SAME(LM_CU_OUT_OF_MEMORY, CUDA_ERROR_OUT_OF_MEMORY);
+SAME(LM_CU_CLOCK_RATE, CU_DEVICE_ATTRIBUTE_CLOCK_RATE);
+SAME(LM_CU_MULTIPROCESSORS, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+SAME(LM_CU_MEMORY_CLOCK, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE);
+SAME(LM_CU_MEMORY_BITS, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH);
+SAME(LM_CU_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+SAME(LM_CU_MINOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+SAME(LM_CU_DYNAMIC_SHARED, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+SAME(LM_CU_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING);
+SAME(LM_CU_EVENT_NO_TIMES, CU_EVENT_DISABLE_TIMING);
+SAME(LM_CU_CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
+SAME(LM_LT_R_32F, CUDA_R_32F);
+SAME(LM_LT_R_64F, CUDA_R_64F);
+SAME(LM_LT_R_16BF, CUDA_R_16BF);
+SAME(LM_LT_COMPUTE_32F, CUBLAS_COMPUTE_32F);
+SAME(LM_LT_COMPUTE_64F, CUBLAS_COMPUTE_64F);
+SAME(LM_LT_OP_T, CUBLAS_OP_T);
+SAME(LM_LT_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSA);
+SAME(LM_LT_DESC_TRANSB, CUBLASLT_MATMUL_DESC_TRANSB);
+SAME(LM_LT_LAYOUT_BATCH_COUNT, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT);
+SAME(LM_LT_LAYOUT_BATCH_STRIDE, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET);
+SAME(LM_LT_PREF_WORKSPACE, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);
+SAME(LM_LT_PREF_ALIGN_A, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES);
+SAME(LM_LT_PREF_ALIGN_D, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
+SAME(sizeof(lm_lt_algo), sizeof(cublasLtMatmulAlgo_t));
+SAME(sizeof(lm_lt_heuristic), sizeof(cublasLtMatmulHeuristicResult_t));
+SAME(offsetof(lm_lt_heuristic, workspace), offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize));
+SAME(offsetof(lm_lt_heuristic, state), offsetof(cublasLtMatmulHeuristicResult_t, state));
+SAME(sizeof(lm_cuda_address), sizeof(CUdeviceptr));
+SAME(sizeof(int), sizeof(CUdevice));
+SAME(sizeof(int), sizeof(CUresult));
+
+// Where the header gives a function another name in the library, the table has that one. Those of the default stream that
+// differ by thread are not asked for.
+#define TEXT(x) #x
+#define NAME(x) TEXT(x)
+static void test_names(void) {
+  static const char *const known[] = {NAME(cuMemAlloc), NAME(cuMemFree), NAME(cuMemGetInfo), NAME(cuDeviceTotalMem), NAME(cuDevicePrimaryCtxRelease),
+                                      NAME(cuMemcpyHtoDAsync), NAME(cuMemcpyDtoHAsync), NAME(cuMemcpyDtoDAsync), NAME(cuStreamDestroy), NAME(cuEventDestroy),
+                                      NAME(cuStreamBeginCapture), NAME(cuGraphInstantiate), NAME(cuLaunchKernel), NAME(cuStreamSynchronize), NAME(cuStreamEndCapture)};
+  static const char *const table[] = {
+#define SYM(result, name, parameters) #name,
+#include "runtime/cuda/driver_syms.def"
+#undef SYM
+  };
+  for (size_t i = 0; i < LM_COUNT(known); i++) {
+    bool found = false;
+    for (size_t k = 0; k < LM_COUNT(table); k++) found |= !strcmp(known[i], table[k]);
+    if (!found) printf("%s is not in the table\n", known[i]);
+    CHECK(found);
+  }
+}
+#else
+static void test_names(void) { printf("skipped: no headers of CUDA\n"); }
+#endif
+
+// The library takes every attribute, in the size that we give it.
+static void test_descriptors(void) {
+  static const char *const files[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so", NULL};
+  static const char *const names[] = {
+#define SYM(result, name, parameters) #name,
+#include "runtime/cuda/cublaslt_syms.def"
+#undef SYM
+  };
+  lm_cublaslt lt;
+  lm_status missing = lm_library_open("cuBLASLt", files, &lt.library);
+  if (missing) {
+    printf("skipped: %s\n", missing->text);
+    lm_status_free(missing);
+    return;
+  }
+  CHECK_OK(lm_library_resolve(lt.library, "cuBLASLt", names, LM_COUNT(names), lt.functions));
+  void *desc, *layout, *preference;
+  const int32_t turned = LM_LT_OP_T, count = 3;
+  const int64_t stride = 1024;
+  const size_t workspace = LM_CUDA_WORKSPACE;
+  CHECK(!lt.cublasLtMatmulDescCreate(&desc, LM_LT_COMPUTE_32F, LM_LT_R_32F));
+  CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, LM_LT_DESC_TRANSA, &turned, sizeof turned));
+  CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, LM_LT_DESC_TRANSB, &turned, sizeof turned));
+  CHECK(!lt.cublasLtMatrixLayoutCreate(&layout, LM_LT_R_16BF, 32, 16, 32));
+  CHECK(!lt.cublasLtMatrixLayoutSetAttribute(layout, LM_LT_LAYOUT_BATCH_COUNT, &count, sizeof count));
+  CHECK(!lt.cublasLtMatrixLayoutSetAttribute(layout, LM_LT_LAYOUT_BATCH_STRIDE, &stride, sizeof stride));
+  CHECK(!lt.cublasLtMatmulPreferenceCreate(&preference));
+  CHECK(!lt.cublasLtMatmulPreferenceSetAttribute(preference, LM_LT_PREF_WORKSPACE, &workspace, sizeof workspace));
+  for (int a = LM_LT_PREF_ALIGN_A; a <= LM_LT_PREF_ALIGN_D; a++) {
+    const uint32_t align = 16;
+    CHECK(!lt.cublasLtMatmulPreferenceSetAttribute(preference, a, &align, sizeof align));
+  }
+  CHECK(!lt.cublasLtMatmulDescDestroy(desc) && !lt.cublasLtMatrixLayoutDestroy(layout) && !lt.cublasLtMatmulPreferenceDestroy(preference));
+  printf("cuBLASLt %zu takes our descriptors\n", lt.cublasLtGetVersion());
+}
+
+int main(void) {
+  test_names();
+  test_descriptors();
+}
