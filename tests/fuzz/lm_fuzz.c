@@ -1,14 +1,7 @@
-// lm_fuzz.c - libFuzzer over the language: parser, formatter, tree printer, program loader, recipes.
-//
-//   clang -g -O1 -fsanitize=fuzzer,address,undefined -I. -Ibuild/gen tests/fuzz/lm_fuzz.c … -o lm_fuzz
-//   ./lm_fuzz -max_len=4096 -dict=tests/fuzz/lm.dict CORPUS tests/dsl/bad
-//
-// A text that parses must keep its tree through the formatter, and be left alone by it the second time.
+// lm_fuzz.c - the language: parser, formatter, tree printer, program loader, recipes. A text that parses must keep its tree
+// through the formatter, and be left alone by it the second time.
 #include "dsl/recipe.h"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "tests/fuzz/fuzz.h"
 
 static void print(const ast_file *f, lm_buf *out) {
   lm_ast_print(f, out);
@@ -64,13 +57,7 @@ static void resolve_recipes(const char *path) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
-  static char path[64];
-  if (!*path) snprintf(path, sizeof path, "/dev/shm/lm_fuzz_%d.lm", (int)getpid());
   parse_text(data, n);
-  FILE *f = fopen(path, "wb");
-  if (!f) abort();
-  fwrite(data, 1, n, f);
-  fclose(f);
-  resolve_recipes(path);
+  resolve_recipes(fuzz_file("lm", data, n));
   return 0;
 }

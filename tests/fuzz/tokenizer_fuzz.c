@@ -1,6 +1,6 @@
-// libFuzzer target of tokenizer.json: clang -fsanitize=fuzzer,address,undefined with runtime/base, runtime/io, runtime/tokenizer.
-// What is taken as a tokenizer must encode the same bytes, and its ids must be its own.
+// tokenizer_fuzz.c - tokenizer.json: what is taken as a tokenizer must encode the same bytes, and its ids must be its own.
 #include "runtime/tokenizer/tokenizer.h"
+#include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
   lm_tokenizer *t;

@@ -1,11 +1,7 @@
-// libFuzzer target of text, JSON lines, packed files and files of the cache: clang -fsanitize=fuzzer,address,undefined with
-// runtime/base, runtime/io, runtime/tokenizer, runtime/data. The first byte chooses which.
-#include <fcntl.h>
-#include <stdio.h>
-#include <unistd.h>
-
+// sources_fuzz.c - text, JSON lines, packed files and files of the cache. The first byte chooses which.
 #include "runtime/data/data.h"
 #include "runtime/data/store.h"
+#include "tests/fuzz/fuzz.h"
 
 enum { SEQ = 8 };
 
@@ -35,15 +31,11 @@ static void store_open(const char *path) {
   lm_store_close(s);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
-  char path[64];
-  int what = n ? bytes[0] % 5 : 0;
-  snprintf(path, sizeof path, "/dev/shm/lm-fuzz-%d.%s", (int)getpid(), what == 3 ? "zst" : "any");
-  int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  if (fd < 0 || !n || write(fd, bytes + 1, n - 1) != (ssize_t)n - 1) return 0;
-  close(fd);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
+  if (!n) return 0;
+  int what = data[0] % 5;
+  const char *path = fuzz_file(what == 3 ? "zst" : "any", data + 1, n - 1);
   if (what == 4) store_open(path);
   else source_open(what ? LM_SOURCE_JSONL : LM_SOURCE_TEXT, path, what ? NULL : "ab");
-  unlink(path);
   return 0;
 }

@@ -1,7 +1,7 @@
-// lmir_fuzz.c - libFuzzer target: any bytes as .lmir. What parses prints to text that parses to the same, and every pass
-// keeps it well-formed (the runner verifies).
-//   clang -g -O1 -fsanitize=fuzzer,address,undefined -I. tests/ir/lmir_fuzz.c compiler/{ir,ops,eval,passes}/*.c … -lm
+// lmir_fuzz.c - any bytes as .lmir: what parses prints to text that parses to the same, and every pass keeps it well-formed
+// (the runner verifies).
 #include "compiler/passes/pass.h"
+#include "tests/fuzz/fuzz.h"
 
 static lm_module *parse(lm_ctx *c, const char *text, size_t n) { return lm_module_parse(c, lm_source_add(c, "fuzz", text, n)); }
 
@@ -18,7 +18,6 @@ static void round_trip(const lm_module *m) {
   lm_ctx_destroy(c);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
   static const char *const passes[] = {"inline", "simplify", "cse", "licm", "dce", "grad", "simplify", "cse", "licm", "dce"};
   lm_ctx *c = lm_ctx_create();
