@@ -34,23 +34,26 @@ void lm_gen_free(lm_gen *e) {
   lm_buf_free(&e->body);
 }
 
-const char *lm_gen_axis_name(const lm_gen *e, lm_axis a) {
-  lm_buf b = {0};
-  for (const char *c = e->m->axes[a].name; *c; c++) {
-    bool plain = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9');
-    if (plain) lm_buf_add(&b, c, 1);
-    else if (*c == '_') lm_buf_puts(&b, "__");
-    else if (*c == '.') lm_buf_puts(&b, "_0");
-    else lm_buf_printf(&b, "_x%02x", (unsigned char)*c);
-  }
-  const char *text = lm_arena_strndup(e->arena, b.n ? b.p : "", b.n);
-  lm_buf_free(&b);
-  return text;
+// Found by the order in which a kernel first speaks of its axes, and sizes stand only where the code needs them: kernels that
+// differ in the names of axes, or in how often they run, are one text.
+static uint32_t axis_number(lm_gen *e, lm_axis a) {
+  for (uint32_t i = 0; i < e->n_axes; i++)
+    if (e->axes[i] == a) return i;
+  LM_PUSH(e->arena, e->axes, e->n_axes, e->cap_axes) = a;
+  return e->n_axes - 1;
 }
 
-void lm_gen_type_note(const lm_gen *e, lm_buf *b, lm_type t) {
+const char *lm_gen_axis_name(lm_gen *e, lm_axis a) { return lm_arena_printf(e->arena, "%u", axis_number(e, a)); }
+
+void lm_gen_type_print(lm_gen *e, lm_type t, lm_buf *b) {
+  lm_buf_puts(b, lm_dtype_name((lm_dtype)t.dtype));
+  for (int i = 0; i < t.rank; i++) lm_buf_printf(b, "%si_%u", i ? ", " : "[", axis_number(e, t.axis[i]));
+  lm_buf_puts(b, t.rank ? "]" : "");
+}
+
+void lm_gen_type_note(lm_gen *e, lm_buf *b, lm_type t) {
   lm_buf_puts(b, ";  // ");
-  lm_type_print(e->m, t, b);
+  lm_gen_type_print(e, t, b);
   lm_buf_puts(b, "\n");
 }
 

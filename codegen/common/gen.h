@@ -45,6 +45,7 @@ struct lm_gen {
   const lm_module *m;
   const lm_op *kernel;
   lm_arena *arena;                     // of this kernel alone
+  lm_axis *axes; uint32_t n_axes, cap_axes;   // by the numbers that name them
   lm_schedule *s;
   lm_vars vars;
   uint16_t outer[LM_RANK];             // variable of each outer axis
@@ -67,8 +68,9 @@ struct lm_gen {
 void lm_gen_init(lm_gen *e, const lm_gen_target *target, const lm_module *m, const lm_op *kernel, lm_schedule *s, lm_arena *arena);
 void lm_gen_attempt(lm_gen *e);        // forgets what was written
 void lm_gen_free(lm_gen *e);
-const char *lm_gen_axis_name(const lm_gen *e, lm_axis a);               // as part of a C name; a split loop adds _h or _l
-void lm_gen_type_note(const lm_gen *e, lm_buf *b, lm_type t);          // ";  // f32[b, t]", ends the line
+const char *lm_gen_axis_name(lm_gen *e, lm_axis a);                    // "0", as part of a C name; a split loop adds _h or _l
+void lm_gen_type_print(lm_gen *e, lm_type t, lm_buf *b);               // "f32[i_0, i_2]"
+void lm_gen_type_note(lm_gen *e, lm_buf *b, lm_type t);                // ";  // f32[…]", ends the line
 void lm_gen_indent(const char *text, lm_buf *out);                     // by braces, which stand at the ends of lines only
 
 // ---- pull.c: expressions

@@ -42,7 +42,7 @@ static int deeper(int a, int b) { return a > b ? a : b; }
 lm_gen_text lm_gen_temp(lm_gen *e, lm_dtype t, int level, const char *text, const lm_op *op, lm_type type) {
   const char *name = lm_gen_temp_name(e, "v");
   lm_buf note = {0};
-  lm_type_print(e->m, type, &note);
+  lm_gen_type_print(e, type, &note);
   lm_gen_statement(e, level, "const %s %s = %s;  // %s : %s", lm_gen_register_type(t), name, text,
                    op ? lm_op_info_of(op)->name : "load", note.p);
   lm_buf_free(&note);

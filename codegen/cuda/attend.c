@@ -137,7 +137,7 @@ static void put_params(cuda_attend *e, lm_buf *b) {
   for (uint32_t i = 0; i < op->n_in + op->n_out; i++) {
     bool in = i < op->n_in;
     lm_buf_printf(b, "// %c%u: ", in ? 'a' : 'r', in ? i : i - op->n_in);
-    lm_type_print(e->f.m, in ? op->in[i]->type : op->out[i - op->n_in]->type, b);
+    lm_gen_type_print(&e->g, in ? op->in[i]->type : op->out[i - op->n_in]->type, b);
     lm_buf_puts(b, "\n");
   }
 }

@@ -128,7 +128,7 @@ static void put_types(cuda_emit *e, lm_buf *b) {
     bool in = i < e->g.kernel->n_in;
     uint32_t j = in ? i : i - e->g.kernel->n_in;
     lm_buf_printf(b, "// %s%u: ", in ? "a" : "r", j);
-    lm_type_print(e->g.m, in ? e->g.kernel->in[j]->type : e->g.kernel->out[j]->type, b);
+    lm_gen_type_print(&e->g, in ? e->g.kernel->in[j]->type : e->g.kernel->out[j]->type, b);
     lm_buf_puts(b, "\n");
   }
 }

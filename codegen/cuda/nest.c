@@ -54,7 +54,7 @@ bool cuda_load(lm_gen *g, const char *base, lm_type t, const lm_ix *at, lm_gen_t
   const char *name = lm_gen_temp_name(g, "x");
   int width = e->width[g->pass], level = lm_ix_level(&g->vars, &rest);
   lm_buf note = {0};
-  lm_type_print(g->m, t, &note);
+  lm_gen_type_print(g, t, &note);
   lm_gen_statement(g, level, "%s %s[%d];", lm_gen_register_type(t.dtype), name, width);
   lm_gen_statement(g, level, "lm_load%d_%s(%s, %s + (%s));  // %s", width, lm_dtype_name(t.dtype), name, base, printed(e, &rest), note.p);
   lm_buf_free(&note);

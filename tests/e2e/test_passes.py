@@ -1,5 +1,5 @@
 """Every optimization switched off alone: the same loss and gradients within the tolerance that passes.def states."""
-import re
+import json, re
 
 import numpy as np
 
@@ -14,9 +14,10 @@ def switchable():
 
 def compare(run, file, *args):
     args = (*args, "--steps", 2, "--values", "loss,grads")
-    whole = run.trace(file, *args)
+    alone = {"OMP_NUM_THREADS": "1"}   # small products, which many threads only hold up
+    whole = run.trace(file, *args, env=alone)
     for name, tolerance in switchable().items():
-        part = run.trace(file, *args, "--disable-pass", name)
+        part = run.trace(file, *args, "--disable-pass", name, env=alone)
         check(part.keys() == whole.keys(), name)
         # a gradient that is a rest of cancellation is measured by the largest of them
         floor = 1e-3 * max(np.linalg.norm(v) for k, v in whole.items() if k.startswith("grad."))
@@ -48,3 +49,10 @@ def test_resume(run):
     err = run("run", file, "-q", "--out", run.path("run"), status=1)
     check("--disable-pass was fuse, is absent" in err, err)
     run("run", file, "-q", "--out", run.path("run"), "--disable-pass", "fuse")
+
+
+def test_depth(run):
+    """96 layers are compiled as 6 are: the same kernels, or nearly, in about the time"""
+    shallow, deep = (json.loads(run("compile", small(run, depth=d, name=f"d{d}.lm"), "--json")) for d in (6, 96))
+    check(deep["kernels"] == shallow["kernels"], f"{deep['kernels']} kernels, {shallow['kernels']}")
+    check(deep["kernels_compiled"] <= 3, f"{deep['kernels_compiled']} differ")
