@@ -147,10 +147,15 @@ static void lower_loss(lm_elab *e, el_inst *model, const char *name, el_mode mod
   while (attempt_again(e, &a, name));
 }
 
-static void lower_length(lm_elab *e, el_inst *model, const lm_lower_options *o, int64_t seq, lm_loc at) {
+static lm_lower_options of_length(const lm_lower_options *o, int64_t seq) {
   lm_lower_options own = *o;
   own.rows = o->rows * o->seq / seq;
   own.seq = seq;
+  return own;
+}
+
+static void lower_length(lm_elab *e, el_inst *model, const lm_lower_options *o, int64_t seq, lm_loc at) {
+  lm_lower_options own = of_length(o, seq);
   lower_loss(e, model, lm_arena_printf(e->a, "loss.%lld", (long long)seq), EL_TRAIN, &own, at);
 }
 
@@ -207,7 +212,10 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, lm_recipe *r, const lm_lower_o
   for (int i = 0; i < o->n_lengths && o->what & LM_LOWER_TRAIN && c->n_errors == before; i++) lower_length(e, model, o, o->lengths[i], r->model.loc);
   if (c->n_errors > before) return NULL;
   if (o->what & LM_LOWER_EVAL) lower_loss(e, model, "eval", EL_EVAL, o, r->model.loc);
-  if (o->what & LM_LOWER_APPLY) lower_apply(e, model, "apply", EL_EVAL, o, false, l, r->model.loc);
+  if (o->what & LM_LOWER_APPLY) {
+    lm_lower_options first = of_length(o, o->first ? o->first : o->seq);
+    lower_apply(e, model, "apply", EL_EVAL, &first, false, l, r->model.loc);
+  }
   if (o->what & LM_LOWER_PROBE && el_method_find(model, LM_SYM(c, "apply"))) {
     lm_lower_options probe = {.rows = 1, .seq = PROBE_PLACES};
     lower_apply(e, model, "probe", EL_EVAL, &probe, false, l, r->model.loc);

@@ -4,7 +4,7 @@
 //   loss     tok pos seg next [b, t] int, w [b, t] f32, step, row -> sum, weight, emitted scalars   (training: dropout)
 //   loss.N   the same over rows of N places, as many in all
 //   eval     the same without dropout
-//   apply    tok pos seg [b, t] -> logits [b, t, vocab]
+//   apply    tok pos seg [b, t] -> logits [b, t, vocab], of the first step's length
 //   prefill  tok pos seg [1, t], at -> logits, through caches of `capacity` places; t is known at run time, at most `chunk`
 //   decode   the same with t = 1
 //   probe    apply over one short row, for the pass that refuses models that look ahead
@@ -26,6 +26,7 @@ typedef struct lm_lower_options {
   uint32_t what;
   int64_t rows, seq;                   // of one micro-batch
   const int64_t *lengths; int n_lengths;   // further lengths of rows that are trained on
+  int64_t first;                       // the length of the first step; 0: seq
   int64_t capacity, chunk;             // of decoding
   bool bf16;                           // the target multiplies bf16 in hardware: what `compute = auto` asks
 } lm_lower_options;

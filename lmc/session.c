@@ -96,6 +96,7 @@ lm_status lm_session_lower(lm_session *s, uint32_t what, int64_t capacity) {
   what |= LM_LOWER_PROBE;
   lm_lower_options o = {.what = what, .rows = s->rows, .seq = s->seq, .capacity = capacity, .chunk = CHUNK, .bf16 = s->target.arch || lm_cpu_has_bf16()};
   if (what & LM_LOWER_TRAIN) o.lengths = lengths_of(s, &o.n_lengths);
+  if (s->recipe->data.n_stages) o.first = s->recipe->data.stages[0].seq;
   s->lowered = lm_lower(s->ctx, s->program, s->recipe, &o);
   LM_TRY(lm_cli_verdict(s->cli));
   s->cli->module = s->lowered->m;

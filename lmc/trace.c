@@ -83,13 +83,13 @@ static lm_status logits_add(tracer *t) {
   const lm_session *s = t->s;
   const lm_plan_func *apply = lm_plan_func_find(s->plan, "apply");
   const lm_plan_port *logits = lm_plan_port_find(apply, "logits", true);
-  int64_t shape[3] = {s->n_micro * s->rows, s->seq, logits->shape[2]}, part = s->rows * s->seq * shape[2];
-  float *out = tensor_add(t, "logits", 3, shape);
   lm_batch_ports in;
   LM_TRY(lm_batch_ports_open(s->exec, apply, &in));
+  int64_t shape[3] = {s->n_micro * in.rows, in.seq, logits->shape[2]}, part = in.rows * in.seq * shape[2];
+  float *out = tensor_add(t, "logits", 3, shape);
   lm_status status = NULL;
   for (int64_t i = 0; !status && i < s->n_micro; i++) {
-    status = lm_data_fill(s->data, 0, i, s->n_micro, s->rows, &in.batch);
+    status = lm_data_fill(s->data, 0, i, s->n_micro, in.rows, &in.batch);
     if (!status) status = lm_exec_call(s->exec, apply, NULL);
     if (!status) memcpy(out + i * part, lm_exec_port(s->exec, logits), (size_t)part * sizeof *out);
   }

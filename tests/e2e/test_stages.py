@@ -1,6 +1,7 @@
 """Stages that change the length of rows: one plan for all of them, the same bits through a kill at any border."""
 import json
 
+import numpy as np
 from harness import ROOT, check, folder_bytes, remove
 
 STAGES = """import "{root}/examples/llama.lm": Llama
@@ -70,6 +71,17 @@ def test_evaluation(run):
     out = run("run", file, "--out", run.path("run"))
     check(out.count("dev loss") == 3, out)
     check("rows of 32 tokens" in run("data", file), "what is held out has rows of the last length")
+
+
+def test_trace(run):
+    """two steps, one of each length: losses as of the run, logits of the first step's rows"""
+    texts(run)
+    for name, (first, then) in {"up": (16, 64), "down": (64, 16)}.items():
+        file = stages(run, f"stage 0% {{ pack best_fit(seq = {first} tokens) }}; stage 50% {{ pack best_fit(seq = {then} tokens) }}", f"{name}.lm")
+        run("run", file, "--out", run.path(name), "-q", "--set", "run = 2 steps")
+        t = run.trace(file, "--set", "run = 2 steps", "--steps", 2)
+        check(t["logits"].shape == (256 // first, first, 256), t["logits"].shape)
+        check([float(x) for x in t["loss"]] == [float(np.float32(losses(run, name)[k]["loss"])) for k in (1, 2)], t["loss"])
 
 
 def test_all_compiled(run):
