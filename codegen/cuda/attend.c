@@ -69,6 +69,12 @@ static void weights(cuda_attend *e, lm_buf *b, long long width) {
   cuda_attend_loops(e, b, lm_arena_printf(e->g.arena, "const float p = %s(x[n][2 * r + c] - top[r]);\nsum[r] += p;\nx[n][2 * r + c] = p%s;\n", exponential(e), factor));
 }
 
+void cuda_attend_softmax(cuda_attend *e, lm_buf *b, long long width) {
+  lm_buf_printf(b, "float x[%d][4], most[2] = {top[0], top[1]};\n", e->cols / 8);
+  scores(e, b);
+  weights(e, b, width);
+}
+
 static void tile_forward(cuda_attend *e, lm_buf *b, long long width) {
   cuda_attend_map_check(e, b);
   lm_buf_puts(b, "lm_barrier();\n");
@@ -79,13 +85,11 @@ static void tile_forward(cuda_attend *e, lm_buf *b, long long width) {
     const lm_attend_product *p = &e->f.products[i];
     cuda_attend_product(e, b, lm_arena_printf(e->g.arena, "p%d", i), p->row, p->col, p->over.size);
   }
-  lm_buf_printf(b, "float x[%d][4], most[2] = {top[0], top[1]};\n", e->cols / 8);
-  scores(e, b);
-  weights(e, b, width);
+  cuda_attend_softmax(e, b, width);
   cuda_attend_weighted(e, b, "o", "x", LM_ATTEND_V, e->f.v_own.size);
 }
 
-static void results(cuda_attend *e, lm_buf *b) {
+void cuda_attend_results(cuda_attend *e, lm_buf *b) {
   lm_type lse = e->f.op->out[1]->type;
   lm_buf at = {0};
   lm_buf_puts(b, "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\nconst float all = lm_row_sum(sum[r]), part = 1.0f / all;\n");
@@ -96,32 +100,36 @@ static void results(cuda_attend *e, lm_buf *b) {
   lm_buf_puts(b, "}\n");
 }
 
-static int64_t tiles_of(const cuda_attend *e, lm_axis a) { return (lm_axis_size(e->f.m, a) + e->rows - 1) / e->rows; }
-
-static int64_t forward(cuda_attend *e, lm_buf *b) {
-  long long width = cuda_attend_width(e->f.v_own.size), tiles;
-  lm_buf tile = {0}, text = {0};
-  cuda_attend_section_begin(e, false);
-  tiles = tiles_of(e, e->row);
-  for (int i = 0; i < e->f.n_products; i++) cuda_attend_fill(e, &text, e->f.products[i].row, &e->f.products[i].over);
-  tile_forward(e, &tile, width);
+int64_t cuda_attend_rows_begin(cuda_attend *e, lm_buf *b) {
+  long long tiles = (lm_axis_size(e->f.m, e->row) + e->rows - 1) / e->rows;
   lm_buf_printf(b, "lm_at at = lm_block();\nconst lm_at row0 = (%lld - at %% %lld) * %d;\nat /= %lld;\n", tiles - 1, tiles, e->rows, tiles);
   cuda_attend_coordinates(e, b, e->f.outer.axis, e->f.outer.n);
   lm_buf_printf(b, "if (row0 >= %s) return;\n", cuda_attend_extent(e, e->row));
   if (e->place.n) lm_buf_add(b, e->place.p, e->place.n);
-  lm_buf rows = {0};
-  cuda_attend_rows(e, &rows);
-  if (rows.n) lm_buf_add(&text, rows.p, rows.n);
-  lm_buf_printf(&text, "float top[2] = {-__builtin_inff(), -__builtin_inff()}, sum[2] = {0}, o[%lld][4] = {{0}};\n", width / 8);
+  return e->f.outer.size * tiles;
+}
+
+void cuda_attend_sums_begin(lm_buf *b, long long width) {
+  lm_buf_printf(b, "float top[2] = {-__builtin_inff(), -__builtin_inff()}, sum[2] = {0}, o[%lld][4] = {{0}};\n", width / 8);
+}
+
+static int64_t forward(cuda_attend *e, lm_buf *b) {
+  long long width = cuda_attend_width(e->f.v_own.size);
+  lm_buf tile = {0}, text = {0};
+  cuda_attend_section_begin(e, false);
+  for (int i = 0; i < e->f.n_products; i++) cuda_attend_fill(e, &text, e->f.products[i].row, &e->f.products[i].over);
+  tile_forward(e, &tile, width);
+  int64_t blocks = cuda_attend_rows_begin(e, b);
+  cuda_attend_rows(e, &text);
+  cuda_attend_sums_begin(&text, width);
   lm_buf_printf(&text, "for (lm_at col0 = 0; col0 < %s; col0 += %d) {\n", cuda_attend_extent(e, e->col), e->cols);
   lm_buf_add(&text, tile.p, tile.n);
   lm_buf_puts(&text, "}\n");
-  results(e, &text);
+  cuda_attend_results(e, &text);
   cuda_attend_section_put(e, &text, b);
-  lm_buf_free(&rows);
   lm_buf_free(&tile);
   lm_buf_free(&text);
-  return e->f.outer.size * tiles;
+  return blocks;
 }
 
 // ---- the function
@@ -163,6 +171,7 @@ static int64_t widest(const lm_attend_form *f) {
 static bool attempt(cuda_attend *e, int rows, int cols, lm_buf *body, int64_t *blocks) {
   e->rows = rows;
   e->cols = cols;
+  e->threads = 2 * rows;
   e->pool_most = 0;
   e->n_names = 0;
   body->n = 0;
@@ -180,6 +189,10 @@ static size_t size_first(const cuda_attend *e) {
 }
 
 static bool choose(cuda_attend *e, lm_buf *body, int64_t *blocks) {
+  if (e->groups && cuda_attend_groups_fit(e)) {
+    *blocks = cuda_attend_groups(e, body);
+    return true;
+  }
   for (size_t i = size_first(e); i < LM_COUNT(sizes); i++)
     if (attempt(e, sizes[i].rows, sizes[i].cols, body, blocks)) return true;
   return false;
@@ -201,18 +214,17 @@ static void finish(cuda_attend *e, const lm_buf *body, int64_t blocks, lm_arena 
   lm_buf_add(&raw, body->p, body->n);
   lm_buf_puts(&raw, "}\n");
   lm_gen_indent(raw.p, &text);
-  int threads = 2 * e->rows;
-  *out = (lm_kernel_code){.space = {.fixed = blocks}, .launch = {.threads = threads, .per_block = 1, .shared = e->pool_most, .extents = e->g.extents}};
-  out->name = lm_arena_printf(arena, "a%016llx", (unsigned long long)lm_hash(text.p, text.n, (uint64_t)threads));
-  out->source = lm_arena_printf(arena, "LM_KERNEL(%d) %s%s", threads, out->name, text.p);
+  *out = (lm_kernel_code){.space = {.fixed = blocks}, .launch = {.threads = e->threads, .per_block = 1, .shared = e->pool_most, .extents = e->g.extents}};
+  out->name = lm_arena_printf(arena, "a%016llx", (unsigned long long)lm_hash(text.p, text.n, (uint64_t)e->threads));
+  out->source = lm_arena_printf(arena, "LM_KERNEL(%d) %s%s", e->threads, out->name, text.p);
   lm_buf_free(&raw);
   lm_buf_free(&text);
 }
 
-bool lm_cuda_attend_emit(void *module, const lm_op *op, lm_arena *arena, lm_kernel_code *out) {
+bool lm_cuda_attend_emit(void *module, const lm_op *op, bool groups, lm_arena *arena, lm_kernel_code *out) {
   const lm_module *m = module;
   lm_arena *scratch = lm_arena_create();
-  cuda_attend e = {.g = {.arena = scratch, .m = m}};
+  cuda_attend e = {.g = {.arena = scratch, .m = m}, .groups = groups};
   lm_buf why = {0}, body = {0};
   int64_t blocks = 0;
   bool ok = lm_attend_form_make(m, op, &e.f, &why);

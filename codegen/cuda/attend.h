@@ -15,7 +15,8 @@ typedef struct cuda_attend {
   lm_gen g;                            // for its arena, names and extents
   lm_attend_form f;
   bool half;                           // tiles are bf16 and products run on tensor cores; else f32
-  int rows, cols;
+  bool groups;                         // warpgroups' products may be used
+  int rows, cols, threads;
   lm_axis row, col;                    // axes that rows and columns are places of
   int64_t pool, pool_most;             // bytes of shared memory of this section, of any
   lm_buf declare;                      // of arrays in shared memory and of registers
@@ -57,6 +58,16 @@ bool cuda_attend_has(lm_type t, lm_axis a);
 void cuda_attend_section_begin(cuda_attend *e, bool rows_are_s);
 void cuda_attend_section_put(cuda_attend *e, const lm_buf *tile, lm_buf *out);   // declarations, then the text
 void cuda_attend_coordinates(cuda_attend *e, lm_buf *b, const lm_axis *axes, int n);
+
+// Forward: where the block's rows lie; sums of nothing; x = scores, o scaled to the new maximum, x = weights; o and lse.
+int64_t cuda_attend_rows_begin(cuda_attend *e, lm_buf *b);               // returns the number of blocks
+void cuda_attend_sums_begin(lm_buf *b, long long width);
+void cuda_attend_softmax(cuda_attend *e, lm_buf *b, long long width);
+void cuda_attend_results(cuda_attend *e, lm_buf *b);
+
+// ---- attend_groups.c
+bool cuda_attend_groups_fit(const cuda_attend *e);
+int64_t cuda_attend_groups(cuda_attend *e, lm_buf *b);                   // returns the number of blocks
 
 // ---- attend_vjp.c
 int64_t cuda_attend_backward(cuda_attend *e, lm_buf *b);                 // of all sections; returns the number of blocks

@@ -9,7 +9,8 @@
 //            chunk, its teams every n-th place, and adds the teams' sums in order
 //   scatter  rows of the table are dealt out to blocks, each of which looks for the updates of its rows in order
 //
-// and for attention, forward and backward, tiles of scores in registers: products on tensor cores where everything is bf16.
+// and for attention, forward and backward, tiles of scores in registers: products on tensor cores where everything is bf16,
+// by warps anywhere, by warpgroups forward on sm_90a.
 //
 // Innermost loops run in vectors of up to 16 bytes where memory is contiguous and every index a multiple. With LM_NARROW
 // defined in front of the prelude, the same text reads and writes element by element: for buffers that lie at odd places.
@@ -21,11 +22,12 @@
 
 // For lm_plan_target: user is the module.
 bool lm_cuda_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out);
-bool lm_cuda_attend_emit(void *module, const lm_op *attend, lm_arena *arena, lm_kernel_code *out);
+// groups: warpgroups' products may be used, which sm_90a has.
+bool lm_cuda_attend_emit(void *module, const lm_op *attend, bool groups, lm_arena *arena, lm_kernel_code *out);
 bool lm_cuda_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand, uint32_t result);
 
 // The text in front of every kernel: on a device, or to run under the SIMT shim, which brings what the hardware does.
 const char *lm_cuda_prelude_text(lm_arena *arena);
 const char *lm_cuda_prelude_simt_text(lm_arena *arena);
-lm_plan_target lm_cuda_target(lm_module *m);
+lm_plan_target lm_cuda_target(lm_module *m, const char *arch);           // "sm_90a", …; NULL: kernels that run on all
 #endif

@@ -259,8 +259,12 @@ static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
   out->space = a->n_to ? (lm_plan_extent){.fixed = lm_axis_size(e->g.m, a->to[0])} : product(e->g.m, a->axes, a->n_axes);
 }
 
+static bool emit_for_groups(void *module, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out) {
+  return kernel->code != LM_OP_KERNEL ? lm_cuda_attend_emit(module, kernel, true, arena, out) : lm_cuda_kernel_emit(module, kernel, arena, out);
+}
+
 bool lm_cuda_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out) {
-  if (kernel->code != LM_OP_KERNEL) return lm_cuda_attend_emit(module, kernel, arena, out);
+  if (kernel->code != LM_OP_KERNEL) return lm_cuda_attend_emit(module, kernel, false, arena, out);
   lm_arena *scratch = lm_arena_create();
   lm_buf text = {0};
   *out = (lm_kernel_code){0};
@@ -302,7 +306,9 @@ static const char *prelude(lm_arena *arena, bool device) {
   add_file(lm_cuda_prelude, "team.cuh", &b);
   add_file(lm_cuda_prelude, "vector.cuh", &b);
   if (device) add_file(lm_cuda_prelude, "mma.cuh", &b);
+  if (device) add_file(lm_cuda_prelude, "wgmma.cuh", &b);
   add_file(lm_cuda_prelude, "tile.cuh", &b);
+  add_file(lm_cuda_prelude, "group.cuh", &b);
   const char *text = lm_arena_strndup(arena, b.p, b.n);
   lm_buf_free(&b);
   return text;
@@ -311,7 +317,8 @@ static const char *prelude(lm_arena *arena, bool device) {
 const char *lm_cuda_prelude_text(lm_arena *arena) { return prelude(arena, true); }
 const char *lm_cuda_prelude_simt_text(lm_arena *arena) { return prelude(arena, false); }
 
-lm_plan_target lm_cuda_target(lm_module *m) {
-  return (lm_plan_target){.user = m, .prelude = lm_cuda_prelude_text(m->arena), .kernel = lm_cuda_kernel_emit, .in_place = lm_cuda_kernel_in_place,
-                          .places = 1024, .chunks = 256, .attend_tile = 32};
+lm_plan_target lm_cuda_target(lm_module *m, const char *arch) {
+  bool groups = arch && !strcmp(arch, "sm_90a");
+  return (lm_plan_target){.user = m, .prelude = lm_cuda_prelude_text(m->arena), .kernel = groups ? emit_for_groups : lm_cuda_kernel_emit,
+                          .in_place = lm_cuda_kernel_in_place, .attend_tile = 32};
 }

@@ -1,5 +1,6 @@
 // nvrtc_attend_test.c - attention kernels as machine code: no thread of any keeps registers in memory. Prints what each takes.
-// With an argument, every shape whose name contains it for every architecture, which takes minutes: "" for all of them.
+// With an argument, every shape whose name contains it for every architecture or that of the second: "" for all, which takes
+// minutes.
 //
 // Skipped, saying so, where there is no NVRTC.
 #include "codegen/cuda/cuda.h"
@@ -27,17 +28,16 @@ static void test_kernel(const lm_plan *plan, int i, const char *name, const char
   lm_cuda_code_free(&code);
 }
 
-static void test_case(const attend_case *c, bool all) {
+static void test_case(const attend_case *c, const char *arch) {
   lm_buf text = {0};
   text_make(c, &text);
   lm_ctx *ctx = lm_ctx_create();
   lm_module *m = module_make(ctx, text.p, true);
-  lm_plan_target target = lm_cuda_target(m);
+  lm_plan_target target = lm_cuda_target(m, arch);
   lm_plan *plan = lm_plan_build(m, &target);
   CHECK(plan);
   for (int i = 0; i < plan->n_kernels; i++)
-    for (int a = 0; plan->kernels[i].name[0] == 'a' && lm_cuda_archs[a]; a++)
-      if (all || !a || !strcmp(lm_cuda_archs[a], "sm_90a")) test_kernel(plan, i, c->name, lm_cuda_archs[a]);
+    if (plan->kernels[i].name[0] == 'a') test_kernel(plan, i, c->name, arch);
   lm_ctx_destroy(ctx);
   lm_buf_free(&text);
 }
@@ -54,5 +54,8 @@ int main(int argc, char **argv) {
   }
   lm_buf_free(&version);
   for (size_t i = 0; i < LM_COUNT(cases); i++)
-    if (argc > 1 ? strstr(cases[i].c.name, argv[1]) != NULL : cases[i].quick) test_case(&cases[i].c, argc > 1);
+    for (int k = 0; lm_cuda_archs[k]; k++) {
+      bool quick = cases[i].quick && (!k || !strcmp(lm_cuda_archs[k], "sm_90a"));
+      if (argc > 1 ? strstr(cases[i].c.name, argv[1]) != NULL && (argc < 3 || !strcmp(lm_cuda_archs[k], argv[2])) : quick) test_case(&cases[i].c, lm_cuda_archs[k]);
+    }
 }

@@ -11,7 +11,7 @@ static lm_module *module_of(lm_ctx *c, const char *path) {
   lm_module *m = lm_module_parse(c, lm_source_add(c, path, text.p, text.n));
   CHECK(m);
   lm_buf_free(&text);
-  lm_plan_target target = lm_cuda_target(m);
+  lm_plan_target target = lm_cuda_target(m, NULL);
   CHECK(lm_pipeline_run(m, LM_STAGE_KERNEL, &(lm_pass_env){.target = &target}));
   return m;
 }
@@ -54,7 +54,7 @@ int main(void) {
   lm_buf_free(&version);
   lm_ctx *c = lm_ctx_create();
   lm_module *m = module_of(c, "tests/ir/llama.lmir");
-  lm_plan_target target = lm_cuda_target(m);
+  lm_plan_target target = lm_cuda_target(m, NULL);
   lm_plan *plan = lm_plan_build(m, &target);
   CHECK(plan);
   bool *narrow = lm_calloc((size_t)plan->n_kernels, sizeof *narrow);

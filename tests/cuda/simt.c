@@ -9,7 +9,7 @@
 #include "codegen/cuda/cuda.h"
 
 enum { THREADS = 1024, WARP = 32, STACK = 256 << 10, SHARED = 228 << 10, ARRAYS = 32, GRAIN = 2, REPORTS = 20,
-       COPIES = 256 };
+       COPIES = 256, READERS = 4, BARRIERS = 32, GROUP = 128, PRODUCTS = 64 };
 
 #define API __attribute__((visibility("default"), used))
 
@@ -64,8 +64,11 @@ static void simt_switch(context *from, context *to) {
 
 // ---- state
 
-typedef enum { READY, AT_BARRIER, AT_WARP, DONE } wait_kind;
+typedef enum { READY, AT_BARRIER, AT_WARP, AT_GROUP, AT_PHASE, DONE } wait_kind;
 typedef enum { SYNC, EXCHANGE, VOTE, MMA, MATRICES, MATRICES_TURNED } warp_kind;
+
+// A wgmma that was issued: registers of a are taken then, all else is read when it happens.
+typedef struct product { float *d; int n; bool add, a_shared, b_turned; uint32_t a[4]; uint64_t a_at, b_at; int group, line; } product;
 
 typedef struct copy { int64_t to; const void *from; bool valid; int group; } copy;
 
@@ -76,16 +79,20 @@ typedef struct fiber {
   warp_kind kind;
   uint32_t mates;                      // of the exchange it waits for
   uint64_t value; int32_t from;
-  uint32_t epoch, synced;              // warp barriers passed; the lanes that the last one was with
+  uint32_t clock, fenced;              // counts releases; writes up to `fenced` are seen by the tensor cores' own path
+  int phase_barrier; uint32_t parity;  // of the phase that it waits for
+  product products[PRODUCTS]; int n_products, products_group, products_left;
   float *d; uint32_t *r; const uint32_t *a, *b;   // operands of a tensor-core operation
   int64_t place;                       // of a matrix row in shared memory
   copy copies[COPIES]; int n_copies, group;       // not yet waited for; the group that is being filled
 } fiber;
 
-// Who touched two bytes last. An access is ordered after another if a block barrier lies between, or a warp barrier of
-// both threads.
-typedef struct touch { int16_t thread; uint32_t block_epoch, warp_epoch; } touch;
-typedef struct shadow { touch write, read; bool many, coming; } shadow;   // coming: by a copy under way
+// Who touched two bytes last, and when by its own clock. An access is ordered after another if its thread knows of that time,
+// through barriers of the block or of warps and through phases of mbarriers: vector clocks. Of readers the first few are kept.
+typedef struct touch { int16_t thread; uint32_t clock; } touch;
+typedef struct shadow { touch write, read[READERS]; uint8_t readers; bool coming; } shadow;   // coming: by a copy under way
+
+typedef struct phase_barrier { int64_t place; int count, missing; uint32_t phase; } phase_barrier;
 
 typedef struct array { const char *name; int64_t offset, bytes; } array;
 
@@ -99,7 +106,10 @@ static struct {
   int64_t block, blocks;
   void (*call)(void *args);
   void *args;
-  uint32_t epoch;                      // block barriers passed
+  uint32_t base[THREADS];              // what the last barrier of the block told every thread of each
+  uint32_t (*known)[THREADS];          // by thread: what it has learned since
+  phase_barrier barriers[BARRIERS]; int n_barriers;
+  uint32_t gathered[BARRIERS][THREADS], told[BARRIERS][THREADS];   // by those who arrived; to those who wait
   char *shared;
   shadow *shadows;
   array arrays[ARRAYS]; int n_arrays;
@@ -161,7 +171,21 @@ static void barrier_release(void) {
     line = f->line;
     f->wait = READY;
   }
-  sim.epoch++;
+  for (int i = 0; i < sim.threads; i++) sim.base[i] = sim.fibers[i].clock++;
+}
+
+// What the threads of a warp know, they all know.
+static void warp_tell(int warp, uint32_t mates) {
+  uint32_t all[THREADS];
+  memset(all, 0, sizeof all);
+  for (int i = 0; i < WARP; i++) {
+    if (!(mates >> i & 1)) continue;
+    for (int t = 0; t < sim.threads; t++)
+      if (sim.known[warp + i][t] > all[t]) all[t] = sim.known[warp + i][t];
+    all[warp + i] = sim.fibers[warp + i].clock++;
+  }
+  for (int i = 0; i < WARP; i++)
+    if (mates >> i & 1) memcpy(sim.known[warp + i], all, sizeof all[0] * (size_t)sim.threads);
 }
 
 // ---- tensor cores: fragments as PTX lays them out
@@ -219,6 +243,7 @@ static void exchange_complete(int first) {
     }
   warp_kind kind = sim.fibers[first].kind;
   if (kind == MMA) mma_complete(warp);
+  if (kind == SYNC) warp_tell(warp, mates);
   if (kind == MATRICES || kind == MATRICES_TURNED) matrices_complete(warp, kind == MATRICES_TURNED);
   for (int i = 0; i < WARP; i++) {
     if (!(mates >> i & 1)) continue;
@@ -227,7 +252,6 @@ static void exchange_complete(int first) {
     if (f->kind == EXCHANGE && !(f->from >= 0 && f->from < WARP && mates >> f->from & 1)) complain(f->line, "shuffle from lane %d, which takes no part", f->from);
     else if (f->kind == EXCHANGE) f->value = values[f->from];
     else if (f->kind == VOTE) f->value = votes;
-    if (f->kind == SYNC) { f->epoch++; f->synced = mates; }
     f->wait = READY;
   }
 }
@@ -254,10 +278,19 @@ static int ready_find(void) {
   return -1;
 }
 
+static bool group_ready(int first);
+static void group_complete(int first);
+static bool phase_passed(const fiber *f);
+static void phase_tell(int thread);
+
 static bool exchanges_complete(void) {
   bool any = false;
   for (int i = 0; i < sim.threads; i++)
     if (sim.fibers[i].wait == AT_WARP && exchange_ready(i)) { exchange_complete(i); any = true; }
+  for (int i = 0; i < sim.threads; i += GROUP)
+    if (group_ready(i)) { group_complete(i); any = true; }
+  for (int i = 0; i < sim.threads; i++)
+    if (sim.fibers[i].wait == AT_PHASE && phase_passed(&sim.fibers[i])) { phase_tell(i); any = true; }
   return any;
 }
 
@@ -266,24 +299,31 @@ static bool unblock(void) {
   int waiting = 0, at_barrier = 0, line = 0;
   if (exchanges_complete()) return true;
   for (int i = 0; i < sim.threads; i++) {
-    waiting += sim.fibers[i].wait == AT_WARP;
-    at_barrier += sim.fibers[i].wait == AT_BARRIER;
-    if (sim.fibers[i].wait == AT_WARP) { line = sim.fibers[i].line; sim.current = i; }
+    wait_kind wait = sim.fibers[i].wait;
+    at_barrier += wait == AT_BARRIER;
+    if (wait != AT_WARP && wait != AT_GROUP && wait != AT_PHASE) continue;
+    if (!waiting++ || wait == AT_PHASE) { line = sim.fibers[i].line; sim.current = i; }
   }
-  if (waiting) { complain(line, "waits for lanes that never come"); return false; }
+  if (waiting) {
+    complain(line, sim.fibers[sim.current].wait == AT_PHASE ? "waits for a phase that never ends" : "waits for lanes that never come");
+    return false;
+  }
   if (at_barrier) barrier_release();
   return at_barrier > 0;
 }
 
 static void block_run(void) {
-  sim.epoch = 1;
   sim.n_arrays = 0;
+  sim.n_barriers = 0;
+  memset(sim.base, 0, sizeof sim.base);
   sim.shared_bytes = 0;
   for (int i = 0; i < sim.threads; i++) {
     fiber *f = &sim.fibers[i];
     f->wait = READY;
-    f->epoch = f->synced = 0;
-    f->n_copies = f->group = 0;
+    f->clock = 1;
+    f->fenced = 0;
+    f->n_copies = f->group = f->n_products = f->products_group = 0;
+    memset(sim.known[i], 0, sizeof sim.known[0][0] * (size_t)sim.threads);
     context_make(&f->context, sim.stacks + (size_t)i * STACK, fiber_main);
   }
   for (;;) {
@@ -306,6 +346,7 @@ void simt_run(void (*call)(void *args), void *args, int64_t blocks, int threads)
   if (!sim.stacks) {
     sim.stacks = pages((size_t)THREADS * STACK);
     sim.shared = pages(SHARED);
+    sim.known = pages(THREADS * sizeof *sim.known);
     sim.shadows = pages(SHARED / GRAIN * sizeof *sim.shadows);
   }
   sim.call = call;
@@ -348,47 +389,55 @@ API void *lm_simt_word(const void *p, int64_t bytes) {
 
 // ---- shared memory
 
-API void *lm_simt_shared(const char *name, int64_t bytes) {
+static void *array_add(const char *name, int64_t at, int64_t bytes) {
   for (int i = 0; i < sim.n_arrays; i++)
     if (!strcmp(sim.arrays[i].name, name)) return sim.shared + sim.arrays[i].offset;
-  int64_t at = (sim.shared_bytes + 15) / 16 * 16;
   if (sim.n_arrays == ARRAYS || at + bytes > SHARED) LM_BUG("%s: too much shared memory", name);
   sim.arrays[sim.n_arrays++] = (array){name, at, bytes};
-  sim.shared_bytes = at + bytes;
-  for (int64_t i = at / GRAIN; i < (at + bytes + GRAIN - 1) / GRAIN; i++) sim.shadows[i] = (shadow){.write.thread = -1, .read.thread = -1};
+  if (at + bytes > sim.shared_bytes) sim.shared_bytes = at + bytes;
+  for (int64_t i = at / GRAIN; i < (at + bytes + GRAIN - 1) / GRAIN; i++) sim.shadows[i] = (shadow){.write.thread = -1};
   return sim.shared + at;
 }
 
+API void *lm_simt_shared(const char *name, int64_t bytes) { return array_add(name, (sim.shared_bytes + 15) / 16 * 16, bytes); }
+API void *lm_simt_pool(const char *name, int64_t at, int64_t bytes) { return array_add(name, at, bytes); }
+API uint32_t lm_simt_address(const void *p) { return (uint32_t)((const char *)p - sim.shared); }
+
 static bool ordered(const touch *before) {
-  const fiber *f = &sim.fibers[sim.current];
   int t = before->thread;
-  if (t < 0 || t == sim.current || before->block_epoch < sim.epoch) return true;
-  return t / WARP == sim.current / WARP && f->synced >> (t % WARP) & 1 && before->warp_epoch < f->epoch;
+  return t < 0 || t == sim.current || before->clock <= sim.base[t] || before->clock <= sim.known[sim.current][t];
+}
+
+static void read_note(shadow *s, touch now) {
+  int n = 0;
+  for (int i = 0; i < s->readers; i++)
+    if (!ordered(&s->read[i])) s->read[n++] = s->read[i];
+  if (n < READERS) s->read[n++] = now;
+  s->readers = (uint8_t)n;
 }
 
 static void grain_check(shadow *s, bool write, const array *a, int64_t byte, int line) {
-  touch now = {(int16_t)sim.current, sim.epoch, sim.fibers[sim.current].epoch};
+  touch now = {(int16_t)sim.current, sim.fibers[sim.current].clock};
   if (s->coming) complain(line, "%s %s at byte %lld, where a copy is under way", write ? "writes" : "reads", a->name, (long long)byte);
   if (!write && s->write.thread < 0) complain(line, "reads %s at byte %lld, which nothing wrote", a->name, (long long)byte);
   if (!ordered(&s->write)) complain(line, "%s %s at byte %lld, which thread %d wrote with no barrier since", write ? "writes" : "reads", a->name, (long long)byte, s->write.thread);
-  if (write && (!ordered(&s->read) || (s->many && s->read.block_epoch == sim.epoch && s->read.warp_epoch >= now.warp_epoch)))
-    complain(line, "writes %s at byte %lld, which thread %d read with no barrier since", a->name, (long long)byte, s->read.thread);
-  if (write) {
-    s->write = now;
-    s->read.thread = -1;
-    s->many = false;
-  } else {
-    s->many = s->read.thread >= 0 && s->read.thread != now.thread && s->read.block_epoch == now.block_epoch ? true : s->read.block_epoch == now.block_epoch && s->many;
-    s->read = now;
-  }
+  for (int i = 0; write && i < s->readers; i++)
+    if (!ordered(&s->read[i])) complain(line, "writes %s at byte %lld, which thread %d read with no barrier since", a->name, (long long)byte, s->read[i].thread);
+  if (!write) { read_note(s, now); return; }
+  s->write = now;
+  s->readers = 0;
+}
+
+static const array *array_at(int64_t at) {
+  for (int i = 0; i < sim.n_arrays; i++)
+    if (at >= sim.arrays[i].offset && at < sim.arrays[i].offset + sim.arrays[i].bytes) return &sim.arrays[i];
+  return NULL;
 }
 
 // Where in shared memory the access lies, after it was checked.
 static int64_t access_check(const void *base, int64_t offset, int64_t bytes, int write, int line) {
   int64_t at = (const char *)base - sim.shared;
-  const array *a = NULL;
-  for (int i = 0; i < sim.n_arrays; i++)
-    if (at >= sim.arrays[i].offset && at < sim.arrays[i].offset + sim.arrays[i].bytes) a = &sim.arrays[i];
+  const array *a = array_at(at);
   if (!a) LM_BUG("line %d: not an address in shared memory", line);
   int64_t byte = at - a->offset + offset;
   if (byte < 0 || byte + bytes > a->bytes) {
@@ -449,10 +498,161 @@ API void lm_simt_copies_wait(int left) {
     for (int g = 0; g < 16 / GRAIN; g++) {
       shadow *s = &sim.shadows[c->to / GRAIN + g];
       s->coming = false;
-      s->write = (touch){(int16_t)sim.current, sim.epoch, f->epoch};
+      s->write = (touch){(int16_t)sim.current, f->clock};
     }
   }
   f->n_copies = n;
+}
+
+// ---- mbarriers: a phase ends when as many arrived as it counts; those who wait then know what those who arrived knew.
+
+static phase_barrier *barrier_at(const void *base, int i, int line) {
+  int64_t place = (const char *)base - sim.shared + 8 * i;
+  for (int k = 0; k < sim.n_barriers; k++)
+    if (sim.barriers[k].place == place) return &sim.barriers[k];
+  LM_BUG("line %d: an mbarrier that was never made", line);
+}
+
+API void lm_simt_phase_make(void *base, int i, int count, int line) {
+  int64_t place = access_check(base, 8 * i, 8, 1, line);
+  if (sim.n_barriers == BARRIERS) LM_BUG("more than %d mbarriers", BARRIERS);
+  memset(sim.gathered[sim.n_barriers], 0, sizeof sim.gathered[0]);
+  memset(sim.told[sim.n_barriers], 0, sizeof sim.told[0]);
+  sim.barriers[sim.n_barriers++] = (phase_barrier){place, count, count, 0};
+}
+
+API void lm_simt_phase_arrive(void *base, int i, int line) {
+  access_check(base, 8 * i, 8, 0, line);
+  phase_barrier *b = barrier_at(base, i, line);
+  int k = (int)(b - sim.barriers), me = sim.current;
+  for (int t = 0; t < sim.threads; t++)
+    if (sim.known[me][t] > sim.gathered[k][t]) sim.gathered[k][t] = sim.known[me][t];
+  sim.gathered[k][me] = sim.fibers[me].clock++;
+  if (--b->missing) return;
+  memcpy(sim.told[k], sim.gathered[k], sizeof sim.told[k]);
+  b->missing = b->count;
+  b->phase++;
+}
+
+static bool phase_passed(const fiber *f) { return (sim.barriers[f->phase_barrier].phase & 1) != f->parity; }
+
+static void phase_tell(int thread) {
+  fiber *f = &sim.fibers[thread];
+  for (int t = 0; t < sim.threads; t++)
+    if (sim.told[f->phase_barrier][t] > sim.known[thread][t]) sim.known[thread][t] = sim.told[f->phase_barrier][t];
+  f->wait = READY;
+}
+
+// Until the phase of that parity is over; before the first, those of parity 1 are.
+API void lm_simt_phase_wait(void *base, int i, uint32_t parity, int line) {
+  fiber *f = &sim.fibers[sim.current];
+  access_check(base, 8 * i, 8, 0, line);
+  f->phase_barrier = (int)(barrier_at(base, i, line) - sim.barriers);
+  f->parity = parity;
+  if (phase_passed(f)) phase_tell(sim.current);
+  else wait_for(AT_PHASE, line);
+}
+
+// ---- wgmma: products of a warpgroup, that happen at once or when waited for.
+
+API void lm_simt_proxy_fence(void) {
+  fiber *f = &sim.fibers[sim.current];
+  f->fenced = f->clock++;
+}
+
+// Where element (line, k) of a matrix lies, of 64 or n lines and 16 k, as its descriptor says: bits 0-13 the address, 16-29 and
+// 32-45 the leading and the stride offset, all in 16 bytes; 62-63 the swizzle. k runs along memory, or, turned, lines do.
+int64_t simt_matrix_place(uint64_t at, int line, int k, bool turned, int text_line) {
+  static const int widths[] = {16, 128, 64, 32};
+  int64_t start = (int64_t)(at & 0x3fff) << 4, leading = (int64_t)(at >> 16 & 0x3fff) << 4, stride = (int64_t)(at >> 32 & 0x3fff) << 4, place;
+  int width = widths[at >> 62], per = width / 2;
+  if (start & 0x3ff & ~(width - 1) && width > 16) complain(text_line, "a swizzled matrix that begins within a pattern");
+  if (turned && width == 16) place = start + line / 8 * stride + line % 8 * 2 + k % 8 * 16 + k / 8 * leading;
+  else if (turned) place = start + line / per * leading + line % per * 2 + k % 8 * width + k / 8 * stride;
+  else if (width == 16) place = start + line / 8 * stride + line % 8 * 16 + k / 8 * leading + k % 8 * 2;
+  else place = start + line / 8 * stride + line % 8 * width + k * 2;
+  if (!turned && width > 16 && start % width + 2 * k >= width) complain(text_line, "a matrix that leaves its lines");
+  return width == 16 ? place : place ^ (place >> 7 & (width / 16 - 1)) << 4;
+}
+
+static float matrix_element(uint64_t at, int line, int k, bool turned, int text_line) {
+  int64_t place = simt_matrix_place(at, line, k, turned, text_line);
+  const array *a = array_at(place);
+  uint16_t half;
+  if (!a) { complain(text_line, "a matrix outside of shared memory, at byte %lld", (long long)place); return 0; }
+  shadow *s = &sim.shadows[place / GRAIN];
+  if (s->write.thread >= 0 && s->write.clock > sim.fibers[s->write.thread].fenced)
+    complain(text_line, "multiplies %s at byte %lld, which thread %d wrote with no fence since", a->name, (long long)(place - a->offset), s->write.thread);
+  int first = sim.current;
+  for (int w = 0; w < GROUP / WARP; w++) {
+    sim.current = first + w * WARP;
+    grain_check(s, false, a, place - a->offset, text_line);
+  }
+  sim.current = first;
+  memcpy(&half, sim.shared + place, sizeof half);
+  return bf16_of(half, 0);
+}
+
+// Fragments are mma's, 16 rows to each of four warps, and n / 8 of them side by side.
+static void product_complete(int first, int k) {
+  static float a[64][16], b[16][256];
+  const product *p = &sim.fibers[first].products[k];
+  int before = sim.current;
+  sim.current = first;
+  for (int i = 0; i < 64; i++)
+    for (int j = 0; j < 16; j++) {
+      int lane = i % 8 * 4 + j % 8 / 2, word = i % 16 / 8 + j / 8 * 2;
+      a[i][j] = p->a_shared ? matrix_element(p->a_at, i, j, false, p->line) : bf16_of(sim.fibers[first + i / 16 * WARP + lane].products[k].a[word], j % 2);
+    }
+  for (int j = 0; j < 16; j++)
+    for (int n = 0; n < p->n; n++) b[j][n] = matrix_element(p->b_at, n, j, p->b_turned, p->line);
+  for (int t = 0; t < GROUP; t++) {
+    const product *own = &sim.fibers[first + t].products[k];
+    if (own->line != p->line || own->n != p->n || own->b_at != p->b_at || own->a_at != p->a_at) complain(own->line, "threads of a warpgroup multiply different matrices");
+    for (int i = 0; i < p->n / 2; i++) {
+      int row = t / WARP * 16 + t % WARP / 4 + i % 4 / 2 * 8, col = i / 4 * 8 + t % 4 * 2 + i % 2;
+      float sum = 0;
+      for (int j = 0; j < 16; j++) sum += a[row][j] * b[j][col];
+      own->d[i] = (own->add ? own->d[i] : 0) + sum;
+    }
+  }
+  sim.current = before;
+}
+
+static bool group_ready(int first) {
+  for (int i = first; i < first + GROUP; i++)
+    if (i >= sim.threads || sim.fibers[i].wait != AT_GROUP) return false;
+  return true;
+}
+
+static void group_complete(int first) {
+  fiber *f = &sim.fibers[first];
+  int done = 0;
+  while (done < f->n_products && (sim.schedule == SIMT_FORWARD || f->products[done].group < f->products_group - f->products_left)) product_complete(first, done++);
+  for (int i = first; i < first + GROUP; i++) {
+    fiber *g = &sim.fibers[i];
+    if (g->n_products != f->n_products || g->line != f->line) { complain(g->line, "meets threads of its warpgroup that wait at line %d", f->line); done = g->n_products; }
+  }
+  for (int i = first; i < first + GROUP; i++) {
+    fiber *g = &sim.fibers[i];
+    g->n_products -= done;
+    memmove(g->products, g->products + done, (size_t)g->n_products * sizeof *g->products);
+    g->wait = READY;
+  }
+}
+
+API void lm_simt_wgmma(float *d, int n, const uint32_t *a, uint64_t a_at, uint64_t b_at, int b_turned, int add, int line) {
+  fiber *f = &sim.fibers[sim.current];
+  if (f->n_products == PRODUCTS) LM_BUG("more than %d products under way", PRODUCTS);
+  product *p = &f->products[f->n_products++];
+  *p = (product){.d = d, .n = n, .add = add, .a_shared = !a, .b_turned = b_turned, .a_at = a_at, .b_at = b_at, .group = f->products_group, .line = line};
+  if (a) memcpy(p->a, a, sizeof p->a);
+  if (sim.schedule == SIMT_FORWARD) wait_for(AT_GROUP, line);
+}
+API void lm_simt_wgmma_commit(void) { sim.fibers[sim.current].products_group++; }
+API void lm_simt_wgmma_wait(int left, int line) {
+  sim.fibers[sim.current].products_left = left;
+  wait_for(AT_GROUP, line);
 }
 
 // ---- plans
@@ -498,8 +698,9 @@ void simt_plan_prepare(lm_plan *plan, lm_arena *arena) {
   for (int i = 0; i < plan->n_kernels; i++) plan->kernels[i].source = wrapped(plan, i, arena);
 }
 
-lm_plan_target simt_target(lm_module *m) {
-  lm_plan_target t = lm_cuda_target(m);
+lm_plan_target simt_target_of(lm_module *m, const char *arch) {
+  lm_plan_target t = lm_cuda_target(m, arch);
   t.prelude = lm_cuda_prelude_simt_text(m->arena);
   return t;
 }
+lm_plan_target simt_target(lm_module *m) { return simt_target_of(m, NULL); }

@@ -2,7 +2,8 @@
 // reported. Kernels are compiled with the prelude simt.h, which calls what simt.c defines.
 //
 // Found: accesses to shared memory out of bounds, of what nothing wrote, or of what another thread wrote or read without a
-// barrier in between; barriers and shuffles that not all of their threads reach; vectors at odd addresses. What a kernel
+// barrier in between, of whatever kind; tensor cores that read what was written without a proxy fence, or matrices that leave
+// their pattern; barriers, phases and shuffles that not all of their threads reach; vectors at odd addresses. What a kernel
 // computes under every schedule must be the same bits.
 //
 // One thread drives this; it keeps its state in one place of the process.
@@ -22,4 +23,7 @@ int64_t simt_kernels_run(void);
 // Makes the kernels of a plan for CUDA into ones that lm_exec runs with one thread, each launching itself under the shim.
 void simt_plan_prepare(lm_plan *plan, lm_arena *arena);
 lm_plan_target simt_target(lm_module *m);
+lm_plan_target simt_target_of(lm_module *m, const char *arch);   // with the kernels of that architecture
+// Where in shared memory a descriptor of wgmma has an element; text_line: for what is found wrong.
+int64_t simt_matrix_place(uint64_t at, int line, int k, bool turned, int text_line);
 #endif

@@ -15,6 +15,13 @@ static const attend_case cases[] = {
   {"bf16, biased", "bf16", "b = 2, t = 50, s = 50, g = 2, h = 1, e = 40", "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
 };
 
+// Warpgroups, on sm_90a.
+static const attend_case grouped[] = {
+  {"groups, causal", "bf16", "b = 1, t = 150, s = 150, g = 2, h = 2, e = 64", "", PLAIN, CAUSAL},
+  {"groups, wide, window", "bf16", "b = 1, t = 300, s = 300, g = 1, h = 1, e = 128", "", CAPPED, WINDOW},
+  {"groups, documents, biased", "bf16", "b = 2, t = 67, s = 67, g = 1, h = 2, e = 64", "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
+};
+
 static double gradient_error(const lm_plan *plan, const lm_plan_param *p, lm_exec *e, lm_eval *eval) {
   const float *got = (const float *)lm_exec_arena_peek(e, LM_ARENA_GRAD) + p->offset;
   const lm_tensor *want = lm_eval_gradient(eval, p->path);
@@ -34,14 +41,21 @@ static void fill(lm_plan *plan, lm_exec *e, lm_eval *eval, uint64_t *state) {
   }
 }
 
-static void run_case(const attend_case *c) {
+// Whether its forward kernel has warpgroups.
+static bool has_groups(const lm_plan *plan) {
+  bool found = false;
+  for (int i = 0; i < plan->n_kernels; i++) found |= plan->kernels[i].name[0] == 'a' && plan->kernels[i].launch.threads == 384;
+  return found;
+}
+
+static void run_case(const attend_case *c, const char *arch) {
   lm_buf text = {0};
   text_make(c, &text);
   lm_ctx *ctx[2] = {lm_ctx_create(), lm_ctx_create()};
   lm_module *step = module_make(ctx[0], text.p, false), *kernel = module_make(ctx[1], text.p, true);
-  lm_plan_target target = RUN_TARGET(kernel);
+  lm_plan_target target = simt_target_of(kernel, arch);
   lm_plan *plan = lm_plan_build(kernel, &target);
-  CHECK(plan);
+  CHECK(plan && has_groups(plan) == (arch != NULL));
   RUN_PREPARE(plan, kernel->arena);
   lm_exec *e;
   CHECK_OK(lm_exec_create(plan, &(lm_exec_options){.threads = 1}, &e));
@@ -92,5 +106,7 @@ int main(int argc, char **argv) {
   char dir[] = "/tmp/lmc-simt-attend-test-XXXXXX";
   if (!getenv("LMC_CACHE") && mkdtemp(dir)) setenv("LMC_CACHE", dir, 1);
   for (size_t i = 0; i < LM_COUNT(cases); i++)
-    if (argc < 2 || strstr(cases[i].name, argv[1])) run_case(&cases[i]);
+    if (argc < 2 || strstr(cases[i].name, argv[1])) run_case(&cases[i], NULL);
+  for (size_t i = 0; i < LM_COUNT(grouped); i++)
+    if (argc < 2 || strstr(grouped[i].name, argv[1])) run_case(&grouped[i], "sm_90a");
 }

@@ -5,6 +5,7 @@
 #include "codegen/cuda/prelude/simt.h"
 #include "codegen/cuda/prelude/team.cuh"
 #include "codegen/cuda/prelude/vector.cuh"
+#include "codegen/cuda/prelude/group.cuh"
 
 #include "tests/cuda/simt.h"
 #include "tests/runtime/check.h"
@@ -98,6 +99,48 @@ static void sums(void *args) {
   a->out[lm_block() * lm_threads() + i] = all + 3 * most + 7 * team;
 }
 
+// The first warp writes rounds of two places for the others to read; `mistake`: they do not say that they have read.
+static void phases(void *args) {
+  const arguments *a = args;
+  int32_t i = lm_thread();
+  uint32_t parity = i < 32;
+  float sum = 0;
+  LM_SHARED(float, row, 64);
+  LM_SHARED(uint64_t, ready, 2);
+  LM_SHARED(uint64_t, done, 2);
+  for (int32_t k = 0; i == 0 && k < 2; k++) {
+    lm_phase_make(ready, k, 32);
+    lm_phase_make(done, k, 64);
+  }
+  lm_barrier();
+  for (int32_t k = 0; k < 6; k++) {
+    int32_t at = k % 2;
+    if (i < 32) {
+      if (!a->mistake) lm_phase_wait(done, at, parity);
+      lm_put(row, at * 32 + i, a->in[i + k]);
+      lm_phase_arrive(ready, at);
+    } else {
+      lm_phase_wait(ready, at, parity);
+      sum += lm_get(row, at * 32 + i % 32);
+      lm_phase_arrive(done, at);
+    }
+    parity ^= at == 1;
+  }
+  a->out[lm_block() * lm_threads() + i] = sum;
+}
+
+// Who waits for the wrong phase waits forever.
+static void forever(void *args) {
+  const arguments *a = args;
+  LM_SHARED(uint64_t, ready, 1);
+  if (lm_thread() == 0) lm_phase_make(ready, 0, lm_threads());
+  lm_barrier();
+  lm_phase_arrive(ready, 0);
+  if (a->mistake) lm_phase_arrive(ready, 0);
+  lm_phase_wait(ready, 0, 0);
+  a->out[lm_block() * lm_threads() + lm_thread()] = 1;
+}
+
 enum { THREADS = 96, BLOCKS = 3 };
 typedef struct simt_case { const char *name; void (*call)(void *args); const char *found; } simt_case;
 static const simt_case cases[] = {
@@ -105,6 +148,7 @@ static const simt_case cases[] = {
   {"warp_neighbours", warp_neighbours, "no barrier since"}, {"bounds", bounds, "writes row at byte 384 of 384"},
   {"unwritten", unwritten, "which nothing wrote"},     {"absent", absent, "never come"},
   {"stranger", stranger, "takes no part"},             {"odd_vector", odd_vector, "odd address"},
+  {"phases", phases, "line"},
 };
 
 static void run(const simt_case *c, bool mistake, simt_schedule schedule, const float *in, float *out) {
@@ -129,9 +173,104 @@ static void test_case(const simt_case *c, const float *in) {
   }
 }
 
+// ---- products of warpgroups
+
+enum { GROUP_ROWS = 128, WIDE = 128, COLUMNS = 64 };
+typedef struct group_arguments { bool unfenced, early, astray; const uint16_t *a, *b; float *scores, *out; } group_arguments;
+
+static void tile_fill(uint16_t *tile, const uint16_t *from, int rows, int width) {
+  for (int32_t i = lm_thread(); i < rows * width; i += lm_threads()) lm_put(tile, lm_swizzled(rows, i / width, i % width / 8 * 8) + i % 8, from[i]);
+}
+
+// scores = a b', out = scores b, for two groups of 64 rows.
+static void products(void *args) {
+  const group_arguments *g = args;
+  LM_POOL_DECLARE();
+  LM_POOL(uint16_t, a, 0, GROUP_ROWS * WIDE);
+  LM_POOL(uint16_t, b, GROUP_ROWS * WIDE * 2, COLUMNS * WIDE);
+  float s[COLUMNS / 8][4] = {{0}}, o[WIDE / 8][4] = {{0}};
+  tile_fill(a, g->a, GROUP_ROWS, WIDE);
+  tile_fill(b, g->b, COLUMNS, WIDE);
+  if (!g->unfenced) lm_proxy_fence();
+  if (!g->early) lm_barrier();
+  LM_GROUP_PRODUCT(s, 64, a + (g->astray ? 8 * 64 * 2 + 64 : 0), lm_thread() / 128 * 64, GROUP_ROWS, b, WIDE)
+  LM_GROUP_WEIGHTED(o, 128, s, COLUMNS, b)
+  int32_t row = lm_thread() / 32 * 16 + lm_thread() % 32 / 4, col = lm_thread() % 4 * 2;
+  for (int32_t i = 0; i < COLUMNS / 8 * 4; i++) g->scores[(row + i % 4 / 2 * 8) * COLUMNS + i / 4 * 8 + col + i % 2] = s[i / 4][i % 4];
+  for (int32_t i = 0; i < WIDE / 8 * 4; i++) g->out[(row + i % 4 / 2 * 8) * WIDE + i / 4 * 8 + col + i % 2] = o[i / 4][i % 4];
+}
+
+static void products_expect(const group_arguments *g) {
+  for (int i = 0; i < GROUP_ROWS; i++)
+    for (int j = 0; j < COLUMNS; j++) {
+      float want = 0;
+      for (int k = 0; k < WIDE; k++) want += lm_bf16_load(g->a[i * WIDE + k]) * lm_bf16_load(g->b[j * WIDE + k]);
+      CHECK(g->scores[i * COLUMNS + j] == want);              // small whole numbers: exact
+    }
+  for (int i = 0; i < GROUP_ROWS; i++)
+    for (int k = 0; k < WIDE; k++) {
+      float want = 0;
+      for (int j = 0; j < COLUMNS; j++) want += lm_bf16_load(lm_bf16_round(g->scores[i * COLUMNS + j])) * lm_bf16_load(g->b[j * WIDE + k]);
+      CHECK(g->out[i * WIDE + k] == want);
+    }
+}
+
+static void products_find(group_arguments g, const char *what) {
+  simt_run(products, &g, 1, 256);
+  char *found = simt_report_take();
+  if (!found || !strstr(found, what)) fprintf(stderr, "products: %s, not %s\n", found ? found : "nothing", what);
+  CHECK(found && strstr(found, what));
+  lm_free(found);
+}
+
+static void test_products(void) {
+  static uint16_t a[GROUP_ROWS * WIDE], b[COLUMNS * WIDE];
+  static float scores[GROUP_ROWS * COLUMNS], out[GROUP_ROWS * WIDE];
+  for (int i = 0; i < GROUP_ROWS * WIDE; i++) a[i] = lm_bf16_round((float)(i * 7 % 11 == 0));
+  for (int i = 0; i < COLUMNS * WIDE; i++) b[i] = lm_bf16_round((float)(i * 5 % 13 % 4) - 1);
+  group_arguments g = {.a = a, .b = b, .scores = scores, .out = out};
+  for (int s = 0; s < SIMT_SCHEDULES; s++) {
+    simt_schedule_set((simt_schedule)s);
+    memset(out, 0, sizeof out);
+    simt_run(products, &g, 1, 256);
+    char *found = simt_report_take();
+    if (found) fprintf(stderr, "%s", found);
+    CHECK(!found);
+    products_expect(&g);
+  }
+  group_arguments unfenced = g, early = g, astray = g;
+  unfenced.unfenced = early.early = astray.astray = true;
+  products_find(unfenced, "with no fence since");
+  products_find(early, "no barrier since");
+  products_find(astray, "begins within a pattern");
+}
+
+// Places by hand from the pictures of PTX: 16-byte units of a line, exchanged by the line's number.
+static void test_descriptors(void) {
+  enum { NONE, BY_128, BY_64, BY_32 };
+  static const struct { uint64_t swizzle; int line, k; bool turned; int64_t place; } places[] = {
+    {BY_128, 1, 0, false, 128 + 16}, {BY_128, 3, 40, false, 3 * 128 + 6 * 16}, {BY_128, 9, 2, false, 1024 + 128 + 16 + 4},
+    {BY_64, 1, 0, false, 64}, {BY_64, 2, 8, false, 128}, {BY_64, 7, 0, false, 7 * 64 + 48}, {BY_32, 4, 0, false, 128 + 16}, {BY_32, 3, 9, false, 96 + 16 + 2},
+    {NONE, 1, 0, false, 16}, {NONE, 0, 8, false, 2048}, {NONE, 8, 0, false, 1024},
+    {BY_128, 0, 1, true, 128 + 16}, {BY_128, 8, 8, true, 1024 + 16}, {BY_128, 65, 0, true, 2048 + 2}, {BY_64, 0, 2, true, 128 + 16}, {NONE, 1, 1, true, 16 + 2},
+  };
+  for (size_t i = 0; i < LM_COUNT(places); i++) {
+    uint64_t at = (uint64_t)(2048 >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | places[i].swizzle << 62;
+    int64_t place = simt_matrix_place(at, places[i].line, places[i].k, places[i].turned, 0);
+    if (place != places[i].place) fprintf(stderr, "place %zu: %lld, not %lld\n", i, (long long)place, (long long)places[i].place);
+    CHECK(place == places[i].place);
+  }
+  char *found = simt_report_take();
+  if (found) fprintf(stderr, "%s", found);
+  CHECK(!found);
+}
+
 int main(void) {
   _Alignas(16) float in[THREADS + 8];
   for (int i = 0; i < THREADS + 8; i++) in[i] = (float)(i * 37 % 101) / 64;
   for (size_t i = 0; i < LM_COUNT(cases); i++) test_case(&cases[i], in);
   test_case(&(simt_case){"sums", sums, NULL}, in);
+  test_case(&(simt_case){"forever", forever, "a phase that never ends"}, in);
+  test_products();
+  test_descriptors();
 }

@@ -12,7 +12,7 @@
 #define lm_word_put(W, p, i, x) ((void)(((W *)(p))[i] = (x)))
 #define LM_SHARED(T, name, n) __shared__ __align__(16) T name[n]
 // Arrays of one pool whose size the launch gives; `at`: bytes from its beginning.
-#define LM_POOL_DECLARE() extern __shared__ __align__(128) uint8_t lm_pool[]
+#define LM_POOL_DECLARE() extern __shared__ __align__(1024) uint8_t lm_pool[]
 #define LM_POOL(T, name, at, n) T *const name = (T *)(lm_pool + (at))
 #define lm_get(a, i) ((a)[i])
 #define lm_put(a, i, x) ((void)((a)[i] = (x)))

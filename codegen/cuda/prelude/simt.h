@@ -15,6 +15,8 @@
 #endif
 
 extern void *lm_simt_shared(const char *name, int64_t bytes);
+extern void *lm_simt_pool(const char *name, int64_t at, int64_t bytes);
+extern uint32_t lm_simt_address(const void *p);
 extern void *lm_simt_access(const void *base, int64_t offset, int64_t bytes, int write, int line);
 extern void *lm_simt_word(const void *p, int64_t bytes);
 extern int32_t lm_simt_thread(void), lm_simt_threads(void);
@@ -26,7 +28,7 @@ extern uint32_t lm_simt_vote(bool x, int line);
 
 #define LM_SHARED(T, name, n) T *name = (T *)lm_simt_shared(#name, (int64_t)sizeof(T) * (n))
 #define LM_POOL_DECLARE() ((void)0)
-#define LM_POOL(T, name, at, n) LM_SHARED(T, name, n)
+#define LM_POOL(T, name, at, n) T *name = (T *)lm_simt_pool(#name, at, (int64_t)sizeof(T) * (n))
 #define lm_get(a, i) (*(__typeof__(&(a)[0]))lm_simt_access((a), (int64_t)(i) * (int64_t)sizeof (a)[0], sizeof (a)[0], 0, __LINE__))
 #define lm_put(a, i, x)                                                                          \
   do {                                                                                           \
@@ -76,3 +78,27 @@ extern void lm_simt_copies_wait(int left);
 #define lm_copy_async(tile, at, from, valid) lm_simt_copy(tile, (int64_t)(at) * 2, from, valid, __LINE__)
 #define lm_copies_commit() lm_simt_copies_commit()
 #define lm_copies_wait(left) lm_simt_copies_wait(left)
+
+// Phases of mbarriers, and products of warpgroups (wgmma.cuh).
+extern void lm_simt_phase_make(void *base, int i, int count, int line);
+extern void lm_simt_phase_arrive(void *base, int i, int line);
+extern void lm_simt_phase_wait(void *base, int i, uint32_t parity, int line);
+extern void lm_simt_proxy_fence(void);
+extern void lm_simt_wgmma(float *d, int n, const uint32_t *a, uint64_t a_at, uint64_t b_at, int b_turned, int add, int line);
+extern void lm_simt_wgmma_commit(void);
+extern void lm_simt_wgmma_wait(int left, int line);
+#define lm_shared_address(p) lm_simt_address(p)
+#define lm_phase_make(b, i, count) lm_simt_phase_make(b, i, count, __LINE__)
+#define lm_phase_arrive(b, i) lm_simt_phase_arrive(b, i, __LINE__)
+#define lm_phase_wait(b, i, parity) lm_simt_phase_wait(b, i, parity, __LINE__)
+#define lm_proxy_fence() lm_simt_proxy_fence()
+#define lm_registers_fewer(n) ((void)0)
+#define lm_registers_more(n) ((void)0)
+#define lm_wgmma_fence() ((void)0)
+#define lm_wgmma_commit() lm_simt_wgmma_commit()
+#define lm_wgmma_wait(left) lm_simt_wgmma_wait(left, __LINE__)
+#define lm_wgmma_settle(d, n) ((void)0)
+#define lm_wgmma_64_shared(d, a, b, add) lm_simt_wgmma(&(d)[0][0], 64, 0, a, b, 0, add, __LINE__)
+#define lm_wgmma_128_shared(d, a, b, add) lm_simt_wgmma(&(d)[0][0], 128, 0, a, b, 0, add, __LINE__)
+#define lm_wgmma_64_turned(d, a, b) lm_simt_wgmma(&(d)[0][0], 64, a, 0, b, 1, 1, __LINE__)
+#define lm_wgmma_128_turned(d, a, b) lm_simt_wgmma(&(d)[0][0], 128, a, 0, b, 1, 1, __LINE__)

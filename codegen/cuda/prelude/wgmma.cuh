@@ -1,0 +1,61 @@
+// wgmma.cuh - sm_90a: phases of mbarriers, and products that a warpgroup of 128 threads issues and the tensor cores do
+// meanwhile. Accumulators are as mma.cuh has them, 16 rows to each of four warps.
+
+LM_INLINE void lm_phase_make(uint64_t *b, int32_t i, int32_t count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(lm_shared_address(b + i)), "r"(count) : "memory");
+}
+LM_INLINE void lm_phase_arrive(uint64_t *b, int32_t i) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(lm_shared_address(b + i)) : "memory");
+}
+// Until the phase of that parity is over; before the first, those of parity 1 are.
+LM_INLINE void lm_phase_wait(uint64_t *b, int32_t i, uint32_t parity) {
+  uint32_t over;
+  do {
+    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(over)
+                 : "r"(lm_shared_address(b + i)), "r"(parity)
+                 : "memory");
+  } while (!over);
+}
+// What this thread wrote to shared memory, the tensor cores will see.
+LM_INLINE void lm_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+#define lm_registers_fewer(n) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n))
+#define lm_registers_more(n) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n))
+
+LM_INLINE void lm_wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+LM_INLINE void lm_wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until at most `left` groups are under way.
+#define lm_wgmma_wait(left) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory")
+// No access to the registers d moves across this.
+#define lm_wgmma_settle(d, n)                                                                     \
+  LM_UNROLL for (int32_t i_ = 0; i_ < (n); i_++)                                                  \
+    asm volatile("" : "+f"(d[i_][0]), "+f"(d[i_][1]), "+f"(d[i_][2]), "+f"(d[i_][3])::"memory")
+
+#define LM_F4(d, i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define LM_F32(d, i) LM_F4(d, i), LM_F4(d, i + 1), LM_F4(d, i + 2), LM_F4(d, i + 3), LM_F4(d, i + 4), LM_F4(d, i + 5), LM_F4(d, i + 6), LM_F4(d, i + 7)
+#define LM_REGISTERS_32 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}"
+#define LM_REGISTERS_64 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
+
+// shared:  d = a b, or d += a b; matrices by their descriptors (group.cuh), k along the lines of both.
+// turned:  d += a b; a as mma.cuh has it, for each warp its 16 rows; the lines of b are k, N elements long.
+#define LM_WGMMA(N, R, A, B, C, D, E, F, ...)                                                     \
+  LM_INLINE void lm_wgmma_##N##_shared(float (*d)[4], uint64_t a, uint64_t b, int32_t add) {      \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #C ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 " LM_REGISTERS_##R \
+                 ", %" #A ", %" #B ", p, 1, 1, 0, 0;\n}"                                          \
+                 : __VA_ARGS__                                                                    \
+                 : "l"(a), "l"(b), "r"(add)                                                       \
+                 : "memory");                                                                     \
+  }                                                                                               \
+  LM_INLINE void lm_wgmma_##N##_turned(float (*d)[4], const uint32_t *a, uint64_t b) {            \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #F ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 " LM_REGISTERS_##R \
+                 ", {%" #A ", %" #B ", %" #C ", %" #D "}, %" #E ", p, 1, 1, 1;\n}"                \
+                 : __VA_ARGS__                                                                    \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(1)                     \
+                 : "memory");                                                                     \
+  }
+LM_WGMMA(64, 32, 32, 33, 34, 35, 36, 37, LM_F32(d, 0))
+LM_WGMMA(128, 64, 64, 65, 66, 67, 68, 69, LM_F32(d, 0), LM_F32(d, 8))
