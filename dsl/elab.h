@@ -124,7 +124,8 @@ struct lm_elab {
   struct { lm_value *index; int64_t count; lm_sym name; const void *over; } loops[4]; int n_loops;   // over: el_insts or ast_stmt
   const void **unrolled; uint32_t n_unrolled, cap_unrolled;   // of the same kind; see elab_unroll.c
   bool again;                  // the function being made has to be made again
-  struct { lm_sym name; el_val val; } *emits; uint32_t n_emits, cap_emits;
+  // Metrics: their value leaves the loops around it stacked, and is named by its places in them: name.3, name.3.0.
+  struct el_emit { lm_sym name; const char *places; int64_t place; el_val val; } *emits; uint32_t n_emits, cap_emits;
   const ast_decl **visited; uint32_t n_visited, cap_visited;
 };
 
@@ -194,6 +195,8 @@ bool el_decide(lm_elab *e, const el_val *v);
 // ---- statements (elab_stmt.c)
 void el_run(lm_elab *e, const ast_body *body);
 void el_bind_name(lm_elab *e, lm_sym name, el_val v, bool settable);
+
+bool el_emits_check(lm_elab *e, lm_loc at, uint64_t n);   // whether so many values can be emitted; else it is an error
 
 // ---- instances (elab_inst.c)
 typedef struct el_place { lm_decl_ref decl /* set: what the call names */; el_inst *owner; lm_sym path; int n_stack; int64_t stack[4], place[4]; lm_sym stack_name[4]; } el_place;

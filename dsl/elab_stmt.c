@@ -1,5 +1,6 @@
 // elab_stmt.c - statements: let, assignment to carried names and states, return, emit, for.
 #include "dsl/elab.h"
+#include "dsl/lower.h"
 
 void el_bind_name(lm_elab *e, lm_sym name, el_val v, bool settable) {
   el_bind *b = LM_NEW(e->a, el_bind);
@@ -48,14 +49,38 @@ static void run_emit(lm_elab *e, const ast_stmt *st) {
     if (v.k != V_ERROR) el_err(e, st->expr->loc, "E023", "emit takes a scalar, got %s", el_show(e, &v));
     return;
   }
-  if (e->n_loops || e->in_library) {
-    el_err(e, st->loc, "E024", "emit inside a loop is not available yet: give it where the loop's value is used");
+  if (e->in_library) {                 // its body is run where it is called instead
+    e->library_failed = true;
     return;
   }
   if (v.v) v.v = lm_emit_cast(&e->b, v.v, LM_F32);
-  (void)LM_PUSH(e->a, e->emits, e->n_emits, e->cap_emits);
-  e->emits[e->n_emits - 1].name = st->names.v[0].text;
-  e->emits[e->n_emits - 1].val = v;
+  LM_PUSH(e->a, e->emits, e->n_emits, e->cap_emits) = (struct el_emit){.name = st->names.v[0].text, .places = "", .val = v};
+}
+
+bool el_emits_check(lm_elab *e, lm_loc at, uint64_t n) {
+  if (n > LM_LOWER_EMITS) el_err(e, at, "E024", "%llu values are emitted, in loops one for each iteration; the most is %d", (unsigned long long)n, LM_LOWER_EMITS);
+  return n <= LM_LOWER_EMITS;
+}
+
+static const char *place_in_front(lm_elab *e, int64_t place, const char *places) {
+  return lm_arena_printf(e->a, ".%lld%s", (long long)place, places);
+}
+
+// Emits from `first` on were given in a loop that has ended; its results from `stacked` on are their values, a place each.
+static void emits_unstack(lm_elab *e, uint32_t first, const lm_op *loop, uint32_t stacked, int64_t count, int period) {
+  uint32_t n = e->n_emits - first;
+  struct el_emit *inside = LM_NEW_N(e->a, struct el_emit, n + 1);
+  for (uint32_t i = 0; i < n; i++) inside[i] = e->emits[first + i];
+  e->n_emits = first;
+  if (!n || !el_emits_check(e, loop->loc, (uint64_t)count * n)) return;
+  for (int64_t k = 0; k < count; k++)
+    for (uint32_t i = 0; i < n; i++) {
+      lm_attr attr = {.imm = {k, 1}, .n_imm = 2, .axes = {loop->attr.axes[0]}, .n_axes = 1};
+      struct el_emit x = inside[i];
+      x.places = place_in_front(e, x.place + k * period, x.places);
+      x.val.v = lm_emit(&e->b, LM_OP_SLICE, &loop->out[stacked + i], 1, &attr, NULL);
+      LM_PUSH(e->a, e->emits, e->n_emits, e->cap_emits) = x;
+    }
 }
 
 static bool same_carry(const el_val *x, const el_val *y) {
@@ -115,7 +140,9 @@ static void run_iteration(lm_elab *e, const iteration *it, lm_value *index, cons
     el_index at = {index, it->first + j, it->period};
     e->layer = layer_number(e, outer, &at);
     el_val var = it->repeat ? el_index_value(e, &at) : el_insts_at(e, it->over, &at);
+    uint32_t emitted = e->n_emits;
     run_body_once(e, it->st, &var, now, out);
+    for (uint32_t i = emitted; i < e->n_emits; i++) e->emits[i].place = it->first + j;
     for (uint32_t i = 0; i < n; i++) now[i] = out[i];
   }
   e->layer = outer;
@@ -129,7 +156,7 @@ static bool any_error(const el_val *v, uint32_t n) {
 
 // One loop of `count` iterations over `carry`, which is updated.
 static void run_loop(lm_elab *e, const iteration *it, int64_t count, lm_sym name, el_val *carry) {
-  uint32_t n = it->st->carry.n;
+  uint32_t n = it->st->carry.n, emitted = e->n_emits;
   el_val *out = LM_NEW_N(e->a, el_val, n + 1);
   lm_value **v = LM_NEW_N(e->a, lm_value *, n + 1);
   if (e->n_loops == (int)LM_COUNT(e->loops)) {
@@ -140,6 +167,7 @@ static void run_loop(lm_elab *e, const iteration *it, int64_t count, lm_sym name
   if (!e->m || it->unrolled || any_error(carry, n)) {
     run_iteration(e, it, NULL, carry, out);
     for (uint32_t i = 0; i < n; i++) carry[i] = out[i];
+    for (uint32_t i = emitted; i < e->n_emits; i++) e->emits[i].places = place_in_front(e, e->emits[i].place, e->emits[i].places);
     return;
   }
   for (uint32_t i = 0; i < n; i++) v[i] = carry[i].v;
@@ -155,7 +183,11 @@ static void run_loop(lm_elab *e, const iteration *it, int64_t count, lm_sym name
   run_iteration(e, it, loop->body->args[0], in, out);
   e->n_loops--;
   for (uint32_t i = 0; i < n; i++) v[i] = out[i].k == V_ERROR ? in[i].v : out[i].v;
-  lm_loop_end(&e->b, loop, v, n, NULL, 0);
+  uint32_t n_stacked = e->n_emits - emitted;
+  lm_value **stacked = LM_NEW_N(e->a, lm_value *, n_stacked + 1);
+  for (uint32_t i = 0; i < n_stacked; i++) stacked[i] = e->emits[emitted + i].val.v;
+  lm_loop_end(&e->b, loop, v, n, stacked, n_stacked);
+  emits_unstack(e, emitted, loop, n, count, it->period);
   for (uint32_t i = 0; i < n; i++) {
     bool bad = out[i].k == V_ERROR;
     carry[i] = bad ? el_error() : out[i];

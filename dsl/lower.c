@@ -102,8 +102,8 @@ static void make_loss(lm_elab *e, el_inst *model, const char *name, el_mode mode
     el_err(e, where, "E0A1", "loss returns (sum, weight), got %s", el_show(e, &r));
     return;
   }
-  lm_value *out[32];
-  lm_sym names[32] = {LM_SYM(e->c, "sum"), LM_SYM(e->c, "weight")};
+  lm_value *out[2 + LM_LOWER_EMITS];
+  lm_sym names[2 + LM_LOWER_EMITS] = {LM_SYM(e->c, "sum"), LM_SYM(e->c, "weight")};
   uint32_t n = 2;
   for (int i = 0; i < 2; i++) {
     el_val v = el_adapt(e, &r.items[i], K_F32, where);
@@ -113,7 +113,11 @@ static void make_loss(lm_elab *e, el_inst *model, const char *name, el_mode mode
     }
     out[i] = v.v;
   }
-  for (uint32_t i = 0; i < e->n_emits && n < 32; i++) names[n] = e->emits[i].name, out[n++] = e->emits[i].val.v;
+  if (!el_emits_check(e, where, e->n_emits)) return;
+  for (uint32_t i = 0; i < e->n_emits; i++) {
+    names[n] = LM_SYM(e->c, lm_arena_printf(e->a, "%s%s", e->emits[i].name, e->emits[i].places));
+    out[n++] = e->emits[i].val.v;
+  }
   finish(e, x.f, out, names, n);
 }
 

@@ -51,6 +51,8 @@ typedef struct lm_lowered {
   struct { lm_sym pattern; const char *what; uint32_t n; } *resolved; uint32_t n_resolved, cap_resolved;   // for lmc check
 } lm_lowered;
 
+enum { LM_LOWER_EMITS = 128 };         // metrics of `emit`, at the most
+
 // Elaborates the recipe's model and emits what is asked for. NULL after errors; they are in the context.
 lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, lm_recipe *r, const lm_lower_options *o);
 

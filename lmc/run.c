@@ -10,6 +10,8 @@
 
 #define MICRO_TIMED_S 0.2              // to say how long the run will take
 
+_Static_assert((int)LM_LOWER_EMITS <= (int)LM_TRAIN_METRICS, "every emitted value has its place in a step's result");
+
 static const lm_opt options[] = {
   {.name = "steps", .kind = LM_OPT_WHOLE, .value = "N", .help = "the run's last step, in place of the recipe's", .least = 1, .most = 1e15},
   {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "DIR", .help = "the run's folder, in place of the recipe's"},

@@ -32,7 +32,7 @@ typedef struct lm_trainer_options {
   const lm_train_state *states;        // [plan->n_states]
 } lm_trainer_options;
 
-enum { LM_TRAIN_METRICS = 24 };
+enum { LM_TRAIN_METRICS = 128 };
 typedef struct lm_step_result {        // loss and grad_norm may be anything, also no numbers
   double loss, weight, grad_norm, lr;  // lr: 0 unless rates gives one
   int64_t tokens;                      // places that were not padding
