@@ -124,6 +124,7 @@ struct lm_elab {
   struct { lm_value *index; int64_t count; lm_sym name; const void *over; } loops[4]; int n_loops;   // over: el_insts or ast_stmt
   const void **unrolled; uint32_t n_unrolled, cap_unrolled;   // of the same kind; see elab_unroll.c
   bool again;                  // the function being made has to be made again
+  struct el_keeps *keeps;      // elab_keep.c; NULL: nothing is asked for
   // Metrics: their value leaves the loops around it stacked, and is named by its places in them: name.3, name.3.0.
   struct el_emit { lm_sym name; const char *places; int64_t place; el_val val; } *emits; uint32_t n_emits, cap_emits;
   const ast_decl **visited; uint32_t n_visited, cap_visited;
@@ -214,4 +215,12 @@ int64_t el_insts_segment(lm_elab *e, const el_insts *insts, int64_t first, int *
 const ast_member *el_method_find(const el_inst *inst, lm_sym name);
 
 lm_elab *lm_elab_create(lm_ctx *c, lm_program *prog, lm_module *m);
+
+// ---- what the recipe says to save or to compute again (elab_keep.c)
+typedef struct lm_recipe_memory lm_recipe_memory;
+void el_keep_begin(lm_elab *e, const lm_recipe_memory *rules);
+// Operations emitted from here on are of self's method; returns what to put back into e->b.keep at its end.
+uint8_t el_keep_enter(lm_elab *e, const el_ref *self);
+void el_keep_let(lm_elab *e, const el_val *v, lm_sym name);
+void el_keep_check(lm_elab *e);                       // reports rules that matched nothing
 #endif

@@ -316,7 +316,9 @@ el_val el_run_invocation(lm_elab *e, el_invocation *v, const lm_file *file, el_r
       el_bind_name(e, v->sig->params[i].name.text, x, false);
     }
     bool holds = check_where(e, v);
+    uint8_t keep = self ? el_keep_enter(e, self) : e->b.keep;
     if (holds) el_run(e, body);
+    e->b.keep = keep;
     r = frame.has_result ? el_check_result(e, v->sig->ret, frame.result, v->what) : el_error();
     if (holds && !frame.has_result && e->budget) el_err(e, body->close.file ? body->close : v->at, "E077", "%s returns nothing", v->what);
     r = el_rename(e, &r, &v->map.to, &v->map.from);

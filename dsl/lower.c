@@ -202,6 +202,13 @@ int64_t lm_lowered_blocks(const lm_lowered *l) {
   return n;
 }
 
+static void lower_train(lm_elab *e, const lm_recipe *r, el_inst *model, const lm_lower_options *o) {
+  uint32_t before = e->c->n_errors;
+  el_keep_begin(e, &r->memory);
+  lower_loss(e, model, "loss", EL_TRAIN, o, r->model.loc);
+  if (e->c->n_errors == before) el_keep_check(e);
+}
+
 lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, lm_recipe *r, const lm_lower_options *o) {
   uint32_t before = c->n_errors;
   lm_lowered *l = LM_NEW(c->arena, lm_lowered);
@@ -212,7 +219,7 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, lm_recipe *r, const lm_lower_o
   e->compute = l->compute = bf16 ? LM_BF16 : LM_F32;
   el_inst *model = make_model(e, r);
   if (!model || c->n_errors > before) return NULL;
-  if (o->what & LM_LOWER_TRAIN) lower_loss(e, model, "loss", EL_TRAIN, o, r->model.loc);
+  if (o->what & LM_LOWER_TRAIN) lower_train(e, r, model, o);
   for (int i = 0; i < o->n_lengths && o->what & LM_LOWER_TRAIN && c->n_errors == before; i++) lower_length(e, model, o, o->lengths[i], r->model.loc);
   if (c->n_errors > before) return NULL;
   if (o->what & LM_LOWER_EVAL) lower_loss(e, model, "eval", EL_EVAL, o, r->model.loc);
@@ -259,7 +266,7 @@ void lm_check(lm_ctx *c, lm_program *prog, lm_recipe *r) {
     uint32_t before = c->n_errors;
     el_inst *model = make_model(e, r);
     if (c->n_errors > before) model = NULL, e->n_visited = 0;   // its definitions alone, then
-    if (model) lower_loss(e, model, "loss", EL_TRAIN, &o, r->model.loc);
+    if (model) lower_train(e, r, model, &o);
     if (model && el_method_find(model, LM_SYM(c, "apply")) && c->n_errors == before) lower_apply(e, model, "apply", EL_EVAL, &o, false, &l, r->model.loc);
     if (model) lm_lower_maps(e, model, &l, r->model.loc);
     if (model && c->n_errors == before) lm_lower_optimizer(e, r, &l);

@@ -93,8 +93,14 @@ static _Noreturn void refuse(lm_builder *b, const lm_op *op, lm_buf *why) {
   LM_BUG("%s (line %u): %s", text.p, b->loc.line, why->p ? why->p : "ill-formed");
 }
 
-lm_op *lm_emit_op(lm_builder *b, lm_opcode code, lm_value *const *in, uint32_t n_in, const lm_attr *attr, const lm_type *type) {
+static lm_op *op_new(lm_builder *b, lm_opcode code, lm_value *const *in, uint32_t n_in, const lm_attr *attr) {
   lm_op *op = lm_op_new(b->m, code, in, n_in, attr, b->loc);
+  op->keep = b->keep;
+  return op;
+}
+
+lm_op *lm_emit_op(lm_builder *b, lm_opcode code, lm_value *const *in, uint32_t n_in, const lm_attr *attr, const lm_type *type) {
+  lm_op *op = op_new(b, code, in, n_in, attr);
   lm_buf why = {0};
   int64_t n = lm_op_result_count(b->m, op, &why);
   if (n < 0) refuse(b, op, &why);
@@ -164,7 +170,7 @@ lm_value *lm_emit_permute(lm_builder *b, lm_value *x, const lm_axis *order, int 
 
 lm_op *lm_loop_begin(lm_builder *b, int64_t count, lm_axis axis, lm_value *const *carry, uint32_t n_carry) {
   lm_attr a = {.imm = {count}, .n_imm = 1, .axes = {axis}, .n_axes = axis != 0};
-  lm_op *op = lm_op_new(b->m, LM_OP_LOOP, carry, n_carry, &a, b->loc);
+  lm_op *op = op_new(b, LM_OP_LOOP, carry, n_carry, &a);
   lm_op_link(b->at, b->before, op);
   op->body = lm_region_new(b->m, b->at->func, op);
   lm_arg_add(b->m, op->body, lm_type_make(LM_INT, NULL, 0), LM_SYM(b->m->ctx, "i"));
@@ -198,7 +204,7 @@ void lm_loop_end(lm_builder *b, lm_op *loop, lm_value *const *next, uint32_t n_n
 }
 
 static lm_op *isolated_begin(lm_builder *b, lm_opcode code, const lm_attr *attr, lm_value *const *in, uint32_t n_in, const lm_type *first) {
-  lm_op *op = lm_op_new(b->m, code, in, n_in, attr, b->loc);
+  lm_op *op = op_new(b, code, in, n_in, attr);
   lm_op_link(b->at, b->before, op);
   op->body = lm_region_new(b->m, b->at->func, op);
   if (first) lm_arg_add(b->m, op->body, *first, NULL);

@@ -67,8 +67,16 @@ typedef struct lm_attr {
   lm_sym sym;                                       // param, accum, append: global; call: function; emit: name
 } lm_attr;
 
+// Whether the backward pass finds a value where the forward pass left it, or computes it again. Printed behind the types.
+// What is remade is the forward pass's operation in the backward one: it shares nothing with what stands around it, neither
+// results nor kernels, so that sums are taken in the order in which the forward pass took them.
+typedef enum { LM_KEEP_AUTO, LM_KEEP_SAVE, LM_KEEP_AGAIN, LM_KEEP_REMADE, LM_KEEPS } lm_keep;
+extern const char *const lm_keep_names[LM_KEEPS];     // "", "save", "again", "remade"
+static inline bool lm_keep_apart(lm_keep a, lm_keep b) { return (a == LM_KEEP_REMADE) != (b == LM_KEEP_REMADE); }
+
 struct lm_op {
   lm_opcode code;
+  uint8_t keep;                                     // lm_keep
   lm_loc loc;
   lm_op *prev, *next;
   lm_region *parent;
@@ -144,7 +152,7 @@ lm_global *lm_global_find(lm_module *m, lm_sym name);           // pointers move
 
 // ---- build (build.c). The shape rule of ops.def computes result types; a violated rule is an LM_BUG, as the checker
 // has refused such programs before. `type` is used by operations whose result is not implied (const, cast, expand, …).
-typedef struct lm_builder { lm_module *m; lm_region *at; lm_op *before /* NULL: at the end */; lm_loc loc; } lm_builder;
+typedef struct lm_builder { lm_module *m; lm_region *at; lm_op *before /* NULL: at the end */; lm_loc loc; uint8_t keep; } lm_builder;
 lm_func *lm_func_add(lm_module *m, lm_sym name);
 lm_func *lm_func_find(lm_module *m, const char *name);
 void lm_func_remove(lm_module *m, lm_func *f);

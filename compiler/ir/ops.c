@@ -7,3 +7,5 @@ const lm_op_info lm_op_table[LM_OPS] = {
 #include "compiler/ir/ops.def"
 #undef OP
 };
+
+const char *const lm_keep_names[LM_KEEPS] = {"", "save", "again", "remade"};

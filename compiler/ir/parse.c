@@ -383,6 +383,12 @@ static bool head(parser *p, lm_region *r, lm_op *op, operands *in) {
   }
 }
 
+static bool keep(parser *p, lm_op *op) {
+  for (int k = 1; k < LM_KEEPS; k++)
+    if (opt_word(p, lm_keep_names[k])) op->keep = (uint8_t)k;
+  return !p->failed;
+}
+
 static bool operation(parser *p, lm_region *r) {
   results res = {0};
   operands in = {0};
@@ -397,7 +403,7 @@ static bool operation(parser *p, lm_region *r) {
   op->in = in.v;
   op->n_in = in.n;
   if (op->body && !body(p, op)) return false;
-  if (!result_types(p, &res) || !location(p, &op->loc)) return false;
+  if (!result_types(p, &res) || !keep(p, op) || !location(p, &op->loc)) return false;
   lm_op_link(r, NULL, op);
   return judge(p, op, &res, at);
 }

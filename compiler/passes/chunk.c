@@ -227,10 +227,10 @@ static lm_value *copied(chunk *c, lm_op *op) {
   lm_type t = few(c, op->out[0]->type);
   for (uint32_t i = 0; i < op->n_in; i++) in[i] = inside(c, op->in[i]);
   lm_attr a = op->mark & LAST ? without_rows(c, op, &rows) : op->attr;
-  lm_loc loc = c->b.loc;
-  c->b.loc = op->loc;
-  lm_value *v = lm_emit(&c->b, op->code, in, op->n_in, &a, &t);
-  c->b.loc = loc;
+  lm_builder b = c->b;
+  b.loc = op->loc;
+  b.keep = op->keep;
+  lm_value *v = lm_emit(&b, op->code, in, op->n_in, &a, &t);
   v->name = op->out[0]->name;
   return v;
 }

@@ -28,8 +28,10 @@ static bool outer_product(const lm_module *m, const lm_op *op) {
 
 // The policy. Stashed: products but outer ones, reductions, gathers and scatters of floats, loops, attention. Computed again:
 // everything elementwise, movements, parameters, constants, and random numbers, which are functions of their place.
-// Carried values are stashed too (see owned_value).
+// Carried values are stashed too (see owned_value), and what the recipe says to save. What it says to compute again is the
+// affair of pass recompute, which takes stashes away.
 static bool keeps(const lm_module *m, const lm_op *op) {
+  if (op->keep == LM_KEEP_SAVE) return true;
   switch (op->code) {
     case LM_OP_DOT: return !outer_product(m, op);
     case LM_OP_SUM: case LM_OP_MAX: case LM_OP_ARGMAX: case LM_OP_LOOP: case LM_OP_SCATTER: case LM_OP_ATTEND: return true;

@@ -3,7 +3,8 @@
 // before: %y = call @rmsnorm(%x, %w) : f32[b, t, d]
 // after:  %sq = mul %x, %x … %y = mul %xn, %w            the operations of @rmsnorm, on %x and %w
 //
-// What was inlined carries the place of the call, which is the user's. Functions that were called are gone afterwards.
+// What was inlined carries the place of the call, which is the user's. What is to be computed again is so whole; of what is
+// to be saved it is the results. Functions that were called are gone afterwards.
 // Declines: functions that call each other in a circle are an error.
 // Cost: the module grows by the size of a body for each call.
 #include "compiler/passes/pass.h"
@@ -27,11 +28,16 @@ static void expand_call(lm_op *call, const lm_func *callee, lm_idmap *map) {
   for (uint32_t i = 0; i < call->n_in; i++) copy[callee->body->args[i]->id] = call->in[i];
   const lm_op *end = callee->body->last;
   uint32_t n_values = m->n_values;
-  for (const lm_op *op = callee->body->first; op != end; op = op->next) lm_op_clone(&b, op, copy)->loc = call->loc;
+  for (const lm_op *op = callee->body->first; op != end; op = op->next) {
+    lm_op *here = lm_op_clone(&b, op, copy);
+    here->loc = call->loc;
+    if (call->keep == LM_KEEP_AGAIN) here->keep = LM_KEEP_AGAIN;
+  }
   for (uint32_t i = 0; i < call->n_out; i++) {
     lm_value *result = end->in[i];
     lm_value *here = result->id < n_values && copy[result->id] ? copy[result->id] : result;
     if (call->out[i]->name && here->def) here->name = call->out[i]->name;
+    if (call->keep == LM_KEEP_SAVE && here->def) here->def->keep = LM_KEEP_SAVE;
     lm_idmap_set(map, call->out[i], here);
   }
   lm_free(copy);

@@ -3,9 +3,13 @@
 #define LM_PASS_H
 #include "compiler/ir/ir.h"
 
+// What pass recompute is asked for besides the values marked `again`: so many more, the cheapest first. It says how many it found.
+typedef struct lm_recompute { int extra, chosen; } lm_recompute;
+
 typedef struct lm_pass_env {
   const void *target;                                         // what `lmc` knows of the target, for passes that need it
   const char *const *disabled; int n_disabled;                // names of passes that are off (passes.def: what that means)
+  lm_recompute *recompute;                                    // NULL: marked values alone
   // Called by the runner around each pass; NULL: nobody looks.
   void (*watch)(void *user, const char *pass, bool after, const lm_module *m);
   void *user;

@@ -15,6 +15,7 @@ const char *const lm_pipeline[] = {
   "attend", "cse", "licm", "chunk", "dce",
   "grad", "simplify", "cse", "licm", "dce",
   "jam", "cse", "dce",
+  "recompute", "cse", "dce",
   "widen", "dce", "decompose", "cse", "dce", "fuse",
   NULL,
 };

@@ -33,9 +33,11 @@ static void rewrite_region(lm_rewrite *r, lm_region *region) {
     r->b.at = region;
     r->b.before = op;
     r->b.loc = op->loc;
+    r->b.keep = op->keep;
     lm_value *to = r->rule(r, op);
     if (!to) continue;
     if (to->def && !to->name) to->name = op->out[0]->name;
+    if (to->def && op->keep == LM_KEEP_SAVE) to->def->keep = op->keep;
     lm_idmap_set(&r->map, op->out[0], to);
     lm_op_remove(op);
     r->changes++;

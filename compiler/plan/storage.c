@@ -162,12 +162,14 @@ static int64_t pack(storage **all, int n, storage **placed) {
   return peak;
 }
 
-static int64_t pack_best(storage **all, int n, storage **placed) {
+// Orders leave ties as they find them, so each begins from the same.
+static int64_t pack_best(storage *const *given, storage **all, int n, storage **placed) {
   static int (*const orders[])(const void *, const void *) = {by_bytes, by_area, by_first};
   int best = 0;
   int64_t best_peak = INT64_MAX;
   for (int i = 0; i <= (int)LM_COUNT(orders); i++) {
     bool last = i == (int)LM_COUNT(orders);
+    if (n) memcpy(all, given, (size_t)n * sizeof *all);
     qsort(all, (size_t)n, sizeof *all, orders[last ? best : i]);
     int64_t peak = pack(all, n, placed);
     if (!last && peak < best_peak) {
@@ -182,11 +184,11 @@ void lm_storage_pack(planner *p, lm_plan_func *out) {
   uses_note(p);
   int n = 0;
   for (storage *s = p->storages; s; s = s->next) n += !s->into && s->last >= 0;
-  storage **all = LM_NEW_N(p->arena, storage *, n + 1), **placed = LM_NEW_N(p->arena, storage *, n + 1);
+  storage **given = LM_NEW_N(p->arena, storage *, n + 1), **all = LM_NEW_N(p->arena, storage *, n + 1), **placed = LM_NEW_N(p->arena, storage *, n + 1);
   n = 0;
   for (storage *s = p->storages; s; s = s->next)
-    if (!s->into && s->last >= 0) all[n++] = s;
-  out->work_bytes = n ? pack_best(all, n, placed) : 0;
+    if (!s->into && s->last >= 0) given[n++] = s;
+  out->work_bytes = n ? pack_best(given, all, n, placed) : 0;
   out->live = LM_NEW_N(p->arena, lm_plan_live, n);
   out->n_live = n;
   for (int i = 0; i < n; i++) {

@@ -15,7 +15,7 @@
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/process.h"
 
-// Multiply-adds may be contracted: which, depends on the text and the compiler alone, and both are part of the key.
+// Multiply-adds may be contracted in attention: which, depends on the text and the compiler alone, and both are part of the key.
 // Loops are written as they are to run, unrolled where that pays: what -O3 adds to vectors takes time and gains nothing.
 static const char *const FLAGS[] = {"-std=gnu11", "-O2", "-ftree-vectorize", "-fopenmp-simd", "-fno-math-errno", "-w",
                                     "-fno-trapping-math", "-ffp-contract=fast", "-shared", "-fPIC", "-x", "c"};
