@@ -235,6 +235,16 @@ static lm_status steps_settle(maker *x) {
 
 // ---- what is said
 
+// Without what a terminal would take for more than text.
+static void line_print(const char *line, size_t n, bool cut) {
+  lm_buf b = {0};
+  lm_buf_add(&b, line, n);
+  for (size_t i = 0; i < n; i++)
+    if ((unsigned char)b.p[i] < 32 || b.p[i] == 127) b.p[i] = ' ';
+  lm_cli_print("          | %s%s\n", b.p, cut ? "..." : "");
+  lm_buf_free(&b);
+}
+
 static void text_print(const maker *x) {
   lm_buf bytes = {0}, docs = {0};
   const char *about = x->survey.estimated ? "about " : "", *line = x->survey.sample.p;
@@ -245,7 +255,7 @@ static void text_print(const maker *x) {
   for (int i = 0; i < SHOWN_LINES && *line; line += strcspn(line, "\n"), line += *line == '\n') {
     size_t n = strcspn(line, "\n"), shown = n;
     if (n > SHOWN_BYTES) for (shown = SHOWN_BYTES; shown && ((unsigned char)line[shown] & 0xc0) == 0x80; shown--) {}
-    if (n) lm_cli_print("          | %.*s%s\n", (int)shown, line, shown < n ? "..." : ""), i++;
+    if (n) line_print(line, shown, shown < n), i++;
   }
   lm_buf_free(&bytes);
   lm_buf_free(&docs);

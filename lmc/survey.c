@@ -11,7 +11,7 @@
 #include "runtime/data/input.h"
 #include "runtime/data/reader.h"
 
-enum { SAMPLE = 1 << 20, LINES_ASKED = 64, FIELDS = 64 };
+enum { SAMPLE = 2 << 20, SAMPLE_FILES = 4, LINES_ASKED = 64, FIELDS = 64 };
 
 typedef struct { lm_arena *a; lm_survey *out; uint32_t cap; } surveyor;
 
@@ -150,6 +150,18 @@ static lm_status tally_check(const lm_data_source *source, const tally *t, const
   return blank ? lm_fail(LM_USER, "%s holds no text", source->path) : NULL;
 }
 
+// A few of the files, spread over all: a small share of each of many would hold no whole line.
+static lm_file_list some_files(surveyor *x, const lm_file_list *all) {
+  lm_file_list some = {.sources = all->sources, .n_sources = all->n_sources};
+  uint32_t n = all->n < SAMPLE_FILES ? all->n : SAMPLE_FILES;
+  some.files = LM_NEW_N(x->a, lm_file_entry, n);
+  for (uint32_t i = 0; i < n; i++) {
+    some.files[some.n++] = all->files[(uint64_t)i * all->n / n];
+    some.bytes += some.files[i].size;
+  }
+  return some;
+}
+
 static lm_status sample_take(surveyor *x, const lm_file_list *files, lm_data_source *source, tally *t) {
   size_t before = x->out->sample.n, n;
   const lm_stretch *stretches;
@@ -171,9 +183,10 @@ static lm_status files_survey(surveyor *x, const lm_file_list *files, lm_data_so
   tally t = {0};
   if (!files->bytes) return lm_fail(LM_USER, "%s is empty", source->path);
   if (is_packed(files->files[0].path)) LM_TRY(packing_measure(files->files[0].path, &packing));
-  LM_TRY(sample_take(x, files, source, &t));
+  lm_file_list some = some_files(x, files);
+  LM_TRY(sample_take(x, &some, source, &t));
   double raw = (double)files->bytes * packing;
-  bool whole = packing == 1 && files->bytes <= SAMPLE;
+  bool whole = packing == 1 && some.n == files->n && files->bytes <= SAMPLE;
   double times = whole ? 1 : raw / t.raw;
   out->files += files->n;
   out->bytes += t.text * times;

@@ -2,8 +2,8 @@
 import json, os, random, shutil, subprocess
 
 import numpy as np
-import test_hf
 from harness import check
+from test_hf import side
 
 WORDS = "the a cat dog house river and of to in was went saw said old new light water hill stone".split()
 
@@ -52,6 +52,16 @@ def test_new_byte_pairs_of_lines(run):
     run("run", "lines.lm", "--steps", 2, "-q", cwd=run.folder)
 
 
+def test_new_many_files(run):
+    """a small share of every file would hold no whole line"""
+    for i in range(300):
+        run.write(f"many/{i:03}.jsonl", json.dumps({"text": prose(60, i)}) + "\n" + json.dumps({"text": prose(60, -i)}) + "\n")
+    facts = json.loads(run("new", "many", "--data", "many", "--minutes", 0.05, "--json", cwd=run.folder))
+    check(facts["text"]["files"] == 300 and abs(facts["text"]["documents"] - 600) < 60, facts)
+    size = sum(len(prose(60, i)) for i in range(300)) * 2
+    check(abs(facts["text"]["bytes"] / size - 1) < 0.1, (facts, size))
+
+
 def test_new_documents(run):
     run.write("a/one.txt", prose(50) + "<|endoftext|>" + prose(50, 2))
     run.write("a/b/more.md", prose(50, 3))
@@ -88,10 +98,10 @@ def test_new_in_transformers(run):
     """the template's `map hf` is right: its model, exported, says there what it says here"""
     run.write("small.txt", prose(600))
     made(run, "small", "small.txt")
-    run("run", "small.lm", "--steps", 6, "-q", cwd=run.folder)
+    run("run", "small.lm", "--steps", 3, "-q", cwd=run.folder)
     run("export", "runs/small", "--format", "hf", "-o", "there", cwd=run.folder)
     ids = list(b"the old house")
-    test_hf.side("logits", run.path("there"), json.dumps(ids), run.path("logits.npy"))
+    side("logits", run.path("there"), json.dumps(ids), run.path("logits.npy"))
     theirs = np.load(run.path("logits.npy"))[-1]
     ours = run("generate", "runs/small", "--prompt", bytes(ids).decode(), "--ids", "-n", 1, "-t", 0, cwd=run.folder)
     check(int(ours) == theirs.argmax() and np.ptp(theirs) > 1, (ours, theirs.argmax()))
