@@ -195,6 +195,7 @@ static lm_status store_map(int fd, const char *path, lm_store **out) {
     return NULL;
   }
   s->checked = lm_alloc(s->n_blocks);
+  if (s->n > CHECKED_AT_ONCE) madvise(s->map, s->n_map, MADV_RANDOM);   // rows come by chance: neighbours are not worth reading
   *out = s;
   return NULL;
 }
@@ -243,6 +244,7 @@ lm_status lm_store_check(const lm_store *s, uint64_t at, uint64_t n) {
   LM_ASSERT(n <= s->n && at <= s->n - n);
   for (uint64_t b = at / BLOCK; n && b <= (at + n - 1) / BLOCK; b++) {
     if (__atomic_load_n(&s->checked[b], __ATOMIC_RELAXED)) continue;
+    madvise((char *)s->payload + b * BLOCK, block_size(s, b), MADV_WILLNEED);   // all of it at once
     if (!block_is_good(s, b)) {
       unlink(s->path);
       return lm_fail(LM_ENV, "%s is damaged near byte %llu; it was removed, and the next run makes it anew", s->path,

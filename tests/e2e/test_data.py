@@ -1,7 +1,7 @@
 """Text in bulk: every document once an epoch, whichever number of processes share the work (tests/bench/data_bench.c)."""
 import os, re, subprocess
 
-from harness import Skip, check
+from harness import ROOT, Skip, check
 
 
 def test_every_document_once(run):
@@ -25,3 +25,28 @@ def test_memory(run):
         p = subprocess.run([bench, "read", run.path("docs.jsonl"), run.path("cache"), "256"], stdout=subprocess.PIPE, text=True)
         own.append(max(int(x) for x in re.findall(r"(\d+) MB of its own", p.stdout)))
     check(own[1] <= own[0] + 16, f"{own} MB")
+
+
+BAD = """import "{root}/examples/llama.lm": Llama
+data Lines {{ source s = jsonl("docs.jsonl"); pack best_fit(seq = 16 tokens); bad = {share} }}
+recipe R {{ model = Llama(depth = 1, d = 16, ff = 16, heads = 2, kv = 1, e = 8); data = Lines; run = 2 steps; batch = 64 tokens; save = checkpoint("run") }}
+"""
+FAULTS = {3: b'{"text": "\xff\xfe"}', 10: b'{"text": "no end', 11: b"\x00\x00", 20: b'{"text": 7}', 21: b"[]", 40: b'{"id": 1}', 41: b'{"text": "a\\u0000"}',
+          77: b'{"text": "' + b"x" * (33 << 20) + b'"}'}
+
+
+def test_bad_rows(run):
+    """unusable lines are named with file and line; above the declared share the run does not begin"""
+    lines = [b'{"text": "a good document"}'] * 100
+    for line, text in FAULTS.items():
+        lines[line - 1] = text
+    with open(run.path("docs.jsonl"), "wb") as f:
+        f.write(b"\n".join(lines))
+    strict, patient = (run.write(f"{name}.lm", BAD.format(root=ROOT, share=share)) for name, share in (("strict", "7%"), ("patient", "8%")))
+    err = run("run", strict, status=1)
+    check("8 of 100 documents cannot be used, more than the 7% that `bad` allows" in err, err)
+    for line in FAULTS:
+        check(f"docs.jsonl:{line}: " in err, err)
+    check(not os.path.exists(run.path("run")), "nothing was begun")
+    code, _, err = run.result("run", patient, "-q")
+    check(code == 0 and "8 of 100 documents are unusable and were left out" in err and "docs.jsonl:3: " in err, err)
