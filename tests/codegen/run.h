@@ -11,6 +11,9 @@
 #include "tests/runtime/check.h"
 
 // What runs the kernels: the CPU, unless a test has said otherwise.
+#ifndef RUN_CREATE
+#define RUN_CREATE(plan, o, out) lm_exec_create(plan, o, out)
+#endif
 #ifndef RUN_TARGET
 #define RUN_TARGET lm_cpu_target
 #define RUN_PREPARE(plan, arena) ((void)0)
@@ -159,7 +162,7 @@ static inline void run_times(const run_options *o, lm_exec *e, const lm_plan_fun
   lm_buf first = {0};
   for (int time = 0; time < RUN_TIMES; time++) {
     RUN_BEFORE(time);
-    CHECK_OK(lm_exec_run(e, f, o->extents));
+    CHECK_OK(lm_exec_call(e, f, o->extents));
     RUN_AFTER(o->name);
     size_t at = 0;
     for (int i = 0; i < f->n_out; i++) {
@@ -191,7 +194,7 @@ static inline int run_both(const char *text, const run_options *o) {
   }
   RUN_PREPARE(plan, kernel->arena);
   lm_exec *e;
-  CHECK_OK(lm_exec_create(plan, &(lm_exec_options){.threads = RUN_THREADS}, &e));
+  CHECK_OK(RUN_CREATE(plan, &(lm_exec_options){.threads = RUN_THREADS}, &e));
   lm_eval *eval = lm_eval_create(step);
   for (int i = 0; i < o->n_extents; i++) lm_eval_extent_set(eval, i + 1, o->extents[i]);
   uint64_t state = o->seed + 1;

@@ -58,7 +58,7 @@ static void run_case(const attend_case *c, const char *arch) {
   CHECK(plan && has_groups(plan) == (arch != NULL));
   RUN_PREPARE(plan, kernel->arena);
   lm_exec *e;
-  CHECK_OK(lm_exec_create(plan, &(lm_exec_options){.threads = 1}, &e));
+  CHECK_OK(RUN_CREATE(plan, &(lm_exec_options){.threads = 1}, &e));
   lm_eval *eval = lm_eval_create(step);
   const lm_func *f = lm_func_find(step, "micro");
   const lm_plan_func *pf = lm_plan_func_find(plan, "micro");
@@ -77,7 +77,7 @@ static void run_case(const attend_case *c, const char *arch) {
   for (int time = 0; time < RUN_TIMES; time++) {
     RUN_BEFORE(time);
     lm_exec_arena_clear(e, LM_ARENA_GRAD);
-    CHECK_OK(lm_exec_run(e, pf, NULL));
+    CHECK_OK(lm_exec_call(e, pf, NULL));
     RUN_AFTER(c->name);
     const void *bits = lm_exec_arena_peek(e, LM_ARENA_GRAD);
     if (!time) memcpy(first, bits, bytes);

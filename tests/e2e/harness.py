@@ -53,14 +53,16 @@ def within(what, value, bar):
 class Run:
     """One test's surroundings: the command, a folder of its own."""
 
-    def __init__(self, lmc, folder, slow, nightly=False):
-        self.lmc, self.folder = os.path.abspath(lmc), folder
+    def __init__(self, lmc, folder, slow, nightly=False, target=None):
+        self.lmc, self.folder, self.target = os.path.abspath(lmc), folder, target
         self.slow, self.nightly = slow, nightly   # under a sanitizer; every case instead of some
 
     def path(self, *parts):
         return os.path.join(self.folder, *parts)
 
     def start(self, *args, env=None, cwd=None, stdin=None):
+        if self.target and args[0] in ("run", "trace", "generate", "eval") and "--target" not in args:
+            args += ("--target", self.target)
         return subprocess.Popen([self.lmc, *map(str, args)], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                 errors="replace", env={**os.environ, **(env or {})}, cwd=cwd or ROOT)
 

@@ -2,7 +2,7 @@
 """Runs the tests that need the whole command: test_*.py of tests/e2e and tests/product. One line a test, then
 'N passed, N failed'.
 
-usage: run.py [--lmc build/lmc] [--slow] [--nightly] [--only TEXT] [--jobs N] [-v]
+usage: run.py [--lmc build/lmc] [--slow] [--nightly] [--target TARGET] [--only TEXT] [--jobs N] [-v]
 """
 import argparse, glob, importlib, multiprocessing, os, sys, tempfile, time, traceback
 
@@ -29,7 +29,7 @@ def run(job):
     start = time.time()
     with tempfile.TemporaryDirectory(prefix="lmc-test-") as folder:
         try:
-            TESTS[name](Run(args.lmc, folder, args.slow, args.nightly))
+            TESTS[name](Run(args.lmc, folder, args.slow, args.nightly, args.target))
             return "passed", f"ok    {name} ({time.time() - start:.1f} s)"
         except Skip as e:
             return "skipped", f"skip  {name}: {e}"
@@ -43,6 +43,7 @@ def main():
     p.add_argument("--slow", action="store_true", help="leaves out what takes long; for sanitizer builds")
     p.add_argument("--nightly", action="store_true", help="every case of tests that else take some")
     p.add_argument("--only", default="", help="tests whose name contains this")
+    p.add_argument("--target", help="what models run on, in tests that leave it open")
     p.add_argument("--jobs", type=int, default=1, help="tests at a time")
     p.add_argument("-v", action="store_true", help="whole tracebacks")
     args = p.parse_args()

@@ -1,7 +1,7 @@
 """GPUs: compiling for them, which takes none, and running on NVIDIA's libraries as tests/cuda/fake has them."""
-import json, os
+import json, os, subprocess
 
-from harness import Skip, check, distance, folder_bytes, load, small, within
+from harness import ROOT, Skip, check, distance, folder_bytes, load, small, within
 
 
 def doctor(run, name):
@@ -125,3 +125,12 @@ def test_failures(run):
 def test_no_driver(run):
     err = run("run", small(run), "--target", "cuda", "--quiet", status=2, env={"LD_LIBRARY_PATH": ""})
     check("the NVIDIA driver was not found" in err, err)
+
+
+def test_random_kernels(run):
+    """programs of tests/codegen/kernel_random_test.c through the runtime, as scripts/gpu-check runs them"""
+    program = os.path.join(os.path.dirname(run.lmc), "gpu_random_check")
+    if not os.path.exists(program):
+        raise Skip("not built")
+    p = subprocess.run([program, "100", "6"], cwd=ROOT, env={**os.environ, **Fake(run).env}, capture_output=True, text=True)
+    check(p.returncode == 0 and "fake CUDA" not in p.stderr, p.stderr)

@@ -1,0 +1,3 @@
+// gpu_attend_check.c - the attentions of tests/cuda/simt_attend_test.c on a GPU.
+#include "tests/cuda/gpu_run.h"
+#include "tests/cuda/simt_attend_test.c"

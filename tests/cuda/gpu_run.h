@@ -1,0 +1,29 @@
+// gpu_run.h - in front of a test of kernels: it runs them on this machine's GPU instead, three times, the last ones as a graph.
+// scripts/gpu-check runs these programs; no test of the build does, as it has no GPU.
+#ifndef LM_TESTS_CUDA_GPU_RUN_H
+#define LM_TESTS_CUDA_GPU_RUN_H
+#define LM_TESTS_CUDA_SIMT_RUN_H       // stands for it
+#include "codegen/cuda/cuda.h"
+#include "runtime/cuda/exec.h"
+
+// The device's context outlives the many small plans of a test.
+static inline lm_status gpu_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out) {
+  static lm_cuda_driver driver;
+  static lm_cuda_device device;
+  void *context;
+  if (!device.arch) {
+    LM_TRY(lm_cuda_device_find(&driver, &device));
+    LM_TRY(lm_cuda_check(&driver, driver.cuDevicePrimaryCtxRetain(&context, device.number), "%s", device.name));
+  }
+  return lm_cuda_exec_create(plan, NULL, o, out);
+}
+
+#define RUN_TARGET lm_cuda_target
+#define RUN_CREATE gpu_create
+#define RUN_PREPARE(plan, arena) ((void)0)
+#define RUN_TIMES 3
+#define RUN_BEFORE(time) ((void)0)
+#define RUN_AFTER(name) ((void)0)
+#define RUN_THREADS 0
+#define RUN_SLACK 4
+#endif
