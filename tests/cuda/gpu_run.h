@@ -5,20 +5,24 @@
 #define LM_TESTS_CUDA_SIMT_RUN_H       // stands for it
 #include "codegen/cuda/cuda.h"
 #include "runtime/cuda/exec.h"
+#include "tests/runtime/check.h"
 
-// The device's context outlives the many small plans of a test.
-static inline lm_status gpu_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out) {
+static inline const lm_cuda_device *gpu(void) {
   static lm_cuda_driver driver;
   static lm_cuda_device device;
   void *context;
-  if (!device.arch) {
-    LM_TRY(lm_cuda_device_find(&driver, &device));
-    LM_TRY(lm_cuda_check(&driver, driver.cuDevicePrimaryCtxRetain(&context, device.number), "%s", device.name));
-  }
-  return lm_cuda_exec_create(plan, NULL, o, out);
+  if (device.arch) return &device;
+  CHECK_OK(lm_cuda_device_find(&driver, &device));
+  CHECK_OK(lm_cuda_check(&driver, driver.cuDevicePrimaryCtxRetain(&context, device.number), "%s", device.name));   // outlives many small plans
+  return &device;
 }
 
-#define RUN_TARGET lm_cuda_target
+static inline lm_status gpu_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out) { return lm_cuda_exec_create(plan, gpu()->arch, o, out); }
+static inline lm_plan_target gpu_target(lm_module *m) { return lm_cuda_target(m, gpu()->arch); }   // attention has code of its own on some
+
+#define RUN_TARGET gpu_target
+#define simt_target_of lm_cuda_target
+#define RUN_HAS(name) (!strcmp(gpu()->arch, name))
 #define RUN_CREATE gpu_create
 #define RUN_PREPARE(plan, arena) ((void)0)
 #define RUN_TIMES 3

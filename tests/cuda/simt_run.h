@@ -19,6 +19,7 @@ static inline void simt_prepare(lm_plan *plan, lm_arena *arena) {
 }
 
 #define RUN_TARGET simt_target
+#define RUN_HAS(name) true
 #define RUN_PREPARE simt_prepare
 #define RUN_TIMES SIMT_SCHEDULES
 #define RUN_BEFORE(time) simt_schedule_set((simt_schedule)(time))
