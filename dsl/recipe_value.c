@@ -157,8 +157,8 @@ static bool wrong_unit(lm_resolver *R, const lm_schema_key *key, const ast_expr 
 static bool out_of_bounds(lm_resolver *R, const lm_schema_key *key, const ast_expr *e, double least, double most) {
   const char *label = lm_key_label(R->c, key);
   if (most >= 1e15 && least > 0 && least < 1e-6) lm_error(R->c, e->loc, "E202", "%s is more than 0", label);
-  else if (most >= 1e15) lm_error(R->c, e->loc, "E202", "%s is at least %g", label, least);
-  else lm_error(R->c, e->loc, "E202", "%s is from %g to %g", label, least, most);
+  else if (most >= 1e9) lm_error(R->c, e->loc, "E202", "%s is at least %.10g", label, least);
+  else lm_error(R->c, e->loc, "E202", "%s is from %.10g to %.10g", label, least, most);
   return false;
 }
 

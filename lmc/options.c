@@ -44,7 +44,7 @@ static lm_status number_read(const lm_opt *o, const char *text, double *out) {
   if (!*text || *end || errno || !isfinite(x) || (whole && (x != floor(x) || fabs(x) > 9e15)))
     return lm_fail(LM_USER, "--%s takes a %snumber, not '%s'", o->name, whole ? "whole " : "", text);
   if ((o->least || o->most) && (x < o->least || x > o->most))
-    return o->most >= 1e9 ? lm_fail(LM_USER, "--%s is %g or more, not %s", o->name, o->least, text)
+    return o->most >= 1e9 ? lm_fail(LM_USER, "--%s is at least %.10g, not %s", o->name, o->least, text)
                           : lm_fail(LM_USER, "--%s is from %.10g to %.10g, not %s", o->name, o->least, o->most, text);
   *out = x;
   return NULL;
