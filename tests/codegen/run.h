@@ -21,6 +21,7 @@
 #define RUN_BEFORE(time) ((void)0)
 #define RUN_AFTER(name) ((void)0)
 #define RUN_THREADS 2
+#define RUN_ERROR(dtype, error) ((void)0)
 #define RUN_SLACK 1                     // on tolerances: float32 sums of other shapes
 #endif
 
@@ -146,6 +147,7 @@ static inline void compare_results(const run_options *o, const char *text, lm_mo
   for (uint32_t i = 0; i < f->n_out; i++) {
     int64_t at = 0;
     double error = worst_error(&want[i], f->module, lm_exec_port(e, &pf->out[i]), o, &at);
+    RUN_ERROR((lm_dtype)want[i].type.dtype, error);
     double allowed = want[i].type.dtype == LM_BF16 ? 0.004 : o->tolerance * RUN_SLACK;
     if (error <= allowed) continue;
     fprintf(stderr, "%s: @%s, result %s[%lld]: %.9g, not %.9g (error %g)\n", o->name, f->name, f->out_names[i],

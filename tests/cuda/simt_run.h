@@ -12,9 +12,25 @@ static inline void simt_clean(const char *name) {
   exit(1);
 }
 
+// What a test has seen, told when it ends.
+static struct { int plans, kernels; double worst[LM_DTYPES]; } simt_seen;
+
+static inline void simt_error(lm_dtype t, double error) {
+  if (error > simt_seen.worst[t]) simt_seen.worst[t] = error;
+}
+
+static inline void simt_tell(void) {
+  printf("%d kernels of %d modules, %lld launches under %d schedules; worst error", simt_seen.kernels, simt_seen.plans, (long long)simt_kernels_run(), SIMT_SCHEDULES);
+  for (int t = 0; t < LM_DTYPES; t++)
+    if (simt_seen.worst[t] > 0) printf(" %s %.1e", lm_dtype_name((lm_dtype)t), simt_seen.worst[t]);
+  printf("\n");
+}
+
 // SHOW_KERNELS in the environment: prints them.
 static inline void simt_prepare(lm_plan *plan, lm_arena *arena) {
   simt_plan_prepare(plan, arena);
+  if (!simt_seen.plans++) atexit(simt_tell);
+  simt_seen.kernels += plan->n_kernels;
   for (int i = 0; getenv("SHOW_KERNELS") && i < plan->n_kernels; i++) printf("%s\n", plan->kernels[i].source);
 }
 
@@ -25,5 +41,6 @@ static inline void simt_prepare(lm_plan *plan, lm_arena *arena) {
 #define RUN_BEFORE(time) simt_schedule_set((simt_schedule)(time))
 #define RUN_AFTER(name) simt_clean(name)
 #define RUN_THREADS 1
+#define RUN_ERROR(dtype, error) simt_error(dtype, error)
 #define RUN_SLACK 4
 #endif
