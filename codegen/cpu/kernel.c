@@ -7,7 +7,7 @@ enum { ATTEMPTS = 64, STACK_BYTES = 256 << 10 };
 struct lm_embedded {
   const char *path, *text;
 };
-extern const struct lm_embedded lm_cpu_prelude[];
+extern const struct lm_embedded lm_common_prelude[], lm_cpu_prelude[];
 
 static const lm_gen_target target = {.index = "int64_t", .held = cpu_held};
 
@@ -224,8 +224,9 @@ bool lm_cpu_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand,
 
 const char *lm_cpu_prelude_text(lm_arena *arena) {
   lm_buf b = {0};
-  for (const struct lm_embedded *f = lm_cpu_prelude; f->path; f++)
-    lm_buf_printf(&b, "#line 1 \"%s\"\n%s", f->path, f->text);
+  const struct lm_embedded *folders[] = {lm_common_prelude, lm_cpu_prelude};
+  for (size_t i = 0; i < LM_COUNT(folders); i++)
+    for (const struct lm_embedded *f = folders[i]; f->path; f++) lm_buf_printf(&b, "#line 1 \"%s\"\n%s", f->path, f->text);
   const char *text = lm_arena_strndup(arena, b.p, b.n);
   lm_buf_free(&b);
   return text;

@@ -5,7 +5,7 @@
 enum { ATTEMPTS = 64 };
 
 struct lm_embedded { const char *path, *text; };
-extern const struct lm_embedded lm_cuda_prelude[], lm_cpu_prelude[];
+extern const struct lm_embedded lm_cuda_prelude[], lm_common_prelude[];
 
 static const lm_gen_target narrow = {.index = "int32_t", .held = cuda_held, .load = cuda_load};
 static const lm_gen_target wide = {.index = "int64_t", .held = cuda_held, .load = cuda_load};
@@ -299,9 +299,9 @@ static void add_file(const struct lm_embedded *files, const char *name, lm_buf *
 static const char *prelude(lm_arena *arena, bool device) {
   lm_buf b = {0};
   if (device) add_file(lm_cuda_prelude, "builtin.cuh", &b);
-  add_file(lm_cpu_prelude, "types.h", &b);
-  add_file(lm_cpu_prelude, "math.h", &b);
-  add_file(lm_cpu_prelude, "random.h", &b);
+  add_file(lm_common_prelude, "types.h", &b);
+  add_file(lm_common_prelude, "math.h", &b);
+  add_file(lm_common_prelude, "random.h", &b);
   add_file(lm_cuda_prelude, device ? "device.cuh" : "simt.h", &b);
   add_file(lm_cuda_prelude, "team.cuh", &b);
   add_file(lm_cuda_prelude, "vector.cuh", &b);

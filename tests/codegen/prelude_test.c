@@ -1,8 +1,8 @@
 // prelude_test.c - the functions of the kernels' prelude against libm in double, over dense ranges and at the edges.
 #include <math.h>
 #include <stdio.h>
-#include "codegen/cpu/prelude/types.h"
-#include "codegen/cpu/prelude/math.h"
+#include "codegen/common/prelude/types.h"
+#include "codegen/common/prelude/math.h"
 #include "tests/runtime/check.h"
 
 // Distance of got from want in units in the last place of want as a float.

@@ -1,7 +1,7 @@
 // simt_test.c - the shim itself: kernels with one mistake each, which it must name, and the same without it, which it must
 // let pass under every schedule.
-#include "codegen/cpu/prelude/types.h"
-#include "codegen/cpu/prelude/math.h"
+#include "codegen/common/prelude/types.h"
+#include "codegen/common/prelude/math.h"
 #include "codegen/cuda/prelude/simt.h"
 #include "codegen/cuda/prelude/team.cuh"
 #include "codegen/cuda/prelude/vector.cuh"

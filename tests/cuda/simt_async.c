@@ -1,0 +1,252 @@
+// simt_async.c - the shim's tensor cores, copies that go on while the thread does, phases of mbarriers, products of warpgroups.
+#include "tests/cuda/simt_state.h"
+
+#include <string.h>
+
+#define API __attribute__((visibility("default"), used))
+
+// ---- tensor cores: fragments as PTX lays them out
+
+static float bf16_of(uint32_t word, int half) {
+  uint32_t u = half ? word & 0xffff0000u : word << 16;
+  float x;
+  memcpy(&x, &u, sizeof x);
+  return x;
+}
+
+// mma.m16n8k16: with g = lane / 4, q = lane % 4, a[0..3] hold rows g, g + 8, g, g + 8 at columns 2q, 2q, 2q + 8, 2q + 8;
+// b[0..1] rows 2q, 2q + 8 of column g.
+void simt_mma_complete(int warp) {
+  float a[16][16], b[16][8];
+  for (int l = 0; l < WARP; l++) {
+    const fiber *f = &simt.fibers[warp + l];
+    int g = l / 4, q = l % 4;
+    for (int i = 0; i < 4; i++)
+      for (int h = 0; h < 2; h++) a[g + i % 2 * 8][2 * q + h + i / 2 * 8] = bf16_of(f->a[i], h);
+    for (int i = 0; i < 2; i++)
+      for (int h = 0; h < 2; h++) b[2 * q + h + i * 8][g] = bf16_of(f->b[i], h);
+  }
+  for (int l = 0; l < WARP; l++)
+    for (int i = 0; i < 4; i++) {
+      int row = l / 4 + i / 2 * 8, col = l % 4 * 2 + i % 2;
+      float sum = 0;
+      for (int k = 0; k < 16; k++) sum += a[row][k] * b[k][col];
+      simt.fibers[warp + l].d[i] += sum;
+    }
+}
+
+// ldmatrix.x4: lane l gives row l % 8 of matrix l / 8 and receives, of each, elements 2 (l % 4) and the next of row l / 4; turned:
+// of column l / 4.
+void simt_matrices_complete(int warp, bool turned) {
+  for (int l = 0; l < WARP; l++)
+    for (int i = 0; i < 4; i++) {
+      uint16_t half[2];
+      for (int h = 0; h < 2; h++) {
+        int line = turned ? l % 4 * 2 + h : l / 4, at = turned ? l / 4 : l % 4 * 2 + h;
+        memcpy(&half[h], simt.shared + simt.fibers[warp + 8 * i + line].place + 2 * at, sizeof half[h]);
+      }
+      simt.fibers[warp + l].r[i] = half[0] | (uint32_t)half[1] << 16;
+    }
+}
+
+API void lm_simt_mma_bf16(float *d, const uint32_t *a, const uint32_t *b, int line) {
+  fiber *f = &simt.fibers[simt.current];
+  f->d = d;
+  f->a = a;
+  f->b = b;
+  simt_exchange(MMA, ~0u, 0, 0, line);
+}
+
+API void lm_simt_matrices(uint32_t *r, const void *tile, int64_t byte, int turned, int line) {
+  fiber *f = &simt.fibers[simt.current];
+  f->place = simt_access_check(tile, byte, 16, 0, line);
+  if (f->place % 16) simt_complain(line, "a matrix row at an odd address");
+  f->r = r;
+  simt_exchange(turned ? MATRICES_TURNED : MATRICES, ~0u, 0, 0, line);
+}
+
+// ---- copies that go on while the thread does. When they happen is up to the schedule: at once, or when waited for.
+
+static void copy_do(const copy *c) {
+  if (c->valid) memcpy(simt.shared + c->to, c->from, 16);
+  else memset(simt.shared + c->to, 0, 16);
+}
+
+API void lm_simt_copy(void *tile, int64_t byte, const void *from, int valid, int line) {
+  fiber *f = &simt.fibers[simt.current];
+  copy c = {simt_access_check(tile, byte, 16, 1, line), from, valid != 0, f->group};
+  if (c.to % 16 || (valid && (uintptr_t)from % 16)) simt_complain(line, "a copy between odd addresses");
+  for (int i = 0; i < 16 / GRAIN; i++) simt.shadows[c.to / GRAIN + i].coming = true;
+  if (f->n_copies == COPIES) LM_BUG("more than %d copies of a thread under way", COPIES);
+  if (simt.schedule == SIMT_FORWARD) copy_do(&c);
+  f->copies[f->n_copies++] = c;
+}
+
+API void lm_simt_copies_commit(void) { simt.fibers[simt.current].group++; }
+
+API void lm_simt_copies_wait(int left) {
+  fiber *f = &simt.fibers[simt.current];
+  int n = 0;
+  for (int i = 0; i < f->n_copies; i++) {
+    const copy *c = &f->copies[i];
+    if (c->group >= f->group - left) { f->copies[n++] = *c; continue; }
+    if (simt.schedule != SIMT_FORWARD) copy_do(c);
+    for (int g = 0; g < 16 / GRAIN; g++) {
+      shadow *s = &simt.shadows[c->to / GRAIN + g];
+      s->coming = false;
+      s->write = (touch){(int16_t)simt.current, f->clock};
+    }
+  }
+  f->n_copies = n;
+}
+
+// ---- mbarriers: a phase ends when as many arrived as it counts; those who wait then know what those who arrived knew.
+
+static phase_barrier *barrier_at(const void *base, int i, int line) {
+  int64_t place = (const char *)base - simt.shared + 8 * i;
+  for (int k = 0; k < simt.n_barriers; k++)
+    if (simt.barriers[k].place == place) return &simt.barriers[k];
+  LM_BUG("line %d: an mbarrier that was never made", line);
+}
+
+API void lm_simt_phase_make(void *base, int i, int count, int line) {
+  int64_t place = simt_access_check(base, 8 * i, 8, 1, line);
+  if (simt.n_barriers == BARRIERS) LM_BUG("more than %d mbarriers", BARRIERS);
+  memset(simt.gathered[simt.n_barriers], 0, sizeof simt.gathered[0]);
+  memset(simt.told[simt.n_barriers], 0, sizeof simt.told[0]);
+  simt.barriers[simt.n_barriers++] = (phase_barrier){place, count, count, 0};
+}
+
+API void lm_simt_phase_arrive(void *base, int i, int line) {
+  simt_access_check(base, 8 * i, 8, 0, line);
+  phase_barrier *b = barrier_at(base, i, line);
+  int k = (int)(b - simt.barriers), me = simt.current;
+  for (int t = 0; t < simt.threads; t++)
+    if (simt.known[me][t] > simt.gathered[k][t]) simt.gathered[k][t] = simt.known[me][t];
+  simt.gathered[k][me] = simt.fibers[me].clock++;
+  if (--b->missing) return;
+  memcpy(simt.told[k], simt.gathered[k], sizeof simt.told[k]);
+  b->missing = b->count;
+  b->phase++;
+}
+
+bool simt_phase_passed(const fiber *f) { return (simt.barriers[f->phase_barrier].phase & 1) != f->parity; }
+
+void simt_phase_tell(int thread) {
+  fiber *f = &simt.fibers[thread];
+  for (int t = 0; t < simt.threads; t++)
+    if (simt.told[f->phase_barrier][t] > simt.known[thread][t]) simt.known[thread][t] = simt.told[f->phase_barrier][t];
+  f->wait = READY;
+}
+
+// Until the phase of that parity is over; before the first, those of parity 1 are.
+API void lm_simt_phase_wait(void *base, int i, uint32_t parity, int line) {
+  fiber *f = &simt.fibers[simt.current];
+  simt_access_check(base, 8 * i, 8, 0, line);
+  f->phase_barrier = (int)(barrier_at(base, i, line) - simt.barriers);
+  f->parity = parity;
+  if (simt_phase_passed(f)) simt_phase_tell(simt.current);
+  else simt_wait_for(AT_PHASE, line);
+}
+
+// ---- wgmma: products of a warpgroup, that happen at once or when waited for.
+
+API void lm_simt_proxy_fence(void) {
+  fiber *f = &simt.fibers[simt.current];
+  f->fenced = f->clock++;
+}
+
+// Where element (line, k) of a matrix lies, of 64 or n lines and 16 k, as its descriptor says: bits 0-13 the address, 16-29 and
+// 32-45 the leading and the stride offset, all in 16 bytes; 62-63 the swizzle. k runs along memory, or, turned, lines do.
+int64_t simt_matrix_place(uint64_t at, int line, int k, bool turned, int text_line) {
+  static const int widths[] = {16, 128, 64, 32};
+  int64_t start = (int64_t)(at & 0x3fff) << 4, leading = (int64_t)(at >> 16 & 0x3fff) << 4, stride = (int64_t)(at >> 32 & 0x3fff) << 4, place;
+  int width = widths[at >> 62], per = width / 2;
+  if (start & 0x3ff & ~(width - 1) && width > 16) simt_complain(text_line, "a swizzled matrix that begins within a pattern");
+  if (turned && width == 16) place = start + line / 8 * stride + line % 8 * 2 + k % 8 * 16 + k / 8 * leading;
+  else if (turned) place = start + line / per * leading + line % per * 2 + k % 8 * width + k / 8 * stride;
+  else if (width == 16) place = start + line / 8 * stride + line % 8 * 16 + k / 8 * leading + k % 8 * 2;
+  else place = start + line / 8 * stride + line % 8 * width + k * 2;
+  if (!turned && width > 16 && start % width + 2 * k >= width) simt_complain(text_line, "a matrix that leaves its lines");
+  return width == 16 ? place : place ^ (place >> 7 & (width / 16 - 1)) << 4;
+}
+
+static float matrix_element(uint64_t at, int line, int k, bool turned, int text_line) {
+  int64_t place = simt_matrix_place(at, line, k, turned, text_line);
+  const array *a = simt_array_at(place);
+  uint16_t half;
+  if (!a) { simt_complain(text_line, "a matrix outside of shared memory, at byte %lld", (long long)place); return 0; }
+  shadow *s = &simt.shadows[place / GRAIN];
+  if (s->write.thread >= 0 && s->write.clock > simt.fibers[s->write.thread].fenced)
+    simt_complain(text_line, "multiplies %s at byte %lld, which thread %d wrote with no fence since", a->name, (long long)(place - a->offset), s->write.thread);
+  int first = simt.current;
+  for (int w = 0; w < GROUP / WARP; w++) {
+    simt.current = first + w * WARP;
+    simt_grain_check(s, false, a, place - a->offset, text_line);
+  }
+  simt.current = first;
+  memcpy(&half, simt.shared + place, sizeof half);
+  return bf16_of(half, 0);
+}
+
+// Fragments are mma's, 16 rows to each of four warps, and n / 8 of them side by side.
+static void product_complete(int first, int k) {
+  static float a[64][16], b[16][256];
+  const product *p = &simt.fibers[first].products[k];
+  int before = simt.current;
+  simt.current = first;
+  for (int i = 0; i < 64; i++)
+    for (int j = 0; j < 16; j++) {
+      int lane = i % 8 * 4 + j % 8 / 2, word = i % 16 / 8 + j / 8 * 2;
+      a[i][j] = p->a_shared ? matrix_element(p->a_at, i, j, false, p->line) : bf16_of(simt.fibers[first + i / 16 * WARP + lane].products[k].a[word], j % 2);
+    }
+  for (int j = 0; j < 16; j++)
+    for (int n = 0; n < p->n; n++) b[j][n] = matrix_element(p->b_at, n, j, p->b_turned, p->line);
+  for (int t = 0; t < GROUP; t++) {
+    const product *own = &simt.fibers[first + t].products[k];
+    if (own->line != p->line || own->n != p->n || own->b_at != p->b_at || own->a_at != p->a_at) simt_complain(own->line, "threads of a warpgroup multiply different matrices");
+    for (int i = 0; i < p->n / 2; i++) {
+      int row = t / WARP * 16 + t % WARP / 4 + i % 4 / 2 * 8, col = i / 4 * 8 + t % 4 * 2 + i % 2;
+      float sum = 0;
+      for (int j = 0; j < 16; j++) sum += a[row][j] * b[j][col];
+      own->d[i] = (own->add ? own->d[i] : 0) + sum;
+    }
+  }
+  simt.current = before;
+}
+
+bool simt_group_ready(int first) {
+  for (int i = first; i < first + GROUP; i++)
+    if (i >= simt.threads || simt.fibers[i].wait != AT_GROUP) return false;
+  return true;
+}
+
+void simt_group_complete(int first) {
+  fiber *f = &simt.fibers[first];
+  int done = 0;
+  while (done < f->n_products && (simt.schedule == SIMT_FORWARD || f->products[done].group < f->products_group - f->products_left)) product_complete(first, done++);
+  for (int i = first; i < first + GROUP; i++) {
+    fiber *g = &simt.fibers[i];
+    if (g->n_products != f->n_products || g->line != f->line) { simt_complain(g->line, "meets threads of its warpgroup that wait at line %d", f->line); done = g->n_products; }
+  }
+  for (int i = first; i < first + GROUP; i++) {
+    fiber *g = &simt.fibers[i];
+    g->n_products -= done;
+    memmove(g->products, g->products + done, (size_t)g->n_products * sizeof *g->products);
+    g->wait = READY;
+  }
+}
+
+API void lm_simt_wgmma(float *d, int n, const uint32_t *a, uint64_t a_at, uint64_t b_at, int b_turned, int add, int line) {
+  fiber *f = &simt.fibers[simt.current];
+  if (f->n_products == PRODUCTS) LM_BUG("more than %d products under way", PRODUCTS);
+  product *p = &f->products[f->n_products++];
+  *p = (product){.d = d, .n = n, .add = add, .a_shared = !a, .b_turned = b_turned, .a_at = a_at, .b_at = b_at, .group = f->products_group, .line = line};
+  if (a) memcpy(p->a, a, sizeof p->a);
+  if (simt.schedule == SIMT_FORWARD) simt_wait_for(AT_GROUP, line);
+}
+API void lm_simt_wgmma_commit(void) { simt.fibers[simt.current].products_group++; }
+API void lm_simt_wgmma_wait(int left, int line) {
+  simt.fibers[simt.current].products_left = left;
+  simt_wait_for(AT_GROUP, line);
+}
