@@ -5,6 +5,7 @@
 #include "lmc/command.h"
 #include "runtime/base/cache.h"
 #include "runtime/cpu/detect.h"
+#include "runtime/cuda/driver.h"
 #include "runtime/cuda/library.h"
 
 static const lm_opt options[] = {LM_OPT_JSON, {0}};
@@ -30,6 +31,23 @@ static const char *library_find(lm_arena *a, const library *l) {
   return file;
 }
 
+// "NVIDIA H100 80GB HBM3, 85.0 GB, sm_90a, driver for CUDA 13.0"
+static finding gpu_find(lm_arena *a) {
+  lm_cuda_driver driver;
+  lm_cuda_device x;
+  finding f = {"gpu", false, "", "training on an NVIDIA GPU of compute capability 8.0 to 10.0"};
+  lm_status s = lm_cuda_device_find(&driver, &x);
+  lm_buf memory = {0};
+  if (!s) {
+    lm_show_bytes(&memory, (double)x.memory);
+    f.found = x.arch != NULL;
+    f.what = lm_arena_printf(a, "%s, %s, %s, driver for CUDA %d.%d", x.name, memory.p, x.arch ? x.arch : "no code for it", x.driver / 1000, x.driver % 1000 / 10);
+  }
+  lm_buf_free(&memory);
+  lm_status_free(s);
+  return f;
+}
+
 static int findings_collect(lm_arena *a, finding *out) {
   lm_cpu_info *cpu = LM_NEW(a, lm_cpu_info);
   lm_cpu_detect(cpu);
@@ -47,6 +65,7 @@ static int findings_collect(lm_arena *a, finding *out) {
     const char *file = library_find(a, &libraries[i]);
     out[n++] = (finding){libraries[i].name, file != NULL, file, libraries[i].gives};
   }
+  out[n++] = gpu_find(a);
   return n;
 }
 
@@ -77,13 +96,14 @@ static lm_status verdict(const finding *f, int n) {
 }
 
 static lm_status run(lm_cli *cli) {
-  finding list[8 + LM_COUNT(libraries)];
+  finding list[9 + LM_COUNT(libraries)];
   int n = findings_collect(cli->ctx->arena, list);
   if (cli->json) findings_json(list, n);
   else lm_cli_print("lmc %s\n", LM_VERSION);
   for (int i = 0; i < n && !cli->json; i++) finding_text(&list[i]);
   lm_status s = verdict(list, n);
-  if (!s && !cli->json) lm_cli_print("models can be trained on this machine's CPU\n");
+  const char *gpu = list[n - 1].found ? " and on its GPU" : "";
+  if (!s && !cli->json) lm_cli_print("models can be trained on this machine's CPU%s\n", gpu);
   return s;
 }
 

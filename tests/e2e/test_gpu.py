@@ -1,5 +1,5 @@
 """GPUs: compiling for them, which takes none, and running on NVIDIA's libraries as tests/cuda/fake has them."""
-import json, os, subprocess
+import json, os, subprocess, sys
 
 from harness import ROOT, Skip, check, distance, folder_bytes, load, small, within
 
@@ -134,3 +134,14 @@ def test_random_kernels(run):
         raise Skip("not built")
     p = subprocess.run([program, "100", "6"], cwd=ROOT, env={**os.environ, **Fake(run).env}, capture_output=True, text=True)
     check(p.returncode == 0 and "fake CUDA" not in p.stderr, p.stderr)
+
+
+def test_gpu_check(run):
+    """the script itself, on the fake libraries"""
+    folder = os.path.dirname(run.lmc)
+    if not os.path.exists(os.path.join(folder, "gpu_attend_check")):
+        raise Skip("not built")
+    p = subprocess.run([sys.executable, "scripts/gpu-check", "--fake", "--build", folder, "--only", "kernels"], cwd=ROOT, capture_output=True, text=True,
+                       env={**os.environ, "OUT": run.path("out")})
+    check(p.returncode == 0 and "doctor           ok" in p.stdout, p.stdout + p.stderr)
+    check(json.load(open(run.path("out/gpu-check.json")))["checks"]["attention"]["ok"], "gpu-check.json")
