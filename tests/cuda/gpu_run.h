@@ -29,5 +29,6 @@ static inline lm_plan_target gpu_target(lm_module *m) { return lm_cuda_target(m,
 #define RUN_BEFORE(time) ((void)0)
 #define RUN_AFTER(name) ((void)0)
 #define RUN_THREADS 0
+#define RUN_ERROR(dtype, error) ((void)0)
 #define RUN_SLACK 4
 #endif

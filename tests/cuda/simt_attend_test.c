@@ -89,7 +89,7 @@ static void run_case(const attend_case *c, const char *arch) {
     if (getenv("SHOW")) printf("%s: %s off by %.2g\n", c->name, plan->params[i].path, error);
     if (!(error <= worst)) worst = error;
   }
-  simt_error(half ? LM_BF16 : LM_F32, worst);
+  RUN_ERROR(half ? LM_BF16 : LM_F32, worst);
   if (!(worst <= (half ? 2e-2 : 2e-6))) {
     fprintf(stderr, "%s: off by %g (sum %g, not %g)\n", c->name, worst, sum, want[0].v[0]);
     exit(1);
