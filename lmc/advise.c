@@ -101,10 +101,11 @@ void lm_advise(const lm_machine *m, const lm_text_facts *text, double seconds, l
   for (int i = 0; i < (int)LM_COUNT(ladder); i++) {
     lm_advice a = {0};
     shape_set(&a, i, text);
+    if (i && a.params > params_most) break;
     double fit = seconds / token_seconds(&a, m), tokens = fmin(fit, most), loss = loss_expected(a.params, tokens);
     bool fits = memory_needed(&a) <= m->memory / 2;
     by_memory = by_memory || (!fits && loss < best);
-    if (i && (!fits || loss >= best || a.params > params_most)) continue;
+    if (i && (!fits || loss >= best)) continue;
     best = loss;
     *out = a;
     out->flops = flops_at(m, a.d);

@@ -13,8 +13,8 @@ def prose(n, seed=1):
     return "\n".join(" ".join(rng.choice(WORDS) for _ in range(12)) + "." for _ in range(n)) + "\n"
 
 
-def made(run, name, data, *args):
-    facts = json.loads(run("new", name, "--data", data, "--minutes", 0.1, "--json", *args, cwd=run.folder))
+def made(run, name, data, minutes=0.1):
+    facts = json.loads(run("new", name, "--data", data, "--minutes", minutes, "--json", cwd=run.folder))
     run("fmt", "--check", f"{name}.lm", cwd=run.folder)
     run("check", f"{name}.lm", cwd=run.folder)
     return facts, open(run.path(f"{name}.lm")).read()
@@ -30,6 +30,15 @@ def test_new_trains(run):
     run("run", "small.lm", "--steps", 4, "-q", cwd=run.folder)
     out = run("generate", "runs/small", "--prompt", "the ", "-n", 8, cwd=run.folder)
     check(out.startswith("the ") and len(out) > 5, out)
+
+
+def test_new_more_time(run):
+    """more time than a small text can use: a larger model, not too large for it, and a run that ends before"""
+    run.write("small.txt", prose(600))
+    little, much = made(run, "little", "small.txt")[0], made(run, "much", "small.txt", 500)[0]
+    check(little["model"]["params"] < much["model"]["params"] <= 4e6, (little, much))
+    check(much["model"]["bound"] == "text" and much["run"]["text_ends"] and not little["run"]["text_ends"], (little, much))
+    check(much["run"]["steps"] * much["run"]["batch"] <= 4 * much["text"]["tokens"], "four rounds at the most")
 
 
 def test_new_says_why(run):
