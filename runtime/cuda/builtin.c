@@ -140,6 +140,7 @@ lm_status lm_cuda_move(const lm_cuda_builtins *b, const lm_plan_move *m, const i
 
 lm_status lm_cuda_product_run(const lm_cuda_builtins *b, const lm_cuda_product *p, int ab, int cc, lm_cuda_address x, lm_cuda_address w, lm_cuda_address z) {
   lm_cuda_product args = *p;
+  if (p->m * p->n > UINT32_MAX) return lm_fail(LM_ENV, "a product of %lld elements in strides that cuBLASLt does not take", (long long)(p->m * p->n));
   if (!b->product[ab][cc]) return lm_fail(LM_BUG_STATUS, "no product of types %d and %d", ab, cc);
   return launch(b, b->product[ab][cc], p->m * p->n, (void *[]){&x, &w, &z, &args});
 }

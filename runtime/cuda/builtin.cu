@@ -19,10 +19,10 @@ LM_KERNEL(256) lm_fill_8(uint64_t *y, uint64_t x, int64_t n) {
       }                                                                                                \
       return;                                                                                          \
     }                                                                                                  \
-    for (int64_t i = lm_block() * 256 + lm_thread(); i < m.n; i += lm_grid() * 256) {                  \
+    _Pragma("unroll 1") for (int64_t i = lm_block() * 256 + lm_thread(); i < m.n; i += lm_grid() * 256) { \
       uint32_t rest = (uint32_t)i;                                                                     \
       int64_t from = 0, to = start * m.at_to;                                                          \
-      for (int32_t d = m.rank - 1; d >= 0; d--) {                                                      \
+      _Pragma("unroll 1") for (int32_t d = m.rank - 1; d >= 0; d--) {                                                    \
         uint32_t size = (uint32_t)m.size[d], j = rest % size;                                          \
         rest /= size;                                                                                  \
         from += j * m.from[d];                                                                         \
@@ -40,11 +40,12 @@ LM_MOVE(lm_add_f32, float, +=)
 // One element of C a thread, its sum in order of k.
 #define LM_PRODUCT(NAME, AB, LOAD, C, LOAD_C, STORE, SUM)                                              \
   LM_KERNEL(256) NAME(const AB *a, const AB *b, C *c, lm_product_args p) {                             \
-    for (int64_t i = lm_block() * 256 + lm_thread(); i < p.m * p.n; i += lm_grid() * 256) {            \
-      int64_t row = i / p.n, col = i % p.n;                                                            \
+    _Pragma("unroll 1") for (int64_t i = lm_block() * 256 + lm_thread(); i < p.m * p.n; i += lm_grid() * 256) { \
+      int64_t row = (uint32_t)i / (uint32_t)p.n, col = (uint32_t)i % (uint32_t)p.n;                    \
+      const AB *x = a + row * p.a_m, *y = b + col * p.b_n;                                             \
       C *to = c + row * p.c_m + col * p.c_n;                                                           \
       SUM sum = p.add ? LOAD_C(*to) : 0;                                                               \
-      for (int64_t k = 0; k < p.k; k++) sum += LOAD(a[row * p.a_m + k * p.a_k]) * LOAD(b[k * p.b_k + col * p.b_n]); \
+      _Pragma("unroll 1") for (int64_t k = 0; k < p.k; k++, x += p.a_k, y += p.b_k) sum += LOAD(*x) * LOAD(*y); \
       *to = STORE(sum);                                                                                \
     }                                                                                                  \
   }

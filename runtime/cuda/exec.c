@@ -169,7 +169,7 @@ static void func_describe(const cuda_exec *e, const lm_plan_func *f, func_state 
 
 static lm_status refused_make(cuda_exec *e) {
   void *p;
-  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemAlloc_v2(&e->builtins.fault, 2 * sizeof *e->refused), "memory"));
+  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemAlloc_v2(&e->builtins.fault, 2 * sizeof *e->refused), "%s cannot give any memory", e->device.name));
   LM_TRY(lm_cuda_check(&e->d, e->d.cuMemsetD32Async(e->builtins.fault, 0, 2, e->stream), "memory"));
   LM_TRY(lm_cuda_check(&e->d, e->d.cuMemHostAlloc(&p, 2 * sizeof *e->refused, 0), "the host's memory for copies"));
   e->refused = memset(p, 0, 2 * sizeof *e->refused);

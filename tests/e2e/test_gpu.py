@@ -42,7 +42,7 @@ class Fake:
         if not os.path.exists(os.path.join(folder, "libcuda.so.1")):
             raise Skip("no fake libraries beside lmc")
         self.run = run
-        self.env = {"LD_LIBRARY_PATH": folder, "LMC_CACHE": "/tmp/lmc-fake-gpu-cache"}
+        self.env = {"LD_LIBRARY_PATH": folder}
 
     def __call__(self, *args, how="", status=0, **env):
         code, out, err = self.run.result(*args, env={**self.env, "FAKE_CUDA": how, **env})
