@@ -375,13 +375,24 @@ static bool is_keyword(yysymbol_kind_t k) {
   return text[0] == '\'' && text[1] >= 'a' && text[1] <= 'z';
 }
 
+// The unit that a word behind a number stands for elsewhere; NULL: none.
+static const char *unit_meant(lm_sym name) {
+  static const char *const words[][2] = {{"minute", "min"}, {"mins", "min"}, {"second", "s"}, {"sec", "s"}, {"hr", "hours"},
+                                         {"iter", "steps"}, {"document", "docs"}, {"row", "seqs"}, {"sequence", "seqs"}};
+  for (size_t i = 0; name && i < LM_COUNT(words); i++)
+    if (!strncmp(name, words[i][0], strlen(words[i][0]))) return words[i][1];
+  return NULL;
+}
+
 static void add_hints(lm_parser *ps, lm_diag *d, const words *expected, yysymbol_kind_t token, const char *found) {
   static const char *const starts[] = {"import", "fn", "block", "model", "optimizer", "data", "recipe", "let"};
   lm_sym name = token == YYSYMBOL_NAME ? lm_layout_name(ps->layout) : NULL;
   const char *near = name && has(expected, GROUPS[0].text) ? lm_nearest(name, starts, LM_COUNT(starts)) : NULL;
   char which;
   lm_loc unclosed = lm_layout_unclosed(ps->layout, &which);
+  const char *unit = has(expected, "an operator") ? unit_meant(name) : NULL;
   if (near) lm_diag_help(ps->ctx, d, "did you mean '%s'?", near);
+  else if (unit) lm_diag_help(ps->ctx, d, "the unit is written '%s'", unit);
   else if (has(expected, "'{'") && !strcmp(found, "the end of the line"))
     lm_diag_help(ps->ctx, d, "'{' stands on the line of what it belongs to");
   else if (!strcmp(found, "'='") && has(expected, "an operator")) lm_diag_help(ps->ctx, d, "equality is '=='");

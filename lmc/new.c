@@ -5,6 +5,7 @@
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "lmc/advise.h"
@@ -51,7 +52,8 @@ static lm_status name_check(maker *x) {
   if (!good) return lm_fail(LM_USER, "'%s' is no name for a recipe: letters, digits, '-', '_' and '.', at most 64, a letter or digit first", name);
   x->name = lm_arena_strndup(a, name, n);
   x->path = lm_arena_printf(a, "%s.lm", x->name);
-  if (!access(x->path, F_OK)) return lm_fail(LM_USER, "%s is there already, and is left as it is; choose another name", x->path);
+  struct stat st;
+  if (!lstat(x->path, &st)) return lm_fail(LM_USER, "%s is there already, and is left as it is; choose another name", x->path);
   return NULL;
 }
 
