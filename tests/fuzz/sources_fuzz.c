@@ -1,27 +1,45 @@
-// sources_fuzz.c - text, JSON lines, packed files and files of the cache. The first byte chooses which.
-#include "runtime/data/data.h"
+// sources_fuzz.c - text, JSON lines, packed files and files of the cache. The first byte chooses which. What the reader gives as
+// text is well-formed, without NUL, and its lines are counted forward.
+#include <jansson.h>
+
+#include "runtime/base/utf8.h"
+#include "runtime/data/reader.h"
 #include "runtime/data/store.h"
 #include "tests/fuzz/fuzz.h"
 
-enum { SEQ = 8 };
+static void stretch_read(const lm_data_source *source, const lm_stretch *s) {
+  json_t *owner;
+  char fault[300];
+  size_t n;
+  uint64_t line = 0;
+  const char *p = lm_stretch_text(s, source, true, &n, &owner, fault, sizeof fault, &line);
+  LM_ASSERT(p ? lm_utf8_valid(p, n) == n && !memchr(p, 0, n) : *fault && line);
+  json_decref(owner);
+}
 
-static void data_read(const lm_data *d) {
-  int32_t column[4][SEQ];
-  float w[SEQ];
-  lm_batch b = {column[0], column[1], column[2], column[3], w};
-  for (int64_t q = 0; q < lm_data_part(d, 0).rows; q++) lm_status_free(lm_data_fill(d, q, 0, 1, 1, &b));
+static lm_status source_read(const lm_data_source *source, lm_reader *r) {
+  const lm_stretch *s;
+  uint64_t line = 0;
+  for (size_t n = 1; n; ) {
+    LM_TRY(lm_reader_next(r, &s, &n));
+    for (size_t i = 0; i < n; i++) {
+      LM_ASSERT(s[i].line >= line);
+      line = s[i].line;
+      stretch_read(source, &s[i]);
+    }
+  }
+  return NULL;
 }
 
 static void source_open(lm_source_kind kind, const char *path, const char *split) {
-  lm_tokenizer *t = lm_tokenizer_bytes_create();
-  lm_data_source s = {kind, "fuzz", path, split};
-  lm_data_options o = {.sources = &s, .n_sources = 1, .tokenizer = t, .seq = SEQ, .bad = 1, .threads = 1};
-  lm_data *d;
-  lm_status status = lm_data_open(&o, &d);
-  if (!status) data_read(d);
-  lm_data_close(d);
-  lm_status_free(status);
-  lm_tokenizer_destroy(t);
+  lm_data_source source = {kind, "fuzz", path, split};
+  lm_file_list files;
+  lm_status s = lm_file_list_make(&source, 1, &files);
+  LM_ASSERT(!s);
+  lm_reader *r = lm_reader_create(&files, UINT64_MAX);
+  lm_status_free(source_read(&source, r));         // of a packed file that is none
+  lm_reader_destroy(r);
+  lm_file_list_free(&files);
 }
 
 static void store_open(const char *path) {
