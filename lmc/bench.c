@@ -1,6 +1,9 @@
 // bench.c - lmc bench: how fast a recipe trains here, beside its matrix products alone.
 #include "lmc/bench.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 enum { STEPS = 5, WARM = 1, REPEATS = 5 };
 
 static const lm_opt options[] = {
@@ -10,8 +13,8 @@ static const lm_opt options[] = {
   LM_OPT_PASSES, LM_OPT_KERNELS, LM_OPT_TARGET, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
 typedef struct figures {
-  double ms_per_step, ms_first, tokens_per_s, gemm_ms, model_flops, peak_flops, compile_s;
-  int64_t params, peak_bytes;
+  double ms_per_step, ms_first, first_s, tokens_per_s, gemm_ms, model_flops, peak_flops, compile_s;
+  int64_t params, peak_bytes, resident_bytes;
   int kernels, compiled;
 } figures;
 
@@ -42,21 +45,34 @@ lm_status lm_bench_step(lm_session *s, int64_t i, double *out_ms) {
 }
 
 // The mean would count what else the machine does; the best is what the program takes.
-static lm_status steps_time(lm_session *s, int64_t steps, figures *out) {
+static lm_status steps_time(lm_session *s, int64_t steps, double began, figures *out) {
   for (int64_t i = 1; i <= WARM + steps; i++) {
     double ms;
     LM_TRY(lm_bench_step(s, i, &ms));
-    if (i == 1) out->ms_first = ms;
+    if (i == 1) out->ms_first = ms, out->first_s = lm_now() - began;
     if (i > WARM && (!out->ms_per_step || ms < out->ms_per_step)) out->ms_per_step = ms;
   }
   return NULL;
 }
 
+// Anonymous memory of the process, of which the plan foretells most; 0 where /proc does not say.
+static int64_t resident_bytes(void) {
+  lm_buf text = {0};
+  lm_status s = lm_file_read("/proc/self/status", 1 << 20, &text);
+  const char *at = s ? NULL : strstr(text.p, "RssAnon:");
+  int64_t bytes = at ? 1024 * strtoll(at + strlen("RssAnon:"), NULL, 10) : 0;
+  lm_status_free(s);
+  lm_buf_free(&text);
+  return bytes;
+}
+
 static lm_status measure(lm_session *s, lm_cli *cli, figures *out) {
+  double began = lm_now();
   lm_session_kernels(s, &cli->args);
   LM_TRY(lm_bench_start(s, cli, lm_args_text(&cli->args, "disable-pass", NULL), &out->compile_s));
   int threads = lm_exec_threads(s->exec);
-  LM_TRY(steps_time(s, lm_args_whole(&cli->args, "steps", STEPS), out));
+  LM_TRY(steps_time(s, lm_args_whole(&cli->args, "steps", STEPS), began, out));
+  out->resident_bytes = resident_bytes();
   lm_cpu_gemm_times gemm = {0};
   if (!s->target.arch) gemm = lm_cpu_gemm_bench(s->projections.v, (int)s->projections.n, s->lowered->compute, threads, REPEATS);
   out->gemm_ms = 1e3 * (double)s->n_micro * (gemm.forward + gemm.data + gemm.weight);
@@ -78,16 +94,17 @@ static void figures_text(const figures *x) {
   if (x->gemm_ms) lm_cli_print("GEMMs alone   %10.1f ms   step / GEMMs %.2f\n", x->gemm_ms, x->ms_per_step / x->gemm_ms);
   lm_cli_print("utilisation   %10.1f %%    of %.0f GFLOP/s\n", 100 * x->model_flops / (x->ms_per_step * 1e-3) / x->peak_flops, x->peak_flops * 1e-9);
   lm_cli_print("memory        %13s\n", memory.p);
+  lm_cli_print("first step    %10.2f s    after the start\n", x->first_s);
   lm_cli_print("compilation   %10.2f s    %d kernels, %d newly compiled\n", x->compile_s, x->kernels, x->compiled);
   lm_buf_free(&memory);
 }
 
 static void figures_json(const figures *x) {
-  lm_cli_print("{\"tokens_per_s\": %.1f, \"ms_per_step\": %.3f, \"ms_first_step\": %.3f, \"gemm_ms\": %.3f, \"step_over_gemms\": %.4f, "
-               "\"mfu\": %.5f, \"model_flops\": %.0f, \"peak_flops\": %.0f, \"peak_bytes\": %lld, \"params\": %lld, \"kernels\": %d, "
+  lm_cli_print("{\"tokens_per_s\": %.1f, \"ms_per_step\": %.3f, \"ms_first_step\": %.3f, \"first_step_s\": %.4f, \"gemm_ms\": %.3f, \"step_over_gemms\": %.4f, "
+               "\"mfu\": %.5f, \"model_flops\": %.0f, \"peak_flops\": %.0f, \"peak_bytes\": %lld, \"resident_bytes\": %lld, \"params\": %lld, \"kernels\": %d, "
                "\"kernels_compiled\": %d, \"compile_s\": %.3f}\n",
-               x->tokens_per_s, x->ms_per_step, x->ms_first, x->gemm_ms, x->gemm_ms ? x->ms_per_step / x->gemm_ms : 0,
-               x->model_flops / (x->ms_per_step * 1e-3) / x->peak_flops, x->model_flops, x->peak_flops, (long long)x->peak_bytes,
+               x->tokens_per_s, x->ms_per_step, x->ms_first, x->first_s, x->gemm_ms, x->gemm_ms ? x->ms_per_step / x->gemm_ms : 0,
+               x->model_flops / (x->ms_per_step * 1e-3) / x->peak_flops, x->model_flops, x->peak_flops, (long long)x->peak_bytes, (long long)x->resident_bytes,
                (long long)x->params, x->kernels, x->compiled, x->compile_s);
 }
 
