@@ -11,7 +11,7 @@ static const lm_opt options[] = {
   {.name = "emit", .kind = LM_OPT_TEXT, .value = "A,B", .help = "what goes there, of ast,ir,c,dot (ir,c)"},
   {.name = "print-after", .kind = LM_OPT_TEXT, .value = "PASS", .help = "prints the IR after that pass (all: after each)"},
   LM_OPT_TARGET,
-  {.name = "mode", .kind = LM_OPT_TEXT, .value = "MODE", .help = "how hard the compiler tries (default)"},
+  {.name = "mode", .kind = LM_OPT_TEXT, .value = "MODE", .help = "default, or reduce-overhead, which is the same (default)"},
   LM_OPT_PASSES, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
 enum { EMIT_AST = 1, EMIT_IR = 2, EMIT_C = 4, EMIT_DOT = 8 };
@@ -116,7 +116,7 @@ static lm_status compile(lm_session *s, lm_cli *cli, lm_cuda_code *code) {
   unsigned emit;
   double start = lm_now();
   LM_TRY(lm_target_find(a, &s->target));
-  if (strcmp(mode, "default")) return lm_fail(LM_USER, "--mode %s: not yet possible; there is default", mode);
+  LM_TRY(lm_mode_check(mode));
   LM_TRY(emit_parse(lm_args_text(a, "emit", "ir,c"), &emit));
   if (dir) LM_TRY(lm_dir_make(dir));
   LM_TRY(lm_session_open_args(s, cli));

@@ -17,7 +17,7 @@ static const lm_opt options[] = {
   {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "DIR", .help = "the run's folder, in place of the recipe's"},
   {.name = "resume", .kind = LM_OPT_TEXT, .value = "auto|never|PATH", .help = "go on from the newest checkpoint, from none, from this one"},
   LM_OPT_TARGET,
-  {.name = "mode", .kind = LM_OPT_TEXT, .value = "MODE", .help = "how hard the compiler tries (default)"},
+  {.name = "mode", .kind = LM_OPT_TEXT, .value = "MODE", .help = "default, or reduce-overhead, which is the same (default)"},
   {.name = "profile", .kind = LM_OPT_MAYBE, .value = "FILE", .help = "writes when what ran, to look at in ui.perfetto.dev (profile.json of the run's folder)"},
   {.name = "quiet", .letter = 'q', .kind = LM_OPT_FLAG, .help = "prints nothing but errors"},
   LM_OPT_PASSES, LM_OPT_KERNELS, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
@@ -42,7 +42,7 @@ static lm_status options_read(runner *x) {
   const char *const *sets = lm_args_list(a, "set", &n);
   const char *mode = lm_args_text(a, "mode", "default");
   LM_TRY(lm_target_find(a, &x->s->target));
-  if (strcmp(mode, "default")) return lm_fail(LM_USER, "--mode %s: not yet possible; there is default", mode);
+  LM_TRY(lm_mode_check(mode));
   const char *resume = lm_args_text(a, "resume", "auto");
   if (strcmp(resume, "auto") && strcmp(resume, "never") && access(resume, F_OK))
     return lm_fail(LM_USER, "--resume takes auto, never or the folder of a checkpoint; there is no %s", resume);

@@ -161,6 +161,11 @@ int64_t lm_session_memory(const lm_session *s) {
 
 const char *lm_session_compute(const lm_session *s) { return lm_dtype_name(s->lowered->compute); }
 
+lm_status lm_mode_check(const char *mode) {
+  if (!strcmp(mode, "default") || !strcmp(mode, "reduce-overhead")) return NULL;
+  return lm_fail(LM_USER, "--mode %s: not yet possible; there are default and reduce-overhead", mode);
+}
+
 // ---- running
 
 lm_status lm_session_weights(lm_session *s) {

@@ -67,6 +67,8 @@ lm_status lm_session_weights(lm_session *s);          // first values, or those 
 lm_status lm_session_train(lm_session *s);            // with weights and states at step 0
 void lm_session_close(lm_session *s);
 
+// Of --mode. Launches cost little as it is, one parallel region or one graph a function, so reduce-overhead is no mode of its own.
+lm_status lm_mode_check(const char *mode);
 // Token and position numbers of the data against what the model's tables hold.
 lm_status lm_session_check_ids(lm_session *s);
 // Places to plan the cache for, so that nearby lengths share kernels.

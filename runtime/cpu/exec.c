@@ -1,7 +1,8 @@
 // exec.c - runs the steps of a plan on the CPU.
 //
-// Each step is one parallel region; steps too small to be worth one run on the calling thread. A thread takes a contiguous
-// range of a kernel's parallel space.
+// A function is one parallel region: every thread walks its steps and takes a share of each, a contiguous range of a
+// kernel's parallel space, tiles of a product. They wait for each other behind a step that they shared. Steps too small to be
+// shared are the first thread's alone, which nobody waits for until the next one that is shared.
 #include "runtime/cpu/exec.h"
 
 #include <omp.h>
@@ -11,6 +12,7 @@
 #include "runtime/cpu/gemm.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/move.h"
+#include "runtime/cpu/team.h"
 #include "runtime/plan/walk.h"
 
 enum { HUGE_PAGE = 2 << 20 };
@@ -25,10 +27,19 @@ typedef struct cpu_exec {
   lm_kernels kernels;
   mapping arenas[LM_ARENAS];
   lm_timeline *timeline;               // NULL: nobody looks
-  char **pointers;                     // of the step being run
-  lm_plan_walk walk;
   lm_cpu_gemms *gemms;
+  lm_team team;
+  struct worker *workers;              // [threads]
+  bool *alone;                         // by function: none of its steps is worth sharing
 } cpu_exec;
+
+typedef struct worker {                // what a thread of its own has
+  cpu_exec *e;
+  lm_share share;
+  lm_plan_walk walk;
+  char **pointers;                     // of the step being run
+  bool behind;                         // the first thread may still be at small steps
+} worker;
 
 // ---- arenas
 
@@ -80,6 +91,33 @@ static void gemms_make(cpu_exec *e) {
   omp_set_num_threads(before);
 }
 
+static void workers_make(cpu_exec *e) {
+  e->workers = lm_calloc((size_t)e->threads, sizeof *e->workers);
+  for (int i = 0; i < e->threads; i++) {
+    worker *w = &e->workers[i];
+    w->e = e;
+    w->pointers = lm_calloc((size_t)lm_plan_bufs_most(e->plan), sizeof *w->pointers);
+    lm_plan_walk_open(e->plan, &w->walk);
+  }
+}
+
+// Too little to be shared. A guess from the plan's counts, at 2 GFLOP/s of generated scalar code at worst, 50 GFLOP/s of
+// products, and 10 GB/s.
+static bool is_small(const lm_plan_step *s) {
+  double flop = s->kind == LM_STEP_GEMM ? 0.02e-9 : 0.5e-9;
+  if (s->kind == LM_STEP_KERNEL && s->flops + s->moved == 0) return false;   // nothing is known
+  return s->kind == LM_STEP_LOOP || s->kind == LM_STEP_END || (double)s->flops * flop + (double)s->moved * 0.1e-9 < ALONE;
+}
+
+static void alone_find(cpu_exec *e) {
+  e->alone = lm_calloc((size_t)e->plan->n_funcs + 1, sizeof *e->alone);
+  for (int i = 0; i < e->plan->n_funcs; i++) {
+    const lm_plan_func *f = &e->plan->funcs[i];
+    e->alone[i] = true;
+    for (int k = 0; k < f->n_steps; k++) e->alone[i] &= is_small(&f->steps[k]);
+  }
+}
+
 static const lm_exec_ops OPS;
 
 lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out) {
@@ -89,8 +127,8 @@ lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec 
   e->hal.ops = &OPS;
   e->plan = plan;
   e->threads = o->threads > 0 ? o->threads : omp_get_num_procs();
-  e->pointers = lm_calloc((size_t)lm_plan_bufs_most(plan), sizeof *e->pointers);
-  lm_plan_walk_open(plan, &e->walk);
+  workers_make(e);
+  alone_find(e);
   gemms_make(e);
   e->timeline = o->timeline;
   lm_status s = lm_kernels_load(plan, o, e->threads, &e->kernels);
@@ -105,8 +143,12 @@ static void destroy(lm_exec *hal) {
   for (int i = 0; i < LM_ARENAS; i++)
     if (e->arenas[i].base) munmap(e->arenas[i].base, e->arenas[i].bytes);
   lm_kernels_unload(&e->kernels);
-  lm_free(e->pointers);
-  lm_plan_walk_close(&e->walk);
+  for (int i = 0; i < e->threads; i++) {
+    lm_free(e->workers[i].pointers);
+    lm_plan_walk_close(&e->workers[i].walk);
+  }
+  lm_free(e->workers);
+  lm_free(e->alone);
   lm_cpu_gemms_destroy(e->gemms);
   lm_free(e);
 }
@@ -124,74 +166,93 @@ static int kernels_compiled(const lm_exec *e) { return ((const cpu_exec *)e)->ke
 
 // ---- steps
 
-static char *address(const cpu_exec *e, const lm_plan_buf *b) { return e->arenas[b->arena].start + lm_plan_walk_offset(&e->walk, b); }
+static char *address(const worker *w, const lm_plan_buf *b) { return w->e->arenas[b->arena].start + lm_plan_walk_offset(&w->walk, b); }
 
-// A guess from the plan's counts, at 2 GFLOP/s of generated scalar code at worst and 10 GB/s.
-static int threads_for(const cpu_exec *e, const lm_plan_step *s) {
-  double work = (double)s->flops * 0.5e-9 + (double)s->moved * 0.1e-9;
-  return work < ALONE && s->flops + s->moved > 0 ? 1 : e->threads;
+static void kernel_run(worker *w, const lm_plan_step *s, const lm_share *share) {
+  int64_t space = lm_plan_extent_value(&s->space, w->walk.var);
+  int64_t lo = lm_share_first(share, space), hi = lm_share_last(share, space);
+  if (lo < hi) w->e->kernels.fn[s->kernel](w->pointers, w->walk.var, lo, hi);
 }
 
-static void kernel_run(cpu_exec *e, const lm_plan_step *s) {
-  lm_kernel_fn *fn = e->kernels.fn[s->kernel];
-  int64_t space = lm_plan_extent_value(&s->space, e->walk.var);
-  int threads = threads_for(e, s);
-  if (threads > space) threads = (int)space;
-  if (threads <= 1) {
-    if (space > 0) fn(e->pointers, e->walk.var, 0, space);
-    return;
-  }
-#pragma omp parallel num_threads(threads)
-  {
-    int64_t me = omp_get_thread_num(), all = omp_get_num_threads();
-    int64_t lo = space * me / all, hi = space * (me + 1) / all;
-    if (lo < hi) fn(e->pointers, e->walk.var, lo, hi);
-  }
-}
-
-static lm_status copy_run(cpu_exec *e, const lm_plan_step *s) {
+static lm_status copy_run(worker *w, const lm_plan_step *s, const lm_share *share) {
   const lm_plan_move *m = s->move;
   int64_t at = 0;
   if (m->at_dim >= 0) {
-    at = *(const int32_t *)e->pointers[1];
-    int64_t more = lm_plan_extent_value(&m->dim[m->at_dim].size, e->walk.var);
+    at = *(const int32_t *)w->pointers[1];
+    int64_t more = lm_plan_extent_value(&m->dim[m->at_dim].size, w->walk.var);
     if (at < 0 || at + more > m->at_limit)
       return lm_fail(LM_USER, "%s: places %lld to %lld of a cache of %lld", s->label, (long long)at,
                      (long long)(at + more), (long long)m->at_limit);
   }
-  lm_cpu_move(m, e->walk.var, e->pointers[0], e->pointers[s->n_read], at, s->kind == LM_STEP_ADD, e->threads);
+  lm_cpu_move(m, w->walk.var, w->pointers[0], w->pointers[s->n_read], at, s->kind == LM_STEP_ADD, share);
   return NULL;
 }
 
-static void step_do(cpu_exec *e, const lm_plan_step *s) {
+static lm_status step_do(worker *w, const lm_plan_step *s, lm_share *share) {
+  for (int i = 0; i < s->n_bufs; i++) w->pointers[i] = address(w, &s->bufs[i]);
   switch (s->kind) {
-  case LM_STEP_KERNEL: kernel_run(e, s); return;
-  case LM_STEP_GEMM: lm_cpu_gemm(e->gemms, s->gemm, e->walk.var, e->pointers[0], e->pointers[1], e->pointers[2]); return;
-  case LM_STEP_FILL: lm_cpu_fill(e->pointers[0], s->bytes, s->pattern, s->element, e->threads); return;
-  case LM_STEP_LOOP: *(int32_t *)e->pointers[0] = lm_plan_walk_index(&e->walk, s); return;
+  case LM_STEP_KERNEL: return kernel_run(w, s, share), NULL;
+  case LM_STEP_GEMM:
+    return lm_cpu_gemm_share(w->e->gemms, s->gemm, w->walk.var, w->pointers[0], w->pointers[1], w->pointers[2], share), NULL;
+  case LM_STEP_FILL: return lm_cpu_fill(w->pointers[0], s->bytes, s->pattern, s->element, share), NULL;
+  case LM_STEP_COPY:
+  case LM_STEP_ADD: return copy_run(w, s, share);
+  case LM_STEP_LOOP: return *(int32_t *)w->pointers[0] = lm_plan_walk_index(&w->walk, s), NULL;
   default: LM_BUG("step of kind %d", (int)s->kind);
   }
 }
 
+// A step that fails in one thread must end the others' walk too, and at the same step: what can fail is shared by all.
+static bool can_fail(const lm_plan_step *s) { return (s->kind == LM_STEP_COPY || s->kind == LM_STEP_ADD) && s->move->at_dim >= 0; }
+
 static lm_status step_run(void *user, const lm_plan_step *s) {
-  cpu_exec *e = user;
-  double start = lm_timeline_now(e->timeline);
-  for (int i = 0; i < s->n_bufs; i++) e->pointers[i] = address(e, &s->bufs[i]);
-  if (s->kind == LM_STEP_COPY || s->kind == LM_STEP_ADD) LM_TRY(copy_run(e, s));
-  else step_do(e, s);
-  if (s->kind != LM_STEP_LOOP) lm_timeline_add(e->timeline, LM_ROW_STEP, s->label, s, -1, start);
-  return NULL;
+  worker *w = user;
+  bool first = w->share.me == 0;
+  lm_timeline *timeline = first ? w->e->timeline : NULL;
+  lm_status status = NULL;
+  if (is_small(s) && !can_fail(s)) {
+    lm_share alone = lm_share_alone();
+    double start = lm_timeline_now(timeline);
+    w->behind = true;
+    if (first) status = step_do(w, s, &alone);
+    if (s->kind != LM_STEP_LOOP) lm_timeline_add(timeline, LM_ROW_STEP, s->label, s, -1, start);
+    return status;
+  }
+  if (w->behind) {
+#pragma omp barrier
+  }
+  w->behind = false;
+  double start = lm_timeline_now(timeline);
+  status = step_do(w, s, &w->share);
+#pragma omp barrier
+  lm_timeline_add(timeline, LM_ROW_STEP, s->label, s, -1, start);
+  return status;
+}
+
+// OpenMP may give fewer threads than are asked for, so shares are cut here.
+static lm_status worker_run(cpu_exec *e, const lm_plan_func *f, const int64_t *extents) {
+  worker *w = &e->workers[omp_get_thread_num()];
+  w->share = (lm_share){&e->team, omp_get_thread_num(), omp_get_num_threads(), 0};
+  w->behind = false;
+  return lm_plan_walk_run(&w->walk, f, extents, step_run, w);
 }
 
 static lm_status run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents) {
   cpu_exec *e = (cpu_exec *)hal;
   int before = omp_get_max_threads();
-  omp_set_num_threads(1);   // inherited by our regions: what libraries open inside them has one thread
+  lm_status status = NULL;
   double start = lm_timeline_now(e->timeline);
-  lm_status s = lm_plan_walk_run(&e->walk, f, extents, step_run, e);
-  lm_timeline_add(e->timeline, LM_ROW_FUNC, f->name, NULL, -1, start);
+  atomic_store(&e->team.tickets, 0);
+  omp_set_num_threads(1);   // inherited by our region: what libraries open inside it has one thread
+#pragma omp parallel num_threads(e->alone[f - e->plan->funcs] ? 1 : e->threads)
+  {
+    lm_status own = worker_run(e, f, extents);
+    if (omp_get_thread_num() == 0) status = own;
+    else lm_status_free(own);
+  }
   omp_set_num_threads(before);
-  return s;
+  lm_timeline_add(e->timeline, LM_ROW_FUNC, f->name, NULL, -1, start);
+  return status;
 }
 
 static const lm_exec_ops OPS = {.destroy = destroy,

@@ -197,18 +197,24 @@ static void task_run(const run *r, int64_t task, int thread) {
   if (r->w.staged) lm_gemm_tile_store(&tile, sums, c);
 }
 
-void lm_cpu_gemm(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, const char *a, const char *b, char *c) {
+void lm_cpu_gemm_share(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, const char *a, const char *b, char *c,
+                       lm_share *share) {
   run r = {.all = all, .p = problem_make(g, var), .a = a, .b = b, .c = c};
   problem *p = &r.p;
   if (p->n_outers == 0 || p->s.m == 0 || p->s.n == 0) return;
   if (p->flipped) r.a = b, r.b = a;
   r.w = way_choose(all, p);
   int64_t tasks = p->n_outers * pieces(p->s.m, p->tile_m) * pieces(p->s.n, p->tile_n);
-  double flops = 2.0 * (double)p->s.m * (double)p->s.n * (double)p->s.k * (double)(p->n_sums * p->n_outers);
-  int threads = tasks < all->threads ? (int)tasks : all->threads;
-  if (flops < TASK_FLOPS / 4) threads = 1;   // sooner done than handed out
-#pragma omp parallel for num_threads(threads) schedule(dynamic) if (threads > 1)
-  for (int64_t t = 0; t < tasks; t++) task_run(&r, t, omp_get_thread_num());
+  for (int64_t t; (t = lm_share_take(share, tasks)) >= 0;) task_run(&r, t, share->me);
+}
+
+void lm_cpu_gemm(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, const char *a, const char *b, char *c) {
+  lm_team team = {0};
+#pragma omp parallel num_threads(all->threads)
+  {
+    lm_share share = {&team, omp_get_thread_num(), omp_get_num_threads(), 0};
+    lm_cpu_gemm_share(all, g, var, a, b, c, &share);
+  }
 }
 
 // ---- what they share

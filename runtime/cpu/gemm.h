@@ -6,6 +6,7 @@
 #ifndef LM_CPU_GEMM_H
 #define LM_CPU_GEMM_H
 #include "runtime/base/dtype.h"
+#include "runtime/cpu/team.h"
 #include "runtime/plan/plan.h"
 
 typedef struct lm_cpu_gemms lm_cpu_gemms;        // what products share: scratch of each thread, primitives
@@ -21,6 +22,8 @@ void lm_cpu_gemms_destroy(lm_cpu_gemms *all);
 // Makes what a product of fixed size needs, before the first run of any.
 void lm_cpu_gemm_prepare(lm_cpu_gemms *all, const lm_plan_gemm *g);
 void lm_cpu_gemm(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, const char *a, const char *b, char *c);
+// The same by threads that are there: each calls it with its share, and it is done when all have returned.
+void lm_cpu_gemm_share(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, const char *a, const char *b, char *c, lm_share *share);
 // Bytes for each thread, as far as they are known before anything is prepared.
 int64_t lm_cpu_gemm_scratch(void);
 

@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-enum { PIECE = 1 << 18 };      // bytes below which a thread of one's own is not worth its start
-
 typedef struct dim { int64_t size, from, to; } dim;
 typedef struct nest { dim dim[12]; int rank, element; bool add; } nest;
 
@@ -54,47 +52,20 @@ static nest nest_make(const lm_plan_move *m, const int64_t *var, bool add) {
   return n;
 }
 
-void lm_cpu_move(const lm_plan_move *m, const int64_t *var, const char *from, char *to, int64_t at, bool add,
-                 int threads) {
+void lm_cpu_move(const lm_plan_move *m, const int64_t *var, const char *from, char *to, int64_t at, bool add, const lm_share *share) {
   nest n = nest_make(m, var, add);
   if (m->at_dim >= 0) to += at * m->dim[m->at_dim].to;
-  int64_t bytes = n.element;
-  for (int i = 0; i < n.rank; i++) bytes *= n.dim[i].size;
   int split = 0;
   while (split < n.rank - 1 && n.dim[split].size == 1) split++;
-  dim whole = n.dim[split];
-  int64_t pieces = bytes / PIECE < threads ? bytes / PIECE : threads;
-  if (pieces > whole.size) pieces = whole.size;
-  if (pieces <= 1) {
-    move_nest(&n, split, from, to);
-    return;
-  }
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t p = 0; p < pieces; p++) {
-    int64_t lo = whole.size * p / pieces, hi = whole.size * (p + 1) / pieces;
-    nest part = n;
-    part.dim[split].size = hi - lo;
-    move_nest(&part, split, from + lo * whole.from, to + lo * whole.to);
-  }
+  dim *d = &n.dim[split];
+  int64_t lo = lm_share_first(share, d->size), hi = lm_share_last(share, d->size);
+  d->size = hi - lo;
+  if (lo < hi) move_nest(&n, split, from + lo * d->from, to + lo * d->to);
 }
 
-static void fill_range(char *to, int64_t bytes, uint64_t pattern, int element) {
-  if (!pattern) {
-    memset(to, 0, (size_t)bytes);
-    return;
-  }
-  for (int64_t i = 0; i < bytes; i += element) memcpy(to + i, &pattern, (size_t)element);   // little-endian
-}
-
-void lm_cpu_fill(char *to, int64_t bytes, uint64_t pattern, int element, int threads) {
-  int64_t pieces = bytes / PIECE < threads ? bytes / PIECE : threads;
-  if (pieces <= 1) {
-    fill_range(to, bytes, pattern, element);
-    return;
-  }
-#pragma omp parallel for num_threads(threads) schedule(static)
-  for (int64_t p = 0; p < pieces; p++) {
-    int64_t lo = bytes / element * p / pieces * element, hi = bytes / element * (p + 1) / pieces * element;
-    fill_range(to + lo, hi - lo, pattern, element);
-  }
+void lm_cpu_fill(char *to, int64_t bytes, uint64_t pattern, int element, const lm_share *share) {
+  int64_t lo = lm_share_first(share, bytes / element) * element, hi = lm_share_last(share, bytes / element) * element;
+  if (!pattern) memset(to + lo, 0, (size_t)(hi - lo));
+  else
+    for (int64_t i = lo; i < hi; i += element) memcpy(to + i, &pattern, (size_t)element);   // little-endian
 }
