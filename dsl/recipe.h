@@ -160,6 +160,7 @@ struct lm_recipe {
   lm_recipe_data data;
   uint64_t seed;
   lm_recipe_run run; lm_loc run_loc;
+  bool micro_auto;              // micro is the batch, unless a plan of that does not fit
   int64_t batch, micro;         // tokens of a step and of a micro-batch; 0: as the batches' file has it
   lm_loc batch_loc, micro_loc;
   lm_recipe_call optimizer, schedule;  // schedule.name NULL: constant

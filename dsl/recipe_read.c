@@ -83,6 +83,7 @@ static void read_batches(const lm_reader *d) {
   r->batch = batch || r->data.seq ? tokens_of(d, "recipe.batch") : 0;
   int64_t unit = r->micro ? r->micro : r->data.seq;
   if (!batch && unit && r->batch) r->batch = (r->batch + unit - 1) / unit * unit;   // the default gives way
+  r->micro_auto = !r->micro;
   if (!r->micro) r->micro = r->batch;
   lm_recipe_check_batches(r);
 }

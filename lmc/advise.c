@@ -29,7 +29,7 @@ void lm_machine_measure(lm_machine *out) {
   lm_cpu_info *cpu = lm_alloc(sizeof *cpu);
   lm_cpu_detect(cpu);
   out->cores = cpu->cores;
-  out->memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGE_SIZE);
+  out->memory = (double)lm_memory_of_machine();
   lm_free(cpu);
   for (int i = 0; i < LM_MACHINE_WIDTHS; i++) {
     lm_cpu_projection p = {.m = ROWS, .k = widths[i], .n = 3 * widths[i], .count = 1};

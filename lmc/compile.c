@@ -68,6 +68,12 @@ static void summary_text(const lm_session *s, const summary *x) {
   }
   lm_cli_print("%s: %d kernels (%d newly compiled)%s, %lld launches, %sFLOP and %s a step, peak memory %s; compiled in %s\n", s->recipe->name, x->kernels,
                x->compiled, code.n ? code.p : "", (long long)x->step.launches, flops.p, bytes.p, peak.p, time.p);
+  if (s->fit.recomputed) {
+    bytes.n = 0;
+    lm_show_bytes(&bytes, (double)s->fit.natural);
+    lm_cli_print("to fit the budget %d of %d kept values are computed again, about %.2f times the time; kept, the plan needs %s\n", s->fit.recomputed,
+                 s->fit.candidates, s->fit.slowdown, bytes.p);
+  }
   lm_buf_free(&flops);
   lm_buf_free(&bytes);
   lm_buf_free(&peak);
@@ -81,8 +87,9 @@ static void summary_json(const lm_session *s, const summary *x) {
     lm_buf_printf(&code, ", \"target\": \"%s\", \"code_bytes\": %lld, \"machine_code\": ", s->target.arch, (long long)lm_machine_code_bytes(x->code));
     lm_machine_code_json(s->plan, x->code, &code);
   }
-  lm_cli_print("{\"kernels\": %d, \"kernels_compiled\": %d, \"launches\": %lld, \"flops\": %.0f, \"bytes\": %.0f, \"peak_bytes\": %lld, \"seconds\": %.3f%s}\n",
-               x->kernels, x->compiled, (long long)x->step.launches, x->step.flops, x->step.bytes, (long long)x->peak, x->seconds, code.n ? code.p : "");
+  lm_cli_print("{\"kernels\": %d, \"kernels_compiled\": %d, \"launches\": %lld, \"flops\": %.0f, \"bytes\": %.0f, \"peak_bytes\": %lld, \"micro\": %lld, \"recomputed\": %d, \"slowdown\": %.4f, \"seconds\": %.3f%s}\n",
+               x->kernels, x->compiled, (long long)x->step.launches, x->step.flops, x->step.bytes, (long long)x->peak,
+               (long long)s->recipe->micro, s->fit.recomputed, s->fit.recomputed ? s->fit.slowdown : 1, x->seconds, code.n ? code.p : "");
   lm_buf_free(&code);
 }
 

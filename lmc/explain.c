@@ -1,4 +1,4 @@
-// explain.c - lmc explain: where a value of the recipe came from, what a step costs.
+// explain.c - lmc explain: where a value of the recipe came from, what a step costs and holds.
 #include <string.h>
 
 #include "lmc/explain.h"
@@ -6,6 +6,7 @@
 static const lm_opt options[] = {
   {.name = "reference", .kind = LM_OPT_FLAG, .help = "every key of recipes and data there is, as Markdown (no file is needed)"},
   {.name = "measure", .kind = LM_OPT_FLAG, .help = "cost: also runs steps, and sets the time of each kernel beside its bound"},
+  {.name = "svg", .kind = LM_OPT_TEXT, .value = "FILE", .help = "memory: draws the activations over the steps there"},
   LM_OPT_PASSES, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
 static void origin_print(const lm_ctx *c, const lm_recipe_origin *o) {
@@ -67,6 +68,7 @@ static lm_status run(lm_cli *cli) {
   if (reference) return reference_print(), NULL;
   if (cli->args.n_rest < 2) return lm_fail(LM_USER, "an argument is missing: lmc explain FILE KEY, as in lmc explain %s optimizer.lr", cli->args.n_rest ? cli->args.rest[0] : "FILE");
   if (!strcmp(cli->args.rest[1], "cost")) return subject_explain(cli, lm_explain_cost);
+  if (!strcmp(cli->args.rest[1], "memory")) return subject_explain(cli, lm_explain_memory);
   lm_session s = {.cli = cli, .ctx = cli->ctx};
   int n;
   const char *const *sets = lm_args_list(&cli->args, "set", &n);
@@ -78,10 +80,12 @@ static lm_status run(lm_cli *cli) {
 }
 
 const lm_command lm_cmd_explain = {
-  .name = "explain", .usage = "FILE KEY|cost [options]", .summary = "where a value of the recipe came from; what a step costs", .options = options,
+  .name = "explain", .usage = "FILE KEY|cost|memory [options]", .summary = "where a value of the recipe came from; what a step costs, who holds its memory", .options = options,
   .least = 0, .most = 2, .run = run,
   .help = "KEY: the value, who gave it and where, and below it what it replaced.\n"
           "cost: for each kernel of a training step what it moves and computes, the least time that this machine needs for that, by\n"
-          "its bandwidth or its arithmetic (both measured), and its share.\n\n"
+          "its bandwidth or its arithmetic (both measured), and its share.\n"
+          "memory: the arenas, and who holds them when the most is needed, with their lines and the steps between which they live.\n\n"
           "  lmc explain examples/quickstart.lm optimizer.lr\n"
-          "  lmc explain examples/bench-6m.lm cost --measure\n"};
+          "  lmc explain examples/bench-6m.lm cost --measure\n"
+          "  lmc explain examples/bench-6m.lm memory --svg memory.svg\n"};

@@ -1,4 +1,5 @@
 // run.c - lmc run: compiles and trains.
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -30,6 +31,7 @@ typedef struct runner {
   FILE *to;                            // NULL: silent
   const char *dir;                     // NULL: nothing is saved
   const char **sets; int n_sets;       // with what options stand for
+  bool micro_auto;
   sampler_state *samples;
   lm_run_options o;
 } runner;
@@ -48,7 +50,7 @@ static lm_status options_read(runner *x) {
     return lm_fail(LM_USER, "--resume takes auto, never or the folder of a checkpoint; there is no %s", resume);
   x->s->passes_off = lm_args_text(a, "disable-pass", NULL);
   lm_session_kernels(x->s, a);
-  x->sets = LM_NEW_N(x->cli->ctx->arena, const char *, n + 1);
+  x->sets = LM_NEW_N(x->cli->ctx->arena, const char *, n + 2);
   for (int i = 0; i < n; i++) x->sets[x->n_sets++] = sets[i];
   if (lm_args_given(a, "steps"))
     x->sets[x->n_sets++] = lm_arena_printf(x->cli->ctx->arena, "run = %lld steps", (long long)lm_args_whole(a, "steps", 0));
@@ -177,9 +179,14 @@ static lm_status samples_check(const runner *x) {
   return NULL;
 }
 
+static const char MICRO_SET[] = "micro = ";
+
+// `micro = auto` is decided once for a run, as it changes bits: what it was is among the settings in the run's folder.
 static lm_status begin(void *user) {
   runner *x = user;
   if (!x->dir) return NULL;
+  if (x->micro_auto)
+    x->sets[x->n_sets++] = lm_arena_printf(x->cli->ctx->arena, "%s%lld tokens", MICRO_SET, (long long)x->s->recipe->micro);
   LM_TRY(lm_session_tokenizer_write(x->s, x->dir));
   return lm_bundle_write(x->s, x->dir, x->sets, x->n_sets);
 }
@@ -218,6 +225,9 @@ static lm_status plan_print(runner *x) {
   lm_show_seconds(&time, seconds * (double)(s->n_micro * s->steps));
   fprintf(x->to, "model   %s: %s parameters in %d tensors, computed in %s\n", s->recipe->model.name, params.p, s->plan->n_params, lm_session_compute(s));
   fprintf(x->to, "memory  %s\n", memory.p);
+  if (s->recipe->micro_auto && s->n_micro > 1) fprintf(x->to, "micro   %lld tokens, the most that fit\n", (long long)s->recipe->micro);
+  if (s->fit.recomputed)
+    fprintf(x->to, "        %d of %d kept values are computed again to fit, about %.2f times the time\n", s->fit.recomputed, s->fit.candidates, s->fit.slowdown);
   fprintf(x->to, "time    about %s: %lld steps of %lld tokens, measured on one micro-batch\n", time.p, (long long)s->steps, (long long)s->recipe->batch);
   fflush(x->to);
   lm_buf_free(&params);
@@ -257,7 +267,6 @@ static void run_options_fill(runner *x) {
   x->o.begin = begin;
   x->o.after_step = after_step;
   x->o.user = x;
-  resume_read(x);
   keys_collect(x);
 }
 
@@ -306,11 +315,29 @@ static void outcome_print(const runner *x, const lm_run_outcome *out) {
   else fprintf(x->to, "done: %s/step-%06lld; next: lmc generate %s --prompt '%s'\n", dir, (long long)out->step, dir, prompt);
 }
 
+static void micro_recall(runner *x) {
+  lm_recipe *r = x->s->recipe;
+  lm_bundle was = {0};
+  x->micro_auto = r->micro_auto;
+  if (!r->micro_auto || !x->dir || x->o.resume == LM_RESUME_NEVER) return;
+  lm_status none = lm_bundle_read(x->cli->ctx->arena, x->dir, &was);
+  lm_status_free(none);
+  for (int i = 0; !none && i < was.n_sets; i++) {
+    if (strncmp(was.sets[i], MICRO_SET, sizeof MICRO_SET - 1)) continue;
+    int64_t micro = strtoll(was.sets[i] + sizeof MICRO_SET - 1, NULL, 10);
+    if (micro < 1 || r->batch % micro) continue;              // the folder of another run
+    r->micro = micro;
+    r->micro_auto = false;
+  }
+}
+
 static lm_status train(runner *x) {
   lm_cli *cli = x->cli;
   LM_TRY(options_read(x));
   LM_TRY(lm_session_open(x->s, cli, cli->args.rest[0], lm_args_text(&cli->args, "recipe", NULL), x->sets, x->n_sets));
   x->dir = lm_args_text(&cli->args, "out", x->s->recipe->save.dir);
+  resume_read(x);
+  micro_recall(x);
   LM_TRY(profile_begin(x));
   LM_TRY(model_start(x));
   if (x->s->timeline) x->s->timeline->n_spans = 0;   // the plan's estimate is no part of the run

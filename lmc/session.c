@@ -41,7 +41,10 @@ static lm_status sizes_settle(lm_session *s, const lm_data_info *info) {
   lm_recipe *r = s->recipe;
   if (info) r->data.seq = info->seq;
   if (info && !r->batch) r->batch = info->batch_rows * info->seq;
-  if (!r->micro) r->micro = r->batch;
+  if (!r->micro) {
+    r->micro = r->batch;
+    r->micro_auto = true;
+  }
   if (!lm_recipe_check_batches(r)) return lm_cli_verdict(s->cli);
   s->seq = r->data.seq;
   s->rows = r->micro / s->seq;
@@ -92,6 +95,9 @@ static const int64_t *lengths_of(const lm_session *s, int *out_n) {
 }
 
 lm_status lm_session_lower(lm_session *s, uint32_t what, int64_t capacity) {
+  s->fit.what = what;
+  s->fit.capacity = capacity;
+  s->fit.fresh = true;
   if (s->recipe->from_hf) what |= LM_LOWER_MAPS;
   what |= LM_LOWER_PROBE;
   lm_lower_options o = {.what = what, .rows = s->rows, .seq = s->seq, .capacity = capacity, .chunk = CHUNK, .bf16 = s->target.arch || lm_cpu_has_bf16()};
@@ -112,19 +118,6 @@ static void extents_name(lm_plan *p) {
     if (p->extents[i].capacity) p->extents[i].name = names[i];       // 0: no axis has this extent
 }
 
-static lm_status budget_check(const lm_session *s) {
-  const lm_recipe_memory *m = &s->recipe->memory;
-  if (!m->budget || lm_session_memory(s) <= m->budget) return NULL;
-  lm_buf need = {0}, have = {0};
-  lm_show_bytes(&need, (double)lm_session_memory(s));
-  lm_show_bytes(&have, (double)m->budget);
-  lm_diag *d = lm_error(s->ctx, m->budget_loc, "E210", "the plan needs %s, the budget is %s", need.p, have.p);
-  lm_diag_help(s->ctx, d, "smaller micro-batches need less: micro is %lld tokens", (long long)s->recipe->micro);
-  lm_buf_free(&need);
-  lm_buf_free(&have);
-  return lm_cli_verdict(s->cli);
-}
-
 lm_status lm_session_probe(lm_session *s) {
   lm_pass_env env = {0};
   bool ok;
@@ -132,9 +125,9 @@ lm_status lm_session_probe(lm_session *s) {
   return lm_cli_verdict(s->cli);
 }
 
-lm_status lm_session_plan(lm_session *s) {
+lm_status lm_session_plan_once(lm_session *s, struct lm_recompute *recompute) {
   lm_plan_target target = lm_target_plan(&s->target, s->lowered->m);
-  lm_pass_env env = {.target = &target, .watch = watch, .user = s};
+  lm_pass_env env = {.target = &target, .recompute = recompute, .watch = watch, .user = s};
   if (s->passes_off) LM_TRY(lm_pass_disable(s->ctx->arena, s->passes_off, &env));
   bool ok = lm_pipeline_run(s->lowered->m, LM_STAGE_KERNEL, &env);
   LM_TRY(lm_cli_verdict(s->cli));
@@ -144,7 +137,7 @@ lm_status lm_session_plan(lm_session *s) {
   LM_TRY(lm_cli_verdict(s->cli));
   if (!s->plan) return lm_fail(LM_BUG_STATUS, "no plan, and no word why");
   extents_name(s->plan);
-  return budget_check(s);
+  return NULL;
 }
 
 int64_t lm_session_capacity(int64_t places) {

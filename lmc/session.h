@@ -20,6 +20,15 @@
 
 typedef struct lm_session_file { const char *name; lm_buf text; } lm_session_file;
 
+// How the plan came to fit (fit.c).
+typedef struct lm_fit {
+  uint32_t what; int64_t capacity;     // of the last lm_session_lower
+  bool fresh;                          // which has not been planned yet
+  int recomputed, candidates;          // values computed again to fit a budget, of how many; 0: none had to be
+  int64_t natural;                     // bytes without that
+  double slowdown;                     // predicted, of a step's time without that
+} lm_fit;
+
 typedef struct lm_session {
   lm_cli *cli;
   lm_ctx *ctx;
@@ -42,6 +51,7 @@ typedef struct lm_session {
   int64_t params, steps;               // elements of all parameters; steps of the run
   double model_flops;                  // of a micro-batch
   lm_plan *plan;
+  lm_fit fit;
   lm_exec *exec;
   lm_trainer *trainer;
 } lm_session;
@@ -58,7 +68,10 @@ lm_status lm_session_sizes(lm_session *s);
 lm_status lm_session_lower(lm_session *s, uint32_t what, int64_t capacity);
 // What only passes can refuse: a model that looks ahead. For `check`, which goes no further.
 lm_status lm_session_probe(lm_session *s);
+// Fits the plan into the budget (fit.c): may lower again, with another micro-batch, and so change sizes.
 lm_status lm_session_plan(lm_session *s);
+struct lm_recompute;
+lm_status lm_session_plan_once(lm_session *s, struct lm_recompute *recompute);
 lm_status lm_session_start(lm_session *s, const lm_exec_options *o);
 void lm_session_kernels(lm_session *s, const lm_args *a);   // what LM_OPT_KERNELS say, before it is started
 // Seconds of one run of a function of the plan: the best of some, at least two after the first, for about so long; 0: there is none.

@@ -258,6 +258,13 @@ static stacking stacking_find(const lm_op *loop, const frame *f, uint32_t s) {
   return (stacking){STACK_ALONE, 0};
 }
 
+// What is stacked, of how many turns: who looks for memory looks for this.
+static const char *stack_label(planner *p, const lm_op *loop, uint32_t s) {
+  const lm_value *v = yield_of(loop)->in[loop->n_in + s];
+  const char *what = lm_plan_label(p->arena, p->m, v->def ? v->def : loop);
+  return lm_arena_printf(p->arena, "%lld x %s%s", (long long)loop->attr.imm[0], v->def ? "" : "carry of ", what);
+}
+
 static stacking *loop_storages(planner *p, frame *f, lm_op *op) {
   uint32_t n_carry = op->n_in, n_stack = op->n_out - n_carry;
   stacking *kinds = LM_NEW_N(p->arena, stacking, n_stack + 1);
@@ -269,7 +276,7 @@ static stacking *loop_storages(planner *p, frame *f, lm_op *op) {
     kinds[s] = stacking_find(op, f, s);
     bool shared = kinds[s].kind != STACK_ALONE;
     int64_t slot = lm_type_bytes(p, yield_of(op)->in[n_carry + s]->type);
-    f->stack[s] = lm_storage_new(p, slot * (op->attr.imm[0] + shared), p->depth, label);
+    f->stack[s] = lm_storage_new(p, slot * (op->attr.imm[0] + shared), p->depth, stack_label(p, op, s));
     if (!shared) continue;
     f->carry[kinds[s].carry] = f->stack[s];
     f->slots[kinds[s].carry] = true;

@@ -72,6 +72,7 @@ void lm_bug_hook_set(void (*hook)(void *user), void *user);
 
 // ---- hashing, time, files
 uint64_t lm_hash(const void *p, size_t n, uint64_t seed);   // stable across runs and machines
+int64_t lm_memory_of_machine(void);                          // bytes, at most those that its control group allows
 double lm_now(void);                                        // seconds, monotonic
 lm_status lm_file_read(const char *path, size_t max_bytes, lm_buf *out);
 lm_status lm_fd_write(int fd, const char *path, const void *p, size_t n);   // all of it; path: for the message

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -14,6 +15,26 @@ double lm_now(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+// A limit of the control group: a number, or "max". 0: none that can be read.
+static int64_t group_limit(const char *path) {
+  lm_buf text = {0};
+  lm_status s = lm_file_read(path, 64, &text);
+  int64_t n = s ? 0 : strtoll(text.p, NULL, 10);
+  lm_status_free(s);
+  lm_buf_free(&text);
+  return n;
+}
+
+int64_t lm_memory_of_machine(void) {
+  static const char *const limits[] = {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
+  int64_t least = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE);
+  for (size_t i = 0; i < LM_COUNT(limits); i++) {
+    int64_t n = group_limit(limits[i]);
+    if (n > 0 && n < least) least = n;
+  }
+  return least;
 }
 
 // Reads in bounded pieces: the size a file claims is never trusted, so devices and growing files are safe.

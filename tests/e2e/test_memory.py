@@ -1,9 +1,9 @@
 """Memory: what is not stored whole, what is computed again, what a plan says and what is then taken."""
-import json, os, re
+import json, os, re, time
 
 import numpy as np
 
-from harness import ROOT, check, distance, small, within
+from harness import ROOT, check, distance, folder_bytes, small, within
 
 
 def test_chunked_vocabulary(run):
@@ -47,3 +47,80 @@ def test_recompute_models(run):
     """latent attention; a bias that all layers share"""
     for model, rules in dict(deepseek="recompute @layers.**", t5="recompute @block_.**").items():
         same_bits(run, f"{ROOT}/tests/models/{model}/reference.lm", rules)
+
+
+def plan_of(run, file, *args):
+    return json.loads(run("compile", file, "--json", *args))
+
+
+def with_budget(run, budget, micro=None, **how):
+    file = small(run, more=f"memory {{ budget = {budget} bytes }}", name="budget.lm", **how)
+    text = open(file).read()
+    return run.write("budget.lm", re.sub(r"micro = \d+ tokens", f"micro = {micro}", text) if micro else text)
+
+
+def test_budget(run):
+    """24 layers in less than half of the memory that they take: the same bits; in too little: who holds it, and what fits"""
+    how = dict(steps=1, rows=8, seq=64, depth=24)
+    file = small(run, **how)
+    natural = plan_of(run, file)["peak_bytes"]
+    less = with_budget(run, int(0.48 * natural), **how)
+    plan = plan_of(run, less)
+    check(plan["peak_bytes"] <= 0.48 * natural and plan["recomputed"] > 0 and 1 < plan["slowdown"] < 1.5, f"{plan}")
+    check(f"{plan['recomputed']} of" in run("compile", less), "what is computed again is said")
+    a, b = (run.trace(f, "--values", "loss,grads") for f in (file, less))
+    for name in a:
+        check(np.array_equal(a[name], b[name]), f"{name} differs by {distance(a[name], b[name]):g}")
+    err = run("compile", with_budget(run, int(0.34 * natural), **how), status=1)
+    check("error[E210]" in err and "x carry of loop llama.lm" in err and "computed again in it" in err, err)
+    micro = int(re.search(r"micro = (\d+) tokens takes .* and fits", err)[1])
+    fits = plan_of(run, with_budget(run, int(0.34 * natural), f"{micro} tokens", **how))
+    check(fits["peak_bytes"] <= 0.34 * natural, f"{fits}")
+    check("the least" in run("compile", with_budget(run, 1000, **how), status=1), "no micro-batch fits")
+
+
+def test_micro_auto(run):
+    """the largest micro-batch that fits; a run that goes on keeps it, whatever fits by then"""
+    how = dict(steps=4, rows=8, seq=32, depth=2)
+    sizes = {micro: plan_of(run, small(run, micro=micro, **how))["peak_bytes"] for micro in (64, 128)}
+    check(plan_of(run, with_budget(run, 2**40, "auto", **how))["micro"] == 256, "all of the batch")
+    tight = with_budget(run, (sizes[64] + sizes[128]) // 2, "auto", **how)
+    check(plan_of(run, tight)["micro"] == 64, "the largest that fits")
+    run("run", tight, "-q", "--out", run.path("whole"))
+    run("run", tight, "-q", "--steps", 2, "--out", run.path("parts"))
+    run("run", with_budget(run, 2**40, "auto", **how), "-q", "--out", run.path("parts"))
+    whole, parts = (folder_bytes(run.path(d, "step-000004")) for d in ("whole", "parts"))
+    tensors = [name for name in whole if name.endswith(".safetensors")]
+    check(tensors and all(whole[name] == parts[name] for name in tensors), f"{sorted(whole)}")
+    check("micro = 64 tokens" in open(run.path("parts", "program.json")).read(), "recorded")
+
+
+def test_explain(run):
+    """holders add up to what is live at the peak; the picture is a picture"""
+    file = small(run)
+    svg = run.path("memory.svg")
+    said = json.loads(run("explain", file, "memory", "--json", "--svg", svg))
+    check(said["bytes"] == sum(said["arenas"].values()) == plan_of(run, file)["peak_bytes"], f"{said['arenas']}")
+    check(sum(h["bytes"] for h in said["holders"] if "func" in h) == said["peak_live"] <= said["arenas"]["work"], "what is live at the peak")
+    check(open(svg).read().count("<rect") > 10, "a picture")
+    text = run("explain", file, "memory")
+    check("parameters, always" in text and "llama.lm:" in text, text)
+
+
+def test_predicted(run):
+    """anonymous memory of a run: what the plan says, and at most 32 MB for everything else"""
+    file = small(run, steps=4, rows=128, seq=64)
+    predicted = plan_of(run, file)["peak_bytes"]
+    p = run.start("run", file, "-q", "--out", run.path("run"))
+    most = 0
+    while p.poll() is None:
+        try:
+            found = re.search(r"RssAnon:\s+(\d+) kB", open(f"/proc/{p.pid}/status").read())
+        except OSError:
+            break
+        most = max(most, int(found[1]) * 1024 if found else 0)
+        time.sleep(0.005)
+    check(p.wait() == 0, p.communicate()[1])
+    check(most > 0.8 * predicted, f"{most} bytes resident, {predicted} predicted")
+    if not run.slow:
+        within("MB resident beyond the plan", (most - predicted) / 1e6, 32)
