@@ -189,8 +189,11 @@ static size_t size_first(const cuda_attend *e) {
 }
 
 static bool choose(cuda_attend *e, lm_buf *body, int64_t *blocks) {
-  if (e->groups && cuda_attend_groups_fit(e)) {
-    *blocks = cuda_attend_groups(e, body);
+  e->groups = e->groups && (e->f.vjp ? cuda_attend_groups_backward_fit(e) : cuda_attend_groups_forward_fit(e));
+  if (e->groups) {
+    e->rows = CUDA_GROUP_ROWS;
+    e->cols = e->f.vjp ? 64 : 128;
+    *blocks = e->f.vjp ? cuda_attend_backward(e, body) : cuda_attend_groups_forward(e, body);
     return true;
   }
   for (size_t i = size_first(e); i < LM_COUNT(sizes); i++)

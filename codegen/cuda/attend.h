@@ -9,13 +9,16 @@
 #include "codegen/common/gen.h"
 #include "codegen/cuda/cuda.h"
 
-enum { CUDA_POOL_MOST = 96 << 10 };    // bytes of shared memory that every architecture gives a block
+enum {
+  CUDA_POOL_MOST = 96 << 10,           // bytes of shared memory that every architecture gives a block
+  CUDA_GROUP_ROWS = 128,               // of a block whose products are warpgroups'
+};
 
 typedef struct cuda_attend {
   lm_gen g;                            // for its arena, names and extents
   lm_attend_form f;
   bool half;                           // tiles are bf16 and products run on tensor cores; else f32
-  bool groups;                         // warpgroups' products may be used
+  bool groups;                         // products are warpgroups'
   int rows, cols, threads;
   lm_axis row, col;                    // axes that rows and columns are places of
   int64_t pool, pool_most;             // bytes of shared memory of this section, of any
@@ -66,9 +69,21 @@ void cuda_attend_softmax(cuda_attend *e, lm_buf *b, long long width);
 void cuda_attend_results(cuda_attend *e, lm_buf *b);
 
 // ---- attend_groups.c
-bool cuda_attend_groups_fit(const cuda_attend *e);
-int64_t cuda_attend_groups(cuda_attend *e, lm_buf *b);                   // returns the number of blocks
+typedef struct cuda_attend_side { uint32_t k; const lm_attend_axes *own; } cuda_attend_side;   // an operand's tiles
+typedef struct cuda_attend_work {
+  cuda_attend_side row[4], col[4]; int n_row, n_col;   // that the block keeps, that come tile by tile
+  const char *loops; int n_loops;      // around the tiles of columns
+  const char *beside;                  // what the third group does for each tile
+  const char *first, *rows, *tile, *last;   // the other two: before the loops, within them, for each tile, after all
+} cuda_attend_work;
+bool cuda_attend_groups_tile(const cuda_attend *e, uint32_t k, const lm_attend_axes *own);   // wgmma can read it
+void cuda_attend_work_side(cuda_attend_side *to, int *n, uint32_t k, const lm_attend_axes *own);   // adds it, once
+void cuda_attend_groups_pools(cuda_attend *e, const cuda_attend_work *w);   // before other pools of the section
+void cuda_attend_groups_put(cuda_attend *e, lm_buf *b, const cuda_attend_work *w);
+bool cuda_attend_groups_forward_fit(const cuda_attend *e);
+int64_t cuda_attend_groups_forward(cuda_attend *e, lm_buf *b);           // returns the number of blocks
 
 // ---- attend_vjp.c
 int64_t cuda_attend_backward(cuda_attend *e, lm_buf *b);                 // of all sections; returns the number of blocks
+bool cuda_attend_groups_backward_fit(const cuda_attend *e);
 #endif

@@ -204,6 +204,11 @@ void cuda_attend_fills_wait(cuda_attend *e, lm_buf *b) {
 }
 
 void cuda_attend_product(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, uint32_t y, int64_t width) {
+  if (e->groups) {
+    lm_buf_printf(b, "float %s[%d][4];\nLM_GROUP_PRODUCT(%s, %d, b%u, lm_thread() / 128 * 64, %d, b%u + stage * %lld, %lld)\n", to, e->cols / 8, to, e->cols, x,
+                  CUDA_GROUP_ROWS, y, e->cols * (long long)width, (long long)width);
+    return;
+  }
   lm_buf_printf(b, "float %s[%d][4] = {{0}};\n", to, e->cols / 8);
   if (e->half) lm_buf_printf(b, "LM_TILE_PRODUCT_BF16(%s, %d, b%u, lm_thread() / 32 * 16, b%u, %lld, %lld)\n", to, e->cols / 8, x, y,
                              (long long)cuda_attend_width(width), (long long)cuda_attend_pitch(e, width));
@@ -212,6 +217,10 @@ void cuda_attend_product(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, 
 }
 
 void cuda_attend_weighted(cuda_attend *e, lm_buf *b, const char *to, const char *z, uint32_t k, int64_t width) {
+  if (e->groups) {
+    lm_buf_printf(b, "LM_GROUP_WEIGHTED(%s, %lld, %s, %d, b%u + stage * %lld)\n", to, (long long)width, z, e->cols, k, e->cols * (long long)width);
+    return;
+  }
   lm_buf_printf(b, "LM_TILE_WEIGHTED_%s(%s, %lld, %s, %d, b%u, %lld)\n", e->half ? "BF16" : "F32", to,
                 (long long)cuda_attend_width(width) / 8, z, e->cols / 8, k, (long long)cuda_attend_pitch(e, width));
 }

@@ -51,9 +51,9 @@ static const char *line_product(cuda_attend *e, const char *at) {
   else cuda_attend_own_offset(e, &place, o, &e->f.v_own, "j");
   const char *where = text_of(e, &place), *kind = lm_dtype_name(o.dtype);
   if (vector)
-    return lm_arena_printf(e->g.arena, "for (int32_t j = lm_thread() %% 4 * 8; j < %lld; j += 32) {\nfloat x[8], y[8];\nlm_load8_%s(x, a%d + (%s));\nlm_load8_%s(y, a%d + (%s));\n"
+    return lm_arena_printf(e->g.arena, "%sfor (int32_t j = lm_thread() %% 4 * 8; j < %lld; j += 32) {\nfloat x[8], y[8];\nlm_load8_%s(x, a%d + (%s));\nlm_load8_%s(y, a%d + (%s));\n"
                            "LM_UNROLL\nfor (int32_t i = 0; i < 8; i++) dot += x[i] * y[i];\n}\ndot = lm_row_sum(dot);\n",
-                           (long long)e->f.v_own.size, kind, LM_ATTEND_O, where, kind, LM_ATTEND_DO, where);
+                           e->groups ? "LM_UNROLL_1\n" : "", (long long)e->f.v_own.size, kind, LM_ATTEND_O, where, kind, LM_ATTEND_DO, where);
   const char *x = lm_gen_load_text(e->g.arena, (lm_dtype)o.dtype, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_O, where));
   const char *y = lm_gen_load_text(e->g.arena, (lm_dtype)d.dtype, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_DO, where));
   return lm_arena_printf(e->g.arena, "for (int32_t j = lm_thread() %% 4; j < %lld; j += 4) dot += %s * %s;\ndot = lm_row_sum(dot);\n",
@@ -74,14 +74,19 @@ static void query_rows(cuda_attend *e, lm_buf *b) {
   lm_buf_printf(b, "lse[r] = %s;\nmean[r] = dot;\n}\n", lse_text(e, "row"));
 }
 
+// Number of a column's place in what lies beside the tiles.
+static const char *beside(const cuda_attend *e, const char *col) {
+  return e->groups ? lm_arena_printf(e->g.arena, "stage * %d + %s", e->cols, col) : col;
+}
+
 // Where columns are queries: in shared memory, four lanes to a column.
 static void query_cols(cuda_attend *e, lm_buf *b) {
-  cuda_attend_pool(e, "float", 4, "lse", -1, e->cols);
-  cuda_attend_pool(e, "float", 4, "mean", -1, e->cols);
-  lm_buf_printf(b, "for (int32_t i = lm_thread() / 4; i < %d; i += %d) {\n", e->cols, e->rows / 2);
+  cuda_attend_pool(e, "float", 4, "lse", -1, (e->groups ? 2 : 1) * e->cols);
+  cuda_attend_pool(e, "float", 4, "mean", -1, (e->groups ? 2 : 1) * e->cols);
+  lm_buf_printf(b, "%sfor (int32_t i = %s / 4; i < %d; i += %d) {\n", e->groups ? "LM_UNROLL_1\n" : "", e->groups ? "me" : "lm_thread()", e->cols, e->groups ? 32 : e->rows / 2);
   lm_buf_printf(b, "const lm_at col = lm_clamp(col0 + i, %s);\nfloat dot = 0.0f;\n", cuda_attend_extent(e, e->col));
   lm_buf_puts(b, line_product(e, "col"));
-  lm_buf_printf(b, "if (lm_thread() %% 4 == 0) {\nlm_put(lse, i, %s);\nlm_put(mean, i, dot);\n}\n}\n", lse_text(e, "col"));
+  lm_buf_printf(b, "if (lm_thread() %% 4 == 0) {\nlm_put(lse, %s, %s);\nlm_put(mean, %s, dot);\n}\n}\n", beside(e, "i"), lse_text(e, "col"), beside(e, "i"));
 }
 
 // ---- a tile
@@ -103,7 +108,9 @@ static bool tile_wanted(const cuda_attend *e, const section *s, int k) {
 static void element_loops(cuda_attend *e, lm_buf *b, const section *s, bool masked) {
   const char *score = cuda_attend_value(e, e->f.score), *mask = masked ? cuda_attend_value(e, e->f.mask) : NULL;
   const char *factor = e->f.factor ? cuda_attend_value(e, e->f.factor) : NULL;
-  const char *lse = s->over_s ? "lse[r]" : "lm_get(lse, lm_frag_col(n, c))", *mean = s->over_s ? "mean[r]" : "lm_get(mean, lm_frag_col(n, c))";
+  const char *at = beside(e, "lm_frag_col(n, c)");
+  const char *lse = s->over_s ? "lse[r]" : lm_arena_printf(e->g.arena, "lm_get(lse, %s)", at);
+  const char *mean = s->over_s ? "mean[r]" : lm_arena_printf(e->g.arena, "lm_get(mean, %s)", at);
   lm_buf *t = &e->by_element;
   const char *keys = cuda_attend_extent(e, e->f.s);
   if (mask) lm_buf_printf(t, "const float y = %s ? %s : -1e30f;\n", mask, score);
@@ -150,15 +157,7 @@ static void sums(cuda_attend *e, lm_buf *b, const section *s) {
   }
 }
 
-static void tile_backward(cuda_attend *e, lm_buf *b, const section *s) {
-  cuda_attend_map_check(e, b);
-  lm_buf_puts(b, "lm_barrier();\n");
-  for (int i = 0; i < e->f.n_products; i++) cuda_attend_fill(e, b, of_axis(e, &e->f.products[i], e->col), &e->f.products[i].over);
-  cuda_attend_fill(e, b, value_side(e, e->col), &e->f.v_own);
-  for (int i = 0; i < e->f.n_sums; i++)
-    if (in_section(e, s, i) && e->f.sums[i].other >= 0) cuda_attend_fill(e, b, (uint32_t)e->f.sums[i].other, &e->f.sums[i].own);
-  if (!s->over_s) query_cols(e, b);
-  cuda_attend_fills_wait(e, b);
+static void products(cuda_attend *e, lm_buf *b, const section *s) {
   for (int i = 0; i < e->f.n_products; i++) {
     const lm_attend_product *p = &e->f.products[i];
     cuda_attend_product(e, b, lm_arena_printf(e->g.arena, "p%d", i), of_axis(e, p, e->row), of_axis(e, p, e->col), p->over.size);
@@ -168,6 +167,18 @@ static void tile_backward(cuda_attend *e, lm_buf *b, const section *s) {
     if (tile_of(e, k) == k && tile_wanted(e, s, k)) lm_buf_printf(b, "float z%d[%d][4];\n", k, e->cols / 8);
   elements(e, b, s);
   sums(e, b, s);
+}
+
+static void tile_backward(cuda_attend *e, lm_buf *b, const section *s) {
+  cuda_attend_map_check(e, b);
+  lm_buf_puts(b, "lm_barrier();\n");
+  for (int i = 0; i < e->f.n_products; i++) cuda_attend_fill(e, b, of_axis(e, &e->f.products[i], e->col), &e->f.products[i].over);
+  cuda_attend_fill(e, b, value_side(e, e->col), &e->f.v_own);
+  for (int i = 0; i < e->f.n_sums; i++)
+    if (in_section(e, s, i) && e->f.sums[i].other >= 0) cuda_attend_fill(e, b, (uint32_t)e->f.sums[i].other, &e->f.sums[i].own);
+  if (!s->over_s) query_cols(e, b);
+  cuda_attend_fills_wait(e, b);
+  products(e, b, s);
 }
 
 // ---- a section
@@ -206,33 +217,77 @@ static void row_tiles(cuda_attend *e, lm_buf *b, const section *s) {
   cuda_attend_fill(e, b, value_side(e, e->row), &e->f.v_own);
 }
 
-// Returns the number of its blocks; `at` counts them in the text.
-static int64_t section_put(cuda_attend *e, lm_buf *b, const section *s) {
-  lm_buf text = {0}, tile = {0}, fills = {0};
-  cuda_attend_section_begin(e, !s->over_s);
-  long long tiles = (lm_axis_size(e->f.m, e->row) + e->rows - 1) / e->rows;
+static void loops(cuda_attend *e, lm_buf *b, const section *s) {
+  for (int i = 0; i < s->n_rest; i++) {
+    const char *name = cuda_attend_coordinate(e, s->rest[i]);
+    lm_buf_printf(b, "for (lm_at %s = 0; %s < %s; %s++) {\n", name, name, cuda_attend_extent(e, s->rest[i]), name);
+  }
+}
+
+static void work_of(const cuda_attend *e, lm_axis row, lm_axis col, cuda_attend_work *w) {
+  for (int i = 0; i < e->f.n_products; i++) {
+    cuda_attend_work_side(w->row, &w->n_row, of_axis(e, &e->f.products[i], row), &e->f.products[i].over);
+    cuda_attend_work_side(w->col, &w->n_col, of_axis(e, &e->f.products[i], col), &e->f.products[i].over);
+  }
+  cuda_attend_work_side(w->row, &w->n_row, value_side(e, row), &e->f.v_own);
+  cuda_attend_work_side(w->col, &w->n_col, value_side(e, col), &e->f.v_own);
+}
+
+// The section's text by warpgroups: `first`, then for each place of the axes that it sums over the tiles, `last`.
+static void section_groups(cuda_attend *e, lm_buf *text, const section *s) {
+  lm_buf around = {0}, first = {0}, rows = {0}, tile = {0}, last = {0}, cols = {0};
+  cuda_attend_work w = {.n_loops = s->n_rest};
+  work_of(e, e->row, e->col, &w);
+  cuda_attend_groups_pools(e, &w);
+  if (!s->over_s) query_cols(e, &cols);
+  products(e, &tile, s);
+  loops(e, &around, s);
+  accumulators(e, &first, s);
+  lm_buf_add(&rows, e->place.p ? e->place.p : "", e->place.n);
+  cuda_attend_rows(e, &rows);
+  if (s->over_s) query_rows(e, &rows);
+  stores(e, &last, s);
+  w.loops = around.n ? around.p : "";
+  w.beside = cols.n ? cols.p : "";
+  w.first = first.p;
+  w.rows = rows.n ? rows.p : "";
+  w.tile = tile.p;
+  w.last = last.p;
+  cuda_attend_groups_put(e, text, &w);
+  lm_buf *used[] = {&around, &first, &rows, &tile, &last, &cols};
+  for (size_t i = 0; i < LM_COUNT(used); i++) lm_buf_free(used[i]);
+}
+
+static void section_tiles(cuda_attend *e, lm_buf *text, const section *s) {
+  lm_buf tile = {0}, fills = {0};
   row_tiles(e, &fills, s);
   tile_backward(e, &tile, s);
+  accumulators(e, text, s);
+  loops(e, text, s);
+  if (e->place.n) lm_buf_add(text, e->place.p, e->place.n);
+  cuda_attend_rows(e, text);
+  if (s->over_s) query_rows(e, text);
+  lm_buf_add(text, fills.p, fills.n);
+  lm_buf_printf(text, "for (lm_at col0 = 0; col0 < %s; col0 += %d) {\n", cuda_attend_extent(e, e->col), e->cols);
+  lm_buf_add(text, tile.p, tile.n);
+  for (int i = 0; i <= s->n_rest; i++) lm_buf_puts(text, "}\n");
+  stores(e, text, s);
+  lm_buf_free(&tile);
+  lm_buf_free(&fills);
+}
+
+// Returns the number of its blocks; `at` counts them in the text.
+static int64_t section_put(cuda_attend *e, lm_buf *b, const section *s) {
+  lm_buf text = {0};
+  cuda_attend_section_begin(e, !s->over_s);
+  long long tiles = (lm_axis_size(e->f.m, e->row) + e->rows - 1) / e->rows;
   lm_buf_printf(&text, "const lm_at row0 = at %% %lld * %d;\nat /= %lld;\n", tiles, e->rows, tiles);
   cuda_attend_coordinates(e, &text, s->axes, s->n_axes);
   lm_buf_printf(&text, "if (row0 >= %s) return;\n", cuda_attend_extent(e, e->row));
-  accumulators(e, &text, s);
-  for (int i = 0; i < s->n_rest; i++) {
-    const char *name = cuda_attend_coordinate(e, s->rest[i]);
-    lm_buf_printf(&text, "for (lm_at %s = 0; %s < %s; %s++) {\n", name, name, cuda_attend_extent(e, s->rest[i]), name);
-  }
-  if (e->place.n) lm_buf_add(&text, e->place.p, e->place.n);
-  cuda_attend_rows(e, &text);
-  if (s->over_s) query_rows(e, &text);
-  lm_buf_add(&text, fills.p, fills.n);
-  lm_buf_printf(&text, "for (lm_at col0 = 0; col0 < %s; col0 += %d) {\n", cuda_attend_extent(e, e->col), e->cols);
-  lm_buf_add(&text, tile.p, tile.n);
-  for (int i = 0; i <= s->n_rest; i++) lm_buf_puts(&text, "}\n");
-  stores(e, &text, s);
+  if (e->groups) section_groups(e, &text, s);
+  else section_tiles(e, &text, s);
   cuda_attend_section_put(e, &text, b);
   lm_buf_free(&text);
-  lm_buf_free(&tile);
-  lm_buf_free(&fills);
   return tiles * s->places;
 }
 
@@ -253,4 +308,31 @@ int64_t cuda_attend_backward(cuda_attend *e, lm_buf *b) {
     blocks += n;
   }
   return blocks;
+}
+
+// Tiles of every operand are wgmma's, and those of a block's rows the same at all places that it sums over.
+static bool section_fits(const cuda_attend *e, const section *s) {
+  lm_axis row = s->over_s ? e->f.t : e->f.s, col = s->over_s ? e->f.s : e->f.t;
+  cuda_attend_work w = {0};
+  work_of(e, row, col, &w);
+  for (int i = 0; i < w.n_row; i++)
+    for (int k = 0; k < s->n_rest; k++)
+      if (cuda_attend_has(e->f.op->in[w.row[i].k]->type, s->rest[k])) return false;
+  for (int i = 0; i < w.n_row; i++)
+    if (!cuda_attend_groups_tile(e, w.row[i].k, w.row[i].own)) return false;
+  for (int i = 0; i < w.n_col; i++)
+    if (!cuda_attend_groups_tile(e, w.col[i].k, w.col[i].own)) return false;
+  return lm_axis_size(e->f.m, row) > CUDA_GROUP_ROWS / 2;
+}
+
+bool cuda_attend_groups_backward_fit(const cuda_attend *e) {
+  bool fits = e->half && e->f.n_products == 1;
+  for (int i = 0; i < e->f.n_sums; i++) {
+    const lm_attend_sum *x = &e->f.sums[i];
+    section s = section_of(e, i);
+    lm_axis col = s.over_s ? e->f.s : e->f.t;
+    fits = fits && section_fits(e, &s);
+    if (x->other >= 0) fits = fits && ((uint32_t)x->other == value_side(e, col) || (uint32_t)x->other == of_axis(e, &e->f.products[0], col));
+  }
+  return fits;
 }

@@ -10,7 +10,7 @@
 //   scatter  rows of the table are dealt out to blocks, each of which looks for the updates of its rows in order
 //
 // and for attention, forward and backward, tiles of scores in registers: products on tensor cores where everything is bf16,
-// by warps anywhere, by warpgroups forward on sm_90a.
+// by warps anywhere, by warpgroups on sm_90a.
 //
 // Innermost loops run in vectors of up to 16 bytes where memory is contiguous and every index a multiple. With LM_NARROW
 // defined in front of the prelude, the same text reads and writes element by element: for buffers that lie at odd places.

@@ -3,6 +3,7 @@
 #define LM_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
 #define LM_RESTRICT __restrict__
 #define LM_UNROLL _Pragma("unroll")
+#define LM_UNROLL_1 _Pragma("unroll 1")
 #define LM_UNROLL_2 _Pragma("unroll 2")
 #define LM_UNROLL_8 _Pragma("unroll 8")
 #define LM_INLINE static __device__ __forceinline__

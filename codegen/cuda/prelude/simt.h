@@ -3,6 +3,7 @@
 #define LM_KERNEL(threads) void
 #define LM_RESTRICT
 #define LM_UNROLL
+#define LM_UNROLL_1
 #define LM_UNROLL_2
 #define LM_UNROLL_8
 #define LM_INLINE static inline
