@@ -33,6 +33,7 @@ lm_cost lm_cost_of_step(const lm_plan *p, int64_t n_micro) {
   cost_add(p, "micro", (double)n_micro, &sum);
   cost_add(p, "norm", 1, &sum);
   cost_add(p, "update", 1, &sum);
+  cost_add(p, "copies", 1, &sum);
   return sum;
 }
 

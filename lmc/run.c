@@ -207,9 +207,10 @@ static lm_status after_step(void *user, int64_t step, const lm_step_result *resu
 
 static void memory_line(const lm_session *s, lm_buf *b) {
   static const struct { lm_arena_id id; const char *name; } parts[] = {
-    {LM_ARENA_PARAM, "parameters"}, {LM_ARENA_GRAD, "gradients"}, {LM_ARENA_STATE, "optimizer"}, {LM_ARENA_WORK, "activations"}};
+    {LM_ARENA_PARAM, "parameters"}, {LM_ARENA_GRAD, "gradients"}, {LM_ARENA_STATE, "optimizer"}, {LM_ARENA_WORK, "activations"}, {LM_ARENA_COPY, "bf16 copies"}};
   lm_show_bytes(b, (double)lm_session_memory(s));
   for (size_t i = 0; i < LM_COUNT(parts); i++) {
+    if (!s->plan->arena_bytes[parts[i].id]) continue;
     lm_buf_printf(b, "%s%s ", i ? ", " : ": ", parts[i].name);
     lm_show_bytes(b, (double)s->plan->arena_bytes[parts[i].id]);
   }

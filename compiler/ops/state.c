@@ -91,9 +91,12 @@ static lm_type unstacked(lm_type t, int n) {
   return u;
 }
 
+// Of one in f32 there is a copy in bf16.
 bool shape_param(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_global *p = global(m, op, LM_GLOBAL_PARAM, 0, why);
+  bool copy = p && p->type.dtype == LM_F32 && out->dtype == LM_BF16;
   if (p) *out = unstacked(p->type, p->n_stack);
+  if (copy) out->dtype = LM_BF16;
   return p != NULL;
 }
 

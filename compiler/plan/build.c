@@ -109,6 +109,7 @@ static void arenas_size(planner *p) {
   bytes[LM_ARENA_STATE] = params * p->plan->n_states;
   bytes[LM_ARENA_IO] = p->io_bytes;
   bytes[LM_ARENA_CACHE] = p->layout.cache_bytes;
+  bytes[LM_ARENA_COPY] = p->has_copies ? p->layout.param_elements * lm_dtype_bytes(LM_BF16) : 0;
 }
 
 lm_plan *lm_plan_build(lm_module *m, const lm_plan_target *target) {
@@ -123,5 +124,6 @@ lm_plan *lm_plan_build(lm_module *m, const lm_plan_target *target) {
   p.plan->funcs = LM_NEW_N(p.arena, lm_plan_func, n);
   for (lm_func *f = m->funcs; f && !p.failed; f = f->next) func_plan(&p, f);
   arenas_size(&p);
+  lm_plan_copies_bind(p.plan);
   return p.failed ? NULL : p.plan;
 }

@@ -76,7 +76,7 @@ typedef struct planner {
   lm_layout layout;
   storage *fixed[LM_ARENAS];           // one for each arena that is laid out beforehand
   int64_t io_bytes;
-  bool has_gradients;
+  bool has_gradients, has_copies;
   lm_sym *states; uint32_t n_states, cap_states;
   uint32_t cap_kernels;
   // of the function at hand

@@ -136,13 +136,18 @@ static void at_walk(planner *p, lm_op *op) {
 static place global_place(planner *p, lm_op *op, lm_arena_id arena, lm_type t) {
   const lm_global *g = lm_global_find(p->m, op->attr.sym);
   uint32_t i = (uint32_t)(g - p->m->globals);
-  int64_t unit = g->kind == LM_GLOBAL_PARAM ? (int64_t)sizeof(float) : 1;
+  int64_t unit = g->kind != LM_GLOBAL_PARAM ? 1 : arena == LM_ARENA_COPY ? lm_dtype_bytes(LM_BF16) : lm_dtype_bytes(LM_F32);
   place out = lm_place_dense(p, p->fixed[arena], t);
   out.offset = p->layout.globals[i].offset * unit;
   for (int s = 0; s < g->n_stack; s++)
     place_index(p, op, op->in[s], &op->attr.imm[2 * s], lm_axis_size(p->m, g->type.axis[s]),
                 p->layout.globals[i].stride[s] * unit, &out);
   return out;
+}
+
+static void param_walk(planner *p, lm_op *op) {
+  lm_type t = op->out[0]->type;
+  place_set(p, op->out[0], global_place(p, op, t.dtype == LM_BF16 ? LM_ARENA_COPY : LM_ARENA_PARAM, t));
 }
 
 static void accum_walk(planner *p, lm_op *op) {
@@ -388,7 +393,7 @@ static void op_walk(planner *p, lm_op *op) {
   case LM_OP_RENAME:
   case LM_OP_SLICE: view_walk(p, op); break;
   case LM_OP_AT: at_walk(p, op); break;
-  case LM_OP_PARAM: place_set(p, op->out[0], global_place(p, op, LM_ARENA_PARAM, op->out[0]->type)); break;
+  case LM_OP_PARAM: param_walk(p, op); break;
   case LM_OP_ACCUM: accum_walk(p, op); break;
   case LM_OP_APPEND: append_walk(p, op); break;
   case LM_OP_CONST: const_walk(p, op); break;
@@ -414,14 +419,18 @@ static int state_index(planner *p, lm_sym name) {
   return (int)p->n_states - 1;
 }
 
-// An array of all blocks is an arena: parameters `p`, gradients `g`, or the next optimizer state.
+// An array of all blocks is an arena: parameters `p`, gradients `g`, or the next optimizer state; in bf16 the copies.
 static bool is_blocks(const planner *p, lm_type t) {
-  return t.dtype == LM_F32 && t.rank == 2 && lm_axis_size(p->m, t.axis[0]) * LM_BLOCK == p->layout.param_elements &&
+  return (t.dtype == LM_F32 || t.dtype == LM_BF16) && t.rank == 2 && lm_axis_size(p->m, t.axis[0]) * LM_BLOCK == p->layout.param_elements &&
          lm_axis_size(p->m, t.axis[1]) == LM_BLOCK;
 }
 
 static place port_place(planner *p, lm_sym name, lm_type t) {
   if (is_blocks(p, t)) {
+    if (t.dtype == LM_BF16) {
+      p->has_copies = true;
+      return lm_place_dense(p, p->fixed[LM_ARENA_COPY], t);
+    }
     if (!strcmp(name, "p")) return lm_place_dense(p, p->fixed[LM_ARENA_PARAM], t);
     if (!strcmp(name, "g")) {
       p->has_gradients = true;

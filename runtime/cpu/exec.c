@@ -44,7 +44,7 @@ typedef struct worker {                // what a thread of its own has
 // ---- arenas
 
 static const char *const ARENA_NAMES[LM_ARENAS] = {
-    "parameters", "gradients", "optimizer state", "arguments and results", "activations", "caches"};
+    "parameters", "gradients", "optimizer state", "arguments and results", "activations", "caches", "copies of parameters"};
 
 // Aligned to huge pages, since the kernel backs only whole ones.
 static bool mapping_make(int64_t bytes, mapping *out) {

@@ -7,7 +7,7 @@
 enum { SMALL = 64 << 10 /* bytes of a result that comes back unasked */ };
 
 static const char *const ARENA_NAMES[LM_ARENAS] = {
-    "parameters", "gradients", "optimizer state", "arguments and results", "activations", "caches"};
+    "parameters", "gradients", "optimizer state", "arguments and results", "activations", "caches", "copies of parameters"};
 
 // ---- the device's memory
 

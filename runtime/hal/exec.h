@@ -29,12 +29,19 @@ typedef struct lm_exec_ops {
   int (*kernels_compiled)(const lm_exec *e);
 } lm_exec_ops;
 
-struct lm_exec { const lm_exec_ops *ops; };                    // first member of each backend's own
+struct lm_exec {                       // first member of each backend's own
+  const lm_exec_ops *ops;
+  bool copied;                         // the copies that functions compute with are those of the parameters as they stand
+};
 
 static inline void lm_exec_destroy(lm_exec *e) { if (e) e->ops->destroy(e); }
 // Runs a function once with the given run-time extents (n_extents of the plan; may be NULL if it has none). A device may
 // still be at work when this returns; whoever looks at a port or an arena waits.
-static inline lm_status lm_exec_run(lm_exec *e, const lm_plan_func *f, const int64_t *extents) { return e->ops->run(e, f, extents); }
+static inline lm_status lm_exec_run(lm_exec *e, const lm_plan_func *f, const int64_t *extents) {
+  if (f->copies && !e->copied) LM_TRY(e->ops->run(e, f->copies, extents));
+  e->copied = (e->copied || f->copies) && !f->changes_params;
+  return e->ops->run(e, f, extents);
+}
 // Waits for all that was run. What went wrong on a device is told here or by the next run, and by all that follow; what ports
 // and arenas show then means nothing, so nothing may be kept of it.
 static inline lm_status lm_exec_wait(lm_exec *e) { return e->ops->wait ? e->ops->wait(e) : NULL; }
@@ -44,9 +51,15 @@ static inline lm_status lm_exec_call(lm_exec *e, const lm_plan_func *f, const in
   return lm_exec_wait(e);
 }
 // All of an arena as it stands, to read and change until the next run; `peek`: to read only.
-static inline void *lm_exec_arena(lm_exec *e, lm_arena_id id) { return e->ops->arena(e, id, true); }
+static inline void *lm_exec_arena(lm_exec *e, lm_arena_id id) {
+  e->copied &= id != LM_ARENA_PARAM;
+  return e->ops->arena(e, id, true);
+}
 static inline const void *lm_exec_arena_peek(lm_exec *e, lm_arena_id id) { return e->ops->arena(e, id, false); }
-static inline void lm_exec_arena_clear(lm_exec *e, lm_arena_id id) { e->ops->arena_clear(e, id); }   // to zeros
+static inline void lm_exec_arena_clear(lm_exec *e, lm_arena_id id) {   // to zeros
+  e->copied &= id != LM_ARENA_PARAM;
+  e->ops->arena_clear(e, id);
+}
 // An argument, to write before a run of its function, or a result, to read after one.
 static inline void *lm_exec_port(lm_exec *e, const lm_plan_port *p) { return e->ops->port(e, p); }
 static inline int lm_exec_threads(const lm_exec *e) { return e->ops->threads(e); }

@@ -68,7 +68,7 @@ static int choice(reader *r, const char *const *names, int n) {
 
 // ---- pieces
 
-static const char *const ARENAS[LM_ARENAS] = {"param", "grad", "state", "io", "work", "cache"};
+static const char *const ARENAS[LM_ARENAS] = {"param", "grad", "state", "io", "work", "cache", "copy"};
 
 static lm_plan_buf buffer(reader *r) {
   lm_plan_buf b = {.arena = (uint8_t)choice(r, ARENAS, LM_ARENAS), .live = -1};
@@ -292,6 +292,7 @@ lm_status lm_plan_parse(lm_arena *a, const char *text, size_t n, lm_plan **out) 
   }
   func_end(&r);
   if (r.failed) return lm_fail(LM_USER, "line %d: a loop without its end", r.line);
+  lm_plan_copies_bind(r.p);
   *out = r.p;
   return NULL;
 }

@@ -9,6 +9,21 @@ const lm_plan_func *lm_plan_func_find(const lm_plan *p, const char *name) {
   return NULL;
 }
 
+static bool touches(const lm_plan_func *f, lm_arena_id arena, bool write) {
+  for (int i = 0; i < f->n_steps; i++)
+    for (int b = 0; b < f->steps[i].n_bufs; b++)
+      if (f->steps[i].bufs[b].arena == arena && (b >= f->steps[i].n_read) == write) return true;
+  return false;
+}
+
+void lm_plan_copies_bind(lm_plan *p) {
+  const lm_plan_func *copies = lm_plan_func_find(p, "copies");
+  for (int i = 0; i < p->n_funcs; i++) {
+    p->funcs[i].copies = touches(&p->funcs[i], LM_ARENA_COPY, false) ? copies : NULL;
+    p->funcs[i].changes_params = touches(&p->funcs[i], LM_ARENA_PARAM, true);
+  }
+}
+
 const lm_plan_port *lm_plan_port_find(const lm_plan_func *f, const char *name, bool result) {
   const lm_plan_port *ports = result ? f->out : f->in;
   int n = result ? f->n_out : f->n_in;
@@ -19,7 +34,7 @@ const lm_plan_port *lm_plan_port_find(const lm_plan_func *f, const char *name, b
 
 // ---- text
 
-static const char *const ARENAS[LM_ARENAS] = {"param", "grad", "state", "io", "work", "cache"};
+static const char *const ARENAS[LM_ARENAS] = {"param", "grad", "state", "io", "work", "cache", "copy"};
 
 static void print_buf(const lm_plan_buf *b, lm_buf *out) {
   lm_buf_printf(out, " %s[%lld", ARENAS[b->arena], (long long)b->offset);

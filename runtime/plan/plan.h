@@ -20,6 +20,7 @@ typedef enum {
   LM_ARENA_IO,         // arguments and results of functions
   LM_ARENA_WORK,       // activations, stashes, scratch: shared by all functions
   LM_ARENA_CACHE,      // key/value caches and the like of decoding
+  LM_ARENA_COPY,       // bf16 copies of the parameters, to compute with: same layout
   LM_ARENAS
 } lm_arena_id;
 
@@ -118,11 +119,13 @@ typedef struct lm_plan_port {          // argument or result of a function, dens
 typedef struct lm_plan_live { int64_t offset, bytes; int first, last; const char *label; } lm_plan_live;
 
 typedef struct lm_plan_func {
-  const char *name;                    // micro, norm, rates, update, eval, apply, prefill, decode
+  const char *name;                    // micro, norm, rates, update, copies, eval, apply, prefill, decode
   lm_plan_step *steps; int n_steps;
   lm_plan_port *in, *out; int n_in, n_out;
   int64_t work_bytes;                  // peak of the work arena in this function
   lm_plan_live *live; int n_live;
+  const struct lm_plan_func *copies;   // makes the copies of parameters that this one reads; NULL: it reads none
+  bool changes_params;                 // copies are to be made anew
 } lm_plan_func;
 
 // A parameter by its logical name; offsets are in elements of the PARAM arena (the same in GRAD and each STATE).
@@ -146,6 +149,7 @@ typedef struct lm_plan {
 } lm_plan;
 
 const lm_plan_func *lm_plan_func_find(const lm_plan *p, const char *name);   // NULL if absent
+void lm_plan_copies_bind(lm_plan *p);   // fills in what functions say of copies, from their steps
 const lm_plan_port *lm_plan_port_find(const lm_plan_func *f, const char *name, bool result);
 // A plan from that text, in `a`: kernels without source, parameters without shapes; printing it gives the text again.
 // LM_USER names the first line that is none of a plan.

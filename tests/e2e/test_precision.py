@@ -27,14 +27,14 @@ def curve_check(run, steps):
     """means of 20 steps within 1 %; LM_TEST_STEPS=1000 takes as many"""
     batches = noisy_rule(steps, 8, 32)
     f32, bf16 = (losses(run, c, steps, batches).reshape(-1, 20).mean(1) for c in ("f32", "bf16"))
-    check(f32[-1] < 0.7 * f32[0], f"nothing was learnt: {f32[0]} to {f32[-1]}")
+    check(f32[-1] < 0.9 * f32[0], f"nothing was learnt: {f32[0]} to {f32[-1]}")
     check((f32 != bf16).any(), "the same numbers")
     within("loss", float(np.abs(bf16 / f32 - 1).max()), 0.01)
 
 
 def test_losses(run):
     """a run in bf16 stays with one in f32"""
-    curve_check(run, 60 if run.slow else int(os.environ.get("LM_TEST_STEPS", 200)))
+    curve_check(run, 60 if run.slow else int(os.environ.get("LM_TEST_STEPS", 160)))
 
 
 def reference_check(run, name):
