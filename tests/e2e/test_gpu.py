@@ -74,7 +74,7 @@ def test_trace_bf16(run):
     within("loss", distance(gpu["loss"], cpu["loss"]), 5e-3)
     for name in cpu:
         if name.startswith("grad."):
-            within(name, distance(gpu[name], cpu[name], 1e-2), 6e-2)
+            within(name, distance(gpu[name], cpu[name], 1e-2), 8e-2)
 
 
 def test_same_bits(run):
