@@ -50,6 +50,8 @@ extern const lm_command lm_cmd_check, lm_cmd_fmt, lm_cmd_compile, lm_cmd_run, lm
 
 // NULL, or a status without text if the context holds errors.
 lm_status lm_cli_verdict(const lm_cli *cli);
+// Shows the diagnostics that were not shown yet, on standard error. At the end main does; before, what takes long and has warnings.
+void lm_cli_diagnostics(const lm_cli *cli);
 // Writes to standard output; nothing more can be done here if that fails, so main asks at the end.
 void lm_cli_print(const char *fmt, ...) LM_PRINTF(1, 2);
 void lm_cli_note(const char *fmt, ...) LM_PRINTF(1, 2);   // to standard error

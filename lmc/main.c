@@ -102,15 +102,6 @@ static lm_status dispatch(lm_cli *cli, int argc, char **argv) {
 
 // ---- the end
 
-static void diagnostics_render(const lm_cli *cli) {
-  if (!cli->ctx->diags) return;
-  lm_buf b = {0};
-  if (cli->json) lm_diag_render_json(cli->ctx, &b);
-  else lm_diag_render(cli->ctx, &b, cli->color);
-  fputs(b.p ? b.p : "", stderr);
-  lm_buf_free(&b);
-}
-
 static int status_report(lm_status s) {
   int kind = s ? (int)s->kind : LM_OK;
   if (s && *s->text) fprintf(stderr, "lmc: %s%s\n", kind == LM_BUG_STATUS ? "this is a bug in lmc: " : "", s->text);
@@ -129,7 +120,7 @@ int main(int argc, char **argv) {
   lm_bug_hook_set(lm_dump_bug, &cli.module);
   lm_status s = dispatch(&cli, argc, argv);
   fflush(stdout);
-  diagnostics_render(&cli);
+  lm_cli_diagnostics(&cli);
   if (!s) s = lm_cli_verdict(&cli);
   int kind = output_close(status_report(s));
   lm_ctx_destroy(cli.ctx);

@@ -251,6 +251,7 @@ static lm_status model_start(runner *x) {
   LM_TRY(lm_session_check_ids(s));
   LM_TRY(samples_check(x));
   LM_TRY(lm_session_start(s, &(lm_exec_options){.timeline = s->timeline}));
+  if (!x->cli->json) lm_cli_diagnostics(x->cli);   // warnings before the training, which may take days
   if (x->to) LM_TRY(plan_print(x));
   return lm_session_train(s);
 }

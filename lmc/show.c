@@ -8,6 +8,18 @@
 
 lm_status lm_cli_verdict(const lm_cli *cli) { return cli->ctx->n_errors ? lm_fail(LM_USER, "%s", "") : NULL; }
 
+void lm_cli_diagnostics(const lm_cli *cli) {
+  lm_ctx *c = cli->ctx;
+  lm_buf b = {0};
+  if (!c->diags) return;
+  if (cli->json) lm_diag_render_json(c, &b);
+  else lm_diag_render(c, &b, cli->color);
+  fputs(b.p ? b.p : "", stderr);
+  lm_buf_free(&b);
+  c->diags = NULL;
+  c->diags_tail = &c->diags;
+}
+
 void lm_cli_print(const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);

@@ -1,7 +1,7 @@
 """Kernels dumped, edited and loaded: the edit is what runs; what cannot be is told."""
-import glob, os
+import glob, json, os, subprocess
 
-from harness import check, small
+from harness import ROOT, check, small
 
 
 def test_edited_kernel(run):
@@ -31,3 +31,17 @@ def test_edited_kernel_is_another_run(run):
     run("run", file, "-q", "--steps", 2, "--out", run.path("run"), "--dump-dir", run.path("k"))
     err = run("run", file, "-q", "--out", run.path("run"), "--load-dir", run.path("k"), status=1)
     check("--load-dir" in err, err)
+
+
+def test_bad_rows_are_told_once(run):
+    """before the training, as it may take long; not again behind it"""
+    run.write("text.jsonl", "".join('{"text": "the cat sat on the mat"}\n' if i != 7 else "no JSON\n" for i in range(200)))
+    file = run.write("r.lm", f"""import "{ROOT}/examples/llama.lm": Llama
+data D {{ source s = jsonl("text.jsonl"); pack best_fit(seq = 32 tokens) }}
+recipe R {{ model = Llama(depth = 1, d = 16, ff = 32, heads = 2, kv = 1, e = 8); data = D; run = 2 steps; batch = 64 tokens }}
+""")
+    p = subprocess.run([run.lmc, "run", file], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    check(p.returncode == 0 and p.stdout.count("W212") == 1 and "text.jsonl:8: not JSON" in p.stdout, p.stdout)
+    check(p.stdout.index("W212") < p.stdout.index("step 1/2"), p.stdout)
+    err = run.result("run", file, "--json")[2]
+    check(len(json.loads(err)) == 1, err)
