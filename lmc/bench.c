@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS = 5, WARM = 1, REPEATS = 5 };
+enum { STEPS = 5, WARM = 1, REPEATS = 5 /* of GEMMs alone, at most: no more than steps are run */ };
 
 static const lm_opt options[] = {
   {.name = "steps", .kind = LM_OPT_WHOLE, .value = "N", .help = "steps that are timed (5)", .least = 1, .most = 1e6},
@@ -68,13 +68,14 @@ static int64_t resident_bytes(void) {
 
 static lm_status measure(lm_session *s, lm_cli *cli, figures *out) {
   double began = lm_now();
+  int64_t steps = lm_args_whole(&cli->args, "steps", STEPS), repeats = WARM + steps < REPEATS ? WARM + steps : REPEATS;
   lm_session_kernels(s, &cli->args);
   LM_TRY(lm_bench_start(s, cli, lm_args_text(&cli->args, "disable-pass", NULL), &out->compile_s));
   int threads = lm_exec_threads(s->exec);
-  LM_TRY(steps_time(s, lm_args_whole(&cli->args, "steps", STEPS), began, out));
+  LM_TRY(steps_time(s, steps, began, out));
   out->resident_bytes = resident_bytes();
   lm_cpu_gemm_times gemm = {0};
-  if (!s->target.arch) gemm = lm_cpu_gemm_bench(s->projections.v, (int)s->projections.n, s->lowered->compute, threads, REPEATS);
+  if (!s->target.arch) gemm = lm_cpu_gemm_bench(s->projections.v, (int)s->projections.n, s->lowered->compute, threads, (int)repeats);
   out->gemm_ms = 1e3 * (double)s->n_micro * (gemm.forward + gemm.data + gemm.weight);
   out->tokens_per_s = (double)s->recipe->batch / out->ms_per_step * 1e3;
   out->model_flops = (double)s->n_micro * s->model_flops;
