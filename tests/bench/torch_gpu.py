@@ -17,7 +17,8 @@ class Norm(nn.Module):
         self.gain = nn.Parameter(torch.ones(d))
 
     def forward(self, x):
-        return F.rms_norm(x, x.shape[-1:], self.gain, 1e-6)
+        y = x.float()
+        return (y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-6) * self.gain).to(x.dtype)
 
 
 def rope(x, cos, sin):                      # [b, h, t, e]
@@ -60,7 +61,7 @@ class Llama(nn.Module):
         for layer in self.layers:
             x = layer(x, self.cos, self.sin)
         logits = F.linear(self.norm(x), self.embed.weight)
-        return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), target.view(-1))
+        return F.cross_entropy(logits.view(-1, logits.shape[-1]).float(), target.reshape(-1))
 
 
 def main():

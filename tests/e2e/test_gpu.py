@@ -37,7 +37,9 @@ def test_unknown_target(run):
 class Fake:
     """lmc with the fake libraries; how= words of FAKE_CUDA"""
 
-    def __init__(self, run):
+    def __init__(self, run, heavy=False):
+        if heavy and run.slow:
+            raise Skip("under a sanitizer the other tests of it will do")
         folder = os.path.join(os.path.dirname(run.lmc), "fake")
         if not os.path.exists(os.path.join(folder, "libcuda.so.1")):
             raise Skip("no fake libraries beside lmc")
@@ -69,7 +71,7 @@ def test_trace(run):
 
 
 def test_trace_bf16(run):
-    fake = Fake(run)
+    fake = Fake(run, heavy=True)
     cpu, gpu = run.trace(tiny(run)), fake.trace(tiny(run, compute="bf16"))
     within("loss", distance(gpu["loss"], cpu["loss"]), 5e-3)
     for name in cpu:
@@ -79,7 +81,7 @@ def test_trace_bf16(run):
 
 def test_same_bits(run):
     """one by one, waiting after each, or as graphs; the whole run, or in two parts"""
-    fake, ways = Fake(run), {"graphs": {}, "steps": {"LMC_CUDA_GRAPHS": "0"}, "waiting": {"LMC_CUDA_SYNC": "1"}}
+    fake, ways = Fake(run, heavy=True), {"graphs": {}, "steps": {"LMC_CUDA_GRAPHS": "0"}, "waiting": {"LMC_CUDA_SYNC": "1"}}
     file, files = tiny(run, drop=0.1), {}
     for way, env in ways.items():
         fake("run", file, "--target", "cuda", "--out", run.path(way), "--quiet", **env)
@@ -98,7 +100,7 @@ def test_generate(run):
 
 
 def test_profile(run):
-    fake = Fake(run)
+    fake = Fake(run, heavy=True)
     out = fake("run", tiny(run), "--target", "cuda", "--out", run.path("run"), "--profile")
     spans = [x for x in json.load(open(run.path("run/profile.json")))["traceEvents"] if x.get("ph") == "X"]
     check(any("llama.lm" in json.dumps(x) for x in spans) and any(x["name"] == "micro" for x in spans), out)
@@ -132,12 +134,13 @@ def test_random_kernels(run):
     program = os.path.join(os.path.dirname(run.lmc), "gpu_random_check")
     if not os.path.exists(program):
         raise Skip("not built")
-    p = subprocess.run([program, "100", "6"], cwd=ROOT, env={**os.environ, **Fake(run).env}, capture_output=True, text=True)
+    p = subprocess.run([program, "100", "6"], cwd=ROOT, env={**os.environ, **Fake(run, heavy=True).env}, capture_output=True, text=True)
     check(p.returncode == 0 and "fake CUDA" not in p.stderr, p.stderr)
 
 
 def test_gpu_check(run):
     """the script itself, on the fake libraries"""
+    Fake(run, heavy=True)
     folder = os.path.dirname(run.lmc)
     if not os.path.exists(os.path.join(folder, "gpu_attend_check")):
         raise Skip("not built")
