@@ -61,11 +61,34 @@ static lm_data_options data_options(lm_session *s) {
   return o;
 }
 
+static bool names(const char *text, const char *kind, lm_sym name) {
+  size_t k = strlen(kind), n = strlen(name);
+  return !strncmp(text, kind, k) && !strncmp(text + k, name, n) && strchr(": ", text[k + n]);
+}
+
+// Where a message about the data belongs: the source or holdout that it begins with.
+static lm_loc place_of(const lm_recipe_data *d, const char *text) {
+  for (uint32_t i = 0; i < d->n_sources; i++)
+    if (names(text, "source ", d->sources[i].name)) return d->sources[i].loc;
+  for (uint32_t i = 0; i < d->n_holdouts; i++)
+    if (names(text, "holdout ", d->holdouts[i].name)) return d->holdouts[i].loc;
+  return d->loc;
+}
+
+// A fault of the user's gets its place in the file, unless it is a list.
+static lm_status located(const lm_session *s, lm_status fault) {
+  const lm_recipe_data *d = &s->recipe->data;
+  if (!fault || fault->kind != LM_USER || strchr(fault->text, '\n')) return lm_annotate(fault, "data %s", d->name);
+  lm_error(s->ctx, place_of(d, fault->text), "E214", "%s", fault->text);
+  lm_status_free(fault);
+  return lm_cli_verdict(s->cli);
+}
+
 lm_status lm_session_sources(lm_session *s) {
   lm_data_options o = data_options(s);
   stages_fill(s, &o);
   LM_TRY(lm_cli_verdict(s->cli));
-  LM_TRY(lm_annotate(lm_data_open(&o, &s->data), "data %s", s->recipe->data.name));
+  LM_TRY(located(s, lm_data_open(&o, &s->data)));
   lm_data_info info = lm_data_info_of(s->data);
   if (info.bad) {
     lm_diag *d = lm_warn(s->ctx, s->recipe->data.loc, "W212", "%lld of %lld documents are unusable and were left out", (long long)info.bad, (long long)info.read);
@@ -93,7 +116,7 @@ static lm_status train(lm_session *s) {
   lm_session_file *f = &s->tokenizer_files[s->n_tokenizer_files++];
   lm_data_options o = data_options(s);
   f->name = "tokenizer.json";
-  LM_TRY(lm_annotate(lm_data_tokenizer_train(&o, s->recipe->data.tokenizer.train, &f->text), "training a tokenizer"));
+  LM_TRY(located(s, lm_data_tokenizer_train(&o, s->recipe->data.tokenizer.train, &f->text)));
   return lm_tokenizer_bpe_parse(f->text.p, f->text.n, "the trained tokenizer", &s->tokenizer);
 }
 
