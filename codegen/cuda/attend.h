@@ -48,6 +48,8 @@ void cuda_attend_fill(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axe
 void cuda_attend_fills_wait(cuda_attend *e, lm_buf *b);
 // to[n] += rows of operand x times rows of operand y, which have the axes of rows and of columns.
 void cuda_attend_product(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, uint32_t y, int64_t width);
+// Warpgroups do the products meanwhile: until the n named ones are done.
+void cuda_attend_products_wait(cuda_attend *e, lm_buf *b, int n, const char *const *to);
 void cuda_attend_weighted(cuda_attend *e, lm_buf *b, const char *to, const char *z, uint32_t k, int64_t width);
 // Result i's row `row`, if `inside`: x's fragments of row r, each followed by `scale`.
 void cuda_attend_row_store(cuda_attend *e, lm_buf *b, uint32_t i, const lm_attend_axes *own, const char *x, const char *scale, const char *inside);

@@ -108,6 +108,7 @@ int64_t cuda_attend_groups_forward(cuda_attend *e, lm_buf *b) {
   cuda_attend_work w = {.loops = "", .beside = "", .first = "", .row = {{p->row, &p->over}}, .n_row = 1, .col = {{p->col, &p->over}, {LM_ATTEND_V, &e->f.v_own}}, .n_col = 2};
   cuda_attend_groups_pools(e, &w);
   cuda_attend_product(e, &tile, "p0", p->row, p->col, p->over.size);
+  cuda_attend_products_wait(e, &tile, 1, (const char *const[]){"p0"});
   cuda_attend_softmax(e, &tile, width);
   cuda_attend_weighted(e, &tile, "o", "x", LM_ATTEND_V, width);
   int64_t blocks = cuda_attend_rows_begin(e, b);

@@ -216,6 +216,12 @@ void cuda_attend_product(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, 
                      (long long)cuda_attend_pitch(e, width));
 }
 
+void cuda_attend_products_wait(cuda_attend *e, lm_buf *b, int n, const char *const *to) {
+  if (!e->groups) return;
+  lm_buf_puts(b, "lm_wgmma_wait(0);\n");
+  for (int i = 0; i < n; i++) lm_buf_printf(b, "lm_wgmma_settle(%s, %d);\n", to[i], e->cols / 8);
+}
+
 void cuda_attend_weighted(cuda_attend *e, lm_buf *b, const char *to, const char *z, uint32_t k, int64_t width) {
   if (e->groups) {
     lm_buf_printf(b, "LM_GROUP_WEIGHTED(%s, %lld, %s, %d, b%u + stage * %lld)\n", to, (long long)width, z, e->cols, k, e->cols * (long long)width);

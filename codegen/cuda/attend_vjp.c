@@ -163,6 +163,7 @@ static void products(cuda_attend *e, lm_buf *b, const section *s) {
     cuda_attend_product(e, b, lm_arena_printf(e->g.arena, "p%d", i), of_axis(e, p, e->row), of_axis(e, p, e->col), p->over.size);
   }
   cuda_attend_product(e, b, "d", value_side(e, e->row), value_side(e, e->col), e->f.v_own.size);
+  cuda_attend_products_wait(e, b, 2, (const char *const[]){"p0", "d"});   // warpgroups have one product of scores
   for (int k = 0; k < e->f.n_sums; k++)
     if (tile_of(e, k) == k && tile_wanted(e, s, k)) lm_buf_printf(b, "float z%d[%d][4];\n", k, e->cols / 8);
   elements(e, b, s);

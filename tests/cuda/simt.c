@@ -84,6 +84,9 @@ int64_t simt_kernels_run(void) { return simt.kernels; }
 static void fiber_main(void) {
   __sanitizer_finish_switch_fiber(NULL, &simt.scheduler.stack, &simt.scheduler.bytes);
   simt.call(simt.args);
+  const fiber *me = &simt.fibers[simt.current];
+  if (me->n_products) simt_complain(me->products[0].line, "ends with products under way");
+  if (me->n_copies) simt_complain(0, "ends with copies under way");
   simt.fibers[simt.current].wait = DONE;
   simt_switch(&simt.fibers[simt.current].context, &simt.scheduler);
   abort();

@@ -103,9 +103,29 @@ static void run_case(const attend_case *c, const char *arch) {
   lm_ctx_destroy(ctx[1]);
 }
 
+// Many more shapes, for both kinds of kernels: minutes.
+static void sweep(void) {
+  static const int places[] = {65, 127, 128, 129, 192, 257}, widths[] = {64, 128, 72};
+  static const char *const masks[] = {CAUSAL, DOCUMENTS, WINDOW}, *const scores[] = {PLAIN, CAPPED}, *const types[] = {"bf16", "f32"};
+  for (int i = 0; i < 36; i++) {
+    char axes[100], name[200];
+    int n = places[i % 6], e = widths[i / 3 % 3], g = 1 + i % 2, h = 1 + i / 2 % 3;
+    const char *type = types[i % 5 == 4], *arch = !strcmp(type, "bf16") && e != 72 ? "sm_90a" : NULL;
+    snprintf(axes, sizeof axes, "b = %d, t = %d, s = %d, g = %d, h = %d, e = %d", 1 + i / 4 % 2, n, n, g, h, e);
+    snprintf(name, sizeof name, "%s %s, mask %d, score %d%s", type, axes, i / 2 % 3, i / 3 % 2, arch ? ", groups" : "");
+    run_case(&(attend_case){name, type, axes, "", scores[i / 3 % 2], masks[i / 2 % 3]}, arch);
+    printf("ok %s\n", name);
+    fflush(stdout);
+  }
+}
+
 int main(int argc, char **argv) {
   char dir[] = "/tmp/lmc-simt-attend-test-XXXXXX";
   if (!getenv("LMC_CACHE") && mkdtemp(dir)) setenv("LMC_CACHE", dir, 1);
+  if (argc > 1 && !strcmp(argv[1], "--sweep")) {
+    sweep();
+    return 0;
+  }
   for (size_t i = 0; i < LM_COUNT(cases); i++)
     if (argc < 2 || strstr(cases[i].name, argv[1])) run_case(&cases[i], NULL);
   for (size_t i = 0; i < LM_COUNT(grouped); i++)

@@ -12,7 +12,7 @@ LM_INLINE uint64_t lm_matrix(uint32_t at, uint32_t leading) {
   return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-// s = 64 rows of a from `row` on times the N rows of b, where a has A_ROWS rows and both are WIDTH wide.
+// s = 64 rows of a from `row` on times the N rows of b, where a has A_ROWS rows and both are WIDTH wide; under way until waited for.
 #define LM_GROUP_PRODUCT(s, N, a, row, A_ROWS, b, WIDTH)                                          \
   {                                                                                               \
     const uint32_t x_ = lm_shared_address(a) + (row) * 128, y_ = lm_shared_address(b);            \
@@ -21,8 +21,6 @@ LM_INLINE uint64_t lm_matrix(uint32_t at, uint32_t leading) {
       lm_wgmma_##N##_shared(s, lm_matrix(x_ + k / 64 * (A_ROWS) * 128 + k % 64 * 2, 16),          \
                             lm_matrix(y_ + k / 64 * (N) * 128 + k % 64 * 2, 16), k > 0);          \
     lm_wgmma_commit();                                                                            \
-    lm_wgmma_wait(0);                                                                             \
-    lm_wgmma_settle(s, (N) / 8);                                                                  \
   }
 
 // o += z times the rows of v, WIDTH wide; z: K columns.
