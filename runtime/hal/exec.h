@@ -60,7 +60,7 @@ static inline void lm_exec_arena_clear(lm_exec *e, lm_arena_id id) {   // to zer
   e->copied &= id != LM_ARENA_PARAM;
   e->ops->arena_clear(e, id);
 }
-// An argument, to write before a run of its function, or a result, to read after one.
+// An argument, to write before a run of its function (which has taken it when it returns), or a result, to read after one.
 static inline void *lm_exec_port(lm_exec *e, const lm_plan_port *p) { return e->ops->port(e, p); }
 static inline int lm_exec_threads(const lm_exec *e) { return e->ops->threads(e); }
 static inline int lm_exec_kernels_compiled(const lm_exec *e) { return e->ops->kernels_compiled(e); }   // 0: all came from the cache

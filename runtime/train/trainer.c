@@ -129,17 +129,28 @@ static const micro_func *micro_of(const lm_trainer *t, int64_t batch) {
   LM_BUG("nothing was compiled for rows of %lld tokens", (long long)seq);
 }
 
-static lm_status micro_run(lm_trainer *t, const micro_func *x, int64_t step, int64_t batch, int64_t micro, double *sum, lm_step_result *r) {
+// The rows of a micro-batch become arguments, while a device may still be at work with those before.
+static lm_status micro_fill(lm_trainer *t, const micro_func *x, int64_t step, int64_t batch, int64_t micro, lm_step_result *r) {
   double start = lm_timeline_now(t->o.timeline);
   LM_TRY(lm_data_fill(t->o.data, batch, micro, t->o.n_micro, x->in.rows, &x->in.batch));
   lm_timeline_add(t->o.timeline, LM_ROW_DATA, "rows of a micro-batch", NULL, micro, start);
   lm_port_set(t->o.exec, x->f, "step", (double)step);
   lm_port_set(t->o.exec, x->f, "row", (double)(micro * x->in.rows));
   r->tokens += places_used(&x->in);
-  LM_TRY(lm_exec_call(t->o.exec, x->f, t->extents));
-  *sum += lm_port_get(t->o.exec, x->f, "sum", 0);
-  r->weight += lm_port_get(t->o.exec, x->f, "weight", 0);
-  emitted_add(t, x->f, r);
+  return NULL;
+}
+
+static lm_status micros_run(lm_trainer *t, int64_t step, int64_t batch, double *sum, lm_step_result *r) {
+  const micro_func *x = micro_of(t, batch);
+  LM_TRY(micro_fill(t, x, step, batch, 0, r));
+  for (int64_t m = 0; m < t->o.n_micro; m++) {
+    LM_TRY(lm_exec_run(t->o.exec, x->f, t->extents));
+    if (m + 1 < t->o.n_micro) LM_TRY(micro_fill(t, x, step, batch, m + 1, r));
+    LM_TRY(lm_exec_wait(t->o.exec));
+    *sum += lm_port_get(t->o.exec, x->f, "sum", 0);
+    r->weight += lm_port_get(t->o.exec, x->f, "weight", 0);
+    emitted_add(t, x->f, r);
+  }
   return NULL;
 }
 
@@ -157,8 +168,7 @@ lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch, lm_st
   double sum = 0, start = lm_timeline_now(t->o.timeline);
   *out = (lm_step_result){0};
   lm_exec_arena_clear(t->o.exec, LM_ARENA_GRAD);
-  const micro_func *x = micro_of(t, batch);
-  for (int64_t m = 0; m < t->o.n_micro; m++) LM_TRY(micro_run(t, x, step, batch, m, &sum, out));
+  LM_TRY(micros_run(t, step, batch, &sum, out));
   LM_TRY(lm_exec_call(t->o.exec, t->norm, t->extents));
   if (out->weight <= 0) return lm_fail(LM_USER, "step %lld: the weights of its tokens sum to %g", (long long)step, out->weight);
   out->loss = sum / out->weight;
