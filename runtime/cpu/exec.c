@@ -77,10 +77,6 @@ static lm_status arenas_make(cpu_exec *e) {
 
 // ---- life
 
-int64_t lm_cpu_workspace(int threads) {
-  return (int64_t)(threads > 0 ? threads : omp_get_num_procs()) * lm_cpu_gemm_scratch();
-}
-
 static void gemms_make(cpu_exec *e) {
   int before = omp_get_max_threads();
   omp_set_num_threads(1);

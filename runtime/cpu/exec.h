@@ -9,6 +9,4 @@
 
 // The plan must outlive the exec. Allocates every arena (LM_ENV status naming the sizes if that fails), zeroed.
 lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out);
-// Bytes that an exec with so many threads (0: as many as the process may use) takes beside the plan's arenas.
-int64_t lm_cpu_workspace(int threads);
 #endif

@@ -219,7 +219,7 @@ void lm_cpu_gemm(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, c
 
 // ---- what they share
 
-int64_t lm_cpu_gemm_scratch(void) { return (int64_t)(sizeof(lm_gemm_scratch) + ALIGN - 1) / ALIGN * ALIGN; }
+static int64_t own_scratch(void) { return (int64_t)(sizeof(lm_gemm_scratch) + ALIGN - 1) / ALIGN * ALIGN; }
 
 static void scratch_make(lm_cpu_gemms *all, int64_t per_thread) {
   lm_free(all->memory);
@@ -231,7 +231,7 @@ static void scratch_make(lm_cpu_gemms *all, int64_t per_thread) {
 lm_cpu_gemms *lm_cpu_gemms_create(const lm_cpu_gemm_options *o) {
   lm_cpu_gemms *all = lm_alloc(sizeof *all);
   *all = (lm_cpu_gemms){.threads = o->threads, .primitives = o->primitives ? o->primitives : 1u << LM_BF16};
-  scratch_make(all, lm_cpu_gemm_scratch());
+  scratch_make(all, own_scratch());
   return all;
 }
 
@@ -255,6 +255,6 @@ void lm_cpu_gemm_prepare(lm_cpu_gemms *all, const lm_plan_gemm *g) {
   if (!p.n_outers || !p.s.m || !p.s.n || !p.s.k) return;
   if (!all->matmuls) all->matmuls = lm_matmuls_create(all->threads);
   matmul_choose(all, &p, &w, true);
-  int64_t need = lm_cpu_gemm_scratch() + (all->matmuls ? lm_matmuls_scratch(all->matmuls) : 0);
+  int64_t need = own_scratch() + (all->matmuls ? lm_matmuls_scratch(all->matmuls) : 0);
   if (need > all->per_thread) scratch_make(all, need);
 }

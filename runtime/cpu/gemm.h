@@ -24,8 +24,6 @@ void lm_cpu_gemm_prepare(lm_cpu_gemms *all, const lm_plan_gemm *g);
 void lm_cpu_gemm(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, const char *a, const char *b, char *c);
 // The same by threads that are there: each calls it with its share, and it is done when all have returned.
 void lm_cpu_gemm_share(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, const char *a, const char *b, char *c, lm_share *share);
-// Bytes for each thread, as far as they are known before anything is prepared.
-int64_t lm_cpu_gemm_scratch(void);
 
 // A projection y[m, n] = x[m, k] w[k, n], `count` times.
 typedef struct lm_cpu_projection { int64_t m, k, n; int count; } lm_cpu_projection;
