@@ -70,6 +70,25 @@ def test_trace(run):
         within(name, distance(gpu[name], cpu[name], 1e-3), 1e-5)
 
 
+def wide(run, compute):
+    """one layer with heads of 64, 96 places"""
+    file = small(run, steps=1, rows=1, seq=96, depth=1, compute=compute, name=f"{compute}.lm")
+    text = open(file).read()
+    return run.write(f"{compute}.lm", text.replace("d = 32, ff = 64, heads = 4, kv = 2, e = 8", "d = 64, ff = 64, heads = 2, kv = 1, e = 64"))
+
+
+def test_trace_groups(run):
+    """attention by warpgroups, forward and backward"""
+    fake = Fake(run, heavy=True)
+    text = fake("compile", wide(run, "bf16"), "--target", "cuda", "-o", run.path("plan"))
+    check(sum(" 384 " in line for line in text.splitlines()) == 2, text)
+    cpu, gpu = run.trace(wide(run, "f32")), fake.trace(wide(run, "bf16"))
+    within("loss", distance(gpu["loss"], cpu["loss"]), 5e-3)
+    for name in cpu:
+        if name.startswith("grad."):
+            within(name, distance(gpu[name], cpu[name], 1e-2), 4e-2)
+
+
 def test_trace_bf16(run):
     fake = Fake(run, heavy=True)
     cpu, gpu = run.trace(tiny(run)), fake.trace(tiny(run, compute="bf16"))
