@@ -320,5 +320,5 @@ const char *lm_cuda_prelude_simt_text(lm_arena *arena) { return prelude(arena, f
 lm_plan_target lm_cuda_target(lm_module *m, const char *arch) {
   bool groups = arch && !strcmp(arch, "sm_90a");
   return (lm_plan_target){.user = m, .prelude = lm_cuda_prelude_text(m->arena), .kernel = groups ? emit_for_groups : lm_cuda_kernel_emit,
-                          .in_place = lm_cuda_kernel_in_place, .attend_tile = 32};
+                          .in_place = lm_cuda_kernel_in_place, .places = 1024, .chunks = 256, .rows = 4096, .attend_tile = 32};
 }

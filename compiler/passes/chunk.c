@@ -18,16 +18,18 @@
 #include <string.h>
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
+#include "compiler/plan/planner.h"
 
 enum {
   ELEMENTS = 1 << 22,                  // of the product at a time
-  ROWS = 512,                          // at a time, if those are more elements
+  ROWS = 512,                          // at a time, if those are more elements and the target says no other number
   ROWS_LEAST = 32,
 };
 enum { REACHED = 1, INSIDE = 2, LAST = 4 };   // op->mark: follows from the product; in the loop; and sums rows outside of it
 
 typedef struct chunk {
   lm_module *m;
+  int64_t most;                        // rows at a time, unless they are narrow
   lm_op *root;                         // the product
   lm_type rows, wide;                  // as sets of axes; rows in their order
   int64_t turns, row_count;
@@ -59,8 +61,8 @@ static lm_type own_axes(const lm_op *dot, int side) {
 }
 
 // The most rows at a time that divide all rows; 0 if those are too few.
-static int64_t rows_at_a_time(int64_t all, int64_t width) {
-  int64_t n = ELEMENTS / width > ROWS ? ELEMENTS / width : ROWS;
+static int64_t rows_at_a_time(int64_t all, int64_t width, int64_t most) {
+  int64_t n = ELEMENTS / width > most ? ELEMENTS / width : most;
   if (n > all) n = all;
   while (all % n) n--;
   return n >= ROWS_LEAST ? n : 0;
@@ -75,7 +77,7 @@ static bool is_large_product(chunk *c, lm_op *op) {
   c->wide = own_axes(op, 1);
   if (!c->rows.rank || !c->wide.rank || c->rows.rank + c->wide.rank != z.rank) return false;
   int64_t all = lm_type_elements(c->m, c->rows);
-  c->row_count = rows_at_a_time(all, lm_type_elements(c->m, c->wide));
+  c->row_count = rows_at_a_time(all, lm_type_elements(c->m, c->wide), c->most);
   c->turns = c->row_count ? all / c->row_count : 0;
   return c->turns > 1;
 }
@@ -308,11 +310,11 @@ static void write_loop(chunk *c) {
 // ---- the pass
 
 // The loop has no product as large; the walk goes on behind it.
-static void chunk_region(lm_module *m, lm_region *r) {
+static void chunk_region(lm_module *m, lm_region *r, int64_t most) {
   for (lm_op *op = r->first, *next; op; op = next) {
-    chunk c = {.m = m};
+    chunk c = {.m = m, .most = most};
     next = op->next;
-    if (op->code == LM_OP_LOOP) chunk_region(m, op->body);
+    if (op->code == LM_OP_LOOP) chunk_region(m, op->body, most);
     if (!is_large_product(&c, op) || !region_marks(&c)) continue;
     write_loop(&c);
     next = c.loop->next;
@@ -320,6 +322,7 @@ static void chunk_region(lm_module *m, lm_region *r) {
 }
 
 bool lm_pass_chunk(lm_module *m, const lm_pass_env *env) {
-  for (lm_func *f = m->funcs; f; f = f->next) chunk_region(m, f->body);
+  const lm_plan_target *target = env ? env->target : NULL;
+  for (lm_func *f = m->funcs; f; f = f->next) chunk_region(m, f->body, target && target->rows ? target->rows : ROWS);
   return true;
 }
