@@ -6,7 +6,7 @@ from harness import check, load, random_batches, save
 
 HEAD = """import std.nn: rmsnorm, xent
 data D {{ source s = batches("batches.safetensors") }}
-recipe R {{ model = {model}; data = D; run = 2 steps; batch = 32 tokens; micro = 16 tokens; optimizer = adamw(lr = 1e-2); seed = 3 }}
+recipe R {{ model = {model}; data = D; run = 2 steps; batch = 32 tokens; micro = 16 tokens; optimizer = adamw(lr = 1e-2); seed = 3; precision {{ compute = f32 }} }}
 fn size(x: real[..r]) -> real[] {{
   let s = mean(x * x)
   emit inside = s
