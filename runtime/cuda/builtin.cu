@@ -9,27 +9,27 @@ LM_KERNEL(256) lm_fill_8(uint64_t *y, uint64_t x, int64_t n) {
 }
 
 // Element i of the row-major product of the sizes; strides in elements. at: where the destination starts, NULL: at 0.
-#define LM_MOVE(NAME, T, ASSIGN)                                                                       \
-  LM_KERNEL(256) NAME(const T *x, T *y, const int32_t *at, int32_t *fault, lm_move_args m) {           \
-    int64_t start = at ? *at : 0;                                                                      \
-    if (at && (start < 0 || start + m.at_more > m.at_limit)) {                                         \
-      if (lm_block() == 0 && lm_thread() == 0 && fault[0] == 0) {                                      \
-        fault[1] = (int32_t)start;                                                                     \
-        fault[0] = m.step;                                                                             \
-      }                                                                                                \
-      return;                                                                                          \
-    }                                                                                                  \
-    _Pragma("unroll 1") for (int64_t i = lm_block() * 256 + lm_thread(); i < m.n; i += lm_grid() * 256) { \
-      uint32_t rest = (uint32_t)i;                                                                     \
-      int64_t from = 0, to = start * m.at_to;                                                          \
-      _Pragma("unroll 1") for (int32_t d = m.rank - 1; d >= 0; d--) {                                                    \
-        uint32_t size = (uint32_t)m.size[d], j = rest % size;                                          \
-        rest /= size;                                                                                  \
-        from += j * m.from[d];                                                                         \
-        to += j * m.to[d];                                                                             \
-      }                                                                                                \
-      y[to] ASSIGN x[from];                                                                            \
-    }                                                                                                  \
+#define LM_MOVE(NAME, T, ASSIGN)                                                                                       \
+  LM_KERNEL(256) NAME(const T *x, T *y, const int32_t *at, int32_t *fault, lm_move_args m) {                           \
+    int64_t start = at ? *at : 0;                                                                                      \
+    if (at && (start < 0 || start + m.at_more > m.at_limit)) {                                                         \
+      if (lm_block() == 0 && lm_thread() == 0 && fault[0] == 0) {                                                      \
+        fault[1] = (int32_t)start;                                                                                     \
+        fault[0] = m.step;                                                                                             \
+      }                                                                                                                \
+      return;                                                                                                          \
+    }                                                                                                                  \
+    _Pragma("unroll 1") for (int64_t i = lm_block() * 256 + lm_thread(); i < m.n; i += lm_grid() * 256) {              \
+      uint32_t rest = (uint32_t)i;                                                                                     \
+      int64_t from = 0, to = start * m.at_to;                                                                          \
+      _Pragma("unroll 1") for (int32_t d = m.rank - 1; d >= 0; d--) {                                                  \
+        uint32_t size = (uint32_t)m.size[d], j = rest % size;                                                          \
+        rest /= size;                                                                                                  \
+        from += j * m.from[d];                                                                                         \
+        to += j * m.to[d];                                                                                             \
+      }                                                                                                                \
+      y[to] ASSIGN x[from];                                                                                            \
+    }                                                                                                                  \
   }
 LM_MOVE(lm_move_1, uint8_t, =)
 LM_MOVE(lm_move_2, uint16_t, =)
@@ -38,16 +38,16 @@ LM_MOVE(lm_move_8, uint64_t, =)
 LM_MOVE(lm_add_f32, float, +=)
 
 // One element of C a thread, its sum in order of k.
-#define LM_PRODUCT(NAME, AB, LOAD, C, LOAD_C, STORE, SUM)                                              \
-  LM_KERNEL(256) NAME(const AB *a, const AB *b, C *c, lm_product_args p) {                             \
-    _Pragma("unroll 1") for (int64_t i = lm_block() * 256 + lm_thread(); i < p.m * p.n; i += lm_grid() * 256) { \
-      int64_t row = (uint32_t)i / (uint32_t)p.n, col = (uint32_t)i % (uint32_t)p.n;                    \
-      const AB *x = a + row * p.a_m, *y = b + col * p.b_n;                                             \
-      C *to = c + row * p.c_m + col * p.c_n;                                                           \
-      SUM sum = p.add ? LOAD_C(*to) : 0;                                                               \
-      _Pragma("unroll 1") for (int64_t k = 0; k < p.k; k++, x += p.a_k, y += p.b_k) sum += LOAD(*x) * LOAD(*y); \
-      *to = STORE(sum);                                                                                \
-    }                                                                                                  \
+#define LM_PRODUCT(NAME, AB, LOAD, C, LOAD_C, STORE, SUM)                                                              \
+  LM_KERNEL(256) NAME(const AB *a, const AB *b, C *c, lm_product_args p) {                                             \
+    _Pragma("unroll 1") for (int64_t i = lm_block() * 256 + lm_thread(); i < p.m * p.n; i += lm_grid() * 256) {        \
+      int64_t row = (uint32_t)i / (uint32_t)p.n, col = (uint32_t)i % (uint32_t)p.n;                                    \
+      const AB *x = a + row * p.a_m, *y = b + col * p.b_n;                                                             \
+      C *to = c + row * p.c_m + col * p.c_n;                                                                           \
+      SUM sum = p.add ? LOAD_C(*to) : 0;                                                                               \
+      _Pragma("unroll 1") for (int64_t k = 0; k < p.k; k++, x += p.a_k, y += p.b_k) sum += LOAD(*x) * LOAD(*y);        \
+      *to = STORE(sum);                                                                                                \
+    }                                                                                                                  \
   }
 LM_PRODUCT(lm_product_f32, float, , float, , , float)
 LM_PRODUCT(lm_product_f64, double, , double, , , double)

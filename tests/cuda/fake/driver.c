@@ -14,7 +14,7 @@
 #include "tests/cuda/simt.h"
 
 typedef unsigned long long address;
-enum { INVALID = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_HANDLE = 400, NOT_FOUND = 500, FAULT = 700, LAUNCH = 701, CAPTURING = 900,
+enum { INVALID = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, NOT_FOUND = 500, FAULT = 700, LAUNCH = 701, NOT_READY = 600, CAPTURING = 900,
        BLOCKS = 4096, PARAMS = 64, SHARED_FREE = 48 << 10, GUARD = 4096 };
 static const address TAG = 0x7000000000000000ull;
 
@@ -33,7 +33,6 @@ static struct {
   int capability;
   long alloc, launch, fault;           // countdowns, 0: never
   int sticky;
-  stream *all[16];
 } fake;
 
 static void complain(const char *what, const char *name) {
@@ -219,7 +218,7 @@ FAKE_API int cuEventSynchronize(void *handle) {
 FAKE_API int cuEventElapsedTime(float *out, void *from, void *to) {
   event *a = from, *b = to;
   if (fake.sticky) return fake.sticky;
-  if (a->ran != a->recorded || b->ran != b->recorded) return 600;
+  if (a->ran != a->recorded || b->ran != b->recorded) return NOT_READY;
   *out = (float)(1e3 * (b->time - a->time));
   return 0;
 }
