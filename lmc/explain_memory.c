@@ -36,11 +36,10 @@ static void text_print(const lm_session *s, const lm_holders *h) {
 }
 
 static void json_print(const lm_session *s, const lm_holders *h) {
-  static const char *const arenas[LM_ARENAS] = {"param", "grad", "state", "io", "work", "cache"};
   lm_buf b = {0};
   lm_buf_printf(&b, "{\"bytes\": %lld, \"micro\": %lld, \"recomputed\": %d, \"arenas\": {", (long long)lm_session_memory(s),
                 (long long)s->recipe->micro, s->fit.recomputed);
-  for (int i = 0; i < LM_ARENAS; i++) lm_buf_printf(&b, "%s\"%s\": %lld", i ? ", " : "", arenas[i], (long long)s->plan->arena_bytes[i]);
+  for (int i = 0; i < LM_ARENAS; i++) lm_buf_printf(&b, "%s\"%s\": %lld", i ? ", " : "", lm_plan_arena_names[i], (long long)s->plan->arena_bytes[i]);
   lm_buf_printf(&b, "}, \"peak_step\": %d, \"peak_live\": %lld, \"holders\": [", h->peak, (long long)h->peak_bytes);
   for (int i = 0; i < h->n; i++) {
     lm_buf_puts(&b, i ? ", {\"label\": " : "{\"label\": ");

@@ -23,6 +23,7 @@ typedef enum {
   LM_ARENA_COPY,       // bf16 copies of the parameters, to compute with: same layout
   LM_ARENAS
 } lm_arena_id;
+extern const char *const lm_plan_arena_names[LM_ARENAS];   // as in the text of a plan
 
 // Buffers of loops (stashes, carries) start anywhere a slot does: a step may rely on the alignment of an element only.
 typedef struct lm_plan_buf {
