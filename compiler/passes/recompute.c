@@ -7,7 +7,8 @@
 //
 // A stash is a stacked result that one later loop reads, each turn the place of one forward turn. What is computed again
 // comes from what is still stashed, carried values (which then are), parameters and values outside. It comes from the same
-// operations on the same operands, behind simplify, and in kernels of their own (lm_keep), so gradients keep their bits.
+// operations on the same operands, behind simplify, and in kernels of their own (lm_keep), so gradients keep their bits; but
+// for bf16, where what a kernel passes on within is not rounded.
 // Which: values marked `again`; and env->recompute->extra more, the cheapest first, by seconds a byte that is freed. Values
 // marked `save` stay. A choice changes what others cost, so it is made one at a time.
 // Declines: carried values, and what needs a place of a loop inside by the index of this one.
