@@ -6,13 +6,16 @@
 #include <link.h>
 #include <stdlib.h>
 
+// They stay in memory when they are closed: what they allocated as they were loaded hangs on their own variables.
+enum { HOW = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE };
+
 static void *open_in(const char *folder, const char *name) {
   static const char *const parts[] = {"lib64", "lib", "targets/x86_64-linux/lib"};
   void *found = NULL;
   for (size_t i = 0; folder && *folder && !found && i < LM_COUNT(parts); i++) {
     lm_buf path = {0};
     lm_buf_printf(&path, "%s/%s/%s", folder, parts[i], name);
-    found = dlopen(path.p, RTLD_NOW | RTLD_LOCAL);
+    found = dlopen(path.p, HOW);
     lm_buf_free(&path);
   }
   return found;
@@ -23,7 +26,7 @@ lm_status lm_library_open(const char *what, const char *const *names, void **out
   lm_buf tried = {0};
   *out = NULL;
   for (int i = 0; names[i] && !*out; i++) {
-    *out = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
+    *out = dlopen(names[i], HOW);
     for (size_t f = 0; !*out && f < LM_COUNT(folders); f++) *out = open_in(folders[f], names[i]);
     lm_buf_printf(&tried, "%s%s", i ? ", " : "", names[i]);
   }

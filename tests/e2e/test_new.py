@@ -114,4 +114,4 @@ def test_new_in_transformers(run):
     theirs = np.load(run.path("logits.npy"))[-1]
     ours = run("generate", "runs/small", "--prompt", bytes(ids).decode(), "--ids", "-n", 1, "-t", 0, "--set", "precision.compute=f32",
                cwd=run.folder)
-    check(int(ours) == theirs.argmax() and np.ptp(theirs) > 1, (ours, theirs.argmax()))
+    check(int(ours) == theirs.argmax() and np.ptp(theirs) > 0.1, (ours, np.ptp(theirs), theirs.argmax()))
