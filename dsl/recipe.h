@@ -172,7 +172,7 @@ struct lm_recipe {
   lm_recipe_guard guard;
   lm_recipe_stop stop;
   lm_recipe_save save;
-  lm_recipe_compile_mode compile; double compile_budget;          // seconds; 0: none
+  lm_recipe_compile_mode compile; double compile_budget; lm_loc compile_loc;   // budget: seconds that max-autotune may take
   lm_recipe_sample *samples; uint32_t n_samples, cap_samples;
   lm_recipe_unsupported *unsupported; uint32_t n_unsupported, cap_unsupported;
   struct lm_settings *settings; // every value with its origin, for explain and print

@@ -282,6 +282,7 @@ static void read_compile(const lm_reader *d) {
   d->r->compile = !strcmp(name, "max-autotune")      ? LM_RECIPE_COMPILE_MAX_AUTOTUNE
                   : !strcmp(name, "reduce-overhead") ? LM_RECIPE_COMPILE_REDUCE_OVERHEAD
                                                      : LM_RECIPE_COMPILE_DEFAULT;
+  d->r->compile_loc = e->loc;
   d->r->compile_budget = lm_read_arg_number(d, key, e, "budget", lm_read_file(d, lm_read_setting(d, key)));
 }
 

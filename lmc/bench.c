@@ -1,6 +1,8 @@
 // bench.c - lmc bench: how fast a recipe trains here, beside its matrix products alone.
 #include "lmc/bench.h"
 
+#include "lmc/tuned.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,19 +17,22 @@ static const lm_opt options[] = {
 typedef struct figures {
   double ms_per_step, ms_first, first_s, tokens_per_s, gemm_ms, model_flops, peak_flops, compile_s;
   int64_t params, peak_bytes, resident_bytes;
-  int kernels, compiled;
+  int kernels, compiled, tuned, measured;
 } figures;
 
 lm_status lm_bench_start(lm_session *s, lm_cli *cli, const char *passes_off, double *out_compile_s) {
   s->passes_off = passes_off;
   LM_TRY(lm_target_find(&cli->args, &s->target));
   LM_TRY(lm_session_open_args(s, cli));
+  LM_TRY(lm_tuned_check(s));
   LM_TRY(lm_session_data(s));
   double start = lm_now();
   LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN, 0));
   LM_TRY(lm_session_plan(s));
   LM_TRY(lm_session_check_ids(s));
-  LM_TRY(lm_session_start(s, &(lm_exec_options){.threads = (int)lm_args_whole(&cli->args, "threads", 0)}));
+  int threads = (int)lm_args_whole(&cli->args, "threads", 0);
+  LM_TRY(lm_tuned_find(s, threads, NULL));
+  LM_TRY(lm_session_start(s, &(lm_exec_options){.threads = threads}));
   *out_compile_s = lm_now() - start;
   return lm_session_train(s);
 }
@@ -84,6 +89,8 @@ static lm_status measure(lm_session *s, lm_cli *cli, figures *out) {
   out->peak_bytes = lm_session_memory(s);
   out->kernels = s->plan->n_kernels;
   out->compiled = lm_exec_kernels_compiled(s->exec);
+  out->tuned = s->tuned.chosen;
+  out->measured = s->tuned.measured;
   return NULL;
 }
 
@@ -97,16 +104,17 @@ static void figures_text(const figures *x) {
   lm_cli_print("memory        %13s\n", memory.p);
   lm_cli_print("first step    %10.2f s    after the start\n", x->first_s);
   lm_cli_print("compilation   %10.2f s    %d kernels, %d newly compiled\n", x->compile_s, x->kernels, x->compiled);
+  if (x->tuned || x->measured) lm_cli_print("tuned         %10d       products, %d measured now\n", x->tuned, x->measured);
   lm_buf_free(&memory);
 }
 
 static void figures_json(const figures *x) {
   lm_cli_print("{\"tokens_per_s\": %.1f, \"ms_per_step\": %.3f, \"ms_first_step\": %.3f, \"first_step_s\": %.4f, \"gemm_ms\": %.3f, \"step_over_gemms\": %.4f, "
                "\"mfu\": %.5f, \"model_flops\": %.0f, \"peak_flops\": %.0f, \"peak_bytes\": %lld, \"resident_bytes\": %lld, \"params\": %lld, \"kernels\": %d, "
-               "\"kernels_compiled\": %d, \"compile_s\": %.3f}\n",
+               "\"kernels_compiled\": %d, \"compile_s\": %.3f, \"tuned\": %d, \"measured\": %d}\n",
                x->tokens_per_s, x->ms_per_step, x->ms_first, x->first_s, x->gemm_ms, x->gemm_ms ? x->ms_per_step / x->gemm_ms : 0,
                x->model_flops / (x->ms_per_step * 1e-3) / x->peak_flops, x->model_flops, x->peak_flops, (long long)x->peak_bytes, (long long)x->resident_bytes,
-               (long long)x->params, x->kernels, x->compiled, x->compile_s);
+               (long long)x->params, x->kernels, x->compiled, x->compile_s, x->tuned, x->measured);
 }
 
 static lm_status run(lm_cli *cli) {

@@ -124,6 +124,7 @@ static lm_status compile(lm_session *s, lm_cli *cli, lm_cuda_code *code) {
   double start = lm_now();
   LM_TRY(lm_target_find(a, &s->target));
   LM_TRY(lm_mode_check(mode));
+  if (!strcmp(mode, "max-autotune")) return lm_fail(LM_USER, "--mode max-autotune measures while a run starts: lmc run, lmc bench");
   LM_TRY(emit_parse(lm_args_text(a, "emit", "ir,c"), &emit));
   if (dir) LM_TRY(lm_dir_make(dir));
   LM_TRY(lm_session_open_args(s, cli));

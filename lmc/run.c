@@ -7,6 +7,7 @@
 #include "lmc/profile.h"
 #include "lmc/text.h"
 #include "lmc/sample.h"
+#include "lmc/tuned.h"
 #include "runtime/train/run.h"
 
 #define MICRO_TIMED_S 0.2              // to say how long the run will take
@@ -18,7 +19,7 @@ static const lm_opt options[] = {
   {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "DIR", .help = "the run's folder, in place of the recipe's"},
   {.name = "resume", .kind = LM_OPT_TEXT, .value = "auto|never|PATH", .help = "go on from the newest checkpoint, from none, from this one"},
   LM_OPT_TARGET,
-  {.name = "mode", .kind = LM_OPT_TEXT, .value = "MODE", .help = "default, or reduce-overhead, which is the same (default)"},
+  {.name = "mode", .kind = LM_OPT_TEXT, .value = "MODE", .help = "in place of the recipe's: default, reduce-overhead, which is the same, or max-autotune"},
   {.name = "profile", .kind = LM_OPT_MAYBE, .value = "FILE", .help = "writes when what ran, to look at in ui.perfetto.dev (profile.json of the run's folder)"},
   {.name = "quiet", .letter = 'q', .kind = LM_OPT_FLAG, .help = "prints nothing but errors"},
   LM_OPT_PASSES, LM_OPT_KERNELS, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
@@ -42,16 +43,17 @@ static lm_status options_read(runner *x) {
   const lm_args *a = &x->cli->args;
   int n;
   const char *const *sets = lm_args_list(a, "set", &n);
-  const char *mode = lm_args_text(a, "mode", "default");
+  const char *mode = lm_args_text(a, "mode", NULL);
   LM_TRY(lm_target_find(a, &x->s->target));
-  LM_TRY(lm_mode_check(mode));
+  if (mode) LM_TRY(lm_mode_check(mode));
   const char *resume = lm_args_text(a, "resume", "auto");
   if (strcmp(resume, "auto") && strcmp(resume, "never") && access(resume, F_OK))
     return lm_fail(LM_USER, "--resume takes auto, never or the folder of a checkpoint; there is no %s", resume);
   x->s->passes_off = lm_args_text(a, "disable-pass", NULL);
   lm_session_kernels(x->s, a);
-  x->sets = LM_NEW_N(x->cli->ctx->arena, const char *, n + 2);
+  x->sets = LM_NEW_N(x->cli->ctx->arena, const char *, n + 3);
   for (int i = 0; i < n; i++) x->sets[x->n_sets++] = sets[i];
+  if (mode) x->sets[x->n_sets++] = lm_arena_printf(x->cli->ctx->arena, "compile = mode(\"%s\")", mode);
   if (lm_args_given(a, "steps"))
     x->sets[x->n_sets++] = lm_arena_printf(x->cli->ctx->arena, "run = %lld steps", (long long)lm_args_whole(a, "steps", 0));
   x->to = lm_args_given(a, "quiet") || x->cli->json ? NULL : stdout;
@@ -188,6 +190,7 @@ static lm_status begin(void *user) {
   if (x->micro_auto)
     x->sets[x->n_sets++] = lm_arena_printf(x->cli->ctx->arena, "%s%lld tokens", MICRO_SET, (long long)x->s->recipe->micro);
   LM_TRY(lm_session_tokenizer_write(x->s, x->dir));
+  LM_TRY(lm_tuned_write(x->s, x->dir));
   return lm_bundle_write(x->s, x->dir, x->sets, x->n_sets);
 }
 
@@ -229,6 +232,8 @@ static lm_status plan_print(runner *x) {
   if (s->recipe->micro_auto && s->n_micro > 1) fprintf(x->to, "micro   %lld tokens, the most that fit\n", (long long)s->recipe->micro);
   if (s->fit.recomputed)
     fprintf(x->to, "        %d of %d kept values are computed again to fit, about %.2f times the time\n", s->fit.recomputed, s->fit.candidates, s->fit.slowdown);
+  if (s->tuned.cuts.n)
+    fprintf(x->to, "tuned   %d of %u products are cut otherwise than by default; %d measured now\n", s->tuned.chosen, s->tuned.cuts.n, s->tuned.measured);
   fprintf(x->to, "time    about %s: %lld steps of %lld tokens, measured on one micro-batch\n", time.p, (long long)s->steps, (long long)s->recipe->batch);
   fflush(x->to);
   lm_buf_free(&params);
@@ -238,6 +243,13 @@ static lm_status plan_print(runner *x) {
 }
 
 // ---- the run
+
+// A run that goes on keeps to how it was cut, for its bits.
+static lm_status products_tune(runner *x) {
+  const char *lock = NULL, *from = x->o.resume == LM_RESUME_PATH ? x->o.resume_path : x->dir;
+  if (from && x->o.resume != LM_RESUME_NEVER) LM_TRY(lm_tuned_lock(x->cli->ctx->arena, from, &lock));
+  return lm_tuned_find(x->s, 0, lock);
+}
 
 static lm_status model_start(runner *x) {
   lm_session *s = x->s;
@@ -250,6 +262,7 @@ static lm_status model_start(runner *x) {
   LM_TRY(lm_session_plan(s));
   LM_TRY(lm_session_check_ids(s));
   LM_TRY(samples_check(x));
+  LM_TRY(products_tune(x));
   LM_TRY(lm_session_start(s, &(lm_exec_options){.timeline = s->timeline}));
   if (!x->cli->json) lm_cli_diagnostics(x->cli);   // warnings before the training, which may take days
   if (x->to) LM_TRY(plan_print(x));
@@ -302,8 +315,9 @@ static lm_status profile_end(runner *x) {
 
 static void outcome_print(const runner *x, const lm_run_outcome *out) {
   if (x->cli->json) {
-    lm_cli_print("{\"step\": %lld, \"resumed\": %lld, \"loss\": %.9g, \"skipped\": %lld, \"interrupted\": %s, \"stopped_early\": %s}\n", (long long)out->step,
-                 (long long)out->resumed, out->last.loss, (long long)out->skipped, out->interrupted ? "true" : "false", out->stopped_early ? "true" : "false");
+    lm_cli_print("{\"step\": %lld, \"resumed\": %lld, \"loss\": %.9g, \"skipped\": %lld, \"interrupted\": %s, \"stopped_early\": %s, \"tuned\": %d, \"measured\": %d}\n", (long long)out->step,
+                 (long long)out->resumed, out->last.loss, (long long)out->skipped, out->interrupted ? "true" : "false", out->stopped_early ? "true" : "false",
+                 x->s->tuned.chosen, x->s->tuned.measured);
     return;
   }
   if (!x->to) return;
@@ -337,6 +351,7 @@ static lm_status train(runner *x) {
   lm_cli *cli = x->cli;
   LM_TRY(options_read(x));
   LM_TRY(lm_session_open(x->s, cli, cli->args.rest[0], lm_args_text(&cli->args, "recipe", NULL), x->sets, x->n_sets));
+  LM_TRY(lm_tuned_check(x->s));
   x->dir = lm_args_text(&cli->args, "out", x->s->recipe->save.dir);
   resume_read(x);
   micro_recall(x);

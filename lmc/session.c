@@ -155,8 +155,8 @@ int64_t lm_session_memory(const lm_session *s) {
 const char *lm_session_compute(const lm_session *s) { return lm_dtype_name(s->lowered->compute); }
 
 lm_status lm_mode_check(const char *mode) {
-  if (!strcmp(mode, "default") || !strcmp(mode, "reduce-overhead")) return NULL;
-  return lm_fail(LM_USER, "--mode %s: not yet possible; there are default and reduce-overhead", mode);
+  if (!strcmp(mode, "default") || !strcmp(mode, "reduce-overhead") || !strcmp(mode, "max-autotune")) return NULL;
+  return lm_fail(LM_USER, "--mode %s: there are default, reduce-overhead and max-autotune", mode);
 }
 
 // ---- running
@@ -173,6 +173,7 @@ lm_status lm_session_start(lm_session *s, const lm_exec_options *o) {
   lm_exec_options all = o ? *o : (lm_exec_options){0};
   if (s->dump_dir) all.dump_dir = s->dump_dir;
   if (s->load_dir) all.load_dir = s->load_dir;
+  if (s->tuned.cuts.n) all.cuts = &s->tuned.cuts;
   return lm_target_start(&s->target, s->plan, &all, &s->exec);
 }
 

@@ -16,6 +16,7 @@
 #include "lmc/dump.h"
 #include "lmc/limits.h"
 #include "lmc/target.h"
+#include "runtime/cpu/gemm.h"
 #include "runtime/train/trainer.h"
 
 typedef struct lm_session_file { const char *name; lm_buf text; } lm_session_file;
@@ -28,6 +29,11 @@ typedef struct lm_fit {
   int64_t natural;                     // bytes without that
   double slowdown;                     // predicted, of a step's time without that
 } lm_fit;
+
+typedef struct lm_tuned {              // how the CPU's products are cut (tuned.h)
+  lm_gemm_cuts cuts;                   // none: by default
+  int measured, chosen;                // measured for this session; cut otherwise than by default
+} lm_tuned;
 
 typedef struct lm_session {
   lm_cli *cli;
@@ -52,6 +58,7 @@ typedef struct lm_session {
   double model_flops;                  // of a micro-batch
   lm_plan *plan;
   lm_fit fit;
+  lm_tuned tuned;
   lm_exec *exec;
   lm_trainer *trainer;
 } lm_session;

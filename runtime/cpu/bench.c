@@ -5,7 +5,7 @@
 
 #include "runtime/cpu/gemm.h"
 
-// So many zeros of four bytes, in huge pages as a plan's memory is: products run at up to twice the speed there.
+// So many zeros of four bytes, in huge pages.
 static char *matrix(int64_t elements) {
   enum { PAGE = 2 << 20 };
   char *p = lm_calloc((size_t)elements, sizeof(float));
@@ -14,8 +14,7 @@ static char *matrix(int64_t elements) {
   return p;
 }
 
-// Numbers in [-1, 1), of f32 or bf16.
-static char *random_matrix(int64_t elements, lm_dtype dtype) {
+char *lm_cpu_matrix_make(int64_t elements, lm_dtype dtype) {
   char *p = matrix(elements);
   uint64_t state = (uint64_t)elements;
   for (int64_t i = 0; i < elements; i++) {
@@ -45,7 +44,7 @@ static double best_time(lm_cpu_gemms *all, lm_plan_gemm g, lm_dtype ab, lm_dtype
 
 // x [m, k], w [k, n], y [m, n], all row-major
 static void projection_time(lm_cpu_gemms *all, const lm_cpu_projection *p, lm_dtype t, int repeats, lm_cpu_gemm_times *total) {
-  char *x = random_matrix(p->m * p->k, t), *w = random_matrix(p->k * p->n, t), *y = random_matrix(p->m * p->n, t);
+  char *x = lm_cpu_matrix_make(p->m * p->k, t), *w = lm_cpu_matrix_make(p->k * p->n, t), *y = lm_cpu_matrix_make(p->m * p->n, t);
   char *sum = matrix(p->k * p->n);
   lm_plan_gemm forward = {.m = fixed(p->m), .n = fixed(p->n), .k = fixed(p->k), .a_m = p->k, .a_k = 1, .b_k = p->n,
                           .b_n = 1, .c_m = p->n, .c_n = 1};

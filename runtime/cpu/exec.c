@@ -77,10 +77,10 @@ static lm_status arenas_make(cpu_exec *e) {
 
 // ---- life
 
-static void gemms_make(cpu_exec *e) {
+static void gemms_make(cpu_exec *e, const lm_gemm_cuts *cuts) {
   int before = omp_get_max_threads();
   omp_set_num_threads(1);
-  e->gemms = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = e->threads});
+  e->gemms = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = e->threads, .cuts = cuts});
   for (int i = 0; i < e->plan->n_funcs; i++)
     for (int j = 0; j < e->plan->funcs[i].n_steps; j++)
       if (e->plan->funcs[i].steps[j].gemm) lm_cpu_gemm_prepare(e->gemms, e->plan->funcs[i].steps[j].gemm);
@@ -125,7 +125,7 @@ lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec 
   e->threads = o->threads > 0 ? o->threads : omp_get_num_procs();
   workers_make(e);
   alone_find(e);
-  gemms_make(e);
+  gemms_make(e, o->cuts);
   e->timeline = o->timeline;
   lm_status s = lm_kernels_load(plan, o, e->threads, &e->kernels);
   if (!s) s = arenas_make(e);

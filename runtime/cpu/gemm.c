@@ -21,6 +21,7 @@ enum {
 struct lm_cpu_gemms {
   int threads;
   uint32_t primitives;
+  const lm_gemm_cuts *cuts;    // NULL: none
   lm_matmuls *matmuls;         // NULL until a product wants one
   char *memory, *scratch;      // scratch: in memory, aligned
   int64_t per_thread;          // lm_gemm_scratch, then what matmuls need
@@ -37,12 +38,15 @@ typedef struct problem {       // a lm_plan_gemm with its run-time extents fille
   int64_t n_outers, n_sums;
   bool accumulate, flipped;    // flipped: C's transpose is computed, since that has rows of unit stride: A is B, B is A
   int64_t tile_m, tile_n;
+  const lm_gemm_cut *cut;      // NULL: the default
 } problem;
 
 static lm_gemm_shape transposed(const lm_gemm_shape *s) {
   return (lm_gemm_shape){.m = s->n, .n = s->m, .k = s->k, .a_m = s->b_n, .a_k = s->b_k, .b_k = s->a_k, .b_n = s->a_m,
                          .c_m = s->c_n, .c_n = s->c_m, .ab = s->ab, .cc = s->cc};
 }
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int64_t tile_size(int64_t size, int64_t pieces) {
   int64_t tile = (size + pieces - 1) / pieces;
@@ -52,6 +56,11 @@ static int64_t tile_size(int64_t size, int64_t pieces) {
 // Halves the longer side until there are enough tasks, or they would be too small to be worth one. Of bf16 rows are halved
 // first: whole rows of C, and all of B, are matrices without gaps, for which the library has its best kernels.
 static void tiles_choose(problem *p, int64_t most) {
+  if (p->cut) {
+    p->tile_m = least(p->cut->tile.m, least(p->s.m, most));
+    p->tile_n = least(p->cut->tile.n, least(p->s.n, most));
+    return;
+  }
   double flops = 2.0 * (double)p->s.m * (double)p->s.n * (double)p->s.k * (double)p->n_sums;
   int64_t wanted = TASKS / (p->n_outers < TASKS ? p->n_outers : TASKS), pieces_m = 1, pieces_n = 1;
   bool rows = p->s.ab == LM_BF16;
@@ -65,7 +74,18 @@ static void tiles_choose(problem *p, int64_t most) {
   }
 }
 
-static problem problem_make(const lm_plan_gemm *g, const int64_t *var) {
+static lm_gemm_key key_of(const problem *p) {
+  const lm_gemm_shape *s = &p->s;
+  return (lm_gemm_key){s->m, s->n, s->k, s->a_m, s->a_k, s->b_k, s->b_n, s->c_m, s->c_n, p->n_outers, p->n_sums, s->ab, s->cc, p->accumulate};
+}
+
+const lm_gemm_cut *lm_gemm_cuts_find(const lm_gemm_cuts *cuts, const lm_gemm_key *key) {
+  for (uint32_t i = 0; i < cuts->n; i++)
+    if (!memcmp(&cuts->v[i].key, key, sizeof *key)) return &cuts->v[i];
+  return NULL;
+}
+
+static problem problem_make(const lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var) {
   problem p = {
     .s = {.m = lm_plan_extent_value(&g->m, var), .n = lm_plan_extent_value(&g->n, var),
           .k = lm_plan_extent_value(&g->k, var), .a_m = g->a_m, .a_k = g->a_k, .b_k = g->b_k, .b_n = g->b_n,
@@ -78,6 +98,10 @@ static problem problem_make(const lm_plan_gemm *g, const int64_t *var) {
     if (p.flipped) x = (axis){x.size, x.b, x.a, x.c};
     *(g->batch[i].sum ? &p.sum[p.n_sum++] : &p.outer[p.n_outer++]) = x;
     *(g->batch[i].sum ? &p.n_sums : &p.n_outers) *= x.size;
+  }
+  if (all && all->cuts) {
+    lm_gemm_key key = key_of(&p);
+    p.cut = lm_gemm_cuts_find(all->cuts, &key);
   }
   return p;
 }
@@ -96,7 +120,6 @@ static axis place(const axis *axes, int n, int64_t index) {
 }
 
 static int64_t bytes_of(uint8_t dtype) { return dtype == LM_F64 ? 8 : dtype == LM_BF16 ? 2 : 4; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t pieces(int64_t size, int64_t tile) { return (size + tile - 1) / tile; }
 
 // ---- how a tile is computed
@@ -199,7 +222,7 @@ static void task_run(const run *r, int64_t task, int thread) {
 
 void lm_cpu_gemm_share(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, const char *a, const char *b, char *c,
                        lm_share *share) {
-  run r = {.all = all, .p = problem_make(g, var), .a = a, .b = b, .c = c};
+  run r = {.all = all, .p = problem_make(all, g, var), .a = a, .b = b, .c = c};
   problem *p = &r.p;
   if (p->n_outers == 0 || p->s.m == 0 || p->s.n == 0) return;
   if (p->flipped) r.a = b, r.b = a;
@@ -230,7 +253,7 @@ static void scratch_make(lm_cpu_gemms *all, int64_t per_thread) {
 
 lm_cpu_gemms *lm_cpu_gemms_create(const lm_cpu_gemm_options *o) {
   lm_cpu_gemms *all = lm_alloc(sizeof *all);
-  *all = (lm_cpu_gemms){.threads = o->threads, .primitives = o->primitives ? o->primitives : 1u << LM_BF16};
+  *all = (lm_cpu_gemms){.threads = o->threads, .primitives = o->primitives ? o->primitives : 1u << LM_BF16, .cuts = o->cuts};
   scratch_make(all, own_scratch());
   return all;
 }
@@ -248,9 +271,22 @@ static bool is_fixed(const lm_plan_gemm *g) {
   return fixed;
 }
 
+bool lm_gemm_key_find(const lm_plan_gemm *g, lm_gemm_key *out) {
+  if (!is_fixed(g)) return false;
+  problem p = problem_make(NULL, g, NULL);
+  *out = key_of(&p);
+  return true;
+}
+
+lm_tile lm_cpu_gemm_tile(lm_cpu_gemms *all, const lm_plan_gemm *g) {
+  problem p = problem_make(all, g, NULL);
+  way_choose(all, &p);
+  return (lm_tile){p.tile_m, p.tile_n};
+}
+
 void lm_cpu_gemm_prepare(lm_cpu_gemms *all, const lm_plan_gemm *g) {
   if (!is_fixed(g) || !(all->primitives >> g->dtype_ab & 1)) return;
-  problem p = problem_make(g, NULL);
+  problem p = problem_make(all, g, NULL);
   way w;
   if (!p.n_outers || !p.s.m || !p.s.n || !p.s.k) return;
   if (!all->matmuls) all->matmuls = lm_matmuls_create(all->threads);

@@ -2,17 +2,36 @@
 //
 // f32 goes through its GEMM, bf16 through its matmul primitives where the processor multiplies bf16, and else through the
 // GEMM on operands widened to f32: in each case products are summed in f32 and rounded once. The tiles and the order of
-// every sum depend on the shape alone, so the number of threads never changes a bit.
+// every sum depend on the shape (and its lm_gemm_cut) alone, so the number of threads never changes a bit.
 #ifndef LM_CPU_GEMM_H
 #define LM_CPU_GEMM_H
 #include "runtime/base/dtype.h"
 #include "runtime/cpu/team.h"
 #include "runtime/plan/plan.h"
 
+// What the cut of a product may depend on. Of the product as it is computed: of C's transpose where that has the rows.
+typedef struct lm_gemm_key {
+  int64_t m, n, k, a_m, a_k, b_k, b_n, c_m, c_n;
+  int64_t outers, sums;                          // places of the batch axes that are not summed, and of those that are
+  int64_t ab, cc, accumulate;
+} lm_gemm_key;
+typedef struct lm_tile { int64_t m, n; } lm_tile;
+
+// How products are cut where that is not left to this file (tune.h). A tile too large for its product is made smaller.
+typedef struct lm_gemm_cut {
+  lm_gemm_key key;
+  lm_tile tile;
+  double gain;                                   // measured, over the default; 1: it is the default; 0: not measured
+} lm_gemm_cut;
+typedef struct lm_gemm_cuts { lm_gemm_cut *v; uint32_t n, cap; } lm_gemm_cuts;
+const lm_gemm_cut *lm_gemm_cuts_find(const lm_gemm_cuts *cuts, const lm_gemm_key *key);   // NULL if there is none
+bool lm_gemm_key_find(const lm_plan_gemm *g, lm_gemm_key *out);   // false: a size is known only at run time
+
 typedef struct lm_cpu_gemms lm_cpu_gemms;        // what products share: scratch of each thread, primitives
 typedef struct lm_cpu_gemm_options {
   int threads;
   uint32_t primitives;                           // 1 << lm_dtype: operands that go through matmul primitives; 0: bf16 alone
+  const lm_gemm_cuts *cuts;                      // outlive what is made; NULL: none
 } lm_cpu_gemm_options;
 lm_cpu_gemms *lm_cpu_gemms_create(const lm_cpu_gemm_options *o);
 void lm_cpu_gemms_destroy(lm_cpu_gemms *all);
@@ -24,6 +43,12 @@ void lm_cpu_gemm_prepare(lm_cpu_gemms *all, const lm_plan_gemm *g);
 void lm_cpu_gemm(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, const char *a, const char *b, char *c);
 // The same by threads that are there: each calls it with its share, and it is done when all have returned.
 void lm_cpu_gemm_share(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, const char *a, const char *b, char *c, lm_share *share);
+
+// The tiles that a product of fixed size is cut into.
+lm_tile lm_cpu_gemm_tile(lm_cpu_gemms *all, const lm_plan_gemm *g);
+
+// Numbers in [-1, 1), of f32 or bf16, in huge pages as a plan's memory is: products run at up to twice the speed there.
+char *lm_cpu_matrix_make(int64_t elements, lm_dtype dtype);
 
 // A projection y[m, n] = x[m, k] w[k, n], `count` times.
 typedef struct lm_cpu_projection { int64_t m, k, n; int count; } lm_cpu_projection;

@@ -16,6 +16,7 @@ typedef struct lm_exec_options {
   const char *dump_dir;                // non-NULL: also write every kernel's source there
   const char *load_dir;                // non-NULL: a file there named like a dumped one replaces that kernel's source
   lm_timeline *timeline;               // non-NULL: gets a span for every function and every step that is run
+  const struct lm_gemm_cuts *cuts;     // of products on the CPU (runtime/cpu/gemm.h); outlives the exec. NULL: as they come
 } lm_exec_options;
 
 typedef struct lm_exec_ops {

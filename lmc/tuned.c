@@ -1,0 +1,183 @@
+// tuned.c - see tuned.h.
+#include "lmc/tuned.h"
+
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/base/cache.h"
+#include "runtime/cpu/detect.h"
+#include "runtime/cpu/tune.h"
+#include "runtime/io/json.h"
+#include "runtime/train/checkpoint.h"
+
+enum { VERSION = 1, MOST_BYTES = 16 << 20 };
+
+static bool is_asked(const lm_session *s) { return s->recipe->compile == LM_RECIPE_COMPILE_MAX_AUTOTUNE; }
+
+lm_status lm_tuned_check(const lm_session *s) {
+  if (is_asked(s) && s->target.arch)
+    lm_error(s->ctx, s->recipe->compile_loc, "E209", "max-autotune for %s: not yet possible; what is measured is how the CPU's products are cut", s->target.arch);
+  return lm_cli_verdict(s->cli);
+}
+
+// ---- text
+
+static const char *processor_text(lm_arena *a, const lm_cpu_info *cpu) { return lm_arena_printf(a, "%s %s %s", cpu->model, cpu->isa, cpu->march); }
+
+static void cut_print(const lm_gemm_cut *c, lm_buf *b) {
+  const lm_gemm_key *k = &c->key;
+  lm_buf_printf(b, "  {\"m\": %lld, \"n\": %lld, \"k\": %lld, \"a\": [%lld, %lld], \"b\": [%lld, %lld], \"c\": [%lld, %lld], ", (long long)k->m, (long long)k->n,
+                (long long)k->k, (long long)k->a_m, (long long)k->a_k, (long long)k->b_k, (long long)k->b_n, (long long)k->c_m, (long long)k->c_n);
+  lm_buf_printf(b, "\"batch\": %lld, \"sum\": %lld, \"add\": %s, \"type\": \"%s\", \"result\": \"%s\", ", (long long)k->outers, (long long)k->sums,
+                k->accumulate ? "true" : "false", lm_dtype_name((lm_dtype)k->ab), lm_dtype_name((lm_dtype)k->cc));
+  lm_buf_printf(b, "\"tile\": [%lld, %lld], \"gain\": %.3f}", (long long)c->tile.m, (long long)c->tile.n, c->gain);
+}
+
+// only_measured: for the cache, which others read.
+static lm_status cuts_write(const lm_session *s, const lm_gemm_cuts *cuts, bool only_measured, const char *path) {
+  lm_cpu_info cpu;
+  lm_buf b = {0};
+  const char *between = "\n";
+  lm_cpu_detect(&cpu);
+  lm_buf_printf(&b, "{\"version\": %d, \"processor\": ", VERSION);
+  lm_buf_json(&b, processor_text(s->ctx->arena, &cpu));
+  lm_buf_puts(&b, ", \"onednn\": ");
+  lm_buf_json(&b, cpu.onednn);
+  lm_buf_puts(&b, ", \"products\": [");
+  for (uint32_t i = 0; i < cuts->n; i++) {
+    if (only_measured && !cuts->v[i].gain) continue;
+    lm_buf_puts(&b, between);
+    cut_print(&cuts->v[i], &b);
+    between = ",\n";
+  }
+  lm_buf_puts(&b, "\n]}\n");
+  lm_status status = lm_file_write_atomic(path, b.p, b.n);
+  lm_buf_free(&b);
+  return status;
+}
+
+static bool dtype_read(const char *name, int64_t *out) {
+  static const lm_dtype types[] = {LM_F32, LM_BF16};
+  for (size_t i = 0; i < LM_COUNT(types); i++) {
+    if (strcmp(name, lm_dtype_name(types[i]))) continue;
+    *out = types[i];
+    return true;
+  }
+  return false;
+}
+
+static bool cut_read(json_t *j, lm_gemm_cut *out) {
+  json_int_t m, n, k, a[2], b[2], c[2], batch, sum, tile[2];
+  const char *type, *result;
+  int add;
+  if (json_unpack_ex(j, NULL, JSON_STRICT, "{s:I, s:I, s:I, s:[II], s:[II], s:[II], s:I, s:I, s:b, s:s, s:s, s:[II], s:F}", "m", &m, "n", &n, "k", &k, "a", &a[0],
+                     &a[1], "b", &b[0], &b[1], "c", &c[0], &c[1], "batch", &batch, "sum", &sum, "add", &add, "type", &type, "result", &result, "tile", &tile[0],
+                     &tile[1], "gain", &out->gain))
+    return false;
+  out->key = (lm_gemm_key){.m = m, .n = n, .k = k, .a_m = a[0], .a_k = a[1], .b_k = b[0], .b_n = b[1], .c_m = c[0], .c_n = c[1],
+                           .outers = batch, .sums = sum, .accumulate = add};
+  out->tile = (lm_tile){tile[0], tile[1]};
+  return dtype_read(type, &out->key.ab) && dtype_read(result, &out->key.cc) && tile[0] > 0 && tile[1] > 0 && out->gain >= 0;
+}
+
+static lm_status cuts_parse(lm_arena *a, json_t *j, const char *path, lm_gemm_cuts *out) {
+  lm_cpu_info cpu;
+  const char *processor, *onednn;
+  int version;
+  json_t *products;
+  lm_cpu_detect(&cpu);
+  if (json_unpack(j, "{s:i, s:s, s:s, s:o}", "version", &version, "processor", &processor, "onednn", &onednn, "products", &products) || version != VERSION ||
+      !json_is_array(products))
+    return lm_fail(LM_USER, "%s: not how products are cut; without it they are measured anew", path);
+  if (strcmp(processor, processor_text(a, &cpu)) || strcmp(onednn, cpu.onednn))
+    return lm_fail(LM_USER, "%s: made on %s with oneDNN %s, not %s with oneDNN %s; without it products are measured anew, and the run goes on in other roundings", path,
+                   processor, onednn, processor_text(a, &cpu), cpu.onednn);
+  for (size_t i = 0; i < json_array_size(products); i++) {
+    lm_gemm_cut cut;
+    if (!cut_read(json_array_get(products, i), &cut)) return lm_fail(LM_USER, "%s: product %zu is none; without the file they are measured anew", path, i + 1);
+    LM_PUSH(a, out->v, out->n, out->cap) = cut;
+  }
+  return NULL;
+}
+
+static lm_status cuts_read(lm_arena *a, const char *path, lm_gemm_cuts *out) {
+  json_t *j;
+  LM_TRY(lm_json_read(path, MOST_BYTES, &j));
+  lm_status s = cuts_parse(a, j, path, out);
+  json_decref(j);
+  return s;
+}
+
+// ---- the cache
+
+static lm_status cache_path(lm_arena *a, int threads, const char **out) {
+  lm_cpu_info cpu;
+  const char *dir;
+  lm_cpu_detect(&cpu);
+  LM_TRY(lm_cache_open(a, &dir));
+  const char *parts[] = {processor_text(a, &cpu), lm_arena_printf(a, "%016llx", (unsigned long long)cpu.features), cpu.onednn, lm_arena_printf(a, "%d", threads)};
+  *out = lm_arena_printf(a, "%s/tuned-%s.json", dir, lm_cache_key_make(parts, LM_COUNT(parts)).text);
+  return NULL;
+}
+
+// What can't be read is as good as absent.
+static lm_gemm_cuts cache_read(lm_arena *a, const char *path) {
+  lm_gemm_cuts cuts = {0};
+  lm_status s = access(path, R_OK) ? NULL : cuts_read(a, path, &cuts);
+  if (s) cuts = (lm_gemm_cuts){0};
+  lm_status_free(s);
+  return cuts;
+}
+
+static void merge(lm_arena *a, lm_gemm_cuts *known, const lm_gemm_cuts *found) {
+  for (uint32_t i = 0; i < found->n; i++)
+    if (!lm_gemm_cuts_find(known, &found->v[i].key)) LM_PUSH(a, known->v, known->n, known->cap) = found->v[i];
+}
+
+// ---- finding
+
+static void progress(void *user, int done, int all, double left) {
+  const lm_session *s = user;
+  if (!s->cli->color) return;
+  if (done == all) fprintf(stderr, "\r\033[K");
+  else fprintf(stderr, "\rmeasuring products: %d of %d, at most %.0f s left\033[K", done, all, left);
+}
+
+static lm_status measure(lm_session *s, int threads) {
+  lm_arena *a = s->ctx->arena;
+  lm_tuned *t = &s->tuned;
+  const char *path;
+  LM_TRY(cache_path(a, threads, &path));
+  lm_gemm_cuts known = cache_read(a, path);
+  lm_tune_options o = {.threads = threads, .budget = s->recipe->compile_budget, .progress = progress, .user = s};
+  lm_cpu_tune(a, s->plan, &o, &known, &t->cuts, &t->measured);
+  if (!t->measured) return NULL;
+  merge(a, &known, &t->cuts);
+  return cuts_write(s, &known, true, path);
+}
+
+lm_status lm_tuned_find(lm_session *s, int threads, const char *lock) {
+  lm_tuned *t = &s->tuned;
+  lm_cpu_info cpu;
+  if (!is_asked(s)) return NULL;
+  lm_cpu_detect(&cpu);
+  if (lock) LM_TRY(cuts_read(s->ctx->arena, lock, &t->cuts));
+  else LM_TRY(measure(s, threads > 0 ? threads : cpu.cores));
+  for (uint32_t i = 0; i < t->cuts.n; i++) t->chosen += t->cuts.v[i].gain > 1;
+  return NULL;
+}
+
+lm_status lm_tuned_write(const lm_session *s, const char *dir) {
+  return is_asked(s) ? cuts_write(s, &s->tuned.cuts, false, lm_path_join(s->ctx->arena, dir, "tuned.json")) : NULL;
+}
+
+lm_status lm_tuned_lock(lm_arena *a, const char *path, const char **out) {
+  const char *newest;
+  *out = NULL;
+  LM_TRY(lm_checkpoint_newest(a, path, &newest));
+  if (!newest) return NULL;
+  const char *lock = lm_path_join(a, lm_path_dir(a, newest), "tuned.json");
+  if (!access(lock, F_OK)) *out = lock;
+  return NULL;
+}

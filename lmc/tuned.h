@@ -1,0 +1,22 @@
+// tuned.h - how a run's products are cut: found once, kept in its folder and for other runs of this machine.
+//
+//   RUN/tuned.json                what holds for the run: going on from a checkpoint measures nothing, and bits stay
+//   CACHE/tuned-KEY.json          what was measured by this processor, library and number of threads
+//
+//   {"version": 1, "processor": "AMD EPYC 9B14 avx2 fma", "onednn": "2.6.3", "products": [
+//     {"m": 512, "n": 768, "k": 256, "a": [256, 1], "b": [1, 256], "c": [768, 1], "batch": 1, "sum": 1, "add": false,
+//      "type": "f32", "result": "f32", "tile": [256, 192], "gain": 1.08}, …
+#ifndef LMC_TUNED_H
+#define LMC_TUNED_H
+#include "lmc/session.h"
+
+// Whether the recipe asks for what there is: a diagnostic where it says max-autotune, which GPUs know nothing of.
+lm_status lm_tuned_check(const lm_session *s);
+// Fills in s->tuned, where the recipe asks for it, once there is a plan. lock: a file whose cuts hold, so that nothing is
+// measured; NULL: none. LM_USER if it is none of such, or another processor's.
+lm_status lm_tuned_find(lm_session *s, int threads, const char *lock);
+// Writes dir/tuned.json, where the recipe asks for it.
+lm_status lm_tuned_write(const lm_session *s, const char *dir);
+// Where a run that goes on from `path`, its folder or a checkpoint in it, says how it was cut; NULL: it does not.
+lm_status lm_tuned_lock(lm_arena *a, const char *path, const char **out);
+#endif

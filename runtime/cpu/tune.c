@@ -1,0 +1,231 @@
+// tune.c - see tune.h.
+#include "runtime/cpu/tune.h"
+
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+  ROUNDS = 3,                          // runs of each of two tiles that are compared
+  FINALS = 4,                          // comparisons that the best candidate has to win besides
+  CANDIDATES = 10,
+  STEP = 16,                           // tiles are multiples of it, or the whole side
+  LEAST = 64,
+};
+static const double FLOPS_LEAST = 1e6; // below, one thread does the whole product
+static const double MARGIN = 0.97;     // of the default's time, which another tile has to stay below
+
+typedef struct job {                   // a distinct product
+  const lm_plan_gemm *g;
+  lm_gemm_key key;
+  double flops, work;                  // of one; of all like it in one run of every function
+} job;
+
+typedef struct tuner {
+  lm_arena *arena;
+  const lm_tune_options *o;
+  job *jobs; uint32_t n_jobs, cap_jobs;
+  double began;
+} tuner;
+
+typedef struct bench {                 // a product being measured
+  const tuner *t;
+  const job *job;
+  lm_gemm_cut cut;                     // what `cuts` holds
+  lm_gemm_cuts cuts;
+  lm_cpu_gemms *all;
+  char *a, *b, *c;
+} bench;
+
+static double elapsed(const tuner *t) { return (t->o->now ? t->o->now(t->o->user) : lm_now()) - t->began; }
+static bool is_over(const tuner *t) { return elapsed(t) >= t->o->budget; }
+
+// ---- what there is to measure
+
+static void job_add(tuner *t, const lm_plan_gemm *g, double times) {
+  lm_gemm_key k;
+  if (g->dtype_ab == LM_F64 || g->dtype_c == LM_F64 || !lm_gemm_key_find(g, &k)) return;
+  double flops = 2.0 * (double)k.m * (double)k.n * (double)k.k * (double)k.outers * (double)k.sums;
+  if (flops < FLOPS_LEAST) return;
+  for (uint32_t i = 0; i < t->n_jobs; i++) {
+    if (memcmp(&t->jobs[i].key, &k, sizeof k)) continue;
+    t->jobs[i].work += flops * times;
+    return;
+  }
+  LM_PUSH(t->arena, t->jobs, t->n_jobs, t->cap_jobs) = (job){g, k, flops, flops * times};
+}
+
+static void jobs_collect(tuner *t, const lm_plan_func *f) {
+  double times = 1;
+  for (int i = 0; i < f->n_steps; i++) {
+    const lm_plan_step *s = &f->steps[i];
+    if (s->kind == LM_STEP_LOOP) times *= (double)s->count;
+    if (s->kind == LM_STEP_END) times /= (double)f->steps[s->match].count;
+    if (s->kind == LM_STEP_GEMM) job_add(t, s->gemm, times);
+  }
+}
+
+// The heaviest first; of equal ones, the first of the plan.
+static int heavier(const void *x, const void *y) {
+  const job *a = x, *b = y;
+  if (a->work != b->work) return a->work < b->work ? 1 : -1;
+  return memcmp(&a->key, &b->key, sizeof a->key);
+}
+
+// ---- one product
+
+typedef enum { A, B, C } operand;
+
+// Elements from the first to the last that a product touches of an operand.
+static int64_t elements(const lm_plan_gemm *g, operand x) {
+  int64_t rows = x == B ? g->k.fixed : g->m.fixed, cols = x == A ? g->k.fixed : g->n.fixed;
+  int64_t row = x == A ? g->a_m : x == B ? g->b_k : g->c_m, col = x == A ? g->a_k : x == B ? g->b_n : g->c_n;
+  int64_t last = (rows - 1) * row + (cols - 1) * col;
+  for (int i = 0; i < g->n_batch; i++)
+    last += (g->batch[i].size.fixed - 1) * (x == A ? g->batch[i].a : x == B ? g->batch[i].b : g->batch[i].c);
+  return last + 1;
+}
+
+static void bench_open(bench *b, const tuner *t, const job *j) {
+  *b = (bench){.t = t, .job = j, .cut = {.key = j->key}};
+  b->cuts = (lm_gemm_cuts){&b->cut, 0, 1};
+  b->all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = t->o->threads, .cuts = &b->cuts});
+  if (t->o->run) return;
+  b->a = lm_cpu_matrix_make(elements(j->g, A), j->g->dtype_ab);
+  b->b = lm_cpu_matrix_make(elements(j->g, B), j->g->dtype_ab);
+  b->c = lm_cpu_matrix_make(elements(j->g, C), j->g->dtype_c);
+}
+
+static void bench_close(bench *b) {
+  lm_cpu_gemms_destroy(b->all);
+  lm_free(b->a);
+  lm_free(b->b);
+  lm_free(b->c);
+}
+
+// What it is really cut into, which has its primitives then: limits are gemm.c's.
+static lm_tile tile_set(bench *b, lm_tile t) {
+  b->cut.tile = t;
+  b->cuts.n = 1;
+  lm_cpu_gemm_prepare(b->all, b->job->g);
+  return lm_cpu_gemm_tile(b->all, b->job->g);
+}
+
+static double run_once(bench *b, lm_tile tile) {
+  const lm_tune_options *o = b->t->o;
+  b->cut.tile = tile;
+  if (o->run) return o->run(o->user, b->job->g, tile);
+  double start = lm_now();
+  lm_cpu_gemm(b->all, b->job->g, NULL, b->a, b->b, b->c);
+  return lm_now() - start;
+}
+
+// Best time of x ÷ best time of y, run in turn; 1 if the time is over before that is known.
+static double compare(bench *b, lm_tile x, lm_tile y, int rounds) {
+  double best_x = 1e30, best_y = 1e30;
+  for (int i = 0; i < rounds; i++) {
+    double took_x = run_once(b, x), took_y = run_once(b, y);
+    if (took_x < best_x) best_x = took_x;
+    if (took_y < best_y) best_y = took_y;
+    if (is_over(b->t)) return 1;
+  }
+  return best_x / best_y;
+}
+
+static int64_t side(int64_t tile, int64_t size, int factor) {   // in halves
+  int64_t wanted = (tile * factor / 2 + STEP - 1) / STEP * STEP;
+  if (wanted < LEAST) wanted = LEAST;
+  return wanted < size ? wanted : size;
+}
+
+// Other tiles than the default: each side halved, kept or doubled, and whole rows and columns.
+static int candidates_list(bench *b, lm_tile usual, lm_tile *out) {
+  static const struct { int m, n; } factors[] = {{1, 2}, {2, 1}, {1, 1}, {4, 2}, {2, 4}, {4, 4}, {4, 1}, {1, 4}};
+  const lm_gemm_key *k = &b->job->key;
+  lm_tile wanted[CANDIDATES];
+  int n_wanted = 0, n = 0;
+  for (size_t i = 0; i < LM_COUNT(factors); i++)
+    wanted[n_wanted++] = (lm_tile){side(usual.m, k->m, factors[i].m), side(usual.n, k->n, factors[i].n)};
+  wanted[n_wanted++] = (lm_tile){k->m, side(usual.n, k->n, 2)};
+  wanted[n_wanted++] = (lm_tile){side(usual.m, k->m, 2), k->n};
+  for (int i = 0; i < n_wanted; i++) {
+    lm_tile t = tile_set(b, tile_set(b, wanted[i]));
+    bool new = t.m != usual.m || t.n != usual.n;
+    for (int j = 0; j < n; j++) new &= t.m != out[j].m || t.n != out[j].n;
+    if (new) out[n++] = t;
+  }
+  return n;
+}
+
+// The best of few noisy times is often a lucky one, so what wins has to win again and again; the least of its gains counts.
+static double confirm(bench *b, lm_tile x, lm_tile y) {
+  double worst = 0;
+  for (int i = 0; i < FINALS && worst < MARGIN; i++) {
+    double ratio = compare(b, x, y, ROUNDS);
+    if (ratio > worst) worst = ratio;
+  }
+  return worst;
+}
+
+static lm_gemm_cut cut_measure(bench *b) {
+  lm_cpu_gemm_prepare(b->all, b->job->g);
+  lm_tile usual = lm_cpu_gemm_tile(b->all, b->job->g), others[CANDIDATES], best = usual;
+  double least = MARGIN;
+  int n = candidates_list(b, usual, others);
+  tile_set(b, usual);
+  run_once(b, usual);                  // touches the memory
+  for (int i = 0; i < n && !is_over(b->t); i++) {
+    double ratio = compare(b, others[i], usual, ROUNDS);
+    if (ratio >= least) continue;
+    least = ratio;
+    best = others[i];
+  }
+  double ratio = least < MARGIN ? confirm(b, best, usual) : 1;
+  bool known = !is_over(b->t), better = known && ratio < MARGIN;
+  return (lm_gemm_cut){b->job->key, better ? best : usual, better ? 1 / ratio : known ? 1 : 0};
+}
+
+// Unmeasured, with its default's tiles.
+static lm_gemm_cut cut_default(const tuner *t, const job *j) {
+  lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = t->o->threads});
+  lm_cpu_gemm_prepare(all, j->g);
+  lm_gemm_cut cut = {j->key, lm_cpu_gemm_tile(all, j->g), 0};
+  lm_cpu_gemms_destroy(all);
+  return cut;
+}
+
+static lm_gemm_cut cut_find(const tuner *t, const job *j, const lm_gemm_cuts *known, int *measured) {
+  const lm_gemm_cut *have = lm_gemm_cuts_find(known, &j->key);
+  bench b;
+  if (have) return *have;
+  if (is_over(t)) return cut_default(t, j);
+  bench_open(&b, t, j);
+  lm_gemm_cut cut = cut_measure(&b);
+  bench_close(&b);
+  *measured += cut.gain > 0;
+  return cut;
+}
+
+// ---- all of them
+
+static void progress(const tuner *t, uint32_t done) {
+  double spent = elapsed(t), left = t->o->budget - spent;
+  double guess = done ? spent / done * (t->n_jobs - done) : left;
+  if (t->o->progress) t->o->progress(t->o->user, (int)done, (int)t->n_jobs, guess < left ? guess : left > 0 ? left : 0);
+}
+
+void lm_cpu_tune(lm_arena *a, const lm_plan *plan, const lm_tune_options *o, const lm_gemm_cuts *known, lm_gemm_cuts *out, int *out_measured) {
+  tuner t = {.arena = a, .o = o};
+  int before = omp_get_max_threads();
+  omp_set_num_threads(1);              // the library's own threads stay off
+  t.began = elapsed(&t);
+  for (int i = 0; i < plan->n_funcs; i++) jobs_collect(&t, &plan->funcs[i]);
+  if (t.n_jobs) qsort(t.jobs, t.n_jobs, sizeof *t.jobs, heavier);
+  *out_measured = 0;
+  for (uint32_t i = 0; i < t.n_jobs; i++) {
+    progress(&t, i);
+    LM_PUSH(a, out->v, out->n, out->cap) = cut_find(&t, &t.jobs[i], known, out_measured);
+  }
+  progress(&t, t.n_jobs);
+  omp_set_num_threads(before);
+}

@@ -1,0 +1,111 @@
+"""compile = mode("max-autotune"): what a run measures, keeps in its folder, and never measures again."""
+import json, os
+
+from harness import Skip, check, small
+from test_runs import checkpoint, same
+
+MORE = 'save = checkpoint("run", every = 4 steps)\n  compile = mode("max-autotune", budget = {budget})'
+
+
+def tuned(run, folder):
+    return json.load(open(run.path(folder, "tuned.json")))
+
+
+def train(run, file, folder, *args, **how):
+    return json.loads(run("run", file, "--out", run.path(folder), "--json", *args, **how))
+
+
+def cached(run):
+    return [x for x in os.listdir(run.path("cache")) if x.startswith("tuned-")]
+
+
+def file_of(run, budget="20 s", name="small.lm"):
+    return small(run, rows=8, seq=64, more=MORE.format(budget=budget), name=name)
+
+
+def on_one_cpu(what):
+    cpus = os.sched_getaffinity(0)
+    if len(cpus) == 1:
+        raise Skip("one processor")
+    try:
+        os.sched_setaffinity(0, {min(cpus)})           # what is started inherits it
+        return what()
+    finally:
+        os.sched_setaffinity(0, cpus)
+
+
+def test_lock_and_cache(run):
+    """measured once: not by another run of the machine, not by one that goes on, whose bits are those of one that never stopped"""
+    file, own = file_of(run), {"LMC_CACHE": run.path("cache")}
+    first = train(run, file, "whole", env=own)
+    lock = tuned(run, "whole")
+    check(first["measured"] == len(lock["products"]) > 2, f"{first} {lock}")
+    check(first["tuned"] == sum(p["gain"] > 1 for p in lock["products"]), f"{first} {lock}")
+    check(all(p["gain"] >= 1 for p in lock["products"]), str(lock))
+    again = train(run, file, "parts", "--steps", 4, env=own)
+    check(again["measured"] == 0 and again["tuned"] == first["tuned"] and tuned(run, "parts") == lock, f"by the cache: {again}")
+    for x in cached(run):
+        os.remove(run.path("cache", x))
+    rest = train(run, file, "parts", env=own)
+    check(rest["resumed"] == 4 and rest["measured"] == 0 and rest["tuned"] == first["tuned"] and tuned(run, "parts") == lock, f"by the lock: {rest}")
+    same(checkpoint(run, "whole", 8), checkpoint(run, "parts", 8), "in one and in two parts")
+    check(not cached(run), "nor is anything kept anew")
+    check("measured now" in run("run", file, "--out", run.path("told"), "--steps", 1, env=own), "a run tells")
+
+
+def test_threads(run):
+    """one lock, any number of threads: the same bits, here of tiles that nobody would choose"""
+    file = file_of(run, "0 s")
+    for name in ("one", "all"):
+        train(run, file, name, "--steps", 4)
+        lock = tuned(run, name)
+        for p in lock["products"]:
+            p["tile"] = [48, 80]
+        run.write(f"{name}/tuned.json", json.dumps(lock))
+    on_one_cpu(lambda: train(run, file, "one"))
+    cut, usual = train(run, file, "all")["loss"], train(run, file, "usual", "--mode", "default")["loss"]
+    check(abs(cut - usual) < 1e-4, f"{cut} and {usual}")
+    check(all(p["tile"] == [48, 80] for p in tuned(run, "one")["products"]), "the lock holds")
+    same(checkpoint(run, "one", 8), checkpoint(run, "all", 8), "one thread and all")
+
+
+def test_no_time(run):
+    """without time nothing is measured, and nothing differs from the default"""
+    none = train(run, file_of(run, "0 s"), "none", env={"LMC_CACHE": run.path("cache")})
+    check(none["measured"] == none["tuned"] == 0, str(none))
+    check(all(p["gain"] == 0 for p in tuned(run, "none")["products"]), "not measured")
+    usual = train(run, file_of(run, "0 s"), "usual", "--mode", "default")
+    check(usual["tuned"] == 0 and not os.path.exists(run.path("usual/tuned.json")), "--mode replaces the recipe's")
+    same(checkpoint(run, "none", 8), checkpoint(run, "usual", 8), "no time, and the default")
+
+
+def test_bad_locks(run):
+    file = file_of(run, "0 s")
+    train(run, file, "run", "--steps", 4)
+    good, resume = tuned(run, "run"), lambda status: run("run", file, "--out", run.path("run"), "-q", status=status)
+    p = good["products"][0]
+    for text, words in [("{", "tuned.json"), ("[]", "not how products are cut"), (json.dumps({**good, "version": 2}), "not how products are cut"),
+                        (json.dumps({**good, "processor": "Z80"}), "made on Z80"), (json.dumps({**good, "products": [3]}), "product 1"),
+                        (json.dumps({**good, "products": [p, {**p, "tile": [0, 64]}]}), "product 2"),
+                        (json.dumps({**good, "products": [{**p, "type": "int"}]}), "product 1")]:
+        run.write("run/tuned.json", text)
+        err = resume(1)
+        check(words in err and "tuned.json" in err, f"{text[:40]}: {err}")
+    run.write("run/tuned.json", json.dumps({**good, "products": [{**x, "tile": [2**60, 2**60]} for x in good["products"]]}))
+    resume(0)                                          # larger than the product: whole
+
+
+def test_elsewhere(run):
+    """what only a CPU has is refused where it stands; a damaged cache is as good as none; bench tells too"""
+    file = file_of(run, "20 s")
+    err = run("run", file, "--target", "sm_90a", status=1)
+    check("small.lm:12:" in err and "max-autotune for sm_90a: not yet possible" in err, err)
+    check("lmc run, lmc bench" in run("compile", file, "--mode", "max-autotune", status=1), "compile measures nothing")
+    check("there are default" in run("run", file, "--mode", "fast", status=1), "the modes")
+    own = {"LMC_CACHE": run.path("cache")}
+    bench = json.loads(run("bench", file, "--json", "--steps", 1, env=own))
+    check(bench["measured"] > 2 and bench["tuned"] <= bench["measured"], str(bench))
+    check(len(cached(run)) == 1, str(cached(run)))
+    check(json.loads(run("bench", file, "--json", "--steps", 1, env=own))["measured"] == 0, "by the cache")
+    run.write(f"cache/{cached(run)[0]}", "{")
+    check(json.loads(run("bench", file, "--json", "--steps", 1, env=own))["measured"] == bench["measured"], "anew")

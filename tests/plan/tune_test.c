@@ -1,0 +1,133 @@
+// tune_test.c - which tiles are chosen, by a planted time of each and a clock of the test's own; that products so cut are
+// the same product, and the same bits whatever the number of threads.
+#include <math.h>
+#include <omp.h>
+
+#include "runtime/cpu/tune.h"
+#include "tests/runtime/check.h"
+
+static lm_plan_extent fixed(int64_t n) { return (lm_plan_extent){.fixed = n}; }
+
+static lm_plan_gemm product(int64_t m, int64_t n, int64_t k) {
+  return (lm_plan_gemm){.m = fixed(m), .n = fixed(n), .k = fixed(k), .a_m = k, .a_k = 1, .b_k = n, .b_n = 1, .c_m = n, .c_n = 1,
+                        .dtype_ab = LM_F32, .dtype_c = LM_F32};
+}
+
+typedef struct planted {
+  lm_tile fast, lucky;                 // fast: takes `time`; lucky: half of it, but only the first `luck` times
+  double time, now;
+  int runs, luck;
+} planted;
+
+static bool equal(lm_tile a, lm_tile b) { return a.m == b.m && a.n == b.n; }
+
+static double run(void *user, const lm_plan_gemm *g, lm_tile t) {
+  planted *x = user;
+  double seconds = equal(t, x->fast) ? x->time : equal(t, x->lucky) && x->luck-- > 0 ? 0.5 : 1;
+  x->runs++;
+  x->now += seconds;
+  return seconds;
+}
+
+static double now(void *user) { return ((planted *)user)->now; }
+
+static lm_gemm_cuts tune(lm_arena *a, planted *x, double budget, const lm_gemm_cuts *known, int *measured) {
+  // the lighter one first, and once more: equal shapes are one
+  lm_plan_gemm gemms[] = {product(256, 128, 64), product(512, 512, 256), product(256, 128, 64), product(8, 8, 8)};
+  lm_plan_step steps[LM_COUNT(gemms)] = {0};
+  for (size_t i = 0; i < LM_COUNT(gemms); i++) steps[i] = (lm_plan_step){.kind = LM_STEP_GEMM, .gemm = &gemms[i]};
+  lm_plan_func f = {.name = "micro", .steps = steps, .n_steps = LM_COUNT(steps)};
+  lm_plan plan = {.funcs = &f, .n_funcs = 1};
+  lm_gemm_cuts none = {0}, out = {0};
+  lm_cpu_tune(a, &plan, &(lm_tune_options){.threads = 2, .budget = budget, .run = run, .now = now, .user = x}, known ? known : &none, &out, measured);
+  CHECK(out.n == 2 && out.v[0].key.m == 512 && out.v[1].key.m == 256);
+  return out;
+}
+
+static void choices_check(lm_arena *a) {
+  int measured;
+  planted even = {.time = 1};
+  lm_gemm_cuts usual = tune(a, &even, 1e9, NULL, &measured);
+  lm_tile d = usual.v[0].tile, other = {2 * d.m, d.n};
+  CHECK(measured == 2 && usual.v[0].gain == 1 && usual.v[1].gain == 1);
+  CHECK(d.m <= 256);
+  planted fast = {.fast = other, .time = 0.8};
+  lm_gemm_cuts c = tune(a, &fast, 1e9, NULL, &measured);
+  CHECK(equal(c.v[0].tile, other) && c.v[0].gain > 1.24 && c.v[0].gain < 1.26);
+  planted barely = {.fast = other, .time = 0.98};       // within what noise may be
+  c = tune(a, &barely, 1e9, NULL, &measured);
+  CHECK(equal(c.v[0].tile, d) && c.v[0].gain == 1);
+  planted late = {.fast = other, .time = 0.8};          // the time is over before anything is known
+  c = tune(a, &late, 5, NULL, &measured);
+  CHECK(measured == 0 && equal(c.v[0].tile, d) && c.v[0].gain == 0 && equal(c.v[1].tile, usual.v[1].tile) && c.v[1].gain == 0);
+  CHECK(late.runs <= 8);
+  planted never = {.time = 1};
+  c = tune(a, &never, 0, NULL, &measured);
+  CHECK(never.runs == 0 && equal(c.v[0].tile, d));
+  c = tune(a, &never, 1e9, &usual, &measured);         // known
+  CHECK(never.runs == 0 && measured == 0 && c.v[0].gain == 1);
+}
+
+// What wins is measured again; luck that lasts through the first rounds is then seen.
+static void luck_check(lm_arena *a) {
+  int measured;
+  planted even = {.time = 1};
+  lm_tile d = tune(a, &even, 1e9, NULL, &measured).v[0].tile;
+  planted lucky = {.lucky = {2 * d.m, d.n}, .luck = 3, .time = 1};
+  lm_gemm_cuts c = tune(a, &lucky, 1e9, NULL, &measured);
+  CHECK(equal(c.v[0].tile, d) && c.v[0].gain == 1);
+}
+
+static float *multiply(const lm_plan_gemm *g, int threads, uint32_t primitives, const lm_gemm_cuts *cuts, const char *a, const char *b) {
+  float *c = (float *)lm_cpu_matrix_make(g->m.fixed * g->n.fixed, LM_F32);
+  lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){threads, primitives, cuts});
+  lm_cpu_gemm_prepare(all, g);
+  lm_cpu_gemm(all, g, NULL, a, b, (char *)c);
+  lm_cpu_gemms_destroy(all);
+  return c;
+}
+
+// primitives: of f32 too, as bf16 has them where the processor multiplies it.
+static void products_check(uint32_t primitives) {
+  lm_plan_gemm g = product(300, 260, 190);
+  lm_gemm_cut cut = {.tile = {48, 80}};
+  lm_gemm_cuts cuts = {&cut, 1, 1}, none = {0};
+  CHECK(lm_gemm_key_find(&g, &cut.key));
+  lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){1, primitives, &cuts});
+  CHECK(equal(lm_cpu_gemm_tile(all, &g), cut.tile));
+  lm_cpu_gemms_destroy(all);
+  char *a = lm_cpu_matrix_make(300 * 190, LM_F32), *b = lm_cpu_matrix_make(190 * 260, LM_F32);
+  float *one = multiply(&g, 1, primitives, &cuts, a, b), *three = multiply(&g, 3, primitives, &cuts, a, b);
+  float *usual = multiply(&g, 1, 0, &none, a, b);
+  CHECK(!memcmp(one, three, sizeof(float) * 300 * 260));
+  for (int i = 0; i < 300 * 260; i++) CHECK(fabsf(one[i] - usual[i]) < 1e-4f);
+  float *all_memory[] = {one, three, usual, (float *)a, (float *)b};
+  for (size_t i = 0; i < LM_COUNT(all_memory); i++) lm_free(all_memory[i]);
+}
+
+// Real runs, real clock: whatever is chosen was measured, and is a tile of the product.
+static void real_check(lm_arena *a) {
+  lm_plan_gemm g = product(256, 256, 256);
+  g.n_batch = 2;
+  g.batch[0].size = fixed(2), g.batch[0].a = 256 * 256, g.batch[0].b = 0, g.batch[0].c = 256 * 256;
+  g.batch[1].size = fixed(2), g.batch[1].a = 2 * 256 * 256, g.batch[1].b = 256 * 256, g.batch[1].sum = true;
+  lm_plan_step step = {.kind = LM_STEP_GEMM, .gemm = &g};
+  lm_plan_func f = {.name = "micro", .steps = &step, .n_steps = 1};
+  lm_plan plan = {.funcs = &f, .n_funcs = 1};
+  lm_gemm_cuts none = {0}, out = {0};
+  int measured;
+  lm_cpu_tune(a, &plan, &(lm_tune_options){.threads = 2, .budget = 60}, &none, &out, &measured);
+  CHECK(measured == 1 && out.n == 1 && out.v[0].gain >= 1);
+  CHECK(out.v[0].tile.m > 0 && out.v[0].tile.m <= 256 && out.v[0].tile.n > 0 && out.v[0].tile.n <= 256);
+}
+
+int main(void) {
+  lm_arena *a = lm_arena_create();
+  choices_check(a);
+  luck_check(a);
+  products_check(0);
+  products_check(1 << LM_F32);
+  real_check(a);
+  lm_arena_destroy(a);
+  return 0;
+}
