@@ -41,10 +41,11 @@ def tokens(folder, text):
     print(json.dumps({"ids": ids, "text": t.decode(ids)}))
 
 
+UNKNOWN = 3            # exit status: a model that this transformers does not have
 command, args = sys.argv[1], sys.argv[2:]
-if command == "has":
-    sys.exit(args[0] not in transformers.models.auto.configuration_auto.CONFIG_MAPPING)
-elif command == "make":
+if command == "make":
+    if args[0] not in transformers.models.auto.configuration_auto.CONFIG_MAPPING:
+        sys.exit(UNKNOWN)
     make(*args)
 elif command == "logits":
     logits(args[0], json.loads(args[1]), args[2])
