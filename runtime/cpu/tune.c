@@ -7,7 +7,7 @@
 
 enum {
   ROUNDS = 3,                          // runs of each of two tiles that are compared
-  FINALS = 4,                          // comparisons that the best candidate has to win besides
+  FINALS = 4, ROUNDS_FINAL = 7,        // comparisons that the best candidate has to win besides, and runs in each
   CANDIDATES = 10,
   STEP = 16,                           // tiles are multiples of it, or the whole side
   LEAST = 64,
@@ -161,7 +161,7 @@ static int candidates_list(bench *b, lm_tile usual, lm_tile *out) {
 static double confirm(bench *b, lm_tile x, lm_tile y) {
   double worst = 0;
   for (int i = 0; i < FINALS && worst < MARGIN; i++) {
-    double ratio = compare(b, x, y, ROUNDS);
+    double ratio = compare(b, x, y, ROUNDS_FINAL);
     if (ratio > worst) worst = ratio;
   }
   return worst;
