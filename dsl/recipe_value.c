@@ -154,9 +154,11 @@ static bool wrong_unit(lm_resolver *R, const lm_schema_key *key, const ast_expr 
   return false;
 }
 
-static bool out_of_bounds(lm_resolver *R, const lm_schema_key *key, const ast_expr *e, double least, double most) {
+static bool out_of_bounds(lm_resolver *R, const lm_schema_key *key, const ast_expr *e, double x) {
+  double least = key->least, most = key->most;
   const char *label = lm_key_label(R->c, key);
-  if (most >= 1e15 && least > 0 && least < 1e-6) lm_error(R->c, e->loc, "E202", "%s is more than 0", label);
+  if (most >= 1e9 && x > most) lm_error(R->c, e->loc, "E202", "%s is at most %.10g", label, most);
+  else if (most >= 1e15 && least > 0 && least < 1e-6) lm_error(R->c, e->loc, "E202", "%s is more than 0", label);
   else if (most >= 1e9) lm_error(R->c, e->loc, "E202", "%s is at least %.10g", label, least);
   else lm_error(R->c, e->loc, "E202", "%s is from %.10g to %.10g", label, least, most);
   return false;
@@ -176,9 +178,9 @@ static bool check_number(lm_resolver *R, const lm_schema_key *key, const ast_exp
     lm_error(R->c, e->loc, "E202", "%s is a whole number", lm_key_label(R->c, key));
     return false;
   }
-  if (a.per_param < 0) return out_of_bounds(R, key, e, key->least, key->most);
+  if (a.per_param < 0) return out_of_bounds(R, key, e, a.per_param);
   if (a.per_param == 0 && key->most > 0 && !(x >= key->least && x <= key->most))
-    return out_of_bounds(R, key, e, key->least, key->most);
+    return out_of_bounds(R, key, e, x);
   return true;
 }
 

@@ -92,6 +92,7 @@ const char *lm_schema_list(lm_ctx *c, const char *list) {
     lm_buf_puts(&b, first ? "" : last ? " or " : ", ");
     if (unit) lm_buf_puts(&b, unit);
     else lm_buf_add(&b, w.s, w.n);
+    if (w.later) lm_buf_puts(&b, " (not yet)");
     more = !last;
     w = after;
   }

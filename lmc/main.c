@@ -1,6 +1,7 @@
 // main.c - the command `lmc`: finds the subcommand, reads its arguments, renders diagnostics, decides the exit status.
 //
 // Exit status: 0 done; 1 the user's input is at fault; 2 the environment; 3 a bug in lmc.
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -116,6 +117,7 @@ static int output_close(int kind) {
 }
 
 int main(int argc, char **argv) {
+  signal(SIGXFSZ, SIG_IGN);              // a file that may grow no further is an error of the write
   lm_cli cli = {.ctx = lm_ctx_create(), .color = isatty(STDERR_FILENO)};
   lm_bug_hook_set(lm_dump_bug, &cli.module);
   lm_status s = dispatch(&cli, argc, argv);

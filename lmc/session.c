@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "compiler/passes/pass.h"
 #include "lmc/bundle.h"
@@ -166,6 +167,10 @@ lm_status lm_session_weights(lm_session *s) {
   float *params = lm_exec_arena(s->exec, LM_ARENA_PARAM);
   lm_init_params(s->plan, r->seed, params);
   if (!r->from) return NULL;
+  if (access(r->from, F_OK)) {
+    lm_error(s->ctx, r->from_loc, "E215", "there is nothing at %s", r->from);
+    return lm_cli_verdict(s->cli);
+  }
   return r->from_hf ? lm_weights_import(s, r->from, params) : lm_weights_load(s, r->from, params);
 }
 

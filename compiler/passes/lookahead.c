@@ -1,11 +1,11 @@
 // lookahead.c - refuses a model in which a place sees places that come after it; looks at @probe and removes it.
 //
 // @probe is @apply over one packed row of PLACES places. Whatever follows from its integer columns is computed (positions,
-// documents, masks). Of every other value that has both a place t and a place s of the history, each cell (t, s) is either
+// documents, masks). Of every other value that has a place t, each cell (t, s) with a place s of the history is either
 // unknown or a constant, as a mask makes it:
 //   %m = ge %pos_t, %pos_s                known
 //   %a = select %m, %scores, -1e30        cells where %m is false: -1e30
-//   %e = exp(%a - %max)                   … : 0
+//   %e = exp(%a - %max)                   … : 0, but 1 in a row of which all cells are: its maximum is -1e30 as well
 // Reductions over s must find a constant in every cell with s after t, and products over s a zero. Where @decode exists,
 // what joins places in any other way (a sum over t, a shift along t, numbers of places) is an error too, as one place
 // at a time it would give something else.
@@ -44,6 +44,12 @@ static bool gridded(const probe *p, lm_type t) {
 static fact *fact_of(probe *p, const lm_value *v) {
   static fact nothing;
   return v->id < p->n_facts ? &p->facts[v->id] : &nothing;
+}
+
+static bool over(const lm_op *op, const bool *set) {
+  for (int i = 0; i < op->attr.n_axes; i++)
+    if (set[op->attr.axes[i]]) return true;
+  return false;
 }
 
 // ---- cells
@@ -98,7 +104,7 @@ static double combine(const lm_op *op, const double *x) {
   case LM_OP_MUL: return x[0] == 0 || x[1] == 0 ? 0 : all ? x[0] * x[1] : NAN;
   case LM_OP_DIV: return x[0] == 0 ? 0 : all ? x[0] / x[1] : NAN;
   case LM_OP_ADD: return x[0] <= NEVER || x[1] <= NEVER ? 10 * NEVER : all ? x[0] + x[1] : NAN;
-  case LM_OP_SUB: return x[0] <= NEVER || x[1] >= -NEVER ? 10 * NEVER : all ? x[0] - x[1] : NAN;
+  case LM_OP_SUB: return x[0] <= NEVER && x[1] <= NEVER ? 0 : x[0] <= NEVER || x[1] >= -NEVER ? 10 * NEVER : all ? x[0] - x[1] : NAN;
   case LM_OP_AND: return x[0] == 0 || x[1] == 0 ? 0 : all ? 1 : NAN;
   case LM_OP_OR: return x[0] == 1 || x[1] == 1 ? 1 : all ? 0 : NAN;
   default: return all && op->n_in ? lm_eval_scalar(op, x) : NAN;
@@ -126,16 +132,24 @@ static bool keeps_grid(const probe *p, const lm_op *op) {
   return true;
 }
 
+// The maximum over the history of a row that a mask hides whole.
+static double row_max(probe *p, const lm_op *op, int64_t t) {
+  for (int64_t s = 0; s < p->places; s++)
+    if (!(cell(p, op->in[0], t, s) <= NEVER)) return NAN;
+  return 10 * NEVER;
+}
+
 static void find_cells(probe *p, const lm_op *op) {
-  bool elementwise = lm_op_info_of(op)->traits & LM_T_ELEMENTWISE;
-  if (op->n_out != 1 || !gridded(p, op->out[0]->type) || op->n_in > 16 || (!elementwise && !keeps_grid(p, op))) return;
+  bool elementwise = lm_op_info_of(op)->traits & LM_T_ELEMENTWISE, of_rows = op->code == LM_OP_MAX && over(op, p->is_past);
+  lm_axis place;
+  if (op->n_out != 1 || !has(p->is_place, op->out[0]->type, &place) || op->n_in > 16 || (!elementwise && !of_rows && !keeps_grid(p, op))) return;
   fact *f = fact_of(p, op->out[0]);
   double *out = lm_calloc((size_t)(p->places * p->places), sizeof *out);
   for (int64_t t = 0; t < p->places; t++)
     for (int64_t s = 0; s < p->places; s++) {
       double x[16];
       for (uint32_t i = 0; elementwise && i < op->n_in; i++) x[i] = cell(p, op->in[i], t, s);
-      out[t * p->places + s] = elementwise ? combine(op, x) : moved(p, op, t, s);
+      out[t * p->places + s] = elementwise ? combine(op, x) : of_rows ? row_max(p, op, t) : moved(p, op, t, s);
     }
   f->cell = out;
 }
@@ -190,12 +204,6 @@ static void check_past(probe *p, const lm_op *op) {
   }
   refuse_ahead(p, op, at, as);
   if (!product) fact_of(p, op->in[0])->refused = true;
-}
-
-static bool over(const lm_op *op, const bool *set) {
-  for (int i = 0; i < op->attr.n_axes; i++)
-    if (set[op->attr.axes[i]]) return true;
-  return false;
 }
 
 static void check_op(probe *p, const lm_op *op) {

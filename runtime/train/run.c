@@ -1,9 +1,12 @@
 // run.c - the training loop.
 #include "runtime/train/run.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -40,6 +43,7 @@ typedef struct {
   lm_checkpoint state;
   lm_run_log *log;                     // NULL: not written
   const char *newest;                  // folder of the newest checkpoint that this run made or came from, NULL: none
+  int lock;                            // the run's folder, open and locked; -1
   int64_t saved;                       // its step, -1: it is not in the run's own folder
 } run;
 
@@ -85,10 +89,19 @@ static lm_status space_check(run *r) {
   return s;
 }
 
+// One run at a time writes there; the lock ends with the process.
+static lm_status folder_lock(run *r) {
+  r->lock = open(r->o->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (r->lock < 0) return lm_fail_errno("cannot open the run's folder %s", r->o->dir);
+  if (!flock(r->lock, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) return NULL;   // other errors: no locks on this file system
+  return lm_fail(LM_USER, "another run is at work in %s; --out names a folder of its own", r->o->dir);
+}
+
 static lm_status folder_open(run *r) {
   const char *dir = r->o->dir;
   if (!dir) return NULL;
   LM_TRY(lm_dir_make(dir));
+  LM_TRY(folder_lock(r));
   if (access(dir, W_OK | X_OK)) return lm_fail_errno("cannot write to the run's folder %s", dir);
   LM_TRY(space_check(r));
   return lm_run_log_open(dir, r->state.step, &r->log);
@@ -190,10 +203,14 @@ static lm_status step_skip(run *r, int64_t step, lm_step_result *x, const char *
   return metrics_write(r, step, x);
 }
 
+static bool none_was_good(const run *r) { return r->state.guard.skipped >= r->state.step; }
+
 static lm_status give_up(const run *r, int64_t step, const char *why) {
-  return lm_fail(LM_USER, "step %lld: %s%s; training stops and this state is not saved (%s%s). A smaller learning rate or clip may help",
+  return lm_fail(LM_USER, "step %lld: %s%s; training stops and this state is not saved (%s%s). %s",
                  (long long)step, why, r->state.guard.returns ? ", also after going back to the newest checkpoint" : "",
-                 r->newest ? "the newest checkpoint is " : "there is no checkpoint", r->newest ? r->newest : "");
+                 r->newest ? "the newest checkpoint is " : "there is no checkpoint", r->newest ? r->newest : "",
+                 none_was_good(r) ? "No step went well: look at the model, the weights that it began with, and the data"
+                                  : "A smaller learning rate or clip may help");
 }
 
 // Finished batches end; other data does not.
@@ -235,6 +252,7 @@ static lm_status step_run(run *r) {
   lm_guard_verdict verdict = lm_guard_judge(&r->state.guard, &o->guard, x, &why);
   if (verdict == LM_GUARD_RETURN) return step_return(r, step, why);
   LM_TRY(verdict == LM_GUARD_GOOD ? step_good(r, step, x) : step_skip(r, step, x, why));
+  if (verdict != LM_GUARD_GOOD && r->state.step >= o->steps && none_was_good(r)) return give_up(r, step, why);
   if (o->after_step) LM_TRY(o->after_step(o->user, step, x, &r->progress));
   if (save_is_due(r)) LM_TRY(save_or_return(r, step));
   lm_progress_pause(&r->progress);
@@ -266,13 +284,14 @@ static void outcome_tell(run *r) {
 
 lm_status lm_run_train(const lm_run_options *o, lm_run_outcome *out) {
   *out = (lm_run_outcome){0};
-  run r = {.o = o, .out = out, .arena = lm_arena_create(), .progress = o->progress, .saved = -1,
+  run r = {.o = o, .out = out, .arena = lm_arena_create(), .progress = o->progress, .saved = -1, .lock = -1,
            .state = {.seed = o->seed, .keys = o->keys, .n_keys = o->n_keys, .best = NAN, .stop_best = NAN}};
   old_handlers old;
   signals_catch(&old);
   lm_status s = train(&r);
   signals_release(&old);
   lm_run_log_close(r.log);
+  if (r.lock >= 0) close(r.lock);
   if (!s) outcome_tell(&r);
   else lm_progress_end(&r.progress);
   lm_arena_destroy(r.arena);

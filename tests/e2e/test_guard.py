@@ -53,6 +53,13 @@ def test_many_in_a_row(run):
     check(checkpoints(run) == [], checkpoints(run))
 
 
+def test_none_good(run):
+    """a run shorter than `skip` of which no step went well has trained nothing"""
+    file = small(run, steps=2, batches=poisoned(2, (1, 2)), more=SAVE.format(every=1))
+    err = run("run", file, "--out", run.path("run"), status=1)
+    check("No step went well" in err and checkpoints(run) == [], (err, checkpoints(run)))
+
+
 def test_goes_back(run):
     """five bad batches behind a checkpoint: back to it, and on with the batches behind them"""
     bad = range(7, 12)

@@ -1,5 +1,5 @@
 """Runs that must give the same bits, whatever happens to them; and what a run says when it can't go on."""
-import contextlib, json, os, random, signal, subprocess, time
+import contextlib, json, os, random, resource, signal, subprocess, time
 
 from harness import Skip, check, folder_bytes, small, wait_for
 
@@ -81,6 +81,29 @@ def test_interrupt(run):
     check(p.returncode == 0 and "interrupted after step" in out and "goes on from" in out, out + err)
     train(run, file, "stopped")
     same(checkpoint(run, "whole", 200), checkpoint(run, "stopped", 200), "after an interruption")
+
+
+def test_one_at_a_time(run):
+    """a second run in the folder of one that is at work"""
+    file = small(run, steps=4000, more=SAVED.format(every=1, keep=1))
+    first = run.start("run", file, "-q")
+    wait_for(run.path("run/metrics.jsonl"), first)
+    try:
+        check("another run is at work in" in run("run", file, "-q", status=1), "the second one")
+        check(first.poll() is None, "the first one goes on")
+    finally:
+        first.kill()
+        first.communicate()
+    run("run", file, "-q", "--steps", 1, "--out", run.path("other"))
+
+
+def test_file_limit(run):
+    """`ulimit -f`: an error of the write, not the end of the process"""
+    file = small(run, steps=2, more='save = checkpoint("run")')
+    run("run", file, "-q", "--out", run.path("warm"))
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    p = subprocess.run([run.lmc, "run", file, "-q"], preexec_fn=limit, capture_output=True, text=True)
+    check(p.returncode == 2 and "File too large" in p.stderr, (p.returncode, p.stderr))
 
 
 def test_longer(run):
