@@ -281,8 +281,8 @@ static lm_setting *section_make(merge *m, lm_settings *s, const lm_schema_key *k
 
 static void apply_dotted(merge *m, lm_settings *s, const char *section, dotted d);
 
-static void apply_named(merge *m, lm_settings *s, const lm_schema_key *key,
-                        dotted d) { // eval.dev.every, source.web.path
+// eval.dev.every, source.web.path; sample.n is of the one without a name
+static void apply_named(merge *m, lm_settings *s, const lm_schema_key *key, dotted d) {
   const ast_name *name = name_at(&d);
   for (uint32_t i = 0; i < s->n; i++) {
     lm_setting *x = s->v[i];
@@ -292,7 +292,9 @@ static void apply_named(merge *m, lm_settings *s, const lm_schema_key *key,
     else set_argument(m, x, &d);
     return;
   }
-  lm_error(m->R->c, name->loc, "E201", "there is no %s '%s' to change", lm_schema_name(key), name->text);
+  lm_setting **plain = key->types & T_OPTIONAL ? find(s, key, NULL) : NULL;
+  if (plain) apply_dotted(m, &(*plain)->children, key->path, d);
+  else lm_error(m->R->c, name->loc, "E201", "there is no %s '%s' to change", lm_schema_name(key), name->text);
 }
 
 static void apply_value_field(merge *m, lm_settings *s, const lm_schema_key *key, const dotted *d) {

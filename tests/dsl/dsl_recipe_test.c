@@ -92,15 +92,15 @@ static void test_base(void) {
 }
 
 static void test_child(void) {
-  static const char *const sets[] = {"optimizer.lr=5e-4", "save = checkpoint(\"here\")", "eval.dev.every = 7 steps"};
+  static const char *const sets[] = {"optimizer.lr=5e-4", "save = checkpoint(\"here\")", "eval.dev.every = 7 steps", "sample.n = 9 tokens"};
   lm_ctx *c = lm_ctx_create();
-  lm_recipe *r = resolve(c, "Child", sets, 3);
+  lm_recipe *r = resolve(c, "Child", sets, 4);
   CHECK(r->data.seq == 256 && r->data.n_sources == 2 && !strcmp(r->data.sources[1].path, "/books.txt"));
   CHECK(r->batch == 1024 && r->micro == 256 && lm_recipe_steps(r, 1, 1) == 1);
   CHECK(r->precision.compute == LM_RECIPE_COMPUTE_F32);   // the section was replaced whole, moments with it
   for (uint32_t i = 0; i < r->n_unsupported; i++) CHECK(!strstr(r->unsupported[i].feature, "moments"));
   CHECK(r->memory.budget == 1000 && r->memory.n_rules == 2);                        // and this one was not
-  CHECK(r->evals[0].holdout == 0 && r->evals[0].every.n == 7 && r->n_samples == 1 && r->samples[0].n == 64);
+  CHECK(r->evals[0].holdout == 0 && r->evals[0].every.n == 7 && r->n_samples == 1 && r->samples[0].n == 9);
   CHECK(!strcmp(r->save.dir, "here") && r->save.every.unit == LM_RECIPE_UNIT_NONE &&
         r->save.resume == LM_RECIPE_RESUME_AUTO);
   CHECK(r->schedule.args[0].expr->num == 5);
