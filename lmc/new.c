@@ -15,7 +15,7 @@
 
 extern const struct lm_embedded { const char *path, *text; } lm_templates[];
 
-enum { MINUTES = 10, SHOWN_LINES = 3, SHOWN_BYTES = 96, PROMPT_BYTES = 24, STEPS_TIMED = 3 };
+enum { TEXT_LEAST = 2000 /* bytes: rows to train on and some to hold out */, MINUTES = 10, SHOWN_LINES = 3, SHOWN_BYTES = 96, PROMPT_BYTES = 24, STEPS_TIMED = 3 };
 // Of a run that is not training: reading text, a second; its start; a sample's tokens, each the weights once.
 #define READ_BYTES_PER_S 1e7
 #define START_S 1.5
@@ -333,6 +333,7 @@ static lm_status make(maker *x) {
   LM_TRY(name_check(x));
   if (!x->data) return lm_fail(LM_USER, "which text? lmc new %s --data PATH: a file, a folder or a pattern", x->name);
   LM_TRY(lm_survey_make(cli->ctx->arena, x->data, &x->survey));
+  if (x->survey.bytes < TEXT_LEAST) return lm_fail(LM_USER, "%s holds %.0f bytes of text; a model needs %d at the least, and learns something from a million", x->data, x->survey.bytes, TEXT_LEAST);
   LM_TRY(tokens_measure(x));
   prompt_find(x);
   lm_machine_measure(&x->machine);

@@ -83,13 +83,14 @@ def test_new_refuses(run):
     run.write("there.lm", "# mine\n")
     run.write("empty.txt", "")
     run.write("blank.txt", " \n\n")
+    run.write("hi.txt", "hi\n")
     run.write("fields.jsonl", '{"id": 3}\n')
     run.write("folder/x.bin", "x")
     with open(run.path("noise.txt"), "wb") as f:
         f.write(b"\xff\xfe\x00\x80" * 1000)
     for args, message in [
         (["x"], "which text?"), (["x", "--data", "nowhere.txt"], "there is no nowhere.txt"), (["x", "--data", "empty.txt"], "empty.txt is empty"),
-        (["x", "--data", "blank.txt"], "holds no text"), (["x", "--data", "noise.txt"], "not UTF-8"), (["x", "--data", "*.log"], "no file matches"),
+        (["x", "--data", "blank.txt"], "holds no text"), (["x", "--data", "hi.txt"], "3 bytes of text"), (["x", "--data", "noise.txt"], "not UTF-8"), (["x", "--data", "*.log"], "no file matches"),
         (["x", "--data", "fields.jsonl"], "JSON object with a text"), (["x", "--data", "folder"], "by a pattern"), (["x", "--data", "a.gz"], ".gz"),
         (["x", "--data", ""], "names no file"), (["x", "--data", "good.txt", "--minutes", "0"], "--minutes"), (["there", "--data", "good.txt"], "already"),
         (["../x", "--data", "good.txt"], "no name"), (['a"b', "--data", "good.txt"], "no name"), (["", "--data", "good.txt"], "no name"),
