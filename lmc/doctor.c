@@ -51,6 +51,7 @@ static finding gpu_find(lm_arena *a) {
 static int findings_collect(lm_arena *a, finding *out) {
   lm_cpu_info *cpu = LM_NEW(a, lm_cpu_info);
   lm_cpu_detect(cpu);
+  lm_status_free(lm_cpu_compiler_find(cpu));     // the finding says what is missing
   const char *cache = NULL;
   lm_status s = lm_cache_open(a, &cache);
   int n = 0;

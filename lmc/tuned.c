@@ -35,15 +35,13 @@ static void cut_print(const lm_gemm_cut *c, lm_buf *b) {
 }
 
 // only_measured: for the cache, which others read.
-static lm_status cuts_write(const lm_session *s, const lm_gemm_cuts *cuts, bool only_measured, const char *path) {
-  lm_cpu_info cpu;
+static lm_status cuts_write(lm_arena *a, const lm_cpu_info *cpu, const lm_gemm_cuts *cuts, bool only_measured, const char *path) {
   lm_buf b = {0};
   const char *between = "\n";
-  lm_cpu_detect(&cpu);
   lm_buf_printf(&b, "{\"version\": %d, \"processor\": ", VERSION);
-  lm_buf_json(&b, processor_text(s->ctx->arena, &cpu));
+  lm_buf_json(&b, processor_text(a, cpu));
   lm_buf_puts(&b, ", \"onednn\": ");
-  lm_buf_json(&b, cpu.onednn);
+  lm_buf_json(&b, cpu->onednn);
   lm_buf_puts(&b, ", \"products\": [");
   for (uint32_t i = 0; i < cuts->n; i++) {
     if (only_measured && !cuts->v[i].gain) continue;
@@ -81,18 +79,16 @@ static bool cut_read(json_t *j, lm_gemm_cut *out) {
   return dtype_read(type, &out->key.ab) && dtype_read(result, &out->key.cc) && tile[0] > 0 && tile[1] > 0 && out->gain >= 0;
 }
 
-static lm_status cuts_parse(lm_arena *a, json_t *j, const char *path, lm_gemm_cuts *out) {
-  lm_cpu_info cpu;
+static lm_status cuts_parse(lm_arena *a, const lm_cpu_info *cpu, json_t *j, const char *path, lm_gemm_cuts *out) {
   const char *processor, *onednn;
   int version;
   json_t *products;
-  lm_cpu_detect(&cpu);
   if (json_unpack(j, "{s:i, s:s, s:s, s:o}", "version", &version, "processor", &processor, "onednn", &onednn, "products", &products) || version != VERSION ||
       !json_is_array(products))
     return lm_fail(LM_USER, "%s: not how products are cut; without it they are measured anew", path);
-  if (strcmp(processor, processor_text(a, &cpu)) || strcmp(onednn, cpu.onednn))
+  if (strcmp(processor, processor_text(a, cpu)) || strcmp(onednn, cpu->onednn))
     return lm_fail(LM_USER, "%s: made on %s with oneDNN %s, not %s with oneDNN %s; without it products are measured anew, and the run goes on in other roundings", path,
-                   processor, onednn, processor_text(a, &cpu), cpu.onednn);
+                   processor, onednn, processor_text(a, cpu), cpu->onednn);
   for (size_t i = 0; i < json_array_size(products); i++) {
     lm_gemm_cut cut;
     if (!cut_read(json_array_get(products, i), &cut)) return lm_fail(LM_USER, "%s: product %zu is none; without the file they are measured anew", path, i + 1);
@@ -101,30 +97,28 @@ static lm_status cuts_parse(lm_arena *a, json_t *j, const char *path, lm_gemm_cu
   return NULL;
 }
 
-static lm_status cuts_read(lm_arena *a, const char *path, lm_gemm_cuts *out) {
+static lm_status cuts_read(lm_arena *a, const lm_cpu_info *cpu, const char *path, lm_gemm_cuts *out) {
   json_t *j;
   LM_TRY(lm_json_read(path, MOST_BYTES, &j));
-  lm_status s = cuts_parse(a, j, path, out);
+  lm_status s = cuts_parse(a, cpu, j, path, out);
   json_decref(j);
   return s;
 }
 
 // ---- the cache
 
-static lm_status cache_path(lm_arena *a, int threads, const char **out) {
-  lm_cpu_info cpu;
+static lm_status cache_path(lm_arena *a, const lm_cpu_info *cpu, int threads, const char **out) {
   const char *dir;
-  lm_cpu_detect(&cpu);
   LM_TRY(lm_cache_open(a, &dir));
-  const char *parts[] = {processor_text(a, &cpu), lm_arena_printf(a, "%016llx", (unsigned long long)cpu.features), cpu.onednn, lm_arena_printf(a, "%d", threads)};
+  const char *parts[] = {processor_text(a, cpu), lm_arena_printf(a, "%016llx", (unsigned long long)cpu->features), cpu->onednn, lm_arena_printf(a, "%d", threads)};
   *out = lm_arena_printf(a, "%s/tuned-%s.json", dir, lm_cache_key_make(parts, LM_COUNT(parts)).text);
   return NULL;
 }
 
 // What can't be read is as good as absent.
-static lm_gemm_cuts cache_read(lm_arena *a, const char *path) {
+static lm_gemm_cuts cache_read(lm_arena *a, const lm_cpu_info *cpu, const char *path) {
   lm_gemm_cuts cuts = {0};
-  lm_status s = access(path, R_OK) ? NULL : cuts_read(a, path, &cuts);
+  lm_status s = access(path, R_OK) ? NULL : cuts_read(a, cpu, path, &cuts);
   if (s) cuts = (lm_gemm_cuts){0};
   lm_status_free(s);
   return cuts;
@@ -144,17 +138,17 @@ static void progress(void *user, int done, int all, double left) {
   else fprintf(stderr, "\rmeasuring products: %d of %d, at most %.0f s left\033[K", done, all, left);
 }
 
-static lm_status measure(lm_session *s, int threads) {
+static lm_status measure(lm_session *s, const lm_cpu_info *cpu, int threads) {
   lm_arena *a = s->ctx->arena;
   lm_tuned *t = &s->tuned;
   const char *path;
-  LM_TRY(cache_path(a, threads, &path));
-  lm_gemm_cuts known = cache_read(a, path);
+  LM_TRY(cache_path(a, cpu, threads, &path));
+  lm_gemm_cuts known = cache_read(a, cpu, path);
   lm_tune_options o = {.threads = threads, .budget = s->recipe->compile_budget, .progress = progress, .user = s};
   lm_cpu_tune(a, s->plan, &o, &known, &t->cuts, &t->measured);
   if (!t->measured) return NULL;
   merge(a, &known, &t->cuts);
-  return cuts_write(s, &known, true, path);
+  return cuts_write(a, cpu, &known, true, path);
 }
 
 lm_status lm_tuned_find(lm_session *s, int threads, const char *lock) {
@@ -162,14 +156,18 @@ lm_status lm_tuned_find(lm_session *s, int threads, const char *lock) {
   lm_cpu_info cpu;
   if (!is_asked(s)) return NULL;
   lm_cpu_detect(&cpu);
-  if (lock) LM_TRY(cuts_read(s->ctx->arena, lock, &t->cuts));
-  else LM_TRY(measure(s, threads > 0 ? threads : cpu.cores));
+  if (lock) LM_TRY(cuts_read(s->ctx->arena, &cpu, lock, &t->cuts));
+  else LM_TRY(measure(s, &cpu, threads > 0 ? threads : cpu.cores));
   for (uint32_t i = 0; i < t->cuts.n; i++) t->chosen += t->cuts.v[i].gain > 1;
   return NULL;
 }
 
 lm_status lm_tuned_write(const lm_session *s, const char *dir) {
-  return is_asked(s) ? cuts_write(s, &s->tuned.cuts, false, lm_path_join(s->ctx->arena, dir, "tuned.json")) : NULL;
+  lm_arena *a = s->ctx->arena;
+  lm_cpu_info cpu;
+  if (!is_asked(s)) return NULL;
+  lm_cpu_detect(&cpu);
+  return cuts_write(a, &cpu, &s->tuned.cuts, false, lm_path_join(a, dir, "tuned.json"));
 }
 
 lm_status lm_tuned_lock(lm_arena *a, const char *path, const char **out) {

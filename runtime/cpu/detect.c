@@ -136,5 +136,4 @@ void lm_cpu_detect(lm_cpu_info *out) {
   const dnnl_version_t *v = dnnl_version();
   snprintf(out->onednn, sizeof out->onednn, "%d.%d.%d", v->major, v->minor, v->patch);
   processor_find(out);
-  lm_status_free(lm_cpu_compiler_find(out));
 }

@@ -14,7 +14,7 @@ typedef struct lm_cpu_info {
   char onednn[32];                     // "2.6.3"
 } lm_cpu_info;
 
-// LMC_CPU=x86-64-v2, -v3 or -v4 leaves the rest of the processor unused, by generated code and by oneDNN alike; the latter
+// All but the compiler, which takes a process to ask. LMC_CPU=x86-64-v2, -v3 or -v4 leaves the rest of the processor unused, by generated code and by oneDNN alike; the latter
 // only if this comes before its first product.
 void lm_cpu_detect(lm_cpu_info *out);
 lm_status lm_cpu_march_check(const lm_cpu_info *cpu);   // LM_ENV if LMC_CPU is none of those, or more than there is

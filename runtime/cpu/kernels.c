@@ -212,7 +212,7 @@ static lm_status missing_compile(loader *l, int *missing, int n, int cores) {
 }
 
 static lm_status load(loader *l, int cores) {
-  if (!l->cpu.compiler_version[0]) LM_TRY(lm_cpu_compiler_find(&l->cpu));   // now for the reason
+  LM_TRY(lm_cpu_compiler_find(&l->cpu));
   LM_TRY(lm_cpu_march_check(&l->cpu));
   LM_TRY(lm_cache_open(l->out->arena, &l->dir));
   LM_TRY(sources_collect(l));
