@@ -64,18 +64,9 @@ lm_tensor *lm_eval_gradient(lm_eval *e, const char *name) { return &e->gradient[
 
 static lm_tensor *of(lm_eval *e, const lm_value *v) { return &e->env[v->id]; }
 
-static float to_bf16(double x) {
-  float f = (float)x;
-  uint32_t bits;
-  memcpy(&bits, &f, sizeof bits);
-  if (f == f) bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000u;
-  memcpy(&f, &bits, sizeof f);
-  return f;
-}
-
 static void round_to_type(lm_tensor *t) {
   for (int64_t i = 0; i < t->n; i++)
-    t->v[i] = t->type.dtype == LM_F32 ? (double)(float)t->v[i] : t->type.dtype == LM_BF16 ? to_bf16(t->v[i]) : t->v[i];
+    t->v[i] = t->type.dtype == LM_F32 ? (double)(float)t->v[i] : t->type.dtype == LM_BF16 ? lm_bf16_to_f32(lm_bf16_from_f32((float)t->v[i])) : t->v[i];
 }
 
 // ---- places

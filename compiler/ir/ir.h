@@ -23,8 +23,6 @@
 #include "runtime/base/diag.h"
 #include "runtime/base/dtype.h"
 
-const char *lm_dtype_name(lm_dtype t);              // "f32", "bf16", "f64", "int", "bool"
-int lm_dtype_bytes(lm_dtype t);                     // 4, 2, 8, 4, 1
 static inline bool lm_dtype_is_float(lm_dtype t) { return t <= LM_F64; }
 
 typedef uint16_t lm_axis;                           // index into module.axes; 0 is no axis

@@ -3,13 +3,6 @@
 #include <string.h>
 #include "compiler/ir/internal.h"
 
-static const struct { const char *name; int bytes; } dtypes[LM_DTYPES] = {
-  [LM_F32] = {"f32", 4}, [LM_BF16] = {"bf16", 2}, [LM_F64] = {"f64", 8}, [LM_INT] = {"int", 4}, [LM_BOOL] = {"bool", 1},
-};
-
-const char *lm_dtype_name(lm_dtype t) { return dtypes[t].name; }
-int lm_dtype_bytes(lm_dtype t) { return dtypes[t].bytes; }
-
 lm_module *lm_module_create(lm_ctx *c) {
   lm_module *m = LM_NEW(c->arena, lm_module);
   m->ctx = c;

@@ -94,7 +94,7 @@ static uint64_t pattern_of(lm_dtype t, double v) {
   switch (t) {
   case LM_F64: memcpy(&bits, &v, sizeof v); break;
   case LM_F32: bits = u; break;
-  case LM_BF16: bits = f != f ? 0x7fc0 : (u + 0x7fff + (u >> 16 & 1)) >> 16; break;
+  case LM_BF16: bits = lm_bf16_from_f32(f); break;
   case LM_INT: memcpy(&bits, &i, sizeof i); break;
   default: bits = v != 0;
   }

@@ -29,11 +29,9 @@ struct lm_cpu_gemms {
 
 // ---- a product
 
-typedef struct axis { int64_t size, a, b, c; } axis;
-
 typedef struct problem {       // a lm_plan_gemm with its run-time extents filled in
   lm_gemm_shape s;             // of one call before tiling
-  axis outer[LM_PLAN_BATCH], sum[LM_PLAN_BATCH];
+  lm_plan_batch outer[LM_PLAN_BATCH], sum[LM_PLAN_BATCH];
   int n_outer, n_sum;
   int64_t n_outers, n_sums;
   bool accumulate, flipped;    // flipped: C's transpose is computed, since that has rows of unit stride: A is B, B is A
@@ -94,8 +92,8 @@ static problem problem_make(const lm_cpu_gemms *all, const lm_plan_gemm *g, cons
   p.flipped = lm_gemm_forms_find(&p.s).c.trans == 'T';
   if (p.flipped) p.s = transposed(&p.s);
   for (int i = 0; i < g->n_batch; i++) {
-    axis x = {lm_plan_extent_value(&g->batch[i].size, var), g->batch[i].a, g->batch[i].b, g->batch[i].c};
-    if (p.flipped) x = (axis){x.size, x.b, x.a, x.c};
+    lm_plan_batch x = lm_plan_batch_axis(g, i, var);
+    if (p.flipped) x = (lm_plan_batch){x.size, x.b, x.a, x.c};
     *(g->batch[i].sum ? &p.sum[p.n_sum++] : &p.outer[p.n_outer++]) = x;
     *(g->batch[i].sum ? &p.n_sums : &p.n_outers) *= x.size;
   }
@@ -106,20 +104,6 @@ static problem problem_make(const lm_cpu_gemms *all, const lm_plan_gemm *g, cons
   return p;
 }
 
-// Displacement of the operands, in elements, at place `index` of the row-major product of the axes.
-static axis place(const axis *axes, int n, int64_t index) {
-  axis at = {0};
-  for (int i = n - 1; i >= 0; i--) {
-    int64_t j = index % axes[i].size;
-    index /= axes[i].size;
-    at.a += j * axes[i].a;
-    at.b += j * axes[i].b;
-    at.c += j * axes[i].c;
-  }
-  return at;
-}
-
-static int64_t bytes_of(uint8_t dtype) { return dtype == LM_F64 ? 8 : dtype == LM_BF16 ? 2 : 4; }
 static int64_t pieces(int64_t size, int64_t tile) { return (size + tile - 1) / tile; }
 
 // ---- how a tile is computed
@@ -203,18 +187,18 @@ static void task_run(const run *r, int64_t task, int thread) {
   const problem *p = &r->p;
   int64_t across = pieces(p->s.n, p->tile_n), down = pieces(p->s.m, p->tile_m);
   int64_t i = task / across % down * p->tile_m, j = task % across * p->tile_n;
-  axis o = place(p->outer, p->n_outer, task / across / down);
+  lm_plan_batch o = lm_plan_batch_place(p->outer, p->n_outer, task / across / down);
   lm_gemm_shape tile = p->s;
   tile.m = least(p->tile_m, p->s.m - i);
   tile.n = least(p->tile_n, p->s.n - j);
   lm_gemm_shape s = summed(&tile, r->w.staged);
-  int64_t size = bytes_of(s.ab);
-  char *c = r->c + (o.c + i * p->s.c_m + j * p->s.c_n) * bytes_of(p->s.cc), *to = c;
+  int64_t size = lm_dtype_bytes((lm_dtype)s.ab);
+  char *c = r->c + (o.c + i * p->s.c_m + j * p->s.c_n) * lm_dtype_bytes((lm_dtype)p->s.cc), *to = c;
   float *sums = ((lm_gemm_scratch *)(r->all->scratch + thread * r->all->per_thread))->c;
   if (r->w.staged) to = (char *)sums;
   if (r->w.staged && p->accumulate) lm_gemm_tile_load(&tile, c, sums);
   for (int64_t k = 0; k < p->n_sums; k++) {
-    axis q = place(p->sum, p->n_sum, k);
+    lm_plan_batch q = lm_plan_batch_place(p->sum, p->n_sum, k);
     multiply(r, &s, r->a + (o.a + q.a + i * s.a_m) * size, r->b + (o.b + q.b + j * s.b_n) * size, to, p->accumulate || k > 0, thread);
   }
   if (r->w.staged) lm_gemm_tile_store(&tile, sums, c);

@@ -30,22 +30,6 @@ static bool packs(uint8_t dtype, const lm_gemm_form *f, int64_t uses) {
   return dtype != LM_F32 || !f->trans || (f->ld % BAD_STRIDE == 0 && uses >= PACK_USES);
 }
 
-// ---- bf16 is the upper half of an f32; rounding is to nearest, ties to even, and a NaN stays one
-
-static float widened(uint16_t h) {
-  uint32_t bits = (uint32_t)h << 16;
-  float f;
-  memcpy(&f, &bits, sizeof f);
-  return f;
-}
-
-static uint16_t rounded(float f) {
-  uint32_t bits;
-  memcpy(&bits, &f, sizeof bits);
-  uint32_t near = bits + 0x7fffu + (bits >> 16 & 1), quiet = bits | 0x400000u;
-  return (uint16_t)((f == f ? near : quiet) >> 16);
-}
-
 // ---- packing
 
 // n elements, `stride` apart
@@ -54,17 +38,15 @@ static void line_widen(uint8_t dtype, const char *from, int64_t stride, int64_t 
   const float *full = (const float *)from;
   if (dtype == LM_BF16 && stride == 1) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) to[i] = widened(half[i]);
+    for (int64_t i = 0; i < n; i++) to[i] = lm_bf16_to_f32(half[i]);
   } else if (dtype == LM_BF16) {
-    for (int64_t i = 0; i < n; i++) to[i] = widened(half[i * stride]);
+    for (int64_t i = 0; i < n; i++) to[i] = lm_bf16_to_f32(half[i * stride]);
   } else if (stride == 1) {
     memcpy(to, full, (size_t)n * sizeof *to);
   } else {
     for (int64_t i = 0; i < n; i++) to[i] = full[i * stride];
   }
 }
-
-static int64_t element(uint8_t dtype) { return dtype == LM_BF16 ? 2 : 4; }
 
 // Copies rows x cols of a matrix; what had a form keeps it. f->ld becomes the copy's.
 static const float *pack(uint8_t dtype, const char *from, int64_t row, int64_t col, int64_t rows, int64_t cols,
@@ -73,7 +55,7 @@ static const float *pack(uint8_t dtype, const char *from, int64_t row, int64_t c
   int64_t lines = turned ? cols : rows, length = turned ? rows : cols, line = turned ? col : row, step = turned ? row : col;
   *f = (lm_gemm_form){turned ? 'T' : 'N', length + LM_GEMM_GAP};
   if (length == 1) step = 1;
-  for (int64_t i = 0; i < lines; i++) line_widen(dtype, from + i * line * element(dtype), step, length, to + i * f->ld);
+  for (int64_t i = 0; i < lines; i++) line_widen(dtype, from + i * line * lm_dtype_bytes((lm_dtype)dtype), step, length, to + i * f->ld);
   return to;
 }
 
@@ -100,7 +82,7 @@ void lm_gemm_call(const lm_gemm_shape *s, const char *a, const char *b, float *c
   LM_ASSERT(s->m <= LM_GEMM_TILE && s->n <= LM_GEMM_TILE);
   for (int64_t k = 0; k < s->k; k += LM_GEMM_PANEL) {
     int64_t n = s->k - k < LM_GEMM_PANEL ? s->k - k : LM_GEMM_PANEL;
-    const char *ak = a + k * s->a_k * element(s->ab), *bk = b + k * s->b_k * element(s->ab);
+    const char *ak = a + k * s->a_k * lm_dtype_bytes((lm_dtype)s->ab), *bk = b + k * s->b_k * lm_dtype_bytes((lm_dtype)s->ab);
     lm_gemm_forms g = f;
     const float *x = pack_a ? pack(s->ab, ak, s->a_m, s->a_k, s->m, n, &g.a, scratch->a) : (const float *)ak;
     const float *y = pack_b ? pack(s->ab, bk, s->b_k, s->b_n, n, s->n, &g.b, scratch->b) : (const float *)bk;
@@ -112,22 +94,22 @@ void lm_gemm_call(const lm_gemm_shape *s, const char *a, const char *b, float *c
 
 void lm_gemm_tile_load(const lm_gemm_shape *s, const char *c, float *tile) {
   for (int64_t i = 0; i < s->m; i++)
-    line_widen(s->cc, c + i * s->c_m * element(s->cc), s->n > 1 ? s->c_n : 1, s->n, tile + i * s->n);
+    line_widen(s->cc, c + i * s->c_m * lm_dtype_bytes((lm_dtype)s->cc), s->n > 1 ? s->c_n : 1, s->n, tile + i * s->n);
 }
 
 static void line_round(const float *from, int64_t n, int64_t stride, uint16_t *to) {
   if (stride == 1) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) to[i] = rounded(from[i]);
+    for (int64_t i = 0; i < n; i++) to[i] = lm_bf16_from_f32(from[i]);
   } else {
-    for (int64_t i = 0; i < n; i++) to[i * stride] = rounded(from[i]);
+    for (int64_t i = 0; i < n; i++) to[i * stride] = lm_bf16_from_f32(from[i]);
   }
 }
 
 void lm_gemm_tile_store(const lm_gemm_shape *s, const float *tile, char *c) {
   for (int64_t i = 0; i < s->m; i++) {
     const float *from = tile + i * s->n;
-    char *to = c + i * s->c_m * element(s->cc);
+    char *to = c + i * s->c_m * lm_dtype_bytes((lm_dtype)s->cc);
     if (s->cc == LM_BF16) line_round(from, s->n, s->c_n, (uint16_t *)to);
     else for (int64_t j = 0; j < s->n; j++) ((float *)to)[j * s->c_n] = from[j];
   }

@@ -70,11 +70,9 @@ void lm_cuda_gemms_destroy(lm_cuda_gemms *g) {
 
 // ---- a product as the library sees it
 
-typedef struct axis { int64_t size, a, b, c; } axis;
-
 typedef struct call {                  // C (+)= A B, `batch.size` times
   lm_cuda_product p;
-  axis batch;
+  lm_plan_batch batch;
   int ab, cc;
   lm_cuda_address a, b, c;
 } call;
@@ -96,10 +94,9 @@ static call transposed(const call *x) {
                 .batch = {x->batch.size, x->batch.b, x->batch.a, x->batch.c}, .ab = x->ab, .cc = x->cc, .a = x->b, .b = x->a, .c = x->c};
 }
 
-static int dtype_bytes(int t) { return t == LM_F64 ? 8 : t == LM_BF16 ? 2 : 4; }
 
 static int32_t alignment(lm_cuda_address at, int64_t batch, int dtype) {
-  uint64_t all = at | (uint64_t)(batch * dtype_bytes(dtype)) | ALIGN_MOST;
+  uint64_t all = at | (uint64_t)(batch * lm_dtype_bytes((lm_dtype)dtype)) | ALIGN_MOST;
   return (int32_t)(all & -all);
 }
 
@@ -204,7 +201,7 @@ static lm_status library_run(lm_cuda_gemms *g, const call *x, const entry *e, lm
 }
 
 static lm_status loop_run(const lm_cuda_gemms *g, const call *x) {
-  int64_t ab = dtype_bytes(x->ab), cc = dtype_bytes(x->cc);
+  int64_t ab = lm_dtype_bytes((lm_dtype)x->ab), cc = lm_dtype_bytes((lm_dtype)x->cc);
   for (int64_t i = 0; i < x->batch.size; i++)
     LM_TRY(lm_cuda_product_run(g->builtins, &x->p, x->ab, x->cc, x->a + (uint64_t)(i * x->batch.a * ab), x->b + (uint64_t)(i * x->batch.b * ab),
                                x->c + (uint64_t)(i * x->batch.c * cc)));
@@ -220,23 +217,10 @@ static lm_status call_run(lm_cuda_gemms *g, const call *x, lm_cuda_address works
   return e && e->fits ? library_run(g, fit, e, workspace) : loop_run(g, x);
 }
 
-// Displacement of the operands, in elements, at place `index` of the row-major product of the axes.
-static axis place(const axis *axes, int n, int64_t index) {
-  axis at = {0};
-  for (int i = n - 1; i >= 0; i--) {
-    int64_t j = index % axes[i].size;
-    index /= axes[i].size;
-    at.a += j * axes[i].a;
-    at.b += j * axes[i].b;
-    at.c += j * axes[i].c;
-  }
-  return at;
-}
+typedef struct problem { lm_plan_batch outer[LM_PLAN_BATCH], sum[LM_PLAN_BATCH], batch; int n_outer, n_sum; int64_t n_outers, n_sums; } problem;
 
-typedef struct problem { axis outer[LM_PLAN_BATCH], sum[LM_PLAN_BATCH], batch; int n_outer, n_sum; int64_t n_outers, n_sums; } problem;
-
-static void axis_swap(axis *a, axis *b) {
-  axis keep = *a;
+static void axis_swap(lm_plan_batch *a, lm_plan_batch *b) {
+  lm_plan_batch keep = *a;
   *a = *b;
   *b = keep;
 }
@@ -245,7 +229,7 @@ static void axis_swap(axis *a, axis *b) {
 static problem problem_make(const lm_plan_gemm *g, const int64_t *var) {
   problem p = {.batch = {.size = 1}, .n_outers = 1, .n_sums = 1};
   for (int i = 0; i < g->n_batch; i++) {
-    axis x = {lm_plan_extent_value(&g->batch[i].size, var), g->batch[i].a, g->batch[i].b, g->batch[i].c};
+    lm_plan_batch x = lm_plan_batch_axis(g, i, var);
     if (!g->batch[i].sum && x.size > p.batch.size) axis_swap(&x, &p.batch);
     if (g->batch[i].sum) p.sum[p.n_sum++] = x;
     else p.outer[p.n_outer++] = x;
@@ -263,10 +247,10 @@ lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_gemm *p, const int64_t *v
   if (!x.p.m || !x.p.n || !all.batch.size) return NULL;
   for (int64_t i = 0; i < all.n_outers; i++)
     for (int64_t j = 0; j < all.n_sums; j++) {
-      axis at = place(all.outer, all.n_outer, i), more = place(all.sum, all.n_sum, j);
-      x.a = a + (uint64_t)((at.a + more.a) * dtype_bytes(x.ab));
-      x.b = b + (uint64_t)((at.b + more.b) * dtype_bytes(x.ab));
-      x.c = c + (uint64_t)(at.c * dtype_bytes(x.cc));
+      lm_plan_batch at = lm_plan_batch_place(all.outer, all.n_outer, i), more = lm_plan_batch_place(all.sum, all.n_sum, j);
+      x.a = a + (uint64_t)((at.a + more.a) * lm_dtype_bytes((lm_dtype)x.ab));
+      x.b = b + (uint64_t)((at.b + more.b) * lm_dtype_bytes((lm_dtype)x.ab));
+      x.c = c + (uint64_t)(at.c * lm_dtype_bytes((lm_dtype)x.cc));
       x.p.add = p->accumulate || j;
       LM_TRY(call_run(g, &x, workspace));
     }

@@ -1,6 +1,7 @@
 // st_dtype.c - element types of safetensors and their conversion to and from float32. Data may be unaligned.
 #include <string.h>
 
+#include "runtime/base/dtype.h"
 #include "runtime/io/safetensors.h"
 
 static const struct { const char *name; int bytes; bool is_float; } dtypes[LM_ST_DTYPES] = {
@@ -27,14 +28,6 @@ static uint32_t bits_of(float f) {
   return bits;
 }
 
-static float bf16_to_f32(uint16_t x) { return float_of((uint32_t)x << 16); }
-
-static uint16_t bf16_from_f32(float f) {
-  uint32_t bits = bits_of(f);
-  if ((bits & 0x7fffffff) > 0x7f800000) return (uint16_t)(bits >> 16 | 0x40);   // NaN stays one
-  return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 // The exponent is rebiased by a multiplication, which also makes subnormals normal.
 static float f16_to_f32(uint16_t x) {
   uint32_t sign = (uint32_t)(x & 0x8000) << 16, magnitude = x & 0x7fff;
@@ -57,7 +50,7 @@ void lm_st_to_f32(lm_st_dtype t, const void *data, int64_t from, int64_t n, floa
   const char *p = (const char *)data + from * dtypes[t].bytes;
   switch (t) {
     case LM_ST_F32: if (n) memcpy(out, p, (size_t)n * sizeof *out); break;
-    case LM_ST_BF16: for (int64_t i = 0; i < n; i++) { uint16_t x; memcpy(&x, p + 2 * i, 2); out[i] = bf16_to_f32(x); } break;
+    case LM_ST_BF16: for (int64_t i = 0; i < n; i++) { uint16_t x; memcpy(&x, p + 2 * i, 2); out[i] = lm_bf16_to_f32(x); } break;
     case LM_ST_F16: for (int64_t i = 0; i < n; i++) { uint16_t x; memcpy(&x, p + 2 * i, 2); out[i] = f16_to_f32(x); } break;
     case LM_ST_F64: for (int64_t i = 0; i < n; i++) { double x; memcpy(&x, p + 8 * i, 8); out[i] = (float)x; } break;
     default: LM_BUG("%s is no float", dtypes[t].name);
@@ -68,7 +61,7 @@ void lm_st_from_f32(lm_st_dtype t, const float *x, int64_t n, void *out) {
   char *p = out;
   switch (t) {
     case LM_ST_F32: if (n) memcpy(p, x, (size_t)n * sizeof *x); break;
-    case LM_ST_BF16: for (int64_t i = 0; i < n; i++) { uint16_t y = bf16_from_f32(x[i]); memcpy(p + 2 * i, &y, 2); } break;
+    case LM_ST_BF16: for (int64_t i = 0; i < n; i++) { uint16_t y = lm_bf16_from_f32(x[i]); memcpy(p + 2 * i, &y, 2); } break;
     case LM_ST_F16: for (int64_t i = 0; i < n; i++) { uint16_t y = f16_from_f32(x[i]); memcpy(p + 2 * i, &y, 2); } break;
     case LM_ST_F64: for (int64_t i = 0; i < n; i++) { double y = x[i]; memcpy(p + 8 * i, &y, 8); } break;
     default: LM_BUG("%s is no float", dtypes[t].name);

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/dtype.h"
 #include "runtime/plan/plan.h"
 
 enum { MOST_ITEMS = 1 << 20 };
@@ -196,10 +197,9 @@ static void step(reader *r) {
 }
 
 static void port(reader *r, bool result) {
-  static const char *const dtypes[] = {"f32", "bf16", "f64", "int", "bool"};
   lm_plan_port x = {.name = word(r, ":")};
   want(r, ":");
-  x.dtype = (uint8_t)choice(r, dtypes, LM_COUNT(dtypes));
+  x.dtype = (uint8_t)choice(r, lm_dtype_names, LM_DTYPES);
   want(r, "[");
   while (!r->failed && !take(r, "]")) {
     if (x.rank == (int)LM_COUNT(x.shape)) { r->failed = true; return; }

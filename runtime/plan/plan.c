@@ -3,10 +3,24 @@
 
 #include <string.h>
 
+#include "runtime/base/dtype.h"
+
 const lm_plan_func *lm_plan_func_find(const lm_plan *p, const char *name) {
   for (int i = 0; i < p->n_funcs; i++)
     if (!strcmp(p->funcs[i].name, name)) return &p->funcs[i];
   return NULL;
+}
+
+lm_plan_batch lm_plan_batch_place(const lm_plan_batch *axes, int n, int64_t index) {
+  lm_plan_batch at = {0};
+  for (int i = n - 1; i >= 0; i--) {
+    int64_t j = index % axes[i].size;
+    index /= axes[i].size;
+    at.a += j * axes[i].a;
+    at.b += j * axes[i].b;
+    at.c += j * axes[i].c;
+  }
+  return at;
 }
 
 static bool touches(const lm_plan_func *f, lm_arena_id arena, bool write) {
@@ -98,9 +112,8 @@ static void print_step(const lm_plan *p, const lm_plan_step *s, int number, int 
 }
 
 static void print_ports(const char *what, const lm_plan_port *ports, int n, lm_buf *out) {
-  static const char *const dtypes[] = {"f32", "bf16", "f64", "int", "bool"};
   for (int i = 0; i < n; i++) {
-    lm_buf_printf(out, "  %s %s: %s[", what, ports[i].name, dtypes[ports[i].dtype]);
+    lm_buf_printf(out, "  %s %s: %s[", what, ports[i].name, lm_dtype_name((lm_dtype)ports[i].dtype));
     for (int d = 0; d < ports[i].rank; d++) lm_buf_printf(out, "%s%lld", d ? ", " : "", (long long)ports[i].shape[d]);
     lm_buf_puts(out, "]");
     print_buf(&ports[i].buf, out);

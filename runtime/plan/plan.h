@@ -73,6 +73,14 @@ typedef struct lm_plan_gemm {
   uint8_t dtype_ab, dtype_c;                     // lm_dtype
 } lm_plan_gemm;
 
+// A batch axis with its run-time size filled in; also a displacement of the operands along some, in elements.
+typedef struct lm_plan_batch { int64_t size, a, b, c; } lm_plan_batch;
+static inline lm_plan_batch lm_plan_batch_axis(const lm_plan_gemm *g, int i, const int64_t *var) {
+  return (lm_plan_batch){lm_plan_extent_value(&g->batch[i].size, var), g->batch[i].a, g->batch[i].b, g->batch[i].c};
+}
+// The displacement at place `index` of the row-major product of n axes.
+lm_plan_batch lm_plan_batch_place(const lm_plan_batch *axes, int n, int64_t index);
+
 // Moves a tensor from one strided place to another; dim 0 is outermost, neighbouring dims are merged where they can be.
 // Appending to a cache is a move whose destination starts at a position known at run time, read from an int in memory.
 typedef struct lm_plan_move {
