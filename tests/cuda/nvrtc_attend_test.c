@@ -3,8 +3,9 @@
 // minutes.
 //
 // Skipped, saying so, where there is no NVRTC.
+#include "tests/cuda/nvrtc.h"
+
 #include "codegen/cuda/cuda.h"
-#include "runtime/cuda/compile.h"
 #include "tests/cuda/attend_case.h"
 
 #define AXES(g, h, e) "b = 2, t = 1000, s = 1000, g = " #g ", h = " #h ", e = " #e
@@ -43,16 +44,7 @@ static void test_case(const attend_case *c, const char *arch) {
 }
 
 int main(int argc, char **argv) {
-  char dir[] = "/tmp/lmc-nvrtc-attend-test-XXXXXX";
-  if (!getenv("LMC_CACHE") && mkdtemp(dir)) setenv("LMC_CACHE", dir, 1);
-  lm_buf version = {0};
-  lm_status missing = lm_cuda_nvrtc_version(&version);
-  if (missing) {
-    printf("skipped: %s\n", missing->text);
-    lm_status_free(missing);
-    return 0;
-  }
-  lm_buf_free(&version);
+  nvrtc_begin(false);
   for (size_t i = 0; i < LM_COUNT(cases); i++)
     for (int k = 0; lm_cuda_archs[k]; k++) {
       bool quick = cases[i].quick && (!k || !strcmp(lm_cuda_archs[k], "sm_90a"));

@@ -1,8 +1,9 @@
 // nvrtc_test.c - every kernel of tests/ir/llama.lmir as a training step, and of small programs of each form, for every
 // architecture; the second time from the cache. Skipped, saying so, where there is no NVRTC.
+#include "tests/cuda/nvrtc.h"
+
 #include "codegen/cuda/cuda.h"
 #include "compiler/passes/pass.h"
-#include "runtime/cuda/compile.h"
 #include "tests/runtime/check.h"
 
 static lm_module *module_of(lm_ctx *c, const char *path) {
@@ -41,17 +42,7 @@ static void test_errors(lm_plan *plan) {
 }
 
 int main(void) {
-  char dir[] = "/tmp/lmc-nvrtc-test-XXXXXX";
-  CHECK(mkdtemp(dir));
-  setenv("LMC_CACHE", dir, 1);
-  lm_buf version = {0};
-  lm_status missing = lm_cuda_nvrtc_version(&version);
-  if (missing) {
-    printf("skipped: %s\n", missing->text);
-    lm_status_free(missing);
-    return 0;
-  }
-  lm_buf_free(&version);
+  nvrtc_begin(true);
   lm_ctx *c = lm_ctx_create();
   lm_module *m = module_of(c, "tests/ir/llama.lmir");
   lm_plan_target target = lm_cuda_target(m, NULL);

@@ -1,5 +1,6 @@
 // simt_attend_test.c - attention and its derivative as CUDA kernels under the shim, against the interpreter: f32 and bf16, grouped
 // queries, widths and lengths that fill no tile, scores with biases and caps, masks with empty and full tiles.
+#include "tests/codegen/cache.h"   // asks the system for nftw, so before all others
 #include "tests/cuda/simt_run.h"
 #include "tests/cuda/attend_case.h"
 
@@ -120,8 +121,7 @@ static void sweep(void) {
 }
 
 int main(int argc, char **argv) {
-  char dir[] = "/tmp/lmc-simt-attend-test-XXXXXX";
-  if (!getenv("LMC_CACHE") && mkdtemp(dir)) setenv("LMC_CACHE", dir, 1);
+  cache_begin();
   if (argc > 1 && !strcmp(argv[1], "--sweep")) {
     sweep();
     return 0;

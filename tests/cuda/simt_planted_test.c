@@ -1,5 +1,6 @@
 // simt_planted_test.c - attention kernels with one line taken out: a barrier, a fence, a wait. Under some schedule the shim must
 // say what is wrong; that it says nothing with the line in place is simt_attend_test's.
+#include "tests/codegen/cache.h"   // asks the system for nftw, so before all others
 #include "tests/cuda/simt_run.h"
 #include "tests/cuda/attend_case.h"
 
@@ -62,8 +63,7 @@ static char *run(const plant *p) {
 }
 
 int main(void) {
-  char dir[] = "/tmp/lmc-simt-planted-test-XXXXXX";
-  if (!getenv("LMC_CACHE") && mkdtemp(dir)) setenv("LMC_CACHE", dir, 1);
+  cache_begin();
   for (size_t i = 0; i < LM_COUNT(plants); i++) {
     char *found = run(&plants[i]);
     if (!found) fprintf(stderr, "%s without %s: nothing was found\n", plants[i].arch ? plants[i].arch : "any", plants[i].line);
