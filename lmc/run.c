@@ -206,6 +206,8 @@ static lm_status after_step(void *user, int64_t step, const lm_step_result *resu
   return NULL;
 }
 
+static void warn(void *user, const char *text) { lm_cli_note("warning: %s\n", text); }
+
 // ---- the plan in three lines
 
 static void memory_line(const lm_session *s, lm_buf *b) {
@@ -280,6 +282,7 @@ static void run_options_fill(runner *x) {
   x->o.progress = (lm_progress){.to = x->to, .terminal = isatty(STDOUT_FILENO), .steps = s->steps, .memory = lm_session_memory(s),
                                 .flops_per_token = s->model_flops / (double)(s->rows * s->seq), .peak_flops = x->to ? lm_target_peak(&s->target, s->exec) : 0};
   x->o.begin = begin;
+  x->o.warn = warn;
   x->o.after_step = after_step;
   x->o.user = x;
   keys_collect(x);

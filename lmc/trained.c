@@ -28,11 +28,13 @@ static void sets_append(lm_cli *cli, lm_bundle *b) {
 // An imported model has no checkpoints: its program says where its weights are.
 static lm_status checkpoint_find(lm_session *s, const char *dir, const char **out_weights) {
   lm_arena *a = s->ctx->arena;
-  const char *folder, *which = lm_args_text(&s->cli->args, "step", NULL);
-  LM_TRY(lm_checkpoint_newest(a, dir, &folder));
-  if (!folder && !which && s->recipe->from) return NULL;
-  LM_TRY(lm_checkpoint_find(a, dir, which ? which : "last", &folder));
-  *out_weights = lm_path_join(a, folder, "model.safetensors");
+  const char *which = lm_args_text(&s->cli->args, "step", NULL);
+  lm_checkpoint_choice c;
+  LM_TRY(lm_checkpoint_choose(a, dir, which ? which : "last", LM_CHECKPOINT_WEIGHTS, &c));
+  if (!c.folder && !which && s->recipe->from) return NULL;
+  if (!c.folder) return lm_fail(LM_USER, "%s holds no checkpoint yet", dir);
+  if (c.damage) lm_cli_note("warning: %s\n  the newest checkpoint that is whole is taken, that of step %lld\n", c.damage, (long long)c.step);
+  *out_weights = lm_path_join(a, c.folder, "model.safetensors");
   return NULL;
 }
 

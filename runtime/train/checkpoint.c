@@ -1,88 +1,19 @@
 // checkpoint.c - a run's state on disk.
-#define _GNU_SOURCE
 #include "runtime/train/checkpoint.h"
 
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/io/json.h"
 #include "runtime/io/safetensors.h"
+#include "runtime/train/checkpoint_folder.h"
+#include "runtime/train/checkpoint_sum.h"
 
 enum { FORMAT = 1 };
-
-static char *step_name(lm_arena *a, int64_t step) { return lm_arena_printf(a, "step-%06lld", (long long)step); }
-
-// ---- the folders of a run
-
-// The step of "step-000400", -1 for other names.
-static int64_t step_of(const char *name) {
-  if (strncmp(name, "step-", 5) || !name[5] || strspn(name + 5, "0123456789") != strlen(name + 5)) return -1;
-  errno = 0;
-  long long step = strtoll(name + 5, NULL, 10);
-  return errno ? -1 : step;
-}
-
-typedef struct { int64_t *v; uint32_t n, cap; } steps;
-
-static int falling(const void *a, const void *b) {
-  int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return x < y ? 1 : x > y ? -1 : 0;
-}
-
-// Newest first; none if there is no such folder.
-static lm_status steps_list(lm_arena *a, const char *dir, steps *out) {
-  DIR *d = opendir(dir);
-  *out = (steps){0};
-  if (!d && errno == ENOENT) return NULL;
-  if (!d) return lm_fail_errno("cannot open folder %s", dir);
-  for (struct dirent *e; (e = readdir(d)); )
-    if (step_of(e->d_name) >= 0) LM_PUSH(a, out->v, out->n, out->cap) = step_of(e->d_name);
-  closedir(d);
-  if (out->n) qsort(out->v, out->n, sizeof *out->v, falling);
-  return NULL;
-}
-
-// A folder of plain files. What is not there is gone already.
-static lm_status folder_remove(lm_arena *a, const char *path) {
-  DIR *d = opendir(path);
-  if (!d) return errno == ENOENT ? NULL : lm_fail_errno("cannot open folder %s", path);
-  lm_status s = NULL;
-  for (struct dirent *e; !s && (e = readdir(d)); ) {
-    if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
-    char *file = lm_path_join(a, path, e->d_name);
-    if (unlink(file)) s = lm_fail_errno("cannot remove %s", file);
-  }
-  closedir(d);
-  if (!s && rmdir(path)) s = lm_fail_errno("cannot remove folder %s", path);
-  return s;
-}
-
-// Removed under a hidden name, so that what is left of it after a kill is no checkpoint.
-static lm_status step_remove(lm_arena *a, const char *dir, int64_t step) {
-  char *path = lm_path_join(a, dir, step_name(a, step)), *hidden = lm_path_join(a, dir, ".removing");
-  LM_TRY(folder_remove(a, hidden));
-  if (rename(path, hidden)) return lm_fail_errno("cannot rename %s", path);
-  return folder_remove(a, hidden);
-}
-
-static lm_status steps_prune(lm_arena *a, const char *dir, int64_t newest, int keep, int64_t also) {
-  steps all;
-  LM_TRY(steps_list(a, dir, &all));
-  int kept = 0;
-  for (uint32_t i = 0; i < all.n; i++) {
-    int64_t step = all.v[i];
-    if (step <= newest && (!keep || kept < keep)) kept++;
-    else if (step != also) LM_TRY(step_remove(a, dir, step));
-  }
-  return NULL;
-}
+static const char STATE[] = "state.json", MODEL[] = "model.safetensors", OPTIMIZER[] = "optimizer.safetensors";
+static const char *const FILES[] = {STATE, MODEL, OPTIMIZER};    // of which lm_checkpoint_part takes so many
 
 // ---- tensors
 
@@ -237,7 +168,7 @@ static lm_status state_parse(const json_t *j, const char *path, lm_checkpoint *c
 }
 
 static lm_status state_load(lm_arena *a, const char *folder, lm_checkpoint *c) {
-  char *path = lm_path_join(a, folder, "state.json");
+  char *path = lm_path_join(a, folder, STATE);
   json_t *j;
   LM_TRY(lm_json_read(path, 64 << 20, &j));
   lm_status s = state_parse(j, path, c);
@@ -245,30 +176,19 @@ static lm_status state_load(lm_arena *a, const char *folder, lm_checkpoint *c) {
   return s;
 }
 
-// ---- saving and loading
+// ---- saving
 
 static lm_status folder_write(lm_arena *a, const lm_trainer *t, const char *folder, const lm_checkpoint *c) {
-  LM_TRY(folder_remove(a, folder));
+  LM_TRY(lm_checkpoint_folder_remove(a, folder));
   LM_TRY(lm_dir_make(folder));
-  LM_TRY(tensors_save(a, t, -1, 0, lm_path_join(a, folder, "model.safetensors")));
-  LM_TRY(tensors_save(a, t, 0, lm_trainer_options_of(t)->plan->n_states, lm_path_join(a, folder, "optimizer.safetensors")));
+  LM_TRY(tensors_save(a, t, -1, 0, lm_path_join(a, folder, MODEL)));
+  LM_TRY(tensors_save(a, t, 0, lm_trainer_options_of(t)->plan->n_states, lm_path_join(a, folder, OPTIMIZER)));
   lm_buf text = {0};
   state_print(&text, c);
-  lm_status s = lm_file_write_atomic(lm_path_join(a, folder, "state.json"), text.p, text.n);
+  lm_status s = lm_file_write_atomic(lm_path_join(a, folder, STATE), text.p, text.n);
   lm_buf_free(&text);
-  if (!s) s = lm_dir_sync(folder);
+  if (!s) s = lm_checkpoint_sums_write(a, folder, FILES, LM_COUNT(FILES));
   return s;
-}
-
-// Puts the written folder in place; one that stands there already is exchanged for it in one step.
-static lm_status folder_publish(lm_arena *a, const char *written, const char *path) {
-  if (!rename(written, path)) return NULL;
-  if (errno != EEXIST && errno != ENOTEMPTY) return lm_fail_errno("cannot rename %s to %s", written, path);
-  if (renameat2(AT_FDCWD, written, AT_FDCWD, path, RENAME_EXCHANGE)) {
-    LM_TRY(folder_remove(a, path));    // a file system without exchange
-    if (rename(written, path)) return lm_fail_errno("cannot rename %s to %s", written, path);
-  }
-  return folder_remove(a, written);
 }
 
 static lm_status save(lm_arena *a, const lm_trainer *t, const char *dir, const lm_checkpoint *c, int keep, int64_t also) {
@@ -276,12 +196,12 @@ static lm_status save(lm_arena *a, const lm_trainer *t, const char *dir, const l
   LM_TRY(lm_dir_make(dir));
   lm_status s = folder_write(a, t, written, c);
   if (s) {
-    lm_status_free(folder_remove(a, written));   // the first failure is the one to tell
+    lm_status_free(lm_checkpoint_folder_remove(a, written));   // the first failure is the one to tell
     return s;
   }
-  LM_TRY(folder_publish(a, written, lm_path_join(a, dir, step_name(a, c->step))));
+  LM_TRY(lm_checkpoint_folder_publish(a, written, lm_checkpoint_path(a, dir, c->step)));
   LM_TRY(lm_dir_sync(dir));
-  return steps_prune(a, dir, c->step, keep, also);
+  return lm_checkpoint_steps_prune(a, dir, c->step, keep, also);
 }
 
 int64_t lm_checkpoint_bytes(const lm_plan *plan) {
@@ -299,55 +219,81 @@ lm_status lm_checkpoint_save(const lm_trainer *t, const char *dir, const lm_chec
   return s;
 }
 
-static lm_status folder_load(lm_arena *a, lm_trainer *t, const char *folder, lm_checkpoint *c) {
-  LM_TRY(state_load(a, folder, c));
-  LM_TRY(tensors_load(a, t, -1, 0, lm_path_join(a, folder, "model.safetensors")));
-  return tensors_load(a, t, 0, lm_trainer_options_of(t)->plan->n_states, lm_path_join(a, folder, "optimizer.safetensors"));
+// ---- choosing
+
+static bool is_checkpoint(lm_arena *a, const char *path) {
+  for (size_t i = 0; i < LM_COUNT(FILES); i++)
+    if (!access(lm_path_join(a, path, FILES[i]), F_OK)) return true;
+  return false;
 }
 
 lm_status lm_checkpoint_newest(lm_arena *a, const char *path, const char **out) {
   *out = path;
-  if (!access(lm_path_join(a, path, "state.json"), F_OK)) return NULL;
-  steps all;
-  LM_TRY(steps_list(a, path, &all));
-  *out = all.n ? lm_path_join(a, path, step_name(a, all.v[0])) : NULL;
+  if (is_checkpoint(a, path)) return NULL;
+  lm_checkpoint_steps all;
+  LM_TRY(lm_checkpoint_steps_list(a, path, &all));
+  *out = all.n ? lm_checkpoint_path(a, path, all.v[0]) : NULL;
   return NULL;
 }
 
+static lm_status whole_newest(lm_arena *a, const char *path, lm_checkpoint_part part, lm_checkpoint_choice *out) {
+  lm_checkpoint_steps all;
+  lm_buf damage = {0};
+  LM_TRY(lm_checkpoint_steps_list(a, path, &all));
+  *out = (lm_checkpoint_choice){.newest = all.n ? all.v[0] : -1};
+  lm_status s = NULL;
+  for (uint32_t i = 0; i < all.n && !s && !out->folder; i++) {
+    const char *folder = lm_checkpoint_path(a, path, all.v[i]), *bad;
+    s = lm_checkpoint_sums_check(a, folder, FILES, (int)part, &bad);
+    if (bad) lm_buf_printf(&damage, "%s%s", damage.n ? "\n  " : "", bad);
+    else out->folder = folder, out->step = all.v[i];
+  }
+  if (damage.n) out->damage = lm_arena_strndup(a, damage.p, damage.n);
+  lm_buf_free(&damage);
+  return s || out->folder || !all.n ? s : lm_fail(LM_ENV, "no checkpoint of %s is whole:\n  %s", path, out->damage);
+}
+
+// The one that was asked for: nothing takes its place.
+static lm_status whole_one(lm_arena *a, const char *folder, lm_checkpoint_part part, lm_checkpoint_choice *out) {
+  const char *bad;
+  *out = (lm_checkpoint_choice){.folder = folder};
+  LM_TRY(lm_checkpoint_sums_check(a, folder, FILES, (int)part, &bad));
+  return bad ? lm_fail(LM_ENV, "this checkpoint is damaged: %s", bad) : NULL;
+}
+
 static lm_status best_find(lm_arena *a, const char *path, int64_t *out_step) {
-  const char *newest;
+  lm_checkpoint_choice last;
   json_t *j;
-  LM_TRY(lm_checkpoint_newest(a, path, &newest));
-  if (!newest) return lm_fail(LM_USER, "%s holds no checkpoint", path);
-  LM_TRY(lm_json_read(lm_path_join(a, newest, "state.json"), 64 << 20, &j));
+  LM_TRY(lm_checkpoint_choose(a, path, "last", LM_CHECKPOINT_STATE, &last));
+  if (!last.folder) return lm_fail(LM_USER, "%s holds no checkpoint", path);
+  LM_TRY(lm_json_read(lm_path_join(a, last.folder, STATE), 64 << 20, &j));
   bool known = json_is_number(json_object_get(j, "best"));
   *out_step = whole_of(j, "best_step");
   json_decref(j);
   return known ? NULL : lm_fail(LM_USER, "%s: no evaluation says which checkpoint is the best; save = checkpoint(…, best = EVAL.METRIC) does", path);
 }
 
-lm_status lm_checkpoint_find(lm_arena *a, const char *path, const char *which, const char **out) {
+lm_status lm_checkpoint_choose(lm_arena *a, const char *path, const char *which, lm_checkpoint_part part, lm_checkpoint_choice *out) {
   bool best = !strcmp(which, "best"), last = !strcmp(which, "last");
   char *end;
   int64_t step = strtoll(which, &end, 10);
-  if (!best && !last && (!*which || *end || step < 0)) return lm_fail(LM_USER, "a checkpoint is last, best or the number of a step, not '%s'", which);
+  if (last) return is_checkpoint(a, path) ? whole_one(a, path, part, out) : whole_newest(a, path, part, out);
+  if (!best && (!*which || *end || step < 0)) return lm_fail(LM_USER, "a checkpoint is last, best or the number of a step, not '%s'", which);
   if (best) LM_TRY(best_find(a, path, &step));
-  if (last) LM_TRY(lm_checkpoint_newest(a, path, out));
-  else *out = lm_path_join(a, path, step_name(a, step));
-  if (*out && !access(lm_path_join(a, *out, "state.json"), F_OK)) return NULL;
-  return last ? lm_fail(LM_USER, "%s holds no checkpoint yet", path) : lm_fail(LM_USER, "%s holds no checkpoint of step %lld", path, (long long)step);
+  const char *folder = lm_checkpoint_path(a, path, step);
+  if (access(folder, F_OK)) return lm_fail(LM_USER, "%s holds no checkpoint of step %lld", path, (long long)step);
+  return whole_one(a, folder, part, out);
 }
 
-static lm_status load(lm_arena *a, lm_trainer *t, const char *path, lm_checkpoint *c, bool *out_found) {
-  const char *folder;
-  LM_TRY(lm_checkpoint_newest(a, path, &folder));
-  *out_found = folder != NULL;
-  return folder ? folder_load(a, t, folder, c) : NULL;
+// ---- loading
+
+static lm_status folder_load(lm_arena *a, lm_trainer *t, const char *folder, lm_checkpoint *c) {
+  LM_TRY(state_load(a, folder, c));
+  LM_TRY(tensors_load(a, t, -1, 0, lm_path_join(a, folder, MODEL)));
+  return tensors_load(a, t, 0, lm_trainer_options_of(t)->plan->n_states, lm_path_join(a, folder, OPTIMIZER));
 }
 
-lm_status lm_checkpoint_load(lm_trainer *t, const char *path, lm_checkpoint *c, bool *out_found) {
-  lm_arena *a = lm_arena_create();
-  lm_status s = load(a, t, path, c, out_found);
-  lm_arena_destroy(a);
-  return s;
+lm_status lm_checkpoint_load(lm_arena *a, lm_trainer *t, const char *path, lm_checkpoint *c, lm_checkpoint_choice *out) {
+  LM_TRY(lm_checkpoint_choose(a, path, "last", LM_CHECKPOINT_ALL, out));
+  return out->folder ? folder_load(a, t, out->folder, c) : NULL;
 }

@@ -2,7 +2,9 @@
 //   model.safetensors      parameters, f32, by logical name (layers.17.attn.wq) in logical shapes
 //   optimizer.safetensors  optimizer states the same way, each name behind its state's: m.layers.17.attn.wq
 //   state.json             step, seed, what must not change on resume, and the run's own numbers
-// Written under a hidden name, synced, renamed: a folder of that name is complete. The same run gives the same bytes.
+//   checksums.txt          of these files (checkpoint_sum.h)
+// Written under a hidden name, synced, renamed: a folder of that name is complete. The same run gives the same bytes. What
+// is read is held against its checksum first: a disk may give back other bytes than it was given.
 #ifndef LM_TRAIN_CHECKPOINT_H
 #define LM_TRAIN_CHECKPOINT_H
 #include "runtime/train/guard.h"
@@ -27,13 +29,23 @@ int64_t lm_checkpoint_bytes(const lm_plan *plan);
 // whatever an abandoned run left of later steps. `also` (-1: none) is a step that stays, the best one.
 lm_status lm_checkpoint_save(const lm_trainer *t, const char *dir, const lm_checkpoint *c, int keep, int64_t also);
 
-// Loads a checkpoint folder, or the newest complete one of a run folder. In *c keys must be given, the rest is filled
-// in; LM_USER if a key differs or the tensors are not the plan's. *out_found false, without error: `path` is a folder
-// without checkpoints, or nothing is there.
-lm_status lm_checkpoint_load(lm_trainer *t, const char *path, lm_checkpoint *c, bool *out_found);
+typedef enum { LM_CHECKPOINT_STATE = 1, LM_CHECKPOINT_WEIGHTS = 2, LM_CHECKPOINT_ALL = 3 } lm_checkpoint_part;   // what will be read
 
-// The newest complete checkpoint's folder of a run folder, or `path` itself if it is one; NULL if there is none.
+// A checkpoint whose files, as far as they will be read, are what was written.
+typedef struct lm_checkpoint_choice {
+  const char *folder;                  // NULL: there is none at all
+  int64_t step, newest;                // its step and the newest one's, where it is the newest whole one
+  const char *damage;                  // what is wrong with the ones that are newer, a line each; NULL: there is none
+} lm_checkpoint_choice;
+
+// `path` is a run's folder, or, for "last", a checkpoint's. which: "last", the newest one that is whole; "best", or a step's
+// number: LM_USER if there is no such one. LM_ENV if none is whole, or the one that was asked for is not.
+lm_status lm_checkpoint_choose(lm_arena *a, const char *path, const char *which, lm_checkpoint_part part, lm_checkpoint_choice *out);
+
+// Loads the "last" one of a path. In *c keys must be given, the rest is filled in; LM_USER if a key differs or the tensors
+// are not the plan's. out->folder NULL, without error: `path` is a folder without checkpoints, or nothing is there.
+lm_status lm_checkpoint_load(lm_arena *a, lm_trainer *t, const char *path, lm_checkpoint *c, lm_checkpoint_choice *out);
+
+// The newest checkpoint's folder of a run folder, whole or not, or `path` itself if it is one; NULL if there is none.
 lm_status lm_checkpoint_newest(lm_arena *a, const char *path, const char **out);
-// The same for "last", "best" or a step's number. LM_USER if there is none.
-lm_status lm_checkpoint_find(lm_arena *a, const char *path, const char *which, const char **out);
 #endif

@@ -10,6 +10,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "runtime/train/checkpoint_folder.h"
 #include "runtime/train/log.h"
 
 // ---- interruption. A signal handler can reach nothing but process-wide state.
@@ -49,18 +50,26 @@ typedef struct {
 
 static lm_timeline *timeline_of(const run *r) { return lm_trainer_options_of(r->o->trainer)->timeline; }
 
+static const char *damage_text(lm_arena *a, const lm_checkpoint_choice *c) {
+  int64_t again = c->newest - c->step;
+  return lm_arena_printf(a, "%s\n  the newest checkpoint that is whole is that of step %lld: %lld step%s done again",
+                         c->damage, (long long)c->step, (long long)again, again == 1 ? " is" : "s are");
+}
+
 static lm_status resume(run *r) {
   const lm_run_options *o = r->o;
   const char *path = o->resume == LM_RESUME_PATH ? o->resume_path : o->dir;
-  bool found = false;
+  lm_checkpoint_choice from;
   if (o->resume == LM_RESUME_NEVER || !path) return NULL;
-  LM_TRY(lm_checkpoint_load(o->trainer, path, &r->state, &found));
-  if (!found) return o->resume == LM_RESUME_PATH ? lm_fail(LM_USER, "%s holds no checkpoint", path) : NULL;
+  LM_TRY(lm_checkpoint_load(r->arena, o->trainer, path, &r->state, &from));
+  if (!from.folder) return o->resume == LM_RESUME_PATH ? lm_fail(LM_USER, "%s holds no checkpoint", path) : NULL;
   if (r->state.seed != o->seed)
     return lm_fail(LM_USER, "%s was made with seed %llu, the recipe says %llu", path, (unsigned long long)r->state.seed, (unsigned long long)o->seed);
   if (o->resume != LM_RESUME_PATH) r->saved = r->state.step;
+  r->newest = from.folder;
+  if (from.damage && o->warn) o->warn(o->user, damage_text(r->arena, &from));
   lm_progress_say(&r->progress, "resumed at step %lld from %s", (long long)r->state.step, path);
-  return lm_checkpoint_newest(r->arena, path, &r->newest);
+  return NULL;
 }
 
 // ---- before the first step: can what it will make be kept?
@@ -126,7 +135,7 @@ static lm_status save(run *r) {
   LM_TRY(lm_checkpoint_save(o->trainer, o->dir, &r->state, o->keep, o->best.eval >= 0 ? r->state.best_step : -1));
   lm_timeline_add(timeline_of(r), LM_ROW_SAVE, "checkpoint", NULL, r->state.step, start);
   r->saved = r->state.step;
-  LM_TRY(lm_checkpoint_newest(r->arena, o->dir, &r->newest));
+  r->newest = lm_checkpoint_path(r->arena, o->dir, r->saved);
   return lm_run_log_draw(r->log);
 }
 
@@ -221,9 +230,9 @@ static bool batches_last(const run *r, int64_t shift) {
 
 static lm_status step_return(run *r, int64_t step, const char *why) {
   lm_guard then = r->state.guard;
-  bool found;
+  lm_checkpoint_choice from;
   if (!r->newest || then.returns >= r->o->guard.rollback) return give_up(r, step, why);
-  LM_TRY(lm_checkpoint_load(r->o->trainer, r->newest, &r->state, &found));
+  LM_TRY(lm_checkpoint_load(r->arena, r->o->trainer, r->newest, &r->state, &from));
   lm_guard_return(&r->state.guard, &then, r->state.step, step);
   if (!batches_last(r, r->state.guard.shift)) return lm_annotate(lm_fail(LM_USER, "there are no further batches to go on with"), "step %lld: %s", (long long)step, why);
   lm_progress_say(&r->progress, "step %lld: %s; back to step %lld, and on without the batches since", (long long)step, why, (long long)r->state.step);

@@ -36,6 +36,7 @@ typedef struct lm_run_options {
   // Called once it is certain that the run goes on in its folder, before its first step; may be NULL.
   lm_status (*begin)(void *user);
   lm_status (*after_step)(void *user, int64_t step, const lm_step_result *r, lm_progress *p);   // may be NULL
+  void (*warn)(void *user, const char *text);   // what is to be told however little is shown; may be NULL
   void *user;
 } lm_run_options;
 

@@ -1,5 +1,5 @@
 """Runs that must give the same bits, whatever happens to them; and what a run says when it can't go on."""
-import contextlib, json, os, random, resource, signal, subprocess, time
+import contextlib, json, os, random, resource, shutil, signal, subprocess, time
 
 from harness import Skip, check, folder_bytes, small, wait_for
 
@@ -134,8 +134,58 @@ def test_wrong_tensors(run):
     path = run.path("run/step-000008/model.safetensors")
     data = open(path, "rb").read()
     open(path, "wb").write(data[: len(data) // 2])
-    err = run("run", file, "--out", run.path("run"), status=1)
-    check("model.safetensors" in err, err)
+    err = run("run", file, "--out", run.path("run"), status=2)
+    check("no checkpoint of" in err and f"model.safetensors has {len(data) // 2} bytes, {len(data)} were written" in err, err)
+
+
+def flip(path):
+    data = bytearray(open(path, "rb").read())
+    data[len(data) // 2] ^= 1
+    open(path, "wb").write(data)
+
+
+def truncate(path):
+    os.truncate(path, os.path.getsize(path) - 1)
+
+
+def test_damaged(run):
+    """each file of the newest checkpoint damaged in each way: named, and the run ends with the same bits from the one before"""
+    file = small(run, steps=9, rows=2, drop=0.1, more=SAVED.format(every=4, keep=0))
+    train(run, file, "whole")
+    train(run, file, "run", "--steps", 8)
+    good = checkpoint(run, "run", 8)
+    for name in sorted(good):
+        for harm in (flip, truncate, os.remove):
+            shutil.rmtree(run.path("hurt"), ignore_errors=True)
+            shutil.copytree(run.path("run"), run.path("hurt"))
+            harm(run.path("hurt/step-000008", name))
+            code, out, err = run.result("run", file, "--out", run.path("hurt"), "-q")
+            what = f"{harm.__name__} {name}: {err}"
+            check(code == 0 and f"step-000008/{name}" in err and "that of step 4: 4 steps are done again" in err, what)
+            same(checkpoint(run, "whole", 9), checkpoint(run, "hurt", 9), what)
+            lines = [json.loads(x)["step"] for x in open(run.path("hurt/metrics.jsonl"))]
+            check(lines == list(range(1, 10)), what)
+
+
+def test_damaged_readers(run):
+    """generate, eval and export take the newest whole one and say so; what was asked for by its step is not replaced"""
+    file = small(run, steps=8, more=SAVED.format(every=4, keep=0))
+    train(run, file, "run")
+    generate = ("generate", run.path("run"), "--prompt-ids", "1,2,3", "--ids", "-n", 4, "--temperature", 0)
+    older = run(*generate, "--step", 4)
+    flip(run.path("run/step-000008/optimizer.safetensors"))
+    check(run.result(*generate)[2] == "", "what is not read is not looked at")
+    flip(run.path("run/step-000008/model.safetensors"))
+    code, out, err = run.result(*generate)
+    check(code == 0 and out == older and "step-000008/model.safetensors: its checksum is" in err and "that of step 4" in err, out + err)
+    err = run(*generate, "--step", 8, status=2)
+    check("this checkpoint is damaged" in err and "model.safetensors" in err, err)
+    code, out, err = run.result("export", run.path("run"), "-o", run.path("hf"))
+    check(code == 0 and "that of step 4" in err, err)
+    os.remove(run.path("run/step-000004/checksums.txt"))
+    for command in (generate, ("export", run.path("run"), "-o", run.path("hf")), ("run", file, "--out", run.path("run"))):
+        err = run(*command, status=2)
+        check("no checkpoint of" in err and "step-000008/model.safetensors" in err and "step-000004/checksums.txt is missing" in err, err)
 
 
 def test_other_model(run):

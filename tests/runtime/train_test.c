@@ -9,6 +9,7 @@
 
 #include "runtime/io/json.h"
 #include "runtime/train/init.h"
+#include "runtime/train/checkpoint_sum.h"
 #include "runtime/train/run.h"
 #include "tests/runtime/bigram.h"
 
@@ -157,15 +158,30 @@ static void test_refusals(void) {
   b.o.resume = LM_RESUME_PATH;
   b.o.resume_path = in_dir("nothing");
   CHECK_FAILS(lm_run_train(&b.o, &out), LM_USER, "holds no checkpoint");
+  lm_trainer_destroy(b.trainer);
+}
+
+// What stands in a checkpoint as it was written, and is not this run's.
+static void test_foreign_state(void) {
+  lm_run_outcome out;
+  static const char *const files[] = {"state.json", "model.safetensors", "optimizer.safetensors"};
+  bench b = bench_open(in_dir("one"), 50);
+  b.o.user = &b;
+  b.o.resume = LM_RESUME_PATH;
+  b.o.resume_path = in_dir("one/step-000040");
   char *state = in_dir("one/step-000040/state.json"), *good = text_of(state);
   for (const char **bad = (const char *[]){"", "{", "[]", "{\"format\": 1}", "{\"format\": 2, \"step\": 1, \"seed\": \"7\"}", NULL}; *bad; bad++) {
     CHECK_OK(lm_file_write_atomic(state, *bad, strlen(*bad)));
-    b.o.resume_path = in_dir("one/step-000040");
+    CHECK_FAILS(lm_run_train(&b.o, &out), LM_ENV, "state.json");
+    CHECK_OK(lm_checkpoint_sums_write(arena, b.o.resume_path, files, 3));
     CHECK_FAILS(lm_run_train(&b.o, &out), LM_USER, "state.json");
   }
   CHECK_OK(lm_file_write_atomic(state, good, strlen(good)));
+  CHECK_OK(lm_checkpoint_sums_write(arena, b.o.resume_path, files, 3));
   CHECK(!rename(in_dir("one/step-000040/optimizer.safetensors"), in_dir("one/step-000040/model.safetensors")));
-  CHECK_FAILS(lm_run_train(&b.o, &out), LM_USER, "tensors");
+  CHECK_FAILS(lm_run_train(&b.o, &out), LM_ENV, "model.safetensors has");
+  CHECK_OK(lm_checkpoint_sums_write(arena, b.o.resume_path, files, 2));
+  CHECK_FAILS(lm_run_train(&b.o, &out), LM_ENV, "no line on optimizer.safetensors");
   lm_trainer_destroy(b.trainer);
   run_remove(in_dir("one"));
 }
@@ -269,6 +285,7 @@ int main(void) {
   test_init();
   test_resume_exact();
   test_refusals();
+  test_foreign_state();
   test_not_finite();
   test_interrupt();
   test_early_stop();

@@ -1,0 +1,129 @@
+// checkpoint_sum.c - checksums of a checkpoint's files.
+#include "runtime/train/checkpoint_sum.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PIECE = 1 << 20, TEXT_MAX = 1 << 16 };
+static const char NAME[] = "checksums.txt";
+
+typedef struct sum { uint64_t bytes, hash; } sum;
+
+// Whole pieces but for the last, so that the hash does not depend on how reads come back. *out_n < PIECE: the end.
+static bool piece_read(int fd, char *piece, size_t *out_n) {
+  for (*out_n = 0; *out_n < PIECE; ) {
+    ssize_t n = read(fd, piece + *out_n, PIECE - *out_n);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return false;
+    if (!n) break;
+    *out_n += (size_t)n;
+  }
+  return true;
+}
+
+// hash = lm_hash(piece, hash of the pieces before). errno tells why it is false. Read, not mapped: a bad block is an error then.
+static bool file_sum(const char *path, sum *out) {
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  char *piece = lm_alloc(PIECE);
+  bool good;
+  size_t n;
+  *out = (sum){0};
+  do {
+    good = piece_read(fd, piece, &n);
+    out->hash = lm_hash(piece, n, out->hash);
+    out->bytes += n;
+  } while (good && n == PIECE);
+  int why = errno;
+  lm_free(piece);
+  close(fd);
+  errno = why;
+  return good;
+}
+
+lm_status lm_checkpoint_sums_write(lm_arena *a, const char *folder, const char *const *files, int n) {
+  lm_buf b = {0};
+  lm_status s = NULL;
+  sum x;
+  for (int i = 0; i < n && !s; i++) {
+    char *path = lm_path_join(a, folder, files[i]);
+    if (!file_sum(path, &x)) s = lm_fail_errno("cannot read %s", path);
+    else lm_buf_printf(&b, "%" PRIu64 " %016" PRIx64 " %s\n", x.bytes, x.hash, files[i]);
+  }
+  if (!s) {
+    lm_buf_printf(&b, "%016" PRIx64 "\n", lm_hash(b.p, b.n, 0));
+    s = lm_file_write_atomic(lm_path_join(a, folder, NAME), b.p, b.n);
+  }
+  lm_buf_free(&b);
+  return s;
+}
+
+// ---- checking
+
+// Files that are gone or that the disk gives no more are damage; what else hinders reading them is not.
+static lm_status unreadable(lm_arena *a, const char *path, const char **out_damage) {
+  if (errno != ENOENT && errno != EIO && errno != EISDIR && errno != ENOTDIR) return lm_fail_errno("cannot read %s", path);
+  *out_damage = errno == ENOENT ? lm_arena_printf(a, "%s is missing", path) : lm_arena_printf(a, "%s: %s", path, strerror(errno));
+  return NULL;
+}
+
+// The lines above the last one, which is their hash; 0: it is not.
+static size_t sealed_bytes(const lm_buf *b) {
+  enum { SEAL = 17 };
+  char seal[SEAL + 1];
+  if (b->n <= SEAL || b->p[b->n - SEAL - 1] != '\n') return 0;
+  snprintf(seal, sizeof seal, "%016" PRIx64 "\n", lm_hash(b->p, b->n - SEAL, 0));
+  return memcmp(seal, b->p + b->n - SEAL, SEAL) ? 0 : b->n - SEAL;
+}
+
+static bool sum_find(const char *text, const char *file, sum *out) {
+  for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n') {
+    char *at;
+    out->bytes = strtoull(line, &at, 10);
+    out->hash = strtoull(at, &at, 16);
+    size_t n = strlen(file);
+    if (*at == ' ' && !strncmp(at + 1, file, n) && at[1 + n] == '\n') return true;
+  }
+  return false;
+}
+
+static lm_status file_check(lm_arena *a, const char *folder, const char *text, const char *file, const char **out_damage) {
+  char *path = lm_path_join(a, folder, file);
+  sum is, was;
+  if (!sum_find(text, file, &was)) *out_damage = lm_arena_printf(a, "%s: no line on %s", lm_path_join(a, folder, NAME), file);
+  else if (!file_sum(path, &is)) return unreadable(a, path, out_damage);
+  else if (is.bytes != was.bytes)
+    *out_damage = lm_arena_printf(a, "%s has %" PRIu64 " bytes, %" PRIu64 " were written", path, is.bytes, was.bytes);
+  else if (is.hash != was.hash)
+    *out_damage = lm_arena_printf(a, "%s: its checksum is %016" PRIx64 ", what was written had %016" PRIx64, path, is.hash, was.hash);
+  return NULL;
+}
+
+static lm_status text_check(lm_arena *a, const char *folder, lm_buf *text, const char *const *files, int n, const char **out_damage) {
+  size_t lines = sealed_bytes(text);
+  if (!lines) {
+    *out_damage = lm_arena_printf(a, "%s is not what was written", lm_path_join(a, folder, NAME));
+    return NULL;
+  }
+  text->p[lines] = 0;
+  for (int i = 0; i < n && !*out_damage; i++) LM_TRY(file_check(a, folder, text->p, files[i], out_damage));
+  return NULL;
+}
+
+lm_status lm_checkpoint_sums_check(lm_arena *a, const char *folder, const char *const *files, int n, const char **out_damage) {
+  char *path = lm_path_join(a, folder, NAME);
+  lm_buf text = {0};
+  *out_damage = NULL;
+  if (access(path, R_OK)) return unreadable(a, path, out_damage);
+  lm_status bad = lm_file_read(path, TEXT_MAX, &text), s = NULL;
+  if (bad) *out_damage = lm_arena_printf(a, "%s", bad->text);
+  else s = text_check(a, folder, &text, files, n, out_damage);
+  lm_status_free(bad);
+  lm_buf_free(&text);
+  return s;
+}
