@@ -12,18 +12,18 @@ static const lm_opt options[] = {LM_OPT_JSON, {0}};
 
 typedef struct finding { const char *name; bool found; const char *what, *gives; } finding;
 
-typedef struct library { const char *name, *files[5], *gives; } library;
+typedef struct library { const char *name, *files[4], *gives; bool toolkit; } library;   // toolkit: in the versions that the driver takes
 static const library libraries[] = {
-  {"cuda driver", {"libcuda.so.1"}, "running on NVIDIA GPUs"},
-  {"nvrtc", {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"}, "compiling kernels for NVIDIA GPUs"},
-  {"cublaslt", {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"}, "matrix products on NVIDIA GPUs"},
-  {"nccl", {"libnccl.so.2"}, "training on several GPUs"},
-  {"mpi", {"libmpi.so.40", "libmpi.so.12", "libmpi.so"}, "training on several machines"},
+  {"cuda driver", {"libcuda.so.1"}, "running on NVIDIA GPUs", false},
+  {"nvrtc", {"libnvrtc.so"}, "compiling kernels for NVIDIA GPUs", true},
+  {"cublaslt", {"libcublasLt.so"}, "matrix products on NVIDIA GPUs", true},
+  {"nccl", {"libnccl.so.2"}, "training on several GPUs", false},
+  {"mpi", {"libmpi.so.40", "libmpi.so.12", "libmpi.so"}, "training on several machines", false},
 };
 
-static const char *library_find(lm_arena *a, const library *l) {
+static const char *library_find(lm_arena *a, const library *l, int driver) {
   void *handle;
-  lm_status missing = lm_library_open(l->name, l->files, &handle);
+  lm_status missing = l->toolkit ? lm_toolkit_open(l->name, l->files[0], driver, &handle) : lm_library_open(l->name, l->files, &handle);
   lm_status_free(missing);
   if (missing) return NULL;
   const char *file = lm_library_path(a, handle);
@@ -32,12 +32,13 @@ static const char *library_find(lm_arena *a, const library *l) {
 }
 
 // "NVIDIA H100 80GB HBM3, 85.0 GB, sm_90a, driver for CUDA 13.0"
-static finding gpu_find(lm_arena *a) {
+static finding gpu_find(lm_arena *a, int *out_driver) {
   lm_cuda_driver driver;
   lm_cuda_device x;
   finding f = {"gpu", false, "", "training on an NVIDIA GPU of compute capability 8.0 to 10.0"};
   lm_status s = lm_cuda_device_find(&driver, &x);
   lm_buf memory = {0};
+  *out_driver = s ? 0 : x.driver;
   if (!s) {
     lm_show_bytes(&memory, (double)x.memory);
     f.found = x.arch != NULL;
@@ -54,7 +55,8 @@ static int findings_collect(lm_arena *a, finding *out) {
   lm_status_free(lm_cpu_compiler_find(cpu));     // the finding says what is missing
   const char *cache = NULL;
   lm_status s = lm_cache_open(a, &cache);
-  int n = 0;
+  int n = 0, driver;
+  finding gpu = gpu_find(a, &driver);
   out[n++] = (finding){"processor", true, lm_arena_printf(a, "%s, %d core%s", cpu->model, cpu->cores, cpu->cores == 1 ? "" : "s"), ""};
   out[n++] = (finding){"instructions", cpu->isa[0], cpu->isa, "fast kernels: AVX2 and FMA at the least"};
   out[n++] = (finding){"bf16", lm_cpu_has_bf16(), "products of the processor's own, which compute = auto takes", "faster products on AVX512-BF16 or AMX; compute = auto is f32"};
@@ -63,10 +65,10 @@ static int findings_collect(lm_arena *a, finding *out) {
   out[n++] = (finding){"kernel cache", !s, s ? lm_arena_printf(a, "%s", s->text) : cache, "a folder that can be written, named in LMC_CACHE"};
   lm_status_free(s);
   for (size_t i = 0; i < LM_COUNT(libraries); i++) {
-    const char *file = library_find(a, &libraries[i]);
+    const char *file = library_find(a, &libraries[i], driver);
     out[n++] = (finding){libraries[i].name, file != NULL, file, libraries[i].gives};
   }
-  out[n++] = gpu_find(a);
+  out[n++] = gpu;
   return n;
 }
 

@@ -45,9 +45,8 @@ static const char *const names[] = {
 };
 
 // Stays open for the process: NVRTC keeps threads and tables of its own.
-static lm_status nvrtc_open(nvrtc *out) {
-  static const char *const files[] = {"libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so", NULL};
-  LM_TRY(lm_library_open("NVRTC, the run-time compiler of CUDA,", files, &out->library));
+static lm_status nvrtc_open(int driver, nvrtc *out) {
+  LM_TRY(lm_toolkit_open("NVRTC, the run-time compiler of CUDA,", "libnvrtc.so", driver, &out->library));
   return lm_library_resolve(out->library, "NVRTC", names, LM_COUNT(names), out->functions);
 }
 
@@ -59,9 +58,22 @@ static void version_print(const nvrtc *n, lm_buf *out) {
 
 lm_status lm_cuda_nvrtc_version(lm_buf *out) {
   nvrtc n;
-  LM_TRY(nvrtc_open(&n));
+  LM_TRY(nvrtc_open(0, &n));
   version_print(&n, out);
   return NULL;
+}
+
+// NVRTC takes the numbers that it lists with any letter behind them: 90 is sm_90a as well.
+static lm_status arch_known(const nvrtc *n, const char *arch) {
+  int count = 0, known[64];
+  if (n->nvrtcGetNumSupportedArchs(&count) || count > (int)LM_COUNT(known) || n->nvrtcGetSupportedArchs(known)) return NULL;
+  for (int i = 0; i < count; i++)
+    if (known[i] == atoi(arch + strlen("sm_"))) return NULL;
+  lm_buf version = {0};
+  version_print(n, &version);
+  lm_status s = lm_fail(LM_ENV, "%s makes no code for %s: a newer one is needed", version.p, arch);
+  lm_buf_free(&version);
+  return s;
 }
 
 // ---- programs
@@ -302,7 +314,8 @@ static lm_status missing_compile(compiler *c, const int *missing, int n) {
 
 static lm_status compile(compiler *c) {
   if (!lm_cuda_arch_find(c->o->arch)) return lm_fail(LM_USER, "there is no target %s", c->o->arch);
-  LM_TRY(nvrtc_open(&c->nvrtc));
+  LM_TRY(nvrtc_open(c->o->driver, &c->nvrtc));
+  LM_TRY(arch_known(&c->nvrtc, c->o->arch));
   LM_TRY(lm_cache_open(c->out->arena, &c->dir));
   LM_TRY(sources_collect(c));
   paths_make(c);

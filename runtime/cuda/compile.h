@@ -24,6 +24,7 @@ typedef struct lm_cuda_code {
 
 typedef struct lm_cuda_compile_options {
   const char *arch;                    // "sm_90a"
+  int driver;                          // the CUDA that the driver knows, which must load the code; 0: nothing is to be run
   int threads;                         // 0: as many as the process may use
   const char *dump_dir, *load_dir;     // as lm_exec_options, files NAME.cu
   const bool *narrow;                  // by kernel: its buffers lie at odd addresses; NULL: as the plan says

@@ -36,6 +36,7 @@ typedef struct cuda_exec {
   lm_plan_walk walk;
   func_state *funcs;
   const lm_plan_func *func;            // that runs
+  const lm_plan_func *may_refuse;      // the last that ran of those that may
   lm_cuda_address *pointers;           // of the step being run
   void **params;
   int32_t *refused;                    // pinned copy of the builtins' `fault`
@@ -76,7 +77,7 @@ static lm_status step_failed(const cuda_exec *e, const lm_plan_step *s, lm_statu
 }
 
 static lm_status refusal(const cuda_exec *e) {
-  const lm_plan_step *s = &e->func->steps[e->refused[0] - 1];
+  const lm_plan_step *s = &e->may_refuse->steps[e->refused[0] - 1];
   return lm_fail(LM_USER, "%s: it would begin at place %d of a cache of %lld", s->label, e->refused[1], (long long)s->move->at_limit);
 }
 
@@ -139,7 +140,7 @@ static lm_status modules_load(cuda_exec *e, const lm_cuda_code *code) {
 static lm_status kernels_make(cuda_exec *e, const lm_exec_options *o) {
   lm_plan all = plan_extend(e);
   lm_cuda_code code;
-  LM_TRY(lm_cuda_compile(&all, &(lm_cuda_compile_options){.arch = e->device.arch, .threads = o->threads, .dump_dir = o->dump_dir, .load_dir = o->load_dir}, &code));
+  LM_TRY(lm_cuda_compile(&all, &(lm_cuda_compile_options){.arch = e->device.arch, .driver = e->device.driver, .threads = o->threads, .dump_dir = o->dump_dir, .load_dir = o->load_dir}, &code));
   lm_status s = modules_load(e, &code);
   lm_cuda_code_free(&code);
   return s;
@@ -182,7 +183,7 @@ static lm_status exec_make(cuda_exec *e, const char *arch, const lm_exec_options
   LM_TRY(kernels_make(e, o));
   e->builtins.driver = &e->d;
   e->builtins.stream = e->stream;
-  LM_TRY(lm_cuda_gemms_create(&e->builtins, &e->gemms));
+  LM_TRY(lm_cuda_gemms_create(&e->builtins, e->device.driver, &e->gemms));
   LM_TRY(refused_make(e));
   for (int i = 0; i < plan->n_funcs; i++) func_describe(e, &plan->funcs[i], &e->funcs[i]);
   LM_TRY(lm_cuda_memory_make(&e->memory, plan, &e->d, &e->device, e->stream, lm_cuda_workspace()));
@@ -315,6 +316,7 @@ static lm_status enqueue(cuda_exec *e, const lm_plan_func *f, const int64_t *ext
   LM_TRY(steps_enqueue(e, f, extents));
   LM_TRY(lm_cuda_memory_end(&e->memory, f, x->writes));
   if (!x->may_refuse) return NULL;
+  e->may_refuse = f;
   return lm_cuda_check(&e->d, e->d.cuMemcpyDtoHAsync_v2(e->refused, e->builtins.fault, 2 * sizeof *e->refused, e->stream), "results from the GPU");
 }
 

@@ -36,18 +36,17 @@ static lm_status check(const lm_cuda_gemms *g, int status, const char *what) {
   return status ? lm_fail(LM_ENV, "%s: cuBLASLt says: %s", what, g->lt.cublasLtGetStatusString(status)) : NULL;
 }
 
-static lm_status library_open(lm_cuda_gemms *g) {
-  static const char *const files[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so", NULL};
-  LM_TRY(lm_library_open("cuBLASLt, matrix products of CUDA,", files, &g->lt.library));
+static lm_status library_open(lm_cuda_gemms *g, int driver) {
+  LM_TRY(lm_toolkit_open("cuBLASLt, matrix products of CUDA,", "libcublasLt.so", driver, &g->lt.library));
   LM_TRY(lm_library_resolve(g->lt.library, "cuBLASLt", names, LM_COUNT(names), g->lt.functions));
   return check(g, g->lt.cublasLtCreate(&g->handle), "starting");
 }
 
-lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, lm_cuda_gemms **out) {
+lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, int driver, lm_cuda_gemms **out) {
   lm_cuda_gemms *g = lm_alloc(sizeof *g);
   g->builtins = b;
   g->arena = lm_arena_create();
-  lm_status s = library_open(g);
+  lm_status s = library_open(g, driver);
   if (s) lm_cuda_gemms_destroy(g);
   *out = s ? NULL : g;
   return s;
@@ -143,18 +142,30 @@ static lm_status desc_make(const lm_cuda_gemms *g, const key *k, void **out) {
   return NULL;
 }
 
-static lm_status algorithm_ask(const lm_cuda_gemms *g, entry *e, void *preference) {
+// Parts of a sum that several blocks compute are added in the type that is computed in, by a step of its own: the other schemes
+// add them in the result's type, bf16 mostly, or in the order in which blocks arrive. By itself the library takes any.
+static lm_status preference_set(const lm_cuda_gemms *g, const entry *e, void *preference) {
   const lm_cublaslt *lt = &g->lt;
   static const int attributes[4] = {LM_LT_PREF_ALIGN_A, LM_LT_PREF_ALIGN_B, LM_LT_PREF_ALIGN_C, LM_LT_PREF_ALIGN_D};
   const size_t workspace = LM_CUDA_WORKSPACE;
-  lm_lt_heuristic best = {0};
-  int found = 0;
+  const uint32_t reduction = LM_LT_REDUCTION_COMPUTE_TYPE;
   LM_TRY(check(g, lt->cublasLtMatmulPreferenceSetAttribute(preference, LM_LT_PREF_WORKSPACE, &workspace, sizeof workspace), "a preference"));
+  LM_TRY(check(g, lt->cublasLtMatmulPreferenceSetAttribute(preference, LM_LT_PREF_REDUCTION, &reduction, sizeof reduction), "a preference"));
   for (int i = 0; i < 4; i++) {
     uint32_t align = (uint32_t)e->k.align[i < 2 ? i : 2];
     LM_TRY(check(g, lt->cublasLtMatmulPreferenceSetAttribute(preference, attributes[i], &align, sizeof align), "a preference"));
   }
-  int status = lt->cublasLtMatmulAlgoGetHeuristic(g->handle, e->desc, e->layout[0], e->layout[1], e->layout[2], e->layout[2], preference, 1, &best, &found);
+  return NULL;
+}
+
+// That the library has no algorithm is an answer. It must not be asked while its stream records a graph (13.3 fails then), and
+// it is not: what a graph records was run before, at the same addresses.
+static lm_status algorithm_ask(const lm_cuda_gemms *g, entry *e, void *preference) {
+  lm_lt_heuristic best = {0};
+  int found = 0;
+  LM_TRY(preference_set(g, e, preference));
+  int status = g->lt.cublasLtMatmulAlgoGetHeuristic(g->handle, e->desc, e->layout[0], e->layout[1], e->layout[2], e->layout[2], preference, 1, &best, &found);
+  if (status != LM_LT_NOT_SUPPORTED) LM_TRY(check(g, status, "choosing how to compute a product"));
   e->fits = !status && found > 0 && !best.state;
   e->algo = best.algo;
   e->workspace = best.workspace;

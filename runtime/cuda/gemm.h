@@ -15,9 +15,11 @@ enum {
   LM_LT_R_32F = 0, LM_LT_R_64F = 1, LM_LT_R_16BF = 14,                  // cudaDataType
   LM_LT_COMPUTE_32F = 68, LM_LT_COMPUTE_64F = 70,
   LM_LT_OP_T = 1,
+  LM_LT_REDUCTION_COMPUTE_TYPE = 2,
+  LM_LT_NOT_SUPPORTED = 15,                                             // a status
   LM_LT_DESC_TRANSA = 3, LM_LT_DESC_TRANSB = 4,
   LM_LT_LAYOUT_BATCH_COUNT = 5, LM_LT_LAYOUT_BATCH_STRIDE = 6,
-  LM_LT_PREF_WORKSPACE = 1, LM_LT_PREF_ALIGN_A = 5, LM_LT_PREF_ALIGN_B = 6, LM_LT_PREF_ALIGN_C = 7, LM_LT_PREF_ALIGN_D = 8,
+  LM_LT_PREF_WORKSPACE = 1, LM_LT_PREF_REDUCTION = 3, LM_LT_PREF_ALIGN_A = 5, LM_LT_PREF_ALIGN_B = 6, LM_LT_PREF_ALIGN_C = 7, LM_LT_PREF_ALIGN_D = 8,
 };
 typedef struct lm_lt_algo { uint64_t data[8]; } lm_lt_algo;
 typedef struct lm_lt_heuristic { lm_lt_algo algo; size_t workspace; int state; float waves; int reserved[4]; } lm_lt_heuristic;
@@ -35,8 +37,8 @@ typedef struct lm_cublaslt {
 } lm_cublaslt;
 
 typedef struct lm_cuda_gemms lm_cuda_gemms;
-// The builtins must outlive it; its context is current.
-lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, lm_cuda_gemms **out);
+// The builtins must outlive it; its context is current. driver: the CUDA that the driver knows.
+lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, int driver, lm_cuda_gemms **out);
 void lm_cuda_gemms_destroy(lm_cuda_gemms *g);
 // Enqueues c (+)= a b on the builtins' stream.
 lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_gemm *p, const int64_t *var, lm_cuda_address a, lm_cuda_address b, lm_cuda_address c, lm_cuda_address workspace);

@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 // They stay in memory when they are closed: what they allocated as they were loaded hangs on their own variables.
@@ -33,6 +34,22 @@ lm_status lm_library_open(const char *what, const char *const *names, void **out
   lm_status s = *out ? NULL : lm_fail(LM_ENV, "%s was not found (tried %s)", what, tried.p);
   lm_buf_free(&tried);
   return s;
+}
+
+lm_status lm_toolkit_open(const char *what, const char *stem, int driver, void **out) {
+  enum { NEWEST = 13, OLDEST = 12 };
+  char text[NEWEST - OLDEST + 1][32];
+  const char *names[NEWEST - OLDEST + 2] = {NULL};
+  int n = 0;
+  *out = NULL;
+  for (int major = NEWEST; major >= OLDEST; major--) {
+    if (driver && driver / 1000 < major) continue;
+    snprintf(text[n], sizeof text[n], "%s.%d", stem, major);
+    names[n] = text[n];
+    n++;
+  }
+  if (!n) return lm_fail(LM_ENV, "the NVIDIA driver knows CUDA %d.%d; CUDA %d is the oldest that will do", driver / 1000, driver % 1000 / 10, OLDEST);
+  return lm_library_open(what, names, out);
 }
 
 lm_status lm_library_resolve(void *library, const char *what, const char *const *names, int n, void **functions) {

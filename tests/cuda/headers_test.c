@@ -33,6 +33,9 @@ SAME(LM_LT_DESC_TRANSA, CUBLASLT_MATMUL_DESC_TRANSA);
 SAME(LM_LT_DESC_TRANSB, CUBLASLT_MATMUL_DESC_TRANSB);
 SAME(LM_LT_LAYOUT_BATCH_COUNT, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT);
 SAME(LM_LT_LAYOUT_BATCH_STRIDE, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET);
+SAME(LM_LT_PREF_REDUCTION, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK);
+SAME(LM_LT_REDUCTION_COMPUTE_TYPE, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+SAME(LM_LT_NOT_SUPPORTED, CUBLAS_STATUS_NOT_SUPPORTED);
 SAME(LM_LT_PREF_WORKSPACE, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES);
 SAME(LM_LT_PREF_ALIGN_A, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES);
 SAME(LM_LT_PREF_ALIGN_D, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
@@ -70,14 +73,13 @@ static void test_names(void) { printf("skipped: no headers of CUDA\n"); }
 
 // The library takes every attribute, in the size that we give it.
 static void test_descriptors(void) {
-  static const char *const files[] = {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so", NULL};
   static const char *const names[] = {
 #define SYM(result, name, parameters) #name,
 #include "runtime/cuda/cublaslt_syms.def"
 #undef SYM
   };
   lm_cublaslt lt;
-  lm_status missing = lm_library_open("cuBLASLt", files, &lt.library);
+  lm_status missing = lm_toolkit_open("cuBLASLt", "libcublasLt.so", 0, &lt.library);
   if (missing) {
     printf("skipped: %s\n", missing->text);
     lm_status_free(missing);
@@ -88,6 +90,7 @@ static void test_descriptors(void) {
   const int32_t turned = LM_LT_OP_T, count = 3;
   const int64_t stride = 1024;
   const size_t workspace = LM_CUDA_WORKSPACE;
+  const uint32_t reduction = LM_LT_REDUCTION_COMPUTE_TYPE;
   CHECK(!lt.cublasLtMatmulDescCreate(&desc, LM_LT_COMPUTE_32F, LM_LT_R_32F));
   CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, LM_LT_DESC_TRANSA, &turned, sizeof turned));
   CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, LM_LT_DESC_TRANSB, &turned, sizeof turned));
@@ -96,6 +99,7 @@ static void test_descriptors(void) {
   CHECK(!lt.cublasLtMatrixLayoutSetAttribute(layout, LM_LT_LAYOUT_BATCH_STRIDE, &stride, sizeof stride));
   CHECK(!lt.cublasLtMatmulPreferenceCreate(&preference));
   CHECK(!lt.cublasLtMatmulPreferenceSetAttribute(preference, LM_LT_PREF_WORKSPACE, &workspace, sizeof workspace));
+  CHECK(!lt.cublasLtMatmulPreferenceSetAttribute(preference, LM_LT_PREF_REDUCTION, &reduction, sizeof reduction));
   for (int a = LM_LT_PREF_ALIGN_A; a <= LM_LT_PREF_ALIGN_D; a++) {
     const uint32_t align = 16;
     CHECK(!lt.cublasLtMatmulPreferenceSetAttribute(preference, a, &align, sizeof align));

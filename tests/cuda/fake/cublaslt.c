@@ -9,21 +9,22 @@
 
 #include "runtime/cuda/gemm.h"
 
-enum { INVALID = 7, NOT_SUPPORTED = 15 };
+enum { INVALID = 7, INTERNAL = 14, NOT_SUPPORTED = 15 };
 
 typedef struct desc { int compute, scale; int32_t turned[2]; } desc;
 typedef struct layout { int type; uint64_t rows, cols; int64_t ld; int32_t count; int64_t stride; } layout;
-typedef struct preference { uint64_t workspace; uint32_t align[4]; } preference;
+typedef struct preference { uint64_t workspace; uint32_t reduction, align[4]; } preference;
 
-static struct { fake_memory_fn *memory; fake_enqueue_fn *enqueue; } driver;
+static struct { fake_memory_fn *memory; fake_enqueue_fn *enqueue; fake_recording_fn *recording; } driver;
 
 FAKE_API int cublasLtCreate(void **out) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
   if (!library) return 1;
   *(void **)&driver.memory = dlsym(library, "fake_memory");
   *(void **)&driver.enqueue = dlsym(library, "fake_enqueue");
+  *(void **)&driver.recording = dlsym(library, "fake_recording");
   *out = &driver;
-  return driver.memory && driver.enqueue ? 0 : 1;
+  return driver.memory && driver.enqueue && driver.recording ? 0 : 1;
 }
 
 FAKE_API int cublasLtDestroy(void *handle) { return 0; }
@@ -59,6 +60,7 @@ FAKE_API int cublasLtMatrixLayoutSetAttribute(void *x, int attribute, const void
 FAKE_API int cublasLtMatmulPreferenceSetAttribute(void *x, int attribute, const void *value, size_t bytes) {
   preference *p = x;
   if (attribute == LM_LT_PREF_WORKSPACE) return copy_in(&p->workspace, sizeof p->workspace, value, bytes);
+  if (attribute == LM_LT_PREF_REDUCTION) return copy_in(&p->reduction, sizeof p->reduction, value, bytes);
   if (attribute < LM_LT_PREF_ALIGN_A || attribute > LM_LT_PREF_ALIGN_D) return INVALID;
   return copy_in(&p->align[attribute - LM_LT_PREF_ALIGN_A], sizeof *p->align, value, bytes);
 }
@@ -86,6 +88,7 @@ static lm_lt_algo algo_of(const desc *d, const layout *a, const layout *b, const
 FAKE_API int cublasLtMatmulAlgoGetHeuristic(void *handle, void *d, void *a, void *b, void *c, void *c2, void *pref, int wanted, lm_lt_heuristic *results, int *found) {
   const preference *p = pref;
   *found = 0;
+  if (driver.recording()) return INTERNAL;
   if (wanted < 1 || !layouts_fit(d, a, b, c) || c != c2) return INVALID;
   *results = (lm_lt_heuristic){.algo = algo_of(d, a, b, c, p->align), .workspace = p->workspace > 1 << 20 ? 1 << 20 : p->workspace, .waves = 1};
   *found = 1;

@@ -28,9 +28,9 @@ typedef struct function { const fake_param *params; void (*call)(void **params);
 
 static struct {
   block device[BLOCKS], pinned[BLOCKS];
-  int n_device, n_pinned, streams, events, modules, graphs;
+  int n_device, n_pinned, streams, recording, events, modules, graphs;
   bool started, none;
-  int capability;
+  int capability, version;
   long alloc, launch, fault;           // countdowns, 0: never
   int sticky;
 } fake;
@@ -157,6 +157,8 @@ FAKE_API int fake_enqueue(void *handle, void (*fn)(void *args), const void *args
   return 0;
 }
 
+FAKE_API int fake_recording(void) { return fake.recording; }
+
 FAKE_API int cuStreamCreate(void **out, unsigned flags) {
   if (fake.sticky) return fake.sticky;
   *out = calloc(1, sizeof(stream));
@@ -231,6 +233,7 @@ FAKE_API int cuStreamBeginCapture_v2(void *handle, int mode) {
   if (s->capture) return CAPTURING;
   s->capture = calloc(1, sizeof *s->capture);
   s->capture->users = 1;
+  fake.recording++;
   fake.graphs++;
   return 0;
 }
@@ -240,6 +243,7 @@ FAKE_API int cuStreamEndCapture(void *handle, void **out) {
   if (!s->capture) return CAPTURING;
   *out = s->capture;
   s->capture = NULL;
+  fake.recording--;
   return fake.sticky;
 }
 
@@ -469,13 +473,15 @@ FAKE_API int cuInit(unsigned flags) {
   fake.alloc = word(text, "alloc=");
   fake.launch = word(text, "launch=");
   fake.fault = word(text, "fault=");
+  fake.version = (int)word(text, "driver=");
   if (!fake.capability) fake.capability = 90;
+  if (!fake.version) fake.version = 13000;
   if (!dladdr((void *)cuInit, &me) || !dlopen(me.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL)) complain("cannot be loaded again", "libcuda");
   atexit(at_end);
   return 0;
 }
 
-FAKE_API int cuDriverGetVersion(int *version) { return *version = 13000, 0; }
+FAKE_API int cuDriverGetVersion(int *version) { return *version = fake.version, 0; }
 FAKE_API int cuDeviceGetCount(int *n) { return *n = !fake.none, 0; }
 FAKE_API int cuDeviceGet(int *device, int number) { return *device = number, number ? NO_DEVICE : 0; }
 FAKE_API int cuDeviceTotalMem_v2(size_t *bytes, int device) { return *bytes = (size_t)8 << 30, 0; }

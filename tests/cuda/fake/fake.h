@@ -11,7 +11,8 @@
 // What is wrong is said on standard error, and the process ends with status 99.
 //
 // FAKE_CUDA in the environment, words parted by commas: none (no GPU), cc=80 (compute capability), alloc=N, launch=N (the N-th
-// allocation or launch fails), fault=N (the N-th kernel to run faults; from then on everything fails)
+// allocation or launch fails), fault=N (the N-th kernel to run faults; from then on everything fails), driver=12040 (the CUDA
+// that the driver knows)
 #ifndef FAKE_H
 #define FAKE_H
 #include <stddef.h>
@@ -29,4 +30,5 @@ typedef struct fake_param { uint64_t bytes; int pointer; } fake_param;
 typedef char *fake_memory_fn(unsigned long long address, size_t bytes, const char *what);
 // `fn` is called with a copy of the arguments when it is the stream's turn. A CUresult.
 typedef int fake_enqueue_fn(void *stream, void (*fn)(void *args), const void *args, size_t bytes);
+typedef int fake_recording_fn(void);   // streams that record a graph
 #endif

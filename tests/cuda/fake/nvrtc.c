@@ -15,8 +15,9 @@ typedef struct program { char *text; lm_buf image, log; } program;
 // No version that there is, so that caches tell its code from the real one's.
 FAKE_API int nvrtcVersion(int *major, int *minor) { return *major = 99, *minor = 0, 0; }
 FAKE_API const char *nvrtcGetErrorString(int result) { return result ? "NVRTC_ERROR_COMPILATION" : "NVRTC_SUCCESS"; }
-FAKE_API int nvrtcGetNumSupportedArchs(int *n) { return *n = 1, 0; }
-FAKE_API int nvrtcGetSupportedArchs(int *archs) { return *archs = 90, 0; }
+static const int archs[] = {80, 89, 90};   // as before 12.8
+FAKE_API int nvrtcGetNumSupportedArchs(int *n) { return *n = LM_COUNT(archs), 0; }
+FAKE_API int nvrtcGetSupportedArchs(int *out) { return memcpy(out, archs, sizeof archs), 0; }
 
 FAKE_API int nvrtcCreateProgram(void **out, const char *text, const char *name, int n, const char *const *headers, const char *const *names) {
   program *p = lm_alloc(sizeof *p);
