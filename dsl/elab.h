@@ -127,6 +127,7 @@ struct lm_elab {
   struct el_keeps *keeps;      // elab_keep.c; NULL: nothing is asked for
   // Metrics: their value leaves the loops around it stacked, and is named by its places in them: name.3, name.3.0.
   struct el_emit { lm_sym name; const char *places; int64_t place; el_val val; } *emits; uint32_t n_emits, cap_emits;
+  struct el_made *made;        // what methods of the model gave in the function being made (elab_once.c)
   const ast_decl **visited; uint32_t n_visited, cap_visited;
 };
 
@@ -183,6 +184,7 @@ bool el_budget(lm_elab *e, lm_loc at);
 // ---- calls (elab_call.c)
 el_val el_call(lm_elab *e, const ast_expr *x);
 el_val el_invoke_method(lm_elab *e, const el_ref *ref, lm_sym method, const el_val *args, uint32_t n, lm_loc at);
+el_val el_invoke_fn(lm_elab *e, lm_decl_ref fn, const el_val *args, uint32_t n, lm_loc at);   // args: tensors, one a parameter
 el_kind el_kind_of_type(lm_elab *e, const ast_type *t, bool *out_ok);
 el_val el_lookup(lm_elab *e, lm_sym name, lm_loc at, bool report);
 void el_check_fn(lm_elab *e, const lm_file *file, ast_decl *d);       // a definition that nothing reaches

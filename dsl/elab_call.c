@@ -379,16 +379,42 @@ static void visit(lm_elab *e, const ast_decl *d) {
   LM_PUSH(e->a, e->visited, e->n_visited, e->cap_visited) = d;
 }
 
+static el_val run_fn(lm_elab *e, el_invocation *v, lm_decl_ref ref) {
+  el_val out;
+  if (el_can_be_library(v, ref.file, e) && el_call_library(e, v, ref.decl, ref.file, &out)) return out;
+  return el_run_invocation(e, v, ref.file, NULL, &ref.decl->body);
+}
+
 static el_val call_fn(lm_elab *e, const ast_expr *x, lm_decl_ref ref) {
   el_invocation v = {.sig = &ref.decl->sig, .what = ref.decl->name.text, .at = x->loc};
-  el_val out;
   visit(e, ref.decl);
   if (!match(e, &v, x)) return el_error();
   for (uint32_t i = 0; i < v.sig->n_params; i++)       // numbers reach typed parameters as tensors of that type
     if (v.sig->params[i].type && v.sig->params[i].type->n_dims && v.args[i].k == V_TENSOR && v.args[i].kind == K_NUM)
       v.args[i] = el_adapt(e, &v.args[i], el_type_is(v.sig->params[i].type, "int") ? K_INT : K_F32, v.locs[i]);
-  if (el_can_be_library(&v, ref.file, e) && el_call_library(e, &v, ref.decl, ref.file, &out)) return out;
-  return el_run_invocation(e, &v, ref.file, NULL, &ref.decl->body);
+  return run_fn(e, &v, ref);
+}
+
+static void args_take(lm_elab *e, el_invocation *v, const el_val *args, uint32_t n) {
+  v->args = LM_NEW_N(e->a, el_val, n + 1), v->locs = LM_NEW_N(e->a, lm_loc, n + 1), v->given = LM_NEW_N(e->a, bool, n + 1);
+  for (uint32_t i = 0; i < n; i++) v->args[i] = args[i], v->locs[i] = v->sig->params[i].name.loc, v->given[i] = true;
+}
+
+el_val el_invoke_fn(lm_elab *e, lm_decl_ref ref, const el_val *args, uint32_t n, lm_loc at) {
+  el_invocation v = {.sig = &ref.decl->sig, .what = ref.decl->name.text, .at = at};
+  LM_ASSERT(n == v.sig->n_params);
+  args_take(e, &v, args, n);
+  return run_fn(e, &v, ref);
+}
+
+static el_val run_method(lm_elab *e, el_invocation *v, const el_ref *ref, const ast_member *method) {
+  el_val r;
+  el_ref self = *ref;
+  el_once once = el_once_begin(e, v, ref->inst, method);
+  if (el_once_find(e, &once, &r)) return r;
+  r = el_run_invocation(e, v, ref->inst->file, &self, &method->body);
+  el_once_end(e, &once, r);
+  return r;
 }
 
 const ast_member *el_method_find(const el_inst *inst, lm_sym name) {
@@ -408,18 +434,15 @@ static el_val call_method(lm_elab *e, const ast_expr *x, const el_ref *ref, lm_s
     return el_error();
   }
   el_invocation v = {.sig = &m->sig, .what = lm_arena_printf(e->a, "%s.%s", ref->inst->decl->name.text, name), .at = x->loc};
-  el_ref self = *ref;
-  return match(e, &v, x) ? el_run_invocation(e, &v, ref->inst->file, &self, &m->body) : el_error();
+  return match(e, &v, x) ? run_method(e, &v, ref, m) : el_error();
 }
 
 el_val el_invoke_method(lm_elab *e, const el_ref *ref, lm_sym name, const el_val *args, uint32_t n, lm_loc at) {
   const ast_member *m = el_method_find(ref->inst, name);
   el_invocation v = {.sig = &m->sig, .what = lm_arena_printf(e->a, "%s.%s", ref->inst->decl->name.text, name), .at = at};
   if (n != m->sig.n_params) return el_err(e, m->loc, "E081", "%s should take %u parameters", v.what, n), el_error();
-  v.args = LM_NEW_N(e->a, el_val, n + 1), v.locs = LM_NEW_N(e->a, lm_loc, n + 1), v.given = LM_NEW_N(e->a, bool, n + 1);
-  for (uint32_t i = 0; i < n; i++) v.args[i] = args[i], v.locs[i] = m->sig.params[i].name.loc, v.given[i] = true;
-  el_ref self = *ref;
-  return el_run_invocation(e, &v, ref->inst->file, &self, &m->body);
+  args_take(e, &v, args, n);
+  return run_method(e, &v, ref, m);
 }
 
 static el_val unknown_function(lm_elab *e, const ast_expr *x) {

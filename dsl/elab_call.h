@@ -30,4 +30,15 @@ el_val el_run_invocation(lm_elab *e, el_invocation *v, const lm_file *file, el_r
 bool el_can_be_library(const el_invocation *v, const lm_file *file, lm_elab *e);
 // False: the body needs what only the caller has (parameters, random numbers, caches), so it is to be inlined.
 bool el_call_library(lm_elab *e, el_invocation *v, const ast_decl *d, const lm_file *file, el_val *out);
+
+// ---- calls that are made once (elab_once.c)
+typedef struct el_once {
+  bool asked;                 // else each call is run
+  const el_inst *model; const ast_member *method;
+  el_val *args; uint32_t n;
+  uint32_t sites;             // of random numbers before it
+} el_once;
+el_once el_once_begin(lm_elab *e, const el_invocation *v, const el_inst *inst, const ast_member *method);
+bool el_once_find(const lm_elab *e, const el_once *o, el_val *out);
+void el_once_end(lm_elab *e, const el_once *o, el_val result);
 #endif

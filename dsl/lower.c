@@ -39,7 +39,7 @@ static entry begin(lm_elab *e, const char *name, int64_t rows, int64_t seq, int 
   el_axes axes = {0};
   el_axes_push(e, &axes, x.b), el_axes_push(e, &axes, x.t);
   e->b = (lm_builder){.m = e->m, .at = x.f->body};
-  e->mode = mode, e->n_caches = 0, e->n_emits = 0, e->n_loops = 0;
+  e->mode = mode, e->made = NULL, e->n_caches = 0, e->n_emits = 0, e->n_loops = 0;
   e->step = e->row = e->layer = e->at = NULL;
   e->position = el_axis_ir(e, x.t);
   for (int i = 0; i < n_columns; i++) {
@@ -86,6 +86,18 @@ static bool attempt_again(lm_elab *e, const attempt *a, const char *name) {
   return true;
 }
 
+el_val lm_lower_logits(lm_elab *e, el_inst *model, const el_val *tok_pos_seg) {
+  el_ref self = {.inst = model};
+  const el_axes *places = &tok_pos_seg->axes;
+  el_val r = el_invoke_method(e, &self, LM_SYM(e->c, "apply"), tok_pos_seg, 3, (lm_loc){0});
+  if (r.k == V_ERROR) return r;
+  lm_loc where = el_method_find(model, LM_SYM(e->c, "apply"))->loc;
+  bool shaped = r.k == V_TENSOR && r.axes.n == 3 && r.axes.v[0] == places->v[0] && r.axes.v[1] == places->v[1] && (r.kind == K_REAL || r.kind == K_F32);
+  if (shaped) return r;
+  el_err(e, where, "E0A2", "a model's apply returns the logits, real[b, t, vocab]; got %s", el_show(e, &r));
+  return el_error();
+}
+
 static void make_loss(lm_elab *e, el_inst *model, const char *name, el_mode mode, const lm_lower_options *o, lm_loc at) {
   if (!need_method(e, model, "loss", at)) return;
   entry x = begin(e, name, o->rows, o->seq, 0, 5, mode, model->file);
@@ -102,8 +114,8 @@ static void make_loss(lm_elab *e, el_inst *model, const char *name, el_mode mode
     el_err(e, where, "E0A1", "loss returns (sum, weight), got %s", el_show(e, &r));
     return;
   }
-  lm_value *out[2 + LM_LOWER_EMITS];
-  lm_sym names[2 + LM_LOWER_EMITS] = {LM_SYM(e->c, "sum"), LM_SYM(e->c, "weight")};
+  lm_value *out[4 + LM_LOWER_EMITS];
+  lm_sym names[4 + LM_LOWER_EMITS] = {LM_SYM(e->c, "sum"), LM_SYM(e->c, "weight")};
   uint32_t n = 2;
   for (int i = 0; i < 2; i++) {
     el_val v = el_adapt(e, &r.items[i], K_F32, where);
@@ -118,18 +130,8 @@ static void make_loss(lm_elab *e, el_inst *model, const char *name, el_mode mode
     names[n] = LM_SYM(e->c, lm_arena_printf(e->a, "%s%s", e->emits[i].name, e->emits[i].places));
     out[n++] = e->emits[i].val.v;
   }
+  if (mode == EL_EVAL) lm_lower_tokens(e, model, x.cols, out, names, &n);
   finish(e, x.f, out, names, n);
-}
-
-static el_val run_apply(lm_elab *e, el_inst *model, entry *x) {
-  el_ref self = {.inst = model};
-  el_val r = el_invoke_method(e, &self, LM_SYM(e->c, "apply"), x->cols, 3, (lm_loc){0});
-  if (r.k == V_ERROR) return r;
-  lm_loc where = el_method_find(model, LM_SYM(e->c, "apply"))->loc;
-  bool shaped = r.k == V_TENSOR && r.axes.n == 3 && r.axes.v[0] == x->b && r.axes.v[1] == x->t && (r.kind == K_REAL || r.kind == K_F32);
-  if (shaped) return r;
-  el_err(e, where, "E0A2", "a model's apply returns the logits, real[b, t, vocab]; got %s", el_show(e, &r));
-  return el_error();
 }
 
 static void make_apply(lm_elab *e, el_inst *model, const char *name, el_mode mode, const lm_lower_options *o, bool chunk, lm_lowered *out, lm_loc at) {
@@ -138,7 +140,7 @@ static void make_apply(lm_elab *e, el_inst *model, const char *name, el_mode mod
   int64_t seq = !decoding ? o->seq : chunk ? o->chunk : 1;
   entry x = begin(e, name, decoding ? 1 : o->rows, seq, decoding && chunk ? LM_EXTENT_CHUNK : 0, 3, mode, model->file);
   if (decoding) e->at = scalar_arg(e, x.f, "at", LM_INT), e->capacity = o->capacity, e->history_dyn = LM_EXTENT_PLACES;
-  el_val r = run_apply(e, model, &x);
+  el_val r = lm_lower_logits(e, model, x.cols);
   if (r.k == V_ERROR) return;
   lm_value *v = lm_emit_cast(&e->b, r.v, LM_F32);
   out->vocab = lm_axis_size(e->m, v->type.axis[2]);
@@ -222,6 +224,7 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, lm_recipe *r, const lm_lower_o
   if (o->what & LM_LOWER_TRAIN) lower_train(e, r, model, o);
   for (int i = 0; i < o->n_lengths && o->what & LM_LOWER_TRAIN && c->n_errors == before; i++) lower_length(e, model, o, o->lengths[i], r->model.loc);
   if (c->n_errors > before) return NULL;
+  if (o->what & LM_LOWER_EVAL) lm_lower_tokens_check(e, r, model);
   if (o->what & LM_LOWER_EVAL) lower_loss(e, model, "eval", EL_EVAL, o, r->model.loc);
   if (o->what & LM_LOWER_APPLY) {
     lm_lower_options first = of_length(o, o->first ? o->first : o->seq);
@@ -266,7 +269,7 @@ void lm_check(lm_ctx *c, lm_program *prog, lm_recipe *r) {
     uint32_t before = c->n_errors;
     el_inst *model = make_model(e, r);
     if (c->n_errors > before) model = NULL, e->n_visited = 0;   // its definitions alone, then
-    if (model) lower_train(e, r, model, &o);
+    if (model) lower_train(e, r, model, &o), lm_lower_tokens_check(e, r, model);
     if (model && el_method_find(model, LM_SYM(c, "apply")) && c->n_errors == before) lower_apply(e, model, "apply", EL_EVAL, &o, false, &l, r->model.loc);
     if (model) lm_lower_maps(e, model, &l, r->model.loc);
     if (model && c->n_errors == before) lm_lower_optimizer(e, r, &l);

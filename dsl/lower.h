@@ -3,7 +3,7 @@
 // One declaration gives every function of the run:
 //   loss     tok pos seg next [b, t] int, w [b, t] f32, step, row -> sum, weight, emitted scalars   (training: dropout)
 //   loss.N   the same over rows of N places, as many in all
-//   eval     the same without dropout
+//   eval     the same without dropout; and xent.sum, xent.weight: the cross-entropy of apply's logits at next, if there is one
 //   apply    tok pos seg [b, t] -> logits [b, t, vocab], of the first step's length
 //   prefill  tok pos seg [1, t], at -> logits, through caches of `capacity` places; t is known at run time, at most `chunk`
 //   decode   the same with t = 1

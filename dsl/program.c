@@ -202,6 +202,7 @@ lm_program *lm_program_load(lm_ctx *c, const char *path) {
   loader l = {.p = p, .c = c};
   if (!load_path(&l, path, (lm_loc){0})) return NULL;
   p->optim = load_std(&l, "optim", (lm_loc){0}, false);
+  p->nn = load_std(&l, "nn", (lm_loc){0}, false);
   return p;
 }
 

@@ -25,7 +25,7 @@ struct lm_file {
 struct lm_program {
   lm_ctx *c;
   lm_file **files; uint32_t n_files, cap_files;   // [0]: the file that was asked for
-  lm_file *prelude, *optim;
+  lm_file *prelude, *optim, *nn;
 };
 
 // Loads a file and all that it imports. Diagnostics go to the context; NULL only if the file can't be read.

@@ -37,7 +37,8 @@ static lm_status parts_find(const lm_session *s, int **out, int *out_n) {
 // ---- results
 
 static void result_text(const char *name, const lm_eval_result *x) {
-  lm_cli_print("%-12s loss %.4f  perplexity %.3f", name, x->value[LM_EVAL_LOSS], x->value[LM_EVAL_PERPLEXITY]);
+  lm_cli_print("%-12s loss %.4f", name, x->value[LM_EVAL_LOSS]);
+  if (!isnan(x->value[LM_EVAL_PERPLEXITY])) lm_cli_print("  perplexity %.3f", x->value[LM_EVAL_PERPLEXITY]);
   if (!isnan(x->value[LM_EVAL_BITS_PER_BYTE])) lm_cli_print("  bits/byte %.4f", x->value[LM_EVAL_BITS_PER_BYTE]);
   lm_cli_print("  (%.0f tokens)\n", x->weight);
 }

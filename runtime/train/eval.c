@@ -6,14 +6,17 @@
 const char *const LM_EVAL_NAMES[LM_EVAL_METRICS] = {
   [LM_EVAL_LOSS] = "loss", [LM_EVAL_BITS_PER_BYTE] = "bits_per_byte", [LM_EVAL_PERPLEXITY] = "perplexity"};
 
-static lm_status rows_run(lm_exec *e, const lm_plan_func *f, const lm_batch_ports *in, const lm_data *data, int part, int64_t rows, const int64_t *extents,
-                          double *sum, double *weight) {
+typedef struct sums { double loss, weight, xent, xent_weight; } sums;
+
+static lm_status rows_run(lm_exec *e, const lm_plan_func *f, const lm_batch_ports *in, const lm_data *data, int part, int64_t rows, const int64_t *extents, sums *out) {
   for (int64_t first = 0; first < rows; first += in->rows) {
     LM_TRY(lm_data_fill_part(data, part, first, in->rows, &in->batch));
     lm_port_set(e, f, "row", (double)first);
     LM_TRY(lm_exec_call(e, f, extents));
-    *sum += lm_port_get(e, f, "sum", 0);
-    *weight += lm_port_get(e, f, "weight", 0);
+    out->loss += lm_port_get(e, f, "sum", 0);
+    out->weight += lm_port_get(e, f, "weight", 0);
+    out->xent += lm_port_get(e, f, "xent.sum", NAN);
+    out->xent_weight += lm_port_get(e, f, "xent.weight", NAN);
   }
   return NULL;
 }
@@ -21,17 +24,17 @@ static lm_status rows_run(lm_exec *e, const lm_plan_func *f, const lm_batch_port
 lm_status lm_eval_run(lm_exec *e, const lm_plan *plan, const lm_data *data, int part, lm_eval_result *out) {
   const lm_plan_func *f = lm_plan_func_find(plan, "eval");
   int64_t extents[LM_COUNT(plan->extents)];
-  double sum = 0, weight = 0;
+  sums x = {0};
   lm_batch_ports in;
   if (!f) return lm_fail(LM_BUG_STATUS, "the plan has no function eval");
   for (int i = 0; i < plan->n_extents; i++) extents[i] = plan->extents[i].capacity;
   lm_data_part_info info = lm_data_part(data, part);
   LM_TRY(lm_batch_ports_open(e, f, &in));
-  lm_status s = rows_run(e, f, &in, data, part, info.rows, extents, &sum, &weight);
+  lm_status s = rows_run(e, f, &in, data, part, info.rows, extents, &x);
   lm_batch_ports_close(&in);
   if (s) return s;
-  if (!(weight > 0)) return lm_fail(LM_USER, "part %s of the data has nothing to predict: %lld rows", info.name, (long long)info.rows);
+  if (!(x.weight > 0)) return lm_fail(LM_USER, "part %s of the data has nothing to predict: %lld rows", info.name, (long long)info.rows);
   int64_t bytes = lm_data_predicted_bytes(data, part);
-  *out = (lm_eval_result){{sum / weight, bytes ? sum / log(2) / (double)bytes : NAN, exp(sum / weight)}, weight, info.rows};
+  *out = (lm_eval_result){{x.loss / x.weight, bytes ? x.xent / log(2) / (double)bytes : NAN, exp(x.xent / x.xent_weight)}, x.weight, info.rows};
   return NULL;
 }

@@ -1,4 +1,4 @@
-// eval.h - the loss over a part of the data.
+// eval.h - the loss over a part of the data, and how well the model's logits tell its tokens.
 #ifndef LM_TRAIN_EVAL_H
 #define LM_TRAIN_EVAL_H
 #include "runtime/train/ports.h"
@@ -7,7 +7,8 @@ typedef enum { LM_EVAL_LOSS, LM_EVAL_BITS_PER_BYTE, LM_EVAL_PERPLEXITY, LM_EVAL_
 extern const char *const LM_EVAL_NAMES[LM_EVAL_METRICS];
 
 typedef struct lm_eval_result {
-  double value[LM_EVAL_METRICS];       // the mean loss; NAN where bytes are not known; e^loss
+  double value[LM_EVAL_METRICS];       // the mean loss; of the tokens' cross-entropy: bits for a byte (NAN where bytes are not
+                                       // known), e^mean; both NAN without logits
   double weight; int64_t rows;         // what the mean is over
 } lm_eval_result;
 

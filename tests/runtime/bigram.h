@@ -45,6 +45,9 @@ static inline void bigram_loss(lm_exec *e, const lm_plan_func *f, float *grad) {
   }
   *(float *)port(e, f, "sum", true) = sum;
   *(float *)port(e, f, "weight", true) = weight;
+  if (grad) return;
+  *(float *)port(e, f, "xent.sum", true) = sum;
+  *(float *)port(e, f, "xent.weight", true) = weight;
 }
 
 static inline void bigram_update(lm_exec *e, const lm_plan_func *f) {
@@ -100,6 +103,7 @@ static inline lm_plan_port *bigram_ports(lm_plan *p, lm_arena *a, const bigram_s
 
 static inline lm_plan *bigram_plan(lm_arena *a) {
   static const bigram_spec loss_in[] = {BATCH(ROWS, SEQ), {"step", LM_INT}}, loss_out[] = {{"sum", LM_F32}, {"weight", LM_F32}, {"aux", LM_F32}};
+  static const bigram_spec eval_out[] = {{"sum", LM_F32}, {"weight", LM_F32}, {"xent.sum", LM_F32}, {"xent.weight", LM_F32}};
   static const bigram_spec norm_out[] = {{"norm", LM_F32}}, rates_in[] = {{"step", LM_INT}}, rates_out[] = {{"lr", LM_F64}};
   static const bigram_spec update_in[] = {{"grad_scale", LM_F32}, {"lr", LM_F32}, {"step", LM_INT}, {"rate", LM_F32, 1, BLOCKS}}, none[1];
   static const bigram_spec decode_in[] = {BATCH(1, 1), {"at", LM_INT}}, prefill_in[] = {BATCH(1, 3), {"at", LM_INT}};
@@ -107,7 +111,7 @@ static inline lm_plan *bigram_plan(lm_arena *a) {
   lm_plan *p = LM_NEW(a, lm_plan);
   p->funcs = LM_NEW_N(a, lm_plan_func, 8);
   FUNC("micro", loss_in, loss_out);
-  FUNC("eval", loss_in, loss_out);
+  FUNC("eval", loss_in, eval_out);
   FUNC("norm", rates_in, norm_out);
   FUNC("rates", rates_in, rates_out);
   FUNC("update", update_in, none);

@@ -1,0 +1,112 @@
+"""Evaluations: perplexity and bits per byte are of the tokens, whatever else a loss holds; against NumPy in float64."""
+import json, math
+
+import numpy as np
+from harness import check, load, within
+
+TEXT = "the quick brown fox jumps over the lazy dog, and over it"
+MODEL = """import std.nn: rmsnorm, xent
+block Layer(d) {{
+  param w: real[d] = normal(0.5)
+  apply(x: real[b, t, d]) -> (real[b, t, d], f32) {{ return (rmsnorm(x + x * w, w), mean(f32(w * w))) }}
+}}
+model M(d = 8, vocab = 256) {{
+  param embed: real[vocab, d] = normal(0.5)
+  sub layers[i < 3] = Layer(d)
+  run(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> (real[b, t, vocab], f32) {{
+    let x = gather(embed, tok, vocab)
+    let pull = f32(0)
+    for l in layers carry x, pull {{
+      let (y, more) = l(x)
+      x = y
+      pull = pull + more
+    }}
+    return (dot(x, embed, d), pull)
+  }}
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {{
+    let (z, _) = run(tok, pos, seg)
+    return z
+  }}
+  loss(bt: Batch[b, t]) -> (f32, f32) {{
+    {loss}
+  }}
+}}
+data D {{ source s = text("t.txt", split = "\\n"); holdout dev = sample(10 docs); pack best_fit(seq = 64 tokens) }}
+recipe R {{
+  model = M(); data = D; run = 3 steps; batch = 4 seqs; optimizer = adamw(lr = 1e-2); seed = 3; precision {{ compute = f32 }}
+  eval dev {{ data = D.dev; every = 3 steps; metrics = [loss, perplexity, bits_per_byte] }}
+}}
+"""
+# a penalty on the logits' scale and on parameters, smoothed targets; and half a weight, for a mean that is not the tokens'
+AUX = """let (z, pull) = run(bt.tok, bt.pos, bt.seg)
+    let zf = f32(z)
+    let lse = log(sum(exp(zf), vocab))
+    let l = 0.9 * xent(z, bt.next) + 0.1 * (lse - mean(zf, vocab)) + 0.01 * lse * lse
+    let n = sum(bt.w) * 2
+    return (sum(l * bt.w) + 0.5 * pull * n, n)"""
+PLAIN = "return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w))"
+
+
+def expected(path):
+    """loss and perplexity of the text under the weights of a checkpoint"""
+    p = {k: v.astype("f8") for k, v in load(path).items()}
+    text = np.frombuffer(TEXT.encode(), np.uint8)
+    x, pull = p["embed"][text[:-1]], 0
+    for i in range(3):
+        w = p[f"layers.{i}.w"]
+        x = x + x * w
+        x = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * w
+        pull += (w * w).mean()
+    z = x @ p["embed"].T
+    lse = np.log(np.exp(z).sum(1))
+    xent = lse - z[np.arange(len(z)), text[1:]]
+    whole = 0.9 * xent + 0.1 * (lse - z.mean(1)) + 0.01 * lse * lse
+    return whole.mean() / 2 + 0.5 * pull, xent.mean()
+
+
+def test_perplexity_of_tokens(run):
+    run.write("t.txt", "\n".join([TEXT] * 60))
+    file = run.write("aux.lm", MODEL.format(loss=AUX))
+    run("run", file, "-q", "--out", run.path("run"))
+    loss, nats = expected(run.path("run/step-000003/model.safetensors"))
+    check(abs(loss - nats) > 0.1, "a loss that is something else")
+    line = [json.loads(x) for x in open(run.path("run/metrics.jsonl"))][-1]
+    now = json.loads(run("eval", run.path("run"), "--json"))["dev"]
+    for got in (now, {k[4:]: v for k, v in line.items() if k.startswith("dev.")}):
+        within("loss", abs(got["loss"] / loss - 1), 1e-5)
+        within("perplexity", abs(got["perplexity"] / math.exp(nats) - 1), 1e-5)
+        within("bits a byte", abs(got["bits_per_byte"] / (nats / math.log(2)) - 1), 1e-5)
+
+
+def flop_lines(run, name, loss):
+    plan = run.path(name)
+    run("compile", run.write(name + ".lm", MODEL.format(loss=loss)), "-o", plan)
+    text = open(plan + "/kernel.lmir").read()
+    start = text.index("func @eval")
+    body = text[start : text.find("\nfunc ", start + 1)] if "\nfunc " in text[start + 1 :] else text[start:]
+    return body.count(" dot "), body.count(" loop ")
+
+
+def test_logits_are_made_once(run):
+    """the evaluation of a loss with further terms has the model in it once"""
+    run.write("t.txt", "\n".join([TEXT] * 60))
+    for name, loss in (("plain", PLAIN), ("aux", AUX)):
+        dots, loops = flop_lines(run, name, loss)
+        check(dots == 1 and loops == 1, f"{name}: {dots} products, {loops} loops of layers")
+
+
+def test_metrics_need_logits(run):
+    """a model without apply is trained and evaluated by its loss alone"""
+    run.write("t.txt", "\n".join([TEXT] * 60))
+    text = MODEL.format(loss=AUX)
+    a, b = text.index("  apply(tok"), text.index("  loss(bt")
+    file = run.write("none.lm", text[:a] + text[b:])
+    for command in ("check", "run"):
+        err = run(command, file, status=1)
+        check("error[E0A0]: perplexity is of a model's logits, and M has no method 'apply'" in err, err)
+    file = run.write("loss.lm", open(file).read().replace("[loss, perplexity, bits_per_byte]", "[loss]"))
+    out = run("run", file, "--out", run.path("run"))
+    check("dev loss" in out, out)
+    out = run("eval", run.path("run"))
+    check("perplexity" not in out and "loss" in out, out)
+    check(json.loads(run("eval", run.path("run"), "--json"))["dev"]["perplexity"] is None, "no number")
