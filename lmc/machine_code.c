@@ -16,6 +16,8 @@ void lm_machine_code_table(const lm_plan *plan, const lm_cuda_code *c, lm_buf *o
     const lm_cuda_kernel *x = &c->kernels[i];
     lm_buf_printf(out, "%-18s %7d %10d %8d %7lld  %s\n", k->name, k->launch.threads, x->registers, x->spilled, shared_bytes(k, x), k->origin ? k->origin : "");
   }
+  for (int i = 0; i < plan->n_kernels; i++)
+    if (plan->kernels[i].launch.note) lm_buf_printf(out, "%s: %s\n", plan->kernels[i].name, plan->kernels[i].launch.note);
 }
 
 void lm_machine_code_json(const lm_plan *plan, const lm_cuda_code *c, lm_buf *out) {
@@ -26,6 +28,8 @@ void lm_machine_code_json(const lm_plan *plan, const lm_cuda_code *c, lm_buf *ou
     lm_buf_printf(out, "%s{\"kernel\": \"%s\", \"threads\": %d, \"registers\": %d, \"spilled\": %d, \"shared\": %lld, \"source\": ", i ? ", " : "", k->name,
                   k->launch.threads, x->registers, x->spilled, shared_bytes(k, x));
     lm_buf_json(out, k->origin ? k->origin : "");
+    if (k->launch.note) lm_buf_puts(out, ", \"note\": ");
+    if (k->launch.note) lm_buf_json(out, k->launch.note);
     lm_buf_puts(out, "}");
   }
   lm_buf_puts(out, "]");

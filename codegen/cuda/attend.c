@@ -134,6 +134,17 @@ static int64_t forward(cuda_attend *e, lm_buf *b) {
 
 // ---- the function
 
+// Maps belong to the text: kernels of equal text are one.
+static void map_print(const cuda_attend *e, const lm_plan_map *m, lm_buf *b) {
+  lm_buf_printf(b, "// m%d: boxes of", m->buf);
+  for (int i = 0; i < LM_PLAN_MAP_RANK; i++) lm_buf_printf(b, "%s%d", i ? "x" : " ", m->dim[i].box);
+  for (int i = 0; i < LM_PLAN_MAP_RANK; i++) {
+    const lm_plan_extent *x = &m->dim[i].size;
+    lm_buf_printf(b, x->n_dyn ? "%sn%lld" : "%s%lld", i ? "x" : " in ", x->n_dyn ? (long long)x->dyn[0].var : (long long)x->fixed);
+  }
+  lm_buf_puts(b, "\n");
+}
+
 static void put_params(cuda_attend *e, lm_buf *b) {
   const lm_op *op = e->f.op;
   lm_buf_puts(b, "(");
@@ -141,7 +152,9 @@ static void put_params(cuda_attend *e, lm_buf *b) {
   for (uint32_t i = 0; i < op->n_out; i++) lm_buf_printf(b, ", %s *r%u", lm_gen_memory_type((lm_dtype)op->out[i]->type.dtype), i);
   for (int i = 0; i < 32; i++)
     if (e->g.extents >> i & 1) lm_buf_printf(b, ", int64_t n%d", i);
+  for (int i = 0; i < e->n_maps; i++) lm_buf_printf(b, ", LM_CONSTANT lm_map m%d", e->maps[i].buf);
   lm_buf_puts(b, ") {\n");
+  for (int i = 0; i < e->n_maps; i++) map_print(e, &e->maps[i], b);
   for (uint32_t i = 0; i < op->n_in + op->n_out; i++) {
     bool in = i < op->n_in;
     lm_buf_printf(b, "// %c%u: ", in ? 'a' : 'r', in ? i : i - op->n_in);
@@ -189,8 +202,11 @@ static size_t size_first(const cuda_attend *e) {
 }
 
 static bool choose(cuda_attend *e, lm_buf *body, int64_t *blocks) {
-  e->groups = e->groups && (e->f.vjp ? cuda_attend_groups_backward_fit(e) : cuda_attend_groups_forward_fit(e));
+  const char *why = !e->groups ? NULL : e->f.vjp ? cuda_attend_groups_backward_why(e) : cuda_attend_groups_forward_why(e);
+  if (why) e->note = lm_arena_printf(e->g.arena, "mma.sync on tiles copied by cp.async: %s", why);
+  e->groups = e->groups && !why;
   if (e->groups) {
+    e->note = "wgmma on tiles that the copy engine brings";
     e->rows = CUDA_GROUP_ROWS;
     e->cols = e->f.vjp ? 64 : 128;
     *blocks = e->f.vjp ? cuda_attend_backward(e, body) : cuda_attend_groups_forward(e, body);
@@ -210,6 +226,13 @@ static bool fits_int(const lm_attend_form *f) {
   return most < (int64_t)1 << 30;
 }
 
+static const lm_plan_map *maps_keep(const cuda_attend *e, lm_arena *arena, int *out_n) {
+  lm_plan_map *maps = LM_NEW_N(arena, lm_plan_map, e->n_maps + 1);
+  memcpy(maps, e->maps, sizeof *maps * (size_t)e->n_maps);
+  *out_n = e->n_maps;
+  return maps;
+}
+
 static void finish(cuda_attend *e, const lm_buf *body, int64_t blocks, lm_arena *arena, lm_kernel_code *out) {
   lm_buf raw = {0}, text = {0};
   put_params(e, &raw);
@@ -218,6 +241,8 @@ static void finish(cuda_attend *e, const lm_buf *body, int64_t blocks, lm_arena 
   lm_buf_puts(&raw, "}\n");
   lm_gen_indent(raw.p, &text);
   *out = (lm_kernel_code){.space = {.fixed = blocks}, .launch = {.threads = e->threads, .per_block = 1, .shared = e->pool_most, .extents = e->g.extents}};
+  out->launch.note = e->note ? lm_arena_strndup(arena, e->note, strlen(e->note)) : NULL;
+  out->launch.maps = maps_keep(e, arena, &out->launch.n_maps);
   out->name = lm_arena_printf(arena, "a%016llx", (unsigned long long)lm_hash(text.p, text.n, (uint64_t)e->threads));
   out->source = lm_arena_printf(arena, "LM_KERNEL(%d) %s%s", e->threads, out->name, text.p);
   lm_buf_free(&raw);

@@ -19,6 +19,7 @@ typedef struct cuda_attend {
   lm_attend_form f;
   bool half;                           // tiles are bf16 and products run on tensor cores; else f32
   bool groups;                         // products are warpgroups'
+  const char *note;                    // for the launch
   int rows, cols, threads;
   lm_axis row, col;                    // axes that rows and columns are places of
   int64_t pool, pool_most;             // bytes of shared memory of this section, of any
@@ -28,6 +29,7 @@ typedef struct cuda_attend {
   const lm_value **local; uint32_t n_local, cap_local;   // values whose text ends with the loops over a tile
   int n_names;
   bool *has_tile;                      // by operand
+  lm_plan_map maps[LM_PLAN_MAPS]; int n_maps;   // of operands that the copy engine brings
 } cuda_attend;
 
 // ---- attend_tile.c: elements of the region, tiles of operands
@@ -78,14 +80,14 @@ typedef struct cuda_attend_work {
   const char *beside;                  // what the third group does for each tile
   const char *first, *rows, *tile, *last;   // the other two: before the loops, within them, for each tile, after all
 } cuda_attend_work;
-bool cuda_attend_groups_tile(const cuda_attend *e, uint32_t k, const lm_attend_axes *own);   // wgmma can read it
 void cuda_attend_work_side(cuda_attend_side *to, int *n, uint32_t k, const lm_attend_axes *own);   // adds it, once
 void cuda_attend_groups_pools(cuda_attend *e, const cuda_attend_work *w);   // before other pools of the section
 void cuda_attend_groups_put(cuda_attend *e, lm_buf *b, const cuda_attend_work *w);
-bool cuda_attend_groups_forward_fit(const cuda_attend *e);
+const char *cuda_attend_groups_tile_why(cuda_attend *e, uint32_t k, const lm_attend_axes *own);   // not fit; NULL: wgmma can read it
+const char *cuda_attend_groups_forward_why(cuda_attend *e);
 int64_t cuda_attend_groups_forward(cuda_attend *e, lm_buf *b);           // returns the number of blocks
 
 // ---- attend_vjp.c
 int64_t cuda_attend_backward(cuda_attend *e, lm_buf *b);                 // of all sections; returns the number of blocks
-bool cuda_attend_groups_backward_fit(const cuda_attend *e);
+const char *cuda_attend_groups_backward_why(cuda_attend *e);
 #endif

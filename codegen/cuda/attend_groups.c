@@ -1,68 +1,112 @@
-// attend_groups.c - attention for sm_90a: two warpgroups multiply, a third brings tiles.
+// attend_groups.c - attention for sm_90a: two warpgroups multiply, a third has tiles brought by the copy engine.
 //
-//   thread 256 on   copies the block's own rows; for each tile of columns in which anything is let through: waits until its
-//                   place is free, copies it there, swizzled as wgmma reads it; when it has come, fences, says that it is ready
+//   thread 256 on   one thread asks for the block's own rows; then, for each tile of columns in which anything is let through:
+//                   waits until its place is free, asks for it there; the phase that says "ready" ends when its bytes are there
 //   to thread 255   64 rows each group: waits for the next tile, multiplies, says that it is free
 //
 // A place is the tiles of one stretch of columns; which columns, and whether the mask may be left out, is told beside it, so that
-// only the third group looks at the map. One group's elements are computed while the other's products run. The copies are of 16
-// bytes, not of the tensor engine: that would need descriptors from the driver for each operand.
+// only the third group looks at the map. One group's elements are computed while the other's products run.
+//
+// An operand [outer.., t, inner.., own..] is a tensor (own, inner, t, outer) to the copy engine; tiles are boxes of 64 x 1 x 64 x 1.
 #include "codegen/cuda/attend.h"
 
-enum { ROWS = CUDA_GROUP_ROWS, PLACES = 2, GROUP = 128, CONSUMERS = 256, POOL_MOST = 227 << 10, REGISTERS_FEWER = 40, REGISTERS_MORE = 232 };
+enum { ROWS = CUDA_GROUP_ROWS, PLACES = 2, BOX = 64, GROUP = 128, CONSUMERS = 256, POOL_MOST = 227 << 10, REGISTERS_FEWER = 40, REGISTERS_MORE = 232 };
 
-bool cuda_attend_groups_tile(const cuda_attend *e, uint32_t k, const lm_attend_axes *own) {
-  return (own->size == 64 || own->size == 128) && cuda_attend_in_runs(e->f.op->in[k]->type, own, 8);
+const char *cuda_attend_groups_tile_why(cuda_attend *e, uint32_t k, const lm_attend_axes *own) {
+  if (own->size != 64 && own->size != 128) return lm_arena_printf(e->g.arena, "heads of %lld elements, not 64 or 128", (long long)own->size);
+  return cuda_attend_in_runs(e->f.op->in[k]->type, own, 8) ? NULL : "heads that are no runs of memory";
 }
 
-static void copies(cuda_attend *e, lm_buf *b, const cuda_attend_side *side, bool rows) {
-  const char *origin = rows ? "row0" : "col0", *extent = cuda_attend_extent(e, rows ? e->row : e->col);
-  int places = rows ? ROWS : e->cols;
-  long long vectors = side->own->size / 8;
-  lm_buf at = {0};
-  cuda_attend_offset(e, &at, e->f.op->in[side->k]->type, "at", "at");
-  lm_buf_printf(b, "LM_UNROLL_1\nfor (int32_t i = me; i < %lld; i += %d) {\n", places * vectors, GROUP);
-  lm_buf_printf(b, "const int32_t j = i / %lld, k = i %% %lld * 8;\nconst lm_at at = lm_clamp(%s + j, %s);\n", vectors, vectors, origin, extent);
-  lm_buf_printf(b, "lm_copy_async(b%u, %slm_swizzled(%d, j, k), a%u + (%s + k), %s + j < %s);\n}\n", side->k,
-                rows ? "" : lm_arena_printf(e->g.arena, "stage * %lld + ", places * (long long)side->own->size), places, side->k, at.p, origin, extent);
-  lm_buf_free(&at);
+// ---- tiles
+
+static int place_dim(const cuda_attend *e, lm_type t) { return lm_type_find(t, cuda_attend_has(t, e->f.t) ? e->f.t : e->f.s); }
+
+static int64_t axes_size(const cuda_attend *e, lm_type t, int from, int to) {
+  int64_t n = 1;
+  for (int i = from; i < to; i++) n *= lm_axis_size(e->f.m, t.axis[i]);
+  return n;
+}
+
+static void map_need(cuda_attend *e, const cuda_attend_side *side) {
+  lm_type t = e->f.op->in[side->k]->type;
+  int at = place_dim(e, t), inner = t.rank - side->own->n;
+  const lm_axis_info *place = &e->f.m->axes[t.axis[at]];
+  int64_t size[] = {side->own->size, axes_size(e, t, at + 1, inner), place->size, axes_size(e, t, 0, at)}, stride = 2;
+  for (int i = 0; i < e->n_maps; i++)
+    if (e->maps[i].buf == (int)side->k) return;
+  LM_ASSERT(e->n_maps < LM_PLAN_MAPS);
+  lm_plan_map *m = &e->maps[e->n_maps++];
+  *m = (lm_plan_map){.buf = (int)side->k};
+  for (int i = 0; i < LM_PLAN_MAP_RANK; i++) {
+    m->dim[i].size.fixed = size[i];
+    m->dim[i].stride = stride;
+    m->dim[i].box = i % 2 ? 1 : BOX;
+    stride *= size[i];
+  }
+  if (place->dyn) m->dim[2].size = (lm_plan_extent){.fixed = 1, .n_dyn = 1, .dyn = {{.var = place->dyn - 1}}};
+  if (place->dyn) cuda_attend_extent(e, t.axis[at]);
+}
+
+// "0 + i_g * 3 + i_h": the number among axes of t from `from` to before `to`.
+static const char *number_among(cuda_attend *e, lm_type t, int from, int to) {
+  const char *text = "0";
+  for (int i = from; i < to; i++)
+    text = lm_arena_printf(e->g.arena, "%s + %s * %lld", text, cuda_attend_coordinate(e, t.axis[i]), (long long)axes_size(e, t, i + 1, to));
+  return text;
+}
+
+static int places_of(const cuda_attend *e, bool rows) { return rows ? ROWS : e->cols; }
+
+// Has tiles brought; the phase also waits for their bytes.
+static void copies(cuda_attend *e, lm_buf *b, const cuda_attend_side *sides, int n, bool rows, const char *phase) {
+  long long bytes = 0;
+  for (int i = 0; i < n; i++) bytes += 2 * places_of(e, rows) * sides[i].own->size;
+  lm_buf_printf(b, "lm_phase_expect(ready, %s, %lld);\n", phase, bytes);
+  for (int i = 0; i < n; i++) {
+    const cuda_attend_side *s = &sides[i];
+    lm_type t = e->f.op->in[s->k]->type;
+    int at = place_dim(e, t);
+    map_need(e, s);
+    const char *place = rows ? "" : lm_arena_printf(e->g.arena, " + stage * %lld", e->cols * (long long)s->own->size);
+    lm_buf_printf(b, "LM_GROUP_FETCH(b%u%s, %d, %lld, m%u, %s, %s, %s, ready, %s)\n", s->k, place, places_of(e, rows), (long long)s->own->size, s->k,
+                  number_among(e, t, at + 1, t.rank - s->own->n), rows ? "row0" : "col0", number_among(e, t, 0, at), phase);
+  }
 }
 
 static const char *const NEXT = "if (++stage == 2) {\nstage = 0;\nparity ^= 1;\n}\n";
 
+// Without work beside the tiles one warp is enough, and one thread says that a place is ready.
+static int producers(const cuda_attend_work *w) { return *w->beside ? GROUP : 32; }
+static int sayers(const cuda_attend_work *w) { return *w->beside ? GROUP : 1; }
+static const char *say(const cuda_attend_work *w) { return *w->beside ? "lm_phase_arrive(ready, stage);\n" : "if (me == 0) lm_phase_arrive(ready, stage);\n"; }
+
 static void producer(cuda_attend *e, lm_buf *b, const cuda_attend_work *w) {
-  lm_buf_printf(b, "lm_registers_fewer(%d);\nconst int32_t me = lm_thread() - %d;\n", REGISTERS_FEWER, CONSUMERS);
-  for (int i = 0; i < w->n_row; i++) copies(e, b, &w->row[i], true);
-  lm_buf_puts(b, "int32_t stage = 0, before = -1;\nuint32_t parity = 1;\n");
+  lm_buf_printf(b, "lm_registers_fewer(%d);\nconst int32_t me = lm_thread() - %d;\nif (me < %d) {\nif (me == 0) {\n", REGISTERS_FEWER, CONSUMERS, producers(w));
+  copies(e, b, w->row, w->n_row, true, lm_arena_printf(e->g.arena, "%d", PLACES));
+  lm_buf_printf(b, "lm_phase_arrive(ready, %d);\n}\nint32_t stage = 0;\nuint32_t parity = 1;\n", PLACES);
   lm_buf_puts(b, w->loops);
   lm_buf_printf(b, "for (lm_at col0 = 0; col0 < %s; col0 += %d) {\n", cuda_attend_extent(e, e->col), e->cols);
   cuda_attend_map_check(e, b);
-  lm_buf_puts(b, "lm_phase_wait(done, stage, parity);\n");
-  for (int i = 0; i < w->n_col; i++) copies(e, b, &w->col[i], false);
-  lm_buf_puts(b, "lm_copies_commit();\n");
-  lm_buf_puts(b, w->beside);
-  lm_buf_puts(b, "if (me == 0) lm_put(tiles, stage, (int64_t)col0 * 2 + full);\n");
-  lm_buf_puts(b, "if (before >= 0) {\nlm_copies_wait(1);\nlm_proxy_fence();\nlm_phase_arrive(ready, before);\n}\nbefore = stage;\n");
-  lm_buf_puts(b, NEXT);
-  lm_buf_puts(b, "}\nlm_copies_wait(0);\nlm_proxy_fence();\nif (before >= 0) lm_phase_arrive(ready, before);\nbefore = -1;\n");
-  lm_buf_puts(b, "lm_phase_wait(done, stage, parity);\nif (me == 0) lm_put(tiles, stage, -1);\nlm_phase_arrive(ready, stage);\n");
-  lm_buf_puts(b, NEXT);
-  for (int i = 0; i < w->n_loops; i++) lm_buf_puts(b, "}\n");
+  lm_buf_puts(b, "lm_phase_wait(done, stage, parity);\nif (me == 0) {\nlm_put(tiles, stage, (int32_t)col0 * 2 + full);\n");
+  copies(e, b, w->col, w->n_col, false, "stage");
+  lm_buf_printf(b, "}\n%s%s%s}\n", w->beside, say(w), NEXT);
+  lm_buf_printf(b, "lm_phase_wait(done, stage, parity);\nif (me == 0) lm_put(tiles, stage, -1);\n%s%s", say(w), NEXT);
+  for (int i = 0; i <= w->n_loops; i++) lm_buf_puts(b, "}\n");
 }
+
+static const char *const FREE = "lm_warp_sync(~0u);\nif (lm_thread() % 32 == 0) lm_phase_arrive(done, stage);\n";
 
 // A place of no tile ends a round of the loops.
 static void consumer(lm_buf *b, const cuda_attend_work *w) {
   lm_buf_printf(b, "lm_registers_more(%d);\n", REGISTERS_MORE);
   lm_buf_puts(b, w->first);
-  lm_buf_puts(b, "int32_t stage = 0;\nuint32_t parity = 0;\n");
+  lm_buf_printf(b, "int32_t stage = 0;\nuint32_t parity = 0;\nlm_phase_wait(ready, %d, 0);\n", PLACES);
   lm_buf_puts(b, w->loops);
   lm_buf_puts(b, w->rows);
-  lm_buf_puts(b, "for (bool more = true; more;) {\nlm_phase_wait(ready, stage, parity);\nconst int64_t tile = lm_get(tiles, stage);\nmore = tile >= 0;\nif (more) {\n");
-  lm_buf_puts(b, "const lm_at col0 = (lm_at)(tile / 2);\nconst bool full = tile % 2 != 0;\n(void)full;\n");
+  lm_buf_puts(b, "for (;;) {\nlm_phase_wait(ready, stage, parity);\nconst int32_t tile = lm_get(tiles, stage);\nif (tile < 0) break;\n");
+  lm_buf_puts(b, "const lm_at col0 = tile / 2;\nconst bool full = tile % 2;\n(void)full;\n");
   lm_buf_puts(b, w->tile);
-  lm_buf_puts(b, "}\nlm_warp_sync(~0u);\nif (lm_thread() % 32 == 0) lm_phase_arrive(done, stage);\n");
-  lm_buf_puts(b, NEXT);
-  lm_buf_puts(b, "}\n");
+  lm_buf_printf(b, "%s%s}\n%s%s", FREE, NEXT, FREE, NEXT);
   for (int i = 0; i < w->n_loops; i++) lm_buf_puts(b, "}\n");
   lm_buf_puts(b, w->last);
 }
@@ -70,15 +114,16 @@ static void consumer(lm_buf *b, const cuda_attend_work *w) {
 void cuda_attend_groups_pools(cuda_attend *e, const cuda_attend_work *w) {
   for (int i = 0; i < w->n_row; i++) cuda_attend_pool(e, "uint16_t", 2, "b", (int)w->row[i].k, ROWS * w->row[i].own->size);
   for (int i = 0; i < w->n_col; i++) cuda_attend_pool(e, "uint16_t", 2, "b", (int)w->col[i].k, PLACES * e->cols * w->col[i].own->size);
-  cuda_attend_pool(e, "uint64_t", 8, "ready", -1, PLACES);
+  cuda_attend_pool(e, "uint64_t", 8, "ready", -1, PLACES + 1);
   cuda_attend_pool(e, "uint64_t", 8, "done", -1, PLACES);
-  cuda_attend_pool(e, "int64_t", 8, "tiles", -1, PLACES);
+  cuda_attend_pool(e, "int32_t", 4, "tiles", -1, PLACES);
   LM_ASSERT(e->pool_most <= POOL_MOST);
 }
 
 void cuda_attend_groups_put(cuda_attend *e, lm_buf *b, const cuda_attend_work *w) {
   e->threads = CONSUMERS + GROUP;
-  lm_buf_printf(b, "if (lm_thread() == 0) {\nfor (int32_t i = 0; i < %d; i++) {\nlm_phase_make(ready, i, %d);\nlm_phase_make(done, i, %d);\n}\n}\nlm_barrier();\n", PLACES, GROUP, CONSUMERS / 32);
+  lm_buf_printf(b, "if (lm_thread() == 0) {\nfor (int32_t i = 0; i < %d; i++) {\nlm_phase_make(ready, i, %d);\nlm_phase_make(done, i, %d);\n}\n", PLACES, sayers(w), CONSUMERS / 32);
+  lm_buf_printf(b, "lm_phase_make(ready, %d, 1);\nlm_proxy_fence();\n}\nlm_barrier();\n", PLACES);
   lm_buf_printf(b, "if (lm_thread() >= %d) {\n", CONSUMERS);
   producer(e, b, w);
   lm_buf_puts(b, "} else {\n");
@@ -94,10 +139,15 @@ void cuda_attend_work_side(cuda_attend_side *to, int *n, uint32_t k, const lm_at
 
 // ---- forward
 
-bool cuda_attend_groups_forward_fit(const cuda_attend *e) {
+const char *cuda_attend_groups_forward_why(cuda_attend *e) {
   const lm_attend_product *p = e->f.products;
-  return e->half && e->f.n_products == 1 && lm_axis_size(e->f.m, e->f.t) > ROWS / 2 && cuda_attend_groups_tile(e, p->row, &p->over) &&
-         cuda_attend_groups_tile(e, p->col, &p->over) && cuda_attend_groups_tile(e, LM_ATTEND_V, &e->f.v_own);
+  const char *why = NULL;
+  if (!e->half) return "operands that are not bf16";
+  if (e->f.n_products != 1) return "scores of several products";
+  if (lm_axis_size(e->f.m, e->f.t) <= ROWS / 2) return "64 queries or less";
+  why = cuda_attend_groups_tile_why(e, p->row, &p->over);
+  if (!why) why = cuda_attend_groups_tile_why(e, p->col, &p->over);
+  return why ? why : cuda_attend_groups_tile_why(e, LM_ATTEND_V, &e->f.v_own);
 }
 
 int64_t cuda_attend_groups_forward(cuda_attend *e, lm_buf *b) {

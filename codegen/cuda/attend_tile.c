@@ -254,23 +254,25 @@ void cuda_attend_row_store(cuda_attend *e, lm_buf *b, uint32_t i, const lm_atten
 
 // ---- the map
 
-// any: something is let through, full: everything. Tiles of the map lie whole in ours, or ours in them.
+// Whether ours are whole numbers of the map's tiles, or lie in one.
+static bool tiles_meet(int64_t map, int ours) { return map < ours ? ours % map == 0 : map % ours == 0; }
+
+// any: something is let through, full: everything. The lanes of a warp look at an entry of the map each.
 void cuda_attend_map_check(cuda_attend *e, lm_buf *b) {
   int64_t tile_row = e->row == e->f.t ? e->f.tile_t : e->f.tile_s, tile_col = e->row == e->f.t ? e->f.tile_s : e->f.tile_t;
-  if (!e->f.tile_t || (tile_row < e->rows && e->rows % tile_row) || (tile_row > e->rows && tile_row % e->rows) ||
-      (tile_col < e->cols && e->cols % tile_col) || (tile_col > e->cols && tile_col % e->cols)) {
+  if (!e->f.tile_t || !tiles_meet(tile_row, e->rows) || !tiles_meet(tile_col, e->cols)) {
     lm_buf_puts(b, "const bool full = false;\n(void)full;\n");
     return;
   }
   uint32_t k = lm_attend_map(e->f.op);
   lm_type t = e->f.op->in[k]->type;
   int64_t across = lm_axis_size(e->f.m, t.axis[t.rank - 1]), down = lm_axis_size(e->f.m, t.axis[t.rank - 2]);
-  int64_t stride = lm_type_elements(e->f.m, t);
+  int64_t stride = lm_type_elements(e->f.m, t), n_row = tile_row < e->rows ? e->rows / tile_row : 1, n_col = tile_col < e->cols ? e->cols / tile_col : 1;
   const char *row = cuda_attend_extent(e, e->row), *col = cuda_attend_extent(e, e->col);
   bool flip = e->row != e->f.t;
-  lm_buf_puts(b, "bool any = false, full = true;\n");
-  lm_buf_printf(b, "for (lm_at r = row0; r < row0 + %d && r < %s; r += %lld) {\n", e->rows, row, (long long)tile_row);
-  lm_buf_printf(b, "for (lm_at c = col0; c < col0 + %d && c < %s; c += %lld) {\nconst int32_t seen = a%u[0", e->cols, col, (long long)tile_col, k);
+  lm_buf_printf(b, "bool some = false, part = false;\nfor (int32_t i = lm_thread() %% 32; i < %lld; i += 32) {\n", (long long)(n_row * n_col));
+  lm_buf_printf(b, "const lm_at r = row0 + i / %lld * %lld, c = col0 + i %% %lld * %lld;\n", (long long)n_col, (long long)tile_row, (long long)n_col, (long long)tile_col);
+  lm_buf_printf(b, "if (r >= %s || c >= %s) continue;\nconst int32_t seen = a%u[0", row, col, k);
   for (int i = 0; i + 2 < t.rank; i++) {
     stride /= lm_axis_size(e->f.m, t.axis[i]);
     lm_buf_printf(b, " + %s * %lld", cuda_attend_coordinate(e, t.axis[i]), (long long)stride);
@@ -278,7 +280,7 @@ void cuda_attend_map_check(cuda_attend *e, lm_buf *b) {
   LM_ASSERT(stride == across * down);
   lm_buf_printf(b, " + %s / %lld * %lld + %s / %lld];\n", flip ? "c" : "r", (long long)e->f.tile_t, (long long)across, flip ? "r" : "c",
                 (long long)e->f.tile_s);
-  lm_buf_printf(b, "any |= seen != 0;\nfull &= seen == lm_min64(%lld, %s - r / %lld * %lld) * lm_min64(%lld, %s - c / %lld * %lld);\n}\n}\n", (long long)tile_row, row,
+  lm_buf_printf(b, "some |= seen != 0;\npart |= seen != lm_min64(%lld, %s - r / %lld * %lld) * lm_min64(%lld, %s - c / %lld * %lld);\n}\n", (long long)tile_row, row,
                 (long long)tile_row, (long long)tile_row, (long long)tile_col, col, (long long)tile_col, (long long)tile_col);
-  lm_buf_puts(b, "if (!any) continue;\n(void)full;\n");
+  lm_buf_puts(b, "if (!lm_ballot(some)) continue;\nconst bool full = !lm_ballot(part);\n(void)full;\n");
 }

@@ -312,28 +312,31 @@ int64_t cuda_attend_backward(cuda_attend *e, lm_buf *b) {
 }
 
 // Tiles of every operand are wgmma's, and those of a block's rows the same at all places that it sums over.
-static bool section_fits(const cuda_attend *e, const section *s) {
+static const char *section_why(cuda_attend *e, const section *s) {
   lm_axis row = s->over_s ? e->f.t : e->f.s, col = s->over_s ? e->f.s : e->f.t;
+  const char *why = NULL;
   cuda_attend_work w = {0};
   work_of(e, row, col, &w);
   for (int i = 0; i < w.n_row; i++)
     for (int k = 0; k < s->n_rest; k++)
-      if (cuda_attend_has(e->f.op->in[w.row[i].k]->type, s->rest[k])) return false;
-  for (int i = 0; i < w.n_row; i++)
-    if (!cuda_attend_groups_tile(e, w.row[i].k, w.row[i].own)) return false;
-  for (int i = 0; i < w.n_col; i++)
-    if (!cuda_attend_groups_tile(e, w.col[i].k, w.col[i].own)) return false;
-  return lm_axis_size(e->f.m, row) > CUDA_GROUP_ROWS / 2;
+      if (cuda_attend_has(e->f.op->in[w.row[i].k]->type, s->rest[k])) return "keys that change along what they are summed over";
+  for (int i = 0; !why && i < w.n_row; i++) why = cuda_attend_groups_tile_why(e, w.row[i].k, w.row[i].own);
+  for (int i = 0; !why && i < w.n_col; i++) why = cuda_attend_groups_tile_why(e, w.col[i].k, w.col[i].own);
+  return why || lm_axis_size(e->f.m, row) > CUDA_GROUP_ROWS / 2 ? why : "64 places or less";
 }
 
-bool cuda_attend_groups_backward_fit(const cuda_attend *e) {
-  bool fits = e->half && e->f.n_products == 1;
-  for (int i = 0; i < e->f.n_sums; i++) {
-    const lm_attend_sum *x = &e->f.sums[i];
+// An operand that is multiplied by scores has tiles already.
+static bool has_side(const cuda_attend *e, const section *s, int i) {
+  const lm_attend_sum *x = &e->f.sums[i];
+  lm_axis col = s->over_s ? e->f.s : e->f.t;
+  return x->other < 0 || (uint32_t)x->other == value_side(e, col) || (uint32_t)x->other == of_axis(e, &e->f.products[0], col);
+}
+
+const char *cuda_attend_groups_backward_why(cuda_attend *e) {
+  const char *why = !e->half ? "operands that are not bf16" : e->f.n_products != 1 ? "scores of several products" : NULL;
+  for (int i = 0; !why && i < e->f.n_sums; i++) {
     section s = section_of(e, i);
-    lm_axis col = s.over_s ? e->f.s : e->f.t;
-    fits = fits && section_fits(e, &s);
-    if (x->other >= 0) fits = fits && ((uint32_t)x->other == value_side(e, col) || (uint32_t)x->other == of_axis(e, &e->f.products[0], col));
+    why = has_side(e, &s, i) ? section_why(e, &s) : "sums of other operands";
   }
-  return fits;
+  return why;
 }

@@ -306,6 +306,7 @@ static const char *prelude(lm_arena *arena, bool device) {
   add_file(lm_cuda_prelude, "team.cuh", &b);
   add_file(lm_cuda_prelude, "vector.cuh", &b);
   if (device) add_file(lm_cuda_prelude, "mma.cuh", &b);
+  if (device) add_file(lm_cuda_prelude, "bulk.cuh", &b);
   if (device) add_file(lm_cuda_prelude, "wgmma.cuh", &b);
   add_file(lm_cuda_prelude, "tile.cuh", &b);
   add_file(lm_cuda_prelude, "group.cuh", &b);

@@ -12,6 +12,7 @@ enum {
   LM_CU_STREAM_NON_BLOCKING = 1,
   LM_CU_EVENT_NO_TIMES = 2,
   LM_CU_CAPTURE_RELAXED = 2,
+  LM_CU_MAP_BF16 = 9, LM_CU_MAP_SWIZZLE_128 = 3, LM_CU_MAP_PROMOTE_128 = 2,
 };
 
 typedef struct lm_cuda_driver {

@@ -7,6 +7,7 @@
 #include "runtime/base/parallel.h"
 #include "runtime/cuda/compile.h"
 #include "runtime/cuda/gemm.h"
+#include "runtime/cuda/map.h"
 #include "runtime/cuda/memory.h"
 #include "runtime/plan/walk.h"
 
@@ -206,7 +207,7 @@ lm_status lm_cuda_exec_create(const lm_plan *plan, const char *arch, const lm_ex
   e->graphs = asked("LMC_CUDA_GRAPHS", true) && !e->sync && !o->timeline;
   int most = lm_plan_bufs_most(plan);
   e->pointers = LM_NEW_N(e->arena, lm_cuda_address, most);
-  e->params = LM_NEW_N(e->arena, void *, most + LM_COUNT(plan->extents));
+  e->params = LM_NEW_N(e->arena, void *, most + LM_COUNT(plan->extents) + LM_PLAN_MAPS);
   e->funcs = LM_NEW_N(e->arena, func_state, plan->n_funcs + 1);
   lm_plan_walk_open(plan, &e->walk);
   lm_status s = exec_make(e, arch, o);
@@ -240,12 +241,17 @@ static void destroy(lm_exec *hal) {
 static lm_status kernel_launch(cuda_exec *e, const lm_plan_step *s) {
   const lm_plan_launch *l = &e->plan->kernels[s->kernel].launch;
   int64_t space = lm_plan_extent_value(&s->space, e->walk.var), blocks = (space + l->per_block - 1) / l->per_block;
+  lm_cuda_map maps[LM_PLAN_MAPS];
   int n = 0;
   if (!blocks) return NULL;
   if (blocks > INT32_MAX) return lm_fail(LM_ENV, "%lld blocks are more than a launch takes", (long long)blocks);
   for (; n < s->n_bufs; n++) e->params[n] = &e->pointers[n];
   for (int i = 0; i < e->plan->n_extents; i++)
     if (l->extents >> i & 1) e->params[n++] = &e->walk.var[i];
+  for (int i = 0; i < l->n_maps; i++) {
+    LM_TRY(lm_cuda_map_make(&e->d, &l->maps[i], e->pointers[l->maps[i].buf], e->walk.var, &maps[i]));
+    e->params[n++] = &maps[i];
+  }
   return lm_cuda_check(&e->d, e->d.cuLaunchKernel(e->functions[s->kernel], (unsigned)blocks, 1, 1, (unsigned)l->threads, 1, 1, (unsigned)l->shared, e->stream, e->params, NULL), "launch");
 }
 

@@ -34,17 +34,34 @@ typedef struct lm_plan_buf {
   int64_t bytes;                       // from the first to the last byte that a step may touch
 } lm_plan_buf;
 
+typedef struct lm_plan_extent { int64_t fixed; int n_dyn; struct { int var; } dyn[4]; } lm_plan_extent;  // fixed * product of var[…]
+static inline int64_t lm_plan_extent_value(const lm_plan_extent *e, const int64_t *var) {
+  int64_t n = e->fixed;
+  for (int i = 0; i < e->n_dyn; i++) n *= var[e->dyn[i].var];
+  return n;
+}
+
+// What a GPU's copy engine must know of a bf16 operand to bring boxes of it: the innermost dim, whose elements are neighbours,
+// first. What of a box lies beyond the tensor is zeros. A box's lines of 64 elements are swizzled by 128 bytes.
+enum { LM_PLAN_MAP_RANK = 4, LM_PLAN_MAPS = 8 };
+typedef struct lm_plan_map {
+  int buf;                             // of the step's
+  struct { lm_plan_extent size; int64_t stride; int box; } dim[LM_PLAN_MAP_RANK];   // stride: bytes
+} lm_plan_map;
+
 // A generated kernel: void NAME(char *const *buf, const int64_t *var, int64_t lo, int64_t hi);
 //   buf: operands, then results, then scratch, in the order of the step's bufs
 //   var: run-time extents (n_extents of them), then the index of each enclosing loop (LM_PLAN_DEPTH)
 //   lo, hi: the range of its parallel space to do; disjoint ranges may run at the same time. Which elements belong to one
 //   place of that space depends on shapes alone, so the number of threads never changes a bit.
-// On a GPU: void NAME(buf[0], buf[1], …, the extents that it uses as int64_t), ceil(space / per_block) blocks of `threads`.
+// On a GPU: void NAME(buf[0], buf[1], …, the extents that it uses as int64_t, maps), ceil(space / per_block) blocks of `threads`.
 typedef struct lm_plan_launch {
   int threads;                         // of a block; 0: not for a GPU
   int64_t per_block;                   // places of the parallel space that a block does
   int64_t shared;                      // bytes of dynamic shared memory
   uint32_t extents;                    // which run-time extents it takes, as bits
+  const struct lm_plan_map *maps; int n_maps;
+  const char *note;                    // of its form, for who reads what was compiled; NULL: nothing
 } lm_plan_launch;
 
 typedef struct lm_plan_kernel {
@@ -53,13 +70,6 @@ typedef struct lm_plan_kernel {
   const char *origin;                  // the source lines it came from: "llama.lm:10,12"
   lm_plan_launch launch;
 } lm_plan_kernel;
-
-typedef struct lm_plan_extent { int64_t fixed; int n_dyn; struct { int var; } dyn[4]; } lm_plan_extent;  // fixed * product of var[…]
-static inline int64_t lm_plan_extent_value(const lm_plan_extent *e, const int64_t *var) {
-  int64_t n = e->fixed;
-  for (int i = 0; i < e->n_dyn; i++) n *= var[e->dyn[i].var];
-  return n;
-}
 
 // C[m, n] (+)= sum over k of A[m, k] * B[k, n], repeated over batch axes; sizes are extents, strides in elements. Sum axes
 // come after the others. An axis of size 1 may have any stride.

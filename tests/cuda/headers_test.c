@@ -4,6 +4,7 @@
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/gemm.h"
 #include "runtime/cuda/library.h"
+#include "runtime/cuda/map.h"
 #include "tests/runtime/check.h"
 
 #if __has_include(<cuda.h>) && __has_include(<cublasLt.h>)
@@ -23,6 +24,10 @@ SAME(LM_CU_DYNAMIC_SHARED, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
 SAME(LM_CU_STREAM_NON_BLOCKING, CU_STREAM_NON_BLOCKING);
 SAME(LM_CU_EVENT_NO_TIMES, CU_EVENT_DISABLE_TIMING);
 SAME(LM_CU_CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
+SAME(LM_CU_MAP_BF16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16);
+SAME(LM_CU_MAP_SWIZZLE_128, CU_TENSOR_MAP_SWIZZLE_128B);
+SAME(LM_CU_MAP_PROMOTE_128, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+SAME(sizeof(lm_cuda_map), sizeof(CUtensorMap));
 SAME(LM_LT_R_32F, CUDA_R_32F);
 SAME(LM_LT_R_64F, CUDA_R_64F);
 SAME(LM_LT_R_16BF, CUDA_R_16BF);
@@ -54,7 +59,7 @@ SAME(sizeof(int), sizeof(CUresult));
 static void test_names(void) {
   static const char *const known[] = {NAME(cuMemAlloc), NAME(cuMemFree), NAME(cuMemGetInfo), NAME(cuDeviceTotalMem), NAME(cuDevicePrimaryCtxRelease),
                                       NAME(cuMemcpyHtoDAsync), NAME(cuMemcpyDtoHAsync), NAME(cuMemcpyDtoDAsync), NAME(cuStreamDestroy), NAME(cuEventDestroy),
-                                      NAME(cuStreamBeginCapture), NAME(cuGraphInstantiate), NAME(cuLaunchKernel), NAME(cuStreamSynchronize), NAME(cuStreamEndCapture)};
+                                      NAME(cuStreamBeginCapture), NAME(cuGraphInstantiate), NAME(cuLaunchKernel), NAME(cuTensorMapEncodeTiled), NAME(cuStreamSynchronize), NAME(cuStreamEndCapture)};
   static const char *const table[] = {
 #define SYM(result, name, parameters) #name,
 #include "runtime/cuda/driver_syms.def"

@@ -99,9 +99,9 @@ void simt_wait_for(wait_kind wait, int line) {
   simt_switch(&f->context, &simt.scheduler);
 }
 
-static uint64_t random_next(void) {
+uint32_t simt_random(void) {
   simt.random = simt.random * 6364136223846793005u + 1442695040888963407u;
-  return simt.random >> 33;
+  return (uint32_t)(simt.random >> 33);
 }
 
 static void barrier_release(void) {
@@ -114,20 +114,23 @@ static void barrier_release(void) {
     f->wait = READY;
   }
   for (int i = 0; i < simt.threads; i++) simt.base[i] = simt.fibers[i].clock++;
+  for (int i = 0; i < simt.threads; i++)
+    for (int k = ENGINE; k < PARTIES; k++)
+      if (simt.known[i][k] > simt.base[k]) simt.base[k] = simt.known[i][k];
 }
 
 // What the threads of a warp know, they all know.
 static void warp_tell(int warp, uint32_t mates) {
-  uint32_t all[THREADS];
+  uint32_t all[PARTIES];
   memset(all, 0, sizeof all);
   for (int i = 0; i < WARP; i++) {
     if (!(mates >> i & 1)) continue;
-    for (int t = 0; t < simt.threads; t++)
+    for (int t = 0; t < PARTIES; t++)
       if (simt.known[warp + i][t] > all[t]) all[t] = simt.known[warp + i][t];
     all[warp + i] = simt.fibers[warp + i].clock++;
   }
   for (int i = 0; i < WARP; i++)
-    if (mates >> i & 1) memcpy(simt.known[warp + i], all, sizeof all[0] * (size_t)simt.threads);
+    if (mates >> i & 1) memcpy(simt.known[warp + i], all, sizeof all);
 }
 
 static void exchange_complete(int first) {
@@ -168,7 +171,7 @@ static bool exchange_ready(int i) {
 }
 
 static int ready_find(void) {
-  int n = simt.threads, start = simt.schedule == SIMT_SHUFFLED ? (int)(random_next() % (unsigned)n) : 0;
+  int n = simt.threads, start = simt.schedule == SIMT_SHUFFLED ? (int)(simt_random() % (unsigned)n) : 0;
   for (int k = 0; k < n; k++) {
     int i = simt.schedule == SIMT_BACKWARD ? n - 1 - k : (start + k) % n;
     if (simt.fibers[i].wait == READY) return i;
@@ -197,6 +200,7 @@ static bool unblock(void) {
     if (wait != AT_WARP && wait != AT_GROUP && wait != AT_PHASE) continue;
     if (!waiting++ || wait == AT_PHASE) { line = simt.fibers[i].line; simt.current = i; }
   }
+  if (waiting && simt_box_come()) return true;
   if (waiting) {
     simt_complain(line, simt.fibers[simt.current].wait == AT_PHASE ? "waits for a phase that never ends" : "waits for lanes that never come");
     return false;
@@ -207,7 +211,7 @@ static bool unblock(void) {
 
 static void block_run(void) {
   simt.n_arrays = 0;
-  simt.n_barriers = 0;
+  simt.n_barriers = simt.n_boxes = 0;
   memset(simt.base, 0, sizeof simt.base);
   simt.shared_bytes = 0;
   for (int i = 0; i < simt.threads; i++) {
@@ -216,7 +220,7 @@ static void block_run(void) {
     f->clock = 1;
     f->fenced = 0;
     f->n_copies = f->group = f->n_products = f->products_group = 0;
-    memset(simt.known[i], 0, sizeof simt.known[0][0] * (size_t)simt.threads);
+    memset(simt.known[i], 0, sizeof simt.known[0]);
     context_make(&f->context, simt.stacks + (size_t)i * STACK, fiber_main);
   }
   for (;;) {
@@ -226,6 +230,7 @@ static void block_run(void) {
     simt.current = i;
     simt_switch(&simt.scheduler, &simt.fibers[i].context);
   }
+  if (simt.n_boxes) simt_complain(simt.boxes[0].line, "a box is under way when the block ends");
 }
 
 static void *pages(size_t bytes) {
@@ -313,7 +318,8 @@ void simt_grain_check(shadow *s, bool write, const array *a, int64_t byte, int l
   touch now = {(int16_t)simt.current, simt.fibers[simt.current].clock};
   if (s->coming) simt_complain(line, "%s %s at byte %lld, where a copy is under way", write ? "writes" : "reads", a->name, (long long)byte);
   if (!write && s->write.thread < 0) simt_complain(line, "reads %s at byte %lld, which nothing wrote", a->name, (long long)byte);
-  if (!ordered(&s->write)) simt_complain(line, "%s %s at byte %lld, which thread %d wrote with no barrier since", write ? "writes" : "reads", a->name, (long long)byte, s->write.thread);
+  if (!ordered(&s->write) && s->write.thread >= ENGINE) simt_complain(line, "%s %s at byte %lld, which the copy engine wrote with no wait since", write ? "writes" : "reads", a->name, (long long)byte);
+  else if (!ordered(&s->write)) simt_complain(line, "%s %s at byte %lld, which thread %d wrote with no barrier since", write ? "writes" : "reads", a->name, (long long)byte, s->write.thread);
   for (int i = 0; write && i < s->readers; i++)
     if (!ordered(&s->read[i])) simt_complain(line, "writes %s at byte %lld, which thread %d read with no barrier since", a->name, (long long)byte, s->read[i].thread);
   if (!write) { read_note(s, now); return; }
@@ -369,14 +375,33 @@ static int bufs_of(const lm_plan *plan, int kernel) {
   return 0;
 }
 
+// As runtime/cuda/map.c has the driver do it.
+static void map_make(const lm_plan_map *m, lm_buf *b) {
+  lm_buf_printf(b, "  lm_map m%d;\n  lm_simt_map(&m%d, buf[%d], (int64_t[]){", m->buf, m->buf, m->buf);
+  for (int i = 0; i < LM_PLAN_MAP_RANK; i++) {
+    const lm_plan_extent *x = &m->dim[i].size;
+    lm_buf_printf(b, "%lld", (long long)x->fixed);
+    for (int k = 0; k < x->n_dyn; k++) lm_buf_printf(b, " * var[%d]", x->dyn[k].var);
+    lm_buf_puts(b, ", ");
+  }
+  lm_buf_puts(b, "}, (int64_t[]){");
+  for (int i = 0; i < LM_PLAN_MAP_RANK; i++) lm_buf_printf(b, "%lld, ", (long long)m->dim[i].stride);
+  lm_buf_puts(b, "}, (int[]){");
+  for (int i = 0; i < LM_PLAN_MAP_RANK; i++) lm_buf_printf(b, "%d, ", m->dim[i].box);
+  lm_buf_puts(b, "});\n");
+}
+
 static const char *wrapped(const lm_plan *plan, int i, lm_arena *arena) {
   const lm_plan_kernel *k = &plan->kernels[i];
   lm_buf b = {0};
-  lm_buf_printf(&b, "#define %s %s_gpu\n%s#undef %s\nstatic void %s_call(char *const *buf, const int64_t *var) {\n  %s_gpu(", k->name, k->name, k->source, k->name, k->name, k->name);
+  lm_buf_printf(&b, "#define %s %s_gpu\n%s#undef %s\nstatic void %s_call(char *const *buf, const int64_t *var) {\n", k->name, k->name, k->source, k->name, k->name);
+  for (int j = 0; j < k->launch.n_maps; j++) map_make(&k->launch.maps[j], &b);
+  lm_buf_printf(&b, "  %s_gpu(", k->name);
   int n = bufs_of(plan, i);
   for (int j = 0; j < n; j++) lm_buf_printf(&b, "%s(void *)buf[%d]", j ? ", " : "", j);
   for (int j = 0; j < 32; j++)
     if (k->launch.extents >> j & 1) lm_buf_printf(&b, ", var[%d]", j);
+  for (int j = 0; j < k->launch.n_maps; j++) lm_buf_printf(&b, ", m%d", k->launch.maps[j].buf);
   lm_buf_printf(&b, ");\n}\nextern void lm_simt_launch(void (*call)(char *const *buf, const int64_t *var), char *const *buf, const int64_t *var, int64_t blocks, int threads);\n"
                 "void %s(char *const *buf, const int64_t *var, int64_t lo, int64_t hi) {\n  lm_simt_launch(%s_call, buf, var, (hi + %lld) / %lld, %d);\n}\n",
                 k->name, k->name, (long long)k->launch.per_block - 1, (long long)k->launch.per_block, k->launch.threads);

@@ -3,7 +3,7 @@
 //
 // Found: accesses to shared memory out of bounds, of what nothing wrote, or of what another thread wrote or read without a
 // barrier in between, of whatever kind; tensor cores that read what was written without a proxy fence, or matrices that leave
-// their pattern; barriers, phases and shuffles that not all of their threads reach; vectors at odd addresses. What a kernel
+// their pattern; boxes of the copy engine over what was, or that bring other bytes than their phase expects; barriers, phases and shuffles that not all of their threads reach; vectors at odd addresses. What a kernel
 // computes under every schedule must be the same bits.
 //
 // One thread drives this; it keeps its state in one place of the process.
@@ -24,6 +24,9 @@ int64_t simt_kernels_run(void);
 void simt_plan_prepare(lm_plan *plan, lm_arena *arena);
 lm_plan_target simt_target(lm_module *m);
 lm_plan_target simt_target_of(lm_module *m, const char *arch);   // with the kernels of that architecture
+// A tensor map for kernels under the shim, as the driver makes one; NULL, or which of its rules is not met.
+const char *simt_map_make(void *out, int type, int rank, const void *base, const unsigned long long *size, const unsigned long long *stride, const unsigned *box,
+                          const unsigned *step, int interleave, int swizzle);
 // Where in shared memory a descriptor of wgmma has an element; text_line: for what is found wrong.
 int64_t simt_matrix_place(uint64_t at, int line, int k, bool turned, int text_line);
 #endif

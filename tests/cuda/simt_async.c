@@ -1,4 +1,4 @@
-// simt_async.c - the shim's tensor cores, copies that go on while the thread does, phases of mbarriers, products of warpgroups.
+// simt_async.c - the shim's tensor cores: products of warps, and of warpgroups, that go on while the threads do.
 #include "tests/cuda/simt_state.h"
 
 #include <string.h>
@@ -65,90 +65,6 @@ API void lm_simt_matrices(uint32_t *r, const void *tile, int64_t byte, int turne
   simt_exchange(turned ? MATRICES_TURNED : MATRICES, ~0u, 0, 0, line);
 }
 
-// ---- copies that go on while the thread does. When they happen is up to the schedule: at once, or when waited for.
-
-static void copy_do(const copy *c) {
-  if (c->valid) memcpy(simt.shared + c->to, c->from, 16);
-  else memset(simt.shared + c->to, 0, 16);
-}
-
-API void lm_simt_copy(void *tile, int64_t byte, const void *from, int valid, int line) {
-  fiber *f = &simt.fibers[simt.current];
-  copy c = {simt_access_check(tile, byte, 16, 1, line), from, valid != 0, f->group};
-  if (c.to % 16 || (valid && (uintptr_t)from % 16)) simt_complain(line, "a copy between odd addresses");
-  for (int i = 0; i < 16 / GRAIN; i++) simt.shadows[c.to / GRAIN + i].coming = true;
-  if (f->n_copies == COPIES) LM_BUG("more than %d copies of a thread under way", COPIES);
-  if (simt.schedule == SIMT_FORWARD) copy_do(&c);
-  f->copies[f->n_copies++] = c;
-}
-
-API void lm_simt_copies_commit(void) { simt.fibers[simt.current].group++; }
-
-API void lm_simt_copies_wait(int left) {
-  fiber *f = &simt.fibers[simt.current];
-  int n = 0;
-  for (int i = 0; i < f->n_copies; i++) {
-    const copy *c = &f->copies[i];
-    if (c->group >= f->group - left) { f->copies[n++] = *c; continue; }
-    if (simt.schedule != SIMT_FORWARD) copy_do(c);
-    for (int g = 0; g < 16 / GRAIN; g++) {
-      shadow *s = &simt.shadows[c->to / GRAIN + g];
-      s->coming = false;
-      s->write = (touch){(int16_t)simt.current, f->clock};
-    }
-  }
-  f->n_copies = n;
-}
-
-// ---- mbarriers: a phase ends when as many arrived as it counts; those who wait then know what those who arrived knew.
-
-static phase_barrier *barrier_at(const void *base, int i, int line) {
-  int64_t place = (const char *)base - simt.shared + 8 * i;
-  for (int k = 0; k < simt.n_barriers; k++)
-    if (simt.barriers[k].place == place) return &simt.barriers[k];
-  LM_BUG("line %d: an mbarrier that was never made", line);
-}
-
-API void lm_simt_phase_make(void *base, int i, int count, int line) {
-  int64_t place = simt_access_check(base, 8 * i, 8, 1, line);
-  if (simt.n_barriers == BARRIERS) LM_BUG("more than %d mbarriers", BARRIERS);
-  memset(simt.gathered[simt.n_barriers], 0, sizeof simt.gathered[0]);
-  memset(simt.told[simt.n_barriers], 0, sizeof simt.told[0]);
-  simt.barriers[simt.n_barriers++] = (phase_barrier){place, count, count, 0};
-}
-
-API void lm_simt_phase_arrive(void *base, int i, int line) {
-  simt_access_check(base, 8 * i, 8, 0, line);
-  phase_barrier *b = barrier_at(base, i, line);
-  int k = (int)(b - simt.barriers), me = simt.current;
-  for (int t = 0; t < simt.threads; t++)
-    if (simt.known[me][t] > simt.gathered[k][t]) simt.gathered[k][t] = simt.known[me][t];
-  simt.gathered[k][me] = simt.fibers[me].clock++;
-  if (--b->missing) return;
-  memcpy(simt.told[k], simt.gathered[k], sizeof simt.told[k]);
-  b->missing = b->count;
-  b->phase++;
-}
-
-bool simt_phase_passed(const fiber *f) { return (simt.barriers[f->phase_barrier].phase & 1) != f->parity; }
-
-void simt_phase_tell(int thread) {
-  fiber *f = &simt.fibers[thread];
-  for (int t = 0; t < simt.threads; t++)
-    if (simt.told[f->phase_barrier][t] > simt.known[thread][t]) simt.known[thread][t] = simt.told[f->phase_barrier][t];
-  f->wait = READY;
-}
-
-// Until the phase of that parity is over; before the first, those of parity 1 are.
-API void lm_simt_phase_wait(void *base, int i, uint32_t parity, int line) {
-  fiber *f = &simt.fibers[simt.current];
-  simt_access_check(base, 8 * i, 8, 0, line);
-  f->phase_barrier = (int)(barrier_at(base, i, line) - simt.barriers);
-  f->parity = parity;
-  if (simt_phase_passed(f)) simt_phase_tell(simt.current);
-  else simt_wait_for(AT_PHASE, line);
-}
-
 // ---- wgmma: products of a warpgroup, that happen at once or when waited for.
 
 API void lm_simt_proxy_fence(void) {
@@ -177,7 +93,7 @@ static float matrix_element(uint64_t at, int line, int k, bool turned, int text_
   uint16_t half;
   if (!a) { simt_complain(text_line, "a matrix outside of shared memory, at byte %lld", (long long)place); return 0; }
   shadow *s = &simt.shadows[place / GRAIN];
-  if (s->write.thread >= 0 && s->write.clock > simt.fibers[s->write.thread].fenced)
+  if (s->write.thread >= 0 && s->write.thread < ENGINE && s->write.clock > simt.fibers[s->write.thread].fenced)
     simt_complain(text_line, "multiplies %s at byte %lld, which thread %d wrote with no fence since", a->name, (long long)(place - a->offset), s->write.thread);
   int first = simt.current;
   for (int w = 0; w < GROUP / WARP; w++) {

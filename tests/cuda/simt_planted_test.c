@@ -1,18 +1,23 @@
-// simt_planted_test.c - attention kernels with one line taken out: a barrier, a fence, a wait. Under some schedule the shim must
-// say what is wrong; that it says nothing with the line in place is simt_attend_test's.
+// simt_planted_test.c - attention kernels with one mistake each: a barrier, a fence, a wait taken out, wrong numbers of bytes,
+// wrong places. Under some schedule the shim must say what is wrong, or the results must differ; that it says nothing without the
+// mistake is simt_attend_test's.
 #include "tests/codegen/cache.h"   // asks the system for nftw, so before all others
 #include "tests/cuda/simt_run.h"
 #include "tests/cuda/attend_case.h"
 
-typedef struct plant { const char *arch, *line; bool backward; } plant;
+typedef struct plant { const char *arch, *line, *instead; bool backward; } plant;
 static const plant plants[] = {
-  {NULL, "lm_barrier();\n"},                             // tiles are overwritten while others still read them
-  {NULL, "lm_copies_wait(0);\n"},
-  {"sm_90a", "lm_proxy_fence();\n"},                   // in the loop over tiles
-  {"sm_90a", "lm_phase_wait(done, stage, parity);\n"},
-  {"sm_90a", "lm_phase_wait(ready, stage, parity);\n"},
-  {"sm_90a", "lm_copies_wait(1);\n"},
-  {"sm_90a", "lm_phase_wait(done, stage, parity);\n", true},
+  {NULL, "lm_barrier();\n", "\n"},                       // tiles are overwritten while others still read them
+  {NULL, "lm_copies_wait(0);\n", "\n"},
+  {"sm_90a", "lm_proxy_fence();\n", "\n"},             // the mbarriers that boxes count into
+  {"sm_90a", "lm_phase_wait(done, stage, parity);\n", "\n"},
+  {"sm_90a", "lm_phase_wait(done, stage, parity);\n", "\n", true},
+  {"sm_90a", "lm_phase_wait(ready, stage, parity);\n", "\n"},
+  {"sm_90a", "lm_phase_wait(ready, 2, 0);\n", "\n"},     // the block's rows
+  {"sm_90a", "lm_phase_expect(ready, stage, 32768);\n", "lm_phase_expect(ready, stage, 32752);\n"},
+  {"sm_90a", "lm_phase_expect(ready, stage, 32768);\n", "lm_phase_expect(ready, stage, 65536);\n"},
+  {"sm_90a", "LM_GROUP_FETCH(b3 + stage", "LM_GROUP_FETCH(b3 + 512 + stage"},   // half a pattern further
+  {"sm_90a", "col0, 0", "col0 + 1, 0"},                  // a place further: no race, but other bits
 };
 static const attend_case shape = {"planted", "bf16", "b = 1, t = 390, s = 390, g = 1, h = 1, e = 64", "", PLAIN, CAUSAL};
 
@@ -30,14 +35,23 @@ static const char *replaced(const char *text, const char *from, const char *to, 
   return lm_arena_printf(a, "%.*s%s%s", (int)(at - text), text, to, at + strlen(from));
 }
 
-static void line_remove(lm_plan_kernel *k, const char *line, lm_arena *a) {
+static void mistake_plant(lm_plan_kernel *k, const plant *p, lm_arena *a) {
   const char *name = lm_arena_printf(a, "%s_planted", k->name);
-  k->source = replaced(replaced(k->source, line, "\n", a), k->name, name, a);
+  k->source = replaced(replaced(k->source, p->line, p->instead, a), k->name, name, a);
   k->name = name;
 }
 
-// What the shim says of it under the schedules, NULL for nothing.
-static char *run(const plant *p) {
+static void inputs_fill(const lm_plan *plan, lm_exec *e) {
+  uint64_t state = 5;
+  float *to = (float *)lm_exec_arena(e, LM_ARENA_PARAM);
+  for (int i = 0; i < plan->n_params; i++)
+    for (int64_t k = 0; k < plan->params[i].elements; k++) to[plan->params[i].offset + k] = bf16_value((float)draw(&state));
+  const lm_plan_port *w = &lm_plan_func_find(plan, "micro")->in[1];
+  for (int64_t k = 0; k < w->buf.bytes / 4; k++) ((float *)lm_exec_port(e, w))[k] = (float)draw(&state);
+}
+
+// What the shim says of a plan under the schedules, NULL for nothing; and a sum of the gradients' bits.
+static char *run(const plant *p, bool planted, uint64_t *out_bits) {
   lm_buf text = {0};
   text_make(&shape, &text);
   lm_ctx *ctx = lm_ctx_create();
@@ -45,17 +59,20 @@ static char *run(const plant *p) {
   lm_plan_target target = simt_target_of(m, p->arch);
   lm_plan *plan = lm_plan_build(m, &target);
   CHECK(plan);
-  lm_plan_kernel *k = &plan->kernels[attention_of(plan, p->backward)];
-  line_remove(k, p->line, m->arena);
+  if (planted) mistake_plant(&plan->kernels[attention_of(plan, p->backward)], p, m->arena);
   simt_prepare(plan, m->arena);
   lm_exec *e;
   CHECK_OK(lm_exec_create(plan, &(lm_exec_options){.threads = 1}, &e));
+  inputs_fill(plan, e);
   char *found = NULL;
   for (int s = SIMT_SCHEDULES - 1; s >= 0 && !found; s--) {
     simt_schedule_set((simt_schedule)s);
+    lm_exec_arena_clear(e, LM_ARENA_GRAD);
     CHECK_OK(lm_exec_run(e, lm_plan_func_find(plan, "micro"), NULL));
     found = simt_report_take();
+    if (!planted) break;
   }
+  *out_bits = lm_hash(lm_exec_arena_peek(e, LM_ARENA_GRAD), (size_t)plan->arena_bytes[LM_ARENA_GRAD], 0);
   lm_exec_destroy(e);
   lm_ctx_destroy(ctx);
   lm_buf_free(&text);
@@ -64,11 +81,14 @@ static char *run(const plant *p) {
 
 int main(void) {
   cache_begin();
+  uint64_t right, bits;
+  CHECK(!run(&(plant){"sm_90a"}, false, &right));
   for (size_t i = 0; i < LM_COUNT(plants); i++) {
-    char *found = run(&plants[i]);
-    if (!found) fprintf(stderr, "%s without %s: nothing was found\n", plants[i].arch ? plants[i].arch : "any", plants[i].line);
-    CHECK(found);
-    printf("%s without %s  %.*s\n", plants[i].arch ? plants[i].arch : "any", plants[i].line, (int)strcspn(found, "\n"), found);
+    const plant *p = &plants[i];
+    char *found = run(p, true, &bits);
+    printf("%s, %.*s -> %.*s: %.*s\n", p->arch ? p->arch : "any", (int)strcspn(p->line, "\n"), p->line, (int)strcspn(p->instead, "\n"), p->instead,
+           found ? (int)strcspn(found, "\n") : 11, found ? found : "other bits");
+    CHECK(found || (p->arch && bits != right));
     lm_free(found);
   }
 }

@@ -8,7 +8,8 @@
 #endif
 
 enum { THREADS = 1024, WARP = 32, STACK = 256 << 10, SHARED = 228 << 10, ARRAYS = 32, GRAIN = 2, REPORTS = 20,
-       COPIES = 256, READERS = 4, BARRIERS = 32, GROUP = 128, PRODUCTS = 64 };
+       COPIES = 256, READERS = 4, BARRIERS = 32, GROUP = 128, PRODUCTS = 64,
+       BOXES = 64, ENGINE = THREADS, PARTIES = THREADS + BARRIERS };
 
 #ifdef __x86_64__
 typedef struct machine { void *sp; } machine;
@@ -45,7 +46,9 @@ typedef struct fiber {
 typedef struct touch { int16_t thread; uint32_t clock; } touch;
 typedef struct shadow { touch write, read[READERS]; uint8_t readers; bool coming; } shadow;   // coming: by a copy under way
 
-typedef struct phase_barrier { int64_t place; int count, missing; uint32_t phase; } phase_barrier;
+// Boxes that count into mbarrier k are written by party ENGINE + k, whose clock is the number of the phase that they end.
+typedef struct phase_barrier { int64_t place; int count, missing; int64_t bytes; uint32_t phase; touch made; } phase_barrier;
+typedef struct box { uint64_t map[16]; int64_t to; int at[5], barrier, line; } box;   // asked for and not yet there
 
 typedef struct array { const char *name; int64_t offset, bytes; } array;
 
@@ -59,10 +62,11 @@ typedef struct simt_state {
   int64_t block, blocks;
   void (*call)(void *args);
   void *args;
-  uint32_t base[THREADS];              // what the last barrier of the block told every thread of each
-  uint32_t (*known)[THREADS];          // by thread: what it has learned since
+  uint32_t base[PARTIES];              // what the last barrier of the block told every thread of each
+  uint32_t (*known)[PARTIES];          // by thread: what it has learned since
   phase_barrier barriers[BARRIERS]; int n_barriers;
-  uint32_t gathered[BARRIERS][THREADS], told[BARRIERS][THREADS];   // by those who arrived; to those who wait
+  box boxes[BOXES]; int n_boxes;
+  uint32_t gathered[BARRIERS][PARTIES], told[BARRIERS][PARTIES];   // by those who arrived; to those who wait
   char *shared;
   shadow *shadows;
   array arrays[ARRAYS]; int n_arrays;
@@ -80,11 +84,14 @@ const array *simt_array_at(int64_t at);                // NULL: none lies there
 void simt_grain_check(shadow *s, bool write, const array *a, int64_t byte, int line);   // by the current thread
 int64_t simt_access_check(const void *base, int64_t offset, int64_t bytes, int write, int line);   // where it lies, once checked
 
-// ---- simt_async.c: called when nothing else can go on, or when all lanes of a warp are there
+uint32_t simt_random(void);
+
+// ---- simt_async.c, simt_copy.c: called when nothing else can go on, or when all lanes of a warp are there
 void simt_mma_complete(int warp);
 void simt_matrices_complete(int warp, bool turned);
 bool simt_group_ready(int first);
 void simt_group_complete(int first);
 bool simt_phase_passed(const fiber *f);
 void simt_phase_tell(int thread);
+bool simt_box_come(void);                              // one that is under way, if any
 #endif

@@ -266,6 +266,83 @@ static void test_descriptors(void) {
   CHECK(!found);
 }
 
+// ---- boxes of the copy engine
+
+enum { OWN = 128, HEADS = 3, PLACES = 70, BATCH = 2, BOX_THREADS = 32 };
+typedef struct box_arguments { const lm_map *map; int place; bool unfenced, unawaited; int expect; uint16_t *out; } box_arguments;
+
+// One thread asks for a tile of 64 places of head 1 of batch 1; all read it where it should lie.
+static void boxes(void *args) {
+  const box_arguments *a = args;
+  LM_POOL(uint16_t, tile, 0, 64 * OWN);
+  LM_POOL(uint64_t, ready, 64 * OWN * 2, 1);
+  if (lm_thread() == 0) {
+    lm_phase_make(ready, 0, 1);
+    if (!a->unfenced) lm_proxy_fence();
+    lm_phase_expect(ready, 0, a->expect);
+    LM_GROUP_FETCH(tile, 64, OWN, *a->map, 1, a->place, 1, ready, 0)
+    lm_phase_arrive(ready, 0);
+  }
+  lm_barrier();
+  if (!a->unawaited) lm_phase_wait(ready, 0, 0);
+  for (int32_t i = lm_thread(); i < 64 * OWN; i += lm_threads()) a->out[i] = lm_get(tile, lm_swizzled(64, i / OWN, i % OWN / 8 * 8) + i % 8);
+}
+
+static const char *box_map(lm_map *out, const uint16_t *from, int swizzle, int width, unsigned long long stride) {
+  return simt_map_make(out, 9, 4, from, (unsigned long long[]){OWN, HEADS, PLACES, BATCH}, (unsigned long long[]){2 * OWN, stride, stride * PLACES},
+                       (unsigned[]){(unsigned)width, 1, 64, 1}, (unsigned[]){1, 1, 1, 1}, 0, swizzle);
+}
+
+static void boxes_find(box_arguments a, const char *what) {
+  for (int s = 0; s < SIMT_SCHEDULES; s++) {
+    simt_schedule_set((simt_schedule)s);
+    simt_run(boxes, &a, 1, BOX_THREADS);
+    char *found = simt_report_take();
+    if (!found || !strstr(found, what)) fprintf(stderr, "boxes: %s, not %s\n", found ? found : "nothing", what);
+    CHECK(found && strstr(found, what));
+    lm_free(found);
+  }
+}
+
+static void boxes_run(box_arguments a, const uint16_t *from, bool same) {
+  for (int s = 0; s < SIMT_SCHEDULES; s++) {
+    int differ = 0;
+    simt_schedule_set((simt_schedule)s);
+    simt_run(boxes, &a, 1, BOX_THREADS);
+    CHECK(!simt_report_take());
+    for (int i = 0; i < 64 * OWN; i++) {
+      int place = a.place + i / OWN;
+      differ += a.out[i] != (place >= 0 && place < PLACES ? from[((PLACES + place) * HEADS + 1) * OWN + i % OWN] : 0);
+    }
+    CHECK(same == !differ);
+  }
+}
+
+static void test_boxes(void) {
+  static _Alignas(16) uint16_t from[BATCH * PLACES * HEADS * OWN];
+  static uint16_t out[64 * OWN];
+  enum { STRIDE = 2 * OWN * HEADS };
+  lm_map map, unswizzled;
+  for (size_t i = 0; i < LM_COUNT(from); i++) from[i] = (uint16_t)(i * 40503u >> 3);
+  CHECK(!box_map(&map, from, 3, 64, STRIDE) && !box_map(&unswizzled, from, 0, 64, STRIDE));
+  box_arguments a = {.map = &map, .expect = 2 * 64 * OWN, .out = out}, beyond = a, before = a, plain = a, unfenced = a, unawaited = a, less = a, more = a;
+  boxes_run(a, from, true);
+  beyond.place = 40;
+  boxes_run(beyond, from, true);                          // what is beyond the tensor is zeros
+  before.place = -7;
+  boxes_run(before, from, true);
+  plain.map = &unswizzled;
+  boxes_run(plain, from, false);
+  unfenced.unfenced = unawaited.unawaited = true;
+  less.expect -= 16;
+  more.expect += 16;
+  boxes_find(unfenced, "made with no fence since");
+  boxes_find(less, "more bytes than the phase expects");
+  boxes_find(more, "a phase that never ends");
+  boxes_find(unawaited, "cop");                           // under way, or with no wait since
+  CHECK(box_map(&map, from + 1, 3, 64, STRIDE) && box_map(&map, from, 3, 128, STRIDE) && box_map(&map, from, 3, 64, STRIDE + 8) && box_map(&map, from, 3, 4, STRIDE));
+}
+
 int main(void) {
   _Alignas(16) float in[THREADS + 8];
   for (int i = 0; i < THREADS + 8; i++) in[i] = (float)(i * 37 % 101) / 64;
@@ -274,4 +351,5 @@ int main(void) {
   test_case(&(simt_case){"forever", forever, "a phase that never ends"}, in);
   test_products();
   test_descriptors();
+  test_boxes();
 }

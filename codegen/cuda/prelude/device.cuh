@@ -2,6 +2,7 @@
 // One block a multiprocessor is all that is asked for: else the compiler would rather spill than miss a step of occupancy.
 #define LM_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
 #define LM_RESTRICT __restrict__
+#define LM_CONSTANT const __grid_constant__
 #define LM_UNROLL _Pragma("unroll")
 #define LM_UNROLL_1 _Pragma("unroll 1")
 #define LM_UNROLL_2 _Pragma("unroll 2")

@@ -12,6 +12,12 @@ LM_INLINE uint64_t lm_matrix(uint32_t at, uint32_t leading) {
   return (uint64_t)(at >> 4 & 0x3fff) | (uint64_t)(leading >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
+// A tile of ROWS places from `place` on, in boxes of 64 by 64.
+#define LM_GROUP_FETCH(tile, ROWS, WIDTH, map, inner, place, outer, b, i)                         \
+  LM_UNROLL for (int32_t k_ = 0; k_ < (WIDTH); k_ += 64)                                          \
+    LM_UNROLL for (int32_t r_ = 0; r_ < (ROWS); r_ += 64)                                         \
+      lm_box_copy(tile, (k_ / 64 * (ROWS) + r_) * 64, &(map), k_, (int32_t)(inner), (int32_t)(place) + r_, (int32_t)(outer), b, i);
+
 // s = 64 rows of a from `row` on times the N rows of b, where a has A_ROWS rows and both are WIDTH wide; under way until waited for.
 #define LM_GROUP_PRODUCT(s, N, a, row, A_ROWS, b, WIDTH)                                          \
   {                                                                                               \

@@ -2,6 +2,7 @@
 // The functions are the host program's, which runs the kernel; see tests/cuda/simt.h.
 #define LM_KERNEL(threads) void
 #define LM_RESTRICT
+#define LM_CONSTANT const
 #define LM_UNROLL
 #define LM_UNROLL_1
 #define LM_UNROLL_2
@@ -80,7 +81,11 @@ extern void lm_simt_copies_wait(int left);
 #define lm_copies_commit() lm_simt_copies_commit()
 #define lm_copies_wait(left) lm_simt_copies_wait(left)
 
-// Phases of mbarriers, and products of warpgroups (wgmma.cuh).
+// Phases of mbarriers, boxes (bulk.cuh), and products of warpgroups (wgmma.cuh).
+typedef struct lm_map { uint64_t word[16]; } lm_map;
+extern void lm_simt_map(void *out, const void *base, const int64_t *size, const int64_t *stride, const int *box);
+extern void lm_simt_phase_expect(void *base, int i, int bytes, int line);
+extern void lm_simt_box(void *tile, int64_t byte, const void *map, int k, int inner, int place, int outer, void *base, int i, int line);
 extern void lm_simt_phase_make(void *base, int i, int count, int line);
 extern void lm_simt_phase_arrive(void *base, int i, int line);
 extern void lm_simt_phase_wait(void *base, int i, uint32_t parity, int line);
@@ -92,6 +97,8 @@ extern void lm_simt_wgmma_wait(int left, int line);
 #define lm_phase_make(b, i, count) lm_simt_phase_make(b, i, count, __LINE__)
 #define lm_phase_arrive(b, i) lm_simt_phase_arrive(b, i, __LINE__)
 #define lm_phase_wait(b, i, parity) lm_simt_phase_wait(b, i, parity, __LINE__)
+#define lm_phase_expect(b, i, bytes) lm_simt_phase_expect(b, i, bytes, __LINE__)
+#define lm_box_copy(tile, at, map, k, inner, place, outer, b, i) lm_simt_box(tile, (int64_t)(at) * 2, map, k, inner, place, outer, b, i, __LINE__)
 #define lm_proxy_fence() lm_simt_proxy_fence()
 #define lm_registers_fewer(n) ((void)0)
 #define lm_registers_more(n) ((void)0)

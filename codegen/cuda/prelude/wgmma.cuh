@@ -1,24 +1,5 @@
-// wgmma.cuh - sm_90a: phases of mbarriers, and products that a warpgroup of 128 threads issues and the tensor cores do
-// meanwhile. Accumulators are as mma.cuh has them, 16 rows to each of four warps.
-
-LM_INLINE void lm_phase_make(uint64_t *b, int32_t i, int32_t count) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(lm_shared_address(b + i)), "r"(count) : "memory");
-}
-LM_INLINE void lm_phase_arrive(uint64_t *b, int32_t i) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(lm_shared_address(b + i)) : "memory");
-}
-// Until the phase of that parity is over; before the first, those of parity 1 are.
-LM_INLINE void lm_phase_wait(uint64_t *b, int32_t i, uint32_t parity) {
-  uint32_t over;
-  do {
-    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                 : "=r"(over)
-                 : "r"(lm_shared_address(b + i)), "r"(parity)
-                 : "memory");
-  } while (!over);
-}
-// What this thread wrote to shared memory, the tensor cores will see.
-LM_INLINE void lm_proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// wgmma.cuh - sm_90a: products that a warpgroup of 128 threads issues and the tensor cores do meanwhile. Accumulators are as
+// mma.cuh has them, 16 rows to each of four warps.
 #define lm_registers_fewer(n) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n))
 #define lm_registers_more(n) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n))
 

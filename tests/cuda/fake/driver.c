@@ -460,6 +460,16 @@ FAKE_API int cuLaunchKernel(void *handle, unsigned grid_x, unsigned grid_y, unsi
   return fake_enqueue(s, kernel_run, &l, offsetof(launch, bytes) + used);
 }
 
+// The bytes from `base` on that a map may name must lie on the device.
+FAKE_API int cuTensorMapEncodeTiled(void *out, int type, unsigned rank, void *base, const unsigned long long *size, const unsigned long long *stride, const unsigned *box,
+                                    const unsigned *step, int interleave, int swizzle, int promotion, int fill) {
+  size_t bytes = 2 * size[0];
+  if (fake.sticky) return fake.sticky;
+  if ((uintptr_t)out % 64 || fill || promotion < 0 || promotion > 3) return INVALID;
+  for (unsigned i = 1; i < rank; i++) bytes += (size[i] - 1) * stride[i - 1];
+  return simt_map_make(out, type, (int)rank, fake_memory((address)(uintptr_t)base, bytes, "a tensor map"), size, stride, box, step, interleave, swizzle) ? INVALID : 0;
+}
+
 // ---- the device
 
 // Kernels find the shim's functions in this library, which its user has loaded for itself alone.
