@@ -412,6 +412,7 @@ static void member_names(lm_elab *e, const ast_decl *d) {
 static void make_dims(lm_elab *e, el_inst *inst, const ast_member *m) {
   for (uint32_t k = 0; k < m->names.n; k++) {
     el_val v = eval_in(e, inst, m->exprs.v[k]);
+    if (v.k == V_NUM && !v.known && !v.has_size) v = el_sized(lm_size_dim(e->a, m->names.v[k].text));   // whatever it comes to
     int64_t whole;
     bool bad = v.k != V_NUM || (v.known && (!v.has_size || !lm_size_whole(v.size, &whole) || whole < 1));
     if (bad && v.k != V_ERROR) {

@@ -73,6 +73,7 @@ static el_val p_idiv(el_call_site c) {
 static el_val p_select(el_call_site c) {
   el_val k = el_arg(c, 0), x = el_arg(c, 1), y = el_arg(c, 2);
   if (k.k == V_ERROR || x.k == V_ERROR || y.k == V_ERROR) return el_error();
+  if (k.k == V_BOOL && x.k == V_NUM && y.k == V_NUM) return !k.known ? el_unknown_number() : k.num != 0 ? x : y;
   k = el_as_tensor(c.e, &k, el_arg_loc(c, 0));
   bool xn = x.k != V_TENSOR || x.kind == K_NUM, yn = y.k != V_TENSOR || y.kind == K_NUM;
   if (x.k == V_NUM || x.k == V_TENSOR) x = el_adapt(c.e, &x, xn && !yn ? y.kind : K_NUM, el_arg_loc(c, 1));
