@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/base/philox.h"
 #include "runtime/io/json.h"
 #include "runtime/train/init.h"
 #include "runtime/train/checkpoint_sum.h"
@@ -81,6 +82,27 @@ static void run_remove(const char *folder) {
 }
 
 // ---- tests
+
+// By the C library, in double.
+static void normal_pair_expect(lm_philox_key2 key, int64_t i, double std, double out[2]) {
+  lm_philox4 x = lm_philox_block(key, (uint64_t)i / 4);
+  double r = std * sqrt(-2 * log((double)lm_philox_unit(x.v[i % 4]))), angle = 2 * M_PI * (double)lm_philox_unit(x.v[i % 4 + 1]);
+  out[0] = r * cos(angle);
+  out[1] = r * sin(angle);
+}
+
+static void test_init_normal(void) {
+  enum { N = 100000 };
+  float *a = lm_alloc(N * sizeof *a);
+  lm_init_fill((lm_init){LM_INIT_NORMAL, 0.5, 0}, 3, "w", a, N);
+  lm_philox_key2 key = lm_philox_key(3, lm_hash("w", 1, 0));
+  for (int64_t i = 0; i < N; i += 2) {
+    double expected[2];
+    normal_pair_expect(key, i, 0.5, expected);
+    for (int k = 0; k < 2; k++) CHECK(fabs((double)a[i + k] - expected[k]) <= 3e-7 * fabs(expected[k]));
+  }
+  lm_free(a);
+}
 
 static void test_init(void) {
   float a[1001], b[1001];
@@ -283,6 +305,7 @@ int main(void) {
   arena = lm_arena_create();
   data_open();
   test_init();
+  test_init_normal();
   test_resume_exact();
   test_refusals();
   test_foreign_state();
