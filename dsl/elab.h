@@ -164,6 +164,7 @@ bool el_axes_same(const el_axes *x, const el_axes *y);       // same order
 void el_axes_push(lm_elab *e, el_axes *s, el_axis *x);
 el_axes el_axes_minus(lm_elab *e, const el_axes *s, const el_axes *drop);
 lm_type el_ir_type(lm_elab *e, el_kind kind, const el_axes *axes);
+bool el_size_check(lm_elab *e, lm_type t, lm_loc at);        // whether a tensor can be so large; else it is an error
 void el_live(lm_elab *e, const el_val *v);                   // makes the axes of a value live in the frame
 el_val el_rename(lm_elab *e, const el_val *v, const el_axes *from, const el_axes *to);   // tensors, tuples, records
 

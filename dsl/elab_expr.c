@@ -424,9 +424,7 @@ static el_val eval_quantity(lm_elab *e, const ast_expr *x) {
   return (el_val){.k = V_QUANTITY, .known = true, .num = x->num, .text = x->unit};
 }
 
-el_val el_eval(lm_elab *e, const ast_expr *x) {
-  if (!el_budget(e, x->loc)) return el_error();
-  if (e->m) e->b.loc = x->loc;
+static el_val eval(lm_elab *e, const ast_expr *x) {
   switch (x->kind) {
   case EX_NAME: return el_lookup(e, x->text, x->loc, true);
   case EX_NUMBER: return x->is_int ? el_whole(e, x->inum) : el_number(e, x->num);
@@ -450,4 +448,12 @@ el_val el_eval(lm_elab *e, const ast_expr *x) {
   }
   el_val a = el_eval(e, x->a), b = el_eval(e, x->b);
   return el_binary(e, x->op, &a, &b, x->loc);
+}
+
+el_val el_eval(lm_elab *e, const ast_expr *x) {
+  if (!el_budget(e, x->loc)) return el_error();
+  if (e->m) e->b.loc = x->loc;
+  el_val v = eval(e, x);
+  bool emitted = v.k == V_TENSOR && v.v;
+  return emitted && !el_size_check(e, v.v->type, x->loc) ? el_error() : v;
 }

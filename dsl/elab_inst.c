@@ -176,6 +176,7 @@ static void register_param(lm_elab *e, el_inst *inst, el_param *p, lm_init init)
   for (uint32_t k = 0; k < p->axes.n; k++) axes[rank++] = el_axis_ir(e, p->axes.v[k]);
   e->frame = was;
   lm_type type = lm_type_make(LM_F32, axes, rank);
+  if (!el_size_check(e, type, p->loc)) return;
   lm_global *g = lm_global_find(e->m, p->global);
   if (!g) {
     g = lm_global_add(e->m, LM_GLOBAL_PARAM, p->global, type, inst->n_stack);
@@ -292,6 +293,9 @@ static void make_sub(lm_elab *e, el_inst *inst, const ast_member *m) {
       if (count.k != V_ERROR) el_err(e, m->count->loc, "E087", "a repetition takes a whole number from 1 to %d, got %s", MOST_REPEATS, el_show(e, &count));
       n = 0;
     }
+    int64_t all = n;
+    for (int k = 0; k < inst->n_stack && all <= MOST_REPEATS; k++) all *= inst->stack[k];
+    if (all > MOST_REPEATS) el_err(e, m->loc, "E087", "repetitions make more than %d places of '%s'", MOST_REPEATS, path), n = 0;
     if (inst->n_stack == 4) el_err(e, m->loc, "E027", "repetitions nest more than 4 deep"), n = 0;
     if (!e->m && n > 1) n = 1;
     el_insts *xs = n ? LM_NEW(e->a, el_insts) : NULL;
@@ -461,7 +465,7 @@ static lm_decl_ref block_of(lm_elab *e, const ast_expr *call, const lm_file *fil
 
 el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file, const el_place *where) {
   lm_decl_ref ref = where->decl.decl ? where->decl : block_of(e, call, file);
-  if (!ref.decl || !check_arguments(e, call, ref.decl)) return NULL;
+  if (!ref.decl || !el_budget(e, call->loc) || !check_arguments(e, call, ref.decl)) return NULL;
   if (e->depth >= MOST_DEPTH) {
     el_err(e, call->loc, "E076", "instances nest too deep: '%s' contains itself?", ref.decl->name.text);
     return NULL;

@@ -56,6 +56,7 @@ static bool parts(el_call_site c, const ast_expr *x, lm_size total, bool product
       if (s.k == V_ERROR) return false;
       if (el_decide(e, &s)) return false;
       if (s.k != V_NUM || !s.has_size) return s.k == V_NUM && !s.known ? false : (el_err(e, args[i].loc, "E055", "the size of '%s' should be a whole number, got %s", args[i].name, el_show(e, &s)), false);
+      if (s.known && s.num < 1) return el_err(e, args[i].loc, "E055", "axis '%s' of size %s", args[i].name, el_show(e, &s)), false;
       found[i] = el_axis_new(e, args[i].name, s.size, 0);
       el_axis_bind_name(e, args[i].name, found[i]);
     } else if (args[i].kind == ARG_POS && args[i].expr->kind == EX_NAME) {
@@ -211,10 +212,10 @@ el_val p_slice(el_call_site c) {
   } else if (to) {
     if (!lm_size_whole(to->size, &size)) return el_error();
   } else {
-    size = step > 0 && first >= 0 && first < n ? (n - first + step - 1) / step : 0;
+    size = step > 0 && first >= 0 && first < n ? (n - 1 - first) / step + 1 : 0;
   }
-  if (step <= 0 || first < 0 || size <= 0 || size > n || first + (size - 1) * step >= n)
-    return el_err(c.e, a->loc, "E061", "places %lld, %lld, … (%lld of them) are not all inside axis '%s' of size %lld", (long long)first, (long long)(first + step), (long long)size, from->name, (long long)n), el_error();
+  if (step <= 0 || first < 0 || first >= n || size <= 0 || size - 1 > (n - 1 - first) / step)
+    return el_err(c.e, a->loc, "E061", "%lld places from %lld on, in steps of %lld, are not all inside axis '%s' of size %lld", (long long)size, (long long)first, (long long)step, from->name, (long long)n), el_error();
   if (!to) {
     to = el_axis_new(c.e, name, lm_size_number(c.e->a, size), 0);
     el_axis_bind_name(c.e, name, to);
@@ -232,7 +233,7 @@ el_val p_pad(el_call_site c) {
   if (x.k == V_ERROR || !a || !el_one_axis(c, a->expr, &from) || el_lacks(c, &x, from, a->loc) || !target(c, a->to, &name, &given)) return el_error();
   if (el_moves_places(c, from, a->loc) || !whole_arg(c, 2, &before) || !whole_arg(c, 3, &after)) return el_error();
   lm_size size;
-  if (before < 0 || after < 0 || !lm_size_add(c.e->a, from->size, lm_size_number(c.e->a, before + after), 1, &size))
+  if (before < 0 || after < 0 || before > LM_ELEMENTS_MAX || after > LM_ELEMENTS_MAX || !lm_size_add(c.e->a, from->size, lm_size_number(c.e->a, before + after), 1, &size))
     return el_err(c.e, c.x->loc, "E061", "pad takes 0 or more places before and after, got %lld and %lld", (long long)before, (long long)after), el_error();
   if (!(to = el_new_or_known(c, name, size, a->to->loc))) return el_error();
   el_axes now = {0};

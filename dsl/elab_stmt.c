@@ -236,9 +236,9 @@ static void run_for(lm_elab *e, const ast_stmt *st) {
   } else if (over.k == V_NUM && over.has_size && (!over.known || lm_size_whole(over.size, &count))) {
     iteration it = {st, &over, 0, 1, true, unrolled};
     if (!over.known) count = 1;
+    if (count < 0 || count > INT32_MAX) el_err(e, st->expr->loc, "E028", "a loop of %lld iterations", (long long)count), count = 0;
     for (; unrolled && it.first < count && el_budget(e, st->loc); it.first++) run_loop(e, &it, 1, st->names.v[0].text, carry);
     if (count > 0 && !unrolled) run_loop(e, &it, count, st->names.v[0].text, carry);
-    else if (count < 0) el_err(e, st->expr->loc, "E028", "a loop of %lld iterations", (long long)count);
   } else if (over.k != V_ERROR && !el_decide(e, &over)) {
     lm_diag *d = el_err(e, st->expr->loc, "E028", "cannot loop over %s", el_show(e, &over));
     lm_diag_help(e->c, d, "loop over `sub xs[i < n]` or a whole number");

@@ -189,6 +189,17 @@ el_val el_axis_size(lm_elab *e, const el_axis *x, lm_loc at) {
   return el_error();
 }
 
+bool el_size_check(lm_elab *e, lm_type t, lm_loc at) {
+  if (lm_type_elements(e->m, t) < LM_ELEMENTS_MAX) return true;
+  lm_buf b = {0}, sizes = {0};
+  lm_type_print(e->m, t, &b);
+  for (int i = 0; i < t.rank; i++) lm_buf_printf(&sizes, "%s%s = %lld", i ? ", " : "", e->m->axes[t.axis[i]].name, (long long)lm_axis_size(e->m, t.axis[i]));
+  lm_diag_note(e->c, el_err(e, at, "E05A", "%s has more than 2^47 elements", b.p), (lm_loc){0}, "%s", sizes.p);
+  lm_buf_free(&b);
+  lm_buf_free(&sizes);
+  return false;
+}
+
 lm_type el_ir_type(lm_elab *e, el_kind kind, const el_axes *axes) {
   lm_axis ir[LM_RANK];
   LM_ASSERT(axes->n <= LM_RANK);

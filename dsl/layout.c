@@ -8,8 +8,11 @@
 #include "dsl/scan.h"
 #include <string.h>
 
+typedef enum { WORD, STARTER, DECLARES } word_class;   // STARTER: can only begin a statement or a member
+
 typedef struct token {
   int kind;
+  word_class class;         // of a keyword; else WORD
   union lm_dsl_value value;
   lm_loc loc;
   size_t offset;            // of its first byte
@@ -41,8 +44,6 @@ enum { SEPARATOR = ';', END = LM_TOKEN_YYEOF };
 
 // ---- words
 
-typedef enum { WORD, STARTER, DECLARES } word_class;   // STARTER: can only begin a statement or a member
-
 static const struct keyword { const char *text; int kind; word_class class; } KEYWORDS[] = {
   {"import", LM_TOKEN_IMPORT, DECLARES}, {"fn", LM_TOKEN_FN, DECLARES}, {"block", LM_TOKEN_BLOCK, DECLARES},
   {"model", LM_TOKEN_MODEL, DECLARES}, {"optimizer", LM_TOKEN_OPTIMIZER, DECLARES}, {"data", LM_TOKEN_DATA, DECLARES},
@@ -59,12 +60,6 @@ static const struct keyword *keyword_find(const char *text) {
   for (size_t i = 0; i < LM_COUNT(KEYWORDS); i++)
     if (KEYWORDS[i].text[0] == text[0] && !strcmp(KEYWORDS[i].text, text)) return &KEYWORDS[i];
   return NULL;
-}
-
-static word_class class_of(int kind) {
-  for (size_t i = 0; i < LM_COUNT(KEYWORDS); i++)
-    if (KEYWORDS[i].kind == kind) return KEYWORDS[i].class;
-  return WORD;
 }
 
 static bool is_operand(int kind) {
@@ -145,6 +140,7 @@ static void make_keyword(struct lm_layout *t, token *n) {
   const struct keyword *k = keyword_find(n->value.name.text);
   if (!k || (k->class == DECLARES && !declares_here(t, n))) return;
   n->kind = k->kind;
+  n->class = k->class;
   if (k->class == DECLARES) n->value.doc = doc_above(t, n->offset);
 }
 
@@ -193,7 +189,7 @@ static void consume(struct lm_layout *t, const token *n) {
   if (n->kind == '(' || n->kind == '[' || n->kind == '{') push(t, n);
   else if (n->kind == '}') pop_brace(t);
   else if ((n->kind == ')' || n->kind == ']') && t->parens) t->n_open--, t->parens--;
-  else if (class_of(n->kind) != WORD) pop_parens(t);
+  else if (n->class != WORD) pop_parens(t);
 }
 
 lm_loc lm_layout_unclosed(const struct lm_layout *t, char *out_which) {
@@ -228,14 +224,14 @@ static bool after_separator(const struct lm_layout *t) { return t->last == SEPAR
 
 // Everything that is open has to end before n.
 static bool ends_all(const struct lm_layout *t, const token *n) {
-  return n->kind == END || (class_of(n->kind) == DECLARES && t->braces > t->base);
+  return n->kind == END || (n->class == DECLARES && t->braces > t->base);
 }
 
 static token step(struct lm_layout *t) {
   for (;;) {
     token *n = peek(t);
     bool ends_line = is_operand(t->last) && !t->parens && n->after_newline && !carries_on(n->kind);
-    bool interrupts = class_of(n->kind) != WORD && (t->parens || !is_operand(t->last));
+    bool interrupts = n->class != WORD && (t->parens || !is_operand(t->last));
     if (ends_line) return supply_line_end(t);
     if (!after_separator(t) && (n->kind == '}' || ends_all(t, n) || interrupts)) return supply(t, SEPARATOR, n->loc);
     if (ends_all(t, n) && t->braces > t->base) {
@@ -266,7 +262,7 @@ void lm_layout_recover(struct lm_layout *t) {
 }
 
 static bool begins_declaration(const token *k) {   // as far as can be told: at the margin
-  return k->loc.col == 1 && (class_of(k->kind) == DECLARES || k->kind == LM_TOKEN_LET);
+  return k->loc.col == 1 && (k->class == DECLARES || k->kind == LM_TOKEN_LET);
 }
 
 static token next(struct lm_layout *t) {

@@ -5,7 +5,9 @@
 #include "runtime/plan/plan.h"
 #include <string.h>
 
-enum { BUDGET = 4000000, PROBE_PLACES = 16 };
+// BUDGET: expressions evaluated for one lowering, some hundred bytes of memory each. Models of public architectures, layers that
+// have to be unrolled included, take a few thousand.
+enum { BUDGET = 200000, PROBE_PLACES = 16 };
 
 lm_elab *lm_elab_create(lm_ctx *c, lm_program *prog, lm_module *m) {
   lm_elab *e = LM_NEW(c->arena, lm_elab);
@@ -184,7 +186,7 @@ static el_inst *make_model(lm_elab *e, lm_recipe *r) {
   el_inst *model = el_inst_make(e, call, r->model.file, &where);
   lm_func_remove(e->m, aside);
   if (!model || model->broken) return NULL;
-  if (!e->m->n_globals) el_err(e, r->model.loc, "E0A3", "the model has no parameters");
+  if (!e->m->n_globals && !e->c->n_errors) el_err(e, r->model.loc, "E0A3", "the model has no parameters");
   return e->m->n_globals ? model : NULL;
 }
 
@@ -251,7 +253,6 @@ static void check_unreached(lm_elab *e, const lm_file *file) {
     for (uint32_t k = 0; k < e->n_visited; k++) reached |= e->visited[k] == d;
     if (reached || (d->kind != DC_FN && d->kind != DC_BLOCK && d->kind != DC_MODEL)) continue;
     frame_of(e, file);
-    e->budget = BUDGET / 8;
     if (d->kind == DC_FN) { el_check_fn(e, file, d); continue; }
     el_inst *inst = el_inst_generic(e, d, file);
     if (!inst->broken) el_check_members(e, inst);

@@ -265,7 +265,7 @@ static void check_tensor(lm_elab *e, const entry *x, uint32_t n) {
 }
 
 static void check_cover(lm_elab *e, entries *all) {
-  qsort(all->v, all->n, sizeof *all->v, compare_entries);
+  if (all->n) qsort(all->v, all->n, sizeof *all->v, compare_entries);
   for (uint32_t i = 0, j; i < all->n; i = j) {
     for (j = i + 1; j < all->n && compare_entries(&all->v[i], &all->v[j]) == 0;) j++;
     check_tensor(e, &all->v[i], j - i);

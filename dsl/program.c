@@ -21,6 +21,7 @@ typedef struct loading {
 typedef struct loader {
   lm_program *p;
   lm_ctx *c;
+  const lm_program *library;           // parsed already, or NULL
   loading *v; uint32_t n, cap;
 } loader;
 
@@ -69,22 +70,21 @@ static void declare(lm_ctx *c, lm_file *f, ast_decl *d) {
 
 // ---- the library in the binary
 
-static const struct lm_embedded *embedded_find(const char *module) {   // "nn" for stdlib/nn.lm
-  size_t n = strlen(module);
-  for (const struct lm_embedded *e = lm_stdlib; e->path; e++) {
-    const char *base = strrchr(e->path, '/') ? strrchr(e->path, '/') + 1 : e->path;
-    if (!strncmp(base, module, n) && !strcmp(base + n, ".lm")) return e;
-  }
+static const char *module_name(lm_arena *a, const struct lm_embedded *e) {   // "nn" for stdlib/nn.lm
+  const char *base = strrchr(e->path, '/') ? strrchr(e->path, '/') + 1 : e->path;
+  return lm_arena_strndup(a, base, strcspn(base, "."));
+}
+
+static const struct lm_embedded *embedded_find(lm_arena *a, const char *module) {
+  for (const struct lm_embedded *e = lm_stdlib; e->path; e++)
+    if (!strcmp(module_name(a, e), module)) return e;
   return NULL;
 }
 
 static void report_unknown_module(loader *l, const char *module, lm_loc at) {
   const char *names[64];
   int n = 0;
-  for (const struct lm_embedded *e = lm_stdlib; e->path && n < 64; e++) {
-    const char *base = strrchr(e->path, '/') ? strrchr(e->path, '/') + 1 : e->path;
-    names[n++] = lm_arena_strndup(l->c->arena, base, strcspn(base, "."));
-  }
+  for (const struct lm_embedded *e = lm_stdlib; e->path && n < 64; e++) names[n++] = module_name(l->c->arena, e);
   lm_diag *d = lm_error(l->c, at, "E101", "there is no module std.%s", module);
   const char *near = lm_nearest(module, names, n);
   if (near) lm_diag_help(l->c, d, "did you mean std.%s?", near);
@@ -93,8 +93,10 @@ static void report_unknown_module(loader *l, const char *module, lm_loc at) {
 // ---- imports
 
 static lm_file *load_std(loader *l, const char *module, lm_loc at, bool required) {
-  const struct lm_embedded *std = embedded_find(module);
+  const struct lm_embedded *std = embedded_find(l->c->arena, module);
   const char *name = lm_arena_printf(l->c->arena, "std.%s", module);
+  for (uint32_t i = 0; l->library && i < l->library->n_files; i++)
+    if (!strcmp(l->library->files[i]->path, name)) return l->library->files[i];
   if (std) return load(l, name, std->path, std, at);
   if (required) report_unknown_module(l, module, at);
   return NULL;
@@ -196,15 +198,26 @@ static lm_file *load(loader *l, const char *path, const char *key, const struct 
   return f;
 }
 
-lm_program *lm_program_load(lm_ctx *c, const char *path) {
+lm_program *lm_library_load(lm_ctx *c) {
   lm_program *p = LM_NEW(c->arena, lm_program);
   p->c = c;
   loader l = {.p = p, .c = c};
+  for (const struct lm_embedded *e = lm_stdlib; e->path; e++) load_std(&l, module_name(c->arena, e), (lm_loc){0}, true);
+  return p;
+}
+
+lm_program *lm_program_load_with(lm_ctx *c, const char *path, const lm_program *library) {
+  lm_program *p = LM_NEW(c->arena, lm_program);
+  p->c = c;
+  loader l = {.p = p, .c = c, .library = library};
   if (!load_path(&l, path, (lm_loc){0})) return NULL;
   p->optim = load_std(&l, "optim", (lm_loc){0}, false);
   p->nn = load_std(&l, "nn", (lm_loc){0}, false);
+  for (uint32_t i = 0; library && i < library->n_files; i++) LM_PUSH(c->arena, p->files, p->n_files, p->cap_files) = library->files[i];
   return p;
 }
+
+lm_program *lm_program_load(lm_ctx *c, const char *path) { return lm_program_load_with(c, path, NULL); }
 
 // ---- names
 

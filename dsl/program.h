@@ -28,7 +28,10 @@ struct lm_program {
   lm_file *prelude, *optim, *nn;
 };
 
-// Loads a file and all that it imports. Diagnostics go to the context; NULL only if the file can't be read.
+// The library alone, parsed once for all programs of contexts that are made on c (lm_ctx_create_on).
+lm_program *lm_library_load(lm_ctx *c);
+// Loads a file and all that it imports; `library`: as above, or NULL to parse what is needed of it. Diagnostics go to the context; NULL only if the file can't be read.
+lm_program *lm_program_load_with(lm_ctx *c, const char *path, const lm_program *library);
 lm_program *lm_program_load(lm_ctx *c, const char *path);
 // A top-level name as `file` sees it: own, imported, prelude. For recipes' optimizers and schedules ask `optim` next.
 lm_decl_ref lm_program_find(const lm_program *p, const lm_file *file, lm_sym name);

@@ -33,6 +33,7 @@ typedef struct lm_axis_info {
 } lm_axis_info;
 
 #define LM_RANK 12
+#define LM_ELEMENTS_MAX ((int64_t)1 << 47)   // of a tensor: fewer
 typedef struct lm_type { uint8_t dtype, rank; lm_axis axis[LM_RANK]; } lm_type;   // unused axis entries are 0
 
 typedef struct lm_op lm_op;
@@ -131,7 +132,7 @@ struct lm_module {
 
 // ---- types and axes (types.c)
 lm_module *lm_module_create(lm_ctx *c);
-// A new axis; if the name is taken, ".1", ".2", … is appended. Sizes are positive and below 2^40.
+// A new axis; if the name is taken, ".1", ".2", … is appended. Sizes are positive.
 lm_axis lm_axis_add(lm_module *m, lm_sym name, int64_t size, int dyn);
 lm_axis lm_axis_find(const lm_module *m, lm_sym name);          // 0 if there is none
 static inline int64_t lm_axis_size(const lm_module *m, lm_axis a) { return m->axes[a].size; }

@@ -481,7 +481,7 @@ static bool axis_table(parser *p) {
     lm_loc at = p->t.loc;
     if (!integer(p, &size) || (opt_word(p, "dyn") && !integer(p, &dyn))) return false;
     if (lm_axis_find(p->m, t.sym)) return fail(p, t.loc, "axis %s is defined twice", t.sym);
-    if (size < 1 || size >= (int64_t)1 << 40) return fail(p, at, "the size of an axis is from 1 to 2^40");
+    if (size < 1 || size >= LM_ELEMENTS_MAX) return fail(p, at, "the size of an axis is from 1 to 2^47");
     if (dyn < 0 || dyn > MAX_DYN) return fail(p, at, "there are %d extents known at run time", MAX_DYN);
     if (p->m->n_axes == MAX_AXES) return fail(p, t.loc, "more than %d axes", MAX_AXES);
     lm_axis_add(p->m, t.sym, size, (int)dyn);

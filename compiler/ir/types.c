@@ -19,7 +19,7 @@ lm_axis lm_axis_find(const lm_module *m, lm_sym name) {
 }
 
 lm_axis lm_axis_add(lm_module *m, lm_sym name, int64_t size, int dyn) {
-  if (size < 1 || size >= (int64_t)1 << 40) LM_BUG("axis %s of size %lld", name, (long long)size);
+  if (size < 1) LM_BUG("axis %s of size %lld", name, (long long)size);
   if (m->n_axes > UINT16_MAX) LM_BUG("more than %d axes", UINT16_MAX);
   lm_sym unique = name;
   for (int k = 1; lm_axis_find(m, unique); k++) unique = LM_SYM(m->ctx, lm_arena_printf(m->arena, "%s.%d", name, k));
@@ -68,14 +68,19 @@ void lm_type_print(const lm_module *m, lm_type t, lm_buf *out) {
   if (t.rank) lm_buf_puts(out, "]");
 }
 
-bool lm_type_valid(const lm_module *m, lm_type t, lm_buf *why) {
+bool lm_type_wellformed(const lm_module *m, lm_type t, lm_buf *why) {
   for (int i = 0; i < t.rank; i++) {
     if (!t.axis[i] || t.axis[i] >= m->n_axes) return lm_buf_puts(why, "an unknown axis"), false;
     for (int j = 0; j < i; j++)
       if (t.axis[i] == t.axis[j])
         return lm_buf_printf(why, "axis %s twice in one tensor", m->axes[t.axis[i]].name), false;
   }
-  if (lm_type_elements(m, t) < (int64_t)1 << 47) return true;
+  return true;
+}
+
+bool lm_type_valid(const lm_module *m, lm_type t, lm_buf *why) {
+  if (!lm_type_wellformed(m, t, why)) return false;
+  if (lm_type_elements(m, t) < LM_ELEMENTS_MAX) return true;
   lm_type_print(m, t, why);
   lm_buf_puts(why, " has more than 2^47 elements");
   return false;

@@ -44,9 +44,9 @@ bool lm_op_infer(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why)
   if (info->n_in >= 0 && op->n_in != (uint32_t)info->n_in)
     return lm_why(why, "takes %d operands, not %u", info->n_in, op->n_in);
   if (!attributes_fit(m, op, why)) return false;
-  if (info->traits & LM_T_TYPED && !lm_type_valid(m, out[0], why)) return false;
+  if (info->traits & LM_T_TYPED && !lm_type_wellformed(m, out[0], why)) return false;
   if (!info->shape(m, op, out, why)) return false;
-  if (info->n_out == 1 && !lm_type_valid(m, out[0], why)) return false;
+  if (info->n_out == 1 && !lm_type_wellformed(m, out[0], why)) return false;
   return true;
 }
 
@@ -67,11 +67,12 @@ static bool stage_allows(const lm_module *m, const lm_op *op, lm_buf *why) {
 }
 
 static bool result_types_match(const lm_module *m, const lm_op *op, const lm_type *want, lm_buf *why) {
-  for (uint32_t i = 0; i < op->n_out; i++)
-    if (!lm_type_equal(want[i], op->out[i]->type)) {
-      lm_why_type(why, m, "the result is ", want[i], ", not ");
-      return lm_why_type(why, m, "", op->out[i]->type, "");
-    }
+  for (uint32_t i = 0; i < op->n_out; i++) {
+    if (!lm_type_valid(m, want[i], why)) return false;
+    if (lm_type_equal(want[i], op->out[i]->type)) continue;
+    lm_why_type(why, m, "the result is ", want[i], ", not ");
+    return lm_why_type(why, m, "", op->out[i]->type, "");
+  }
   return true;
 }
 

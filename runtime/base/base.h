@@ -41,7 +41,7 @@ void *lm_grow(lm_arena *a, void *items, uint32_t n, uint32_t *cap, size_t size);
 // ---- interned strings: equal text, equal pointer
 typedef const char *lm_sym;
 typedef struct lm_intern lm_intern;
-lm_intern *lm_intern_create(lm_arena *a);
+lm_intern *lm_intern_create(lm_arena *a, const lm_intern *base);   // texts that are in base (NULL: none) stay there
 lm_sym lm_intern_n(lm_intern *t, const char *s, size_t n);
 lm_sym lm_intern_s(lm_intern *t, const char *s);
 

@@ -12,14 +12,17 @@ enum { LINE_MAX_BYTES = 160, LINE_BEFORE_CARET = 100, DEFAULT_MAX_ERRORS = 100, 
 
 // ---- the context
 
-lm_ctx *lm_ctx_create(void) {
+lm_ctx *lm_ctx_create(void) { return lm_ctx_create_on(NULL); }
+
+lm_ctx *lm_ctx_create_on(const lm_ctx *base) {
   lm_arena *a = lm_arena_create();
   lm_ctx *c = LM_NEW(a, lm_ctx);
   c->arena = a;
-  c->intern = lm_intern_create(a);
+  c->intern = lm_intern_create(a, base ? base->intern : NULL);
   c->diags_tail = &c->diags;
   c->max_errors = DEFAULT_MAX_ERRORS;
-  LM_PUSH(a, c->sources, c->n_sources, c->cap_sources) = (lm_source){0};
+  for (uint32_t i = 0; i < (base ? base->n_sources : 1); i++)
+    LM_PUSH(a, c->sources, c->n_sources, c->cap_sources) = base ? base->sources[i] : (lm_source){0};
   return c;
 }
 

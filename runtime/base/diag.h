@@ -39,6 +39,7 @@ typedef struct lm_ctx {
 } lm_ctx;
 
 lm_ctx *lm_ctx_create(void);
+lm_ctx *lm_ctx_create_on(const lm_ctx *base);   // sources and texts of base are its own too; base stays as it is, and outlives it
 void lm_ctx_destroy(lm_ctx *c);
 uint16_t lm_source_add(lm_ctx *c, const char *path, const char *text, size_t n);   // keeps its own copy
 #define LM_SYM(c, s) lm_intern_s((c)->intern, (s))

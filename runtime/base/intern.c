@@ -5,11 +5,12 @@
 
 typedef struct { const char *text; uint64_t hash; size_t n; } slot;
 
-struct lm_intern { lm_arena *arena; slot *slots; size_t n, cap; };   // cap: a power of two
+struct lm_intern { lm_arena *arena; const lm_intern *base; slot *slots; size_t n, cap; };   // cap: a power of two
 
-lm_intern *lm_intern_create(lm_arena *a) {
+lm_intern *lm_intern_create(lm_arena *a, const lm_intern *base) {
   lm_intern *t = LM_NEW(a, lm_intern);
   t->arena = a;
+  t->base = base;
   t->cap = 256;
   t->slots = LM_NEW_N(a, slot, t->cap);
   return t;
@@ -36,6 +37,10 @@ static void grow(lm_intern *t) {
 
 lm_sym lm_intern_n(lm_intern *t, const char *s, size_t n) {
   uint64_t hash = lm_hash(s, n, 0);
+  for (const lm_intern *b = t->base; b; b = b->base) {
+    const slot *x = find(b->slots, b->cap, s, n, hash);
+    if (x->text) return x->text;
+  }
   slot *x = find(t->slots, t->cap, s, n, hash);
   if (x->text) return x->text;
   if (2 * (t->n + 1) > t->cap) {

@@ -43,9 +43,9 @@ static void lower(lm_ctx *c, lm_program *p, lm_recipe *r, bool decodes) {
   if (l) lm_pipeline_run(l->m, LM_STAGE_GRAPH, &(lm_pass_env){0});
 }
 
-static void read_program(lm_ctx *c, const char *path, const char *text) {
+static void read_program(lm_ctx *c, const lm_program *library, const char *path, const char *text) {
   directives d = read_directives(c, text);
-  lm_program *p = lm_program_load(c, path);
+  lm_program *p = lm_program_load_with(c, path, library);
   if (!p || c->n_errors) return;
   lm_recipe *r = has_recipe(p) || d.recipe ? lm_recipe_resolve(c, p, d.recipe, d.sets, d.n_sets) : NULL;
   if (r) lm_recipe_report_unsupported(r, d.runs);
@@ -59,10 +59,10 @@ static bool is_excerpt(const char *line) {   // "10 | let x" or "   |    ^"
 }
 
 // What is said about the file as comment lines, without excerpts and without the file's own path.
-static void said_about(const char *path, const char *text, lm_buf *out) {
-  lm_ctx *c = lm_ctx_create();
+static void said_about(const lm_program *library, const char *path, const char *text, lm_buf *out) {
+  lm_ctx *c = lm_ctx_create_on(library->c);
   lm_buf all = {0};
-  read_program(c, path, text);
+  read_program(c, library, path, text);
   lm_diag_render(c, &all, false);
   for (const char *p = all.p ? all.p : ""; *p;) {
     size_t n = strcspn(p, "\n") + 1;
@@ -86,11 +86,11 @@ static void read_text(const char *path, lm_buf *out) {
 }
 
 // Twice: the first time the header may change its number of lines, and with it every place.
-static void rewrite(const char *path) {
+static void rewrite(const lm_program *library, const char *path) {
   for (int i = 0; i < 2; i++) {
     lm_buf text = {0}, said = {0};
     read_text(path, &text);
-    said_about(path, text.p, &said);
+    said_about(library, path, text.p, &said);
     lm_buf_puts(&said, text.p + header_length(text.p));
     CHECK_OK(lm_file_write_atomic(path, said.p, said.n));
     lm_buf_free(&text);
@@ -98,10 +98,10 @@ static void rewrite(const char *path) {
   }
 }
 
-static bool is_as_expected(const char *path) {
+static bool is_as_expected(const lm_program *library, const char *path) {
   lm_buf text = {0}, said = {0};
   read_text(path, &text);
-  said_about(path, text.p, &said);
+  said_about(library, path, text.p, &said);
   size_t n = header_length(text.p);
   bool same = n && said.n == n && !memcmp(said.p, text.p, n);
   if (!same) fprintf(stderr, "%s: said\n%sexpected\n%.*s", path, said.p ? said.p : "(nothing)\n", (int)n, text.p);
@@ -115,11 +115,14 @@ int main(int argc, char **argv) {
   glob_t found;
   CHECK(!glob("tests/dsl/bad/*.lm", 0, NULL, &found) && !glob("tests/dsl/bad-semantic/*.lm", GLOB_APPEND, NULL, &found));
   int n_wrong = 0;
+  lm_ctx *c = lm_ctx_create();
+  const lm_program *library = lm_library_load(c);      // for all of them: no file may leave a trace in it
   for (size_t i = 0; i < found.gl_pathc; i++) {
-    if (rewrites) rewrite(found.gl_pathv[i]);
-    else n_wrong += !is_as_expected(found.gl_pathv[i]);
+    if (rewrites) rewrite(library, found.gl_pathv[i]);
+    else n_wrong += !is_as_expected(library, found.gl_pathv[i]);
   }
   printf("%zu files, %d not as expected\n", found.gl_pathc, n_wrong);
   globfree(&found);
+  lm_ctx_destroy(c);
   return n_wrong > 0;
 }

@@ -58,6 +58,7 @@ static void range_replace(size_t at, size_t old, const void *with, size_t n) {
   if (driver.n - old + n > MOST) return;
   memmove(driver.work + at + n, driver.work + at + old, driver.n - at - old);
   if (n) memmove(driver.work + at, with, n);
+  if (n < old) memset(driver.work + driver.n + n - old, 0, old - n);
   driver.n += n - old;
 }
 

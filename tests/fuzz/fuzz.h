@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/base/base.h"
+#include "runtime/base/diag.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
@@ -28,5 +28,13 @@ static inline const char *fuzz_file(const char *ending, const uint8_t *data, siz
   if (fd < 0 || write(fd, data, n) != (ssize_t)n) abort();
   close(fd);
   return path;
+}
+
+// Every diagnostic, as people and as machines read it.
+static inline void fuzz_render(const lm_ctx *c) {
+  lm_buf out = {0};
+  lm_diag_render(c, &out, true);
+  lm_diag_render_json(c, &out);
+  lm_buf_free(&out);
 }
 #endif

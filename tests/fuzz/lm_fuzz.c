@@ -1,6 +1,6 @@
-// lm_fuzz.c - the language: parser, formatter, tree printer, program loader, recipes. A text that parses must keep its tree
-// through the formatter, and be left alone by it the second time.
-#include "dsl/recipe.h"
+// lm_fuzz.c - the text of the language: parser, formatter, tree printer, diagnostics. A text that parses must keep its tree
+// through the formatter, and be left alone by it the second time. What a text means is check_fuzz.c's.
+#include "dsl/ast.h"
 #include "tests/fuzz/fuzz.h"
 
 static void print(const ast_file *f, lm_buf *out) {
@@ -25,39 +25,11 @@ static void check_formatted(lm_ctx *c, const ast_file *f) {
   lm_buf_free(&again);
 }
 
-static void render(lm_ctx *c) {
-  lm_buf out = {0};
-  lm_diag_render(c, &out, true);
-  lm_diag_render_json(c, &out);
-  lm_buf_free(&out);
-}
-
-static void parse_text(const uint8_t *data, size_t n) {
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
   lm_ctx *c = lm_ctx_create();
   const ast_file *f = lm_parse_file(c, lm_source_add(c, "t.lm", (const char *)data, n));
   if (!c->n_errors) check_formatted(c, f);
-  render(c);
+  fuzz_render(c);
   lm_ctx_destroy(c);
-}
-
-// As a file of its own, so that imports and every recipe of it are read too.
-static void resolve_recipes(const char *path) {
-  lm_ctx *c = lm_ctx_create();
-  lm_program *p = lm_program_load(c, path);
-  for (uint32_t i = 0; p && i < p->files[0]->tree->n; i++) {
-    const ast_decl *d = p->files[0]->tree->v[i];
-    static const char *const sets[] = {"optimizer.lr = 1e-3", "precision.compute = f32"};
-    lm_recipe *r = d->kind == DC_RECIPE ? lm_recipe_resolve(c, p, d->name.text, sets, 2) : NULL;
-    lm_buf out = {0};
-    if (r) lm_recipe_print(r, true, &out);
-    lm_buf_free(&out);
-  }
-  render(c);
-  lm_ctx_destroy(c);
-}
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
-  parse_text(data, n);
-  resolve_recipes(fuzz_file("lm", data, n));
   return 0;
 }

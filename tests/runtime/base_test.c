@@ -25,7 +25,7 @@ static void test_arena(void) {
 
 static void test_intern(void) {
   lm_arena *a = lm_arena_create();
-  lm_intern *t = lm_intern_create(a);
+  lm_intern *t = lm_intern_create(a, NULL);
   const char *seen[2000];
   for (int i = 0; i < 2000; i++) seen[i] = lm_intern_s(t, lm_arena_printf(a, "name%d", i));
   for (int i = 0; i < 2000; i++) CHECK(lm_intern_s(t, lm_arena_printf(a, "name%d", i)) == seen[i]);
