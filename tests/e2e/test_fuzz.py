@@ -3,8 +3,9 @@ import glob, os, subprocess
 
 from harness import ROOT, check
 
-SEEDS = {"lm": ("tests/dsl/bad", "tests/dsl/bad-semantic", "tests/dsl/fmt", "examples/*.lm", "stdlib/*.lm"), "lmir": ("tests/ir/*.lmir", "tests/passes/*.lmir")}
-RUNS = {"lm": 400, "tokenizer": 3000, "lmir": 3000, "plan": 1000}
+PROGRAMS = ("tests/dsl/bad", "tests/dsl/bad-semantic", "tests/dsl/fmt", "tests/fuzz/seeds/check", "examples/*.lm", "stdlib/*.lm")
+SEEDS = {"lm": PROGRAMS, "check": PROGRAMS, "lmir": ("tests/ir/*.lmir", "tests/passes/*.lmir")}
+RUNS = {"check": 1500, "tokenizer": 3000, "lmir": 3000, "plan": 1000}
 
 
 def seeds(target):
