@@ -171,12 +171,12 @@ el_val el_rename(lm_elab *e, const el_val *v, const el_axes *from, const el_axes
 // ---- expressions (elab_expr.c, elab_prim.c)
 el_val el_eval(lm_elab *e, const ast_expr *x);
 // Of n arguments the one for parameter k of the declaration, NULL where the default stands.
+bool el_mentions(const ast_expr *x, const el_bind *names);
 const ast_expr *el_argument(const ast_arg *args, uint32_t n, const ast_sig *sig, uint32_t k);
 el_val el_binary(lm_elab *e, ast_op op, const el_val *x, const el_val *y, lm_loc at);
 el_val el_as_tensor(lm_elab *e, const el_val *v, lm_loc at);          // numbers become NUM scalars
 el_val el_adapt(lm_elab *e, const el_val *v, el_kind kind, lm_loc at);// NUM tensors and numbers to a kind
 bool el_axis_list(lm_elab *e, const ast_expr *x, el_axes *out);       // axis, tuple or list of axes, row variable
-bool el_constraint(lm_elab *e, const ast_expr *x, bool *out_known);   // false: reported by the caller
 el_val el_primitive(lm_elab *e, const ast_expr *call, bool *out_found);
 const char *const *el_primitive_names(int *n);
 el_val el_history(lm_elab *e, const el_val *v, el_axis *t, el_axis *s, lm_loc at);
@@ -195,6 +195,11 @@ bool el_unrolled(const lm_elab *e, const void *over);
 // A scalar computed from loop indices alone, wanted at compile time: true asks for those loops to be unrolled. What the
 // function holds until then, diagnostics included, is thrown away.
 bool el_decide(lm_elab *e, const el_val *v);
+
+// ---- constraints (elab_where.c), in the frame where the parameters' names are bound
+typedef struct el_where { const ast_sig *sig; const char *what; lm_loc at; const lm_loc *locs; } el_where;   // locs: of the arguments; NULL: not known
+lm_diag *el_where_check(lm_elab *e, const el_where *s, const ast_expr *constraint);   // NULL: it holds; else the report
+bool el_where_check_all(lm_elab *e, const el_where *s);
 
 // ---- statements (elab_stmt.c)
 void el_run(lm_elab *e, const ast_body *body);

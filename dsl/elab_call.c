@@ -197,18 +197,6 @@ static void remap_scope(lm_elab *e, el_invocation *v, el_axis_bind *axes_end, el
   }
 }
 
-static bool check_where(lm_elab *e, el_invocation *v) {
-  bool holds = true;
-  for (uint32_t i = 0; i < v->sig->where.n; i++) {
-    el_val ok = el_eval(e, v->sig->where.v[i]);
-    if (ok.k == V_ERROR || (ok.k == V_BOOL && (!ok.known || ok.num != 0))) continue;
-    lm_diag *d = el_err(e, v->at, "E073", "a constraint of %s does not hold", v->what);
-    lm_diag_note(e->c, d, v->sig->where.v[i]->loc, "declared here");
-    holds = false;
-  }
-  return holds;
-}
-
 static bool result_axes(lm_elab *e, const ast_type *t, el_axes *out) {
   for (uint32_t i = 0; i < t->n_dims; i++) {
     lm_sym name = el_dim_name(e, &t->dims[i]);
@@ -315,7 +303,7 @@ el_val el_run_invocation(lm_elab *e, el_invocation *v, const lm_file *file, el_r
       el_live(e, &x);
       el_bind_name(e, v->sig->params[i].name.text, x, false);
     }
-    bool holds = check_where(e, v);
+    bool holds = el_where_check_all(e, &(el_where){v->sig, v->what, v->at, v->locs});
     uint8_t keep = self ? el_keep_enter(e, self) : e->b.keep;
     if (holds) el_run(e, body);
     e->b.keep = keep;

@@ -28,13 +28,13 @@ static el_val lookup(const el_inst *inst, lm_sym name) {
   return el_error();
 }
 
-static bool mentions(const ast_expr *x, const el_bind *names) {
+bool el_mentions(const ast_expr *x, const el_bind *names) {
   if (!x) return false;
   if (x->kind == EX_NAME)
     for (; names; names = names->up)
       if (names->name == x->text) return true;
-  bool found = mentions(x->a, names) || mentions(x->b, names) || mentions(x->c, names);
-  for (uint32_t i = 0; i < x->n_args && !found; i++) found = mentions(x->args[i].expr, names);
+  bool found = el_mentions(x->a, names) || el_mentions(x->b, names) || el_mentions(x->c, names);
+  for (uint32_t i = 0; i < x->n_args && !found; i++) found = el_mentions(x->args[i].expr, names);
   return found;
 }
 
@@ -77,10 +77,17 @@ static el_ref ref_of(el_inst *inst) {
   return ref;
 }
 
+static el_frame *frame_enter(lm_elab *e, el_inst *inst, el_frame *out) {
+  el_frame *was = e->frame;
+  el_ref *self = LM_NEW(e->a, el_ref);
+  *self = ref_of(inst);
+  *out = (el_frame){.up = was, .what = inst->decl->name.text, .called_at = inst->at, .file = inst->file, .self = self, .real = K_REAL};
+  e->frame = out;
+  return was;
+}
+
 static el_val eval_in(lm_elab *e, el_inst *inst, const ast_expr *x) {
-  el_ref self = ref_of(inst);
-  el_frame frame = {.up = e->frame, .what = inst->decl->name.text, .called_at = inst->at, .file = inst->file, .self = &self, .real = K_REAL}, *was = e->frame;
-  e->frame = &frame;
+  el_frame frame, *was = frame_enter(e, inst, &frame);
   el_val v = el_eval(e, x);
   e->frame = was;
   return v;
@@ -90,31 +97,21 @@ static bool mentions_dim(const el_inst *inst, const ast_expr *x) {
   for (uint32_t i = 0; i < inst->decl->members.n; i++) {
     const ast_member *m = inst->decl->members.v[i];
     for (uint32_t k = 0; m->kind == MB_DIM && k < m->names.n; k++)
-      if (mentions(x, &(el_bind){.name = m->names.v[k].text})) return true;
+      if (el_mentions(x, &(el_bind){.name = m->names.v[k].text})) return true;
   }
   return false;
 }
 
-static const char *source_of(lm_elab *e, const ast_expr *x) {
-  if (x->kind == EX_BINARY) return lm_arena_printf(e->a, "%s %s %s", source_of(e, x->a), lm_op_text(x->op), source_of(e, x->b));
-  if (x->kind == EX_NAME) return x->text;
-  if (x->kind == EX_NUMBER) return x->spelling;
-  return "…";
-}
-
 static void check_constraints(lm_elab *e, el_inst *inst, bool with_dims) {
+  el_where site = {.sig = &inst->decl->sig, .what = inst->decl->name.text, .at = inst->at};
   for (uint32_t i = 0; i < inst->decl->sig.where.n; i++) {
     const ast_expr *w = inst->decl->sig.where.v[i];
     if (mentions_dim(inst, w) != with_dims) continue;
-    el_val ok = eval_in(e, inst, w);
-    if (ok.k == V_ERROR || (ok.k == V_BOOL && (!ok.known || ok.num != 0))) continue;
-    inst->broken = true;
-    lm_diag *d = el_err(e, inst->at.file ? inst->at : w->loc, "E073", "%s: the constraint `%s` does not hold", inst->decl->name.text, source_of(e, w));
-    lm_diag_note(e->c, d, w->loc, "declared here");
-    if (w->kind != EX_BINARY || (w->a->kind == EX_NUMBER && w->b->kind == EX_NUMBER)) continue;
-    el_val a = eval_in(e, inst, w->a), b = eval_in(e, inst, w->b);
-    if (a.k == V_NUM && b.k == V_NUM) lm_diag_note(e->c, d, (lm_loc){0}, "%s is %s, %s is %s", source_of(e, w->a), el_show(e, &a), source_of(e, w->b), el_show(e, &b));
-    for (el_inst *o = inst->owner; o && d->n_notes < 4; o = o->owner)
+    el_frame frame, *was = frame_enter(e, inst, &frame);
+    lm_diag *d = el_where_check(e, &site, w);
+    e->frame = was;
+    inst->broken |= d != NULL;
+    for (el_inst *o = inst->owner; d && o && d->n_notes < 4; o = o->owner)
       if (o->at.file) lm_diag_note(e->c, d, o->at, "in %s", o->decl->name.text);
   }
 }
@@ -314,9 +311,9 @@ static bool shapes_by(const ast_decl *d, lm_sym name) {
   el_bind one = {.name = name};
   for (uint32_t i = 0; i < d->members.n; i++) {
     const ast_member *m = d->members.v[i];
-    if (m->count && mentions(m->count, &one)) return true;
+    if (m->count && el_mentions(m->count, &one)) return true;
     for (uint32_t k = 0; m->kind == MB_DIM && k < m->exprs.n; k++)
-      if (mentions(m->exprs.v[k], &one)) return true;
+      if (el_mentions(m->exprs.v[k], &one)) return true;
   }
   return false;
 }
@@ -330,7 +327,7 @@ static void bind_following(lm_elab *e, const el_ref *owner, const el_insts *xs, 
     bool given = x;
     el_ref self = given ? *owner : *ref;
     if (!given) x = sig->params[k].init;
-    if (!(xs && xs->follows[k]) && !mentions(x, self.over)) continue;
+    if (!(xs && xs->follows[k]) && !el_mentions(x, self.over)) continue;
     el_frame frame = {.up = e->frame, .file = self.inst->file, .self = &self, .real = K_REAL}, *was = e->frame;
     e->frame = &frame;
     if (given && xs) el_bind_name(e, xs->index, *index, false);

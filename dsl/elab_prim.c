@@ -117,6 +117,7 @@ static lm_value *random_numbers(el_call_site c, const el_axes *axes) {
   uint64_t site = lm_hash(path, strlen(path), (uint64_t)c.x->loc.line << 20 | c.x->loc.col);
   for (el_frame *f = e->frame; f; f = f->up)
     site = lm_hash(&(uint64_t[]){(uint64_t)f->called_at.line << 20 | f->called_at.col}[0], 8, site);
+  e->n_sites++;
   lm_attr attr = {.imm = {(int64_t)e->seed, (int64_t)(site >> 33)}, .n_imm = 2};
   lm_value *zero = e->layer ? e->layer : lm_emit_const(&e->b, lm_type_make(LM_INT, NULL, 0), 0);
   lm_type t = el_ir_type(e, K_F32, axes);

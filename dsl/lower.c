@@ -274,6 +274,8 @@ void lm_check(lm_ctx *c, lm_program *prog, lm_recipe *r) {
     if (model && el_method_find(model, LM_SYM(c, "apply")) && c->n_errors == before) lower_apply(e, model, "apply", EL_EVAL, &o, false, &l, r->model.loc);
     if (model) lm_lower_maps(e, model, &l, r->model.loc);
     if (model && c->n_errors == before) lm_lower_optimizer(e, r, &l);
+    if (model && c->n_errors == before && r->run.unit != LM_RECIPE_UNIT_EPOCHS)
+      lm_lower_schedule_check(c, prog, r, lm_recipe_steps(r, (double)lm_lowered_params(&l), 0));
     visited = e->visited, n_visited = e->n_visited;
   }
   lm_elab *e = lm_elab_create(c, prog, NULL);

@@ -60,6 +60,9 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, lm_recipe *r, const lm_lower_o
 // that it does not reach.
 void lm_check(lm_ctx *c, lm_program *prog, lm_recipe *r);
 
+// Constraints of the schedule that are about the run, of which so many steps are known by now.
+void lm_lower_schedule_check(lm_ctx *c, lm_program *prog, const lm_recipe *r, int64_t steps);
+
 // Keys of `config { … }` whose value is the bare name of a parameter of the model: what import sets it from.
 typedef struct lm_config_param { lm_sym key, param; } lm_config_param;
 typedef struct lm_config_params { lm_config_param *v; uint32_t n, cap; } lm_config_params;

@@ -97,8 +97,8 @@ static el_val host_scalar(lm_value *v) {
   return el_tensor(K_NUM, &none, v);
 }
 
-// lr * schedule(step, run, …)
-static el_val schedule(lm_elab *e, lm_recipe *r, lm_value *step, lm_value *run) {
+// schedule(step, run, …)
+static el_val schedule(lm_elab *e, const lm_recipe *r, el_val step, el_val run) {
   if (!r->schedule.name || !r->schedule.target.decl) return el_whole(e, 1);
   const ast_decl *d = r->schedule.target.decl;
   if (d->kind != DC_FN || d->sig.n_params < 2) {
@@ -115,7 +115,7 @@ static el_val schedule(lm_elab *e, lm_recipe *r, lm_value *step, lm_value *run) 
     ast_expr *x = LM_NEW(e->a, ast_expr);
     *x = (ast_expr){.kind = EX_NAME, .text = hidden, .loc = r->schedule.loc};
     call->args[i] = (ast_arg){.kind = ARG_POS, .loc = r->schedule.loc, .expr = x};
-    el_bind_name(e, hidden, host_scalar(i ? run : step), false);
+    el_bind_name(e, hidden, i ? run : step, false);
   }
   if (r->schedule.n_args) memcpy(call->args + 2, r->schedule.args, sizeof(ast_arg) * r->schedule.n_args);
   const lm_file *was = e->frame->file;
@@ -139,42 +139,121 @@ static el_val choose_by_block(lm_elab *e, const el_val *options, int n, lm_value
   return el_tensor(K_F32, blk, v);
 }
 
-// The optimizer's parameters as values: numbers; or, where groups set them, one of several for each block.
-static bool bind_hyperparameters(lm_elab *e, lm_recipe *r, el_inst *inst, const combos *c, lm_value *group, const el_axes *blk, const el_val *rate) {
-  const ast_decl *d = inst->decl;
-  lm_sym lr = LM_SYM(e->c, "lr");
-  for (uint32_t i = 0; i < r->n_groups; i++)
-    if (!check_args(e, r->groups[i].args, r->groups[i].n_args, d, 0)) return false;
-  for (uint32_t k = 0; k < d->sig.n_params; k++) {
-    lm_sym name = d->sig.params[k].name.text;
-    const ast_expr *x = el_argument(r->optimizer.args, r->optimizer.n_args, &d->sig, k);
-    const lm_file *was = e->frame->file;
-    if (!x && !d->sig.params[k].init) {
-      lm_diag *g = el_err(e, r->optimizer.loc, "E079", "%s: missing argument '%s'", d->name.text, name);
-      lm_diag_note(e->c, g, d->sig.params[k].name.loc, "declared here");
-      return false;
-    }
-    e->frame->file = x ? r->optimizer.file : inst->file;
-    el_val base = el_eval(e, x ? x : d->sig.params[k].init);
-    e->frame->file = was;
-    el_val *options = LM_NEW_N(e->a, el_val, c->n);
-    bool varies = false;
-    for (int s = 0; s < c->n; s++) {
-      options[s] = base;
-      for (uint32_t g = 0; g < r->n_groups && g < 63; g++) {
-        if (!(c->sets[s] >> g & 1) || !group_sets(&r->groups[g], name)) continue;
-        e->frame->file = r->groups[g].file;
-        options[s] = el_eval(e, el_argument(r->groups[g].args, r->groups[g].n_args, &d->sig, k));
-        e->frame->file = was, varies = true;
-      }
-      if (name == lr) options[s] = el_binary(e, OP_MUL, &options[s], rate, r->optimizer.loc);
-    }
-    el_bind *b = LM_NEW(e->a, el_bind);
-    *b = (el_bind){name, varies ? choose_by_block(e, options, c->n, group, blk, r->optimizer.loc) : options[0], false, inst->vals};
-    inst->vals = b;
-    if (b->val.k == V_ERROR) return false;
+// Values of the optimizer's parameters, by combination of groups, and where they stand.
+typedef struct { el_val *v; lm_loc *at; } hyper;
+
+static bool base_value(lm_elab *e, const lm_recipe *r, el_inst *inst, uint32_t k, el_val *out, lm_loc *out_at) {
+  const ast_param *p = &inst->decl->sig.params[k];
+  const ast_expr *x = el_argument(r->optimizer.args, r->optimizer.n_args, &inst->decl->sig, k);
+  const lm_file *was = e->frame->file;
+  if (!x && !p->init) {
+    lm_diag *g = el_err(e, r->optimizer.loc, "E079", "%s: missing argument '%s'", inst->decl->name.text, p->name.text);
+    lm_diag_note(e->c, g, p->name.loc, "declared here");
+    return false;
+  }
+  e->frame->file = x ? r->optimizer.file : inst->file;
+  *out = el_eval(e, x ? x : p->init);
+  *out_at = x ? x->loc : r->optimizer.loc;
+  e->frame->file = was;
+  return out->k != V_ERROR;
+}
+
+// The last group of the set that gives the parameter.
+static void group_value(lm_elab *e, const lm_recipe *r, const ast_sig *sig, uint64_t set, uint32_t k, el_val *out, lm_loc *out_at) {
+  const lm_file *was = e->frame->file;
+  for (uint32_t g = 0; g < r->n_groups && g < 63; g++) {
+    if (!(set >> g & 1) || !group_sets(&r->groups[g], sig->params[k].name.text)) continue;
+    const ast_expr *x = el_argument(r->groups[g].args, r->groups[g].n_args, sig, k);
+    e->frame->file = r->groups[g].file;
+    *out = el_eval(e, x), *out_at = x->loc;
+  }
+  e->frame->file = was;
+}
+
+static bool hyper_read(lm_elab *e, const lm_recipe *r, el_inst *inst, const combos *c, uint32_t k, hyper *out) {
+  *out = (hyper){LM_NEW_N(e->a, el_val, c->n), LM_NEW_N(e->a, lm_loc, c->n)};
+  if (!base_value(e, r, inst, k, &out->v[0], &out->at[0])) return false;
+  for (int s = 1; s < c->n; s++) {
+    out->v[s] = out->v[0], out->at[s] = out->at[0];
+    group_value(e, r, &inst->decl->sig, c->sets[s], k, &out->v[s], &out->at[s]);
+    if (out->v[s].k == V_ERROR) return false;
   }
   return true;
+}
+
+// An argument is of its default's form: a number, a condition, so many numbers. Without a default it is any of these.
+static bool hyper_fits(lm_elab *e, const el_inst *inst, uint32_t k, const el_val *v, lm_loc at) {
+  const ast_param *p = &inst->decl->sig.params[k];
+  const lm_file *was = e->frame->file;
+  e->frame->file = inst->file;
+  el_val like = p->init ? el_eval(e, p->init) : *v;
+  e->frame->file = was;
+  if (v->k == like.k && v->n == like.n && (v->k == V_NUM || v->k == V_BOOL || v->k == V_TUPLE)) return true;
+  lm_diag *d = el_err(e, at, "E073", "%s takes %s for %s; got %s", inst->decl->name.text,
+                      !p->init ? "a number" : lm_arena_printf(e->a, "a value such as %s", el_show(e, &like)), p->name.text, el_show(e, v));
+  lm_diag_note(e->c, d, p->name.loc, "declared here");
+  return false;
+}
+
+// The optimizer's constraints, for each combination.
+static bool hyper_check(lm_elab *e, const lm_recipe *r, const el_inst *inst, const combos *c, const hyper *of) {
+  const ast_sig *sig = &inst->decl->sig;
+  el_bind *was = e->frame->names;
+  bool all = true;
+  for (int s = 0; s < c->n && all; s++) {
+    for (uint32_t k = 0; k < sig->n_params; k++)
+      if (!hyper_fits(e, inst, k, &of[k].v[s], of[k].at[s])) return false;
+    lm_loc *at = LM_NEW_N(e->a, lm_loc, sig->n_params + 1);
+    for (uint32_t k = 0; k < sig->n_params; k++) el_bind_name(e, sig->params[k].name.text, of[k].v[s], false), at[k] = of[k].at[s];
+    all = el_where_check_all(e, &(el_where){sig, inst->decl->name.text, r->optimizer.loc, at});
+    e->frame->names = was;
+  }
+  return all;
+}
+
+static bool same_for_all(const hyper *h, int n) {
+  for (int s = 1; s < n; s++)
+    if (h->at[s].line != h->at[0].line || h->at[s].col != h->at[0].col || h->at[s].file != h->at[0].file) return false;
+  return true;
+}
+
+// The optimizer's parameters as values: numbers; or, where groups set them, one of several for each block. lr is what the
+// schedule makes of it.
+static bool bind_hyperparameters(lm_elab *e, const lm_recipe *r, el_inst *inst, const combos *c, lm_value *group, const el_axes *blk, const el_val *rate) {
+  const ast_sig *sig = &inst->decl->sig;
+  hyper *of = LM_NEW_N(e->a, hyper, sig->n_params + 1);
+  for (uint32_t i = 0; i < r->n_groups; i++)
+    if (!check_args(e, r->groups[i].args, r->groups[i].n_args, inst->decl, 0)) return false;
+  for (uint32_t k = 0; k < sig->n_params; k++)
+    if (!hyper_read(e, r, inst, c, k, &of[k])) return false;
+  if (!hyper_check(e, r, inst, c, of)) return false;
+  for (uint32_t k = 0; k < sig->n_params; k++) {
+    lm_sym name = sig->params[k].name.text;
+    for (int s = 0; s < c->n && name == LM_SYM(e->c, "lr"); s++) of[k].v[s] = el_binary(e, OP_MUL, &of[k].v[s], rate, r->optimizer.loc);
+    el_bind *b = LM_NEW(e->a, el_bind);
+    el_val v = same_for_all(&of[k], c->n) ? of[k].v[0] : choose_by_block(e, of[k].v, c->n, group, blk, r->optimizer.loc);
+    *b = (el_bind){name, v, false, inst->vals};
+    inst->vals = b;
+    if (v.k == V_ERROR) return false;
+  }
+  return true;
+}
+
+// ---- the schedule against the length of the run. One that --set or --steps made shorter is a trial, which may well end
+// while the rate still grows.
+static bool is_trial(const lm_recipe *r) {
+  const char *near;
+  const lm_recipe_origin *o = lm_recipe_origin_find(r, "run", &near);
+  return o && !strcmp(o->who, "--set");
+}
+
+void lm_lower_schedule_check(lm_ctx *c, lm_program *prog, const lm_recipe *r, int64_t steps) {
+  if (!r->schedule.name || is_trial(r)) return;
+  lm_elab *e = lm_elab_create(c, prog, lm_module_create(c));
+  el_frame frame = {.file = r->schedule.target.file, .real = K_REAL};
+  e->frame = &frame, e->mode = EL_EVAL;
+  e->b = (lm_builder){.m = e->m, .at = lm_func_add(e->m, LM_SYM(c, "schedule"))->body};
+  schedule(e, r, el_whole(e, 1), el_whole(e, steps));
 }
 
 // ---- @rates: every float64 scalar of @update moves there
@@ -321,7 +400,7 @@ void lm_lower_optimizer(lm_elab *e, lm_recipe *r, lm_lowered *out) {
   }
   lm_value *scale = lm_arg_add(e->m, update->body, lm_type_make(LM_F32, NULL, 0), LM_SYM(e->c, "grad_scale"));
   lm_value *group = c.n > 1 ? lm_arg_add(e->m, update->body, el_ir_type(e, K_INT, &blk), LM_SYM(e->c, "group")) : NULL;
-  el_val rate = schedule(e, r, step, run);
+  el_val rate = schedule(e, r, host_scalar(step), host_scalar(run));
   if (rate.k == V_ERROR || !bind_hyperparameters(e, r, inst, &c, group, &blk, &rate)) return;
   el_bind *lr_bind = inst->vals;
   while (lr_bind && lr_bind->name != LM_SYM(e->c, "lr")) lr_bind = lr_bind->up;

@@ -32,10 +32,11 @@ static void read_source(const lm_reader *d, const lm_setting *s, lm_recipe_data 
 
 static void read_holdout(const lm_reader *d, const lm_setting *s, lm_recipe_data *out) {
   static const char key[] = "data.holdout";
-  bool sample = !strcmp(lm_callee(s->value), "sample");
+  bool sample = !s->broken && !strcmp(lm_callee(s->value), "sample");
   lm_recipe_holdout x = {
       .name = s->sel->text, .loc = s->loc, .kind = sample ? LM_RECIPE_HOLDOUT_SAMPLE : LM_RECIPE_HOLDOUT_TAIL};
-  if (sample) x.docs = (int64_t)lm_read_arg_number(d, key, s->value, "docs", s->file);
+  if (s->broken) x.fraction = 0;                       // reported; its name stands for what refers to it
+  else if (sample) x.docs = (int64_t)lm_read_arg_number(d, key, s->value, "docs", s->file);
   else x.fraction = lm_read_arg_number(d, key, s->value, "share", s->file);
   LM_PUSH(d->R->c->arena, out->holdouts, out->n_holdouts, out->cap_holdouts) = x;
 }
@@ -124,8 +125,7 @@ void lm_read_data(const lm_reader *recipe) {
   out->loc = ref.decl->name.loc;
   read_tokenizer(&d, out);
   for (uint32_t i = 0; i < s.n; i++) {
-    if (s.v[i]->broken) continue;
-    if (!strcmp(s.v[i]->key->path, "data.source")) read_source(&d, s.v[i], out);
+    if (!s.v[i]->broken && !strcmp(s.v[i]->key->path, "data.source")) read_source(&d, s.v[i], out);
     if (!strcmp(s.v[i]->key->path, "data.holdout")) read_holdout(&d, s.v[i], out);
   }
   if (!out->replays) {

@@ -269,7 +269,7 @@ static void read_save(const lm_reader *d) {
   *s = (lm_recipe_save){.dir = lm_read_arg_path(d, key, e, "dir"),
                         .loc = e->loc,
                         .every = lm_read_every(d, file, lm_read_arg(d, key, e, "every"))};
-  s->keep = (int64_t)lm_read_arg_number(d, key, e, "keep", file);
+  if (!lm_read_is_word(lm_read_arg(d, key, e, "keep"), "all")) s->keep = (int64_t)lm_read_arg_number(d, key, e, "keep", file);
   s->best = read_watch(d, lm_read_arg(d, key, e, "best"));
   s->resume =
       lm_read_is_word(lm_read_arg(d, key, e, "resume"), "never") ? LM_RECIPE_RESUME_NEVER : LM_RECIPE_RESUME_AUTO;

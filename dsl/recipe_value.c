@@ -155,12 +155,10 @@ static bool wrong_unit(lm_resolver *R, const lm_schema_key *key, const ast_expr 
 }
 
 static bool out_of_bounds(lm_resolver *R, const lm_schema_key *key, const ast_expr *e, double x) {
-  double least = key->least, most = key->most;
-  const char *label = lm_key_label(R->c, key);
-  if (most >= 1e9 && x > most) lm_error(R->c, e->loc, "E202", "%s is at most %.10g", label, most);
-  else if (most >= 1e15 && least > 0 && least < 1e-6) lm_error(R->c, e->loc, "E202", "%s is more than 0", label);
-  else if (most >= 1e9) lm_error(R->c, e->loc, "E202", "%s is at least %.10g", label, least);
-  else lm_error(R->c, e->loc, "E202", "%s is from %.10g to %.10g", label, least, most);
+  lm_buf b = {0};
+  lm_buf_bounds(&b, key->least, key->most, x);
+  lm_error(R->c, e->loc, "E202", "%s is %s", lm_key_label(R->c, key), b.p);
+  lm_buf_free(&b);
   return false;
 }
 

@@ -15,7 +15,7 @@ static const lm_opt options[] = {
   {.name = "tokens", .letter = 'n', .kind = LM_OPT_WHOLE, .value = "N", .help = "tokens to make (128)", .least = 1, .most = 1e9},
   {.name = "temperature", .letter = 't', .kind = LM_OPT_NUMBER, .value = "T", .help = "0: always the likeliest (1)", .least = 0, .most = 1000},
   {.name = "top-k", .kind = LM_OPT_WHOLE, .value = "K", .help = "among the K likeliest (all)", .least = 0, .most = 1e9},
-  {.name = "top-p", .kind = LM_OPT_NUMBER, .value = "P", .help = "among the likeliest of probability P together (all)", .least = 0, .most = 1},
+  {.name = "top-p", .kind = LM_OPT_NUMBER, .value = "P", .help = "among the likeliest of probability P together (all)", .least = 1e-9, .most = 1},
   {.name = "seed", .kind = LM_OPT_WHOLE, .value = "S", .help = "of the choices (0)", .least = 0, .most = 9e15},
   {.name = "stop", .kind = LM_OPT_LIST, .value = "TEXT", .help = "ends in front of this text; may be repeated"},
   LM_OPT_STEP, LM_OPT_TARGET, LM_OPT_RECIPE, LM_OPT_JSON, {0}};

@@ -43,11 +43,13 @@ static lm_status number_read(const lm_opt *o, const char *text, double *out) {
   bool whole = o->kind == LM_OPT_WHOLE;
   if (!*text || *end || errno || !isfinite(x) || (whole && (x != floor(x) || fabs(x) > 9e15)))
     return lm_fail(LM_USER, "--%s takes a %snumber, not '%s'", o->name, whole ? "whole " : "", text);
-  if ((o->least || o->most) && (x < o->least || x > o->most))
-    return o->most >= 1e9 ? lm_fail(LM_USER, "--%s is at least %.10g, not %s", o->name, o->least, text)
-                          : lm_fail(LM_USER, "--%s is from %.10g to %.10g, not %s", o->name, o->least, o->most, text);
   *out = x;
-  return NULL;
+  if (!(o->least || o->most) || (x >= o->least && x <= o->most)) return NULL;
+  lm_buf b = {0};
+  lm_buf_bounds(&b, o->least, o->most, x);
+  lm_status s = lm_fail(LM_USER, "--%s is %s, not %s", o->name, b.p, text);
+  lm_buf_free(&b);
+  return s;
 }
 
 static lm_status value_set(lm_args *a, int i, const char *text) {

@@ -109,7 +109,9 @@ lm_status lm_session_lower(lm_session *s, uint32_t what, int64_t capacity) {
   s->cli->module = s->lowered->m;
   s->params = lm_lowered_params(s->lowered);
   s->steps = lm_recipe_steps(s->recipe, (double)s->params, s->epoch_tokens);
-  return NULL;
+  bool known = s->recipe->run.unit != LM_RECIPE_UNIT_EPOCHS || s->epoch_tokens > 0;
+  if (what & LM_LOWER_TRAIN && known) lm_lower_schedule_check(s->ctx, s->program, s->recipe, s->steps);
+  return lm_cli_verdict(s->cli);
 }
 
 // lm_generate knows extents by name; the axes are named as the model's author likes.

@@ -53,6 +53,9 @@ void lm_buf_printf(lm_buf *b, const char *fmt, ...) LM_PRINTF(2, 3);
 void lm_buf_vprintf(lm_buf *b, const char *fmt, va_list ap);
 void lm_buf_json(lm_buf *b, const char *s);                 // s as a JSON string with quotes
 void lm_buf_json_n(lm_buf *b, const char *s, size_t n);     // any n bytes
+// "from 0 to 1", "more than 0", "at least 1": the bounds that x is outside of. least below 1e-6 stands for an open 0; a
+// most from 1e9 on is told to those above it.
+void lm_buf_bounds(lm_buf *b, double least, double most, double x);
 void lm_buf_free(lm_buf *b);
 
 // ---- status: NULL is success. The kind is the exit status of the command.

@@ -96,7 +96,7 @@ recipe Small {{
   model = Llama(depth = {depth}, d = 32, ff = 64, heads = 4, kv = 2, e = 8, vocab = {vocab}, drop = {drop})
   data = Batches; seed = 7
   run = {steps} steps; batch = {batch} tokens; micro = {micro} tokens
-  optimizer = adamw(lr = {lr}); schedule = warmup_cosine(warmup = 5 steps)
+  optimizer = adamw(lr = {lr}); schedule = warmup_cosine(warmup = {warmup} steps)
   clip = global_norm(max = 1.0)
   group @**.{{n1,n2,qn,kn,norm}} = (decay = 0)
   precision {{ compute = {compute} }}
@@ -124,7 +124,7 @@ def random_batches(steps, rows, seq, vocab=64, seed=0):
 def small(run, steps=8, rows=4, seq=16, micro=None, depth=2, drop=0, lr="3e-3", more="", name="small.lm", batches=None, vocab=64,
           compute="f32"):
     save(run.path("batches.safetensors"), batches or random_batches(steps, rows, seq, vocab))
-    return run.write(name, SMALL.format(root=ROOT, depth=depth, drop=drop, lr=lr, steps=steps, batch=rows * seq,
+    return run.write(name, SMALL.format(root=ROOT, depth=depth, drop=drop, lr=lr, steps=steps, warmup=min(5, steps), batch=rows * seq,
                                         micro=micro or rows * seq, more=more, vocab=vocab, compute=compute))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from harness import check, folder_bytes, load, random_batches, remove, small
 
-SAVE = 'save = checkpoint("run", every = {every} steps, keep = 0)'
+SAVE = 'save = checkpoint("run", every = {every} steps, keep = all)'
 
 
 def metrics(run, folder="run"):

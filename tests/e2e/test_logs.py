@@ -13,7 +13,7 @@ print(json.dumps({tag: [(e.step, e.value, e.wall_time) for e in log.Scalars(tag)
 
 def trained(run):
     """a run of 12 steps in two parts, the second from the checkpoint before the last"""
-    file = small(run, steps=12, more='save = checkpoint("run", every = 4 steps, keep = 0)')
+    file = small(run, steps=12, more='save = checkpoint("run", every = 4 steps, keep = all)')
     run("run", file, "--out", run.path("run"), "-q", "--steps", 8)
     subprocess.run(["rm", "-r", run.path("run/step-000008")], check=True)
     run("run", file, "--out", run.path("run"), "-q")

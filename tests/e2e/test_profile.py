@@ -4,7 +4,7 @@ import json, re, shutil, subprocess
 from harness import check, small
 from test_passes import switchable
 
-SAVED = 'save = checkpoint("run", every = 2 steps, keep = 0)'
+SAVED = 'save = checkpoint("run", every = 2 steps, keep = all)'
 
 
 def spans(trace, row):

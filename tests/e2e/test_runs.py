@@ -44,7 +44,7 @@ def kill_after(run, file, folder, path):
 
 def test_kill_and_resume(run):
     """200 steps = 100 + kill -9 + 100"""
-    file = small(run, steps=200, rows=2, drop=0.1, more=SAVED.format(every=50, keep=0))
+    file = small(run, steps=200, rows=2, drop=0.1, more=SAVED.format(every=50, keep="all"))
     train(run, file, "whole")
     kill_after(run, file, "killed", "step-000100")
     check(not os.path.exists(run.path("killed/step-000200")), "it was killed in time")
@@ -72,7 +72,7 @@ def test_kills_while_saving(run):
 
 def test_interrupt(run):
     """SIGINT saves and stops; the same command goes on"""
-    file = small(run, steps=200, rows=2, more=SAVED.format(every=1000, keep=0))
+    file = small(run, steps=200, rows=2, more=SAVED.format(every=1000, keep="all"))
     train(run, file, "whole")
     p = run.start("run", file, "--out", run.path("stopped"))
     wait_for(run.path("stopped/metrics.jsonl"), p)
@@ -118,7 +118,7 @@ def test_longer(run):
 
 
 def test_changed_recipe(run):
-    file = small(run, steps=9, more=SAVED.format(every=4, keep=0))
+    file = small(run, steps=9, more=SAVED.format(every=4, keep="all"))
     train(run, file, "run", "--steps", 8)
     err = run("run", file, "--set", "optimizer.lr = 1e-4", "--set", "seed = 8", "--out", run.path("run"), status=1)
     check("these may not change" in err and "optimizer was adamw(lr = 3e-3), is adamw(lr = 1e-4)" in err, err)
@@ -150,7 +150,7 @@ def truncate(path):
 
 def test_damaged(run):
     """each file of the newest checkpoint damaged in each way: named, and the run ends with the same bits from the one before"""
-    file = small(run, steps=9, rows=2, drop=0.1, more=SAVED.format(every=4, keep=0))
+    file = small(run, steps=9, rows=2, drop=0.1, more=SAVED.format(every=4, keep="all"))
     train(run, file, "whole")
     train(run, file, "run", "--steps", 8)
     good = checkpoint(run, "run", 8)
@@ -169,7 +169,7 @@ def test_damaged(run):
 
 def test_damaged_readers(run):
     """generate, eval and export take the newest whole one and say so; what was asked for by its step is not replaced"""
-    file = small(run, steps=8, more=SAVED.format(every=4, keep=0))
+    file = small(run, steps=8, more=SAVED.format(every=4, keep="all"))
     train(run, file, "run")
     generate = ("generate", run.path("run"), "--prompt-ids", "1,2,3", "--ids", "-n", 4, "--temperature", 0)
     older = run(*generate, "--step", 4)
@@ -237,7 +237,7 @@ def test_too_small_a_disk(run):
 
 def test_full_later(run):
     """the disk fills up while a checkpoint is written: the one before stays, and the run goes on once there is room"""
-    file = small(run, more=SAVED.format(every=2, keep=0))
+    file = small(run, more=SAVED.format(every=2, keep="all"))
     for steps in (2, 6):
         train(run, file, "whole", "--steps", steps)
     one = sum(map(len, checkpoint(run, "whole", 2).values()))

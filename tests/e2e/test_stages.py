@@ -17,7 +17,7 @@ recipe R {{
   run = 24 steps; batch = 256 tokens; micro = 128 tokens
   optimizer = adamw(lr = 3e-3)
   {more}
-  save = checkpoint("run", every = 3 steps, keep = 0)
+  save = checkpoint("run", every = 3 steps, keep = all)
 }}
 """
 LENGTHS = "stage 25% { pack best_fit(seq = 64 tokens) }; stage 50% { mix = (a = 1, b = 3); pack best_fit(seq = 16 tokens) }; stage 75% { pack best_fit(seq = 32 tokens) }"
