@@ -22,6 +22,7 @@ typedef struct figures {
 
 lm_status lm_bench_start(lm_session *s, lm_cli *cli, const char *passes_off, double *out_compile_s) {
   s->passes_off = passes_off;
+  s->threads = (int)lm_args_whole(&cli->args, "threads", 0);
   LM_TRY(lm_target_find(&cli->args, &s->target));
   LM_TRY(lm_session_open_args(s, cli));
   LM_TRY(lm_tuned_check(s));
@@ -30,9 +31,8 @@ lm_status lm_bench_start(lm_session *s, lm_cli *cli, const char *passes_off, dou
   LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN, 0));
   LM_TRY(lm_session_plan(s));
   LM_TRY(lm_session_check_ids(s));
-  int threads = (int)lm_args_whole(&cli->args, "threads", 0);
-  LM_TRY(lm_tuned_find(s, threads, NULL));
-  LM_TRY(lm_session_start(s, &(lm_exec_options){.threads = threads}));
+  LM_TRY(lm_tuned_find(s, s->threads, NULL));
+  LM_TRY(lm_session_start(s, NULL));
   *out_compile_s = lm_now() - start;
   return lm_session_train(s);
 }

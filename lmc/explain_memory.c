@@ -22,6 +22,11 @@ static void text_print(const lm_session *s, const lm_holders *h) {
     const lm_plan_step *x = &h->func->steps[h->peak];
     lm_buf_printf(&b, ", in step %d of %d of %s: %s", h->peak, h->func->n_steps, h->func->name, x->label ? x->label : "");
   }
+  int64_t workspace = lm_session_workspace(s);
+  if (workspace) {
+    lm_buf_puts(&b, "\nscratch of products: ");
+    lm_show_bytes(&b, (double)workspace);
+  }
   lm_buf_puts(&b, "\n\n       bytes  who, and when\n");
   for (int i = 0; i < h->n && i < LISTED; i++) {
     lm_buf size = {0};
@@ -40,7 +45,7 @@ static void json_print(const lm_session *s, const lm_holders *h) {
   lm_buf_printf(&b, "{\"bytes\": %lld, \"micro\": %lld, \"recomputed\": %d, \"arenas\": {", (long long)lm_session_memory(s),
                 (long long)s->recipe->micro, s->fit.recomputed);
   for (int i = 0; i < LM_ARENAS; i++) lm_buf_printf(&b, "%s\"%s\": %lld", i ? ", " : "", lm_plan_arena_names[i], (long long)s->plan->arena_bytes[i]);
-  lm_buf_printf(&b, "}, \"peak_step\": %d, \"peak_live\": %lld, \"holders\": [", h->peak, (long long)h->peak_bytes);
+  lm_buf_printf(&b, "}, \"workspace\": %lld, \"peak_step\": %d, \"peak_live\": %lld, \"holders\": [", (long long)lm_session_workspace(s), h->peak, (long long)h->peak_bytes);
   for (int i = 0; i < h->n; i++) {
     lm_buf_puts(&b, i ? ", {\"label\": " : "{\"label\": ");
     lm_buf_json(&b, h->v[i].label);

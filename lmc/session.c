@@ -149,8 +149,18 @@ int64_t lm_session_capacity(int64_t places) {
   return n;
 }
 
+// What runs the plan, but for what `start` adds to it.
+static lm_exec_options exec_options(const lm_session *s) {
+  return (lm_exec_options){.threads = s->threads, .cuts = s->tuned.cuts.n ? &s->tuned.cuts : NULL};
+}
+
+int64_t lm_session_workspace(const lm_session *s) {
+  lm_exec_options o = exec_options(s);
+  return lm_target_workspace(&s->target, s->plan, &o);
+}
+
 int64_t lm_session_memory(const lm_session *s) {
-  int64_t bytes = lm_target_workspace(&s->target);
+  int64_t bytes = lm_session_workspace(s);
   for (int i = 0; i < LM_ARENAS; i++) bytes += s->plan->arena_bytes[i];
   return bytes;
 }
@@ -177,10 +187,10 @@ lm_status lm_session_weights(lm_session *s) {
 }
 
 lm_status lm_session_start(lm_session *s, const lm_exec_options *o) {
-  lm_exec_options all = o ? *o : (lm_exec_options){0};
-  if (s->dump_dir) all.dump_dir = s->dump_dir;
-  if (s->load_dir) all.load_dir = s->load_dir;
-  if (s->tuned.cuts.n) all.cuts = &s->tuned.cuts;
+  lm_exec_options all = exec_options(s);
+  all.timeline = o ? o->timeline : NULL;
+  all.dump_dir = s->dump_dir ? s->dump_dir : o ? o->dump_dir : NULL;
+  all.load_dir = s->load_dir;
   return lm_target_start(&s->target, s->plan, &all, &s->exec);
 }
 

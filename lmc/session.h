@@ -39,6 +39,7 @@ typedef struct lm_session {
   lm_cli *cli;
   lm_ctx *ctx;
   lm_target target;                    // set before it is planned; the CPU if not
+  int threads;                         // the same; 0: as many as there are cores
   lm_dump dump;
   lm_timeline *timeline;               // what a run is watched by; NULL: nobody looks
   const char *passes_off;              // of --disable-pass, NULL: none
@@ -79,7 +80,7 @@ lm_status lm_session_probe(lm_session *s);
 lm_status lm_session_plan(lm_session *s);
 struct lm_recompute;
 lm_status lm_session_plan_once(lm_session *s, struct lm_recompute *recompute);
-lm_status lm_session_start(lm_session *s, const lm_exec_options *o);
+lm_status lm_session_start(lm_session *s, const lm_exec_options *o);   // o: its timeline and dump_dir; may be NULL
 void lm_session_kernels(lm_session *s, const lm_args *a);   // what LM_OPT_KERNELS say, before it is started
 // Seconds of one run of a function of the plan: the best of some, at least two after the first, for about so long; 0: there is none.
 lm_status lm_session_func_time(const lm_session *s, const char *name, double about, double *out);
@@ -93,6 +94,7 @@ lm_status lm_mode_check(const char *mode);
 lm_status lm_session_check_ids(lm_session *s);
 // Places to plan the cache for, so that nearby lengths share kernels.
 int64_t lm_session_capacity(int64_t places);
-int64_t lm_session_memory(const lm_session *s);       // bytes of all arenas, and of a GPU's workspace
+int64_t lm_session_workspace(const lm_session *s);    // bytes beside the arenas: scratch of products
+int64_t lm_session_memory(const lm_session *s);       // bytes of all arenas, and of the workspace of libraries
 const char *lm_session_compute(const lm_session *s);  // what `real` is: "f32", "bf16"
 #endif

@@ -56,4 +56,6 @@ void lm_target_roofline(const lm_target *t, const lm_exec *e, lm_roofline *out) 
   for (int i = 0; i < LM_ROOFLINE_SIZES; i++) out->bandwidth[i] = t->bandwidth;
 }
 
-int64_t lm_target_workspace(const lm_target *t) { return t->arch ? lm_cuda_workspace() : 0; }
+int64_t lm_target_workspace(const lm_target *t, const lm_plan *plan, const lm_exec_options *o) {
+  return t->arch ? lm_cuda_workspace() : lm_exec_workspace(plan, o);
+}

@@ -19,5 +19,5 @@ lm_plan_target lm_target_plan(const lm_target *t, lm_module *m);
 lm_status lm_target_start(const lm_target *t, const lm_plan *plan, const lm_exec_options *o, lm_exec **out);
 double lm_target_peak(const lm_target *t, const lm_exec *e);          // operations a second; 0 if not known
 void lm_target_roofline(const lm_target *t, const lm_exec *e, lm_roofline *out);
-int64_t lm_target_workspace(const lm_target *t);                       // bytes on the device beside the plan's arenas
+int64_t lm_target_workspace(const lm_target *t, const lm_plan *plan, const lm_exec_options *o);   // bytes beside the plan's arenas
 #endif

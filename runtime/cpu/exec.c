@@ -77,14 +77,12 @@ static lm_status arenas_make(cpu_exec *e) {
 
 // ---- life
 
-static void gemms_make(cpu_exec *e, const lm_gemm_cuts *cuts) {
-  int before = omp_get_max_threads();
-  omp_set_num_threads(1);
-  e->gemms = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = e->threads, .cuts = cuts});
-  for (int i = 0; i < e->plan->n_funcs; i++)
-    for (int j = 0; j < e->plan->funcs[i].n_steps; j++)
-      if (e->plan->funcs[i].steps[j].gemm) lm_cpu_gemm_prepare(e->gemms, e->plan->funcs[i].steps[j].gemm);
-  omp_set_num_threads(before);
+static int threads_of(const lm_exec_options *o) { return o->threads > 0 ? o->threads : omp_get_num_procs(); }
+static lm_cpu_gemm_options gemm_options(const lm_exec_options *o) { return (lm_cpu_gemm_options){.threads = threads_of(o), .cuts = o->cuts}; }
+
+int64_t lm_exec_workspace(const lm_plan *plan, const lm_exec_options *o) {
+  lm_cpu_gemm_options g = gemm_options(o);
+  return lm_cpu_gemms_of_plan_bytes(plan, &g);
 }
 
 static void workers_make(cpu_exec *e) {
@@ -122,10 +120,11 @@ lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec 
   cpu_exec *e = lm_alloc(sizeof *e);
   e->hal.ops = &OPS;
   e->plan = plan;
-  e->threads = o->threads > 0 ? o->threads : omp_get_num_procs();
+  e->threads = threads_of(o);
   workers_make(e);
   alone_find(e);
-  gemms_make(e, o->cuts);
+  lm_cpu_gemm_options g = gemm_options(o);
+  e->gemms = lm_cpu_gemms_of_plan(plan, &g);
   e->timeline = o->timeline;
   lm_status s = lm_kernels_load(plan, o, e->threads, &e->kernels);
   if (!s) s = arenas_make(e);

@@ -9,4 +9,6 @@
 
 // The plan must outlive the exec. Allocates every arena (LM_ENV status naming the sizes if that fails), zeroed.
 lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out);
+// Bytes that it takes beside the arenas: the scratch of products, for each thread.
+int64_t lm_exec_workspace(const lm_plan *plan, const lm_exec_options *o);
 #endif

@@ -24,7 +24,7 @@ struct lm_cpu_gemms {
   const lm_gemm_cuts *cuts;    // NULL: none
   lm_matmuls *matmuls;         // NULL until a product wants one
   char *memory, *scratch;      // scratch: in memory, aligned
-  int64_t per_thread;          // lm_gemm_scratch, then what matmuls need
+  int64_t per_thread, own;     // own: lm_gemm_scratch, if a product needs that; then what matmuls need
 };
 
 // ---- a product
@@ -179,7 +179,7 @@ static void multiply(const run *r, const lm_gemm_shape *s, const char *a, const 
   } else {
     const lm_matmul *x = lm_matmuls_find(r->all->matmuls, s, add);
     LM_ASSERT(x);
-    lm_matmul_run(r->all->matmuls, x, thread, a, b, c, scratch + sizeof(lm_gemm_scratch));
+    lm_matmul_run(r->all->matmuls, x, thread, a, b, c, scratch + r->all->own);
   }
 }
 
@@ -226,19 +226,20 @@ void lm_cpu_gemm(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, c
 
 // ---- what they share
 
-static int64_t own_scratch(void) { return (int64_t)(sizeof(lm_gemm_scratch) + ALIGN - 1) / ALIGN * ALIGN; }
+int64_t lm_cpu_gemms_bytes(const lm_cpu_gemms *all) { return all->per_thread ? all->threads * all->per_thread + ALIGN : 0; }
 
-static void scratch_make(lm_cpu_gemms *all, int64_t per_thread) {
+static void scratch_make(lm_cpu_gemms *all) {
+  int64_t per_thread = all->own + (all->matmuls ? lm_matmuls_scratch(all->matmuls) : 0);
+  if (per_thread == all->per_thread) return;
   lm_free(all->memory);
   all->per_thread = per_thread;
-  all->memory = lm_alloc((size_t)(all->threads * per_thread) + ALIGN);
+  all->memory = lm_alloc((size_t)lm_cpu_gemms_bytes(all));
   all->scratch = all->memory + (ALIGN - (uintptr_t)all->memory % ALIGN);
 }
 
 lm_cpu_gemms *lm_cpu_gemms_create(const lm_cpu_gemm_options *o) {
   lm_cpu_gemms *all = lm_alloc(sizeof *all);
   *all = (lm_cpu_gemms){.threads = o->threads, .primitives = o->primitives ? o->primitives : 1u << LM_BF16, .cuts = o->cuts};
-  scratch_make(all, own_scratch());
   return all;
 }
 
@@ -268,13 +269,49 @@ lm_tile lm_cpu_gemm_tile(lm_cpu_gemms *all, const lm_plan_gemm *g) {
   return (lm_tile){p.tile_m, p.tile_n};
 }
 
-void lm_cpu_gemm_prepare(lm_cpu_gemms *all, const lm_plan_gemm *g) {
-  if (!is_fixed(g) || !(all->primitives >> g->dtype_ab & 1)) return;
+// Makes the primitives of a product. Whether it is packed or staged in scratch of ours.
+static bool product_make(lm_cpu_gemms *all, const lm_plan_gemm *g) {
+  if (!is_fixed(g)) return true;
   problem p = problem_make(all, g, NULL);
   way w;
-  if (!p.n_outers || !p.s.m || !p.s.n || !p.s.k) return;
-  if (!all->matmuls) all->matmuls = lm_matmuls_create(all->threads);
-  matmul_choose(all, &p, &w, true);
-  int64_t need = own_scratch() + (all->matmuls ? lm_matmuls_scratch(all->matmuls) : 0);
-  if (need > all->per_thread) scratch_make(all, need);
+  if (!p.n_outers || !p.s.m || !p.s.n) return false;
+  bool primitives = (all->primitives >> g->dtype_ab & 1) && p.s.k;
+  if (primitives && !all->matmuls) all->matmuls = lm_matmuls_create(all->threads);
+  if (primitives) matmul_choose(all, &p, &w, true);
+  w = way_choose(all, &p);
+  lm_gemm_shape s = summed(&p.s, w.staged);
+  return w.staged || (w.how == CALL && lm_gemm_packs(&s));
+}
+
+void lm_cpu_gemm_prepare(lm_cpu_gemms *all, const lm_plan_gemm *g) {
+  if (product_make(all, g)) all->own = (int64_t)(sizeof(lm_gemm_scratch) + ALIGN - 1) / ALIGN * ALIGN;
+  scratch_make(all);
+}
+
+// ---- of a plan
+
+static bool has_product(const lm_plan *plan) {
+  bool any = false;
+  for (int i = 0; i < plan->n_funcs; i++)
+    for (int j = 0; j < plan->funcs[i].n_steps; j++) any |= plan->funcs[i].steps[j].gemm != NULL;
+  return any;
+}
+
+lm_cpu_gemms *lm_cpu_gemms_of_plan(const lm_plan *plan, const lm_cpu_gemm_options *o) {
+  if (!has_product(plan)) return NULL;
+  int before = omp_get_max_threads();
+  omp_set_num_threads(1);
+  lm_cpu_gemms *all = lm_cpu_gemms_create(o);
+  for (int i = 0; i < plan->n_funcs; i++)
+    for (int j = 0; j < plan->funcs[i].n_steps; j++)
+      if (plan->funcs[i].steps[j].gemm) lm_cpu_gemm_prepare(all, plan->funcs[i].steps[j].gemm);
+  omp_set_num_threads(before);
+  return all;
+}
+
+int64_t lm_cpu_gemms_of_plan_bytes(const lm_plan *plan, const lm_cpu_gemm_options *o) {
+  lm_cpu_gemms *all = lm_cpu_gemms_of_plan(plan, o);
+  int64_t bytes = all ? lm_cpu_gemms_bytes(all) : 0;
+  lm_cpu_gemms_destroy(all);
+  return bytes;
 }

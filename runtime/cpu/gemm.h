@@ -35,6 +35,10 @@ typedef struct lm_cpu_gemm_options {
 } lm_cpu_gemm_options;
 lm_cpu_gemms *lm_cpu_gemms_create(const lm_cpu_gemm_options *o);
 void lm_cpu_gemms_destroy(lm_cpu_gemms *all);
+int64_t lm_cpu_gemms_bytes(const lm_cpu_gemms *all);   // scratch of all threads
+// What the products of a plan share, ready for their first run; NULL if it has none. And the bytes of scratch that will have.
+lm_cpu_gemms *lm_cpu_gemms_of_plan(const lm_plan *plan, const lm_cpu_gemm_options *o);
+int64_t lm_cpu_gemms_of_plan_bytes(const lm_plan *plan, const lm_cpu_gemm_options *o);
 
 // prepare, run: the OpenMP setting nthreads must be 1 (see exec.c), so that the library starts no threads of its own.
 //

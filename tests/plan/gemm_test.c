@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/cpu/detect.h"
 #include "runtime/cpu/gemm.h"
 #include "runtime/cpu/matmul.h"
 #include "tests/runtime/check.h"
@@ -184,10 +185,28 @@ static void primitives_exist(void) {
   lm_matmuls_destroy(all);
 }
 
+static int64_t scratch_of(int64_t n, int64_t k, lm_dtype dtype, int threads) {
+  lm_plan_gemm g = {.m = fixed(64), .n = fixed(n), .k = fixed(k), .a_m = k, .a_k = 1, .b_k = n, .b_n = 1, .c_m = n, .c_n = 1,
+                    .dtype_ab = (uint8_t)dtype, .dtype_c = (uint8_t)dtype};
+  lm_plan_step step = {.kind = LM_STEP_GEMM, .gemm = &g};
+  lm_plan_func func = {.name = "f", .steps = &step, .n_steps = 1};
+  lm_plan plan = {.funcs = &func, .n_funcs = 1};
+  return lm_cpu_gemms_of_plan_bytes(&plan, &(lm_cpu_gemm_options){.threads = threads});
+}
+
+// Rows as the library takes them need none, others some for each thread.
+static void scratch_counts(void) {
+  CHECK(scratch_of(96, 80, LM_F32, 4) == 0);
+  int64_t one = scratch_of(96, 1024, LM_F32, 1), four = scratch_of(96, 1024, LM_F32, 4), six = scratch_of(96, 1024, LM_F32, 6);
+  CHECK(one > (int64_t)sizeof(lm_gemm_scratch) && (four - one) * 5 == (six - one) * 3);
+  CHECK(lm_cpu_has_bf16() || scratch_of(96, 80, LM_BF16, 2) > 0);
+}
+
 int main(void) {
   rng r = {7};
   omp_set_num_threads(1);
   primitives_exist();
+  scratch_counts();
   for (size_t k = 0; k < LM_COUNT(kinds); k++) {
     for (int i = 0; i < 300; i++) case_run(&r, &kinds[k]);
     for (int i = 0; i < 4 && kinds[k].ab != LM_F64; i++) tiles_run(&r, &kinds[k], (int)draw(&r, 8), i % 2);
