@@ -10,7 +10,7 @@
 //   probe    apply over one short row, for the pass that refuses models that look ahead
 //   norm     g -> norm, the root of the sum of squares of all gradients
 //   rates    step, run (f64) -> every number of the optimizer that does not depend on an element
-//   update   p, g, states [blk, el] f32, grad_scale, group [blk] int, results of rates -> p, states
+//   update   p, g, states [blk, el] f32, grad_scale, group [blk] int, results of rates -> p, states: as they were if grad_scale is NaN
 #ifndef LM_LOWER_H
 #define LM_LOWER_H
 #include "compiler/ir/ir.h"

@@ -1,4 +1,6 @@
 // explain_cost.c - lmc explain FILE cost: each kernel of a training step against what this machine can do.
+#include <math.h>
+
 #include "lmc/cost_rows.h"
 #include "lmc/explain.h"
 
@@ -7,9 +9,8 @@ enum { WARM = 1, MEASURED = 2, SPANS_MOST = 1 << 22 };
 static lm_status steps_run(lm_session *s, int64_t first, int64_t n) {
   for (int64_t step = first; step < first + n; step++) {
     lm_step_result r;
-    LM_TRY(lm_trainer_gradients(s->trainer, step, 0, &r));
+    LM_TRY(lm_trainer_step(s->trainer, step, 0, INFINITY, &r));
     LM_TRY(lm_step_check(step, &r));
-    LM_TRY(lm_trainer_update(s->trainer, step, &r));
   }
   return NULL;
 }

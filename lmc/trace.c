@@ -1,4 +1,5 @@
 // trace.c - lmc trace: values of a few steps, to lay beside another framework's.
+#include <math.h>
 #include <string.h>
 
 #include "lmc/weights.h"
@@ -102,10 +103,11 @@ static lm_status logits_add(tracer *t) {
 static lm_status step_trace(tracer *t, int64_t step) {
   lm_step_result r;
   if (step == 1 && t->values & LOGITS) LM_TRY(logits_add(t));
-  LM_TRY(lm_trainer_gradients(t->s->trainer, step, step - 1, &r));
+  LM_TRY(lm_trainer_gradients(t->s->trainer, step, step - 1));
+  LM_TRY(lm_trainer_result(t->s->trainer, &r));
   LM_TRY(lm_step_check(step, &r));
   if (step == 1 && t->values & GRADS) LM_TRY(arena_add(t, "grad", LM_ARENA_GRAD, 1 / r.weight));
-  LM_TRY(lm_trainer_update(t->s->trainer, step, &r));
+  LM_TRY(lm_trainer_update(t->s->trainer, INFINITY));
   const double values[3] = {r.loss, r.grad_norm, r.lr};
   for (int i = 0; i < 3; i++)
     if (t->curves[i]) t->curves[i][step - 1] = (float)values[i];

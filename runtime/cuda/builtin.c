@@ -10,9 +10,9 @@ extern const struct lm_embedded lm_cuda_builtin_source[];
 
 const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS] = {
   "lm_fill_8", "lm_move_1", "lm_move_2", "lm_move_4", "lm_move_8", "lm_add_f32",
-  "lm_product_f32", "lm_product_f64", "lm_product_bf16", "lm_product_bf16_f32", "lm_product_f32_bf16"};
+  "lm_product_f32", "lm_product_f64", "lm_product_bf16", "lm_product_bf16_f32", "lm_product_f32_bf16", "lm_tally", "lm_judge"};
 
-const char *lm_cuda_builtin_text(void) { return lm_cuda_builtin_source[0].text; }
+const char *lm_cuda_builtin_text(lm_arena *a) { return lm_arena_printf(a, "%s%s", lm_cuda_builtin_source[0].text, lm_cuda_builtin_source[1].text); }
 
 void lm_cuda_builtins_set(lm_cuda_builtins *b, void *const *f) {
   b->fill_8 = f[0];
@@ -23,6 +23,8 @@ void lm_cuda_builtins_set(lm_cuda_builtins *b, void *const *f) {
   b->product[LM_BF16][LM_BF16] = f[8];
   b->product[LM_BF16][LM_F32] = f[9];
   b->product[LM_F32][LM_BF16] = f[10];
+  b->tally = f[11];
+  b->judge = f[12];
 }
 
 static lm_status launch(const lm_cuda_builtins *b, void *function, int64_t n, void **params) {
@@ -143,4 +145,28 @@ lm_status lm_cuda_product_run(const lm_cuda_builtins *b, const lm_cuda_product *
   if (p->m * p->n > UINT32_MAX) return lm_fail(LM_ENV, "a product of %lld elements in strides that cuBLASLt does not take", (long long)(p->m * p->n));
   if (!b->product[ab][cc]) return lm_fail(LM_BUG_STATUS, "no product of types %d and %d", ab, cc);
   return launch(b, b->product[ab][cc], p->m * p->n, (void *[]){&x, &w, &z, &args});
+}
+
+// ---- the scalars of a step
+
+typedef struct tally_args { int64_t at[LM_TALLY_MOST]; uint8_t type[LM_TALLY_MOST]; int32_t n, first; } tally_args;
+typedef struct judge_args { double clip, limit; int32_t sum, weight; } judge_args;
+
+static uint8_t scalar_type(const lm_plan_port *p) {
+  return p->rank ? 0 : p->dtype == LM_F32 ? 1 : p->dtype == LM_F64 ? 2 : p->dtype == LM_INT ? 3 : 0;
+}
+
+lm_status lm_cuda_tally(const lm_cuda_builtins *b, const lm_plan_func *f, lm_cuda_address io, lm_cuda_address totals, bool first) {
+  tally_args a = {.n = LM_TALLY_MOST, .first = first};
+  for (int i = 0; i < f->n_out; i++) {
+    a.at[i] = f->out[i].buf.offset;
+    a.type[i] = scalar_type(&f->out[i]);
+  }
+  return launch(b, b->tally, LM_TALLY_MOST, (void *[]){&io, &totals, &a});
+}
+
+lm_status lm_cuda_judge(const lm_cuda_builtins *b, const lm_tally_rule *r, lm_cuda_address io, lm_cuda_address totals) {
+  judge_args a = {r->clip, r->limit, r->sum, r->weight};
+  lm_cuda_address norm = io + (uint64_t)r->norm->buf.offset, scale = io + (uint64_t)r->scale->buf.offset;
+  return launch(b, b->judge, 1, (void *[]){&totals, &norm, &scale, &a});
 }

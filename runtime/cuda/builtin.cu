@@ -1,5 +1,6 @@
-// builtin.cu - kernels of the runtime's own: what plans move and fill, and products in strides that the library refuses. The
-// text stands behind the prelude of the plan's kernels; runtime/cuda/builtin.h has the structs as the host fills them.
+// builtin.cu - kernels of the runtime's own: what plans move and fill, products in strides that the library refuses, the scalars
+// of a step. The text stands behind the prelude of the plan's kernels and hal/scale.h; runtime/cuda/builtin.c has the structs as
+// the host fills them.
 
 typedef struct lm_move_args { int64_t size[12], from[12], to[12], at_to, at_more, at_limit, n; int32_t rank, step; } lm_move_args;
 typedef struct lm_product_args { int64_t m, n, k, a_m, a_k, b_k, b_n, c_m, c_n; int32_t add, spare; } lm_product_args;
@@ -54,3 +55,21 @@ LM_PRODUCT(lm_product_f64, double, , double, , , double)
 LM_PRODUCT(lm_product_bf16, uint16_t, lm_bf16_load, uint16_t, lm_bf16_load, lm_bf16_round, float)
 LM_PRODUCT(lm_product_bf16_f32, uint16_t, lm_bf16_load, float, , , float)
 LM_PRODUCT(lm_product_f32_bf16, float, , uint16_t, lm_bf16_load, lm_bf16_round, float)
+
+// ---- the scalars of a step
+
+enum { LM_SCALAR_F32 = 1, LM_SCALAR_F64 = 2, LM_SCALAR_INT = 3 };
+typedef struct lm_tally_args { int64_t at[136]; uint8_t type[136]; int32_t n, first; } lm_tally_args;   // type 0: no scalar
+typedef struct lm_judge_args { double clip, limit; int32_t sum, weight; } lm_judge_args;
+
+LM_KERNEL(256) lm_tally(const char *io, double *totals, lm_tally_args a) {
+  int32_t i = (int32_t)lm_thread();
+  if (lm_block() || i >= a.n) return;
+  double more = a.type[i] == LM_SCALAR_F32 ? *(const float *)(io + a.at[i]) : a.type[i] == LM_SCALAR_F64 ? *(const double *)(io + a.at[i])
+                : a.type[i] == LM_SCALAR_INT ? *(const int32_t *)(io + a.at[i]) : 0;
+  totals[i] = (a.first ? 0 : totals[i]) + more;
+}
+
+LM_KERNEL(256) lm_judge(const double *totals, const float *norm, float *scale, lm_judge_args a) {
+  if (lm_block() == 0 && lm_thread() == 0) *scale = (float)lm_scale_of(totals[a.sum], totals[a.weight], *norm, a.clip, a.limit);
+}

@@ -3,6 +3,7 @@
 #define LM_CUDA_BUILTIN_H
 #include "runtime/base/dtype.h"
 #include "runtime/cuda/driver.h"
+#include "runtime/hal/tally.h"
 #include "runtime/plan/plan.h"
 
 typedef unsigned long long lm_cuda_address;
@@ -12,13 +13,14 @@ typedef struct lm_cuda_builtins {
   void *stream;
   void *fill_8, *move[4] /* of 1, 2, 4, 8 bytes */, *add;
   void *product[LM_DTYPES][LM_DTYPES]; // by types of A and C; NULL: there is none
+  void *tally, *judge;
   lm_cuda_address fault;               // two int32: a step and the position that it refused; zeros if all is well
 } lm_cuda_builtins;
 
 // The kernels as the compiler takes them: each of `n` has the same text, which defines all.
-enum { LM_CUDA_BUILTIN_KERNELS = 11 };
+enum { LM_CUDA_BUILTIN_KERNELS = 13 };
 extern const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS];
-const char *lm_cuda_builtin_text(void);
+const char *lm_cuda_builtin_text(lm_arena *a);
 // From the functions of those names, in order.
 void lm_cuda_builtins_set(lm_cuda_builtins *b, void *const *functions);
 
@@ -26,6 +28,10 @@ lm_status lm_cuda_fill(const lm_cuda_builtins *b, lm_cuda_address to, const lm_p
 // from, position (0: none), to; `step`: what is left in `fault` if the position is out of range, not 0.
 lm_status lm_cuda_move(const lm_cuda_builtins *b, const lm_plan_move *m, const int64_t *var, lm_cuda_address from,
                        lm_cuda_address at, lm_cuda_address to, bool add, int step);
+
+// As lm_tally_add and lm_tally_judge: io is the arena that ports are in, totals LM_TALLY_MOST float64s.
+lm_status lm_cuda_tally(const lm_cuda_builtins *b, const lm_plan_func *f, lm_cuda_address io, lm_cuda_address totals, bool first);
+lm_status lm_cuda_judge(const lm_cuda_builtins *b, const lm_tally_rule *r, lm_cuda_address io, lm_cuda_address totals);
 
 typedef struct lm_cuda_product { int64_t m, n, k, a_m, a_k, b_k, b_n, c_m, c_n; int32_t add, spare; } lm_cuda_product;   // C (+)= A B
 lm_status lm_cuda_product_run(const lm_cuda_builtins *b, const lm_cuda_product *p, int ab, int cc, lm_cuda_address x, lm_cuda_address w, lm_cuda_address z);

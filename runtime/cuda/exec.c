@@ -36,11 +36,14 @@ typedef struct cuda_exec {
   lm_cuda_memory memory;
   lm_plan_walk walk;
   func_state *funcs;
-  const lm_plan_func *func;            // that runs
+  const lm_plan_func *func, *since;    // that runs; the first since the stream was last at rest, NULL: none
   const lm_plan_func *may_refuse;      // the last that ran of those that may
   lm_cuda_address *pointers;           // of the step being run
   void **params;
   int32_t *refused;                    // pinned copy of the builtins' `fault`
+  lm_cuda_address totals;              // LM_TALLY_MOST float64s
+  double *totals_read;                 // pinned copy of them
+  const lm_tally_rule *rule;           // of the next run; NULL: none
   lm_timeline *timeline;
   mark *marks; uint32_t n_marks, cap_marks, n_events;
   lm_arena *arena;
@@ -82,11 +85,19 @@ static lm_status refusal(const cuda_exec *e) {
   return lm_fail(LM_USER, "%s: it would begin at place %d of a cache of %lld", s->label, e->refused[1], (long long)s->move->at_limit);
 }
 
-// Waits for the stream. Which of the kernels failed is not known by now, so the message names the function's lines.
+// Which of the kernels since the last rest failed is not known, so the message names their functions: "micro … update".
+static lm_status rest_failed(cuda_exec *e, int result) {
+  const char *first = e->since ? e->since->name : "copying", *last = e->since ? e->func->name : first;
+  bool one = !strcmp(first, last);
+  return fail(e, lm_cuda_check(&e->d, result, "%s%s%s failed on %s; LMC_CUDA_SYNC=1 names the kernel", first, one ? "" : " … ", one ? "" : last, e->device.name));
+}
+
+// Waits for the stream.
 static lm_status rest(cuda_exec *e) {
   if (e->failed) return failure_copy(e);
   int result = e->d.cuStreamSynchronize(e->stream);
-  if (result) return fail(e, lm_cuda_check(&e->d, result, "%s failed on %s; LMC_CUDA_SYNC=1 names the kernel", e->func ? e->func->name : "copying", e->device.name));
+  if (result) return rest_failed(e, result);
+  e->since = NULL;
   if (e->refused && e->refused[0]) return fail(e, refusal(e));
   return NULL;
 }
@@ -107,7 +118,7 @@ static lm_plan plan_extend(const cuda_exec *e) {
   lm_plan all = *e->plan;
   all.kernels = LM_NEW_N(e->arena, lm_plan_kernel, all.n_kernels + 1);
   if (all.n_kernels) memcpy(all.kernels, e->plan->kernels, sizeof *all.kernels * (size_t)all.n_kernels);
-  all.kernels[all.n_kernels++] = (lm_plan_kernel){.name = "lm_builtin", .source = lm_cuda_builtin_text(), .origin = "the runtime"};
+  all.kernels[all.n_kernels++] = (lm_plan_kernel){.name = "lm_builtin", .source = lm_cuda_builtin_text(e->arena), .origin = "the runtime"};
   return all;
 }
 
@@ -178,6 +189,14 @@ static lm_status refused_make(cuda_exec *e) {
   return NULL;
 }
 
+static lm_status totals_make(cuda_exec *e) {
+  void *p;
+  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemAlloc_v2(&e->totals, sizeof e->hal.totals), "%s cannot give any memory", e->device.name));
+  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemHostAlloc(&p, sizeof e->hal.totals, 0), "the host's memory for copies"));
+  e->totals_read = p;
+  return NULL;
+}
+
 static lm_status exec_make(cuda_exec *e, const char *arch, const lm_exec_options *o) {
   const lm_plan *plan = e->plan;
   LM_TRY(device_open(e, arch));
@@ -186,6 +205,7 @@ static lm_status exec_make(cuda_exec *e, const char *arch, const lm_exec_options
   e->builtins.stream = e->stream;
   LM_TRY(lm_cuda_gemms_create(&e->builtins, e->device.driver, &e->gemms));
   LM_TRY(refused_make(e));
+  LM_TRY(totals_make(e));
   for (int i = 0; i < plan->n_funcs; i++) func_describe(e, &plan->funcs[i], &e->funcs[i]);
   LM_TRY(lm_cuda_memory_make(&e->memory, plan, &e->d, &e->device, e->stream, lm_cuda_workspace()));
   return rest(e);
@@ -227,6 +247,8 @@ static void destroy(lm_exec *hal) {
   lm_cuda_memory_free(&e->memory);
   if (e->builtins.fault) d->cuMemFree_v2(e->builtins.fault);
   if (e->refused) d->cuMemFreeHost(e->refused);
+  if (e->totals) d->cuMemFree_v2(e->totals);
+  if (e->totals_read) d->cuMemFreeHost(e->totals_read);
   for (uint32_t i = 0; i < e->n_modules; i++) d->cuModuleUnload(e->modules[i]);
   if (e->stream) d->cuStreamDestroy_v2(e->stream);
   if (e->context) d->cuDevicePrimaryCtxRelease_v2(e->device.number);
@@ -318,6 +340,8 @@ static lm_status steps_enqueue(cuda_exec *e, const lm_plan_func *f, const int64_
 static lm_status enqueue(cuda_exec *e, const lm_plan_func *f, const int64_t *extents) {
   func_state *x = &e->funcs[f - e->plan->funcs];
   LM_TRY(lm_cuda_memory_begin(&e->memory, f));
+  if (e->rule) LM_TRY(lm_cuda_judge(&e->builtins, e->rule, e->memory.at[LM_ARENA_IO], e->totals));   // behind the arguments, one of which it replaces
+  e->rule = NULL;
   if (e->timeline) LM_TRY(mark_add(e, NULL));
   LM_TRY(steps_enqueue(e, f, extents));
   LM_TRY(lm_cuda_memory_end(&e->memory, f, x->writes));
@@ -345,6 +369,7 @@ static lm_status run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents
   cuda_exec *e = (cuda_exec *)hal;
   if (e->failed) return failure_copy(e);
   e->func = f;
+  if (!e->since) e->since = f;
   e->n_marks = 0;
   lm_status s = enqueue(e, f, extents);
   if (s) return fail(e, s);
@@ -382,6 +407,27 @@ static void *port(lm_exec *hal, const lm_plan_port *p) {
   return e->memory.mirrors[LM_ARENA_IO].host + p->buf.offset;
 }
 
+// ---- the scalars of a step
+
+static lm_status tally_add(lm_exec *hal, const lm_plan_func *f, bool first) {
+  cuda_exec *e = (cuda_exec *)hal;
+  return e->failed ? failure_copy(e) : fail(e, lm_cuda_tally(&e->builtins, f, e->memory.at[LM_ARENA_IO], e->totals, first));
+}
+
+static lm_status tally_judge(lm_exec *hal, const lm_tally_rule *r) {
+  ((cuda_exec *)hal)->rule = r;
+  return NULL;
+}
+
+static lm_status tally_read(lm_exec *hal) {
+  cuda_exec *e = (cuda_exec *)hal;
+  if (!e->failed)
+    LM_TRY(fail(e, lm_cuda_check(&e->d, e->d.cuMemcpyDtoHAsync_v2(e->totals_read, e->totals, sizeof hal->totals, e->stream), "totals from the GPU")));
+  LM_TRY(rest(e));
+  memcpy(hal->totals, e->totals_read, sizeof hal->totals);
+  return NULL;
+}
+
 static int threads(const lm_exec *e) { return ((const cuda_exec *)e)->threads; }
 static int kernels_compiled(const lm_exec *e) { return ((const cuda_exec *)e)->compiled; }
 
@@ -392,4 +438,7 @@ static const lm_exec_ops OPS = {.destroy = destroy,
                                 .arena_clear = arena_clear,
                                 .port = port,
                                 .threads = threads,
-                                .kernels_compiled = kernels_compiled};
+                                .kernels_compiled = kernels_compiled,
+                                .tally_add = tally_add,
+                                .tally_judge = tally_judge,
+                                .tally_read = tally_read};

@@ -10,7 +10,10 @@
 #include "runtime/base/timeline.h"
 #include "runtime/plan/plan.h"
 
+enum { LM_TALLY_MOST = 136 };
+
 typedef struct lm_exec lm_exec;
+struct lm_tally_rule;
 typedef struct lm_exec_options {
   int threads;                         // of the host; 0: as many as the process may use
   const char *dump_dir;                // non-NULL: also write every kernel's source there
@@ -28,11 +31,16 @@ typedef struct lm_exec_ops {
   void *(*port)(lm_exec *e, const lm_plan_port *p);
   int (*threads)(const lm_exec *e);
   int (*kernels_compiled)(const lm_exec *e);
+  // tally.h; NULL: by the host. The rule outlives the next run; `tally_read` waits and fills in e->totals.
+  lm_status (*tally_add)(lm_exec *e, const lm_plan_func *f, bool first);
+  lm_status (*tally_judge)(lm_exec *e, const struct lm_tally_rule *r);
+  lm_status (*tally_read)(lm_exec *e);
 } lm_exec_ops;
 
 struct lm_exec {                       // first member of each backend's own
   const lm_exec_ops *ops;
   bool copied;                         // the copies that functions compute with are those of the parameters as they stand
+  double totals[LM_TALLY_MOST];        // of a step (tally.h)
 };
 
 static inline void lm_exec_destroy(lm_exec *e) { if (e) e->ops->destroy(e); }

@@ -5,16 +5,14 @@
 
 enum { MEAN_OVER = 50, MEAN_LEAST = 20 };   // steps that the mean remembers; that it needs before it judges
 
-static bool is_spike(const lm_guard *g, const lm_guard_options *o, double loss) {
-  return o->spike > 0 && g->seen >= MEAN_LEAST && loss > o->spike * g->mean;
-}
+double lm_guard_limit(const lm_guard *g, const lm_guard_options *o) { return o->spike > 0 && g->seen >= MEAN_LEAST ? o->spike * g->mean : INFINITY; }
 
 static const char *fault_of(const lm_guard *g, const lm_guard_options *o, const lm_step_result *r) {
   if (isnan(r->loss)) return "the loss is not a number";
   if (isinf(r->loss)) return "the loss is infinite";
   if (isnan(r->grad_norm)) return "the gradient's norm is not a number";
   if (isinf(r->grad_norm)) return "the gradient's norm is infinite";
-  return is_spike(g, o, r->loss) ? "the loss is far above those before it" : NULL;
+  return r->loss > lm_guard_limit(g, o) ? "the loss is far above those before it" : NULL;
 }
 
 lm_guard_verdict lm_guard_judge(lm_guard *g, const lm_guard_options *o, const lm_step_result *r, const char **out_why) {

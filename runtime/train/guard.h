@@ -25,6 +25,8 @@ typedef struct lm_guard {
 
 typedef enum { LM_GUARD_GOOD, LM_GUARD_SKIP, LM_GUARD_RETURN } lm_guard_verdict;
 
+// A loss above it is bad; INFINITY: none is.
+double lm_guard_limit(const lm_guard *g, const lm_guard_options *o);
 // Takes the result of a step's gradients into account. *out_why: what is wrong with it, NULL if nothing.
 lm_guard_verdict lm_guard_judge(lm_guard *g, const lm_guard_options *o, const lm_step_result *r, const char **out_why);
 // After the checkpoint of step `saved` was loaded in place of step `failed`: `then` is the guard as it was just before.

@@ -199,7 +199,6 @@ static void step_count(run *r, int64_t step, const lm_step_result *x) {
 }
 
 static lm_status step_good(run *r, int64_t step, lm_step_result *x) {
-  LM_TRY(lm_trainer_update(r->o->trainer, step, x));
   step_count(r, step, x);
   lm_progress_step(&r->progress, step, x);
   LM_TRY(metrics_write(r, step, x));
@@ -257,7 +256,7 @@ static lm_status step_run(run *r) {
   int64_t step = r->state.step + 1;
   lm_step_result *x = &r->out->last;
   const char *why;
-  LM_TRY(lm_trainer_gradients(o->trainer, step, step - 1 + r->state.guard.shift, x));
+  LM_TRY(lm_trainer_step(o->trainer, step, step - 1 + r->state.guard.shift, lm_guard_limit(&r->state.guard, &o->guard), x));
   lm_guard_verdict verdict = lm_guard_judge(&r->state.guard, &o->guard, x, &why);
   if (verdict == LM_GUARD_RETURN) return step_return(r, step, why);
   LM_TRY(verdict == LM_GUARD_GOOD ? step_good(r, step, x) : step_skip(r, step, x, why));

@@ -13,6 +13,11 @@ struct lm_trainer {
   const lm_plan_func *norm, *rates, *update;
   micro_func *micros; int n_micros;
   int64_t extents[16];                 // at capacity
+  // of the step being made
+  int64_t step, tokens;
+  double lr;
+  const micro_func *micro;
+  lm_tally_rule rule;
 };
 
 static lm_status func_need(const lm_plan *p, const char *name, const lm_plan_func **out) {
@@ -109,19 +114,6 @@ static int64_t places_used(const lm_batch_ports *b) {
   return n;
 }
 
-static bool is_emitted(const lm_plan_port *p) { return p->rank == 0 && strcmp(p->name, "sum") && strcmp(p->name, "weight"); }
-
-static void emitted_add(lm_trainer *t, const lm_plan_func *micro, lm_step_result *r) {
-  int n = 0;
-  for (int i = 0; i < micro->n_out && n < LM_TRAIN_METRICS; i++) {
-    const lm_plan_port *p = &micro->out[i];
-    if (!is_emitted(p)) continue;
-    r->emitted[n].name = p->name;
-    r->emitted[n++].value += lm_port_value(t->o.exec, p) / (double)t->o.n_micro;
-  }
-  r->n_emitted = n;
-}
-
 static const micro_func *micro_of(const lm_trainer *t, int64_t batch) {
   int64_t seq = lm_data_seq(t->o.data, batch);
   for (int i = 0; i < t->n_micros; i++)
@@ -130,26 +122,24 @@ static const micro_func *micro_of(const lm_trainer *t, int64_t batch) {
 }
 
 // The rows of a micro-batch become arguments, while a device may still be at work with those before.
-static lm_status micro_fill(lm_trainer *t, const micro_func *x, int64_t step, int64_t batch, int64_t micro, lm_step_result *r) {
+static lm_status micro_fill(lm_trainer *t, int64_t step, int64_t batch, int64_t micro) {
+  const micro_func *x = t->micro;
   double start = lm_timeline_now(t->o.timeline);
   LM_TRY(lm_data_fill(t->o.data, batch, micro, t->o.n_micro, x->in.rows, &x->in.batch));
   lm_timeline_add(t->o.timeline, LM_ROW_DATA, "rows of a micro-batch", NULL, micro, start);
   lm_port_set(t->o.exec, x->f, "step", (double)step);
   lm_port_set(t->o.exec, x->f, "row", (double)(micro * x->in.rows));
-  r->tokens += places_used(&x->in);
+  t->tokens += places_used(&x->in);
   return NULL;
 }
 
-static lm_status micros_run(lm_trainer *t, int64_t step, int64_t batch, double *sum, lm_step_result *r) {
-  const micro_func *x = micro_of(t, batch);
-  LM_TRY(micro_fill(t, x, step, batch, 0, r));
+// Nobody waits: the next rows are laid out while a device computes with those before, whose results add up where they are.
+static lm_status micros_run(lm_trainer *t, int64_t step, int64_t batch) {
+  LM_TRY(micro_fill(t, step, batch, 0));
   for (int64_t m = 0; m < t->o.n_micro; m++) {
-    LM_TRY(lm_exec_run(t->o.exec, x->f, t->extents));
-    if (m + 1 < t->o.n_micro) LM_TRY(micro_fill(t, x, step, batch, m + 1, r));
-    LM_TRY(lm_exec_wait(t->o.exec));
-    *sum += lm_port_get(t->o.exec, x->f, "sum", 0);
-    r->weight += lm_port_get(t->o.exec, x->f, "weight", 0);
-    emitted_add(t, x->f, r);
+    LM_TRY(lm_exec_run(t->o.exec, t->micro->f, t->extents));
+    LM_TRY(lm_tally_add(t->o.exec, t->micro->f, m == 0));
+    if (m + 1 < t->o.n_micro) LM_TRY(micro_fill(t, step, batch, m + 1));
   }
   return NULL;
 }
@@ -164,47 +154,85 @@ lm_status lm_step_check(int64_t step, const lm_step_result *r) {
   return finite_check(step, "gradient's norm", r->grad_norm);
 }
 
-lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch, lm_step_result *out) {
-  double sum = 0, start = lm_timeline_now(t->o.timeline);
-  *out = (lm_step_result){0};
-  lm_exec_arena_clear(t->o.exec, LM_ARENA_GRAD);
-  LM_TRY(micros_run(t, step, batch, &sum, out));
-  LM_TRY(lm_exec_call(t->o.exec, t->norm, t->extents));
-  if (out->weight <= 0) return lm_fail(LM_USER, "step %lld: the weights of its tokens sum to %g", (long long)step, out->weight);
-  out->loss = sum / out->weight;
-  out->grad_norm = lm_port_get(t->o.exec, t->norm, "norm", NAN) / out->weight;
-  lm_timeline_add(t->o.timeline, LM_ROW_RUN, "gradients of step", NULL, step, start);
-  return NULL;
-}
-
-// ---- update
-
-static double grad_scale(const lm_trainer *t, const lm_step_result *r) {
-  double clip = t->o.clip > 0 ? t->o.clip / (r->grad_norm + 1e-6) : 1;
-  return (clip < 1 ? clip : 1) / r->weight;
-}
-
-static lm_status rates_run(lm_trainer *t, int64_t step, lm_step_result *r) {
+// What @rates gives depends on the step alone, so it is asked for first: nobody must wait for it then.
+static lm_status rates_run(lm_trainer *t, int64_t step) {
   lm_exec *e = t->o.exec;
   lm_port_set(e, t->rates, "step", (double)step);
   lm_port_set(e, t->rates, "run", (double)t->o.steps);
   LM_TRY(lm_exec_call(e, t->rates, t->extents));
   for (int i = 0; i < t->rates->n_out; i++)
     if (t->rates->out[i].rank == 0) lm_port_set(e, t->update, t->rates->out[i].name, lm_port_value(e, &t->rates->out[i]));
-  r->lr = lm_port_get(e, t->rates, "lr", 0);
+  t->lr = lm_port_get(e, t->rates, "lr", 0);
   return NULL;
 }
 
-lm_status lm_trainer_update(lm_trainer *t, int64_t step, lm_step_result *result) {
+lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch) {
   double start = lm_timeline_now(t->o.timeline);
-  LM_TRY(tables_write(t));
-  if (t->rates) LM_TRY(rates_run(t, step, result));
-  lm_port_set(t->o.exec, t->update, "step", (double)step);
-  lm_port_set(t->o.exec, t->update, "run", (double)t->o.steps);
-  lm_port_set(t->o.exec, t->update, "grad_scale", grad_scale(t, result));
-  LM_TRY(lm_exec_run(t->o.exec, t->update, t->extents));
-  lm_timeline_add(t->o.timeline, LM_ROW_RUN, "update of step", NULL, step, start);
+  t->step = step;
+  t->tokens = 0;
+  t->micro = micro_of(t, batch);
+  if (t->rates) LM_TRY(rates_run(t, step));
+  lm_exec_arena_clear(t->o.exec, LM_ARENA_GRAD);
+  LM_TRY(micros_run(t, step, batch));
+  LM_TRY(lm_exec_run(t->o.exec, t->norm, t->extents));
+  lm_timeline_add(t->o.timeline, LM_ROW_RUN, "gradients of step", NULL, step, start);
   return NULL;
+}
+
+// ---- update
+
+static lm_status result_number(const lm_plan_func *f, const char *name, int *out) {
+  const lm_plan_port *p = lm_plan_port_find(f, name, true);
+  *out = p ? (int)(p - f->out) : 0;
+  return p ? NULL : lm_fail(LM_BUG_STATUS, "%s has no result %s", f->name, name);
+}
+
+lm_status lm_trainer_update(lm_trainer *t, double limit) {
+  double start = lm_timeline_now(t->o.timeline);
+  t->rule = (lm_tally_rule){.norm = lm_plan_port_find(t->norm, "norm", true), .scale = lm_plan_port_find(t->update, "grad_scale", false),
+                            .clip = t->o.clip, .limit = limit};
+  if (!t->rule.norm || !t->rule.scale) return lm_fail(LM_BUG_STATUS, "the plan has no norm, or its update no grad_scale");
+  LM_TRY(result_number(t->micro->f, "sum", &t->rule.sum));
+  LM_TRY(result_number(t->micro->f, "weight", &t->rule.weight));
+  LM_TRY(tables_write(t));
+  lm_port_set(t->o.exec, t->update, "step", (double)t->step);
+  lm_port_set(t->o.exec, t->update, "run", (double)t->o.steps);
+  LM_TRY(lm_tally_judge(t->o.exec, &t->rule));
+  LM_TRY(lm_exec_run(t->o.exec, t->update, t->extents));
+  lm_timeline_add(t->o.timeline, LM_ROW_RUN, "update of step", NULL, t->step, start);
+  return NULL;
+}
+
+// ---- what came of it
+
+static bool is_emitted(const lm_plan_port *p) { return p->rank == 0 && strcmp(p->name, "sum") && strcmp(p->name, "weight"); }
+
+static void totals_take(const lm_trainer *t, const double *totals, lm_step_result *r, double *out_sum) {
+  const lm_plan_func *f = t->micro->f;
+  for (int i = 0; i < f->n_out; i++) {
+    const lm_plan_port *p = &f->out[i];
+    if (!strcmp(p->name, "sum")) *out_sum = totals[i];
+    else if (!strcmp(p->name, "weight")) r->weight = totals[i];
+    else if (is_emitted(p) && r->n_emitted < LM_TRAIN_METRICS) r->emitted[r->n_emitted++] = (lm_metric){p->name, totals[i] / (double)t->o.n_micro};
+  }
+}
+
+lm_status lm_trainer_result(lm_trainer *t, lm_step_result *out) {
+  const double *totals;
+  double sum = 0;
+  *out = (lm_step_result){.lr = t->lr, .tokens = t->tokens};
+  LM_TRY(lm_tally_read(t->o.exec, &totals));
+  totals_take(t, totals, out, &sum);
+  if (out->weight <= 0) return lm_fail(LM_USER, "step %lld: the weights of its tokens sum to %g", (long long)t->step, out->weight);
+  out->loss = sum / out->weight;
+  out->grad_norm = lm_port_get(t->o.exec, t->norm, "norm", NAN) / out->weight;
+  return NULL;
+}
+
+lm_status lm_trainer_step(lm_trainer *t, int64_t step, int64_t batch, double limit, lm_step_result *out) {
+  LM_TRY(lm_trainer_gradients(t, step, batch));
+  LM_TRY(lm_trainer_update(t, limit));
+  return lm_trainer_result(t, out);
 }
 
 // ---- after many steps

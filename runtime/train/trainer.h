@@ -8,12 +8,14 @@
 //   norm    out: norm: f32, the square root of the sum of squares of the gradient arena
 //   rates   in:  step: from 1; run: the run's steps. out: scalars (lr, bias corrections, …) for update, by name
 //   update  in:  grad_scale: what gradients are multiplied by; step; run; the results of rates; tables.
-//                Changes parameters and optimizer states in place.
+//                Changes parameters and optimizer states in place, nothing if grad_scale is not a number.
 //
-// loss = Σ sum / Σ weight over the micro-batches; grad_norm = norm / Σ weight; grad_scale = min(1, clip / (grad_norm +
-// 1e-6)) / Σ weight. Sums over micro-batches are taken in float64, in order.
+// loss = Σ sum / Σ weight over the micro-batches; grad_norm = norm / Σ weight; grad_scale follows from both where they are
+// (tally.h), so a device goes through a step without waiting for the host, and a bad one changes nothing. Sums over
+// micro-batches are taken in float64, in order.
 #ifndef LM_TRAIN_TRAINER_H
 #define LM_TRAIN_TRAINER_H
+#include "runtime/hal/tally.h"
 #include "runtime/io/metrics.h"
 #include "runtime/train/ports.h"
 
@@ -32,7 +34,7 @@ typedef struct lm_trainer_options {
   const lm_train_state *states;        // [plan->n_states]
 } lm_trainer_options;
 
-enum { LM_TRAIN_METRICS = 128 };
+enum { LM_TRAIN_METRICS = LM_TALLY_MOST - 2 /* sum, weight */ };
 typedef struct lm_step_result {        // loss and grad_norm may be anything, also no numbers
   double loss, weight, grad_norm, lr;  // lr: 0 unless rates gives one
   int64_t tokens;                      // places that were not padding
@@ -49,9 +51,13 @@ void lm_trainer_init(lm_trainer *t, uint64_t seed);
 void lm_trainer_init_states(lm_trainer *t);
 
 // One step (from 1) is gradients, then update. `batch`: which one of the data, from 0. Between them the gradient arena
-// holds d(Σ sum) / d(parameter), and nothing else was changed: a step may be left at that.
-lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch, lm_step_result *out);
-lm_status lm_trainer_update(lm_trainer *t, int64_t step, lm_step_result *result);
+// holds d(Σ sum) / d(parameter), and nothing else was changed: a step may be left at that. Neither waits for a device.
+lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch);
+// Of those gradients. Changes nothing if loss or norm are not finite, or the loss is above `limit` (INFINITY: none is).
+lm_status lm_trainer_update(lm_trainer *t, double limit);
+// Waits. LM_USER if there was nothing to learn from.
+lm_status lm_trainer_result(lm_trainer *t, lm_step_result *out);
+lm_status lm_trainer_step(lm_trainer *t, int64_t step, int64_t batch, double limit, lm_step_result *out);   // all three
 // LM_USER if loss or norm are not finite, for those who cannot go on then.
 lm_status lm_step_check(int64_t step, const lm_step_result *r);
 // The name of a parameter with an element that is not finite, itself or in its states; NULL if there is none.

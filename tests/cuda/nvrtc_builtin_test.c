@@ -10,7 +10,7 @@
 int main(void) {
   nvrtc_begin(true);
   lm_arena *a = lm_arena_create();
-  lm_plan_kernel kernel = {.name = "lm_builtin", .source = lm_cuda_builtin_text()};
+  lm_plan_kernel kernel = {.name = "lm_builtin", .source = lm_cuda_builtin_text(a)};
   lm_plan plan = {.prelude = lm_cuda_prelude_text(a), .kernels = &kernel, .n_kernels = 1};
   for (int i = 0; lm_cuda_archs[i]; i++) {
     lm_cuda_code code;

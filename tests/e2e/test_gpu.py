@@ -1,7 +1,9 @@
 """GPUs: compiling for them, which takes none, and running on NVIDIA's libraries as tests/cuda/fake has them."""
-import json, os, subprocess, sys
+import json, math, os, subprocess, sys
 
-from harness import ROOT, Skip, check, distance, folder_bytes, load, small, within
+import numpy as np
+
+from harness import ROOT, Skip, check, distance, folder_bytes, load, random_batches, small, within
 
 
 def doctor(run, name):
@@ -111,6 +113,19 @@ def test_same_bits(run):
         check(files[way] and files[way] == files["graphs"], f"{way}: other bits")
 
 
+def test_bad_step(run):
+    """a batch of not-a-numbers: the device itself leaves the step out, and the host hears of it"""
+    fake, batches = Fake(run, heavy=True), random_batches(3, 2, 8)
+    batches["w"][1, 0, 0] = math.nan
+    file = tiny(run, steps=3, batches=batches, more='save = checkpoint("run", every = 1 steps, keep = 0)')
+    out = fake("run", file, "--target", "cuda", "--out", run.path("run"), "--steps", "2")
+    check("step 2: the loss is not a number; its batch is left out" in out and "1 steps went wrong" in out, out)
+    fake("run", file, "--target", "cuda", "--out", run.path("run"))
+    one, two, three = (load(run.path("run", f"step-{k:06}", "model.safetensors")) for k in (1, 2, 3))
+    check(all(np.array_equal(one[k], two[k]) and np.isfinite(three[k]).all() for k in one), "it changed something")
+    check(any(not np.array_equal(two[k], three[k]) for k in two), "nothing changes any more")
+
+
 def test_generate(run):
     fake, file = Fake(run), tiny(run, more='save = checkpoint("run", every = 2 steps)')
     run("run", file, "--quiet")
@@ -140,7 +155,7 @@ def test_failures(run):
     err = fake(*how, how="launch=5", status=2)
     check("micro: kernel k" in err and "llama.lm:" in err, f"a launch: {err}")
     err = fake(*how, how="fault=5", status=2)
-    check("micro failed on Fake GPU" in err and "CUDA_ERROR_ILLEGAL_ADDRESS" in err, f"a fault: {err}")
+    check("micro … update failed on Fake GPU" in err and "CUDA_ERROR_ILLEGAL_ADDRESS" in err, f"a fault: {err}")
     err = fake(*how, how="fault=5", status=2, LMC_CUDA_SYNC="1")
     check("micro: kernel k" in err and "llama.lm:" in err, f"a fault, waiting: {err}")
     check(not os.path.exists(run.path("run")) or not any(f.startswith("step-") for f in os.listdir(run.path("run"))), "something was saved")

@@ -55,6 +55,7 @@ static inline void bigram_update(lm_exec *e, const lm_plan_func *f) {
   float scale = *(float *)port(e, f, "grad_scale", false), lr = *(float *)port(e, f, "lr", false);
   double k = *(int32_t *)port(e, f, "step", false), c1 = 1 - pow(0.9, k), c2 = 1 - pow(0.95, k);
   const float *rate = port(e, f, "rate", false);
+  if (scale != scale) return;
   for (int i = 0; i < BLOCKS * LM_BLOCK; i++) {
     float x = g[i] * scale;
     m[i] = 0.9f * m[i] + 0.1f * x;
