@@ -368,10 +368,11 @@ static void make_norm(lm_elab *e, const el_axes *axes) {
   f->out_names = LM_NEW(e->a, lm_sym), f->out_names[0] = LM_SYM(e->c, "norm"), f->n_out = 1;
 }
 
-// A scale that is not a number is a bad step's: what would be returned gives way to what was there. The arguments p and
-// states stand in the order of the results, with g behind p.
-static void bad_step_keep(lm_elab *e, lm_value *scale, lm_region *body, lm_value **results, int n) {
-  lm_value *good = lm_emit2(&e->b, LM_OP_EQ, scale, scale);
+// A scale that is not a number is a bad step's: what would be returned gives way to what was there. That shows in each element
+// of the scaled gradient, so the question costs no loop of its own; a good step has a finite norm, so no such element. The
+// arguments p and states stand in the order of the results, with g behind p.
+static void bad_step_keep(lm_elab *e, lm_value *scaled, lm_region *body, lm_value **results, int n) {
+  lm_value *good = lm_emit2(&e->b, LM_OP_EQ, scaled, scaled);
   for (int i = 0; i < n; i++) results[i] = lm_emit_select(&e->b, good, results[i], body->args[i ? i + 1 : 0]);
 }
 
@@ -412,7 +413,8 @@ void lm_lower_optimizer(lm_elab *e, lm_recipe *r, lm_lowered *out) {
   el_bind *lr_bind = inst->vals;
   while (lr_bind && lr_bind->name != LM_SYM(e->c, "lr")) lr_bind = lr_bind->up;
   el_val lr = lr_bind ? el_as_tensor(e, &lr_bind->val, m->loc) : el_error();
-  el_val args[3] = {el_tensor(K_F32, &axes, p), el_tensor(K_F32, &axes, lm_emit2(&e->b, LM_OP_MUL, g, scale)), host_scalar(step)};
+  lm_value *scaled = lm_emit2(&e->b, LM_OP_MUL, g, scale);
+  el_val args[3] = {el_tensor(K_F32, &axes, p), el_tensor(K_F32, &axes, scaled), host_scalar(step)};
   for (uint32_t i = 0; i < m->sig.n_params; i++) el_bind_name(e, m->sig.params[i].name.text, args[i], false);
   el_run(e, &m->body);
   if (!frame.has_result || frame.result.k == V_ERROR) {
@@ -425,7 +427,7 @@ void lm_lower_optimizer(lm_elab *e, lm_recipe *r, lm_lowered *out) {
   for (int i = 0; i < out->n_states; i++) results[1 + i] = over_arena(e, state_value(e, out->states[i].name), &axes, m->loc), names[1 + i] = out->states[i].name;
   for (int i = 0; i <= out->n_states; i++)
     if (!results[i]) return;
-  bad_step_keep(e, scale, update->body, results, out->n_states + 1);
+  bad_step_keep(e, scaled, update->body, results, out->n_states + 1);
   lm_emit_op(&e->b, LM_OP_RETURN, results, (uint32_t)out->n_states + 1, NULL, NULL);
   update->out_names = names, update->n_out = (uint32_t)out->n_states + 1;
   bool lr_host = lr.k == V_TENSOR && lr.v && lr.v->type.dtype == LM_F64 && lr.v->type.rank == 0;

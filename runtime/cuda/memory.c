@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SMALL = 64 << 10 /* bytes of a result that comes back unasked */ };
+enum { SMALL = 64 << 10 /* bytes of a result that comes back unasked */, FEW = 512 /* of arguments that gain nothing by travelling ahead */ };
 
 static const char *const ARENA_NAMES[LM_ARENAS] = {
     "parameters", "gradients", "optimizer state", "arguments and results", "activations", "caches", "copies of parameters"};
@@ -64,8 +64,7 @@ static int ranges_merge(lm_cuda_range *r, int n) {
   return kept;
 }
 
-static int64_t io_make(lm_cuda_memory *m, const lm_plan_func *f, lm_cuda_io *io) {
-  int64_t bytes = 0;
+static void io_make(lm_cuda_memory *m, const lm_plan_func *f, lm_cuda_io *io) {
   *io = (lm_cuda_io){.in = LM_NEW_N(m->arena, lm_cuda_range, f->n_in + 1), .out = LM_NEW_N(m->arena, lm_cuda_range, f->n_out + 1),
                      .behind = LM_NEW_N(m->arena, bool, f->n_out + 1)};
   for (int i = 0; i < f->n_in; i++)
@@ -74,20 +73,24 @@ static int64_t io_make(lm_cuda_memory *m, const lm_plan_func *f, lm_cuda_io *io)
     if (f->out[i].buf.arena == LM_ARENA_IO && f->out[i].buf.bytes <= SMALL) io->out[io->n_out++] = (lm_cuda_range){f->out[i].buf.offset, f->out[i].buf.bytes};
   io->n_in = ranges_merge(io->in, io->n_in);
   io->n_out = ranges_merge(io->out, io->n_out);
-  for (int i = 0; i < io->n_in; i++) bytes += io->in[i].bytes;
-  return bytes;
+  for (int i = 0; i < io->n_in; i++) io->in_bytes += io->in[i].bytes;
 }
 
 static lm_status staging_make(lm_cuda_memory *m) {
+  const lm_cuda_driver *d = m->driver;
   int64_t most = 0;
   m->io = LM_NEW_N(m->arena, lm_cuda_io, m->plan->n_funcs + 1);
   for (int i = 0; i < m->plan->n_funcs; i++) {
-    int64_t bytes = io_make(m, &m->plan->funcs[i], &m->io[i]);
-    if (bytes > most) most = bytes;
+    io_make(m, &m->plan->funcs[i], &m->io[i]);
+    if (m->io[i].in_bytes > most) most = m->io[i].in_bytes;
   }
+  LM_TRY(lm_cuda_check(d, d->cuStreamCreate(&m->copies, LM_CU_STREAM_NON_BLOCKING), "a stream"));
   for (int i = 0; i < 2; i++) {
     LM_TRY(pinned_make(m, most, &m->staging[i].host));
-    LM_TRY(lm_cuda_check(m->driver, m->driver->cuEventCreate(&m->staging[i].sent, LM_CU_EVENT_NO_TIMES), "an event"));
+    int result = most > FEW ? d->cuMemAlloc_v2(&m->staging[i].device, (size_t)most) : 0;
+    if (result) return no_room(m, result, most, "arguments on their way");
+    LM_TRY(lm_cuda_check(d, d->cuEventCreate(&m->staging[i].sent, LM_CU_EVENT_NO_TIMES), "an event"));
+    LM_TRY(lm_cuda_check(d, d->cuEventCreate(&m->staging[i].taken, LM_CU_EVENT_NO_TIMES), "an event"));
   }
   return NULL;
 }
@@ -114,8 +117,11 @@ void lm_cuda_memory_free(lm_cuda_memory *m) {
   if (m->mirrors[LM_ARENA_IO].host) d->cuMemFreeHost(m->mirrors[LM_ARENA_IO].host);
   for (int i = 0; i < 2; i++) {
     if (m->staging[i].host) d->cuMemFreeHost(m->staging[i].host);
+    if (m->staging[i].device) d->cuMemFree_v2(m->staging[i].device);
     if (m->staging[i].sent) d->cuEventDestroy_v2(m->staging[i].sent);
+    if (m->staging[i].taken) d->cuEventDestroy_v2(m->staging[i].taken);
   }
+  if (m->copies) d->cuStreamDestroy_v2(m->copies);
   lm_arena_destroy(m->arena);
 }
 
@@ -131,22 +137,41 @@ static lm_status mirrors_send(lm_cuda_memory *m) {
   return NULL;
 }
 
-lm_status lm_cuda_memory_begin(lm_cuda_memory *m, const lm_plan_func *f) {
+static void arguments_pack(const lm_cuda_memory *m, const lm_cuda_io *io, char *to) {
+  for (int i = 0; i < io->n_in; to += io->in[i++].bytes) memcpy(to, m->mirrors[LM_ARENA_IO].host + io->in[i].offset, (size_t)io->in[i].bytes);
+}
+
+// Few arguments: straight to their places.
+static lm_status arguments_send(const lm_cuda_memory *m, const lm_cuda_io *io, const char *from, void *sent) {
   const lm_cuda_driver *d = m->driver;
+  for (int i = 0; i < io->n_in; from += io->in[i++].bytes)
+    LM_TRY(lm_cuda_check(d, d->cuMemcpyHtoDAsync_v2(m->at[LM_ARENA_IO] + (uint64_t)io->in[i].offset, from, (size_t)io->in[i].bytes, m->stream), "arguments"));
+  return lm_cuda_check(d, d->cuEventRecord(sent, m->stream), "arguments");
+}
+
+static lm_status arguments_send_ahead(const lm_cuda_memory *m, const lm_cuda_io *io, int turn) {
+  const lm_cuda_driver *d = m->driver;
+  lm_cuda_address from = m->staging[turn].device;
+  void *sent = m->staging[turn].sent, *taken = m->staging[turn].taken;
+  LM_TRY(lm_cuda_check(d, d->cuStreamWaitEvent(m->copies, taken, 0), "arguments"));
+  LM_TRY(lm_cuda_check(d, d->cuMemcpyHtoDAsync_v2(from, m->staging[turn].host, (size_t)io->in_bytes, m->copies), "arguments"));
+  LM_TRY(lm_cuda_check(d, d->cuEventRecord(sent, m->copies), "arguments"));
+  LM_TRY(lm_cuda_check(d, d->cuStreamWaitEvent(m->stream, sent, 0), "arguments"));
+  for (int i = 0; i < io->n_in; from += (uint64_t)io->in[i++].bytes)
+    LM_TRY(lm_cuda_check(d, d->cuMemcpyDtoDAsync_v2(m->at[LM_ARENA_IO] + (uint64_t)io->in[i].offset, from, (size_t)io->in[i].bytes, m->stream), "arguments"));
+  return lm_cuda_check(d, d->cuEventRecord(taken, m->stream), "arguments");
+}
+
+// An event that was never recorded is not waited for.
+lm_status lm_cuda_memory_begin(lm_cuda_memory *m, const lm_plan_func *f) {
   const lm_cuda_io *io = &m->io[f - m->plan->funcs];
   LM_TRY(mirrors_send(m));
   if (!io->n_in) return NULL;
   m->turn = !m->turn;
-  if (m->staging[m->turn].used) LM_TRY(lm_cuda_check(d, d->cuEventSynchronize(m->staging[m->turn].sent), "arguments of %s", f->name));
-  char *at = m->staging[m->turn].host;
-  for (int i = 0; i < io->n_in; i++) {
-    const lm_cuda_range *r = &io->in[i];
-    memcpy(at, m->mirrors[LM_ARENA_IO].host + r->offset, (size_t)r->bytes);
-    LM_TRY(lm_cuda_check(d, d->cuMemcpyHtoDAsync_v2(m->at[LM_ARENA_IO] + (uint64_t)r->offset, at, (size_t)r->bytes, m->stream), "arguments of %s", f->name));
-    at += r->bytes;
-  }
-  m->staging[m->turn].used = true;
-  return lm_cuda_check(d, d->cuEventRecord(m->staging[m->turn].sent, m->stream), "arguments of %s", f->name);
+  LM_TRY(lm_cuda_check(m->driver, m->driver->cuEventSynchronize(m->staging[m->turn].sent), "arguments of %s", f->name));
+  arguments_pack(m, io, m->staging[m->turn].host);
+  lm_status s = io->in_bytes > FEW ? arguments_send_ahead(m, io, m->turn) : arguments_send(m, io, m->staging[m->turn].host, m->staging[m->turn].sent);
+  return lm_annotate(s, "%s", f->name);
 }
 
 static lm_status io_fetch(lm_cuda_memory *m, int64_t offset, int64_t bytes) {

@@ -4,6 +4,11 @@
 // arena, and ahead once it was handed out to be changed. Arguments and results have a mirror of their own rules: arguments
 // go to the device with every run of their function, by way of a staging buffer that is there twice, so that the next ones
 // may be written while these travel; small results come back behind the run, large ones when they are asked for.
+//
+// Many arguments (a batch's) travel on a stream of their own to a second staging buffer on the device, while what ran before
+// still computes with its own; on the stream of the steps they then only move to their places, which graphs know:
+//
+//   host buffer --copies--> device buffer --stream--> arena       the host's is free behind `sent`, the device's behind `taken`
 #ifndef LM_CUDA_MEMORY_H
 #define LM_CUDA_MEMORY_H
 #include "runtime/cuda/builtin.h"
@@ -13,6 +18,7 @@ typedef struct lm_cuda_range { int64_t offset, bytes; } lm_cuda_range;   // of t
 
 typedef struct lm_cuda_io {            // of one function
   lm_cuda_range *in; int n_in;
+  int64_t in_bytes;
   lm_cuda_range *out; int n_out;       // small results
   bool *behind;                        // by result: a large one that the device has written
 } lm_cuda_io;
@@ -21,13 +27,13 @@ typedef struct lm_cuda_memory {
   const lm_plan *plan;
   const lm_cuda_driver *driver;
   const lm_cuda_device *device;
-  void *stream;
+  void *stream, *copies;               // of the steps; of arguments on their way
   lm_arena *arena;
   lm_cuda_address at[LM_ARENAS], workspace;
   int64_t workspace_bytes;
   lm_cuda_mirror mirrors[LM_ARENAS];   // IO: pinned
   lm_cuda_io *io;                      // by function
-  struct { char *host; void *sent; bool used; } staging[2];
+  struct { char *host; lm_cuda_address device; void *sent, *taken; } staging[2];
   int turn;
 } lm_cuda_memory;
 

@@ -3,7 +3,7 @@ import json, math, os, subprocess, sys
 
 import numpy as np
 
-from harness import ROOT, Skip, check, distance, folder_bytes, load, random_batches, small, within
+from harness import ROOT, Skip, check, distance, folder_bytes, load, random_batches, save, small, within
 
 
 def doctor(run, name):
@@ -111,6 +111,34 @@ def test_same_bits(run):
     for way in (*ways, "parts"):
         files[way] = {k: v for k, v in folder_bytes(run.path(way, "step-000002")).items() if k.endswith(".safetensors")}
         check(files[way] and files[way] == files["graphs"], f"{way}: other bits")
+
+
+BIGRAM = """import std.nn: xent
+model Bigram(d = 8, vocab = 16) {
+  param embed: real[vocab, d] = normal(0.3)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] { return dot(gather(embed, tok, vocab), embed, d) }
+  loss(bt: Batch[b, t]) -> (f32, f32) { return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }
+}
+data Batches { source s = batches("batches.safetensors") }
+recipe Small {
+  model = Bigram()
+  data = Batches
+  run = 1 steps; batch = 144 tokens; micro = 48 tokens
+  optimizer = adamw(lr = 1e-2)
+  precision { compute = f32 }
+}
+"""
+
+
+def test_arguments_ahead(run):
+    """batches travel while those before are computed with: as late as they may, or as early"""
+    fake = Fake(run)
+    save(run.path("batches.safetensors"), random_batches(1, 9, 16, 16))
+    file = run.write("bigram.lm", BIGRAM)
+    late, early, cpu = fake.trace(file), fake.trace(file, how="eager"), run.trace(file)
+    for name in cpu:
+        check(np.array_equal(late[name], early[name]), f"{name}: other bits")
+        within(name, distance(late[name], cpu[name], 1e-3), 1e-5)
 
 
 def test_bad_step(run):

@@ -22,14 +22,14 @@ typedef struct block { char *at; size_t bytes; } block;
 typedef struct event { bool done; double time; struct stream *stream; long recorded, ran; } event;   // counts of records
 typedef struct op { void (*fn)(void *args); void *args; event *record, *wait; long number; } op;   // number: of the record
 typedef struct graph { op *ops; int n, cap, users; } graph;
-typedef struct stream { graph queue; int done; graph *capture; } stream;
+typedef struct stream { graph queue; int done; graph *capture; bool eager; } stream;
 typedef struct module { void *library; int file; } module;   // the file stays open: the loader knows libraries by their paths
 typedef struct function { const fake_param *params; void (*call)(void **params); int threads, shared; char name[64]; } function;
 
 static struct {
   block device[BLOCKS], pinned[BLOCKS];
   int n_device, n_pinned, streams, recording, events, modules, graphs;
-  bool started, none;
+  bool started, none, eager;
   int capability, version;
   long alloc, launch, fault;           // countdowns, 0: never
   int sticky;
@@ -147,13 +147,20 @@ static void op_push(graph *g, op o) {
   g->ops[g->n++] = o;
 }
 
+// What an eager stream is given it does at once, after what it must wait for: as early as it may.
+static void stream_push(stream *s, op o) {
+  op_push(&s->queue, o);
+  if (s->eager) stream_run(s, s->queue.n);
+}
+
 FAKE_API int fake_enqueue(void *handle, void (*fn)(void *args), const void *args, size_t bytes) {
   stream *s = handle;
   if (fake.sticky) return fake.sticky;
   if (!s) complain("the default stream, which nobody waits for", "enqueue");
   op o = {.fn = fn, .args = malloc(bytes + 1)};
   memcpy(o.args, args, bytes);
-  op_push(s->capture ? s->capture : &s->queue, o);
+  if (s->capture) op_push(s->capture, o);
+  else stream_push(s, o);
   return 0;
 }
 
@@ -161,7 +168,8 @@ FAKE_API int fake_recording(void) { return fake.recording; }
 
 FAKE_API int cuStreamCreate(void **out, unsigned flags) {
   if (fake.sticky) return fake.sticky;
-  *out = calloc(1, sizeof(stream));
+  stream *s = *out = calloc(1, sizeof *s);
+  s->eager = fake.eager && fake.streams;
   fake.streams++;
   return 0;
 }
@@ -200,14 +208,14 @@ FAKE_API int cuEventRecord(void *handle, void *stream_handle) {
   if (fake.sticky) return fake.sticky;
   if (s->capture) return CAPTURING;
   e->stream = s;
-  op_push(&s->queue, (op){.record = e, .number = ++e->recorded});
+  stream_push(s, (op){.record = e, .number = ++e->recorded});
   return 0;
 }
 
 FAKE_API int cuStreamWaitEvent(void *handle, void *event_handle, unsigned flags) {
   event *e = event_handle;
   if (fake.sticky) return fake.sticky;
-  if (e->recorded) op_push(&((stream *)handle)->queue, (op){.wait = e, .number = e->recorded});
+  if (e->recorded) stream_push(handle, (op){.wait = e, .number = e->recorded});
   return 0;
 }
 
@@ -483,6 +491,7 @@ FAKE_API int cuInit(unsigned flags) {
   fake.alloc = word(text, "alloc=");
   fake.launch = word(text, "launch=");
   fake.fault = word(text, "fault=");
+  fake.eager = text && strstr(text, "eager");
   fake.version = (int)word(text, "driver=");
   if (!fake.capability) fake.capability = 90;
   if (!fake.version) fake.version = 13000;
