@@ -119,3 +119,11 @@ bool lm_attend_form_make(const lm_module *m, const lm_op *op, lm_attend_form *ou
   axes_find(out);
   return products_find(out, why) && (!out->vjp || sums_find(out, why));
 }
+
+bool lm_attend_known(const lm_module *m, const lm_op *op) {
+  lm_attend_form f;
+  lm_buf why = {0};
+  bool known = lm_attend_form_make(m, op, &f, &why);
+  lm_buf_free(&why);
+  return known;
+}

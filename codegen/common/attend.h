@@ -38,6 +38,7 @@ typedef struct lm_attend_form {
 
 // False with a reason if the region holds what no generator knows.
 bool lm_attend_form_make(const lm_module *m, const lm_op *op, lm_attend_form *out, lm_buf *why);
+bool lm_attend_known(const lm_module *m, const lm_op *op);             // whether it does not
 const lm_attend_product *lm_attend_product_of(const lm_attend_form *f, const lm_value *v);   // NULL if v is none
 int lm_attend_operand(const lm_attend_form *f, const lm_value *arg);   // -1: no argument; the score's cotangent is -2
 #endif

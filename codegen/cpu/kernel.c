@@ -1,5 +1,6 @@
 // kernel.c - a kernel operation as one C function: operands, places, passes; and the table that the planner is given.
 #include <string.h>
+#include "codegen/common/attend.h"
 #include "codegen/cpu/emit.h"
 
 enum { ATTEMPTS = 64, STACK_BYTES = 256 << 10 };
@@ -237,5 +238,6 @@ lm_plan_target lm_cpu_target(lm_module *m) {
                           .prelude = lm_cpu_prelude_text(m->arena),
                           .kernel = lm_cpu_kernel_emit,
                           .in_place = lm_cpu_kernel_in_place,
+                          .attends = lm_attend_known,
                           .attend_tile = 32};
 }

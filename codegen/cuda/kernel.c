@@ -1,5 +1,6 @@
 // kernel.c - a kernel operation as one CUDA function: parameters, places, passes; and the table that the planner is given.
 #include <string.h>
+#include "codegen/common/attend.h"
 #include "codegen/cuda/emit.h"
 
 enum { ATTEMPTS = 64 };
@@ -321,5 +322,6 @@ const char *lm_cuda_prelude_simt_text(lm_arena *arena) { return prelude(arena, f
 lm_plan_target lm_cuda_target(lm_module *m, const char *arch) {
   bool groups = arch && !strcmp(arch, "sm_90a");
   return (lm_plan_target){.user = m, .prelude = lm_cuda_prelude_text(m->arena), .kernel = groups ? emit_for_groups : lm_cuda_kernel_emit,
-                          .in_place = lm_cuda_kernel_in_place, .places = 1024, .chunks = 256, .rows = 4096, .attend_tile = 32};
+                          .in_place = lm_cuda_kernel_in_place, .places = 1024, .chunks = 256, .rows = 4096,
+                          .attends = lm_attend_known, .attend_tile = 32};
 }

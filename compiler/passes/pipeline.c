@@ -16,7 +16,7 @@ const char *const lm_pipeline[] = {
   "grad", "simplify", "cse", "licm", "dce",
   "jam", "cse", "dce",
   "recompute", "cse", "dce",
-  "widen", "copies", "dce", "decompose", "cse", "dce", "fuse",
+  "widen", "copies", "dce", "unattend", "decompose", "cse", "dce", "fuse",
   NULL,
 };
 

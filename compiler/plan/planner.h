@@ -28,6 +28,7 @@ typedef struct lm_plan_target {
   bool (*in_place)(void *user, const lm_op *kernel, uint32_t o, uint32_t r);
   int places, chunks;                  // of a kernel, to keep the machine busy; of a sum over places. 0: as fuse.h says
   int rows;                            // at a time of a large product that is not kept whole; 0: as chunk.c says
+  bool (*attends)(const lm_module *m, const lm_op *op);   // whether `kernel` knows this attend or attend_vjp; NULL: all of them
   int attend_tile;                     // side of the tiles of attention's map; 0: `kernel` knows no attention
 } lm_plan_target;
 

@@ -1,4 +1,5 @@
 // attend_grad_test.c - the pass `attend` keeps the loss, and its derivative is that of the loss.
+#include "compiler/plan/planner.h"
 #include "tests/attend/cases.h"
 #include "tests/numeric/grad_check.h"
 
@@ -20,6 +21,29 @@ static void arguments_free(const lm_module *m, lm_tensor *args) {
   for (uint32_t i = 0; i < f->body->n_args; i++) lm_tensor_free(&args[i]);
 }
 
+static bool never(const lm_module *m, const lm_op *op) { return false; }
+
+// Where a target knows no such attention: the operations that it stands for, and none of it left.
+static void unattend(lm_module *m) {
+  lm_plan_target target = {.attends = never};
+  CHECK(lm_pass_run(m, lm_pass_find("unattend"), &(lm_pass_env){.target = &target}));
+  CHECK(attends_in(m) == 0);
+}
+
+static void same(const char *name, lm_module *m, double want) {
+  lm_eval *e = lm_eval_create(m);
+  lm_tensor args[8];
+  arguments(m, e, args);
+  double got = loss_of(m, e, args);
+  if (fabs(got - want) > 1e-12 * (1 + fabs(want))) fprintf(stderr, "%s: loss %.17g, not %.17g\n", name, got, want);
+  CHECK(fabs(got - want) <= 1e-12 * (1 + fabs(want)));
+  int seen = grad_check(m, e, args, 3, 1e-6);
+  if (seen <= 0) fprintf(stderr, "%s: %d\n", name, seen);
+  CHECK(seen > 0);
+  arguments_free(m, args);
+  lm_eval_destroy(e);
+}
+
 static void check(const attend_case *c, const int *size) {
   lm_ctx *x = lm_ctx_create();
   char *text = attend_text(x->arena, c, size);
@@ -28,21 +52,15 @@ static void check(const attend_case *c, const int *size) {
   if (attends_in(m) != !c->declines) fprintf(stderr, "%s: %d attends\n", c->name, attends_in(m));
   CHECK(attends_in(m) == !c->declines);
   must_run(m, "grad,simplify,cse,licm,dce");
-  lm_eval *e0 = lm_eval_create(plain), *e = lm_eval_create(m);
+  lm_eval *e = lm_eval_create(plain);
   lm_tensor args[8];
-  arguments(plain, e0, args);
-  double want = loss_of(plain, e0, args);
+  arguments(plain, e, args);
+  double want = loss_of(plain, e, args);
   arguments_free(plain, args);
-  arguments(m, e, args);
-  double got = loss_of(m, e, args);
-  if (fabs(got - want) > 1e-12 * (1 + fabs(want))) fprintf(stderr, "%s: loss %.17g, not %.17g\n", c->name, got, want);
-  CHECK(fabs(got - want) <= 1e-12 * (1 + fabs(want)));
-  int seen = grad_check(m, e, args, 3, 1e-6);
-  if (seen <= 0) fprintf(stderr, "%s: %d\n", c->name, seen);
-  CHECK(seen > 0);
-  arguments_free(m, args);
-  lm_eval_destroy(e0);
   lm_eval_destroy(e);
+  same(c->name, m, want);
+  unattend(m);
+  same(c->name, m, want);
   lm_ctx_destroy(x);
 }
 
