@@ -92,12 +92,23 @@ static void number_print(lm_buf *b, const char *key, double x) {
   lm_json_number(b, x);
 }
 
+static void text_print(lm_buf *b, const char *key, const char *text) {
+  lm_buf_printf(b, "  \"%s\": ", key);
+  lm_buf_json(b, text ? text : "");
+  lm_buf_puts(b, ",\n");
+}
+
 static double number_of(const json_t *j, const char *key) {
   const json_t *x = json_object_get(j, key);
   return json_is_number(x) ? json_number_value(x) : NAN;
 }
 
 static int64_t whole_of(const json_t *j, const char *key) { return json_integer_value(json_object_get(j, key)); }
+
+static const char *text_of(lm_arena *a, const json_t *j, const char *key) {
+  const char *text = json_string_value(json_object_get(j, key));
+  return text ? lm_arena_strndup(a, text, strlen(text)) : "";
+}
 
 static void guard_print(lm_buf *b, const lm_guard *g) {
   number_print(b, "mean_loss", g->mean);
@@ -117,6 +128,8 @@ static void state_print(lm_buf *b, const lm_checkpoint *c) {
   lm_buf_printf(b, ",\n  \"best_step\": %lld,\n", (long long)c->best_step);
   number_print(b, "stop_best", c->stop_best);
   lm_buf_printf(b, ",\n  \"bad_evals\": %lld,\n", (long long)c->bad_evals);
+  text_print(b, "stop_on", c->stop_on);
+  text_print(b, "ended", c->ended);
   guard_print(b, &c->guard);
   lm_buf_puts(b, "  \"keys\": {");
   for (int i = 0; i < c->n_keys; i++) {
@@ -150,7 +163,7 @@ static lm_status keys_compare(json_t *keys, const char *path, const lm_checkpoin
   return s;
 }
 
-static lm_status state_parse(const json_t *j, const char *path, lm_checkpoint *c) {
+static lm_status state_parse(lm_arena *a, const json_t *j, const char *path, lm_checkpoint *c) {
   const char *seed = json_string_value(json_object_get(j, "seed"));
   if (json_integer_value(json_object_get(j, "format")) != FORMAT || !json_is_integer(json_object_get(j, "step")) || !seed)
     return lm_fail(LM_USER, "%s: not the state of a run in this format", path);
@@ -162,6 +175,8 @@ static lm_status state_parse(const json_t *j, const char *path, lm_checkpoint *c
   c->best_step = whole_of(j, "best_step");
   c->stop_best = number_of(j, "stop_best");
   c->bad_evals = whole_of(j, "bad_evals");
+  c->stop_on = text_of(a, j, "stop_on");
+  c->ended = text_of(a, j, "ended");
   c->guard = guard_parse(j);
   if (c->step < 0 || c->guard.shift < 0 || c->guard.shift > INT64_MAX / 2) return lm_fail(LM_USER, "%s: not the state of a run", path);
   return NULL;
@@ -171,7 +186,7 @@ static lm_status state_load(lm_arena *a, const char *folder, lm_checkpoint *c) {
   char *path = lm_path_join(a, folder, STATE);
   json_t *j;
   LM_TRY(lm_json_read(path, 64 << 20, &j));
-  lm_status s = state_parse(j, path, c);
+  lm_status s = state_parse(a, j, path, c);
   json_decref(j);
   return s;
 }

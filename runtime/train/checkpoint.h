@@ -17,6 +17,7 @@ typedef struct lm_checkpoint {
   const lm_train_key *keys; int n_keys;   // what must not change; compared by text on resume
   double best; int64_t best_step;      // of the evaluation whose best checkpoint stays; best NAN: none yet
   double stop_best; int64_t bad_evals; // of early stopping: the best so far, evaluations since without a gain
+  const char *stop_on, *ended;         // what it watches; the terms on which it ended the run, "": it has not. NULL: ""
   int64_t tokens;                      // seen so far
   lm_guard guard;
 } lm_checkpoint;

@@ -56,10 +56,49 @@ static const char *damage_text(lm_arena *a, const lm_checkpoint_choice *c) {
                          c->damage, (long long)c->step, (long long)again, again == 1 ? " is" : "s are");
 }
 
+// ---- early stopping
+
+static const char *stop_on(const run *r) {
+  const lm_run_options *o = r->o;
+  return o->patience && o->stop.eval >= 0 ? lm_arena_printf(r->arena, "%s.%s", o->evals[o->stop.eval].name, LM_EVAL_NAMES[o->stop.metric]) : "";
+}
+
+// On other terms a run that has ended goes on.
+static const char *stop_terms(const run *r) {
+  return lm_arena_printf(r->arena, "patience %d, min_delta %.17g, %lld steps", r->o->patience, r->o->min_delta, (long long)r->o->steps);
+}
+
+static void stop_resume(run *r) {
+  lm_checkpoint *c = &r->state;
+  bool same = c->stop_on && !strcmp(c->stop_on, stop_on(r));
+  if (!same) c->stop_best = NAN;
+  r->out->stopped_early = same && c->ended && !strcmp(c->ended, stop_terms(r));
+  if (!same || (c->ended && *c->ended && !r->out->stopped_early)) c->bad_evals = 0;
+  c->stop_on = stop_on(r);
+  if (!r->out->stopped_early) c->ended = "";
+}
+
+static void stop_watch(run *r, double value) {
+  lm_checkpoint *c = &r->state;
+  bool gain = isfinite(value) && !(value >= c->stop_best - r->o->min_delta);
+  c->bad_evals = gain ? 0 : c->bad_evals + 1;
+  if (gain) c->stop_best = value;
+  r->out->stopped_early = r->o->patience && c->bad_evals >= r->o->patience;
+  c->ended = r->out->stopped_early ? stop_terms(r) : "";
+}
+
+static const char *stop_text(const run *r) {
+  return lm_arena_printf(r->arena, "%lld evaluation%s without a better %s than %.4f", (long long)r->state.bad_evals,
+                         r->state.bad_evals == 1 ? "" : "s", stop_on(r), r->state.stop_best);
+}
+
+// ---- going on from a checkpoint
+
 static lm_status resume(run *r) {
   const lm_run_options *o = r->o;
   const char *path = o->resume == LM_RESUME_PATH ? o->resume_path : o->dir;
   lm_checkpoint_choice from;
+  r->state.stop_on = stop_on(r);
   if (o->resume == LM_RESUME_NEVER || !path) return NULL;
   LM_TRY(lm_checkpoint_load(r->arena, o->trainer, path, &r->state, &from));
   if (!from.folder) return o->resume == LM_RESUME_PATH ? lm_fail(LM_USER, "%s holds no checkpoint", path) : NULL;
@@ -67,6 +106,7 @@ static lm_status resume(run *r) {
     return lm_fail(LM_USER, "%s was made with seed %llu, the recipe says %llu", path, (unsigned long long)r->state.seed, (unsigned long long)o->seed);
   if (o->resume != LM_RESUME_PATH) r->saved = r->state.step;
   r->newest = from.folder;
+  stop_resume(r);
   if (from.damage && o->warn) o->warn(o->user, damage_text(r->arena, &from));
   lm_progress_say(&r->progress, "resumed at step %lld from %s", (long long)r->state.step, path);
   return NULL;
@@ -149,14 +189,6 @@ static bool best_watch(run *r, double value) {
   return true;
 }
 
-static void stop_watch(run *r, double value) {
-  lm_checkpoint *c = &r->state;
-  bool gain = isfinite(value) && !(value >= c->stop_best - r->o->min_delta);
-  c->bad_evals = gain ? 0 : c->bad_evals + 1;
-  if (gain) c->stop_best = value;
-  r->out->stopped_early = r->o->patience && c->bad_evals >= r->o->patience;
-}
-
 static lm_status eval_write(run *r, const lm_run_eval *e, const lm_eval_result *x) {
   lm_metric line[LM_EVAL_METRICS];
   size_t n = 0;
@@ -166,7 +198,7 @@ static lm_status eval_write(run *r, const lm_run_eval *e, const lm_eval_result *
   return n ? lm_run_log_add(r->log, r->state.step, line, n) : NULL;
 }
 
-static lm_status evaluate(run *r, int i) {
+static lm_status evaluate(run *r, int i, bool *out_best) {
   const lm_run_eval *e = &r->o->evals[i];
   const lm_trainer_options *t = lm_trainer_options_of(r->o->trainer);
   lm_eval_result x;
@@ -180,13 +212,16 @@ static lm_status evaluate(run *r, int i) {
   lm_progress_say(&r->progress, "step %lld  %s loss %.4f%s", (long long)r->state.step, e->name, x.value[LM_EVAL_LOSS], more.p ? more.p : "");
   lm_buf_free(&more);
   if (i == r->o->stop.eval) stop_watch(r, x.value[r->o->stop.metric]);
-  return i == r->o->best.eval && best_watch(r, x.value[r->o->best.metric]) ? save(r) : NULL;
+  *out_best |= i == r->o->best.eval && best_watch(r, x.value[r->o->best.metric]);
+  return NULL;
 }
 
+// The best checkpoint is saved behind the last evaluation, with what all of them have changed.
 static lm_status evaluations(run *r) {
+  bool best = false;
   for (int i = 0; i < r->o->n_evals; i++)
-    if (r->state.step % r->o->evals[i].every == 0) LM_TRY(evaluate(r, i));
-  return NULL;
+    if (r->state.step % r->o->evals[i].every == 0) LM_TRY(evaluate(r, i, &best));
+  return best ? save(r) : NULL;
 }
 
 // ---- steps
@@ -232,6 +267,7 @@ static lm_status step_return(run *r, int64_t step, const char *why) {
   lm_checkpoint_choice from;
   if (!r->newest || then.returns >= r->o->guard.rollback) return give_up(r, step, why);
   LM_TRY(lm_checkpoint_load(r->arena, r->o->trainer, r->newest, &r->state, &from));
+  stop_resume(r);
   lm_guard_return(&r->state.guard, &then, r->state.step, step);
   if (!batches_last(r, r->state.guard.shift)) return lm_annotate(lm_fail(LM_USER, "there are no further batches to go on with"), "step %lld: %s", (long long)step, why);
   lm_progress_say(&r->progress, "step %lld: %s; back to step %lld, and on without the batches since", (long long)step, why, (long long)r->state.step);
@@ -277,6 +313,16 @@ static lm_status train(run *r) {
   return lm_run_log_draw(r->log);
 }
 
+// A run that was over when it was started.
+static void already_tell(run *r) {
+  if (r->out->stopped_early)
+    lm_progress_say(&r->progress, "this run is finished: it stopped after step %lld of %lld, %s; more patience or another length of the run lets it go on",
+                    (long long)r->state.step, (long long)r->o->steps, stop_text(r));
+  else
+    lm_progress_say(&r->progress, "this run is finished: %lld steps were asked for and %lld are done; a longer run goes on from there",
+                    (long long)r->o->steps, (long long)r->state.step);
+}
+
 static void outcome_tell(run *r) {
   r->out->step = r->state.step;
   r->out->skipped = r->state.guard.skipped;
@@ -284,9 +330,8 @@ static void outcome_tell(run *r) {
   lm_progress_end(&r->progress);
   const char *saved = r->o->dir && r->saved == r->state.step ? ", saved" : "";
   if (r->out->interrupted) lm_progress_say(&r->progress, "interrupted after step %lld%s", (long long)r->state.step, saved);
-  else if (r->out->stopped_early)
-    lm_progress_say(&r->progress, "stopped after step %lld%s: %lld evaluations without a better %s.%s than %.4f", (long long)r->state.step, saved,
-                    (long long)r->state.bad_evals, r->o->evals[r->o->stop.eval].name, LM_EVAL_NAMES[r->o->stop.metric], r->state.stop_best);
+  else if (r->out->resumed == r->state.step && r->state.step) already_tell(r);
+  else if (r->out->stopped_early) lm_progress_say(&r->progress, "stopped after step %lld%s: %s", (long long)r->state.step, saved, stop_text(r));
   if (r->out->skipped) lm_progress_say(&r->progress, "%lld steps went wrong and were left out", (long long)r->out->skipped);
 }
 

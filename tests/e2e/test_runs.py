@@ -117,6 +117,40 @@ def test_longer(run):
     same(checkpoint(run, "whole", 12), checkpoint(run, "parts", 12), "5 + 7 steps")
 
 
+STOPS = """import std.nn: xent
+model M(d = 8, vocab = 256) {{
+  param embed: real[vocab, d] = normal(0.5)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {{ return dot(gather(embed, tok, vocab), embed, d) }}
+  loss(bt: Batch[b, t]) -> (f32, f32) {{ return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }}
+}}
+data D {{ source s = text("t.txt", split = "\\n"); holdout dev = sample(10 docs); pack best_fit(seq = 32 tokens) }}
+recipe R {{
+  model = M(); data = D; run = 40 steps; batch = 4 seqs; optimizer = adamw(lr = 1e-2)
+  eval dev {{ data = D.dev; every = 2 steps }}
+  stop = early(on = dev.loss, patience = {patience}, min_delta = 100)
+  save = checkpoint("run", best = dev.loss)
+}}
+"""
+
+
+def test_stopped_early(run):
+    """a run that stopped early says so when it is started again, and goes on when its terms change"""
+    run.write("t.txt", "\n".join(["the quick brown fox"] * 40))
+    file = run.write("stop.lm", STOPS.format(patience=2))
+    check("stopped after step 6, saved: 2 evaluations without a better dev.loss than" in run("run", file), "the first time")
+    before = folder_bytes(run.path("run/step-000006"))
+    out = run("run", file)
+    check("this run is finished: it stopped after step 6 of 40, 2 evaluations without" in out, out)
+    check(json.loads(run("run", file, "--json"))["stopped_early"] is True, "as JSON")
+    check(before == folder_bytes(run.path("run/step-000006")), "nothing was trained")
+    run.write("stop.lm", STOPS.format(patience=3))
+    check("stopped after step 12, saved: 3 evaluations" in run("run", file), "with more patience")
+    out = run("run", file, "--steps", 8)
+    check("this run is finished: 8 steps were asked for and 12 are done" in out, out)
+    out = run("run", file, "--steps", 14)
+    check("resumed at step 12" in out and "step-000014" in out, out)
+
+
 def test_changed_recipe(run):
     file = small(run, steps=9, more=SAVED.format(every=4, keep="all"))
     train(run, file, "run", "--steps", 8)

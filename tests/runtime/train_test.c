@@ -228,14 +228,31 @@ static void test_interrupt(void) {
   run_remove(in_dir("int"));
 }
 
-static void test_early_stop(void) {
-  bench b = bench_open(in_dir("early"), 40);
+static bench early_open(int64_t steps, int patience) {
+  bench b = bench_open(in_dir("early"), steps);
   b.o.stop = b.o.best = (lm_run_watch){0, LM_EVAL_LOSS};
-  b.o.patience = 2;
+  b.o.patience = patience;
   b.o.min_delta = 10;                                          // no gain is that large
-  lm_run_outcome out = bench_run(&b);
-  CHECK(out.stopped_early && out.step == 15);                  // the first evaluation at 5, then two without gain
-  lm_trainer_destroy(b.trainer);
+  return b;
+}
+
+// Stops, stays so, and goes on when its terms change.
+static void test_early_stop(void) {
+  static const struct { int64_t steps; int patience; int64_t resumed, step; bool early; } runs[] = {
+    {40, 2, 0, 15, true},                                      // the first evaluation at 5, then two without gain
+    {40, 2, 15, 15, true},
+    {40, 3, 15, 30, true},                                     // counted anew
+    {40, 3, 30, 30, true},
+    {50, 3, 30, 45, true},
+    {50, 0, 45, 50, false},
+    {50, 2, 50, 50, false},
+  };
+  for (size_t i = 0; i < LM_COUNT(runs); i++) {
+    bench b = early_open(runs[i].steps, runs[i].patience);
+    lm_run_outcome out = bench_run(&b);
+    CHECK(out.resumed == runs[i].resumed && out.step == runs[i].step && out.stopped_early == runs[i].early);
+    lm_trainer_destroy(b.trainer);
+  }
   run_remove(in_dir("early"));
 }
 
