@@ -4,8 +4,12 @@
 // Gimelshein 2018, Dao et al. 2022):
 //   x = score (-1e30 where the mask hides)    m' = max(m, max x)    l = l e^(m - m') + sum e^(x - m')
 //   o = o e^(m - m') + e^(x - m') v           and in the end o / l, m + log l
-// The last tiles of t come first, since under causal masks they take longest.
+// With tiles in bf16, x and m are the score without its constant factor c, and e^(c (x - m)) = 2^(c log2(e) x - c log2(e) m): one
+// multiply-add before the exponential.
+// The last tiles of t come first, and the first of s, since under causal masks they take longest: a multiprocessor that is done early
+// finds short ones left. So tiles of as many places of the outer axes as share a cache are dealt out side by side.
 #include "codegen/cuda/attend.h"
+#include <math.h>
 #include <string.h>
 
 static const char *text_of(cuda_attend *e, lm_buf *b) {
@@ -32,7 +36,7 @@ void cuda_attend_section_put(cuda_attend *e, const lm_buf *text, lm_buf *out) {
 }
 
 // From `at`, the last axis fastest.
-void cuda_attend_coordinates(cuda_attend *e, lm_buf *b, const lm_axis *axes, int n) {
+static void coordinates(cuda_attend *e, lm_buf *b, const lm_axis *axes, int n) {
   for (int i = n - 1; i >= 0; i--) {
     const char *extent = cuda_attend_extent(e, axes[i]);
     lm_buf_printf(b, "const lm_at %s = at %% %s;\nat /= %s;\n", cuda_attend_coordinate(e, axes[i]), extent, extent);
@@ -41,15 +45,15 @@ void cuda_attend_coordinates(cuda_attend *e, lm_buf *b, const lm_axis *axes, int
 
 // ---- forward
 
-static const char *exponential(const cuda_attend *e) { return e->half ? "lm_exp_quick" : "lm_exp"; }
+// Of what a mask hides, in units of x. A power of 2, so that in rows where all is hidden the multiply-add of an exponent gives 0.
+static const char *low_text(const cuda_attend *e) { return lm_gen_const_text(e->g.arena, LM_F32, e->half ? -exp2(floor(log2(1e30 / e->scale))) : -1e30); }
 
-// x = score, and the greatest of each row.
+// x = score / scale, and the greatest of each row.
 static void score_loops(cuda_attend *e, lm_buf *b, bool masked) {
-  const char *score = cuda_attend_value(e, e->f.score), *mask = masked ? cuda_attend_value(e, e->f.mask) : NULL;
-  const char *y = mask ? lm_arena_printf(e->g.arena, "%s ? %s : -1e30f", mask, score) : score;
-  const char *body = lm_arena_printf(e->g.arena, "const float y = col0 + lm_frag_col(n, c) < %s ? (%s) : -__builtin_inff();\nx[n][2 * r + c] = y;\nmost[r] = y > most[r] ? y : most[r];\n",
-                                     cuda_attend_extent(e, e->col), y);
-  cuda_attend_loops(e, b, body);
+  const char *score = cuda_attend_value(e, e->score), *mask = masked ? cuda_attend_value(e, e->f.mask) : NULL;
+  const char *y = mask ? lm_arena_printf(e->g.arena, "%s ? %s : %s", mask, score, low_text(e)) : score, *inside = cuda_attend_inside(e);
+  if (inside) y = lm_arena_printf(e->g.arena, "%s ? (%s) : -__builtin_inff()", inside, y);
+  cuda_attend_loops(e, b, lm_arena_printf(e->g.arena, "const float y = %s;\nx[n][2 * r + c] = y;\nmost[r] = lm_greater(most[r], y);\n", y));
 }
 
 static void scores(cuda_attend *e, lm_buf *b) {
@@ -61,18 +65,27 @@ static void scores(cuda_attend *e, lm_buf *b) {
   if (both) lm_buf_puts(b, "}\n");
 }
 
-static void weights(cuda_attend *e, lm_buf *b, long long width) {
+const char *cuda_attend_log2(const cuda_attend *e) { return lm_gen_const_text(e->g.arena, LM_F32, e->scale * 1.4426950408889634); }
+
+// change = e^(m - m'), sum is scaled by it; x = weights.
+static void weights(cuda_attend *e, lm_buf *b) {
+  const char *unit = cuda_attend_log2(e), *factor = e->f.factor ? lm_arena_printf(e->g.arena, " * %s", cuda_attend_value(e, e->f.factor)) : "";
   lm_buf_puts(b, "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\nmost[r] = lm_row_max(most[r]);\n");
-  lm_buf_printf(b, "const float change = %s(top[r] - most[r]);\ntop[r] = most[r];\nsum[r] *= change;\n", exponential(e));
-  lm_buf_printf(b, "LM_UNROLL\nfor (int32_t i = 0; i < %lld; i++) {\no[i][2 * r] *= change;\no[i][2 * r + 1] *= change;\n}\n}\n", width / 8);
-  const char *factor = e->f.factor ? lm_arena_printf(e->g.arena, " * %s", cuda_attend_value(e, e->f.factor)) : "";
-  cuda_attend_loops(e, b, lm_arena_printf(e->g.arena, "const float p = %s(x[n][2 * r + c] - top[r]);\nsum[r] += p;\nx[n][2 * r + c] = p%s;\n", exponential(e), factor));
+  if (e->half) lm_buf_printf(b, "change[r] = lm_exp2_quick((top[r] - most[r]) * %s);\nleast[r] = -most[r] * %s;\n", unit, unit);
+  else lm_buf_puts(b, "change[r] = lm_exp(top[r] - most[r]);\n");
+  lm_buf_puts(b, "top[r] = most[r];\nsum[r] *= change[r];\n}\n");
+  const char *p = e->half ? lm_arena_printf(e->g.arena, "lm_exp2_quick(LM_FMA(x[n][2 * r + c], %s, least[r]))", unit) : "lm_exp(x[n][2 * r + c] - top[r])";
+  cuda_attend_loops(e, b, lm_arena_printf(e->g.arena, "const float p = %s;\nsum[r] += p;\nx[n][2 * r + c] = p%s;\n", p, factor));
 }
 
-void cuda_attend_softmax(cuda_attend *e, lm_buf *b, long long width) {
-  lm_buf_printf(b, "float x[%d][4], most[2] = {top[0], top[1]};\n", e->cols / 8);
+void cuda_attend_softmax(cuda_attend *e, lm_buf *b) {
+  lm_buf_printf(b, "float x[%d][4], most[2] = {top[0], top[1]}, change[2]%s;\n", e->cols / 8, e->half ? ", least[2]" : "");
   scores(e, b);
-  weights(e, b, width);
+  weights(e, b);
+}
+
+void cuda_attend_rescale(lm_buf *b, long long width) {
+  lm_buf_printf(b, "LM_UNROLL\nfor (int32_t i = 0; i < %lld; i++)\nLM_UNROLL\nfor (int32_t k = 0; k < 4; k++) o[i][k] *= change[k / 2];\n", width / 8);
 }
 
 static void tile_forward(cuda_attend *e, lm_buf *b, long long width) {
@@ -85,7 +98,8 @@ static void tile_forward(cuda_attend *e, lm_buf *b, long long width) {
     const lm_attend_product *p = &e->f.products[i];
     cuda_attend_product(e, b, lm_arena_printf(e->g.arena, "p%d", i), p->row, p->col, p->over.size);
   }
-  cuda_attend_softmax(e, b, width);
+  cuda_attend_softmax(e, b);
+  cuda_attend_rescale(b, width);
   cuda_attend_weighted(e, b, "o", "x", LM_ATTEND_V, e->f.v_own.size);
 }
 
@@ -95,18 +109,34 @@ void cuda_attend_results(cuda_attend *e, lm_buf *b) {
   lm_buf_puts(b, "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\nconst float all = lm_row_sum(sum[r]), part = 1.0f / all;\n");
   lm_buf_printf(b, "const lm_at row = row0 + lm_frag_row(r);\nif (row >= %s) continue;\n", cuda_attend_extent(e, e->row));
   cuda_attend_offset(e, &at, lse, "row", "");
-  lm_buf_printf(b, "if (lm_thread() %% 4 == 0) r1[%s] = top[r] + lm_log(all);\n", text_of(e, &at));
+  const char *top = e->scale == 1 ? "top[r]" : lm_arena_printf(e->g.arena, "(top[r] > %s ? top[r] * %s : -1e30f)", low_text(e), lm_gen_const_text(e->g.arena, LM_F32, e->scale));
+  lm_buf_printf(b, "if (lm_thread() %% 4 == 0) r1[%s] = %s + lm_log(all);\n", text_of(e, &at), top);
   cuda_attend_row_store(e, b, 0, &e->f.v_own, "o", " * part", "true");
   lm_buf_puts(b, "}\n");
 }
 
-int64_t cuda_attend_rows_begin(cuda_attend *e, lm_buf *b) {
-  long long tiles = (lm_axis_size(e->f.m, e->row) + e->rows - 1) / e->rows;
-  lm_buf_printf(b, "lm_at at = lm_block();\nconst lm_at row0 = (%lld - at %% %lld) * %d;\nat /= %lld;\n", tiles - 1, tiles, e->rows, tiles);
-  cuda_attend_coordinates(e, b, e->f.outer.axis, e->f.outer.n);
+// Bytes that the blocks of one place of the outer axes read in common: an operand for products and one for sums.
+static int64_t common_bytes(const cuda_attend *e) {
+  return lm_axis_size(e->f.m, e->col) * (e->f.v_own.size + (e->f.n_products ? e->f.products[0].over.size : 0)) * (e->half ? 2 : 4);
+}
+
+int64_t cuda_attend_rows_begin(cuda_attend *e, lm_buf *b, const lm_axis *axes, int n, int64_t places) {
+  long long tiles = (lm_axis_size(e->f.m, e->row) + e->rows - 1) / e->rows, swath = (16 << 20) / common_bytes(e), all = places;
+  const char *tile = e->row == e->f.t ? lm_arena_printf(e->g.arena, "(%lld - at / wide)", tiles - 1) : "at / wide";
+  if (swath < 1) swath = 1;
+  if (swath >= all) lm_buf_printf(b, "const lm_at first = 0, wide = %lld;\n", all);
+  else lm_buf_printf(b, "const lm_at first = at / %lld * %lld, wide = lm_no_further(%lld, %lld - first + 1);\nat %%= %lld;\n", swath * tiles, swath, swath, all, swath * tiles);
+  lm_buf_printf(b, "const lm_at row0 = %s * %d;\nat = first + at %% wide;\n", tile, e->rows);
+  coordinates(e, b, axes, n);
   lm_buf_printf(b, "if (row0 >= %s) return;\n", cuda_attend_extent(e, e->row));
+  return places * tiles;
+}
+
+int64_t cuda_attend_forward_begin(cuda_attend *e, lm_buf *b) {
+  lm_buf_puts(b, "lm_at at = lm_block();\n");
+  int64_t blocks = cuda_attend_rows_begin(e, b, e->f.outer.axis, e->f.outer.n, e->f.outer.size);
   if (e->place.n) lm_buf_add(b, e->place.p, e->place.n);
-  return e->f.outer.size * tiles;
+  return blocks;
 }
 
 void cuda_attend_sums_begin(lm_buf *b, long long width) {
@@ -119,7 +149,7 @@ static int64_t forward(cuda_attend *e, lm_buf *b) {
   cuda_attend_section_begin(e, false);
   for (int i = 0; i < e->f.n_products; i++) cuda_attend_fill(e, &text, e->f.products[i].row, &e->f.products[i].over);
   tile_forward(e, &tile, width);
-  int64_t blocks = cuda_attend_rows_begin(e, b);
+  int64_t blocks = cuda_attend_forward_begin(e, b);
   cuda_attend_rows(e, &text);
   cuda_attend_sums_begin(&text, width);
   lm_buf_printf(&text, "for (lm_at col0 = 0; col0 < %s; col0 += %d) {\n", cuda_attend_extent(e, e->col), e->cols);
@@ -257,6 +287,8 @@ bool lm_cuda_attend_emit(void *module, const lm_op *op, bool groups, lm_arena *a
   int64_t blocks = 0;
   bool ok = lm_attend_form_make(m, op, &e.f, &why);
   e.half = ok && all_half(&e.f);
+  e.scale = 1;
+  if (ok) e.score = e.half ? cuda_attend_unscaled(e.f.score, &e.scale) : e.f.score;
   e.name = LM_NEW_N(scratch, const char *, m->n_values + 1);
   e.has_tile = LM_NEW_N(scratch, bool, op->n_in + 1);
   if (ok && !choose(&e, &body, &blocks)) {

@@ -20,6 +20,7 @@ typedef struct cuda_attend {
   bool half;                           // tiles are bf16 and products run on tensor cores; else f32
   bool groups;                         // products are warpgroups'
   const char *note;                    // for the launch
+  const lm_value *score; double scale; // the form's score is scale times this one
   int rows, cols, threads;
   lm_axis row, col;                    // axes that rows and columns are places of
   int64_t pool, pool_most;             // bytes of shared memory of this section, of any
@@ -34,6 +35,9 @@ typedef struct cuda_attend {
 
 // ---- attend_tile.c: elements of the region, tiles of operands
 const char *cuda_attend_value(cuda_attend *e, const lm_value *v);
+// v as c > 0 times another value, which is returned; v and c = 1 where it is no such product.
+const lm_value *cuda_attend_unscaled(const lm_value *v, double *out_c);
+const char *cuda_attend_inside(cuda_attend *e);                          // of a column; NULL: all are
 const char *cuda_attend_coordinate(cuda_attend *e, lm_axis a);           // of an outer axis
 // "0 + i_b * 64 + …": place of an element of type t in memory, but for own axes.
 void cuda_attend_offset(cuda_attend *e, lm_buf *b, lm_type t, const char *at_row, const char *at_col);
@@ -51,7 +55,8 @@ void cuda_attend_fills_wait(cuda_attend *e, lm_buf *b);
 // to[n] += rows of operand x times rows of operand y, which have the axes of rows and of columns.
 void cuda_attend_product(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, uint32_t y, int64_t width);
 // Warpgroups do the products meanwhile: until the n named ones are done.
-void cuda_attend_products_wait(cuda_attend *e, lm_buf *b, int n, const char *const *to);
+void cuda_attend_products_wait(cuda_attend *e, lm_buf *b, int n, const char *const *to, const int64_t *width);
+void cuda_attend_pack(cuda_attend *e, lm_buf *b, const char *z);           // before weighted, once; all that there are before the first
 void cuda_attend_weighted(cuda_attend *e, lm_buf *b, const char *to, const char *z, uint32_t k, int64_t width);
 // Result i's row `row`, if `inside`: x's fragments of row r, each followed by `scale`.
 void cuda_attend_row_store(cuda_attend *e, lm_buf *b, uint32_t i, const lm_attend_axes *own, const char *x, const char *scale, const char *inside);
@@ -64,18 +69,22 @@ bool cuda_attend_has(lm_type t, lm_axis a);
 // ---- attend.c
 void cuda_attend_section_begin(cuda_attend *e, bool rows_are_s);
 void cuda_attend_section_put(cuda_attend *e, const lm_buf *tile, lm_buf *out);   // declarations, then the text
-void cuda_attend_coordinates(cuda_attend *e, lm_buf *b, const lm_axis *axes, int n);
+// From block `at` of a section: its row0 and its place of those axes. Returns the number of blocks.
+int64_t cuda_attend_rows_begin(cuda_attend *e, lm_buf *b, const lm_axis *axes, int n, int64_t places);
 
-// Forward: where the block's rows lie; sums of nothing; x = scores, o scaled to the new maximum, x = weights; o and lse.
-int64_t cuda_attend_rows_begin(cuda_attend *e, lm_buf *b);               // returns the number of blocks
+// Forward: where the block's rows lie; sums of nothing; x = scores, then weights; o scaled to the new maximum; o and lse.
+int64_t cuda_attend_forward_begin(cuda_attend *e, lm_buf *b);            // returns the number of blocks
 void cuda_attend_sums_begin(lm_buf *b, long long width);
-void cuda_attend_softmax(cuda_attend *e, lm_buf *b, long long width);
+void cuda_attend_softmax(cuda_attend *e, lm_buf *b);                     // leaves what o is to be scaled by
+void cuda_attend_rescale(lm_buf *b, long long width);
+const char *cuda_attend_log2(const cuda_attend *e);                      // what x is multiplied by in exponents of 2
 void cuda_attend_results(cuda_attend *e, lm_buf *b);
 
 // ---- attend_groups.c
 typedef struct cuda_attend_side { uint32_t k; const lm_attend_axes *own; } cuda_attend_side;   // an operand's tiles
 typedef struct cuda_attend_work {
   cuda_attend_side row[4], col[4]; int n_row, n_col;   // that the block keeps, that come tile by tile
+  int n_streams;                       // that a tile's columns come in, as many to each; each has phases of its own
   const char *loops; int n_loops;      // around the tiles of columns
   const char *beside;                  // what the third group does for each tile
   const char *first, *rows, *tile, *last;   // the other two: before the loops, within them, for each tile, after all

@@ -10,7 +10,7 @@
 // An operand [outer.., t, inner.., own..] is a tensor (own, inner, t, outer) to the copy engine; tiles are boxes of 64 x 1 x 64 x 1.
 #include "codegen/cuda/attend.h"
 
-enum { ROWS = CUDA_GROUP_ROWS, PLACES = 2, BOX = 64, GROUP = 128, CONSUMERS = 256, POOL_MOST = 227 << 10, REGISTERS_FEWER = 40, REGISTERS_MORE = 232 };
+enum { ROWS = CUDA_GROUP_ROWS, PLACES = 2, BOX = 64, GROUP = 128, CONSUMERS = 256, POOL_MOST = 227 << 10 };
 
 const char *cuda_attend_groups_tile_why(cuda_attend *e, uint32_t k, const lm_attend_axes *own) {
   if (own->size != 64 && own->size != 128) return lm_arena_printf(e->g.arena, "heads of %lld elements, not 64 or 128", (long long)own->size);
@@ -75,38 +75,57 @@ static void copies(cuda_attend *e, lm_buf *b, const cuda_attend_side *sides, int
 
 static const char *const NEXT = "if (++stage == 2) {\nstage = 0;\nparity ^= 1;\n}\n";
 
+// Phases of stream s's places come after those of the streams before.
+static const char *phase_of(cuda_attend *e, int stream, const char *stage) {
+  return stream ? lm_arena_printf(e->g.arena, "%d + %s", stream * PLACES, stage) : stage;
+}
+
 // Without work beside the tiles one warp is enough, and one thread says that a place is ready.
 static int producers(const cuda_attend_work *w) { return *w->beside ? GROUP : 32; }
 static int sayers(const cuda_attend_work *w) { return *w->beside ? GROUP : 1; }
-static const char *say(const cuda_attend_work *w) { return *w->beside ? "lm_phase_arrive(ready, stage);\n" : "if (me == 0) lm_phase_arrive(ready, stage);\n"; }
+static int rows_phase(const cuda_attend_work *w) { return w->n_streams * PLACES; }
+static int fewer(const cuda_attend_work *w) { return *w->beside ? 40 : 24; }
+static int more(const cuda_attend_work *w) { return *w->beside ? 232 : 240; }
+
+static void stream_fill(cuda_attend *e, lm_buf *b, const cuda_attend_work *w, int stream) {
+  const char *phase = phase_of(e, stream, "stage");
+  int from = stream * w->n_col / w->n_streams, to = (stream + 1) * w->n_col / w->n_streams;
+  lm_buf_printf(b, "lm_phase_wait(done, %s, parity);\nif (me == 0) {\n", phase);
+  if (!stream) lm_buf_puts(b, "lm_put(tiles, stage, (int32_t)col0 * 2 + full);\n");
+  copies(e, b, w->col + from, to - from, false, phase);
+  lm_buf_printf(b, *w->beside ? "}\n%slm_phase_arrive(ready, %s);\n" : "%slm_phase_arrive(ready, %s);\n}\n", w->beside, phase);
+}
 
 static void producer(cuda_attend *e, lm_buf *b, const cuda_attend_work *w) {
-  lm_buf_printf(b, "lm_registers_fewer(%d);\nconst int32_t me = lm_thread() - %d;\nif (me < %d) {\nif (me == 0) {\n", REGISTERS_FEWER, CONSUMERS, producers(w));
-  copies(e, b, w->row, w->n_row, true, lm_arena_printf(e->g.arena, "%d", PLACES));
-  lm_buf_printf(b, "lm_phase_arrive(ready, %d);\n}\nint32_t stage = 0;\nuint32_t parity = 1;\n", PLACES);
+  lm_buf_printf(b, "lm_registers_fewer(%d);\nconst int32_t me = lm_thread() - %d;\nif (me < %d) {\nif (me == 0) {\n", fewer(w), CONSUMERS, producers(w));
+  copies(e, b, w->row, w->n_row, true, lm_arena_printf(e->g.arena, "%d", rows_phase(w)));
+  lm_buf_printf(b, "lm_phase_arrive(ready, %d);\n}\nint32_t stage = 0;\nuint32_t parity = 1;\n", rows_phase(w));
   lm_buf_puts(b, w->loops);
   lm_buf_printf(b, "for (lm_at col0 = 0; col0 < %s; col0 += %d) {\n", cuda_attend_extent(e, e->col), e->cols);
   cuda_attend_map_check(e, b);
-  lm_buf_puts(b, "lm_phase_wait(done, stage, parity);\nif (me == 0) {\nlm_put(tiles, stage, (int32_t)col0 * 2 + full);\n");
-  copies(e, b, w->col, w->n_col, false, "stage");
-  lm_buf_printf(b, "}\n%s%s%s}\n", w->beside, say(w), NEXT);
-  lm_buf_printf(b, "lm_phase_wait(done, stage, parity);\nif (me == 0) lm_put(tiles, stage, -1);\n%s%s", say(w), NEXT);
+  for (int i = 0; i < w->n_streams; i++) stream_fill(e, b, w, i);
+  lm_buf_printf(b, "%s}\nlm_phase_wait(done, stage, parity);\nif (me == 0) lm_put(tiles, stage, -1);\nif (me < %d) lm_phase_arrive(ready, stage);\n%s", NEXT, sayers(w), NEXT);
   for (int i = 0; i <= w->n_loops; i++) lm_buf_puts(b, "}\n");
 }
 
-static const char *const FREE = "lm_warp_sync(~0u);\nif (lm_thread() % 32 == 0) lm_phase_arrive(done, stage);\n";
+// A place may be filled anew: all lanes have read it.
+static const char *freed(cuda_attend *e, const char *phase) {
+  return lm_arena_printf(e->g.arena, "lm_warp_sync(~0u);\nif (lm_thread() %% 32 == 0) lm_phase_arrive(done, %s);\n", phase);
+}
+
+static const char *const TILE = "const lm_at col0 = tile / 2;\nconst bool full = tile % 2;\n(void)full;\n";
+
+static void consumer_begin(lm_buf *b, const cuda_attend_work *w) {
+  lm_buf_printf(b, "lm_registers_more(%d);\n%sint32_t stage = 0;\nuint32_t parity = 0;\nlm_phase_wait(ready, %d, 0);\n", more(w), w->first, rows_phase(w));
+}
 
 // A place of no tile ends a round of the loops.
-static void consumer(lm_buf *b, const cuda_attend_work *w) {
-  lm_buf_printf(b, "lm_registers_more(%d);\n", REGISTERS_MORE);
-  lm_buf_puts(b, w->first);
-  lm_buf_printf(b, "int32_t stage = 0;\nuint32_t parity = 0;\nlm_phase_wait(ready, %d, 0);\n", PLACES);
-  lm_buf_puts(b, w->loops);
-  lm_buf_puts(b, w->rows);
-  lm_buf_puts(b, "for (;;) {\nlm_phase_wait(ready, stage, parity);\nconst int32_t tile = lm_get(tiles, stage);\nif (tile < 0) break;\n");
-  lm_buf_puts(b, "const lm_at col0 = tile / 2;\nconst bool full = tile % 2;\n(void)full;\n");
-  lm_buf_puts(b, w->tile);
-  lm_buf_printf(b, "%s%s}\n%s%s", FREE, NEXT, FREE, NEXT);
+static void consumer(cuda_attend *e, lm_buf *b, const cuda_attend_work *w) {
+  const char *done = freed(e, "stage");
+  consumer_begin(b, w);
+  lm_buf_printf(b, "%s%s", w->loops, w->rows);
+  lm_buf_printf(b, "for (;;) {\nlm_phase_wait(ready, stage, parity);\nconst int32_t tile = lm_get(tiles, stage);\nif (tile < 0) break;\n%s", TILE);
+  lm_buf_printf(b, "%s%s%s}\n%s%s", w->tile, done, NEXT, done, NEXT);
   for (int i = 0; i < w->n_loops; i++) lm_buf_puts(b, "}\n");
   lm_buf_puts(b, w->last);
 }
@@ -114,21 +133,29 @@ static void consumer(lm_buf *b, const cuda_attend_work *w) {
 void cuda_attend_groups_pools(cuda_attend *e, const cuda_attend_work *w) {
   for (int i = 0; i < w->n_row; i++) cuda_attend_pool(e, "uint16_t", 2, "b", (int)w->row[i].k, ROWS * w->row[i].own->size);
   for (int i = 0; i < w->n_col; i++) cuda_attend_pool(e, "uint16_t", 2, "b", (int)w->col[i].k, PLACES * e->cols * w->col[i].own->size);
-  cuda_attend_pool(e, "uint64_t", 8, "ready", -1, PLACES + 1);
-  cuda_attend_pool(e, "uint64_t", 8, "done", -1, PLACES);
+  cuda_attend_pool(e, "uint64_t", 8, "ready", -1, rows_phase(w) + 1);
+  cuda_attend_pool(e, "uint64_t", 8, "done", -1, rows_phase(w));
   cuda_attend_pool(e, "int32_t", 4, "tiles", -1, PLACES);
   LM_ASSERT(e->pool_most <= POOL_MOST);
 }
 
-void cuda_attend_groups_put(cuda_attend *e, lm_buf *b, const cuda_attend_work *w) {
+// The two groups of `multiply` are threads to 255.
+static void groups_put(cuda_attend *e, lm_buf *b, const cuda_attend_work *w, const lm_buf *multiply) {
   e->threads = CONSUMERS + GROUP;
-  lm_buf_printf(b, "if (lm_thread() == 0) {\nfor (int32_t i = 0; i < %d; i++) {\nlm_phase_make(ready, i, %d);\nlm_phase_make(done, i, %d);\n}\n", PLACES, sayers(w), CONSUMERS / 32);
-  lm_buf_printf(b, "lm_phase_make(ready, %d, 1);\nlm_proxy_fence();\n}\nlm_barrier();\n", PLACES);
+  lm_buf_printf(b, "if (lm_thread() == 0) {\nfor (int32_t i = 0; i < %d; i++) {\nlm_phase_make(ready, i, %d);\nlm_phase_make(done, i, %d);\n}\n", rows_phase(w), sayers(w), CONSUMERS / 32);
+  lm_buf_printf(b, "lm_phase_make(ready, %d, 1);\nlm_proxy_fence();\n}\nlm_barrier();\n", rows_phase(w));
   lm_buf_printf(b, "if (lm_thread() >= %d) {\n", CONSUMERS);
   producer(e, b, w);
   lm_buf_puts(b, "} else {\n");
-  consumer(b, w);
+  lm_buf_add(b, multiply->p, multiply->n);
   lm_buf_puts(b, "}\n");
+}
+
+void cuda_attend_groups_put(cuda_attend *e, lm_buf *b, const cuda_attend_work *w) {
+  lm_buf text = {0};
+  consumer(e, &text, w);
+  groups_put(e, b, w, &text);
+  lm_buf_free(&text);
 }
 
 void cuda_attend_work_side(cuda_attend_side *to, int *n, uint32_t k, const lm_attend_axes *own) {
@@ -150,27 +177,69 @@ const char *cuda_attend_groups_forward_why(cuda_attend *e) {
   return why ? why : cuda_attend_groups_tile_why(e, LM_ATTEND_V, &e->f.v_own);
 }
 
+// The scores of the tile at `stage`, and their softmax; `between`: what stands between asking for the product and its end.
+static void forward_tile(cuda_attend *e, lm_buf *b, const char *ask, const char *between) {
+  lm_buf_printf(b, "%s%s%s%s", TILE, ask, between, freed(e, "stage"));
+  cuda_attend_softmax(e, b);
+}
+
+static const char *asked(cuda_attend *e, void (*write)(cuda_attend *e, lm_buf *b)) {
+  lm_buf b = {0};
+  write(e, &b);
+  const char *text = lm_arena_strndup(e->g.arena, b.p, b.n);
+  lm_buf_free(&b);
+  return text;
+}
+
+static void scores_ask(cuda_attend *e, lm_buf *b) {
+  const lm_attend_product *p = e->f.products;
+  cuda_attend_product(e, b, "p0", p->row, p->col, p->over.size);
+}
+
+static void values_ask(cuda_attend *e, lm_buf *b) {
+  long long width = e->f.v_own.size;
+  lm_buf_printf(b, "lm_phase_wait(ready, %s, parity_v);\n", phase_of(e, 1, "v"));
+  lm_buf_printf(b, "LM_GROUP_WEIGHTED(o, %lld, w, %d, b%u + v * %lld)\n", width, e->cols, LM_ATTEND_V, e->cols * width);
+}
+
+// o += w v of a tile is under way while the next one's scores are multiplied and weighted: the latter begin first, since they are
+// waited for first. The groups ask in turn, so that one's exponentials run beside the other's products.
+static void forward_consumer(cuda_attend *e, lm_buf *b, const cuda_attend_work *w) {
+  long long width = e->f.v_own.size;
+  const char *scores = asked(e, scores_ask), *values = asked(e, values_ask);
+  const char *settled = lm_arena_printf(e->g.arena, "lm_wgmma_settle(p0, %d);\n", e->cols / 8), *pack = lm_arena_printf(e->g.arena, "LM_GROUP_PACK(w, x, %d)\n", e->cols);
+  const char *values_end = lm_arena_printf(e->g.arena, "lm_wgmma_wait(0);\nlm_wgmma_settle(o, %lld);\n", width / 8);
+  consumer_begin(b, w);
+  lm_buf_printf(b, "%sconst int32_t group = lm_thread() / %d;\nuint32_t w[%d][4];\n", w->rows, GROUP, e->cols / 16);
+  lm_buf_puts(b, "if (group == 1) lm_turn_give(0);\nlm_phase_wait(ready, stage, parity);\nint32_t tile = lm_get(tiles, stage);\nif (tile >= 0) {\n{\n");
+  forward_tile(e, b, scores, lm_arena_printf(e->g.arena, "lm_wgmma_wait(0);\n%s", settled));
+  lm_buf_printf(b, "(void)change;\n%s}\nint32_t v;\nuint32_t parity_v;\nfor (;;) {\nv = stage;\nparity_v = parity;\n%s", pack, NEXT);
+  lm_buf_puts(b, "lm_phase_wait(ready, stage, parity);\ntile = lm_get(tiles, stage);\nif (tile < 0) break;\nlm_turn_take(group);\n");
+  forward_tile(e, b, scores, lm_arena_printf(e->g.arena, "%slm_turn_give(1 - group);\nlm_wgmma_wait(1);\n%s", values, settled));
+  lm_buf_printf(b, "lm_behind(sum[0] + sum[1]);\n%s%s", values_end, freed(e, phase_of(e, 1, "v")));
+  cuda_attend_rescale(b, width);
+  lm_buf_printf(b, "%s}\n%s%s}\nif (group == 0) lm_turn_take(0);\n%s", pack, values, values_end, w->last);
+}
+
 int64_t cuda_attend_groups_forward(cuda_attend *e, lm_buf *b) {
   const lm_attend_product *p = e->f.products;
-  long long width = e->f.v_own.size;
-  lm_buf tile = {0}, rows = {0}, last = {0}, text = {0};
+  lm_buf rows = {0}, last = {0}, multiply = {0}, text = {0};
   cuda_attend_section_begin(e, false);
-  cuda_attend_work w = {.loops = "", .beside = "", .first = "", .row = {{p->row, &p->over}}, .n_row = 1, .col = {{p->col, &p->over}, {LM_ATTEND_V, &e->f.v_own}}, .n_col = 2};
+  cuda_attend_work w = {.loops = "", .beside = "", .first = "", .row = {{p->row, &p->over}}, .n_row = 1, .col = {{p->col, &p->over}, {LM_ATTEND_V, &e->f.v_own}}, .n_col = 2, .n_streams = 2};
   cuda_attend_groups_pools(e, &w);
-  cuda_attend_product(e, &tile, "p0", p->row, p->col, p->over.size);
-  cuda_attend_products_wait(e, &tile, 1, (const char *const[]){"p0"});
-  cuda_attend_softmax(e, &tile, width);
-  cuda_attend_weighted(e, &tile, "o", "x", LM_ATTEND_V, width);
-  int64_t blocks = cuda_attend_rows_begin(e, b);
+  lm_buf tile = {0};
+  cuda_attend_softmax(e, &tile);         // declares what it needs of rows
+  lm_buf_free(&tile);
+  int64_t blocks = cuda_attend_forward_begin(e, b);
   cuda_attend_rows(e, &rows);
-  cuda_attend_sums_begin(&rows, width);
+  cuda_attend_sums_begin(&rows, e->f.v_own.size);
   cuda_attend_results(e, &last);
-  w.tile = tile.p;
   w.rows = rows.p;
   w.last = last.p;
-  cuda_attend_groups_put(e, &text, &w);
+  forward_consumer(e, &multiply, &w);
+  groups_put(e, &text, &w, &multiply);
   cuda_attend_section_put(e, &text, b);
-  lm_buf *used[] = {&tile, &rows, &last, &text};
+  lm_buf *used[] = {&rows, &last, &multiply, &text};
   for (size_t i = 0; i < LM_COUNT(used); i++) lm_buf_free(used[i]);
   return blocks;
 }

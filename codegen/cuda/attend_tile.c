@@ -70,9 +70,23 @@ static const char *keep(cuda_attend *e, const lm_value *v, level at, const char 
   return e->name[v->id] = text;
 }
 
+// Its tiles of so many places fill the axis.
+static bool filled(const cuda_attend *e, lm_axis a, int places) { return !e->f.m->axes[a].dyn && lm_axis_size(e->f.m, a) % places == 0; }
+
+// The row and the column of an element; the last of its axis for one that is beyond.
+static void row_declare(cuda_attend *e, lm_buf *b) {
+  lm_buf_printf(b, filled(e, e->row, e->rows) ? "const lm_at row = row0 + lm_frag_row(r);\n(void)row;\n" : "const lm_at row = lm_no_further(row0 + lm_frag_row(r), %s);\n(void)row;\n",
+                cuda_attend_extent(e, e->row));
+}
+static void col_declare(cuda_attend *e, lm_buf *b) {
+  lm_buf_printf(b, filled(e, e->col, e->cols) ? "const lm_at col = col0 + lm_frag_col(n, c);\n(void)col;\n" : "const lm_at col = lm_no_further(col0 + lm_frag_col(n, c), %s);\n(void)col;\n",
+                cuda_attend_extent(e, e->col));
+}
+
 void cuda_attend_rows(cuda_attend *e, lm_buf *b) {
   if (!e->by_row.n) return;
-  lm_buf_printf(b, "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\nconst lm_at row = lm_clamp(row0 + lm_frag_row(r), %s);\n(void)row;\n", cuda_attend_extent(e, e->row));
+  lm_buf_puts(b, "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\n");
+  row_declare(e, b);
   lm_buf_add(b, e->by_row.p, e->by_row.n);
   lm_buf_puts(b, "}\n");
   e->by_row.n = 0;
@@ -80,9 +94,10 @@ void cuda_attend_rows(cuda_attend *e, lm_buf *b) {
 
 void cuda_attend_loops(cuda_attend *e, lm_buf *b, const char *body) {
   lm_buf_printf(b, "LM_UNROLL\nfor (int32_t n = 0; n < %d; n++) {\nLM_UNROLL\nfor (int32_t c = 0; c < 2; c++) {\n", e->cols / 8);
-  lm_buf_printf(b, "const lm_at col = lm_clamp(col0 + lm_frag_col(n, c), %s);\n(void)col;\n", cuda_attend_extent(e, e->col));
+  col_declare(e, b);
   if (e->by_col.n) lm_buf_add(b, e->by_col.p, e->by_col.n);
-  lm_buf_printf(b, "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\nconst lm_at row = lm_clamp(row0 + lm_frag_row(r), %s);\n(void)row;\n", cuda_attend_extent(e, e->row));
+  lm_buf_puts(b, "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\n");
+  row_declare(e, b);
   if (e->by_element.n) lm_buf_add(b, e->by_element.p, e->by_element.n);
   lm_buf_puts(b, body);
   lm_buf_puts(b, "}\n}\n}\n");
@@ -137,6 +152,27 @@ const char *cuda_attend_value(cuda_attend *e, const lm_value *v) {
   const lm_attend_product *p = lm_attend_product_of(&e->f, v);
   if (p) return keep(e, v, at, lm_arena_printf(e->g.arena, "p%d[n][2 * r + c]", (int)(p - e->f.products)));
   return keep(e, v, at, v->def ? computed(e, v->def, at) : load(e, v, at));
+}
+
+static bool constant(const lm_value *v, double *out) {
+  while (v->def && v->def->code == LM_OP_EXPAND) v = v->def->in[0];
+  if (v->def && v->def->code == LM_OP_CONST) *out = v->def->attr.num;
+  return v->def && v->def->code == LM_OP_CONST;
+}
+
+// Only where the quotient of -1e30 and c stays far from the ends of f32.
+const lm_value *cuda_attend_unscaled(const lm_value *v, double *out_c) {
+  *out_c = 1;
+  if (!v->def || v->def->code != LM_OP_MUL || v->type.dtype != LM_F32) return v;
+  for (int i = 0; i < 2; i++)
+    if (constant(v->def->in[i], out_c) && *out_c > 1e-4 && *out_c < 1e4) return v->def->in[1 - i];
+  *out_c = 1;
+  return v;
+}
+
+const char *cuda_attend_inside(cuda_attend *e) {
+  if (filled(e, e->col, e->cols)) return NULL;
+  return lm_arena_printf(e->g.arena, "col0 + lm_frag_col(n, c) < %s", cuda_attend_extent(e, e->col));
 }
 
 // ---- tiles
@@ -216,15 +252,19 @@ void cuda_attend_product(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, 
                      (long long)cuda_attend_pitch(e, width));
 }
 
-void cuda_attend_products_wait(cuda_attend *e, lm_buf *b, int n, const char *const *to) {
-  if (!e->groups) return;
+void cuda_attend_products_wait(cuda_attend *e, lm_buf *b, int n, const char *const *to, const int64_t *width) {
+  if (!e->groups || !n) return;
   lm_buf_puts(b, "lm_wgmma_wait(0);\n");
-  for (int i = 0; i < n; i++) lm_buf_printf(b, "lm_wgmma_settle(%s, %d);\n", to[i], e->cols / 8);
+  for (int i = 0; i < n; i++) lm_buf_printf(b, "lm_wgmma_settle(%s, %lld);\n", to[i], (long long)width[i] / 8);
+}
+
+void cuda_attend_pack(cuda_attend *e, lm_buf *b, const char *z) {
+  if (e->groups) lm_buf_printf(b, "uint32_t %s_bf16[%d][4];\nLM_GROUP_PACK(%s_bf16, %s, %d)\n", z, e->cols / 16, z, z, e->cols);
 }
 
 void cuda_attend_weighted(cuda_attend *e, lm_buf *b, const char *to, const char *z, uint32_t k, int64_t width) {
   if (e->groups) {
-    lm_buf_printf(b, "LM_GROUP_WEIGHTED(%s, %lld, %s, %d, b%u + stage * %lld)\n", to, (long long)width, z, e->cols, k, e->cols * (long long)width);
+    lm_buf_printf(b, "LM_GROUP_WEIGHTED(%s, %lld, %s_bf16, %d, b%u + stage * %lld)\n", to, (long long)width, z, e->cols, k, e->cols * (long long)width);
     return;
   }
   lm_buf_printf(b, "LM_TILE_WEIGHTED_%s(%s, %lld, %s, %d, b%u, %lld)\n", e->half ? "BF16" : "F32", to,

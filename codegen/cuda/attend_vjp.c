@@ -60,18 +60,24 @@ static const char *line_product(cuda_attend *e, const char *at) {
                          (long long)e->f.v_own.size, x, y);
 }
 
-static const char *lse_text(cuda_attend *e, const char *at) {
+// What is added in the exponent: -lse, in powers of 2 where those are taken.
+static const char *far_text(cuda_attend *e, const char *at) {
   lm_buf place = {0};
   cuda_attend_offset(e, &place, e->f.op->in[LM_ATTEND_LSE]->type, at, at);
-  return lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_LSE, text_of(e, &place));
+  return lm_arena_printf(e->g.arena, "a%d[%s] * %s", LM_ATTEND_LSE, text_of(e, &place), e->half ? "-1.44269504f" : "-1.0f");
+}
+
+// The weight of each place of a query that sees nothing.
+static const char *share_text(cuda_attend *e, const char *far) {
+  return lm_arena_printf(e->g.arena, "%s > 1e29f ? 1.0f / (float)%s : 0.0f", far, cuda_attend_extent(e, e->f.s));
 }
 
 // Where rows are queries: in registers, the four lanes of a row together.
 static void query_rows(cuda_attend *e, lm_buf *b) {
-  lm_buf_puts(b, "float lse[2], mean[2];\nLM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\n");
+  lm_buf_puts(b, "float far[2], mean[2], share[2];\nLM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\n");
   lm_buf_printf(b, "const lm_at row = lm_clamp(row0 + lm_frag_row(r), %s);\nfloat dot = 0.0f;\n", cuda_attend_extent(e, e->row));
   lm_buf_puts(b, line_product(e, "row"));
-  lm_buf_printf(b, "lse[r] = %s;\nmean[r] = dot;\n}\n", lse_text(e, "row"));
+  lm_buf_printf(b, "far[r] = %s;\nmean[r] = dot;\nshare[r] = %s;\n(void)share;\n}\n", far_text(e, "row"), share_text(e, "far[r]"));
 }
 
 // Number of a column's place in what lies beside the tiles.
@@ -81,12 +87,18 @@ static const char *beside(const cuda_attend *e, const char *col) {
 
 // Where columns are queries: in shared memory, four lanes to a column.
 static void query_cols(cuda_attend *e, lm_buf *b) {
-  cuda_attend_pool(e, "float", 4, "lse", -1, (e->groups ? 2 : 1) * e->cols);
-  cuda_attend_pool(e, "float", 4, "mean", -1, (e->groups ? 2 : 1) * e->cols);
+  cuda_attend_pool(e, "float", 4, "fars", -1, (e->groups ? 2 : 1) * e->cols);
+  cuda_attend_pool(e, "float", 4, "means", -1, (e->groups ? 2 : 1) * e->cols);
   lm_buf_printf(b, "%sfor (int32_t i = %s / 4; i < %d; i += %d) {\n", e->groups ? "LM_UNROLL_1\n" : "", e->groups ? "me" : "lm_thread()", e->cols, e->groups ? 32 : e->rows / 2);
   lm_buf_printf(b, "const lm_at col = lm_clamp(col0 + i, %s);\nfloat dot = 0.0f;\n", cuda_attend_extent(e, e->col));
   lm_buf_puts(b, line_product(e, "col"));
-  lm_buf_printf(b, "if (lm_thread() %% 4 == 0) {\nlm_put(lse, %s, %s);\nlm_put(mean, %s, dot);\n}\n}\n", beside(e, "i"), lse_text(e, "col"), beside(e, "i"));
+  lm_buf_printf(b, "if (lm_thread() %% 4 == 0) {\nlm_put(fars, %s, %s);\nlm_put(means, %s, dot);\n}\n}\n", beside(e, "i"), far_text(e, "col"), beside(e, "i"));
+}
+
+// Those of a column, where the columns are queries.
+static void query_col(cuda_attend *e) {
+  const char *at = beside(e, "lm_frag_col(n, c)");
+  lm_buf_printf(&e->by_col, "const float far = lm_get(fars, %s), mean = lm_get(means, %s), share = %s;\n(void)share;\n", at, at, share_text(e, "far"));
 }
 
 // ---- a tile
@@ -104,30 +116,36 @@ static bool tile_wanted(const cuda_attend *e, const section *s, int k) {
   return false;
 }
 
+// The tile of sum k is out_c times this one.
+static const lm_value *tile_value(const cuda_attend *e, int k, double *out_c) {
+  *out_c = 1;
+  return e->half && e->f.sums[k].tile ? cuda_attend_unscaled(e->f.sums[k].tile, out_c) : e->f.sums[k].tile;
+}
+
+static const char *chosen(cuda_attend *e, const char *which, const char *x, const char *otherwise) {
+  return which ? lm_arena_printf(e->g.arena, "%s ? %s : %s", which, x, otherwise) : x;
+}
+
 // p, g, and from them the tiles that the section sums.
 static void element_loops(cuda_attend *e, lm_buf *b, const section *s, bool masked) {
-  const char *score = cuda_attend_value(e, e->f.score), *mask = masked ? cuda_attend_value(e, e->f.mask) : NULL;
-  const char *factor = e->f.factor ? cuda_attend_value(e, e->f.factor) : NULL;
-  const char *at = beside(e, "lm_frag_col(n, c)");
-  const char *lse = s->over_s ? "lse[r]" : lm_arena_printf(e->g.arena, "lm_get(lse, %s)", at);
-  const char *mean = s->over_s ? "mean[r]" : lm_arena_printf(e->g.arena, "lm_get(mean, %s)", at);
+  const char *score = cuda_attend_value(e, e->score), *mask = masked ? cuda_attend_value(e, e->f.mask) : NULL;
+  const char *factor = e->f.factor ? cuda_attend_value(e, e->f.factor) : NULL, *inside = cuda_attend_inside(e);
+  const char *far = s->over_s ? "far[r]" : "far", *mean = s->over_s ? "mean[r]" : "mean", *share = s->over_s ? "share[r]" : "share";
   lm_buf *t = &e->by_element;
-  const char *keys = cuda_attend_extent(e, e->f.s);
-  if (mask) lm_buf_printf(t, "const float y = %s ? %s : -1e30f;\n", mask, score);
-  else lm_buf_printf(t, "const float y = %s;\n", score);
-  lm_buf_printf(t, "const float l = %s, part = l < -1e29f ? 1.0f / (float)%s : 1.0f;\n", lse, keys);
-  lm_buf_printf(t, "const bool inside = col0 + lm_frag_col(n, c) < %s;\n", cuda_attend_extent(e, e->col));
-  lm_buf_printf(t, "const float p = inside ? %s(y - l) * part : 0.0f;\n", e->half ? "lm_exp_quick" : "lm_exp");
+  if (!s->over_s) query_col(e);
+  const char *p = e->half ? lm_arena_printf(e->g.arena, "lm_exp2_quick(LM_FMA(%s, %s, %s))", score, cuda_attend_log2(e), far) : lm_arena_printf(e->g.arena, "lm_exp(%s + %s)", score, far);
+  if (inside) lm_buf_printf(t, "const bool inside = %s;\n", inside);
+  if (inside) inside = "inside";
+  lm_buf_printf(t, "const float p = %s;\n", chosen(e, inside, lm_arena_printf(e->g.arena, "(%s)", chosen(e, mask, p, share)), "0.0f"));
   lm_buf_printf(t, factor ? "const float w = p * %s, dp = d[n][2 * r + c] * %s;\n" : "const float w = p, dp = d[n][2 * r + c];\n", factor, factor);
-  if (mask) lm_buf_printf(t, "const float g = %s ? p * (dp - %s) : 0.0f;\n", mask, mean);
-  else lm_buf_printf(t, "const float g = p * (dp - %s);\n", mean);
-  lm_buf_puts(t, "(void)w;\n(void)g;\n");
+  lm_buf_printf(t, "const float g = %s;\n(void)w;\n(void)g;\n", chosen(e, mask, lm_arena_printf(e->g.arena, "p * (dp - %s)", mean), "0.0f"));
   const lm_value *cotangent = e->f.op->body->args[0];
   e->name[cotangent->id] = "g";
   for (int k = 0; k < e->f.n_sums; k++) {
+    double c;
     if (tile_of(e, k) != k || !tile_wanted(e, s, k)) continue;
-    const char *text = e->f.sums[k].tile ? cuda_attend_value(e, e->f.sums[k].tile) : "w";
-    lm_buf_printf(t, "z%d[n][2 * r + c] = inside ? %s : 0.0f;\n", k, text);
+    const lm_value *tile = tile_value(e, k, &c);
+    lm_buf_printf(t, "z%d[n][2 * r + c] = %s;\n", k, chosen(e, inside, tile ? cuda_attend_value(e, tile) : "w", "0.0f"));
   }
   cuda_attend_loops(e, b, "");
 }
@@ -148,13 +166,24 @@ static uint32_t of_axis(const cuda_attend *e, const lm_attend_product *p, lm_axi
 static uint32_t value_side(const cuda_attend *e, lm_axis a) { return a == e->f.s ? LM_ATTEND_V : LM_ATTEND_DO; }
 
 static void sums(cuda_attend *e, lm_buf *b, const section *s) {
+  const char *under_way[LM_ATTEND_PARTS];
+  int64_t widths[LM_ATTEND_PARTS];
+  int n = 0;
+  for (int k = 0; k < e->f.n_sums; k++)
+    if (tile_of(e, k) == k && tile_wanted(e, s, k)) cuda_attend_pack(e, b, lm_arena_printf(e->g.arena, "z%d", k));
   for (int i = 0; i < e->f.n_sums; i++) {
     const lm_attend_sum *x = &e->f.sums[i];
     if (!in_section(e, s, i)) continue;
     const char *z = lm_arena_printf(e->g.arena, "z%d", tile_of(e, i)), *c = lm_arena_printf(e->g.arena, "c%d", i);
-    if (x->other >= 0) cuda_attend_weighted(e, b, c, z, (uint32_t)x->other, x->own.size);
-    else lm_buf_printf(b, "LM_UNROLL\nfor (int32_t n = 0; n < %d; n++) {\n%s[0] += %s[n][0] + %s[n][1];\n%s[1] += %s[n][2] + %s[n][3];\n}\n", e->cols / 8, c, z, z, c, z, z);
+    if (x->other >= 0) {
+      cuda_attend_weighted(e, b, c, z, (uint32_t)x->other, x->own.size);
+      under_way[n] = c;
+      widths[n++] = x->own.size;
+      continue;
+    }
+    lm_buf_printf(b, "LM_UNROLL\nfor (int32_t n = 0; n < %d; n++) {\n%s[0] += %s[n][0] + %s[n][1];\n%s[1] += %s[n][2] + %s[n][3];\n}\n", e->cols / 8, c, z, z, c, z, z);
   }
+  cuda_attend_products_wait(e, b, n, under_way, widths);
 }
 
 static void products(cuda_attend *e, lm_buf *b, const section *s) {
@@ -163,7 +192,7 @@ static void products(cuda_attend *e, lm_buf *b, const section *s) {
     cuda_attend_product(e, b, lm_arena_printf(e->g.arena, "p%d", i), of_axis(e, p, e->row), of_axis(e, p, e->col), p->over.size);
   }
   cuda_attend_product(e, b, "d", value_side(e, e->row), value_side(e, e->col), e->f.v_own.size);
-  cuda_attend_products_wait(e, b, 2, (const char *const[]){"p0", "d"});   // warpgroups have one product of scores
+  cuda_attend_products_wait(e, b, 2, (const char *const[]){"p0", "d"}, (const int64_t[]){e->cols, e->cols});   // warpgroups have one product of scores
   for (int k = 0; k < e->f.n_sums; k++)
     if (tile_of(e, k) == k && tile_wanted(e, s, k)) lm_buf_printf(b, "float z%d[%d][4];\n", k, e->cols / 8);
   elements(e, b, s);
@@ -194,14 +223,17 @@ static void accumulators(cuda_attend *e, lm_buf *b, const section *s) {
 
 static void store(cuda_attend *e, lm_buf *b, int i) {
   const lm_attend_sum *s = &e->f.sums[i];
+  double c;
+  tile_value(e, i, &c);
+  const char *scale = c == 1 ? "" : lm_arena_printf(e->g.arena, " * %s", lm_gen_const_text(e->g.arena, LM_F32, c));
   if (s->other >= 0) {
-    cuda_attend_row_store(e, b, s->result, &s->own, lm_arena_printf(e->g.arena, "c%d", i), "", "inside");
+    cuda_attend_row_store(e, b, s->result, &s->own, lm_arena_printf(e->g.arena, "c%d", i), scale, "inside");
     return;
   }
   lm_type t = result_type(e, i);
   lm_buf at = {0};
   cuda_attend_offset(e, &at, t, "row", "row");
-  lm_buf_printf(b, "const float s%d = lm_row_sum(c%d[r]);\nif (inside && lm_thread() %% 4 == 0) r%u[%s] = %s;\n", i, i, s->result, text_of(e, &at),
+  lm_buf_printf(b, "const float s%d = lm_row_sum(c%d[r])%s;\nif (inside && lm_thread() %% 4 == 0) r%u[%s] = %s;\n", i, i, scale, s->result, text_of(e, &at),
                 lm_gen_store_text(e->g.arena, (lm_dtype)t.dtype, lm_arena_printf(e->g.arena, "s%d", i)));
 }
 
@@ -237,7 +269,7 @@ static void work_of(const cuda_attend *e, lm_axis row, lm_axis col, cuda_attend_
 // The section's text by warpgroups: `first`, then for each place of the axes that it sums over the tiles, `last`.
 static void section_groups(cuda_attend *e, lm_buf *text, const section *s) {
   lm_buf around = {0}, first = {0}, rows = {0}, tile = {0}, last = {0}, cols = {0};
-  cuda_attend_work w = {.n_loops = s->n_rest};
+  cuda_attend_work w = {.n_streams = 1, .n_loops = s->n_rest};
   work_of(e, e->row, e->col, &w);
   cuda_attend_groups_pools(e, &w);
   if (!s->over_s) query_cols(e, &cols);
@@ -281,15 +313,12 @@ static void section_tiles(cuda_attend *e, lm_buf *text, const section *s) {
 static int64_t section_put(cuda_attend *e, lm_buf *b, const section *s) {
   lm_buf text = {0};
   cuda_attend_section_begin(e, !s->over_s);
-  long long tiles = (lm_axis_size(e->f.m, e->row) + e->rows - 1) / e->rows;
-  lm_buf_printf(&text, "const lm_at row0 = at %% %lld * %d;\nat /= %lld;\n", tiles, e->rows, tiles);
-  cuda_attend_coordinates(e, &text, s->axes, s->n_axes);
-  lm_buf_printf(&text, "if (row0 >= %s) return;\n", cuda_attend_extent(e, e->row));
+  int64_t blocks = cuda_attend_rows_begin(e, &text, s->axes, s->n_axes, s->places);
   if (e->groups) section_groups(e, &text, s);
   else section_tiles(e, &text, s);
   cuda_attend_section_put(e, &text, b);
   lm_buf_free(&text);
-  return tiles * s->places;
+  return blocks;
 }
 
 int64_t cuda_attend_backward(cuda_attend *e, lm_buf *b) {

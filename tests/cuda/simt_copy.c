@@ -51,13 +51,16 @@ static phase_barrier *barrier_at(const void *base, int i, int line) {
   LM_BUG("line %d: an mbarrier that was never made", line);
 }
 
-API void lm_simt_phase_make(void *base, int i, int count, int line) {
-  int64_t place = simt_access_check(base, 8 * i, 8, 1, line);
+static phase_barrier *barrier_add(int64_t place, int count) {
   if (simt.n_barriers == BARRIERS) LM_BUG("more than %d mbarriers", BARRIERS);
   memset(simt.gathered[simt.n_barriers], 0, sizeof simt.gathered[0]);
   memset(simt.told[simt.n_barriers], 0, sizeof simt.told[0]);
-  simt.barriers[simt.n_barriers++] = (phase_barrier){.place = place, .count = count, .missing = count, .made = {(int16_t)simt.current, simt.fibers[simt.current].clock}};
+  phase_barrier *b = &simt.barriers[simt.n_barriers++];
+  *b = (phase_barrier){.place = place, .count = count, .missing = count, .made = {(int16_t)simt.current, simt.fibers[simt.current].clock}};
+  return b;
 }
+
+API void lm_simt_phase_make(void *base, int i, int count, int line) { barrier_add(simt_access_check(base, 8 * i, 8, 1, line), count); }
 
 static void phase_end(phase_barrier *b) {
   int k = (int)(b - simt.barriers);
@@ -72,15 +75,18 @@ static void gather(int k, const uint32_t *known) {
     if (known[t] > simt.gathered[k][t]) simt.gathered[k][t] = known[t];
 }
 
-API void lm_simt_phase_arrive(void *base, int i, int line) {
-  simt_access_check(base, 8 * i, 8, 0, line);
-  phase_barrier *b = barrier_at(base, i, line);
+static void arrive(phase_barrier *b, int line) {
   int k = (int)(b - simt.barriers), me = simt.current;
   if (!b->missing) { simt_complain(line, "arrives where all have arrived"); return; }
   gather(k, simt.known[me]);
   simt.gathered[k][me] = simt.fibers[me].clock++;
   b->missing--;
   phase_end(b);
+}
+
+API void lm_simt_phase_arrive(void *base, int i, int line) {
+  simt_access_check(base, 8 * i, 8, 0, line);
+  arrive(barrier_at(base, i, line), line);
 }
 
 API void lm_simt_phase_expect(void *base, int i, int bytes, int line) {
@@ -103,6 +109,25 @@ API void lm_simt_phase_wait(void *base, int i, uint32_t parity, int line) {
   simt_access_check(base, 8 * i, 8, 0, line);
   f->phase_barrier = (int)(barrier_at(base, i, line) - simt.barriers);
   f->parity = parity;
+  if (simt_phase_passed(f)) simt_phase_tell(simt.current);
+  else simt_wait_for(AT_PHASE, line);
+}
+
+// ---- named barriers: phases of their own, that lie nowhere. Threads arrive, and some wait for the end of that phase.
+
+static phase_barrier *turn_at(int i, int count) {
+  for (int k = 0; k < simt.n_barriers; k++)
+    if (simt.barriers[k].place == -1 - i) return &simt.barriers[k];
+  return barrier_add(-1 - i, count);
+}
+
+API void lm_simt_turn(int i, int count, int wait, int line) {
+  phase_barrier *b = turn_at(i, count);
+  fiber *f = &simt.fibers[simt.current];
+  f->phase_barrier = (int)(b - simt.barriers);
+  f->parity = b->phase & 1;
+  arrive(b, line);
+  if (!wait) return;
   if (simt_phase_passed(f)) simt_phase_tell(simt.current);
   else simt_wait_for(AT_PHASE, line);
 }

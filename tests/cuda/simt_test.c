@@ -195,7 +195,10 @@ static void products(void *args) {
   if (!g->early) lm_barrier();
   LM_GROUP_PRODUCT(s, 64, a + (g->astray ? 8 * 64 * 2 + 64 : 0), lm_thread() / 128 * 64, GROUP_ROWS, b, WIDE)
   lm_wgmma_wait(0);
-  LM_GROUP_WEIGHTED(o, 128, s, COLUMNS, b)
+  uint32_t packed[COLUMNS / 16][4];
+  LM_GROUP_PACK(packed, s, COLUMNS)
+  LM_GROUP_WEIGHTED(o, 128, packed, COLUMNS, b)
+  lm_wgmma_wait(0);
   int32_t row = lm_thread() / 32 * 16 + lm_thread() % 32 / 4, col = lm_thread() % 4 * 2;
   for (int32_t i = 0; i < COLUMNS / 8 * 4; i++) g->scores[(row + i % 4 / 2 * 8) * COLUMNS + i / 4 * 8 + col + i % 2] = s[i / 4][i % 4];
   for (int32_t i = 0; i < WIDE / 8 * 4; i++) g->out[(row + i % 4 / 2 * 8) * WIDE + i / 4 * 8 + col + i % 2] = o[i / 4][i % 4];

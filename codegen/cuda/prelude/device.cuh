@@ -41,9 +41,10 @@ LM_INLINE uint32_t lm_bf16_pair(float low, float high) {
   return u;
 }
 
-// e^x to 2^-21 or so, relatively, for x <= 0; below -104 it is 0.
-LM_INLINE float lm_exp_quick(float x) {
+// 2^x to 2^-22 or so, relatively; below -126 it is 0.
+LM_INLINE float lm_exp2_quick(float x) {
   float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
+LM_INLINE float lm_greater(float x, float y) { return fmaxf(x, y); }

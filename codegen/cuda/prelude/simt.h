@@ -63,7 +63,8 @@ LM_SHUFFLE(f32, float)
 LM_SHUFFLE(f64, double)
 LM_SHUFFLE(int, int32_t)
 
-LM_INLINE float lm_exp_quick(float x) { return lm_exp(x); }
+LM_INLINE float lm_exp2_quick(float x) { return (float)__builtin_exp2((double)x); }
+LM_INLINE float lm_greater(float x, float y) { return x > y ? x : y; }
 LM_INLINE int32_t lm_lowest(uint32_t bits) { return __builtin_ctz(bits); }
 LM_INLINE uint32_t lm_bf16_pair(float low, float high) { return lm_bf16_round(low) | (uint32_t)lm_bf16_round(high) << 16; }
 
@@ -100,12 +101,16 @@ extern void lm_simt_wgmma_wait(int left, int line);
 #define lm_phase_expect(b, i, bytes) lm_simt_phase_expect(b, i, bytes, __LINE__)
 #define lm_box_copy(tile, at, map, k, inner, place, outer, b, i) lm_simt_box(tile, (int64_t)(at) * 2, map, k, inner, place, outer, b, i, __LINE__)
 #define lm_proxy_fence() lm_simt_proxy_fence()
+extern void lm_simt_turn(int i, int count, int wait, int line);
+#define lm_turn_take(i) lm_simt_turn(i, 256, 1, __LINE__)
+#define lm_turn_give(i) lm_simt_turn(i, 256, 0, __LINE__)
 #define lm_registers_fewer(n) ((void)0)
 #define lm_registers_more(n) ((void)0)
 #define lm_wgmma_fence() ((void)0)
 #define lm_wgmma_commit() lm_simt_wgmma_commit()
 #define lm_wgmma_wait(left) lm_simt_wgmma_wait(left, __LINE__)
 #define lm_wgmma_settle(d, n) ((void)0)
+#define lm_behind(x) ((void)(x))
 #define lm_wgmma_64_shared(d, a, b, add) lm_simt_wgmma(&(d)[0][0], 64, 0, a, b, 0, add, __LINE__)
 #define lm_wgmma_128_shared(d, a, b, add) lm_simt_wgmma(&(d)[0][0], 128, 0, a, b, 0, add, __LINE__)
 #define lm_wgmma_64_turned(d, a, b) lm_simt_wgmma(&(d)[0][0], 64, a, 0, b, 1, 1, __LINE__)

@@ -4,6 +4,8 @@
 LM_INLINE int32_t lm_frag_row(int32_t r) { return lm_thread() / 32 * 16 + lm_thread() % 32 / 4 + 8 * r; }
 LM_INLINE int32_t lm_frag_col(int32_t n, int32_t c) { return n * 8 + lm_thread() % 4 * 2 + c; }
 
+#define lm_no_further(i, n) ((i) < (n) ? (i) : (n) - 1)
+
 // The macros' own names end in _.
 // s[n] += rows of a, 16 from `row` on, times the rows of b, 8 n: a tile of scores from queries and keys.
 #define LM_TILE_PRODUCT_BF16(s, N, a, row, b, WIDTH, PITCH)                                       \
@@ -57,10 +59,8 @@ LM_INLINE int32_t lm_frag_col(int32_t n, int32_t c) { return n * 8 + lm_thread()
 
 // Over the four lanes that share a row.
 LM_INLINE float lm_row_max(float x) {
-  float y = lm_shuffle_xor_f32(~0u, x, 1);
-  x = x > y ? x : y;
-  y = lm_shuffle_xor_f32(~0u, x, 2);
-  return x > y ? x : y;
+  x = lm_greater(x, lm_shuffle_xor_f32(~0u, x, 1));
+  return lm_greater(x, lm_shuffle_xor_f32(~0u, x, 2));
 }
 LM_INLINE float lm_row_sum(float x) {
   x += lm_shuffle_xor_f32(~0u, x, 1);

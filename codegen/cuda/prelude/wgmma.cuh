@@ -1,5 +1,8 @@
 // wgmma.cuh - sm_90a: products that a warpgroup of 128 threads issues and the tensor cores do meanwhile. Accumulators are as
 // mma.cuh has them, 16 rows to each of four warps.
+// Two warpgroups take turns: `take` waits until the other has given this turn.
+#define lm_turn_take(i) asm volatile("bar.sync %0, 256;" ::"r"((i) + 1) : "memory")
+#define lm_turn_give(i) asm volatile("bar.arrive %0, 256;" ::"r"((i) + 1) : "memory")
 #define lm_registers_fewer(n) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n))
 #define lm_registers_more(n) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n))
 
@@ -7,6 +10,11 @@ LM_INLINE void lm_wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "
 LM_INLINE void lm_wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Until at most `left` groups are under way.
 #define lm_wgmma_wait(left) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory")
+// What follows stays behind the computing of x, which is never negative: past arithmetic the assembler moves waits up, past a trap
+// it does not.
+LM_INLINE void lm_behind(float x) {
+  if (x < 0.0f) __trap();
+}
 // No access to the registers d moves across this.
 #define lm_wgmma_settle(d, n)                                                                     \
   LM_UNROLL for (int32_t i_ = 0; i_ < (n); i_++)                                                  \
