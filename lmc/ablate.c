@@ -1,72 +1,202 @@
 // ablate.c - lmc bench --ablate: what each optimization is worth.
 //
-// Two models at a time are in memory, the whole one and one without a pass; their steps alternate, so what else the
-// machine does falls on both.
+// Two models at a time are in memory, the whole one and one without a pass; their functions run in turn, so what else the
+// machine does falls on both. A pass without which the plan is the same, line by line, needs no measuring. Where runs of the
+// recipe's micro-batch would take longer than the budget, smaller ones stand for it: of memory the plan tells at full size.
+#include <stdio.h>
+#include <string.h>
+
 #include "compiler/passes/pass.h"
 #include "lmc/bench.h"
+#include "runtime/train/ports.h"
 
-typedef struct row { const char *pass; double with_ms, without_ms; int64_t with_bytes, without_bytes; } row;
+enum { TURNS_LEAST = 2 };                // of both models, behind a first one that counts for nothing
+static const double START = 3;           // seconds to compile and to begin with a model, guessed
+static const double SPEED = 0.4;         // of the machine's peak, guessed, to choose a micro-batch by
 
-static lm_status step_best(lm_session *s, int64_t i, bool warm, double *best) {
-  double ms;
-  LM_TRY(lm_bench_step(s, i, &ms));
-  if (warm && (!*best || ms < *best)) *best = ms;
-  return NULL;
+typedef struct row { const char *pass; bool same; double with_ms, without_ms; int64_t with_bytes, without_bytes; } row;
+typedef struct times { double micro, norm, update; } times;   // seconds, the best so far; 0: none
+
+typedef struct ablation {
+  lm_cli *cli;
+  lm_session whole;
+  lm_buf plan;                           // the whole one's text
+  row *rows; int n, to_measure, measured;
+  int64_t turns, micro;                  // of both models at most; tokens of a micro-batch
+  double end, spent;                     // the budget's; seconds on rows that were measured
+} ablation;
+
+// ---- what there is to measure
+
+static lm_status model_plan(const ablation *a, lm_session *s, const char *pass, int64_t micro) {
+  LM_TRY(lm_bench_open(s, a->cli, pass, micro));
+  return lm_bench_plan(s);
 }
 
-static lm_status alternate(lm_session *whole, lm_session *part, int64_t steps, row *out) {
-  for (int64_t i = 1; i <= 1 + steps; i++) {
-    LM_TRY(step_best(whole, i, i > 1, &out->with_ms));
-    LM_TRY(step_best(part, i, i > 1, &out->without_ms));
-  }
-  out->with_bytes = lm_session_memory(whole);
-  out->without_bytes = lm_session_memory(part);
-  return NULL;
+static lm_status model_start(lm_session *s) {
+  LM_TRY(lm_bench_start(s));
+  return lm_session_train(s);
 }
 
-static lm_status row_measure(lm_session *whole, const char *pass, int64_t steps, row *out) {
+static lm_status variant_plan(ablation *a, row *x) {
   lm_session part = {0};
-  double ignored;
-  *out = (row){.pass = pass};
-  lm_status status = lm_bench_start(&part, whole->cli, pass, &ignored);
-  if (!status) status = alternate(whole, &part, steps, out);
+  lm_buf text = {0};
+  lm_status status = model_plan(a, &part, x->pass, 0);
+  if (!status) lm_plan_print(part.plan, &text);
+  x->same = !status && text.n == a->plan.n && !memcmp(text.p, a->plan.p, text.n);
+  x->with_bytes = lm_session_memory(&a->whole);
+  if (!status) x->without_bytes = lm_session_memory(&part);
+  lm_buf_free(&text);
   lm_session_close(&part);
-  return lm_annotate(status, "without %s", pass);
+  a->to_measure += !x->same;
+  return lm_annotate(status, "without %s", x->pass);
 }
 
-static void row_text(const row *x, bool first) {
+static lm_status rows_plan(ablation *a) {
+  LM_TRY(model_plan(a, &a->whole, NULL, 0));
+  lm_plan_print(a->whole.plan, &a->plan);
+  a->rows = LM_NEW_N(a->cli->ctx->arena, row, lm_n_passes);
+  for (int i = 0; i < lm_n_passes; i++) {
+    if (lm_passes[i].off < 0) continue;
+    a->rows[a->n].pass = lm_passes[i].name;
+    LM_TRY(variant_plan(a, &a->rows[a->n++]));
+  }
+  return NULL;
+}
+
+// The largest micro-batch of which every row has time for its turns.
+static int64_t micro_choose(const ablation *a) {
+  const lm_session *s = &a->whole;
+  const lm_recipe *r = s->recipe;
+  double per_token = lm_cost_of_step(s->plan, s->n_micro).flops / (double)r->batch / (SPEED * lm_target_peak(&s->target, s->exec));
+  double run = ((a->end - lm_now()) / (a->to_measure + 1) - START) / (1 + 2 * TURNS_LEAST);
+  int64_t best = s->seq;
+  if (r->data.n_stages || !a->to_measure) return r->micro;
+  for (int64_t m = s->seq; m <= r->micro; m += s->seq)
+    if (r->batch % m == 0 && (double)m * per_token <= run) best = m;
+  return best;
+}
+
+static lm_status whole_start(ablation *a) {
+  LM_TRY(model_start(&a->whole));
+  a->micro = micro_choose(a);
+  if (a->micro == a->whole.recipe->micro) return NULL;
+  lm_session_close(&a->whole);
+  a->whole = (lm_session){0};
+  LM_TRY(model_plan(a, &a->whole, NULL, a->micro));
+  return model_start(&a->whole);
+}
+
+// ---- timing
+
+static lm_status batch_fill(lm_session *s) {
+  const lm_plan_func *f = lm_plan_func_find(s->plan, "micro");
+  lm_batch_ports in;
+  LM_TRY(lm_batch_ports_open(s->exec, f, &in));
+  lm_status status = lm_data_fill(s->data, 0, 0, s->n_micro, in.rows, &in.batch);
+  lm_batch_ports_close(&in);
+  return status;
+}
+
+static lm_status func_time(lm_session *s, const char *name, bool counts, double *best) {
+  const lm_plan_func *f = lm_plan_func_find(s->plan, name);
+  double start = lm_now();
+  if (!f) return NULL;
+  LM_TRY(lm_exec_call(s->exec, f, NULL));
+  double took = lm_now() - start;
+  if (counts && (*best == 0 || took < *best)) *best = took;
+  return NULL;
+}
+
+static lm_status turn(lm_session *s, bool counts, times *t) {
+  LM_TRY(func_time(s, "micro", counts, &t->micro));
+  LM_TRY(func_time(s, "norm", counts, &t->norm));
+  return func_time(s, "update", counts, &t->update);
+}
+
+static double step_ms(const lm_session *s, const times *t) { return 1e3 * ((double)s->n_micro * t->micro + t->norm + t->update); }
+
+// The first turn of a model touches its memory. Of the others there are as many as the row's share of the budget allows.
+static lm_status alternate(ablation *a, lm_session *part, times *with, times *without) {
+  double share = (a->end - lm_now()) / (a->to_measure - a->measured), end = lm_now() + share;
+  LM_TRY(batch_fill(part));
+  LM_TRY(turn(part, false, without));
+  for (int64_t i = 0; i < a->turns; i++) {
+    double start = lm_now();
+    LM_TRY(turn(&a->whole, true, with));
+    LM_TRY(turn(part, true, without));
+    if (i + 1 >= TURNS_LEAST && 2 * lm_now() - start > end) break;
+  }
+  return NULL;
+}
+
+static lm_status row_measure(ablation *a, row *x) {
+  lm_session part = {0};
+  times with = {0}, without = {0};
+  lm_status status = model_plan(a, &part, x->pass, a->micro);
+  if (!status) status = model_start(&part);
+  if (!status) status = alternate(a, &part, &with, &without);
+  if (!status) x->with_ms = step_ms(&a->whole, &with), x->without_ms = step_ms(&part, &without);
+  lm_session_close(&part);
+  return lm_annotate(status, "without %s", x->pass);
+}
+
+// The whole one's time where there is nothing to compare it with.
+static lm_status row_same(ablation *a, row *x) {
+  times t = {0};
+  LM_TRY(turn(&a->whole, true, &t));
+  x->with_ms = x->without_ms = step_ms(&a->whole, &t);
+  return NULL;
+}
+
+// ---- showing
+
+static void progress(const ablation *a, const char *pass) {
+  if (!a->cli->color) return;
+  double left = a->measured ? a->spent / a->measured * (a->to_measure - a->measured) : a->end - lm_now();
+  if (!pass) fprintf(stderr, "\r\033[K");
+  else fprintf(stderr, "\rwithout %s: %d of %d, about %.0f s left\033[K", pass, a->measured + 1, a->to_measure, left > 0 ? left : 0);
+}
+
+static void row_text(const ablation *a, const row *x, bool first) {
   lm_buf with = {0}, without = {0};
   lm_show_bytes(&with, (double)x->with_bytes);
   lm_show_bytes(&without, (double)x->without_bytes);
-  if (first) lm_cli_print("pass          with ms  without ms  ratio       with  without (memory)\n");
-  lm_cli_print("%-10s  %9.2f   %9.2f  %5.2f   %8s  %8s\n", x->pass, x->with_ms, x->without_ms, x->without_ms / x->with_ms, with.p, without.p);
+  if (first) lm_cli_print("pass          with ms  without ms  ratio       with  without (memory)   step by micro-batches of %lld\n", (long long)a->micro);
+  lm_cli_print("%-10s  %9.2f   %9.2f  %5.2f   %8s  %8s%s\n", x->pass, x->with_ms, x->without_ms, x->without_ms / x->with_ms, with.p, without.p,
+               x->same ? "            the same plan" : "");
   lm_buf_free(&with);
   lm_buf_free(&without);
 }
 
-static void row_json(const row *x, bool first) {
-  lm_cli_print("%s  {\"pass\": \"%s\", \"with_ms\": %.3f, \"without_ms\": %.3f, \"ratio\": %.4f, \"with_bytes\": %lld, \"without_bytes\": %lld}", first ? "[\n" : ",\n",
-               x->pass, x->with_ms, x->without_ms, x->without_ms / x->with_ms, (long long)x->with_bytes, (long long)x->without_bytes);
+static void row_json(const ablation *a, const row *x, bool first) {
+  lm_cli_print("%s  {\"pass\": \"%s\", \"same\": %s, \"micro\": %lld, \"with_ms\": %.6g, \"without_ms\": %.6g, \"ratio\": %.6g, \"with_bytes\": %lld, \"without_bytes\": %lld}",
+               first ? "[\n" : ",\n", x->pass, x->same ? "true" : "false", (long long)a->micro, x->with_ms, x->without_ms, x->without_ms / x->with_ms,
+               (long long)x->with_bytes, (long long)x->without_bytes);
 }
 
-static lm_status rows_measure(lm_session *whole, int64_t steps) {
-  bool json = whole->cli->json, first = true;
-  for (int i = 0; i < lm_n_passes; i++) {
-    row x;
-    if (lm_passes[i].off < 0) continue;
-    LM_TRY(row_measure(whole, lm_passes[i].name, steps, &x));
-    (json ? row_json : row_text)(&x, first);
-    first = false;
+static lm_status rows_measure(ablation *a) {
+  LM_TRY(batch_fill(&a->whole));
+  LM_TRY(turn(&a->whole, false, &(times){0}));
+  for (int i = 0; i < a->n; i++) {
+    double start = lm_now();
+    row *x = &a->rows[i];
+    progress(a, x->pass);
+    LM_TRY((x->same ? row_same : row_measure)(a, x));
+    if (!x->same) a->measured++, a->spent += lm_now() - start;
+    progress(a, NULL);
+    (a->cli->json ? row_json : row_text)(a, x, i == 0);
   }
-  if (json) lm_cli_print("\n]\n");
+  if (a->cli->json) lm_cli_print("\n]\n");
   return NULL;
 }
 
-lm_status lm_bench_ablate(lm_cli *cli, int64_t steps) {
-  lm_session whole = {0};
-  double ignored;
-  lm_status status = lm_bench_start(&whole, cli, NULL, &ignored);
-  if (!status) status = rows_measure(&whole, steps);
-  lm_session_close(&whole);
+lm_status lm_bench_ablate(lm_cli *cli, int64_t turns, double budget) {
+  ablation a = {.cli = cli, .turns = turns, .end = lm_now() + budget};
+  lm_status status = rows_plan(&a);
+  if (!status) status = whole_start(&a);
+  if (!status) status = rows_measure(&a);
+  lm_session_close(&a.whole);
+  lm_buf_free(&a.plan);
   return status;
 }

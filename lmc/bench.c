@@ -7,12 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS = 5, WARM = 1, REPEATS = 5 /* of GEMMs alone, at most: no more than steps are run */ };
+enum { BUDGET = 120, STEPS = 5, WARM = 1, REPEATS = 5 /* of GEMMs alone, at most: no more than steps are run */ };
 
 static const lm_opt options[] = {
   {.name = "steps", .kind = LM_OPT_WHOLE, .value = "N", .help = "steps that are timed (5)", .least = 1, .most = 1e6},
   {.name = "threads", .kind = LM_OPT_WHOLE, .value = "N", .help = "threads (as many as there are cores)", .least = 1, .most = 4096},
   {.name = "ablate", .kind = LM_OPT_FLAG, .help = "a row for each optimization: the step with all, and without it"},
+  {.name = "budget", .kind = LM_OPT_NUMBER, .value = "SECONDS", .help = "about how long --ablate may take (120)", .least = 1, .most = 1e6},
   LM_OPT_PASSES, LM_OPT_KERNELS, LM_OPT_TARGET, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
 typedef struct figures {
@@ -21,21 +22,26 @@ typedef struct figures {
   int kernels, compiled, tuned, measured;
 } figures;
 
-lm_status lm_bench_start(lm_session *s, lm_cli *cli, const char *passes_off, double *out_compile_s) {
+lm_status lm_bench_open(lm_session *s, lm_cli *cli, const char *passes_off, int64_t micro) {
   s->passes_off = passes_off;
   s->threads = (int)lm_args_whole(&cli->args, "threads", 0);
   LM_TRY(lm_target_find(&cli->args, &s->target));
   LM_TRY(lm_session_open_args(s, cli));
   LM_TRY(lm_tuned_check(s));
   LM_TRY(lm_session_data(s));
-  double start = lm_now();
+  if (micro) lm_session_micro(s, micro);
+  return NULL;
+}
+
+lm_status lm_bench_plan(lm_session *s) {
   LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN, 0));
   LM_TRY(lm_session_plan(s));
-  LM_TRY(lm_session_check_ids(s));
+  return lm_session_check_ids(s);
+}
+
+lm_status lm_bench_start(lm_session *s) {
   LM_TRY(lm_tuned_find(s, s->threads, NULL));
-  LM_TRY(lm_session_start(s, NULL));
-  *out_compile_s = lm_now() - start;
-  return lm_session_train(s);
+  return lm_session_start(s, NULL);
 }
 
 lm_status lm_bench_step(lm_session *s, int64_t i, double *out_ms) {
@@ -74,7 +80,12 @@ static lm_status measure(lm_session *s, lm_cli *cli, figures *out) {
   double began = lm_now();
   int64_t steps = lm_args_whole(&cli->args, "steps", STEPS), repeats = WARM + steps < REPEATS ? WARM + steps : REPEATS;
   lm_session_kernels(s, &cli->args);
-  LM_TRY(lm_bench_start(s, cli, lm_args_text(&cli->args, "disable-pass", NULL), &out->compile_s));
+  LM_TRY(lm_bench_open(s, cli, lm_args_text(&cli->args, "disable-pass", NULL), 0));
+  double opened = lm_now();
+  LM_TRY(lm_bench_plan(s));
+  LM_TRY(lm_bench_start(s));
+  out->compile_s = lm_now() - opened;
+  LM_TRY(lm_session_train(s));
   int threads = lm_exec_threads(s->exec);
   LM_TRY(steps_time(s, steps, began, out));
   out->resident_bytes = resident_bytes();
@@ -121,7 +132,7 @@ static lm_status run(lm_cli *cli) {
   figures x = {0};
   if (lm_args_given(&cli->args, "ablate")) {
     if (lm_args_given(&cli->args, "disable-pass")) return lm_fail(LM_USER, "--ablate switches passes off itself; --disable-pass has no place beside it");
-    return lm_bench_ablate(cli, lm_args_whole(&cli->args, "steps", STEPS));
+    return lm_bench_ablate(cli, lm_args_whole(&cli->args, "steps", STEPS), lm_args_number(&cli->args, "budget", BUDGET));
   }
   lm_status status = measure(&s, cli, &x);
   lm_session_close(&s);
@@ -136,5 +147,6 @@ const lm_command lm_cmd_bench = {
   .least = 1, .most = 1, .run = run,
   .help = "The step is the best of those timed. GEMMs alone: forward, data and weight gradient of every product with a\n"
           "parameter, once for each micro-batch, on random data in the same process; not on a GPU, where that is 0. Nothing is saved.\n"
-          "--ablate runs the whole model and one without a pass in turn, in one process; a ratio above 1 is what the pass is worth.\n\n"
+          "--ablate runs the whole model and one without a pass in turn, in one process; a ratio above 1 is what the pass is worth.\n"
+          "It takes about --budget seconds, if need be with smaller micro-batches, which it tells.\n\n"
           "  lmc bench examples/bench-6m.lm --steps 10 --json\n"};

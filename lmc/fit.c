@@ -35,9 +35,7 @@ static lm_status try_plan(lm_session *s, attempt *x) {
   lm_recompute r = {.extra = x->extra};
   bool same = x->micro == s->recipe->micro && s->fit.fresh;
   if (!same) {
-    s->recipe->micro = x->micro;
-    s->rows = x->micro / s->seq;
-    s->n_micro = s->recipe->batch / x->micro;
+    lm_session_micro(s, x->micro);
     LM_TRY(lm_session_lower(s, s->fit.what, s->fit.capacity));
   }
   s->fit.fresh = false;

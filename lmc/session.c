@@ -63,6 +63,12 @@ lm_status lm_session_data(lm_session *s) {
   return sizes_settle(s, s->recipe->data.replays ? &info : NULL);
 }
 
+void lm_session_micro(lm_session *s, int64_t micro) {
+  s->recipe->micro = micro;
+  s->rows = micro / s->seq;
+  s->n_micro = s->recipe->batch / micro;
+}
+
 lm_status lm_session_sizes(lm_session *s) {
   return s->recipe->data.replays ? lm_session_data(s) : sizes_settle(s, NULL);
 }
