@@ -18,6 +18,10 @@ bool lm_cpu_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_k
 bool lm_cpu_attend_emit(void *module, const lm_op *attend, lm_arena *arena, lm_kernel_code *out);
 bool lm_cpu_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand, uint32_t result);
 
+// Code for tiles of a product; false if it has a form for which there is none. Whether it is expected to beat the library.
+bool lm_cpu_product_emit(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out);
+bool lm_cpu_product_is_worth(const lm_plan_gemm *g);
+
 // The text that every translation unit of kernels begins with.
 const char *lm_cpu_prelude_text(lm_arena *arena);
 lm_plan_target lm_cpu_target(lm_module *m);

@@ -95,6 +95,7 @@ static void func_plan(planner *p, lm_func *f) {
   p->depth = 0;
   lm_func_walk(p);
   if (p->failed) return;
+  lm_steps_code(p);
   lm_plan_func *out = &p->plan->funcs[p->plan->n_funcs - 1];
   lm_storage_pack(p, out);
   steps_finish(p, out);

@@ -109,6 +109,7 @@ void lm_step_append(planner *p, lm_op *op, lm_type t, const place *from, const p
 void lm_step_fill(planner *p, lm_op *op, lm_type t, double value, const place *to);
 void lm_step_kernel(planner *p, lm_op *op);
 void lm_step_dot(planner *p, lm_op *op);
+void lm_steps_code(planner *p);        // once nothing changes any more: code of products
 bool lm_step_dot_accumulate(planner *p, lm_op *accum, const place *to);   // the accumulated value's dot adds to `to` itself
 
 // ---- walk.c

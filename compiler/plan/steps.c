@@ -195,6 +195,15 @@ void lm_step_dot(planner *p, lm_op *op) {
   s->step.moved = lm_type_bytes(p, x->type) + lm_type_bytes(p, w->type) + lm_type_bytes(p, z->type);
 }
 
+void lm_steps_code(planner *p) {
+  for (uint32_t i = 0; i < p->n_steps && p->target->product; i++) {
+    pstep *s = &p->steps[i];
+    lm_kernel_code code = {0};
+    if (s->step.kind == LM_STEP_GEMM && p->target->product(p->target->user, s->step.gemm, p->arena, &code))
+      s->step.gemm->code = 1 + kernel_find(p, s->op, &code);
+  }
+}
+
 // The step of a dot of the region being walked, NULL if it is another's.
 static pstep *dot_step(planner *p, const lm_op *dot, const lm_op *at) {
   if (dot->parent != at->parent) return NULL;

@@ -78,7 +78,7 @@ static lm_status arenas_make(cpu_exec *e) {
 // ---- life
 
 static int threads_of(const lm_exec_options *o) { return o->threads > 0 ? o->threads : omp_get_num_procs(); }
-static lm_cpu_gemm_options gemm_options(const lm_exec_options *o) { return (lm_cpu_gemm_options){.threads = threads_of(o), .cuts = o->cuts}; }
+static lm_cpu_gemm_options gemm_options(const lm_exec_options *o) { return (lm_cpu_gemm_options){.threads = threads_of(o), .cuts = o->cuts, .code = true}; }
 
 int64_t lm_exec_workspace(const lm_plan *plan, const lm_exec_options *o) {
   lm_cpu_gemm_options g = gemm_options(o);
@@ -123,11 +123,12 @@ lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec 
   e->threads = threads_of(o);
   workers_make(e);
   alone_find(e);
-  lm_cpu_gemm_options g = gemm_options(o);
-  e->gemms = lm_cpu_gemms_of_plan(plan, &g);
   e->timeline = o->timeline;
   lm_status s = lm_kernels_load(plan, o, e->threads, &e->kernels);
   if (!s) s = arenas_make(e);
+  lm_cpu_gemm_options g = gemm_options(o);
+  g.kernels = e->kernels.fn;
+  if (!s) e->gemms = lm_cpu_gemms_of_plan(plan, &g);
   if (s) lm_exec_destroy(&e->hal);
   *out = s ? NULL : &e->hal;
   return s;

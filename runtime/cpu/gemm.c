@@ -15,6 +15,7 @@ enum {
   TASKS = 32,                  // wanted, if each has at least…
   TASK_FLOPS = 4 << 20,        // …so many
   TILE_MIN = 64, TILE_STEP = 16,
+  CODE_STEP_M = 12, CODE_STEP_N = 32, CODE_PIECES = 48,
   ALIGN = 64,
 };
 
@@ -22,9 +23,11 @@ struct lm_cpu_gemms {
   int threads;
   uint32_t primitives;
   const lm_gemm_cuts *cuts;    // NULL: none
+  bool code;                   // a plan's is used
+  lm_kernel_fn *const *kernels;
   lm_matmuls *matmuls;         // NULL until a product wants one
   char *memory, *scratch;      // scratch: in memory, aligned
-  int64_t per_thread, own;     // own: lm_gemm_scratch, if a product needs that; then what matmuls need
+  int64_t per_thread, own, more;   // of it: own: lm_gemm_scratch, if a product needs that; more: what matmuls or code need
 };
 
 // ---- a product
@@ -37,6 +40,7 @@ typedef struct problem {       // a lm_plan_gemm with its run-time extents fille
   bool accumulate, flipped;    // flipped: C's transpose is computed, since that has rows of unit stride: A is B, B is A
   int64_t tile_m, tile_n;
   const lm_gemm_cut *cut;      // NULL: the default
+  int code;                    // as lm_plan_gemm; 0 too if code is not used
 } problem;
 
 static lm_gemm_shape transposed(const lm_gemm_shape *s) {
@@ -46,6 +50,16 @@ static lm_gemm_shape transposed(const lm_gemm_shape *s) {
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
+static int64_t pieces_of(int64_t size, int64_t tile) { return (size - 1) / tile + 1; }   // size > 0
+
+// As a cut says, if there is one that does.
+static bool tiles_given(problem *p, int64_t most_m, int64_t most_n) {
+  if (!p->cut || !p->cut->tile.m) return false;
+  p->tile_m = least(p->cut->tile.m, least(p->s.m, most_m));
+  p->tile_n = least(p->cut->tile.n, least(p->s.n, most_n));
+  return true;
+}
+
 static int64_t tile_size(int64_t size, int64_t pieces) {
   int64_t tile = (size + pieces - 1) / pieces;
   return (tile + TILE_STEP - 1) / TILE_STEP * TILE_STEP;
@@ -54,11 +68,7 @@ static int64_t tile_size(int64_t size, int64_t pieces) {
 // Halves the longer side until there are enough tasks, or they would be too small to be worth one. Of bf16 rows are halved
 // first: whole rows of C, and all of B, are matrices without gaps, for which the library has its best kernels.
 static void tiles_choose(problem *p, int64_t most) {
-  if (p->cut) {
-    p->tile_m = least(p->cut->tile.m, least(p->s.m, most));
-    p->tile_n = least(p->cut->tile.n, least(p->s.n, most));
-    return;
-  }
+  if (tiles_given(p, most, most)) return;
   double flops = 2.0 * (double)p->s.m * (double)p->s.n * (double)p->s.k * (double)p->n_sums;
   int64_t wanted = TASKS / (p->n_outers < TASKS ? p->n_outers : TASKS), pieces_m = 1, pieces_n = 1;
   bool rows = p->s.ab == LM_BF16;
@@ -70,6 +80,27 @@ static void tiles_choose(problem *p, int64_t most) {
     else if (p->tile_n >= 2 * TILE_MIN) p->tile_n = tile_size(p->s.n, pieces_n *= 2);
     else break;
   }
+}
+
+static int64_t side_of(int64_t size, int64_t pieces, int64_t step, int64_t most) {
+  return least(pieces_of(pieces_of(size, pieces), step) * step, most);
+}
+
+// For generated code, whose bits no cut changes: so few tiles that little is put in panels twice, so many that no thread waits
+// long for another. In cycles for a place of k: one for a multiply-add of 16 floats, one for an element that is put in a panel.
+static void tiles_of_code(problem *p, int threads, int64_t most) {
+  int64_t most_n = least(most, LM_PRODUCT_COLUMNS), first_m = pieces_of(p->s.m, most), first_n = pieces_of(p->s.n, most_n);
+  double best = 1e300;
+  if (tiles_given(p, most, most_n)) return;
+  for (int64_t i = 0; i <= CODE_PIECES; i += 1 + i / 3)
+    for (int64_t j = 0; j <= CODE_PIECES; j += 1 + j / 3) {
+      int64_t m = side_of(p->s.m, first_m + i, CODE_STEP_M, most), n = side_of(p->s.n, first_n + j, CODE_STEP_N, most_n);
+      int64_t tasks = p->n_outers * pieces_of(p->s.m, m) * pieces_of(p->s.n, n);
+      double turns = (double)pieces_of(tasks, threads) + 0.125, cost = turns * ((double)m * (double)n / 16 + (double)(m + n));
+      if (cost >= best) continue;
+      best = cost;
+      p->tile_m = m, p->tile_n = n;
+    }
 }
 
 static lm_gemm_key key_of(const problem *p) {
@@ -101,14 +132,13 @@ static problem problem_make(const lm_cpu_gemms *all, const lm_plan_gemm *g, cons
     lm_gemm_key key = key_of(&p);
     p.cut = lm_gemm_cuts_find(all->cuts, &key);
   }
+  if (all && all->code) p.code = g->code;
   return p;
 }
 
-static int64_t pieces(int64_t size, int64_t tile) { return (size + tile - 1) / tile; }
-
 // ---- how a tile is computed
 
-typedef enum { LOOP, CALL, MATMUL } method;
+typedef enum { LOOP, CALL, MATMUL, CODE } method;
 typedef struct way {
   method how;
   bool staged;                 // summed in scratch, as rows of f32
@@ -153,9 +183,17 @@ static bool matmul_choose(lm_cpu_gemms *all, problem *p, way *out, bool make) {
   return matmuls_visit(all, p, staged, make);
 }
 
+static way code_choose(const lm_cpu_gemms *all, problem *p) {
+  way w = {CODE, p->s.cc != LM_F32};
+  tiles_of_code(p, all->threads, w.staged ? LM_GEMM_TILE : INT64_MAX);
+  return w;
+}
+
 static way way_choose(lm_cpu_gemms *all, problem *p) {
   way w = {LOOP, false};
+  if (p->code && p->cut && p->cut->tile.code) return code_choose(all, p);
   if (matmul_choose(all, p, &w, false)) return w;
+  if (p->code && !p->cut) return code_choose(all, p);
   if (p->s.ab != LM_F64 && p->s.cc != LM_F64) {
     lm_gemm_shape s = summed(&p->s, true);
     bool staged = p->s.cc != LM_F32 || !lm_gemm_forms_find(&p->s).c.trans;
@@ -168,6 +206,7 @@ static way way_choose(lm_cpu_gemms *all, problem *p) {
 
 // ---- tasks
 
+
 typedef struct run { lm_cpu_gemms *all; problem p; way w; const char *a, *b; char *c; } run;
 
 static void multiply(const run *r, const lm_gemm_shape *s, const char *a, const char *b, char *c, bool add, int thread) {
@@ -176,6 +215,9 @@ static void multiply(const run *r, const lm_gemm_shape *s, const char *a, const 
     lm_gemm_loop(s, a, b, c, add);
   } else if (r->w.how == CALL) {
     lm_gemm_call(s, a, b, (float *)c, add, (lm_gemm_scratch *)scratch);
+  } else if (r->w.how == CODE) {
+    char *buf[] = {(char *)(uintptr_t)a, (char *)(uintptr_t)b, c, scratch + r->all->own};
+    r->all->kernels[r->p.code - 1](buf, (int64_t[]){s->n, s->c_m, add}, 0, s->m);
   } else {
     const lm_matmul *x = lm_matmuls_find(r->all->matmuls, s, add);
     LM_ASSERT(x);
@@ -185,7 +227,7 @@ static void multiply(const run *r, const lm_gemm_shape *s, const char *a, const 
 
 static void task_run(const run *r, int64_t task, int thread) {
   const problem *p = &r->p;
-  int64_t across = pieces(p->s.n, p->tile_n), down = pieces(p->s.m, p->tile_m);
+  int64_t across = pieces_of(p->s.n, p->tile_n), down = pieces_of(p->s.m, p->tile_m);
   int64_t i = task / across % down * p->tile_m, j = task % across * p->tile_n;
   lm_plan_batch o = lm_plan_batch_place(p->outer, p->n_outer, task / across / down);
   lm_gemm_shape tile = p->s;
@@ -211,7 +253,7 @@ void lm_cpu_gemm_share(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *
   if (p->n_outers == 0 || p->s.m == 0 || p->s.n == 0) return;
   if (p->flipped) r.a = b, r.b = a;
   r.w = way_choose(all, p);
-  int64_t tasks = p->n_outers * pieces(p->s.m, p->tile_m) * pieces(p->s.n, p->tile_n);
+  int64_t tasks = p->n_outers * pieces_of(p->s.m, p->tile_m) * pieces_of(p->s.n, p->tile_n);
   for (int64_t t; (t = lm_share_take(share, tasks)) >= 0;) task_run(&r, t, share->me);
 }
 
@@ -229,7 +271,7 @@ void lm_cpu_gemm(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, c
 int64_t lm_cpu_gemms_bytes(const lm_cpu_gemms *all) { return all->per_thread ? all->threads * all->per_thread + ALIGN : 0; }
 
 static void scratch_make(lm_cpu_gemms *all) {
-  int64_t per_thread = all->own + (all->matmuls ? lm_matmuls_scratch(all->matmuls) : 0);
+  int64_t per_thread = all->own + all->more;
   if (per_thread == all->per_thread) return;
   lm_free(all->memory);
   all->per_thread = per_thread;
@@ -239,7 +281,7 @@ static void scratch_make(lm_cpu_gemms *all) {
 
 lm_cpu_gemms *lm_cpu_gemms_create(const lm_cpu_gemm_options *o) {
   lm_cpu_gemms *all = lm_alloc(sizeof *all);
-  *all = (lm_cpu_gemms){.threads = o->threads, .primitives = o->primitives ? o->primitives : 1u << LM_BF16, .cuts = o->cuts};
+  *all = (lm_cpu_gemms){.threads = o->threads, .primitives = o->primitives ? o->primitives : 1u << LM_BF16, .cuts = o->cuts, .code = o->code, .kernels = o->kernels};
   return all;
 }
 
@@ -265,8 +307,8 @@ bool lm_gemm_key_find(const lm_plan_gemm *g, lm_gemm_key *out) {
 
 lm_tile lm_cpu_gemm_tile(lm_cpu_gemms *all, const lm_plan_gemm *g) {
   problem p = problem_make(all, g, NULL);
-  way_choose(all, &p);
-  return (lm_tile){p.tile_m, p.tile_n};
+  way w = way_choose(all, &p);
+  return (lm_tile){p.tile_m, p.tile_n, w.how == CODE};
 }
 
 // Makes the primitives of a product. Whether it is packed or staged in scratch of ours.
@@ -279,6 +321,8 @@ static bool product_make(lm_cpu_gemms *all, const lm_plan_gemm *g) {
   if (primitives && !all->matmuls) all->matmuls = lm_matmuls_create(all->threads);
   if (primitives) matmul_choose(all, &p, &w, true);
   w = way_choose(all, &p);
+  int64_t more = w.how == CODE ? LM_PRODUCT_SCRATCH : all->matmuls ? lm_matmuls_scratch(all->matmuls) : 0;
+  if (more > all->more) all->more = more;
   lm_gemm_shape s = summed(&p.s, w.staged);
   return w.staged || (w.how == CALL && lm_gemm_packs(&s));
 }

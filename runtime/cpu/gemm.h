@@ -1,8 +1,9 @@
-// gemm.h - matrix products of a plan: single-thread calls of oneDNN over tiles spread on OpenMP threads.
+// gemm.h - matrix products of a plan: single-thread calls of generated code or of oneDNN over tiles spread on OpenMP threads.
 //
-// f32 goes through its GEMM, bf16 through its matmul primitives where the processor multiplies bf16, and else through the
-// GEMM on operands widened to f32: in each case products are summed in f32 and rounded once. The tiles and the order of
-// every sum depend on the shape (and its lm_gemm_cut) alone, so the number of threads never changes a bit.
+// The library does bf16 where the processor multiplies it, by matmul primitives; else what the plan has code for is the
+// code's, and the rest the library's, by its f32 GEMM, on operands widened to f32 if they are bf16. In each case products are
+// summed in f32 and rounded once. The order of every sum depends on the shape (and its lm_gemm_cut) alone, and so do the
+// tiles of the library, since its bits depend on them: the number of threads never changes a bit.
 #ifndef LM_CPU_GEMM_H
 #define LM_CPU_GEMM_H
 #include "runtime/base/dtype.h"
@@ -15,7 +16,7 @@ typedef struct lm_gemm_key {
   int64_t outers, sums;                          // places of the batch axes that are not summed, and of those that are
   int64_t ab, cc, accumulate;
 } lm_gemm_key;
-typedef struct lm_tile { int64_t m, n; } lm_tile;
+typedef struct lm_tile { int64_t m, n; bool code; } lm_tile;   // code: by the plan's own; m 0: as that one is best cut
 
 // How products are cut where that is not left to this file (tune.h). A tile too large for its product is made smaller.
 typedef struct lm_gemm_cut {
@@ -32,6 +33,8 @@ typedef struct lm_cpu_gemm_options {
   int threads;
   uint32_t primitives;                           // 1 << lm_dtype: operands that go through matmul primitives; 0: bf16 alone
   const lm_gemm_cuts *cuts;                      // outlive what is made; NULL: none
+  bool code;                                     // a plan's is used for products that have some, and then
+  lm_kernel_fn *const *kernels;                  // as the plan's; NULL: nothing is run
 } lm_cpu_gemm_options;
 lm_cpu_gemms *lm_cpu_gemms_create(const lm_cpu_gemm_options *o);
 void lm_cpu_gemms_destroy(lm_cpu_gemms *all);
@@ -48,7 +51,7 @@ void lm_cpu_gemm(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, c
 // The same by threads that are there: each calls it with its share, and it is done when all have returned.
 void lm_cpu_gemm_share(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, const char *a, const char *b, char *c, lm_share *share);
 
-// The tiles that a product of fixed size is cut into.
+// The tiles that a product of fixed size is cut into, and whose they are.
 lm_tile lm_cpu_gemm_tile(lm_cpu_gemms *all, const lm_plan_gemm *g);
 
 // Numbers in [-1, 1), of f32 or bf16, in huge pages as a plan's memory is: products run at up to twice the speed there.

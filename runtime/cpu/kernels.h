@@ -3,8 +3,6 @@
 #define LM_CPU_KERNELS_H
 #include "runtime/cpu/exec.h"
 
-typedef void lm_kernel_fn(char *const *buf, const int64_t *var, int64_t lo, int64_t hi);
-
 typedef struct lm_kernels {
   lm_arena *arena;
   lm_kernel_fn **fn;                   // as plan->kernels

@@ -107,6 +107,14 @@ static void triple(reader *r, int64_t *a, int64_t *b, int64_t *c) {
   want(r, "("), *a = number(r), want(r, ","), *b = number(r), want(r, ","), *c = number(r), want(r, ")");
 }
 
+static int kernel_named(reader *r) {
+  const char *name = word(r, " ");
+  int i = 0;
+  while (i < r->p->n_kernels && strcmp(r->p->kernels[i].name, name)) i++;
+  if (i == r->p->n_kernels) r->failed = true;
+  return i;
+}
+
 static void gemm(reader *r, lm_plan_step *s) {
   lm_plan_gemm *g = s->gemm = LM_NEW(r->a, lm_plan_gemm);
   int64_t zero;
@@ -120,6 +128,7 @@ static void gemm(reader *r, lm_plan_step *s) {
     triple(r, &g->batch[i].a, &g->batch[i].b, &g->batch[i].c);
   }
   g->accumulate = take(r, "accumulate");
+  if (take(r, "by")) g->code = 1 + kernel_named(r);
 }
 
 static bool at_buffer(const reader *r) {
@@ -159,9 +168,7 @@ static void loop_end(reader *r, lm_plan_step *s, int index) {
 }
 
 static void kernel(reader *r, lm_plan_step *s) {
-  const char *name = word(r, " ");
-  while (s->kernel < r->p->n_kernels && strcmp(r->p->kernels[s->kernel].name, name)) s->kernel++;
-  if (s->kernel == r->p->n_kernels) r->failed = true;
+  s->kernel = kernel_named(r);
   want(r, "over"), s->space = extent(r);
 }
 

@@ -77,6 +77,7 @@ static void print_gemm(const lm_plan *p, const lm_plan_gemm *g, lm_buf *out) {
     lm_buf_printf(out, "(%lld,%lld,%lld)", (long long)g->batch[i].a, (long long)g->batch[i].b, (long long)g->batch[i].c);
   }
   if (g->accumulate) lm_buf_puts(out, " accumulate");
+  if (g->code) lm_buf_printf(out, " by %s", p->kernels[g->code - 1].name);
 }
 
 static void print_move(const lm_plan *p, const lm_plan_move *m, lm_buf *out) {

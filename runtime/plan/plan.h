@@ -64,6 +64,8 @@ typedef struct lm_plan_launch {
   const char *note;                    // of its form, for who reads what was compiled; NULL: nothing
 } lm_plan_launch;
 
+typedef void lm_kernel_fn(char *const *buf, const int64_t *var, int64_t lo, int64_t hi);
+
 typedef struct lm_plan_kernel {
   const char *name;                    // symbol; equal text has equal names
   const char *source;                  // C text of this function alone
@@ -81,7 +83,15 @@ typedef struct lm_plan_gemm {
                                                  // contracted axes (C stride 0), in order
   bool accumulate;                               // adds to what C holds
   uint8_t dtype_ab, dtype_c;                     // lm_dtype
+  int code;                                      // 1 + the kernel that does tiles of it; 0: a library does
 } lm_plan_gemm;
+
+// A kernel of products on the CPU does a tile, rows lo … hi - 1 of it: C (+)= A B, in f32, for one place of all batch axes.
+//   buf: A, B and C from the tile's first element on, scratch of LM_PRODUCT_SCRATCH bytes
+//   var: columns of the tile, at most LM_PRODUCT_COLUMNS; elements from a row of C to the next; whether it adds
+// C's rows have unit stride: of a product whose C has unit stride along m, the transpose is computed, and A is B, B is A.
+// However a product is cut into tiles, each of its elements is the same bits.
+enum { LM_PRODUCT_COLUMNS = 1024, LM_PRODUCT_SCRATCH = 5 << 18 };
 
 // A batch axis with its run-time size filled in; also a displacement of the operands along some, in elements.
 typedef struct lm_plan_batch { int64_t size, a, b, c; } lm_plan_batch;

@@ -1,5 +1,5 @@
 // memory_test.c - plans as the compiler makes them: every function runs on shadow memory, and their text parses back.
-//   memory_test [FILE.lmir…]   modules of any stage; without one, a small model
+//   memory_test [FILE.lmir…]   modules of any stage; without one, a small model and large products
 #include "codegen/cpu/cpu.h"
 #include "compiler/passes/pass.h"
 #include "tests/runtime/check.h"
@@ -53,5 +53,7 @@ static void module_check(const char *path) {
 
 int main(int argc, char **argv) {
   for (int i = 1; i < argc; i++) module_check(argv[i]);
-  if (argc == 1) module_check("tests/ir/llama.lmir");
+  if (argc > 1) return 0;
+  module_check("tests/ir/llama.lmir");
+  module_check("tests/plan/large.lmir");
 }

@@ -1,0 +1,148 @@
+// tile_panel.h - products of large matrices. A slab of both operands, so many places of k, is copied into panels that lie as
+// they are read: [line / width][k][width], zeros behind the last line. A tile of C is then summed in registers from a panel
+// of A, LM_TILE_M rows, and a panel of B, LM_TILE_N columns; the latter stays in the first cache, the panels of A beside it in
+// the second. Each element of C is a sum over k in order, slab by slab: however C is cut, its bits are the same.
+#if defined(__AVX512F__)
+enum { LM_TILE_M = 14, LM_SLAB = 192 };
+#elif defined(__AVX__)
+enum { LM_TILE_M = 6, LM_SLAB = 256 };
+#else
+enum { LM_TILE_M = 4, LM_SLAB = 256 };
+#endif
+enum {
+  LM_TILE_N = 2 * LM_LANES,
+  LM_ROWS = 168,                       // of A in panels at a time: a multiple of every LM_TILE_M
+  LM_PANELS_A = LM_ROWS * LM_SLAB + 16 // floats that they take
+};
+typedef float lm_quad __attribute__((vector_size(16), aligned(4), may_alias));
+typedef int32_t lm_quad_int __attribute__((vector_size(16)));
+typedef uint16_t lm_quad_half __attribute__((vector_size(8), aligned(2), may_alias));
+
+// Slabs that k places are cut into are as even as multiples of four allow.
+static inline __attribute__((always_inline)) int64_t lm_slab(int64_t k) {
+  int64_t slabs = (k + LM_SLAB - 1) / LM_SLAB;
+  return ((k + slabs - 1) / slabs + 3) / 4 * 4;
+}
+
+static inline float lm_panel_f32(const float *p) { return *p; }
+static inline float lm_panel_bf16(const uint16_t *p) { return lm_bf16_load(*p); }
+static inline lm_quad lm_quad_f32(const float *p) { return *(const lm_quad *)p; }
+static inline lm_quad lm_quad_bf16(const uint16_t *p) {
+  return (lm_quad)(__builtin_convertvector(*(const lm_quad_half *)p, lm_quad_int) << 16);
+}
+
+static inline __attribute__((always_inline)) void lm_quad_transpose(lm_quad *x) {
+  lm_quad_int low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, left = {0, 1, 4, 5}, right = {2, 3, 6, 7};
+  lm_quad a = __builtin_shuffle(x[0], x[1], low), b = __builtin_shuffle(x[2], x[3], low);
+  lm_quad c = __builtin_shuffle(x[0], x[1], high), d = __builtin_shuffle(x[2], x[3], high);
+  x[0] = __builtin_shuffle(a, b, left), x[1] = __builtin_shuffle(a, b, right);
+  x[2] = __builtin_shuffle(c, d, left), x[3] = __builtin_shuffle(c, d, right);
+}
+
+// Panels of `width` lines, a constant, from elements of type T: `from` is the slab's first, n its places of k.
+//   lm_lines_T: lines lie side by side, places of k `stride` apart; four panels at a time, so that whole cache lines are read
+//   lm_turned_T: places of k lie side by side, lines `stride` apart. Four of either are turned at a time, the last lines first:
+//   what they write beyond their panel's width is overwritten; up to two floats behind the last panel are not
+#define LM_PANELS(T, TYPE) \
+  static inline __attribute__((always_inline)) void lm_some_lines_##T(int width, int some, const TYPE *from, int64_t stride, \
+                                                                      int64_t n, float *to) { \
+    for (int64_t k = 0; k < n; k++) \
+      _Pragma("GCC unroll 4") for (int p = 0; p < some; p++) \
+        _Pragma("GCC unroll 32") for (int i = 0; i < width; i += 2) { \
+          to[(p * n + k) * width + i] = lm_panel_##T(from + k * stride + p * width + i); \
+          to[(p * n + k) * width + i + 1] = lm_panel_##T(from + k * stride + p * width + i + 1); \
+        } \
+  } \
+  static inline __attribute__((always_inline)) void lm_rest_##T(int width, const TYPE *from, int64_t line, int64_t stride, \
+                                                                int64_t n, int64_t lines, float *to) { \
+    for (int64_t k = 0; k < n; k++) \
+      for (int i = 0; i < width; i++) to[k * width + i] = i < lines ? lm_panel_##T(from + i * line + k * stride) : 0; \
+  } \
+  static inline __attribute__((always_inline)) void lm_lines_##T(int width, const TYPE *from, int64_t stride, int64_t n, \
+                                                                 int64_t lines, float *to) { \
+    int64_t i = 0; \
+    for (; i + 4 * width <= lines; i += 4 * width) lm_some_lines_##T(width, 4, from + i, stride, n, to + i * n); \
+    for (; i + width <= lines; i += width) lm_some_lines_##T(width, 1, from + i, stride, n, to + i * n); \
+    if (i < lines) lm_rest_##T(width, from + i, 1, stride, n, lines - i, to + i * n); \
+  } \
+  static inline __attribute__((always_inline)) void lm_turned_##T(int width, const TYPE *from, int64_t stride, int64_t n, \
+                                                                  int64_t lines, float *to) { \
+    int64_t l = 0; \
+    for (; l + width <= lines; l += width, from += width * stride, to += width * n) { \
+      int64_t k = 0; \
+      for (; k + 4 <= n; k += 4) \
+        _Pragma("GCC unroll 8") for (int i = (width - 1) / 4 * 4; i >= 0; i -= 4) { \
+          lm_quad x[4]; \
+          _Pragma("GCC unroll 4") for (int j = 0; j < 4; j++) \
+            x[j] = i + j < width ? lm_quad_##T(from + (i + j) * stride + k) : (lm_quad){0}; \
+          lm_quad_transpose(x); \
+          _Pragma("GCC unroll 4") for (int j = 0; j < 4; j++) *(lm_quad *)(to + (k + j) * width + i) = x[j]; \
+        } \
+      for (; k < n; k++) \
+        for (int i = 0; i < width; i++) to[k * width + i] = lm_panel_##T(from + i * stride + k); \
+    } \
+    if (l < lines) lm_rest_##T(width, from, stride, 1, n, lines - l, to); \
+  } \
+  static __attribute__((noinline)) void lm_a_lines_##T(const TYPE *from, int64_t stride, int64_t n, int64_t lines, float *to) { \
+    lm_lines_##T(LM_TILE_M, from, stride, n, lines, to); \
+  } \
+  static __attribute__((noinline)) void lm_a_turned_##T(const TYPE *from, int64_t stride, int64_t n, int64_t lines, float *to) { \
+    lm_turned_##T(LM_TILE_M, from, stride, n, lines, to); \
+  } \
+  static __attribute__((noinline)) void lm_b_lines_##T(const TYPE *from, int64_t stride, int64_t n, int64_t lines, float *to) { \
+    lm_lines_##T(LM_TILE_N, from, stride, n, lines, to); \
+  } \
+  static __attribute__((noinline)) void lm_b_turned_##T(const TYPE *from, int64_t stride, int64_t n, int64_t lines, float *to) { \
+    lm_turned_##T(LM_TILE_N, from, stride, n, lines, to); \
+  }
+LM_PANELS(f32, float)
+LM_PANELS(bf16, uint16_t)
+
+// c (+)= a b, of a panel each. Its rows are fetched meanwhile.
+static inline __attribute__((always_inline)) void lm_tile_sum(int64_t n, const float *a, const float *b, float *c, int64_t row,
+                                                              int add) {
+  lm_lanes sum[LM_TILE_M][2];
+#pragma GCC unroll 16
+  for (int i = 0; i < LM_TILE_M; i++) {
+    __builtin_prefetch(c + i * row, 1);
+    sum[i][0] = sum[i][1] = (lm_lanes){0};
+  }
+  for (int64_t k = 0; k < n; k++, a += LM_TILE_M, b += LM_TILE_N) {
+    lm_lanes x = *(const lm_lanes *)b, y = *(const lm_lanes *)(b + LM_LANES);
+#pragma GCC unroll 16
+    for (int i = 0; i < LM_TILE_M; i++) {
+      sum[i][0] += a[i] * x;
+      sum[i][1] += a[i] * y;
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < LM_TILE_M; i++)
+#pragma GCC unroll 2
+    for (int j = 0; j < 2; j++) {
+      lm_lanes *to = (lm_lanes *)(c + i * row + j * LM_LANES);
+      if (add) *to += sum[i][j];
+      else *to = sum[i][j];
+    }
+}
+
+// The same for the first rows and columns of a tile that reaches beyond C.
+static __attribute__((noinline)) void lm_tile_part(int64_t n, int64_t rows, int64_t columns, const float *a, const float *b,
+                                                   float *c, int64_t row, int add) {
+  float t[LM_TILE_M][LM_TILE_N] __attribute__((aligned(64)));
+  lm_tile_sum(n, a, b, &t[0][0], LM_TILE_N, 0);
+  for (int64_t i = 0; i < rows && i < LM_TILE_M; i++)
+    for (int64_t j = 0; j < columns && j < LM_TILE_N; j++) c[i * row + j] = add ? c[i * row + j] + t[i][j] : t[i][j];
+}
+
+// c (+)= a b for panels of a and b that a slab of n places fills; row: from a row of c to the next.
+static __attribute__((noinline)) void lm_tiles(int64_t n, int64_t rows, int64_t columns, const float *a, const float *b, float *c,
+                                               int64_t row, int add) {
+  for (int64_t j = 0; j < columns; j += LM_TILE_N)
+    for (int64_t i = 0; i < rows; i += LM_TILE_M) {
+      const float *x = a + i * n, *y = b + j * n;
+      float *z = c + i * row + j;
+      if (i + LM_TILE_M > rows || j + LM_TILE_N > columns) lm_tile_part(n, rows - i, columns - j, x, y, z, row, add);
+      else if (add) lm_tile_sum(n, x, y, z, row, 1);
+      else lm_tile_sum(n, x, y, z, row, 0);
+    }
+}

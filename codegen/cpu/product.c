@@ -1,0 +1,75 @@
+// product.c - a product of matrices as one C function for its strides, types and number of summed places.
+//
+// Its work is in tile_panel.h of the prelude; what is written here is which way each operand goes into panels, slab by slab.
+// How many rows and columns there are is known when it is called, so products that differ in nothing else share a function.
+// What the function is given is in runtime/plan/plan.h.
+#include "codegen/cpu/cpu.h"
+
+#include <stdio.h>
+
+enum { LEAST = 16, LEAST_DEPTH = 32, LEAST_TURNED_DEPTH = 512, LONG = 1024, FAR = 16384 };
+
+typedef struct operand { char letter; bool half; int64_t line, k; } operand;   // strides from a row or column to the next, in k
+typedef struct product { int64_t m, n, k; operand a, b; } product;               // with C in rows of unit stride
+
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static bool has_unit(const operand *x) { return x->line == 1 || x->k == 1; }
+
+// False: sizes are known only at run time, a matrix has no unit stride, or types are others. Where C has unit stride along m, its
+// transpose is computed: A is B, B is A.
+static bool product_make(const lm_plan_gemm *g, product *out) {
+  bool half = g->dtype_ab == LM_BF16, turned = g->c_n != 1;
+  operand x = {'a', half, g->a_m, g->a_k}, y = {'a', half, g->b_n, g->b_k};
+  *out = (product){turned ? g->n.fixed : g->m.fixed, turned ? g->m.fixed : g->n.fixed, g->k.fixed, turned ? y : x, turned ? x : y};
+  out->b.letter = 'b';
+  if (g->m.n_dyn || g->n.n_dyn || g->k.n_dyn || g->dtype_ab == LM_F64 || g->dtype_c == LM_F64) return false;
+  bool rows = turned ? g->c_m == 1 && g->c_n >= out->n : g->c_m >= out->n;
+  return rows && has_unit(&out->a) && has_unit(&out->b) && least(out->m, out->n) >= LEAST && out->k >= LEAST_DEPTH;
+}
+
+// By measurements with AVX2. Putting an element in a panel takes as long as 16 multiply-adds, 32 if it comes from far away, and it
+// is used once for each column (row) of a tile. The library pays too: most where A is turned, as for a weight's gradient (if
+// sums are long enough to be worth a visit of C, and places of k do not lie in a page each), least where B is in rows.
+bool lm_cpu_product_is_worth(const lm_plan_gemm *g) {
+  product p;
+  if (!product_make(g, &p)) return false;
+  double panels = 16.0 / (double)least(p.n, LONG) + 32.0 / (double)least(p.m, LONG);
+  if (p.a.k != 1) return p.k >= LEAST_TURNED_DEPTH && p.a.k <= FAR && panels <= 0.25;
+  return panels <= (p.b.k == 1 ? 0.1 : 0.09);
+}
+
+static const char *type_of(const operand *x) { return x->half ? "uint16_t" : "float"; }
+
+static void put_panels(const operand *x, const char *lines, const char *at, const char *to, lm_buf *b) {
+  bool turned = x->k == 1;
+  lm_buf_printf(b, "lm_%c_%s_%s(%c + %sk * %lld, %lld, n, %s, %s);\n", x->letter, turned ? "turned" : "lines",
+                x->half ? "bf16" : "f32", x->letter, at, (long long)x->k, (long long)(turned ? x->line : x->k), lines, to);
+}
+
+static void put_function(const product *p, lm_buf *out) {
+  const operand *a = &p->a, *b = &p->b;
+  long long k = p->k;
+  lm_buf_puts(out, "(char *const *buf, const int64_t *var, int64_t lo, int64_t hi) {\n");
+  lm_buf_printf(out, "  const %s *a = (const %s *)buf[0];  // rows %lld apart, places of k %lld\n", type_of(a), type_of(a), (long long)a->line, (long long)a->k);
+  lm_buf_printf(out, "  const %s *b = (const %s *)buf[1];  // columns %lld apart, places of k %lld\n", type_of(b), type_of(b), (long long)b->line, (long long)b->k);
+  lm_buf_puts(out, "  float *c = (float *)buf[2], *pa = (float *)buf[3], *pb = pa + LM_PANELS_A;\n"
+                   "  const int64_t columns = var[0], row = var[1];\n");
+  lm_buf_printf(out, "  for (int64_t k = 0; k < %lld; k += lm_slab(%lld)) {\n    const int64_t n = lm_min64(lm_slab(%lld), %lld - k);\n    ", k, k, k, k);
+  put_panels(b, "columns", "", "pb", out);
+  lm_buf_puts(out, "    for (int64_t i = lo; i < hi; i += LM_ROWS) {\n      const int64_t rows = lm_min64(LM_ROWS, hi - i);\n      ");
+  char at[40];
+  snprintf(at, sizeof at, "i * %lld + ", (long long)a->line);
+  put_panels(a, "rows", at, "pa", out);
+  lm_buf_puts(out, "      lm_tiles(n, rows, columns, pa, pb, c + i * row, row, var[2] || k > 0);\n    }\n  }\n}\n");
+}
+
+bool lm_cpu_product_emit(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out) {
+  product p;
+  lm_buf text = {0};
+  if (!product_make(g, &p)) return false;
+  put_function(&p, &text);
+  *out = (lm_kernel_code){.name = lm_arena_printf(arena, "p%016llx", (unsigned long long)lm_hash(text.p, text.n, 0))};
+  out->source = lm_arena_printf(arena, "void %s%s", out->name, text.p);
+  lm_buf_free(&text);
+  return true;
+}
