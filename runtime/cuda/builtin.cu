@@ -54,7 +54,15 @@ LM_PRODUCT(lm_product_f32, float, , float, , , float)
 LM_PRODUCT(lm_product_f64, double, , double, , , double)
 LM_PRODUCT(lm_product_bf16, uint16_t, lm_bf16_load, uint16_t, lm_bf16_load, lm_bf16_round, float)
 LM_PRODUCT(lm_product_bf16_f32, uint16_t, lm_bf16_load, float, , , float)
-LM_PRODUCT(lm_product_f32_bf16, float, , uint16_t, lm_bf16_load, lm_bf16_round, float)
+
+// Sums in f32, complete: rounded to where they belong.
+typedef struct lm_rounding { int64_t m, n, y_m, y_n; int32_t add, spare; } lm_rounding;
+LM_KERNEL(256) lm_round_bf16(const float *x, uint16_t *y, lm_rounding r) {
+  for (int64_t i = lm_block() * 256 + lm_thread(); i < r.m * r.n; i += lm_grid() * 256) {
+    uint16_t *to = y + (uint32_t)i / (uint32_t)r.n * r.y_m + (uint32_t)i % (uint32_t)r.n * r.y_n;
+    *to = lm_bf16_round(x[i] + (r.add ? lm_bf16_load(*to) : 0));
+  }
+}
 
 // ---- the scalars of a step
 

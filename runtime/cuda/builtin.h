@@ -13,7 +13,7 @@ typedef struct lm_cuda_builtins {
   void *stream;
   void *fill_8, *move[4] /* of 1, 2, 4, 8 bytes */, *add;
   void *product[LM_DTYPES][LM_DTYPES]; // by types of A and C; NULL: there is none
-  void *tally, *judge;
+  void *round, *tally, *judge;
   lm_cuda_address fault;               // two int32: a step and the position that it refused; zeros if all is well
 } lm_cuda_builtins;
 
@@ -34,5 +34,8 @@ lm_status lm_cuda_tally(const lm_cuda_builtins *b, const lm_plan_func *f, lm_cud
 lm_status lm_cuda_judge(const lm_cuda_builtins *b, const lm_tally_rule *r, lm_cuda_address io, lm_cuda_address totals);
 
 typedef struct lm_cuda_product { int64_t m, n, k, a_m, a_k, b_k, b_n, c_m, c_n; int32_t add, spare; } lm_cuda_product;   // C (+)= A B
+// y (+)= x of f32, dense [m, n], rounded to bf16 in these strides.
+typedef struct lm_cuda_rounding { int64_t m, n, y_m, y_n; int32_t add, spare; } lm_cuda_rounding;
+lm_status lm_cuda_round(const lm_cuda_builtins *b, const lm_cuda_rounding *r, lm_cuda_address x, lm_cuda_address y);
 lm_status lm_cuda_product_run(const lm_cuda_builtins *b, const lm_cuda_product *p, int ab, int cc, lm_cuda_address x, lm_cuda_address w, lm_cuda_address z);
 #endif

@@ -216,7 +216,7 @@ static bool asked(const char *name, bool otherwise) {
   return text && *text ? strcmp(text, "0") != 0 : otherwise;
 }
 
-int64_t lm_cuda_workspace(void) { return LM_CUDA_WORKSPACE; }
+int64_t lm_cuda_workspace(void) { return LM_CUDA_WORKSPACE + LM_CUDA_SUMS; }
 
 lm_status lm_cuda_exec_create(const lm_plan *plan, const char *arch, const lm_exec_options *o, lm_exec **out) {
   static const lm_exec_options defaults = {0};

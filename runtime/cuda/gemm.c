@@ -250,20 +250,60 @@ static problem problem_make(const lm_plan_gemm *g, const int64_t *var) {
   return p;
 }
 
+static uint64_t bytes_of(int64_t elements, int dtype) { return (uint64_t)(elements * lm_dtype_bytes((lm_dtype)dtype)); }
+
+// The calls of one result, each of which adds to what those before left in C.
+static lm_status sums_run(lm_cuda_gemms *g, const call *x, const problem *all, lm_cuda_address workspace) {
+  for (int64_t j = 0; j < all->n_sums; j++) {
+    lm_plan_batch at = lm_plan_batch_place(all->sum, all->n_sum, j);
+    call y = *x;
+    y.a += bytes_of(at.a, x->ab);
+    y.b += bytes_of(at.b, x->ab);
+    y.p.add = x->p.add || j;
+    LM_TRY(call_run(g, &y, workspace));
+  }
+  return NULL;
+}
+
+// Rows `row` … and columns `col` … of matrix `i`, summed in f32 and rounded once.
+static lm_status panel_run(lm_cuda_gemms *g, const call *x, const problem *all, int64_t i, int64_t row, int64_t rows, int64_t col, int64_t cols, lm_cuda_address workspace) {
+  lm_cuda_address sums = workspace + LM_CUDA_WORKSPACE, to = x->c + bytes_of(i * x->batch.c + row * x->p.c_m + col * x->p.c_n, x->cc);
+  call y = *x;
+  y.batch = (lm_plan_batch){.size = 1};
+  y.a += bytes_of(i * x->batch.a + row * x->p.a_m, x->ab);
+  y.b += bytes_of(i * x->batch.b + col * x->p.b_n, x->ab);
+  y.c = sums;
+  y.cc = LM_F32;
+  y.p.m = rows, y.p.n = cols, y.p.c_m = cols, y.p.c_n = 1, y.p.add = false;
+  LM_TRY(sums_run(g, &y, all, workspace));
+  return lm_cuda_round(g->builtins, &(lm_cuda_rounding){rows, cols, x->p.c_m, x->p.c_n, x->p.add, 0}, sums, to);
+}
+
+// A result of bf16 that several calls add to, or of operands that the library does not round: in pieces that fit into memory
+// for sums. Which pieces depends on sizes alone.
+static lm_status panels_run(lm_cuda_gemms *g, const call *x, const problem *all, lm_cuda_address workspace) {
+  enum { MOST = LM_CUDA_SUMS / 4 };
+  int64_t cols = x->p.n < MOST ? x->p.n : MOST, rows = MOST / cols;
+  for (int64_t i = 0; i < x->batch.size; i++)
+    for (int64_t row = 0; row < x->p.m; row += rows)
+      for (int64_t col = 0; col < x->p.n; col += cols)
+        LM_TRY(panel_run(g, x, all, i, row, x->p.m - row < rows ? x->p.m - row : rows, col, x->p.n - col < cols ? x->p.n - col : cols, workspace));
+  return NULL;
+}
+
 lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_gemm *p, const int64_t *var, lm_cuda_address a, lm_cuda_address b, lm_cuda_address c, lm_cuda_address workspace) {
   problem all = problem_make(p, var);
   call x = {.p = {.m = lm_plan_extent_value(&p->m, var), .n = lm_plan_extent_value(&p->n, var), .k = lm_plan_extent_value(&p->k, var),
-                  .a_m = p->a_m, .a_k = p->a_k, .b_k = p->b_k, .b_n = p->b_n, .c_m = p->c_m, .c_n = p->c_n},
+                  .a_m = p->a_m, .a_k = p->a_k, .b_k = p->b_k, .b_n = p->b_n, .c_m = p->c_m, .c_n = p->c_n, .add = p->accumulate},
             .batch = all.batch, .ab = p->dtype_ab, .cc = p->dtype_c};
+  bool rounds = x.cc == LM_BF16 && (all.n_sums > 1 || x.ab != LM_BF16);
   if (!x.p.m || !x.p.n || !all.batch.size) return NULL;
-  for (int64_t i = 0; i < all.n_outers; i++)
-    for (int64_t j = 0; j < all.n_sums; j++) {
-      lm_plan_batch at = lm_plan_batch_place(all.outer, all.n_outer, i), more = lm_plan_batch_place(all.sum, all.n_sum, j);
-      x.a = a + (uint64_t)((at.a + more.a) * lm_dtype_bytes((lm_dtype)x.ab));
-      x.b = b + (uint64_t)((at.b + more.b) * lm_dtype_bytes((lm_dtype)x.ab));
-      x.c = c + (uint64_t)(at.c * lm_dtype_bytes((lm_dtype)x.cc));
-      x.p.add = p->accumulate || j;
-      LM_TRY(call_run(g, &x, workspace));
-    }
+  for (int64_t i = 0; i < all.n_outers; i++) {
+    lm_plan_batch at = lm_plan_batch_place(all.outer, all.n_outer, i);
+    x.a = a + bytes_of(at.a, x.ab);
+    x.b = b + bytes_of(at.b, x.ab);
+    x.c = c + bytes_of(at.c, x.cc);
+    LM_TRY(rounds ? panels_run(g, &x, &all, workspace) : sums_run(g, &x, &all, workspace));
+  }
   return NULL;
 }

@@ -1,14 +1,16 @@
 // gemm.h - matrix products of a plan on a GPU, by cuBLASLt.
 //
 // The library lays matrices out by columns; a product in other strides is its transpose, or takes transposed operands. Batch
-// axes: the longest is the library's, the others are loops; sum axes are calls that add. What no layout of the library
-// expresses a kernel of our own computes. Which algorithm computes a product is settled when it is first met, by the
+// axes: the longest is the library's, the others are loops; sum axes are calls that add, in f32 memory of their own if the
+// result is of bf16. What no layout of the library expresses a kernel of our own computes. Which algorithm computes a product is settled when it is first met, by the
 // library's heuristic for its shape, strides and alignment alone, within LM_CUDA_WORKSPACE.
 #ifndef LM_CUDA_GEMM_H
 #define LM_CUDA_GEMM_H
 #include "runtime/cuda/builtin.h"
 
-enum { LM_CUDA_WORKSPACE = 32 << 20 };  // bytes
+// Bytes: of the library's workspace, which NVIDIA recommends for Hopper; of sums that are rounded when they are complete. They
+// lie one behind the other.
+enum { LM_CUDA_WORKSPACE = 32 << 20, LM_CUDA_SUMS = 8 << 20 };
 
 // Numbers of NVIDIA's headers; tests/cuda/headers_test.c compares them where the toolkit is installed.
 enum {

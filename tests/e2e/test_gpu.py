@@ -194,13 +194,23 @@ def test_no_driver(run):
     check("the NVIDIA driver was not found" in err, err)
 
 
-def test_random_kernels(run):
-    """programs of tests/codegen/kernel_random_test.c through the runtime, as scripts/gpu-check runs them"""
-    program = os.path.join(os.path.dirname(run.lmc), "gpu_random_check")
+def gpu_program(run, name, *args):
+    """one of those that scripts/gpu-check runs"""
+    program = os.path.join(os.path.dirname(run.lmc), name)
     if not os.path.exists(program):
         raise Skip("not built")
-    p = subprocess.run([program, "100", "6"], cwd=ROOT, env={**os.environ, **Fake(run, heavy=True).env}, capture_output=True, text=True)
+    p = subprocess.run([program, *args], cwd=ROOT, env={**os.environ, **Fake(run, heavy=True).env}, capture_output=True, text=True)
     check(p.returncode == 0 and "fake CUDA" not in p.stderr, p.stderr)
+
+
+def test_random_kernels(run):
+    """programs of tests/codegen/kernel_random_test.c through the runtime"""
+    gpu_program(run, "gpu_random_check", "100", "6")
+
+
+def test_products(run):
+    """in random strides, with further axes and sums, bit for bit"""
+    gpu_program(run, "gpu_gemm_check", "1", "150")
 
 
 def test_gpu_check(run):
