@@ -1,10 +1,14 @@
 // text.c - a session's tokenizer and data: from the recipe's words to what the runtime opens.
+#include <limits.h>
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "lmc/bundle.h"
 #include "lmc/text.h"
+
+enum { SHOWN = 4 };                    // bad rows that a run names which leaves them out
 
 // ---- sources
 
@@ -75,11 +79,26 @@ static lm_loc place_of(const lm_recipe_data *d, const char *text) {
   return d->loc;
 }
 
-// A fault of the user's gets its place in the file, unless it is a list.
+// Notes of the first `most` lines of a list.
+static void list_note(const lm_session *s, lm_diag *d, const char *list, int most) {
+  for (int n; *list && most--; list += n + (list[n] == '\n')) {
+    n = (int)strcspn(list, "\n");
+    lm_diag_note(s->ctx, d, (lm_loc){0}, "%.*s", n, list);
+  }
+}
+
+// A fault of the user's gets its place in the file; the list of bad rows under its headline becomes notes.
 static lm_status located(const lm_session *s, lm_status fault) {
   const lm_recipe_data *d = &s->recipe->data;
-  if (!fault || fault->kind != LM_USER || strchr(fault->text, '\n')) return lm_annotate(fault, "data %s", d->name);
-  lm_error(s->ctx, place_of(d, fault->text), "E214", "%s", fault->text);
+  if (!fault || fault->kind != LM_USER) return lm_annotate(fault, "data %s", d->name);
+  const char *list = strchr(fault->text, '\n');
+  int headline = (int)strcspn(fault->text, "\n");
+  lm_loc at = list && d->n_sources == 1 ? d->sources[0].loc : place_of(d, fault->text);
+  lm_diag *diag = lm_error(s->ctx, at, "E214", "%.*s", headline, fault->text);
+  if (list) {
+    list_note(s, diag, list + 1, INT_MAX);
+    lm_diag_help(s->ctx, diag, "mend those documents, or let data %s leave out more of them: bad = …", d->name);
+  }
   lm_status_free(fault);
   return lm_cli_verdict(s->cli);
 }
@@ -92,8 +111,8 @@ lm_status lm_session_sources(lm_session *s) {
   lm_data_info info = lm_data_info_of(s->data);
   if (info.bad) {
     lm_diag *d = lm_warn(s->ctx, s->recipe->data.loc, "W212", "%lld of %lld documents are unusable and were left out", (long long)info.bad, (long long)info.read);
-    const char *end = strchr(info.bad_list, '\n');
-    if (info.bad_list[0]) lm_diag_note(s->ctx, d, (lm_loc){0}, "%.*s", end ? (int)(end - info.bad_list) : (int)strlen(info.bad_list), info.bad_list);
+    list_note(s, d, info.bad_list, SHOWN);
+    if (info.bad > SHOWN) lm_diag_note(s->ctx, d, (lm_loc){0}, "… and %lld more", (long long)info.bad - SHOWN);
   }
   return NULL;
 }

@@ -23,7 +23,7 @@ typedef struct lm_diag {
   lm_loc loc;
   const char *text;                 // headline
   const char *label;                // under the caret; NULL for none
-  struct { lm_loc loc; const char *text; } note[4];   // "= text" lines, a second place each; loc.file 0: no place
+  struct { lm_loc loc; const char *text; } note[24];  // "= text" lines, a second place each; loc.file 0: no place
   int n_notes;
   const char *help;                 // NULL for none
 } lm_diag;

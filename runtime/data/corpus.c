@@ -160,7 +160,7 @@ static lm_status bad_check(const lm_data_options *o, uint64_t read, uint64_t bad
   uint64_t more = bad > LISTED ? bad - LISTED : 0;
   lm_buf rest = {0};
   if (more) lm_buf_printf(&rest, "… and %llu more\n", (unsigned long long)more);
-  lm_status s = lm_fail(LM_USER, "%llu of %llu documents%s cannot be used, more than the %g%% that `bad` allows:\n%s%s",
+  lm_status s = lm_fail(LM_USER, "%llu of %llu documents%s cannot be used, more than the %g%% that `bad` allows\n%s%s",
                         (unsigned long long)bad, (unsigned long long)read, sofar, 100 * o->bad, list, rest.p ? rest.p : "");
   lm_buf_free(&rest);
   s->text[strlen(s->text) - 1] = 0;    // the list's last line end
@@ -270,6 +270,18 @@ lm_status lm_corpus_open(const lm_data_options *o, const lm_file_list *files, lm
   if (s) lm_corpus_close(out);
   lm_arena_destroy(a);
   return s;
+}
+
+lm_status lm_corpus_read(const lm_corpus *c, uint64_t first, uint64_t n, int32_t *out) {
+  if (c->wide) return lm_store_read(c->tokens, first * sizeof *out, n * sizeof *out, out);
+  uint16_t *narrow = (uint16_t *)out + n;                // its upper half, which the widening below never overtakes
+  LM_TRY(lm_store_read(c->tokens, first * sizeof *narrow, n * sizeof *narrow, narrow));
+  for (uint64_t i = 0; i < n; i++) {
+    uint16_t id;
+    memcpy(&id, narrow + i, sizeof id);
+    out[i] = id;
+  }
+  return NULL;
 }
 
 void lm_corpus_close(lm_corpus *c) {

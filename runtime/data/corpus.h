@@ -16,10 +16,8 @@ typedef struct lm_corpus {
   bool from_cache;
 } lm_corpus;
 
-static inline int32_t lm_corpus_token(const lm_corpus *c, uint64_t i) {
-  return c->wide ? (int32_t)((const uint32_t *)c->tokens->payload)[i] : ((const uint16_t *)c->tokens->payload)[i];
-}
-static inline uint64_t lm_corpus_width(const lm_corpus *c) { return c->wide ? 4 : 2; }
+// Tokens first … first + n - 1, which exist. LM_ENV: the file is damaged.
+lm_status lm_corpus_read(const lm_corpus *c, uint64_t first, uint64_t n, int32_t *out);
 
 // Finds the corpus in o->cache or reads the files. LM_USER: more bad rows than o->bad.
 lm_status lm_corpus_open(const lm_data_options *o, const lm_file_list *files, lm_corpus *out);

@@ -14,7 +14,7 @@
 
 // Streams of randomness; keys of lm_philox_key. Epoch e of group g of training draws from ORDER + e + g * 2^48.
 enum { STREAM_ORDER = 1000, GROUP_SHIFT = 48 };
-enum { TOUCHED_PIECE = 1 << 18, TOUCHED_MOST = 128 << 20 };   // what reading a piece brings into memory; when to let go of it
+enum { SOME = 2048 };                  // tokens that are read at a time
 
 typedef struct { uint64_t set, first, n; } span;               // rows first … first + n - 1 of a set
 typedef struct { char *name; span *spans; uint64_t n; int64_t docs, tokens; } part;   // spans[groups], n rows in all
@@ -34,7 +34,6 @@ struct lm_data {
   lm_mix mix;                          // no stages: rows of the one group in turn
   // written by the thread that fills
   lm_mix_place *place;
-  uint64_t *touched;                   // bytes of the mapped files, about, since they were last let go of
   lm_prefetch *prefetch;               // NULL: there is none
 };
 
@@ -109,13 +108,14 @@ static void part_take_set(const lm_data *d, const lm_row_index *index, part *p, 
   }
 }
 
-static lm_status span_count(const lm_data *d, const span *s, part *to) {
-  for (uint64_t r = s->first; r < s->first + s->n; r++) {
-    const lm_piece *p;
-    uint32_t n;
-    LM_TRY(lm_row_get(&d->lengths[0].index, s->set, r, &p, &n));
-    for (uint32_t i = 0; i < n; i++) to->docs += p[i].begins, to->tokens += p[i].len;
-  }
+static lm_status span_visit(const length *x, const span *s, lm_status (*visit)(void *user, const lm_piece *p), void *user) {
+  return lm_rows_visit(&x->index, s->set, s->first, s->n, visit, user);
+}
+
+static lm_status piece_count(void *user, const lm_piece *p) {
+  part *to = user;
+  to->docs += p->begins;
+  to->tokens += p->len;
   return NULL;
 }
 
@@ -135,7 +135,7 @@ static lm_status tail_take(lm_data *d, const lm_data_holdout *h, part *to) {
     train->n -= n;
     to->spans[g] = (span){from->set, from->first + from->n, n};
     to->n += n;
-    LM_TRY(span_count(d, &to->spans[g], to));
+    LM_TRY(span_visit(&d->lengths[0], &to->spans[g], piece_count, to));
   }
   train->docs -= to->docs;
   train->tokens -= to->tokens;
@@ -167,22 +167,21 @@ static uint64_t document_at(const lm_corpus *c, uint64_t token) {
   return low;
 }
 
-static lm_status tail_mark(const lm_data *d, const span *s, unsigned char *left_out) {
-  for (uint64_t r = s->first; r < s->first + s->n; r++) {
-    const lm_piece *p;
-    uint32_t n;
-    LM_TRY(lm_row_get(&d->lengths[0].index, s->set, r, &p, &n));
-    for (uint32_t i = 0; i < n; i++) left_out[document_at(&d->corpus, p[i].start)] = 1;
-  }
+typedef struct { const lm_corpus *corpus; unsigned char *left_out; } marking;
+
+static lm_status document_mark(void *user, const lm_piece *p) {
+  const marking *m = user;
+  m->left_out[document_at(m->corpus, p->start)] = 1;
   return NULL;
 }
 
 // The documents that have a part in a tail.
 static lm_status tails_mark(const lm_data *d, const lm_data_options *o, lm_row_plan *plan, unsigned char *left_out) {
+  marking marking = {&d->corpus, left_out};
   LM_TRY(lm_store_check(d->corpus.docs, 0, d->corpus.docs->n));
   for (int i = 0; i < o->n_holdouts; i++) {
     if (o->holdouts[i].kind != LM_HOLDOUT_TAIL) continue;
-    for (int g = 0; g < d->groups; g++) LM_TRY(tail_mark(d, &d->parts[i + 1].spans[g], left_out));
+    for (int g = 0; g < d->groups; g++) LM_TRY(span_visit(&d->lengths[0], &d->parts[i + 1].spans[g], document_mark, &marking));
     plan->left_out_key = lm_hash(&o->holdouts[i].fraction, sizeof o->holdouts[i].fraction, plan->left_out_key + d->lengths[0].index.store->root);
     plan->left_out = left_out;
   }
@@ -253,7 +252,6 @@ static lm_status corpus_open(lm_data *d, const lm_data_options *o) {
   d->groups = d->mix.n_stages && o->n_sources > 1 ? o->n_sources : 1;
   LM_TRY(rows_make(d, o));
   d->place = d->groups > 1 ? lm_alloc(sizeof *d->place) : NULL;
-  d->touched = lm_alloc(sizeof *d->touched);
   return d->groups > 1 ? mix_check(d, o) : NULL;
 }
 
@@ -308,7 +306,6 @@ void lm_data_close(lm_data *d) {
   lm_free(d->stages);
   lm_free(d->lengths);
   lm_free(d->place);
-  lm_free(d->touched);
   lm_free(d);
 }
 
@@ -363,44 +360,30 @@ static uint32_t *lengths_make(const lm_tokenizer *t) {
   return lengths;
 }
 
-static void touch(const lm_data *d, uint64_t bytes) {
-  if ((*d->touched += TOUCHED_PIECE + bytes) < TOUCHED_MOST) return;
-  *d->touched = 0;
-  lm_store_relax(d->corpus.tokens);
-  for (int i = 0; i < d->n_lengths; i++) lm_store_relax(d->lengths[i].index.store);
-}
+typedef struct { const lm_corpus *corpus; const uint32_t *lengths; int64_t total; } bytes_sum;
 
-// The tokens of a piece and, if its document goes on, the one behind it can be read.
-static lm_status piece_check(const lm_data *d, const lm_piece *p) {
-  uint64_t width = lm_corpus_width(&d->corpus), n = (uint64_t)p->len + !p->ends;
-  touch(d, n * width);
-  return lm_store_check(d->corpus.tokens, p->start * width, n * width);
-}
-
-static lm_status span_bytes(const lm_data *d, const span *s, const uint32_t *lengths, int64_t *total) {
-  for (uint64_t r = s->first; r < s->first + s->n; r++) {
-    const lm_piece *p;
-    uint32_t n;
-    LM_TRY(lm_row_get(&d->lengths[0].index, s->set, r, &p, &n));
-    for (uint32_t i = 0; i < n; i++) {
-      LM_TRY(piece_check(d, &p[i]));
-      uint64_t end = p[i].start + p[i].len + !p[i].ends;
-      for (uint64_t at = p[i].start + 1; at < end; at++) *total += lengths[lm_corpus_token(&d->corpus, at)];
-    }
+static lm_status piece_bytes(void *user, const lm_piece *p) {
+  bytes_sum *sum = user;
+  int32_t ids[SOME];
+  uint64_t end = p->start + p->len + !p->ends, n;        // its first token is predicted by nothing
+  for (uint64_t at = p->start + 1; at < end; at += n) {
+    n = end - at < SOME ? end - at : SOME;
+    LM_TRY(lm_corpus_read(sum->corpus, at, n, ids));
+    for (uint64_t i = 0; i < n; i++) sum->total += sum->lengths[ids[i]];
   }
   return NULL;
 }
 
 int64_t lm_data_predicted_bytes(const lm_data *d, int index) {
   if (d->replay) return 0;             // what its tokens stand for is not known
-  int64_t total = 0;
   uint32_t *lengths = lengths_make(d->tokenizer);
+  bytes_sum sum = {&d->corpus, lengths, 0};
   lm_status s = NULL;
-  for (int g = 0; g < d->groups && !s; g++) s = span_bytes(d, &d->parts[index].spans[g], lengths, &total);
+  for (int g = 0; g < d->groups && !s; g++) s = span_visit(&d->lengths[0], &d->parts[index].spans[g], piece_bytes, &sum);
   lm_free(lengths);
-  if (s) total = 0;                    // filling the part says why
+  bool known = !s;                     // else filling the part says why
   lm_status_free(s);
-  return total;
+  return known ? sum.total : 0;
 }
 
 // ---- filling
@@ -413,26 +396,28 @@ static void padding_fill(const lm_batch *b, int64_t from, int64_t to) {
   for (int64_t at = from; at < to; at++) place_fill(b, at, 0, 0, -1, 0, 0);
 }
 
-static void piece_fill(const lm_data *d, const lm_piece *p, int32_t seg, int64_t at, const lm_batch *b) {
-  int32_t tok = lm_corpus_token(&d->corpus, p->start);
-  for (uint32_t i = 0; i < p->len; i++, at++) {
-    bool last = p->ends && i + 1 == p->len;
-    int32_t next = last ? 0 : lm_corpus_token(&d->corpus, p->start + i + 1);
-    place_fill(b, at, tok, (int32_t)i, seg, next, last ? 0 : 1);
-    tok = next;
+typedef struct { const lm_corpus *corpus; const lm_batch *b; int64_t at; int32_t seg; } filling;   // of a row: the place and segment that are next
+
+static lm_status piece_fill(void *user, const lm_piece *p) {
+  filling *f = user;
+  int32_t ids[SOME + 1];
+  for (uint32_t done = 0, n; done < p->len; done += n) {
+    n = p->len - done < SOME ? p->len - done : SOME;
+    bool ends = p->ends && done + n == p->len;             // nothing stands behind it
+    LM_TRY(lm_corpus_read(f->corpus, p->start + done, n + !ends, ids));
+    for (uint32_t i = 0; i < n; i++) {
+      bool last = ends && i + 1 == n;
+      place_fill(f->b, f->at++, ids[i], (int32_t)(done + i), f->seg, last ? 0 : ids[i + 1], last ? 0 : 1);
+    }
   }
+  f->seg++;
+  return NULL;
 }
 
 static lm_status row_fill(const lm_data *d, const length *x, uint64_t set, uint64_t row, int64_t at, const lm_batch *b) {
-  int64_t end = at + x->seq;
-  const lm_piece *p;
-  uint32_t n;
-  LM_TRY(lm_row_get(&x->index, set, row, &p, &n));
-  for (uint32_t i = 0; i < n; at += p[i++].len) {
-    LM_TRY(piece_check(d, &p[i]));
-    piece_fill(d, &p[i], (int32_t)i, at, b);
-  }
-  padding_fill(b, at, end);
+  filling f = {&d->corpus, b, at, 0};
+  LM_TRY(lm_rows_visit(&x->index, set, row, 1, piece_fill, &f));
+  padding_fill(b, f.at, at + x->seq);
   return NULL;
 }
 

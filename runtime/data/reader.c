@@ -32,7 +32,7 @@ static lm_status file_add(lm_file_list *l, int source, const char *path) {
     l->cap = l->cap ? 2 * l->cap : 16;
     l->files = lm_realloc(l->files, l->cap * sizeof *l->files);
   }
-  l->files[l->n++] = (lm_file_entry){lm_strdup(path), source, (uint64_t)st.st_size};
+  l->files[l->n++] = (lm_file_entry){lm_strdup(path), source, (uint64_t)st.st_size, {st.st_mtim.tv_sec, st.st_mtim.tv_nsec}};
   l->bytes += (uint64_t)st.st_size;
   int64_t facts[] = {source, st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec, st.st_ctim.tv_sec, st.st_ctim.tv_nsec};
   key_add_text(l, path);
@@ -205,11 +205,17 @@ static lm_status file_open(lm_reader *r) {
   return NULL;
 }
 
-static void file_close(lm_reader *r) {
-  r->consumed += r->list->files[r->file].size;
+// What is kept of a file is kept under its size and time of change: they must be the same at its end.
+static lm_status file_close(lm_reader *r) {
+  const lm_file_entry *f = &r->list->files[r->file++];
+  struct stat st;
+  r->consumed += f->size;
   lm_input_close(r->input);
   r->input = NULL;
-  r->file++;
+  if (stat(f->path, &st)) return lm_fail_errno("%s was there and is gone", f->path);
+  bool same = (uint64_t)st.st_size == f->size && st.st_mtim.tv_sec == f->changed[0] && st.st_mtim.tv_nsec == f->changed[1];
+  if (same || !S_ISREG(st.st_mode)) return NULL;
+  return lm_fail(LM_USER, "source %s: %s was changed while it was read; run again when it is complete", r->list->sources[f->source].name, f->path);
 }
 
 static void byte_order_mark_skip(lm_reader *r, bool first) {
@@ -230,8 +236,7 @@ static lm_status chunk_read(lm_reader *r) {
   r->eof = !got || !r->left;
   byte_order_mark_skip(r, first);
   buffer_cut(r);
-  if (r->eof) file_close(r);
-  return NULL;
+  return r->eof ? file_close(r) : NULL;
 }
 
 // Forgets what has been cut. No stretch may point there any more.
@@ -257,7 +262,7 @@ lm_status lm_reader_next(lm_reader *r, const lm_stretch **out, size_t *out_n) {
 
 static const char *json_text(const lm_stretch *s, const char *field, size_t *out_n, json_t **owner, char *fault, size_t n_fault) {
   json_error_t e;
-  *owner = json_loadb(s->p, s->n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &e);
+  *owner = json_loadb(s->p, s->n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES, &e);
   json_t *x = json_object_get(*owner, field);
   if (!*owner) snprintf(fault, n_fault, "not JSON: %s (column %d)", e.text, e.column);
   else if (!json_is_object(*owner)) snprintf(fault, n_fault, "not a JSON object");

@@ -180,14 +180,23 @@ static const lm_row_block *block_find(const lm_row_index *x, uint64_t set, uint6
   return first + low;
 }
 
-lm_status lm_row_get(const lm_row_index *x, uint64_t set, uint64_t row, const lm_piece **out, uint32_t *out_n) {
-  LM_ASSERT(set < x->n_sets && row < x->sets[set].n_rows);
+static lm_status row_visit(const lm_row_index *x, uint64_t set, uint64_t row, lm_status (*visit)(void *user, const lm_piece *p), void *user) {
   const lm_row_block *b = block_find(x, set, row);
   uint64_t in_block = row - b->first_row, pieces = b->offset + ((b->n_rows + 1) * sizeof(uint32_t) + 7) / 8 * 8;
-  const uint32_t *first = (const uint32_t *)(x->store->payload + b->offset) + in_block;
-  LM_TRY(lm_store_check(x->store, b->offset + in_block * sizeof *first, 2 * sizeof *first));
-  LM_TRY(lm_store_check(x->store, pieces + first[0] * sizeof **out, (first[1] - first[0]) * sizeof **out));
-  *out = (const lm_piece *)(x->store->payload + pieces) + first[0];
-  *out_n = first[1] - first[0];
+  uint32_t ends[2];
+  LM_TRY(lm_store_read(x->store, b->offset + in_block * sizeof *ends, sizeof ends, ends));
+  for (uint32_t at = ends[0]; at < ends[1]; ) {
+    lm_piece some[32];
+    uint32_t n = ends[1] - at < LM_COUNT(some) ? ends[1] - at : LM_COUNT(some);
+    LM_TRY(lm_store_read(x->store, pieces + at * sizeof *some, n * sizeof *some, some));
+    for (uint32_t i = 0; i < n; i++) LM_TRY(visit(user, &some[i]));
+    at += n;
+  }
+  return NULL;
+}
+
+lm_status lm_rows_visit(const lm_row_index *x, uint64_t set, uint64_t first, uint64_t n, lm_status (*visit)(void *user, const lm_piece *p), void *user) {
+  LM_ASSERT(set < x->n_sets && n <= x->sets[set].n_rows && first <= x->sets[set].n_rows - n);
+  for (uint64_t row = first; row < first + n; row++) LM_TRY(row_visit(x, set, row, visit, user));
   return NULL;
 }

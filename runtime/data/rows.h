@@ -28,6 +28,6 @@ typedef struct lm_row_plan {
 lm_status lm_row_index_open(const lm_data_options *o, const lm_corpus *c, const lm_row_plan *plan, lm_row_index *out);
 void lm_row_index_close(lm_row_index *x);
 
-// The pieces of a row, which exists. LM_ENV: the file is damaged.
-lm_status lm_row_get(const lm_row_index *x, uint64_t set, uint64_t row, const lm_piece **out, uint32_t *out_n);
+// Calls visit for the pieces of rows first … first + n - 1 of a set, which exist, until it fails. LM_ENV: the file is damaged.
+lm_status lm_rows_visit(const lm_row_index *x, uint64_t set, uint64_t first, uint64_t n, lm_status (*visit)(void *user, const lm_piece *p), void *user);
 #endif

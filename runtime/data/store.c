@@ -158,8 +158,14 @@ static bool layout_read(lm_store *s) {
 
 static size_t block_size(const lm_store *s, uint64_t b) { return b + 1 < s->n_blocks ? BLOCK : (size_t)(s->n - b * BLOCK); }
 
+// Its pages need not stay in the process: of a shared mapping of a file nothing is lost.
 static bool block_is_good(const lm_store *s, uint64_t b) {
-  return lm_hash(s->payload + b * BLOCK, block_size(s, b), b) == s->hashes[b];
+  char *p = (char *)s->payload + b * BLOCK;
+  size_t n = block_size(s, b);
+  if (s->path) madvise(p, n, MADV_WILLNEED);   // all of it at once
+  bool good = lm_hash(p, n, b) == s->hashes[b];
+  if (s->path) madvise(p, n, MADV_DONTNEED);
+  return good;
 }
 
 static void block_check(void *user, int64_t b, int worker) {
@@ -175,13 +181,16 @@ static bool all_good(lm_store *s, int threads) {
   return true;
 }
 
-// Maps the file; *out = NULL if it is no whole store.
+// Maps the file, and takes fd; *out = NULL if it is no whole store.
 static lm_status store_map(int fd, const char *path, lm_store **out) {
   struct stat st;
   *out = NULL;
-  if (fstat(fd, &st)) return lm_fail_errno("cannot read %s", path ? path : "memory");
-  if (st.st_size < (off_t)sizeof(footer)) return NULL;
   lm_store *s = lm_alloc(sizeof *s);
+  s->fd = fd;
+  if (fstat(fd, &st) || st.st_size < (off_t)sizeof(footer)) {
+    lm_store_close(s);
+    return NULL;
+  }
   s->path = path ? lm_strdup(path) : NULL;
   s->n_map = (size_t)st.st_size;
   s->map = mmap(NULL, s->n_map, PROT_READ, MAP_SHARED, fd, 0);
@@ -195,7 +204,7 @@ static lm_status store_map(int fd, const char *path, lm_store **out) {
     return NULL;
   }
   s->checked = lm_alloc(s->n_blocks);
-  if (s->n > CHECKED_AT_ONCE) madvise(s->map, s->n_map, MADV_RANDOM);   // rows come by chance: neighbours are not worth reading
+  if (s->n > CHECKED_AT_ONCE) posix_fadvise(fd, 0, 0, POSIX_FADV_RANDOM);   // rows come by chance: neighbours are not worth reading
   *out = s;
   return NULL;
 }
@@ -203,7 +212,7 @@ static lm_status store_map(int fd, const char *path, lm_store **out) {
 lm_status lm_store_finish(lm_store_writer *w, const void *tail, size_t n_tail, lm_store **out) {
   lm_status s = seal(w, tail, n_tail);
   if (!s) s = name_give(w);
-  if (!s) s = store_map(w->fd, w->path, out);
+  if (!s) s = store_map(dup(w->fd), w->path, out);
   if (!s && !*out) s = lm_fail(LM_ENV, "%s is not what was written to it", w->path ? w->path : "memory");
   if (s) {
     *out = NULL;
@@ -219,13 +228,8 @@ lm_status lm_store_open(const char *path, int threads, lm_store **out) {
   *out = NULL;
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return errno == ENOENT ? NULL : lm_fail_errno("cannot open %s", path);
-  lm_status s = store_map(fd, path, out);
-  close(fd);
-  if (s) return s;
-  if (*out && all_good(*out, threads)) {
-    lm_store_relax(*out);
-    return NULL;
-  }
+  LM_TRY(store_map(fd, path, out));
+  if (*out && all_good(*out, threads)) return NULL;
   lm_store_close(*out);
   *out = NULL;
   unlink(path);
@@ -235,6 +239,7 @@ lm_status lm_store_open(const char *path, int threads, lm_store **out) {
 void lm_store_close(lm_store *s) {
   if (!s) return;
   if (s->map) munmap(s->map, s->n_map);
+  if (s->fd >= 0) close(s->fd);
   lm_free(s->path);
   lm_free(s->checked);
   lm_free(s);
@@ -244,7 +249,6 @@ lm_status lm_store_check(const lm_store *s, uint64_t at, uint64_t n) {
   LM_ASSERT(n <= s->n && at <= s->n - n);
   for (uint64_t b = at / BLOCK; n && b <= (at + n - 1) / BLOCK; b++) {
     if (__atomic_load_n(&s->checked[b], __ATOMIC_RELAXED)) continue;
-    madvise((char *)s->payload + b * BLOCK, block_size(s, b), MADV_WILLNEED);   // all of it at once
     if (!block_is_good(s, b)) {
       unlink(s->path);
       return lm_fail(LM_ENV, "%s is damaged near byte %llu; it was removed, and the next run makes it anew", s->path,
@@ -255,6 +259,14 @@ lm_status lm_store_check(const lm_store *s, uint64_t at, uint64_t n) {
   return NULL;
 }
 
-void lm_store_relax(const lm_store *s) {
-  if (s->path) madvise(s->map, s->n_map, MADV_DONTNEED);   // a shared mapping of a file: nothing is lost
+lm_status lm_store_read(const lm_store *s, uint64_t at, uint64_t n, void *to) {
+  LM_TRY(lm_store_check(s, at, n));
+  for (uint64_t done = 0; done < n; ) {
+    ssize_t got = pread(s->fd, (char *)to + done, n - done, (off_t)(at + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return lm_fail_errno("cannot read %s", s->path ? s->path : "memory");
+    if (!got) return lm_fail(LM_ENV, "%s has become shorter", s->path ? s->path : "memory");
+    done += (uint64_t)got;
+  }
+  return NULL;
 }

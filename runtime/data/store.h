@@ -1,4 +1,4 @@
-// store.h - a file of the cache: bytes written once from front to back, sealed with hashes, then mapped.
+// store.h - a file of the cache: bytes written once from front to back, sealed with hashes, then mapped or read.
 //
 //   payload | tail: what the writer says of it | hash of each MiB of the payload | footer: sizes, hash of tail and hashes
 //
@@ -20,6 +20,7 @@ typedef struct lm_store {
   const char *tail; uint64_t n_tail;
   uint64_t root;                       // hash of everything
   // private
+  int fd;
   char *path; void *map; size_t n_map;
   const uint64_t *hashes; uint64_t n_blocks;
   unsigned char *checked;              // [n_blocks]: compared with its hash
@@ -34,6 +35,7 @@ void lm_store_close(lm_store *s);      // NULL is fine
 // Compares what has not been compared of a range with its hashes. LM_ENV: it is damaged; the file is removed, so the next
 // run makes it anew. Any number of threads.
 lm_status lm_store_check(const lm_store *s, uint64_t at, uint64_t n);
-// The pages need not stay in memory.
-void lm_store_relax(const lm_store *s);
+// Copies a range, checked. For ranges here and there in a large file this is faster than `payload`, whose pages come by a
+// fault each and stay in the process.
+lm_status lm_store_read(const lm_store *s, uint64_t at, uint64_t n, void *to);
 #endif

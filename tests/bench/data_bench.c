@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -75,6 +76,18 @@ static void memory_print(const char *when) {
   printf("  memory %s: %ld MB of its own; with mapped files %ld MB at the most\n", when, anonymous / 1024, all / 1024);
 }
 
+// ---- processor time since the last call, of this process or of those that it waited for
+
+static void processor_print(int who) {
+  static struct rusage before[2];
+  struct rusage now, *was = &before[who == RUSAGE_CHILDREN];
+  getrusage(who, &now);
+  double user = (double)(now.ru_utime.tv_sec - was->ru_utime.tv_sec) + 1e-6 * (double)(now.ru_utime.tv_usec - was->ru_utime.tv_usec);
+  double system = (double)(now.ru_stime.tv_sec - was->ru_stime.tv_sec) + 1e-6 * (double)(now.ru_stime.tv_usec - was->ru_stime.tv_usec);
+  printf("  processor: %.1f s user, %.1f s system; %ld faults\n", user, system, now.ru_minflt + now.ru_majflt - was->ru_minflt - was->ru_majflt);
+  *was = now;
+}
+
 // ---- an epoch
 
 typedef struct { _Atomic uint64_t tokens, values, rows; _Atomic unsigned char seen[]; } tally;
@@ -135,6 +148,7 @@ static bool epoch_read(const lm_data_options *o, int workers, lm_data_part_info 
   good &= !missing && !again && t->tokens == (uint64_t)part.tokens && t->rows == (uint64_t)part.rows && (!values || t->values == values);
   printf("  %d workers: %.1f s, %.1fM tokens/s; %lld documents missing, %lld twice, %llu of %lld tokens, sum %llu: %s\n", workers, seconds, 1e-6 * (double)t->tokens / seconds,
          (long long)missing, (long long)again, (unsigned long long)t->tokens, (long long)part.tokens, (unsigned long long)t->values, good ? "every one once" : "WRONG");
+  processor_print(RUSAGE_CHILDREN);
   munmap(t, bytes);
   return good;
 }
@@ -159,6 +173,7 @@ static lm_data_part_info opened(const lm_data_options *o, const char *what) {
   expect(lm_data_fill(d, far, 0, 1, ROWS, &b));
   printf("  %s: open %.3f s (%.1fM tokens/s), a batch in the middle %.4f s\n", what, open, 1e-6 * (double)part.tokens / open, lm_now() - start);
   memory_print("after it");
+  processor_print(RUSAGE_SELF);
   for (void **column = (void *[]){b.tok, b.pos, b.seg, b.next, b.w, NULL}; *column; column++) lm_free(*column);
   lm_data_close(d);
   return part;

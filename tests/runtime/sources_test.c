@@ -96,19 +96,21 @@ static void test_bad_rows(void) {
       {"{\"text\": ", "bad.jsonl:2: not JSON: "},         {"{\"other\": 1}", "bad.jsonl:4: no field \"text\""},
       {"{\"text\": 3}", "bad.jsonl:6: field \"text\" is not a text"}, {"{\"text\": \"a\xff\"}", "bad.jsonl:8: not UTF-8 (byte 0xff)"},
       {"{\"text\": \"a\\u0000\"}", "bad.jsonl:10: holds a NUL"},    {"[1]", "bad.jsonl:12: not a JSON object"},
-      {"{\"text\": \"\\ud800\"}", "bad.jsonl:14: not JSON: "},   {"{\"text\": null}", "bad.jsonl:16: field \"text\" is not a text"}};
+      {"{\"text\": \"\\ud800\"}", "bad.jsonl:14: not JSON: "},   {"{\"text\": null}", "bad.jsonl:16: field \"text\" is not a text"},
+      {"{\"text\": \"one\", \"text\": \"two\"}", "bad.jsonl:18: not JSON: duplicate object key"},
+      {"{\"text\": \"one\"}\r{\"text\": \"two\"}", "bad.jsonl:20: not JSON: end of file expected"}};
   for (size_t i = 0; i < LM_COUNT(bad); i++) lm_buf_printf(&text, "{\"text\": \"good\"}\n%s\n", bad[i].line);
   lm_data_source s = {LM_SOURCE_JSONL, "j", write_file("bad.jsonl", text.p, text.n)};
   lm_data_options o = options(&s, 1, bytes);
   lm_data *d;
   o.bad = 0.4;
-  CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "8 of 16 documents cannot be used, more than the 40% that `bad` allows:\n");
+  CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "10 of 20 documents cannot be used, more than the 40% that `bad` allows\n");
   for (size_t i = 0; i < LM_COUNT(bad); i++) CHECK_FAILS(lm_data_open(&o, &d), LM_USER, bad[i].why);
   o.bad = 0.5;
   d = open_data(&o);
   lm_data_info info = lm_data_info_of(d);
-  CHECK(info.read == 16 && info.bad == 8 && strstr(info.bad_list, "bad.jsonl:10: holds a NUL\n"));
-  documents_are(d, "[good][good][good][good][good][good][good][good]");
+  CHECK(info.read == 20 && info.bad == 10 && strstr(info.bad_list, "bad.jsonl:10: holds a NUL\n"));
+  documents_are(d, "[good][good][good][good][good][good][good][good][good][good]");
   lm_data_close(d);
   lm_buf_free(&text);
 }
@@ -145,6 +147,47 @@ static void test_text(void) {
   s.path = write_text("lines.txt", "good\n\ngood\nso f\xc3\xa9r\nbad: \xc3\n\ngood");
   CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "1 of 3 documents cannot be used");
   CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "lines.txt:5: not UTF-8 (byte 0xc3)");
+}
+
+// A packed file of several frames is read through; what is no frame behind them is told.
+static void test_frames(void) {
+  lm_buf file = {0};
+  CHECK_OK(lm_file_read(write_packed("1.zst", "{\"text\": \"one\"}\n{\"te", 20), 1000, &file));
+  CHECK_OK(lm_file_read(write_packed("2.zst", "xt\": \"two\"}\n", 12), 1000, &file));
+  lm_data_source s = {LM_SOURCE_JSONL, "j", write_file("frames.zst", file.p, file.n)};
+  lm_data_options o = options(&s, 1, bytes);
+  lm_data *d = open_data(&o);
+  documents_are(d, "[one][two]");
+  lm_data_close(d);
+  for (const char *rest = "garbage"; *rest; rest += 6) {           // also less than the head of a frame
+    size_t whole = file.n;
+    lm_buf_puts(&file, rest);
+    s.path = write_file("rest.zst", file.p, file.n);
+    file.n = whole;
+    CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "rest.zst: ");
+  }
+  lm_buf_free(&file);
+}
+
+static void file_shorten(void *path, uint64_t done, uint64_t total) { CHECK(!truncate(path, (off_t)(total / 2)) || done > total / 2); }
+
+// Nothing of it is kept under what the file was before.
+static void test_changed_while_read(void) {
+  size_t n = 20 << 20;
+  char *text = lm_alloc(n);
+  memset(text, 'x', n);
+  for (size_t i = 99; i < n; i += 100) text[i] = '\n';
+  lm_data_source s = {LM_SOURCE_TEXT, "t", write_file("shrinks.txt", text, n), "\n"};
+  lm_data_options o = options(&s, 1, bytes);
+  o.progress = file_shorten;
+  o.user = (void *)s.path;
+  o.cache = in_dir("cache");
+  lm_data *d;
+  CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "source t: ");
+  glob_t found;
+  CHECK(glob(in_dir("cache/*"), 0, NULL, &found) == GLOB_NOMATCH);
+  CHECK(!rmdir(in_dir("cache")));
+  lm_free(text);
 }
 
 static void test_wrong_files(void) {
@@ -433,6 +476,8 @@ int main(void) {
   test_bad_rows();
   test_long_line();
   test_text();
+  test_frames();
+  test_changed_while_read();
   test_wrong_files();
   test_long_document();
   test_cache();
