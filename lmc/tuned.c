@@ -7,11 +7,12 @@
 
 #include "runtime/base/cache.h"
 #include "runtime/cpu/detect.h"
+#include "runtime/cpu/kernels.h"
 #include "runtime/cpu/tune.h"
 #include "runtime/io/json.h"
 #include "runtime/train/checkpoint.h"
 
-enum { VERSION = 1, MOST_BYTES = 16 << 20 };
+enum { VERSION = 2, MOST_BYTES = 16 << 20 };
 
 static bool is_asked(const lm_session *s) { return s->recipe->compile == LM_RECIPE_COMPILE_MAX_AUTOTUNE; }
 
@@ -31,7 +32,8 @@ static void cut_print(const lm_gemm_cut *c, lm_buf *b) {
                 (long long)k->k, (long long)k->a_m, (long long)k->a_k, (long long)k->b_k, (long long)k->b_n, (long long)k->c_m, (long long)k->c_n);
   lm_buf_printf(b, "\"batch\": %lld, \"sum\": %lld, \"add\": %s, \"type\": \"%s\", \"result\": \"%s\", ", (long long)k->outers, (long long)k->sums,
                 k->accumulate ? "true" : "false", lm_dtype_name((lm_dtype)k->ab), lm_dtype_name((lm_dtype)k->cc));
-  lm_buf_printf(b, "\"tile\": [%lld, %lld], \"gain\": %.3f}", (long long)c->tile.m, (long long)c->tile.n, c->gain);
+  lm_buf_printf(b, "\"tile\": [%lld, %lld], \"code\": %s, \"gain\": %.3f}", (long long)c->tile.m, (long long)c->tile.n, c->tile.code ? "true" : "false",
+                c->gain);
 }
 
 // only_measured: for the cache, which others read.
@@ -68,14 +70,14 @@ static bool dtype_read(const char *name, int64_t *out) {
 static bool cut_read(json_t *j, lm_gemm_cut *out) {
   json_int_t m, n, k, a[2], b[2], c[2], batch, sum, tile[2];
   const char *type, *result;
-  int add;
-  if (json_unpack_ex(j, NULL, JSON_STRICT, "{s:I, s:I, s:I, s:[II], s:[II], s:[II], s:I, s:I, s:b, s:s, s:s, s:[II], s:F}", "m", &m, "n", &n, "k", &k, "a", &a[0],
+  int add, code;
+  if (json_unpack_ex(j, NULL, JSON_STRICT, "{s:I, s:I, s:I, s:[II], s:[II], s:[II], s:I, s:I, s:b, s:s, s:s, s:[II], s:b, s:F}", "m", &m, "n", &n, "k", &k, "a", &a[0],
                      &a[1], "b", &b[0], &b[1], "c", &c[0], &c[1], "batch", &batch, "sum", &sum, "add", &add, "type", &type, "result", &result, "tile", &tile[0],
-                     &tile[1], "gain", &out->gain))
+                     &tile[1], "code", &code, "gain", &out->gain))
     return false;
   out->key = (lm_gemm_key){.m = m, .n = n, .k = k, .a_m = a[0], .a_k = a[1], .b_k = b[0], .b_n = b[1], .c_m = c[0], .c_n = c[1],
                            .outers = batch, .sums = sum, .accumulate = add};
-  out->tile = (lm_tile){tile[0], tile[1]};
+  out->tile = (lm_tile){tile[0], tile[1], code};
   return dtype_read(type, &out->key.ab) && dtype_read(result, &out->key.cc) && tile[0] > 0 && tile[1] > 0 && out->gain >= 0;
 }
 
@@ -142,10 +144,14 @@ static lm_status measure(lm_session *s, const lm_cpu_info *cpu, int threads) {
   lm_arena *a = s->ctx->arena;
   lm_tuned *t = &s->tuned;
   const char *path;
+  lm_kernels kernels;
   LM_TRY(cache_path(a, cpu, threads, &path));
   lm_gemm_cuts known = cache_read(a, cpu, path);
-  lm_tune_options o = {.threads = threads, .budget = s->recipe->compile_budget, .progress = progress, .user = s};
-  lm_cpu_tune(a, s->plan, &o, &known, &t->cuts, &t->measured);
+  lm_status status = lm_kernels_load(s->plan, &(lm_exec_options){.load_dir = s->load_dir}, threads, &kernels);
+  lm_tune_options o = {.threads = threads, .kernels = kernels.fn, .budget = s->recipe->compile_budget, .progress = progress, .user = s};
+  if (!status) lm_cpu_tune(a, s->plan, &o, &known, &t->cuts, &t->measured);
+  lm_kernels_unload(&kernels);
+  if (status) return status;
   if (!t->measured) return NULL;
   merge(a, &known, &t->cuts);
   return cuts_write(a, cpu, &known, true, path);

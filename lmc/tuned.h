@@ -1,11 +1,11 @@
-// tuned.h - how a run's products are cut: found once, kept in its folder and for other runs of this machine.
+// tuned.h - how a run's products are cut, and whether by code of their own: found once, kept in its folder and for other runs of this machine.
 //
 //   RUN/tuned.json                what holds for the run: going on from a checkpoint measures nothing, and bits stay
 //   CACHE/tuned-KEY.json          what was measured by this processor, library and number of threads
 //
-//   {"version": 1, "processor": "AMD EPYC 9B14 avx2 fma", "onednn": "2.6.3", "products": [
+//   {"version": 2, "processor": "AMD EPYC 9B14 avx2 fma", "onednn": "2.6.3", "products": [
 //     {"m": 512, "n": 768, "k": 256, "a": [256, 1], "b": [1, 256], "c": [768, 1], "batch": 1, "sum": 1, "add": false,
-//      "type": "f32", "result": "f32", "tile": [256, 192], "gain": 1.08}, …
+//      "type": "f32", "result": "f32", "tile": [256, 192], "code": true, "gain": 1.08}, …
 #ifndef LMC_TUNED_H
 #define LMC_TUNED_H
 #include "lmc/session.h"

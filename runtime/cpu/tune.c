@@ -8,7 +8,7 @@
 enum {
   ROUNDS = 3,                          // runs of each of two tiles that are compared
   FINALS = 4, ROUNDS_FINAL = 7,        // comparisons that the best candidate has to win besides, and runs in each
-  CANDIDATES = 10,
+  CANDIDATES = 11,
   STEP = 16,                           // tiles are multiples of it, or the whole side
   LEAST = 64,
 };
@@ -86,10 +86,14 @@ static int64_t elements(const lm_plan_gemm *g, operand x) {
   return last + 1;
 }
 
+static lm_cpu_gemms *gemms_make(const tuner *t, const lm_gemm_cuts *cuts) {
+  return lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = t->o->threads, .cuts = cuts, .code = true, .kernels = t->o->kernels});
+}
+
 static void bench_open(bench *b, const tuner *t, const job *j) {
   *b = (bench){.t = t, .job = j, .cut = {.key = j->key}};
   b->cuts = (lm_gemm_cuts){&b->cut, 0, 1};
-  b->all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = t->o->threads, .cuts = &b->cuts});
+  b->all = gemms_make(t, &b->cuts);
   if (t->o->run) return;
   b->a = lm_cpu_matrix_make(elements(j->g, A), j->g->dtype_ab);
   b->b = lm_cpu_matrix_make(elements(j->g, B), j->g->dtype_ab);
@@ -138,20 +142,24 @@ static int64_t side(int64_t tile, int64_t size, int factor) {   // in halves
   return wanted < size ? wanted : size;
 }
 
-// Other tiles than the default: each side halved, kept or doubled, and whole rows and columns.
+static bool same(lm_tile x, lm_tile y) { return x.m == y.m && x.n == y.n && x.code == y.code; }
+
+// Other tiles than the default: those of the library where the default is code of the product's own; each side halved, kept or
+// doubled; whole rows and columns.
 static int candidates_list(bench *b, lm_tile usual, lm_tile *out) {
   static const struct { int m, n; } factors[] = {{1, 2}, {2, 1}, {1, 1}, {4, 2}, {2, 4}, {4, 4}, {4, 1}, {1, 4}};
   const lm_gemm_key *k = &b->job->key;
   lm_tile wanted[CANDIDATES];
   int n_wanted = 0, n = 0;
+  wanted[n_wanted++] = (lm_tile){.code = !usual.code};
   for (size_t i = 0; i < LM_COUNT(factors); i++)
-    wanted[n_wanted++] = (lm_tile){side(usual.m, k->m, factors[i].m), side(usual.n, k->n, factors[i].n)};
-  wanted[n_wanted++] = (lm_tile){k->m, side(usual.n, k->n, 2)};
-  wanted[n_wanted++] = (lm_tile){side(usual.m, k->m, 2), k->n};
+    wanted[n_wanted++] = (lm_tile){side(usual.m, k->m, factors[i].m), side(usual.n, k->n, factors[i].n), usual.code};
+  wanted[n_wanted++] = (lm_tile){k->m, side(usual.n, k->n, 2), usual.code};
+  wanted[n_wanted++] = (lm_tile){side(usual.m, k->m, 2), k->n, usual.code};
   for (int i = 0; i < n_wanted; i++) {
     lm_tile t = tile_set(b, tile_set(b, wanted[i]));
-    bool new = t.m != usual.m || t.n != usual.n;
-    for (int j = 0; j < n; j++) new &= t.m != out[j].m || t.n != out[j].n;
+    bool new = !same(t, usual);
+    for (int j = 0; j < n; j++) new &= !same(t, out[j]);
     if (new) out[n++] = t;
   }
   return n;
@@ -187,7 +195,7 @@ static lm_gemm_cut cut_measure(bench *b) {
 
 // Unmeasured, with its default's tiles.
 static lm_gemm_cut cut_default(const tuner *t, const job *j) {
-  lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = t->o->threads});
+  lm_cpu_gemms *all = gemms_make(t, NULL);
   lm_cpu_gemm_prepare(all, j->g);
   lm_gemm_cut cut = {j->key, lm_cpu_gemm_tile(all, j->g), 0};
   lm_cpu_gemms_destroy(all);

@@ -1,13 +1,14 @@
-// tune.h - measures how the products of a plan are best cut into tiles on this machine.
+// tune.h - measures how the products of a plan are best cut into tiles on this machine, and by whose code.
 //
-// The default of each distinct product (gemm.c) against a few other tiles, in turn, on memory of its own. Another is taken
-// only if it is faster by a margin that noise does not make. What a product adds up, and in which order, is not touched.
+// The default of each distinct product (gemm.c) against a few other tiles, and against the library if the default is code of its
+// own, in turn, on memory of its own. Another is taken only if it is faster by a margin that noise does not make.
 #ifndef LM_CPU_TUNE_H
 #define LM_CPU_TUNE_H
 #include "runtime/cpu/gemm.h"
 
 typedef struct lm_tune_options {
   int threads;
+  lm_kernel_fn *const *kernels;        // as the plan's, whose products may have code
   double budget;                       // seconds; what it does not reach keeps the default
   void (*progress)(void *user, int done, int all, double left);   // left: seconds, guessed. May be NULL
   // In place of real runs and the real clock, for tests; NULL: these. Seconds of one run of g in such tiles.

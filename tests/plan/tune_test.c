@@ -19,7 +19,7 @@ typedef struct planted {
   int runs, luck;
 } planted;
 
-static bool equal(lm_tile a, lm_tile b) { return a.m == b.m && a.n == b.n; }
+static bool equal(lm_tile a, lm_tile b) { return a.m == b.m && a.n == b.n && a.code == b.code; }
 
 static double run(void *user, const lm_plan_gemm *g, lm_tile t) {
   planted *x = user;
@@ -78,6 +78,27 @@ static void luck_check(lm_arena *a) {
   CHECK(equal(c.v[0].tile, d) && c.v[0].gain == 1);
 }
 
+// Code is the default of what has some, and the library one of its candidates; it keeps that place in what is known.
+static void code_check(lm_arena *a) {
+  lm_plan_gemm g = product(512, 512, 256);
+  lm_plan_step step = {.kind = LM_STEP_GEMM, .gemm = &g};
+  lm_plan_func f = {.name = "micro", .steps = &step, .n_steps = 1};
+  lm_plan plan = {.funcs = &f, .n_funcs = 1};
+  lm_gemm_cuts none = {0}, without = {0}, out = {0}, again = {0};
+  int measured;
+  planted even = {.time = 1};
+  lm_tune_options o = {.threads = 2, .budget = 1e9, .run = run, .now = now, .user = &even};
+  lm_cpu_tune(a, &plan, &o, &none, &without, &measured);
+  CHECK(!without.v[0].tile.code);
+  g.code = 1;
+  lm_cpu_tune(a, &plan, &o, &none, &out, &measured);
+  CHECK(out.v[0].tile.code && out.v[0].gain == 1);
+  planted fast = {.fast = without.v[0].tile, .time = 0.8};
+  o.user = &fast;
+  lm_cpu_tune(a, &plan, &o, &none, &again, &measured);
+  CHECK(equal(again.v[0].tile, without.v[0].tile) && again.v[0].gain > 1.2);
+}
+
 static float *multiply(const lm_plan_gemm *g, int threads, uint32_t primitives, const lm_gemm_cuts *cuts, const char *a, const char *b) {
   float *c = (float *)lm_cpu_matrix_make(g->m.fixed * g->n.fixed, LM_F32);
   lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){threads, primitives, cuts});
@@ -125,6 +146,7 @@ int main(void) {
   lm_arena *a = lm_arena_create();
   choices_check(a);
   luck_check(a);
+  code_check(a);
   products_check(0);
   products_check(1 << LM_F32);
   real_check(a);
