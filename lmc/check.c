@@ -107,6 +107,18 @@ static void report_json(const lm_session *s, lm_buf *out) {
 
 // ---- the command
 
+// What only generation asks for. Where the recipe has no samples it is no fault: a model may be made for something else.
+static void generation_check(lm_session *s) {
+  enum { PLACES = 64, CHUNK = 8 };
+  lm_ctx *c = s->ctx;
+  lm_diag **end = c->diags_tail;
+  lm_lower_options o = {.what = LM_LOWER_PROBE | LM_LOWER_DECODE, .rows = 1, .seq = 1, .capacity = PLACES, .chunk = CHUNK};
+  if (!s->lowered->vocab) return;                      // no apply
+  lm_lowered *l = lm_lower(c, s->program, s->recipe, &o);
+  if (l) lm_status_free(lm_session_probe(s, l->m));
+  if (!s->recipe->n_samples && *end) lm_diag_soften(c, *end, "lmc generate will refuse this model");
+}
+
 // Any shape of batch shows the parameters; what cannot run yet has none to show.
 static lm_status recipe_check(lm_session *s, lm_buf *out) {
   enum { ROWS = 2, SEQ = 16 };
@@ -117,7 +129,9 @@ static lm_status recipe_check(lm_session *s, lm_buf *out) {
   s->seq = s->recipe->data.seq ? s->recipe->data.seq : SEQ;
   if (!s->recipe->surgery) {
     LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN | LM_LOWER_MAPS, 0));
-    LM_TRY(lm_session_probe(s));
+    LM_TRY(lm_session_probe(s, s->lowered->m));
+    generation_check(s);
+    LM_TRY(lm_cli_verdict(s->cli));
   }
   if (s->cli->json) report_json(s, out);
   else report_text(s, out);

@@ -60,6 +60,8 @@ void lm_cli_note(const char *fmt, ...) LM_PRINTF(1, 2);   // to standard error
 void lm_show_bytes(lm_buf *b, double bytes);
 void lm_show_count(lm_buf *b, double n);
 void lm_show_seconds(lm_buf *b, double seconds);
+const char *lm_show_word(lm_arena *a, const char *text);      // as a shell takes it for one word: quoted where that is needed
+const char *lm_show_quoted(lm_arena *a, const char *text);    // quoted in any case
 // An existing path as short as it can be written here: within the working directory relative to it, without "..".
 const char *lm_show_path(lm_arena *a, const char *path);
 #endif

@@ -19,12 +19,12 @@ enum { EMIT_AST = 1, EMIT_IR = 2, EMIT_C = 4, EMIT_DOT = 8 };
 static lm_status emit_parse(const char *text, unsigned *out) {
   static const char *const names[] = {"ast", "ir", "c", "dot"};
   *out = 0;
-  for (const char *p = text; *p;) {
+  for (const char *p = text; p;) {
     size_t n = strcspn(p, ","), i = 0;
     while (i < LM_COUNT(names) && (strlen(names[i]) != n || memcmp(names[i], p, n))) i++;
-    if (i == LM_COUNT(names)) return lm_fail(LM_USER, "--emit %.*s: not yet possible; there are ast, ir, c and dot", (int)n, p);
+    if (i == LM_COUNT(names)) return lm_fail(LM_USER, "--emit has no '%.*s'; there are ast, ir, c and dot", (int)n, p);
     *out |= 1u << i;
-    p += n + (p[n] == ',');
+    p = p[n] ? p + n + 1 : NULL;
   }
   return NULL;
 }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "lmc/hf.h"
+#include "lmc/output.h"
 #include "lmc/trained.h"
 #include "lmc/weights.h"
 
@@ -100,6 +101,8 @@ static lm_status export_all(exporter *x, lm_cli *cli) {
   LM_TRY(lm_trained_open(s, cli, &weights));
   if (!s->recipe->data.replays) LM_TRY(lm_session_tokenizer(s));
   LM_TRY(lm_trained_params(s));
+  const char *read[] = {cli->args.rest[0], weights ? lm_path_dir(s->ctx->arena, weights) : s->recipe->from};
+  LM_TRY(lm_output_check(x->dir, read, LM_COUNT(read)));
   LM_TRY(lm_dir_make(x->dir));
   LM_TRY(weights_write(x, weights));
   LM_TRY(config_write(x));

@@ -1,8 +1,7 @@
 // generate.c - lmc generate: cached decoding from a run folder or a file.
-#include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "lmc/ids.h"
 #include "lmc/sample.h"
 #include "lmc/trained.h"
 
@@ -22,24 +21,11 @@ static const lm_opt options[] = {
 
 // ---- the prompt
 
-static lm_status ids_parse(const char *text, lm_tokens *out) {
-  for (const char *s = text; *s;) {
-    char *end;
-    errno = 0;
-    long id = strtol(s, &end, 10);
-    if (end == s || errno || id < 0 || id > INT32_MAX || (*end && *end != ',' && *end != ' '))
-      return lm_fail(LM_USER, "--prompt-ids takes token numbers such as 1,2,3, not '%s'", text);
-    lm_tokens_add(out, (int32_t)id);
-    s = end + strspn(end, ", ");
-  }
-  return NULL;
-}
-
 static lm_status prompt_read(const lm_session *s, lm_tokens *out) {
   const lm_args *a = &s->cli->args;
   const char *text = lm_args_text(a, "prompt", NULL), *ids = lm_args_text(a, "prompt-ids", NULL);
   if (!text == !ids) return lm_fail(LM_USER, "give either --prompt TEXT or --prompt-ids 1,2,3");
-  LM_TRY(ids ? ids_parse(ids, out) : lm_tokenizer_encode(s->tokenizer, text, strlen(text), out));
+  LM_TRY(ids ? lm_annotate(lm_ids_parse(ids, strlen(ids), out), "--prompt-ids %s", ids) : lm_tokenizer_encode(s->tokenizer, text, strlen(text), out));
   return out->n ? NULL : lm_fail(LM_USER, "the prompt is empty");
 }
 

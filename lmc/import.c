@@ -13,6 +13,7 @@
 
 #include "lmc/bundle.h"
 #include "lmc/hf.h"
+#include "lmc/output.h"
 #include "lmc/trained.h"
 #include "lmc/weights.h"
 
@@ -202,7 +203,7 @@ static void outcome_print(const importer *x, const lm_session *s) {
     lm_buf_printf(&b, ", \"tensors\": %d, \"parameters\": %lld}\n", s->plan->n_params, (long long)s->params);
   } else {
     lm_show_count(&b, (double)s->params);
-    lm_buf_printf(&b, " parameters in %d tensors, as %s\nnext: lmc generate %s --prompt '...'\n", s->plan->n_params, x->call, x->dir);
+    lm_buf_printf(&b, " parameters in %d tensors, as %s\nnext: lmc generate %s --prompt '...'\n", s->plan->n_params, x->call, lm_show_word(x->arena, x->dir));
   }
   lm_cli_print("%s", b.p);
   lm_buf_free(&b);
@@ -211,6 +212,8 @@ static void outcome_print(const importer *x, const lm_session *s) {
 static lm_status import(importer *x) {
   lm_session s = {0};
   LM_TRY(options_read(x));
+  LM_TRY(lm_output_check(x->dir, &x->from, 1));
+  LM_TRY(lm_output_check(out_path(x, "imported.lm"), &x->file, 1));
   lm_status status = program_write(x);
   if (!status) status = weights_write(x, &s);
   if (!status) outcome_print(x, &s);

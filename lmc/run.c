@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "lmc/bundle.h"
+#include "lmc/output.h"
 #include "lmc/profile.h"
 #include "lmc/text.h"
 #include "lmc/sample.h"
@@ -296,6 +297,7 @@ enum { SPANS_MOST = 1 << 18 };         // some tens of MB as text
 static lm_status profile_begin(runner *x) {
   const char *path = lm_args_text(&x->cli->args, "profile", NULL);
   if (!lm_args_given(&x->cli->args, "profile")) return NULL;
+  LM_TRY(lm_output_check_recipe(x->cli, x->s->recipe, path));
   if (path) LM_TRY(lm_file_write_atomic(path, "", 0));
   x->s->timeline = LM_NEW(x->cli->ctx->arena, lm_timeline);
   *x->s->timeline = (lm_timeline){.arena = x->cli->ctx->arena, .most = SPANS_MOST};
@@ -329,9 +331,11 @@ static void outcome_print(const runner *x, const lm_run_outcome *out) {
     fprintf(x->to, "done; nothing was saved, as the recipe has no `save`\n");
     return;
   }
-  const char *dir = lm_show_path(x->cli->ctx->arena, x->dir);
+  lm_arena *a = x->cli->ctx->arena;
+  const char *dir = lm_show_path(a, x->dir);
   if (out->interrupted) fprintf(x->to, "the same command goes on from %s\n", dir);
-  else fprintf(x->to, "done: %s/step-%06lld; next: lmc generate %s --prompt '%s'\n", dir, (long long)out->step, dir, prompt);
+  else
+    fprintf(x->to, "done: %s/step-%06lld; next: lmc generate %s --prompt %s\n", dir, (long long)out->step, lm_show_word(a, dir), lm_show_quoted(a, prompt));
 }
 
 static void micro_recall(runner *x) {

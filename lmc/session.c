@@ -127,10 +127,10 @@ static void extents_name(lm_plan *p) {
     if (p->extents[i].capacity) p->extents[i].name = names[i];       // 0: no axis has this extent
 }
 
-lm_status lm_session_probe(lm_session *s) {
+lm_status lm_session_probe(const lm_session *s, lm_module *m) {
   lm_pass_env env = {0};
   bool ok;
-  LM_TRY(lm_pass_run_list(s->lowered->m, "inline,simplify,cse,dce,lookahead", &env, &ok));
+  LM_TRY(lm_pass_run_list(m, "inline,simplify,cse,dce,lookahead", &env, &ok));
   return lm_cli_verdict(s->cli);
 }
 

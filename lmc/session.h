@@ -76,8 +76,8 @@ lm_status lm_session_sizes(lm_session *s);
 lm_status lm_session_lower(lm_session *s, uint32_t what, int64_t capacity);
 // Micro-batches of so many tokens, whole rows that divide the batch; before it is lowered.
 void lm_session_micro(lm_session *s, int64_t micro);
-// What only passes can refuse: a model that looks ahead. For `check`, which goes no further.
-lm_status lm_session_probe(lm_session *s);
+// What only passes can refuse in a module that was lowered: a model that looks ahead. For `check`, which goes no further.
+lm_status lm_session_probe(const lm_session *s, lm_module *m);
 // Fits the plan into the budget (fit.c): may lower again, with another micro-batch, and so change sizes.
 lm_status lm_session_plan(lm_session *s);
 struct lm_recompute;

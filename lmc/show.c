@@ -67,3 +67,18 @@ const char *lm_show_path(lm_arena *a, const char *path) {
   free(real);
   return shown;
 }
+
+const char *lm_show_quoted(lm_arena *a, const char *text) {
+  lm_buf b = {0};
+  lm_buf_puts(&b, "'");
+  for (const char *p = text; *p; p++) lm_buf_printf(&b, *p == '\'' ? "'\\''" : "%c", *p);
+  lm_buf_puts(&b, "'");
+  const char *quoted = lm_arena_strndup(a, b.p, b.n);
+  lm_buf_free(&b);
+  return quoted;
+}
+
+const char *lm_show_word(lm_arena *a, const char *text) {
+  static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+  return *text && !text[strspn(text, plain)] ? text : lm_show_quoted(a, text);
+}

@@ -5,6 +5,8 @@
 
 #include "dsl/ast.h"
 #include "lmc/command.h"
+#include "lmc/ids.h"
+#include "lmc/output.h"
 #include "runtime/data/data.h"
 
 static const lm_opt options[] = {
@@ -44,18 +46,6 @@ static lm_status encode(const lm_tokenizer *t, const char *text, size_t n, bool 
   return s;
 }
 
-static lm_status ids_read(const char *text, size_t n, lm_tokens *out) {
-  for (const char *p = text, *end = text + n; p < end;) {
-    if (strchr(" \t\r\n,", *p)) { p++; continue; }
-    char *stop;
-    long id = strtol(p, &stop, 10);
-    if (stop == p || id < 0 || id > INT32_MAX) return lm_fail(LM_USER, "'%.*s' is no token number", (int)(end - p < 20 ? end - p : 20), p);
-    lm_tokens_add(out, (int32_t)id);
-    p = stop;
-  }
-  return NULL;
-}
-
 static void text_json(const lm_buf *text) {
   lm_buf b = {0};
   lm_buf_json_n(&b, text->p, text->n);
@@ -66,7 +56,7 @@ static void text_json(const lm_buf *text) {
 static lm_status decode(const lm_tokenizer *t, const char *text, size_t n, bool json) {
   lm_tokens ids = {0};
   lm_buf out = {0};
-  lm_status s = ids_read(text, n, &ids);
+  lm_status s = lm_ids_parse(text, n, &ids);
   if (!s) s = lm_tokenizer_decode(t, ids.ids, ids.n, &out);
   if (!s && json) text_json(&out);
   else if (!s && out.n) fwrite(out.p, 1, out.n, stdout);
@@ -121,6 +111,7 @@ static lm_status train(lm_cli *cli) {
   lm_data_source *sources = LM_NEW_N(a, lm_data_source, n + 1);
   const char *out = lm_args_text(&cli->args, "out", "tokenizer.json");
   lm_buf json = {0};
+  LM_TRY(lm_output_check(out, cli->args.rest + 1, n));
   if (!n) return lm_fail(LM_USER, "train needs text: lmc tokenizer train -o tokenizer.json --vocab 4096 FILE…");
   for (uint32_t i = 0; i < n; i++) {
     const char *path = cli->args.rest[1 + i];

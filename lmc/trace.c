@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "lmc/output.h"
 #include "lmc/weights.h"
 
 static const lm_opt options[] = {
@@ -26,12 +27,12 @@ typedef struct tracer {
 
 static lm_status values_parse(const char *text, unsigned *out) {
   *out = text ? 0 : ALL;
-  for (const char *p = text; p && *p;) {
+  for (const char *p = text; p;) {
     size_t n = strcspn(p, ","), i = 0;
     while (i < LM_COUNT(VALUES) && (strlen(VALUES[i]) != n || memcmp(VALUES[i], p, n))) i++;
     if (i == LM_COUNT(VALUES)) return lm_fail(LM_USER, "--values has no '%.*s'; there are loss, grad_norm, lr, logits, grads and params", (int)n, p);
     *out |= 1u << i;
-    p += n + (p[n] == ',');
+    p = p[n] ? p + n + 1 : NULL;
   }
   return NULL;
 }
@@ -156,6 +157,7 @@ static lm_status trace(tracer *t, lm_cli *cli) {
   lm_session_kernels(t->s, &cli->args);
   LM_TRY(lm_target_find(&cli->args, &t->s->target));
   LM_TRY(lm_session_open_args(t->s, cli));
+  LM_TRY(lm_output_check_recipe(cli, t->s->recipe, out));
   LM_TRY(model_start(t));
   t->steps = lm_args_whole(&cli->args, "steps", t->s->steps);
   LM_TRY(steps_trace(t));

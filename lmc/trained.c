@@ -52,7 +52,7 @@ static lm_status file_open(lm_session *s, lm_cli *cli) {
   if (lm_args_given(&cli->args, "step")) return lm_fail(LM_USER, "--step is of a run's folder; %s is a file", cli->args.rest[0]);
   if (s->recipe->from) return NULL;
   lm_diag *d = lm_error(s->ctx, s->recipe->model.loc, "E212", "this model is not `from` any weights, so there is nothing to %s with", cli->command->name);
-  if (s->recipe->save.dir) lm_diag_help(s->ctx, d, "once it is trained: lmc %s %s", cli->command->name, s->recipe->save.dir);
+  if (s->recipe->save.dir) lm_diag_help(s->ctx, d, "once it is trained: lmc %s %s", cli->command->name, lm_show_word(s->ctx->arena, s->recipe->save.dir));
   return lm_cli_verdict(cli);
 }
 

@@ -46,6 +46,7 @@ static bool fits(const lm_module *m, const lm_pass *pass) { return pass->before 
 static lm_status pass_named(const char *name, size_t n, const lm_pass **out) {
   for (int i = 0; i < lm_n_passes; i++)
     if (strlen(lm_passes[i].name) == n && !memcmp(lm_passes[i].name, name, n)) return *out = &lm_passes[i], NULL;
+  if (!n) return lm_fail(LM_USER, "a pass is missing at a comma of the list");
   return lm_fail(LM_USER, "there is no pass %.*s", (int)(n < 200 ? n : 200), name);
 }
 
@@ -59,10 +60,10 @@ static lm_status run_named(lm_module *m, const char *name, size_t n, const lm_pa
 
 lm_status lm_pass_run_list(lm_module *m, const char *names, const lm_pass_env *env, bool *out_ok) {
   *out_ok = true;
-  for (const char *s = names; *s && *out_ok;) {
+  for (const char *s = *names ? names : NULL; s && *out_ok;) {
     size_t n = strcspn(s, ",");
     LM_TRY(run_named(m, s, n, env, out_ok));
-    s += n + (s[n] == ',');
+    s = s[n] ? s + n + 1 : NULL;
   }
   return NULL;
 }
@@ -78,7 +79,7 @@ bool lm_pass_is_off(const lm_pass_env *env, const char *name) {
 lm_status lm_pass_disable(lm_arena *a, const char *names, lm_pass_env *env) {
   const char **list = LM_NEW_N(a, const char *, lm_n_passes);
   int n = 0;
-  for (const char *s = names; *s;) {
+  for (const char *s = names; s;) {
     size_t length = strcspn(s, ",");
     const lm_pass *pass;
     LM_TRY(pass_named(s, length, &pass));
@@ -86,7 +87,7 @@ lm_status lm_pass_disable(lm_arena *a, const char *names, lm_pass_env *env) {
     env->disabled = list;
     env->n_disabled = n;
     if (!lm_pass_is_off(env, pass->name)) list[n++] = pass->name;
-    s += length + (s[length] == ',');
+    s = s[length] ? s + length + 1 : NULL;
   }
   env->disabled = list;
   env->n_disabled = n;

@@ -81,6 +81,15 @@ lm_diag *lm_error(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) 
 lm_diag *lm_warn(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) { ADD(LM_SEV_WARNING); }
 lm_diag *lm_note(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) { ADD(LM_SEV_NOTE); }
 
+void lm_diag_soften(lm_ctx *c, lm_diag *first, const char *what) {
+  for (lm_diag *d = first ? first : c->diags; d; d = d->next) {
+    if (d->severity != LM_SEV_ERROR) continue;
+    d->severity = LM_SEV_NOTE;
+    d->text = lm_arena_printf(c->arena, "%s: %s", what, d->text);
+    c->n_errors--;
+  }
+}
+
 void lm_diag_label(lm_ctx *c, lm_diag *d, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);

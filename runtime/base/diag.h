@@ -49,6 +49,8 @@ uint16_t lm_source_add(lm_ctx *c, const char *path, const char *text, size_t n);
 lm_diag *lm_error(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) LM_PRINTF(4, 5);
 lm_diag *lm_warn(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) LM_PRINTF(4, 5);
 lm_diag *lm_note(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) LM_PRINTF(4, 5);
+// Errors from `first` on (NULL: of all) become notes under the headline "what: …", as they are not of what was asked for.
+void lm_diag_soften(lm_ctx *c, lm_diag *first, const char *what);
 void lm_diag_label(lm_ctx *c, lm_diag *d, const char *fmt, ...) LM_PRINTF(3, 4);
 void lm_diag_note(lm_ctx *c, lm_diag *d, lm_loc at, const char *fmt, ...) LM_PRINTF(4, 5);
 void lm_diag_help(lm_ctx *c, lm_diag *d, const char *fmt, ...) LM_PRINTF(3, 4);

@@ -1,0 +1,11 @@
+// output.h - what a command writes is nothing that it reads.
+#ifndef LMC_OUTPUT_H
+#define LMC_OUTPUT_H
+#include "dsl/recipe.h"
+#include "lmc/command.h"
+
+// LM_USER if `path`, a file or a folder, is one of `inputs` (NULLs among them are none) under whatever name.
+lm_status lm_output_check(const char *path, const char *const *inputs, size_t n);
+// The same for what the command was given and all that its recipe names: files of the program, text, tokenizer, weights.
+lm_status lm_output_check_recipe(const lm_cli *cli, const lm_recipe *r, const char *path);
+#endif

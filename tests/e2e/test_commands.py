@@ -1,0 +1,70 @@
+"""What commands refuse before they do harm, and what they say to do next."""
+import os, shutil
+
+from harness import check, folder_bytes, small
+
+DECODE = """import std.nn: xent
+model M(d = 8, vocab = 256) {{
+  param embed: real[vocab, d] = normal(0.02)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {{
+    let x = gather(embed, tok, vocab)
+    let y = {how}
+    return dot(y, embed, d)
+  }}
+  loss(bt: Batch[b, t]) -> (f32, f32) {{ return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }}
+}}
+data D {{ source s = text("t.txt"); pack best_fit(seq = 32 tokens) }}
+recipe R {{ model = M(); data = D; run = 2 steps; batch = 32 tokens; {more} }}
+"""
+
+
+def test_check_tells_of_generate(run):
+    """positions that meet outside of history: a note of check, an error where the recipe has samples"""
+    for how, code in (("slice(pad(x, t -> u, 1, 0), u -> t)", "E0D1"), ("x + expand(expand(real(iota(t)), b, before = t), d)", "E0D2")):
+        code0, out, err = run.result("check", run.write("d.lm", DECODE.format(how=how, more="")))
+        check(code0 == 0 and f"d.lm:6:" in err and f"note[{code}]: lmc generate will refuse this model" in err, err)
+        sampled = run.write("s.lm", DECODE.format(how=how, more='sample { every = 1 steps; prompt = "x" }'))
+        check(f"error[{code}]" in run("check", sampled, status=1), how)
+    code, out, err = run.result("check", run.write("h.lm", DECODE.format(how="x", more="")))
+    check(code == 0 and not err, err)
+
+
+def test_lists_of_ids(run):
+    file = small(run, steps=1, more='save = checkpoint("run")')
+    run("run", file, "-q")
+    generate = lambda ids, **how: run("generate", run.path("run"), "--prompt-ids", ids, "-n", 3, "--ids", "-t", 0, **how)
+    check(generate("1,2,3") == generate("1 2 3") == generate(" 1, 2 ,3 "), "the same prompt")
+    for ids, what in (("1,,2", "missing between two commas"), (",1", "missing in front of the first comma"), ("1,", "missing behind the last comma"),
+                      ("1;2", "'1;2' is no token number"), ("1,-2", "-2 is no token number: they are from 0"), ("9999999999", "is no token number")):
+        check(what in generate(ids, status=1), ids)
+    check("missing between two commas" in run("tokenizer", "decode", "bytes()", stdin="72,,105", status=1), "decode")
+    check(run("tokenizer", "decode", "bytes()", stdin="72, 105\n33") == "Hi!\n", "decode")
+    for args, what in ((("trace", file, "--out", run.path("t"), "--values", "loss,,lr"), "--values has no ''"),
+                       (("compile", file, "--emit", "ir,"), "--emit has no ''"), (("compile", file, "--disable-pass", "cse,"), "a pass is missing")):
+        check(what in run(*args, status=1), args)
+
+
+def test_inputs_are_kept(run):
+    """what a command reads is not what it writes, under whatever name"""
+    file = small(run, steps=1, more='save = checkpoint("run")')
+    run("run", file, "-q")
+    text = run.write("text.txt", "some text to learn a vocabulary from\n" * 20)
+    os.symlink(file, run.path("link"))
+    run("compile", file, "-o", run.path("plan"))
+    before = folder_bytes(run.folder)
+    step = run.path("run/step-000001")
+    for args in (("trace", file, "--steps", 1, "--out", file), ("trace", file, "--steps", 1, "--out", run.path("link")),
+                 ("trace", file, "--steps", 1, "--out", run.path("batches.safetensors")), ("run", file, f"--profile={file}"),
+                 ("tokenizer", "train", "-o", text, text), ("opt", "--pass=dce", run.path("plan/graph.lmir"), "-o", run.path("plan/graph.lmir")),
+                 ("export", run.path("run"), "-o", step), ("export", run.path("run"), "-o", run.path("run"))):
+        check("is read by this command" in run(*args, status=1), args)
+    check(before == folder_bytes(run.folder), "all is as it was")
+
+
+def test_next_is_for_a_shell(run):
+    """the line that says what to do next can be given to a shell as it stands"""
+    file = small(run, steps=1, name="it's a.lm", more='save = checkpoint("run")')
+    out = run("run", file, "--out", run.path("it's $HOME"))
+    check("next: lmc generate " in out and "it'\\''s $HOME' --prompt '...'" in out, out)
+    out = run("run", file)
+    check(f"next: lmc generate {os.path.realpath(run.path('run'))} --prompt" in out, out)
