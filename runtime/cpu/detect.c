@@ -131,6 +131,13 @@ bool lm_cpu_has_bf16(void) {
   return (isa & bf16) == bf16;
 }
 
+bool lm_cpu_prefers_code(void) {
+  lm_cpu_info cpu;
+  level_choose(&cpu);
+  unsigned isa = dnnl_get_effective_cpu_isa(), wide = (dnnl_cpu_isa_avx512_core | dnnl_cpu_isa_avx512_mic) & ~dnnl_cpu_isa_avx2;
+  return (isa & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2 && !(isa & wide);
+}
+
 void lm_cpu_detect(lm_cpu_info *out) {
   *out = (lm_cpu_info){.cores = omp_get_num_procs()};
   const dnnl_version_t *v = dnnl_version();

@@ -20,6 +20,8 @@ void lm_cpu_detect(lm_cpu_info *out);
 lm_status lm_cpu_march_check(const lm_cpu_info *cpu);   // LM_ENV if LMC_CPU is none of those, or more than there is
 // Whether products of bf16 are instructions of this processor (AVX512-BF16 or AMX), and oneDNN uses them.
 bool lm_cpu_has_bf16(void);
+// Whether generated code of products was measured to beat oneDNN on processors of this kind: with AVX2, without AVX-512.
+bool lm_cpu_prefers_code(void);
 // ${LMC_CC:-${CC:-cc}} looked up in PATH; LM_ENV if there is none or it can't be asked its version.
 lm_status lm_cpu_compiler_find(lm_cpu_info *out);
 #endif

@@ -8,6 +8,7 @@
 #include <omp.h>
 #include <string.h>
 
+#include "runtime/cpu/detect.h"
 #include "runtime/cpu/gemm_loop.h"
 #include "runtime/cpu/matmul.h"
 
@@ -23,7 +24,7 @@ struct lm_cpu_gemms {
   int threads;
   uint32_t primitives;
   const lm_gemm_cuts *cuts;    // NULL: none
-  bool code;                   // a plan's is used
+  bool code, usual;            // a plan's is used; by default, too
   lm_kernel_fn *const *kernels;
   lm_matmuls *matmuls;         // NULL until a product wants one
   char *memory, *scratch;      // scratch: in memory, aligned
@@ -193,7 +194,7 @@ static way way_choose(lm_cpu_gemms *all, problem *p) {
   way w = {LOOP, false};
   if (p->code && p->cut && p->cut->tile.code) return code_choose(all, p);
   if (matmul_choose(all, p, &w, false)) return w;
-  if (p->code && !p->cut) return code_choose(all, p);
+  if (p->code && !p->cut && all->usual) return code_choose(all, p);
   if (p->s.ab != LM_F64 && p->s.cc != LM_F64) {
     lm_gemm_shape s = summed(&p->s, true);
     bool staged = p->s.cc != LM_F32 || !lm_gemm_forms_find(&p->s).c.trans;
@@ -281,7 +282,7 @@ static void scratch_make(lm_cpu_gemms *all) {
 
 lm_cpu_gemms *lm_cpu_gemms_create(const lm_cpu_gemm_options *o) {
   lm_cpu_gemms *all = lm_alloc(sizeof *all);
-  *all = (lm_cpu_gemms){.threads = o->threads, .primitives = o->primitives ? o->primitives : 1u << LM_BF16, .cuts = o->cuts, .code = o->code, .kernels = o->kernels};
+  *all = (lm_cpu_gemms){.threads = o->threads, .primitives = o->primitives ? o->primitives : 1u << LM_BF16, .cuts = o->cuts, .code = o->code, .usual = o->code && lm_cpu_prefers_code(), .kernels = o->kernels};
   return all;
 }
 

@@ -1,7 +1,8 @@
 // gemm.h - matrix products of a plan: single-thread calls of generated code or of oneDNN over tiles spread on OpenMP threads.
 //
 // The library does bf16 where the processor multiplies it, by matmul primitives; else what the plan has code for is the
-// code's, and the rest the library's, by its f32 GEMM, on operands widened to f32 if they are bf16. In each case products are
+// code's where that is known to be faster, and the rest the library's, by its f32 GEMM, on operands widened to f32 if they
+// are bf16. A lm_gemm_cut may say otherwise. In each case products are
 // summed in f32 and rounded once. The order of every sum depends on the shape (and its lm_gemm_cut) alone, and so do the
 // tiles of the library, since its bits depend on them: the number of threads never changes a bit.
 #ifndef LM_CPU_GEMM_H
@@ -33,7 +34,7 @@ typedef struct lm_cpu_gemm_options {
   int threads;
   uint32_t primitives;                           // 1 << lm_dtype: operands that go through matmul primitives; 0: bf16 alone
   const lm_gemm_cuts *cuts;                      // outlive what is made; NULL: none
-  bool code;                                     // a plan's is used for products that have some, and then
+  bool code;                                     // a plan's may be used for products that have some, and then
   lm_kernel_fn *const *kernels;                  // as the plan's; NULL: nothing is run
 } lm_cpu_gemm_options;
 lm_cpu_gemms *lm_cpu_gemms_create(const lm_cpu_gemm_options *o);

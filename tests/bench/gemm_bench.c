@@ -51,7 +51,10 @@ static void product_bench(const bench *b, lm_plan_gemm g, int count, total *t) {
   CHECK_OK(lm_kernels_load(&plan, &(lm_exec_options){0}, 1, &kernels));
   lm_cpu_gemm_options o = {.threads = b->threads};
   lm_cpu_gemms *library = lm_cpu_gemms_create(&o);
-  o.code = true;
+  lm_gemm_cut cut = {.tile = {.code = true}};
+  lm_gemm_cuts cuts = {&cut, 1, 1};
+  o.code = lm_gemm_key_find(&g, &cut.key);
+  o.cuts = &cuts;
   o.kernels = kernels.fn;
   lm_cpu_gemms *own = lm_cpu_gemms_create(&o);
   char *memory[] = {lm_cpu_matrix_make(m * k, b->dtype), lm_cpu_matrix_make(k * n, b->dtype), lm_cpu_matrix_make(m * n, LM_F32)};

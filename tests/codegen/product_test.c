@@ -100,13 +100,13 @@ static char *run(const lm_plan_gemm *g, const lm_kernels *kernels, int threads, 
 
 static void case_run(rng *r, const product *p, const lm_kernels *kernels) {
   const lm_plan_gemm *g = &p->g;
-  lm_gemm_cut cut = {.tile = {1 + draw(r, 90), 1 + draw(r, 90), true}};
-  lm_gemm_cuts cuts = {&cut, 1, 1};
-  CHECK(lm_gemm_key_find(g, &cut.key));
+  lm_gemm_cut usual = {.tile = {.code = true}}, small = {.tile = {1 + draw(r, 90), 1 + draw(r, 90), true}};
+  lm_gemm_cuts whole = {&usual, 1, 1}, cut = {&small, 1, 1};
+  CHECK(lm_gemm_key_find(g, &usual.key) && lm_gemm_key_find(g, &small.key));
   char *a = random_memory(r, g->dtype_ab, p->elements[0]), *b = random_memory(r, g->dtype_ab, p->elements[1]);
   char *old = random_memory(r, g->dtype_c, p->elements[2]);
-  char *one = run(g, kernels, 1, NULL, a, b, old, p->elements[2]), *four = run(g, kernels, 4, NULL, a, b, old, p->elements[2]);
-  char *other = run(g, kernels, 2, &cuts, a, b, old, p->elements[2]);
+  char *one = run(g, kernels, 1, &whole, a, b, old, p->elements[2]), *four = run(g, kernels, 4, &whole, a, b, old, p->elements[2]);
+  char *other = run(g, kernels, 2, &cut, a, b, old, p->elements[2]);
   CHECK(!memcmp(one, four, (size_t)p->elements[2] * 4) && !memcmp(one, other, (size_t)p->elements[2] * 4));
   compare(g, a, b, old, one);
   char *used[] = {a, b, old, one, four, other};

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <omp.h>
 
+#include "runtime/cpu/detect.h"
 #include "runtime/cpu/tune.h"
 #include "tests/runtime/check.h"
 
@@ -78,25 +79,28 @@ static void luck_check(lm_arena *a) {
   CHECK(equal(c.v[0].tile, d) && c.v[0].gain == 1);
 }
 
-// Code is the default of what has some, and the library one of its candidates; it keeps that place in what is known.
+// Where a product has code, one of code and library is its default, as the processor is, and the other a candidate.
 static void code_check(lm_arena *a) {
   lm_plan_gemm g = product(512, 512, 256);
+  g.code = 1;
   lm_plan_step step = {.kind = LM_STEP_GEMM, .gemm = &g};
   lm_plan_func f = {.name = "micro", .steps = &step, .n_steps = 1};
   lm_plan plan = {.funcs = &f, .n_funcs = 1};
-  lm_gemm_cuts none = {0}, without = {0}, out = {0}, again = {0};
+  lm_gemm_cut other = {.tile = {.code = !lm_cpu_prefers_code()}};
+  lm_gemm_cuts none = {0}, cuts = {&other, 1, 1}, usual = {0}, out = {0};
   int measured;
   planted even = {.time = 1};
   lm_tune_options o = {.threads = 2, .budget = 1e9, .run = run, .now = now, .user = &even};
-  lm_cpu_tune(a, &plan, &o, &none, &without, &measured);
-  CHECK(!without.v[0].tile.code);
-  g.code = 1;
-  lm_cpu_tune(a, &plan, &o, &none, &out, &measured);
-  CHECK(out.v[0].tile.code && out.v[0].gain == 1);
-  planted fast = {.fast = without.v[0].tile, .time = 0.8};
+  lm_cpu_tune(a, &plan, &o, &none, &usual, &measured);
+  CHECK(usual.v[0].tile.code == lm_cpu_prefers_code() && usual.v[0].gain == 1);
+  CHECK(lm_gemm_key_find(&g, &other.key));
+  lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = 2, .cuts = &cuts, .code = true});
+  planted fast = {.fast = lm_cpu_gemm_tile(all, &g), .time = 0.8};
+  lm_cpu_gemms_destroy(all);
+  CHECK(fast.fast.code == other.tile.code);
   o.user = &fast;
-  lm_cpu_tune(a, &plan, &o, &none, &again, &measured);
-  CHECK(equal(again.v[0].tile, without.v[0].tile) && again.v[0].gain > 1.2);
+  lm_cpu_tune(a, &plan, &o, &none, &out, &measured);
+  CHECK(equal(out.v[0].tile, fast.fast) && out.v[0].gain > 1.2);
 }
 
 static float *multiply(const lm_plan_gemm *g, int threads, uint32_t primitives, const lm_gemm_cuts *cuts, const char *a, const char *b) {
