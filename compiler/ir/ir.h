@@ -67,11 +67,8 @@ typedef struct lm_attr {
 } lm_attr;
 
 // Whether the backward pass finds a value where the forward pass left it, or computes it again. Printed behind the types.
-// What is remade is the forward pass's operation in the backward one: it shares nothing with what stands around it, neither
-// results nor kernels, so that sums are taken in the order in which the forward pass took them.
-typedef enum { LM_KEEP_AUTO, LM_KEEP_SAVE, LM_KEEP_AGAIN, LM_KEEP_REMADE, LM_KEEPS } lm_keep;
-extern const char *const lm_keep_names[LM_KEEPS];     // "", "save", "again", "remade"
-static inline bool lm_keep_apart(lm_keep a, lm_keep b) { return (a == LM_KEEP_REMADE) != (b == LM_KEEP_REMADE); }
+typedef enum { LM_KEEP_AUTO, LM_KEEP_SAVE, LM_KEEP_AGAIN, LM_KEEPS } lm_keep;
+extern const char *const lm_keep_names[LM_KEEPS];     // "", "save", "again"
 
 struct lm_op {
   lm_opcode code;

@@ -8,4 +8,4 @@ const lm_op_info lm_op_table[LM_OPS] = {
 #undef OP
 };
 
-const char *const lm_keep_names[LM_KEEPS] = {"", "save", "again", "remade"};
+const char *const lm_keep_names[LM_KEEPS] = {"", "save", "again"};

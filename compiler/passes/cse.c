@@ -5,7 +5,7 @@
 //
 // Equal: code, operands (in any order for commutative operations whose result has the same type), attributes, result
 // type. An operation of an outer region serves the regions inside it, but not kernels, which see their arguments alone.
-// Declines: operations with effects or regions; what is remade is not what stands around it (lm_keep). Cost: linear; a value may live longer.
+// Declines: operations with effects or regions. Cost: linear; a value may live longer.
 #include <string.h>
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
@@ -39,7 +39,7 @@ static uint64_t op_hash(const lm_op *op) {
 }
 
 static bool op_equal(const lm_op *a, const lm_op *b) {
-  if (a->code != b->code || lm_keep_apart(a->keep, b->keep) || a->n_in != b->n_in || !lm_type_equal(a->out[0]->type, b->out[0]->type)) return false;
+  if (a->code != b->code || a->n_in != b->n_in || !lm_type_equal(a->out[0]->type, b->out[0]->type)) return false;
   bool swap = a->n_in == 2 && swapped(a) != swapped(b);
   for (uint32_t i = 0; i < a->n_in; i++)
     if (a->in[i] != b->in[swap ? 1 - i : i]) return false;

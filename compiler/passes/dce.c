@@ -39,15 +39,8 @@ static void mark_loop(liveness *l, lm_op *op) {
   }
 }
 
-static void mark_kernel(liveness *l, lm_op *op) {
-  for (uint32_t i = 0; i < op->n_out; i++)
-    if (l->live[op->out[i]->id]) use(l, op->body->last->in[i]);
-  for (uint32_t i = 0; i < op->n_in; i++)
-    if (l->live[op->body->args[i]->id]) use(l, op->in[i]);
-}
-
-// An attend's region is needed whole.
-static void mark_attend(liveness *l, lm_op *op) {
+// A kernel is needed whole: with fewer results it would be another kernel, which may round elsewhere. So is an attend.
+static void mark_whole(liveness *l, lm_op *op) {
   for (uint32_t i = 0; i < op->body->last->n_in; i++) use(l, op->body->last->in[i]);
   for (uint32_t i = 0; i < op->n_in; i++) use(l, op->in[i]);
 }
@@ -62,8 +55,7 @@ static bool mark_region(liveness *l, lm_region *r) {
     runs |= effect;
     if (!op->mark || op->code == LM_OP_YIELD) continue;
     if (op->code == LM_OP_LOOP) mark_loop(l, op);
-    else if (op->code == LM_OP_KERNEL) mark_kernel(l, op);
-    else if (lm_op_attends(op)) mark_attend(l, op);
+    else if (op->code == LM_OP_KERNEL || lm_op_attends(op)) mark_whole(l, op);
     else
       for (uint32_t i = 0; i < op->n_in; i++) use(l, op->in[i]);
   }

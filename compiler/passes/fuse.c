@@ -103,6 +103,7 @@ static lm_value *copy(body *k, lm_op *op) {
   lm_value **in = LM_NEW_N(k->w->s->arena, lm_value *, op->n_in + 1);
   for (uint32_t i = 0; i < op->n_in; i++) in[i] = inside(k, op->in[i]);
   k->b.loc = op->loc;
+  k->b.keep = op->keep;
   lm_value *v = lm_emit(&k->b, op->code, in, op->n_in, &op->attr, &op->out[0]->type);
   v->name = op->out[0]->name;
   lm_idmap_set(&k->map, op->out[0], v);

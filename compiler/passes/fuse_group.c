@@ -118,7 +118,7 @@ static void join(lm_fuse *s, uint32_t a, uint32_t b, lm_type outer) {
 // Into the group with the smaller number, so that the order of the program is kept where nothing else decides.
 static bool try_join(lm_fuse *s, uint32_t a, uint32_t b) {
   lm_type outer;
-  if (a == b || s->nodes[a].op->parent != s->nodes[b].op->parent || lm_keep_apart(s->nodes[a].op->keep, s->nodes[b].op->keep)) return false;
+  if (a == b || s->nodes[a].op->parent != s->nodes[b].op->parent) return false;
   if (scatters(s, a) || scatters(s, b)) return false;
   if (s->nodes[a].n_group + s->nodes[b].n_group > LM_FUSE_OPS) return false;
   if (!outer_merged(s, a, b, &outer) || !worth(s, a, b, outer)) return false;

@@ -15,8 +15,8 @@ const char *const lm_pipeline[] = {
   "attend", "cse", "licm", "chunk", "dce",
   "grad", "simplify", "cse", "licm", "dce",
   "jam", "cse", "dce",
-  "recompute", "cse", "dce",
   "widen", "copies", "dce", "unattend", "decompose", "cse", "dce", "fuse",
+  "recompute", "dce",
   NULL,
 };
 

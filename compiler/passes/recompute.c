@@ -1,14 +1,14 @@
 // recompute.c - stashes of loops that are computed again in the backward pass instead of kept.
 //
-// before: %y, %xs, %hs = loop 24 … %i carry(%x) { %w = param @w[%i]   %h = dot %x, %w   …   yield %x2, %x, %h }
+// before: %y, %xs, %hs = loop 24 … %i carry(%x) { %w = param @w[%i]   %d = dot %x, %w   %h = kernel (%d) { … }   …   yield %x2, %x, %h }
 //         loop 24 … %j { %x1 = at %xs, %j [23, -1]   %h1 = at %hs, %j [23, -1]   … }
 // after:  %y, %xs = loop 24 …
-//         loop 24 … %j { %x1 = at %xs, %j [23, -1]   %w1 = param @w[%j * -1 + 23]   %h1 = dot %x1, %w1   … }
+//         loop 24 … %j { %x1 = at %xs, %j [23, -1]   %w1 = param @w[%j * -1 + 23]   %d1 = dot %x1, %w1   %h1 = kernel (%d1) { … }   … }
 //
 // A stash is a stacked result that one later loop reads, each turn the place of one forward turn. What is computed again
-// comes from what is still stashed, carried values (which then are), parameters and values outside. It comes from the same
-// operations on the same operands, behind simplify, and in kernels of their own (lm_keep), so gradients keep their bits; but
-// for bf16, where what a kernel passes on within is not rounded.
+// comes from what is still stashed, carried values (which then are), parameters and values outside.
+// Kernels stand by now, and are repeated whole: the same code reads the same bits and rounds where it rounded before, whatever
+// the type; no other kernel is changed. So losses and gradients keep their bits, and there is nothing new to compile.
 // Which: values marked `again`; and env->recompute->extra more, the cheapest first, by seconds a byte that is freed. Values
 // marked `save` stay. A choice changes what others cost, so it is made one at a time.
 // Declines: carried values, and what needs a place of a loop inside by the index of this one.
@@ -139,6 +139,8 @@ static double seconds_with(pass *p, stash *s) {
 // ---- which
 
 static lm_keep keep_of(const lm_value *v) {
+  if (lm_op_is(v, LM_OP_KERNEL)) v = v->def->body->last->in[v->index];
+  if (!v->def) return LM_KEEP_AUTO;
   if (lm_op_is(v, LM_OP_RENAME) && !v->def->keep && v->def->in[0]->def) v = v->def->in[0];   // stacked under another name
   return (lm_keep)v->def->keep;
 }
@@ -194,7 +196,10 @@ static lm_value *stash_read(writer *w, lm_value *stacked) {
 static lm_value *forward_index(writer *w) {
   lm_value *j = w->s->reader->body->args[0];
   if (w->s->step == 1) return j;
-  return lm_emit2(&w->b, LM_OP_SUB, lm_emit_const(&w->b, j->type, (double)w->s->first), j);
+  lm_op *kernel = lm_kernel_begin(&w->b, &(lm_attr){0}, &j, 1);
+  lm_value *i = lm_emit2(&w->b, LM_OP_SUB, lm_emit_const(&w->b, j->type, (double)w->s->first), kernel->body->args[0]);
+  lm_kernel_end(&w->b, kernel, &i, 1);
+  return kernel->out[0];
 }
 
 static void remake_captured(lm_op *op, void *user) {
@@ -209,7 +214,6 @@ static lm_op *remade_op(writer *w, lm_op *op) {
     if (!(is_place(op, i) && op->in[i] == index)) remade(w, op->in[i]);
   if (op->body && !lm_op_isolated(op)) lm_region_walk(op->body, remake_captured, w);
   lm_op *copy = lm_op_clone(&w->b, op, map);
-  copy->keep = LM_KEEP_REMADE;
   for (uint32_t i = 0, k = 0; i < op->n_in; i++) {            // place first + step * i, where i = the reader's first + step * j
     if (!is_place(op, i)) continue;
     int64_t *imm = &copy->attr.imm[2 * k++];
