@@ -7,7 +7,7 @@ static const lm_opt options[] = {
   {.name = "reference", .kind = LM_OPT_FLAG, .help = "every key of recipes and data there is, as Markdown (no file is needed)"},
   {.name = "measure", .kind = LM_OPT_FLAG, .help = "cost: also runs steps, and sets the time of each kernel beside its bound"},
   {.name = "svg", .kind = LM_OPT_TEXT, .value = "FILE", .help = "memory: draws the activations over the steps there"},
-  LM_OPT_PASSES, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
+  LM_OPT_PASSES, LM_OPT_TARGET, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
 static void origin_print(const lm_ctx *c, const lm_recipe_origin *o) {
   lm_cli_print("  %-24s %s", o->text, o->who);
@@ -56,7 +56,8 @@ static void reference_print(void) {
 
 static lm_status subject_explain(lm_cli *cli, lm_status (*subject)(lm_session *)) {
   lm_session s = {.passes_off = lm_args_text(&cli->args, "disable-pass", NULL)};
-  lm_status status = lm_session_open_args(&s, cli);
+  lm_status status = lm_target_find(&cli->args, &s.target);
+  if (!status) status = lm_session_open_args(&s, cli);
   if (!status) status = subject(&s);
   lm_session_close(&s);
   return status;
@@ -84,7 +85,7 @@ const lm_command lm_cmd_explain = {
   .least = 0, .most = 2, .run = run,
   .help = "KEY: the value, who gave it and where, and below it what it replaced.\n"
           "cost: for each kernel of a training step what it moves and computes, the least time that this machine needs for that, by\n"
-          "its bandwidth or its arithmetic (both measured), and its share.\n"
+          "its bandwidth or its arithmetic (both measured, of a GPU as its driver states them), and its share.\n"
           "memory: the arenas, and who holds them when the most is needed, with their lines and the steps between which they live.\n\n"
           "  lmc explain examples/quickstart.lm optimizer.lr\n"
           "  lmc explain examples/bench-6m.lm cost --measure\n"

@@ -35,11 +35,12 @@ static void json_print(const lm_cost_rows *rows, const lm_roofline *r, int threa
   lm_buf_free(&b);
 }
 
-static void text_print(const lm_cost_rows *rows, const lm_roofline *r, int threads) {
+static void text_print(const lm_target *t, const lm_cost_rows *rows, const lm_roofline *r, int threads) {
   lm_buf b = {0};
   lm_cost_rows_print(rows, &b);
-  lm_cli_print("%d threads: %.1f GFLOP/s; %.1f GB/s from memory, %.1f from the nearest cache\n\n%s", threads, 1e-9 * r->peak,
-               1e-9 * r->bandwidth[LM_ROOFLINE_SIZES - 1], 1e-9 * r->bandwidth[0], b.p);
+  double peak = 1e-9 * r->peak, memory = 1e-9 * r->bandwidth[LM_ROOFLINE_SIZES - 1];
+  if (t->arch) lm_cli_print("%s: %.1f GFLOP/s; %.1f GB/s from memory\n\n%s", t->arch, peak, memory, b.p);
+  else lm_cli_print("%d threads: %.1f GFLOP/s; %.1f GB/s from memory, %.1f from the nearest cache\n\n%s", threads, peak, memory, 1e-9 * r->bandwidth[0], b.p);
   lm_buf_free(&b);
 }
 
@@ -53,9 +54,10 @@ lm_status lm_explain_cost(lm_session *s) {
   LM_TRY(lm_session_start(s, &(lm_exec_options){.timeline = s->timeline}));
   lm_roofline r;
   int threads = lm_exec_threads(s->exec);
-  lm_cpu_roofline(threads, &r);
+  lm_target_roofline(&s->target, s->exec, &r);
   lm_cost_rows rows = lm_cost_rows_find(s->ctx->arena, s->plan, s->n_micro, &r);
   if (measured) LM_TRY(measure(s, &rows));
-  (s->cli->json ? json_print : text_print)(&rows, &r, threads);
+  if (s->cli->json) json_print(&rows, &r, threads);
+  else text_print(&s->target, &rows, &r, threads);
   return NULL;
 }

@@ -1,5 +1,5 @@
 """GPUs: compiling for them, which takes none, and running on NVIDIA's libraries as tests/cuda/fake has them."""
-import json, math, os, subprocess, sys
+import json, math, os, shutil, subprocess, sys
 
 import numpy as np
 
@@ -213,13 +213,30 @@ def test_products(run):
     gpu_program(run, "gpu_gemm_check", "1", "150")
 
 
+def bare_machine(run, build):
+    """a copy of the folder with what --pack gathers, and commands but for Python and what the fake NVRTC compiles with: none"""
+    for part in ("scripts", "examples", "tests/bench", "tests/e2e", "tests/cuda/fake", "tests/models/bigram"):
+        shutil.copytree(os.path.join(ROOT, part), run.path("copy", part), ignore=shutil.ignore_patterns("__pycache__"))
+    os.makedirs(run.path("bin"))
+    for name in ("cc", "as", "ld", "sh"):
+        os.symlink(shutil.which(name), run.path("bin", name))
+    script = run.path("copy", "scripts", "gpu-check")
+    p = subprocess.run([sys.executable, script, "--pack", "--build", os.path.abspath(build)], capture_output=True, text=True)
+    check(p.returncode == 0, p.stdout + p.stderr)
+    return [sys.executable, script, "--fake", os.path.abspath(os.path.join(build, "fake"))]
+
+
 def test_gpu_check(run):
-    """the script itself, on the fake libraries"""
+    """the script itself, on the fakes, where nothing is built; what fails hides nothing of the others"""
     Fake(run, heavy=True)
-    folder = os.path.dirname(run.lmc)
-    if not os.path.exists(os.path.join(folder, "gpu_attend_check")):
+    build = os.path.dirname(run.lmc)
+    if not os.path.exists(os.path.join(build, "gpu_attend_check")):
         raise Skip("not built")
-    p = subprocess.run([sys.executable, "scripts/gpu-check", "--fake", "--build", folder, "--only", "kernels"], cwd=ROOT, capture_output=True, text=True,
-                       env={**os.environ, "OUT": run.path("out")})
-    check(p.returncode == 0 and "doctor           ok" in p.stdout, p.stdout + p.stderr)
+    command, env = bare_machine(run, build), {"PATH": run.path("bin"), "HOME": run.path("home"), "OUT": run.path("out")}
+    os.remove(run.path("copy/build/gpu-check/gpu_random_check"))
+    only = [] if run.nightly else ["--only", "kernels"]
+    p = subprocess.run([*command, *only], capture_output=True, text=True, env=env)
+    table, last = p.stdout, json.loads(p.stdout.strip().splitlines()[-1])
+    check(p.returncode == 1 and "machine          ok" in table and "random kernels   FAIL" in table, table + p.stderr)
+    check(last["checks"]["attention"]["ok"] and last["checks"]["products"]["ok"] and not last["ok"], last)
     check(json.load(open(run.path("out/gpu-check.json")))["checks"]["attention"]["ok"], "gpu-check.json")
