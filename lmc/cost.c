@@ -82,10 +82,10 @@ static void count(lm_op *op, void *user) {
   if (product && !(owner && owner->code == LM_OP_ATTEND)) c->flops += (double)turns_around(op) * lm_plan_flops(c->m, op);
 }
 
-double lm_cost_of_model(lm_module *m) {
+double lm_cost_of_model(lm_module *m, const char *loss) {
   counter c = {.m = m};
-  lm_func *loss = lm_func_find(m, "loss");
-  if (loss) lm_region_walk(loss->body, count, &c);
+  lm_func *f = lm_func_find(m, loss);
+  if (f) lm_region_walk(f->body, count, &c);
   return 3 * c.flops;
 }
 

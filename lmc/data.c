@@ -7,6 +7,13 @@ static const lm_opt options[] = {
   {.name = "show", .kind = LM_OPT_WHOLE, .value = "N", .help = "prints the first N packed rows, decoded", .least = 0, .most = 1e6},
   LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
+// Where the model says how long the run is, a stage begins at 0 and there is one.
+static lm_run_stages stages_of(const lm_session *s, const lm_data_info *info) {
+  const lm_recipe *r = s->recipe;
+  int64_t steps = lm_recipe_steps(r, 0, s->epoch_tokens), batch_rows = info->batch_rows ? info->batch_rows : r->batch / info->seq;
+  return lm_stages_find(s->ctx->arena, r, r->run.per_param ? 0 : steps, info->seq, batch_rows);
+}
+
 static void part_text(const lm_session *s, int i) {
   lm_data_part_info p = lm_data_part(s->data, i);
   lm_cli_print("  %-12s %12lld %14lld %10lld", p.name, (long long)p.docs, (long long)p.tokens, (long long)p.rows);
@@ -18,6 +25,11 @@ static void summary_text(const lm_session *s, const lm_data_info *info) {
   lm_cli_print("data %s, rows of %lld tokens\n  %-12s %12s %14s %10s  %s\n", s->recipe->data.name, (long long)info->seq, "part", "documents",
                "tokens", "rows", "filled");
   for (int i = 0; i < info->n_parts; i++) part_text(s, i);
+  lm_run_stages stages = stages_of(s, info);
+  lm_buf b = {0};
+  lm_stages_print(&stages, &b);
+  if (s->recipe->data.n_stages) lm_cli_print("stages, in steps of %lld tokens\n%s", (long long)s->recipe->batch, b.p);
+  lm_buf_free(&b);
 }
 
 static void summary_json(const lm_session *s, const lm_data_info *info) {
@@ -29,7 +41,10 @@ static void summary_json(const lm_session *s, const lm_data_info *info) {
     lm_buf_json(&b, p.name);
     lm_buf_printf(&b, ", \"documents\": %lld, \"tokens\": %lld, \"rows\": %lld}", (long long)p.docs, (long long)p.tokens, (long long)p.rows);
   }
-  lm_cli_print("%s]}\n", b.p);
+  lm_run_stages stages = stages_of(s, info);
+  lm_buf_puts(&b, "], \"stages\": ");
+  lm_stages_json(&stages, &b);
+  lm_cli_print("%s}\n", b.p);
   lm_buf_free(&b);
 }
 

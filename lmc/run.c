@@ -222,14 +222,27 @@ static void memory_line(const lm_session *s, lm_buf *b) {
   }
 }
 
+// Of all steps: a micro-batch of each stage is timed.
+static lm_status steps_time(const lm_session *s, double *out) {
+  double seconds;
+  *out = 0;
+  for (int i = 0; i < s->stages.n; i++) {
+    const lm_run_stage *x = &s->stages.v[i];
+    if (x->last < x->first) continue;
+    LM_TRY(lm_session_func_time(s, x->micro, MICRO_TIMED_S, &seconds));
+    *out += seconds * (double)(s->n_micro * (x->last - x->first + 1));
+  }
+  return NULL;
+}
+
 static lm_status plan_print(runner *x) {
   const lm_session *s = x->s;
   double seconds;
   lm_buf params = {0}, memory = {0}, time = {0};
-  LM_TRY(lm_session_func_time(s, "micro", MICRO_TIMED_S, &seconds));
+  LM_TRY(steps_time(s, &seconds));
   lm_show_count(&params, (double)s->params);
   memory_line(s, &memory);
-  lm_show_seconds(&time, seconds * (double)(s->n_micro * s->steps));
+  lm_show_seconds(&time, seconds);
   fprintf(x->to, "model   %s: %s parameters in %d tensors, computed in %s\n", s->recipe->model.name, params.p, s->plan->n_params, lm_session_compute(s));
   fprintf(x->to, "memory  %s\n", memory.p);
   if (s->recipe->micro_auto && s->n_micro > 1) fprintf(x->to, "micro   %lld tokens, the most that fit\n", (long long)s->recipe->micro);
@@ -272,6 +285,12 @@ static lm_status model_start(runner *x) {
   return lm_session_train(s);
 }
 
+static const lm_progress_stage *progress_stages(const lm_session *s) {
+  lm_progress_stage *stages = LM_NEW_N(s->ctx->arena, lm_progress_stage, s->stages.n);
+  for (int i = 0; i < s->stages.n; i++) stages[i] = (lm_progress_stage){s->stages.v[i].first, s->stages.v[i].flops / (double)(s->rows * s->seq)};
+  return stages;
+}
+
 static void run_options_fill(runner *x) {
   const lm_session *s = x->s;
   x->o.trainer = s->trainer;
@@ -281,7 +300,7 @@ static void run_options_fill(runner *x) {
   x->o.every = lm_recipe_every_steps(s->recipe, s->recipe->save.every, s->epoch_tokens);
   x->o.keep = (int)s->recipe->save.keep;
   x->o.progress = (lm_progress){.to = x->to, .terminal = isatty(STDOUT_FILENO), .steps = s->steps, .memory = lm_session_memory(s),
-                                .flops_per_token = s->model_flops / (double)(s->rows * s->seq), .peak_flops = x->to ? lm_target_peak(&s->target, s->exec) : 0};
+                                .stages = progress_stages(s), .n_stages = s->stages.n, .peak_flops = x->to ? lm_target_peak(&s->target, s->exec) : 0};
   x->o.begin = begin;
   x->o.warn = warn;
   x->o.after_step = after_step;

@@ -75,10 +75,15 @@ lm_status lm_session_sizes(lm_session *s) {
 
 // ---- compilation
 
+static void costs_find(lm_session *s) {
+  s->model_flops = lm_cost_of_model(s->lowered->m, "loss");
+  for (int i = 0; i < s->stages.n; i++) s->stages.v[i].flops = lm_cost_of_model(s->lowered->m, s->stages.v[i].loss);
+}
+
 static void watch(void *user, const char *pass, bool after, const lm_module *m) {
   lm_session *s = user;
   if (!after) {
-    if (!strcmp(pass, "grad")) s->model_flops = lm_cost_of_model(s->lowered->m);
+    if (!strcmp(pass, "grad")) costs_find(s);
     return;
   }
   if (!strcmp(pass, "inline")) {
@@ -115,6 +120,7 @@ lm_status lm_session_lower(lm_session *s, uint32_t what, int64_t capacity) {
   s->cli->module = s->lowered->m;
   s->params = lm_lowered_params(s->lowered);
   s->steps = lm_recipe_steps(s->recipe, (double)s->params, s->epoch_tokens);
+  s->stages = lm_stages_find(s->ctx->arena, s->recipe, s->steps, s->seq, s->rows * s->n_micro);
   bool known = s->recipe->run.unit != LM_RECIPE_UNIT_EPOCHS || s->epoch_tokens > 0;
   if (what & LM_LOWER_TRAIN && known) lm_lower_schedule_check(s->ctx, s->program, s->recipe, s->steps);
   return lm_cli_verdict(s->cli);

@@ -15,6 +15,7 @@
 #include "lmc/cost.h"
 #include "lmc/dump.h"
 #include "lmc/limits.h"
+#include "lmc/stages.h"
 #include "lmc/target.h"
 #include "runtime/cpu/gemm.h"
 #include "runtime/train/trainer.h"
@@ -56,7 +57,8 @@ typedef struct lm_session {
   lm_limits limits;
   lm_projections projections;
   int64_t params, steps;               // elements of all parameters; steps of the run
-  double model_flops;                  // of a micro-batch
+  lm_run_stages stages;                    // of the run, once it is lowered
+  double model_flops;                  // of a micro-batch, at the end of the run
   lm_plan *plan;
   lm_fit fit;
   lm_tuned tuned;

@@ -1,11 +1,11 @@
 // text.c - a session's tokenizer and data: from the recipe's words to what the runtime opens.
 #include <limits.h>
 #include <limits.h>
-#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "lmc/bundle.h"
+#include "lmc/stages.h"
 #include "lmc/text.h"
 
 enum { SHOWN = 4 };                    // bad rows that a run names which leaves them out
@@ -47,7 +47,7 @@ static void stages_fill(const lm_session *s, lm_data_options *o) {
     for (uint32_t k = 0; k < x->n_mix; k++)
       for (uint32_t j = 0; j < d->n_sources; j++)
         if (d->sources[j].name == x->mix[k].source) weights[j] = x->mix[k].weight;
-    int64_t first = x->from > 0 && known ? (int64_t)ceil(x->from * (double)lm_recipe_steps(r, 0, 0)) : 0;
+    int64_t first = known ? lm_stage_first(x->from, lm_recipe_steps(r, 0, 0)) : 0;
     stages[i] = (lm_data_stage){.first_step = first, .weights = weights, .seq = x->seq};
   }
   o->stages = stages, o->n_stages = (int)d->n_stages;

@@ -5,11 +5,15 @@
 
 #include "runtime/train/trainer.h"
 
+// Steps from `first` on take so many operations for each token, until the next stage.
+typedef struct lm_progress_stage { int64_t first; double flops_per_token; } lm_progress_stage;
+
 typedef struct lm_progress {
   FILE *to;                            // NULL: silent
   bool terminal;
   int64_t steps;                       // the last step of the run
-  double flops_per_token, peak_flops;  // for MFU; either 0: not shown
+  const lm_progress_stage *stages; int n_stages;   // in order, from the first step on; none: MFU is not shown
+  double peak_flops;                   // for MFU; 0: not shown
   int64_t memory;                      // bytes planned; 0: not shown
   // kept by the functions below
   int64_t first;                       // the step before the first of this process

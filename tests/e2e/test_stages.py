@@ -102,3 +102,16 @@ def test_changed(run):
     other = stages(run, LENGTHS.replace("64 tokens", "128 tokens"), "other.lm")
     err = run("run", other, "--out", run.path("run"), status=1)
     check("data.stage.25%.pack was best_fit(seq = 64 tokens), is best_fit(seq = 128 tokens)" in err, err)
+
+
+def test_data(run):
+    """each stage is told: its steps, rows and mix"""
+    texts(run)
+    file = stages(run)
+    out = run("data", file)
+    for line in ("steps 1 to 6: 16 rows of 16 tokens; a 75 %, b 25 %", "steps 7 to 12: 4 rows of 64 tokens; a 75 %, b 25 %",
+                 "steps 13 to 18: 16 rows of 16 tokens; a 25 %, b 75 %", "steps 19 to 24: 8 rows of 32 tokens; a 25 %, b 75 %"):
+        check(line in out, out)
+    told = json.loads(run("data", file, "--json"))["stages"]
+    check([(x["first"], x["last"], x["seq"], x["rows"], x["mix"]["a"]) for x in told] ==
+          [(1, 6, 16, 16, 0.75), (7, 12, 64, 4, 0.75), (13, 18, 16, 16, 0.25), (19, 24, 32, 8, 0.25)], told)
