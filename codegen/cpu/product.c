@@ -48,19 +48,20 @@ static void put_panels(const operand *x, const char *lines, const char *at, cons
 
 static void put_function(const product *p, lm_buf *out) {
   const operand *a = &p->a, *b = &p->b;
+  const char *type = a->half ? "bf16" : "f32", *upper = a->half ? "BF16" : "F32";
   long long k = p->k;
   lm_buf_puts(out, "(char *const *buf, const int64_t *var, int64_t lo, int64_t hi) {\n");
   lm_buf_printf(out, "  const %s *a = (const %s *)buf[0];  // rows %lld apart, places of k %lld\n", type_of(a), type_of(a), (long long)a->line, (long long)a->k);
   lm_buf_printf(out, "  const %s *b = (const %s *)buf[1];  // columns %lld apart, places of k %lld\n", type_of(b), type_of(b), (long long)b->line, (long long)b->k);
-  lm_buf_puts(out, "  float *c = (float *)buf[2], *pa = (float *)buf[3], *pb = pa + LM_PANELS_A;\n"
-                   "  const int64_t columns = var[0], row = var[1];\n");
-  lm_buf_printf(out, "  for (int64_t k = 0; k < %lld; k += lm_slab(%lld)) {\n    const int64_t n = lm_min64(lm_slab(%lld), %lld - k);\n    ", k, k, k, k);
+  lm_buf_puts(out, "  float *c = (float *)buf[2], *pa = (float *)buf[3], ");
+  lm_buf_printf(out, "*pb = pa + LM_PANELS_%s;\n  const int64_t columns = var[0], row = var[1], slab = lm_slab_%s(%lld);\n", upper, type, k);
+  lm_buf_printf(out, "  for (int64_t k = 0; k < %lld; k += slab) {\n    const int64_t n = lm_min64(slab, %lld - k);\n    ", k, k);
   put_panels(b, "columns", "", "pb", out);
-  lm_buf_puts(out, "    for (int64_t i = lo; i < hi; i += LM_ROWS) {\n      const int64_t rows = lm_min64(LM_ROWS, hi - i);\n      ");
+  lm_buf_printf(out, "    for (int64_t i = lo; i < hi; i += LM_ROWS_%s) {\n      const int64_t rows = lm_min64(LM_ROWS_%s, hi - i);\n      ", upper, upper);
   char at[40];
   snprintf(at, sizeof at, "i * %lld + ", (long long)a->line);
   put_panels(a, "rows", at, "pa", out);
-  lm_buf_puts(out, "      lm_tiles(n, rows, columns, pa, pb, c + i * row, row, var[2] || k > 0);\n    }\n  }\n}\n");
+  lm_buf_printf(out, "      lm_tiles_%s(n, rows, columns, pa, pb, c + i * row, row, var[2] || k > 0);\n    }\n  }\n}\n", type);
 }
 
 bool lm_cpu_product_emit(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out) {

@@ -11,15 +11,15 @@ enum { LM_TILE_M = 4, LM_SLAB = 256 };
 #endif
 enum {
   LM_TILE_N = 2 * LM_LANES,
-  LM_ROWS = 168,                       // of A in panels at a time: a multiple of every LM_TILE_M
-  LM_PANELS_A = LM_ROWS * LM_SLAB + 16 // floats that they take
+  LM_ROWS_F32 = 168,                   // of A in panels at a time: a multiple of every LM_TILE_M
+  LM_PANELS_F32 = LM_ROWS_F32 * LM_SLAB + 16   // floats that they take
 };
 typedef float lm_quad __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int32_t lm_quad_int __attribute__((vector_size(16)));
 typedef uint16_t lm_quad_half __attribute__((vector_size(8), aligned(2), may_alias));
 
 // Slabs that k places are cut into are as even as multiples of four allow.
-static inline __attribute__((always_inline)) int64_t lm_slab(int64_t k) {
+static inline __attribute__((always_inline)) int64_t lm_slab_f32(int64_t k) {
   int64_t slabs = (k + LM_SLAB - 1) / LM_SLAB;
   return ((k + slabs - 1) / slabs + 3) / 4 * 4;
 }
@@ -96,7 +96,6 @@ static inline __attribute__((always_inline)) void lm_quad_transpose(lm_quad *x) 
     lm_turned_##T(LM_TILE_N, from, stride, n, lines, to); \
   }
 LM_PANELS(f32, float)
-LM_PANELS(bf16, uint16_t)
 
 // c (+)= a b, of a panel each. Its rows are fetched meanwhile.
 static inline __attribute__((always_inline)) void lm_tile_sum(int64_t n, const float *a, const float *b, float *c, int64_t row,
@@ -135,7 +134,7 @@ static __attribute__((noinline)) void lm_tile_part(int64_t n, int64_t rows, int6
 }
 
 // c (+)= a b for panels of a and b that a slab of n places fills; row: from a row of c to the next.
-static __attribute__((noinline)) void lm_tiles(int64_t n, int64_t rows, int64_t columns, const float *a, const float *b, float *c,
+static __attribute__((noinline)) void lm_tiles_f32(int64_t n, int64_t rows, int64_t columns, const float *a, const float *b, float *c,
                                                int64_t row, int add) {
   for (int64_t j = 0; j < columns; j += LM_TILE_N)
     for (int64_t i = 0; i < rows; i += LM_TILE_M) {
@@ -146,3 +145,11 @@ static __attribute__((noinline)) void lm_tiles(int64_t n, int64_t rows, int64_t 
       else lm_tile_sum(n, x, y, z, row, 0);
     }
 }
+
+// bf16 is widened on its way into panels, unless there is better (tile_amx.h).
+#ifndef LM_AMX
+LM_PANELS(bf16, uint16_t)
+enum { LM_ROWS_BF16 = LM_ROWS_F32, LM_PANELS_BF16 = LM_PANELS_F32 };
+#define lm_slab_bf16 lm_slab_f32
+#define lm_tiles_bf16 lm_tiles_f32
+#endif

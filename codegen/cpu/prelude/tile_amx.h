@@ -1,0 +1,194 @@
+// tile_amx.h - products of large matrices of bf16 by the processor's matrix unit (AMX): as tile_panel.h, with tiles of 32 rows
+// and 32 columns, and panels of bf16. The instructions are behind a few macros, which have the same meaning in plain C for a
+// processor without them (LM_AMX_EMULATED): pairs along k are multiplied, and added one after the other in f32.
+//
+// Panels hold squares of 1 KiB, two for each 32 places of k, zeros where the matrix ends: of A 16 rows of 16 pairs, of B 16 pairs
+// of 16 columns. Whoever calls this has permission of the operating system to use tiles.
+#if defined(__AMX_BF16__) || defined(LM_AMX_EMULATED)
+#define LM_AMX
+enum { LM_SQUARE = 16, LM_AMX_SIDE = 32, LM_AMX_SLAB = 512, LM_AMX_ROWS = 192 };
+typedef uint32_t lm_square[LM_SQUARE][LM_SQUARE];      // of pairs, or of f32
+
+#ifdef LM_AMX_EMULATED
+typedef struct lm_amx { lm_square tile[8]; } lm_amx;
+#define LM_AMX_BEGIN(X) ((void)(X))
+#define LM_AMX_END(X) ((void)(X))
+#define LM_AMX_ZERO(X, T) __builtin_memset((X)->tile[T], 0, sizeof(lm_square))
+#define LM_AMX_LOAD(X, T, P, STRIDE) \
+  for (int r_ = 0; r_ < LM_SQUARE; r_++) __builtin_memcpy((X)->tile[T][r_], (const char *)(P) + r_ * (STRIDE), 64)
+#define LM_AMX_STORE(X, T, P, STRIDE) \
+  for (int r_ = 0; r_ < LM_SQUARE; r_++) __builtin_memcpy((char *)(P) + r_ * (STRIDE), (X)->tile[T][r_], 64)
+#define LM_AMX_DOT(X, C, A, B) lm_amx_dot((X)->tile[C], (X)->tile[A], (X)->tile[B])
+static __attribute__((noinline)) void lm_amx_dot(lm_square c, lm_square a, lm_square b) {
+  for (int i = 0; i < LM_SQUARE; i++)
+    for (int k = 0; k < LM_SQUARE; k++)
+      for (int j = 0; j < LM_SQUARE; j++) {
+        float sum = lm_f32_of_bits(c[i][j]);
+        sum += lm_bf16_load((uint16_t)a[i][k]) * lm_bf16_load((uint16_t)b[k][j]);
+        sum += lm_bf16_load((uint16_t)(a[i][k] >> 16)) * lm_bf16_load((uint16_t)(b[k][j] >> 16));
+        c[i][j] = lm_f32_bits(sum);
+      }
+}
+#else
+typedef struct lm_amx { uint8_t palette, row, rest[14]; uint16_t bytes[16]; uint8_t rows[16]; } lm_amx;
+static inline void lm_amx_begin(lm_amx *x) {
+  *x = (lm_amx){.palette = 1};
+  for (int i = 0; i < 8; i++) x->bytes[i] = 64, x->rows[i] = LM_SQUARE;
+  __asm__ volatile("ldtilecfg %0" : : "m"(*x));
+}
+#define LM_AMX_BEGIN(X) lm_amx_begin(X)
+#define LM_AMX_END(X) __asm__ volatile("tilerelease")
+#define LM_AMX_ZERO(X, T) __asm__ volatile("tilezero %%tmm" #T : :)
+#define LM_AMX_LOAD(X, T, P, STRIDE) \
+  __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #T : : "r"(P), "r"((int64_t)(STRIDE)) : "memory")
+#define LM_AMX_STORE(X, T, P, STRIDE) \
+  __asm__ volatile("tilestored %%tmm" #T ", (%0,%1,1)" : : "r"(P), "r"((int64_t)(STRIDE)) : "memory")
+#define LM_AMX_DOT(X, C, A, B) __asm__ volatile("tdpbf16ps %%tmm" #B ", %%tmm" #A ", %%tmm" #C : :)
+#endif
+
+// ---- panels
+
+typedef uint32_t lm_pairs __attribute__((vector_size(16), aligned(4), may_alias));
+typedef uint16_t lm_halves __attribute__((vector_size(8), aligned(2), may_alias));
+
+// Pairs (k, k + 1) of four lines that lie side by side.
+static inline lm_pairs lm_pairs_join(const uint16_t *k, int64_t stride) {
+  lm_pairs low = __builtin_convertvector(*(const lm_halves *)k, lm_pairs);
+  return low | __builtin_convertvector(*(const lm_halves *)(k + stride), lm_pairs) << 16;
+}
+
+static inline __attribute__((always_inline)) void lm_pairs_transpose(lm_pairs *x) {
+  lm_pairs low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, left = {0, 1, 4, 5}, right = {2, 3, 6, 7};
+  lm_pairs a = __builtin_shuffle(x[0], x[1], low), b = __builtin_shuffle(x[2], x[3], low);
+  lm_pairs c = __builtin_shuffle(x[0], x[1], high), d = __builtin_shuffle(x[2], x[3], high);
+  x[0] = __builtin_shuffle(a, b, left), x[1] = __builtin_shuffle(a, b, right);
+  x[2] = __builtin_shuffle(c, d, left), x[3] = __builtin_shuffle(c, d, right);
+}
+
+// Squares of 16 lines and 32 places of k. In rows: [line][pair], as A has them; else [pair][line], as B has them.
+//   lm_square_joined: lines lie side by side, places of k `stride` apart
+//   lm_square_read: places of k lie side by side, lines `stride` apart
+static inline __attribute__((always_inline)) void lm_square_joined(int rows, const uint16_t *from, int64_t stride, lm_square to) {
+  for (int p = 0; p < LM_SQUARE; p += 4)
+    for (int i = 0; i < LM_SQUARE; i += 4) {
+      lm_pairs x[4];
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; j++) x[j] = lm_pairs_join(from + 2 * (p + j) * stride + i, stride);
+      if (rows) lm_pairs_transpose(x);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; j++) *(lm_pairs *)(rows ? &to[i + j][p] : &to[p + j][i]) = x[j];
+    }
+}
+
+static inline __attribute__((always_inline)) void lm_square_read(int rows, const uint16_t *from, int64_t stride, lm_square to) {
+  for (int i = 0; i < LM_SQUARE; i += 4)
+    for (int p = 0; p < LM_SQUARE; p += 4) {
+      lm_pairs x[4];
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; j++) x[j] = *(const lm_pairs *)(from + (i + j) * stride + 2 * p);
+      if (!rows) lm_pairs_transpose(x);
+#pragma GCC unroll 4
+      for (int j = 0; j < 4; j++) *(lm_pairs *)(rows ? &to[i + j][p] : &to[p + j][i]) = x[j];
+    }
+}
+
+// The first lines and places of k of a square that reaches beyond the matrix.
+static __attribute__((noinline)) void lm_square_part(int rows, const uint16_t *from, int64_t line, int64_t place, int64_t n,
+                                                     int64_t lines, lm_square to) {
+  for (int i = 0; i < LM_SQUARE; i++)
+    for (int p = 0; p < LM_SQUARE; p++) {
+      uint32_t low = i < lines && 2 * p < n ? from[i * line + 2 * p * place] : 0;
+      uint32_t high = i < lines && 2 * p + 1 < n ? from[i * line + (2 * p + 1) * place] : 0;
+      *(rows ? &to[i][p] : &to[p][i]) = low | high << 16;
+    }
+}
+
+static inline __attribute__((always_inline)) void lm_squares(int rows, int joined, const uint16_t *from, int64_t stride, int64_t n,
+                                                             int64_t lines, float *to) {
+  lm_square *square = (lm_square *)to;
+  int64_t line = joined ? 1 : stride, place = joined ? stride : 1;
+  for (int64_t i = 0; i < lines; i += LM_AMX_SIDE)
+    for (int64_t k = 0; k < n; k += 2 * LM_SQUARE)
+      for (int64_t h = i; h < i + LM_AMX_SIDE; h += LM_SQUARE, square++) {
+        const uint16_t *at = from + h * line + k * place;
+        if (h + LM_SQUARE > lines || k + 2 * LM_SQUARE > n) lm_square_part(rows, at, line, place, n - k, lines - h, *square);
+        else if (joined) lm_square_joined(rows, at, stride, *square);
+        else lm_square_read(rows, at, stride, *square);
+      }
+}
+static __attribute__((noinline)) void lm_a_lines_bf16(const uint16_t *from, int64_t stride, int64_t n, int64_t lines, float *to) {
+  lm_squares(1, 1, from, stride, n, lines, to);
+}
+static __attribute__((noinline)) void lm_a_turned_bf16(const uint16_t *from, int64_t stride, int64_t n, int64_t lines, float *to) {
+  lm_squares(1, 0, from, stride, n, lines, to);
+}
+static __attribute__((noinline)) void lm_b_lines_bf16(const uint16_t *from, int64_t stride, int64_t n, int64_t lines, float *to) {
+  lm_squares(0, 1, from, stride, n, lines, to);
+}
+static __attribute__((noinline)) void lm_b_turned_bf16(const uint16_t *from, int64_t stride, int64_t n, int64_t lines, float *to) {
+  lm_squares(0, 0, from, stride, n, lines, to);
+}
+
+// ---- tiles
+
+// c (+)= a b for `steps` times 32 places of k. Four squares of C stay in tiles.
+static inline __attribute__((always_inline)) void lm_amx_sum(lm_amx *x, int64_t steps, const lm_square *a, const lm_square *b,
+                                                             float *c, int64_t row, int add) {
+  int64_t bytes = row * 4;
+  float *lower = c + LM_SQUARE * row;
+  if (add) {
+    LM_AMX_LOAD(x, 0, c, bytes);
+    LM_AMX_LOAD(x, 1, c + LM_SQUARE, bytes);
+    LM_AMX_LOAD(x, 2, lower, bytes);
+    LM_AMX_LOAD(x, 3, lower + LM_SQUARE, bytes);
+  } else {
+    LM_AMX_ZERO(x, 0);
+    LM_AMX_ZERO(x, 1);
+    LM_AMX_ZERO(x, 2);
+    LM_AMX_ZERO(x, 3);
+  }
+  for (; steps > 0; steps--, a += 2, b += 2) {
+    LM_AMX_LOAD(x, 4, a[0], 64);
+    LM_AMX_LOAD(x, 6, b[0], 64);
+    LM_AMX_LOAD(x, 5, a[1], 64);
+    LM_AMX_LOAD(x, 7, b[1], 64);
+    LM_AMX_DOT(x, 0, 4, 6);
+    LM_AMX_DOT(x, 2, 5, 6);
+    LM_AMX_DOT(x, 1, 4, 7);
+    LM_AMX_DOT(x, 3, 5, 7);
+  }
+  LM_AMX_STORE(x, 0, c, bytes);
+  LM_AMX_STORE(x, 1, c + LM_SQUARE, bytes);
+  LM_AMX_STORE(x, 2, lower, bytes);
+  LM_AMX_STORE(x, 3, lower + LM_SQUARE, bytes);
+}
+
+// Where a tile reaches beyond C, its part of C goes through memory of its own; the sums are the same.
+static __attribute__((noinline)) void lm_amx_part(lm_amx *x, int64_t steps, int64_t rows, int64_t columns, const lm_square *a,
+                                                  const lm_square *b, float *c, int64_t row, int add) {
+  float t[LM_AMX_SIDE][LM_AMX_SIDE] __attribute__((aligned(64)));
+  for (int64_t i = 0; i < LM_AMX_SIDE; i++)
+    for (int64_t j = 0; j < LM_AMX_SIDE; j++) t[i][j] = add && i < rows && j < columns ? c[i * row + j] : 0;
+  lm_amx_sum(x, steps, a, b, &t[0][0], LM_AMX_SIDE, 1);
+  for (int64_t i = 0; i < rows && i < LM_AMX_SIDE; i++)
+    for (int64_t j = 0; j < columns && j < LM_AMX_SIDE; j++) c[i * row + j] = t[i][j];
+}
+
+static __attribute__((noinline)) void lm_tiles_bf16(int64_t n, int64_t rows, int64_t columns, const float *a, const float *b,
+                                                    float *c, int64_t row, int add) {
+  lm_amx x;
+  int64_t steps = (n + 2 * LM_SQUARE - 1) / (2 * LM_SQUARE);
+  LM_AMX_BEGIN(&x);
+  for (int64_t j = 0; j < columns; j += LM_AMX_SIDE)
+    for (int64_t i = 0; i < rows; i += LM_AMX_SIDE) {
+      const lm_square *p = (const lm_square *)a + i / LM_AMX_SIDE * steps * 2, *q = (const lm_square *)b + j / LM_AMX_SIDE * steps * 2;
+      float *z = c + i * row + j;
+      if (i + LM_AMX_SIDE > rows || j + LM_AMX_SIDE > columns) lm_amx_part(&x, steps, rows - i, columns - j, p, q, z, row, add);
+      else lm_amx_sum(&x, steps, p, q, z, row, add);
+    }
+  LM_AMX_END(&x);
+}
+
+static inline __attribute__((always_inline)) int64_t lm_slab_bf16(int64_t k) { return LM_AMX_SLAB; }
+enum { LM_ROWS_BF16 = LM_AMX_ROWS, LM_PANELS_BF16 = LM_AMX_ROWS * LM_AMX_SLAB / 2 };   // floats that panels of A take
+#endif
