@@ -97,6 +97,7 @@ typedef enum { LM_RECIPE_COMPUTE_AUTO, LM_RECIPE_COMPUTE_F32, LM_RECIPE_COMPUTE_
 typedef struct lm_recipe_keep { lm_sym type; const char *pattern; lm_loc loc; } lm_recipe_keep;
 typedef struct lm_recipe_precision {
   lm_recipe_compute compute; lm_loc compute_loc;
+  bool tf32;                    // products of f32 round their operands on a GPU
   lm_recipe_keep *keep; uint32_t n_keep, cap_keep;
 } lm_recipe_precision;
 

@@ -138,6 +138,9 @@ static void read_precision(const lm_reader *recipe) {
                : lm_read_is_word(compute, "bf16") ? LM_RECIPE_COMPUTE_BF16
                                                   : LM_RECIPE_COMPUTE_AUTO;
   p->compute_loc = compute->loc;
+  const ast_expr *matmul = lm_read_value(&d, "recipe.precision.matmul");
+  p->tf32 = lm_read_is_word(matmul, "tf32");
+  if (p->tf32 && p->compute != LM_RECIPE_COMPUTE_F32) lm_error(d.R->c, matmul->loc, "E202", "matmul = tf32 rounds operands of f32: it needs compute = f32");
   for (uint32_t i = 0; i < d.s->n; i++) {
     const lm_setting *s = d.s->v[i];
     if (strcmp(s->key->path, "recipe.precision.keep") || s->broken) continue;

@@ -2,8 +2,9 @@
 #include <string.h>
 
 #include "lmc/session.h"
+#include "lmc/tuned.h"
 
-static const lm_opt options[] = {LM_OPT_RECIPE, LM_OPT_JSON, {0}};
+static const lm_opt options[] = {LM_OPT_TARGET, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
 // ---- what a recipe comes to
 
@@ -61,7 +62,7 @@ static void report_text(const lm_session *s, lm_buf *out) {
   lm_buf_free(&values);
   if (!s->lowered) return;
   bool chosen = s->recipe->precision.compute == LM_RECIPE_COMPUTE_AUTO;
-  lm_buf_printf(out, "\ncomputed in %s%s\n", lm_session_compute(s), chosen ? ", as `auto` chooses here" : "");
+  lm_buf_printf(out, "\ncomputed in %s%s%s\n", lm_session_compute(s), chosen ? ", as `auto` chooses here" : "", s->recipe->precision.tf32 ? ", a GPU's products in tf32" : "");
   parameters_print(s, out);
   patterns_print(s->lowered, out);
 }
@@ -125,6 +126,7 @@ static lm_status recipe_check(lm_session *s, lm_buf *out) {
   lm_check(s->ctx, s->program, s->recipe);
   LM_TRY(lm_cli_verdict(s->cli));
   lm_recipe_report_unsupported(s->recipe, false);
+  LM_TRY(lm_tuned_check(s));
   s->rows = ROWS;
   s->seq = s->recipe->data.seq ? s->recipe->data.seq : SEQ;
   if (!s->recipe->surgery) {
@@ -147,10 +149,12 @@ static lm_status recipes_check(lm_cli *cli, lm_program *program, lm_buf *out, in
   const ast_file *tree = program->files[0]->tree;
   int n_sets;
   const char *const *sets = lm_args_list(&cli->args, "set", &n_sets);
+  lm_target target;
+  LM_TRY(lm_target_find(&cli->args, &target));
   for (uint32_t i = 0; i < tree->n; i++) {
     if (!is_wanted(tree->v[i], name)) continue;
     if ((*out_n)++) lm_buf_puts(out, cli->json ? ",\n" : "\n");
-    lm_session s = {.cli = cli, .ctx = cli->ctx, .program = program};
+    lm_session s = {.cli = cli, .ctx = cli->ctx, .program = program, .target = target};
     s.recipe = lm_recipe_resolve(cli->ctx, program, tree->v[i]->name.text, sets, n_sets);
     if (cli->ctx->n_errors) lm_check(cli->ctx, program, s.recipe);
     LM_TRY(lm_cli_verdict(cli));
@@ -179,5 +183,5 @@ const lm_command lm_cmd_check = {
   .name = "check", .usage = "FILE [options]", .summary = "finds every error that needs no data; shows recipe and parameters",
   .options = options, .least = 1, .most = 1, .run = run,
   .help = "Reports all errors of the file and what it imports at once. Without errors it prints the resolved recipe with\n"
-          "where each value came from, the parameters, and what each pattern matched.\n\n"
+          "where each value came from, the parameters, and what each pattern matched, as they are for the target.\n\n"
           "  lmc check examples/quickstart.lm --set optimizer.lr=1e-3\n"};

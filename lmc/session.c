@@ -163,7 +163,7 @@ int64_t lm_session_capacity(int64_t places) {
 
 // What runs the plan, but for what `start` adds to it.
 static lm_exec_options exec_options(const lm_session *s) {
-  return (lm_exec_options){.threads = s->threads, .cuts = s->tuned.cuts.n ? &s->tuned.cuts : NULL};
+  return (lm_exec_options){.threads = s->threads, .tf32 = s->recipe->precision.tf32, .cuts = s->tuned.cuts.n ? &s->tuned.cuts : NULL};
 }
 
 int64_t lm_session_workspace(const lm_session *s) {

@@ -14,7 +14,9 @@
 #include "runtime/cuda/library.h"
 
 enum { VECTOR = 16 /* bytes, the widest access */, FILE_MAX = 256 << 20, MESSAGE_MAX = 2000, PROGRAMS_MAX = 64 };
-static const char *const OPTIONS[] = {"-default-device", "-w", "--ptxas-options=-v", "--std=c++17"};
+// A multiplication and an addition become one rounding where the compiler sees them side by side, as on the processor: which
+// do depends on the text, the options and NVRTC's version, all of them part of a kernel's key, so the same file has the same bits.
+static const char *const OPTIONS[] = {"-default-device", "-w", "--ptxas-options=-v", "--std=c++17", "--fmad=true"};
 
 const char *const lm_cuda_archs[] = {"sm_80", "sm_89", "sm_90a", "sm_100a", NULL};
 

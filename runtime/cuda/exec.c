@@ -203,7 +203,7 @@ static lm_status exec_make(cuda_exec *e, const char *arch, const lm_exec_options
   LM_TRY(kernels_make(e, o));
   e->builtins.driver = &e->d;
   e->builtins.stream = e->stream;
-  LM_TRY(lm_cuda_gemms_create(&e->builtins, e->device.driver, &e->gemms));
+  LM_TRY(lm_cuda_gemms_create(&e->builtins, e->device.driver, o->tf32, &e->gemms));
   LM_TRY(refused_make(e));
   LM_TRY(totals_make(e));
   for (int i = 0; i < plan->n_funcs; i++) func_describe(e, &plan->funcs[i], &e->funcs[i]);

@@ -21,6 +21,7 @@ typedef struct entry { uint64_t hash; key k; void *desc, *layout[3]; lm_lt_algo 
 struct lm_cuda_gemms {
   lm_cublaslt lt;
   const lm_cuda_builtins *builtins;
+  bool tf32;
   lm_arena *arena;
   void *handle;
   entry *entries; uint32_t n_entries, cap_entries;
@@ -42,9 +43,10 @@ static lm_status library_open(lm_cuda_gemms *g, int driver) {
   return check(g, g->lt.cublasLtCreate(&g->handle), "starting");
 }
 
-lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, int driver, lm_cuda_gemms **out) {
+lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, int driver, bool tf32, lm_cuda_gemms **out) {
   lm_cuda_gemms *g = lm_alloc(sizeof *g);
   g->builtins = b;
+  g->tf32 = tf32;
   g->arena = lm_arena_create();
   lm_status s = library_open(g, driver);
   if (s) lm_cuda_gemms_destroy(g);
@@ -135,8 +137,8 @@ static lm_status desc_make(const lm_cuda_gemms *g, const key *k, void **out) {
   const lm_cublaslt *lt = &g->lt;
   static const int attributes[2] = {LM_LT_DESC_TRANSA, LM_LT_DESC_TRANSB};
   const int32_t turned = LM_LT_OP_T;
-  bool wide = k->ab == LM_F64;
-  LM_TRY(check(g, lt->cublasLtMatmulDescCreate(out, wide ? LM_LT_COMPUTE_64F : LM_LT_COMPUTE_32F, wide ? LM_LT_R_64F : LM_LT_R_32F), "a product"));
+  bool wide = k->ab == LM_F64, rounds = g->tf32 && k->ab == LM_F32;
+  LM_TRY(check(g, lt->cublasLtMatmulDescCreate(out, wide ? LM_LT_COMPUTE_64F : rounds ? LM_LT_COMPUTE_TF32 : LM_LT_COMPUTE_32F, wide ? LM_LT_R_64F : LM_LT_R_32F), "a product"));
   for (int i = 0; i < 2; i++)
     if (k->turned[i]) LM_TRY(check(g, lt->cublasLtMatmulDescSetAttribute(*out, attributes[i], &turned, sizeof turned), "a product"));
   return NULL;

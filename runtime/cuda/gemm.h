@@ -15,7 +15,7 @@ enum { LM_CUDA_WORKSPACE = 32 << 20, LM_CUDA_SUMS = 8 << 20 };
 // Numbers of NVIDIA's headers; tests/cuda/headers_test.c compares them where the toolkit is installed.
 enum {
   LM_LT_R_32F = 0, LM_LT_R_64F = 1, LM_LT_R_16BF = 14,                  // cudaDataType
-  LM_LT_COMPUTE_32F = 68, LM_LT_COMPUTE_64F = 70,
+  LM_LT_COMPUTE_32F = 68, LM_LT_COMPUTE_64F = 70, LM_LT_COMPUTE_TF32 = 77,
   LM_LT_OP_T = 1,
   LM_LT_REDUCTION_COMPUTE_TYPE = 2,
   LM_LT_NOT_SUPPORTED = 15,                                             // a status
@@ -39,8 +39,8 @@ typedef struct lm_cublaslt {
 } lm_cublaslt;
 
 typedef struct lm_cuda_gemms lm_cuda_gemms;
-// The builtins must outlive it; its context is current. driver: the CUDA that the driver knows.
-lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, int driver, lm_cuda_gemms **out);
+// The builtins must outlive it; its context is current. driver: the CUDA that the driver knows; tf32: as lm_exec_options.
+lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, int driver, bool tf32, lm_cuda_gemms **out);
 void lm_cuda_gemms_destroy(lm_cuda_gemms *g);
 // Enqueues c (+)= a b on the builtins' stream.
 lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_gemm *p, const int64_t *var, lm_cuda_address a, lm_cuda_address b, lm_cuda_address c, lm_cuda_address workspace);

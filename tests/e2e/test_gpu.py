@@ -33,6 +33,14 @@ def test_unknown_target(run):
     check("--target is cpu, cuda, native, sm_80, sm_89, sm_90a, sm_100a, not 'sm_20'" in run("compile", small(run), "--target", "sm_20", status=1), "names what there is")
 
 
+def test_check(run):
+    """what a recipe comes to on a GPU that is not here"""
+    file = small(run, compute="auto")
+    check("computed in bf16, as `auto` chooses here" in run("check", file, "--target", "sm_90a"), "bf16 on a GPU")
+    err = run("check", file, "--target", "sm_90a", "--set", 'compile=mode("max-autotune")', status=1)
+    check("max-autotune for sm_90a" in err, err)
+
+
 # ---- running, on NVIDIA's libraries as tests/cuda/fake has them: the runtime is the real one, kernels run under the SIMT shim
 
 
@@ -98,6 +106,18 @@ def test_trace_bf16(run):
     for name in cpu:
         if name.startswith("grad."):
             within(name, distance(gpu[name], cpu[name], 1e-2), 8e-2)
+
+
+def test_tf32(run):
+    """operands of products lose 13 bits on a GPU, none on a processor"""
+    fake, how = Fake(run), ("--set", "precision.matmul=tf32", "--values", "loss,grads")
+    file, out = tiny(run, steps=1), run.path("gpu.safetensors")
+    cpu = run.trace(file, *how)
+    check(all((cpu[k] == x).all() for k, x in run.trace(file, "--values", "loss,grads").items()), "the processor's bits")
+    fake("trace", file, *how, "--target", "cuda", "--out", out)
+    far = [distance(x, cpu[k], 1e-3) for k, x in load(out).items() if k.startswith("grad.")]
+    check(1e-5 < max(far) < 1e-2, f"rounded by {max(far)}")
+    check("it needs compute = f32" in run("check", file, "--set", "precision.matmul=tf32", "--set", "precision.compute=bf16", status=1), "bf16 is none of f32")
 
 
 def test_same_bits(run):

@@ -72,7 +72,8 @@ static int bytes_of(int type) { return type == LM_LT_R_64F ? 8 : type == LM_LT_R
 static bool layouts_fit(const desc *d, const layout *a, const layout *b, const layout *c) {
   uint64_t m = d->turned[0] ? a->cols : a->rows, k = d->turned[0] ? a->rows : a->cols, k2 = d->turned[1] ? b->cols : b->rows, n = d->turned[1] ? b->rows : b->cols;
   bool types = a->type == b->type && (a->type == c->type || (a->type == LM_LT_R_16BF && c->type == LM_LT_R_32F));
-  bool numbers = d->compute == (a->type == LM_LT_R_64F ? LM_LT_COMPUTE_64F : LM_LT_COMPUTE_32F) && d->scale == (a->type == LM_LT_R_64F ? LM_LT_R_64F : LM_LT_R_32F);
+  bool rounds = d->compute == LM_LT_COMPUTE_TF32 && a->type == LM_LT_R_32F;
+  bool numbers = (rounds || d->compute == (a->type == LM_LT_R_64F ? LM_LT_COMPUTE_64F : LM_LT_COMPUTE_32F)) && d->scale == (a->type == LM_LT_R_64F ? LM_LT_R_64F : LM_LT_R_32F);
   bool lds = (uint64_t)a->ld >= a->rows && (uint64_t)b->ld >= b->rows && (uint64_t)c->ld >= c->rows && a->ld > 0 && b->ld > 0 && c->ld > 0;
   return types && numbers && lds && m == c->rows && n == c->cols && k == k2 && m && n && k && a->count == c->count && b->count == c->count && c->count > 0;
 }
@@ -108,6 +109,18 @@ static double element(const char *at, const layout *l, int64_t i) {
   return x;
 }
 
+// To 10 bits of mantissa, as tensor cores take it.
+static double operand(const char *at, const layout *l, int64_t i, int compute) {
+  double value = element(at, l, i);
+  float x = (float)value;
+  uint32_t u;
+  if (compute != LM_LT_COMPUTE_TF32) return value;
+  memcpy(&u, &x, sizeof u);
+  u = (u + 0x1000) & ~0x1fffu;
+  memcpy(&x, &u, sizeof x);
+  return x;
+}
+
 static void element_set(char *at, const layout *l, int64_t i, double value) {
   float x = (float)value;
   uint32_t u;
@@ -132,7 +145,8 @@ static void product_run(void *args) {
       for (int64_t m = 0; m < (int64_t)p->c.rows; m++) {
         double sum = 0;
         for (int64_t k = 0; k < k_size; k++)
-          sum += element(a, &p->a, p->d.turned[0] ? k + m * p->a.ld : m + k * p->a.ld) * element(b, &p->b, p->d.turned[1] ? n + k * p->b.ld : k + n * p->b.ld);
+          sum += operand(a, &p->a, p->d.turned[0] ? k + m * p->a.ld : m + k * p->a.ld, p->d.compute) *
+                 operand(b, &p->b, p->d.turned[1] ? n + k * p->b.ld : k + n * p->b.ld, p->d.compute);
         int64_t at = m + n * p->c.ld;
         element_set(c, &p->c, at, p->alpha * sum + (p->beta ? p->beta * element(c, &p->c, at) : 0));
       }
