@@ -68,7 +68,7 @@ static lm_status rows_plan(ablation *a) {
 static int64_t micro_choose(const ablation *a) {
   const lm_session *s = &a->whole;
   const lm_recipe *r = s->recipe;
-  double per_token = lm_cost_of_step(s->plan, s->n_micro).flops / (double)r->batch / (SPEED * lm_target_peak(&s->target, s->exec));
+  double per_token = lm_cost_of_step(s->plan, s->n_micro).flops / (double)r->batch / (SPEED * lm_target_peak(&s->target, s->threads, s->lowered->compute));
   double run = ((a->end - lm_now()) / (a->to_measure + 1) - START) / (1 + 2 * TURNS_LEAST);
   int64_t best = s->seq;
   if (r->data.n_stages || !a->to_measure) return r->micro;

@@ -94,7 +94,7 @@ static lm_status measure(lm_session *s, lm_cli *cli, figures *out) {
   out->gemm_ms = 1e3 * (double)s->n_micro * (gemm.forward + gemm.data + gemm.weight);
   out->tokens_per_s = (double)s->recipe->batch / out->ms_per_step * 1e3;
   out->model_flops = (double)s->n_micro * s->model_flops;
-  out->peak_flops = lm_target_peak(&s->target, s->exec);
+  out->peak_flops = lm_target_peak(&s->target, threads, s->lowered->compute);
   out->params = s->params;
   out->peak_bytes = lm_session_memory(s);
   out->kernels = s->plan->n_kernels;

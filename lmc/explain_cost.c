@@ -54,7 +54,7 @@ lm_status lm_explain_cost(lm_session *s) {
   LM_TRY(lm_session_start(s, &(lm_exec_options){.timeline = s->timeline}));
   lm_roofline r;
   int threads = lm_exec_threads(s->exec);
-  lm_target_roofline(&s->target, s->exec, &r);
+  lm_target_roofline(&s->target, threads, s->lowered->compute, &r);
   lm_cost_rows rows = lm_cost_rows_find(s->ctx->arena, s->plan, s->n_micro, &r);
   if (measured) LM_TRY(measure(s, &rows));
   if (s->cli->json) json_print(&rows, &r, threads);

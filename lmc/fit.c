@@ -13,16 +13,19 @@
 #include "lmc/session.h"
 
 enum { HOLDERS = 3, CANDIDATES = 4096 };
-static const double MACHINE_SHARE = 0.8, FLOPS_PER_BYTE = 16;   // of memory; what a machine does while it moves a byte
+static const double MACHINE_SHARE = 0.8;                     // of memory
 
-static double seconds_of(const lm_session *s) {              // of a step, in bytes moved
+// What is predicted of a machine that is not here: so many operations while it moves a byte.
+static const lm_roofline ELSEWHERE = {.peak = 16, .bandwidth = {1, 1, 1, 1, 1, 1}};
+
+static double seconds_of(const lm_session *s, const lm_roofline *r) {   // of a step, at the least
   double sum = 0, times = 1;
   const lm_plan_func *f = lm_plan_func_find(s->plan, "micro");
   for (int i = 0; f && i < f->n_steps; i++) {
     const lm_plan_step *x = &f->steps[i];
     if (x->kind == LM_STEP_LOOP) times *= (double)x->count;
     else if (x->kind == LM_STEP_END) times /= (double)f->steps[x->match].count;
-    else sum += times * ((double)x->flops / FLOPS_PER_BYTE > (double)x->moved ? (double)x->flops / FLOPS_PER_BYTE : (double)x->moved);
+    else sum += times * lm_roofline_seconds(r, (double)x->flops, (double)x->moved, NULL);
   }
   return sum * (double)s->n_micro;
 }
@@ -136,14 +139,16 @@ static lm_status micro_choose(lm_session *s, int64_t limit) {
 
 static lm_status recompute_choose(lm_session *s, int64_t limit) {
   int extra, most;
-  double before = seconds_of(s);
+  lm_roofline r;
+  if (!lm_target_roofline(&s->target, s->threads, s->lowered->compute, &r)) r = ELSEWHERE;
+  double before = seconds_of(s, &r);
   s->fit.natural = lm_session_memory(s);
   LM_TRY(recompute_search(s, limit, &extra, &most));
   if (extra < 0) return s->recipe->memory.budget ? refuse(s, most) : NULL;
   LM_TRY(try_plan(s, &(attempt){.micro = s->recipe->micro, .extra = extra}));
   s->fit.recomputed = extra;
   s->fit.candidates = most;
-  s->fit.slowdown = seconds_of(s) / before;
+  s->fit.slowdown = seconds_of(s, &r) / before;
   return NULL;
 }
 

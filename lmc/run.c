@@ -300,7 +300,8 @@ static void run_options_fill(runner *x) {
   x->o.every = lm_recipe_every_steps(s->recipe, s->recipe->save.every, s->epoch_tokens);
   x->o.keep = (int)s->recipe->save.keep;
   x->o.progress = (lm_progress){.to = x->to, .terminal = isatty(STDOUT_FILENO), .steps = s->steps, .memory = lm_session_memory(s),
-                                .stages = progress_stages(s), .n_stages = s->stages.n, .peak_flops = x->to ? lm_target_peak(&s->target, s->exec) : 0};
+                                .stages = progress_stages(s), .n_stages = s->stages.n,
+                                .peak_flops = x->to ? lm_target_peak(&s->target, lm_exec_threads(s->exec), s->lowered->compute) : 0};
   x->o.begin = begin;
   x->o.warn = warn;
   x->o.after_step = after_step;
@@ -329,7 +330,7 @@ static lm_status profile_end(runner *x) {
   lm_arena *a = x->cli->ctx->arena;
   const char *path = lm_args_text(&x->cli->args, "profile", lm_path_join(a, x->dir ? x->dir : ".", "profile.json"));
   lm_roofline roofline;
-  lm_target_roofline(&x->s->target, x->s->exec, &roofline);
+  lm_target_roofline(&x->s->target, lm_exec_threads(x->s->exec), x->s->lowered->compute, &roofline);
   LM_TRY(lm_profile_write(x->s->plan, t, &roofline, path));
   if (!x->to) return NULL;
   fprintf(x->to, "profile: %s", lm_show_path(a, path));

@@ -45,15 +45,16 @@ lm_status lm_target_start(const lm_target *t, const lm_plan *plan, const lm_exec
   return t->arch ? lm_cuda_exec_create(plan, t->arch, o, out) : lm_exec_create(plan, o, out);
 }
 
-double lm_target_peak(const lm_target *t, const lm_exec *e) { return t->arch ? t->peak_flops : lm_cpu_peak(lm_exec_threads(e)); }
+double lm_target_peak(const lm_target *t, int threads, lm_dtype dtype) { return t->arch ? t->peak_flops : lm_cpu_peak(threads, dtype); }
 
-void lm_target_roofline(const lm_target *t, const lm_exec *e, lm_roofline *out) {
+bool lm_target_roofline(const lm_target *t, int threads, lm_dtype dtype, lm_roofline *out) {
   if (!t->arch) {
-    lm_cpu_roofline(lm_exec_threads(e), out);
-    return;
+    lm_cpu_roofline(threads, dtype, out);
+    return true;
   }
   out->peak = t->peak_flops;
   for (int i = 0; i < LM_ROOFLINE_SIZES; i++) out->bandwidth[i] = t->bandwidth;
+  return t->peak_flops > 0 && t->bandwidth > 0;
 }
 
 int64_t lm_target_workspace(const lm_target *t, const lm_plan *plan, const lm_exec_options *o) {

@@ -17,7 +17,8 @@ typedef struct lm_target {
 lm_status lm_target_find(const lm_args *args, lm_target *out);
 lm_plan_target lm_target_plan(const lm_target *t, lm_module *m);
 lm_status lm_target_start(const lm_target *t, const lm_plan *plan, const lm_exec_options *o, lm_exec **out);
-double lm_target_peak(const lm_target *t, const lm_exec *e);          // operations a second; 0 if not known
-void lm_target_roofline(const lm_target *t, const lm_exec *e, lm_roofline *out);
+// Operations a second on operands of a type, measured on so many threads of the processor (0: all); 0 if not known.
+double lm_target_peak(const lm_target *t, int threads, lm_dtype dtype);
+bool lm_target_roofline(const lm_target *t, int threads, lm_dtype dtype, lm_roofline *out);   // false if not known
 int64_t lm_target_workspace(const lm_target *t, const lm_plan *plan, const lm_exec_options *o);   // bytes beside the plan's arenas
 #endif

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "runtime/cpu/detect.h"
 #include "runtime/cpu/gemm.h"
 
 // So many zeros of four bytes, in huge pages.
@@ -96,7 +97,7 @@ static int lanes_best(void) {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 8 : 4;
 }
 
-double lm_cpu_peak(int threads) {
+static double register_peak(int threads) {
   double best = 1e30;
   volatile float sink = 1;
   int lanes = lanes_best();
@@ -112,4 +113,19 @@ double lm_cpu_peak(int threads) {
     if (took < best) best = took;
   }
   return (double)threads * CHAINS * lanes * 2 * ROUNDS / best;
+}
+
+// Each thread has some tiles of C to do, for which B and its part of A lie in its own caches.
+double lm_cpu_product_peak(int threads, lm_dtype dtype) {
+  enum { ROWS = 512, COLS = 512, DEPTH = 512, RUNS = 20 };
+  lm_cpu_projection p = {.m = (int64_t)ROWS * threads, .k = DEPTH, .n = COLS, .count = 1};
+  lm_cpu_gemm_times t = lm_cpu_gemm_bench(&p, 1, dtype, threads, RUNS);
+  double best = t.forward < t.data ? t.forward : t.data;
+  return 2.0 * (double)p.m * (double)p.k * (double)p.n / best;
+}
+
+double lm_cpu_peak(int threads, lm_dtype dtype) {
+  if (threads <= 0) threads = omp_get_num_procs();
+  double registers = register_peak(threads), products = dtype == LM_BF16 && lm_cpu_has_bf16() ? lm_cpu_product_peak(threads, dtype) : 0;
+  return products > registers ? products : registers;
 }

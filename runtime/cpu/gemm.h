@@ -66,6 +66,8 @@ typedef struct lm_cpu_gemm_times { double forward, data, weight; } lm_cpu_gemm_t
 // type, each the best of `repeats` runs on random data.
 lm_cpu_gemm_times lm_cpu_gemm_bench(const lm_cpu_projection *p, int n, lm_dtype dtype, int threads, int repeats);
 
-// Multiply-adds of registers alone: the most FLOP/s in f32 that `threads` cores reach.
-double lm_cpu_peak(int threads);
+// The most FLOP/s that `threads` cores reach with operands of a type (0 threads: all cores): multiply-adds of f32 registers
+// alone; where the processor multiplies bf16, whose units only the library reaches, its products of matrices in caches.
+double lm_cpu_peak(int threads, lm_dtype dtype);
+double lm_cpu_product_peak(int threads, lm_dtype dtype);   // the latter
 #endif

@@ -28,10 +28,11 @@ static double triad_time(float *arrays, int64_t n, int rounds, int threads) {
   return best / rounds;
 }
 
-void lm_cpu_roofline(int threads, lm_roofline *out) {
+void lm_cpu_roofline(int threads, lm_dtype dtype, lm_roofline *out) {
   int64_t most = (int64_t)LM_ROOFLINE_LEAST << 2 * (LM_ROOFLINE_SIZES - 1);
   float *arrays = lm_alloc((size_t)most);
-  out->peak = lm_cpu_peak(threads);
+  if (threads <= 0) threads = omp_get_num_procs();
+  out->peak = lm_cpu_peak(threads, dtype);
   for (int i = 0; i < LM_ROOFLINE_SIZES; i++) {
     int64_t bytes = (int64_t)LM_ROOFLINE_LEAST << 2 * i, n = bytes / 3 / (int64_t)sizeof *arrays;
     int rounds = (int)(TOUCHED / bytes) + 1;

@@ -3,6 +3,7 @@
 #ifndef LM_CPU_ROOFLINE_H
 #define LM_CPU_ROOFLINE_H
 #include "runtime/base/base.h"
+#include "runtime/base/dtype.h"
 
 enum { LM_ROOFLINE_SIZES = 6, LM_ROOFLINE_LEAST = 128 << 10 };   // 128 KiB, each four times the one before: to 128 MiB
 
@@ -11,7 +12,8 @@ typedef struct lm_roofline {
   double bandwidth[LM_ROOFLINE_SIZES]; // bytes/s, read and written
 } lm_roofline;
 
-void lm_cpu_roofline(int threads, lm_roofline *out);   // measures for some tenths of a second
+// Measures for some tenths of a second; peak: of operands of a type. 0 threads: all cores.
+void lm_cpu_roofline(int threads, lm_dtype dtype, lm_roofline *out);
 // Seconds below which it can't be done. *out_memory: since bytes take that long, not arithmetic; may be NULL.
 double lm_roofline_seconds(const lm_roofline *r, double flops, double bytes, bool *out_memory);
 #endif

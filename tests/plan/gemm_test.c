@@ -202,11 +202,18 @@ static void scratch_counts(void) {
   CHECK(lm_cpu_has_bf16() || scratch_of(96, 80, LM_BF16, 2) > 0);
 }
 
+// Products come near what registers do alone; a wide margin, as other work may take its turn with either.
+static void peak_is_near(void) {
+  CHECK(lm_cpu_product_peak(1, LM_F32) > 0.1 * lm_cpu_peak(1, LM_F32));
+  CHECK(lm_cpu_peak(1, LM_BF16) > 0);
+}
+
 int main(void) {
   rng r = {7};
   omp_set_num_threads(1);
   primitives_exist();
   scratch_counts();
+  peak_is_near();
   for (size_t k = 0; k < LM_COUNT(kinds); k++) {
     for (int i = 0; i < 300; i++) case_run(&r, &kinds[k]);
     for (int i = 0; i < 4 && kinds[k].ab != LM_F64; i++) tiles_run(&r, &kinds[k], (int)draw(&r, 8), i % 2);
