@@ -48,21 +48,24 @@ static void coordinates(cuda_attend *e, lm_buf *b, const lm_axis *axes, int n) {
 // Of what a mask hides, in units of x. A power of 2, so that in rows where all is hidden the multiply-add of an exponent gives 0.
 static const char *low_text(const cuda_attend *e) { return lm_gen_const_text(e->g.arena, LM_F32, e->half ? -exp2(floor(log2(1e30 / e->scale))) : -1e30); }
 
-// x = score / scale, and the greatest of each row.
-static void score_loops(cuda_attend *e, lm_buf *b, bool masked) {
-  const char *score = cuda_attend_value(e, e->score), *mask = masked ? cuda_attend_value(e, e->f.mask) : NULL;
-  const char *y = mask ? lm_arena_printf(e->g.arena, "%s ? %s : %s", mask, score, low_text(e)) : score, *inside = cuda_attend_inside(e);
-  if (inside) y = lm_arena_printf(e->g.arena, "%s ? (%s) : -__builtin_inff()", inside, y);
-  cuda_attend_loops(e, b, lm_arena_printf(e->g.arena, "const float y = %s;\nx[n][2 * r + c] = y;\nmost[r] = lm_greater(most[r], y);\n", y));
+// Of tiles in which something is not let through, or that reach beyond their axis; NULL: of none.
+const char *cuda_attend_in_part(cuda_attend *e) {
+  const char *part = e->f.mask ? (e->f.tile_t ? "!full" : "true") : NULL;
+  if (!cuda_attend_inside(e)) return part;
+  const char *edge = lm_arena_printf(e->g.arena, "col0 + %d > %s", e->cols, cuda_attend_extent(e, e->col));
+  return part ? lm_arena_printf(e->g.arena, "%s || %s", part, edge) : edge;
 }
 
-static void scores(cuda_attend *e, lm_buf *b) {
-  bool both = e->f.mask && e->f.tile_t;
-  if (both) lm_buf_puts(b, "if (full) {\n");
-  if (both) score_loops(e, b, false);
-  if (both) lm_buf_puts(b, "} else {\n");
-  score_loops(e, b, e->f.mask != NULL);
-  if (both) lm_buf_puts(b, "}\n");
+void cuda_attend_scores(cuda_attend *e, lm_buf *b) {
+  const char *inside = cuda_attend_inside(e), *part = cuda_attend_in_part(e), *seen = "x[n][2 * r + c]";
+  lm_buf_printf(b, "float x[%d][4];\n", e->cols / 8);
+  cuda_attend_loops(e, b, lm_arena_printf(e->g.arena, "x[n][2 * r + c] = %s;\n", cuda_attend_value(e, e->score)));
+  if (!part) return;
+  if (e->f.mask) seen = lm_arena_printf(e->g.arena, "(%s ? %s : %s)", cuda_attend_value(e, e->f.mask), seen, low_text(e));
+  if (inside) seen = lm_arena_printf(e->g.arena, "%s ? %s : -__builtin_inff()", inside, seen);
+  lm_buf_printf(b, "if (%s) {\n", part);
+  cuda_attend_loops(e, b, lm_arena_printf(e->g.arena, "x[n][2 * r + c] = %s;\n", seen));
+  lm_buf_puts(b, "}\n");
 }
 
 const char *cuda_attend_log2(const cuda_attend *e) { return lm_gen_const_text(e->g.arena, LM_F32, e->scale * 1.4426950408889634); }
@@ -79,8 +82,9 @@ static void weights(cuda_attend *e, lm_buf *b) {
 }
 
 void cuda_attend_softmax(cuda_attend *e, lm_buf *b) {
-  lm_buf_printf(b, "float x[%d][4], most[2] = {top[0], top[1]}, change[2]%s;\n", e->cols / 8, e->half ? ", least[2]" : "");
-  scores(e, b);
+  cuda_attend_scores(e, b);
+  lm_buf_printf(b, "float most[2] = {top[0], top[1]}, change[2]%s;\n", e->half ? ", least[2]" : "");
+  cuda_attend_loops(e, b, "most[r] = lm_greater(most[r], x[n][2 * r + c]);\n");
   weights(e, b);
 }
 

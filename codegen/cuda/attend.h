@@ -55,7 +55,7 @@ void cuda_attend_fills_wait(cuda_attend *e, lm_buf *b);
 // to[n] += rows of operand x times rows of operand y, which have the axes of rows and of columns.
 void cuda_attend_product(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, uint32_t y, int64_t width);
 // Warpgroups do the products meanwhile: until the n named ones are done.
-void cuda_attend_products_wait(cuda_attend *e, lm_buf *b, int n, const char *const *to, const int64_t *width);
+void cuda_attend_products_wait(cuda_attend *e, lm_buf *b, int left, int n, const char *const *to, const int64_t *width);
 void cuda_attend_pack(cuda_attend *e, lm_buf *b, const char *z);           // before weighted, once; all that there are before the first
 void cuda_attend_weighted(cuda_attend *e, lm_buf *b, const char *to, const char *z, uint32_t k, int64_t width);
 // Result i's row `row`, if `inside`: x's fragments of row r, each followed by `scale`.
@@ -75,6 +75,8 @@ int64_t cuda_attend_rows_begin(cuda_attend *e, lm_buf *b, const lm_axis *axes, i
 // Forward: where the block's rows lie; sums of nothing; x = scores, then weights; o scaled to the new maximum; o and lse.
 int64_t cuda_attend_forward_begin(cuda_attend *e, lm_buf *b);            // returns the number of blocks
 void cuda_attend_sums_begin(lm_buf *b, long long width);
+void cuda_attend_scores(cuda_attend *e, lm_buf *b);                      // x = score / scale; hardly anything where the mask hides
+const char *cuda_attend_in_part(cuda_attend *e);                         // a condition: the tile has something to hide; NULL: none has
 void cuda_attend_softmax(cuda_attend *e, lm_buf *b);                     // leaves what o is to be scaled by
 void cuda_attend_rescale(lm_buf *b, long long width);
 const char *cuda_attend_log2(const cuda_attend *e);                      // what x is multiplied by in exponents of 2

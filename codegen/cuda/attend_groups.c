@@ -84,6 +84,7 @@ static const char *phase_of(cuda_attend *e, int stream, const char *stage) {
 static int producers(const cuda_attend_work *w) { return *w->beside ? GROUP : 32; }
 static int sayers(const cuda_attend_work *w) { return *w->beside ? GROUP : 1; }
 static int rows_phase(const cuda_attend_work *w) { return w->n_streams * PLACES; }
+// Registers of a thread, of 504 for three: addresses of what lies beside the tiles take some.
 static int fewer(const cuda_attend_work *w) { return *w->beside ? 40 : 24; }
 static int more(const cuda_attend_work *w) { return *w->beside ? 232 : 240; }
 

@@ -203,7 +203,7 @@ static void fill_lines(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_ax
   lm_buf at = {0};
   cuda_attend_offset(e, &at, t, "at", "at");
   lm_buf_printf(b, "for (int32_t i = lm_thread(); i < %lld; i += %d) {\n", places * width / 8, 2 * e->rows);
-  lm_buf_printf(b, "const int32_t j = i / %lld, k = i %% %lld * 8;\nconst lm_at at = lm_clamp(%s + j, %s);\n", width / 8, width / 8, origin, extent);
+  lm_buf_printf(b, "const int32_t j = i / %lld, k = i %% %lld * 8;\nconst lm_at at = lm_no_further(%s + j, %s);\n", width / 8, width / 8, origin, extent);
   const char *pad = width > own->size ? lm_arena_printf(e->g.arena, " && k < %lld", (long long)own->size) : "";
   const char *column = width > own->size ? lm_arena_printf(e->g.arena, "(k < %lld ? k : 0)", (long long)own->size) : "k";
   lm_buf_printf(b, "lm_copy_async(b%u, j * %lld + k, a%u + (%s + %s), %s + j < %s%s);\n}\n", k, pitch, k, text_of(e, &at), column, origin, extent, pad);
@@ -252,9 +252,9 @@ void cuda_attend_product(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, 
                      (long long)cuda_attend_pitch(e, width));
 }
 
-void cuda_attend_products_wait(cuda_attend *e, lm_buf *b, int n, const char *const *to, const int64_t *width) {
+void cuda_attend_products_wait(cuda_attend *e, lm_buf *b, int left, int n, const char *const *to, const int64_t *width) {
   if (!e->groups || !n) return;
-  lm_buf_puts(b, "lm_wgmma_wait(0);\n");
+  lm_buf_printf(b, "lm_wgmma_wait(%d);\n", left);
   for (int i = 0; i < n; i++) lm_buf_printf(b, "lm_wgmma_settle(%s, %lld);\n", to[i], (long long)width[i] / 8);
 }
 
@@ -320,7 +320,7 @@ void cuda_attend_map_check(cuda_attend *e, lm_buf *b) {
   LM_ASSERT(stride == across * down);
   lm_buf_printf(b, " + %s / %lld * %lld + %s / %lld];\n", flip ? "c" : "r", (long long)e->f.tile_t, (long long)across, flip ? "r" : "c",
                 (long long)e->f.tile_s);
-  lm_buf_printf(b, "some |= seen != 0;\npart |= seen != lm_min64(%lld, %s - r / %lld * %lld) * lm_min64(%lld, %s - c / %lld * %lld);\n}\n", (long long)tile_row, row,
+  lm_buf_printf(b, "some |= seen != 0;\npart |= seen != lm_no_further(%lld, %s - r / %lld * %lld + 1) * lm_no_further(%lld, %s - c / %lld * %lld + 1);\n}\n", (long long)tile_row, row,
                 (long long)tile_row, (long long)tile_row, (long long)tile_col, col, (long long)tile_col, (long long)tile_col);
   lm_buf_puts(b, "if (!lm_ballot(some)) continue;\nconst bool full = !lm_ballot(part);\n(void)full;\n");
 }

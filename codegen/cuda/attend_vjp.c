@@ -60,22 +60,22 @@ static const char *line_product(cuda_attend *e, const char *at) {
                          (long long)e->f.v_own.size, x, y);
 }
 
-// What is added in the exponent: -lse, in powers of 2 where those are taken.
+// What is added in the exponent: -lse, in powers of 2 where those are taken; to a query that sees nothing, what leaves 0.
 static const char *far_text(cuda_attend *e, const char *at) {
   lm_buf place = {0};
   cuda_attend_offset(e, &place, e->f.op->in[LM_ATTEND_LSE]->type, at, at);
-  return lm_arena_printf(e->g.arena, "a%d[%s] * %s", LM_ATTEND_LSE, text_of(e, &place), e->half ? "-1.44269504f" : "-1.0f");
+  return lm_arena_printf(e->g.arena, "lm_far(a%d[%s]) * %s", LM_ATTEND_LSE, text_of(e, &place), e->half ? "1.44269504f" : "1.0f");
 }
 
 // The weight of each place of a query that sees nothing.
 static const char *share_text(cuda_attend *e, const char *far) {
-  return lm_arena_printf(e->g.arena, "%s > 1e29f ? 1.0f / (float)%s : 0.0f", far, cuda_attend_extent(e, e->f.s));
+  return lm_arena_printf(e->g.arena, "%s < -1e38f ? 1.0f / (float)%s : 0.0f", far, cuda_attend_extent(e, e->f.s));
 }
 
 // Where rows are queries: in registers, the four lanes of a row together.
 static void query_rows(cuda_attend *e, lm_buf *b) {
   lm_buf_puts(b, "float far[2], mean[2], share[2];\nLM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\n");
-  lm_buf_printf(b, "const lm_at row = lm_clamp(row0 + lm_frag_row(r), %s);\nfloat dot = 0.0f;\n", cuda_attend_extent(e, e->row));
+  lm_buf_printf(b, "const lm_at row = lm_no_further(row0 + lm_frag_row(r), %s);\nfloat dot = 0.0f;\n", cuda_attend_extent(e, e->row));
   lm_buf_puts(b, line_product(e, "row"));
   lm_buf_printf(b, "far[r] = %s;\nmean[r] = dot;\nshare[r] = %s;\n(void)share;\n}\n", far_text(e, "row"), share_text(e, "far[r]"));
 }
@@ -90,7 +90,7 @@ static void query_cols(cuda_attend *e, lm_buf *b) {
   cuda_attend_pool(e, "float", 4, "fars", -1, (e->groups ? 2 : 1) * e->cols);
   cuda_attend_pool(e, "float", 4, "means", -1, (e->groups ? 2 : 1) * e->cols);
   lm_buf_printf(b, "%sfor (int32_t i = %s / 4; i < %d; i += %d) {\n", e->groups ? "LM_UNROLL_1\n" : "", e->groups ? "me" : "lm_thread()", e->cols, e->groups ? 32 : e->rows / 2);
-  lm_buf_printf(b, "const lm_at col = lm_clamp(col0 + i, %s);\nfloat dot = 0.0f;\n", cuda_attend_extent(e, e->col));
+  lm_buf_printf(b, "const lm_at col = lm_no_further(col0 + i, %s);\nfloat dot = 0.0f;\n", cuda_attend_extent(e, e->col));
   lm_buf_puts(b, line_product(e, "col"));
   lm_buf_printf(b, "if (lm_thread() %% 4 == 0) {\nlm_put(fars, %s, %s);\nlm_put(means, %s, dot);\n}\n}\n", beside(e, "i"), far_text(e, "col"), beside(e, "i"));
 }
@@ -116,47 +116,13 @@ static bool tile_wanted(const cuda_attend *e, const section *s, int k) {
   return false;
 }
 
-// The tile of sum k is out_c times this one.
+// The tile of sum k is out_c times this one; NULL: the weights. Casts to bf16 are done when it is packed.
 static const lm_value *tile_value(const cuda_attend *e, int k, double *out_c) {
+  const lm_value *v = e->f.sums[k].tile;
   *out_c = 1;
-  return e->half && e->f.sums[k].tile ? cuda_attend_unscaled(e->f.sums[k].tile, out_c) : e->f.sums[k].tile;
-}
-
-static const char *chosen(cuda_attend *e, const char *which, const char *x, const char *otherwise) {
-  return which ? lm_arena_printf(e->g.arena, "%s ? %s : %s", which, x, otherwise) : x;
-}
-
-// p, g, and from them the tiles that the section sums.
-static void element_loops(cuda_attend *e, lm_buf *b, const section *s, bool masked) {
-  const char *score = cuda_attend_value(e, e->score), *mask = masked ? cuda_attend_value(e, e->f.mask) : NULL;
-  const char *factor = e->f.factor ? cuda_attend_value(e, e->f.factor) : NULL, *inside = cuda_attend_inside(e);
-  const char *far = s->over_s ? "far[r]" : "far", *mean = s->over_s ? "mean[r]" : "mean", *share = s->over_s ? "share[r]" : "share";
-  lm_buf *t = &e->by_element;
-  if (!s->over_s) query_col(e);
-  const char *p = e->half ? lm_arena_printf(e->g.arena, "lm_exp2_quick(LM_FMA(%s, %s, %s))", score, cuda_attend_log2(e), far) : lm_arena_printf(e->g.arena, "lm_exp(%s + %s)", score, far);
-  if (inside) lm_buf_printf(t, "const bool inside = %s;\n", inside);
-  if (inside) inside = "inside";
-  lm_buf_printf(t, "const float p = %s;\n", chosen(e, inside, lm_arena_printf(e->g.arena, "(%s)", chosen(e, mask, p, share)), "0.0f"));
-  lm_buf_printf(t, factor ? "const float w = p * %s, dp = d[n][2 * r + c] * %s;\n" : "const float w = p, dp = d[n][2 * r + c];\n", factor, factor);
-  lm_buf_printf(t, "const float g = %s;\n(void)w;\n(void)g;\n", chosen(e, mask, lm_arena_printf(e->g.arena, "p * (dp - %s)", mean), "0.0f"));
-  const lm_value *cotangent = e->f.op->body->args[0];
-  e->name[cotangent->id] = "g";
-  for (int k = 0; k < e->f.n_sums; k++) {
-    double c;
-    if (tile_of(e, k) != k || !tile_wanted(e, s, k)) continue;
-    const lm_value *tile = tile_value(e, k, &c);
-    lm_buf_printf(t, "z%d[n][2 * r + c] = %s;\n", k, chosen(e, inside, tile ? cuda_attend_value(e, tile) : "w", "0.0f"));
-  }
-  cuda_attend_loops(e, b, "");
-}
-
-static void elements(cuda_attend *e, lm_buf *b, const section *s) {
-  bool both = e->f.mask && e->f.tile_t;
-  if (both) lm_buf_puts(b, "if (full) {\n");
-  if (both) element_loops(e, b, s, false);
-  if (both) lm_buf_puts(b, "} else {\n");
-  element_loops(e, b, s, e->f.mask != NULL);
-  if (both) lm_buf_puts(b, "}\n");
+  if (!e->half || !v) return v;
+  if (v->def && v->def->code == LM_OP_CAST && v->type.dtype == LM_BF16 && v->def->in[0]->type.dtype == LM_F32) v = v->def->in[0];
+  return cuda_attend_unscaled(v, out_c);
 }
 
 static uint32_t of_axis(const cuda_attend *e, const lm_attend_product *p, lm_axis a) {
@@ -165,38 +131,164 @@ static uint32_t of_axis(const cuda_attend *e, const lm_attend_product *p, lm_axi
 
 static uint32_t value_side(const cuda_attend *e, lm_axis a) { return a == e->f.s ? LM_ATTEND_V : LM_ATTEND_DO; }
 
-static void sums(cuda_attend *e, lm_buf *b, const section *s) {
-  const char *under_way[LM_ATTEND_PARTS];
-  int64_t widths[LM_ATTEND_PARTS];
-  int n = 0;
+// ---- elements: q = e^(x - lse), 0 where nothing is seen; weights w = q, or a share for each place to a query that sees nothing;
+// g = q (dp - mean); and the tiles to be summed
+
+// With g alone to be summed beside the weights, exponentials need not wait for dp, nor the weights' sums for g.
+static bool in_steps(const cuda_attend *e, const section *s) {
+  bool plain = e->groups && !e->f.factor;
+  for (int i = 0; i < e->f.n_sums; i++) {
+    double c;
+    const lm_value *tile = tile_value(e, i, &c);
+    if (in_section(e, s, i)) plain = plain && e->f.sums[i].other >= 0 && (!tile || tile == e->f.op->body->args[0]);
+  }
+  return plain;
+}
+
+static const char *factor_text(cuda_attend *e, const char *x) {
+  return e->f.factor ? lm_arena_printf(e->g.arena, "%s * %s", x, cuda_attend_value(e, e->f.factor)) : x;
+}
+
+static void weights_write(cuda_attend *e, const section *s) {
+  const char *far = s->over_s ? "far[r]" : "far";
+  if (!s->over_s) query_col(e);
+  if (e->half) lm_buf_printf(&e->by_element, "const float q = lm_exp2_quick(LM_FMA(x[n][2 * r + c], %s, %s));\n", cuda_attend_log2(e), far);
+  else lm_buf_printf(&e->by_element, "const float q = lm_exp(x[n][2 * r + c] + %s);\n", far);
+  lm_buf_printf(&e->by_element, "const float w = %s;\n(void)w;\n", factor_text(e, "q"));
+}
+
+static void gradients_write(cuda_attend *e, const section *s) {
+  e->name[e->f.op->body->args[0]->id] = "g";
+  lm_buf_printf(&e->by_element, "const float g = q * (%s - %s);\n(void)g;\n", factor_text(e, "d[n][2 * r + c]"), s->over_s ? "mean[r]" : "mean");
+  for (int k = 0; k < e->f.n_sums; k++) {
+    double c;
+    const lm_value *tile = tile_value(e, k, &c);
+    if (tile_of(e, k) == k && tile && tile_wanted(e, s, k)) lm_buf_printf(&e->by_element, "z%d[n][2 * r + c] = %s;\n", k, cuda_attend_value(e, tile));
+  }
+}
+
+// z = x, and the share where it is one: only in tiles that have something to hide.
+static void shares_add(cuda_attend *e, lm_buf *b, const section *s, const char *z, const char *x) {
+  if (!s->over_s) query_col(e);
+  const char *share = factor_text(e, s->over_s ? "share[r]" : "share"), *inside = cuda_attend_inside(e), *at = "[n][2 * r + c]";
+  cuda_attend_loops(e, b, lm_arena_printf(e->g.arena, "%s%s = %s%s + (%s ? %s : 0.0f);\n", z, at, x, at, inside ? inside : "true", share));
+}
+
+// The tile of weights, -1 where the section sums none.
+static int weights_tile(const cuda_attend *e, const section *s) {
   for (int k = 0; k < e->f.n_sums; k++)
-    if (tile_of(e, k) == k && tile_wanted(e, s, k)) cuda_attend_pack(e, b, lm_arena_printf(e->g.arena, "z%d", k));
+    if (tile_of(e, k) == k && !e->f.sums[k].tile && tile_wanted(e, s, k)) return k;
+  return -1;
+}
+
+static void z_declare(cuda_attend *e, lm_buf *b, int k) { lm_buf_printf(b, "float z%d[%d][4];\n", k, e->cols / 8); }
+
+// ---- sums and products
+
+typedef struct running { const char *name[LM_ATTEND_PARTS]; int64_t width[LM_ATTEND_PARTS]; int n; } running;   // products under way
+
+static void running_add(running *x, const char *name, int64_t width) {
+  x->name[x->n] = name;
+  x->width[x->n++] = width;
+}
+
+// Those of weights, or those of g.
+static void sums(cuda_attend *e, lm_buf *b, const section *s, bool weights, running *under_way) {
   for (int i = 0; i < e->f.n_sums; i++) {
     const lm_attend_sum *x = &e->f.sums[i];
-    if (!in_section(e, s, i)) continue;
+    if (!in_section(e, s, i) || weights != !x->tile) continue;
     const char *z = lm_arena_printf(e->g.arena, "z%d", tile_of(e, i)), *c = lm_arena_printf(e->g.arena, "c%d", i);
     if (x->other >= 0) {
       cuda_attend_weighted(e, b, c, z, (uint32_t)x->other, x->own.size);
-      under_way[n] = c;
-      widths[n++] = x->own.size;
+      running_add(under_way, c, x->own.size);
       continue;
     }
     lm_buf_printf(b, "LM_UNROLL\nfor (int32_t n = 0; n < %d; n++) {\n%s[0] += %s[n][0] + %s[n][1];\n%s[1] += %s[n][2] + %s[n][3];\n}\n", e->cols / 8, c, z, z, c, z, z);
   }
-  cuda_attend_products_wait(e, b, n, under_way, widths);
+}
+
+static void wait(cuda_attend *e, lm_buf *b, const running *x, int left) { cuda_attend_products_wait(e, b, left, x->n, x->name, x->width); }
+
+// x = q is packed as weights; with shares, from a copy that lives no longer than that.
+static void weights_pack(cuda_attend *e, lm_buf *b, const section *s, int k) {
+  const char *part = e->f.mask ? cuda_attend_in_part(e) : NULL, *z = lm_arena_printf(e->g.arena, "z%d", k);
+  lm_buf_printf(b, "uint32_t %s_bf16[%d][4];\n", z, e->cols / 16);
+  if (part) {
+    lm_buf_printf(b, "if (%s) {\n", part);
+    z_declare(e, b, k);
+    shares_add(e, b, s, z, "x");
+    lm_buf_printf(b, "LM_GROUP_PACK(%s_bf16, %s, %d)\n} else {\n", z, z, e->cols);
+  }
+  lm_buf_printf(b, part ? "LM_GROUP_PACK(%s_bf16, x, %d)\n}\n" : "LM_GROUP_PACK(%s_bf16, x, %d)\n", z, e->cols);
+}
+
+static void gradients_pack(cuda_attend *e, lm_buf *b, const section *s) {
+  for (int k = 0; k < e->f.n_sums; k++)
+    if (tile_of(e, k) == k && e->f.sums[k].tile && tile_wanted(e, s, k)) cuda_attend_pack(e, b, lm_arena_printf(e->g.arena, "z%d", k));
+}
+
+static void gradient_tiles_declare(cuda_attend *e, lm_buf *b, const section *s) {
+  for (int k = 0; k < e->f.n_sums; k++)
+    if (tile_of(e, k) == k && e->f.sums[k].tile && tile_wanted(e, s, k)) z_declare(e, b, k);
+}
+
+// Scores first, of which x becomes q; then the weights' sums are under way while g is computed from dp.
+static void steps(cuda_attend *e, lm_buf *b, const section *s, const running *scores, const running *dp) {
+  running under_way = {0};
+  int w = weights_tile(e, s);
+  wait(e, b, scores, 1);
+  cuda_attend_scores(e, b);
+  weights_write(e, s);
+  cuda_attend_loops(e, b, "x[n][2 * r + c] = q;\n");
+  if (w >= 0) weights_pack(e, b, s, w);
+  sums(e, b, s, true, &under_way);
+  wait(e, b, dp, under_way.n);
+  if (!s->over_s) query_col(e);
+  gradient_tiles_declare(e, b, s);
+  lm_buf_puts(&e->by_element, "const float q = x[n][2 * r + c];\n");
+  gradients_write(e, s);
+  cuda_attend_loops(e, b, "");
+  gradients_pack(e, b, s);
+  sums(e, b, s, false, &under_way);
+  wait(e, b, &under_way, 0);
+}
+
+static void at_once(cuda_attend *e, lm_buf *b, const section *s, const running *scores, const running *dp) {
+  running both = *scores, under_way = {0};
+  int w = weights_tile(e, s);
+  const char *z = lm_arena_printf(e->g.arena, "z%d", w), *part = e->f.mask && w >= 0 ? cuda_attend_in_part(e) : NULL;
+  for (int i = 0; i < dp->n; i++) running_add(&both, dp->name[i], dp->width[i]);
+  wait(e, b, &both, 0);
+  if (w >= 0) z_declare(e, b, w);
+  gradient_tiles_declare(e, b, s);
+  cuda_attend_scores(e, b);
+  weights_write(e, s);
+  if (w >= 0) lm_buf_printf(&e->by_element, "%s[n][2 * r + c] = w;\n", z);
+  gradients_write(e, s);
+  cuda_attend_loops(e, b, "");
+  if (part) {
+    lm_buf_printf(b, "if (%s) {\n", part);
+    shares_add(e, b, s, z, z);
+    lm_buf_puts(b, "}\n");
+  }
+  if (w >= 0) cuda_attend_pack(e, b, z);
+  gradients_pack(e, b, s);               // elements end in half as many registers before products begin
+  sums(e, b, s, true, &under_way);
+  sums(e, b, s, false, &under_way);
+  wait(e, b, &under_way, 0);
 }
 
 static void products(cuda_attend *e, lm_buf *b, const section *s) {
+  running scores = {0}, dp = {0};
   for (int i = 0; i < e->f.n_products; i++) {
     const lm_attend_product *p = &e->f.products[i];
-    cuda_attend_product(e, b, lm_arena_printf(e->g.arena, "p%d", i), of_axis(e, p, e->row), of_axis(e, p, e->col), p->over.size);
+    const char *name = lm_arena_printf(e->g.arena, "p%d", i);
+    cuda_attend_product(e, b, name, of_axis(e, p, e->row), of_axis(e, p, e->col), p->over.size);
+    running_add(&scores, name, e->cols);
   }
   cuda_attend_product(e, b, "d", value_side(e, e->row), value_side(e, e->col), e->f.v_own.size);
-  cuda_attend_products_wait(e, b, 2, (const char *const[]){"p0", "d"}, (const int64_t[]){e->cols, e->cols});   // warpgroups have one product of scores
-  for (int k = 0; k < e->f.n_sums; k++)
-    if (tile_of(e, k) == k && tile_wanted(e, s, k)) lm_buf_printf(b, "float z%d[%d][4];\n", k, e->cols / 8);
-  elements(e, b, s);
-  sums(e, b, s);
+  running_add(&dp, "d", e->cols);
+  (in_steps(e, s) ? steps : at_once)(e, b, s, &scores, &dp);
 }
 
 static void tile_backward(cuda_attend *e, lm_buf *b, const section *s) {

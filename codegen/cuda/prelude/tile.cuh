@@ -4,6 +4,8 @@
 LM_INLINE int32_t lm_frag_row(int32_t r) { return lm_thread() / 32 * 16 + lm_thread() % 32 / 4 + 8 * r; }
 LM_INLINE int32_t lm_frag_col(int32_t n, int32_t c) { return n * 8 + lm_thread() % 4 * 2 + c; }
 
+// -lse, or -inf where it is of a query that sees nothing.
+LM_INLINE float lm_far(float lse) { return lse < -1e29f ? -__builtin_inff() : -lse; }
 #define lm_no_further(i, n) ((i) < (n) ? (i) : (n) - 1)
 
 // The macros' own names end in _.
