@@ -3,8 +3,10 @@
 #include "lmc/survey.h"
 
 #include <ctype.h>
+#include <dirent.h>
 #include <glob.h>
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -46,17 +48,75 @@ static bool glob_finds(const char *pattern) {
   return any;
 }
 
-static lm_status folder_add(surveyor *x, const char *path) {
+// A name as a pattern that stands for it alone.
+static const char *escaped(surveyor *x, const char *name) {
+  lm_buf b = {0};
+  for (const char *p = name; *p; p++) lm_buf_printf(&b, strchr("*?[\\", *p) ? "\\%c" : "%c", *p);
+  const char *text = lm_arena_strndup(x->a, b.p, b.n);
+  lm_buf_free(&b);
+  return text;
+}
+
+// folder: as a pattern, with its '/'.
+static void texts_add(surveyor *x, const char *folder) {
   static const char *const patterns[] = {"*.txt", "*.text", "*.md", "*.jsonl", "*.ndjson", "*.txt.zst", "*.jsonl.zst"};
-  int slash = path[strlen(path) - 1] == '/';
-  for (int deep = 0; deep < 2; deep++)
-    for (size_t i = 0; i < LM_COUNT(patterns); i++) {
-      const char *pattern = lm_arena_printf(x->a, "%s%s%s%s", path, slash ? "" : "/", deep ? "*/" : "", patterns[i]);
-      if (glob_finds(pattern)) source_add(x, pattern);
-    }
+  for (size_t i = 0; i < LM_COUNT(patterns); i++) {
+    const char *pattern = lm_arena_printf(x->a, "%s%s", folder, patterns[i]);
+    if (glob_finds(pattern)) source_add(x, pattern);
+  }
+}
+
+typedef struct { const char *name; struct stat st; bool linked; } subfolder;
+typedef struct { subfolder *v; uint32_t n, cap; bool linked; } subfolders;
+
+// Those that are there by themselves before those that are linked to, each by name: of two names of one, the first counts.
+static int by_kind_and_name(const void *a, const void *b) {
+  const subfolder *x = a, *y = b;
+  return x->linked != y->linked ? x->linked - y->linked : strcmp(x->name, y->name);
+}
+
+static void subfolders_list(surveyor *x, const char *path, subfolders *out) {
+  DIR *d = opendir(path);
+  *out = (subfolders){0};
+  for (struct dirent *e; d && (e = readdir(d)); ) {
+    subfolder s = {.name = lm_arena_strndup(x->a, e->d_name, strlen(e->d_name))};
+    const char *full = lm_path_join(x->a, path, s.name);
+    if (*s.name == '.' || stat(full, &s.st) || !S_ISDIR(s.st.st_mode)) continue;
+    struct stat own;
+    s.linked = !lstat(full, &own) && S_ISLNK(own.st_mode);
+    out->linked |= s.linked;
+    LM_PUSH(x->a, out->v, out->n, out->cap) = s;
+  }
+  if (d) closedir(d);
+  if (out->n) qsort(out->v, out->n, sizeof *out->v, by_kind_and_name);
+}
+
+static bool same_folder(const struct stat *a, const struct stat *b) { return a->st_dev == b->st_dev && a->st_ino == b->st_ino; }
+
+// One by one, as a pattern would go through links that lead back.
+static lm_status subfolders_add(surveyor *x, const char *path, const char *folder, const subfolders *all) {
+  enum { MOST = 32 };
+  struct stat root;
+  if (stat(path, &root)) return lm_fail_errno("cannot open folder %s", path);
+  for (uint32_t i = 0; i < all->n; i++) {
+    bool seen = same_folder(&root, &all->v[i].st);
+    for (uint32_t k = 0; k < i; k++) seen |= same_folder(&all->v[k].st, &all->v[i].st);
+    if (!seen) texts_add(x, lm_arena_printf(x->a, "%s%s/", folder, escaped(x, all->v[i].name)));
+    if (x->out->n_sources > MOST) return lm_fail(LM_USER, "%s has links to folders and more than %d folders of text; name them by a pattern: --data '%s*/*.txt'", path, MOST, folder);
+  }
+  return NULL;
+}
+
+static lm_status folder_add(surveyor *x, const char *path) {
+  const char *slash = path[strlen(path) - 1] == '/' ? "" : "/", *folder = lm_arena_printf(x->a, "%s%s", escaped(x, path), slash);
+  subfolders below;
+  subfolders_list(x, path, &below);
+  texts_add(x, folder);
+  if (below.linked) LM_TRY(subfolders_add(x, path, folder, &below));
+  else texts_add(x, lm_arena_printf(x->a, "%s*/", folder));
   if (x->out->n_sources) return NULL;
   return lm_fail(LM_USER, "%s holds no .txt, .md, .jsonl or .zst of these, nor do the folders in it; other names by a pattern: --data '%s%s*.log'",
-                 path, path, slash ? "" : "/");
+                 path, path, slash);
 }
 
 static lm_status sources_find(surveyor *x, const char *path) {
@@ -69,7 +129,7 @@ static lm_status sources_find(surveyor *x, const char *path) {
   if (there && !S_ISREG(st.st_mode)) return lm_fail(LM_USER, "%s is neither a file nor a folder", path);
   if (!there && !strpbrk(path, "*?[")) return lm_fail(LM_USER, "there is no %s", path);
   if (!there && !glob_finds(path)) return lm_fail(LM_USER, "no file matches %s", path);
-  source_add(x, path);
+  source_add(x, there ? escaped(x, path) : path);
   return NULL;
 }
 

@@ -4,8 +4,10 @@
 
 #include <glob.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "runtime/base/utf8.h"
 #include "runtime/data/input.h"
@@ -32,7 +34,7 @@ static lm_status file_add(lm_file_list *l, int source, const char *path) {
     l->cap = l->cap ? 2 * l->cap : 16;
     l->files = lm_realloc(l->files, l->cap * sizeof *l->files);
   }
-  l->files[l->n++] = (lm_file_entry){lm_strdup(path), source, (uint64_t)st.st_size, {st.st_mtim.tv_sec, st.st_mtim.tv_nsec}};
+  l->files[l->n++] = (lm_file_entry){lm_strdup(path), source, (uint64_t)st.st_size, {st.st_mtim.tv_sec, st.st_mtim.tv_nsec}, {st.st_dev, st.st_ino}};
   l->bytes += (uint64_t)st.st_size;
   int64_t facts[] = {source, st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec, st.st_ctim.tv_sec, st.st_ctim.tv_nsec};
   key_add_text(l, path);
@@ -40,20 +42,54 @@ static lm_status file_add(lm_file_list *l, int source, const char *path) {
   return NULL;
 }
 
-static lm_status source_add(lm_file_list *l, int index) {
-  const lm_data_source *x = &l->sources[index];
+// ---- a file that links lead to under several names of a source is read once, as the first of them
+
+static int by_id(const void *a, const void *b) {
+  const lm_file_entry *x = *(lm_file_entry *const *)a, *y = *(lm_file_entry *const *)b;
+  int order = memcmp(x->id, y->id, sizeof x->id);
+  return order ? order : x < y ? -1 : x > y;
+}
+
+static void repeated_remove(lm_file_list *l, uint32_t first) {
+  uint32_t n = l->n - first, kept = first;
+  lm_file_entry **order = lm_calloc(n + 1, sizeof *order);
+  for (uint32_t i = 0; i < n; i++) order[i] = &l->files[first + i];
+  qsort(order, n, sizeof *order, by_id);
+  for (uint32_t i = n; i-- > 1; ) {
+    if (memcmp(order[i]->id, order[i - 1]->id, sizeof order[i]->id)) continue;
+    l->bytes -= order[i]->size;
+    lm_free(order[i]->path);
+    order[i]->path = NULL;
+  }
+  for (uint32_t i = first; i < l->n; i++)
+    if (l->files[i].path) l->files[kept++] = l->files[i];
+  l->n = kept;
+  lm_free(order);
+}
+
+static lm_status matches_add(lm_file_list *l, int index) {
+  const char *path = l->sources[index].path;
   glob_t found;
-  int rc = glob(x->path, GLOB_ERR, NULL, &found);   // sorted
-  if (rc == GLOB_NOMATCH) return lm_fail(LM_USER, "no file matches %s", x->path);
-  if (rc) return lm_fail(LM_ENV, "cannot search for %s", x->path);
-  int kind = x->kind;
-  key_add(l, &kind, sizeof kind);
-  key_add_text(l, x->split);
-  key_add_text(l, x->field);
+  if (!access(path, F_OK)) return file_add(l, index, path);
+  int rc = glob(path, GLOB_ERR, NULL, &found);   // sorted
+  if (rc == GLOB_NOMATCH) return lm_fail(LM_USER, "no file matches %s", path);
+  if (rc) return lm_fail(LM_ENV, "cannot search for %s", path);
   lm_status s = NULL;
   for (size_t i = 0; i < found.gl_pathc && !s; i++) s = file_add(l, index, found.gl_pathv[i]);
   globfree(&found);
   return s;
+}
+
+static lm_status source_add(lm_file_list *l, int index) {
+  const lm_data_source *x = &l->sources[index];
+  int kind = x->kind;
+  uint32_t first = l->n;
+  key_add(l, &kind, sizeof kind);
+  key_add_text(l, x->split);
+  key_add_text(l, x->field);
+  LM_TRY(matches_add(l, index));
+  repeated_remove(l, first);
+  return NULL;
 }
 
 lm_status lm_file_list_make(const lm_data_source *sources, int n, lm_file_list *out) {

@@ -8,7 +8,8 @@
 
 enum { LM_READER_LINE_MAX = 32 << 20 };
 
-typedef struct lm_file_entry { char *path; int source; uint64_t size; int64_t changed[2]; } lm_file_entry;   // when: seconds, nanoseconds
+// changed: seconds, nanoseconds; id: its file system and its number there
+typedef struct lm_file_entry { char *path; int source; uint64_t size; int64_t changed[2]; uint64_t id[2]; } lm_file_entry;
 typedef struct lm_file_list {
   const lm_data_source *sources; int n_sources;
   lm_file_entry *files; uint32_t n, cap;     // by source, then in the order of their names

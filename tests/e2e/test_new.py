@@ -116,3 +116,28 @@ def test_new_in_transformers(run):
     ours = run("generate", "runs/small", "--prompt", bytes(ids).decode(), "--ids", "-n", 1, "-t", 0, "--set", "precision.compute=f32",
                cwd=run.folder)
     check(int(ours) == theirs.argmax() and np.ptp(theirs) > 0.1, (ours, np.ptp(theirs), theirs.argmax()))
+
+
+def test_new_links(run):
+    """links that lead back are not followed, nothing is counted twice, and the run reads what was counted"""
+    run.write("texts/a.txt", prose(200))
+    run.write("texts/sub/b.txt", prose(200, 2))
+    run.write("elsewhere/c.txt", prose(200, 3))
+    size = sum(os.path.getsize(run.path(p)) for p in ("texts/a.txt", "texts/sub/b.txt", "elsewhere/c.txt"))
+    for name, to in (("texts/loop", "."), ("texts/sub/up", ".."), ("texts/again", "sub"), ("texts/outside", "../elsewhere"), ("texts/copy.txt", "a.txt")):
+        os.symlink(to, run.path(name))
+    facts, text = made(run, "linked", "texts")
+    check(facts["text"]["bytes"] == size and facts["text"]["files"] == 3, facts)
+    rows = json.loads(run("data", "linked.lm", "--json", cwd=run.folder))["parts"]
+    check(sum(p["tokens"] for p in rows) >= 0.99 * size and sum(p["documents"] for p in rows) == 3, (rows, size))
+
+
+def test_new_names_that_are_patterns(run):
+    """brackets, stars and question marks in names of files and folders stand for themselves"""
+    for data, files in (("a[1].txt", ["a[1].txt", "a1.txt"]), ("w*[t]", ["w*[t]/x.txt", "wet/y.txt"])):
+        for i, f in enumerate(files):
+            run.write(f, prose(200 + 50 * i, i))
+        name = f"named{len(data)}"
+        facts, text = made(run, name, data)
+        check(facts["text"]["files"] == 1 and facts["text"]["bytes"] == os.path.getsize(run.path(files[0])), (data, facts))
+        run("data", f"{name}.lm", cwd=run.folder)
