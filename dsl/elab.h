@@ -181,6 +181,10 @@ el_val el_primitive(lm_elab *e, const ast_expr *call, bool *out_found);
 const char *const *el_primitive_names(int *n);
 el_val el_history(lm_elab *e, const el_val *v, el_axis *t, el_axis *s, lm_loc at);
 bool el_budget(lm_elab *e, lm_loc at);
+// Of things that are found by walking through all of them, axes and parameters, a program has so many at the most: nothing more is
+// evaluated then.
+enum { EL_MOST = 4096 };
+void el_count_check(lm_elab *e, uint32_t n, const char *what, lm_loc at);
 
 // ---- calls (elab_call.c)
 el_val el_call(lm_elab *e, const ast_expr *x);

@@ -10,6 +10,13 @@ bool el_budget(lm_elab *e, lm_loc at) {
   return false;
 }
 
+void el_count_check(lm_elab *e, uint32_t n, const char *what, lm_loc at) {
+  if (n < EL_MOST || e->exhausted) return;
+  el_err(e, at, "E090", "the program expands to more than %d %s", EL_MOST, what);
+  e->exhausted = true;
+  e->budget = 0;
+}
+
 // ---- numbers known at compile time
 static el_val power_of_sizes(lm_elab *e, const el_val *x, int64_t n) {
   lm_size r = lm_size_number(e->a, 1);

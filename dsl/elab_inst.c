@@ -176,6 +176,7 @@ static void register_param(lm_elab *e, el_inst *inst, el_param *p, lm_init init)
   if (!el_size_check(e, type, p->loc)) return;
   lm_global *g = lm_global_find(e->m, p->global);
   if (!g) {
+    el_count_check(e, e->m->n_globals, "parameters", p->loc);
     g = lm_global_add(e->m, LM_GLOBAL_PARAM, p->global, type, inst->n_stack);
     g->n_paths = n_paths, g->paths = LM_NEW_N(e->a, lm_sym, n_paths), g->init = LM_NEW_N(e->a, lm_init, n_paths), g->loc = p->loc;
   } else if (!lm_type_equal(g->type, type)) {

@@ -157,6 +157,7 @@ lm_axis el_axis_ir(lm_elab *e, el_axis *x) {
     if (a->size == size && a->dyn == x->dyn && is_variant(a->name, x->name) && !taken(e->frame, (lm_axis)i, x)) x->ir = (lm_axis)i;
   }
   if (!x->ir) x->ir = lm_axis_add(e->m, x->name, size, x->dyn);
+  el_count_check(e, e->m->n_axes, "axes", e->b.loc);
   return x->ir;
 }
 

@@ -1,5 +1,6 @@
 // types.c - modules, axes, tensor types and globals.
 #include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 #include "compiler/ir/internal.h"
 
@@ -18,11 +19,26 @@ lm_axis lm_axis_find(const lm_module *m, lm_sym name) {
   return 0;
 }
 
+// The greatest K of axes NAME.K.
+static unsigned long last_variant(const lm_module *m, const char *name) {
+  size_t n = strlen(name);
+  unsigned long last = 0;
+  for (uint32_t i = 1; i < m->n_axes; i++) {
+    const char *other = m->axes[i].name;
+    unsigned long k = !strncmp(other, name, n) && other[n] == '.' ? strtoul(other + n + 1, NULL, 10) : 0;
+    if (k > last && k < UINT32_MAX) last = k;
+  }
+  return last;
+}
+
 lm_axis lm_axis_add(lm_module *m, lm_sym name, int64_t size, int dyn) {
   if (size < 1) LM_BUG("axis %s of size %lld", name, (long long)size);
   if (m->n_axes > UINT16_MAX) LM_BUG("more than %d axes", UINT16_MAX);
   lm_sym unique = name;
-  for (int k = 1; lm_axis_find(m, unique); k++) unique = LM_SYM(m->ctx, lm_arena_printf(m->arena, "%s.%d", name, k));
+  for (unsigned long k = 0; lm_axis_find(m, unique); k++) {
+    if (!k) k = 1 + last_variant(m, name);
+    unique = LM_SYM(m->ctx, lm_arena_printf(m->arena, "%s.%lu", name, k));
+  }
   LM_PUSH(m->arena, m->axes, m->n_axes, m->cap_axes) = (lm_axis_info){unique, size, dyn};
   return (lm_axis)(m->n_axes - 1);
 }

@@ -3,7 +3,7 @@ import glob, os, subprocess
 
 from harness import ROOT, check
 
-PROGRAMS = ("tests/dsl/bad", "tests/dsl/bad-semantic", "tests/dsl/fmt", "tests/fuzz/seeds/check", "examples/*.lm", "stdlib/*.lm")
+PROGRAMS = ("tests/dsl/bad", "tests/dsl/bad-semantic", "tests/dsl/fmt", "examples/*.lm", "stdlib/*.lm")
 SEEDS = {"lm": PROGRAMS, "check": PROGRAMS, "lmir": ("tests/ir/*.lmir", "tests/passes/*.lmir")}
 RUNS = {"check": 1500, "tokenizer": 3000, "lmir": 3000, "plan": 1000}
 
