@@ -9,13 +9,14 @@
 
 struct el_keeps {
   const lm_recipe_memory *rules;
-  bool *hit, *split;                   // by rule: matched a value; was found to differ between places of a loop
+  bool *hit, *split, *repeats;         // by rule: matched a value; was found to differ between places of a loop; matched in one
   const char **names; uint32_t n_names, cap_names;   // of values, for what a pattern that matches none might have meant
 };
 
 void el_keep_begin(lm_elab *e, const lm_recipe_memory *rules) {
   e->keeps = LM_NEW(e->a, struct el_keeps);
-  *e->keeps = (struct el_keeps){rules, LM_NEW_N(e->a, bool, rules->n_rules + 1), LM_NEW_N(e->a, bool, rules->n_rules + 1), NULL, 0, 0};
+  *e->keeps = (struct el_keeps){rules, LM_NEW_N(e->a, bool, rules->n_rules + 1), LM_NEW_N(e->a, bool, rules->n_rules + 1),
+                                LM_NEW_N(e->a, bool, rules->n_rules + 1), NULL, 0, 0};
 }
 
 static int64_t places_of(const lm_elab *e, const el_index *at) {
@@ -46,6 +47,7 @@ static lm_keep keep_of(lm_elab *e, const el_ref *self, lm_sym name, lm_keep othe
     int64_t hits = count_matches(e, rule, &x, self, 0, name, &places);
     if (!hits || rule->kind == LM_RECIPE_MEMORY_OFFLOAD) continue;
     s->hit[k] = true;
+    s->repeats[k] |= self->n > 0;
     if (hits == places) keep = rule->kind == LM_RECIPE_MEMORY_SAVE ? LM_KEEP_SAVE : LM_KEEP_AGAIN;
     else if (!s->split[k]) el_err(e, rule->loc, "E209", "%s for some places of a repetition: not yet possible; # or * stands for all of them", rule->pattern);
     s->split[k] |= hits != places;
@@ -70,13 +72,20 @@ void el_keep_let(lm_elab *e, const el_val *v, lm_sym name) {
   if (v->k == V_TENSOR && v->v && v->v->def) v->v->def->keep = (uint8_t)keep_of(e, self, name, (lm_keep)v->v->def->keep);
 }
 
+static void unmatched(lm_elab *e, const lm_recipe_memory_rule *rule) {
+  const struct el_keeps *s = e->keeps;
+  const char *last = strrchr(rule->pattern, '.'), *near = lm_nearest(last ? last + 1 : rule->pattern + 1, s->names, (int)s->n_names);
+  lm_diag *d = el_err(e, rule->loc, "E0B0", "'%s' matches no value of the model", rule->pattern);
+  if (near) lm_diag_help(e->c, d, "there is a value '%s'", near);
+}
+
+// Stashes are what repetitions leave for the backward pass; a value outside of them is kept as it is.
 void el_keep_check(lm_elab *e) {
   const struct el_keeps *s = e->keeps;
   for (uint32_t k = 0; k < s->rules->n_rules; k++) {
     const lm_recipe_memory_rule *rule = &s->rules->rules[k];
-    if (s->hit[k] || rule->kind == LM_RECIPE_MEMORY_OFFLOAD) continue;
-    const char *last = strrchr(rule->pattern, '.'), *near = lm_nearest(last ? last + 1 : rule->pattern + 1, s->names, (int)s->n_names);
-    lm_diag *d = el_err(e, rule->loc, "E0B0", "'%s' matches no value of the model", rule->pattern);
-    if (near) lm_diag_help(e->c, d, "there is a value '%s'", near);
+    if (!s->hit[k] && rule->kind != LM_RECIPE_MEMORY_OFFLOAD) unmatched(e, rule);
+    if (s->hit[k] && !s->repeats[k] && rule->kind == LM_RECIPE_MEMORY_RECOMPUTE)
+      el_err(e, rule->loc, "E209", "recompute of %s: values outside of repetitions; not yet possible", rule->pattern);
   }
 }
