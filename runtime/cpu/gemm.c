@@ -90,7 +90,7 @@ static int64_t side_of(int64_t size, int64_t pieces, int64_t step, int64_t most)
 }
 
 // For generated code, whose bits no cut changes: so few tiles that little is put in panels twice, so many that no thread waits
-// long for another. In cycles for a place of k: one for a multiply-add of 16 floats, one for an element that is put in a panel.
+// long for another. In cycles for a place of k: one for a multiply-add of 16 floats, two for an element that is put in a panel, mostly waiting for memory.
 static void tiles_of_code(problem *p, int threads, int64_t most) {
   int64_t most_n = least(most, LM_PRODUCT_COLUMNS), first_m = pieces_of(p->s.m, most), first_n = pieces_of(p->s.n, most_n);
   double best = 1e300;
@@ -99,7 +99,7 @@ static void tiles_of_code(problem *p, int threads, int64_t most) {
     for (int64_t j = 0; j <= CODE_PIECES; j += 1 + j / 3) {
       int64_t m = side_of(p->s.m, first_m + i, CODE_STEP_M, most), n = side_of(p->s.n, first_n + j, CODE_STEP_N, most_n);
       int64_t tasks = p->n_outers * pieces_of(p->s.m, m) * pieces_of(p->s.n, n);
-      double turns = (double)pieces_of(tasks, threads) + 0.125, cost = turns * ((double)m * (double)n / 16 + (double)(m + n));
+      double turns = (double)pieces_of(tasks, threads) + 0.125, cost = turns * ((double)m * (double)n / 16 + 2 * (double)(m + n));
       if (cost >= best) continue;
       best = cost;
       p->tile_m = m, p->tile_n = n;
