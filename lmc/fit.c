@@ -159,5 +159,6 @@ lm_status lm_session_plan(lm_session *s) {
   LM_TRY(try_plan(s, &(attempt){.micro = r->micro}));
   if (lm_session_memory(s) > limit && r->micro_auto && trains) LM_TRY(micro_choose(s, limit));
   if (lm_session_memory(s) > limit && trains) LM_TRY(recompute_choose(s, limit));
+  if (trains) lm_session_rows_warn(s);
   return r->memory.budget && lm_session_memory(s) > limit && !s->ctx->n_errors ? refuse(s, 0) : NULL;
 }

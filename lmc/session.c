@@ -88,6 +88,7 @@ static void watch(void *user, const char *pass, bool after, const lm_module *m) 
   }
   if (!strcmp(pass, "inline")) {
     s->limits = lm_limits_find(m);
+    s->meeting = lm_rows_find(s->lowered->m);
     s->projections = lm_projections_find(s->ctx->arena, s->lowered->m);
   }
   lm_dump_pass(&s->dump, pass, m);
@@ -138,6 +139,17 @@ lm_status lm_session_probe(const lm_session *s, lm_module *m) {
   bool ok;
   LM_TRY(lm_pass_run_list(m, "inline,simplify,cse,dce,lookahead", &env, &ok));
   return lm_cli_verdict(s->cli);
+}
+
+void lm_session_rows_warn(const lm_session *s) {
+  const lm_recipe *r = s->recipe;
+  if (s->meeting.kind == LM_ROWS_APART || s->n_micro < 2) return;
+  bool meet = s->meeting.kind == LM_ROWS_MEET;
+  lm_diag *d = lm_warn(s->ctx, s->meeting.loc, "W216", "%s, so `micro` is part of what is computed",
+                       meet ? "rows of a micro-batch meet here otherwise than in a sum" : "this is added once for each micro-batch, whatever its weight");
+  lm_diag_note(s->ctx, d, r->micro_loc, "a step of %lld tokens is %lld micro-batches of %lld", (long long)r->batch, (long long)s->n_micro, (long long)r->micro);
+  if (meet) lm_diag_help(s->ctx, d, "micro = %lld tokens takes it of all rows of a step", (long long)r->batch);
+  else lm_diag_help(s->ctx, d, "multiplied by the weight (sum(bt.w)) it counts as often as the tokens");
 }
 
 lm_status lm_session_plan_once(lm_session *s, struct lm_recompute *recompute) {

@@ -15,6 +15,7 @@
 #include "lmc/cost.h"
 #include "lmc/dump.h"
 #include "lmc/limits.h"
+#include "lmc/rows.h"
 #include "lmc/stages.h"
 #include "lmc/target.h"
 #include "runtime/cpu/gemm.h"
@@ -56,6 +57,7 @@ typedef struct lm_session {
   lm_lowered *lowered;
   lm_limits limits;
   lm_projections projections;
+  lm_rows meeting;                     // whether rows of a micro-batch meet in the loss
   int64_t params, steps;               // elements of all parameters; steps of the run
   lm_run_stages stages;                    // of the run, once it is lowered
   double model_flops;                  // of a micro-batch, at the end of the run
@@ -80,6 +82,8 @@ lm_status lm_session_lower(lm_session *s, uint32_t what, int64_t capacity);
 void lm_session_micro(lm_session *s, int64_t micro);
 // What only passes can refuse in a module that was lowered: a model that looks ahead. For `check`, which goes no further.
 lm_status lm_session_probe(const lm_session *s, lm_module *m);
+// Warns of a loss that depends on how rows are dealt to micro-batches, where a step has several.
+void lm_session_rows_warn(const lm_session *s);
 // Fits the plan into the budget (fit.c): may lower again, with another micro-batch, and so change sizes.
 lm_status lm_session_plan(lm_session *s);
 struct lm_recompute;
