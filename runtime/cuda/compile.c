@@ -175,9 +175,19 @@ static int number_before(const char *from, const char *end, const char *what) {
   return atoi(at);
 }
 
+// A line of the log warns of `what` in the function of that name.
+static bool warned(const char *log, const char *what, const char *quoted) {
+  for (const char *at = log; (at = strstr(at, what)); at++) {
+    const char *named = strstr(at, quoted);
+    if (named && named < at + strcspn(at, "\n")) return true;
+  }
+  return false;
+}
+
 static void log_read(const char *log, const char *name, lm_cuda_kernel *k) {
   char quoted[64];
   snprintf(quoted, sizeof quoted, "'%s'", name);
+  k->hindered = warned(log, "serialized", quoted) || warned(log, "setmaxnreg ignored", quoted);
   const char *from = strstr(log, quoted);
   if (!from) return;
   const char *end = strstr(from, "Compiling entry function");

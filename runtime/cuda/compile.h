@@ -12,6 +12,7 @@ typedef struct lm_cuda_kernel {        // of the plan's kernel with the same num
   int registers;                       // of a thread
   int shared;                          // bytes of a block
   int spilled;                         // bytes of registers that a thread keeps in memory
+  bool hindered;                       // the assembler has products of warpgroups wait for each other, or deals out no registers
 } lm_cuda_kernel;
 
 typedef struct lm_cuda_code {

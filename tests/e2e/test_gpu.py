@@ -26,7 +26,9 @@ def test_compile(run):
     check(all(k["kernel"] + ".cu" in files for k in code) and "0.cubin" in files, str(files))
     check(open(run.path("plan/kernels/0.cubin"), "rb").read(4) == b"\x7fELF", "machine code")
     table = open(run.path("plan/kernels.txt")).read().splitlines()
-    check(len(table) == 1 + len(code), "kernels.txt")
+    notes = [f"{k['kernel']}: {k['note']}" for k in code if "note" in k]
+    check(len(table) == 1 + len(code) + len(notes) and table[1 + len(code):] == notes, "kernels.txt")
+    check(len(notes) == 2 and all("operands that are not bf16" in n for n in notes), str(notes))   # forward, backward
 
 
 def test_unknown_target(run):
