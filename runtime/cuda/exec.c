@@ -9,6 +9,7 @@
 #include "runtime/cuda/gemm.h"
 #include "runtime/cuda/map.h"
 #include "runtime/cuda/memory.h"
+#include "runtime/cuda/nvtx.h"
 #include "runtime/plan/walk.h"
 
 typedef struct func_state {
@@ -200,6 +201,7 @@ static lm_status totals_make(cuda_exec *e) {
 static lm_status exec_make(cuda_exec *e, const char *arch, const lm_exec_options *o) {
   const lm_plan *plan = e->plan;
   LM_TRY(device_open(e, arch));
+  lm_nvtx_open();
   LM_TRY(kernels_make(e, o));
   e->builtins.driver = &e->d;
   e->builtins.stream = e->stream;
@@ -309,7 +311,9 @@ static lm_status mark_add(cuda_exec *e, const lm_plan_step *s) {
 static lm_status step_run(void *user, const lm_plan_step *s) {
   cuda_exec *e = user;
   for (int i = 0; i < s->n_bufs; i++) e->pointers[i] = e->memory.at[s->bufs[i].arena] + (uint64_t)lm_plan_walk_offset(&e->walk, &s->bufs[i]);
+  if (e->timeline) lm_nvtx_push(s->label ? s->label : "a step");
   lm_status status = step_enqueue(e, s);
+  if (e->timeline) lm_nvtx_pop();
   if (!status && e->sync) status = lm_cuda_check(&e->d, e->d.cuStreamSynchronize(e->stream), "on %s", e->device.name);
   if (status) return step_failed(e, s, status);
   return e->timeline ? mark_add(e, s) : NULL;
@@ -371,7 +375,9 @@ static lm_status run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents
   e->func = f;
   if (!e->since) e->since = f;
   e->n_marks = 0;
+  lm_nvtx_push(f->name);
   lm_status s = enqueue(e, f, extents);
+  lm_nvtx_pop();
   if (s) return fail(e, s);
   if (!e->timeline) return NULL;
   LM_TRY(rest(e));
@@ -428,6 +434,11 @@ static lm_status tally_read(lm_exec *hal) {
   return NULL;
 }
 
+static void range(lm_exec *hal, const char *name) {
+  if (name) lm_nvtx_push(name);
+  else lm_nvtx_pop();
+}
+
 static int threads(const lm_exec *e) { return ((const cuda_exec *)e)->threads; }
 static int kernels_compiled(const lm_exec *e) { return ((const cuda_exec *)e)->compiled; }
 
@@ -439,6 +450,7 @@ static const lm_exec_ops OPS = {.destroy = destroy,
                                 .port = port,
                                 .threads = threads,
                                 .kernels_compiled = kernels_compiled,
+                                .range = range,
                                 .tally_add = tally_add,
                                 .tally_judge = tally_judge,
                                 .tally_read = tally_read};

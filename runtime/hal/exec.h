@@ -32,6 +32,7 @@ typedef struct lm_exec_ops {
   void *(*port)(lm_exec *e, const lm_plan_port *p);
   int (*threads)(const lm_exec *e);
   int (*kernels_compiled)(const lm_exec *e);
+  void (*range)(lm_exec *e, const char *name);   // NULL: nobody is told
   // tally.h; NULL: by the host. The rule outlives the next run; `tally_read` waits and fills in e->totals.
   lm_status (*tally_add)(lm_exec *e, const lm_plan_func *f, bool first);
   lm_status (*tally_judge)(lm_exec *e, const struct lm_tally_rule *r);
@@ -72,6 +73,8 @@ static inline void lm_exec_arena_clear(lm_exec *e, lm_arena_id id) {   // to zer
 }
 // An argument, to write before a run of its function (which has taken it when it returns), or a result, to read after one.
 static inline void *lm_exec_port(lm_exec *e, const lm_plan_port *p) { return e->ops->port(e, p); }
+// For profilers of a device: from here a range of that name, which need not last; NULL: the innermost one ends.
+static inline void lm_exec_range(lm_exec *e, const char *name) { if (e->ops->range) e->ops->range(e, name); }
 static inline int lm_exec_threads(const lm_exec *e) { return e->ops->threads(e); }
 static inline int lm_exec_kernels_compiled(const lm_exec *e) { return e->ops->kernels_compiled(e); }   // 0: all came from the cache
 #endif

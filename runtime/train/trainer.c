@@ -2,6 +2,7 @@
 #include "runtime/train/trainer.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "runtime/train/init.h"
@@ -229,10 +230,19 @@ lm_status lm_trainer_result(lm_trainer *t, lm_step_result *out) {
   return NULL;
 }
 
-lm_status lm_trainer_step(lm_trainer *t, int64_t step, int64_t batch, double limit, lm_step_result *out) {
+static lm_status step_make(lm_trainer *t, int64_t step, int64_t batch, double limit, lm_step_result *out) {
   LM_TRY(lm_trainer_gradients(t, step, batch));
   LM_TRY(lm_trainer_update(t, limit));
   return lm_trainer_result(t, out);
+}
+
+lm_status lm_trainer_step(lm_trainer *t, int64_t step, int64_t batch, double limit, lm_step_result *out) {
+  char name[32];
+  snprintf(name, sizeof name, "step %lld", (long long)step);
+  lm_exec_range(t->o.exec, name);
+  lm_status s = step_make(t, step, batch, limit, out);
+  lm_exec_range(t->o.exec, NULL);
+  return s;
 }
 
 // ---- after many steps

@@ -4,6 +4,7 @@
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/gemm.h"
 #include "runtime/cuda/library.h"
+#include "runtime/cuda/nvtx.h"
 #include "runtime/cuda/map.h"
 #include "tests/runtime/check.h"
 
@@ -52,6 +53,30 @@ SAME(offsetof(lm_lt_heuristic, state), offsetof(cublasLtMatmulHeuristicResult_t,
 SAME(sizeof(lm_cuda_address), sizeof(CUdeviceptr));
 SAME(sizeof(int), sizeof(CUdevice));
 SAME(sizeof(int), sizeof(CUresult));
+
+#if __has_include(<nvtx3/nvToolsExt.h>)
+#include <nvtx3/nvToolsExt.h>
+SAME(LM_NVTX_VERSION, NVTX_VERSION);
+SAME(LM_NVTX_CALLBACKS, NVTX_ETID_CALLBACKS);
+SAME(LM_NVTX_VERSIONINFO, NVTX_ETID_VERSIONINFO);
+SAME(LM_NVTX_CORE, NVTX_CB_MODULE_CORE);
+SAME(LM_NVTX_CUDA, NVTX_CB_MODULE_CUDA);
+SAME(LM_NVTX_OPENCL, NVTX_CB_MODULE_OPENCL);
+SAME(LM_NVTX_CUDART, NVTX_CB_MODULE_CUDART);
+SAME(LM_NVTX_CORE2, NVTX_CB_MODULE_CORE2);
+SAME(LM_NVTX_SYNC, NVTX_CB_MODULE_SYNC);
+SAME(LM_NVTX_MODULES, NVTX_CB_MODULE_SIZE);
+SAME(LM_NVTX_PUSH, NVTX_CBID_CORE_RangePushA);
+SAME(LM_NVTX_POP, NVTX_CBID_CORE_RangePop);
+SAME(NVTX_CBID_CORE_SIZE, 16);         // as nvtx.c has them
+SAME(NVTX_CBID_CUDA_SIZE, 9);
+SAME(NVTX_CBID_OPENCL_SIZE, 15);
+SAME(NVTX_CBID_CUDART_SIZE, 7);
+SAME(NVTX_CBID_CORE2_SIZE, 16);
+SAME(NVTX_CBID_SYNC_SIZE, 7);
+SAME(sizeof(lm_nvtx_callbacks), sizeof(NvtxExportTableCallbacks));
+SAME(sizeof(lm_nvtx_version), sizeof(NvtxExportTableVersionInfo));
+#endif
 
 // Where the header gives a function another name in the library, the table has that one. Those of the default stream that
 // differ by thread are not asked for.

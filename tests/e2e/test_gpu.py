@@ -190,6 +190,14 @@ def test_profile(run):
     check(any("llama.lm" in json.dumps(x) for x in spans) and any(x["name"] == "micro" for x in spans), out)
 
 
+def test_ranges(run):
+    """what a profiler of NVIDIA's is told"""
+    fake, tool = Fake(run), {"NVTX_INJECTION64_PATH": os.path.abspath(os.path.join(os.path.dirname(run.lmc), "fake", "libnvtxtool.so"))}
+    _, _, err = run.result("bench", tiny(run), "--target", "cuda", "--steps", "1", env={**fake.env, **tool})
+    lines = [line.removeprefix("range ") for line in err.splitlines() if line.startswith("range ")]
+    check(lines[:6] == ["step 1", "  rates", "  micro", "  micro", "  norm", "  update"] and "step 2" in lines, err)
+
+
 def test_failures(run):
     fake, file = Fake(run), tiny(run)
     how = ("run", file, "--target", "cuda", "--out", run.path("run"), "--quiet")
