@@ -100,15 +100,33 @@ static int missing_find(loader *l, int *missing) {
 
 // ---- compiling
 
-// What a compiler's time goes by: each loop becomes some, for vectors and for what is left over.
-static int loops_of(const char *source) {
-  int n = 1;
-  for (const char *at = source; (at = strstr(at, "for (")); at++) n++;
-  return n;
+// Functions of the prelude are compiled again in each unit with a kernel that calls them; such kernels go together.
+static const struct { const char *name; int loops; } SHARED[] = {{"lm_tiles_", 90}, {"lm_tile_product", 20}};
+enum { N_SHARED = LM_COUNT(SHARED) };
+
+static int shared_of(const char *source) {
+  int i = 0;
+  while (i < (int)N_SHARED && !strstr(source, SHARED[i].name)) i++;
+  return i;
 }
 
-// The kernel with most loops first, each to the lightest batch.
+// What a compiler's time goes by: each loop becomes some, for vectors and for what is left over.
+static int loops_of(const char *source) {
+  int n = 1, shared = shared_of(source);
+  for (const char *at = source; (at = strstr(at, "for (")); at++) n++;
+  return n + (shared < (int)N_SHARED ? SHARED[shared].loops : 0);
+}
+
+static batch *lightest(batch *batches, int n) {
+  batch *best = batches;
+  for (int i = 1; i < n; i++)
+    if (batches[i].loops < best->loops) best = &batches[i];
+  return best;
+}
+
+// The kernel with most loops first, each to the lightest batch, or to that of those with which it shares.
 static void deal(loader *l, int *missing, int n, batch *batches, int n_batches) {
+  batch *home[N_SHARED + 1] = {0};
   for (int i = 1; i < n; i++)
     for (int j = i; j && loops_of(l->source[missing[j - 1]]) < loops_of(l->source[missing[j]]); j--) {
       int k = missing[j];
@@ -116,11 +134,13 @@ static void deal(loader *l, int *missing, int n, batch *batches, int n_batches) 
       missing[j - 1] = k;
     }
   for (int i = 0; i < n; i++) {
-    batch *lightest = batches;
-    for (int j = 1; j < n_batches; j++)
-      if (batches[j].loops < lightest->loops) lightest = &batches[j];
-    lightest->kernels[lightest->n++] = missing[i];
-    lightest->loops += loops_of(l->source[missing[i]]);
+    const char *source = l->source[missing[i]];
+    int shared = shared_of(source);
+    bool first = shared == (int)N_SHARED || !home[shared];
+    batch *to = first ? lightest(batches, n_batches) : home[shared];
+    to->kernels[to->n++] = missing[i];
+    to->loops += loops_of(source) - (first ? 0 : SHARED[shared].loops);
+    if (shared < (int)N_SHARED) home[shared] = to;
   }
 }
 
