@@ -101,7 +101,7 @@ static int missing_find(loader *l, int *missing) {
 // ---- compiling
 
 // Functions of the prelude are compiled again in each unit with a kernel that calls them; such kernels go together.
-static const struct { const char *name; int loops; } SHARED[] = {{"lm_tiles_", 90}, {"lm_tile_product", 20}};
+static const struct { const char *name; int loops; } SHARED[] = {{"lm_tiles_", 40}, {"lm_tile_product", 20}};
 enum { N_SHARED = LM_COUNT(SHARED) };
 
 static int shared_of(const char *source) {
