@@ -153,7 +153,7 @@ void lm_session_rows_warn(const lm_session *s) {
 }
 
 lm_status lm_session_plan_once(lm_session *s, struct lm_recompute *recompute) {
-  lm_plan_target target = lm_target_plan(&s->target, s->lowered->m);
+  lm_plan_target target = lm_target_plan(&s->target, s->recipe->precision.tf32, s->lowered->m);
   lm_pass_env env = {.target = &target, .recompute = recompute, .watch = watch, .user = s};
   if (s->passes_off) LM_TRY(lm_pass_disable(s->ctx->arena, s->passes_off, &env));
   bool ok = lm_pipeline_run(s->lowered->m, LM_STAGE_KERNEL, &env);

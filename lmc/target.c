@@ -39,7 +39,7 @@ lm_status lm_target_find(const lm_args *args, lm_target *out) {
   return NULL;
 }
 
-lm_plan_target lm_target_plan(const lm_target *t, lm_module *m) { return t->arch ? lm_cuda_target(m, t->arch) : lm_cpu_target(m); }
+lm_plan_target lm_target_plan(const lm_target *t, bool tf32, lm_module *m) { return t->arch ? lm_cuda_target(m, t->arch, tf32) : lm_cpu_target(m); }
 
 lm_status lm_target_start(const lm_target *t, const lm_plan *plan, const lm_exec_options *o, lm_exec **out) {
   return t->arch ? lm_cuda_exec_create(plan, t->arch, o, out) : lm_exec_create(plan, o, out);

@@ -15,7 +15,7 @@ typedef struct lm_target {
 
 // What --target says. LM_USER for what is none of these, LM_ENV for `cuda` without a driver or a GPU.
 lm_status lm_target_find(const lm_args *args, lm_target *out);
-lm_plan_target lm_target_plan(const lm_target *t, lm_module *m);
+lm_plan_target lm_target_plan(const lm_target *t, bool tf32, lm_module *m);   // tf32: as lm_exec_options
 lm_status lm_target_start(const lm_target *t, const lm_plan *plan, const lm_exec_options *o, lm_exec **out);
 // Operations a second on operands of a type, measured on so many threads of the processor (0: all); 0 if not known.
 double lm_target_peak(const lm_target *t, int threads, lm_dtype dtype);

@@ -9,6 +9,7 @@
 // The last tiles of t come first, and the first of s, since under causal masks they take longest: a multiprocessor that is done early
 // finds short ones left. So tiles of as many places of the outer axes as share a cache are dealt out side by side.
 #include "codegen/cuda/attend.h"
+#include "codegen/cuda/emit.h"
 #include <math.h>
 #include <string.h>
 
@@ -283,14 +284,15 @@ static void finish(cuda_attend *e, const lm_buf *body, int64_t blocks, lm_arena 
   lm_buf_free(&text);
 }
 
-bool lm_cuda_attend_emit(void *module, const lm_op *op, bool groups, lm_arena *arena, lm_kernel_code *out) {
-  const lm_module *m = module;
+bool cuda_attend_emit(const cuda_target *t, const lm_op *op, lm_arena *arena, lm_kernel_code *out) {
+  const lm_module *m = t->m;
   lm_arena *scratch = lm_arena_create();
-  cuda_attend e = {.g = {.arena = scratch, .m = m}, .groups = groups};
+  cuda_attend e = {.g = {.arena = scratch, .m = m}, .groups = t->groups, .products = t->tf32 ? "TF32" : "F32"};
   lm_buf why = {0}, body = {0};
   int64_t blocks = 0;
   bool ok = lm_attend_form_make(m, op, &e.f, &why);
   e.half = ok && all_half(&e.f);
+  if (e.half) e.products = "BF16";
   e.scale = 1;
   if (ok) e.score = e.half ? cuda_attend_unscaled(e.f.score, &e.scale) : e.f.score;
   e.name = LM_NEW_N(scratch, const char *, m->n_values + 1);

@@ -17,7 +17,8 @@ enum {
 typedef struct cuda_attend {
   lm_gen g;                            // for its arena, names and extents
   lm_attend_form f;
-  bool half;                           // tiles are bf16 and products run on tensor cores; else f32
+  bool half;                           // tiles are bf16; else f32
+  const char *products;                // BF16, TF32: on tensor cores; F32
   bool groups;                         // products are warpgroups'
   const char *note;                    // for the launch
   const lm_value *score; double scale; // the form's score is scale times this one

@@ -246,10 +246,8 @@ void cuda_attend_product(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, 
     return;
   }
   lm_buf_printf(b, "float %s[%d][4] = {{0}};\n", to, e->cols / 8);
-  if (e->half) lm_buf_printf(b, "LM_TILE_PRODUCT_BF16(%s, %d, b%u, lm_thread() / 32 * 16, b%u, %lld, %lld)\n", to, e->cols / 8, x, y,
-                             (long long)cuda_attend_width(width), (long long)cuda_attend_pitch(e, width));
-  else lm_buf_printf(b, "LM_TILE_PRODUCT_F32(%s, %d, b%u, 0, b%u, %lld, %lld)\n", to, e->cols / 8, x, y, (long long)width,
-                     (long long)cuda_attend_pitch(e, width));
+  lm_buf_printf(b, "LM_TILE_PRODUCT_%s(%s, %d, b%u, lm_thread() / 32 * 16, b%u, %lld, %lld)\n", e->products, to, e->cols / 8, x, y,
+                (long long)cuda_attend_width(width), (long long)cuda_attend_pitch(e, width));
 }
 
 void cuda_attend_products_wait(cuda_attend *e, lm_buf *b, int left, int n, const char *const *to, const int64_t *width) {
@@ -267,7 +265,7 @@ void cuda_attend_weighted(cuda_attend *e, lm_buf *b, const char *to, const char 
     lm_buf_printf(b, "LM_GROUP_WEIGHTED(%s, %lld, %s_bf16, %d, b%u + stage * %lld)\n", to, (long long)width, z, e->cols, k, e->cols * (long long)width);
     return;
   }
-  lm_buf_printf(b, "LM_TILE_WEIGHTED_%s(%s, %lld, %s, %d, b%u, %lld)\n", e->half ? "BF16" : "F32", to,
+  lm_buf_printf(b, "LM_TILE_WEIGHTED_%s(%s, %lld, %s, %d, b%u, %lld)\n", e->products, to,
                 (long long)cuda_attend_width(width) / 8, z, e->cols / 8, k, (long long)cuda_attend_pitch(e, width));
 }
 

@@ -10,7 +10,7 @@
 //   scatter  rows of the table are dealt out to blocks, each of which looks for the updates of its rows in order
 //
 // and for attention, forward and backward, tiles of scores in registers: products on tensor cores where everything is bf16,
-// by warps anywhere, by warpgroups on sm_90a.
+// by warps anywhere, by warpgroups on sm_90a; also of f32 in TF32, if so asked.
 //
 // Innermost loops run in vectors of up to 16 bytes where memory is contiguous and every index a multiple. With LM_NARROW
 // defined in front of the prelude, the same text reads and writes element by element: for buffers that lie at odd places.
@@ -20,14 +20,9 @@
 #define LM_CODEGEN_CUDA_H
 #include "compiler/plan/planner.h"
 
-// For lm_plan_target: user is the module.
-bool lm_cuda_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out);
-// groups: warpgroups' products may be used, which sm_90a has.
-bool lm_cuda_attend_emit(void *module, const lm_op *attend, bool groups, lm_arena *arena, lm_kernel_code *out);
-bool lm_cuda_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand, uint32_t result);
-
 // The text in front of every kernel: on a device, or to run under the SIMT shim, which brings what the hardware does.
 const char *lm_cuda_prelude_text(lm_arena *arena);
 const char *lm_cuda_prelude_simt_text(lm_arena *arena);
-lm_plan_target lm_cuda_target(lm_module *m, const char *arch);           // "sm_90a", …; NULL: kernels that run on all
+// arch: "sm_90a", …; NULL: kernels that run on all. tf32: products in kernels may round operands of f32 to 10 bits of mantissa.
+lm_plan_target lm_cuda_target(lm_module *m, const char *arch, bool tf32);
 #endif

@@ -44,6 +44,16 @@ typedef struct cuda_emit {
   int64_t scratch[LM_KERNEL_SCRATCH]; int n_scratch;
 } cuda_emit;
 
+// What kernels are for: lm_plan_target.user.
+typedef struct cuda_target {
+  const lm_module *m;
+  bool groups;                         // warpgroups' products may be used, which sm_90a has
+  bool tf32;
+} cuda_target;
+
+// ---- attend.c
+bool cuda_attend_emit(const cuda_target *t, const lm_op *attend, lm_arena *arena, lm_kernel_code *out);
+
 // ---- shape.c: form, team, vectors
 void cuda_shape_begin(cuda_emit *e, const lm_module *m, const lm_op *kernel, lm_arena *arena);   // before the first attempt
 void cuda_shape_choose(cuda_emit *e);                                   // from the accesses of the first attempts

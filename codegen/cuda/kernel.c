@@ -86,10 +86,11 @@ static bool in_place(const cuda_emit *e, uint32_t operand, uint32_t result) {
   return true;
 }
 
-bool lm_cuda_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand, uint32_t result) {
-  if (kernel->code != LM_OP_KERNEL || cuda_scatter_fits(module, kernel)) return false;
+static bool kernel_in_place(void *user, const lm_op *kernel, uint32_t operand, uint32_t result) {
+  const lm_module *m = ((const cuda_target *)user)->m;
+  if (kernel->code != LM_OP_KERNEL || cuda_scatter_fits(m, kernel)) return false;
   lm_arena *scratch = lm_arena_create();
-  cuda_emit *e = cuda_emit_make(module, kernel, scratch);
+  cuda_emit *e = cuda_emit_make(m, kernel, scratch);
   bool fine = in_place(e, operand, result);
   lm_gen_free(&e->g);
   lm_arena_destroy(scratch);
@@ -260,19 +261,16 @@ static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
   out->space = a->n_to ? (lm_plan_extent){.fixed = lm_axis_size(e->g.m, a->to[0])} : product(e->g.m, a->axes, a->n_axes);
 }
 
-static bool emit_for_groups(void *module, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out) {
-  return kernel->code != LM_OP_KERNEL ? lm_cuda_attend_emit(module, kernel, true, arena, out) : lm_cuda_kernel_emit(module, kernel, arena, out);
-}
-
-bool lm_cuda_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out) {
-  if (kernel->code != LM_OP_KERNEL) return lm_cuda_attend_emit(module, kernel, false, arena, out);
+static bool kernel_emit(void *user, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out) {
+  const lm_module *m = ((const cuda_target *)user)->m;
+  if (kernel->code != LM_OP_KERNEL) return cuda_attend_emit(user, kernel, arena, out);
   lm_arena *scratch = lm_arena_create();
   lm_buf text = {0};
   *out = (lm_kernel_code){0};
-  if (cuda_scatter_fits(module, kernel)) {
-    cuda_scatter_emit(module, kernel, scratch, &text, out);
+  if (cuda_scatter_fits(m, kernel)) {
+    cuda_scatter_emit(m, kernel, scratch, &text, out);
   } else {
-    cuda_emit *e = cuda_emit_make(module, kernel, scratch);
+    cuda_emit *e = cuda_emit_make(m, kernel, scratch);
     put_function(e, &text);
     launch_of(e, out);
     lm_gen_free(&e->g);
@@ -319,9 +317,10 @@ static const char *prelude(lm_arena *arena, bool device) {
 const char *lm_cuda_prelude_text(lm_arena *arena) { return prelude(arena, true); }
 const char *lm_cuda_prelude_simt_text(lm_arena *arena) { return prelude(arena, false); }
 
-lm_plan_target lm_cuda_target(lm_module *m, const char *arch) {
-  bool groups = arch && !strcmp(arch, "sm_90a");
-  return (lm_plan_target){.user = m, .prelude = lm_cuda_prelude_text(m->arena), .kernel = groups ? emit_for_groups : lm_cuda_kernel_emit,
-                          .in_place = lm_cuda_kernel_in_place, .places = 1024, .chunks = 256, .rows = 4096,
+lm_plan_target lm_cuda_target(lm_module *m, const char *arch, bool tf32) {
+  cuda_target *t = LM_NEW(m->arena, cuda_target);
+  *t = (cuda_target){.m = m, .groups = arch && !strcmp(arch, "sm_90a"), .tf32 = tf32};
+  return (lm_plan_target){.user = t, .prelude = lm_cuda_prelude_text(m->arena), .kernel = kernel_emit, .in_place = kernel_in_place,
+                          .places = 1024, .chunks = 256, .rows = 4096,
                           .attends = lm_attend_known, .attend_tile = 32};
 }

@@ -18,7 +18,7 @@ static inline const lm_cuda_device *gpu(void) {
 }
 
 static inline lm_status gpu_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out) { return lm_cuda_exec_create(plan, gpu()->arch, o, out); }
-static inline lm_plan_target gpu_target(lm_module *m) { return lm_cuda_target(m, gpu()->arch); }   // attention has code of its own on some
+static inline lm_plan_target gpu_target(lm_module *m) { return lm_cuda_target(m, gpu()->arch, false); }   // attention has code of its own on some
 
 #define RUN_TARGET gpu_target
 #define simt_target_of lm_cuda_target

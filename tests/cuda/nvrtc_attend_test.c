@@ -14,7 +14,8 @@
   {{type ", 128 wide", type, AXES(2, 4, 128), "", PLAIN, CAUSAL}, quick}, {{type ", 64 wide", type, AXES(4, 1, 64), "", PLAIN, CAUSAL}, quick_64},  \
   {{type ", 80 wide", type, AXES(1, 3, 80), "", PLAIN, DOCUMENTS}, false}, {{type ", 96 wide", type, AXES(8, 2, 96), "", CAPPED, WINDOW}, false}, \
   {{type ", biased", type, AXES(2, 2, 64), "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS}, false}
-static const struct { attend_case c; bool quick; } cases[] = {CASES("bf16", true, true), CASES("f32", true, false)};
+static const struct { attend_case c; bool quick; } cases[] = {CASES("bf16", true, true), CASES("f32", true, false), {{"tf32, 128 wide", "f32", AXES(2, 4, 128), "", PLAIN, CAUSAL}, true},
+                                                                 {{"tf32, 64 wide", "f32", AXES(4, 1, 64), "", PLAIN, CAUSAL}, false}};
 
 static void test_kernel(const lm_plan *plan, int i, const char *name, const char *arch) {
   lm_plan one = *plan;
@@ -51,7 +52,7 @@ static void test_case(const attend_case *c, const char *arch, bool hindered) {
   text_make(c, &text);
   lm_ctx *ctx = lm_ctx_create();
   lm_module *m = module_make(ctx, text.p, true);
-  lm_plan_target target = lm_cuda_target(m, arch);
+  lm_plan_target target = lm_cuda_target(m, arch, strstr(c->name, "tf32") != NULL);
   lm_plan *plan = lm_plan_build(m, &target);
   CHECK(plan);
   for (int i = 0; i < plan->n_kernels; i++)

@@ -144,6 +144,7 @@ static void exchange_complete(int first) {
     }
   warp_kind kind = simt.fibers[first].kind;
   if (kind == MMA) simt_mma_complete(warp);
+  if (kind == MMA_TF32) simt_mma_tf32_complete(warp);
   if (kind == SYNC) warp_tell(warp, mates);
   if (kind == MATRICES || kind == MATRICES_TURNED) simt_matrices_complete(warp, kind == MATRICES_TURNED);
   for (int i = 0; i < WARP; i++) {
@@ -414,9 +415,9 @@ void simt_plan_prepare(lm_plan *plan, lm_arena *arena) {
   for (int i = 0; i < plan->n_kernels; i++) plan->kernels[i].source = wrapped(plan, i, arena);
 }
 
-lm_plan_target simt_target_of(lm_module *m, const char *arch) {
-  lm_plan_target t = lm_cuda_target(m, arch);
+lm_plan_target simt_target_of(lm_module *m, const char *arch, bool tf32) {
+  lm_plan_target t = lm_cuda_target(m, arch, tf32);
   t.prelude = lm_cuda_prelude_simt_text(m->arena);
   return t;
 }
-lm_plan_target simt_target(lm_module *m) { return simt_target_of(m, NULL); }
+lm_plan_target simt_target(lm_module *m) { return simt_target_of(m, NULL, false); }

@@ -23,7 +23,7 @@ int64_t simt_kernels_run(void);
 // Makes the kernels of a plan for CUDA into ones that lm_exec runs with one thread, each launching itself under the shim.
 void simt_plan_prepare(lm_plan *plan, lm_arena *arena);
 lm_plan_target simt_target(lm_module *m);
-lm_plan_target simt_target_of(lm_module *m, const char *arch);   // with the kernels of that architecture
+lm_plan_target simt_target_of(lm_module *m, const char *arch, bool tf32);   // with the kernels of that architecture
 // A tensor map for kernels under the shim, as the driver makes one; NULL, or which of its rules is not met.
 const char *simt_map_make(void *out, int type, int rank, const void *base, const unsigned long long *size, const unsigned long long *stride, const unsigned *box,
                           const unsigned *step, int interleave, int swizzle);

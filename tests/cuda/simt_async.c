@@ -7,12 +7,12 @@
 
 // ---- tensor cores: fragments as PTX lays them out
 
-static float bf16_of(uint32_t word, int half) {
-  uint32_t u = half ? word & 0xffff0000u : word << 16;
+static float float_of(uint32_t bits) {
   float x;
-  memcpy(&x, &u, sizeof x);
+  memcpy(&x, &bits, sizeof x);
   return x;
 }
+static float bf16_of(uint32_t word, int half) { return float_of(half ? word & 0xffff0000u : word << 16); }
 
 // mma.m16n8k16: with g = lane / 4, q = lane % 4, a[0..3] hold rows g, g + 8, g, g + 8 at columns 2q, 2q, 2q + 8, 2q + 8;
 // b[0..1] rows 2q, 2q + 8 of column g.
@@ -35,6 +35,24 @@ void simt_mma_complete(int warp) {
     }
 }
 
+// mma.m16n8k8 of TF32: a[0..3] hold rows g, g + 8, g, g + 8 at columns q, q, q + 4, q + 4; b[0..1] rows q, q + 4 of column g. The
+// lower 13 bits of an operand are not looked at.
+void simt_mma_tf32_complete(int warp) {
+  float a[16][8], b[8][8];
+  for (int l = 0; l < WARP; l++) {
+    const fiber *f = &simt.fibers[warp + l];
+    int g = l / 4, q = l % 4;
+    for (int i = 0; i < 4; i++) a[g + i % 2 * 8][q + i / 2 * 4] = float_of(f->a[i] & ~0x1fffu);
+    for (int i = 0; i < 2; i++) b[q + i * 4][g] = float_of(f->b[i] & ~0x1fffu);
+  }
+  for (int l = 0; l < WARP; l++)
+    for (int i = 0; i < 4; i++) {
+      float sum = 0;
+      for (int k = 0; k < 8; k++) sum += a[l / 4 + i / 2 * 8][k] * b[k][l % 4 * 2 + i % 2];
+      simt.fibers[warp + l].d[i] += sum;
+    }
+}
+
 // ldmatrix.x4: lane l gives row l % 8 of matrix l / 8 and receives, of each, elements 2 (l % 4) and the next of row l / 4; turned:
 // of column l / 4.
 void simt_matrices_complete(int warp, bool turned) {
@@ -49,13 +67,15 @@ void simt_matrices_complete(int warp, bool turned) {
     }
 }
 
-API void lm_simt_mma_bf16(float *d, const uint32_t *a, const uint32_t *b, int line) {
+static void mma(warp_kind kind, float *d, const uint32_t *a, const uint32_t *b, int line) {
   fiber *f = &simt.fibers[simt.current];
   f->d = d;
   f->a = a;
   f->b = b;
-  simt_exchange(MMA, ~0u, 0, 0, line);
+  simt_exchange(kind, ~0u, 0, 0, line);
 }
+API void lm_simt_mma_bf16(float *d, const uint32_t *a, const uint32_t *b, int line) { mma(MMA, d, a, b, line); }
+API void lm_simt_mma_tf32(float *d, const uint32_t *a, const uint32_t *b, int line) { mma(MMA_TF32, d, a, b, line); }
 
 API void lm_simt_matrices(uint32_t *r, const void *tile, int64_t byte, int turned, int line) {
   fiber *f = &simt.fibers[simt.current];

@@ -23,6 +23,12 @@ static const attend_case grouped[] = {
   {"groups, documents, biased", "bf16", "b = 2, t = 67, s = 67, g = 1, h = 2, e = 64", "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
 };
 
+// f32 on tensor cores.
+static const attend_case rounded[] = {
+  {"tf32, causal, grouped", "f32", "b = 1, t = 70, s = 70, g = 2, h = 2, e = 40", "", PLAIN, CAUSAL},
+  {"tf32, capped, window", "f32", "b = 1, t = 50, s = 50, g = 1, h = 1, e = 16", "", CAPPED, WINDOW},
+};
+
 static double gradient_error(const lm_plan *plan, const lm_plan_param *p, lm_exec *e, lm_eval *eval) {
   const float *got = (const float *)lm_exec_arena_peek(e, LM_ARENA_GRAD) + p->offset;
   const lm_tensor *want = lm_eval_gradient(eval, p->path);
@@ -49,12 +55,12 @@ static int with_groups(const lm_plan *plan) {
   return n;
 }
 
-static void run_case(const attend_case *c, const char *arch) {
+static void run_case(const attend_case *c, const char *arch, bool tf32) {
   lm_buf text = {0};
   text_make(c, &text);
   lm_ctx *ctx[2] = {lm_ctx_create(), lm_ctx_create()};
   lm_module *step = module_make(ctx[0], text.p, false), *kernel = module_make(ctx[1], text.p, true);
-  lm_plan_target target = simt_target_of(kernel, arch);
+  lm_plan_target target = simt_target_of(kernel, arch, tf32);
   lm_plan *plan = lm_plan_build(kernel, &target);
   CHECK(plan && with_groups(plan) == (arch ? 2 : 0));
   RUN_PREPARE(plan, kernel->arena);
@@ -90,8 +96,8 @@ static void run_case(const attend_case *c, const char *arch) {
     if (getenv("SHOW")) printf("%s: %s off by %.2g\n", c->name, plan->params[i].path, error);
     if (!(error <= worst)) worst = error;
   }
-  RUN_ERROR(half ? LM_BF16 : LM_F32, worst);
-  if (!(worst <= (half ? 2e-2 : 2e-6))) {
+  if (!tf32) RUN_ERROR(half ? LM_BF16 : LM_F32, worst);
+  if (!(worst <= (half ? 2e-2 : tf32 ? 2e-3 : 2e-6)) || (tf32 && worst < 1e-5)) {
     fprintf(stderr, "%s: off by %g (sum %g, not %g)\n", c->name, worst, sum, want[0].v[0]);
     exit(1);
   }
@@ -114,7 +120,7 @@ static void sweep(void) {
     const char *type = types[i % 5 == 4], *arch = !strcmp(type, "bf16") && e != 72 ? "sm_90a" : NULL;
     snprintf(axes, sizeof axes, "b = %d, t = %d, s = %d, g = %d, h = %d, e = %d", 1 + i / 4 % 2, n, n, g, h, e);
     snprintf(name, sizeof name, "%s %s, mask %d, score %d%s", type, axes, i / 2 % 3, i / 3 % 2, arch ? ", groups" : "");
-    run_case(&(attend_case){name, type, axes, "", scores[i / 3 % 2], masks[i / 2 % 3]}, arch);
+    run_case(&(attend_case){name, type, axes, "", scores[i / 3 % 2], masks[i / 2 % 3]}, arch, false);
     printf("ok %s\n", name);
     fflush(stdout);
   }
@@ -127,7 +133,9 @@ int main(int argc, char **argv) {
     return 0;
   }
   for (size_t i = 0; i < LM_COUNT(cases); i++)
-    if (argc < 2 || strstr(cases[i].name, argv[1])) run_case(&cases[i], NULL);
+    if (argc < 2 || strstr(cases[i].name, argv[1])) run_case(&cases[i], NULL, false);
   for (size_t i = 0; i < LM_COUNT(grouped); i++)
-    if ((argc < 2 || strstr(grouped[i].name, argv[1])) && RUN_HAS("sm_90a")) run_case(&grouped[i], "sm_90a");
+    if ((argc < 2 || strstr(grouped[i].name, argv[1])) && RUN_HAS("sm_90a")) run_case(&grouped[i], "sm_90a", false);
+  for (size_t i = 0; i < LM_COUNT(rounded); i++)
+    if (argc < 2 || strstr(rounded[i].name, argv[1])) run_case(&rounded[i], NULL, true);
 }

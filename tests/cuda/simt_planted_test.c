@@ -58,7 +58,7 @@ static char *run(const plant *p, bool planted, uint64_t *out_bits) {
   text_make(&shape, &text);
   lm_ctx *ctx = lm_ctx_create();
   lm_module *m = module_make(ctx, text.p, true);
-  lm_plan_target target = simt_target_of(m, p->arch);
+  lm_plan_target target = simt_target_of(m, p->arch, false);
   lm_plan *plan = lm_plan_build(m, &target);
   CHECK(plan);
   if (planted) mistake_plant(&plan->kernels[attention_of(plan, p->backward)], p, m->arena);

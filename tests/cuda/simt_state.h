@@ -19,7 +19,7 @@ typedef struct machine { ucontext_t u; } machine;
 typedef struct context { machine machine; void *fake; const void *stack; size_t bytes; } context;
 
 typedef enum { READY, AT_BARRIER, AT_WARP, AT_GROUP, AT_PHASE, DONE } wait_kind;
-typedef enum { SYNC, EXCHANGE, VOTE, MMA, MATRICES, MATRICES_TURNED } warp_kind;
+typedef enum { SYNC, EXCHANGE, VOTE, MMA, MMA_TF32, MATRICES, MATRICES_TURNED } warp_kind;
 
 // A wgmma that was issued: registers of a are taken then, all else is read when it happens.
 typedef struct product { float *d; int n; bool add, a_shared, b_turned; uint32_t a[4]; uint64_t a_at, b_at; int group, line; } product;
@@ -88,6 +88,7 @@ uint32_t simt_random(void);
 
 // ---- simt_async.c, simt_copy.c: called when nothing else can go on, or when all lanes of a warp are there
 void simt_mma_complete(int warp);
+void simt_mma_tf32_complete(int warp);
 void simt_matrices_complete(int warp, bool turned);
 bool simt_group_ready(int first);
 void simt_group_complete(int first);

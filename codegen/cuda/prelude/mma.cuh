@@ -9,6 +9,19 @@ LM_INLINE void lm_mma_bf16(float *d, const uint32_t *a, const uint32_t *b) {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// d += a b; a: 16 x 8 by rows, element i of a thread row g + 8 (i % 2), column q + 4 (i / 2); b: 8 x 8 by columns, row q + 4 i,
+// column g; TF32, as lm_tf32 rounds.
+LM_INLINE uint32_t lm_tf32(float x) {
+  uint32_t u;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(u) : "f"(x));
+  return u;
+}
+LM_INLINE void lm_mma_tf32(float *d, const uint32_t *a, const uint32_t *b) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
 // Four 8 x 8 matrices of 16-bit elements; lane l names row l % 8 of matrix l / 8, at tile[at].
 LM_INLINE void lm_matrices_load(uint32_t *r, const uint16_t *tile, int32_t at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

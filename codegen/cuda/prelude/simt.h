@@ -75,6 +75,9 @@ extern void lm_simt_matrices(uint32_t *r, const void *tile, int64_t byte, int tu
 extern void lm_simt_copy(void *tile, int64_t byte, const void *from, int valid, int line);
 extern void lm_simt_copies_commit(void);
 extern void lm_simt_copies_wait(int left);
+extern void lm_simt_mma_tf32(float *d, const uint32_t *a, const uint32_t *b, int line);
+#define lm_mma_tf32(d, a, b) lm_simt_mma_tf32(d, a, b, __LINE__)
+LM_INLINE uint32_t lm_tf32(float x) { return (lm_bits(x) + 0x1000u) & ~0x1fffu; }   // ties away from zero
 #define lm_mma_bf16(d, a, b) lm_simt_mma_bf16(d, a, b, __LINE__)
 #define lm_matrices_load(r, tile, at) lm_simt_matrices(r, tile, (int64_t)(at) * 2, 0, __LINE__)
 #define lm_matrices_load_turned(r, tile, at) lm_simt_matrices(r, tile, (int64_t)(at) * 2, 1, __LINE__)

@@ -1,5 +1,5 @@
 // tile.cuh - products of tiles that lie in shared memory, into fragments: a warp has 16 rows of a result, as mma.cuh says.
-// With f32 the fragments are the same, the products multiply-adds of single threads. Widths are padded with zeros to
+// With f32 the fragments are the same, the products multiply-adds of single threads, or tensor cores' in TF32. Widths are padded with zeros to
 // multiples of 16; a tile's rows lie `pitch` elements apart.
 LM_INLINE int32_t lm_frag_row(int32_t r) { return lm_thread() / 32 * 16 + lm_thread() % 32 / 4 + 8 * r; }
 LM_INLINE int32_t lm_frag_col(int32_t n, int32_t c) { return n * 8 + lm_thread() % 4 * 2 + c; }
@@ -32,6 +32,17 @@ LM_INLINE float lm_far(float lse) { return lse < -1e29f ? -__builtin_inff() : -l
       }                                                                                           \
   }
 
+#define LM_TILE_PRODUCT_TF32(s, N, a, row, b, WIDTH, PITCH)                                       \
+  LM_UNROLL_2 for (int32_t k = 0; k < (WIDTH); k += 8) {                                          \
+    const int32_t g_ = lm_thread() % 32 / 4, q_ = k + lm_thread() % 4;                            \
+    uint32_t a_[4], b_[2];                                                                        \
+    LM_UNROLL for (int32_t i = 0; i < 4; i++) a_[i] = lm_tf32(lm_get(a, ((row) + g_ + i % 2 * 8) * (PITCH) + q_ + i / 2 * 4)); \
+    LM_UNROLL for (int32_t n = 0; n < (N); n++) {                                                 \
+      LM_UNROLL for (int32_t i = 0; i < 2; i++) b_[i] = lm_tf32(lm_get(b, (n * 8 + g_) * (PITCH) + q_ + i * 4)); \
+      lm_mma_tf32(s[n], a_, b_);                                                                  \
+    }                                                                                             \
+  }
+
 // o[e] += z times the rows of v, 8 e columns: weights times values. z: N fragments, 8 N columns.
 #define LM_TILE_WEIGHTED_BF16(o, E, z, N, v, PITCH)                                               \
   LM_UNROLL for (int32_t n = 0; n < (N); n += 2) {                                                \
@@ -58,6 +69,17 @@ LM_INLINE float lm_far(float lse) { return lse < -1e29f ? -__builtin_inff() : -l
           o[e][2 + c] += x1_ * y_;                                                                \
         }                                                                                         \
     }
+
+// The order of what is summed is free: columns 2 q and 2 q + 1 of z, which a thread has, stand for q and q + 4.
+#define LM_TILE_WEIGHTED_TF32(o, E, z, N, v, PITCH)                                               \
+  LM_UNROLL for (int32_t n = 0; n < (N); n++) {                                                   \
+    const int32_t g_ = lm_thread() % 32 / 4, from_ = (n * 8 + lm_thread() % 4 * 2) * (PITCH) + g_;  \
+    const uint32_t a_[4] = {lm_tf32(z[n][0]), lm_tf32(z[n][2]), lm_tf32(z[n][1]), lm_tf32(z[n][3])}; \
+    LM_UNROLL for (int32_t e = 0; e < (E); e++) {                                                 \
+      const uint32_t b_[2] = {lm_tf32(lm_get(v, from_ + e * 8)), lm_tf32(lm_get(v, from_ + (PITCH) + e * 8))}; \
+      lm_mma_tf32(o[e], a_, b_);                                                                  \
+    }                                                                                             \
+  }
 
 // Over the four lanes that share a row.
 LM_INLINE float lm_row_max(float x) {
