@@ -97,8 +97,10 @@ void lm_trainer_init_states(lm_trainer *t) {
   float *state = lm_exec_arena(t->o.exec, LM_ARENA_STATE);
   for (int i = 0; i < t->o.plan->n_states; i++, state += n) {
     const lm_train_state *s = &t->o.states[i];
-    if (s->is_param) memcpy(state, params, (size_t)n * sizeof *state);
-    else for (int64_t k = 0; k < n; k++) state[k] = (float)s->value;
+    const float *from = s->is_param ? params : NULL;
+    float value = (float)s->value;
+#pragma omp parallel for simd schedule(static)   // threads share the first touch of the pages
+    for (int64_t k = 0; k < n; k++) state[k] = from ? from[k] : value;
   }
 }
 
