@@ -259,12 +259,20 @@ static void byte_order_mark_skip(lm_reader *r, bool first) {
   if (first && jsonl && r->n - r->at >= 3 && !memcmp(r->buf + r->at, "\xef\xbb\xbf", 3)) r->at += 3;
 }
 
+// Room for the next chunk: a small file, and what it may be unpacked, need less than a whole one.
+static size_t room_make(lm_reader *r) {
+  uint64_t size = r->list->files[r->file].size;
+  size_t least = size < CHUNK / 2 ? 2 * (size_t)size + 4096 : CHUNK;
+  if (r->cap - r->n < least) r->buf = lm_realloc(r->buf, r->cap += r->cap + least);
+  return r->cap - r->n < CHUNK ? r->cap - r->n : CHUNK;
+}
+
 static lm_status chunk_read(lm_reader *r) {
   bool first = !r->input;
   size_t got, want;
   if (first) LM_TRY(file_open(r));
-  if (r->cap - r->n < CHUNK) r->buf = lm_realloc(r->buf, r->cap += r->cap + CHUNK);
-  want = r->left < CHUNK ? (size_t)r->left : CHUNK;
+  want = room_make(r);
+  if (r->left < want) want = (size_t)r->left;
   LM_TRY(lm_annotate(lm_input_read(r->input, r->buf + r->n, want, &got), "source %s",
                      r->list->sources[r->list->files[r->file].source].name));
   r->n += got;

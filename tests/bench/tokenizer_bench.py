@@ -30,8 +30,9 @@ def cost(who, run):
 def train_other():
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    t.train([a.file], trainers.BpeTrainer(vocab_size=a.vocab, min_frequency=2, special_tokens=["<|endoftext|>"], show_progress=False,
-                                          initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))
+    text = open(a.file, encoding="utf-8", newline="").read()      # whole: `train` would cut it into lines
+    t.train_from_iterator([text], trainers.BpeTrainer(vocab_size=a.vocab, min_frequency=2, special_tokens=["<|endoftext|>"], show_progress=False,
+                                                          initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet())))
     return t
 
 
@@ -54,7 +55,7 @@ with tempfile.TemporaryDirectory() as folder:
     merges = [json.load(open(made))["model"]["merges"], json.loads(other.to_str())["model"]["merges"]]
     same = [m if isinstance(m, str) else " ".join(m) for m in merges[0]] == [m if isinstance(m, str) else " ".join(m) for m in merges[1]]
     print(f"training on {os.path.getsize(a.file) / 1e6:.0f} MB, {a.vocab} tokens: {ours:.1f} s of processor ({wall:.1f} s), tokenizers {theirs:.1f} s ({other_wall:.1f} s); "
-          f"merges {'the same' if same else 'DIFFER'}")
+          f"merges {'the same' if same else 'DIFFER'}", flush=True)
     text = open(a.file, "rb").read(int(a.encode_mb * 1e6)).rsplit(b"\n", 1)[0]
     open(part, "wb").write(text)
     us = json.loads(subprocess.run([os.path.join(a.build, "tokenizer_bench"), made, part], check=True, capture_output=True, text=True).stdout)
