@@ -25,6 +25,7 @@ struct lm_cuda_gemms {
   lm_arena *arena;
   void *handle;
   entry *entries; uint32_t n_entries, cap_entries;
+  uint32_t *places, n_places;          // by hash: an entry's number + 1, 0: none; a power of two, never more than half of them taken
 };
 
 static const char *const names[] = {
@@ -184,10 +185,28 @@ static lm_status entry_fill(const lm_cuda_gemms *g, entry *e) {
   return s;
 }
 
+// Where the entry of the key is or would be. Decoding meets new keys with every token, so there may be thousands.
+static uint32_t place_find(const lm_cuda_gemms *g, const key *k, uint64_t hash) {
+  uint32_t i = (uint32_t)hash & (g->n_places - 1);
+  for (; g->places[i]; i = (i + 1) & (g->n_places - 1)) {
+    const entry *e = &g->entries[g->places[i] - 1];
+    if (e->hash == hash && !memcmp(&e->k, k, sizeof *k)) break;
+  }
+  return i;
+}
+
+static void places_grow(lm_cuda_gemms *g) {
+  if (2 * (g->n_entries + 1) <= g->n_places) return;
+  g->n_places = g->n_places ? 2 * g->n_places : 256;
+  g->places = LM_NEW_N(g->arena, uint32_t, g->n_places);
+  for (uint32_t i = 0; i < g->n_entries; i++) g->places[place_find(g, &g->entries[i].k, g->entries[i].hash)] = i + 1;
+}
+
 static lm_status entry_find(lm_cuda_gemms *g, const key *k, entry **out) {
+  places_grow(g);
   uint64_t hash = lm_hash(k, sizeof *k, 0);
-  for (uint32_t i = 0; i < g->n_entries; i++)
-    if (g->entries[i].hash == hash && !memcmp(&g->entries[i].k, k, sizeof *k)) return *out = &g->entries[i], NULL;
+  uint32_t place = place_find(g, k, hash);
+  if (g->places[place]) return *out = &g->entries[g->places[place] - 1], NULL;
   entry e = {.hash = hash, .k = *k};
   lm_status s = entry_fill(g, &e);
   if (s) {
@@ -195,6 +214,7 @@ static lm_status entry_find(lm_cuda_gemms *g, const key *k, entry **out) {
     return s;
   }
   LM_PUSH(g->arena, g->entries, g->n_entries, g->cap_entries) = e;
+  g->places[place] = g->n_entries;
   *out = &g->entries[g->n_entries - 1];
   return NULL;
 }
