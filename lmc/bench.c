@@ -27,7 +27,6 @@ lm_status lm_bench_open(lm_session *s, lm_cli *cli, const char *passes_off, int6
   s->threads = (int)lm_args_whole(&cli->args, "threads", 0);
   LM_TRY(lm_target_find(&cli->args, &s->target));
   LM_TRY(lm_session_open_args(s, cli));
-  LM_TRY(lm_tuned_check(s));
   LM_TRY(lm_session_data(s));
   if (micro) lm_session_micro(s, micro);
   return NULL;

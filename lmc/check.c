@@ -2,7 +2,6 @@
 #include <string.h>
 
 #include "lmc/session.h"
-#include "lmc/tuned.h"
 
 static const lm_opt options[] = {LM_OPT_TARGET, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
 
@@ -126,7 +125,6 @@ static lm_status recipe_check(lm_session *s, lm_buf *out) {
   lm_check(s->ctx, s->program, s->recipe);
   LM_TRY(lm_cli_verdict(s->cli));
   lm_recipe_report_unsupported(s->recipe, false);
-  LM_TRY(lm_tuned_check(s));
   s->rows = ROWS;
   s->seq = s->recipe->data.seq ? s->recipe->data.seq : SEQ;
   if (!s->recipe->surgery) {

@@ -248,8 +248,8 @@ static lm_status plan_print(runner *x) {
   if (s->recipe->micro_auto && s->n_micro > 1) fprintf(x->to, "micro   %lld tokens, the most that fit\n", (long long)s->recipe->micro);
   if (s->fit.recomputed)
     fprintf(x->to, "        %d of %d kept values are computed again to fit, about %.2f times the time\n", s->fit.recomputed, s->fit.candidates, s->fit.slowdown);
-  if (s->tuned.cuts.n)
-    fprintf(x->to, "tuned   %d of %u products are cut otherwise than by default; %d measured now\n", s->tuned.chosen, s->tuned.cuts.n, s->tuned.measured);
+  if (s->tuned.products)
+    fprintf(x->to, "tuned   %d of %d products are computed otherwise than by default; %d measured now\n", s->tuned.chosen, s->tuned.products, s->tuned.measured);
   fprintf(x->to, "time    about %s: %lld steps of %lld tokens, measured on one micro-batch\n", time.p, (long long)s->steps, (long long)s->recipe->batch);
   fflush(x->to);
   lm_buf_free(&params);
@@ -378,7 +378,6 @@ static lm_status train(runner *x) {
   lm_cli *cli = x->cli;
   LM_TRY(options_read(x));
   LM_TRY(lm_session_open(x->s, cli, cli->args.rest[0], lm_args_text(&cli->args, "recipe", NULL), x->sets, x->n_sets));
-  LM_TRY(lm_tuned_check(x->s));
   x->dir = lm_args_text(&cli->args, "out", x->s->recipe->save.dir);
   resume_read(x);
   micro_recall(x);

@@ -9,6 +9,7 @@
 #include "lmc/bundle.h"
 #include "lmc/text.h"
 #include "lmc/weights.h"
+#include "lmc/tuned_gpu.h"
 #include "runtime/cpu/detect.h"
 #include "runtime/train/init.h"
 
@@ -175,7 +176,7 @@ int64_t lm_session_capacity(int64_t places) {
 
 // What runs the plan, but for what `start` adds to it.
 static lm_exec_options exec_options(const lm_session *s) {
-  return (lm_exec_options){.threads = s->threads, .tf32 = s->recipe->precision.tf32, .cuts = s->tuned.cuts.n ? &s->tuned.cuts : NULL};
+  return (lm_exec_options){.threads = s->threads, .tf32 = s->recipe->precision.tf32, .cuts = s->tuned.cuts.n ? &s->tuned.cuts : NULL, .choices = s->tuned.choices};
 }
 
 int64_t lm_session_workspace(const lm_session *s) {
@@ -215,7 +216,8 @@ lm_status lm_session_start(lm_session *s, const lm_exec_options *o) {
   all.timeline = o ? o->timeline : NULL;
   all.dump_dir = s->dump_dir ? s->dump_dir : o ? o->dump_dir : NULL;
   all.load_dir = s->load_dir;
-  return lm_target_start(&s->target, s->plan, &all, &s->exec);
+  LM_TRY(lm_target_start(&s->target, s->plan, &all, &s->exec));
+  return s->tuned.choices ? lm_tuned_gpu_keep(s) : NULL;
 }
 
 void lm_session_kernels(lm_session *s, const lm_args *a) {

@@ -32,9 +32,10 @@ typedef struct lm_fit {
   double slowdown;                     // predicted, of a step's time without that
 } lm_fit;
 
-typedef struct lm_tuned {              // how the CPU's products are cut (tuned.h)
-  lm_gemm_cuts cuts;                   // none: by default
-  int measured, chosen;                // measured for this session; cut otherwise than by default
+typedef struct lm_tuned {              // how products are computed (tuned.h)
+  lm_gemm_cuts cuts;                   // on the CPU; none: by default
+  struct lm_cuda_choices *choices;     // on a GPU; NULL: by default
+  int products, measured, chosen;      // all; measured for this session; computed otherwise than by default
 } lm_tuned;
 
 typedef struct lm_session {

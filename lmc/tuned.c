@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lmc/tuned_gpu.h"
 #include "runtime/base/cache.h"
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/kernels.h"
@@ -15,12 +16,6 @@
 enum { VERSION = 2, MOST_BYTES = 16 << 20 };
 
 static bool is_asked(const lm_session *s) { return s->recipe->compile == LM_RECIPE_COMPILE_MAX_AUTOTUNE; }
-
-lm_status lm_tuned_check(const lm_session *s) {
-  if (is_asked(s) && s->target.arch)
-    lm_error(s->ctx, s->recipe->compile_loc, "E209", "max-autotune for %s: not yet possible; what is measured is how the CPU's products are cut", s->target.arch);
-  return lm_cli_verdict(s->cli);
-}
 
 // ---- text
 
@@ -161,9 +156,11 @@ lm_status lm_tuned_find(lm_session *s, int threads, const char *lock) {
   lm_tuned *t = &s->tuned;
   lm_cpu_info cpu;
   if (!is_asked(s)) return NULL;
+  if (s->target.arch) return lm_tuned_gpu_find(s, lock);
   lm_cpu_detect(&cpu);
   if (lock) LM_TRY(cuts_read(s->ctx->arena, &cpu, lock, &t->cuts));
   else LM_TRY(measure(s, &cpu, threads > 0 ? threads : cpu.cores));
+  t->products = (int)t->cuts.n;
   for (uint32_t i = 0; i < t->cuts.n; i++) t->chosen += t->cuts.v[i].gain > 1;
   return NULL;
 }
@@ -172,8 +169,10 @@ lm_status lm_tuned_write(const lm_session *s, const char *dir) {
   lm_arena *a = s->ctx->arena;
   lm_cpu_info cpu;
   if (!is_asked(s)) return NULL;
+  const char *path = lm_path_join(a, dir, "tuned.json");
+  if (s->target.arch) return lm_tuned_gpu_write(s, path);
   lm_cpu_detect(&cpu);
-  return cuts_write(a, &cpu, &s->tuned.cuts, false, lm_path_join(a, dir, "tuned.json"));
+  return cuts_write(a, &cpu, &s->tuned.cuts, false, path);
 }
 
 lm_status lm_tuned_lock(lm_arena *a, const char *path, const char **out) {

@@ -1,4 +1,5 @@
-// tuned.h - how a run's products are cut, and whether by code of their own: found once, kept in its folder and for other runs of this machine.
+// tuned.h - how a run's products are computed: found once, kept in its folder and for other runs of this machine. On the CPU how
+// they are cut, and whether by code of their own; on a GPU by which algorithm (tuned_gpu.h).
 //
 //   RUN/tuned.json                what holds for the run: going on from a checkpoint measures nothing, and bits stay
 //   CACHE/tuned-KEY.json          what was measured by this processor, library and number of threads
@@ -10,8 +11,6 @@
 #define LMC_TUNED_H
 #include "lmc/session.h"
 
-// Whether the recipe asks for what there is: a diagnostic where it says max-autotune, which GPUs know nothing of.
-lm_status lm_tuned_check(const lm_session *s);
 // Fills in s->tuned, where the recipe asks for it, once there is a plan. lock: a file whose cuts hold, so that nothing is
 // measured; NULL: none. LM_USER if it is none of such, or another processor's.
 lm_status lm_tuned_find(lm_session *s, int threads, const char *lock);

@@ -1,6 +1,7 @@
 // gemm.c - see gemm.h.
 #include "runtime/cuda/gemm.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "runtime/base/dtype.h"
@@ -22,6 +23,10 @@ struct lm_cuda_gemms {
   lm_cublaslt lt;
   const lm_cuda_builtins *builtins;
   bool tf32;
+  lm_cuda_choices *choices;            // NULL: none
+  bool measuring;
+  double until;                        // when measuring ends
+  void *from, *to;                     // events, while measuring
   lm_arena *arena;
   void *handle;
   entry *entries; uint32_t n_entries, cap_entries;
@@ -44,12 +49,29 @@ static lm_status library_open(lm_cuda_gemms *g, int driver) {
   return check(g, g->lt.cublasLtCreate(&g->handle), "starting");
 }
 
-lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, int driver, bool tf32, lm_cuda_gemms **out) {
+// Those of another device or version: an error where they must hold, else forgotten.
+static lm_status choices_check(lm_cuda_gemms *g, const lm_cuda_device *device) {
+  lm_cuda_choices *c = g->choices;
+  uint64_t version = g->lt.cublasLtGetVersion();
+  bool same = c && c->device && !strcmp(c->device, device->name) && c->version == version;
+  if (!c || same) return NULL;
+  if (c->locked)
+    return lm_fail(LM_USER, "products were chosen on %s with cuBLASLt %llu, not %s with %llu; without tuned.json they are measured anew, and the run goes on in other roundings",
+                   c->device, (unsigned long long)c->version, device->name, (unsigned long long)version);
+  c->n = 0;
+  c->device = lm_arena_printf(c->arena, "%s", device->name);
+  c->version = version;
+  return NULL;
+}
+
+lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, const lm_cuda_device *device, bool tf32, lm_cuda_choices *choices, lm_cuda_gemms **out) {
   lm_cuda_gemms *g = lm_alloc(sizeof *g);
   g->builtins = b;
   g->tf32 = tf32;
+  g->choices = choices;
   g->arena = lm_arena_create();
-  lm_status s = library_open(g, driver);
+  lm_status s = library_open(g, device->driver);
+  if (!s) s = choices_check(g, device);
   if (s) lm_cuda_gemms_destroy(g);
   *out = s ? NULL : g;
   return s;
@@ -163,26 +185,46 @@ static lm_status preference_set(const lm_cuda_gemms *g, const entry *e, void *pr
 
 // That the library has no algorithm is an answer. It must not be asked while its stream records a graph (13.3 fails then), and
 // it is not: what a graph records was run before, at the same addresses.
-static lm_status algorithm_ask(const lm_cuda_gemms *g, entry *e, void *preference) {
+static lm_status algorithms_ask(const lm_cuda_gemms *g, const entry *e, int wanted, lm_lt_heuristic *out, int *out_n) {
+  void *preference = NULL;
+  *out_n = 0;
+  LM_TRY(check(g, g->lt.cublasLtMatmulPreferenceCreate(&preference), "a preference"));
+  lm_status s = preference_set(g, e, preference);
+  int status = s ? 0 : g->lt.cublasLtMatmulAlgoGetHeuristic(g->handle, e->desc, e->layout[0], e->layout[1], e->layout[2], e->layout[2], preference, wanted, out, out_n);
+  g->lt.cublasLtMatmulPreferenceDestroy(preference);
+  if (!s && status != LM_LT_NOT_SUPPORTED) s = check(g, status, "choosing how to compute a product");
+  return s;
+}
+
+static const lm_cuda_choice *choice_find(const lm_cuda_choices *c, uint64_t product) {
+  for (uint32_t i = 0; c && i < c->n; i++)
+    if (c->v[i].product == product) return &c->v[i];
+  return NULL;
+}
+
+static void algorithm_set(entry *e, const lm_lt_algo *algo, uint64_t workspace) {
+  e->fits = true;
+  e->algo = *algo;
+  e->workspace = workspace;
+}
+
+static lm_status algorithm_find(const lm_cuda_gemms *g, entry *e) {
+  const lm_cuda_choice *known = choice_find(g->choices, e->hash);
   lm_lt_heuristic best = {0};
-  int found = 0;
-  LM_TRY(preference_set(g, e, preference));
-  int status = g->lt.cublasLtMatmulAlgoGetHeuristic(g->handle, e->desc, e->layout[0], e->layout[1], e->layout[2], e->layout[2], preference, 1, &best, &found);
-  if (status != LM_LT_NOT_SUPPORTED) LM_TRY(check(g, status, "choosing how to compute a product"));
-  e->fits = !status && found > 0 && !best.state;
-  e->algo = best.algo;
-  e->workspace = best.workspace;
+  int n;
+  if (known && known->workspace <= LM_CUDA_WORKSPACE) {
+    algorithm_set(e, &known->algo, known->workspace);
+    return NULL;
+  }
+  LM_TRY(algorithms_ask(g, e, 1, &best, &n));
+  if (n && !best.state) algorithm_set(e, &best.algo, best.workspace);
   return NULL;
 }
 
 static lm_status entry_fill(const lm_cuda_gemms *g, entry *e) {
-  void *preference = NULL;
   LM_TRY(desc_make(g, &e->k, &e->desc));
   for (int i = 0; i < 3; i++) LM_TRY(layout_make(g, &e->k, i, &e->layout[i]));
-  LM_TRY(check(g, g->lt.cublasLtMatmulPreferenceCreate(&preference), "a preference"));
-  lm_status s = algorithm_ask(g, e, preference);
-  g->lt.cublasLtMatmulPreferenceDestroy(preference);
-  return s;
+  return algorithm_find(g, e);
 }
 
 // Where the entry of the key is or would be. Decoding meets new keys with every token, so there may be thousands.
@@ -219,19 +261,89 @@ static lm_status entry_find(lm_cuda_gemms *g, const key *k, entry **out) {
   return NULL;
 }
 
-// ---- calls
+// ---- the library's call
 
-static lm_status library_run(lm_cuda_gemms *g, const call *x, const entry *e, lm_cuda_address workspace) {
+static int library_call(const lm_cuda_gemms *g, const call *x, const entry *e, lm_cuda_address workspace) {
   const double one_f64 = 1, zero_f64 = 0;
   const float one = 1, zero = 0;
   bool wide = x->ab == LM_F64;
   const void *alpha = wide ? (const void *)&one_f64 : &one;
   const void *beta = wide ? (x->p.add ? (const void *)&one_f64 : &zero_f64) : (x->p.add ? (const void *)&one : &zero);
 #define AT(address) ((void *)(uintptr_t)(address))
-  return check(g, g->lt.cublasLtMatmul(g->handle, e->desc, alpha, AT(x->a), e->layout[0], AT(x->b), e->layout[1], beta, AT(x->c), e->layout[2],
-                                       AT(x->c), e->layout[2], &e->algo, AT(workspace), e->workspace, g->builtins->stream), "a product");
+  return g->lt.cublasLtMatmul(g->handle, e->desc, alpha, AT(x->a), e->layout[0], AT(x->b), e->layout[1], beta, AT(x->c), e->layout[2], AT(x->c), e->layout[2],
+                              &e->algo, AT(workspace), e->workspace, g->builtins->stream);
 #undef AT
 }
+
+// ---- measuring
+
+// Seconds of one call, the best of a few times several; HUGE_VAL for an algorithm that is refused.
+static lm_status algorithm_time(const lm_cuda_gemms *g, const call *x, const entry *e, lm_cuda_address workspace, double *out) {
+  enum { TIMES = 4, CALLS = 5 };
+  const lm_cuda_driver *d = g->builtins->driver;
+  *out = HUGE_VAL;
+  for (int i = 0; i < TIMES; i++) {      // the first loads code
+    float ms = 0;
+    LM_TRY(lm_cuda_check(d, d->cuEventRecord(g->from, g->builtins->stream), "measuring products"));
+    for (int k = 0; k < CALLS; k++)
+      if (library_call(g, x, e, workspace)) return NULL;
+    LM_TRY(lm_cuda_check(d, d->cuEventRecord(g->to, g->builtins->stream), "measuring products"));
+    LM_TRY(lm_cuda_check(d, d->cuEventSynchronize(g->to), "measuring products"));
+    LM_TRY(lm_cuda_check(d, d->cuEventElapsedTime(&ms, g->from, g->to), "measuring products"));
+    if (i && 1e-3 * ms / CALLS < *out) *out = 1e-3 * ms / CALLS;
+  }
+  return NULL;
+}
+
+// Another answer than the first must be worth it.
+static lm_status entry_measure(lm_cuda_gemms *g, const call *x, entry *e, lm_cuda_address workspace) {
+  static const double WORTH = 1.02;
+  lm_lt_heuristic answers[LM_LT_ANSWERS];
+  entry best = *e;
+  double first = HUGE_VAL, least = HUGE_VAL;
+  int n;
+  LM_TRY(algorithms_ask(g, e, LM_LT_ANSWERS, answers, &n));
+  for (int i = 0; i < n; i++) {
+    entry other = *e;
+    double time;
+    if (answers[i].state || answers[i].workspace > LM_CUDA_WORKSPACE) continue;
+    algorithm_set(&other, &answers[i].algo, answers[i].workspace);
+    LM_TRY(algorithm_time(g, x, &other, workspace, &time));
+    if (!i) first = time;
+    if (time * (i ? WORTH : 1) >= least) continue;
+    least = time;
+    best = other;
+  }
+  *e = best;
+  LM_PUSH(g->choices->arena, g->choices->v, g->choices->n, g->choices->cap) =
+      (lm_cuda_choice){.product = e->hash, .algo = e->algo, .workspace = e->workspace, .gain = least > 0 && first < HUGE_VAL ? first / least : 1};
+  g->choices->measured++;
+  return NULL;
+}
+
+// What the budget does not reach stays as the heuristic has it, also when the run goes on.
+static lm_status entry_choose(lm_cuda_gemms *g, const call *x, entry *e, lm_cuda_address workspace) {
+  if (!e->fits || choice_find(g->choices, e->hash)) return NULL;
+  if (lm_now() < g->until) return entry_measure(g, x, e, workspace);
+  LM_PUSH(g->choices->arena, g->choices->v, g->choices->n, g->choices->cap) = (lm_cuda_choice){.product = e->hash, .algo = e->algo, .workspace = e->workspace};
+  return NULL;
+}
+
+lm_status lm_cuda_gemms_measure(lm_cuda_gemms *g, bool on) {
+  const lm_cuda_driver *d = g->builtins->driver;
+  g->measuring = on;
+  g->until = lm_now() + (on ? g->choices->budget : 0);
+  if (on) {
+    LM_TRY(lm_cuda_check(d, d->cuEventCreate(&g->from, 0), "an event"));
+    return lm_cuda_check(d, d->cuEventCreate(&g->to, 0), "an event");
+  }
+  if (g->from) d->cuEventDestroy_v2(g->from);
+  if (g->to) d->cuEventDestroy_v2(g->to);
+  g->from = g->to = NULL;
+  return NULL;
+}
+
+// ---- calls
 
 static lm_status loop_run(const lm_cuda_gemms *g, const call *x) {
   int64_t ab = lm_dtype_bytes((lm_dtype)x->ab), cc = lm_dtype_bytes((lm_dtype)x->cc);
@@ -247,7 +359,8 @@ static lm_status call_run(lm_cuda_gemms *g, const call *x, lm_cuda_address works
   const call *fit = key_make(x, &k) ? x : key_make(&other, &k) ? &other : NULL;
   entry *e = NULL;
   if (fit && types_known(x->ab, x->cc)) LM_TRY(entry_find(g, &k, &e));
-  return e && e->fits ? library_run(g, fit, e, workspace) : loop_run(g, x);
+  if (g->measuring) return e ? entry_choose(g, fit, e, workspace) : NULL;
+  return e && e->fits ? check(g, library_call(g, fit, e, workspace), "a product") : loop_run(g, x);
 }
 
 typedef struct problem { lm_plan_batch outer[LM_PLAN_BATCH], sum[LM_PLAN_BATCH], batch; int n_outer, n_sum; int64_t n_outers, n_sums; } problem;

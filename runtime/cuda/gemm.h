@@ -19,6 +19,7 @@ enum {
   LM_LT_OP_T = 1,
   LM_LT_REDUCTION_COMPUTE_TYPE = 2,
   LM_LT_NOT_SUPPORTED = 15,                                             // a status
+  LM_LT_ANSWERS = 8,                                                    // of the heuristic, when they are compared
   LM_LT_DESC_TRANSA = 3, LM_LT_DESC_TRANSB = 4,
   LM_LT_LAYOUT_BATCH_COUNT = 5, LM_LT_LAYOUT_BATCH_STRIDE = 6,
   LM_LT_PREF_WORKSPACE = 1, LM_LT_PREF_REDUCTION = 3, LM_LT_PREF_ALIGN_A = 5, LM_LT_PREF_ALIGN_B = 6, LM_LT_PREF_ALIGN_C = 7, LM_LT_PREF_ALIGN_D = 8,
@@ -38,10 +39,28 @@ typedef struct lm_cublaslt {
   };
 } lm_cublaslt;
 
+// Which algorithm computes a product, among those that the library's heuristic names: kept, so that nothing is measured twice and
+// bits stay. An algorithm means something to one version of the library alone.
+typedef struct lm_cuda_choice {
+  uint64_t product;                    // hash of all that it depends on
+  lm_lt_algo algo; uint64_t workspace;
+  double gain;                         // time of the heuristic's first by this one's; 0: not measured
+} lm_cuda_choice;
+typedef struct lm_cuda_choices {
+  lm_arena *arena;
+  const char *device; uint64_t version;   // whose they are; NULL: there are none yet
+  lm_cuda_choice *v; uint32_t n, cap;
+  bool locked;                         // they hold: of another device or version they are LM_USER, and none is added
+  double budget;                       // seconds for measuring those that are missing
+  int measured;                        // of them
+} lm_cuda_choices;
+
 typedef struct lm_cuda_gemms lm_cuda_gemms;
-// The builtins must outlive it; its context is current. driver: the CUDA that the driver knows; tf32: as lm_exec_options.
-lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, int driver, bool tf32, lm_cuda_gemms **out);
+// The builtins and the choices, NULL for the heuristic's, must outlive it; its context is current. tf32: as lm_exec_options.
+lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, const lm_cuda_device *device, bool tf32, lm_cuda_choices *choices, lm_cuda_gemms **out);
 void lm_cuda_gemms_destroy(lm_cuda_gemms *g);
+// Between the two, products are not computed but measured, on operands that are zeros: nothing else is in memory yet.
+lm_status lm_cuda_gemms_measure(lm_cuda_gemms *g, bool on);
 // Enqueues c (+)= a b on the builtins' stream.
 lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_gemm *p, const int64_t *var, lm_cuda_address a, lm_cuda_address b, lm_cuda_address c, lm_cuda_address workspace);
 #endif

@@ -18,6 +18,7 @@ typedef struct lm_exec_options {
   int threads;                         // of the host; 0: as many as the process may use
   const char *dump_dir;                // non-NULL: also write every kernel's source there
   const char *load_dir;                // non-NULL: a file there named like a dumped one replaces that kernel's source
+  struct lm_cuda_choices *choices;     // of products on a GPU (runtime/cuda/gemm.h); outlives the exec. NULL: as they come
   bool tf32;                           // a device may round the operands of products of f32 to 10 bits of mantissa
   lm_timeline *timeline;               // non-NULL: gets a span for every function and every step that is run
   const struct lm_gemm_cuts *cuts;     // of products on the CPU (runtime/cpu/gemm.h); outlives the exec. NULL: as they come

@@ -39,8 +39,6 @@ def test_check(run):
     """what a recipe comes to on a GPU that is not here"""
     file = small(run, compute="auto")
     check("computed in bf16, as `auto` chooses here" in run("check", file, "--target", "sm_90a"), "bf16 on a GPU")
-    err = run("check", file, "--target", "sm_90a", "--set", 'compile=mode("max-autotune")', status=1)
-    check("max-autotune for sm_90a" in err, err)
 
 
 # ---- running, on NVIDIA's libraries as tests/cuda/fake has them: the runtime is the real one, kernels run under the SIMT shim
@@ -161,6 +159,30 @@ def test_arguments_ahead(run):
     for name in cpu:
         check(np.array_equal(late[name], early[name]), f"{name}: other bits")
         within(name, distance(late[name], cpu[name], 1e-3), 1e-5)
+
+
+def test_tuned(run):
+    """max-autotune: algorithms of products are measured once, kept with the run and for others, and hold when it goes on"""
+    fake = Fake(run, heavy=True)
+    file = small(run, steps=2, rows=1, seq=8, depth=1, more='save = checkpoint("run", every = 1 steps)\n  compile = mode("max-autotune", budget = 60 s)')
+    own = {"LMC_CACHE": run.path("cache")}
+
+    def train(folder, *args):
+        return json.loads(fake("run", file, "--target", "cuda", "--out", run.path(folder), "--json", "-q", *args, **own).splitlines()[-1])
+
+    first, again = train("parts", "--steps", "1"), train("whole")
+    check(first["measured"] > 3 and again["measured"] == 0, f"{first} {again}")
+    lock = run.path("parts", "tuned.json")
+    kept = json.load(open(lock))
+    check(kept["gpu"] == "Fake GPU" and len(kept["products"]) == first["measured"] and all(len(p["algorithm"]) == 128 for p in kept["products"]), kept)
+    shutil.rmtree(run.path("cache"))
+    check(train("parts")["measured"] == 0, "the lock holds")
+    files = [folder_bytes(run.path(f, "step-000002")) for f in ("parts", "whole")]
+    check(all(files[0][k] == files[1][k] for k in files[0] if k.endswith(".safetensors")), "other bits")
+    json.dump({**kept, "gpu": "NVIDIA H100 80GB HBM3"}, open(lock, "w"))
+    shutil.rmtree(run.path("parts", "step-000002"))
+    err = fake("run", file, "--target", "cuda", "--out", run.path("parts"), status=1, **own)
+    check("chosen on NVIDIA H100 80GB HBM3" in err and "not Fake GPU" in err, err)
 
 
 def test_bad_step(run):

@@ -91,8 +91,10 @@ FAKE_API int cublasLtMatmulAlgoGetHeuristic(void *handle, void *d, void *a, void
   *found = 0;
   if (driver.recording()) return INTERNAL;
   if (wanted < 1 || !layouts_fit(d, a, b, c) || c != c2) return INVALID;
-  *results = (lm_lt_heuristic){.algo = algo_of(d, a, b, c, p->align), .workspace = p->workspace > 1 << 20 ? 1 << 20 : p->workspace, .waves = 1};
-  *found = 1;
+  for (int i = 0; i < wanted && i < 3; i++, ++*found) {
+    results[i] = (lm_lt_heuristic){.algo = algo_of(d, a, b, c, p->align), .workspace = p->workspace > 1 << 20 ? 1 << 20 : p->workspace, .waves = 1};
+    results[i].algo.data[6] = (uint64_t)i;
+  }
   return 0;
 }
 
@@ -162,6 +164,7 @@ FAKE_API int cublasLtMatmul(void *handle, void *d, const void *alpha, const void
   if (!algo || c != out || c_layout != out_layout || !layouts_fit(d, a_layout, b_layout, c_layout)) return INVALID;
   memcpy(align, &algo->data[4], sizeof align);
   lm_lt_algo own = algo_of(d, a_layout, b_layout, c_layout, align);
+  own.data[6] = algo->data[6] < 3 ? algo->data[6] : 0;
   if (memcmp(&own, algo, sizeof own)) return NOT_SUPPORTED;
   for (int i = 0; i < 4; i++)
     if ((uintptr_t)operands[i] % align[i]) return INVALID;
