@@ -25,7 +25,7 @@ void cuda_attend_section_begin(cuda_attend *e, bool rows_are_s) {
   e->row = rows_are_s ? e->f.s : e->f.t;
   e->col = rows_are_s ? e->f.t : e->f.s;
   e->pool = 0;
-  e->declare.n = e->place.n = e->by_row.n = e->by_col.n = e->by_element.n = 0;
+  e->declare.n = e->place.n = e->by_row.n = e->by_pair.n = e->by_col.n = e->by_element.n = 0;
   e->n_local = 0;
   memset(e->name, 0, (e->f.m->n_values + 1) * sizeof *e->name);
   memset(e->has_tile, 0, (e->f.op->n_in + 1) * sizeof *e->has_tile);
@@ -303,7 +303,7 @@ bool cuda_attend_emit(const cuda_target *t, const lm_op *op, lm_arena *arena, lm
   }
   if (ok) finish(&e, &body, blocks, arena, out);
   else lm_error(m->ctx, op->loc, "E702", "attention: %s: not yet possible on a GPU", why.p);
-  lm_buf *used[] = {&why, &body, &e.declare, &e.place, &e.by_row, &e.by_col, &e.by_element};
+  lm_buf *used[] = {&why, &body, &e.declare, &e.place, &e.by_row, &e.by_pair, &e.by_col, &e.by_element};
   for (size_t i = 0; i < LM_COUNT(used); i++) lm_buf_free(used[i]);
   lm_arena_destroy(scratch);
   return ok;

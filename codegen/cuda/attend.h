@@ -26,7 +26,7 @@ typedef struct cuda_attend {
   lm_axis row, col;                    // axes that rows and columns are places of
   int64_t pool, pool_most;             // bytes of shared memory of this section, of any
   lm_buf declare;                      // of arrays in shared memory and of registers
-  lm_buf place, by_row, by_col, by_element;   // statements where the axes that they depend on are set
+  lm_buf place, by_row, by_pair, by_col, by_element;   // statements where the axes that they depend on are set; a pair of columns
   const char **name;                   // by value id: text that stands for the value where it is used, NULL if not yet
   const lm_value **local; uint32_t n_local, cap_local;   // values whose text ends with the loops over a tile
   int n_names;
@@ -44,7 +44,7 @@ const char *cuda_attend_coordinate(cuda_attend *e, lm_axis a);           // of a
 void cuda_attend_offset(cuda_attend *e, lm_buf *b, lm_type t, const char *at_row, const char *at_col);
 // Own axes' part of it, from the text of an element's number among them.
 void cuda_attend_own_offset(cuda_attend *e, lm_buf *b, lm_type t, const lm_attend_axes *own, const char *flat);
-// for (n) for (c) for (r) with what was written to by_col and by_element, then `body`; forgets both.
+// for (n) for (c) for (r) with what was written to by_pair, by_col and by_element, then `body`; forgets all three.
 void cuda_attend_loops(cuda_attend *e, lm_buf *b, const char *body);
 void cuda_attend_rows(cuda_attend *e, lm_buf *b);                        // the loop over r that fills by_row's arrays
 int64_t cuda_attend_width(int64_t n);                                    // padded

@@ -93,7 +93,9 @@ void cuda_attend_rows(cuda_attend *e, lm_buf *b) {
 }
 
 void cuda_attend_loops(cuda_attend *e, lm_buf *b, const char *body) {
-  lm_buf_printf(b, "LM_UNROLL\nfor (int32_t n = 0; n < %d; n++) {\nLM_UNROLL\nfor (int32_t c = 0; c < 2; c++) {\n", e->cols / 8);
+  lm_buf_printf(b, "LM_UNROLL\nfor (int32_t n = 0; n < %d; n++) {\n", e->cols / 8);
+  if (e->by_pair.n) lm_buf_add(b, e->by_pair.p, e->by_pair.n);
+  lm_buf_puts(b, "LM_UNROLL\nfor (int32_t c = 0; c < 2; c++) {\n");
   col_declare(e, b);
   if (e->by_col.n) lm_buf_add(b, e->by_col.p, e->by_col.n);
   lm_buf_puts(b, "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\n");
@@ -103,13 +105,27 @@ void cuda_attend_loops(cuda_attend *e, lm_buf *b, const char *body) {
   lm_buf_puts(b, "}\n}\n}\n");
   for (uint32_t i = 0; i < e->n_local; i++) e->name[e->local[i]->id] = NULL;
   e->n_local = 0;
-  e->by_col.n = e->by_element.n = 0;
+  e->by_pair.n = e->by_col.n = e->by_element.n = 0;
 }
 
 // ---- values
 
+// Two neighbouring columns of it are neighbours in memory, the first at an even place; none is beyond the axis.
+static bool in_pairs(const cuda_attend *e, lm_type t) {
+  return filled(e, e->col, e->cols) && (t.dtype == LM_F32 || t.dtype == LM_INT) && t.rank && t.axis[t.rank - 1] == e->col;
+}
+
+static const char *load_pair(cuda_attend *e, const lm_value *arg) {
+  const char *name = lm_arena_printf(e->g.arena, "k%d", e->n_names++), *kind = lm_dtype_name(arg->type.dtype);
+  lm_buf b = {0};
+  cuda_attend_offset(e, &b, arg->type, "row", "(col0 + lm_frag_col(n, 0))");
+  lm_buf_printf(&e->by_pair, "%s %s[2];\nlm_load2_%s(%s, a%d + (%s));\n", lm_gen_register_type((lm_dtype)arg->type.dtype), name, kind, name, lm_attend_operand(&e->f, arg), text_of(e, &b));
+  return lm_arena_printf(e->g.arena, "%s[c]", name);
+}
+
 static const char *load(cuda_attend *e, const lm_value *arg, level at) {
   lm_buf b = {0};
+  if (at == COL && in_pairs(e, arg->type)) return load_pair(e, arg);
   lm_buf_printf(&b, "a%d[", lm_attend_operand(&e->f, arg));
   cuda_attend_offset(e, &b, arg->type, "row", "col");
   lm_buf_puts(&b, "]");

@@ -19,6 +19,7 @@ static const attend_case cases[] = {
 // Warpgroups, on sm_90a.
 static const attend_case grouped[] = {
   {"groups, causal", "bf16", "b = 1, t = 150, s = 150, g = 2, h = 2, e = 64", "", PLAIN, CAUSAL},
+  {"groups, filled, documents", "bf16", "b = 2, t = 128, s = 128, g = 1, h = 2, e = 64", "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
   {"groups, wide, window", "bf16", "b = 1, t = 300, s = 300, g = 1, h = 1, e = 128", "", CAPPED, WINDOW},
   {"groups, documents, biased", "bf16", "b = 2, t = 67, s = 67, g = 1, h = 2, e = 64", "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
 };
