@@ -289,6 +289,7 @@ bool el_axis_list(lm_elab *e, const ast_expr *x, el_axes *out) {
   el_val v = el_lookup(e, x->text, x->loc, false);
   const char *near = lm_nearest(x->text, names, n);
   if (v.k == V_TENSOR) lm_diag_label(e->c, d, "'%s' is %s", x->text, el_show(e, &v));
+  else if (v.k == V_NUM) lm_diag_label(e->c, d, "'%s' is %s, which is no size of an axis: that is 1 or more", x->text, el_show(e, &v));
   else if (near) lm_diag_help(e->c, d, "did you mean '%s'?", near);
   return false;
 }

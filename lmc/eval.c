@@ -19,8 +19,12 @@ static lm_status part_named(const lm_session *s, const char *name, int *out) {
   int n = info.n_parts < (int)LM_COUNT(names) ? info.n_parts : (int)LM_COUNT(names);
   for (int i = 0; i < n; i++) names[i] = lm_data_part(s->data, i).name;
   const char *near = lm_nearest(name, names, n);
-  return near ? lm_fail(LM_USER, "data %s has no part '%s'; did you mean '%s'?", s->recipe->data.name, name, near)
-              : lm_fail(LM_USER, "data %s has no part '%s'", s->recipe->data.name, name);
+  if (near) return lm_fail(LM_USER, "data %s has no part '%s'; did you mean '%s'?", s->recipe->data.name, name, near);
+  lm_buf all = {0};
+  for (int i = 0; i < n; i++) lm_buf_printf(&all, "%s%s", i ? ", " : "", names[i]);
+  lm_status none = lm_fail(LM_USER, "data %s has no part '%s', only %s", s->recipe->data.name, name, all.p);
+  lm_buf_free(&all);
+  return none;
 }
 
 static lm_status parts_find(const lm_session *s, int **out, int *out_n) {

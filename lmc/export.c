@@ -26,7 +26,7 @@ typedef struct exporter {
 static lm_status options_read(const lm_args *a, exporter *x) {
   const char *format = lm_args_text(a, "format", "hf"), *dtype = lm_args_text(a, "dtype", "f32");
   x->dir = lm_args_text(a, "out", NULL);
-  if (!x->dir) return lm_fail(LM_USER, "lmc export: --out DIR is missing");
+  if (!x->dir) return lm_fail(LM_USER, "--out DIR is missing: the folder to write");
   if (strcmp(format, "hf")) return lm_fail(LM_USER, "--format is hf, not '%s'", format);
   while (x->dtype < LM_COUNT(DTYPES) && strcmp(DTYPES[x->dtype].name, dtype)) x->dtype++;
   return x->dtype < LM_COUNT(DTYPES) ? NULL : lm_fail(LM_USER, "--dtype is f32, bf16 or f16, not '%s'", dtype);
@@ -101,6 +101,7 @@ static lm_status export_all(exporter *x, lm_cli *cli) {
   LM_TRY(lm_trained_open(s, cli, &weights));
   if (!s->recipe->data.replays) LM_TRY(lm_session_tokenizer(s));
   LM_TRY(lm_trained_params(s));
+  if (!s->lowered->n_maps) return lm_weights_no_map(s);
   const char *read[] = {cli->args.rest[0], weights ? lm_path_dir(s->ctx->arena, weights) : s->recipe->from};
   LM_TRY(lm_output_check(x->dir, read, LM_COUNT(read)));
   LM_TRY(lm_dir_make(x->dir));

@@ -42,8 +42,8 @@ static lm_status options_read(importer *x) {
   x->from = a->rest[1];
   x->dir = lm_args_text(a, "out", NULL);
   if (strcmp(a->rest[0], "hf")) return lm_fail(LM_USER, "lmc import reads hf, not '%s'", a->rest[0]);
-  if (!x->dir) return lm_fail(LM_USER, "lmc import: --out DIR is missing");
-  if (!colon || colon == model || !colon[1]) return lm_fail(LM_USER, "lmc import: --model FILE:NAME is missing, such as --model llama.lm:Llama");
+  if (!x->dir) return lm_fail(LM_USER, "--out DIR is missing: the folder to write");
+  if (!colon || colon == model || !colon[1]) return lm_fail(LM_USER, "--model FILE:NAME is missing, such as --model llama.lm:Llama");
   x->file = lm_arena_strndup(x->arena, model, (size_t)(colon - model));
   x->name = colon + 1;
   if (access(x->from, R_OK)) return lm_fail(LM_USER, "there is no folder %s", x->from);

@@ -113,7 +113,7 @@ static lm_status result_write(const lm_cli *cli, const lm_module *m) {
 static lm_status run(lm_cli *cli) {
   if (lm_args_given(&cli->args, "list")) return cli->json ? list_json() : list_print(), NULL;
   if (lm_args_given(&cli->args, "ops")) return cli->json ? ops_json() : ops_print(), NULL;
-  if (!cli->args.n_rest) return lm_fail(LM_USER, "lmc opt: a .lmir file is missing");
+  if (!cli->args.n_rest) return lm_fail(LM_USER, "a .lmir file is missing");
   LM_TRY(lm_output_check(lm_args_text(&cli->args, "out", NULL), cli->args.rest, 1));
   LM_TRY(module_read(cli, cli->args.rest[0], &cli->module));
   lm_plan_target target = lm_cpu_target(cli->module);

@@ -150,7 +150,7 @@ static void result_json(const tracer *t, const char *out) {
 static lm_status trace(tracer *t, lm_cli *cli) {
   const char *out = lm_args_text(&cli->args, "out", NULL), *names = lm_args_text(&cli->args, "names", "native");
   t->foreign = !strcmp(names, "hf");
-  if (!out) return lm_fail(LM_USER, "lmc trace: --out FILE is missing");
+  if (!out) return lm_fail(LM_USER, "--out FILE is missing: the safetensors file to write");
   if (!t->foreign && strcmp(names, "native")) return lm_fail(LM_USER, "--names is native or hf, not '%s'", names);
   LM_TRY(values_parse(lm_args_text(&cli->args, "values", NULL), &t->values));
   t->s->passes_off = lm_args_text(&cli->args, "disable-pass", NULL);

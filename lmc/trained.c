@@ -1,6 +1,7 @@
 // trained.c - a model with its weights.
 #include "lmc/trained.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -38,8 +39,17 @@ static lm_status checkpoint_find(lm_session *s, const char *dir, const char **ou
   return NULL;
 }
 
+// The folder of a checkpoint is part of a run.
+static lm_status no_run(lm_arena *a, const char *dir) {
+  const char *name = strrchr(dir, '/'), *run = lm_path_dir(a, dir);
+  long long step;
+  if (sscanf(name ? name + 1 : dir, "step-%lld", &step) != 1 || access(lm_path_join(a, run, "program.json"), F_OK)) return NULL;
+  return lm_fail(LM_USER, "%s is a checkpoint of the run %s: its program is there, so give that, with --step %lld", dir, run, step);
+}
+
 static lm_status run_open(lm_session *s, lm_cli *cli, const char *dir, const char **out_weights) {
   lm_bundle *b = LM_NEW(cli->ctx->arena, lm_bundle);
+  LM_TRY(no_run(cli->ctx->arena, dir));
   LM_TRY(lm_bundle_read(cli->ctx->arena, dir, b));
   sets_append(cli, b);
   s->bundle = b;

@@ -85,13 +85,13 @@ lm_status lm_weights_save(const lm_session *s, const char *path, const float *ar
 
 // ---- foreign names
 
-static lm_status no_map(const lm_session *s) {
-  return lm_fail(LM_USER, "model %s has no `map hf`", s->recipe->model.target.decl->name.text);
+lm_status lm_weights_no_map(const lm_session *s) {
+  return lm_fail(LM_USER, "model %s has no `map hf { … }`, which says what its parameters are called elsewhere", s->recipe->model.target.decl->name.text);
 }
 
 lm_status lm_weights_foreign(const lm_session *s, const lm_foreign_native *views, lm_foreign **out) {
   const lm_lowered *l = s->lowered;
-  if (!l->n_maps) return no_map(s);
+  if (!l->n_maps) return lm_weights_no_map(s);
   return lm_foreign_create(l->maps, l->n_maps, views, (size_t)s->plan->n_params, out);
 }
 
@@ -146,7 +146,7 @@ static lm_status import(const lm_session *s, lm_arena *a, const lm_foreign_nativ
 
 lm_status lm_weights_import(const lm_session *s, const char *path, float *arena) {
   lm_st *st;
-  if (!s->lowered->n_maps) return no_map(s);
+  if (!s->lowered->n_maps) return lm_weights_no_map(s);
   LM_TRY(lm_st_open(path, &st));
   lm_arena *a = lm_arena_create();
   lm_status status = lm_annotate(import(s, a, lm_weights_views(a, s->plan, arena), st), "%s", path);

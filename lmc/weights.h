@@ -16,4 +16,5 @@ lm_status lm_weights_import(const lm_session *s, const char *path, float *arena)
 lm_status lm_weights_save(const lm_session *s, const char *path, const float *arena);
 // `views` under their foreign names; the caller destroys *out before the views.
 lm_status lm_weights_foreign(const lm_session *s, const lm_foreign_native *views, lm_foreign **out);
+lm_status lm_weights_no_map(const lm_session *s);     // what is said where a model has none
 #endif

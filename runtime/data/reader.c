@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "runtime/data/reader.h"
 
+#include <errno.h>
 #include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,8 +73,8 @@ static lm_status matches_add(lm_file_list *l, int index) {
   glob_t found;
   if (!access(path, F_OK)) return file_add(l, index, path);
   int rc = glob(path, GLOB_ERR, NULL, &found);   // sorted
-  if (rc == GLOB_NOMATCH) return lm_fail(LM_USER, "no file matches %s", path);
-  if (rc) return lm_fail(LM_ENV, "cannot search for %s", path);
+  if (rc == GLOB_NOMATCH || (rc == GLOB_ABORTED && (errno == ENOENT || errno == ENOTDIR))) return lm_fail(LM_USER, "no file matches %s", path);
+  if (rc) return lm_fail_errno("cannot search for %s", path);
   lm_status s = NULL;
   for (size_t i = 0; i < found.gl_pathc && !s; i++) s = file_add(l, index, found.gl_pathv[i]);
   globfree(&found);

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/io/json.h"
@@ -25,6 +26,8 @@ static size_t kept_bytes(const lm_buf *text, int64_t step) {
 static lm_status truncate_to(const char *path, int64_t step) {
   if (access(path, F_OK)) return NULL;
   lm_buf text = {0};
+  struct stat st;
+  if (!stat(path, &st) && !S_ISREG(st.st_mode)) return lm_fail(LM_ENV, "%s is in the way: it is no regular file", path);
   lm_status s = lm_file_read(path, SIZE_MAX, &text);
   if (!s && truncate(path, (off_t)kept_bytes(&text, step))) s = lm_fail_errno("cannot truncate %s", path);
   lm_buf_free(&text);

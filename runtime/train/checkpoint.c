@@ -265,7 +265,7 @@ static lm_status whole_newest(lm_arena *a, const char *path, lm_checkpoint_part 
   }
   if (damage.n) out->damage = lm_arena_strndup(a, damage.p, damage.n);
   lm_buf_free(&damage);
-  return s || out->folder || !all.n ? s : lm_fail(LM_ENV, "no checkpoint of %s is whole:\n  %s", path, out->damage);
+  return s || out->folder || !all.n ? s : lm_fail(LM_ENV, "no checkpoint of %s is whole (lmc run --resume never begins anew):\n  %s", path, out->damage);
 }
 
 // The one that was asked for: nothing takes its place.
@@ -288,6 +288,17 @@ static lm_status best_find(lm_arena *a, const char *path, int64_t *out_step) {
   return known ? NULL : lm_fail(LM_USER, "%s: no evaluation says which checkpoint is the best; save = checkpoint(…, best = EVAL.METRIC) does", path);
 }
 
+static lm_status none_of_step(lm_arena *a, const char *path, int64_t step) {
+  enum { SHOWN = 10 };
+  lm_checkpoint_steps all;
+  lm_buf there = {0};
+  LM_TRY(lm_checkpoint_steps_list(a, path, &all));
+  for (uint32_t i = 0; i < all.n && i < SHOWN; i++) lm_buf_printf(&there, "%s %lld", i ? "," : all.n == 1 ? ", only of step" : ", only of steps", (long long)all.v[i]);
+  lm_status s = lm_fail(LM_USER, "%s holds no checkpoint of step %lld%s%s", path, (long long)step, there.n ? there.p : "", all.n > SHOWN ? ", …" : "");
+  lm_buf_free(&there);
+  return s;
+}
+
 lm_status lm_checkpoint_choose(lm_arena *a, const char *path, const char *which, lm_checkpoint_part part, lm_checkpoint_choice *out) {
   bool best = !strcmp(which, "best"), last = !strcmp(which, "last");
   char *end;
@@ -296,7 +307,7 @@ lm_status lm_checkpoint_choose(lm_arena *a, const char *path, const char *which,
   if (!best && (!*which || *end || step < 0)) return lm_fail(LM_USER, "a checkpoint is last, best or the number of a step, not '%s'", which);
   if (best) LM_TRY(best_find(a, path, &step));
   const char *folder = lm_checkpoint_path(a, path, step);
-  if (access(folder, F_OK)) return lm_fail(LM_USER, "%s holds no checkpoint of step %lld", path, (long long)step);
+  if (access(folder, F_OK)) return none_of_step(a, path, step);
   return whole_one(a, folder, part, out);
 }
 

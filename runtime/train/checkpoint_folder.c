@@ -41,6 +41,7 @@ lm_status lm_checkpoint_steps_list(lm_arena *a, const char *dir, lm_checkpoint_s
 
 lm_status lm_checkpoint_folder_remove(lm_arena *a, const char *path) {
   DIR *d = opendir(path);
+  if (!d && errno == ENOTDIR) return unlink(path) ? lm_fail_errno("cannot remove %s", path) : NULL;
   if (!d) return errno == ENOENT ? NULL : lm_fail_errno("cannot open folder %s", path);
   lm_status s = NULL;
   for (struct dirent *e; !s && (e = readdir(d)); ) {
@@ -75,7 +76,7 @@ lm_status lm_checkpoint_steps_prune(lm_arena *a, const char *dir, int64_t newest
 
 lm_status lm_checkpoint_folder_publish(lm_arena *a, const char *written, const char *path) {
   if (!rename(written, path)) return NULL;
-  if (errno != EEXIST && errno != ENOTEMPTY) return lm_fail_errno("cannot rename %s to %s", written, path);
+  if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) return lm_fail_errno("cannot rename %s to %s", written, path);
   if (renameat2(AT_FDCWD, written, AT_FDCWD, path, RENAME_EXCHANGE)) {
     LM_TRY(lm_checkpoint_folder_remove(a, path));    // a file system without exchange
     if (rename(written, path)) return lm_fail_errno("cannot rename %s to %s", written, path);

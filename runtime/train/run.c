@@ -18,20 +18,22 @@
 static volatile sig_atomic_t interrupted;
 static void on_signal(int number) { interrupted = 1; }
 
-typedef struct { struct sigaction interrupt, terminate; } old_handlers;
+static const int SIGNALS[] = {SIGINT, SIGTERM, SIGHUP};
+typedef struct { struct sigaction of[LM_COUNT(SIGNALS)]; } old_handlers;
 
-// The handler is taken away by the first signal, so the second one acts as it always does.
+// The handler is taken away by the first signal, so the second one acts as it always does. nohup has SIGHUP ignored, which stays so.
 static void signals_catch(old_handlers *old) {
   struct sigaction a = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
   sigemptyset(&a.sa_mask);
   interrupted = 0;
-  sigaction(SIGINT, &a, &old->interrupt);
-  sigaction(SIGTERM, &a, &old->terminate);
+  for (size_t i = 0; i < LM_COUNT(SIGNALS); i++) {
+    sigaction(SIGNALS[i], NULL, &old->of[i]);
+    if (SIGNALS[i] != SIGHUP || old->of[i].sa_handler != SIG_IGN) sigaction(SIGNALS[i], &a, NULL);
+  }
 }
 
 static void signals_release(const old_handlers *old) {
-  sigaction(SIGINT, &old->interrupt, NULL);
-  sigaction(SIGTERM, &old->terminate, NULL);
+  for (size_t i = 0; i < LM_COUNT(SIGNALS); i++) sigaction(SIGNALS[i], &old->of[i], NULL);
 }
 
 // ---- the run
@@ -319,7 +321,7 @@ static void already_tell(run *r) {
     lm_progress_say(&r->progress, "this run is finished: it stopped after step %lld of %lld, %s; more patience or another length of the run lets it go on",
                     (long long)r->state.step, (long long)r->o->steps, stop_text(r));
   else
-    lm_progress_say(&r->progress, "this run is finished: %lld steps were asked for and %lld are done; a longer run goes on from there",
+    lm_progress_say(&r->progress, "this run is finished: it was to go to step %lld, and step %lld is done; a longer run goes on from there",
                     (long long)r->o->steps, (long long)r->state.step);
 }
 

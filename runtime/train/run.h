@@ -2,7 +2,7 @@
 //
 // A step that goes wrong is the guard's (guard.h): its batch is left out, or the run returns to its newest checkpoint.
 //
-// SIGINT or SIGTERM lets the step in progress finish, saves and stops; a second one ends the process at once. Only one
+// SIGINT, SIGTERM or SIGHUP (a terminal that closes) lets the step in progress finish, saves and stops; a second one ends the process at once. Only one
 // run at a time in a process, as signals belong to the process.
 #ifndef LM_TRAIN_RUN_H
 #define LM_TRAIN_RUN_H

@@ -83,6 +83,45 @@ def test_interrupt(run):
     same(checkpoint(run, "whole", 200), checkpoint(run, "stopped", 200), "after an interruption")
 
 
+def test_hangup(run):
+    """a terminal that closes: saved and stopped; under nohup it goes on"""
+    file = small(run, steps=100000, rows=2, more=SAVED.format(every=1000, keep=2))
+    p = run.start("run", file, "--out", run.path("closed"))
+    wait_for(run.path("closed/metrics.jsonl"), p)
+    while p.poll() is None and not os.path.getsize(run.path("closed/metrics.jsonl")):
+        time.sleep(0.01)
+    p.send_signal(signal.SIGHUP)
+    out, err = p.communicate()
+    check(p.returncode == 0 and "interrupted after step" in out and ", saved" in out, out + err)
+    ignore = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    p = subprocess.Popen([run.lmc, "run", file, "-q", "--out", run.path("nohup")], preexec_fn=ignore)
+    wait_for(run.path("nohup/metrics.jsonl"), p)
+    p.send_signal(signal.SIGHUP)
+    time.sleep(0.2)
+    check(p.poll() is None, "it goes on")
+    p.kill()
+    p.wait()
+
+
+def test_what_is_there(run):
+    """a checkpoint, a part or a folder that is not there: what is there instead"""
+    file = small(run, steps=4, more=SAVED.format(every=2, keep="all"))
+    train(run, file, "run")
+    ids = ("--prompt-ids", "1", "-n", 1)
+    check("no checkpoint of step 3, only of steps 4, 2" in run("generate", run.path("run"), *ids, "--step", 3, status=1), "steps")
+    err = run("generate", run.path("run/step-000004"), *ids, status=1)
+    check("is a checkpoint of the run" in err and "with --step 4" in err, err)
+    os.remove(run.path("run/metrics.jsonl"))
+    os.symlink("/dev/zero", run.path("run/metrics.jsonl"))
+    check("metrics.jsonl is in the way: it is no regular file" in run("run", file, "--out", run.path("run"), status=2), "a device")
+    os.remove(run.path("run/metrics.jsonl"))
+    shutil.rmtree(run.path("run/step-000004"))
+    run.write("run/step-000004", "a file")
+    code, out, err = run.result("run", file, "--out", run.path("run"), "-q")
+    check(code == 0 and "that of step 2: 2 steps are done again" in err, err)
+    check(os.path.isdir(run.path("run/step-000004")), "and it is replaced")
+
+
 def test_one_at_a_time(run):
     """a second run in the folder of one that is at work"""
     file = small(run, steps=4000, more=SAVED.format(every=1, keep=1))
@@ -146,7 +185,7 @@ def test_stopped_early(run):
     run.write("stop.lm", STOPS.format(patience=3))
     check("stopped after step 12, saved: 3 evaluations" in run("run", file), "with more patience")
     out = run("run", file, "--steps", 8)
-    check("this run is finished: 8 steps were asked for and 12 are done" in out, out)
+    check("this run is finished: it was to go to step 8, and step 12 is done" in out, out)
     out = run("run", file, "--steps", 14)
     check("resumed at step 12" in out and "step-000014" in out, out)
 
