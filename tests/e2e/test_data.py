@@ -44,9 +44,10 @@ def test_bad_rows(run):
         f.write(b"\n".join(lines))
     strict, patient = (run.write(f"{name}.lm", BAD.format(root=ROOT, share=share)) for name, share in (("strict", "7%"), ("patient", "8%")))
     err = run("run", strict, status=1)
-    check("8 of 100 documents cannot be used, more than the 7% that `bad` allows" in err, err)
+    check("strict.lm:2:14: error[E214]: 8 of 100 documents cannot be used, more than the 7% that `bad` allows" in err, err)
+    check("= help: mend those documents, or let data Lines leave out more of them: bad = " in err, err)
     for line in FAULTS:
         check(f"docs.jsonl:{line}: " in err, err)
     check(not os.path.exists(run.path("run")), "nothing was begun")
     code, _, err = run.result("run", patient, "-q")
-    check(code == 0 and "8 of 100 documents are unusable and were left out" in err and "docs.jsonl:3: " in err, err)
+    check(code == 0 and "8 of 100 documents are unusable and were left out" in err and "docs.jsonl:3: " in err and "= … and 4 more" in err, err)
