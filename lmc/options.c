@@ -52,10 +52,14 @@ static lm_status number_read(const lm_opt *o, const char *text, double *out) {
   return s;
 }
 
+// A place in the file system has a name.
+static bool is_place(const lm_opt *o) { return o->value && (!strcmp(o->value, "DIR") || !strcmp(o->value, "FILE") || !strcmp(o->value, "PATH")); }
+
 static lm_status value_set(lm_args *a, int i, const char *text) {
   const lm_opt *o = &a->table[i];
   lm_opt_value *v = &a->values[i];
   if (v->given && o->kind != LM_OPT_LIST) return lm_fail(LM_USER, "--%s is given twice", o->name);
+  if (text && !*text && is_place(o)) return lm_fail(LM_USER, "--%s needs a value: %s", o->name, o->value);
   v->given = true;
   v->text = text;
   if (o->kind == LM_OPT_LIST) LM_PUSH(a->arena, v->list, v->n_list, v->cap_list) = text;

@@ -42,3 +42,14 @@ lm_status lm_output_check_recipe(const lm_cli *cli, const lm_recipe *r, const ch
   for (uint32_t i = 0; i < r->data.n_sources; i++) LM_TRY(source_check(path, &st, r->data.sources[i].path));
   return NULL;
 }
+
+lm_status lm_output_file_check(const char *path) {
+  struct stat st;
+  lm_arena *a = lm_arena_create();
+  const char *dir = lm_path_dir(a, path);
+  lm_status s = NULL;
+  if (!stat(path, &st) && S_ISDIR(st.st_mode)) s = lm_fail(LM_USER, "%s is a folder; what is written is a file", path);
+  else if (stat(dir, &st) || !S_ISDIR(st.st_mode)) s = lm_fail(LM_USER, "there is no folder %s to write %s in", dir, path);
+  lm_arena_destroy(a);
+  return s;
+}

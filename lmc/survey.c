@@ -266,7 +266,6 @@ static lm_status source_survey(surveyor *x, lm_data_source *source) {
 lm_status lm_survey_make(lm_arena *a, const char *path, lm_survey *out) {
   surveyor x = {a, out, 0};
   *out = (lm_survey){0};
-  if (!*path) return lm_fail(LM_USER, "--data names no file");
   LM_TRY(sources_find(&x, path));
   for (int i = 0; i < out->n_sources; i++) LM_TRY(source_survey(&x, &out->sources[i]));
   return NULL;

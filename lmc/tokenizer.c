@@ -112,6 +112,7 @@ static lm_status train(lm_cli *cli) {
   const char *out = lm_args_text(&cli->args, "out", "tokenizer.json");
   lm_buf json = {0};
   LM_TRY(lm_output_check(out, cli->args.rest + 1, n));
+  LM_TRY(lm_output_file_check(out));
   if (!n) return lm_fail(LM_USER, "train needs text: lmc tokenizer train -o tokenizer.json --vocab 4096 FILE…");
   for (uint32_t i = 0; i < n; i++) {
     const char *path = cli->args.rest[1 + i];

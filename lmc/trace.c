@@ -158,6 +158,7 @@ static lm_status trace(tracer *t, lm_cli *cli) {
   LM_TRY(lm_target_find(&cli->args, &t->s->target));
   LM_TRY(lm_session_open_args(t->s, cli));
   LM_TRY(lm_output_check_recipe(cli, t->s->recipe, out));
+  LM_TRY(lm_output_file_check(out));
   LM_TRY(model_start(t));
   t->steps = lm_args_whole(&cli->args, "steps", t->s->steps);
   LM_TRY(steps_trace(t));

@@ -61,6 +61,15 @@ def test_inputs_are_kept(run):
     check(before == folder_bytes(run.folder), "all is as it was")
 
 
+def test_places_that_are_none(run):
+    """a folder where a file is to be written, a folder that is not there, no name at all: told before any work"""
+    file = small(run, steps=1)
+    for args, what in ((("trace", file, "--out", run.folder), "is a folder; what is written is a file"),
+                       (("trace", file, "--out", run.path("none/x")), "there is no folder"), (("run", file, "--out", ""), "--out needs a value: DIR"),
+                       (("tokenizer", "train", "-o", run.folder, file), "is a folder"), (("new", "x", "--data", ""), "--data needs a value: PATH")):
+        check(what in run(*args, status=1), args)
+
+
 def test_next_is_for_a_shell(run):
     """the line that says what to do next can be given to a shell as it stands"""
     file = small(run, steps=1, name="it's a.lm", more='save = checkpoint("run")')

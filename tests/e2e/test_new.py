@@ -92,7 +92,7 @@ def test_new_refuses(run):
         (["x"], "which text?"), (["x", "--data", "nowhere.txt"], "there is no nowhere.txt"), (["x", "--data", "empty.txt"], "empty.txt is empty"),
         (["x", "--data", "blank.txt"], "holds no text"), (["x", "--data", "hi.txt"], "3 bytes of text"), (["x", "--data", "noise.txt"], "not UTF-8"), (["x", "--data", "*.log"], "no file matches"),
         (["x", "--data", "fields.jsonl"], "JSON object with a text"), (["x", "--data", "folder"], "by a pattern"), (["x", "--data", "a.gz"], ".gz"),
-        (["x", "--data", ""], "names no file"), (["x", "--data", "good.txt", "--minutes", "0"], "--minutes"), (["there", "--data", "good.txt"], "already"),
+        (["x", "--data", ""], "needs a value"), (["x", "--data", "good.txt", "--minutes", "0"], "--minutes"), (["there", "--data", "good.txt"], "already"),
         (["../x", "--data", "good.txt"], "no name"), (['a"b', "--data", "good.txt"], "no name"), (["", "--data", "good.txt"], "no name"),
         (["x" * 65, "--data", "good.txt"], "no name"), (["x", "y", "--data", "good.txt"], "too many")]:
         err = run("new", *args, status=1, cwd=run.folder)
