@@ -189,7 +189,7 @@ def test_bad_step(run):
     """a batch of not-a-numbers: the device itself leaves the step out, and the host hears of it"""
     fake, batches = Fake(run, heavy=True), random_batches(3, 2, 8)
     batches["w"][1, 0, 0] = math.nan
-    file = tiny(run, steps=3, batches=batches, more='save = checkpoint("run", every = 1 steps, keep = 0)')
+    file = tiny(run, steps=3, batches=batches, more='save = checkpoint("run", every = 1 steps, keep = all)')
     out = fake("run", file, "--target", "cuda", "--out", run.path("run"), "--steps", "2")
     check("step 2: the loss is not a number; its batch is left out" in out and "1 steps went wrong" in out, out)
     fake("run", file, "--target", "cuda", "--out", run.path("run"))
