@@ -14,7 +14,7 @@ enum { TURNS_LEAST = 2 };                // of both models, behind a first one t
 static const double START = 3;           // seconds to compile and to begin with a model, guessed
 static const double SPEED = 0.4;         // of the machine's peak, guessed, to choose a micro-batch by
 
-typedef struct row { const char *pass; bool same; double with_ms, without_ms; int64_t with_bytes, without_bytes; } row;
+typedef struct row { const char *pass; bool same, late; double with_ms, without_ms; int64_t with_bytes, without_bytes; } row;
 typedef struct times { double micro, norm, update; } times;   // seconds, the best so far; 0: none
 
 typedef struct ablation {
@@ -158,20 +158,22 @@ static void progress(const ablation *a, const char *pass) {
   else fprintf(stderr, "\rwithout %s: %d of %d, about %.0f s left\033[K", pass, a->measured + 1, a->to_measure, left > 0 ? left : 0);
 }
 
+static double ratio_of(const row *x) { return x->late ? 0 : x->without_ms / x->with_ms; }
+
 static void row_text(const ablation *a, const row *x, bool first) {
   lm_buf with = {0}, without = {0};
   lm_show_bytes(&with, (double)x->with_bytes);
   lm_show_bytes(&without, (double)x->without_bytes);
   if (first) lm_cli_print("pass          with ms  without ms  ratio       with  without (memory)   step by micro-batches of %lld\n", (long long)a->micro);
-  lm_cli_print("%-10s  %9.2f   %9.2f  %5.2f   %8s  %8s%s\n", x->pass, x->with_ms, x->without_ms, x->without_ms / x->with_ms, with.p, without.p,
-               x->same ? "            the same plan" : "");
+  lm_cli_print("%-10s  %9.2f   %9.2f  %5.2f   %8s  %8s%s\n", x->pass, x->with_ms, x->without_ms, ratio_of(x), with.p, without.p,
+               x->same ? "            the same plan" : x->late ? "            no time was left" : "");
   lm_buf_free(&with);
   lm_buf_free(&without);
 }
 
 static void row_json(const ablation *a, const row *x, bool first) {
-  lm_cli_print("%s  {\"pass\": \"%s\", \"same\": %s, \"micro\": %lld, \"with_ms\": %.6g, \"without_ms\": %.6g, \"ratio\": %.6g, \"with_bytes\": %lld, \"without_bytes\": %lld}",
-               first ? "[\n" : ",\n", x->pass, x->same ? "true" : "false", (long long)a->micro, x->with_ms, x->without_ms, x->without_ms / x->with_ms,
+  lm_cli_print("%s  {\"pass\": \"%s\", \"measured\": %s, \"same\": %s, \"micro\": %lld, \"with_ms\": %.6g, \"without_ms\": %.6g, \"ratio\": %.6g, \"with_bytes\": %lld, \"without_bytes\": %lld}",
+               first ? "[\n" : ",\n", x->pass, x->late ? "false" : "true", x->same ? "true" : "false", (long long)a->micro, x->with_ms, x->without_ms, ratio_of(x),
                (long long)x->with_bytes, (long long)x->without_bytes);
 }
 
@@ -182,10 +184,12 @@ static lm_status rows_measure(ablation *a) {
     double start = lm_now();
     row *x = &a->rows[i];
     progress(a, x->pass);
-    LM_TRY((x->same ? row_same : row_measure)(a, x));
+    x->late = !x->same && a->measured && start > a->end;
+    if (!x->late) LM_TRY((x->same ? row_same : row_measure)(a, x));
     if (!x->same) a->measured++, a->spent += lm_now() - start;
     progress(a, NULL);
     (a->cli->json ? row_json : row_text)(a, x, i == 0);
+    fflush(stdout);
   }
   if (a->cli->json) lm_cli_print("\n]\n");
   return NULL;
