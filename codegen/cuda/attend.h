@@ -76,7 +76,7 @@ int64_t cuda_attend_rows_begin(cuda_attend *e, lm_buf *b, const lm_axis *axes, i
 // Forward: where the block's rows lie; sums of nothing; x = scores, then weights; o scaled to the new maximum; o and lse.
 int64_t cuda_attend_forward_begin(cuda_attend *e, lm_buf *b);            // returns the number of blocks
 void cuda_attend_sums_begin(lm_buf *b, long long width);
-void cuda_attend_scores(cuda_attend *e, lm_buf *b);                      // x = score / scale; hardly anything where the mask hides
+void cuda_attend_scores(cuda_attend *e, lm_buf *b);                      // x = score / scale; very low where the mask hides, -inf beyond the axis
 const char *cuda_attend_in_part(cuda_attend *e);                         // a condition: the tile has something to hide; NULL: none has
 void cuda_attend_softmax(cuda_attend *e, lm_buf *b);                     // leaves what o is to be scaled by
 void cuda_attend_rescale(lm_buf *b, long long width);

@@ -192,7 +192,7 @@ static void running_add(running *x, const char *name, int64_t width) {
   x->width[x->n++] = width;
 }
 
-// Those of weights, or those of g.
+// Products of a tile: those of weights, or those of g.
 static void sums(cuda_attend *e, lm_buf *b, const section *s, bool weights, running *under_way) {
   for (int i = 0; i < e->f.n_sums; i++) {
     const lm_attend_sum *x = &e->f.sums[i];
@@ -207,7 +207,7 @@ static void sums(cuda_attend *e, lm_buf *b, const section *s, bool weights, runn
   }
 }
 
-static void wait(cuda_attend *e, lm_buf *b, const running *x, int left) { cuda_attend_products_wait(e, b, left, x->n, x->name, x->width); }
+static void running_wait(cuda_attend *e, lm_buf *b, const running *x, int left) { cuda_attend_products_wait(e, b, left, x->n, x->name, x->width); }
 
 // x = q is packed as weights; with shares, from a copy that lives no longer than that.
 static void weights_pack(cuda_attend *e, lm_buf *b, const section *s, int k) {
@@ -236,13 +236,13 @@ static void gradient_tiles_declare(cuda_attend *e, lm_buf *b, const section *s) 
 static void steps(cuda_attend *e, lm_buf *b, const section *s, const running *scores, const running *dp) {
   running under_way = {0};
   int w = weights_tile(e, s);
-  wait(e, b, scores, 1);
+  running_wait(e, b, scores, 1);
   cuda_attend_scores(e, b);
   weights_write(e, s);
   cuda_attend_loops(e, b, "x[n][2 * r + c] = q;\n");
   if (w >= 0) weights_pack(e, b, s, w);
   sums(e, b, s, true, &under_way);
-  wait(e, b, dp, under_way.n);
+  running_wait(e, b, dp, under_way.n);
   if (!s->over_s) query_col(e);
   gradient_tiles_declare(e, b, s);
   lm_buf_puts(&e->by_element, "const float q = x[n][2 * r + c];\n");
@@ -250,15 +250,17 @@ static void steps(cuda_attend *e, lm_buf *b, const section *s, const running *sc
   cuda_attend_loops(e, b, "");
   gradients_pack(e, b, s);
   sums(e, b, s, false, &under_way);
-  wait(e, b, &under_way, 0);
+  running_wait(e, b, &under_way, 0);
 }
 
+// All elements once all scores and dp are there: with factors, which are costly to compute twice, or where other values than g are
+// summed.
 static void at_once(cuda_attend *e, lm_buf *b, const section *s, const running *scores, const running *dp) {
   running both = *scores, under_way = {0};
   int w = weights_tile(e, s);
   const char *z = lm_arena_printf(e->g.arena, "z%d", w), *part = e->f.mask && w >= 0 ? cuda_attend_in_part(e) : NULL;
   for (int i = 0; i < dp->n; i++) running_add(&both, dp->name[i], dp->width[i]);
-  wait(e, b, &both, 0);
+  running_wait(e, b, &both, 0);
   if (w >= 0) z_declare(e, b, w);
   gradient_tiles_declare(e, b, s);
   cuda_attend_scores(e, b);
@@ -275,7 +277,7 @@ static void at_once(cuda_attend *e, lm_buf *b, const section *s, const running *
   gradients_pack(e, b, s);               // elements end in half as many registers before products begin
   sums(e, b, s, true, &under_way);
   sums(e, b, s, false, &under_way);
-  wait(e, b, &under_way, 0);
+  running_wait(e, b, &under_way, 0);
 }
 
 static void products(cuda_attend *e, lm_buf *b, const section *s) {
