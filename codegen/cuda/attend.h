@@ -55,7 +55,7 @@ void cuda_attend_fill(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axe
 void cuda_attend_fills_wait(cuda_attend *e, lm_buf *b);
 // to[n] += rows of operand x times rows of operand y, which have the axes of rows and of columns.
 void cuda_attend_product(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, uint32_t y, int64_t width);
-// Warpgroups do the products meanwhile: until the n named ones are done.
+// Warpgroups do the products meanwhile: until the n named ones are done, and at most `left` asked for later are not.
 void cuda_attend_products_wait(cuda_attend *e, lm_buf *b, int left, int n, const char *const *to, const int64_t *width);
 void cuda_attend_pack(cuda_attend *e, lm_buf *b, const char *z);           // before weighted, once; all that there are before the first
 void cuda_attend_weighted(cuda_attend *e, lm_buf *b, const char *to, const char *z, uint32_t k, int64_t width);

@@ -4,7 +4,8 @@
 //                   waits until its place is free, asks for it there; the phase that says "ready" ends when its bytes are there
 //   to thread 255   64 rows each group: waits for the next tile, multiplies, says that it is free
 //
-// A place is the tiles of one stretch of columns; which columns, and whether the mask may be left out, is told beside it, so that
+// Columns come in one stream, or forward in two, keys and values, whose places are free at different times. A place is the tiles of
+// one stretch of columns; which columns, and whether the mask may be left out, is told beside it, so that
 // only the third group looks at the map. One group's elements are computed while the other's products run.
 //
 // An operand [outer.., t, inner.., own..] is a tensor (own, inner, t, outer) to the copy engine; tiles are boxes of 64 x 1 x 64 x 1.
