@@ -155,6 +155,7 @@ lm_status lm_cuda_round(const lm_cuda_builtins *b, const lm_cuda_rounding *r, lm
 // ---- the scalars of a step
 
 typedef struct tally_args { int64_t at[LM_TALLY_MOST]; uint8_t type[LM_TALLY_MOST]; int32_t n, first; } tally_args;
+_Static_assert(LM_TALLY_MOST == 136 && (int)LM_TALLY_MOST <= (int)THREADS, "as builtin.cu has it: one block does all");
 typedef struct judge_args { double clip, limit; int32_t sum, weight; } judge_args;
 
 static uint8_t scalar_type(const lm_plan_port *p) {
