@@ -2,7 +2,7 @@
 //
 // A product is cut into tasks: one index of each batch axis that is not summed, one tile of C. A task runs the sum axes in
 // order, the first call storing (or adding, if the product accumulates), the others adding. Where C is not f32 in rows, the
-// tile is summed in scratch. Only f64 has nothing but a plain loop.
+// tile is summed in scratch. Calls are the plan's own code's or the library's; only f64 has nothing but a plain loop.
 #include "runtime/cpu/gemm.h"
 
 #include <omp.h>
@@ -26,8 +26,8 @@ struct lm_cpu_gemms {
   int threads;
   uint32_t primitives;
   const lm_gemm_cuts *cuts;    // NULL: none
-  bool code, usual;            // a plan's is used; by default, too
-  lm_kernel_fn *const *kernels;
+  bool code, usual;            // a plan's may be used; it is the default
+  lm_kernel_fn *const *kernels;   // as the plan's
   lm_matmuls *matmuls;         // NULL until a product wants one
   char *memory, *scratch;      // scratch: in memory, aligned
   int64_t per_thread, own, more;   // of it: own: lm_gemm_scratch, if a product needs that; more: what matmuls or code need
@@ -86,11 +86,12 @@ static void tiles_choose(problem *p, int64_t most) {
 }
 
 static int64_t side_of(int64_t size, int64_t pieces, int64_t step, int64_t most) {
-  return least(pieces_of(pieces_of(size, pieces), step) * step, most);
+  return least(pieces_of(pieces_of(size, pieces), step) * step, least(size, most));
 }
 
 // For generated code, whose bits no cut changes: so few tiles that little is put in panels twice, so many that no thread waits
-// long for another. In cycles for a place of k: one for a multiply-add of 16 floats, two for an element that is put in a panel, mostly waiting for memory.
+// long for another. In cycles for a place of k: one for a multiply-add of 16 floats, two for an element that is put in a panel,
+// mostly waiting for memory.
 static void tiles_of_code(problem *p, int threads, int64_t most) {
   int64_t most_n = least(most, LM_PRODUCT_COLUMNS), first_m = pieces_of(p->s.m, most), first_n = pieces_of(p->s.n, most_n);
   double best = 1e300;
@@ -208,7 +209,6 @@ static way way_choose(lm_cpu_gemms *all, problem *p) {
 }
 
 // ---- tasks
-
 
 typedef struct run { lm_cpu_gemms *all; problem p; way w; const char *a, *b; char *c; } run;
 

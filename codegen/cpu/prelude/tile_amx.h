@@ -189,6 +189,6 @@ static __attribute__((noinline)) void lm_tiles_bf16(int64_t n, int64_t rows, int
   LM_AMX_END(&x);
 }
 
-static inline __attribute__((always_inline)) int64_t lm_slab_bf16(int64_t k) { return LM_AMX_SLAB; }
+static inline int64_t lm_slab_bf16(int64_t k) { return LM_AMX_SLAB; }
 enum { LM_ROWS_BF16 = LM_AMX_ROWS, LM_PANELS_BF16 = LM_AMX_ROWS * LM_AMX_SLAB / 2 };   // floats that panels of A take
 #endif
