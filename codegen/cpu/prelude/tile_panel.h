@@ -61,8 +61,8 @@ static inline __attribute__((always_inline)) void lm_quad_transpose(lm_quad *x) 
       _Pragma("GCC unroll 4") for (int p = 0; p < some; p++) \
         lm_place_##T(width, from + k * stride + p * width, to + (p * n + k) * width); \
   } \
-  static inline __attribute__((always_inline)) void lm_rest_##T(int width, const TYPE *from, int64_t line, int64_t stride, \
-                                                                int64_t n, int64_t lines, float *to) { \
+  static __attribute__((noinline)) void lm_rest_##T(int width, const TYPE *from, int64_t line, int64_t stride, int64_t n, \
+                                                    int64_t lines, float *to) { \
     for (int64_t k = 0; k < n; k++) \
       for (int i = 0; i < width; i++) to[k * width + i] = i < lines ? lm_panel_##T(from + i * line + k * stride) : 0; \
   } \
@@ -106,8 +106,7 @@ static inline __attribute__((always_inline)) void lm_quad_transpose(lm_quad *x) 
 LM_PANELS(f32, float)
 
 // c (+)= a b, of a panel each. Its rows are fetched meanwhile.
-static inline __attribute__((always_inline)) void lm_tile_sum(int64_t n, const float *a, const float *b, float *c, int64_t row,
-                                                              int add) {
+static __attribute__((noinline)) void lm_tile_sum(int64_t n, const float *a, const float *b, float *c, int64_t row, int add) {
   lm_lanes sum[LM_TILE_M][2];
 #pragma GCC unroll 16
   for (int i = 0; i < LM_TILE_M; i++) {
@@ -123,13 +122,12 @@ static inline __attribute__((always_inline)) void lm_tile_sum(int64_t n, const f
     }
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < LM_TILE_M; i++)
-#pragma GCC unroll 2
-    for (int j = 0; j < 2; j++) {
-      lm_lanes *to = (lm_lanes *)(c + i * row + j * LM_LANES);
-      if (add) *to += sum[i][j];
-      else *to = sum[i][j];
-    }
+  for (int i = 0; i < LM_TILE_M; i++) {
+    lm_lanes *to = (lm_lanes *)(c + i * row), keep = {0}, keep_more = {0};
+    if (add) keep = to[0], keep_more = to[1];
+    to[0] = keep + sum[i][0];
+    to[1] = keep_more + sum[i][1];
+  }
 }
 
 // The same for the first rows and columns of a tile that reaches beyond C.
@@ -149,8 +147,7 @@ static __attribute__((noinline)) void lm_tiles_f32(int64_t n, int64_t rows, int6
       const float *x = a + i * n, *y = b + j * n;
       float *z = c + i * row + j;
       if (i + LM_TILE_M > rows || j + LM_TILE_N > columns) lm_tile_part(n, rows - i, columns - j, x, y, z, row, add);
-      else if (add) lm_tile_sum(n, x, y, z, row, 1);
-      else lm_tile_sum(n, x, y, z, row, 0);
+      else lm_tile_sum(n, x, y, z, row, add);
     }
 }
 
