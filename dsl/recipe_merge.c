@@ -292,8 +292,8 @@ static void apply_named(merge *m, lm_settings *s, const lm_schema_key *key, dott
     else set_argument(m, x, &d);
     return;
   }
-  lm_setting **plain = key->types & T_OPTIONAL ? find(s, key, NULL) : NULL;
-  if (plain) apply_dotted(m, &(*plain)->children, key->path, d);
+  bool nameless = find(s, key, NULL) || is_last(&d) || lm_schema_child(key->path, '.', name->text);
+  if (key->types & T_OPTIONAL && nameless) apply_dotted(m, &section_make(m, s, key, d.item)->children, key->path, d);
   else lm_error(m->R->c, name->loc, "E201", "there is no %s '%s' to change", lm_schema_name(key), name->text);
 }
 

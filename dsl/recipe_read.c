@@ -249,6 +249,8 @@ static void read_guard(const lm_reader *recipe) {
   lm_reader d = inside(recipe, "recipe.guard", &none);
   d.r->guard = (lm_recipe_guard){lm_read_whole(&d, "recipe.guard.skip", 0), lm_read_whole(&d, "recipe.guard.rollback", 0),
                                  lm_read_number(&d, "recipe.guard.spike", 0)};
+  if (d.r->guard.spike > 0 && d.r->guard.spike <= 1)
+    lm_error(d.R->c, lm_read_value(&d, "recipe.guard.spike")->loc, "E202", "guard.spike is more than 1, or 0: a loss of %g times the mean is none", d.r->guard.spike);
 }
 
 static void read_stop(const lm_reader *d) {

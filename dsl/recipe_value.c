@@ -149,6 +149,7 @@ static bool wrong_unit(lm_resolver *R, const lm_schema_key *key, const ast_expr 
                  strcmp(a->unit, "%") ? a->unit : "percent");
   const char *unit = lm_schema_has_word(key->units, "steps", &later)    ? "steps"
                      : lm_schema_has_word(key->units, "tokens", &later) ? "tokens"
+                     : lm_schema_has_word(key->units, "docs", &later)   ? "docs"
                                                                         : NULL;
   if (!a->unit && unit && e->kind == EX_NUMBER) lm_diag_help(R->c, d, "write %s %s", e->spelling, unit);
   return false;
@@ -193,6 +194,10 @@ static bool check_word(lm_resolver *R, const lm_schema_key *key, const ast_expr 
 static bool check_string(lm_resolver *R, const lm_schema_key *key, const ast_expr *e) {
   bool later;
   if (e->kind != EX_STRING) return wrong(R, key, e);
+  if (key->types & T_PATH && !*e->text) {
+    lm_error(R->c, e->loc, "E202", "this path is empty");
+    return false;
+  }
   if (!*key->words || lm_schema_has_word(key->words, e->text, &later)) return true;
   suggest(R, report(R, key, e), lm_schema_nearest_word(R->c, key->words, e->text));
   return false;

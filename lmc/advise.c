@@ -110,7 +110,6 @@ void lm_advise(const lm_machine *m, const lm_text_facts *text, double seconds, l
     *out = a;
     out->flops = flops_at(m, a.d);
     out->tokens_per_s = 1 / token_seconds(&a, m);
-    out->bound = fit > most ? LM_BOUND_TEXT : LM_BOUND_TIME;
     batch_set(out, tokens);
   }
   if (by_memory) out->bound = LM_BOUND_MEMORY;
@@ -137,6 +136,7 @@ static void holdout_set(lm_advice *a, const lm_text_facts *text) {
 void lm_advise_steps(lm_advice *a, const lm_text_facts *text, double seconds, double step_seconds) {
   double by_time = seconds / step_seconds, by_text = LM_ADVICE_EPOCHS * text->tokens / (double)a->batch;
   a->text_ends = by_text < by_time;
+  if (a->bound != LM_BOUND_MEMORY) a->bound = a->text_ends ? LM_BOUND_TEXT : LM_BOUND_TIME;
   a->every = rounded(fmin(by_time, by_text) / LM_ADVICE_REPORTS);
   a->steps = LM_ADVICE_REPORTS * a->every;   // the last one is evaluated, saved and sampled too
   a->warmup = a->steps < 20 ? 1 : a->steps < 3000 ? a->steps / 10 : 300;

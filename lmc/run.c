@@ -260,10 +260,23 @@ static lm_status plan_print(runner *x) {
 
 // ---- the run
 
-// A run that goes on keeps to how it was cut, for its bits.
+// The folder of the run, or the checkpoint, that this one goes on from if there is any in it; NULL: it begins.
+static const char *goes_on_from(const runner *x) {
+  return x->o.resume == LM_RESUME_NEVER ? NULL : x->o.resume == LM_RESUME_PATH ? x->o.resume_path : x->dir;
+}
+
+// A run that goes on keeps its tokens,
+static lm_status tokens_recall(runner *x) {
+  const char *newest = NULL, *from = goes_on_from(x);
+  if (from) LM_TRY(lm_checkpoint_newest(x->cli->ctx->arena, from, &newest));
+  if (newest) x->s->goes_on = lm_path_dir(x->cli->ctx->arena, newest);
+  return NULL;
+}
+
+// and to how it was cut, for its bits.
 static lm_status products_tune(runner *x) {
-  const char *lock = NULL, *from = x->o.resume == LM_RESUME_PATH ? x->o.resume_path : x->dir;
-  if (from && x->o.resume != LM_RESUME_NEVER) LM_TRY(lm_tuned_lock(x->cli->ctx->arena, from, &lock));
+  const char *lock = NULL, *from = goes_on_from(x);
+  if (from) LM_TRY(lm_tuned_lock(x->cli->ctx->arena, from, &lock));
   return lm_tuned_find(x->s, 0, lock);
 }
 
@@ -271,6 +284,7 @@ static lm_status model_start(runner *x) {
   lm_session *s = x->s;
   const lm_recipe *r = s->recipe;
   int64_t places;
+  LM_TRY(tokens_recall(x));
   LM_TRY(lm_session_data(s));
   LM_TRY(samples_prepare(x, &places));
   uint32_t what = LM_LOWER_TRAIN | (r->n_evals ? LM_LOWER_EVAL : 0) | (r->n_samples ? LM_LOWER_DECODE : 0);

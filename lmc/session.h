@@ -48,6 +48,7 @@ typedef struct lm_session {
   const char *passes_off;              // of --disable-pass, NULL: none
   const char *dump_dir, *load_dir;     // of --dump-dir and --load-dir, NULL: none
   const struct lm_bundle *bundle;      // set before it is opened: the program of a run folder; NULL: the user's file
+  const char *goes_on;                 // set before there is data: the folder of the run that goes on, whose learned vocabulary holds; NULL: none does
   lm_program *program;
   lm_recipe *recipe;
   lm_tokenizer *tokenizer;

@@ -140,9 +140,8 @@ static lm_status train(lm_session *s) {
 }
 
 // What the run kept, so that its folder is enough.
-static lm_status open_kept(lm_session *s, bool *out_found) {
+static lm_status open_kept(lm_session *s, const char *run, bool *out_found) {
   lm_arena *a = s->ctx->arena;
-  const char *run = lm_path_dir(a, s->bundle->root);
   const char *one = lm_path_join(a, run, "tokenizer.json"), *encoder = lm_path_join(a, run, "encoder.json");
   *out_found = true;
   if (access(one, R_OK) == 0) return open_files(s, one, NULL);
@@ -159,7 +158,8 @@ lm_status lm_session_tokenizer(lm_session *s) {
     s->tokenizer = lm_tokenizer_bytes_create();
     return NULL;
   }
-  if (s->bundle) LM_TRY(open_kept(s, &found));
+  if (s->bundle) LM_TRY(open_kept(s, lm_path_dir(s->ctx->arena, s->bundle->root), &found));
+  else if (s->goes_on && !t->file) LM_TRY(open_kept(s, s->goes_on, &found));   // of text that has changed since, others would be learned
   if (found) return NULL;
   return t->file ? open_files(s, t->file, t->merges) : train(s);
 }

@@ -17,6 +17,8 @@ def made(run, name, data, minutes=0.1):
     facts = json.loads(run("new", name, "--data", data, "--minutes", minutes, "--json", cwd=run.folder))
     run("fmt", "--check", f"{name}.lm", cwd=run.folder)
     run("check", f"{name}.lm", cwd=run.folder)
+    bound = facts["model"]["bound"]
+    check(bound == "memory" or (bound == "text") == facts["run"]["text_ends"], f"what is said to be the limit is: {facts}")
     return facts, open(run.path(f"{name}.lm")).read()
 
 

@@ -1,7 +1,7 @@
 """Runs that must give the same bits, whatever happens to them; and what a run says when it can't go on."""
 import contextlib, json, os, random, resource, shutil, signal, subprocess, time
 
-from harness import Skip, check, folder_bytes, small, wait_for
+from harness import ROOT, Skip, check, folder_bytes, small, wait_for
 
 SAVED = 'save = checkpoint("run", every = {every} steps, keep = {keep})'
 
@@ -143,6 +143,30 @@ def test_file_limit(run):
     limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
     p = subprocess.run([run.lmc, "run", file, "-q"], preexec_fn=limit, capture_output=True, text=True)
     check(p.returncode == 2 and "File too large" in p.stderr, (p.returncode, p.stderr))
+
+
+LEARNED = """import "{root}/examples/llama.lm": Llama
+data Text {{ tokenizer = bpe(train = 290); source s = text("text.txt"); pack best_fit(seq = 32 tokens) }}
+recipe Train {{
+  model = Llama(depth = 1, d = 32, ff = 64, heads = 2, kv = 1, e = 16, vocab = 300)
+  data = Text; run = 4 steps; batch = 128 tokens; save = checkpoint("run")
+}}
+"""
+
+
+def test_learned_vocabulary(run):
+    """the text changes between two parts of a run: its vocabulary does not; a new run learns its own"""
+    file = run.write("learned.lm", LEARNED.format(root=ROOT))
+    run.write("text.txt", "the cat sat on the mat and the dog sat by the door\n" * 40)
+    vocabulary = lambda folder: open(run.path(folder, "tokenizer.json")).read()
+    train(run, file, "run")
+    first = vocabulary("run")
+    run.write("text.txt", "zebras quiz oxen, quick zebras quiz lazy oxen\n" * 40)
+    train(run, file, "run", "--steps", 6)
+    train(run, file, "branch", "--steps", 6, "--resume", run.path("run"))
+    train(run, file, "new")
+    check(first == vocabulary("run") == vocabulary("branch"), "a run goes on with the tokens that it began with")
+    check(first != vocabulary("new"), "and a new one learns others")
 
 
 def test_longer(run):
