@@ -4,11 +4,12 @@
 #define LM_TESTS_CUDA_ATTEND_CASE_H
 #include "tests/codegen/run.h"
 
-typedef struct attend_case { const char *name, *type, *axes, *bias, *score, *mask; } attend_case;
+typedef struct attend_case { const char *name, *type, *axes, *bias, *score, *mask, *factor; } attend_case;   // factor of weights: %pf; NULL: none
 
 #define CAUSAL "  %it = iota : int[t]\n  %is = iota : int[s]\n  %ie = expand %it : int[t, s]\n  %mask = ge %ie, %is\n"
 #define DOCUMENTS "  %ss = rename %seg (t) -> (s)\n  %se = expand %seg : int[b, t, s]\n  %mask = eq %se, %ss\n"
 #define WINDOW CAUSAL "  %near = const 20 : int\n  %back = sub %ie, %is\n  %n2 = lt %back, %near\n  %both = and %mask, %n2\n"
+#define FACTOR "  %sf = cast %seg : f32[b, t]\n  %pf = mul %p, %sf\n"
 #define PLAIN "  %y = mul %x, %c\n"
 #define CAPPED "  %x0 = mul %x, %c\n  %x1 = tanh %x0\n  %y = mul %x1, %three\n"
 #define BIASED "  %x0 = mul %x, %c\n  %bias = param @bias : f32[g, h, s]\n  %y = add %x0, %bias\n"
@@ -22,7 +23,7 @@ static inline void text_make(const attend_case *c, lm_buf *b) {
   lm_buf_puts(b, "  %x = cast %a : f32[b, t, g, h, s]\n  %c = const 0.4 : f32\n  %three = const 3 : f32\n");
   lm_buf_printf(b, "%s%s", c->score, c->mask);
   lm_buf_printf(b, "  %%low = const -1e30 : f32\n  %%z = select %%%s, %%y, %%low\n  %%m = max %%z over(s)\n  %%n = stop_grad %%m\n  %%u = sub %%z, %%n\n", strstr(c->mask, "%both") ? "both" : "mask");
-  lm_buf_printf(b, "  %%ex = exp %%u\n  %%l = sum %%ex over(s)\n  %%p = div %%ex, %%l\n  %%pc = cast %%p : %s[b, t, g, h, s]\n", c->type);
+  lm_buf_printf(b, "  %%ex = exp %%u\n  %%l = sum %%ex over(s)\n  %%p = div %%ex, %%l\n%s  %%pc = cast %%%s : %s[b, t, g, h, s]\n", c->factor ? c->factor : "", c->factor ? "pf" : "p", c->type);
   lm_buf_puts(b, "  %o = dot %pc, %v over(s)\n  %of = cast %o : f32[b, t, g, h, e]\n  %ow = mul %of, %w\n  %sum = sum %ow over(b, t, g, h, e)\n  %one = const 1 : f32\n  return %sum, %one\n}\n");
 }
 
