@@ -298,4 +298,5 @@ void lm_session_close(lm_session *s) {
   lm_data_close(s->data);
   lm_tokenizer_destroy(s->tokenizer);
   for (int i = 0; i < s->n_tokenizer_files; i++) lm_buf_free(&s->tokenizer_files[i].text);
+  lm_buf_free(&s->tokenizer_config.text);
 }

@@ -53,6 +53,7 @@ typedef struct lm_session {
   lm_recipe *recipe;
   lm_tokenizer *tokenizer;
   lm_session_file tokenizer_files[2]; int n_tokenizer_files;   // what it was made from
+  lm_session_file tokenizer_config;    // which says what ends a document; name NULL: none stood beside them
   lm_data *data;                       // NULL until it is opened
   int64_t seq, rows, n_micro;          // places in a row (at the end of the run), rows of a micro-batch, micro-batches of a step
   double epoch_tokens;                 // places of an epoch

@@ -119,16 +119,18 @@ lm_status lm_session_sources(lm_session *s) {
 
 // ---- tokenizer
 
-static lm_status keep(lm_session *s, const char *name, const char *path) {
-  lm_session_file *f = &s->tokenizer_files[s->n_tokenizer_files++];
+static lm_status keep(lm_session_file *f, const char *name, const char *path) {
   f->name = name;
   return lm_file_read(path, (size_t)1 << 30, &f->text);
 }
 
 static lm_status open_files(lm_session *s, const char *path, const char *merges) {
   LM_TRY(lm_tokenizer_bpe_open(path, merges, &s->tokenizer));
-  LM_TRY(keep(s, merges ? "encoder.json" : "tokenizer.json", path));
-  return merges ? keep(s, "vocab.bpe", merges) : NULL;
+  static const char config[] = "tokenizer_config.json";
+  const char *beside = lm_path_join(s->ctx->arena, lm_path_dir(s->ctx->arena, path), config);
+  if (!access(beside, R_OK)) LM_TRY(keep(&s->tokenizer_config, config, beside));
+  LM_TRY(keep(&s->tokenizer_files[s->n_tokenizer_files++], merges ? "encoder.json" : "tokenizer.json", path));
+  return merges ? keep(&s->tokenizer_files[s->n_tokenizer_files++], "vocab.bpe", merges) : NULL;
 }
 
 static lm_status train(lm_session *s) {
@@ -164,10 +166,11 @@ lm_status lm_session_tokenizer(lm_session *s) {
   return t->file ? open_files(s, t->file, t->merges) : train(s);
 }
 
+static lm_status file_put(const lm_session *s, const char *dir, const lm_session_file *f) {
+  return lm_file_write_atomic(lm_path_join(s->ctx->arena, dir, f->name), f->text.p, f->text.n);
+}
+
 lm_status lm_session_tokenizer_write(const lm_session *s, const char *dir) {
-  for (int i = 0; i < s->n_tokenizer_files; i++) {
-    const lm_session_file *f = &s->tokenizer_files[i];
-    LM_TRY(lm_file_write_atomic(lm_path_join(s->ctx->arena, dir, f->name), f->text.p, f->text.n));
-  }
-  return NULL;
+  for (int i = 0; i < s->n_tokenizer_files; i++) LM_TRY(file_put(s, dir, &s->tokenizer_files[i]));
+  return s->tokenizer_config.name ? file_put(s, dir, &s->tokenizer_config) : NULL;
 }

@@ -2,7 +2,7 @@
 import json, math
 
 import numpy as np
-from harness import check, load, within
+from harness import ROOT, check, load, within
 
 TEXT = "the quick brown fox jumps over the lazy dog, and over it"
 MODEL = """import std.nn: rmsnorm, xent
@@ -110,3 +110,28 @@ def test_metrics_need_logits(run):
     out = run("eval", run.path("run"))
     check("perplexity" not in out and "loss" in out, out)
     check(json.loads(run("eval", run.path("run"), "--json"))["dev"]["perplexity"] is None, "no number")
+
+
+ENDED = """import "{root}/examples/llama.lm": Llama
+data Text {{ tokenizer = bpe("tok/tokenizer.json"); source s = text("t.txt", split = "\\n"); holdout dev = tail(20%); pack best_fit(seq = 32 tokens) }}
+recipe R {{
+  model = Llama(depth = 1, d = 32, ff = 64, heads = 2, kv = 1, e = 16, vocab = 320); data = Text; run = 4 steps; batch = 128 tokens
+  optimizer = adamw(lr = 3e-2); eval dev {{ data = Text.dev; every = 4 steps }}; save = checkpoint("run")
+}}
+"""
+
+
+def test_end_of_document(run):
+    """what tokenizer_config.json says of the end of a document goes with the run"""
+    run.write("t.txt", "\n".join([TEXT] * 60))
+    path = run.path("tok/tokenizer.json")
+    run("tokenizer", "train", "--vocab", 280, "-o", run.write("tok/tokenizer.json", ""), run.path("t.txt"))
+    vocabulary = json.load(open(path))
+    end = dict(vocabulary["added_tokens"][0], id=len(vocabulary["model"]["vocab"]), content="<|im_end|>")
+    vocabulary["added_tokens"].append(end)
+    run.write("tok/tokenizer.json", json.dumps(vocabulary))
+    run.write("tok/tokenizer_config.json", json.dumps({"eos_token": "<|im_end|>"}))
+    run("run", run.write("ended.lm", ENDED.format(root=ROOT)), "-q")
+    during = json.loads(open(run.path("run/metrics.jsonl")).readlines()[-1])["dev.loss"]
+    after = json.loads(run("eval", run.path("run"), "--json"))["dev"]["loss"]
+    within("the run's loss and that of its folder", abs(after / during - 1), 1e-12)
