@@ -63,11 +63,19 @@ static lm_status subject_explain(lm_cli *cli, lm_status (*subject)(lm_session *)
   return status;
 }
 
+// LM_USER if an option that one subject alone has is given with another.
+static lm_status option_of(const lm_cli *cli, const char *option, const char *subject) {
+  if (!lm_args_given(&cli->args, option) || !strcmp(cli->args.rest[1], subject)) return NULL;
+  return lm_fail(LM_USER, "--%s goes with `lmc explain FILE %s`, not with %s", option, subject, cli->args.rest[1]);
+}
+
 static lm_status run(lm_cli *cli) {
   bool reference = lm_args_given(&cli->args, "reference");
   if (reference && cli->json) return lm_fail(LM_USER, "--reference is Markdown; there is no --json of it");
   if (reference) return reference_print(), NULL;
   if (cli->args.n_rest < 2) return lm_fail(LM_USER, "an argument is missing: lmc explain FILE KEY, as in lmc explain %s optimizer.lr", cli->args.n_rest ? cli->args.rest[0] : "FILE");
+  LM_TRY(option_of(cli, "measure", "cost"));
+  LM_TRY(option_of(cli, "svg", "memory"));
   if (!strcmp(cli->args.rest[1], "cost")) return subject_explain(cli, lm_explain_cost);
   if (!strcmp(cli->args.rest[1], "memory")) return subject_explain(cli, lm_explain_memory);
   lm_session s = {.cli = cli, .ctx = cli->ctx};

@@ -4,6 +4,7 @@
 
 #include "lmc/explain.h"
 #include "lmc/holders.h"
+#include "lmc/output.h"
 
 enum { LISTED = 16, WIDTH = 960, HEIGHT = 420, LEFT = 90, TOP = 40, BOTTOM = 40, LETTER_WIDTH = 7, LETTER_HEIGHT = 13, DRAWN = 4000 };
 
@@ -126,11 +127,13 @@ static lm_status picture_write(const lm_session *s, const lm_holders *h, const c
 }
 
 lm_status lm_explain_memory(lm_session *s) {
+  const char *svg = lm_args_text(&s->cli->args, "svg", NULL);
+  LM_TRY(lm_output_check_recipe(s->cli, s->recipe, svg));
+  if (svg) LM_TRY(lm_output_file_check(svg));
   LM_TRY(lm_session_sizes(s));
   LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN, 0));
   LM_TRY(lm_session_plan(s));
   lm_holders h = lm_holders_find(s->ctx->arena, s->plan);
-  const char *svg = lm_args_text(&s->cli->args, "svg", NULL);
   if (svg) LM_TRY(picture_write(s, &h, svg));
   (s->cli->json ? json_print : text_print)(s, &h);
   return NULL;
