@@ -5,6 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "compiler/passes/pass.h"
+
 static const char *const STAGES[LM_STAGES] = {"graph", "step", "kernel"};
 
 lm_status lm_dump_stage(const char *dir, const lm_module *m) {
@@ -16,6 +18,16 @@ lm_status lm_dump_stage(const char *dir, const lm_module *m) {
   lm_buf_free(&text);
   lm_arena_destroy(a);
   return s;
+}
+
+lm_status lm_dump_after(lm_dump *d, const char *pass) {
+  const char *names[64];
+  int n = 0;
+  d->after = pass;
+  if (!pass || !strcmp(pass, "all") || lm_pass_find(pass)) return NULL;
+  for (; n < lm_n_passes && n < (int)LM_COUNT(names); n++) names[n] = lm_passes[n].name;
+  const char *near = lm_nearest(pass, names, n);
+  return lm_fail(LM_USER, "--print-after: there is no pass %s; %s%s%s", pass, near ? "did you mean " : "`lmc opt --list` names them", near ? near : "", near ? "?" : "");
 }
 
 static void print_after(const lm_dump *d, const char *pass, const lm_module *m) {

@@ -13,6 +13,8 @@ typedef struct lm_dump {
   lm_status failed;                    // of the first file that could not be written
 } lm_dump;
 
+// NULL, "all", or a pass; LM_USER if there is none of that name.
+lm_status lm_dump_after(lm_dump *d, const char *pass);
 void lm_dump_pass(lm_dump *d, const char *pass, const lm_module *m);   // after each pass
 lm_status lm_dump_stage(const char *dir, const lm_module *m);          // STAGE.lmir, as m stands
 

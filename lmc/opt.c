@@ -117,7 +117,8 @@ static lm_status run(lm_cli *cli) {
   LM_TRY(lm_output_check(lm_args_text(&cli->args, "out", NULL), cli->args.rest, 1));
   LM_TRY(module_read(cli, cli->args.rest[0], &cli->module));
   lm_plan_target target = lm_cpu_target(cli->module);
-  lm_dump dump = {.after = lm_args_text(&cli->args, "print-after", NULL), .to = stderr};
+  lm_dump dump = {.to = stderr};
+  LM_TRY(lm_dump_after(&dump, lm_args_text(&cli->args, "print-after", NULL)));
   lm_pass_env env = {.target = &target, .watch = watch, .user = &dump};
   bool ok;
   LM_TRY(lm_pass_run_list(cli->module, lm_args_text(&cli->args, "pass", ""), &env, &ok));
