@@ -292,7 +292,8 @@ static void tiles_ask(void) {
 
 lm_cpu_gemms *lm_cpu_gemms_create(const lm_cpu_gemm_options *o) {
   lm_cpu_gemms *all = lm_alloc(sizeof *all);
-  *all = (lm_cpu_gemms){.threads = o->threads, .primitives = o->primitives ? o->primitives : 1u << LM_BF16, .cuts = o->cuts, .code = o->code, .usual = o->code && lm_cpu_prefers_code(), .kernels = o->kernels};
+  *all = (lm_cpu_gemms){.threads = o->threads, .primitives = o->primitives ? o->primitives : 1u << LM_BF16, .cuts = o->cuts,
+                        .code = o->code, .usual = o->code && lm_cpu_prefers_code(), .kernels = o->kernels};
   if (all->code) tiles_ask();
   return all;
 }

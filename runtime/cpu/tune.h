@@ -1,7 +1,8 @@
 // tune.h - measures how the products of a plan are best cut into tiles on this machine, and by whose code.
 //
 // The default of each distinct product (gemm.c) against a few other tiles, and against the library if the default is code of its
-// own, in turn, on memory of its own. Another is taken only if it is faster by a margin that noise does not make.
+// own, in turn, on memory of its own. Another is taken only if it is faster by a margin that noise does not make, and code in place of
+// the library, or the library in place of code, only if both come to the same result.
 #ifndef LM_CPU_TUNE_H
 #define LM_CPU_TUNE_H
 #include "runtime/cpu/gemm.h"
