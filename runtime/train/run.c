@@ -248,7 +248,7 @@ static lm_status step_skip(run *r, int64_t step, lm_step_result *x, const char *
   return metrics_write(r, step, x);
 }
 
-static bool none_was_good(const run *r) { return r->state.guard.skipped >= r->state.step; }
+static bool none_was_good(const run *r) { return !r->state.guard.seen; }
 
 static lm_status give_up(const run *r, int64_t step, const char *why) {
   return lm_fail(LM_USER, "step %lld: %s%s; training stops and this state is not saved (%s%s). %s",

@@ -99,6 +99,12 @@ def test_stops(run):
     check(os.path.exists(run.path("run/metrics.jsonl")), "what led there can be read")
 
 
+def test_first_update_runs_away(run):
+    """the first step went well, its update did not: that is no fault of the data"""
+    err = run("run", exploding(run, 1, "guard { skip = 2 }"), status=1)
+    check("step 4: the loss is not a number" in err and "No step went well" not in err and "smaller learning rate" in err, err)
+
+
 def test_update_runs_away(run):
     """the step whose update spoils the parameters looked well, and a checkpoint is due just then"""
     file = exploding(run, 12, SAVE.format(every=4) + "\n  guard { rollback = 1 }")
