@@ -41,14 +41,14 @@ static int hex4(const char *s, const char *end) {
   return v;
 }
 
-// JSON's escapes as lm_buf_json writes them: \u only below 128.
+// JSON's escapes as lm_buf_json writes them: \u below 128, and \ufffd for a byte that is no UTF-8, which stays one.
 static bool unescape(lm_lexer *x, lm_buf *out) {
   static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
   char c = x->p < x->end ? *x->p++ : 0;
   const char *at = c ? strchr(from, c) : NULL;
   if (at) { lm_buf_add(out, to + (at - from), 1); return true; }
   int v = c == 'u' ? hex4(x->p, x->end) : -1;
-  if (v <= 0 || v >= 128) return false;
+  if (v <= 0 || (v >= 128 && v != 0xfffd)) return false;
   lm_buf_add(out, &(char){(char)v}, 1);
   x->p += 4;
   return true;
