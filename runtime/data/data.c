@@ -340,6 +340,18 @@ lm_data_part_info lm_data_part(const lm_data *d, int index) {
   return (lm_data_part_info){p->name, p->docs, p->tokens, (int64_t)p->n};
 }
 
+// Beside the documents it matters whose they are where sources are mixed.
+static uint64_t corpus_key(const lm_corpus *c, int groups) {
+  uint64_t parts[] = {c->tokens->root, lm_store_payload_key(c->docs)};
+  uint64_t key = lm_hash(parts, sizeof parts, 0);
+  return groups > 1 ? lm_hash(c->source_first, ((size_t)groups + 1) * sizeof *c->source_first, key) : key;
+}
+
+uint64_t lm_data_key(const lm_data *d) {
+  uint64_t key = d->replay ? lm_replay_key(d->replay) : corpus_key(&d->corpus, d->groups);
+  return key ? key : 1;
+}
+
 int lm_data_part_find(const lm_data *d, const char *name) {
   for (int i = 0; i < d->n_parts; i++)
     if (!strcmp(d->parts[i].name, name)) return i;

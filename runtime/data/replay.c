@@ -67,6 +67,12 @@ void lm_replay_shape(const lm_replay *r, int64_t *out_steps, int64_t *out_rows, 
   *out_steps = shape[0], *out_rows = shape[1], *out_seq = shape[2];
 }
 
+uint64_t lm_replay_key(const lm_replay *r) {
+  uint64_t key = lm_hash(r->column[TOK]->shape, 3 * sizeof(int64_t), 0);
+  for (int c = 0; c < COLUMNS; c++) key = lm_hash(r->column[c]->data, (size_t)r->column[c]->elements * 4, key);
+  return key;
+}
+
 void lm_replay_limits(const lm_replay *r, int32_t *out_max_id, int32_t *out_max_pos) {
   *out_max_id = r->greatest[TOK] > r->greatest[NEXT] ? r->greatest[TOK] : r->greatest[NEXT];
   *out_max_pos = r->greatest[POS];

@@ -270,3 +270,5 @@ lm_status lm_store_read(const lm_store *s, uint64_t at, uint64_t n, void *to) {
   }
   return NULL;
 }
+
+uint64_t lm_store_payload_key(const lm_store *s) { return lm_hash(s->hashes, s->n_blocks * sizeof *s->hashes, s->n); }

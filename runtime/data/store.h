@@ -32,6 +32,8 @@ lm_status lm_store_finish(lm_store_writer *w, const void *tail, size_t n_tail, l
 // their hashes at once, larger ones when lm_store_check reaches a block.
 lm_status lm_store_open(const char *path, int threads, lm_store **out);
 void lm_store_close(lm_store *s);      // NULL is fine
+// Of the payload alone: the tail may say where it came from.
+uint64_t lm_store_payload_key(const lm_store *s);
 // Compares what has not been compared of a range with its hashes. LM_ENV: it is damaged; the file is removed, so the next
 // run makes it anew. Any number of threads.
 lm_status lm_store_check(const lm_store *s, uint64_t at, uint64_t n);

@@ -122,8 +122,8 @@ static lm_guard guard_parse(const json_t *j) {
 }
 
 static void state_print(lm_buf *b, const lm_checkpoint *c) {
-  lm_buf_printf(b, "{\n  \"format\": %d,\n  \"step\": %lld,\n  \"tokens\": %lld,\n  \"seed\": \"%llu\",\n", FORMAT,
-                (long long)c->step, (long long)c->tokens, (unsigned long long)c->seed);
+  lm_buf_printf(b, "{\n  \"format\": %d,\n  \"step\": %lld,\n  \"tokens\": %lld,\n  \"seed\": \"%llu\",\n  \"data\": \"%016llx\",\n  \"n_micro\": %lld,\n", FORMAT,
+                (long long)c->step, (long long)c->tokens, (unsigned long long)c->seed, (unsigned long long)c->data, (long long)c->n_micro);
   number_print(b, "best", c->best);
   lm_buf_printf(b, ",\n  \"best_step\": %lld,\n", (long long)c->best_step);
   number_print(b, "stop_best", c->stop_best);
@@ -171,6 +171,8 @@ static lm_status state_parse(lm_arena *a, const json_t *j, const char *path, lm_
   c->step = whole_of(j, "step");
   c->tokens = whole_of(j, "tokens");
   c->seed = strtoull(seed, NULL, 10);
+  c->data = strtoull(text_of(a, j, "data"), NULL, 16);
+  c->n_micro = whole_of(j, "n_micro");
   c->best = number_of(j, "best");
   c->best_step = whole_of(j, "best_step");
   c->stop_best = number_of(j, "stop_best");
@@ -265,7 +267,7 @@ static lm_status whole_newest(lm_arena *a, const char *path, lm_checkpoint_part 
   }
   if (damage.n) out->damage = lm_arena_strndup(a, damage.p, damage.n);
   lm_buf_free(&damage);
-  return s || out->folder || !all.n ? s : lm_fail(LM_ENV, "no checkpoint of %s is whole (lmc run --resume never begins anew):\n  %s", path, out->damage);
+  return s || out->folder || !all.n ? s : lm_fail(LM_ENV, "no checkpoint of %s is whole:\n  %s\n  to begin anew in this folder: lmc run with --resume never; in another one: with --out", path, out->damage);
 }
 
 // The one that was asked for: nothing takes its place.

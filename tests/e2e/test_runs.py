@@ -169,6 +169,43 @@ def test_learned_vocabulary(run):
     check(first != vocabulary("new"), "and a new one learns others")
 
 
+RESUMED = """import "{root}/examples/llama.lm": Llama
+data Text {{ source a = text("a.txt", split = "\\n"); source b = text("b.txt", split = "\\n"); {more}; pack best_fit(seq = 32 tokens) }}
+recipe Train {{
+  model = Llama(depth = 1, d = 32, ff = 64, heads = 2, kv = 1, e = 16, vocab = 256)
+  data = Text; run = 12 steps; batch = 128 tokens; save = checkpoint("run", every = 6 steps)
+}}
+"""
+OTHER_DATA = "the data is not what this run was trained on up to step 6"
+
+
+def test_resumed_over_other_data(run):
+    """a run goes on over changed text, and says so once; text that was only touched is the same"""
+    lines = lambda word, n: "".join(f"{word} number {i} of some lines\n" for i in range(n))
+    for name, more in (("plain", "bad = 0%"), ("mixed", "mix = (a = 0.5, b = 0.5); stage 50% { pack best_fit(seq = 16 tokens); mix = (a = 1) }")):
+        file = run.write("resumed.lm", RESUMED.format(root=ROOT, more=more))
+        run.write("a.txt", lines("one", 60))
+        run.write("b.txt", lines("two", 60))
+        train(run, file, name, "--steps", 6)
+        shutil.copytree(run.path(name), run.path(name + "moved"))
+        os.utime(run.path("a.txt"), (1, 1))
+        code, out, err = run.result("run", file, "--out", run.path(name + "moved"))
+        check(code == 0 and "resumed at step 6" in out and OTHER_DATA not in err, err)
+        run.write("a.txt", lines("one", 40))
+        code, out, err = run.result("run", file, "--out", run.path(name), "--json", "--steps", 9)
+        check(code == 0 and json.loads(out)["resumed"] == 6 and err.count(OTHER_DATA) == 1, out + err)
+        code, out, err = run.result("run", file, "--out", run.path(name))
+        check(code == 0 and "resumed at step 9" in out and "is not what this run" not in err, err)
+
+
+def test_resumed_with_another_micro(run):
+    file = small(run, steps=8, more=SAVED.format(every=4, keep="all"))
+    train(run, file, "run", "--steps", 4)
+    code, out, err = run.result("run", file, "--out", run.path("run"), "-q", "--set", "micro = 32 tokens")
+    check(code == 0 and "up to step 4 a step was 1 micro-batch, from here on it is 2" in err, err)
+    check("is not what" not in err, err)
+
+
 def test_longer(run):
     """a finished run goes on when run is raised"""
     file = small(run, steps=12, more="schedule = none")
@@ -233,6 +270,9 @@ def test_wrong_tensors(run):
     open(path, "wb").write(data[: len(data) // 2])
     err = run("run", file, "--out", run.path("run"), status=2)
     check("no checkpoint of" in err and f"model.safetensors has {len(data) // 2} bytes, {len(data)} were written" in err, err)
+    check("to begin anew in this folder: lmc run with --resume never" in err, err)
+    train(run, file, "run", "--resume", "never")
+    check(os.path.exists(run.path("run/step-000009")), "it does")
 
 
 def flip(path):

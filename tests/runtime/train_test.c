@@ -22,7 +22,7 @@ static char *in_dir(const char *name) { return lm_path_join(arena, dir, name); }
 
 // ---- a run of the bigram model in a fresh process state
 
-typedef struct { lm_exec *exec; lm_trainer *trainer; lm_run_options o; int64_t poison_at, cure_at, signal_at; } bench;
+typedef struct { lm_exec *exec; lm_trainer *trainer; lm_run_options o; int64_t poison_at, cure_at, signal_at; int warnings; } bench;
 
 static lm_status after_step(void *user, int64_t step, const lm_step_result *r, lm_progress *p) {
   bench *b = user;
@@ -183,6 +183,30 @@ static void test_refusals(void) {
   lm_trainer_destroy(b.trainer);
 }
 
+static void warning_count(void *user, const char *text) { ((bench *)user)->warnings += strstr(text, "the data is not what") != NULL; }
+
+// A run over other data warns; from a state that says nothing of its data it cannot know.
+static void test_data_key(void) {
+  static const char *const files[] = {"state.json", "model.safetensors", "optimizer.safetensors"};
+  char *state = in_dir("one/step-000040/state.json"), *good = text_of(state), *key = strstr(good, "\"data\": \"");
+  const char *behind = strchr(key, '\n') + 1;
+  const char *texts[] = {good, lm_arena_printf(arena, "%.*s\"data\": \"0123456789abcdef\",\n%s", (int)(key - good), good, behind),
+                          lm_arena_printf(arena, "%.*s%s", (int)(key - good), good, behind)};
+  for (int i = 0; i < 3; i++) {
+    CHECK_OK(lm_file_write_atomic(state, texts[i], strlen(texts[i])));
+    CHECK_OK(lm_checkpoint_sums_write(arena, in_dir("one/step-000040"), files, 3));
+    bench b = bench_open(in_dir("other"), 41);
+    b.o.warn = warning_count;
+    b.o.resume = LM_RESUME_PATH;
+    b.o.resume_path = in_dir("one/step-000040");
+    CHECK(bench_run(&b).resumed == 40 && b.warnings == (i == 1));
+    lm_trainer_destroy(b.trainer);
+  }
+  CHECK_OK(lm_file_write_atomic(state, good, strlen(good)));
+  CHECK_OK(lm_checkpoint_sums_write(arena, in_dir("one/step-000040"), files, 3));
+  run_remove(in_dir("other"));
+}
+
 // What stands in a checkpoint as it was written, and is not this run's.
 static void test_foreign_state(void) {
   lm_run_outcome out;
@@ -325,6 +349,7 @@ int main(void) {
   test_init_normal();
   test_resume_exact();
   test_refusals();
+  test_data_key();
   test_foreign_state();
   test_not_finite();
   test_interrupt();
