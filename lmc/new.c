@@ -22,6 +22,7 @@ enum { TEXT_LEAST = 2000 /* bytes: rows to train on and some to hold out */, MIN
 #define MEMORY_BYTES_PER_S 8e9
 #define TIMED_S 1.0                    // a micro-batch is timed so long
 #define TIMED_MOST_S 20                // no step is timed that is expected to take longer
+#define KEPT_LEAST 0.7                 // of the speed that products promise: where a step keeps less, the choice is made again
 
 static const lm_opt options[] = {
   {.name = "data", .letter = 'd', .kind = LM_OPT_TEXT, .value = "PATH", .help = "the text: a file, a folder or a 'pattern*'; plain, .jsonl, either as .zst"},
@@ -202,7 +203,7 @@ static lm_status file_write(const maker *x) {
 
 // ---- a step of it
 
-static lm_status step_time(maker *x, lm_session *s, double *out) {
+static lm_status funcs_time(maker *x, lm_session *s, double *out) {
   LM_TRY(lm_session_open(s, x->cli, x->path, NULL, NULL, 0));
   LM_TRY(lm_session_sizes(s));
   LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN, 0));
@@ -216,6 +217,14 @@ static lm_status step_time(maker *x, lm_session *s, double *out) {
   return NULL;
 }
 
+// Seconds of a step of the recipe that was written.
+static lm_status step_time(maker *x, double *out) {
+  lm_session s = {0};
+  lm_status status = funcs_time(x, &s, out);
+  lm_session_close(&s);
+  return status;
+}
+
 // What is left for training of the time.
 static double seconds_left(const maker *x) {
   double sample = LM_ADVICE_SAMPLE * (1e-3 + 4 * x->advice.params / MEMORY_BYTES_PER_S);
@@ -223,13 +232,24 @@ static double seconds_left(const maker *x) {
   return x->seconds > 2 * rest ? 0.97 * (x->seconds - rest) : x->seconds / 2;   // 3 %: evaluations, checkpoints
 }
 
+// A model and a batch for a machine of which a step keeps so much of the speed that its products promised.
+static lm_status choose_again(maker *x, double kept) {
+  lm_machine slower = x->machine;
+  for (int i = 0; i < LM_MACHINE_WIDTHS; i++) slower.flops[i] *= kept;
+  lm_advise(&slower, &x->text, seconds_left(x), &x->advice);
+  x->advice.flops /= kept;
+  return file_write(x);
+}
+
 static lm_status steps_settle(maker *x) {
-  lm_session s = {0};
   double seconds;
   if ((double)x->advice.micro / x->advice.tokens_per_s * STEPS_TIMED > TIMED_MOST_S) return NULL;
-  lm_status status = step_time(x, &s, &seconds);
-  lm_session_close(&s);
-  LM_TRY(status);
+  LM_TRY(step_time(x, &seconds));
+  double kept = (double)x->advice.batch / x->advice.tokens_per_s / seconds;
+  if (kept < KEPT_LEAST) {
+    LM_TRY(choose_again(x, kept));
+    LM_TRY(step_time(x, &seconds));
+  }
   x->timed = true;
   lm_advise_steps(&x->advice, &x->text, seconds_left(x), seconds);
   return file_write(x);
