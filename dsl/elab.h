@@ -233,6 +233,6 @@ typedef struct lm_recipe_memory lm_recipe_memory;
 void el_keep_begin(lm_elab *e, const lm_recipe_memory *rules);
 // Operations emitted from here on are of self's method; returns what to put back into e->b.keep at its end.
 uint8_t el_keep_enter(lm_elab *e, const el_ref *self);
-void el_keep_let(lm_elab *e, const el_val *v, lm_sym name);
+void el_keep_let(lm_elab *e, const el_val *v, lm_sym name, bool carried);
 void el_keep_check(lm_elab *e);                       // reports rules that matched nothing
 #endif

@@ -37,9 +37,11 @@ static int64_t count_matches(lm_elab *e, const lm_recipe_memory_rule *rule, el_i
   return hits;
 }
 
-static lm_keep keep_of(lm_elab *e, const el_ref *self, lm_sym name, lm_keep otherwise) {
+// carried: what a loop hands on to its next turn, which is no stash
+static lm_keep keep_of(lm_elab *e, const el_ref *self, lm_sym name, bool carried, lm_keep otherwise) {
   struct el_keeps *s = e->keeps;
   lm_keep keep = otherwise;
+  bool repeats = self->n > 0 || (e->b.at->owner && !carried);
   for (uint32_t k = 0; k < s->rules->n_rules; k++) {
     const lm_recipe_memory_rule *rule = &s->rules->rules[k];
     int64_t places = 0;
@@ -47,7 +49,7 @@ static lm_keep keep_of(lm_elab *e, const el_ref *self, lm_sym name, lm_keep othe
     int64_t hits = count_matches(e, rule, &x, self, 0, name, &places);
     if (!hits || rule->kind == LM_RECIPE_MEMORY_OFFLOAD) continue;
     s->hit[k] = true;
-    s->repeats[k] |= self->n > 0;
+    s->repeats[k] |= repeats;
     if (hits == places) keep = rule->kind == LM_RECIPE_MEMORY_SAVE ? LM_KEEP_SAVE : LM_KEEP_AGAIN;
     else if (!s->split[k]) el_err(e, rule->loc, "E209", "%s for some places of a repetition: not yet possible; # or * stands for all of them", rule->pattern);
     s->split[k] |= hits != places;
@@ -61,15 +63,15 @@ static bool asked(const lm_elab *e, const el_ref *self) {
 
 uint8_t el_keep_enter(lm_elab *e, const el_ref *self) {
   uint8_t was = e->b.keep;
-  if (asked(e, self)) e->b.keep = (uint8_t)keep_of(e, self, LM_SYM(e->c, "_"), LM_KEEP_AUTO);
+  if (asked(e, self)) e->b.keep = (uint8_t)keep_of(e, self, LM_SYM(e->c, "_"), false, LM_KEEP_AUTO);
   return was;
 }
 
-void el_keep_let(lm_elab *e, const el_val *v, lm_sym name) {
+void el_keep_let(lm_elab *e, const el_val *v, lm_sym name, bool carried) {
   const el_ref *self = e->frame->self;
   if (!asked(e, self)) return;
   LM_PUSH(e->a, e->keeps->names, e->keeps->n_names, e->keeps->cap_names) = name;
-  if (v->k == V_TENSOR && v->v && v->v->def) v->v->def->keep = (uint8_t)keep_of(e, self, name, (lm_keep)v->v->def->keep);
+  if (v->k == V_TENSOR && v->v && v->v->def) v->v->def->keep = (uint8_t)keep_of(e, self, name, carried, (lm_keep)v->v->def->keep);
 }
 
 static void unmatched(lm_elab *e, const lm_recipe_memory_rule *rule) {

@@ -11,7 +11,7 @@ void el_bind_name(lm_elab *e, lm_sym name, el_val v, bool settable) {
 static void bind_let(lm_elab *e, const ast_name *n, el_val v) {
   if (v.k == V_TENSOR || v.k == V_TUPLE) v.name = n->text, v.loc = n->loc;
   if (v.k == V_NUM && v.has_size && v.known && v.size.n == 0) v.name = n->text;
-  el_keep_let(e, &v, n->text);
+  el_keep_let(e, &v, n->text, false);
   el_bind_name(e, n->text, v, false);
 }
 
@@ -39,7 +39,7 @@ static void run_set(lm_elab *e, const ast_stmt *st) {
     return;
   }
   v.name = n->text, v.loc = n->loc;
-  el_keep_let(e, &v, n->text);
+  el_keep_let(e, &v, n->text, true);
   el_bind_name(e, n->text, v, true);
 }
 

@@ -220,6 +220,9 @@ static void memory_line(const lm_session *s, lm_buf *b) {
     lm_buf_printf(b, "%s%s ", i ? ", " : ": ", parts[i].name);
     lm_show_bytes(b, (double)s->plan->arena_bytes[parts[i].id]);
   }
+  if (!lm_session_workspace(s)) return;
+  lm_buf_puts(b, ", scratch of products ");
+  lm_show_bytes(b, (double)lm_session_workspace(s));
 }
 
 // Of all steps: a micro-batch of each stage is timed.

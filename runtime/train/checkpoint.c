@@ -238,9 +238,11 @@ lm_status lm_checkpoint_save(const lm_trainer *t, const char *dir, const lm_chec
 
 // ---- choosing
 
+// Weights alone are an imported model's.
 static bool is_checkpoint(lm_arena *a, const char *path) {
-  for (size_t i = 0; i < LM_COUNT(FILES); i++)
-    if (!access(lm_path_join(a, path, FILES[i]), F_OK)) return true;
+  static const char *const own[] = {STATE, OPTIMIZER, LM_CHECKPOINT_SUMS};
+  for (size_t i = 0; i < LM_COUNT(own); i++)
+    if (!access(lm_path_join(a, path, own[i]), F_OK)) return true;
   return false;
 }
 

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 enum { PIECE = 1 << 20, TEXT_MAX = 1 << 16 };
-static const char NAME[] = "checksums.txt";
 
 typedef struct sum { uint64_t bytes, hash; } sum;
 
@@ -57,7 +56,7 @@ lm_status lm_checkpoint_sums_write(lm_arena *a, const char *folder, const char *
   }
   if (!s) {
     lm_buf_printf(&b, "%016" PRIx64 "\n", lm_hash(b.p, b.n, 0));
-    s = lm_file_write_atomic(lm_path_join(a, folder, NAME), b.p, b.n);
+    s = lm_file_write_atomic(lm_path_join(a, folder, LM_CHECKPOINT_SUMS), b.p, b.n);
   }
   lm_buf_free(&b);
   return s;
@@ -95,7 +94,7 @@ static bool sum_find(const char *text, const char *file, sum *out) {
 static lm_status file_check(lm_arena *a, const char *folder, const char *text, const char *file, const char **out_damage) {
   char *path = lm_path_join(a, folder, file);
   sum is, was;
-  if (!sum_find(text, file, &was)) *out_damage = lm_arena_printf(a, "%s: no line on %s", lm_path_join(a, folder, NAME), file);
+  if (!sum_find(text, file, &was)) *out_damage = lm_arena_printf(a, "%s: no line on %s", lm_path_join(a, folder, LM_CHECKPOINT_SUMS), file);
   else if (!file_sum(path, &is)) return unreadable(a, path, out_damage);
   else if (is.bytes != was.bytes)
     *out_damage = lm_arena_printf(a, "%s has %" PRIu64 " bytes, %" PRIu64 " were written", path, is.bytes, was.bytes);
@@ -107,7 +106,7 @@ static lm_status file_check(lm_arena *a, const char *folder, const char *text, c
 static lm_status text_check(lm_arena *a, const char *folder, lm_buf *text, const char *const *files, int n, const char **out_damage) {
   size_t lines = sealed_bytes(text);
   if (!lines) {
-    *out_damage = lm_arena_printf(a, "%s is not what was written", lm_path_join(a, folder, NAME));
+    *out_damage = lm_arena_printf(a, "%s is not what was written", lm_path_join(a, folder, LM_CHECKPOINT_SUMS));
     return NULL;
   }
   text->p[lines] = 0;
@@ -116,7 +115,7 @@ static lm_status text_check(lm_arena *a, const char *folder, lm_buf *text, const
 }
 
 lm_status lm_checkpoint_sums_check(lm_arena *a, const char *folder, const char *const *files, int n, const char **out_damage) {
-  char *path = lm_path_join(a, folder, NAME);
+  char *path = lm_path_join(a, folder, LM_CHECKPOINT_SUMS);
   lm_buf text = {0};
   *out_damage = NULL;
   if (access(path, R_OK)) return unreadable(a, path, out_damage);

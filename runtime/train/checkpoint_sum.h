@@ -7,6 +7,8 @@
 #define LM_TRAIN_CHECKPOINT_SUM_H
 #include "runtime/base/base.h"
 
+#define LM_CHECKPOINT_SUMS "checksums.txt"
+
 // Sums of the first n files, as they stand, are written beside them.
 lm_status lm_checkpoint_sums_write(lm_arena *a, const char *folder, const char *const *files, int n);
 // *out_damage: what is wrong with the checksums or the first of the files that is not what was written; NULL: all are.

@@ -92,7 +92,8 @@ class Model:
         self.every = ([inner] if inner else []) + self.blocks
         self.scales = [r.choice(("0.5", "1 / (i + 1)")) for _ in self.blocks]
         self.again = r.random() < 0.2                       # the last block is one instance, run `depth` times
-        self.memory = r.choice(("", "", "recompute @**", "recompute @**; save @**.v2"))
+        memory = r.choice(("", "", "recompute @**", "recompute @**; save @**.v2"))
+        self.memory = memory if self.depth > 1 else ""      # it is for what repetitions keep
 
     def runs(self):
         """(name of the sub, block, scale, whether it is one instance that runs again and again)"""
