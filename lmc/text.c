@@ -152,6 +152,12 @@ static lm_status open_kept(lm_session *s, const char *run, bool *out_found) {
   return NULL;
 }
 
+// Learned again, of text that may have changed since, the numbers of the weights' tokens could stand for other text.
+static lm_status learned_missing(const lm_session *s, const char *run) {
+  return lm_fail(LM_USER, "%s is missing: the vocabulary that this run learned when it began; it is not learned again, as its tokens might be others",
+                 lm_path_join(s->ctx->arena, run, "tokenizer.json"));
+}
+
 lm_status lm_session_tokenizer(lm_session *s) {
   const lm_recipe_tokenizer *t = &s->recipe->data.tokenizer;
   bool found = false;
@@ -160,9 +166,10 @@ lm_status lm_session_tokenizer(lm_session *s) {
     s->tokenizer = lm_tokenizer_bytes_create();
     return NULL;
   }
-  if (s->bundle) LM_TRY(open_kept(s, lm_path_dir(s->ctx->arena, s->bundle->root), &found));
-  else if (s->goes_on && !t->file) LM_TRY(open_kept(s, s->goes_on, &found));   // of text that has changed since, others would be learned
+  const char *run = s->bundle ? lm_path_dir(s->ctx->arena, s->bundle->root) : t->file ? NULL : s->goes_on;
+  if (run) LM_TRY(open_kept(s, run, &found));
   if (found) return NULL;
+  if (run && !t->file) return learned_missing(s, run);
   return t->file ? open_files(s, t->file, t->merges) : train(s);
 }
 

@@ -169,6 +169,20 @@ def test_learned_vocabulary(run):
     check(first != vocabulary("new"), "and a new one learns others")
 
 
+def test_learned_vocabulary_gone(run):
+    """a run's own vocabulary is not learned again behind its back"""
+    file = run.write("learned.lm", LEARNED.format(root=ROOT))
+    run.write("text.txt", "the cat sat on the mat and the dog sat by the door\n" * 40)
+    train(run, file, "run")
+    os.remove(run.path("run/tokenizer.json"))
+    folder = run.path("run")
+    for args in (("generate", folder, "--prompt", "the"), ("eval", folder), ("export", folder, "--out", run.path("hf")), ("run", file, "--out", folder, "--steps", 6)):
+        err = run(*args, status=1)
+        check("run/tokenizer.json is missing: the vocabulary that this run learned" in err, (args, err))
+    train(run, file, "run", "--resume", "never")
+    check(os.path.exists(run.path("run/tokenizer.json")), "a run that begins learns its own")
+
+
 RESUMED = """import "{root}/examples/llama.lm": Llama
 data Text {{ source a = text("a.txt", split = "\\n"); source b = text("b.txt", split = "\\n"); {more}; pack best_fit(seq = 32 tokens) }}
 recipe Train {{
