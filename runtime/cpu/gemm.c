@@ -239,7 +239,7 @@ static void task_run(const run *r, int64_t task, int thread) {
   lm_gemm_shape s = summed(&tile, r->w.staged);
   int64_t size = lm_dtype_bytes((lm_dtype)s.ab);
   char *c = r->c + (o.c + i * p->s.c_m + j * p->s.c_n) * lm_dtype_bytes((lm_dtype)p->s.cc), *to = c;
-  float *sums = ((lm_gemm_scratch *)(r->all->scratch + thread * r->all->per_thread))->c;
+  float *sums = r->w.staged ? ((lm_gemm_scratch *)(r->all->scratch + thread * r->all->per_thread))->c : NULL;
   if (r->w.staged) to = (char *)sums;
   if (r->w.staged && p->accumulate) lm_gemm_tile_load(&tile, c, sums);
   for (int64_t k = 0; k < p->n_sums; k++) {
