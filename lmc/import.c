@@ -116,6 +116,7 @@ static lm_status call_find(importer *x, const char **out_model) {
 
 // ---- imported.lm
 
+static const char *const OUTPUTS[] = {"imported.lm", "program", "model.safetensors"};   // beside program.json and
 static const char *const TOKENIZER_FILES[] = {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json"};
 
 static const char *tokenizer_of(importer *x) {
@@ -209,15 +210,41 @@ static void outcome_print(const importer *x, const lm_session *s) {
   lm_buf_free(&b);
 }
 
+// ---- a failure leaves what stood in the folder before
+
+typedef struct { bool folder, of[LM_COUNT(OUTPUTS)], tokenizer[LM_COUNT(TOKENIZER_FILES)]; } standing;
+
+static bool stands(const importer *x, const char *name) { return !access(out_path(x, name), F_OK); }
+
+static standing standing_of(const importer *x) {
+  standing was = {.folder = !access(x->dir, F_OK)};
+  for (size_t i = 0; i < LM_COUNT(OUTPUTS); i++) was.of[i] = stands(x, OUTPUTS[i]);
+  for (size_t i = 0; i < LM_COUNT(TOKENIZER_FILES); i++) was.tokenizer[i] = stands(x, TOKENIZER_FILES[i]);
+  return was;
+}
+
+// The failure itself is the one to tell.
+static void output_remove(const importer *x, const char *name) { lm_status_free(lm_path_remove(out_path(x, name))); }
+
+static void outputs_remove(const importer *x, const standing *was) {
+  for (size_t i = 0; i < LM_COUNT(OUTPUTS); i++)
+    if (!was->of[i]) output_remove(x, OUTPUTS[i]);
+  for (size_t i = 0; i < LM_COUNT(TOKENIZER_FILES); i++)
+    if (!was->tokenizer[i]) output_remove(x, TOKENIZER_FILES[i]);
+  output_remove(x, "program.json");    // no folder of a run, even if it was
+  if (!was->folder) rmdir(x->dir);
+}
+
 static lm_status import(importer *x) {
   lm_session s = {0};
   LM_TRY(options_read(x));
   LM_TRY(lm_output_check(x->dir, &x->from, 1));
   LM_TRY(lm_output_check(out_path(x, "imported.lm"), &x->file, 1));
+  standing was = standing_of(x);
   lm_status status = program_write(x);
   if (!status) status = weights_write(x, &s);
   if (!status) outcome_print(x, &s);
-  else unlink(out_path(x, "program.json"));          // no folder of a run
+  else outputs_remove(x, &was);
   lm_session_close(&s);
   return status;
 }

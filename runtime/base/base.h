@@ -82,6 +82,7 @@ lm_status lm_fd_write(int fd, const char *path, const void *p, size_t n);   // a
 lm_status lm_file_write_atomic(const char *path, const void *p, size_t n);  // temp, fsync, rename, fsync folder
 lm_status lm_dir_make(const char *path);                    // and its parents
 lm_status lm_dir_sync(const char *path);
+lm_status lm_path_remove(const char *path);                 // a file, a link, or a folder with all in it; what is not there is gone already
 char *lm_path_join(lm_arena *a, const char *dir, const char *path);   // path if absolute
 char *lm_path_dir(lm_arena *a, const char *path);
 #endif

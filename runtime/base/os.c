@@ -1,7 +1,9 @@
 // os.c - what is asked of the operating system: the clock, whole files, folders, paths. Failures are LM_ENV; a caller
 // that knows the path came from the user's text changes the kind.
+#define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -129,6 +131,13 @@ lm_status lm_dir_make(const char *path) {
   if (!s && *p && !is_dir(p)) s = lm_fail(LM_ENV, "cannot make folder %s: a file of that name is in the way", p);
   lm_free(p);
   return s;
+}
+
+static int entry_remove(const char *path, const struct stat *st, int kind, struct FTW *at) { return remove(path); }
+
+lm_status lm_path_remove(const char *path) {
+  enum { FOLDERS_OPEN = 16 };
+  return !nftw(path, entry_remove, FOLDERS_OPEN, FTW_DEPTH | FTW_PHYS) || errno == ENOENT ? NULL : lm_fail_errno("cannot remove %s", path);
 }
 
 lm_status lm_dir_sync(const char *path) {

@@ -196,7 +196,7 @@ static lm_status state_load(lm_arena *a, const char *folder, lm_checkpoint *c) {
 // ---- saving
 
 static lm_status folder_write(lm_arena *a, const lm_trainer *t, const char *folder, const lm_checkpoint *c) {
-  LM_TRY(lm_checkpoint_folder_remove(a, folder));
+  LM_TRY(lm_path_remove(folder));
   LM_TRY(lm_dir_make(folder));
   LM_TRY(tensors_save(a, t, -1, 0, lm_path_join(a, folder, MODEL)));
   LM_TRY(tensors_save(a, t, 0, lm_trainer_options_of(t)->plan->n_states, lm_path_join(a, folder, OPTIMIZER)));
@@ -213,7 +213,7 @@ static lm_status save(lm_arena *a, const lm_trainer *t, const char *dir, const l
   LM_TRY(lm_dir_make(dir));
   lm_status s = folder_write(a, t, written, c);
   if (s) {
-    lm_status_free(lm_checkpoint_folder_remove(a, written));   // the first failure is the one to tell
+    lm_status_free(lm_path_remove(written));   // the first failure is the one to tell
     return s;
   }
   LM_TRY(lm_checkpoint_folder_publish(a, written, lm_checkpoint_path(a, dir, c->step)));

@@ -39,27 +39,12 @@ lm_status lm_checkpoint_steps_list(lm_arena *a, const char *dir, lm_checkpoint_s
   return NULL;
 }
 
-lm_status lm_checkpoint_folder_remove(lm_arena *a, const char *path) {
-  DIR *d = opendir(path);
-  if (!d && errno == ENOTDIR) return unlink(path) ? lm_fail_errno("cannot remove %s", path) : NULL;
-  if (!d) return errno == ENOENT ? NULL : lm_fail_errno("cannot open folder %s", path);
-  lm_status s = NULL;
-  for (struct dirent *e; !s && (e = readdir(d)); ) {
-    if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
-    char *file = lm_path_join(a, path, e->d_name);
-    if (unlink(file)) s = lm_fail_errno("cannot remove %s", file);
-  }
-  closedir(d);
-  if (!s && rmdir(path)) s = lm_fail_errno("cannot remove folder %s", path);
-  return s;
-}
-
 // Removed under a hidden name, so that what is left of it after a kill is no checkpoint.
 static lm_status step_remove(lm_arena *a, const char *dir, int64_t step) {
   char *path = lm_checkpoint_path(a, dir, step), *hidden = lm_path_join(a, dir, ".removing");
-  LM_TRY(lm_checkpoint_folder_remove(a, hidden));
+  LM_TRY(lm_path_remove(hidden));
   if (rename(path, hidden)) return lm_fail_errno("cannot rename %s", path);
-  return lm_checkpoint_folder_remove(a, hidden);
+  return lm_path_remove(hidden);
 }
 
 lm_status lm_checkpoint_steps_prune(lm_arena *a, const char *dir, int64_t newest, int keep, int64_t also) {
@@ -78,8 +63,8 @@ lm_status lm_checkpoint_folder_publish(lm_arena *a, const char *written, const c
   if (!rename(written, path)) return NULL;
   if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR) return lm_fail_errno("cannot rename %s to %s", written, path);
   if (renameat2(AT_FDCWD, written, AT_FDCWD, path, RENAME_EXCHANGE)) {
-    LM_TRY(lm_checkpoint_folder_remove(a, path));    // a file system without exchange
+    LM_TRY(lm_path_remove(path));    // a file system without exchange
     if (rename(written, path)) return lm_fail_errno("cannot rename %s to %s", written, path);
   }
-  return lm_checkpoint_folder_remove(a, written);
+  return lm_path_remove(written);
 }

@@ -9,8 +9,6 @@ typedef struct lm_checkpoint_steps { int64_t *v; uint32_t n, cap; } lm_checkpoin
 char *lm_checkpoint_path(lm_arena *a, const char *dir, int64_t step);
 // Newest first; none if there is no such folder.
 lm_status lm_checkpoint_steps_list(lm_arena *a, const char *dir, lm_checkpoint_steps *out);
-// A folder of plain files, or a file in its place. What is not there is gone already.
-lm_status lm_checkpoint_folder_remove(lm_arena *a, const char *path);
 // Puts the written folder in place; what stands there already is exchanged for it in one step.
 lm_status lm_checkpoint_folder_publish(lm_arena *a, const char *written, const char *path);
 // Of the steps up to `newest`, `keep` stay (0: all), and `also` (-1: none); all later ones go.

@@ -29,6 +29,20 @@ def test_check_tells_of_generate(run):
     check(code == 0 and not err, err)
 
 
+def test_failed_import(run):
+    """nothing of it stays, and nothing else goes"""
+    run.write("hf/config.json", "{}")
+    run.write("hf/vocab.json", "{}")
+    file = run.write("m.lm", DECODE.format(how="x", more=""))
+    args = ("import", "hf", run.path("hf"), "--model", f"{file}:M")
+    check("map hf" in run(*args, "-o", run.path("out"), status=1), "a model without a map")
+    check(not os.path.exists(run.path("out")), "the folder")
+    run.write("kept/notes.txt", "mine")
+    run.write("kept/vocab.json", "mine too")
+    run(*args, "-o", run.path("kept"), status=1)
+    check(sorted(os.listdir(run.path("kept"))) == ["notes.txt", "vocab.json"], os.listdir(run.path("kept")))
+
+
 def test_lists_of_ids(run):
     file = small(run, steps=1, more='save = checkpoint("run")')
     run("run", file, "-q")
