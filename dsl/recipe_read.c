@@ -291,13 +291,19 @@ static void read_compile(const lm_reader *d) {
   d->r->compile_budget = lm_read_arg_number(d, key, e, "budget", lm_read_file(d, lm_read_setting(d, key)));
 }
 
+static const char *read_prompt(const lm_reader *d) {
+  const ast_expr *e = lm_read_value(d, "recipe.sample.prompt");
+  if (e && !*e->text) lm_error(d->R->c, e->loc, "E202", "sample.prompt is a token at the least");
+  return e ? e->text : "";
+}
+
 static void read_sample(const lm_reader *recipe, const lm_setting *s) {
   lm_reader d = {recipe->R, recipe->r, &s->children};
   lm_recipe_sample x = {.name = s->sel ? s->sel->text : NULL, .loc = s->loc};
   lm_read_check_complete(&d, "recipe.sample", s->loc, "sample");
   x.every = lm_read_every(&d, lm_read_file(&d, lm_read_setting(&d, "recipe.sample.every")),
                           lm_read_value(&d, "recipe.sample.every"));
-  x.prompt = lm_read_value(&d, "recipe.sample.prompt")->text;
+  x.prompt = read_prompt(&d);
   x.n = lm_read_whole(&d, "recipe.sample.n", 0);
   x.temperature = lm_read_number(&d, "recipe.sample.temperature", 1);
   x.top_k = lm_read_whole(&d, "recipe.sample.top_k", 0);

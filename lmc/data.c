@@ -85,6 +85,7 @@ static lm_status row_print(const lm_session *s, const lm_batch *b, int64_t seq) 
 
 static lm_status rows_show(const lm_session *s, int64_t n, int64_t seq) {
   int64_t rows = lm_data_part(s->data, 0).rows;
+  if (s->recipe->data.n_stages) lm_cli_print("rows of the last stage, of %lld tokens; a run takes them by its mix and by chance\n", (long long)seq);
   lm_arena *a = lm_arena_create();
   lm_batch b = {LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, float, seq)};
   lm_status status = NULL;

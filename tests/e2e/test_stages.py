@@ -112,6 +112,8 @@ def test_data(run):
     for line in ("steps 1 to 6: 16 rows of 16 tokens; a 75 %, b 25 %", "steps 7 to 12: 4 rows of 64 tokens; a 75 %, b 25 %",
                  "steps 13 to 18: 16 rows of 16 tokens; a 25 %, b 75 %", "steps 19 to 24: 8 rows of 32 tokens; a 25 %, b 75 %"):
         check(line in out, out)
+    shown = run("data", file, "--show", 1)
+    check("rows of the last stage, of 32 tokens" in shown and shown.index("rows of the last stage") < shown.index("row 0"), shown)
     told = json.loads(run("data", file, "--json"))["stages"]
     check([(x["first"], x["last"], x["seq"], x["rows"], x["mix"]["a"]) for x in told] ==
           [(1, 6, 16, 16, 0.75), (7, 12, 64, 4, 0.75), (13, 18, 16, 16, 0.25), (19, 24, 32, 8, 0.25)], told)
