@@ -347,8 +347,8 @@ static uint64_t corpus_key(const lm_corpus *c, int groups) {
   return groups > 1 ? lm_hash(c->source_first, ((size_t)groups + 1) * sizeof *c->source_first, key) : key;
 }
 
-uint64_t lm_data_key(const lm_data *d) {
-  uint64_t key = d->replay ? lm_replay_key(d->replay) : corpus_key(&d->corpus, d->groups);
+uint64_t lm_data_key(const lm_data *d, int64_t batches) {
+  uint64_t key = d->replay ? lm_replay_key(d->replay, batches) : corpus_key(&d->corpus, d->groups);
   return key ? key : 1;
 }
 

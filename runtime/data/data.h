@@ -99,8 +99,8 @@ lm_data_part_info lm_data_part(const lm_data *d, int part);
 int lm_data_part_find(const lm_data *d, const char *name);   // -1: none
 
 // Of what is trained on before it is cut into rows: the same for the same tokens in the same documents, wherever their files
-// lie and whether or not they come from the cache. Not 0.
-uint64_t lm_data_key(const lm_data *d);
+// lie and whether or not they come from the cache. Of finished batches only the first so many, as others may follow. Not 0.
+uint64_t lm_data_key(const lm_data *d, int64_t batches);
 
 int64_t lm_data_seq(const lm_data *d, int64_t step);         // places in a row of that step (from 0)
 

@@ -67,9 +67,11 @@ void lm_replay_shape(const lm_replay *r, int64_t *out_steps, int64_t *out_rows, 
   *out_steps = shape[0], *out_rows = shape[1], *out_seq = shape[2];
 }
 
-uint64_t lm_replay_key(const lm_replay *r) {
-  uint64_t key = lm_hash(r->column[TOK]->shape, 3 * sizeof(int64_t), 0);
-  for (int c = 0; c < COLUMNS; c++) key = lm_hash(r->column[c]->data, (size_t)r->column[c]->elements * 4, key);
+uint64_t lm_replay_key(const lm_replay *r, int64_t steps) {
+  const int64_t *shape = r->column[TOK]->shape;
+  size_t places = (size_t)((steps < shape[0] ? steps : shape[0]) * shape[1] * shape[2]);
+  uint64_t key = lm_hash(shape + 1, 2 * sizeof *shape, 0);
+  for (int c = 0; c < COLUMNS; c++) key = lm_hash(r->column[c]->data, places * 4, key);
   return key;
 }
 

@@ -19,7 +19,7 @@ typedef struct lm_checkpoint {
   double stop_best; int64_t bad_evals; // of early stopping: the best so far, evaluations since without a gain
   const char *stop_on, *ended;         // what it watches; the terms on which it ended the run, "": it has not. NULL: ""
   int64_t tokens;                      // seen so far
-  uint64_t data;                       // lm_data_key of what was trained on last; 0: not known
+  uint64_t data;                       // lm_data_key of what was trained on; 0: not known
   int64_t n_micro;                     // micro-batches in a step; 0: not known
   lm_guard guard;
 } lm_checkpoint;

@@ -100,18 +100,15 @@ static void warn(const run *r, const char *text) {
   if (r->o->warn) r->o->warn(r->o->user, text);
 }
 
-// What a further checkpoint says of the steps before it.
-static void bits_note(run *r) {
-  const lm_trainer_options *t = lm_trainer_options_of(r->o->trainer);
-  r->state.data = lm_data_key(t->data);
-  r->state.n_micro = t->n_micro;
+static uint64_t data_key(const run *r) {
+  return lm_data_key(lm_trainer_options_of(r->o->trainer)->data, r->state.step + r->state.guard.shift);
 }
 
 // What the run may go on with, though not to the bits of one that was never interrupted.
 static void bits_compare(const run *r, const char *path) {
   const lm_trainer_options *t = lm_trainer_options_of(r->o->trainer);
   long long step = (long long)r->state.step, was = (long long)r->state.n_micro, is = (long long)t->n_micro;
-  if (r->state.data && r->state.data != lm_data_key(t->data))
+  if (r->state.data && r->state.data != data_key(r))
     warn(r, lm_arena_printf(r->arena, "%s: the data is not what this run was trained on up to step %lld. Its rows are others, and in another order:\n"
                             "  some may come twice and some not at all, and the run is not what an uninterrupted one would have been", path, step));
   if (was && was != is)
@@ -124,7 +121,6 @@ static lm_status resume(run *r) {
   const char *path = o->resume == LM_RESUME_PATH ? o->resume_path : o->dir;
   lm_checkpoint_choice from;
   r->state.stop_on = stop_on(r);
-  bits_note(r);
   if (o->resume == LM_RESUME_NEVER || !path) return NULL;
   LM_TRY(lm_checkpoint_load(r->arena, o->trainer, path, &r->state, &from));
   if (!from.folder) return o->resume == LM_RESUME_PATH ? lm_fail(LM_USER, "%s holds no checkpoint", path) : NULL;
@@ -135,7 +131,6 @@ static lm_status resume(run *r) {
   stop_resume(r);
   if (from.damage) warn(r, damage_text(r->arena, &from));
   if (r->state.step < o->steps && !r->out->stopped_early) bits_compare(r, path);
-  bits_note(r);
   lm_progress_say(&r->progress, "resumed at step %lld from %s", (long long)r->state.step, path);
   return NULL;
 }
@@ -199,6 +194,8 @@ static lm_status save(run *r) {
   const lm_run_options *o = r->o;
   if (!o->dir || r->saved == r->state.step) return NULL;
   r->state.guard.returns = 0;
+  r->state.data = data_key(r);
+  r->state.n_micro = lm_trainer_options_of(o->trainer)->n_micro;
   double start = lm_timeline_now(timeline_of(r));
   LM_TRY(lm_checkpoint_save(o->trainer, o->dir, &r->state, o->keep, o->best.eval >= 0 ? r->state.best_step : -1));
   lm_timeline_add(timeline_of(r), LM_ROW_SAVE, "checkpoint", NULL, r->state.step, start);
@@ -296,7 +293,6 @@ static lm_status step_return(run *r, int64_t step, const char *why) {
   if (!r->newest || then.returns >= r->o->guard.rollback) return give_up(r, step, why);
   LM_TRY(lm_checkpoint_load(r->arena, r->o->trainer, r->newest, &r->state, &from));
   stop_resume(r);
-  bits_note(r);
   lm_guard_return(&r->state.guard, &then, r->state.step, step);
   if (!batches_last(r, r->state.guard.shift)) return lm_annotate(lm_fail(LM_USER, "there are no further batches to go on with"), "step %lld: %s", (long long)step, why);
   lm_progress_say(&r->progress, "step %lld: %s; back to step %lld, and on without the batches since", (long long)step, why, (long long)r->state.step);

@@ -1,7 +1,7 @@
 """Runs that must give the same bits, whatever happens to them; and what a run says when it can't go on."""
 import contextlib, json, os, random, resource, shutil, signal, subprocess, time
 
-from harness import ROOT, Skip, check, folder_bytes, small, wait_for
+from harness import ROOT, Skip, check, folder_bytes, random_batches, save, small, wait_for
 
 SAVED = 'save = checkpoint("run", every = {every} steps, keep = {keep})'
 
@@ -210,6 +210,19 @@ def test_resumed_over_other_data(run):
         check(code == 0 and json.loads(out)["resumed"] == 6 and err.count(OTHER_DATA) == 1, out + err)
         code, out, err = run.result("run", file, "--out", run.path(name))
         check(code == 0 and "resumed at step 9" in out and "is not what this run" not in err, err)
+
+
+def test_resumed_over_more_batches(run):
+    """finished batches may be followed by others; those that were trained on are the same"""
+    batches = random_batches(12, 4, 16)
+    first = {k: v[:8] for k, v in batches.items()}
+    file = small(run, steps=6, batches=first, more=SAVED.format(every=6, keep="all"))
+    train(run, file, "run")
+    for told, tensors in ((False, batches), (True, {**batches, "tok": batches["tok"][::-1].copy()})):
+        save(run.path("batches.safetensors"), tensors)
+        shutil.copytree(run.path("run"), run.path(f"more{told}"))
+        code, out, err = run.result("run", file, "--out", run.path(f"more{told}"), "--steps", 10)
+        check(code == 0 and "resumed at step 6" in out and (OTHER_DATA in err) == told, err)
 
 
 def test_resumed_with_another_micro(run):
