@@ -6,14 +6,12 @@
 #include <unistd.h>
 
 #include "lmc/tuned_gpu.h"
+#include "lmc/tuned_list.h"
 #include "runtime/base/cache.h"
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/tune.h"
-#include "runtime/io/json.h"
 #include "runtime/train/checkpoint.h"
-
-enum { VERSION = 2, MOST_BYTES = 16 << 20 };
 
 static bool is_asked(const lm_session *s) { return s->recipe->compile == LM_RECIPE_COMPILE_MAX_AUTOTUNE; }
 
@@ -23,7 +21,7 @@ static const char *processor_text(lm_arena *a, const lm_cpu_info *cpu) { return 
 
 static void cut_print(const lm_gemm_cut *c, lm_buf *b) {
   const lm_gemm_key *k = &c->key;
-  lm_buf_printf(b, "  {\"m\": %lld, \"n\": %lld, \"k\": %lld, \"a\": [%lld, %lld], \"b\": [%lld, %lld], \"c\": [%lld, %lld], ", (long long)k->m, (long long)k->n,
+  lm_buf_printf(b, "{\"m\": %lld, \"n\": %lld, \"k\": %lld, \"a\": [%lld, %lld], \"b\": [%lld, %lld], \"c\": [%lld, %lld], ", (long long)k->m, (long long)k->n,
                 (long long)k->k, (long long)k->a_m, (long long)k->a_k, (long long)k->b_k, (long long)k->b_n, (long long)k->c_m, (long long)k->c_n);
   lm_buf_printf(b, "\"batch\": %lld, \"sum\": %lld, \"add\": %s, \"type\": \"%s\", \"result\": \"%s\", ", (long long)k->outers, (long long)k->sums,
                 k->accumulate ? "true" : "false", lm_dtype_name((lm_dtype)k->ab), lm_dtype_name((lm_dtype)k->cc));
@@ -31,25 +29,25 @@ static void cut_print(const lm_gemm_cut *c, lm_buf *b) {
                 c->gain);
 }
 
+typedef struct written { const lm_gemm_cuts *cuts; bool only_measured; } written;
+
+static bool written_print(const void *user, uint32_t i, lm_buf *b) {
+  const written *x = user;
+  if (x->only_measured && !x->cuts->v[i].gain) return false;
+  cut_print(&x->cuts->v[i], b);
+  return true;
+}
+
 // only_measured: for the cache, which others read.
 static lm_status cuts_write(lm_arena *a, const lm_cpu_info *cpu, const lm_gemm_cuts *cuts, bool only_measured, const char *path) {
-  lm_buf b = {0};
-  const char *between = "\n";
-  lm_buf_printf(&b, "{\"version\": %d, \"processor\": ", VERSION);
-  lm_buf_json(&b, processor_text(a, cpu));
-  lm_buf_puts(&b, ", \"onednn\": ");
-  lm_buf_json(&b, cpu->onednn);
-  lm_buf_puts(&b, ", \"products\": [");
-  for (uint32_t i = 0; i < cuts->n; i++) {
-    if (only_measured && !cuts->v[i].gain) continue;
-    lm_buf_puts(&b, between);
-    cut_print(&cuts->v[i], &b);
-    between = ",\n";
-  }
-  lm_buf_puts(&b, "\n]}\n");
-  lm_status status = lm_file_write_atomic(path, b.p, b.n);
-  lm_buf_free(&b);
-  return status;
+  lm_buf head = {0};
+  lm_buf_puts(&head, "\"processor\": ");
+  lm_buf_json(&head, processor_text(a, cpu));
+  lm_buf_puts(&head, ", \"onednn\": ");
+  lm_buf_json(&head, cpu->onednn);
+  lm_status s = lm_tuned_list_write(path, head.p, cuts->n, written_print, &(written){cuts, only_measured});
+  lm_buf_free(&head);
+  return s;
 }
 
 static bool dtype_read(const char *name, int64_t *out) {
@@ -76,30 +74,32 @@ static bool cut_read(json_t *j, lm_gemm_cut *out) {
   return dtype_read(type, &out->key.ab) && dtype_read(result, &out->key.cc) && tile[0] > 0 && tile[1] > 0 && out->gain >= 0;
 }
 
-static lm_status cuts_parse(lm_arena *a, const lm_cpu_info *cpu, json_t *j, const char *path, lm_gemm_cuts *out) {
-  const char *processor, *onednn;
-  int version;
-  json_t *products;
-  if (json_unpack(j, "{s:i, s:s, s:s, s:o}", "version", &version, "processor", &processor, "onednn", &onednn, "products", &products) || version != VERSION ||
-      !json_is_array(products))
-    return lm_fail(LM_USER, "%s: not how products are cut; without it they are measured anew", path);
-  if (strcmp(processor, processor_text(a, cpu)) || strcmp(onednn, cpu->onednn))
-    return lm_fail(LM_USER, "%s: made on %s with oneDNN %s, not %s with oneDNN %s; without it products are measured anew, and the run goes on in other roundings", path,
-                   processor, onednn, processor_text(a, cpu), cpu->onednn);
-  for (size_t i = 0; i < json_array_size(products); i++) {
-    lm_gemm_cut cut;
-    if (!cut_read(json_array_get(products, i), &cut)) return lm_fail(LM_USER, "%s: product %zu is none; without the file they are measured anew", path, i + 1);
-    LM_PUSH(a, out->v, out->n, out->cap) = cut;
-  }
-  return NULL;
+typedef struct reading { lm_arena *a; const lm_cpu_info *cpu; lm_gemm_cuts *out; const char *processor, *onednn; } reading;
+
+static bool head_read(void *user, json_t *list) {
+  reading *r = user;
+  return !json_unpack(list, "{s:s, s:s}", "processor", &r->processor, "onednn", &r->onednn);
+}
+
+static lm_status head_fits(void *user, const char *path) {
+  const reading *r = user;
+  const char *here = processor_text(r->a, r->cpu);
+  if (!strcmp(r->processor, here) && !strcmp(r->onednn, r->cpu->onednn)) return NULL;
+  return lm_fail(LM_USER, "%s: made on %s with oneDNN %s, not %s with oneDNN %s; without it products are measured anew, and the run goes on in other roundings", path,
+                 r->processor, r->onednn, here, r->cpu->onednn);
+}
+
+static bool product_read(void *user, json_t *product) {
+  const reading *r = user;
+  lm_gemm_cut cut;
+  if (!cut_read(product, &cut)) return false;
+  LM_PUSH(r->a, r->out->v, r->out->n, r->out->cap) = cut;
+  return true;
 }
 
 static lm_status cuts_read(lm_arena *a, const lm_cpu_info *cpu, const char *path, lm_gemm_cuts *out) {
-  json_t *j;
-  LM_TRY(lm_json_read(path, MOST_BYTES, &j));
-  lm_status s = cuts_parse(a, cpu, j, path, out);
-  json_decref(j);
-  return s;
+  reading r = {.a = a, .cpu = cpu, .out = out};
+  return lm_tuned_list_read(path, &(lm_tuned_reader){"how products are cut", head_read, head_fits, product_read, &r});
 }
 
 // ---- the cache

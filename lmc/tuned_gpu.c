@@ -5,36 +5,35 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lmc/tuned_list.h"
 #include "runtime/base/cache.h"
 #include "runtime/cuda/gemm.h"
-#include "runtime/io/json.h"
-
-enum { VERSION = 2, MOST_BYTES = 16 << 20 };
 
 // ---- text
 
 static void choice_print(const lm_cuda_choice *c, lm_buf *b) {
-  lm_buf_printf(b, "  {\"product\": \"%016llx\", \"algorithm\": \"", (unsigned long long)c->product);
+  lm_buf_printf(b, "{\"product\": \"%016llx\", \"algorithm\": \"", (unsigned long long)c->product);
   for (size_t i = 0; i < LM_COUNT(c->algo.data); i++) lm_buf_printf(b, "%016llx", (unsigned long long)c->algo.data[i]);
   lm_buf_printf(b, "\", \"workspace\": %llu, \"gain\": %.3f}", (unsigned long long)c->workspace, c->gain);
 }
 
+typedef struct written { const lm_cuda_choices *choices; bool only_measured; } written;
+
+static bool written_print(const void *user, uint32_t i, lm_buf *b) {
+  const written *x = user;
+  if (x->only_measured && !x->choices->v[i].gain) return false;
+  choice_print(&x->choices->v[i], b);
+  return true;
+}
+
 // only_measured: for the cache, which others read.
 static lm_status choices_write(const lm_cuda_choices *c, bool only_measured, const char *path) {
-  lm_buf b = {0};
-  const char *between = "\n";
-  lm_buf_printf(&b, "{\"version\": %d, \"gpu\": ", VERSION);
-  lm_buf_json(&b, c->device);
-  lm_buf_printf(&b, ", \"cublaslt\": %llu, \"products\": [", (unsigned long long)c->version);
-  for (uint32_t i = 0; i < c->n; i++) {
-    if (only_measured && !c->v[i].gain) continue;
-    lm_buf_puts(&b, between);
-    choice_print(&c->v[i], &b);
-    between = ",\n";
-  }
-  lm_buf_puts(&b, "\n]}\n");
-  lm_status s = lm_file_write_atomic(path, b.p, b.n);
-  lm_buf_free(&b);
+  lm_buf head = {0};
+  lm_buf_puts(&head, "\"gpu\": ");
+  lm_buf_json(&head, c->device);
+  lm_buf_printf(&head, ", \"cublaslt\": %llu", (unsigned long long)c->version);
+  lm_status s = lm_tuned_list_write(path, head.p, c->n, written_print, &(written){c, only_measured});
+  lm_buf_free(&head);
   return s;
 }
 
@@ -57,29 +56,26 @@ static bool choice_read(json_t *j, lm_cuda_choice *out) {
          words_read(algorithm, out->algo.data, LM_COUNT(out->algo.data));
 }
 
-static lm_status choices_parse(json_t *j, const char *path, lm_cuda_choices *out) {
+static bool head_read(void *user, json_t *list) {
+  lm_cuda_choices *out = user;
   const char *gpu;
   json_int_t cublaslt;
-  int version;
-  json_t *products;
-  if (json_unpack(j, "{s:i, s:s, s:I, s:o}", "version", &version, "gpu", &gpu, "cublaslt", &cublaslt, "products", &products) || version != VERSION || !json_is_array(products))
-    return lm_fail(LM_USER, "%s: not how products are computed on a GPU; without it they are measured anew", path);
+  if (json_unpack(list, "{s:s, s:I}", "gpu", &gpu, "cublaslt", &cublaslt)) return false;
   out->device = lm_arena_printf(out->arena, "%s", gpu);
   out->version = (uint64_t)cublaslt;
-  for (size_t i = 0; i < json_array_size(products); i++) {
-    lm_cuda_choice c;
-    if (!choice_read(json_array_get(products, i), &c)) return lm_fail(LM_USER, "%s: product %zu is none; without the file they are measured anew", path, i + 1);
-    LM_PUSH(out->arena, out->v, out->n, out->cap) = c;
-  }
-  return NULL;
+  return true;
+}
+
+static bool product_read(void *user, json_t *product) {
+  lm_cuda_choices *out = user;
+  lm_cuda_choice c;
+  if (!choice_read(product, &c)) return false;
+  LM_PUSH(out->arena, out->v, out->n, out->cap) = c;
+  return true;
 }
 
 static lm_status choices_read(const char *path, lm_cuda_choices *out) {
-  json_t *j;
-  LM_TRY(lm_json_read(path, MOST_BYTES, &j));
-  lm_status s = choices_parse(j, path, out);
-  json_decref(j);
-  return s;
+  return lm_tuned_list_read(path, &(lm_tuned_reader){"how products are computed on a GPU", head_read, NULL, product_read, out});
 }
 
 // ---- the cache
