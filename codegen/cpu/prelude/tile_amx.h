@@ -57,36 +57,16 @@ static inline lm_pairs lm_pairs_join(const uint16_t *k, int64_t stride) {
   return low | __builtin_convertvector(*(const lm_halves *)(k + stride), lm_pairs) << 16;
 }
 
-static inline __attribute__((always_inline)) void lm_pairs_transpose(lm_pairs *x) {
-  lm_pairs low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, left = {0, 1, 4, 5}, right = {2, 3, 6, 7};
-  lm_pairs a = __builtin_shuffle(x[0], x[1], low), b = __builtin_shuffle(x[2], x[3], low);
-  lm_pairs c = __builtin_shuffle(x[0], x[1], high), d = __builtin_shuffle(x[2], x[3], high);
-  x[0] = __builtin_shuffle(a, b, left), x[1] = __builtin_shuffle(a, b, right);
-  x[2] = __builtin_shuffle(c, d, left), x[3] = __builtin_shuffle(c, d, right);
-}
-
-// Squares of 16 lines and 32 places of k. In rows: [line][pair], as A has them; else [pair][line], as B has them.
-//   lm_square_joined: lines lie side by side, places of k `stride` apart
-//   lm_square_read: places of k lie side by side, lines `stride` apart
-static inline __attribute__((always_inline)) void lm_square_joined(int rows, const uint16_t *from, int64_t stride, lm_square to) {
+// A square of 16 lines and 32 places of k. In rows: [line][pair], as A has them; else [pair][line], as B has them. Joined: lines
+// lie side by side, places of k `stride` apart; else places of k lie side by side, lines `stride` apart. Both are constants.
+static inline __attribute__((always_inline)) void lm_square_fill(int rows, int joined, const uint16_t *from, int64_t stride, lm_square to) {
   for (int p = 0; p < LM_SQUARE; p += 4)
     for (int i = 0; i < LM_SQUARE; i += 4) {
       lm_pairs x[4];
 #pragma GCC unroll 4
-      for (int j = 0; j < 4; j++) x[j] = lm_pairs_join(from + 2 * (p + j) * stride + i, stride);
-      if (rows) lm_pairs_transpose(x);
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; j++) *(lm_pairs *)(rows ? &to[i + j][p] : &to[p + j][i]) = x[j];
-    }
-}
-
-static inline __attribute__((always_inline)) void lm_square_read(int rows, const uint16_t *from, int64_t stride, lm_square to) {
-  for (int i = 0; i < LM_SQUARE; i += 4)
-    for (int p = 0; p < LM_SQUARE; p += 4) {
-      lm_pairs x[4];
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; j++) x[j] = *(const lm_pairs *)(from + (i + j) * stride + 2 * p);
-      if (!rows) lm_pairs_transpose(x);
+      for (int j = 0; j < 4; j++)
+        x[j] = joined ? lm_pairs_join(from + 2 * (p + j) * stride + i, stride) : *(const lm_pairs *)(from + (i + j) * stride + 2 * p);
+      if (rows == joined) lm_quad_transpose((lm_quad *)x);
 #pragma GCC unroll 4
       for (int j = 0; j < 4; j++) *(lm_pairs *)(rows ? &to[i + j][p] : &to[p + j][i]) = x[j];
     }
@@ -112,8 +92,7 @@ static inline __attribute__((always_inline)) void lm_squares(int rows, int joine
       for (int64_t h = i; h < i + LM_AMX_SIDE; h += LM_SQUARE, square++) {
         const uint16_t *at = from + h * line + k * place;
         if (h + LM_SQUARE > lines || k + 2 * LM_SQUARE > n) lm_square_part(rows, at, line, place, n - k, lines - h, *square);
-        else if (joined) lm_square_joined(rows, at, stride, *square);
-        else lm_square_read(rows, at, stride, *square);
+        else lm_square_fill(rows, joined, at, stride, *square);
       }
 }
 static __attribute__((noinline)) void lm_a_lines_bf16(const uint16_t *from, int64_t stride, int64_t n, int64_t lines, float *to) {

@@ -14,8 +14,6 @@ enum {
   LM_ROWS_F32 = 168,                   // of A in panels at a time: a multiple of every LM_TILE_M
   LM_PANELS_F32 = LM_ROWS_F32 * LM_SLAB + 16   // floats that they take
 };
-typedef float lm_quad __attribute__((vector_size(16), aligned(4), may_alias));
-typedef int32_t lm_quad_int __attribute__((vector_size(16)));
 typedef uint16_t lm_quad_half __attribute__((vector_size(8), aligned(2), may_alias));
 
 // Slabs that k places are cut into are as even as multiples of four allow.
@@ -40,14 +38,6 @@ static inline __attribute__((always_inline)) void lm_place_bf16(int width, const
   for (int i = 0; i + 4 <= width; i += 4) *(lm_quad *)(to + i) = lm_quad_bf16(from + i);
 #pragma GCC unroll 4
   for (int i = width / 4 * 4; i < width; i++) to[i] = lm_bf16_load(from[i]);
-}
-
-static inline __attribute__((always_inline)) void lm_quad_transpose(lm_quad *x) {
-  lm_quad_int low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, left = {0, 1, 4, 5}, right = {2, 3, 6, 7};
-  lm_quad a = __builtin_shuffle(x[0], x[1], low), b = __builtin_shuffle(x[2], x[3], low);
-  lm_quad c = __builtin_shuffle(x[0], x[1], high), d = __builtin_shuffle(x[2], x[3], high);
-  x[0] = __builtin_shuffle(a, b, left), x[1] = __builtin_shuffle(a, b, right);
-  x[2] = __builtin_shuffle(c, d, left), x[3] = __builtin_shuffle(c, d, right);
 }
 
 // Panels of `width` lines, a constant, from elements of type T: `from` is the slab's first, n its places of k.
