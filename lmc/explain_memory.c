@@ -12,7 +12,8 @@ enum { LISTED = 16, WIDTH = 960, HEIGHT = 420, LEFT = 90, TOP = 40, BOTTOM = 40,
 
 static void text_print(const lm_session *s, const lm_holders *h) {
   lm_buf b = {0};
-  lm_show_bytes(&b, (double)lm_session_memory(s));
+  int64_t workspace = lm_session_workspace(s);
+  lm_show_bytes(&b, (double)(lm_session_arenas(s) + workspace));
   lm_buf_printf(&b, " with micro = %lld tokens", (long long)s->recipe->micro);
   if (s->fit.recomputed) lm_buf_printf(&b, "; %d of %d kept values are computed again", s->fit.recomputed, s->fit.candidates);
   if (h->func) {
@@ -23,7 +24,6 @@ static void text_print(const lm_session *s, const lm_holders *h) {
     const lm_plan_step *x = &h->func->steps[h->peak];
     lm_buf_printf(&b, ", in step %d of %d of %s: %s", h->peak, h->func->n_steps, h->func->name, x->label ? x->label : "");
   }
-  int64_t workspace = lm_session_workspace(s);
   if (workspace) {
     lm_buf_puts(&b, "\nscratch of products: ");
     lm_show_bytes(&b, (double)workspace);
@@ -43,10 +43,11 @@ static void text_print(const lm_session *s, const lm_holders *h) {
 
 static void json_print(const lm_session *s, const lm_holders *h) {
   lm_buf b = {0};
-  lm_buf_printf(&b, "{\"bytes\": %lld, \"micro\": %lld, \"recomputed\": %d, \"arenas\": {", (long long)lm_session_memory(s),
+  int64_t workspace = lm_session_workspace(s);
+  lm_buf_printf(&b, "{\"bytes\": %lld, \"micro\": %lld, \"recomputed\": %d, \"arenas\": {", (long long)(lm_session_arenas(s) + workspace),
                 (long long)s->recipe->micro, s->fit.recomputed);
   for (int i = 0; i < LM_ARENAS; i++) lm_buf_printf(&b, "%s\"%s\": %lld", i ? ", " : "", lm_plan_arena_names[i], (long long)s->plan->arena_bytes[i]);
-  lm_buf_printf(&b, "}, \"workspace\": %lld, \"peak_step\": %d, \"peak_live\": %lld, \"holders\": [", (long long)lm_session_workspace(s), h->peak, (long long)h->peak_bytes);
+  lm_buf_printf(&b, "}, \"workspace\": %lld, \"peak_step\": %d, \"peak_live\": %lld, \"holders\": [", (long long)workspace, h->peak, (long long)h->peak_bytes);
   for (int i = 0; i < h->n; i++) {
     lm_buf_puts(&b, i ? ", {\"label\": " : "{\"label\": ");
     lm_buf_json(&b, h->v[i].label);

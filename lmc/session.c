@@ -184,11 +184,13 @@ int64_t lm_session_workspace(const lm_session *s) {
   return lm_target_workspace(&s->target, s->plan, &o);
 }
 
-int64_t lm_session_memory(const lm_session *s) {
-  int64_t bytes = lm_session_workspace(s);
+int64_t lm_session_arenas(const lm_session *s) {
+  int64_t bytes = 0;
   for (int i = 0; i < LM_ARENAS; i++) bytes += s->plan->arena_bytes[i];
   return bytes;
 }
+
+int64_t lm_session_memory(const lm_session *s) { return lm_session_arenas(s) + lm_session_workspace(s); }
 
 const char *lm_session_compute(const lm_session *s) { return lm_dtype_name(s->lowered->compute); }
 

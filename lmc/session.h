@@ -105,7 +105,8 @@ lm_status lm_mode_check(const char *mode);
 lm_status lm_session_check_ids(lm_session *s);
 // Places to plan the cache for, so that nearby lengths share kernels.
 int64_t lm_session_capacity(int64_t places);
-int64_t lm_session_workspace(const lm_session *s);    // bytes beside the arenas: scratch of products
-int64_t lm_session_memory(const lm_session *s);       // bytes of all arenas, and of the workspace of libraries
+int64_t lm_session_arenas(const lm_session *s);       // bytes of all arenas
+int64_t lm_session_workspace(const lm_session *s);    // bytes beside them: scratch of products, which are made to be asked
+int64_t lm_session_memory(const lm_session *s);       // both
 const char *lm_session_compute(const lm_session *s);  // what `real` is: "f32", "bf16"
 #endif
