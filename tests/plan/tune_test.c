@@ -48,6 +48,17 @@ static lm_gemm_cuts tune(lm_arena *a, planted *x, double budget, const lm_gemm_c
   return out;
 }
 
+// A plan of one product, of which nothing is known.
+static lm_gemm_cut tune_one(lm_arena *a, lm_plan_gemm *g, const lm_tune_options *o, int *measured) {
+  lm_plan_step step = {.kind = LM_STEP_GEMM, .gemm = g};
+  lm_plan_func f = {.name = "micro", .steps = &step, .n_steps = 1};
+  lm_plan plan = {.funcs = &f, .n_funcs = 1};
+  lm_gemm_cuts none = {0}, out = {0};
+  lm_cpu_tune(a, &plan, o, &none, &out, measured);
+  CHECK(out.n == 1);
+  return out.v[0];
+}
+
 static void choices_check(lm_arena *a) {
   int measured;
   planted even = {.time = 1};
@@ -86,24 +97,21 @@ static void luck_check(lm_arena *a) {
 static void code_check(lm_arena *a) {
   lm_plan_gemm g = product(512, 512, 256);
   g.code = 1;
-  lm_plan_step step = {.kind = LM_STEP_GEMM, .gemm = &g};
-  lm_plan_func f = {.name = "micro", .steps = &step, .n_steps = 1};
-  lm_plan plan = {.funcs = &f, .n_funcs = 1};
   lm_gemm_cut other = {.tile = {.code = !lm_cpu_prefers_code()}};
-  lm_gemm_cuts none = {0}, cuts = {&other, 1, 1}, usual = {0}, out = {0};
+  lm_gemm_cuts cuts = {&other, 1, 1};
   int measured;
   planted even = {.time = 1};
   lm_tune_options o = {.threads = 2, .budget = 1e9, .run = run, .now = now, .user = &even};
-  lm_cpu_tune(a, &plan, &o, &none, &usual, &measured);
-  CHECK(usual.v[0].tile.code == lm_cpu_prefers_code() && usual.v[0].gain == 1);
+  lm_gemm_cut usual = tune_one(a, &g, &o, &measured);
+  CHECK(usual.tile.code == lm_cpu_prefers_code() && usual.gain == 1);
   CHECK(lm_gemm_key_find(&g, &other.key));
   lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = 2, .cuts = &cuts, .code = true});
   planted fast = {.fast = lm_cpu_gemm_tile(all, &g), .time = 0.8};
   lm_cpu_gemms_destroy(all);
   CHECK(fast.fast.code == other.tile.code);
   o.user = &fast;
-  lm_cpu_tune(a, &plan, &o, &none, &out, &measured);
-  CHECK(equal(out.v[0].tile, fast.fast) && out.v[0].gain > 1.2);
+  lm_gemm_cut out = tune_one(a, &g, &o, &measured);
+  CHECK(equal(out.tile, fast.fast) && out.gain > 1.2);
 }
 
 static float *multiply(const lm_plan_gemm *g, int threads, uint32_t primitives, const lm_gemm_cuts *cuts, const char *a, const char *b) {
@@ -139,14 +147,10 @@ static void real_check(lm_arena *a) {
   g.n_batch = 2;
   g.batch[0].size = fixed(2), g.batch[0].a = 256 * 256, g.batch[0].b = 0, g.batch[0].c = 256 * 256;
   g.batch[1].size = fixed(2), g.batch[1].a = 2 * 256 * 256, g.batch[1].b = 256 * 256, g.batch[1].sum = true;
-  lm_plan_step step = {.kind = LM_STEP_GEMM, .gemm = &g};
-  lm_plan_func f = {.name = "micro", .steps = &step, .n_steps = 1};
-  lm_plan plan = {.funcs = &f, .n_funcs = 1};
-  lm_gemm_cuts none = {0}, out = {0};
   int measured;
-  lm_cpu_tune(a, &plan, &(lm_tune_options){.threads = 2, .budget = 60}, &none, &out, &measured);
-  CHECK(measured == 1 && out.n == 1 && out.v[0].gain >= 1);
-  CHECK(out.v[0].tile.m > 0 && out.v[0].tile.m <= 256 && out.v[0].tile.n > 0 && out.v[0].tile.n <= 256);
+  lm_gemm_cut out = tune_one(a, &g, &(lm_tune_options){.threads = 2, .budget = 60}, &measured);
+  CHECK(measured == 1 && out.gain >= 1);
+  CHECK(out.tile.m > 0 && out.tile.m <= 256 && out.tile.n > 0 && out.tile.n <= 256);
 }
 
 static void nothing(char *const *buf, const int64_t *var, int64_t lo, int64_t hi) {}
@@ -157,14 +161,10 @@ static void wrong_check(lm_arena *a) {
   CHECK(!lm_cpu_prefers_code());
   lm_plan_gemm g = product(256, 256, 256);
   g.code = 1;
-  lm_plan_step step = {.kind = LM_STEP_GEMM, .gemm = &g};
-  lm_plan_func f = {.name = "micro", .steps = &step, .n_steps = 1};
-  lm_plan plan = {.funcs = &f, .n_funcs = 1};
   lm_kernel_fn *const kernels[] = {nothing, nothing};
-  lm_gemm_cuts none = {0}, out = {0};
   int measured;
-  lm_cpu_tune(a, &plan, &(lm_tune_options){.threads = 1, .kernels = kernels, .budget = 60}, &none, &out, &measured);
-  CHECK(measured == 1 && !out.v[0].tile.code);
+  lm_gemm_cut out = tune_one(a, &g, &(lm_tune_options){.threads = 1, .kernels = kernels, .budget = 60}, &measured);
+  CHECK(measured == 1 && !out.tile.code);
 }
 
 // In a process of its own, as what oneDNN may use of a processor is settled once.

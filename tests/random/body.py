@@ -80,15 +80,13 @@ class Body:
         return self.r.sample(axes, k)
 
     # -- operations
-    def project(self, v=None, new=None):
-        v = v or self.pick(1)
+    def project(self):
+        v, new = self.pick(1), []
         over = self.some(v.inner)
         shared = [a for a in v.inner if a not in over and self.r.random() < 0.2]
-        if new is None:
-            new = []
-            for _ in range(self.r.choice((0, 1, 1, 2))):
-                a = self.axis(self.r.choice((2, 3, 4, 6)), *v.axes, *new)
-                new += [a] if a else []
+        for _ in range(self.r.choice((0, 1, 1, 2))):
+            a = self.axis(self.r.choice((2, 3, 4, 6)), *v.axes, *new)
+            new += [a] if a else []
         axes = over + shared + new
         self.r.shuffle(axes)
         w = self.param(axes, std=self.norm(over))
@@ -137,14 +135,15 @@ class Body:
             some = self.some(u.inner, 0)
             fits = [self.param(some, fill=self.r.choice((0, 1)))] if some else fits
         v = self.r.choice(fits)
-        wide = u.axes
+        axes = u.axes
         if self.r.random() < 0.5:
             u, v = v, u
-        x, y = (f"spread({q.text}, '{' '.join(wide if set(u.axes) != set(v.axes) else u.axes)}')" for q in (u, v))
+        if set(u.axes) == set(v.axes):                     # the first's order
+            axes = u.axes
+        x, y = (f"spread({q.text}, '{' '.join(axes)}')" for q in (u, v))
         lm, py = self.r.choice((("{} + {}", "{} + {}"), ("{} * {}", "{} * {}"), ("{} - {}", "{} - {}"),
                                 ("maximum({}, {})", "torch.maximum({}, {})"), ("{0} / (1 + {1} * {1})", "{0} / (1 + {1} * {1})"),
                                 ("select({0} < {1}, {0}, 2 * {1} - {0})", "torch.where({0} < {1}, {0}, 2 * {1} - {0})")))
-        axes = u.axes if set(u.axes) == set(v.axes) else wide
         return self.let(lm.format(u.name, v.name), py.format(x, y), axes)
 
     def normed(self):
@@ -155,10 +154,8 @@ class Body:
             a = over[0]
             return self.let(f"softmax({v.name}, {a}) * {self.size[a]}", f"{v.name}.softmax({v.axes.index(a)}) * {self.size[a]}", v.axes)
         w = self.param(over, fill=1)
-        c = self.param(over, fill=0) if kind == "layer" else None
-        if c and c.axes != w.axes:
-            c = None
-        if c:
+        if kind == "layer":
+            c = self.param(over, fill=0)
             return self.let(f"layernorm({v.name}, {w.name}, {c.name})", f"layer({v.text}, {w.text}, {c.name})", v.axes)
         return self.let(f"rmsnorm({v.name}, {w.name})", f"rms({v.text}, {w.text})", v.axes)
 
@@ -215,7 +212,7 @@ class Body:
                         f"torch.cat(({', '.join(p[3].format(p[0]) for p in parts)}), {i})", v.axes)
 
     def interval(self):
-        """every other place of an axis, or a stretch of it, with zeros where it has been cut"""
+        """a stretch of an axis, somewhere among zeros"""
         v = self.pick(1)
         a = self.r.choice(v.inner)
         n, i = self.size[a], v.axes.index(a)
@@ -342,6 +339,6 @@ class Body:
     def draw(self, n):
         for _ in range(n):
             f = self.r.choices(list(self.OPS), list(self.OPS.values()))[0]
-            need = {"reduce": 2, "merge": 2, "unary": 0, "binary": 0, "table": 0, "meet": 1}.get(f, 1)
+            need = {"reduce": 2, "merge": 2, "unary": 0, "binary": 0, "table": 0}.get(f, 1)     # inner axes
             if self.pick(need):
                 getattr(self, f)()
