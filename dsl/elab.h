@@ -180,10 +180,14 @@ bool el_axis_list(lm_elab *e, const ast_expr *x, el_axes *out);       // axis, t
 el_val el_primitive(lm_elab *e, const ast_expr *call, bool *out_found);
 const char *const *el_primitive_names(int *n);
 el_val el_history(lm_elab *e, const el_val *v, el_axis *t, el_axis *s, lm_loc at);
+// How far a program may expand; fuzzers are built with less. LM_EXPRESSIONS: expressions evaluated for one lowering, some hundred
+// bytes of memory each; models of public architectures, layers that have to be unrolled included, take a few thousand. EL_MOST: of
+// things that are found by walking through all of them, axes and parameters; nothing more is evaluated then.
+#ifndef LM_EXPRESSIONS
+#define LM_EXPRESSIONS 200000
+#endif
+enum { EL_EXPRESSIONS = LM_EXPRESSIONS, EL_MOST = LM_EXPRESSIONS < 4096 ? LM_EXPRESSIONS : 4096 };
 bool el_budget(lm_elab *e, lm_loc at);
-// Of things that are found by walking through all of them, axes and parameters, a program has so many at the most: nothing more is
-// evaluated then.
-enum { EL_MOST = 4096 };
 void el_count_check(lm_elab *e, uint32_t n, const char *what, lm_loc at);
 
 // ---- calls (elab_call.c)

@@ -5,13 +5,11 @@
 #include "runtime/plan/plan.h"
 #include <string.h>
 
-// BUDGET: expressions evaluated for one lowering, some hundred bytes of memory each. Models of public architectures, layers that
-// have to be unrolled included, take a few thousand.
-enum { BUDGET = 200000, PROBE_PLACES = 16 };
+enum { PROBE_PLACES = 16 };
 
 lm_elab *lm_elab_create(lm_ctx *c, lm_program *prog, lm_module *m) {
   lm_elab *e = LM_NEW(c->arena, lm_elab);
-  *e = (lm_elab){.c = c, .a = c->arena, .prog = prog, .m = m, .budget = BUDGET, .compute = LM_F32};
+  *e = (lm_elab){.c = c, .a = c->arena, .prog = prog, .m = m, .budget = EL_EXPRESSIONS, .compute = LM_F32};
   return e;
 }
 
