@@ -235,8 +235,8 @@ static void buffer_cut(lm_reader *r) {
 static lm_status file_open(lm_reader *r) {
   const lm_file_entry *f = &r->list->files[r->file];
   LM_TRY(lm_annotate(lm_input_open(f->path, &r->input), "source %s", r->list->sources[f->source].name));
-  r->left = r->most == UINT64_MAX || r->list->bytes <= r->most
-                ? UINT64_MAX : (uint64_t)((double)r->most * (double)f->size / (double)r->list->bytes) + 1;
+  bool all = r->most == UINT64_MAX || !r->list->bytes;
+  r->left = all ? UINT64_MAX : (uint64_t)((double)r->most * (double)f->size / (double)r->list->bytes) + 1;   // unpacked
   r->line = 1;
   r->eof = r->in_document = r->skipping = false;
   return NULL;

@@ -7,6 +7,7 @@
 
 #include "runtime/data/data.h"
 #include "runtime/data/mix.h"
+#include "runtime/data/reader.h"
 #include "tests/runtime/check.h"
 
 enum { SEQ = 16 };
@@ -168,6 +169,26 @@ static void test_frames(void) {
     CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "rest.zst: ");
   }
   lm_buf_free(&file);
+}
+
+// Of 3 MB that a few hundred bytes unpack to, no more is read than was asked for.
+static void test_most(void) {
+  const lm_stretch *stretches;
+  lm_file_list files;
+  size_t n, all = 3000000, got = 0;
+  char *text = memset(lm_alloc(all), 'a', all);
+  lm_data_source s = {LM_SOURCE_TEXT, "t", write_packed("most.zst", text, all)};
+  CHECK_OK(lm_file_list_make(&s, 1, &files));
+  lm_reader *r = lm_reader_create(&files, 100000);
+  CHECK(files.bytes < 10000);
+  do {
+    CHECK_OK(lm_reader_next(r, &stretches, &n));
+    for (size_t i = 0; i < n; i++) got += stretches[i].n;
+  } while (n);
+  CHECK(got >= 100000 && got <= 100001);
+  lm_reader_destroy(r);
+  lm_file_list_free(&files);
+  lm_free(text);
 }
 
 static void file_shorten(void *path, uint64_t done, uint64_t total) { CHECK(!truncate(path, (off_t)(total / 2)) || done > total / 2); }
@@ -478,6 +499,7 @@ int main(void) {
   test_long_line();
   test_text();
   test_frames();
+  test_most();
   test_changed_while_read();
   test_wrong_files();
   test_long_document();
