@@ -8,9 +8,9 @@
 
 #include "runtime/base/parallel.h"
 
-enum { CHUNK = 128 << 10, LISTED = 20, HOPELESS = 10000, FORMAT = 1 };
+enum { CHUNK = 128 << 10, LISTED = 20, HOPELESS = 10000, FORMAT = 2 };
 
-typedef struct { uint64_t format, token_root, n_docs, read, bad, wide, n_sources, n_list; } doc_tail;   // sources, list
+typedef struct { uint64_t format, token_root, n_docs, read, bad, width, n_sources, n_list; } doc_tail;   // sources, list
 
 typedef struct { uint32_t n; uint64_t line; char *fault; } result;           // of a stretch: its tokens, or why there are none
 typedef struct { size_t first, n; lm_tokens ids; lm_status status; } chunk;  // of stretches
@@ -29,7 +29,7 @@ typedef struct {
   uint64_t read, bad;
   lm_buf list;
   void *narrow; size_t cap_narrow;     // a chunk's ids as they are stored
-  bool wide;
+  int width;
 } build;
 
 // ---- tokenising
@@ -105,14 +105,16 @@ static void round_cut(build *b) {
 // ---- writing
 
 static lm_status ids_write(build *b, const lm_tokens *t) {
-  if (b->wide) return lm_store_add(b->tokens, t->ids, t->n * 4);
+  if (b->width == 4) return lm_store_add(b->tokens, t->ids, t->n * 4);
   if (t->n > b->cap_narrow) {
     b->cap_narrow = t->n;
     b->narrow = lm_realloc(b->narrow, t->n * 2);
   }
-  uint16_t *to = b->narrow;
-  for (size_t i = 0; i < t->n; i++) to[i] = (uint16_t)t->ids[i];
-  return lm_store_add(b->tokens, to, t->n * 2);
+  uint8_t *bytes = b->narrow;
+  uint16_t *pairs = b->narrow;
+  for (size_t i = 0; i < t->n && b->width == 1; i++) bytes[i] = (uint8_t)t->ids[i];
+  for (size_t i = 0; i < t->n && b->width == 2; i++) pairs[i] = (uint16_t)t->ids[i];
+  return lm_store_add(b->tokens, b->narrow, t->n * (size_t)b->width);
 }
 
 static void fault_note(build *b, const lm_stretch *s, const result *r) {
@@ -194,7 +196,7 @@ static bool tail_read(lm_corpus *c) {
   c->n_docs = t.n_docs;
   c->read = t.read;
   c->bad = t.bad;
-  c->wide = t.wide;
+  c->width = (int)t.width;
   c->source_first = (const uint64_t *)(c->docs->tail + sizeof t);
   c->bad_list = (const char *)(c->source_first + t.n_sources + 1);
   return c->docs->n_tail == sizeof t + (t.n_sources + 1) * sizeof(uint64_t) + t.n_list;
@@ -215,7 +217,7 @@ static lm_status files_finish(build *b, lm_corpus *out) {
   lm_store_writer *tokens = b->tokens, *docs = b->docs;
   b->tokens = NULL;
   LM_TRY(lm_store_finish(tokens, NULL, 0, &out->tokens));
-  doc_tail t = {FORMAT, out->tokens->root, b->n_docs, b->read, b->bad, b->wide, (uint64_t)b->files->n_sources, b->list.n + 1};
+  doc_tail t = {FORMAT, out->tokens->root, b->n_docs, b->read, b->bad, (uint64_t)b->width, (uint64_t)b->files->n_sources, b->list.n + 1};
   lm_buf tail = {0};
   lm_buf_add(&tail, &t, sizeof t);
   lm_buf_add(&tail, b->source_first, ((size_t)b->files->n_sources + 1) * sizeof *b->source_first);
@@ -239,8 +241,10 @@ static void build_free(build *b) {
   lm_buf_free(&b->list);
 }
 
+static int width_of(int64_t vocab) { return vocab <= 256 ? 1 : vocab <= 65536 ? 2 : 4; }
+
 static lm_status corpus_build(const lm_data_options *o, const lm_file_list *files, const char *tokens, const char *docs, lm_corpus *out) {
-  build b = {.o = o, .files = files, .reader = lm_reader_create(files, UINT64_MAX), .wide = o->tokenizer->vocab > 65536};
+  build b = {.o = o, .files = files, .reader = lm_reader_create(files, UINT64_MAX), .width = width_of(o->tokenizer->vocab)};
   b.source_first = lm_calloc((size_t)files->n_sources + 1, sizeof *b.source_first);
   bool there = false;
   lm_status s = lm_store_writer_create(tokens, &b.tokens);
@@ -272,13 +276,15 @@ lm_status lm_corpus_open(const lm_data_options *o, const lm_file_list *files, lm
   return s;
 }
 
+// Narrow ids come to the end of their place, where widening them from the front never overtakes what is still to be widened.
 lm_status lm_corpus_read(const lm_corpus *c, uint64_t first, uint64_t n, int32_t *out) {
-  if (c->wide) return lm_store_read(c->tokens, first * sizeof *out, n * sizeof *out, out);
-  uint16_t *narrow = (uint16_t *)out + n;                // its upper half, which the widening below never overtakes
-  LM_TRY(lm_store_read(c->tokens, first * sizeof *narrow, n * sizeof *narrow, narrow));
-  for (uint64_t i = 0; i < n; i++) {
+  uint64_t width = (uint64_t)c->width;
+  unsigned char *ids = (unsigned char *)(out + n) - n * width;
+  LM_TRY(lm_store_read(c->tokens, first * width, n * width, ids));
+  for (uint64_t i = 0; i < n && width == 1; i++) out[i] = ids[i];
+  for (uint64_t i = 0; i < n && width == 2; i++) {
     uint16_t id;
-    memcpy(&id, narrow + i, sizeof id);
+    memcpy(&id, ids + 2 * i, sizeof id);
     out[i] = id;
   }
   return NULL;

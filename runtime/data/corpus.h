@@ -8,7 +8,7 @@ typedef struct lm_doc { uint64_t start, end; } lm_doc;   // tokens start … end
 
 typedef struct lm_corpus {
   lm_store *tokens, *docs;
-  bool wide;                           // ids are uint32_t, else uint16_t (vocabularies up to 65,536)
+  int width;                           // bytes of an id: 1 for vocabularies up to 256, 2 up to 65,536, else 4
   const lm_doc *doc; uint64_t n_docs;
   const uint64_t *source_first;        // [n_sources + 1]: source i is documents source_first[i] … source_first[i + 1] - 1
   uint64_t read, bad;                  // documents found; those left out

@@ -2,6 +2,7 @@
 // prefetching; vocabularies trained on sources.
 #include <fcntl.h>
 #include <glob.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zstd.h>
 
@@ -289,6 +290,34 @@ static void file_damage(const char *path, bool truncate_it) {
   close(fd);
 }
 
+static off_t tokens_size(lm_tokenizer *t, int32_t vocab) {
+  glob_t found;
+  struct stat st;
+  lm_data_source s = {LM_SOURCE_TEXT, "t", in_dir("wide.txt"), "\n"};
+  lm_data_options o = options(&s, 1, t);
+  int32_t was = t->vocab;
+  t->vocab = vocab;
+  o.cache = in_dir("cache");
+  for (int again = 0; again < 2; again++) {
+    lm_data *d = open_data(&o);
+    documents_are(d, "[abcdefg][h]");
+    lm_data_close(d);
+  }
+  t->vocab = was;
+  CHECK(!glob(lm_path_join(arena, o.cache, "*.tok"), 0, NULL, &found) && found.gl_pathc == 1 && !stat(*found.gl_pathv, &st));
+  globfree(&found);
+  files_remove("cache/*");
+  rmdir(o.cache);
+  return st.st_size;
+}
+
+// An id takes the bytes that the vocabulary needs: one, two or four.
+static void test_widths(void) {
+  write_text("wide.txt", "abcdefg\nh\n");
+  off_t one = tokens_size(bytes, 256), two = tokens_size(bytes, 257), most = tokens_size(bytes, 65536), four = tokens_size(bytes, 65537);
+  CHECK(two - one == 8 && most == two && four - two == 16);
+}
+
 static void test_cache(void) {
   lm_buf text = {0};
   for (int i = 0; i < 3000; i++) lm_buf_printf(&text, "document %d%.*s\n\n", i, i % 50, "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz");
@@ -503,6 +532,7 @@ int main(void) {
   test_changed_while_read();
   test_wrong_files();
   test_long_document();
+  test_widths();
   test_cache();
   test_mix();
   test_mix_shares();
