@@ -29,7 +29,7 @@ typedef struct ablation {
 // ---- what there is to measure
 
 static lm_status model_plan(const ablation *a, lm_session *s, const char *pass, int64_t micro) {
-  LM_TRY(lm_bench_open(s, a->cli, pass, micro));
+  LM_TRY(lm_bench_open(s, a->cli, (lm_variant){.off = pass}, micro));
   return lm_bench_plan(s);
 }
 

@@ -22,8 +22,8 @@ typedef struct figures {
   int kernels, compiled, tuned, measured;
 } figures;
 
-lm_status lm_bench_open(lm_session *s, lm_cli *cli, const char *passes_off, int64_t micro) {
-  s->passes_off = passes_off;
+lm_status lm_bench_open(lm_session *s, lm_cli *cli, lm_variant variant, int64_t micro) {
+  s->variant = variant;
   s->threads = (int)lm_args_whole(&cli->args, "threads", 0);
   LM_TRY(lm_target_find(&cli->args, &s->target));
   LM_TRY(lm_session_open_args(s, cli));
@@ -79,7 +79,7 @@ static lm_status measure(lm_session *s, lm_cli *cli, figures *out) {
   double began = lm_now();
   int64_t steps = lm_args_whole(&cli->args, "steps", STEPS), repeats = WARM + steps < REPEATS ? WARM + steps : REPEATS;
   lm_session_kernels(s, &cli->args);
-  LM_TRY(lm_bench_open(s, cli, lm_args_text(&cli->args, "disable-pass", NULL), 0));
+  LM_TRY(lm_bench_open(s, cli, lm_variant_of(&cli->args), 0));
   double opened = lm_now();
   LM_TRY(lm_bench_plan(s));
   LM_TRY(lm_bench_start(s));
@@ -130,7 +130,7 @@ static lm_status run(lm_cli *cli) {
   lm_session s = {0};
   figures x = {0};
   if (lm_args_given(&cli->args, "ablate")) {
-    if (lm_args_given(&cli->args, "disable-pass")) return lm_fail(LM_USER, "--ablate switches passes off itself; --disable-pass has no place beside it");
+    if (lm_args_given(&cli->args, "disable-pass") || lm_args_given(&cli->args, "enable-pass")) return lm_fail(LM_USER, "--ablate switches passes off itself; --disable-pass and --enable-pass have no place beside it");
     return lm_bench_ablate(cli, lm_args_whole(&cli->args, "steps", STEPS), lm_args_number(&cli->args, "budget", BUDGET));
   }
   lm_status status = measure(&s, cli, &x);

@@ -3,8 +3,8 @@
 #define LMC_BENCH_H
 #include "lmc/session.h"
 
-// The command's file and its data, with some passes off (NULL: none) and another micro-batch (0: the recipe's).
-lm_status lm_bench_open(lm_session *s, lm_cli *cli, const char *passes_off, int64_t micro);
+// The command's file and its data, of a variant of the plan and with another micro-batch (0: the recipe's).
+lm_status lm_bench_open(lm_session *s, lm_cli *cli, lm_variant variant, int64_t micro);
 lm_status lm_bench_plan(lm_session *s);               // from there to a plan
 lm_status lm_bench_start(lm_session *s);              // to loaded kernels; lm_session_train goes on to step 0
 // Runs step i (from 1), finished batches over and over.

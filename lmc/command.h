@@ -42,7 +42,8 @@ extern const lm_command lm_cmd_check, lm_cmd_fmt, lm_cmd_compile, lm_cmd_run, lm
   {.name = "set", .kind = LM_OPT_LIST, .value = "KEY=VALUE", .help = "overrides a value of the recipe; may be repeated"}
 
 #define LM_OPT_PASSES \
-  {.name = "disable-pass", .kind = LM_OPT_TEXT, .value = "A,B", .help = "leaves optimizations out (`lmc opt --list`)"}
+  {.name = "disable-pass", .kind = LM_OPT_TEXT, .value = "A,B", .help = "leaves optimizations out (`lmc opt --list`)"}, \
+  {.name = "enable-pass", .kind = LM_OPT_TEXT, .value = "A,B", .help = "takes optimizations also where they find that they do not pay"}
 
 #define LM_OPT_KERNELS \
   {.name = "dump-dir", .kind = LM_OPT_TEXT, .value = "DIR", .help = "writes the source of every kernel there"}, \

@@ -129,7 +129,7 @@ static lm_status compile(lm_session *s, lm_cli *cli, lm_cuda_code *code) {
   LM_TRY(lm_dump_after(&s->dump, lm_args_text(a, "print-after", NULL)));
   if (dir) LM_TRY(lm_dir_make(dir));
   LM_TRY(lm_session_open_args(s, cli));
-  s->passes_off = lm_args_text(a, "disable-pass", NULL);
+  s->variant = lm_variant_of(a);
   s->dump.dir = dir && emit & EMIT_IR ? dir : NULL;
   LM_TRY(model_compile(s, emit, dir, code));
   summary x = {s->plan->n_kernels, s->exec ? lm_exec_kernels_compiled(s->exec) : code->compiled, lm_cost_of_step(s->plan, s->n_micro),

@@ -55,7 +55,7 @@ static void reference_print(void) {
 }
 
 static lm_status subject_explain(lm_cli *cli, lm_status (*subject)(lm_session *)) {
-  lm_session s = {.passes_off = lm_args_text(&cli->args, "disable-pass", NULL)};
+  lm_session s = {.variant = lm_variant_of(&cli->args)};
   lm_status status = lm_target_find(&cli->args, &s.target);
   if (!status) status = lm_session_open_args(&s, cli);
   if (!status) status = subject(&s);

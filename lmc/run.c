@@ -50,7 +50,7 @@ static lm_status options_read(runner *x) {
   const char *resume = lm_args_text(a, "resume", "auto");
   if (strcmp(resume, "auto") && strcmp(resume, "never") && access(resume, F_OK))
     return lm_fail(LM_USER, "--resume takes auto, never or the folder of a checkpoint; there is no %s", resume);
-  x->s->passes_off = lm_args_text(a, "disable-pass", NULL);
+  x->s->variant = lm_variant_of(a);
   lm_session_kernels(x->s, a);
   x->sets = LM_NEW_N(x->cli->ctx->arena, const char *, n + 3);
   for (int i = 0; i < n; i++) x->sets[x->n_sets++] = sets[i];
@@ -114,7 +114,8 @@ static void keys_collect(runner *x) {
   lm_recipe_print(x->s->recipe, false, &text);
   for (const char *line = text.p; line && *line; line += strcspn(line, "\n"), line += *line == '\n')
     if (!may_change(line)) LM_PUSH(x->cli->ctx->arena, keys, n_keys, cap) = key_of(x, line, strcspn(line, "\n"));
-  if (x->s->passes_off) LM_PUSH(x->cli->ctx->arena, keys, n_keys, cap) = (lm_train_key){"--disable-pass", x->s->passes_off};
+  if (x->s->variant.off) LM_PUSH(x->cli->ctx->arena, keys, n_keys, cap) = (lm_train_key){"--disable-pass", x->s->variant.off};
+  if (x->s->variant.on) LM_PUSH(x->cli->ctx->arena, keys, n_keys, cap) = (lm_train_key){"--enable-pass", x->s->variant.on};
   if (x->s->load_dir) LM_PUSH(x->cli->ctx->arena, keys, n_keys, cap) = (lm_train_key){"--load-dir", x->s->load_dir};
   lm_buf_free(&text);
   x->o.keys = keys;

@@ -32,6 +32,11 @@ typedef struct lm_fit {
   double slowdown;                     // predicted, of a step's time without that
 } lm_fit;
 
+typedef struct lm_variant {            // what a plan is made with that is not the default
+  const char *off, *on;                // passes left out and passes asked for (--disable-pass, --enable-pass); NULL: none
+  int rows;                            // of a large product at a time (pass chunk); 0: as many as the target says
+} lm_variant;
+
 typedef struct lm_tuned {              // how products are computed (tuned.h)
   lm_gemm_cuts cuts;                   // on the CPU; none: by default
   struct lm_cuda_choices *choices;     // on a GPU; NULL: by default
@@ -45,7 +50,7 @@ typedef struct lm_session {
   int threads;                         // the same; 0: as many as there are cores
   lm_dump dump;
   lm_timeline *timeline;               // what a run is watched by; NULL: nobody looks
-  const char *passes_off;              // of --disable-pass, NULL: none
+  lm_variant variant;
   const char *dump_dir, *load_dir;     // of --dump-dir and --load-dir, NULL: none
   const struct lm_bundle *bundle;      // set before it is opened: the program of a run folder; NULL: the user's file
   const char *goes_on;                 // set before there is data: the folder of the run that goes on, whose learned vocabulary holds; NULL: none does
@@ -93,6 +98,7 @@ struct lm_recompute;
 lm_status lm_session_plan_once(lm_session *s, struct lm_recompute *recompute);
 lm_status lm_session_start(lm_session *s, const lm_exec_options *o);   // o: its timeline and dump_dir; may be NULL
 void lm_session_kernels(lm_session *s, const lm_args *a);   // what LM_OPT_KERNELS say, before it is started
+lm_variant lm_variant_of(const lm_args *a);           // what LM_OPT_PASSES say
 // Seconds of one run of a function of the plan: the best of some, at least two after the first, for about so long; 0: there is none.
 lm_status lm_session_func_time(const lm_session *s, const char *name, double about, double *out);
 lm_status lm_session_weights(lm_session *s);          // first values, or those that the model is `from`

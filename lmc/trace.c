@@ -153,7 +153,7 @@ static lm_status trace(tracer *t, lm_cli *cli) {
   if (!out) return lm_fail(LM_USER, "--out FILE is missing: the safetensors file to write");
   if (!t->foreign && strcmp(names, "native")) return lm_fail(LM_USER, "--names is native or hf, not '%s'", names);
   LM_TRY(values_parse(lm_args_text(&cli->args, "values", NULL), &t->values));
-  t->s->passes_off = lm_args_text(&cli->args, "disable-pass", NULL);
+  t->s->variant = lm_variant_of(&cli->args);
   lm_session_kernels(t->s, &cli->args);
   LM_TRY(lm_target_find(&cli->args, &t->s->target));
   LM_TRY(lm_session_open_args(t->s, cli));

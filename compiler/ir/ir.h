@@ -225,6 +225,7 @@ typedef struct lm_op_info {
 extern const lm_op_info lm_op_table[LM_OPS];
 static inline const lm_op_info *lm_op_info_of(const lm_op *op) { return &lm_op_table[op->code]; }
 static inline bool lm_op_attends(const lm_op *op) { return op->code == LM_OP_ATTEND || op->code == LM_OP_ATTEND_VJP; }
+bool lm_value_is_weight(const lm_value *v);                // a parameter, or it in another type or layout
 // Its region sees its arguments alone, no values of the regions around it.
 static inline bool lm_op_isolated(const lm_op *op) { return op->code == LM_OP_KERNEL || lm_op_attends(op); }
 #endif

@@ -9,3 +9,11 @@ const lm_op_info lm_op_table[LM_OPS] = {
 };
 
 const char *const lm_keep_names[LM_KEEPS] = {"", "save", "again"};
+
+bool lm_value_is_weight(const lm_value *v) {
+  for (const lm_op *op = v->def; op; op = op->n_in ? op->in[0]->def : NULL) {
+    if (op->code == LM_OP_PARAM) return true;
+    if (op->code != LM_OP_CAST && !(lm_op_info_of(op)->traits & LM_T_VIEW)) return false;
+  }
+  return false;
+}

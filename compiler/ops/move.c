@@ -182,12 +182,25 @@ void vjp_rename(lm_grad *g, lm_op *op) { lm_grad_add(g, op->in[0], back(g, op, L
 void vjp_slice(lm_grad *g, lm_op *op) { lm_grad_add_place(g, op, lm_grad_of(g, op->out[0])); }
 void vjp_pad(lm_grad *g, lm_op *op) { lm_grad_add(g, op->in[0], back(g, op, LM_OP_SLICE, op->attr.imm)); }
 
+// A slice of a product along an axis of one operand is the product of that operand's slice: the gradients of weights that
+// lie side by side are then each summed where it goes, and never exist together. NULL: gz is no such product.
+static lm_value *slice_of_product(lm_grad *g, const lm_op *dot, const lm_attr *cut) {
+  if (!dot || dot->code != LM_OP_DOT) return NULL;
+  lm_value *in[2] = {dot->in[0], dot->in[1]};
+  bool of_x = lm_type_find(in[0]->type, cut->axes[0]) >= 0, of_w = lm_type_find(in[1]->type, cut->axes[0]) >= 0;
+  if (of_x == of_w || lm_type_find(in[0]->type, cut->to[0]) >= 0 || lm_type_find(in[1]->type, cut->to[0]) >= 0) return NULL;
+  in[of_w] = lm_emit(g->b, LM_OP_SLICE, &in[of_w], 1, cut, NULL);
+  return lm_emit(g->b, LM_OP_DOT, in, 2, &dot->attr, NULL);
+}
+
 void vjp_concat(lm_grad *g, lm_op *op) {
   lm_value *gz = lm_grad_of(g, op->out[0]);
   int64_t first = 0;
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_attr a = {.axes = {op->attr.to[0]}, .n_axes = 1, .to = {op->attr.axes[i]}, .n_to = 1, .imm = {first, 1}, .n_imm = 2};
-    if (lm_grad_wants(g, op->in[i])) lm_grad_add(g, op->in[i], lm_emit(g->b, LM_OP_SLICE, &gz, 1, &a, NULL));
     first += lm_axis_size(g->b->m, op->attr.axes[i]);
+    if (!lm_grad_wants(g, op->in[i])) continue;
+    lm_value *part = lm_value_is_weight(op->in[i]) ? slice_of_product(g, gz->def, &a) : NULL;
+    lm_grad_add(g, op->in[i], part ? part : lm_emit(g->b, LM_OP_SLICE, &gz, 1, &a, NULL));
   }
 }

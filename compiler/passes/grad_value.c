@@ -6,15 +6,6 @@
 #include <string.h>
 #include "compiler/passes/grad.h"
 
-// A parameter, or it in another type or layout.
-static bool is_weight(const lm_value *v) {
-  for (const lm_op *op = v->def; op; op = op->n_in ? op->in[0]->def : NULL) {
-    if (op->code == LM_OP_PARAM) return true;
-    if (op->code != LM_OP_CAST && !(lm_op_info_of(op)->traits & LM_T_VIEW)) return false;
-  }
-  return false;
-}
-
 // A product of two activations that share axes, larger than either of them, as attention's scores are: computing it again
 // costs less than writing it and reading it back.
 static bool outer_product(const lm_module *m, const lm_op *op) {
@@ -22,7 +13,7 @@ static bool outer_product(const lm_module *m, const lm_op *op) {
   int64_t n = lm_type_elements(m, op->out[0]->type);
   int shared = 0;
   for (int i = 0; i < x.rank; i++) shared += lm_type_find(w, x.axis[i]) >= 0;
-  if (shared == op->attr.n_axes || is_weight(op->in[0]) || is_weight(op->in[1])) return false;
+  if (shared == op->attr.n_axes || lm_value_is_weight(op->in[0]) || lm_value_is_weight(op->in[1])) return false;
   return n > lm_type_elements(m, x) && n > lm_type_elements(m, w);
 }
 

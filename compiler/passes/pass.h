@@ -9,6 +9,7 @@ typedef struct lm_recompute { int extra, chosen; } lm_recompute;
 typedef struct lm_pass_env {
   const void *target;                                         // what `lmc` knows of the target, for passes that need it
   const char *const *disabled; int n_disabled;                // names of passes that are off (passes.def: what that means)
+  const char *const *asked; int n_asked;                      // of passes that do what they can, also where they find that it does not pay
   lm_recompute *recompute;                                    // NULL: marked values alone
   // Called by the runner around each pass; NULL: nobody looks.
   void (*watch)(void *user, const char *pass, bool after, const lm_module *m);
@@ -41,7 +42,9 @@ bool lm_pass_run(lm_module *m, const lm_pass *pass, const lm_pass_env *env);
 lm_status lm_pass_run_list(lm_module *m, const char *names, const lm_pass_env *env, bool *out_ok);
 // Switches the passes of a comma-separated list off; the names are kept in `a`. LM_USER on one that is none or is needed.
 lm_status lm_pass_disable(lm_arena *a, const char *names, lm_pass_env *env);
+lm_status lm_pass_ask(lm_arena *a, const char *names, lm_pass_env *env);   // likewise: what `asked` says. LM_USER also on one that is off
 bool lm_pass_is_off(const lm_pass_env *env, const char *name);
+bool lm_pass_is_asked(const lm_pass_env *env, const char *name);
 // Runs lm_pipeline as far as it goes to `stage`.
 bool lm_pipeline_run(lm_module *m, lm_stage stage, const lm_pass_env *env);
 #endif

@@ -12,7 +12,7 @@ const int lm_n_passes = LM_COUNT(lm_passes);
 // Cleaning before the derivative keeps what it stashes small; cleaning after removes what it made twice.
 const char *const lm_pipeline[] = {
   "inline", "simplify", "cse", "licm", "dce", "lookahead",
-  "attend", "cse", "licm", "chunk", "dce",
+  "attend", "cse", "licm", "chunk", "pack", "dce",
   "grad", "simplify", "cse", "licm", "dce",
   "jam", "cse", "dce",
   "widen", "copies", "dce", "unattend", "decompose", "cse", "dce", "fuse",
@@ -68,31 +68,45 @@ lm_status lm_pass_run_list(lm_module *m, const char *names, const lm_pass_env *e
   return NULL;
 }
 
-// ---- passes that are off
+// ---- passes that are off, and those that are asked for
 
-bool lm_pass_is_off(const lm_pass_env *env, const char *name) {
-  for (int i = 0; i < env->n_disabled; i++)
-    if (!strcmp(env->disabled[i], name)) return true;
+static bool named(const char *const *names, int n, const char *name) {
+  for (int i = 0; i < n; i++)
+    if (!strcmp(names[i], name)) return true;
   return false;
 }
 
-lm_status lm_pass_disable(lm_arena *a, const char *names, lm_pass_env *env) {
+bool lm_pass_is_off(const lm_pass_env *env, const char *name) { return named(env->disabled, env->n_disabled, name); }
+bool lm_pass_is_asked(const lm_pass_env *env, const char *name) { return named(env->asked, env->n_asked, name); }
+
+// The passes of a comma-separated list, each once, of which `may` allows every one.
+static lm_status names_read(lm_arena *a, const char *names, lm_status (*may)(const lm_pass *pass, const lm_pass_env *env), const lm_pass_env *env,
+                            const char *const **out, int *out_n) {
   const char **list = LM_NEW_N(a, const char *, lm_n_passes);
   int n = 0;
   for (const char *s = names; s;) {
     size_t length = strcspn(s, ",");
     const lm_pass *pass;
     LM_TRY(pass_named(s, length, &pass));
-    if (pass->off < 0) return lm_fail(LM_USER, "pass %s can't be switched off: what comes after needs it", pass->name);
-    env->disabled = list;
-    env->n_disabled = n;
-    if (!lm_pass_is_off(env, pass->name)) list[n++] = pass->name;
+    LM_TRY(may(pass, env));
+    if (!named(list, n, pass->name)) list[n++] = pass->name;
     s = s[length] ? s + length + 1 : NULL;
   }
-  env->disabled = list;
-  env->n_disabled = n;
+  *out = list;
+  *out_n = n;
   return NULL;
 }
+
+static lm_status may_be_off(const lm_pass *pass, const lm_pass_env *env) {
+  return pass->off < 0 ? lm_fail(LM_USER, "pass %s can't be switched off: what comes after needs it", pass->name) : NULL;
+}
+
+static lm_status may_be_asked(const lm_pass *pass, const lm_pass_env *env) {
+  return lm_pass_is_off(env, pass->name) ? lm_fail(LM_USER, "pass %s is switched off and asked for at once", pass->name) : NULL;
+}
+
+lm_status lm_pass_disable(lm_arena *a, const char *names, lm_pass_env *env) { return names_read(a, names, may_be_off, env, &env->disabled, &env->n_disabled); }
+lm_status lm_pass_ask(lm_arena *a, const char *names, lm_pass_env *env) { return names_read(a, names, may_be_asked, env, &env->asked, &env->n_asked); }
 
 // ---- the pipeline
 

@@ -204,8 +204,17 @@ static lm_value *rule(lm_rewrite *r, lm_op *op) {
   return z;
 }
 
+// What a product reads is in memory: slices of a concatenation that one reads are views of it (lm_simplify_move).
+static void mark_multiplied(lm_op *op, void *user) {
+  op->mark = 0;
+  for (uint32_t i = 0; op->code == LM_OP_DOT && i < op->n_in; i++)
+    if (lm_op_is(op->in[i], LM_OP_CONCAT)) op->in[i]->def->mark = LM_MULTIPLIED;
+}
+
 bool lm_pass_simplify(lm_module *m, const lm_pass_env *env) {
-  for (lm_func *f = m->funcs; f; f = f->next)
+  for (lm_func *f = m->funcs; f; f = f->next) {
+    lm_region_walk(f->body, mark_multiplied, NULL);
     for (int i = 0; i < ROUNDS && lm_rewrite_func(f, rule, NULL); i++) continue;
+  }
   return true;
 }

@@ -3,6 +3,8 @@
 #define LM_SIMPLIFY_H
 #include "compiler/passes/rewrite.h"
 
+enum { LM_MULTIPLIED = 1 };                                   // op->mark of a concatenation: an operand of a product
+
 lm_value *lm_simplify_move(lm_rewrite *r, lm_op *op);         // simplify_move.c
 lm_value *lm_simplify_reduce(lm_rewrite *r, lm_op *op);       // simplify_reduce.c
 // v as one number in any shape

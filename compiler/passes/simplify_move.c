@@ -102,7 +102,7 @@ static lm_value *slice(lm_rewrite *r, lm_op *op) {
   const lm_attr *a = &op->attr;
   interval iv = taken(r, op);
   if (a->n_to && a->to[0] == a->axes[0] && iv.first == 0 && iv.step == 1) return x;
-  if (lm_op_is(x, LM_OP_CONCAT)) return slice_of_concat(r, op, x->def, iv);
+  if (lm_op_is(x, LM_OP_CONCAT)) return x->def->mark == LM_MULTIPLIED ? NULL : slice_of_concat(r, op, x->def, iv);
   if (lm_op_is(x, LM_OP_PAD)) return slice_of_pad(r, op, x->def, iv);
   if (lm_op_is(x, LM_OP_PERMUTE)) return slice_of_permute(r, op, x->def->in[0]);
   if (lm_op_is(x, LM_OP_EXPAND) && lm_type_find(x->def->in[0]->type, a->axes[0]) < 0)

@@ -29,6 +29,7 @@ typedef struct lm_plan_target {
   // Code for tiles of a product, as plan.h says; false: it is left to the target's library. NULL: every one is.
   bool (*product)(void *user, const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out);
   int places, chunks;                  // of a kernel, to keep the machine busy; of a sum over places. 0: as fuse.h says
+  int64_t launch;                      // bytes that take as long to move as a kernel to start; 0: no time at all
   int rows;                            // at a time of a large product that is not kept whole; 0: as chunk.c says
   bool (*attends)(const lm_module *m, const lm_op *op);   // whether `kernel` knows this attend or attend_vjp; NULL: all of them
   int attend_tile;                     // side of the tiles of attention's map; 0: `kernel` knows no attention

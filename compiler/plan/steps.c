@@ -132,8 +132,21 @@ static int kernel_find(planner *p, const lm_op *op, const lm_kernel_code *code) 
   return plan->n_kernels - 1;
 }
 
+// Bytes that a kernel's region reads of v: where it only takes slices of it, those.
+static int64_t bytes_read(const planner *p, const lm_region *r, const lm_value *v) {
+  int64_t all = lm_type_bytes(p, v->type), sum = 0;
+  for (const lm_op *op = r->first; op && sum < all; op = op->next)
+    for (uint32_t i = 0; i < op->n_in; i++) {
+      if (op->in[i] != v) continue;
+      if (op->code == LM_OP_SLICE) sum += lm_type_bytes(p, op->out[0]->type);
+      else sum += op->code == LM_OP_VIEW || op->code == LM_OP_RENAME ? bytes_read(p, r, op->out[0]) : all;
+    }
+  return sum < all ? sum : all;
+}
+
 static void kernel_cost(planner *p, const lm_op *op, lm_plan_step *s) {
-  for (uint32_t i = 0; i < op->n_in; i++) s->moved += lm_type_bytes(p, op->in[i]->type);
+  bool fused = op->code == LM_OP_KERNEL;
+  for (uint32_t i = 0; i < op->n_in; i++) s->moved += fused ? bytes_read(p, op->body, op->body->args[i]) : lm_type_bytes(p, op->in[i]->type);
   for (uint32_t i = 0; i < op->n_out; i++) s->moved += lm_type_bytes(p, op->out[i]->type);
   s->flops = (int64_t)lm_plan_flops(p->m, op);
 }

@@ -34,12 +34,39 @@ def test_gpt2(run):
     compare(run, f"{ROOT}/tests/reference/gpt2-tiny/reference.lm")
 
 
+def test_asked(run):
+    """what this target's costs decline is right all the same: in bf16, with dropout, in two micro-batches, in layers that share
+    weights, behind biases"""
+    asked = ("--enable-pass", "pack")
+    file = small(run, rows=2, seq=32, micro=32, drop=0.1)
+    gpt2 = f"{ROOT}/tests/reference/gpt2-tiny/reference.lm"
+    albert = f"{ROOT}/tests/models/albert/reference.lm"
+    for file, compute, bar in (file, "f32", 1e-5), (file, "bf16", 2e-2), (gpt2, "f32", 1e-5), (albert, "f32", 1e-5):
+        args = (file, "--recipe", "Reference", "--steps", 2, "--values", "loss,grads", "--set", f"precision.compute={compute}")
+        if file.endswith("small.lm"):
+            args = (file, *args[3:])
+        apart, side = run.trace(*args), run.trace(*args, *asked)
+        floor = 1e-3 * max(np.linalg.norm(v) for k, v in apart.items() if k.startswith("grad."))
+        for key in apart:
+            within(f"{key} of {file} in {compute}", distance(side[key], apart[key], floor if key != "loss" else 0), bar)
+    products = [sum(" gemm " in line for line in open(plan_of(run, file, how, *options)))
+                for how, options in (("apart", ()), ("side", asked))]
+    check(products[1] < products[0], f"{products}")
+
+
+def plan_of(run, file, name, *options):
+    run("compile", file, "--out", run.path(name), *options)
+    return run.path(name) + "/plan.txt"
+
+
 def test_refused(run):
     file = small(run)
     err = run("trace", file, "--out", run.path("x"), "--disable-pass", "cse,inline", status=1)
     check("pass inline can't be switched off" in err, err)
     err = run("bench", file, "--disable-pass", "frob", status=1)
     check("there is no pass frob" in err, err)
+    err = run("trace", file, "--out", run.path("x"), "--disable-pass", "pack", "--enable-pass", "pack", status=1)
+    check("pass pack is switched off and asked for at once" in err, err)
 
 
 def test_resume(run):
