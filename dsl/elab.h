@@ -187,6 +187,8 @@ el_val el_history(lm_elab *e, const el_val *v, el_axis *t, el_axis *s, lm_loc at
 #define LM_EXPRESSIONS 200000
 #endif
 enum { EL_EXPRESSIONS = LM_EXPRESSIONS, EL_MOST = LM_EXPRESSIONS < 4096 ? LM_EXPRESSIONS : 4096 };
+// Whether what could not be read, and is reported, may have declared a name that is not found here.
+bool el_is_incomplete(const lm_elab *e);
 bool el_budget(lm_elab *e, lm_loc at);
 void el_count_check(lm_elab *e, uint32_t n, const char *what, lm_loc at);
 

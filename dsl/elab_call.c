@@ -434,6 +434,7 @@ el_val el_invoke_method(lm_elab *e, const el_ref *ref, lm_sym name, const el_val
 }
 
 static el_val unknown_function(lm_elab *e, const ast_expr *x) {
+  if (el_is_incomplete(e)) return el_error();
   int np, nf;
   const char *const *prim = el_primitive_names(&np);
   const char *const *fns = lm_program_names(e->prog, e->frame->file, DC_FN, &nf);

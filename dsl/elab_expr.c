@@ -17,6 +17,13 @@ void el_count_check(lm_elab *e, uint32_t n, const char *what, lm_loc at) {
   e->budget = 0;
 }
 
+bool el_is_incomplete(const lm_elab *e) {
+  const ast_decl *d = e->frame->self ? e->frame->self->inst->decl : NULL;
+  for (uint32_t i = 0; d && i < d->members.n; i++)
+    if (d->members.v[i]->kind == MB_ERROR) return true;
+  return e->frame->file && e->frame->file->incomplete;
+}
+
 // ---- numbers known at compile time
 static el_val power_of_sizes(lm_elab *e, const el_val *x, int64_t n) {
   lm_size r = lm_size_number(e->a, 1);
@@ -338,6 +345,7 @@ el_val el_lookup(lm_elab *e, lm_sym name, lm_loc at, bool report) {
   }
   if (!report) return el_error();
   if (name == LM_SYM(e->c, "true") || name == LM_SYM(e->c, "false")) return el_boolean(name[0] == 't', true);
+  if (!top.decl && el_is_incomplete(e)) return el_error();
   const char *names[256];
   int n = 0;
   for (el_bind *b = e->frame->names; b && n < 250; b = b->up) names[n++] = b->name;

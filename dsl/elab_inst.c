@@ -450,6 +450,7 @@ static lm_decl_ref block_of(lm_elab *e, const ast_expr *call, const lm_file *fil
   }
   lm_decl_ref ref = lm_program_find(e->prog, file, call->a->text);
   if (ref.decl && (ref.decl->kind == DC_BLOCK || ref.decl->kind == DC_MODEL)) return ref;
+  if (!ref.decl && file->incomplete) return ref;
   int n, m;
   const char *const *blocks = lm_program_names(e->prog, file, DC_BLOCK, &n), *const *models = lm_program_names(e->prog, file, DC_MODEL, &m);
   const char **all = LM_NEW_N(e->a, const char *, n + m + 1);

@@ -8,21 +8,6 @@
 #include "runtime/plan/plan.h"
 #include <string.h>
 
-static bool check_args(lm_elab *e, const ast_arg *args, uint32_t n, const ast_decl *d, uint32_t skip) {
-  uint32_t before = e->c->n_errors, at = skip;
-  for (uint32_t i = 0; i < n; i++) {
-    const char *names[64];
-    uint32_t k = args[i].kind == ARG_NAMED ? skip : at++, m = 0, total = d->sig.n_params;
-    if (args[i].kind == ARG_NAMED) while (k < total && d->sig.params[k].name.text != args[i].name) k++;
-    if (k < total) continue;
-    for (m = skip; m < total && m < 64; m++) names[m - skip] = d->sig.params[m].name.text;
-    lm_diag *g = el_err(e, args[i].loc, "E078", "%s has no parameter '%s'", d->name.text, args[i].kind == ARG_NAMED ? args[i].name : "…");
-    const char *near = args[i].kind == ARG_NAMED ? lm_nearest(args[i].name, names, (int)(m - skip)) : NULL;
-    if (near) lm_diag_help(e->c, g, "did you mean '%s'?", near);
-  }
-  return e->c->n_errors == before;
-}
-
 // ---- groups
 static bool group_sets(const lm_recipe_group *g, lm_sym name) {
   for (uint32_t i = 0; i < g->n_args; i++)
@@ -105,7 +90,6 @@ static el_val schedule(lm_elab *e, const lm_recipe *r, el_val step, el_val run) 
     el_err(e, r->schedule.loc, "E0B2", "a schedule is an fn (step: f32, run: f32, …) -> f32");
     return el_error();
   }
-  if (!check_args(e, r->schedule.args, r->schedule.n_args, d, 2)) return el_error();
   ast_expr *call = LM_NEW(e->a, ast_expr), *name = LM_NEW(e->a, ast_expr);
   *name = (ast_expr){.kind = EX_NAME, .text = d->name.text, .loc = r->schedule.loc};
   *call = (ast_expr){.kind = EX_CALL, .a = name, .loc = r->schedule.loc, .n_args = r->schedule.n_args + 2};
@@ -146,11 +130,6 @@ static bool base_value(lm_elab *e, const lm_recipe *r, el_inst *inst, uint32_t k
   const ast_param *p = &inst->decl->sig.params[k];
   const ast_expr *x = el_argument(r->optimizer.args, r->optimizer.n_args, &inst->decl->sig, k);
   const lm_file *was = e->frame->file;
-  if (!x && !p->init) {
-    lm_diag *g = el_err(e, r->optimizer.loc, "E079", "%s: missing argument '%s'", inst->decl->name.text, p->name.text);
-    lm_diag_note(e->c, g, p->name.loc, "declared here");
-    return false;
-  }
   e->frame->file = x ? r->optimizer.file : inst->file;
   *out = el_eval(e, x ? x : p->init);
   *out_at = x ? x->loc : r->optimizer.loc;
@@ -222,8 +201,6 @@ static bool same_for_all(const hyper *h, int n) {
 static bool bind_hyperparameters(lm_elab *e, const lm_recipe *r, el_inst *inst, const combos *c, lm_value *group, const el_axes *blk, const el_val *rate) {
   const ast_sig *sig = &inst->decl->sig;
   hyper *of = LM_NEW_N(e->a, hyper, sig->n_params + 1);
-  for (uint32_t i = 0; i < r->n_groups; i++)
-    if (!check_args(e, r->groups[i].args, r->groups[i].n_args, inst->decl, 0)) return false;
   for (uint32_t k = 0; k < sig->n_params; k++)
     if (!hyper_read(e, r, inst, c, k, &of[k])) return false;
   if (!hyper_check(e, r, inst, c, of)) return false;
@@ -379,7 +356,7 @@ static void bad_step_keep(lm_elab *e, lm_value *scaled, lm_region *body, lm_valu
 void lm_lower_optimizer(lm_elab *e, lm_recipe *r, lm_lowered *out) {
   combos c = assign_groups(e, r, out);
   ast_decl *d = r->optimizer.target.decl;
-  if (!d || d->kind != DC_OPTIMIZER || !check_args(e, r->optimizer.args, r->optimizer.n_args, d, 0)) return;
+  if (!d || d->kind != DC_OPTIMIZER) return;
   bool seen = false;
   for (uint32_t i = 0; i < e->n_visited; i++) seen |= e->visited[i] == d;
   if (!seen) LM_PUSH(e->a, e->visited, e->n_visited, e->cap_visited) = d;

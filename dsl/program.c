@@ -63,6 +63,7 @@ static void symbol_add(lm_ctx *c, lm_file *f, lm_sym name, lm_decl_ref ref, lm_l
 
 static void declare(lm_ctx *c, lm_file *f, ast_decl *d) {
   lm_decl_ref ref = {d, f};
+  f->incomplete |= d->kind == DC_ERROR;
   if (d->kind == DC_IMPORT || d->kind == DC_ERROR) return;
   if (d->kind != DC_LET) symbol_add(c, f, d->name.text, ref, d->name.loc);
   for (uint32_t i = 0; i < d->let_names.n; i++) symbol_add(c, f, d->let_names.v[i].text, ref, d->let_names.v[i].loc);
@@ -140,8 +141,8 @@ static void import_name(loader *l, lm_file *f, const lm_file *from, const ast_na
     symbol_add(l->c, f, name->text, s->ref, name->loc);
     return;
   }
-  for (uint32_t i = 0; i < from->tree->n; i++)
-    if (from->tree->v[i]->kind == DC_ERROR) return;   // it may have been there
+  f->incomplete = true;
+  if (from->incomplete) return;
   const char **names = LM_NEW_N(l->c->arena, const char *, from->n_symbols + 1);
   int n = 0;
   for (uint32_t i = 0; i < from->n_symbols; i++)
@@ -153,6 +154,7 @@ static void import_name(loader *l, lm_file *f, const lm_file *from, const ast_na
 
 static void resolve_import(loader *l, lm_file *f, const ast_decl *d) {
   const lm_file *from = load_import(l, f, d);
+  f->incomplete |= !from || (from->incomplete && !d->names.n);
   if (!from) return;
   for (uint32_t i = 0; i < d->names.n; i++) import_name(l, f, from, &d->names.v[i]);
   for (uint32_t i = 0; !d->names.n && i < from->n_symbols; i++)

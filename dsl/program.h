@@ -17,6 +17,7 @@ struct lm_file {
   const char *path;            // as given, or "std.nn"
   const char *dir;             // paths in the file are relative to it
   bool is_std;
+  bool incomplete;             // a declaration or an import could not be read, and that is reported: an unknown name may be its
   ast_file *tree;
   lm_symbol *symbols; uint32_t n_symbols, cap_symbols;
   uint32_t *index, index_cap;  // hash of a name -> 1 + its place in symbols

@@ -10,6 +10,7 @@ enum { MAX_EXTENDS = 64 };
 
 static void report_no_base(lm_resolver *R, lm_decl_ref ref) {
   int n;
+  if (ref.file->incomplete) return;
   const char *const *names = lm_program_names(R->p, ref.file, (int)ref.decl->kind, &n);
   const char *near = lm_nearest(ref.decl->base.text, names, n);
   lm_diag *d = lm_error(R->c, ref.decl->base.loc, "E207", "there is no '%s' to extend", ref.decl->base.text);
@@ -45,11 +46,19 @@ void lm_settings_of(lm_resolver *R, lm_decl_ref ref, const char *section, lm_set
   }
 }
 
-static void apply_set(lm_resolver *R, lm_settings *s, const char *text) {
-  const ast_item *item = lm_parse_set(R->c, text);
-  ast_items one = {(ast_item **)&item, 1, 1};
+void lm_settings_set(lm_resolver *R, lm_settings *s, const char *section, const ast_items *items) {
   lm_settings_layer layer = {R->set_file, lm_arena_printf(R->c->arena, "--set"), false};
-  lm_settings_apply(R, s, "recipe", &one, &layer);
+  lm_settings_apply(R, s, section, items, &layer);
+}
+
+static void apply_set(lm_resolver *R, lm_settings *s, const char *text) {
+  ast_item *item = lm_parse_set(R->c, text);
+  if (item->path.n > 1 && !strcmp(item->path.v[0].text, "data")) {
+    item->path.v++, item->path.n--;
+    LM_PUSH(R->c->arena, R->data_sets.v, R->data_sets.n, R->data_sets.cap) = item;
+    return;
+  }
+  lm_settings_set(R, s, "recipe", &(ast_items){&item, 1, 1});
 }
 
 // ---- choosing

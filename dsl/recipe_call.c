@@ -75,12 +75,13 @@ static int param_of(const lm_reader *d, const ast_decl *decl, uint32_t skip, con
   return -1;
 }
 
-static void check_args(const lm_reader *d, const lm_recipe_call *call, uint32_t skip) {
+static bool check_args(const lm_reader *d, const lm_recipe_call *call, uint32_t skip) {
   const ast_decl *decl = call->target.decl;
+  uint32_t before = d->R->c->n_errors;
   bool *seen = LM_NEW_N(d->R->c->arena, bool, decl->sig.n_params + 1);
   for (uint32_t i = 0; i < call->n_args; i++) {
     int at = param_of(d, decl, skip, &call->args[i], i);
-    if (at < 0) return;
+    if (at < 0) return false;
     if (seen[at]) lm_error(d->R->c, call->args[i].loc, "E203", "'%s' is given twice", decl->sig.params[at].name.text);
     seen[at] = true;
   }
@@ -89,6 +90,7 @@ static void check_args(const lm_reader *d, const lm_recipe_call *call, uint32_t 
     lm_diag *e = lm_error(d->R->c, call->loc, "E204", "%s needs '%s'", call->name, decl->sig.params[i].name.text);
     lm_diag_note(d->R->c, e, decl->sig.params[i].name.loc, "it has no default");
   }
+  return d->R->c->n_errors == before;
 }
 
 const ast_arg *lm_read_args(const lm_reader *d, const ast_arg *args, uint32_t n) {
@@ -106,6 +108,6 @@ lm_recipe_call lm_read_call(const lm_reader *d, const ast_expr *e, const lm_file
   call.target = lm_read_decl(d, file, kind, call.name, e->loc);
   call.args = lm_read_args(d, e->args, e->n_args);
   call.n_args = e->n_args;
-  if (call.target.decl) check_args(d, &call, skip);
+  if (call.target.decl && !check_args(d, &call, skip)) call.target = (lm_decl_ref){0};
   return call;
 }

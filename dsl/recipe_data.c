@@ -119,6 +119,7 @@ void lm_read_data(const lm_reader *recipe) {
   if (!ref.decl) return;
   lm_settings s = {0};
   lm_settings_of(recipe->R, ref, "data", &s);
+  lm_settings_set(recipe->R, &s, "data", &recipe->R->data_sets);
   lm_recipe_data *out = &recipe->r->data;
   lm_reader d = {recipe->R, recipe->r, &s};
   out->name = e->text;

@@ -116,6 +116,7 @@ const char *lm_read_nearest(lm_resolver *R, const lm_file *file, ast_decl_kind k
 lm_decl_ref lm_read_decl(const lm_reader *d, const lm_file *file, ast_decl_kind kind, lm_sym name, lm_loc at) {
   lm_decl_ref ref = lm_callable_find(d->R, file, name);
   if (ref.decl && ref.decl->kind == kind) return ref;
+  if (!ref.decl && file->incomplete) return ref;
   lm_diag *e =
       lm_error(d->R->c, at, "E207", ref.decl ? "'%2$s' is no %1$s" : "there is no %1$s '%2$s'", kind_name(kind), name);
   if (ref.decl) lm_diag_note(d->R->c, e, ref.decl->loc, "it is declared here");

@@ -113,13 +113,45 @@ static const char *section_name(const char *section) {
                                       : strchr(section, '.') + 1;
 }
 
-static const lm_schema_key *key_find(merge *m, const char *section, const ast_name *name) {
+// The key from its section on, without the names of forms: "precision.compute", "data.pack.seq"; NULL: it takes a name in between.
+static const char *path_without_forms(merge *m, const lm_schema_key *key) {
+  lm_buf b = {0};
+  bool named = false;
+  for (const char *p = key->path; *p; ) {
+    size_t n = 1 + strcspn(p + 1, ".:");
+    if (*p != ':') lm_buf_add(&b, p, n);
+    p += n;
+    const lm_schema_key *above = lm_schema_find(lm_arena_strndup(m->R->c->arena, key->path, (size_t)(p - key->path)));
+    named |= *p && above && above->form != LM_FORM_VALUE && above->form != LM_FORM_CALLED && above->form != LM_FORM_SECTION && above->form != LM_FORM_FORM;
+  }
+  const char *path = named ? NULL : lm_arena_strndup(m->R->c->arena, b.p, b.n);
+  lm_buf_free(&b);
+  return path;
+}
+
+// Where a key of this name is instead: an argument of a value of the recipe, or further down in the schema.
+static const char *key_elsewhere(merge *m, const lm_settings *s, const char *name) {
+  const char *arg;
+  for (uint32_t i = 0; i < s->n; i++)
+    for (uint32_t k = 0; s->v[i]->value && !s->v[i]->sel && (arg = lm_call_param(m->R, s->v[i]->key, s->v[i]->value, s->v[i]->file, k)); k++)
+      if (!strcmp(arg, name)) return lm_arena_printf(m->R->c->arena, "%s.%s", lm_schema_name(s->v[i]->key), name);
+  for (int i = 0; i < LM_SCHEMA_COUNT; i++) {
+    bool data = !strncmp(LM_SCHEMA[i].path, "data.", 5);
+    if (strcmp(lm_schema_name(&LM_SCHEMA[i]), name) || LM_SCHEMA[i].form == LM_FORM_FORM || (data && m->layer->once)) continue;
+    const char *path = path_without_forms(m, &LM_SCHEMA[i]);
+    if (path) return data ? path : strchr(path, '.') + 1;
+  }
+  return NULL;
+}
+
+static const lm_schema_key *key_find(merge *m, const lm_settings *s, const char *section, const ast_name *name) {
   const lm_schema_key *key = lm_schema_child(section, '.', name->text);
   if (key) return key;
   const char *names[64];
   int n = lm_schema_names(section, '.', names, LM_COUNT(names));
   lm_diag *d = lm_error(m->R->c, name->loc, "E201", "%s has no key '%s'", section_name(section), name->text);
-  const char *near = lm_nearest(name->text, names, n);
+  const char *near = strcmp(section, "recipe") ? NULL : key_elsewhere(m, s, name->text);
+  if (!near) near = lm_nearest(name->text, names, n);
   if (near) lm_diag_help(m->R->c, d, "did you mean '%s'?", near);
   return NULL;
 }
@@ -281,13 +313,22 @@ static lm_setting *section_make(merge *m, lm_settings *s, const lm_schema_key *k
 
 static void apply_dotted(merge *m, lm_settings *s, const char *section, dotted d);
 
-// eval.dev.every, source.web.path; sample.n is of the one without a name
+static void set_whole(merge *m, lm_settings *s, const lm_schema_key *key, const ast_expr *sel, const ast_item *it) {
+  ast_item *plain = LM_NEW(m->R->c->arena, ast_item);
+  *plain = (ast_item){.kind = sel ? IT_SET_SEL : IT_SET, .loc = it->loc, .sel = (ast_expr *)sel, .expr = it->expr};
+  if (key->form == LM_FORM_CALLED && it->expr->kind == EX_CALL)
+    *plain = (ast_item){.kind = IT_CALL, .loc = it->loc, .sel = it->expr->a, .args = it->expr->args, .n_args = it->expr->n_args};
+  apply_plain(m, s, key, plain);
+}
+
+// eval.dev.every, source.web.path, source.web; sample.n is of the one without a name
 static void apply_named(merge *m, lm_settings *s, const lm_schema_key *key, dotted d) {
   const ast_name *name = name_at(&d);
   for (uint32_t i = 0; i < s->n; i++) {
     lm_setting *x = s->v[i];
     if (x->key != key || !x->sel || x->sel->kind != EX_NAME || x->sel->text != name->text) continue;
-    if (is_last(&d)) wrong_form(m, key, name->loc);
+    if (is_last(&d) && key->form == LM_FORM_NAMED) set_whole(m, s, key, x->sel, d.item);
+    else if (is_last(&d)) wrong_form(m, key, name->loc);
     else if (d.at++, key->form == LM_FORM_SECTIONS) apply_dotted(m, &x->children, key->path, d);
     else set_argument(m, x, &d);
     return;
@@ -311,12 +352,10 @@ static void apply_value_field(merge *m, lm_settings *s, const lm_schema_key *key
 }
 
 static void apply_dotted(merge *m, lm_settings *s, const char *section, dotted d) {
-  const lm_schema_key *key = key_find(m, section, name_at(&d));
+  const lm_schema_key *key = key_find(m, s, section, name_at(&d));
   if (!key) return;
   if (is_last(&d)) {
-    ast_item *plain = LM_NEW(m->R->c->arena, ast_item);
-    *plain = (ast_item){.kind = IT_SET, .loc = d.item->loc, .expr = d.item->expr};
-    apply_plain(m, s, key, plain);
+    set_whole(m, s, key, NULL, d.item);
     return;
   }
   d.at++;
@@ -340,8 +379,10 @@ static void apply_item(merge *m, lm_settings *s, const char *section, const ast_
     apply_dotted(m, s, section, (dotted){it, 0});
     return;
   }
-  const lm_schema_key *key = key_find(m, section, &it->path.v[0]);
-  if (key) apply_plain(m, s, key, it);
+  const lm_schema_key *key = key_find(m, s, section, &it->path.v[0]);
+  if (!key) return;
+  if (it->kind == IT_SET && !m->layer->once) set_whole(m, s, key, NULL, it);   // --set has one form, KEY=VALUE, for all
+  else apply_plain(m, s, key, it);
 }
 
 static void apply(merge *m, lm_settings *s, const char *section, const ast_items *items) {

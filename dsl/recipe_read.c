@@ -25,6 +25,7 @@ static const ast_expr *read_named_model(const lm_reader *d, const ast_expr *e, c
     lm_diag_help(d->R->c, x, "write %s()", e->text);
     return NULL;
   }
+  if (!ref.decl && (*file)->incomplete) return NULL;
   if (!ref.decl || ref.decl->kind != DC_MODEL_INST) {
     lm_diag *x = lm_error(d->R->c, e->loc, "E207", "there is no model '%s'", e->text);
     const char *near = lm_read_nearest(d->R, *file, DC_MODEL_INST, e->text);

@@ -29,6 +29,7 @@ typedef struct lm_resolver {
   lm_program *p;
   lm_recipe *r;
   lm_file *set_file;             // --set: names of the first file, paths from the working directory
+  ast_items data_sets;           // --set data.…: without `data`, for the data section that the recipe names
   const ast_expr **defaults;     // by place in the schema; parsed when first asked for
   bool base_missing;             // a chain of `extends` is broken: what is not given may have been
 } lm_resolver;
@@ -66,6 +67,8 @@ const char *lm_call_param(lm_resolver *R, const lm_schema_key *key, const ast_ex
 void lm_recipe_read(lm_resolver *R, const lm_settings *s);
 lm_decl_ref lm_callable_find(lm_resolver *R, const lm_file *file, lm_sym name);   // also in std.optim
 uint32_t lm_call_implied(const lm_schema_key *key);     // parameters that the caller gives: step and run of a schedule
+// Those of --set on top of a section.
+void lm_settings_set(lm_resolver *R, lm_settings *s, const char *section, const ast_items *items);
 // Settings of a data or recipe declaration with all it extends, base first.
 void lm_settings_of(lm_resolver *R, lm_decl_ref ref, const char *section, lm_settings *out);
 #endif

@@ -39,7 +39,7 @@ extern const lm_command lm_cmd_check, lm_cmd_fmt, lm_cmd_compile, lm_cmd_run, lm
 #define LM_OPT_JSON {.name = "json", .kind = LM_OPT_FLAG, .help = "results and diagnostics as JSON"}
 #define LM_OPT_RECIPE \
   {.name = "recipe", .kind = LM_OPT_TEXT, .value = "NAME", .help = "which recipe, where the file has several"}, \
-  {.name = "set", .kind = LM_OPT_LIST, .value = "KEY=VALUE", .help = "overrides a value of the recipe; may be repeated"}
+  {.name = "set", .kind = LM_OPT_LIST, .value = "KEY=VALUE", .help = "overrides a value of the recipe, data.KEY=VALUE one of its data; may be repeated"}
 
 #define LM_OPT_PASSES \
   {.name = "disable-pass", .kind = LM_OPT_TEXT, .value = "A,B", .help = "leaves optimizations out (`lmc opt --list`)"}, \

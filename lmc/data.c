@@ -32,20 +32,17 @@ static void summary_text(const lm_session *s, const lm_data_info *info) {
   lm_buf_free(&b);
 }
 
-static void summary_json(const lm_session *s, const lm_data_info *info) {
-  lm_buf b = {0};
-  lm_buf_printf(&b, "{\"seq\": %lld, \"parts\": [", (long long)info->seq);
+static void summary_json(const lm_session *s, const lm_data_info *info, lm_buf *b) {
+  lm_buf_printf(b, "{\"seq\": %lld, \"parts\": [", (long long)info->seq);
   for (int i = 0; i < info->n_parts; i++) {
     lm_data_part_info p = lm_data_part(s->data, i);
-    lm_buf_puts(&b, i ? ", {\"name\": " : "{\"name\": ");
-    lm_buf_json(&b, p.name);
-    lm_buf_printf(&b, ", \"documents\": %lld, \"tokens\": %lld, \"rows\": %lld}", (long long)p.docs, (long long)p.tokens, (long long)p.rows);
+    lm_buf_puts(b, i ? ", {\"name\": " : "{\"name\": ");
+    lm_buf_json(b, p.name);
+    lm_buf_printf(b, ", \"documents\": %lld, \"tokens\": %lld, \"rows\": %lld}", (long long)p.docs, (long long)p.tokens, (long long)p.rows);
   }
   lm_run_stages stages = stages_of(s, info);
-  lm_buf_puts(&b, "], \"stages\": ");
-  lm_stages_json(&stages, &b);
-  lm_cli_print("%s}\n", b.p);
-  lm_buf_free(&b);
+  lm_buf_puts(b, "], \"stages\": ");
+  lm_stages_json(&stages, b);
 }
 
 // ---- rows
@@ -60,41 +57,64 @@ static void escaped(const char *s, size_t n, lm_buf *out) {
   }
 }
 
-// Places first … last - 1 of a row, which hold one segment.
-static lm_status segment_print(const lm_session *s, const lm_batch *b, int64_t first, int64_t last) {
-  lm_buf text = {0}, line = {0};
+static void segment_text(const lm_buf *text, int seg, int64_t tokens, int64_t predicted) {
+  lm_buf line = {0};
+  escaped(text->p ? text->p : "", text->n, &line);
+  lm_cli_print("  seg %d: %lld tokens, %lld predicted: %s\n", seg, (long long)tokens, (long long)predicted, line.p ? line.p : "");
+  lm_buf_free(&line);
+}
+
+static void segment_json(const lm_buf *text, int64_t tokens, int64_t predicted, lm_buf *json) {
+  lm_buf_printf(json, "{\"tokens\": %lld, \"predicted\": %lld, \"text\": ", (long long)tokens, (long long)predicted);
+  lm_buf_json_n(json, text->p ? text->p : "", text->n);
+  lm_buf_puts(json, "}");
+}
+
+// Places first … last - 1 of a row, which hold one segment. json NULL: as text.
+static lm_status segment_show(const lm_session *s, const lm_batch *b, int64_t first, int64_t last, lm_buf *json) {
+  lm_buf text = {0};
   int64_t predicted = 0;
   for (int64_t i = first; i < last; i++) predicted += b->w[i] != 0;
   lm_status status = lm_tokenizer_decode(s->tokenizer, b->tok + first, (size_t)(last - first), &text);
-  if (!status) {
-    escaped(text.p ? text.p : "", text.n, &line);
-    lm_cli_print("  seg %d: %lld tokens, %lld predicted: %s\n", b->seg[first], (long long)(last - first), (long long)predicted, line.p ? line.p : "");
-  }
+  if (!status && json) segment_json(&text, last - first, predicted, json);
+  else if (!status) segment_text(&text, b->seg[first], last - first, predicted);
   lm_buf_free(&text);
-  lm_buf_free(&line);
   return status;
 }
 
-static lm_status row_print(const lm_session *s, const lm_batch *b, int64_t seq) {
+static lm_status row_show(const lm_session *s, const lm_batch *b, int64_t seq, lm_buf *json) {
   for (int64_t first = 0, last; first < seq && b->seg[first] >= 0; first = last) {
     for (last = first + 1; last < seq && b->seg[last] == b->seg[first]; last++) {}
-    LM_TRY(segment_print(s, b, first, last));
+    if (json && first) lm_buf_puts(json, ", ");
+    LM_TRY(segment_show(s, b, first, last, json));
   }
   return NULL;
 }
 
-static lm_status rows_show(const lm_session *s, int64_t n, int64_t seq) {
+static lm_status rows_show(const lm_session *s, int64_t n, int64_t seq, lm_buf *json) {
   int64_t rows = lm_data_part(s->data, 0).rows;
-  if (s->recipe->data.n_stages) lm_cli_print("rows of the last stage, of %lld tokens; a run takes them by its mix and by chance\n", (long long)seq);
+  if (s->recipe->data.n_stages && !json) lm_cli_print("rows of the last stage, of %lld tokens; a run takes them by its mix and by chance\n", (long long)seq);
   lm_arena *a = lm_arena_create();
   lm_batch b = {LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, float, seq)};
   lm_status status = NULL;
   for (int64_t i = 0; !status && i < n && i < rows; i++) {
     lm_data_fill_part(s->data, 0, i, 1, &b);
-    lm_cli_print("row %lld\n", (long long)i);
-    status = row_print(s, &b, seq);
+    if (json) lm_buf_puts(json, i ? "], [" : "[");
+    else lm_cli_print("row %lld\n", (long long)i);
+    status = row_show(s, &b, seq, json);
   }
+  if (json && n && rows) lm_buf_puts(json, "]");
   lm_arena_destroy(a);
+  return status;
+}
+
+static lm_status show_json(const lm_session *s, const lm_data_info *info, int64_t n) {
+  lm_buf b = {0};
+  summary_json(s, info, &b);
+  if (n) lm_buf_puts(&b, ", \"rows\": [");
+  lm_status status = n ? rows_show(s, n, info->seq, &b) : NULL;
+  if (!status) lm_cli_print("%s%s}\n", b.p, n ? "]" : "");
+  lm_buf_free(&b);
   return status;
 }
 
@@ -102,11 +122,11 @@ static lm_status show(lm_session *s) {
   LM_TRY(lm_session_open_args(s, s->cli));
   LM_TRY(lm_session_data(s));
   lm_data_info info = lm_data_info_of(s->data);
-  if (s->cli->json) summary_json(s, &info);
-  else summary_text(s, &info);
   int64_t n = lm_args_whole(&s->cli->args, "show", 0);
   if (n && s->recipe->data.replays) return lm_fail(LM_USER, "finished batches have no text to show");
-  return n ? rows_show(s, n, info.seq) : NULL;
+  if (s->cli->json) return show_json(s, &info, n);
+  summary_text(s, &info);
+  return n ? rows_show(s, n, info.seq, NULL) : NULL;
 }
 
 static lm_status run(lm_cli *cli) {

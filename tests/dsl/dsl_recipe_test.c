@@ -118,6 +118,23 @@ static void test_child(void) {
   lm_ctx_destroy(c);
 }
 
+// --set reaches the data section, where its keys stand as they are printed.
+static void test_set_data(void) {
+  static const char *const sets[] = {"data.pack.seq = 64 tokens", "data.source.web.path = \"other/*.txt\"", "data.source.books = jsonl(\"/b.jsonl\", field = \"body\")",
+                                     "data.holdout.end.share = 2%", "data.tokenizer = bytes()", "data.bad = 5%"};
+  lm_ctx *c = lm_ctx_create();
+  lm_recipe *r = resolve(c, "Child", sets, LM_COUNT(sets));
+  CHECK(r->data.seq == 64 && r->data.n_sources == 2 && r->data.bad == 0.05 && r->data.tokenizer.kind == LM_RECIPE_TOKENIZER_BYTES);
+  CHECK(!strcmp(r->data.sources[0].path, "other/*.txt") && !strcmp(r->data.sources[0].split, "\n\n"));
+  CHECK(r->data.sources[1].kind == LM_RECIPE_SOURCE_JSONL && !strcmp(r->data.sources[1].field, "body"));
+  CHECK(r->data.holdouts[1].fraction == 0.02 && r->data.holdouts[0].docs == 20000);
+  check_origins(r, "data.pack.seq", "64 tokens --set; 256 tokens data More; 128 tokens data Mix");
+  check_origins(r, "data.bad", "5% --set");
+  static const char *const whole[] = {"data = Mix", "data.pack = best_fit(seq = 32 tokens)"};
+  CHECK(resolve(c, "Base", whole, 2)->data.seq == 32);
+  lm_ctx_destroy(c);
+}
+
 static void test_print(void) {
   lm_ctx *c = lm_ctx_create();
   lm_buf out = {0};
@@ -138,6 +155,7 @@ int main(void) {
   CHECK_OK(lm_file_write_atomic("program.lm", PROGRAM, sizeof PROGRAM - 1));
   test_base();
   test_child();
+  test_set_data();
   test_print();
   CHECK(!unlink("program.lm") && !chdir("/") && !rmdir(dir));
 }
