@@ -1,9 +1,11 @@
 // compile.c - lmc compile: the plan as a folder that can be read, and one summary.
+#include <dirent.h>
+#include <fnmatch.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "lmc/draw.h"
 #include "lmc/machine_code.h"
+#include "lmc/output.h"
 #include "lmc/session.h"
 
 static const lm_opt options[] = {
@@ -117,7 +119,19 @@ static lm_status model_compile(lm_session *s, unsigned emit, const char *dir, lm
   return kernels_compile(s, dir, kernels, out);
 }
 
+// What stands in a folder under names that are written there is nothing that this command reads.
+static lm_status outputs_check(const lm_session *s, const char *dir, const char *const *names) {
+  DIR *d = opendir(dir);
+  lm_status status = NULL;
+  for (struct dirent *file; d && !status && (file = readdir(d));)
+    for (const char *const *name = names; *name && !status; name++)
+      if (!fnmatch(*name, file->d_name, 0)) status = lm_output_check_recipe(s->cli, s->recipe, lm_path_join(s->ctx->arena, dir, file->d_name));
+  if (d) closedir(d);
+  return status;
+}
+
 static lm_status compile(lm_session *s, lm_cli *cli, lm_cuda_code *code) {
+  static const char *const written[] = {"*.lmir", "*.dot", "plan.txt", "program.ast", "kernels.txt", NULL}, *const kernels[] = {"*", NULL};
   const lm_args *a = &cli->args;
   const char *dir = lm_args_text(a, "out", NULL), *mode = lm_args_text(a, "mode", "default");
   unsigned emit;
@@ -129,6 +143,8 @@ static lm_status compile(lm_session *s, lm_cli *cli, lm_cuda_code *code) {
   LM_TRY(lm_dump_after(&s->dump, lm_args_text(a, "print-after", NULL)));
   if (dir) LM_TRY(lm_dir_make(dir));
   LM_TRY(lm_session_open_args(s, cli));
+  if (dir) LM_TRY(outputs_check(s, dir, written));
+  if (dir) LM_TRY(outputs_check(s, lm_path_join(s->ctx->arena, dir, "kernels"), kernels));
   s->variant = lm_variant_of(a);
   s->dump.dir = dir && emit & EMIT_IR ? dir : NULL;
   LM_TRY(model_compile(s, emit, dir, code));

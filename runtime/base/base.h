@@ -75,6 +75,11 @@ void lm_bug_hook_set(void (*hook)(void *user), void *user);
 
 // ---- hashing, time, files
 uint64_t lm_hash(const void *p, size_t n, uint64_t seed);   // stable across runs and machines
+// The sum of a file that is written or read in pieces: all but the last, which may be empty, are whole.
+enum { LM_SUM_PIECE = 1 << 20 };
+typedef struct lm_sum { uint64_t bytes, hash; } lm_sum;      // hash = lm_hash(piece, hash of the pieces before)
+void lm_sum_add(lm_sum *s, const void *piece, size_t n);
+lm_sum lm_sum_of(const void *p, size_t n);                   // of all of it
 int64_t lm_memory_of_machine(void);                          // bytes, at most those that its control group allows
 double lm_now(void);                                        // seconds, monotonic
 lm_status lm_file_read(const char *path, size_t max_bytes, lm_buf *out);

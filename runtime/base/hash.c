@@ -30,3 +30,16 @@ uint64_t lm_hash(const void *data, size_t n, uint64_t seed) {
   }
   return fold(k2 ^ n, fold(h ^ k1, k2 ^ seed));
 }
+
+void lm_sum_add(lm_sum *s, const void *piece, size_t n) {
+  s->hash = lm_hash(piece, n, s->hash);
+  s->bytes += n;
+}
+
+lm_sum lm_sum_of(const void *p, size_t n) {
+  lm_sum s = {0};
+  const char *at = p;
+  for (; n >= LM_SUM_PIECE; at += LM_SUM_PIECE, n -= LM_SUM_PIECE) lm_sum_add(&s, at, LM_SUM_PIECE);
+  lm_sum_add(&s, at, n);
+  return s;
+}

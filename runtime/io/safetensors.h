@@ -50,4 +50,5 @@ lm_status lm_st_writer_finish(lm_st_writer *w);                      // frees w,
 void lm_st_writer_abort(lm_st_writer *w);                            // removes the temporary file, frees w; NULL is fine
 // All at once, from each tensor's `data`.
 lm_status lm_st_write(const char *path, const lm_st_tensor *tensors, size_t n);
+lm_status lm_st_write_summed(const char *path, const lm_st_tensor *tensors, size_t n, lm_sum *out_sum);   // of the file
 #endif

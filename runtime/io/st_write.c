@@ -6,30 +6,33 @@
 
 #include "runtime/io/safetensors.h"
 
-enum { BUFFER = 1 << 18, ALIGNMENT = 64 };
+enum { ALIGNMENT = 64 };
 
 struct lm_st_writer {
   char *path, *temp;
   int fd;
   uint64_t left;                                    // bytes of data still to come
-  size_t n;                                         // bytes in the buffer
-  char buffer[BUFFER];
+  lm_sum sum;                                       // of what is in the file
+  size_t n;                                         // bytes in the buffer, which is written when it is full
+  char buffer[LM_SUM_PIECE];
 };
 
-static lm_status flush(lm_st_writer *w) {
-  size_t n = w->n;
-  w->n = 0;
-  return lm_fd_write(w->fd, w->temp, w->buffer, n);
+static lm_status piece_write(lm_st_writer *w, const void *p, size_t n) {
+  lm_sum_add(&w->sum, p, n);
+  return lm_fd_write(w->fd, w->temp, p, n);
 }
 
-static lm_status put(lm_st_writer *w, const void *p, size_t n) {
-  if (n >= BUFFER) {
-    LM_TRY(flush(w));
-    return lm_fd_write(w->fd, w->temp, p, n);
+static lm_status put(lm_st_writer *w, const void *data, size_t n) {
+  for (const char *p = data; n; ) {
+    bool direct = !w->n && n >= LM_SUM_PIECE;
+    size_t some = n < LM_SUM_PIECE - w->n ? n : LM_SUM_PIECE - w->n;
+    if (!direct) memcpy(w->buffer + w->n, p, some);
+    w->n += some;
+    if (w->n == LM_SUM_PIECE) LM_TRY(piece_write(w, direct ? p : w->buffer, LM_SUM_PIECE));
+    w->n %= LM_SUM_PIECE;
+    p += some;
+    n -= some;
   }
-  if (n > BUFFER - w->n) LM_TRY(flush(w));
-  if (n) memcpy(w->buffer + w->n, p, n);
-  w->n += n;
   return NULL;
 }
 
@@ -94,7 +97,7 @@ lm_status lm_st_writer_append(lm_st_writer *w, const void *data, size_t bytes) {
 
 static lm_status finish(lm_st_writer *w) {
   LM_ASSERT(w->left == 0);
-  LM_TRY(flush(w));
+  LM_TRY(piece_write(w, w->buffer, w->n));
   int fd = w->fd;
   if (fsync(fd)) return lm_fail_errno("cannot write %s", w->temp);
   w->fd = -1;
@@ -110,16 +113,19 @@ static lm_status folder_sync(const char *path) {
   return s;
 }
 
-lm_status lm_st_writer_finish(lm_st_writer *w) {
+static lm_status writer_finish(lm_st_writer *w, lm_sum *out_sum) {
   lm_status s = finish(w);
   if (s) {
     lm_st_writer_abort(w);
     return s;
   }
+  *out_sum = w->sum;
   s = folder_sync(w->path);
   writer_free(w);
   return s;
 }
+
+lm_status lm_st_writer_finish(lm_st_writer *w) { return writer_finish(w, &(lm_sum){0}); }
 
 void lm_st_writer_abort(lm_st_writer *w) {
   if (!w) return;
@@ -136,11 +142,15 @@ static lm_status append_all(lm_st_writer *w, const lm_st_tensor *tensors, size_t
   return NULL;
 }
 
-lm_status lm_st_write(const char *path, const lm_st_tensor *tensors, size_t n) {
+lm_status lm_st_write_summed(const char *path, const lm_st_tensor *tensors, size_t n, lm_sum *out_sum) {
   lm_st_writer *w;
   LM_TRY(lm_st_writer_create(path, tensors, n, &w));
   lm_status s = append_all(w, tensors, n);
-  if (!s) return lm_st_writer_finish(w);
+  if (!s) return writer_finish(w, out_sum);
   lm_st_writer_abort(w);
   return s;
+}
+
+lm_status lm_st_write(const char *path, const lm_st_tensor *tensors, size_t n) {
+  return lm_st_write_summed(path, tensors, n, &(lm_sum){0});
 }

@@ -52,12 +52,12 @@ static lm_status tensors_list(lm_arena *a, const lm_trainer *t, int first, int l
   return NULL;
 }
 
-static lm_status tensors_save(lm_arena *a, const lm_trainer *t, int first, int last, const char *path) {
+static lm_status tensors_save(lm_arena *a, const lm_trainer *t, int first, int last, const char *path, lm_sum *out_sum) {
   lm_st_tensor *list;
   size_t n;
   LM_TRY(tensors_list(a, t, first, last, false, &list, &n));
   LM_TRY(lm_exec_wait(lm_trainer_options_of(t)->exec));
-  return lm_st_write(path, list, n);
+  return lm_st_write_summed(path, list, n, out_sum);
 }
 
 static lm_status tensors_copy(const lm_st *st, const char *path, const lm_st_tensor *list, size_t n) {
@@ -198,13 +198,15 @@ static lm_status state_load(lm_arena *a, const char *folder, lm_checkpoint *c) {
 static lm_status folder_write(lm_arena *a, const lm_trainer *t, const char *folder, const lm_checkpoint *c) {
   LM_TRY(lm_path_remove(folder));
   LM_TRY(lm_dir_make(folder));
-  LM_TRY(tensors_save(a, t, -1, 0, lm_path_join(a, folder, MODEL)));
-  LM_TRY(tensors_save(a, t, 0, lm_trainer_options_of(t)->plan->n_states, lm_path_join(a, folder, OPTIMIZER)));
+  lm_sum sums[LM_COUNT(FILES)];
+  LM_TRY(tensors_save(a, t, -1, 0, lm_path_join(a, folder, MODEL), &sums[1]));
+  LM_TRY(tensors_save(a, t, 0, lm_trainer_options_of(t)->plan->n_states, lm_path_join(a, folder, OPTIMIZER), &sums[2]));
   lm_buf text = {0};
   state_print(&text, c);
+  sums[0] = lm_sum_of(text.p, text.n);
   lm_status s = lm_file_write_atomic(lm_path_join(a, folder, STATE), text.p, text.n);
   lm_buf_free(&text);
-  if (!s) s = lm_checkpoint_sums_write(a, folder, FILES, LM_COUNT(FILES));
+  if (!s) s = lm_checkpoint_sums_write(a, folder, FILES, sums, LM_COUNT(FILES));
   return s;
 }
 

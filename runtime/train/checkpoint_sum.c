@@ -9,14 +9,12 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { PIECE = 1 << 20, TEXT_MAX = 1 << 16 };
+enum { TEXT_MAX = 1 << 16 };
 
-typedef struct sum { uint64_t bytes, hash; } sum;
-
-// Whole pieces but for the last, so that the hash does not depend on how reads come back. *out_n < PIECE: the end.
+// Whole pieces but for the last. *out_n < LM_SUM_PIECE: the end.
 static bool piece_read(int fd, char *piece, size_t *out_n) {
-  for (*out_n = 0; *out_n < PIECE; ) {
-    ssize_t n = read(fd, piece + *out_n, PIECE - *out_n);
+  for (*out_n = 0; *out_n < LM_SUM_PIECE; ) {
+    ssize_t n = read(fd, piece + *out_n, LM_SUM_PIECE - *out_n);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return false;
     if (!n) break;
@@ -25,19 +23,18 @@ static bool piece_read(int fd, char *piece, size_t *out_n) {
   return true;
 }
 
-// hash = lm_hash(piece, hash of the pieces before). errno tells why it is false. Read, not mapped: a bad block is an error then.
-static bool file_sum(const char *path, sum *out) {
+// errno tells why it is false. Read, not mapped: a bad block is an error then.
+static bool file_sum(const char *path, lm_sum *out) {
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return false;
-  char *piece = lm_alloc(PIECE);
+  char *piece = lm_alloc(LM_SUM_PIECE);
   bool good;
   size_t n;
-  *out = (sum){0};
+  *out = (lm_sum){0};
   do {
     good = piece_read(fd, piece, &n);
-    out->hash = lm_hash(piece, n, out->hash);
-    out->bytes += n;
-  } while (good && n == PIECE);
+    lm_sum_add(out, piece, n);
+  } while (good && n == LM_SUM_PIECE);
   int why = errno;
   lm_free(piece);
   close(fd);
@@ -45,19 +42,11 @@ static bool file_sum(const char *path, sum *out) {
   return good;
 }
 
-lm_status lm_checkpoint_sums_write(lm_arena *a, const char *folder, const char *const *files, int n) {
+lm_status lm_checkpoint_sums_write(lm_arena *a, const char *folder, const char *const *files, const lm_sum *sums, int n) {
   lm_buf b = {0};
-  lm_status s = NULL;
-  sum x;
-  for (int i = 0; i < n && !s; i++) {
-    char *path = lm_path_join(a, folder, files[i]);
-    if (!file_sum(path, &x)) s = lm_fail_errno("cannot read %s", path);
-    else lm_buf_printf(&b, "%" PRIu64 " %016" PRIx64 " %s\n", x.bytes, x.hash, files[i]);
-  }
-  if (!s) {
-    lm_buf_printf(&b, "%016" PRIx64 "\n", lm_hash(b.p, b.n, 0));
-    s = lm_file_write_atomic(lm_path_join(a, folder, LM_CHECKPOINT_SUMS), b.p, b.n);
-  }
+  for (int i = 0; i < n; i++) lm_buf_printf(&b, "%" PRIu64 " %016" PRIx64 " %s\n", sums[i].bytes, sums[i].hash, files[i]);
+  lm_buf_printf(&b, "%016" PRIx64 "\n", lm_hash(b.p, b.n, 0));
+  lm_status s = lm_file_write_atomic(lm_path_join(a, folder, LM_CHECKPOINT_SUMS), b.p, b.n);
   lm_buf_free(&b);
   return s;
 }
@@ -80,7 +69,7 @@ static size_t sealed_bytes(const lm_buf *b) {
   return memcmp(seal, b->p + b->n - SEAL, SEAL) ? 0 : b->n - SEAL;
 }
 
-static bool sum_find(const char *text, const char *file, sum *out) {
+static bool sum_find(const char *text, const char *file, lm_sum *out) {
   for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n') {
     char *at;
     out->bytes = strtoull(line, &at, 10);
@@ -93,7 +82,7 @@ static bool sum_find(const char *text, const char *file, sum *out) {
 
 static lm_status file_check(lm_arena *a, const char *folder, const char *text, const char *file, const char **out_damage) {
   char *path = lm_path_join(a, folder, file);
-  sum is, was;
+  lm_sum is, was;
   if (!sum_find(text, file, &was)) *out_damage = lm_arena_printf(a, "%s: no line on %s", lm_path_join(a, folder, LM_CHECKPOINT_SUMS), file);
   else if (!file_sum(path, &is)) return unreadable(a, path, out_damage);
   else if (is.bytes != was.bytes)

@@ -9,8 +9,8 @@
 
 #define LM_CHECKPOINT_SUMS "checksums.txt"
 
-// Sums of the first n files, as they stand, are written beside them.
-lm_status lm_checkpoint_sums_write(lm_arena *a, const char *folder, const char *const *files, int n);
+// sums[i]: of what was written to files[i], so that nothing need be read again.
+lm_status lm_checkpoint_sums_write(lm_arena *a, const char *folder, const char *const *files, const lm_sum *sums, int n);
 // *out_damage: what is wrong with the checksums or the first of the files that is not what was written; NULL: all are.
 // A status only for what says nothing about the files, such as a permission that is missing.
 lm_status lm_checkpoint_sums_check(lm_arena *a, const char *folder, const char *const *files, int n, const char **out_damage);

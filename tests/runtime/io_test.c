@@ -37,6 +37,27 @@ static void test_round_trip(void) {
   lm_st_close(st);
 }
 
+// What is written in pieces of any size is what was given, and its sum that of the file: around whole pieces and beyond.
+static void test_sum(void) {
+  enum { MOST = 3 * LM_SUM_PIECE };
+  char *path = in_dir("t.safetensors"), *bytes = lm_alloc(MOST);
+  for (int i = 0; i < MOST; i++) bytes[i] = (char)(i * 2654435761u >> 24);
+  static const int64_t sizes[] = {0, 100, LM_SUM_PIECE - 128, LM_SUM_PIECE - 129, LM_SUM_PIECE, LM_SUM_PIECE + 1, MOST - 7};
+  for (size_t i = 0; i < LM_COUNT(sizes); i++) {
+    lm_st_tensor t[] = {{.name = "a", .dtype = LM_ST_U8, .rank = 1, .shape = {sizes[i]}, .data = bytes},
+                        {.name = "b", .dtype = LM_ST_U8, .rank = 1, .shape = {5}, .data = bytes}};
+    lm_sum sum;
+    lm_buf text = {0};
+    CHECK_OK(lm_st_write_summed(path, t, 2, &sum));
+    CHECK_OK(lm_file_read(path, 2 * MOST, &text));
+    lm_sum is = lm_sum_of(text.p, text.n);
+    CHECK(sum.bytes == text.n && is.bytes == text.n && sum.hash == is.hash);
+    CHECK(!memcmp(text.p + text.n - 5, bytes, 5) && !memcmp(text.p + text.n - 5 - sizes[i], bytes, (size_t)sizes[i]));
+    lm_buf_free(&text);
+  }
+  lm_free(bytes);
+}
+
 // Bytes as Python's safetensors writes them: {"w": float16 [[1.5, -2], [0, 65504]], "v": bfloat16 [3]}.
 static void test_python_bytes(void) {
   static const char header[] = "{\"__metadata__\":{\"format\":\"pt\"},\"w\":{\"dtype\":\"F16\",\"shape\":[2,2],\"data_offsets\":[2,10]},"
@@ -223,6 +244,7 @@ int main(void) {
   CHECK(mkdtemp(dir));
   arena = lm_arena_create();
   test_round_trip();
+  test_sum();
   test_python_bytes();
   test_rounding();
   test_malformed();

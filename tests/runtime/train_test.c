@@ -183,18 +183,30 @@ static void test_refusals(void) {
   lm_trainer_destroy(b.trainer);
 }
 
+// Checksums of the files as they stand.
+static void sums_renew(const char *folder, int n) {
+  static const char *const files[] = {"state.json", "model.safetensors", "optimizer.safetensors"};
+  lm_sum sums[3];
+  for (int i = 0; i < n; i++) {
+    lm_buf text = {0};
+    CHECK_OK(lm_file_read(lm_path_join(arena, folder, files[i]), 1 << 30, &text));
+    sums[i] = lm_sum_of(text.p, text.n);
+    lm_buf_free(&text);
+  }
+  CHECK_OK(lm_checkpoint_sums_write(arena, folder, files, sums, n));
+}
+
 static void warning_count(void *user, const char *text) { ((bench *)user)->warnings += strstr(text, "the data is not what") != NULL; }
 
 // A run over other data warns; from a state that says nothing of its data it cannot know.
 static void test_data_key(void) {
-  static const char *const files[] = {"state.json", "model.safetensors", "optimizer.safetensors"};
   char *state = in_dir("one/step-000040/state.json"), *good = text_of(state), *key = strstr(good, "\"data\": \"");
   const char *behind = strchr(key, '\n') + 1;
   const char *texts[] = {good, lm_arena_printf(arena, "%.*s\"data\": \"0123456789abcdef\",\n%s", (int)(key - good), good, behind),
                           lm_arena_printf(arena, "%.*s%s", (int)(key - good), good, behind)};
   for (int i = 0; i < 3; i++) {
     CHECK_OK(lm_file_write_atomic(state, texts[i], strlen(texts[i])));
-    CHECK_OK(lm_checkpoint_sums_write(arena, in_dir("one/step-000040"), files, 3));
+    sums_renew(in_dir("one/step-000040"), 3);
     bench b = bench_open(in_dir("other"), 41);
     b.o.warn = warning_count;
     b.o.resume = LM_RESUME_PATH;
@@ -203,14 +215,13 @@ static void test_data_key(void) {
     lm_trainer_destroy(b.trainer);
   }
   CHECK_OK(lm_file_write_atomic(state, good, strlen(good)));
-  CHECK_OK(lm_checkpoint_sums_write(arena, in_dir("one/step-000040"), files, 3));
+  sums_renew(in_dir("one/step-000040"), 3);
   run_remove(in_dir("other"));
 }
 
 // What stands in a checkpoint as it was written, and is not this run's.
 static void test_foreign_state(void) {
   lm_run_outcome out;
-  static const char *const files[] = {"state.json", "model.safetensors", "optimizer.safetensors"};
   bench b = bench_open(in_dir("one"), 50);
   b.o.user = &b;
   b.o.resume = LM_RESUME_PATH;
@@ -219,14 +230,14 @@ static void test_foreign_state(void) {
   for (const char **bad = (const char *[]){"", "{", "[]", "{\"format\": 1}", "{\"format\": 2, \"step\": 1, \"seed\": \"7\"}", NULL}; *bad; bad++) {
     CHECK_OK(lm_file_write_atomic(state, *bad, strlen(*bad)));
     CHECK_FAILS(lm_run_train(&b.o, &out), LM_ENV, "state.json");
-    CHECK_OK(lm_checkpoint_sums_write(arena, b.o.resume_path, files, 3));
+    sums_renew(b.o.resume_path, 3);
     CHECK_FAILS(lm_run_train(&b.o, &out), LM_USER, "state.json");
   }
   CHECK_OK(lm_file_write_atomic(state, good, strlen(good)));
-  CHECK_OK(lm_checkpoint_sums_write(arena, b.o.resume_path, files, 3));
+  sums_renew(b.o.resume_path, 3);
   CHECK(!rename(in_dir("one/step-000040/optimizer.safetensors"), in_dir("one/step-000040/model.safetensors")));
   CHECK_FAILS(lm_run_train(&b.o, &out), LM_ENV, "model.safetensors has");
-  CHECK_OK(lm_checkpoint_sums_write(arena, b.o.resume_path, files, 2));
+  sums_renew(b.o.resume_path, 2);
   CHECK_FAILS(lm_run_train(&b.o, &out), LM_ENV, "no line on optimizer.safetensors");
   lm_trainer_destroy(b.trainer);
   run_remove(in_dir("one"));
