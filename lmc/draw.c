@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "compiler/ir/product.h"
 #include "compiler/plan/planner.h"
 
 typedef struct drawing {
@@ -18,7 +19,7 @@ typedef struct drawing {
 
 static const char *fill_of(const lm_op *op) {
   if (op->code == LM_OP_KERNEL) return "#dbe9f6";
-  if (op->code == LM_OP_DOT) return "#fde3c8";
+  if (lm_op_multiplies(op)) return "#fde3c8";
   return lm_op_attends(op) ? "#d7efd3" : "#eeeeee";
 }
 

@@ -81,6 +81,9 @@ void cuda_sums_finish(cuda_emit *e, lm_buf *b);
 bool cuda_scatter_fits(const lm_module *m, const lm_op *kernel);
 void cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *arena, lm_buf *text, lm_kernel_code *out);
 
+// ---- product.c
+bool lm_cuda_epilogue_known(const lm_plan_gemm *g);                     // for lm_plan_target
+
 // ---- kernel.c
 cuda_emit *cuda_emit_make(const lm_module *m, const lm_op *kernel, lm_arena *arena);   // with all passes written
 const lm_gen_target *cuda_gen_target(const lm_module *m, const lm_op *kernel);

@@ -322,5 +322,5 @@ lm_plan_target lm_cuda_target(lm_module *m, const char *arch, bool tf32) {
   *t = (cuda_target){.m = m, .groups = arch && !strcmp(arch, "sm_90a"), .tf32 = tf32};
   return (lm_plan_target){.user = t, .prelude = lm_cuda_prelude_text(m->arena), .kernel = kernel_emit, .in_place = kernel_in_place,
                           .places = 1024, .chunks = 256, .rows = 4096, .launch = LAUNCH,
-                          .attends = lm_attend_known, .attend_tile = 32};
+                          .attends = lm_attend_known, .epilogue = lm_cuda_epilogue_known, .attend_tile = 32};
 }

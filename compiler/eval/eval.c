@@ -2,6 +2,7 @@
 #include "compiler/eval/eval.h"
 #include <string.h>
 #include "compiler/eval/internal.h"
+#include "compiler/ir/product.h"
 
 // ---- tensors
 
@@ -221,6 +222,23 @@ static void eval_math(lm_eval *e, const lm_op *op) {
   if (in != few) lm_free(in);
 }
 
+// Its product, then what is added, then gelu, whose operand is the second result.
+static void eval_epilogue(lm_eval *e, const lm_op *op) {
+  lm_tensor in[2] = {*of(e, op->in[LM_DOT_X]), *of(e, op->in[LM_DOT_W])}, sum = lm_eval_tensor(e, op->out[0]->type);
+  lm_eval_dot(e, op, in, &sum);
+  for (uint32_t i = LM_DOT_ADDENDS; i < op->n_in; i++) {
+    nest n = nest_over(e, sum.type.axis, sum.type.rank);
+    nest_operand(e, &n, 0, sum.type);
+    nest_operand(e, &n, 1, op->in[i]->type);
+    lm_eval_copy(&n, sum.v, of(e, op->in[i])->v, true);
+  }
+  *of(e, op->out[op->n_out - 1]) = sum;
+  if (op->code != LM_OP_DOT_GELU) return;
+  lm_tensor *out = of(e, op->out[0]);
+  *out = lm_eval_tensor(e, sum.type);
+  for (int64_t i = 0; i < sum.n; i++) out->v[i] = lm_eval_gelu(sum.v[i]);
+}
+
 void lm_eval_known(lm_module *m, const lm_op *op, const lm_tensor *in, lm_tensor *out) {
   lm_eval e = {.m = m};
   *out = lm_eval_tensor(&e, op->out[0]->type);
@@ -237,6 +255,7 @@ static void eval_op(lm_eval *e, const lm_op *op) {
     case LM_OP_ACCUM: eval_accum(e, op); break;
     case LM_OP_APPEND: eval_append(e, op); break;
     case LM_OP_AT: eval_at(e, op); break;
+    case LM_OP_DOT_ADD: case LM_OP_DOT_GELU: eval_epilogue(e, op); break;
     default: eval_math(e, op); break;
   }
   for (uint32_t i = 0; e->round && i < op->n_out; i++) round_to_type(of(e, op->out[i]));

@@ -29,4 +29,6 @@ lm_status lm_eval_call(lm_eval *e, const lm_func *f, const lm_tensor *args, lm_t
 void lm_eval_known(lm_module *m, const lm_op *op, const lm_tensor *in, lm_tensor *out);
 // One element of an elementwise operation with operands.
 double lm_eval_scalar(const lm_op *op, const double *in);
+// Hendrycks & Gimpel 2016 in the form with tanh, that of dot_gelu.
+double lm_eval_gelu(double x);
 #endif

@@ -41,6 +41,8 @@ void lm_eval_forget(lm_eval *e, const lm_region *r);     // frees what it left i
 
 // math.c: everything that computes elements of one result from whole operands
 void lm_eval_math(lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *out);
+// out += the sum over op's axes of in[0] * in[1]
+void lm_eval_dot(const lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *out);
 // dst[…] = src[…] (or +=) over the nest, operand 0 being dst and 1 src
 void lm_eval_copy(const nest *n, double *dst, const double *src, bool add);
 #endif

@@ -69,6 +69,8 @@ double lm_eval_scalar(const lm_op *op, const double *in) {
   return op->n_in == 1 ? unary(op->code, in[0]) : binary(op->code, in[0], in[1]);
 }
 
+double lm_eval_gelu(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x))); }
+
 static void scalar_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
   const run *r = user;
   double in[3] = {0};
@@ -155,7 +157,7 @@ static nest reduction(const lm_eval *e, const lm_op *op) {
   for (int i = 0; i < op->attr.n_axes; i++) nest_add(e, &n, op->attr.axes[i]);
   if (t.rank) nest_add(e, &n, t.axis[t.rank - 1]);
   nest_operand(e, &n, 0, t);
-  for (uint32_t i = 0; i < op->n_in; i++) nest_operand(e, &n, (int)i + 1, op->in[i]->type);
+  for (uint32_t i = 0; i < op->n_in && i < 2; i++) nest_operand(e, &n, (int)i + 1, op->in[i]->type);
   return n;
 }
 
@@ -242,6 +244,10 @@ static void reduce(const lm_eval *e, run *r, nest_inner *inner) {
   nest_run(&n, inner, r);
 }
 
+void lm_eval_dot(const lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *out) {
+  reduce(e, &(run){.op = op, .e = e, .in = {in[0].v, in[1].v}, .out = out->v}, dot_inner);
+}
+
 void lm_eval_math(lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *out) {
   run r = {.op = op, .e = e, .out = out->v};
   for (uint32_t i = 0; i < op->n_in && i < 3; i++) r.in[i] = in[i].v;
@@ -255,7 +261,7 @@ void lm_eval_math(lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *o
     case LM_OP_SUM: reduce(e, &r, sum_inner); break;
     case LM_OP_MAX: fill(out, -INFINITY); reduce(e, &r, max_inner); break;
     case LM_OP_ARGMAX: argmax(e, &r, out); break;
-    case LM_OP_DOT: reduce(e, &r, dot_inner); break;
+    case LM_OP_DOT: lm_eval_dot(e, op, in, out); break;
     case LM_OP_GATHER: gather(e, &r, out->type, in->type, gather_inner); break;
     case LM_OP_SCATTER: gather(e, &r, in->type, out->type, scatter_inner); break;
     default: elementwise(e, &r, scalar_inner); break;

@@ -1,5 +1,6 @@
 // reduce.c - sums, maxima and products over axes.
 #include <string.h>
+#include "compiler/ir/product.h"
 #include "compiler/ops/ops.h"
 
 static bool over_axes(const lm_module *m, const lm_op *op, lm_type x, lm_buf *why) {
@@ -59,6 +60,28 @@ bool shape_dot(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
     if (out->rank == LM_RANK) return lm_why(why, "the result has more than %d axes", LM_RANK);
     out->axis[out->rank++] = w.axis[i];
   }
+  return true;
+}
+
+// A residual, a bias, or both in this order, behind the operands of the product.
+static bool addends_fit(const lm_module *m, const lm_op *op, lm_type z, lm_buf *why) {
+  uint32_t i = LM_DOT_ADDENDS;
+  if (i < op->n_in && lm_type_equal(op->in[i]->type, z)) i++;
+  if (i < op->n_in && lm_type_is_bias(op->in[i]->type, z)) i++;
+  if (i == op->n_in) return true;
+  lm_why_type(why, m, "", op->in[i]->type, " is neither residual nor bias of ");
+  return lm_why_type(why, m, "", z, "");
+}
+
+bool shape_dot_add(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  if (op->n_in <= LM_DOT_ADDENDS) return lm_why(why, "adds nothing");
+  return shape_dot(m, op, out, why) && addends_fit(m, op, out[0], why);
+}
+
+bool shape_dot_gelu(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  if (op->n_in < LM_DOT_ADDENDS) return lm_why(why, "multiplies two operands");
+  if (!shape_dot(m, op, out, why) || !addends_fit(m, op, out[0], why)) return false;
+  out[LM_GELU_OF] = out[0];
   return true;
 }
 

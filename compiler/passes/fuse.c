@@ -15,6 +15,7 @@
 #include "compiler/passes/fuse.h"
 #include <string.h>
 #include "compiler/ir/internal.h"
+#include "compiler/ir/product.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 #include "compiler/plan/planner.h"
@@ -34,30 +35,9 @@ static lm_value *dense(lm_builder *b, lm_value *v) {
 static void dense_operands(lm_op *op, void *user) {
   lm_module *m = user;
   int k;
-  if (op->code != LM_OP_DOT) return;
+  if (!lm_op_multiplies(op)) return;
   lm_builder b = {m, op->parent, op, op->loc};
   while (!lm_plan_dot_strides_ok(m, op, &k)) op->in[k] = dense(&b, op->in[k]);
-}
-
-// ---- what is needed outside of its kernel
-
-typedef struct need {
-  lm_fuse *s;
-  uint32_t group;
-} need;
-
-static void need_leaf(void *user, lm_value *v, lm_type touched) {
-  const need *u = user;
-  lm_fuse_node *n = lm_fuse_node_of(u->s, v);
-  if (n && n->kind == LM_FUSE_OWN && n->group != u->group) n->needed = true;
-}
-
-static void mark_needed(lm_fuse *s) {
-  for (uint32_t i = 1; i < s->n; i++) {
-    lm_fuse_node *n = &s->nodes[i];
-    need u = {s, n->kind == LM_FUSE_OWN ? n->group : 0};
-    if (n->kind != LM_FUSE_FREE) lm_fuse_leaves(s, n->op, need_leaf, &u);
-  }
 }
 
 // ---- writing a region anew
@@ -269,7 +249,7 @@ static void fuse_func(lm_module *m, lm_func *f, lm_fuse_machine machine, bool gr
   lm_fuse_walk(f->body, dense_operands, m);
   lm_fuse_nodes_make(&s);
   if (group) lm_fuse_group(&s);
-  mark_needed(&s);
+  lm_fuse_needs(&s);
   writer w = {.s = &s, .b = {.m = m}};
   write_region(&w, f->body);
   lm_idmap_free(&w.map);

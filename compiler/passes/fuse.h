@@ -57,11 +57,13 @@ void lm_fuse_walk(lm_region *r, void (*fn)(lm_op *op, void *user), void *user); 
 lm_fuse_node *lm_fuse_node_of(const lm_fuse *s, const lm_value *v);       // NULL for arguments
 bool lm_fuse_sums_places(const lm_fuse_node *n);
 bool lm_fuse_is_view(const lm_op *op);
+bool lm_fuse_stays(const lm_op *op);                                      // outside of kernels
 typedef void lm_fuse_leaf(void *user, lm_value *v, lm_type touched);
 // Visits what the kernel of an operation reads: through what is recomputed, down to values in memory.
 void lm_fuse_leaves(const lm_fuse *s, const lm_op *op, lm_fuse_leaf *fn, void *user);
 
-// fuse_group.c: which operations share a kernel
+// fuse_group.c: which operations share a kernel, and what of it is needed outside
 void lm_fuse_group(lm_fuse *s);
+void lm_fuse_needs(lm_fuse *s);
 lm_type lm_fuse_outer(const lm_fuse *s, uint32_t group);                  // outer axes of its kernel, in order
 #endif

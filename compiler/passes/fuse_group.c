@@ -173,6 +173,27 @@ void lm_fuse_group(lm_fuse *s) {
   join_siblings(s);
 }
 
+// ---- what is needed outside of its kernel
+
+typedef struct need {
+  lm_fuse *s;
+  uint32_t group;
+} need;
+
+static void need_leaf(void *user, lm_value *v, lm_type touched) {
+  const need *u = user;
+  lm_fuse_node *n = lm_fuse_node_of(u->s, v);
+  if (n && n->kind == LM_FUSE_OWN && n->group != u->group) n->needed = true;
+}
+
+void lm_fuse_needs(lm_fuse *s) {
+  for (uint32_t i = 1; i < s->n; i++) {
+    lm_fuse_node *n = &s->nodes[i];
+    need u = {s, n->kind == LM_FUSE_OWN ? n->group : 0};
+    if (n->kind != LM_FUSE_FREE) lm_fuse_leaves(s, n->op, need_leaf, &u);
+  }
+}
+
 // In the order of the operation with the most axes.
 lm_type lm_fuse_outer(const lm_fuse *s, uint32_t group) {
   lm_type allowed = s->nodes[group].allowed, best = allowed;

@@ -18,9 +18,11 @@ bool lm_fuse_is_view(const lm_op *op) {
   return op->code == LM_OP_VIEW || op->code == LM_OP_PERMUTE || op->code == LM_OP_RENAME || op->code == LM_OP_SLICE;
 }
 
-static bool stays(const lm_op *op) {
+bool lm_fuse_stays(const lm_op *op) {
   switch (op->code) {
   case LM_OP_DOT:
+  case LM_OP_DOT_ADD:
+  case LM_OP_DOT_GELU:
   case LM_OP_PARAM:
   case LM_OP_AT:
   case LM_OP_ACCUM:
@@ -112,7 +114,7 @@ static void classify(lm_fuse *s, lm_fuse_node *n) {
   const lm_op *op = n->op;
   lm_type t = op->n_out ? op->out[0]->type : (lm_type){0};
   n->kind = LM_FUSE_TOP;
-  if (stays(op)) return;
+  if (lm_fuse_stays(op)) return;
   double own = bytes_of(s->m, t);
   n->flops = lm_op_info_of(op)->flops * elements(s->m, t);
   for (uint32_t i = 0; i < op->n_in; i++) {

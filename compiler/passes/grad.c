@@ -15,6 +15,7 @@
 // @loss.N, the same over rows of another length, gives @micro.N.
 // Declines: a module without @loss only changes stage. Cost: the backward pass; the forward loops' stashes.
 #include "compiler/passes/grad.h"
+#include "compiler/passes/epilogue.h"
 #include "compiler/passes/pass.h"
 #include <string.h>
 
@@ -121,10 +122,10 @@ static const lm_grad_methods methods = {
   .region = differentiate_region,
 };
 
-static void differentiate(lm_func *f) {
+static void differentiate(lm_func *f, bool sums) {
   lm_module *m = f->module;
   lm_op *end = f->body->last;
-  gradient g = {.base.methods = &methods, .m = m, .active = lm_gradient_activity(f), .n_active = m->n_values};
+  gradient g = {.base.methods = &methods, .m = m, .active = lm_gradient_activity(f), .n_active = m->n_values, .sums = sums ? lm_epilogue_sums(f) : NULL};
   frame top = {.forward = f->body, .b = {m, f->body, end, end->loc}};
   lm_value *sum = end->in[0];
   lm_gradient_enter(&g, &top);
@@ -132,6 +133,7 @@ static void differentiate(lm_func *f) {
   lm_gradient_reverse(&g);
   lm_gradient_leave(&g);
   lm_free(g.active);
+  lm_free(g.sums);
 }
 
 // ---- the stage
@@ -170,7 +172,7 @@ bool lm_pass_grad(lm_module *m, const lm_pass_env *env) {
     if (lm_func_is_loss(f) && !loss_fits(m, f)) return false;
   m->stage = LM_STAGE_STEP;
   for (lm_func *f = m->funcs; f; f = f->next)
-    if (lm_func_is_loss(f)) differentiate(lm_func_clone(f, LM_SYM(m->ctx, lm_arena_printf(m->ctx->arena, "micro%s", f->name + strlen("loss")))));
+    if (lm_func_is_loss(f)) differentiate(lm_func_clone(f, LM_SYM(m->ctx, lm_arena_printf(m->ctx->arena, "micro%s", f->name + strlen("loss")))), lm_epilogue_wanted(env));
   for (lm_func *f = m->funcs; f; f = f->next) lm_rewrite_func(f, lower_op, NULL);
   return true;
 }

@@ -29,6 +29,7 @@ typedef struct gradient {
   lm_module *m;
   frame *at;
   uint8_t *active; uint32_t n_active;                         // by value id: depends on a parameter
+  uint8_t *sums;                                              // by value id, of the forward pass: stashed in place of its product; or NULL
   lm_axis one;                                                // an axis of size 1, made when needed
 } gradient;
 

@@ -19,7 +19,7 @@ static bool outer_product(const lm_module *m, const lm_op *op) {
 
 // The policy. Stashed: products but outer ones, reductions, gathers and scatters of floats, loops, attention. Computed again:
 // everything elementwise, movements, parameters, constants, and random numbers, which are functions of their place.
-// Carried values are stashed too (see owned_value), and what the recipe says to save. What it says to compute again is the
+// Carried values are stashed too (see owned_value), sums that their product gives (pass epilogue), and what the recipe says to save. What it says to compute again is the
 // affair of pass recompute, which takes stashes away.
 static bool keeps(const lm_module *m, const lm_op *op) {
   if (op->keep == LM_KEEP_SAVE) return true;
@@ -96,7 +96,8 @@ static lm_value *again(gradient *g, frame *f, lm_op *op) {
 // A value of the forward loop of f.
 static lm_value *owned_value(gradient *g, frame *f, lm_value *v) {
   if (is_index(f, v)) return forward_index(f);
-  return !v->def || keeps(g->m, v->def) ? stash(g, f, v) : again(g, f, v->def);
+  bool sum = g->sums && v->id < g->n_active && g->sums[v->id];
+  return !v->def || sum || keeps(g->m, v->def) ? stash(g, f, v) : again(g, f, v->def);
 }
 
 lm_value *lm_gradient_value(lm_grad *base, lm_value *v) {

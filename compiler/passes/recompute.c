@@ -14,6 +14,7 @@
 // Declines: carried values, and what needs a place of a loop inside by the index of this one.
 // Cost: the operations above, in each turn of the backward loop.
 #include <string.h>
+#include "compiler/ir/product.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 
@@ -84,7 +85,7 @@ typedef struct cone { pass *p; const stash *s; bool possible; double seconds; } 
 static double seconds_of(const lm_module *m, const lm_op *op) {
   double flops = 0, bytes = 0;
   const lm_op_info *info = lm_op_info_of(op);
-  bool memory = op->code == LM_OP_DOT || op->code == LM_OP_GATHER || op->body;   // others run in the kernels of these
+  bool memory = lm_op_multiplies(op) || op->code == LM_OP_GATHER || op->body;   // others run in the kernels of these
   for (uint32_t i = 0; memory && i < op->n_in; i++)
     bytes += (double)lm_type_elements(m, op->in[i]->type) * lm_dtype_bytes(op->in[i]->type.dtype);
   for (uint32_t i = 0; i < op->n_out; i++) {
@@ -92,7 +93,7 @@ static double seconds_of(const lm_module *m, const lm_op *op) {
     bytes += memory ? n * lm_dtype_bytes(op->out[i]->type.dtype) : 0;
     flops += info->flops * (info->traits & LM_T_REDUCE ? (double)lm_type_elements(m, op->in[0]->type) : n);
   }
-  for (int i = 0; op->code == LM_OP_DOT && i < op->attr.n_axes; i++) flops *= (double)lm_axis_size(m, op->attr.axes[i]);
+  for (int i = 0; lm_op_multiplies(op) && i < op->attr.n_axes; i++) flops *= (double)lm_axis_size(m, op->attr.axes[i]);
   for (const lm_op *o = op->body ? op->body->first : NULL; o; o = o->next) flops += seconds_of(m, o) * FLOPS_PER_BYTE;
   return flops / FLOPS_PER_BYTE > bytes ? flops / FLOPS_PER_BYTE : bytes;
 }

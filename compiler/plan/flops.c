@@ -1,5 +1,6 @@
 // flops.c - floating-point operations of an operation, from its shapes.
 #include "compiler/ir/attend.h"
+#include "compiler/ir/product.h"
 #include "compiler/plan/planner.h"
 
 static double elements(const lm_module *m, lm_type t) { return (double)lm_type_elements(m, t); }
@@ -42,7 +43,7 @@ static double attend_flops(const lm_module *m, const lm_op *op) {
 
 double lm_plan_flops(const lm_module *m, const lm_op *op) {
   const lm_op_info *info = lm_op_info_of(op);
-  if (op->code == LM_OP_DOT) return dot_flops(m, op);
+  if (lm_op_multiplies(op)) return dot_flops(m, op);
   if (op->code == LM_OP_ATTEND || op->code == LM_OP_ATTEND_VJP) return attend_flops(m, op);
   if (info->traits & LM_T_REDUCE) return info->flops * elements(m, op->in[0]->type);
   double n = op->n_out ? info->flops * elements(m, op->out[0]->type) : 0;

@@ -5,6 +5,7 @@
 // their sizes is to be as large as possible while every matrix keeps a unit stride. The rest are outer loops.
 #include <string.h>
 
+#include "compiler/ir/product.h"
 #include "compiler/plan/internal.h"
 
 typedef enum { OF_M, OF_N, OF_K, OF_BATCH, KINDS } axis_kind;
@@ -128,6 +129,9 @@ bool lm_dot_gemm(const lm_module *m, const lm_op *dot, const int64_t *x, const i
   gemm_fill(&d, c, out);
   out->dtype_ab = tx.dtype;
   out->dtype_c = dot->out[0]->type.dtype;
+  out->residual = lm_dot_residual(dot) != NULL;
+  out->bias = lm_dot_bias(dot) != NULL;
+  out->gelu = dot->code == LM_OP_DOT_GELU;
   if (out_operand) *out_operand = c.fault;
   return c.fault < 0;
 }
@@ -164,4 +168,18 @@ bool lm_plan_dot_strides_ok(const lm_module *m, const lm_op *dot, int *out_opera
   // Where both operands are dense already (or the result is at fault) a copy of one would change nothing.
   if (lm_dot_gemm(m, dot, s[0], s[1], s[2], &g, out_operand) || *out_operand > 1) return true;
   return !is_place_view(dot->in[*out_operand]->def);
+}
+
+static bool bias_fits(const lm_module *m, const lm_op *product, const lm_plan_gemm *g) {
+  const lm_value *bias = lm_dot_bias(product);
+  const lm_plan_extent *row = g->c_n == 1 ? &g->n : &g->m;
+  return !bias || (g->c_n != g->c_m && !row->n_dyn && row->fixed == lm_type_elements(m, bias->type) && !lm_type_dynamic(m, bias->type));
+}
+
+bool lm_plan_epilogue_form(const lm_module *m, const lm_op *product, lm_plan_gemm *out) {
+  int64_t s[3][LM_RANK];
+  for (int i = 0; i < 2; i++)
+    if (!chain_strides(m, product->in[i], s[i])) return false;
+  lm_strides_dense(m, product->out[0]->type, s[2]);
+  return lm_dot_gemm(m, product, s[0], s[1], s[2], out, NULL) && !out->n_batch && bias_fits(m, product, out);
 }

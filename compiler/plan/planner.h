@@ -32,6 +32,8 @@ typedef struct lm_plan_target {
   int64_t launch;                      // bytes that take as long to move as a kernel to start; 0: no time at all
   int rows;                            // at a time of a large product that is not kept whole; 0: as chunk.c says
   bool (*attends)(const lm_module *m, const lm_op *op);   // whether `kernel` knows this attend or attend_vjp; NULL: all of them
+  // Whether the target's library computes this product with its residual, bias or gelu; NULL: it does none.
+  bool (*epilogue)(const lm_plan_gemm *g);
   int attend_tile;                     // side of the tiles of attention's map; 0: `kernel` knows no attention
 } lm_plan_target;
 
@@ -55,4 +57,8 @@ double lm_plan_flops(const lm_module *m, const lm_op *op);
 // value that is dense) in GEMM calls. If not, the one that `out_operand` names is to be made dense by a kernel of its own,
 // and the question asked again.
 bool lm_plan_dot_strides_ok(const lm_module *m, const lm_op *dot, int *out_operand);
+
+// The one GEMM that a product with an epilogue is. False if it takes several, one of its operands has to be copied first, or
+// its bias is not as long as the rows of the result.
+bool lm_plan_epilogue_form(const lm_module *m, const lm_op *product, lm_plan_gemm *out);
 #endif

@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <string.h>
 
+#include "compiler/ir/product.h"
 #include "compiler/plan/internal.h"
 
 int64_t lm_type_bytes(const planner *p, lm_type t) { return lm_type_elements(p->m, t) * lm_dtype_bytes(t.dtype); }
@@ -191,21 +192,24 @@ static int64_t gemm_flops(const lm_plan_gemm *g, const int64_t *capacity) {
   return n;
 }
 
+// The factors through views, what is added dense; a second result only where something reads it.
 void lm_step_dot(planner *p, lm_op *op) {
-  lm_value *x = op->in[0], *w = op->in[1], *z = op->out[0];
-  place *px = lm_value_place(p, x), *pw = lm_value_place(p, w), pz = result_new(p, z, op);
+  place in[LM_DOT_ADDENDS + 2], out[LM_GELU_OF + 1];
+  uint32_t n_out = op->n_out > 1 && p->uses[op->out[LM_GELU_OF]->id] ? 2 : 1;
+  for (uint32_t i = 0; i < op->n_in; i++) in[i] = i < LM_DOT_ADDENDS ? *lm_value_place(p, op->in[i]) : lm_value_dense(p, op->in[i], op);
+  for (uint32_t i = 0; i < n_out; i++) out[i] = result_new(p, op->out[i], op);
   int64_t capacity[LM_COUNT(p->plan->extents)];
   for (int i = 0; i < p->plan->n_extents; i++) capacity[i] = p->plan->extents[i].capacity;
-  pstep *s = lm_step_add(p, LM_STEP_GEMM, op, 3);
+  pstep *s = lm_step_add(p, LM_STEP_GEMM, op, (int)(op->n_in + n_out));
   s->step.gemm = LM_NEW(p->arena, lm_plan_gemm);
-  lm_dot_gemm(p->m, op, px->stride, pw->stride, pz.stride, s->step.gemm, NULL);
-  s->refs[0] = lm_place_ref(p, px, x->type);
-  s->refs[1] = lm_place_ref(p, pw, w->type);
-  s->refs[2] = lm_place_ref(p, &pz, z->type);
-  s->step.n_read = 2;
-  s->step.n_write = 1;
+  lm_dot_gemm(p->m, op, in[LM_DOT_X].stride, in[LM_DOT_W].stride, out[0].stride, s->step.gemm, NULL);
+  for (uint32_t i = 0; i < op->n_in; i++) s->refs[i] = lm_place_ref(p, &in[i], op->in[i]->type);
+  for (uint32_t i = 0; i < n_out; i++) s->refs[op->n_in + i] = lm_place_ref(p, &out[i], op->out[i]->type);
+  s->step.n_read = (int)op->n_in;
+  s->step.n_write = (int)n_out;
   s->step.flops = gemm_flops(s->step.gemm, capacity);
-  s->step.moved = lm_type_bytes(p, x->type) + lm_type_bytes(p, w->type) + lm_type_bytes(p, z->type);
+  for (uint32_t i = 0; i < op->n_in; i++) s->step.moved += lm_type_bytes(p, op->in[i]->type);
+  for (uint32_t i = 0; i < n_out; i++) s->step.moved += lm_type_bytes(p, op->out[i]->type);
 }
 
 void lm_steps_code(planner *p) {

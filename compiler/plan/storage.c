@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "compiler/ir/product.h"
 #include "compiler/plan/internal.h"
 
 storage *lm_storage_new(planner *p, int64_t bytes, int depth, const char *label) {
@@ -52,16 +53,19 @@ static bool refs_meet(const ref *a, const ref *b) {
   return x.offset < y.offset + y.bytes && y.offset < x.offset + x.bytes;
 }
 
-static bool kernel_in_place(planner *p, const pstep *s, const ref *from, const storage *to) {
-  if (s->step.kind != LM_STEP_KERNEL) return false;
+// A product's result may lie where its residual does.
+static bool result_in_place(planner *p, const pstep *s, int o, int r) {
+  if (s->step.kind == LM_STEP_GEMM) return s->step.gemm->residual && o == LM_DOT_ADDENDS && r == 0;
+  return p->target->in_place ? p->target->in_place(p->target->user, s->op, (uint32_t)o, (uint32_t)r)
+                             : lm_plan_in_place(s->op, (uint32_t)o, (uint32_t)r);
+}
+
+static bool step_in_place(planner *p, const pstep *s, const ref *from, const storage *to) {
+  if (s->step.kind != LM_STEP_KERNEL && s->step.kind != LM_STEP_GEMM) return false;
   for (int o = 0; o < s->step.n_read; o++) {
     if (!refs_meet(&s->refs[o], from)) continue;
-    for (int r = 0; r < s->step.n_write; r++) {
-      if (s->refs[s->step.n_read + r].at != to) continue;
-      bool ok = p->target->in_place ? p->target->in_place(p->target->user, s->op, (uint32_t)o, (uint32_t)r)
-                                    : lm_plan_in_place(s->op, (uint32_t)o, (uint32_t)r);
-      if (!ok) return false;
-    }
+    for (int r = 0; r < s->step.n_write; r++)
+      if (s->refs[s->step.n_read + r].at == to && !result_in_place(p, s, o, r)) return false;
   }
   return true;
 }
@@ -79,7 +83,7 @@ static bool claim_is_safe(planner *p, const storage *s, const ref *to, int since
     }
   }
   if (first_write == INT_MAX) return false;
-  return last_read < first_write || (last_read == first_write && kernel_in_place(p, &p->steps[first_write], to, s));
+  return last_read < first_write || (last_read == first_write && step_in_place(p, &p->steps[first_write], to, s));
 }
 
 bool lm_storage_claim(planner *p, lm_value *v, const place *to, int since, lm_op *at) {

@@ -387,7 +387,9 @@ static void op_walk(planner *p, lm_op *op) {
   case LM_OP_KERNEL:
   case LM_OP_ATTEND:
   case LM_OP_ATTEND_VJP: lm_step_kernel(p, op); break;
-  case LM_OP_DOT: lm_step_dot(p, op); break;
+  case LM_OP_DOT:
+  case LM_OP_DOT_ADD:
+  case LM_OP_DOT_GELU: lm_step_dot(p, op); break;
   case LM_OP_VIEW:
   case LM_OP_PERMUTE:
   case LM_OP_RENAME:

@@ -10,7 +10,7 @@ extern const struct lm_embedded lm_cuda_builtin_source[];
 
 const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS] = {
   "lm_fill_8", "lm_move_1", "lm_move_2", "lm_move_4", "lm_move_8", "lm_add_f32",
-  "lm_product_f32", "lm_product_f64", "lm_product_bf16", "lm_product_bf16_f32", "lm_round_bf16", "lm_tally", "lm_judge"};
+  "lm_product_f32", "lm_product_f64", "lm_product_bf16", "lm_product_bf16_f32", "lm_round_bf16", "lm_tally", "lm_judge", "lm_finish_f32", "lm_finish_bf16"};
 
 const char *lm_cuda_builtin_text(lm_arena *a) { return lm_arena_printf(a, "%s%s", lm_cuda_builtin_source[0].text, lm_cuda_builtin_source[1].text); }
 
@@ -25,6 +25,8 @@ void lm_cuda_builtins_set(lm_cuda_builtins *b, void *const *f) {
   b->round = f[10];
   b->tally = f[11];
   b->judge = f[12];
+  b->finish[LM_F32] = f[13];
+  b->finish[LM_BF16] = f[14];
 }
 
 static lm_status launch(const lm_cuda_builtins *b, void *function, int64_t n, void **params) {
@@ -145,6 +147,12 @@ lm_status lm_cuda_product_run(const lm_cuda_builtins *b, const lm_cuda_product *
   if (p->m * p->n > UINT32_MAX) return lm_fail(LM_ENV, "a product of %lld elements in strides that cuBLASLt does not take", (long long)(p->m * p->n));
   if (!b->product[ab][cc]) return lm_fail(LM_BUG_STATUS, "no product of types %d and %d", ab, cc);
   return launch(b, b->product[ab][cc], p->m * p->n, (void *[]){&x, &w, &z, &args});
+}
+
+lm_status lm_cuda_finish_run(const lm_cuda_builtins *b, const lm_cuda_finish *f, int type, lm_cuda_address y, lm_cuda_address bias, lm_cuda_address before) {
+  lm_cuda_finish args = *f;
+  if (!b->finish[type]) return lm_fail(LM_BUG_STATUS, "no epilogue of type %d", type);
+  return launch(b, b->finish[type], f->n, (void *[]){&y, &bias, &before, &args});
 }
 
 lm_status lm_cuda_round(const lm_cuda_builtins *b, const lm_cuda_rounding *r, lm_cuda_address x, lm_cuda_address y) {

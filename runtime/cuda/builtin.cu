@@ -55,6 +55,19 @@ LM_PRODUCT(lm_product_f64, double, , double, , , double)
 LM_PRODUCT(lm_product_bf16, uint16_t, lm_bf16_load, uint16_t, lm_bf16_load, lm_bf16_round, float)
 LM_PRODUCT(lm_product_bf16_f32, uint16_t, lm_bf16_load, float, , , float)
 
+// What the library left over of a product: a bias along rows, what gelu is taken of, gelu. NULL stands for none.
+typedef struct lm_finish_args { int64_t n, row; int32_t gelu, spare; } lm_finish_args;
+#define LM_FINISH(NAME, T, LOAD, STORE)                                                                                \
+  LM_KERNEL(256) NAME(T *y, const T *bias, T *before, lm_finish_args f) {                                              \
+    for (int64_t i = lm_block() * 256 + lm_thread(); i < f.n; i += lm_grid() * 256) {                                  \
+      float x = LOAD(y[i]) + (bias ? LOAD(bias[i % f.row]) : 0);                                                       \
+      if (before) before[i] = STORE(x);                                                                                \
+      y[i] = STORE(f.gelu ? 0.5f * x * (1 + lm_tanh(0.7978845608f * (x + 0.044715f * x * x * x))) : x);                \
+    }                                                                                                                  \
+  }
+LM_FINISH(lm_finish_f32, float, , )
+LM_FINISH(lm_finish_bf16, uint16_t, lm_bf16_load, lm_bf16_round)
+
 // Sums in f32, complete: rounded to where they belong.
 typedef struct lm_rounding { int64_t m, n, y_m, y_n; int32_t add, spare; } lm_rounding;
 LM_KERNEL(256) lm_round_bf16(const float *x, uint16_t *y, lm_rounding r) {

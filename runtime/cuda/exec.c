@@ -206,7 +206,7 @@ static lm_status product_measure(void *user, const lm_plan_step *s) {
   cuda_exec *e = user;
   if (s->kind != LM_STEP_GEMM) return NULL;
   pointers_find(e, s);
-  return lm_cuda_gemm(e->gemms, s->gemm, e->walk.var, e->pointers[0], e->pointers[1], e->pointers[2], e->memory.workspace);
+  return lm_cuda_gemm(e->gemms, s, e->walk.var, e->pointers, e->memory.workspace);
 }
 
 // Of the functions that are run again and again at the same sizes, while all memory is zeros, which products leave so.
@@ -310,7 +310,7 @@ static lm_status move_launch(cuda_exec *e, const lm_plan_step *s) {
 static lm_status step_enqueue(cuda_exec *e, const lm_plan_step *s) {
   switch (s->kind) {
   case LM_STEP_KERNEL: return kernel_launch(e, s);
-  case LM_STEP_GEMM: return lm_cuda_gemm(e->gemms, s->gemm, e->walk.var, e->pointers[0], e->pointers[1], e->pointers[2], e->memory.workspace);
+  case LM_STEP_GEMM: return lm_cuda_gemm(e->gemms, s, e->walk.var, e->pointers, e->memory.workspace);
   case LM_STEP_COPY:
   case LM_STEP_ADD: return move_launch(e, s);
   case LM_STEP_FILL: return lm_cuda_fill(&e->builtins, e->pointers[0], s);

@@ -7,14 +7,14 @@
 #include "runtime/base/dtype.h"
 #include "runtime/cuda/library.h"
 
-enum { ALIGN_MOST = 256 };
+enum { ALIGN_MOST = 256, VECTOR_ALIGN = 16 /* of a bias, which the library reads in vectors, and of what it stores beside D */ };
 
 // All that a call of the library depends on but addresses and whether it adds; without padding, as it is hashed.
 typedef struct key {
   int64_t rows, cols, k;               // of the library's C = op(A) op(B)
   int64_t ld[3], batch[3], count;      // A, B, C; elements from one to the next of `count` matrices
-  int32_t turned[2], align[3];         // bytes that the addresses are a multiple of
-  int32_t ab, cc, spare;
+  int32_t turned[2], align[6];         // bytes that addresses are a multiple of: A, B, C, D, bias, what gelu is taken of
+  int32_t ab, cc, epilogue, spare;
 } key;
 
 typedef struct entry { uint64_t hash; key k; void *desc, *layout[3]; lm_lt_algo algo; size_t workspace; bool fits; } entry;
@@ -94,11 +94,15 @@ void lm_cuda_gemms_destroy(lm_cuda_gemms *g) {
 
 // ---- a product as the library sees it
 
-typedef struct call {                  // C (+)= A B, `batch.size` times
+// Addresses are 0 where there is none. row: elements of the bias, those of C's unit stride.
+typedef struct epilogue { lm_cuda_address residual, bias, before; int64_t row; bool gelu; } epilogue;
+
+typedef struct call {                  // C (+)= A B, `batch.size` times; if there is an epilogue, once
   lm_cuda_product p;
   lm_plan_batch batch;
   int ab, cc;
   lm_cuda_address a, b, c;
+  epilogue then;
 } call;
 
 // By columns: rows of unit stride, columns ld apart; turned: the same of the transpose. Strides over one place are free.
@@ -115,9 +119,13 @@ static call transposed(const call *x) {
   const lm_cuda_product *p = &x->p;
   return (call){.p = {.m = p->n, .n = p->m, .k = p->k, .a_m = p->b_n, .a_k = p->b_k, .b_k = p->a_k, .b_n = p->a_m, .c_m = p->c_n,
                       .c_n = p->c_m, .add = p->add},
-                .batch = {x->batch.size, x->batch.b, x->batch.a, x->batch.c}, .ab = x->ab, .cc = x->cc, .a = x->b, .b = x->a, .c = x->c};
+                .batch = {x->batch.size, x->batch.b, x->batch.a, x->batch.c}, .ab = x->ab, .cc = x->cc, .a = x->b, .b = x->a, .c = x->c, .then = x->then};
 }
 
+static int32_t epilogue_number(const epilogue *e) {
+  int32_t gelu = e->gelu ? LM_LT_EPILOGUE_GELU | (e->before ? LM_LT_EPILOGUE_AUX : 0) : 0, bias = e->bias ? LM_LT_EPILOGUE_BIAS : 0;
+  return gelu | bias ? gelu | bias : LM_LT_EPILOGUE_NONE;
+}
 
 static int32_t alignment(lm_cuda_address at, int64_t batch, int dtype) {
   uint64_t all = at | (uint64_t)(batch * lm_dtype_bytes((lm_dtype)dtype)) | ALIGN_MOST;
@@ -130,15 +138,19 @@ static bool key_make(const call *x, key *out) {
   const lm_cuda_product *p = &x->p;
   bool many = x->batch.size > 1;
   int32_t turned_c;
-  *out = (key){.rows = p->m, .cols = p->n, .k = p->k, .count = x->batch.size, .ab = x->ab, .cc = x->cc};
+  *out = (key){.rows = p->m, .cols = p->n, .k = p->k, .count = x->batch.size, .ab = x->ab, .cc = x->cc, .epilogue = epilogue_number(&x->then)};
   if (!form_find(p->m, p->n, p->c_m, p->c_n, &turned_c, &out->ld[2]) || turned_c) return false;
+  if (out->epilogue != LM_LT_EPILOGUE_NONE && p->m != x->then.row) return false;
   if (!form_find(p->m, p->k, p->a_m, p->a_k, &out->turned[0], &out->ld[0])) return false;
   if (!form_find(p->k, p->n, p->b_k, p->b_n, &out->turned[1], &out->ld[1])) return false;
   if (many) memcpy(out->batch, (int64_t[]){x->batch.a, x->batch.b, x->batch.c}, sizeof out->batch);
   out->align[0] = alignment(x->a, out->batch[0], x->ab);
   out->align[1] = alignment(x->b, out->batch[1], x->ab);
-  out->align[2] = alignment(x->c, out->batch[2], x->cc);
-  return true;
+  out->align[2] = alignment(x->then.residual ? x->then.residual : x->c, out->batch[2], x->cc);
+  out->align[3] = alignment(x->c, out->batch[2], x->cc);
+  out->align[4] = alignment(x->then.bias, 0, x->cc);
+  out->align[5] = alignment(x->then.before, 0, x->cc);
+  return out->align[4] >= VECTOR_ALIGN && out->align[5] >= VECTOR_ALIGN;
 }
 
 // ---- what the library is told of it, and which algorithm it takes
@@ -164,6 +176,20 @@ static lm_status desc_make(const lm_cuda_gemms *g, const key *k, void **out) {
   LM_TRY(check(g, lt->cublasLtMatmulDescCreate(out, wide ? LM_LT_COMPUTE_64F : rounds ? LM_LT_COMPUTE_TF32 : LM_LT_COMPUTE_32F, wide ? LM_LT_R_64F : LM_LT_R_32F), "a product"));
   for (int i = 0; i < 2; i++)
     if (k->turned[i]) LM_TRY(check(g, lt->cublasLtMatmulDescSetAttribute(*out, attributes[i], &turned, sizeof turned), "a product"));
+  if (k->epilogue == LM_LT_EPILOGUE_NONE) return NULL;
+  const uint32_t epilogue = (uint32_t)k->epilogue;
+  LM_TRY(check(g, lt->cublasLtMatmulDescSetAttribute(*out, LM_LT_DESC_EPILOGUE, &epilogue, sizeof epilogue), "an epilogue"));
+  if (!(epilogue & LM_LT_EPILOGUE_AUX)) return NULL;
+  return check(g, lt->cublasLtMatmulDescSetAttribute(*out, LM_LT_DESC_AUX_LD, &k->ld[2], sizeof k->ld[2]), "an epilogue");
+}
+
+// Bias and second result are in the descriptor; the heuristic reads off them how they are aligned.
+static lm_status addresses_set(const lm_cuda_gemms *g, const call *x, const entry *e) {
+  const struct { int attribute; lm_cuda_address at; } of[2] = {{LM_LT_DESC_BIAS, x->then.bias}, {LM_LT_DESC_AUX, x->then.before}};
+  for (int i = 0; i < 2; i++) {
+    void *at = (void *)(uintptr_t)of[i].at;
+    if (at) LM_TRY(check(g, g->lt.cublasLtMatmulDescSetAttribute(e->desc, of[i].attribute, &at, sizeof at), "an epilogue"));
+  }
   return NULL;
 }
 
@@ -177,7 +203,7 @@ static lm_status preference_set(const lm_cuda_gemms *g, const entry *e, void *pr
   LM_TRY(check(g, lt->cublasLtMatmulPreferenceSetAttribute(preference, LM_LT_PREF_WORKSPACE, &workspace, sizeof workspace), "a preference"));
   LM_TRY(check(g, lt->cublasLtMatmulPreferenceSetAttribute(preference, LM_LT_PREF_REDUCTION, &reduction, sizeof reduction), "a preference"));
   for (int i = 0; i < 4; i++) {
-    uint32_t align = (uint32_t)e->k.align[i < 2 ? i : 2];
+    uint32_t align = (uint32_t)e->k.align[i];
     LM_TRY(check(g, lt->cublasLtMatmulPreferenceSetAttribute(preference, attributes[i], &align, sizeof align), "a preference"));
   }
   return NULL;
@@ -221,8 +247,9 @@ static lm_status algorithm_find(const lm_cuda_gemms *g, entry *e) {
   return NULL;
 }
 
-static lm_status entry_fill(const lm_cuda_gemms *g, entry *e) {
+static lm_status entry_fill(const lm_cuda_gemms *g, const call *x, entry *e) {
   LM_TRY(desc_make(g, &e->k, &e->desc));
+  LM_TRY(addresses_set(g, x, e));
   for (int i = 0; i < 3; i++) LM_TRY(layout_make(g, &e->k, i, &e->layout[i]));
   return algorithm_find(g, e);
 }
@@ -244,13 +271,13 @@ static void places_grow(lm_cuda_gemms *g) {
   for (uint32_t i = 0; i < g->n_entries; i++) g->places[place_find(g, &g->entries[i].k, g->entries[i].hash)] = i + 1;
 }
 
-static lm_status entry_find(lm_cuda_gemms *g, const key *k, entry **out) {
+static lm_status entry_find(lm_cuda_gemms *g, const call *x, const key *k, entry **out) {
   places_grow(g);
   uint64_t hash = lm_hash(k, sizeof *k, 0);
   uint32_t place = place_find(g, k, hash);
   if (g->places[place]) return *out = &g->entries[g->places[place] - 1], NULL;
   entry e = {.hash = hash, .k = *k};
-  lm_status s = entry_fill(g, &e);
+  lm_status s = entry_fill(g, x, &e);
   if (s) {
     entry_free(g, &e);
     return s;
@@ -266,11 +293,12 @@ static lm_status entry_find(lm_cuda_gemms *g, const key *k, entry **out) {
 static int library_call(const lm_cuda_gemms *g, const call *x, const entry *e, lm_cuda_address workspace) {
   const double one_f64 = 1, zero_f64 = 0;
   const float one = 1, zero = 0;
-  bool wide = x->ab == LM_F64;
+  bool wide = x->ab == LM_F64, add = x->p.add || x->then.residual;
   const void *alpha = wide ? (const void *)&one_f64 : &one;
-  const void *beta = wide ? (x->p.add ? (const void *)&one_f64 : &zero_f64) : (x->p.add ? (const void *)&one : &zero);
+  const void *beta = wide ? (add ? (const void *)&one_f64 : &zero_f64) : (add ? (const void *)&one : &zero);
+  lm_cuda_address c = x->then.residual ? x->then.residual : x->c;
 #define AT(address) ((void *)(uintptr_t)(address))
-  return g->lt.cublasLtMatmul(g->handle, e->desc, alpha, AT(x->a), e->layout[0], AT(x->b), e->layout[1], beta, AT(x->c), e->layout[2], AT(x->c), e->layout[2],
+  return g->lt.cublasLtMatmul(g->handle, e->desc, alpha, AT(x->a), e->layout[0], AT(x->b), e->layout[1], beta, AT(c), e->layout[2], AT(x->c), e->layout[2],
                               &e->algo, AT(workspace), e->workspace, g->builtins->stream);
 #undef AT
 }
@@ -302,6 +330,7 @@ static lm_status entry_measure(lm_cuda_gemms *g, const call *x, entry *e, lm_cud
   entry best = *e;
   double first = HUGE_VAL, least = HUGE_VAL;
   int n;
+  LM_TRY(addresses_set(g, x, e));
   LM_TRY(algorithms_ask(g, e, LM_LT_ANSWERS, answers, &n));
   for (int i = 0; i < n; i++) {
     entry other = *e;
@@ -353,14 +382,36 @@ static lm_status loop_run(const lm_cuda_gemms *g, const call *x) {
   return NULL;
 }
 
+static lm_status call_run(lm_cuda_gemms *g, const call *x, lm_cuda_address workspace);
+
+// The product alone, on top of the residual, then the rest of the epilogue over the result, which is dense.
+static lm_status parts_run(lm_cuda_gemms *g, const call *x, lm_cuda_address workspace) {
+  const lm_cuda_driver *d = g->builtins->driver;
+  const lm_cuda_product *p = &x->p;
+  call plain = *x;
+  plain.p.add = x->then.residual != 0;
+  plain.then = (epilogue){0};
+  size_t bytes = (size_t)(p->m * p->n * lm_dtype_bytes((lm_dtype)x->cc));
+  bool apart = x->then.residual && x->then.residual != x->c;
+  if (apart && !g->measuring) LM_TRY(lm_cuda_check(d, d->cuMemcpyDtoDAsync_v2(x->c, x->then.residual, bytes, g->builtins->stream), "copy"));
+  LM_TRY(call_run(g, &plain, workspace));
+  if (g->measuring || (!x->then.bias && !x->then.gelu)) return NULL;
+  lm_cuda_finish f = {p->m * p->n, x->then.row, x->then.gelu, 0};
+  return lm_cuda_finish_run(g->builtins, &f, x->cc, x->c, x->then.bias, x->then.before);
+}
+
 static lm_status call_run(lm_cuda_gemms *g, const call *x, lm_cuda_address workspace) {
   call other = transposed(x);
   key k;
   const call *fit = key_make(x, &k) ? x : key_make(&other, &k) ? &other : NULL;
+  bool plain = epilogue_number(&x->then) == LM_LT_EPILOGUE_NONE && !x->then.residual;
   entry *e = NULL;
-  if (fit && types_known(x->ab, x->cc)) LM_TRY(entry_find(g, &k, &e));
+  if (fit && types_known(x->ab, x->cc)) LM_TRY(entry_find(g, fit, &k, &e));
+  if (!plain && !(e && e->fits)) return parts_run(g, x, workspace);
   if (g->measuring) return e ? entry_choose(g, fit, e, workspace) : NULL;
-  return e && e->fits ? check(g, library_call(g, fit, e, workspace), "a product") : loop_run(g, x);
+  if (!e || !e->fits) return loop_run(g, x);
+  LM_TRY(addresses_set(g, fit, e));
+  return check(g, library_call(g, fit, e, workspace), "a product");
 }
 
 typedef struct problem { lm_plan_batch outer[LM_PLAN_BATCH], sum[LM_PLAN_BATCH], batch; int n_outer, n_sum; int64_t n_outers, n_sums; } problem;
@@ -426,18 +477,30 @@ static lm_status panels_run(lm_cuda_gemms *g, const call *x, const problem *all,
   return NULL;
 }
 
-lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_gemm *p, const int64_t *var, lm_cuda_address a, lm_cuda_address b, lm_cuda_address c, lm_cuda_address workspace) {
+static epilogue epilogue_of(const lm_plan_step *s, const int64_t *var, const lm_cuda_address *at) {
+  const lm_plan_gemm *p = s->gemm;
+  epilogue e = {.row = lm_plan_extent_value(p->c_n == 1 ? &p->n : &p->m, var), .gelu = p->gelu};
+  const lm_cuda_address *next = at + 2;
+  if (p->residual) e.residual = *next++;
+  if (p->bias) e.bias = *next;
+  if (s->n_write > 1) e.before = at[s->n_read + 1];
+  return e;
+}
+
+lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_step *s, const int64_t *var, const lm_cuda_address *at, lm_cuda_address workspace) {
+  const lm_plan_gemm *p = s->gemm;
   problem all = problem_make(p, var);
   call x = {.p = {.m = lm_plan_extent_value(&p->m, var), .n = lm_plan_extent_value(&p->n, var), .k = lm_plan_extent_value(&p->k, var),
                   .a_m = p->a_m, .a_k = p->a_k, .b_k = p->b_k, .b_n = p->b_n, .c_m = p->c_m, .c_n = p->c_n, .add = p->accumulate},
-            .batch = all.batch, .ab = p->dtype_ab, .cc = p->dtype_c};
+            .batch = all.batch, .ab = p->dtype_ab, .cc = p->dtype_c, .then = epilogue_of(s, var, at)};
   bool rounds = x.cc == LM_BF16 && (all.n_sums > 1 || x.ab != LM_BF16);
   if (!x.p.m || !x.p.n || !all.batch.size) return NULL;
+  if ((p->residual || p->bias || p->gelu) && (p->n_batch || rounds)) return lm_fail(LM_BUG_STATUS, "a product of several calls has an epilogue");
   for (int64_t i = 0; i < all.n_outers; i++) {
-    lm_plan_batch at = lm_plan_batch_place(all.outer, all.n_outer, i);
-    x.a = a + bytes_of(at.a, x.ab);
-    x.b = b + bytes_of(at.b, x.ab);
-    x.c = c + bytes_of(at.c, x.cc);
+    lm_plan_batch to = lm_plan_batch_place(all.outer, all.n_outer, i);
+    x.a = at[0] + bytes_of(to.a, x.ab);
+    x.b = at[1] + bytes_of(to.b, x.ab);
+    x.c = at[s->n_read] + bytes_of(to.c, x.cc);
     LM_TRY(rounds ? panels_run(g, &x, &all, workspace) : sums_run(g, &x, &all, workspace));
   }
   return NULL;

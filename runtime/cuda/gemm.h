@@ -4,6 +4,9 @@
 // axes: the longest is the library's, the others are loops; sum axes are calls that add, in f32 memory of their own if the
 // result is of bf16. What no layout of the library expresses a kernel of our own computes. Which algorithm computes a product is settled when it is first met, by the
 // library's heuristic for its shape, strides and alignment alone, within LM_CUDA_WORKSPACE.
+//
+// A residual is the library's C, the result its D; biases and gelu are its epilogues. If it has no algorithm for a product with
+// one, at these sizes and addresses, it computes the product without, which a kernel of our own then goes over.
 #ifndef LM_CUDA_GEMM_H
 #define LM_CUDA_GEMM_H
 #include "runtime/cuda/builtin.h"
@@ -20,7 +23,8 @@ enum {
   LM_LT_REDUCTION_COMPUTE_TYPE = 2,
   LM_LT_NOT_SUPPORTED = 15,                                             // a status
   LM_LT_ANSWERS = 8,                                                    // of the heuristic, when they are compared
-  LM_LT_DESC_TRANSA = 3, LM_LT_DESC_TRANSB = 4,
+  LM_LT_DESC_TRANSA = 3, LM_LT_DESC_TRANSB = 4, LM_LT_DESC_EPILOGUE = 7, LM_LT_DESC_BIAS = 8, LM_LT_DESC_AUX = 11, LM_LT_DESC_AUX_LD = 12,
+  LM_LT_EPILOGUE_NONE = 1, LM_LT_EPILOGUE_BIAS = 4, LM_LT_EPILOGUE_GELU = 32, LM_LT_EPILOGUE_AUX = 128,   // to be combined
   LM_LT_LAYOUT_BATCH_COUNT = 5, LM_LT_LAYOUT_BATCH_STRIDE = 6,
   LM_LT_PREF_WORKSPACE = 1, LM_LT_PREF_REDUCTION = 3, LM_LT_PREF_ALIGN_A = 5, LM_LT_PREF_ALIGN_B = 6, LM_LT_PREF_ALIGN_C = 7, LM_LT_PREF_ALIGN_D = 8,
 };
@@ -61,6 +65,6 @@ lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, const lm_cuda_device *
 void lm_cuda_gemms_destroy(lm_cuda_gemms *g);
 // Between the two, products are not computed but measured, on operands that are zeros: nothing else is in memory yet.
 lm_status lm_cuda_gemms_measure(lm_cuda_gemms *g, bool on);
-// Enqueues c (+)= a b on the builtins' stream.
-lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_gemm *p, const int64_t *var, lm_cuda_address a, lm_cuda_address b, lm_cuda_address c, lm_cuda_address workspace);
+// Enqueues a step's product on the builtins' stream; at: where its buffers are.
+lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_step *s, const int64_t *var, const lm_cuda_address *at, lm_cuda_address workspace);
 #endif

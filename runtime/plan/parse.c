@@ -128,6 +128,9 @@ static void gemm(reader *r, lm_plan_step *s) {
     triple(r, &g->batch[i].a, &g->batch[i].b, &g->batch[i].c);
   }
   g->accumulate = take(r, "accumulate");
+  g->residual = take(r, "residual");
+  g->bias = take(r, "bias");
+  g->gelu = take(r, "gelu");
   if (take(r, "by")) g->code = 1 + kernel_named(r);
 }
 

@@ -77,6 +77,9 @@ static void print_gemm(const lm_plan *p, const lm_plan_gemm *g, lm_buf *out) {
     lm_buf_printf(out, "(%lld,%lld,%lld)", (long long)g->batch[i].a, (long long)g->batch[i].b, (long long)g->batch[i].c);
   }
   if (g->accumulate) lm_buf_puts(out, " accumulate");
+  if (g->residual) lm_buf_puts(out, " residual");
+  if (g->bias) lm_buf_puts(out, " bias");
+  if (g->gelu) lm_buf_puts(out, " gelu");
   if (g->code) lm_buf_printf(out, " by %s", p->kernels[g->code - 1].name);
 }
 

@@ -82,6 +82,8 @@ typedef struct lm_plan_gemm {
   struct { lm_plan_extent size; int64_t a, b, c; bool sum; } batch[LM_PLAN_BATCH];   // sum: further
                                                  // contracted axes (C stride 0), in order
   bool accumulate;                               // adds to what C holds
+  bool residual, bias, gelu;                     // else C = gelu(sum + residual + bias) of those that there are: the residual
+                                                 // lies as C does, of the bias an element goes to each place of C's unit stride
   uint8_t dtype_ab, dtype_c;                     // lm_dtype
   int code;                                      // 1 + the kernel that does tiles of it; 0: a library does
 } lm_plan_gemm;
@@ -130,7 +132,7 @@ typedef struct lm_plan_step {
   int depth;                           // LOOP, END: which loop index it is
   int match;                           // LOOP: the step of its END; END: of its LOOP
   int64_t bytes; uint64_t pattern; int element;   // FILL
-  lm_plan_buf *bufs; int n_bufs;       // GEMM: A, B, C
+  lm_plan_buf *bufs; int n_bufs;       // GEMM: A, B, residual, bias, then C and, where it is kept, what gelu is taken of
   int n_read, n_write;                 // bufs read, then bufs written; the rest is scratch. What a step adds to is in
                                        // the second group
   int64_t flops, moved;                // for cost reports, at capacity

@@ -108,6 +108,22 @@ def test_trace_bf16(run):
             within(name, distance(gpu[name], cpu[name], 1e-2), 8e-2)
 
 
+def test_epilogues(run):
+    """biases, gelu and residuals that products take over, as the library's or, where it has none, as ours"""
+    fake, file = Fake(run, heavy=True), f"{ROOT}/tests/reference/gpt2-tiny/reference.lm"
+    how = ("--recipe", "Reference", "--steps", "1", "--values", "loss,grads")
+    out, cpu, near = run.path("gpu.safetensors"), run.trace(file, *how), {"f32": 2e-6, "bf16": 3e-2}
+    for compute, library in (("f32", ""), ("f32", "plain"), ("bf16", ""), ("bf16", "plain")):
+        what = ("--set", f"precision.compute={compute}", "--target", "cuda")
+        fake("trace", file, *how, *what, "--out", out, how=library)
+        gpu = load(out)
+        for name in cpu:
+            within(f"{name} in {compute} {library}", distance(gpu[name], cpu[name], 1e-3), near[compute])
+    fake("compile", file, "--set", "precision.compute=bf16", "--target", "cuda", "-o", run.path("plan"))
+    plan = open(run.path("plan/plan.txt")).read()
+    check(all(f"gemm m=128({k},0,{c}) n={c}(0,1,1) k={k}(1,{c},0) {what} " in plan for c, k, what in ((64, 64, "residual bias"), (256, 64, "bias gelu"), (64, 256, "residual bias"))), plan)
+
+
 def test_tf32(run):
     """operands of products lose 13 bits on a GPU, none on a processor"""
     fake, how = Fake(run), ("--set", "precision.matmul=tf32", "--values", "loss,grads")

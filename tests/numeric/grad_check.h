@@ -28,11 +28,13 @@ static inline lm_module *must_parse(lm_ctx *c, const char *path, const char *tex
   exit(1);
 }
 
-static inline void must_run(lm_module *m, const char *passes) {
+static inline void must_run_for(lm_module *m, const char *passes, const void *target) {
   bool ok = false;
-  CHECK_OK(lm_pass_run_list(m, passes, &(lm_pass_env){0}, &ok));
+  CHECK_OK(lm_pass_run_list(m, passes, &(lm_pass_env){.target = target}, &ok));
   CHECK(ok);
 }
+
+static inline void must_run(lm_module *m, const char *passes) { must_run_for(m, passes, NULL); }
 
 static inline double first_result(lm_eval *e, const lm_func *f, const lm_tensor *args) {
   lm_tensor out[16];

@@ -1,19 +1,26 @@
 // golden_test.c - what passes make of IR. A file of tests/passes/ is
-//   // passes: simplify,dce
+//   // passes: simplify,dce            or, where a pass asks for the target: // passes: epilogue,dce for sm_90a
 //   // what the case is about
 //   the module's text
 //   // gives:
 //   the text after the passes
 // With -r the expectations are written anew.
 #include <dirent.h>
+#include "codegen/cuda/cuda.h"
 #include "tests/numeric/grad_check.h"
 
 static const char mark[] = "// gives:\n";
 
-static char *passes_of(lm_ctx *c, const char *text) {
+static void run(lm_module *m, const char *text) {
   static const char head[] = "// passes: ";
   CHECK(!strncmp(text, head, strlen(head)));
-  return lm_arena_strndup(c->arena, text + strlen(head), strcspn(text + strlen(head), "\n"));
+  char *passes = lm_arena_strndup(m->arena, text + strlen(head), strcspn(text + strlen(head), "\n")), *arch = strstr(passes, " for ");
+  lm_plan_target target = {0};
+  if (arch) {
+    *arch = 0;
+    target = lm_cuda_target(m, arch + strlen(" for "), false);
+  }
+  must_run_for(m, passes, arch ? &target : NULL);
 }
 
 static void golden(const char *path, bool rewrite) {
@@ -25,7 +32,7 @@ static void golden(const char *path, bool rewrite) {
   CHECK(at);
   size_t n = (size_t)(at - file.p) + strlen(mark);
   lm_module *m = must_parse(c, path, file.p, n);
-  must_run(m, passes_of(c, file.p));
+  run(m, file.p);
   lm_buf_add(&said, file.p, n);
   lm_module_print(m, &said);
   bool same = !strcmp(file.p, said.p);

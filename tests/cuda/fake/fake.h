@@ -12,7 +12,7 @@
 //
 // FAKE_CUDA in the environment, words parted by commas: none (no GPU), cc=80 (compute capability), alloc=N, launch=N (the N-th
 // allocation or launch fails), fault=N (the N-th kernel to run faults; from then on everything fails), driver=12040 (the CUDA
-// that the driver knows), eager (every stream but the first does what it may at once)
+// that the driver knows), plain (cuBLASLt has no algorithm for a product with an epilogue), eager (every stream but the first does what it may at once)
 #ifndef FAKE_H
 #define FAKE_H
 #include <stddef.h>

@@ -84,7 +84,8 @@ static void kernels_describe(const char *text, lm_buf *out) {
 static void preprocess_note(const char *text, lm_buf *out) {
   static const struct { const char *macro, *params; } known[] = {
     {"\nLM_MOVE(", "const void *x, void *y, const int32_t *at, int32_t *fault, lm_move_args m)"},
-    {"\nLM_PRODUCT(", "const void *a, const void *b, void *c, lm_product_args p)"}};
+    {"\nLM_PRODUCT(", "const void *a, const void *b, void *c, lm_product_args p)"},
+    {"\nLM_FINISH(", "void *y, const void *bias, void *before, lm_finish_args f)"}};
   lm_buf types = {0};
   for (size_t k = 0; k < LM_COUNT(known); k++)
     for (const char *at = text; (at = strstr(at, known[k].macro));) {
