@@ -44,7 +44,7 @@ lm_holders lm_holders_find(lm_arena *a, const lm_plan *p) {
   static const struct { lm_arena_id id; const char *label; } arenas[] = {
     {LM_ARENA_PARAM, "parameters"}, {LM_ARENA_GRAD, "gradients"}, {LM_ARENA_STATE, "optimizer states"},
     {LM_ARENA_IO, "arguments and results"}, {LM_ARENA_CACHE, "caches of decoding"},
-    {LM_ARENA_COPY, "bf16 copies of parameters"}};
+    {LM_ARENA_COPY, "copies of parameters"}};
   lm_holders out = {0};
   find_func(&out, a, p);
   out.v = LM_NEW_N(a, lm_holder, (int)LM_COUNT(arenas) + (out.func ? out.func->n_live : 0) + 1);

@@ -214,7 +214,7 @@ static void warn(void *user, const char *text) { lm_cli_note("warning: %s\n", te
 
 static void memory_line(const lm_session *s, lm_buf *b) {
   static const struct { lm_arena_id id; const char *name; } parts[] = {
-    {LM_ARENA_PARAM, "parameters"}, {LM_ARENA_GRAD, "gradients"}, {LM_ARENA_STATE, "optimizer"}, {LM_ARENA_WORK, "activations"}, {LM_ARENA_COPY, "bf16 copies"}};
+    {LM_ARENA_PARAM, "parameters"}, {LM_ARENA_GRAD, "gradients"}, {LM_ARENA_STATE, "optimizer"}, {LM_ARENA_WORK, "activations"}, {LM_ARENA_COPY, "copies"}};
   int64_t scratch = lm_session_workspace(s);
   lm_show_bytes(b, (double)(lm_session_arenas(s) + scratch));
   for (size_t i = 0; i < LM_COUNT(parts); i++) {

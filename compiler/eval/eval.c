@@ -261,7 +261,30 @@ static void eval_op(lm_eval *e, const lm_op *op) {
   for (uint32_t i = 0; e->round && i < op->n_out; i++) round_to_type(of(e, op->out[i]));
 }
 
+// What is made of parameters is made anew for each call.
+static lm_status made_fill(lm_eval *e, const lm_func *copies) {
+  lm_tensor *args = lm_calloc(copies->body->n_args + 1, sizeof *args), *out = lm_calloc(copies->n_out + 1, sizeof *out);
+  for (uint32_t i = 0; i < copies->body->n_args; i++) args[i] = lm_eval_tensor(e, copies->body->args[i]->type);
+  lm_status s = lm_eval_call(e, copies, args, out);
+  for (uint32_t i = 0; i < e->n_globals && !s; i++)
+    for (uint32_t k = 0; k < copies->n_out && e->m->globals[i].kind == LM_GLOBAL_MADE; k++)
+      if (copies->out_names[k] == e->m->globals[i].name) memcpy(e->global[i].v, out[k].v, (size_t)out[k].n * sizeof *out[k].v);
+  for (uint32_t k = 0; k < copies->n_out; k++) lm_tensor_free(&out[k]);
+  for (uint32_t i = 0; i < copies->body->n_args; i++) lm_tensor_free(&args[i]);
+  lm_free(out);
+  lm_free(args);
+  return s;
+}
+
+static bool has_made(const lm_eval *e) {
+  for (uint32_t i = 0; i < e->n_globals; i++)
+    if (e->m->globals[i].kind == LM_GLOBAL_MADE) return true;
+  return false;
+}
+
 lm_status lm_eval_call(lm_eval *e, const lm_func *f, const lm_tensor *args, lm_tensor *out) {
+  const lm_func *copies = has_made(e) ? lm_func_find(e->m, "copies") : NULL;
+  if (copies && f != copies) LM_TRY(made_fill(e, copies));
   e->env = lm_calloc((size_t)e->m->n_values + 1, sizeof *e->env);
   for (uint32_t i = 0; i < f->body->n_args && !e->failed; i++) {
     if (!lm_type_equal(args[i].type, f->body->args[i]->type))

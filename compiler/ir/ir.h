@@ -101,7 +101,13 @@ struct lm_func {
   lm_func *next;
 };
 
-typedef enum { LM_GLOBAL_PARAM, LM_GLOBAL_CACHE } lm_global_kind;
+typedef enum {
+  LM_GLOBAL_PARAM,
+  LM_GLOBAL_CACHE,
+  LM_GLOBAL_MADE,                      // of parameters: the result of @copies that has its name
+  LM_GLOBAL_KINDS,
+} lm_global_kind;
+extern const char *const lm_global_names[LM_GLOBAL_KINDS];   // "param", "cache", "made"
 
 typedef struct lm_global {
   lm_global_kind kind;

@@ -570,10 +570,10 @@ static bool file(parser *p) {
 static bool section(parser *p) {
   if (opt_word(p, "file")) return file(p);
   if (opt_word(p, "axis")) return axis_table(p);
-  if (opt_word(p, "param")) return global(p, LM_GLOBAL_PARAM);
-  if (opt_word(p, "cache")) return global(p, LM_GLOBAL_CACHE);
+  for (int kind = 0; kind < LM_GLOBAL_KINDS; kind++)
+    if (opt_word(p, lm_global_names[kind])) return global(p, (lm_global_kind)kind);
   if (opt_word(p, "func")) return function(p);
-  return fail(p, p->t.loc, "expected file, axis, param, cache or func");
+  return fail(p, p->t.loc, "expected file, axis, param, cache, made or func");
 }
 
 static bool verified(parser *p) {

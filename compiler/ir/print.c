@@ -314,7 +314,7 @@ static void put_paths(printer *p, const lm_global *g) {
 }
 
 static void put_global(printer *p, const lm_global *g) {
-  lm_buf_puts(p->out, g->kind == LM_GLOBAL_PARAM ? "param " : "cache ");
+  lm_buf_printf(p->out, "%s ", lm_global_names[g->kind]);
   put_sym(p->out, g->name);
   lm_buf_puts(p->out, " : ");
   put_type(p->m, p->out, g->type);

@@ -71,10 +71,12 @@ static bool pairs_fit(const lm_attr *a, lm_buf *why) {
 
 // ---- globals
 
+// kind, or what is made of such
 static const lm_global *global(const lm_module *m, const lm_op *op, lm_global_kind kind, uint32_t extra, lm_buf *why) {
   const char *kinds[] = {"parameter", "cache"};
   const lm_global *g = op->attr.sym ? lm_global_find((lm_module *)m, op->attr.sym) : NULL;
-  if (!g || g->kind != kind)
+  bool made = g && g->kind == LM_GLOBAL_MADE && op->code == LM_OP_PARAM;
+  if (!g || (g->kind != kind && !made))
     return lm_why(why, "there is no %s @%s", kinds[kind], op->attr.sym ? op->attr.sym : ""), NULL;
   if (op->n_in != (uint32_t)g->n_stack + extra || op->attr.n_imm != 2 * g->n_stack)
     return lm_why(why, "@%s needs %d indices", g->name, g->n_stack), NULL;

@@ -13,14 +13,15 @@
 // added to where the gradient lies. Parameters stay what they were: names, shapes, checkpoints, groups.
 //
 // Gained, of n products: x is read once and not n times, and so is its cotangent written and read; two times n - 1
-// launches. Paid: the weights are copied together, forward and backward; a slice that attention reads is copied, again
-// backward (other kernels read slices where they lie); where cotangents come from kernels of their own, behind a norm or
-// attention, one more lays them side by side. All is counted in bytes; lm_plan_target.launch says how many a launch takes
+// launches. Paid: the weights are copied together once a change (pass copies); a slice that attention reads is copied,
+// again backward (other kernels read slices where they lie); where cotangents come from kernels of their own, behind a norm
+// or attention, one more lays them side by side. All is counted in bytes; lm_plan_target.launch says how many a launch takes
 // as long as.
 // Declines: where that does not pay, unless the pass is asked for; on targets for which launches cost nothing (a CPU
 // without a matrix unit: side by side took 0.82 to 1.07 of the time apart forward, 1.00 to 1.49 for x's cotangent);
 // weights that differ in layout, in what they share with x, or in what is to be kept of them; axes with an extent of run
-// time; weights that depend on more than parameters. Cost: linear, but for pairs of products in one region.
+// time; weights that depend on more than parameters. Cost: the bytes of the weights, held once more; linear, but for pairs of
+// products in one region.
 #include <string.h>
 
 #include "compiler/ir/internal.h"
@@ -113,27 +114,28 @@ static int fate_of(const lm_op *dot) {
 }
 
 // Bytes gained less bytes paid. Where there is a derivative, what is moved forward is moved backward as well; cotangents of
-// which some have kernels of their own are laid side by side by one more.
-static bool pays(const pack *p, double launch) {
-  double x = bytes_of(p->m, p->of[0].dot->in[0]), gain, y = 0;
-  int ways = lm_func_is_loss(p->f) ? 2 : 1, fates = 0;
-  gain = (p->n - 1) * (x + launch) + (ways - 1) * (p->n - 1) * (2 * x + launch) - ways * launch;
+// which some have kernels of their own are laid side by side by one more. Weights are laid side by side once a change (pass
+// copies), which counts where parameters change. `launch`: bytes that a launch is worth; once: pass copies is on.
+static bool pays(const pack *p, double launch, bool once) {
+  double x = bytes_of(p->m, p->of[0].dot->in[0]), w = launch, y = 0, gain;
+  int trains = lm_func_is_loss(p->f), ways = 1 + trains, fates = 0;
+  gain = (p->n - 1) * (x + launch) + trains * (p->n - 1) * (2 * x + launch);
   for (int i = 0; i < p->n; i++) {
     const lm_op *dot = p->of[i].dot;
     int fate = fate_of(dot);
-    gain -= ways * 2 * bytes_of(p->m, dot->in[1]);
     if (fate & COPIED) gain -= ways * (2 * bytes_of(p->m, dot->out[0]) + launch);
+    w += 2 * bytes_of(p->m, dot->in[1]);
     y += bytes_of(p->m, dot->out[0]);
     fates |= fate;
   }
-  if (ways > 1 && fates & APART) gain -= 2 * y + launch;
-  return gain > 0;
+  if (trains && fates & APART) gain -= 2 * y + launch;
+  return gain > w * (once ? trains : ways);
 }
 
 static bool wanted(const pack *p, const lm_pass_env *env) {
   const lm_plan_target *target = env ? env->target : NULL;
   if (!target || lm_pass_is_asked(env, "pack")) return true;
-  return target->launch > 0 && pays(p, (double)target->launch);
+  return target->launch > 0 && pays(p, (double)target->launch, !lm_pass_is_off(env, "copies"));
 }
 
 // ---- writing

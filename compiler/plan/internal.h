@@ -12,9 +12,9 @@
 // ---- layout.c: where globals lie
 
 typedef struct lm_layout {
-  struct { int64_t offset, stride[LM_RANK]; } *globals;   // as module.globals; elements (params) or bytes (caches); stride:
+  struct { int64_t offset, stride[LM_RANK]; } *globals;   // as module.globals; elements (params) or bytes (others); stride:
                                                           // from one place of each stacked axis to the next
-  int64_t param_elements, cache_bytes;
+  int64_t param_elements, cache_bytes, made_bytes;        // in the arena of copies what is made comes first
 } lm_layout;
 
 void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out);

@@ -1,4 +1,4 @@
-// layout.c - where parameters and caches lie.
+// layout.c - where parameters, caches and what is made of parameters lie.
 //
 // Parameters: those of no repetition one after another; at the first parameter of a repetition, its bucket, which holds
 // all of one iteration (inner repetitions alike), as often as the repetition has iterations. Each tensor begins at a
@@ -50,23 +50,27 @@ static int64_t bucket_lay(layer *l, const lm_axis *prefix, int level, int64_t ba
 
 static int64_t aligned(int64_t n) { return (n + LM_PLAN_ALIGN - 1) / LM_PLAN_ALIGN * LM_PLAN_ALIGN; }
 
-static void caches_lay(const lm_module *m, lm_layout *out) {
+// Those of a kind one after another, dense; returns their bytes.
+static int64_t dense_lay(const lm_module *m, lm_layout *out, lm_global_kind kind) {
+  int64_t bytes = 0;
   for (uint32_t i = 0; i < m->n_globals; i++) {
     const lm_global *g = &m->globals[i];
-    if (g->kind != LM_GLOBAL_CACHE) continue;
+    if (g->kind != kind) continue;
     int64_t dense[LM_RANK], size = lm_dtype_bytes(g->type.dtype);
     lm_strides_dense(m, g->type, dense);
-    out->globals[i].offset = out->cache_bytes;
+    out->globals[i].offset = bytes;
     for (int j = 0; j < g->n_stack; j++) out->globals[i].stride[j] = dense[j] * size;
-    out->cache_bytes += aligned(lm_type_elements(m, g->type) * size);
+    bytes += aligned(lm_type_elements(m, g->type) * size);
   }
+  return bytes;
 }
 
 void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out) {
   *out = (lm_layout){.globals = lm_arena_alloc(arena, sizeof *out->globals * (m->n_globals + 1))};
   layer l = {m, out, LM_NEW_N(arena, bool, m->n_globals + 1)};
   out->param_elements = bucket_lay(&l, NULL, 0, 0);
-  caches_lay(m, out);
+  out->cache_bytes = dense_lay(m, out, LM_GLOBAL_CACHE);
+  out->made_bytes = dense_lay(m, out, LM_GLOBAL_MADE);
 }
 
 int64_t lm_plan_layout_blocks(const lm_module *m) {

@@ -138,7 +138,7 @@ static place global_place(planner *p, lm_op *op, lm_arena_id arena, lm_type t) {
   uint32_t i = (uint32_t)(g - p->m->globals);
   int64_t unit = g->kind != LM_GLOBAL_PARAM ? 1 : arena == LM_ARENA_COPY ? lm_dtype_bytes(LM_BF16) : lm_dtype_bytes(LM_F32);
   place out = lm_place_dense(p, p->fixed[arena], t);
-  out.offset = p->layout.globals[i].offset * unit;
+  out.offset = p->layout.globals[i].offset * unit + (g->kind == LM_GLOBAL_PARAM && arena == LM_ARENA_COPY ? p->layout.made_bytes : 0);
   for (int s = 0; s < g->n_stack; s++)
     place_index(p, op, op->in[s], &op->attr.imm[2 * s], lm_axis_size(p->m, g->type.axis[s]),
                 p->layout.globals[i].stride[s] * unit, &out);
@@ -147,7 +147,8 @@ static place global_place(planner *p, lm_op *op, lm_arena_id arena, lm_type t) {
 
 static void param_walk(planner *p, lm_op *op) {
   lm_type t = op->out[0]->type;
-  place_set(p, op->out[0], global_place(p, op, t.dtype == LM_BF16 ? LM_ARENA_COPY : LM_ARENA_PARAM, t));
+  bool copied = t.dtype == LM_BF16 || lm_global_find(p->m, op->attr.sym)->kind == LM_GLOBAL_MADE;
+  place_set(p, op->out[0], global_place(p, op, copied ? LM_ARENA_COPY : LM_ARENA_PARAM, t));
 }
 
 static void accum_walk(planner *p, lm_op *op) {
@@ -421,17 +422,26 @@ static int state_index(planner *p, lm_sym name) {
   return (int)p->n_states - 1;
 }
 
-// An array of all blocks is an arena: parameters `p`, gradients `g`, or the next optimizer state; in bf16 the copies.
+// An array of all blocks is an arena: parameters `p`, gradients `g`, or the next optimizer state; in bf16 the copies. What is
+// made of parameters lies in front of these.
 static bool is_blocks(const planner *p, lm_type t) {
   return (t.dtype == LM_F32 || t.dtype == LM_BF16) && t.rank == 2 && lm_axis_size(p->m, t.axis[0]) * LM_BLOCK == p->layout.param_elements &&
          lm_axis_size(p->m, t.axis[1]) == LM_BLOCK;
 }
 
 static place port_place(planner *p, lm_sym name, lm_type t) {
+  const lm_global *g = lm_global_find(p->m, name);
+  if (g && g->kind == LM_GLOBAL_MADE) {
+    place out = lm_place_dense(p, p->fixed[LM_ARENA_COPY], t);
+    out.offset = p->layout.globals[g - p->m->globals].offset;
+    return out;
+  }
   if (is_blocks(p, t)) {
     if (t.dtype == LM_BF16) {
+      place out = lm_place_dense(p, p->fixed[LM_ARENA_COPY], t);
       p->has_copies = true;
-      return lm_place_dense(p, p->fixed[LM_ARENA_COPY], t);
+      out.offset = p->layout.made_bytes;
+      return out;
     }
     if (!strcmp(name, "p")) return lm_place_dense(p, p->fixed[LM_ARENA_PARAM], t);
     if (!strcmp(name, "g")) {
@@ -475,7 +485,7 @@ static void results_walk(planner *p, lm_plan_func *out) {
   for (uint32_t i = 0; i < ret->n_in; i++) {
     lm_value *v = ret->in[i];
     place to = port_place(p, p->f->out_names[i], v->type);
-    items[i] = (item){v, to, to.at->arena == LM_ARENA_IO, false};
+    items[i] = (item){v, to, to.at->arena == LM_ARENA_IO || to.at->arena == LM_ARENA_COPY, false};
     out->out[i] = port_make(p, p->f->out_names[i], v->type, &to);
   }
   items_store(p, ret, items, (int)ret->n_in, 0);

@@ -20,7 +20,7 @@ typedef enum {
   LM_ARENA_IO,         // arguments and results of functions
   LM_ARENA_WORK,       // activations, stashes, scratch: shared by all functions
   LM_ARENA_CACHE,      // key/value caches and the like of decoding
-  LM_ARENA_COPY,       // bf16 copies of the parameters, to compute with: same layout
+  LM_ARENA_COPY,       // made of parameters, to compute with: weights side by side; then bf16 copies in the parameters' layout
   LM_ARENAS
 } lm_arena_id;
 extern const char *const lm_plan_arena_names[LM_ARENAS];   // as in the text of a plan

@@ -62,9 +62,9 @@ class Fake:
         check("fake CUDA" not in err, err)
         return out if status == 0 else err
 
-    def trace(self, file, **env):
+    def trace(self, file, *options, **env):
         out = self.run.path("gpu.safetensors")
-        self("trace", file, "--target", "cuda", "--out", out, **env)
+        self("trace", file, "--target", "cuda", "--out", out, *options, **env)
         return load(out)
 
 
@@ -78,6 +78,25 @@ def test_trace(run):
     check(cpu.keys() == gpu.keys(), "the same tensors")
     for name in cpu:
         within(name, distance(gpu[name], cpu[name], 1e-3), 1e-5)
+
+
+def test_packed(run):
+    """weights side by side, as micro-batches large enough for it have them: parameters change between steps"""
+    fake, file = Fake(run), tiny(run)
+    cpu, gpu = run.trace(file), fake.trace(file, "--enable-pass", "pack")
+    for name in cpu:
+        within(name, distance(gpu[name], cpu[name], 1e-3), 1e-5)
+
+
+def test_packing_pays(run):
+    """fewer launches and bytes at a large micro-batch"""
+    if not doctor(run, "nvrtc"):
+        raise Skip("no NVRTC")
+    def cost(micro, *options):
+        out = json.loads(run("compile", f"{ROOT}/examples/bench-180m.lm", "--target", "sm_90a", "--json", "--set", f"micro={micro} tokens", *options))
+        return out["launches"], out["bytes"]
+    packed, apart = cost("16Ki"), cost("16Ki", "--disable-pass", "pack")
+    check(packed[0] < apart[0] and packed[1] < 0.985 * apart[1], f"{packed} {apart}")
 
 
 def wide(run, compute):
