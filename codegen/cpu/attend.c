@@ -1,70 +1,14 @@
-// attend.c - attention as C: the function around it, tiles of operands, and the forward direction.
+// attend.c - attention as C: the function around it, and the forward direction.
 //
 // A place is one tile of t at one place of the outer axes; for each tile of s in which anything is let through (Milakov &
 // Gimelshein 2018, Dao et al. 2022):
 //   x = score (-1e30 where the mask hides)    m' = max(m, max x)    l = l e^(m - m') + sum e^(x - m')
-//   o = o e^(m - m') + e^(x - m') v           and in the end o / l, m + log l
+//   o = o e^(m - m') + v e^(x - m')           and in the end o / l, m + log l
+// o is summed as [own][t], which is how e^(x - m') and what it is multiplied with lie.
 #include "codegen/cpu/attend.h"
 #include <string.h>
 
-enum { TILE = 32, LANES = 16 };        // sides of tiles without a map; buffers have columns for whole vectors of any kind
-
-// ---- buffers
-
-int64_t cpu_attend_padded(int64_t n) { return (n + LANES - 1) / LANES * LANES; }
-
-const char *cpu_attend_buffer(cpu_attend *e, const char *prefix, int number, int64_t elements) {
-  const char *name = number < 0 ? prefix : lm_arena_printf(e->g.arena, "%s%d", prefix, number);
-  lm_buf_printf(&e->buffers, "float %s[%lld] __attribute__((aligned(64))) = {0};\n", name, (long long)elements);
-  return name;
-}
-
-const char *cpu_attend_own_loops(cpu_attend *e, lm_buf *b, const lm_attend_axes *own) {
-  const char *flat = "0";
-  for (int i = 0; i < own->n; i++) {
-    long long size = lm_axis_size(e->f.m, own->axis[i]);
-    lm_buf_printf(b, "for (int64_t j%d = 0; j%d < %lld; j%d++) {\n", i, i, size, i);
-    flat = i ? lm_arena_printf(e->g.arena, "(%s) * %lld + j%d", flat, size, i) : "j0";
-  }
-  return flat;
-}
-
-void cpu_attend_own_offset(cpu_attend *e, lm_buf *b, lm_type t, const lm_attend_axes *own) {
-  int64_t stride = lm_type_elements(e->f.m, t);
-  for (int i = 0; i < t.rank; i++) {
-    stride /= lm_axis_size(e->f.m, t.axis[i]);
-    for (int k = 0; k < own->n; k++)
-      if (own->axis[k] == t.axis[i]) lm_buf_printf(b, " + j%d * %lld", k, (long long)stride);
-  }
-}
-
-void cpu_attend_close(lm_buf *b, int braces) {
-  while (braces--) lm_buf_puts(b, "}\n");
-}
-
-static const char *element(cpu_attend *e, uint32_t k, const lm_attend_axes *own) {
-  lm_type t = e->f.op->in[k]->type;
-  lm_buf at = {0};
-  lm_buf_printf(&at, "a%u[", k);
-  cpu_attend_offset(e, &at, t, "t0 + i", "s0 + i");
-  cpu_attend_own_offset(e, &at, t, own);
-  lm_buf_puts(&at, "]");
-  const char *text = lm_gen_load_text(e->g.arena, (lm_dtype)t.dtype, lm_arena_strndup(e->g.arena, at.p, at.n));
-  lm_buf_free(&at);
-  return text;
-}
-
-void cpu_attend_fill(cpu_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *own, bool turned) {
-  bool row = lm_type_find(e->f.op->in[k]->type, e->f.t) >= 0, *has = turned ? e->has_turned : e->has_rows;
-  int64_t places = row ? e->rows : e->cols, line = turned ? places : cpu_attend_padded(own->size);
-  if (!has[k]) cpu_attend_buffer(e, turned ? "w" : "b", (int)k, turned ? own->size * places : places * line);
-  has[k] = true;
-  lm_buf_printf(b, "for (int64_t i = 0; i < %s; i++) {\n", row ? "rows" : "cols");
-  const char *flat = cpu_attend_own_loops(e, b, own), *from = element(e, k, own);
-  if (turned) lm_buf_printf(b, "w%u[(%s) * %lld + i] = %s;\n", k, flat, (long long)line, from);
-  else lm_buf_printf(b, "b%u[i * %lld + %s] = %s;\n", k, (long long)line, flat, from);
-  cpu_attend_close(b, own->n + 1);
-}
+enum { TILE = 32 };                    // sides of tiles without a map
 
 // ---- a tile
 
@@ -87,10 +31,20 @@ void cpu_attend_map_check(cpu_attend *e, lm_buf *b) {
 void cpu_attend_products(cpu_attend *e, lm_buf *b) {
   for (int i = 0; i < e->f.n_products; i++) {
     const lm_attend_product *p = &e->f.products[i];
-    long long line = cpu_attend_padded(p->over.size), rows = e->rows;
-    lm_buf_printf(b, "lm_tile_product(cols, %lld, %lld, b%u, %lld, w%u, %lld, p%d, %lld, 0);\n", rows, (long long)p->over.size,
-                  p->col, line, p->row, rows, i, rows);
+    cpu_attend_dot(e, b, (int)p->col, (int)p->row, lm_arena_printf(e->g.arena, "p%d", i));
   }
+}
+
+void cpu_attend_dot(cpu_attend *e, lm_buf *b, int col, int row, const char *to) {
+  cpu_attend_call(e, b, "lm_dot", col);
+  lm_buf_printf(b, "cols, %lld, %lld, %s, %lld, %s, %s);\n", (long long)e->rows, (long long)e->operand[col].own.size,
+                cpu_attend_form_name(e, col, CPU_ROWS), (long long)e->operand[col].line, cpu_attend_form_name(e, row, CPU_TURNED), to);
+}
+
+void cpu_attend_sum_s(cpu_attend *e, lm_buf *b, int operand, const char *z, const char *to) {
+  cpu_attend_call(e, b, "lm_sum_s", operand);
+  lm_buf_printf(b, "cols, %lld, %lld, %s, %lld, %s, %s);\n", (long long)e->rows, (long long)e->operand[operand].own.size,
+                cpu_attend_form_name(e, operand, CPU_FLIPPED), (long long)e->cols, z, to);
 }
 
 void cpu_attend_loops(cpu_attend *e, lm_buf *b, const char *body) {
@@ -118,12 +72,11 @@ static const char *text_of(cpu_attend *e, lm_buf *b) {
   return text;
 }
 
-// x = score, and the greatest of each row.
+// x = score
 static void score_loops(cpu_attend *e, lm_buf *b, bool masked) {
   const char *score = cpu_attend_value(e, e->f.score), *mask = masked ? cpu_attend_value(e, e->f.mask) : NULL;
   const char *y = mask ? lm_arena_printf(e->g.arena, "%s ? %s : -1e30f", mask, score) : score;
-  cpu_attend_loops(e, b, lm_arena_printf(e->g.arena, "const float y = %s;\nx[n * %lld + m] = y;\ntop[m] = y > top[m] ? y : top[m];\n",
-                                         y, (long long)e->rows));
+  cpu_attend_loops(e, b, lm_arena_printf(e->g.arena, "x[n * %lld + m] = %s;\n", (long long)e->rows, y));
 }
 
 static void scores(cpu_attend *e, lm_buf *b) {
@@ -137,56 +90,53 @@ static void scores(cpu_attend *e, lm_buf *b) {
 
 static void weights(cpu_attend *e, lm_buf *b) {
   long long rows = e->rows;
-  const char *factor = e->f.factor ? lm_arena_printf(e->g.arena, " * %s", cpu_attend_value(e, e->f.factor)) : "";
-  lm_buf_printf(b, "for (int64_t m = 0; m < %lld; m++) {\nconst float change = lm_exp(before[m] - top[m]);\n", rows);
-  lm_buf_puts(b, "before[m] = top[m];\nsum[m] *= change;\nscale[m] = change;\n}\n");
-  cpu_attend_loops(e, b, lm_arena_printf(e->g.arena, "const float p = lm_exp(x[n * %lld + m] - top[m]);\nsum[m] += p;\nx[n * %lld + m] = p%s;\n",
-                                         rows, rows, factor));
+  lm_buf_printf(b, "if (lm_softmax(cols, %lld, x, top, sum, scale)) lm_rescale(%lld, %lld, scale, o);\n", rows, (long long)e->f.v_own.size, rows);
+  if (!e->f.factor) return;
+  const char *factor = cpu_attend_value(e, e->f.factor);
+  cpu_attend_loops(e, b, lm_arena_printf(e->g.arena, "x[n * %lld + m] *= %s;\n", rows, factor));
 }
 
 static void tile_forward(cpu_attend *e, lm_buf *b) {
-  long long rows = e->rows, line = cpu_attend_padded(e->f.v_own.size);
   cpu_attend_map_check(e, b);
-  for (int i = 0; i < e->f.n_products; i++) cpu_attend_fill(e, b, e->f.products[i].col, &e->f.products[i].over, false);
-  cpu_attend_fill(e, b, LM_ATTEND_V, &e->f.v_own, false);
+  cpu_attend_fills(e, b, false);
   cpu_attend_products(e, b);
   scores(e, b);
   weights(e, b);
-  lm_buf_printf(b, "for (int64_t m = 0; m < %lld; m++)\nfor (int64_t j = 0; j < %lld; j++) o[m * %lld + j] *= scale[m];\n", rows, line, line);
-  lm_buf_printf(b, "lm_tile_product_t(%lld, %lld, cols, x, %lld, b0, %lld, o, %lld, 1);\n", rows, line, rows, line, line);
+  cpu_attend_sum_s(e, b, LM_ATTEND_V, "x", "o");
 }
 
 static void results(cpu_attend *e, lm_buf *b) {
   lm_type o = e->f.op->out[0]->type, lse = e->f.op->out[1]->type;
   lm_buf at = {0};
+  const char *back = cpu_attend_turned_back(e, b, "o", LM_ATTEND_V);
   lm_buf_puts(b, "for (int64_t i = 0; i < rows; i++) {\nconst float part = 1.0f / sum[i];\n");
   cpu_attend_offset(e, &at, lse, "t0 + i", "");
   lm_buf_printf(b, "r1[%s] = top[i] + lm_log(sum[i]);\n", text_of(e, &at));
   const char *flat = cpu_attend_own_loops(e, b, &e->f.v_own);
   cpu_attend_offset(e, &at, o, "t0 + i", "");
   cpu_attend_own_offset(e, &at, o, &e->f.v_own);
-  const char *value = lm_arena_printf(e->g.arena, "o[i * %lld + %s] * part", (long long)cpu_attend_padded(e->f.v_own.size), flat);
+  const char *value = lm_arena_printf(e->g.arena, "%s[i * %lld + %s] * part", back, (long long)e->operand[LM_ATTEND_V].line, flat);
   lm_buf_printf(b, "r0[%s] = %s;\n", text_of(e, &at), lm_gen_store_text(e->g.arena, (lm_dtype)o.dtype, value));
   cpu_attend_close(b, e->f.v_own.n + 1);
 }
 
 static void forward(cpu_attend *e, lm_buf *b) {
-  static const char *const lines[] = {"top", "before", "sum", "scale"};
+  static const char *const lines[] = {"top", "sum", "scale"};
   const char *t = lm_gen_extent(&e->g, lm_axis_size(e->f.m, e->f.t), e->f.m->axes[e->f.t].dyn, 1);
   const char *s = lm_gen_extent(&e->g, lm_axis_size(e->f.m, e->f.s), e->f.m->axes[e->f.s].dyn, 1);
-  long long rows = e->rows, cols = e->cols, line = cpu_attend_padded(e->f.v_own.size);
+  long long rows = e->rows, cols = e->cols, sums = cpu_attend_sums_elements(e, LM_ATTEND_V);
   lm_buf tile = {0};
   for (size_t i = 0; i < LM_COUNT(lines); i++) cpu_attend_buffer(e, lines[i], -1, rows);
   cpu_attend_buffer(e, "x", -1, rows * cols);
-  cpu_attend_buffer(e, "o", -1, rows * line);
+  cpu_attend_buffer(e, "o", -1, sums);
   for (int i = 0; i < e->f.n_products; i++) cpu_attend_buffer(e, "p", i, rows * cols);
   tile_forward(e, &tile);
   lm_buf_printf(b, "if (t0 >= %s) continue;\nconst int64_t rows = lm_min64(%lld, %s - t0);\n", t, rows, t);
   lm_buf_add(b, e->place.p, e->place.n);
   cpu_attend_rows(e, b);
-  for (int i = 0; i < e->f.n_products; i++) cpu_attend_fill(e, b, e->f.products[i].row, &e->f.products[i].over, true);
-  lm_buf_printf(b, "for (int64_t m = 0; m < %lld; m++) top[m] = before[m] = -__builtin_inff(), sum[m] = 0;\n", rows);
-  lm_buf_printf(b, "for (int64_t j = 0; j < %lld; j++) o[j] = 0;\n", rows * line);
+  cpu_attend_fills(e, b, true);
+  lm_buf_printf(b, "for (int64_t m = 0; m < %lld; m++) top[m] = -__builtin_inff(), sum[m] = 0;\n", rows);
+  lm_buf_printf(b, "for (int64_t j = 0; j < %lld; j++) o[j] = 0;\n", sums);
   lm_buf_printf(b, "for (int64_t s0 = 0; s0 < %s; s0 += %lld) {\nconst int64_t cols = lm_min64(%lld, %s - s0);\n", s, cols, cols, s);
   lm_buf_add(b, tile.p, tile.n);
   lm_buf_puts(b, "}\n");
@@ -250,9 +200,10 @@ static void put_function(cpu_attend *e, lm_buf *out) {
   lm_buf_puts(&text, "(char *const *buf, const int64_t *var, int64_t lo, int64_t hi) {\n");
   put_operands(e, &text);
   lm_buf_add(&text, e->buffers.p, e->buffers.n);
+  if (e->halves) lm_buf_puts(&text, "lm_unit unit;\nlm_unit_begin(&unit);\n");
   lm_buf_puts(&text, "for (int64_t place = lo; place < hi; place++) {\n");
   lm_buf_add(&text, places.p, places.n);
-  lm_buf_puts(&text, "}\n}\n");
+  lm_buf_puts(&text, e->halves ? "}\nlm_unit_end(&unit);\n}\n" : "}\n}\n");
   lm_gen_indent(text.p, out);
   lm_buf_free(&places);
   lm_buf_free(&text);
@@ -278,8 +229,8 @@ bool lm_cpu_attend_emit(void *module, const lm_op *op, lm_arena *arena, lm_kerne
   e.rows = e.f.tile_t ? e.f.tile_t : TILE;
   e.cols = e.f.tile_s ? e.f.tile_s : TILE;
   e.name = LM_NEW_N(scratch, const char *, m->n_values + 1);
-  e.has_rows = LM_NEW_N(scratch, bool, op->n_in + 1);
-  e.has_turned = LM_NEW_N(scratch, bool, op->n_in + 1);
+  e.operand = LM_NEW_N(scratch, cpu_attend_operand, op->n_in + 1);
+  if (ok) cpu_attend_operands(&e);
   if (ok) put_function(&e, &text);
   *out = (lm_kernel_code){.space = space_of(&e)};
   if (ok) scratch_add(&e, out);

@@ -15,7 +15,7 @@ static const char *text_of(cpu_attend *e, lm_buf *b) {
 }
 
 static lm_type result_type(const cpu_attend *e, int i) { return e->f.op->out[e->f.sums[i].result]->type; }
-static int64_t line_of(const lm_attend_sum *s) { return s->other < 0 ? 1 : cpu_attend_padded(s->own.size); }
+static int64_t line_of(const cpu_attend *e, const lm_attend_sum *s) { return s->other < 0 ? 1 : e->operand[s->other].line; }
 
 // ---- results in memory
 
@@ -65,7 +65,7 @@ static void add(cpu_attend *e, lm_buf *b, int i, const char *from) {
   const char *flat = cpu_attend_own_loops(e, b, &s->own);
   cpu_attend_offset(e, &at, t, "t0 + i", "s0 + i");
   cpu_attend_own_offset(e, &at, t, &s->own);
-  lm_buf_printf(b, "%s[%s] += %s[i * %lld + %s];\n", memory(e, i), text_of(e, &at), from, (long long)line_of(s), flat);
+  lm_buf_printf(b, "%s[%s] += %s[i * %lld + %s];\n", memory(e, i), text_of(e, &at), from, (long long)line_of(e, s), flat);
   cpu_attend_close(b, s->own.n + 1);
 }
 
@@ -86,7 +86,7 @@ static void element_loops(cpu_attend *e, lm_buf *b, bool masked) {
   lm_buf *t = &e->tile;
   if (mask) lm_buf_printf(t, "const float y = %s ? %s : -1e30f;\n", mask, score);
   else lm_buf_printf(t, "const float y = %s;\n", score);
-  lm_buf_puts(t, "const float p = lm_exp(y - lse[m]) * part[m];\n");
+  lm_buf_puts(t, "const float p = lm_exp_low(y - lse[m]) * part[m];\n");
   if (e->f.factor) lm_buf_printf(t, "const float w = p * %s, dp = d[n * %lld + m] * %s;\n", factor, rows, factor);
   else lm_buf_printf(t, "const float w = p, dp = d[n * %lld + m];\n", rows);
   if (mask) lm_buf_printf(t, "const float g = %s ? p * (dp - mean[m]) : 0.0f;\n", mask);
@@ -113,28 +113,27 @@ static void elements(cpu_attend *e, lm_buf *b) {
 // Result i gains its part of this tile: into c<i> if it is over s, to be stored when all of s is done.
 static void sum(cpu_attend *e, lm_buf *b, int i) {
   const lm_attend_sum *s = &e->f.sums[i];
-  long long rows = e->rows, line = line_of(s);
+  long long rows = e->rows;
   const char *z = lm_arena_printf(e->g.arena, "z%d", tile_of(e, i)), *c = lm_arena_printf(e->g.arena, "c%d", i);
   if (s->other < 0 && s->rows) {
     lm_buf_printf(b, "for (int64_t n = 0; n < cols; n++)\nfor (int64_t m = 0; m < %lld; m++) %s[m] += %s[n * %lld + m];\n", rows, c, z, rows);
   } else if (s->other < 0) {
     lm_buf_printf(b, "for (int64_t n = 0; n < cols; n++) {\n%s[n] = 0;\nfor (int64_t m = 0; m < rows; m++) %s[n] += %s[n * %lld + m];\n}\n", c, c, z, rows);
   } else if (s->rows) {
-    lm_buf_printf(b, "lm_tile_product_t(%lld, %lld, cols, %s, %lld, b%d, %lld, %s, %lld, 1);\n", rows, line, z, rows, s->other, line, c, line);
+    cpu_attend_sum_s(e, b, s->other, z, c);
   } else {
-    lm_buf_printf(b, "lm_tile_product(cols, %lld, rows, %s, %lld, b%d, %lld, %s, %lld, 0);\n", line, z, rows, s->other, line, c, line);
+    cpu_attend_call(e, b, "lm_sum_t", s->other);
+    lm_buf_printf(b, "cols, rows, %lld, %lld, %s, %s, %lld, %s);\n", rows, (long long)s->own.size, z,
+                  cpu_attend_form_name(e, s->other, CPU_JOINED), (long long)line_of(e, s), c);
   }
   if (!s->rows) add(e, b, i, c);
 }
 
 static void tile_backward(cpu_attend *e, lm_buf *b) {
-  long long rows = e->rows, line = cpu_attend_padded(e->f.v_own.size);
   cpu_attend_map_check(e, b);
-  for (int i = 0; i < e->f.n_products; i++) cpu_attend_fill(e, b, e->f.products[i].col, &e->f.products[i].over, false);
-  cpu_attend_fill(e, b, LM_ATTEND_V, &e->f.v_own, false);
+  cpu_attend_fills(e, b, false);
   cpu_attend_products(e, b);
-  lm_buf_printf(b, "lm_tile_product(cols, %lld, %lld, b%d, %lld, w%d, %lld, d, %lld, 0);\n", rows, (long long)e->f.v_own.size,
-                LM_ATTEND_V, line, LM_ATTEND_DO, rows, rows);
+  cpu_attend_dot(e, b, LM_ATTEND_V, LM_ATTEND_DO, "d");
   elements(e, b);
   for (int i = 0; i < e->f.n_sums; i++) sum(e, b, i);
 }
@@ -148,35 +147,35 @@ static void line_loads(cpu_attend *e, lm_buf *b) {
   lm_buf at = {0};
   cpu_attend_offset(e, &at, lse, "t0 + i", "");
   lm_buf_printf(b, "for (int64_t i = 0; i < rows; i++) {\nlse[i] = a%d[%s];\n", LM_ATTEND_LSE, text_of(e, &at));
-  lm_buf_printf(b, "part[i] = lse[i] < -1e29f ? 1.0f / (float)%s : 1.0f;\nmean[i] = 0;\n", lm_gen_extent(&e->g, s->size, s->dyn, 1));
+  lm_buf_printf(b, "part[i] = lse[i] < -1e29f ? 1.0f / (float)%s : 1.0f;\nfloat sum = 0;\n", lm_gen_extent(&e->g, s->size, s->dyn, 1));
+  if (e->f.v_own.n == 1) lm_buf_puts(b, "#pragma omp simd reduction(+ : sum)\n");
   cpu_attend_own_loops(e, b, &e->f.v_own);
   cpu_attend_offset(e, &at, o, "t0 + i", "");
   cpu_attend_own_offset(e, &at, o, &e->f.v_own);
   const char *place = text_of(e, &at);
   const char *x = lm_gen_load_text(e->g.arena, t, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_O, place));
   const char *y = lm_gen_load_text(e->g.arena, t, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_DO, place));
-  lm_buf_printf(b, "mean[i] += %s * %s;\n", x, y);
-  cpu_attend_close(b, e->f.v_own.n + 1);
+  lm_buf_printf(b, "sum += %s * %s;\n", x, y);
+  cpu_attend_close(b, e->f.v_own.n);
+  lm_buf_puts(b, "mean[i] = sum;\n}\n");
 }
 
-static bool reads_rows(const cpu_attend *e, uint32_t operand) {
-  for (int i = 0; i < e->f.n_sums; i++)
-    if (e->f.sums[i].other == (int)operand) return true;
-  return false;
-}
+static int64_t row_sums(const cpu_attend *e, const lm_attend_sum *s) { return s->other < 0 ? e->rows : cpu_attend_sums_elements(e, s->other); }
 
 static void row_loads(cpu_attend *e, lm_buf *b) {
   line_loads(e, b);
   cpu_attend_rows(e, b);
-  cpu_attend_fill(e, b, LM_ATTEND_DO, &e->f.v_own, false);
-  cpu_attend_fill(e, b, LM_ATTEND_DO, &e->f.v_own, true);
-  for (int i = 0; i < e->f.n_products; i++) {
-    const lm_attend_product *p = &e->f.products[i];
-    cpu_attend_fill(e, b, p->row, &p->over, true);
-    if (reads_rows(e, p->row)) cpu_attend_fill(e, b, p->row, &p->over, false);
-  }
+  cpu_attend_fills(e, b, true);
   for (int i = 0; i < e->f.n_sums; i++)
-    if (e->f.sums[i].rows) lm_buf_printf(b, "for (int64_t j = 0; j < %lld; j++) c%d[j] = 0;\n", (long long)(e->rows * line_of(&e->f.sums[i])), i);
+    if (e->f.sums[i].rows) lm_buf_printf(b, "for (int64_t j = 0; j < %lld; j++) c%d[j] = 0;\n", (long long)row_sums(e, &e->f.sums[i]), i);
+}
+
+static void row_results(cpu_attend *e, lm_buf *b) {
+  for (int i = 0; i < e->f.n_sums; i++) {
+    const lm_attend_sum *s = &e->f.sums[i];
+    const char *c = lm_arena_printf(e->g.arena, "c%d", i);
+    if (s->rows) add(e, b, i, s->other < 0 ? c : cpu_attend_turned_back(e, b, c, s->other));
+  }
 }
 
 static void buffers(cpu_attend *e) {
@@ -187,7 +186,8 @@ static void buffers(cpu_attend *e) {
   for (int i = 0; i < e->f.n_products; i++) cpu_attend_buffer(e, "p", i, elements);
   for (int i = 0; i < e->f.n_sums; i++) {
     if (tile_of(e, i) == i) cpu_attend_buffer(e, "z", i, elements);
-    cpu_attend_buffer(e, "c", i, (e->f.sums[i].rows ? e->rows : e->cols) * line_of(&e->f.sums[i]));
+    const lm_attend_sum *s = &e->f.sums[i];
+    cpu_attend_buffer(e, "c", i, s->rows ? row_sums(e, s) : e->cols * line_of(e, s));
   }
 }
 
@@ -220,8 +220,7 @@ void cpu_attend_backward(cpu_attend *e, lm_buf *b) {
   lm_buf_printf(b, "for (int64_t s0 = 0; s0 < %s; s0 += %lld) {\nconst int64_t cols = lm_min64(%lld, %s - s0);\n", s, cols, cols, s);
   lm_buf_add(b, tile.p, tile.n);
   lm_buf_puts(b, "}\n");
-  for (int i = 0; i < e->f.n_sums; i++)
-    if (e->f.sums[i].rows) add(e, b, i, lm_arena_printf(e->g.arena, "c%d", i));
+  row_results(e, b);
   cpu_attend_close(b, loops + 1);
   for (int i = 0; i < e->f.n_sums; i++)
     if (rounded(e, i)) store(e, b, i);

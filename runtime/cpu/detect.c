@@ -6,6 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __x86_64__
+#include <sys/syscall.h>
+#endif
 #include <unistd.h>
 
 #include "runtime/cpu/process.h"
@@ -129,6 +132,15 @@ bool lm_cpu_has_bf16(void) {
   level_choose(&cpu);                  // what oneDNN may use is settled by the first question about it
   unsigned isa = dnnl_get_effective_cpu_isa(), bf16 = dnnl_cpu_isa_avx512_core_bf16;
   return (isa & bf16) == bf16;
+}
+
+bool lm_cpu_tiles_ask(void) {
+#ifdef __x86_64__
+  enum { REQUEST = 0x1023, TILE_DATA = 18 };           // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return !syscall(SYS_arch_prctl, REQUEST, TILE_DATA);
+#else
+  return false;
+#endif
 }
 
 bool lm_cpu_prefers_code(void) {

@@ -7,8 +7,6 @@
 
 #include <omp.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/gemm_loop.h"
@@ -282,19 +280,10 @@ static void scratch_make(lm_cpu_gemms *all) {
   all->scratch = all->memory + (ALIGN - (uintptr_t)all->memory % ALIGN);
 }
 
-// Code for AMX may be run once the system has been asked for its tiles; where there are none, it refuses, and none is run.
-static void tiles_ask(void) {
-#ifdef __x86_64__
-  enum { REQUEST = 0x1023, TILE_DATA = 18 };           // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  syscall(SYS_arch_prctl, REQUEST, TILE_DATA);
-#endif
-}
-
 lm_cpu_gemms *lm_cpu_gemms_create(const lm_cpu_gemm_options *o) {
   lm_cpu_gemms *all = lm_alloc(sizeof *all);
   *all = (lm_cpu_gemms){.threads = o->threads, .primitives = o->primitives ? o->primitives : 1u << LM_BF16, .cuts = o->cuts,
                         .code = o->code, .usual = o->code && lm_cpu_prefers_code(), .kernels = o->kernels};
-  if (all->code) tiles_ask();
   return all;
 }
 

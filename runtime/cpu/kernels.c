@@ -19,13 +19,14 @@
 // Loops are written as they are to run, unrolled where that pays: what -O3 adds to vectors takes time and gains nothing.
 static const char *const FLAGS[] = {"-std=gnu11", "-O2", "-ftree-vectorize", "-fopenmp-simd", "-fno-math-errno", "-w",
                                     "-fno-trapping-math", "-ffp-contract=fast", "-shared", "-fPIC", "-x", "c"};
-enum { N_FLAGS = LM_COUNT(FLAGS), BATCHES_MAX = 64, MESSAGE_MAX = 2000 };
+enum { N_FLAGS = LM_COUNT(FLAGS), MACHINE_FLAGS = 4, BATCHES_MAX = 64, MESSAGE_MAX = 2000 };
 
 typedef struct loader {
   const lm_plan *plan;
   const lm_exec_options *options;
   lm_kernels *out;
   lm_cpu_info cpu;
+  const char *machine[MACHINE_FLAGS];  // of the compiler's flags
   const char *dir;
   const char **source;                 // as plan->kernels, replaced by load_dir's
   const char **path;                   // in the cache
@@ -64,13 +65,21 @@ static lm_status sources_collect(loader *l) {
   return NULL;
 }
 
-// GCC's -O2 makes vectors only where they cost nothing; Clang knows no such option, and its -O2 weighs them.
-static const char *vector_flag(const lm_cpu_info *cpu) { return strstr(cpu->compiler_version, "clang") ? "-O2" : "-fvect-cost-model=dynamic"; }
+// What the compiler is told of this machine, a NULL behind it. GCC's -O2 makes vectors only where they cost nothing; Clang knows no
+// such option, and its -O2 weighs them. Whole vectors of AVX-512 slow a core down where it is old, so compilers take halves; a
+// core that multiplies bf16 is not. The system may refuse tiles that the processor has.
+static void machine_flags(const lm_cpu_info *cpu, const char **out) {
+  *out++ = strstr(cpu->compiler_version, "clang") ? "-O2" : "-fvect-cost-model=dynamic";
+  if (strstr(cpu->isa, "bf16")) *out++ = "-mprefer-vector-width=512";
+  if (strstr(cpu->isa, "amx") && !lm_cpu_tiles_ask()) *out++ = "-DLM_AMX_REFUSED";
+  *out = NULL;
+}
 
 static void paths_make(loader *l) {
   lm_buf flags = {0};
   for (int i = 0; i < (int)N_FLAGS; i++) lm_buf_printf(&flags, "%s ", FLAGS[i]);
-  lm_buf_printf(&flags, "%s %s %016llx", vector_flag(&l->cpu), l->cpu.march, (unsigned long long)l->cpu.features);
+  for (const char **flag = l->machine; *flag; flag++) lm_buf_printf(&flags, "%s ", *flag);
+  lm_buf_printf(&flags, "%s %016llx", l->cpu.march, (unsigned long long)l->cpu.features);
   for (int i = 0; i < l->plan->n_kernels; i++) {
     const char *parts[] = {l->plan->kernels[i].name, l->source[i], l->plan->prelude ? l->plan->prelude : "", flags.p,
                            l->cpu.compiler, l->cpu.compiler_version};
@@ -166,10 +175,12 @@ static lm_status batch_start(loader *l, batch *b, int index) {
   b->so = lm_arena_printf(a, "%s.so.tmp", stem);
   b->log = lm_arena_printf(a, "%s.log", stem);
   LM_TRY(batch_write(l, b));
-  const char *argv[N_FLAGS + 8] = {l->cpu.compiler};
-  memcpy(argv + 1, FLAGS, sizeof FLAGS);
-  const char *rest[] = {vector_flag(&l->cpu), lm_arena_printf(a, "-march=%s", l->cpu.march), b->c, "-o", b->so, "-lm", NULL};
-  memcpy(argv + 1 + N_FLAGS, rest, sizeof rest);
+  const char *argv[N_FLAGS + MACHINE_FLAGS + 8] = {l->cpu.compiler}, **at = argv + 1;
+  memcpy(at, FLAGS, sizeof FLAGS);
+  at += N_FLAGS;
+  for (const char **flag = l->machine; *flag; flag++) *at++ = *flag;
+  const char *rest[] = {lm_arena_printf(a, "-march=%s", l->cpu.march), b->c, "-o", b->so, "-lm", NULL};
+  memcpy(at, rest, sizeof rest);
   return lm_process_start(argv, b->log, &b->pid);
 }
 
@@ -241,6 +252,7 @@ static lm_status missing_compile(loader *l, int *missing, int n, int cores) {
 static lm_status load(loader *l, int cores) {
   LM_TRY(lm_cpu_compiler_find(&l->cpu));
   LM_TRY(lm_cpu_march_check(&l->cpu));
+  machine_flags(&l->cpu, l->machine);
   LM_TRY(lm_cache_open(l->out->arena, &l->dir));
   LM_TRY(sources_collect(l));
   paths_make(l);

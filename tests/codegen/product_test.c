@@ -10,8 +10,7 @@
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/gemm.h"
 #include "runtime/cpu/kernels.h"
-#include "runtime/cpu/process.h"
-#include "tests/runtime/check.h"
+#include "tests/codegen/sapphire.h"
 
 enum { CASES = 36 };
 
@@ -153,27 +152,13 @@ static void emulated_run(lm_arena *a, rng *r, const lm_plan *plan, const product
   lm_kernels_unload(&kernels);
 }
 
-// A processor that this one may not be: what is written for AVX-512 and AMX is at least accepted by the compiler.
 static void compiled_check(lm_arena *a, const lm_plan *plan) {
-#ifdef __x86_64__
-  lm_cpu_info cpu;
-  char path[] = "/tmp/lmc-product-XXXXXX";
-  lm_buf text = {0};
-  CHECK_OK(lm_cpu_compiler_find(&cpu));
-  CHECK(mkdtemp(path));
+  lm_buf text = {0}, listing = {0};
   lm_buf_puts(&text, plan->prelude);
   for (int i = 0; i < plan->n_kernels; i++) lm_buf_puts(&text, plan->kernels[i].source);
-  const char *c = lm_path_join(a, path, "products.c"), *o = lm_path_join(a, path, "products.o"), *log = lm_path_join(a, path, "log");
-  const char *argv[] = {cpu.compiler, "-std=gnu11", "-O1", "-w", "-march=sapphirerapids", "-c", c, "-o", o, NULL}, *made[] = {c, o, log, path};
-  pid_t pid;
-  int failed;
-  CHECK_OK(lm_file_write_atomic(c, text.p, text.n));
-  CHECK_OK(lm_process_start(argv, log, &pid));
-  CHECK_OK(lm_process_wait(pid, &failed));
-  CHECK(!failed);
-  for (size_t i = 0; i < LM_COUNT(made); i++) remove(made[i]);
+  if (sapphire_compile(a, text.p, &listing)) CHECK(sapphire_count(&listing, "lm_tiles_bf16", "tdpbf16ps", "tmm") >= 4);
   lm_buf_free(&text);
-#endif
+  lm_buf_free(&listing);
 }
 
 int main(void) {

@@ -3,8 +3,9 @@
 // processor without them (LM_AMX_EMULATED): pairs along k are multiplied, and added one after the other in f32.
 //
 // Panels hold squares of 1 KiB, two for each 32 places of k, zeros where the matrix ends: of A 16 rows of 16 pairs, of B 16 pairs
-// of 16 columns. Whoever calls this has permission of the operating system to use tiles.
-#if defined(__AMX_BF16__) || defined(LM_AMX_EMULATED)
+// of 16 columns. Whoever calls this has permission of the operating system to use tiles,
+// or compiles with LM_AMX_REFUSED.
+#if (defined(__AMX_BF16__) && !defined(LM_AMX_REFUSED)) || defined(LM_AMX_EMULATED)
 #define LM_AMX
 enum { LM_SQUARE = 16, LM_AMX_SIDE = 32, LM_AMX_SLAB = 512, LM_AMX_ROWS = 192 };
 typedef uint32_t lm_square[LM_SQUARE][LM_SQUARE];      // of pairs, or of f32
@@ -110,9 +111,13 @@ static __attribute__((noinline)) void lm_b_turned_bf16(const uint16_t *from, int
 
 // ---- tiles
 
+// Squares of an operand: bytes from a square's row to the next, to the other square of a step, to the next step.
+typedef struct lm_squares_at { const void *first; int64_t row, other, step; } lm_squares_at;
+
 // c (+)= a b for `steps` times 32 places of k. Four squares of C stay in tiles.
-static inline __attribute__((always_inline)) void lm_amx_sum(lm_amx *x, int64_t steps, const lm_square *a, const lm_square *b,
-                                                             float *c, int64_t row, int add) {
+static inline __attribute__((always_inline)) void lm_amx_sum(lm_amx *x, int64_t steps, lm_squares_at a, lm_squares_at b, float *c,
+                                                             int64_t row, int add) {
+  const char *upper = a.first, *left = b.first;
   int64_t bytes = row * 4;
   float *lower = c + LM_SQUARE * row;
   if (add) {
@@ -126,11 +131,11 @@ static inline __attribute__((always_inline)) void lm_amx_sum(lm_amx *x, int64_t 
     LM_AMX_ZERO(x, 2);
     LM_AMX_ZERO(x, 3);
   }
-  for (; steps > 0; steps--, a += 2, b += 2) {
-    LM_AMX_LOAD(x, 4, a[0], 64);
-    LM_AMX_LOAD(x, 6, b[0], 64);
-    LM_AMX_LOAD(x, 5, a[1], 64);
-    LM_AMX_LOAD(x, 7, b[1], 64);
+  for (; steps > 0; steps--, upper += a.step, left += b.step) {
+    LM_AMX_LOAD(x, 4, upper, a.row);
+    LM_AMX_LOAD(x, 6, left, b.row);
+    LM_AMX_LOAD(x, 5, upper + a.other, a.row);
+    LM_AMX_LOAD(x, 7, left + b.other, b.row);
     LM_AMX_DOT(x, 0, 4, 6);
     LM_AMX_DOT(x, 2, 5, 6);
     LM_AMX_DOT(x, 1, 4, 7);
@@ -142,9 +147,14 @@ static inline __attribute__((always_inline)) void lm_amx_sum(lm_amx *x, int64_t 
   LM_AMX_STORE(x, 3, lower + LM_SQUARE, bytes);
 }
 
+// Panels' squares lie one after the other.
+static inline lm_squares_at lm_panel_squares(const lm_square *first) {
+  return (lm_squares_at){first, sizeof(lm_square) / LM_SQUARE, sizeof(lm_square), 2 * sizeof(lm_square)};
+}
+
 // Where a tile reaches beyond C, its part of C goes through memory of its own; the sums are the same.
-static __attribute__((noinline)) void lm_amx_part(lm_amx *x, int64_t steps, int64_t rows, int64_t columns, const lm_square *a,
-                                                  const lm_square *b, float *c, int64_t row, int add) {
+static __attribute__((noinline)) void lm_amx_part(lm_amx *x, int64_t steps, int64_t rows, int64_t columns, lm_squares_at a,
+                                                  lm_squares_at b, float *c, int64_t row, int add) {
   float t[LM_AMX_SIDE][LM_AMX_SIDE] __attribute__((aligned(64)));
   for (int64_t i = 0; i < LM_AMX_SIDE; i++)
     for (int64_t j = 0; j < LM_AMX_SIDE; j++) t[i][j] = add && i < rows && j < columns ? c[i * row + j] : 0;
@@ -160,7 +170,8 @@ static __attribute__((noinline)) void lm_tiles_bf16(int64_t n, int64_t rows, int
   LM_AMX_BEGIN(&x);
   for (int64_t j = 0; j < columns; j += LM_AMX_SIDE)
     for (int64_t i = 0; i < rows; i += LM_AMX_SIDE) {
-      const lm_square *p = (const lm_square *)a + i / LM_AMX_SIDE * steps * 2, *q = (const lm_square *)b + j / LM_AMX_SIDE * steps * 2;
+      lm_squares_at p = lm_panel_squares((const lm_square *)a + i / LM_AMX_SIDE * steps * 2);
+      lm_squares_at q = lm_panel_squares((const lm_square *)b + j / LM_AMX_SIDE * steps * 2);
       float *z = c + i * row + j;
       if (i + LM_AMX_SIDE > rows || j + LM_AMX_SIDE > columns) lm_amx_part(&x, steps, rows - i, columns - j, p, q, z, row, add);
       else lm_amx_sum(&x, steps, p, q, z, row, add);

@@ -1,0 +1,67 @@
+// sapphire.h - code for a processor that this one may not be, with AVX-512 and AMX: that a compiler accepts it, and what it makes
+// of it. Processors other than x86-64, and compilers that do not know this one, have nothing to say.
+#ifndef LM_TESTS_CODEGEN_SAPPHIRE_H
+#define LM_TESTS_CODEGEN_SAPPHIRE_H
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+#include "runtime/cpu/detect.h"
+#include "runtime/cpu/process.h"
+#include "tests/runtime/check.h"
+
+static inline bool sapphire_run(lm_arena *a, const char *dir, const char *const *argv, lm_buf *out) {
+  const char *log = lm_path_join(a, dir, "log");
+  pid_t pid;
+  int failed;
+  CHECK_OK(lm_process_start(argv, log, &pid));
+  CHECK_OK(lm_process_wait(pid, &failed));
+  CHECK_OK(lm_file_read(log, 64 << 20, out));
+  remove(log);
+  return !failed;
+}
+
+// The program's instructions, with names of functions; false: nothing can be said.
+static inline bool sapphire_compile(lm_arena *a, const char *text, lm_buf *listing) {
+#ifdef __x86_64__
+  lm_cpu_info cpu;
+  char dir[] = "/tmp/lmc-sapphire-XXXXXX", objdump[512];
+  lm_buf words = {0};
+  CHECK_OK(lm_cpu_compiler_find(&cpu));
+  CHECK(mkdtemp(dir));
+  const char *c = lm_path_join(a, dir, "kernels.c"), *o = lm_path_join(a, dir, "kernels.o");
+  const char *cost = strstr(cpu.compiler_version, "clang") ? "-O2" : "-fvect-cost-model=dynamic";
+  const char *known[] = {cpu.compiler, "-march=sapphirerapids", "-E", "-x", "c", "/dev/null", NULL};
+  const char *compile[] = {cpu.compiler, "-std=gnu11", "-O2", "-ftree-vectorize", "-fopenmp-simd", "-fno-math-errno", "-w", "-fno-trapping-math",
+                           "-ffp-contract=fast", cost, "-mprefer-vector-width=512", "-march=sapphirerapids", "-c", c, "-o", o, NULL};
+  bool knows = sapphire_run(a, dir, known, &words), lists = knows && lm_executable_find("objdump", objdump, sizeof objdump);
+  const char *list[] = {objdump, "-d", "--no-show-raw-insn", o, NULL};
+  CHECK_OK(lm_file_write_atomic(c, text, strlen(text)));
+  words.n = 0;
+  bool made = !knows || sapphire_run(a, dir, compile, &words);
+  if (!made) fprintf(stderr, "%.*s", (int)words.n, words.p);
+  CHECK(made);
+  if (lists) CHECK(sapphire_run(a, dir, list, listing));
+  const char *used[] = {c, o, dir};
+  for (size_t i = 0; i < LM_COUNT(used); i++) remove(used[i]);
+  lm_buf_free(&words);
+  return lists;
+#else
+  return false;
+#endif
+}
+
+// How many lines of functions whose name begins so hold both texts.
+static inline int sapphire_count(const lm_buf *listing, const char *function, const char *one, const char *other) {
+  char head[128], line[512];
+  int n = 0;
+  bool inside = false;
+  snprintf(head, sizeof head, "<%s", function);
+  for (const char *p = listing->p; *p; p += strcspn(p, "\n"), p += *p == '\n') {
+    snprintf(line, sizeof line, "%.*s", (int)strcspn(p, "\n"), p);
+    size_t length = strlen(line);
+    if (length && line[length - 1] == ':') inside = strstr(line, head) != NULL;
+    n += inside && strstr(line, one) && strstr(line, other);
+  }
+  return n;
+}
+#endif
