@@ -72,25 +72,45 @@ static const char *text_of(cpu_attend *e, lm_buf *b) {
   return text;
 }
 
-// x = score
-static void score_loops(cpu_attend *e, lm_buf *b, bool masked) {
-  const char *score = cpu_attend_value(e, e->f.score), *mask = masked ? cpu_attend_value(e, e->f.mask) : NULL;
-  const char *y = mask ? lm_arena_printf(e->g.arena, "%s ? %s : -1e30f", mask, score) : score;
-  cpu_attend_loops(e, b, lm_arena_printf(e->g.arena, "x[n * %lld + m] = %s;\n", (long long)e->rows, y));
+static const lm_value *without_casts(const lm_value *v) {
+  while (v->def && (v->def->code == LM_OP_CAST || v->def->code == LM_OP_EXPAND)) v = v->def->in[0];
+  return v;
 }
 
-static void scores(cpu_attend *e, lm_buf *b) {
-  bool both = e->f.mask && e->f.tile_t;
-  if (both) lm_buf_puts(b, "if (seen == rows * cols) {\n");
-  if (both) score_loops(e, b, false);
-  if (both) lm_buf_puts(b, "} else {\n");
-  score_loops(e, b, e->f.mask);
-  if (both) lm_buf_puts(b, "}\n");
+// Whether the score is a product times a positive constant, or a product alone.
+static const lm_attend_product *scaled_product(const cpu_attend *e, double *out_times) {
+  const lm_value *v = without_casts(e->f.score), *times = NULL;
+  for (int i = 0; !times && v->def && v->def->code == LM_OP_MUL && i < 2; i++) {
+    const lm_value *one = without_casts(v->def->in[i]), *other = without_casts(v->def->in[1 - i]);
+    if (one->def && one->def->code == LM_OP_CONST) v = other, times = one;
+  }
+  *out_times = times ? times->def->attr.num : 1;
+  return *out_times > 0 ? lm_attend_product_of(&e->f, v) : NULL;
+}
+
+// x = weights of this tile. What is but a scaled product is not written as a score before.
+static void softmax(cpu_attend *e, lm_buf *b, bool masked) {
+  long long rows = e->rows;
+  double times = 1;
+  const lm_attend_product *p = masked ? NULL : scaled_product(e, &times);
+  const char *from = p ? lm_arena_printf(e->g.arena, "p%d", (int)(p - e->f.products)) : "x";
+  if (!p) {
+    const char *score = cpu_attend_value(e, e->f.score), *mask = masked ? cpu_attend_value(e, e->f.mask) : NULL;
+    const char *y = mask ? lm_arena_printf(e->g.arena, "%s ? %s : -1e30f", mask, score) : score;
+    cpu_attend_loops(e, b, lm_arena_printf(e->g.arena, "x[n * %lld + m] = %s;\n", rows, y));
+  }
+  lm_buf_printf(b, "less = lm_softmax(cols, %lld, %s, %s, x, top, sum, scale);\n", rows, from, lm_gen_const_text(e->g.arena, LM_F32, p ? times : 1));
 }
 
 static void weights(cpu_attend *e, lm_buf *b) {
+  bool both = e->f.mask && e->f.tile_t;
   long long rows = e->rows;
-  lm_buf_printf(b, "if (lm_softmax(cols, %lld, x, top, sum, scale)) lm_rescale(%lld, %lld, scale, o);\n", rows, (long long)e->f.v_own.size, rows);
+  lm_buf_puts(b, both ? "int less;\nif (seen == rows * cols) {\n" : "int less;\n");
+  if (both) softmax(e, b, false);
+  if (both) lm_buf_puts(b, "} else {\n");
+  softmax(e, b, e->f.mask);
+  if (both) lm_buf_puts(b, "}\n");
+  lm_buf_printf(b, "if (less) lm_rescale(%lld, %lld, scale, o);\n", (long long)e->f.v_own.size, rows);
   if (!e->f.factor) return;
   const char *factor = cpu_attend_value(e, e->f.factor);
   cpu_attend_loops(e, b, lm_arena_printf(e->g.arena, "x[n * %lld + m] *= %s;\n", rows, factor));
@@ -100,7 +120,6 @@ static void tile_forward(cpu_attend *e, lm_buf *b) {
   cpu_attend_map_check(e, b);
   cpu_attend_fills(e, b, false);
   cpu_attend_products(e, b);
-  scores(e, b);
   weights(e, b);
   cpu_attend_sum_s(e, b, LM_ATTEND_V, "x", "o");
 }

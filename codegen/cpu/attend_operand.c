@@ -9,8 +9,9 @@ enum {
   LANES = 16,                          // lines are whole vectors of any kind
   KEPT_BYTES = 128 << 10               // of an operand's slots
 };
+// Letters are none of those that values are named by (attend_tile.c).
 static const struct { cpu_attend_form form; char letter; const char *name; } FORMS[] = {
-  {CPU_ROWS, 'b', "rows"}, {CPU_TURNED, 'w', "turned"}, {CPU_JOINED, 'y', "joined"}, {CPU_FLIPPED, 'u', "flipped"}};
+  {CPU_ROWS, 'b', "rows"}, {CPU_TURNED, 'w', "turned"}, {CPU_JOINED, 'y', "joined"}, {CPU_FLIPPED, 'v', "flipped"}};
 
 static int64_t whole(int64_t n, int64_t of) { return (n + of - 1) / of * of; }
 

@@ -12,9 +12,9 @@ enum { LM_LANES = 4, LM_BLOCK = 4 };
 #endif
 typedef float lm_lanes __attribute__((vector_size(LM_LANES * 4), aligned(4), may_alias));
 
-// c (+)= a b for `rows` rows and `vectors` vectors, both constants; a's element (i, k) is at i * a_row + k * a_k.
+// c (+)= a b for `rows` rows and `vectors` vectors, both constants; rows of a are a_row apart.
 static inline __attribute__((always_inline)) void lm_tile_block(int rows, int vectors, int64_t n, const float *a,
-                                                                int64_t a_row, int64_t a_k, const float *b, int64_t b_row,
+                                                                int64_t a_row, const float *b, int64_t b_row,
                                                                 float *c, int64_t c_row, int add) {
   lm_lanes sum[LM_BLOCK][2];
 #pragma GCC unroll 8
@@ -29,7 +29,7 @@ static inline __attribute__((always_inline)) void lm_tile_block(int rows, int ve
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 2
-      for (int j = 0; j < vectors; j++) sum[i][j] += a[i * a_row + k * a_k] * x[j];
+      for (int j = 0; j < vectors; j++) sum[i][j] += a[i * a_row + k] * x[j];
   }
 #pragma GCC unroll 8
   for (int i = 0; i < rows; i++)
@@ -38,32 +38,20 @@ static inline __attribute__((always_inline)) void lm_tile_block(int rows, int ve
 }
 
 static inline __attribute__((always_inline)) void lm_tile_rows(int rows, int64_t width, int64_t n, const float *a,
-                                                               int64_t a_row, int64_t a_k, const float *b, int64_t b_row,
+                                                               int64_t a_row, const float *b, int64_t b_row,
                                                                float *c, int64_t c_row, int add) {
   int64_t j = 0;
   for (; j + 2 * LM_LANES <= width; j += 2 * LM_LANES)
-    lm_tile_block(rows, 2, n, a, a_row, a_k, b + j, b_row, c + j, c_row, add);
-  if (j < width) lm_tile_block(rows, 1, n, a, a_row, a_k, b + j, b_row, c + j, c_row, add);
-}
-
-static inline __attribute__((always_inline)) void lm_tile_all(int64_t rows, int64_t width, int64_t n, const float *a,
-                                                              int64_t a_row, int64_t a_k, const float *b, int64_t b_row,
-                                                              float *c, int64_t c_row, int add) {
-  int64_t i = 0;
-  for (; i + LM_BLOCK <= rows; i += LM_BLOCK)
-    lm_tile_rows(LM_BLOCK, width, n, a + i * a_row, a_row, a_k, b, b_row, c + i * c_row, c_row, add);
-  for (; i < rows; i += 2) lm_tile_rows(2, width, n, a + i * a_row, a_row, a_k, b, b_row, c + i * c_row, c_row, add);
+    lm_tile_block(rows, 2, n, a, a_row, b + j, b_row, c + j, c_row, add);
+  if (j < width) lm_tile_block(rows, 1, n, a, a_row, b + j, b_row, c + j, c_row, add);
 }
 
 // c[i][j] (+)= sum over k < n of a[i][k] * b[k][j], i < rows (an odd last one is followed by another), j < width, a multiple of
 // LM_LANES.
 static __attribute__((noinline)) void lm_tile_product(int64_t rows, int64_t width, int64_t n, const float *a, int64_t a_row,
                                                       const float *b, int64_t b_row, float *c, int64_t c_row, int add) {
-  lm_tile_all(rows, width, n, a, a_row, 1, b, b_row, c, c_row, add);
-}
-
-// The same with a[k][i] for a[i][k].
-static __attribute__((noinline)) void lm_tile_product_t(int64_t rows, int64_t width, int64_t n, const float *a, int64_t a_row,
-                                                        const float *b, int64_t b_row, float *c, int64_t c_row, int add) {
-  lm_tile_all(rows, width, n, a, 1, a_row, b, b_row, c, c_row, add);
+  int64_t i = 0;
+  for (; i + LM_BLOCK <= rows; i += LM_BLOCK)
+    lm_tile_rows(LM_BLOCK, width, n, a + i * a_row, a_row, b, b_row, c + i * c_row, c_row, add);
+  for (; i < rows; i += 2) lm_tile_rows(2, width, n, a + i * a_row, a_row, b, b_row, c + i * c_row, c_row, add);
 }

@@ -146,11 +146,15 @@ static inline void lm_z_rows(int64_t rows, const float *z, lm_part *to) {
 }
 // to: [pair of s][t], zeros from `cols` on
 static inline void lm_z_pairs(int64_t cols, const float *z, lm_part *to) {
-  for (int64_t n = 0; n < LM_AMX_SIDE; n += 2, z += 2 * LM_AMX_SIDE, to += 2 * LM_AMX_SIDE)
-    for (int64_t m = 0; m < LM_AMX_SIDE; m += 16) {
-      lm_wide none = {0}, low = n < cols ? *(const lm_wide *)(z + m) : none;
-      *(lm_wide_halves *)(to + 2 * m) = lm_halves_mix(low, n + 1 < cols ? *(const lm_wide *)(z + LM_AMX_SIDE + m) : none);
-    }
+  enum { PAIR = 2 * LM_AMX_SIDE };
+  int64_t n = 0;
+  for (; n < cols - 1; n += 2, z += PAIR, to += PAIR)
+#pragma GCC unroll 2
+    for (int m = 0; m < LM_AMX_SIDE; m += 16)
+      *(lm_wide_halves *)(to + 2 * m) = lm_halves_mix(*(const lm_wide *)(z + m), *(const lm_wide *)(z + LM_AMX_SIDE + m));
+  for (; n < LM_AMX_SIDE; n += 2, z += PAIR, to += PAIR)
+    for (int m = 0; m < LM_AMX_SIDE; m += 16)
+      *(lm_wide_halves *)(to + 2 * m) = n < cols ? lm_halves_mix(*(const lm_wide *)(z + m), (lm_wide){0}) : (lm_wide_halves){0};
 }
 
 static inline int64_t lm_whole_squares(int64_t own) { return (own + LM_AMX_SIDE - 1) / LM_AMX_SIDE; }
@@ -214,17 +218,25 @@ static inline lm_lanes lm_lanes_max(lm_lanes a, lm_lanes b) {
 #endif
 }
 
-// A tile of scores joins each t's softmax: top, its greatest score, and sum, of e^(score - top), are brought up to date, Z becomes
-// e^(Z - top); whether what was summed before is to be multiplied with `scale`. side: whole vectors.
-static __attribute__((noinline)) int lm_softmax(int64_t cols, int64_t side, float *z, float *top, float *sum, float *scale) {
+// A tile of scores, z times a positive number, joins each t's softmax: top, its greatest score, and sum, of e^(score - top), are
+// brought up to date; x becomes e^(score - top). Whether what was summed before is to be multiplied with `scale`. side: whole
+// vectors. x may be z.
+static __attribute__((noinline)) int lm_softmax(int64_t cols, int64_t side, const float *z, float times, float *x, float *top, float *sum,
+                                                float *scale) {
   lm_lanes_bits changed = {0};
   for (int64_t m = 0; m < side; m += LM_LANES) {
-    lm_lanes before = *(lm_lanes *)(top + m), most = before, total = {0};
-    for (int64_t n = 0; n < cols; n++) most = lm_lanes_max(*(lm_lanes *)(z + n * side + m), most);
+    lm_lanes before = *(lm_lanes *)(top + m), most = *(const lm_lanes *)(z + m), other = most, total = {0};
+    for (int64_t n = 1; n < cols - 1; n += 2) {
+      most = lm_lanes_max(*(const lm_lanes *)(z + n * side + m), most);
+      other = lm_lanes_max(*(const lm_lanes *)(z + (n + 1) * side + m), other);
+    }
+    most = lm_lanes_max(*(const lm_lanes *)(z + (cols - 1) * side + m), most);
+    most = lm_lanes_max(lm_lanes_max(other, most) * times, before);
+#pragma GCC unroll 2
     for (int64_t n = 0; n < cols; n++) {
-      lm_lanes *at = (lm_lanes *)(z + n * side + m), p = lm_lanes_exp_low(*at - most);
+      lm_lanes p = lm_lanes_exp_low(*(const lm_lanes *)(z + n * side + m) * times - most);
       total += p;
-      *at = p;
+      *(lm_lanes *)(x + n * side + m) = p;
     }
     lm_lanes change = lm_lanes_exp_low(before - most);
     *(lm_lanes *)(top + m) = most;
