@@ -31,7 +31,7 @@ static const attend_case attend_cases[] = {
    "%m = ge %pt, %ps\n" NEVER, NULL, false},
   {"biases of keys, temperatures of queries", "param @kb : f32[b, s] = ones\nparam @qt : f32[b, t, g, h] = ones\n",
    QK "%kb = param @kb : f32[b, s]\n%qt = param @qt : f32[b, t, g, h]\n%qe = exp %qt\n%u = mul %a, %qe\n%z = add %u, %kb\n", CAUSAL, NULL, false},
-  {"one temperature", "param @tp : f32 = ones\n", QK "%tr = param @tp : f32\n%tp = stop_grad %tr\n%z = mul %a, %tp\n", CAUSAL, NULL, false},
+  {"one temperature", "", QK "%tm = max %ps over(b, s)\n%tp = cast %tm : f32\n%z = mul %tp, %a\n", CAUSAL, NULL, false},
   {"two products, one key for all heads", "param @qr : f32[b, t, g, h, r] = ones\nparam @kr : f32[b, s, r] = ones\n",
    QK "%qr = param @qr : f32[b, t, g, h, r]\n%kr = param @kr : f32[b, s, r]\n%a2 = dot %qr, %kr over(r)\n%z0 = add %a, %a2\n" SCALE "%z = mul %z0, %c\n",
    CAUSAL, NULL, false},
