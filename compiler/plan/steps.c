@@ -192,6 +192,10 @@ static int64_t gemm_flops(const lm_plan_gemm *g, const int64_t *capacity) {
   return n;
 }
 
+static bool library_has(const planner *p, const lm_op *op, const lm_plan_gemm *g) {
+  return op->code == LM_OP_DOT || (p->target->epilogue && !g->n_batch && p->target->epilogue(g));
+}
+
 // The factors through views, what is added dense; a second result only where something reads it.
 void lm_step_dot(planner *p, lm_op *op) {
   place in[LM_DOT_ADDENDS + 2], out[LM_GELU_OF + 1];
@@ -203,6 +207,7 @@ void lm_step_dot(planner *p, lm_op *op) {
   pstep *s = lm_step_add(p, LM_STEP_GEMM, op, (int)(op->n_in + n_out));
   s->step.gemm = LM_NEW(p->arena, lm_plan_gemm);
   lm_dot_gemm(p->m, op, in[LM_DOT_X].stride, in[LM_DOT_W].stride, out[0].stride, s->step.gemm, NULL);
+  if (!library_has(p, op, s->step.gemm)) lm_plan_error(p, op, "the target's library has no '%s' of these types and strides", lm_op_info_of(op)->name);
   for (uint32_t i = 0; i < op->n_in; i++) s->refs[i] = lm_place_ref(p, &in[i], op->in[i]->type);
   for (uint32_t i = 0; i < n_out; i++) s->refs[op->n_in + i] = lm_place_ref(p, &out[i], op->out[i]->type);
   s->step.n_read = (int)op->n_in;

@@ -281,12 +281,12 @@ def test_no_driver(run):
     check("the NVIDIA driver was not found" in err, err)
 
 
-def gpu_program(run, name, *args):
+def gpu_program(run, name, *args, how=""):
     """one of those that scripts/gpu-check runs"""
     program = os.path.join(os.path.dirname(run.lmc), name)
     if not os.path.exists(program):
         raise Skip("not built")
-    p = subprocess.run([program, *args], cwd=ROOT, env={**os.environ, **Fake(run, heavy=True).env}, capture_output=True, text=True)
+    p = subprocess.run([program, *args], cwd=ROOT, env={**os.environ, **Fake(run, heavy=True).env, "FAKE_CUDA": how}, capture_output=True, text=True)
     check(p.returncode == 0 and "fake CUDA" not in p.stderr, p.stderr)
 
 
@@ -296,8 +296,9 @@ def test_random_kernels(run):
 
 
 def test_products(run):
-    """in random strides, with further axes and sums, bit for bit"""
+    """in random strides, with further axes and sums, with epilogues that the library has or has not, bit for bit"""
     gpu_program(run, "gpu_gemm_check", "1", "150")
+    gpu_program(run, "gpu_gemm_check", "2", "150", how="plain")
 
 
 def bare_machine(run, build):
