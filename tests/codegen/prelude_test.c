@@ -3,7 +3,20 @@
 #include <stdio.h>
 #include "codegen/common/prelude/types.h"
 #include "codegen/common/prelude/math.h"
+#pragma GCC push_options
+#pragma GCC optimize("fp-contract=fast")   // as kernels of attention are compiled
+#pragma GCC diagnostic ignored "-Wunused-function"
+#include "codegen/cpu/prelude/quad.h"
+#include "codegen/cpu/prelude/tile.h"
+#include "codegen/cpu/prelude/tile_attend.h"
+#pragma GCC pop_options
 #include "tests/runtime/check.h"
+
+#ifdef __FMA__
+#define EXP_LOW 2.2
+#else
+#define EXP_LOW 2.5
+#endif
 
 // Distance of got from want in units in the last place of want as a float.
 static double ulps(float got, double want) {
@@ -48,6 +61,8 @@ static void test_functions(void) {
   static const line lines[] = {
       {"exp", lm_exp, exp, 0, 89, 1.1},
       {"exp", lm_exp, exp, -0.f, -86.5f, 1.1},
+      {"exp of attention", lm_exp_low, exp, 0, 80, EXP_LOW},
+      {"exp of attention", lm_exp_low, exp, -0.f, -86, EXP_LOW},
       {"log", lm_log, log, 0, INFINITY, 1.1},
       {"tanh", lm_tanh, tanh, 0, 20, 2.5},
       {"tanh", lm_tanh, tanh, -0.f, -20, 2.5},
@@ -65,7 +80,27 @@ static void test_functions(void) {
   for (float x = -86; x < 88; x += 0.5f) sweep(&dense, x, x + 0.001f);
 }
 
+// Scores of one query are a lane each, keys one below the other; scaled by a half, in two tiles, the second of odd size.
+static void test_softmax(void) {
+  enum { KEYS = 40, FIRST = 17 };
+  float z[KEYS][LM_LANES], x[KEYS][LM_LANES], top[LM_LANES], sum[LM_LANES] = {0}, scale[LM_LANES];
+  for (int m = 0; m < LM_LANES; m++) top[m] = -INFINITY;
+  for (int n = 0; n < KEYS; n++)
+    for (int m = 0; m < LM_LANES; m++) z[n][m] = n == m ? -2e30f : 30 * sinf((float)(n * n + 7 * m));
+  CHECK(lm_softmax(FIRST, LM_LANES, &z[0][0], 0.5f, &x[0][0], top, sum, scale) && scale[0] == 0);
+  lm_softmax(KEYS - FIRST, LM_LANES, &z[FIRST][0], 0.5f, &x[FIRST][0], top, sum, scale);
+  for (int m = 0; m < LM_LANES; m++) {
+    double most = -INFINITY, total = 0;
+    for (int n = 0; n < KEYS; n++) most = fmax(most, z[n][m] * 0.5);
+    for (int n = 0; n < KEYS; n++) total += exp(z[n][m] * 0.5 - most);
+    CHECK(top[m] == most && fabs(sum[m] - total) < 1e-6 * total && (m >= KEYS || x[m][m] == 0));
+    for (int n = FIRST; n < KEYS; n++) CHECK(fabs(x[n][m] - exp(z[n][m] * 0.5 - most)) < 1e-6);
+  }
+  CHECK(!lm_softmax(KEYS, LM_LANES, &z[0][0], 0.5f, &x[0][0], top, sum, scale) && scale[LM_LANES - 1] == 1);
+}
+
 static void test_edges(void) {
+  CHECK(lm_exp_low(0) == 1 && lm_exp_low(-1e30f) == 0 && lm_exp_low(-INFINITY) == 0 && lm_exp_low(-86.1f) == 0 && isnan(lm_exp_low(NAN)));
   for (float x = -80; x > -120; x -= 0.01f) CHECK(fabs(lm_exp(x) - exp(x)) < 0x1p-124);
   CHECK(lm_exp(-1e30f) == 0 && lm_exp(-87) == 0 && lm_exp(-3.4e38f) == 0 && lm_exp(-INFINITY) == 0 &&
         lm_exp(-1000) == 0 && lm_exp(0) == 1);
@@ -116,6 +151,7 @@ static void test_integers(void) {
 int main(void) {
   test_functions();
   test_edges();
+  test_softmax();
   test_pow();
   test_bf16();
   test_integers();
