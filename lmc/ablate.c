@@ -8,14 +8,13 @@
 
 #include "compiler/passes/pass.h"
 #include "lmc/bench.h"
-#include "runtime/train/ports.h"
+#include "lmc/pairs.h"
 
 enum { TURNS_LEAST = 2 };                // of both models, behind a first one that counts for nothing
 static const double START = 3;           // seconds to compile and to begin with a model, guessed
 static const double SPEED = 0.4;         // of the machine's peak, guessed, to choose a micro-batch by
 
 typedef struct row { const char *pass; bool same, late; double with_ms, without_ms; int64_t with_bytes, without_bytes; } row;
-typedef struct times { double micro, norm, update; } times;   // seconds, the best so far; 0: none
 
 typedef struct ablation {
   lm_cli *cli;
@@ -89,42 +88,15 @@ static lm_status whole_start(ablation *a) {
 
 // ---- timing
 
-static lm_status batch_fill(lm_session *s) {
-  const lm_plan_func *f = lm_plan_func_find(s->plan, "micro");
-  lm_batch_ports in;
-  LM_TRY(lm_batch_ports_open(s->exec, f, &in));
-  lm_status status = lm_data_fill(s->data, 0, 0, s->n_micro, in.rows, &in.batch);
-  lm_batch_ports_close(&in);
-  return status;
-}
-
-static lm_status func_time(lm_session *s, const char *name, bool counts, double *best) {
-  const lm_plan_func *f = lm_plan_func_find(s->plan, name);
-  double start = lm_now();
-  if (!f) return NULL;
-  LM_TRY(lm_exec_call(s->exec, f, NULL));
-  double took = lm_now() - start;
-  if (counts && (*best == 0 || took < *best)) *best = took;
-  return NULL;
-}
-
-static lm_status turn(lm_session *s, bool counts, times *t) {
-  LM_TRY(func_time(s, "micro", counts, &t->micro));
-  LM_TRY(func_time(s, "norm", counts, &t->norm));
-  return func_time(s, "update", counts, &t->update);
-}
-
-static double step_ms(const lm_session *s, const times *t) { return 1e3 * ((double)s->n_micro * t->micro + t->norm + t->update); }
-
 // The first turn of a model touches its memory. Of the others there are as many as the row's share of the budget allows.
-static lm_status alternate(ablation *a, lm_session *part, times *with, times *without) {
+static lm_status alternate(ablation *a, lm_session *part, lm_step_times *with, lm_step_times *without) {
   double share = (a->end - lm_now()) / (a->to_measure - a->measured), end = lm_now() + share;
-  LM_TRY(batch_fill(part));
-  LM_TRY(turn(part, false, without));
+  LM_TRY(lm_step_batch(part));
+  LM_TRY(lm_step_turn(part, false, without));
   for (int64_t i = 0; i < a->turns; i++) {
     double start = lm_now();
-    LM_TRY(turn(&a->whole, true, with));
-    LM_TRY(turn(part, true, without));
+    LM_TRY(lm_step_turn(&a->whole, true, with));
+    LM_TRY(lm_step_turn(part, true, without));
     if (i + 1 >= TURNS_LEAST && 2 * lm_now() - start > end) break;
   }
   return NULL;
@@ -132,20 +104,20 @@ static lm_status alternate(ablation *a, lm_session *part, times *with, times *wi
 
 static lm_status row_measure(ablation *a, row *x) {
   lm_session part = {0};
-  times with = {0}, without = {0};
+  lm_step_times with = {0}, without = {0};
   lm_status status = model_plan(a, &part, x->pass, a->micro);
   if (!status) status = model_start(&part);
   if (!status) status = alternate(a, &part, &with, &without);
-  if (!status) x->with_ms = step_ms(&a->whole, &with), x->without_ms = step_ms(&part, &without);
+  if (!status) x->with_ms = lm_step_ms(&a->whole, &with), x->without_ms = lm_step_ms(&part, &without);
   lm_session_close(&part);
   return lm_annotate(status, "without %s", x->pass);
 }
 
 // The whole one's time where there is nothing to compare it with.
 static lm_status row_same(ablation *a, row *x) {
-  times t = {0};
-  LM_TRY(turn(&a->whole, true, &t));
-  x->with_ms = x->without_ms = step_ms(&a->whole, &t);
+  lm_step_times t = {0};
+  LM_TRY(lm_step_turn(&a->whole, true, &t));
+  x->with_ms = x->without_ms = lm_step_ms(&a->whole, &t);
   return NULL;
 }
 
@@ -178,8 +150,8 @@ static void row_json(const ablation *a, const row *x, bool first) {
 }
 
 static lm_status rows_measure(ablation *a) {
-  LM_TRY(batch_fill(&a->whole));
-  LM_TRY(turn(&a->whole, false, &(times){0}));
+  LM_TRY(lm_step_batch(&a->whole));
+  LM_TRY(lm_step_turn(&a->whole, false, &(lm_step_times){0}));
   for (int i = 0; i < a->n; i++) {
     double start = lm_now();
     row *x = &a->rows[i];

@@ -2,6 +2,7 @@
 #include "lmc/bench.h"
 
 #include "lmc/tuned.h"
+#include "lmc/tuned_step.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -82,6 +83,7 @@ static lm_status measure(lm_session *s, lm_cli *cli, figures *out) {
   LM_TRY(lm_bench_open(s, cli, lm_variant_of(&cli->args), 0));
   double opened = lm_now();
   LM_TRY(lm_bench_plan(s));
+  LM_TRY(lm_tuned_step_find(s));
   LM_TRY(lm_bench_start(s));
   out->compile_s = lm_now() - opened;
   LM_TRY(lm_session_train(s));
@@ -103,7 +105,7 @@ static lm_status measure(lm_session *s, lm_cli *cli, figures *out) {
   return NULL;
 }
 
-static void figures_text(const figures *x) {
+static void figures_text(const lm_session *s, const figures *x) {
   lm_buf memory = {0};
   lm_show_bytes(&memory, (double)x->peak_bytes);
   lm_cli_print("step          %10.1f ms   (first %.1f ms)\n", x->ms_per_step, x->ms_first);
@@ -113,17 +115,21 @@ static void figures_text(const figures *x) {
   lm_cli_print("memory        %13s\n", memory.p);
   lm_cli_print("first step    %10.2f s    after the start\n", x->first_s);
   lm_cli_print("compilation   %10.2f s    %d kernels, %d newly compiled\n", x->compile_s, x->kernels, x->compiled);
+  if (lm_tuned_step_text(s)) lm_cli_print("tuned         the step is %s\n", lm_tuned_step_text(s));
   if (x->tuned || x->measured) lm_cli_print("tuned         %10d       products, %d measured now\n", x->tuned, x->measured);
   lm_buf_free(&memory);
 }
 
-static void figures_json(const figures *x) {
+static void figures_json(const lm_session *s, const figures *x) {
+  lm_buf step = {0};
+  lm_tuned_step_json(s, &step);
   lm_cli_print("{\"tokens_per_s\": %.1f, \"ms_per_step\": %.3f, \"ms_first_step\": %.3f, \"first_step_s\": %.4f, \"gemm_ms\": %.3f, \"step_over_gemms\": %.4f, "
                "\"mfu\": %.5f, \"model_flops\": %.0f, \"peak_flops\": %.0f, \"peak_bytes\": %lld, \"resident_bytes\": %lld, \"params\": %lld, \"kernels\": %d, "
-               "\"kernels_compiled\": %d, \"compile_s\": %.3f, \"tuned\": %d, \"measured\": %d}\n",
+               "\"kernels_compiled\": %d, \"compile_s\": %.3f, \"tuned\": %d, \"measured\": %d, \"tuned_step\": %s}\n",
                x->tokens_per_s, x->ms_per_step, x->ms_first, x->first_s, x->gemm_ms, x->gemm_ms ? x->ms_per_step / x->gemm_ms : 0,
                x->model_flops / (x->ms_per_step * 1e-3) / x->peak_flops, x->model_flops, x->peak_flops, (long long)x->peak_bytes, (long long)x->resident_bytes,
-               (long long)x->params, x->kernels, x->compiled, x->compile_s, x->tuned, x->measured);
+               (long long)x->params, x->kernels, x->compiled, x->compile_s, x->tuned, x->measured, step.p);
+  lm_buf_free(&step);
 }
 
 static lm_status run(lm_cli *cli) {
@@ -134,11 +140,9 @@ static lm_status run(lm_cli *cli) {
     return lm_bench_ablate(cli, lm_args_whole(&cli->args, "steps", STEPS), lm_args_number(&cli->args, "budget", BUDGET));
   }
   lm_status status = measure(&s, cli, &x);
+  if (!status) (cli->json ? figures_json : figures_text)(&s, &x);
   lm_session_close(&s);
-  if (status) return status;
-  if (cli->json) figures_json(&x);
-  else figures_text(&x);
-  return NULL;
+  return status;
 }
 
 const lm_command lm_cmd_bench = {

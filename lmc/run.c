@@ -9,6 +9,7 @@
 #include "lmc/text.h"
 #include "lmc/sample.h"
 #include "lmc/tuned.h"
+#include "lmc/tuned_step.h"
 #include "runtime/train/run.h"
 
 #define MICRO_TIMED_S 0.2              // to say how long the run will take
@@ -114,8 +115,9 @@ static void keys_collect(runner *x) {
   lm_recipe_print(x->s->recipe, false, &text);
   for (const char *line = text.p; line && *line; line += strcspn(line, "\n"), line += *line == '\n')
     if (!may_change(line)) LM_PUSH(x->cli->ctx->arena, keys, n_keys, cap) = key_of(x, line, strcspn(line, "\n"));
-  if (x->s->variant.off) LM_PUSH(x->cli->ctx->arena, keys, n_keys, cap) = (lm_train_key){"--disable-pass", x->s->variant.off};
-  if (x->s->variant.on) LM_PUSH(x->cli->ctx->arena, keys, n_keys, cap) = (lm_train_key){"--enable-pass", x->s->variant.on};
+  lm_variant told = lm_variant_of(&x->cli->args);
+  if (told.off) LM_PUSH(x->cli->ctx->arena, keys, n_keys, cap) = (lm_train_key){"--disable-pass", told.off};
+  if (told.on) LM_PUSH(x->cli->ctx->arena, keys, n_keys, cap) = (lm_train_key){"--enable-pass", told.on};
   if (x->s->load_dir) LM_PUSH(x->cli->ctx->arena, keys, n_keys, cap) = (lm_train_key){"--load-dir", x->s->load_dir};
   lm_buf_free(&text);
   x->o.keys = keys;
@@ -253,6 +255,7 @@ static lm_status plan_print(runner *x) {
   if (s->recipe->micro_auto && s->n_micro > 1) fprintf(x->to, "micro   %lld tokens, the most that fit\n", (long long)s->recipe->micro);
   if (s->fit.recomputed)
     fprintf(x->to, "        %d of %d kept values are computed again to fit, about %.2f times the time\n", s->fit.recomputed, s->fit.candidates, s->fit.slowdown);
+  if (lm_tuned_step_text(s)) fprintf(x->to, "tuned   the step is %s\n", lm_tuned_step_text(s));
   if (s->tuned.products)
     fprintf(x->to, "tuned   %d of %d products are computed otherwise than by default; %d measured now\n", s->tuned.chosen, s->tuned.products, s->tuned.measured);
   fprintf(x->to, "time    about %s: %lld steps of %lld tokens, measured on one micro-batch\n", time.p, (long long)s->steps, (long long)s->recipe->batch);
@@ -278,26 +281,30 @@ static lm_status tokens_recall(runner *x) {
   return NULL;
 }
 
-// and to how it was cut, for its bits.
-static lm_status products_tune(runner *x) {
-  const char *lock = NULL, *from = goes_on_from(x);
-  if (from) LM_TRY(lm_tuned_lock(x->cli->ctx->arena, from, &lock));
-  return lm_tuned_find(x->s, 0, lock);
+// its plan, and how its products are cut, for its bits.
+static lm_status plan_recall(runner *x, const char **out_lock) {
+  const char *from = goes_on_from(x);
+  *out_lock = NULL;
+  if (from) LM_TRY(lm_tuned_lock(x->cli->ctx->arena, from, out_lock));
+  return lm_tuned_step_recall(x->s, *out_lock);
 }
 
 static lm_status model_start(runner *x) {
   lm_session *s = x->s;
   const lm_recipe *r = s->recipe;
   int64_t places;
+  const char *lock;
   LM_TRY(tokens_recall(x));
   LM_TRY(lm_session_data(s));
   LM_TRY(samples_prepare(x, &places));
   uint32_t what = LM_LOWER_TRAIN | (r->n_evals ? LM_LOWER_EVAL : 0) | (r->n_samples ? LM_LOWER_DECODE : 0);
   LM_TRY(lm_session_lower(s, what, lm_session_capacity(places)));
+  LM_TRY(plan_recall(x, &lock));
   LM_TRY(lm_session_plan(s));
   LM_TRY(lm_session_check_ids(s));
   LM_TRY(samples_check(x));
-  LM_TRY(products_tune(x));
+  LM_TRY(lm_tuned_step_find(s));
+  LM_TRY(lm_tuned_find(s, 0, lock));
   LM_TRY(lm_session_start(s, &(lm_exec_options){.timeline = s->timeline}));
   if (!x->cli->json) lm_cli_diagnostics(x->cli);   // warnings before the training, which may take days
   if (x->to) LM_TRY(plan_print(x));
@@ -359,9 +366,12 @@ static lm_status profile_end(runner *x) {
 
 static void outcome_print(const runner *x, const lm_run_outcome *out) {
   if (x->cli->json) {
-    lm_cli_print("{\"step\": %lld, \"resumed\": %lld, \"loss\": %.9g, \"skipped\": %lld, \"interrupted\": %s, \"stopped_early\": %s, \"tuned\": %d, \"measured\": %d}\n", (long long)out->step,
-                 (long long)out->resumed, out->last.loss, (long long)out->skipped, out->interrupted ? "true" : "false", out->stopped_early ? "true" : "false",
-                 x->s->tuned.chosen, x->s->tuned.measured);
+    lm_buf tuned = {0};
+    lm_tuned_step_json(x->s, &tuned);
+    lm_cli_print("{\"step\": %lld, \"resumed\": %lld, \"loss\": %.9g, \"skipped\": %lld, \"interrupted\": %s, \"stopped_early\": %s, \"tuned\": %d, \"measured\": %d, \"tuned_step\": %s}\n",
+                 (long long)out->step, (long long)out->resumed, out->last.loss, (long long)out->skipped, out->interrupted ? "true" : "false",
+                 out->stopped_early ? "true" : "false", x->s->tuned.chosen, x->s->tuned.measured, tuned.p);
+    lm_buf_free(&tuned);
     return;
   }
   if (!x->to) return;

@@ -153,12 +153,13 @@ void lm_session_rows_warn(const lm_session *s) {
   else lm_diag_help(s->ctx, d, "multiplied by the weight (sum(bt.w)) it counts as often as the tokens");
 }
 
-lm_variant lm_variant_of(const lm_args *a) { return (lm_variant){lm_args_text(a, "disable-pass", NULL), lm_args_text(a, "enable-pass", NULL), 0}; }
+lm_variant lm_variant_of(const lm_args *a) { return (lm_variant){lm_args_text(a, "disable-pass", NULL), lm_args_text(a, "enable-pass", NULL), 0, 0}; }
 
 lm_status lm_session_plan_once(lm_session *s, struct lm_recompute *recompute) {
   lm_plan_target target = lm_target_plan(&s->target, s->recipe->precision.tf32, s->lowered->m);
   lm_pass_env env = {.target = &target, .recompute = recompute, .watch = watch, .user = s};
   if (s->variant.rows) target.rows = s->variant.rows;
+  if (s->variant.places) target.places = s->variant.places;
   if (s->variant.off) LM_TRY(lm_pass_disable(s->ctx->arena, s->variant.off, &env));
   if (s->variant.on) LM_TRY(lm_pass_ask(s->ctx->arena, s->variant.on, &env));
   bool ok = lm_pipeline_run(s->lowered->m, LM_STAGE_KERNEL, &env);

@@ -34,10 +34,13 @@ typedef struct lm_fit {
 
 typedef struct lm_variant {            // what a plan is made with that is not the default
   const char *off, *on;                // passes left out and passes asked for (--disable-pass, --enable-pass); NULL: none
-  int rows;                            // of a large product at a time (pass chunk); 0: as many as the target says
+  int rows, places;                    // of a large product at a time (pass chunk), that a kernel has to have (pass fuse); 0: as the target says
 } lm_variant;
 
-typedef struct lm_tuned {              // how products are computed (tuned.h)
+typedef struct lm_tuned {              // how steps are planned and products computed (tuned.h)
+  lm_variant step; double step_gain;   // what the plan is a variant by, times as fast as the default; 0: none was looked for
+  bool recalled;                       // it is that of the run that goes on
+  double spent;                        // seconds, of the budget
   lm_gemm_cuts cuts;                   // on the CPU; none: by default
   struct lm_cuda_choices *choices;     // on a GPU; NULL: by default
   int products, measured, chosen;      // all; measured for this session; computed otherwise than by default

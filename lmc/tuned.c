@@ -7,13 +7,16 @@
 
 #include "lmc/tuned_gpu.h"
 #include "lmc/tuned_list.h"
+#include "lmc/tuned_step.h"
 #include "runtime/base/cache.h"
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/tune.h"
 #include "runtime/train/checkpoint.h"
 
-static bool is_asked(const lm_session *s) { return s->recipe->compile == LM_RECIPE_COMPILE_MAX_AUTOTUNE; }
+bool lm_tuned_is_asked(const lm_session *s) { return s->recipe->compile == LM_RECIPE_COMPILE_MAX_AUTOTUNE; }
+
+double lm_tuned_budget(const lm_session *s) { return fmax(0, s->recipe->compile_budget - s->tuned.spent); }
 
 // ---- text
 
@@ -29,6 +32,13 @@ static void cut_print(const lm_gemm_cut *c, lm_buf *b) {
                 c->gain);
 }
 
+const char *lm_tuned_machine(const lm_session *s) {
+  lm_cpu_info cpu;
+  if (s->target.arch) return s->target.arch;
+  lm_cpu_detect(&cpu);
+  return lm_arena_printf(s->ctx->arena, "%s %016llx %s", processor_text(s->ctx->arena, &cpu), (unsigned long long)cpu.features, cpu.onednn);
+}
+
 typedef struct written { const lm_gemm_cuts *cuts; bool only_measured; } written;
 
 static bool written_print(const void *user, uint32_t i, lm_buf *b) {
@@ -38,14 +48,15 @@ static bool written_print(const void *user, uint32_t i, lm_buf *b) {
   return true;
 }
 
-// only_measured: for the cache, which others read.
-static lm_status cuts_write(lm_arena *a, const lm_cpu_info *cpu, const lm_gemm_cuts *cuts, bool only_measured, const char *path) {
+// lock: the session whose lock it is; NULL: for the cache, which others read, only what was measured.
+static lm_status cuts_write(lm_arena *a, const lm_cpu_info *cpu, const lm_gemm_cuts *cuts, const lm_session *lock, const char *path) {
   lm_buf head = {0};
   lm_buf_puts(&head, "\"processor\": ");
   lm_buf_json(&head, processor_text(a, cpu));
   lm_buf_puts(&head, ", \"onednn\": ");
   lm_buf_json(&head, cpu->onednn);
-  lm_status s = lm_tuned_list_write(path, head.p, cuts->n, written_print, &(written){cuts, only_measured});
+  if (lock) lm_tuned_step_lock(lock, &head);
+  lm_status s = lm_tuned_list_write(path, head.p, cuts->n, written_print, &(written){cuts, !lock});
   lm_buf_free(&head);
   return s;
 }
@@ -143,19 +154,19 @@ static lm_status measure(lm_session *s, const lm_cpu_info *cpu, int threads) {
   LM_TRY(cache_path(a, cpu, threads, &path));
   lm_gemm_cuts known = cache_read(a, cpu, path);
   lm_status status = lm_kernels_load(s->plan, &(lm_exec_options){.load_dir = s->load_dir}, threads, &kernels);
-  lm_tune_options o = {.threads = threads, .kernels = kernels.fn, .budget = s->recipe->compile_budget, .progress = progress, .user = s};
+  lm_tune_options o = {.threads = threads, .kernels = kernels.fn, .budget = lm_tuned_budget(s), .progress = progress, .user = s};
   if (!status) lm_cpu_tune(a, s->plan, &o, &known, &t->cuts, &t->measured);
   lm_kernels_unload(&kernels);
   if (status) return status;
   if (!t->measured) return NULL;
   merge(a, &known, &t->cuts);
-  return cuts_write(a, cpu, &known, true, path);
+  return cuts_write(a, cpu, &known, NULL, path);
 }
 
 lm_status lm_tuned_find(lm_session *s, int threads, const char *lock) {
   lm_tuned *t = &s->tuned;
   lm_cpu_info cpu;
-  if (!is_asked(s)) return NULL;
+  if (!lm_tuned_is_asked(s)) return NULL;
   if (s->target.arch) return lm_tuned_gpu_find(s, lock);
   lm_cpu_detect(&cpu);
   if (lock) LM_TRY(cuts_read(s->ctx->arena, &cpu, lock, &t->cuts));
@@ -168,11 +179,11 @@ lm_status lm_tuned_find(lm_session *s, int threads, const char *lock) {
 lm_status lm_tuned_write(const lm_session *s, const char *dir) {
   lm_arena *a = s->ctx->arena;
   lm_cpu_info cpu;
-  if (!is_asked(s)) return NULL;
+  if (!lm_tuned_is_asked(s)) return NULL;
   const char *path = lm_path_join(a, dir, "tuned.json");
   if (s->target.arch) return lm_tuned_gpu_write(s, path);
   lm_cpu_detect(&cpu);
-  return cuts_write(a, &cpu, &s->tuned.cuts, false, path);
+  return cuts_write(a, &cpu, &s->tuned.cuts, s, path);
 }
 
 lm_status lm_tuned_lock(lm_arena *a, const char *path, const char **out) {

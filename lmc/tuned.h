@@ -1,16 +1,20 @@
-// tuned.h - how a run's products are computed: found once, kept in its folder and for other runs of this machine. On the CPU how
-// they are cut, and whether by code of their own; on a GPU by which algorithm (tuned_gpu.h).
+// tuned.h - how a run's steps are planned (tuned_step.h) and its products computed: found once, kept in its folder and for other
+// runs of this machine. Of products on the CPU how they are cut, and whether by code of their own; on a GPU by which algorithm
+// (tuned_gpu.h).
 //
 //   RUN/tuned.json                what holds for the run: going on from a checkpoint measures nothing, and bits stay
 //   CACHE/tuned-KEY.json          what was measured by this processor, library and number of threads
 //
-//   {"version": 2, "processor": "AMD EPYC 9B14 avx2 fma", "onednn": "2.6.3", "products": [
+//   {"version": 2, "processor": "AMD EPYC 9B14 avx2 fma", "onednn": "2.6.3", "step": {…}, "products": [
 //     {"m": 512, "n": 768, "k": 256, "a": [256, 1], "b": [1, 256], "c": [768, 1], "batch": 1, "sum": 1, "add": false,
 //      "type": "f32", "result": "f32", "tile": [256, 192], "code": true, "gain": 1.08}, …
 #ifndef LMC_TUNED_H
 #define LMC_TUNED_H
 #include "lmc/session.h"
 
+bool lm_tuned_is_asked(const lm_session *s);             // by the recipe
+double lm_tuned_budget(const lm_session *s);          // seconds that are left of it
+const char *lm_tuned_machine(const lm_session *s);    // what times measured here hold for
 // Fills in s->tuned, where the recipe asks for it, once there is a plan. lock: a file whose cuts hold, so that nothing is
 // measured; NULL: none. LM_USER if it is none of such, or another processor's.
 lm_status lm_tuned_find(lm_session *s, int threads, const char *lock);

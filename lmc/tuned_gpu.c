@@ -5,7 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "lmc/tuned.h"
 #include "lmc/tuned_list.h"
+#include "lmc/tuned_step.h"
 #include "runtime/base/cache.h"
 #include "runtime/cuda/gemm.h"
 
@@ -26,13 +28,14 @@ static bool written_print(const void *user, uint32_t i, lm_buf *b) {
   return true;
 }
 
-// only_measured: for the cache, which others read.
-static lm_status choices_write(const lm_cuda_choices *c, bool only_measured, const char *path) {
+// lock: the session whose lock it is; NULL: for the cache, which others read, only what was measured.
+static lm_status choices_write(const lm_cuda_choices *c, const lm_session *lock, const char *path) {
   lm_buf head = {0};
   lm_buf_puts(&head, "\"gpu\": ");
   lm_buf_json(&head, c->device);
   lm_buf_printf(&head, ", \"cublaslt\": %llu", (unsigned long long)c->version);
-  lm_status s = lm_tuned_list_write(path, head.p, c->n, written_print, &(written){c, only_measured});
+  if (lock) lm_tuned_step_lock(lock, &head);
+  lm_status s = lm_tuned_list_write(path, head.p, c->n, written_print, &(written){c, !lock});
   lm_buf_free(&head);
   return s;
 }
@@ -90,7 +93,7 @@ static lm_status cache_path(const lm_session *s, const char **out) {
 
 // ---- finding
 
-static lm_cuda_choices choices_none(const lm_session *s) { return (lm_cuda_choices){.arena = s->ctx->arena, .budget = s->recipe->compile_budget}; }
+static lm_cuda_choices choices_none(const lm_session *s) { return (lm_cuda_choices){.arena = s->ctx->arena, .budget = lm_tuned_budget(s)}; }
 
 lm_status lm_tuned_gpu_find(lm_session *s, const char *lock) {
   lm_cuda_choices *c = s->tuned.choices = LM_NEW(s->ctx->arena, lm_cuda_choices);
@@ -113,7 +116,7 @@ lm_status lm_tuned_gpu_keep(lm_session *s) {
   for (uint32_t i = 0; i < c->n; i++) s->tuned.chosen += c->v[i].gain > 1;
   if (!c->measured) return NULL;
   LM_TRY(cache_path(s, &path));
-  return choices_write(c, true, path);
+  return choices_write(c, NULL, path);
 }
 
-lm_status lm_tuned_gpu_write(const lm_session *s, const char *path) { return choices_write(s->tuned.choices, false, path); }
+lm_status lm_tuned_gpu_write(const lm_session *s, const char *path) { return choices_write(s->tuned.choices, s, path); }

@@ -7,6 +7,9 @@ from test_runs import checkpoint, same
 MORE = 'save = checkpoint("run", every = 4 steps)\n  compile = mode("max-autotune", budget = {budget})'
 
 
+PRODUCTS = ("--enable-pass", "cse")       # passes of the user's choice: steps are not tuned, only products
+
+
 def tuned(run, folder):
     return json.load(open(run.path(folder, "tuned.json")))
 
@@ -19,7 +22,7 @@ def cached(run):
     return [x for x in os.listdir(run.path("cache")) if x.startswith("tuned-")]
 
 
-def file_of(run, budget="20 s", name="small.lm"):
+def file_of(run, budget="60 s", name="small.lm"):
     return small(run, rows=8, seq=64, more=MORE.format(budget=budget), name=name)
 
 
@@ -37,20 +40,20 @@ def on_one_cpu(what):
 def test_lock_and_cache(run):
     """measured once: not by another run of the machine, not by one that goes on, whose bits are those of one that never stopped"""
     file, own = file_of(run), {"LMC_CACHE": run.path("cache")}
-    first = train(run, file, "whole", env=own)
+    first = train(run, file, "whole", *PRODUCTS, env=own)
     lock = tuned(run, "whole")
     check(first["measured"] == len(lock["products"]) > 2, f"{first} {lock}")
     check(first["tuned"] == sum(p["gain"] > 1 for p in lock["products"]), f"{first} {lock}")
     check(all(p["gain"] >= 1 for p in lock["products"]), str(lock))
-    again = train(run, file, "parts", "--steps", 4, env=own)
+    again = train(run, file, "parts", "--steps", 4, *PRODUCTS, env=own)
     check(again["measured"] == 0 and again["tuned"] == first["tuned"] and tuned(run, "parts") == lock, f"by the cache: {again}")
     for x in cached(run):
         os.remove(run.path("cache", x))
-    rest = train(run, file, "parts", env=own)
+    rest = train(run, file, "parts", *PRODUCTS, env=own)
     check(rest["resumed"] == 4 and rest["measured"] == 0 and rest["tuned"] == first["tuned"] and tuned(run, "parts") == lock, f"by the lock: {rest}")
     same(checkpoint(run, "whole", 8), checkpoint(run, "parts", 8), "in one and in two parts")
     check(not cached(run), "nor is anything kept anew")
-    check("measured now" in run("run", file, "--out", run.path("told"), "--steps", 1, env=own), "a run tells")
+    check("measured now" in run("run", file, "--out", run.path("told"), "--steps", 1, *PRODUCTS, env=own), "a run tells")
 
 
 def test_threads(run):
@@ -67,6 +70,39 @@ def test_threads(run):
     check(abs(cut - usual) < 1e-4, f"{cut} and {usual}")
     check(all(p["tile"] == [48, 80] for p in tuned(run, "one")["products"]), "the lock holds")
     same(checkpoint(run, "one", 8), checkpoint(run, "all", 8), "one thread and all")
+
+
+STEP = {"off": "licm", "on": "pack", "rows": 256, "places": 8, "gain": 1.5}
+
+
+def test_step_lock(run):
+    """the plan of a step that the lock names is that of the run that goes on, here one that nobody would choose"""
+    file, own = file_of(run, "0 s"), {"LMC_CACHE": run.path("cache")}
+    for name in ("one", "other"):
+        begun = train(run, file, name, "--steps", 4, env=own)
+        check(begun["tuned_step"] == {"off": "", "on": "", "rows": 0, "places": 0, "gain": 0}, f"without time: {begun}")
+        run.write(f"{name}/tuned.json", json.dumps({**tuned(run, name), "step": STEP}))
+    one, other, usual = train(run, file, "one"), train(run, file, "other"), train(run, file, "usual", "--mode", "default")
+    check(one["tuned_step"] == other["tuned_step"] == tuned(run, "one")["step"] == STEP, str(one))
+    check(abs(one["loss"] - usual["loss"]) < 1e-4, f"{one['loss']} and {usual['loss']}")
+    same(checkpoint(run, "one", 8), checkpoint(run, "other", 8), "the same plan twice")
+    run("run", file, "--out", run.path("one"), "--steps", 8, "--disable-pass", "jam", status=1)
+
+
+def test_step_cache(run):
+    """steps are measured once; what the cache says is what runs, on the user's own passes nothing is tuned"""
+    file, own = small(run, depth=1, steps=2, more='compile = mode("max-autotune", budget = 300 s)'), {"LMC_CACHE": run.path("cache"), "OMP_NUM_THREADS": "1"}
+    bench = lambda *options: json.loads(run("bench", file, "--json", "--steps", 1, *options, env=own))["tuned_step"]
+    first = bench()
+    kept = [x for x in os.listdir(run.path("cache")) if x.startswith("step-")]
+    check(len(kept) == 1 and first["gain"] >= 1, f"{kept} {first}")
+    check(json.load(open(run.path("cache", kept[0]))) == first == bench(), "kept, and found again")
+    run.write(f"cache/{kept[0]}", json.dumps(STEP))
+    check(bench() == STEP, "what is kept holds")
+    check("the step is without licm, with pack, 256 rows at a time, 8 places a kernel, 1.50 times as fast" in run("bench", file, "--steps", 1, env=own), "told")
+    check(bench("--disable-pass", "jam")["gain"] == 0, "with passes of the user's choice")
+    run.write(f"cache/{kept[0]}", "{")
+    check(bench()["gain"] >= 1, "damaged: measured anew")
 
 
 def test_no_time(run):
@@ -87,7 +123,9 @@ def test_bad_locks(run):
     for text, words in [("{", "tuned.json"), ("[]", "not how products are cut"), (json.dumps({**good, "version": 1}), "not how products are cut"),
                         (json.dumps({**good, "processor": "Z80"}), "made on Z80"), (json.dumps({**good, "products": [3]}), "product 1"),
                         (json.dumps({**good, "products": [p, {**p, "tile": [0, 64]}]}), "product 2"),
-                        (json.dumps({**good, "products": [{**p, "type": "int"}]}), "product 1")]:
+                        (json.dumps({**good, "products": [{**p, "type": "int"}]}), "product 1"), (json.dumps({**good, "step": []}), "its step is none"),
+                        *((json.dumps({**good, "step": {**STEP, **bad}}), "its step is none")
+                          for bad in ({"off": "frob"}, {"off": "grad"}, {"off": "pack"}, {"rows": -1}, {"places": 2**40}, {"gain": "fast"}, {"more": 1}))]:
         run.write("run/tuned.json", text)
         err = resume(1)
         check(words in err and "tuned.json" in err, f"{text[:40]}: {err}")
@@ -101,9 +139,9 @@ def test_elsewhere(run):
     check("lmc run, lmc bench" in run("compile", file, "--mode", "max-autotune", status=1), "compile measures nothing")
     check("there are default" in run("run", file, "--mode", "fast", status=1), "the modes")
     own = {"LMC_CACHE": run.path("cache")}
-    bench = json.loads(run("bench", file, "--json", "--steps", 1, env=own))
+    bench = json.loads(run("bench", file, "--json", "--steps", 1, *PRODUCTS, env=own))
     check(bench["measured"] > 2 and bench["tuned"] <= bench["measured"], str(bench))
     check(len(cached(run)) == 1, str(cached(run)))
-    check(json.loads(run("bench", file, "--json", "--steps", 1, env=own))["measured"] == 0, "by the cache")
+    check(json.loads(run("bench", file, "--json", "--steps", 1, *PRODUCTS, env=own))["measured"] == 0, "by the cache")
     run.write(f"cache/{cached(run)[0]}", "{")
-    check(json.loads(run("bench", file, "--json", "--steps", 1, env=own))["measured"] == bench["measured"], "anew")
+    check(json.loads(run("bench", file, "--json", "--steps", 1, *PRODUCTS, env=own))["measured"] == bench["measured"], "anew")
