@@ -49,12 +49,17 @@ static void carry_add(gradient *g, lm_op *loop, lm_value *init) {
   lm_arg_add(g->m, loop->body, init->type, init->name);
 }
 
-// Cotangents of outer values: accumulated if they are parameters, else carried. Entries of `captured` that are carried
-// move to its front; returns their number.
+static bool is_parameter_cast(const lm_value *v) { return lm_op_is(v, LM_OP_CAST) && lm_op_is(v->def->in[0], LM_OP_PARAM); }
+
+// Cotangents of outer values: accumulated if they are parameters, in whatever type they are computed with, else carried.
+// Entries of `captured` that are carried move to its front; returns their number.
 static uint32_t carry_captured(gradient *g, frame *f, lm_value **next, uint32_t n) {
-  uint32_t kept = 0;
+  uint32_t kept = 0, before = f->n_captured;
+  for (uint32_t i = 0; i < before; i++)                       // adds to the parameter's, which is captured too then
+    if (is_parameter_cast(f->captured[i])) lm_op_info_of(f->captured[i]->def)->vjp(&g->base, f->captured[i]->def);
   for (uint32_t i = 0; i < f->n_captured; i++) {
     lm_value *v = f->captured[i];
+    if (is_parameter_cast(v)) continue;
     if (lm_op_is(v, LM_OP_PARAM)) {
       lm_op_info_of(v->def)->vjp(&g->base, v->def);
       continue;

@@ -3,7 +3,7 @@
 // before: %g = dot %x, %dy over(b, t) : bf16[d, f]   %h = cast %g : f32[d, f]   accum @w, %h
 // after:  %g = dot %x, %dy over(b, t) : f32[d, f]    accum @w, %g
 //
-// A parameter in f32 that is computed with in bf16 gets its gradient through a cast. The cast goes back through additions,
+// A parameter in f32 that is computed with in bf16 gets its gradient through casts. Each goes back through additions,
 // movements and sums to where the terms are made, so that a sum over many places is rounded nowhere on its way. Each
 // stays where it was. Declines: values with other uses, which are cast as before. Cost: none; f32 in place of bf16 where a
 // sum is stored before it is added.
@@ -49,14 +49,20 @@ static lm_value *wide(widening *w, lm_value *v) {
   return z ? z : lm_emit_cast(&w->b, v, LM_F32);
 }
 
+// What is added, or the terms of a sum in f32 that is.
+static void term(widening *w, lm_op *user, lm_value **in) {
+  lm_op *op = (*in)->def;
+  if (!op || op->parent != w->at || (*in)->id >= w->n_uses || w->uses[(*in)->id] != 1) return;
+  w->b = (lm_builder){w->b.m, op->parent, user, user->loc};
+  if (op->code == LM_OP_CAST && op->in[0]->type.dtype == LM_BF16) *in = wide(w, op->in[0]);
+  else if (op->code == LM_OP_ADD)
+    for (int i = 0; i < 2; i++) term(w, op, &op->in[i]);
+}
+
 static void visit(lm_op *op, void *user) {
   widening *w = user;
-  if (op->code != LM_OP_ACCUM) return;
-  lm_value **in = &op->in[op->n_in - 1], *v = *in;
-  if (!lm_op_is(v, LM_OP_CAST) || v->def->in[0]->type.dtype != LM_BF16 || w->uses[v->id] != 1) return;
   w->at = op->parent;
-  w->b = (lm_builder){w->b.m, op->parent, op, op->loc};
-  *in = wide(w, v->def->in[0]);
+  if (op->code == LM_OP_ACCUM) term(w, op, &op->in[op->n_in - 1]);
 }
 
 bool lm_pass_widen(lm_module *m, const lm_pass_env *env) {
