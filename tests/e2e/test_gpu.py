@@ -252,7 +252,7 @@ def test_ranges(run):
     fake, tool = Fake(run), {"NVTX_INJECTION64_PATH": os.path.abspath(os.path.join(os.path.dirname(run.lmc), "fake", "libnvtxtool.so"))}
     _, _, err = run.result("bench", tiny(run), "--target", "cuda", "--steps", "1", env={**fake.env, **tool})
     lines = [line.removeprefix("range ") for line in err.splitlines() if line.startswith("range ")]
-    check(lines[:6] == ["step 1", "  rates", "  micro", "  micro", "  norm", "  update"] and "step 2" in lines, err)
+    check(lines[:7] == ["step 1", "  rates", "  copies", "  micro", "  micro", "  norm", "  update"] and "step 2" in lines, err)
 
 
 def test_failures(run):
@@ -270,7 +270,7 @@ def test_failures(run):
     err = fake(*how, how="launch=5", status=2)
     check("micro: kernel k" in err and "llama.lm:" in err, f"a launch: {err}")
     err = fake(*how, how="fault=5", status=2)
-    check("micro … update failed on Fake GPU" in err and "CUDA_ERROR_ILLEGAL_ADDRESS" in err, f"a fault: {err}")
+    check("copies … update failed on Fake GPU" in err and "CUDA_ERROR_ILLEGAL_ADDRESS" in err, f"a fault: {err}")
     err = fake(*how, how="fault=5", status=2, LMC_CUDA_SYNC="1")
     check("micro: kernel k" in err and "llama.lm:" in err, f"a fault, waiting: {err}")
     check(not os.path.exists(run.path("run")) or not any(f.startswith("step-") for f in os.listdir(run.path("run"))), "something was saved")

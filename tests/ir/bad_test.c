@@ -9,7 +9,7 @@ static const struct { const char *text, *message; } tests[] = {
   // text
   {"", "1:1: expected 'stage graph', 'stage step' or 'stage kernel'"},
   {"stage plan", "1:7: expected graph, step or kernel"},
-  {"stage graph\nfoo", "2:1: expected file, axis, param, cache or func"},
+  {"stage graph\nfoo", "2:1: expected file, axis, param, cache, made or func"},
   {"stage graph $", "1:13: this is no part of the IR's text"},
   {"stage graph\naxis a = 0", "2:10: the size of an axis is from 1 to 2^47"},
   {"stage graph\naxis a = 1.5", "2:10: expected a whole number"},
