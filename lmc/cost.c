@@ -41,15 +41,6 @@ lm_cost lm_cost_of_step(const lm_plan *p, int64_t n_micro) {
 
 typedef struct { lm_arena *a; lm_module *m; lm_projections *out; } finder;
 
-static bool is_param(const lm_value *v) {
-  while (v->def && v->def->code != LM_OP_PARAM) {
-    bool moves = lm_op_info_of(v->def)->traits & LM_T_VIEW || v->def->code == LM_OP_CAST;
-    if (!moves) return false;
-    v = v->def->in[0];
-  }
-  return v->def != NULL;
-}
-
 static bool has_axis(const lm_axis *axes, int n, lm_axis a) {
   for (int i = 0; i < n; i++)
     if (axes[i] == a) return true;
@@ -91,8 +82,8 @@ double lm_cost_of_model(lm_module *m, const char *loss) {
 
 static void visit(lm_op *op, void *user) {
   finder *f = user;
-  if (op->code != LM_OP_DOT || is_param(op->in[0]) == is_param(op->in[1])) return;
-  bool swapped = is_param(op->in[0]);
+  if (op->code != LM_OP_DOT || lm_value_is_weight(op->in[0]) == lm_value_is_weight(op->in[1])) return;
+  bool swapped = lm_value_is_weight(op->in[0]);
   lm_type x = op->in[swapped]->type, w = op->in[!swapped]->type;
   lm_cpu_projection p = {.m = elements_of(f, op, x, w, false), .k = 1, .n = elements_of(f, op, w, x, false)};
   for (int i = 0; i < op->attr.n_axes; i++) p.k *= lm_axis_size(f->m, op->attr.axes[i]);

@@ -73,7 +73,7 @@ static const char *source_of(const drawing *d, const lm_value *v) {
 
 // From half a point for a number to five for what fills memory.
 static double width_of(const drawing *d, lm_type t) {
-  double bytes = (double)lm_type_elements(d->m, t) * lm_dtype_bytes(t.dtype), w = 0.25 * (log2(bytes) - 8);
+  double bytes = lm_type_traffic(d->m, t), w = 0.25 * (log2(bytes) - 8);
   return w < 0.5 ? 0.5 : w > 5 ? 5 : w;
 }
 

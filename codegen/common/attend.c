@@ -55,21 +55,15 @@ static bool products_find(lm_attend_form *f, lm_buf *why) {
 
 // ---- sums
 
-static bool sums_over(const lm_op *op, lm_axis a) {
-  for (int i = 0; i < op->attr.n_axes; i++)
-    if (op->attr.axes[i] == a) return true;
-  return false;
-}
-
 static bool sum_add(lm_attend_form *f, uint32_t result, const lm_value *yield, lm_buf *why) {
   const lm_op *op = unpermuted(yield)->def;
   bool dot = op && op->code == LM_OP_DOT;
   if (!op || (!dot && op->code != LM_OP_SUM)) return lm_why(why, "a cotangent that is no sum over tiles");
   uint32_t k = dot && !lm_attend_tiled(f->op, op->in[0]->type);       // which operand the tile is
-  bool rows = sums_over(op, f->s);
+  bool rows = lm_attr_has_axis(&op->attr, f->s);
   lm_attend_sum *sum = &f->sums[f->n_sums++];
   *sum = (lm_attend_sum){.tile = op->in[k], .other = -1, .rows = rows, .result = result, .own = {.size = 1}};
-  if (!lm_attend_tiled(f->op, op->in[k]->type) || rows == sums_over(op, f->t)) return lm_why(why, "a sum over no tile");
+  if (!lm_attend_tiled(f->op, op->in[k]->type) || rows == lm_attr_has_axis(&op->attr, f->t)) return lm_why(why, "a sum over no tile");
   if (!dot) return true;
   sum->other = lm_attend_operand(f, op->in[1 - k]);
   sum->own = own_axes(f, op->in[1 - k]->type);

@@ -10,11 +10,7 @@ const lm_op *lm_kernel_yield(const lm_op *kernel) { return kernel->body->last; }
 
 bool lm_kernel_result_summed(const lm_op *kernel, uint32_t i) { return kernel->attr.n_to && i >= kernel->attr.imm[0]; }
 
-bool lm_kernel_axis_outer(const lm_op *kernel, lm_axis a) {
-  for (int i = 0; i < kernel->attr.n_axes; i++)
-    if (kernel->attr.axes[i] == a) return true;
-  return false;
-}
+bool lm_kernel_axis_outer(const lm_op *kernel, lm_axis a) { return lm_attr_has_axis(&kernel->attr, a); }
 
 lm_type lm_kernel_inner(const lm_op *kernel, lm_type t) {
   lm_type u = {.dtype = t.dtype};

@@ -144,6 +144,14 @@ bool lm_type_equal(lm_type a, lm_type b);
 int lm_type_find(lm_type t, lm_axis a);                         // position, -1 if absent
 bool lm_type_subset(lm_type a, lm_type b);                      // every axis of a is in b
 int64_t lm_type_elements(const lm_module *m, lm_type t);        // at capacity
+static inline double lm_type_traffic(const lm_module *m, lm_type t) {   // bytes, as costs count them: no size overflows
+  return (double)lm_type_elements(m, t) * lm_dtype_bytes((lm_dtype)t.dtype);
+}
+static inline bool lm_attr_has_axis(const lm_attr *a, lm_axis axis) {
+  for (int i = 0; i < a->n_axes; i++)
+    if (a->axes[i] == axis) return true;
+  return false;
+}
 bool lm_type_dynamic(const lm_module *m, lm_type t);
 void lm_type_print(const lm_module *m, lm_type t, lm_buf *out); // "f32[b, t, d]", scalars "f32"
 lm_global *lm_global_add(lm_module *m, lm_global_kind kind, lm_sym name, lm_type type, int n_stack);

@@ -15,12 +15,6 @@ static bool over_axes(const lm_module *m, const lm_op *op, lm_type x, lm_buf *wh
   return true;
 }
 
-static bool listed(const lm_attr *a, lm_axis axis) {
-  for (int i = 0; i < a->n_axes; i++)
-    if (a->axes[i] == axis) return true;
-  return false;
-}
-
 bool shape_reduce(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   lm_type x = op->in[0]->type;
   if (x.dtype == LM_BOOL) return lm_why(why, "the operand is bool");
@@ -28,7 +22,7 @@ bool shape_reduce(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
   if (!over_axes(m, op, x, why)) return false;
   *out = (lm_type){.dtype = x.dtype};
   for (int i = 0; i < x.rank; i++)
-    if (!listed(&op->attr, x.axis[i])) out->axis[out->rank++] = x.axis[i];
+    if (!lm_attr_has_axis(&op->attr, x.axis[i])) out->axis[out->rank++] = x.axis[i];
   return true;
 }
 
@@ -54,9 +48,9 @@ bool shape_dot(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   if (!over_axes(m, op, x, why) || !over_axes(m, op, w, why)) return false;
   *out = (lm_type){.dtype = wide ? LM_F32 : x.dtype};
   for (int i = 0; i < x.rank; i++)
-    if (!listed(&op->attr, x.axis[i])) out->axis[out->rank++] = x.axis[i];
+    if (!lm_attr_has_axis(&op->attr, x.axis[i])) out->axis[out->rank++] = x.axis[i];
   for (int i = 0; i < w.rank; i++) {
-    if (listed(&op->attr, w.axis[i]) || lm_type_find(x, w.axis[i]) >= 0) continue;
+    if (lm_attr_has_axis(&op->attr, w.axis[i]) || lm_type_find(x, w.axis[i]) >= 0) continue;
     if (out->rank == LM_RANK) return lm_why(why, "the result has more than %d axes", LM_RANK);
     out->axis[out->rank++] = w.axis[i];
   }

@@ -9,7 +9,6 @@ enum { FREE_FLOPS = 6 };              // an element's recomputation that costs l
 static const double FREE_BYTES = 1.3; // bytes read for it, against its own
 
 static double elements(const lm_module *m, lm_type t) { return (double)lm_type_elements(m, t); }
-static double bytes_of(const lm_module *m, lm_type t) { return elements(m, t) * lm_dtype_bytes((lm_dtype)t.dtype); }
 
 lm_fuse_node *lm_fuse_node_of(const lm_fuse *s, const lm_value *v) { return v->def ? &s->nodes[v->def->mark] : NULL; }
 bool lm_fuse_sums_places(const lm_fuse_node *n) { return n->chunk != 0; }
@@ -96,7 +95,7 @@ void lm_fuse_leaves(const lm_fuse *s, const lm_op *op, lm_fuse_leaf *fn, void *u
 
 // Bytes that recomputing all of a value of type t reads from v: all of v, unless only part of it is wanted.
 static double bytes_read(const lm_module *m, lm_type t, const lm_value *v) {
-  double all = bytes_of(m, v->type), some = elements(m, t) * lm_dtype_bytes((lm_dtype)v->type.dtype);
+  double all = lm_type_traffic(m, v->type), some = elements(m, t) * lm_dtype_bytes((lm_dtype)v->type.dtype);
   return all < some ? all : some;
 }
 
@@ -115,7 +114,7 @@ static void classify(lm_fuse *s, lm_fuse_node *n) {
   lm_type t = op->n_out ? op->out[0]->type : (lm_type){0};
   n->kind = LM_FUSE_TOP;
   if (lm_fuse_stays(op)) return;
-  double own = bytes_of(s->m, t);
+  double own = lm_type_traffic(s->m, t);
   n->flops = lm_op_info_of(op)->flops * elements(s->m, t);
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_fuse_node *from = lm_fuse_node_of(s, op->in[i]);

@@ -19,8 +19,8 @@ static bool outer_product(const lm_module *m, const lm_op *op) {
 
 // The policy. Stashed: products but outer ones, reductions, gathers and scatters of floats, loops, attention. Computed again:
 // everything elementwise, movements, parameters, constants, and random numbers, which are functions of their place.
-// Carried values are stashed too (see owned_value), sums that their product gives (pass epilogue), and what the recipe says to save. What it says to compute again is the
-// affair of pass recompute, which takes stashes away.
+// Carried values are stashed too (see owned_value), sums that their product gives (pass epilogue), and what the recipe says to
+// save. What it says to compute again is the affair of pass recompute, which takes stashes away.
 static bool keeps(const lm_module *m, const lm_op *op) {
   if (op->keep == LM_KEEP_SAVE) return true;
   switch (op->code) {

@@ -39,19 +39,13 @@ typedef struct pack { lm_module *m; lm_func *f; member of[LM_RANK]; int n; } pac
 
 // ---- which products
 
-static bool listed(const lm_attr *a, lm_axis axis) {
-  for (int i = 0; i < a->n_axes; i++)
-    if (a->axes[i] == axis) return true;
-  return false;
-}
-
 // x's own axes and the weight's share nothing but what is summed over; the weight's own are next to each other.
 static bool member_of(const lm_module *m, lm_op *op, member *out) {
   if (op->code != LM_OP_DOT || lm_value_is_weight(op->in[0]) || !lm_value_is_weight(op->in[1])) return false;
   lm_type x = op->in[0]->type, w = op->in[1]->type;
   *out = (member){.dot = op, .at = -1};
   for (int i = 0; i < w.rank; i++) {
-    if (listed(&op->attr, w.axis[i])) continue;
+    if (lm_attr_has_axis(&op->attr, w.axis[i])) continue;
     if (lm_type_find(x, w.axis[i]) >= 0 || m->axes[w.axis[i]].dyn) return false;
     if (out->at < 0) out->at = i;
     if (i != out->at + out->n++) return false;
@@ -73,7 +67,7 @@ static bool fits(const member *a, const member *b) {
   const lm_op *x = a->dot, *y = b->dot;
   if (x->in[0] != y->in[0] || x->keep != y->keep || x->attr.n_axes != y->attr.n_axes) return false;
   for (int i = 0; i < x->attr.n_axes; i++)
-    if (!listed(&y->attr, x->attr.axes[i])) return false;
+    if (!lm_attr_has_axis(&y->attr, x->attr.axes[i])) return false;
   return lm_type_equal(sided(a, 0), sided(b, 0));
 }
 
@@ -88,10 +82,6 @@ static bool pack_find(pack *p, lm_op *first) {
 }
 
 // ---- whether it pays
-
-static double bytes_of(const lm_module *m, const lm_value *v) {
-  return (double)lm_type_elements(m, v->type) * lm_dtype_bytes((lm_dtype)v->type.dtype);
-}
 
 enum { VIEWED = 1, FOLLOWS = 2 };      // op->mark: the product under views; computed from it place by place
 enum { COPIED = 1, APART = 2 };        // attention reads it; its cotangent is made by a kernel that sums more than places
@@ -117,15 +107,15 @@ static int fate_of(const lm_op *dot) {
 // which some have kernels of their own are laid side by side by one more. Weights are laid side by side once a change (pass
 // copies), which counts where parameters change. `launch`: bytes that a launch is worth; once: pass copies is on.
 static bool pays(const pack *p, double launch, bool once) {
-  double x = bytes_of(p->m, p->of[0].dot->in[0]), w = launch, y = 0, gain;
+  double x = lm_type_traffic(p->m, p->of[0].dot->in[0]->type), w = launch, y = 0, gain;
   int trains = lm_func_is_loss(p->f), ways = 1 + trains, fates = 0;
   gain = (p->n - 1) * (x + launch) + trains * (p->n - 1) * (2 * x + launch);
   for (int i = 0; i < p->n; i++) {
     const lm_op *dot = p->of[i].dot;
     int fate = fate_of(dot);
-    if (fate & COPIED) gain -= ways * (2 * bytes_of(p->m, dot->out[0]) + launch);
-    w += 2 * bytes_of(p->m, dot->in[1]);
-    y += bytes_of(p->m, dot->out[0]);
+    if (fate & COPIED) gain -= ways * (2 * lm_type_traffic(p->m, dot->out[0]->type) + launch);
+    w += 2 * lm_type_traffic(p->m, dot->in[1]->type);
+    y += lm_type_traffic(p->m, dot->out[0]->type);
     fates |= fate;
   }
   if (trains && fates & APART) gain -= 2 * y + launch;

@@ -87,7 +87,7 @@ static double seconds_of(const lm_module *m, const lm_op *op) {
   const lm_op_info *info = lm_op_info_of(op);
   bool memory = lm_op_multiplies(op) || op->code == LM_OP_GATHER || op->body;   // others run in the kernels of these
   for (uint32_t i = 0; memory && i < op->n_in; i++)
-    bytes += (double)lm_type_elements(m, op->in[i]->type) * lm_dtype_bytes(op->in[i]->type.dtype);
+    bytes += lm_type_traffic(m, op->in[i]->type);
   for (uint32_t i = 0; i < op->n_out; i++) {
     double n = (double)lm_type_elements(m, op->out[i]->type);
     bytes += memory ? n * lm_dtype_bytes(op->out[i]->type.dtype) : 0;
@@ -168,7 +168,7 @@ static int choose_cheapest(pass *p, int extra) {
       stash *s = &p->all[i];
       if (s->again || !s->fits || keep_of(s->v) == LM_KEEP_SAVE) continue;
       double seconds = seconds_with(p, s);
-      double rate = (seconds - now) / ((double)lm_type_elements(p->m, s->stacked->type) * lm_dtype_bytes(s->stacked->type.dtype));
+      double rate = (seconds - now) / lm_type_traffic(p->m, s->stacked->type);
       if (seconds < 0 || (best && rate >= least)) continue;
       best = s;
       least = rate;

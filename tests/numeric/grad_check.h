@@ -2,6 +2,7 @@
 #ifndef LM_TESTS_GRAD_CHECK_H
 #define LM_TESTS_GRAD_CHECK_H
 #include <math.h>
+#include <string.h>
 #include "compiler/eval/eval.h"
 #include "compiler/passes/pass.h"
 #include "tests/runtime/check.h"
@@ -43,6 +44,56 @@ static inline double first_result(lm_eval *e, const lm_func *f, const lm_tensor 
   double v = out[0].v[0];
   for (uint32_t i = 0; i < f->n_out; i++) lm_tensor_free(&out[i]);
   return v;
+}
+
+// One run of @micro behind some passes, its loss and, in e, its gradients: parameters in (-1, 1), then what `fill` gives the arguments.
+typedef struct micro_run { lm_ctx *c; lm_module *m; lm_eval *e; double loss; } micro_run;
+
+static inline micro_run micro_run_make(const char *name, const char *text, const char *passes, void (*fill)(lm_tensor *args, uint64_t *state)) {
+  micro_run r = {.c = lm_ctx_create()};
+  r.m = must_parse(r.c, name, text, strlen(text));
+  must_run(r.m, passes);
+  r.e = lm_eval_create(r.m);
+  uint64_t state = 7;
+  for (uint32_t k = 0; k < r.m->n_globals && r.m->globals[k].kind == LM_GLOBAL_PARAM; k++) fill_real(lm_eval_global(r.e, r.m->globals[k].name), -1, 1, &state);
+  const lm_func *micro = lm_func_find(r.m, "micro");
+  lm_tensor args[4];
+  CHECK(micro->body->n_args <= LM_COUNT(args));
+  for (uint32_t i = 0; i < micro->body->n_args; i++) args[i] = lm_eval_tensor(r.e, micro->body->args[i]->type);
+  fill(args, &state);
+  r.loss = first_result(r.e, micro, args);
+  for (uint32_t i = 0; i < micro->body->n_args; i++) lm_tensor_free(&args[i]);
+  return r;
+}
+
+static inline void micro_run_free(micro_run *r) {
+  lm_eval_destroy(r->e);
+  lm_ctx_destroy(r->c);
+}
+
+static inline double square_norm(const lm_tensor *a) {
+  double sum = 0;
+  for (int64_t i = 0; i < a->n; i++) sum += a->v[i] * a->v[i];
+  return sum;
+}
+
+static inline double square_distance(const lm_tensor *a, const lm_tensor *b) {
+  double sum = 0;
+  for (int64_t i = 0; i < a->n; i++) sum += (a->v[i] - b->v[i]) * (a->v[i] - b->v[i]);
+  return sum;
+}
+
+// The same loss, and the same gradients of a's globals, but for the last digits. How many gradients are not zero.
+static inline int micro_runs_agree(const micro_run *a, const micro_run *b) {
+  int seen = 0;
+  CHECK(fabs(a->loss - b->loss) <= 1e-12 * fabs(a->loss));
+  for (uint32_t k = 0; k < a->m->n_globals; k++) {
+    const lm_tensor *x = lm_eval_gradient(a->e, a->m->globals[k].name), *y = lm_eval_gradient(b->e, a->m->globals[k].name);
+    double norm = square_norm(x);
+    CHECK(square_distance(x, y) <= 1e-24 * norm);
+    seen += norm > 0;
+  }
+  return seen;
 }
 
 // The derivative in one element: of the polynomial through the losses at p ± h, p ± 2h.

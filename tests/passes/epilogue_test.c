@@ -61,10 +61,7 @@ static double value(lm_module *m, double *out_norm) {
   CHECK(grad_check(m, e, args, 2, 1e-8) > 500);
   double v = first_result(e, lm_func_find(m, "micro"), args);
   *out_norm = 0;
-  for (uint32_t i = 0; i < m->n_globals; i++) {
-    const lm_tensor *g = lm_eval_gradient(e, m->globals[i].name);
-    for (int64_t k = 0; k < g->n; k++) *out_norm += g->v[k] * g->v[k];
-  }
+  for (uint32_t i = 0; i < m->n_globals; i++) *out_norm += square_norm(lm_eval_gradient(e, m->globals[i].name));
   for (int i = 0; i < 2; i++) lm_tensor_free(&args[i]);
   lm_eval_destroy(e);
   return v;
