@@ -54,6 +54,36 @@ def test_asked(run):
     check(products[1] < products[0], f"{products}")
 
 
+GPT2 = """import "{root}/examples/gpt2.lm": GPT2
+data Batches {{ source s = batches("batches.safetensors") }}
+recipe Small {{
+  model = GPT2(depth = 2, d = 32, heads = 4, places = 128, vocab = 64)
+  data = Batches; seed = 7
+  run = 2 steps; batch = 2048 tokens; micro = 1024 tokens
+  optimizer = adamw(lr = 1e-3)
+}}
+"""
+
+
+def test_slab(run):
+    """half a layer some rows at a time, with dropout, in bf16, behind biases: loss, gradients and parameters after a step; the same
+    bits whatever the number of threads; less memory"""
+    asked = ("--enable-pass", "slab")
+    llama = {compute: small(run, rows=16, seq=128, drop=0.1, compute=compute, name=f"{compute}.lm") for compute in ("f32", "bf16")}
+    gpt2 = run.write("gpt2.lm", GPT2.format(root=ROOT))
+    for file, bar in (llama["f32"], 1e-5), (llama["bf16"], 2e-2), (gpt2, 1e-5):
+        args = (file, "--steps", 2, "--values", "loss,grads")
+        whole, slabs = run.trace(*args), run.trace(*args, *asked)
+        floor = 1e-3 * max(np.linalg.norm(v) for k, v in whole.items() if k.startswith("grad."))
+        for key in whole:
+            within(f"{key} of {file}", distance(slabs[key], whole[key], floor if key != "loss" else 0), bar)
+        for key, v in run.trace(*args, *asked, env={"OMP_NUM_THREADS": "1"}).items():
+            check(np.array_equal(v, slabs[key]), f"{key} of {file} with one thread")
+        plans = [open(plan_of(run, file, how, *options)).read() for how, options in (("whole", ()), ("slabs", asked))]
+        loops, memory = zip(*((p.count(" loop i"), int(re.search("func micro work (\\d+)", p)[1])) for p in plans))
+        check(loops[1] >= loops[0] + 6 and memory[1] < memory[0], f"{file}: {loops} loops, {memory} bytes")   # loss: 2, micro: 2 and 2
+
+
 def plan_of(run, file, name, *options):
     run("compile", file, "--out", run.path(name), *options)
     return run.path(name) + "/plan.txt"

@@ -1,0 +1,357 @@
+// slab.c - operations that compute each row by itself, around products with weights, run some rows at a time: a slab of rows
+// goes through half a block, so that what lies between the operations stays in the second-level caches.
+//
+// before: %n = mul %x, %r : f32[b, t, d]     %g = dot %n, %wg over(d) : f32[b, t, ff]   %a = tanh %g
+//         %y = dot %a, %wd over(ff) : f32[b, t, d]   %z = add %x, %y
+// after:  %xs = view %x (b, t) -> (part, row) : f32[part, row, d]
+//         %zs = loop 16 over(part) %i {
+//           %x1 = at %xs, %i   %n1 = mul %x1, %r1 : f32[row, d]   %g1 = dot %n1, %wg over(d) : f32[row, ff]   …   yield %z1
+//         } : f32[part, row, d]
+//         %z = view %zs (part, row) -> (b, t) : f32[b, t, d]
+//
+// Rows are the axes of a product that its weight has not. Operations that work along rows (attention, sums over tokens)
+// part a region into levels: a slab is of one level, all that the products of the level are made of and all that is made of
+// them, so a transformer has two in a layer: norm and projections up to attention, and from the projection behind it to the end of
+// the layer. Behind its last product a slab goes on, unless that leaves as much and has to be kept for the derivative beside
+// what it is made of (queries normed by head: the product leaves, once). The derivative of the slab is a loop over slabs again
+// (pass grad): it reads stashes turn by turn, and adds to the gradients of weights once a turn.
+//
+// Gained, in bytes that no longer go through memory: of a product's result that is used inside its reading, and backward the
+// writing of its cotangent and two readings (the gradients of weight and of data); of an operand made inside, what it is
+// written and read forward, again backward, and its cotangent: 4 and 6 times their bytes.
+// Paid, for each turn but the first: the weights are read again (forward and for the gradient of data), their gradients, f32,
+// are read and written again; three launches a product.
+// Gained only where a slab finds room in the caches (lm_plan_target.slab) and products wait for memory. On a processor with
+// AVX2 in f32 they do not: whether tensors between them are 2 or 32 MB makes no difference, so there it is only done if asked for.
+// Declines: where that does not pay; functions without derivative; sizes known only at run time; rows too few for two turns;
+// loops that carry nothing (pass chunk's). Cost: linear in the operations of a region, for each slab.
+#include <string.h>
+
+#include "compiler/passes/by_rows.h"
+#include "compiler/passes/grad.h"
+#include "compiler/passes/pass.h"
+#include "compiler/plan/planner.h"
+
+enum { ELEMENTS = 1 << 16 };           // of the widest product at a time, or as many as LM_ROWS rows have
+
+typedef struct node {                  // an operation of the region, by its mark
+  lm_op *op;
+  uint32_t level, until;               // until: the least level of what uses it
+  bool alone, product;                 // computes each row by itself; is a product of rows and something without
+  bool feeds, follows;                 // of the slab's level: a product is made of it; it is made of one
+  bool bent, narrows;                  // behind the last product: its derivative reads values as large; it ends in one number a row
+  bool inside, read;                   // read: by something inside
+} node;
+
+typedef struct slab {
+  lm_by_rows by;
+  const lm_region *region;
+  node *nodes; uint32_t n;             // [0] unused
+  uint8_t *active; uint32_t n_active;  // by value id: depends on a parameter
+  uint32_t level;                      // of the root
+} slab;
+
+// ---- operands, those of regions inside too
+
+typedef void operand_fn(slab *s, node *user, node *of, const lm_value *v);
+typedef struct visit { slab *s; node *user; operand_fn *fn; } visit;
+
+static void visit_op(lm_op *op, void *user) {
+  visit *v = user;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    if (op->in[i]->def && op->in[i]->region == v->s->region) v->fn(v->s, v->user, &v->s->nodes[op->in[i]->def->mark], op->in[i]);
+}
+
+static void operands(slab *s, node *n, operand_fn *fn) {
+  visit v = {s, n, fn};
+  visit_op(n->op, &v);
+  if (n->op->body) lm_region_walk(n->op->body, visit_op, &v);
+}
+
+static void forward(slab *s, operand_fn *fn) {
+  for (uint32_t i = 1; i <= s->n; i++) operands(s, &s->nodes[i], fn);
+}
+
+static void backward(slab *s, operand_fn *fn) {
+  for (uint32_t i = s->n; i; i--) operands(s, &s->nodes[i], fn);
+}
+
+// ---- which rows, and what computes each by itself
+
+// The operand of a product that has its rows in front; the other one has none. -1: no such product.
+static int side_of_rows(const lm_op *op) {
+  if (op->code != LM_OP_DOT) return -1;
+  for (int side = 0; side < 2; side++) {
+    lm_type own = lm_dot_own_axes(op, side);
+    if (own.rank && own.rank < op->out[0]->type.rank && op->out[0]->type.axis[0] == own.axis[0]) return side;
+  }
+  return -1;
+}
+
+// The rows of op, as far as they lie in front of the product.
+static lm_type rows_of(const lm_op *op, int side) {
+  lm_type own = lm_dot_own_axes(op, side), z = op->out[0]->type;
+  for (int i = 0; i < own.rank; i++)
+    if (z.axis[i] != own.axis[i]) own.rank = (uint8_t)i;
+  memset(own.axis + own.rank, 0, (LM_RANK - own.rank) * sizeof *own.axis);
+  return own;
+}
+
+static bool begins(lm_type t, lm_type with) { return t.rank >= with.rank && !memcmp(t.axis, with.axis, with.rank * sizeof *t.axis); }
+
+static bool is_alone(const lm_by_rows *r, const lm_op *op) {
+  if (op->body || op->n_out != 1 || lm_type_dynamic(r->m, op->out[0]->type) || !begins(op->out[0]->type, r->rows)) return false;
+  if (op->code == LM_OP_GATHER) return lm_rows_together(r, op->in[0]->type) && lm_rows_alone(r, op);   // a table's gradient is large
+  if (op->code != LM_OP_DOT) return lm_rows_alone(r, op);
+  for (int i = 0; i < 2; i++)
+    if (lm_type_meets(op->in[i]->type, r->rows) && !lm_rows_together(r, op->in[i]->type)) return false;
+  return true;
+}
+
+static bool is_product(const lm_by_rows *r, const lm_op *op) {
+  return op->code == LM_OP_DOT && (!lm_type_meets(op->in[0]->type, r->rows) || !lm_type_meets(op->in[1]->type, r->rows));
+}
+
+// The widest product that has these rows decides how many there are at a time: `told` if that is not 0.
+static bool divides(lm_by_rows *r, const lm_region *region, int told) {
+  int64_t widest = 1, rows = lm_type_elements(r->m, r->rows);
+  for (const lm_op *op = region->first; op; op = op->next) {
+    bool has = side_of_rows(op) >= 0 && begins(op->out[0]->type, r->rows);
+    if (has && lm_type_elements(r->m, op->out[0]->type) / rows > widest) widest = lm_type_elements(r->m, op->out[0]->type) / rows;
+  }
+  int64_t narrow = ELEMENTS / widest;
+  return !lm_type_dynamic(r->m, r->rows) && lm_rows_divide(r, told ? told : narrow > LM_ROWS ? narrow : LM_ROWS);
+}
+
+// Of products whose rows begin alike the fewest axes are rows to all.
+static bool rows_choose(lm_by_rows *r, const lm_op *root, int told) {
+  int side = side_of_rows(root);
+  if (side < 0) return false;
+  r->rows = rows_of(root, side);
+  if (!divides(r, root->parent, told)) return false;
+  for (const lm_op *op = root->parent->first; op; op = op->next) {
+    if ((side = side_of_rows(op)) < 0) continue;
+    lm_by_rows fewer = *r;
+    fewer.rows = rows_of(op, side);
+    if (fewer.rows.rank < r->rows.rank && begins(r->rows, fewer.rows) && divides(&fewer, root->parent, told)) *r = fewer;
+  }
+  return true;
+}
+
+// ---- levels
+
+static void level_rise(slab *s, node *user, node *of, const lm_value *v) {
+  (void)s, (void)v;
+  uint32_t least = of->level + (user->alone && !of->alone);
+  if (least > user->level) user->level = least;
+}
+
+// An operation without product may wait for those that use it.
+static void level_settle(node *n) {
+  if (n->alone && !n->product && n->until != UINT32_MAX && n->until > n->level) n->level = n->until;
+}
+
+static void until_lower(slab *s, node *user, node *of, const lm_value *v) {
+  (void)s, (void)v;
+  if (user->level < of->until) of->until = user->level;
+}
+
+static void levels_make(slab *s) {
+  forward(s, level_rise);
+  for (uint32_t i = s->n; i; i--) {
+    level_settle(&s->nodes[i]);
+    operands(s, &s->nodes[i], until_lower);
+  }
+}
+
+// ---- what is inside
+
+static bool at_level(const slab *s, const node *n) { return n->alone && n->level == s->level; }
+static bool is_tail(const slab *s, const node *n) { return at_level(s, n) && n->follows && !n->feeds && !n->product; }
+
+static void follow(slab *s, node *user, node *of, const lm_value *v) {
+  (void)v;
+  user->follows |= at_level(s, user) && at_level(s, of) && (of->product || of->follows);
+}
+
+static void feed(slab *s, node *user, node *of, const lm_value *v) {
+  (void)v;
+  of->feeds |= at_level(s, user) && at_level(s, of) && (user->product || user->feeds);
+}
+
+static bool is_active(const slab *s, const lm_value *v) { return v->id < s->n_active && s->active[v->id]; }
+
+// Its derivative reads none of the values that have one.
+static bool is_linear(const slab *s, const lm_op *op) {
+  int active = 0;
+  for (uint32_t i = 0; i < op->n_in; i++) active += is_active(s, op->in[i]);
+  switch (op->code) {
+  case LM_OP_MUL: return active < 2;
+  case LM_OP_DIV: return !is_active(s, op->in[1]);
+  case LM_OP_ADD: case LM_OP_SUB: case LM_OP_NEG: case LM_OP_CAST: case LM_OP_STOP: case LM_OP_SELECT: case LM_OP_SUM: case LM_OP_EXPAND:
+  case LM_OP_VIEW: case LM_OP_PERMUTE: case LM_OP_RENAME: case LM_OP_SLICE: case LM_OP_PAD: case LM_OP_CONCAT: return true;
+  default: return !active;
+  }
+}
+
+static void bend(slab *s, node *user, node *of, const lm_value *v) {
+  (void)v;
+  if (is_tail(s, user)) user->bent |= !is_linear(s, user->op) || (is_tail(s, of) && of->bent);
+}
+
+static void narrow(slab *s, node *user, node *of, const lm_value *v) {
+  if (is_tail(s, of)) of->narrows &= is_tail(s, user) ? user->narrows : lm_rows_only(&s->by, v->type);
+}
+
+static void leave(slab *s, node *user, node *of, const lm_value *v) {
+  (void)v;
+  if (is_tail(s, user) && is_tail(s, of)) user->inside &= of->inside;
+}
+
+// What something inside is made of is inside too; what only moves or widens values on their way out is not.
+static void keep(slab *s, node *user, node *of, const lm_value *v) {
+  (void)v;
+  if (!user->inside || !at_level(s, of)) return;
+  of->inside = of->read = true;
+}
+
+static bool only_moves(const lm_op *op) {
+  bool widens = op->code == LM_OP_CAST && lm_dtype_bytes((lm_dtype)op->out[0]->type.dtype) > lm_dtype_bytes((lm_dtype)op->in[0]->type.dtype);
+  return widens || lm_op_info_of(op)->traits & LM_T_VIEW || op->code == LM_OP_EXPAND;
+}
+
+static void members_find(slab *s) {
+  forward(s, follow);
+  backward(s, feed);
+  forward(s, bend);
+  for (uint32_t i = 1; i <= s->n; i++) s->nodes[i].narrows = true;
+  backward(s, narrow);
+  for (uint32_t i = 1; i <= s->n; i++) {
+    node *n = &s->nodes[i];
+    n->inside = at_level(s, n) && (n->product || n->feeds || (n->follows && (!n->bent || n->narrows)));
+  }
+  forward(s, leave);
+  for (uint32_t i = s->n; i; i--) {
+    node *n = &s->nodes[i];
+    if (!n->read && only_moves(n->op)) n->inside = false;
+    operands(s, n, keep);
+  }
+}
+
+// ---- whether it pays
+
+static double bytes_of(const slab *s, const lm_value *v) {
+  return (double)lm_type_elements(s->by.m, v->type) * lm_dtype_bytes((lm_dtype)v->type.dtype);
+}
+
+static node *inside_of(slab *s, const lm_value *v) {
+  node *n = v->def && v->region == s->region ? &s->nodes[v->def->mark] : NULL;
+  return n && n->inside ? n : NULL;
+}
+
+// Bytes that stay in caches. *out_turn: what a turn more than one costs. *out_room: the widest product, with its operand.
+static double bytes_kept(slab *s, double launch, double *out_turn, double *out_room) {
+  double kept = 0;
+  *out_turn = *out_room = 0;
+  for (uint32_t i = 1; i <= s->n; i++) {
+    node *n = &s->nodes[i];
+    if (!n->inside || !n->product) continue;
+    double result = bytes_of(s, n->op->out[0]), room = result;
+    if (n->read) kept += 4 * result;
+    *out_turn += 3 * launch;
+    for (int k = 0; k < 2; k++) {
+      lm_value *x = n->op->in[k];
+      bool weight = !lm_type_meets(x->type, s->by.rows);
+      if (weight) *out_turn += 2 * bytes_of(s, x) + 2.0 * lm_dtype_bytes(LM_F32) * (double)lm_type_elements(s->by.m, x->type);
+      else room += bytes_of(s, x);
+      if (!weight && inside_of(s, x)) kept += 6 * bytes_of(s, x);
+    }
+    if (room > *out_room) *out_room = room;
+  }
+  return kept;
+}
+
+static bool wanted(slab *s, const lm_pass_env *env) {
+  const lm_plan_target *target = env ? env->target : NULL;
+  double turn, room, kept = bytes_kept(s, target ? (double)target->launch : 0, &turn, &room), turns = (double)s->by.turns;
+  if (!kept || !target || lm_pass_is_asked(env, "slab")) return kept > 0;
+  return room / turns <= (double)target->slab && kept > (turns - 1) * turn;
+}
+
+// ---- the slab around a product
+
+static void nodes_make(slab *s, lm_op *root) {
+  const lm_by_rows *r = &s->by;
+  for (lm_op *op = s->region->first; op; op = op->next) op->mark = ++s->n;
+  s->nodes = lm_calloc(s->n + 1, sizeof *s->nodes);
+  for (lm_op *op = s->region->first; op; op = op->next) {
+    bool alone = is_alone(r, op);
+    s->nodes[op->mark] = (node){.op = op, .level = alone, .until = UINT32_MAX, .alone = alone, .product = alone && is_product(r, op)};
+  }
+  levels_make(s);
+  s->level = s->nodes[root->mark].level;
+  members_find(s);
+}
+
+static void reaches(lm_op *op, void *user) {
+  const visit *v = user;
+  for (uint32_t i = 0; i < op->n_in; i++) v->user->follows |= op->in[i]->region == v->s->region && op->in[i]->def && op->in[i]->def->mark;
+}
+
+// For the loop: what is inside, and what only follows. False if the latter has an effect.
+static bool marks_make(slab *s) {
+  for (uint32_t i = 1; i <= s->n; i++) s->nodes[i].op->mark = 0;
+  for (uint32_t i = 1; i <= s->n; i++) {
+    node *n = &s->nodes[i];
+    visit v = {s, n, NULL};
+    n->follows = false;
+    reaches(n->op, &v);
+    if (n->op->body) lm_region_walk(n->op->body, reaches, &v);
+    n->op->mark = n->inside ? LM_ROWS_FOLLOW | LM_ROWS_INSIDE : n->follows ? LM_ROWS_FOLLOW : 0;
+    if (!n->inside) continue;
+    if (!s->by.first) s->by.first = n->op;
+    s->by.last = n->op;
+  }
+  for (const lm_op *op = s->by.first; op != s->by.last; op = op->next)
+    if (op->mark == LM_ROWS_FOLLOW && lm_op_info_of(op)->traits & LM_T_EFFECT) return false;
+  return true;
+}
+
+// The loop around the product, NULL if there is none.
+static lm_op *slab_write(slab *s, lm_op *root, const lm_pass_env *env) {
+  s->n_active = s->by.m->n_values;
+  s->active = lm_gradient_activity(root->parent->func);
+  nodes_make(s, root);
+  bool ok = wanted(s, env) && marks_make(s);
+  if (ok) lm_rows_write(&s->by);
+  lm_free(s->nodes);
+  lm_free(s->active);
+  return ok ? s->by.loop : NULL;
+}
+
+// ---- the pass
+
+typedef struct last { int64_t turns, row_count; lm_axis turn, row; } last;   // slab of the function: one of as many rows has its axes
+
+static void slab_region(lm_func *f, lm_region *r, int depth, const lm_pass_env *env, last *was) {
+  const lm_plan_target *target = env ? env->target : NULL;
+  for (lm_op *op = r->first, *next; op; op = next) {
+    slab s = {.by.m = f->module, .region = r};
+    next = op->next;
+    if (op->code == LM_OP_LOOP && op->n_in) slab_region(f, op->body, depth + 1, env, was);
+    if (depth == LM_PLAN_DEPTH || !rows_choose(&s.by, op, target ? target->rows : 0)) continue;
+    if (s.by.turns == was->turns && s.by.row_count == was->row_count) s.by.turn = was->turn, s.by.row = was->row;
+    lm_op *loop = slab_write(&s, op, env);
+    if (!loop) continue;
+    *was = (last){s.by.turns, s.by.row_count, s.by.turn, s.by.row};
+    next = loop->next;
+  }
+}
+
+bool lm_pass_slab(lm_module *m, const lm_pass_env *env) {
+  const lm_plan_target *target = env ? env->target : NULL;
+  if (target && !target->slab && !lm_pass_is_asked(env, "slab")) return true;
+  for (lm_func *f = m->funcs; f; f = f->next)
+    if (lm_func_is_loss(f)) slab_region(f, f->body, 0, env, &(last){0});
+  return true;
+}
