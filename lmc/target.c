@@ -5,6 +5,7 @@
 
 #include "codegen/cpu/cpu.h"
 #include "codegen/cuda/cuda.h"
+#include "runtime/cpu/detect.h"
 #include "runtime/cpu/exec.h"
 #include "runtime/cpu/gemm.h"
 #include "runtime/cuda/compile.h"
@@ -39,7 +40,15 @@ lm_status lm_target_find(const lm_args *args, lm_target *out) {
   return NULL;
 }
 
-lm_plan_target lm_target_plan(const lm_target *t, bool tf32, lm_module *m) { return t->arch ? lm_cuda_target(m, t->arch, tf32) : lm_cpu_target(m); }
+static lm_plan_target cpu_target(lm_module *m) {
+  lm_plan_target out = lm_cpu_target(m);
+  lm_cpu_info cpu;
+  lm_cpu_detect(&cpu);
+  lm_cpu_panels(lm_cpu_vector(&cpu), lm_cpu_has_tiles(&cpu), out.panel);
+  return out;
+}
+
+lm_plan_target lm_target_plan(const lm_target *t, bool tf32, lm_module *m) { return t->arch ? lm_cuda_target(m, t->arch, tf32) : cpu_target(m); }
 
 lm_status lm_target_start(const lm_target *t, const lm_plan *plan, const lm_exec_options *o, lm_exec **out) {
   return t->arch ? lm_cuda_exec_create(plan, t->arch, o, out) : lm_exec_create(plan, o, out);

@@ -9,59 +9,95 @@
 
 enum { LEAST = 16, LEAST_DEPTH = 32, LEAST_TURNED_DEPTH = 512, LONG = 1024, FAR = 16384 };
 
-typedef struct operand { char letter; bool half; int64_t line, k; } operand;   // strides from a row or column to the next, in k
+typedef struct operand { char letter; bool half; int64_t line, k; int panel; } operand;   // strides from a row or column to the
+                                                      // next, in k; panel: columns of one, if it lies in panels
 typedef struct product { int64_t m, n, k; operand a, b; } product;               // with C in rows of unit stride
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-static bool has_unit(const operand *x) { return x->line == 1 || x->k == 1; }
+static bool has_unit(const operand *x) { return x->panel || x->line == 1 || x->k == 1; }
 
 // False: sizes are known only at run time, a matrix has no unit stride, or types are others. Where C has unit stride along m, its
 // transpose is computed: A is B, B is A.
 static bool product_make(const lm_plan_gemm *g, product *out) {
   bool half = g->dtype_ab == LM_BF16, turned = g->c_n != 1;
-  operand x = {'a', half, g->a_m, g->a_k}, y = {'a', half, g->b_n, g->b_k};
+  operand x = {'a', half, g->a_m, g->a_k, 0}, y = {'a', half, g->b_n, g->b_k, g->b_lines};
   *out = (product){turned ? g->n.fixed : g->m.fixed, turned ? g->m.fixed : g->n.fixed, g->k.fixed, turned ? y : x, turned ? x : y};
   out->b.letter = 'b';
-  if (g->m.n_dyn || g->n.n_dyn || g->k.n_dyn || g->dtype_ab == LM_F64 || g->dtype_c == LM_F64) return false;
+  if (g->m.n_dyn || g->n.n_dyn || g->k.n_dyn || g->dtype_ab == LM_F64 || g->dtype_c == LM_F64 || (g->b_lines && turned)) return false;
   bool rows = turned ? g->c_m == 1 && g->c_n >= out->n : g->c_m >= out->n;
   return rows && has_unit(&out->a) && has_unit(&out->b) && least(out->m, out->n) >= LEAST && out->k >= LEAST_DEPTH;
 }
 
-// By measurements with AVX2. Putting an element in a panel takes as long as 16 multiply-adds, 32 if it comes from far away, and it
+// What lies in panels is nothing for the library. Else by measurements with AVX2. Putting an element in a panel takes as long as 16 multiply-adds, 32 if it comes from far away, and it
 // is used once for each column (row) of a tile. The library pays too: most where A is turned, as for a weight's gradient (if
 // sums are long enough to be worth a visit of C, and places of k do not lie in a page each), least where B is in rows.
 bool lm_cpu_product_is_worth(const lm_plan_gemm *g) {
   product p;
   if (!product_make(g, &p)) return false;
+  if (p.b.panel) return true;
   double panels = 16.0 / (double)least(p.n, LONG) + 32.0 / (double)least(p.m, LONG);
   if (p.a.k != 1) return p.k >= LEAST_TURNED_DEPTH && p.a.k <= FAR && panels <= 0.25;
   return panels <= (p.b.k == 1 ? 0.1 : 0.09);
 }
 
+// tile.h, tile_panel.h and tile_amx.h of the prelude; the code asserts it.
+void lm_cpu_panels(int vector, bool tiles, lm_plan_panel *out) {
+  if (vector) out[LM_F32] = (lm_plan_panel){.lines = 2 * vector, .group = 1, .n = 2 * vector, .k = 1};
+  if (tiles) out[LM_BF16] = (lm_plan_panel){.lines = 16, .group = 2, .n = 32, .k = 32};
+}
+
 static const char *type_of(const operand *x) { return x->half ? "uint16_t" : "float"; }
+
+static const char *suffix_of(const operand *x) { return x->half ? "bf16" : "f32"; }
 
 static void put_panels(const operand *x, const char *lines, const char *at, const char *to, lm_buf *b) {
   bool turned = x->k == 1;
-  lm_buf_printf(b, "lm_%c_%s_%s(%c + %sk * %lld, %lld, n, %s, %s);\n", x->letter, turned ? "turned" : "lines",
-                x->half ? "bf16" : "f32", x->letter, at, (long long)x->k, (long long)(turned ? x->line : x->k), lines, to);
+  lm_buf_printf(b, "lm_%c_%s_%s(%c + %sk * %lld, %lld, n, %s, %s);\n", x->letter, turned ? "turned" : "lines", suffix_of(x), x->letter, at,
+                (long long)x->k, (long long)(turned ? x->line : x->k), lines, to);
+}
+
+// Tiles from some rows of A, which go into panels, unless they are better read as they lie (prelude).
+static void put_rows(const product *p, lm_buf *out) {
+  const operand *a = &p->a;
+  const char *rest = "y, line, c + i * row, row, var[2] || k > 0);\n";
+  char at[40];
+  snprintf(at, sizeof at, "i * %lld + ", (long long)a->line);
+  if (a->k == 1) {
+    lm_buf_printf(out, "lm_rows_%s(n, rows, columns, a + %sk, %lld, pa, %s", suffix_of(a), at, (long long)a->line, rest);
+    return;
+  }
+  put_panels(a, "rows", at, "pa", out);
+  lm_buf_printf(out, "      lm_tiles_%s(n, rows, columns, pa, %s", suffix_of(a), rest);
+}
+
+static void put_operands(const product *p, lm_buf *out) {
+  const operand *a = &p->a, *b = &p->b;
+  lm_buf_printf(out, "  const %s *a = (const %s *)buf[0];  // rows %lld apart, places of k %lld\n", type_of(a), type_of(a), (long long)a->line, (long long)a->k);
+  lm_buf_printf(out, "  const %s *b = (const %s *)buf[1];  // ", type_of(b), type_of(b));
+  if (b->panel) lm_buf_printf(out, "in panels of %d columns\n", b->panel);
+  else lm_buf_printf(out, "columns %lld apart, places of k %lld\n", (long long)b->line, (long long)b->k);
+  if (b->panel) lm_buf_printf(out, "  _Static_assert(LM_PANEL_%s == %d, \"panels of another width\");\n", a->half ? "BF16" : "F32", b->panel);
+  lm_buf_puts(out, b->panel ? "  float *c = (float *)buf[2], *pa = (float *)buf[3];\n" : "  float *c = (float *)buf[2], *pa = (float *)buf[3], ");
+  if (!b->panel) lm_buf_printf(out, "*pb = pa + LM_PANELS_%s;\n", a->half ? "BF16" : "F32");
 }
 
 static void put_function(const product *p, lm_buf *out) {
   const operand *a = &p->a, *b = &p->b;
-  const char *type = a->half ? "bf16" : "f32", *upper = a->half ? "BF16" : "F32";
+  const char *upper = a->half ? "BF16" : "F32";
   long long k = p->k;
   lm_buf_puts(out, "(char *const *buf, const int64_t *var, int64_t lo, int64_t hi) {\n");
-  lm_buf_printf(out, "  const %s *a = (const %s *)buf[0];  // rows %lld apart, places of k %lld\n", type_of(a), type_of(a), (long long)a->line, (long long)a->k);
-  lm_buf_printf(out, "  const %s *b = (const %s *)buf[1];  // columns %lld apart, places of k %lld\n", type_of(b), type_of(b), (long long)b->line, (long long)b->k);
-  lm_buf_puts(out, "  float *c = (float *)buf[2], *pa = (float *)buf[3], ");
-  lm_buf_printf(out, "*pb = pa + LM_PANELS_%s;\n  const int64_t columns = var[0], row = var[1], slab = lm_slab_%s(%lld);\n", upper, type, k);
-  lm_buf_printf(out, "  for (int64_t k = 0; k < %lld; k += slab) {\n    const int64_t n = lm_min64(slab, %lld - k);\n    ", k, k);
-  put_panels(b, "columns", "", "pb", out);
+  put_operands(p, out);
+  lm_buf_printf(out, "  const int64_t columns = var[0], row = var[1], slab = lm_slab_%s(%lld);\n", suffix_of(a), k);
+  lm_buf_printf(out, "  for (int64_t k = 0; k < %lld; k += slab) {\n    const int64_t n = lm_min64(slab, %lld - k), line = ", k, k);
+  if (b->panel) {
+    lm_buf_printf(out, "%lld;\n    const float *y = (const float *)(b + k * %d);\n", k, b->panel);
+  } else {
+    lm_buf_puts(out, "n;\n    const float *y = pb;\n    ");
+    put_panels(b, "columns", "", "pb", out);
+  }
   lm_buf_printf(out, "    for (int64_t i = lo; i < hi; i += LM_ROWS_%s) {\n      const int64_t rows = lm_min64(LM_ROWS_%s, hi - i);\n      ", upper, upper);
-  char at[40];
-  snprintf(at, sizeof at, "i * %lld + ", (long long)a->line);
-  put_panels(a, "rows", at, "pa", out);
-  lm_buf_printf(out, "      lm_tiles_%s(n, rows, columns, pa, pb, c + i * row, row, var[2] || k > 0);\n    }\n  }\n}\n", type);
+  put_rows(p, out);
+  lm_buf_puts(out, "    }\n  }\n}\n");
 }
 
 bool lm_cpu_product_emit(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out) {

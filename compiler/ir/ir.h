@@ -138,6 +138,7 @@ lm_module *lm_module_create(lm_ctx *c);
 // A new axis; if the name is taken, ".1", ".2", … is appended. Sizes are positive.
 lm_axis lm_axis_add(lm_module *m, lm_sym name, int64_t size, int dyn);
 lm_axis lm_axis_find(const lm_module *m, lm_sym name);          // 0 if there is none
+lm_axis lm_axis_shared(lm_module *m, lm_sym name, int64_t size, lm_type but);   // one of that name and size that `but` lacks; else new
 static inline int64_t lm_axis_size(const lm_module *m, lm_axis a) { return m->axes[a].size; }
 lm_type lm_type_make(lm_dtype dtype, const lm_axis *axes, int n);
 bool lm_type_equal(lm_type a, lm_type b);

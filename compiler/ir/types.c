@@ -43,6 +43,16 @@ lm_axis lm_axis_add(lm_module *m, lm_sym name, int64_t size, int dyn) {
   return (lm_axis)(m->n_axes - 1);
 }
 
+lm_axis lm_axis_shared(lm_module *m, lm_sym name, int64_t size, lm_type but) {
+  size_t n = strlen(name);
+  for (uint32_t i = 1; i < m->n_axes; i++) {
+    const lm_axis_info *a = &m->axes[i];
+    bool named = !strncmp(a->name, name, n) && (!a->name[n] || a->name[n] == '.');
+    if (named && a->size == size && !a->dyn && lm_type_find(but, (lm_axis)i) < 0) return (lm_axis)i;
+  }
+  return lm_axis_add(m, name, size, 0);
+}
+
 lm_type lm_type_make(lm_dtype dtype, const lm_axis *axes, int n) {
   if (n > LM_RANK) LM_BUG("a tensor of %d axes", n);
   lm_type t = {.dtype = (uint8_t)dtype, .rank = (uint8_t)n};

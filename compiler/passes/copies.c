@@ -51,14 +51,17 @@ static bool same_stack(lm_module *m, lm_sym a, lm_sym b) {
          !memcmp(x->type.axis, y->type.axis, (size_t)x->n_stack * sizeof *x->type.axis);
 }
 
-static bool of_parameters(lm_module *m, const lm_op *concat) {
-  for (uint32_t i = 0; i < concat->n_in; i++) {
-    if (!lm_value_is_weight(concat->in[i])) return false;
-    const lm_op *first = param_under(concat->in[0]), *p = param_under(concat->in[i]);
+static bool of_parameters(lm_module *m, const lm_op *op) {
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    if (!lm_value_is_weight(op->in[i])) return false;
+    const lm_op *first = param_under(op->in[0]), *p = param_under(op->in[i]);
     if (!same_place(first, p) || !same_stack(m, first->attr.sym, p->attr.sym)) return false;
   }
-  return concat->n_in > 0;
+  return op->n_in > 0;
 }
+
+// Side by side, or in another order (pass layout).
+static bool lays_anew(const lm_op *op) { return op->code == LM_OP_CONCAT || (op->code == LM_OP_CAST && lm_type_equal(op->in[0]->type, op->out[0]->type)); }
 
 // The same movements of the same parameters, each at its own place.
 static bool alike(const lm_value *a, const lm_value *b) {
@@ -73,22 +76,22 @@ static bool alike(const lm_value *a, const lm_value *b) {
   return true;
 }
 
-static lm_sym made_add(lm_module *m, making *k, const lm_op *concat) {
+static lm_sym made_add(lm_module *m, making *k, const lm_op *op) {
   for (uint32_t i = 0; i < k->n; i++)
-    if (alike(k->all[i].like->out[0], concat->out[0])) return k->all[i].name;
-  const lm_global *g = lm_global_find(m, param_under(concat->in[0])->attr.sym);
-  lm_type t = concat->out[0]->type, whole = {.dtype = t.dtype, .rank = (uint8_t)(g->n_stack + t.rank)};
+    if (alike(k->all[i].like->out[0], op->out[0])) return k->all[i].name;
+  const lm_global *g = lm_global_find(m, param_under(op->in[0])->attr.sym);
+  lm_type t = op->out[0]->type, whole = {.dtype = t.dtype, .rank = (uint8_t)(g->n_stack + t.rank)};
   if (whole.rank > LM_RANK) return NULL;
   memcpy(whole.axis, g->type.axis, (size_t)g->n_stack * sizeof *whole.axis);
   memcpy(whole.axis + g->n_stack, t.axis, t.rank * sizeof *whole.axis);
   lm_sym name = LM_SYM(m->ctx, lm_arena_printf(m->arena, "made.%u", k->n));
   lm_global_add(m, LM_GLOBAL_MADE, name, whole, g->n_stack);
-  LM_PUSH(m->arena, k->all, k->n, k->cap) = (made){name, concat};
+  LM_PUSH(m->arena, k->all, k->n, k->cap) = (made){name, op};
   return name;
 }
 
-static lm_value *concat_rule(lm_rewrite *r, lm_op *op) {
-  if (op->code != LM_OP_CONCAT || !of_parameters(r->b.m, op)) return NULL;
+static lm_value *made_rule(lm_rewrite *r, lm_op *op) {
+  if (!lays_anew(op) || !of_parameters(r->b.m, op)) return NULL;
   lm_sym name = made_add(r->b.m, r->user, op);
   const lm_op *p = param_under(op->in[0]);
   lm_attr a = p->attr;
@@ -156,9 +159,10 @@ bool lm_pass_copies(lm_module *m, const lm_pass_env *env) {
   bool casts = false;
   for (lm_func *f = m->funcs; f; f = f->next) {
     lm_rewrite_func(f, cast_rule, NULL);
-    lm_rewrite_func(f, concat_rule, &k);
-    lm_region_walk(f->body, is_read, &casts);
+    lm_rewrite_func(f, made_rule, &k);
   }
+  if (k.n) lm_pass_dce(m, env);        // what only the made were made of
+  for (lm_func *f = m->funcs; f; f = f->next) lm_region_walk(f->body, is_read, &casts);
   if (casts || k.n) copies_make(m, casts, &k);
   return true;
 }

@@ -202,14 +202,7 @@ static bool sums_many_rows(const lm_fuse *s, const lm_op *op) {
 }
 
 // Chunks of equal number share an axis, so that kernels that add them up are the same.
-static lm_axis chunk_axis(lm_module *m, lm_type x, int64_t n) {
-  lm_sym name = LM_SYM(m->ctx, "chunk");
-  for (uint32_t i = 1; i < m->n_axes; i++) {
-    bool named = !strncmp(m->axes[i].name, name, strlen(name));
-    if (named && m->axes[i].size == n && !m->axes[i].dyn && lm_type_find(x, (lm_axis)i) < 0) return (lm_axis)i;
-  }
-  return lm_axis_add(m, name, n, 0);
-}
+static lm_axis chunk_axis(lm_module *m, lm_type x, int64_t n) { return lm_axis_shared(m, LM_SYM(m->ctx, "chunk"), n, x); }
 
 static void chunk_sums(lm_fuse *s) {
   for (uint32_t i = 1; i < s->n; i++) {

@@ -15,7 +15,7 @@ const char *const lm_pipeline[] = {
   "attend", "cse", "licm", "chunk", "pack", "dce", "slab",
   "grad", "simplify", "cse", "licm", "dce",
   "jam", "cse", "dce",
-  "widen", "copies", "dce", "unattend", "decompose", "cse", "dce", "epilogue", "dce", "fuse",
+  "widen", "layout", "copies", "dce", "unattend", "decompose", "cse", "dce", "epilogue", "dce", "fuse",
   "recompute", "dce",
   NULL,
 };

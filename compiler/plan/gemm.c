@@ -136,6 +136,30 @@ bool lm_dot_gemm(const lm_module *m, const lm_op *dot, const int64_t *x, const i
   return c.fault < 0;
 }
 
+// ---- panels
+
+static bool is_batch(const lm_plan_gemm *g, int i, int64_t a, int64_t b, int64_t c) {
+  return !g->batch[i].size.n_dyn && g->batch[i].a == a && g->batch[i].b == b && g->batch[i].c == c;
+}
+
+// Of [panel, place, line, pair] the lines and pairs make the call, so panels are a batch axis and places one that is summed;
+// without pairs places are k.
+bool lm_gemm_panels(lm_plan_gemm *g, lm_plan_panel p) {
+  bool paired = p.group > 1;
+  if (!p.lines || g->n_batch != 1 + paired || g->n.n_dyn || g->k.n_dyn || g->m.n_dyn) return false;
+  int64_t places = paired ? g->batch[1].size.fixed * p.group : g->k.fixed;
+  bool call = g->n.fixed == p.lines && g->c_n == 1 && g->b_n == p.group && g->b_k == (paired ? 1 : p.lines);
+  bool pairs = !paired || (g->k.fixed == p.group && g->a_k == 1 && is_batch(g, 1, p.group, p.lines * p.group, 0));
+  if (!call || !pairs || g->batch[0].sum || !is_batch(g, 0, 0, places * p.lines, p.lines)) return false;
+  g->n.fixed *= g->batch[0].size.fixed;
+  g->k.fixed = places;
+  g->b_k = g->b_lines = p.lines;
+  g->b_n = places;
+  g->b_group = p.group;
+  g->n_batch = 0;
+  return true;
+}
+
 // ---- before there are places
 
 static bool is_place_view(const lm_op *op) {
@@ -176,10 +200,14 @@ static bool bias_fits(const lm_module *m, const lm_op *product, const lm_plan_ge
   return !bias || (g->c_n != g->c_m && !row->n_dyn && row->fixed == lm_type_elements(m, bias->type) && !lm_type_dynamic(m, bias->type));
 }
 
-bool lm_plan_epilogue_form(const lm_module *m, const lm_op *product, lm_plan_gemm *out) {
+bool lm_plan_dot_form(const lm_module *m, const lm_op *dot, lm_plan_gemm *out) {
   int64_t s[3][LM_RANK];
   for (int i = 0; i < 2; i++)
-    if (!chain_strides(m, product->in[i], s[i])) return false;
-  lm_strides_dense(m, product->out[0]->type, s[2]);
-  return lm_dot_gemm(m, product, s[0], s[1], s[2], out, NULL) && !out->n_batch && bias_fits(m, product, out);
+    if (!chain_strides(m, dot->in[i], s[i])) return false;
+  lm_strides_dense(m, dot->out[0]->type, s[2]);
+  return lm_dot_gemm(m, dot, s[0], s[1], s[2], out, NULL);
+}
+
+bool lm_plan_epilogue_form(const lm_module *m, const lm_op *product, lm_plan_gemm *out) {
+  return lm_plan_dot_form(m, product, out) && !out->n_batch && bias_fits(m, product, out);
 }

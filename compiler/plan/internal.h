@@ -35,6 +35,9 @@ bool lm_view_invert(const lm_module *m, const lm_op *op, const int64_t *out, int
 bool lm_dot_gemm(const lm_module *m, const lm_op *dot, const int64_t *x, const int64_t *w, const int64_t *z,
                  lm_plan_gemm *out, int *out_operand);
 
+// Of a product with a dense result: a second operand in panels of the target's and the axes that it was split along are one again.
+bool lm_gemm_panels(lm_plan_gemm *g, lm_plan_panel p);
+
 // ---- storage.c: stretches of memory
 
 typedef struct storage {

@@ -18,6 +18,10 @@ typedef struct lm_kernel_code {
   lm_plan_launch launch;
 } lm_kernel_code;
 
+// How a target's code of products reads a weight: in panels of `lines` columns, in which `group` places of k lie together; n and k
+// are multiples of these. lines 0: as it is.
+typedef struct lm_plan_panel { int lines, group, n, k; } lm_plan_panel;
+
 // What the planner must know of a target. `kernel` generates a kernel's code (an attend's or attend_vjp's too) into `arena`; false after a diagnostic.
 // `in_place`: result r may be written where operand o lies, since the kernel reads each element of o before it writes the
 // same element of r and never reads it again; NULL stands for lm_plan_in_place.
@@ -35,6 +39,7 @@ typedef struct lm_plan_target {
   bool (*attends)(const lm_module *m, const lm_op *op);   // whether `kernel` knows this attend or attend_vjp; NULL: all of them
   // Whether the target's library computes this product with its residual, bias or gelu; NULL: it does none.
   bool (*epilogue)(const lm_plan_gemm *g);
+  lm_plan_panel panel[LM_DTYPES];      // by type of the operands
   int attend_tile;                     // side of the tiles of attention's map; 0: `kernel` knows no attention
 } lm_plan_target;
 
@@ -59,6 +64,8 @@ double lm_plan_flops(const lm_module *m, const lm_op *op);
 // and the question asked again.
 bool lm_plan_dot_strides_ok(const lm_module *m, const lm_op *dot, int *out_operand);
 
+// The GEMM of a product whose operands are read through the views they are made of. False if one of them has to be copied first.
+bool lm_plan_dot_form(const lm_module *m, const lm_op *dot, lm_plan_gemm *out);
 // The one GEMM that a product with an epilogue is. False if it takes several, one of its operands has to be copied first, or
 // its bias is not as long as the rows of the result.
 bool lm_plan_epilogue_form(const lm_module *m, const lm_op *product, lm_plan_gemm *out);

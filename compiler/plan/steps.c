@@ -207,6 +207,7 @@ void lm_step_dot(planner *p, lm_op *op) {
   pstep *s = lm_step_add(p, LM_STEP_GEMM, op, (int)(op->n_in + n_out));
   s->step.gemm = LM_NEW(p->arena, lm_plan_gemm);
   lm_dot_gemm(p->m, op, in[LM_DOT_X].stride, in[LM_DOT_W].stride, out[0].stride, s->step.gemm, NULL);
+  lm_gemm_panels(s->step.gemm, p->target->panel[s->step.gemm->dtype_ab]);
   if (!library_has(p, op, s->step.gemm)) lm_plan_error(p, op, "the target's library has no '%s' of these types and strides", lm_op_info_of(op)->name);
   for (uint32_t i = 0; i < op->n_in; i++) s->refs[i] = lm_place_ref(p, &in[i], op->in[i]->type);
   for (uint32_t i = 0; i < n_out; i++) s->refs[op->n_in + i] = lm_place_ref(p, &out[i], op->out[i]->type);

@@ -143,6 +143,9 @@ bool lm_cpu_tiles_ask(void) {
 #endif
 }
 
+int lm_cpu_vector(const lm_cpu_info *cpu) { return has_flag(cpu->isa, "avx512") ? 16 : has_flag(cpu->isa, "avx2") ? 8 : 0; }
+bool lm_cpu_has_tiles(const lm_cpu_info *cpu) { return has_flag(cpu->isa, "amx-bf16") && lm_cpu_tiles_ask(); }
+
 bool lm_cpu_prefers_code(void) {
   lm_cpu_info cpu;
   level_choose(&cpu);

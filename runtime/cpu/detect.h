@@ -22,6 +22,9 @@ lm_status lm_cpu_march_check(const lm_cpu_info *cpu);   // LM_ENV if LMC_CPU is 
 bool lm_cpu_has_bf16(void);
 // Whether generated code of products was measured to beat oneDNN on processors of this kind: with AVX2, without AVX-512.
 bool lm_cpu_prefers_code(void);
+// Floats of a vector of generated code; 0: of a processor that is not known.
+int lm_cpu_vector(const lm_cpu_info *cpu);
+bool lm_cpu_has_tiles(const lm_cpu_info *cpu);          // a matrix unit for bf16 that the system lets us use
 // Asks the system for the processor's matrix unit (AMX), without which code for it is killed; false if it gives none.
 bool lm_cpu_tiles_ask(void);
 // ${LMC_CC:-${CC:-cc}} looked up in PATH; LM_ENV if there is none or it can't be asked its version.

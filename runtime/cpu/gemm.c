@@ -42,6 +42,7 @@ typedef struct problem {       // a lm_plan_gemm with its run-time extents fille
   int64_t tile_m, tile_n;
   const lm_gemm_cut *cut;      // NULL: the default
   int code;                    // as lm_plan_gemm; 0 too if code is not used
+  int64_t panel;               // B is panels, and tiles are multiples of so many columns; 0: it is a matrix
 } problem;
 
 static lm_gemm_shape transposed(const lm_gemm_shape *s) {
@@ -56,8 +57,9 @@ static int64_t pieces_of(int64_t size, int64_t tile) { return (size - 1) / tile 
 // As a cut says, if there is one that does.
 static bool tiles_given(problem *p, int64_t most_m, int64_t most_n) {
   if (!p->cut || !p->cut->tile.m) return false;
+  int64_t step = p->panel ? p->panel : 1, n = (p->cut->tile.n + step - 1) / step * step;
   p->tile_m = least(p->cut->tile.m, least(p->s.m, most_m));
-  p->tile_n = least(p->cut->tile.n, least(p->s.n, most_n));
+  p->tile_n = least(n, least(p->s.n, most_n));
   return true;
 }
 
@@ -121,8 +123,8 @@ static problem problem_make(const lm_cpu_gemms *all, const lm_plan_gemm *g, cons
     .s = {.m = lm_plan_extent_value(&g->m, var), .n = lm_plan_extent_value(&g->n, var),
           .k = lm_plan_extent_value(&g->k, var), .a_m = g->a_m, .a_k = g->a_k, .b_k = g->b_k, .b_n = g->b_n,
           .c_m = g->c_m, .c_n = g->c_n, .ab = g->dtype_ab, .cc = g->dtype_c},
-    .n_outers = 1, .n_sums = 1, .accumulate = g->accumulate};
-  p.flipped = lm_gemm_forms_find(&p.s).c.trans == 'T';
+    .n_outers = 1, .n_sums = 1, .accumulate = g->accumulate, .panel = g->b_lines * g->b_group};
+  p.flipped = !p.panel && lm_gemm_forms_find(&p.s).c.trans == 'T';
   if (p.flipped) p.s = transposed(&p.s);
   for (int i = 0; i < g->n_batch; i++) {
     lm_plan_batch x = lm_plan_batch_axis(g, i, var);
@@ -193,7 +195,8 @@ static way code_choose(const lm_cpu_gemms *all, problem *p) {
 
 static way way_choose(lm_cpu_gemms *all, problem *p) {
   way w = {LOOP, false};
-  if (p->code && p->cut && p->cut->tile.code) return code_choose(all, p);
+  if (p->panel && !p->code) LM_BUG("a product of panels without code");
+  if (p->code && (p->panel || (p->cut && p->cut->tile.code))) return code_choose(all, p);
   if (matmul_choose(all, p, &w, false)) return w;
   if (p->code && !p->cut && all->usual) return code_choose(all, p);
   if (p->s.ab != LM_F64 && p->s.cc != LM_F64) {

@@ -127,6 +127,7 @@ static void gemm(reader *r, lm_plan_step *s) {
     g->batch[i].sum = sum, g->batch[i].size = extent(r);
     triple(r, &g->batch[i].a, &g->batch[i].b, &g->batch[i].c);
   }
+  if (take(r, "panels=")) g->b_lines = (int)number(r), want(r, ","), g->b_group = (int)number(r);
   g->accumulate = take(r, "accumulate");
   g->residual = take(r, "residual");
   g->bias = take(r, "bias");

@@ -76,6 +76,7 @@ static void print_gemm(const lm_plan *p, const lm_plan_gemm *g, lm_buf *out) {
     print_extent(p, &g->batch[i].size, out);
     lm_buf_printf(out, "(%lld,%lld,%lld)", (long long)g->batch[i].a, (long long)g->batch[i].b, (long long)g->batch[i].c);
   }
+  if (g->b_lines) lm_buf_printf(out, " panels=%d,%d", g->b_lines, g->b_group);
   if (g->accumulate) lm_buf_puts(out, " accumulate");
   if (g->residual) lm_buf_puts(out, " residual");
   if (g->bias) lm_buf_puts(out, " bias");

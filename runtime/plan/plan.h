@@ -78,6 +78,8 @@ typedef struct lm_plan_kernel {
 typedef struct lm_plan_gemm {
   lm_plan_extent m, n, k;
   int64_t a_m, a_k, b_k, b_n, c_m, c_n;          // one of each operand's two strides is 1
+  int b_lines, b_group;                          // not 0: B is panels, [n / lines][k / group][lines][group]; b_n: places of a
+                                                 // column, b_k: b_lines. Code of the plan's own does it
   int n_batch;
   struct { lm_plan_extent size; int64_t a, b, c; bool sum; } batch[LM_PLAN_BATCH];   // sum: further
                                                  // contracted axes (C stride 0), in order

@@ -12,7 +12,7 @@
 #include "runtime/cpu/kernels.h"
 #include "tests/codegen/sapphire.h"
 
-enum { CASES = 36 };
+enum { CASES = 36, PANELS = 8 /* of them with B in panels */ };
 
 static lm_plan_extent fixed(int64_t n) { return (lm_plan_extent){.fixed = n}; }
 
@@ -34,6 +34,17 @@ static product product_make(int64_t m, int64_t n, int64_t k, int layout, bool ha
   p.g.batch[0].size = fixed(batch), p.g.batch[0].a = a * sum, p.g.batch[0].b = b * sum, p.g.batch[0].c = c;
   p.g.batch[1].size = fixed(sum), p.g.batch[1].a = a, p.g.batch[1].b = b, p.g.batch[1].sum = true;
   p.elements[0] = a * batch * sum, p.elements[1] = b * batch * sum, p.elements[2] = c * batch;
+  return p;
+}
+
+// The same with B as pass layout lays it.
+static product product_in_panels(rng *r, const lm_plan_panel *panel, bool half) {
+  product p = product_make(17 + draw(r, 200), panel->n * (1 + draw(r, 5)), panel->k > 1 ? panel->k * (1 + draw(r, 20)) : 33 + draw(r, 500), (int)draw(r, 2), half, half && draw(r, 2), draw(r, 2), 1 + draw(r, 2), 1 + draw(r, 2));
+  lm_plan_gemm *g = &p.g;
+  int64_t size = g->n.fixed * g->k.fixed;
+  g->b_k = g->b_lines = panel->lines, g->b_n = g->k.fixed, g->b_group = panel->group;
+  g->batch[0].b = size * g->batch[1].size.fixed, g->batch[1].b = size;
+  p.elements[1] = size * g->batch[0].size.fixed * g->batch[1].size.fixed;
   return p;
 }
 
@@ -65,13 +76,18 @@ static char *random_memory(rng *r, lm_dtype t, int64_t n) {
 
 // ---- what it should be
 
+static int64_t place_of_b(const lm_plan_gemm *g, int64_t k, int64_t j) {
+  int64_t lines = g->b_lines, group = g->b_group;
+  return lines ? j / lines * lines * g->k.fixed + k / group * lines * group + j % lines * group + k % group : k * g->b_k + j * g->b_n;
+}
+
 static double element(const lm_plan_gemm *g, const char *a, const char *b, const char *old, int64_t batch, int64_t i, int64_t j) {
   lm_dtype t = (lm_dtype)g->dtype_ab;
   double sum = g->accumulate ? get((lm_dtype)g->dtype_c, old, batch * g->batch[0].c + i * g->c_m + j * g->c_n) : 0;
   for (int64_t s = 0; s < g->batch[1].size.fixed; s++)
     for (int64_t k = 0; k < g->k.fixed; k++)
       sum += get(t, a, batch * g->batch[0].a + s * g->batch[1].a + i * g->a_m + k * g->a_k) *
-             get(t, b, batch * g->batch[0].b + s * g->batch[1].b + k * g->b_k + j * g->b_n);
+             get(t, b, batch * g->batch[0].b + s * g->batch[1].b + place_of_b(g, k, j));
   return sum;
 }
 
@@ -145,17 +161,41 @@ static void declined_check(lm_arena *a) {
 static void emulated_run(lm_arena *a, rng *r, const lm_plan *plan, const product *all) {
   lm_plan emulated = *plan;
   lm_kernels kernels;
+  lm_plan_panel panel[LM_DTYPES];
+  product laid[PANELS];
+  lm_cpu_panels(0, true, panel);
   emulated.prelude = lm_arena_printf(a, "#define LM_AMX_EMULATED\n%s", plan->prelude);
+  emulated.kernels = LM_NEW_N(a, lm_plan_kernel, CASES + PANELS);
+  memcpy(emulated.kernels, plan->kernels, (size_t)plan->n_kernels * sizeof *plan->kernels);
+  for (int i = 0; i < PANELS; i++) {
+    laid[i] = product_in_panels(r, &panel[LM_BF16], true);
+    emit(a, &emulated, &laid[i].g);
+  }
   CHECK_OK(lm_kernels_load(&emulated, &(lm_exec_options){0}, 2, &kernels));
   for (int i = 0; i < CASES; i++)
     if (all[i].g.dtype_ab == LM_BF16) case_run(r, &all[i], &kernels);
+  for (int i = 0; i < PANELS; i++) case_run(r, &laid[i], &kernels);
   lm_kernels_unload(&kernels);
 }
 
-static void compiled_check(lm_arena *a, const lm_plan *plan) {
+// For a processor with AVX-512 and AMX: code of matrices and of its own panels.
+static void compiled_check(lm_arena *a, rng *r, const lm_plan *plan, const product *all) {
   lm_buf text = {0}, listing = {0};
+  lm_plan_panel panel[LM_DTYPES];
+  lm_plan wide = {.kernels = LM_NEW_N(a, lm_plan_kernel, CASES + 2)};
+  product laid[2] = {0};
+  lm_cpu_panels(16, true, panel);
+  for (int i = 0; i < 2; i++) {
+    laid[i] = product_in_panels(r, &panel[i ? LM_BF16 : LM_F32], i);
+    emit(a, &wide, &laid[i].g);
+  }
+  for (int i = PANELS; i < CASES; i++) {
+    lm_plan_gemm g = all[i].g;
+    g.code = 0;
+    emit(a, &wide, &g);
+  }
   lm_buf_puts(&text, plan->prelude);
-  for (int i = 0; i < plan->n_kernels; i++) lm_buf_puts(&text, plan->kernels[i].source);
+  for (int i = 0; i < wide.n_kernels; i++) lm_buf_puts(&text, wide.kernels[i].source);
   if (sapphire_compile(a, text.p, &listing)) CHECK(sapphire_count(&listing, "lm_tiles_bf16", "tdpbf16ps", "tmm") >= 4);
   lm_buf_free(&text);
   lm_buf_free(&listing);
@@ -168,10 +208,15 @@ int main(void) {
   product all[CASES];
   lm_plan plan = {.prelude = lm_cpu_prelude_text(a), .kernels = LM_NEW_N(a, lm_plan_kernel, CASES)};
   int n = 0;
+  lm_plan_panel panel[LM_DTYPES] = {{0}};
+  lm_cpu_info cpu;
+  lm_cpu_detect(&cpu);
+  lm_cpu_panels(lm_cpu_vector(&cpu), false, panel);
   declined_check(a);
   while (n < CASES) {
     lm_kernel_code ignored;
-    all[n] = product_draw(&r, n);
+    bool in_panels = n < PANELS && panel[LM_F32].lines;
+    all[n] = in_panels ? product_in_panels(&r, &panel[LM_F32], false) : product_draw(&r, n);
     if (!lm_cpu_product_emit(&all[n].g, a, &ignored)) continue;
     emit(a, &plan, &all[n++].g);
   }
@@ -181,6 +226,6 @@ int main(void) {
   for (int i = 0; i < CASES; i++) case_run(&r, &all[i], &kernels);
   lm_kernels_unload(&kernels);
   emulated_run(a, &r, &plan, all);
-  compiled_check(a, &plan);
+  compiled_check(a, &r, &plan, all);
   lm_arena_destroy(a);
 }

@@ -31,7 +31,9 @@ static inline lm_module *must_parse(lm_ctx *c, const char *path, const char *tex
 
 static inline void must_run_for(lm_module *m, const char *passes, const void *target) {
   bool ok = false;
-  CHECK_OK(lm_pass_run_list(m, passes, &(lm_pass_env){.target = target}, &ok));
+  lm_pass_env env = {.target = target};
+  if (target) CHECK_OK(lm_pass_ask(m->arena, passes, &env));
+  CHECK_OK(lm_pass_run_list(m, passes, &env, &ok));
   CHECK(ok);
 }
 

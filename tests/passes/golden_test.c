@@ -1,11 +1,13 @@
 // golden_test.c - what passes make of IR. A file of tests/passes/ is
 //   // passes: simplify,dce            or, where a pass asks for the target: // passes: epilogue,dce for sm_90a
+//                                      (cpu: a processor with vectors of 8 floats and a matrix unit for bf16)
 //   // what the case is about
 //   the module's text
 //   // gives:
 //   the text after the passes
 // With -r the expectations are written anew.
 #include <dirent.h>
+#include "codegen/cpu/cpu.h"
 #include "codegen/cuda/cuda.h"
 #include "tests/numeric/grad_check.h"
 
@@ -18,7 +20,9 @@ static void run(lm_module *m, const char *text) {
   lm_plan_target target = {0};
   if (arch) {
     *arch = 0;
-    target = lm_cuda_target(m, arch + strlen(" for "), false);
+    bool cpu = !strcmp(arch + strlen(" for "), "cpu");
+    target = cpu ? lm_cpu_target(m) : lm_cuda_target(m, arch + strlen(" for "), false);
+    if (cpu) lm_cpu_panels(8, true, target.panel);
   }
   must_run_for(m, passes, arch ? &target : NULL);
 }

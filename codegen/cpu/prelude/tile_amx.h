@@ -2,8 +2,8 @@
 // and 32 columns, and panels of bf16. The instructions are behind a few macros, which have the same meaning in plain C for a
 // processor without them (LM_AMX_EMULATED): pairs along k are multiplied, and added one after the other in f32.
 //
-// Panels hold squares of 1 KiB, two for each 32 places of k, zeros where the matrix ends: of A 16 rows of 16 pairs, of B 16 pairs
-// of 16 columns. Whoever calls this has permission of the operating system to use tiles,
+// Panels of 16 lines hold squares of 1 KiB, one for each 32 places of k, zeros where the matrix ends: of A 16 rows of 16 pairs, of
+// B 16 pairs of 16 columns. There is an even number of panels. What lies in rows already is A as it is wanted. Whoever calls this has permission of the operating system to use tiles,
 // or compiles with LM_AMX_REFUSED.
 #if (defined(__AMX_BF16__) && !defined(LM_AMX_REFUSED)) || defined(LM_AMX_EMULATED)
 #define LM_AMX
@@ -88,13 +88,12 @@ static inline __attribute__((always_inline)) void lm_squares(int rows, int joine
                                                              int64_t lines, float *to) {
   lm_square *square = (lm_square *)to;
   int64_t line = joined ? 1 : stride, place = joined ? stride : 1;
-  for (int64_t i = 0; i < lines; i += LM_AMX_SIDE)
-    for (int64_t k = 0; k < n; k += 2 * LM_SQUARE)
-      for (int64_t h = i; h < i + LM_AMX_SIDE; h += LM_SQUARE, square++) {
-        const uint16_t *at = from + h * line + k * place;
-        if (h + LM_SQUARE > lines || k + 2 * LM_SQUARE > n) lm_square_part(rows, at, line, place, n - k, lines - h, *square);
-        else lm_square_fill(rows, joined, at, stride, *square);
-      }
+  for (int64_t i = 0; i < (lines + LM_AMX_SIDE - 1) / LM_AMX_SIDE * LM_AMX_SIDE; i += LM_SQUARE)
+    for (int64_t k = 0; k < n; k += 2 * LM_SQUARE, square++) {
+      const uint16_t *at = from + i * line + k * place;
+      if (i + LM_SQUARE > lines || k + 2 * LM_SQUARE > n) lm_square_part(rows, at, line, place, n - k, lines - i, *square);
+      else lm_square_fill(rows, joined, at, stride, *square);
+    }
 }
 static __attribute__((noinline)) void lm_a_lines_bf16(const uint16_t *from, int64_t stride, int64_t n, int64_t lines, float *to) {
   lm_squares(1, 1, from, stride, n, lines, to);
@@ -111,7 +110,7 @@ static __attribute__((noinline)) void lm_b_turned_bf16(const uint16_t *from, int
 
 // ---- tiles
 
-// Squares of an operand: bytes from a square's row to the next, to the other square of a step, to the next step.
+// Squares of an operand: bytes from a square's row to the next, to the other 16 lines, to the next 32 places of k.
 typedef struct lm_squares_at { const void *first; int64_t row, other, step; } lm_squares_at;
 
 // c (+)= a b for `steps` times 32 places of k. Four squares of C stay in tiles.
@@ -147,9 +146,15 @@ static inline __attribute__((always_inline)) void lm_amx_sum(lm_amx *x, int64_t 
   LM_AMX_STORE(x, 3, lower + LM_SQUARE, bytes);
 }
 
-// Panels' squares lie one after the other.
-static inline lm_squares_at lm_panel_squares(const lm_square *first) {
-  return (lm_squares_at){first, sizeof(lm_square) / LM_SQUARE, sizeof(lm_square), 2 * sizeof(lm_square)};
+// Panels whose lines have `places` places of k.
+static inline lm_squares_at lm_panel_squares(const float *first, int64_t places) {
+  int64_t panel = (places + 2 * LM_SQUARE - 1) / (2 * LM_SQUARE) * (int64_t)sizeof(lm_square);
+  return (lm_squares_at){first, sizeof(lm_square) / LM_SQUARE, panel, sizeof(lm_square)};
+}
+
+static inline lm_squares_at lm_squares_move(lm_squares_at x, int64_t lines) {
+  x.first = (const char *)x.first + lines / LM_SQUARE * x.other;
+  return x;
 }
 
 // Where a tile reaches beyond C, its part of C goes through memory of its own; the sums are the same.
@@ -163,15 +168,14 @@ static __attribute__((noinline)) void lm_amx_part(lm_amx *x, int64_t steps, int6
     for (int64_t j = 0; j < columns && j < LM_AMX_SIDE; j++) c[i * row + j] = t[i][j];
 }
 
-static __attribute__((noinline)) void lm_tiles_bf16(int64_t n, int64_t rows, int64_t columns, const float *a, const float *b,
-                                                    float *c, int64_t row, int add) {
+static inline __attribute__((always_inline)) void lm_amx_tiles(int64_t n, int64_t rows, int64_t columns, lm_squares_at a,
+                                                               lm_squares_at b, float *c, int64_t row, int add) {
   lm_amx x;
   int64_t steps = (n + 2 * LM_SQUARE - 1) / (2 * LM_SQUARE);
   LM_AMX_BEGIN(&x);
   for (int64_t j = 0; j < columns; j += LM_AMX_SIDE)
     for (int64_t i = 0; i < rows; i += LM_AMX_SIDE) {
-      lm_squares_at p = lm_panel_squares((const lm_square *)a + i / LM_AMX_SIDE * steps * 2);
-      lm_squares_at q = lm_panel_squares((const lm_square *)b + j / LM_AMX_SIDE * steps * 2);
+      lm_squares_at p = lm_squares_move(a, i), q = lm_squares_move(b, j);
       float *z = c + i * row + j;
       if (i + LM_AMX_SIDE > rows || j + LM_AMX_SIDE > columns) lm_amx_part(&x, steps, rows - i, columns - j, p, q, z, row, add);
       else lm_amx_sum(&x, steps, p, q, z, row, add);
@@ -179,6 +183,23 @@ static __attribute__((noinline)) void lm_tiles_bf16(int64_t n, int64_t rows, int
   LM_AMX_END(&x);
 }
 
+static __attribute__((noinline)) void lm_tiles_bf16(int64_t n, int64_t rows, int64_t columns, const float *a, const float *b,
+                                                    int64_t line, float *c, int64_t row, int add) {
+  lm_amx_tiles(n, rows, columns, lm_panel_squares(a, n), lm_panel_squares(b, line), c, row, add);
+}
+
+// Rows are read where they lie: those of whole tiles, with whole steps along k; not rows whole pages apart, which fall into the
+// same sets of the first cache.
+static __attribute__((noinline)) void lm_rows_bf16(int64_t n, int64_t rows, int64_t columns, const uint16_t *from, int64_t stride,
+                                                   float *a, const float *b, int64_t line, float *c, int64_t row, int add) {
+  int64_t whole = n % (2 * LM_SQUARE) || stride % 2048 == 0 ? 0 : rows / LM_AMX_SIDE * LM_AMX_SIDE;
+  lm_squares_at there = {from, 2 * stride, 2 * LM_SQUARE * stride, 4 * LM_SQUARE};
+  if (whole) lm_amx_tiles(n, whole, columns, there, lm_panel_squares(b, line), c, row, add);
+  if (whole == rows) return;
+  lm_a_turned_bf16(from + whole * stride, stride, n, rows - whole, a);
+  lm_tiles_bf16(n, rows - whole, columns, a, b, line, c + whole * row, row, add);
+}
+
 static inline int64_t lm_slab_bf16(int64_t k) { return LM_AMX_SLAB; }
-enum { LM_ROWS_BF16 = LM_AMX_ROWS, LM_PANELS_BF16 = LM_AMX_ROWS * LM_AMX_SLAB / 2 };   // floats that panels of A take
+enum { LM_ROWS_BF16 = LM_AMX_ROWS, LM_PANEL_BF16 = LM_SQUARE, LM_PANELS_BF16 = LM_AMX_ROWS * LM_AMX_SLAB / 2 /* floats for A */ };
 #endif

@@ -11,6 +11,7 @@ enum { LM_TILE_M = 4, LM_SLAB = 256 };
 #endif
 enum {
   LM_TILE_N = 2 * LM_LANES,
+  LM_PANEL_F32 = LM_TILE_N,            // columns of a panel of B
   LM_ROWS_F32 = 168,                   // of A in panels at a time: a multiple of every LM_TILE_M
   LM_PANELS_F32 = LM_ROWS_F32 * LM_SLAB + 16   // floats that they take
 };
@@ -129,22 +130,33 @@ static __attribute__((noinline)) void lm_tile_part(int64_t n, int64_t rows, int6
     for (int64_t j = 0; j < columns && j < LM_TILE_N; j++) c[i * row + j] = add ? c[i * row + j] + t[i][j] : t[i][j];
 }
 
-// c (+)= a b for panels of a and b that a slab of n places fills; row: from a row of c to the next.
-static __attribute__((noinline)) void lm_tiles_f32(int64_t n, int64_t rows, int64_t columns, const float *a, const float *b, float *c,
-                                               int64_t row, int add) {
+// c (+)= a b for panels of a, which a slab of n places fills, and of b, in which a column has `line` places; row: from a row of
+// c to the next.
+static __attribute__((noinline)) void lm_tiles_f32(int64_t n, int64_t rows, int64_t columns, const float *a, const float *b,
+                                                   int64_t line, float *c, int64_t row, int add) {
   for (int64_t j = 0; j < columns; j += LM_TILE_N)
     for (int64_t i = 0; i < rows; i += LM_TILE_M) {
-      const float *x = a + i * n, *y = b + j * n;
+      const float *x = a + i * n, *y = b + j * line;
       float *z = c + i * row + j;
       if (i + LM_TILE_M > rows || j + LM_TILE_N > columns) lm_tile_part(n, rows - i, columns - j, x, y, z, row, add);
       else lm_tile_sum(n, x, y, z, row, add);
     }
 }
 
+// The same for rows of A, `from` one to the next: what lies in rows is copied into the panels `a`.
+#define LM_ROWS_MULTIPLY(T, TYPE) \
+  static __attribute__((noinline)) void lm_rows_##T(int64_t n, int64_t rows, int64_t columns, const TYPE *from, int64_t stride, \
+                                                    float *a, const float *b, int64_t line, float *c, int64_t row, int add) { \
+    lm_a_turned_##T(from, stride, n, rows, a); \
+    lm_tiles_##T(n, rows, columns, a, b, line, c, row, add); \
+  }
+LM_ROWS_MULTIPLY(f32, float)
+
 // bf16 is widened on its way into panels, unless there is better (tile_amx.h).
 #ifndef LM_AMX
 LM_PANELS(bf16, uint16_t)
-enum { LM_ROWS_BF16 = LM_ROWS_F32, LM_PANELS_BF16 = LM_PANELS_F32 };
+enum { LM_ROWS_BF16 = LM_ROWS_F32, LM_PANELS_BF16 = LM_PANELS_F32, LM_PANEL_BF16 = 0 };   // 0: none that lie in memory
 #define lm_slab_bf16 lm_slab_f32
 #define lm_tiles_bf16 lm_tiles_f32
+LM_ROWS_MULTIPLY(bf16, uint16_t)
 #endif
