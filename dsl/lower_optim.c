@@ -197,16 +197,20 @@ static bool same_for_all(const hyper *h, int n) {
 }
 
 // The optimizer's parameters as values: numbers; or, where groups set them, one of several for each block. lr is what the
-// schedule makes of it.
-static bool bind_hyperparameters(lm_elab *e, const lm_recipe *r, el_inst *inst, const combos *c, lm_value *group, const el_axes *blk, const el_val *rate) {
+// schedule makes of it; *out_lr that of no group, an error if the optimizer has none.
+static bool bind_hyperparameters(lm_elab *e, const lm_recipe *r, el_inst *inst, const combos *c, lm_value *group, const el_axes *blk, const el_val *rate,
+                                 el_val *out_lr) {
   const ast_sig *sig = &inst->decl->sig;
   hyper *of = LM_NEW_N(e->a, hyper, sig->n_params + 1);
+  *out_lr = el_error();
   for (uint32_t k = 0; k < sig->n_params; k++)
     if (!hyper_read(e, r, inst, c, k, &of[k])) return false;
   if (!hyper_check(e, r, inst, c, of)) return false;
   for (uint32_t k = 0; k < sig->n_params; k++) {
     lm_sym name = sig->params[k].name.text;
-    for (int s = 0; s < c->n && name == LM_SYM(e->c, "lr"); s++) of[k].v[s] = el_binary(e, OP_MUL, &of[k].v[s], rate, r->optimizer.loc);
+    bool is_lr = name == LM_SYM(e->c, "lr");
+    for (int s = 0; s < c->n && is_lr; s++) of[k].v[s] = el_binary(e, OP_MUL, &of[k].v[s], rate, r->optimizer.loc);
+    if (is_lr) *out_lr = of[k].v[0];
     el_bind *b = LM_NEW(e->a, el_bind);
     el_val v = same_for_all(&of[k], c->n) ? of[k].v[0] : choose_by_block(e, of[k].v, c->n, group, blk, r->optimizer.loc);
     *b = (el_bind){name, v, false, inst->vals};
@@ -386,10 +390,9 @@ void lm_lower_optimizer(lm_elab *e, lm_recipe *r, lm_lowered *out) {
   lm_value *scale = lm_arg_add(e->m, update->body, lm_type_make(LM_F32, NULL, 0), LM_SYM(e->c, "grad_scale"));
   lm_value *group = c.n > 1 ? lm_arg_add(e->m, update->body, el_ir_type(e, K_INT, &blk), LM_SYM(e->c, "group")) : NULL;
   el_val rate = schedule(e, r, host_scalar(step), host_scalar(run));
-  if (rate.k == V_ERROR || !bind_hyperparameters(e, r, inst, &c, group, &blk, &rate)) return;
-  el_bind *lr_bind = inst->vals;
-  while (lr_bind && lr_bind->name != LM_SYM(e->c, "lr")) lr_bind = lr_bind->up;
-  el_val lr = lr_bind ? el_as_tensor(e, &lr_bind->val, m->loc) : el_error();
+  el_val lr;
+  if (rate.k == V_ERROR || !bind_hyperparameters(e, r, inst, &c, group, &blk, &rate, &lr)) return;
+  if (lr.k != V_ERROR) lr = el_as_tensor(e, &lr, m->loc);
   lm_value *scaled = lm_emit2(&e->b, LM_OP_MUL, g, scale);
   el_val args[3] = {el_tensor(K_F32, &axes, p), el_tensor(K_F32, &axes, scaled), host_scalar(step)};
   for (uint32_t i = 0; i < m->sig.n_params; i++) el_bind_name(e, m->sig.params[i].name.text, args[i], false);

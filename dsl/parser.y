@@ -370,10 +370,8 @@ static bool is_comparison(yysymbol_kind_t k) {
   return strchr("<>=!", text[1]) && text[0] == '\'' && strcmp(text, "'='");
 }
 
-static bool is_keyword(yysymbol_kind_t k) {
-  const char *text = yysymbol_name(k);
-  return text[0] == '\'' && text[1] >= 'a' && text[1] <= 'z';
-}
+// By the text: a word that begins a member or a statement comes behind an end that the layout puts there.
+static bool is_keyword(const char *found) { return found[0] == '\'' && found[1] >= 'a' && found[1] <= 'z'; }
 
 // The unit that a word behind a number stands for elsewhere; NULL: none.
 static const char *unit_meant(lm_sym name) {
@@ -398,7 +396,7 @@ static void add_hints(lm_parser *ps, lm_diag *d, const words *expected, yysymbol
   else if (!strcmp(found, "'='") && has(expected, "an operator")) lm_diag_help(ps->ctx, d, "equality is '=='");
   else if (is_comparison(token) && has(expected, "an operator")) lm_diag_help(ps->ctx, d, "comparisons don't chain: a < b & b < c");
   else if (token == YYSYMBOL_MOD && has(expected, "an expression")) lm_diag_help(ps->ctx, d, "mod stands between its operands: a mod b");
-  else if (is_keyword(token) && has(expected, "a name")) lm_diag_help(ps->ctx, d, "%s is a word of the language and names nothing", found);
+  else if (is_keyword(found) && has(expected, "a name")) lm_diag_help(ps->ctx, d, "%s is a word of the language and names nothing", found);
   if (unclosed.line < d->loc.line && has(expected, which == '(' ? "')'" : "']'"))
     lm_diag_note(ps->ctx, d, unclosed, "'%c' opened here", which);
 }

@@ -104,11 +104,8 @@ static lm_status kernels_compile(lm_session *s, const char *dir, const char *ker
 }
 
 static lm_status model_compile(lm_session *s, unsigned emit, const char *dir, lm_cuda_code *out) {
-  const lm_recipe *r = s->recipe;
-  enum { PLACES = 1024 };
   LM_TRY(lm_session_sizes(s));
-  uint32_t what = LM_LOWER_TRAIN | (r->n_evals ? LM_LOWER_EVAL : 0) | (r->n_samples ? LM_LOWER_DECODE : 0);
-  LM_TRY(lm_session_lower(s, what, lm_session_capacity(PLACES)));
+  LM_TRY(lm_session_lower_run(s, 0));
   if (dir && emit & EMIT_IR) LM_TRY(lm_dump_stage(dir, s->lowered->m));
   LM_TRY(lm_session_plan(s));
   if (dir && emit & EMIT_IR) LM_TRY(plan_write(s, dir));

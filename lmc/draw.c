@@ -127,7 +127,7 @@ static void region_draw(drawing *d, lm_region *r) {
 static void func_draw(drawing *d, lm_func *f, lm_buf *out) {
   for (uint32_t i = 0; i < f->body->n_args; i++) argument_draw(d, f->body->args[i]);
   region_draw(d, f->body);
-  lm_buf_printf(out, "digraph %s {\ngraph [fontname=\"Helvetica\" label=\"@%s\" labelloc=t fontsize=18 nodesep=0.25 ranksep=0.4];\n", f->name, f->name);
+  lm_buf_printf(out, "digraph \"%s\" {\ngraph [fontname=\"Helvetica\" label=\"@%s\" labelloc=t fontsize=18 nodesep=0.25 ranksep=0.4];\n", f->name, f->name);
   lm_buf_puts(out, "node [shape=box style=\"rounded,filled\" fontname=\"Helvetica\" fontsize=11 color=\"#888888\" margin=\"0.12,0.06\"];\n"
                    "edge [fontname=\"Helvetica\" fontsize=8 fontcolor=\"#999999\" color=\"#555555\" arrowsize=0.6];\n");
   lm_buf_add(out, d->nodes.p, d->nodes.n);

@@ -12,8 +12,7 @@ enum { LISTED = 16, WIDTH = 960, HEIGHT = 420, LEFT = 90, TOP = 40, BOTTOM = 40,
 
 static void text_print(const lm_session *s, const lm_holders *h) {
   lm_buf b = {0};
-  int64_t workspace = lm_session_workspace(s);
-  lm_show_bytes(&b, (double)(lm_session_arenas(s) + workspace));
+  lm_show_bytes(&b, (double)lm_session_memory(s));
   lm_buf_printf(&b, " with micro = %lld tokens", (long long)s->recipe->micro);
   if (s->fit.recomputed) lm_buf_printf(&b, "; %d of %d kept values are computed again", s->fit.recomputed, s->fit.candidates);
   if (h->func) {
@@ -23,10 +22,6 @@ static void text_print(const lm_session *s, const lm_holders *h) {
     lm_show_bytes(&b, (double)h->peak_bytes);
     const lm_plan_step *x = &h->func->steps[h->peak];
     lm_buf_printf(&b, ", in step %d of %d of %s: %s", h->peak, h->func->n_steps, h->func->name, x->label ? x->label : "");
-  }
-  if (workspace) {
-    lm_buf_puts(&b, "\nscratch of products: ");
-    lm_show_bytes(&b, (double)workspace);
   }
   lm_buf_puts(&b, "\n\n       bytes  who, and when\n");
   for (int i = 0; i < h->n && i < LISTED; i++) {
@@ -132,9 +127,9 @@ lm_status lm_explain_memory(lm_session *s) {
   LM_TRY(lm_output_check_recipe(s->cli, s->recipe, svg));
   if (svg) LM_TRY(lm_output_file_check(svg));
   LM_TRY(lm_session_sizes(s));
-  LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN, 0));
+  LM_TRY(lm_session_lower_run(s, 0));
   LM_TRY(lm_session_plan(s));
-  lm_holders h = lm_holders_find(s->ctx->arena, s->plan);
+  lm_holders h = lm_holders_find(s->ctx->arena, s->plan, lm_session_workspace(s));
   if (svg) LM_TRY(picture_write(s, &h, svg));
   (s->cli->json ? json_print : text_print)(s, &h);
   return NULL;

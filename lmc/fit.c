@@ -116,7 +116,7 @@ static lm_status remedy_find(lm_session *s, const char **out) {
 // s->plan is that of the smallest memory with this micro-batch; `most` values are computed again in it.
 static lm_status refuse(lm_session *s, int most) {
   const lm_recipe_memory *m = &s->recipe->memory;
-  lm_holders h = lm_holders_find(s->ctx->arena, s->plan);
+  lm_holders h = lm_holders_find(s->ctx->arena, s->plan, lm_session_workspace(s));
   const char *remedy = NULL, *need = bytes_text(s, lm_session_memory(s));
   if (s->fit.what & LM_LOWER_TRAIN) LM_TRY(remedy_find(s, &remedy));
   lm_diag *d = lm_error(s->ctx, m->budget_loc, "E210", "the plan needs %s, the budget is %s", need, bytes_text(s, m->budget));

@@ -40,16 +40,17 @@ static void find_func(lm_holders *out, lm_arena *a, const lm_plan *p) {
   out->peak_bytes = live[out->peak];
 }
 
-lm_holders lm_holders_find(lm_arena *a, const lm_plan *p) {
+lm_holders lm_holders_find(lm_arena *a, const lm_plan *p, int64_t scratch) {
   static const struct { lm_arena_id id; const char *label; } arenas[] = {
     {LM_ARENA_PARAM, "parameters"}, {LM_ARENA_GRAD, "gradients"}, {LM_ARENA_STATE, "optimizer states"},
     {LM_ARENA_IO, "arguments and results"}, {LM_ARENA_CACHE, "caches of decoding"},
     {LM_ARENA_COPY, "copies of parameters"}};
   lm_holders out = {0};
   find_func(&out, a, p);
-  out.v = LM_NEW_N(a, lm_holder, (int)LM_COUNT(arenas) + (out.func ? out.func->n_live : 0) + 1);
+  out.v = LM_NEW_N(a, lm_holder, (int)LM_COUNT(arenas) + (out.func ? out.func->n_live : 0) + 2);
   for (size_t i = 0; i < LM_COUNT(arenas); i++)
     if (p->arena_bytes[arenas[i].id]) out.v[out.n++] = (lm_holder){.label = arenas[i].label, .bytes = p->arena_bytes[arenas[i].id], .n = 1};
+  if (scratch) out.v[out.n++] = (lm_holder){.label = "scratch of products", .bytes = scratch, .n = 1};
   for (int i = 0; out.func && i < out.func->n_live; i++) {
     const lm_plan_live *l = &out.func->live[i];
     if (l->first <= out.peak && out.peak <= l->last) add_live(&out, l);

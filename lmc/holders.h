@@ -14,7 +14,7 @@ typedef struct lm_holders {
   int64_t peak_bytes;                  // that many; the arena may be larger, where gaps could not be filled
 } lm_holders;
 
-lm_holders lm_holders_find(lm_arena *a, const lm_plan *p);
+lm_holders lm_holders_find(lm_arena *a, const lm_plan *p, int64_t scratch);   // scratch: of products, beside the arenas
 // Bytes live at each step of f, n_steps of them.
 int64_t *lm_holders_live(lm_arena *a, const lm_plan_func *f);
 const char *lm_holder_when(lm_arena *a, const lm_holders *all, const lm_holder *h);   // "always", "steps 4 to 210 of 320 of micro"

@@ -216,7 +216,8 @@ static void warn(void *user, const char *text) { lm_cli_note("warning: %s\n", te
 
 static void memory_line(const lm_session *s, lm_buf *b) {
   static const struct { lm_arena_id id; const char *name; } parts[] = {
-    {LM_ARENA_PARAM, "parameters"}, {LM_ARENA_GRAD, "gradients"}, {LM_ARENA_STATE, "optimizer"}, {LM_ARENA_WORK, "activations"}, {LM_ARENA_COPY, "copies"}};
+    {LM_ARENA_PARAM, "parameters"}, {LM_ARENA_GRAD, "gradients"}, {LM_ARENA_STATE, "optimizer"}, {LM_ARENA_WORK, "activations"}, {LM_ARENA_COPY, "copies"},
+    {LM_ARENA_CACHE, "caches of decoding"}};
   int64_t scratch = lm_session_workspace(s);
   lm_show_bytes(b, (double)(lm_session_arenas(s) + scratch));
   for (size_t i = 0; i < LM_COUNT(parts); i++) {
@@ -258,7 +259,7 @@ static lm_status plan_print(runner *x) {
   if (lm_tuned_step_text(s)) fprintf(x->to, "tuned   the step is %s\n", lm_tuned_step_text(s));
   if (s->tuned.products)
     fprintf(x->to, "tuned   %d of %d products are computed otherwise than by default; %d measured now\n", s->tuned.chosen, s->tuned.products, s->tuned.measured);
-  fprintf(x->to, "time    about %s: %lld steps of %lld tokens, measured on one micro-batch\n", time.p, (long long)s->steps, (long long)s->recipe->batch);
+  fprintf(x->to, "time    about %s: %lld step%s of %lld tokens, measured on one micro-batch\n", time.p, (long long)s->steps, s->steps == 1 ? "" : "s", (long long)s->recipe->batch);
   fflush(x->to);
   lm_buf_free(&params);
   lm_buf_free(&memory);
@@ -291,14 +292,12 @@ static lm_status plan_recall(runner *x, const char **out_lock) {
 
 static lm_status model_start(runner *x) {
   lm_session *s = x->s;
-  const lm_recipe *r = s->recipe;
   int64_t places;
   const char *lock;
   LM_TRY(tokens_recall(x));
   LM_TRY(lm_session_data(s));
   LM_TRY(samples_prepare(x, &places));
-  uint32_t what = LM_LOWER_TRAIN | (r->n_evals ? LM_LOWER_EVAL : 0) | (r->n_samples ? LM_LOWER_DECODE : 0);
-  LM_TRY(lm_session_lower(s, what, lm_session_capacity(places)));
+  LM_TRY(lm_session_lower_run(s, places));
   LM_TRY(plan_recall(x, &lock));
   LM_TRY(lm_session_plan(s));
   LM_TRY(lm_session_check_ids(s));

@@ -128,6 +128,16 @@ lm_status lm_session_lower(lm_session *s, uint32_t what, int64_t capacity) {
   return lm_cli_verdict(s->cli);
 }
 
+lm_status lm_session_lower_run(lm_session *s, int64_t places) {
+  const lm_recipe *r = s->recipe;
+  for (uint32_t i = 0; i < r->n_samples; i++) {
+    int64_t most = (int64_t)strlen(r->samples[i].prompt) + r->samples[i].n;
+    if (most > places) places = most;
+  }
+  uint32_t what = LM_LOWER_TRAIN | (r->n_evals ? LM_LOWER_EVAL : 0) | (r->n_samples ? LM_LOWER_DECODE : 0);
+  return lm_session_lower(s, what, lm_session_capacity(places));
+}
+
 // lm_generate knows extents by name; the axes are named as the model's author likes.
 static void extents_name(lm_plan *p) {
   static const char *const names[] = {[LM_EXTENT_PLACES - 1] = "s", [LM_EXTENT_CHUNK - 1] = "t"};

@@ -89,6 +89,9 @@ lm_status lm_session_data(lm_session *s);
 lm_status lm_session_sizes(lm_session *s);
 // what: LM_LOWER_…; capacity: places of the cache, for decoding.
 lm_status lm_session_lower(lm_session *s, uint32_t what, int64_t capacity);
+// All that a run of the recipe calls: steps, evaluations, samples of at least so many places. A prompt counts as many tokens as
+// it has bytes, as text need not be read to know that.
+lm_status lm_session_lower_run(lm_session *s, int64_t places);
 // Micro-batches of so many tokens, whole rows that divide the batch; before it is lowered.
 void lm_session_micro(lm_session *s, int64_t micro);
 // What only passes can refuse in a module that was lowered: a model that looks ahead. For `check`, which goes no further.

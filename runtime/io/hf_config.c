@@ -82,11 +82,15 @@ static int64_t value_of(const lm_foreign_map *maps, size_t n, const fact *f) {
   return 0;
 }
 
-static void facts_add(json_t *config, const fact *facts, const lm_foreign_map *maps, size_t n) {
+// Whether the tensors tell all of a family's sizes.
+static bool facts_add(json_t *config, const fact *facts, const lm_foreign_map *maps, size_t n) {
+  bool all = true;
   for (; facts->key; facts++) {
     int64_t value = value_of(maps, n, facts);
     if (value) json_object_set_new(config, facts->key, json_integer(value));
+    all &= value != 0;
   }
+  return all;
 }
 
 json_t *lm_hf_config_infer(const lm_foreign_map *maps, size_t n) {
@@ -96,7 +100,10 @@ json_t *lm_hf_config_infer(const lm_foreign_map *maps, size_t n) {
     bool gpt2 = !strcmp(FAMILIES[i].type, "gpt2");
     json_object_set_new(config, "architectures", json_pack("[s]", FAMILIES[i].architecture));
     json_object_set_new(config, "model_type", json_string(FAMILIES[i].type));
-    facts_add(config, gpt2 ? GPT2 : LLAMA, maps, n);
+    if (!facts_add(config, gpt2 ? GPT2 : LLAMA, maps, n)) {   // shares some names with the family (experts, fused products), and is none of it
+      json_object_del(config, "architectures");
+      json_object_del(config, "model_type");
+    }
     if (tensor_find(maps, n, "o_proj.bias")) json_object_set_new(config, "attention_bias", json_true());
     if (tensor_find(maps, n, "gate_proj.bias")) json_object_set_new(config, "mlp_bias", json_true());
     json_object_set_new(config, "tie_word_embeddings", json_boolean(!tensor_find(maps, n, "lm_head.weight")));

@@ -30,6 +30,10 @@ void lm_json_number(lm_buf *b, double x) {
     return;
   }
   char text[40];
+  if (x == floor(x) && fabs(x) < 1e15) {
+    lm_buf_printf(b, "%.0f", x);
+    return;
+  }
   for (int digits = 1; digits <= 17; digits++) {
     snprintf(text, sizeof text, "%.*g", digits, x);
     if (strtod(text, NULL) == x) break;

@@ -90,8 +90,9 @@ static void stop_watch(run *r, double value) {
 }
 
 static const char *stop_text(const run *r) {
-  return lm_arena_printf(r->arena, "%lld evaluation%s without a better %s than %.4f", (long long)r->state.bad_evals,
-                         r->state.bad_evals == 1 ? "" : "s", stop_on(r), r->state.stop_best);
+  const char *what = r->o->min_delta > 0 ? lm_arena_printf(r->arena, "a %s by %g below", stop_on(r), r->o->min_delta)
+                                         : lm_arena_printf(r->arena, "a better %s than", stop_on(r));
+  return lm_arena_printf(r->arena, "%lld evaluation%s without %s %.4f", (long long)r->state.bad_evals, r->state.bad_evals == 1 ? "" : "s", what, r->state.stop_best);
 }
 
 // ---- going on from a checkpoint

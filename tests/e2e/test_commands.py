@@ -43,6 +43,34 @@ def test_failed_import(run):
     check(sorted(os.listdir(run.path("kept"))) == ["notes.txt", "vocab.json"], os.listdir(run.path("kept")))
 
 
+MAPPED = """import std.nn: xent
+model M(d = 8, n = 2, vocab = 256) {
+  param embed: real[vocab, d] = normal(0.02)
+  param q: real[d, n] = normal(0.02)
+  param qn: real[n] = ones
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {
+    return dot(dot(dot(gather(embed, tok, vocab), q, d) * qn, q, n), embed, d)
+  }
+  loss(bt: Batch[b, t]) -> (f32, f32) { return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }
+  map hf {
+    @embed = ("model.embed_tokens.weight", [vocab, d])
+    @q = ("model.layers.0.self_attn.q_proj.weight", [n, d])
+    @qn = ("model.layers.0.self_attn.q_norm.weight", [n])
+  }
+}
+data D { source s = text("t.txt"); pack best_fit(seq = 32 tokens) }
+recipe R { model = M(); data = D; run = 1 steps; batch = 32 tokens; save = checkpoint("run") }
+"""
+
+
+def test_export_of_no_family(run):
+    """names that a family has too, without the rest of its tensors, do not make a model one of it"""
+    run.write("t.txt", "some text to read " * 20)
+    run("run", run.write("m.lm", MAPPED), "-q")
+    code, out, err = run.result("export", run.path("run"), "-o", run.path("out"))
+    check(code == 0 and "tell no architecture" in err and "config.json" not in os.listdir(run.path("out")), out + err)
+
+
 def test_lists_of_ids(run):
     file = small(run, steps=1, more='save = checkpoint("run")')
     run("run", file, "-q")

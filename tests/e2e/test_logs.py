@@ -37,6 +37,17 @@ def test_tensorboard(run):
     check(times == sorted(times) and times[0] > 1.6e9, "wall clock times")
 
 
+def test_numbers(run):
+    """whole numbers as such; lr is that of no group, also where groups have one of their own"""
+    file = small(run, steps=4, rows=64, more='save = checkpoint("run"); group @embed = (lr = 1e-5)')
+    run("run", file, "--out", run.path("run"), "-q")
+    lines = open(run.path("run/metrics.jsonl")).read().splitlines()
+    check(all(f'"tokens": {json.loads(x)["tokens"]:d},' in x for x in lines), lines)
+    plain = small(run, steps=4, rows=64, name="plain.lm")
+    want = run.trace(plain, "--values", "lr")["lr"]
+    check(min(want) > 0 and all(abs(json.loads(x)["lr"] - lr) < 1e-6 * lr for x, lr in zip(lines, want)), f"{lines}, {want}")
+
+
 def test_chart(run):
     metrics = trained(run)
     root = xml.parse(run.path("run/loss.svg")).getroot()

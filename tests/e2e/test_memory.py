@@ -127,6 +127,31 @@ def test_explain(run):
     check("parameters, always" in text and "llama.lm:" in text, text)
 
 
+def test_one_number(run):
+    """what compile, explain and run call the memory of a recipe is the same, evaluation and samples included, and its parts add up"""
+    run.write("t.txt", "\n".join(["the quick brown fox jumps over the lazy dog"] * 40))
+    file = run.write("one.lm", f"""import "{ROOT}/examples/llama.lm": Llama
+data D {{ source s = text("t.txt", split = "\\n"); holdout dev = sample(docs = 8 docs); pack best_fit(seq = 32 tokens) }}
+recipe R {{
+  model = Llama(depth = 2, d = 32, ff = 64, heads = 4, kv = 2, e = 8, vocab = 256); data = D
+  run = 2 steps; batch = 256 tokens; micro = 128 tokens
+  eval dev {{ data = D.dev; every = 1 steps }}
+  sample {{ every = 1 steps; prompt = "the "; n = 300 tokens }}
+  save = checkpoint("run")
+}}
+""")
+    said = json.loads(run("explain", file, "memory", "--json"))
+    check(said["bytes"] == plan_of(run, file)["peak_bytes"] and said["arenas"]["cache"] > 0, said)
+    labels = {h["label"]: h["bytes"] for h in said["holders"]}
+    check(labels.get("scratch of products", 0) == said["workspace"] and labels["caches of decoding"] == said["arenas"]["cache"], labels)
+    line = re.search(r"^memory  (.*): (.*)$", run("run", file), re.M)
+    check(run("explain", file, "memory").startswith(line[1] + " with"), line[0])
+    check(f"peak memory {line[1]};" in run("compile", file), line[0])
+    size = lambda text: float(text.split()[-2]) * {"B": 1, "kB": 1e3, "MB": 1e6}[text.split()[-1]]
+    total, parts = size(line[1]), sum(size(part) for part in line[2].split(", "))
+    within("what the parts leave out", abs(total - parts - said["arenas"]["io"]) / total, 0.02)
+
+
 def test_predicted(run):
     """anonymous memory of a run: what the plan says, and at most 32 MB for everything else"""
     file = small(run, steps=4, rows=128, seq=64)

@@ -264,7 +264,7 @@ def test_stopped_early(run):
     """a run that stopped early says so when it is started again, and goes on when its terms change"""
     run.write("t.txt", "\n".join(["the quick brown fox"] * 40))
     file = run.write("stop.lm", STOPS.format(patience=2))
-    check("stopped after step 6, saved: 2 evaluations without a better dev.loss than" in run("run", file), "the first time")
+    check("stopped after step 6, saved: 2 evaluations without a dev.loss by 100 below" in run("run", file), "the first time")
     before = folder_bytes(run.path("run/step-000006"))
     out = run("run", file)
     check("this run is finished: it stopped after step 6 of 40, 2 evaluations without" in out, out)

@@ -88,7 +88,8 @@ def test_all_compiled(run):
     """the plan has a function for each length, and its text reads back"""
     texts(run)
     file = stages(run)
-    run("compile", file, "-o", run.path("plan"))
+    run("compile", file, "-o", run.path("plan"), "--emit", "ir,dot")
+    check('digraph "micro.64" {' in open(run.path("plan/micro.64.dot")).read(), "a name with a point stands in quotes")
     plan = open(run.path("plan/plan.txt")).read()
     check(all(f"func {f} " in plan for f in ("micro", "micro.16", "micro.64")), "lengths 32, 16, 64")
     check("func @micro.64" in run("opt", run.path("plan/kernel.lmir")), "kernel.lmir")
