@@ -173,7 +173,7 @@ static void emulated_run(lm_arena *a, rng *r, const lm_plan *plan, const product
   }
   CHECK_OK(lm_kernels_load(&emulated, &(lm_exec_options){0}, 2, &kernels));
   for (int i = 0; i < CASES; i++)
-    if (all[i].g.dtype_ab == LM_BF16) case_run(r, &all[i], &kernels);
+    if (all[i].g.dtype_ab == LM_BF16 && !all[i].g.b_lines) case_run(r, &all[i], &kernels);
   for (int i = 0; i < PANELS; i++) case_run(r, &laid[i], &kernels);
   lm_kernels_unload(&kernels);
 }
@@ -189,8 +189,9 @@ static void compiled_check(lm_arena *a, rng *r, const lm_plan *plan, const produ
     laid[i] = product_in_panels(r, &panel[i ? LM_BF16 : LM_F32], i);
     emit(a, &wide, &laid[i].g);
   }
-  for (int i = PANELS; i < CASES; i++) {
+  for (int i = 0; i < CASES; i++) {
     lm_plan_gemm g = all[i].g;
+    if (g.b_lines) continue;
     g.code = 0;
     emit(a, &wide, &g);
   }
@@ -211,12 +212,13 @@ int main(void) {
   lm_plan_panel panel[LM_DTYPES] = {{0}};
   lm_cpu_info cpu;
   lm_cpu_detect(&cpu);
-  lm_cpu_panels(lm_cpu_vector(&cpu), false, panel);
+  lm_cpu_panels(lm_cpu_vector(&cpu), lm_cpu_has_tiles(&cpu) || getenv("LM_TEST_AMX"), panel);
   declined_check(a);
   while (n < CASES) {
     lm_kernel_code ignored;
-    bool in_panels = n < PANELS && panel[LM_F32].lines;
-    all[n] = in_panels ? product_in_panels(&r, &panel[LM_F32], false) : product_draw(&r, n);
+    lm_dtype type = n % 2 ? LM_BF16 : LM_F32;
+    bool in_panels = n < PANELS && panel[type].lines;
+    all[n] = in_panels ? product_in_panels(&r, &panel[type], type == LM_BF16) : product_draw(&r, n);
     if (!lm_cpu_product_emit(&all[n].g, a, &ignored)) continue;
     emit(a, &plan, &all[n++].g);
   }
