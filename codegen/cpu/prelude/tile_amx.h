@@ -49,28 +49,53 @@ static inline void lm_amx_begin(lm_amx *x) {
 
 // ---- panels
 
-typedef uint32_t lm_pairs __attribute__((vector_size(16), aligned(4), may_alias));
-typedef uint16_t lm_halves __attribute__((vector_size(8), aligned(2), may_alias));
+typedef uint32_t lm_words __attribute__((vector_size(64), aligned(4), may_alias));
+typedef int32_t lm_words_order __attribute__((vector_size(64)));
+typedef uint16_t lm_sixteen_halves __attribute__((vector_size(32), aligned(2), may_alias));
 
-// Pairs (k, k + 1) of four lines that lie side by side.
-static inline lm_pairs lm_pairs_join(const uint16_t *k, int64_t stride) {
-  lm_pairs low = __builtin_convertvector(*(const lm_halves *)k, lm_pairs);
-  return low | __builtin_convertvector(*(const lm_halves *)(k + stride), lm_pairs) << 16;
+#define LM_ALL(F, S) F(S, 0), F(S, 1), F(S, 2), F(S, 3), F(S, 4), F(S, 5), F(S, 6), F(S, 7), F(S, 8), F(S, 9), F(S, 10), F(S, 11), F(S, 12), F(S, 13), F(S, 14), F(S, 15)
+#define LM_TURN_LOW(S, L) (L & S ? 16 + L - S : L)
+#define LM_TURN_HIGH(S, L) (L & S ? 16 + L : L + S)
+// Of 16 rows of 16 words, squares of S beside the diagonal change places; with S = 8, 4, 2, 1 rows become columns.
+#define LM_TURN(X, S) \
+  _Pragma("GCC unroll 16") for (int i = 0; i < 16; i++) if (!(i & S)) { \
+    lm_words a = (X)[i], b = (X)[i + S]; \
+    (X)[i] = __builtin_shuffle(a, b, (lm_words_order){LM_ALL(LM_TURN_LOW, S)}); \
+    (X)[i + S] = __builtin_shuffle(a, b, (lm_words_order){LM_ALL(LM_TURN_HIGH, S)}); \
+  }
+static inline __attribute__((always_inline)) void lm_words_turn(lm_words *x, char *to, int64_t bytes) {
+  LM_TURN(x, 8)
+  LM_TURN(x, 4)
+  LM_TURN(x, 2)
+  LM_TURN(x, 1)
+#pragma GCC unroll 16
+  for (int i = 0; i < 16; i++) *(lm_words *)(to + i * bytes) = x[i];
+}
+
+// Rows k and k + 1: [k first][k + 1 second] of each column. As a shuffle it is two instructions behind the loads, not nine.
+#define LM_IN_TURN(S, L) L, 16 + L
+static inline lm_words lm_words_join(const uint16_t *low, const uint16_t *high) {
+  lm_sixteen_halves x = *(const lm_sixteen_halves *)low, y = *(const lm_sixteen_halves *)high;
+#if defined(__clang__) || __GNUC__ >= 12
+  return (lm_words)__builtin_shufflevector(x, y, LM_ALL(LM_IN_TURN, 0));
+#else
+  return __builtin_convertvector(x, lm_words) | __builtin_convertvector(y, lm_words) << 16;
+#endif
 }
 
 // A square of 16 lines and 32 places of k. In rows: [line][pair], as A has them; else [pair][line], as B has them. Joined: lines
 // lie side by side, places of k `stride` apart; else places of k lie side by side, lines `stride` apart. Both are constants.
 static inline __attribute__((always_inline)) void lm_square_fill(int rows, int joined, const uint16_t *from, int64_t stride, lm_square to) {
-  for (int p = 0; p < LM_SQUARE; p += 4)
-    for (int i = 0; i < LM_SQUARE; i += 4) {
-      lm_pairs x[4];
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; j++)
-        x[j] = joined ? lm_pairs_join(from + 2 * (p + j) * stride + i, stride) : *(const lm_pairs *)(from + (i + j) * stride + 2 * p);
-      if (rows == joined) lm_quad_transpose((lm_quad *)x);
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; j++) *(lm_pairs *)(rows ? &to[i + j][p] : &to[p + j][i]) = x[j];
-    }
+  lm_words x[LM_SQUARE];
+#pragma GCC unroll 16
+  for (int i = 0; i < LM_SQUARE; i++)
+    x[i] = joined ? lm_words_join(from + 2 * i * stride, from + (2 * i + 1) * stride) : *(const lm_words *)(from + i * stride);
+  if (rows == joined) {
+    lm_words_turn(x, (char *)to, sizeof *to);
+    return;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < LM_SQUARE; i++) *(lm_words *)to[i] = x[i];
 }
 
 // The first lines and places of k of a square that reaches beyond the matrix.

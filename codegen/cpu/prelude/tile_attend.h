@@ -62,40 +62,12 @@ static inline void lm_form_joined_bf16(const lm_part *from, int64_t line, lm_par
 typedef uint16_t lm_part;
 typedef lm_amx lm_unit;
 typedef float lm_wide __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint32_t lm_words __attribute__((vector_size(64), aligned(4), may_alias));
-typedef int32_t lm_words_order __attribute__((vector_size(64)));
-typedef uint16_t lm_sixteen_halves __attribute__((vector_size(32), aligned(2), may_alias));
 typedef uint16_t lm_wide_halves __attribute__((vector_size(64), aligned(2), may_alias));
 enum { LM_TILE_BYTES = 4 * LM_AMX_SIDE };   // of a row of Z in f32, and of a pair of rows of bf16
 
 static inline lm_part lm_part_of(uint16_t h) { return h; }
 static inline void lm_unit_begin(lm_unit *x) { LM_AMX_BEGIN(x); }
 static inline void lm_unit_end(lm_unit *x) { LM_AMX_END(x); }
-
-#define LM_ALL(F, S) F(S, 0), F(S, 1), F(S, 2), F(S, 3), F(S, 4), F(S, 5), F(S, 6), F(S, 7), F(S, 8), F(S, 9), F(S, 10), F(S, 11), F(S, 12), F(S, 13), F(S, 14), F(S, 15)
-#define LM_TURN_LOW(S, L) (L & S ? 16 + L - S : L)
-#define LM_TURN_HIGH(S, L) (L & S ? 16 + L : L + S)
-// Of 16 rows of 16 words, squares of S beside the diagonal change places; with S = 8, 4, 2, 1 rows become columns.
-#define LM_TURN(X, S) \
-  _Pragma("GCC unroll 16") for (int i = 0; i < 16; i++) if (!(i & S)) { \
-    lm_words a = (X)[i], b = (X)[i + S]; \
-    (X)[i] = __builtin_shuffle(a, b, (lm_words_order){LM_ALL(LM_TURN_LOW, S)}); \
-    (X)[i + S] = __builtin_shuffle(a, b, (lm_words_order){LM_ALL(LM_TURN_HIGH, S)}); \
-  }
-static inline __attribute__((always_inline)) void lm_words_turn(lm_words *x, char *to, int64_t bytes) {
-  LM_TURN(x, 8)
-  LM_TURN(x, 4)
-  LM_TURN(x, 2)
-  LM_TURN(x, 1)
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; i++) *(lm_words *)(to + i * bytes) = x[i];
-}
-
-// Rows k and k + 1: [k first][k + 1 second] of each column.
-static inline lm_words lm_words_join(const lm_part *low, const lm_part *high) {
-  lm_words x = __builtin_convertvector(*(const lm_sixteen_halves *)low, lm_words);
-  return x | __builtin_convertvector(*(const lm_sixteen_halves *)high, lm_words) << 16;
-}
 
 // Operands have 32 places, zeros behind the last, and lines of whole 32s. to: [pair of own][place]
 static __attribute__((noinline)) void lm_form_turned_bf16(int64_t places, int64_t own, const lm_part *from, int64_t line, lm_part *to, int64_t side) {
@@ -132,7 +104,6 @@ static inline lm_wide_halves lm_halves_round(lm_wide low, lm_wide high) {
 #endif
   return to;
 }
-#define LM_IN_TURN(S, L) L, 16 + L
 static inline lm_wide_halves lm_halves_mix(lm_wide low, lm_wide high) {
   return __builtin_shuffle(lm_halves_round(low, high), (lm_wide_halves){LM_ALL(LM_IN_TURN, 0)});
 }
