@@ -151,5 +151,6 @@ const lm_command lm_cmd_bench = {
   .help = "The step is the best of those timed. GEMMs alone: forward, data and weight gradient of every product with a\n"
           "parameter, once for each micro-batch, on random data in the same process; not on a GPU, where that is 0. Nothing is saved.\n"
           "--ablate runs the whole model and one without a pass in turn, in one process; a ratio above 1 is what the pass is worth.\n"
+          "Of a pass that finds that it does not pay, the whole model and one with it: off by default, as --enable-pass takes it.\n"
           "It takes about --budget seconds, if need be with smaller micro-batches, which it tells.\n\n"
           "  lmc bench examples/bench-6m.lm --steps 10 --json\n"};
