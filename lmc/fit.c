@@ -101,6 +101,13 @@ static const char *bytes_text(lm_session *s, int64_t bytes) {
   return text;
 }
 
+// Rounded up: a budget of what this says is enough.
+static const char *need_text(lm_session *s, int64_t bytes) {
+  int64_t unit = 1;
+  while (bytes / unit >= 1000) unit *= 10;
+  return bytes_text(s, (bytes + unit - 1) / unit * unit);
+}
+
 // The largest micro-batch below this one that fits, everything computed again that can be; or what the smallest one takes.
 static lm_status remedy_find(lm_session *s, const char **out) {
   int64_t micro = s->recipe->micro, *micros = LM_NEW_N(s->ctx->arena, int64_t, CANDIDATES);
@@ -109,7 +116,7 @@ static lm_status remedy_find(lm_session *s, const char **out) {
   LM_TRY(micro_search(s, micros, from, n, INT32_MAX, s->recipe->memory.budget, &fits));
   LM_TRY(try_plan(s, &(attempt){.micro = fits < n ? micros[fits] : n ? micros[n - 1] : micro, .extra = INT32_MAX}));
   *out = lm_arena_printf(s->ctx->arena, fits < n ? "micro = %lld tokens takes %s and fits" : "the least, with micro = %lld tokens, is %s",
-                         (long long)s->recipe->micro, bytes_text(s, lm_session_memory(s)));
+                         (long long)s->recipe->micro, need_text(s, lm_session_memory(s)));
   return NULL;
 }
 
@@ -117,7 +124,7 @@ static lm_status remedy_find(lm_session *s, const char **out) {
 static lm_status refuse(lm_session *s, int most) {
   const lm_recipe_memory *m = &s->recipe->memory;
   lm_holders h = lm_holders_find(s->ctx->arena, s->plan, lm_session_workspace(s));
-  const char *remedy = NULL, *need = bytes_text(s, lm_session_memory(s));
+  const char *remedy = NULL, *need = need_text(s, lm_session_memory(s));
   if (s->fit.what & LM_LOWER_TRAIN) LM_TRY(remedy_find(s, &remedy));
   lm_diag *d = lm_error(s->ctx, m->budget_loc, "E210", "the plan needs %s, the budget is %s", need, bytes_text(s, m->budget));
   if (most) lm_diag_note(s->ctx, d, (lm_loc){0}, "%d values are computed again in it; kept, they make it %s", most, bytes_text(s, s->fit.natural));

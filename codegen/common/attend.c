@@ -37,13 +37,35 @@ static const lm_value *unpermuted(const lm_value *v) {
 
 // ---- products
 
+static bool same_axes(const lm_attend_axes *a, const lm_attend_axes *b) {
+  bool same = a->n == b->n;
+  for (int i = 0; i < a->n && same; i++) {
+    bool found = false;
+    for (int k = 0; k < b->n; k++) found |= a->axis[i] == b->axis[k];
+    same = found;
+  }
+  return same;
+}
+
+// An operand's rows lie in one order, that of the first product that has it; `otherwise`: of none with these axes.
+static lm_attend_axes row_order(const lm_attend_form *f, uint32_t operand, const lm_attend_axes *otherwise) {
+  for (int i = 0; i < f->n_products; i++) {
+    const lm_attend_product *p = &f->products[i];
+    if ((p->row == operand || p->col == operand) && same_axes(&p->over, otherwise)) return p->over;
+  }
+  return *otherwise;
+}
+
 static bool product_add(lm_attend_form *f, const lm_op *dot, lm_buf *why) {
   int x = lm_attend_operand(f, dot->in[0]), w = lm_attend_operand(f, dot->in[1]);
   if (x < 0 || w < 0 || f->n_products == LM_ATTEND_PARTS) return lm_why(why, "a product of other than operands");
   bool first = has(dot->in[0]->type, f->t);
-  lm_attend_product *p = &f->products[f->n_products++];
-  *p = (lm_attend_product){.v = dot->out[0], .row = (uint32_t)(first ? x : w), .col = (uint32_t)(first ? w : x)};
-  for (int i = 0; i < dot->attr.n_axes; i++) axis_add(f->m, &p->over, dot->attr.axes[i]);
+  lm_attend_product p = {.v = dot->out[0], .row = (uint32_t)(first ? x : w), .col = (uint32_t)(first ? w : x)};
+  for (int i = 0; i < dot->attr.n_axes; i++) axis_add(f->m, &p.over, dot->attr.axes[i]);
+  lm_attend_axes row = row_order(f, p.row, &p.over), col = row_order(f, p.col, &row);
+  if (memcmp(col.axis, row_order(f, p.row, &col).axis, sizeof *col.axis * (size_t)col.n)) return lm_why(why, "an operand whose axes stand in two orders");
+  p.over = col;
+  f->products[f->n_products++] = p;
   return true;
 }
 
@@ -66,7 +88,8 @@ static bool sum_add(lm_attend_form *f, uint32_t result, const lm_value *yield, l
   if (!lm_attend_tiled(f->op, op->in[k]->type) || rows == lm_attr_has_axis(&op->attr, f->t)) return lm_why(why, "a sum over no tile");
   if (!dot) return true;
   sum->other = lm_attend_operand(f, op->in[1 - k]);
-  sum->own = own_axes(f, op->in[1 - k]->type);
+  lm_attend_axes own = own_axes(f, op->in[1 - k]->type);
+  if (sum->other >= 0) sum->own = row_order(f, (uint32_t)sum->other, &own);
   return sum->other >= 0 || lm_why(why, "a sum weighted with other than an operand");
 }
 

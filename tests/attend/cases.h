@@ -45,6 +45,8 @@ static const attend_case attend_cases[] = {
   {"dropout", "", QK SCALE "%z = mul %a, %c\n", CAUSAL,
    "%row = const 0 : int\n%r = rng %row, %row, %row [7, 9] : f32[b, t, g, h, s]\n%rate = const 0.25 : f32\n%keep = ge %r, %rate\n"
    "%gain = const 1.3333334 : f32\n%pg = mul %p, %gain\n%zf = const 0 : f32\n%pd = select %keep, %pg, %zf\n%o = dot %pd, %v over(s)\n", false},
+  {"rows of two axes, which stand otherwise in keys", "param @q2 : f32[b, t, g, h, e, r] = ones\nparam @k2 : f32[b, s, r, g, e] = ones\n",
+   QK "%q2 = param @q2 : f32[b, t, g, h, e, r]\n%k2 = param @k2 : f32[b, s, r, g, e]\n%a2 = dot %q2, %k2 over(e, r)\n%z = add %a, %a2\n", CAUSAL, NULL, false},
   {"weights used twice", "", QK SCALE "%z = mul %a, %c\n", CAUSAL, "%p2 = mul %p, %p\n%o2 = dot %p2, %v over(s)\n%o3 = dot %p, %v over(s)\n%o = add %o2, %o3\n", true},
   {"a bias in memory", "param @ts : f32[t, s] = ones\n", QK "%ts = param @ts : f32[t, s]\n%z = add %a, %ts\n", CAUSAL, NULL, true},
 };
