@@ -11,6 +11,8 @@
 #include "runtime/cuda/compile.h"
 #include "runtime/cuda/exec.h"
 
+enum { SLAB = 4 << 20 };               // two cores with 2 MB of second-level cache each: the least of what multiplies bf16 in tiles
+
 static lm_status gpu_find(lm_target *out) {
   lm_cuda_driver driver;
   lm_cuda_device device;
@@ -45,6 +47,7 @@ static lm_plan_target cpu_target(lm_module *m) {
   lm_cpu_info cpu;
   lm_cpu_detect(&cpu);
   lm_cpu_panels(lm_cpu_vector(&cpu), lm_cpu_has_tiles(&cpu), out.panel);
+  out.slab = lm_cpu_has_tiles(&cpu) ? SLAB : 0;
   return out;
 }
 

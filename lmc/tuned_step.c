@@ -18,7 +18,7 @@ static const double MACHINE_SHARE = 0.8; // of memory, for two plans at once
 // What is tried, the likeliest gain first. Rows and places that a plan has anyway, or that make no difference, are not run.
 static const lm_variant changes[] = {
   {.off = "chunk"}, {.on = "pack"}, {.off = "pack"}, {.on = "layout"}, {.rows = 1024}, {.rows = 256}, {.rows = 2048}, {.rows = 8192},
-  {.off = "jam"}, {.places = 8}, {.places = 128}, {.places = 4096}, {.off = "licm"}};
+  {.off = "jam"}, {.places = 8}, {.places = 128}, {.places = 4096}, {.off = "licm"}, {.on = "slab"}, {.off = "slab"}};
 
 // ---- text
 
@@ -197,10 +197,13 @@ static bool changed(lm_arena *a, const lm_variant *best, const lm_variant *chang
   return !said && !(best->rows && change->rows) && !(best->places && change->places);
 }
 
+// Slabs are for caches of cores: a GPU wants all rows at once.
+static bool is_for(const lm_session *s, const lm_variant *change) { return !s->target.arch || !names_one(change->on, "slab"); }
+
 static lm_status change_try(search *x, const lm_variant *change) {
   trial t;
   lm_variant v;
-  if (!changed(x->s->ctx->arena, &x->best->s.variant, change, &v)) return NULL;
+  if (!is_for(x->s, change) || !changed(x->s->ctx->arena, &x->best->s.variant, change, &v)) return NULL;
   lm_status status = trial_plan(x->s, &v, &t);
   bool same = !status && t.plan.n == x->best->plan.n && !memcmp(t.plan.p, x->best->plan.p, t.plan.n);
   if (!status && !same && fits(x, &t)) status = trial_run(x, &t);

@@ -21,8 +21,9 @@
 // written and read forward, again backward, and its cotangent: 4 and 6 times their bytes.
 // Paid, for each turn but the first: the weights are read again (forward and for the gradient of data), their gradients, f32,
 // are read and written again; three launches a product.
-// Gained only where a slab finds room in the caches (lm_plan_target.slab) and products wait for memory. On a processor with
-// AVX2 in f32 they do not: whether tensors between them are 2 or 32 MB makes no difference, so there it is only done if asked for.
+// Gained only where a slab finds room in the caches and memory is what a step waits for: in bf16 on processors that multiply it
+// (lm_plan_target.slab), by estimate. In f32 with AVX2 it is not: whether tensors between products are 2 or 32 MB makes no
+// difference, so there it is only done if asked for.
 // Declines: where that does not pay; functions without derivative; sizes known only at run time; rows too few for two turns;
 // loops that carry nothing (pass chunk's). Cost: linear in the operations of a region, for each slab.
 #include <string.h>
@@ -240,10 +241,6 @@ static void members_find(slab *s) {
 
 // ---- whether it pays
 
-static double bytes_of(const slab *s, const lm_value *v) {
-  return (double)lm_type_elements(s->by.m, v->type) * lm_dtype_bytes((lm_dtype)v->type.dtype);
-}
-
 static node *inside_of(slab *s, const lm_value *v) {
   node *n = v->def && v->region == s->region ? &s->nodes[v->def->mark] : NULL;
   return n && n->inside ? n : NULL;
@@ -256,26 +253,26 @@ static double bytes_kept(slab *s, double launch, double *out_turn, double *out_r
   for (uint32_t i = 1; i <= s->n; i++) {
     node *n = &s->nodes[i];
     if (!n->inside || !n->product) continue;
-    double result = bytes_of(s, n->op->out[0]), room = result;
+    double result = lm_type_traffic(s->by.m, n->op->out[0]->type), room = result;
     if (n->read) kept += 4 * result;
     *out_turn += 3 * launch;
     for (int k = 0; k < 2; k++) {
       lm_value *x = n->op->in[k];
       bool weight = !lm_type_meets(x->type, s->by.rows);
-      if (weight) *out_turn += 2 * bytes_of(s, x) + 2.0 * lm_dtype_bytes(LM_F32) * (double)lm_type_elements(s->by.m, x->type);
-      else room += bytes_of(s, x);
-      if (!weight && inside_of(s, x)) kept += 6 * bytes_of(s, x);
+      if (weight) *out_turn += 2 * lm_type_traffic(s->by.m, x->type) + 2.0 * lm_dtype_bytes(LM_F32) * (double)lm_type_elements(s->by.m, x->type);
+      else room += lm_type_traffic(s->by.m, x->type);
+      if (!weight && inside_of(s, x)) kept += 6 * lm_type_traffic(s->by.m, x->type);
     }
     if (room > *out_room) *out_room = room;
   }
   return kept;
 }
 
-static bool wanted(slab *s, const lm_pass_env *env) {
+static bool wanted(slab *s, const lm_op *root, const lm_pass_env *env) {
   const lm_plan_target *target = env ? env->target : NULL;
   double turn, room, kept = bytes_kept(s, target ? (double)target->launch : 0, &turn, &room), turns = (double)s->by.turns;
   if (!kept || !target || lm_pass_is_asked(env, "slab")) return kept > 0;
-  return room / turns <= (double)target->slab && kept > (turns - 1) * turn;
+  return root->in[0]->type.dtype == LM_BF16 && room / turns <= (double)target->slab && kept > (turns - 1) * turn;
 }
 
 // ---- the slab around a product
@@ -322,7 +319,7 @@ static lm_op *slab_write(slab *s, lm_op *root, const lm_pass_env *env) {
   s->n_active = s->by.m->n_values;
   s->active = lm_gradient_activity(root->parent->func);
   nodes_make(s, root);
-  bool ok = wanted(s, env) && marks_make(s);
+  bool ok = wanted(s, root, env) && marks_make(s);
   if (ok) lm_rows_write(&s->by);
   lm_free(s->nodes);
   lm_free(s->active);
