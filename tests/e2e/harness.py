@@ -128,6 +128,18 @@ def small(run, steps=8, rows=4, seq=16, micro=None, depth=2, drop=0, lr="3e-3", 
                                         micro=micro or rows * seq, more=more, vocab=vocab, compute=compute))
 
 
+def on_one_cpu(what):
+    """what it gives with one of the processors, and so with one thread"""
+    cpus = os.sched_getaffinity(0)
+    if len(cpus) == 1:
+        raise Skip("one processor")
+    try:
+        os.sched_setaffinity(0, {min(cpus)})           # what is started inherits it
+        return what()
+    finally:
+        os.sched_setaffinity(0, cpus)
+
+
 def folder_bytes(path):
     """name -> content of every file below"""
     out = {}

@@ -1,7 +1,7 @@
 """compile = mode("max-autotune"): what a run measures, keeps in its folder, and never measures again."""
 import json, os
 
-from harness import Skip, check, small
+from harness import check, on_one_cpu, small
 from test_runs import checkpoint, same
 
 MORE = 'save = checkpoint("run", every = 4 steps)\n  compile = mode("max-autotune", budget = {budget})'
@@ -24,17 +24,6 @@ def cached(run):
 
 def file_of(run, budget="60 s", name="small.lm"):
     return small(run, rows=8, seq=64, more=MORE.format(budget=budget), name=name)
-
-
-def on_one_cpu(what):
-    cpus = os.sched_getaffinity(0)
-    if len(cpus) == 1:
-        raise Skip("one processor")
-    try:
-        os.sched_setaffinity(0, {min(cpus)})           # what is started inherits it
-        return what()
-    finally:
-        os.sched_setaffinity(0, cpus)
 
 
 def test_lock_and_cache(run):
