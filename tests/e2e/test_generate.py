@@ -1,5 +1,5 @@
 """lmc generate: stops and --json, on a model of a few steps. Its text is compared with the same text made without a stop."""
-import json
+import json, re
 
 from harness import ROOT, check
 
@@ -68,3 +68,21 @@ def test_json_of_any_bytes(run):
     raw = bytes(i for i in got["ids"] if i < 256)
     check(any(b >= 0x80 for b in raw), "the test sees bytes that are no text")
     check(got["text"].replace("\ufffd", "") == raw.decode("utf-8", "ignore"), "what is text comes through")
+
+
+def decoded(run, *asked):
+    """the sample after the last step, and how many products a token takes"""
+    text = run("run", run.path("packed.lm"), "--out", run.path(f"run{len(asked)}"), *asked).split("sample after step 40:\n")[1].split("\n\ndone")[0]
+    run("compile", run.path("packed.lm"), "--out", run.path("plan"), *asked)
+    decode = re.search(r"^func decode\b.*?(?=^func |\Z)", open(run.path("plan/plan.txt")).read(), re.M | re.S)[0]
+    return text, decode.count(" gemm ")
+
+
+def test_weights_side_by_side(run):
+    """decoding reads what @copies made of the weights that the run trains: the same words, by fewer products"""
+    run.write("text.txt", TEXT * 40)
+    sample = 'sample { every = 40 steps; prompt = "the "; n = 40 tokens; temperature = 0 }; precision'
+    run.write("packed.lm", PROGRAM.format(root=ROOT, tokenizer="bytes()").replace("precision", sample))
+    (usual, products), (packed, fewer) = decoded(run), decoded(run, "--enable-pass", "pack")
+    check(packed == usual and usual.startswith("the "), f"{packed!r}, not {usual!r}")
+    check(fewer < products, f"{fewer} products a token, not fewer than {products}")
