@@ -49,17 +49,32 @@ static void carry_add(gradient *g, lm_op *loop, lm_value *init) {
   lm_arg_add(g->m, loop->body, init->type, init->name);
 }
 
-static bool is_parameter_cast(const lm_value *v) { return lm_op_is(v, LM_OP_CAST) && lm_op_is(v->def->in[0], LM_OP_PARAM); }
+// A parameter in another type or with its elements in other places: how many operations away it is; 0: v is nothing such.
+static uint32_t distance_to_parameter(const lm_value *v) {
+  uint32_t n = 0;
+  for (; lm_op_is(v, LM_OP_CAST) || lm_op_is(v, LM_OP_VIEW) || lm_op_is(v, LM_OP_PERMUTE) || lm_op_is(v, LM_OP_RENAME); n++) v = v->def->in[0];
+  return lm_op_is(v, LM_OP_PARAM) ? n : 0;
+}
 
-// Cotangents of outer values: accumulated if they are parameters, in whatever type they are computed with, else carried.
+// Takes cotangents of such values on to the parameters, which are captured too then, the furthest first: what they are made of may
+// have other uses.
+static void weights_reverse(gradient *g, frame *f) {
+  uint32_t most = 0;
+  for (uint32_t i = 0; i < f->n_captured; i++)
+    if (distance_to_parameter(f->captured[i]) > most) most = distance_to_parameter(f->captured[i]);
+  for (; most; most--)
+    for (uint32_t i = 0, n = f->n_captured; i < n; i++)
+      if (distance_to_parameter(f->captured[i]) == most) lm_op_info_of(f->captured[i]->def)->vjp(&g->base, f->captured[i]->def);
+}
+
+// Cotangents of outer values: accumulated if they are parameters, in whatever type and shape they are computed with, else carried.
 // Entries of `captured` that are carried move to its front; returns their number.
 static uint32_t carry_captured(gradient *g, frame *f, lm_value **next, uint32_t n) {
-  uint32_t kept = 0, before = f->n_captured;
-  for (uint32_t i = 0; i < before; i++)                       // adds to the parameter's, which is captured too then
-    if (is_parameter_cast(f->captured[i])) lm_op_info_of(f->captured[i]->def)->vjp(&g->base, f->captured[i]->def);
+  uint32_t kept = 0;
+  weights_reverse(g, f);
   for (uint32_t i = 0; i < f->n_captured; i++) {
     lm_value *v = f->captured[i];
-    if (is_parameter_cast(v)) continue;
+    if (distance_to_parameter(v)) continue;
     if (lm_op_is(v, LM_OP_PARAM)) {
       lm_op_info_of(v->def)->vjp(&g->base, v->def);
       continue;
