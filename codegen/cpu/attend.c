@@ -12,6 +12,14 @@ enum { TILE = 32 };                    // sides of tiles without a map
 
 // ---- a tile
 
+// A constant where tiles divide the axis: loops over them leave nothing over then.
+const char *cpu_attend_places(cpu_attend *e, bool row) {
+  const lm_axis_info *a = &e->f.m->axes[row ? e->f.t : e->f.s];
+  long long tile = row ? e->rows : e->cols;
+  if (!a->dyn && a->size % tile == 0) return lm_arena_printf(e->g.arena, "%lld", tile);
+  return lm_arena_printf(e->g.arena, "lm_min64(%lld, %s - %s)", tile, lm_gen_extent(&e->g, a->size, a->dyn, 1), row ? "t0" : "s0");
+}
+
 // The tile of t and the tile of s that the map says nothing is let through in are left out.
 void cpu_attend_map_check(cpu_attend *e, lm_buf *b) {
   if (!e->f.tile_t) return;
@@ -150,13 +158,13 @@ static void forward(cpu_attend *e, lm_buf *b) {
   cpu_attend_buffer(e, "o", -1, sums);
   for (int i = 0; i < e->f.n_products; i++) cpu_attend_buffer(e, "p", i, rows * cols);
   tile_forward(e, &tile);
-  lm_buf_printf(b, "if (t0 >= %s) continue;\nconst int64_t rows = lm_min64(%lld, %s - t0);\n", t, rows, t);
+  lm_buf_printf(b, "if (t0 >= %s) continue;\nconst int64_t rows = %s;\n", t, cpu_attend_places(e, true));
   lm_buf_add(b, e->place.p, e->place.n);
   cpu_attend_rows(e, b);
   cpu_attend_fills(e, b, true);
   lm_buf_printf(b, "for (int64_t m = 0; m < %lld; m++) top[m] = -__builtin_inff(), sum[m] = 0;\n", rows);
   lm_buf_printf(b, "for (int64_t j = 0; j < %lld; j++) o[j] = 0;\n", sums);
-  lm_buf_printf(b, "for (int64_t s0 = 0; s0 < %s; s0 += %lld) {\nconst int64_t cols = lm_min64(%lld, %s - s0);\n", s, cols, cols, s);
+  lm_buf_printf(b, "for (int64_t s0 = 0; s0 < %s; s0 += %lld) {\nconst int64_t cols = %s;\n", s, cols, cpu_attend_places(e, false));
   lm_buf_add(b, tile.p, tile.n);
   lm_buf_puts(b, "}\n");
   results(e, b);

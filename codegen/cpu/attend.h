@@ -48,6 +48,8 @@ const char *cpu_attend_buffer(cpu_attend *e, const char *prefix, int number, int
 // Loops over own axes, and an element's number among them; own->n braces close them.
 const char *cpu_attend_own_loops(cpu_attend *e, lm_buf *b, const lm_attend_axes *own);
 void cpu_attend_own_offset(cpu_attend *e, lm_buf *b, lm_type t, const lm_attend_axes *own);   // behind cpu_attend_offset
+// Elements from one place of a to the next in a tensor whose own axis is the last, and the only one; 0: it is not so.
+int64_t cpu_attend_row_stride(const cpu_attend *e, lm_type t, const lm_attend_axes *own, lm_axis a);
 void cpu_attend_close(lm_buf *b, int braces);
 void cpu_attend_operands(cpu_attend *e);                       // which there are, and in which forms
 void cpu_attend_fills(cpu_attend *e, lm_buf *b, bool rows);    // all that have t, or all that have not, for this tile
@@ -59,6 +61,7 @@ int64_t cpu_attend_sums_elements(const cpu_attend *e, int operand);   // of sums
 const char *cpu_attend_turned_back(cpu_attend *e, lm_buf *b, const char *sums, int operand);
 
 // ---- attend.c: tiles
+const char *cpu_attend_places(cpu_attend *e, bool row);        // of a tile, as text: of t, or of s
 void cpu_attend_products(cpu_attend *e, lm_buf *b);            // p<i> = the products of this tile
 void cpu_attend_dot(cpu_attend *e, lm_buf *b, int col, int row, const char *to);         // to[s][t] = their product
 void cpu_attend_sum_s(cpu_attend *e, lm_buf *b, int operand, const char *z, const char *to);   // to[own][t] += operand z

@@ -42,6 +42,14 @@ void cpu_attend_own_offset(cpu_attend *e, lm_buf *b, lm_type t, const lm_attend_
   }
 }
 
+int64_t cpu_attend_row_stride(const cpu_attend *e, lm_type t, const lm_attend_axes *own, lm_axis a) {
+  if (own->n != 1 || !t.rank || t.axis[t.rank - 1] != own->axis[0]) return 0;
+  int64_t stride = 1;
+  for (int i = t.rank - 1; i >= 0; stride *= lm_axis_size(e->f.m, t.axis[i--]))
+    if (t.axis[i] == a) return stride;
+  return 0;
+}
+
 void cpu_attend_close(lm_buf *b, int braces) {
   while (braces--) lm_buf_puts(b, "}\n");
 }
@@ -147,16 +155,30 @@ static const char *element(cpu_attend *e, int k) {
   return e->operand[k].half ? lm_arena_printf(e->g.arena, "lm_part_of(%s)", text) : lm_gen_load_text(e->g.arena, (lm_dtype)t.dtype, text);
 }
 
-static void rows_fill(cpu_attend *e, lm_buf *b, int k) {
+static void rows_copy(cpu_attend *e, lm_buf *b, int k) {
   const cpu_attend_operand *o = &e->operand[k];
-  const lm_axis_info *a = &e->f.m->axes[o->row ? e->f.t : e->f.s];
   const char *places = o->row ? "rows" : "cols";
+  lm_type t = e->f.op->in[k]->type;
+  int64_t stride = t.dtype == LM_F32 ? cpu_attend_row_stride(e, t, &o->own, o->row ? e->f.t : e->f.s) : 0;
+  lm_buf at = {0};
+  if (stride) {
+    cpu_attend_offset(e, &at, t, "t0", "s0");
+    lm_buf_printf(b, "lm_rows_copy(%s, %lld, a%d + %s, %lld, b%d, %lld);\n", places, (long long)o->own.size, k, text_of(e, &at),
+                  (long long)stride, k, (long long)o->line);
+    return;
+  }
   lm_buf_printf(b, "for (int64_t i = 0; i < %s; i++) {\n", places);
   const char *flat = cpu_attend_own_loops(e, b, &o->own), *from = element(e, k);
   lm_buf_printf(b, "b%d[i * %lld + %s] = %s;\n", k, (long long)o->line, flat, from);
   cpu_attend_close(b, o->own.n + 1);
+}
+
+static void rows_fill(cpu_attend *e, lm_buf *b, int k) {
+  const cpu_attend_operand *o = &e->operand[k];
+  const lm_axis_info *a = &e->f.m->axes[o->row ? e->f.t : e->f.s];
+  rows_copy(e, b, k);
   if (o->half && (a->dyn || a->size % HALF_TILE))
-    lm_buf_printf(b, "for (int64_t i = %s * %lld; i < %lld; i++) b%d[i] = 0;\n", places, (long long)o->line, (long long)(HALF_TILE * o->line), k);
+    lm_buf_printf(b, "for (int64_t i = %s * %lld; i < %lld; i++) b%d[i] = 0;\n", o->row ? "rows" : "cols", (long long)o->line, (long long)(HALF_TILE * o->line), k);
 }
 
 static void forms_fill(cpu_attend *e, lm_buf *b, int k) {

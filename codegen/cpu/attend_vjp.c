@@ -60,8 +60,16 @@ static void store(cpu_attend *e, lm_buf *b, int i) {
 static void add(cpu_attend *e, lm_buf *b, int i, const char *from) {
   const lm_attend_sum *s = &e->f.sums[i];
   lm_type t = result_type(e, i);
+  int64_t stride = s->other < 0 ? 0 : cpu_attend_row_stride(e, t, &s->own, s->rows ? e->f.t : e->f.s);
+  const char *places = s->rows ? "rows" : "cols";
   lm_buf at = {0};
-  lm_buf_printf(b, "for (int64_t i = 0; i < %s; i++) {\n", s->rows ? "rows" : "cols");
+  if (stride) {
+    cpu_attend_offset(e, &at, t, "t0", "s0");
+    lm_buf_printf(b, "lm_rows_add(%s, %lld, %s, %lld, %s + %s, %lld);\n", places, (long long)s->own.size, from, (long long)line_of(e, s), memory(e, i),
+                  text_of(e, &at), (long long)stride);
+    return;
+  }
+  lm_buf_printf(b, "for (int64_t i = 0; i < %s; i++) {\n", places);
   const char *flat = cpu_attend_own_loops(e, b, &s->own);
   cpu_attend_offset(e, &at, t, "t0 + i", "s0 + i");
   cpu_attend_own_offset(e, &at, t, &s->own);
@@ -215,9 +223,9 @@ void cpu_attend_backward(cpu_attend *e, lm_buf *b) {
   for (int i = 0; i < e->f.n_sums; i++) zero(e, b, i);
   int loops = inner_loops(e, b);
   lm_buf_add(b, e->place.p, e->place.n);
-  lm_buf_printf(b, "for (int64_t t0 = 0; t0 < %s; t0 += %lld) {\nconst int64_t rows = lm_min64(%lld, %s - t0);\n", t, rows, rows, t);
+  lm_buf_printf(b, "for (int64_t t0 = 0; t0 < %s; t0 += %lld) {\nconst int64_t rows = %s;\n", t, rows, cpu_attend_places(e, true));
   row_loads(e, b);
-  lm_buf_printf(b, "for (int64_t s0 = 0; s0 < %s; s0 += %lld) {\nconst int64_t cols = lm_min64(%lld, %s - s0);\n", s, cols, cols, s);
+  lm_buf_printf(b, "for (int64_t s0 = 0; s0 < %s; s0 += %lld) {\nconst int64_t cols = %s;\n", s, cols, cpu_attend_places(e, false));
   lm_buf_add(b, tile.p, tile.n);
   lm_buf_puts(b, "}\n");
   row_results(e, b);

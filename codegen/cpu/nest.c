@@ -10,6 +10,7 @@
 //       s = 0                         for g
 //       for e: s += v                   for e: h[e] += v
 //       h[g] = s
+#include <stdlib.h>
 #include <string.h>
 #include "codegen/cpu/emit.h"
 
@@ -282,10 +283,18 @@ static void loop_plain(cpu_emit *e, lm_buf *out, const char *name, const char *f
   lm_buf_printf(out, "for (int64_t %s = %s; %s < %s; %s++) {\n%s}\n", name, from, name, to, name, body);
 }
 
-// A long sum: blocks in float32, the blocks' sums in double.
+static bool is_number(const char *text, int64_t *out) {
+  char *end;
+  *out = strtoll(text, &end, 10);
+  return end != text && !*end;
+}
+
+// A long sum: blocks in float32, the blocks' sums in double. Blocks that divide it leave nothing over for another loop.
 static void loop_wide(cpu_emit *e, lm_buf *out, const char *name, const char *from, const char *to, const char *body) {
-  lm_buf_printf(out, "for (int64_t from = %s; from < %s; from += %d) {\nconst int64_t to = lm_min64(from + %d, %s);\n",
-                from, to, LONG_SUM, LONG_SUM, to);
+  int64_t first, last;
+  bool divides = is_number(from, &first) && is_number(to, &last) && (last - first) % LONG_SUM == 0;
+  lm_buf_printf(out, "for (int64_t from = %s; from < %s; from += %d) {\nconst int64_t to = ", from, to, LONG_SUM);
+  lm_buf_printf(out, divides ? "from + %d;\n" : "lm_min64(from + %d, %s);\n", LONG_SUM, to);
   for (int i = 0; i < e->n_roots; i++)
     if (by_blocks(e, &e->roots[i])) lm_buf_printf(out, "float %sb = 0.0f;\n", e->roots[i].acc);
   loop_plain(e, out, name, "from", "to", true, body);

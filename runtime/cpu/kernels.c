@@ -35,7 +35,7 @@ typedef struct loader {
 
 typedef struct batch {                 // one translation unit
   int *kernels; int n;
-  int loops;
+  int cost;
   const char *c, *so, *log;            // paths
   pid_t pid;                           // 0: not started
 } batch;
@@ -109,8 +109,11 @@ static int missing_find(loader *l, int *missing) {
 
 // ---- compiling
 
-// Functions of the prelude are compiled again in each unit with a kernel that calls them; such kernels go together.
-static const struct { const char *name; int loops; } SHARED[] = {{"lm_tiles_", 40}, {"lm_tile_product", 20}};
+// About the milliseconds that GCC takes for a kernel, for each loop, which becomes some, and for each kilobyte of text.
+enum { KERNEL_COST = 6, LOOP_COST = 4, TEXT_COST = 6 };
+// Functions of the prelude are compiled again in each unit with a kernel that calls them; such kernels go together: products of
+// matrices, attention.
+static const struct { const char *name; int cost; } SHARED[] = {{"lm_slab_", 130}, {"lm_dot_", 100}};
 enum { N_SHARED = LM_COUNT(SHARED) };
 
 static int shared_of(const char *source) {
@@ -119,25 +122,24 @@ static int shared_of(const char *source) {
   return i;
 }
 
-// What a compiler's time goes by: each loop becomes some, for vectors and for what is left over.
-static int loops_of(const char *source) {
-  int n = 1, shared = shared_of(source);
-  for (const char *at = source; (at = strstr(at, "for (")); at++) n++;
-  return n + (shared < (int)N_SHARED ? SHARED[shared].loops : 0);
+static int cost_of(const char *source) {
+  int cost = KERNEL_COST + (int)(strlen(source) * TEXT_COST / 1000), shared = shared_of(source);
+  for (const char *at = source; (at = strstr(at, "for (")); at++) cost += LOOP_COST;
+  return cost + (shared < (int)N_SHARED ? SHARED[shared].cost : 0);
 }
 
 static batch *lightest(batch *batches, int n) {
   batch *best = batches;
   for (int i = 1; i < n; i++)
-    if (batches[i].loops < best->loops) best = &batches[i];
+    if (batches[i].cost < best->cost) best = &batches[i];
   return best;
 }
 
-// The kernel with most loops first, each to the lightest batch, or to that of those with which it shares.
+// The dearest kernel first, each to the lightest batch, or to that of those with which it shares.
 static void deal(loader *l, int *missing, int n, batch *batches, int n_batches) {
   batch *home[N_SHARED + 1] = {0};
   for (int i = 1; i < n; i++)
-    for (int j = i; j && loops_of(l->source[missing[j - 1]]) < loops_of(l->source[missing[j]]); j--) {
+    for (int j = i; j && cost_of(l->source[missing[j - 1]]) < cost_of(l->source[missing[j]]); j--) {
       int k = missing[j];
       missing[j] = missing[j - 1];
       missing[j - 1] = k;
@@ -148,7 +150,7 @@ static void deal(loader *l, int *missing, int n, batch *batches, int n_batches) 
     bool first = shared == (int)N_SHARED || !home[shared];
     batch *to = first ? lightest(batches, n_batches) : home[shared];
     to->kernels[to->n++] = missing[i];
-    to->loops += loops_of(source) - (first ? 0 : SHARED[shared].loops);
+    to->cost += cost_of(source) - (first ? 0 : SHARED[shared].cost);
     if (shared < (int)N_SHARED) home[shared] = to;
   }
 }

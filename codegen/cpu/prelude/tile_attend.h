@@ -7,6 +7,16 @@
 // In f32 turned and flipped are [own][place], joined is the rows. bf16 is widened and does the same, or goes through the matrix
 // unit (AMX): there two numbers that are summed one after the other lie in 32 bits, and Z is rounded to bf16. Sums are f32.
 
+// Rows of `own` numbers from memory, `stride` apart there, and what is added to them.
+static __attribute__((noinline)) void lm_rows_copy(int64_t places, int64_t own, const float *from, int64_t stride, float *to, int64_t line) {
+  for (int64_t i = 0; i < places; i++) __builtin_memcpy(to + i * line, from + i * stride, (uint64_t)own * sizeof *to);
+}
+static __attribute__((noinline)) void lm_rows_add(int64_t places, int64_t own, const float *from, int64_t line, float *to, int64_t stride) {
+  for (int64_t i = 0; i < places; i++)
+#pragma omp simd
+    for (int64_t j = 0; j < own; j++) to[i * stride + j] += from[i * line + j];
+}
+
 // ---- f32
 
 // to[j][i] = from[i][j] for i < places, j < own; rows of `line` and of `side`.
