@@ -11,7 +11,7 @@ enum { LEAST = 16, LEAST_DEPTH = 32, LEAST_TURNED_DEPTH = 512, LONG = 1024, FAR 
 
 typedef struct operand { char letter; bool half; int64_t line, k; int panel; } operand;   // strides from a row or column to the
                                                       // next, in k; panel: columns of one, if it lies in panels
-typedef struct product { int64_t m, n, k; operand a, b; } product;               // with C in rows of unit stride
+typedef struct product { int64_t m, n, k; operand a, b; bool half; } product;    // with C in rows of unit stride; half: of bf16
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static bool has_unit(const operand *x) { return x->panel || x->line == 1 || x->k == 1; }
@@ -21,7 +21,7 @@ static bool has_unit(const operand *x) { return x->panel || x->line == 1 || x->k
 static bool product_make(const lm_plan_gemm *g, product *out) {
   bool half = g->dtype_ab == LM_BF16, turned = g->c_n != 1;
   operand x = {'a', half, g->a_m, g->a_k, 0}, y = {'a', half, g->b_n, g->b_k, g->b_lines};
-  *out = (product){turned ? g->n.fixed : g->m.fixed, turned ? g->m.fixed : g->n.fixed, g->k.fixed, turned ? y : x, turned ? x : y};
+  *out = (product){turned ? g->n.fixed : g->m.fixed, turned ? g->m.fixed : g->n.fixed, g->k.fixed, turned ? y : x, turned ? x : y, g->dtype_c == LM_BF16};
   out->b.letter = 'b';
   if (g->m.n_dyn || g->n.n_dyn || g->k.n_dyn || g->dtype_ab == LM_F64 || g->dtype_c == LM_F64 || (g->b_lines && turned)) return false;
   bool rows = turned ? g->c_m == 1 && g->c_n >= out->n : g->c_m >= out->n;
@@ -59,7 +59,7 @@ static void put_panels(const operand *x, const char *lines, const char *at, cons
 // Tiles from some rows of A, which go into panels, unless they are better read as they lie (prelude).
 static void put_rows(const product *p, lm_buf *out) {
   const operand *a = &p->a;
-  const char *rest = "y, line, c + i * row, row, var[2] || k > 0);\n";
+  const char *rest = "y, line, &sums);\n";
   char at[40];
   snprintf(at, sizeof at, "i * %lld + ", (long long)a->line);
   if (a->k == 1) {
@@ -96,6 +96,9 @@ static void put_function(const product *p, lm_buf *out) {
     put_panels(b, "columns", "", "pb", out);
   }
   lm_buf_printf(out, "    for (int64_t i = lo; i < hi; i += LM_ROWS_%s) {\n      const int64_t rows = lm_min64(LM_ROWS_%s, hi - i);\n      ", upper, upper);
+  lm_buf_puts(out, "const lm_sums sums = {c + i * row, row, var[2] || k > 0, ");
+  lm_buf_puts(out, p->half ? "var[3] && k + n == " : "0, 0};\n      ");
+  if (p->half) lm_buf_printf(out, "%lld ? (uint16_t *)buf[4] + i * var[3] : 0, var[3]};\n      ", k);
   put_rows(p, out);
   lm_buf_puts(out, "    }\n  }\n}\n");
 }

@@ -213,15 +213,16 @@ static way way_choose(lm_cpu_gemms *all, problem *p) {
 
 typedef struct run { lm_cpu_gemms *all; problem p; way w; const char *a, *b; char *c; } run;
 
-static void multiply(const run *r, const lm_gemm_shape *s, const char *a, const char *b, char *c, bool add, int thread) {
+// result: the tile's in C's own type where it is summed elsewhere, and this is the last of its sums; else NULL.
+static void multiply(const run *r, const lm_gemm_shape *s, const char *a, const char *b, char *c, bool add, char *result, int thread) {
   char *scratch = r->all->scratch + thread * r->all->per_thread;
   if (r->w.how == LOOP) {
     lm_gemm_loop(s, a, b, c, add);
   } else if (r->w.how == CALL) {
     lm_gemm_call(s, a, b, (float *)c, add, (lm_gemm_scratch *)scratch);
   } else if (r->w.how == CODE) {
-    char *buf[] = {(char *)(uintptr_t)a, (char *)(uintptr_t)b, c, scratch + r->all->own};
-    r->all->kernels[r->p.code - 1](buf, (int64_t[]){s->n, s->c_m, add}, 0, s->m);
+    char *buf[] = {(char *)(uintptr_t)a, (char *)(uintptr_t)b, c, scratch + r->all->own, result};
+    r->all->kernels[r->p.code - 1](buf, (int64_t[]){s->n, s->c_m, add, result ? r->p.s.c_m : 0}, 0, s->m);
   } else {
     const lm_matmul *x = lm_matmuls_find(r->all->matmuls, s, add);
     LM_ASSERT(x);
@@ -245,9 +246,10 @@ static void task_run(const run *r, int64_t task, int thread) {
   if (r->w.staged && p->accumulate) lm_gemm_tile_load(&tile, c, sums);
   for (int64_t k = 0; k < p->n_sums; k++) {
     lm_plan_batch q = lm_plan_batch_place(p->sum, p->n_sum, k);
-    multiply(r, &s, r->a + (o.a + q.a + i * s.a_m) * size, r->b + (o.b + q.b + j * s.b_n) * size, to, p->accumulate || k > 0, thread);
+    multiply(r, &s, r->a + (o.a + q.a + i * s.a_m) * size, r->b + (o.b + q.b + j * s.b_n) * size, to, p->accumulate || k > 0,
+             r->w.staged && k + 1 == p->n_sums ? c : NULL, thread);
   }
-  if (r->w.staged) lm_gemm_tile_store(&tile, sums, c);
+  if (r->w.staged && r->w.how != CODE) lm_gemm_tile_store(&tile, sums, c);   // code has rounded them
 }
 
 void lm_cpu_gemm_share(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, const char *a, const char *b, char *c,

@@ -55,3 +55,24 @@ static __attribute__((noinline)) void lm_tile_product(int64_t rows, int64_t widt
     lm_tile_rows(LM_BLOCK, width, n, a + i * a_row, a_row, b, b_row, c + i * c_row, c_row, add);
   for (; i < rows; i += 2) lm_tile_rows(2, width, n, a + i * a_row, a_row, b, b_row, c + i * c_row, c_row, add);
 }
+
+// ---- sums of large products (tile_panel.h, tile_amx.h)
+
+// Where they go: rows of f32, added to what is there if `add`. half: at the last slab of a product whose result is bf16 the
+// place of that, into which they are rounded; c then only holds what was summed before.
+typedef struct lm_sums { float *c; int64_t row; int add; uint16_t *half; int64_t half_row; } lm_sums;
+
+static inline lm_sums lm_sums_at(const lm_sums *s, int64_t i, int64_t j) {
+  lm_sums x = *s;
+  x.c += i * x.row + j;
+  if (x.half) x.half += i * x.half_row + j;
+  return x;
+}
+
+static __attribute__((noinline)) void lm_sums_round(const lm_sums *s, int64_t rows, int64_t columns) {
+  for (int64_t i = 0; i < rows; i++) {
+    const float *from = s->c + i * s->row;
+    uint16_t *to = s->half + i * s->half_row;
+    for (int64_t j = 0; j < columns; j++) to[j] = lm_bf16_round(from[j]);
+  }
+}

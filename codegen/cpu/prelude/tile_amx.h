@@ -49,6 +49,8 @@ static inline void lm_amx_begin(lm_amx *x) {
 
 // ---- panels
 
+typedef float lm_wide __attribute__((vector_size(64), aligned(4), may_alias));
+typedef uint16_t lm_wide_halves __attribute__((vector_size(64), aligned(2), may_alias));
 typedef uint32_t lm_words __attribute__((vector_size(64), aligned(4), may_alias));
 typedef int32_t lm_words_order __attribute__((vector_size(64)));
 typedef uint16_t lm_sixteen_halves __attribute__((vector_size(32), aligned(2), may_alias));
@@ -193,36 +195,63 @@ static __attribute__((noinline)) void lm_amx_part(lm_amx *x, int64_t steps, int6
     for (int64_t j = 0; j < columns && j < LM_AMX_SIDE; j++) c[i * row + j] = t[i][j];
 }
 
+// Rounded, those of `low` first. The instruction makes numbers below 2^-126 zeros.
+static inline lm_wide_halves lm_halves_round(lm_wide low, lm_wide high) {
+  lm_wide_halves to;
+#ifdef __AVX512BF16__
+  __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(to) : "v"(low), "v"(high));
+#else
+  for (int i = 0; i < 16; i++) to[i] = lm_bf16_round(low[i]), to[16 + i] = lm_bf16_round(high[i]);
+#endif
+  return to;
+}
+
+static inline void lm_amx_round(const lm_sums *s, int64_t rows, int64_t columns) {
+  if (columns != LM_AMX_SIDE) {
+    lm_sums_round(s, rows, columns);
+    return;
+  }
+  for (int64_t i = 0; i < rows; i++) {
+    const lm_wide *from = (const lm_wide *)(s->c + i * s->row);
+    *(lm_wide_halves *)(s->half + i * s->half_row) = lm_halves_round(from[0], from[1]);
+  }
+}
+
 static inline __attribute__((always_inline)) void lm_amx_tiles(int64_t n, int64_t rows, int64_t columns, lm_squares_at a,
-                                                               lm_squares_at b, float *c, int64_t row, int add) {
+                                                               lm_squares_at b, const lm_sums *sums) {
   lm_amx x;
+  float t[LM_AMX_SIDE][LM_AMX_SIDE] __attribute__((aligned(64)));
   int64_t steps = (n + 2 * LM_SQUARE - 1) / (2 * LM_SQUARE);
   LM_AMX_BEGIN(&x);
   for (int64_t j = 0; j < columns; j += LM_AMX_SIDE)
     for (int64_t i = 0; i < rows; i += LM_AMX_SIDE) {
       lm_squares_at p = lm_squares_move(a, i), q = lm_squares_move(b, j);
-      float *z = c + i * row + j;
-      if (i + LM_AMX_SIDE > rows || j + LM_AMX_SIDE > columns) lm_amx_part(&x, steps, rows - i, columns - j, p, q, z, row, add);
-      else lm_amx_sum(&x, steps, p, q, z, row, add);
+      int64_t down = lm_min64(LM_AMX_SIDE, rows - i), across = lm_min64(LM_AMX_SIDE, columns - j);
+      lm_sums z = lm_sums_at(sums, i, j);
+      if (z.half && !z.add) z.c = &t[0][0], z.row = LM_AMX_SIDE;
+      if (down < LM_AMX_SIDE || across < LM_AMX_SIDE) lm_amx_part(&x, steps, down, across, p, q, z.c, z.row, z.add);
+      else lm_amx_sum(&x, steps, p, q, z.c, z.row, z.add);
+      if (z.half) lm_amx_round(&z, down, across);
     }
   LM_AMX_END(&x);
 }
 
 static __attribute__((noinline)) void lm_tiles_bf16(int64_t n, int64_t rows, int64_t columns, const float *a, const float *b,
-                                                    int64_t line, float *c, int64_t row, int add) {
-  lm_amx_tiles(n, rows, columns, lm_panel_squares(a, n), lm_panel_squares(b, line), c, row, add);
+                                                    int64_t line, const lm_sums *sums) {
+  lm_amx_tiles(n, rows, columns, lm_panel_squares(a, n), lm_panel_squares(b, line), sums);
 }
 
 // Rows are read where they lie: those of whole tiles, with whole steps along k; not rows whole pages apart, which fall into the
 // same sets of the first cache.
 static __attribute__((noinline)) void lm_rows_bf16(int64_t n, int64_t rows, int64_t columns, const uint16_t *from, int64_t stride,
-                                                   float *a, const float *b, int64_t line, float *c, int64_t row, int add) {
+                                                   float *a, const float *b, int64_t line, const lm_sums *sums) {
   int64_t whole = n % (2 * LM_SQUARE) || stride % 2048 == 0 ? 0 : rows / LM_AMX_SIDE * LM_AMX_SIDE;
   lm_squares_at there = {from, 2 * stride, 2 * LM_SQUARE * stride, 4 * LM_SQUARE};
-  if (whole) lm_amx_tiles(n, whole, columns, there, lm_panel_squares(b, line), c, row, add);
+  lm_sums rest = lm_sums_at(sums, whole, 0);
+  if (whole) lm_amx_tiles(n, whole, columns, there, lm_panel_squares(b, line), sums);
   if (whole == rows) return;
   lm_a_turned_bf16(from + whole * stride, stride, n, rows - whole, a);
-  lm_tiles_bf16(n, rows - whole, columns, a, b, line, c + whole * row, row, add);
+  lm_tiles_bf16(n, rows - whole, columns, a, b, line, &rest);
 }
 
 static inline int64_t lm_slab_bf16(int64_t k) { return LM_AMX_SLAB; }

@@ -71,8 +71,6 @@ static inline void lm_form_joined_bf16(const lm_part *from, int64_t line, lm_par
 #else
 typedef uint16_t lm_part;
 typedef lm_amx lm_unit;
-typedef float lm_wide __attribute__((vector_size(64), aligned(4), may_alias));
-typedef uint16_t lm_wide_halves __attribute__((vector_size(64), aligned(2), may_alias));
 enum { LM_TILE_BYTES = 4 * LM_AMX_SIDE };   // of a row of Z in f32, and of a pair of rows of bf16
 
 static inline lm_part lm_part_of(uint16_t h) { return h; }
@@ -104,16 +102,7 @@ static __attribute__((noinline)) void lm_form_flipped_bf16(int64_t places, int64
   }
 }
 
-// Z in bf16. `low` and `high` in one vector, one behind the other or in turn, the ones of `low` first.
-static inline lm_wide_halves lm_halves_round(lm_wide low, lm_wide high) {
-  lm_wide_halves to;
-#ifdef __AVX512BF16__
-  __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(to) : "v"(low), "v"(high));
-#else
-  for (int i = 0; i < 16; i++) to[i] = lm_bf16_round(low[i]), to[16 + i] = lm_bf16_round(high[i]);
-#endif
-  return to;
-}
+// Z in bf16, in turn.
 static inline lm_wide_halves lm_halves_mix(lm_wide low, lm_wide high) {
   return __builtin_shuffle(lm_halves_round(low, high), (lm_wide_halves){LM_ALL(LM_IN_TURN, 0)});
 }

@@ -130,25 +130,27 @@ static __attribute__((noinline)) void lm_tile_part(int64_t n, int64_t rows, int6
     for (int64_t j = 0; j < columns && j < LM_TILE_N; j++) c[i * row + j] = add ? c[i * row + j] + t[i][j] : t[i][j];
 }
 
-// c (+)= a b for panels of a, which a slab of n places fills, and of b, in which a column has `line` places; row: from a row of
-// c to the next.
+// Sums of panels of a, which a slab of n places fills, and of b, in which a column has `line` places.
 static __attribute__((noinline)) void lm_tiles_f32(int64_t n, int64_t rows, int64_t columns, const float *a, const float *b,
-                                                   int64_t line, float *c, int64_t row, int add) {
+                                                   int64_t line, const lm_sums *sums) {
+  float t[LM_TILE_M][LM_TILE_N] __attribute__((aligned(64)));
   for (int64_t j = 0; j < columns; j += LM_TILE_N)
     for (int64_t i = 0; i < rows; i += LM_TILE_M) {
       const float *x = a + i * n, *y = b + j * line;
-      float *z = c + i * row + j;
-      if (i + LM_TILE_M > rows || j + LM_TILE_N > columns) lm_tile_part(n, rows - i, columns - j, x, y, z, row, add);
-      else lm_tile_sum(n, x, y, z, row, add);
+      lm_sums z = lm_sums_at(sums, i, j);
+      if (z.half && !z.add) z.c = &t[0][0], z.row = LM_TILE_N;
+      if (i + LM_TILE_M > rows || j + LM_TILE_N > columns) lm_tile_part(n, rows - i, columns - j, x, y, z.c, z.row, z.add);
+      else lm_tile_sum(n, x, y, z.c, z.row, z.add);
+      if (z.half) lm_sums_round(&z, lm_min64(LM_TILE_M, rows - i), lm_min64(LM_TILE_N, columns - j));
     }
 }
 
 // The same for rows of A, `from` one to the next: what lies in rows is copied into the panels `a`.
 #define LM_ROWS_MULTIPLY(T, TYPE) \
   static __attribute__((noinline)) void lm_rows_##T(int64_t n, int64_t rows, int64_t columns, const TYPE *from, int64_t stride, \
-                                                    float *a, const float *b, int64_t line, float *c, int64_t row, int add) { \
+                                                    float *a, const float *b, int64_t line, const lm_sums *sums) { \
     lm_a_turned_##T(from, stride, n, rows, a); \
-    lm_tiles_##T(n, rows, columns, a, b, line, c, row, add); \
+    lm_tiles_##T(n, rows, columns, a, b, line, sums); \
   }
 LM_ROWS_MULTIPLY(f32, float)
 
