@@ -70,6 +70,34 @@ static bool step_in_place(planner *p, const pstep *s, const ref *from, const sto
   return true;
 }
 
+// Whether r is, in each turn of the loop at `depth`, a part of that turn's slot of what begins at `whole`.
+static bool is_own_slot(const ref *r, const ref *whole, int depth, int64_t slot) {
+  int64_t offset = r->offset - whole->offset;
+  for (int d = 0; d < LM_PLAN_DEPTH; d++)
+    if (r->loop[d] - whole->loop[d] != (d == depth ? slot : 0)) return false;
+  return offset >= 0 && offset + r->bytes <= slot;
+}
+
+// Whether a loop that writes s turn by turn reads of `to`, in each turn before it writes, the place of that turn alone; and
+// nothing behind the loop reads it.
+static bool turns_are_safe(planner *p, const storage *s, const ref *to, int loop) {
+  ref whole = ref_resolve(to), own = {.at = (storage *)s};
+  int64_t slot = s->bytes / p->steps[loop].step.count;
+  int end = p->steps[loop].step.match, first_write = INT_MAX, last_read = -1;
+  for (int i = loop; i < (int)p->n_steps; i++) {
+    const pstep *step = &p->steps[i];
+    for (int b = 0; b < step->step.n_bufs; b++) {
+      bool reads = b < step->step.n_read;
+      ref r = ref_resolve(&step->refs[b]);
+      if (r.at != (reads ? whole.at : s)) continue;
+      if (i > end || !is_own_slot(&r, reads ? &whole : &own, p->depth, slot)) return false;
+      if (reads) last_read = step_outward(p, i, p->depth + 1, true);
+      else if (first_write == INT_MAX) first_write = step_outward(p, i, p->depth + 1, false);
+    }
+  }
+  return last_read < first_write;
+}
+
 // Whether what `to` holds has been read for the last time before (or in place while) s is first written.
 static bool claim_is_safe(planner *p, const storage *s, const ref *to, int since) {
   int first_write = INT_MAX, last_read = -1;
@@ -83,6 +111,8 @@ static bool claim_is_safe(planner *p, const storage *s, const ref *to, int since
     }
   }
   if (first_write == INT_MAX) return false;
+  const pstep *first = &p->steps[first_write];
+  if (first->step.kind == LM_STEP_LOOP && first->step.match == last_read) return turns_are_safe(p, s, to, first_write);
   return last_read < first_write || (last_read == first_write && step_in_place(p, &p->steps[first_write], to, s));
 }
 
