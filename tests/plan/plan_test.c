@@ -112,6 +112,29 @@ static const char nested[] =
   "  return %y, %s, %z\n"
   "}\n";
 
+// What is carried goes through an inner loop a part a turn. Written in place if each turn reads its own part (PLACE) before it
+// writes it, and no later (LATE).
+static const char parts[] =
+  "stage step\n"
+  "axis t = 6, a = 5, part = 3, row = 2\n"
+  "func @f(%%x: f32[t, a]) -> (y: f32[t, a], z: f32[part, row, a]) {\n"
+  "  %%z0 = const 0 : f32[part, row, a]\n"
+  "  %%y, %%z = loop 2 %%i carry(%%c = %%x, %%b = %%z0) {\n"
+  "    %%cs = view %%c (t) -> (part, row)\n"
+  "    %%s, %%q = loop 3 over(part) %%j carry() {\n"
+  "      %%x1 = at %%cs, %%j [%s]\n"
+  "      %%h = tanh %%x1\n"
+  "      %%m = mul %%h, %%h\n"
+  "      %%k = add %%h, %%%s\n"
+  "      yield %%m, %%k\n"
+  "    }\n"
+  "    %%d = view %%s (part, row) -> (t)\n"
+  "    %%o = mul %%q, %%q\n"
+  "    yield %%d, %%o\n"
+  "  }\n"
+  "  return %%y, %%z\n"
+  "}\n";
+
 // Dots through views: heads split off, permuted, sliced; a merge that is not affine; gradients written through views.
 static const char views[] =
     "stage step\n"
@@ -162,6 +185,20 @@ static void text_test(const char *text, const char *name) {
 
 static void carries_test(void) { text_test(carries, "f"); }
 static void nested_test(void) { text_test(nested, "f"); }
+static void parts_test(void) {
+  static const struct { const char *place, *late; int copies; } cases[] = {{"0, 1", "h", 1}, {"2, -1", "h", 2}, {"0, 1", "x1", 2}};   // one is of the argument
+  for (size_t i = 0; i < LM_COUNT(cases); i++) {
+    char text[sizeof parts + 16];
+    snprintf(text, sizeof text, parts, cases[i].place, cases[i].late);
+    subject s = text_subject(text, NULL);
+    run_compare(&s, "f");
+    int n = copies_of_control(&s, "f");
+    if (n != cases[i].copies) fprintf(stderr, "case %d: %d copies\n", (int)i, n);
+    CHECK(n == cases[i].copies);
+    subject_free(&s);
+  }
+}
+
 static void views_test(void) { text_test(views, "f"); }
 
 // The optimizer's function works in place: parameters, gradients and states are its arguments, in their arenas.
@@ -307,6 +344,7 @@ int main(void) {
   carries_test();
   nested_test();
   views_test();
+  parts_test();
   update_test();
   decode_test();
   refused_test();
