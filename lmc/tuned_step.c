@@ -17,7 +17,7 @@ static const double MACHINE_SHARE = 0.8; // of memory, for two plans at once
 
 // What is tried, the likeliest gain first. Rows and places that a plan has anyway, or that make no difference, are not run.
 static const lm_variant changes[] = {
-  {.off = "chunk"}, {.on = "pack"}, {.off = "pack"}, {.on = "layout"}, {.rows = 1024}, {.rows = 256}, {.rows = 2048}, {.rows = 8192},
+  {.off = "chunk"}, {.on = "pack"}, {.off = "pack"}, {.on = "layout"}, {.off = "layout"}, {.rows = 1024}, {.rows = 256}, {.rows = 2048}, {.rows = 8192},
   {.off = "jam"}, {.places = 8}, {.places = 128}, {.places = 4096}, {.off = "licm"}, {.on = "slab"}, {.off = "slab"}};
 
 // ---- text

@@ -22,7 +22,8 @@ bool lm_cpu_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand,
 bool lm_cpu_product_emit(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out);
 bool lm_cpu_product_is_worth(const lm_plan_gemm *g);
 
-// How that code reads a weight on a processor with vectors of so many floats and, if so, a matrix unit for bf16; by type of operands.
+// How that code reads a weight on a processor with vectors of so many floats and, if so, a matrix unit for bf16; by type of
+// operands. A matrix unit takes as long to multiply as vectors to lay out what it reads, so there it is usual.
 void lm_cpu_panels(int vector, bool tiles, lm_plan_panel *out);
 
 // The text that every translation unit of kernels begins with.

@@ -43,7 +43,7 @@ bool lm_cpu_product_is_worth(const lm_plan_gemm *g) {
 // tile.h, tile_panel.h and tile_amx.h of the prelude; the code asserts it.
 void lm_cpu_panels(int vector, bool tiles, lm_plan_panel *out) {
   if (vector) out[LM_F32] = (lm_plan_panel){.lines = 2 * vector, .group = 1, .n = 2 * vector, .k = 1};
-  if (tiles) out[LM_BF16] = (lm_plan_panel){.lines = 16, .group = 2, .n = 32, .k = 32};
+  if (tiles) out[LM_BF16] = (lm_plan_panel){.lines = 16, .group = 2, .n = 32, .k = 32, .usual = true};
 }
 
 static const char *type_of(const operand *x) { return x->half ? "uint16_t" : "float"; }

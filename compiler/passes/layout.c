@@ -14,9 +14,9 @@
 //
 // Gained: of each product, the panels of its weight, a read and a write of it for each stretch of rows that a thread computes.
 // Paid: the bytes of the weight for each layout, forward and data gradient one each, and writing them once a change.
-// Declines: unless it is asked for, since measured with AVX2 it gains a few hundredths of the products' time for twice the bytes of
-// the weights, and elsewhere max-autotune measures it; products that are no single call, weights whose axes are no whole
-// panels or not next to each other, products that the target leaves to its library. Cost: linear.
+// Declines: where that is not usual (lm_plan_panel), unless it is asked for: measured with AVX2 it gains a few hundredths of the
+// products' time for twice the bytes of the weights; products that are no single call, weights whose axes are no whole panels
+// or not next to each other, products that the target leaves to its library. Cost: linear.
 #include <string.h>
 
 #include "compiler/passes/pass.h"
@@ -28,6 +28,7 @@ typedef struct run { int at, n; } run;   // neighbouring axes of a type: n of th
 typedef struct laying {
   lm_module *m;
   const lm_plan_target *target;
+  bool asked;
   lm_op *dot;
   run own, over;                       // of the weight: its own axes, those that are summed
   int64_t lines, places;               // how many in all
@@ -79,7 +80,7 @@ static bool laying_find(laying *l, lm_op *op) {
   l->dot = op;
   if (op->code != LM_OP_DOT || lm_value_is_weight(op->in[0]) || !lm_value_is_weight(op->in[1])) return false;
   l->panel = l->target->panel[op->in[1]->type.dtype];
-  if (!l->panel.lines || !runs_find(l)) return false;
+  if (!l->panel.lines || !(l->panel.usual || l->asked) || !runs_find(l)) return false;
   return l->lines % l->panel.n == 0 && l->places % l->panel.k == 0 && has_code(l);
 }
 
@@ -116,7 +117,8 @@ static lm_attr turned(const lm_attr *view) {
 }
 
 static lm_value *lay_rule(lm_rewrite *r, lm_op *dot) {
-  laying l = {.m = r->b.m, .target = r->user};
+  const lm_pass_env *env = r->user;
+  laying l = {.m = r->b.m, .target = env->target, .asked = lm_pass_is_asked(env, "layout")};
   lm_attr own, over;
   if (!laying_find(&l, dot)) return NULL;
   lm_builder b = r->b;
@@ -136,8 +138,7 @@ static lm_value *lay_rule(lm_rewrite *r, lm_op *dot) {
 }
 
 bool lm_pass_layout(lm_module *m, const lm_pass_env *env) {
-  const lm_plan_target *target = env ? env->target : NULL;
-  if (!target || !lm_pass_is_asked(env, "layout")) return true;
-  for (lm_func *f = m->funcs; f; f = f->next) lm_rewrite_func(f, lay_rule, (void *)(uintptr_t)target);
+  if (!env || !env->target) return true;
+  for (lm_func *f = m->funcs; f; f = f->next) lm_rewrite_func(f, lay_rule, (void *)(uintptr_t)env);
   return true;
 }

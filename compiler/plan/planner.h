@@ -19,8 +19,8 @@ typedef struct lm_kernel_code {
 } lm_kernel_code;
 
 // How a target's code of products reads a weight: in panels of `lines` columns, in which `group` places of k lie together; n and k
-// are multiples of these. lines 0: as it is.
-typedef struct lm_plan_panel { int lines, group, n, k; } lm_plan_panel;
+// are multiples of these. lines 0: as it is. usual: such code is known to be worth the bytes of what it reads.
+typedef struct lm_plan_panel { int lines, group, n, k; bool usual; } lm_plan_panel;
 
 // What the planner must know of a target. `kernel` generates a kernel's code (an attend's or attend_vjp's too) into `arena`; false after a diagnostic.
 // `in_place`: result r may be written where operand o lies, since the kernel reads each element of o before it writes the

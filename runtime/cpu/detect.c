@@ -146,9 +146,10 @@ bool lm_cpu_tiles_ask(void) {
 int lm_cpu_vector(const lm_cpu_info *cpu) { return has_flag(cpu->isa, "avx512") ? 16 : has_flag(cpu->isa, "avx2") ? 8 : 0; }
 bool lm_cpu_has_tiles(const lm_cpu_info *cpu) { return has_flag(cpu->isa, "amx-bf16") && lm_cpu_tiles_ask(); }
 
-bool lm_cpu_prefers_code(void) {
+bool lm_cpu_prefers_code(lm_dtype operands) {
   lm_cpu_info cpu;
-  level_choose(&cpu);
+  lm_cpu_detect(&cpu);
+  if (operands == LM_BF16 && lm_cpu_has_tiles(&cpu)) return true;
   unsigned isa = dnnl_get_effective_cpu_isa(), wide = (dnnl_cpu_isa_avx512_core | dnnl_cpu_isa_avx512_mic) & ~dnnl_cpu_isa_avx2;
   return (isa & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2 && !(isa & wide);
 }

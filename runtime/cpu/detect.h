@@ -2,6 +2,7 @@
 #ifndef LM_CPU_DETECT_H
 #define LM_CPU_DETECT_H
 #include "runtime/base/base.h"
+#include "runtime/base/dtype.h"
 
 typedef struct lm_cpu_info {
   int cores;                           // that the process may use
@@ -20,8 +21,9 @@ void lm_cpu_detect(lm_cpu_info *out);
 lm_status lm_cpu_march_check(const lm_cpu_info *cpu);   // LM_ENV if LMC_CPU is none of those, or more than there is
 // Whether products of bf16 are instructions of this processor (AVX512-BF16 or AMX), and oneDNN uses them.
 bool lm_cpu_has_bf16(void);
-// Whether generated code of products was measured to beat oneDNN on processors of this kind: with AVX2, without AVX-512.
-bool lm_cpu_prefers_code(void);
+// Whether generated code of products beats oneDNN on processors of this kind: measured with AVX2, without AVX-512; and known of the
+// matrix unit, where oneDNN lays out both operands anew in each call.
+bool lm_cpu_prefers_code(lm_dtype operands);
 // Floats of a vector of generated code; 0: of a processor that is not known.
 int lm_cpu_vector(const lm_cpu_info *cpu);
 bool lm_cpu_has_tiles(const lm_cpu_info *cpu);          // a matrix unit for bf16 that the system lets us use

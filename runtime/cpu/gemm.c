@@ -24,7 +24,8 @@ struct lm_cpu_gemms {
   int threads;
   uint32_t primitives;
   const lm_gemm_cuts *cuts;    // NULL: none
-  bool code, usual;            // a plan's may be used; it is the default
+  bool code;                   // a plan's may be used
+  uint32_t usual;              // 1 << lm_dtype: operands for which it is the default
   lm_kernel_fn *const *kernels;   // as the plan's
   lm_matmuls *matmuls;         // NULL until a product wants one
   char *memory, *scratch;      // scratch: in memory, aligned
@@ -193,12 +194,16 @@ static way code_choose(const lm_cpu_gemms *all, problem *p) {
   return w;
 }
 
+// Panels are nothing for the library; else a cut says, or the default.
+static bool takes_code(const lm_cpu_gemms *all, const problem *p) {
+  if (p->panel && !p->code) LM_BUG("a product of panels without code");
+  return p->code && (p->panel || (p->cut ? p->cut->tile.code : all->usual >> p->s.ab & 1));
+}
+
 static way way_choose(lm_cpu_gemms *all, problem *p) {
   way w = {LOOP, false};
-  if (p->panel && !p->code) LM_BUG("a product of panels without code");
-  if (p->code && (p->panel || (p->cut && p->cut->tile.code))) return code_choose(all, p);
+  if (takes_code(all, p)) return code_choose(all, p);
   if (matmul_choose(all, p, &w, false)) return w;
-  if (p->code && !p->cut && all->usual) return code_choose(all, p);
   if (p->s.ab != LM_F64 && p->s.cc != LM_F64) {
     lm_gemm_shape s = summed(&p->s, true);
     bool staged = p->s.cc != LM_F32 || !lm_gemm_forms_find(&p->s).c.trans;
@@ -288,7 +293,8 @@ static void scratch_make(lm_cpu_gemms *all) {
 lm_cpu_gemms *lm_cpu_gemms_create(const lm_cpu_gemm_options *o) {
   lm_cpu_gemms *all = lm_alloc(sizeof *all);
   *all = (lm_cpu_gemms){.threads = o->threads, .primitives = o->primitives ? o->primitives : 1u << LM_BF16, .cuts = o->cuts,
-                        .code = o->code, .usual = o->code && lm_cpu_prefers_code(), .kernels = o->kernels};
+                        .code = o->code, .kernels = o->kernels};
+  for (int t = LM_F32; t <= LM_BF16 && o->code; t++) all->usual |= (uint32_t)lm_cpu_prefers_code((lm_dtype)t) << t;
   return all;
 }
 
@@ -324,7 +330,7 @@ static bool product_make(lm_cpu_gemms *all, const lm_plan_gemm *g) {
   problem p = problem_make(all, g, NULL);
   way w;
   if (!p.n_outers || !p.s.m || !p.s.n) return false;
-  bool primitives = (all->primitives >> g->dtype_ab & 1) && p.s.k;
+  bool primitives = (all->primitives >> g->dtype_ab & 1) && p.s.k && !takes_code(all, &p);
   if (primitives && !all->matmuls) all->matmuls = lm_matmuls_create(all->threads);
   if (primitives) matmul_choose(all, &p, &w, true);
   w = way_choose(all, &p);
