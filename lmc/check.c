@@ -92,6 +92,16 @@ static void parameters_json(const lm_session *s, lm_buf *out) {
   lm_buf_puts(out, "]");
 }
 
+static void patterns_json(const lm_lowered *l, lm_buf *out) {
+  lm_buf_puts(out, ", \"patterns\": [");
+  for (uint32_t i = 0; i < l->n_resolved; i++) {
+    lm_buf_puts(out, i ? ", {\"pattern\": " : "{\"pattern\": ");
+    lm_buf_json(out, l->resolved[i].pattern);
+    lm_buf_printf(out, ", \"what\": \"%s\", \"n\": %u}", l->resolved[i].what, l->resolved[i].n);
+  }
+  lm_buf_puts(out, "]");
+}
+
 static void report_json(const lm_session *s, lm_buf *out) {
   lm_buf values = {0};
   lm_recipe_print(s->recipe, false, &values);
@@ -102,6 +112,7 @@ static void report_json(const lm_session *s, lm_buf *out) {
   lm_buf_free(&values);
   if (s->lowered) lm_buf_printf(out, ", \"compute\": \"%s\"", lm_session_compute(s));
   if (s->lowered) parameters_json(s, out);
+  if (s->lowered) patterns_json(s->lowered, out);
   lm_buf_puts(out, "}");
 }
 

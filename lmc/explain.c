@@ -28,7 +28,7 @@ static void origins_json(const lm_ctx *c, const char *key, const lm_recipe_origi
     if (o->loc.file && o->loc.line) {
       lm_buf_puts(&b, ", \"file\": ");
       lm_buf_json(&b, c->sources[o->loc.file].path);
-      lm_buf_printf(&b, ", \"line\": %u, \"col\": %u", o->loc.line, o->loc.col);
+      lm_buf_printf(&b, ", \"line\": %u, \"column\": %u", o->loc.line, o->loc.col);
     }
     lm_buf_puts(&b, "}");
   }

@@ -80,12 +80,19 @@ static bool has_option(const lm_command *c, const char *name) {
   return false;
 }
 
+// Before options are read, as their mistakes are told as JSON too.
+static bool wants_json(const lm_command *c, int argc, char **argv) {
+  bool given = false;
+  for (int i = 0; i < argc && strcmp(argv[i], "--"); i++) given |= !strcmp(argv[i], "--json");
+  return given && has_option(c, "json");
+}
+
 static lm_status command_run(lm_cli *cli, int argc, char **argv) {
   bool help;
+  cli->json = wants_json(cli->command, argc, argv);
   LM_TRY(lm_args_parse(cli->ctx->arena, cli->command->options, argc, argv, &cli->args, &help));
   if (help) return help_print(cli->command, false), NULL;
   LM_TRY(count_check(cli));
-  cli->json = has_option(cli->command, "json") && lm_args_given(&cli->args, "json");
   return cli->command->run(cli);
 }
 
@@ -103,9 +110,15 @@ static lm_status dispatch(lm_cli *cli, int argc, char **argv) {
 
 // ---- the end
 
-static int status_report(lm_status s) {
+// As JSON it is a diagnostic without a place, among the others.
+static int status_report(lm_cli *cli, lm_status s) {
+  if (!s) s = lm_cli_verdict(cli);
   int kind = s ? (int)s->kind : LM_OK;
-  if (s && *s->text) fprintf(stderr, "lmc: %s%s\n", kind == LM_BUG_STATUS ? "this is a bug in lmc: " : "", s->text);
+  const char *whose = kind == LM_BUG_STATUS ? "this is a bug in lmc: " : "";
+  bool told = s && *s->text;
+  if (told && cli->json) lm_error(cli->ctx, (lm_loc){0}, NULL, "%s%s", whose, s->text);
+  lm_cli_diagnostics(cli);
+  if (told && !cli->json) fprintf(stderr, "lmc: %s%s\n", whose, s->text);
   lm_status_free(s);
   return kind;
 }
@@ -122,9 +135,7 @@ int main(int argc, char **argv) {
   lm_bug_hook_set(lm_dump_bug, &cli.module);
   lm_status s = dispatch(&cli, argc, argv);
   fflush(stdout);
-  lm_cli_diagnostics(&cli);
-  if (!s) s = lm_cli_verdict(&cli);
-  int kind = output_close(status_report(s));
+  int kind = output_close(status_report(&cli, s));
   lm_ctx_destroy(cli.ctx);
   return kind;
 }

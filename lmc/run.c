@@ -1,4 +1,5 @@
 // run.c - lmc run: compiles and trains.
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,6 +11,8 @@
 #include "lmc/sample.h"
 #include "lmc/tuned.h"
 #include "lmc/tuned_step.h"
+#include "runtime/io/json.h"
+#include "runtime/train/checkpoint_folder.h"
 #include "runtime/train/run.h"
 
 #define MICRO_TIMED_S 0.2              // to say how long the run will take
@@ -363,16 +366,23 @@ static lm_status profile_end(runner *x) {
   return NULL;
 }
 
+static void outcome_json(const runner *x, const lm_run_outcome *out) {
+  lm_arena *a = x->cli->ctx->arena;
+  lm_buf b = {0};
+  lm_buf_printf(&b, "{\"step\": %lld, \"resumed\": %lld, \"loss\": ", (long long)out->step, (long long)out->resumed);
+  lm_json_number(&b, out->step > out->resumed ? out->last.loss : NAN);
+  lm_buf_printf(&b, ", \"skipped\": %lld, \"interrupted\": %s, \"stopped_early\": %s, \"peak_bytes\": %lld, \"checkpoint\": ", (long long)out->skipped,
+                out->interrupted ? "true" : "false", out->stopped_early ? "true" : "false", (long long)lm_session_memory(x->s));
+  if (x->dir) lm_buf_json(&b, lm_checkpoint_path(a, x->dir, out->step));
+  else lm_buf_puts(&b, "null");
+  lm_buf_printf(&b, ", \"tuned\": %d, \"measured\": %d, \"tuned_step\": ", x->s->tuned.chosen, x->s->tuned.measured);
+  lm_tuned_step_json(x->s, &b);
+  lm_cli_print("%s}\n", b.p);
+  lm_buf_free(&b);
+}
+
 static void outcome_print(const runner *x, const lm_run_outcome *out) {
-  if (x->cli->json) {
-    lm_buf tuned = {0};
-    lm_tuned_step_json(x->s, &tuned);
-    lm_cli_print("{\"step\": %lld, \"resumed\": %lld, \"loss\": %.9g, \"skipped\": %lld, \"interrupted\": %s, \"stopped_early\": %s, \"tuned\": %d, \"measured\": %d, \"tuned_step\": %s}\n",
-                 (long long)out->step, (long long)out->resumed, out->last.loss, (long long)out->skipped, out->interrupted ? "true" : "false",
-                 out->stopped_early ? "true" : "false", x->s->tuned.chosen, x->s->tuned.measured, tuned.p);
-    lm_buf_free(&tuned);
-    return;
-  }
+  if (x->cli->json) outcome_json(x, out);
   if (!x->to) return;
   const char *prompt = x->s->recipe->n_samples ? x->s->recipe->samples[0].prompt : "...";
   if (!x->dir) {

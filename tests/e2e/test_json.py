@@ -1,7 +1,7 @@
 """--json: every command has it, and what it prints is JSON of what the text says."""
-import json, os
+import json, os, re
 
-from harness import check, small
+from harness import ROOT, check, small
 
 
 def parsed(run, *args, **how):
@@ -50,3 +50,73 @@ def test_json_tokenizer(run):
     ids = parsed(run, "tokenizer", "encode", f'bpe("{path}")', stdin="the cat")["ids"]
     back = parsed(run, "tokenizer", "decode", f'bpe("{path}")', stdin=" ".join(map(str, ids)))
     check(back == {"text": "the cat"} and len(ids) < 7, (ids, back))
+
+
+def keys_of(x, at=""):
+    """a.b, a[]: as docs/json.md names what stands in a document"""
+    if isinstance(x, dict) and x:
+        return {k for name, v in x.items() for k in keys_of(v, f"{at}.{name}" if at else name)}
+    if isinstance(x, list) and x and isinstance(x[0], (dict, list)):
+        return {k for v in x for k in keys_of(v, at + "[]")}
+    return {at}
+
+
+def documented():
+    """section -> keys"""
+    parts = re.split(r"^## (.*)$", open(f"{ROOT}/docs/json.md").read(), flags=re.M)
+    rows = lambda text: [row.split("|")[1] for row in text.splitlines() if row.startswith("| `")]
+    return {name: {key for row in rows(text) for key in re.findall(r"`([^`]+)`", row)} for name, text in zip(parts[1::2], parts[2::2])}
+
+
+KEYS = """import "{root}/examples/decoders.lm": Llama
+data D {{ source a = text("a.txt", split = "\\n"); source b = text("b.txt", split = "\\n"); mix = (a = 3, b = 1); holdout HOLDOUT = sample(docs = 5 docs); pack best_fit(seq = 32 tokens) }}
+recipe R {{
+  model = Llama(depth = 2, d = 32, ff = 48, heads = 4, kv = 2, vocab = 256); data = D; run = 3 steps; batch = 256 tokens; optimizer = adamw(lr = 1e-3)
+  group @**.{{n1,n2}} = (decay = 0)
+  eval dev {{ data = D.HOLDOUT; every = 2 steps }}
+  sample {{ every = 3 steps; prompt = "the "; n = 4 tokens }}
+  save = checkpoint("run")
+}}
+"""
+
+
+def test_keys(run):
+    """each command prints the keys that docs/json.md names, and no others; numbers that say one thing twice agree"""
+    for name in "ab":
+        run.write(f"{name}.txt", "the cat and the hat\n" * 200)
+    file, folder = run.write("keys.lm", KEYS.format(root=ROOT)), run.path("run")
+    run("compile", file, "-o", run.path("plan"))
+    text = run.path("a.txt")
+    got = {
+        "lmc check": [parsed(run, "check", file)], "lmc run": [parsed(run, "run", file)],
+        "lmc generate": [parsed(run, "generate", folder, "--prompt", "the", "-n", 2)], "lmc eval": [parsed(run, "eval", folder)],
+        "lmc export": [parsed(run, "export", folder, "-o", run.path("hf"))],
+        "lmc import": [parsed(run, "import", "hf", run.path("hf"), "--model", f"{ROOT}/examples/decoders.lm:Llama", "-o", run.path("in"))],
+        "lmc data": [parsed(run, "data", file, "--show", 1)], "lmc trace": [parsed(run, "trace", file, "--steps", 2, "--out", run.path("t"))],
+        "lmc compile": [parsed(run, "compile", file)], "lmc explain KEY": [parsed(run, "explain", file, "optimizer.lr")],
+        "lmc explain memory": [parsed(run, "explain", file, "memory")],
+        "lmc explain cost": [parsed(run, "explain", file, "cost", "--measure")], "lmc bench": [parsed(run, "bench", file, "--steps", 2)],
+        "lmc bench --ablate": [parsed(run, "bench", file, "--ablate", "--budget", 2, "--steps", 1)],
+        "lmc opt": [parsed(run, "opt", f"--{what}") for what in ("list", "ops")] + [parsed(run, "opt", "--pass=inline", run.path("plan/graph.lmir"))],
+        "lmc tokenizer": [parsed(run, "tokenizer", "encode", "bytes()", stdin="a"), parsed(run, "tokenizer", "decode", "bytes()", stdin="97"),
+                          parsed(run, "tokenizer", "train", "-o", run.path("tok.json"), "--vocab", 270, text)],
+        "lmc new": [parsed(run, "new", "made", "--data", text, "--minutes", 1, cwd=run.folder)],
+        "lmc fmt": [parsed(run, "fmt", "--check", file, status=0)] if run.result("fmt", "--check", file)[0] == 0 else [parsed(run, "fmt", file)],
+        "lmc doctor": [json.loads(run.result("doctor", "--json")[1])],
+        "Faults, of every command": [json.loads(run.result("check", run.write("bad.lm", "let a = (1\nlet b = 2"), "--json")[2]),
+                                     json.loads(run.result("run", file, "--steps", "x", "--json")[2])]}
+    told = documented()
+    check(set(told) == set(got), set(told) ^ set(got))
+    for name, documents in got.items():
+        keys = {re.sub(r"^dev\.", "HOLDOUT.", re.sub(r"mix\.\w+", "mix.SOURCE", k)) for d in documents for k in keys_of(d)}
+        wanted = {k for k in told[name] if name != "Faults, of every command" or "notes" not in k} | {k for k in keys if ".notes" in k}
+        check(keys - {"[]"} == wanted, f"{name}: {sorted(keys ^ wanted)}")
+    bench, trained, memory, compiled = (got[f"lmc {name}"][0] for name in ("bench", "run", "explain memory", "compile"))
+    near = lambda a, b: abs(a - b) <= 1e-3 * abs(b)
+    check(near(bench["tokens_per_s"] * bench["ms_per_step"] / 1e3, 256) and near(bench["step_over_gemms"] * bench["gemm_ms"], bench["ms_per_step"]), bench)
+    check(near(bench["mfu"] * bench["peak_flops"] * bench["ms_per_step"] / 1e3, bench["model_flops"]), bench)
+    check(trained["peak_bytes"] == memory["bytes"] == compiled["peak_bytes"] >= bench["peak_bytes"], (trained, memory["bytes"], compiled))
+    check(os.path.isdir(trained["checkpoint"]) and trained["step"] == 3, trained)
+    again = parsed(run, "run", file)
+    check(again["resumed"] == 3 and again["loss"] is None, again)
+    check(got["lmc check"][0][0]["params"] == bench["params"] == got["lmc export"][0]["parameters"], "parameters")
