@@ -17,8 +17,9 @@
 // (pass grad): it reads stashes turn by turn, and adds to the gradients of weights once a turn.
 //
 // Gained, in bytes that no longer go through memory: of a product's result that is used inside its reading, and backward the
-// writing of its cotangent and two readings (the gradients of weight and of data); of an operand made inside, what it is
-// written and read forward, again backward, and its cotangent: 4 and 6 times their bytes.
+// writing of its cotangent and two readings (the gradients of weight and of data), 4 times its bytes; of an operand made
+// inside the writing, again backward, and for each product that reads it both readings and those of its cotangent: 2 times its
+// bytes, and 4 times for each product.
 // Paid, for each turn but the first: the weights are read again (forward and for the gradient of data), their gradients, f32,
 // are read and written again; three launches a product.
 // Gained only where a slab finds room in the caches and memory is what a step waits for: in bf16 on processors that multiply it
@@ -33,7 +34,7 @@
 #include "compiler/passes/pass.h"
 #include "compiler/plan/planner.h"
 
-enum { ELEMENTS = 1 << 16 };           // of the widest product at a time, or as many as LM_ROWS rows have
+enum { ELEMENTS = 1 << 16 };           // of the widest product, that are worth a turn
 
 typedef struct node {                  // an operation of the region, by its mark
   lm_op *op;
@@ -41,7 +42,7 @@ typedef struct node {                  // an operation of the region, by its mar
   bool alone, product;                 // computes each row by itself; is a product of rows and something without
   bool feeds, follows;                 // of the slab's level: a product is made of it; it is made of one
   bool bent, narrows;                  // behind the last product: its derivative reads values as large; it ends in one number a row
-  bool inside, read;                   // read: by something inside
+  bool inside, read, counted;          // read: by something inside; counted: as an operand of a product
 } node;
 
 typedef struct slab {
@@ -113,28 +114,35 @@ static bool is_product(const lm_by_rows *r, const lm_op *op) {
   return op->code == LM_OP_DOT && (!lm_type_meets(op->in[0]->type, r->rows) || !lm_type_meets(op->in[1]->type, r->rows));
 }
 
-// The widest product that has these rows decides how many there are at a time: `told` if that is not 0.
-static bool divides(lm_by_rows *r, const lm_region *region, int told) {
-  int64_t widest = 1, rows = lm_type_elements(r->m, r->rows);
+// As many rows as find room in the target's caches, with the widest product that has them and its operand; as the target says of
+// large products, if it does; where nothing is known of caches LM_ROWS, or as many as make a tensor worth a loop.
+static bool divides(lm_by_rows *r, const lm_region *region, const lm_plan_target *target) {
+  double rows = (double)lm_type_elements(r->m, r->rows), widest = 1, room = 1;
   for (const lm_op *op = region->first; op; op = op->next) {
-    bool has = side_of_rows(op) >= 0 && begins(op->out[0]->type, r->rows);
-    if (has && lm_type_elements(r->m, op->out[0]->type) / rows > widest) widest = lm_type_elements(r->m, op->out[0]->type) / rows;
+    int side = side_of_rows(op);
+    if (side < 0 || !begins(op->out[0]->type, r->rows)) continue;
+    lm_type z = op->out[0]->type;
+    double width = (double)lm_type_elements(r->m, z) / rows, bytes = (lm_type_traffic(r->m, z) + lm_type_traffic(r->m, op->in[side]->type)) / rows;
+    if (width > widest) widest = width;
+    if (bytes > room) room = bytes;
   }
-  int64_t narrow = ELEMENTS / widest;
-  return !lm_type_dynamic(r->m, r->rows) && lm_rows_divide(r, told ? told : narrow > LM_ROWS ? narrow : LM_ROWS);
+  double most = ELEMENTS / widest > LM_ROWS ? ELEMENTS / widest : LM_ROWS;
+  if (target && target->slab) most = (double)target->slab / room;
+  if (target && target->rows) most = target->rows;
+  return !lm_type_dynamic(r->m, r->rows) && most >= 1 && lm_rows_divide(r, (int64_t)most);
 }
 
 // Of products whose rows begin alike the fewest axes are rows to all.
-static bool rows_choose(lm_by_rows *r, const lm_op *root, int told) {
+static bool rows_choose(lm_by_rows *r, const lm_op *root, const lm_plan_target *target) {
   int side = side_of_rows(root);
   if (side < 0) return false;
   r->rows = rows_of(root, side);
-  if (!divides(r, root->parent, told)) return false;
+  if (!divides(r, root->parent, target)) return false;
   for (const lm_op *op = root->parent->first; op; op = op->next) {
     if ((side = side_of_rows(op)) < 0) continue;
     lm_by_rows fewer = *r;
     fewer.rows = rows_of(op, side);
-    if (fewer.rows.rank < r->rows.rank && begins(r->rows, fewer.rows) && divides(&fewer, root->parent, told)) *r = fewer;
+    if (fewer.rows.rank < r->rows.rank && begins(r->rows, fewer.rows) && divides(&fewer, root->parent, target)) *r = fewer;
   }
   return true;
 }
@@ -246,33 +254,38 @@ static node *inside_of(slab *s, const lm_value *v) {
   return n && n->inside ? n : NULL;
 }
 
-// Bytes that stay in caches. *out_turn: what a turn more than one costs. *out_room: the widest product, with its operand.
-static double bytes_kept(slab *s, double launch, double *out_turn, double *out_room) {
-  double kept = 0;
-  *out_turn = *out_room = 0;
+typedef struct bytes { double kept, turn, room; } bytes;   // that stay in caches; that a turn more than one costs; of the widest product and its operand
+
+static void operand_count(slab *s, const lm_value *x, bytes *sum, double *room) {
+  double n = lm_type_traffic(s->by.m, x->type);
+  node *made = inside_of(s, x);
+  if (!lm_type_meets(x->type, s->by.rows)) sum->turn += 2 * n + 2.0 * lm_dtype_bytes(LM_F32) * (double)lm_type_elements(s->by.m, x->type);
+  else *room += n;
+  if (!made) return;
+  sum->kept += made->counted ? 4 * n : 6 * n;
+  made->counted = true;
+}
+
+static bytes bytes_count(slab *s, double launch) {
+  bytes sum = {0};
   for (uint32_t i = 1; i <= s->n; i++) {
     node *n = &s->nodes[i];
     if (!n->inside || !n->product) continue;
     double result = lm_type_traffic(s->by.m, n->op->out[0]->type), room = result;
-    if (n->read) kept += 4 * result;
-    *out_turn += 3 * launch;
-    for (int k = 0; k < 2; k++) {
-      lm_value *x = n->op->in[k];
-      bool weight = !lm_type_meets(x->type, s->by.rows);
-      if (weight) *out_turn += 2 * lm_type_traffic(s->by.m, x->type) + 2.0 * lm_dtype_bytes(LM_F32) * (double)lm_type_elements(s->by.m, x->type);
-      else room += lm_type_traffic(s->by.m, x->type);
-      if (!weight && inside_of(s, x)) kept += 6 * lm_type_traffic(s->by.m, x->type);
-    }
-    if (room > *out_room) *out_room = room;
+    if (n->read) sum.kept += 4 * result;
+    sum.turn += 3 * launch;
+    for (int k = 0; k < 2; k++) operand_count(s, n->op->in[k], &sum, &room);
+    if (room > sum.room) sum.room = room;
   }
-  return kept;
+  return sum;
 }
 
 static bool wanted(slab *s, const lm_op *root, const lm_pass_env *env) {
   const lm_plan_target *target = env ? env->target : NULL;
-  double turn, room, kept = bytes_kept(s, target ? (double)target->launch : 0, &turn, &room), turns = (double)s->by.turns;
-  if (!kept || !target || lm_pass_is_asked(env, "slab")) return kept > 0;
-  return root->in[0]->type.dtype == LM_BF16 && room / turns <= (double)target->slab && kept > (turns - 1) * turn;
+  bytes n = bytes_count(s, target ? (double)target->launch : 0);
+  if (!n.kept || !target || lm_pass_is_asked(env, "slab")) return n.kept > 0;
+  double turns = (double)s->by.turns;
+  return root->in[0]->type.dtype == LM_BF16 && n.room / turns <= (double)target->slab && n.kept > (turns - 1) * n.turn;
 }
 
 // ---- the slab around a product
@@ -336,7 +349,7 @@ static void slab_region(lm_func *f, lm_region *r, int depth, const lm_pass_env *
     slab s = {.by.m = f->module, .region = r};
     next = op->next;
     if (op->code == LM_OP_LOOP && op->n_in) slab_region(f, op->body, depth + 1, env, was);
-    if (depth == LM_PLAN_DEPTH || !rows_choose(&s.by, op, target ? target->rows : 0)) continue;
+    if (depth == LM_PLAN_DEPTH || !rows_choose(&s.by, op, target)) continue;
     if (s.by.turns == was->turns && s.by.row_count == was->row_count) s.by.turn = was->turn, s.by.row = was->row;
     lm_op *loop = slab_write(&s, op, env);
     if (!loop) continue;

@@ -32,15 +32,15 @@ static int slabs(sizes n, const lm_plan_target *target, bool asked) {
 
 int main(void) {
   sizes usual = {1024, 256, 768, "bf16"}, f32 = {1024, 256, 768, "f32"}, few = {64, 256, 768, "bf16"}, heavy = {1024, 8192, 8192, "bf16"};
-  lm_plan_target none = {0}, caches = {.slab = 4 << 20}, large = {.slab = 1 << 30}, small = {.slab = 1 << 18}, short_turns = {.slab = 4 << 20, .rows = 32},
-                 slow = {.slab = 4 << 20, .launch = 8 << 20};
-  CHECK(slabs(usual, &caches, false) == 1);
+  lm_plan_target none = {0}, caches = {.slab = 4 << 20}, all = {.slab = 1 << 30}, large = {.slab = 1 << 28, .rows = 512},
+                 small = {.slab = 1 << 18, .rows = 512}, short_turns = {.slab = 4 << 20, .rows = 32}, slow = {.slab = 4 << 20, .launch = 32 << 20};
+  CHECK(slabs(usual, &caches, false) == 1 && slabs(usual, &large, false) == 1);
   CHECK(slabs(usual, &none, false) == 0 && slabs(usual, &none, true) == 1);           // of a GPU, say, or where it is not known
   CHECK(slabs(f32, &caches, false) == 0 && slabs(f32, &caches, true) == 1);           // products take longer than memory
-  CHECK(slabs(few, &caches, true) == 0);                                              // one turn
-  CHECK(slabs(usual, &small, false) == 0);                                            // no room
-  CHECK(slabs(usual, &large, false) == 1 && slabs(heavy, &large, false) == 0 && slabs(heavy, &large, true) == 1);   // few rows for their weights
+  CHECK(slabs(usual, &all, true) == 0 && slabs(few, &caches, true) == 0);             // one turn
+  CHECK(slabs(usual, &small, false) == 0 && slabs(usual, &small, true) == 1);         // no room
+  CHECK(slabs(heavy, &large, false) == 0 && slabs(heavy, &large, true) == 1);         // few rows for their weights
   CHECK(slabs(usual, &short_turns, false) == 0 && slabs(usual, &short_turns, true) == 1);   // gradients of weights are added too often
-  CHECK(slabs(usual, &slow, false) == 0);
+  CHECK(slabs(usual, &slow, false) == 0 && slabs(usual, &slow, true) == 1);
   return 0;
 }
