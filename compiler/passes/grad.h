@@ -54,4 +54,6 @@ void lm_gradient_add(lm_grad *base, lm_value *v, lm_value *cotangent);
 void lm_gradient_add_place(lm_grad *base, const lm_op *slice, lm_value *cotangent);
 bool lm_gradient_add_turn(lm_grad *base, const lm_op *at, lm_value *cotangent);
 lm_value *lm_gradient_cotangent(lm_grad *base, lm_value *v);  // NULL for zero
+// What frame f, outside of the one at hand, has of v's cotangent so far, NULL for zero; from then on it has none of it.
+lm_value *lm_gradient_take(gradient *g, frame *f, lm_value *v);
 #endif

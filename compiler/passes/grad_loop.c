@@ -10,7 +10,8 @@
 // from zero and are added to. A parameter read outside the loop needs no such carry: its gradient is accumulated inside.
 //
 // A loop that carries nothing is reversed to one that runs in the same order, so that pass jam can make one of both. Of
-// outer values that it reads place by place, one a turn, the reversed loop stacks the cotangents.
+// outer values that it reads place by place, one a turn, the reversed loop stacks the cotangents; what others have added to
+// these by then is added in their turn, rather than to all of it afterwards.
 #include "compiler/passes/grad.h"
 
 static lm_value *zeros(lm_builder *b, lm_type t) { return lm_emit_const(b, t, 0); }
@@ -90,7 +91,12 @@ static uint32_t carry_captured(gradient *g, frame *f, lm_value **next, uint32_t 
 // Cotangents of the places that each turn reads, which the reversed loop stacks along the axis of the first.
 static lm_value **turns_of(gradient *g, frame *f) {
   lm_value **own = LM_NEW_N(g->m->arena, lm_value *, f->n_turned + 1);
-  for (uint32_t i = 0; i < f->n_turned; i++) own[i] = lm_idmap_get(&f->turns, f->turned[i]);
+  for (uint32_t i = 0; i < f->n_turned; i++) {
+    lm_value *others = lm_gradient_take(g, f->outer, f->turned[i]);
+    lm_attr place = {.imm = {0, 1}, .n_imm = 2};
+    own[i] = lm_idmap_get(&f->turns, f->turned[i]);
+    if (others) own[i] = lm_emit2(&f->b, LM_OP_ADD, own[i], lm_emit(&f->b, LM_OP_AT, (lm_value *[]){others, f->reversed->body->args[0]}, 2, &place, NULL));
+  }
   if (f->n_turned) f->reversed->attr.axes[f->reversed->attr.n_axes++] = f->turned[0]->type.axis[0];
   return own;
 }

@@ -149,3 +149,16 @@ lm_value *lm_gradient_cotangent(lm_grad *base, lm_value *v) {
   lm_idmap_set(&g->at->total, v, sum);
   return sum;
 }
+
+lm_value *lm_gradient_take(gradient *g, frame *f, lm_value *v) {
+  frame *inner = g->at;
+  if (v->region != f->forward) return NULL;
+  g->at = f;
+  g->base.b = &f->b;
+  lm_value *sum = lm_gradient_cotangent(&g->base, v);
+  lm_idmap_set(&f->parts, v, NULL);
+  lm_idmap_set(&f->total, v, NULL);
+  g->at = inner;
+  g->base.b = &inner->b;
+  return sum;
+}
