@@ -115,6 +115,7 @@ void lm_session_close(lm_session *s);
 lm_status lm_mode_check(const char *mode);
 // Token and position numbers of the data against what the model's tables hold.
 lm_status lm_session_check_ids(lm_session *s);
+lm_status lm_session_check_ids_told(lm_session *s);   // as far as the recipe tells, for `check`, which reads no text
 // Places to plan the cache for, so that nearby lengths share kernels.
 int64_t lm_session_capacity(int64_t places);
 int64_t lm_session_arenas(const lm_session *s);       // bytes of all arenas

@@ -29,6 +29,36 @@ def test_check_tells_of_generate(run):
     check(code == 0 and not err, err)
 
 
+PLACES = """import std.nn: xent
+model M(d = 8, vocab = 256, places = 32) {{
+  param embed: real[vocab, d] = normal(0.02)
+  param at: real[places, d] = normal(0.02)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {{
+    return dot(gather(embed, tok, vocab) + gather(at, pos, places), embed, d)
+  }}
+  loss(bt: Batch[b, t]) -> (f32, f32) {{ return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }}
+}}
+data D {{ tokenizer = {tokenizer}; source s = text("none.txt"); pack best_fit(seq = 32 tokens); {more} }}
+recipe R {{ model = M({args}); data = D; run = 2 steps; batch = 64 tokens; {sample} }}
+"""
+
+
+def test_check_tells_of_tables(run):
+    """tables that are too small for what the recipe says of the data, without its text"""
+    def told(args="", tokenizer="bytes()", more="", sample=""):
+        code, out, err = run.result("check", run.write("p.lm", PLACES.format(args=args, tokenizer=tokenizer, more=more, sample=sample)))
+        return code, err
+    check(told() == (0, ""), told())
+    for how, what in ((dict(args="vocab = 100"), "p.lm:11:20: error[E211]: the model's vocabulary has 100 tokens, the data's numbers go up to 255"),
+                      (dict(args="places = 16"), "the model knows 16 positions, the data's go up to 31"),
+                      (dict(more="stage 50% { pack best_fit(seq = 64 tokens) }"), "knows 32 positions, the data's go up to 63"),
+                      (dict(sample='sample { every = 1 steps; prompt = "a"; n = 32 tokens }'), "knows 32 positions; a prompt and 32 tokens to make are more")):
+        code, err = told(**how)
+        check(code == 1 and what in err, err)
+    code, err = told(tokenizer="bpe(train = 300)")
+    check(code == 0 and "p.lm:10:22: warning[W211]: this learns up to 300 tokens, the model's vocabulary has 256" in err, err)
+
+
 def test_failed_import(run):
     """nothing of it stays, and nothing else goes"""
     run.write("hf/config.json", "{}")
