@@ -295,6 +295,8 @@ lm_cpu_gemms *lm_cpu_gemms_create(const lm_cpu_gemm_options *o) {
   *all = (lm_cpu_gemms){.threads = o->threads, .primitives = o->primitives ? o->primitives : 1u << LM_BF16, .cuts = o->cuts,
                         .code = o->code, .kernels = o->kernels};
   for (int t = LM_F32; t <= LM_BF16 && o->code; t++) all->usual |= (uint32_t)lm_cpu_prefers_code((lm_dtype)t) << t;
+#pragma omp parallel num_threads(o->threads)
+  lm_gemm_call_thread_begin();
   return all;
 }
 

@@ -1,0 +1,50 @@
+// gemm_memory_test.c - what products by oneDNN leave behind: memory of the process grows by the panels of each thread once, not call
+// by call.
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/cpu/gemm.h"
+#include "runtime/cpu/gemm_call.h"
+#include "tests/runtime/check.h"
+
+enum { THREADS = 2, CALLS = 30, M = 1000, N = 768, K = 512, ROW = 32000, MOST = 4 << 20 /* of a thread; panels take 0.9 MB */ };
+
+static int64_t anonymous_bytes(void) {
+  lm_buf text = {0};
+  CHECK_OK(lm_file_read("/proc/self/status", 1 << 20, &text));
+  const char *at = strstr(text.p, "RssAnon:");
+  CHECK(at);
+  int64_t bytes = 1024 * strtoll(at + strlen("RssAnon:"), NULL, 10);
+  lm_buf_free(&text);
+  return bytes;
+}
+
+// A's columns lie side by side in rows that are far apart, for which the library puts operands into panels.
+static void product(const float *a, const float *b, float *c) {
+  lm_gemm_shape s = {.m = M, .n = N, .k = K, .a_m = 1, .a_k = ROW, .b_k = N, .b_n = 1, .c_m = N, .c_n = 1, .ab = LM_F32, .cc = LM_F32};
+  CHECK(!lm_gemm_packs(&s));
+  lm_gemm_call(&s, (const char *)a, (const char *)b, c, false, NULL);
+}
+
+int main(void) {
+#ifdef __SANITIZE_ADDRESS__
+  return 0;                            // it keeps what is freed
+#endif
+  float *a = lm_calloc((size_t)ROW * K, sizeof *a), *b = lm_calloc(K * N, sizeof *b), *c = lm_calloc(THREADS * M * N, sizeof *c);
+  memset(c, 1, sizeof *c * THREADS * M * N);           // its pages are there before
+  lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = THREADS});
+  omp_set_num_threads(1);
+  int64_t before = anonymous_bytes();
+#pragma omp parallel num_threads(THREADS)
+  for (int i = 0; i < CALLS; i++) product(a, b, c + omp_get_thread_num() * M * N);
+  int64_t grown = anonymous_bytes() - before;
+  printf("%d products on each of %d threads: %.1f MB\n", CALLS, THREADS, (double)grown * 1e-6);
+  CHECK(grown < (int64_t)THREADS * MOST);
+  lm_cpu_gemms_destroy(all);
+  lm_free(a);
+  lm_free(b);
+  lm_free(c);
+  return 0;
+}
