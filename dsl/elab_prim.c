@@ -152,17 +152,32 @@ static el_val p_later(el_call_site c) {
   return el_error();
 }
 
-static const struct { const char *name; primitive run; uint8_t least, most; } table[] = {
+static const struct { const char *name; primitive run; uint8_t least, most; const char *form; } table[] = {
     {"f32", p_f32, 1, 1}, {"real", p_real, 1, 1}, {"int", p_int, 1, 1}, {"bool", p_bool, 1, 1},
     {"exp", p_exp, 1, 1}, {"log", p_log, 1, 1}, {"sqrt", p_sqrt, 1, 1}, {"rsqrt", p_rsqrt, 1, 1},
     {"sin", p_sin, 1, 1}, {"cos", p_cos, 1, 1}, {"tanh", p_tanh, 1, 1}, {"erf", p_erf, 1, 1},
-    {"stop_grad", p_stop_grad, 1, 1}, {"not", p_not, 1, 1}, {"idiv", p_idiv, 2, 2}, {"select", p_select, 3, 3},
-    {"iota", p_iota, 1, 1}, {"rng", p_rng, 1, 12}, {"dropout", p_dropout, 2, 2},
-    {"expand", p_expand, 1, 13}, {"view", p_view, 2, 2}, {"permute", p_permute, 2, 2}, {"rename", p_rename, 2, 2},
-    {"slice", p_slice, 2, 4}, {"pad", p_pad, 2, 4}, {"split", p_split, 2, 2}, {"concat", p_concat, 2, 2},
-    {"stack", p_stack, 2, 2}, {"unstack", p_unstack, 2, 2},
-    {"sum", p_sum, 1, 2}, {"max", p_max, 1, 2}, {"mean", p_mean, 1, 2}, {"dot", p_dot, 3, 3},
-    {"gather", p_gather, 3, 3}, {"scatter_add", p_scatter_add, 3, 3}, {"history", p_history, 2, 2},
+    {"stop_grad", p_stop_grad, 1, 1}, {"not", p_not, 1, 1}, {"iota", p_iota, 1, 1},
+    {"idiv", p_idiv, 2, 2, "idiv(x, y)"},
+    {"select", p_select, 3, 3, "select(condition, x, y)"},
+    {"rng", p_rng, 1, 12, "rng(axis, axis)"},
+    {"dropout", p_dropout, 2, 2, "dropout(x, p)"},
+    {"expand", p_expand, 1, 13, "expand(x, axis), expand(x, axis = size)"},
+    {"view", p_view, 2, 2, "view(x, (g, h) -> gh), view(x, e -> (two, c))"},
+    {"permute", p_permute, 2, 2, "permute(x, (b, d, t))"},
+    {"rename", p_rename, 2, 2, "rename(x, a -> b)"},
+    {"slice", p_slice, 2, 4, "slice(x, e -> a, first, step)"},
+    {"pad", p_pad, 2, 4, "pad(x, e -> a, before, after)"},
+    {"split", p_split, 2, 2, "split(x, e -> (a, b))"},
+    {"concat", p_concat, 2, 2, "concat((x, y), (a, b) -> e)"},
+    {"stack", p_stack, 2, 2, "stack((x, y), two), stack((x, y), two, before = c)"},
+    {"unstack", p_unstack, 2, 2, "unstack(x, two)"},
+    {"sum", p_sum, 1, 2, "sum(x), sum(x, axis), sum(x, (axis, axis))"},
+    {"max", p_max, 1, 2, "max(x), max(x, axis), max(x, (axis, axis))"},
+    {"mean", p_mean, 1, 2, "mean(x), mean(x, axis), mean(x, (axis, axis))"},
+    {"dot", p_dot, 3, 3, "dot(x, w, axis), dot(x, w, (axis, axis))"},
+    {"gather", p_gather, 3, 3, "gather(table, index, axis)"},
+    {"scatter_add", p_scatter_add, 3, 3, "scatter_add(x, index, axis)"},
+    {"history", p_history, 2, 2, "history(x, t -> s), history((x, y), t -> s)"},
     {"top_k", p_later, 0, 99}, {"grouped_dot", p_later, 0, 99}, {"group_by", p_later, 0, 99},
     {"ungroup", p_later, 0, 99}, {"window", p_later, 0, 99}, {"qcast", p_later, 0, 99}, {"eval", p_later, 0, 99},
 };
@@ -189,8 +204,9 @@ el_val el_primitive(lm_elab *e, const ast_expr *x, bool *out_found) {
       if (e->m) e->b.loc = x->loc;
       return table[i].run((el_call_site){e, x});
     }
-    el_err(e, x->loc, "E050", "%s takes %u%s argument%s, got %u", x->a->text, table[i].least,
-           table[i].most == table[i].least ? "" : lm_arena_printf(e->a, " to %u", table[i].most), table[i].most == 1 ? "" : "s", n);
+    lm_diag *d = el_err(e, x->loc, "E050", "%s takes %u%s argument%s, got %u", x->a->text, table[i].least,
+                        table[i].most == table[i].least ? "" : lm_arena_printf(e->a, " to %u", table[i].most), table[i].most == 1 ? "" : "s", n);
+    if (table[i].form) lm_diag_help(e->c, d, "%s", table[i].form);
     return el_error();
   }
   *out_found = false;

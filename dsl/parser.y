@@ -394,6 +394,7 @@ static void add_hints(lm_parser *ps, lm_diag *d, const words *expected, yysymbol
   else if (has(expected, "'{'") && !strcmp(found, "the end of the line"))
     lm_diag_help(ps->ctx, d, "'{' stands on the line of what it belongs to");
   else if (!strcmp(found, "'='") && has(expected, "an operator")) lm_diag_help(ps->ctx, d, "equality is '=='");
+  else if (token == YYSYMBOL_PATTERN && has(expected, "an operator")) lm_diag_help(ps->ctx, d, "a product sums over a named axis: dot(x, w, axis)");
   else if (is_comparison(token) && has(expected, "an operator")) lm_diag_help(ps->ctx, d, "comparisons don't chain: a < b & b < c");
   else if (token == YYSYMBOL_MOD && has(expected, "an expression")) lm_diag_help(ps->ctx, d, "mod stands between its operands: a mod b");
   else if (is_keyword(found) && has(expected, "a name")) lm_diag_help(ps->ctx, d, "%s is a word of the language and names nothing", found);
