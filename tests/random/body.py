@@ -268,16 +268,18 @@ class Body:
 
     def scores(self, x, heads, g, e):
         """queries, keys and their scores before any mask; also what history gave"""
-        q, k = self.to(x, [*heads, e]), self.to(x, [g, e])
-        if self.size[e] % 2 == 0 and self.r.random() < 0.5:
+        in_k = self.some(e, len(e))                         # rows of two axes stand in another order in keys
+        q, k = self.to(x, [*heads, *e]), self.to(x, [g, *in_k])
+        if len(e) == 1 and self.size[e[0]] % 2 == 0 and self.r.random() < 0.5:
             q, k = (self.let(f"rope({u.name}, pos, 100)", f"rope({u.text}, pos, 100.0)", u.axes) for u in (q, k))
-        f = self.need(self.r.choice((2, 3, 4)), *heads, e)
+        f = self.need(self.r.choice((2, 3, 4)), *heads, *e)
         v = self.to(x, [g, f])
         ks, vs, ps, ss, a = (self.fresh(c) for c in ("ks", "vs", "ps", "ss", "a"))
         self.lm.append(f"let ({ks}, {vs}, {ps}, {ss}) = history(({k.name}, {v.name}, pos, seg), t -> s)")
         self.py += [f"{ks}, {vs} = {k.name}, {v.name}", "back = pos[:, :, None] - pos[:, None, :]"]
-        self.both(f"let {a} = f32(dot({q.name}, {ks}, {e})) * rsqrt({e})",
-                  f"{a} = dot({q.text}, {ks}, 'b s {g} {e}', '{e}') * {self.size[e]} ** -0.5")
+        over = self.some(e, len(e))
+        self.both(f"let {a} = f32(dot({q.name}, {ks}, ({', '.join(over)}))) * rsqrt({' * '.join(e)})",
+                  f"{a} = dot({q.text}, {ks}, 'b s {g} {' '.join(in_k)}', '{' '.join(over)}') * {math.prod(self.size[i] for i in e)} ** -0.5")
         return a, f, vs, ps, ss
 
     def biased(self, a, heads, g, ps, taken):
@@ -303,14 +305,15 @@ class Body:
         x = self.pick(1)
         g = self.need(self.r.choice((1, 2, 3)))
         heads = [g, self.need(2, g)] if self.r.random() < 0.6 else [g]
-        e = self.need(self.r.choice((2, 4)), *heads)
+        e = [self.need(self.r.choice((2, 4)), *heads)]
+        e += [self.need(3, *heads, *e)] if self.r.random() < 0.3 else []
         a, f, vs, ps, ss = self.scores(x, heads, g, e)
         lm, py = self.r.choice((("", ""), ("", ""), (f" & expand(pos, s) < {ps} + 4", " & (back < 4)"),
                                 (f" & ((expand(pos, s) - {ps}) mod 2 == 0)", " & (back % 2 == 0)")))
         see = self.fresh("see")
         self.both(f"let {see} = expand(pos, s) >= {ps} & expand(seg, s) == {ss}{lm}",
                   f"{see} = (back >= 0) & (seg[:, :, None] == seg[:, None, :]){py}")
-        a = self.biased(a, heads, g, ps, [*heads, e, f])
+        a = self.biased(a, heads, g, ps, [*heads, *e, f])
         order, out, value = f"b t {' '.join(heads)} s", ["b", "t", *heads, f], f"{vs}, 'b s {g} {f}', 's'"
         way = self.r.choice(("attend", "attend", "hand", "linear", "best"))
         if way == "attend":
