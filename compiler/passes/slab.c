@@ -21,7 +21,8 @@
 // inside the writing, again backward, and for each product that reads it both readings and those of its cotangent: 2 times its
 // bytes, and 4 times for each product.
 // Paid, for each turn but the first: the weights are read again (forward and for the gradient of data), their gradients, f32,
-// are read and written again; three launches a product.
+// are read and written again; three launches a product. And the cotangent of what comes from outside is stacked, to be added to
+// what others make of it: 2 times its bytes.
 // Gained only where a slab finds room in the caches and memory is what a step waits for: in bf16 on processors that multiply it
 // (lm_plan_target.slab), by estimate. In f32 with AVX2 it is not: whether tensors between products are 2 or 32 MB makes no
 // difference, so there it is only done if asked for.
@@ -42,7 +43,7 @@ typedef struct node {                  // an operation of the region, by its mar
   bool alone, product;                 // computes each row by itself; is a product of rows and something without
   bool feeds, follows;                 // of the slab's level: a product is made of it; it is made of one
   bool bent, narrows;                  // behind the last product: its derivative reads values as large; it ends in one number a row
-  bool inside, read, counted;          // read: by something inside; counted: as an operand of a product
+  bool inside, read;                   // read: by something inside
 } node;
 
 typedef struct slab {
@@ -254,29 +255,40 @@ static node *inside_of(slab *s, const lm_value *v) {
   return n && n->inside ? n : NULL;
 }
 
-typedef struct bytes { double kept, turn, room; } bytes;   // that stay in caches; that a turn more than one costs; of the widest product and its operand
+typedef struct bytes {
+  double kept, once, turn, room;       // that stay in caches; that are paid once, for each turn but the first; of the widest product and its operand
+  uint8_t *seen;                       // by value id
+} bytes;
 
-static void operand_count(slab *s, const lm_value *x, bytes *sum, double *room) {
+static bool see(bytes *sum, const lm_value *v) {
+  bool first = !sum->seen[v->id];
+  sum->seen[v->id] = 1;
+  return first;
+}
+
+static void operand_count(slab *s, const node *user, const lm_value *x, bytes *sum, double *room) {
   double n = lm_type_traffic(s->by.m, x->type);
-  node *made = inside_of(s, x);
-  if (!lm_type_meets(x->type, s->by.rows)) sum->turn += 2 * n + 2.0 * lm_dtype_bytes(LM_F32) * (double)lm_type_elements(s->by.m, x->type);
-  else *room += n;
-  if (!made) return;
-  sum->kept += made->counted ? 4 * n : 6 * n;
-  made->counted = true;
+  bool rows = lm_type_meets(x->type, s->by.rows), made = inside_of(s, x) != NULL;
+  if (rows && !made && is_active(s, x) && see(sum, x)) sum->once += 2 * n;
+  if (!user->product) return;
+  if (rows) *room += n;
+  else sum->turn += 2 * n + 2.0 * lm_dtype_bytes(LM_F32) * (double)lm_type_elements(s->by.m, x->type);
+  if (made) sum->kept += see(sum, x) ? 6 * n : 4 * n;
 }
 
 static bytes bytes_count(slab *s, double launch) {
-  bytes sum = {0};
+  bytes sum = {.seen = lm_calloc((size_t)s->by.m->n_values + 1, 1)};
   for (uint32_t i = 1; i <= s->n; i++) {
     node *n = &s->nodes[i];
-    if (!n->inside || !n->product) continue;
+    if (!n->inside) continue;
     double result = lm_type_traffic(s->by.m, n->op->out[0]->type), room = result;
+    for (uint32_t k = 0; k < n->op->n_in; k++) operand_count(s, n, n->op->in[k], &sum, &room);
+    if (!n->product) continue;
     if (n->read) sum.kept += 4 * result;
     sum.turn += 3 * launch;
-    for (int k = 0; k < 2; k++) operand_count(s, n->op->in[k], &sum, &room);
     if (room > sum.room) sum.room = room;
   }
+  lm_free(sum.seen);
   return sum;
 }
 
@@ -285,7 +297,7 @@ static bool wanted(slab *s, const lm_op *root, const lm_pass_env *env) {
   bytes n = bytes_count(s, target ? (double)target->launch : 0);
   if (!n.kept || !target || lm_pass_is_asked(env, "slab")) return n.kept > 0;
   double turns = (double)s->by.turns;
-  return root->in[0]->type.dtype == LM_BF16 && n.room / turns <= (double)target->slab && n.kept > (turns - 1) * n.turn;
+  return root->in[0]->type.dtype == LM_BF16 && n.room / turns <= (double)target->slab && n.kept > n.once + (turns - 1) * n.turn;
 }
 
 // ---- the slab around a product
