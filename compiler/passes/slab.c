@@ -339,23 +339,27 @@ static bool marks_make(slab *s) {
   return true;
 }
 
-// The loop around the product, NULL if there is none.
-static lm_op *slab_write(slab *s, lm_op *root, const lm_pass_env *env) {
+// Whether there is a loop around the product now; *out_next: the first operation that was not inside, from where the slab began.
+static bool slab_write(slab *s, lm_op *root, const lm_pass_env *env, lm_op **out_next) {
   s->n_active = s->by.m->n_values;
   s->active = lm_gradient_activity(root->parent->func);
   nodes_make(s, root);
   bool ok = wanted(s, root, env) && marks_make(s);
-  if (ok) lm_rows_write(&s->by);
+  if (ok) {
+    lm_op *before = s->by.first->prev;
+    lm_rows_write(&s->by);
+    *out_next = before ? before->next : s->region->first;
+  }
   lm_free(s->nodes);
   lm_free(s->active);
-  return ok ? s->by.loop : NULL;
+  return ok;
 }
 
 // ---- the pass
 
 typedef struct last { int64_t turns, row_count; lm_axis turn, row; } last;   // slab of the function: one of as many rows has its axes
 
-static void slab_region(lm_func *f, lm_region *r, int depth, const lm_pass_env *env, last *was) {
+static void slab_region(lm_func *f, const lm_region *r, int depth, const lm_pass_env *env, last *was) {
   const lm_plan_target *target = env ? env->target : NULL;
   for (lm_op *op = r->first, *next; op; op = next) {
     slab s = {.by.m = f->module, .region = r};
@@ -363,10 +367,7 @@ static void slab_region(lm_func *f, lm_region *r, int depth, const lm_pass_env *
     if (op->code == LM_OP_LOOP && op->n_in) slab_region(f, op->body, depth + 1, env, was);
     if (depth == LM_PLAN_DEPTH || !rows_choose(&s.by, op, target)) continue;
     if (s.by.turns == was->turns && s.by.row_count == was->row_count) s.by.turn = was->turn, s.by.row = was->row;
-    lm_op *loop = slab_write(&s, op, env);
-    if (!loop) continue;
-    *was = (last){s.by.turns, s.by.row_count, s.by.turn, s.by.row};
-    next = loop->next;
+    if (slab_write(&s, op, env, &next)) *was = (last){s.by.turns, s.by.row_count, s.by.turn, s.by.row};
   }
 }
 
