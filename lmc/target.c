@@ -11,7 +11,9 @@
 #include "runtime/cuda/compile.h"
 #include "runtime/cuda/exec.h"
 
-enum { SLAB = 4 << 20 };               // two cores with 2 MB of second-level cache each: the least of what multiplies bf16 in tiles
+// Of processors that multiply bf16 in tiles: two cores have 4 MB of second-level cache at the least. Where there are many, all that a
+// layer computes finds room in theirs, and some thousand rows are too few to share.
+enum { SLAB = 4 << 20, FEW_PROCESSORS = 8 };
 
 static lm_status gpu_find(lm_target *out) {
   lm_cuda_driver driver;
@@ -47,7 +49,7 @@ static lm_plan_target cpu_target(lm_module *m) {
   lm_cpu_info cpu;
   lm_cpu_detect(&cpu);
   lm_cpu_panels(lm_cpu_vector(&cpu), lm_cpu_has_tiles(&cpu), out.panel);
-  out.slab = lm_cpu_has_tiles(&cpu) ? SLAB : 0;
+  out.slab = lm_cpu_has_tiles(&cpu) && lm_cpu_processors() <= FEW_PROCESSORS ? SLAB : 0;
   return out;
 }
 

@@ -146,6 +146,8 @@ bool lm_cpu_tiles_ask(void) {
 int lm_cpu_vector(const lm_cpu_info *cpu) { return has_flag(cpu->isa, "avx512") ? 16 : has_flag(cpu->isa, "avx2") ? 8 : 0; }
 bool lm_cpu_has_tiles(const lm_cpu_info *cpu) { return has_flag(cpu->isa, "amx-bf16") && lm_cpu_tiles_ask(); }
 
+int lm_cpu_processors(void) { return (int)sysconf(_SC_NPROCESSORS_CONF); }
+
 bool lm_cpu_prefers_code(lm_dtype operands) {
   lm_cpu_info cpu;
   lm_cpu_detect(&cpu);

@@ -27,6 +27,7 @@ bool lm_cpu_prefers_code(lm_dtype operands);
 // Floats of a vector of generated code; 0: of a processor that is not known.
 int lm_cpu_vector(const lm_cpu_info *cpu);
 bool lm_cpu_has_tiles(const lm_cpu_info *cpu);          // a matrix unit for bf16 that the system lets us use
+int lm_cpu_processors(void);           // that the machine has, whichever of them the process may use
 // Asks the system for the processor's matrix unit (AMX), without which code for it is killed; false if it gives none.
 bool lm_cpu_tiles_ask(void);
 // ${LMC_CC:-${CC:-cc}} looked up in PATH; LM_ENV if there is none or it can't be asked its version.
