@@ -1,6 +1,6 @@
 // product.c - a product of matrices as one C function for its strides, types and number of summed places.
 //
-// Its work is in tile_panel.h of the prelude; what is written here is which way each operand goes into panels, slab by slab.
+// Its work is in tile_panel.h of the prelude, once for all products of a type; what is written here is how operands lie.
 // How many rows and columns there are is known when it is called, so products that differ in nothing else share a function.
 // What the function is given is in runtime/plan/plan.h.
 #include "codegen/cpu/cpu.h"
@@ -46,61 +46,14 @@ void lm_cpu_panels(int vector, bool tiles, lm_plan_panel *out) {
   if (tiles) out[LM_BF16] = (lm_plan_panel){.lines = 16, .group = 2, .n = 32, .k = 32, .usual = true};
 }
 
-static const char *type_of(const operand *x) { return x->half ? "uint16_t" : "float"; }
-
-static const char *suffix_of(const operand *x) { return x->half ? "bf16" : "f32"; }
-
-static void put_panels(const operand *x, const char *lines, const char *at, const char *to, lm_buf *b) {
-  bool turned = x->k == 1;
-  lm_buf_printf(b, "lm_%c_%s_%s(%c + %sk * %lld, %lld, n, %s, %s);\n", x->letter, turned ? "turned" : "lines", suffix_of(x), x->letter, at,
-                (long long)x->k, (long long)(turned ? x->line : x->k), lines, to);
-}
-
-// Tiles from some rows of A, which go into panels, unless they are better read as they lie (prelude).
-static void put_rows(const product *p, lm_buf *out) {
-  const operand *a = &p->a;
-  const char *rest = "y, line, &sums);\n";
-  char at[40];
-  snprintf(at, sizeof at, "i * %lld + ", (long long)a->line);
-  if (a->k == 1) {
-    lm_buf_printf(out, "lm_rows_%s(n, rows, columns, a + %sk, %lld, pa, %s", suffix_of(a), at, (long long)a->line, rest);
-    return;
-  }
-  put_panels(a, "rows", at, "pa", out);
-  lm_buf_printf(out, "      lm_tiles_%s(n, rows, columns, pa, %s", suffix_of(a), rest);
-}
-
-static void put_operands(const product *p, lm_buf *out) {
-  const operand *a = &p->a, *b = &p->b;
-  lm_buf_printf(out, "  const %s *a = (const %s *)buf[0];  // rows %lld apart, places of k %lld\n", type_of(a), type_of(a), (long long)a->line, (long long)a->k);
-  lm_buf_printf(out, "  const %s *b = (const %s *)buf[1];  // ", type_of(b), type_of(b));
-  if (b->panel) lm_buf_printf(out, "in panels of %d columns\n", b->panel);
-  else lm_buf_printf(out, "columns %lld apart, places of k %lld\n", (long long)b->line, (long long)b->k);
-  if (b->panel) lm_buf_printf(out, "  _Static_assert(LM_PANEL_%s == %d, \"panels of another width\");\n", a->half ? "BF16" : "F32", b->panel);
-  lm_buf_puts(out, b->panel ? "  float *c = (float *)buf[2], *pa = (float *)buf[3];\n" : "  float *c = (float *)buf[2], *pa = (float *)buf[3], ");
-  if (!b->panel) lm_buf_printf(out, "*pb = pa + LM_PANELS_%s;\n", a->half ? "BF16" : "F32");
-}
-
 static void put_function(const product *p, lm_buf *out) {
   const operand *a = &p->a, *b = &p->b;
-  const char *upper = a->half ? "BF16" : "F32";
-  long long k = p->k;
   lm_buf_puts(out, "(char *const *buf, const int64_t *var, int64_t lo, int64_t hi) {\n");
-  put_operands(p, out);
-  lm_buf_printf(out, "  const int64_t columns = var[0], row = var[1], slab = lm_slab_%s(%lld);\n", suffix_of(a), k);
-  lm_buf_printf(out, "  for (int64_t k = 0; k < %lld; k += slab) {\n    const int64_t n = lm_min64(slab, %lld - k), line = ", k, k);
-  if (b->panel) {
-    lm_buf_printf(out, "%lld;\n    const float *y = (const float *)(b + k * %d);\n", k, b->panel);
-  } else {
-    lm_buf_puts(out, "n;\n    const float *y = pb;\n    ");
-    put_panels(b, "columns", "", "pb", out);
-  }
-  lm_buf_printf(out, "    for (int64_t i = lo; i < hi; i += LM_ROWS_%s) {\n      const int64_t rows = lm_min64(LM_ROWS_%s, hi - i);\n      ", upper, upper);
-  lm_buf_puts(out, "const lm_sums sums = {c + i * row, row, var[2] || k > 0, ");
-  lm_buf_puts(out, p->half ? "var[3] && k + n == " : "0, 0};\n      ");
-  if (p->half) lm_buf_printf(out, "%lld ? (uint16_t *)buf[4] + i * var[3] : 0, var[3]};\n      ", k);
-  put_rows(p, out);
-  lm_buf_puts(out, "    }\n  }\n}\n");
+  if (b->panel) lm_buf_printf(out, "  _Static_assert(LM_PANEL_%s == %d, \"panels of another width\");\n", a->half ? "BF16" : "F32", b->panel);
+  lm_buf_printf(out, "  static const lm_product p = {.k = %lld, .a_row = %lld, .a_k = %lld, ", (long long)p->k, (long long)a->line, (long long)a->k);
+  if (b->panel) lm_buf_printf(out, ".panel = %d, ", b->panel);
+  else lm_buf_printf(out, ".b_column = %lld, .b_k = %lld, ", (long long)b->line, (long long)b->k);
+  lm_buf_printf(out, ".half = %d};\n  lm_product_%s(&p, buf, var, lo, hi);\n}\n", p->half, a->half ? "bf16" : "f32");
 }
 
 bool lm_cpu_product_emit(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out) {
