@@ -21,13 +21,10 @@ lm_status lm_dump_stage(const char *dir, const lm_module *m) {
 }
 
 lm_status lm_dump_after(lm_dump *d, const char *pass) {
-  const char *names[64];
-  int n = 0;
+  const lm_pass *found;
   d->after = pass;
-  if (!pass || !strcmp(pass, "all") || lm_pass_find(pass)) return NULL;
-  for (; n < lm_n_passes && n < (int)LM_COUNT(names); n++) names[n] = lm_passes[n].name;
-  const char *near = lm_nearest(pass, names, n);
-  return lm_fail(LM_USER, "--print-after: there is no pass %s; %s%s%s", pass, near ? "did you mean " : "`lmc opt --list` names them", near ? near : "", near ? "?" : "");
+  if (!pass || !strcmp(pass, "all")) return NULL;
+  return lm_annotate(lm_pass_named(pass, strlen(pass), &found), "--print-after");
 }
 
 static void print_after(const lm_dump *d, const char *pass, const lm_module *m) {

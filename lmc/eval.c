@@ -59,13 +59,32 @@ static void result_json(const char *name, const lm_eval_result *x, bool first) {
   lm_buf_free(&b);
 }
 
+// ---- a part that takes long, for people
+
+typedef struct watcher { const char *part; double start, shown; } watcher;
+
+static void rows_show(void *user, int64_t done, int64_t all) {
+  watcher *w = user;
+  double now = lm_now();
+  if (done < all && now - w->shown < 1) return;
+  bool was = w->shown > w->start;
+  w->shown = now;
+  lm_buf left = {0};
+  lm_show_seconds(&left, (now - w->start) / (double)done * (double)(all - done));
+  if (done < all) fprintf(stderr, "\r%s: %lld of %lld rows, about %s left\033[K", w->part, (long long)done, (long long)all, left.p);
+  else if (was) fprintf(stderr, "\r\033[K");
+  lm_buf_free(&left);
+}
+
 static lm_status parts_eval(const lm_session *s, const int *parts, int n) {
   bool json = s->cli->json;
   if (json) lm_cli_print("{");
   for (int i = 0; i < n; i++) {
     lm_eval_result x;
     const char *name = lm_data_part(s->data, parts[i]).name;
-    LM_TRY(lm_eval_run(s->exec, s->plan, s->data, parts[i], &x));
+    double now = lm_now();
+    watcher w = {name, now, now};
+    LM_TRY(lm_eval_run(s->exec, s->plan, s->data, parts[i], s->cli->color ? &(lm_eval_watch){rows_show, &w} : NULL, &x));
     if (json) result_json(name, &x, !i);
     else result_text(name, &x);
   }

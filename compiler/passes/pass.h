@@ -34,6 +34,7 @@ extern const lm_pass lm_passes[];
 extern const int lm_n_passes;
 extern const char *const lm_pipeline[];                       // from graph to kernel in order, NULL at the end
 const lm_pass *lm_pass_find(const char *name);                // NULL if there is none
+lm_status lm_pass_named(const char *name, size_t n, const lm_pass **out);   // the same of n bytes, with what may have been meant
 
 // Runs one pass and verifies its result: a module that does not verify is an LM_BUG that names the pass.
 bool lm_pass_run(lm_module *m, const lm_pass *pass, const lm_pass_env *env);

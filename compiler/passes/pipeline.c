@@ -1,4 +1,5 @@
 // pipeline.c - the table of passes, their order, and the runner.
+#include <stdio.h>
 #include <string.h>
 #include "compiler/passes/pass.h"
 
@@ -43,16 +44,22 @@ bool lm_pass_run(lm_module *m, const lm_pass *pass, const lm_pass_env *env) {
 
 static bool fits(const lm_module *m, const lm_pass *pass) { return pass->before == LM_STAGES || pass->before == m->stage; }
 
-static lm_status pass_named(const char *name, size_t n, const lm_pass **out) {
-  for (int i = 0; i < lm_n_passes; i++)
+lm_status lm_pass_named(const char *name, size_t n, const lm_pass **out) {
+  const char *names[LM_COUNT(lm_passes)];
+  char word[64];
+  for (int i = 0; i < lm_n_passes; i++) {
+    names[i] = lm_passes[i].name;
     if (strlen(lm_passes[i].name) == n && !memcmp(lm_passes[i].name, name, n)) return *out = &lm_passes[i], NULL;
+  }
   if (!n) return lm_fail(LM_USER, "a pass is missing at a comma of the list");
-  return lm_fail(LM_USER, "there is no pass %.*s", (int)(n < 200 ? n : 200), name);
+  snprintf(word, sizeof word, "%.*s", (int)(n < sizeof word ? n : sizeof word - 1), name);
+  const char *near = lm_nearest(word, names, lm_n_passes);
+  return lm_fail(LM_USER, "there is no pass %s; %s%s%s", word, near ? "did you mean " : "`lmc opt --list` names them", near ? near : "", near ? "?" : "");
 }
 
 static lm_status run_named(lm_module *m, const char *name, size_t n, const lm_pass_env *env, bool *out_ok) {
   const lm_pass *pass;
-  LM_TRY(pass_named(name, n, &pass));
+  LM_TRY(lm_pass_named(name, n, &pass));
   if (!fits(m, pass)) return lm_fail(LM_USER, "pass %s does not run on a module at this stage", pass->name);
   *out_ok = lm_pass_run(m, pass, env);
   return NULL;
@@ -87,7 +94,7 @@ static lm_status names_read(lm_arena *a, const char *names, lm_status (*may)(con
   for (const char *s = names; s;) {
     size_t length = strcspn(s, ",");
     const lm_pass *pass;
-    LM_TRY(pass_named(s, length, &pass));
+    LM_TRY(lm_pass_named(s, length, &pass));
     LM_TRY(may(pass, env));
     if (!named(list, n, pass->name)) list[n++] = pass->name;
     s = s[length] ? s + length + 1 : NULL;

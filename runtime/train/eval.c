@@ -8,7 +8,8 @@ const char *const LM_EVAL_NAMES[LM_EVAL_METRICS] = {
 
 typedef struct sums { double loss, weight, xent, xent_weight; } sums;
 
-static lm_status rows_run(lm_exec *e, const lm_plan_func *f, const lm_batch_ports *in, const lm_data *data, int part, int64_t rows, const int64_t *extents, sums *out) {
+static lm_status rows_run(lm_exec *e, const lm_plan_func *f, const lm_batch_ports *in, const lm_data *data, int part, int64_t rows, const int64_t *extents,
+                          const lm_eval_watch *watch, sums *out) {
   for (int64_t first = 0; first < rows; first += in->rows) {
     LM_TRY(lm_data_fill_part(data, part, first, in->rows, &in->batch));
     lm_port_set(e, f, "row", (double)first);
@@ -17,11 +18,12 @@ static lm_status rows_run(lm_exec *e, const lm_plan_func *f, const lm_batch_port
     out->weight += lm_port_get(e, f, "weight", 0);
     out->xent += lm_port_get(e, f, "xent.sum", NAN);
     out->xent_weight += lm_port_get(e, f, "xent.weight", NAN);
+    if (watch) watch->rows(watch->user, first + in->rows < rows ? first + in->rows : rows, rows);
   }
   return NULL;
 }
 
-lm_status lm_eval_run(lm_exec *e, const lm_plan *plan, const lm_data *data, int part, lm_eval_result *out) {
+lm_status lm_eval_run(lm_exec *e, const lm_plan *plan, const lm_data *data, int part, const lm_eval_watch *watch, lm_eval_result *out) {
   const lm_plan_func *f = lm_plan_func_find(plan, "eval");
   int64_t extents[LM_COUNT(plan->extents)];
   sums x = {0};
@@ -30,7 +32,7 @@ lm_status lm_eval_run(lm_exec *e, const lm_plan *plan, const lm_data *data, int 
   for (int i = 0; i < plan->n_extents; i++) extents[i] = plan->extents[i].capacity;
   lm_data_part_info info = lm_data_part(data, part);
   LM_TRY(lm_batch_ports_open(e, f, &in));
-  lm_status s = rows_run(e, f, &in, data, part, info.rows, extents, &x);
+  lm_status s = rows_run(e, f, &in, data, part, info.rows, extents, watch, &x);
   lm_batch_ports_close(&in);
   if (s) return s;
   if (!(x.weight > 0)) return lm_fail(LM_USER, "part %s of the data has nothing to predict: %lld rows", info.name, (long long)info.rows);

@@ -230,7 +230,7 @@ static lm_status evaluate(run *r, int i, bool *out_best) {
   lm_eval_result x;
   lm_buf more = {0};
   double start = lm_timeline_now(t->timeline);
-  LM_TRY(lm_eval_run(t->exec, t->plan, t->data, e->part, &x));
+  LM_TRY(lm_eval_run(t->exec, t->plan, t->data, e->part, NULL, &x));
   lm_timeline_add(t->timeline, LM_ROW_RUN, "evaluation", NULL, r->state.step, start);
   LM_TRY(eval_write(r, e, &x));
   if (e->metrics[LM_EVAL_BITS_PER_BYTE] && !isnan(x.value[LM_EVAL_BITS_PER_BYTE])) lm_buf_printf(&more, "  bits/byte %.4f", x.value[LM_EVAL_BITS_PER_BYTE]);
