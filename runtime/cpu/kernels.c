@@ -113,7 +113,7 @@ static int missing_find(loader *l, int *missing) {
 enum { KERNEL_COST = 6, LOOP_COST = 4, TEXT_COST = 6 };
 // Functions of the prelude are compiled again in each unit with a kernel that calls them; such kernels go together: products of
 // matrices, attention.
-static const struct { const char *name; int cost; } SHARED[] = {{"lm_product_", 130}, {"lm_dot_", 100}};
+static const struct { const char *name; int cost; } SHARED[] = {{"lm_product_", 130}, {"lm_dot_", 130}};
 enum { N_SHARED = LM_COUNT(SHARED) };
 
 static int shared_of(const char *source) {
