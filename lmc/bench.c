@@ -12,7 +12,7 @@ enum { BUDGET = 120, STEPS = 5, WARM = 1, REPEATS = 5 /* of GEMMs alone, at most
 
 static const lm_opt options[] = {
   {.name = "steps", .kind = LM_OPT_WHOLE, .value = "N", .help = "steps that are timed (5)", .least = 1, .most = 1e6},
-  {.name = "threads", .kind = LM_OPT_WHOLE, .value = "N", .help = "threads (as many as there are cores)", .least = 1, .most = 4096},
+  {.name = "threads", .kind = LM_OPT_WHOLE, .value = "N", .help = "threads (as many as there are cores, and OMP_NUM_THREADS says at most)", .least = 1, .most = 4096},
   {.name = "ablate", .kind = LM_OPT_FLAG, .help = "a row for each optimization: the step with all, and without it"},
   {.name = "budget", .kind = LM_OPT_NUMBER, .value = "SECONDS", .help = "about how long --ablate may take (120)", .least = 1, .most = 1e6},
   LM_OPT_PASSES, LM_OPT_KERNELS, LM_OPT_TARGET, LM_OPT_RECIPE, LM_OPT_JSON, {0}};

@@ -114,7 +114,8 @@ const lm_command lm_cmd_doctor = {
   .name = "doctor", .usage = "[--json]", .summary = "what was found on this machine, and what is missing", .options = options,
   .least = 0, .most = 0, .run = run,
   .help = "Exit status 2 if models cannot be trained here. What every command heeds in its environment:\n\n"
-          "  LMC_CC     the C compiler (otherwise CC, otherwise cc)\n"
-          "  LMC_CACHE  folder of compiled kernels and packed data (otherwise ~/.cache/lmc)\n"
-          "  LMC_CPU    x86-64-v2, x86-64-v3 or x86-64-v4: uses no more of the processor than that\n\n"
+          "  LMC_CC           the C compiler (otherwise CC, otherwise cc)\n"
+          "  LMC_CACHE        folder of compiled kernels and packed data (otherwise ~/.cache/lmc)\n"
+          "  LMC_CPU          x86-64-v2, x86-64-v3 or x86-64-v4: uses no more of the processor than that\n"
+          "  OMP_NUM_THREADS  threads at the most (otherwise as many as the process may run on)\n\n"
           "  lmc doctor\n"};

@@ -40,7 +40,7 @@ static void text_print(const lm_target *t, const lm_cost_rows *rows, const lm_ro
   lm_cost_rows_print(rows, &b);
   double peak = 1e-9 * r->peak, memory = 1e-9 * r->bandwidth[LM_ROOFLINE_SIZES - 1];
   if (t->arch) lm_cli_print("%s: %.1f GFLOP/s; %.1f GB/s from memory\n\n%s", t->arch, peak, memory, b.p);
-  else lm_cli_print("%d threads: %.1f GFLOP/s; %.1f GB/s from memory, %.1f from the nearest cache\n\n%s", threads, peak, memory, 1e-9 * r->bandwidth[0], b.p);
+  else lm_cli_print("%d thread%s: %.1f GFLOP/s; %.1f GB/s from memory, %.1f from the nearest cache\n\n%s", threads, threads == 1 ? "" : "s", peak, memory, 1e-9 * r->bandwidth[0], b.p);
   lm_buf_free(&b);
 }
 

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 
 enum { THREADS_MAX = 256 };
 
@@ -17,10 +18,22 @@ typedef struct {
 
 typedef struct { range *r; int index; pthread_t thread; } worker;
 
-int lm_threads(int wanted) {
+// Of a list, one number for each level of nesting, the first.
+static long told(void) {
+  const char *text = getenv("OMP_NUM_THREADS");
+  long n = text ? strtol(text, NULL, 10) : 0;
+  return n > 0 ? n : THREADS_MAX;
+}
+
+static long usual(void) {
   cpu_set_t set;
-  int n = wanted > 0 ? wanted : sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
-  return n < 1 ? 1 : n > THREADS_MAX ? THREADS_MAX : n;
+  long n = sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
+  return n < told() ? n : told();
+}
+
+int lm_threads(int wanted) {
+  long n = wanted > 0 ? wanted : usual();
+  return n < 1 ? 1 : n > THREADS_MAX ? THREADS_MAX : (int)n;
 }
 
 static void *work(void *user) {

@@ -3,7 +3,7 @@
 #define LM_PARALLEL_H
 #include <stdint.h>
 
-// `wanted` threads, or for 0 as many as this process may run on; at least 1, at most 256.
+// `wanted` threads, or for 0 as many as this process may run on and OMP_NUM_THREADS says at most; at least 1, at most 256.
 int lm_threads(int wanted);
 
 // body(user, i, worker) for every i in 0 … n - 1, worker in 0 … threads - 1. Which worker does which item is chance, so

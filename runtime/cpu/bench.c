@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "runtime/base/parallel.h"
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/gemm.h"
 
@@ -125,7 +126,7 @@ double lm_cpu_product_peak(int threads, lm_dtype dtype) {
 }
 
 double lm_cpu_peak(int threads, lm_dtype dtype) {
-  if (threads <= 0) threads = omp_get_num_procs();
+  if (threads <= 0) threads = lm_threads(0);
   double registers = register_peak(threads), products = dtype == LM_BF16 && lm_cpu_has_bf16() ? lm_cpu_product_peak(threads, dtype) : 0;
   return products > registers ? products : registers;
 }

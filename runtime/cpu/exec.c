@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "runtime/base/parallel.h"
 #include "runtime/cpu/gemm.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/move.h"
@@ -77,7 +78,7 @@ static lm_status arenas_make(cpu_exec *e) {
 
 // ---- life
 
-static int threads_of(const lm_exec_options *o) { return o->threads > 0 ? o->threads : omp_get_num_procs(); }
+static int threads_of(const lm_exec_options *o) { return o->threads > 0 ? o->threads : lm_threads(0); }
 static lm_cpu_gemm_options gemm_options(const lm_exec_options *o) { return (lm_cpu_gemm_options){.threads = threads_of(o), .cuts = o->cuts, .code = true}; }
 
 int64_t lm_exec_workspace(const lm_plan *plan, const lm_exec_options *o) {

@@ -3,6 +3,7 @@
 
 #include <omp.h>
 
+#include "runtime/base/parallel.h"
 #include "runtime/cpu/gemm.h"
 
 enum { REPEATS = 3, TOUCHED = 64 << 20 };   // best of; bytes that a measurement moves at least
@@ -31,7 +32,7 @@ static double triad_time(float *arrays, int64_t n, int rounds, int threads) {
 void lm_cpu_roofline(int threads, lm_dtype dtype, lm_roofline *out) {
   int64_t most = (int64_t)LM_ROOFLINE_LEAST << 2 * (LM_ROOFLINE_SIZES - 1);
   float *arrays = lm_alloc((size_t)most);
-  if (threads <= 0) threads = omp_get_num_procs();
+  if (threads <= 0) threads = lm_threads(0);
   out->peak = lm_cpu_peak(threads, dtype);
   for (int i = 0; i < LM_ROOFLINE_SIZES; i++) {
     int64_t bytes = (int64_t)LM_ROOFLINE_LEAST << 2 * i, n = bytes / 3 / (int64_t)sizeof *arrays;

@@ -1,5 +1,5 @@
 """What a run shows of itself: when what ran."""
-import json, re, shutil, subprocess
+import json, os, re, shutil, subprocess
 
 from harness import check, small
 from test_passes import switchable
@@ -65,6 +65,14 @@ def test_cost(run):
     check(all(row["measured_s"] > 0 for row in measured["rows"]) and measured["rows"][0]["measured_s"] == max(r["measured_s"] for r in measured["rows"]), "all are measured")
     table = run("explain", file, "cost", "--measure").splitlines()
     check(len(table) == len(names) + 4 and "100.0%" in table[-1], "a row each")
+
+
+def test_threads(run):
+    """no more than OMP_NUM_THREADS says, nor than there are processors"""
+    file, cores = small(run), len(os.sched_getaffinity(0))
+    for told, used in ("1", 1), ("1,4", 1), ("1000", cores), ("0", cores), ("some", cores):
+        cost = json.loads(run("explain", file, "cost", "--json", env={"OMP_NUM_THREADS": told}))
+        check(cost["threads"] == used, f"{told}: {cost['threads']}")
 
 
 def test_ablate(run):
