@@ -113,7 +113,7 @@ bool el_axes_same(const el_axes *x, const el_axes *y) {
   return x->n == y->n && (x->n == 0 || memcmp(x->v, y->v, x->n * sizeof *x->v) == 0);
 }
 void el_axes_push(lm_elab *e, el_axes *s, el_axis *x) {
-  if (s->n == s->cap || !s->cap) {                     // copies on growth: sets share their arrays
+  if (!s->cap || s->n == s->cap || s->v[s->n]) {       // copies on growth, and where a set that shares the array has grown already
     uint32_t cap = s->n * 2 + 4;
     el_axis **v = LM_NEW_N(e->a, el_axis *, cap);
     if (s->n) memcpy(v, s->v, s->n * sizeof *v);

@@ -75,3 +75,30 @@ def test_learns(run):
             b["next"][batch, r] = (3 * b["tok"][batch, r] + 1) % 64
     loss = run.trace(small(run, steps=200, rows=4, seq=32, lr="1e-2", batches=b), "--values", "loss")["loss"]
     within("loss", float(loss[-10:].mean()), 0.3)
+
+
+TABLES = """import std.nn: xent
+model M(d = 8, f = 6, vocab = 64) {
+  param a: real[vocab, d] = normal(0.5)
+  param c: real[vocab, f] = normal(0.5)
+  param w: real[f, d] = normal(0.5)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {
+    let wide = gather(a, tok, vocab)
+    let narrow = gather(c, tok, vocab)
+    return dot(wide + dot(narrow, w, f), a, d)
+  }
+  loss(bt: Batch[b, t]) -> (f32, f32) { return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }
+}
+data D { source s = batches("batches.safetensors") }
+recipe R { model = M(); data = D; run = 1 steps; batch = 64 tokens; optimizer = sgd(lr = 0); precision { compute = f32 } }
+"""
+
+
+def test_two_tables(run):
+    """what is made from one value twice, of other axes each time: neither has the other's"""
+    batches = random_batches(1, 4, 16)
+    small(run, batches=batches)
+    t = run.trace(run.write("tables.lm", TABLES))
+    a, c, w = (t[f"final.{name}"].astype("f8") for name in "acw")
+    x = a[batches["tok"][0]] + c[batches["tok"][0]] @ w
+    within("logits", distance(t["logits"], x @ a.T), 1e-6)
