@@ -196,6 +196,14 @@ static bool library_has(const planner *p, const lm_op *op, const lm_plan_gemm *g
   return op->code == LM_OP_DOT || (p->target->epilogue && !g->n_batch && p->target->epilogue(g));
 }
 
+// Panels only where there is code that reads them: another batch of products may lie as they do.
+static void panels_find(const planner *p, lm_plan_gemm *g) {
+  lm_plan_gemm panels = *g;
+  lm_kernel_code code;
+  if (!p->target->product || !lm_gemm_panels(&panels, p->target->panel[g->dtype_ab])) return;
+  if (p->target->product(p->target->user, &panels, p->arena, &code)) *g = panels;
+}
+
 // The factors through views, what is added dense; a second result only where something reads it.
 void lm_step_dot(planner *p, lm_op *op) {
   place in[LM_DOT_ADDENDS + 2], out[LM_GELU_OF + 1];
@@ -207,7 +215,7 @@ void lm_step_dot(planner *p, lm_op *op) {
   pstep *s = lm_step_add(p, LM_STEP_GEMM, op, (int)(op->n_in + n_out));
   s->step.gemm = LM_NEW(p->arena, lm_plan_gemm);
   lm_dot_gemm(p->m, op, in[LM_DOT_X].stride, in[LM_DOT_W].stride, out[0].stride, s->step.gemm, NULL);
-  lm_gemm_panels(s->step.gemm, p->target->panel[s->step.gemm->dtype_ab]);
+  panels_find(p, s->step.gemm);
   if (!library_has(p, op, s->step.gemm)) lm_plan_error(p, op, "the target's library has no '%s' of these types and strides", lm_op_info_of(op)->name);
   for (uint32_t i = 0; i < op->n_in; i++) s->refs[i] = lm_place_ref(p, &in[i], op->in[i]->type);
   for (uint32_t i = 0; i < n_out; i++) s->refs[op->n_in + i] = lm_place_ref(p, &out[i], op->out[i]->type);
