@@ -31,11 +31,8 @@ class Body:
         self.lm.append(lm), self.py.append(py)
 
     def need(self, size, *taken):
-        """a name for an axis of this size, always"""
-        a = self.axis(size, *taken)
-        while not a:
-            a = self.axis(self.r.choice((2, 3, 4, 6)), *taken)
-        return a
+        """a name for an axis of this size; where none is left, a declared one of another size"""
+        return self.axis(size, *taken) or self.r.choice([a for a in INNER if a not in taken])
 
     def fresh(self, prefix="v"):
         self.n += 1
