@@ -130,18 +130,31 @@ static __attribute__((noinline)) void lm_tile_part(int64_t n, int64_t rows, int6
     for (int64_t j = 0; j < columns && j < LM_TILE_N; j++) c[i * row + j] = add ? c[i * row + j] + t[i][j] : t[i][j];
 }
 
-// Sums of panels of a, which a slab of n places fills, and of b, in which a column has `line` places.
+// Sums of panels of a, which a slab of n places fills, and of b, in which a column has `line` places; in f32.
 static __attribute__((noinline)) void lm_tiles_f32(int64_t n, int64_t rows, int64_t columns, const float *a, const float *b,
                                                    int64_t line, const lm_sums *sums) {
-  float t[LM_TILE_M][LM_TILE_N] __attribute__((aligned(64)));
+  const int64_t row = sums->row;
   for (int64_t j = 0; j < columns; j += LM_TILE_N)
     for (int64_t i = 0; i < rows; i += LM_TILE_M) {
       const float *x = a + i * n, *y = b + j * line;
+      float *z = sums->c + i * row + j;
+      if (i + LM_TILE_M > rows || j + LM_TILE_N > columns) lm_tile_part(n, rows - i, columns - j, x, y, z, row, sums->add);
+      else lm_tile_sum(n, x, y, z, row, sums->add);
+    }
+}
+
+// The same with sums that end here: each tile is rounded while it lies in the first cache.
+static __attribute__((noinline)) void lm_tiles_last(int64_t n, int64_t rows, int64_t columns, const float *a, const float *b,
+                                                    int64_t line, const lm_sums *sums) {
+  float t[LM_TILE_M][LM_TILE_N] __attribute__((aligned(64)));
+  for (int64_t j = 0; j < columns; j += LM_TILE_N)
+    for (int64_t i = 0; i < rows; i += LM_TILE_M) {
+      int64_t down = lm_min64(LM_TILE_M, rows - i), across = lm_min64(LM_TILE_N, columns - j);
       lm_sums z = lm_sums_at(sums, i, j);
-      if (z.half && !z.add) z.c = &t[0][0], z.row = LM_TILE_N;
-      if (i + LM_TILE_M > rows || j + LM_TILE_N > columns) lm_tile_part(n, rows - i, columns - j, x, y, z.c, z.row, z.add);
-      else lm_tile_sum(n, x, y, z.c, z.row, z.add);
-      if (z.half) lm_sums_round(&z, lm_min64(LM_TILE_M, rows - i), lm_min64(LM_TILE_N, columns - j));
+      if (!z.add) z.c = &t[0][0], z.row = LM_TILE_N;
+      if (down < LM_TILE_M || across < LM_TILE_N) lm_tile_part(n, down, across, a + i * n, b + j * line, z.c, z.row, z.add);
+      else lm_tile_sum(n, a + i * n, b + j * line, z.c, z.row, z.add);
+      lm_sums_round(&z, down, across);
     }
 }
 
@@ -159,7 +172,10 @@ LM_ROWS_MULTIPLY(f32, float)
 LM_PANELS(bf16, uint16_t)
 enum { LM_ROWS_BF16 = LM_ROWS_F32, LM_PANELS_BF16 = LM_PANELS_F32, LM_PANEL_BF16 = 0 };   // 0: none that lie in memory
 #define lm_slab_bf16 lm_slab_f32
-#define lm_tiles_bf16 lm_tiles_f32
+static inline void lm_tiles_bf16(int64_t n, int64_t rows, int64_t columns, const float *a, const float *b, int64_t line, const lm_sums *sums) {
+  if (sums->half) lm_tiles_last(n, rows, columns, a, b, line, sums);
+  else lm_tiles_f32(n, rows, columns, a, b, line, sums);
+}
 LM_ROWS_MULTIPLY(bf16, uint16_t)
 #endif
 
