@@ -187,7 +187,7 @@ recipe Small {
 
 def test_arguments_ahead(run):
     """batches travel while those before are computed with: as late as they may, or as early"""
-    fake = Fake(run)
+    fake = Fake(run, heavy=True)
     save(run.path("batches.safetensors"), random_batches(1, 9, 16, 16))
     file = run.write("bigram.lm", BIGRAM)
     late, early, cpu = fake.trace(file), fake.trace(file, how="eager"), run.trace(file)

@@ -1,7 +1,7 @@
 """What a run shows of itself: when what ran."""
 import json, os, re, shutil, subprocess
 
-from harness import check, small
+from harness import Skip, check, small
 from test_passes import switchable
 
 SAVED = 'save = checkpoint("run", every = 2 steps, keep = all)'
@@ -77,6 +77,8 @@ def test_threads(run):
 
 def test_ablate(run):
     """a row for each pass that can be switched off"""
+    if run.slow:
+        raise Skip("plans and steps are other tests' too")
     file = small(run, steps=4)
     rows = json.loads(run("bench", file, "--ablate", "--steps", 2, "--json"))
     check([r["pass"] for r in rows] == list(switchable()), str(rows))

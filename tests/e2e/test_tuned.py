@@ -1,7 +1,7 @@
 """compile = mode("max-autotune"): what a run measures, keeps in its folder, and never measures again."""
 import json, os
 
-from harness import check, on_one_cpu, small
+from harness import Skip, check, on_one_cpu, small
 from test_runs import checkpoint, same
 
 MORE = 'save = checkpoint("run", every = 4 steps)\n  compile = mode("max-autotune", budget = {budget})'
@@ -80,6 +80,8 @@ def test_step_lock(run):
 
 def test_step_cache(run):
     """steps are measured once; what the cache says is what runs, on the user's own passes nothing is tuned"""
+    if run.slow:
+        raise Skip("as step_lock, to a sanitizer")
     file, own = small(run, depth=1, steps=2, more='compile = mode("max-autotune", budget = 300 s)'), {"LMC_CACHE": run.path("cache"), "OMP_NUM_THREADS": "1"}
     bench = lambda *options: json.loads(run("bench", file, "--json", "--steps", 1, *options, env=own))["tuned_step"]
     first = bench()

@@ -110,6 +110,8 @@ def test_trained_bytes(run):
 
 
 def test_trained_bpe(run):
+    if run.slow:
+        raise Skip("as trained_bytes, to a sanitizer")
     trained_here(run, "bpe(train = 300)")
 
 
