@@ -75,7 +75,7 @@ lm_cpu_gemm_times lm_cpu_gemm_bench(const lm_cpu_projection *p, int n, lm_dtype 
 }
 
 // A function of 12 independent chains of multiply-adds, which hide each other's latency, on vectors of N floats.
-enum { CHAINS = 12, ROUNDS = 4 << 20 };
+enum { CHAINS = 12, ROUNDS = 1 << 20, PEAK_RUNS = 40 };   // some 2 ms each: short enough that one of them has all cores to itself
 #define CHAINS_OF(N, TARGET) \
   __attribute__((target(TARGET), optimize("fp-contract=fast"))) static float chains_##N(float start) { \
     typedef float lanes __attribute__((vector_size(N * 4))); \
@@ -103,7 +103,7 @@ static double register_peak(int threads) {
   volatile float sink = 1;
   int lanes = lanes_best();
   float (*chains)(float) = lanes == 16 ? chains_16 : lanes == 8 ? chains_8 : chains_4;
-  for (int i = 0; i < 3; i++) {
+  for (int i = 0; i < PEAK_RUNS; i++) {
     double start = lm_now();
 #pragma omp parallel num_threads(threads)
     {
