@@ -41,18 +41,12 @@ lm_cost lm_cost_of_step(const lm_plan *p, int64_t n_micro) {
 
 typedef struct { lm_arena *a; lm_module *m; lm_projections *out; } finder;
 
-static bool has_axis(const lm_axis *axes, int n, lm_axis a) {
-  for (int i = 0; i < n; i++)
-    if (axes[i] == a) return true;
-  return false;
-}
-
 // Product of the sizes of the axes of `of` that are (or are not) axes of `in`, those summed over aside.
 static int64_t elements_of(const finder *f, const lm_op *dot, lm_type of, lm_type in, bool shared) {
   int64_t n = 1;
   for (int i = 0; i < of.rank; i++) {
-    if (has_axis(dot->attr.axes, dot->attr.n_axes, of.axis[i])) continue;
-    if (has_axis(in.axis, in.rank, of.axis[i]) == shared) n *= lm_axis_size(f->m, of.axis[i]);
+    if (lm_attr_has_axis(&dot->attr, of.axis[i])) continue;
+    if ((lm_type_find(in, of.axis[i]) >= 0) == shared) n *= lm_axis_size(f->m, of.axis[i]);
   }
   return n;
 }

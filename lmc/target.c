@@ -48,8 +48,9 @@ static lm_plan_target cpu_target(lm_module *m) {
   lm_plan_target out = lm_cpu_target(m);
   lm_cpu_info cpu;
   lm_cpu_detect(&cpu);
-  lm_cpu_panels(lm_cpu_vector(&cpu), lm_cpu_has_tiles(&cpu), out.panel);
-  out.slab = lm_cpu_has_tiles(&cpu) && lm_cpu_processors() <= FEW_PROCESSORS ? SLAB : 0;
+  bool tiles = lm_cpu_has_tiles(&cpu);
+  lm_cpu_panels(lm_cpu_vector(&cpu), tiles, out.panel);
+  out.slab = tiles && lm_cpu_processors() <= FEW_PROCESSORS ? SLAB : 0;
   return out;
 }
 

@@ -34,7 +34,7 @@ typedef struct lm_plan_target {
   bool (*product)(void *user, const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out);
   int places, chunks;                  // of a kernel, to keep the machine busy; of a sum over places. 0: as fuse.h says
   int64_t launch;                      // bytes that take as long to move as a kernel to start; 0: no time at all
-  int rows;                            // at a time of a large product that is not kept whole; 0: as chunk.c says
+  int rows;                            // at a time of a large product that is not kept whole; 0: as by_rows.h says
   int64_t slab;                        // bytes that stay in the cores' caches from one step to the next, where products in bf16 wait for memory; 0: they do not
   bool (*attends)(const lm_module *m, const lm_op *op);   // whether `kernel` knows this attend or attend_vjp; NULL: all of them
   // Whether the target's library computes this product with its residual, bias or gelu; NULL: it does none.

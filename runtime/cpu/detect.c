@@ -148,10 +148,8 @@ bool lm_cpu_has_tiles(const lm_cpu_info *cpu) { return has_flag(cpu->isa, "amx-b
 
 int lm_cpu_processors(void) { return (int)sysconf(_SC_NPROCESSORS_CONF); }
 
-bool lm_cpu_prefers_code(lm_dtype operands) {
-  lm_cpu_info cpu;
-  lm_cpu_detect(&cpu);
-  if (operands == LM_BF16 && lm_cpu_has_tiles(&cpu)) return true;
+bool lm_cpu_prefers_code(const lm_cpu_info *cpu, lm_dtype operands) {
+  if (operands == LM_BF16 && lm_cpu_has_tiles(cpu)) return true;
   unsigned isa = dnnl_get_effective_cpu_isa(), wide = (dnnl_cpu_isa_avx512_core | dnnl_cpu_isa_avx512_mic) & ~dnnl_cpu_isa_avx2;
   return (isa & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2 && !(isa & wide);
 }

@@ -23,7 +23,7 @@ lm_status lm_cpu_march_check(const lm_cpu_info *cpu);   // LM_ENV if LMC_CPU is 
 bool lm_cpu_has_bf16(void);
 // Whether generated code of products beats oneDNN on processors of this kind: measured with AVX2, without AVX-512; and known of the
 // matrix unit, where oneDNN lays out both operands anew in each call.
-bool lm_cpu_prefers_code(lm_dtype operands);
+bool lm_cpu_prefers_code(const lm_cpu_info *cpu, lm_dtype operands);
 // Floats of a vector of generated code; 0: of a processor that is not known.
 int lm_cpu_vector(const lm_cpu_info *cpu);
 bool lm_cpu_has_tiles(const lm_cpu_info *cpu);          // a matrix unit for bf16 that the system lets us use

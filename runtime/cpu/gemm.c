@@ -290,11 +290,17 @@ static void scratch_make(lm_cpu_gemms *all) {
   all->scratch = all->memory + (ALIGN - (uintptr_t)all->memory % ALIGN);
 }
 
+static uint32_t usual_find(void) {
+  lm_cpu_info cpu;
+  lm_cpu_detect(&cpu);
+  return (uint32_t)lm_cpu_prefers_code(&cpu, LM_F32) << LM_F32 | (uint32_t)lm_cpu_prefers_code(&cpu, LM_BF16) << LM_BF16;
+}
+
 lm_cpu_gemms *lm_cpu_gemms_create(const lm_cpu_gemm_options *o) {
   lm_cpu_gemms *all = lm_alloc(sizeof *all);
   *all = (lm_cpu_gemms){.threads = o->threads, .primitives = o->primitives ? o->primitives : 1u << LM_BF16, .cuts = o->cuts,
                         .code = o->code, .kernels = o->kernels};
-  for (int t = LM_F32; t <= LM_BF16 && o->code; t++) all->usual |= (uint32_t)lm_cpu_prefers_code((lm_dtype)t) << t;
+  if (o->code) all->usual = usual_find();
 #pragma omp parallel num_threads(o->threads)
   lm_gemm_call_thread_begin();
   return all;

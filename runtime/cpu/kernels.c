@@ -116,16 +116,27 @@ enum { KERNEL_COST = 6, LOOP_COST = 4, TEXT_COST = 6 };
 static const struct { const char *name; int cost; } SHARED[] = {{"lm_product_", 130}, {"lm_dot_", 130}};
 enum { N_SHARED = LM_COUNT(SHARED) };
 
-static int shared_of(const char *source) {
-  int i = 0;
-  while (i < (int)N_SHARED && !strstr(source, SHARED[i].name)) i++;
-  return i;
+typedef struct part { int kernel, cost, shared; } part;   // shared: which of them; N_SHARED: none
+
+static part part_of(const loader *l, int kernel) {
+  const char *source = l->source[kernel];
+  part x = {kernel, KERNEL_COST + (int)(strlen(source) * TEXT_COST / 1000), 0};
+  while (x.shared < (int)N_SHARED && !strstr(source, SHARED[x.shared].name)) x.shared++;
+  for (const char *at = source; (at = strstr(at, "for (")); at++) x.cost += LOOP_COST;
+  if (x.shared < (int)N_SHARED) x.cost += SHARED[x.shared].cost;
+  return x;
 }
 
-static int cost_of(const char *source) {
-  int cost = KERNEL_COST + (int)(strlen(source) * TEXT_COST / 1000), shared = shared_of(source);
-  for (const char *at = source; (at = strstr(at, "for (")); at++) cost += LOOP_COST;
-  return cost + (shared < (int)N_SHARED ? SHARED[shared].cost : 0);
+// The dearest first; of equal ones, in the plan's order.
+static part *parts_in_order(const loader *l, const int *missing, int n) {
+  part *parts = LM_NEW_N(l->out->arena, part, n);
+  for (int i = 0; i < n; i++) {
+    part x = part_of(l, missing[i]);
+    int j = i;
+    for (; j && parts[j - 1].cost < x.cost; j--) parts[j] = parts[j - 1];
+    parts[j] = x;
+  }
+  return parts;
 }
 
 static batch *lightest(batch *batches, int n) {
@@ -135,23 +146,17 @@ static batch *lightest(batch *batches, int n) {
   return best;
 }
 
-// The dearest kernel first, each to the lightest batch, or to that of those with which it shares.
-static void deal(loader *l, int *missing, int n, batch *batches, int n_batches) {
+// Each to the lightest batch, or to that of those with which it shares.
+static void deal(loader *l, const int *missing, int n, batch *batches, int n_batches) {
   batch *home[N_SHARED + 1] = {0};
-  for (int i = 1; i < n; i++)
-    for (int j = i; j && cost_of(l->source[missing[j - 1]]) < cost_of(l->source[missing[j]]); j--) {
-      int k = missing[j];
-      missing[j] = missing[j - 1];
-      missing[j - 1] = k;
-    }
+  const part *parts = parts_in_order(l, missing, n);
   for (int i = 0; i < n; i++) {
-    const char *source = l->source[missing[i]];
-    int shared = shared_of(source);
-    bool first = shared == (int)N_SHARED || !home[shared];
-    batch *to = first ? lightest(batches, n_batches) : home[shared];
-    to->kernels[to->n++] = missing[i];
-    to->cost += cost_of(source) - (first ? 0 : SHARED[shared].cost);
-    if (shared < (int)N_SHARED) home[shared] = to;
+    const part *x = &parts[i];
+    bool first = x->shared == (int)N_SHARED || !home[x->shared];
+    batch *to = first ? lightest(batches, n_batches) : home[x->shared];
+    to->kernels[to->n++] = x->kernel;
+    to->cost += x->cost - (first ? 0 : SHARED[x->shared].cost);
+    if (x->shared < (int)N_SHARED) home[x->shared] = to;
   }
 }
 
