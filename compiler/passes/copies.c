@@ -1,5 +1,5 @@
 // copies.c - what is computed with is made of parameters once a change, not wherever it is used: bf16 copies of f32, weights
-// side by side.
+// side by side (pass pack) or in another layout (pass layout), which end in a concatenation or in a cast to their own type.
 //
 // before: %w = param @w[%i] : f32[d, f]   %h = cast %w : bf16[d, f]   %y = dot %x, %h over(d)
 //         %g = param @g[%i] : f32[d, f]   %u = param @u[%i] : f32[d, f]   %c = concat %g, %u (f, f) -> (pack)
@@ -12,9 +12,9 @@
 //
 // Such a param reads an arena of copies: what is made, then copies in the layout of the parameters. Whoever runs the plan
 // runs @copies before a function that reads it, if parameters have changed since.
-// Declines: casts to other types; concatenations of anything but parameters, cast and under views, at one place of the same
+// Declines: casts to other types; what is made of anything but parameters, cast and under views, at one place of the same
 // stacked axes; modules without any. Cost: two bytes a parameter that is cast, and one pass over all of them for each change,
-// where a step of n micro-batches took 2 n; the bytes of what is laid side by side, likewise.
+// where a step of n micro-batches took 2 n; the bytes of what is laid side by side or anew, likewise.
 #include <string.h>
 
 #include "compiler/passes/pass.h"

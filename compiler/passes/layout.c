@@ -8,14 +8,14 @@
 // A layout is the order of a type's axes, so a type says how its tensor lies in memory: [k, n] in rows, [panel, k, line] in
 // panels of so many lines, [panel, place, line, pair] in panels of bf16 whose pairs along k a matrix unit multiplies
 // (lm_plan_target.panel). The cast to its own type is where the copy is made; pass copies moves it into @copies. In the plan such
-// axes are one again (lm_plan_gemm_panels), and the product's code reads panels in place of making them. The activations are
+// axes are one again (lm_gemm_panels), and the product's code reads panels in place of making them. The activations are
 // rows, as kernels write them: what code for vectors has to copy of these (product.c) no producer would write for less, and
 // code for a matrix unit reads rows as they are.
 //
 // Gained: of each product, the panels of its weight, a read and a write of it for each stretch of rows that a thread computes.
 // Paid: the bytes of the weight for each layout, forward and data gradient one each, and writing them once a change.
-// Declines: where that is not usual (lm_plan_panel), unless it is asked for: measured with AVX2 it gains a few hundredths of the
-// products' time for twice the bytes of the weights; products that are no single call, weights whose axes are no whole panels
+// Declines: where that is not usual (lm_plan_panel), unless it is asked for: measured with AVX2 it gains at most a few hundredths
+// of the products' time for twice the bytes of the weights; products that are no single call, weights whose axes are no whole panels
 // or not next to each other, products that the target leaves to its library. Cost: linear.
 #include <string.h>
 
