@@ -4,7 +4,7 @@
 
 usage: run.py [--lmc build/lmc] [--slow] [--nightly] [--target TARGET] [--only TEXT] [--jobs N] [-v]
 """
-import argparse, glob, importlib, multiprocessing, os, sys, tempfile, time, traceback
+import argparse, glob, importlib, multiprocessing, os, signal, sys, tempfile, time, traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FOLDERS = [HERE, os.path.join(os.path.dirname(HERE), "product")]
@@ -47,6 +47,7 @@ def main():
     p.add_argument("--jobs", type=int, default=1, help="tests at a time")
     p.add_argument("-v", action="store_true", help="whole tracebacks")
     args = p.parse_args()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)   # under nohup, what it starts would ignore it too
     TESTS.update(tests(args.only))
     count = dict.fromkeys(("passed", "failed", "skipped"), 0)
     with multiprocessing.get_context("fork").Pool(args.jobs) as pool:
