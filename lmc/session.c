@@ -167,7 +167,7 @@ lm_variant lm_variant_of(const lm_args *a) { return (lm_variant){lm_args_text(a,
 
 lm_status lm_session_plan_once(lm_session *s, struct lm_recompute *recompute) {
   lm_plan_target target = lm_target_plan(&s->target, s->recipe->precision.tf32, s->lowered->m);
-  lm_pass_env env = {.target = &target, .recompute = recompute, .watch = watch, .user = s};
+  lm_pass_env env = {.target = &target, .recompute = recompute, .gradients_alone = true, .watch = watch, .user = s};
   if (s->variant.rows) target.rows = s->variant.rows;
   if (s->variant.places) target.places = s->variant.places;
   if (s->variant.off) LM_TRY(lm_pass_disable(s->ctx->arena, s->variant.off, &env));

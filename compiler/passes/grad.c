@@ -12,7 +12,8 @@
 // reads what the forward loop stashed or computes it again (grad_value.c). Only values that depend on a parameter get
 // cotangents, and zero ones are not made: a parameter that the loss does not depend on gets no accum.
 // `stop_grad` and `history` have no meaning of their own after this: they become their operand and a rename.
-// @loss.N, the same over rows of another length, gives @micro.N.
+// @loss.N, the same over rows of another length, gives @micro.N. Losses that nobody runs for themselves go
+// (lm_pass_env.gradients_alone): no pass, kernel or place in memory is spent on them.
 // Declines: a module without @loss only changes stage. Cost: the backward pass; the forward loops' stashes.
 #include "compiler/passes/grad.h"
 #include "compiler/passes/epilogue.h"
@@ -166,13 +167,22 @@ static bool loss_fits(lm_module *m, const lm_func *loss) {
 
 bool lm_func_is_loss(const lm_func *f) { return !strcmp(f->name, "loss") || !strncmp(f->name, "loss.", strlen("loss.")); }
 
+static void micro_make(lm_func *loss, bool sums) {
+  lm_ctx *c = loss->module->ctx;
+  differentiate(lm_func_clone(loss, LM_SYM(c, lm_arena_printf(c->arena, "micro%s", loss->name + strlen("loss")))), sums);
+}
+
 bool lm_pass_grad(lm_module *m, const lm_pass_env *env) {
   if (!inlined(m)) return false;
   for (const lm_func *f = m->funcs; f; f = f->next)
     if (lm_func_is_loss(f) && !loss_fits(m, f)) return false;
   m->stage = LM_STAGE_STEP;
-  for (lm_func *f = m->funcs; f; f = f->next)
-    if (lm_func_is_loss(f)) differentiate(lm_func_clone(f, LM_SYM(m->ctx, lm_arena_printf(m->ctx->arena, "micro%s", f->name + strlen("loss")))), lm_epilogue_wanted(env));
+  for (lm_func *f = m->funcs, *next; f; f = next) {
+    next = f->next;
+    if (!lm_func_is_loss(f)) continue;
+    micro_make(f, lm_epilogue_wanted(env));
+    if (env->gradients_alone) lm_func_remove(m, f);
+  }
   for (lm_func *f = m->funcs; f; f = f->next) lm_rewrite_func(f, lower_op, NULL);
   return true;
 }

@@ -11,6 +11,7 @@ typedef struct lm_pass_env {
   const char *const *disabled; int n_disabled;                // names of passes that are off (passes.def: what that means)
   const char *const *asked; int n_asked;                      // of passes that do what they can, also where they find that it does not pay
   lm_recompute *recompute;                                    // NULL: marked values alone
+  bool gradients_alone;                                       // nobody runs a loss but for its gradients: @micro takes its place
   // Called by the runner around each pass; NULL: nobody looks.
   void (*watch)(void *user, const char *pass, bool after, const lm_module *m);
   void *user;
