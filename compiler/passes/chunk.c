@@ -96,15 +96,16 @@ static bool region_marks(chunk *c) {
 
 // ---- the pass
 
-// The loop has no product as large; the walk goes on behind it.
+// The loop stands where its last operation stood; other large products may lie in front of it, and are next.
 static void chunk_region(lm_module *m, lm_region *r, int64_t most) {
   for (lm_op *op = r->first, *next; op; op = next) {
     chunk c = {.by.m = m, .most = most};
+    const lm_op *before = op->prev;
     next = op->next;
     if (op->code == LM_OP_LOOP) chunk_region(m, op->body, most);
     if (!is_large_product(&c, op) || !region_marks(&c)) continue;
     lm_rows_write(&c.by);
-    next = c.by.loop->next;
+    next = before ? before->next : r->first;
   }
 }
 
