@@ -15,18 +15,21 @@
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/process.h"
 
-// Multiply-adds may be contracted in attention: which, depends on the text and the compiler alone, and both are part of the key.
 // Loops are written as they are to run, unrolled where that pays: what -O3 adds to vectors takes time and gains nothing.
 static const char *const FLAGS[] = {"-std=gnu11", "-O2", "-ftree-vectorize", "-fopenmp-simd", "-fno-math-errno", "-w",
-                                    "-fno-trapping-math", "-ffp-contract=fast", "-shared", "-fPIC", "-x", "c"};
-enum { N_FLAGS = LM_COUNT(FLAGS), MACHINE_FLAGS = 4, BATCHES_MAX = 64, MESSAGE_MAX = 2000 };
+                                    "-fno-trapping-math", "-shared", "-fPIC", "-x", "c"};
+// GCC's -O2 makes vectors only where they cost nothing; Clang knows no such option, and its -O2 weighs them. Multiply-adds are
+// contracted in attention and products of matrices (prelude/compiler.h): which, depends on the text and the compiler alone, and both
+// are part of the key.
+static const char *const GCC_FLAGS[] = {"-ffp-contract=fast", "-fvect-cost-model=dynamic"}, *const CLANG_FLAGS[] = {"-ffp-contract=off"};
+enum { BATCHES_MAX = 64, MESSAGE_MAX = 2000 };
 
 typedef struct loader {
   const lm_plan *plan;
   const lm_exec_options *options;
   lm_kernels *out;
   lm_cpu_info cpu;
-  const char *machine[MACHINE_FLAGS];  // of the compiler's flags
+  const char *flags[LM_KERNEL_FLAGS];  // of the compiler, a NULL behind them
   const char *dir;
   const char **source;                 // as plan->kernels, replaced by load_dir's
   const char **path;                   // in the cache
@@ -65,11 +68,18 @@ static lm_status sources_collect(loader *l) {
   return NULL;
 }
 
-// What the compiler is told of this machine, a NULL behind it. GCC's -O2 makes vectors only where they cost nothing; Clang knows no
-// such option, and its -O2 weighs them. Whole vectors of AVX-512 slow a core down where it is old, so compilers take halves; a
+const char **lm_kernels_flags(const lm_cpu_info *cpu, const char **out) {
+  bool clang = strstr(cpu->compiler_version, "clang");
+  for (size_t i = 0; i < LM_COUNT(FLAGS); i++) *out++ = FLAGS[i];
+  for (size_t i = 0; i < LM_COUNT(GCC_FLAGS) && !clang; i++) *out++ = GCC_FLAGS[i];
+  for (size_t i = 0; i < LM_COUNT(CLANG_FLAGS) && clang; i++) *out++ = CLANG_FLAGS[i];
+  return out;
+}
+
+// What is told of this machine besides. Whole vectors of AVX-512 slow a core down where it is old, so compilers take halves; a
 // core that multiplies bf16 is not. The system may refuse tiles that the processor has.
-static void machine_flags(const lm_cpu_info *cpu, const char **out) {
-  *out++ = strstr(cpu->compiler_version, "clang") ? "-O2" : "-fvect-cost-model=dynamic";
+static void flags_make(const lm_cpu_info *cpu, const char **out) {
+  out = lm_kernels_flags(cpu, out);
   if (strstr(cpu->isa, "bf16")) *out++ = "-mprefer-vector-width=512";
   if (strstr(cpu->isa, "amx") && !lm_cpu_tiles_ask()) *out++ = "-DLM_AMX_REFUSED";
   *out = NULL;
@@ -77,8 +87,7 @@ static void machine_flags(const lm_cpu_info *cpu, const char **out) {
 
 static void paths_make(loader *l) {
   lm_buf flags = {0};
-  for (int i = 0; i < (int)N_FLAGS; i++) lm_buf_printf(&flags, "%s ", FLAGS[i]);
-  for (const char **flag = l->machine; *flag; flag++) lm_buf_printf(&flags, "%s ", *flag);
+  for (const char **flag = l->flags; *flag; flag++) lm_buf_printf(&flags, "%s ", *flag);
   lm_buf_printf(&flags, "%s %016llx", l->cpu.march, (unsigned long long)l->cpu.features);
   for (int i = 0; i < l->plan->n_kernels; i++) {
     const char *parts[] = {l->plan->kernels[i].name, l->source[i], l->plan->prelude ? l->plan->prelude : "", flags.p,
@@ -182,10 +191,8 @@ static lm_status batch_start(loader *l, batch *b, int index) {
   b->so = lm_arena_printf(a, "%s.so.tmp", stem);
   b->log = lm_arena_printf(a, "%s.log", stem);
   LM_TRY(batch_write(l, b));
-  const char *argv[N_FLAGS + MACHINE_FLAGS + 8] = {l->cpu.compiler}, **at = argv + 1;
-  memcpy(at, FLAGS, sizeof FLAGS);
-  at += N_FLAGS;
-  for (const char **flag = l->machine; *flag; flag++) *at++ = *flag;
+  const char *argv[LM_KERNEL_FLAGS + 8] = {l->cpu.compiler}, **at = argv + 1;
+  for (const char **flag = l->flags; *flag; flag++) *at++ = *flag;
   const char *rest[] = {lm_arena_printf(a, "-march=%s", l->cpu.march), b->c, "-o", b->so, "-lm", NULL};
   memcpy(at, rest, sizeof rest);
   return lm_process_start(argv, b->log, &b->pid);
@@ -193,7 +200,8 @@ static lm_status batch_start(loader *l, batch *b, int index) {
 
 // What the machine did to the compiler, or to a program that it started: no room, no memory, a signal.
 static bool is_surroundings(int exit_status, const char *words) {
-  const char *signs[] = {strerror(ENOSPC), strerror(ENOMEM), "signal terminated program", "memory exhausted", "out of memory"};
+  const char *signs[] = {strerror(ENOSPC), strerror(ENOMEM), "signal terminated program", "unable to execute command",
+                         "memory exhausted", "out of memory"};
   bool found = exit_status > LM_PROCESS_SIGNAL;
   for (size_t i = 0; i < LM_COUNT(signs) && words; i++) found = found || strstr(words, signs[i]);
   return found;
@@ -259,7 +267,7 @@ static lm_status missing_compile(loader *l, int *missing, int n, int cores) {
 static lm_status load(loader *l, int cores) {
   LM_TRY(lm_cpu_compiler_find(&l->cpu));
   LM_TRY(lm_cpu_march_check(&l->cpu));
-  machine_flags(&l->cpu, l->machine);
+  flags_make(&l->cpu, l->flags);
   LM_TRY(lm_cache_open(l->out->arena, &l->dir));
   LM_TRY(sources_collect(l));
   paths_make(l);

@@ -1,6 +1,7 @@
 // kernels.h - the generated kernels of a plan as functions: compiled by the system's C compiler unless cached, loaded.
 #ifndef LM_CPU_KERNELS_H
 #define LM_CPU_KERNELS_H
+#include "runtime/cpu/detect.h"
 #include "runtime/cpu/exec.h"
 
 typedef struct lm_kernels {
@@ -9,6 +10,10 @@ typedef struct lm_kernels {
   void **handles; uint32_t n_handles, cap_handles;   // of dlopen
   int compiled;                        // kernels that were not in the cache
 } lm_kernels;
+
+// What a compiler is told on any machine: written to `out`, whose place behind them is returned.
+enum { LM_KERNEL_FLAGS = 20 };
+const char **lm_kernels_flags(const lm_cpu_info *cpu, const char **out);
 
 // No compiler, no cache folder: LM_ENV. A kernel that does not compile: LM_BUG_STATUS (LM_USER where its text came from
 // options->load_dir), with the place of the saved source and the compiler's words.

@@ -6,6 +6,7 @@
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=fast")   // as kernels of attention are compiled
 #pragma GCC diagnostic ignored "-Wunused-function"
+#include "codegen/cpu/prelude/compiler.h"
 #include "codegen/cpu/prelude/quad.h"
 #include "codegen/cpu/prelude/tile.h"
 #include "codegen/cpu/prelude/tile_attend.h"

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "runtime/cpu/detect.h"
+#include "runtime/cpu/kernels.h"
 #include "runtime/cpu/process.h"
 #include "tests/runtime/check.h"
 
@@ -29,10 +30,10 @@ static inline bool sapphire_compile(lm_arena *a, const char *text, lm_buf *listi
   CHECK_OK(lm_cpu_compiler_find(&cpu));
   CHECK(mkdtemp(dir));
   const char *c = lm_path_join(a, dir, "kernels.c"), *o = lm_path_join(a, dir, "kernels.o");
-  const char *cost = strstr(cpu.compiler_version, "clang") ? "-O2" : "-fvect-cost-model=dynamic";
   const char *known[] = {cpu.compiler, "-march=sapphirerapids", "-E", "-x", "c", "/dev/null", NULL};
-  const char *compile[] = {cpu.compiler, "-std=gnu11", "-O2", "-ftree-vectorize", "-fopenmp-simd", "-fno-math-errno", "-w", "-fno-trapping-math",
-                           "-ffp-contract=fast", cost, "-mprefer-vector-width=512", "-march=sapphirerapids", "-c", c, "-o", o, NULL};
+  const char *rest[] = {"-mprefer-vector-width=512", "-march=sapphirerapids", "-c", c, "-o", o, NULL};
+  const char *compile[LM_KERNEL_FLAGS + LM_COUNT(rest)] = {cpu.compiler};
+  memcpy(lm_kernels_flags(&cpu, compile + 1), rest, sizeof rest);
   bool knows = sapphire_run(a, dir, known, &words), lists = knows && lm_executable_find("objdump", objdump, sizeof objdump);
   const char *list[] = {objdump, "-d", "--no-show-raw-insn", o, NULL};
   CHECK_OK(lm_file_write_atomic(c, text, strlen(text)));

@@ -1,6 +1,6 @@
 """Runs computed by PyTorch in float64: every step's loss and gradient norm, the first logits and gradients, the last
 weights, the greedy continuation through the cache."""
-import glob, json, os, re
+import glob, json, os, re, shutil, subprocess
 
 from harness import ROOT, Skip, check, distance, load, within
 
@@ -62,6 +62,18 @@ def test_plain_vectors(run):
     case_check(run, f"{ROOT}/tests/reference/gemma2", env=level)
     err = run("trace", f"{ROOT}/tests/reference/gemma2/reference.lm", "--steps", 1, "--out", run.path("x"), env={"LMC_CPU": "z80"}, status=2)
     check("LMC_CPU is 'z80'" in err, err)
+
+
+def test_clang(run):
+    """kernels by Clang: a run of another framework, and the tests of kernels"""
+    if not shutil.which("clang"):
+        raise Skip("no clang")
+    by_clang = {"LMC_CC": "clang"}
+    case_check(run, f"{ROOT}/tests/reference/gemma2", env=by_clang)
+    tests = ["kernel_test", "product_test", "attend_kernel_test", "attend_amx_test"]
+    for name in tests[: 0 if run.slow else 4 if run.nightly else 2]:
+        p = subprocess.run([os.path.join(os.path.dirname(run.lmc), name)], capture_output=True, text=True, cwd=ROOT, env={**os.environ, **by_clang})
+        check(p.returncode == 0, f"{name}: {p.stdout}{p.stderr}")
 
 
 def test_native_names(run):

@@ -6,10 +6,6 @@ typedef __UINT16_TYPE__ uint16_t;
 typedef __UINT32_TYPE__ uint32_t;
 typedef __UINT64_TYPE__ uint64_t;
 
-// Of kernels of fused operations: a product is rounded before it is added, whatever else a kernel computes, so that an
-// operation gives the same bits in every kernel. Functions of the prelude name their multiply-adds.
-#define LM_FUSED __attribute__((optimize("fp-contract=off")))
-
 static inline uint32_t lm_f32_bits(float x) { uint32_t u; __builtin_memcpy(&u, &x, 4); return u; }
 static inline float lm_f32_of_bits(uint32_t u) { float x; __builtin_memcpy(&x, &u, 4); return x; }
 

@@ -3,9 +3,8 @@ typedef float lm_quad __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int32_t lm_quad_int __attribute__((vector_size(16)));
 
 static inline __attribute__((always_inline)) void lm_quad_transpose(lm_quad *x) {
-  lm_quad_int low = {0, 4, 1, 5}, high = {2, 6, 3, 7}, left = {0, 1, 4, 5}, right = {2, 3, 6, 7};
-  lm_quad a = __builtin_shuffle(x[0], x[1], low), b = __builtin_shuffle(x[2], x[3], low);
-  lm_quad c = __builtin_shuffle(x[0], x[1], high), d = __builtin_shuffle(x[2], x[3], high);
-  x[0] = __builtin_shuffle(a, b, left), x[1] = __builtin_shuffle(a, b, right);
-  x[2] = __builtin_shuffle(c, d, left), x[3] = __builtin_shuffle(c, d, right);
+  lm_quad a = LM_SHUFFLE(lm_quad_int, x[0], x[1], 0, 4, 1, 5), b = LM_SHUFFLE(lm_quad_int, x[2], x[3], 0, 4, 1, 5);
+  lm_quad c = LM_SHUFFLE(lm_quad_int, x[0], x[1], 2, 6, 3, 7), d = LM_SHUFFLE(lm_quad_int, x[2], x[3], 2, 6, 3, 7);
+  x[0] = LM_SHUFFLE(lm_quad_int, a, b, 0, 1, 4, 5), x[1] = LM_SHUFFLE(lm_quad_int, a, b, 2, 3, 6, 7);
+  x[2] = LM_SHUFFLE(lm_quad_int, c, d, 0, 1, 4, 5), x[3] = LM_SHUFFLE(lm_quad_int, c, d, 2, 3, 6, 7);
 }

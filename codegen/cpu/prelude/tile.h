@@ -17,23 +17,23 @@ static inline __attribute__((always_inline)) void lm_tile_block(int rows, int ve
                                                                 int64_t a_row, const float *b, int64_t b_row,
                                                                 float *c, int64_t c_row, int add) {
   lm_lanes sum[LM_BLOCK][2];
-#pragma GCC unroll 8
+  LM_UNROLL(8)
   for (int i = 0; i < rows; i++)
-#pragma GCC unroll 2
+    LM_UNROLL(2)
     for (int j = 0; j < vectors; j++)
       sum[i][j] = add ? *(const lm_lanes *)(c + i * c_row + j * LM_LANES) : (lm_lanes){0};
   for (int64_t k = 0; k < n; k++) {
     lm_lanes x[2];
-#pragma GCC unroll 2
+    LM_UNROLL(2)
     for (int j = 0; j < vectors; j++) x[j] = *(const lm_lanes *)(b + k * b_row + j * LM_LANES);
-#pragma GCC unroll 8
+    LM_UNROLL(8)
     for (int i = 0; i < rows; i++)
-#pragma GCC unroll 2
+      LM_UNROLL(2)
       for (int j = 0; j < vectors; j++) sum[i][j] += a[i * a_row + k] * x[j];
   }
-#pragma GCC unroll 8
+  LM_UNROLL(8)
   for (int i = 0; i < rows; i++)
-#pragma GCC unroll 2
+    LM_UNROLL(2)
     for (int j = 0; j < vectors; j++) *(lm_lanes *)(c + i * c_row + j * LM_LANES) = sum[i][j];
 }
 

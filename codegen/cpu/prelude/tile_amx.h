@@ -5,7 +5,7 @@
 // Panels of 16 lines hold squares of 1 KiB, one for each 32 places of k, zeros where the matrix ends: of A 16 rows of 16 pairs, of
 // B 16 pairs of 16 columns. There is an even number of panels. What lies in rows already is A as it is wanted. Whoever calls this has permission of the operating system to use tiles,
 // or compiles with LM_AMX_REFUSED.
-#if (defined(__AMX_BF16__) && !defined(LM_AMX_REFUSED)) || defined(LM_AMX_EMULATED)
+#if ((defined(__AMX_BF16__) || defined(__AMXBF16__)) && !defined(LM_AMX_REFUSED)) || defined(LM_AMX_EMULATED)
 #define LM_AMX
 enum { LM_SQUARE = 16, LM_AMX_SIDE = 32, LM_AMX_SLAB = 512, LM_AMX_ROWS = 192 };
 typedef uint32_t lm_square[LM_SQUARE][LM_SQUARE];      // of pairs, or of f32
@@ -60,17 +60,17 @@ typedef uint16_t lm_sixteen_halves __attribute__((vector_size(32), aligned(2), m
 #define LM_TURN_HIGH(S, L) (L & S ? 16 + L : L + S)
 // Of 16 rows of 16 words, squares of S beside the diagonal change places; with S = 8, 4, 2, 1 rows become columns.
 #define LM_TURN(X, S) \
-  _Pragma("GCC unroll 16") for (int i = 0; i < 16; i++) if (!(i & S)) { \
+  LM_UNROLL(16) for (int i = 0; i < 16; i++) if (!(i & S)) { \
     lm_words a = (X)[i], b = (X)[i + S]; \
-    (X)[i] = __builtin_shuffle(a, b, (lm_words_order){LM_ALL(LM_TURN_LOW, S)}); \
-    (X)[i + S] = __builtin_shuffle(a, b, (lm_words_order){LM_ALL(LM_TURN_HIGH, S)}); \
+    (X)[i] = LM_SHUFFLE(lm_words_order, a, b, LM_ALL(LM_TURN_LOW, S)); \
+    (X)[i + S] = LM_SHUFFLE(lm_words_order, a, b, LM_ALL(LM_TURN_HIGH, S)); \
   }
 static inline __attribute__((always_inline)) void lm_words_turn(lm_words *x, char *to, int64_t bytes) {
   LM_TURN(x, 8)
   LM_TURN(x, 4)
   LM_TURN(x, 2)
   LM_TURN(x, 1)
-#pragma GCC unroll 16
+  LM_UNROLL(16)
   for (int i = 0; i < 16; i++) *(lm_words *)(to + i * bytes) = x[i];
 }
 
@@ -89,14 +89,14 @@ static inline lm_words lm_words_join(const uint16_t *low, const uint16_t *high) 
 // lie side by side, places of k `stride` apart; else places of k lie side by side, lines `stride` apart. Both are constants.
 static inline __attribute__((always_inline)) void lm_square_fill(int rows, int joined, const uint16_t *from, int64_t stride, lm_square to) {
   lm_words x[LM_SQUARE];
-#pragma GCC unroll 16
+  LM_UNROLL(16)
   for (int i = 0; i < LM_SQUARE; i++)
     x[i] = joined ? lm_words_join(from + 2 * i * stride, from + (2 * i + 1) * stride) : *(const lm_words *)(from + i * stride);
   if (rows == joined) {
     lm_words_turn(x, (char *)to, sizeof *to);
     return;
   }
-#pragma GCC unroll 16
+  LM_UNROLL(16)
   for (int i = 0; i < LM_SQUARE; i++) *(lm_words *)to[i] = x[i];
 }
 

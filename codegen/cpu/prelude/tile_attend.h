@@ -29,10 +29,10 @@ static __attribute__((noinline)) void lm_form_turned_f32(int64_t places, int64_t
           for (int64_t b = j; b < own && b < j + 4; b++) to[b * side + a] = from[a * line + b];
         continue;
       }
-#pragma GCC unroll 4
+      LM_UNROLL(4)
       for (int k = 0; k < 4; k++) x[k] = *(const lm_quad *)(from + (i + k) * line + j);
       lm_quad_transpose(x);
-#pragma GCC unroll 4
+      LM_UNROLL(4)
       for (int k = 0; k < 4; k++) *(lm_quad *)(to + (j + k) * side + i) = x[k];
     }
 }
@@ -82,7 +82,7 @@ static __attribute__((noinline)) void lm_form_turned_bf16(int64_t places, int64_
   for (int64_t i = 0; i < side; i += 16)
     for (int64_t j = 0; j < line; j += 32) {
       lm_words x[16];
-#pragma GCC unroll 16
+      LM_UNROLL(16)
       for (int k = 0; k < 16; k++) x[k] = *(const lm_words *)(from + (i + k) * line + j);
       lm_words_turn(x, (char *)(to + j * side + 2 * i), LM_TILE_BYTES);
     }
@@ -96,7 +96,7 @@ static __attribute__((noinline)) void lm_form_joined_bf16(const lm_part *from, i
 static __attribute__((noinline)) void lm_form_flipped_bf16(int64_t places, int64_t own, const lm_part *from, int64_t line, lm_part *to, int64_t side) {
   for (int64_t j = 0; j < line; j += 16) {
     lm_words x[16];
-#pragma GCC unroll 16
+    LM_UNROLL(16)
     for (int k = 0; k < 16; k++) x[k] = lm_words_join(from + 2 * k * line + j, from + (2 * k + 1) * line + j);
     lm_words_turn(x, (char *)(to + j * side), LM_TILE_BYTES / 2);
   }
@@ -104,7 +104,8 @@ static __attribute__((noinline)) void lm_form_flipped_bf16(int64_t places, int64
 
 // Z in bf16, in turn.
 static inline lm_wide_halves lm_halves_mix(lm_wide low, lm_wide high) {
-  return __builtin_shuffle(lm_halves_round(low, high), (lm_wide_halves){LM_ALL(LM_IN_TURN, 0)});
+  lm_wide_halves x = lm_halves_round(low, high);
+  return LM_SHUFFLE(lm_wide_halves, x, x, LM_ALL(LM_IN_TURN, 0));
 }
 
 // to: [s][t], zeros from `rows` on
@@ -119,7 +120,7 @@ static inline void lm_z_pairs(int64_t cols, const float *z, lm_part *to) {
   enum { PAIR = 2 * LM_AMX_SIDE };
   int64_t n = 0;
   for (; n < cols - 1; n += 2, z += PAIR, to += PAIR)
-#pragma GCC unroll 2
+    LM_UNROLL(2)
     for (int m = 0; m < LM_AMX_SIDE; m += 16)
       *(lm_wide_halves *)(to + 2 * m) = lm_halves_mix(*(const lm_wide *)(z + m), *(const lm_wide *)(z + LM_AMX_SIDE + m));
   for (; n < LM_AMX_SIDE; n += 2, z += PAIR, to += PAIR)
@@ -198,7 +199,7 @@ static __attribute__((noinline)) int lm_softmax(int64_t cols, int64_t side, cons
     }
     most = lm_lanes_max(*(const lm_lanes *)(z + (cols - 1) * side + m), most);
     most = lm_lanes_max(lm_lanes_max(other, most) * times, before);
-#pragma GCC unroll 2
+    LM_UNROLL(2)
     for (int64_t n = 0; n < cols; n++) {
       lm_lanes p = lm_lanes_exp_low(*(const lm_lanes *)(z + n * side + m) * times - most);
       total += p;

@@ -35,9 +35,9 @@ static inline __attribute__((always_inline)) void lm_place_f32(int width, const 
   __builtin_memcpy(to, from, (uint64_t)width * sizeof *to);
 }
 static inline __attribute__((always_inline)) void lm_place_bf16(int width, const uint16_t *from, float *to) {
-#pragma GCC unroll 8
+  LM_UNROLL(8)
   for (int i = 0; i + 4 <= width; i += 4) *(lm_quad *)(to + i) = lm_quad_bf16(from + i);
-#pragma GCC unroll 4
+  LM_UNROLL(4)
   for (int i = width / 4 * 4; i < width; i++) to[i] = lm_bf16_load(from[i]);
 }
 
@@ -49,7 +49,7 @@ static inline __attribute__((always_inline)) void lm_place_bf16(int width, const
   static inline __attribute__((always_inline)) void lm_some_lines_##T(int width, int some, const TYPE *from, int64_t stride, \
                                                                       int64_t n, float *to) { \
     for (int64_t k = 0; k < n; k++) \
-      _Pragma("GCC unroll 4") for (int p = 0; p < some; p++) \
+      LM_UNROLL(4) for (int p = 0; p < some; p++) \
         lm_place_##T(width, from + k * stride + p * width, to + (p * n + k) * width); \
   } \
   static __attribute__((noinline)) void lm_rest_##T(int width, const TYPE *from, int64_t line, int64_t stride, int64_t n, \
@@ -70,12 +70,12 @@ static inline __attribute__((always_inline)) void lm_place_bf16(int width, const
     for (; l + width <= lines; l += width, from += width * stride, to += width * n) { \
       int64_t k = 0; \
       for (; k + 4 <= n; k += 4) \
-        _Pragma("GCC unroll 8") for (int i = (width - 1) / 4 * 4; i >= 0; i -= 4) { \
+        LM_UNROLL(8) for (int i = (width - 1) / 4 * 4; i >= 0; i -= 4) { \
           lm_quad x[4]; \
-          _Pragma("GCC unroll 4") for (int j = 0; j < 4; j++) \
+          LM_UNROLL(4) for (int j = 0; j < 4; j++) \
             x[j] = i + j < width ? lm_quad_##T(from + (i + j) * stride + k) : (lm_quad){0}; \
           lm_quad_transpose(x); \
-          _Pragma("GCC unroll 4") for (int j = 0; j < 4; j++) *(lm_quad *)(to + (k + j) * width + i) = x[j]; \
+          LM_UNROLL(4) for (int j = 0; j < 4; j++) *(lm_quad *)(to + (k + j) * width + i) = x[j]; \
         } \
       for (; k < n; k++) \
         for (int i = 0; i < width; i++) to[k * width + i] = lm_panel_##T(from + i * stride + k); \
@@ -99,20 +99,20 @@ LM_PANELS(f32, float)
 // c (+)= a b, of a panel each. Its rows are fetched meanwhile.
 static __attribute__((noinline)) void lm_tile_sum(int64_t n, const float *a, const float *b, float *c, int64_t row, int add) {
   lm_lanes sum[LM_TILE_M][2];
-#pragma GCC unroll 16
+  LM_UNROLL(16)
   for (int i = 0; i < LM_TILE_M; i++) {
     __builtin_prefetch(c + i * row, 1);
     sum[i][0] = sum[i][1] = (lm_lanes){0};
   }
   for (int64_t k = 0; k < n; k++, a += LM_TILE_M, b += LM_TILE_N) {
     lm_lanes x = *(const lm_lanes *)b, y = *(const lm_lanes *)(b + LM_LANES);
-#pragma GCC unroll 16
+    LM_UNROLL(16)
     for (int i = 0; i < LM_TILE_M; i++) {
       sum[i][0] += a[i] * x;
       sum[i][1] += a[i] * y;
     }
   }
-#pragma GCC unroll 16
+  LM_UNROLL(16)
   for (int i = 0; i < LM_TILE_M; i++) {
     lm_lanes *to = (lm_lanes *)(c + i * row), keep = {0}, keep_more = {0};
     if (add) keep = to[0], keep_more = to[1];
