@@ -148,14 +148,17 @@ static void tile_backward(cpu_attend *e, lm_buf *b) {
 
 // ---- a tile of t
 
-static void line_loads(cpu_attend *e, lm_buf *b) {
-  lm_type o = e->f.op->in[LM_ATTEND_O]->type, lse = e->f.op->in[LM_ATTEND_LSE]->type;
-  const lm_axis_info *s = &e->f.m->axes[e->f.s];
+// The sum of do * o, unless it is given.
+static void mean_load(cpu_attend *e, lm_buf *b) {
+  lm_type o = e->f.op->in[LM_ATTEND_O]->type;
   lm_dtype t = (lm_dtype)o.dtype;
   lm_buf at = {0};
-  cpu_attend_offset(e, &at, lse, "t0 + i", "");
-  lm_buf_printf(b, "for (int64_t i = 0; i < rows; i++) {\nlse[i] = a%d[%s];\n", LM_ATTEND_LSE, text_of(e, &at));
-  lm_buf_printf(b, "part[i] = lse[i] < -1e29f ? 1.0f / (float)%s : 1.0f;\nfloat sum = 0;\n", lm_gen_extent(&e->g, s->size, s->dyn, 1));
+  if (lm_attend_has_mean(e->f.op)) {
+    cpu_attend_offset(e, &at, o, "t0 + i", "");
+    lm_buf_printf(b, "mean[i] = a%d[%s];\n", LM_ATTEND_O, text_of(e, &at));
+    return;
+  }
+  lm_buf_puts(b, "float sum = 0;\n");
   if (e->f.v_own.n == 1) lm_buf_puts(b, "#pragma omp simd reduction(+ : sum)\n");
   cpu_attend_own_loops(e, b, &e->f.v_own);
   cpu_attend_offset(e, &at, o, "t0 + i", "");
@@ -165,7 +168,18 @@ static void line_loads(cpu_attend *e, lm_buf *b) {
   const char *y = lm_gen_load_text(e->g.arena, t, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_DO, place));
   lm_buf_printf(b, "sum += %s * %s;\n", x, y);
   cpu_attend_close(b, e->f.v_own.n);
-  lm_buf_puts(b, "mean[i] = sum;\n}\n");
+  lm_buf_puts(b, "mean[i] = sum;\n");
+}
+
+static void line_loads(cpu_attend *e, lm_buf *b) {
+  lm_type lse = e->f.op->in[LM_ATTEND_LSE]->type;
+  const lm_axis_info *s = &e->f.m->axes[e->f.s];
+  lm_buf at = {0};
+  cpu_attend_offset(e, &at, lse, "t0 + i", "");
+  lm_buf_printf(b, "for (int64_t i = 0; i < rows; i++) {\nlse[i] = a%d[%s];\n", LM_ATTEND_LSE, text_of(e, &at));
+  lm_buf_printf(b, "part[i] = lse[i] < -1e29f ? 1.0f / (float)%s : 1.0f;\n", lm_gen_extent(&e->g, s->size, s->dyn, 1));
+  mean_load(e, b);
+  lm_buf_puts(b, "}\n");
 }
 
 static int64_t row_sums(const cpu_attend *e, const lm_attend_sum *s) { return s->other < 0 ? e->rows : cpu_attend_sums_elements(e, s->other); }

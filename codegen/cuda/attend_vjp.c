@@ -41,12 +41,13 @@ static bool in_section(const cuda_attend *e, const section *s, int i) {
 
 // ---- of a query: lse, the share of each place if nothing is seen, and the sum of do * o
 
-// Four lanes to a line, which lm_row_sum then joins; in vectors where memory allows.
+// Four lanes to a line, which lm_row_sum then joins; in vectors where memory allows. Where the sum is given, that.
 static const char *line_product(cuda_attend *e, const char *at) {
   lm_type o = e->f.op->in[LM_ATTEND_O]->type, d = e->f.op->in[LM_ATTEND_DO]->type;
   bool vector = lm_type_equal(o, d) && cuda_attend_in_runs(o, &e->f.v_own, 8) && (o.dtype == LM_BF16 || o.dtype == LM_F32);
   lm_buf place = {0};
   cuda_attend_offset(e, &place, o, at, at);
+  if (lm_attend_has_mean(e->f.op)) return lm_arena_printf(e->g.arena, "dot = a%d[%s];\n", LM_ATTEND_O, text_of(e, &place));
   if (vector) lm_buf_puts(&place, " + j");
   else cuda_attend_own_offset(e, &place, o, &e->f.v_own, "j");
   const char *where = text_of(e, &place), *kind = lm_dtype_name(o.dtype);

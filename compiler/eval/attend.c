@@ -88,7 +88,7 @@ static void forward(work *w, const lm_op *op) {
   give(e, op->out[1], lse);
 }
 
-// g = p (dp - sum of p dp over s), dp = factor * (do . v); 0 where the mask hides
+// g = p (dp - sum of p dp over s, if that is not given), dp = factor * (do . v); 0 where the mask hides
 static lm_tensor score_cotangent(work *w, const lm_op *op, lm_tensor p) {
   lm_eval *e = w->e;
   lm_type space = lm_attend_space(op);
@@ -97,6 +97,7 @@ static lm_tensor score_cotangent(work *w, const lm_op *op, lm_tensor p) {
   raw.type.dtype = space.dtype;
   lm_tensor dp = apply2(w, LM_OP_MUL, in_order(w, raw, space), of_value(e, lm_attend_yield(op, LM_ATTEND_FACTOR)));
   lm_tensor mean = over(w, LM_OP_SUM, apply2(w, LM_OP_MUL, p, dp), lm_attend_s(op));
+  if (lm_attend_has_mean(op)) mean = of_value(e, op->in[LM_ATTEND_O]);
   lm_tensor g = apply2(w, LM_OP_MUL, p, apply2(w, LM_OP_SUB, dp, mean)), mask = of_value(e, lm_attend_yield(op, LM_ATTEND_MASK));
   return apply(w, LM_OP_SELECT, NULL, (lm_tensor[]){mask, g, scalar(w, (lm_dtype)space.dtype, 0)}, 3, NULL);
 }

@@ -2,6 +2,7 @@
 //
 //   attend     %v, [%map,] rest…
 //   attend_vjp %v, %o, %lse, %do, [%map,] rest…     (o, lse: results of the attend; do: cotangent of o)
+// In the place of %o, which is only read for the sum of do * o over the values' own axes, can stand that sum, of lse's type.
 // The map is there where the operation has two numbers, the sizes of its tiles along t and s.
 #ifndef LM_IR_ATTEND_H
 #define LM_IR_ATTEND_H
@@ -12,6 +13,7 @@ enum { LM_ATTEND_SCORE, LM_ATTEND_MASK, LM_ATTEND_FACTOR, LM_ATTEND_COTANGENTS }
 
 static inline uint32_t lm_attend_fixed(const lm_op *op) { return op->code == LM_OP_ATTEND ? 1 : 4; }
 static inline bool lm_attend_has_map(const lm_op *op) { return op->attr.n_imm == 2; }
+static inline bool lm_attend_has_mean(const lm_op *vjp) { return vjp->in[LM_ATTEND_O]->type.rank < vjp->in[LM_ATTEND_DO]->type.rank; }
 static inline uint32_t lm_attend_map(const lm_op *op) { return lm_attend_fixed(op); }
 // The first operand that only the region reads.
 static inline uint32_t lm_attend_rest(const lm_op *op) { return lm_attend_fixed(op) + lm_attend_has_map(op); }

@@ -83,7 +83,7 @@ bool shape_attend(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
 bool shape_attend_vjp(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   lm_type o, lse;
   if (!attends(m, op, why) || !result_types(m, op, &o, &lse, why)) return false;
-  bool ok = lm_type_equal(op->in[LM_ATTEND_O]->type, o) && lm_type_equal(op->in[LM_ATTEND_DO]->type, o) &&
+  bool ok = lm_type_equal(op->in[LM_ATTEND_O]->type, lm_attend_has_mean(op) ? lse : o) && lm_type_equal(op->in[LM_ATTEND_DO]->type, o) &&
             lm_type_equal(op->in[LM_ATTEND_LSE]->type, lse);
   if (!ok) return lm_why(why, "o, lse and the cotangent of o are not of the attend's types");
   out[0] = op->in[LM_ATTEND_V]->type;
@@ -127,6 +127,18 @@ static uint32_t terms_split(lm_builder *b, const lm_op *vjp, lm_value *c, lm_val
   return n + 1;
 }
 
+// The sum of do * o over the values' own axes, less the cotangent of lse: what is taken off in each cotangent of a score.
+static lm_value *mean_make(lm_grad *g, const lm_op *op, lm_value *o, lm_value *go, lm_value *g_lse) {
+  lm_builder *b = g->b;
+  lm_type lse = op->out[1]->type;
+  lm_axis own[LM_RANK];
+  int n = 0;
+  for (int i = 0; i < o->type.rank; i++)
+    if (lm_type_find(lse, o->type.axis[i]) < 0) own[n++] = o->type.axis[i];
+  lm_value *both = lm_emit2(b, LM_OP_MUL, lm_emit_cast(b, o, LM_F32), lm_emit_cast(b, go, LM_F32));
+  return lm_emit2(b, LM_OP_SUB, lm_emit_reduce(b, LM_OP_SUM, both, own, n), g_lse);
+}
+
 static lm_op *vjp_begin(lm_grad *g, lm_op *op) {
   uint32_t more = FIXED - 1;
   lm_value **in = LM_NEW_N(g->b->m->arena, lm_value *, op->n_in + more);
@@ -135,6 +147,8 @@ static lm_op *vjp_begin(lm_grad *g, lm_op *op) {
   in[LM_ATTEND_O] = lm_grad_value(g, op->out[0]);
   in[LM_ATTEND_LSE] = lm_grad_value(g, op->out[1]);
   in[LM_ATTEND_DO] = lm_grad_of(g, op->out[0]);
+  lm_value *g_lse = lm_grad_of(g, op->out[1]);
+  if (g_lse) in[LM_ATTEND_O] = mean_make(g, op, in[LM_ATTEND_O], in[LM_ATTEND_DO], g_lse);
   for (uint32_t i = 1; i < op->n_in; i++) in[i + more] = lm_grad_value(g, op->in[i]);
   return lm_attend_begin(g->b, &op->attr, in, op->n_in + more, &score);
 }
@@ -162,7 +176,6 @@ static uint32_t region_back(lm_grad *g, const lm_op *op, const lm_op *vjp, lm_va
 void vjp_attend(lm_grad *g, lm_op *op) {
   lm_value *yields[LM_ATTEND_COTANGENTS + MOST_TERMS];
   uint32_t of[MOST_TERMS];
-  if (lm_grad_of(g, op->out[1])) LM_BUG("the sum of an attend is used by more than its derivative");
   lm_op *vjp = vjp_begin(g, op);
   region_copy(g->b, op, vjp, yields);
   uint32_t n = region_back(g, op, vjp, yields[LM_ATTEND_SCORE], yields + LM_ATTEND_COTANGENTS, of);

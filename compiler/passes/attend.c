@@ -13,6 +13,8 @@
 //   p   = softmax over s of select(mask, score, -1e30)      o   = dot(p * factor, v) over s : space without s, then v's own axes
 //   lse = log of the sum over s of e^select(…)  : f32[space without s]
 //
+// Where the weights leave room for a rival of all keys that has no value (an attention sink), %x / (sum %x + exp(%r - c)) with the
+// c that is taken off the scores, %o is what was meant times 1 / (1 + e^(%r - %lse)), in operations behind it.
 // A query that sees nothing at all therefore takes the mean of all v, as the body says. Operands, in order: %v; the map, if
 // the operation has two numbers; what the region reads (compiler/ir/attend.h names them). Axes may differ as they like: v
 // and k may lack axes of the query (grouped heads), v's width is its own, there may be several products (DeepSeek's MLA),
@@ -21,7 +23,8 @@
 // attend_vjp over(t, s) %g (%v, %o, %lse, %do, [map,] …) { … yield %score, %mask, %factor, %c1, … } : dv, c1, …
 // gives the cotangent of v, and those that its region yields. %g stands for the score's cotangent:
 //
-//   p = e^(score - lse)   dp = factor * dot(do, v)   g = p * (dp - sum over v's own axes of do * o), 0 where the mask hides
+//   p = e^(score - lse)   dp = factor * dot(do, v)   g = p * (dp - mean), 0 where the mask hides
+//   mean = sum over v's own axes of do * o; in the place of %o it can be given itself, as where lse has a cotangent: that is taken off
 //   dv = dot(p * factor, do) over what v lacks       c1, … : products or sums of tiles, as dq = dot(ds, k) over s
 //
 // A query that sees nothing has lse = -1e30; its p is 1 / (places of s).
@@ -63,6 +66,7 @@ typedef struct found {
   pass *p;
   const lm_op *dot;
   lm_value *v, *scores, *score, *mask, *weights, *weighted;   // scores: what the softmax is of; mask: NULL, all see all
+  lm_value *rival;                                            // a further score, of no value; NULL: none
   lm_axis t, s;
   lm_value **leaves; uint32_t n_leaves, cap_leaves;           // what the region reads
   lm_op **ops; uint32_t n_ops, cap_ops;                       // what it holds, in order
@@ -75,11 +79,27 @@ static bool over_one(const lm_op *op, lm_axis a) { return op->attr.n_axes == 1 &
 static bool used(const pass *p, const lm_value *v, uint32_t times) { return v->id < p->n_values && p->uses[v->id] == times; }
 static bool is_float_cast(const lm_op *op) { return op->code == LM_OP_CAST && lm_dtype_is_float((lm_dtype)op->in[0]->type.dtype); }
 
-// e / sum(e, s) with e = exp(…)
-static bool is_softmax(const lm_value *v, lm_axis s) {
+static bool is_sum_of(const lm_value *v, const lm_value *e, lm_axis s) {
+  return lm_op_is(v, LM_OP_SUM) && over_one(v->def, s) && v->def->in[0] == e;
+}
+
+// Of exp(r - c) with the c that is taken off in exp(x - c), or of exp(r) where nothing is: r, which has not s.
+static lm_value *rival_of(const lm_value *v, const lm_value *e, lm_axis s) {
+  if (lm_op_is(v, LM_OP_EXPAND)) v = v->def->in[0];
+  if (!lm_op_is(v, LM_OP_EXP) || lm_type_find(v->type, s) >= 0) return NULL;
+  lm_value *r = v->def->in[0], *x = e->def->in[0];
+  if (!lm_op_is(x, LM_OP_SUB) || lm_type_find(x->def->in[1]->type, s) >= 0) return r;
+  return lm_op_is(r, LM_OP_SUB) && r->def->in[1] == x->def->in[1] ? r->def->in[0] : NULL;
+}
+
+// e / sum(e, s) with e = exp(…), or e / (sum(e, s) + what a rival has)
+static bool is_softmax(const lm_value *v, lm_axis s, lm_value **out_rival) {
   if (!lm_op_is(v, LM_OP_DIV) || !lm_op_is(v->def->in[0], LM_OP_EXP)) return false;
-  const lm_value *sum = v->def->in[1];
-  return lm_op_is(sum, LM_OP_SUM) && over_one(sum->def, s) && sum->def->in[0] == v->def->in[0];
+  const lm_value *e = v->def->in[0], *all = v->def->in[1];
+  *out_rival = NULL;
+  for (int side = 0; side < 2 && lm_op_is(all, LM_OP_ADD) && !*out_rival; side++)
+    if (is_sum_of(all->def->in[side], e, s)) *out_rival = rival_of(all->def->in[1 - side], e, s);
+  return *out_rival || is_sum_of(all, e, s);
 }
 
 static bool is_zero(const lm_value *v) {
@@ -88,8 +108,8 @@ static bool is_zero(const lm_value *v) {
 }
 
 // From what multiplies the values down to the softmax: casts, products with a factor, select(kept, …, 0).
-static lm_value *softmax_below(const pass *p, lm_value *v, lm_axis s) {
-  while (v->def && !is_softmax(v, s)) {
+static lm_value *softmax_below(const pass *p, lm_value *v, lm_axis s, lm_value **out_rival) {
+  while (v->def && !is_softmax(v, s, out_rival)) {
     const lm_op *op = v->def;
     if (!used(p, v, 1)) return NULL;
     if (is_float_cast(op)) v = op->in[0];
@@ -100,10 +120,11 @@ static lm_value *softmax_below(const pass *p, lm_value *v, lm_axis s) {
   return v->def && used(p, v, 1) && used(p, v->def->in[0], 2) ? v : NULL;
 }
 
-// x - max(x, s), with or without stop_grad: x
-static lm_value *uncentred(lm_value *x, lm_axis s) {
+// x - max(x, s), with or without stop_grad: x; beside a rival that all is measured by, x - anything that has not s
+static lm_value *uncentred(lm_value *x, lm_axis s, bool rival) {
   if (!lm_op_is(x, LM_OP_SUB)) return x;
   const lm_value *most = x->def->in[1];
+  if (rival && lm_type_find(most->type, s) < 0) return x->def->in[0];
   if (lm_op_is(most, LM_OP_STOP)) most = most->def->in[0];
   bool centred = lm_op_is(most, LM_OP_MAX) && over_one(most->def, s) && most->def->in[0] == x->def->in[0];
   return centred ? x->def->in[0] : x;
@@ -119,9 +140,9 @@ static bool match_softmax(found *x, int side) {
   x->weighted = x->dot->in[side];
   x->v = x->dot->in[1 - side];
   x->s = x->dot->attr.axes[0];
-  x->weights = softmax_below(x->p, x->weighted, x->s);
+  x->weights = softmax_below(x->p, x->weighted, x->s, &x->rival);
   if (!x->weights) return false;
-  x->scores = x->score = uncentred(x->weights->def->in[0]->def->in[0], x->s);
+  x->scores = x->score = uncentred(x->weights->def->in[0]->def->in[0], x->s, x->rival);
   if (!lm_op_is(x->scores, LM_OP_SELECT) || !is_never(x->scores->def->in[2])) return true;
   x->mask = x->scores->def->in[0];
   x->score = x->scores->def->in[1];
@@ -211,8 +232,14 @@ static bool gather_factor(found *x) {
   return true;
 }
 
+// With a rival lse has a cotangent, for which v needs an axis of its own.
+static bool rival_fits(const found *x) {
+  return !x->rival || (lm_type_subset(x->rival->type, x->scores->type) && !lm_type_subset(x->v->type, x->scores->type));
+}
+
 static bool gather(found *x) {
   lm_dtype t = (lm_dtype)x->scores->type.dtype;
+  if (!rival_fits(x)) return false;
   if (t == LM_F64 || !lm_type_subset(x->weighted->type, x->scores->type) || lm_type_find(x->v->type, x->t) >= 0) return false;
   if (!tiled(x, x->score)) return false;
   return gather_cone(x, x->score) && (!x->mask || gather_cone(x, x->mask)) && gather_factor(x);
@@ -297,6 +324,16 @@ static lm_value *factor_of(const found *x, const writer *w, lm_value *v) {
   return lm_emit_select(b, inside(w, op->in[0]), below, lm_emit_const(b, scalar, 0));
 }
 
+// What the rival leaves of a result: 1 / (1 + e^(r - lse)), as a tanh that neither end overflows.
+static lm_value *beside_rival(const found *x, lm_rewrite *r, const lm_op *attend) {
+  lm_builder *b = &r->b;
+  lm_value *o = attend->out[0], *lse = attend->out[1], *half = lm_emit_const(b, lm_type_make(LM_F32, NULL, 0), 0.5);
+  lm_value *lead = lm_emit2(b, LM_OP_SUB, lse, lm_widen(r, lm_emit_cast(b, x->rival, LM_F32), lse->type));
+  lm_value *turn = lm_emit1(b, LM_OP_TANH, lm_emit2(b, LM_OP_MUL, lead, half));
+  lm_value *share = lm_emit2(b, LM_OP_ADD, lm_emit2(b, LM_OP_MUL, turn, half), half);
+  return lm_emit2(b, LM_OP_MUL, o, lm_emit_cast(b, share, (lm_dtype)o->type.dtype));
+}
+
 static lm_value *write_attend(found *x, lm_rewrite *r) {
   lm_module *m = x->p->m;
   lm_builder *b = &r->b;
@@ -321,7 +358,7 @@ static lm_value *write_attend(found *x, lm_rewrite *r) {
   lm_attend_end(b, attend, yields, LM_ATTEND_COTANGENTS);
   lm_free(w.map);
   lm_type want = x->dot->out[0]->type;
-  return lm_emit_permute(b, attend->out[0], want.axis, want.rank);
+  return lm_emit_permute(b, x->rival ? beside_rival(x, r, attend) : attend->out[0], want.axis, want.rank);
 }
 
 static bool one_query(const found *x) { return !x->p->m->axes[x->t].dyn && lm_axis_size(x->p->m, x->t) == 1; }

@@ -4,7 +4,7 @@
 // after:  %a = dot %q, %k over(e)   %x = select %mask, %a, -1e30   %m = max %x over(s)   %e = exp(%x - %m)   %z = sum %e over(s)
 //         %lse = %m + log %z        %p = div %e, %z                %o = dot %p, %v over(s)
 // and of attend_vjp what attend.c says that it means, from the same weights:
-//         dv = dot(p * factor, do)   dp = factor * dot(do, v)   g = select(mask, p * (dp - sum(p * dp)), 0)   the region with g
+//         dv = dot(p * factor, do)   dp = factor * dot(do, v)   g = select(mask, p * (dp - sum(p * dp)), 0), or what is given for that sum   the region with g
 //
 // Declines what the target knows, and everything where there is no target. Costs what `attend` saves: tensors with both t and s.
 #include "compiler/ir/attend.h"
@@ -83,6 +83,7 @@ static lm_value *score_cotangent(unattend *u, lm_value *p) {
   lm_value *raw = product(u, go, v, v->type, u->space, u->space);
   lm_value *dp = factored(u, lm_emit_cast(b, raw, (lm_dtype)u->space.dtype));
   lm_value *mean = over_s(u, LM_OP_SUM, lm_emit2(b, LM_OP_MUL, p, dp));
+  if (lm_attend_has_mean(u->op)) mean = lm_emit_cast(b, u->op->in[LM_ATTEND_O], (lm_dtype)u->space.dtype);
   return hidden(u, lm_emit2(b, LM_OP_MUL, p, lm_emit2(b, LM_OP_SUB, dp, mean)), 0);
 }
 

@@ -47,6 +47,16 @@ static const attend_case attend_cases[] = {
    "%gain = const 1.3333334 : f32\n%pg = mul %p, %gain\n%zf = const 0 : f32\n%pd = select %keep, %pg, %zf\n%o = dot %pd, %v over(s)\n", false},
   {"rows of two axes, which stand otherwise in keys", "param @q2 : f32[b, t, g, h, e, r] = ones\nparam @k2 : f32[b, s, r, g, e] = ones\n",
    QK "%q2 = param @q2 : f32[b, t, g, h, e, r]\n%k2 = param @k2 : f32[b, s, r, g, e]\n%a2 = dot %q2, %k2 over(e, r)\n%z = add %a, %a2\n", CAUSAL, NULL, false},
+  {"a rival without a value", "param @sink : f32[g, h] = ones\n", QK SCALE "%z = mul %a, %c\n", CAUSAL,
+   "%sk = param @sink : f32[g, h]\n%tw = expand %sk : f32[b, t, g, h]\n%gr = ge %x0, %tw\n%c0 = select %gr, %x0, %tw\n%c1 = stop_grad %c0\n%y1 = sub %y, %c1\n"
+   "%e1 = exp %y1\n%l1 = sum %e1 over(s)\n%r0 = sub %sk, %c1\n%r1 = exp %r0\n%d1 = add %l1, %r1\n%p1 = div %e1, %d1\n%o = dot %p1, %v over(s)\n", false},
+  {"a rival of each query, nothing taken off, in a window", "param @sink : f32[b, t, h] = ones\n", QK SCALE "%z = mul %a, %c\n",
+   PLACES "%one = const 1 : int\n%d = sub %pt, %ps\n%m = le %d, %one\n" NEVER,
+   "%sk = param @sink : f32[b, t, h]\n%r1 = exp %sk\n%e1 = exp %y\n%l1 = sum %e1 over(s)\n%rw = expand %r1 : f32[b, t, g, h]\n%d1 = add %rw, %l1\n"
+   "%p1 = div %e1, %d1\n%o = dot %p1, %v over(s)\n", false},
+  {"a rival from which something else is taken off", "param @sink : f32[g, h] = ones\n", QK SCALE "%z = mul %a, %c\n", CAUSAL,
+   "%sk = param @sink : f32[g, h]\n%y1 = sub %y, %x0\n%e1 = exp %y1\n%l1 = sum %e1 over(s)\n%r1 = exp %sk\n%d1 = add %l1, %r1\n"
+   "%p1 = div %e1, %d1\n%o = dot %p1, %v over(s)\n", true},
   {"weights used twice", "", QK SCALE "%z = mul %a, %c\n", CAUSAL, "%p2 = mul %p, %p\n%o2 = dot %p2, %v over(s)\n%o3 = dot %p, %v over(s)\n%o = add %o2, %o3\n", true},
   {"a bias in memory", "param @ts : f32[t, s] = ones\n", QK "%ts = param @ts : f32[t, s]\n%z = add %a, %ts\n", CAUSAL, NULL, true},
 };
