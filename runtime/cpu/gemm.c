@@ -227,7 +227,8 @@ static void multiply(const run *r, const lm_gemm_shape *s, const char *a, const 
     lm_gemm_call(s, a, b, (float *)c, add, (lm_gemm_scratch *)scratch);
   } else if (r->w.how == CODE) {
     char *buf[] = {(char *)(uintptr_t)a, (char *)(uintptr_t)b, c, scratch + r->all->own, result};
-    r->all->kernels[r->p.code - 1](buf, (int64_t[]){s->n, s->c_m, add, result ? r->p.s.c_m : 0}, 0, s->m);
+    int64_t var[] = {s->n, s->c_m, add, result ? r->p.s.c_m : 0, s->k, s->a_m, s->a_k, s->b_n, s->b_k, r->p.panel != 0};
+    r->all->kernels[r->p.code - 1](buf, var, 0, s->m);
   } else {
     const lm_matmul *x = lm_matmuls_find(r->all->matmuls, s, add);
     LM_ASSERT(x);

@@ -94,7 +94,8 @@ typedef struct lm_plan_gemm {
 //   buf: A, B and C from the tile's first element on, scratch of LM_PRODUCT_SCRATCH bytes; where the result is bf16, C is where
 //        it is summed, and behind the scratch comes the result
 //   var: columns of the tile, at most LM_PRODUCT_COLUMNS; elements from a row of C to the next; whether it adds; from a row of a
-//        result in bf16 to the next if sums end here, which are then rounded into it, else 0
+//        result in bf16 to the next if sums end here, which are then rounded into it, else 0; places of k; elements from a row of A
+//        to the next, and in k; from a column of B to the next, and in k; whether B is panels (the strides of B are then not read)
 // C's rows have unit stride: of a product whose C has unit stride along m, the transpose is computed, and A is B, B is A.
 // However a product is cut into tiles, each of its elements is the same bits.
 enum { LM_PRODUCT_COLUMNS = 1024, LM_PRODUCT_SCRATCH = 5 << 18 };

@@ -179,29 +179,26 @@ static inline void lm_tiles_bf16(int64_t n, int64_t rows, int64_t columns, const
 LM_ROWS_MULTIPLY(bf16, uint16_t)
 #endif
 
-// A product as its kernel states it: places of k, strides of A's rows and B's columns and of both in k; panel: columns of one, if B
-// lies in panels; half: C may be rounded on its way. What buf and var hold is in runtime/plan/plan.h.
-typedef struct lm_product { int64_t k, a_row, a_k, b_column, b_k, panel; int half; } lm_product;
-
-// Slab by slab: B into panels, then some rows of A at a time.
+// What buf and var hold is in runtime/plan/plan.h. Slab by slab: B into panels, then some rows of A at a time.
 #define LM_PRODUCT(T, UPPER, TYPE) \
-  static __attribute__((noinline)) void lm_product_##T(const lm_product *p, char *const *buf, const int64_t *var, int64_t lo, int64_t hi) { \
+  static __attribute__((noinline)) void lm_product_##T(char *const *buf, const int64_t *var, int64_t lo, int64_t hi) { \
     const TYPE *a = (const TYPE *)buf[0], *b = (const TYPE *)buf[1]; \
     float *c = (float *)buf[2], *pa = (float *)buf[3], *pb = pa + LM_PANELS_##UPPER; \
-    const int64_t columns = var[0], row = var[1], half = p->half ? var[3] : 0, slab = lm_slab_##T(p->k); \
-    for (int64_t k = 0; k < p->k; k += slab) { \
-      const int64_t n = lm_min64(slab, p->k - k), line = p->panel ? p->k : n; \
-      const float *y = p->panel ? (const float *)(b + k * p->panel) : pb; \
-      if (!p->panel && p->b_k == 1) lm_b_turned_##T(b + k, p->b_column, n, columns, pb); \
-      else if (!p->panel) lm_b_lines_##T(b + k * p->b_k, p->b_k, n, columns, pb); \
+    const int64_t columns = var[0], row = var[1], half = var[3], places = var[4], a_row = var[5], a_k = var[6], b_column = var[7], b_k = var[8]; \
+    const int64_t panels = var[9], slab = lm_slab_##T(places); \
+    for (int64_t k = 0; k < places; k += slab) { \
+      const int64_t n = lm_min64(slab, places - k), line = panels ? places : n; \
+      const float *y = panels ? (const float *)(b + k * LM_PANEL_##UPPER) : pb; \
+      if (!panels && b_k == 1) lm_b_turned_##T(b + k, b_column, n, columns, pb); \
+      else if (!panels) lm_b_lines_##T(b + k * b_k, b_k, n, columns, pb); \
       for (int64_t i = lo; i < hi; i += LM_ROWS_##UPPER) { \
         const int64_t rows = lm_min64(LM_ROWS_##UPPER, hi - i); \
-        const TYPE *x = a + i * p->a_row + k * p->a_k; \
-        const lm_sums sums = {c + i * row, row, var[2] || k > 0, half && k + n == p->k ? (uint16_t *)buf[4] + i * half : 0, half}; \
-        if (p->a_k == 1) { \
-          lm_rows_##T(n, rows, columns, x, p->a_row, pa, y, line, &sums); \
+        const TYPE *x = a + i * a_row + k * a_k; \
+        const lm_sums sums = {c + i * row, row, var[2] || k > 0, half && k + n == places ? (uint16_t *)buf[4] + i * half : 0, half}; \
+        if (a_k == 1) { \
+          lm_rows_##T(n, rows, columns, x, a_row, pa, y, line, &sums); \
         } else { \
-          lm_a_lines_##T(x, p->a_k, n, rows, pa); \
+          lm_a_lines_##T(x, a_k, n, rows, pa); \
           lm_tiles_##T(n, rows, columns, pa, y, line, &sums); \
         } \
       } \
