@@ -1,7 +1,7 @@
 // kernels.c - see kernels.h.
 //
 // Kernels that the cache lacks are dealt into one translation unit a core, compiled side by side. Each unit becomes one
-// shared object that is filed under the keys of all its kernels.
+// shared object that is filed under the keys of all its kernels. A unit is of loops or of tiles, which want more of a compiler.
 #define _GNU_SOURCE
 #include "runtime/cpu/kernels.h"
 
@@ -15,14 +15,15 @@
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/process.h"
 
-// Loops are written as they are to run, unrolled where that pays: what -O3 adds to vectors takes time and gains nothing.
-static const char *const FLAGS[] = {"-std=gnu11", "-O2", "-ftree-vectorize", "-fopenmp-simd", "-fno-math-errno", "-w",
+// Loops are written as they are to run, unrolled where that pays: what -O3 adds to vectors takes time and gains nothing, and
+// what -O2 adds is for the tiles.
+static const char *const FLAGS[] = {"-std=gnu11", "-ftree-vectorize", "-fopenmp-simd", "-fno-math-errno", "-w",
                                     "-fno-trapping-math", "-shared", "-fPIC", "-x", "c"};
-// GCC's -O2 makes vectors only where they cost nothing; Clang knows no such option, and its -O2 weighs them. Multiply-adds are
-// contracted in attention and products of matrices (prelude/compiler.h): which, depends on the text and the compiler alone, and both
-// are part of the key.
+// GCC makes vectors only where they cost nothing, if it is not told to weigh them; Clang knows no such option, and weighs them at -O2.
+// Multiply-adds are contracted in attention and products of matrices (prelude/compiler.h): which, depends on the text and the
+// compiler alone, and both are part of the key.
 static const char *const GCC_FLAGS[] = {"-ffp-contract=fast", "-fvect-cost-model=dynamic"}, *const CLANG_FLAGS[] = {"-ffp-contract=off"};
-enum { BATCHES_MAX = 64, MESSAGE_MAX = 2000 };
+enum { BATCHES_LEAST = 2, BATCHES_MAX = 64, MESSAGE_MAX = 2000 };
 
 typedef struct loader {
   const lm_plan *plan;
@@ -39,6 +40,7 @@ typedef struct loader {
 typedef struct batch {                 // one translation unit
   int *kernels; int n;
   int cost;
+  const char *level;                   // the compiler's
   const char *c, *so, *log;            // paths
   pid_t pid;                           // 0: not started
 } batch;
@@ -68,8 +70,10 @@ static lm_status sources_collect(loader *l) {
   return NULL;
 }
 
+static bool is_clang(const lm_cpu_info *cpu) { return strstr(cpu->compiler_version, "clang"); }
+
 const char **lm_kernels_flags(const lm_cpu_info *cpu, const char **out) {
-  bool clang = strstr(cpu->compiler_version, "clang");
+  bool clang = is_clang(cpu);
   for (size_t i = 0; i < LM_COUNT(FLAGS); i++) *out++ = FLAGS[i];
   for (size_t i = 0; i < LM_COUNT(GCC_FLAGS) && !clang; i++) *out++ = GCC_FLAGS[i];
   for (size_t i = 0; i < LM_COUNT(CLANG_FLAGS) && clang; i++) *out++ = CLANG_FLAGS[i];
@@ -85,13 +89,30 @@ static void flags_make(const lm_cpu_info *cpu, const char **out) {
   *out = NULL;
 }
 
+// ---- what they are
+
+// Functions of the prelude that compute tiles; compiled again in each unit with a kernel that calls them, so kernels that share one
+// go together. cost: of the function, as below.
+static const struct { const char *name; int cost; } SHARED[] = {{"lm_product_", 210}, {"lm_dot_", 100}};
+enum { LOOPS = LM_COUNT(SHARED) };     // fused operations, which share nothing
+
+static int kind_of(const char *source) {
+  int kind = 0;
+  while (kind < LOOPS && !strstr(source, SHARED[kind].name)) kind++;
+  return kind;
+}
+
+static const char *level_of(const loader *l, int kind) {
+  return kind == LOOPS && !is_clang(&l->cpu) ? "-O1" : "-O2";
+}
+
 static void paths_make(loader *l) {
   lm_buf flags = {0};
   for (const char **flag = l->flags; *flag; flag++) lm_buf_printf(&flags, "%s ", *flag);
   lm_buf_printf(&flags, "%s %016llx", l->cpu.march, (unsigned long long)l->cpu.features);
   for (int i = 0; i < l->plan->n_kernels; i++) {
     const char *parts[] = {l->plan->kernels[i].name, l->source[i], l->plan->prelude ? l->plan->prelude : "", flags.p,
-                           l->cpu.compiler, l->cpu.compiler_version};
+                           level_of(l, kind_of(l->source[i])), l->cpu.compiler, l->cpu.compiler_version};
     l->path[i] = lm_arena_printf(l->out->arena, "%s/%s.so", l->dir, lm_cache_key_make(parts, LM_COUNT(parts)).text);
   }
   lm_buf_free(&flags);
@@ -118,21 +139,17 @@ static int missing_find(loader *l, int *missing) {
 
 // ---- compiling
 
-// About the milliseconds that GCC takes for a kernel, for each loop, which becomes some, and for each kilobyte of text.
-enum { KERNEL_COST = 6, LOOP_COST = 4, TEXT_COST = 6 };
-// Functions of the prelude are compiled again in each unit with a kernel that calls them; such kernels go together: products of
-// matrices, attention.
-static const struct { const char *name; int cost; } SHARED[] = {{"lm_product_", 130}, {"lm_dot_", 130}};
-enum { N_SHARED = LM_COUNT(SHARED) };
+// About the milliseconds that GCC takes for a kernel, for each loop, which becomes some, and for each kilobyte of text: most for
+// tiles, where it is calls that are inlined.
+enum { KERNEL_COST = 3, LOOP_COST = 2, TEXT_COST = 2, TILES_COST = 16 };
 
-typedef struct part { int kernel, cost, shared; } part;   // shared: which of them; N_SHARED: none
+typedef struct part { int kernel, kind, cost; } part;
 
 static part part_of(const loader *l, int kernel) {
   const char *source = l->source[kernel];
-  part x = {kernel, KERNEL_COST + (int)(strlen(source) * TEXT_COST / 1000), 0};
-  while (x.shared < (int)N_SHARED && !strstr(source, SHARED[x.shared].name)) x.shared++;
+  part x = {kernel, kind_of(source), 0};
+  x.cost = KERNEL_COST + (int)(strlen(source) * (x.kind == LOOPS ? TEXT_COST : TILES_COST) / 1000);
   for (const char *at = source; (at = strstr(at, "for (")); at++) x.cost += LOOP_COST;
-  if (x.shared < (int)N_SHARED) x.cost += SHARED[x.shared].cost;
   return x;
 }
 
@@ -148,6 +165,16 @@ static part *parts_in_order(const loader *l, const int *missing, int n) {
   return parts;
 }
 
+// So many of n units are for loops as they are of the cost; some, if there are any, and not all, if there are tiles.
+static int units_of_loops(const part *parts, int n_parts, int n) {
+  int of[LOOPS + 1] = {0}, tiles = 0;
+  for (int i = 0; i < n_parts; i++) of[parts[i].kind] += parts[i].cost;
+  for (int i = 0; i < LOOPS; i++) tiles += of[i] ? of[i] + SHARED[i].cost : 0;
+  if (!tiles || !of[LOOPS]) return tiles ? 0 : n;
+  int loops = (n * of[LOOPS] + (tiles + of[LOOPS]) / 2) / (tiles + of[LOOPS]);
+  return loops < 1 ? 1 : loops >= n ? n - 1 : loops;
+}
+
 static batch *lightest(batch *batches, int n) {
   batch *best = batches;
   for (int i = 1; i < n; i++)
@@ -155,17 +182,17 @@ static batch *lightest(batch *batches, int n) {
   return best;
 }
 
-// Each to the lightest batch, or to that of those with which it shares.
-static void deal(loader *l, const int *missing, int n, batch *batches, int n_batches) {
-  batch *home[N_SHARED + 1] = {0};
-  const part *parts = parts_in_order(l, missing, n);
-  for (int i = 0; i < n; i++) {
+// Each to the lightest batch of its sort, the first n_loops being for loops, or to that of those with which it shares.
+static void deal(const loader *l, const part *parts, int n_parts, batch *batches, int n, int n_loops) {
+  batch *home[LOOPS + 1] = {0};
+  for (int i = 0; i < n_parts; i++) {
     const part *x = &parts[i];
-    bool first = x->shared == (int)N_SHARED || !home[x->shared];
-    batch *to = first ? lightest(batches, n_batches) : home[x->shared];
+    bool tiles = x->kind < LOOPS, first = tiles && !home[x->kind];
+    batch *to = !tiles ? lightest(batches, n_loops) : first ? lightest(batches + n_loops, n - n_loops) : home[x->kind];
+    to->level = level_of(l, x->kind);
     to->kernels[to->n++] = x->kernel;
-    to->cost += x->cost - (first ? 0 : SHARED[x->shared].cost);
-    if (x->shared < (int)N_SHARED) home[x->shared] = to;
+    to->cost += x->cost + (first ? SHARED[x->kind].cost : 0);
+    home[x->kind] = to;
   }
 }
 
@@ -193,7 +220,7 @@ static lm_status batch_start(loader *l, batch *b, int index) {
   LM_TRY(batch_write(l, b));
   const char *argv[LM_KERNEL_FLAGS + 8] = {l->cpu.compiler}, **at = argv + 1;
   for (const char **flag = l->flags; *flag; flag++) *at++ = *flag;
-  const char *rest[] = {lm_arena_printf(a, "-march=%s", l->cpu.march), b->c, "-o", b->so, "-lm", NULL};
+  const char *rest[] = {b->level, lm_arena_printf(a, "-march=%s", l->cpu.march), b->c, "-o", b->so, "-lm", NULL};
   memcpy(at, rest, sizeof rest);
   return lm_process_start(argv, b->log, &b->pid);
 }
@@ -255,11 +282,11 @@ static lm_status batches_run(loader *l, batch *batches, int n) {
 
 static lm_status missing_compile(loader *l, int *missing, int n, int cores) {
   if (!n) return NULL;
-  int n_batches = n < cores ? n : cores;
-  if (n_batches > BATCHES_MAX) n_batches = BATCHES_MAX;
+  const part *parts = parts_in_order(l, missing, n);
+  int most = cores < BATCHES_LEAST ? BATCHES_LEAST : cores < BATCHES_MAX ? cores : BATCHES_MAX, n_batches = n < most ? n : most;
   batch *batches = LM_NEW_N(l->out->arena, batch, n_batches);
   for (int i = 0; i < n_batches; i++) batches[i].kernels = LM_NEW_N(l->out->arena, int, n);
-  deal(l, missing, n, batches, n_batches);
+  deal(l, parts, n, batches, n_batches, units_of_loops(parts, n, n_batches));
   l->out->compiled = n;
   return batches_run(l, batches, n_batches);
 }
