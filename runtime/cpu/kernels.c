@@ -165,14 +165,19 @@ static part *parts_in_order(const loader *l, const int *missing, int n) {
   return parts;
 }
 
-// So many of n units are for loops as they are of the cost; some, if there are any, and not all, if there are tiles.
-static int units_of_loops(const part *parts, int n_parts, int n) {
-  int of[LOOPS + 1] = {0}, tiles = 0;
-  for (int i = 0; i < n_parts; i++) of[parts[i].kind] += parts[i].cost;
-  for (int i = 0; i < LOOPS; i++) tiles += of[i] ? of[i] + SHARED[i].cost : 0;
-  if (!tiles || !of[LOOPS]) return tiles ? 0 : n;
-  int loops = (n * of[LOOPS] + (tiles + of[LOOPS]) / 2) / (tiles + of[LOOPS]);
-  return loops < 1 ? 1 : loops >= n ? n - 1 : loops;
+typedef struct units { int loops, tiles; } units;
+
+// As many of loops as they are of the cost, the rest of tiles; none that would be empty, and at least one of what there is.
+static units units_count(const part *parts, int n, int most) {
+  int cost[LOOPS + 1] = {0}, tiles = 0, kinds = 0, loops = 0;
+  for (int i = 0; i < n; i++) cost[parts[i].kind] += parts[i].cost, loops += parts[i].kind == LOOPS;
+  for (int i = 0; i < LOOPS; i++) tiles += cost[i] ? cost[i] + SHARED[i].cost : 0, kinds += cost[i] > 0;
+  units u = {(int)((double)most * cost[LOOPS] / (tiles + cost[LOOPS]) + 0.5), 0};
+  if (u.loops >= most && kinds) u.loops = most - 1;
+  if (u.loops < 1) u.loops = 1;
+  if (u.loops > loops) u.loops = loops;
+  u.tiles = most - u.loops < kinds ? most - u.loops : kinds;
+  return u;
 }
 
 static batch *lightest(batch *batches, int n) {
@@ -182,13 +187,13 @@ static batch *lightest(batch *batches, int n) {
   return best;
 }
 
-// Each to the lightest batch of its sort, the first n_loops being for loops, or to that of those with which it shares.
-static void deal(const loader *l, const part *parts, int n_parts, batch *batches, int n, int n_loops) {
+// Each to the lightest batch of its sort, those for loops first, or to that of those with which it shares.
+static void deal(const loader *l, const part *parts, int n, batch *batches, units u) {
   batch *home[LOOPS + 1] = {0};
-  for (int i = 0; i < n_parts; i++) {
+  for (int i = 0; i < n; i++) {
     const part *x = &parts[i];
     bool tiles = x->kind < LOOPS, first = tiles && !home[x->kind];
-    batch *to = !tiles ? lightest(batches, n_loops) : first ? lightest(batches + n_loops, n - n_loops) : home[x->kind];
+    batch *to = !tiles ? lightest(batches, u.loops) : first ? lightest(batches + u.loops, u.tiles) : home[x->kind];
     to->level = level_of(l, x->kind);
     to->kernels[to->n++] = x->kernel;
     to->cost += x->cost + (first ? SHARED[x->kind].cost : 0);
@@ -283,12 +288,12 @@ static lm_status batches_run(loader *l, batch *batches, int n) {
 static lm_status missing_compile(loader *l, int *missing, int n, int cores) {
   if (!n) return NULL;
   const part *parts = parts_in_order(l, missing, n);
-  int most = cores < BATCHES_LEAST ? BATCHES_LEAST : cores < BATCHES_MAX ? cores : BATCHES_MAX, n_batches = n < most ? n : most;
-  batch *batches = LM_NEW_N(l->out->arena, batch, n_batches);
-  for (int i = 0; i < n_batches; i++) batches[i].kernels = LM_NEW_N(l->out->arena, int, n);
-  deal(l, parts, n, batches, n_batches, units_of_loops(parts, n, n_batches));
+  units u = units_count(parts, n, cores < BATCHES_LEAST ? BATCHES_LEAST : cores < BATCHES_MAX ? cores : BATCHES_MAX);
+  batch *batches = LM_NEW_N(l->out->arena, batch, u.loops + u.tiles);
+  for (int i = 0; i < u.loops + u.tiles; i++) batches[i].kernels = LM_NEW_N(l->out->arena, int, n);
+  deal(l, parts, n, batches, u);
   l->out->compiled = n;
-  return batches_run(l, batches, n_batches);
+  return batches_run(l, batches, u.loops + u.tiles);
 }
 
 static lm_status load(loader *l, int cores) {

@@ -11,7 +11,7 @@ typedef struct lm_kernels {
   int compiled;                        // kernels that were not in the cache
 } lm_kernels;
 
-// What a compiler is told on any machine: written to `out`, whose place behind them is returned.
+// What a compiler is told on any machine, but for the level of optimization: written to `out`, whose place behind them is returned.
 enum { LM_KERNEL_FLAGS = 20 };
 const char **lm_kernels_flags(const lm_cpu_info *cpu, const char **out);
 
