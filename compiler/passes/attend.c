@@ -66,6 +66,7 @@ typedef struct found {
   pass *p;
   const lm_op *dot;
   lm_value *v, *scores, *score, *mask, *weights, *weighted;   // scores: what the softmax is of; mask: NULL, all see all
+  lm_value *visible;                                          // the mask, and what is added to the score as one; NULL: all see all
   lm_value *rival;                                            // a further score, of no value; NULL: none
   lm_axis t, s;
   lm_value **leaves; uint32_t n_leaves, cap_leaves;           // what the region reads
@@ -136,16 +137,49 @@ static bool is_never(const lm_value *v) {
   return lm_const_of(v, &c) && c <= NEVER && isfinite(c);
 }
 
-static bool match_softmax(found *x, int side) {
+// Both, where the axes of one are among the other's, else x.
+static lm_value *and_of(lm_builder *b, lm_value *x, lm_value *y) {
+  if (!x || !y) return x ? x : y;
+  if (!lm_type_subset(y->type, x->type)) return lm_type_subset(x->type, y->type) ? lm_emit2(b, LM_OP_AND, y, x) : x;
+  return lm_emit2(b, LM_OP_AND, x, y);
+}
+
+// select(mask, other, -1e30), or select(hidden, -1e30, other): the mask, and the other; NULL: no such value
+static lm_value *mask_of(lm_builder *b, const lm_value *v, lm_value **out_other) {
+  if (lm_op_is(v, LM_OP_EXPAND)) v = v->def->in[0];
+  if (!lm_op_is(v, LM_OP_SELECT)) return NULL;
+  bool hides = is_never(v->def->in[1]);
+  if (!hides && !is_never(v->def->in[2])) return NULL;
+  *out_other = v->def->in[1 + hides];
+  return hides ? lm_emit1(b, LM_OP_NOT, v->def->in[0]) : v->def->in[0];
+}
+
+// What the terms of a sum let through: `seen`, and the masks of those that are -1e30 elsewhere.
+static lm_value *seen_by_terms(lm_builder *b, const lm_value *v, lm_value *seen) {
+  lm_value *other;
+  if (lm_op_is(v, LM_OP_ADD)) return seen_by_terms(b, v->def->in[1], seen_by_terms(b, v->def->in[0], seen));
+  return and_of(b, seen, mask_of(b, v, &other));
+}
+
+// Masks around masks are one; one that is added to the score stays in it, so that its derivative is the score's.
+static void match_masks(found *x, lm_builder *b) {
+  lm_value *other, *mask;
+  while (!lm_op_is(x->score, LM_OP_EXPAND) && (mask = mask_of(b, x->score, &other))) {
+    if (x->mask && !lm_type_subset(mask->type, x->mask->type) && !lm_type_subset(x->mask->type, mask->type)) break;
+    x->mask = and_of(b, x->mask, mask);
+    x->score = other;
+  }
+  x->visible = seen_by_terms(b, x->score, x->mask);
+}
+
+static bool match_softmax(found *x, int side, lm_builder *b) {
   x->weighted = x->dot->in[side];
   x->v = x->dot->in[1 - side];
   x->s = x->dot->attr.axes[0];
   x->weights = softmax_below(x->p, x->weighted, x->s, &x->rival);
   if (!x->weights) return false;
   x->scores = x->score = uncentred(x->weights->def->in[0]->def->in[0], x->s, x->rival);
-  if (!lm_op_is(x->scores, LM_OP_SELECT) || !is_never(x->scores->def->in[2])) return true;
-  x->mask = x->scores->def->in[0];
-  x->score = x->scores->def->in[1];
+  match_masks(x, b);
   return true;
 }
 
@@ -274,10 +308,10 @@ static lm_value *cut(pass *p, lm_builder *b, lm_value *x, lm_axis a) {
 
 static bool map_fits(const found *x) {
   const lm_module *m = x->p->m;
-  if (!x->mask || !tiled(x, x->mask) || m->axes[x->t].dyn || m->axes[x->s].dyn) return false;
+  if (!x->visible || !tiled(x, x->visible) || m->axes[x->t].dyn || m->axes[x->s].dyn) return false;
   if (lm_axis_size(m, x->t) <= x->p->tile && lm_axis_size(m, x->s) <= x->p->tile) return false;
-  for (int i = 0; i < x->mask->type.rank; i++) {
-    lm_axis a = x->mask->type.axis[i];
+  for (int i = 0; i < x->visible->type.rank; i++) {
+    lm_axis a = x->visible->type.axis[i];
     if (a != x->t && a != x->s && lm_type_find(x->v->type, a) < 0) return false;   // differs between heads of a group
   }
   return true;
@@ -289,7 +323,7 @@ static lm_value *map_make(found *x, lm_builder *b) {
   tile_axes *t = tiles_of(p, x->t), *s = tiles_of(p, x->s);
   lm_axis inside[2] = {t->inside, s->inside}, order[LM_RANK];
   lm_type whole = lm_type_make(LM_INT, NULL, 0);
-  lm_value *seen = lm_emit_cast(b, x->mask, LM_INT), *row = lm_emit_reduce(b, LM_OP_SUM, seen, &x->s, 1);
+  lm_value *seen = lm_emit_cast(b, x->visible, LM_INT), *row = lm_emit_reduce(b, LM_OP_SUM, seen, &x->s, 1);
   lm_value *blank = lm_emit2(b, LM_OP_EQ, row, lm_emit_const(b, whole, 0));
   lm_value *pairs = lm_emit_select(b, blank, lm_emit_const(b, whole, -(double)(p->tile * p->tile)), seen);
   int n = 0;
@@ -368,7 +402,7 @@ static lm_value *rule(lm_rewrite *r, lm_op *op) {
   if (op->code != LM_OP_DOT || op->attr.n_axes != 1 || (op->parent->owner && lm_op_isolated(op->parent->owner))) return NULL;
   for (int side = 0; side < 2; side++) {
     found x = {.p = p, .dot = op};
-    if (!match_softmax(&x, side)) continue;
+    if (!match_softmax(&x, side, &r->b)) continue;
     x.t = query_axis(&x);
     bool fits = x.t && !one_query(&x) && gather(&x);
     lm_idmap_free(&x.seen);

@@ -57,6 +57,13 @@ static const attend_case attend_cases[] = {
   {"a rival from which something else is taken off", "param @sink : f32[g, h] = ones\n", QK SCALE "%z = mul %a, %c\n", CAUSAL,
    "%sk = param @sink : f32[g, h]\n%y1 = sub %y, %x0\n%e1 = exp %y1\n%l1 = sum %e1 over(s)\n%r1 = exp %sk\n%d1 = add %l1, %r1\n"
    "%p1 = div %e1, %d1\n%o = dot %p1, %v over(s)\n", true},
+  {"masks added to the score, behind a bias of keys: all see the first place", "param @kb : f32[b, s] = ones\n",
+   QK "%kb = param @kb : f32[b, s]\n%z = add %a, %kb\n",
+   PLACES "%no = const 0 : int\n%z1 = const 0 : f32\n%n = const -1e30 : f32\n%is = iota : int[s]\n%first = eq %is, %no\n%fw = expand %first : bool[b, t, s]\n"
+   "%m0 = ge %pt, %ps\n%m1 = or %m0, %fw\n%s1 = select %m1, %z1, %n\n%w1 = expand %s1 : f32[b, t, g, h, s]\n%m2 = ne %st, %ss\n%rest = not %fw\n%m3 = and %m2, %rest\n"
+   "%s2 = select %m3, %n, %z1\n%w2 = expand %s2 : f32[b, t, g, h, s]\n%y0 = add %w1, %z\n%y = add %y0, %w2\n", NULL, false},
+  {"masks in masks, what is hidden first", "", QK SCALE "%z = mul %a, %c\n",
+   PLACES "%n = const -1e30 : f32\n%m1 = ge %pt, %ps\n%m2 = ne %st, %ss\n%y0 = select %m1, %z, %n\n%y = select %m2, %n, %y0\n", NULL, false},
   {"weights used twice", "", QK SCALE "%z = mul %a, %c\n", CAUSAL, "%p2 = mul %p, %p\n%o2 = dot %p2, %v over(s)\n%o3 = dot %p, %v over(s)\n%o = add %o2, %o3\n", true},
   {"a bias in memory", "param @ts : f32[t, s] = ones\n", QK "%ts = param @ts : f32[t, s]\n%z = add %a, %ts\n", CAUSAL, NULL, true},
 };
