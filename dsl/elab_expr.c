@@ -215,6 +215,8 @@ static bool join(lm_elab *e, const char *what, el_val *x, el_val *y, lm_loc at) 
 static el_val tensor_binary(lm_elab *e, ast_op op, const el_val *x0, const el_val *y0, lm_loc at) {
   el_val x = *x0, y = *y0;
   int64_t n;
+  if ((op == OP_DIV || op == OP_MOD) && y.k == V_NUM && y.known && y.num == 0)
+    return el_err(e, at, "E033", "%s %s 0 has no finite value", el_show(e, &x), lm_op_text(op)), el_error();
   if (op == OP_POW && x.k == V_TENSOR && y.k == V_NUM && y.known && y.num == floor(y.num) && fabs(y.num) <= 64) {
     n = (int64_t)y.num;
     if (x.kind != K_INT || n >= 0) return whole_power(e, &x, n, at);

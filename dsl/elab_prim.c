@@ -57,9 +57,9 @@ static el_val p_not(el_call_site c) {
 static el_val p_idiv(el_call_site c) {
   el_val x = el_arg(c, 0), y = el_arg(c, 1);
   if (x.k == V_ERROR || y.k == V_ERROR) return el_error();
+  if (y.k == V_NUM && y.known && y.num == 0) return el_err(c.e, el_arg_loc(c, 1), "E033", "idiv by zero"), el_error();
   if (x.k == V_NUM && y.k == V_NUM) {
     if (!x.known || !y.known) return el_unknown_number();
-    if (y.num == 0) return el_err(c.e, el_arg_loc(c, 1), "E033", "idiv by zero"), el_error();
     return el_whole(c.e, (int64_t)floor(x.num / y.num));
   }
   x = el_adapt(c.e, &x, K_INT, el_arg_loc(c, 0)), y = el_adapt(c.e, &y, K_INT, el_arg_loc(c, 1));
