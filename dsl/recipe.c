@@ -260,6 +260,18 @@ static const lm_recipe_origin *arg_origin_find(const lm_recipe *r, const lm_sett
   return NULL;
 }
 
+// A key's default as if it had been given.
+static lm_setting default_setting(const lm_recipe *r, const lm_schema_key *key) {
+  const ast_expr *value = lm_parse_item(r->c, "default", lm_arena_printf(r->c->arena, "x = %s", key->otherwise))->expr;
+  lm_setting s = {.key = key, .value = value};
+  for (uint32_t i = 0; value->kind == EX_CALL && i < value->n_args; i++) {
+    const ast_arg *a = &value->args[i];
+    const char *name = a->kind == ARG_NAMED ? a->name : lm_form_param(key, value, i);
+    LM_PUSH(r->c->arena, s.args, s.n_args, s.cap_args) = (lm_arg_origin){LM_SYM(r->c, name), default_origin(r, "default", written(r, a->expr), (lm_loc){0})};
+  }
+  return s;
+}
+
 static const lm_recipe_origin *origin_in(const lm_recipe *r, const lm_settings *s, const char *section,
                                          const char *key);
 
@@ -289,7 +301,10 @@ static const lm_recipe_origin *origin_in(const lm_recipe *r, const lm_settings *
   if (!k) return NULL;
   lm_settings none = {0};
   if (k->form == LM_FORM_SECTION && key[first]) return origin_in(r, &none, k->path, key + first + 1);
-  return !key[first] && lm_schema_has_default(k) ? default_origin(r, "default", k->otherwise, (lm_loc){0}) : NULL;
+  if (!lm_schema_has_default(k)) return NULL;
+  if (!key[first]) return default_origin(r, "default", k->otherwise, (lm_loc){0});
+  lm_setting usual = default_setting(r, k);
+  return arg_origin_find(r, &usual, key + first + 1);
 }
 
 static const char *near_key(const lm_recipe *r, const char *key) {

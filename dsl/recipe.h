@@ -58,7 +58,7 @@ typedef enum { LM_RECIPE_SOURCE_TEXT, LM_RECIPE_SOURCE_JSONL, LM_RECIPE_SOURCE_B
 typedef struct lm_recipe_source {
   lm_sym name; lm_loc loc;
   lm_recipe_source_kind kind;
-  const char *path;             // text, jsonl: a glob
+  const char *path; lm_loc path_loc;   // text, jsonl: a glob
   const char *split;            // text: what separates documents; NULL: a file is one
   const char *field;            // jsonl
 } lm_recipe_source;

@@ -19,7 +19,7 @@ static void read_source(const lm_reader *d, const lm_setting *s, lm_recipe_data 
   static const char key[] = "data.source";
   const ast_expr *e = s->value;
   lm_sym form = lm_callee(e);
-  lm_recipe_source x = {.name = s->sel->text, .loc = s->loc, .path = lm_read_arg_path(d, key, e, "path")};
+  lm_recipe_source x = {.name = s->sel->text, .loc = s->loc, .path = lm_read_arg_path(d, key, e, "path"), .path_loc = lm_read_arg(d, key, e, "path")->loc};
   x.kind = !strcmp(form, "text")    ? LM_RECIPE_SOURCE_TEXT
            : !strcmp(form, "jsonl") ? LM_RECIPE_SOURCE_JSONL
                                     : LM_RECIPE_SOURCE_BATCHES;

@@ -355,13 +355,14 @@ const ast_expr *lm_form_arg(lm_resolver *R, const lm_schema_key *key, const ast_
   return i >= 0 ? call->args[i].expr : lm_value_default(R, param);
 }
 
+const char *lm_form_param(const lm_schema_key *key, const ast_expr *call, uint32_t i) {
+  const lm_schema_key *form = form_of(key, call), *k = form ? form_param(form, i) : NULL;
+  return k ? lm_schema_name(k) : NULL;
+}
+
 const char *lm_call_param(lm_resolver *R, const lm_schema_key *key, const ast_expr *call, const lm_file *file,
                           uint32_t i) {
-  const lm_schema_key *form = form_of(key, call);
-  if (form) {
-    const lm_schema_key *k = form_param(form, i);
-    return k ? lm_schema_name(k) : NULL;
-  }
+  if (form_of(key, call)) return lm_form_param(key, call, i);
   lm_sym callee = lm_callee(call);
   lm_decl_ref ref = callee ? lm_callable_find(R, file, callee) : (lm_decl_ref){0};
   i += lm_call_implied(key);

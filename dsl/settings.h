@@ -59,7 +59,8 @@ const ast_expr *lm_value_default(lm_resolver *R, const lm_schema_key *key);     
 const ast_expr *lm_form_arg(lm_resolver *R, const lm_schema_key *key, const ast_expr *call, const char *name);
 lm_sym lm_callee(const ast_expr *call);                                           // f of f(…), NULL if it is no name
 const char *lm_key_label(lm_ctx *c, const lm_schema_key *key); // "precision.compute", "patience of early"
-// Name of the i-th positional argument of a call that is the value of `key`; NULL if it takes fewer.
+// Name of the i-th positional argument of a call that is the value of `key`; NULL if it takes fewer. Of a form, and of whatever is called.
+const char *lm_form_param(const lm_schema_key *key, const ast_expr *call, uint32_t i);
 const char *lm_call_param(lm_resolver *R, const lm_schema_key *key, const ast_expr *call, const lm_file *file,
                           uint32_t i);
 

@@ -70,10 +70,10 @@ static bool names(const char *text, const char *kind, lm_sym name) {
   return !strncmp(text, kind, k) && !strncmp(text + k, name, n) && strchr(": ", text[k + n]);
 }
 
-// Where a message about the data belongs: the source or holdout that it begins with.
+// Where a message about the data belongs: the path of the source, or the holdout, that it begins with.
 static lm_loc place_of(const lm_recipe_data *d, const char *text) {
   for (uint32_t i = 0; i < d->n_sources; i++)
-    if (names(text, "source ", d->sources[i].name)) return d->sources[i].loc;
+    if (names(text, "source ", d->sources[i].name)) return d->sources[i].path_loc;
   for (uint32_t i = 0; i < d->n_holdouts; i++)
     if (names(text, "holdout ", d->holdouts[i].name)) return d->holdouts[i].loc;
   return d->loc;
@@ -93,7 +93,7 @@ static lm_status located(const lm_session *s, lm_status fault) {
   if (!fault || fault->kind != LM_USER) return lm_annotate(fault, "data %s", d->name);
   const char *list = strchr(fault->text, '\n');
   int headline = (int)strcspn(fault->text, "\n");
-  lm_loc at = list && d->n_sources == 1 ? d->sources[0].loc : place_of(d, fault->text);
+  lm_loc at = list && d->n_sources == 1 ? d->sources[0].path_loc : place_of(d, fault->text);
   lm_diag *diag = lm_error(s->ctx, at, "E214", "%.*s", headline, fault->text);
   if (list) {
     list_note(s, diag, list + 1, INT_MAX);
