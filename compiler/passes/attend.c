@@ -15,6 +15,7 @@
 //
 // Where the weights leave room for a rival of all keys that has no value (an attention sink), %x / (sum %x + exp(%r - c)) with the
 // c that is taken off the scores, %o is what was meant times 1 / (1 + e^(%r - %lse)), in operations behind it.
+// What else is made of log(sum %x over(s)) + c is made of %lse.
 // A query that sees nothing at all therefore takes the mean of all v, as the body says. Operands, in order: %v; the map, if
 // the operation has two numbers; what the region reads (compiler/ir/attend.h names them). Axes may differ as they like: v
 // and k may lack axes of the query (grouped heads), v's width is its own, there may be several products (DeepSeek's MLA),
@@ -51,6 +52,9 @@ enum { TILE = 32 };                    // of the map, along t and s, where no ta
 
 typedef struct tile_axes { lm_axis axis, tiles, inside; struct tile_axes *next; } tile_axes;
 
+// log(sum) + centre is lse; centre: NULL, nothing was taken off.
+typedef struct known_lse { const lm_value *sum, *centre; lm_value *lse; struct known_lse *next; } known_lse;
+
 typedef struct pass {
   lm_module *m;
   lm_func *f;
@@ -59,7 +63,11 @@ typedef struct pass {
   uint32_t *uses;                      // by value id
   uint8_t *active;                     // by value id: depends on a parameter; NULL where no derivative is taken
   tile_axes *tiles;
+  known_lse *known;
 } pass;
+
+// weights = e / sum(e, s), or beside a rival's score, which has no value: e / (sum(e, s) + its e)
+typedef struct softmax { lm_value *weights, *sum, *rival; } softmax;
 
 // What is found of one attention.
 typedef struct found {
@@ -67,7 +75,8 @@ typedef struct found {
   const lm_op *dot;
   lm_value *v, *scores, *score, *mask, *weights, *weighted;   // scores: what the softmax is of; mask: NULL, all see all
   lm_value *visible;                                          // the mask, and what is added to the score as one; NULL: all see all
-  lm_value *rival;                                            // a further score, of no value; NULL: none
+  lm_value *sum, *rival;                                      // of the softmax
+  const lm_value *centre;                                     // what was taken off the scores in e^(scores - centre)
   lm_axis t, s;
   lm_value **leaves; uint32_t n_leaves, cap_leaves;           // what the region reads
   lm_op **ops; uint32_t n_ops, cap_ops;                       // what it holds, in order
@@ -93,14 +102,17 @@ static lm_value *rival_of(const lm_value *v, const lm_value *e, lm_axis s) {
   return lm_op_is(r, LM_OP_SUB) && r->def->in[1] == x->def->in[1] ? r->def->in[0] : NULL;
 }
 
-// e / sum(e, s) with e = exp(…), or e / (sum(e, s) + what a rival has)
-static bool is_softmax(const lm_value *v, lm_axis s, lm_value **out_rival) {
+static bool is_softmax(lm_value *v, lm_axis s, softmax *out) {
   if (!lm_op_is(v, LM_OP_DIV) || !lm_op_is(v->def->in[0], LM_OP_EXP)) return false;
-  const lm_value *e = v->def->in[0], *all = v->def->in[1];
-  *out_rival = NULL;
-  for (int side = 0; side < 2 && lm_op_is(all, LM_OP_ADD) && !*out_rival; side++)
-    if (is_sum_of(all->def->in[side], e, s)) *out_rival = rival_of(all->def->in[1 - side], e, s);
-  return *out_rival || is_sum_of(all, e, s);
+  lm_value *e = v->def->in[0], *all = v->def->in[1];
+  *out = (softmax){.weights = v};
+  if (is_sum_of(all, e, s)) return out->sum = all, true;
+  for (int side = 0; side < 2 && lm_op_is(all, LM_OP_ADD) && !out->rival; side++)
+    if (is_sum_of(all->def->in[side], e, s)) {
+      out->sum = all->def->in[side];
+      out->rival = rival_of(all->def->in[1 - side], e, s);
+    }
+  return out->rival;
 }
 
 static bool is_zero(const lm_value *v) {
@@ -108,26 +120,29 @@ static bool is_zero(const lm_value *v) {
   return lm_const_of(v, &c) && c == 0;
 }
 
+// By which operand the weights come into an operation on the way from the softmax to the product.
+static uint32_t way_of(const lm_op *op) {
+  return op->code == LM_OP_SELECT || (op->code == LM_OP_MUL && op->in[0]->type.rank < op->in[1]->type.rank);
+}
+
 // From what multiplies the values down to the softmax: casts, products with a factor, select(kept, …, 0).
-static lm_value *softmax_below(const pass *p, lm_value *v, lm_axis s, lm_value **out_rival) {
-  while (v->def && !is_softmax(v, s, out_rival)) {
+static bool softmax_below(const pass *p, lm_value *v, lm_axis s, softmax *out) {
+  for (; v->def && !is_softmax(v, s, out); v = v->def->in[way_of(v->def)]) {
     const lm_op *op = v->def;
-    if (!used(p, v, 1)) return NULL;
-    if (is_float_cast(op)) v = op->in[0];
-    else if (op->code == LM_OP_SELECT && is_zero(op->in[2])) v = op->in[1];
-    else if (op->code == LM_OP_MUL) v = op->in[op->in[0]->type.rank < op->in[1]->type.rank];
-    else return NULL;
+    bool passes = is_float_cast(op) || op->code == LM_OP_MUL || (op->code == LM_OP_SELECT && is_zero(op->in[2]));
+    if (!used(p, v, 1) || !passes) return false;
   }
-  return v->def && used(p, v, 1) && used(p, v->def->in[0], 2) ? v : NULL;
+  return v->def && used(p, v, 1) && used(p, v->def->in[0], 2);
 }
 
 // x - max(x, s), with or without stop_grad: x; beside a rival that all is measured by, x - anything that has not s
-static lm_value *uncentred(lm_value *x, lm_axis s, bool rival) {
+static lm_value *uncentred(lm_value *x, lm_axis s, bool rival, const lm_value **out_centre) {
   if (!lm_op_is(x, LM_OP_SUB)) return x;
-  const lm_value *most = x->def->in[1];
+  const lm_value *most = *out_centre = x->def->in[1];
   if (rival && lm_type_find(most->type, s) < 0) return x->def->in[0];
   if (lm_op_is(most, LM_OP_STOP)) most = most->def->in[0];
   bool centred = lm_op_is(most, LM_OP_MAX) && over_one(most->def, s) && most->def->in[0] == x->def->in[0];
+  if (!centred) *out_centre = NULL;
   return centred ? x->def->in[0] : x;
 }
 
@@ -176,9 +191,12 @@ static bool match_softmax(found *x, int side, lm_builder *b) {
   x->weighted = x->dot->in[side];
   x->v = x->dot->in[1 - side];
   x->s = x->dot->attr.axes[0];
-  x->weights = softmax_below(x->p, x->weighted, x->s, &x->rival);
-  if (!x->weights) return false;
-  x->scores = x->score = uncentred(x->weights->def->in[0]->def->in[0], x->s, x->rival);
+  softmax soft;
+  if (!softmax_below(x->p, x->weighted, x->s, &soft)) return false;
+  x->weights = soft.weights;
+  x->sum = soft.sum;
+  x->rival = soft.rival;
+  x->scores = x->score = uncentred(x->weights->def->in[0]->def->in[0], x->s, x->rival, &x->centre);
   match_masks(x, b);
   return true;
 }
@@ -254,7 +272,7 @@ static bool gather_factor(found *x) {
   const pass *p = x->p;
   for (lm_value *v = x->weighted, *next; v != x->weights; v = next) {
     const lm_op *op = v->def;
-    uint32_t chain = op->code == LM_OP_SELECT || (op->code == LM_OP_MUL && op->in[0]->type.rank < op->in[1]->type.rank);
+    uint32_t chain = way_of(op);
     next = op->in[chain];
     for (uint32_t i = 0; i < op->n_in; i++) {
       const lm_value *other = op->in[i];
@@ -266,10 +284,9 @@ static bool gather_factor(found *x) {
   return true;
 }
 
-// With a rival lse has a cotangent, for which v needs an axis of its own.
-static bool rival_fits(const found *x) {
-  return !x->rival || (lm_type_subset(x->rival->type, x->scores->type) && !lm_type_subset(x->v->type, x->scores->type));
-}
+// If lse is to have a cotangent, v needs an axis of its own.
+static bool lse_fits(const found *x) { return !lm_type_subset(x->v->type, x->scores->type); }
+static bool rival_fits(const found *x) { return !x->rival || (lm_type_subset(x->rival->type, x->scores->type) && lse_fits(x)); }
 
 static bool gather(found *x) {
   lm_dtype t = (lm_dtype)x->scores->type.dtype;
@@ -346,11 +363,11 @@ static lm_value *factor_of(const found *x, const writer *w, lm_value *v) {
   const lm_op *op = v->def;
   lm_builder *b = &w->r->b;
   if (op->code == LM_OP_CAST) return factor_of(x, w, op->in[0]);
-  bool flip = op->code == LM_OP_MUL && op->in[0]->type.rank < op->in[1]->type.rank;
-  lm_value *below = factor_of(x, w, op->in[op->code == LM_OP_SELECT || flip]);
+  uint32_t way = way_of(op);
+  lm_value *below = factor_of(x, w, op->in[way]);
   lm_dtype f = (lm_dtype)w->space.dtype;
   if (op->code == LM_OP_MUL) {
-    lm_value *other = lm_emit_cast(b, inside(w, op->in[!flip]), f);
+    lm_value *other = lm_emit_cast(b, inside(w, op->in[1 - way]), f);
     return below ? lm_emit2(b, LM_OP_MUL, below, other) : other;
   }
   lm_type scalar = lm_type_make(f, NULL, 0);
@@ -392,13 +409,72 @@ static lm_value *write_attend(found *x, lm_rewrite *r) {
   lm_attend_end(b, attend, yields, LM_ATTEND_COTANGENTS);
   lm_free(w.map);
   lm_type want = x->dot->out[0]->type;
+  known_lse *known = LM_NEW(m->arena, known_lse);
+  *known = (known_lse){x->sum, x->centre, attend->out[1], x->p->known};
+  if (lse_fits(x)) x->p->known = known;
   return lm_emit_permute(b, x->rival ? beside_rival(x, r, attend) : attend->out[0], want.axis, want.rank);
 }
 
 static bool one_query(const found *x) { return !x->p->m->axes[x->t].dyn && lm_axis_size(x->p->m, x->t) == 1; }
 
+// ---- the log of the sum, where it is used
+
+// log(sum), or of a sum from whose exponents something was taken off log(sum) + that
+static lm_value *lse_of(const pass *p, lm_rewrite *r, const lm_op *op) {
+  lm_type t = op->out[0]->type;
+  for (const known_lse *k = t.dtype == LM_F32 ? p->known : NULL; k; k = k->next) {
+    bool found = !k->centre && op->code == LM_OP_LOG && op->in[0] == k->sum;
+    for (int side = 0; k->centre && op->code == LM_OP_ADD && side < 2; side++)
+      found |= lm_op_is(op->in[side], LM_OP_LOG) && op->in[side]->def->in[0] == k->sum && op->in[1 - side] == k->centre;
+    if (found && lm_type_subset(t, k->lse->type)) return lm_emit_permute(&r->b, k->lse, t.axis, t.rank);
+  }
+  return NULL;
+}
+
+// The log of a sum between it and the product: what is made of it may be used before the product stands.
+static lm_op *log_between(const lm_value *sum, const lm_op *dot) {
+  for (lm_op *op = sum->def; op && op != dot; op = op->next)
+    if (op->code == LM_OP_LOG && op->in[0] == sum) return op;
+  return NULL;
+}
+
+static bool stands_behind(const lm_value *v, const lm_op *op) { return v->def && v->region == op->parent && v->def->mark > op->mark; }
+
+// Moves the product and what lies between it and the softmax in front of the log, if nothing that they need stands behind.
+static void raise_product(const pass *p, lm_op *dot, int side) {
+  softmax soft;
+  if (!softmax_below(p, dot->in[side], dot->attr.axes[0], &soft) || soft.sum->region != dot->parent) return;
+  lm_op *at = log_between(soft.sum, dot), *chain[LM_RANK];
+  int n = 0;
+  uint32_t way = (uint32_t)side;
+  for (lm_op *op = dot; at && op->mark > at->mark; op = op->in[way]->def, way = way_of(op)) {
+    if (n == LM_RANK) return;
+    chain[n++] = op;
+    for (uint32_t i = 0; i < op->n_in; i++)
+      if ((i != way || op == soft.weights->def) && stands_behind(op->in[i], at)) return;
+    if (op == soft.weights->def) break;
+  }
+  while (n--) {
+    lm_op_remove(chain[n]);
+    lm_op_insert_before(at, chain[n]);
+  }
+}
+
+static void raise_products(const pass *p, lm_region *r) {
+  uint32_t n = 0;
+  for (lm_op *op = r->first; op; op = op->next) op->mark = ++n;
+  for (lm_op *op = r->first, *next; op; op = next) {
+    next = op->next;
+    if (op->body) raise_products(p, op->body);
+    for (int side = 0; side < 2 && op->code == LM_OP_DOT && op->attr.n_axes == 1; side++) raise_product(p, op, side);
+  }
+}
+
+// ---- the pass
+
 static lm_value *rule(lm_rewrite *r, lm_op *op) {
   pass *p = r->user;
+  if (op->code == LM_OP_LOG || op->code == LM_OP_ADD) return lse_of(p, r, op);
   if (op->code != LM_OP_DOT || op->attr.n_axes != 1 || (op->parent->owner && lm_op_isolated(op->parent->owner))) return NULL;
   for (int side = 0; side < 2; side++) {
     found x = {.p = p, .dot = op};
@@ -421,6 +497,8 @@ bool lm_pass_attend(lm_module *m, const lm_pass_env *env) {
     p.uses = lm_func_uses(f);
     p.active = differentiated ? lm_gradient_activity(f) : NULL;
     p.n_values = m->n_values;
+    p.known = NULL;
+    raise_products(&p, f->body);
     lm_rewrite_func(f, rule, &p);
     lm_free(p.uses);
     lm_free(p.active);

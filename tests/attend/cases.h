@@ -64,6 +64,9 @@ static const attend_case attend_cases[] = {
    "%s2 = select %m3, %n, %z1\n%w2 = expand %s2 : f32[b, t, g, h, s]\n%y0 = add %w1, %z\n%y = add %y0, %w2\n", NULL, false},
   {"masks in masks, what is hidden first", "", QK SCALE "%z = mul %a, %c\n",
    PLACES "%n = const -1e30 : f32\n%m1 = ge %pt, %ps\n%m2 = ne %st, %ss\n%y0 = select %m1, %z, %n\n%y = select %m2, %n, %y0\n", NULL, false},
+  {"the log of the sum used before the product stands, and behind it", "", QK SCALE "%z = mul %a, %c\n", CAUSAL,
+   "%lg = log %l\n%ls = add %lg, %x1\n%two = const 0.1 : f32\n%l2 = mul %ls, %two\n%gate = tanh %l2\n%o1 = dot %p, %v over(s)\n%o2 = mul %o1, %gate\n"
+   "%l3 = add %x1, %lg\n%l4 = tanh %l3\n%o = add %o2, %l4\n", false},
   {"weights used twice", "", QK SCALE "%z = mul %a, %c\n", CAUSAL, "%p2 = mul %p, %p\n%o2 = dot %p2, %v over(s)\n%o3 = dot %p, %v over(s)\n%o = add %o2, %o3\n", true},
   {"a bias in memory", "param @ts : f32[t, s] = ones\n", QK "%ts = param @ts : f32[t, s]\n%z = add %a, %ts\n", CAUSAL, NULL, true},
 };
