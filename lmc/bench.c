@@ -40,7 +40,7 @@ lm_status lm_bench_plan(lm_session *s) {
 }
 
 lm_status lm_bench_start(lm_session *s) {
-  LM_TRY(lm_tuned_find(s, s->threads, NULL));
+  LM_TRY(lm_tuned_find(s, s->threads));
   return lm_session_start(s, NULL);
 }
 

@@ -286,27 +286,24 @@ static lm_status tokens_recall(runner *x) {
 }
 
 // its plan, and how its products are cut, for its bits.
-static lm_status plan_recall(runner *x, const char **out_lock) {
+static lm_status plan_recall(runner *x) {
   const char *from = goes_on_from(x);
-  *out_lock = NULL;
-  if (from) LM_TRY(lm_tuned_lock(x->cli->ctx->arena, from, out_lock));
-  return lm_tuned_step_recall(x->s, *out_lock);
+  return from ? lm_tuned_recall(x->s, from) : NULL;
 }
 
 static lm_status model_start(runner *x) {
   lm_session *s = x->s;
   int64_t places;
-  const char *lock;
   LM_TRY(tokens_recall(x));
   LM_TRY(lm_session_data(s));
   LM_TRY(samples_prepare(x, &places));
   LM_TRY(lm_session_lower_run(s, places));
-  LM_TRY(plan_recall(x, &lock));
+  LM_TRY(plan_recall(x));
   LM_TRY(lm_session_plan(s));
   LM_TRY(lm_session_check_ids(s));
   LM_TRY(samples_check(x));
   LM_TRY(lm_tuned_step_find(s));
-  LM_TRY(lm_tuned_find(s, 0, lock));
+  LM_TRY(lm_tuned_find(s, 0));
   LM_TRY(lm_session_start(s, &(lm_exec_options){.timeline = s->timeline}));
   if (!x->cli->json) lm_cli_diagnostics(x->cli);   // warnings before the training, which may take days
   if (x->to) LM_TRY(plan_print(x));

@@ -39,7 +39,7 @@ typedef struct lm_variant {            // what a plan is made with that is not t
 
 typedef struct lm_tuned {              // how steps are planned and products computed (tuned.h)
   lm_variant step; double step_gain;   // what the plan is a variant by, times as fast as the default; 0: none was looked for
-  bool recalled;                       // it is that of the run that goes on
+  bool recalled;                       // all of it is that of the run that goes on
   double spent;                        // seconds, of the budget
   lm_gemm_cuts cuts;                   // on the CPU; none: by default
   struct lm_cuda_choices *choices;     // on a GPU; NULL: by default

@@ -108,9 +108,9 @@ static bool product_read(void *user, json_t *product) {
   return true;
 }
 
-static lm_status cuts_read(lm_arena *a, const lm_cpu_info *cpu, const char *path, lm_gemm_cuts *out) {
+static lm_status cuts_read(lm_arena *a, const lm_cpu_info *cpu, lm_session *lock, const char *path, lm_gemm_cuts *out) {
   reading r = {.a = a, .cpu = cpu, .out = out};
-  return lm_tuned_list_read(path, &(lm_tuned_reader){"how products are cut", head_read, head_fits, product_read, &r});
+  return lm_tuned_list_read(path, &(lm_tuned_reader){"how products are cut", head_read, head_fits, product_read, &r, lock});
 }
 
 // ---- the cache
@@ -126,7 +126,7 @@ static lm_status cache_path(lm_arena *a, const lm_cpu_info *cpu, int threads, co
 // What can't be read is as good as absent.
 static lm_gemm_cuts cache_read(lm_arena *a, const lm_cpu_info *cpu, const char *path) {
   lm_gemm_cuts cuts = {0};
-  lm_status s = access(path, R_OK) ? NULL : cuts_read(a, cpu, path, &cuts);
+  lm_status s = access(path, R_OK) ? NULL : cuts_read(a, cpu, NULL, path, &cuts);
   if (s) cuts = (lm_gemm_cuts){0};
   lm_status_free(s);
   return cuts;
@@ -163,14 +163,35 @@ static lm_status measure(lm_session *s, const lm_cpu_info *cpu, int threads) {
   return cuts_write(a, cpu, &known, NULL, path);
 }
 
-lm_status lm_tuned_find(lm_session *s, int threads, const char *lock) {
+static lm_status lock_find(lm_arena *a, const char *path, const char **out) {
+  const char *newest;
+  *out = NULL;
+  LM_TRY(lm_checkpoint_newest(a, path, &newest));
+  if (!newest) return NULL;
+  const char *lock = lm_path_join(a, lm_path_dir(a, newest), "tuned.json");
+  if (!access(lock, F_OK)) *out = lock;
+  return NULL;
+}
+
+lm_status lm_tuned_recall(lm_session *s, const char *path) {
+  const char *lock;
+  lm_cpu_info cpu;
+  if (!lm_tuned_is_asked(s)) return NULL;
+  LM_TRY(lock_find(s->ctx->arena, path, &lock));
+  s->tuned.recalled = lock != NULL;
+  if (!lock) return NULL;
+  if (s->target.arch) return lm_tuned_gpu_recall(s, lock);
+  lm_cpu_detect(&cpu);
+  return cuts_read(s->ctx->arena, &cpu, s, lock, &s->tuned.cuts);
+}
+
+lm_status lm_tuned_find(lm_session *s, int threads) {
   lm_tuned *t = &s->tuned;
   lm_cpu_info cpu;
   if (!lm_tuned_is_asked(s)) return NULL;
-  if (s->target.arch) return lm_tuned_gpu_find(s, lock);
+  if (s->target.arch) return t->recalled ? NULL : lm_tuned_gpu_find(s);
   lm_cpu_detect(&cpu);
-  if (lock) LM_TRY(cuts_read(s->ctx->arena, &cpu, lock, &t->cuts));
-  else LM_TRY(measure(s, &cpu, threads > 0 ? threads : cpu.cores));
+  if (!t->recalled) LM_TRY(measure(s, &cpu, threads > 0 ? threads : cpu.cores));
   t->products = (int)t->cuts.n;
   for (uint32_t i = 0; i < t->cuts.n; i++) t->chosen += t->cuts.v[i].gain > 1;
   return NULL;
@@ -184,14 +205,4 @@ lm_status lm_tuned_write(const lm_session *s, const char *dir) {
   if (s->target.arch) return lm_tuned_gpu_write(s, path);
   lm_cpu_detect(&cpu);
   return cuts_write(a, &cpu, &s->tuned.cuts, s, path);
-}
-
-lm_status lm_tuned_lock(lm_arena *a, const char *path, const char **out) {
-  const char *newest;
-  *out = NULL;
-  LM_TRY(lm_checkpoint_newest(a, path, &newest));
-  if (!newest) return NULL;
-  const char *lock = lm_path_join(a, lm_path_dir(a, newest), "tuned.json");
-  if (!access(lock, F_OK)) *out = lock;
-  return NULL;
 }

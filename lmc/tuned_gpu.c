@@ -77,8 +77,8 @@ static bool product_read(void *user, json_t *product) {
   return true;
 }
 
-static lm_status choices_read(const char *path, lm_cuda_choices *out) {
-  return lm_tuned_list_read(path, &(lm_tuned_reader){"how products are computed on a GPU", head_read, NULL, product_read, out});
+static lm_status choices_read(lm_session *lock, const char *path, lm_cuda_choices *out) {
+  return lm_tuned_list_read(path, &(lm_tuned_reader){"how products are computed on a GPU", head_read, NULL, product_read, out, lock});
 }
 
 // ---- the cache
@@ -95,14 +95,19 @@ static lm_status cache_path(const lm_session *s, const char **out) {
 
 static lm_cuda_choices choices_none(const lm_session *s) { return (lm_cuda_choices){.arena = s->ctx->arena, .budget = lm_tuned_budget(s)}; }
 
-lm_status lm_tuned_gpu_find(lm_session *s, const char *lock) {
+lm_status lm_tuned_gpu_recall(lm_session *s, const char *lock) {
+  lm_cuda_choices *c = s->tuned.choices = LM_NEW(s->ctx->arena, lm_cuda_choices);
+  *c = choices_none(s);
+  c->locked = true;
+  return choices_read(s, lock, c);
+}
+
+lm_status lm_tuned_gpu_find(lm_session *s) {
   lm_cuda_choices *c = s->tuned.choices = LM_NEW(s->ctx->arena, lm_cuda_choices);
   const char *path;
   *c = choices_none(s);
-  c->locked = lock != NULL;
-  if (lock) return choices_read(lock, c);
   LM_TRY(cache_path(s, &path));
-  lm_status status = access(path, R_OK) ? NULL : choices_read(path, c);
+  lm_status status = access(path, R_OK) ? NULL : choices_read(NULL, path, c);
   if (status) *c = choices_none(s);    // what can't be read is as good as absent
   lm_status_free(status);
   return NULL;

@@ -6,8 +6,9 @@
 #define LMC_TUNED_GPU_H
 #include "lmc/session.h"
 
-// Sets s->tuned.choices: from `lock`, which then holds, else from the cache, to which the exec adds.
-lm_status lm_tuned_gpu_find(lm_session *s, const char *lock);
+// Sets s->tuned.choices: from `lock`, which then holds; from the cache, to which the exec adds.
+lm_status lm_tuned_gpu_recall(lm_session *s, const char *lock);
+lm_status lm_tuned_gpu_find(lm_session *s);
 lm_status lm_tuned_gpu_keep(lm_session *s);                       // once the exec has started: what it measured, for other runs
 lm_status lm_tuned_gpu_write(const lm_session *s, const char *path);
 #endif

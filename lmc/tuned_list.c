@@ -1,6 +1,7 @@
 // tuned_list.c - lists of tuned products as JSON.
 #include "lmc/tuned_list.h"
 
+#include "lmc/tuned_step.h"
 #include "runtime/io/json.h"
 
 enum { VERSION = 2, MOST_BYTES = 16 << 20 };
@@ -29,6 +30,8 @@ static lm_status parse(const char *path, json_t *j, const lm_tuned_reader *r) {
   if (json_unpack(j, "{s:i, s:o}", "version", &version, "products", &products) || version != VERSION || !json_is_array(products) || !r->head(r->user, j))
     return lm_fail(LM_USER, "%s: not %s; without it they are measured anew", path, r->what);
   if (r->fits) LM_TRY(r->fits(r->user, path));
+  if (r->lock && !lm_tuned_step_recall(r->lock, json_object_get(j, "step")))
+    return lm_fail(LM_USER, "%s: its step is none; without the file it is measured anew", path);
   for (size_t i = 0; i < json_array_size(products); i++)
     if (!r->product(r->user, json_array_get(products, i)))
       return lm_fail(LM_USER, "%s: product %zu is none; without the file they are measured anew", path, i + 1);

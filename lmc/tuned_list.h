@@ -8,7 +8,7 @@
 #define LMC_TUNED_LIST_H
 #include <jansson.h>
 
-#include "runtime/base/base.h"
+#include "lmc/session.h"
 
 // head: "\"gpu\": …". print appends product i; false: it is left out.
 lm_status lm_tuned_list_write(const char *path, const char *head, uint32_t n, bool (*print)(const void *user, uint32_t i, lm_buf *b), const void *user);
@@ -20,6 +20,7 @@ typedef struct lm_tuned_reader {
   lm_status (*fits)(void *user, const char *path);   // behind head: whether it is of this machine; NULL: nobody asks
   bool (*product)(void *user, json_t *product);
   void *user;
+  lm_session *lock;                    // the list is its lock, and says how its step is planned (tuned_step.h) too; NULL: it does not
 } lm_tuned_reader;
 lm_status lm_tuned_list_read(const char *path, const lm_tuned_reader *r);
 #endif

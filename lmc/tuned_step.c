@@ -74,19 +74,13 @@ static void step_set(lm_session *s, const lm_variant *v, double gain) {
 // What the user says of passes stands, and so do kernels made for the default plan.
 static bool is_told(const lm_session *s) { return s->variant.off || s->variant.on || s->load_dir; }
 
-// A file that is no lock at all is told when its products are read.
-lm_status lm_tuned_step_recall(lm_session *s, const char *lock) {
-  json_t *j = NULL;
-  lm_variant v = {0};
+bool lm_tuned_step_recall(lm_session *s, json_t *step) {
+  lm_variant v;
   double gain;
-  lm_status none = lock ? lm_json_read(lock, MOST_BYTES, &j) : NULL;
-  json_t *step = none ? NULL : json_object_get(j, "step");
-  bool ok = !step || variant_read(s->ctx->arena, step, &v, &gain);
-  if (step && ok && !is_told(s)) step_set(s, &v, gain);
-  if (!none) json_decref(j);
-  lm_status_free(none);
-  s->tuned.recalled = lock != NULL;
-  return ok ? NULL : lm_fail(LM_USER, "%s: its step is none; without the file it is measured anew", lock);
+  if (!step) return true;
+  if (!variant_read(s->ctx->arena, step, &v, &gain)) return false;
+  if (!is_told(s)) step_set(s, &v, gain);
+  return true;
 }
 
 // ---- the cache

@@ -9,10 +9,13 @@
 //   CACHE/step-KEY.json   the same object, by machine, threads and the default plan, every line of it
 #ifndef LMC_TUNED_STEP_H
 #define LMC_TUNED_STEP_H
+#include <jansson.h>
+
 #include "lmc/session.h"
 
-// The variant of a run that goes on, before it is planned: s->variant. A lock without one: the default. LM_USER if it is none.
-lm_status lm_tuned_step_recall(lm_session *s, const char *lock);
+// The variant of a run that goes on, before it is planned: s->variant. step: the object; NULL, where the lock has none: the default.
+// False: it is none.
+bool lm_tuned_step_recall(lm_session *s, json_t *step);
 // Where the recipe asks for it and nothing was recalled: finds the best variant and plans s with it. s is planned, not started.
 lm_status lm_tuned_step_find(lm_session *s);
 void lm_tuned_step_json(const lm_session *s, lm_buf *out);    // {"off": …}

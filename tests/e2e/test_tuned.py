@@ -120,6 +120,7 @@ def test_bad_locks(run):
         run.write("run/tuned.json", text)
         err = resume(1)
         check(words in err and "tuned.json" in err, f"{text[:40]}: {err}")
+    run("run", file, "--out", run.path("run"), "-q", "--steps", 5, "--mode", "default")   # nobody asks for it: it is not read
     run.write("run/tuned.json", json.dumps({**good, "products": [{**x, "tile": [2**60, 2**60]} for x in good["products"]]}))
     resume(0)                                          # larger than the product: whole
 
