@@ -233,16 +233,13 @@ const char *lm_cpu_prelude_text(lm_arena *arena) {
   return text;
 }
 
-static bool product_emit(void *module, const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out) {
-  return lm_cpu_product_is_worth(g) && lm_cpu_product_emit(g, arena, out);
-}
-
 lm_plan_target lm_cpu_target(lm_module *m) {
   return (lm_plan_target){.user = m,
                           .prelude = lm_cpu_prelude_text(m->arena),
                           .kernel = lm_cpu_kernel_emit,
                           .in_place = lm_cpu_kernel_in_place,
                           .attends = lm_attend_known,
-                          .product = product_emit,
+                          .product_is_worth = lm_cpu_product_is_worth,
+                          .product = lm_cpu_product_emit,
                           .attend_tile = 32};
 }

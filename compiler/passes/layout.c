@@ -68,12 +68,11 @@ static bool runs_find(laying *l) {
 // One call with its result in rows, for which the target has code that reads panels.
 static bool has_code(const laying *l) {
   lm_plan_gemm g;
-  lm_kernel_code code;
   const lm_plan_target *t = l->target;
   if (!lm_plan_dot_form(l->m, l->dot, &g) || g.n_batch || g.c_n != 1 || g.n.fixed != l->lines || g.k.fixed != l->places) return false;
   g.b_lines = l->panel.lines;
   g.b_group = l->panel.group;
-  return t->product && t->product(t->user, &g, l->m->arena, &code);
+  return t->product_is_worth && t->product_is_worth(&g);
 }
 
 static bool laying_find(laying *l, lm_op *op) {

@@ -30,8 +30,10 @@ typedef struct lm_plan_target {
   const char *prelude;
   bool (*kernel)(void *user, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out);
   bool (*in_place)(void *user, const lm_op *kernel, uint32_t o, uint32_t r);
-  // Code for tiles of a product, as plan.h says; false: it is left to the target's library. NULL: every one is.
-  bool (*product)(void *user, const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out);
+  // Whether a product is worth code for its tiles, as plan.h says, and that code, false if there can be none; others are left to the
+  // target's library. Both NULL: every one is.
+  bool (*product_is_worth)(const lm_plan_gemm *g);
+  bool (*product)(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out);
   int places, chunks;                  // of a kernel, to keep the machine busy; of a sum over places. 0: as fuse.h says
   int64_t launch;                      // bytes that take as long to move as a kernel to start; 0: no time at all
   int rows;                            // at a time of a large product that is not kept whole; 0: as by_rows.h says

@@ -199,9 +199,8 @@ static bool library_has(const planner *p, const lm_op *op, const lm_plan_gemm *g
 // Panels only where there is code that reads them: another batch of products may lie as they do.
 static void panels_find(const planner *p, lm_plan_gemm *g) {
   lm_plan_gemm panels = *g;
-  lm_kernel_code code;
-  if (!p->target->product || !lm_gemm_panels(&panels, p->target->panel[g->dtype_ab])) return;
-  if (p->target->product(p->target->user, &panels, p->arena, &code)) *g = panels;
+  if (!p->target->product_is_worth || !lm_gemm_panels(&panels, p->target->panel[g->dtype_ab])) return;
+  if (p->target->product_is_worth(&panels)) *g = panels;
 }
 
 // The factors through views, what is added dense; a second result only where something reads it.
@@ -230,7 +229,7 @@ void lm_steps_code(planner *p) {
   for (uint32_t i = 0; i < p->n_steps && p->target->product; i++) {
     pstep *s = &p->steps[i];
     lm_kernel_code code = {0};
-    if (s->step.kind == LM_STEP_GEMM && p->target->product(p->target->user, s->step.gemm, p->arena, &code))
+    if (s->step.kind == LM_STEP_GEMM && p->target->product_is_worth(s->step.gemm) && p->target->product(s->step.gemm, p->arena, &code))
       s->step.gemm->code = 1 + kernel_find(p, s->op, &code);
   }
 }

@@ -297,15 +297,22 @@ static uint32_t usual_find(void) {
   return (uint32_t)lm_cpu_prefers_code(&cpu, LM_F32) << LM_F32 | (uint32_t)lm_cpu_prefers_code(&cpu, LM_BF16) << LM_BF16;
 }
 
-lm_cpu_gemms *lm_cpu_gemms_create(const lm_cpu_gemm_options *o) {
+static lm_cpu_gemms *gemms_new(const lm_cpu_gemm_options *o) {
   lm_cpu_gemms *all = lm_alloc(sizeof *all);
   *all = (lm_cpu_gemms){.threads = o->threads, .primitives = o->primitives ? o->primitives : 1u << LM_BF16, .cuts = o->cuts,
                         .code = o->code, .kernels = o->kernels};
   if (o->code) all->usual = usual_find();
-#pragma omp parallel num_threads(o->threads)
+  return all;
+}
+
+// For products that will run.
+static lm_cpu_gemms *threads_begin(lm_cpu_gemms *all) {
+#pragma omp parallel num_threads(all->threads)
   lm_gemm_call_thread_begin();
   return all;
 }
+
+lm_cpu_gemms *lm_cpu_gemms_create(const lm_cpu_gemm_options *o) { return threads_begin(gemms_new(o)); }
 
 void lm_cpu_gemms_destroy(lm_cpu_gemms *all) {
   if (!all) return;
@@ -363,11 +370,9 @@ static bool has_product(const lm_plan *plan) {
   return any;
 }
 
-lm_cpu_gemms *lm_cpu_gemms_of_plan(const lm_plan *plan, const lm_cpu_gemm_options *o) {
-  if (!has_product(plan)) return NULL;
+static lm_cpu_gemms *plan_prepare(const lm_plan *plan, lm_cpu_gemms *all) {
   int before = omp_get_max_threads();
   omp_set_num_threads(1);
-  lm_cpu_gemms *all = lm_cpu_gemms_create(o);
   for (int i = 0; i < plan->n_funcs; i++)
     for (int j = 0; j < plan->funcs[i].n_steps; j++)
       if (plan->funcs[i].steps[j].gemm) lm_cpu_gemm_prepare(all, plan->funcs[i].steps[j].gemm);
@@ -375,8 +380,12 @@ lm_cpu_gemms *lm_cpu_gemms_of_plan(const lm_plan *plan, const lm_cpu_gemm_option
   return all;
 }
 
+lm_cpu_gemms *lm_cpu_gemms_of_plan(const lm_plan *plan, const lm_cpu_gemm_options *o) {
+  return has_product(plan) ? plan_prepare(plan, lm_cpu_gemms_create(o)) : NULL;
+}
+
 int64_t lm_cpu_gemms_of_plan_bytes(const lm_plan *plan, const lm_cpu_gemm_options *o) {
-  lm_cpu_gemms *all = lm_cpu_gemms_of_plan(plan, o);
+  lm_cpu_gemms *all = has_product(plan) ? plan_prepare(plan, gemms_new(o)) : NULL;
   int64_t bytes = all ? lm_cpu_gemms_bytes(all) : 0;
   lm_cpu_gemms_destroy(all);
   return bytes;

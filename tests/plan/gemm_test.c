@@ -1,6 +1,7 @@
 // gemm_test.c - GEMMs of plans against plain loops in double, over random strides, batches and sums, in every type and by
 // every way there is (f32 also through the matmul primitives that bf16 takes where the processor has it); equal bits
 // whatever the number of threads.
+#include <dirent.h>
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
@@ -194,12 +195,23 @@ static int64_t scratch_of(int64_t n, int64_t k, lm_dtype dtype, int threads) {
   return lm_cpu_gemms_of_plan_bytes(&plan, &(lm_cpu_gemm_options){.threads = threads});
 }
 
-// Rows as the library takes them need none, others some for each thread.
+static int threads_alive(void) {
+  int n = -2;                            // . and ..
+  DIR *d = opendir("/proc/self/task");
+  CHECK(d);
+  while (readdir(d)) n++;
+  closedir(d);
+  return n;
+}
+
+// Rows as the library takes them need none, others some for each thread. Whoever only counts starts none.
 static void scratch_counts(void) {
+  int before = threads_alive();
   CHECK(scratch_of(96, 80, LM_F32, 4) == 0);
   int64_t one = scratch_of(96, 1024, LM_F32, 1), four = scratch_of(96, 1024, LM_F32, 4), six = scratch_of(96, 1024, LM_F32, 6);
   CHECK(one > (int64_t)sizeof(lm_gemm_scratch) && (four - one) * 5 == (six - one) * 3);
   CHECK(lm_cpu_has_bf16() || scratch_of(96, 80, LM_BF16, 2) > 0);
+  CHECK(threads_alive() == before);
 }
 
 // Products come near what registers do alone; a wide margin, as other work may take its turn with either.
@@ -211,8 +223,8 @@ static void peak_is_near(void) {
 int main(void) {
   rng r = {7};
   omp_set_num_threads(1);
-  primitives_exist();
   scratch_counts();
+  primitives_exist();
   peak_is_near();
   for (size_t k = 0; k < LM_COUNT(kinds); k++) {
     for (int i = 0; i < 300; i++) case_run(&r, &kinds[k]);
