@@ -4,12 +4,14 @@
 #define LM_TESTS_CUDA_ATTEND_CASE_H
 #include "tests/codegen/run.h"
 
-typedef struct attend_case { const char *name, *type, *axes, *bias, *score, *mask, *factor; } attend_case;   // factor of weights: %pf; NULL: none
+typedef struct attend_case { const char *name, *type, *axes, *bias, *score, *mask, *factor; } attend_case;   // factor: weights made of %ex, %l and %p as %pf; NULL: %p
 
 #define CAUSAL "  %it = iota : int[t]\n  %is = iota : int[s]\n  %ie = expand %it : int[t, s]\n  %mask = ge %ie, %is\n"
 #define DOCUMENTS "  %ss = rename %seg (t) -> (s)\n  %se = expand %seg : int[b, t, s]\n  %mask = eq %se, %ss\n"
 #define WINDOW CAUSAL "  %near = const 20 : int\n  %back = sub %ie, %is\n  %n2 = lt %back, %near\n  %both = and %mask, %n2\n"
 #define FACTOR "  %sf = cast %seg : f32[b, t]\n  %pf = mul %p, %sf\n"
+#define SINK "param @sink : f32[g, h] = zeros\n"
+#define SUNK "  %sk = param @sink : f32[g, h]\n  %r0 = sub %sk, %n\n  %r1 = exp %r0\n  %all = add %l, %r1\n  %pf = div %ex, %all\n"
 #define PLAIN "  %y = mul %x, %c\n"
 #define CAPPED "  %x0 = mul %x, %c\n  %x1 = tanh %x0\n  %y = mul %x1, %three\n"
 #define BIASED "  %x0 = mul %x, %c\n  %bias = param @bias : f32[g, h, s]\n  %y = add %x0, %bias\n"

@@ -14,6 +14,7 @@ static const attend_case cases[] = {
   {"bf16, window", "bf16", "b = 1, t = 130, s = 130, g = 1, h = 1, e = 32", "", CAPPED, WINDOW},
   {"f32, biased", "f32", "b = 2, t = 21, s = 21, g = 2, h = 2, e = 16", "param @bias : f32[g, h, s] = zeros\n", BIASED, CAUSAL},
   {"f32, factor", "f32", "b = 1, t = 40, s = 40, g = 1, h = 2, e = 16", "", PLAIN, CAUSAL, FACTOR},
+  {"f32, sink", "f32", "b = 1, t = 40, s = 40, g = 2, h = 2, e = 16", SINK, PLAIN, CAUSAL, SUNK},
   {"bf16, biased", "bf16", "b = 2, t = 50, s = 50, g = 2, h = 1, e = 40", "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
 };
 
@@ -22,6 +23,7 @@ static const attend_case grouped[] = {
   {"groups, causal", "bf16", "b = 1, t = 150, s = 150, g = 2, h = 2, e = 64", "", PLAIN, CAUSAL},
   {"groups, filled, documents", "bf16", "b = 2, t = 128, s = 128, g = 1, h = 2, e = 64", "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
   {"groups, factor", "bf16", "b = 1, t = 80, s = 80, g = 1, h = 1, e = 64", "", CAPPED, DOCUMENTS, FACTOR},
+  {"groups, sink", "bf16", "b = 1, t = 150, s = 150, g = 2, h = 2, e = 64", SINK, PLAIN, CAUSAL, SUNK},
   {"groups, wide, window", "bf16", "b = 1, t = 300, s = 300, g = 1, h = 1, e = 128", "", CAPPED, WINDOW},
   {"groups, documents, biased", "bf16", "b = 2, t = 67, s = 67, g = 1, h = 2, e = 64", "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
 };
