@@ -15,14 +15,15 @@
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/process.h"
 
-// Loops are written as they are to run, unrolled where that pays: what -O3 adds to vectors takes time and gains nothing, and
-// what -O2 adds is for the tiles.
+// Loops are written as they are to run, unrolled where that pays: what -O3 adds to vectors takes time and gains nothing.
 static const char *const FLAGS[] = {"-std=gnu11", "-ftree-vectorize", "-fopenmp-simd", "-fno-math-errno", "-w",
                                     "-fno-trapping-math", "-shared", "-fPIC", "-x", "c"};
 // GCC makes vectors only where they cost nothing, if it is not told to weigh them; Clang knows no such option, and weighs them at -O2.
 // Multiply-adds are contracted in attention and products of matrices (prelude/compiler.h): which, depends on the text and the
 // compiler alone, and both are part of the key.
 static const char *const GCC_FLAGS[] = {"-ffp-contract=fast", "-fvect-cost-model=dynamic"}, *const CLANG_FLAGS[] = {"-ffp-contract=off"};
+// Of all that GCC's -O2 adds, loops are faster by these; tiles take it all.
+static const char *const GCC_LOOPS[] = {"-O1", "-fschedule-insns2", "-fgcse", "-frerun-cse-after-loop", NULL}, *const TILES[] = {"-O2", NULL};
 enum { BATCHES_LEAST = 2, BATCHES_MAX = 64, MESSAGE_MAX = 2000 };
 
 typedef struct loader {
@@ -40,7 +41,7 @@ typedef struct loader {
 typedef struct batch {                 // one translation unit
   int *kernels; int n;
   int cost;
-  const char *level;                   // the compiler's
+  const char *const *level;            // more flags, a NULL behind them
   const char *c, *so, *log;            // paths
   pid_t pid;                           // 0: not started
 } batch;
@@ -102,20 +103,25 @@ static int kind_of(const char *source) {
   return kind;
 }
 
-static const char *level_of(const loader *l, int kind) {
-  return kind == LOOPS && !is_clang(&l->cpu) ? "-O1" : "-O2";
+static const char *const *level_of(const loader *l, int kind) { return kind == LOOPS && !is_clang(&l->cpu) ? GCC_LOOPS : TILES; }
+
+// All that a kernel is compiled with.
+static const char *flags_text(const loader *l, int kind) {
+  lm_buf text = {0};
+  for (const char *const *flag = l->flags; *flag; flag++) lm_buf_printf(&text, "%s ", *flag);
+  for (const char *const *flag = level_of(l, kind); *flag; flag++) lm_buf_printf(&text, "%s ", *flag);
+  lm_buf_printf(&text, "%s %016llx", l->cpu.march, (unsigned long long)l->cpu.features);
+  const char *kept = lm_arena_strndup(l->out->arena, text.p, text.n);
+  lm_buf_free(&text);
+  return kept;
 }
 
 static void paths_make(loader *l) {
-  lm_buf flags = {0};
-  for (const char **flag = l->flags; *flag; flag++) lm_buf_printf(&flags, "%s ", *flag);
-  lm_buf_printf(&flags, "%s %016llx", l->cpu.march, (unsigned long long)l->cpu.features);
   for (int i = 0; i < l->plan->n_kernels; i++) {
-    const char *parts[] = {l->plan->kernels[i].name, l->source[i], l->plan->prelude ? l->plan->prelude : "", flags.p,
-                           level_of(l, kind_of(l->source[i])), l->cpu.compiler, l->cpu.compiler_version};
+    const char *parts[] = {l->plan->kernels[i].name, l->source[i], l->plan->prelude ? l->plan->prelude : "",
+                           flags_text(l, kind_of(l->source[i])), l->cpu.compiler, l->cpu.compiler_version};
     l->path[i] = lm_arena_printf(l->out->arena, "%s/%s.so", l->dir, lm_cache_key_make(parts, LM_COUNT(parts)).text);
   }
-  lm_buf_free(&flags);
 }
 
 // ---- loading
@@ -223,9 +229,10 @@ static lm_status batch_start(loader *l, batch *b, int index) {
   b->so = lm_arena_printf(a, "%s.so.tmp", stem);
   b->log = lm_arena_printf(a, "%s.log", stem);
   LM_TRY(batch_write(l, b));
-  const char *argv[LM_KERNEL_FLAGS + 8] = {l->cpu.compiler}, **at = argv + 1;
+  const char *argv[LM_KERNEL_FLAGS + LM_COUNT(GCC_LOOPS) + 8] = {l->cpu.compiler}, **at = argv + 1;
   for (const char **flag = l->flags; *flag; flag++) *at++ = *flag;
-  const char *rest[] = {b->level, lm_arena_printf(a, "-march=%s", l->cpu.march), b->c, "-o", b->so, "-lm", NULL};
+  for (const char *const *flag = b->level; *flag; flag++) *at++ = *flag;
+  const char *rest[] = {lm_arena_printf(a, "-march=%s", l->cpu.march), b->c, "-o", b->so, "-lm", NULL};
   memcpy(at, rest, sizeof rest);
   return lm_process_start(argv, b->log, &b->pid);
 }
