@@ -151,7 +151,9 @@ static void error_test(void) {
   CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "signal 9");
   compiler_make("*unit-*.c) echo 'cc: fatal error: Killed signal terminated program cc1'; exit 1");
   CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "terminated program");
-  CHECK(files_each(".c", file_remove) == 2 && files_each(".sh", file_remove) == 1);
+  compiler_make("*unit-*.c) echo 'clang: error: unable to execute command: Killed'; exit 1");
+  CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "unable to execute");
+  CHECK(files_each(".c", file_remove) == 3 && files_each(".sh", file_remove) == 1);
   unsetenv("LMC_CC");
   setenv("LMC_CACHE", "/proc/no/such", 1);
   CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "LMC_CACHE");
