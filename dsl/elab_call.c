@@ -72,7 +72,8 @@ static const char *bind_axis(lm_elab *e, el_invocation *v, lm_sym name, el_axis 
     return NULL;
   }
   for (uint32_t k = 0; k < v->n_bound; k++)
-    if (v->bound_by[k] == name) return lm_arena_printf(e->a, "'%s' is axis '%s' already, not '%s'", name, have->name, actual->name);
+    if (v->bound_by[k] == name)
+      return lm_arena_printf(e->a, "'%s' is axis '%s' already, not %s'%s'", name, have->name, have->name == actual->name ? "another axis called " : "", actual->name);
   if (!lm_size_equal(have->size, a->size) && (lm_size_is_const(have->size) == lm_size_is_const(a->size) || e->m)) {
     el_val x = el_sized(have->size), y = el_sized(a->size);
     return lm_arena_printf(e->a, "axis '%s' is %s here, got '%s' of %s", name, el_show(e, &x), actual->name, el_show(e, &y));
