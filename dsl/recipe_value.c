@@ -71,7 +71,7 @@ static bool eval_product(const lm_amount *a, const lm_amount *b, lm_amount *out)
 }
 
 static bool eval_quotient(const lm_amount *a, const lm_amount *b, lm_amount *out) {
-  if (b->per_param != 0 || b->value == 0 || (b->unit && b->unit != a->unit)) return false;
+  if (b->per_param != 0 || (b->unit && b->unit != a->unit)) return false;
   *out = (lm_amount){a->value / b->value, a->per_param / b->value, b->unit ? NULL : a->unit};
   return true;
 }
@@ -83,7 +83,7 @@ static bool eval_sum(const lm_amount *a, const lm_amount *b, double sign, lm_amo
 }
 
 static bool eval_plain(const lm_amount *a, const lm_amount *b, ast_op op, lm_amount *out) {
-  if (a->unit || b->unit || a->per_param != 0 || b->per_param != 0 || (op == OP_MOD && b->value == 0)) return false;
+  if (a->unit || b->unit || a->per_param != 0 || b->per_param != 0) return false;
   *out =
       (lm_amount){op == OP_POW ? pow(a->value, b->value) : a->value - b->value * floor(a->value / b->value), 0, NULL};
   return true;
@@ -101,8 +101,10 @@ static bool eval_binary(evaluation *v, const lm_file *file, const ast_expr *e, l
   case OP_POW: case OP_MOD: ok = eval_plain(&a, &b, e->op, out); break;
   default: break;
   }
-  if (!ok) lm_error(v->R->c, e->loc, "E202", "'%s' makes no amount of these", lm_op_text(e->op));
-  return ok;
+  if (!ok) return lm_error(v->R->c, e->loc, "E202", "'%s' makes no amount of these", lm_op_text(e->op)), false;
+  if (!isfinite(out->value) || !isfinite(out->per_param))
+    return lm_error(v->R->c, e->loc, "E033", "%g %s %g is not a finite number", a.value, lm_op_text(e->op), b.value), false;
+  return true;
 }
 
 static bool eval(evaluation *v, const lm_file *file, const ast_expr *e, lm_amount *out) {
