@@ -180,6 +180,12 @@ static void refuse_ahead(probe *p, const lm_op *op, int64_t t, int64_t s) {
   lm_diag_help(p->c, d, "mask what is reduced: select(expand(pos, s) >= ps & expand(seg, s) == ss, scores, -1e30)");
 }
 
+static void refuse_joined(probe *p, const lm_op *op) {
+  lm_diag *d = refuse(p, op, "E0D0", "what stands beside the places of a history has no place of its own");
+  lm_diag_note(p->c, d, (lm_loc){0}, "behind this no place has the number that it had");
+  lm_diag_help(p->c, d, "a sink goes into the sum: let most = stop_grad(maximum(max(a, s), sink)); let x = exp(a - most); x / (sum(x, s) + exp(sink - most))");
+}
+
 static void refuse_by_number(probe *p, const lm_op *op) {
   lm_diag *d = refuse(p, op, "E0D0", "the model looks ahead: a place takes in places that come after it");
   lm_diag_note(p->c, d, (lm_loc){0}, "places of the history are picked by their number here");
@@ -220,7 +226,7 @@ static void check_op(probe *p, const lm_op *op) {
   case LM_OP_SLICE: case LM_OP_PAD: case LM_OP_CONCAT: case LM_OP_VIEW: case LM_OP_GATHER: case LM_OP_SCATTER: break;
   default: return;
   }
-  if (over(op, p->is_past)) { refuse_by_number(p, op); return; }
+  if (over(op, p->is_past)) { op->code == LM_OP_CONCAT ? refuse_joined(p, op) : refuse_by_number(p, op); return; }
   if (!over(op, p->is_place) || !p->decoded) return;
   lm_diag_help(p->c, refuse(p, op, "E0D1", "positions meet outside of history, so this cannot be decoded place by place"),
                "history(x, t -> s) gives all places so far under an axis of their own");
