@@ -415,6 +415,7 @@ static lm_status train(runner *x) {
   LM_TRY(lm_session_open(x->s, cli, cli->args.rest[0], lm_args_text(&cli->args, "recipe", NULL), x->sets, x->n_sets));
   x->dir = lm_args_text(&cli->args, "out", x->s->recipe->save.dir);
   resume_read(x);
+  if (x->dir) LM_TRY(lm_run_folder_lock(x->dir, &x->o.lock));
   micro_recall(x);
   LM_TRY(profile_begin(x));
   LM_TRY(model_start(x));
@@ -432,6 +433,7 @@ static lm_status run(lm_cli *cli) {
   lm_session s = {0};
   runner x = {.s = &s, .cli = cli};
   lm_status status = train(&x);
+  if (x.o.lock) close(x.o.lock);
   lm_session_close(&s);
   return status;
 }

@@ -46,7 +46,7 @@ typedef struct {
   lm_checkpoint state;
   lm_run_log *log;                     // NULL: not written
   const char *newest;                  // folder of the newest checkpoint that this run made or came from, NULL: none
-  int lock;                            // the run's folder, open and locked; -1
+  int lock;                            // the run's folder, if it was locked here; else 0
   int64_t saved;                       // its step, -1: it is not in the run's own folder
 } run;
 
@@ -162,19 +162,20 @@ static lm_status space_check(run *r) {
   return s;
 }
 
-// One run at a time writes there; the lock ends with the process.
-static lm_status folder_lock(run *r) {
-  r->lock = open(r->o->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (r->lock < 0) return lm_fail_errno("cannot open the run's folder %s", r->o->dir);
-  if (!flock(r->lock, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) return NULL;   // other errors: no locks on this file system
-  return lm_fail(LM_USER, "another run is at work in %s; --out names a folder of its own", r->o->dir);
+lm_status lm_run_folder_lock(const char *dir, int *out) {
+  *out = 0;
+  int lock = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (lock < 0) return errno == ENOENT || errno == ENOTDIR ? NULL : lm_fail_errno("cannot open the run's folder %s", dir);
+  if (!flock(lock, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) return *out = lock, NULL;   // other errors: no locks on this file system
+  close(lock);
+  return lm_fail(LM_USER, "another run is at work in %s; --out names a folder of its own", dir);
 }
 
 static lm_status folder_open(run *r) {
   const char *dir = r->o->dir;
   if (!dir) return NULL;
   LM_TRY(lm_dir_make(dir));
-  LM_TRY(folder_lock(r));
+  if (!r->o->lock) LM_TRY(lm_run_folder_lock(dir, &r->lock));
   if (access(dir, W_OK | X_OK)) return lm_fail_errno("cannot write to the run's folder %s", dir);
   LM_TRY(space_check(r));
   return lm_run_log_open(dir, r->state.step, &r->log);
@@ -363,14 +364,14 @@ static void outcome_tell(run *r) {
 
 lm_status lm_run_train(const lm_run_options *o, lm_run_outcome *out) {
   *out = (lm_run_outcome){0};
-  run r = {.o = o, .out = out, .arena = lm_arena_create(), .progress = o->progress, .saved = -1, .lock = -1,
+  run r = {.o = o, .out = out, .arena = lm_arena_create(), .progress = o->progress, .saved = -1,
            .state = {.seed = o->seed, .keys = o->keys, .n_keys = o->n_keys, .best = NAN, .stop_best = NAN}};
   old_handlers old;
   signals_catch(&old);
   lm_status s = train(&r);
   signals_release(&old);
   lm_run_log_close(r.log);
-  if (r.lock >= 0) close(r.lock);
+  if (r.lock) close(r.lock);
   if (!s) outcome_tell(&r);
   else lm_progress_end(&r.progress);
   lm_arena_destroy(r.arena);

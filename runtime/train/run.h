@@ -20,11 +20,16 @@ typedef struct lm_run_eval {
 
 typedef struct lm_run_watch { int eval; lm_eval_metric metric; } lm_run_watch;   // eval: index, -1: none
 
+// One run at a time reads and writes a folder. Before anything there is read: a file descriptor that holds it until it is closed, or the
+// process ends; 0: there is no such folder yet. LM_USER if another run is at work in it.
+lm_status lm_run_folder_lock(const char *dir, int *out);
+
 typedef struct lm_run_options {
   lm_trainer *trainer;                 // parameters and states hold the values of step 0
   int64_t steps;                       // the last step
   uint64_t seed;
   const char *dir;                     // run folder; NULL: nothing is written
+  int lock;                            // of that folder, held by the caller; 0: it is locked when it is opened
   int64_t every; int keep;             // checkpoints: every 0: only the last step; keep 0: all
   lm_resume resume; const char *resume_path;
   const lm_train_key *keys; int n_keys;
