@@ -8,8 +8,6 @@
 #include "lmc/options.h"
 #include "runtime/base/diag.h"
 
-#define LM_VERSION "0.1.0"
-
 typedef struct lm_command lm_command;
 
 typedef struct lm_cli {

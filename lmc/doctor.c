@@ -79,14 +79,16 @@ static void finding_text(const finding *f) {
 
 static void findings_json(const finding *f, int n) {
   lm_buf b = {0};
+  lm_buf_puts(&b, "[");
   for (int i = 0; i < n; i++) {
-    lm_buf_puts(&b, i ? ",\n {\"name\": " : "[{\"name\": ");
+    lm_buf_puts(&b, i ? ",\n {\"name\": " : "{\"name\": ");
     lm_buf_json(&b, f[i].name);
     lm_buf_printf(&b, ", \"found\": %s, \"what\": ", f[i].found ? "true" : "false");
     lm_buf_json(&b, f[i].found ? f[i].what : f[i].gives);
     lm_buf_puts(&b, "}");
   }
-  lm_cli_print("%s]\n", b.p);
+  lm_buf_puts(&b, "]\n");
+  lm_cli_print("%s", b.p);
   lm_buf_free(&b);
 }
 
