@@ -1,10 +1,14 @@
 """What the end-to-end tests share: running lmc, safetensors files, comparison. A test is a function test_* of tests/e2e/test_*.py
 that takes a Run; it passes if it returns."""
-import json, os, shutil, struct, subprocess, time
+import json, os, resource, shutil, struct, subprocess, sys, time
 
 import numpy as np
+from expectation import explain
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# No test depends on how busy the machine is: these limits only end what would never end.
+PROCESSOR_SECONDS = 3600   # of one process that a test starts
+HANG_SECONDS = 4 * 3600    # until the end of such a process
 DTYPES = {"F32": "<f4", "I32": "<i4"}
 
 
@@ -41,13 +45,21 @@ class Skip(Exception):
     """what this machine lacks for a test"""
 
 
-def check(ok, message):
+def check(ok, message=""):
+    """Fails with what was expected and found, as the source of the call says it, and with the message."""
     if not ok:
-        raise AssertionError(message)
+        raise AssertionError("\n".join([*explain(sys._getframe(1)), *([f"  {message}"] if str(message) else [])]))
 
 
 def within(what, value, bar):
-    check(value <= bar, f"{what}: {value:.3g}, at most {bar:g}")   # a NaN is not within
+    """The value is at most the bar; a NaN is not."""
+    if not value <= bar:
+        raise AssertionError(f"{what}: expected at most {bar:g}, found {value:.3g}")
+
+
+def limits_set():
+    """In a process that a test starts, before its program."""
+    resource.setrlimit(resource.RLIMIT_CPU, (PROCESSOR_SECONDS, PROCESSOR_SECONDS))
 
 
 class Run:
@@ -64,16 +76,17 @@ class Run:
         if self.target and args[0] in ("run", "trace", "generate", "eval") and "--target" not in args:
             args += ("--target", self.target)
         return subprocess.Popen([self.lmc, *map(str, args)], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                errors="replace", env={**os.environ, **(env or {})}, cwd=cwd or ROOT)
+                                errors="replace", env={**os.environ, **(env or {})}, cwd=cwd or ROOT, preexec_fn=limits_set)
 
     def result(self, *args, stdin=None, **how):
         p = self.start(*args, **how, stdin=None if stdin is None else subprocess.PIPE)
-        out, err = p.communicate(stdin, timeout=900)
+        out, err = p.communicate(stdin, timeout=HANG_SECONDS)
         return p.returncode, out, err
 
     def __call__(self, *args, status=0, **how):
         code, out, err = self.result(*args, **how)
-        check(code == status, f"lmc {' '.join(map(str, args))}: exit status {code}\n{out}{err}")
+        if code != status:
+            raise AssertionError(f"lmc {' '.join(map(str, args))}: exit status {code}, expected {status}\n{out}{err}")
         return out if status == 0 else err
 
     def trace(self, file, *args, **how):
@@ -87,6 +100,11 @@ class Run:
         with open(path, "w") as f:
             f.write(text)
         return path
+
+
+def doctor(run, name):
+    """The row of that name in what `lmc doctor` finds here, with the processor as LMC_CPU limits it."""
+    return next(row for row in json.loads(run.result("doctor", "--json")[1]) if row["name"] == name)
 
 
 # A small Llama of examples/llama.lm on finished batches, for tests that train.

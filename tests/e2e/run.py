@@ -1,62 +1,120 @@
 #!/usr/bin/env python3
-"""Runs the tests that need the whole command: test_*.py of tests/e2e and tests/product. One line a test, then
-'N passed, N failed'.
+"""Runs tests: the functions test_* of tests/e2e and tests/product, which use the whole command, and the programs that
+--programs names. Prints one line for each test, then 'N passed, N failed[, N skipped]'.
 
-usage: run.py [--lmc build/lmc] [--slow] [--nightly] [--target TARGET] [--only TEXT] [--jobs N] [-v]
+The exit status is 0 if every test passed or was skipped, 1 if one failed, 2 if no test matches --only.
 """
-import argparse, glob, importlib, multiprocessing, os, signal, sys, tempfile, time, traceback
+import argparse, collections, glob, importlib, multiprocessing, os, random, resource, signal, subprocess, sys, tempfile, traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FOLDERS = [HERE, os.path.join(os.path.dirname(HERE), "product")]
 sys.path[:0] = FOLDERS
 sys.dont_write_bytecode = True
-from harness import ROOT, Run, Skip
+from harness import HANG_SECONDS, ROOT, Run, Skip, limits_set
+
+MESSAGE_LINES = 30         # of a failed program's output
 
 
-def tests(only):
+def program(path):
+    """A test that is a program: exit status 0 is a pass."""
+    def test(run):
+        p = subprocess.run([path], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                           errors="replace", timeout=HANG_SECONDS, cwd=ROOT, preexec_fn=limits_set)
+        last = "\n".join(p.stdout.splitlines()[-MESSAGE_LINES:])
+        if p.returncode:
+            raise AssertionError(f"exit status {p.returncode}, expected 0\n{last}")
+    return test
+
+
+def functions():
+    """(printed name, name in the source, function) of each test that is a Python function"""
     for path in [p for f in FOLDERS for p in sorted(glob.glob(os.path.join(f, "test_*.py")))]:
         module = importlib.import_module(os.path.basename(path)[:-3])
-        cases = module.cases() if hasattr(module, "cases") else []
         own = [(n, getattr(module, n)) for n in vars(module) if n.startswith("test_")]
-        for name, test in own + cases:
-            if only in f"{module.__name__}.{name}":
-                yield f"{module.__name__[5:]}.{name.removeprefix('test_')}", test
+        for name, test in own + (module.cases() if hasattr(module, "cases") else []):
+            yield f"{module.__name__[5:]}.{name.removeprefix('test_')}", f"{module.__name__}.{name}", test
 
 
-def run(job):
-    """A test's verdict and its line."""
-    name, args = job
-    start = time.time()
+def tests(only, programs):
+    """The tests of which the printed name or the name in the source contains `only`."""
+    for path in programs:
+        if only in path:
+            yield os.path.basename(path), program(os.path.abspath(path))
+    for printed, source, test in functions():
+        if only in printed or only in source:
+            yield printed, test
+
+
+def processor_seconds():
+    return sum(u.ru_utime + u.ru_stime for u in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+
+
+def run(name):
+    """The verdict and the line of one run of a test, in a process of the pool."""
+    start = processor_seconds()
     with tempfile.TemporaryDirectory(prefix="lmc-test-") as folder:
         try:
-            TESTS[name](Run(args.lmc, folder, args.slow, args.nightly, args.target))
-            return "passed", f"ok    {name} ({time.time() - start:.1f} s)"
+            TESTS[name](Run(ARGS.lmc, folder, ARGS.slow, ARGS.nightly, ARGS.target))
+            return name, "passed", f"ok    {name} ({processor_seconds() - start:.1f} CPU s)"
         except Skip as e:
-            return "skipped", f"skip  {name}: {e}"
+            return name, "skipped", f"skip  {name}: {e}"
         except Exception as e:
-            return "failed", f"FAIL  {name}: {traceback.format_exc() if args.v else e}"
+            what = str(e) if isinstance(e, AssertionError) else f"{type(e).__name__}: {e}"
+            return name, "failed", f"FAIL  {name}: {traceback.format_exc() if ARGS.v else what}"
+
+
+def order():
+    """The names to run: each `--times` times; shuffled if repeated or seeded, so that tests meet in other company."""
+    names = [name for name in TESTS for _ in range(ARGS.times)]
+    if ARGS.times > 1 or ARGS.seed is not None:
+        seed = random.randrange(1 << 32) if ARGS.seed is None else ARGS.seed
+        print(f"order of seed {seed}", flush=True)
+        random.Random(seed).shuffle(names)
+    return names
+
+
+def verdicts():
+    """name -> Counter of the verdicts of its runs"""
+    found = collections.defaultdict(collections.Counter)
+    with multiprocessing.get_context("fork").Pool(ARGS.jobs) as pool:
+        for name, verdict, line in pool.imap_unordered(run, order()):
+            found[name][verdict] += 1
+            if verdict == "failed" or ARGS.times == 1:
+                print(line, flush=True)
+    return found
 
 
 def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("--lmc", default=os.path.join(ROOT, "build", "lmc"))
-    p.add_argument("--slow", action="store_true", help="leaves out what takes long; for sanitizer builds")
-    p.add_argument("--nightly", action="store_true", help="every case of tests that else take some")
-    p.add_argument("--only", default="", help="tests whose name contains this")
-    p.add_argument("--target", help="what models run on, in tests that leave it open")
-    p.add_argument("--jobs", type=int, default=1, help="tests at a time")
-    p.add_argument("-v", action="store_true", help="whole tracebacks")
-    args = p.parse_args()
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)   # under nohup, what it starts would ignore it too
-    TESTS.update(tests(args.only))
-    count = dict.fromkeys(("passed", "failed", "skipped"), 0)
-    with multiprocessing.get_context("fork").Pool(args.jobs) as pool:
-        for verdict, line in pool.imap_unordered(run, [(name, args) for name in TESTS]):
-            count[verdict] += 1
-            print(line, flush=True)
-    print(f"{count['passed']} passed, {count['failed']} failed")
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)   # under nohup the processes that a test starts would ignore it
+    TESTS.update(tests(ARGS.only, ARGS.programs))
+    if not TESTS:
+        print(f"no test matches '{ARGS.only}'", file=sys.stderr)
+        return 2
+    count = collections.Counter()
+    for name, found in verdicts().items():
+        verdict = "failed" if found["failed"] else "skipped" if found["skipped"] else "passed"
+        count[verdict] += 1
+        if found["failed"] and found["passed"]:
+            print(f"flaky {name}: failed {found['failed']} of {found.total()} runs")
+    print(f"{count['passed']} passed, {count['failed']} failed" + (f", {count['skipped']} skipped" if count["skipped"] else ""))
     return count["failed"] > 0
 
 
-TESTS = {}             # by name; a test is found by it in the process that runs it, as it may be a closure
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--lmc", default=os.path.join(ROOT, "build", "lmc"), help="the command under test")
+    p.add_argument("--programs", nargs="*", default=[], metavar="FILE", help="programs that are tests")
+    p.add_argument("--slow", action="store_true", help="leave out what takes long; for sanitizer builds")
+    p.add_argument("--nightly", action="store_true", help="every case of the tests that run only some of their cases by default")
+    p.add_argument("--only", default="", metavar="TEXT", help="only tests whose printed name, or name in the source, contains TEXT")
+    p.add_argument("--target", help="the --target of models, in tests that leave it open")
+    p.add_argument("--jobs", type=int, default=1, metavar="N", help="tests at a time")
+    p.add_argument("--times", type=int, default=1, metavar="N", help="run each test N times in a random order, and name the flaky ones")
+    p.add_argument("--seed", type=int, metavar="N", help="run in the order of this seed")
+    p.add_argument("-v", action="store_true", help="whole tracebacks")
+    return p.parse_args()
+
+
+TESTS = {}             # by name; a process of the pool finds a test by it, as the test may be a closure
+ARGS = arguments()
 sys.exit(main())

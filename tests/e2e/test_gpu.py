@@ -3,15 +3,11 @@ import json, math, os, shutil, subprocess, sys
 
 import numpy as np
 
-from harness import ROOT, Skip, check, distance, folder_bytes, load, random_batches, save, small, within
-
-
-def doctor(run, name):
-    return {f["name"]: f for f in json.loads(run("doctor", "--json"))}[name]["found"]
+from harness import ROOT, Skip, check, distance, doctor, folder_bytes, load, random_batches, save, small, within
 
 
 def test_compile(run):
-    if not doctor(run, "nvrtc"):
+    if not doctor(run, "nvrtc")["found"]:
         raise Skip("no NVRTC")
     file, cache = small(run), {"LMC_CACHE": run.path("cache")}
     cold = json.loads(run("compile", file, "--target", "sm_90a", "--json", "-o", run.path("plan"), env=cache))
@@ -90,7 +86,7 @@ def test_packed(run):
 
 def test_packing_pays(run):
     """fewer launches and bytes at a large micro-batch"""
-    if not doctor(run, "nvrtc"):
+    if not doctor(run, "nvrtc")["found"]:
         raise Skip("no NVRTC")
     def cost(micro, *options):
         out = json.loads(run("compile", f"{ROOT}/examples/bench-180m.lm", "--target", "sm_90a", "--json", "--set", f"micro={micro} tokens", *options))
