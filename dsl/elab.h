@@ -22,6 +22,7 @@ typedef struct el_axis {
   lm_axis ir;                  // 0 until it stands in an emitted type, or while only checking
   int dyn;                     // as in lm_axis_info
   bool opaque;                 // stands for the unknown axes of a row (definitions only)
+  bool element;                // numbers the elements of all parameters, of which an optimizer sees one
 } el_axis;
 
 typedef struct el_axes { el_axis **v; uint32_t n, cap; } el_axes;
@@ -98,7 +99,7 @@ struct el_inst {
   bool broken;
 };
 
-typedef enum { EL_TRAIN, EL_EVAL, EL_DECODE } el_mode;
+typedef enum { EL_TRAIN, EL_EVAL, EL_DECODE, EL_UPDATE /* optimizer and schedule */ } el_mode;
 
 typedef struct el_library_call el_library_call;
 
@@ -151,6 +152,7 @@ lm_diag *el_err(lm_elab *e, lm_loc at, const char *code, const char *fmt, ...) L
 
 // ---- axes (elab_value.c)
 el_axis *el_axis_new(lm_elab *e, lm_sym name, lm_size size, int dyn);   // also made live in the frame
+el_axis *el_axis_again(lm_elab *e, const el_axis *x);        // a second axis with the properties of x
 lm_axis el_axis_ir(lm_elab *e, el_axis *x);
 void el_axis_bind_name(lm_elab *e, lm_sym name, el_axis *x);
 el_axis *el_axis_lookup(lm_elab *e, lm_sym name);            // of the frame or its instance; NULL

@@ -41,11 +41,32 @@ const ast_arg *el_arg_arrow(el_call_site c, uint32_t i, const char *form) {
   return NULL;
 }
 
-bool el_arg_axes(el_call_site c, const ast_expr *x, el_axes *out) { return el_axis_list(c.e, x, out); }
+static lm_diag *err_update(el_call_site c, lm_loc at) {
+  lm_diag *d = el_err(c.e, at, "E0B6", "'%s' in an optimizer: update sees one element of a parameter", c.x->a->text);
+  lm_diag_help(c.e->c, d, "optimizers over whole parameters (sums, norms, matrices) are not available yet");
+  return d;
+}
+
+bool el_over_elements(el_call_site c, const el_axes *axes, lm_loc at) {
+  for (uint32_t i = 0; i < axes->n; i++)
+    if (axes->v[i]->element) return err_update(c, at), true;
+  return false;
+}
+
+bool el_is_random_allowed(el_call_site c) {
+  if (c.e->mode != EL_UPDATE) return true;
+  lm_diag *d = el_err(c.e, c.x->loc, "E0B6", "'%s' in an optimizer or a schedule", c.x->a->text);
+  lm_diag_note(c.e->c, d, (lm_loc){0}, "random numbers are available in models alone");
+  return false;
+}
+
+bool el_arg_axes(el_call_site c, const ast_expr *x, el_axes *out) {
+  return el_axis_list(c.e, x, out) && !el_over_elements(c, out, x->loc);
+}
 
 bool el_one_axis(el_call_site c, const ast_expr *x, el_axis **out) {
   el_axes s = {0};
-  if (!el_axis_list(c.e, x, &s)) return false;
+  if (!el_arg_axes(c, x, &s)) return false;
   if (s.n != 1) return el_err(c.e, x->loc, "E040", "expected one axis, got %u", s.n), false;
   *out = s.v[0];
   return true;

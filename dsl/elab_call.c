@@ -178,7 +178,7 @@ static void separate(lm_elab *e, el_invocation *v) {
       bool clash = false;
       for (uint32_t j = 0; j < seen.n; j++) clash |= seen.v[j]->ir == el_axis_ir(e, a);
       if (clash) {
-        el_axis *fresh = el_axis_new(e, a->name, a->size, a->dyn);
+        el_axis *fresh = el_axis_again(e, a);
         for (uint32_t j = 0; j < seen.n; j++) el_axes_push(e, &e->frame->live, seen.v[j]);
         el_axis_ir(e, fresh);
         el_axes_push(e, &v->map.from, a), el_axes_push(e, &v->map.to, fresh);
@@ -256,7 +256,7 @@ static el_val import_result(lm_elab *e, el_val r, const el_axes *known, lm_loc a
     if (!mine) {
       bool clash = false;
       for (uint32_t k = 0; e->m && k < e->frame->live.n; k++) clash |= e->frame->live.v[k]->ir && e->frame->live.v[k]->ir == el_axis_ir(e, a);
-      mine = clash ? el_axis_new(e, a->name, a->size, a->dyn) : a;
+      mine = clash ? el_axis_again(e, a) : a;
       el_axis_bind_name(e, a->name, mine);
     }
     if (mine != a) el_axes_push(e, &from, a), el_axes_push(e, &to, mine);

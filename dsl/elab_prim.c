@@ -126,7 +126,7 @@ static lm_value *random_numbers(el_call_site c, const el_axes *axes) {
 
 static el_val p_dropout(el_call_site c) {
   el_val x = el_arg_tensor(c, 0), p = el_arg(c, 1);
-  if (x.k == V_ERROR || p.k == V_ERROR) return el_error();
+  if (x.k == V_ERROR || p.k == V_ERROR || !el_is_random_allowed(c)) return el_error();
   bool follows = p.k == V_TENSOR && p.kind == K_NUM && !p.axes.n;          // an index: another rate in every layer
   if (!follows && (p.k != V_NUM || (p.known && (p.num < 0 || p.num >= 1))))
     return el_err(c.e, el_arg_loc(c, 1), "E054", "dropout takes a rate known at compile time, from 0 to below 1; got %s", el_show(c.e, &p)), el_error();
@@ -142,6 +142,7 @@ static el_val p_dropout(el_call_site c) {
 
 static el_val p_rng(el_call_site c) {
   el_axes axes = {0};
+  if (!el_is_random_allowed(c)) return el_error();
   for (uint32_t i = 0; el_positional(c, i); i++)
     if (el_positional(c, i)->kind != ARG_POS || !el_arg_axes(c, el_positional(c, i)->expr, &axes)) return el_error();
   return el_tensor(K_F32, &axes, random_numbers(c, &axes));

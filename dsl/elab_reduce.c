@@ -9,6 +9,7 @@ static el_val reduce(el_call_site c, lm_opcode op, bool mean) {
   if (x.k == V_ERROR) return x;
   if (over && (over->kind != ARG_POS || !el_arg_axes(c, over->expr, &axes))) return el_error();
   if (!over) axes = x.axes;
+  if (el_over_elements(c, &axes, c.x->loc)) return el_error();
   for (uint32_t i = 0; i < axes.n; i++)
     if (el_lacks(c, &x, axes.v[i], el_arg_loc(c, 1))) return el_error();
   if (x.kind == K_BOOL || (mean && x.kind == K_INT)) return el_err(c.e, el_arg_loc(c, 0), "E052", "%s of %s", c.x->a->text, el_show(c.e, &x)), el_error();
@@ -91,6 +92,7 @@ el_val p_scatter_add(el_call_site c) {
   if (x.k == V_ERROR || i.k == V_ERROR || !el_positional(c, 2) || el_positional(c, 2)->kind != ARG_POS || !el_one_axis(c, el_positional(c, 2)->expr, &v)) return el_error();
   if (i.kind != K_INT || !el_axes_subset(&i.axes, &x.axes))
     return el_err(c.e, c.x->loc, "E065", "scatter_add of %s at %s: takes int indices whose axes are in the first", el_show(c.e, &x), el_show(c.e, &i)), el_error();
+  if (el_over_elements(c, &i.axes, c.x->loc)) return el_error();
   if (el_axes_has(&i.axes, v))
     return el_err(c.e, el_arg_loc(c, 2), "E065", "the indices have axis '%s', which is to be made", v->name), el_error();
   el_axes axes = {0}, rest = el_axes_minus(c.e, &x.axes, &i.axes);

@@ -44,6 +44,10 @@ static void run_set(lm_elab *e, const ast_stmt *st) {
 }
 
 static void run_emit(lm_elab *e, const ast_stmt *st) {
+  if (e->mode == EL_UPDATE) {
+    el_err(e, st->loc, "E0B6", "emit in an optimizer or a schedule: metrics are emitted by models alone");
+    return;
+  }
   el_val v = el_eval(e, st->expr);
   if (v.k == V_ERROR) return;
   v = el_adapt(e, &v, v.k == V_TENSOR && v.kind != K_NUM ? v.kind : K_F32, st->expr->loc);

@@ -30,9 +30,22 @@ lm_dtype el_dtype(const lm_elab *e, el_kind k) {
 
 const char *el_show_axes(lm_elab *e, const el_axes *axes) {
   const char *s = "[";
-  for (uint32_t i = 0; i < axes->n; i++)
-    s = lm_arena_printf(e->a, "%s%s%s%s", s, i ? ", " : "", axes->v[i]->opaque ? ".." : "", axes->v[i]->name);
+  bool any = false;
+  for (uint32_t i = 0; i < axes->n; i++) {
+    const el_axis *x = axes->v[i];
+    if (x->element) continue;
+    s = lm_arena_printf(e->a, "%s%s%s%s", s, any ? ", " : "", x->opaque ? ".." : "", x->name);
+    any = true;
+  }
   return lm_arena_printf(e->a, "%s]", s);
+}
+
+// Users see a tensor of all elements as the one element that their optimizer is written for.
+static const char *show_tensor(lm_elab *e, const el_val *v) {
+  bool any = false;
+  for (uint32_t i = 0; i < v->axes.n; i++) any |= !v->axes.v[i]->element;
+  const char *kind = el_kind_name(v->kind);
+  return any ? lm_arena_printf(e->a, "%s%s", kind, el_show_axes(e, &v->axes)) : kind;
 }
 
 static const char *show_list(lm_elab *e, const el_val *v) {
@@ -56,7 +69,7 @@ const char *el_show(lm_elab *e, const el_val *v) {
   case V_STRING: return lm_arena_printf(e->a, "\"%s\"", v->text);
   case V_QUANTITY: return lm_arena_printf(e->a, "%g %s", v->num, v->text);
   case V_PATTERN: return v->text;
-  case V_TENSOR: return v->axes.n ? lm_arena_printf(e->a, "%s%s", el_kind_name(v->kind), el_show_axes(e, &v->axes)) : el_kind_name(v->kind);
+  case V_TENSOR: return show_tensor(e, v);
   case V_TUPLE: return show_list(e, v);
   case V_RECORD: return "Batch";
   case V_AXES: return v->axes.n == 1 ? lm_arena_printf(e->a, "axis %s", v->axes.v[0]->name) : lm_arena_printf(e->a, "axes %s", el_show_axes(e, &v->axes));
@@ -133,6 +146,12 @@ el_axis *el_axis_new(lm_elab *e, lm_sym name, lm_size size, int dyn) {
   *x = (el_axis){.name = name, .size = size, .dyn = dyn};
   if (e->frame) el_axes_push(e, &e->frame->live, x);
   return x;
+}
+
+el_axis *el_axis_again(lm_elab *e, const el_axis *x) {
+  el_axis *copy = el_axis_new(e, x->name, x->size, x->dyn);
+  copy->element = x->element;
+  return copy;
 }
 
 static bool taken(const el_frame *f, lm_axis ir, const el_axis *by) {

@@ -244,16 +244,28 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, lm_recipe *r, const lm_lower_o
 }
 
 // ---- checking a file
+static void check_block(lm_elab *e, const lm_file *file, ast_decl *d) {
+  el_inst *inst = el_inst_generic(e, d, file);
+  if (!inst->broken) el_check_members(e, inst);
+}
+
+static void check_decl(lm_elab *e, const lm_file *file, ast_decl *d) {
+  frame_of(e, file);
+  switch (d->kind) {
+    case DC_FN: el_check_fn(e, file, d); break;
+    case DC_BLOCK: case DC_MODEL: check_block(e, file, d); break;
+    case DC_OPTIMIZER: lm_optimizer_check(e, file, d); break;
+    case DC_LET: el_eval(e, d->let_expr); break;
+    default: break;
+  }
+}
+
 static void check_unreached(lm_elab *e, const lm_file *file) {
   for (uint32_t i = 0; i < file->tree->n; i++) {
     ast_decl *d = file->tree->v[i];
     bool reached = false;
     for (uint32_t k = 0; k < e->n_visited; k++) reached |= e->visited[k] == d;
-    if (reached || (d->kind != DC_FN && d->kind != DC_BLOCK && d->kind != DC_MODEL)) continue;
-    frame_of(e, file);
-    if (d->kind == DC_FN) { el_check_fn(e, file, d); continue; }
-    el_inst *inst = el_inst_generic(e, d, file);
-    if (!inst->broken) el_check_members(e, inst);
+    if (!reached) check_decl(e, file, d);
   }
 }
 

@@ -1,8 +1,8 @@
 // lower_optim.c - the optimizer and the schedule as functions @norm, @rates and @update.
 //
-// The optimizer's body runs once over the whole parameter arena, f32[blk, el]. What depends on no element (bias
-// corrections, the schedule) stays a float64 scalar and is moved to @rates; where it meets an element it becomes an f32
-// argument of @update. An argument that groups override is chosen block by block:
+// The optimizer's body runs once over the whole parameter arena, f32[blk, el] (lower_update.c). What depends on no element
+// (bias corrections, the schedule) is a float64 scalar and moves to @rates (lower_rates.c). An argument that groups
+// override is chosen block by block:
 //   %decay = select(%group == 1, 0, %rate.3)  : f32[blk]
 #include "dsl/lower_internal.h"
 #include "runtime/plan/plan.h"
@@ -110,7 +110,8 @@ static el_val schedule(lm_elab *e, const lm_recipe *r, el_val step, el_val run) 
   return v;
 }
 
-static el_val choose_by_block(lm_elab *e, const el_val *options, int n, lm_value *group, const el_axes *blk, lm_loc at) {
+// One number for each block: of n options the one whose index is the block's group.
+static el_val choose_number(lm_elab *e, const el_val *options, int n, lm_value *group, const el_axes *blk, lm_loc at) {
   lm_value *v = NULL;
   lm_type scalar = lm_type_make(LM_INT, NULL, 0);
   for (int i = 0; i < n; i++) {
@@ -121,6 +122,21 @@ static el_val choose_by_block(lm_elab *e, const el_val *options, int n, lm_value
     v = lm_emit_select(&e->b, is, o.v, v);
   }
   return el_tensor(K_F32, blk, v);
+}
+
+static el_val choose_by_block(lm_elab *e, const el_val *options, int n, lm_value *group, const el_axes *blk, lm_loc at) {
+  if (options[0].k == V_BOOL) {
+    el_err(e, at, "E073", "a condition of an optimizer is the same for all groups");
+    return el_error();
+  }
+  if (options[0].k != V_TUPLE) return choose_number(e, options, n, group, blk, at);
+  el_val all = el_tuple(e, options[0].items, options[0].n), *one = LM_NEW_N(e->a, el_val, n);
+  for (uint32_t k = 0; k < all.n; k++) {
+    for (int i = 0; i < n; i++) one[i] = options[i].items[k];
+    all.items[k] = choose_number(e, one, n, group, blk, at);
+    if (all.items[k].k == V_ERROR) return el_error();
+  }
+  return all;
 }
 
 // Values of the optimizer's parameters, by combination of groups, and where they stand.
@@ -190,11 +206,14 @@ static bool hyper_check(lm_elab *e, const lm_recipe *r, const el_inst *inst, con
   return all;
 }
 
-static bool same_for_all(const hyper *h, int n) {
+// Where a group gives another value than the optimizer; no place if none does.
+static lm_loc differing(const hyper *h, int n) {
   for (int s = 1; s < n; s++)
-    if (h->at[s].line != h->at[0].line || h->at[s].col != h->at[0].col || h->at[s].file != h->at[0].file) return false;
-  return true;
+    if (h->at[s].line != h->at[0].line || h->at[s].col != h->at[0].col || h->at[s].file != h->at[0].file) return h->at[s];
+  return (lm_loc){0};
 }
+
+static bool same_for_all(const hyper *h, int n) { return !differing(h, n).file; }
 
 // The optimizer's parameters as values: numbers; or, where groups set them, one of several for each block. lr is what the
 // schedule makes of it; *out_lr that of no group, an error if the optimizer has none.
@@ -212,7 +231,7 @@ static bool bind_hyperparameters(lm_elab *e, const lm_recipe *r, el_inst *inst, 
     for (int s = 0; s < c->n && is_lr; s++) of[k].v[s] = el_binary(e, OP_MUL, &of[k].v[s], rate, r->optimizer.loc);
     if (is_lr) *out_lr = of[k].v[0];
     el_bind *b = LM_NEW(e->a, el_bind);
-    el_val v = same_for_all(&of[k], c->n) ? of[k].v[0] : choose_by_block(e, of[k].v, c->n, group, blk, r->optimizer.loc);
+    el_val v = same_for_all(&of[k], c->n) ? of[k].v[0] : choose_by_block(e, of[k].v, c->n, group, blk, differing(&of[k], c->n));
     *b = (el_bind){name, v, false, inst->vals};
     inst->vals = b;
     if (v.k == V_ERROR) return false;
@@ -232,111 +251,14 @@ void lm_lower_schedule_check(lm_ctx *c, lm_program *prog, const lm_recipe *r, in
   if (!r->schedule.name || is_trial(r)) return;
   lm_elab *e = lm_elab_create(c, prog, lm_module_create(c));
   el_frame frame = {.file = r->schedule.target.file, .real = K_REAL};
-  e->frame = &frame, e->mode = EL_EVAL;
+  e->frame = &frame, e->mode = EL_UPDATE;
   e->b = (lm_builder){.m = e->m, .at = lm_func_add(e->m, LM_SYM(c, "schedule"))->body};
   schedule(e, r, el_whole(e, 1), el_whole(e, steps));
 }
 
-// ---- @rates: every float64 scalar of @update moves there
-static void unlink_op(lm_op *op) {
-  lm_region *r = op->parent;
-  *(op->prev ? &op->prev->next : &r->first) = op->next;
-  *(op->next ? &op->next->prev : &r->last) = op->prev;
-}
-
-static void append_op(lm_region *r, lm_op *op) {
-  op->prev = r->last, op->next = NULL, op->parent = r;
-  *(r->last ? &r->last->next : &r->first) = op;
-  r->last = op;
-  for (uint32_t i = 0; i < op->n_out; i++) op->out[i]->region = r;
-}
-
-static bool is_host(const lm_op *op) {
-  if (op->n_out != 1 || op->out[0]->type.dtype == LM_F32 || op->out[0]->type.rank) return false;
-  for (uint32_t i = 0; i < op->n_in; i++) {
-    const lm_value *v = op->in[i];
-    if (v->type.rank || (v->type.dtype != LM_F64 && v->type.dtype != LM_BOOL)) return false;
-  }
-  return op->code != LM_OP_CONST || op->out[0]->type.dtype == LM_F64 || op->out[0]->type.dtype == LM_BOOL;
-}
-
-static void move_host_scalars(lm_elab *e, lm_func *rates, lm_func *update, lm_value *lr) {
-  lm_value *out[64];
-  lm_sym names[64];
-  uint32_t n = 0;
-  lm_value **map = LM_NEW_N(e->a, lm_value *, e->m->n_values + 64);
-  if (lr) out[n] = lr, names[n++] = LM_SYM(e->c, "lr");
-  for (lm_op *op = update->body->first, *next; op; op = next) {
-    next = op->next;
-    if (is_host(op)) {
-      unlink_op(op);
-      append_op(rates->body, op);
-    } else if (op->code == LM_OP_CAST && op->in[0]->type.dtype == LM_F64 && op->in[0]->type.rank == 0 && n < 64) {
-      names[n] = LM_SYM(e->c, lm_arena_printf(e->a, "rate.%u", n));
-      map[op->out[0]->id] = lm_arg_add(e->m, update->body, op->out[0]->type, names[n]);
-      out[n++] = op->in[0];
-    }
-  }
-  lm_func_substitute(update, map, e->m->n_values);
-  for (lm_op *op = update->body->first, *next; op; op = next) {
-    next = op->next;
-    if (op->code == LM_OP_CAST && op->out[0]->id < e->m->n_values && map[op->out[0]->id]) lm_op_remove(op);
-  }
-  lm_builder b = {.m = e->m, .at = rates->body};
-  lm_emit_op(&b, LM_OP_RETURN, out, n, NULL, NULL);
-  rates->out_names = LM_NEW_N(e->a, lm_sym, n + 1), rates->n_out = n;
-  memcpy(rates->out_names, names, sizeof *names * n);
-}
-
-// ---- @update
+// ---- @norm and @update
 static lm_value *arena_arg(lm_elab *e, lm_func *f, const el_axes *axes, lm_sym name) {
   return lm_arg_add(e->m, f->body, el_ir_type(e, K_F32, axes), name);
-}
-
-static const ast_member *update_method(lm_elab *e, const ast_decl *d) {
-  for (uint32_t i = 0; i < d->members.n; i++) {
-    const ast_member *m = d->members.v[i];
-    if (m->kind != MB_METHOD || strcmp(m->names.v[0].text, "update")) continue;
-    for (uint32_t k = 0; k < m->sig.n_params; k++) {
-      const ast_type *t = m->sig.params[k].type;
-      if (t && t->n_dims) { el_err(e, t->loc, "E900", "an optimizer over whole parameters or matrices is not available yet"); return NULL; }
-    }
-    if (m->sig.n_params == 3 || m->sig.n_params == 2) return m;
-    el_err(e, m->loc, "E0B3", "update takes (p: f32, g: f32, k: f32)");
-    return NULL;
-  }
-  el_err(e, d->loc, "E0B3", "optimizer %s has no update(p: f32, g: f32, k: f32) -> f32", d->name.text);
-  return NULL;
-}
-
-static void collect_states(lm_elab *e, el_inst *inst, lm_lowered *out) {
-  for (uint32_t i = 0; i < inst->decl->members.n; i++) {
-    const ast_member *m = inst->decl->members.v[i];
-    if (m->kind != MB_STATE) continue;
-    if (m->type->n_dims) { el_err(e, m->type->loc, "E900", "a state of whole parameters is not available yet"); return; }
-    bool is_p = m->init->kind == EX_NAME && strcmp(m->init->text, "p") == 0;
-    el_val v = is_p ? el_whole(e, 0) : el_eval(e, m->init);
-    double value = 0;
-    if (!el_number_value(&v, &value) && v.k != V_ERROR) el_err(e, m->init->loc, "E0B4", "a state begins as a number or as p, got %s", el_show(e, &v));
-    lm_lowered_state *now = LM_NEW_N(e->a, lm_lowered_state, out->n_states + (int)m->names.n);
-    if (out->n_states) memcpy(now, out->states, sizeof *now * (size_t)out->n_states);
-    for (uint32_t k = 0; k < m->names.n; k++) now[out->n_states + (int)k] = (lm_lowered_state){m->names.v[k].text, is_p, value};
-    out->states = now, out->n_states += (int)m->names.n;
-  }
-}
-
-static el_val state_value(lm_elab *e, lm_sym name) {
-  for (el_bind *b = e->frame->names; b; b = b->up)
-    if (b->name == name) return b->val;
-  return el_error();
-}
-
-static lm_value *over_arena(lm_elab *e, el_val v, const el_axes *axes, lm_loc at) {
-  v = el_adapt(e, &v, K_F32, at);
-  if (v.k != V_TENSOR) return NULL;
-  if (v.kind != K_F32 || !el_axes_subset(&v.axes, axes)) return el_err(e, at, "E0B5", "expected f32, got %s", el_show(e, &v)), NULL;
-  lm_type t = el_ir_type(e, K_F32, axes);
-  return lm_type_equal(v.v->type, t) ? v.v : lm_emit_expand(&e->b, v.v, t);
 }
 
 static void make_norm(lm_elab *e, const el_axes *axes) {
@@ -357,36 +279,62 @@ static void bad_step_keep(lm_elab *e, lm_value *scaled, lm_region *body, lm_valu
   for (int i = 0; i < n; i++) results[i] = lm_emit_select(&e->b, good, results[i], body->args[i ? i + 1 : 0]);
 }
 
+static el_axis *element_axis(lm_elab *e, const char *name, int64_t size) {
+  el_axis *x = el_axis_new(e, LM_SYM(e->c, name), lm_size_number(e->a, size), 0);
+  x->element = true;
+  return x;
+}
+
+static void note_visit(lm_elab *e, const ast_decl *d) {
+  for (uint32_t i = 0; i < e->n_visited; i++)
+    if (e->visited[i] == d) return;
+  LM_PUSH(e->a, e->visited, e->n_visited, e->cap_visited) = d;
+}
+
+// @update's results, in the order of its arguments p and states.
+static void update_return(lm_elab *e, lm_func *f, const lm_lowered *l, const el_val *new, lm_value *scaled) {
+  uint32_t n = (uint32_t)l->n_states + 1;
+  lm_value **results = LM_NEW_N(e->a, lm_value *, n);
+  f->out_names = LM_NEW_N(e->a, lm_sym, n);
+  f->n_out = n;
+  for (uint32_t i = 0; i < n; i++) {
+    results[i] = new[i].v;
+    f->out_names[i] = i ? l->states[i - 1].name : LM_SYM(e->c, "p");
+  }
+  bad_step_keep(e, scaled, f->body, results, (int)n);
+  lm_emit_op(&e->b, LM_OP_RETURN, results, n, NULL, NULL);
+}
+
+static bool is_host_scalar(const el_val *v) {
+  return v->k == V_TENSOR && v->v && v->v->type.dtype == LM_F64 && v->v->type.rank == 0;
+}
+
 void lm_lower_optimizer(lm_elab *e, lm_recipe *r, lm_lowered *out) {
   combos c = assign_groups(e, r, out);
   ast_decl *d = r->optimizer.target.decl;
   if (!d || d->kind != DC_OPTIMIZER) return;
-  bool seen = false;
-  for (uint32_t i = 0; i < e->n_visited; i++) seen |= e->visited[i] == d;
-  if (!seen) LM_PUSH(e->a, e->visited, e->n_visited, e->cap_visited) = d;
-  const ast_member *m = update_method(e, d);
-  if (!m) return;
+  note_visit(e, d);
   el_inst *inst = LM_NEW(e->a, el_inst);
   *inst = (el_inst){.decl = d, .file = r->optimizer.target.file, .path = LM_SYM(e->c, "")};
   el_ref self = {.inst = inst};
   el_frame frame = {.file = inst->file, .self = &self, .real = K_REAL, .what = d->name.text};
-  e->frame = &frame, e->n_loops = 0, e->mode = EL_EVAL;
+  e->frame = &frame, e->n_loops = 0, e->mode = EL_UPDATE;
+  const ast_member *m = lm_optimizer_members(e, d);
+  if (!m) return;
   el_axes axes = {0}, blk = {0};
-  el_axis *b = el_axis_new(e, LM_SYM(e->c, "blk"), lm_size_number(e->a, lm_lowered_blocks(out)), 0);
-  el_axis *el = el_axis_new(e, LM_SYM(e->c, "el"), lm_size_number(e->a, LM_BLOCK), 0);
+  el_axis *b = element_axis(e, "blk", lm_lowered_blocks(out)), *el = element_axis(e, "el", LM_BLOCK);
   el_axes_push(e, &axes, b), el_axes_push(e, &axes, el), el_axes_push(e, &blk, b);
   make_norm(e, &axes);
+  lm_type number = lm_type_make(LM_F64, NULL, 0);
   lm_func *rates = lm_func_add(e->m, LM_SYM(e->c, "rates")), *update = lm_func_add(e->m, LM_SYM(e->c, "update"));
-  lm_value *step = lm_arg_add(e->m, rates->body, lm_type_make(LM_F64, NULL, 0), LM_SYM(e->c, "step"));
-  lm_value *run = lm_arg_add(e->m, rates->body, lm_type_make(LM_F64, NULL, 0), LM_SYM(e->c, "run"));
+  lm_value *step = lm_arg_add(e->m, rates->body, number, LM_SYM(e->c, "step"));
+  lm_value *run = lm_arg_add(e->m, rates->body, number, LM_SYM(e->c, "run"));
   lm_value *p = arena_arg(e, update, &axes, LM_SYM(e->c, "p")), *g = arena_arg(e, update, &axes, LM_SYM(e->c, "g"));
   e->b = (lm_builder){.m = e->m, .at = update->body, .loc = m->loc};
-  collect_states(e, inst, out);
-  for (int i = 0; i < out->n_states; i++) {
-    el_val v = el_tensor(K_F32, &axes, arena_arg(e, update, &axes, out->states[i].name));
-    v.name = out->states[i].name;
-    el_bind_name(e, v.name, v, true);
-  }
+  lm_lowered_states states = lm_optimizer_states(e, d);
+  out->states = states.v, out->n_states = (int)states.n;
+  el_val *state = LM_NEW_N(e->a, el_val, states.n + 1), *new = LM_NEW_N(e->a, el_val, states.n + 1);
+  for (uint32_t i = 0; i < states.n; i++) state[i] = el_tensor(K_F32, &axes, arena_arg(e, update, &axes, states.v[i].name));
   lm_value *scale = lm_arg_add(e->m, update->body, lm_type_make(LM_F32, NULL, 0), LM_SYM(e->c, "grad_scale"));
   lm_value *group = c.n > 1 ? lm_arg_add(e->m, update->body, el_ir_type(e, K_INT, &blk), LM_SYM(e->c, "group")) : NULL;
   el_val rate = schedule(e, r, host_scalar(step), host_scalar(run));
@@ -394,22 +342,8 @@ void lm_lower_optimizer(lm_elab *e, lm_recipe *r, lm_lowered *out) {
   if (rate.k == V_ERROR || !bind_hyperparameters(e, r, inst, &c, group, &blk, &rate, &lr)) return;
   if (lr.k != V_ERROR) lr = el_as_tensor(e, &lr, m->loc);
   lm_value *scaled = lm_emit2(&e->b, LM_OP_MUL, g, scale);
-  el_val args[3] = {el_tensor(K_F32, &axes, p), el_tensor(K_F32, &axes, scaled), host_scalar(step)};
-  for (uint32_t i = 0; i < m->sig.n_params; i++) el_bind_name(e, m->sig.params[i].name.text, args[i], false);
-  el_run(e, &m->body);
-  if (!frame.has_result || frame.result.k == V_ERROR) {
-    if (!frame.has_result) el_err(e, m->body.close, "E077", "%s.update returns nothing", d->name.text);
-    return;
-  }
-  lm_value **results = LM_NEW_N(e->a, lm_value *, out->n_states + 1);
-  lm_sym *names = LM_NEW_N(e->a, lm_sym, out->n_states + 1);
-  results[0] = over_arena(e, frame.result, &axes, frame.result.loc), names[0] = LM_SYM(e->c, "p");
-  for (int i = 0; i < out->n_states; i++) results[1 + i] = over_arena(e, state_value(e, out->states[i].name), &axes, m->loc), names[1 + i] = out->states[i].name;
-  for (int i = 0; i <= out->n_states; i++)
-    if (!results[i]) return;
-  bad_step_keep(e, scaled, update->body, results, out->n_states + 1);
-  lm_emit_op(&e->b, LM_OP_RETURN, results, (uint32_t)out->n_states + 1, NULL, NULL);
-  update->out_names = names, update->n_out = (uint32_t)out->n_states + 1;
-  bool lr_host = lr.k == V_TENSOR && lr.v && lr.v->type.dtype == LM_F64 && lr.v->type.rank == 0;
-  move_host_scalars(e, rates, update, lr_host ? lr.v : NULL);
+  lm_optimizer_values in = {m, &axes, {el_tensor(K_F32, &axes, p), el_tensor(K_F32, &axes, scaled), host_scalar(step)}, states, state};
+  if (!lm_optimizer_run(e, &in, new)) return;
+  update_return(e, update, out, new, scaled);
+  lm_lower_rates(e, rates, update, is_host_scalar(&lr) ? lr.v : NULL);
 }

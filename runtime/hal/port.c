@@ -9,6 +9,7 @@ void lm_port_store(lm_exec *e, const lm_plan_port *p, double value) {
     case LM_F32: *(float *)at = (float)value; break;
     case LM_F64: *(double *)at = value; break;
     case LM_INT: *(int32_t *)at = (int32_t)value; break;
+    case LM_BOOL: *(uint8_t *)at = value != 0; break;
     default: LM_BUG("scalar %s is of type %d", p->name, p->dtype);
   }
 }
@@ -19,6 +20,7 @@ double lm_port_value(lm_exec *e, const lm_plan_port *p) {
     case LM_F32: return *(const float *)at;
     case LM_F64: return *(const double *)at;
     case LM_INT: return *(const int32_t *)at;
+    case LM_BOOL: return *(const uint8_t *)at;
     default: LM_BUG("scalar %s is of type %d", p->name, p->dtype);
   }
 }
