@@ -210,7 +210,7 @@ static void reductions_end(cpu_emit *e, int k) {
 
 // ---- the innermost body
 
-// An index outside the axis writes nowhere: its element adds zero at the nearest place.
+// An index outside the axis adds to the nearest row.
 static void leaf_scatter(cpu_emit *e, const cpu_root *r) {
   const lm_op *op = r->v->def;
   lm_type t = r->v->type;
@@ -221,12 +221,11 @@ static void leaf_scatter(cpu_emit *e, const cpu_root *r) {
   lm_gen_text i = lm_gen_pull(&e->g, op->in[1], at);
   lm_gen_here(&e->g, t, ix);
   const lm_axis_info *a = &e->g.m->axes[op->attr.axes[0]];
-  const char *n = lm_gen_extent(&e->g, a->size, a->dyn, 1), *zero = lm_gen_const_text(e->g.arena, t.dtype, 0);
+  const char *n = lm_gen_extent(&e->g, a->size, a->dyn, 1);
   const char *place = lm_arena_printf(e->g.arena, "lm_clamp(%s, %s)", i.text, n);
   ix[lm_type_find(t, op->attr.axes[0])] = lm_ix_var(&e->g.vars, lm_gen_temp_index(&e->g, place, i.level, a->size, 0));
   if (i.level == e->n_levels && e->n_levels) e->ordered = true;
-  const char *part = lm_arena_printf(e->g.arena, "(%s >= 0 && %s < %s ? %s : %s)", i.text, i.text, n, x.text, zero);
-  accumulate(e, e->n_levels, r->v, held_place(e, r->v, ix), part);
+  accumulate(e, e->n_levels, r->v, held_place(e, r->v, ix), x.text);
 }
 
 static void leaf(cpu_emit *e) {

@@ -159,10 +159,11 @@ static void leaf_scatter(cuda_emit *e, const cuda_root *r) {
   lm_gen_here(&e->g, r->v->type, ix);
   const lm_axis_info *a = &e->g.m->axes[op->attr.axes[0]];
   const char *n = lm_gen_extent(&e->g, a->size, a->dyn, 1);
-  ix[lm_type_find(r->v->type, op->attr.axes[0])] = lm_ix_var(&e->g.vars, lm_gen_temp_index(&e->g, i.text, i.level, a->size, 0));
+  const char *clamped = lm_arena_printf(e->g.arena, "lm_clamp(%s, %s)", i.text, n);
+  ix[lm_type_find(r->v->type, op->attr.axes[0])] = lm_ix_var(&e->g.vars, lm_gen_temp_index(&e->g, clamped, i.level, a->size, 0));
   const char *place = lm_gen_dense_offset(&e->g, r->v->type, ix, r->v->type);
   const lm_node *node = lm_schedule_node(e->g.s, r->v);
-  lm_gen_statement(&e->g, e->n_stages, "if (%s >= 0 && %s < %s) r%d[%s] += %s;", i.text, i.text, n, node->slot, place, x.text);
+  lm_gen_statement(&e->g, e->n_stages, "r%d[%s] += %s;", node->slot, place, x.text);
 }
 
 static void leaf(cuda_emit *e) {

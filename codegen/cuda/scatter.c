@@ -90,7 +90,8 @@ static void emit_body(cuda_emit *e, const lm_op *op, lm_buf *b) {
   lm_buf code = {0};
   lm_gen_text i = pull(e, op->in[1], ix, 0, &code);
   if (code.n) lm_buf_add(b, code.p, code.n);
-  lm_buf_printf(b, "if (%s >= first && %s < first + %d && %s < %lld) place = %s - first;\n}\n", i.text, i.text, PLACES, i.text, places, i.text);
+  lm_buf_printf(b, "const int32_t at = (int32_t)lm_clamp(%s, %lld);\n", i.text, places);
+  lm_buf_printf(b, "if (at >= first && at < first + %d) place = at - first;\n}\n", PLACES);
   lm_buf_puts(b, "for (uint32_t found = lm_ballot(place >= 0); found; found &= found - 1) {\n");
   lm_buf_printf(b, "const int32_t j = lm_lowest(found), row = lm_shuffle_int(~0u, place, j);\nconst %s p = from + j;\n", type);
   decode(e, index, 0, &at_row, "p", b);

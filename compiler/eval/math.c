@@ -211,10 +211,15 @@ static void same_order(run *r, const lm_tensor *in) { memcpy(r->out, in->v, (siz
 
 // ---- gather: operand 0 the result (or the updates), 1 the index, 2 the table
 
+// The row of the table that element `at` of the index names, clamped.
+static int64_t row_of(const run *r, int64_t at) {
+  return (int64_t)fmin(fmax(r->in[1][at], 0), (double)(r->size - 1));
+}
+
 static void gather_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
   const run *r = user;
   for (int64_t i = 0; i < n; i++) {
-    int64_t k = (int64_t)fmin(fmax(r->in[1][at[1] + i * step[1]], 0), (double)(r->size - 1));
+    int64_t k = row_of(r, at[1] + i * step[1]);
     r->out[at[0] + i * step[0]] = r->in[0][at[2] + i * step[2] + k * r->stride];
   }
 }
@@ -222,8 +227,8 @@ static void gather_inner(void *user, int64_t n, const int64_t *at, const int64_t
 static void scatter_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
   const run *r = user;
   for (int64_t i = 0; i < n; i++) {
-    int64_t k = (int64_t)r->in[1][at[1] + i * step[1]];
-    if (k >= 0 && k < r->size) r->out[at[2] + i * step[2] + k * r->stride] += r->in[0][at[0] + i * step[0]];
+    int64_t k = row_of(r, at[1] + i * step[1]);
+    r->out[at[2] + i * step[2] + k * r->stride] += r->in[0][at[0] + i * step[0]];
   }
 }
 

@@ -139,6 +139,13 @@ lm_value *lm_emit_select(lm_builder *b, lm_value *c, lm_value *x, lm_value *y) {
   return lm_emit(b, LM_OP_SELECT, (lm_value *[]){c, x, y}, 3, NULL, NULL);
 }
 
+lm_value *lm_emit_clamp(lm_builder *b, lm_value *index, int64_t n) {
+  lm_type number = lm_type_make(LM_INT, NULL, 0);
+  lm_value *first = lm_emit_const(b, number, 0), *last = lm_emit_const(b, number, (double)(n - 1));
+  lm_value *low = lm_emit_select(b, lm_emit2(b, LM_OP_LT, index, first), first, index);
+  return lm_emit_select(b, lm_emit2(b, LM_OP_GT, low, last), last, low);
+}
+
 static lm_attr attr_of_axes(const lm_axis *axes, int n) {
   lm_attr a = {.n_axes = (uint8_t)n};
   if (n > LM_RANK) LM_BUG("%d axes", n);

@@ -175,6 +175,7 @@ lm_value *lm_emit2(lm_builder *b, lm_opcode code, lm_value *x, lm_value *y);
 lm_value *lm_emit_const(lm_builder *b, lm_type type, double v);             // any shape: filled
 lm_value *lm_emit_cast(lm_builder *b, lm_value *x, lm_dtype t);             // x itself when already of that type
 lm_value *lm_emit_select(lm_builder *b, lm_value *c, lm_value *x, lm_value *y);
+lm_value *lm_emit_clamp(lm_builder *b, lm_value *index, int64_t n);         // the nearest of 0, …, n - 1
 lm_value *lm_emit_reduce(lm_builder *b, lm_opcode sum_or_max, lm_value *x, const lm_axis *over, int n);  // x itself for n = 0
 lm_value *lm_emit_dot(lm_builder *b, lm_value *x, lm_value *w, const lm_axis *over, int n);
 lm_value *lm_emit_expand(lm_builder *b, lm_value *x, lm_type to);           // to: x's axes in x's order plus new ones anywhere

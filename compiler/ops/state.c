@@ -41,7 +41,8 @@ bool shape_scatter(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *wh
   return lm_type_equal(t, op->in[0]->type) || lm_why_type(why, m, "the updates are not ", t, "");
 }
 
-// Elements of a table read in place: a comparison with the index, which fuses; rows: scatter_add.
+// gather and scatter_add clamp their index, so each is the derivative of the other.
+// Elements of a table read in place: a comparison with the clamped index, which fuses; rows: scatter_add.
 void vjp_gather(lm_grad *g, lm_op *op) {
   lm_type table = op->in[0]->type;
   lm_value *index = lm_grad_value(g, op->in[1]), *gz = lm_grad_of(g, op->out[0]);
@@ -53,7 +54,8 @@ void vjp_gather(lm_grad *g, lm_op *op) {
   wide.dtype = LM_INT;
   lm_value *at = lm_emit_expand(g->b, lm_emit(g->b, LM_OP_IOTA, NULL, 0, NULL, &line), wide);
   lm_value *zero = lm_emit_const(g->b, lm_type_make(table.dtype, NULL, 0), 0);
-  lm_grad_add(g, op->in[0], lm_emit_select(g->b, lm_emit2(g->b, LM_OP_EQ, at, index), gz, zero));
+  lm_value *read = lm_emit_clamp(g->b, index, lm_axis_size(g->b->m, op->attr.axes[0]));
+  lm_grad_add(g, op->in[0], lm_emit_select(g->b, lm_emit2(g->b, LM_OP_EQ, at, read), gz, zero));
 }
 
 void vjp_scatter(lm_grad *g, lm_op *op) {

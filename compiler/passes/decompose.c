@@ -1,7 +1,7 @@
 // decompose.c - operations that kernels do not know become ones that they do.
 //
 // before: %i = argmax %x over(v)           after: %m = max %x over(v), the greatest n - 1 - place where %x == %m, n - 1
-// - that before: %z = scatter_add %u, %i over(v)  after: %z = select %i == iota(v), %u, 0     if no two elements of %u
+// - that before: %z = scatter_add %u, %i over(v)  after: %z = select clamped %i == iota(v), %u, 0     if no two elements of %u
 // meet before: %s = sum %x over(d) : bf16       after: sums in f32 before: %s = sum %x over(b, t)           after: %r =
 // sum %x over(t), %s = sum %r over(b), which fuse turns into chunks
 //
@@ -52,10 +52,11 @@ static lm_value *scatter(lm_rewrite *r, lm_op *op) {
     lm_value *in[2] = {lm_emit_cast(&r->b, op->in[0], LM_F32), op->in[1]};
     return lm_emit_cast(&r->b, lm_emit(&r->b, LM_OP_SCATTER, in, 2, &op->attr, &to), LM_BF16);
   }
-  if (!lm_type_subset(op->in[0]->type, to)) return NULL;
+  lm_axis v = op->attr.axes[0];
+  if (!lm_type_subset(op->in[0]->type, to) || r->b.m->axes[v].dyn) return NULL;
   whole.dtype = LM_INT;
-  lm_value *at = lm_widen(r, op->in[1], whole);
-  lm_value *here = lm_emit2(&r->b, LM_OP_EQ, at, lm_widen(r, iota(r, op->attr.axes[0]), whole));
+  lm_value *at = lm_widen(r, lm_emit_clamp(&r->b, op->in[1], lm_axis_size(r->b.m, v)), whole);
+  lm_value *here = lm_emit2(&r->b, LM_OP_EQ, at, lm_widen(r, iota(r, v), whole));
   lm_value *zero = lm_emit_const(&r->b, lm_type_make((lm_dtype)to.dtype, NULL, 0), 0);
   return lm_emit_select(&r->b, here, lm_widen(r, op->in[0], to), zero);
 }

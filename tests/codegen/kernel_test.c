@@ -59,6 +59,11 @@ static const kernel_case cases[] = {
   {"embedding and its derivative", HEAD "axis b = 3, t = 41, v = 5, d = 70\n"
    "func @f(%w: f32[v, d], %i: int[b, t], %g: f32[b, t, d]) -> (x: f32[b, t, d], dw: f32[v, d], n: f32[v]) {\n"
    "  %x = gather %w, %i over(v)\n  %h = mul %g, %x\n  %dw = scatter_add %h, %i over(v) : f32[v, d]\n  %one = const 1 : f32[b, t]\n  %n = scatter_add %one, %i over(v) : f32[v]\n  return %x, %dw, %n\n}\n", 1e-6, 0},
+  {"embedding and its derivative, out of range", HEAD "axis b = 3, t = 41, v = 5, d = 70\n"
+   "func @f(%w: f32[v, d], %i: int[b, t], %g: f32[b, t, d]) -> (x: f32[b, t, d], dw: f32[v, d], n: f32[v], e: f32[b, t, v]) {\n"
+   "  %three = const 3 : int  %i3 = mul %i, %three  %j = sub %i3, %three  %u = gather %g, %i over(d)\n"
+   "  %x = gather %w, %j over(v)\n  %h = mul %g, %x\n  %dw = scatter_add %h, %j over(v) : f32[v, d]\n  %one = const 1 : f32[b, t]\n"
+   "  %n = scatter_add %one, %j over(v) : f32[v]  %e = scatter_add %u, %j over(v) : f32[b, t, v]\n  return %x, %dw, %n, %e\n}\n", 1e-6, 0},
   {"gathers out of range and along batches", HEAD "axis b = 4, v = 3, d = 6, k = 2\n"
    "func @f(%w: f32[b, v, d], %i: int[b, k], %j: int[b, d]) -> (x: f32[b, d], y: f32[b, d]) {\n"
    "  %m = const 2 : int\n  %jj = sub %j, %m\n  %x = gather %w, %jj over(v)\n  %w2 = exp %w\n  %y = gather %w2, %j over(v)\n  return %x, %y\n}\n", 1e-6, 0},

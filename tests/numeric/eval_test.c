@@ -56,12 +56,12 @@ static void check_ints(lm_eval *e, lm_module *m) {
   free_all(out, 4);
 }
 
-// An index outside reads the nearest place, and adds nowhere.
+// An index outside reads the nearest row, and adds to it.
 static void check_gather(lm_eval *e, lm_module *m) {
   lm_tensor out[2];
   run(e, m, "gather", (const double *[]){(double[]){10, 20, 30}, (double[]){2, -1, 0, 2, 9}}, out);
   expect(&out[0], (double[]){30, 10, 10, 30, 30});
-  expect(&out[1], (double[]){10, 0, 60});
+  expect(&out[1], (double[]){20, 0, 90});
   free_all(out, 2);
 }
 

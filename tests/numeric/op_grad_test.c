@@ -85,6 +85,10 @@ static const test tests[] = {
   {"gather", "a", "%z = gather %x, %j over(c)"},
   {"gather", "a, c", "%z = gather %p6, %g over(six)"},
   {"scatter_add", "six, a", "%z = scatter_add %y, %i over(six) : f32[six, a]"},
+  // indices outside of the table on both sides, of rows and of elements
+  {"gather", "c, a", "%v = const 3 : int  %v2 = mul %i, %v  %v3 = sub %v2, %v  %z = gather %p6, %v3 over(six)"},
+  {"gather", "a", "%v = const 3 : int  %v2 = mul %j, %v  %v3 = sub %v2, %v  %z = gather %x, %v3 over(c)"},
+  {"scatter_add", "six, a", "%v = const 3 : int  %v2 = mul %i, %v  %v3 = sub %v2, %v  %z = scatter_add %y, %v3 over(six) : f32[six, a]"},
   {"param", "a, c", "%v = param @s[%z3 * -1 + 3]  %v2 = param @s[%z3 * 2 + 0]  %z = mul %v, %v2"},
   {"at", "c", "%z = at %x, %z3 [2, -1]"},
   {"at", "c, e", "%z = at %m, %z3 [0, 2]"},
