@@ -154,6 +154,19 @@ el_val el_history(lm_elab *e, const el_val *v, el_axis *t, el_axis *s, lm_loc at
   return el_tensor(x.kind, &axes, lm_emit(&e->b, LM_OP_HISTORY, &x.v, 1, &attr, NULL));
 }
 
+// Whether t may be the positions of a row: it is them, or, in a definition that nothing reaches, an argument has it.
+static bool is_positions(lm_elab *e, el_axis *t) {
+  if (e->m) return e->mode != EL_UPDATE && el_axis_ir(e, t) == e->position;
+  for (el_axis_bind *b = e->frame->self ? e->frame->self->inst->axes : NULL; b; b = b->up)
+    if (b->axis == t) return false;
+  return e->mode != EL_UPDATE;
+}
+
+static void err_not_positions(lm_elab *e, const el_axis *t, lm_loc at) {
+  lm_diag *d = el_err(e, at, "E0D5", "history runs over the positions of a row; '%s' is another axis", t->name);
+  lm_diag_help(e->c, d, "the positions are the last axis of tok, pos and seg: in apply(tok: int[b, t], …) it is t");
+}
+
 el_val p_history(el_call_site c) {
   lm_elab *e = c.e;
   el_val v = el_arg(c, 0);
@@ -170,6 +183,7 @@ el_val p_history(el_call_site c) {
     return el_error();
   }
   if (s == t) return el_err(e, a->to->loc, "E056", "history needs another name than '%s'", t->name), el_error();
+  if (!is_positions(e, t)) return err_not_positions(e, t, a->loc), el_error();
   if (!s) {
     s = el_axis_new(e, a->to->text, size, cached ? e->history_dyn : t->dyn);
     el_axis_bind_name(e, a->to->text, s);

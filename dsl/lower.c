@@ -5,8 +5,6 @@
 #include "runtime/plan/plan.h"
 #include <string.h>
 
-enum { PROBE_PLACES = 16 };
-
 lm_elab *lm_elab_create(lm_ctx *c, lm_program *prog, lm_module *m) {
   lm_elab *e = LM_NEW(c->arena, lm_elab);
   *e = (lm_elab){.c = c, .a = c->arena, .prog = prog, .m = m, .budget = EL_EXPRESSIONS, .compute = LM_F32};
@@ -231,7 +229,7 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, lm_recipe *r, const lm_lower_o
     lower_apply(e, model, "apply", EL_EVAL, &first, false, l, r->model.loc);
   }
   if (o->what & LM_LOWER_PROBE && el_method_find(model, LM_SYM(c, "apply"))) {
-    lm_lower_options probe = {.rows = 1, .seq = PROBE_PLACES};
+    lm_lower_options probe = {.rows = 1, .seq = LM_PROBE_POSITIONS};
     lower_apply(e, model, "probe", EL_EVAL, &probe, false, l, r->model.loc);
   }
   if (o->what & LM_LOWER_DECODE) {

@@ -7,7 +7,7 @@
 //   apply    tok pos seg [b, t] -> logits [b, t, vocab], of the first step's length
 //   prefill  tok pos seg [1, t], at -> logits, through caches of `capacity` places; t is known at run time, at most `chunk`
 //   decode   the same with t = 1
-//   probe    apply over one short row, for the pass that refuses models that look ahead
+//   probe    apply over one row, for the pass that refuses models that look ahead
 //   norm     g -> norm, the root of the sum of squares of all gradients
 //   rates    step, run (f64) -> every number of the optimizer that does not depend on an element
 //   update   p, g, states [blk, el] f32, grad_scale, group [blk] int, results of rates -> p, states: as they were if grad_scale is NaN
@@ -52,6 +52,9 @@ typedef struct lm_lowered {
 } lm_lowered;
 
 enum { LM_LOWER_EMITS = 128 };         // metrics of `emit`, at the most
+
+// Positions in the row of @probe: some documents, one of 512 and more; far ones are a sample (compiler/passes/lookahead_row.c).
+enum { LM_PROBE_POSITIONS = 768 };
 
 // Elaborates the recipe's model and emits what is asked for. NULL after errors; they are in the context.
 lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, lm_recipe *r, const lm_lower_options *o);
