@@ -8,6 +8,8 @@
 
 bool el_type_is(const ast_type *t, const char *name) { return t && t->name && strcmp(t->name, name) == 0; }
 
+bool el_is_duration(const ast_type *t) { return el_type_is(t, "steps") && !t->has_dims; }
+
 el_kind el_kind_of_type(lm_elab *e, const ast_type *t, bool *out_ok) {
   *out_ok = true;
   if (el_type_is(t, "real")) return e->frame->real;
@@ -144,6 +146,14 @@ static bool fit_kind(lm_elab *e, el_invocation *v, uint32_t i, const ast_type *t
   return false;
 }
 
+// `steps`: a number of steps, known at compile time or by the run alone.
+static bool fit_duration(lm_elab *e, const el_invocation *v, uint32_t i, const el_val *x) {
+  if (x->k == V_NUM || (x->k == V_TENSOR && x->kind == K_NUM && !x->axes.n)) return true;
+  lm_diag *d = el_err(e, v->locs[i], "E072", "%s: parameter %s takes a number of steps, got %s", v->what, v->sig->params[i].name.text, el_show(e, x));
+  if (x->k == V_QUANTITY) lm_diag_help(e->c, d, "units belong to recipes; inside the language a number of steps is a plain number");
+  return false;
+}
+
 static bool unify_param(lm_elab *e, el_invocation *v, uint32_t i, bool is_fn) {
   const ast_type *t = v->sig->params[i].type;
   el_val *x = &v->args[i];
@@ -156,6 +166,7 @@ static bool unify_param(lm_elab *e, el_invocation *v, uint32_t i, bool is_fn) {
     }
     return true;
   }
+  if (el_is_duration(t)) return fit_duration(e, v, i, x);
   if (!fit_kind(e, v, i, t, x, is_fn)) return false;
   if (x->k != V_TENSOR || (x->kind == K_NUM && !x->axes.n)) return true;
   const char *why = unify(e, v, t, &x->axes);

@@ -19,6 +19,7 @@ typedef struct {
 } el_invocation;
 
 bool el_type_is(const ast_type *t, const char *name);
+bool el_is_duration(const ast_type *t);                       // the type `steps`, of parameters alone
 el_row *el_row_find(lm_elab *e, lm_sym name);
 void el_row_bind(lm_elab *e, lm_sym name, el_axes axes);
 lm_sym el_dim_name(lm_elab *e, const ast_dim *d);             // NULL: reported

@@ -57,6 +57,7 @@ static el_val symbolic_argument(lm_elab *e, const ast_param *p) {
     r.names = names;
     return r;
   }
+  if (el_is_duration(p->type)) return el_unknown_number();
   el_kind kind = el_kind_of_type(e, p->type, &ok);
   if (!ok) return el_error();
   if (!p->type->n_dims && kind != K_BOOL) return el_unknown_number();

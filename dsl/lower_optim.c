@@ -95,7 +95,7 @@ static el_val schedule(lm_elab *e, const lm_recipe *r, el_val step, el_val run) 
   *call = (ast_expr){.kind = EX_CALL, .a = name, .loc = r->schedule.loc, .n_args = r->schedule.n_args + 2};
   call->args = LM_NEW_N(e->a, ast_arg, call->n_args);
   for (int i = 0; i < 2; i++) {
-    lm_sym hidden = LM_SYM(e->c, i ? "run'" : "step'");
+    lm_sym hidden = LM_SYM(e->c, i ? LM_SCHEDULE_RUN : LM_SCHEDULE_STEP);
     ast_expr *x = LM_NEW(e->a, ast_expr);
     *x = (ast_expr){.kind = EX_NAME, .text = hidden, .loc = r->schedule.loc};
     call->args[i] = (ast_arg){.kind = ARG_POS, .loc = r->schedule.loc, .expr = x};

@@ -3,6 +3,9 @@
 #include <math.h>
 #include <string.h>
 
+// What an argument is for.
+typedef struct lm_argument_of { const ast_decl *decl; const ast_param *param; uint32_t implied; } lm_argument_of;
+
 static bool holds_quantity(const ast_expr *e) {
   if (!e) return false;
   if (e->kind == EX_QUANTITY) return true;
@@ -20,30 +23,87 @@ static ast_expr *number_expr(const lm_reader *d, const ast_expr *from, double x)
   return e;
 }
 
-static const ast_expr *plain_quantity(const lm_reader *d, const ast_expr *e) {
+// ---- quantities among the arguments
+//
+// The declared type of a parameter says what a quantity means: a parameter of type `steps` is a duration and takes steps,
+// tokens, percent of the run or epochs; any other takes plain numbers, of which percent is one.
+
+static const char *unit_name(const char *unit) { return !strcmp(unit, "%") ? "percent" : !strcmp(unit, "s") ? "seconds" : unit; }
+
+static bool is_duration(const ast_param *p) { return p && p->type && p->type->name && !strcmp(p->type->name, "steps"); }
+
+static const ast_expr *plain_quantity(const lm_reader *d, const lm_argument_of *of, const ast_expr *e) {
+  const char *name = of->param->name.text;
   if (!strcmp(e->unit, "%")) return number_expr(d, e, e->num / 100);
-  if (!strcmp(e->unit, "steps")) return number_expr(d, e, e->num);
-  if (!strcmp(e->unit, "tokens") && d->r->batch) return number_expr(d, e, e->num / (double)d->r->batch);
-  lm_error(d->R->c, e->loc, "E202", "an argument in %s has no meaning here; steps and percent have",
-           lm_schema_list(d->R->c, e->unit));
+  lm_diag *g = lm_error(d->R->c, e->loc, "E202", "%s of %s is a plain number, not a number of %s", name, of->decl->name.text,
+                        unit_name(e->unit));
+  lm_diag_note(d->R->c, g, of->param->name.loc, "declared here");
+  bool time = !strcmp(e->unit, "steps") || !strcmp(e->unit, "tokens") || !strcmp(e->unit, "epochs");
+  if (of->implied && time) lm_diag_help(d->R->c, g, "a parameter that is a duration is declared %s: steps", name);
   return number_expr(d, e, e->num);
 }
 
-// The expression with its quantities as plain numbers; itself if it has none.
-static const ast_expr *plain(const lm_reader *d, const ast_expr *e) {
+// The expression with percent as plain numbers; itself if it holds no quantity.
+static const ast_expr *plain(const lm_reader *d, const lm_argument_of *of, const ast_expr *e) {
   if (!holds_quantity(e)) return e;
-  if (e->kind == EX_QUANTITY) return plain_quantity(d, e);
+  if (e->kind == EX_QUANTITY) return plain_quantity(d, of, e);
   ast_expr *copy = LM_NEW(d->R->c->arena, ast_expr);
   *copy = *e;
-  copy->a = (ast_expr *)plain(d, e->a);
-  copy->b = (ast_expr *)plain(d, e->b);
-  copy->c = (ast_expr *)plain(d, e->c);
+  copy->a = (ast_expr *)plain(d, of, e->a);
+  copy->b = (ast_expr *)plain(d, of, e->b);
+  copy->c = (ast_expr *)plain(d, of, e->c);
   copy->args = LM_NEW_N(d->R->c->arena, ast_arg, e->n_args + 1);
   for (uint32_t i = 0; i < e->n_args; i++) {
     copy->args[i] = e->args[i];
-    copy->args[i].expr = (ast_expr *)plain(d, e->args[i].expr);
+    copy->args[i].expr = (ast_expr *)plain(d, of, e->args[i].expr);
   }
   return copy;
+}
+
+// share * run, where `run` is the name under which the schedule's caller binds the steps of the run.
+static const ast_expr *share_of_run(const lm_reader *d, const ast_expr *from, double share) {
+  ast_expr *run = LM_NEW(d->R->c->arena, ast_expr), *e = LM_NEW(d->R->c->arena, ast_expr);
+  *run = (ast_expr){.kind = EX_NAME, .loc = from->loc, .text = LM_SYM(d->R->c, LM_SCHEDULE_RUN), .height = 1};
+  *e = (ast_expr){.kind = EX_BINARY, .op = OP_MUL, .loc = from->loc, .a = run, .b = (ast_expr *)number_expr(d, from, share), .height = 2};
+  return e;
+}
+
+static const ast_expr *epochs_as_share(const lm_reader *d, const ast_expr *e, double epochs) {
+  const lm_recipe_run *run = &d->r->run;
+  if (run->unit == LM_RECIPE_UNIT_EPOCHS && run->n > 0) return share_of_run(d, e, epochs / run->n);
+  lm_diag *g = lm_error(d->R->c, e->loc, "E202", "a duration in epochs needs a run in epochs");
+  if (run->unit) lm_diag_note(d->R->c, g, d->r->run_loc, "the run is given here");
+  lm_diag_help(d->R->c, g, "write it as percent of the run, or in steps or tokens");
+  return number_expr(d, e, 0);
+}
+
+static const ast_expr *report_duration(const lm_reader *d, const lm_argument_of *of, const ast_expr *e, const lm_amount *a) {
+  const char *units = of->implied ? "steps, tokens, epochs or percent of the run" : "steps or tokens", *name = of->param->name.text;
+  lm_diag *g = a->unit ? lm_error(d->R->c, e->loc, "E202", "%s of %s is in %s, not in %s", name, of->decl->name.text, units, unit_name(a->unit))
+                       : lm_error(d->R->c, e->loc, "E202", "%s of %s needs a unit: %s", name, of->decl->name.text, units);
+  bool share = of->implied && a->value > 0 && a->value < 1;
+  lm_diag_note(d->R->c, g, of->param->name.loc, "declared here");
+  if (!a->unit && share) lm_diag_help(d->R->c, g, "write %g%%", 100 * a->value);
+  else if (!a->unit) lm_diag_help(d->R->c, g, "write %g steps", a->value);
+  return number_expr(d, e, 0);
+}
+
+static const ast_expr *duration(const lm_reader *d, const lm_argument_of *of, const ast_expr *e, const lm_file *file) {
+  lm_amount a;
+  if (!lm_amount_eval(d->R, file, e, false, &a)) return number_expr(d, e, 0);
+  bool percent = a.unit && !strcmp(a.unit, "%");
+  if (a.value < 0 || (percent && a.value > 100)) {
+    lm_error(d->R->c, e->loc, "E202", "%s of %s is a duration: %s", of->param->name.text, of->decl->name.text,
+             a.value < 0 ? "it is 0 or more" : "it is at most 100% of the run");
+    return number_expr(d, e, 0);
+  }
+  if (percent && of->implied) return share_of_run(d, e, a.value / 100);
+  switch (lm_read_unit(a.unit)) {
+  case LM_RECIPE_UNIT_STEPS: return number_expr(d, e, a.value);
+  case LM_RECIPE_UNIT_TOKENS: return number_expr(d, e, d->r->batch ? a.value / (double)d->r->batch : 0);
+  case LM_RECIPE_UNIT_EPOCHS: return of->implied ? epochs_as_share(d, e, a.value) : report_duration(d, of, e, &a);
+  default: return !a.unit && a.value == 0 ? number_expr(d, e, 0) : report_duration(d, of, e, &a);
+  }
 }
 
 int lm_read_param(const ast_sig *sig, const char *name) {
@@ -93,11 +153,19 @@ static bool check_args(const lm_reader *d, const lm_recipe_call *call, uint32_t 
   return d->R->c->n_errors == before;
 }
 
-const ast_arg *lm_read_args(const lm_reader *d, const ast_arg *args, uint32_t n) {
+// The parameter that argument i stands for; NULL if there is none, which is reported elsewhere.
+static const ast_param *param_for(const ast_sig *sig, uint32_t implied, const ast_arg *a, uint32_t i) {
+  int at = a->kind == ARG_NAMED ? lm_read_param(sig, a->name) : (int)(implied + i);
+  return at >= 0 && at < (int)sig->n_params ? &sig->params[at] : NULL;
+}
+
+const ast_arg *lm_read_args(const lm_reader *d, const ast_decl *decl, uint32_t implied, const ast_arg *args, uint32_t n, const lm_file *file) {
   ast_arg *copy = LM_NEW_N(d->R->c->arena, ast_arg, n + 1);
   for (uint32_t i = 0; i < n; i++) {
+    lm_argument_of of = {decl, param_for(&decl->sig, implied, &args[i], i), implied};
     copy[i] = args[i];
-    copy[i].expr = (ast_expr *)plain(d, args[i].expr);
+    if (!args[i].expr || !of.param) continue;
+    copy[i].expr = (ast_expr *)(is_duration(of.param) ? duration(d, &of, args[i].expr, file) : plain(d, &of, args[i].expr));
   }
   return copy;
 }
@@ -106,8 +174,9 @@ lm_recipe_call lm_read_call(const lm_reader *d, const ast_expr *e, const lm_file
                             uint32_t skip) {
   lm_recipe_call call = {.name = lm_callee(e), .loc = e->loc, .file = file};
   call.target = lm_read_decl(d, file, kind, call.name, e->loc);
-  call.args = lm_read_args(d, e->args, e->n_args);
+  call.args = e->args;
   call.n_args = e->n_args;
+  if (call.target.decl) call.args = lm_read_args(d, call.target.decl, skip, e->args, e->n_args, file);
   if (call.target.decl && !check_args(d, &call, skip)) call.target = (lm_decl_ref){0};
   return call;
 }

@@ -1,5 +1,6 @@
 // recipe_data.c - the data section of a recipe.
 #include "dsl/recipe_read.h"
+#include <math.h>
 #include <string.h>
 
 static void read_tokenizer(const lm_reader *d, lm_recipe_data *out) {
@@ -43,16 +44,64 @@ static void read_holdout(const lm_reader *d, const lm_setting *s, lm_recipe_data
 
 // ---- stages
 
+// Every source has a share, so that none is left out by an oversight.
+static bool mix_names_all(const lm_reader *d, const lm_setting *mix, const lm_recipe_data *out) {
+  bool all = true;
+  for (uint32_t k = 0; k < out->n_sources; k++) {
+    lm_sym name = out->sources[k].name;
+    bool named = false;
+    for (uint32_t i = 0; i < mix->value->n_args; i++) named |= mix->value->args[i].name == name;
+    if (named) continue;
+    lm_diag *e = lm_error(d->R->c, mix->value->loc, "E204", "the mix has no share for source '%s'", name);
+    lm_diag_note(d->R->c, e, out->sources[k].loc, "'%s' is declared here", name);
+    lm_diag_help(d->R->c, e, "to leave it out on purpose write %s = 0", name);
+    all = false;
+  }
+  return all;
+}
+
+static bool is_percent(const lm_reader *d, const lm_setting *mix, uint32_t i) {
+  lm_amount a;
+  return lm_amount_eval(d->R, mix->file, mix->value->args[i].expr, false, &a) && a.unit;
+}
+
+// Shares are proportions, or percent of the whole.
+static bool mix_is_consistent(const lm_reader *d, const lm_setting *mix, const lm_recipe_weight *w) {
+  uint32_t n = mix->value->n_args, percent = 0, plain = 0;
+  double sum = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    bool is = is_percent(d, mix, i);
+    percent += is;
+    plain += !is && w[i].weight > 0;
+    sum += w[i].weight;
+  }
+  if (percent && plain) {
+    lm_diag *e = lm_error(d->R->c, mix->value->loc, "E202", "the mix has shares in percent and shares that are plain numbers");
+    lm_diag_help(d->R->c, e, "write all of them in percent, or all as proportions such as (a = 3, b = 1)");
+    return false;
+  }
+  if (percent && !(fabs(sum - 1) <= 1e-6)) {
+    lm_diag *e = lm_error(d->R->c, mix->value->loc, "E202", "the shares of the mix are %.10g%% together, not 100%%", 100 * sum);
+    lm_diag_help(d->R->c, e, "plain numbers are proportions, whatever they add up to: (a = 3, b = 1)");
+    return false;
+  }
+  if (!(sum > 0)) lm_error(d->R->c, mix->value->loc, "E202", "every share of the mix is 0");
+  return sum > 0;
+}
+
 static void read_mix(const lm_reader *d, const lm_setting *mix, lm_recipe_stage *stage, const lm_recipe_data *out) {
   if (!mix || mix->broken) return;
+  bool known = true;
   lm_recipe_weight *w = LM_NEW_N(d->R->c->arena, lm_recipe_weight, mix->value->n_args);
   for (uint32_t i = 0; i < mix->value->n_args; i++) {
     const ast_arg *a = &mix->value->args[i];
     bool found = false;
     for (uint32_t k = 0; k < out->n_sources; k++) found |= out->sources[k].name == a->name;
     if (!found) lm_error(d->R->c, a->name_loc, "E207", "the data has no source '%s'", a->name);
+    known &= found;
     w[i] = (lm_recipe_weight){a->name, lm_number_eval(d->R, mix->file, a->expr), a->name_loc};
   }
+  if (known && mix_names_all(d, mix, out)) mix_is_consistent(d, mix, w);
   stage->mix = w;
   stage->n_mix = mix->value->n_args;
 }

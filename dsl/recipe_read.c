@@ -102,7 +102,7 @@ static void read_run(const lm_reader *d) {
 static void read_group(const lm_reader *d, const lm_setting *s) {
   const ast_decl *optimizer = d->r->optimizer.target.decl;
   lm_recipe_group g = {.pattern = s->sel->text, .loc = s->sel->loc, .file = s->file};
-  g.args = lm_read_args(d, s->value->args, s->value->n_args);
+  g.args = optimizer ? lm_read_args(d, optimizer, 0, s->value->args, s->value->n_args, s->file) : s->value->args;
   g.n_args = s->value->n_args;
   for (uint32_t i = 0; optimizer && i < g.n_args; i++)
     if (lm_read_param(&optimizer->sig, g.args[i].name) < 0) lm_read_unknown_arg(d, optimizer, 0, &g.args[i]);

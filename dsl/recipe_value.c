@@ -157,9 +157,10 @@ static bool wrong_unit(lm_resolver *R, const lm_schema_key *key, const ast_expr 
   return false;
 }
 
-static bool out_of_bounds(lm_resolver *R, const lm_schema_key *key, const ast_expr *e, double x) {
+static bool out_of_bounds(lm_resolver *R, const lm_schema_key *key, const ast_expr *e, double x, bool percent) {
   lm_buf b = {0};
-  lm_buf_bounds(&b, key->least, key->most, x);
+  double scale = percent ? 100 : 1;                // bounds in the unit in which the value is written
+  lm_buf_bounds(&b, scale * key->least, scale * key->most, scale * x, percent ? "%" : "");
   lm_error(R->c, e->loc, "E202", "%s is %s", lm_key_label(R->c, key), b.p);
   lm_buf_free(&b);
   return false;
@@ -179,9 +180,9 @@ static bool check_number(lm_resolver *R, const lm_schema_key *key, const ast_exp
     lm_error(R->c, e->loc, "E202", "%s is a whole number", lm_key_label(R->c, key));
     return false;
   }
-  if (a.per_param < 0) return out_of_bounds(R, key, e, a.per_param);
+  if (a.per_param < 0) return out_of_bounds(R, key, e, a.per_param, false);
   if (a.per_param == 0 && key->most > 0 && !(x >= key->least && x <= key->most))
-    return out_of_bounds(R, key, e, x);
+    return out_of_bounds(R, key, e, x, percent);
   return true;
 }
 

@@ -178,11 +178,24 @@ static void write_row(lm_ctx *c, const lm_schema_key *k, lm_buf *out) {
                 lm_schema_has_default(k) ? "`" : "", k->help);
 }
 
+static const char DURATIONS[] =
+    "\n## Units of arguments\n\n"
+    "An argument of a model, an optimizer, a group or a schedule is a plain number, of which percent is a way of writing\n"
+    "(`floor = 5%` is 0.05); any other unit there is an error. A parameter that is declared with the type `steps`, such as\n"
+    "`warmup: steps = 0` of `warmup_cosine`, is a duration and is written with its unit:\n\n"
+    "| unit | of a schedule's parameter | of an optimizer's |\n|---|---|---|\n"
+    "| `40 steps` | that many steps | the same |\n"
+    "| `160Ki tokens` | the steps that train on so many tokens: tokens / `batch` | the same |\n"
+    "| `10%` | that share of the run's steps, whatever `run` is given in | an error |\n"
+    "| `1 epochs` | that share of a run in epochs; an error where `run` is given in steps or tokens | an error |\n\n"
+    "A duration without a unit is an error, except 0.\n";
+
 void lm_schema_write_reference(lm_buf *out) {
   lm_ctx *c = lm_ctx_create();
   lm_buf_puts(out,
               "# Keys of data and recipe sections\n\nGenerated from dsl/schema.def. `key:form` is a way to write the "
               "value of `key`; `key:form.argument` lists its arguments in order.\n");
+  lm_buf_puts(out, DURATIONS);
   static const char *const sections[] = {"data.", "recipe."};
   for (size_t s = 0; s < LM_COUNT(sections); s++) {
     lm_buf_printf(out, "\n## %.*s\n\n| key | value | otherwise | |\n|---|---|---|---|\n", (int)strlen(sections[s]) - 1,

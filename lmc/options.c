@@ -46,7 +46,7 @@ static lm_status number_read(const lm_opt *o, const char *text, double *out) {
   *out = x;
   if (!(o->least || o->most) || (x >= o->least && x <= o->most)) return NULL;
   lm_buf b = {0};
-  lm_buf_bounds(&b, o->least, o->most, x);
+  lm_buf_bounds(&b, o->least, o->most, x, "");
   lm_status s = lm_fail(LM_USER, "--%s is %s, not %s", o->name, b.p, text);
   lm_buf_free(&b);
   return s;

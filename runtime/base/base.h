@@ -55,7 +55,7 @@ void lm_buf_json(lm_buf *b, const char *s);                 // s as a JSON strin
 void lm_buf_json_n(lm_buf *b, const char *s, size_t n);     // any n bytes
 // "from 0 to 1", "more than 0", "at least 1": the bounds that x is outside of. least below 1e-6 stands for an open 0; a
 // most from 1e9 on is told to those above it.
-void lm_buf_bounds(lm_buf *b, double least, double most, double x);
+void lm_buf_bounds(lm_buf *b, double least, double most, double x, const char *unit);
 void lm_buf_free(lm_buf *b);
 
 // ---- status: NULL is success. The kind is the exit status of the command.

@@ -41,13 +41,13 @@ void lm_buf_printf(lm_buf *b, const char *fmt, ...) {
   va_end(ap);
 }
 
-void lm_buf_bounds(lm_buf *b, double least, double most, double x) {
+void lm_buf_bounds(lm_buf *b, double least, double most, double x, const char *unit) {
   bool open = least > 0 && least < 1e-6, bounded = most < 1e9;
-  if (!bounded && x > most) lm_buf_printf(b, "at most %.10g", most);
-  else if (open) lm_buf_puts(b, "more than 0");
-  else if (!bounded) lm_buf_printf(b, "at least %.10g", least);
-  else lm_buf_printf(b, "from %.10g to %.10g", least, most);
-  if (open && bounded) lm_buf_printf(b, " and at most %.10g", most);
+  if (!bounded && x > most) lm_buf_printf(b, "at most %.10g%s", most, unit);
+  else if (open) lm_buf_printf(b, "more than 0%s", unit);
+  else if (!bounded) lm_buf_printf(b, "at least %.10g%s", least, unit);
+  else lm_buf_printf(b, "from %.10g%s to %.10g%s", least, unit, most, unit);
+  if (open && bounded) lm_buf_printf(b, " and at most %.10g%s", most, unit);
 }
 
 void lm_buf_free(lm_buf *b) {

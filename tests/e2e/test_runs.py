@@ -195,7 +195,7 @@ OTHER_DATA = "the data is not what this run was trained on up to step 6"
 def test_resumed_over_other_data(run):
     """a run goes on over changed text, and says so once; text that was only touched is the same"""
     lines = lambda word, n: "".join(f"{word} number {i} of some lines\n" for i in range(n))
-    for name, more in (("plain", "bad = 0%"), ("mixed", "mix = (a = 0.5, b = 0.5); stage 50% { pack best_fit(seq = 16 tokens); mix = (a = 1) }")):
+    for name, more in (("plain", "bad = 0%"), ("mixed", "mix = (a = 0.5, b = 0.5); stage 50% { pack best_fit(seq = 16 tokens); mix = (a = 1, b = 0) }")):
         file = run.write("resumed.lm", RESUMED.format(root=ROOT, more=more))
         run.write("a.txt", lines("one", 60))
         run.write("b.txt", lines("two", 60))
@@ -432,3 +432,23 @@ def test_disk_full(run):
     with open("/dev/full", "w") as full:
         p = subprocess.run([run.lmc, "check", file], stdout=full, stderr=subprocess.PIPE, text=True)
     check(p.returncode == 2 and "cannot write" in p.stderr, p.stderr)
+
+
+def test_durations(run):
+    """a schedule's duration in steps, in tokens, as a share of the run and in epochs are one and the same"""
+    run.write("t.txt", "".join(f"line {i}\n" for i in range(400)))
+    text = STOPS.format(patience=5).replace("optimizer = adamw(lr = 1e-2)", "optimizer = adamw(lr = 1e-2); schedule = warmup_cosine(warmup = WARMUP)")
+    text = "\n".join(line for line in text.split("\n") if "eval dev" not in line and "stop =" not in line).replace(", best = dev.loss", "")
+    rates = {}
+    for warmup, length in (("4 steps", "10 steps"), ("512 tokens", "10 steps"), ("40%", "10 steps"), ("40%", "1280 tokens"), ("1 epochs", "2 epochs"), ("50%", "2 epochs")):
+        name = f"{warmup}-{length}".replace(" ", "").replace("%", "p")
+        file = run.write(f"{name}.lm", text.replace("WARMUP", warmup).replace("run = 40 steps", f"run = {length}"))
+        train(run, file, name)
+        rates[warmup, length] = [json.loads(line)["lr"] for line in open(run.path(name, "metrics.jsonl")) if '"lr"' in line]
+    ten = rates["4 steps", "10 steps"]
+    check(len(ten) == 10 and ten[3] == 1e-2 and abs(ten[0] - 2.5e-3) < 1e-9 and ten[4] < 1e-2, f"{ten}")
+    for key in (("512 tokens", "10 steps"), ("40%", "10 steps"), ("40%", "1280 tokens")):
+        check(rates[key] == ten, f"{key}: {rates[key]}, {ten}")
+    check(rates["1 epochs", "2 epochs"] == rates["50%", "2 epochs"] and len(rates["50%", "2 epochs"]) > 10, f"{rates}")
+    err = run("run", run.write("set.lm", text.replace("WARMUP", "1 epochs").replace("run = 40 steps", "run = 2 epochs")), "--steps", 5, status=1)
+    check("a duration in epochs needs a run in epochs" in err, err)
