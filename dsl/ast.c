@@ -59,8 +59,22 @@ static void set_args(ast_expr *e, ast_args args) {
   e->trailing_comma = args.trailing_comma;
 }
 
+// As in Python: behind a named argument its place no longer says which parameter a positional one is for.
+void lm_args_check_order(lm_parser *ps, const ast_args *args) {
+  const ast_arg *named = NULL;
+  for (uint32_t i = 0; i < args->n; i++) {
+    const ast_arg *a = &args->v[i];
+    if (a->kind == ARG_NAMED) named = a;
+    if (a->kind == ARG_NAMED || !named) continue;
+    lm_diag *d = lm_error(ps->ctx, a->loc, "E011", "a positional argument follows the named argument '%s'", named->name);
+    lm_diag_help(ps->ctx, d, "give it by name too, or put it before the named arguments");
+    return;
+  }
+}
+
 ast_expr *lm_expr_postfix(lm_parser *ps, ast_expr_kind kind, lm_loc at, ast_expr *a, ast_args args) {
   ast_expr *e = lm_expr_new(ps, kind, at);
+  if (kind == EX_CALL) lm_args_check_order(ps, &args);
   e->a = a;
   set_args(e, args);
   return lm_expr_seal(ps, e);

@@ -76,6 +76,7 @@ lm_loc lm_layout_unclosed(const struct lm_layout *t, char *out_which);   // inne
 ast_expr *lm_expr_new(lm_parser *ps, ast_expr_kind kind, lm_loc at);
 ast_expr *lm_expr_binary(lm_parser *ps, ast_op op, lm_loc at, ast_expr *a, ast_expr *b);
 ast_expr *lm_expr_postfix(lm_parser *ps, ast_expr_kind kind, lm_loc at, ast_expr *a, ast_args args);
+void lm_args_check_order(lm_parser *ps, const ast_args *args);
 ast_expr *lm_expr_group(lm_parser *ps, ast_expr_kind kind, lm_loc at, ast_args args);   // (…) or […]
 ast_expr *lm_expr_seal(lm_parser *ps, ast_expr *e);   // computes the height and refuses trees that are too high
 ast_item *lm_item_new(lm_parser *ps, ast_item_kind kind, ast_name key);

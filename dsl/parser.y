@@ -199,7 +199,7 @@ item: lhs '=' expr                       { $$ = lm_item_new(ps, IT_SET, $1.v[0])
   | NAME sel '=' expr                    { $$ = lm_item_new(ps, IT_SET_SEL, $1); $$->sel = $2; $$->expr = $4; }
   | NAME sel                             { $$ = lm_item_new(ps, IT_DO, $1); $$->sel = $2; }
   | NAME sel '(' args ')'
-      { $$ = lm_item_new(ps, IT_CALL, $1); $$->sel = $2; $$->args = $4.v; $$->n_args = $4.n; $$->cap_args = $4.cap; }
+      { lm_args_check_order(ps, &$4); $$ = lm_item_new(ps, IT_CALL, $1); $$->sel = $2; $$->args = $4.v; $$->n_args = $4.n; $$->cap_args = $4.cap; }
   | NAME '{' items '}'                   { $$ = lm_item_new(ps, IT_SECTION, $1); $$->items = $3; }
   | NAME sel '{' items '}'               { $$ = lm_item_new(ps, IT_SECTION_SEL, $1); $$->sel = $2; $$->items = $4; }
   | PATTERN '=' expr
