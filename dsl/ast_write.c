@@ -1,5 +1,6 @@
 // ast_write.c - expressions back as text of the language, with the parentheses that precedence asks for.
 #include "dsl/ast.h"
+#include "runtime/base/utf8.h"
 #include <string.h>
 
 enum { LOWEST = 0, NEGATION = 6, POWER = 7, PRIMARY = 8 };
@@ -37,12 +38,15 @@ static void write_args(const char *open, const ast_expr *e, const char *close, l
 
 static void write_string(const char *s, lm_buf *out) {
   lm_buf_puts(out, "\"");
-  for (; *s; s++) {
+  for (int n; *s; s += n) {
     static const char special[] = "\n\r\t\"\\", letters[] = "nrt\"\\";
     const char *at = strchr(special, *s);
+    uint32_t v = (unsigned char)*s;
+    n = lm_utf8_decode(s, strlen(s), &v);
+    if (!n) n = 1;
     if (at) lm_buf_printf(out, "\\%c", letters[at - special]);
-    else if ((unsigned char)*s < 0x20 || *s == 0x7f) lm_buf_printf(out, "\\u{%x}", *s);
-    else lm_buf_add(out, s, 1);
+    else if (lm_utf8_is_hidden(v)) lm_buf_printf(out, "\\u{%x}", v);
+    else lm_buf_add(out, s, (size_t)n);
   }
   lm_buf_puts(out, "\"");
 }

@@ -6,6 +6,8 @@
 #include "dsl/elab_call.h"
 #include <string.h>
 
+enum { MOST_CALLS = 100 };
+
 bool el_type_is(const ast_type *t, const char *name) { return t && t->name && strcmp(t->name, name) == 0; }
 
 bool el_is_duration(const ast_type *t) { return el_type_is(t, "steps") && !t->has_dims; }
@@ -225,12 +227,18 @@ static bool result_axes(lm_elab *e, const ast_type *t, el_axes *out) {
   return true;
 }
 
+static void report_no_tuple(lm_elab *e, const ast_type *t, const el_val *v, const char *what) {
+  lm_diag *d = el_err(e, v->loc.file ? v->loc : t->loc, "E074", "%s returns %s, declared as a tuple of %u", what, el_show(e, v), t->n_tuple);
+  lm_diag_note(e->c, d, t->loc, "declared here");
+  if (v->k == V_TENSOR) lm_diag_help(e->c, d, "return one value for each: return (a, b)");
+}
+
 // The returned value against the declared type; adapts numbers.
 el_val el_check_result(lm_elab *e, const ast_type *t, el_val v, const char *what) {
   if (!t || v.k == V_ERROR) return v;
   if (!t->name) {
     if (v.k != V_TUPLE || v.n != t->n_tuple)
-      return el_err(e, v.loc.file ? v.loc : t->loc, "E074", "%s returns %s, declared as a tuple of %u", what, el_show(e, &v), t->n_tuple), el_error();
+      return report_no_tuple(e, t, &v, what), el_error();
     for (uint32_t i = 0; i < v.n; i++) v.items[i] = el_check_result(e, t->tuple[i], v.items[i], what);
     return v;
   }
@@ -246,6 +254,7 @@ el_val el_check_result(lm_elab *e, const ast_type *t, el_val v, const char *what
   el_val declared = el_tensor(kind, &want, NULL);
   lm_diag *d = el_err(e, at, "E074", "%s returns %s, declared %s", what, el_show(e, &v), el_show(e, &declared));
   lm_diag_note(e->c, d, t->loc, "declared here");
+  if (v.k == V_TENSOR && v.kind == kind && v.axes.n && !want.n) lm_diag_help(e->c, d, "sum it over all its axes: sum(...)");
   if (v.k == V_TENSOR && v.kind == kind && v.axes.n == want.n && el_axes_subset(&v.axes, &want)) lm_diag_help(e->c, d, "the order differs: permute(x, %s)", el_show_axes(e, &want));
   return el_error();
 }
@@ -284,13 +293,25 @@ void el_known_axes(lm_elab *e, const el_val *v, el_axes *out) {
   for (uint32_t i = 0; (v->k == V_TUPLE || v->k == V_RECORD) && i < v->n; i++) el_known_axes(e, &v->items[i], out);
 }
 
+// Calls from the same function on down to this one, if it runs already: "g -> f -> g".
+static void report_depth(lm_elab *e, const el_invocation *v) {
+  const char *cycle = v->what;
+  const el_frame *f = e->frame;
+  for (; f && f->what && strcmp(f->what, v->what); f = f->up) cycle = lm_arena_printf(e->a, "%s -> %s", f->what, cycle);
+  if (f && f->what) el_err(e, v->at, "E076", "'%s' calls itself, and there is no recursion: %s -> %s", v->what, v->what, cycle);
+  else el_err(e, v->at, "E076", "calls nest more than %d deep", MOST_CALLS);
+}
+
 el_val el_run_invocation(lm_elab *e, el_invocation *v, const lm_file *file, el_ref *self, const ast_body *body) {
   el_frame frame = {.up = e->frame, .what = v->what, .called_at = v->at, .file = file, .self = self, .real = K_REAL};
   el_frame *caller = e->frame;
   bool is_fn = !self, ok = true;
   el_axes known = {0};
   for (uint32_t i = 0; i < v->sig->n_params; i++) el_known_axes(e, &v->args[i], &known);
-  if (e->depth >= 100) return el_err(e, v->at, "E076", "calls nest too deep: '%s' calls itself?", v->what), el_error();
+  if (e->depth >= MOST_CALLS) {
+    report_depth(e, v);
+    return el_error();
+  }
   e->depth++, e->frame = &frame;
   if (self)
     for (el_axis_bind *b = self->inst->axes; b; b = b->up) el_axes_push(e, &frame.live, b->axis);
@@ -348,6 +369,7 @@ static bool match(lm_elab *e, el_invocation *v, const ast_expr *x) {
                                         : el_err(e, a->loc, "E078", "%s takes values here", v->what);
       const char *near = a->kind == ARG_NAMED ? lm_nearest(a->name, names, (int)m) : NULL;
       if (near) lm_diag_help(e->c, d, "did you mean '%s'?", near);
+      else if (a->kind == ARG_NAMED) lm_diag_help(e->c, d, "it takes %s", lm_sig_names(e->c, v->sig, 0));
       ok = false, misnamed |= a->kind == ARG_NAMED;
       continue;
     }
@@ -458,7 +480,11 @@ static el_val unknown_function(lm_elab *e, const ast_expr *x) {
   lm_file *nn = NULL;
   for (uint32_t i = 0; i < e->prog->n_files; i++)
     if (strcmp(e->prog->files[i]->path, "std.nn") == 0) nn = e->prog->files[i];
+  int n_nn = 0;
+  const char *const *in_nn = nn ? lm_program_names(e->prog, nn, DC_FN, &n_nn) : NULL;
+  const char *far = lm_nearest(x->a->text, in_nn, n_nn);
   if (nn && lm_program_find(e->prog, nn, x->a->text).decl) lm_diag_help(e->c, d, "import std.nn: %s", x->a->text);
+  else if (!near && far) lm_diag_help(e->c, d, "did you mean '%s'? import std.nn: %s", far, far);
   else if (near) lm_diag_help(e->c, d, "did you mean '%s'?", near);
   return el_error();
 }

@@ -300,6 +300,8 @@ bool el_axis_list(lm_elab *e, const ast_expr *x, el_axes *out) {
   if (v.k == V_TENSOR) lm_diag_label(e->c, d, "'%s' is %s", x->text, el_show(e, &v));
   else if (v.k == V_NUM) lm_diag_label(e->c, d, "'%s' is %s, which is no size of an axis: that is 1 or more", x->text, el_show(e, &v));
   else if (near) lm_diag_help(e->c, d, "did you mean '%s'?", near);
+  else if (el_axis_lookup(e, LM_SYM(e->c, "t")))
+    lm_diag_help(e->c, d, "history(x, t -> %s) makes '%s' the axis of all positions so far; expand(x, %s = n) makes one of size n", x->text, x->text, x->text);
   return false;
 }
 

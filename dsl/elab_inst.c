@@ -59,6 +59,7 @@ static bool check_arguments(lm_elab *e, const ast_expr *call, const ast_decl *d)
                                       : el_err(e, a->loc, "E078", "%s takes %u arguments", d->name.text, n);
     const char *near = a->kind == ARG_NAMED ? lm_nearest(a->name, names, (int)m) : NULL;
     if (near) lm_diag_help(e->c, g, "did you mean '%s'?", near);
+    else if (a->kind == ARG_NAMED) lm_diag_help(e->c, g, "it takes %s", lm_sig_names(e->c, &d->sig, 0));
     ok = false;
   }
   for (uint32_t k = 0; k < n; k++) {
@@ -68,6 +69,20 @@ static bool check_arguments(lm_elab *e, const ast_expr *call, const ast_decl *d)
     ok = false;
   }
   return ok;
+}
+
+static int param_find(const ast_sig *sig, lm_sym name) {
+  for (uint32_t k = 0; k < sig->n_params; k++)
+    if (sig->params[k].name.text == name) return (int)k;
+  return -1;
+}
+
+lm_loc el_inst_origin(const el_inst *inst, uint32_t k) {
+  const ast_sig *sig = &inst->decl->sig;
+  const ast_expr *x = inst->call ? el_argument(inst->call->args, inst->call->n_args, sig, k) : NULL;
+  if (!x) return sig->params[k].init ? sig->params[k].init->loc : sig->params[k].name.loc;
+  int above = x->kind == EX_NAME && inst->owner ? param_find(&inst->owner->decl->sig, x->text) : -1;
+  return above < 0 ? x->loc : el_inst_origin(inst->owner, (uint32_t)above);
 }
 
 // ---- evaluating inside an instance
@@ -103,7 +118,7 @@ static bool mentions_dim(const el_inst *inst, const ast_expr *x) {
 }
 
 static void check_constraints(lm_elab *e, el_inst *inst, bool with_dims) {
-  el_where site = {.sig = &inst->decl->sig, .what = inst->decl->name.text, .at = inst->at};
+  el_where site = {.sig = &inst->decl->sig, .what = inst->decl->name.text, .at = inst->at, .inst = inst};
   for (uint32_t i = 0; i < inst->decl->sig.where.n; i++) {
     const ast_expr *w = inst->decl->sig.where.v[i];
     if (mentions_dim(inst, w) != with_dims) continue;
@@ -392,7 +407,8 @@ el_val el_insts_at(lm_elab *e, const el_val *insts, const el_index *at) {
 }
 
 // ---- making an instance
-static void member_names(lm_elab *e, const ast_decl *d) {
+static bool member_names(lm_elab *e, const ast_decl *d) {
+  bool unique = true;
   lm_sym seen[256];
   lm_loc at[256];
   int n = 0;
@@ -404,11 +420,13 @@ static void member_names(lm_elab *e, const ast_decl *d) {
         if (seen[j] == m->names.v[k].text) {
           lm_diag *g = el_err(e, m->names.v[k].loc, "E088", "'%s' is declared twice in %s", seen[j], d->name.text);
           lm_diag_note(e->c, g, at[j], "first here");
+          unique = false;
           break;
         }
       if (n < 256) seen[n] = m->names.v[k].text, at[n++] = m->names.v[k].loc;
     }
   }
+  return unique;
 }
 
 static void make_dims(lm_elab *e, el_inst *inst, const ast_member *m) {
@@ -427,8 +445,8 @@ static void make_dims(lm_elab *e, el_inst *inst, const ast_member *m) {
 }
 
 static el_inst *make(lm_elab *e, el_inst *inst) {
-  member_names(e, inst->decl);
-  check_constraints(e, inst, false);
+  if (!member_names(e, inst->decl)) inst->broken = true;
+  else check_constraints(e, inst, false);
   for (uint32_t i = 0; i < inst->decl->members.n && !inst->broken; i++)
     if (inst->decl->members.v[i]->kind == MB_DIM) make_dims(e, inst, inst->decl->members.v[i]);
   if (inst->broken) return inst;
@@ -440,6 +458,41 @@ static el_inst *make(lm_elab *e, el_inst *inst) {
     if (m->kind == MB_STATE) el_err(e, m->loc, "E08A", "state belongs to optimizers");
   }
   return inst;
+}
+
+// ---- sizes
+static bool is_axis_of(const ast_type *t, lm_sym name) {
+  for (uint32_t i = 0; t && i < t->n_dims; i++)
+    if (!t->dims[i].row && t->dims[i].expr->kind == EX_NAME && t->dims[i].expr->text == name) return true;
+  for (uint32_t i = 0; t && i < t->n_tuple; i++)
+    if (is_axis_of(t->tuple[i], name)) return true;
+  return false;
+}
+
+// Whether the declaration has tensors with an axis of that name.
+static bool names_axis(const ast_decl *d, lm_sym name) {
+  for (uint32_t i = 0; i < d->members.n; i++) {
+    const ast_member *m = d->members.v[i];
+    if (is_axis_of(m->type, name) || is_axis_of(m->sig.ret, name)) return true;
+    for (uint32_t k = 0; k < m->sig.n_params; k++)
+      if (is_axis_of(m->sig.params[k].type, name)) return true;
+  }
+  return false;
+}
+
+// A parameter that is the size of an axis is a whole number of 1 or more; what it is elsewhere would be told many times.
+static void check_sizes(lm_elab *e, el_inst *inst) {
+  for (uint32_t k = 0; k < inst->decl->sig.n_params; k++) {
+    const ast_param *p = &inst->decl->sig.params[k];
+    el_val v = lookup(inst, p->name.text);
+    int64_t whole;
+    bool number = v.k == V_NUM && v.known, fits = number && v.has_size && lm_size_whole(v.size, &whole) && whole >= 1;
+    if (!number || fits || !names_axis(inst->decl, p->name.text)) continue;
+    lm_diag *d = el_err(e, el_inst_origin(inst, k), "E089", "%s is the size of an axis of %s: a whole number of 1 or more, not %s", p->name.text,
+                        inst->decl->name.text, el_show(e, &v));
+    lm_diag_note(e->c, d, p->name.loc, "declared here");
+    inst->broken = true;
+  }
 }
 
 static lm_decl_ref block_of(lm_elab *e, const ast_expr *call, const lm_file *file) {
@@ -462,11 +515,18 @@ static lm_decl_ref block_of(lm_elab *e, const ast_expr *call, const lm_file *fil
   return (lm_decl_ref){0};
 }
 
+static void report_nesting(lm_elab *e, lm_loc at, const ast_decl *d, const el_inst *owner) {
+  const char *cycle = d->name.text;
+  for (; owner && owner->decl != d; owner = owner->owner) cycle = lm_arena_printf(e->a, "%s -> %s", owner->decl->name.text, cycle);
+  if (owner) el_err(e, at, "E076", "'%s' contains itself: %s -> %s", d->name.text, d->name.text, cycle);
+  else el_err(e, at, "E076", "instances nest more than %d deep", MOST_DEPTH);
+}
+
 el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file, const el_place *where) {
   lm_decl_ref ref = where->decl.decl ? where->decl : block_of(e, call, file);
   if (!ref.decl || !el_budget(e, call->loc) || !check_arguments(e, call, ref.decl)) return NULL;
   if (e->depth >= MOST_DEPTH) {
-    el_err(e, call->loc, "E076", "instances nest too deep: '%s' contains itself?", ref.decl->name.text);
+    report_nesting(e, call->loc, ref.decl, where->owner);
     return NULL;
   }
   e->depth++;
@@ -487,7 +547,8 @@ el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file, con
     if (v.k == V_ERROR) inst->broken = true;
     bind(e, inst, ref.decl->sig.params[k].name.text, v);
   }
-  make(e, inst);
+  check_sizes(e, inst);
+  if (!inst->broken) make(e, inst);
   e->depth--;
   return inst;
 }

@@ -99,6 +99,13 @@ static el_val *carried_value(lm_elab *e, lm_sym name) {
   return NULL;
 }
 
+// Whether a statement of the body could not be parsed, which is reported: nothing behind it is run.
+static bool has_unread(const ast_body *body) {
+  for (uint32_t i = 0; i < body->n; i++)
+    if (body->v[i]->kind == ST_ERROR) return true;
+  return false;
+}
+
 // Runs a loop's body once with the carried names bound to `in`; their new values go to `out`.
 static void run_body_once(lm_elab *e, const ast_stmt *st, const el_val *var, const el_val *in, el_val *out) {
   el_bind *names = e->frame->names;
@@ -106,13 +113,12 @@ static void run_body_once(lm_elab *e, const ast_stmt *st, const el_val *var, con
   el_bind_name(e, st->names.v[0].text, *var, false);
   for (uint32_t i = 0; i < st->carry.n; i++) el_bind_name(e, st->carry.v[i].text, in[i], true);
   el_run(e, &st->body);
-  if (e->frame->has_result) {
-    el_err(e, st->loc, "E025", "return inside a loop");
-    e->frame->has_result = false;
-  }
+  bool unread = has_unread(&st->body);
+  if (e->frame->has_result && !unread) el_err(e, st->loc, "E025", "return inside a loop");
+  e->frame->has_result = false;
   for (uint32_t i = 0; i < st->carry.n; i++) {
     out[i] = *carried_value(e, st->carry.v[i].text);
-    if (out[i].k == V_ERROR || in[i].k == V_ERROR) { out[i] = el_error(); continue; }
+    if (unread || out[i].k == V_ERROR || in[i].k == V_ERROR) { out[i] = el_error(); continue; }
     if (out[i].k == V_NUM || (out[i].k == V_TENSOR && out[i].kind == K_NUM)) out[i] = el_adapt(e, &out[i], in[i].kind, st->loc);
     if (same_carry(&in[i], &out[i])) continue;
     lm_diag *d = el_err(e, st->carry.v[i].loc, "E026", "the carried '%s' changes its type in the loop", st->carry.v[i].text);
@@ -256,6 +262,12 @@ static void run_for(lm_elab *e, const ast_stmt *st) {
   }
 }
 
+// The values of a returned tuple are where they are written, for messages about them.
+static void place_items(const ast_expr *x, el_val *v) {
+  if (x->kind != EX_TUPLE || v->k != V_TUPLE) return;
+  for (uint32_t i = 0; i < v->n && i < x->n_args; i++) v->items[i].loc = x->args[i].expr->loc;
+}
+
 void el_run(lm_elab *e, const ast_body *body) {
   for (uint32_t i = 0; i < body->n && !e->frame->has_result; i++) {
     const ast_stmt *st = body->v[i];
@@ -270,6 +282,7 @@ void el_run(lm_elab *e, const ast_body *body) {
       el_val v = el_eval(e, st->expr);
       e->frame->result = v, e->frame->has_result = true;
       e->frame->result.loc = st->expr->loc;
+      place_items(st->expr, &e->frame->result);
       break;
     }
     case ST_ERROR: e->frame->result = el_error(), e->frame->has_result = true; break;

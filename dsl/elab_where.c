@@ -75,6 +75,15 @@ static lm_diag *report_several(lm_elab *e, const el_where *s, const ast_expr *w)
   return el_err(e, s->at.file ? s->at : w->loc, "E073", "%s: the constraint `%s` does not hold", s->what, written(e, w));
 }
 
+// Where a parameter's number was written down, one note for each parameter that the constraint names.
+static void note_origins(lm_elab *e, lm_diag *d, const el_where *s, const ast_expr *w) {
+  for (uint32_t k = 0; k < s->sig->n_params; k++) {
+    if (!mentions(w, s->sig, k)) continue;
+    el_val v = el_lookup(e, s->sig->params[k].name.text, w->loc, false);
+    lm_diag_note(e->c, d, el_inst_origin(s->inst, k), "%s is %s", s->sig->params[k].name.text, el_show(e, &v));
+  }
+}
+
 // "kv is 2, heads is 3"; numbers speak for themselves.
 static void note_sides(lm_elab *e, lm_diag *d, const ast_expr *w) {
   lm_buf b = {0};
@@ -93,7 +102,8 @@ lm_diag *el_where_check(lm_elab *e, const el_where *s, const ast_expr *w) {
   int k = only_param(w, s->sig);
   lm_diag *d = k >= 0 ? report_param(e, s, w, k) : report_several(e, s, w);
   lm_diag_note(e->c, d, w->loc, "declared here");
-  if (k < 0 && w->kind == EX_BINARY && w->op != OP_IN) note_sides(e, d, w);
+  if (k < 0 && s->inst) note_origins(e, d, s, w);
+  else if (k < 0 && w->kind == EX_BINARY && w->op != OP_IN) note_sides(e, d, w);
   return d;
 }
 

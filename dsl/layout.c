@@ -298,6 +298,19 @@ lm_sym lm_layout_name(const struct lm_layout *t) {
   return t->given.kind == LM_TOKEN_NAME ? t->given.value.name.text : NULL;
 }
 
+static bool is_word(char c) { return (c >= '0' && c <= '9') || (c != '"' && is_word_start(c)); }
+
+lm_sym lm_layout_word_before(const struct lm_layout *t, lm_loc *out_at) {
+  const char *text = t->source->text, *end = text + t->given.offset;
+  while (end > text && (end[-1] == ' ' || end[-1] == '\t')) end--;
+  const char *from = end;
+  while (from > text && is_word(from[-1])) from--;
+  if (from == end) return NULL;
+  size_t back = (size_t)(text + t->given.offset - from);
+  *out_at = (lm_loc){t->given.loc.file, (uint16_t)(end - from), t->given.loc.line, t->given.loc.col - (uint32_t)back};
+  return lm_intern_n(t->ctx->intern, from, (size_t)(end - from));
+}
+
 void lm_layout_found(const struct lm_layout *t, lm_buf *out) {
   const token *g = &t->given;
   int len = g->loc.len < 40 ? g->loc.len : 40;

@@ -109,7 +109,8 @@ static void make_loss(lm_elab *e, el_inst *model, const char *name, el_mode mode
   if (r.k == V_ERROR) return;
   lm_loc where = el_method_find(model, LM_SYM(e->c, "loss"))->loc;
   if (r.k != V_TUPLE || r.n != 2) {
-    el_err(e, where, "E0A1", "loss returns (sum, weight), got %s", el_show(e, &r));
+    lm_diag *d = el_err(e, r.loc.file ? r.loc : where, "E0A1", "loss returns (sum, weight), got %s", el_show(e, &r));
+    lm_diag_help(e->c, d, "loss(bt: Batch[b, t]) -> (f32, f32) { ... return (sum(l * bt.w), sum(bt.w)) }");
     return;
   }
   lm_value *out[4 + LM_LOWER_EMITS];
@@ -118,7 +119,7 @@ static void make_loss(lm_elab *e, el_inst *model, const char *name, el_mode mode
   for (int i = 0; i < 2; i++) {
     el_val v = el_adapt(e, &r.items[i], K_F32, where);
     if (v.k != V_TENSOR || v.axes.n || v.kind != K_F32) {
-      if (v.k != V_ERROR) el_err(e, where, "E0A1", "loss returns two f32 scalars (sum, weight), got %s", el_show(e, &r));
+      if (v.k != V_ERROR) el_err(e, r.items[i].loc.file ? r.items[i].loc : where, "E0A1", "loss returns two f32 scalars (sum, weight), got %s", el_show(e, &r));
       return;
     }
     out[i] = v.v;

@@ -272,6 +272,18 @@ static void check_cover(lm_elab *e, entries *all) {
   }
 }
 
+static lm_loc map_loc(const el_inst *model, lm_loc otherwise) {
+  for (uint32_t i = 0; i < model->decl->members.n; i++)
+    if (model->decl->members.v[i]->kind == MB_MAP) return model->decl->members.v[i]->names.v[0].loc;
+  return otherwise;
+}
+
+static void report_missing(lm_elab *e, const el_inst *model, lm_loc at, const char *paths, bool more) {
+  lm_diag *d = el_err(e, map_loc(model, at), "E0C2", "map hf leaves out %s%s", paths, more ? ", …" : "");
+  lm_diag_note(e->c, d, at, "of this model");
+  lm_diag_help(e->c, d, "each parameter has a line: @%.*s = (\"foreign.name\", [axes])", (int)strcspn(paths, ","), paths);
+}
+
 void lm_lower_maps(lm_elab *e, el_inst *model, lm_lowered *out, lm_loc at) {
   targets t = {0};
   entries all = {0};
@@ -286,7 +298,7 @@ void lm_lower_maps(lm_elab *e, el_inst *model, lm_lowered *out, lm_loc at) {
     else if (n_missing++ < 4) missing = lm_arena_printf(e->a, "%s%s%s", missing, n_missing > 1 ? ", " : "", x->path);
     x->end = out->n_maps;
   }
-  if (n_missing) el_err(e, at, "E0C2", "map hf leaves out %s%s", missing, n_missing > 4 ? ", …" : "");
+  if (n_missing) report_missing(e, model, at, missing, n_missing > 4);
   for (uint32_t i = 0, k = 0; i < t.n; i++)
     for (; k < t.v[i].end; k++) LM_PUSH(e->a, all.v, all.n, all.cap) = (entry){&out->maps[k], t.v[i].by};
   if (e->c->n_errors == before) check_cover(e, &all);

@@ -382,14 +382,51 @@ static const char *unit_meant(lm_sym name) {
   return NULL;
 }
 
-static void add_hints(lm_parser *ps, lm_diag *d, const words *expected, yysymbol_kind_t token, const char *found) {
+typedef struct word_pair { const char *found, *meant; } word_pair;
+
+// What a word of other languages is here; NULL: nothing.
+static const char *meant_by(const word_pair *pairs, size_t n, const char *word) {
+  for (size_t i = 0; i < n; i++)
+    if (!strcmp(pairs[i].found, word)) return pairs[i].meant;
+  return NULL;
+}
+
+// The word that begins a declaration, as it is meant by `name`.
+static const char *start_meant(const char *name) {
   static const char *const starts[] = {"import", "fn", "block", "model", "optimizer", "data", "recipe", "let"};
-  lm_sym name = token == YYSYMBOL_NAME ? lm_layout_name(ps->layout) : NULL;
-  const char *near = name && has(expected, GROUPS[0].text) ? lm_nearest(name, starts, LM_COUNT(starts)) : NULL;
+  static const word_pair others[] = {{"def", "fn"}, {"func", "fn"}, {"function", "fn"}, {"class", "block"}, {"struct", "block"},
+                                     {"module", "block"}, {"const", "let"}, {"var", "let"}, {"use", "import"}};
+  const char *meant = meant_by(others, LM_COUNT(others), name);
+  return meant ? meant : lm_nearest(name, starts, LM_COUNT(starts));
+}
+
+// Where only `follows` can follow a name: the statement or the member that the name before the token was meant to begin.
+static const char *first_word_meant(const words *expected, const char *before) {
+  static const char *const statements[] = {"let", "return", "emit", "for"}, *const members[] = {"dim", "param", "state", "sub", "map"};
+  static const word_pair others[] = {{"var", "let"}, {"const", "let"}};
+  if (!before || expected->n != 1) return NULL;
+  bool statement = has(expected, "'='"), member = has(expected, "'('");
+  const char *meant = statement ? meant_by(others, LM_COUNT(others), before) : NULL;
+  if (meant) return meant;
+  return statement ? lm_nearest(before, statements, LM_COUNT(statements)) : member ? lm_nearest(before, members, LM_COUNT(members)) : NULL;
+}
+
+static const char *operator_meant(const char *name) {
+  static const word_pair pairs[] = {{"and", "'&'"}, {"or", "'|'"}, {"is", "'=='"}, {"xor", "'!='"}};
+  return name ? meant_by(pairs, LM_COUNT(pairs), name) : NULL;
+}
+
+static void add_hints(lm_parser *ps, lm_diag *d, const words *expected, yysymbol_kind_t token, const char *found) {
+  lm_loc at;
+  lm_sym name = token == YYSYMBOL_NAME ? lm_layout_name(ps->layout) : NULL, before = lm_layout_word_before(ps->layout, &at);
+  const char *near = name && has(expected, GROUPS[0].text) ? start_meant(name) : first_word_meant(expected, before);
+  const char *operator = has(expected, "an operator") ? operator_meant(name) : NULL;
   char which;
   lm_loc unclosed = lm_layout_unclosed(ps->layout, &which);
   const char *unit = has(expected, "an operator") ? unit_meant(name) : NULL;
   if (near) lm_diag_help(ps->ctx, d, "did you mean '%s'?", near);
+  else if (operator) lm_diag_help(ps->ctx, d, "write %s", operator);
+  else if (before && !strcmp(before, "not") && has(expected, "an operator")) lm_diag_help(ps->ctx, d, "not is a function: not(x)");
   else if (unit) lm_diag_help(ps->ctx, d, "the unit is written '%s'", unit);
   else if (has(expected, "'{'") && !strcmp(found, "the end of the line"))
     lm_diag_help(ps->ctx, d, "'{' stands on the line of what it belongs to");
@@ -402,6 +439,15 @@ static void add_hints(lm_parser *ps, lm_diag *d, const words *expected, yysymbol
     lm_diag_note(ps->ctx, d, unclosed, "'%c' opened here", which);
 }
 
+// `extra NAME = (…)`, a member of optimizers that is planned.
+static bool report_planned(lm_parser *ps, const words *expected) {
+  lm_loc at;
+  lm_sym before = lm_layout_word_before(ps->layout, &at);
+  if (!before || strcmp(before, "extra") || expected->n != 1 || !has(expected, "'('")) return false;
+  lm_error(ps->ctx, at, "E900", "`extra` of an optimizer (the gradient of another loss) is not available yet");
+  return true;
+}
+
 static int yyreport_syntax_error(const yypcontext_t *at, lm_parser *ps) {
   if (!lm_layout_stopped(ps->layout)) {
     words w = expected_words(at);
@@ -409,8 +455,10 @@ static int yyreport_syntax_error(const yypcontext_t *at, lm_parser *ps) {
     lm_layout_found(ps->layout, &found);
     for (int i = 0; i < w.n && i < 6; i++)
       lm_buf_printf(&list, "%s%s", !i ? "" : i == w.n - 1 || i == 5 ? " or " : ", ", strcmp(w.v[i], "';'") ? w.v[i] : "the end of the line");
-    lm_diag *d = lm_error(ps->ctx, *yypcontext_location(at), "E010", "found %s, expected %s", found.p, list.p ? list.p : "nothing");
-    add_hints(ps, d, &w, yypcontext_token(at), found.p);
+    if (!report_planned(ps, &w)) {
+      lm_diag *d = lm_error(ps->ctx, *yypcontext_location(at), "E010", "found %s, expected %s", found.p, list.p ? list.p : "nothing");
+      add_hints(ps, d, &w, yypcontext_token(at), found.p);
+    }
     lm_buf_free(&found);
     lm_buf_free(&list);
   }

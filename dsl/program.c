@@ -61,10 +61,28 @@ static void symbol_add(lm_ctx *c, lm_file *f, lm_sym name, lm_decl_ref ref, lm_l
   *slot_of(f, name) = f->n_symbols;
 }
 
+static bool is_primitive(const char *name) {
+  int n;
+  const char *const *names = el_primitive_names(&n);
+  for (int i = 0; i < n; i++)
+    if (!strcmp(names[i], name)) return true;
+  return false;
+}
+
+// Calls of that name mean the primitive, as everywhere else; so the declaration is the one mistake.
+static void report_primitive(lm_ctx *c, const ast_decl *d) {
+  lm_diag *g = lm_error(c, d->name.loc, "E105", "'%s' is a function of the language and cannot be declared again", d->name.text);
+  lm_diag_help(c, g, "give it another name");
+}
+
 static void declare(lm_ctx *c, lm_file *f, ast_decl *d) {
   lm_decl_ref ref = {d, f};
   f->incomplete |= d->kind == DC_ERROR;
   if (d->kind == DC_IMPORT || d->kind == DC_ERROR) return;
+  if (d->kind == DC_FN && !f->is_std && is_primitive(d->name.text)) {
+    report_primitive(c, d);
+    return;
+  }
   if (d->kind != DC_LET) symbol_add(c, f, d->name.text, ref, d->name.loc);
   for (uint32_t i = 0; i < d->let_names.n; i++) symbol_add(c, f, d->let_names.v[i].text, ref, d->let_names.v[i].loc);
 }
@@ -124,18 +142,16 @@ static lm_file *load_import(loader *l, const lm_file *from, const ast_decl *d) {
 
 static bool is_own(const lm_file *f, const lm_symbol *s) { return s->ref.file == f; }
 
-static bool is_primitive(const char *name) {
-  int n;
-  const char *const *names = el_primitive_names(&n);
-  for (int i = 0; i < n; i++)
-    if (!strcmp(names[i], name)) return true;
+static bool has_fn(const lm_file *f, lm_sym name) {
+  for (uint32_t i = 0; i < f->tree->n; i++)
+    if (f->tree->v[i]->kind == DC_FN && f->tree->v[i]->name.text == name) return true;
   return false;
 }
 
 // From the library one may also import what is visible everywhere.
 static void import_name(loader *l, lm_file *f, const lm_file *from, const ast_name *name) {
   const lm_symbol *s = symbol_find(from, name->text);
-  if (from->is_std && !s && is_primitive(name->text)) return;
+  if (!s && is_primitive(name->text) && (from->is_std || has_fn(from, name->text))) return;   // the latter is reported
   if (from->is_std && !s) s = symbol_find(l->p->prelude, name->text);
   if (s && (is_own(from, s) || is_own(l->p->prelude, s))) {
     symbol_add(l->c, f, name->text, s->ref, name->loc);

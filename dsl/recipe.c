@@ -65,19 +65,22 @@ static void apply_set(lm_resolver *R, lm_settings *s, const char *text) {
 
 static lm_decl_ref report_choice(lm_ctx *c, const lm_program *p, const char *wanted) {
   const lm_file *f = p->files[0];
-  lm_loc at = {f->tree->source, 0, 1, 1};
+  lm_loc nowhere = {0}, first = {0};
   const char *names[32];
   int n = 0;
   lm_buf list = {0};
   for (uint32_t i = 0; i < f->tree->n && n < (int)LM_COUNT(names); i++)
-    if (f->tree->v[i]->kind == DC_RECIPE) names[n++] = f->tree->v[i]->name.text;
+    if (f->tree->v[i]->kind == DC_RECIPE) {
+      if (!n) first = f->tree->v[i]->name.loc;
+      names[n++] = f->tree->v[i]->name.text;
+    }
   for (int i = 0; i < n; i++) lm_buf_printf(&list, "%s%s", i ? ", " : "", names[i]);
-  if (!n) lm_error(c, at, "E208", "%s has no recipe", f->path);
+  if (!n) lm_error(c, nowhere, "E208", "%s has no recipe", f->path);
   else if (!wanted)
-    lm_diag_help(c, lm_error(c, at, "E208", "%s has several recipes: %s", f->path, list.p),
-                 "choose one with --recipe NAME");
+    lm_diag_help(c, lm_error(c, first, "E208", "%s has several recipes: %s", f->path, list.p),
+                 "choose one: --recipe %s", names[0]);
   else {
-    lm_diag *d = lm_error(c, at, "E208", "%s has no recipe '%s'; it has %s", f->path, wanted, list.p);
+    lm_diag *d = lm_error(c, nowhere, "E208", "%s has no recipe '%s'; it has %s", f->path, wanted, list.p);
     const char *near = lm_nearest(wanted, names, n);
     if (near) lm_diag_help(c, d, "did you mean '%s'?", near);
   }

@@ -118,7 +118,7 @@ void lm_read_unknown_arg(const lm_reader *d, const ast_decl *decl, uint32_t skip
   for (uint32_t i = skip; i < decl->sig.n_params && n < (int)LM_COUNT(names); i++)
     names[n++] = decl->sig.params[i].name.text;
   lm_diag *e = lm_error(d->R->c, a->name_loc, "E203", "%s has no argument '%s'", decl->name.text, a->name);
-  lm_diag_note(d->R->c, e, decl->name.loc, "%s is declared here", decl->name.text);
+  lm_diag_note(d->R->c, e, decl->name.loc, "%s takes %s", decl->name.text, lm_sig_names(d->R->c, &decl->sig, skip));
   lm_read_suggest(d, e, lm_nearest(a->name, names, n));
 }
 

@@ -104,21 +104,23 @@ void lm_diag_help(lm_ctx *c, lm_diag *d, const char *fmt, ...) {
   va_end(ap);
 }
 
+static bool has_note(const lm_diag *d, lm_loc at, const char *text) {
+  for (int i = 0; i < d->n_notes; i++)
+    if (same_place(d->note[i].loc, at) && !strcmp(d->note[i].text, text)) return true;
+  return false;
+}
+
 void lm_diag_note(lm_ctx *c, lm_diag *d, lm_loc at, const char *fmt, ...) {
-  if (d->n_notes == (int)LM_COUNT(d->note)) return;
   va_list ap;
   va_start(ap, fmt);
-  d->note[d->n_notes].loc = at;
-  d->note[d->n_notes++].text = vformat(c, fmt, ap);
+  const char *text = vformat(c, fmt, ap);
   va_end(ap);
+  if (d->n_notes == (int)LM_COUNT(d->note) || has_note(d, at, text)) return;
+  d->note[d->n_notes].loc = at;
+  d->note[d->n_notes++].text = text;
 }
 
 // ---- text that is safe to print
-
-static bool is_hidden(uint32_t v) {   // controls, and marks that reorder or hide text
-  return v < 0x20 || (v >= 0x7f && v < 0xa0) || (v >= 0x200b && v <= 0x200f) || (v >= 0x2028 && v <= 0x202e) ||
-         (v >= 0x2060 && v <= 0x206f) || v == 0xfeff;
-}
 
 static int cells(uint32_t v) {        // East Asian wide and emoji take two
   return (v >= 0x1100 && v < 0x1160) || (v >= 0x2e80 && v < 0xa4d0) || (v >= 0xac00 && v < 0xd7a4) ||
@@ -135,9 +137,9 @@ static int add_safe(lm_buf *b, const char *s, size_t n) {
     size_t before = b->n;
     if (!len) lm_buf_printf(b, "\\x%02x", (unsigned char)s[i]);
     else if (v == '\t') lm_buf_puts(b, " ");
-    else if (is_hidden(v)) lm_buf_printf(b, v < 0x100 ? "\\x%02x" : "\\u{%x}", v);
+    else if (lm_utf8_is_hidden(v)) lm_buf_printf(b, v < 0x100 ? "\\x%02x" : "\\u{%x}", v);
     else lm_buf_add(b, s + i, (size_t)len);
-    width += len && v != '\t' && !is_hidden(v) ? cells(v) : (int)(b->n - before);
+    width += len && v != '\t' && !lm_utf8_is_hidden(v) ? cells(v) : (int)(b->n - before);
     i += len ? (size_t)len : 1;
   }
   return width;
@@ -336,9 +338,25 @@ static int edit_distance(const char *a, int n, const char *b, int m) {
   return row[n % 3][m];
 }
 
+// Whether one begins or ends with the other, which has at least four letters: weight_decay and decay, xentropy and xent.
+static bool extends(const char *a, const char *b) {
+  size_t n = strlen(a), m = strlen(b);
+  if (n < m) return extends(b, a);
+  return m >= 4 && (!strncmp(a, b, m) || !strcmp(a + n - m, b));
+}
+
+static const char *nearest_extended(const char *word, const char *const *names, int n) {
+  const char *best = NULL;
+  for (int i = 0; i < n; i++) {
+    if (!names[i] || !strcmp(word, names[i]) || !extends(word, names[i])) continue;
+    if (!best || strlen(names[i]) > strlen(best)) best = names[i];
+  }
+  return best;
+}
+
 const char *lm_nearest(const char *word, const char *const *names, int n) {
   size_t len = strlen(word);
-  if (!len || len > NEAREST_MAX) return NULL;
+  if (len < 2 || len > NEAREST_MAX) return NULL;       // every other letter is one letter's neighbour
   const char *best = NULL;
   int best_distance = least((int)(len + 2) / 3, 3) + 1;
   for (int i = 0; i < n; i++) {
@@ -347,5 +365,5 @@ const char *lm_nearest(const char *word, const char *const *names, int n) {
     int d = edit_distance(word, (int)len, names[i], (int)m);
     if (d < best_distance) best_distance = d, best = names[i];
   }
-  return best;
+  return best ? best : nearest_extended(word, names, n);
 }
