@@ -51,8 +51,27 @@ void lm_settings_set(lm_resolver *R, lm_settings *s, const char *section, const 
   lm_settings_apply(R, s, section, items, &layer);
 }
 
+// A value that begins like a path is no expression; with the quotes that the shell took away it is a text.
+static const char *with_quotes(lm_resolver *R, const char *text) {
+  const char *value = strchr(text, '=');
+  if (!value) return text;
+  value += 1 + strspn(value + 1, " \t");
+  if ((*value != '/' && *value != '.' && *value != '~') || strpbrk(value, "\"\\\n")) return text;
+  return lm_arena_printf(R->c->arena, "%.*s\"%s\"", (int)(value - text), text, value);
+}
+
+// For a value that does not parse, such as the glob data/*.txt.
+static void help_quotes(lm_resolver *R, lm_diag *d, const char *text) {
+  const char *value = strchr(text, '=');
+  if (!d || d->help || !value || strchr(value, '"') || !strpbrk(value, "/.*")) return;
+  value += 1 + strspn(value + 1, " \t");
+  lm_diag_help(R->c, d, "a text stands in quotes, and those in quotes of the shell: --set '%.*s\"%s\"'", (int)(value - text), text, value);
+}
+
 static void apply_set(lm_resolver *R, lm_settings *s, const char *text) {
-  ast_item *item = lm_parse_set(R->c, text);
+  lm_diag **said = R->c->diags_tail;
+  ast_item *item = lm_parse_set(R->c, with_quotes(R, text));
+  help_quotes(R, *said, text);
   if (item->path.n > 1 && !strcmp(item->path.v[0].text, "data")) {
     item->path.v++, item->path.n--;
     LM_PUSH(R->c->arena, R->data_sets.v, R->data_sets.n, R->data_sets.cap) = item;

@@ -54,7 +54,7 @@ typedef struct lm_recipe_tokenizer {
   lm_tokenizer_kind kind;
   const char *file, *merges;    // BPE: tokenizer.json alone, or encoder.json and vocab.bpe; NULL if absent
   int64_t train;                // BPE: train one of so many tokens on the data; 0: no
-  lm_loc loc;
+  lm_loc loc, file_loc;
 } lm_recipe_tokenizer;
 
 typedef enum { LM_RECIPE_SOURCE_TEXT, LM_RECIPE_SOURCE_JSONL, LM_RECIPE_SOURCE_BATCHES } lm_recipe_source_kind;

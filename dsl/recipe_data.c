@@ -10,7 +10,9 @@ static void read_tokenizer(const lm_reader *d, lm_recipe_data *out) {
   if (strcmp(lm_callee(e), "bpe")) return;
   const ast_expr *train = lm_read_arg(d, key, e, "train");
   out->tokenizer = (lm_recipe_tokenizer){LM_RECIPE_TOKENIZER_BPE, lm_read_arg_path(d, key, e, "file"),
-                                         lm_read_arg_path(d, key, e, "merges"), 0, e->loc};
+                                         lm_read_arg_path(d, key, e, "merges"), 0, e->loc, e->loc};
+  const ast_expr *file = lm_read_arg(d, key, e, "file");
+  if (file) out->tokenizer.file_loc = file->loc;
   if (train) out->tokenizer.train = (int64_t)lm_number_eval(d->R, lm_read_file(d, lm_read_setting(d, key)), train);
   if (!out->tokenizer.file == !train)
     lm_error(d->R->c, e->loc, "E204", "bpe is either of a file or trained: bpe(\"tokenizer.json\"), bpe(train = 4096)");

@@ -82,6 +82,15 @@ static lm_status option_read(lm_args *a, int argc, char **argv, int *at) {
   return value_set(a, i, value ? value : argv[++*at]);
 }
 
+// An argument that is no option. Right behind one whose value follows only after =, it may have been meant as that value.
+static void rest_add(lm_args *a, const char *before, const char *arg) {
+  LM_PUSH(a->arena, a->rest, a->n_rest, a->cap_rest) = arg;
+  int i = !strncmp(before, "--", 2) ? find_name(a->table, before + 2, strlen(before + 2)) : -1;
+  if (i < 0 || a->table[i].kind != LM_OPT_MAYBE) return;
+  a->maybe = a->table[i].name;
+  a->after_maybe = arg;
+}
+
 lm_status lm_args_parse(lm_arena *arena, const lm_opt *table, int argc, char **argv, lm_args *out, bool *out_help) {
   *out = (lm_args){.arena = arena, .table = table, .values = LM_NEW_N(arena, lm_opt_value, table_size(table) + 1)};
   *out_help = false;
@@ -94,7 +103,7 @@ lm_status lm_args_parse(lm_arena *arena, const lm_opt *table, int argc, char **a
     }
     if (options && !strcmp(arg, "--")) options = false;
     else if (options && arg[0] == '-' && arg[1]) LM_TRY(option_read(out, argc, argv, &i));
-    else LM_PUSH(arena, out->rest, out->n_rest, out->cap_rest) = arg;
+    else rest_add(out, i ? argv[i - 1] : "", arg);
   }
   return NULL;
 }
