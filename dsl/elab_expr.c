@@ -380,11 +380,10 @@ static el_val eval_field(lm_elab *e, const ast_expr *x) {
     e->frame = f;
     if (found) return v;
   }
+  const char *near = a.k == V_RECORD ? lm_nearest(x->text, a.names, (int)a.n) : NULL;
   lm_diag *d = el_err(e, x->loc, "E042", "%s has no field '%s'", el_show(e, &a), x->text);
-  if (a.k == V_RECORD) {
-    const char *near = lm_nearest(x->text, a.names, (int)a.n);
-    lm_diag_help(e->c, d, near ? "did you mean '%s'?" : "it has tok, pos, seg, next and w", near);
-  }
+  if (near) lm_diag_help(e->c, d, "did you mean '%s'?", near);
+  else if (a.k == V_RECORD) lm_diag_help(e->c, d, "it has tok, pos, seg, next and w; further columns are not available yet");
   return el_error();
 }
 

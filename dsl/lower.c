@@ -96,8 +96,18 @@ el_val lm_lower_logits(lm_elab *e, el_inst *model, const el_val *tok_pos_seg) {
   return el_error();
 }
 
+// Parameters of `loss` behind the batch would be further columns of the data.
+static bool takes_columns(lm_elab *e, const ast_member *loss) {
+  if (loss->sig.n_params < 2) return false;
+  const ast_param *p = &loss->sig.params[1];
+  lm_diag *d = el_err(e, p->name.loc, "E900", "columns of the data besides the batch are not available yet: '%s'", p->name.text);
+  lm_diag_help(e->c, d, "loss(bt: Batch[b, t]) takes the batch alone");
+  return true;
+}
+
 static void make_loss(lm_elab *e, el_inst *model, const char *name, el_mode mode, const lm_lower_options *o, lm_loc at) {
-  if (!need_method(e, model, "loss", at)) return;
+  const ast_member *loss = need_method(e, model, "loss", at);
+  if (!loss || takes_columns(e, loss)) return;
   entry x = begin(e, name, o->rows, o->seq, 0, 5, mode, model->file);
   e->step = scalar_arg(e, x.f, "step", LM_INT), e->row = scalar_arg(e, x.f, "row", LM_INT);
   el_val bt = {.k = V_RECORD, .n = 5, .items = x.cols};
