@@ -10,6 +10,28 @@ enum { MOST_CALLS = 100 };
 
 bool el_type_is(const ast_type *t, const char *name) { return t && t->name && strcmp(t->name, name) == 0; }
 
+static bool same_axis(const ast_dim *a, const ast_dim *b) {
+  return !a->row && !b->row && a->expr->kind == EX_NAME && b->expr->kind == EX_NAME && a->expr->text == b->expr->text;
+}
+
+// The first thing that is wrong with the axes of a type.
+static bool check_dim(lm_elab *e, const ast_type *t, uint32_t i) {
+  const ast_dim *d = &t->dims[i];
+  for (uint32_t k = 0; k < i; k++) {
+    if (d->row && t->dims[k].row) return el_err(e, d->loc, "E031", "a type has at most one row variable"), false;
+    if (same_axis(d, &t->dims[k])) return el_err(e, d->loc, "E056", "axis '%s' twice in one tensor", d->expr->text), false;
+  }
+  return true;
+}
+
+bool el_type_check(lm_elab *e, const ast_type *t) {
+  for (uint32_t i = 0; t && i < t->n_dims; i++)
+    if (!check_dim(e, t, i)) return false;
+  for (uint32_t i = 0; t && i < t->n_tuple; i++)
+    if (!el_type_check(e, t->tuple[i])) return false;
+  return true;
+}
+
 bool el_is_duration(const ast_type *t) { return el_type_is(t, "steps") && !t->has_dims; }
 
 el_kind el_kind_of_type(lm_elab *e, const ast_type *t, bool *out_ok) {
@@ -91,9 +113,7 @@ static const char *bind_axis(lm_elab *e, el_invocation *v, lm_sym name, el_axis 
 static const char *unify(lm_elab *e, el_invocation *v, const ast_type *t, const el_axes *axes) {
   int row = -1;
   for (uint32_t i = 0; i < t->n_dims; i++) {
-    if (!t->dims[i].row) continue;
-    if (row >= 0) return "a type has at most one row variable";
-    row = (int)i;
+    if (t->dims[i].row) row = (int)i;
   }
   uint32_t fixed = t->n_dims - (row >= 0);
   if (row < 0 ? axes->n != fixed : axes->n < fixed)
@@ -159,7 +179,8 @@ static bool fit_duration(lm_elab *e, const el_invocation *v, uint32_t i, const e
 static bool unify_param(lm_elab *e, el_invocation *v, uint32_t i, bool is_fn) {
   const ast_type *t = v->sig->params[i].type;
   el_val *x = &v->args[i];
-  if (!t || el_type_is(t, "axis") || x->k == V_ERROR) return x->k != V_ERROR;
+  if (!t || el_type_is(t, "axis")) return true;
+  if (!el_type_check(e, t)) return false;
   if (el_type_is(t, "Batch")) {
     if (x->k != V_RECORD) return el_err(e, v->locs[i], "E072", "%s takes a Batch, got %s", v->what, el_show(e, x)), false;
     for (uint32_t k = 0; k < x->n; k++) {
@@ -324,9 +345,14 @@ el_val el_run_invocation(lm_elab *e, el_invocation *v, const lm_file *file, el_r
       v->bound_by[v->n_bound] = v->sig->params[i].name.text, v->bound[v->n_bound++] = v->args[i].axes.v[0];
       el_axis_bind_name(e, v->sig->params[i].name.text, v->args[i].axes.v[0]);
     }
-  for (uint32_t i = 0; i < v->sig->n_params && ok; i++) ok = unify_param(e, v, i, is_fn);   // what follows a misfit is no news
+  bool poisoned = false;                                // an argument is an error already; the others may still misfit
+  for (uint32_t i = 0; i < v->sig->n_params && ok; i++) {   // what follows a misfit is no news
+    bool error = v->args[i].k == V_ERROR;
+    poisoned |= error;
+    if (!error) ok = unify_param(e, v, i, is_fn);
+  }
   el_val r = el_error();
-  if (ok) {
+  if (ok && !poisoned) {
     separate(e, v);
     remap_scope(e, v, NULL, NULL);
     frame.real = is_fn && v->real_set ? v->real : K_REAL;
@@ -339,6 +365,7 @@ el_val el_run_invocation(lm_elab *e, el_invocation *v, const lm_file *file, el_r
     bool holds = el_where_check_all(e, &(el_where){v->sig, v->what, v->at, v->locs});
     uint8_t keep = self ? el_keep_enter(e, self) : e->b.keep;
     if (holds) el_run(e, body);
+    v->ran = holds;
     e->b.keep = keep;
     r = frame.has_result ? el_check_result(e, v->sig->ret, frame.result, v->what) : el_error();
     if (holds && !frame.has_result && e->budget) el_err(e, body->close.file ? body->close : v->at, "E077", "%s returns nothing", v->what);
@@ -377,11 +404,8 @@ static bool match(lm_elab *e, el_invocation *v, const ast_expr *x) {
     v->given[p] = true, v->locs[p] = a->expr->loc;
     if (el_type_is(v->sig->params[p].type, "axis")) {
       v->args[p] = (el_val){.k = V_AXES};
-      if (!el_axis_list(e, a->expr, &v->args[p].axes)) ok = false;
-    } else {
-      v->args[p] = el_eval(e, a->expr);
-      ok = ok && v->args[p].k != V_ERROR;
-    }
+      if (!el_axis_list(e, a->expr, &v->args[p].axes)) v->args[p] = el_error();
+    } else v->args[p] = el_eval(e, a->expr);
   }
   for (uint32_t i = 0; i < n; i++) {
     if (v->given[i]) continue;
@@ -395,6 +419,12 @@ static bool match(lm_elab *e, el_invocation *v, const ast_expr *x) {
 }
 
 // ---- entry points
+// A declaration whose body no call could run is checked by itself, like one that nothing reaches.
+static void unvisit(lm_elab *e, const ast_decl *d) {
+  for (uint32_t i = 0; i < e->n_visited; i++)
+    if (e->visited[i] == d) e->visited[i--] = e->visited[--e->n_visited];
+}
+
 static void visit(lm_elab *e, const ast_decl *d) {
   for (uint32_t i = 0; i < e->n_visited; i++)
     if (e->visited[i] == d) return;
@@ -404,12 +434,13 @@ static void visit(lm_elab *e, const ast_decl *d) {
 static el_val run_fn(lm_elab *e, el_invocation *v, lm_decl_ref ref) {
   el_val out;
   if (el_can_be_library(v, ref.file, e) && el_call_library(e, v, ref.decl, ref.file, &out)) return out;
-  return el_run_invocation(e, v, ref.file, NULL, &ref.decl->body);
+  out = el_run_invocation(e, v, ref.file, NULL, &ref.decl->body);
+  if (v->ran) visit(e, ref.decl);
+  return out;
 }
 
 static el_val call_fn(lm_elab *e, const ast_expr *x, lm_decl_ref ref) {
   el_invocation v = {.sig = &ref.decl->sig, .what = ref.decl->name.text, .at = x->loc};
-  visit(e, ref.decl);
   if (!match(e, &v, x)) return el_error();
   for (uint32_t i = 0; i < v.sig->n_params; i++)       // numbers reach typed parameters as tensors of that type
     if (v.sig->params[i].type && v.sig->params[i].type->n_dims && v.args[i].k == V_TENSOR && v.args[i].kind == K_NUM)
@@ -435,6 +466,7 @@ static el_val run_method(lm_elab *e, el_invocation *v, const el_ref *ref, const 
   el_once once = el_once_begin(e, v, ref->inst, method);
   if (el_once_find(e, &once, &r)) return r;
   r = el_run_invocation(e, v, ref->inst->file, &self, &method->body);
+  if (!v->ran) unvisit(e, ref->inst->decl);
   el_once_end(e, &once, r);
   return r;
 }
@@ -447,16 +479,25 @@ const ast_member *el_method_find(const el_inst *inst, lm_sym name) {
   return NULL;
 }
 
+// Of a call of what is an error already: the mistakes in its arguments are their own.
+static el_val arguments_alone(lm_elab *e, const ast_expr *x) {
+  for (uint32_t i = 0; i < x->n_args; i++)
+    if (x->args[i].kind == ARG_POS || x->args[i].kind == ARG_NAMED) el_eval(e, x->args[i].expr);
+  return el_error();
+}
+
 static el_val call_method(lm_elab *e, const ast_expr *x, const el_ref *ref, lm_sym name) {
   const ast_member *m = el_method_find(ref->inst, name);
-  if (ref->inst->broken) return el_error();
+  if (ref->inst->broken) return arguments_alone(e, x);
   if (!m) {
     lm_diag *d = el_err(e, x->loc, "E080", "%s has no method '%s'", ref->inst->decl->name.text, name);
     lm_diag_note(e->c, d, ref->inst->decl->name.loc, "declared here");
     return el_error();
   }
   el_invocation v = {.sig = &m->sig, .what = lm_arena_printf(e->a, "%s.%s", ref->inst->decl->name.text, name), .at = x->loc};
-  return match(e, &v, x) ? run_method(e, &v, ref, m) : el_error();
+  if (match(e, &v, x)) return run_method(e, &v, ref, m);
+  unvisit(e, ref->inst->decl);
+  return el_error();
 }
 
 el_val el_invoke_method(lm_elab *e, const el_ref *ref, lm_sym name, const el_val *args, uint32_t n, lm_loc at) {
@@ -495,7 +536,7 @@ static el_val call_name(lm_elab *e, const ast_expr *x) {
     if (b->name == name) {
       if (b->val.k == V_INST) return call_method(e, x, &b->val.ref, LM_SYM(e->c, "apply"));
       if (b->val.k != V_ERROR) el_err(e, x->loc, "E083", "'%s' is %s, not a function", name, el_show(e, &b->val));
-      return el_error();
+      return arguments_alone(e, x);
     }
   el_ref *self = e->frame->self;
   for (uint32_t i = 0; self && i < self->inst->n_subs; i++) {
@@ -527,7 +568,7 @@ el_val el_call(lm_elab *e, const ast_expr *x) {
       for (uint32_t i = 0; i < a.ref.inst->n_subs; i++) sub |= a.ref.inst->subs[i].name == x->a->text;
       if (!sub) return call_method(e, x, &a.ref, x->a->text);
     }
-    if (a.k == V_ERROR) return a;
+    if (a.k == V_ERROR) return arguments_alone(e, x);
   }
   el_val f = el_eval(e, x->a);
   if (f.k == V_INST) return call_method(e, x, &f.ref, LM_SYM(e->c, "apply"));

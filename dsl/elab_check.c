@@ -64,20 +64,16 @@ static el_val symbolic_argument(lm_elab *e, const ast_param *p) {
   return el_tensor(kind, &axes, NULL);
 }
 
-static void check_type(lm_elab *e, const ast_type *t) {
-  bool row = false;
-  for (uint32_t i = 0; t && i < t->n_dims; i++) {
-    if (row && t->dims[i].row) el_err(e, t->dims[i].loc, "E031", "a type has at most one row variable");
-    row |= t->dims[i].row != NULL;
-  }
-}
-
 static void run_symbolic(lm_elab *e, const char *what, const ast_sig *sig, const ast_body *body, const lm_file *file, el_ref *self) {
   el_frame frame = {.up = e->frame, .what = what, .file = file, .self = self, .real = K_REAL};
   el_frame *caller = e->frame;
   e->frame = &frame;
-  for (uint32_t i = 0; i < sig->n_params; i++) check_type(e, sig->params[i].type);
-  check_type(e, sig->ret);
+  bool sound = el_type_check(e, sig->ret);
+  for (uint32_t i = 0; i < sig->n_params; i++) sound &= el_type_check(e, sig->params[i].type);
+  if (!sound) {
+    e->frame = caller;
+    return;
+  }
   for (uint32_t i = 0; i < sig->n_params; i++)
     if (el_type_is(sig->params[i].type, "axis")) el_axis_bind_name(e, sig->params[i].name.text, symbolic_axis(e, sig->params[i].name.text, false));
   bind_rows(e, sig);
