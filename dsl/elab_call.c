@@ -376,6 +376,24 @@ el_val el_run_invocation(lm_elab *e, el_invocation *v, const lm_file *file, el_r
   return import_result(e, r, &known, v->at);
 }
 
+static lm_sym name_of(const ast_arg *a) {
+  bool named = a->kind == ARG_POS && (a->expr->kind == EX_NAME || a->expr->kind == EX_FIELD);
+  return named && strlen(a->expr->text) > 1 ? a->expr->text : NULL;
+}
+
+// Values called `seg` and `pos` for parameters called `pos` and `seg`: their types are the same, so nothing else tells.
+static void warn_swapped(lm_elab *e, const el_invocation *v, const ast_expr *x) {
+  const ast_sig *sig = v->sig;
+  for (uint32_t i = 0; i < x->n_args && i < sig->n_params; i++)
+    for (uint32_t k = i + 1; k < x->n_args && k < sig->n_params; k++) {
+      lm_sym a = name_of(&x->args[i]), b = name_of(&x->args[k]);
+      if (!a || !b || a == b || a != sig->params[k].name.text || b != sig->params[i].name.text) continue;
+      lm_diag *d = lm_warn(e->c, x->args[i].expr->loc, "W005", "'%s' and '%s' stand the other way round than the parameters of %s", a, b, v->what);
+      lm_diag_note(e->c, d, sig->params[i].name.loc, "declared here");
+      lm_diag_help(e->c, d, "swap them; if they are meant so, write %s = %s, %s = %s", b, a, a, b);
+    }
+}
+
 // Matches positional and named arguments with the parameters. `values` (methods run by us) replace syntax.
 static bool match(lm_elab *e, el_invocation *v, const ast_expr *x) {
   uint32_t n = v->sig->n_params, k = 0;
@@ -445,7 +463,9 @@ static el_val call_fn(lm_elab *e, const ast_expr *x, lm_decl_ref ref) {
   for (uint32_t i = 0; i < v.sig->n_params; i++)       // numbers reach typed parameters as tensors of that type
     if (v.sig->params[i].type && v.sig->params[i].type->n_dims && v.args[i].k == V_TENSOR && v.args[i].kind == K_NUM)
       v.args[i] = el_adapt(e, &v.args[i], el_type_is(v.sig->params[i].type, "int") ? K_INT : K_F32, v.locs[i]);
-  return run_fn(e, &v, ref);
+  el_val r = run_fn(e, &v, ref);
+  if (v.ran) warn_swapped(e, &v, x);
+  return r;
 }
 
 static void args_take(lm_elab *e, el_invocation *v, const el_val *args, uint32_t n) {
@@ -495,9 +515,13 @@ static el_val call_method(lm_elab *e, const ast_expr *x, const el_ref *ref, lm_s
     return el_error();
   }
   el_invocation v = {.sig = &m->sig, .what = lm_arena_printf(e->a, "%s.%s", ref->inst->decl->name.text, name), .at = x->loc};
-  if (match(e, &v, x)) return run_method(e, &v, ref, m);
-  unvisit(e, ref->inst->decl);
-  return el_error();
+  if (!match(e, &v, x)) {
+    unvisit(e, ref->inst->decl);
+    return el_error();
+  }
+  el_val r = run_method(e, &v, ref, m);
+  if (v.ran) warn_swapped(e, &v, x);
+  return r;
 }
 
 el_val el_invoke_method(lm_elab *e, const el_ref *ref, lm_sym name, const el_val *args, uint32_t n, lm_loc at) {

@@ -1,6 +1,7 @@
 // lower.c - from a recipe's model to the functions of the module.
 #include "dsl/lower.h"
 #include "dsl/elab.h"
+#include "dsl/lint.h"
 #include "dsl/lower_internal.h"
 #include "runtime/plan/plan.h"
 #include <string.h>
@@ -301,4 +302,5 @@ void lm_check(lm_ctx *c, lm_program *prog, lm_recipe *r) {
   e->visited = visited, e->n_visited = e->cap_visited = n_visited;
   for (uint32_t i = 0; i < prog->n_files; i++)
     if (!prog->files[i]->is_std) check_unreached(e, prog->files[i]);
+  if (!c->n_errors) lm_lint(c, prog);                  // with errors, what is unused may be their consequence
 }
