@@ -17,7 +17,8 @@ const char *lm_op_text(ast_op op) { return OP_TEXT[op]; }
 const char *lm_sig_names(lm_ctx *c, const ast_sig *sig, uint32_t from) {
   const char *list = "";
   for (uint32_t i = from; i < sig->n_params; i++)
-    list = lm_arena_printf(c->arena, "%s%s%s", list, i > from ? ", " : "", sig->params[i].name.text);
+    list =
+        lm_arena_printf(c->arena, "%s%s%s", list, i > from ? ", " : "", sig->params[i].name.text);
   return *list ? list : "no arguments";
 }
 
@@ -66,14 +67,16 @@ static void set_args(ast_expr *e, ast_args args) {
   e->trailing_comma = args.trailing_comma;
 }
 
-// As in Python: behind a named argument its place no longer says which parameter a positional one is for.
+// As in Python: behind a named argument its place no longer says which parameter a positional one
+// is for.
 void lm_args_check_order(lm_parser *ps, const ast_args *args) {
   const ast_arg *named = NULL;
   for (uint32_t i = 0; i < args->n; i++) {
     const ast_arg *a = &args->v[i];
     if (a->kind == ARG_NAMED) named = a;
     if (a->kind != ARG_POS || !named) continue;
-    lm_diag *d = lm_error(ps->ctx, a->loc, "E011", "a positional argument follows the named argument '%s'", named->name);
+    lm_diag *d = lm_error(ps->ctx, a->loc, "E011",
+                          "a positional argument follows the named argument '%s'", named->name);
     lm_diag_help(ps->ctx, d, "give it by name too, or put it before the named arguments");
     return;
   }

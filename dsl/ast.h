@@ -149,7 +149,8 @@ ast_item *lm_parse_item(lm_ctx *c, const char *path, const char *text);   // the
 void lm_fmt(lm_ctx *c, uint16_t source, lm_buf *out);
 void lm_ast_print(const ast_file *f, lm_buf *out);   // --emit ast: an s-expression a line
 const char *lm_op_text(ast_op op);
-const char *lm_sig_names(lm_ctx *c, const ast_sig *sig, uint32_t from);   // "lr, betas, eps": parameters from that one on
+const char *lm_sig_names(lm_ctx *c, const ast_sig *sig,
+                         uint32_t from); // "lr, betas, eps": parameters from that one on
 void lm_expr_write(const ast_expr *e, lm_buf *out);  // in the language, canonical layout, on one line
 
 // ---- path patterns: @layers.*.attn.{wq,wk}, ** (any depth, `**.` may stand for nothing), # and * (one component).

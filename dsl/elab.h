@@ -210,7 +210,13 @@ bool el_decide(lm_elab *e, const el_val *v);
 
 // ---- constraints (elab_where.c), in the frame where the parameters' names are bound
 // locs: of the arguments; NULL: not known. inst: whose parameters they are; NULL: of no instance.
-typedef struct el_where { const ast_sig *sig; const char *what; lm_loc at; const lm_loc *locs; const el_inst *inst; } el_where;
+typedef struct el_where {
+  const ast_sig *sig;
+  const char *what;
+  lm_loc at;
+  const lm_loc *locs;
+  const el_inst *inst;
+} el_where;
 lm_diag *el_where_check(lm_elab *e, const el_where *s, const ast_expr *constraint);   // NULL: it holds; else the report
 bool el_where_check_all(lm_elab *e, const el_where *s);
 
@@ -223,7 +229,8 @@ bool el_emits_check(lm_elab *e, lm_loc at, uint64_t n);   // whether so many val
 // ---- instances (elab_inst.c)
 typedef struct el_place { lm_decl_ref decl /* set: what the call names */; el_inst *owner; lm_sym path; int n_stack; int64_t stack[4], place[4]; lm_sym stack_name[4]; } el_place;
 el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file, const el_place *where);
-// Where the value of its parameter k is written: through arguments that hand on a parameter of the owner.
+// Where the value of its parameter k is written: through arguments that hand on a parameter of the
+// owner.
 lm_loc el_inst_origin(const el_inst *inst, uint32_t k);
 // Its path with the places of its repetitions, and of a member if `name` is not empty: "layers.17.attn.wq".
 lm_sym el_inst_path(lm_elab *e, const el_inst *inst, lm_sym name);

@@ -11,17 +11,21 @@ enum { MOST_CALLS = 100 };
 bool el_type_is(const ast_type *t, const char *name) { return t && t->name && strcmp(t->name, name) == 0; }
 
 static bool same_axis(const ast_dim *a, const ast_dim *b) {
-  return !a->row && !b->row && a->expr->kind == EX_NAME && b->expr->kind == EX_NAME && a->expr->text == b->expr->text;
+  return !a->row && !b->row && a->expr->kind == EX_NAME && b->expr->kind == EX_NAME &&
+         a->expr->text == b->expr->text;
 }
 
-// The first thing that is wrong with the axes of a type.
+// Axis i of a type against those before it.
 static bool check_dim(lm_elab *e, const ast_type *t, uint32_t i) {
   const ast_dim *d = &t->dims[i];
+  bool rows = false, twice = false;
   for (uint32_t k = 0; k < i; k++) {
-    if (d->row && t->dims[k].row) return el_err(e, d->loc, "E031", "a type has at most one row variable"), false;
-    if (same_axis(d, &t->dims[k])) return el_err(e, d->loc, "E056", "axis '%s' twice in one tensor", d->expr->text), false;
+    rows |= d->row && t->dims[k].row;
+    twice |= same_axis(d, &t->dims[k]);
   }
-  return true;
+  if (rows) el_err(e, d->loc, "E031", "a type has at most one row variable");
+  if (twice) el_err(e, d->loc, "E056", "axis '%s' twice in one tensor", d->expr->text);
+  return !rows && !twice;
 }
 
 bool el_type_check(lm_elab *e, const ast_type *t) {
@@ -171,8 +175,12 @@ static bool fit_kind(lm_elab *e, el_invocation *v, uint32_t i, const ast_type *t
 // `steps`: a number of steps, known at compile time or by the run alone.
 static bool fit_duration(lm_elab *e, const el_invocation *v, uint32_t i, const el_val *x) {
   if (x->k == V_NUM || (x->k == V_TENSOR && x->kind == K_NUM && !x->axes.n)) return true;
-  lm_diag *d = el_err(e, v->locs[i], "E072", "%s: parameter %s takes a number of steps, got %s", v->what, v->sig->params[i].name.text, el_show(e, x));
-  if (x->k == V_QUANTITY) lm_diag_help(e->c, d, "units belong to recipes; inside the language a number of steps is a plain number");
+  lm_diag *d = el_err(e, v->locs[i], "E072", "%s: parameter %s takes a number of steps, got %s",
+                      v->what, v->sig->params[i].name.text, el_show(e, x));
+  if (x->k == V_QUANTITY)
+    lm_diag_help(
+        e->c, d,
+        "units belong to recipes; inside the language a number of steps is a plain number");
   return false;
 }
 
@@ -249,7 +257,8 @@ static bool result_axes(lm_elab *e, const ast_type *t, el_axes *out) {
 }
 
 static void report_no_tuple(lm_elab *e, const ast_type *t, const el_val *v, const char *what) {
-  lm_diag *d = el_err(e, v->loc.file ? v->loc : t->loc, "E074", "%s returns %s, declared as a tuple of %u", what, el_show(e, v), t->n_tuple);
+  lm_diag *d = el_err(e, v->loc.file ? v->loc : t->loc, "E074",
+                      "%s returns %s, declared as a tuple of %u", what, el_show(e, v), t->n_tuple);
   lm_diag_note(e->c, d, t->loc, "declared here");
   if (v->k == V_TENSOR) lm_diag_help(e->c, d, "return one value for each: return (a, b)");
 }
@@ -258,8 +267,7 @@ static void report_no_tuple(lm_elab *e, const ast_type *t, const el_val *v, cons
 el_val el_check_result(lm_elab *e, const ast_type *t, el_val v, const char *what) {
   if (!t || v.k == V_ERROR) return v;
   if (!t->name) {
-    if (v.k != V_TUPLE || v.n != t->n_tuple)
-      return report_no_tuple(e, t, &v, what), el_error();
+    if (v.k != V_TUPLE || v.n != t->n_tuple) return report_no_tuple(e, t, &v, what), el_error();
     for (uint32_t i = 0; i < v.n; i++) v.items[i] = el_check_result(e, t->tuple[i], v.items[i], what);
     return v;
   }
@@ -275,7 +283,8 @@ el_val el_check_result(lm_elab *e, const ast_type *t, el_val v, const char *what
   el_val declared = el_tensor(kind, &want, NULL);
   lm_diag *d = el_err(e, at, "E074", "%s returns %s, declared %s", what, el_show(e, &v), el_show(e, &declared));
   lm_diag_note(e->c, d, t->loc, "declared here");
-  if (v.k == V_TENSOR && v.kind == kind && v.axes.n && !want.n) lm_diag_help(e->c, d, "sum it over all its axes: sum(...)");
+  if (v.k == V_TENSOR && v.kind == kind && v.axes.n && !want.n)
+    lm_diag_help(e->c, d, "sum it over all its axes: sum(...)");
   if (v.k == V_TENSOR && v.kind == kind && v.axes.n == want.n && el_axes_subset(&v.axes, &want)) lm_diag_help(e->c, d, "the order differs: permute(x, %s)", el_show_axes(e, &want));
   return el_error();
 }
@@ -318,8 +327,11 @@ void el_known_axes(lm_elab *e, const el_val *v, el_axes *out) {
 static void report_depth(lm_elab *e, const el_invocation *v) {
   const char *cycle = v->what;
   const el_frame *f = e->frame;
-  for (; f && f->what && strcmp(f->what, v->what); f = f->up) cycle = lm_arena_printf(e->a, "%s -> %s", f->what, cycle);
-  if (f && f->what) el_err(e, v->at, "E076", "'%s' calls itself, and there is no recursion: %s -> %s", v->what, v->what, cycle);
+  for (; f && f->what && strcmp(f->what, v->what); f = f->up)
+    cycle = lm_arena_printf(e->a, "%s -> %s", f->what, cycle);
+  if (f && f->what)
+    el_err(e, v->at, "E076", "'%s' calls itself, and there is no recursion: %s -> %s", v->what,
+           v->what, cycle);
   else el_err(e, v->at, "E076", "calls nest more than %d deep", MOST_CALLS);
 }
 
@@ -345,8 +357,8 @@ el_val el_run_invocation(lm_elab *e, el_invocation *v, const lm_file *file, el_r
       v->bound_by[v->n_bound] = v->sig->params[i].name.text, v->bound[v->n_bound++] = v->args[i].axes.v[0];
       el_axis_bind_name(e, v->sig->params[i].name.text, v->args[i].axes.v[0]);
     }
-  bool poisoned = false;                                // an argument is an error already; the others may still misfit
-  for (uint32_t i = 0; i < v->sig->n_params && ok; i++) {   // what follows a misfit is no news
+  bool poisoned = false; // an argument is an error already; the others may still misfit
+  for (uint32_t i = 0; i < v->sig->n_params && ok; i++) { // what follows a misfit is no news
     bool error = v->args[i].k == V_ERROR;
     poisoned |= error;
     if (!error) ok = unify_param(e, v, i, is_fn);
@@ -381,14 +393,18 @@ static lm_sym name_of(const ast_arg *a) {
   return named && strlen(a->expr->text) > 1 ? a->expr->text : NULL;
 }
 
-// Values called `seg` and `pos` for parameters called `pos` and `seg`: their types are the same, so nothing else tells.
+// Values called `seg` and `pos` for parameters called `pos` and `seg`: their types are the same, so
+// nothing else tells.
 static void warn_swapped(lm_elab *e, const el_invocation *v, const ast_expr *x) {
   const ast_sig *sig = v->sig;
   for (uint32_t i = 0; i < x->n_args && i < sig->n_params; i++)
     for (uint32_t k = i + 1; k < x->n_args && k < sig->n_params; k++) {
       lm_sym a = name_of(&x->args[i]), b = name_of(&x->args[k]);
-      if (!a || !b || a == b || a != sig->params[k].name.text || b != sig->params[i].name.text) continue;
-      lm_diag *d = lm_warn(e->c, x->args[i].expr->loc, "W005", "'%s' and '%s' stand the other way round than the parameters of %s", a, b, v->what);
+      if (!a || !b || a == b || a != sig->params[k].name.text || b != sig->params[i].name.text)
+        continue;
+      lm_diag *d = lm_warn(e->c, x->args[i].expr->loc, "W005",
+                           "'%s' and '%s' stand the other way round than the parameters of %s", a,
+                           b, v->what);
       lm_diag_note(e->c, d, sig->params[i].name.loc, "declared here");
       lm_diag_help(e->c, d, "swap them; if they are meant so, write %s = %s, %s = %s", b, a, a, b);
     }
@@ -414,7 +430,8 @@ static bool match(lm_elab *e, el_invocation *v, const ast_expr *x) {
                                         : el_err(e, a->loc, "E078", "%s takes values here", v->what);
       const char *near = a->kind == ARG_NAMED ? lm_nearest(a->name, names, (int)m) : NULL;
       if (near) lm_diag_help(e->c, d, "did you mean '%s'?", near);
-      else if (a->kind == ARG_NAMED) lm_diag_help(e->c, d, "it takes %s", lm_sig_names(e->c, v->sig, 0));
+      else if (a->kind == ARG_NAMED)
+        lm_diag_help(e->c, d, "it takes %s", lm_sig_names(e->c, v->sig, 0));
       ok = false, misnamed |= a->kind == ARG_NAMED;
       continue;
     }

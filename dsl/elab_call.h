@@ -16,12 +16,12 @@ typedef struct {
   lm_sym bound_by[64]; el_axis *bound[64]; uint32_t n_bound;   // names this call bound
   el_mapping map;
   el_kind real; bool real_set;
-  bool ran;                   // the body was run; not where an argument is an error or does not fit
+  bool ran; // the body was run; not where an argument is an error or does not fit
 } el_invocation;
 
 bool el_type_is(const ast_type *t, const char *name);
-bool el_type_check(lm_elab *e, const ast_type *t);            // whether its form is sound; else it is reported
-bool el_is_duration(const ast_type *t);                       // the type `steps`, of parameters alone
+bool el_type_check(lm_elab *e, const ast_type *t); // whether its form is sound; else it is reported
+bool el_is_duration(const ast_type *t);            // the type `steps`, of parameters alone
 el_row *el_row_find(lm_elab *e, lm_sym name);
 void el_row_bind(lm_elab *e, lm_sym name, el_axes axes);
 lm_sym el_dim_name(lm_elab *e, const ast_dim *d);             // NULL: reported

@@ -301,7 +301,10 @@ bool el_axis_list(lm_elab *e, const ast_expr *x, el_axes *out) {
   else if (v.k == V_NUM) lm_diag_label(e->c, d, "'%s' is %s, which is no size of an axis: that is 1 or more", x->text, el_show(e, &v));
   else if (near) lm_diag_help(e->c, d, "did you mean '%s'?", near);
   else if (el_axis_lookup(e, LM_SYM(e->c, "t")))
-    lm_diag_help(e->c, d, "history(x, t -> %s) makes '%s' the axis of all positions so far; expand(x, %s = n) makes one of size n", x->text, x->text, x->text);
+    lm_diag_help(e->c, d,
+                 "history(x, t -> %s) makes '%s' the axis of all positions so far; expand(x, %s = "
+                 "n) makes one of size n",
+                 x->text, x->text, x->text);
   return false;
 }
 
@@ -383,7 +386,9 @@ static el_val eval_field(lm_elab *e, const ast_expr *x) {
   const char *near = a.k == V_RECORD ? lm_nearest(x->text, a.names, (int)a.n) : NULL;
   lm_diag *d = el_err(e, x->loc, "E042", "%s has no field '%s'", el_show(e, &a), x->text);
   if (near) lm_diag_help(e->c, d, "did you mean '%s'?", near);
-  else if (a.k == V_RECORD) lm_diag_help(e->c, d, "it has tok, pos, seg, next and w; further columns are not available yet");
+  else if (a.k == V_RECORD)
+    lm_diag_help(e->c, d,
+                 "it has tok, pos, seg, next and w; further columns are not available yet");
   return el_error();
 }
 

@@ -59,7 +59,8 @@ static bool check_arguments(lm_elab *e, const ast_expr *call, const ast_decl *d)
                                       : el_err(e, a->loc, "E078", "%s takes %u arguments", d->name.text, n);
     const char *near = a->kind == ARG_NAMED ? lm_nearest(a->name, names, (int)m) : NULL;
     if (near) lm_diag_help(e->c, g, "did you mean '%s'?", near);
-    else if (a->kind == ARG_NAMED) lm_diag_help(e->c, g, "it takes %s", lm_sig_names(e->c, &d->sig, 0));
+    else if (a->kind == ARG_NAMED)
+      lm_diag_help(e->c, g, "it takes %s", lm_sig_names(e->c, &d->sig, 0));
     ok = false;
   }
   for (uint32_t k = 0; k < n; k++) {
@@ -118,7 +119,8 @@ static bool mentions_dim(const el_inst *inst, const ast_expr *x) {
 }
 
 static void check_constraints(lm_elab *e, el_inst *inst, bool with_dims) {
-  el_where site = {.sig = &inst->decl->sig, .what = inst->decl->name.text, .at = inst->at, .inst = inst};
+  el_where site = {
+      .sig = &inst->decl->sig, .what = inst->decl->name.text, .at = inst->at, .inst = inst};
   for (uint32_t i = 0; i < inst->decl->sig.where.n; i++) {
     const ast_expr *w = inst->decl->sig.where.v[i];
     if (mentions_dim(inst, w) != with_dims) continue;
@@ -463,7 +465,8 @@ static el_inst *make(lm_elab *e, el_inst *inst) {
 // ---- sizes
 static bool is_axis_of(const ast_type *t, lm_sym name) {
   for (uint32_t i = 0; t && i < t->n_dims; i++)
-    if (!t->dims[i].row && t->dims[i].expr->kind == EX_NAME && t->dims[i].expr->text == name) return true;
+    if (!t->dims[i].row && t->dims[i].expr->kind == EX_NAME && t->dims[i].expr->text == name)
+      return true;
   for (uint32_t i = 0; t && i < t->n_tuple; i++)
     if (is_axis_of(t->tuple[i], name)) return true;
   return false;
@@ -480,16 +483,19 @@ static bool names_axis(const ast_decl *d, lm_sym name) {
   return false;
 }
 
-// A parameter that is the size of an axis is a whole number of 1 or more; what it is elsewhere would be told many times.
+// A parameter that is the size of an axis is a whole number of 1 or more; what it is elsewhere
+// would be told many times.
 static void check_sizes(lm_elab *e, el_inst *inst) {
   for (uint32_t k = 0; k < inst->decl->sig.n_params; k++) {
     const ast_param *p = &inst->decl->sig.params[k];
     el_val v = lookup(inst, p->name.text);
     int64_t whole;
-    bool number = v.k == V_NUM && v.known, fits = number && v.has_size && lm_size_whole(v.size, &whole) && whole >= 1;
+    bool number = v.k == V_NUM && v.known,
+         fits = number && v.has_size && lm_size_whole(v.size, &whole) && whole >= 1;
     if (!number || fits || !names_axis(inst->decl, p->name.text)) continue;
-    lm_diag *d = el_err(e, el_inst_origin(inst, k), "E089", "%s is the size of an axis of %s: a whole number of 1 or more, not %s", p->name.text,
-                        inst->decl->name.text, el_show(e, &v));
+    lm_diag *d = el_err(e, el_inst_origin(inst, k), "E089",
+                        "%s is the size of an axis of %s: a whole number of 1 or more, not %s",
+                        p->name.text, inst->decl->name.text, el_show(e, &v));
     lm_diag_note(e->c, d, p->name.loc, "declared here");
     inst->broken = true;
   }
@@ -517,8 +523,10 @@ static lm_decl_ref block_of(lm_elab *e, const ast_expr *call, const lm_file *fil
 
 static void report_nesting(lm_elab *e, lm_loc at, const ast_decl *d, const el_inst *owner) {
   const char *cycle = d->name.text;
-  for (; owner && owner->decl != d; owner = owner->owner) cycle = lm_arena_printf(e->a, "%s -> %s", owner->decl->name.text, cycle);
-  if (owner) el_err(e, at, "E076", "'%s' contains itself: %s -> %s", d->name.text, d->name.text, cycle);
+  for (; owner && owner->decl != d; owner = owner->owner)
+    cycle = lm_arena_printf(e->a, "%s -> %s", owner->decl->name.text, cycle);
+  if (owner)
+    el_err(e, at, "E076", "'%s' contains itself: %s -> %s", d->name.text, d->name.text, cycle);
   else el_err(e, at, "E076", "instances nest more than %d deep", MOST_DEPTH);
 }
 

@@ -118,7 +118,10 @@ static void run_body_once(lm_elab *e, const ast_stmt *st, const el_val *var, con
   e->frame->has_result = false;
   for (uint32_t i = 0; i < st->carry.n; i++) {
     out[i] = *carried_value(e, st->carry.v[i].text);
-    if (unread || out[i].k == V_ERROR || in[i].k == V_ERROR) { out[i] = el_error(); continue; }
+    if (unread || out[i].k == V_ERROR || in[i].k == V_ERROR) {
+      out[i] = el_error();
+      continue;
+    }
     if (out[i].k == V_NUM || (out[i].k == V_TENSOR && out[i].kind == K_NUM)) out[i] = el_adapt(e, &out[i], in[i].kind, st->loc);
     if (same_carry(&in[i], &out[i])) continue;
     lm_diag *d = el_err(e, st->carry.v[i].loc, "E026", "the carried '%s' changes its type in the loop", st->carry.v[i].text);

@@ -75,12 +75,14 @@ static lm_diag *report_several(lm_elab *e, const el_where *s, const ast_expr *w)
   return el_err(e, s->at.file ? s->at : w->loc, "E073", "%s: the constraint `%s` does not hold", s->what, written(e, w));
 }
 
-// Where a parameter's number was written down, one note for each parameter that the constraint names.
+// Where a parameter's number was written down, one note for each parameter that the constraint
+// names.
 static void note_origins(lm_elab *e, lm_diag *d, const el_where *s, const ast_expr *w) {
   for (uint32_t k = 0; k < s->sig->n_params; k++) {
     if (!mentions(w, s->sig, k)) continue;
     el_val v = el_lookup(e, s->sig->params[k].name.text, w->loc, false);
-    lm_diag_note(e->c, d, el_inst_origin(s->inst, k), "%s is %s", s->sig->params[k].name.text, el_show(e, &v));
+    lm_diag_note(e->c, d, el_inst_origin(s->inst, k), "%s is %s", s->sig->params[k].name.text,
+                 el_show(e, &v));
   }
 }
 

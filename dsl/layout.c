@@ -307,7 +307,8 @@ lm_sym lm_layout_word_before(const struct lm_layout *t, lm_loc *out_at) {
   while (from > text && is_word(from[-1])) from--;
   if (from == end) return NULL;
   size_t back = (size_t)(text + t->given.offset - from);
-  *out_at = (lm_loc){t->given.loc.file, (uint16_t)(end - from), t->given.loc.line, t->given.loc.col - (uint32_t)back};
+  *out_at = (lm_loc){t->given.loc.file, (uint16_t)(end - from), t->given.loc.line,
+                     t->given.loc.col - (uint32_t)back};
   return lm_intern_n(t->ctx->intern, from, (size_t)(end - from));
 }
 

@@ -1,15 +1,23 @@
 // lint.c - names that nothing uses and statements that nothing reaches, found in the tree alone.
 //
-// A body is walked from its end to its beginning with the set of names that are used behind the current statement, so that
-// a `let` that shadows another one is told apart from it. Members and parameters of a declaration are used if any of its
-// bodies, types or constraints names them; members also if any file of the program selects a field of that name.
+// A body is walked from its end to its beginning with the set of names that are used behind the
+// current statement, so that a `let` that shadows another one is told apart from it. Members and
+// parameters of a declaration are used if any of its bodies, types or constraints names them;
+// members also if any file of the program selects a field of that name.
 #include "dsl/lint.h"
 #include <string.h>
 
 // ---- a set of names
 
-typedef struct name_slot { lm_sym name; bool in; } name_slot;
-typedef struct name_set { lm_arena *a; name_slot *v; uint32_t n, cap; } name_set;
+typedef struct name_slot {
+  lm_sym name;
+  bool in;
+} name_slot;
+typedef struct name_set {
+  lm_arena *a;
+  name_slot *v;
+  uint32_t n, cap;
+} name_set;
 
 static name_slot *slot_of(const name_set *s, lm_sym name) {
   uint32_t i = (uint32_t)(((uintptr_t)name >> 4) * 0x9e3779b1u) & (s->cap - 1);
@@ -38,11 +46,14 @@ static bool set_has(const name_set *s, lm_sym name) { return s->cap && slot_of(s
 
 typedef struct lint {
   lm_ctx *c;
-  name_set fields;               // selected anywhere in the program: x.NAME
-  name_set used;                 // by the declaration that is looked at
+  name_set fields; // selected anywhere in the program: x.NAME
+  name_set used;   // by the declaration that is looked at
 } lint;
 
-typedef struct uses { lint *l; name_set *behind; } uses;   // behind: NULL outside of bodies
+typedef struct uses {
+  lint *l;
+  name_set *behind;
+} uses; // behind: NULL outside of bodies
 
 static void use(const uses *u, lm_sym name) {
   set_put(&u->l->used, name, true);
@@ -58,7 +69,7 @@ static void use_expr(const uses *u, const ast_expr *e) {
   for (uint32_t i = 0; i < e->n_args; i++) {
     const ast_arg *a = &e->args[i];
     if (a->kind == ARG_ROW) use(u, a->name);
-    if (a->kind == ARG_NAMED) use(u, a->name);         // expand(x, c = n) names an axis
+    if (a->kind == ARG_NAMED) use(u, a->name); // expand(x, c = n) names an axis
     use_expr(u, a->expr);
     use_expr(u, a->to);
   }
@@ -136,21 +147,25 @@ static void body_walk(lint *l, const ast_body *body, name_set *behind) {
 // What could not be parsed may have used anything.
 static bool is_whole(const ast_body *body) {
   for (uint32_t i = 0; i < body->n; i++)
-    if (body->v[i]->kind == ST_ERROR || (body->v[i]->kind == ST_FOR && !is_whole(&body->v[i]->body))) return false;
+    if (body->v[i]->kind == ST_ERROR ||
+        (body->v[i]->kind == ST_FOR && !is_whole(&body->v[i]->body)))
+      return false;
   return true;
 }
 
 // ---- declarations
 
-static bool is_schedule(const ast_sig *sig) {   // its first parameters are the caller's
-  return sig->n_params >= 2 && !strcmp(sig->params[0].name.text, "step") && !strcmp(sig->params[1].name.text, "run");
+static bool is_schedule(const ast_sig *sig) { // its first parameters are the caller's
+  return sig->n_params >= 2 && !strcmp(sig->params[0].name.text, "step") &&
+         !strcmp(sig->params[1].name.text, "run");
 }
 
 static void params_check(lint *l, const ast_decl *d) {
   for (uint32_t i = d->kind == DC_FN && is_schedule(&d->sig) ? 2 : 0; i < d->sig.n_params; i++) {
     const ast_name *name = &d->sig.params[i].name;
     if (set_has(&l->used, name->text) || is_exempt(name->text)) continue;
-    lm_diag *g = lm_warn(l->c, name->loc, "W002", "parameter '%s' of %s is never used", name->text, d->name.text);
+    lm_diag *g = lm_warn(l->c, name->loc, "W002", "parameter '%s' of %s is never used", name->text,
+                         d->name.text);
     lm_diag_help(l->c, g, "delete it, or call it _%s", name->text);
   }
 }
@@ -163,8 +178,10 @@ static void member_check(lint *l, const ast_decl *d, const ast_member *m) {
   if (m->kind != MB_DIM && m->kind != MB_PARAM && m->kind != MB_STATE && m->kind != MB_SUB) return;
   for (uint32_t i = 0; i < m->names.n; i++) {
     const ast_name *name = &m->names.v[i];
-    if (set_has(&l->used, name->text) || set_has(&l->fields, name->text) || is_exempt(name->text)) continue;
-    lm_diag *g = lm_warn(l->c, name->loc, "W003", "%s '%s' of %s is never used", member_word(m->kind), name->text, d->name.text);
+    if (set_has(&l->used, name->text) || set_has(&l->fields, name->text) || is_exempt(name->text))
+      continue;
+    lm_diag *g = lm_warn(l->c, name->loc, "W003", "%s '%s' of %s is never used",
+                         member_word(m->kind), name->text, d->name.text);
     lm_diag_help(l->c, g, "delete it, or call it _%s", name->text);
   }
 }
@@ -179,7 +196,8 @@ static void method_check(lint *l, const ast_decl *d, const ast_member *m, name_s
   for (uint32_t i = 0; i < m->sig.n_params && !is_interface(d); i++) {
     const ast_name *name = &m->sig.params[i].name;
     if (set_has(behind, name->text) || is_exempt(name->text)) continue;
-    lm_diag *g = lm_warn(l->c, name->loc, "W002", "parameter '%s' of %s.%s is never used", name->text, d->name.text, m->names.v[0].text);
+    lm_diag *g = lm_warn(l->c, name->loc, "W002", "parameter '%s' of %s.%s is never used",
+                         name->text, d->name.text, m->names.v[0].text);
     lm_diag_help(l->c, g, "delete it, or call it _%s", name->text);
   }
 }
@@ -198,8 +216,9 @@ static bool members_walk(lint *l, const ast_decl *d) {
     whole &= m->kind != MB_ERROR && is_whole(&m->body);
     if (m->kind == MB_METHOD && is_whole(&m->body)) method_check(l, d, m, &behind);
     for (uint32_t k = 0; k < m->items.n; k++) use_expr(&u, m->items.v[k]->expr);
-    for (uint32_t k = 0; k < m->items.n; k++)          // config { key = value }
-      for (uint32_t j = 0; j < m->items.v[k]->items.n; j++) use_expr(&u, m->items.v[k]->items.v[j]->expr);
+    for (uint32_t k = 0; k < m->items.n; k++) // config { key = value }
+      for (uint32_t j = 0; j < m->items.v[k]->items.n; j++)
+        use_expr(&u, m->items.v[k]->items.v[j]->expr);
   }
   return whole;
 }
@@ -248,5 +267,6 @@ void lm_lint(lm_ctx *c, const lm_program *p) {
   for (uint32_t i = 0; i < p->n_files; i++)
     for (uint32_t k = 0; k < p->files[i]->tree->n; k++) fields_of_decl(&l, p->files[i]->tree->v[k]);
   for (uint32_t i = 0; i < p->n_files; i++)
-    for (uint32_t k = 0; !p->files[i]->is_std && k < p->files[i]->tree->n; k++) decl_check(&l, p->files[i]->tree->v[k]);
+    for (uint32_t k = 0; !p->files[i]->is_std && k < p->files[i]->tree->n; k++)
+      decl_check(&l, p->files[i]->tree->v[k]);
 }

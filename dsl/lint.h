@@ -1,5 +1,5 @@
-// lint.h - warnings about declarations that are right but hardly meant: names that nothing uses, statements that nothing
-// reaches. A name that begins with '_' is exempt.
+// lint.h - warnings about declarations that are right but hardly meant: names that nothing uses,
+// statements that nothing reaches. A name that begins with '_' is exempt.
 #ifndef LM_LINT_H
 #define LM_LINT_H
 #include "dsl/program.h"

@@ -101,7 +101,9 @@ el_val lm_lower_logits(lm_elab *e, el_inst *model, const el_val *tok_pos_seg) {
 static bool takes_columns(lm_elab *e, const ast_member *loss) {
   if (loss->sig.n_params < 2) return false;
   const ast_param *p = &loss->sig.params[1];
-  lm_diag *d = el_err(e, p->name.loc, "E900", "columns of the data besides the batch are not available yet: '%s'", p->name.text);
+  lm_diag *d =
+      el_err(e, p->name.loc, "E900",
+             "columns of the data besides the batch are not available yet: '%s'", p->name.text);
   lm_diag_help(e->c, d, "loss(bt: Batch[b, t]) takes the batch alone");
   return true;
 }
@@ -120,8 +122,10 @@ static void make_loss(lm_elab *e, el_inst *model, const char *name, el_mode mode
   if (r.k == V_ERROR) return;
   lm_loc where = el_method_find(model, LM_SYM(e->c, "loss"))->loc;
   if (r.k != V_TUPLE || r.n != 2) {
-    lm_diag *d = el_err(e, r.loc.file ? r.loc : where, "E0A1", "loss returns (sum, weight), got %s", el_show(e, &r));
-    lm_diag_help(e->c, d, "loss(bt: Batch[b, t]) -> (f32, f32) { ... return (sum(l * bt.w), sum(bt.w)) }");
+    lm_diag *d = el_err(e, r.loc.file ? r.loc : where, "E0A1", "loss returns (sum, weight), got %s",
+                        el_show(e, &r));
+    lm_diag_help(e->c, d,
+                 "loss(bt: Batch[b, t]) -> (f32, f32) { ... return (sum(l * bt.w), sum(bt.w)) }");
     return;
   }
   lm_value *out[4 + LM_LOWER_EMITS];
@@ -130,7 +134,9 @@ static void make_loss(lm_elab *e, el_inst *model, const char *name, el_mode mode
   for (int i = 0; i < 2; i++) {
     el_val v = el_adapt(e, &r.items[i], K_F32, where);
     if (v.k != V_TENSOR || v.axes.n || v.kind != K_F32) {
-      if (v.k != V_ERROR) el_err(e, r.items[i].loc.file ? r.items[i].loc : where, "E0A1", "loss returns two f32 scalars (sum, weight), got %s", el_show(e, &r));
+      if (v.k != V_ERROR)
+        el_err(e, r.items[i].loc.file ? r.items[i].loc : where, "E0A1",
+               "loss returns two f32 scalars (sum, weight), got %s", el_show(e, &r));
       return;
     }
     out[i] = v.v;
@@ -302,5 +308,5 @@ void lm_check(lm_ctx *c, lm_program *prog, lm_recipe *r) {
   e->visited = visited, e->n_visited = e->cap_visited = n_visited;
   for (uint32_t i = 0; i < prog->n_files; i++)
     if (!prog->files[i]->is_std) check_unreached(e, prog->files[i]);
-  if (!c->n_errors) lm_lint(c, prog);                  // with errors, what is unused may be their consequence
+  if (!c->n_errors) lm_lint(c, prog); // with errors, what is unused may be their consequence
 }

@@ -278,10 +278,13 @@ static lm_loc map_loc(const el_inst *model, lm_loc otherwise) {
   return otherwise;
 }
 
-static void report_missing(lm_elab *e, const el_inst *model, lm_loc at, const char *paths, bool more) {
-  lm_diag *d = el_err(e, map_loc(model, at), "E0C2", "map hf leaves out %s%s", paths, more ? ", …" : "");
+static void report_missing(lm_elab *e, const el_inst *model, lm_loc at, const char *paths,
+                           bool more) {
+  lm_diag *d =
+      el_err(e, map_loc(model, at), "E0C2", "map hf leaves out %s%s", paths, more ? ", …" : "");
   lm_diag_note(e->c, d, at, "of this model");
-  lm_diag_help(e->c, d, "each parameter has a line: @%.*s = (\"foreign.name\", [axes])", (int)strcspn(paths, ","), paths);
+  lm_diag_help(e->c, d, "each parameter has a line: @%.*s = (\"foreign.name\", [axes])",
+               (int)strcspn(paths, ","), paths);
 }
 
 void lm_lower_maps(lm_elab *e, el_inst *model, lm_lowered *out, lm_loc at) {

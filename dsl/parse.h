@@ -70,7 +70,8 @@ void lm_layout_stop(struct lm_layout *t);             // nothing more but the en
 bool lm_layout_stopped(const struct lm_layout *t);
 void lm_layout_found(const struct lm_layout *t, lm_buf *out);   // the last token in the user's terms: "name 'x'"
 lm_sym lm_layout_name(const struct lm_layout *t);               // the last token's text if it is a name
-lm_sym lm_layout_word_before(const struct lm_layout *t, lm_loc *out_at); // the word before it on its line; NULL if none
+lm_sym lm_layout_word_before(const struct lm_layout *t,
+                             lm_loc *out_at); // the word before it on its line; NULL if none
 lm_loc lm_layout_unclosed(const struct lm_layout *t, char *out_which);   // innermost open ( or [; file 0 if none
 
 // ---- ast.c

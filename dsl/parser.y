@@ -199,7 +199,9 @@ item: lhs '=' expr                       { $$ = lm_item_new(ps, IT_SET, $1.v[0])
   | NAME sel '=' expr                    { $$ = lm_item_new(ps, IT_SET_SEL, $1); $$->sel = $2; $$->expr = $4; }
   | NAME sel                             { $$ = lm_item_new(ps, IT_DO, $1); $$->sel = $2; }
   | NAME sel '(' args ')'
-      { lm_args_check_order(ps, &$4); $$ = lm_item_new(ps, IT_CALL, $1); $$->sel = $2; $$->args = $4.v; $$->n_args = $4.n; $$->cap_args = $4.cap; }
+      { lm_args_check_order(ps, &$4);
+        $$ = lm_item_new(ps, IT_CALL, $1); $$->sel = $2; $$->args = $4.v;
+        $$->n_args = $4.n; $$->cap_args = $4.cap; }
   | NAME '{' items '}'                   { $$ = lm_item_new(ps, IT_SECTION, $1); $$->items = $3; }
   | NAME sel '{' items '}'               { $$ = lm_item_new(ps, IT_SECTION_SEL, $1); $$->sel = $2; $$->items = $4; }
   | PATTERN '=' expr
@@ -394,21 +396,25 @@ static const char *meant_by(const word_pair *pairs, size_t n, const char *word) 
 // The word that begins a declaration, as it is meant by `name`.
 static const char *start_meant(const char *name) {
   static const char *const starts[] = {"import", "fn", "block", "model", "optimizer", "data", "recipe", "let"};
-  static const word_pair others[] = {{"def", "fn"}, {"func", "fn"}, {"function", "fn"}, {"class", "block"}, {"struct", "block"},
-                                     {"module", "block"}, {"const", "let"}, {"var", "let"}, {"use", "import"}};
+  static const word_pair others[] = {{"def", "fn"}, {"func", "fn"}, {"function", "fn"},
+                                     {"class", "block"}, {"struct", "block"}, {"module", "block"},
+                                     {"const", "let"}, {"var", "let"}, {"use", "import"}};
   const char *meant = meant_by(others, LM_COUNT(others), name);
   return meant ? meant : lm_nearest(name, starts, LM_COUNT(starts));
 }
 
-// Where only `follows` can follow a name: the statement or the member that the name before the token was meant to begin.
+// Where one token alone can follow a name: the word of a statement or a member that `before`, the
+// name before the token, was meant to be.
 static const char *first_word_meant(const words *expected, const char *before) {
-  static const char *const statements[] = {"let", "return", "emit", "for"}, *const members[] = {"dim", "param", "state", "sub", "map"};
+  static const char *const statements[] = {"let", "return", "emit", "for"};
+  static const char *const members[] = {"dim", "param", "state", "sub", "map"};
   static const word_pair others[] = {{"var", "let"}, {"const", "let"}};
   if (!before || expected->n != 1) return NULL;
   bool statement = has(expected, "'='"), member = has(expected, "'('");
   const char *meant = statement ? meant_by(others, LM_COUNT(others), before) : NULL;
   if (meant) return meant;
-  return statement ? lm_nearest(before, statements, LM_COUNT(statements)) : member ? lm_nearest(before, members, LM_COUNT(members)) : NULL;
+  if (statement) return lm_nearest(before, statements, LM_COUNT(statements));
+  return member ? lm_nearest(before, members, LM_COUNT(members)) : NULL;
 }
 
 static const char *operator_meant(const char *name) {
@@ -416,17 +422,21 @@ static const char *operator_meant(const char *name) {
   return name ? meant_by(pairs, LM_COUNT(pairs), name) : NULL;
 }
 
-static void add_hints(lm_parser *ps, lm_diag *d, const words *expected, yysymbol_kind_t token, const char *found) {
+static void add_hints(lm_parser *ps, lm_diag *d, const words *expected, yysymbol_kind_t token,
+                      const char *found) {
   lm_loc at;
-  lm_sym name = token == YYSYMBOL_NAME ? lm_layout_name(ps->layout) : NULL, before = lm_layout_word_before(ps->layout, &at);
-  const char *near = name && has(expected, GROUPS[0].text) ? start_meant(name) : first_word_meant(expected, before);
+  lm_sym name = token == YYSYMBOL_NAME ? lm_layout_name(ps->layout) : NULL;
+  lm_sym before = lm_layout_word_before(ps->layout, &at);
+  bool declares = name && has(expected, GROUPS[0].text);
+  const char *near = declares ? start_meant(name) : first_word_meant(expected, before);
   const char *operator = has(expected, "an operator") ? operator_meant(name) : NULL;
   char which;
   lm_loc unclosed = lm_layout_unclosed(ps->layout, &which);
   const char *unit = has(expected, "an operator") ? unit_meant(name) : NULL;
   if (near) lm_diag_help(ps->ctx, d, "did you mean '%s'?", near);
   else if (operator) lm_diag_help(ps->ctx, d, "write %s", operator);
-  else if (before && !strcmp(before, "not") && has(expected, "an operator")) lm_diag_help(ps->ctx, d, "not is a function: not(x)");
+  else if (before && !strcmp(before, "not") && has(expected, "an operator"))
+    lm_diag_help(ps->ctx, d, "not is a function: not(x)");
   else if (unit) lm_diag_help(ps->ctx, d, "the unit is written '%s'", unit);
   else if (has(expected, "'{'") && !strcmp(found, "the end of the line"))
     lm_diag_help(ps->ctx, d, "'{' stands on the line of what it belongs to");
@@ -444,7 +454,8 @@ static bool report_planned(lm_parser *ps, const words *expected) {
   lm_loc at;
   lm_sym before = lm_layout_word_before(ps->layout, &at);
   if (!before || strcmp(before, "extra") || expected->n != 1 || !has(expected, "'('")) return false;
-  lm_error(ps->ctx, at, "E900", "`extra` of an optimizer (the gradient of another loss) is not available yet");
+  lm_error(ps->ctx, at, "E900",
+           "`extra` of an optimizer (the gradient of another loss) is not available yet");
   return true;
 }
 
@@ -456,7 +467,8 @@ static int yyreport_syntax_error(const yypcontext_t *at, lm_parser *ps) {
     for (int i = 0; i < w.n && i < 6; i++)
       lm_buf_printf(&list, "%s%s", !i ? "" : i == w.n - 1 || i == 5 ? " or " : ", ", strcmp(w.v[i], "';'") ? w.v[i] : "the end of the line");
     if (!report_planned(ps, &w)) {
-      lm_diag *d = lm_error(ps->ctx, *yypcontext_location(at), "E010", "found %s, expected %s", found.p, list.p ? list.p : "nothing");
+      lm_diag *d = lm_error(ps->ctx, *yypcontext_location(at), "E010", "found %s, expected %s",
+                            found.p, list.p ? list.p : "nothing");
       add_hints(ps, d, &w, yypcontext_token(at), found.p);
     }
     lm_buf_free(&found);

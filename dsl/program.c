@@ -71,7 +71,9 @@ static bool is_primitive(const char *name) {
 
 // Calls of that name mean the primitive, as everywhere else; so the declaration is the one mistake.
 static void report_primitive(lm_ctx *c, const ast_decl *d) {
-  lm_diag *g = lm_error(c, d->name.loc, "E105", "'%s' is a function of the language and cannot be declared again", d->name.text);
+  lm_diag *g =
+      lm_error(c, d->name.loc, "E105",
+               "'%s' is a function of the language and cannot be declared again", d->name.text);
   lm_diag_help(c, g, "give it another name");
 }
 
@@ -151,7 +153,8 @@ static bool has_fn(const lm_file *f, lm_sym name) {
 // From the library one may also import what is visible everywhere.
 static void import_name(loader *l, lm_file *f, const lm_file *from, const ast_name *name) {
   const lm_symbol *s = symbol_find(from, name->text);
-  if (!s && is_primitive(name->text) && (from->is_std || has_fn(from, name->text))) return;   // the latter is reported
+  if (!s && is_primitive(name->text) && (from->is_std || has_fn(from, name->text)))
+    return; // the latter is reported
   if (from->is_std && !s) s = symbol_find(l->p->prelude, name->text);
   if (s && (is_own(from, s) || is_own(l->p->prelude, s))) {
     symbol_add(l->c, f, name->text, s->ref, name->loc);

@@ -51,7 +51,8 @@ void lm_settings_set(lm_resolver *R, lm_settings *s, const char *section, const 
   lm_settings_apply(R, s, section, items, &layer);
 }
 
-// A value that begins like a path is no expression; with the quotes that the shell took away it is a text.
+// A value that begins like a path is no expression; with the quotes that the shell took away it is
+// a text.
 static const char *with_quotes(lm_resolver *R, const char *text) {
   const char *value = strchr(text, '=');
   if (!value) return text;
@@ -65,7 +66,9 @@ static void help_quotes(lm_resolver *R, lm_diag *d, const char *text) {
   const char *value = strchr(text, '=');
   if (!d || d->help || !value || strchr(value, '"') || !strpbrk(value, "/.*")) return;
   value += 1 + strspn(value + 1, " \t");
-  lm_diag_help(R->c, d, "a text stands in quotes, and those in quotes of the shell: --set '%.*s\"%s\"'", (int)(value - text), text, value);
+  lm_diag_help(R->c, d,
+               "a text stands in quotes, and those in quotes of the shell: --set '%.*s\"%s\"'",
+               (int)(value - text), text, value);
 }
 
 static void apply_set(lm_resolver *R, lm_settings *s, const char *text) {
@@ -99,7 +102,8 @@ static lm_decl_ref report_choice(lm_ctx *c, const lm_program *p, const char *wan
     lm_diag_help(c, lm_error(c, first, "E208", "%s has several recipes: %s", f->path, list.p),
                  "choose one: --recipe %s", names[0]);
   else {
-    lm_diag *d = lm_error(c, nowhere, "E208", "%s has no recipe '%s'; it has %s", f->path, wanted, list.p);
+    lm_diag *d =
+        lm_error(c, nowhere, "E208", "%s has no recipe '%s'; it has %s", f->path, wanted, list.p);
     const char *near = lm_nearest(wanted, names, n);
     if (near) lm_diag_help(c, d, "did you mean '%s'?", near);
   }

@@ -24,9 +24,10 @@ typedef enum {
 typedef struct lm_recipe_every { lm_recipe_unit unit; double n; } lm_recipe_every;                // NONE: never
 typedef struct lm_recipe_run { lm_recipe_unit unit; double n, per_param; } lm_recipe_run;   // n + per_param * parameters
 
-// A call of a declared function, optimizer or model. Quantities among the arguments have become numbers: percent a
-// fraction; a duration (a parameter of type `steps`) a count of steps, or a share of LM_SCHEDULE_RUN, the name to which
-// the caller of a schedule binds the steps of the run. What else they are is the evaluator's business.
+// A call of a declared function, optimizer or model. Quantities among the arguments have become
+// numbers: percent a fraction; a duration (a parameter of type `steps`) a count of steps, or a
+// share of LM_SCHEDULE_RUN, the name to which the caller of a schedule binds the steps of the run.
+// What else they are is the evaluator's business.
 #define LM_SCHEDULE_STEP "step'"
 #define LM_SCHEDULE_RUN "run'"
 typedef struct lm_recipe_call {

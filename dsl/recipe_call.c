@@ -4,7 +4,11 @@
 #include <string.h>
 
 // What an argument is for.
-typedef struct lm_argument_of { const ast_decl *decl; const ast_param *param; uint32_t implied; } lm_argument_of;
+typedef struct lm_argument_of {
+  const ast_decl *decl;
+  const ast_param *param;
+  uint32_t implied;
+} lm_argument_of;
 
 static bool holds_quantity(const ast_expr *e) {
   if (!e) return false;
@@ -25,21 +29,28 @@ static ast_expr *number_expr(const lm_reader *d, const ast_expr *from, double x)
 
 // ---- quantities among the arguments
 //
-// The declared type of a parameter says what a quantity means: a parameter of type `steps` is a duration and takes steps,
-// tokens, percent of the run or epochs; any other takes plain numbers, of which percent is one.
+// The declared type of a parameter says what a quantity means: a parameter of type `steps` is a
+// duration and takes steps, tokens, percent of the run or epochs; any other takes plain numbers, of
+// which percent is one.
 
-static const char *unit_name(const char *unit) { return !strcmp(unit, "%") ? "percent" : !strcmp(unit, "s") ? "seconds" : unit; }
+static const char *unit_name(const char *unit) {
+  return !strcmp(unit, "%") ? "percent" : !strcmp(unit, "s") ? "seconds" : unit;
+}
 
-static bool is_duration(const ast_param *p) { return p && p->type && p->type->name && !strcmp(p->type->name, "steps"); }
+static bool is_duration(const ast_param *p) {
+  return p && p->type && p->type->name && !strcmp(p->type->name, "steps");
+}
 
-static const ast_expr *plain_quantity(const lm_reader *d, const lm_argument_of *of, const ast_expr *e) {
+static const ast_expr *plain_quantity(const lm_reader *d, const lm_argument_of *of,
+                                      const ast_expr *e) {
   const char *name = of->param->name.text;
   if (!strcmp(e->unit, "%")) return number_expr(d, e, e->num / 100);
-  lm_diag *g = lm_error(d->R->c, e->loc, "E202", "%s of %s is a plain number, not a number of %s", name, of->decl->name.text,
-                        unit_name(e->unit));
+  lm_diag *g = lm_error(d->R->c, e->loc, "E202", "%s of %s is a plain number, not a number of %s",
+                        name, of->decl->name.text, unit_name(e->unit));
   lm_diag_note(d->R->c, g, of->param->name.loc, "declared here");
   bool time = !strcmp(e->unit, "steps") || !strcmp(e->unit, "tokens") || !strcmp(e->unit, "epochs");
-  if (of->implied && time) lm_diag_help(d->R->c, g, "a parameter that is a duration is declared %s: steps", name);
+  if (of->implied && time)
+    lm_diag_help(d->R->c, g, "a parameter that is a duration is declared %s: steps", name);
   return number_expr(d, e, e->num);
 }
 
@@ -60,11 +71,18 @@ static const ast_expr *plain(const lm_reader *d, const lm_argument_of *of, const
   return copy;
 }
 
-// share * run, where `run` is the name under which the schedule's caller binds the steps of the run.
+// share * run, where `run` is the name under which the schedule's caller binds the steps of the
+// run.
 static const ast_expr *share_of_run(const lm_reader *d, const ast_expr *from, double share) {
   ast_expr *run = LM_NEW(d->R->c->arena, ast_expr), *e = LM_NEW(d->R->c->arena, ast_expr);
-  *run = (ast_expr){.kind = EX_NAME, .loc = from->loc, .text = LM_SYM(d->R->c, LM_SCHEDULE_RUN), .height = 1};
-  *e = (ast_expr){.kind = EX_BINARY, .op = OP_MUL, .loc = from->loc, .a = run, .b = (ast_expr *)number_expr(d, from, share), .height = 2};
+  *run = (ast_expr){
+      .kind = EX_NAME, .loc = from->loc, .text = LM_SYM(d->R->c, LM_SCHEDULE_RUN), .height = 1};
+  *e = (ast_expr){.kind = EX_BINARY,
+                  .op = OP_MUL,
+                  .loc = from->loc,
+                  .a = run,
+                  .b = (ast_expr *)number_expr(d, from, share),
+                  .height = 2};
   return e;
 }
 
@@ -77,10 +95,15 @@ static const ast_expr *epochs_as_share(const lm_reader *d, const ast_expr *e, do
   return number_expr(d, e, 0);
 }
 
-static const ast_expr *report_duration(const lm_reader *d, const lm_argument_of *of, const ast_expr *e, const lm_amount *a) {
-  const char *units = of->implied ? "steps, tokens, epochs or percent of the run" : "steps or tokens", *name = of->param->name.text;
-  lm_diag *g = a->unit ? lm_error(d->R->c, e->loc, "E202", "%s of %s is in %s, not in %s", name, of->decl->name.text, units, unit_name(a->unit))
-                       : lm_error(d->R->c, e->loc, "E202", "%s of %s needs a unit: %s", name, of->decl->name.text, units);
+static const ast_expr *report_duration(const lm_reader *d, const lm_argument_of *of,
+                                       const ast_expr *e, const lm_amount *a) {
+  const char *units =
+                 of->implied ? "steps, tokens, epochs or percent of the run" : "steps or tokens",
+             *name = of->param->name.text;
+  lm_diag *g = a->unit ? lm_error(d->R->c, e->loc, "E202", "%s of %s is in %s, not in %s", name,
+                                  of->decl->name.text, units, unit_name(a->unit))
+                       : lm_error(d->R->c, e->loc, "E202", "%s of %s needs a unit: %s", name,
+                                  of->decl->name.text, units);
   bool share = of->implied && a->value > 0 && a->value < 1;
   lm_diag_note(d->R->c, g, of->param->name.loc, "declared here");
   if (!a->unit && share) lm_diag_help(d->R->c, g, "write %g%%", 100 * a->value);
@@ -88,21 +111,27 @@ static const ast_expr *report_duration(const lm_reader *d, const lm_argument_of 
   return number_expr(d, e, 0);
 }
 
-static const ast_expr *duration(const lm_reader *d, const lm_argument_of *of, const ast_expr *e, const lm_file *file) {
+static const ast_expr *duration(const lm_reader *d, const lm_argument_of *of, const ast_expr *e,
+                                const lm_file *file) {
   lm_amount a;
   if (!lm_amount_eval(d->R, file, e, false, &a)) return number_expr(d, e, 0);
   bool percent = a.unit && !strcmp(a.unit, "%");
   if (a.value < 0 || (percent && a.value > 100)) {
-    lm_error(d->R->c, e->loc, "E202", "%s of %s is a duration: %s", of->param->name.text, of->decl->name.text,
+    lm_error(d->R->c, e->loc, "E202", "%s of %s is a duration: %s", of->param->name.text,
+             of->decl->name.text,
              a.value < 0 ? "it is 0 or more" : "it is at most 100% of the run");
     return number_expr(d, e, 0);
   }
   if (percent && of->implied) return share_of_run(d, e, a.value / 100);
   switch (lm_read_unit(a.unit)) {
-  case LM_RECIPE_UNIT_STEPS: return number_expr(d, e, a.value);
-  case LM_RECIPE_UNIT_TOKENS: return number_expr(d, e, d->r->batch ? a.value / (double)d->r->batch : 0);
-  case LM_RECIPE_UNIT_EPOCHS: return of->implied ? epochs_as_share(d, e, a.value) : report_duration(d, of, e, &a);
-  default: return !a.unit && a.value == 0 ? number_expr(d, e, 0) : report_duration(d, of, e, &a);
+  case LM_RECIPE_UNIT_STEPS:
+    return number_expr(d, e, a.value);
+  case LM_RECIPE_UNIT_TOKENS:
+    return number_expr(d, e, d->r->batch ? a.value / (double)d->r->batch : 0);
+  case LM_RECIPE_UNIT_EPOCHS:
+    return of->implied ? epochs_as_share(d, e, a.value) : report_duration(d, of, e, &a);
+  default:
+    return !a.unit && a.value == 0 ? number_expr(d, e, 0) : report_duration(d, of, e, &a);
   }
 }
 
@@ -118,7 +147,8 @@ void lm_read_unknown_arg(const lm_reader *d, const ast_decl *decl, uint32_t skip
   for (uint32_t i = skip; i < decl->sig.n_params && n < (int)LM_COUNT(names); i++)
     names[n++] = decl->sig.params[i].name.text;
   lm_diag *e = lm_error(d->R->c, a->name_loc, "E203", "%s has no argument '%s'", decl->name.text, a->name);
-  lm_diag_note(d->R->c, e, decl->name.loc, "%s takes %s", decl->name.text, lm_sig_names(d->R->c, &decl->sig, skip));
+  lm_diag_note(d->R->c, e, decl->name.loc, "%s takes %s", decl->name.text,
+               lm_sig_names(d->R->c, &decl->sig, skip));
   lm_read_suggest(d, e, lm_nearest(a->name, names, n));
 }
 
@@ -154,18 +184,21 @@ static bool check_args(const lm_reader *d, const lm_recipe_call *call, uint32_t 
 }
 
 // The parameter that argument i stands for; NULL if there is none, which is reported elsewhere.
-static const ast_param *param_for(const ast_sig *sig, uint32_t implied, const ast_arg *a, uint32_t i) {
+static const ast_param *param_for(const ast_sig *sig, uint32_t implied, const ast_arg *a,
+                                  uint32_t i) {
   int at = a->kind == ARG_NAMED ? lm_read_param(sig, a->name) : (int)(implied + i);
   return at >= 0 && at < (int)sig->n_params ? &sig->params[at] : NULL;
 }
 
-const ast_arg *lm_read_args(const lm_reader *d, const ast_decl *decl, uint32_t implied, const ast_arg *args, uint32_t n, const lm_file *file) {
+const ast_arg *lm_read_args(const lm_reader *d, const ast_decl *decl, uint32_t implied,
+                            const ast_arg *args, uint32_t n, const lm_file *file) {
   ast_arg *copy = LM_NEW_N(d->R->c->arena, ast_arg, n + 1);
   for (uint32_t i = 0; i < n; i++) {
     lm_argument_of of = {decl, param_for(&decl->sig, implied, &args[i], i), implied};
     copy[i] = args[i];
     if (!args[i].expr || !of.param) continue;
-    copy[i].expr = (ast_expr *)(is_duration(of.param) ? duration(d, &of, args[i].expr, file) : plain(d, &of, args[i].expr));
+    copy[i].expr = (ast_expr *)(is_duration(of.param) ? duration(d, &of, args[i].expr, file)
+                                                      : plain(d, &of, args[i].expr));
   }
   return copy;
 }
@@ -176,7 +209,8 @@ lm_recipe_call lm_read_call(const lm_reader *d, const ast_expr *e, const lm_file
   call.target = lm_read_decl(d, file, kind, call.name, e->loc);
   call.args = e->args;
   call.n_args = e->n_args;
-  if (call.target.decl) call.args = lm_read_args(d, call.target.decl, skip, e->args, e->n_args, file);
+  if (call.target.decl)
+    call.args = lm_read_args(d, call.target.decl, skip, e->args, e->n_args, file);
   if (call.target.decl && !check_args(d, &call, skip)) call.target = (lm_decl_ref){0};
   return call;
 }

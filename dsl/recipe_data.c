@@ -9,8 +9,12 @@ static void read_tokenizer(const lm_reader *d, lm_recipe_data *out) {
   out->tokenizer = (lm_recipe_tokenizer){.kind = LM_RECIPE_TOKENIZER_BYTES, .loc = e->loc};
   if (strcmp(lm_callee(e), "bpe")) return;
   const ast_expr *train = lm_read_arg(d, key, e, "train");
-  out->tokenizer = (lm_recipe_tokenizer){LM_RECIPE_TOKENIZER_BPE, lm_read_arg_path(d, key, e, "file"),
-                                         lm_read_arg_path(d, key, e, "merges"), 0, e->loc, e->loc};
+  out->tokenizer = (lm_recipe_tokenizer){LM_RECIPE_TOKENIZER_BPE,
+                                         lm_read_arg_path(d, key, e, "file"),
+                                         lm_read_arg_path(d, key, e, "merges"),
+                                         0,
+                                         e->loc,
+                                         e->loc};
   const ast_expr *file = lm_read_arg(d, key, e, "file");
   if (file) out->tokenizer.file_loc = file->loc;
   if (train) out->tokenizer.train = (int64_t)lm_number_eval(d->R, lm_read_file(d, lm_read_setting(d, key)), train);
@@ -54,7 +58,8 @@ static bool mix_names_all(const lm_reader *d, const lm_setting *mix, const lm_re
     bool named = false;
     for (uint32_t i = 0; i < mix->value->n_args; i++) named |= mix->value->args[i].name == name;
     if (named) continue;
-    lm_diag *e = lm_error(d->R->c, mix->value->loc, "E204", "the mix has no share for source '%s'", name);
+    lm_diag *e =
+        lm_error(d->R->c, mix->value->loc, "E204", "the mix has no share for source '%s'", name);
     lm_diag_note(d->R->c, e, out->sources[k].loc, "'%s' is declared here", name);
     lm_diag_help(d->R->c, e, "to leave it out on purpose write %s = 0", name);
     all = false;
@@ -68,7 +73,8 @@ static bool is_percent(const lm_reader *d, const lm_setting *mix, uint32_t i) {
 }
 
 // Shares are proportions, or percent of the whole.
-static bool mix_is_consistent(const lm_reader *d, const lm_setting *mix, const lm_recipe_weight *w) {
+static bool mix_is_consistent(const lm_reader *d, const lm_setting *mix,
+                              const lm_recipe_weight *w) {
   uint32_t n = mix->value->n_args, percent = 0, plain = 0;
   double sum = 0;
   for (uint32_t i = 0; i < n; i++) {
@@ -78,13 +84,17 @@ static bool mix_is_consistent(const lm_reader *d, const lm_setting *mix, const l
     sum += w[i].weight;
   }
   if (percent && plain) {
-    lm_diag *e = lm_error(d->R->c, mix->value->loc, "E202", "the mix has shares in percent and shares that are plain numbers");
-    lm_diag_help(d->R->c, e, "write all of them in percent, or all as proportions such as (a = 3, b = 1)");
+    lm_diag *e = lm_error(d->R->c, mix->value->loc, "E202",
+                          "the mix has shares in percent and shares that are plain numbers");
+    lm_diag_help(d->R->c, e,
+                 "write all of them in percent, or all as proportions such as (a = 3, b = 1)");
     return false;
   }
   if (percent && !(fabs(sum - 1) <= 1e-6)) {
-    lm_diag *e = lm_error(d->R->c, mix->value->loc, "E202", "the shares of the mix are %.10g%% together, not 100%%", 100 * sum);
-    lm_diag_help(d->R->c, e, "plain numbers are proportions, whatever they add up to: (a = 3, b = 1)");
+    lm_diag *e = lm_error(d->R->c, mix->value->loc, "E202",
+                          "the shares of the mix are %.10g%% together, not 100%%", 100 * sum);
+    lm_diag_help(d->R->c, e,
+                 "plain numbers are proportions, whatever they add up to: (a = 3, b = 1)");
     return false;
   }
   if (!(sum > 0)) lm_error(d->R->c, mix->value->loc, "E202", "every share of the mix is 0");

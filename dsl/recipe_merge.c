@@ -283,17 +283,21 @@ static ast_expr *call_with(merge *m, const lm_setting *s, const ast_item *it, co
   return call;
 }
 
-// The value of --set where a text is wanted: without quotes, which a shell takes away, it is the text as it stands.
+// The value of --set where a text is wanted: without quotes, which a shell takes away, it is the
+// text as it stands.
 static ast_expr *bare_text(merge *m, const lm_schema_key *key, ast_expr *e) {
   const lm_source *s = &m->R->c->sources[e->loc.file];
-  if (!key || !(key->types & (T_STR | T_PATH)) || e->kind == EX_STRING || strcmp(s->path, "--set")) return e;
+  if (!key || !(key->types & (T_STR | T_PATH)) || e->kind == EX_STRING || strcmp(s->path, "--set"))
+    return e;
   const char *from = strchr(s->text, '=') + 1, *end = s->text + s->n;
   while (*from == ' ' || *from == '\t') from++;
   while (end > from && (end[-1] == ' ' || end[-1] == '\t')) end--;
   ast_expr *text = LM_NEW(m->R->c->arena, ast_expr);
   size_t n = (size_t)(end - from);
-  lm_loc at = {e->loc.file, (uint16_t)(n < UINT16_MAX ? n : UINT16_MAX), 1, (uint32_t)(from - s->text) + 1};
-  *text = (ast_expr){.kind = EX_STRING, .loc = at, .height = 1, .text = lm_intern_n(m->R->c->intern, from, n)};
+  lm_loc at = {e->loc.file, (uint16_t)(n < UINT16_MAX ? n : UINT16_MAX), 1,
+               (uint32_t)(from - s->text) + 1};
+  *text = (ast_expr){
+      .kind = EX_STRING, .loc = at, .height = 1, .text = lm_intern_n(m->R->c->intern, from, n)};
   text->spelling = text->text;
   return text;
 }
@@ -338,7 +342,10 @@ static void apply_dotted(merge *m, lm_settings *s, const char *section, dotted d
 
 static void set_whole(merge *m, lm_settings *s, const lm_schema_key *key, const ast_expr *sel, const ast_item *it) {
   ast_item *plain = LM_NEW(m->R->c->arena, ast_item);
-  *plain = (ast_item){.kind = sel ? IT_SET_SEL : IT_SET, .loc = it->loc, .sel = (ast_expr *)sel, .expr = bare_text(m, key, it->expr)};
+  *plain = (ast_item){.kind = sel ? IT_SET_SEL : IT_SET,
+                      .loc = it->loc,
+                      .sel = (ast_expr *)sel,
+                      .expr = bare_text(m, key, it->expr)};
   if (key->form == LM_FORM_CALLED && it->expr->kind == EX_CALL)
     *plain = (ast_item){.kind = IT_CALL, .loc = it->loc, .sel = it->expr->a, .args = it->expr->args, .n_args = it->expr->n_args};
   apply_plain(m, s, key, plain);

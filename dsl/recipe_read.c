@@ -99,19 +99,24 @@ static void read_run(const lm_reader *d) {
 
 // ---- optimizer
 
-// An argument of a group that the optimizer lacks. `optimizer = …`, another one for these parameters, is planned.
+// An argument of a group that the optimizer lacks. `optimizer = …`, another one for these
+// parameters, is planned.
 static void report_group_arg(const lm_reader *d, const ast_decl *optimizer, const ast_arg *a) {
   if (strcmp(a->name, "optimizer")) lm_read_unknown_arg(d, optimizer, 0, a);
-  else lm_error(d->R->c, a->name_loc, "E900", "an optimizer of its own for a group is not available yet");
+  else
+    lm_error(d->R->c, a->name_loc, "E900",
+             "an optimizer of its own for a group is not available yet");
 }
 
 static void read_group(const lm_reader *d, const lm_setting *s) {
   const ast_decl *optimizer = d->r->optimizer.target.decl;
   lm_recipe_group g = {.pattern = s->sel->text, .loc = s->sel->loc, .file = s->file};
-  g.args = optimizer ? lm_read_args(d, optimizer, 0, s->value->args, s->value->n_args, s->file) : s->value->args;
+  g.args = optimizer ? lm_read_args(d, optimizer, 0, s->value->args, s->value->n_args, s->file)
+                     : s->value->args;
   g.n_args = s->value->n_args;
   for (uint32_t i = 0; optimizer && i < g.n_args; i++)
-    if (lm_read_param(&optimizer->sig, g.args[i].name) < 0) report_group_arg(d, optimizer, &g.args[i]);
+    if (lm_read_param(&optimizer->sig, g.args[i].name) < 0)
+      report_group_arg(d, optimizer, &g.args[i]);
   LM_PUSH(d->R->c->arena, d->r->groups, d->r->n_groups, d->r->cap_groups) = g;
 }
 

@@ -35,7 +35,8 @@ const char *lm_read_nearest(lm_resolver *R, const lm_file *file, ast_decl_kind k
 lm_recipe_call lm_read_call(const lm_reader *d, const ast_expr *e, const lm_file *file, ast_decl_kind kind,
                             uint32_t implied);
 // With quantities as numbers of what the parameters of `decl` count.
-const ast_arg *lm_read_args(const lm_reader *d, const ast_decl *decl, uint32_t implied, const ast_arg *args, uint32_t n, const lm_file *file);
+const ast_arg *lm_read_args(const lm_reader *d, const ast_decl *decl, uint32_t implied,
+                            const ast_arg *args, uint32_t n, const lm_file *file);
 int lm_read_param(const ast_sig *sig, const char *name);                            // -1: none of that name
 void lm_read_unknown_arg(const lm_reader *d, const ast_decl *decl, uint32_t implied, const ast_arg *a);
 

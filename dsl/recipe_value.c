@@ -157,9 +157,10 @@ static bool wrong_unit(lm_resolver *R, const lm_schema_key *key, const ast_expr 
   return false;
 }
 
-static bool out_of_bounds(lm_resolver *R, const lm_schema_key *key, const ast_expr *e, double x, bool percent) {
+static bool out_of_bounds(lm_resolver *R, const lm_schema_key *key, const ast_expr *e, double x,
+                          bool percent) {
   lm_buf b = {0};
-  double scale = percent ? 100 : 1;                // bounds in the unit in which the value is written
+  double scale = percent ? 100 : 1; // bounds in the unit in which the value is written
   lm_buf_bounds(&b, scale * key->least, scale * key->most, scale * x, percent ? "%" : "");
   lm_error(R->c, e->loc, "E202", "%s is %s", lm_key_label(R->c, key), b.p);
   lm_buf_free(&b);

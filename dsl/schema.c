@@ -180,14 +180,19 @@ static void write_row(lm_ctx *c, const lm_schema_key *k, lm_buf *out) {
 
 static const char DURATIONS[] =
     "\n## Units of arguments\n\n"
-    "An argument of a model, an optimizer, a group or a schedule is a plain number, of which percent is a way of writing\n"
-    "(`floor = 5%` is 0.05); any other unit there is an error. A parameter that is declared with the type `steps`, such as\n"
+    "An argument of a model, an optimizer, a group or a schedule is a plain number, of which "
+    "percent is a way of "
+    "writing\n"
+    "(`floor = 5%` is 0.05); any other unit there is an error. A parameter that is declared with "
+    "the type `steps`, "
+    "such as\n"
     "`warmup: steps = 0` of `warmup_cosine`, is a duration and is written with its unit:\n\n"
     "| unit | of a schedule's parameter | of an optimizer's |\n|---|---|---|\n"
     "| `40 steps` | that many steps | the same |\n"
     "| `160Ki tokens` | the steps that train on so many tokens: tokens / `batch` | the same |\n"
     "| `10%` | that share of the run's steps, whatever `run` is given in | an error |\n"
-    "| `1 epochs` | that share of a run in epochs; an error where `run` is given in steps or tokens | an error |\n\n"
+    "| `1 epochs` | that share of a run in epochs; an error where `run` is given in steps or "
+    "tokens | an error |\n\n"
     "A duration without a unit is an error, except 0.\n";
 
 void lm_schema_write_reference(lm_buf *out) {

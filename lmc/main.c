@@ -59,15 +59,20 @@ static const lm_command *command_find(const char *name) {
 }
 
 static lm_status command_unknown(const char *name) {
-  static const struct { const char *word, *command; } others[] = {   // what other programs call it
-      {"train", "run"}, {"start", "run"}, {"infer", "generate"}, {"evaluate", "eval"}, {"validate", "check"}, {"format", "fmt"}, {"init", "new"}};
+  static const struct {
+    const char *word, *command;
+  } others[] = {// what other programs call it
+                {"train", "run"},     {"start", "run"},      {"infer", "generate"},
+                {"evaluate", "eval"}, {"validate", "check"}, {"format", "fmt"},
+                {"init", "new"}};
   const char *names[LM_COUNT(commands) + LM_COUNT(others)];
   size_t n = 0;
   for (size_t i = 0; i < LM_COUNT(commands); i++) names[n++] = commands[i]->name;
   for (size_t i = 0; i < LM_COUNT(others); i++) names[n++] = others[i].word;
   const char *near = lm_nearest(name, names, (int)n);
   for (size_t i = 0; i < LM_COUNT(others); i++)
-    if (!strcmp(name, others[i].word) || (near && !strcmp(near, others[i].word))) near = others[i].command;
+    if (!strcmp(name, others[i].word) || (near && !strcmp(near, others[i].word)))
+      near = others[i].command;
   if (near) return lm_fail(LM_USER, "there is no command '%s'; did you mean '%s'?", name, near);
   return lm_fail(LM_USER, "there is no command '%s'; `lmc --help` lists them", name);
 }
@@ -77,8 +82,9 @@ static lm_status count_check(const lm_cli *cli) {
   uint32_t n = cli->args.n_rest;
   if (n < c->least) return lm_fail(LM_USER, "an argument is missing: lmc %s %s (`lmc %s --help` says more)", c->name, c->usage, c->name);
   if (n > c->most && cli->args.after_maybe)
-    return lm_fail(LM_USER, "'%s' is one argument too many; if it is the value of --%s, write --%s=%s", cli->args.after_maybe,
-                   cli->args.maybe, cli->args.maybe, cli->args.after_maybe);
+    return lm_fail(LM_USER,
+                   "'%s' is one argument too many; if it is the value of --%s, write --%s=%s",
+                   cli->args.after_maybe, cli->args.maybe, cli->args.maybe, cli->args.after_maybe);
   if (n > c->most) return lm_fail(LM_USER, "'%s' is one argument too many: lmc %s %s (`lmc %s --help` says more)", cli->args.rest[c->most], c->name, c->usage, c->name);
   return NULL;
 }

@@ -82,7 +82,8 @@ static lm_status option_read(lm_args *a, int argc, char **argv, int *at) {
   return value_set(a, i, value ? value : argv[++*at]);
 }
 
-// An argument that is no option. Right behind one whose value follows only after =, it may have been meant as that value.
+// An argument that is no option. Right behind one whose value follows only after =, it may have
+// been meant as that value.
 static void rest_add(lm_args *a, const char *before, const char *arg) {
   LM_PUSH(a->arena, a->rest, a->n_rest, a->cap_rest) = arg;
   int i = !strncmp(before, "--", 2) ? find_name(a->table, before + 2, strlen(before + 2)) : -1;

@@ -24,7 +24,9 @@ typedef struct lm_args {
   const lm_opt *table;
   lm_opt_value *values;                // by place in the table
   const char **rest; uint32_t n_rest, cap_rest;   // arguments that are no options
-  const char *maybe, *after_maybe;     // the last option that may take a value after =, and such an argument right behind it; else NULL
+  const char *maybe,
+      *after_maybe; // the last option that may take a value after =, and such an argument right
+                    // behind it; else NULL
 } lm_args;
 
 // LM_USER on an unknown option, a missing or a malformed value. --help and -h are understood everywhere.

@@ -157,16 +157,19 @@ static lm_status learned_missing(const lm_session *s, const char *run) {
                  lm_path_join(s->ctx->arena, run, "tokenizer.json"));
 }
 
-// The files that the recipe names: what is wrong with them is reported there, with the folder in which they were looked for.
+// The files that the recipe names: what is wrong with them is reported there, with the folder in
+// which they were looked for.
 static lm_status open_named(lm_session *s) {
   const lm_recipe_tokenizer *t = &s->recipe->data.tokenizer;
   lm_status fault = open_files(s, t->file, t->merges);
   if (!fault || fault->kind != LM_USER) return fault;
   char here[PATH_MAX];
   const char *dir = lm_path_dir(s->ctx->arena, t->file);
-  if (getcwd(here, sizeof here)) dir = lm_path_join(s->ctx->arena, here, dir);   // an absolute folder stays as it is
+  if (getcwd(here, sizeof here))
+    dir = lm_path_join(s->ctx->arena, here, dir); // an absolute folder stays as it is
   lm_diag *d = lm_error(s->ctx, t->file_loc, "E216", "%s", fault->text);
-  lm_diag_note(s->ctx, d, (lm_loc){0}, "looked for in %s; a path is relative to the folder of the file that names it", dir);
+  lm_diag_note(s->ctx, d, (lm_loc){0},
+               "looked for in %s; a path is relative to the folder of the file that names it", dir);
   lm_status_free(fault);
   return lm_cli_verdict(s->cli);
 }

@@ -338,7 +338,8 @@ static int edit_distance(const char *a, int n, const char *b, int m) {
   return row[n % 3][m];
 }
 
-// Whether one begins or ends with the other, which has at least four letters: weight_decay and decay, xentropy and xent.
+// Whether one begins or ends with the other, which has at least four letters: weight_decay and
+// decay, xentropy and xent.
 static bool extends(const char *a, const char *b) {
   size_t n = strlen(a), m = strlen(b);
   if (n < m) return extends(b, a);
@@ -356,7 +357,7 @@ static const char *nearest_extended(const char *word, const char *const *names, 
 
 const char *lm_nearest(const char *word, const char *const *names, int n) {
   size_t len = strlen(word);
-  if (len < 2 || len > NEAREST_MAX) return NULL;       // every other letter is one letter's neighbour
+  if (len < 2 || len > NEAREST_MAX) return NULL; // every other letter is one letter's neighbour
   const char *best = NULL;
   int best_distance = least((int)(len + 2) / 3, 3) + 1;
   for (int i = 0; i < n; i++) {

@@ -24,13 +24,15 @@ static inline int lm_utf8_decode(const char *text, size_t n, uint32_t *out) {
 
 // Bidirectional controls: they change the order in which the text around them is displayed.
 static inline int lm_utf8_is_bidi(uint32_t v) {
-  return v == 0x61c || v == 0x200e || v == 0x200f || (v >= 0x202a && v <= 0x202e) || (v >= 0x2066 && v <= 0x2069);
+  return v == 0x61c || v == 0x200e || v == 0x200f || (v >= 0x202a && v <= 0x202e) ||
+         (v >= 0x2066 && v <= 0x2069);
 }
 
 // Controls, and marks that reorder or hide text: output shows them as escapes.
 static inline int lm_utf8_is_hidden(uint32_t v) {
-  return v < 0x20 || (v >= 0x7f && v < 0xa0) || lm_utf8_is_bidi(v) || (v >= 0x200b && v <= 0x200f) ||
-         (v >= 0x2028 && v <= 0x202e) || (v >= 0x2060 && v <= 0x206f) || v == 0xfeff;
+  return v < 0x20 || (v >= 0x7f && v < 0xa0) || lm_utf8_is_bidi(v) ||
+         (v >= 0x200b && v <= 0x200f) || (v >= 0x2028 && v <= 0x202e) ||
+         (v >= 0x2060 && v <= 0x206f) || v == 0xfeff;
 }
 
 // Writes a code point; returns how many bytes it took, at most 4.
