@@ -61,7 +61,9 @@ typedef struct el_val {
   struct el_insts *insts;
 } el_val;
 
-struct el_bind { lm_sym name; el_val val; bool settable; el_bind *up; };
+struct el_bind { lm_sym name; el_val val; bool settable; el_bind *up, *hides /* of that name, before it */; };
+typedef struct el_slot { lm_sym name; el_bind *last; } el_slot;
+typedef struct el_names { el_bind *last; uint32_t n; el_slot *index; uint32_t cap, used; } el_names;
 typedef struct el_axis_bind { lm_sym name; el_axis *axis; struct el_axis_bind *up; } el_axis_bind;
 typedef struct el_row { lm_sym name; el_axes axes; struct el_row *up; } el_row;
 
@@ -71,7 +73,7 @@ typedef struct el_frame {
   lm_loc called_at;
   const lm_file *file;         // whose names are visible
   el_ref *self;                // the instance whose method runs, or NULL
-  el_bind *names;
+  el_names names;
   el_axis_bind *axes;
   el_row *rows;
   el_kind real;                // what `real` means here
@@ -92,7 +94,7 @@ struct el_inst {
   const ast_expr *call;        // the expression that made it
   lm_loc at;                   // where it was instantiated
   el_inst *owner;
-  el_bind *vals;               // parameters and dims as values
+  el_names vals;               // parameters and dims as values
   el_axis_bind *axes;
   el_param *params; uint32_t n_params, cap_params;
   struct el_sub { lm_sym name; lm_loc loc; el_inst *one; el_insts *many; } *subs; uint32_t n_subs, cap_subs;
@@ -131,6 +133,11 @@ struct lm_elab {
   struct el_made *made;        // what methods of the model gave in the function being made (elab_once.c)
   const ast_decl **visited; uint32_t n_visited, cap_visited;
 };
+
+// ---- names (elab_names.c)
+el_bind *el_names_find(const el_names *s, lm_sym name);      // the last of that name, NULL
+void el_names_add(lm_elab *e, el_names *s, lm_sym name, el_val v, bool settable);
+void el_names_cut(el_names *s, const el_bind *last);         // forgets what came after `last`
 
 // ---- values (elab_value.c)
 el_val el_error(void);

@@ -573,12 +573,10 @@ static el_val unknown_function(lm_elab *e, const ast_expr *x) {
 
 static el_val call_name(lm_elab *e, const ast_expr *x) {
   lm_sym name = x->a->text;
-  for (el_bind *b = e->frame->names; b; b = b->up)
-    if (b->name == name) {
-      if (b->val.k == V_INST) return call_method(e, x, &b->val.ref, LM_SYM(e->c, "apply"));
-      if (b->val.k != V_ERROR) el_err(e, x->loc, "E083", "'%s' is %s, not a function", name, el_show(e, &b->val));
-      return arguments_alone(e, x);
-    }
+  const el_bind *b = el_names_find(&e->frame->names, name);
+  if (b && b->val.k == V_INST) return call_method(e, x, &b->val.ref, LM_SYM(e->c, "apply"));
+  if (b && b->val.k != V_ERROR) el_err(e, x->loc, "E083", "'%s' is %s, not a function", name, el_show(e, &b->val));
+  if (b) return arguments_alone(e, x);
   el_ref *self = e->frame->self;
   for (uint32_t i = 0; self && i < self->inst->n_subs; i++) {
     struct el_sub *s = &self->inst->subs[i];

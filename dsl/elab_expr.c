@@ -276,8 +276,8 @@ bool el_axis_list(lm_elab *e, const ast_expr *x, el_axes *out) {
     return true;
   }
   if (x->kind != EX_NAME) return el_err(e, x->loc, "E040", "expected the name of an axis"), false;
-  for (el_bind *b = e->frame->names; b; b = b->up)
-    if (b->name == x->text && b->val.k == V_AXES) {
+  for (const el_bind *b = el_names_find(&e->frame->names, x->text); b; b = b->hides)
+    if (b->val.k == V_AXES) {
       for (uint32_t i = 0; i < b->val.axes.n; i++) el_axes_push(e, out, b->val.axes.v[i]);
       return true;
     }
@@ -288,8 +288,9 @@ bool el_axis_list(lm_elab *e, const ast_expr *x, el_axes *out) {
     }
   el_axis *axis = el_axis_lookup(e, x->text);
   if (axis) return el_axes_push(e, out, axis), true;
-  for (el_bind *b = e->frame->self ? e->frame->self->inst->vals : NULL; b; b = b->up)
-    if (b->name == x->text && b->val.k == V_ERROR) return false;       // reported where it was made
+  const el_bind *own = e->frame->self ? el_names_find(&e->frame->self->inst->vals, x->text) : NULL;
+  for (; own; own = own->hides)
+    if (own->val.k == V_ERROR) return false;                           // reported where it was made
   const char *names[64];
   int n = 0;
   for (el_axis_bind *b = e->frame->axes; b && n < 64; b = b->up) names[n++] = b->name;
@@ -313,8 +314,8 @@ static el_val lookup_in_self(lm_elab *e, lm_sym name, bool *found) {
   *found = true;
   for (el_bind *b = self->over; b; b = b->up)
     if (b->name == name) return b->val;
-  for (el_bind *b = self->inst->vals; b; b = b->up)
-    if (b->name == name) return b->val;
+  const el_bind *own = el_names_find(&self->inst->vals, name);
+  if (own) return own->val;
   for (uint32_t i = 0; i < self->inst->n_params; i++)
     if (self->inst->params[i].name == name) return el_param_value(e, self, &self->inst->params[i]);
   for (uint32_t i = 0; i < self->inst->n_subs; i++) {
@@ -329,8 +330,8 @@ static el_val lookup_in_self(lm_elab *e, lm_sym name, bool *found) {
 }
 
 el_val el_lookup(lm_elab *e, lm_sym name, lm_loc at, bool report) {
-  for (el_bind *b = e->frame->names; b; b = b->up)
-    if (b->name == name) return b->val;
+  const el_bind *here = el_names_find(&e->frame->names, name);
+  if (here) return here->val;
   for (el_axis_bind *b = e->frame->axes; b; b = b->up)
     if (b->name == name) return el_axis_size(e, b->axis, at);
   if (e->frame->self) {
@@ -355,12 +356,12 @@ el_val el_lookup(lm_elab *e, lm_sym name, lm_loc at, bool report) {
   if (!top.decl && el_is_incomplete(e)) return el_error();
   const char *names[256];
   int n = 0;
-  for (el_bind *b = e->frame->names; b && n < 250; b = b->up) names[n++] = b->name;
+  for (el_bind *b = e->frame->names.last; b && n < 250; b = b->up) names[n++] = b->name;
   if (e->frame->self) {
     el_inst *s = e->frame->self->inst;
     for (uint32_t i = 0; i < s->n_params && n < 250; i++) names[n++] = s->params[i].name;
     for (uint32_t i = 0; i < s->n_subs && n < 250; i++) names[n++] = s->subs[i].name;
-    for (el_bind *b = s->vals; b && n < 250; b = b->up) names[n++] = b->name;
+    for (el_bind *b = s->vals.last; b && n < 250; b = b->up) names[n++] = b->name;
   }
   lm_diag *d = el_err(e, at, "E020", "unknown name '%s'", name);
   const char *near = lm_nearest(name, names, n);

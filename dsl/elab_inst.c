@@ -9,9 +9,7 @@
 enum { MOST_DEPTH = 32, MOST_REPEATS = 1 << 16, FEW_VALUES = 4, MOST_PERIOD = 8 };
 
 static void bind(lm_elab *e, el_inst *inst, lm_sym name, el_val v) {
-  el_bind *b = LM_NEW(e->a, el_bind);
-  *b = (el_bind){name, v, false, inst->vals};
-  inst->vals = b;
+  el_names_add(e, &inst->vals, name, v, false);
   if (v.k != V_NUM || !v.has_size || (v.known && v.num < 1)) return;
   int64_t whole;
   if (v.known && !lm_size_whole(v.size, &whole)) return;
@@ -23,9 +21,8 @@ static void bind(lm_elab *e, el_inst *inst, lm_sym name, el_val v) {
 }
 
 static el_val lookup(const el_inst *inst, lm_sym name) {
-  for (el_bind *b = inst->vals; b; b = b->up)
-    if (b->name == name) return b->val;
-  return el_error();
+  const el_bind *b = el_names_find(&inst->vals, name);
+  return b ? b->val : el_error();
 }
 
 bool el_mentions(const ast_expr *x, const el_bind *names) {
@@ -350,7 +347,7 @@ static void bind_following(lm_elab *e, const el_ref *owner, const el_insts *xs, 
     e->frame = &frame;
     if (given && xs) el_bind_name(e, xs->index, *index, false);
     el_bind *b = LM_NEW(e->a, el_bind);
-    *b = (el_bind){sig->params[k].name.text, el_eval(e, x), false, ref->over};
+    *b = (el_bind){.name = sig->params[k].name.text, .val = el_eval(e, x), .up = ref->over};
     e->frame = was;
     ref->over = b;
     if (shapes_by(ref->inst->decl, b->name)) el_decide(e, &b->val);

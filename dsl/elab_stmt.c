@@ -3,9 +3,7 @@
 #include "dsl/lower.h"
 
 void el_bind_name(lm_elab *e, lm_sym name, el_val v, bool settable) {
-  el_bind *b = LM_NEW(e->a, el_bind);
-  *b = (el_bind){name, v, settable, e->frame->names};
-  e->frame->names = b;
+  el_names_add(e, &e->frame->names, name, v, settable);
 }
 
 static void bind_let(lm_elab *e, const ast_name *n, el_val v) {
@@ -30,8 +28,7 @@ static void run_let(lm_elab *e, const ast_stmt *st) {
 
 static void run_set(lm_elab *e, const ast_stmt *st) {
   const ast_name *n = &st->names.v[0];
-  el_bind *b = e->frame->names;
-  while (b && b->name != n->text) b = b->up;
+  const el_bind *b = el_names_find(&e->frame->names, n->text);
   el_val v = el_eval(e, st->expr);
   if (!b || !b->settable) {
     lm_diag *d = el_err(e, n->loc, "E022", "'%s' cannot be assigned here", n->text);
@@ -94,9 +91,8 @@ static bool same_carry(const el_val *x, const el_val *y) {
 }
 
 static el_val *carried_value(lm_elab *e, lm_sym name) {
-  for (el_bind *b = e->frame->names; b; b = b->up)
-    if (b->name == name) return &b->val;
-  return NULL;
+  el_bind *b = el_names_find(&e->frame->names, name);
+  return b ? &b->val : NULL;
 }
 
 // Whether a statement of the body could not be parsed, which is reported: nothing behind it is run.
@@ -108,7 +104,7 @@ static bool has_unread(const ast_body *body) {
 
 // Runs a loop's body once with the carried names bound to `in`; their new values go to `out`.
 static void run_body_once(lm_elab *e, const ast_stmt *st, const el_val *var, const el_val *in, el_val *out) {
-  el_bind *names = e->frame->names;
+  const el_bind *names = e->frame->names.last;
   el_axis_bind *axes = e->frame->axes;
   el_bind_name(e, st->names.v[0].text, *var, false);
   for (uint32_t i = 0; i < st->carry.n; i++) el_bind_name(e, st->carry.v[i].text, in[i], true);
@@ -129,7 +125,8 @@ static void run_body_once(lm_elab *e, const ast_stmt *st, const el_val *var, con
     lm_diag_note(e->c, d, out[i].loc, "leaves as %s", el_show(e, &out[i]));
     out[i] = el_error();
   }
-  e->frame->names = names, e->frame->axes = axes;
+  el_names_cut(&e->frame->names, names);
+  e->frame->axes = axes;
 }
 
 // What one iteration does, given the loop's index (NULL while only checking): runs the body for each of its places.
@@ -213,8 +210,8 @@ static void run_loop(lm_elab *e, const iteration *it, int64_t count, lm_sym name
 // `for at in t`: an axis of a tensor, rather than a number of the instance.
 static bool names_axis(lm_elab *e, const ast_expr *x) {
   if (x->kind != EX_NAME) return false;
-  for (el_bind *b = e->frame->names; b; b = b->up)
-    if (b->name == x->text) return b->val.k == V_AXES;
+  const el_bind *bound = el_names_find(&e->frame->names, x->text);
+  if (bound) return bound->val.k == V_AXES;
   for (el_axis_bind *b = e->frame->axes; b; b = b->up)
     if (b->name == x->text) return true;
   return false;
@@ -258,10 +255,8 @@ static void run_for(lm_elab *e, const ast_stmt *st) {
   }
   for (uint32_t i = 0; i < n; i++) {
     carry[i].name = st->carry.v[i].text;
-    bool settable = false;
-    for (el_bind *b = e->frame->names; b; b = b->up)
-      if (b->name == st->carry.v[i].text) { settable = b->settable; break; }
-    el_bind_name(e, st->carry.v[i].text, carry[i], settable);
+    const el_bind *b = el_names_find(&e->frame->names, st->carry.v[i].text);
+    el_bind_name(e, st->carry.v[i].text, carry[i], b && b->settable);
   }
 }
 

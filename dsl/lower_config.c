@@ -96,9 +96,9 @@ void lm_lower_config(lm_elab *e, el_inst *inst, const ast_item *section, lm_lowe
 void lm_lower_args(lm_elab *e, el_inst *model, lm_lowered *out) {
   const ast_sig *sig = &model->decl->sig;
   for (uint32_t i = 0; i < sig->n_params; i++)
-    for (const el_bind *b = model->vals; b; b = b->up) {
+    for (const el_bind *b = el_names_find(&model->vals, sig->params[i].name.text); b; b = b->hides) {
       double number;
-      if (b->name != sig->params[i].name.text || !el_number_value(&b->val, &number)) continue;
+      if (!el_number_value(&b->val, &number)) continue;
       LM_PUSH(e->a, out->args, out->n_args, out->cap_args) = (lm_lowered_arg){b->name, number};
       break;
     }

@@ -193,7 +193,7 @@ static bool hyper_fits(lm_elab *e, const el_inst *inst, uint32_t k, const el_val
 // The optimizer's constraints, for each combination.
 static bool hyper_check(lm_elab *e, const lm_recipe *r, const el_inst *inst, const combos *c, const hyper *of) {
   const ast_sig *sig = &inst->decl->sig;
-  el_bind *was = e->frame->names;
+  const el_bind *was = e->frame->names.last;
   bool all = true;
   for (int s = 0; s < c->n && all; s++) {
     for (uint32_t k = 0; k < sig->n_params; k++)
@@ -201,7 +201,7 @@ static bool hyper_check(lm_elab *e, const lm_recipe *r, const el_inst *inst, con
     lm_loc *at = LM_NEW_N(e->a, lm_loc, sig->n_params + 1);
     for (uint32_t k = 0; k < sig->n_params; k++) el_bind_name(e, sig->params[k].name.text, of[k].v[s], false), at[k] = of[k].at[s];
     all = el_where_check_all(e, &(el_where){sig, inst->decl->name.text, r->optimizer.loc, at});
-    e->frame->names = was;
+    el_names_cut(&e->frame->names, was);
   }
   return all;
 }
@@ -230,10 +230,8 @@ static bool bind_hyperparameters(lm_elab *e, const lm_recipe *r, el_inst *inst, 
     bool is_lr = name == LM_SYM(e->c, "lr");
     for (int s = 0; s < c->n && is_lr; s++) of[k].v[s] = el_binary(e, OP_MUL, &of[k].v[s], rate, r->optimizer.loc);
     if (is_lr) *out_lr = of[k].v[0];
-    el_bind *b = LM_NEW(e->a, el_bind);
     el_val v = same_for_all(&of[k], c->n) ? of[k].v[0] : choose_by_block(e, of[k].v, c->n, group, blk, differing(&of[k], c->n));
-    *b = (el_bind){name, v, false, inst->vals};
-    inst->vals = b;
+    el_names_add(e, &inst->vals, name, v, false);
     if (v.k == V_ERROR) return false;
   }
   return true;

@@ -150,9 +150,8 @@ lm_lowered_states lm_optimizer_states(lm_elab *e, const ast_decl *d) {
 // ---- the body
 
 static el_val bound(const lm_elab *e, lm_sym name) {
-  for (el_bind *b = e->frame->names; b; b = b->up)
-    if (b->name == name) return b->val;
-  return el_error();
+  const el_bind *b = el_names_find(&e->frame->names, name);
+  return b ? b->val : el_error();
 }
 
 // A result over all elements, whatever axes of them it lacks.
@@ -206,11 +205,8 @@ static el_val argument_of(lm_elab *e, const ast_param *p, const ast_member *upda
 
 static void bind_arguments(lm_elab *e, el_inst *inst, const ast_member *update) {
   const ast_sig *sig = &inst->decl->sig;
-  for (uint32_t i = 0; i < sig->n_params; i++) {
-    el_bind *b = LM_NEW(e->a, el_bind);
-    *b = (el_bind){sig->params[i].name.text, argument_of(e, &sig->params[i], update), false, inst->vals};
-    inst->vals = b;
-  }
+  for (uint32_t i = 0; i < sig->n_params; i++)
+    el_names_add(e, &inst->vals, sig->params[i].name.text, argument_of(e, &sig->params[i], update), false);
 }
 
 void lm_optimizer_check(lm_elab *e, const lm_file *file, ast_decl *d) {

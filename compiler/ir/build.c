@@ -77,12 +77,18 @@ void lm_func_remove(lm_module *m, lm_func *f) {
   if (m->funcs_tail == &f->next) m->funcs_tail = at;
 }
 
+// An array of n values that grows one by one has room for the next power of two.
+static lm_value **room_for_one(lm_module *m, lm_value **old, uint32_t n) {
+  if (n & (n - 1)) return old;
+  lm_value **now = LM_NEW_N(m->arena, lm_value *, n ? 2 * (size_t)n : 1);
+  if (n) memcpy(now, old, n * sizeof *now);
+  return now;
+}
+
 lm_value *lm_arg_add(lm_module *m, lm_region *r, lm_type type, lm_sym name) {
-  lm_value **args = LM_NEW_N(m->arena, lm_value *, r->n_args + 1);
-  if (r->n_args) memcpy(args, r->args, r->n_args * sizeof *args);
-  r->args = args;
-  args[r->n_args] = lm_value_new(m, type, NULL, r, r->n_args, name);
-  return args[r->n_args++];
+  r->args = room_for_one(m, r->args, r->n_args);
+  r->args[r->n_args] = lm_value_new(m, type, NULL, r, r->n_args, name);
+  return r->args[r->n_args++];
 }
 
 // ---- the builder

@@ -7,11 +7,17 @@
 // to be saved it is the results. Functions that were called are gone afterwards.
 // Declines: functions that call each other in a circle are an error.
 // Cost: the module grows by the size of a body for each call.
+#include <string.h>
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 
 typedef enum { FRESH, ACTIVE, DONE } visit;
-typedef struct inliner { lm_module *m; lm_func **funcs; visit *state; bool *called; uint32_t n; bool ok; } inliner;
+typedef struct inliner {
+  lm_module *m;
+  lm_func **funcs; visit *state; bool *called; uint32_t n;
+  lm_value **copy; uint32_t n_copy;            // by value id of a callee: its copy at the call; NULL between calls
+  bool ok;
+} inliner;
 
 static uint32_t index_of(const inliner *x, const char *name) {
   lm_func *f = lm_func_find(x->m, name);
@@ -20,14 +26,31 @@ static uint32_t index_of(const inliner *x, const char *name) {
   LM_BUG("call of @%s, which is no function", name);
 }
 
+static void copy_reserve(inliner *x) {
+  uint32_t n = x->m->n_values;
+  if (n <= x->n_copy) return;
+  n = n > 2 * x->n_copy ? n : 2 * x->n_copy;
+  x->copy = lm_realloc(x->copy, n * sizeof *x->copy);
+  memset(x->copy + x->n_copy, 0, (n - x->n_copy) * sizeof *x->copy);
+  x->n_copy = n;
+}
+
+static void copy_forget(lm_value **copy, const lm_region *r) {
+  for (uint32_t i = 0; i < r->n_args; i++) copy[r->args[i]->id] = NULL;
+  for (const lm_op *op = r->first; op; op = op->next) {
+    for (uint32_t i = 0; i < op->n_out; i++) copy[op->out[i]->id] = NULL;
+    if (op->body) copy_forget(copy, op->body);
+  }
+}
+
 // Puts the callee's operations in front of the call; map: what stands for the call's results.
-static void expand_call(lm_op *call, const lm_func *callee, lm_idmap *map) {
-  lm_module *m = callee->module;
-  lm_builder b = {m, call->parent, call, call->loc};
-  lm_value **copy = lm_calloc(m->n_values, sizeof *copy);
+static void expand_call(inliner *x, lm_op *call, const lm_func *callee, lm_idmap *map) {
+  lm_builder b = {x->m, call->parent, call, call->loc};
+  copy_reserve(x);
+  lm_value **copy = x->copy;
   for (uint32_t i = 0; i < call->n_in; i++) copy[callee->body->args[i]->id] = call->in[i];
   const lm_op *end = callee->body->last;
-  uint32_t n_values = m->n_values;
+  uint32_t n_values = x->m->n_values;
   for (const lm_op *op = callee->body->first; op != end; op = op->next) {
     lm_op *here = lm_op_clone(&b, op, copy);
     here->loc = call->loc;
@@ -40,7 +63,7 @@ static void expand_call(lm_op *call, const lm_func *callee, lm_idmap *map) {
     if (call->keep == LM_KEEP_SAVE && here->def) here->def->keep = LM_KEEP_SAVE;
     lm_idmap_set(map, call->out[i], here);
   }
-  lm_free(copy);
+  copy_forget(copy, callee->body);
   lm_op_remove(call);
 }
 
@@ -59,7 +82,7 @@ static void visit_region(inliner *x, lm_region *r, lm_idmap *map) {
     x->ok &= x->state[k] != ACTIVE;
     if (!x->ok) return;
     visit_func(x, k);
-    if (x->ok) expand_call(op, x->funcs[k], map);
+    if (x->ok) expand_call(x, op, x->funcs[k], map);
   }
 }
 
@@ -83,5 +106,6 @@ bool lm_pass_inline(lm_module *m, const lm_pass_env *env) {
   for (uint32_t i = 0; i < n && x.ok; i++) visit_func(&x, i);
   for (uint32_t i = 0; i < n && x.ok; i++)
     if (x.called[i]) lm_func_remove(m, x.funcs[i]);
+  lm_free(x.copy);
   return x.ok;
 }

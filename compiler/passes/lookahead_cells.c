@@ -144,7 +144,7 @@ static void elementwise_row(const probe *p, const lm_op *op, const source *in, c
   for (int64_t k = 0; k < o->count; k++) {
     const double *x[OPERANDS] = {0};
     for (uint32_t i = 0; i < op->n_in; i++)
-      x[i] = row(&in[i], t, other_offset(p, op->out[0]->type, o, k, &in[i]), n, room + (i + 1) * p->places);
+      x[i] = row(&in[i], t, other_offset(p, op->out[0]->type, o, k, &in[i]), n, room + (i + 1) * n);
     combine(op, x, n, k ? room : out);
     if (k) merge(out, room, n);
   }
@@ -162,9 +162,17 @@ static void cells_begin(probe *p, const lm_op *op, int64_t width) {
   f->cell = lm_calloc((size_t)(p->places * width), sizeof *f->cell);
 }
 
-static void find_const(probe *p, const lm_op *op, int64_t width) {
+// Whether all that is known of the operands is one number each.
+static bool is_uniform(const source *in, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++)
+    if (in[i].v && (in[i].at_t || in[i].at_s)) return false;
+  return true;
+}
+
+static void fill_cells(probe *p, const lm_op *op, int64_t width, double x) {
+  if (isnan(x)) return;
   cells_begin(p, op, width);
-  for (int64_t i = 0; i < p->places * width; i++) lm_fact(p, op->out[0])->cell[i] = op->attr.num;
+  for (int64_t i = 0; i < p->places * width; i++) lm_fact(p, op->out[0])->cell[i] = x;
 }
 
 static void find_elementwise(probe *p, const lm_op *op, int64_t width) {
@@ -176,7 +184,13 @@ static void find_elementwise(probe *p, const lm_op *op, int64_t width) {
     o = (others){.count = 1};
   }
   if (!any_known(in, op->n_in)) return;
-  double *room = lm_calloc((size_t)(p->places * (OPERANDS + 1)), sizeof *room);
+  if (is_uniform(in, op->n_in)) {
+    double cell, few[OPERANDS + 1];
+    elementwise_row(p, op, in, &o, 0, 1, few, &cell);
+    fill_cells(p, op, width, cell);
+    return;
+  }
+  double *room = lm_calloc((size_t)(width * (OPERANDS + 1)), sizeof *room);
   cells_begin(p, op, width);
   for (int64_t t = 0; t < p->places; t++) elementwise_row(p, op, in, &o, t, width, room, lm_fact(p, op->out[0])->cell + t * width);
   lm_free(room);
@@ -325,7 +339,7 @@ void lm_fact_find(probe *p, const lm_op *op) {
   int64_t width = gridded ? p->places : 1;
   bool reduces = (op->code == LM_OP_MAX || op->code == LM_OP_SUM) && lm_probe_over(op, p->is_past);
   inherit_hidden(p, op);
-  if (op->code == LM_OP_CONST) find_const(p, op, width);
+  if (op->code == LM_OP_CONST) fill_cells(p, op, width, op->attr.num);
   else if (elementwise) find_elementwise(p, op, width);
   else if (reduces && !gridded) find_reduced(p, op);
   else if (keeps_grid(p, op)) find_moved(p, op, width);
