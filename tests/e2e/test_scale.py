@@ -46,8 +46,8 @@ def processor_time(run, text):
 
 
 def linear(run, n, **what):
-    some = min(processor_time(run, program(n, **what)) for _ in range(2))
-    many = min(processor_time(run, program(4 * n, **what)) for _ in range(2))
+    some = processor_time(run, program(n, **what))
+    many = processor_time(run, program(4 * n, **what))
     check(many < 9 * some, f"{n} statements: {some:.2f} s, {4 * n}: {many:.2f} s: {what}")
 
 
