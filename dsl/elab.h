@@ -116,6 +116,7 @@ struct lm_elab {
   el_frame *frame;
   uint32_t depth, budget;      // of calls; of evaluated expressions
   bool exhausted;              // the budget is spent, and that is reported
+  uint32_t guarded, dead;      // branches of `select` around: any, and those that are not taken (elab_select.c)
   lm_value *step, *row, *layer, *at;   // scalars of the function being made: for rng; first place of the cache
   lm_axis position;            // axis t of the function being made: what history follows
   int64_t capacity; int history_dyn;   // EL_DECODE: places of a cache, and the extent that says how many are filled

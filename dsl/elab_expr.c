@@ -25,11 +25,17 @@ bool el_is_incomplete(const lm_elab *e) {
 }
 
 // ---- numbers known at compile time
-static el_val power_of_sizes(lm_elab *e, const el_val *x, int64_t n) {
-  lm_size r = lm_size_number(e->a, 1);
-  for (int64_t i = 0; i < n; i++)
-    if (!lm_size_mul(e->a, r, x->size, &r)) return el_unknown_number();
-  return el_sized(r);
+enum { MOST_POWER = 16 };   // of a size that is a symbol
+
+// False where the result is no size: too large for 64 bits, or of too many terms.
+static bool power_of_sizes(lm_elab *e, lm_size x, int64_t n, lm_size *out) {
+  *out = lm_size_number(e->a, 1);
+  if (n > MOST_POWER && !lm_size_is_const(x)) return false;
+  for (; n > 0; n >>= 1) {
+    if (n & 1 && !lm_size_mul(e->a, *out, x, out)) return false;
+    if (n > 1 && !lm_size_mul(e->a, x, x, &x)) return false;
+  }
+  return true;
 }
 
 // Whole numbers and sizes stay exact; what is no whole number any more becomes a plain number.
@@ -53,9 +59,8 @@ static bool size_arithmetic(lm_elab *e, ast_op op, const el_val *x, const el_val
     s = lm_size_number(e->a, ((n % m) + m) % m);
     break;
   case OP_POW:
-    if (!lm_size_whole(y->size, &n) || n < 0 || n > 8) return false;
-    *out = power_of_sizes(e, x, n);
-    return out->has_size;
+    if (!lm_size_whole(y->size, &n) || n < 0 || !power_of_sizes(e, x->size, n, &s)) return false;
+    break;
   default: return false;
   }
   *out = el_sized(s);
@@ -104,8 +109,9 @@ static el_val number_binary(lm_elab *e, ast_op op, const el_val *x, const el_val
   case OP_POW: r = pow(a, b); break;
   default: break;
   }
-  if (!isfinite(r)) return el_err(e, at, "E033", "%s %s %s is not a finite number", el_show(e, x), lm_op_text(op), el_show(e, y)), el_error();
-  return el_number(e, r);
+  if (isfinite(r) || e->guarded) return el_number(e, r);
+  el_err(e, at, "E033", "%s %s %s is not a finite number", el_show(e, x), lm_op_text(op), el_show(e, y));
+  return el_error();
 }
 
 static el_val bool_binary(lm_elab *e, ast_op op, const el_val *x, const el_val *y, lm_loc at) {
@@ -215,7 +221,7 @@ static bool join(lm_elab *e, const char *what, el_val *x, el_val *y, lm_loc at) 
 static el_val tensor_binary(lm_elab *e, ast_op op, const el_val *x0, const el_val *y0, lm_loc at) {
   el_val x = *x0, y = *y0;
   int64_t n;
-  if ((op == OP_DIV || op == OP_MOD) && y.k == V_NUM && y.known && y.num == 0)
+  if ((op == OP_DIV || op == OP_MOD) && y.k == V_NUM && y.known && y.num == 0 && !e->guarded)
     return el_err(e, at, "E033", "%s %s 0 has no finite value", el_show(e, &x), lm_op_text(op)), el_error();
   if (op == OP_POW && x.k == V_TENSOR && y.k == V_NUM && y.known && y.num == floor(y.num) && fabs(y.num) <= 64) {
     n = (int64_t)y.num;

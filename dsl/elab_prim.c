@@ -27,8 +27,9 @@ static el_val unary(el_call_site c, lm_opcode op, double (*f)(double)) {
   if (v.k == V_NUM) {
     if (!el_number_value(&v, &x)) return el_unknown_number();
     double r = f(x);
-    if (!isfinite(r)) return el_err(c.e, el_arg_loc(c, 0), "E033", "%s(%g) is not a finite number", c.x->a->text, x), el_error();
-    return el_number(c.e, r);
+    if (isfinite(r) || c.e->guarded) return el_number(c.e, r);
+    el_err(c.e, el_arg_loc(c, 0), "E033", "%s(%g) is not a finite number", c.x->a->text, x);
+    return el_error();
   }
   v = el_as_tensor(c.e, &v, el_arg_loc(c, 0));
   if (v.k == V_ERROR || !el_floating(c, &v, el_arg_loc(c, 0))) return el_error();
@@ -57,10 +58,11 @@ static el_val p_not(el_call_site c) {
 static el_val p_idiv(el_call_site c) {
   el_val x = el_arg(c, 0), y = el_arg(c, 1);
   if (x.k == V_ERROR || y.k == V_ERROR) return el_error();
-  if (y.k == V_NUM && y.known && y.num == 0) return el_err(c.e, el_arg_loc(c, 1), "E033", "idiv by zero"), el_error();
+  bool by_zero = y.k == V_NUM && y.known && y.num == 0;
+  if (by_zero && !c.e->guarded) return el_err(c.e, el_arg_loc(c, 1), "E033", "idiv by zero"), el_error();
   if (x.k == V_NUM && y.k == V_NUM) {
     if (!x.known || !y.known) return el_unknown_number();
-    return el_whole(c.e, (int64_t)floor(x.num / y.num));
+    return el_whole(c.e, by_zero ? 0 : (int64_t)floor(x.num / y.num));    // as idiv of int tensors
   }
   x = el_adapt(c.e, &x, K_INT, el_arg_loc(c, 0)), y = el_adapt(c.e, &y, K_INT, el_arg_loc(c, 1));
   if (x.k != V_TENSOR || y.k != V_TENSOR) return el_error();
@@ -68,28 +70,6 @@ static el_val p_idiv(el_call_site c) {
   if (x.kind != K_INT || y.kind != K_INT || (!right && !el_axes_subset(&x.axes, &y.axes)))
     return el_err(c.e, c.x->loc, "E032", "idiv of %s and %s", el_show(c.e, &x), el_show(c.e, &y)), el_error();
   return el_tensor(K_INT, right ? &x.axes : &y.axes, x.v ? lm_emit2(&c.e->b, LM_OP_IDIV, x.v, y.v) : NULL);
-}
-
-static el_val p_select(el_call_site c) {
-  el_val k = el_arg(c, 0), x = el_arg(c, 1), y = el_arg(c, 2);
-  if (k.k == V_ERROR || x.k == V_ERROR || y.k == V_ERROR) return el_error();
-  if (k.k == V_BOOL && x.k == V_NUM && y.k == V_NUM) return !k.known ? el_unknown_number() : k.num != 0 ? x : y;
-  k = el_as_tensor(c.e, &k, el_arg_loc(c, 0));
-  bool xn = x.k != V_TENSOR || x.kind == K_NUM, yn = y.k != V_TENSOR || y.kind == K_NUM;
-  if (x.k == V_NUM || x.k == V_TENSOR) x = el_adapt(c.e, &x, xn && !yn ? y.kind : K_NUM, el_arg_loc(c, 1));
-  if (y.k == V_NUM || y.k == V_TENSOR) y = el_adapt(c.e, &y, x.k == V_TENSOR ? x.kind : K_NUM, el_arg_loc(c, 2));
-  x = el_as_tensor(c.e, &x, el_arg_loc(c, 1)), y = el_as_tensor(c.e, &y, el_arg_loc(c, 2));
-  if (k.k == V_ERROR || x.k == V_ERROR || y.k == V_ERROR) return el_error();
-  if (k.kind != K_BOOL || x.kind != y.kind)
-    return el_err(c.e, c.x->loc, "E036", "select(%s, %s, %s): takes a bool and two of one type", el_show(c.e, &k), el_show(c.e, &x), el_show(c.e, &y)), el_error();
-  const el_axes *both = el_axes_subset(&y.axes, &x.axes) ? &x.axes : &y.axes;
-  const el_axes *all = el_axes_subset(&k.axes, both) ? both : &k.axes;
-  if (!el_axes_subset(&x.axes, all) || !el_axes_subset(&y.axes, all) || !el_axes_subset(&x.axes, both)) {
-    lm_diag *d = el_err(c.e, c.x->loc, "E032", "select of %s, %s, %s: none has all axes of the others", el_show(c.e, &k), el_show(c.e, &x), el_show(c.e, &y));
-    el_note_value(c.e, d, &k);
-    return el_error();
-  }
-  return el_in_order(c, x.kind, all, c.e->m ? lm_emit_select(&c.e->b, k.v, x.v, y.v) : NULL);
 }
 
 // ---- made from nothing

@@ -35,6 +35,7 @@ el_val p_pad(el_call_site c);
 el_val p_permute(el_call_site c);
 el_val p_rename(el_call_site c);
 el_val p_scatter_add(el_call_site c);
+el_val p_select(el_call_site c);
 el_val p_slice(el_call_site c);
 el_val p_split(el_call_site c);
 el_val p_stack(el_call_site c);

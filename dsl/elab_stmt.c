@@ -217,6 +217,13 @@ static bool names_axis(lm_elab *e, const ast_expr *x) {
   return false;
 }
 
+// A number that is not known yet may be a whole one, in a definition that nothing reaches.
+static bool is_count(const lm_elab *e, const el_val *over, int64_t *out) {
+  if (over->k != V_NUM) return false;
+  if (!over->known) return over->has_size || !e->m;
+  return over->has_size && lm_size_whole(over->size, out);
+}
+
 static void run_for(lm_elab *e, const ast_stmt *st) {
   el_val over = el_eval(e, st->expr);
   uint32_t n = st->carry.n;
@@ -243,7 +250,7 @@ static void run_for(lm_elab *e, const ast_stmt *st) {
       run_loop(e, &it, count, over.insts->member->names.v[0].text, carry);
       at += count * period;
     }
-  } else if (over.k == V_NUM && over.has_size && (!over.known || lm_size_whole(over.size, &count))) {
+  } else if (is_count(e, &over, &count)) {
     iteration it = {st, &over, 0, 1, true, unrolled};
     if (!over.known) count = 1;
     if (count < 0 || count > INT32_MAX) el_err(e, st->expr->loc, "E028", "a loop of %lld iterations", (long long)count), count = 0;

@@ -111,6 +111,7 @@ lm_diag *el_where_check(lm_elab *e, const el_where *s, const ast_expr *w) {
 
 bool el_where_check_all(lm_elab *e, const el_where *s) {
   bool all = true;
+  if (e->dead) return true;
   for (uint32_t i = 0; i < s->sig->where.n; i++) all &= !el_where_check(e, s, s->sig->where.v[i]);
   return all;
 }

@@ -285,8 +285,8 @@ lm_status lm_session_train(lm_session *s) {
   for (int i = 0; i < l->n_states; i++) states[i] = (lm_train_state){l->states[i].name, l->states[i].is_param, l->states[i].value};
   lm_train_table *group = LM_NEW(a, lm_train_table);
   *group = (lm_train_table){"group", groups_of_blocks(s), sizeof(int32_t) * (size_t)s->plan->n_blocks};
-  lm_trainer_options o = {.plan = s->plan, .exec = s->exec, .data = s->data, .steps = s->steps, .n_micro = s->n_micro, .timeline = s->timeline,
-                          .clip = s->recipe->clip, .tables = group, .n_tables = 1, .states = states};
+  lm_trainer_options o = {.plan = s->plan, .exec = s->exec, .data = s->data, .steps = s->steps, .last = s->last_step, .n_micro = s->n_micro,
+                          .timeline = s->timeline, .clip = s->recipe->clip, .tables = group, .n_tables = 1, .states = states};
   LM_TRY(lm_trainer_create(&o, &s->trainer));
   LM_TRY(lm_session_weights(s));
   lm_trainer_init_states(s->trainer);

@@ -70,6 +70,7 @@ typedef struct lm_session {
   lm_projections projections;
   lm_rows meeting;                     // whether rows of a micro-batch meet in the loss
   int64_t params, steps;               // elements of all parameters; steps of the run
+  int64_t last_step;                   // the last one that a command runs; 0: all
   lm_run_stages stages;                    // of the run, once it is lowered
   double model_flops;                  // of a micro-batch, at the end of the run
   lm_plan *plan;

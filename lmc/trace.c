@@ -159,8 +159,9 @@ static lm_status trace(tracer *t, lm_cli *cli) {
   LM_TRY(lm_session_open_args(t->s, cli));
   LM_TRY(lm_output_check_recipe(cli, t->s->recipe, out));
   LM_TRY(lm_output_file_check(out));
+  t->s->last_step = lm_args_whole(&cli->args, "steps", 0);
   LM_TRY(model_start(t));
-  t->steps = lm_args_whole(&cli->args, "steps", t->s->steps);
+  t->steps = t->s->last_step ? t->s->last_step : t->s->steps;
   LM_TRY(steps_trace(t));
   LM_TRY(lm_st_write(out, t->tensors, t->n_tensors));
   if (cli->json) result_json(t, out);

@@ -47,8 +47,9 @@ static lm_status data_check(const lm_trainer *t) {
   if (data.steps && data.batch_rows != rows)
     return lm_fail(LM_USER, "the data's batches have %lld rows, the recipe's %lld: set batch = %lld tokens", (long long)data.batch_rows,
                    (long long)rows, (long long)(data.batch_rows * data.seq));
-  if (data.steps && data.steps < t->o.steps)
-    return lm_fail(LM_USER, "the run has %lld steps, the data only %lld batches", (long long)t->o.steps, (long long)data.steps);
+  int64_t last = t->o.last ? t->o.last : t->o.steps;
+  if (data.steps && data.steps < last)
+    return lm_fail(LM_USER, "%lld steps are asked for, the data has %lld batches, one a step", (long long)last, (long long)data.steps);
   return NULL;
 }
 

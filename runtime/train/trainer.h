@@ -27,6 +27,7 @@ typedef struct lm_train_state { const char *name; bool is_param; double value; }
 typedef struct lm_trainer_options {
   const lm_plan *plan; lm_exec *exec; const lm_data *data;   // must outlive the trainer
   int64_t steps;                       // of the run, for schedules
+  int64_t last;                        // the last step that will be asked for; 0: steps
   int64_t n_micro;                     // micro-batches in a step
   lm_timeline *timeline;               // NULL: nobody looks
   double clip;                         // greatest gradient norm; 0: no clipping

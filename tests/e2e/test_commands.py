@@ -1,7 +1,7 @@
 """What commands refuse before they do harm, and what they say to do next."""
 import os, shutil
 
-from harness import check, folder_bytes, small
+from harness import check, folder_bytes, random_batches, save, small
 
 DECODE = """import std.nn: xent
 model M(d = 8, vocab = 256) {{
@@ -149,3 +149,13 @@ def test_next_is_for_a_shell(run):
     check("next: lmc generate " in out and "it'\\''s $HOME' --prompt '...'" in out, out)
     out = run("run", file)
     check(f"next: lmc generate {os.path.realpath(run.path('run'))} --prompt" in out, out)
+
+
+def test_trace_needs_the_batches_of_its_steps(run):
+    file = small(run, steps=2, batches=random_batches(1, 4, 16))
+    one = run.trace(file, "--steps", 1, "--values", "loss,lr")
+    whole = run.trace(small(run, steps=2, batches=random_batches(2, 4, 16), name="whole.lm"), "--values", "lr")
+    check(len(one["loss"]) == 1 and one["lr"][0] == whole["lr"][0], "a schedule follows the recipe's steps, not those asked for")
+    save(run.path("batches.safetensors"), random_batches(1, 4, 16))
+    err = run("trace", file, "--out", run.path("t"), status=1)
+    check("2 steps are asked for, the data has 1 batches" in err, err)

@@ -1,0 +1,80 @@
+"""Numbers known at compile time, in sizes and in schedules."""
+
+from harness import check
+
+MODEL = """model M(d = 3) {
+  param w: real[d] = const(0.5)
+  loss(bt: Batch[b, t]) -> (f32, f32) { return (sum(bt.w) * sum(f32(w)), sum(bt.w)) }
+}
+data D { source s = text("text.txt"); pack best_fit(seq = 16 tokens) }
+recipe R { model = M(); data = D; run = 8 steps; batch = 32 tokens; micro = 32 tokens; optimizer = sgd(lr = 1); schedule = f(%s) }
+fn positive(x: f32) -> f32 where x > 0 { return sqrt(x) / x }
+fn f(step: f32, run: f32, peak: f32 = 0.5) -> f32 {
+  let x = step / run
+  return %s
+}
+"""
+
+
+def rates(run, body, args=""):
+    run.write("text.txt", "a sentence of some bytes. " * 60)
+    return [float(x) for x in run.trace(run.write("s.lm", MODEL % (args, body)), "--values", "lr")["lr"]]
+
+
+def expect(run, body, want, args=""):
+    got = rates(run, body, args)
+    check(all(abs(a - want(k / 8)) < 1e-6 for k, a in zip(range(1, 9), got)), f"{body}: {got}")
+
+
+def test_branch_that_is_not_taken(run):
+    triangle = "select(x < peak, x / peak, (1 - x) / (1 - peak))"
+    expect(run, triangle, lambda x: x / 0.5 if x < 0.5 else (1 - x) / 0.5)
+    expect(run, "select(x <= peak, x / peak, (1 - x) / (1 - peak))", lambda x: x, "peak = 1")
+    expect(run, "select(x < peak, x / peak, 1 - x)", lambda x: 1 - x, "peak = 0")
+    expect(run, "select(peak > 0, 1 / peak, x)", lambda x: x, "peak = 0")
+    expect(run, "select(peak > 0, positive(peak), x)", lambda x: x, "peak = 0")
+    expect(run, "select(peak == 0, x, log(peak) + idiv(1, peak) + 1 mod peak)", lambda x: x, "peak = 0")
+    expect(run, "select(x > 2, select(peak > 0, x, x / peak), x)", lambda x: x, "peak = 0")
+
+
+def test_branch_that_is_taken(run):
+    for body in ("select(peak == 0, 1 / peak, x)", "select(peak == 0, positive(peak), x)"):
+        err = run("check", run.write("s.lm", MODEL % ("peak = 0", body)), status=1)
+        check("error[E0" in err, err)
+
+
+POWERS = """import std.nn: xent
+model M(d = 2 ^ 3, vocab = 2 ^ 8) {
+  param embed: real[vocab, d] = normal(0.02)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {
+    let z = dot(gather(embed, tok, vocab), embed, d)
+    return z + sum(expand(real(0 * f32(pos)), q = %s), q)
+  }
+  loss(bt: Batch[b, t]) -> (f32, f32) { return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }
+}
+data D { source s = text("text.txt"); pack best_fit(seq = 16 tokens) }
+recipe R { model = M(); data = D; run = 8 steps; batch = 32 tokens; micro = 32 tokens; optimizer = sgd(lr = 1) }
+"""
+
+
+def test_powers_are_whole(run):
+    for size in ("2 ^ 16", "3 ^ 10", "(2 ^ 31) ^ 2 / 2 ^ 50", "2 ^ 62 / 2 ^ 60", "10 ^ 18 / 10 ^ 17", "(-1) ^ 1000000000", "d ^ 3 / d"):
+        run("check", run.write("p.lm", POWERS % size))
+    for size in ("2 ^ 16 + 0.5", "2 ^ 64", "2 ^ -1"):
+        err = run("check", run.write("p.lm", POWERS % size), status=1)
+        check("E055" in err or "E05A" in err, err)
+
+
+COUNT = """fn repeat(x: real[..r], n: int) -> real[..r] {
+  let y = x
+  for i in n carry y { y = y * 2 }
+  for i in n mod 3 carry y { y = y + i }
+  return y
+}
+"""
+
+
+def test_count_of_a_definition_that_nothing_reaches(run):
+    run("check", run.write("c.lm", COUNT))
+    err = run("check", run.write("c.lm", COUNT.replace("n mod 3", "2.5")), status=1)
+    check("E028" in err, err)
