@@ -4,6 +4,7 @@
 // equal indices. Views, slices and the like are nothing but other indices.
 #include <string.h>
 #include "codegen/common/gen.h"
+#include "compiler/ops/interface.h"
 #include "runtime/base/philox.h"
 
 // ---- statements and names
@@ -354,7 +355,7 @@ static lm_gen_memo *remembered(lm_gen *e, const lm_value *v, const lm_ix *ix) {
 
 // Views of an operand are other types of the same dense memory.
 static const lm_value *base_of(const lm_value *v) {
-  while (v->def && (v->def->code == LM_OP_VIEW || v->def->code == LM_OP_RENAME)) v = v->def->in[0];
+  while (v->def && lm_op_has(v->def, LM_T_ORDERED)) v = v->def->in[0];
   return v->def ? NULL : v;
 }
 

@@ -1,6 +1,7 @@
 // schedule.c - choosing roots and passes.
 #include <string.h>
 #include "codegen/common/schedule.h"
+#include "compiler/ops/interface.h"
 
 bool lm_op_is_reduction(const lm_op *op) {
   return op->code == LM_OP_SUM || op->code == LM_OP_MAX || op->code == LM_OP_SCATTER;
@@ -36,17 +37,9 @@ bool lm_schedule_writes(const lm_schedule *s, lm_root r, uint32_t i) {
   return accumulator != r.copy;
 }
 
-// Operand i of op is read at other indices than the result's.
+// Operand i of op is read at other indices than those of the loops around op: the result's, or for a reduction its operand's.
 static bool reads_elsewhere(const lm_op *op, uint32_t i) {
-  switch (op->code) {
-  case LM_OP_VIEW:
-  case LM_OP_RENAME:
-  case LM_OP_SLICE:
-  case LM_OP_PAD:
-  case LM_OP_CONCAT: return true;
-  case LM_OP_GATHER: return i == 0;
-  default: return false;
-  }
+  return !lm_op_is_reduction(op) && lm_op_touched_axes(op, i).rank;
 }
 
 // ---- roots

@@ -224,6 +224,15 @@ enum {
   LM_T_REDUCE = 16,
   LM_T_STRUCT = 32,       // control: loop, yield, return, call, kernel
   LM_T_TYPED = 64,        // the result type is given, not implied
+  LM_T_MOVE = 128,        // each element of the result is an element of the first operand
+  LM_T_ORDERED = 256,     // a move that keeps the row-major order: the same memory under another type
+  LM_T_ASSEMBLE = 512,    // the operands next to each other, or an operand between zeros
+  LM_T_SOURCE = 1024,     // no element of the result is computed from an operand; operands are indices
+  LM_T_INDEXED = 2048,    // the second operand holds positions along the attributes' axes
+  LM_T_PRODUCT = 4096,    // a matrix product of the first two operands
+  LM_T_LINEAR = 8192,     // linear in all operands together (select: in its two branches)
+  LM_T_BILINEAR = 16384,  // linear in either of its two operands
+  LM_T_LINEAR_FIRST = 32768,   // linear in the first operand alone
 };
 enum { LM_IN_GRAPH = 1, LM_IN_STEP = 2, LM_IN_KERNEL = 4 /* at top level of the kernel stage */, LM_IN_BODY = 8 /* inside a kernel */ };
 typedef struct lm_grad lm_grad;
@@ -240,6 +249,9 @@ typedef struct lm_op_info {
 } lm_op_info;
 extern const lm_op_info lm_op_table[LM_OPS];
 static inline const lm_op_info *lm_op_info_of(const lm_op *op) { return &lm_op_table[op->code]; }
+// @name[indices]: a pair (first, step) in imm for each index along a stacked axis.
+static inline bool lm_op_info_indexed(const lm_op_info *i) { return i->attrs & LM_A_SYM && i->attrs & LM_A_IMM; }
+static inline bool lm_op_ends_region(const lm_op *op) { return op->code == LM_OP_YIELD || op->code == LM_OP_RETURN; }
 static inline bool lm_op_attends(const lm_op *op) { return op->code == LM_OP_ATTEND || op->code == LM_OP_ATTEND_VJP; }
 bool lm_value_is_weight(const lm_value *v);                // a parameter, or it in another type or layout
 // Its region sees its arguments alone, no values of the regions around it.

@@ -292,7 +292,7 @@ static bool indexed_operands(parser *p, lm_region *r, lm_attr *a, operands *in) 
 }
 
 static bool plain_head(parser *p, lm_region *r, lm_opcode code, lm_attr *a, operands *in) {
-  bool indexed = code == LM_OP_PARAM || code == LM_OP_ACCUM || code == LM_OP_APPEND, ok;
+  bool indexed = lm_op_info_indexed(&lm_op_table[code]), ok;
   lm_token t;
   if (lm_op_table[code].attrs & LM_A_SYM) {
     if (!want_kind(p, TK_SYM, "a @name", &t)) return false;
@@ -410,7 +410,7 @@ static bool operation(parser *p, lm_region *r) {
 
 static bool region(parser *p, lm_region *r) {
   while (!at_punct(p, '}')) {
-    if (r->last && (r->last->code == LM_OP_YIELD || r->last->code == LM_OP_RETURN))
+    if (r->last && lm_op_ends_region(r->last))
       return fail(p, p->t.loc, "expected '}' after %s", lm_op_info_of(r->last)->name);
     if (!operation(p, r)) return false;
   }

@@ -153,14 +153,14 @@ static void put_attend(const lm_module *m, lm_buf *out, const lm_op *op) {
 }
 
 static uint32_t index_count(const lm_op *op) {
-  bool indexed = op->code == LM_OP_PARAM || op->code == LM_OP_ACCUM || op->code == LM_OP_APPEND;
+  bool indexed = lm_op_info_indexed(lm_op_info_of(op));
   uint32_t n = indexed ? op->attr.n_imm / 2u : 0;
   return n < op->n_in ? n : op->n_in;
 }
 
 static void put_plain(const lm_module *m, lm_buf *out, const lm_op *op) {
   uint32_t has = lm_op_info_of(op)->attrs, n = index_count(op);
-  bool indexed = op->code == LM_OP_PARAM || op->code == LM_OP_ACCUM || op->code == LM_OP_APPEND;
+  bool indexed = lm_op_info_indexed(lm_op_info_of(op));
   if (op->attr.sym) {
     lm_buf_puts(out, " ");
     put_sym(out, op->attr.sym);

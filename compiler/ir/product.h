@@ -9,9 +9,7 @@
 enum { LM_DOT_X, LM_DOT_W, LM_DOT_ADDENDS };      // operands: the third and fourth are added
 enum { LM_GELU_OF = 1 };                          // the second result of dot_gelu: what gelu is taken of
 
-static inline bool lm_op_multiplies(const lm_op *op) {
-  return op->code == LM_OP_DOT || op->code == LM_OP_DOT_ADD || op->code == LM_OP_DOT_GELU;
-}
+static inline bool lm_op_multiplies(const lm_op *op) { return lm_op_info_of(op)->traits & LM_T_PRODUCT; }
 // NULL where there is none.
 static inline lm_value *lm_dot_residual(const lm_op *op) {
   return op->n_in > LM_DOT_ADDENDS && op->in[LM_DOT_ADDENDS]->type.rank == op->out[0]->type.rank ? op->in[LM_DOT_ADDENDS] : NULL;

@@ -78,8 +78,7 @@ static bool result_types_match(const lm_module *m, const lm_op *op, const lm_typ
 
 bool lm_op_check(const lm_module *m, const lm_op *op, lm_buf *why) {
   if (!stage_allows(m, op, why)) return false;
-  bool ends = op->code == LM_OP_YIELD || op->code == LM_OP_RETURN;
-  if (ends && (op->next || !op->parent->owner != (op->code == LM_OP_RETURN)))
+  if (lm_op_ends_region(op) && (op->next || !op->parent->owner != (op->code == LM_OP_RETURN)))
     return lm_why(why, "does not stand at the end of a %s", op->code == LM_OP_RETURN ? "function" : "region");
   int64_t n = lm_op_result_count(m, op, why);
   if (n < 0) return false;

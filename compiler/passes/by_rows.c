@@ -1,6 +1,7 @@
 // by_rows.c - see by_rows.h.
 #include "compiler/passes/by_rows.h"
 #include <string.h>
+#include "compiler/ops/interface.h"
 
 // ---- types
 
@@ -50,11 +51,11 @@ static bool operands_fit(const lm_by_rows *r, const lm_op *op) {
 
 // Elements of random numbers are counted from the first row (see copied).
 static bool by_row(const lm_by_rows *r, const lm_op *op) {
-  switch (op->code) {
-  case LM_OP_VIEW: case LM_OP_PERMUTE: case LM_OP_RENAME: case LM_OP_SLICE: case LM_OP_PAD: case LM_OP_CONCAT: return true;
-  case LM_OP_GATHER: return lm_type_meets(op->in[1]->type, r->rows);
-  case LM_OP_RNG: return lm_type_find(op->out[0]->type, r->rows.axis[0]) == 0;
-  default: return lm_op_info_of(op)->traits & (LM_T_ELEMENTWISE | LM_T_REDUCE) && op->n_in;
+  switch (lm_op_row_class(op)) {
+  case LM_ROWS_EACH: return op->n_in && !lm_op_has(op, LM_T_PRODUCT);   // products are the callers' choice
+  case LM_ROWS_BY_INDEX: return lm_type_meets(op->in[1]->type, r->rows);
+  case LM_ROWS_NUMBERED: return op->n_in && lm_type_find(op->out[0]->type, r->rows.axis[0]) == 0;
+  default: return false;
   }
 }
 

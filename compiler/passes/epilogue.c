@@ -23,6 +23,7 @@
 #include <string.h>
 #include "compiler/eval/eval.h"
 #include "compiler/ir/product.h"
+#include "compiler/ops/interface.h"
 #include "compiler/passes/fuse.h"
 #include "compiler/passes/rewrite.h"
 #include "compiler/plan/planner.h"
@@ -63,7 +64,7 @@ static void sums_free(sums *s) {
 
 // Dense, and written to memory whoever reads it.
 static bool stored(const sums *s, const lm_value *v) {
-  while (!s->taken[v->id] && v->def && (v->def->code == LM_OP_RENAME || v->def->code == LM_OP_VIEW)) v = v->def->in[0];
+  while (!s->taken[v->id] && v->def && lm_op_has(v->def, LM_T_ORDERED)) v = v->def->in[0];
   return s->taken[v->id] || !v->def || lm_fuse_stays(v->def);
 }
 
@@ -75,7 +76,7 @@ static bool read_elsewhere(const sums *s, const lm_value *v) {
   if (n) return n->kind == LM_FUSE_OWN && n->needed;
   const lm_op *op = s->user[v->id];
   if (s->uses[v->id] != 1) return s->uses[v->id] > 1;
-  return lm_fuse_stays(op) || ((lm_fuse_is_view(op) || op->code == LM_OP_HISTORY) && read_elsewhere(s, op->out[0]));
+  return lm_fuse_stays(op) || (lm_fuse_is_view(op) && read_elsewhere(s, op->out[0]));
 }
 
 // Is in memory anyway, or another product adds it to what is.

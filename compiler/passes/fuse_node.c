@@ -1,6 +1,7 @@
 // fuse_node.c - what the pass `fuse` knows of each operation: whether it is computed again wherever it is used, the
 // axes that its kernel may be parallel over, and what it waits for.
 #include <string.h>
+#include "compiler/ops/interface.h"
 #include "compiler/passes/fuse.h"
 #include "compiler/passes/rewrite.h"
 #include "runtime/base/dtype.h"
@@ -13,28 +14,8 @@ static double elements(const lm_module *m, lm_type t) { return (double)lm_type_e
 lm_fuse_node *lm_fuse_node_of(const lm_fuse *s, const lm_value *v) { return v->def ? &s->nodes[v->def->mark] : NULL; }
 bool lm_fuse_sums_places(const lm_fuse_node *n) { return n->chunk != 0; }
 
-bool lm_fuse_is_view(const lm_op *op) {
-  return op->code == LM_OP_VIEW || op->code == LM_OP_PERMUTE || op->code == LM_OP_RENAME || op->code == LM_OP_SLICE;
-}
-
-bool lm_fuse_stays(const lm_op *op) {
-  switch (op->code) {
-  case LM_OP_DOT:
-  case LM_OP_DOT_ADD:
-  case LM_OP_DOT_GELU:
-  case LM_OP_PARAM:
-  case LM_OP_AT:
-  case LM_OP_ACCUM:
-  case LM_OP_APPEND: return true;
-  case LM_OP_ATTEND:
-  case LM_OP_ATTEND_VJP:
-  case LM_OP_LOOP:
-  case LM_OP_YIELD:
-  case LM_OP_RETURN:
-  case LM_OP_KERNEL: return true;
-  default: return false;
-  }
-}
+bool lm_fuse_stays(const lm_op *op) { return lm_op_recompute_class(op) == LM_RECOMPUTE_UNFUSED; }
+bool lm_fuse_is_view(const lm_op *op) { return lm_op_has(op, LM_T_VIEW) && !lm_fuse_stays(op); }
 
 // ---- sets of axes as types
 
@@ -58,29 +39,10 @@ static void touch(lm_type *t, const lm_axis *axes, int n) {
 
 // ---- cones of recomputed operations
 
-// Axes along which op reads operand i at other places than it writes.
-static void touch_operand(const lm_op *op, uint32_t i, lm_type *t) {
-  switch (op->code) {
-  case LM_OP_VIEW:
-  case LM_OP_RENAME:
-  case LM_OP_SLICE:
-  case LM_OP_PAD:
-  case LM_OP_CONCAT:
-    touch(t, op->attr.axes, op->attr.n_axes);
-    touch(t, op->attr.to, op->attr.n_to);
-    return;
-  case LM_OP_GATHER:
-    if (i == 0) touch(t, op->attr.axes, 1);
-    return;
-  case LM_OP_SCATTER: touch(t, op->attr.axes, 1); return;
-  default: return;
-  }
-}
-
 static void leaves_of(const lm_fuse *s, const lm_op *op, lm_type touched, lm_fuse_leaf *fn, void *user) {
   for (uint32_t i = 0; i < op->n_in; i++) {
-    lm_type t = touched;
-    touch_operand(op, i, &t);
+    lm_type t = touched, more = lm_op_touched_axes(op, i);
+    touch(&t, more.axis, more.rank);
     lm_fuse_node *n = lm_fuse_node_of(s, op->in[i]);
     if (n && n->kind == LM_FUSE_FREE) leaves_of(s, n->op, t, fn, user);
     else fn(user, op->in[i], t);
@@ -97,16 +59,6 @@ void lm_fuse_leaves(const lm_fuse *s, const lm_op *op, lm_fuse_leaf *fn, void *u
 static double bytes_read(const lm_module *m, lm_type t, const lm_value *v) {
   double all = lm_type_traffic(m, v->type), some = elements(m, t) * lm_dtype_bytes((lm_dtype)v->type.dtype);
   return all < some ? all : some;
-}
-
-static bool recomputable(const lm_op *op) {
-  switch (op->code) {
-  case LM_OP_CONCAT:
-  case LM_OP_PAD: return true;
-  case LM_OP_RNG:
-  case LM_OP_GATHER: return false;
-  default: return lm_fuse_is_view(op) || lm_op_info_of(op)->traits & LM_T_ELEMENTWISE;
-  }
 }
 
 static void classify(lm_fuse *s, lm_fuse_node *n) {
@@ -126,10 +78,9 @@ static void classify(lm_fuse *s, lm_fuse_node *n) {
     n->bytes += again ? from->bytes * part : bytes_read(s->m, t, op->in[i]);
   }
   bool cheap = n->flops <= FREE_FLOPS * elements(s->m, t) && n->bytes <= FREE_BYTES * own;
-  n->kind = recomputable(op) && (lm_fuse_is_view(op) || op->code == LM_OP_CONST || op->code == LM_OP_IOTA ||
-                                 op->code == LM_OP_EXPAND || cheap)
-                ? LM_FUSE_FREE
-                : LM_FUSE_OWN;
+  lm_recompute_class class = lm_op_recompute_class(op);
+  bool again = class == LM_RECOMPUTE_FREE || (class == LM_RECOMPUTE_CHEAP && cheap);
+  n->kind = again ? LM_FUSE_FREE : LM_FUSE_OWN;
 }
 
 // What is in memory is computed once: a value that is used outside of kernels is, under the views of it.
@@ -145,7 +96,7 @@ static void demand(lm_fuse *s, lm_value *v) {
 // A gather of cuts: pads and concatenations are written part by part, views with splits in nested loops, so their axes
 // stay inside a place.
 static void keep_inside(const lm_op *op, lm_type *allowed) {
-  bool cut = op->code == LM_OP_PAD || op->code == LM_OP_CONCAT || (op->code == LM_OP_VIEW && op->attr.n_axes > 1);
+  bool cut = lm_op_has(op, LM_T_ASSEMBLE) || (op->code == LM_OP_VIEW && op->attr.n_axes > 1);
   if (cut) *allowed = without_all(*allowed, op->attr.to, op->attr.n_to);
 }
 
@@ -153,7 +104,7 @@ static void keep_inside(const lm_op *op, lm_type *allowed) {
 static bool reads_operand_whole(const lm_fuse *s, const lm_op *op) {
   if (op->code != LM_OP_VIEW) return false;
   const lm_value *v = op->in[0];
-  while (v->def && (v->def->code == LM_OP_VIEW || v->def->code == LM_OP_RENAME)) v = v->def->in[0];
+  while (v->def && lm_op_has(v->def, LM_T_ORDERED)) v = v->def->in[0];
   lm_fuse_node *n = lm_fuse_node_of(s, v);
   return !n || n->kind != LM_FUSE_FREE;
 }

@@ -4,6 +4,7 @@
 // that are dear to compute are stashed - stacked by the forward loop, read at their turn by the reversed one - and the
 // others are computed again from these, once for each frame and only if a rule asks.
 #include <string.h>
+#include "compiler/ops/interface.h"
 #include "compiler/passes/grad.h"
 
 // A product of two activations that share axes, larger than either of them, as attention's scores are: computing it again
@@ -23,12 +24,9 @@ static bool outer_product(const lm_module *m, const lm_op *op) {
 // save. What it says to compute again is the affair of pass recompute, which takes stashes away.
 static bool keeps(const lm_module *m, const lm_op *op) {
   if (op->keep == LM_KEEP_SAVE) return true;
-  switch (op->code) {
-    case LM_OP_DOT: return !outer_product(m, op);
-    case LM_OP_SUM: case LM_OP_MAX: case LM_OP_ARGMAX: case LM_OP_LOOP: case LM_OP_SCATTER: case LM_OP_ATTEND: return true;
-    case LM_OP_GATHER: return lm_dtype_is_float(op->out[0]->type.dtype);
-    default: return false;
-  }
+  if (lm_op_has(op, LM_T_PRODUCT)) return !outer_product(m, op);
+  if (lm_op_has(op, LM_T_INDEXED)) return lm_dtype_is_float(op->out[0]->type.dtype);
+  return lm_op_accumulates(op) || op->body;
 }
 
 // The value under names that do not meet the loop's axis, in front of the forward loop's yield.

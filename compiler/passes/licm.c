@@ -7,15 +7,14 @@
 // a reduction, a product or a gather. What it uses moves with it. Cheap operations stay, as they cost less in the kernels
 // that use them than a tensor read from memory would: a mask of positions is recomputed in the attention of each layer.
 // Declines: operations with effects, loops. Cost: what moves lives as long as the loop.
+#include "compiler/ops/interface.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 
 enum { STAYS, INVARIANT, MOVES };                             // in op->mark
 
 static bool costly(const lm_op *op) {
-  if (lm_op_info_of(op)->traits & LM_T_REDUCE || op->code == LM_OP_DOT || op->code == LM_OP_GATHER || op->code == LM_OP_SCATTER)
-    return true;
-  return op->out[0]->type.rank && lm_op_info_of(op)->flops >= 4;
+  return lm_op_accumulates(op) || (op->out[0]->type.rank && lm_op_info_of(op)->flops >= 4);
 }
 
 static bool invariant(const lm_op *op) {

@@ -97,7 +97,7 @@ static int fate_of(const lm_op *dot) {
     }
     if (lm_op_attends(op) && in & VIEWED) fate |= COPIED;
     if ((lm_op_attends(op) || traits & LM_T_REDUCE) && in & FOLLOWS) fate |= APART;
-    bool moves = traits & LM_T_VIEW || op->code == LM_OP_HISTORY;
+    bool moves = traits & LM_T_VIEW;
     op->mark = moves ? in : traits & LM_T_ELEMENTWISE ? in & FOLLOWS : 0;
   }
   return fate;

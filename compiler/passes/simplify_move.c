@@ -1,6 +1,7 @@
 // simplify_move.c - rules of simplify.c for movements: those that cancel, compose, or move one number.
 #include <string.h>
 #include "compiler/passes/simplify.h"
+#include "compiler/ops/interface.h"
 
 static bool same_axes(const lm_axis *a, int n_a, const lm_axis *b, int n_b) {
   return n_a == n_b && !memcmp(a, b, (size_t)n_a * sizeof *a);
@@ -132,9 +133,7 @@ static lm_value *concatenation(lm_rewrite *r, lm_op *op) {
 
 lm_value *lm_simplify_move(lm_rewrite *r, lm_op *op) {
   double c;
-  bool moves = op->code == LM_OP_EXPAND || op->code == LM_OP_PERMUTE || op->code == LM_OP_VIEW || op->code == LM_OP_RENAME ||
-               op->code == LM_OP_SLICE || op->code == LM_OP_AT;
-  if (moves && lm_const_of(op->in[0], &c)) return lm_emit_const(&r->b, op->out[0]->type, c);
+  if (lm_op_has(op, LM_T_MOVE) && lm_const_of(op->in[0], &c)) return lm_emit_const(&r->b, op->out[0]->type, c);
   switch (op->code) {
     case LM_OP_EXPAND: return expansion(r, op);
     case LM_OP_PERMUTE: return permutation(r, op);

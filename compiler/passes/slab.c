@@ -30,6 +30,7 @@
 // loops that carry nothing (pass chunk's). Cost: linear in the operations of a region, for each slab.
 #include <string.h>
 
+#include "compiler/ops/interface.h"
 #include "compiler/passes/by_rows.h"
 #include "compiler/passes/grad.h"
 #include "compiler/passes/pass.h"
@@ -189,24 +190,14 @@ static void feed(slab *s, node *user, node *of, const lm_value *v) {
   of->feeds |= at_level(s, user) && at_level(s, of) && (user->product || user->feeds);
 }
 
-static bool is_active(const slab *s, const lm_value *v) { return v->id < s->n_active && s->active[v->id]; }
-
-// Its derivative reads none of the values that have one.
-static bool is_linear(const slab *s, const lm_op *op) {
-  int active = 0;
-  for (uint32_t i = 0; i < op->n_in; i++) active += is_active(s, op->in[i]);
-  switch (op->code) {
-  case LM_OP_MUL: return active < 2;
-  case LM_OP_DIV: return !is_active(s, op->in[1]);
-  case LM_OP_ADD: case LM_OP_SUB: case LM_OP_NEG: case LM_OP_CAST: case LM_OP_STOP: case LM_OP_SELECT: case LM_OP_SUM: case LM_OP_EXPAND:
-  case LM_OP_VIEW: case LM_OP_PERMUTE: case LM_OP_RENAME: case LM_OP_SLICE: case LM_OP_PAD: case LM_OP_CONCAT: return true;
-  default: return !active;
-  }
+static bool is_active(const void *user, const lm_value *v) {
+  const slab *s = user;
+  return v->id < s->n_active && s->active[v->id];
 }
 
 static void bend(slab *s, node *user, node *of, const lm_value *v) {
   (void)v;
-  if (is_tail(s, user)) user->bent |= !is_linear(s, user->op) || (is_tail(s, of) && of->bent);
+  if (is_tail(s, user)) user->bent |= !lm_op_is_linear(user->op, is_active, s) || (is_tail(s, of) && of->bent);
 }
 
 static void narrow(slab *s, node *user, node *of, const lm_value *v) {
@@ -227,7 +218,7 @@ static void keep(slab *s, node *user, node *of, const lm_value *v) {
 
 static bool only_moves(const lm_op *op) {
   bool widens = op->code == LM_OP_CAST && lm_dtype_bytes((lm_dtype)op->out[0]->type.dtype) > lm_dtype_bytes((lm_dtype)op->in[0]->type.dtype);
-  return widens || lm_op_info_of(op)->traits & LM_T_VIEW || op->code == LM_OP_EXPAND;
+  return widens || lm_op_has(op, LM_T_MOVE);
 }
 
 static void members_find(slab *s) {

@@ -7,6 +7,7 @@
 // movements and sums to where the terms are made, so that a sum over many places is rounded nowhere on its way. Each
 // stays where it was. Declines: values with other uses, which are cast as before. Cost: none; f32 in place of bf16 where a
 // sum is stored before it is added.
+#include "compiler/ops/interface.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 
@@ -15,7 +16,7 @@ typedef struct widening { lm_builder b; const uint32_t *uses; uint32_t n_uses; c
 static lm_value *wide(widening *w, lm_value *v);
 
 static bool moves(const lm_op *op) {
-  if (op->code == LM_OP_PAD || op->code == LM_OP_CONCAT || op->code == LM_OP_ADD) return true;
+  if (lm_op_has(op, LM_T_ASSEMBLE) || op->code == LM_OP_ADD) return true;
   return lm_op_info_of(op)->traits & LM_T_VIEW && op->n_in == 1;
 }
 

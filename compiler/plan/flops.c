@@ -13,7 +13,7 @@ static double dot_flops(const lm_module *m, const lm_op *dot) {
 
 // What a mask compares: an argument of the region, moved or not.
 static lm_type compared(const lm_value *v) {
-  while (v->def && (v->def->code == LM_OP_EXPAND || v->def->code == LM_OP_RENAME || v->def->code == LM_OP_PERMUTE)) v = v->def->in[0];
+  while (v->def && lm_op_info_of(v->def)->traits & LM_T_MOVE) v = v->def->in[0];
   return v->type;
 }
 

@@ -162,10 +162,7 @@ bool lm_gemm_panels(lm_plan_gemm *g, lm_plan_panel p) {
 
 // ---- before there are places
 
-static bool is_place_view(const lm_op *op) {
-  return op && (op->code == LM_OP_PERMUTE || op->code == LM_OP_RENAME || op->code == LM_OP_VIEW ||
-                op->code == LM_OP_SLICE || op->code == LM_OP_AT);
-}
+static bool is_place_view(const lm_op *op) { return op && lm_op_info_of(op)->traits & LM_T_VIEW; }
 
 // False if the chain of views has no strides.
 static bool chain_strides(const lm_module *m, const lm_value *v, int64_t *out) {

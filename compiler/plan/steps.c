@@ -140,7 +140,7 @@ static int64_t bytes_read(const planner *p, const lm_region *r, const lm_value *
     for (uint32_t i = 0; i < op->n_in; i++) {
       if (op->in[i] != v) continue;
       if (op->code == LM_OP_SLICE) sum += lm_type_bytes(p, op->out[0]->type);
-      else sum += op->code == LM_OP_VIEW || op->code == LM_OP_RENAME ? bytes_read(p, r, op->out[0]) : all;
+      else sum += lm_op_info_of(op)->traits & LM_T_ORDERED ? bytes_read(p, r, op->out[0]) : all;
     }
   return sum < all ? sum : all;
 }

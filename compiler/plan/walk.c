@@ -46,7 +46,7 @@ static bool is_index(const planner *p, const lm_op *op, uint32_t i) {
 
 static void use_note(planner *p, const lm_op *op, uint32_t i) {
   uint32_t id = op->in[i]->id, last = op->mark;
-  bool stored = op->code == LM_OP_LOOP || op->code == LM_OP_YIELD || op->code == LM_OP_RETURN;
+  bool stored = op->code == LM_OP_LOOP || lm_op_ends_region(op);
   bool is_const = op->in[i]->def && op->in[i]->def->code == LM_OP_CONST;
   if (is_alias(op) && i == 0 && p->last_use[op->out[0]->id] > last) last = p->last_use[op->out[0]->id];
   if (last > p->last_use[id]) p->last_use[id] = last;
