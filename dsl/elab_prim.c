@@ -39,12 +39,22 @@ static double reciprocal_root(double x) { return 1 / sqrt(x); }
 static double same(double x) { return x; }
 static el_val p_exp(el_call_site c) { return unary(c, LM_OP_EXP, exp); }
 static el_val p_log(el_call_site c) { return unary(c, LM_OP_LOG, log); }
+static el_val p_log1p(el_call_site c) { return unary(c, LM_OP_LOG1P, log1p); }
 static el_val p_sqrt(el_call_site c) { return unary(c, LM_OP_SQRT, sqrt); }
 static el_val p_rsqrt(el_call_site c) { return unary(c, LM_OP_RSQRT, reciprocal_root); }
 static el_val p_sin(el_call_site c) { return unary(c, LM_OP_SIN, sin); }
 static el_val p_cos(el_call_site c) { return unary(c, LM_OP_COS, cos); }
 static el_val p_tanh(el_call_site c) { return unary(c, LM_OP_TANH, tanh); }
 static el_val p_erf(el_call_site c) { return unary(c, LM_OP_ERF, erf); }
+
+// Of a number a whole one, which may be a size.
+static el_val rounded(el_call_site c, lm_opcode op, double (*f)(double)) {
+  el_val v = unary(c, op, f);
+  bool whole = v.k == V_NUM && v.known && fabs(v.num) < 0x1p53;
+  return whole ? el_whole(c.e, (int64_t)v.num) : v;
+}
+static el_val p_floor(el_call_site c) { return rounded(c, LM_OP_FLOOR, floor); }
+static el_val p_round(el_call_site c) { return rounded(c, LM_OP_ROUND, rint); }
 static el_val p_stop_grad(el_call_site c) { return unary(c, LM_OP_STOP, same); }
 
 static el_val p_not(el_call_site c) {
@@ -137,6 +147,7 @@ static const struct { const char *name; primitive run; uint8_t least, most; cons
     {"f32", p_f32, 1, 1}, {"real", p_real, 1, 1}, {"int", p_int, 1, 1}, {"bool", p_bool, 1, 1},
     {"exp", p_exp, 1, 1}, {"log", p_log, 1, 1}, {"sqrt", p_sqrt, 1, 1}, {"rsqrt", p_rsqrt, 1, 1},
     {"sin", p_sin, 1, 1}, {"cos", p_cos, 1, 1}, {"tanh", p_tanh, 1, 1}, {"erf", p_erf, 1, 1},
+    {"log1p", p_log1p, 1, 1}, {"floor", p_floor, 1, 1}, {"round", p_round, 1, 1},
     {"stop_grad", p_stop_grad, 1, 1}, {"not", p_not, 1, 1}, {"iota", p_iota, 1, 1},
     {"idiv", p_idiv, 2, 2, "idiv(x, y)"},
     {"select", p_select, 3, 3, "select(condition, x, y)"},

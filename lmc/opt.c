@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "codegen/cpu/cpu.h"
+#include "compiler/ops/interface.h"
 #include "compiler/passes/pass.h"
 #include "lmc/command.h"
 #include "lmc/dump.h"
@@ -49,8 +50,9 @@ static void ops_json(void) {
   for (int i = 0; i < LM_OPS; i++) {
     const lm_op_info *op = &lm_op_table[i];
     int n = 0;
+    bool derives = lm_op_derivative((lm_opcode)i) == LM_DERIVATIVE_RULE;
     lm_buf_printf(&b, "%s{\"name\": \"%s\", \"operands\": %d, \"results\": %d, \"derivative\": %s, \"stages\": [", i ? ",\n " : "[", op->name,
-                  op->n_in < 0 ? -1 : op->n_in, op->n_out < 0 ? -1 : op->n_out, op->vjp ? "true" : "false");
+                  op->n_in < 0 ? -1 : op->n_in, op->n_out < 0 ? -1 : op->n_out, derives ? "true" : "false");
     for (size_t k = 0; k < LM_COUNT(stages); k++)
       if (op->stages & stages[k].bit) lm_buf_printf(&b, "%s\"%s\"", n++ ? ", " : "", stages[k].name);
     lm_buf_puts(&b, "], \"doc\": ");
@@ -62,6 +64,8 @@ static void ops_json(void) {
 }
 
 static void ops_print(void) {
+  static const char *const derivatives[] = {
+    [LM_DERIVATIVE_NONE] = "none", [LM_DERIVATIVE_ZERO] = "zero", [LM_DERIVATIVE_RULE] = "yes"};
   lm_cli_print("# Operations\n\nWritten by `lmc opt --ops` from `compiler/ir/ops.def`.\n\n"
                "| operation | operands | results | stages | derivative | |\n|---|---|---|---|---|---|\n");
   for (int i = 0; i < LM_OPS; i++) {
@@ -69,7 +73,8 @@ static void ops_print(void) {
     lm_buf where = {0};
     for (size_t k = 0; k < LM_COUNT(stages); k++)
       if (op->stages & stages[k].bit) lm_buf_printf(&where, "%s%s", where.n ? ", " : "", stages[k].name);
-    lm_cli_print("| `%s` | %s | %s | %s | %s | %s |\n", op->name, count_text(op->n_in), count_text(op->n_out), where.p, op->vjp ? "yes" : "none", op->doc);
+    lm_cli_print("| `%s` | %s | %s | %s | %s | %s |\n", op->name, count_text(op->n_in), count_text(op->n_out), where.p,
+                 derivatives[lm_op_derivative((lm_opcode)i)], op->doc);
     lm_buf_free(&where);
   }
 }

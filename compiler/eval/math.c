@@ -13,12 +13,15 @@ static double unary(lm_opcode code, double x) {
     case LM_OP_NEG: return -x;
     case LM_OP_EXP: return exp(x);
     case LM_OP_LOG: return log(x);
+    case LM_OP_LOG1P: return log1p(x);
     case LM_OP_SQRT: return sqrt(x);
     case LM_OP_RSQRT: return 1 / sqrt(x);
     case LM_OP_SIN: return sin(x);
     case LM_OP_COS: return cos(x);
     case LM_OP_TANH: return tanh(x);
     case LM_OP_ERF: return erf(x);
+    case LM_OP_FLOOR: return floor(x);
+    case LM_OP_ROUND: return rint(x);
     case LM_OP_NOT: return !x;
     default: return x;
   }

@@ -243,7 +243,7 @@ typedef struct lm_op_info {
   // Result types of op (op->in, attr set; out[0] holds the type given, which LM_T_TYPED checks). False with a
   // reason appended to why.
   bool (*shape)(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why);
-  void (*vjp)(lm_grad *g, lm_op *op);               // NULL: NO_DERIVATIVE (the cotangent is dropped)
+  void (*vjp)(lm_grad *g, lm_op *op);               // see lm_op_derivative
   double flops;                                     // per result element (reductions: per operand element)
   const char *doc;
 } lm_op_info;

@@ -103,6 +103,15 @@ void vjp_pow(lm_grad *g, lm_op *op) {
   lm_grad_add(g, op->in[1], mul(g, cotangent(g, op), slope));
 }
 
+// x: g; y: -g floor(x / y)
+void vjp_mod(lm_grad *g, lm_op *op) {
+  lm_grad_add(g, op->in[0], cotangent(g, op));
+  if (!lm_grad_wants(g, op->in[1])) return;
+  lm_value *times = lm_emit2(g->b, LM_OP_DIV, value(g, op, 0), value(g, op, 1));
+  lm_value *whole = lm_emit1(g->b, LM_OP_FLOOR, times);
+  lm_grad_add(g, op->in[1], neg(g, mul(g, cotangent(g, op), whole)));
+}
+
 // x: select(c, g, 0); y: select(c, 0, g)
 void vjp_select(lm_grad *g, lm_op *op) {
   lm_value *c = value(g, op, 0), *gz = cotangent(g, op), *zero = scalar(g, gz->type.dtype, 0);

@@ -30,6 +30,13 @@ typedef bool lm_value_test(const void *user, const lm_value *v);
 bool lm_op_is_linear(const lm_op *op, lm_value_test *active, const void *user);
 
 typedef enum {
+  LM_DERIVATIVE_NONE,                  // never differentiated
+  LM_DERIVATIVE_ZERO,                  // no cotangent reaches the operands
+  LM_DERIVATIVE_RULE,                  // lm_op_info.vjp
+} lm_derivative;
+lm_derivative lm_op_derivative(lm_opcode code);
+
+typedef enum {
   LM_RECOMPUTE_FREE,                   // computed again by each kernel that reads the result
   LM_RECOMPUTE_CHEAP,                  // so where it takes less time than writing and reading it
   LM_RECOMPUTE_FUSED,                  // computed once, in a kernel

@@ -10,16 +10,11 @@
 typedef bool lm_shape_rule(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why);
 typedef void lm_vjp_rule(lm_grad *g, lm_op *op);
 
-#define OP(E, NAME, IN, OUT, ATTRS, TRAITS, STAGES, SHAPE, VJP, FLOPS, DOC) lm_shape_rule SHAPE;
+#define OP(E, NAME, IN, OUT, ATTRS, TRAITS, STAGES, SHAPE, VJP, FLOPS, DOC) \
+  lm_shape_rule SHAPE;                                                      \
+  lm_vjp_rule VJP;
 #include "compiler/ir/ops.def"
 #undef OP
-lm_vjp_rule vjp_neg, vjp_exp, vjp_log, vjp_sqrt, vjp_rsqrt, vjp_sin, vjp_cos, vjp_tanh, vjp_erf, vjp_cast;   // unary.c
-lm_vjp_rule vjp_add, vjp_sub, vjp_mul, vjp_div, vjp_pow, vjp_select;                                      // binary.c
-lm_vjp_rule vjp_expand, vjp_view, vjp_permute, vjp_rename, vjp_slice, vjp_pad, vjp_concat;                // move.c
-lm_vjp_rule vjp_sum, vjp_max, vjp_dot;                                                                    // reduce.c
-lm_vjp_rule vjp_gather, vjp_scatter, vjp_param, vjp_at;                                                   // state.c
-lm_vjp_rule vjp_loop;                                                                                     // control.c
-lm_vjp_rule vjp_attend;                                                                                   // attend.c
 
 // Appends a reason; always false, so that a rule can `return lm_why(why, …)`.
 bool lm_why(lm_buf *why, const char *fmt, ...) LM_PRINTF(2, 3);

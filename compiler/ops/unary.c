@@ -47,6 +47,12 @@ void vjp_exp(lm_grad *g, lm_op *op) { add(g, op, mul(g, cotangent(g, op), result
 // g / x
 void vjp_log(lm_grad *g, lm_op *op) { add(g, op, lm_emit2(g->b, LM_OP_DIV, cotangent(g, op), operand(g, op))); }
 
+// g / (1 + x)
+void vjp_log1p(lm_grad *g, lm_op *op) {
+  lm_value *more = lm_emit2(g->b, LM_OP_ADD, operand(g, op), scalar(g, op, 1));
+  add(g, op, lm_emit2(g->b, LM_OP_DIV, cotangent(g, op), more));
+}
+
 // g / (2 y), 0 where y = 0
 void vjp_sqrt(lm_grad *g, lm_op *op) {
   lm_value *y = result(g, op), *zero = scalar(g, op, 0);

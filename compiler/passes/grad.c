@@ -15,6 +15,7 @@
 // @loss.N, the same over rows of another length, gives @micro.N. Losses that nobody runs for themselves go
 // (lm_pass_env.gradients_alone): no pass, kernel or place in memory is spent on them.
 // Declines: a module without @loss only changes stage. Cost: the backward pass; the forward loops' stashes.
+#include "compiler/ops/interface.h"
 #include "compiler/passes/grad.h"
 #include "compiler/passes/epilogue.h"
 #include "compiler/passes/pass.h"
@@ -46,7 +47,8 @@ static void activity_region(activity *a, const lm_region *r) {
     if (op->code == LM_OP_LOOP) { activity_loop(a, op); continue; }
     bool any = op->code == LM_OP_PARAM;
     for (uint32_t i = 0; i < op->n_in; i++) any |= a->of[op->in[i]->id];
-    for (uint32_t i = 0; any && lm_op_info_of(op)->vjp && i < op->n_out; i++) activate(a, op->out[i]);
+    any &= lm_op_derivative(op->code) != LM_DERIVATIVE_ZERO;
+    for (uint32_t i = 0; any && i < op->n_out; i++) activate(a, op->out[i]);
   }
 }
 
@@ -93,7 +95,7 @@ void lm_gradient_reverse(gradient *g) {
   for (lm_op *op = g->at->forward->first; op; op = op->next) ops[n++] = op;
   while (n--) {
     lm_op *op = ops[n];
-    if (!lm_op_info_of(op)->vjp || !has_cotangent(g, op)) continue;
+    if (lm_op_derivative(op->code) == LM_DERIVATIVE_ZERO || !has_cotangent(g, op)) continue;
     g->at->b.loc = op->loc;
     lm_op_info_of(op)->vjp(&g->base, op);
   }

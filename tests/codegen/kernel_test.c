@@ -12,6 +12,12 @@ static const kernel_case cases[] = {
    "  %one = const 1.5 : f32\n  %p = add %x, %one\n  %n = neg %x\n  %e = exp %x\n  %l = log %p\n  %s = sqrt %p\n  %r = rsqrt %p\n"
    "  %si = sin %x\n  %co = cos %x\n  %t = tanh %x\n  %er = erf %x\n  %c = gt %x, %p\n  %nn = not %c\n"
    "  return %n, %e, %l, %s, %r, %si, %co, %t, %er, %nn\n}\n", 1e-6, 1},
+  {"rounding", HEAD "axis b = 3, d = 37\n"
+   "func @f(%x: f32[b, d]) -> (a: f32[b, d], b: f32[b, d], c: f32[b, d], d: f64[b, d]) {\n"
+   "  %three = const 3 : f32\n  %y = mul %x, %three\n  %a = floor %y\n  %b = round %y\n"
+   "  %q = mul %x, %x\n  %c = log1p %q\n  %w = cast %y : f64[b, d]\n  %f = floor %w\n"
+   "  %r = round %w\n  %q6 = cast %q : f64[b, d]\n  %l6 = log1p %q6\n  %g = add %f, %r\n"
+   "  %d = add %g, %l6\n  return %a, %b, %c, %d\n}\n", 1e-6, 1},
   {"binary", HEAD "axis b = 5, d = 9\n"
    "func @f(%x: f32[b, d], %y: f32[d], %i: int[b, d], %k: int[b]) -> (a: f32[b, d], b: f32[b, d], c: f32[b, d], d: f32[b, d], e: f32[b, d], f: int[b, d], g: int[b, d], h: bool[b, d], i: int[b, d], j: f32[b, d]) {\n"
    "  %two = const 2 : f32\n  %q = add %y, %two\n  %a = sub %x, %y\n  %b = mul %x, %q\n  %c = div %x, %q\n  %d = pow %q, %x\n  %e = mod %x, %q\n"

@@ -65,6 +65,12 @@ static void test_functions(void) {
       {"exp of attention", lm_exp_low, exp, 0, 80, EXP_LOW},
       {"exp of attention", lm_exp_low, exp, -0.f, -86, EXP_LOW},
       {"log", lm_log, log, 0, INFINITY, 1.1},
+      {"log1p", lm_log1p, log1p, 0, INFINITY, 2},
+      {"log1p", lm_log1p, log1p, -0.f, -1, 2},
+      {"floor", lm_floor, floor, 0, INFINITY, 0},
+      {"floor", lm_floor, floor, -0.f, -INFINITY, 0},
+      {"round", lm_round, rint, 0, INFINITY, 0},
+      {"round", lm_round, rint, -0.f, -INFINITY, 0},
       {"tanh", lm_tanh, tanh, 0, 20, 2.5},
       {"tanh", lm_tanh, tanh, -0.f, -20, 2.5},
       {"erf", lm_erf, erf, 0, 10, 1.6},
@@ -108,6 +114,11 @@ static void test_edges(void) {
   CHECK(lm_exp(INFINITY) == INFINITY && lm_exp(89) == INFINITY && isnan(lm_exp(NAN)));
   CHECK(lm_log(0) == -INFINITY && lm_log(INFINITY) == INFINITY && lm_log(1) == 0 && isnan(lm_log(-1)) &&
         isnan(lm_log(NAN)));
+  CHECK(lm_log1p(-1) == -INFINITY && lm_log1p(INFINITY) == INFINITY && isnan(lm_log1p(-1.5f)));
+  CHECK(isnan(lm_log1p(NAN)) && signbit(lm_log1p(-0.f)) && lm_log1p(0x1p-149f) == 0x1p-149f);
+  CHECK(lm_round(0.5f) == 0 && lm_round(1.5f) == 2 && lm_round(2.5f) == 2 && lm_round(-2.5f) == -2);
+  CHECK(signbit(lm_round(-0.25f)) && signbit(lm_round(-0.f)) && signbit(lm_floor(-0.f)));
+  CHECK(lm_floor(-0.25f) == -1 && isnan(lm_floor(NAN)) && isnan(lm_round(NAN)));
   CHECK(lm_tanh(INFINITY) == 1 && lm_tanh(-INFINITY) == -1 && isnan(lm_tanh(NAN)) && signbit(lm_tanh(-0.f)));
   CHECK(lm_erf(INFINITY) == 1 && lm_erf(-INFINITY) == -1 && isnan(lm_erf(NAN)));
   CHECK(isnan(lm_sin(INFINITY)) && isnan(lm_cos(-INFINITY)) && isnan(lm_sin(NAN)) && lm_cos(0) == 1);

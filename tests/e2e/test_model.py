@@ -102,3 +102,41 @@ def test_two_tables(run):
     a, c, w = (t[f"final.{name}"].astype("f8") for name in "acw")
     x = a[batches["tok"][0]] + c[batches["tok"][0]] @ w
     within("logits", distance(t["logits"], x @ a.T), 1e-6)
+
+
+ROUNDING = """import std.nn: softplus
+model M(vocab = round(63.5)) {
+  param a: real[vocab] = normal(3)
+  param c: real[vocab] = normal(2)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] {
+    return expand(gather(a, tok, vocab), vocab)
+  }
+  loss(bt: Batch[b, t]) -> (f32, f32) {
+    let x = gather(a, bt.tok, vocab)
+    let y = gather(c, bt.tok, vocab)
+    let whole = floor(x) * y + round(x) * x + floor(2 * y)
+    let parts = log1p(x * x) + x mod (y * y + 0.5) + softplus(x - 20)
+    return (sum(f32(whole + parts) * bt.w), sum(bt.w))
+  }
+}
+data D { source s = batches("batches.safetensors") }
+recipe R { model = M(); data = D; run = 1 steps; batch = 64 tokens; optimizer = sgd(lr = 0); precision { compute = f32 } }
+"""
+
+
+def test_rounding(run):
+    """floor, round, log1p, mod: values and gradients are those of PyTorch"""
+    import torch
+    batches = random_batches(1, 4, 16)
+    small(run, batches=batches)
+    t = run.trace(run.write("rounding.lm", ROUNDING))
+    a, c = (torch.tensor(t[f"final.{name}"], dtype=torch.float64, requires_grad=True) for name in "ac")
+    tok, w = torch.tensor(batches["tok"][0]).long(), torch.tensor(batches["w"][0])
+    x, y = a[tok], c[tok]
+    whole = x.floor() * y + x.round() * x + (2 * y).floor()
+    parts = (x * x).log1p() + torch.remainder(x, y * y + 0.5) + torch.nn.functional.softplus(x - 20)
+    loss = ((whole + parts) * w).sum() / w.sum()
+    loss.backward()
+    within("loss", abs(float(t["loss"][0]) - float(loss)) / abs(float(loss)), 1e-6)
+    for name, p in ("a", a), ("c", c):
+        within(name, distance(t[f"grad.{name}"], p.grad.numpy()), 1e-6)

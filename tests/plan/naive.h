@@ -121,12 +121,15 @@ static const char *formula(lm_opcode code) {
   case LM_OP_NEG: return "-x";
   case LM_OP_EXP: return "expf(x)";
   case LM_OP_LOG: return "logf(x)";
+  case LM_OP_LOG1P: return "log1pf(x)";
   case LM_OP_SQRT: return "sqrtf(x)";
   case LM_OP_RSQRT: return "1 / sqrtf(x)";
   case LM_OP_SIN: return "sinf(x)";
   case LM_OP_COS: return "cosf(x)";
   case LM_OP_TANH: return "tanhf(x)";
   case LM_OP_ERF: return "erff(x)";
+  case LM_OP_FLOOR: return "floorf(x)";
+  case LM_OP_ROUND: return "rintf(x)";
   case LM_OP_NOT: return "!x";
   case LM_OP_CAST: case LM_OP_STOP: case LM_OP_EXPAND: case LM_OP_PERMUTE: return "x";
   case LM_OP_ADD: return "x + y";

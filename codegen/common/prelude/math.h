@@ -64,6 +64,14 @@ static inline float lm_log(float x) {
   return x < 0.0f || x != x ? __builtin_nanf("") : y;
 }
 
+// log(1 + x), 2 ulp: the logarithm of the sum, and the quotient that its rounding error adds.
+static inline float lm_log1p(float x) {
+  float sum = 1.0f + x, error = x - (sum - 1.0f);
+  float more = x > -1.0f && x < 0x1p24f ? error / sum : 0.0f;
+  float y = lm_log(sum) + more;
+  return x == 0.0f ? x : y;
+}
+
 // tanh, 2.5 ulp: t / (t + 2) with t = e^(2|x|) - 1, which keeps small x exact.
 static inline float lm_tanh(float x) {
   float a = __builtin_fabsf(x), y = a > 9.5f ? 19.0f : 2.0f * a;
@@ -157,11 +165,14 @@ static inline float lm_pow(float x, float y) {
 
 static inline float lm_sqrt(float x) { return __builtin_sqrtf(x); }
 static inline float lm_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
+static inline float lm_floor(float x) { return __builtin_floorf(x); }
+static inline float lm_round(float x) { return __builtin_rintf(x); }
 static inline float lm_mod(float x, float y) { return x - y * __builtin_floorf(x / y); }
 
 // float64 is for the few scalars that need it: the C library's functions.
 static inline double lm_exp64(double x) { return __builtin_exp(x); }
 static inline double lm_log64(double x) { return __builtin_log(x); }
+static inline double lm_log1p64(double x) { return __builtin_log1p(x); }
 static inline double lm_tanh64(double x) { return __builtin_tanh(x); }
 static inline double lm_erf64(double x) { return __builtin_erf(x); }
 static inline double lm_sin64(double x) { return __builtin_sin(x); }
@@ -169,4 +180,6 @@ static inline double lm_cos64(double x) { return __builtin_cos(x); }
 static inline double lm_pow64(double x, double y) { return __builtin_pow(x, y); }
 static inline double lm_sqrt64(double x) { return __builtin_sqrt(x); }
 static inline double lm_rsqrt64(double x) { return 1.0 / __builtin_sqrt(x); }
+static inline double lm_floor64(double x) { return __builtin_floor(x); }
+static inline double lm_round64(double x) { return __builtin_rint(x); }
 static inline double lm_mod64(double x, double y) { return x - y * __builtin_floor(x / y); }

@@ -12,6 +12,8 @@
 #define __builtin_fmaf fmaf
 #define __builtin_floor floor
 #define __builtin_floorf floorf
+#define __builtin_rint rint
+#define __builtin_rintf rintf
 #define __builtin_fabsf fabsf
 #define __builtin_sqrt sqrt
 #define __builtin_sqrtf sqrtf
@@ -22,6 +24,7 @@
 #define __builtin_nanf(s) __int_as_float(0x7fc00000)
 #define __builtin_exp exp
 #define __builtin_log log
+#define __builtin_log1p log1p
 #define __builtin_tanh tanh
 #define __builtin_erf erf
 #define __builtin_sin sin
