@@ -76,6 +76,17 @@ static int64_t resident_bytes(void) {
   return bytes;
 }
 
+// The GEMMs of the model's weights alone, as a library computes them.
+static lm_cpu_gemm_times gemms_time(const lm_session *s, int threads, int repeats) {
+  const lm_weight_products *all = &lm_analysis_of(s->lowered->m)->products;
+  lm_cpu_projection *p = LM_NEW_N(s->ctx->arena, lm_cpu_projection, all->n + 1);
+  for (uint32_t i = 0; i < all->n; i++) {
+    const lm_weight_product *x = &all->v[i];
+    p[i] = (lm_cpu_projection){x->m, x->k, x->n, x->count};
+  }
+  return lm_cpu_gemm_bench(p, (int)all->n, s->lowered->compute, threads, repeats);
+}
+
 static lm_status measure(lm_session *s, lm_cli *cli, figures *out) {
   double began = lm_now();
   int64_t steps = lm_args_whole(&cli->args, "steps", STEPS), repeats = WARM + steps < REPEATS ? WARM + steps : REPEATS;
@@ -91,7 +102,7 @@ static lm_status measure(lm_session *s, lm_cli *cli, figures *out) {
   LM_TRY(steps_time(s, steps, began, out));
   out->resident_bytes = resident_bytes();
   lm_cpu_gemm_times gemm = {0};
-  if (!s->target.arch) gemm = lm_cpu_gemm_bench(s->projections.v, (int)s->projections.n, s->lowered->compute, threads, (int)repeats);
+  if (!s->target.arch) gemm = gemms_time(s, threads, (int)repeats);
   out->gemm_ms = 1e3 * (double)s->n_micro * (gemm.forward + gemm.data + gemm.weight);
   out->tokens_per_s = (double)s->recipe->batch / out->ms_per_step * 1e3;
   out->model_flops = (double)s->n_micro * s->model_flops;

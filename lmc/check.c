@@ -141,9 +141,8 @@ static lm_status recipe_check(lm_session *s, lm_buf *out) {
   if (!s->recipe->surgery) {
     LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN | LM_LOWER_MAPS, 0));
     LM_TRY(lm_session_probe(s, s->lowered->m));
-    s->limits = lm_limits_find(s->lowered->m);
+    lm_session_analyzed(s);
     LM_TRY(lm_session_check_ids_told(s));
-    s->meeting = lm_rows_find(s->lowered->m);
     s->n_micro = s->recipe->micro && !s->recipe->micro_auto ? s->recipe->batch / s->recipe->micro : 0;
     lm_session_rows_warn(s);
     generation_check(s);

@@ -76,23 +76,18 @@ lm_status lm_session_sizes(lm_session *s) {
 
 // ---- compilation
 
-static void costs_find(lm_session *s) {
-  s->model_flops = lm_cost_of_model(s->lowered->m, "loss");
-  for (int i = 0; i < s->stages.n; i++) s->stages.v[i].flops = lm_cost_of_model(s->lowered->m, s->stages.v[i].loss);
-}
-
 static void watch(void *user, const char *pass, bool after, const lm_module *m) {
   lm_session *s = user;
-  if (!after) {
-    if (!strcmp(pass, "grad")) costs_find(s);
-    return;
+  if (after) lm_dump_pass(&s->dump, pass, m);
+}
+
+static void flops_take(lm_session *s) {
+  const lm_module *m = s->lowered->m;
+  s->model_flops = lm_analysis_flops(m, "loss");
+  for (int i = 0; i < s->stages.n; i++) {
+    lm_run_stage *stage = &s->stages.v[i];
+    stage->flops = lm_analysis_flops(m, stage->loss);
   }
-  if (!strcmp(pass, "inline")) {
-    s->limits = lm_limits_find(m);
-    s->meeting = lm_rows_find(s->lowered->m);
-    s->projections = lm_projections_find(s->ctx->arena, s->lowered->m);
-  }
-  lm_dump_pass(&s->dump, pass, m);
 }
 
 // Those of the stages, but for the last one's, which is the session's.
@@ -148,8 +143,13 @@ static void extents_name(lm_plan *p) {
 lm_status lm_session_probe(const lm_session *s, lm_module *m) {
   lm_pass_env env = {0};
   bool ok;
-  LM_TRY(lm_pass_run_list(m, "inline,simplify,cse,dce,lookahead", &env, &ok));
+  LM_TRY(lm_pass_run_list(m, "inline,analyze,simplify,cse,dce,lookahead", &env, &ok));
   return lm_cli_verdict(s->cli);
+}
+
+void lm_session_analyzed(lm_session *s) {
+  s->limits = lm_analysis_of(s->lowered->m)->limits;
+  s->meeting = lm_analysis_of(s->lowered->m)->rows;
 }
 
 void lm_session_rows_warn(const lm_session *s) {
@@ -175,6 +175,8 @@ lm_status lm_session_plan_once(lm_session *s, struct lm_recompute *recompute) {
   bool ok = lm_pipeline_run(s->lowered->m, LM_STAGE_KERNEL, &env);
   LM_TRY(lm_cli_verdict(s->cli));
   if (!ok) return lm_fail(LM_BUG_STATUS, "a pass failed without saying why");
+  lm_session_analyzed(s);
+  flops_take(s);
   if (s->dump.failed) return s->dump.failed;
   s->plan = lm_plan_build(s->lowered->m, &target);
   LM_TRY(lm_cli_verdict(s->cli));

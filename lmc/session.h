@@ -10,12 +10,11 @@
 // Each returns a status; faults of the program are diagnostics in the context and a status without text.
 #ifndef LMC_SESSION_H
 #define LMC_SESSION_H
+#include "compiler/analysis/analysis.h"
 #include "dsl/lower.h"
 #include "lmc/command.h"
 #include "lmc/cost.h"
 #include "lmc/dump.h"
-#include "lmc/limits.h"
-#include "lmc/rows.h"
 #include "lmc/stages.h"
 #include "lmc/target.h"
 #include "runtime/cpu/gemm.h"
@@ -67,7 +66,6 @@ typedef struct lm_session {
   double epoch_tokens;                 // places of an epoch
   lm_lowered *lowered;
   lm_limits limits;
-  lm_projections projections;
   lm_rows meeting;                     // whether rows of a micro-batch meet in the loss
   int64_t params, steps;               // elements of all parameters; steps of the run
   int64_t last_step;                   // the last one that a command runs; 0: all
@@ -97,6 +95,8 @@ lm_status lm_session_lower_run(lm_session *s, int64_t places);
 void lm_session_micro(lm_session *s, int64_t micro);
 // What only passes can refuse in a module that was lowered: a model that looks ahead. For `check`, which goes no further.
 lm_status lm_session_probe(const lm_session *s, lm_module *m);
+// Takes the results of pass analyze from the lowered module.
+void lm_session_analyzed(lm_session *s);
 // Warns of a loss that depends on how rows are dealt to micro-batches, where a step has several.
 void lm_session_rows_warn(const lm_session *s);
 // Fits the plan into the budget (fit.c): may lower again, with another micro-batch, and so change sizes.

@@ -40,6 +40,7 @@ typedef struct lm_op lm_op;
 typedef struct lm_region lm_region;
 typedef struct lm_func lm_func;
 typedef struct lm_module lm_module;
+typedef struct lm_analysis lm_analysis;
 
 typedef struct lm_value {
   lm_type type;
@@ -131,6 +132,7 @@ struct lm_module {
   lm_global *globals; uint32_t n_globals, cap_globals;
   lm_func *funcs, **funcs_tail;
   uint32_t n_values;
+  struct lm_analysis *analysis;                     // compiler/analysis/analysis.h; NULL before pass analyze
 };
 
 // ---- types and axes (types.c)

@@ -18,11 +18,11 @@ lm_type lm_op_touched_axes(const lm_op *op, uint32_t i) {
 }
 
 lm_row_class lm_op_row_class(const lm_op *op) {
-  if (op->code == LM_OP_RNG || op->code == LM_OP_IOTA) return LM_ROWS_NUMBERED;
-  if (op->code == LM_OP_GATHER) return LM_ROWS_BY_INDEX;
-  if (op->code == LM_OP_AT || op->body) return LM_ROWS_MIXED;
+  if (op->code == LM_OP_RNG || op->code == LM_OP_IOTA) return LM_ROW_NUMBERED;
+  if (op->code == LM_OP_GATHER) return LM_ROW_BY_INDEX;
+  if (op->code == LM_OP_AT || op->body) return LM_ROW_MIXED;
   uint32_t each = LM_T_ELEMENTWISE | LM_T_MOVE | LM_T_ASSEMBLE | LM_T_REDUCE | LM_T_PRODUCT;
-  return lm_op_has(op, each) ? LM_ROWS_EACH : LM_ROWS_MIXED;
+  return lm_op_has(op, each) ? LM_ROW_EACH : LM_ROW_MIXED;
 }
 
 static int active_count(const lm_op *op, lm_value_test *active, const void *user) {

@@ -18,10 +18,10 @@ lm_type lm_op_touched_axes(const lm_op *op, uint32_t i);
 
 // From what op computes a position of its result along an axis that its attributes do not name.
 typedef enum {
-  LM_ROWS_EACH,                        // from the same position of each operand that has the axis
-  LM_ROWS_BY_INDEX,                    // from the same position of the operand that holds indices
-  LM_ROWS_NUMBERED,                    // from the number of the position
-  LM_ROWS_MIXED,                       // from several positions
+  LM_ROW_EACH,                        // from the same position of each operand that has the axis
+  LM_ROW_BY_INDEX,                    // from the same position of the operand that holds indices
+  LM_ROW_NUMBERED,                    // from the number of the position
+  LM_ROW_MIXED,                       // from several positions
 } lm_row_class;
 lm_row_class lm_op_row_class(const lm_op *op);
 

@@ -52,9 +52,9 @@ static bool operands_fit(const lm_by_rows *r, const lm_op *op) {
 // Elements of random numbers are counted from the first row (see copied).
 static bool by_row(const lm_by_rows *r, const lm_op *op) {
   switch (lm_op_row_class(op)) {
-  case LM_ROWS_EACH: return op->n_in && !lm_op_has(op, LM_T_PRODUCT);   // products are the callers' choice
-  case LM_ROWS_BY_INDEX: return lm_type_meets(op->in[1]->type, r->rows);
-  case LM_ROWS_NUMBERED: return op->n_in && lm_type_find(op->out[0]->type, r->rows.axis[0]) == 0;
+  case LM_ROW_EACH: return op->n_in && !lm_op_has(op, LM_T_PRODUCT);   // products are the callers' choice
+  case LM_ROW_BY_INDEX: return lm_type_meets(op->in[1]->type, r->rows);
+  case LM_ROW_NUMBERED: return op->n_in && lm_type_find(op->out[0]->type, r->rows.axis[0]) == 0;
   default: return false;
   }
 }

@@ -12,8 +12,8 @@ const int lm_n_passes = LM_COUNT(lm_passes);
 
 // Cleaning before the derivative keeps what it stashes small; cleaning after removes what it made twice.
 const char *const lm_pipeline[] = {
-  "inline", "simplify", "cse", "licm", "dce", "lookahead",
-  "attend", "cse", "licm", "chunk", "pack", "dce", "slab", "cse",
+  "inline", "analyze", "simplify", "cse", "licm", "dce", "lookahead",
+  "attend", "cse", "licm", "chunk", "pack", "dce", "slab", "cse", "count",
   "grad", "simplify", "cse", "licm", "dce",
   "jam", "cse", "dce",
   "widen", "layout", "copies", "dce", "unattend", "decompose", "cse", "dce", "epilogue", "dce", "fuse",

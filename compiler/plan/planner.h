@@ -58,9 +58,6 @@ int64_t lm_plan_layout_blocks(const lm_module *m);
 const char *lm_plan_origin(lm_arena *a, const lm_module *m, const lm_op *op);
 const char *lm_plan_label(lm_arena *a, const lm_module *m, const lm_op *op);
 
-// Floating-point operations of a product, an attention, a kernel, at capacity; of an attention whose mask orders places: half.
-double lm_plan_flops(const lm_module *m, const lm_op *op);
-
 // Whether the dot can read its operands through the views they are made of (permute, rename, view, slice, at, down to a
 // value that is dense) in GEMM calls. If not, the one that `out_operand` names is to be made dense by a kernel of its own,
 // and the question asked again.

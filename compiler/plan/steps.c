@@ -2,6 +2,7 @@
 #include <limits.h>
 #include <string.h>
 
+#include "compiler/analysis/flops.h"
 #include "compiler/ir/product.h"
 #include "compiler/plan/internal.h"
 
@@ -149,7 +150,7 @@ static void kernel_cost(planner *p, const lm_op *op, lm_plan_step *s) {
   bool fused = op->code == LM_OP_KERNEL;
   for (uint32_t i = 0; i < op->n_in; i++) s->moved += fused ? bytes_read(p, op->body, op->body->args[i]) : lm_type_bytes(p, op->in[i]->type);
   for (uint32_t i = 0; i < op->n_out; i++) s->moved += lm_type_bytes(p, op->out[i]->type);
-  s->flops = (int64_t)lm_plan_flops(p->m, op);
+  s->flops = (int64_t)lm_flops_of(p->m, op);
 }
 
 static place result_new(planner *p, lm_value *v, lm_op *op) {

@@ -10,7 +10,7 @@ static void lower(lm_ctx *c, lm_program *p, lm_recipe *r) {
   lm_lowered *l = lm_lower(c, p, r, &o);
   bool ok;
   if (!l) return;
-  lm_status_free(lm_pass_run_list(l->m, "inline,simplify,cse,dce,lookahead", &(lm_pass_env){0}, &ok));
+  lm_status_free(lm_pass_run_list(l->m, "inline,analyze,simplify,cse,dce,lookahead", &(lm_pass_env){0}, &ok));
 }
 
 static void recipe_check(lm_ctx *c, lm_program *p, const char *name) {

@@ -85,7 +85,7 @@ static void class_test(void) {
   for (int code = 0; code < LM_OPS; code++) {
     if (!is_elementwise(code)) continue;
     sample_make(&s, (lm_opcode)code);
-    CHECK(lm_op_row_class(&s.op) == LM_ROWS_EACH && lm_op_touched_axes(&s.op, 0).rank == 0);
+    CHECK(lm_op_row_class(&s.op) == LM_ROW_EACH && lm_op_touched_axes(&s.op, 0).rank == 0);
     lm_recompute_class expected = code == LM_OP_EXPAND ? LM_RECOMPUTE_FREE : LM_RECOMPUTE_CHEAP;
     CHECK(lm_op_recompute_class(&s.op) == expected);
   }
@@ -94,16 +94,16 @@ static void class_test(void) {
     lm_recompute_class class;
     lm_row_class rows;
   } tests[] = {
-    {LM_OP_VIEW, LM_RECOMPUTE_FREE, LM_ROWS_EACH},
-    {LM_OP_CONCAT, LM_RECOMPUTE_CHEAP, LM_ROWS_EACH},
-    {LM_OP_SUM, LM_RECOMPUTE_FUSED, LM_ROWS_EACH},
-    {LM_OP_GATHER, LM_RECOMPUTE_FUSED, LM_ROWS_BY_INDEX},
-    {LM_OP_RNG, LM_RECOMPUTE_FUSED, LM_ROWS_NUMBERED},
-    {LM_OP_SCATTER, LM_RECOMPUTE_FUSED, LM_ROWS_MIXED},
-    {LM_OP_DOT, LM_RECOMPUTE_UNFUSED, LM_ROWS_EACH},
-    {LM_OP_PARAM, LM_RECOMPUTE_UNFUSED, LM_ROWS_MIXED},
-    {LM_OP_APPEND, LM_RECOMPUTE_UNFUSED, LM_ROWS_MIXED},
-    {LM_OP_CONST, LM_RECOMPUTE_FREE, LM_ROWS_EACH},
+    {LM_OP_VIEW, LM_RECOMPUTE_FREE, LM_ROW_EACH},
+    {LM_OP_CONCAT, LM_RECOMPUTE_CHEAP, LM_ROW_EACH},
+    {LM_OP_SUM, LM_RECOMPUTE_FUSED, LM_ROW_EACH},
+    {LM_OP_GATHER, LM_RECOMPUTE_FUSED, LM_ROW_BY_INDEX},
+    {LM_OP_RNG, LM_RECOMPUTE_FUSED, LM_ROW_NUMBERED},
+    {LM_OP_SCATTER, LM_RECOMPUTE_FUSED, LM_ROW_MIXED},
+    {LM_OP_DOT, LM_RECOMPUTE_UNFUSED, LM_ROW_EACH},
+    {LM_OP_PARAM, LM_RECOMPUTE_UNFUSED, LM_ROW_MIXED},
+    {LM_OP_APPEND, LM_RECOMPUTE_UNFUSED, LM_ROW_MIXED},
+    {LM_OP_CONST, LM_RECOMPUTE_FREE, LM_ROW_EACH},
   };
   for (size_t i = 0; i < LM_COUNT(tests); i++) {
     lm_op op = {.code = tests[i].code};

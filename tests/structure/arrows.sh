@@ -16,8 +16,9 @@ runtime/infer:^runtime/(base|plan|hal|io|tokenizer|cpu|train)/
 compiler/ir:^(runtime/base|compiler/ops)/
 compiler/ops:^(runtime/base|compiler/ir)/
 compiler/eval:^(runtime/base|compiler/ir)/
-compiler/plan:^(runtime/(base|plan)|compiler/ir)/
-compiler/passes:^(runtime/(base|plan)|compiler/(ir|ops|eval|plan))/
+compiler/analysis:^(runtime/base|compiler/(ir|ops))/
+compiler/plan:^(runtime/(base|plan)|compiler/(ir|analysis))/
+compiler/passes:^(runtime/(base|plan)|compiler/(ir|ops|analysis|eval|plan))/
 codegen/common:^(runtime/(base|plan)|compiler/(ir|ops|plan))/
 codegen/cpu:^(runtime/(base|plan)|compiler/(ir|ops|plan)|codegen/common)/
 codegen/cuda:^(runtime/(base|plan)|compiler/(ir|ops|plan)|codegen/common)/

@@ -1,15 +1,16 @@
-// limits.c - sizes of the tables that a batch indexes.
-#include "lmc/limits.h"
+// id_limits.c - see id_limits.h.
+#include "compiler/analysis/id_limits.h"
 
 #include <string.h>
+
+#include "compiler/ops/interface.h"
 
 typedef struct { const lm_func *func; lm_limits *out; } finder;
 
 // The region argument that a value is, seen through movements; NULL if it is computed.
 static const lm_value *source_of(const lm_value *v) {
   while (v->def) {
-    bool moves = lm_op_info_of(v->def)->traits & LM_T_VIEW || v->def->code == LM_OP_EXPAND || v->def->code == LM_OP_HISTORY;
-    if (!moves) return NULL;
+    if (!lm_op_has(v->def, LM_T_MOVE)) return NULL;
     v = v->def->in[0];
   }
   return v;

@@ -1,5 +1,5 @@
 // flops_test.c - operations counted from shapes: a product, an attention with and without order, its derivative.
-#include "compiler/plan/planner.h"
+#include "compiler/analysis/flops.h"
 #include "tests/attend/cases.h"
 #include "tests/numeric/grad_check.h"
 
@@ -9,7 +9,7 @@ static void add(lm_op *op, void *user) {
   sums *s = user;
   const lm_op *owner = op->parent->owner;
   if (owner) return;
-  double n = lm_plan_flops(s->m, op);
+  double n = lm_flops_of(s->m, op);
   if (op->code == LM_OP_DOT) s->dot += n;
   if (op->code == LM_OP_ATTEND) s->attend += n;
   if (op->code == LM_OP_ATTEND_VJP) s->vjp += n;

@@ -1,6 +1,6 @@
-// limits.h - how large the numbers in a batch may be: the sizes of the tables that they index.
-#ifndef LMC_LIMITS_H
-#define LMC_LIMITS_H
+// id_limits.h - how large the ids in a batch may be: the sizes of the tables that they index.
+#ifndef LM_ANALYSIS_ID_LIMITS_H
+#define LM_ANALYSIS_ID_LIMITS_H
 #include "compiler/ir/ir.h"
 
 typedef struct lm_limits { int64_t tok, pos, next; } lm_limits;   // numbers below it; INT64_MAX: no table is indexed by it

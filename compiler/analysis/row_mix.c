@@ -1,4 +1,4 @@
-// rows.c - whether a loss depends on which rows stand together in a micro-batch.
+// row_mix.c - whether a loss depends on which rows stand together in a micro-batch.
 //
 // Each value has a kind:
 //   ZERO    0                             ONE    the same for any rows (parameters, numbers)
@@ -7,9 +7,9 @@
 //   MIXED   anything else: it follows from which rows there are together
 // A loss is free of how rows are dealt to micro-batches if its sum and its weight are SUM, or the sum is BOTH and the weight
 // ONE. Cost: a few visits of each operation; loops are visited until their carried kinds stay.
-#include "lmc/rows.h"
+#include "compiler/analysis/row_mix.h"
 
-#include <string.h>
+#include "compiler/ops/interface.h"
 
 typedef enum { ZERO, ONE, EACH, SUM, BOTH, MIXED } kind;
 typedef struct { kind kind; lm_loc loc; } fact;    // loc: of BOTH and MIXED, where it became so
@@ -77,7 +77,7 @@ static fact contraction(const finder *f, const lm_op *op, fact x) {
 
 static fact reduction(const finder *f, const lm_op *op) {
   fact x = in_of(f, op, 0);
-  if (op->code == LM_OP_SUM) return is_alike(x) ? x : contraction(f, op, x);
+  if (lm_op_has(op, LM_T_LINEAR)) return is_alike(x) ? x : contraction(f, op, x);
   return any_row(f, op->attr.axes, op->attr.n_axes) && x.kind != MIXED ? made(op, MIXED) : any_function(f, op);
 }
 
@@ -109,28 +109,35 @@ static fact joined_parts(const finder *f, const lm_op *op) {
   return any_row(f, op->attr.axes, op->attr.n_axes) && r.kind != MIXED ? made(op, MIXED) : r;
 }
 
+// Each element follows from the element of each operand at its position, and is linear in some.
+static fact elementwise(const finder *f, const lm_op *op) {
+  bool rounds = op->code == LM_OP_CAST && !lm_dtype_is_float(op->out[0]->type.dtype);
+  if (op->code == LM_OP_SELECT) return selection(f, op);
+  if (lm_op_has(op, LM_T_BILINEAR)) return product(f, op);
+  if (lm_op_has(op, LM_T_LINEAR_FIRST) && is_alike(in_of(f, op, 1))) return in_of(f, op, 0);
+  if (!lm_op_has(op, LM_T_LINEAR) || rounds) return any_function(f, op);
+  return op->n_in == 1 ? in_of(f, op, 0) : added(op, in_of(f, op, 0), in_of(f, op, 1));
+}
+
+static fact table_read(const finder *f, const lm_op *op) {
+  return any_row(f, op->attr.axes, op->attr.n_axes) ? made(op, MIXED) : any_function(f, op);
+}
+
 static fact rule(const finder *f, const lm_op *op) {
-  switch (op->code) {
-    case LM_OP_CONST: case LM_OP_IOTA: case LM_OP_RNG: case LM_OP_PARAM: return source(f, op);
-    case LM_OP_NEG: case LM_OP_STOP: case LM_OP_HISTORY: case LM_OP_RENAME: case LM_OP_VIEW: case LM_OP_PERMUTE: case LM_OP_AT: return in_of(f, op, 0);
-    case LM_OP_CAST: return lm_dtype_is_float(op->out[0]->type.dtype) ? in_of(f, op, 0) : any_function(f, op);
-    case LM_OP_ADD: case LM_OP_SUB: return added(op, in_of(f, op, 0), in_of(f, op, 1));
-    case LM_OP_MUL: return product(f, op);
-    case LM_OP_DIV: return is_alike(in_of(f, op, 1)) ? in_of(f, op, 0) : any_function(f, op);
-    case LM_OP_SELECT: return selection(f, op);
-    case LM_OP_EXPAND: return expansion(f, op);
-    case LM_OP_SUM: case LM_OP_MAX: case LM_OP_ARGMAX: return reduction(f, op);
-    case LM_OP_DOT: return contraction(f, op, product(f, op));
-    case LM_OP_SCATTER: return scattering(f, op);
-    case LM_OP_CONCAT: case LM_OP_SLICE: case LM_OP_PAD: return joined_parts(f, op);
-    case LM_OP_GATHER: return any_row(f, op->attr.axes, op->attr.n_axes) ? made(op, MIXED) : any_function(f, op);
-    default: return any_function(f, op);
-  }
+  if (lm_op_has(op, LM_T_SOURCE)) return source(f, op);
+  if (op->code == LM_OP_EXPAND) return expansion(f, op);
+  if (op->code == LM_OP_SLICE || lm_op_has(op, LM_T_ASSEMBLE)) return joined_parts(f, op);
+  if (lm_op_has(op, LM_T_MOVE)) return in_of(f, op, 0);
+  if (lm_op_has(op, LM_T_REDUCE)) return reduction(f, op);
+  if (lm_op_has(op, LM_T_PRODUCT)) return contraction(f, op, product(f, op));
+  if (op->code == LM_OP_SCATTER) return scattering(f, op);
+  if (op->code == LM_OP_GATHER) return table_read(f, op);
+  return lm_op_has(op, LM_T_ELEMENTWISE) ? elementwise(f, op) : any_function(f, op);
 }
 
 // What renames or divides an axis of rows gives axes of rows.
 static void axes_follow(finder *f, const lm_op *op) {
-  if ((op->code != LM_OP_VIEW && op->code != LM_OP_RENAME && op->code != LM_OP_HISTORY) || !any_row(f, op->attr.axes, op->attr.n_axes)) return;
+  if (!lm_op_has(op, LM_T_ORDERED) || !any_row(f, op->attr.axes, op->attr.n_axes)) return;
   for (int i = 0; i < op->attr.n_to; i++)
     if (op->code == LM_OP_VIEW || f->is_row[op->attr.axes[i]]) f->is_row[op->attr.to[i]] = true;
 }
