@@ -103,7 +103,22 @@ static bool refuses(const desc *d) {
   return d->epilogue != LM_LT_EPILOGUE_NONE && how && strstr(how, "plain");
 }
 
-static uint64_t low_bit(unsigned long long at) { return at ? at & -at : 1 << 20; }
+// The alignment that the library takes for granted of a pointer in the descriptor, from its value when an algorithm is chosen
+// (cublasLt.h on CUBLASLT_MATMUL_DESC_BIAS_POINTER): at most 256 bytes, the default of the alignments that a preference
+// states, as no algorithm needs more.
+static uint64_t alignment_of(unsigned long long at) {
+  const uint64_t most = 256;
+  uint64_t all = at | most;
+  return all & -all;
+}
+
+// Bias and auxiliary matrix, one in each half.
+static uint64_t descriptor_alignment(const desc *d) { return alignment_of(d->bias) | alignment_of(d->aux) << 32; }
+
+static bool descriptor_aligned(const desc *d, uint64_t promised) {
+  uint32_t bias = (uint32_t)promised, aux = (uint32_t)(promised >> 32);
+  return bias && aux && d->bias % bias == 0 && d->aux % aux == 0;
+}
 
 // An algorithm is good for what it was asked for, at the alignment that was promised.
 static lm_lt_algo algo_of(const desc *d, const layout *a, const layout *b, const layout *c, const uint32_t *align) {
@@ -122,7 +137,7 @@ FAKE_API int cublasLtMatmulAlgoGetHeuristic(void *handle, void *d, void *a, void
   for (int i = 0; i < wanted && i < 3; i++, ++*found) {
     results[i] = (lm_lt_heuristic){.algo = algo_of(d, a, b, c, p->align), .workspace = p->workspace > 1 << 20 ? 1 << 20 : p->workspace, .waves = 1};
     results[i].algo.data[6] = (uint64_t)i;
-    results[i].algo.data[7] = low_bit(((desc *)d)->bias | ((desc *)d)->aux);
+    results[i].algo.data[7] = descriptor_alignment(d);
   }
   return 0;
 }
@@ -203,13 +218,12 @@ FAKE_API int cublasLtMatmul(void *handle, void *d, const void *alpha, const void
                             void *out, void *out_layout, const lm_lt_algo *algo, void *workspace, size_t workspace_bytes, void *stream) {
   const void *operands[4] = {a, b, c, out};
   uint32_t align[4];
-  const desc *e = d;
   if (!algo || c_layout != out_layout || !layouts_fit(d, a_layout, b_layout, c_layout) || !epilogue_fits(d, c_layout)) return INVALID;
   memcpy(align, &algo->data[4], sizeof align);
   lm_lt_algo own = algo_of(d, a_layout, b_layout, c_layout, align);
   own.data[6] = algo->data[6] < 3 ? algo->data[6] : 0;
   own.data[7] = algo->data[7];
-  if (!algo->data[7] || (e->bias | e->aux) % algo->data[7]) return INVALID;
+  if (!descriptor_aligned(d, algo->data[7])) return INVALID;
   if (memcmp(&own, algo, sizeof own)) return NOT_SUPPORTED;
   for (int i = 0; i < 4; i++)
     if ((uintptr_t)operands[i] % align[i]) return INVALID;
