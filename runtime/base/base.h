@@ -62,7 +62,9 @@ void lm_buf_free(lm_buf *b);
 typedef enum { LM_OK = 0, LM_USER = 1, LM_ENV = 2, LM_BUG_STATUS = 3 } lm_kind;
 typedef struct lm_status_s { lm_kind kind; char *text; } *lm_status;
 lm_status lm_fail(lm_kind kind, const char *fmt, ...) LM_PRINTF(2, 3);
-lm_status lm_fail_errno(const char *fmt, ...) LM_PRINTF(1, 2);   // LM_ENV, appends ": " strerror(errno)
+lm_status lm_fail_errno(const char *fmt, ...) LM_PRINTF(1, 2);   // LM_ENV, appends ": " strerror(errno); errno is kept
+// What to do about some errors of the system, as " (…)"; "" for the others.
+const char *lm_errno_hint(int error);
 lm_status lm_annotate(lm_status s, const char *fmt, ...) LM_PRINTF(2, 3);   // "fmt: old text"; NULL stays NULL
 void lm_status_free(lm_status s);
 #define LM_TRY(e) do { lm_status s_ = (e); if (s_) return s_; } while (0)
@@ -74,7 +76,14 @@ _Noreturn void lm_bug(const char *file, int line, const char *fmt, ...) LM_PRINT
 void lm_bug_hook_set(void (*hook)(void *user), void *user);
 
 // ---- hashing, time, files
-uint64_t lm_hash(const void *p, size_t n, uint64_t seed);   // stable across runs and machines
+uint64_t lm_hash(const void *p, size_t n, uint64_t seed);   // stable across runs, machines and versions
+// The same in pieces, all but the last of them a multiple of 16 bytes long.
+typedef struct lm_hasher { uint64_t state, seed; size_t n; } lm_hasher;
+lm_hasher lm_hash_begin(uint64_t seed);
+void lm_hash_add(lm_hasher *h, const void *p, size_t n);
+uint64_t lm_hash_end(const lm_hasher *h);
+// Adds to a key of 128 bits, whose halves are two hashes of different constants.
+void lm_hash_key(uint64_t key[2], const void *p, size_t n);
 // The sum of a file that is written or read in pieces: all but the last, which may be empty, are whole.
 enum { LM_SUM_PIECE = 1 << 20 };
 typedef struct lm_sum { uint64_t bytes, hash; } lm_sum;      // hash = lm_hash(piece, hash of the pieces before)
@@ -82,10 +91,13 @@ void lm_sum_add(lm_sum *s, const void *piece, size_t n);
 lm_sum lm_sum_of(const void *p, size_t n);                   // of all of it
 int64_t lm_memory_of_machine(void);                          // bytes, at most those that its control group allows
 double lm_now(void);                                        // seconds, monotonic
+// A regular file, or /dev/stdin and /dev/fd/N.
 lm_status lm_file_read(const char *path, size_t max_bytes, lm_buf *out);
+lm_status lm_fd_read(int fd, const char *path, size_t max_bytes, lm_buf *out);   // from where it stands; path: for the message
 lm_status lm_fd_write(int fd, const char *path, const void *p, size_t n);   // all of it; path: for the message
 lm_status lm_file_write_atomic(const char *path, const void *p, size_t n);  // temp, fsync, rename, fsync folder
 lm_status lm_dir_make(const char *path);                    // and its parents
+void lm_umask_add(unsigned mask);                           // permissions that new files do not give
 lm_status lm_dir_sync(const char *path);
 lm_status lm_path_remove(const char *path);                 // a file, a link, or a folder with all in it; what is not there is gone already
 char *lm_path_join(lm_arena *a, const char *dir, const char *path);   // path if absolute

@@ -13,23 +13,51 @@ static uint64_t load_le(const unsigned char *p, size_t n) {   // n <= 8
   return v;
 }
 
+// The two halves of the product, added without carry. A factor of 0 gives 0 and a factor of 2^64 - 1 gives 2^64 - 1, whatever
+// the other factor is: the factors are added then, or the bytes that make a factor so would make the hash forget all before them.
 static uint64_t fold(uint64_t a, uint64_t b) {
   unsigned __int128 m = (unsigned __int128)a * b;
-  return (uint64_t)m ^ (uint64_t)(m >> 64);
+  uint64_t x = (uint64_t)m ^ (uint64_t)(m >> 64);
+  bool absorbs = a + 1 <= 1 || b + 1 <= 1;
+  return absorbs ? x ^ a ^ b : x;
 }
 
-uint64_t lm_hash(const void *data, size_t n, uint64_t seed) {
-  const uint64_t k0 = 0xa0761d6478bd642full, k1 = 0xe7037ed1a0b428dbull, k2 = 0x8ebc6af09c88c6e3ull;
+typedef struct constants { uint64_t k0, k1, k2; } constants;
+static const constants FIRST = {0xa0761d6478bd642full, 0xe7037ed1a0b428dbull, 0x8ebc6af09c88c6e3ull};
+static const constants SECOND = {0x589965cc75374cc3ull, 0x1d8e4e27c47d124full, 0xeb44accab455d165ull};
+
+// n is a multiple of 16 but at the end.
+static uint64_t absorb(const constants *k, uint64_t h, const void *data, size_t n) {
   const unsigned char *p = data;
-  uint64_t h = seed ^ k0;
   for (size_t left = n; left; ) {
     size_t a = left < 8 ? left : 8, b = left - a < 8 ? left - a : 8;
-    h = fold(load_le(p, a) ^ k1, load_le(p + a, b) ^ h);
+    h = fold(load_le(p, a) ^ k->k1, load_le(p + a, b) ^ h);
     p += a + b;
     left -= a + b;
   }
-  return fold(k2 ^ n, fold(h ^ k1, k2 ^ seed));
+  return h;
 }
+
+static uint64_t finish(const constants *k, uint64_t h, size_t n, uint64_t seed) { return fold(k->k2 ^ n, fold(h ^ k->k1, k->k2 ^ seed)); }
+
+static uint64_t hash(const constants *k, const void *p, size_t n, uint64_t seed) { return finish(k, absorb(k, seed ^ k->k0, p, n), n, seed); }
+
+uint64_t lm_hash(const void *p, size_t n, uint64_t seed) { return hash(&FIRST, p, n, seed); }
+
+void lm_hash_key(uint64_t key[2], const void *p, size_t n) {
+  key[0] = hash(&FIRST, p, n, key[0]);
+  key[1] = hash(&SECOND, p, n, key[1]);
+}
+
+lm_hasher lm_hash_begin(uint64_t seed) { return (lm_hasher){.state = seed ^ FIRST.k0, .seed = seed}; }
+
+void lm_hash_add(lm_hasher *h, const void *p, size_t n) {
+  LM_ASSERT(h->n % 16 == 0);
+  h->state = absorb(&FIRST, h->state, p, n);
+  h->n += n;
+}
+
+uint64_t lm_hash_end(const lm_hasher *h) { return finish(&FIRST, h->state, h->n, h->seed); }
 
 void lm_sum_add(lm_sum *s, const void *piece, size_t n) {
   s->hash = lm_hash(piece, n, s->hash);

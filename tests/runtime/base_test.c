@@ -53,6 +53,37 @@ static void test_hash(void) {
   CHECK(all == UINT64_C(0xf52621d028d99756));   // stored files depend on it
 }
 
+// Bytes that make a factor of the hash 0 or 2^64 - 1 do not make it forget those before them.
+static void test_hash_forgets_nothing(void) {
+  static const uint64_t constants[] = {0xe7037ed1a0b428dbull, 0x1d8e4e27c47d124full};
+  for (int i = 0; i < 4; i++) {
+    uint64_t word = i % 2 ? ~constants[i / 2] : constants[i / 2], one[2] = {0}, other[2] = {0};
+    unsigned char a[64], b[64];
+    memset(a, 1, sizeof a);
+    memset(b, 2, sizeof b);
+    memcpy(a + 32, &word, sizeof word);
+    memcpy(b + 32, &word, sizeof word);
+    memset(a + 40, 7, 24);
+    memset(b + 40, 7, 24);
+    CHECK(lm_hash(a, sizeof a, 0) != lm_hash(b, sizeof b, 0));
+    lm_hash_key(one, a, sizeof a);
+    lm_hash_key(other, b, sizeof b);
+    CHECK(one[0] != other[0] && one[1] != other[1] && one[0] != one[1]);
+    CHECK((one[0] ^ other[0]) != (one[1] ^ other[1]));   // the halves do not fall together
+  }
+}
+
+static void test_hash_in_pieces(void) {
+  char text[1000];
+  for (size_t i = 0; i < sizeof text; i++) text[i] = (char)(i * 7);
+  for (size_t first = 0; first <= 992; first += 16) {
+    lm_hasher h = lm_hash_begin(5);
+    lm_hash_add(&h, text, first);
+    lm_hash_add(&h, text + first, sizeof text - first);
+    CHECK(lm_hash_end(&h) == lm_hash(text, sizeof text, 5));
+  }
+}
+
 static void test_files(void) {
   char dir[] = "/tmp/lm-base-XXXXXX";
   CHECK(mkdtemp(dir));
@@ -98,6 +129,8 @@ int main(void) {
   test_intern();
   test_text();
   test_hash();
+  test_hash_forgets_nothing();
+  test_hash_in_pieces();
   test_files();
   test_philox();
   return 0;
