@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "runtime/base/base.h"
+#include "runtime/base/file.h"
 
 double lm_now(void) {
   struct timespec t;
@@ -55,9 +55,19 @@ static lm_status read_all(int fd, const char *path, size_t max_bytes, lm_buf *ou
   return NULL;
 }
 
+lm_status lm_fd_read(int fd, const char *path, size_t max_bytes, lm_buf *out) { return read_all(fd, path, max_bytes, out); }
+
+// /dev/stdin and /dev/fd/N: opening a descriptor that is open already blocks nobody, whatever it is.
+static bool names_descriptor(const char *path) { return !strcmp(path, "/dev/stdin") || !strncmp(path, "/dev/fd/", strlen("/dev/fd/")); }
+
+static lm_status descriptor_open(const char *path, int *out_fd) {
+  *out_fd = open(path, O_RDONLY | O_CLOEXEC);
+  return *out_fd < 0 ? lm_fail_errno("cannot open %s", path) : NULL;
+}
+
 lm_status lm_file_read(const char *path, size_t max_bytes, lm_buf *out) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return lm_fail_errno("cannot open %s", path);
+  int fd;
+  LM_TRY(names_descriptor(path) ? descriptor_open(path, &fd) : lm_open_regular(path, &fd));
   lm_status s = read_all(fd, path, max_bytes, out);
   close(fd);
   return s;
@@ -80,14 +90,6 @@ static lm_status write_synced(int fd, const char *path, const void *p, size_t n)
   return NULL;
 }
 
-static lm_status write_file(const char *path, const void *p, size_t n) {
-  int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd < 0) return lm_fail_errno("cannot create %s", path);
-  lm_status s = write_synced(fd, path, p, n);
-  if (close(fd) && !s) s = lm_fail_errno("cannot write %s", path);
-  return s;
-}
-
 // The folder part of a path as a length; 0 when there is none.
 static size_t dir_length(const char *path) {
   const char *slash = strrchr(path, '/');
@@ -95,9 +97,13 @@ static size_t dir_length(const char *path) {
 }
 
 static lm_status replace_file(const char *temp, const char *path, const void *p, size_t n) {
-  LM_TRY(write_file(temp, p, n));
-  if (rename(temp, path)) return lm_fail_errno("cannot rename %s to %s", temp, path);
-  return NULL;
+  int fd;
+  LM_TRY(lm_temp_open(temp, &fd));
+  lm_status s = write_synced(fd, temp, p, n);
+  if (!s && rename(temp, path)) s = lm_fail_errno("cannot rename %s to %s", temp, path);
+  if (s) unlink(temp);                 // before the lock is given up: the next process makes its own
+  close(fd);
+  return s;
 }
 
 lm_status lm_file_write_atomic(const char *path, const void *p, size_t n) {
@@ -105,8 +111,7 @@ lm_status lm_file_write_atomic(const char *path, const void *p, size_t n) {
   lm_buf_printf(&temp, "%s.tmp", path);
   lm_buf_add(&dir, path, dir_length(path));
   lm_status s = replace_file(temp.p, path, p, n);
-  if (s) unlink(temp.p);
-  else s = lm_dir_sync(dir.n ? dir.p : ".");
+  if (!s) s = lm_dir_sync(dir.n ? dir.p : ".");
   lm_buf_free(&temp);
   lm_buf_free(&dir);
   return s;
@@ -117,7 +122,7 @@ static bool is_dir(const char *path) {
   return !stat(path, &st) && S_ISDIR(st.st_mode);
 }
 
-lm_status lm_dir_make(const char *path) {
+static lm_status dir_make(const char *path, mode_t mode) {
   char *p = lm_strdup(path);
   lm_status s = NULL;
   for (char *at = p; !s && *at; ) {
@@ -125,12 +130,20 @@ lm_status lm_dir_make(const char *path) {
     at += strcspn(at, "/");
     char end = *at;
     *at = 0;
-    if (*p && !is_dir(p) && mkdir(p, 0777) && errno != EEXIST) s = lm_fail_errno("cannot make folder %s", p);
+    if (*p && !is_dir(p) && mkdir(p, mode) && errno != EEXIST) s = lm_fail_errno("cannot make folder %s", p);
     *at = end;
   }
   if (!s && *p && !is_dir(p)) s = lm_fail(LM_ENV, "cannot make folder %s: a file of that name is in the way", p);
   lm_free(p);
   return s;
+}
+
+lm_status lm_dir_make(const char *path) { return dir_make(path, 0777); }
+lm_status lm_dir_make_private(const char *path) { return dir_make(path, 0700); }
+
+void lm_umask_add(unsigned mask) {
+  mode_t was = umask(0777);
+  umask(was | (mode_t)mask);
 }
 
 static int entry_remove(const char *path, const struct stat *st, int kind, struct FTW *at) { return remove(path); }

@@ -22,6 +22,12 @@ lm_status lm_fail(lm_kind kind, const char *fmt, ...) {
   return status_create(kind, &text);
 }
 
+const char *lm_errno_hint(int error) {
+  if (error == EMFILE) return " (ulimit -n limits how many files a process may open: raise it)";
+  if (error == ENFILE) return " (the system's limit, fs.file-max)";
+  return "";
+}
+
 lm_status lm_fail_errno(const char *fmt, ...) {
   int error = errno;
   lm_buf text = {0};
@@ -29,8 +35,10 @@ lm_status lm_fail_errno(const char *fmt, ...) {
   va_start(ap, fmt);
   lm_buf_vprintf(&text, fmt, ap);
   va_end(ap);
-  lm_buf_printf(&text, ": %s", strerror(error));
-  return status_create(LM_ENV, &text);
+  lm_buf_printf(&text, ": %s%s", strerror(error), lm_errno_hint(error));
+  lm_status s = status_create(LM_ENV, &text);
+  errno = error;
+  return s;
 }
 
 lm_status lm_annotate(lm_status s, const char *fmt, ...) {

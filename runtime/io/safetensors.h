@@ -24,6 +24,7 @@ typedef struct lm_st_tensor {
   int64_t elements;                                 // product of the shape
   const void *data;                                 // elements * lm_st_dtype_bytes(dtype) bytes
   const char *file;                                 // where it came from
+  int64_t offset;                                   // of the data in that file
 } lm_st_tensor;
 
 // Conversion of n elements from `from` on; the type must be a float. bf16 and f16 round to nearest even.

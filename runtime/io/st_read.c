@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/base/file.h"
 #include "runtime/io/json.h"
 #include "runtime/io/safetensors.h"
 
@@ -22,14 +23,19 @@ struct lm_st {
   lm_st_tensor *tensors; uint32_t n_tensors, cap_tensors;   // sorted by name once open
 };
 
+static lm_status regular_open(const char *path, int *out_fd) {
+  lm_status s = lm_open_regular(path, out_fd);
+  if (s && errno == EINVAL) s->kind = LM_USER;      // there is something, and it is no file
+  return s;
+}
+
 static lm_status file_map(lm_st *st, const char *path, st_file **out) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return lm_fail_errno("cannot open %s", path);
+  int fd;
+  LM_TRY(regular_open(path, &fd));
   struct stat info;
   lm_status s = NULL;
   void *bytes = MAP_FAILED;
   if (fstat(fd, &info)) s = lm_fail_errno("cannot read %s", path);
-  else if (!S_ISREG(info.st_mode)) s = lm_fail(LM_USER, "%s: not a regular file", path);
   else if (info.st_size < 8)
     s = lm_fail(LM_USER, "%s: %lld bytes are no safetensors file", path, (long long)info.st_size);
   else if ((bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0)) == MAP_FAILED)
@@ -92,6 +98,7 @@ static lm_status tensor_parse(lm_st *st, const st_file *f, const char *name, con
     return lm_fail(LM_USER, "%s: tensor %s: data_offsets span %lld bytes, dtype and shape need %lld", f->path, name,
                    (long long)(to - from), (long long)(t.elements * lm_st_dtype_bytes(t.dtype)));
   t.data = data + from;
+  t.offset = (int64_t)(data - f->bytes) + from;
   LM_PUSH(st->arena, st->tensors, st->n_tensors, st->cap_tensors) = t;
   return NULL;
 }

@@ -2,12 +2,13 @@
 #include "runtime/train/checkpoint_sum.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#include "runtime/base/file.h"
 
 enum { TEXT_MAX = 1 << 16 };
 
@@ -25,8 +26,10 @@ static bool piece_read(int fd, char *piece, size_t *out_n) {
 
 // errno tells why it is false. Read, not mapped: a bad block is an error then.
 static bool file_sum(const char *path, lm_sum *out) {
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
+  int fd;
+  lm_status closed = lm_open_regular(path, &fd);
+  lm_status_free(closed);
+  if (closed) return false;
   char *piece = lm_alloc(LM_SUM_PIECE);
   bool good;
   size_t n;
@@ -53,10 +56,14 @@ lm_status lm_checkpoint_sums_write(lm_arena *a, const char *folder, const char *
 
 // ---- checking
 
-// Files that are gone or that the disk gives no more are damage; what else hinders reading them is not.
+// Files that are gone, that are none or that the disk gives no more are damage; what else hinders reading them is not.
 static lm_status unreadable(lm_arena *a, const char *path, const char **out_damage) {
-  if (errno != ENOENT && errno != EIO && errno != EISDIR && errno != ENOTDIR) return lm_fail_errno("cannot read %s", path);
-  *out_damage = errno == ENOENT ? lm_arena_printf(a, "%s is missing", path) : lm_arena_printf(a, "%s: %s", path, strerror(errno));
+  static const int of_damage[] = {ENOENT, EIO, EISDIR, ENOTDIR, ELOOP, ENXIO, EINVAL};
+  const char *why = errno == ENOENT ? " is missing" : errno == EINVAL ? " is not a regular file" : NULL;
+  bool damaged = false;
+  for (size_t i = 0; i < LM_COUNT(of_damage); i++) damaged |= errno == of_damage[i];
+  if (!damaged) return lm_fail_errno("cannot read %s", path);
+  *out_damage = why ? lm_arena_printf(a, "%s%s", path, why) : lm_arena_printf(a, "%s: %s", path, strerror(errno));
   return NULL;
 }
 
