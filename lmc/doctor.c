@@ -1,6 +1,7 @@
 // doctor.c - lmc doctor: what this machine has, and what each missing part would give.
+#include <dirent.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include "lmc/command.h"
 #include "runtime/base/cache.h"
@@ -49,20 +50,48 @@ static finding gpu_find(lm_arena *a, int *out_driver) {
   return f;
 }
 
+static uint64_t folder_bytes(lm_arena *a, const char *dir) {
+  uint64_t bytes = 0;
+  struct stat st;
+  DIR *d = opendir(dir);
+  for (struct dirent *e; d && (e = readdir(d)); )
+    if (!lstat(lm_path_join(a, dir, e->d_name), &st) && S_ISREG(st.st_mode)) bytes += (uint64_t)st.st_size;
+  if (d) closedir(d);
+  return bytes;
+}
+
+// "/root/.cache/lmc, kernels 12.3 MB of at most 4.29 GB (the least recently used go first), data 5.0 MB"
+static const char *cache_text(lm_arena *a, lm_status *out_status) {
+  lm_cache c;
+  *out_status = lm_cache_open(a, &c);
+  if (*out_status) return lm_arena_printf(a, "%s", (*out_status)->text);
+  lm_buf kernels = {0}, limit = {0}, data = {0};
+  lm_show_bytes(&kernels, (double)lm_cache_bytes(&c));
+  lm_show_bytes(&limit, (double)c.limit);
+  lm_show_bytes(&data, (double)folder_bytes(a, lm_path_join(a, c.dir, "data")));
+  const char *text = lm_arena_printf(a, "%s%s, kernels %s of at most %s (the least recently used go first), data %s%s%s", c.dir, c.why_temporary ? " (until lmc ends)" : "",
+                                     kernels.p, limit.p, data.p, c.shared ? "; read besides: " : "", c.shared ? c.shared : "");
+  lm_cache_close(&c);
+  lm_buf_free(&kernels);
+  lm_buf_free(&limit);
+  lm_buf_free(&data);
+  return text;
+}
+
 static int findings_collect(lm_arena *a, finding *out) {
   lm_cpu_info *cpu = LM_NEW(a, lm_cpu_info);
   lm_cpu_detect(cpu);
   lm_status_free(lm_cpu_compiler_find(cpu));     // the finding says what is missing
-  const char *cache = NULL;
-  lm_status s = lm_cache_open(a, &cache);
+  lm_status s;
+  const char *cache = cache_text(a, &s);
   int n = 0, driver;
   finding gpu = gpu_find(a, &driver);
   out[n++] = (finding){"processor", true, lm_arena_printf(a, "%s, %d core%s", cpu->model, cpu->cores, cpu->cores == 1 ? "" : "s"), ""};
   out[n++] = (finding){"instructions", cpu->isa[0], cpu->isa, "fast kernels: AVX2 and FMA at the least"};
   out[n++] = (finding){"bf16", lm_cpu_has_bf16(), "products of the processor's own, which compute = auto takes", "faster products on AVX512-BF16 or AMX; compute = auto is f32"};
-  out[n++] = (finding){"compiler", cpu->compiler[0], lm_arena_printf(a, "%s, %s", cpu->compiler, cpu->compiler_version), "kernels for the CPU: install gcc or clang, or name one in LMC_CC"};
+  out[n++] = (finding){"compiler", cpu->compiler[0], lm_arena_printf(a, "%s, %s", lm_cpu_compiler_text(cpu, a), cpu->compiler_version), "kernels for the CPU: install gcc or clang, or name one in LMC_CC"};
   out[n++] = (finding){"onednn", true, cpu->onednn, ""};
-  out[n++] = (finding){"kernel cache", !s, s ? lm_arena_printf(a, "%s", s->text) : cache, "a folder that can be written, named in LMC_CACHE"};
+  out[n++] = (finding){"kernel cache", !s, cache, "a folder that can be written, named in LMC_CACHE"};
   lm_status_free(s);
   for (size_t i = 0; i < LM_COUNT(libraries); i++) {
     const char *file = library_find(a, &libraries[i], driver);
@@ -116,8 +145,9 @@ const lm_command lm_cmd_doctor = {
   .name = "doctor", .usage = "[--json]", .summary = "what was found on this machine, and what is missing", .options = options,
   .least = 0, .most = 0, .run = run,
   .help = "Exit status 2 if models cannot be trained here. What every command heeds in its environment:\n\n"
-          "  LMC_CC           the C compiler (otherwise CC, otherwise cc)\n"
-          "  LMC_CACHE        folder of compiled kernels and packed data (otherwise ~/.cache/lmc)\n"
+          "  LMC_CC           the C compiler, a program or words such as \"ccache gcc\" (default: CC, else cc)\n"
+          "  LMC_CACHE        folder of compiled kernels and packed data (default: ~/.cache/lmc)\n"
+          "  LMC_CACHE_SIZE   bytes of compiled kernels that are kept, as 500M or 4Gi (default: 4Gi)\n"
           "  LMC_CPU          x86-64-v2, x86-64-v3 or x86-64-v4: uses no more of the processor than that\n"
           "  OMP_NUM_THREADS  threads at the most (otherwise as many as the process may run on)\n\n"
           "  lmc doctor\n"};

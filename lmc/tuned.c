@@ -117,7 +117,7 @@ static lm_status cuts_read(lm_arena *a, const lm_cpu_info *cpu, lm_session *lock
 
 static lm_status cache_path(lm_arena *a, const lm_cpu_info *cpu, int threads, const char **out) {
   const char *dir;
-  LM_TRY(lm_cache_open(a, &dir));
+  LM_TRY(lm_cache_dir(a, &dir));
   const char *parts[] = {processor_text(a, cpu), lm_arena_printf(a, "%016llx", (unsigned long long)cpu->features), cpu->onednn, lm_arena_printf(a, "%d", threads)};
   *out = lm_arena_printf(a, "%s/tuned-%s.json", dir, lm_cache_key_make(parts, LM_COUNT(parts)).text);
   return NULL;

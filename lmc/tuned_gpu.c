@@ -86,7 +86,7 @@ static lm_status choices_read(lm_session *lock, const char *path, lm_cuda_choice
 static lm_status cache_path(const lm_session *s, const char **out) {
   lm_arena *a = s->ctx->arena;
   const char *dir, *parts[] = {"gpu", s->target.arch};
-  LM_TRY(lm_cache_open(a, &dir));
+  LM_TRY(lm_cache_dir(a, &dir));
   *out = lm_arena_printf(a, "%s/tuned-%s.json", dir, lm_cache_key_make(parts, LM_COUNT(parts)).text);
   return NULL;
 }

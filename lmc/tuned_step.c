@@ -88,7 +88,7 @@ bool lm_tuned_step_recall(lm_session *s, json_t *step) {
 static lm_status cache_path(const lm_session *s, const lm_buf *plan, const char **out) {
   lm_arena *a = s->ctx->arena;
   const char *dir, *parts[] = {lm_tuned_machine(s), lm_arena_printf(a, "%d", s->threads), lm_arena_printf(a, "%016llx", (unsigned long long)lm_hash(plan->p, plan->n, 0))};
-  LM_TRY(lm_cache_open(a, &dir));
+  LM_TRY(lm_cache_dir(a, &dir));
   *out = lm_arena_printf(a, "%s/step-%s.json", dir, lm_cache_key_make(parts, LM_COUNT(parts)).text);
   return NULL;
 }

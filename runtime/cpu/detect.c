@@ -93,21 +93,42 @@ static void processor_find(lm_cpu_info *out) {
   out->features = lm_hash(flags, strlen(flags), lm_hash(out->model, strlen(out->model), 0));
 }
 
-static lm_status version_read(const char *compiler, char *out, size_t n) {
-  char path[] = "/tmp/lmc-version-XXXXXX";
-  int fd = mkstemp(path);
-  if (fd < 0) return lm_fail_errno("cannot make a temporary file in /tmp");
-  close(fd);
+int lm_cpu_compiler_call(const lm_cpu_info *cpu, lm_arena *a, const char *out[LM_COMPILER_WORDS]) {
+  int n = 0;
+  out[n++] = cpu->compiler;
+  for (const char *p = cpu->compiler_words; *p && n < LM_COMPILER_WORDS; p += strspn(p, " \t")) {
+    size_t length = strcspn(p, " \t");
+    out[n++] = lm_arena_strndup(a, p, length);
+    p += length;
+  }
+  return n;
+}
+
+const char *lm_cpu_compiler_text(const lm_cpu_info *cpu, lm_arena *a) {
+  return lm_arena_printf(a, "%s%s%s", cpu->compiler, cpu->compiler_words[0] ? " " : "", cpu->compiler_words);
+}
+
+static lm_status version_ask(const lm_cpu_info *cpu, lm_arena *a, int output, lm_buf *out) {
+  const char *argv[LM_COMPILER_WORDS + 2] = {0};
+  argv[lm_cpu_compiler_call(cpu, a, argv)] = "--version";
   pid_t pid;
   int exit_status = 0;
+  LM_TRY(lm_process_start(argv, -1, output, &pid));
+  LM_TRY(lm_process_wait(pid, &exit_status));
+  LM_TRY(lm_process_output_read(output, 1 << 20, out));
+  if (!exit_status) return NULL;
+  return lm_fail(LM_ENV, "%s --version ended with status %d%s%.*s", lm_cpu_compiler_text(cpu, a), exit_status, out->n ? ":\n" : "", 1000, out->p);
+}
+
+static lm_status version_read(lm_cpu_info *cpu) {
+  int output;
   lm_buf text = {0};
-  const char *argv[] = {compiler, "--version", NULL};
-  lm_status s = lm_process_start(argv, path, &pid);
-  if (!s) s = lm_process_wait(pid, &exit_status);
-  if (!s) s = lm_file_read(path, 1 << 20, &text);
-  if (!s && exit_status) s = lm_fail(LM_ENV, "%s --version ended with status %d", compiler, exit_status);
-  if (!s) snprintf(out, n, "%.*s", (int)strcspn(text.p, "\n"), text.p);
-  unlink(path);
+  LM_TRY(lm_process_output(&output));
+  lm_arena *a = lm_arena_create();
+  lm_status s = version_ask(cpu, a, output, &text);
+  if (!s) snprintf(cpu->compiler_version, sizeof cpu->compiler_version, "%.*s", (int)strcspn(text.p, "\n"), text.p);
+  close(output);
+  lm_arena_destroy(a);
   lm_buf_free(&text);
   return s;
 }
@@ -118,13 +139,26 @@ static const char *compiler_name(void) {
   return name && *name ? name : "cc";
 }
 
+// A path with blanks is one word if there is such a program.
+static bool compiler_split(const char *name, lm_cpu_info *out) {
+  static const char BLANKS[] = " \t";
+  if (lm_executable_find(name, out->compiler, sizeof out->compiler)) return true;
+  char first[sizeof out->compiler];
+  name += strspn(name, BLANKS);
+  size_t n = strcspn(name, BLANKS), rest = n + strspn(name + n, BLANKS);
+  bool fits = n < sizeof first && strlen(name + rest) < sizeof out->compiler_words;
+  if (!fits) return false;
+  snprintf(first, sizeof first, "%.*s", (int)n, name);
+  snprintf(out->compiler_words, sizeof out->compiler_words, "%s", name + rest);
+  return lm_executable_find(first, out->compiler, sizeof out->compiler);
+}
+
 lm_status lm_cpu_compiler_find(lm_cpu_info *out) {
   const char *name = compiler_name();
-  if (!lm_executable_find(name, out->compiler, sizeof out->compiler)) {
-    out->compiler[0] = 0;
-    return lm_fail(LM_ENV, "no C compiler: '%s' is not in PATH; install gcc or clang, or name one in LMC_CC", name);
-  }
-  return version_read(out->compiler, out->compiler_version, sizeof out->compiler_version);
+  out->compiler_words[0] = 0;
+  if (compiler_split(name, out)) return version_read(out);
+  out->compiler[0] = 0;
+  return lm_fail(LM_ENV, "no C compiler: '%s' is not in PATH; install gcc or clang, or name one in LMC_CC", name);
 }
 
 bool lm_cpu_has_bf16(void) {

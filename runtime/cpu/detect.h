@@ -11,6 +11,7 @@ typedef struct lm_cpu_info {
   char march[32];                      // what code is generated for: "native", or what LMC_CPU names; empty if that can't be
   uint64_t features;                   // hash of the model and of all its flags
   char compiler[512];                  // absolute path; empty if there is none
+  char compiler_words[256];            // what follows the path in LMC_CC or CC, as gcc in "ccache gcc"; blanks separate
   char compiler_version[256];          // first line of its --version
   char onednn[32];                     // "2.6.3"
 } lm_cpu_info;
@@ -30,6 +31,11 @@ bool lm_cpu_has_tiles(const lm_cpu_info *cpu);          // a matrix unit for bf1
 int lm_cpu_processors(void);           // that the machine has, whichever of them the process may use
 // Asks the system for the processor's matrix unit (AMX), without which code for it is killed; false if it gives none.
 bool lm_cpu_tiles_ask(void);
-// ${LMC_CC:-${CC:-cc}} looked up in PATH; LM_ENV if there is none or it can't be asked its version.
+// ${LMC_CC:-${CC:-cc}}, a program or several words of which the first is one, looked up in PATH; LM_ENV if there is none or it
+// can't be asked its version.
 lm_status lm_cpu_compiler_find(lm_cpu_info *out);
+// The path and the words behind it as the first arguments of a call; returns how many they are.
+enum { LM_COMPILER_WORDS = 130 };       // as many as compiler_words can hold, and the path
+int lm_cpu_compiler_call(const lm_cpu_info *cpu, lm_arena *a, const char *out[LM_COMPILER_WORDS]);
+const char *lm_cpu_compiler_text(const lm_cpu_info *cpu, lm_arena *a);   // for messages
 #endif

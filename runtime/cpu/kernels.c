@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -32,9 +33,10 @@ typedef struct loader {
   lm_kernels *out;
   lm_cpu_info cpu;
   const char *flags[LM_KERNEL_FLAGS];  // of the compiler, a NULL behind them
-  const char *dir;
+  lm_cache cache;
+  lm_temp_dir temp;                    // where units are compiled
   const char **source;                 // as plan->kernels, replaced by load_dir's
-  const char **path;                   // in the cache
+  const char **name;                   // of their entries in the cache
   bool replaced;                       // some source is the user's
 } loader;
 
@@ -42,7 +44,8 @@ typedef struct batch {                 // one translation unit
   int *kernels; int n;
   int cost;
   const char *const *level;            // more flags, a NULL behind them
-  const char *c, *so, *log;            // paths
+  const char *c, *so;                  // names in the temporary folder
+  int output;                          // of the compiler; -1: none
   pid_t pid;                           // 0: not started
 } batch;
 
@@ -116,30 +119,73 @@ static const char *flags_text(const loader *l, int kind) {
   return kept;
 }
 
-static void paths_make(loader *l) {
+static void names_make(loader *l) {
   for (int i = 0; i < l->plan->n_kernels; i++) {
     const char *parts[] = {l->plan->kernels[i].name, l->source[i], l->plan->prelude ? l->plan->prelude : "",
-                           flags_text(l, kind_of(l->source[i])), l->cpu.compiler, l->cpu.compiler_version};
-    l->path[i] = lm_arena_printf(l->out->arena, "%s/%s.so", l->dir, lm_cache_key_make(parts, LM_COUNT(parts)).text);
+                           flags_text(l, kind_of(l->source[i])), l->cpu.compiler, l->cpu.compiler_words,
+                           l->cpu.compiler_version};
+    l->name[i] = lm_arena_printf(l->out->arena, "%s.so", lm_cache_key_make(parts, LM_COUNT(parts)).text);
   }
 }
 
 // ---- loading
 
+// An open file, verified and locked in the cache, and what dlopen made of it.
+struct lm_kernel_unit { lm_cache_entry file; void *handle; };
+typedef struct lm_kernel_unit unit;
+
+// The file that was verified is loaded, not whatever has its name by now. The loader knows objects by the text of their path,
+// and numbers of descriptors come again: each path is spelled in a way of its own, by a serial number in binary of "./" and "//".
+static void *descriptor_load(int fd) {
+  static _Atomic uint32_t serial;
+  lm_buf path = {0};
+  lm_buf_puts(&path, "/proc/self/fd/");
+  for (uint32_t n = ++serial; n; n /= 2) lm_buf_puts(&path, n % 2 ? "./" : "//");
+  lm_buf_printf(&path, "%d", fd);
+  void *handle = dlopen(path.p, RTLD_NOW | RTLD_LOCAL);
+  lm_buf_free(&path);
+  return handle;
+}
+
+// Takes the file; NULL: it is damaged or cannot be loaded.
+static const unit *unit_load(loader *l, const char *name, const lm_cache_entry *file) {
+  lm_buf content = {0};
+  bool whole = lm_cache_read(&l->cache, name, file, &content);
+  lm_buf_free(&content);
+  unit u = {*file, whole ? descriptor_load(file->fd) : NULL};
+  if (!u.handle) {
+    close(file->fd);
+    return NULL;
+  }
+  unit *kept = &LM_PUSH(l->out->arena, l->out->units, l->out->n_units, l->out->cap_units);
+  *kept = u;
+  return kept;
+}
+
+// Kernels that were compiled together are one file under several names.
+static const unit *unit_find(loader *l, const char *name) {
+  lm_cache_entry file;
+  if (!lm_cache_find(&l->cache, name, &file)) return NULL;
+  for (uint32_t i = 0; i < l->out->n_units; i++) {
+    const unit *u = &l->out->units[i];
+    if (memcmp(u->file.id, file.id, sizeof file.id)) continue;
+    close(file.fd);
+    return u;
+  }
+  return unit_load(l, name, &file);
+}
+
 static bool kernel_open(loader *l, int i) {
-  void *handle = dlopen(l->path[i], RTLD_NOW | RTLD_LOCAL);
-  if (!handle) return false;
-  void *symbol = dlsym(handle, l->plan->kernels[i].name);
-  if (!symbol) return dlclose(handle), false;
-  LM_PUSH(l->out->arena, l->out->handles, l->out->n_handles, l->out->cap_handles) = handle;
-  memcpy(&l->out->fn[i], &symbol, sizeof symbol);   // ISO C has no cast from object to function
-  return true;
+  const unit *u = unit_find(l, l->name[i]);
+  void *symbol = u ? dlsym(u->handle, l->plan->kernels[i].name) : NULL;
+  if (symbol) memcpy(&l->out->fn[i], &symbol, sizeof symbol);   // ISO C has no cast from object to function
+  return symbol;
 }
 
 static int missing_find(loader *l, int *missing) {
   int n = 0;
   for (int i = 0; i < l->plan->n_kernels; i++)
-    if (!lm_cache_has(l->path[i]) || !kernel_open(l, i)) missing[n++] = i;
+    if (!kernel_open(l, i)) missing[n++] = i;
   return n;
 }
 
@@ -207,6 +253,14 @@ static void deal(const loader *l, const part *parts, int n, batch *batches, unit
   }
 }
 
+static lm_status file_write(const lm_temp_dir *dir, const char *name, const char *p, size_t n) {
+  int fd = openat(dir->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (fd < 0) return lm_fail_errno("cannot create %s/%s", dir->path, name);
+  lm_status s = lm_fd_write(fd, name, p, n);
+  close(fd);
+  return lm_annotate(s, "%s", dir->path);
+}
+
 static lm_status batch_write(loader *l, batch *b) {
   lm_buf text = {0};
   if (l->plan->prelude) lm_buf_puts(&text, l->plan->prelude);
@@ -214,47 +268,70 @@ static lm_status batch_write(loader *l, batch *b) {
     const char *origin = l->plan->kernels[b->kernels[i]].origin;
     lm_buf_printf(&text, "\n// %s\n%s\n", origin ? origin : "", l->source[b->kernels[i]]);
   }
-  FILE *f = fopen(b->c, "wb");
-  bool written = f && fwrite(text.p, 1, text.n, f) == text.n;
+  lm_status s = file_write(&l->temp, b->c, text.p, text.n);
   lm_buf_free(&text);
-  if ((f && fclose(f)) || !written) return lm_fail_errno("cannot write %s", b->c);
-  return NULL;
+  return s;
 }
 
+// The compiler runs in the temporary folder and is given names without a folder: no path of the user's becomes an option.
 static lm_status batch_start(loader *l, batch *b, int index) {
   lm_arena *a = l->out->arena;
-  const char *stem = lm_arena_printf(a, "%s/unit-%ld-%d-%llx", l->dir, (long)getpid(), index,
-                                     (unsigned long long)(lm_now() * 1e9));
-  b->c = lm_arena_printf(a, "%s.c", stem);
-  b->so = lm_arena_printf(a, "%s.so.tmp", stem);
-  b->log = lm_arena_printf(a, "%s.log", stem);
+  b->c = lm_arena_printf(a, "unit-%d.c", index);
+  b->so = lm_arena_printf(a, "unit-%d.so", index);
   LM_TRY(batch_write(l, b));
-  const char *argv[LM_KERNEL_FLAGS + LM_COUNT(GCC_LOOPS) + 8] = {l->cpu.compiler}, **at = argv + 1;
+  LM_TRY(lm_process_output(&b->output));
+  const char *argv[LM_COMPILER_WORDS + LM_KERNEL_FLAGS + LM_COUNT(GCC_LOOPS) + 8], **at = argv + lm_cpu_compiler_call(&l->cpu, a, argv);
   for (const char **flag = l->flags; *flag; flag++) *at++ = *flag;
   for (const char *const *flag = b->level; *flag; flag++) *at++ = *flag;
   const char *rest[] = {lm_arena_printf(a, "-march=%s", l->cpu.march), b->c, "-o", b->so, "-lm", NULL};
   memcpy(at, rest, sizeof rest);
-  return lm_process_start(argv, b->log, &b->pid);
+  return lm_process_start(argv, l->temp.fd, b->output, &b->pid);
 }
 
-// What the machine did to the compiler, or to a program that it started: no room, no memory, a signal.
-static bool is_surroundings(int exit_status, const char *words) {
-  const char *signs[] = {strerror(ENOSPC), strerror(ENOMEM), "signal terminated program", "unable to execute command",
-                         "memory exhausted", "out of memory"};
-  bool found = exit_status > LM_PROCESS_SIGNAL;
-  for (size_t i = 0; i < LM_COUNT(signs) && words; i++) found = found || strstr(words, signs[i]);
+// What the machine did to the compiler, or to a program that it started: no room, no memory, no more files, a signal.
+static const int OF_MACHINE[] = {ENOSPC, EDQUOT, ENOMEM, EMFILE, ENFILE, EAGAIN, EROFS, EIO};
+
+// The error of the system that the compiler's words name; 0: none of those.
+static int error_named(const char *words) {
+  for (size_t i = 0; i < LM_COUNT(OF_MACHINE); i++)
+    if (strstr(words, strerror(OF_MACHINE[i]))) return OF_MACHINE[i];
+  return 0;
+}
+
+static bool is_of_machine(int exit_status, const char *words) {
+  static const char *const signs[] = {"signal terminated program", "unable to execute command", "memory exhausted", "out of memory",
+                                      "cannot execute"};
+  bool found = exit_status > LM_PROCESS_SIGNAL || error_named(words);
+  for (size_t i = 0; i < LM_COUNT(signs); i++) found = found || strstr(words, signs[i]);
   return found;
+}
+
+// The source outlives the temporary folder; where even that fails, the message has none.
+static const char *source_keep(loader *l, const batch *b) {
+  lm_arena *a = l->out->arena;
+  const char *entry = l->name[b->kernels[0]], *name = lm_arena_printf(a, "failed-%.*s.c", (int)strcspn(entry, "."), entry);
+  if (l->cache.why_temporary || renameat(l->temp.fd, b->c, l->cache.fd, name)) return "";
+  return lm_arena_printf(a, "; its source is kept in %s/%s", l->cache.dir, name);
 }
 
 static lm_status compile_error(loader *l, const batch *b, int exit_status) {
   lm_buf words = {0};
-  lm_status_free(lm_file_read(b->log, 16 << 20, &words));
-  if (exit_status > LM_PROCESS_SIGNAL) lm_buf_printf(&words, "it was ended by signal %d: %s\n", exit_status - LM_PROCESS_SIGNAL, strsignal(exit_status - LM_PROCESS_SIGNAL));
-  lm_status s = lm_fail(is_surroundings(exit_status, words.p) ? LM_ENV : l->replaced ? LM_USER : LM_BUG_STATUS,
-                        "%s cannot compile a generated kernel (status %d); its source is kept in %s:\n%.*s",
-                        l->cpu.compiler, exit_status, b->c, MESSAGE_MAX, words.p ? words.p : "");
+  lm_status_free(lm_process_output_read(b->output, 16 << 20, &words));
+  lm_buf_puts(&words, "");
+  bool killed = exit_status > LM_PROCESS_SIGNAL;
+  if (killed) lm_buf_printf(&words, "it was ended by signal %d: %s\n", exit_status - LM_PROCESS_SIGNAL, strsignal(exit_status - LM_PROCESS_SIGNAL));
+  bool of_machine = is_of_machine(exit_status, words.p);
+  lm_status s = lm_fail(of_machine ? LM_ENV : l->replaced ? LM_USER : LM_BUG_STATUS, "%s cannot compile a generated kernel (status %d)%s%s:\n%.*s",
+                        lm_cpu_compiler_text(&l->cpu, l->out->arena), exit_status, of_machine ? lm_errno_hint(error_named(words.p)) : "",
+                        source_keep(l, b), MESSAGE_MAX, words.p);
   lm_buf_free(&words);
   return s;
+}
+
+static lm_status made_check(const loader *l, const batch *b) {
+  if (!faccessat(l->temp.fd, b->so, F_OK, 0)) return NULL;
+  return lm_fail(LM_ENV, "%s ended with status 0 but made no file: it is not a C compiler that takes GCC's options; LMC_CC names another",
+                 lm_cpu_compiler_text(&l->cpu, l->out->arena));
 }
 
 static lm_status batch_finish(loader *l, batch *b) {
@@ -263,31 +340,26 @@ static lm_status batch_finish(loader *l, batch *b) {
   b->pid = 0;
   LM_TRY(lm_process_wait(pid, &exit_status));
   if (exit_status) return compile_error(l, b, exit_status);
-  const char **paths = LM_NEW_N(l->out->arena, const char *, b->n);
-  for (int i = 0; i < b->n; i++) paths[i] = l->path[b->kernels[i]];
-  LM_TRY(lm_cache_add(b->so, paths, b->n));
-  unlink(b->c);
+  LM_TRY(made_check(l, b));
+  const char **names = LM_NEW_N(l->out->arena, const char *, b->n);
+  for (int i = 0; i < b->n; i++) names[i] = l->name[b->kernels[i]];
+  LM_TRY(lm_cache_add(&l->cache, &l->temp, b->so, names, b->n));
   for (int i = 0; i < b->n; i++)
     if (!kernel_open(l, b->kernels[i])) {
       const char *why = dlerror();
-      return lm_fail(LM_ENV, "cannot load compiled kernel %s: %s", paths[i], why ? why : "its symbol is missing");
+      return lm_fail(LM_ENV, "cannot load compiled kernel %s/%s: %s", l->cache.dir, names[i], why ? why : "its symbol is missing");
     }
   return NULL;
 }
 
 static lm_status batches_run(loader *l, batch *batches, int n) {
-  lm_status s = NULL;
+  lm_status s = lm_cache_temp_dir(&l->cache, &l->temp);
   for (int i = 0; i < n && !s; i++) s = batch_start(l, &batches[i], i);
   for (int i = 0; i < n; i++) {
-    if (!s) {
-      s = batch_finish(l, &batches[i]);
-    } else {
-      int ignored;
-      if (batches[i].pid) lm_status_free(lm_process_wait(batches[i].pid, &ignored));
-      if (batches[i].c) unlink(batches[i].c);
-    }
-    if (batches[i].log) unlink(batches[i].log);
-    if (batches[i].so) unlink(batches[i].so);
+    int ignored;
+    if (!s) s = batch_finish(l, &batches[i]);
+    if (batches[i].pid) lm_status_free(lm_process_wait(batches[i].pid, &ignored));
+    if (batches[i].output >= 0) close(batches[i].output);
   }
   return s;
 }
@@ -297,7 +369,7 @@ static lm_status missing_compile(loader *l, int *missing, int n, int cores) {
   const part *parts = parts_in_order(l, missing, n);
   units u = units_count(parts, n, cores < BATCHES_LEAST ? BATCHES_LEAST : cores < BATCHES_MAX ? cores : BATCHES_MAX);
   batch *batches = LM_NEW_N(l->out->arena, batch, u.loops + u.tiles);
-  for (int i = 0; i < u.loops + u.tiles; i++) batches[i].kernels = LM_NEW_N(l->out->arena, int, n);
+  for (int i = 0; i < u.loops + u.tiles; i++) batches[i] = (batch){.kernels = LM_NEW_N(l->out->arena, int, n), .output = -1};
   deal(l, parts, n, batches, u);
   l->out->compiled = n;
   return batches_run(l, batches, u.loops + u.tiles);
@@ -307,9 +379,9 @@ static lm_status load(loader *l, int cores) {
   LM_TRY(lm_cpu_compiler_find(&l->cpu));
   LM_TRY(lm_cpu_march_check(&l->cpu));
   flags_make(&l->cpu, l->flags);
-  LM_TRY(lm_cache_open(l->out->arena, &l->dir));
+  LM_TRY(lm_cache_open(l->out->arena, &l->cache));
   LM_TRY(sources_collect(l));
-  paths_make(l);
+  names_make(l);
   int *missing = LM_NEW_N(l->out->arena, int, l->plan->n_kernels + 1);
   return missing_compile(l, missing, missing_find(l, missing), cores);
 }
@@ -322,13 +394,20 @@ lm_status lm_kernels_load(const lm_plan *plan, const lm_exec_options *options, i
               .options = options,
               .out = out,
               .source = LM_NEW_N(out->arena, const char *, plan->n_kernels),
-              .path = LM_NEW_N(out->arena, const char *, plan->n_kernels)};
+              .name = LM_NEW_N(out->arena, const char *, plan->n_kernels),
+              .cache = {.fd = -1, .shared_fd = -1}};
   lm_cpu_detect(&l.cpu);
-  return load(&l, cores);
+  lm_status s = load(&l, cores);
+  lm_temp_dir_remove(&l.temp);
+  lm_cache_close(&l.cache);
+  return s;
 }
 
 void lm_kernels_unload(lm_kernels *k) {
-  for (uint32_t i = 0; i < k->n_handles; i++) dlclose(k->handles[i]);
+  for (uint32_t i = 0; i < k->n_units; i++) {
+    dlclose(k->units[i].handle);
+    close(k->units[i].file.fd);
+  }
   lm_arena_destroy(k->arena);
   *k = (lm_kernels){0};
 }

@@ -13,7 +13,7 @@
 #include "runtime/base/parallel.h"
 #include "runtime/cuda/library.h"
 
-enum { VECTOR = 16 /* bytes, the widest access */, FILE_MAX = 256 << 20, MESSAGE_MAX = 2000, PROGRAMS_MAX = 64 };
+enum { VECTOR = 16 /* bytes, the widest access */, MESSAGE_MAX = 2000, PROGRAMS_MAX = 64 };
 // A multiplication and an addition become one rounding where the compiler sees them side by side, as on the processor: which
 // do depends on the text, the options and NVRTC's version, all of them part of a kernel's key, so the same file has the same bits.
 static const char *const OPTIONS[] = {"-default-device", "-w", "--ptxas-options=-v", "--std=c++17", "--fmad=true"};
@@ -94,8 +94,8 @@ typedef struct compiler {
   const lm_cuda_compile_options *o;
   lm_cuda_code *out;
   nvrtc nvrtc;
-  const char *dir;
-  const char **source, **path;         // by kernel
+  lm_cache cache;
+  const char **source, **name;         // by kernel; name: of its entry in the cache
   bool replaced;
   const bool *narrow;                  // by kernel
   program *programs; int n_programs;
@@ -144,13 +144,13 @@ static lm_status sources_collect(compiler *c) {
   return NULL;
 }
 
-static void paths_make(compiler *c) {
+static void names_make(compiler *c) {
   lm_buf version = {0};
   version_print(&c->nvrtc, &version);
   for (int i = 0; i < (int)LM_COUNT(OPTIONS); i++) lm_buf_printf(&version, " %s", OPTIONS[i]);
   for (int i = 0; i < c->plan->n_kernels; i++) {
     const char *parts[] = {c->plan->kernels[i].name, c->source[i], prelude(c), c->o->arch, version.p, narrow(c, i) ? "narrow" : ""};
-    c->path[i] = lm_arena_printf(c->out->arena, "%s/%s.cubin", c->dir, lm_cache_key_make(parts, LM_COUNT(parts)).text);
+    c->name[i] = lm_arena_printf(c->out->arena, "%s.cubin", lm_cache_key_make(parts, LM_COUNT(parts)).text);
   }
   lm_buf_free(&version);
 }
@@ -200,16 +200,17 @@ static void log_read(const char *log, const char *name, lm_cuda_kernel *k) {
 static bool kernel_open(compiler *c, int i) {
   lm_buf file = {0};
   uint64_t n = 0;
-  bool good = lm_cache_has(c->path[i]);
-  lm_status s = good ? lm_file_read(c->path[i], FILE_MAX, &file) : NULL;
-  good = good && !s && file.n > sizeof n;
+  lm_cache_entry entry;
+  if (!lm_cache_find(&c->cache, c->name[i], &entry)) return false;
+  bool good = lm_cache_read(&c->cache, c->name[i], &entry, &file) && file.n > sizeof n;
+  close(entry.fd);
   if (good) memcpy(&n, file.p, sizeof n);
   good = good && n <= file.n - sizeof n;
   if (good) {
     c->out->kernels[i].image = image_find(c, file.p + sizeof n, n);
+    lm_buf_add(&file, "", 0);          // the hash behind the log is cut off
     log_read(file.p + sizeof n + n, c->plan->kernels[i].name, &c->out->kernels[i]);
   }
-  lm_status_free(s);
   lm_buf_free(&file);
   return good;
 }
@@ -280,28 +281,26 @@ static lm_status compile_error(const compiler *c, const program *p) {
                  c->nvrtc.nvrtcGetErrorString(p->result), MESSAGE_MAX, p->log.p ? p->log.p : "");
 }
 
-static lm_status program_file(compiler *c, const program *p, int number) {
+static lm_status program_file(compiler *c, const program *p, const lm_temp_dir *temp) {
+  static const char MADE[] = "image";
   lm_arena *a = c->out->arena;
-  const char *temp = lm_arena_printf(a, "%s/image-%ld-%d-%llx", c->dir, (long)getpid(), number, (unsigned long long)(lm_now() * 1e9));
   uint64_t n = p->image.n;
   lm_buf file = {0};
   lm_buf_add(&file, &n, sizeof n);
   lm_buf_add(&file, p->image.p, p->image.n);
   lm_buf_puts(&file, p->log.p ? p->log.p : "");
-  lm_status s = lm_file_write_atomic(temp, file.p, file.n);
+  lm_status s = lm_file_write_atomic(lm_path_join(a, temp->path, MADE), file.p, file.n);
   lm_buf_free(&file);
-  const char **paths = LM_NEW_N(a, const char *, p->n);
-  for (int i = 0; i < p->n; i++) paths[i] = c->path[p->kernels[i]];
-  if (!s) s = lm_cache_add(temp, paths, p->n);
-  unlink(temp);
-  return s;
+  const char **names = LM_NEW_N(a, const char *, p->n);
+  for (int i = 0; i < p->n; i++) names[i] = c->name[p->kernels[i]];
+  return s ? s : lm_cache_add(&c->cache, temp, MADE, names, p->n);
 }
 
-static lm_status program_finish(compiler *c, program *p, int number) {
+static lm_status program_finish(compiler *c, program *p, const lm_temp_dir *temp) {
   if (p->result) return compile_error(c, p);
-  LM_TRY(program_file(c, p, number));
+  LM_TRY(program_file(c, p, temp));
   for (int i = 0; i < p->n; i++)
-    if (!kernel_open(c, p->kernels[i])) return lm_fail(LM_ENV, "%s, just written, cannot be read", c->path[p->kernels[i]]);
+    if (!kernel_open(c, p->kernels[i])) return lm_fail(LM_ENV, "%s/%s, just written, cannot be read", c->cache.dir, c->name[p->kernels[i]]);
   return NULL;
 }
 
@@ -316,11 +315,13 @@ static lm_status missing_compile(compiler *c, const int *missing, int n) {
   deal(c, missing, n, lm_threads(c->o->threads));
   c->out->compiled = n;
   lm_parallel(c->o->threads, c->n_programs, program_compile, c);
-  lm_status s = NULL;
+  lm_temp_dir temp;
+  lm_status s = lm_cache_temp_dir(&c->cache, &temp);
   for (int i = 0; i < c->n_programs; i++) {
-    if (!s && c->programs[i].n) s = program_finish(c, &c->programs[i], i);
+    if (!s && c->programs[i].n) s = program_finish(c, &c->programs[i], &temp);
     program_free(&c->programs[i]);
   }
+  lm_temp_dir_remove(&temp);
   return s;
 }
 
@@ -328,9 +329,9 @@ static lm_status compile(compiler *c) {
   if (!lm_cuda_arch_find(c->o->arch)) return lm_fail(LM_USER, "there is no target %s", c->o->arch);
   LM_TRY(nvrtc_open(c->o->driver, &c->nvrtc));
   LM_TRY(arch_known(&c->nvrtc, c->o->arch));
-  LM_TRY(lm_cache_open(c->out->arena, &c->dir));
+  LM_TRY(lm_cache_open(c->out->arena, &c->cache));
   LM_TRY(sources_collect(c));
-  paths_make(c);
+  names_make(c);
   int n = 0, *missing = LM_NEW_N(c->out->arena, int, c->plan->n_kernels + 1);
   for (int i = 0; i < c->plan->n_kernels; i++)
     if (!kernel_open(c, i)) missing[n++] = i;
@@ -342,9 +343,10 @@ lm_status lm_cuda_compile(const lm_plan *plan, const lm_cuda_compile_options *o,
   *out = (lm_cuda_code){.arena = lm_arena_create(), .n_kernels = plan->n_kernels};
   out->kernels = LM_NEW_N(out->arena, lm_cuda_kernel, plan->n_kernels + 1);
   compiler c = {.plan = plan, .o = o, .out = out, .source = LM_NEW_N(out->arena, const char *, plan->n_kernels + 1),
-                .path = LM_NEW_N(out->arena, const char *, plan->n_kernels + 1)};
+                .name = LM_NEW_N(out->arena, const char *, plan->n_kernels + 1), .cache = {.fd = -1, .shared_fd = -1}};
   c.narrow = o->narrow ? o->narrow : lm_cuda_narrow_find(plan, out->arena);
   lm_status s = compile(&c);
+  lm_cache_close(&c.cache);
   out->seconds = lm_now() - start;
   if (s) lm_cuda_code_free(out);
   return s;

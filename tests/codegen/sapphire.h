@@ -10,14 +10,14 @@
 #include "runtime/cpu/process.h"
 #include "tests/runtime/check.h"
 
-static inline bool sapphire_run(lm_arena *a, const char *dir, const char *const *argv, lm_buf *out) {
-  const char *log = lm_path_join(a, dir, "log");
+static inline bool sapphire_run(const char *const *argv, lm_buf *out) {
   pid_t pid;
-  int failed;
-  CHECK_OK(lm_process_start(argv, log, &pid));
+  int failed, output;
+  CHECK_OK(lm_process_output(&output));
+  CHECK_OK(lm_process_start(argv, -1, output, &pid));
   CHECK_OK(lm_process_wait(pid, &failed));
-  CHECK_OK(lm_file_read(log, 64 << 20, out));
-  remove(log);
+  CHECK_OK(lm_process_output_read(output, 64 << 20, out));
+  close(output);
   return !failed;
 }
 
@@ -34,14 +34,14 @@ static inline bool sapphire_compile(lm_arena *a, const char *text, lm_buf *listi
   const char *rest[] = {"-O2", "-mprefer-vector-width=512", "-march=sapphirerapids", "-c", c, "-o", o, NULL};
   const char *compile[LM_KERNEL_FLAGS + LM_COUNT(rest)] = {cpu.compiler};
   memcpy(lm_kernels_flags(&cpu, compile + 1), rest, sizeof rest);
-  bool knows = sapphire_run(a, dir, known, &words), lists = knows && lm_executable_find("objdump", objdump, sizeof objdump);
+  bool knows = sapphire_run(known, &words), lists = knows && lm_executable_find("objdump", objdump, sizeof objdump);
   const char *list[] = {objdump, "-d", "--no-show-raw-insn", o, NULL};
   CHECK_OK(lm_file_write_atomic(c, text, strlen(text)));
   words.n = 0;
-  bool made = !knows || sapphire_run(a, dir, compile, &words);
+  bool made = !knows || sapphire_run(compile, &words);
   if (!made) fprintf(stderr, "%.*s", (int)words.n, words.p);
   CHECK(made);
-  if (lists) CHECK(sapphire_run(a, dir, list, listing));
+  if (lists) CHECK(sapphire_run(list, listing));
   const char *used[] = {c, o, dir};
   for (size_t i = 0; i < LM_COUNT(used); i++) remove(used[i]);
   lm_buf_free(&words);

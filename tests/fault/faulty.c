@@ -114,6 +114,18 @@ int __wrap_open(const char *path, int flags, ...) {
   return flags & O_CREAT && write_fails() ? -1 : __real_open(path, flags, mode);
 }
 
+int __real_openat(int dir, const char *path, int flags, ...);
+int __wrap_openat(int dir, const char *path, int flags, ...) {
+  va_list ap;
+  va_start(ap, flags);
+  int mode = flags & O_CREAT ? va_arg(ap, int) : 0;
+  va_end(ap);
+  return flags & O_CREAT && write_fails() ? -1 : __real_openat(dir, path, flags, mode);
+}
+
+char *__real_mkdtemp(char *path);
+char *__wrap_mkdtemp(char *path) { return write_fails() ? NULL : __real_mkdtemp(path); }
+
 FILE *__real_fopen(const char *path, const char *mode);
 FILE *__wrap_fopen(const char *path, const char *mode) { return *mode != 'r' && write_fails() ? NULL : __real_fopen(path, mode); }
 
@@ -131,7 +143,8 @@ WRAP(ftruncate, (int fd, off_t n), fd, n)
 WRAP(truncate, (const char *path, off_t n), path, n)
 WRAP(rename, (const char *from, const char *to), from, to)
 WRAP(renameat2, (int a, const char *from, int b, const char *to, unsigned flags), a, from, b, to, flags)
-WRAP(link, (const char *from, const char *to), from, to)
+WRAP(renameat, (int a, const char *from, int b, const char *to), a, from, b, to)
+WRAP(linkat, (int a, const char *from, int b, const char *to, int flags), a, from, b, to, flags)
 WRAP(mkdir, (const char *path, mode_t mode), path, mode)
-WRAP(mkstemp, (char *path), path)
+WRAP(mkdirat, (int dir, const char *path, mode_t mode), dir, path, mode)
 WRAP(memfd_create, (const char *name, unsigned flags), name, flags)
