@@ -57,11 +57,13 @@ static void progress(void *user, uint64_t done, uint64_t total) {
   if (s->cli->color && total) fprintf(stderr, "\rreading text: %3d %%%s", (int)(100.0 * (double)done / (double)total), done >= total ? "\r\033[K" : "");
 }
 
-static lm_data_options data_options(lm_session *s) {
+static lm_status data_options(lm_session *s, lm_data_options *out) {
   lm_data_options o = {.tokenizer = s->tokenizer, .seq = s->recipe->data.seq, .seed = s->recipe->seed, .bad = s->recipe->data.bad, .shuffle = s->recipe->data.shuffle_docs,
-                       .prefetch = true, .cache = lm_data_cache_dir(s->ctx->arena), .progress = progress, .user = s};
+                       .prefetch = true, .progress = progress, .user = s};
+  LM_TRY(lm_data_cache_dir(s->ctx->arena, &o.cache));
   sources_fill(s, &o);
-  return o;
+  *out = o;
+  return NULL;
 }
 
 static bool names(const char *text, const char *kind, lm_sym name) {
@@ -103,11 +105,13 @@ static lm_status located(const lm_session *s, lm_status fault) {
 }
 
 lm_status lm_session_sources(lm_session *s) {
-  lm_data_options o = data_options(s);
+  lm_data_options o;
+  LM_TRY(data_options(s, &o));
   stages_fill(s, &o);
   LM_TRY(lm_cli_verdict(s->cli));
   LM_TRY(located(s, lm_data_open(&o, &s->data)));
   lm_data_info info = lm_data_info_of(s->data);
+  lm_umask_add(info.unshared);       // what is made of text that others may not read, they may not read either
   if (info.bad) {
     lm_diag *d = lm_warn(s->ctx, s->recipe->data.loc, "W212", "%lld of %lld documents are unusable and were left out", (long long)info.bad, (long long)info.read);
     list_note(s, d, info.bad_list, SHOWN);
@@ -134,7 +138,8 @@ static lm_status open_files(lm_session *s, const char *path, const char *merges)
 
 static lm_status train(lm_session *s) {
   lm_session_file *f = &s->tokenizer_files[s->n_tokenizer_files++];
-  lm_data_options o = data_options(s);
+  lm_data_options o;
+  LM_TRY(data_options(s, &o));
   f->name = "tokenizer.json";
   LM_TRY(located(s, lm_data_tokenizer_train(&o, s->recipe->data.tokenizer.train, &f->text)));
   return lm_tokenizer_bpe_parse(f->text.p, f->text.n, "the trained tokenizer", &s->tokenizer);

@@ -119,7 +119,8 @@ static lm_status train(lm_cli *cli) {
     bool jsonl = strstr(path, ".jsonl") != NULL;
     sources[i] = (lm_data_source){.kind = jsonl ? LM_SOURCE_JSONL : LM_SOURCE_TEXT, .name = path, .path = path};
   }
-  lm_data_options o = {.sources = sources, .n_sources = (int)n, .cache = lm_data_cache_dir(a), .bad = 1};
+  lm_data_options o = {.sources = sources, .n_sources = (int)n, .bad = 1};
+  LM_TRY(lm_data_cache_dir(a, &o.cache));
   LM_TRY(lm_data_tokenizer_train(&o, lm_args_whole(&cli->args, "vocab", 4096), &json));
   lm_status s = lm_file_write_atomic(out, json.p, json.n);
   lm_buf_free(&json);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/base/file.h"
 #include "runtime/base/parallel.h"
 
 enum { CHUNK = 128 << 10, LISTED = 20, HOPELESS = 10000, FORMAT = 2 };
@@ -192,7 +193,6 @@ static bool tail_read(lm_corpus *c) {
   if (c->docs->n_tail < sizeof t) return false;
   memcpy(&t, c->docs->tail, sizeof t);
   if (t.format != FORMAT || t.token_root != c->tokens->root || t.n_docs * sizeof(lm_doc) != c->docs->n) return false;
-  c->doc = (const lm_doc *)c->docs->payload;
   c->n_docs = t.n_docs;
   c->read = t.read;
   c->bad = t.bad;
@@ -247,6 +247,7 @@ static lm_status corpus_build(const lm_data_options *o, const lm_file_list *file
   build b = {.o = o, .files = files, .reader = lm_reader_create(files, UINT64_MAX), .width = width_of(o->tokenizer->vocab)};
   b.source_first = lm_calloc((size_t)files->n_sources + 1, sizeof *b.source_first);
   bool there = false;
+  if (o->cache) lm_temps_clean(o->cache);
   lm_status s = lm_store_writer_create(tokens, &b.tokens);
   if (!s && tokens) s = found(o, tokens, docs, out, &there);   // by another process, while we waited for the lock
   if (!s && !there) s = lm_store_writer_create(docs, &b.docs);
@@ -258,22 +259,41 @@ static lm_status corpus_build(const lm_data_options *o, const lm_file_list *file
 
 static void corpus_key(const lm_data_options *o, const lm_file_list *files, uint64_t key[2]) {
   uint64_t parts[] = {FORMAT, files->key[0], files->key[1], o->tokenizer->key[0], o->tokenizer->key[1], (uint64_t)o->tokenizer->vocab};
-  for (uint64_t i = 0; i < 2; i++) key[i] = lm_hash(parts, sizeof parts, i);
+  key[0] = key[1] = 0;
+  lm_hash_key(key, parts, sizeof parts);
 }
 
 lm_status lm_corpus_open(const lm_data_options *o, const lm_file_list *files, lm_corpus *out) {
   uint64_t key[2];
   lm_arena *a = lm_arena_create();
-  *out = (lm_corpus){0};
+  *out = (lm_corpus){.vocab = o->tokenizer->vocab};
   corpus_key(o, files, key);
   const char *tokens = lm_cache_path(a, o->cache, key, "tok"), *docs = lm_cache_path(a, o->cache, key, "doc");
-  lm_status s = o->cache ? lm_dir_make(o->cache) : NULL;
+  lm_status s = o->cache ? lm_dir_make_private(o->cache) : NULL;
   if (!s && o->cache) s = found(o, tokens, docs, out, &out->from_cache);
   if (!s && !out->from_cache) s = corpus_build(o, files, tokens, docs, out);
   if (!s) s = bad_check(o, out->read, out->bad, out->bad_list, "");   // kept all the same: the next run may allow more
   if (s) lm_corpus_close(out);
   lm_arena_destroy(a);
   return s;
+}
+
+lm_status lm_corpus_docs(const lm_corpus *c, uint64_t first, uint64_t n, lm_doc *out) {
+  return lm_store_read(c->docs, first * sizeof *out, n * sizeof *out, out);
+}
+
+lm_status lm_corpus_unchanged(const lm_corpus *c) {
+  LM_TRY(lm_store_unchanged(c->tokens));
+  return lm_store_unchanged(c->docs);
+}
+
+// Blocks are compared with their hashes once: what is read later may have been changed since.
+static lm_status ids_check(const lm_corpus *c, uint64_t first, uint64_t n, const int32_t *ids) {
+  uint32_t greatest = 0;
+  for (uint64_t i = 0; i < n; i++) greatest = (uint32_t)ids[i] > greatest ? (uint32_t)ids[i] : greatest;
+  if (greatest < (uint64_t)c->vocab) return NULL;
+  return lm_fail(LM_ENV, "%s holds token id %u near token %llu, and the vocabulary has %lld: the file was changed while it was in use",
+                 lm_store_name(c->tokens), greatest, (unsigned long long)first, (long long)c->vocab);
 }
 
 // Narrow ids come to the end of their place, where widening them from the front never overtakes what is still to be widened.
@@ -287,11 +307,11 @@ lm_status lm_corpus_read(const lm_corpus *c, uint64_t first, uint64_t n, int32_t
     memcpy(&id, ids + 2 * i, sizeof id);
     out[i] = id;
   }
-  return NULL;
+  return ids_check(c, first, n, out);
 }
 
 void lm_corpus_close(lm_corpus *c) {
   lm_store_close(c->tokens);
   lm_store_close(c->docs);
-  *c = (lm_corpus){0};
+  *c = (lm_corpus){.vocab = c->vocab};
 }

@@ -9,7 +9,8 @@ typedef struct lm_doc { uint64_t start, end; } lm_doc;   // tokens start … end
 typedef struct lm_corpus {
   lm_store *tokens, *docs;
   int width;                           // bytes of an id: 1 for vocabularies up to 256, 2 up to 65,536, else 4
-  const lm_doc *doc; uint64_t n_docs;
+  uint64_t n_docs;
+  int64_t vocab;                       // ids are below it
   const uint64_t *source_first;        // [n_sources + 1]: source i is documents source_first[i] … source_first[i + 1] - 1
   uint64_t read, bad;                  // documents found; those left out
   const char *bad_list;                // lines
@@ -18,6 +19,10 @@ typedef struct lm_corpus {
 
 // Tokens first … first + n - 1, which exist. LM_ENV: the file is damaged.
 lm_status lm_corpus_read(const lm_corpus *c, uint64_t first, uint64_t n, int32_t *out);
+// Documents first … first + n - 1, which exist.
+lm_status lm_corpus_docs(const lm_corpus *c, uint64_t first, uint64_t n, lm_doc *out);
+// LM_ENV: a file was changed since it was opened.
+lm_status lm_corpus_unchanged(const lm_corpus *c);
 
 // Finds the corpus in o->cache or reads the files. LM_USER: more bad rows than o->bad.
 lm_status lm_corpus_open(const lm_data_options *o, const lm_file_list *files, lm_corpus *out);

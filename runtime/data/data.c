@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/base/cache.h"
 #include "runtime/data/corpus.h"
 #include "runtime/data/mix.h"
 #include "runtime/data/order.h"
@@ -26,6 +27,7 @@ struct lm_data {
   int64_t seq;                         // of the last stage
   const lm_tokenizer *tokenizer;
   lm_replay *replay;                   // NULL: the rest holds
+  unsigned unshared;                 // as lm_data_info
   lm_corpus corpus;
   stage *stages; int n_stages;         // one from step 0 at the least
   length *lengths; int n_lengths;      // the first is the last stage's
@@ -157,28 +159,27 @@ static lm_status parts_make(lm_data *d, const lm_data_options *o, const lm_row_p
 
 // ---- rows of further lengths
 
-static uint64_t document_at(const lm_corpus *c, uint64_t token) {
-  uint64_t low = 0, high = c->n_docs;                    // the last one that begins at or before it
+static uint64_t document_at(const lm_doc *docs, uint64_t n, uint64_t token) {
+  uint64_t low = 0, high = n;          // the last one that begins at or before it
   while (high - low > 1) {
     uint64_t middle = low + (high - low) / 2;
-    if (c->doc[middle].start <= token) low = middle;
+    if (docs[middle].start <= token) low = middle;
     else high = middle;
   }
   return low;
 }
 
-typedef struct { const lm_corpus *corpus; unsigned char *left_out; } marking;
+typedef struct { const lm_doc *docs; uint64_t n; unsigned char *left_out; } marking;
 
 static lm_status document_mark(void *user, const lm_piece *p) {
   const marking *m = user;
-  m->left_out[document_at(m->corpus, p->start)] = 1;
+  m->left_out[document_at(m->docs, m->n, p->start)] = 1;
   return NULL;
 }
 
 // The documents that have a part in a tail.
-static lm_status tails_mark(const lm_data *d, const lm_data_options *o, lm_row_plan *plan, unsigned char *left_out) {
-  marking marking = {&d->corpus, left_out};
-  LM_TRY(lm_store_check(d->corpus.docs, 0, d->corpus.docs->n));
+static lm_status tails_mark_in(const lm_data *d, const lm_data_options *o, const lm_doc *docs, lm_row_plan *plan, unsigned char *left_out) {
+  marking marking = {docs, d->corpus.n_docs, left_out};
   for (int i = 0; i < o->n_holdouts; i++) {
     if (o->holdouts[i].kind != LM_HOLDOUT_TAIL) continue;
     for (int g = 0; g < d->groups; g++) LM_TRY(span_visit(&d->lengths[0], &d->parts[i + 1].spans[g], document_mark, &marking));
@@ -186,6 +187,14 @@ static lm_status tails_mark(const lm_data *d, const lm_data_options *o, lm_row_p
     plan->left_out = left_out;
   }
   return NULL;
+}
+
+static lm_status tails_mark(const lm_data *d, const lm_data_options *o, lm_row_plan *plan, unsigned char *left_out) {
+  lm_doc *docs = lm_calloc(d->corpus.n_docs, sizeof *docs);
+  lm_status s = lm_corpus_docs(&d->corpus, 0, d->corpus.n_docs, docs);
+  if (!s) s = tails_mark_in(d, o, docs, plan, left_out);
+  lm_free(docs);
+  return s;
 }
 
 static lm_status length_make(lm_data *d, const lm_data_options *o, const lm_row_plan *plan, length *x) {
@@ -236,6 +245,7 @@ static lm_status mix_check(const lm_data *d, const lm_data_options *o) {
 static lm_status files_open(lm_data *d, const lm_data_options *o) {
   lm_file_list files;
   LM_TRY(lm_file_list_make(o->sources, o->n_sources, &files));
+  d->unshared = files.unshared;
   lm_status s = lm_corpus_open(o, &files, &d->corpus);
   lm_file_list_free(&files);
   return s;
@@ -260,6 +270,7 @@ static lm_status replay_open(lm_data *d, const lm_data_options *o) {
   LM_TRY(lm_annotate(lm_replay_open(o->sources[0].path, &d->replay), "source %s", o->sources[0].name));
   int64_t steps, rows;
   lm_replay_shape(d->replay, &steps, &rows, &d->seq);
+  d->unshared = lm_replay_unshared(d->replay);
   d->parts[0].n = (uint64_t)(steps * rows);
   d->parts[0].tokens = steps * rows * d->seq;
   return NULL;
@@ -309,17 +320,17 @@ void lm_data_close(lm_data *d) {
   lm_free(d);
 }
 
-const char *lm_data_cache_dir(lm_arena *a) {
-  const char *own = getenv("LMC_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-  if (own && *own) return lm_path_join(a, own, "data");
-  if (xdg && *xdg) return lm_path_join(a, xdg, "lmc/data");
-  return home && *home ? lm_path_join(a, home, ".cache/lmc/data") : NULL;
+lm_status lm_data_cache_dir(lm_arena *a, const char **out) {
+  const char *dir;
+  LM_TRY(lm_cache_dir(a, &dir));
+  *out = lm_path_join(a, dir, "data");
+  return NULL;
 }
 
 // ---- what there is
 
 lm_data_info lm_data_info_of(const lm_data *d) {
-  lm_data_info info = {.n_parts = d->n_parts, .seq = d->seq, .bad_list = ""};
+  lm_data_info info = {.n_parts = d->n_parts, .seq = d->seq, .bad_list = "", .unshared = d->unshared};
   if (d->replay) {
     lm_replay_shape(d->replay, &info.steps, &info.batch_rows, &info.seq);
     lm_replay_limits(d->replay, &info.max_id, &info.max_pos);
@@ -347,9 +358,18 @@ static uint64_t corpus_key(const lm_corpus *c, int groups) {
   return groups > 1 ? lm_hash(c->source_first, ((size_t)groups + 1) * sizeof *c->source_first, key) : key;
 }
 
-uint64_t lm_data_key(const lm_data *d, int64_t batches) {
-  uint64_t key = d->replay ? lm_replay_key(d->replay, batches) : corpus_key(&d->corpus, d->groups);
-  return key ? key : 1;
+lm_status lm_data_key(const lm_data *d, int64_t batches, uint64_t *out) {
+  *out = 0;
+  if (d->replay) LM_TRY(lm_replay_key(d->replay, batches, out));
+  else *out = corpus_key(&d->corpus, d->groups);
+  *out += !*out;
+  return NULL;
+}
+
+lm_status lm_data_unchanged(const lm_data *d) {
+  if (d->replay) return lm_replay_unchanged(d->replay);
+  for (int i = 0; i < d->n_lengths; i++) LM_TRY(lm_store_unchanged(d->lengths[i].index.store));
+  return lm_corpus_unchanged(&d->corpus);
 }
 
 int lm_data_part_find(const lm_data *d, const char *name) {
@@ -440,8 +460,7 @@ static lm_status replay_fill(const lm_data *d, const lm_batch_id *id, uint64_t f
                    (long long)info.batch_rows);
   if (id->step >= info.steps)
     return lm_fail(LM_USER, "step %lld: there are only %lld batches", (long long)id->step + 1, (long long)info.steps);
-  lm_replay_fill(d->replay, (int64_t)first, id->rows, b);
-  return NULL;
+  return lm_replay_fill(d->replay, (int64_t)first, id->rows, b);
 }
 
 // Row `row` of a stage.
@@ -489,7 +508,7 @@ lm_status lm_data_fill_part(const lm_data *d, int index, int64_t first, int64_t 
   const part *p = &d->parts[index];
   int64_t there = (int64_t)p->n - first;
   int64_t n = there < 0 ? 0 : there < rows ? there : rows;
-  if (d->replay) lm_replay_fill(d->replay, first, n, b);
+  if (d->replay) LM_TRY(lm_replay_fill(d->replay, first, n, b));
   else
     for (int64_t r = 0; r < n; r++) LM_TRY(part_row_fill(d, p, (uint64_t)(first + r), r * d->seq, b));
   padding_fill(b, n * d->seq, rows * d->seq);

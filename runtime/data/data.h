@@ -86,6 +86,7 @@ typedef struct lm_data_info {
   int64_t read, bad;                   // documents found, and those of them that were left out
   const char *bad_list;                // the first of them, a line each: "FILE:LINE: why"; "" if there are none
   bool from_cache;                     // nothing had to be tokenised
+  unsigned unshared;                   // permissions of the group and of others that go with reading, which some source withholds
 } lm_data_info;
 
 typedef struct lm_batch { int32_t *tok, *pos, *seg, *next; float *w; } lm_batch;   // each [rows, seq]
@@ -100,7 +101,10 @@ int lm_data_part_find(const lm_data *d, const char *name);   // -1: none
 
 // Of what is trained on before it is cut into rows: the same for the same tokens in the same documents, wherever their files
 // lie and whether or not they come from the cache. Of finished batches only the first so many, as others may follow. Not 0.
-uint64_t lm_data_key(const lm_data *d, int64_t batches);
+lm_status lm_data_key(const lm_data *d, int64_t batches, uint64_t *out);
+
+// LM_ENV: a file that is read while training (of the cache, or finished batches) was changed since it was opened.
+lm_status lm_data_unchanged(const lm_data *d);
 
 int64_t lm_data_seq(const lm_data *d, int64_t step);         // places in a row of that step (from 0)
 
@@ -116,6 +120,6 @@ int64_t lm_data_predicted_bytes(const lm_data *d, int part);
 // proportion) and appends its tokenizer.json, from the cache if it is there. `tokenizer` and what concerns rows is not looked at.
 lm_status lm_data_tokenizer_train(const lm_data_options *o, int64_t vocab, lm_buf *out_json);
 
-// The folder for `cache`: data in $LMC_CACHE, $XDG_CACHE_HOME/lmc or ~/.cache/lmc; NULL if none of them is set.
-const char *lm_data_cache_dir(lm_arena *a);
+// The folder for `cache`: data in the folder of compiled kernels (runtime/base/cache.h).
+lm_status lm_data_cache_dir(lm_arena *a, const char **out);
 #endif

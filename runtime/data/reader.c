@@ -19,24 +19,21 @@ enum { ROUND = 8 << 20, CHUNK = 1 << 20, STRETCH = 1 << 20 };
 // ---- which files there are
 
 static void key_add(lm_file_list *l, const void *p, size_t n) {
-  for (int i = 0; i < 2; i++) l->key[i] = lm_hash(p, n, l->key[i] + (uint64_t)i);
+  lm_hash_key(l->key, p, n);
 }
 
 static void key_add_text(lm_file_list *l, const char *s) { key_add(l, s ? s : "", s ? strlen(s) + 1 : 0); }
 
 static lm_status file_add(lm_file_list *l, int source, const char *path) {
   struct stat st;
-  if (stat(path, &st)) {
-    lm_status s = lm_fail_errno("cannot open %s", path);
-    s->kind = LM_USER;
-    return s;
-  }
+  LM_TRY(lm_input_look(path, &st));
   if (l->n == l->cap) {
     l->cap = l->cap ? 2 * l->cap : 16;
     l->files = lm_realloc(l->files, l->cap * sizeof *l->files);
   }
   l->files[l->n++] = (lm_file_entry){lm_strdup(path), source, (uint64_t)st.st_size, {st.st_mtim.tv_sec, st.st_mtim.tv_nsec}, {st.st_dev, st.st_ino}};
   l->bytes += (uint64_t)st.st_size;
+  l->unshared |= lm_input_unshared(&st);
   int64_t facts[] = {source, st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec, st.st_ctim.tv_sec, st.st_ctim.tv_nsec};
   key_add_text(l, path);
   key_add(l, facts, sizeof facts);
@@ -251,7 +248,7 @@ static lm_status file_close(lm_reader *r) {
   r->input = NULL;
   if (stat(f->path, &st)) return lm_fail_errno("%s was there and is gone", f->path);
   bool same = (uint64_t)st.st_size == f->size && st.st_mtim.tv_sec == f->changed[0] && st.st_mtim.tv_nsec == f->changed[1];
-  if (same || !S_ISREG(st.st_mode)) return NULL;
+  if (same) return NULL;
   return lm_fail(LM_USER, "source %s: %s was changed while it was read; run again when it is complete", r->list->sources[f->source].name, f->path);
 }
 

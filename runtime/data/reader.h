@@ -14,6 +14,7 @@ typedef struct lm_file_list {
   const lm_data_source *sources; int n_sources;
   lm_file_entry *files; uint32_t n, cap;     // by source, then in the order of their names
   uint64_t bytes;
+  unsigned unshared;                 // as lm_data_info
   uint64_t key[2];                     // of sources, names, sizes, times of change
 } lm_file_list;
 

@@ -5,7 +5,7 @@
 
 #include "runtime/data/permute.h"
 
-enum { PIECES = 1 << 18, FORMAT = 1, STREAM_SAMPLE = 1 };
+enum { PIECES = 1 << 18, DOCS = 1 << 12, FORMAT = 1, STREAM_SAMPLE = 1 };
 
 typedef struct { uint64_t format, docs_root, n_sets, n_blocks; } index_tail;   // sets, blocks
 
@@ -15,6 +15,7 @@ typedef struct {
   int groups;
   uint16_t *sample_of;                 // [document]: 1 + its sample, 0: none; NULL: there are no samples
   lm_store_writer *to;
+  lm_doc *docs; uint64_t first_doc, n_docs;   // of the corpus, [DOCS]
   lm_piece *pieces; uint32_t n;        // of the block being filled, [PIECES]
   lm_row_set *sets; uint64_t n_sets;
   lm_row_block *blocks; size_t n_blocks, cap_blocks;
@@ -71,6 +72,15 @@ static lm_status document_add(packing *p, lm_row_set *set, const lm_doc *d) {
   return NULL;
 }
 
+// Reads those around document i.
+static lm_status documents_reach(packing *p, uint64_t i) {
+  if (p->n_docs && i >= p->first_doc && i - p->first_doc < p->n_docs) return NULL;
+  uint64_t left = p->c->n_docs - i;
+  p->first_doc = i;
+  p->n_docs = left < DOCS ? left : DOCS;
+  return lm_corpus_docs(p->c, i, p->n_docs, p->docs);
+}
+
 static lm_status set_pack(packing *p, int sample, int group) {
   lm_row_set *set = &p->sets[p->n_sets++];
   uint64_t first, end;
@@ -79,14 +89,15 @@ static lm_status set_pack(packing *p, int sample, int group) {
   for (uint64_t i = first; i < end; i++) {
     bool here = (p->sample_of ? p->sample_of[i] : 0) == sample && !(p->plan->left_out && p->plan->left_out[i]);
     if (!here) continue;
-    LM_TRY(lm_store_check(p->c->docs, i * sizeof(lm_doc), sizeof(lm_doc)));
-    LM_TRY(document_add(p, set, &p->c->doc[i]));
+    LM_TRY(documents_reach(p, i));
+    LM_TRY(document_add(p, set, &p->docs[i - p->first_doc]));
   }
   return block_flush(p, set);
 }
 
 static lm_status sets_pack(packing *p) {
   LM_TRY(samples_draw(p));
+  p->docs = lm_calloc(DOCS, sizeof *p->docs);
   p->pieces = lm_calloc(PIECES, sizeof *p->pieces);
   p->sets = lm_calloc((size_t)(p->plan->n_samples + 1) * (size_t)p->groups, sizeof *p->sets);
   for (int k = 0; k <= p->plan->n_samples; k++)
@@ -136,6 +147,7 @@ static lm_status index_build(const char *path, int threads, const lm_corpus *c, 
   if (!s && !out->store) s = file_finish(&p, out);
   lm_store_abort(p.to);
   lm_free(p.sample_of);
+  lm_free(p.docs);
   lm_free(p.pieces);
   lm_free(p.sets);
   lm_free(p.blocks);
@@ -144,8 +156,9 @@ static lm_status index_build(const char *path, int threads, const lm_corpus *c, 
 
 static void index_key(const lm_corpus *c, const lm_row_plan *plan, int groups, uint64_t key[2]) {
   uint64_t parts[] = {FORMAT, c->tokens->root, c->docs->root, (uint64_t)plan->seq, (uint64_t)groups, (uint64_t)plan->by_source, plan->left_out_key};
-  for (uint64_t i = 0; i < 2; i++)
-    key[i] = lm_hash(plan->samples, (size_t)plan->n_samples * sizeof *plan->samples, lm_hash(parts, sizeof parts, i));
+  key[0] = key[1] = 0;
+  lm_hash_key(key, parts, sizeof parts);
+  lm_hash_key(key, plan->samples, (size_t)plan->n_samples * sizeof *plan->samples);
 }
 
 lm_status lm_row_index_open(const lm_data_options *o, const lm_corpus *c, const lm_row_plan *plan, lm_row_index *out) {

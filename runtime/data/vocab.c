@@ -2,6 +2,7 @@
 #include <jansson.h>
 #include <string.h>
 
+#include "runtime/base/file.h"
 #include "runtime/base/parallel.h"
 #include "runtime/data/corpus.h"
 #include "runtime/tokenizer/train.h"
@@ -63,9 +64,13 @@ static lm_status found(const lm_data_options *o, const char *path, lm_buf *out, 
   lm_store *store;
   LM_TRY(lm_store_open(path, o->threads, &store));
   *out_found = store != NULL;
-  if (store) lm_buf_add(out, store->payload, store->n);
+  if (!store) return NULL;
+  char *text = lm_alloc(store->n);
+  lm_status s = lm_store_read(store, 0, store->n, text);
+  if (!s) lm_buf_add(out, text, store->n);
+  lm_free(text);
   lm_store_close(store);
-  return NULL;
+  return s;
 }
 
 static lm_status train_and_keep(const lm_data_options *o, const lm_file_list *files, int64_t vocab, const char *path, lm_buf *out) {
@@ -73,6 +78,7 @@ static lm_status train_and_keep(const lm_data_options *o, const lm_file_list *fi
   lm_store *made = NULL;
   bool there;
   size_t before = out->n;
+  lm_temps_clean(o->cache);
   LM_TRY(lm_store_writer_create(path, &to));
   lm_status s = found(o, path, out, &there);   // by another process, while we waited for the lock
   if (!s && !there) s = train(o, files, vocab, out);
@@ -85,12 +91,12 @@ static lm_status train_and_keep(const lm_data_options *o, const lm_file_list *fi
 
 static lm_status vocabulary_get(const lm_data_options *o, const lm_file_list *files, int64_t vocab, lm_buf *out) {
   if (!o->cache) return train(o, files, vocab, out);
-  uint64_t parts[] = {FORMAT, files->key[0], files->key[1], (uint64_t)vocab}, key[2];
-  for (uint64_t i = 0; i < 2; i++) key[i] = lm_hash(parts, sizeof parts, i);
+  uint64_t parts[] = {FORMAT, files->key[0], files->key[1], (uint64_t)vocab}, key[2] = {0};
+  lm_hash_key(key, parts, sizeof parts);
   bool there = false;
   lm_arena *a = lm_arena_create();
   const char *path = lm_cache_path(a, o->cache, key, "vocab");
-  lm_status s = lm_dir_make(o->cache);
+  lm_status s = lm_dir_make_private(o->cache);
   if (!s) s = found(o, path, out, &there);
   if (!s && !there) s = train_and_keep(o, files, vocab, path, out);
   lm_arena_destroy(a);

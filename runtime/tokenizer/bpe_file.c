@@ -313,9 +313,7 @@ static void eos_choose(lm_bpe *b, const char *configured) {
   for (size_t i = 0; i < LM_COUNT(usual) && b->base.eos < 0; i++) b->base.eos = piece_find(b, usual[i]);
 }
 
-static void key_add(lm_bpe *b, const char *p, size_t n) {
-  for (int i = 0; i < 2; i++) b->base.key[i] = lm_hash(p, n, b->base.key[i] + (uint64_t)i + 1);
-}
+static void key_add(lm_bpe *b, const char *p, size_t n) { lm_hash_key(b->base.key, p, n); }
 
 // ---- files
 

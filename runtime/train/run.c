@@ -101,20 +101,23 @@ static void warn(const run *r, const char *text) {
   if (r->o->warn) r->o->warn(r->o->user, text);
 }
 
-static uint64_t data_key(const run *r) {
-  return lm_data_key(lm_trainer_options_of(r->o->trainer)->data, r->state.step + r->state.guard.shift);
+static lm_status data_key(const run *r, uint64_t *out) {
+  return lm_data_key(lm_trainer_options_of(r->o->trainer)->data, r->state.step + r->state.guard.shift, out);
 }
 
 // What the run may go on with, though not to the bits of one that was never interrupted.
-static void bits_compare(const run *r, const char *path) {
+static lm_status bits_compare(const run *r, const char *path) {
+  uint64_t key;
   const lm_trainer_options *t = lm_trainer_options_of(r->o->trainer);
   long long step = (long long)r->state.step, was = (long long)r->state.n_micro, is = (long long)t->n_micro;
-  if (r->state.data && r->state.data != data_key(r))
+  LM_TRY(data_key(r, &key));
+  if (r->state.data && r->state.data != key)
     warn(r, lm_arena_printf(r->arena, "%s: the data is not what this run was trained on up to step %lld. Its rows are others, and in another order:\n"
                             "  some may come twice and some not at all, and the run is not what an uninterrupted one would have been", path, step));
   if (was && was != is)
     warn(r, lm_arena_printf(r->arena, "%s: up to step %lld a step was %lld micro-batch%s, from here on it is %lld: sums are taken in another order,\n"
                             "  so the bits are not those of an uninterrupted run", path, step, was, was == 1 ? "" : "es", is));
+  return NULL;
 }
 
 static lm_status resume(run *r) {
@@ -131,7 +134,7 @@ static lm_status resume(run *r) {
   r->newest = from.folder;
   stop_resume(r);
   if (from.damage) warn(r, damage_text(r->arena, &from));
-  if (r->state.step < o->steps && !r->out->stopped_early) bits_compare(r, path);
+  if (r->state.step < o->steps && !r->out->stopped_early) LM_TRY(bits_compare(r, path));
   lm_progress_say(&r->progress, "resumed at step %lld from %s", (long long)r->state.step, path);
   return NULL;
 }
@@ -196,7 +199,8 @@ static lm_status save(run *r) {
   const lm_run_options *o = r->o;
   if (!o->dir || r->saved == r->state.step) return NULL;
   r->state.guard.returns = 0;
-  r->state.data = data_key(r);
+  LM_TRY(lm_data_unchanged(lm_trainer_options_of(o->trainer)->data));
+  LM_TRY(data_key(r, &r->state.data));
   r->state.n_micro = lm_trainer_options_of(o->trainer)->n_micro;
   double start = lm_timeline_now(timeline_of(r));
   LM_TRY(lm_checkpoint_save(o->trainer, o->dir, &r->state, o->keep, o->best.eval >= 0 ? r->state.best_step : -1));
@@ -337,6 +341,7 @@ static lm_status train(run *r) {
   r->out->resumed = r->state.step;
   lm_progress_start(&r->progress, r->state.step);
   while (!is_over(r)) LM_TRY(step_run(r));
+  LM_TRY(lm_data_unchanged(lm_trainer_options_of(r->o->trainer)->data));
   return lm_run_log_draw(r->log);
 }
 
