@@ -1,0 +1,344 @@
+"""What others can do to the cache and to the files of a run, and what is left when something goes wrong: code of another user,
+FIFOs and devices in the place of files, data that is changed while a run reads it, private text, killed compilers, few descriptors."""
+import ctypes, glob, os, shutil, signal, stat, struct, subprocess, time
+
+import numpy as np
+from harness import Skip, check, load, random_batches, save, small, wait_for
+from test_faults import TINY
+
+A, B = 20001, 20002   # users
+
+
+def tiny(run, steps=2, every=1):
+    lines = ["abc def gh" * (1 + i % 5) for i in range(400)]
+    run.write("text.txt", "\n".join(lines))
+    return run.write("tiny.lm", TINY.replace("run = 2 steps", f"run = {steps} steps").replace("every = 1 steps", f"every = {every} steps"))
+
+
+def train(run, file, cache, out="run", **how):
+    return run.result("run", file, "--out", run.path(out), "-q", env={"LMC_CACHE": run.path(cache), **how.pop("env", {})}, **how)
+
+
+def as_user(run, user, file, cache, out, umask=0o022):
+    """lmc run as that user of group 20000"""
+    env = {**os.environ, "LMC_CACHE": run.path(cache), "HOME": run.path(f"home-{user}")}
+    p = subprocess.run([run.lmc, "run", file, "--out", run.path(out), "-q"], env=env, user=user, group=20000, extra_groups=[], umask=umask,
+                       stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    return p.returncode, p.stdout
+
+
+def users(run):
+    """homes of two users, and the same recipe in each"""
+    if os.geteuid():
+        raise Skip("several users take root")
+    os.chmod(run.folder, 0o755)
+    file = tiny(run)
+    for user in (A, B):
+        os.mkdir(run.path(f"home-{user}"))
+        os.chown(run.path(f"home-{user}"), user, 20000)
+    if as_user(run, A, file, "home-20001/probe", "home-20001/probe-run")[0]:
+        raise Skip("other users cannot reach this build")
+    return file
+
+
+def plant(run, mine, to):
+    """entries of another user's for all kernels in the folder `mine`: their constructor says who runs it"""
+    c = run.write("evil.c", '#include <stdio.h>\n#include <unistd.h>\n__attribute__((constructor)) static void f(void) {\n'
+                  f'  FILE *o = fopen("{run.path("owned")}", "a");\n  if (o) fprintf(o, "%d\\n", (int)getuid());\n}}\n')
+    subprocess.run(["cc", "-shared", "-fPIC", c, "-o", run.path("evil.so")], check=True)
+    text = open(run.path("evil.so"), "rb").read()
+    text += b"lmc-so1\0" + struct.pack("<QQ", len(text), lm_hash(text))
+    names = glob.glob(os.path.join(mine, "**/*.so"), recursive=True)
+    check(names, "the names are known")
+    for name in names:
+        path = os.path.join(to, os.path.basename(name))
+        with open(path, "wb") as f:
+            f.write(text)
+        os.chown(path, B, 20000)
+        os.chmod(path, 0o755)
+
+
+def lm_hash(data, seed=0):
+    mask, k0, k1, k2 = (1 << 64) - 1, 0xA0761D6478BD642F, 0xE7037ED1A0B428DB, 0x8EBC6AF09C88C6E3
+    fold = lambda a, b: ((a * b) & mask) ^ ((a * b) >> 64)
+    h = seed ^ k0
+    for i in range(0, len(data), 16):
+        a, b = data[i : i + 8], data[i + 8 : i + 16]
+        h = fold(int.from_bytes(a, "little") ^ k1, int.from_bytes(b, "little") ^ h)
+    return fold(k2 ^ len(data), fold(h ^ k1, k2 ^ seed))
+
+
+def test_code_of_another_user(run):
+    """planted under the names that a run will ask for: in a folder for all, and in one that a group may write to"""
+    file = users(run)
+    check(as_user(run, B, file, "home-20002/cache", "home-20002/run")[0] == 0, "names are found out")
+    open(run.path("owned"), "w").close()
+    os.chmod(run.path("owned"), 0o666)
+    for name, mode, owner in (("shared", 0o1777, 0), ("open", 0o777, 0), ("group", 0o775, A), ("of-other", 0o755, B)):
+        os.mkdir(run.path(name))
+        plant(run, run.path("home-20002/cache"), run.path(name))
+        os.mkdir(run.path(name, "user-20001"))
+        plant(run, run.path("home-20002/cache"), run.path(name, "user-20001"))
+        for path in (run.path(name), run.path(name, "user-20001")):
+            os.chown(path, owner if path == run.path(name) else B, 20000)
+            os.chmod(path, mode)
+        code, text = as_user(run, A, file, name, f"home-20001/{name}", 0o002)
+        check(code == 0, text)
+        check(not open(run.path("owned")).read(), f"{name}: code of another user ran")
+    # a folder of one's own, with files of another's in it
+    for path in glob.glob(run.path("home-20001/probe/*.so")):
+        os.remove(path)
+    plant(run, run.path("home-20002/cache"), run.path("home-20001/probe"))
+    check(as_user(run, A, file, "home-20001/probe", "home-20001/own")[0] == 0 and not open(run.path("owned")).read(), "files of another user's")
+
+
+def test_two_users(run):
+    """one folder for all: each has a part of it, which the other cannot read"""
+    file = users(run)
+    os.mkdir(run.path("all"))
+    os.chmod(run.path("all"), 0o1777)
+    for user in (A, B, A):
+        code, text = as_user(run, user, file, "all", f"home-{user}/run", 0o002)
+        check(code == 0 and not text, text)
+    for user in (A, B):
+        for path in (run.path("all", f"user-{user}"), run.path("all", f"user-{user}", "data")):
+            s = os.stat(path)
+            check(s.st_uid == user and stat.S_IMODE(s.st_mode) == 0o700, path)
+
+
+def test_links_in_the_cache(run):
+    """names of temporary files are links to a file of the user's"""
+    file = tiny(run)
+    check(train(run, file, "cache")[0] == 0, "it runs")
+    precious = run.write("precious", "precious")
+    for path in glob.glob(run.path("cache/data/*")):
+        os.remove(path)
+        os.symlink(precious, path + ".tmp")
+    shutil.rmtree(run.path("run"))
+    code, _, err = train(run, file, "cache")
+    check(code == 0 and open(precious).read() == "precious", err)
+
+
+def test_read_only_cache(run):
+    """what it holds is used; what it lacks goes to the default folder"""
+    file = users(run)
+    check(train(run, file, "image")[0] == 0, "it is filled")
+    subprocess.run(["chmod", "-R", "a+rX", run.path("image")], check=True)
+    code, text = as_user(run, A, file, "image", "home-20001/run")
+    check(code == 0 and not text, text)
+    check(not glob.glob(run.path("home-20001/.cache/lmc/*.so")), "no kernel was compiled")
+    os.remove(sorted(glob.glob(run.path("image/*.so")))[0])
+    check(as_user(run, A, file, "image", "home-20001/run2")[0] == 0, "one is missing")
+    check(len(glob.glob(run.path("home-20001/.cache/lmc/*.so"))) == 1, "it is compiled and kept")
+
+
+# ---- what is no regular file
+
+def replaced(path, what):
+    os.remove(path)
+    if what == "fifo":
+        os.mkfifo(path)
+    elif what == "link":
+        os.symlink("/dev/zero", path)
+    else:
+        os.symlink(os.path.basename(path), path)
+
+
+def test_cache_entries(run):
+    """a FIFO, a link to a device or a loop in the place of entries: they are made anew"""
+    file = tiny(run)
+    for what in ("fifo", "link", "loop"):
+        check(train(run, file, "cache", f"run-{what}")[0] == 0, "it is filled")
+        for path in glob.glob(run.path("cache/*.so")) + glob.glob(run.path("cache/data/*")):
+            replaced(path, what)
+        code, _, err = train(run, file, "cache", f"again-{what}")
+        check(code == 0 and not err, err)
+    for path in glob.glob(run.path("cache/data/*.tok")):
+        os.remove(path)
+        os.mkdir(path)
+    code, _, err = train(run, file, "cache", "folder")
+    check(code == 2 and ".tok is a folder, not a regular file" in err, err)
+
+
+def test_checkpoint_files(run):
+    file = tiny(run)
+    check(train(run, file, "cache")[0] == 0, "two checkpoints")
+    for name in ("model.safetensors", "optimizer.safetensors", "state.json", "checksums.txt"):
+        shutil.copytree(run.path("run"), run.path(name))
+        replaced(run.path(name, "step-000002", name), "fifo")
+        code, _, err = train(run, file, "cache", name)
+        check(code == 0 and name in err and "not a regular file" in err, err)
+
+
+def test_sources(run):
+    file = tiny(run)
+    os.remove(run.path("text.txt"))
+    for make in (lambda p: os.mkfifo(p), lambda p: os.symlink("/dev/zero", p)):
+        make(run.path("text.txt"))
+        code, _, err = train(run, file, "cache")
+        check(code == 1 and "text.txt is a FIFO, a socket or a device" in err and "tiny.lm:" in err, err)
+        os.remove(run.path("text.txt"))
+
+
+def test_archive_bomb(run):
+    """a packed file of 100 KB that unpacks to 900 MB is left before much of it was written"""
+    try:
+        zstd = ctypes.CDLL("libzstd.so.1")
+    except OSError:
+        raise Skip("no zstd library")
+    line = b"x" * 999 + b"\n"
+    packed = ctypes.create_string_buffer(1 << 20)
+    zstd.ZSTD_compress.restype = ctypes.c_size_t
+    text = line * 9000
+    n = zstd.ZSTD_compress(packed, ctypes.c_size_t(1 << 20), text, ctypes.c_size_t(len(text)), 3)
+    with open(run.path("text.txt.zst"), "wb") as f:
+        f.write(packed.raw[:n] * 100)
+    file = run.write("bomb.lm", TINY.replace("text.txt", "text.txt.zst"))
+    code, _, err = train(run, file, "cache")
+    check(code == 1 and "unpack to more than 1000 times as much" in err and "zstd -d" in err, err)
+    check(not glob.glob(run.path("cache/data/*")), "nothing of it stays")
+
+
+# ---- data that is changed under a run
+
+def disturbed(run, file, cache, change):
+    """(status, stderr, steps) of a run whose data is changed once it has saved"""
+    p = run.start("run", file, "--out", run.path("run"), "-q", env={"LMC_CACHE": run.path(cache)})
+    wait_for(run.path("run/step-000020"), p)
+    p.send_signal(signal.SIGSTOP)
+    change()
+    p.send_signal(signal.SIGCONT)
+    _, err = p.communicate(timeout=300)
+    saved = sorted(x for x in os.listdir(run.path("run")) if x.startswith("step-"))
+    shutil.rmtree(run.path("run"))
+    return p.returncode, err, int(saved[-1][5:])
+
+
+def overwritten(path, at, data):
+    with open(path, "r+b") as f:
+        f.seek(at)
+        f.write(data)
+
+
+STEPS = 20000
+
+
+def test_cached_data_changed(run):
+    """the cache's files made shorter or overwritten in place: never a signal, never silence"""
+    file = tiny(run, STEPS, 20)
+    change = {"tok": lambda p: overwritten(p, 0, b"\7" * 2000), "row": lambda p: os.truncate(p, 0), "doc": lambda p: os.truncate(p, 100)}
+    for ending, how in change.items():
+        code, err, step = disturbed(run, file, "cache-" + ending, lambda: [how(p) for p in glob.glob(run.path(f"cache-{ending}/data/*.{ending}"))])
+        check(code == 2 and f".{ending}" in err and step < STEPS, f"{ending}: status {code}, step {step}: {err}")
+
+
+def test_cached_data_deleted(run):
+    """deleting the files is harmless: they stay there for the run that has them open"""
+    file = tiny(run, 60, 20)
+    code, err, step = disturbed(run, file, "cache", lambda: [os.remove(p) for p in glob.glob(run.path("cache/data/*"))])
+    check(code == 0 and step == 60, f"status {code}, step {step}: {err}")
+
+
+def test_batches_changed(run):
+    batches = random_batches(40, 4, 16)
+    repeated = {k: np.tile(v, (STEPS // 40, 1, 1)) for k, v in batches.items()}
+    file = small(run, steps=STEPS, batches=repeated, more='save = checkpoint("run", every = 20 steps, keep = 2)')
+    path = run.path("batches.safetensors")
+    whole = open(path, "rb").read()
+    start = 8 + struct.unpack("<Q", whole[:8])[0]
+    tok = np.frombuffer(repeated["tok"].tobytes(), "<i4")
+    changes = {
+        "other ids": lambda: overwritten(path, start, ((tok + 1) % 64).astype("<i4").tobytes()),
+        "ids out of the vocabulary": lambda: overwritten(path, start, np.full(tok.size, 2**30, "<i4").tobytes()),
+        "negative ids": lambda: overwritten(path, start, np.full(tok.size, -5, "<i4").tobytes()),
+        "a shorter file": lambda: os.truncate(path, start),
+    }
+    for what, change in changes.items():
+        with open(path, "wb") as f:
+            f.write(whole)
+        code, err, step = disturbed(run, file, "cache", change)
+        check(code == 2 and "batches.safetensors" in err and step < STEPS, f"{what}: status {code}, step {step}: {err}")
+    check("has become shorter" in err, err)
+
+
+def test_touched_batches(run):
+    """another time or mode of the file is no other data"""
+    batches = random_batches(60, 4, 16)
+    file = small(run, steps=60, batches=batches, more='save = checkpoint("run", every = 20 steps, keep = 2)')
+    path = run.path("batches.safetensors")
+    code, err, step = disturbed(run, file, "cache", lambda: (os.utime(path), os.chmod(path, 0o600)))
+    check(code == 0 and step == 60, f"status {code}, step {step}: {err}")
+
+
+# ---- who may read it
+
+def modes(folder):
+    return {os.path.join(base, f): stat.S_IMODE(os.lstat(os.path.join(base, f)).st_mode) for base, dirs, files in os.walk(folder) for f in dirs + files}
+
+
+def test_private_text(run):
+    """what is made of text that others may not read, they may not read; of other text they may"""
+    file = tiny(run)
+    for mode, mask in ((0o644, 0), (0o640, 0o007), (0o600, 0o077)):
+        os.chmod(run.path("text.txt"), mode)
+        out = f"run-{mode:o}"
+        code, _, err = train(run, file, f"cache-{mode:o}", out)
+        check(code == 0, err)
+        check(stat.S_IMODE(os.stat(run.path(out)).st_mode) == 0o755 & ~mask, f"{mode:o}: the run's folder")
+        check(not any(m & mask for m in modes(run.path(out)).values()), f"{mode:o}: {modes(run.path(out))}")
+        check(any(m & 0o044 for m in modes(run.path(out)).values()) == (mode != 0o600), f"{mode:o}")
+        check(stat.S_IMODE(os.stat(run.path(f"cache-{mode:o}")).st_mode) == 0o700, "the cache")
+
+
+# ---- what is left behind, and whose fault it is
+
+def test_killed_while_compiling(run):
+    """the next run removes what a killed one left, and nothing of one that is at work"""
+    file = tiny(run)
+    slow = run.write("slow", '#!/bin/sh\ncase "$*" in *unit-*) sleep 60;; esac\nexec cc "$@"\n')
+    os.chmod(slow, 0o755)
+    run.write("cache/data/0123456789abcdef.tok.tmp", "left")
+    started = [run.start("run", file, "--out", run.path(f"run{i}"), "-q", env={"LMC_CACHE": run.path("cache"), "LMC_CC": slow}) for i in range(2)]
+    end = time.time() + 60
+    while len(glob.glob(run.path("cache/tmp-*/unit-0.c"))) < 2 and time.time() < end:
+        time.sleep(0.01)
+    check(len(glob.glob(run.path("cache/tmp-*"))) == 2, os.listdir(run.path("cache")))
+    started[0].kill()
+    started[0].communicate()
+    code, _, err = train(run, file, "cache")
+    check(code == 0 and len(glob.glob(run.path("cache/tmp-*"))) == 1, f"{err}{os.listdir(run.path('cache'))}")
+    check(not glob.glob(run.path("cache/data/*.tmp")), "and half a file of data")
+    started[1].kill()
+    started[1].communicate()
+
+
+def test_limit(run):
+    """more than LMC_CACHE_SIZE is not kept"""
+    file = tiny(run)
+    env = {"LMC_CACHE_SIZE": "1"}
+    check(train(run, file, "cache", env=env)[0] == 0, "one recipe")
+    kernels = lambda: glob.glob(run.path("cache/*.so"))
+    before = len(kernels())
+    for path in kernels():
+        os.utime(path, (1, 1))
+    other = run.write("other.lm", TINY.replace("d = 8", "d = 12"))
+    check(train(run, other, "cache", "run2", env=env)[0] == 0, "another one")
+    check(before and kernels() and all(os.stat(path).st_mtime > 1 for path in kernels()), "kernels that the second one does not need are gone")
+    check(glob.glob(run.path("cache/data/*.tok")), "data stays")
+    err = run("run", file, "--out", run.path("x"), env={"LMC_CACHE_SIZE": "many"}, status=2)
+    check("LMC_CACHE_SIZE is 'many'" in err, err)
+
+
+def test_few_descriptors(run):
+    """at whatever point they run out: the machine's fault, and what to do about it"""
+    file = tiny(run)
+    limited = 0
+    for n in (4, 5, 6, 7, 8, 9, 10, 12, 14, 40):
+        cache = run.path(f"cache{n}")
+        p = subprocess.run(["sh", "-c", f'ulimit -n {n}; exec "$0" "$@"', run.lmc, "run", file, "--out", run.path(f"run{n}"), "-q"],
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "LMC_CACHE": cache})
+        check(p.returncode in (0, 2, 127), f"{n}: status {p.returncode}: {p.stdout}")
+        if p.returncode == 2:
+            limited += 1
+            check("ulimit -n" in p.stdout and "^" not in p.stdout, f"{n}: {p.stdout}")
+    check(limited >= 2 and p.returncode == 0, f"{limited}: {p.stdout}")
