@@ -41,7 +41,7 @@ def users(run):
     return file
 
 
-def plant(run, mine, to):
+def plant(run, mine, to, owner=B):
     """entries of another user's for all kernels in the folder `mine`: their constructor says who runs it"""
     c = run.write("evil.c", '#include <stdio.h>\n#include <unistd.h>\n__attribute__((constructor)) static void f(void) {\n'
                   f'  FILE *o = fopen("{run.path("owned")}", "a");\n  if (o) fprintf(o, "%d\\n", (int)getuid());\n}}\n')
@@ -54,7 +54,7 @@ def plant(run, mine, to):
         path = os.path.join(to, os.path.basename(name))
         with open(path, "wb") as f:
             f.write(text)
-        os.chown(path, B, 20000)
+        os.chown(path, owner, 20000)
         os.chmod(path, 0o755)
 
 
@@ -90,6 +90,10 @@ def test_code_of_another_user(run):
         os.remove(path)
     plant(run, run.path("home-20002/cache"), run.path("home-20001/probe"))
     check(as_user(run, A, file, "home-20001/probe", "home-20001/own")[0] == 0 and not open(run.path("owned")).read(), "files of another user's")
+    # the trap works: as A's own files the same entries are run
+    plant(run, run.path("home-20002/cache"), run.path("home-20001/probe"), A)
+    as_user(run, A, file, "home-20001/probe", "home-20001/trapped")
+    check("20001" in open(run.path("owned")).read(), "the planted code is none that would run")
 
 
 def test_two_users(run):
