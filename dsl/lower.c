@@ -67,11 +67,11 @@ static const ast_member *need_method(lm_elab *e, el_inst *model, const char *nam
 }
 
 // ---- functions that are made again once it is known which loops have to be unrolled
-typedef struct { uint32_t n_globals, n_errors, n_warnings; lm_diag **diags_tail; } attempt;
+typedef struct { uint32_t n_globals; lm_diag_mark diags; } attempt;
 
 static attempt attempt_begin(lm_elab *e) {
   e->again = false;
-  return (attempt){e->m->n_globals, e->c->n_errors, e->c->n_warnings, e->c->diags_tail};
+  return (attempt){e->m->n_globals, lm_diag_mark_of(e->c)};
 }
 
 // Whether the function has to be made again; then nothing is left of this attempt.
@@ -80,8 +80,7 @@ static bool attempt_again(lm_elab *e, const attempt *a, const char *name) {
   if (!e->again) return false;
   if (f) lm_func_remove(e->m, f);
   e->m->n_globals = a->n_globals;
-  e->c->n_errors = a->n_errors, e->c->n_warnings = a->n_warnings;
-  e->c->diags_tail = a->diags_tail, *a->diags_tail = NULL;
+  lm_diag_return(e->c, a->diags);
   return true;
 }
 

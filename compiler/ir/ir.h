@@ -205,6 +205,8 @@ void lm_func_substitute(lm_func *f, lm_value *const *map, uint32_t n_map);
 // first copy): what stands for each value; NULL is the value itself. The copies' results are entered.
 lm_op *lm_op_clone(lm_builder *b, const lm_op *op, lm_value **map);
 lm_func *lm_func_clone(const lm_func *f, lm_sym name);
+// A hash of what f computes (digest.c): equal for programs that differ in names, order or form alone. Calls must be inlined.
+uint64_t lm_func_digest(const lm_func *f);
 uint32_t *lm_func_uses(const lm_func *f);                                   // by value id; lm_free it
 
 // ---- text (print.c, parse.c) and verification (verify.c)

@@ -49,6 +49,10 @@ uint16_t lm_source_add(lm_ctx *c, const char *path, const char *text, size_t n);
 lm_diag *lm_error(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) LM_PRINTF(4, 5);
 lm_diag *lm_warn(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) LM_PRINTF(4, 5);
 lm_diag *lm_note(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) LM_PRINTF(4, 5);
+// What was reported since a mark is forgotten: for work whose mistakes are not what was asked about.
+typedef struct lm_diag_mark { lm_diag **tail; uint32_t n_errors, n_warnings; } lm_diag_mark;
+lm_diag_mark lm_diag_mark_of(const lm_ctx *c);
+void lm_diag_return(lm_ctx *c, lm_diag_mark to);
 // Errors from `first` on (NULL: of all) become notes under the headline "what: …", as they are not of what was asked for.
 void lm_diag_soften(lm_ctx *c, lm_diag *first, const char *what);
 void lm_diag_label(lm_ctx *c, lm_diag *d, const char *fmt, ...) LM_PRINTF(3, 4);

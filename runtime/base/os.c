@@ -1,6 +1,7 @@
 // os.c - what is asked of the operating system: the clock, whole files, folders, paths. Failures are LM_ENV; a caller
 // that knows the path came from the user's text changes the kind.
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -170,4 +171,41 @@ char *lm_path_join(lm_arena *a, const char *dir, const char *path) {
 char *lm_path_dir(lm_arena *a, const char *path) {
   size_t n = dir_length(path);
   return n ? lm_arena_strndup(a, path, n) : lm_arena_strndup(a, ".", 1);
+}
+
+static lm_status bytes_copy(FILE *from, FILE *to) {
+  char piece[1 << 14];
+  size_t n;
+  while ((n = fread(piece, 1, sizeof piece, from)) > 0)
+    if (fwrite(piece, 1, n, to) != n) return lm_fail_errno("cannot write");
+  if (ferror(from)) return lm_fail_errno("cannot read");
+  return fflush(to) || fsync(fileno(to)) ? lm_fail_errno("cannot write") : NULL;
+}
+
+static lm_status file_copy(const char *from, const char *to) {
+  FILE *in = fopen(from, "rb");
+  if (!in) return lm_fail_errno("cannot open %s", from);
+  FILE *out = fopen(to, "wbx");
+  lm_status s = out ? lm_annotate(bytes_copy(in, out), "copying %s to %s", from, to) : lm_fail_errno("cannot create %s", to);
+  fclose(in);
+  if (out && fclose(out) && !s) s = lm_fail_errno("cannot write %s", to);
+  return s;
+}
+
+static lm_status folder_copy(const char *from, const char *to) {
+  lm_arena *a = lm_arena_create();
+  DIR *d = opendir(from);
+  lm_status s = d ? lm_dir_make(to) : lm_fail_errno("cannot open folder %s", from);
+  for (struct dirent *e; d && !s && (e = readdir(d)); )
+    if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) s = lm_path_copy(lm_path_join(a, from, e->d_name), lm_path_join(a, to, e->d_name));
+  if (d) closedir(d);
+  lm_arena_destroy(a);
+  return s;
+}
+
+lm_status lm_path_copy(const char *from, const char *to) {
+  struct stat st;
+  if (lstat(from, &st)) return lm_fail_errno("cannot read %s", from);
+  if (S_ISDIR(st.st_mode)) return folder_copy(from, to);
+  return S_ISREG(st.st_mode) ? file_copy(from, to) : NULL;
 }
