@@ -145,12 +145,8 @@ lm_recipe *lm_recipe_resolve(lm_ctx *c, const lm_program *p, const char *name, c
   return r;
 }
 
-void lm_recipe_report_unsupported(const lm_recipe *r, bool as_errors) {
-  for (uint32_t i = 0; i < r->n_unsupported; i++) {
-    const lm_recipe_unsupported *u = &r->unsupported[i];
-    if (as_errors) lm_error(r->c, u->loc, "E209", "%s: not yet possible", u->feature);
-    else lm_note(r->c, u->loc, "E209", "%s: checked, but not yet possible", u->feature);
-  }
+void lm_recipe_report_unsupported(const lm_recipe *r) {
+  for (uint32_t i = 0; i < r->n_unsupported; i++) lm_error(r->c, r->unsupported[i].loc, "E209", "%s: not yet possible", r->unsupported[i].feature);
 }
 
 // ---- sizes of steps

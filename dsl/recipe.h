@@ -45,7 +45,7 @@ typedef struct lm_recipe_origin {
   const struct lm_recipe_origin *before;   // what this replaced, NULL if nothing
 } lm_recipe_origin;
 
-// What is written in the language but cannot run yet: errors for run, compile and trace; notes for check.
+// What is written in the language but cannot run yet.
 typedef struct lm_recipe_unsupported { lm_loc loc; const char *feature; } lm_recipe_unsupported;
 
 // ---- data
@@ -187,8 +187,8 @@ struct lm_recipe {
 // context if it does not resolve; what it returns is complete as far as it could be read.
 lm_recipe *lm_recipe_resolve(lm_ctx *c, const lm_program *p, const char *name, const char *const *sets, int n_sets);
 
-// Reports what cannot run yet: as errors, or as notes.
-void lm_recipe_report_unsupported(const lm_recipe *r, bool as_errors);
+// Reports what cannot run yet.
+void lm_recipe_report_unsupported(const lm_recipe *r);
 
 // batch a multiple of micro, micro of seq: reported with the nearest legal value. resolve does this; call it again
 // after filling in what only the data knows (replayed batches).

@@ -97,6 +97,14 @@ static void read_run(const lm_reader *d) {
   d->r->run_loc = e->loc;
 }
 
+// A stage begins at a share of the run, whose length must then not depend on what only the model or the data know.
+static void check_stages(const lm_reader *d) {
+  const lm_recipe *r = d->r;
+  bool known = (r->run.unit == LM_RECIPE_UNIT_STEPS || r->run.unit == LM_RECIPE_UNIT_TOKENS) && !r->run.per_param;
+  for (uint32_t i = 0; !known && r->run.unit && i < r->data.n_stages; i++)
+    if (r->data.stages[i].from > 0) lm_unsupported_add(d->R, r->data.stages[i].loc, "stages of a run that is not given in steps or tokens");
+}
+
 // ---- optimizer
 
 // An argument of a group that the optimizer lacks. `optimizer = …`, another one for these
@@ -341,6 +349,7 @@ void lm_recipe_read(lm_resolver *R, const lm_settings *s) {
   lm_read_data(&d);
   read_batches(&d);
   read_run(&d);
+  check_stages(&d);
   read_model(&d);
   read_optimizer(&d);
   read_precision(&d);

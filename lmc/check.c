@@ -59,7 +59,6 @@ static void report_text(const lm_session *s, lm_buf *out) {
   for (const char *line = values.p; line && *line; line += strcspn(line, "\n"), line += *line == '\n')
     lm_buf_printf(out, "  %.*s\n", (int)strcspn(line, "\n"), line);
   lm_buf_free(&values);
-  if (!s->lowered) return;
   bool chosen = s->recipe->precision.compute == LM_RECIPE_COMPUTE_AUTO;
   lm_buf_printf(out, "\ncomputed in %s%s%s\n", lm_session_compute(s), chosen ? ", as `auto` chooses here" : "", s->recipe->precision.tf32 ? ", a GPU's products in tf32" : "");
   parameters_print(s, out);
@@ -110,9 +109,9 @@ static void report_json(const lm_session *s, lm_buf *out) {
   lm_buf_puts(out, ", \"values\": ");
   lm_buf_json(out, values.p ? values.p : "");
   lm_buf_free(&values);
-  if (s->lowered) lm_buf_printf(out, ", \"compute\": \"%s\"", lm_session_compute(s));
-  if (s->lowered) parameters_json(s, out);
-  if (s->lowered) patterns_json(s->lowered, out);
+  lm_buf_printf(out, ", \"compute\": \"%s\"", lm_session_compute(s));
+  parameters_json(s, out);
+  patterns_json(s->lowered, out);
   lm_buf_puts(out, "}");
 }
 
@@ -130,24 +129,22 @@ static void generation_check(lm_session *s) {
   if (!s->recipe->n_samples && *end) lm_diag_soften(c, *end, "lmc generate will refuse this model");
 }
 
-// Any shape of batch shows the parameters; what cannot run yet has none to show.
+// Any shape of batch shows the parameters.
 static lm_status recipe_check(lm_session *s, lm_buf *out) {
   enum { ROWS = 2, SEQ = 16 };
+  lm_recipe_report_unsupported(s->recipe);
   lm_check(s->ctx, s->program, s->recipe);
   LM_TRY(lm_cli_verdict(s->cli));
-  lm_recipe_report_unsupported(s->recipe, false);
   s->rows = ROWS;
   s->seq = s->recipe->data.seq ? s->recipe->data.seq : SEQ;
-  if (!s->recipe->surgery) {
-    LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN | LM_LOWER_MAPS, 0));
-    LM_TRY(lm_session_probe(s, s->lowered->m));
-    lm_session_analyzed(s);
-    LM_TRY(lm_session_check_ids_told(s));
-    s->n_micro = s->recipe->micro && !s->recipe->micro_auto ? s->recipe->batch / s->recipe->micro : 0;
-    lm_session_rows_warn(s);
-    generation_check(s);
-    LM_TRY(lm_cli_verdict(s->cli));
-  }
+  LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN | LM_LOWER_MAPS, 0));
+  LM_TRY(lm_session_probe(s, s->lowered->m));
+  lm_session_analyzed(s);
+  LM_TRY(lm_session_check_ids_told(s));
+  s->n_micro = s->recipe->micro && !s->recipe->micro_auto ? s->recipe->batch / s->recipe->micro : 0;
+  lm_session_rows_warn(s);
+  generation_check(s);
+  LM_TRY(lm_cli_verdict(s->cli));
   if (s->cli->json) report_json(s, out);
   else report_text(s, out);
   return NULL;

@@ -16,6 +16,7 @@ typedef struct lm_cli {
   lm_ctx *ctx;
   bool json;                           // --json was given
   bool color;                          // standard error is a terminal
+  int interrupted;                     // the signal that ended the command early, with its work saved; 0: none
   lm_module *module;                   // being compiled, for the dump after a bug
 } lm_cli;
 

@@ -18,8 +18,6 @@ static const library libraries[] = {
   {"cuda driver", {"libcuda.so.1"}, "running on NVIDIA GPUs", false},
   {"nvrtc", {"libnvrtc.so"}, "compiling kernels for NVIDIA GPUs", true},
   {"cublaslt", {"libcublasLt.so"}, "matrix products on NVIDIA GPUs", true},
-  {"nccl", {"libnccl.so.2"}, "training on several GPUs", false},
-  {"mpi", {"libmpi.so.40", "libmpi.so.12", "libmpi.so"}, "training on several machines", false},
 };
 
 static const char *library_find(lm_arena *a, const library *l, int driver) {

@@ -85,6 +85,7 @@ static lm_status parts_eval(const lm_session *s, const int *parts, int n) {
     double now = lm_now();
     watcher w = {name, now, now};
     LM_TRY(lm_eval_run(s->exec, s->plan, s->data, parts[i], s->cli->color ? &(lm_eval_watch){rows_show, &w} : NULL, &x));
+    if (!(x.weight > 0)) return lm_fail(LM_USER, "part %s of the data has nothing to predict: the weights of its %lld rows sum to %g", name, (long long)x.rows, x.weight);
     if (json) result_json(name, &x, !i);
     else result_text(name, &x);
   }

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "lmc/explain.h"
+#include "lmc/history.h"
 
 static const lm_opt options[] = {
   {.name = "reference", .kind = LM_OPT_FLAG, .help = "every key of recipes and data there is, as Markdown (no file is needed)"},
@@ -76,6 +77,7 @@ static lm_status run(lm_cli *cli) {
   if (cli->args.n_rest < 2) return lm_fail(LM_USER, "an argument is missing: lmc explain FILE KEY, as in lmc explain %s optimizer.lr", cli->args.n_rest ? cli->args.rest[0] : "FILE");
   LM_TRY(option_of(cli, "measure", "cost"));
   LM_TRY(option_of(cli, "svg", "memory"));
+  if (!strcmp(cli->args.rest[1], "changes")) return lm_history_explain(cli, cli->args.rest[0]);
   if (!strcmp(cli->args.rest[1], "cost")) return subject_explain(cli, lm_explain_cost);
   if (!strcmp(cli->args.rest[1], "memory")) return subject_explain(cli, lm_explain_memory);
   lm_session s = {.cli = cli, .ctx = cli->ctx};
@@ -89,12 +91,13 @@ static lm_status run(lm_cli *cli) {
 }
 
 const lm_command lm_cmd_explain = {
-  .name = "explain", .usage = "FILE KEY|cost|memory [options]", .summary = "where a value of the recipe came from; what a step costs, who holds its memory", .options = options,
+  .name = "explain", .usage = "FILE KEY|cost|memory [options], or RUN changes", .summary = "where a value of the recipe came from; what a step costs, who holds its memory; what was changed in a run", .options = options,
   .least = 0, .most = 2, .run = run,
   .help = "KEY: the value, who gave it and where, and below it what it replaced.\n"
           "cost: for each kernel of a training step what it moves and computes, the least time that this machine needs for that, by\n"
           "its bandwidth or its arithmetic (both measured, of a GPU as its driver states them), and its share.\n"
-          "memory: the arenas, and who holds them when the most is needed, with their lines and the steps between which they live.\n\n"
+          "memory: the arenas, and who holds them when the most is needed, with their lines and the steps between which they live.\n"
+          "changes: what --change and --change-model have changed in the middle of a run, and at which step.\n\n"
           "  lmc explain examples/quickstart.lm optimizer.lr\n"
           "  lmc explain examples/bench-6m.lm cost --measure\n"
           "  lmc explain examples/bench-6m.lm memory --svg memory.svg\n"};

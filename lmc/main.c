@@ -1,6 +1,8 @@
 // main.c - the command `lmc`: finds the subcommand, reads its arguments, renders diagnostics, decides the exit status.
 //
-// Exit status: 0 done; 1 the user's input is at fault; 2 the environment; 3 a bug in lmc.
+// Exit status: 0 done; 1 the user's input is at fault; 2 the environment; 3 a bug in lmc; 128 + the number of the signal that
+// interrupted a run, once its state is saved.
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +22,8 @@ static void overview_print(lm_buf *b) {
   lm_buf_puts(b, "lmc - a compiler and runtime for training language models\n\nusage: lmc COMMAND [arguments]\n\n");
   for (size_t i = 0; i < LM_COUNT(commands); i++) lm_buf_printf(b, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
   lm_buf_puts(b, "\n`lmc COMMAND --help` says more, with an example. `lmc --version` prints the version.\n"
-                 "Exit status: 0 done, 1 the input is at fault, 2 the environment, 3 a bug in lmc.\n");
+                 "Exit status: 0 done, 1 the input is at fault, 2 the environment, 3 a bug in lmc; of a run that was interrupted and has saved\n"
+                 "its state 130 (Ctrl-C), 143 (SIGTERM) or 129 (SIGHUP).\n");
 }
 
 static void command_help_print(const lm_command *c, lm_buf *b) {
@@ -138,8 +141,15 @@ static int status_report(lm_cli *cli, lm_status s) {
   return kind;
 }
 
+// Nobody reads any more, as behind `| head -1`.
+static bool reader_is_gone(void) {
+  struct pollfd p = {.fd = STDOUT_FILENO, .events = POLLOUT};
+  return poll(&p, 1, 0) > 0 && p.revents & POLLERR;
+}
+
 static int output_close(int kind) {
   if (fflush(stdout) == 0 && !ferror(stdout)) return kind;
+  if (reader_is_gone()) return kind;
   fprintf(stderr, "lmc: cannot write to standard output\n");
   return kind ? kind : LM_ENV;
 }
@@ -151,6 +161,7 @@ int main(int argc, char **argv) {
   lm_status s = dispatch(&cli, argc, argv);
   fflush(stdout);
   int kind = output_close(status_report(&cli, s));
+  if (!kind && cli.interrupted) kind = 128 + cli.interrupted;
   lm_ctx_destroy(cli.ctx);
   return kind;
 }

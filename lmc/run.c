@@ -1,5 +1,6 @@
 // run.c - lmc run: compiles and trains.
 #include <math.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include "lmc/bundle.h"
 #include "lmc/output.h"
 #include "lmc/profile.h"
+#include "lmc/resume.h"
 #include "lmc/text.h"
 #include "lmc/sample.h"
 #include "lmc/tuned.h"
@@ -22,7 +24,7 @@ _Static_assert((int)LM_LOWER_EMITS <= (int)LM_TRAIN_METRICS, "every emitted valu
 static const lm_opt options[] = {
   {.name = "steps", .kind = LM_OPT_WHOLE, .value = "N", .help = "the run's last step, in place of the recipe's", .least = 1, .most = 1e15},
   {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "DIR", .help = "the run's folder, in place of the recipe's"},
-  {.name = "resume", .kind = LM_OPT_TEXT, .value = "auto|never|PATH", .help = "go on from the newest checkpoint, from none, from this one"},
+  LM_OPT_RESUME,
   LM_OPT_TARGET,
   {.name = "mode", .kind = LM_OPT_TEXT, .value = "MODE", .help = "in place of the recipe's: default, reduce-overhead, which is the same, or max-autotune"},
   {.name = "profile", .kind = LM_OPT_MAYBE, .value = "FILE", .help = "writes when what ran, to look at in ui.perfetto.dev (profile.json of the run's folder)"},
@@ -39,6 +41,7 @@ typedef struct runner {
   const char **sets; int n_sets;       // with what options stand for
   bool micro_auto;
   sampler_state *samples;
+  lm_resumption resumption;
   lm_run_options o;
 } runner;
 
@@ -51,9 +54,7 @@ static lm_status options_read(runner *x) {
   const char *mode = lm_args_text(a, "mode", NULL);
   LM_TRY(lm_target_find(a, &x->s->target));
   if (mode) LM_TRY(lm_mode_check(mode));
-  const char *resume = lm_args_text(a, "resume", "auto");
-  if (strcmp(resume, "auto") && strcmp(resume, "never") && access(resume, F_OK))
-    return lm_fail(LM_USER, "--resume takes auto, never or the folder of a checkpoint; there is no %s", resume);
+  LM_TRY(lm_resume_option_check(a));
   x->s->variant = lm_variant_of(a);
   lm_session_kernels(x->s, a);
   x->sets = LM_NEW_N(x->cli->ctx->arena, const char *, n + 3);
@@ -63,68 +64,6 @@ static lm_status options_read(runner *x) {
     x->sets[x->n_sets++] = lm_arena_printf(x->cli->ctx->arena, "run = %lld steps", (long long)lm_args_whole(a, "steps", 0));
   x->to = lm_args_given(a, "quiet") || x->cli->json ? NULL : stdout;
   return NULL;
-}
-
-static void resume_read(runner *x) {
-  const char *how = lm_args_text(&x->cli->args, "resume", NULL);
-  x->o.resume = x->s->recipe->save.resume == LM_RECIPE_RESUME_NEVER ? LM_RESUME_NEVER : LM_RESUME_AUTO;
-  if (!how) return;
-  x->o.resume = !strcmp(how, "auto") ? LM_RESUME_AUTO : !strcmp(how, "never") ? LM_RESUME_NEVER : LM_RESUME_PATH;
-  x->o.resume_path = how;
-}
-
-// ---- what may not change on resume: the resolved recipe, but for what only says how long, how often and where; and the
-// passes that are off
-
-static bool may_change(const char *line) {
-  static const char *const keys[] = {"run", "save", "stop", "compile", "micro", "sample", "eval", "guard", "memory", "data.holdout"};
-  size_t n = strcspn(line, " .");
-  if (!strncmp(line, "data.", 5)) n = 5 + strcspn(line + 5, " .");
-  for (size_t i = 0; i < LM_COUNT(keys); i++)
-    if (strlen(keys[i]) == n && !strncmp(line, keys[i], n)) return strcmp(keys[i], "data.holdout") != 0;
-  return false;
-}
-
-// The instance with its arguments, which the recipe may only name.
-static const char *model_text(const runner *x) {
-  const lm_recipe_call *call = &x->s->recipe->model;
-  lm_buf b = {0};
-  lm_buf_printf(&b, "%s(", call->target.decl->name.text);
-  for (uint32_t i = 0; i < call->n_args; i++) {
-    lm_buf_printf(&b, "%s%s%s", i ? ", " : "", call->args[i].name ? call->args[i].name : "", call->args[i].name ? " = " : "");
-    lm_expr_write(call->args[i].expr, &b);
-  }
-  const char *text = lm_arena_printf(x->cli->ctx->arena, "%s)", b.p);
-  lm_buf_free(&b);
-  return text;
-}
-
-// "key = value", or "key value" where a value is called: "data.pack best_fit(seq = 128 tokens)".
-static lm_train_key key_of(const runner *x, const char *line, size_t n) {
-  lm_arena *a = x->cli->ctx->arena;
-  const char *assigned = strstr(line, " = ");
-  size_t call = strcspn(line, "(");    // what is assigned inside of it is an argument
-  size_t key = assigned && assigned < line + (call < n ? call : n) ? (size_t)(assigned - line) : strcspn(line, " \n");
-  size_t value = key + (assigned == line + key ? strlen(" = ") : strlen(" "));
-  lm_train_key k = {lm_arena_strndup(a, line, key), value < n ? lm_arena_strndup(a, line + value, n - value) : ""};
-  if (!strcmp(k.key, "model")) k.value = model_text(x);
-  return k;
-}
-
-static void keys_collect(runner *x) {
-  lm_buf text = {0};
-  uint32_t n_keys = 0, cap = 0;
-  lm_train_key *keys = NULL;
-  lm_recipe_print(x->s->recipe, false, &text);
-  for (const char *line = text.p; line && *line; line += strcspn(line, "\n"), line += *line == '\n')
-    if (!may_change(line)) LM_PUSH(x->cli->ctx->arena, keys, n_keys, cap) = key_of(x, line, strcspn(line, "\n"));
-  lm_variant told = lm_variant_of(&x->cli->args);
-  if (told.off) LM_PUSH(x->cli->ctx->arena, keys, n_keys, cap) = (lm_train_key){"--disable-pass", told.off};
-  if (told.on) LM_PUSH(x->cli->ctx->arena, keys, n_keys, cap) = (lm_train_key){"--enable-pass", told.on};
-  if (x->s->load_dir) LM_PUSH(x->cli->ctx->arena, keys, n_keys, cap) = (lm_train_key){"--load-dir", x->s->load_dir};
-  lm_buf_free(&text);
-  x->o.keys = keys;
-  x->o.n_keys = (int)n_keys;
 }
 
 // ---- evaluation and checkpoints
@@ -194,6 +133,7 @@ static const char MICRO_SET[] = "micro = ";
 static lm_status begin(void *user) {
   runner *x = user;
   if (!x->dir) return NULL;
+  LM_TRY(lm_resume_record(x->s, &x->resumption));
   if (x->micro_auto)
     x->sets[x->n_sets++] = lm_arena_printf(x->cli->ctx->arena, "%s%lld tokens", MICRO_SET, (long long)x->s->recipe->micro);
   LM_TRY(lm_session_tokenizer_write(x->s, x->dir));
@@ -233,27 +173,40 @@ static void memory_line(const lm_session *s, lm_buf *b) {
   lm_show_bytes(b, (double)scratch);
 }
 
-// Of all steps: a micro-batch of each stage is timed.
-static lm_status steps_time(const lm_session *s, double *out) {
+// Of the steps behind `done`: a micro-batch of each stage is timed.
+static lm_status steps_time(const lm_session *s, int64_t done, double *out) {
   double seconds;
   *out = 0;
   for (int i = 0; i < s->stages.n; i++) {
     const lm_run_stage *x = &s->stages.v[i];
-    if (x->last < x->first) continue;
+    int64_t first = x->first > done ? x->first : done + 1;
+    if (x->last < first) continue;
     LM_TRY(lm_session_func_time(s, x->micro, MICRO_TIMED_S, &seconds));
-    *out += seconds * (double)(s->n_micro * (x->last - x->first + 1));
+    *out += seconds * (double)(s->n_micro * (x->last - first + 1));
   }
+  return NULL;
+}
+
+// Nothing of a run that is finished.
+static lm_status time_print(const runner *x) {
+  const lm_session *s = x->s;
+  int64_t done = x->resumption.was.step, left = s->steps - done;
+  double seconds;
+  lm_buf time = {0};
+  if (left <= 0) return NULL;
+  LM_TRY(steps_time(s, done, &seconds));
+  lm_show_seconds(&time, seconds);
+  fprintf(x->to, "time    about %s: %lld %sstep%s of %lld tokens, measured on one micro-batch\n", time.p, (long long)left, done ? "further " : "",
+          left == 1 ? "" : "s", (long long)s->recipe->batch);
+  lm_buf_free(&time);
   return NULL;
 }
 
 static lm_status plan_print(runner *x) {
   const lm_session *s = x->s;
-  double seconds;
-  lm_buf params = {0}, memory = {0}, time = {0};
-  LM_TRY(steps_time(s, &seconds));
+  lm_buf params = {0}, memory = {0};
   lm_show_count(&params, (double)s->params);
   memory_line(s, &memory);
-  lm_show_seconds(&time, seconds);
   fprintf(x->to, "model   %s: %s parameters in %d tensors, computed in %s\n", s->recipe->model.name, params.p, s->plan->n_params, lm_session_compute(s));
   fprintf(x->to, "memory  %s\n", memory.p);
   if (s->recipe->micro_auto && s->n_micro > 1) fprintf(x->to, "micro   %lld tokens, the most that fit\n", (long long)s->recipe->micro);
@@ -262,43 +215,24 @@ static lm_status plan_print(runner *x) {
   if (lm_tuned_step_text(s)) fprintf(x->to, "tuned   the step is %s\n", lm_tuned_step_text(s));
   if (s->tuned.products)
     fprintf(x->to, "tuned   %d of %d products are computed otherwise than by default; %d measured now\n", s->tuned.chosen, s->tuned.products, s->tuned.measured);
-  fprintf(x->to, "time    about %s: %lld step%s of %lld tokens, measured on one micro-batch\n", time.p, (long long)s->steps, s->steps == 1 ? "" : "s", (long long)s->recipe->batch);
-  fflush(x->to);
   lm_buf_free(&params);
   lm_buf_free(&memory);
-  lm_buf_free(&time);
+  LM_TRY(time_print(x));
+  fflush(x->to);
   return NULL;
 }
 
 // ---- the run
 
-// The folder of the run, or the checkpoint, that this one goes on from if there is any in it; NULL: it begins.
-static const char *goes_on_from(const runner *x) {
-  return x->o.resume == LM_RESUME_NEVER ? NULL : x->o.resume == LM_RESUME_PATH ? x->o.resume_path : x->dir;
-}
-
-// A run that goes on keeps its tokens,
-static lm_status tokens_recall(runner *x) {
-  const char *newest = NULL, *from = goes_on_from(x);
-  if (from) LM_TRY(lm_checkpoint_newest(x->cli->ctx->arena, from, &newest));
-  if (newest) x->s->goes_on = lm_path_dir(x->cli->ctx->arena, newest);
-  return NULL;
-}
-
-// its plan, and how its products are cut, for its bits.
-static lm_status plan_recall(runner *x) {
-  const char *from = goes_on_from(x);
-  return from ? lm_tuned_recall(x->s, from) : NULL;
-}
-
 static lm_status model_start(runner *x) {
   lm_session *s = x->s;
+  const char *run = x->resumption.run; // a run that is resumed keeps its tokens, and for its bits its plan and how its products are cut
   int64_t places;
-  LM_TRY(tokens_recall(x));
+  s->goes_on = run;
   LM_TRY(lm_session_data(s));
   LM_TRY(samples_prepare(x, &places));
   LM_TRY(lm_session_lower_run(s, places));
-  LM_TRY(plan_recall(x));
+  if (run) LM_TRY(lm_tuned_recall(s, run));
   LM_TRY(lm_session_plan(s));
   LM_TRY(lm_session_check_ids(s));
   LM_TRY(samples_check(x));
@@ -331,7 +265,12 @@ static void run_options_fill(runner *x) {
   x->o.warn = warn;
   x->o.after_step = after_step;
   x->o.user = x;
-  keys_collect(x);
+  x->o.resume = x->resumption.how;
+  x->o.resume_path = x->resumption.path;
+  x->o.keys = x->resumption.keys.v;
+  x->o.n_keys = (int)x->resumption.keys.n;
+  x->o.model = x->resumption.fingerprint.v;
+  x->o.n_model = (int)x->resumption.fingerprint.n;
 }
 
 // ---- the profile
@@ -368,8 +307,8 @@ static void outcome_json(const runner *x, const lm_run_outcome *out) {
   lm_buf b = {0};
   lm_buf_printf(&b, "{\"step\": %lld, \"resumed\": %lld, \"loss\": ", (long long)out->step, (long long)out->resumed);
   lm_json_number(&b, out->step > out->resumed ? out->last.loss : NAN);
-  lm_buf_printf(&b, ", \"skipped\": %lld, \"interrupted\": %s, \"stopped_early\": %s, \"peak_bytes\": %lld, \"checkpoint\": ", (long long)out->skipped,
-                out->interrupted ? "true" : "false", out->stopped_early ? "true" : "false", (long long)lm_session_memory(x->s));
+  lm_buf_printf(&b, ", \"skipped\": %lld, \"empty\": %lld, \"interrupted\": %s, \"stopped_early\": %s, \"peak_bytes\": %lld, \"checkpoint\": ", (long long)out->skipped,
+                (long long)out->empty, out->interrupted ? "true" : "false", out->stopped_early ? "true" : "false", (long long)lm_session_memory(x->s));
   if (x->dir) lm_buf_json(&b, lm_checkpoint_path(a, x->dir, out->step));
   else lm_buf_puts(&b, "null");
   lm_buf_printf(&b, ", \"tuned\": %d, \"measured\": %d, \"tuned_step\": ", x->s->tuned.chosen, x->s->tuned.measured);
@@ -388,7 +327,7 @@ static void outcome_print(const runner *x, const lm_run_outcome *out) {
   }
   lm_arena *a = x->cli->ctx->arena;
   const char *dir = lm_show_path(a, x->dir);
-  if (out->interrupted) fprintf(x->to, "the same command goes on from %s\n", dir);
+  if (out->interrupted) fprintf(x->to, "the same command resumes from %s\n", dir);
   else
     fprintf(x->to, "done: %s/step-%06lld; next: lmc generate %s --prompt %s\n", dir, (long long)out->step, lm_show_word(a, dir), lm_show_quoted(a, prompt));
 }
@@ -397,7 +336,7 @@ static void micro_recall(runner *x) {
   lm_recipe *r = x->s->recipe;
   lm_bundle was = {0};
   x->micro_auto = r->micro_auto;
-  if (!r->micro_auto || !x->dir || x->o.resume == LM_RESUME_NEVER) return;
+  if (!r->micro_auto || !x->dir || x->resumption.how == LM_RESUME_NEVER) return;
   lm_status none = lm_bundle_read(x->cli->ctx->arena, x->dir, &was);
   lm_status_free(none);
   for (int i = 0; !none && i < was.n_sets; i++) {
@@ -414,8 +353,8 @@ static lm_status train(runner *x) {
   LM_TRY(options_read(x));
   LM_TRY(lm_session_open(x->s, cli, cli->args.rest[0], lm_args_text(&cli->args, "recipe", NULL), x->sets, x->n_sets));
   x->dir = lm_args_text(&cli->args, "out", x->s->recipe->save.dir);
-  resume_read(x);
   if (x->dir) LM_TRY(lm_run_folder_lock(x->dir, &x->o.lock));
+  LM_TRY(lm_resume_find(x->s, x->dir, &x->resumption));
   micro_recall(x);
   LM_TRY(profile_begin(x));
   LM_TRY(model_start(x));
@@ -426,10 +365,13 @@ static lm_status train(runner *x) {
   LM_TRY(lm_run_train(&x->o, &out));
   LM_TRY(profile_end(x));
   outcome_print(x, &out);
+  cli->interrupted = out.interrupted;
   return NULL;
 }
 
+// A training does not end because nobody reads its progress any more (`| head`).
 static lm_status run(lm_cli *cli) {
+  signal(SIGPIPE, SIG_IGN);
   lm_session s = {0};
   runner x = {.s = &s, .cli = cli};
   lm_status status = train(&x);
@@ -441,5 +383,11 @@ static lm_status run(lm_cli *cli) {
 const lm_command lm_cmd_run = {
   .name = "run", .usage = "FILE [options]", .summary = "compiles a recipe and trains it", .options = options, .least = 1, .most = 1, .run = run,
   .help = "Prints what the plan takes, then a status line while training. Checkpoints, metrics.jsonl and the program itself\n"
-          "go to the run's folder; the same command goes on from the newest checkpoint. Ctrl-C saves and stops.\n\n"
+          "go to the run's folder; the same command resumes from the newest checkpoint. Ctrl-C, SIGTERM and SIGHUP save and stop,\n"
+          "with exit status 130, 143 and 129; a second one stops at once.\n\n"
+          "A run is resumed with the values that shape its result (model, optimizer, data, ...) as they were, and with a program that\n"
+          "computes the same; another one is refused, with what differs. --change KEY and --change-model accept it; the run's\n"
+          "history.json says what was changed (lmc explain RUN changes). Checkpoints that a run does not follow from, with --resume\n"
+          "never or an older one, are moved to superseded-N in its folder, which is a run folder too: nothing is deleted but what\n"
+          "`keep` says of this run's own.\n\n"
           "  lmc run examples/quickstart.lm --set optimizer.lr=1e-3 --out runs/mine\n"};

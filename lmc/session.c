@@ -26,7 +26,7 @@ lm_status lm_session_open(lm_session *s, lm_cli *cli, const char *path, const ch
   if (s->bundle) lm_bundle_restore(s->program, s->bundle);
   s->recipe = lm_recipe_resolve(s->ctx, s->program, recipe, sets, n_sets);
   LM_TRY(lm_cli_verdict(cli));
-  lm_recipe_report_unsupported(s->recipe, true);
+  lm_recipe_report_unsupported(s->recipe);
   return lm_cli_verdict(cli);
 }
 

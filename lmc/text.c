@@ -33,7 +33,7 @@ static void sources_fill(const lm_session *s, lm_data_options *o) {
   o->holdouts = holdouts, o->n_holdouts = (int)d->n_holdouts;
 }
 
-// A stage begins at a share of the run, whose length must then not depend on what only the model or the data know.
+// The recipe was refused if it has stages and the length of the run is not known (dsl/recipe_read.c).
 static void stages_fill(const lm_session *s, lm_data_options *o) {
   const lm_recipe *r = s->recipe;
   const lm_recipe_data *d = &r->data;
@@ -41,7 +41,6 @@ static void stages_fill(const lm_session *s, lm_data_options *o) {
   for (uint32_t i = 0; i < d->n_stages; i++) {
     const lm_recipe_stage *x = &d->stages[i];
     bool known = (r->run.unit == LM_RECIPE_UNIT_STEPS || r->run.unit == LM_RECIPE_UNIT_TOKENS) && !r->run.per_param;
-    if (x->from > 0 && !known) lm_error(s->ctx, x->loc, "E209", "stages of a run that is not given in steps or tokens: not yet possible");
     double *weights = x->mix ? LM_NEW_N(s->ctx->arena, double, d->n_sources + 1) : NULL;
     for (uint32_t k = 0; k < x->n_mix; k++)
       for (uint32_t j = 0; j < d->n_sources; j++)

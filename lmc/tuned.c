@@ -12,7 +12,6 @@
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/tune.h"
-#include "runtime/train/checkpoint.h"
 
 bool lm_tuned_is_asked(const lm_session *s) { return s->recipe->compile == LM_RECIPE_COMPILE_MAX_AUTOTUNE; }
 
@@ -163,23 +162,12 @@ static lm_status measure(lm_session *s, const lm_cpu_info *cpu, int threads) {
   return cuts_write(a, cpu, &known, NULL, path);
 }
 
-static lm_status lock_find(lm_arena *a, const char *path, const char **out) {
-  const char *newest;
-  *out = NULL;
-  LM_TRY(lm_checkpoint_newest(a, path, &newest));
-  if (!newest) return NULL;
-  const char *lock = lm_path_join(a, lm_path_dir(a, newest), "tuned.json");
-  if (!access(lock, F_OK)) *out = lock;
-  return NULL;
-}
-
-lm_status lm_tuned_recall(lm_session *s, const char *path) {
-  const char *lock;
+lm_status lm_tuned_recall(lm_session *s, const char *run) {
+  const char *lock = lm_path_join(s->ctx->arena, run, "tuned.json");
   lm_cpu_info cpu;
   if (!lm_tuned_is_asked(s)) return NULL;
-  LM_TRY(lock_find(s->ctx->arena, path, &lock));
-  s->tuned.recalled = lock != NULL;
-  if (!lock) return NULL;
+  s->tuned.recalled = !access(lock, F_OK);
+  if (!s->tuned.recalled) return NULL;
   if (s->target.arch) return lm_tuned_gpu_recall(s, lock);
   lm_cpu_detect(&cpu);
   return cuts_read(s->ctx->arena, &cpu, s, lock, &s->tuned.cuts);

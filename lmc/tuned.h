@@ -15,9 +15,9 @@
 bool lm_tuned_is_asked(const lm_session *s);             // by the recipe
 double lm_tuned_budget(const lm_session *s);          // seconds that are left of it
 const char *lm_tuned_machine(const lm_session *s);    // what times measured here hold for
-// Before there is a plan, where the recipe asks for it: what RUN/tuned.json says of the run that goes on from `path`, its folder or a
-// checkpoint in it, so that nothing is measured. LM_USER if it is none of such, or another processor's.
-lm_status lm_tuned_recall(lm_session *s, const char *path);
+// Before there is a plan, where the recipe asks for it: what RUN/tuned.json says of the run that is resumed, so that nothing
+// is measured. LM_USER if it is none of such, or another processor's.
+lm_status lm_tuned_recall(lm_session *s, const char *run);
 // Fills in s->tuned, where the recipe asks for it and nothing was recalled, once there is a plan.
 lm_status lm_tuned_find(lm_session *s, int threads);
 // Writes dir/tuned.json, where the recipe asks for it.

@@ -3,6 +3,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+
+#include "runtime/train/checkpoint.h"
 
 lm_foreign_native *lm_weights_views(lm_arena *a, const lm_plan *plan, float *arena) {
   lm_foreign_native *views = LM_NEW_N(a, lm_foreign_native, plan->n_params);
@@ -60,8 +63,22 @@ static lm_status load(const lm_session *s, const lm_st *st, float *arena) {
   return status;
 }
 
+// Of a run's folder its newest checkpoint that is whole; other folders and files are themselves. An imported model's folder
+// has no checkpoints.
+static lm_status checkpoint_of_run(lm_arena *a, const char **path) {
+  lm_checkpoint_choice c;
+  if (access(lm_path_join(a, *path, "program.json"), F_OK)) return NULL;
+  LM_TRY(lm_checkpoint_choose(a, *path, "last", LM_CHECKPOINT_WEIGHTS, &c));
+  if (!c.folder) return NULL;
+  if (c.damage) lm_cli_note("warning: %s\n  the newest checkpoint that is whole is taken, that of step %lld\n", c.damage, (long long)c.step);
+  lm_cli_note("note: the weights are those of %s\n", c.folder);
+  *path = lm_path_join(a, c.folder, "model.safetensors");
+  return NULL;
+}
+
 lm_status lm_weights_load(const lm_session *s, const char *path, float *arena) {
   lm_st *st;
+  LM_TRY(checkpoint_of_run(s->ctx->arena, &path));
   LM_TRY(lm_st_open(path, &st));
   lm_status status = lm_annotate(load(s, st, arena), "%s", path);
   lm_st_close(st);

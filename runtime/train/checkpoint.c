@@ -6,12 +6,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/io/json.h"
 #include "runtime/io/safetensors.h"
 #include "runtime/train/checkpoint_folder.h"
+#include "runtime/train/checkpoint_state.h"
 #include "runtime/train/checkpoint_sum.h"
 
-enum { FORMAT = 1 };
 static const char STATE[] = "state.json", MODEL[] = "model.safetensors", OPTIMIZER[] = "optimizer.safetensors";
 static const char *const FILES[] = {STATE, MODEL, OPTIMIZER};    // of which lm_checkpoint_part takes so many
 
@@ -85,114 +84,6 @@ static lm_status tensors_load(lm_arena *a, lm_trainer *t, int first, int last, c
   return s;
 }
 
-// ---- state.json
-
-static void number_print(lm_buf *b, const char *key, double x) {
-  lm_buf_printf(b, "  \"%s\": ", key);
-  lm_json_number(b, x);
-}
-
-static void text_print(lm_buf *b, const char *key, const char *text) {
-  lm_buf_printf(b, "  \"%s\": ", key);
-  lm_buf_json(b, text ? text : "");
-  lm_buf_puts(b, ",\n");
-}
-
-static double number_of(const json_t *j, const char *key) {
-  const json_t *x = json_object_get(j, key);
-  return json_is_number(x) ? json_number_value(x) : NAN;
-}
-
-static int64_t whole_of(const json_t *j, const char *key) { return json_integer_value(json_object_get(j, key)); }
-
-static const char *text_of(lm_arena *a, const json_t *j, const char *key) {
-  const char *text = json_string_value(json_object_get(j, key));
-  return text ? lm_arena_strndup(a, text, strlen(text)) : "";
-}
-
-static void guard_print(lm_buf *b, const lm_guard *g) {
-  number_print(b, "mean_loss", g->mean);
-  lm_buf_printf(b, ",\n  \"mean_of\": %lld,\n  \"bad_steps\": %lld,\n  \"skipped\": %lld,\n  \"returns\": %lld,\n  \"shift\": %lld,\n",
-                (long long)g->seen, (long long)g->bad, (long long)g->skipped, (long long)g->returns, (long long)g->shift);
-}
-
-static lm_guard guard_parse(const json_t *j) {
-  double mean = number_of(j, "mean_loss");
-  return (lm_guard){isnan(mean) ? 0 : mean, whole_of(j, "mean_of"), whole_of(j, "bad_steps"), whole_of(j, "skipped"), whole_of(j, "returns"), whole_of(j, "shift")};
-}
-
-static void state_print(lm_buf *b, const lm_checkpoint *c) {
-  lm_buf_printf(b, "{\n  \"format\": %d,\n  \"step\": %lld,\n  \"tokens\": %lld,\n  \"seed\": \"%llu\",\n  \"data\": \"%016llx\",\n  \"n_micro\": %lld,\n", FORMAT,
-                (long long)c->step, (long long)c->tokens, (unsigned long long)c->seed, (unsigned long long)c->data, (long long)c->n_micro);
-  number_print(b, "best", c->best);
-  lm_buf_printf(b, ",\n  \"best_step\": %lld,\n", (long long)c->best_step);
-  number_print(b, "stop_best", c->stop_best);
-  lm_buf_printf(b, ",\n  \"bad_evals\": %lld,\n", (long long)c->bad_evals);
-  text_print(b, "stop_on", c->stop_on);
-  text_print(b, "ended", c->ended);
-  guard_print(b, &c->guard);
-  lm_buf_puts(b, "  \"keys\": {");
-  for (int i = 0; i < c->n_keys; i++) {
-    lm_buf_puts(b, i ? ",\n    " : "\n    ");
-    lm_buf_json(b, c->keys[i].key);
-    lm_buf_puts(b, ": ");
-    lm_buf_json(b, c->keys[i].value);
-  }
-  lm_buf_puts(b, c->n_keys ? "\n  }\n}\n" : "}\n}\n");
-}
-
-static bool has_key(const lm_checkpoint *c, const char *key) {
-  for (int i = 0; i < c->n_keys; i++)
-    if (!strcmp(c->keys[i].key, key)) return true;
-  return false;
-}
-
-static lm_status keys_compare(json_t *keys, const char *path, const lm_checkpoint *c) {
-  lm_buf changed = {0};
-  const char *key;
-  json_t *value;
-  for (int i = 0; i < c->n_keys; i++) {
-    const char *was = json_string_value(json_object_get(keys, c->keys[i].key));
-    if (!was || strcmp(was, c->keys[i].value))
-      lm_buf_printf(&changed, "\n  %s was %s, is %s", c->keys[i].key, was ? was : "absent", c->keys[i].value);
-  }
-  json_object_foreach(keys, key, value)
-    if (!has_key(c, key)) lm_buf_printf(&changed, "\n  %s was %s, is absent", key, json_is_string(value) ? json_string_value(value) : "?");
-  lm_status s = changed.n ? lm_fail(LM_USER, "%s cannot be resumed: these may not change:%s", path, changed.p) : NULL;
-  lm_buf_free(&changed);
-  return s;
-}
-
-static lm_status state_parse(lm_arena *a, const json_t *j, const char *path, lm_checkpoint *c) {
-  const char *seed = json_string_value(json_object_get(j, "seed"));
-  if (json_integer_value(json_object_get(j, "format")) != FORMAT || !json_is_integer(json_object_get(j, "step")) || !seed)
-    return lm_fail(LM_USER, "%s: not the state of a run in this format", path);
-  LM_TRY(keys_compare(json_object_get(j, "keys"), path, c));
-  c->step = whole_of(j, "step");
-  c->tokens = whole_of(j, "tokens");
-  c->seed = strtoull(seed, NULL, 10);
-  c->data = strtoull(text_of(a, j, "data"), NULL, 16);
-  c->n_micro = whole_of(j, "n_micro");
-  c->best = number_of(j, "best");
-  c->best_step = whole_of(j, "best_step");
-  c->stop_best = number_of(j, "stop_best");
-  c->bad_evals = whole_of(j, "bad_evals");
-  c->stop_on = text_of(a, j, "stop_on");
-  c->ended = text_of(a, j, "ended");
-  c->guard = guard_parse(j);
-  if (c->step < 0 || c->guard.shift < 0 || c->guard.shift > INT64_MAX / 2) return lm_fail(LM_USER, "%s: not the state of a run", path);
-  return NULL;
-}
-
-static lm_status state_load(lm_arena *a, const char *folder, lm_checkpoint *c) {
-  char *path = lm_path_join(a, folder, STATE);
-  json_t *j;
-  LM_TRY(lm_json_read(path, 64 << 20, &j));
-  lm_status s = state_parse(a, j, path, c);
-  json_decref(j);
-  return s;
-}
-
 // ---- saving
 
 static lm_status folder_write(lm_arena *a, const lm_trainer *t, const char *folder, const lm_checkpoint *c) {
@@ -202,7 +93,7 @@ static lm_status folder_write(lm_arena *a, const lm_trainer *t, const char *fold
   LM_TRY(tensors_save(a, t, -1, 0, lm_path_join(a, folder, MODEL), &sums[1]));
   LM_TRY(tensors_save(a, t, 0, lm_trainer_options_of(t)->plan->n_states, lm_path_join(a, folder, OPTIMIZER), &sums[2]));
   lm_buf text = {0};
-  state_print(&text, c);
+  lm_checkpoint_state_print(&text, c);
   sums[0] = lm_sum_of(text.p, text.n);
   lm_status s = lm_file_write_atomic(lm_path_join(a, folder, STATE), text.p, text.n);
   lm_buf_free(&text);
@@ -248,15 +139,6 @@ static bool is_checkpoint(lm_arena *a, const char *path) {
   return false;
 }
 
-lm_status lm_checkpoint_newest(lm_arena *a, const char *path, const char **out) {
-  *out = path;
-  if (is_checkpoint(a, path)) return NULL;
-  lm_checkpoint_steps all;
-  LM_TRY(lm_checkpoint_steps_list(a, path, &all));
-  *out = all.n ? lm_checkpoint_path(a, path, all.v[0]) : NULL;
-  return NULL;
-}
-
 static lm_status whole_newest(lm_arena *a, const char *path, lm_checkpoint_part part, lm_checkpoint_choice *out) {
   lm_checkpoint_steps all;
   lm_buf damage = {0};
@@ -284,14 +166,12 @@ static lm_status whole_one(lm_arena *a, const char *folder, lm_checkpoint_part p
 
 static lm_status best_find(lm_arena *a, const char *path, int64_t *out_step) {
   lm_checkpoint_choice last;
-  json_t *j;
+  lm_checkpoint state;
   LM_TRY(lm_checkpoint_choose(a, path, "last", LM_CHECKPOINT_STATE, &last));
   if (!last.folder) return lm_fail(LM_USER, "%s holds no checkpoint", path);
-  LM_TRY(lm_json_read(lm_path_join(a, last.folder, STATE), 64 << 20, &j));
-  bool known = json_is_number(json_object_get(j, "best"));
-  *out_step = whole_of(j, "best_step");
-  json_decref(j);
-  return known ? NULL : lm_fail(LM_USER, "%s: no evaluation says which checkpoint is the best; save = checkpoint(…, best = EVAL.METRIC) does", path);
+  LM_TRY(lm_checkpoint_state_read(a, last.folder, &state));
+  *out_step = state.best_step;
+  return isnan(state.best) ? lm_fail(LM_USER, "%s: no evaluation says which checkpoint is the best; save = checkpoint(…, best = EVAL.METRIC) does", path) : NULL;
 }
 
 static lm_status none_of_step(lm_arena *a, const char *path, int64_t step) {
@@ -320,7 +200,12 @@ lm_status lm_checkpoint_choose(lm_arena *a, const char *path, const char *which,
 // ---- loading
 
 static lm_status folder_load(lm_arena *a, lm_trainer *t, const char *folder, lm_checkpoint *c) {
-  LM_TRY(state_load(a, folder, c));
+  lm_checkpoint as_given = *c;
+  LM_TRY(lm_checkpoint_state_read(a, folder, c));
+  c->keys = as_given.keys;
+  c->n_keys = as_given.n_keys;
+  c->model = as_given.model;
+  c->n_model = as_given.n_model;
   LM_TRY(tensors_load(a, t, -1, 0, lm_path_join(a, folder, MODEL)));
   return tensors_load(a, t, 0, lm_trainer_options_of(t)->plan->n_states, lm_path_join(a, folder, OPTIMIZER));
 }

@@ -14,7 +14,8 @@ typedef struct lm_train_key { const char *key, *value; } lm_train_key;   // e.g.
 typedef struct lm_checkpoint {
   int64_t step;                        // done
   uint64_t seed;
-  const lm_train_key *keys; int n_keys;   // what must not change; compared by text on resume
+  const lm_train_key *keys; int n_keys;   // of the recipe: what must not change; the caller compares
+  const lm_train_key *model; int n_model; // what the program computes, part by part; the same
   double best; int64_t best_step;      // of the evaluation whose best checkpoint stays; best NAN: none yet
   double stop_best; int64_t bad_evals; // of early stopping: the best so far, evaluations since without a gain
   const char *stop_on, *ended;         // what it watches; the terms on which it ended the run, "": it has not. NULL: ""
@@ -45,10 +46,7 @@ typedef struct lm_checkpoint_choice {
 // number: LM_USER if there is no such one. LM_ENV if none is whole, or the one that was asked for is not.
 lm_status lm_checkpoint_choose(lm_arena *a, const char *path, const char *which, lm_checkpoint_part part, lm_checkpoint_choice *out);
 
-// Loads the "last" one of a path. In *c keys must be given, the rest is filled in; LM_USER if a key differs or the tensors
+// Loads the "last" one of a path. In *c keys and model stay as given, the rest is filled in; LM_USER if the tensors
 // are not the plan's. out->folder NULL, without error: `path` is a folder without checkpoints, or nothing is there.
 lm_status lm_checkpoint_load(lm_arena *a, lm_trainer *t, const char *path, lm_checkpoint *c, lm_checkpoint_choice *out);
-
-// The newest checkpoint's folder of a run folder, whole or not, or `path` itself if it is one; NULL if there is none.
-lm_status lm_checkpoint_newest(lm_arena *a, const char *path, const char **out);
 #endif

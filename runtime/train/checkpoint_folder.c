@@ -53,7 +53,8 @@ lm_status lm_checkpoint_steps_prune(lm_arena *a, const char *dir, int64_t newest
   int kept = 0;
   for (uint32_t i = 0; i < all.n; i++) {
     int64_t step = all.v[i];
-    if (step <= newest && (!keep || kept < keep)) kept++;
+    if (step > newest) continue;
+    if (!keep || kept < keep) kept++;
     else if (step != also) LM_TRY(step_remove(a, dir, step));
   }
   return NULL;

@@ -35,7 +35,10 @@ lm_status lm_eval_run(lm_exec *e, const lm_plan *plan, const lm_data *data, int 
   lm_status s = rows_run(e, f, &in, data, part, info.rows, extents, watch, &x);
   lm_batch_ports_close(&in);
   if (s) return s;
-  if (!(x.weight > 0)) return lm_fail(LM_USER, "part %s of the data has nothing to predict: %lld rows", info.name, (long long)info.rows);
+  if (x.weight <= 0) {
+    *out = (lm_eval_result){{NAN, NAN, NAN}, x.weight, info.rows};
+    return NULL;
+  }
   int64_t bytes = lm_data_predicted_bytes(data, part);
   *out = (lm_eval_result){{x.loss / x.weight, bytes ? x.xent / log(2) / (double)bytes : NAN, exp(x.xent / x.xent_weight)}, x.weight, info.rows};
   return NULL;

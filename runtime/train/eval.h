@@ -14,7 +14,8 @@ typedef struct lm_eval_result {
 
 typedef struct lm_eval_watch { void (*rows)(void *user, int64_t done, int64_t all); void *user; } lm_eval_watch;   // called as rows are done
 
-// Every row of the part through the plan's function `eval`, padding behind the last. LM_USER if there is nothing to predict.
+// Every row of the part through the plan's function `eval`, padding behind the last. Where the weights sum to 0 or less, no
+// value is a number.
 // watch: NULL: nobody.
 lm_status lm_eval_run(lm_exec *e, const lm_plan *plan, const lm_data *data, int part, const lm_eval_watch *watch, lm_eval_result *out);
 #endif

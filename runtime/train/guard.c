@@ -30,6 +30,7 @@ lm_guard_verdict lm_guard_judge(lm_guard *g, const lm_guard_options *o, const lm
 void lm_guard_return(lm_guard *g, const lm_guard *then, int64_t saved, int64_t failed) {
   g->shift = then->shift + failed - saved;
   g->skipped = then->skipped;
+  g->empty = then->empty;
   g->returns = then->returns + 1;
   g->bad = 0;
 }

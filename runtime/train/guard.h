@@ -5,6 +5,9 @@
 //   more of them in a row than `skip`   back to the newest checkpoint, and on from the batch behind the bad ones
 //   more returns than `rollback` without a new checkpoint, or nothing to return to   the run stops
 //
+// A step whose weights sum to 0 or less has nothing to learn from. It is left out and counted, and says nothing about the
+// run: it neither begins nor ends a series of bad steps.
+//
 // The judgement depends on losses alone, and its state is part of a checkpoint: the same run gives the same bits.
 #ifndef LM_TRAIN_GUARD_H
 #define LM_TRAIN_GUARD_H
@@ -19,6 +22,7 @@ typedef struct lm_guard {
   double mean; int64_t seen;           // of the losses of good steps: over about the last fifty; how many there were
   int64_t bad;                         // bad steps in a row, up to now
   int64_t skipped;                     // bad steps of the whole run
+  int64_t empty;                       // steps of the whole run whose weights sum to 0 or less: left out, but not bad
   int64_t returns;                     // to the newest checkpoint, since it was made
   int64_t shift;                       // batches left out by returns: step s takes batch s - 1 + shift
 } lm_guard;

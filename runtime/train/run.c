@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -15,15 +16,23 @@
 
 // ---- interruption. A signal handler can reach nothing but process-wide state.
 
-static volatile sig_atomic_t interrupted;
-static void on_signal(int number) { interrupted = 1; }
+static volatile sig_atomic_t interrupted;      // the signal; 0: none
+
+// The second one, whichever it is, ends the process as it does by default.
+static void on_signal(int number) {
+  if (interrupted) {
+    signal(number, SIG_DFL);
+    raise(number);
+  }
+  interrupted = number;
+}
 
 static const int SIGNALS[] = {SIGINT, SIGTERM, SIGHUP};
 typedef struct { struct sigaction of[LM_COUNT(SIGNALS)]; } old_handlers;
 
-// The handler is taken away by the first signal, so the second one acts as it always does. nohup has SIGHUP ignored, which stays so.
+// nohup has SIGHUP ignored, which stays so.
 static void signals_catch(old_handlers *old) {
-  struct sigaction a = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
+  struct sigaction a = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
   sigemptyset(&a.sa_mask);
   interrupted = 0;
   for (size_t i = 0; i < LM_COUNT(SIGNALS); i++) {
@@ -47,6 +56,7 @@ typedef struct {
   lm_run_log *log;                     // NULL: not written
   const char *newest;                  // folder of the newest checkpoint that this run made or came from, NULL: none
   int lock;                            // the run's folder, if it was locked here; else 0
+  bool evals_empty;                    // that was reported
   int64_t saved;                       // its step, -1: it is not in the run's own folder
 } run;
 
@@ -128,8 +138,7 @@ static lm_status resume(run *r) {
   if (o->resume == LM_RESUME_NEVER || !path) return NULL;
   LM_TRY(lm_checkpoint_load(r->arena, o->trainer, path, &r->state, &from));
   if (!from.folder) return o->resume == LM_RESUME_PATH ? lm_fail(LM_USER, "%s holds no checkpoint", path) : NULL;
-  if (r->state.seed != o->seed)
-    return lm_fail(LM_USER, "%s was made with seed %llu, the recipe says %llu", path, (unsigned long long)r->state.seed, (unsigned long long)o->seed);
+  r->state.seed = o->seed;
   if (o->resume != LM_RESUME_PATH) r->saved = r->state.step;
   r->newest = from.folder;
   stop_resume(r);
@@ -174,11 +183,15 @@ lm_status lm_run_folder_lock(const char *dir, int *out) {
   return lm_fail(LM_USER, "another run is at work in %s; --out names a folder of its own", dir);
 }
 
+static lm_status folder_lock(run *r) {
+  if (!r->o->dir) return NULL;
+  LM_TRY(lm_dir_make(r->o->dir));
+  return r->o->lock ? NULL : lm_run_folder_lock(r->o->dir, &r->lock);
+}
+
 static lm_status folder_open(run *r) {
   const char *dir = r->o->dir;
   if (!dir) return NULL;
-  LM_TRY(lm_dir_make(dir));
-  if (!r->o->lock) LM_TRY(lm_run_folder_lock(dir, &r->lock));
   if (access(dir, W_OK | X_OK)) return lm_fail_errno("cannot write to the run's folder %s", dir);
   LM_TRY(space_check(r));
   return lm_run_log_open(dir, r->state.step, &r->log);
@@ -187,10 +200,11 @@ static lm_status folder_open(run *r) {
 // ---- metrics and checkpoints
 
 static lm_status metrics_write(run *r, int64_t step, const lm_step_result *x) {
-  lm_metric line[6 + LM_TRAIN_METRICS] = {{"loss", x->loss}, {"grad_norm", x->grad_norm}, {"lr", x->lr},
+  lm_metric line[7 + LM_TRAIN_METRICS] = {{"loss", x->loss}, {"grad_norm", x->grad_norm}, {"lr", x->lr},
                                           {"tokens", (double)r->state.tokens}, {"tokens_per_s", round(r->progress.rate)}};
   size_t n = 5;
   if (r->state.guard.skipped) line[n++] = (lm_metric){"skipped", (double)r->state.guard.skipped};
+  if (r->state.guard.empty) line[n++] = (lm_metric){"empty", (double)r->state.guard.empty};
   memcpy(line + n, x->emitted, sizeof *line * (size_t)x->n_emitted);
   return lm_run_log_add(r->log, step, line, n + (size_t)x->n_emitted);
 }
@@ -229,6 +243,14 @@ static lm_status eval_write(run *r, const lm_run_eval *e, const lm_eval_result *
   return n ? lm_run_log_add(r->log, r->state.step, line, n) : NULL;
 }
 
+// There is no loss; the training does not depend on it.
+static lm_status eval_empty(run *r, const lm_run_eval *e, const lm_eval_result *x) {
+  if (!r->evals_empty)
+    lm_progress_say(&r->progress, "step %lld  %s: the weights of its tokens sum to %g, so there is nothing to evaluate", (long long)r->state.step, e->name, x->weight);
+  r->evals_empty = true;
+  return NULL;
+}
+
 static lm_status evaluate(run *r, int i, bool *out_best) {
   const lm_run_eval *e = &r->o->evals[i];
   const lm_trainer_options *t = lm_trainer_options_of(r->o->trainer);
@@ -237,6 +259,7 @@ static lm_status evaluate(run *r, int i, bool *out_best) {
   double start = lm_timeline_now(t->timeline);
   LM_TRY(lm_eval_run(t->exec, t->plan, t->data, e->part, NULL, &x));
   lm_timeline_add(t->timeline, LM_ROW_RUN, "evaluation", NULL, r->state.step, start);
+  if (x.weight <= 0) return eval_empty(r, e, &x);
   LM_TRY(eval_write(r, e, &x));
   if (e->metrics[LM_EVAL_BITS_PER_BYTE] && !isnan(x.value[LM_EVAL_BITS_PER_BYTE])) lm_buf_printf(&more, "  bits/byte %.4f", x.value[LM_EVAL_BITS_PER_BYTE]);
   if (e->metrics[LM_EVAL_PERPLEXITY]) lm_buf_printf(&more, "  perplexity %.2f", x.value[LM_EVAL_PERPLEXITY]);
@@ -318,24 +341,73 @@ static lm_status save_or_return(run *r, int64_t step) {
   return save(r);
 }
 
+enum { EMPTY_MOST = 100 };             // steps without weight, before the first good one
+
+// Data may well have such batches, so only the first one is reported as it comes.
+static lm_status step_empty(run *r, int64_t step, lm_step_result *x) {
+  bool last = step >= r->o->steps || r->state.guard.empty + 1 >= EMPTY_MOST;
+  r->state.guard.empty++;
+  if (none_was_good(r) && last)
+    return lm_fail(LM_USER, "step %lld: the weights of its tokens sum to %g, and no step before it had anything to learn from (%lld without weight); "
+                   "look at the weights (`w`) of the data", (long long)step, x->weight, (long long)r->state.guard.empty);
+  step_count(r, step, x);
+  if (!r->out->empty++)
+    lm_progress_say(&r->progress, "step %lld: the weights of its tokens sum to %g; its batch is left out, and so is each further one like it", (long long)step, x->weight);
+  return metrics_write(r, step, x);
+}
+
+static lm_status step_judge(run *r, int64_t step, lm_step_result *x) {
+  const char *why;
+  lm_guard_verdict verdict = lm_guard_judge(&r->state.guard, &r->o->guard, x, &why);
+  if (verdict == LM_GUARD_RETURN) return step_return(r, step, why);
+  if (verdict == LM_GUARD_GOOD) return step_good(r, step, x);
+  LM_TRY(step_skip(r, step, x, why));
+  return r->state.step >= r->o->steps && none_was_good(r) ? give_up(r, step, why) : NULL;
+}
+
 static lm_status step_run(run *r) {
   const lm_run_options *o = r->o;
   int64_t step = r->state.step + 1;
   lm_step_result *x = &r->out->last;
-  const char *why;
   LM_TRY(lm_trainer_step(o->trainer, step, step - 1 + r->state.guard.shift, lm_guard_limit(&r->state.guard, &o->guard), x));
-  lm_guard_verdict verdict = lm_guard_judge(&r->state.guard, &o->guard, x, &why);
-  if (verdict == LM_GUARD_RETURN) return step_return(r, step, why);
-  LM_TRY(verdict == LM_GUARD_GOOD ? step_good(r, step, x) : step_skip(r, step, x, why));
-  if (verdict != LM_GUARD_GOOD && r->state.step >= o->steps && none_was_good(r)) return give_up(r, step, why);
+  LM_TRY(x->weight <= 0 ? step_empty(r, step, x) : step_judge(r, step, x));
+  if (r->state.step != step) return NULL;      // it has returned to a checkpoint
   if (o->after_step) LM_TRY(o->after_step(o->user, step, x, &r->progress));
   if (save_is_due(r)) LM_TRY(save_or_return(r, step));
   lm_progress_pause(&r->progress);
   return NULL;
 }
 
+// ---- the folder of the run
+
+static bool same_folder(const char *x, const char *y) {
+  struct stat a, b;
+  return !stat(x, &a) && !stat(y, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+// Of the checkpoints in the run's folder, those up to the one that was resumed are this run's.
+static int64_t own_last(const run *r) {
+  bool own = r->newest && same_folder(lm_path_dir(r->arena, r->newest), r->o->dir);
+  return own ? r->state.step : -1;
+}
+
+static lm_status supersede(run *r) {
+  lm_checkpoint_aside aside;
+  if (!r->o->dir || is_over(r)) return NULL;
+  LM_TRY(lm_checkpoint_steps_set_aside(r->arena, r->o->dir, own_last(r), &aside));
+  if (!aside.folder) return NULL;
+  lm_buf steps = {0};
+  for (uint32_t i = aside.steps.n; i-- > 0; ) lm_buf_printf(&steps, "%s%lld", steps.n ? ", " : "", (long long)aside.steps.v[i]);
+  warn(r, lm_arena_printf(r->arena, "this run does not follow from the checkpoint%s of step%s %s in %s;\n  moved to %s",
+                          aside.steps.n == 1 ? "" : "s", aside.steps.n == 1 ? "" : "s", steps.p, r->o->dir, aside.folder));
+  lm_buf_free(&steps);
+  return NULL;
+}
+
 static lm_status train(run *r) {
   LM_TRY(resume(r));
+  LM_TRY(folder_lock(r));
+  LM_TRY(supersede(r));
   LM_TRY(folder_open(r));
   if (r->o->begin) LM_TRY(r->o->begin(r->o->user));
   r->out->resumed = r->state.step;
@@ -358,19 +430,21 @@ static void already_tell(run *r) {
 static void outcome_tell(run *r) {
   r->out->step = r->state.step;
   r->out->skipped = r->state.guard.skipped;
-  r->out->interrupted = interrupted && r->state.step < r->o->steps;
+  r->out->empty = r->state.guard.empty;
+  r->out->interrupted = r->state.step < r->o->steps ? interrupted : 0;
   lm_progress_end(&r->progress);
   const char *saved = r->o->dir && r->saved == r->state.step ? ", saved" : "";
   if (r->out->interrupted) lm_progress_say(&r->progress, "interrupted after step %lld%s", (long long)r->state.step, saved);
   else if (r->out->resumed == r->state.step && r->state.step) already_tell(r);
   else if (r->out->stopped_early) lm_progress_say(&r->progress, "stopped after step %lld%s: %s", (long long)r->state.step, saved, stop_text(r));
+  if (r->out->empty) lm_progress_say(&r->progress, "%lld steps were left out, as the weights of their tokens do not sum to more than 0", (long long)r->out->empty);
   if (r->out->skipped) lm_progress_say(&r->progress, "%lld steps went wrong and were left out", (long long)r->out->skipped);
 }
 
 lm_status lm_run_train(const lm_run_options *o, lm_run_outcome *out) {
   *out = (lm_run_outcome){0};
   run r = {.o = o, .out = out, .arena = lm_arena_create(), .progress = o->progress, .saved = -1,
-           .state = {.seed = o->seed, .keys = o->keys, .n_keys = o->n_keys, .best = NAN, .stop_best = NAN}};
+           .state = {.seed = o->seed, .keys = o->keys, .n_keys = o->n_keys, .model = o->model, .n_model = o->n_model, .best = NAN, .stop_best = NAN}};
   old_handlers old;
   signals_catch(&old);
   lm_status s = train(&r);

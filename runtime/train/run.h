@@ -2,8 +2,11 @@
 //
 // A step that goes wrong is the guard's (guard.h): its batch is left out, or the run returns to its newest checkpoint.
 //
-// SIGINT, SIGTERM or SIGHUP (a terminal that closes) lets the step in progress finish, saves and stops; a second one ends the process at once. Only one
-// run at a time in a process, as signals belong to the process.
+// A run that begins again in its folder, or resumes from one of its older checkpoints, moves the checkpoints that it
+// supersedes aside (checkpoint_folder.h). The caller has compared keys and model with those of the checkpoint.
+//
+// SIGINT, SIGTERM or SIGHUP (a terminal that closes) lets the step in progress finish, saves and stops; a second one ends
+// the process at once. Only one run at a time in a process, as signals belong to the process.
 #ifndef LM_TRAIN_RUN_H
 #define LM_TRAIN_RUN_H
 #include "runtime/train/checkpoint.h"
@@ -32,7 +35,8 @@ typedef struct lm_run_options {
   int lock;                            // of that folder, held by the caller; 0: it is locked when it is opened
   int64_t every; int keep;             // checkpoints: every 0: only the last step; keep 0: all
   lm_resume resume; const char *resume_path;
-  const lm_train_key *keys; int n_keys;
+  const lm_train_key *keys; int n_keys;   // saved with each checkpoint, as is the next (checkpoint.h)
+  const lm_train_key *model; int n_model;
   const lm_run_eval *evals; int n_evals;
   lm_run_watch best;                   // the checkpoint of its least value stays
   lm_run_watch stop; int patience; double min_delta;   // ends after so many evaluations without a gain of min_delta
@@ -47,8 +51,10 @@ typedef struct lm_run_options {
 
 typedef struct lm_run_outcome {
   int64_t resumed, step;               // step that was resumed (0: from the start), last step done
-  bool interrupted, stopped_early;
-  int64_t skipped;                     // steps left out
+  int interrupted;                     // the signal that did it; 0: none
+  bool stopped_early;
+  int64_t skipped;                     // steps left out, as they went wrong
+  int64_t empty;                       // steps left out, as the weights of their tokens sum to nothing
   lm_step_result last;
 } lm_run_outcome;
 

@@ -154,6 +154,7 @@ static lm_status finite_check(int64_t step, const char *what, double x) {
 }
 
 lm_status lm_step_check(int64_t step, const lm_step_result *r) {
+  if (r->weight <= 0) return lm_fail(LM_USER, "step %lld: the weights of its tokens sum to %g, so there is nothing to learn from", (long long)step, r->weight);
   LM_TRY(finite_check(step, "loss", r->loss));
   return finite_check(step, "gradient's norm", r->grad_norm);
 }
@@ -227,7 +228,10 @@ lm_status lm_trainer_result(lm_trainer *t, lm_step_result *out) {
   *out = (lm_step_result){.lr = t->lr, .tokens = t->tokens};
   LM_TRY(lm_tally_read(t->o.exec, &totals));
   totals_take(t, totals, out, &sum);
-  if (out->weight <= 0) return lm_fail(LM_USER, "step %lld: the weights of its tokens sum to %g", (long long)t->step, out->weight);
+  if (out->weight <= 0) {              // the update has changed nothing (scale.h)
+    out->loss = out->grad_norm = NAN;
+    return NULL;
+  }
   out->loss = sum / out->weight;
   out->grad_norm = lm_port_get(t->o.exec, t->norm, "norm", NAN) / out->weight;
   return NULL;

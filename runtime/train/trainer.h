@@ -56,10 +56,10 @@ void lm_trainer_init_states(lm_trainer *t);
 lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch);
 // Of those gradients. Changes nothing if loss or norm are not finite, or the loss is above `limit` (INFINITY: none is).
 lm_status lm_trainer_update(lm_trainer *t, double limit);
-// Waits. LM_USER if there was nothing to learn from.
+// Waits. Where the weights sum to 0 or less, loss and grad_norm are NAN and nothing was changed.
 lm_status lm_trainer_result(lm_trainer *t, lm_step_result *out);
 lm_status lm_trainer_step(lm_trainer *t, int64_t step, int64_t batch, double limit, lm_step_result *out);   // all three
-// LM_USER if loss or norm are not finite, for those who cannot go on then.
+// LM_USER if loss or norm are not finite or there was no weight, for callers that cannot leave a step out.
 lm_status lm_step_check(int64_t step, const lm_step_result *r);
 // The name of a parameter with an element that is not finite, itself or in its states; NULL if there is none.
 const char *lm_trainer_not_finite(const lm_trainer *t);

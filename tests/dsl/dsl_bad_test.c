@@ -3,7 +3,7 @@
 //   #! 7:14: error[E010]: found '}', expected an expression
 //   #!   = help: …
 // (places in other files keep their path; excerpts of the source are left out), and may say how it is read:
-//   #? recipe NAME        #? set KEY = VALUE        #? run     as for a run: what is not yet possible is an error
+//   #? recipe NAME        #? set KEY = VALUE
 //   #? probe     as a check that looks for places that see later ones        #? decode     as for generation
 // With -r the expectations are rewritten from what is said now.
 #include "compiler/passes/pass.h"
@@ -13,7 +13,7 @@
 
 enum { MAX_SETS = 8, MAX_BYTES = 1 << 20 };
 
-typedef struct directives { const char *recipe, *sets[MAX_SETS]; int n_sets; bool runs, probes, decodes; } directives;
+typedef struct directives { const char *recipe, *sets[MAX_SETS]; int n_sets; bool probes, decodes; } directives;
 
 static bool starts(const char *line, const char *prefix) { return !strncmp(line, prefix, strlen(prefix)); }
 
@@ -24,7 +24,6 @@ static directives read_directives(lm_ctx *c, const char *text) {
     if (starts(p, "#? recipe ")) d.recipe = lm_arena_strndup(c->arena, p + 10, (size_t)(end - p - 10));
     if (starts(p, "#? set ") && d.n_sets < MAX_SETS)
       d.sets[d.n_sets++] = lm_arena_strndup(c->arena, p + 7, (size_t)(end - p - 7));
-    if (starts(p, "#? run")) d.runs = true;
     if (starts(p, "#? probe")) d.probes = true;
     if (starts(p, "#? decode")) d.decodes = true;
   }
@@ -52,7 +51,7 @@ static void read_program(lm_ctx *c, const lm_program *library, const char *path,
     return;
   }
   lm_recipe *r = has_recipe(p) || d.recipe ? lm_recipe_resolve(c, p, d.recipe, d.sets, d.n_sets) : NULL;
-  if (r) lm_recipe_report_unsupported(r, d.runs);
+  if (r) lm_recipe_report_unsupported(r);
   if (!c->n_errors || strstr(path, "/bad-semantic/")) lm_check(c, p, r);   // models of bad/ mean nothing
   if (r && !c->n_errors && (d.probes || d.decodes)) lower(c, p, r, d.decodes);
 }

@@ -77,7 +77,7 @@ def test_interrupt(run):
     wait_for(run.path("stopped/metrics.jsonl"), p)
     p.send_signal(signal.SIGINT)
     out, err = p.communicate()
-    check(p.returncode == 0 and "interrupted after step" in out and "goes on from" in out, out + err)
+    check(p.returncode == 130 and "interrupted after step" in out and "resumes from" in out, out + err)
     train(run, file, "stopped")
     same(checkpoint(run, "whole", 200), checkpoint(run, "stopped", 200), "after an interruption")
 
@@ -91,7 +91,7 @@ def test_hangup(run):
         time.sleep(0.01)
     p.send_signal(signal.SIGHUP)
     out, err = p.communicate()
-    check(p.returncode == 0 and "interrupted after step" in out and ", saved" in out, out + err)
+    check(p.returncode == 129 and "interrupted after step" in out and ", saved" in out, out + err)
     ignore = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
     p = subprocess.Popen([run.lmc, "run", file, "-q", "--out", run.path("nohup")], preexec_fn=ignore)
     wait_for(run.path("nohup/metrics.jsonl"), p)

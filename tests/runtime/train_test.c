@@ -155,28 +155,27 @@ static void test_resume_exact(void) {
   bench again = bench_open(two, 40);                           // a finished run: nothing to do
   out = bench_run(&again);
   CHECK(out.resumed == 40 && out.step == 40 && same_state(&whole, &again));
-  bench old = bench_open(two, 35);                             // an older checkpoint; the abandoned step 40 goes
+  bench old = bench_open(two, 35);                             // a checkpoint of another folder: all that is here goes aside
   old.o.resume = LM_RESUME_PATH;
   old.o.resume_path = in_dir("one/step-000030");
   CHECK(bench_run(&old).resumed == 30 && exists(in_dir("two/step-000035")) && !exists(in_dir("two/step-000040")));
+  CHECK(exists(in_dir("two/superseded-1/step-000030/state.json")) && exists(in_dir("two/superseded-1/step-000040/state.json")));
+  CHECK(strstr(text_of(in_dir("two/superseded-1/metrics.jsonl")), "\"step\": 40") != NULL);
   bench fresh = bench_open(two, 40);
   fresh.o.resume = LM_RESUME_NEVER;
-  CHECK(bench_run(&fresh).resumed == 0 && same_state(&whole, &fresh));
-  for (bench **b = (bench *[]){&whole, &first, &second, &again, &old, &fresh, NULL}; *b; b++) lm_trainer_destroy((*b)->trainer);
+  CHECK(bench_run(&fresh).resumed == 0 && same_state(&whole, &fresh) && exists(in_dir("two/superseded-2/step-000035")));
+  bench own = bench_open(two, 35);                             // an older one of its own: the later ones go aside
+  own.o.resume = LM_RESUME_PATH;
+  own.o.resume_path = in_dir("two/step-000030");
+  CHECK(bench_run(&own).resumed == 30 && exists(in_dir("two/step-000030")) && exists(in_dir("two/superseded-3/step-000040")));
+  for (bench **b = (bench *[]){&whole, &first, &second, &again, &old, &fresh, &own, NULL}; *b; b++) lm_trainer_destroy((*b)->trainer);
   run_remove(two);
 }
 
 static void test_refusals(void) {
   lm_run_outcome out;
   bench b = bench_open(in_dir("one"), 50);
-  lm_train_key changed[] = {{"model", "Bigram()"}, {"optimizer", "sgd()"}};
   b.o.user = &b;
-  b.o.keys = changed;
-  CHECK_FAILS(lm_run_train(&b.o, &out), LM_USER, "optimizer was adamw(lr = \"x\"), is sgd()");
-  b.o.keys = keys;
-  b.o.seed = 8;
-  CHECK_FAILS(lm_run_train(&b.o, &out), LM_USER, "seed 7, the recipe says 8");
-  b.o.seed = 7;
   b.o.resume = LM_RESUME_PATH;
   b.o.resume_path = in_dir("nothing");
   CHECK_FAILS(lm_run_train(&b.o, &out), LM_USER, "holds no checkpoint");
