@@ -100,6 +100,8 @@ def test_keys(run):
     file, folder = run.write("keys.lm", KEYS.format(root=ROOT)), run.path("run")
     run("compile", file, "-o", run.path("plan"))
     text = run.path("a.txt")
+    run("run", file, "--out", run.path("changed"), "-q")
+    run("run", file, "--out", run.path("changed"), "-q", "--steps", 4, "--set", "optimizer.lr=1e-4", "--change", "optimizer.lr")
     got = {
         "lmc check": [parsed(run, "check", file)], "lmc run": [parsed(run, "run", file)],
         "lmc generate": [parsed(run, "generate", folder, "--prompt", "the", "-n", 2)], "lmc eval": [parsed(run, "eval", folder)],
@@ -107,6 +109,7 @@ def test_keys(run):
         "lmc import": [parsed(run, "import", "hf", run.path("hf"), "--model", f"{ROOT}/examples/decoders.lm:Llama", "-o", run.path("in"))],
         "lmc data": [parsed(run, "data", file, "--show", 1)], "lmc trace": [parsed(run, "trace", file, "--steps", 2, "--out", run.path("t"))],
         "lmc compile": [parsed(run, "compile", file)], "lmc explain KEY": [parsed(run, "explain", file, "optimizer.lr")],
+        "lmc explain changes": [parsed(run, "explain", run.path("changed"), "changes")],
         "lmc explain memory": [parsed(run, "explain", file, "memory")],
         "lmc explain cost": [parsed(run, "explain", file, "cost", "--measure")], "lmc bench": [json.loads(run("bench", file, "--steps", 2, "--json"), parse_float=Decimal, parse_int=Decimal)],
         "lmc bench --ablate": [parsed(run, "bench", file, "--ablate", "--budget", 2, "--steps", 1)],
