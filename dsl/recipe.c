@@ -146,7 +146,10 @@ lm_recipe *lm_recipe_resolve(lm_ctx *c, const lm_program *p, const char *name, c
 }
 
 void lm_recipe_report_unsupported(const lm_recipe *r) {
-  for (uint32_t i = 0; i < r->n_unsupported; i++) lm_error(r->c, r->unsupported[i].loc, "E209", "%s: not yet possible", r->unsupported[i].feature);
+  for (uint32_t i = 0; i < r->n_unsupported; i++) {
+    const lm_recipe_unsupported *u = &r->unsupported[i];
+    lm_error(r->c, u->loc, "E209", "%s: not yet possible", u->feature);
+  }
 }
 
 // ---- sizes of steps

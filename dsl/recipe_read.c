@@ -97,12 +97,17 @@ static void read_run(const lm_reader *d) {
   d->r->run_loc = e->loc;
 }
 
-// A stage begins at a share of the run, whose length must then not depend on what only the model or the data know.
+// A stage begins at a share of the run, whose length must then not depend on what only the model
+// or the data know.
 static void check_stages(const lm_reader *d) {
   const lm_recipe *r = d->r;
-  bool known = (r->run.unit == LM_RECIPE_UNIT_STEPS || r->run.unit == LM_RECIPE_UNIT_TOKENS) && !r->run.per_param;
-  for (uint32_t i = 0; !known && r->run.unit && i < r->data.n_stages; i++)
-    if (r->data.stages[i].from > 0) lm_unsupported_add(d->R, r->data.stages[i].loc, "stages of a run that is not given in steps or tokens");
+  lm_recipe_unit unit = r->run.unit;
+  bool plain = unit == LM_RECIPE_UNIT_STEPS || unit == LM_RECIPE_UNIT_TOKENS;
+  if (!unit || (plain && !r->run.per_param)) return;
+  for (uint32_t i = 0; i < r->data.n_stages; i++) {
+    const lm_recipe_stage *s = &r->data.stages[i];
+    if (s->from > 0) lm_unsupported_add(d->R, s->loc, "stages of a run that is not given in steps or tokens");
+  }
 }
 
 // ---- optimizer

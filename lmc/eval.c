@@ -76,6 +76,11 @@ static void rows_show(void *user, int64_t done, int64_t all) {
   lm_buf_free(&left);
 }
 
+static lm_status nothing_to_predict(const char *part, const lm_eval_result *x) {
+  return lm_fail(LM_USER, "part %s of the data has nothing to predict: the weights of its %lld rows sum to %g",
+                 part, (long long)x->rows, x->weight);
+}
+
 static lm_status parts_eval(const lm_session *s, const int *parts, int n) {
   bool json = s->cli->json;
   if (json) lm_cli_print("{");
@@ -85,7 +90,7 @@ static lm_status parts_eval(const lm_session *s, const int *parts, int n) {
     double now = lm_now();
     watcher w = {name, now, now};
     LM_TRY(lm_eval_run(s->exec, s->plan, s->data, parts[i], s->cli->color ? &(lm_eval_watch){rows_show, &w} : NULL, &x));
-    if (!(x.weight > 0)) return lm_fail(LM_USER, "part %s of the data has nothing to predict: the weights of its %lld rows sum to %g", name, (long long)x.rows, x.weight);
+    if (!(x.weight > 0)) return nothing_to_predict(name, &x);
     if (json) result_json(name, &x, !i);
     else result_text(name, &x);
   }

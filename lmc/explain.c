@@ -91,7 +91,8 @@ static lm_status run(lm_cli *cli) {
 }
 
 const lm_command lm_cmd_explain = {
-  .name = "explain", .usage = "FILE KEY|cost|memory [options], or RUN changes", .summary = "where a value of the recipe came from; what a step costs, who holds its memory; what was changed in a run", .options = options,
+  .name = "explain", .usage = "FILE KEY|cost|memory [options], or RUN changes",
+  .summary = "where a value of the recipe came from; what a step costs, who holds its memory; what was changed in a run", .options = options,
   .least = 0, .most = 2, .run = run,
   .help = "KEY: the value, who gave it and where, and below it what it replaced.\n"
           "cost: for each kernel of a training step what it moves and computes, the least time that this machine needs for that, by\n"

@@ -6,7 +6,10 @@
 
 #include "compiler/passes/pass.h"
 
-enum { ROWS = 2, SEQ = 16 };           // of the functions that are compared; SEQ where only the data has the length
+enum {
+  ROWS = 2,
+  SEQ = 16
+}; // of the functions that are compared; SEQ where only the data has the length
 static const char PARAMETER[] = "parameter ";
 
 // ---- parts
@@ -18,7 +21,8 @@ static void part_add(lm_ctx *c, lm_fingerprint *f, const char *part, const char 
 static void func_add(lm_ctx *c, lm_fingerprint *f, lm_module *m, const char *name) {
   const lm_func *func = lm_func_find(m, name);
   if (!func) return;
-  part_add(c, f, name, lm_arena_printf(c->arena, "%016llx", (unsigned long long)lm_func_digest(func)));
+  part_add(c, f, name,
+           lm_arena_printf(c->arena, "%016llx", (unsigned long long)lm_func_digest(func)));
 }
 
 // @norm, @rates and @update, and the first values of the states.
@@ -40,15 +44,27 @@ static void optimizer_add(lm_ctx *c, lm_fingerprint *f, const lm_lowered *l) {
 
 static void init_write(lm_buf *b, const lm_init *init) {
   switch (init->kind) {
-  case LM_INIT_ZEROS: lm_buf_puts(b, "zeros"); break;
-  case LM_INIT_ONES: lm_buf_puts(b, "ones"); break;
-  case LM_INIT_CONST: lm_buf_printf(b, "%.13g", init->a); break;
-  case LM_INIT_NORMAL: lm_buf_printf(b, "normal(%.13g)", init->a); break;
-  case LM_INIT_UNIFORM: lm_buf_printf(b, "uniform(%.13g, %.13g)", init->a, init->b); break;
+  case LM_INIT_ZEROS:
+    lm_buf_puts(b, "zeros");
+    break;
+  case LM_INIT_ONES:
+    lm_buf_puts(b, "ones");
+    break;
+  case LM_INIT_CONST:
+    lm_buf_printf(b, "%.13g", init->a);
+    break;
+  case LM_INIT_NORMAL:
+    lm_buf_printf(b, "normal(%.13g)", init->a);
+    break;
+  case LM_INIT_UNIFORM:
+    lm_buf_printf(b, "uniform(%.13g, %.13g)", init->a, init->b);
+    break;
   }
 }
 
-static bool init_equal(const lm_init *x, const lm_init *y) { return x->kind == y->kind && x->a == y->a && x->b == y->b; }
+static bool init_equal(const lm_init *x, const lm_init *y) {
+  return x->kind == y->kind && x->a == y->a && x->b == y->b;
+}
 
 // Of a parameter of several layers: each initialisation once, as long as it lasts.
 static void inits_write(lm_buf *b, const lm_global *g) {
@@ -62,10 +78,12 @@ static void inits_write(lm_buf *b, const lm_global *g) {
 static void parameter_add(lm_ctx *c, lm_fingerprint *f, const lm_module *m, const lm_global *g) {
   lm_buf b = {0};
   lm_buf_printf(&b, "%s[", lm_dtype_name((lm_dtype)g->type.dtype));
-  for (int i = 0; i < g->type.rank; i++) lm_buf_printf(&b, "%s%lld", i ? ", " : "", (long long)lm_axis_size(m, g->type.axis[i]));
+  for (int i = 0; i < g->type.rank; i++)
+    lm_buf_printf(&b, "%s%lld", i ? ", " : "", (long long)lm_axis_size(m, g->type.axis[i]));
   lm_buf_puts(&b, "]");
   inits_write(&b, g);
-  part_add(c, f, lm_arena_printf(c->arena, "%s%s", PARAMETER, g->name), lm_arena_strndup(c->arena, b.p, b.n));
+  part_add(c, f, lm_arena_printf(c->arena, "%s%s", PARAMETER, g->name),
+           lm_arena_strndup(c->arena, b.p, b.n));
   lm_buf_free(&b);
 }
 
@@ -82,7 +100,9 @@ static lm_recipe plain_recipe(const lm_recipe *r) {
 
 static lm_lowered *lower(lm_ctx *c, lm_program *p, const lm_recipe *r) {
   lm_recipe plain = plain_recipe(r);
-  lm_lower_options o = {.what = LM_LOWER_TRAIN | (r->n_evals ? LM_LOWER_EVAL : 0), .rows = ROWS, .seq = r->data.seq ? r->data.seq : SEQ};
+  lm_lower_options o = {.what = LM_LOWER_TRAIN | (r->n_evals ? LM_LOWER_EVAL : 0),
+                        .rows = ROWS,
+                        .seq = r->data.seq ? r->data.seq : SEQ};
   lm_lowered *l = lm_lower(c, p, &plain, &o);
   lm_pass_env env = {0};
   bool ok = false;
@@ -114,7 +134,8 @@ static const char *part_find(const lm_fingerprint *f, const char *part) {
 
 static bool is_parameter(const char *part) { return !strncmp(part, PARAMETER, strlen(PARAMETER)); }
 
-lm_fingerprint_changes lm_fingerprint_compare(lm_arena *a, const lm_fingerprint *was, const lm_fingerprint *is) {
+lm_fingerprint_changes lm_fingerprint_compare(lm_arena *a, const lm_fingerprint *was,
+                                              const lm_fingerprint *is) {
   lm_fingerprint_changes all = {0};
   for (uint32_t i = 0; i < is->n; i++) {
     const char *part = is->v[i].key, *now = is->v[i].value, *old = part_find(was, part);
@@ -123,7 +144,8 @@ lm_fingerprint_changes lm_fingerprint_compare(lm_arena *a, const lm_fingerprint 
   }
   for (uint32_t i = 0; i < was->n; i++) {
     const char *part = was->v[i].key;
-    if (is_parameter(part) && !part_find(is, part)) LM_PUSH(a, all.v, all.n, all.cap) = (lm_fingerprint_change){part, was->v[i].value, NULL};
+    if (is_parameter(part) && !part_find(is, part))
+      LM_PUSH(a, all.v, all.n, all.cap) = (lm_fingerprint_change){part, was->v[i].value, NULL};
   }
   return all;
 }

@@ -21,9 +21,14 @@ static lm_status parse(lm_arena *a, const char *path, const json_t *list, lm_his
   if (!json_is_array(list)) return lm_fail(LM_USER, "%s: not the history of a run", path);
   for (size_t i = 0; i < json_array_size(list); i++) {
     const json_t *j = json_array_get(list, i);
-    lm_history_entry e = {json_integer_value(json_object_get(j, "step")), text_of(a, j, "option"), text_of(a, j, "key"),
-                          text_of(a, j, "old"), text_of(a, j, "new"), text_of(a, j, "program")};
-    if (!e.option || !e.key || !e.was || !e.is) return lm_fail(LM_USER, "%s: not the history of a run", path);
+    lm_history_entry e = {json_integer_value(json_object_get(j, "step")),
+                          text_of(a, j, "option"),
+                          text_of(a, j, "key"),
+                          text_of(a, j, "old"),
+                          text_of(a, j, "new"),
+                          text_of(a, j, "program")};
+    if (!e.option || !e.key || !e.was || !e.is)
+      return lm_fail(LM_USER, "%s: not the history of a run", path);
     LM_PUSH(a, out->v, out->n, out->cap) = e;
   }
   return NULL;
@@ -85,7 +90,8 @@ lm_status lm_history_write(const char *dir, const lm_history *h) {
 // ---- showing
 
 static void entry_print(const lm_history_entry *e) {
-  lm_cli_print("from step %lld on  %s: %s, before %s", (long long)e->step + 1, e->key, e->is, e->was);
+  lm_cli_print("from step %lld on  %s: %s, before %s", (long long)e->step + 1, e->key, e->is,
+               e->was);
   if (e->program) lm_cli_print("  (the program until then: %s)", e->program);
   lm_cli_print("\n");
 }
@@ -93,7 +99,8 @@ static void entry_print(const lm_history_entry *e) {
 lm_status lm_history_explain(lm_cli *cli, const char *dir) {
   lm_history h;
   lm_buf b = {0};
-  if (access(lm_path_join(cli->ctx->arena, dir, "program.json"), F_OK)) return lm_fail(LM_USER, "%s is no run folder: it has no program.json", dir);
+  if (access(lm_path_join(cli->ctx->arena, dir, "program.json"), F_OK))
+    return lm_fail(LM_USER, "%s is no run folder: it has no program.json", dir);
   LM_TRY(lm_history_read(cli->ctx->arena, dir, &h));
   entries_json(&h, &b);
   if (cli->json) lm_cli_print("%s", b.p);

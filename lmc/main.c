@@ -1,7 +1,7 @@
 // main.c - the command `lmc`: finds the subcommand, reads its arguments, renders diagnostics, decides the exit status.
 //
-// Exit status: 0 done; 1 the user's input is at fault; 2 the environment; 3 a bug in lmc; 128 + the number of the signal that
-// interrupted a run, once its state is saved.
+// Exit status: 0 done; 1 the user's input is at fault; 2 the environment; 3 a bug in lmc; 128 + the
+// number of the signal that interrupted a run, once its state is saved.
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>

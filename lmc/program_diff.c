@@ -4,11 +4,24 @@
 #include <ctype.h>
 #include <string.h>
 
-enum { SHOWN = 16, TABLE_MOST = 4 << 20 };   // lines; cells of the table of common subsequences
+enum { SHOWN = 16, TABLE_MOST = 4 << 20 }; // lines; cells of the table of common subsequences
 
-typedef struct text_line { const char *text; size_t n; const char *plain; uint32_t number; } text_line;
-typedef struct text_lines { text_line *v; uint32_t n, cap; const char *path; } text_lines;
-typedef struct differ { lm_arena *a; lm_buf *out; uint32_t differing; } differ;
+typedef struct text_line {
+  const char *text;
+  size_t n;
+  const char *plain;
+  uint32_t number;
+} text_line;
+typedef struct text_lines {
+  text_line *v;
+  uint32_t n, cap;
+  const char *path;
+} text_lines;
+typedef struct differ {
+  lm_arena *a;
+  lm_buf *out;
+  uint32_t differing;
+} differ;
 
 // ---- lines
 
@@ -49,16 +62,19 @@ static void line_print(differ *d, const char *path, const text_line *l, const ch
   if (d->differing++ >= SHOWN) return;
   size_t indent = 0;
   while (indent < l->n && isspace((unsigned char)l->text[indent])) indent++;
-  lm_buf_printf(d->out, "\n  %s:%u: %s %.*s", path, l->number, which, (int)(l->n - indent), l->text + indent);
+  lm_buf_printf(d->out, "\n  %s:%u: %s %.*s", path, l->number, which, (int)(l->n - indent),
+                l->text + indent);
 }
 
 // table[i * (m + 1) + j]: the longest common subsequence of the lines from i and from j on.
 static uint32_t *table_make(lm_arena *a, const text_lines *x, const text_lines *y) {
   uint32_t m = y->n + 1, *table = LM_NEW_N(a, uint32_t, (size_t)(x->n + 1) * m);
-  for (uint32_t i = x->n; i-- > 0; )
-    for (uint32_t j = y->n; j-- > 0; ) {
+  for (uint32_t i = x->n; i-- > 0;)
+    for (uint32_t j = y->n; j-- > 0;) {
       uint32_t down = table[(i + 1) * m + j], right = table[i * m + j + 1];
-      table[i * m + j] = same(&x->v[i], &y->v[j]) ? table[(i + 1) * m + j + 1] + 1 : down > right ? down : right;
+      table[i * m + j] = same(&x->v[i], &y->v[j]) ? table[(i + 1) * m + j + 1] + 1
+                         : down > right           ? down
+                                                  : right;
     }
   return table;
 }
@@ -71,7 +87,8 @@ static void lines_compare(differ *d, const text_lines *was, const text_lines *is
     if (both && same(&was->v[i], &is->v[j])) {
       i++;
       j++;
-    } else if (i < was->n && (j == is->n || !table || table[(i + 1) * m + j] >= table[i * m + j + 1])) {
+    } else if (i < was->n &&
+               (j == is->n || !table || table[(i + 1) * m + j] >= table[i * m + j + 1])) {
       line_print(d, was->path, &was->v[i++], "was");
     } else {
       line_print(d, is->path, &is->v[j++], "is ");
@@ -103,23 +120,27 @@ static const char *name_of(const lm_file *f) {
 static const lm_file *counterpart(const lm_program *p, const lm_program *of, uint32_t i) {
   if (i == 0) return p->files[0];
   for (uint32_t k = 1; k < p->n_files; k++)
-    if (!p->files[k]->is_std && !strcmp(name_of(p->files[k]), name_of(of->files[i]))) return p->files[k];
+    if (!p->files[k]->is_std && !strcmp(name_of(p->files[k]), name_of(of->files[i])))
+      return p->files[k];
   return NULL;
 }
 
-static void file_compare(differ *d, const lm_program *was, const lm_file *old, const lm_program *is, const lm_file *now) {
+static void file_compare(differ *d, const lm_program *was, const lm_file *old, const lm_program *is,
+                         const lm_file *now) {
   text_lines x = lines_of(d->a, was, old), y = lines_of(d->a, is, now);
-  if (now) x.path = now->path;         // what a user edits is today's file
+  if (now) x.path = now->path; // what a user edits is today's file
   common_trim(&x, &y);
   lines_compare(d, &x, &y);
 }
 
-uint32_t lm_program_diff(const lm_program *was, const lm_program *is, lm_buf *out, uint32_t *out_more) {
+uint32_t lm_program_diff(const lm_program *was, const lm_program *is, lm_buf *out,
+                         uint32_t *out_more) {
   differ d = {.a = lm_arena_create(), .out = out};
   for (uint32_t i = 0; i < is->n_files; i++)
     if (!is->files[i]->is_std) file_compare(&d, was, counterpart(was, is, i), is, is->files[i]);
   for (uint32_t i = 1; i < was->n_files; i++)
-    if (!was->files[i]->is_std && !counterpart(is, was, i)) file_compare(&d, was, was->files[i], is, NULL);
+    if (!was->files[i]->is_std && !counterpart(is, was, i))
+      file_compare(&d, was, was->files[i], is, NULL);
   lm_arena_destroy(d.a);
   *out_more = d.differing > SHOWN ? d.differing - SHOWN : 0;
   return d.differing;

@@ -8,7 +8,8 @@
 // ---- collecting
 
 static bool may_change(const char *line) {
-  static const char *const keys[] = {"run", "save", "stop", "compile", "micro", "sample", "eval", "guard", "memory"};
+  static const char *const keys[] = {"run",    "save", "stop",  "compile", "micro",
+                                     "sample", "eval", "guard", "memory"};
   size_t n = strcspn(line, " .");
   for (size_t i = 0; i < LM_COUNT(keys); i++)
     if (strlen(keys[i]) == n && !strncmp(line, keys[i], n)) return true;
@@ -29,7 +30,8 @@ static const char *model_text(const lm_session *s) {
   lm_buf b = {0};
   lm_buf_printf(&b, "%s(", call->target.decl->name.text);
   for (uint32_t i = 0; i < call->n_args; i++) {
-    lm_buf_printf(&b, "%s%s%s", i ? ", " : "", call->args[i].name ? call->args[i].name : "", call->args[i].name ? " = " : "");
+    lm_buf_printf(&b, "%s%s%s", i ? ", " : "", call->args[i].name ? call->args[i].name : "",
+                  call->args[i].name ? " = " : "");
     lm_expr_write(call->args[i].expr, &b);
   }
   const char *text = lm_arena_printf(s->ctx->arena, "%s)", b.p);
@@ -41,10 +43,12 @@ static const char *model_text(const lm_session *s) {
 static lm_train_key key_of(const lm_session *s, const char *line, size_t n) {
   lm_arena *a = s->ctx->arena;
   const char *assigned = strstr(line, " = ");
-  size_t call = strcspn(line, "(");    // what is assigned inside of it is an argument
-  size_t key = assigned && assigned < line + (call < n ? call : n) ? (size_t)(assigned - line) : strcspn(line, " \n");
+  size_t call = strcspn(line, "("); // what is assigned inside of it is an argument
+  size_t key = assigned && assigned < line + (call < n ? call : n) ? (size_t)(assigned - line)
+                                                                   : strcspn(line, " \n");
   size_t value = key + (assigned == line + key ? strlen(" = ") : strlen(" "));
-  lm_train_key k = {lm_arena_strndup(a, line, key), value < n ? lm_arena_strndup(a, line + value, n - value) : ""};
+  lm_train_key k = {lm_arena_strndup(a, line, key),
+                    value < n ? lm_arena_strndup(a, line + value, n - value) : ""};
   if (!strcmp(k.key, "model")) k.value = model_text(s);
   return k;
 }
@@ -66,7 +70,10 @@ lm_recipe_keys lm_recipe_keys_of(const lm_session *s, const lm_args *args) {
 
 // ---- comparing
 
-typedef struct comparison { const lm_session *s; lm_recipe_changes out; } comparison;
+typedef struct comparison {
+  const lm_session *s;
+  lm_recipe_changes out;
+} comparison;
 
 static void change_add(comparison *c, const char *key, const char *was, const char *is) {
   LM_PUSH(c->s->ctx->arena, c->out.v, c->out.n, c->out.cap) = (lm_recipe_change){key, was, is};
@@ -75,13 +82,15 @@ static void change_add(comparison *c, const char *key, const char *was, const ch
 // A value as it was printed; NULL if it is no expression, as the value of an option.
 static const ast_expr *parse(const lm_session *s, const char *text) {
   lm_diag_mark before = lm_diag_mark_of(s->ctx);
-  const ast_item *item = lm_parse_item(s->ctx, "value", lm_arena_printf(s->ctx->arena, "x = %s", text));
+  const ast_item *item =
+      lm_parse_item(s->ctx, "value", lm_arena_printf(s->ctx->arena, "x = %s", text));
   bool failed = s->ctx->n_errors > before.n_errors;
   lm_diag_return(s->ctx, before);
   return failed || !item ? NULL : item->expr;
 }
 
-// The parameter that a positional argument stands for: "argument 2" where what is called is not declared in the language.
+// The parameter that a positional argument stands for: "argument 2" where what is called is not
+// declared in the language.
 static const char *position_name(const lm_session *s, const ast_expr *call, uint32_t i) {
   const lm_recipe *r = s->recipe;
   const lm_recipe_call *calls[] = {&r->optimizer, &r->model};
@@ -110,7 +119,9 @@ static bool same_value(const lm_session *s, const ast_expr *x, const ast_expr *y
   return !strcmp(written(s->ctx->arena, x), written(s->ctx->arena, y));
 }
 
-static bool has_arguments(const ast_expr *e) { return e->kind == EX_CALL || (e->kind == EX_TUPLE && e->n_args && e->args[0].kind == ARG_NAMED); }
+static bool has_arguments(const ast_expr *e) {
+  return e->kind == EX_CALL || (e->kind == EX_TUPLE && e->n_args && e->args[0].kind == ARG_NAMED);
+}
 
 static bool same_callee(const ast_expr *x, const ast_expr *y) {
   if (!has_arguments(x) || x->kind != y->kind || !has_arguments(y)) return false;
@@ -122,11 +133,15 @@ static void args_compare(comparison *c, const char *key, const ast_expr *was, co
   for (uint32_t i = 0; i < is->n_args; i++) {
     const char *name = arg_name(c->s, is, i);
     const ast_expr *old = arg_find(c->s, was, name), *now = is->args[i].expr;
-    if (!old || !same_value(c->s, old, now)) change_add(c, lm_arena_printf(a, "%s.%s", key, name), old ? written(a, old) : "not given", written(a, now));
+    if (!old || !same_value(c->s, old, now))
+      change_add(c, lm_arena_printf(a, "%s.%s", key, name), old ? written(a, old) : "not given",
+                 written(a, now));
   }
   for (uint32_t i = 0; i < was->n_args; i++) {
     const char *name = arg_name(c->s, was, i);
-    if (!arg_find(c->s, is, name)) change_add(c, lm_arena_printf(a, "%s.%s", key, name), written(a, was->args[i].expr), "not given");
+    if (!arg_find(c->s, is, name))
+      change_add(c, lm_arena_printf(a, "%s.%s", key, name), written(a, was->args[i].expr),
+                 "not given");
   }
 }
 
@@ -143,7 +158,8 @@ static const char *value_find(const lm_train_key *v, uint32_t n, const char *key
   return NULL;
 }
 
-lm_recipe_changes lm_recipe_keys_compare(const lm_session *s, const lm_train_key *was, int n_was, const lm_recipe_keys *is) {
+lm_recipe_changes lm_recipe_keys_compare(const lm_session *s, const lm_train_key *was, int n_was,
+                                         const lm_recipe_keys *is) {
   comparison c = {.s = s};
   for (uint32_t i = 0; i < is->n; i++) {
     const char *old = value_find(was, (uint32_t)n_was, is->v[i].key);
@@ -162,13 +178,18 @@ bool lm_recipe_key_under(const char *key, const char *path) {
   return !strncmp(key, path, n) && (!key[n] || key[n] == '.' || key[n] == ' ');
 }
 
-typedef struct key_names { const char **v; uint32_t n, cap; } key_names;
+typedef struct key_names {
+  const char **v;
+  uint32_t n, cap;
+} key_names;
 
 // The parameters of what is called, whether they are given or not.
-static void params_add(lm_arena *a, const char *key, const lm_recipe_call *call, uint32_t skip, key_names *out) {
+static void params_add(lm_arena *a, const char *key, const lm_recipe_call *call, uint32_t skip,
+                       key_names *out) {
   const ast_decl *d = call->target.decl;
   for (uint32_t i = skip; d && i < d->sig.n_params; i++)
-    LM_PUSH(a, out->v, out->n, out->cap) = lm_arena_printf(a, "%s.%s", key, d->sig.params[i].name.text);
+    LM_PUSH(a, out->v, out->n, out->cap) =
+        lm_arena_printf(a, "%s.%s", key, d->sig.params[i].name.text);
 }
 
 static void args_add(const lm_session *s, const lm_train_key *k, key_names *out) {
@@ -195,8 +216,14 @@ lm_status lm_recipe_key_check(const lm_session *s, const lm_recipe_keys *keys, c
   key_names names = names_of(s, keys);
   for (uint32_t i = 0; i < names.n; i++)
     if (lm_recipe_key_under(names.v[i], path)) return NULL;
-  if (may_change(path)) return lm_fail(LM_USER, "--change %s: this value may differ when a run is resumed; --change is not needed", path);
+  if (may_change(path))
+    return lm_fail(
+        LM_USER, "--change %s: this value may differ when a run is resumed; --change is not needed",
+        path);
   const char *near = lm_nearest(path, names.v, (int)names.n);
-  if (near) return lm_fail(LM_USER, "--change %s: the recipe has no such value; did you mean %s?", path, near);
-  return lm_fail(LM_USER, "--change %s: the recipe has no such value; `lmc check` lists them", path);
+  if (near)
+    return lm_fail(LM_USER, "--change %s: the recipe has no such value; did you mean %s?", path,
+                   near);
+  return lm_fail(LM_USER, "--change %s: the recipe has no such value; `lmc check` lists them",
+                 path);
 }

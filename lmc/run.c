@@ -196,8 +196,8 @@ static lm_status time_print(const runner *x) {
   if (left <= 0) return NULL;
   LM_TRY(steps_time(s, done, &seconds));
   lm_show_seconds(&time, seconds);
-  fprintf(x->to, "time    about %s: %lld %sstep%s of %lld tokens, measured on one micro-batch\n", time.p, (long long)left, done ? "further " : "",
-          left == 1 ? "" : "s", (long long)s->recipe->batch);
+  fprintf(x->to, "time    about %s: %lld %sstep%s of %lld tokens, measured on one micro-batch\n", time.p,
+          (long long)left, done ? "further " : "", left == 1 ? "" : "s", (long long)s->recipe->batch);
   lm_buf_free(&time);
   return NULL;
 }
@@ -226,7 +226,8 @@ static lm_status plan_print(runner *x) {
 
 static lm_status model_start(runner *x) {
   lm_session *s = x->s;
-  const char *run = x->resumption.run; // a run that is resumed keeps its tokens, and for its bits its plan and how its products are cut
+  // A run that is resumed keeps its tokens, and for its bits its plan and how its GEMMs are cut.
+  const char *run = x->resumption.run;
   int64_t places;
   s->goes_on = run;
   LM_TRY(lm_session_data(s));
@@ -307,8 +308,10 @@ static void outcome_json(const runner *x, const lm_run_outcome *out) {
   lm_buf b = {0};
   lm_buf_printf(&b, "{\"step\": %lld, \"resumed\": %lld, \"loss\": ", (long long)out->step, (long long)out->resumed);
   lm_json_number(&b, out->step > out->resumed ? out->last.loss : NAN);
-  lm_buf_printf(&b, ", \"skipped\": %lld, \"empty\": %lld, \"interrupted\": %s, \"stopped_early\": %s, \"peak_bytes\": %lld, \"checkpoint\": ", (long long)out->skipped,
-                (long long)out->empty, out->interrupted ? "true" : "false", out->stopped_early ? "true" : "false", (long long)lm_session_memory(x->s));
+  lm_buf_printf(&b, ", \"skipped\": %lld, \"empty\": %lld", (long long)out->skipped, (long long)out->empty);
+  lm_buf_printf(&b, ", \"interrupted\": %s, \"stopped_early\": %s", out->interrupted ? "true" : "false",
+                out->stopped_early ? "true" : "false");
+  lm_buf_printf(&b, ", \"peak_bytes\": %lld, \"checkpoint\": ", (long long)lm_session_memory(x->s));
   if (x->dir) lm_buf_json(&b, lm_checkpoint_path(a, x->dir, out->step));
   else lm_buf_puts(&b, "null");
   lm_buf_printf(&b, ", \"tuned\": %d, \"measured\": %d, \"tuned_step\": ", x->s->tuned.chosen, x->s->tuned.measured);

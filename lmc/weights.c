@@ -63,14 +63,15 @@ static lm_status load(const lm_session *s, const lm_st *st, float *arena) {
   return status;
 }
 
-// Of a run's folder its newest checkpoint that is whole; other folders and files are themselves. An imported model's folder
-// has no checkpoints.
+// Of a run's folder its newest checkpoint that is whole; other folders and files are themselves.
+// An imported model's folder has no checkpoints.
 static lm_status checkpoint_of_run(lm_arena *a, const char **path) {
   lm_checkpoint_choice c;
   if (access(lm_path_join(a, *path, "program.json"), F_OK)) return NULL;
   LM_TRY(lm_checkpoint_choose(a, *path, "last", LM_CHECKPOINT_WEIGHTS, &c));
   if (!c.folder) return NULL;
-  if (c.damage) lm_cli_note("warning: %s\n  the newest checkpoint that is whole is taken, that of step %lld\n", c.damage, (long long)c.step);
+  if (c.damage)
+    lm_cli_note("warning: %s\n  the newest checkpoint that is whole is taken, that of step %lld\n", c.damage, (long long)c.step);
   lm_cli_note("note: the weights are those of %s\n", c.folder);
   *path = lm_path_join(a, c.folder, "model.safetensors");
   return NULL;

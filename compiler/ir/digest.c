@@ -1,27 +1,34 @@
 // digest.c - what a function computes, as one number.
 //
-// The digest of a value is a hash of its operation, its attributes, its type and the digests of its operands, so it does
-// not depend on the names of values, on locations, or on the order of statements. Axes are numbered in the order in which
-// the results reach them. Constants count with 13 digits: the last bits of what was folded at compile time differ between
-// C libraries. Calls must be inlined. Operations with an effect are reached only through their results.
+// The digest of a value is a hash of its operation, its attributes, its type and the digests of its
+// operands, so it does not depend on the names of values, on locations, or on the order of
+// statements. Axes are numbered in the order in which the results reach them. Constants count with
+// 13 digits: the last bits of what was folded at compile time differ between C libraries. Calls
+// must be inlined. Operations with an effect are reached only through their results.
 #include <stdio.h>
 #include <string.h>
 
 #include "compiler/ir/internal.h"
 
-typedef struct frame { const lm_op *op; uint32_t next; } frame;   // next: the operand to look at
+typedef struct frame {
+  const lm_op *op;
+  uint32_t next;
+} frame; // next: the operand to look at
 
 typedef struct digester {
   const lm_module *m;
-  uint64_t *ops;                       // by mark of the operation; 0: not known yet
-  uint32_t *axes, n_axes;              // by axis: its number, 0: none yet
-  frame *stack; uint32_t n, cap;
+  uint64_t *ops;          // by mark of the operation; 0: not known yet
+  uint32_t *axes, n_axes; // by axis: its number, 0: none yet
+  frame *stack;
+  uint32_t n, cap;
   lm_arena *a;
 } digester;
 
 static uint64_t mix(uint64_t h, uint64_t x) { return lm_hash(&x, sizeof x, h); }
 
-static uint64_t mix_text(uint64_t h, const char *text) { return text ? lm_hash(text, strlen(text), h) : mix(h, 0); }
+static uint64_t mix_text(uint64_t h, const char *text) {
+  return text ? lm_hash(text, strlen(text), h) : mix(h, 0);
+}
 
 static uint64_t axis_mix(digester *d, uint64_t h, lm_axis axis) {
   const lm_axis_info *info = &d->m->axes[axis];
@@ -66,8 +73,11 @@ static uint64_t value_digest(digester *d, const lm_value *v) {
   return type_mix(d, mix(mix(0xa5, (uint64_t)depth_of(v->region)), v->index), v->type);
 }
 
-// The operand to look at after `next` others: the operation that makes it, or NULL. A loop's last one is its body's end.
-static const lm_op *operand_of(const lm_op *op, uint32_t next) { return next < op->n_in ? op->in[next]->def : op->body->last; }
+// The operand to look at after `next` others: the operation that makes it, or NULL. A loop's last
+// one is its body's end.
+static const lm_op *operand_of(const lm_op *op, uint32_t next) {
+  return next < op->n_in ? op->in[next]->def : op->body->last;
+}
 
 static uint64_t op_digest(digester *d, const lm_op *op) {
   uint64_t h = mix_text(0, lm_op_info_of(op)->name), in[2];
@@ -85,7 +95,8 @@ static void push(digester *d, const lm_op *op) {
   if (op && !d->ops[op->mark]) LM_PUSH(d->a, d->stack, d->n, d->cap) = (frame){op, 0};
 }
 
-// Operands before the operation, without recursion: programs may be chains of many thousand statements.
+// Operands before the operation, without recursion: programs may be chains of many thousand
+// statements.
 static uint64_t digest_from(digester *d, const lm_op *last) {
   push(d, last);
   while (d->n) {
@@ -108,9 +119,13 @@ uint64_t lm_func_digest(const lm_func *f) {
   uint32_t n_ops = 0;
   lm_region_walk(f->body, op_number, &n_ops);
   lm_arena *a = lm_arena_create();
-  digester d = {.m = m, .a = a, .ops = LM_NEW_N(a, uint64_t, n_ops + 1), .axes = LM_NEW_N(a, uint32_t, m->n_axes + 1)};
+  digester d = {.m = m,
+                .a = a,
+                .ops = LM_NEW_N(a, uint64_t, n_ops + 1),
+                .axes = LM_NEW_N(a, uint32_t, m->n_axes + 1)};
   uint64_t h = mix_text(0, f->name);
-  for (uint32_t i = 0; i < f->body->n_args; i++) h = mix_text(type_mix(&d, h, f->body->args[i]->type), f->body->args[i]->name);
+  for (uint32_t i = 0; i < f->body->n_args; i++)
+    h = mix_text(type_mix(&d, h, f->body->args[i]->type), f->body->args[i]->name);
   for (uint32_t i = 0; i < f->n_out; i++) h = mix_text(h, f->out_names[i]);
   h = mix(h, digest_from(&d, f->body->last));
   lm_arena_destroy(a);

@@ -100,7 +100,8 @@ lm_status lm_dir_make(const char *path);                    // and its parents
 void lm_umask_add(unsigned mask);                           // permissions that new files do not give
 lm_status lm_dir_sync(const char *path);
 lm_status lm_path_remove(const char *path);                 // a file, a link, or a folder with all in it; what is not there is gone already
-// A file, or a folder with all in it, to a path where no file is yet. What is neither, such as a link, is left out.
+// A file, or a folder with all in it, to a path where no file is yet. Other things, such as links,
+// are left out.
 lm_status lm_path_copy(const char *from, const char *to);
 char *lm_path_join(lm_arena *a, const char *dir, const char *path);   // path if absolute
 char *lm_path_dir(lm_arena *a, const char *path);

@@ -81,7 +81,9 @@ lm_diag *lm_error(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) 
 lm_diag *lm_warn(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) { ADD(LM_SEV_WARNING); }
 lm_diag *lm_note(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) { ADD(LM_SEV_NOTE); }
 
-lm_diag_mark lm_diag_mark_of(const lm_ctx *c) { return (lm_diag_mark){c->diags_tail, c->n_errors, c->n_warnings}; }
+lm_diag_mark lm_diag_mark_of(const lm_ctx *c) {
+  return (lm_diag_mark){c->diags_tail, c->n_errors, c->n_warnings};
+}
 
 void lm_diag_return(lm_ctx *c, lm_diag_mark to) {
   c->n_errors = to.n_errors;

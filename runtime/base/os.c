@@ -186,7 +186,8 @@ static lm_status file_copy(const char *from, const char *to) {
   FILE *in = fopen(from, "rb");
   if (!in) return lm_fail_errno("cannot open %s", from);
   FILE *out = fopen(to, "wbx");
-  lm_status s = out ? lm_annotate(bytes_copy(in, out), "copying %s to %s", from, to) : lm_fail_errno("cannot create %s", to);
+  lm_status s = out ? bytes_copy(in, out) : lm_fail_errno("cannot create %s", to);
+  if (out) s = lm_annotate(s, "copying %s to %s", from, to);
   fclose(in);
   if (out && fclose(out) && !s) s = lm_fail_errno("cannot write %s", to);
   return s;
@@ -197,7 +198,8 @@ static lm_status folder_copy(const char *from, const char *to) {
   DIR *d = opendir(from);
   lm_status s = d ? lm_dir_make(to) : lm_fail_errno("cannot open folder %s", from);
   for (struct dirent *e; d && !s && (e = readdir(d)); )
-    if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..")) s = lm_path_copy(lm_path_join(a, from, e->d_name), lm_path_join(a, to, e->d_name));
+    if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
+      s = lm_path_copy(lm_path_join(a, from, e->d_name), lm_path_join(a, to, e->d_name));
   if (d) closedir(d);
   lm_arena_destroy(a);
   return s;

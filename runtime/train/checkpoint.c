@@ -171,7 +171,8 @@ static lm_status best_find(lm_arena *a, const char *path, int64_t *out_step) {
   if (!last.folder) return lm_fail(LM_USER, "%s holds no checkpoint", path);
   LM_TRY(lm_checkpoint_state_read(a, last.folder, &state));
   *out_step = state.best_step;
-  return isnan(state.best) ? lm_fail(LM_USER, "%s: no evaluation says which checkpoint is the best; save = checkpoint(…, best = EVAL.METRIC) does", path) : NULL;
+  if (!isnan(state.best)) return NULL;
+  return lm_fail(LM_USER, "%s: no evaluation says which checkpoint is the best; save = checkpoint(…, best = EVAL.METRIC) does", path);
 }
 
 static lm_status none_of_step(lm_arena *a, const char *path, int64_t step) {

@@ -1,4 +1,5 @@
-// checkpoint_aside.c - checkpoints that a run leaves behind because it is resumed from before them, or begun again.
+// checkpoint_aside.c - checkpoints that a run leaves behind because it is resumed from before them,
+// or begun again.
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -10,29 +11,36 @@
 
 static const char SUPERSEDED[] = "superseded-";
 
-typedef struct names { const char **v; uint32_t n, cap; } names;
+typedef struct names {
+  const char **v;
+  uint32_t n, cap;
+} names;
 
 static lm_status names_list(lm_arena *a, const char *dir, names *out) {
   DIR *d = opendir(dir);
   if (!d) return lm_fail_errno("cannot open folder %s", dir);
-  for (struct dirent *e; (e = readdir(d)); )
-    if (*e->d_name != '.') LM_PUSH(a, out->v, out->n, out->cap) = lm_arena_strndup(a, e->d_name, strlen(e->d_name));
+  for (struct dirent *e; (e = readdir(d));)
+    if (*e->d_name != '.')
+      LM_PUSH(a, out->v, out->n, out->cap) = lm_arena_strndup(a, e->d_name, strlen(e->d_name));
   closedir(d);
   return NULL;
 }
 
-static bool is_of_run(const char *name) { return strncmp(name, "step-", 5) && strncmp(name, SUPERSEDED, strlen(SUPERSEDED)); }
+static bool is_of_run(const char *name) {
+  return strncmp(name, "step-", 5) && strncmp(name, SUPERSEDED, strlen(SUPERSEDED));
+}
 
 // The first superseded-N that is not there yet.
 static lm_status folder_make(lm_arena *a, const char *dir, const char **out) {
-  for (int i = 1; ; i++) {
+  for (int i = 1;; i++) {
     *out = lm_path_join(a, dir, lm_arena_printf(a, "%s%d", SUPERSEDED, i));
     if (!mkdir(*out, 0777)) return NULL;
     if (errno != EEXIST) return lm_fail_errno("cannot make folder %s", *out);
   }
 }
 
-// program-000020: a program that was replaced at that step. Behind `last` it is of no use to this run any more.
+// program-000020: a program that was replaced at that step. Behind `last` it is of no use to this
+// run any more.
 static bool is_later_program(const char *name, int64_t last) {
   long long step;
   return sscanf(name, "program-%lld", &step) == 1 && step > last;
@@ -53,11 +61,13 @@ static lm_status rest_take(lm_arena *a, const char *dir, int64_t last, const cha
   return NULL;
 }
 
-lm_status lm_checkpoint_steps_set_aside(lm_arena *a, const char *dir, int64_t last, lm_checkpoint_aside *out) {
+lm_status lm_checkpoint_steps_set_aside(lm_arena *a, const char *dir, int64_t last,
+                                        lm_checkpoint_aside *out) {
   lm_checkpoint_steps all;
   *out = (lm_checkpoint_aside){0};
   LM_TRY(lm_checkpoint_steps_list(a, dir, &all));
-  for (uint32_t i = 0; i < all.n && all.v[i] > last; i++) LM_PUSH(a, out->steps.v, out->steps.n, out->steps.cap) = all.v[i];
+  for (uint32_t i = 0; i < all.n && all.v[i] > last; i++)
+    LM_PUSH(a, out->steps.v, out->steps.n, out->steps.cap) = all.v[i];
   if (!out->steps.n) return NULL;
   LM_TRY(folder_make(a, dir, &out->folder));
   LM_TRY(rest_take(a, dir, last, out->folder));

@@ -25,7 +25,9 @@ static double number_of(const json_t *j, const char *key) {
   return json_is_number(x) ? json_number_value(x) : NAN;
 }
 
-static int64_t whole_of(const json_t *j, const char *key) { return json_integer_value(json_object_get(j, key)); }
+static int64_t whole_of(const json_t *j, const char *key) {
+  return json_integer_value(json_object_get(j, key));
+}
 
 static const char *text_of(lm_arena *a, const json_t *j, const char *key) {
   const char *text = json_string_value(json_object_get(j, key));
@@ -34,15 +36,23 @@ static const char *text_of(lm_arena *a, const json_t *j, const char *key) {
 
 static void guard_print(lm_buf *b, const lm_guard *g) {
   number_print(b, "mean_loss", g->mean);
-  lm_buf_printf(b, ",\n  \"mean_of\": %lld,\n  \"bad_steps\": %lld,\n  \"skipped\": %lld,\n  \"empty\": %lld,\n", (long long)g->seen, (long long)g->bad, (long long)g->skipped,
-                (long long)g->empty);
-  lm_buf_printf(b, "  \"returns\": %lld,\n  \"shift\": %lld,\n", (long long)g->returns, (long long)g->shift);
+  lm_buf_printf(
+      b,
+      ",\n  \"mean_of\": %lld,\n  \"bad_steps\": %lld,\n  \"skipped\": %lld,\n  \"empty\": %lld,\n",
+      (long long)g->seen, (long long)g->bad, (long long)g->skipped, (long long)g->empty);
+  lm_buf_printf(b, "  \"returns\": %lld,\n  \"shift\": %lld,\n", (long long)g->returns,
+                (long long)g->shift);
 }
 
 static lm_guard guard_parse(const json_t *j) {
   double mean = number_of(j, "mean_loss");
-  return (lm_guard){.mean = isnan(mean) ? 0 : mean, .seen = whole_of(j, "mean_of"), .bad = whole_of(j, "bad_steps"), .skipped = whole_of(j, "skipped"),
-                    .empty = whole_of(j, "empty"), .returns = whole_of(j, "returns"), .shift = whole_of(j, "shift")};
+  return (lm_guard){.mean = isnan(mean) ? 0 : mean,
+                    .seen = whole_of(j, "mean_of"),
+                    .bad = whole_of(j, "bad_steps"),
+                    .skipped = whole_of(j, "skipped"),
+                    .empty = whole_of(j, "empty"),
+                    .returns = whole_of(j, "returns"),
+                    .shift = whole_of(j, "shift")};
 }
 
 static void texts_print(lm_buf *b, const char *name, const lm_train_key *v, int n) {
@@ -57,8 +67,11 @@ static void texts_print(lm_buf *b, const char *name, const lm_train_key *v, int 
 }
 
 void lm_checkpoint_state_print(lm_buf *b, const lm_checkpoint *c) {
-  lm_buf_printf(b, "{\n  \"format\": %d,\n  \"step\": %lld,\n  \"tokens\": %lld,\n  \"seed\": \"%llu\",\n  \"data\": \"%016llx\",\n  \"n_micro\": %lld,\n", FORMAT,
-                (long long)c->step, (long long)c->tokens, (unsigned long long)c->seed, (unsigned long long)c->data, (long long)c->n_micro);
+  lm_buf_printf(b,
+                "{\n  \"format\": %d,\n  \"step\": %lld,\n  \"tokens\": %lld,\n  \"seed\": "
+                "\"%llu\",\n  \"data\": \"%016llx\",\n  \"n_micro\": %lld,\n",
+                FORMAT, (long long)c->step, (long long)c->tokens, (unsigned long long)c->seed,
+                (unsigned long long)c->data, (long long)c->n_micro);
   number_print(b, "best", c->best);
   lm_buf_printf(b, ",\n  \"best_step\": %lld,\n", (long long)c->best_step);
   number_print(b, "stop_best", c->stop_best);
@@ -73,7 +86,8 @@ void lm_checkpoint_state_print(lm_buf *b, const lm_checkpoint *c) {
 }
 
 // The texts of an object, in its order.
-static lm_status texts_parse(lm_arena *a, json_t *object, const char *path, const lm_train_key **out, int *out_n) {
+static lm_status texts_parse(lm_arena *a, json_t *object, const char *path,
+                             const lm_train_key **out, int *out_n) {
   const char *key;
   json_t *value;
   lm_train_key *list = LM_NEW_N(a, lm_train_key, json_object_size(object) + 1);
@@ -82,14 +96,16 @@ static lm_status texts_parse(lm_arena *a, json_t *object, const char *path, cons
   json_object_foreach(object, key, value) {
     const char *text = json_string_value(value);
     if (!text) return lm_fail(LM_USER, "%s: '%s' is not a text", path, key);
-    list[(*out_n)++] = (lm_train_key){lm_arena_strndup(a, key, strlen(key)), lm_arena_strndup(a, text, strlen(text))};
+    list[(*out_n)++] = (lm_train_key){lm_arena_strndup(a, key, strlen(key)),
+                                      lm_arena_strndup(a, text, strlen(text))};
   }
   return NULL;
 }
 
 static lm_status state_parse(lm_arena *a, const json_t *j, const char *path, lm_checkpoint *c) {
   const char *seed = json_string_value(json_object_get(j, "seed"));
-  if (json_integer_value(json_object_get(j, "format")) != FORMAT || !json_is_integer(json_object_get(j, "step")) || !seed)
+  if (json_integer_value(json_object_get(j, "format")) != FORMAT ||
+      !json_is_integer(json_object_get(j, "step")) || !seed)
     return lm_fail(LM_USER, "%s: not the state of a run in this format", path);
   LM_TRY(texts_parse(a, json_object_get(j, "keys"), path, &c->keys, &c->n_keys));
   LM_TRY(texts_parse(a, json_object_get(j, "model"), path, &c->model, &c->n_model));
@@ -105,7 +121,8 @@ static lm_status state_parse(lm_arena *a, const json_t *j, const char *path, lm_
   c->stop_on = text_of(a, j, "stop_on");
   c->ended = text_of(a, j, "ended");
   c->guard = guard_parse(j);
-  if (c->step < 0 || c->guard.shift < 0 || c->guard.shift > INT64_MAX / 2) return lm_fail(LM_USER, "%s: not the state of a run", path);
+  if (c->step < 0 || c->guard.shift < 0 || c->guard.shift > INT64_MAX / 2)
+    return lm_fail(LM_USER, "%s: not the state of a run", path);
   return NULL;
 }
 

@@ -246,7 +246,8 @@ static lm_status eval_write(run *r, const lm_run_eval *e, const lm_eval_result *
 // There is no loss; the training does not depend on it.
 static lm_status eval_empty(run *r, const lm_run_eval *e, const lm_eval_result *x) {
   if (!r->evals_empty)
-    lm_progress_say(&r->progress, "step %lld  %s: the weights of its tokens sum to %g, so there is nothing to evaluate", (long long)r->state.step, e->name, x->weight);
+    lm_progress_say(&r->progress, "step %lld  %s: the weights of its tokens sum to %g, so there is nothing to evaluate",
+                    (long long)r->state.step, e->name, x->weight);
   r->evals_empty = true;
   return NULL;
 }
@@ -348,11 +349,13 @@ static lm_status step_empty(run *r, int64_t step, lm_step_result *x) {
   bool last = step >= r->o->steps || r->state.guard.empty + 1 >= EMPTY_MOST;
   r->state.guard.empty++;
   if (none_was_good(r) && last)
-    return lm_fail(LM_USER, "step %lld: the weights of its tokens sum to %g, and no step before it had anything to learn from (%lld without weight); "
-                   "look at the weights (`w`) of the data", (long long)step, x->weight, (long long)r->state.guard.empty);
+    return lm_fail(LM_USER, "step %lld: the weights of its tokens sum to %g, and no step before it had anything to learn "
+                   "from (%lld without weight); look at the weights (`w`) of the data",
+                   (long long)step, x->weight, (long long)r->state.guard.empty);
   step_count(r, step, x);
   if (!r->out->empty++)
-    lm_progress_say(&r->progress, "step %lld: the weights of its tokens sum to %g; its batch is left out, and so is each further one like it", (long long)step, x->weight);
+    lm_progress_say(&r->progress, "step %lld: the weights of its tokens sum to %g; its batch is left out, and so is each "
+                    "further one like it", (long long)step, x->weight);
   return metrics_write(r, step, x);
 }
 
@@ -397,9 +400,11 @@ static lm_status supersede(run *r) {
   LM_TRY(lm_checkpoint_steps_set_aside(r->arena, r->o->dir, own_last(r), &aside));
   if (!aside.folder) return NULL;
   lm_buf steps = {0};
-  for (uint32_t i = aside.steps.n; i-- > 0; ) lm_buf_printf(&steps, "%s%lld", steps.n ? ", " : "", (long long)aside.steps.v[i]);
+  for (uint32_t i = aside.steps.n; i-- > 0; )
+    lm_buf_printf(&steps, "%s%lld", steps.n ? ", " : "", (long long)aside.steps.v[i]);
+  const char *s = aside.steps.n == 1 ? "" : "s";
   warn(r, lm_arena_printf(r->arena, "this run does not follow from the checkpoint%s of step%s %s in %s;\n  moved to %s",
-                          aside.steps.n == 1 ? "" : "s", aside.steps.n == 1 ? "" : "s", steps.p, r->o->dir, aside.folder));
+                          s, s, steps.p, r->o->dir, aside.folder));
   lm_buf_free(&steps);
   return NULL;
 }
@@ -437,7 +442,9 @@ static void outcome_tell(run *r) {
   if (r->out->interrupted) lm_progress_say(&r->progress, "interrupted after step %lld%s", (long long)r->state.step, saved);
   else if (r->out->resumed == r->state.step && r->state.step) already_tell(r);
   else if (r->out->stopped_early) lm_progress_say(&r->progress, "stopped after step %lld%s: %s", (long long)r->state.step, saved, stop_text(r));
-  if (r->out->empty) lm_progress_say(&r->progress, "%lld steps were left out, as the weights of their tokens do not sum to more than 0", (long long)r->out->empty);
+  if (r->out->empty)
+    lm_progress_say(&r->progress, "%lld step%s left out, as the weights of the tokens do not sum to more than 0",
+                    (long long)r->out->empty, r->out->empty == 1 ? " was" : "s were");
   if (r->out->skipped) lm_progress_say(&r->progress, "%lld steps went wrong and were left out", (long long)r->out->skipped);
 }
 

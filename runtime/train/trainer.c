@@ -154,7 +154,9 @@ static lm_status finite_check(int64_t step, const char *what, double x) {
 }
 
 lm_status lm_step_check(int64_t step, const lm_step_result *r) {
-  if (r->weight <= 0) return lm_fail(LM_USER, "step %lld: the weights of its tokens sum to %g, so there is nothing to learn from", (long long)step, r->weight);
+  if (r->weight <= 0)
+    return lm_fail(LM_USER, "step %lld: the weights of its tokens sum to %g, so there is nothing to learn from",
+                   (long long)step, r->weight);
   LM_TRY(finite_check(step, "loss", r->loss));
   return finite_check(step, "gradient's norm", r->grad_norm);
 }
