@@ -37,7 +37,8 @@ static bool is_wanted(const char *key, const char *name) {
 }
 
 static void line_read(lm_curves *c, const char *line, size_t n, const char *name) {
-  json_t *j = json_loadb(line, n, 0, NULL), *value;
+  json_t *j, *value;
+  lm_status_free(lm_json_parse(line, n, "", &j));   // half a line, where a run was killed, has no points
   double step = json_number_value(json_object_get(j, "step"));
   const char *key;
   json_object_foreach(j, key, value)

@@ -4,13 +4,73 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 // jansson keeps its allocator per process; set before main, so before any thread could use it.
 __attribute__((constructor)) static void use_our_allocator(void) { json_set_alloc_funcs(lm_alloc, lm_free); }
 
+// ---- integers beyond 64 bits
+//
+// jansson refuses them, though JSON allows them: Python's json.dumps(int(1e30)) writes one. They are read as reals, as every
+// other JSON reader with doubles does; code that needs an integer finds a real there and says so.
+
+enum { INT64_DIGITS = 19 };
+
+// The end of the string that opens at `at`.
+static const char *string_end(const char *at, const char *end) {
+  for (at++; at < end && *at != '"'; at++)
+    if (*at == '\\' && at + 1 < end) at++;
+  return at < end ? at + 1 : end;
+}
+
+static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+static const char *digits_end(const char *at, const char *end) {
+  while (at < end && is_digit(*at)) at++;
+  return at;
+}
+
+static bool overflows(const char *digits, size_t n, bool negative) {
+  if (n != INT64_DIGITS) return n > INT64_DIGITS;
+  return memcmp(digits, negative ? "9223372036854775808" : "9223372036854775807", INT64_DIGITS) > 0;
+}
+
+// Copies one number; an integer that does not fit in 64 bits gains an exponent, which makes it a real.
+static const char *number_copy(const char *at, const char *end, lm_buf *out) {
+  bool negative = *at == '-';
+  const char *digits = at + negative, *stop = digits_end(digits, end);
+  bool real = stop < end && strchr(".eE", *stop) && *stop;
+  lm_buf_add(out, at, (size_t)(stop - at));
+  if (!real && overflows(digits, (size_t)(stop - digits), negative)) lm_buf_puts(out, "e0");
+  for (at = stop; real && at < end && (is_digit(*at) || strchr("+-.eE", *at)) && *at; at++) lm_buf_add(out, at, 1);
+  return at;
+}
+
+static void big_integers_to_reals(const char *text, size_t n, lm_buf *out) {
+  for (const char *at = text, *end = text + n; at < end;) {
+    const char *stop = *at == '"' ? string_end(at, end) : at + 1;
+    if (is_digit(*at) || *at == '-') {
+      at = number_copy(at, end, out);
+      continue;
+    }
+    lm_buf_add(out, at, (size_t)(stop - at));
+    at = stop;
+  }
+}
+
+static json_t *parse(const char *text, size_t n, json_error_t *e) {
+  json_t *j = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, e);
+  if (j || json_error_code(e) != json_error_numeric_overflow) return j;
+  lm_buf reals = {0};
+  big_integers_to_reals(text, n, &reals);
+  j = json_loadb(reals.p, reals.n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, e);
+  lm_buf_free(&reals);
+  return j;
+}
+
 lm_status lm_json_parse(const char *text, size_t n, const char *what, json_t **out) {
   json_error_t e;
-  *out = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
+  *out = parse(text, n, &e);
   if (*out) return NULL;
   return lm_fail(LM_USER, "%s:%d:%d: not JSON: %s", what, e.line, e.column, e.text);
 }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "runtime/io/foreign.h"
+#include "runtime/io/json.h"
 #include "runtime/io/metrics.h"
 #include "tests/runtime/check.h"
 
@@ -35,6 +36,38 @@ static void test_round_trip(void) {
   CHECK(b && b->rank == 2 && b->shape[1] == 3 && !memcmp(b->data, x, sizeof x));
   CHECK(lm_st_find(st, "scalar")->elements == 1 && lm_st_find(st, "none")->elements == 0);
   lm_st_close(st);
+}
+
+// ---- JSON: integers of any size are numbers
+
+static const struct { const char *text; bool integer; double value; } NUMBERS[] = {
+  {"9223372036854775807", true, 9223372036854775807.0}, {"9223372036854775808", false, 9223372036854775808.0},
+  {"-9223372036854775808", true, -9223372036854775808.0}, {"-9223372036854775809", false, -9223372036854775809.0},
+  {"1000000000000000019884624838656", false, 1e30}, {"10000000000000000000000.5e-3", false, 1e19}, {"12e1", false, 120}};
+
+static void test_json_integers(void) {
+  for (size_t i = 0; i < LM_COUNT(NUMBERS); i++) {
+    const char *text = lm_arena_printf(arena, "{\"a\": [%s], \"b\": \"\\\"99999999999999999999\", \"c\": 1}", NUMBERS[i].text);
+    json_t *j;
+    CHECK_OK(lm_json_parse(text, strlen(text), "test", &j));
+    const json_t *number = json_array_get(json_object_get(j, "a"), 0);
+    CHECK(json_is_integer(number) == NUMBERS[i].integer && json_number_value(number) == NUMBERS[i].value);
+    CHECK(!strcmp(json_string_value(json_object_get(j, "b")), "\"99999999999999999999"));
+    CHECK(json_integer_value(json_object_get(j, "c")) == 1);
+    json_decref(j);
+  }
+}
+
+// What is no JSON stays an error, with its position.
+static void test_json_faults(void) {
+  static const char *const faults[] = {"[99999999999999999999", "99999999999999999999 1", "[099999999999999999999]",
+                                       "{\"a\": 99999999999999999999, \"a\": 1}", "\"99999999999999999999", "1e999", "[-]"};
+  for (size_t i = 0; i < LM_COUNT(faults); i++) {
+    json_t *j;
+    lm_status s = lm_json_parse(faults[i], strlen(faults[i]), "test", &j);
+    CHECK(s && s->kind == LM_USER && !j && strstr(s->text, "test:1:"));
+    lm_status_free(s);
+  }
 }
 
 // What is written in pieces of any size is what was given, and its sum that of the file: around whole pieces and beyond.
@@ -113,7 +146,7 @@ static void test_malformed(void) {
       {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}", 3, "overlaps"},
       {"{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},\"a\":1}", 0, "duplicate"},
       {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1e300],\"data_offsets\":[0,0]}}", 0, "shape"},
-      {"{\"a\":{\"dtype\":\"U8\",\"shape\":[99999999999999999999],\"data_offsets\":[0,0]}}", 0, "not JSON"},
+      {"{\"a\":{\"dtype\":\"U8\",\"shape\":[99999999999999999999],\"data_offsets\":[0,0]}}", 0, "shape"},
   };
   char *path = in_dir("bad.safetensors");
   lm_st *st;
@@ -243,6 +276,8 @@ static void test_metrics(void) {
 int main(void) {
   CHECK(mkdtemp(dir));
   arena = lm_arena_create();
+  test_json_integers();
+  test_json_faults();
   test_round_trip();
   test_sum();
   test_python_bytes();
