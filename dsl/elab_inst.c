@@ -251,6 +251,19 @@ el_val el_param_value(lm_elab *e, const el_ref *ref, el_param *p) {
 }
 
 // ---- subs
+// `if c then A(…) else B(…)`: the branch that the condition takes, which must be known here.
+static const ast_expr *chosen_call(lm_elab *e, const ast_expr *x) {
+  while (x->kind == EX_IF) {
+    el_val c = el_eval(e, x->c);
+    if (c.k != V_BOOL || !c.known) {
+      if (c.k != V_ERROR) el_err(e, x->c->loc, "E08B", "the condition of a sub is decided at compile time, got %s", el_show(e, &c));
+      return NULL;
+    }
+    x = c.num != 0 ? x->a : x->b;
+  }
+  return x;
+}
+
 static el_inst *make_element(lm_elab *e, el_inst *inst, const ast_member *m, int64_t i, int64_t n, lm_sym path) {
   el_place where = {.owner = inst, .path = path, .n_stack = inst->n_stack};
   memcpy(where.stack, inst->stack, sizeof where.stack), memcpy(where.place, inst->place, sizeof where.place);
@@ -262,7 +275,8 @@ static el_inst *make_element(lm_elab *e, el_inst *inst, const ast_member *m, int
     where.stack[where.n_stack] = n, where.place[where.n_stack] = i, where.stack_name[where.n_stack++] = path;
     el_bind_name(e, m->index.text, e->m ? el_whole(e, i) : el_sized(lm_size_dim(e->a, m->index.text)), false);
   }
-  el_inst *made = el_inst_make(e, m->init, inst->file, &where);
+  const ast_expr *call = m->count ? m->init : chosen_call(e, m->init);
+  el_inst *made = call ? el_inst_make(e, call, inst->file, &where) : NULL;
   e->frame = was;
   return made;
 }

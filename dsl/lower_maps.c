@@ -191,6 +191,25 @@ static void no_match(lm_elab *e, const targets *t, const ast_item *item, const c
   if (near) lm_diag_help(e->c, d, "there is a parameter '%s'", near);
 }
 
+static bool has_param_named(const ast_decl *d, lm_sym name) {
+  for (uint32_t i = 0; i < d->members.n; i++)
+    for (uint32_t k = 0; d->members.v[i]->kind == MB_PARAM && k < d->members.v[i]->names.n; k++)
+      if (d->members.v[i]->names.v[k].text == name) return true;
+  return false;
+}
+
+// Whether some block that the file sees declares the parameter that the pattern ends with: then a branch of `sub … = if` that was
+// not taken has it, and the pattern is for that branch. Every parameter that there is must be mapped in any case (E0C2).
+static bool is_of_another_branch(const lm_elab *e, const lm_file *file, const char *pattern) {
+  const char *last = strrchr(pattern, '.');
+  lm_sym name = LM_SYM(e->c, last ? last + 1 : pattern + 1);
+  for (uint32_t i = 0; i < file->n_symbols; i++) {
+    const ast_decl *d = file->symbols[i].ref.decl;
+    if ((d->kind == DC_BLOCK || d->kind == DC_MODEL) && has_param_named(d, name)) return true;
+  }
+  return false;
+}
+
 static void ignore_list(lm_elab *e, lm_lowered *out, const ast_item *item) {
   bool list = item->expr->kind == EX_LIST;
   for (uint32_t i = 0; list && i < item->expr->n_args; i++) {
@@ -223,7 +242,7 @@ static bool apply_maps(lm_elab *e, el_inst *inst, targets *t, lm_lowered *out) {
       int n;
       const char **alts = lm_pattern_expand(e->c, item->sel->text, &n);
       for (int a = 0; a < n; a++)
-        if (!direct(e, t, item, alts[a], base, a, n)) no_match(e, t, item, alts[a]);
+        if (!direct(e, t, item, alts[a], base, a, n) && !is_of_another_branch(e, inst->file, alts[a])) no_match(e, t, item, alts[a]);
     }
   }
   return any;
