@@ -4,6 +4,7 @@
 // over them becomes loops over runs of elements of equal structure (`el_insts_segment`), possibly several per iteration
 // (`i mod 2 == 0`); arguments with many different values are computed from the loop's index instead.
 #include "dsl/elab.h"
+#include <math.h>
 #include <string.h>
 
 enum { MOST_DEPTH = 32, MOST_REPEATS = 1 << 16, FEW_VALUES = 4, MOST_PERIOD = 8 };
@@ -442,9 +443,15 @@ static bool member_names(lm_elab *e, const ast_decl *d) {
   return unique;
 }
 
+// A known whole number is a size however it was computed: 64 * 0.25.
+static el_val as_size(lm_elab *e, el_val v) {
+  bool whole = v.k == V_NUM && v.known && !v.has_size && v.num == floor(v.num) && fabs(v.num) < 0x1p53;
+  return whole ? el_whole(e, (int64_t)v.num) : v;
+}
+
 static void make_dims(lm_elab *e, el_inst *inst, const ast_member *m) {
   for (uint32_t k = 0; k < m->names.n; k++) {
-    el_val v = eval_in(e, inst, m->exprs.v[k]);
+    el_val v = as_size(e, eval_in(e, inst, m->exprs.v[k]));
     if (v.k == V_NUM && !v.known && !v.has_size) v = el_sized(lm_size_dim(e->a, m->names.v[k].text));   // whatever it comes to
     int64_t whole;
     bool bad = v.k != V_NUM || (v.known && (!v.has_size || !lm_size_whole(v.size, &whole) || whole < 1));

@@ -1,10 +1,10 @@
 // lower_config.c - `config { … }` of a model's `map hf`: what stands in the foreign project's config.json.
 //
-//   config { model_type = "llama"; hidden_size = d; head_dim = d / heads; tie_word_embeddings = true }
-// A value is a string, true, false, null, a list of values, a number made of the model's parameters and dims, or an `if`
-// of them. Export
-// writes the keys as they stand. Import reads them the other way round: a key whose value is the bare name of a parameter
-// of the model says what that parameter is.
+//   config { model_type = "llama"; hidden_size = d; rope_scaling.factor = factor; sliding_window = if w == 0 then null else w }
+// A key may be one of a table within the file (`rope_scaling.factor`). A value is a string, true, false, null, a list of
+// values, a number made of the model's parameters and dims, or an `if` of them. Export writes the keys with these values.
+// Import inverts the two forms that can be inverted: `key = NAME`, where NAME is a parameter of the model, sets that parameter;
+// `key = if NAME == VALUE then null else NAME` does too, and null sets it to VALUE.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,8 +63,13 @@ static bool value_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
   return v.k != V_ERROR && b->n;
 }
 
+static lm_sym key_of(lm_ctx *c, const ast_item *item) {
+  const char *first = item->path.v[0].text;
+  return item->path.n == 1 ? first : LM_SYM(c, lm_arena_printf(c->arena, "%s.%s", first, item->path.v[1].text));
+}
+
 static void entry_add(lm_elab *e, const ast_item *item, lm_lowered *out) {
-  lm_sym key = item->path.v[0].text;
+  lm_sym key = key_of(e->c, item);
   lm_buf text = {0};
   for (uint32_t i = 0; i < out->n_config; i++)
     if (out->config[i].key == key) { el_err(e, item->loc, "E0C4", "'%s' stands twice in the config", key); return; }
@@ -87,8 +92,8 @@ void lm_lower_config(lm_elab *e, el_inst *inst, const ast_item *section, lm_lowe
   scope_enter(e, inst, &self, &frame);
   for (uint32_t i = 0; i < section->items.n; i++) {
     const ast_item *item = section->items.v[i];
-    if (item->kind == IT_SET && item->path.n == 1) entry_add(e, item, out);
-    else if (item->kind != IT_ERROR) el_err(e, item->loc, "E0C4", "expected key = value, as in config.json");
+    if (item->kind == IT_SET && item->path.n <= 2) entry_add(e, item, out);
+    else if (item->kind != IT_ERROR) el_err(e, item->loc, "E0C4", "expected key = value or table.key = value, as in config.json");
   }
   e->frame = frame.up;
 }
@@ -112,11 +117,34 @@ static bool has_param(const ast_decl *d, lm_sym name) {
   return false;
 }
 
-static void bare_names(lm_ctx *c, const ast_decl *model, const ast_item *section, lm_config_params *out) {
+static bool is_name(const ast_expr *x, lm_sym name) { return x->kind == EX_NAME && x->text == name; }
+
+static const char *written(lm_ctx *c, const ast_expr *x) {
+  lm_buf b = {0};
+  lm_expr_write(x, &b);
+  const char *text = lm_arena_strndup(c->arena, b.p, b.n);
+  lm_buf_free(&b);
+  return text;
+}
+
+// `NAME`, or `if NAME == VALUE then null else NAME`: the name, with VALUE as text in *out_absent (NULL: null is no value of it).
+static lm_sym inverted(lm_ctx *c, const ast_expr *x, const char **out_absent) {
+  *out_absent = NULL;
+  if (x->kind == EX_NAME) return x->text;
+  if (x->kind != EX_IF || !is_name(x->a, LM_SYM(c, "null")) || x->b->kind != EX_NAME) return NULL;
+  const ast_expr *test = x->c;
+  if (test->kind != EX_BINARY || test->op != OP_EQ || !is_name(test->a, x->b->text)) return NULL;
+  *out_absent = written(c, test->b);
+  return x->b->text;
+}
+
+static void params_add(lm_ctx *c, const ast_decl *model, const ast_item *section, lm_config_params *out) {
   for (uint32_t i = 0; i < section->items.n; i++) {
     const ast_item *item = section->items.v[i];
-    if (item->kind != IT_SET || item->expr->kind != EX_NAME || !has_param(model, item->expr->text)) continue;
-    LM_PUSH(c->arena, out->v, out->n, out->cap) = (lm_config_param){item->path.v[0].text, item->expr->text};
+    const char *absent;
+    lm_sym param = item->kind == IT_SET && item->path.n <= 2 ? inverted(c, item->expr, &absent) : NULL;
+    if (!param || !has_param(model, param)) continue;
+    LM_PUSH(c->arena, out->v, out->n, out->cap) = (lm_config_param){key_of(c, item), param, absent};
   }
 }
 
@@ -126,7 +154,7 @@ lm_config_params lm_config_params_of(lm_ctx *c, const ast_decl *model) {
     const ast_member *m = model->members.v[i];
     if (m->kind != MB_MAP || m->names.v[0].text != LM_SYM(c, "hf")) continue;
     for (uint32_t k = 0; k < m->items.n; k++)
-      if (lm_item_is_config(m->items.v[k])) bare_names(c, model, m->items.v[k], &out);
+      if (lm_item_is_config(m->items.v[k])) params_add(c, model, m->items.v[k], &out);
   }
   return out;
 }
