@@ -1,7 +1,8 @@
 // import.c - lmc import: weights of Hugging Face's into a model of the language.
 //
-// DIR holds config.json, *.safetensors, a tokenizer; the model says by its `map hf` what they are called there. A key of
-// its `config { … }` that is the bare name of one of its parameters is read from config.json; every other key must agree.
+// DIR holds config.json, *.safetensors, a tokenizer. The model is that of examples/zoo for config.json's model_type, or the one
+// that --model names; its `map hf` says what its parameters are called there. The keys of its `config { … }` that can be inverted
+// to one of its parameters set that parameter; all other keys that change what is computed must agree (lmc/hf_config.c).
 // What is written can be run, generated from and exported as any run's folder:
 //   imported.lm         the model with its numbers, and a recipe to go on training with
 //   program/…           the files of the model
@@ -16,18 +17,22 @@
 #include "lmc/output.h"
 #include "lmc/trained.h"
 #include "lmc/weights.h"
+#include "lmc/zoo.h"
 
 static const lm_opt options[] = {
-  {.name = "model", .letter = 'm', .kind = LM_OPT_TEXT, .value = "FILE:NAME", .help = "the model; NAME may be a call such as Llama(d = 512)"},
+  {.name = "model", .letter = 'm', .kind = LM_OPT_TEXT, .value = "FILE:NAME", .help = "the model, where it is none of examples/zoo; NAME may be a call such as Llama(d = 512)"},
   {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "DIR", .help = "the folder to write"},
+  {.name = "ignore-config", .kind = LM_OPT_LIST, .value = "KEY", .help = "imports although config.json's KEY (* for all) is not what the model computes; may be repeated"},
   LM_OPT_JSON, {0}};
 
 typedef struct importer {
   lm_cli *cli;
   lm_arena *arena;
   const char *from, *dir;              // folders
-  const char *file, *name;             // of --model
-  json_t *config;                      // NULL: DIR has none
+  const char *file, *name;             // of the model
+  const lm_zoo_model *zoo;             // NULL: --model was given
+  json_t *config;                      // in its canonical form; NULL: DIR has none
+  const char *const *ignored; int n_ignored;   // of --ignore-config
   lm_program *program;                 // of FILE
   const char *call;                    // the instance as text: "Llama(depth = 2, d = 64)"
   lm_buf text;                         // of imported.lm
@@ -36,18 +41,55 @@ typedef struct importer {
 static bool exists(importer *x, const char *name) { return !access(lm_path_join(x->arena, x->from, name), R_OK); }
 static char *out_path(const importer *x, const char *name) { return lm_path_join(x->arena, x->dir, name); }
 
-static lm_status options_read(importer *x) {
-  const lm_args *a = &x->cli->args;
-  const char *model = lm_args_text(a, "model", NULL), *colon = model ? strrchr(model, ':') : NULL;
-  x->from = a->rest[1];
-  x->dir = lm_args_text(a, "out", NULL);
-  if (strcmp(a->rest[0], "hf")) return lm_fail(LM_USER, "lmc import reads hf, not '%s'", a->rest[0]);
-  if (!x->dir) return lm_fail(LM_USER, "--out DIR is missing: the folder to write");
-  if (!colon || colon == model || !colon[1]) return lm_fail(LM_USER, "--model FILE:NAME is missing, such as --model llama.lm:Llama");
+static lm_status config_read(importer *x) {
+  const char *path = lm_path_join(x->arena, x->from, "config.json");
+  json_t *j;
+  if (!exists(x, "config.json")) return NULL;
+  LM_TRY(lm_json_read(path, 16 << 20, &j));
+  if (json_is_object(j)) x->config = lm_hf_config_canonical(j);
+  json_decref(j);
+  return x->config ? NULL : lm_fail(LM_USER, "%s holds no object", path);
+}
+
+static lm_status ignored_check(const importer *x) {
+  for (int i = 0; i < x->n_ignored; i++)
+    if (strcmp(x->ignored[i], "*") && !lm_hf_config_at(x->config, x->ignored[i]))
+      return lm_fail(LM_USER, "--ignore-config %s: %s/config.json has no such key", x->ignored[i], x->from);
+  return NULL;
+}
+
+static lm_status named_model(importer *x, const char *model) {
+  const char *colon = strrchr(model, ':');
+  if (!colon || colon == model || !colon[1]) return lm_fail(LM_USER, "--model takes FILE:NAME, such as --model llama.lm:Llama");
   x->file = lm_arena_strndup(x->arena, model, (size_t)(colon - model));
   x->name = colon + 1;
+  return NULL;
+}
+
+static lm_status zoo_model(importer *x) {
+  const char *type = json_string_value(json_object_get(x->config, "model_type"));
+  if (!type) return lm_fail(LM_USER, "%s has no config.json with a model_type, so --model FILE:NAME must name the model", x->from);
+  x->zoo = lm_zoo_find(type);
+  if (!x->zoo)
+    return lm_fail(LM_USER, "%s/config.json: model_type \"%s\" has no ready model; there are %s; a model of your own is named by --model FILE:NAME",
+                   x->from, type, lm_zoo_types(x->arena));
+  x->name = x->zoo->model;
+  x->file = lm_path_join(x->arena, lm_path_join(x->arena, x->dir, "program"), x->zoo->file);
+  return NULL;
+}
+
+static lm_status options_read(importer *x) {
+  const lm_args *a = &x->cli->args;
+  const char *model = lm_args_text(a, "model", NULL);
+  x->from = a->rest[1];
+  x->dir = lm_args_text(a, "out", NULL);
+  x->ignored = lm_args_list(a, "ignore-config", &x->n_ignored);
+  if (strcmp(a->rest[0], "hf")) return lm_fail(LM_USER, "lmc import reads hf, not '%s'", a->rest[0]);
+  if (!x->dir) return lm_fail(LM_USER, "--out DIR is missing: the folder to write");
   if (access(x->from, R_OK)) return lm_fail(LM_USER, "there is no folder %s", x->from);
-  return exists(x, "config.json") ? lm_json_read(lm_path_join(x->arena, x->from, "config.json"), 16 << 20, &x->config) : NULL;
+  LM_TRY(config_read(x));
+  LM_TRY(ignored_check(x));
+  return model ? named_model(x, model) : zoo_model(x);
 }
 
 // ---- the model's numbers
@@ -75,12 +117,44 @@ static bool is_given(const char *call, const char *param) {
   return false;
 }
 
-static void arg_add(importer *x, lm_buf *b, const lm_config_param *p, bool *first) {
-  json_t *value = lm_hf_config_get(x->config, p->key);
-  if (!json_is_number(value) || is_given(x->name, p->param) || is_given(b->p, p->param)) return;
-  lm_buf_printf(b, "%s%s = ", *first ? "" : ", ", p->param);
-  if (json_is_integer(value)) lm_buf_printf(b, "%lld", (long long)json_integer_value(value));
-  else lm_json_number(b, json_real_value(value));
+// The text of the parameter's default, NULL if it has none.
+static const char *default_text(importer *x, const ast_decl *model, const char *param) {
+  lm_buf b = {0};
+  const char *text = NULL;
+  for (uint32_t i = 0; i < model->sig.n_params; i++) {
+    if (strcmp(model->sig.params[i].name.text, param) || !model->sig.params[i].init) continue;
+    lm_expr_write(model->sig.params[i].init, &b);
+    text = lm_arena_strndup(x->arena, b.p, b.n);
+  }
+  lm_buf_free(&b);
+  return text;
+}
+
+static const char *literal(importer *x, const json_t *value) {
+  lm_buf b = {0};
+  if (json_is_boolean(value)) lm_buf_puts(&b, json_is_true(value) ? "true" : "false");
+  else if (json_is_string(value)) lm_buf_json(&b, json_string_value(value));
+  else if (json_is_integer(value)) lm_buf_printf(&b, "%lld", (long long)json_integer_value(value));
+  else if (json_is_real(value)) lm_json_number(&b, json_real_value(value));
+  const char *text = b.n ? lm_arena_strndup(x->arena, b.p, b.n) : NULL;
+  lm_buf_free(&b);
+  return text;
+}
+
+// What config.json says of the parameter, as text of the language; NULL: nothing, or what the parameter is by default.
+static const char *arg_text(importer *x, const ast_decl *model, const lm_config_param *p) {
+  json_t *value = lm_hf_config_at(x->config, p->key);
+  if (lm_hf_config_ignores(x->ignored, x->n_ignored, p->key)) return NULL;
+  bool null = value ? json_is_null(value) : strchr(p->key, '.') != NULL;
+  if (!null) return value ? literal(x, value) : NULL;
+  const char *usual = default_text(x, model, p->param);
+  return p->absent && !(usual && !strcmp(usual, p->absent)) ? p->absent : NULL;
+}
+
+static void arg_add(importer *x, const ast_decl *model, lm_buf *b, const lm_config_param *p, bool *first) {
+  const char *text = arg_text(x, model, p);
+  if (!text || is_given(x->name, p->param) || is_given(b->p, p->param)) return;
+  lm_buf_printf(b, "%s%s = %s", *first ? "" : ", ", p->param, text);
   *first = false;
 }
 
@@ -92,7 +166,7 @@ static const char *call_make(importer *x, const ast_decl *model) {
   lm_buf_printf(&b, "%.*s", (int)(called ? n - 1 : n), x->name);
   lm_buf_puts(&b, called ? "" : "(");
   lm_config_params params = lm_config_params_of(x->cli->ctx, model);
-  for (uint32_t i = 0; x->config && i < params.n; i++) arg_add(x, &b, &params.v[i], &first);
+  for (uint32_t i = 0; x->config && i < params.n; i++) arg_add(x, model, &b, &params.v[i], &first);
   const char *text = lm_arena_printf(x->arena, "%s)", b.p);
   lm_buf_free(&b);
   return text;
@@ -125,8 +199,18 @@ static const char *tokenizer_of(importer *x) {
   return "bytes()";
 }
 
+static void ignored_write(void *user, const char *key, const json_t *value) {
+  importer *x = user;
+  if (!lm_hf_config_ignores(x->ignored, x->n_ignored, key) || lm_hf_key_find(key).meaning == LM_HF_IGNORED) return;
+  char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+  lm_buf_printf(&x->text, "# Not checked (--ignore-config): config.json says %s = %s.\n", key, text);
+  lm_free(text);
+}
+
 static void text_make(importer *x, const char *model, const char *main) {
-  lm_buf_printf(&x->text, "# %s with the weights of %s.\nimport \"program/%s\": %s\n\nmodel Imported = %s from \"model.safetensors\"\n\n", model, x->from, main, model, x->call);
+  lm_buf_printf(&x->text, "# %s with the weights of %s.\n", model, x->from);
+  lm_hf_config_each(x->config, ignored_write, x);
+  lm_buf_printf(&x->text, "import \"program/%s\": %s\n\nmodel Imported = %s from \"model.safetensors\"\n\n", main, model, x->call);
   lm_buf_printf(&x->text,
                 "# To go on training: name the text, then lmc run.\ndata Text {\n  tokenizer = %s\n  source text = text(\"*.txt\")\n"
                 "  holdout dev = tail(1%%)\n  pack best_fit(seq = 512 tokens)\n}\n\n"
@@ -145,12 +229,26 @@ static lm_status file_copy(importer *x, const char *name) {
   return s;
 }
 
+// The files of the model to DIR/program: that of the zoo, or the program that --model names.
+static lm_status model_copy(importer *x, const char **out_main) {
+  if (!x->zoo) return lm_bundle_copy(x->arena, x->program, x->dir, out_main);
+  *out_main = x->zoo->file;            // written before the program was loaded
+  return NULL;
+}
+
+static lm_status zoo_write(const importer *x) {
+  const char *text = lm_zoo_text(x->zoo);
+  LM_TRY(lm_dir_make(lm_path_dir(x->arena, x->file)));
+  return lm_file_write_atomic(x->file, text, strlen(text));
+}
+
 static lm_status program_write(importer *x) {
   static const char manifest[] = "{\n  \"main\": \"../imported.lm\",\n  \"recipe\": \"Tune\",\n  \"set\": []\n}\n";
   const char *model, *main;
-  LM_TRY(call_find(x, &model));
   LM_TRY(lm_dir_make(x->dir));
-  LM_TRY(lm_bundle_copy(x->arena, x->program, x->dir, &main));
+  if (x->zoo) LM_TRY(zoo_write(x));
+  LM_TRY(call_find(x, &model));
+  LM_TRY(model_copy(x, &main));
   for (size_t i = 0; i < LM_COUNT(TOKENIZER_FILES); i++)
     if (exists(x, TOKENIZER_FILES[i])) LM_TRY(file_copy(x, TOKENIZER_FILES[i]));
   text_make(x, model, main);
@@ -160,33 +258,10 @@ static lm_status program_write(importer *x) {
 
 // ---- weights
 
-// Keys that change what is computed; a model that says nothing of them computes what their usual value means.
-static const struct { const char *key, *usual; } MATTERS[] = {
-  {"rope_scaling", "null"}, {"rope_type", "\"default\""}, {"use_sliding_window", "false"}, {"attn_logit_softcapping", "null"},
-  {"final_logit_softcapping", "null"}, {"partial_rotary_factor", "1.0"}, {"scale_attn_by_inverse_layer_idx", "false"}};
-
-static bool is_declared(const lm_lowered *l, const char *key) {
-  for (uint32_t i = 0; i < l->n_config; i++)
-    if (!strcmp(l->config[i].key, key)) return true;
-  return false;
-}
-
-static void silence_warn(const importer *x, const lm_lowered *l) {
-  for (size_t i = 0; x->config && i < LM_COUNT(MATTERS); i++) {
-    json_t *value = lm_hf_config_get(x->config, MATTERS[i].key), *usual = json_loads(MATTERS[i].usual, JSON_DECODE_ANY, NULL);
-    char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    if (value && !json_is_null(value) && !json_equal(value, usual) && !is_declared(l, MATTERS[i].key))
-      lm_cli_note("note: config.json has %s = %s, of which the model's config says nothing\n", MATTERS[i].key, text);
-    lm_free(text);
-    json_decref(usual);
-  }
-}
-
 static lm_status weights_write(importer *x, lm_session *s) {
   LM_TRY(lm_session_open(s, x->cli, out_path(x, "imported.lm"), NULL, NULL, 0));
   LM_TRY(lm_trained_params(s));
-  if (x->config) LM_TRY(lm_hf_config_check(s, x->config, lm_path_join(x->arena, x->from, "config.json")));
-  silence_warn(x, s->lowered);
+  if (x->config) LM_TRY(lm_hf_config_check(s, x->config, lm_path_join(x->arena, x->from, "config.json"), x->ignored, x->n_ignored));
   float *params = lm_alloc((size_t)s->plan->arena_bytes[LM_ARENA_PARAM]);
   lm_status status = lm_weights_import(s, x->from, params);
   if (!status) status = lm_weights_save(s, out_path(x, "model.safetensors"), params);
@@ -239,7 +314,7 @@ static lm_status import(importer *x) {
   lm_session s = {0};
   LM_TRY(options_read(x));
   LM_TRY(lm_output_check(x->dir, &x->from, 1));
-  LM_TRY(lm_output_check(out_path(x, "imported.lm"), &x->file, 1));
+  if (!x->zoo) LM_TRY(lm_output_check(out_path(x, "imported.lm"), &x->file, 1));
   standing was = standing_of(x);
   lm_status status = program_write(x);
   if (!status) status = weights_write(x, &s);
@@ -258,8 +333,11 @@ static lm_status run(lm_cli *cli) {
 }
 
 const lm_command lm_cmd_import = {
-  .name = "import", .usage = "hf DIR --model FILE:NAME -o DIR [options]", .summary = "reads a model of Hugging Face's", .options = options,
+  .name = "import", .usage = "hf DIR -o DIR [--model FILE:NAME] [options]", .summary = "reads a model of Hugging Face's", .options = options,
   .least = 2, .most = 2, .run = run,
-  .help = "Sizes come from config.json where the model's `map hf { config { … } }` ties them to its parameters, weights through\n"
-          "its map; every tensor must find its place. The folder that is written can be generated from, run and exported.\n\n"
-          "  lmc import hf ckpt/qwen --model examples/llama.lm:Llama -o runs/qwen\n"};
+  .help = "config.json's model_type tells the model: those of examples/zoo are in the command, another one is named by --model. Its\n"
+          "sizes and whatever else its `map hf { config { … } }` ties to its parameters come from config.json, weights through its\n"
+          "map. Every tensor must find its place, and every key that changes what is computed must be what the model computes.\n"
+          "The folder that is written holds the model's text, and can be generated from, run and exported.\n\n"
+          "  lmc import hf ckpt/qwen -o runs/qwen\n"
+          "  lmc import hf ckpt/mine --model mine.lm:Mine -o runs/mine\n"};

@@ -111,12 +111,3 @@ json_t *lm_hf_config_infer(const lm_foreign_map *maps, size_t n) {
   }
   return config;
 }
-
-json_t *lm_hf_config_get(const json_t *config, const char *key) {
-  json_t *found = json_object_get(config, key), *inner;
-  const char *name;
-  if (found && !json_is_null(found)) return found;
-  json_object_foreach((json_t *)config, name, inner)
-    if (json_object_get(inner, key)) return json_object_get(inner, key);
-  return found;
-}

@@ -7,7 +7,4 @@
 // model_type, architectures and sizes of Llama-, Qwen- and GPT-2-style models; sizes alone where some of their tensors are missing,
 // an empty object where the names are of none of these. Mistral has Llama's tensors. The caller owns it.
 json_t *lm_hf_config_infer(const lm_foreign_map *maps, size_t n);
-
-// A key of a config.json, also one level down: newer ones keep rope_theta in rope_parameters. NULL if it isn't there.
-json_t *lm_hf_config_get(const json_t *config, const char *key);
 #endif

@@ -1,17 +1,22 @@
 // json_fuzz.c - JSON, metrics.jsonl and event files as a run finds them in its folder. The first byte chooses which.
 #include "runtime/io/chart.h"
-#include "runtime/io/hf_config.h"
+#include "runtime/io/hf_keys.h"
 #include "runtime/io/json.h"
 #include "runtime/io/tensorboard.h"
 #include "tests/fuzz/fuzz.h"
+
+static void value_read(void *user, const char *key, const json_t *value) {
+  if (json_is_number(value) && lm_hf_key_find(key).meaning != LM_HF_IGNORED) lm_json_number(user, json_number_value(value));
+}
 
 static void json_read(const char *text, size_t n) {
   json_t *j;
   lm_buf number = {0};
   lm_status s = lm_json_parse(text, n, "fuzz", &j);
   if (!s) {
-    const json_t *x = lm_hf_config_get(j, "rope_theta");
-    if (json_is_number(x)) lm_json_number(&number, json_number_value(x));
+    json_t *config = lm_hf_config_canonical(j);
+    lm_hf_config_each(config, value_read, &number);
+    json_decref(config);
     json_decref(j);
   }
   lm_buf_free(&number);

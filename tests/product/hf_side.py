@@ -1,4 +1,6 @@
-"""The side of transformers, run by the Python that has it. usage: hf_side.py make TYPE DIR | logits DIR IDS OUT.npy"""
+"""The side of transformers, run by the Python that has it. usage: hf_side.py make TYPE DIR [CONFIG] |
+logits DIR IDS OUT.npy | greedy DIR IDS N | tokens DIR TEXT; exit status 3: this
+transformers does not have that, or is older than $HF_LEAST"""
 import json, os, sys
 
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
@@ -18,10 +20,11 @@ CONFIGS = {
 }
 
 
-def make(kind, folder):
+def make(kind, folder, config=None):
     """a model of random weights, far from their initial values so that every one of them shows in the logits"""
     torch.manual_seed(1)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **CONFIGS[kind])).float()
+    config = json.loads(config) if config else CONFIGS[kind]
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **config)).float()
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * (0.3 / p.shape[-1] ** 0.5 if p.dim() > 1 else 0.2))
@@ -35,6 +38,13 @@ def logits(folder, ids, out):
     print(json.dumps({"class": type(model).__name__}))
 
 
+def greedy(folder, ids, n):
+    model = AutoModelForCausalLM.from_pretrained(folder, torch_dtype=torch.float32).eval()
+    with torch.no_grad():
+        out = model.generate(torch.tensor([ids]), max_new_tokens=n, do_sample=False, eos_token_id=None, pad_token_id=0)
+    print(json.dumps(out[0, len(ids):].tolist()))
+
+
 def tokens(folder, text):
     t = AutoTokenizer.from_pretrained(folder)
     ids = t(text)["input_ids"]
@@ -44,10 +54,14 @@ def tokens(folder, text):
 UNKNOWN = 3            # exit status: a model that this transformers does not have
 command, args = sys.argv[1], sys.argv[2:]
 if command == "make":
-    if args[0] not in transformers.models.auto.configuration_auto.CONFIG_MAPPING:
+    version = tuple(map(int, transformers.__version__.split(".")[:2]))
+    least = tuple(map(int, os.environ.get("HF_LEAST", "0.0").split(".")))
+    if args[0] not in transformers.models.auto.configuration_auto.CONFIG_MAPPING or version < least:
         sys.exit(UNKNOWN)
     make(*args)
 elif command == "logits":
     logits(args[0], json.loads(args[1]), args[2])
+elif command == "greedy":
+    greedy(args[0], json.loads(args[1]), int(args[2]))
 elif command == "tokens":
     tokens(*args)

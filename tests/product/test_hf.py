@@ -21,9 +21,9 @@ def python():
     return os.environ["LMC_HF_PYTHON"]
 
 
-def side(*args, may=0):
+def side(*args, may=0, env={}):
     """runs hf_side.py; may: an exit status that is no failure"""
-    p = subprocess.run([python(), SIDE, *args], capture_output=True, text=True, timeout=600)
+    p = subprocess.run([python(), SIDE, *args], capture_output=True, text=True, timeout=600, env={**os.environ, **env})
     check(p.returncode in (0, may), p.stderr[-2000:])
     return p
 

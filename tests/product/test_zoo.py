@@ -1,0 +1,97 @@
+"""The models of examples/zoo against transformers: random weights saved there, found here by config.json alone, the same logits
+and the same greedy continuation, and what is exported again gives the same logits there. LMC_HF_PYTHON as in test_hf.py."""
+import json, os
+
+import numpy as np
+from harness import Skip, check, load, save, within
+from test_hf import UNKNOWN, side
+
+BASE = dict(vocab_size=272, hidden_size=32, intermediate_size=56, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+            max_position_embeddings=64, bos_token_id=None, eos_token_id=None, pad_token_id=None)
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
+YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=16)
+NEW = "4.50"
+NEOX = {key: value for key, value in BASE.items() if key != "num_key_value_heads"}
+GPT2 = dict(vocab_size=272, n_embd=32, n_layer=3, n_head=4, n_positions=64, bos_token_id=None, eos_token_id=None)
+
+# name: type, config, and the version of transformers that has it. Those before `nightly` are run always.
+CASES = {
+    "llama_untied": ("llama", dict(BASE, rope_theta=5000.0, rms_norm_eps=1e-5)),
+    "gpt2": ("gpt2", GPT2),
+    "nightly": None,
+    "llama_tied_mha": ("llama", dict(BASE, num_key_value_heads=4, tie_word_embeddings=True)),
+    "llama_mqa_gelu": ("llama", dict(BASE, num_key_value_heads=1, hidden_act="gelu")),
+    "llama_head_dim": ("llama", dict(BASE, head_dim=16), NEW),
+    "llama_linear": ("llama", dict(BASE, rope_scaling=dict(type="linear", factor=2.5))),
+    "llama_llama3": ("llama", dict(BASE, rope_scaling=LLAMA3, rope_theta=500000.0, tie_word_embeddings=True), NEW),
+    "llama_yarn": ("llama", dict(BASE, rope_scaling=YARN), NEW),
+    "llama_yarn_all": ("llama", dict(BASE, rope_scaling=dict(YARN, beta_fast=8.0, beta_slow=2.0, attention_factor=1.3)), NEW),
+    "mistral": ("mistral", dict(BASE, sliding_window=None)),
+    "mistral_window": ("mistral", dict(BASE, sliding_window=7, head_dim=16), NEW),
+    "qwen2_tied": ("qwen2", dict(BASE, tie_word_embeddings=True, rope_theta=1e6)),
+    "qwen2_untied": ("qwen2", dict(BASE, tie_word_embeddings=False)),
+    "qwen2_window": ("qwen2", dict(BASE, use_sliding_window=True, sliding_window=6, max_window_layers=1), NEW),
+    "qwen3": ("qwen3", dict(BASE, head_dim=16, tie_word_embeddings=True)),
+    "qwen3_yarn": ("qwen3", dict(BASE, head_dim=16, tie_word_embeddings=False, rope_scaling=YARN)),
+    "gpt2_inner": ("gpt2", dict(GPT2, n_inner=48, activation_function="gelu")),
+    "gpt_neox": ("gpt_neox", dict(NEOX, rotary_pct=0.25)),
+    "gpt_neox_sequential": ("gpt_neox", dict(NEOX, rotary_pct=1.0, use_parallel_residual=False, hidden_act="gelu_new")),
+    "gpt_neox_tied": ("gpt_neox", dict(NEOX, rotary_pct=0.5, tie_word_embeddings=True, rotary_emb_base=5000), NEW),
+    "gemma2": ("gemma2", dict(BASE, head_dim=16, sliding_window=6, query_pre_attn_scalar=24, final_logit_softcapping=3.0,
+                              attn_logit_softcapping=2.0, attn_implementation="eager"), NEW),
+    "gemma2_uncapped": ("gemma2", dict(BASE, head_dim=16, final_logit_softcapping=None, attn_logit_softcapping=None), NEW),
+}
+IDS = [(7 * i * i + 3 * i + 5) % 272 for i in range(40)]   # beyond the 16 positions of the original contexts
+COUNT = 12
+
+
+def their_logits(run, folder):
+    side("logits", folder, json.dumps(IDS), run.path("theirs.npy"))
+    return np.load(run.path("theirs.npy")).astype("f8")
+
+
+def our_logits(run, imported):
+    z = np.zeros((1, 1, len(IDS)), "<i4")
+    save(run.path("ids.safetensors"), dict(tok=z + np.array(IDS, "<i4"), pos=z + np.arange(len(IDS), dtype="<i4"), seg=z,
+                                           next=z, w=np.ones(z.shape, "<f4")))
+    text = f'''import "{imported}/imported.lm": Imported
+data D {{ source s = batches("ids.safetensors") }}
+recipe R {{ model = Imported; data = D; run = 1 steps; optimizer = sgd(lr = 0); precision {{ compute = f32 }} }}
+'''
+    return run.trace(run.write("ids.lm", text), "--values", "logits")["logits"][0].astype("f8")
+
+
+def difference(a, b):
+    check(a.shape == b.shape, f"{a.shape} and {b.shape}")
+    return float(np.abs(a - b).max() / np.abs(b).max())
+
+
+def case(run, kind, config, least="0.0"):
+    theirs, imported, again = run.path("theirs"), run.path("imported"), run.path("again")
+    if side("make", kind, theirs, json.dumps(config), may=UNKNOWN, env={"HF_LEAST": least}).returncode == UNKNOWN:
+        raise Skip(f"this transformers has no {kind}, or not this variation of it")
+    run("import", "hf", theirs, "-o", imported)
+    truth = their_logits(run, theirs)
+    within("our logits", difference(our_logits(run, imported), truth), 1e-5)
+    ours = run("generate", imported, "--prompt-ids", ",".join(map(str, IDS)), "--ids", "-n", COUNT, "--temperature", 0,
+               "--set", "precision.compute=f32").split()
+    told = json.loads(side("greedy", theirs, json.dumps(IDS), str(COUNT)).stdout)
+    check(list(map(int, ours)) == told, f"greedy: {ours} and {told}")
+    run("export", imported, "-o", again)
+    within("their logits of what was exported", difference(their_logits(run, again), truth), 1e-6)
+    limit = "n_positions" if kind == "gpt2" else "max_position_embeddings"
+    check(json.load(open(f"{again}/config.json"))[limit] == 64, "the limit of positions is kept")
+    a, b = load(f"{theirs}/model.safetensors"), load(f"{again}/model.safetensors")
+    for name in b:   # with or without the inner model's name in front
+        check((a.get(name, a.get(f"transformer.{name}")) == b[name]).all(), name)
+
+
+def cases():
+    def one(name):
+        def test(run):
+            if not run.nightly and list(CASES).index(name) > list(CASES).index("nightly"):
+                raise Skip("for --nightly")
+            case(run, *CASES[name])
+        return f"zoo.{name}", test
+
+    return [one(name) for name in CASES if CASES[name]]
