@@ -15,13 +15,16 @@ static void args_add(json_t *config, const lm_lowered *l) {
 }
 
 // What transformers takes where its config does not say, and tensors cannot tell.
-static const struct { const char *key; double value; } ASSUMED[] = {{"rope_theta", 10000}, {"rms_norm_eps", 1e-6}};
+static const struct { const char *key, *value; } ASSUMED[] = {
+  {"rope_theta", "10000.0"}, {"rms_norm_eps", "1e-6"}, {"hidden_act", "\"silu\""}};
 
 static void assumed_add(const lm_session *s, json_t *config, const char **out_assumed) {
+  lm_arena *a = s->ctx->arena;
   for (size_t i = 0; i < LM_COUNT(ASSUMED); i++) {
     if (json_object_get(config, ASSUMED[i].key)) continue;
-    json_object_set_new(config, ASSUMED[i].key, json_real(ASSUMED[i].value));
-    *out_assumed = lm_arena_printf(s->ctx->arena, "%s%s%s = %g", *out_assumed ? *out_assumed : "", *out_assumed ? ", " : "", ASSUMED[i].key, ASSUMED[i].value);
+    json_object_set_new(config, ASSUMED[i].key, json_loads(ASSUMED[i].value, JSON_DECODE_ANY, NULL));
+    const char *before = *out_assumed ? lm_arena_printf(a, "%s, ", *out_assumed) : "";
+    *out_assumed = lm_arena_printf(a, "%s%s = %s", before, ASSUMED[i].key, ASSUMED[i].value);
   }
 }
 

@@ -31,14 +31,13 @@ static const char *const IGNORED[] = {
   "forced_eos_token_id", "exponential_decay_length_penalty", "remove_invalid_values", "prefix",
 };
 
-static const char *const SHAPES[] = {"hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size",
+static const char *const SHAPES[] = {"hidden_size", "head_dim", "intermediate_size", "num_hidden_layers", "vocab_size",
                                      "n_embd", "n_inner", "n_layer", "n_positions"};
 
 static const struct { const char *key, *what, *neutral; } NUMBERS[] = {
   {"num_attention_heads", "the number of query heads", NULL},
   {"n_head", "the number of heads", NULL},
   {"num_key_value_heads", "the number of key and value heads", NULL},
-  {"head_dim", "the size of a head", NULL},
   {"hidden_act", "the activation of the feed-forward part", NULL},
   {"hidden_activation", "the activation of the feed-forward part", NULL},
   {"activation_function", "the activation of the feed-forward part", NULL},
