@@ -80,13 +80,17 @@ static bool same_value(const json_t *a, const json_t *b) {
   return json_equal(a, b);
 }
 
-bool lm_hf_config_ignores(const char *const *ignored, int n, const char *key) {
+bool lm_hf_config_names(const char *const *ignored, int n, const char *key) {
   for (int i = 0; i < n; i++) {
     size_t length = strlen(ignored[i]);
-    if (!strcmp(ignored[i], "*") || !strcmp(ignored[i], key)) return true;
+    if (!strcmp(ignored[i], key)) return true;
     if (!strncmp(ignored[i], key, length) && key[length] == '.') return true;
   }
   return false;
+}
+
+bool lm_hf_config_ignores(const char *const *ignored, int n, const char *key) {
+  return lm_hf_config_names(ignored, n, "*") || lm_hf_config_names(ignored, n, key);
 }
 
 typedef struct checking {

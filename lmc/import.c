@@ -22,7 +22,7 @@
 static const lm_opt options[] = {
   {.name = "model", .letter = 'm', .kind = LM_OPT_TEXT, .value = "FILE:NAME", .help = "the model, where it is none of examples/zoo; NAME may be a call such as Llama(d = 512)"},
   {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "DIR", .help = "the folder to write"},
-  {.name = "ignore-config", .kind = LM_OPT_LIST, .value = "KEY", .help = "imports although config.json's KEY (* for all) is not what the model computes; may be repeated"},
+  {.name = "ignore-config", .kind = LM_OPT_LIST, .value = "KEY", .help = "does not take or check config.json's KEY; * checks none; may be repeated"},
   LM_OPT_JSON, {0}};
 
 typedef struct importer {
@@ -144,7 +144,7 @@ static const char *literal(importer *x, const json_t *value) {
 // What config.json says of the parameter, as text of the language; NULL: nothing, or what the parameter is by default.
 static const char *arg_text(importer *x, const ast_decl *model, const lm_config_param *p) {
   json_t *value = lm_hf_config_at(x->config, p->key);
-  if (lm_hf_config_ignores(x->ignored, x->n_ignored, p->key)) return NULL;
+  if (lm_hf_config_names(x->ignored, x->n_ignored, p->key)) return NULL;   // "*" takes what it can
   bool null = value ? json_is_null(value) : strchr(p->key, '.') != NULL;
   if (!null) return value ? literal(x, value) : NULL;
   const char *usual = default_text(x, model, p->param);

@@ -200,7 +200,7 @@ static void context_add(json_t *config) {
 
 // Whether layer i has a window, as the model type says where layer_types is absent.
 static bool has_window(const json_t *config, json_int_t i) {
-  if (json_is_null(json_object_get(config, "sliding_window"))) return false;
+  if (!json_is_integer(json_object_get(config, "sliding_window"))) return false;
   if (!strcmp(type_of(config), "gemma2")) return i % 2 == 0;
   return i >= json_integer_value(json_object_get(config, "max_window_layers"));
 }

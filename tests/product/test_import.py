@@ -1,0 +1,158 @@
+"""lmc import without transformers: what of a config.json is taken, checked, refused; the tokenizer that stands beside it."""
+import json, os
+
+import numpy as np
+from harness import check, save
+
+CONFIG = dict(model_type="llama", architectures=["LlamaForCausalLM"], vocab_size=272, hidden_size=16, intermediate_size=24,
+              num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=48, rms_norm_eps=1e-5,
+              rope_theta=10000.0, hidden_act="silu", tie_word_embeddings=True, torch_dtype="float32")
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
+
+
+def weights(config):
+    """of the Llama that the config describes"""
+    d, ff, vocab = config["hidden_size"], config["intermediate_size"], config["vocab_size"]
+    e = config.get("head_dim") or d // config["num_attention_heads"]
+    q, kv = e * config["num_attention_heads"], e * (config.get("num_key_value_heads") or config["num_attention_heads"])
+    shapes = {"model.embed_tokens.weight": (vocab, d), "model.norm.weight": (d,)}
+    if not config.get("tie_word_embeddings", False):
+        shapes["lm_head.weight"] = (vocab, d)
+    for i in range(config["num_hidden_layers"]):
+        at = f"model.layers.{i}."
+        shapes |= {at + "input_layernorm.weight": (d,), at + "post_attention_layernorm.weight": (d,),
+                   at + "self_attn.q_proj.weight": (q, d), at + "self_attn.k_proj.weight": (kv, d),
+                   at + "self_attn.v_proj.weight": (kv, d), at + "self_attn.o_proj.weight": (d, q),
+                   at + "mlp.gate_proj.weight": (ff, d), at + "mlp.up_proj.weight": (ff, d), at + "mlp.down_proj.weight": (d, ff)}
+    rng = np.random.default_rng(0)
+    return {name: rng.normal(0, 0.2, shape).astype("<f4") for name, shape in shapes.items()}
+
+
+def folder(run, name="theirs", without=(), **changes):
+    config = {key: value for key, value in {**CONFIG, **changes}.items() if key not in without}
+    path = run.path(name)
+    os.makedirs(path, exist_ok=True)
+    save(f"{path}/model.safetensors", weights({**CONFIG, **changes}))
+    json.dump(config, open(f"{path}/config.json", "w"))
+    return path
+
+
+REFUSED = [   # change of config.json, what must be said
+    (dict(hidden_act="quick_gelu"), 'got "quick_gelu"'),
+    (dict(rope_scaling=dict(rope_type="dynamic", factor=2.0)), 'got "dynamic"'),
+    (dict(rope_scaling=dict(LLAMA3, mscale=1.0)), "rope_scaling.mscale is 1.0, a key that lmc does not know"),
+    (dict(rope_parameters=dict(LLAMA3, rope_theta=10000.0, truncate=False)), "rope_scaling.truncate is false"),
+    (dict(use_sliding_window=True, sliding_window=8), "sliding_window is 8 (the size of the sliding window), the model's config does"),
+    (dict(partial_rotary_factor=0.5), "partial_rotary_factor is 0.5"),
+    (dict(attention_bias=True), "attention_bias is true, the model's false"),
+    (dict(mlp_bias=True), "mlp_bias is true, the model's false"),
+    (dict(attn_logit_softcapping=30.0), "attn_logit_softcapping is 30.0"),
+    (dict(quantization_config=dict(bits=4)), 'quantization_config is {"bits":4}'),
+    (dict(attention_multiplier=0.5), "attention_multiplier is 0.5, a key that lmc does not know"),
+    (dict(model_type="phi3"), 'model_type "phi3" has no ready model; there are gemma2, gpt2,'),
+    (dict(architectures=["LlamaForSequenceClassification"]), 'architectures is ["LlamaForSequenceClassification"], the model\'s'),
+]
+
+
+def test_refused(run):
+    """whatever changes the numbers and is not what the model computes is an error, and leaves no folder"""
+    for change, said in REFUSED:
+        err = run("import", "hf", folder(run, **change), "-o", run.path("out"), status=1)
+        check(said in err, f"{change}: {err}")
+        check(not os.path.exists(run.path("out")), f"{change}: a folder is left")
+
+
+def test_accepted(run):
+    """what does not change the numbers, or is absent, or null; other ways of writing the same"""
+    plain = imported(run, folder(run))
+    same = [dict(use_cache=False, initializer_range=0.1, attention_dropout=0.1, bos_token_id=7, temperature=0.5, pretraining_tp=2),
+            dict(rope_scaling=None, attention_bias=False, mlp_bias=False, sliding_window=None, some_new_key=None),
+            dict(rope_scaling=dict(type="default")), dict(head_dim=4), dict(head_dim=None),
+            dict(layer_types=["full_attention", "full_attention"])]
+    for change in same:
+        check(imported(run, folder(run, **change)) == plain, change)
+    check(imported(run, folder(run, without=("hidden_act", "rope_theta"))).keys() == plain.keys(), "defaults of the model type")
+    v5 = folder(run, without=("rope_theta",), rope_parameters=dict(rope_type="default", rope_theta=10000.0))
+    check(imported(run, v5) == plain, "rope_parameters of transformers 5")
+
+
+def imported(run, theirs, *args):
+    """config.json of what comes out again"""
+    run("import", "hf", theirs, "-o", run.path("in"), *args)
+    run("export", run.path("in"), "-o", run.path("again"))
+    return json.load(open(run.path("again/config.json")))
+
+
+def test_inverse(run):
+    """export writes what import read: the limit of positions, theta, epsilon, the scaling"""
+    for change in (dict(rope_scaling=LLAMA3, max_position_embeddings=128), dict(rope_theta=5e5, rms_norm_eps=3e-6, hidden_act="gelu"),
+                   dict(rope_scaling=dict(type="linear", factor=4.0)), dict(tie_word_embeddings=False, num_key_value_heads=1, head_dim=8)):
+        out = imported(run, folder(run, **change))
+        for key, value in {**CONFIG, **change}.items():
+            check(out[key] == value, f"{key}: {out[key]}, {value}")
+
+
+def test_ignore_config(run):
+    """--ignore-config goes on, and the folder says so"""
+    theirs = folder(run, attention_multiplier=0.5, rope_scaling=dict(rope_type="dynamic", factor=2.0))
+    run("import", "hf", theirs, "-o", run.path("in"), "--ignore-config", "rope_scaling", status=1)
+    run("import", "hf", theirs, "-o", run.path("in"), "--ignore-config", "rope_scaling", "--ignore-config", "attention_multiplier")
+    text = open(run.path("in/imported.lm")).read()
+    check('# Not checked (--ignore-config): config.json says rope_scaling.rope_type = "dynamic".' in text, text)
+    check("# Not checked (--ignore-config): config.json says attention_multiplier = 0.5." in text, text)
+    check("scaling" not in text.split("model Imported")[1], text)
+    run("import", "hf", folder(run, attention_multiplier=0.5), "-o", run.path("in"), "--ignore-config", "*")
+    err = run("import", "hf", theirs, "-o", run.path("in"), "--ignore-config", "no_such_key", status=1)
+    check("config.json has no such key" in err, err)
+
+
+OWN = '''import std.nn: xent
+model Own(d = 8, vocab = 272, cap = 1, kind = "a", deep = false, mix = 0.5) {
+  param embed: real[vocab, d] = normal(0.02)
+  apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] { return dot(gather(embed, tok, vocab), embed, d) }
+  loss(bt: Batch[b, t]) -> (f32, f32) { return (sum(xent(apply(bt.tok, bt.pos, bt.seg), bt.next) * bt.w), sum(bt.w)) }
+  map hf {
+    @embed = ("embed", [vocab, d])
+    config { model_type = "own"; hidden_size = d; vocab_size = vocab; kind_key = kind; deep_key = deep; mix_key = mix
+             cap_key = if cap == 0 then null else cap }
+  }
+}
+'''
+
+
+def test_own_model(run):
+    """a model of one's own: texts, truths and nulls are read through its config"""
+    model, path = run.write("own.lm", OWN), run.path("own")
+    os.makedirs(path)
+    save(f"{path}/model.safetensors", {"embed": np.zeros((16, 4), "<f4")})
+    config = dict(model_type="own", hidden_size=4, vocab_size=16, kind_key="b", deep_key=True, mix_key=0.25, cap_key=None)
+    json.dump(config, open(f"{path}/config.json", "w"))
+    run("import", "hf", path, "--model", f"{model}:Own", "-o", run.path("in"))
+    call = open(run.path("in/imported.lm")).read().split("model Imported = ")[1].split(" from")[0]
+    check(call == 'Own(d = 4, vocab = 16, kind = "b", deep = true, mix = 0.25, cap = 0)', call)
+    json.dump({**config, "mix_key": "x"}, open(f"{path}/config.json", "w"))
+    err = run("import", "hf", path, "--model", f"{model}:Own(mix = 0.125)", "-o", run.path("in2"), status=1)
+    check('mix_key is "x", the model\'s 0.125' in err, err)
+
+
+def test_tokenizer_config(run):
+    """a tokenizer_config.json as transformers writes it, with int(1e30): every command takes it"""
+    theirs, text = folder(run), run.write("text.txt", "the cat sat on the mat and the dog lay on the log. " * 60)
+    run("tokenizer", "train", "-o", f"{theirs}/tokenizer.json", "--vocab", 272, text)
+    json.dump({"model_max_length": int(1e30), "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|endoftext|>"},
+              open(f"{theirs}/tokenizer_config.json", "w"))
+    out = run.path("in")
+    run("import", "hf", theirs, "-o", out)
+    run("generate", out, "--prompt", "the cat", "-n", 3)
+    run("export", out, "-o", run.path("again"))
+    file = run.write("tune.lm", f"""import "{out}/imported.lm": Imported
+data D {{ tokenizer = bpe("{out}/tokenizer.json"); source s = text("{text}"); holdout dev = tail(10%); pack best_fit(seq = 16 tokens) }}
+recipe R {{
+  model = Imported; data = D; run = 2 steps; batch = 64 tokens; optimizer = adamw(lr = 1e-3); save = checkpoint("run")
+  eval dev {{ data = D.dev; every = 2 steps; metrics = [loss] }}
+}}
+""")
+    run("run", file, "-q")
+    run("eval", run.path("run"))
+    run("bench", file, "--steps", 1)
+    run("trace", file, "--steps", 1, "--out", run.path("t.safetensors"))
