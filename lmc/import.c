@@ -221,6 +221,23 @@ static void text_make(importer *x, const char *model, const char *main) {
                 tokenizer_of(x));
 }
 
+// What generate, run and eval would refuse later is refused here.
+static lm_status tokenizer_check(importer *x) {
+  bool one = exists(x, "tokenizer.json"), two = exists(x, "vocab.json") && exists(x, "merges.txt");
+  lm_tokenizer *t = NULL;
+  if (!one && exists(x, "tokenizer.model"))
+    return lm_fail(LM_USER, "%s has its tokenizer as tokenizer.model, which lmc does not read; transformers writes a tokenizer.json by "
+                   "AutoTokenizer.from_pretrained(\"%s\").save_pretrained(\"%s\")", x->from, x->from, x->from);
+  if (!one && !two) {
+    lm_cli_note("note: %s has no tokenizer; imported.lm says bytes(), of which the model knows nothing: give token ids\n", x->from);
+    return NULL;
+  }
+  const char *path = lm_path_join(x->arena, x->from, one ? "tokenizer.json" : "vocab.json");
+  lm_status s = lm_tokenizer_bpe_open(path, one ? NULL : lm_path_join(x->arena, x->from, "merges.txt"), &t);
+  lm_tokenizer_destroy(t);
+  return lm_annotate(s, "the tokenizer cannot be used; a copy of the folder without it imports the weights alone");
+}
+
 static lm_status file_copy(importer *x, const char *name) {
   lm_buf text = {0};
   lm_status s = lm_file_read(lm_path_join(x->arena, x->from, name), (size_t)1 << 30, &text);
@@ -315,6 +332,7 @@ static lm_status import(importer *x) {
   LM_TRY(options_read(x));
   LM_TRY(lm_output_check(x->dir, &x->from, 1));
   if (!x->zoo) LM_TRY(lm_output_check(out_path(x, "imported.lm"), &x->file, 1));
+  LM_TRY(tokenizer_check(x));
   standing was = standing_of(x);
   lm_status status = program_write(x);
   if (!status) status = weights_write(x, &s);

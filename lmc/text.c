@@ -140,7 +140,7 @@ static lm_status train(lm_session *s) {
   lm_data_options o;
   LM_TRY(data_options(s, &o));
   f->name = "tokenizer.json";
-  LM_TRY(located(s, lm_data_tokenizer_train(&o, s->recipe->data.tokenizer.train, &f->text)));
+  LM_TRY(located(s, lm_data_tokenizer_train(&o, s->recipe->data.tokenizer.train, &f->text, NULL)));
   return lm_tokenizer_bpe_parse(f->text.p, f->text.n, "the trained tokenizer", &s->tokenizer);
 }
 

@@ -13,6 +13,7 @@ static const lm_opt options[] = {
   {.name = "lines", .kind = LM_OPT_FLAG, .help = "each line of standard input by itself"},
   {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "FILE", .help = "train: where the tokenizer goes (tokenizer.json)"},
   {.name = "vocab", .kind = LM_OPT_WHOLE, .value = "N", .help = "train: size of the vocabulary (4096)", .least = 257, .most = 1e7},
+  {.name = "field", .kind = LM_OPT_TEXT, .value = "NAME", .help = "train: the field of .jsonl files that holds the text (text)"},
   LM_OPT_JSON, {0}};
 
 // ---- SPEC, as in a recipe: bytes(), bpe("tokenizer.json"), bpe("encoder.json", "vocab.bpe")
@@ -98,34 +99,57 @@ static lm_status convert(lm_cli *cli, converter *one) {
 
 // ---- train
 
-static void trained_json(const char *path, int64_t vocab) {
+typedef struct trained { const char *path; lm_buf json; lm_data_trained_on on; int32_t vocab; } trained;
+
+static void trained_json(const trained *t, int64_t most) {
   lm_buf b = {0};
-  lm_buf_json(&b, path);
-  lm_cli_print("{\"file\": %s, \"vocab_most\": %lld}\n", b.p, (long long)vocab);
+  lm_buf_json(&b, t->path);
+  lm_cli_print("{\"file\": %s, \"vocab\": %d, \"vocab_most\": %lld, \"documents\": %lld, \"unusable\": %lld}\n", b.p, t->vocab,
+               (long long)most, (long long)t->on.documents, (long long)t->on.unusable);
   lm_buf_free(&b);
+}
+
+static void trained_print(lm_cli *cli, const trained *t) {
+  int64_t most = lm_args_whole(&cli->args, "vocab", 4096);
+  if (t->on.unusable)
+    lm_cli_note("warning: %lld of %lld documents cannot be used and were left out\n%s", (long long)t->on.unusable,
+                (long long)t->on.documents, t->on.list.p);
+  if (cli->json) trained_json(t, most);
+  else lm_cli_print("%s: %d tokens; in a recipe: tokenizer = bpe(\"%s\")\n", t->path, t->vocab, t->path);
+}
+
+static void sources_make(lm_cli *cli, lm_data_source *out, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++) {
+    const char *path = cli->args.rest[1 + i];
+    lm_source_kind kind = strstr(path, ".jsonl") ? LM_SOURCE_JSONL : LM_SOURCE_TEXT;
+    out[i] = (lm_data_source){.kind = kind, .name = path, .path = path, .field = lm_args_text(&cli->args, "field", NULL)};
+  }
+}
+
+static lm_status trained_write(trained *t) {
+  lm_tokenizer *made = NULL;
+  LM_TRY(lm_tokenizer_bpe_parse(t->json.p, t->json.n, t->path, &made));
+  t->vocab = made->vocab;
+  lm_tokenizer_destroy(made);
+  return lm_file_write_atomic(t->path, t->json.p, t->json.n);
 }
 
 static lm_status train(lm_cli *cli) {
   uint32_t n = cli->args.n_rest - 1;
   lm_arena *a = cli->ctx->arena;
   lm_data_source *sources = LM_NEW_N(a, lm_data_source, n + 1);
-  const char *out = lm_args_text(&cli->args, "out", "tokenizer.json");
-  lm_buf json = {0};
-  LM_TRY(lm_output_check(out, cli->args.rest + 1, n));
-  LM_TRY(lm_output_file_check(out));
+  trained t = {.path = lm_args_text(&cli->args, "out", "tokenizer.json")};
+  LM_TRY(lm_output_check(t.path, cli->args.rest + 1, n));
+  LM_TRY(lm_output_file_check(t.path));
   if (!n) return lm_fail(LM_USER, "train needs text: lmc tokenizer train -o tokenizer.json --vocab 4096 FILE…");
-  for (uint32_t i = 0; i < n; i++) {
-    const char *path = cli->args.rest[1 + i];
-    bool jsonl = strstr(path, ".jsonl") != NULL;
-    sources[i] = (lm_data_source){.kind = jsonl ? LM_SOURCE_JSONL : LM_SOURCE_TEXT, .name = path, .path = path};
-  }
+  sources_make(cli, sources, n);
   lm_data_options o = {.sources = sources, .n_sources = (int)n, .bad = 1};
   LM_TRY(lm_data_cache_dir(a, &o.cache));
-  LM_TRY(lm_data_tokenizer_train(&o, lm_args_whole(&cli->args, "vocab", 4096), &json));
-  lm_status s = lm_file_write_atomic(out, json.p, json.n);
-  lm_buf_free(&json);
-  if (!s && cli->json) trained_json(out, lm_args_whole(&cli->args, "vocab", 4096));
-  else if (!s) lm_cli_print("%s; in a recipe: tokenizer = bpe(\"%s\")\n", out, out);
+  lm_status s = lm_data_tokenizer_train(&o, lm_args_whole(&cli->args, "vocab", 4096), &t.json, &t.on);
+  if (!s) s = trained_write(&t);
+  if (!s) trained_print(cli, &t);
+  lm_buf_free(&t.json);
+  lm_buf_free(&t.on.list);
   return s;
 }
 
@@ -140,7 +164,7 @@ static lm_status run(lm_cli *cli) {
 const lm_command lm_cmd_tokenizer = {
   .name = "tokenizer", .usage = "train|encode|decode …", .summary = "trains a vocabulary; text to token numbers and back", .options = options,
   .least = 1, .most = UINT32_MAX, .run = run,
-  .help = "  lmc tokenizer train -o tokenizer.json --vocab 4096 FILE…     .jsonl files by their field \"text\", .zst unpacked\n"
+  .help = "  lmc tokenizer train -o tokenizer.json --vocab 4096 FILE…     .jsonl files by their field \"text\" or that of --field, .zst unpacked\n"
           "  lmc tokenizer encode SPEC < text                             SPEC as in a recipe; prints the numbers\n"
           "  lmc tokenizer decode SPEC < numbers\n\n"
           "  echo 'Hello, world!' | lmc tokenizer encode --lines 'bpe(\"encoder.json\", \"vocab.bpe\")'\n"};

@@ -302,13 +302,28 @@ lm_status lm_reader_next(lm_reader *r, const lm_stretch **out, size_t *out_n) {
 
 // ---- the text of a stretch
 
+// no field "text"; there are "id", "content"
+static void fields_print(json_t *object, const char *field, char *fault, size_t n_fault) {
+  const char *key;
+  json_t *value;
+  lm_buf b = {0};
+  lm_buf_printf(&b, "no field \"%s\"", field);
+  const char *before = "; there are ";
+  json_object_foreach(object, key, value) {
+    lm_buf_printf(&b, "%s\"%s\"", before, key);
+    before = ", ";
+  }
+  snprintf(fault, n_fault, "%s", b.p);
+  lm_buf_free(&b);
+}
+
 static const char *json_text(const lm_stretch *s, const char *field, size_t *out_n, json_t **owner, char *fault, size_t n_fault) {
   json_error_t e;
   *owner = json_loadb(s->p, s->n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES, &e);
   json_t *x = json_object_get(*owner, field);
   if (!*owner) snprintf(fault, n_fault, "not JSON: %s (column %d)", e.text, e.column);
   else if (!json_is_object(*owner)) snprintf(fault, n_fault, "not a JSON object");
-  else if (!x) snprintf(fault, n_fault, "no field \"%s\"", field);
+  else if (!x) fields_print(*owner, field, fault, n_fault);
   else if (!json_is_string(x)) snprintf(fault, n_fault, "field \"%s\" is not a text", field);
   *out_n = json_string_length(x);
   return json_string_value(x);

@@ -156,3 +156,32 @@ recipe R {{
     run("eval", run.path("run"))
     run("bench", file, "--steps", 1)
     run("trace", file, "--steps", 1, "--out", run.path("t.safetensors"))
+
+
+def test_tokenizer_refused(run):
+    """what generate would refuse is told at once, and nothing is written"""
+    theirs = folder(run)
+    open(f"{theirs}/tokenizer.model", "w").write("x")
+    err = run("import", "hf", theirs, "-o", run.path("out"), status=1)
+    check("tokenizer.model, which lmc does not read" in err and "save_pretrained" in err, err)
+    json.dump({"model": {"type": "Unigram", "vocab": [["a", 0.0]]}}, open(f"{theirs}/tokenizer.json", "w"))
+    err = run("import", "hf", theirs, "-o", run.path("out"), status=1)
+    check("the tokenizer cannot be used" in err and "Unigram" in err, err)
+    check(not os.path.exists(run.path("out")), "a folder is left")
+
+
+def test_tokenizer_train_field(run):
+    """documents without the field are an error that names the fields there are; --field names another; the rest is counted"""
+    rows = [{"content": "the cat sat on the mat " * 20, "id": i} for i in range(9)] + [{"id": 9}]
+    file = run.write("rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    out = run.path("t.json")
+    err = run("tokenizer", "train", "-o", out, "--vocab", 300, file, status=1)
+    check("none of 10 documents can be used" in err and f'{file}:1: no field "text"; there are "content", "id"' in err, err)
+    check(not os.path.exists(out), "a tokenizer was written")
+    for _ in range(2):   # the second from the cache
+        code, said, err = run.result("tokenizer", "train", "-o", out, "--vocab", 300, "--field", "content", file, "--json")
+        told = json.loads(said)
+        check(code == 0 and told["documents"] == 10 and told["unusable"] == 1 and told["vocab_most"] == 300, said + err)
+        vocab = json.load(open(out))["model"]["vocab"]
+        check(257 < told["vocab"] == max(vocab.values()) + 1, f"{said} {len(vocab)}")
+        check(f'{file}:10: no field "content"; there are "id"' in err, err)

@@ -481,11 +481,11 @@ static void test_vocabulary(void) {
   for (int i = 0; i < 2000; i++) lm_buf_printf(&text, "{\"text\": \"the word number %d and the end\"}\n", i % 100);
   lm_data_source s[] = {{LM_SOURCE_JSONL, "j", write_file("v.jsonl", text.p, text.n)}, {LM_SOURCE_TEXT, "t", write_text("v.txt", "the the the \xff text")}};
   lm_data_options o = options(s, 2, NULL);
-  CHECK_OK(lm_data_tokenizer_train(&o, 300, &first));
+  CHECK_OK(lm_data_tokenizer_train(&o, 300, &first, NULL));
   o.threads = 1;
   o.cache = in_dir("cache");
-  CHECK_OK(lm_data_tokenizer_train(&o, 300, &second));
-  CHECK_OK(lm_data_tokenizer_train(&o, 300, &third));
+  CHECK_OK(lm_data_tokenizer_train(&o, 300, &second, NULL));
+  CHECK_OK(lm_data_tokenizer_train(&o, 300, &third, NULL));
   CHECK(first.n == second.n && !memcmp(first.p, second.p, first.n) && third.n == first.n && !memcmp(first.p, third.p, first.n));
   lm_tokenizer *t;
   CHECK_OK(lm_tokenizer_bpe_parse(first.p, first.n, "trained", &t));
@@ -496,7 +496,7 @@ static void test_vocabulary(void) {
   lm_data *d = open_data(&(lm_data_options){.sources = s, .n_sources = 1, .tokenizer = t, .seq = SEQ});
   CHECK(lm_data_part(d, 0).docs == 2000);
   lm_data_close(d);
-  CHECK_FAILS(lm_data_tokenizer_train(&o, 256, &first), LM_USER, "the least is 257");
+  CHECK_FAILS(lm_data_tokenizer_train(&o, 256, &first, NULL), LM_USER, "the least is 257");
   lm_tokens_free(&ids);
   lm_tokenizer_destroy(t);
   lm_buf_free(&text);
@@ -512,7 +512,7 @@ static lm_tokenizer *bpe_create(void) {
   lm_data_options o = options(&s, 1, NULL);
   lm_buf json = {0};
   lm_tokenizer *t;
-  CHECK_OK(lm_data_tokenizer_train(&o, 257, &json));
+  CHECK_OK(lm_data_tokenizer_train(&o, 257, &json, NULL));
   CHECK_OK(lm_tokenizer_bpe_parse(json.p, json.n, "trained", &t));
   lm_buf_free(&json);
   return t;
