@@ -207,12 +207,27 @@ static void ignored_write(void *user, const char *key, const json_t *value) {
   lm_free(text);
 }
 
+// A call of many arguments, wrapped behind its commas.
+static const char *wrapped(importer *x, const char *call) {
+  enum { COLUMNS = 96 };
+  lm_buf b = {0};
+  for (size_t line = sizeof "model Imported = " - 1; *call; call++) {
+    lm_buf_add(&b, call, 1);
+    if (++line < COLUMNS || *call != ',' || call[1] != ' ') continue;
+    lm_buf_puts(&b, "\n ");
+    line = 2;
+  }
+  const char *text = lm_arena_strndup(x->arena, b.p, b.n);
+  lm_buf_free(&b);
+  return text;
+}
+
 static void text_make(importer *x, const char *model, const char *main) {
   lm_buf_printf(&x->text, "# %s with the weights of %s.\n", model, x->from);
   lm_hf_config_each(x->config, ignored_write, x);
-  lm_buf_printf(&x->text, "import \"program/%s\": %s\n\nmodel Imported = %s from \"model.safetensors\"\n\n", main, model, x->call);
+  lm_buf_printf(&x->text, "import \"program/%s\": %s\n\nmodel Imported = %s from \"model.safetensors\"\n\n", main, model, wrapped(x, x->call));
   lm_buf_printf(&x->text,
-                "# To go on training: name the text, then lmc run.\ndata Text {\n  tokenizer = %s\n  source text = text(\"*.txt\")\n"
+                "# To fine-tune: put text beside this file, or name it here, then lmc run.\ndata Text {\n  tokenizer = %s\n  source text = text(\"*.txt\")\n"
                 "  holdout dev = tail(1%%)\n  pack best_fit(seq = 512 tokens)\n}\n\n"
                 "recipe Tune {\n  model = Imported\n  data = Text\n  run = 1 epochs; batch = 8Ki tokens\n"
                 "  optimizer = adamw(lr = 1e-4, betas = (0.9, 0.95), decay = 0.1)\n  schedule = warmup_cosine(warmup = 20 steps, floor = 10%%)\n"
