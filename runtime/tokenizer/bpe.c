@@ -20,7 +20,8 @@ typedef struct lm_bpe_encoder {
   cached *cache;                       // [CACHE]
   symbol *symbols; size_t cap_symbols;
   candidate *heap; size_t n_heap, cap_heap;
-  lm_buf normal[2], bytes;
+  lm_buf normal[2], spaced, bytes;
+  bool begun;                          // something of the text is encoded
   lm_tokens *out;
 } encoder;
 
@@ -91,13 +92,18 @@ static int32_t *word_at(const lm_bpe *b, const char *p, size_t n) {
   return &b->words[at];
 }
 
+// The token of a byte that a SentencePiece vocabulary falls back to: no text.
+static bool is_fallback(const lm_bpe *b, int32_t id) {
+  const lm_bpe_piece *x = &b->pieces[id];
+  return b->chars && x->n == 1 && b->byte_id[(unsigned char)*x->p] == id;
+}
+
 void lm_bpe_words_index(lm_bpe *b) {
-  b->whole_words = true;
   for (b->cap_words = 1024; b->cap_words < 2 * (uint32_t)b->base.vocab; ) b->cap_words *= 2;
   b->words = lm_calloc(b->cap_words, sizeof *b->words);
   memset(b->words, 0xff, b->cap_words * sizeof *b->words);
   for (int32_t id = 0; id < b->base.vocab; id++)
-    if (b->pieces[id].p) *word_at(b, b->pieces[id].p, b->pieces[id].n) = id;
+    if (b->pieces[id].p && !is_fallback(b, id)) *word_at(b, b->pieces[id].p, b->pieces[id].n) = id;
 }
 
 // ---- merging a word
@@ -155,20 +161,38 @@ static void symbol_add(encoder *e, int32_t *n, int32_t id) {
   ++*n;
 }
 
-// One symbol for each byte, those that have no id as `unk` says; returns how many.
-static int32_t symbols_make(encoder *e, const char *p, size_t n) {
+// Whether all bytes have tokens.
+static bool has_bytes(const lm_bpe *b, const char *p, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (b->byte_id[(unsigned char)p[i]] < 0) return false;
+  return true;
+}
+
+// The symbols of a unit, a byte or a character; *unknown: whether the unit before this one had none.
+static void unit_add(encoder *e, int32_t *count, const char *p, size_t n, bool *unknown) {
   const lm_bpe *b = e->b;
+  int32_t id = b->chars ? *word_at(b, p, n) : -1;
+  bool fallback = id < 0 && has_bytes(b, p, n);
+  if (id >= 0) symbol_add(e, count, id);
+  for (size_t i = 0; fallback && i < n; i++) symbol_add(e, count, b->byte_id[(unsigned char)p[i]]);
+  bool none = id < 0 && !fallback;
+  if (none && b->unk >= 0 && !(*unknown && b->fuse_unk)) symbol_add(e, count, b->unk);
+  *unknown = none;
+}
+
+// Symbols of a word's bytes or characters, those that have no id as `unk` says; returns how many.
+static int32_t symbols_make(encoder *e, const char *p, size_t n) {
   int32_t count = 0;
-  bool unknown = false;                // in a run of unknown bytes
+  bool unknown = false;
+  uint32_t point;
   if (n > e->cap_symbols) {
     e->cap_symbols = n > 2 * e->cap_symbols ? n : 2 * e->cap_symbols;
     e->symbols = lm_realloc(e->symbols, e->cap_symbols * sizeof *e->symbols);
   }
-  for (size_t i = 0; i < n; i++) {
-    int32_t id = b->byte_id[(unsigned char)p[i]];
-    if (id >= 0) symbol_add(e, &count, id);
-    else if (b->unk >= 0 && !(unknown && b->fuse_unk)) symbol_add(e, &count, b->unk);
-    unknown = id < 0;
+  for (size_t i = 0, unit; i < n; i += unit) {
+    unit = e->b->chars ? lm_utf8_decode(p + i, n - i, &point) : 1;
+    if (!unit) unit = 1;               // a byte that is no UTF-8
+    unit_add(e, &count, p + i, unit, &unknown);
   }
   if (count) e->symbols[count - 1].next = -1;
   return count;
@@ -237,18 +261,50 @@ static lm_status added_split(encoder *e, const lm_added *a, const char *text, si
     if (!t) break;
     if (start > done) LM_TRY(between(e, text + done, start - done, continues && !done));
     lm_tokens_add(e->out, t->id);
+    e->begun = true;
     done = end;
   }
   return done < n ? between(e, text + done, n - done, continues && !done) : NULL;
 }
 
+// ---- the spaces of SentencePiece
+
+static bool is_space_mark(const char *p, size_t n) { return n >= 3 && !memcmp(p, LM_SPACE_MARK, 3); }
+static bool begins_with_space(const char *p, size_t n) { return *p == ' ' || is_space_mark(p, n); }
+
+static bool wants_prefix(const encoder *e, const char *text, size_t n, bool continues) {
+  lm_space_prefix p = e->b->prefix;
+  if (p == LM_PREFIX_NONE || continues || !n || (p == LM_PREFIX_FIRST && e->begun)) return false;
+  return p == LM_PREFIX_ALWAYS || !begins_with_space(text, n);
+}
+
+// U+2581 becomes a space, and a space comes in front where the vocabulary wants one.
+static void spaces_make(encoder *e, const char **text, size_t *n, bool continues) {
+  lm_buf *out = &e->spaced;
+  out->n = 0;
+  if (wants_prefix(e, *text, *n, continues)) lm_buf_puts(out, " ");
+  for (const char *at = *text, *end = at + *n; at < end;) {
+    bool mark = is_space_mark(at, (size_t)(end - at));
+    const char *next = mark ? at + 3 : memchr(at + 1, *LM_SPACE_MARK, (size_t)(end - at - 1));
+    if (!next) next = end;
+    if (mark) lm_buf_puts(out, " ");
+    else lm_buf_add(out, at, (size_t)(next - at));
+    at = next;
+  }
+  *text = out->p ? out->p : "";
+  *n = out->n;
+}
+
 static lm_status words_encode(encoder *e, const char *text, size_t n, bool continues) {
   lm_word_sink sink = {lm_pretok_gives_chars(e->b->pretok) ? on_word_of_chars : on_word, e};
+  if (e->b->spaces == LM_SPACES_SPLIT) spaces_make(e, &text, &n, continues);
+  e->begun = true;
   return lm_pretok_run(e->b->pretok, e->room, text, n, continues, sink);
 }
 
 static lm_status normal_encode(encoder *e, const char *text, size_t n, bool continues) {
   for (int i = 0; i < e->b->n_forms; i++) LM_TRY(lm_normalize(e->b->forms[i], text, n, &e->normal[i & 1], &text, &n));
+  if (e->b->spaces == LM_SPACES_NORMAL) spaces_make(e, &text, &n, continues);
   return added_split(e, e->b->added_normal, text, n, continues, words_encode);
 }
 
@@ -282,6 +338,7 @@ static void encoder_destroy(encoder *e) {
   lm_free(e->heap);
   lm_buf_free(&e->normal[0]);
   lm_buf_free(&e->normal[1]);
+  lm_buf_free(&e->spaced);
   lm_buf_free(&e->bytes);
   lm_free(e);
 }
@@ -306,6 +363,7 @@ static lm_status bpe_encode(const lm_tokenizer *self, const char *text, size_t n
   lm_bpe *b = (lm_bpe *)self;
   encoder *e = encoder_take(b);
   e->out = out;
+  e->begun = false;
   lm_status s = text_encode(e, text, n, continues);
   encoder_give_back(b, e);
   return s;

@@ -8,7 +8,7 @@
 
 enum { FILE_MAX = 256 << 20 };
 
-typedef struct { lm_bpe *b; json_t *vocab; lm_buf bytes; bool byte_level; } reading;
+typedef struct { lm_bpe *b; json_t *vocab; lm_buf bytes; bool byte_level, fallback, prepends, cuts; } reading;
 
 static lm_status refuse(const char *what) { return lm_fail(LM_USER, "%s cannot be had", what); }
 static const char *type_of(const json_t *x) { return json_string_value(json_object_get(x, "type")); }
@@ -30,7 +30,34 @@ static lm_status id_read(const json_t *x, const char *token, int32_t *out) {
 }
 
 // What a token of the vocabulary stands for: bytes, one a character, or where some character is none's, its own text.
+static int hex_digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; }
+
+// The byte of a token <0x00> … <0xFF>, -1: it is none.
+static int fallback_byte(const char *text, size_t n) {
+  if (n != 6 || memcmp(text, "<0x", 3) || text[5] != '>') return -1;
+  int high = hex_digit(text[3]), low = hex_digit(text[4]);
+  return high < 0 || low < 0 ? -1 : 16 * high + low;
+}
+
+// Of a SentencePiece vocabulary: U+2581 is a space.
+static void chars_piece_add(reading *r, int32_t id, const char *text, size_t n) {
+  int byte = r->fallback ? fallback_byte(text, n) : -1;
+  r->bytes.n = 0;
+  if (byte >= 0) lm_buf_add(&r->bytes, &(char){(char)byte}, 1);
+  if (byte >= 0) r->b->byte_id[byte] = id;
+  for (size_t i = 0; byte < 0 && i < n;) {
+    bool mark = n - i >= 3 && !memcmp(text + i, LM_SPACE_MARK, 3);
+    lm_buf_add(&r->bytes, mark ? " " : text + i, 1);
+    i += mark ? 3 : 1;
+  }
+  lm_bpe_piece_set(r->b, id, r->bytes.p ? r->bytes.p : "", r->bytes.n);
+}
+
 static void piece_add(reading *r, int32_t id, const char *text, size_t n) {
+  if (r->b->chars) {
+    chars_piece_add(r, id, text, n);
+    return;
+  }
   r->bytes.n = 0;
   if (lm_chars_to_bytes(text, n, &r->bytes)) lm_bpe_piece_set(r->b, id, r->bytes.p ? r->bytes.p : "", r->bytes.n);
   else lm_bpe_piece_set(r->b, id, text, n);
@@ -51,7 +78,7 @@ static lm_status vocab_read(reading *r) {
     if (id < r->b->base.vocab && r->b->pieces[id].p) return lm_fail(LM_USER, "id %d is given to two tokens", id);
     piece_add(r, id, token, strlen(token));
   }
-  for (uint32_t byte = 0; byte < 256; byte++) {
+  for (uint32_t byte = 0; byte < 256 && !r->b->chars; byte++) {
     char c[5] = {0};
     lm_utf8_encode(lm_byte_to_char(byte), c);
     r->b->byte_id[byte] = token_find(r, c);
@@ -109,14 +136,16 @@ static lm_status model_read(reading *r, const json_t *model) {
   if (json_number_value(json_object_get(model, "dropout")) > 0) return refuse("model.dropout");
   if (is_text(model, "continuing_subword_prefix")) return refuse("model.continuing_subword_prefix");
   if (is_text(model, "end_of_word_suffix")) return refuse("model.end_of_word_suffix");
-  if (flag(model, "byte_fallback", false)) return refuse("model.byte_fallback (a SentencePiece vocabulary, not a byte-level one)");
+  r->fallback = flag(model, "byte_fallback", false);
+  if (r->fallback && !r->b->chars) return refuse("model.byte_fallback with a pre-tokenizer ByteLevel");
   r->vocab = json_object_get(model, "vocab");
   LM_TRY(vocab_read(r));
   LM_TRY(merges_read(r, json_object_get(model, "merges")));
   const char *unk = json_string_value(json_object_get(model, "unk_token"));
   if (unk) r->b->unk = token_find(r, unk);
   r->b->fuse_unk = flag(model, "fuse_unk", false);
-  if (flag(model, "ignore_merges", false)) lm_bpe_words_index(r->b);
+  r->b->whole_words = flag(model, "ignore_merges", false);
+  if (r->b->whole_words || r->b->chars) lm_bpe_words_index(r->b);
   return NULL;
 }
 
@@ -127,7 +156,10 @@ static lm_status added_normalize(reading *r, lm_added_token *t) {
   lm_buf scratch[2] = {0};
   lm_status s = NULL;
   for (int i = 0; i < r->b->n_forms && !s; i++) s = lm_normalize(r->b->forms[i], t->text, t->n, &scratch[i & 1], &t->text, &t->n);
-  if (!s) t->text = lm_arena_strndup(r->b->arena, t->text, t->n);
+  if (!s && r->prepends) {
+    t->text = lm_arena_printf(r->b->arena, " %.*s", (int)t->n, t->text);
+    t->n++;
+  } else if (!s) t->text = lm_arena_strndup(r->b->arena, t->text, t->n);
   lm_buf_free(&scratch[0]);
   lm_buf_free(&scratch[1]);
   return s;
@@ -162,6 +194,28 @@ static lm_status all_added_read(reading *r, const json_t *list) {
 
 // ---- normalizers, pre-tokenizers
 
+static const char *text_of(const json_t *x, const char *key) {
+  const char *s = json_string_value(json_object_get(x, key));
+  return s ? s : "";
+}
+
+static bool replaces(const json_t *x, const char *from, const char *to) {
+  return !strcmp(text_of(json_object_get(x, "pattern"), "String"), from) && !strcmp(text_of(x, "content"), to);
+}
+
+// What SentencePiece does with spaces, written as normalizers.
+static lm_status space_normalizer_read(reading *r, const json_t *x) {
+  bool prepends = is_type(x, "Prepend");
+  if (!r->b->chars) return lm_fail(LM_USER, "normalizer %s with a pre-tokenizer ByteLevel is not supported", type_of(x));
+  if (prepends && strcmp(text_of(x, "prepend"), LM_SPACE_MARK)) return refuse("a normalizer Prepend of another text than U+2581");
+  if (!prepends && !replaces(x, " ", LM_SPACE_MARK)) return refuse("a normalizer Replace of anything but a space by U+2581");
+  if (prepends) {
+    r->b->prefix = LM_PREFIX_ALWAYS;
+    r->prepends = true;
+  } else r->b->spaces = LM_SPACES_NORMAL;
+  return NULL;
+}
+
 static lm_status normalizer_read(reading *r, const json_t *x) {
   size_t i;
   json_t *part;
@@ -171,6 +225,7 @@ static lm_status normalizer_read(reading *r, const json_t *x) {
     json_array_foreach(json_object_get(x, "normalizers"), i, part) LM_TRY(normalizer_read(r, part));
     return NULL;
   }
+  if (is_type(x, "Prepend") || is_type(x, "Replace")) return space_normalizer_read(r, x);
   if (r->b->n_forms == LM_COUNT(r->b->forms)) return lm_fail(LM_USER, "more than %zu normalizers", LM_COUNT(r->b->forms));
   return lm_normal_form_find(type_of(x), &r->b->forms[r->b->n_forms++]);
 }
@@ -178,6 +233,7 @@ static lm_status normalizer_read(reading *r, const json_t *x) {
 // Behind ByteLevel, pieces are characters that stand for bytes.
 static lm_status split_add(reading *r, const char *pattern, bool literal, lm_split_behavior b, bool invert) {
   if (literal && !*pattern) return NULL;       // nothing is found nowhere
+  r->cuts = true;
   if (r->byte_level) LM_TRY(lm_pretok_chars_add(r->b->pretok));
   return lm_pretok_split_add(r->b->pretok, pattern, strlen(pattern), literal, b, invert);
 }
@@ -222,9 +278,23 @@ static lm_status simple_split_read(reading *r, const json_t *x) {
   return split_add(r, "[\\p{P}$+<=>^`|~]", false, b, false);
 }
 
+// What a SentencePiece vocabulary may have: Metaspace alone; or nothing that cuts, as the normalizers have left no space to cut at.
+static lm_status space_pretok_read(reading *r, const json_t *x) {
+  const char *scheme = text_of(x, "prepend_scheme"), *pattern = text_of(json_object_get(x, "pattern"), "String");
+  bool always = !strcmp(scheme, "always") || (!*scheme && flag(x, "add_prefix_space", true));
+  if (r->b->spaces == LM_SPACES_NORMAL && is_type(x, "Split") && !strcmp(pattern, " ")) return NULL;
+  if (r->b->spaces || r->cuts || strcmp(text_of(x, "replacement"), LM_SPACE_MARK))
+    return lm_fail(LM_USER, "a pre-tokenizer %s like this is not supported with a SentencePiece vocabulary", type_of(x));
+  r->b->spaces = LM_SPACES_SPLIT;
+  r->b->prefix = !strcmp(scheme, "first") ? LM_PREFIX_FIRST : always ? LM_PREFIX_UNLESS : LM_PREFIX_NONE;
+  return flag(x, "split", true) ? lm_pretok_split_add(r->b->pretok, " ", 1, true, LM_SPLIT_NEXT, false) : NULL;
+}
+
 static lm_status pretok_read(reading *r, const json_t *x) {
   size_t i;
   json_t *part;
+  bool one = type_of(x) && !is_type(x, "Sequence");
+  if (r->b->chars && one && (r->b->spaces || is_type(x, "Metaspace"))) return space_pretok_read(r, x);
   if (!type_of(x)) return x && !json_is_null(x) ? lm_fail(LM_USER, "a pre-tokenizer has no type") : NULL;
   if (is_type(x, "ByteLevel")) return byte_level_read(r, x);
   if (is_type(x, "Split")) return split_read(r, x);
@@ -282,6 +352,25 @@ static lm_status post_read(reading *r, const json_t *x) {
   return NULL;
 }
 
+// ---- decoders
+
+static lm_status decoder_read(reading *r, const json_t *x) {
+  size_t i;
+  json_t *part;
+  bool chars = r->b->chars;
+  if (!type_of(x) || is_type(x, chars ? "Fuse" : "ByteLevel") || (chars && is_type(x, "ByteFallback"))) return NULL;
+  if (chars && is_type(x, "Replace") && replaces(x, LM_SPACE_MARK, " ")) return NULL;
+  if (chars && is_type(x, "Sequence")) {
+    json_array_foreach(json_object_get(x, "decoders"), i, part) LM_TRY(decoder_read(r, part));
+    return NULL;
+  }
+  bool one = is_type(x, "Strip") && !strcmp(text_of(x, "content"), " ") && json_integer_value(json_object_get(x, "start")) == 1 &&
+             json_integer_value(json_object_get(x, "stop")) == 0;
+  if (!chars || (!one && !is_type(x, "Metaspace"))) return lm_fail(LM_USER, "this decoder %s is not supported", type_of(x));
+  r->b->base.prefix_space = one || strcmp(text_of(x, "prepend_scheme"), "never");
+  return NULL;
+}
+
 // ---- the end of a text
 
 static lm_status config_eos_read(const char *dir, lm_buf *out) {
@@ -317,16 +406,24 @@ static void key_add(lm_bpe *b, const char *p, size_t n) { lm_hash_key(b->base.ke
 
 // ---- files
 
+static bool has_byte_level(const json_t *x) {
+  size_t i;
+  json_t *part;
+  bool any = is_type(x, "ByteLevel");
+  json_array_foreach(json_object_get(x, "pretokenizers"), i, part) any |= has_byte_level(part);
+  return any;
+}
+
 static lm_status tokenizer_read(reading *r, const json_t *root) {
+  r->b->chars = !has_byte_level(json_object_get(root, "pre_tokenizer"));
   LM_TRY(model_read(r, json_object_get(root, "model")));
   LM_TRY(normalizer_read(r, json_object_get(root, "normalizer")));
   LM_TRY(all_added_read(r, json_object_get(root, "added_tokens")));
   LM_TRY(pretok_read(r, json_object_get(root, "pre_tokenizer")));
-  if (!r->byte_level) return lm_fail(LM_USER, "no pre-tokenizer ByteLevel: a vocabulary that is not byte-level cannot be had");
+  if (r->b->chars && !r->b->spaces)
+    return lm_fail(LM_USER, "no pre-tokenizer ByteLevel and no spaces of SentencePiece (U+2581): no other vocabulary is supported");
   LM_TRY(post_read(r, json_object_get(root, "post_processor")));
-  json_t *decoder = json_object_get(root, "decoder");
-  if (type_of(decoder) && !is_type(decoder, "ByteLevel")) return lm_fail(LM_USER, "decoder %s cannot be had, only ByteLevel", type_of(decoder));
-  return NULL;
+  return decoder_read(r, json_object_get(root, "decoder"));
 }
 
 static lm_status parse(const char *text, size_t n, const char *what, const char *eos, lm_tokenizer **out) {

@@ -65,7 +65,8 @@ lm_status lm_tokenizer_decode(const lm_tokenizer *t, const int32_t *ids, size_t 
     size_t length;
     const char *p = lm_tokenizer_piece(t, ids[i], &length);
     if (!p) return lm_fail(LM_USER, "%d is no token: the vocabulary has a gap there", ids[i]);
-    lm_buf_add(out, p, length);
+    bool drop = !i && t->prefix_space && length && *p == ' ';
+    lm_buf_add(out, p + drop, length - drop);
   }
   return NULL;
 }

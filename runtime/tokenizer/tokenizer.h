@@ -25,6 +25,7 @@ struct lm_tokenizer {
   const lm_tokenizer_ops *ops;
   int32_t vocab;                       // ids are 0 … vocab - 1
   int32_t eos;                         // put behind every document; -1: none
+  bool prefix_space;                   // a space that a decoded text begins with is none of the text
   bool needs_utf8;                     // text that is none is no text; else any bytes are
   int32_t prefix[LM_TOKENIZER_FRAME], suffix[LM_TOKENIZER_FRAME]; int n_prefix, n_suffix;   // of a framed text
   uint64_t key[2];                     // equal keys: equal ids of every text
