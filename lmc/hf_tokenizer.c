@@ -42,8 +42,11 @@ static lm_status files_write(const lm_session *s, const char *dir) {
   return NULL;
 }
 
+// The file that the tokenizer came with, if it did: it may hold a chat template and more special tokens.
 static lm_status config_write(const lm_session *s, const char *dir) {
   lm_buf text = {0};
+  if (s->tokenizer_config.name)
+    return text_write(s, dir, "tokenizer_config.json", &s->tokenizer_config.text);
   size_t n = 0;
   const char *eos = s->tokenizer->eos >= 0 ? lm_tokenizer_piece(s->tokenizer, s->tokenizer->eos, &n) : NULL;
   lm_buf_printf(&text, "{\n  \"tokenizer_class\": \"%s\",\n  \"clean_up_tokenization_spaces\": false",

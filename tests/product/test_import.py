@@ -145,6 +145,8 @@ def test_tokenizer_config(run):
     run("import", "hf", theirs, "-o", out)
     run("generate", out, "--prompt", "the cat", "-n", 3)
     run("export", out, "-o", run.path("again"))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        check(open(f"{theirs}/{name}").read() == open(run.path("again", name)).read(), f"{name} is not what was imported")
     file = run.write("tune.lm", f"""import "{out}/imported.lm": Imported
 data D {{ tokenizer = bpe("{out}/tokenizer.json"); source s = text("{text}"); holdout dev = tail(10%); pack best_fit(seq = 16 tokens) }}
 recipe R {{
