@@ -257,7 +257,9 @@ static const ast_expr *chosen_call(lm_elab *e, const ast_expr *x) {
   while (x->kind == EX_IF) {
     el_val c = el_eval(e, x->c);
     if (c.k != V_BOOL || !c.known) {
-      if (c.k != V_ERROR) el_err(e, x->c->loc, "E08B", "the condition of a sub is decided at compile time, got %s", el_show(e, &c));
+      if (c.k != V_ERROR)
+        el_err(e, x->c->loc, "E08B", "the condition of a sub is decided at compile time, got %s",
+               el_show(e, &c));
       return NULL;
     }
     x = c.num != 0 ? x->a : x->b;
@@ -445,7 +447,8 @@ static bool member_names(lm_elab *e, const ast_decl *d) {
 
 // A known whole number is a size however it was computed: 64 * 0.25.
 static el_val as_size(lm_elab *e, el_val v) {
-  bool whole = v.k == V_NUM && v.known && !v.has_size && v.num == floor(v.num) && fabs(v.num) < 0x1p53;
+  bool whole =
+      v.k == V_NUM && v.known && !v.has_size && v.num == floor(v.num) && fabs(v.num) < 0x1p53;
   return whole ? el_whole(e, (int64_t)v.num) : v;
 }
 

@@ -35,7 +35,8 @@ typedef struct lm_lowered_state { lm_sym name; bool is_param; double value; } lm
 
 typedef struct lm_lowered_path { lm_sym path; int group; } lm_lowered_path;
 
-typedef struct lm_lowered_config { lm_sym key; const char *json; } lm_lowered_config;   // "key" or "table.key"
+// key: "key" or "table.key".
+typedef struct lm_lowered_config { lm_sym key; const char *json; } lm_lowered_config;
 typedef struct lm_lowered_arg { lm_sym name; double value; } lm_lowered_arg;
 
 typedef struct lm_lowered {
@@ -66,8 +67,9 @@ void lm_check(lm_ctx *c, lm_program *prog, lm_recipe *r);
 // Constraints of the schedule that are about the run, of which so many steps are known by now.
 void lm_lower_schedule_check(lm_ctx *c, lm_program *prog, const lm_recipe *r, int64_t steps);
 
-// Keys of `config { … }` (a key in a table as "table.key") whose value can be inverted to a parameter of the model: what import
-// sets it from. absent: the text of the value that stands for null, NULL if there is none.
+// Keys of `config { … }` (a key in a table as "table.key") whose value can be inverted to a
+// parameter of the model: what import sets it from. absent: the text of the value that stands for
+// null, NULL if there is none.
 typedef struct lm_config_param { lm_sym key, param; const char *absent; } lm_config_param;
 typedef struct lm_config_params { lm_config_param *v; uint32_t n, cap; } lm_config_params;
 lm_config_params lm_config_params_of(lm_ctx *c, const ast_decl *model);

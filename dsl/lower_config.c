@@ -1,10 +1,12 @@
 // lower_config.c - `config { … }` of a model's `map hf`: what stands in the foreign project's config.json.
 //
-//   config { model_type = "llama"; hidden_size = d; rope_scaling.factor = factor; sliding_window = if w == 0 then null else w }
-// A key may be one of a table within the file (`rope_scaling.factor`). A value is a string, true, false, null, a list of
-// values, a number made of the model's parameters and dims, or an `if` of them. Export writes the keys with these values.
-// Import inverts the two forms that can be inverted: `key = NAME`, where NAME is a parameter of the model, sets that parameter;
-// `key = if NAME == VALUE then null else NAME` does too, and null sets it to VALUE.
+//   config { model_type = "llama"; hidden_size = d; rope_scaling.factor = factor
+//            sliding_window = if w == 0 then null else w }
+// A key may be one of a table within the file (`rope_scaling.factor`). A value is a string, true,
+// false, null, a list of values, a number made of the model's parameters and dims, or an `if` of
+// them. Export writes the keys with these values. Import inverts the two forms that can be
+// inverted: `key = NAME`, where NAME is a parameter of the model, sets that parameter; `key = if
+// NAME == VALUE then null else NAME` does too, and null sets it to VALUE.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,7 +67,9 @@ static bool value_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
 
 static lm_sym key_of(lm_ctx *c, const ast_item *item) {
   const char *first = item->path.v[0].text;
-  return item->path.n == 1 ? first : LM_SYM(c, lm_arena_printf(c->arena, "%s.%s", first, item->path.v[1].text));
+  return item->path.n == 1
+             ? first
+             : LM_SYM(c, lm_arena_printf(c->arena, "%s.%s", first, item->path.v[1].text));
 }
 
 static void entry_add(lm_elab *e, const ast_item *item, lm_lowered *out) {
@@ -93,7 +97,8 @@ void lm_lower_config(lm_elab *e, el_inst *inst, const ast_item *section, lm_lowe
   for (uint32_t i = 0; i < section->items.n; i++) {
     const ast_item *item = section->items.v[i];
     if (item->kind == IT_SET && item->path.n <= 2) entry_add(e, item, out);
-    else if (item->kind != IT_ERROR) el_err(e, item->loc, "E0C4", "expected key = value or table.key = value, as in config.json");
+    else if (item->kind != IT_ERROR)
+      el_err(e, item->loc, "E0C4", "expected key = value or table.key = value, as in config.json");
   }
   e->frame = frame.up;
 }
@@ -117,7 +122,9 @@ static bool has_param(const ast_decl *d, lm_sym name) {
   return false;
 }
 
-static bool is_name(const ast_expr *x, lm_sym name) { return x->kind == EX_NAME && x->text == name; }
+static bool is_name(const ast_expr *x, lm_sym name) {
+  return x->kind == EX_NAME && x->text == name;
+}
 
 static const char *written(lm_ctx *c, const ast_expr *x) {
   lm_buf b = {0};
@@ -127,7 +134,8 @@ static const char *written(lm_ctx *c, const ast_expr *x) {
   return text;
 }
 
-// `NAME`, or `if NAME == VALUE then null else NAME`: the name, with VALUE as text in *out_absent (NULL: null is no value of it).
+// `NAME`, or `if NAME == VALUE then null else NAME`: the name, with VALUE as text in *out_absent
+// (NULL: null is no value of it).
 static lm_sym inverted(lm_ctx *c, const ast_expr *x, const char **out_absent) {
   *out_absent = NULL;
   if (x->kind == EX_NAME) return x->text;
@@ -138,11 +146,13 @@ static lm_sym inverted(lm_ctx *c, const ast_expr *x, const char **out_absent) {
   return x->b->text;
 }
 
-static void params_add(lm_ctx *c, const ast_decl *model, const ast_item *section, lm_config_params *out) {
+static void params_add(lm_ctx *c, const ast_decl *model, const ast_item *section,
+                       lm_config_params *out) {
   for (uint32_t i = 0; i < section->items.n; i++) {
     const ast_item *item = section->items.v[i];
     const char *absent;
-    lm_sym param = item->kind == IT_SET && item->path.n <= 2 ? inverted(c, item->expr, &absent) : NULL;
+    lm_sym param =
+        item->kind == IT_SET && item->path.n <= 2 ? inverted(c, item->expr, &absent) : NULL;
     if (!param || !has_param(model, param)) continue;
     LM_PUSH(c->arena, out->v, out->n, out->cap) = (lm_config_param){key_of(c, item), param, absent};
   }

@@ -198,8 +198,9 @@ static bool has_param_named(const ast_decl *d, lm_sym name) {
   return false;
 }
 
-// Whether some block that the file sees declares the parameter that the pattern ends with: then a branch of `sub … = if` that was
-// not taken has it, and the pattern is for that branch. Every parameter that there is must be mapped in any case (E0C2).
+// Whether some block that the file sees declares the parameter that the pattern ends with: then a
+// branch of `sub … = if` that was not taken has it, and the pattern is for that branch. Every
+// parameter that there is must be mapped in any case (E0C2).
 static bool is_of_another_branch(const lm_elab *e, const lm_file *file, const char *pattern) {
   const char *last = strrchr(pattern, '.');
   lm_sym name = LM_SYM(e->c, last ? last + 1 : pattern + 1);
@@ -242,7 +243,9 @@ static bool apply_maps(lm_elab *e, el_inst *inst, targets *t, lm_lowered *out) {
       int n;
       const char **alts = lm_pattern_expand(e->c, item->sel->text, &n);
       for (int a = 0; a < n; a++)
-        if (!direct(e, t, item, alts[a], base, a, n) && !is_of_another_branch(e, inst->file, alts[a])) no_match(e, t, item, alts[a]);
+        if (!direct(e, t, item, alts[a], base, a, n) &&
+            !is_of_another_branch(e, inst->file, alts[a]))
+          no_match(e, t, item, alts[a]);
     }
   }
   return any;

@@ -15,14 +15,16 @@ static void args_add(json_t *config, const lm_lowered *l) {
 }
 
 // What transformers takes where its config does not say, and tensors cannot tell.
-static const struct { const char *key, *value; } ASSUMED[] = {
-  {"rope_theta", "10000.0"}, {"rms_norm_eps", "1e-6"}, {"hidden_act", "\"silu\""}};
+static const struct {
+  const char *key, *value;
+} ASSUMED[] = {{"rope_theta", "10000.0"}, {"rms_norm_eps", "1e-6"}, {"hidden_act", "\"silu\""}};
 
 static void assumed_add(const lm_session *s, json_t *config, const char **out_assumed) {
   lm_arena *a = s->ctx->arena;
   for (size_t i = 0; i < LM_COUNT(ASSUMED); i++) {
     if (json_object_get(config, ASSUMED[i].key)) continue;
-    json_object_set_new(config, ASSUMED[i].key, json_loads(ASSUMED[i].value, JSON_DECODE_ANY, NULL));
+    json_object_set_new(config, ASSUMED[i].key,
+                        json_loads(ASSUMED[i].value, JSON_DECODE_ANY, NULL));
     const char *before = *out_assumed ? lm_arena_printf(a, "%s, ", *out_assumed) : "";
     *out_assumed = lm_arena_printf(a, "%s%s = %s", before, ASSUMED[i].key, ASSUMED[i].value);
   }
@@ -50,9 +52,11 @@ static void declared_add(json_t *config, const lm_lowered_config *c) {
     json_object_setn_new(config, c->key, (size_t)(dot - c->key), json_null());
 }
 
-// Before transformers 4.43, linear scaling was the only one here, and its key was called `type`, which later versions read too.
+// Before transformers 4.43, linear scaling was the only one here, and its key was called `type`,
+// which later versions read too.
 static void rope_type_rename(json_t *config) {
-  json_t *rope = json_object_get(config, "rope_scaling"), *type = json_object_get(rope, "rope_type");
+  json_t *rope = json_object_get(config, "rope_scaling"),
+         *type = json_object_get(rope, "rope_type");
   if (!json_is_string(type) || strcmp(json_string_value(type), "linear")) return;
   json_object_set(rope, "type", type);
   json_object_del(rope, "rope_type");
@@ -95,7 +99,8 @@ bool lm_hf_config_ignores(const char *const *ignored, int n, const char *key) {
 
 typedef struct checking {
   const lm_lowered *l;
-  const char *const *ignored; int n_ignored;
+  const char *const *ignored;
+  int n_ignored;
   lm_buf faults;
 } checking;
 
@@ -112,7 +117,8 @@ static bool is_neutral(const lm_hf_key *k, const json_t *value) {
   return same;
 }
 
-static void fault_add(checking *c, const char *key, const json_t *value, const char *fmt, const char *more) {
+static void fault_add(checking *c, const char *key, const json_t *value, const char *fmt,
+                      const char *more) {
   char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
   lm_buf_printf(&c->faults, "\n  %s is %s", key, text);
   lm_buf_printf(&c->faults, fmt, more);
@@ -122,7 +128,8 @@ static void fault_add(checking *c, const char *key, const json_t *value, const c
 static void undeclared_check(checking *c, const char *key, const json_t *value) {
   lm_hf_key k = lm_hf_key_find(key);
   if (k.meaning == LM_HF_IGNORED || k.meaning == LM_HF_SHAPE || is_neutral(&k, value)) return;
-  if (k.meaning == LM_HF_NUMBERS) fault_add(c, key, value, " (%s), the model's config does not say what it computes", k.what);
+  if (k.meaning == LM_HF_NUMBERS)
+    fault_add(c, key, value, " (%s), the model's config does not say what it computes", k.what);
   else if (!json_is_null(value)) fault_add(c, key, value, ", a key that lmc does not know%s", "");
 }
 
@@ -144,20 +151,29 @@ static void absent_check(checking *c, const json_t *config) {
   for (uint32_t i = 0; i < c->l->n_config; i++) {
     const char *key = c->l->config[i].key;
     lm_hf_key k = lm_hf_key_find(key);
-    if (lm_hf_config_at(config, key) || !k.neutral || lm_hf_config_ignores(c->ignored, c->n_ignored, key)) continue;
+    if (lm_hf_config_at(config, key) || !k.neutral ||
+        lm_hf_config_ignores(c->ignored, c->n_ignored, key))
+      continue;
     json_t *mine = declared_value(&c->l->config[i]);
-    if (!is_neutral(&k, mine)) lm_buf_printf(&c->faults, "\n  %s is not there, the model's is %s", key, c->l->config[i].json);
+    if (!is_neutral(&k, mine))
+      lm_buf_printf(&c->faults, "\n  %s is not there, the model's is %s", key,
+                    c->l->config[i].json);
     json_decref(mine);
   }
 }
 
-lm_status lm_hf_config_check(const lm_session *s, const json_t *config, const char *path, const char *const *ignored, int n_ignored) {
+lm_status lm_hf_config_check(const lm_session *s, const json_t *config, const char *path,
+                             const char *const *ignored, int n_ignored) {
   checking c = {.l = s->lowered, .ignored = ignored, .n_ignored = n_ignored};
   lm_hf_config_each(config, entry_check, &c);
   absent_check(&c, config);
-  lm_status status = !c.faults.n ? NULL : lm_fail(LM_USER, "%s is not of this model:%s\n"
-    "  help: the model says what it computes in `map hf { config { KEY = VALUE } }`; --ignore-config KEY imports without a check of KEY",
-    path, c.faults.p);
+  lm_status status =
+      !c.faults.n ? NULL
+                  : lm_fail(LM_USER,
+                            "%s is not of this model:%s\n"
+                            "  help: the model says what it computes in `map hf { config { KEY = "
+                            "VALUE } }`; --ignore-config KEY imports without a check of KEY",
+                            path, c.faults.p);
   lm_buf_free(&c.faults);
   return status;
 }

@@ -1,8 +1,9 @@
 // import.c - lmc import: weights of Hugging Face's into a model of the language.
 //
-// DIR holds config.json, *.safetensors, a tokenizer. The model is that of examples/zoo for config.json's model_type, or the one
-// that --model names; its `map hf` says what its parameters are called there. The keys of its `config { … }` that can be inverted
-// to one of its parameters set that parameter; all other keys that change what is computed must agree (lmc/hf_config.c).
+// DIR holds config.json, *.safetensors, a tokenizer. The model is that of examples/zoo for
+// config.json's model_type, or the one that --model names; its `map hf` says what its parameters
+// are called there. The keys of its `config { … }` that can be inverted to one of its parameters
+// set that parameter; all other keys that change what is computed must agree (lmc/hf_config.c).
 // What is written can be run, generated from and exported as any run's folder:
 //   imported.lm         the model with its numbers, and a recipe to go on training with
 //   program/…           the files of the model
@@ -20,10 +21,23 @@
 #include "lmc/zoo.h"
 
 static const lm_opt options[] = {
-  {.name = "model", .letter = 'm', .kind = LM_OPT_TEXT, .value = "FILE:NAME", .help = "the model, where it is none of examples/zoo; NAME may be a call such as Llama(d = 512)"},
-  {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "DIR", .help = "the folder to write"},
-  {.name = "ignore-config", .kind = LM_OPT_LIST, .value = "KEY", .help = "does not take or check config.json's KEY; * checks none; may be repeated"},
-  LM_OPT_JSON, {0}};
+    {.name = "model",
+     .letter = 'm',
+     .kind = LM_OPT_TEXT,
+     .value = "FILE:NAME",
+     .help =
+         "the model, where it is none of examples/zoo; NAME may be a call such as Llama(d = 512)"},
+    {.name = "out",
+     .letter = 'o',
+     .kind = LM_OPT_TEXT,
+     .value = "DIR",
+     .help = "the folder to write"},
+    {.name = "ignore-config",
+     .kind = LM_OPT_LIST,
+     .value = "KEY",
+     .help = "does not take or check config.json's KEY; * checks none; may be repeated"},
+    LM_OPT_JSON,
+    {0}};
 
 typedef struct importer {
   lm_cli *cli;
@@ -32,7 +46,8 @@ typedef struct importer {
   const char *file, *name;             // of the model
   const lm_zoo_model *zoo;             // NULL: --model was given
   json_t *config;                      // in its canonical form; NULL: DIR has none
-  const char *const *ignored; int n_ignored;   // of --ignore-config
+  const char *const *ignored;
+  int n_ignored;                       // of --ignore-config
   lm_program *program;                 // of FILE
   const char *call;                    // the instance as text: "Llama(depth = 2, d = 64)"
   lm_buf text;                         // of imported.lm
@@ -54,13 +69,15 @@ static lm_status config_read(importer *x) {
 static lm_status ignored_check(const importer *x) {
   for (int i = 0; i < x->n_ignored; i++)
     if (strcmp(x->ignored[i], "*") && !lm_hf_config_at(x->config, x->ignored[i]))
-      return lm_fail(LM_USER, "--ignore-config %s: %s/config.json has no such key", x->ignored[i], x->from);
+      return lm_fail(LM_USER, "--ignore-config %s: %s/config.json has no such key", x->ignored[i],
+                     x->from);
   return NULL;
 }
 
 static lm_status named_model(importer *x, const char *model) {
   const char *colon = strrchr(model, ':');
-  if (!colon || colon == model || !colon[1]) return lm_fail(LM_USER, "--model takes FILE:NAME, such as --model llama.lm:Llama");
+  if (!colon || colon == model || !colon[1])
+    return lm_fail(LM_USER, "--model takes FILE:NAME, such as --model llama.lm:Llama");
   x->file = lm_arena_strndup(x->arena, model, (size_t)(colon - model));
   x->name = colon + 1;
   return NULL;
@@ -68,10 +85,16 @@ static lm_status named_model(importer *x, const char *model) {
 
 static lm_status zoo_model(importer *x) {
   const char *type = json_string_value(json_object_get(x->config, "model_type"));
-  if (!type) return lm_fail(LM_USER, "%s has no config.json with a model_type, so --model FILE:NAME must name the model", x->from);
+  if (!type)
+    return lm_fail(
+        LM_USER,
+        "%s has no config.json with a model_type, so --model FILE:NAME must name the model",
+        x->from);
   x->zoo = lm_zoo_find(type);
   if (!x->zoo)
-    return lm_fail(LM_USER, "%s/config.json: model_type \"%s\" has no ready model; there are %s; a model of your own is named by --model FILE:NAME",
+    return lm_fail(LM_USER,
+                   "%s/config.json: model_type \"%s\" has no ready model; there are %s; a model of "
+                   "your own is named by --model FILE:NAME",
                    x->from, type, lm_zoo_types(x->arena));
   x->name = x->zoo->model;
   x->file = lm_path_join(x->arena, lm_path_join(x->arena, x->dir, "program"), x->zoo->file);
@@ -141,7 +164,8 @@ static const char *literal(importer *x, const json_t *value) {
   return text;
 }
 
-// What config.json says of the parameter, as text of the language; NULL: nothing, or what the parameter is by default.
+// What config.json says of the parameter, as text of the language; NULL: nothing, or what the
+// parameter is by default.
 static const char *arg_text(importer *x, const ast_decl *model, const lm_config_param *p) {
   json_t *value = lm_hf_config_at(x->config, p->key);
   if (lm_hf_config_names(x->ignored, x->n_ignored, p->key)) return NULL;   // "*" takes what it can
@@ -151,7 +175,8 @@ static const char *arg_text(importer *x, const ast_decl *model, const lm_config_
   return p->absent && !(usual && !strcmp(usual, p->absent)) ? p->absent : NULL;
 }
 
-static void arg_add(importer *x, const ast_decl *model, lm_buf *b, const lm_config_param *p, bool *first) {
+static void arg_add(importer *x, const ast_decl *model, lm_buf *b, const lm_config_param *p,
+                    bool *first) {
   const char *text = arg_text(x, model, p);
   if (!text || is_given(x->name, p->param) || is_given(b->p, p->param)) return;
   lm_buf_printf(b, "%s%s = %s", *first ? "" : ", ", p->param, text);
@@ -201,9 +226,12 @@ static const char *tokenizer_of(importer *x) {
 
 static void ignored_write(void *user, const char *key, const json_t *value) {
   importer *x = user;
-  if (!lm_hf_config_ignores(x->ignored, x->n_ignored, key) || lm_hf_key_find(key).meaning == LM_HF_IGNORED) return;
+  if (!lm_hf_config_ignores(x->ignored, x->n_ignored, key) ||
+      lm_hf_key_find(key).meaning == LM_HF_IGNORED)
+    return;
   char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-  lm_buf_printf(&x->text, "# Not checked (--ignore-config): config.json says %s = %s.\n", key, text);
+  lm_buf_printf(&x->text, "# Not checked (--ignore-config): config.json says %s = %s.\n", key,
+                text);
   lm_free(text);
 }
 
@@ -225,15 +253,21 @@ static const char *wrapped(importer *x, const char *call) {
 static void text_make(importer *x, const char *model, const char *main) {
   lm_buf_printf(&x->text, "# %s with the weights of %s.\n", model, x->from);
   lm_hf_config_each(x->config, ignored_write, x);
-  lm_buf_printf(&x->text, "import \"program/%s\": %s\n\nmodel Imported = %s from \"model.safetensors\"\n\n", main, model, wrapped(x, x->call));
   lm_buf_printf(&x->text,
-                "# To fine-tune: put text beside this file, or name it here, then lmc run.\ndata Text {\n  tokenizer = %s\n  source text = text(\"*.txt\")\n"
-                "  holdout dev = tail(1%%)\n  pack best_fit(seq = 512 tokens)\n}\n\n"
-                "recipe Tune {\n  model = Imported\n  data = Text\n  run = 1 epochs; batch = 8Ki tokens\n"
-                "  optimizer = adamw(lr = 1e-4, betas = (0.9, 0.95), decay = 0.1)\n  schedule = warmup_cosine(warmup = 20 steps, floor = 10%%)\n"
-                "  clip = global_norm(max = 1.0)\n  eval dev { data = Text.dev; every = 100 steps; metrics = [loss, perplexity] }\n"
-                "  save = checkpoint(\"tuned\", every = 100 steps, keep = 2)\n}\n",
-                tokenizer_of(x));
+                "import \"program/%s\": %s\n\nmodel Imported = %s from \"model.safetensors\"\n\n",
+                main, model, wrapped(x, x->call));
+  lm_buf_printf(
+      &x->text,
+      "# To fine-tune: put text beside this file, or name it here, then lmc run.\ndata Text {\n  "
+      "tokenizer = %s\n  source text = text(\"*.txt\")\n"
+      "  holdout dev = tail(1%%)\n  pack best_fit(seq = 512 tokens)\n}\n\n"
+      "recipe Tune {\n  model = Imported\n  data = Text\n  run = 1 epochs; batch = 8Ki tokens\n"
+      "  optimizer = adamw(lr = 1e-4, betas = (0.9, 0.95), decay = 0.1)\n  schedule = "
+      "warmup_cosine(warmup = 20 steps, floor = 10%%)\n"
+      "  clip = global_norm(max = 1.0)\n  eval dev { data = Text.dev; every = 100 steps; metrics = "
+      "[loss, perplexity] }\n"
+      "  save = checkpoint(\"tuned\", every = 100 steps, keep = 2)\n}\n",
+      tokenizer_of(x));
 }
 
 // What generate, run and eval would refuse later is refused here.
@@ -241,16 +275,23 @@ static lm_status tokenizer_check(importer *x) {
   bool one = exists(x, "tokenizer.json"), two = exists(x, "vocab.json") && exists(x, "merges.txt");
   lm_tokenizer *t = NULL;
   if (!one && exists(x, "tokenizer.model"))
-    return lm_fail(LM_USER, "%s has its tokenizer as tokenizer.model, which lmc does not read; transformers writes a tokenizer.json by "
-                   "AutoTokenizer.from_pretrained(\"%s\").save_pretrained(\"%s\")", x->from, x->from, x->from);
+    return lm_fail(LM_USER,
+                   "%s has its tokenizer as tokenizer.model, which lmc does not read; transformers "
+                   "writes a tokenizer.json by "
+                   "AutoTokenizer.from_pretrained(\"%s\").save_pretrained(\"%s\")",
+                   x->from, x->from, x->from);
   if (!one && !two) {
-    lm_cli_note("note: %s has no tokenizer; imported.lm says bytes(), of which the model knows nothing: give token ids\n", x->from);
+    lm_cli_note("note: %s has no tokenizer; imported.lm says bytes(), of which the model knows "
+                "nothing: give token ids\n",
+                x->from);
     return NULL;
   }
   const char *path = lm_path_join(x->arena, x->from, one ? "tokenizer.json" : "vocab.json");
-  lm_status s = lm_tokenizer_bpe_open(path, one ? NULL : lm_path_join(x->arena, x->from, "merges.txt"), &t);
+  lm_status s =
+      lm_tokenizer_bpe_open(path, one ? NULL : lm_path_join(x->arena, x->from, "merges.txt"), &t);
   lm_tokenizer_destroy(t);
-  return lm_annotate(s, "the tokenizer cannot be used; a copy of the folder without it imports the weights alone");
+  return lm_annotate(
+      s, "the tokenizer cannot be used; a copy of the folder without it imports the weights alone");
 }
 
 static lm_status file_copy(importer *x, const char *name) {
@@ -264,7 +305,7 @@ static lm_status file_copy(importer *x, const char *name) {
 // The files of the model to DIR/program: that of the zoo, or the program that --model names.
 static lm_status model_copy(importer *x, const char **out_main) {
   if (!x->zoo) return lm_bundle_copy(x->arena, x->program, x->dir, out_main);
-  *out_main = x->zoo->file;            // written before the program was loaded
+  *out_main = x->zoo->file;   // written before the program was loaded
   return NULL;
 }
 
@@ -293,7 +334,9 @@ static lm_status program_write(importer *x) {
 static lm_status weights_write(importer *x, lm_session *s) {
   LM_TRY(lm_session_open(s, x->cli, out_path(x, "imported.lm"), NULL, NULL, 0));
   LM_TRY(lm_trained_params(s));
-  if (x->config) LM_TRY(lm_hf_config_check(s, x->config, lm_path_join(x->arena, x->from, "config.json"), x->ignored, x->n_ignored));
+  if (x->config)
+    LM_TRY(lm_hf_config_check(s, x->config, lm_path_join(x->arena, x->from, "config.json"),
+                              x->ignored, x->n_ignored));
   float *params = lm_alloc((size_t)s->plan->arena_bytes[LM_ARENA_PARAM]);
   lm_status status = lm_weights_import(s, x->from, params);
   if (!status) status = lm_weights_save(s, out_path(x, "model.safetensors"), params);
@@ -366,11 +409,20 @@ static lm_status run(lm_cli *cli) {
 }
 
 const lm_command lm_cmd_import = {
-  .name = "import", .usage = "hf DIR -o DIR [--model FILE:NAME] [options]", .summary = "reads a model of Hugging Face's", .options = options,
-  .least = 2, .most = 2, .run = run,
-  .help = "config.json's model_type tells the model: those of examples/zoo are in the command, another one is named by --model. Its\n"
-          "sizes and whatever else its `map hf { config { … } }` ties to its parameters come from config.json, weights through its\n"
-          "map. Every tensor must find its place, and every key that changes what is computed must be what the model computes.\n"
-          "The folder that is written holds the model's text, and can be generated from, run and exported.\n\n"
-          "  lmc import hf ckpt/qwen -o runs/qwen\n"
-          "  lmc import hf ckpt/mine --model mine.lm:Mine -o runs/mine\n"};
+    .name = "import",
+    .usage = "hf DIR -o DIR [--model FILE:NAME] [options]",
+    .summary = "reads a model of Hugging Face's",
+    .options = options,
+    .least = 2,
+    .most = 2,
+    .run = run,
+    .help = "config.json's model_type tells the model: those of examples/zoo are in the command, "
+            "another one is named by --model. Its\n"
+            "sizes and whatever else its `map hf { config { … } }` ties to its parameters come "
+            "from config.json, weights through its\n"
+            "map. Every tensor must find its place, and every key that changes what is computed "
+            "must be what the model computes.\n"
+            "The folder that is written holds the model's text, and can be generated from, run and "
+            "exported.\n\n"
+            "  lmc import hf ckpt/qwen -o runs/qwen\n"
+            "  lmc import hf ckpt/mine --model mine.lm:Mine -o runs/mine\n"};

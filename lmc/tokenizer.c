@@ -10,11 +10,24 @@
 #include "runtime/data/data.h"
 
 static const lm_opt options[] = {
-  {.name = "lines", .kind = LM_OPT_FLAG, .help = "each line of standard input by itself"},
-  {.name = "out", .letter = 'o', .kind = LM_OPT_TEXT, .value = "FILE", .help = "train: where the tokenizer goes (tokenizer.json)"},
-  {.name = "vocab", .kind = LM_OPT_WHOLE, .value = "N", .help = "train: size of the vocabulary (4096)", .least = 257, .most = 1e7},
-  {.name = "field", .kind = LM_OPT_TEXT, .value = "NAME", .help = "train: the field of .jsonl files that holds the text (text)"},
-  LM_OPT_JSON, {0}};
+    {.name = "lines", .kind = LM_OPT_FLAG, .help = "each line of standard input by itself"},
+    {.name = "out",
+     .letter = 'o',
+     .kind = LM_OPT_TEXT,
+     .value = "FILE",
+     .help = "train: where the tokenizer goes (tokenizer.json)"},
+    {.name = "vocab",
+     .kind = LM_OPT_WHOLE,
+     .value = "N",
+     .help = "train: size of the vocabulary (4096)",
+     .least = 257,
+     .most = 1e7},
+    {.name = "field",
+     .kind = LM_OPT_TEXT,
+     .value = "NAME",
+     .help = "train: the field of .jsonl files that holds the text (text)"},
+    LM_OPT_JSON,
+    {0}};
 
 // ---- SPEC, as in a recipe: bytes(), bpe("tokenizer.json"), bpe("encoder.json", "vocab.bpe")
 
@@ -99,30 +112,40 @@ static lm_status convert(lm_cli *cli, converter *one) {
 
 // ---- train
 
-typedef struct trained { const char *path; lm_buf json; lm_data_trained_on on; int32_t vocab; } trained;
+typedef struct trained {
+  const char *path;
+  lm_buf json;
+  lm_data_trained_on on;
+  int32_t vocab;
+} trained;
 
 static void trained_json(const trained *t, int64_t most) {
   lm_buf b = {0};
   lm_buf_json(&b, t->path);
-  lm_cli_print("{\"file\": %s, \"vocab\": %d, \"vocab_most\": %lld, \"documents\": %lld, \"unusable\": %lld}\n", b.p, t->vocab,
-               (long long)most, (long long)t->on.documents, (long long)t->on.unusable);
+  lm_cli_print("{\"file\": %s, \"vocab\": %d, \"vocab_most\": %lld, \"documents\": %lld, "
+               "\"unusable\": %lld}\n",
+               b.p, t->vocab, (long long)most, (long long)t->on.documents,
+               (long long)t->on.unusable);
   lm_buf_free(&b);
 }
 
 static void trained_print(lm_cli *cli, const trained *t) {
   int64_t most = lm_args_whole(&cli->args, "vocab", 4096);
   if (t->on.unusable)
-    lm_cli_note("warning: %lld of %lld documents cannot be used and were left out\n%s", (long long)t->on.unusable,
-                (long long)t->on.documents, t->on.list.p);
+    lm_cli_note("warning: %lld of %lld documents cannot be used and were left out\n%s",
+                (long long)t->on.unusable, (long long)t->on.documents, t->on.list.p);
   if (cli->json) trained_json(t, most);
-  else lm_cli_print("%s: %d tokens; in a recipe: tokenizer = bpe(\"%s\")\n", t->path, t->vocab, t->path);
+  else
+    lm_cli_print("%s: %d tokens; in a recipe: tokenizer = bpe(\"%s\")\n", t->path, t->vocab,
+                 t->path);
 }
 
 static void sources_make(lm_cli *cli, lm_data_source *out, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) {
     const char *path = cli->args.rest[1 + i];
     lm_source_kind kind = strstr(path, ".jsonl") ? LM_SOURCE_JSONL : LM_SOURCE_TEXT;
-    out[i] = (lm_data_source){.kind = kind, .name = path, .path = path, .field = lm_args_text(&cli->args, "field", NULL)};
+    out[i] = (lm_data_source){
+        .kind = kind, .name = path, .path = path, .field = lm_args_text(&cli->args, "field", NULL)};
   }
 }
 
@@ -162,9 +185,17 @@ static lm_status run(lm_cli *cli) {
 }
 
 const lm_command lm_cmd_tokenizer = {
-  .name = "tokenizer", .usage = "train|encode|decode …", .summary = "trains a vocabulary; text to token numbers and back", .options = options,
-  .least = 1, .most = UINT32_MAX, .run = run,
-  .help = "  lmc tokenizer train -o tokenizer.json --vocab 4096 FILE…     .jsonl files by their field \"text\" or that of --field, .zst unpacked\n"
-          "  lmc tokenizer encode SPEC < text                             SPEC as in a recipe; prints the numbers\n"
-          "  lmc tokenizer decode SPEC < numbers\n\n"
-          "  echo 'Hello, world!' | lmc tokenizer encode --lines 'bpe(\"encoder.json\", \"vocab.bpe\")'\n"};
+    .name = "tokenizer",
+    .usage = "train|encode|decode …",
+    .summary = "trains a vocabulary; text to token numbers and back",
+    .options = options,
+    .least = 1,
+    .most = UINT32_MAX,
+    .run = run,
+    .help = "  lmc tokenizer train -o tokenizer.json --vocab 4096 FILE…     .jsonl files by their "
+            "field \"text\" or that of --field, .zst unpacked\n"
+            "  lmc tokenizer encode SPEC < text                             SPEC as in a recipe; "
+            "prints the numbers\n"
+            "  lmc tokenizer decode SPEC < numbers\n\n"
+            "  echo 'Hello, world!' | lmc tokenizer encode --lines 'bpe(\"encoder.json\", "
+            "\"vocab.bpe\")'\n"};

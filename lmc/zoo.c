@@ -3,13 +3,16 @@
 
 #include <string.h>
 
-struct lm_embedded { const char *path, *text; };
+struct lm_embedded {
+  const char *path, *text;
+};
 extern const struct lm_embedded lm_zoo[];
 
 static const lm_zoo_model MODELS[] = {
-  {"gemma2", "gemma2.lm", "Gemma2"},    {"gpt2", "gpt2.lm", "GPT2"},    {"gpt_neox", "gpt_neox.lm", "GPTNeoX"},
-  {"llama", "llama.lm", "Llama"},       {"qwen2", "qwen2.lm", "Qwen2"}, {"qwen3", "qwen3.lm", "Qwen3"},
-  {"mistral", "mistral.lm", "Mistral"}};
+    {"gemma2", "gemma2.lm", "Gemma2"},      {"gpt2", "gpt2.lm", "GPT2"},
+    {"gpt_neox", "gpt_neox.lm", "GPTNeoX"}, {"llama", "llama.lm", "Llama"},
+    {"qwen2", "qwen2.lm", "Qwen2"},         {"qwen3", "qwen3.lm", "Qwen3"},
+    {"mistral", "mistral.lm", "Mistral"}};
 
 const lm_zoo_model *lm_zoo_find(const char *type) {
   for (size_t i = 0; i < LM_COUNT(MODELS); i++)
@@ -27,6 +30,7 @@ const char *lm_zoo_text(const lm_zoo_model *m) {
 
 const char *lm_zoo_types(lm_arena *a) {
   const char *list = MODELS[0].type;
-  for (size_t i = 1; i < LM_COUNT(MODELS); i++) list = lm_arena_printf(a, "%s, %s", list, MODELS[i].type);
+  for (size_t i = 1; i < LM_COUNT(MODELS); i++)
+    list = lm_arena_printf(a, "%s, %s", list, MODELS[i].type);
   return list;
 }

@@ -121,9 +121,11 @@ int64_t lm_data_predicted_bytes(const lm_data *d, int part);
 // LM_USER, with the first of them and why, where no document can be used.
 typedef struct lm_data_trained_on {
   int64_t documents, unusable;         // those found, and those of them that were left out
-  lm_buf list;                         // the first of these, a line each: "FILE:LINE: why"; the caller frees it
+  lm_buf list;                         // the first of these, as bad_list; the caller frees it
 } lm_data_trained_on;
-lm_status lm_data_tokenizer_train(const lm_data_options *o, int64_t vocab, lm_buf *out_json, lm_data_trained_on *out_on);   // out_on may be NULL
+// out_on may be NULL.
+lm_status lm_data_tokenizer_train(const lm_data_options *o, int64_t vocab, lm_buf *out_json,
+                                  lm_data_trained_on *out_on);
 
 // The folder for `cache`: data in the folder of compiled kernels (runtime/base/cache.h).
 lm_status lm_data_cache_dir(lm_arena *a, const char **out);

@@ -9,16 +9,20 @@
 
 enum { TEXT_MOST = 1 << 30, FORMAT = 2, LISTED = 20 };
 
-typedef struct { char *text; uint64_t line; } fault;   // text NULL: none
+typedef struct {
+  char *text;
+  uint64_t line;
+} fault;   // text NULL: none
 
 typedef struct {
   const lm_file_list *files;
   lm_bpe_trainer *trainer;
   const lm_stretch *stretches;
-  fault *faults; size_t cap_faults;    // [stretch] of this round
+  fault *faults;
+  size_t cap_faults;                   // [stretch] of this round
   lm_status *statuses;                 // [worker]: the first one
   lm_data_trained_on *on;
-  bool is_bad;                         // the document that is being read has a fault already
+  bool is_bad;   // the document that is being read has a fault already
 } counting;
 
 static void stretch_count(void *user, int64_t i, int worker) {
@@ -40,7 +44,8 @@ static void fault_add(counting *c, const lm_stretch *s, const fault *f) {
   lm_buf_printf(&c->on->list, "%s:%llu: %s\n", path, (unsigned long long)f->line, f->text);
 }
 
-// Counts documents and those of them that cannot be used; a document of several stretches counts once.
+// Counts documents and those of them that cannot be used; a document of several stretches counts
+// once.
 static void faults_count(counting *c, size_t n) {
   for (size_t i = 0; i < n; i++) {
     const lm_stretch *s = &c->stretches[i];
@@ -78,12 +83,16 @@ static lm_status rounds_count(const lm_data_options *o, lm_reader *reader, count
 
 static lm_status usable_check(const lm_data_trained_on *on) {
   if (!on->documents || on->unusable < on->documents) return NULL;
-  return lm_fail(LM_USER, "none of %lld documents can be used\n%.*s", (long long)on->documents, (int)on->list.n - 1, on->list.p);
+  return lm_fail(LM_USER, "none of %lld documents can be used\n%.*s", (long long)on->documents,
+                 (int)on->list.n - 1, on->list.p);
 }
 
-static lm_status train(const lm_data_options *o, const lm_file_list *files, int64_t vocab, lm_buf *out, lm_data_trained_on *on) {
+static lm_status train(const lm_data_options *o, const lm_file_list *files, int64_t vocab,
+                       lm_buf *out, lm_data_trained_on *on) {
   int threads = lm_threads(o->threads);
-  counting c = {.files = files, .trainer = lm_bpe_trainer_create(threads), .on = on,
+  counting c = {.files = files,
+                .trainer = lm_bpe_trainer_create(threads),
+                .on = on,
                 .statuses = lm_calloc((size_t)threads, sizeof(lm_status))};
   lm_reader *reader = lm_reader_create(files, TEXT_MOST);
   lm_status s = rounds_count(o, reader, &c, threads);
@@ -98,7 +107,9 @@ static lm_status train(const lm_data_options *o, const lm_file_list *files, int6
 
 // ---- the cache: the tokenizer.json, and in the tail what it was trained on
 
-typedef struct { int64_t documents, unusable; } counts;
+typedef struct {
+  int64_t documents, unusable;
+} counts;
 
 static void tail_write(const lm_data_trained_on *on, lm_buf *out) {
   counts n = {on->documents, on->unusable};
@@ -115,7 +126,8 @@ static void tail_read(const lm_store *store, lm_data_trained_on *on) {
   lm_buf_add(&on->list, store->tail + sizeof n, store->n_tail - sizeof n);
 }
 
-static lm_status found(const lm_data_options *o, const char *path, lm_buf *out, lm_data_trained_on *on, bool *out_found) {
+static lm_status found(const lm_data_options *o, const char *path, lm_buf *out,
+                       lm_data_trained_on *on, bool *out_found) {
   lm_store *store;
   LM_TRY(lm_store_open(path, o->threads, &store));
   *out_found = store != NULL;
@@ -131,8 +143,8 @@ static lm_status found(const lm_data_options *o, const char *path, lm_buf *out, 
   return s;
 }
 
-static lm_status train_and_keep(const lm_data_options *o, const lm_file_list *files, int64_t vocab, const char *path, lm_buf *out,
-                                lm_data_trained_on *on) {
+static lm_status train_and_keep(const lm_data_options *o, const lm_file_list *files, int64_t vocab,
+                                const char *path, lm_buf *out, lm_data_trained_on *on) {
   lm_store_writer *to;
   lm_store *made = NULL;
   lm_buf tail = {0};
@@ -140,7 +152,8 @@ static lm_status train_and_keep(const lm_data_options *o, const lm_file_list *fi
   size_t before = out->n;
   lm_temps_clean(o->cache);
   LM_TRY(lm_store_writer_create(path, &to));
-  lm_status s = found(o, path, out, on, &there);   // by another process, while we waited for the lock
+  lm_status s =
+      found(o, path, out, on, &there);   // by another process, while we waited for the lock
   if (!s && !there) s = train(o, files, vocab, out, on);
   if (!s && !there) s = lm_store_add(to, out->p + before, out->n - before);
   if (!s && !there) tail_write(on, &tail);
@@ -151,8 +164,8 @@ static lm_status train_and_keep(const lm_data_options *o, const lm_file_list *fi
   return s;
 }
 
-static lm_status vocabulary_get(const lm_data_options *o, const lm_file_list *files, int64_t vocab, lm_buf *out,
-                                lm_data_trained_on *on) {
+static lm_status vocabulary_get(const lm_data_options *o, const lm_file_list *files, int64_t vocab,
+                                lm_buf *out, lm_data_trained_on *on) {
   if (!o->cache) return train(o, files, vocab, out, on);
   uint64_t parts[] = {FORMAT, files->key[0], files->key[1], (uint64_t)vocab}, key[2] = {0};
   lm_hash_key(key, parts, sizeof parts);
@@ -166,7 +179,8 @@ static lm_status vocabulary_get(const lm_data_options *o, const lm_file_list *fi
   return s;
 }
 
-lm_status lm_data_tokenizer_train(const lm_data_options *o, int64_t vocab, lm_buf *out_json, lm_data_trained_on *out_on) {
+lm_status lm_data_tokenizer_train(const lm_data_options *o, int64_t vocab, lm_buf *out_json,
+                                  lm_data_trained_on *out_on) {
   lm_data_trained_on on = {0};
   lm_file_list files;
   if (vocab < LM_BPE_VOCAB_LEAST || vocab > INT32_MAX)

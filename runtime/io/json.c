@@ -11,8 +11,9 @@ __attribute__((constructor)) static void use_our_allocator(void) { json_set_allo
 
 // ---- integers beyond 64 bits
 //
-// jansson refuses them, though JSON allows them: Python's json.dumps(int(1e30)) writes one. They are read as reals, as every
-// other JSON reader with doubles does; code that needs an integer finds a real there and says so.
+// jansson refuses them, though JSON allows them: Python's json.dumps(int(1e30)) writes one. They
+// are read as reals, as every other JSON reader with doubles does; code that needs an integer finds
+// a real there and says so.
 
 enum { INT64_DIGITS = 19 };
 
@@ -35,14 +36,16 @@ static bool overflows(const char *digits, size_t n, bool negative) {
   return memcmp(digits, negative ? "9223372036854775808" : "9223372036854775807", INT64_DIGITS) > 0;
 }
 
-// Copies one number; an integer that does not fit in 64 bits gains an exponent, which makes it a real.
+// Copies one number; an integer that does not fit in 64 bits gains an exponent, which makes it a
+// real.
 static const char *number_copy(const char *at, const char *end, lm_buf *out) {
   bool negative = *at == '-';
   const char *digits = at + negative, *stop = digits_end(digits, end);
   bool real = stop < end && strchr(".eE", *stop) && *stop;
   lm_buf_add(out, at, (size_t)(stop - at));
   if (!real && overflows(digits, (size_t)(stop - digits), negative)) lm_buf_puts(out, "e0");
-  for (at = stop; real && at < end && (is_digit(*at) || strchr("+-.eE", *at)) && *at; at++) lm_buf_add(out, at, 1);
+  for (at = stop; real && at < end && (is_digit(*at) || strchr("+-.eE", *at)) && *at; at++)
+    lm_buf_add(out, at, 1);
   return at;
 }
 

@@ -21,7 +21,7 @@ typedef struct lm_bpe_encoder {
   symbol *symbols; size_t cap_symbols;
   candidate *heap; size_t n_heap, cap_heap;
   lm_buf normal[2], spaced, bytes;
-  bool begun;                          // something of the text is encoded
+  bool begun;   // something of the text is encoded
   lm_tokens *out;
 } encoder;
 
@@ -168,7 +168,8 @@ static bool has_bytes(const lm_bpe *b, const char *p, size_t n) {
   return true;
 }
 
-// The symbols of a unit, a byte or a character; *unknown: whether the unit before this one had none.
+// The symbols of a unit, a byte or a character; *unknown: whether the unit before this one had
+// none.
 static void unit_add(encoder *e, int32_t *count, const char *p, size_t n, bool *unknown) {
   const lm_bpe *b = e->b;
   int32_t id = b->chars ? *word_at(b, p, n) : -1;
@@ -191,7 +192,7 @@ static int32_t symbols_make(encoder *e, const char *p, size_t n) {
   }
   for (size_t i = 0, unit; i < n; i += unit) {
     unit = e->b->chars ? lm_utf8_decode(p + i, n - i, &point) : 1;
-    if (!unit) unit = 1;               // a byte that is no UTF-8
+    if (!unit) unit = 1;   // a byte that is no UTF-8
     unit_add(e, &count, p + i, unit, &unknown);
   }
   if (count) e->symbols[count - 1].next = -1;
@@ -269,7 +270,9 @@ static lm_status added_split(encoder *e, const lm_added *a, const char *text, si
 
 // ---- the spaces of SentencePiece
 
-static bool is_space_mark(const char *p, size_t n) { return n >= 3 && !memcmp(p, LM_SPACE_MARK, 3); }
+static bool is_space_mark(const char *p, size_t n) {
+  return n >= 3 && !memcmp(p, LM_SPACE_MARK, 3);
+}
 static bool begins_with_space(const char *p, size_t n) { return *p == ' ' || is_space_mark(p, n); }
 
 static bool wants_prefix(const encoder *e, const char *text, size_t n, bool continues) {

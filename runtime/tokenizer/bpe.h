@@ -1,8 +1,9 @@
 // bpe.h - byte-pair encoding: what a file's reader fills in. Private to runtime/tokenizer.
 //
-// A byte-level vocabulary has a token for each byte, and words begin as bytes. A SentencePiece vocabulary (`chars`) has tokens of
-// characters, and words begin as characters; a character without a token is its bytes' tokens <0x00> … <0xFF> (byte_fallback).
-// SentencePiece writes a space as U+2581. Here its pieces hold a space instead, and U+2581 in a text becomes one.
+// A byte-level vocabulary has a token for each byte, and words begin as bytes. A SentencePiece
+// vocabulary (`chars`) has tokens of characters, and words begin as characters; a character without
+// a token is its bytes' tokens <0x00> … <0xFF> (byte_fallback). SentencePiece writes a space as
+// U+2581. Here its pieces hold a space instead, and U+2581 in a text becomes one.
 //
 // text --cut at bytes that are no UTF-8--> --added tokens--> --normalizers--> --added tokens--> --pre-tokenizer--> words
 // --merges--> ids. In a word the pair of the least rank is merged, the leftmost first, until no pair has a rank.
@@ -20,9 +21,11 @@ typedef struct lm_bpe_piece { const char *p; uint32_t n; } lm_bpe_piece;
 typedef struct lm_bpe_pair { int32_t left, right, made; uint32_t rank; } lm_bpe_pair;   // made < 0: an empty place
 
 #define LM_SPACE_MARK "\xe2\x96\x81"   // U+2581
-// Where spaces are handled as SentencePiece does: nowhere; with the normalizers; with the pre-tokenizers, behind added tokens.
+// Where spaces are handled as SentencePiece does: nowhere; with the normalizers; with the
+// pre-tokenizers, behind added tokens.
 typedef enum { LM_SPACES_NONE, LM_SPACES_NORMAL, LM_SPACES_SPLIT } lm_spaces;
-// A space in front of a text: none; always; unless it begins with one; as that, but only in front of the whole text.
+// A space in front of a text: none; always; unless it begins with one; as that, but only in front
+// of the whole text.
 typedef enum { LM_PREFIX_NONE, LM_PREFIX_ALWAYS, LM_PREFIX_UNLESS, LM_PREFIX_FIRST } lm_space_prefix;
 
 typedef struct lm_bpe {
@@ -37,7 +40,7 @@ typedef struct lm_bpe {
   lm_spaces spaces;
   lm_space_prefix prefix;
   bool whole_words;                    // a word that is a token is that token, whatever the merges
-  int32_t *words; uint32_t cap_words;  // hash table of ids by piece, for whole_words and chars; -1: an empty place
+  int32_t *words; uint32_t cap_words;  // hash table of ids by piece, if needed; -1: an empty place
   lm_normal_form forms[4]; int n_forms;
   lm_added *added, *added_normal;      // found before and after normalizing
   lm_pretok *pretok;

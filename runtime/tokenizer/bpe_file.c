@@ -8,7 +8,12 @@
 
 enum { FILE_MAX = 256 << 20 };
 
-typedef struct { lm_bpe *b; json_t *vocab; lm_buf bytes; bool byte_level, fallback, prepends, cuts; } reading;
+typedef struct {
+  lm_bpe *b;
+  json_t *vocab;
+  lm_buf bytes;
+  bool byte_level, fallback, prepends, cuts;
+} reading;
 
 static lm_status refuse(const char *what) { return lm_fail(LM_USER, "%s cannot be had", what); }
 static const char *type_of(const json_t *x) { return json_string_value(json_object_get(x, "type")); }
@@ -30,7 +35,9 @@ static lm_status id_read(const json_t *x, const char *token, int32_t *out) {
 }
 
 // What a token of the vocabulary stands for: bytes, one a character, or where some character is none's, its own text.
-static int hex_digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; }
+static int hex_digit(char c) {
+  return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
 
 // The byte of a token <0x00> … <0xFF>, -1: it is none.
 static int fallback_byte(const char *text, size_t n) {
@@ -137,7 +144,8 @@ static lm_status model_read(reading *r, const json_t *model) {
   if (is_text(model, "continuing_subword_prefix")) return refuse("model.continuing_subword_prefix");
   if (is_text(model, "end_of_word_suffix")) return refuse("model.end_of_word_suffix");
   r->fallback = flag(model, "byte_fallback", false);
-  if (r->fallback && !r->b->chars) return refuse("model.byte_fallback with a pre-tokenizer ByteLevel");
+  if (r->fallback && !r->b->chars)
+    return refuse("model.byte_fallback with a pre-tokenizer ByteLevel");
   r->vocab = json_object_get(model, "vocab");
   LM_TRY(vocab_read(r));
   LM_TRY(merges_read(r, json_object_get(model, "merges")));
@@ -200,15 +208,20 @@ static const char *text_of(const json_t *x, const char *key) {
 }
 
 static bool replaces(const json_t *x, const char *from, const char *to) {
-  return !strcmp(text_of(json_object_get(x, "pattern"), "String"), from) && !strcmp(text_of(x, "content"), to);
+  return !strcmp(text_of(json_object_get(x, "pattern"), "String"), from) &&
+         !strcmp(text_of(x, "content"), to);
 }
 
 // What SentencePiece does with spaces, written as normalizers.
 static lm_status space_normalizer_read(reading *r, const json_t *x) {
   bool prepends = is_type(x, "Prepend");
-  if (!r->b->chars) return lm_fail(LM_USER, "normalizer %s with a pre-tokenizer ByteLevel is not supported", type_of(x));
-  if (prepends && strcmp(text_of(x, "prepend"), LM_SPACE_MARK)) return refuse("a normalizer Prepend of another text than U+2581");
-  if (!prepends && !replaces(x, " ", LM_SPACE_MARK)) return refuse("a normalizer Replace of anything but a space by U+2581");
+  if (!r->b->chars)
+    return lm_fail(LM_USER, "normalizer %s with a pre-tokenizer ByteLevel is not supported",
+                   type_of(x));
+  if (prepends && strcmp(text_of(x, "prepend"), LM_SPACE_MARK))
+    return refuse("a normalizer Prepend of another text than U+2581");
+  if (!prepends && !replaces(x, " ", LM_SPACE_MARK))
+    return refuse("a normalizer Replace of anything but a space by U+2581");
   if (prepends) {
     r->b->prefix = LM_PREFIX_ALWAYS;
     r->prepends = true;
@@ -278,23 +291,32 @@ static lm_status simple_split_read(reading *r, const json_t *x) {
   return split_add(r, "[\\p{P}$+<=>^`|~]", false, b, false);
 }
 
-// What a SentencePiece vocabulary may have: Metaspace alone; or nothing that cuts, as the normalizers have left no space to cut at.
+// What a SentencePiece vocabulary may have: Metaspace alone; or nothing that cuts, as the
+// normalizers have left no space to cut at.
 static lm_status space_pretok_read(reading *r, const json_t *x) {
-  const char *scheme = text_of(x, "prepend_scheme"), *pattern = text_of(json_object_get(x, "pattern"), "String");
+  const char *scheme = text_of(x, "prepend_scheme"),
+             *pattern = text_of(json_object_get(x, "pattern"), "String");
   bool always = !strcmp(scheme, "always") || (!*scheme && flag(x, "add_prefix_space", true));
   if (r->b->spaces == LM_SPACES_NORMAL && is_type(x, "Split") && !strcmp(pattern, " ")) return NULL;
   if (r->b->spaces || r->cuts || strcmp(text_of(x, "replacement"), LM_SPACE_MARK))
-    return lm_fail(LM_USER, "a pre-tokenizer %s like this is not supported with a SentencePiece vocabulary", type_of(x));
+    return lm_fail(LM_USER,
+                   "a pre-tokenizer %s like this is not supported with a SentencePiece vocabulary",
+                   type_of(x));
   r->b->spaces = LM_SPACES_SPLIT;
-  r->b->prefix = !strcmp(scheme, "first") ? LM_PREFIX_FIRST : always ? LM_PREFIX_UNLESS : LM_PREFIX_NONE;
-  return flag(x, "split", true) ? lm_pretok_split_add(r->b->pretok, " ", 1, true, LM_SPLIT_NEXT, false) : NULL;
+  r->b->prefix = !strcmp(scheme, "first") ? LM_PREFIX_FIRST
+                 : always                 ? LM_PREFIX_UNLESS
+                                          : LM_PREFIX_NONE;
+  return flag(x, "split", true)
+             ? lm_pretok_split_add(r->b->pretok, " ", 1, true, LM_SPLIT_NEXT, false)
+             : NULL;
 }
 
 static lm_status pretok_read(reading *r, const json_t *x) {
   size_t i;
   json_t *part;
   bool one = type_of(x) && !is_type(x, "Sequence");
-  if (r->b->chars && one && (r->b->spaces || is_type(x, "Metaspace"))) return space_pretok_read(r, x);
+  if (r->b->chars && one && (r->b->spaces || is_type(x, "Metaspace")))
+    return space_pretok_read(r, x);
   if (!type_of(x)) return x && !json_is_null(x) ? lm_fail(LM_USER, "a pre-tokenizer has no type") : NULL;
   if (is_type(x, "ByteLevel")) return byte_level_read(r, x);
   if (is_type(x, "Split")) return split_read(r, x);
@@ -358,15 +380,19 @@ static lm_status decoder_read(reading *r, const json_t *x) {
   size_t i;
   json_t *part;
   bool chars = r->b->chars;
-  if (!type_of(x) || is_type(x, chars ? "Fuse" : "ByteLevel") || (chars && is_type(x, "ByteFallback"))) return NULL;
+  if (!type_of(x) || is_type(x, chars ? "Fuse" : "ByteLevel") ||
+      (chars && is_type(x, "ByteFallback")))
+    return NULL;
   if (chars && is_type(x, "Replace") && replaces(x, LM_SPACE_MARK, " ")) return NULL;
   if (chars && is_type(x, "Sequence")) {
     json_array_foreach(json_object_get(x, "decoders"), i, part) LM_TRY(decoder_read(r, part));
     return NULL;
   }
-  bool one = is_type(x, "Strip") && !strcmp(text_of(x, "content"), " ") && json_integer_value(json_object_get(x, "start")) == 1 &&
+  bool one = is_type(x, "Strip") && !strcmp(text_of(x, "content"), " ") &&
+             json_integer_value(json_object_get(x, "start")) == 1 &&
              json_integer_value(json_object_get(x, "stop")) == 0;
-  if (!chars || (!one && !is_type(x, "Metaspace"))) return lm_fail(LM_USER, "this decoder %s is not supported", type_of(x));
+  if (!chars || (!one && !is_type(x, "Metaspace")))
+    return lm_fail(LM_USER, "this decoder %s is not supported", type_of(x));
   r->b->base.prefix_space = one || strcmp(text_of(x, "prepend_scheme"), "never");
   return NULL;
 }
@@ -421,7 +447,8 @@ static lm_status tokenizer_read(reading *r, const json_t *root) {
   LM_TRY(all_added_read(r, json_object_get(root, "added_tokens")));
   LM_TRY(pretok_read(r, json_object_get(root, "pre_tokenizer")));
   if (r->b->chars && !r->b->spaces)
-    return lm_fail(LM_USER, "no pre-tokenizer ByteLevel and no spaces of SentencePiece (U+2581): no other vocabulary is supported");
+    return lm_fail(LM_USER, "no pre-tokenizer ByteLevel and no spaces of SentencePiece (U+2581): "
+                            "no other vocabulary is supported");
   LM_TRY(post_read(r, json_object_get(root, "post_processor")));
   return decoder_read(r, json_object_get(root, "decoder"));
 }
