@@ -1,10 +1,13 @@
 // doctor.c - lmc doctor: what this machine has, and what each missing part would give.
 #include <dirent.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "lmc/command.h"
 #include "runtime/base/cache.h"
+#include "runtime/base/parallel.h"
+#include "runtime/base/team.h"
 #include "runtime/cpu/detect.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/library.h"
@@ -76,6 +79,16 @@ static const char *cache_text(lm_arena *a, lm_status *out_status) {
   return text;
 }
 
+// "2; one that waits for the others spins for at most 100 us, then sleeps"
+static const char *threads_text(lm_arena *a) {
+  int threads = lm_threads(0);
+  double spin = lm_team_spin_most(threads);
+  if (threads == 1) return "1";
+  const char *why = getenv("OMP_WAIT_POLICY") ? ", by OMP_WAIT_POLICY" : "";
+  if (spin == 0) return lm_arena_printf(a, "%d; a thread that waits for the others sleeps at once%s", threads, why);
+  return lm_arena_printf(a, "%d; a thread that waits for the others spins for at most %.0f us, then sleeps%s", threads, 1e6 * spin, why);
+}
+
 static int findings_collect(lm_arena *a, finding *out) {
   lm_cpu_info *cpu = LM_NEW(a, lm_cpu_info);
   lm_cpu_detect(cpu);
@@ -85,6 +98,7 @@ static int findings_collect(lm_arena *a, finding *out) {
   int n = 0, driver;
   finding gpu = gpu_find(a, &driver);
   out[n++] = (finding){"processor", true, lm_arena_printf(a, "%s, %d core%s", cpu->model, cpu->cores, cpu->cores == 1 ? "" : "s"), ""};
+  out[n++] = (finding){"threads", true, threads_text(a), ""};
   out[n++] = (finding){"instructions", cpu->isa[0], cpu->isa, "fast kernels: AVX2 and FMA at the least"};
   out[n++] = (finding){"bf16", lm_cpu_has_bf16(), "products of the processor's own, which compute = auto takes", "faster products on AVX512-BF16 or AMX; compute = auto is f32"};
   out[n++] = (finding){"compiler", cpu->compiler[0], lm_arena_printf(a, "%s, %s", lm_cpu_compiler_text(cpu, a), cpu->compiler_version), "kernels for the CPU: install gcc or clang, or name one in LMC_CC"};
@@ -128,7 +142,7 @@ static lm_status verdict(const finding *f, int n) {
 }
 
 static lm_status run(lm_cli *cli) {
-  finding list[9 + LM_COUNT(libraries)];
+  finding list[10 + LM_COUNT(libraries)];
   int n = findings_collect(cli->ctx->arena, list);
   if (cli->json) findings_json(list, n);
   else lm_cli_print("lmc %s\n", LM_VERSION);
@@ -147,5 +161,8 @@ const lm_command lm_cmd_doctor = {
           "  LMC_CACHE        folder of compiled kernels and packed data (default: ~/.cache/lmc)\n"
           "  LMC_CACHE_SIZE   bytes of compiled kernels that are kept, as 500M or 4Gi (default: 4Gi)\n"
           "  LMC_CPU          x86-64-v2, x86-64-v3 or x86-64-v4: uses no more of the processor than that\n"
-          "  OMP_NUM_THREADS  threads at the most (otherwise as many as the process may run on)\n\n"
+          "  OMP_NUM_THREADS  the largest number of threads (by default one for each processor of the affinity mask, but no more\n"
+          "                   than the CPU quota of the control group allows)\n"
+          "  OMP_WAIT_POLICY  how a thread waits for the others: passive sleeps at once, active spins for up to a second; by default\n"
+          "                   it spins for up to 100 microseconds, less while that fails, and then sleeps. The results are the same.\n\n"
           "  lmc doctor\n"};

@@ -1,13 +1,23 @@
-// parallel.h - the same work on every item of a range, by a few threads that live as long as the call.
+// parallel.h - how many threads to use, and the same work on every item of a range by some threads.
 #ifndef LM_PARALLEL_H
 #define LM_PARALLEL_H
 #include <stdint.h>
 
-// `wanted` threads, or for 0 as many as this process may run on and OMP_NUM_THREADS says at most; at least 1, at most 256.
+// Processors that this process may use: those of its affinity mask, but no more than the CPU quota of its control groups
+// (rounded up). At least 1.
+int lm_processors(void);
+
+// The quota alone, in processors; 0 if there is none. root: the folder of control groups, /sys/fs/cgroup; list: the file that
+// names those of the process, /proc/self/cgroup.
+double lm_processors_quota(const char *root, const char *list);
+
+// `wanted` threads; for 0, one for each processor, but no more than OMP_NUM_THREADS. At least 1, at most 256.
 int lm_threads(int wanted);
 
-// body(user, i, worker) for every i in 0 … n - 1, worker in 0 … threads - 1. Which worker does which item is chance, so
-// results belong to items, and only scratch to workers. Returns when all are done. Threads that the system refuses to
-// make are done without.
+// body(user, i, worker) for every i in 0 … n - 1, worker in 0 … threads - 1. Which worker does which item is not determined, so
+// results must belong to items, and only workspace to workers. Returns when all are done. The threads are created for the call.
 void lm_parallel(int threads, int64_t n, void (*body)(void *user, int64_t i, int worker), void *user);
+
+// body(user, first, last) on pieces of 0 … n - 1, one piece for each thread; on the calling thread alone if n < 2 `least`.
+void lm_parallel_ranges(int64_t n, int64_t least, void (*body)(void *user, int64_t first, int64_t last), void *user);
 #endif

@@ -9,17 +9,19 @@ typedef enum {
   LM_ROW_STEP,                         // steps of functions: kernels, products, moves
   LM_ROW_DATA,                         // rows read and packed
   LM_ROW_SAVE,                         // checkpoints
+  LM_ROW_THREAD,                       // a row for each thread: its shares of steps, and how long it waited for the others
   LM_ROWS
 } lm_timeline_row;
 
 // name lives as long as the timeline; what: the lm_plan_step of LM_ROW_STEP, else NULL. Seconds of lm_now().
-typedef struct lm_span { const char *name; const void *what; double start, end; lm_timeline_row row; int64_t number; } lm_span;
+typedef struct lm_span { const char *name; const void *what; double start, end; lm_timeline_row row; int64_t number; int thread; } lm_span;
 
 typedef struct lm_timeline {
   lm_arena *arena;
   uint32_t most;                       // spans that are kept; later ones are counted only
   lm_span *spans; uint32_t n_spans, cap_spans;
   int64_t left_out;
+  bool threads;                        // rows of threads are wanted
 } lm_timeline;
 
 // NULL stands for nobody who looks: 0, and nothing is added.

@@ -1,9 +1,9 @@
 // bench.c - what the machine can do: GEMMs of a model's projections alone, multiply-adds of registers alone.
-#include <omp.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "runtime/base/parallel.h"
+#include "runtime/base/team.h"
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/gemm.h"
 
@@ -65,12 +65,9 @@ static void projection_time(lm_cpu_gemms *all, const lm_cpu_projection *p, lm_dt
 
 lm_cpu_gemm_times lm_cpu_gemm_bench(const lm_cpu_projection *p, int n, lm_dtype dtype, int threads, int repeats) {
   lm_cpu_gemm_times total = {0};
-  int before = omp_get_max_threads();
-  omp_set_num_threads(1);   // the library's own threads stay off
   lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = threads});
   for (int i = 0; i < n; i++) projection_time(all, &p[i], dtype, repeats, &total);
   lm_cpu_gemms_destroy(all);
-  omp_set_num_threads(before);
   return total;
 }
 
@@ -98,21 +95,27 @@ static int lanes_best(void) {
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 8 : 4;
 }
 
+typedef struct chains { float (*run)(float); volatile float sink; } chains;
+
+static void chains_run(void *user, int me) {
+  chains *c = user;
+  float v = c->run(1);
+  if (v == 12345.0f) c->sink = v;   // never; the result is used
+}
+
 static double register_peak(int threads) {
   double best = 1e30;
-  volatile float sink = 1;
   int lanes = lanes_best();
-  float (*chains)(float) = lanes == 16 ? chains_16 : lanes == 8 ? chains_8 : chains_4;
+  chains c = {lanes == 16 ? chains_16 : lanes == 8 ? chains_8 : chains_4, 0};
+  lm_team *team = lm_team_create(threads);
   for (int i = 0; i < PEAK_RUNS; i++) {
     double start = lm_now();
-#pragma omp parallel num_threads(threads)
-    {
-      float v = chains(sink);
-      if (v == 12345.0f) sink = v;
-    }
+    lm_team_run(team, chains_run, &c);
     double took = lm_now() - start;
     if (took < best) best = took;
   }
+  threads = lm_team_size(team);
+  lm_team_destroy(team);
   return (double)threads * CHAINS * lanes * 2 * ROUNDS / best;
 }
 

@@ -1,8 +1,9 @@
 // detect.c - see detect.h.
 #include "runtime/cpu/detect.h"
 
+#include "runtime/base/parallel.h"
+
 #include <dnnl.h>
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -189,7 +190,7 @@ bool lm_cpu_prefers_code(const lm_cpu_info *cpu, lm_dtype operands) {
 }
 
 void lm_cpu_detect(lm_cpu_info *out) {
-  *out = (lm_cpu_info){.cores = omp_get_num_procs()};
+  *out = (lm_cpu_info){.cores = lm_processors()};
   const dnnl_version_t *v = dnnl_version();
   snprintf(out->onednn, sizeof out->onednn, "%d.%d.%d", v->major, v->minor, v->patch);
   processor_find(out);

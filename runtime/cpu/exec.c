@@ -1,19 +1,19 @@
 // exec.c - runs the steps of a plan on the CPU.
 //
-// A function is one parallel region: every thread walks its steps and takes a share of each, a contiguous range of a
-// kernel's parallel space, tiles of a product. They wait for each other behind a step that they shared. Steps too small to be
-// shared are the first thread's alone, which nobody waits for until the next one that is shared.
+// A function is one run of the team: every thread walks its steps and takes a share of each, a contiguous range of a kernel's
+// parallel space or tiles of a product. After a shared step the threads meet at a barrier. Steps too small to be shared are done
+// by the first thread alone; the others wait for it only before the next shared step.
 #include "runtime/cpu/exec.h"
 
-#include <omp.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #include "runtime/base/parallel.h"
+#include "runtime/base/team.h"
 #include "runtime/cpu/gemm.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/move.h"
-#include "runtime/cpu/team.h"
+#include "runtime/cpu/share.h"
 #include "runtime/plan/walk.h"
 
 enum { HUGE_PAGE = 2 << 20 };
@@ -29,10 +29,13 @@ typedef struct cpu_exec {
   mapping arenas[LM_ARENAS];
   lm_timeline *timeline;               // NULL: nobody looks
   lm_cpu_gemms *gemms;
-  lm_team team;
+  lm_team *team;
+  lm_tickets tickets;
   struct worker *workers;              // [threads]
   bool *alone;                         // by function: none of its steps is worth sharing
 } cpu_exec;
+
+typedef struct thread_span { const lm_plan_step *step; double start, end, met; } thread_span;   // met: its barrier is passed
 
 typedef struct worker {                // what a thread of its own has
   cpu_exec *e;
@@ -40,6 +43,8 @@ typedef struct worker {                // what a thread of its own has
   lm_plan_walk walk;
   char **pointers;                     // of the step being run
   bool behind;                         // the first thread may still be at small steps
+  lm_status status;
+  thread_span *spans; uint32_t n_spans, cap_spans;   // of the running function, if each thread's are wanted
 } worker;
 
 // ---- arenas
@@ -121,13 +126,16 @@ lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec 
   cpu_exec *e = lm_alloc(sizeof *e);
   e->hal.ops = &OPS;
   e->plan = plan;
-  e->threads = threads_of(o);
+  e->team = lm_team_create(threads_of(o));
+  e->threads = lm_team_size(e->team);
   workers_make(e);
   alone_find(e);
   e->timeline = o->timeline;
   lm_status s = lm_kernels_load(plan, o, e->threads, &e->kernels);
   if (!s) s = arenas_make(e);
   lm_cpu_gemm_options g = gemm_options(o);
+  g.threads = e->threads;
+  g.team = e->team;
   g.kernels = e->kernels.fn;
   if (!s) e->gemms = lm_cpu_gemms_of_plan(plan, &g);
   if (s) lm_exec_destroy(&e->hal);
@@ -141,12 +149,14 @@ static void destroy(lm_exec *hal) {
     if (e->arenas[i].base) munmap(e->arenas[i].base, e->arenas[i].bytes);
   lm_kernels_unload(&e->kernels);
   for (int i = 0; i < e->threads; i++) {
+    lm_free(e->workers[i].spans);
     lm_free(e->workers[i].pointers);
     lm_plan_walk_close(&e->workers[i].walk);
   }
   lm_free(e->workers);
   lm_free(e->alone);
   lm_cpu_gemms_destroy(e->gemms);
+  lm_team_destroy(e->team);
   lm_free(e);
 }
 
@@ -199,6 +209,35 @@ static lm_status step_do(worker *w, const lm_plan_step *s, lm_share *share) {
   }
 }
 
+static void meet(const worker *w) {
+  if (w->share.all > 1) lm_team_barrier(w->e->team, w->share.me);
+}
+
+// ---- what each thread does, for a profile
+
+static bool wants_threads(const lm_timeline *t) { return t && t->threads; }
+
+static void span_keep(worker *w, const lm_plan_step *s, double start, double end) {
+  if (!wants_threads(w->e->timeline) || w->share.all == 1) return;
+  if (w->n_spans == w->cap_spans) {
+    w->cap_spans = w->cap_spans ? 2 * w->cap_spans : 256;
+    w->spans = lm_realloc(w->spans, w->cap_spans * sizeof *w->spans);
+  }
+  w->spans[w->n_spans++] = (thread_span){s, start, end, lm_now()};
+}
+
+// The timeline belongs to the first thread, so the spans of all threads are added after the run.
+static void spans_report(worker *w, lm_timeline *t) {
+  for (uint32_t i = 0; i < w->n_spans; i++) {
+    const thread_span *x = &w->spans[i];
+    lm_timeline_span(t, (lm_span){x->step->label, NULL, x->start, x->end, LM_ROW_THREAD, -1, w->share.me});
+    lm_timeline_span(t, (lm_span){"wait", NULL, x->end, x->met, LM_ROW_THREAD, -1, w->share.me});
+  }
+  w->n_spans = 0;
+}
+
+// ---- a step by its threads
+
 // A step that fails in one thread must end the others' walk too, and at the same step: what can fail is shared by all.
 static bool can_fail(const lm_plan_step *s) { return (s->kind == LM_STEP_COPY || s->kind == LM_STEP_ADD) && s->move->at_dim >= 0; }
 
@@ -215,41 +254,43 @@ static lm_status step_run(void *user, const lm_plan_step *s) {
     if (s->kind != LM_STEP_LOOP) lm_timeline_add(timeline, LM_ROW_STEP, s->label, s, -1, start);
     return status;
   }
-  if (w->behind) {
-#pragma omp barrier
-  }
+  if (w->behind) meet(w);
   w->behind = false;
-  double start = lm_timeline_now(timeline);
+  double start = lm_timeline_now(w->e->timeline);
   status = step_do(w, s, &w->share);
-#pragma omp barrier
+  double end = lm_timeline_now(w->e->timeline);
+  meet(w);
+  span_keep(w, s, start, end);
   lm_timeline_add(timeline, LM_ROW_STEP, s->label, s, -1, start);
   return status;
 }
 
-// OpenMP may give fewer threads than are asked for, so shares are cut here.
-static lm_status worker_run(cpu_exec *e, const lm_plan_func *f, const int64_t *extents) {
-  worker *w = &e->workers[omp_get_thread_num()];
-  w->share = (lm_share){&e->team, omp_get_thread_num(), omp_get_num_threads(), 0};
+typedef struct call { cpu_exec *e; const lm_plan_func *f; const int64_t *extents; int threads; } call;
+
+static void worker_run(void *user, int me) {
+  const call *c = user;
+  worker *w = &c->e->workers[me];
+  w->share = (lm_share){&c->e->tickets, me, c->threads, 0};
   w->behind = false;
-  return lm_plan_walk_run(&w->walk, f, extents, step_run, w);
+  w->status = lm_plan_walk_run(&w->walk, c->f, c->extents, step_run, w);
+}
+
+// All threads fail at the same step with the same message; the first one's is returned.
+static lm_status workers_status(cpu_exec *e, int threads) {
+  for (int i = 1; i < threads; i++) lm_status_free(e->workers[i].status);
+  return e->workers[0].status;
 }
 
 static lm_status run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents) {
   cpu_exec *e = (cpu_exec *)hal;
-  int before = omp_get_max_threads();
-  lm_status status = NULL;
+  call c = {e, f, extents, e->alone[f - e->plan->funcs] ? 1 : e->threads};
   double start = lm_timeline_now(e->timeline);
-  atomic_store(&e->team.tickets, 0);
-  omp_set_num_threads(1);   // inherited by our region: what libraries open inside it has one thread
-#pragma omp parallel num_threads(e->alone[f - e->plan->funcs] ? 1 : e->threads)
-  {
-    lm_status own = worker_run(e, f, extents);
-    if (omp_get_thread_num() == 0) status = own;
-    else lm_status_free(own);
-  }
-  omp_set_num_threads(before);
+  atomic_store(&e->tickets.next, 0);
+  if (c.threads == 1) worker_run(&c, 0);
+  else lm_team_run(e->team, worker_run, &c);
+  for (int i = 0; i < c.threads; i++) spans_report(&e->workers[i], e->timeline);
   lm_timeline_add(e->timeline, LM_ROW_FUNC, f->name, NULL, -1, start);
-  return status;
+  return workers_status(e, c.threads);
 }
 
 static const lm_exec_ops OPS = {.destroy = destroy,

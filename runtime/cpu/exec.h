@@ -2,7 +2,7 @@
 //
 // Kernels are compiled by the system's C compiler in one batch a core, cached by content under
 // ${LMC_CACHE:-${XDG_CACHE_HOME:-~/.cache}/lmc}, loaded with dlopen. Threads: one lm_exec is driven by one thread; inside,
-// steps are spread over `threads` OpenMP threads. Results do not depend on their number.
+// steps are spread over a team of `threads` threads (base/team.h). Results do not depend on their number.
 #ifndef LM_CPU_EXEC_H
 #define LM_CPU_EXEC_H
 #include "runtime/hal/exec.h"

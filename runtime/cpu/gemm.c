@@ -5,7 +5,6 @@
 // tile is summed in scratch. Calls are the plan's own code's or the library's; only f64 has nothing but a plain loop.
 #include "runtime/cpu/gemm.h"
 
-#include <omp.h>
 #include <string.h>
 
 #include "runtime/cpu/detect.h"
@@ -22,6 +21,7 @@ enum {
 
 struct lm_cpu_gemms {
   int threads;
+  lm_team *team, *own_team;    // NULL until products run; own_team: made here
   uint32_t primitives;
   const lm_gemm_cuts *cuts;    // NULL: none
   bool code;                   // a plan's may be used
@@ -269,13 +269,24 @@ void lm_cpu_gemm_share(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *
   for (int64_t t; (t = lm_share_take(share, tasks)) >= 0;) task_run(&r, t, share->me);
 }
 
+typedef struct product {
+  lm_cpu_gemms *all;
+  const lm_plan_gemm *g;
+  const int64_t *var;
+  const char *a, *b;
+  char *c;
+  lm_tickets tickets;
+} product;
+
+static void product_share(void *user, int me) {
+  product *p = user;
+  lm_share share = {&p->tickets, me, lm_team_size(p->all->team), 0};
+  lm_cpu_gemm_share(p->all, p->g, p->var, p->a, p->b, p->c, &share);
+}
+
 void lm_cpu_gemm(lm_cpu_gemms *all, const lm_plan_gemm *g, const int64_t *var, const char *a, const char *b, char *c) {
-  lm_team team = {0};
-#pragma omp parallel num_threads(all->threads)
-  {
-    lm_share share = {&team, omp_get_thread_num(), omp_get_num_threads(), 0};
-    lm_cpu_gemm_share(all, g, var, a, b, c, &share);
-  }
+  product p = {all, g, var, a, b, c, .tickets = {0}};
+  lm_team_run(all->team, product_share, &p);
 }
 
 // ---- what they share
@@ -299,16 +310,20 @@ static uint32_t usual_find(void) {
 
 static lm_cpu_gemms *gemms_new(const lm_cpu_gemm_options *o) {
   lm_cpu_gemms *all = lm_alloc(sizeof *all);
-  *all = (lm_cpu_gemms){.threads = o->threads, .primitives = o->primitives ? o->primitives : 1u << LM_BF16, .cuts = o->cuts,
+  lm_gemm_call_one_thread();
+  *all = (lm_cpu_gemms){.threads = o->threads, .team = o->team, .primitives = o->primitives ? o->primitives : 1u << LM_BF16, .cuts = o->cuts,
                         .code = o->code, .kernels = o->kernels};
   if (o->code) all->usual = usual_find();
   return all;
 }
 
+static void thread_begin(void *user, int me) { lm_gemm_call_thread_begin(); }
+
 // For products that will run.
 static lm_cpu_gemms *threads_begin(lm_cpu_gemms *all) {
-#pragma omp parallel num_threads(all->threads)
-  lm_gemm_call_thread_begin();
+  if (!all->team) all->team = all->own_team = lm_team_create(all->threads);
+  all->threads = lm_team_size(all->team);
+  lm_team_run(all->team, thread_begin, NULL);
   return all;
 }
 
@@ -317,6 +332,7 @@ lm_cpu_gemms *lm_cpu_gemms_create(const lm_cpu_gemm_options *o) { return threads
 void lm_cpu_gemms_destroy(lm_cpu_gemms *all) {
   if (!all) return;
   lm_matmuls_destroy(all->matmuls);
+  lm_team_destroy(all->own_team);
   lm_free(all->memory);
   lm_free(all);
 }
@@ -371,12 +387,9 @@ static bool has_product(const lm_plan *plan) {
 }
 
 static lm_cpu_gemms *plan_prepare(const lm_plan *plan, lm_cpu_gemms *all) {
-  int before = omp_get_max_threads();
-  omp_set_num_threads(1);
   for (int i = 0; i < plan->n_funcs; i++)
     for (int j = 0; j < plan->funcs[i].n_steps; j++)
       if (plan->funcs[i].steps[j].gemm) lm_cpu_gemm_prepare(all, plan->funcs[i].steps[j].gemm);
-  omp_set_num_threads(before);
   return all;
 }
 

@@ -1,4 +1,4 @@
-// gemm.h - matrix products of a plan: single-thread calls of generated code or of oneDNN over tiles spread on OpenMP threads.
+// gemm.h - matrix products of a plan: single-thread calls of generated code or of oneDNN over tiles spread on the threads of a team.
 //
 // The library does bf16 where the processor multiplies it, by matmul primitives; else what the plan has code for is the
 // code's where that is known to be faster, and the rest the library's, by its f32 GEMM, on operands widened to f32 if they
@@ -8,7 +8,8 @@
 #ifndef LM_CPU_GEMM_H
 #define LM_CPU_GEMM_H
 #include "runtime/base/dtype.h"
-#include "runtime/cpu/team.h"
+#include "runtime/base/team.h"
+#include "runtime/cpu/share.h"
 #include "runtime/plan/plan.h"
 
 // What the cut of a product may depend on. Of the product as it is computed: of C's transpose where that has the rows.
@@ -36,6 +37,7 @@ typedef struct lm_cpu_gemm_options {
   const lm_gemm_cuts *cuts;                      // outlive what is made; NULL: none
   bool code;                                     // a plan's may be used for products that have some, and then
   lm_kernel_fn *const *kernels;                  // as the plan's; NULL: nothing is run
+  lm_team *team;                                 // of `threads` threads, outlives what is made; NULL: its own
 } lm_cpu_gemm_options;
 lm_cpu_gemms *lm_cpu_gemms_create(const lm_cpu_gemm_options *o);
 void lm_cpu_gemms_destroy(lm_cpu_gemms *all);
@@ -44,7 +46,7 @@ int64_t lm_cpu_gemms_bytes(const lm_cpu_gemms *all);   // scratch of all threads
 lm_cpu_gemms *lm_cpu_gemms_of_plan(const lm_plan *plan, const lm_cpu_gemm_options *o);
 int64_t lm_cpu_gemms_of_plan_bytes(const lm_plan *plan, const lm_cpu_gemm_options *o);
 
-// prepare, run: the OpenMP setting nthreads must be 1 (see exec.c), so that the library starts no threads of its own.
+// The library starts no threads of its own: OpenMP's setting nthreads becomes 1 in each thread that calls it (gemm.c).
 //
 // Makes what a product of fixed size needs, before the first run of any.
 void lm_cpu_gemm_prepare(lm_cpu_gemms *all, const lm_plan_gemm *g);

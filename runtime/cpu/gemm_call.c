@@ -2,6 +2,7 @@
 #include "runtime/cpu/gemm_call.h"
 
 #include <dnnl.h>
+#include <omp.h>
 #include <string.h>
 
 #include "runtime/base/base.h"
@@ -61,12 +62,15 @@ static const float *pack(uint8_t dtype, const char *from, int64_t row, int64_t c
 
 // ---- the call
 
+void lm_gemm_call_one_thread(void) { omp_set_num_threads(1); }   // a setting of the calling thread
+
 // dnnl_sgemm takes its panels from posix_memalign, anew for each call. What that cuts off around them the GNU C library keeps
 // for the thread as if it were in use, up to seven scraps of a size; the panels between two scraps are too small for the next
 // call once they are freed, and some twenty times 0.9 MB pile up before the lists are full. So they are filled beforehand.
 void lm_gemm_call_thread_begin(void) {
   enum { KEPT = 7, SCRAP_STEP = 16, SCRAP_MOST = 512 };
   void *scraps[KEPT];
+  lm_gemm_call_one_thread();
   for (size_t size = SCRAP_STEP / 2; size <= SCRAP_MOST; size += SCRAP_STEP) {
     for (int i = 0; i < KEPT; i++) scraps[i] = lm_alloc(size);
     for (int i = 0; i < KEPT; i++) lm_free(scraps[i]);

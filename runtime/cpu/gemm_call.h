@@ -33,6 +33,8 @@ typedef struct lm_gemm_scratch {
 
 // Whether an operand has to be packed: m and n are then at most LM_GEMM_TILE.
 bool lm_gemm_packs(const lm_gemm_shape *s);
+// The library then uses no threads of its own in the calling thread, neither to make primitives nor to run them.
+void lm_gemm_call_one_thread(void);
 void lm_gemm_call_thread_begin(void);   // in each thread once, before its calls: what the library takes and gives back is taken once
 // A and B are f32 or bf16, C is f32 in form 'N'.
 void lm_gemm_call(const lm_gemm_shape *s, const char *a, const char *b, float *c, bool add, lm_gemm_scratch *scratch);

@@ -12,8 +12,8 @@ typedef struct lm_matmuls lm_matmuls;
 // NULL if the library has no engine for the processor.
 lm_matmuls *lm_matmuls_create(int threads);
 void lm_matmuls_destroy(lm_matmuls *all);
-// Makes the primitive of C = A B, or C += A B, unless it is there or there is no fast one. C is in form 'N'. Must run where
-// the OpenMP setting nthreads is 1: primitives are made for so many threads.
+// Makes the primitive of C = A B, or C += A B, unless it is there or there is no fast one. C is in form 'N'. Must run
+// after lm_gemm_call_one_thread, since primitives are made for the number of threads of that setting.
 void lm_matmuls_add(lm_matmuls *all, const lm_gemm_shape *s, bool add);
 const lm_matmul *lm_matmuls_find(const lm_matmuls *all, const lm_gemm_shape *s, bool add);   // NULL if there is none
 // Bytes of scratch that a run of any of them may need, aligned to 64.

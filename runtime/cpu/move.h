@@ -1,7 +1,7 @@
 // move.h - the steps of a plan that move memory: copies, appends, sums into gradients, fills. Each thread does its share.
 #ifndef LM_CPU_MOVE_H
 #define LM_CPU_MOVE_H
-#include "runtime/cpu/team.h"
+#include "runtime/cpu/share.h"
 #include "runtime/plan/plan.h"
 
 // to = from, or with `add` to += from (f32), place by place; dims as m says, displaced by `at` places along m->at_dim.

@@ -1,9 +1,8 @@
 // roofline.c - see roofline.h. Bandwidth is that of c = a + s b, each thread over its own stretch of the arrays.
 #include "runtime/cpu/roofline.h"
 
-#include <omp.h>
-
 #include "runtime/base/parallel.h"
+#include "runtime/base/team.h"
 #include "runtime/cpu/gemm.h"
 
 enum { REPEATS = 3, TOUCHED = 64 << 20 };   // best of; bytes that a measurement moves at least
@@ -13,16 +12,22 @@ static void triad(const float *a, const float *b, float *c, int64_t n, float s) 
   for (int64_t i = 0; i < n; i++) c[i] = a[i] + s * b[i];
 }
 
+typedef struct triads { float *arrays; int64_t n; int rounds, threads; } triads;
+
+static void triads_do(void *user, int me) {
+  const triads *t = user;
+  int64_t n = t->n, lo = n * me / t->threads, hi = n * (me + 1) / t->threads;
+  float *a = t->arrays;
+  for (int k = 0; k < t->rounds; k++) triad(a + lo, a + n + lo, a + 2 * n + lo, hi - lo, (float)k);
+}
+
 // n floats in each array.
-static double triad_time(float *arrays, int64_t n, int rounds, int threads) {
+static double triad_time(lm_team *team, float *arrays, int64_t n, int rounds) {
+  triads t = {arrays, n, rounds, lm_team_size(team)};
   double best = 1e30;
   for (int i = 0; i < REPEATS; i++) {
     double start = lm_now();
-#pragma omp parallel num_threads(threads)
-    {
-      int64_t me = omp_get_thread_num(), all = omp_get_num_threads(), lo = n * me / all, hi = n * (me + 1) / all;
-      for (int k = 0; k < rounds; k++) triad(arrays + lo, arrays + n + lo, arrays + 2 * n + lo, hi - lo, (float)k);
-    }
+    lm_team_run(team, triads_do, &t);
     double took = lm_now() - start;
     if (took < best) best = took;
   }
@@ -34,12 +39,14 @@ void lm_cpu_roofline(int threads, lm_dtype dtype, lm_roofline *out) {
   float *arrays = lm_alloc((size_t)most);
   if (threads <= 0) threads = lm_threads(0);
   out->peak = lm_cpu_peak(threads, dtype);
+  lm_team *team = lm_team_create(threads);
   for (int i = 0; i < LM_ROOFLINE_SIZES; i++) {
     int64_t bytes = (int64_t)LM_ROOFLINE_LEAST << 2 * i, n = bytes / 3 / (int64_t)sizeof *arrays;
     int rounds = (int)(TOUCHED / bytes) + 1;
-    triad_time(arrays, n, 1, threads);   // touches the pages
-    out->bandwidth[i] = (double)bytes / triad_time(arrays, n, rounds, threads);
+    triad_time(team, arrays, n, 1);   // touches the pages
+    out->bandwidth[i] = (double)bytes / triad_time(team, arrays, n, rounds);
   }
+  lm_team_destroy(team);
   for (int i = LM_ROOFLINE_SIZES - 2; i >= 0; i--)   // little is no slower than much: what disturbed a measurement goes
     if (out->bandwidth[i] < out->bandwidth[i + 1]) out->bandwidth[i] = out->bandwidth[i + 1];
   lm_free(arrays);

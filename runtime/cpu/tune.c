@@ -1,7 +1,6 @@
 // tune.c - see tune.h.
 #include "runtime/cpu/tune.h"
 
-#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -252,8 +251,6 @@ static void progress(const tuner *t, uint32_t done) {
 
 void lm_cpu_tune(lm_arena *a, const lm_plan *plan, const lm_tune_options *o, const lm_gemm_cuts *known, lm_gemm_cuts *out, int *out_measured) {
   tuner t = {.arena = a, .o = o};
-  int before = omp_get_max_threads();
-  omp_set_num_threads(1);              // the library's own threads stay off
   t.began = elapsed(&t);
   for (int i = 0; i < plan->n_funcs; i++) jobs_collect(&t, &plan->funcs[i]);
   if (t.n_jobs) qsort(t.jobs, t.n_jobs, sizeof *t.jobs, heavier);
@@ -263,5 +260,4 @@ void lm_cpu_tune(lm_arena *a, const lm_plan *plan, const lm_tune_options *o, con
     LM_PUSH(a, out->v, out->n, out->cap) = cut_find(&t, &t.jobs[i], known, out_measured);
   }
   progress(&t, t.n_jobs);
-  omp_set_num_threads(before);
 }

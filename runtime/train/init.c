@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "runtime/base/parallel.h"
 #include "runtime/base/philox.h"
 
 static void constant_fill(float *out, int64_t n, float value) {
@@ -73,16 +74,24 @@ static void uniform_make(const words *x, lm_init init, values *out) {
     for (int i = 0; i < BLOCKS; i++) out->v[k][i] = (float)(init.a + (init.b - init.a) * lm_philox_unit(x->v[k][i]));
 }
 
-static void random_fill(lm_init init, lm_philox_key2 key, float *out, int64_t n) {
-#pragma omp parallel for schedule(static) if (n > 1 << 14)
-  for (int64_t from = 0; from < n; from += 4 * BLOCKS) {
+enum { CHUNK = 4 * BLOCKS, CHUNKS_OF_THREAD = 1 << 10 /* at the least: about 1 ms */ };
+typedef struct filling { lm_init init; lm_philox_key2 key; float *out; int64_t n; } filling;
+
+static void chunks_fill(void *user, int64_t first, int64_t last) {
+  const filling *f = user;
+  for (int64_t from = first * CHUNK; from < last * CHUNK; from += CHUNK) {
     words drawn;
     values made;
-    int64_t left = n - from < 4 * BLOCKS ? n - from : 4 * BLOCKS;
-    words_draw(key, (uint64_t)from / 4, &drawn);
-    (init.kind == LM_INIT_NORMAL ? normal_make : uniform_make)(&drawn, init, &made);
-    for (int64_t i = 0; i < left; i++) out[from + i] = made.v[i % 4][i / 4];
+    int64_t left = f->n - from < CHUNK ? f->n - from : CHUNK;
+    words_draw(f->key, (uint64_t)from / 4, &drawn);
+    (f->init.kind == LM_INIT_NORMAL ? normal_make : uniform_make)(&drawn, f->init, &made);
+    for (int64_t i = 0; i < left; i++) f->out[from + i] = made.v[i % 4][i / 4];
   }
+}
+
+static void random_fill(lm_init init, lm_philox_key2 key, float *out, int64_t n) {
+  filling f = {init, key, out, n};
+  lm_parallel_ranges((n + CHUNK - 1) / CHUNK, CHUNKS_OF_THREAD, chunks_fill, &f);
 }
 
 void lm_init_fill(lm_init init, uint64_t seed, const char *path, float *out, int64_t n) {

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/base/parallel.h"
 #include "runtime/train/init.h"
 
 typedef struct { const lm_plan_func *f; lm_batch_ports in; } micro_func;   // for rows of one length
@@ -92,16 +93,23 @@ void lm_trainer_destroy(lm_trainer *t) {
 
 const lm_trainer_options *lm_trainer_options_of(const lm_trainer *t) { return &t->o; }
 
+typedef struct state_filling { const float *from; float value, *to; } state_filling;
+
+static void state_fill(void *user, int64_t first, int64_t last) {
+  const state_filling *f = user;
+  for (int64_t i = first; i < last; i++) f->to[i] = f->from ? f->from[i] : f->value;
+}
+
+// The threads share the cost of the first access to each page.
 void lm_trainer_init_states(lm_trainer *t) {
+  enum { FLOATS_OF_THREAD = 1 << 18 };
   int64_t n = (int64_t)t->o.plan->n_blocks * LM_BLOCK;
   const float *params = lm_exec_arena(t->o.exec, LM_ARENA_PARAM);
   float *state = lm_exec_arena(t->o.exec, LM_ARENA_STATE);
   for (int i = 0; i < t->o.plan->n_states; i++, state += n) {
     const lm_train_state *s = &t->o.states[i];
-    const float *from = s->is_param ? params : NULL;
-    float value = (float)s->value;
-#pragma omp parallel for simd schedule(static)   // threads share the first touch of the pages
-    for (int64_t k = 0; k < n; k++) state[k] = from ? from[k] : value;
+    state_filling f = {s->is_param ? params : NULL, (float)s->value, state};
+    lm_parallel_ranges(n, FLOATS_OF_THREAD, state_fill, &f);
   }
 }
 

@@ -2,13 +2,13 @@
 // runs in turn: GFLOP/s of the library, and the time of the code ÷ the library's.
 //   gemm_bench [THREADS [f32|bf16 [RUNS]]]
 // On one thread it is processor time, which others on the machine disturb less.
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "codegen/cpu/cpu.h"
+#include "runtime/base/parallel.h"
 #include "runtime/cpu/gemm.h"
 #include "runtime/cpu/kernels.h"
 #include "tests/runtime/check.h"
@@ -89,10 +89,9 @@ static void projection_bench(const bench *b, const char *name, const lm_cpu_proj
 }
 
 int main(int argc, char **argv) {
-  bench b = {.threads = argc > 1 ? atoi(argv[1]) : omp_get_num_procs(), .runs = argc > 3 ? atoi(argv[3]) : 5, .arena = lm_arena_create()};
+  bench b = {.threads = argc > 1 ? atoi(argv[1]) : lm_processors(), .runs = argc > 3 ? atoi(argv[3]) : 5, .arena = lm_arena_create()};
   b.dtype = argc > 2 && !strcmp(argv[2], "bf16") ? LM_BF16 : LM_F32;
   printf("%d threads, peak %.0f GFLOP/s\n%-6s %6s %6s %6s %15s %15s %15s\n", b.threads, lm_cpu_peak(b.threads, LM_F32) * 1e-9, "model", "m", "k", "n", "forward", "data", "weight");
-  omp_set_num_threads(1);
   for (size_t i = 0; i < LM_COUNT(models); i++) {
     total t = {0};
     for (int j = 0; j < models[i].n; j++) projection_bench(&b, models[i].name, &models[i].p[j], &t);

@@ -4,7 +4,6 @@
 #include "tests/codegen/cache.h"
 
 #include <math.h>
-#include <omp.h>
 
 #include "codegen/cpu/cpu.h"
 #include "runtime/cpu/detect.h"
@@ -223,7 +222,6 @@ int main(void) {
     emit(a, &plan, &all[n++].g);
   }
   lm_kernels kernels;
-  omp_set_num_threads(1);
   CHECK_OK(lm_kernels_load(&plan, &(lm_exec_options){0}, 2, &kernels));
   for (int i = 0; i < CASES; i++) case_run(&r, &all[i], &kernels);
   lm_kernels_unload(&kernels);

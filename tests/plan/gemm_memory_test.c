@@ -1,6 +1,5 @@
 // gemm_memory_test.c - what products by oneDNN leave behind: memory of the process grows by the panels of each thread once, not call
 // by call.
-#include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,21 +27,29 @@ static void product(const float *a, const float *b, float *c) {
   lm_gemm_call(&s, (const char *)a, (const char *)b, c, false, NULL);
 }
 
+typedef struct operands { const float *a, *b; float *c; } operands;
+
+static void products(void *user, int me) {
+  const operands *o = user;
+  for (int i = 0; i < CALLS; i++) product(o->a, o->b, o->c + me * M * N);
+}
+
 int main(void) {
 #ifdef __SANITIZE_ADDRESS__
   return 0;                            // it keeps what is freed
 #endif
   float *a = lm_calloc((size_t)ROW * K, sizeof *a), *b = lm_calloc(K * N, sizeof *b), *c = lm_calloc(THREADS * M * N, sizeof *c);
   memset(c, 1, sizeof *c * THREADS * M * N);           // its pages are there before
-  lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = THREADS});
-  omp_set_num_threads(1);
+  lm_team *team = lm_team_create(THREADS);
+  lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = THREADS, .team = team});
   int64_t before = anonymous_bytes();
-#pragma omp parallel num_threads(THREADS)
-  for (int i = 0; i < CALLS; i++) product(a, b, c + omp_get_thread_num() * M * N);
+  operands o = {a, b, c};
+  lm_team_run(team, products, &o);
   int64_t grown = anonymous_bytes() - before;
   printf("%d products on each of %d threads: %.1f MB\n", CALLS, THREADS, (double)grown * 1e-6);
   CHECK(grown < (int64_t)THREADS * MOST);
   lm_cpu_gemms_destroy(all);
+  lm_team_destroy(team);
   lm_free(a);
   lm_free(b);
   lm_free(c);

@@ -3,7 +3,6 @@
 // whatever the number of threads.
 #include <dirent.h>
 #include <math.h>
-#include <omp.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -222,7 +221,6 @@ static void peak_is_near(void) {
 
 int main(void) {
   rng r = {7};
-  omp_set_num_threads(1);
   scratch_counts();
   primitives_exist();
   peak_is_near();

@@ -1,7 +1,6 @@
 // tune_test.c - which tiles are chosen, by a planted time of each and a clock of the test's own; that products so cut are
 // the same product, and the same bits whatever the number of threads.
 #include <math.h>
-#include <omp.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
