@@ -285,7 +285,7 @@ static lm_status profile_begin(runner *x) {
   LM_TRY(lm_output_check_recipe(x->cli, x->s->recipe, path));
   if (path) LM_TRY(lm_file_write_atomic(path, "", 0));
   x->s->timeline = LM_NEW(x->cli->ctx->arena, lm_timeline);
-  *x->s->timeline = (lm_timeline){.arena = x->cli->ctx->arena, .most = SPANS_MOST};
+  *x->s->timeline = (lm_timeline){.arena = x->cli->ctx->arena, .most = SPANS_MOST, .threads = true};
   return NULL;
 }
 

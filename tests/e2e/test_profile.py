@@ -35,6 +35,26 @@ def test_trace(run):
     check(any(e["args"]["flops"] > 1e5 for e in kernels), "products compute")
 
 
+def test_threads_of_trace(run):
+    """a row for each thread: its share of a shared step, then a wait until all have done theirs"""
+    file = small(run, steps=2, rows=32, seq=64)
+    run("run", file, "-q", "--out", run.path("run"), "--profile", env={"OMP_NUM_THREADS": "2"})
+    trace = json.load(open(run.path("run/profile.json")))["traceEvents"]
+    if len(os.sched_getaffinity(0)) == 1:
+        raise Skip("one processor")
+    rows = [spans(trace, f"thread {i}") for i in (0, 1)]
+    check(rows[0] and len(rows[0]) == len(rows[1]), f"{[len(r) for r in rows]} spans")
+    for row in rows:
+        check(all((e["name"] == "wait") == (i % 2 == 1) for i, e in enumerate(row)), "work and waiting alternate")
+        check(all(a["ts"] + a["dur"] <= b["ts"] + 1 for a, b in zip(row, row[1:])), "spans of a thread do not overlap")
+    check([e["name"] for e in rows[0]] == [e["name"] for e in rows[1]], "threads do the same steps")
+    check(inside(rows[1], spans(trace, "functions")), "threads work in functions")
+    # both have begun a step before either has passed its barrier
+    for a, b in zip(zip(rows[0][::2], rows[0][1::2]), zip(rows[1][::2], rows[1][1::2])):
+        begun, passed = max(a[0]["ts"], b[0]["ts"]), min(x[1]["ts"] + x[1]["dur"] for x in (a, b))
+        check(begun <= passed + 1, f"{a[0]['name']} begun at {begun}, passed at {passed}")
+
+
 def test_elsewhere(run):
     """a run that saves nothing, into a file by name; the bits are those of a run that nobody watches"""
     file = small(run, steps=2)
