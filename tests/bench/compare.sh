@@ -17,14 +17,12 @@ get() { "$python" -c 'import json, sys; x = json.loads(sys.stdin.readlines()[-1]
 
 echo "machine: $(sed -n 's/^model name\s*: //p;T;q' /proc/cpuinfo), $(nproc) cores, load $(cut -d' ' -f1 /proc/loadavg); $(date -u +%F)"
 grep -qE 'avx512_bf16|amx_bf16' /proc/cpuinfo && dtypes="f32 bf16" || dtypes=f32
-printf '\n%-5s %-5s %12s %12s %7s %13s %7s %12s\n' model dtype 'lmc tok/s' 'torch tok/s' ratio 'step / GEMMs' MFU 'resident - plan'
+printf '\n%-5s %-9s %12s %12s %7s %13s %7s %12s\n' model lmc/torch 'lmc tok/s' 'torch tok/s' ratio 'step / GEMMs' MFU 'resident - plan'
 for model in $models; do
   for dtype in $dtypes; do
     [ "$model" = 6m ] && rounds=3 || rounds=1
-    options=()
-    [ "$dtype" = bf16 ] && options=(--bf16)
-    "$python" tests/bench/torch_bench.py "$model" --lmc "$lmc" --rounds $rounds "${options[@]}" | tail -1 |
-      get '"%-5s %-5s %12.0f %12.0f %7.2f %13.2f %6.1f%% %10.1f MB" % (model, compute, lmc_tokens_per_s, torch_tokens_per_s, lmc_over_torch, lmc["step_over_gemms"], 100 * lmc["mfu"], (lmc["resident_bytes"] - lmc["peak_bytes"]) / 1e6)'
+    "$python" tests/bench/torch_bench.py "$model" --compute "$dtype" --lmc "$lmc" --rounds $rounds | tail -1 |
+      get '"%-5s %-9s %12.0f %12.0f %7.2f %13.2f %6.1f%% %10.1f MB" % (model, computed_in["lmc"] + "/" + computed_in["torch"], lmc_tokens_per_s, torch_tokens_per_s, lmc_over_torch, lmc["step_over_gemms"], 100 * lmc["mfu"], (lmc["resident_bytes"] - lmc["peak_bytes"]) / 1e6)'
   done
 done
 

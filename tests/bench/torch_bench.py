@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """The models of examples/bench-*.lm in PyTorch 2, beside `lmc bench`: the same batch, threads and optimizer, steps in turn.
 
-usage: torch_bench.py 6m|124m [--lmc build/lmc] [--bf16] [--rounds N] [--threads N] [--eager]
+usage: torch_bench.py 6m|124m --compute f32|bf16 [--lmc build/lmc] [--rounds N] [--threads N] [--eager]
 
-Prints one line of JSON. A round is one `lmc bench` of one timed step after a warm one, then one step here; the best of each counts.
+Prints one line of JSON. --compute holds for both sides, whatever `precision.compute` is by default; each reports the type that it
+used, and another one than asked for is an error. A round is one `lmc bench` of one timed step after a warm one, then one step here; the best of each counts.
 Needs PyTorch 2 (tests/bench/compare.sh says how to get it); the model is compiled by torch.compile, attention is its
 scaled_dot_product_attention, AdamW is fused; bf16 is autocast.
 """
@@ -73,6 +74,7 @@ class Llama(nn.Module):
 
 class Trainer:
     def __init__(self, size, batch, bf16, eager):
+        torch.set_float32_matmul_precision("highest")
         torch.manual_seed(1)
         self.tok, self.nxt = (torch.from_numpy(np.array(batch[c][0])).long() for c in ("tok", "next"))
         self.model, self.bf16 = Llama(**size, t=self.tok.shape[1]), bf16
@@ -82,10 +84,19 @@ class Trainer:
                                            betas=(0.9, 0.95), fused=True)
         self.loss = self.model.loss if eager else torch.compile(self.model.loss)
 
+    def autocast(self):
+        return torch.autocast("cpu", torch.bfloat16, enabled=self.bf16)
+
+    def compute(self):
+        """the type of the matrix products' results"""
+        with torch.no_grad(), self.autocast():
+            dtype = self.model.layers[0].wq(self.model.embed(self.tok[:1])).dtype
+        return {torch.float32: "f32", torch.bfloat16: "bf16"}[dtype]
+
     def step(self):
         """seconds, loss"""
         start = time.perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+        with self.autocast():
             loss = self.loss(self.tok, self.nxt)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -95,9 +106,8 @@ class Trainer:
 
 
 def lmc_bench(args, threads):
-    command = [args.lmc, "bench", f"{ROOT}/examples/bench-{args.model}.lm", "--steps", "1", "--threads", str(threads), "--json"]
-    if args.bf16:
-        command += ["--set", "precision.compute = bf16"]
+    command = [args.lmc, "bench", f"{ROOT}/examples/bench-{args.model}.lm", "--steps", "1", "--threads", str(threads), "--json",
+               "--set", f"precision.compute = {args.compute}"]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
@@ -105,13 +115,13 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("model", choices=SIZES)
     p.add_argument("--lmc", default=f"{ROOT}/build/lmc")
-    p.add_argument("--bf16", action="store_true")
+    p.add_argument("--compute", choices=("f32", "bf16"), required=True)
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     p.add_argument("--eager", action="store_true", help="without torch.compile")
     args = p.parse_args()
     torch.set_num_threads(args.threads)
-    trainer = Trainer(SIZES[args.model], load(f"{ROOT}/examples/bench-{args.model}.safetensors"), args.bf16, args.eager)
+    trainer = Trainer(SIZES[args.model], load(f"{ROOT}/examples/bench-{args.model}.safetensors"), args.compute == "bf16", args.eager)
     started, loss = trainer.step()
     theirs, ours = [], []
     for _ in range(args.rounds):
@@ -121,8 +131,11 @@ def main():
     best = min(ours, key=lambda x: x["ms_per_step"])
     if params != best["params"]:
         sys.exit(f"the models differ: {params} parameters and {best['params']}")
+    used = {"lmc": best["compute"], "torch": trainer.compute()}
+    if set(used.values()) != {args.compute}:
+        sys.exit(f"asked for {args.compute}, used {used}")
     tokens = trainer.tok.numel()
-    print(json.dumps({"model": args.model, "compute": "bf16" if args.bf16 else "f32", "threads": args.threads, "torch": torch.__version__,
+    print(json.dumps({"model": args.model, "compute": args.compute, "computed_in": used, "threads": args.threads, "torch": torch.__version__,
                       "torch_compile": not args.eager, "torch_first_s": round(started, 2), "torch_loss": round(loss, 4),
                       "torch_tokens_per_s": round(tokens / min(theirs), 1), "lmc_tokens_per_s": best["tokens_per_s"],
                       "lmc_over_torch": round(best["tokens_per_s"] * min(theirs) / tokens, 3), "lmc": best}))
