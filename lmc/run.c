@@ -13,6 +13,7 @@
 #include "lmc/sample.h"
 #include "lmc/tuned.h"
 #include "lmc/tuned_step.h"
+#include "runtime/base/terminal.h"
 #include "runtime/io/json.h"
 #include "runtime/train/checkpoint_folder.h"
 #include "runtime/train/run.h"
@@ -157,6 +158,8 @@ static void warn(void *user, const char *text) { lm_cli_note("warning: %s\n", te
 
 // ---- the plan in three lines
 
+enum { INDENT = 8 };                   // of what follows their first words
+
 static void memory_line(const lm_session *s, lm_buf *b) {
   static const struct { lm_arena_id id; const char *name; } parts[] = {
     {LM_ARENA_PARAM, "parameters"}, {LM_ARENA_GRAD, "gradients"}, {LM_ARENA_STATE, "optimizer"}, {LM_ARENA_WORK, "activations"}, {LM_ARENA_COPY, "copies"},
@@ -196,8 +199,9 @@ static lm_status time_print(const runner *x) {
   if (left <= 0) return NULL;
   LM_TRY(steps_time(s, done, &seconds));
   lm_show_seconds(&time, seconds);
-  fprintf(x->to, "time    about %s: %lld %sstep%s of %lld tokens, measured on one micro-batch\n", time.p,
-          (long long)left, done ? "further " : "", left == 1 ? "" : "s", (long long)s->recipe->batch);
+  lm_print_wrapped(x->to, INDENT,
+                   "time    about %s: %lld %sstep%s of %lld tokens, measured on one micro-batch\n", time.p,
+                   (long long)left, done ? "further " : "", left == 1 ? "" : "s", (long long)s->recipe->batch);
   lm_buf_free(&time);
   return NULL;
 }
@@ -207,14 +211,18 @@ static lm_status plan_print(runner *x) {
   lm_buf params = {0}, memory = {0};
   lm_show_count(&params, (double)s->params);
   memory_line(s, &memory);
-  fprintf(x->to, "model   %s: %s parameters in %d tensors, computed in %s\n", s->recipe->model.name, params.p, s->plan->n_params, lm_session_compute(s));
-  fprintf(x->to, "memory  %s\n", memory.p);
-  if (s->recipe->micro_auto && s->n_micro > 1) fprintf(x->to, "micro   %lld tokens, the most that fit\n", (long long)s->recipe->micro);
+  lm_print_wrapped(x->to, INDENT, "model   %s: %s parameters in %d tensors, computed in %s\n", s->recipe->model.name, params.p,
+                   s->plan->n_params, lm_session_compute(s));
+  lm_print_wrapped(x->to, INDENT, "memory  %s\n", memory.p);
+  if (s->recipe->micro_auto && s->n_micro > 1)
+    lm_print_wrapped(x->to, INDENT, "micro   %lld tokens, the most that fit\n", (long long)s->recipe->micro);
   if (s->fit.recomputed)
-    fprintf(x->to, "        %d of %d kept values are computed again to fit, about %.2f times the time\n", s->fit.recomputed, s->fit.candidates, s->fit.slowdown);
-  if (lm_tuned_step_text(s)) fprintf(x->to, "tuned   the step is %s\n", lm_tuned_step_text(s));
+    lm_print_wrapped(x->to, INDENT, "        %d of %d kept values are computed again to fit, about %.2f times the time\n",
+                     s->fit.recomputed, s->fit.candidates, s->fit.slowdown);
+  if (lm_tuned_step_text(s)) lm_print_wrapped(x->to, INDENT, "tuned   the step is %s\n", lm_tuned_step_text(s));
   if (s->tuned.products)
-    fprintf(x->to, "tuned   %d of %d products are computed otherwise than by default; %d measured now\n", s->tuned.chosen, s->tuned.products, s->tuned.measured);
+    lm_print_wrapped(x->to, INDENT, "tuned   %d of %d products are computed otherwise than by default; %d measured now\n",
+                     s->tuned.chosen, s->tuned.products, s->tuned.measured);
   lm_buf_free(&params);
   lm_buf_free(&memory);
   LM_TRY(time_print(x));

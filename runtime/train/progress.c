@@ -2,6 +2,11 @@
 #include "runtime/train/progress.h"
 
 #include <math.h>
+#include <string.h>
+
+#include "runtime/base/terminal.h"
+
+enum { INDENT = 2 };                   // of the continuation of a long line
 
 void lm_progress_start(lm_progress *p, int64_t first) {
   p->first = first;
@@ -53,16 +58,56 @@ static void duration_print(lm_buf *b, double seconds) {
   else lm_buf_printf(b, "%lldh%02lldm", s / 3600, s / 60 % 60);
 }
 
-static void line_print(const lm_progress *p, int64_t step, const lm_step_result *r, lm_buf *b) {
-  lm_buf_printf(b, "step %lld/%lld  loss %.4f  lr %.3g  norm %.3g  ", (long long)step, (long long)p->steps, r->loss, r->lr, r->grad_norm);
-  count_print(b, p->rate, " tok/s");
+// The fields of a line in order. Where they do not all fit, those with the lowest weight are left out first.
+enum { FIELDS_MOST = 8, FIELD_BYTES = 64 };
+typedef struct field { int weight; char text[FIELD_BYTES]; } field;
+typedef struct fields { int n; field v[FIELDS_MOST]; } fields;
+
+static void field_add(fields *f, int weight, lm_buf *text) {
+  field *x = &f->v[f->n++];
+  x->weight = weight;
+  snprintf(x->text, sizeof x->text, "%s", text->p);
+  text->n = 0;
+}
+
+static void number_add(fields *f, int weight, lm_buf *b, const char *fmt, double x) {
+  lm_buf_printf(b, fmt, x);
+  field_add(f, weight, b);
+}
+
+static void fields_make(const lm_progress *p, int64_t step, const lm_step_result *r, fields *f) {
   double flops = flops_at(p, step);
-  if (flops > 0 && p->peak_flops > 0) lm_buf_printf(b, "  MFU %.1f%%", 100 * p->rate * flops / p->peak_flops);
-  lm_buf_puts(b, "  ETA ");
-  duration_print(b, seconds_left(p, step));
-  if (!p->memory) return;
-  lm_buf_puts(b, "  ");
-  count_print(b, (double)p->memory, "B");
+  lm_buf b = {0};
+  lm_buf_printf(&b, "step %lld/%lld", (long long)step, (long long)p->steps);
+  field_add(f, 8, &b);
+  number_add(f, 7, &b, "loss %.4f", r->loss);
+  number_add(f, 3, &b, "lr %.3g", r->lr);
+  number_add(f, 4, &b, "norm %.3g", r->grad_norm);
+  count_print(&b, p->rate, " tok/s");
+  field_add(f, 5, &b);
+  if (flops > 0 && p->peak_flops > 0) number_add(f, 2, &b, "MFU %.1f%%", 100 * p->rate * flops / p->peak_flops);
+  lm_buf_puts(&b, "ETA ");
+  duration_print(&b, seconds_left(p, step));
+  field_add(f, 6, &b);
+  count_print(&b, (double)p->memory, "B");
+  if (p->memory) field_add(f, 1, &b);
+  lm_buf_free(&b);
+}
+
+static int columns_of(const fields *f, int least) {
+  int n = 0;
+  for (int i = 0; i < f->n; i++)
+    if (f->v[i].weight >= least) n += (n ? 2 : 0) + (int)strlen(f->v[i].text);
+  return n;
+}
+
+// At most `width` columns; 0: any number.
+static void line_print(const fields *f, int width, lm_buf *b) {
+  int least = 1;
+  while (width && least < 8 && columns_of(f, least) > width) least++;
+  for (int i = 0; i < f->n; i++)
+    if (f->v[i].weight >= least) lm_buf_printf(b, "%s%s", b->n ? "  " : "", f->v[i].text);
+  if (width && b->n > (size_t)width) b->p[b->n = (size_t)width] = 0;
 }
 
 // Without a terminal: about fifty lines a run, and the first and the last step.
@@ -71,11 +116,19 @@ static bool is_shown(const lm_progress *p, int64_t step) {
   return p->terminal || step == p->first + 1 || step == p->steps || step % every == 0;
 }
 
+// Asked anew for each line, since a terminal may be resized. The last column stays free: in it some terminals wrap at once.
+static int width_of(const lm_progress *p) {
+  int width = lm_terminal_width(p->to);
+  return width > 1 ? width - 1 : 1;
+}
+
 void lm_progress_step(lm_progress *p, int64_t step, const lm_step_result *r) {
   rates_update(p, step, r);
   if (!p->to || !is_shown(p, step)) return;
+  fields f = {0};
   lm_buf b = {0};
-  line_print(p, step, r, &b);
+  fields_make(p, step, r, &f);
+  line_print(&f, p->terminal ? width_of(p) : 0, &b);
   fprintf(p->to, p->terminal ? "\r\x1b[K%s" : "%s\n", b.p);
   fflush(p->to);
   p->open = p->terminal;
@@ -92,7 +145,7 @@ void lm_progress_say(lm_progress *p, const char *fmt, ...) {
   lm_progress_end(p);
   va_list ap;
   va_start(ap, fmt);
-  vfprintf(p->to, fmt, ap);
+  lm_vprint_wrapped(p->to, INDENT, fmt, ap);
   va_end(ap);
   fputc('\n', p->to);
   fflush(p->to);

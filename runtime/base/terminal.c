@@ -1,0 +1,60 @@
+// terminal.c - see terminal.h.
+#include "runtime/base/terminal.h"
+
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+enum { USUAL_WIDTH = 80 };
+
+int lm_terminal_width(FILE *f) {
+  struct winsize size;
+  if (!isatty(fileno(f))) return 0;
+  if (ioctl(fileno(f), TIOCGWINSZ, &size) || !size.ws_col) return USUAL_WIDTH;
+  return size.ws_col;
+}
+
+static int columns(const char *text, size_t bytes) {
+  int n = 0;
+  for (size_t i = 0; i < bytes; i++) n += ((unsigned char)text[i] & 0xc0) != 0x80;   // all but continuation bytes
+  return n;
+}
+
+int lm_text_columns(const char *text) { return columns(text, strlen(text)); }
+
+void lm_text_wrap(lm_buf *b, const char *text, int width, int indent) {
+  int column = 0;
+  while (*text) {
+    size_t blanks = strspn(text, " "), word = strcspn(text + blanks, " \n");
+    int wide = (int)blanks + columns(text + blanks, word);
+    if (width && column > indent && column + wide > width) {
+      lm_buf_printf(b, "\n%*s", indent, "");
+      lm_buf_add(b, text + blanks, word);
+      column = indent + wide - (int)blanks;
+    } else {
+      lm_buf_add(b, text, blanks + word);
+      column += wide;
+    }
+    text += blanks + word;
+    if (*text != '\n') continue;
+    lm_buf_puts(b, "\n");
+    column = 0;
+    text++;
+  }
+}
+
+void lm_vprint_wrapped(FILE *to, int indent, const char *fmt, va_list ap) {
+  lm_buf text = {0}, wrapped = {0};
+  lm_buf_vprintf(&text, fmt, ap);
+  lm_text_wrap(&wrapped, text.p, lm_terminal_width(to), indent);
+  fputs(wrapped.p, to);
+  lm_buf_free(&text);
+  lm_buf_free(&wrapped);
+}
+
+void lm_print_wrapped(FILE *to, int indent, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  lm_vprint_wrapped(to, indent, fmt, ap);
+  va_end(ap);
+}

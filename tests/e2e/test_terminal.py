@@ -1,0 +1,95 @@
+"""What a terminal shows of a run: lines that fit its width, one row for the status line."""
+import fcntl, os, pty, re, struct, subprocess, termios, threading
+
+from harness import check, small
+
+
+class Screen:
+    """The rows that a terminal of this width shows; a character in the last column waits for the next one to wrap."""
+
+    def __init__(self, width):
+        self.width, self.rows, self.row, self.column = width, [""], 0, 0
+
+    def newline(self):
+        self.row += 1
+        if self.row == len(self.rows):
+            self.rows.append("")
+
+    def put(self, c):
+        if self.column == self.width:
+            self.newline()
+            self.column = 0
+        line = self.rows[self.row].ljust(self.column)
+        self.rows[self.row] = line[: self.column] + c + line[self.column + 1 :]
+        self.column += 1
+
+    def feed(self, text):
+        for part in re.findall(r"\x1b\[K|\r|\n|[^\x1b]", text):
+            if part == "\x1b[K":
+                self.rows[self.row] = self.rows[self.row][: self.column]
+            elif part == "\r":
+                self.column = 0
+            elif part == "\n":
+                self.newline()
+            else:
+                self.put(part)
+
+
+def on_terminal(run, width, *args):
+    """all that the command writes to a terminal of this width, which a second thread reads as it comes"""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+    chunks = []
+
+    def read():
+        try:
+            while chunk := os.read(ours, 65536):
+                chunks.append(chunk)
+        except OSError:                     # the terminal's other side is closed
+            pass
+    reader = threading.Thread(target=read)
+    reader.start()
+    code = subprocess.run([run.lmc, *map(str, args)], stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs, cwd=run.folder).returncode
+    os.close(theirs)
+    reader.join()
+    os.close(ours)
+    text = b"".join(chunks).decode()
+    check(code == 0, f"exit status {code}\n{text}")
+    return text
+
+
+def test_widths(run):
+    """no line is wider than the terminal, the status line takes one row, and drops what matters least"""
+    file, steps = small(run, steps=6), 6
+    for width in (200, 100, 80, 60, 40, 20, 7):
+        text = on_terminal(run, width, "run", file, "--out", run.path(f"run-{width}"))
+        screen = Screen(width)
+        screen.feed(text)
+        shown = "\n".join(screen.rows)
+        updates = re.findall(r"\r\x1b\[K(step [^\r\n]*)", text)
+        check(len(updates) == steps, f"{width} columns: {len(updates)} updates\n{text!r}")
+        check(all(len(line) < width for line in updates), f"{width} columns: {updates}")
+        if width < 20:
+            continue
+        rows = [row for row in screen.rows if row.startswith("step ")]
+        check(rows == updates[-1:], f"{width} columns: not one row for the status\n{shown}")
+        fields = {80: ("step", "loss", "lr", "norm", "tok/s", "ETA"), 60: ("step", "loss", "tok/s", "ETA"), 40: ("step", "loss", "ETA"), 20: ("step 6/6",)}
+        for field in fields.get(width, ("step", "loss", "lr", "norm", "tok/s", "MFU", "ETA", "B")):
+            check(field in rows[0], f"{width} columns: no {field} in {rows[0]!r}")
+        if width >= 60:
+            memory = shown[shown.index("memory") :]
+            memory = memory[: memory.index("time ")].rstrip()
+            first, *more = memory.split("\n")
+            check(all(len(x) <= width and x.startswith(" " * 8 + x.strip()[:1]) for x in more), f"{width} columns:\n{shown}")
+            whole = " ".join(x.strip() for x in (first, *more))
+            check(bool(more) == (len(whole) > width), f"{width} columns: the line about memory is not broken where it must be\n{shown}")
+            check(re.fullmatch(r"memory  [\d.]+ .B: (\w[\w ]* [\d.]+ (.B|bytes)(, )?)+", whole), whole)
+
+
+def test_no_terminal(run):
+    """a pipe gets whole lines"""
+    out = run("run", small(run, steps=3), "--out", run.path("run"))
+    check("\x1b" not in out and "\r" not in out, repr(out))
+    lines = [line for line in out.splitlines() if line.startswith("step ")]
+    check(len(lines) == 3 and all("ETA" in x and re.search(r"\d[kMG]?B$", x) for x in lines), out)
+    check(sum(line.startswith("memory") for line in out.splitlines()) == 1 and "\n        " not in out, out)
