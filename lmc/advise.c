@@ -2,7 +2,7 @@
 #include "lmc/advise.h"
 
 #include <math.h>
-#include <omp.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 #include "runtime/cpu/detect.h"
@@ -13,6 +13,7 @@ static const int widths[LM_MACHINE_WIDTHS] = {64, 128, 256, 512};
 // Of the speed of products alone. Whole runs, by processor time on AVX2: 0.53 of it with 0.4M parameters, 0.71 with 1.4M,
 // 0.65 with 5.8M (quickstart).
 #define EFFICIENCY 0.65
+#define VOCAB_SHARE_MOST (2.0 / 3)     // of the parameters
 #define FLOPS_MEASURED 3e9             // of each width
 enum {
   ROWS = 512,                                  // of the products that are measured
@@ -25,7 +26,12 @@ enum {
 
 // ---- the machine
 
+#define BUSY_LOAD 0.5                  // for each core
+
+bool lm_machine_is_busy(const lm_machine *m) { return m->load > BUSY_LOAD * m->cores; }
+
 void lm_machine_measure(lm_machine *out) {
+  if (getloadavg(&out->load, 1) != 1) out->load = 0;
   lm_cpu_info *cpu = lm_alloc(sizeof *cpu);
   lm_cpu_detect(cpu);
   out->cores = cpu->cores;
@@ -62,6 +68,10 @@ int64_t lm_advise_vocab(double bytes) {
 static const struct { int depth, d; } ladder[] = {
   {2, 32}, {2, 64}, {3, 96}, {4, 128}, {4, 192}, {6, 256}, {6, 320}, {6, 384}, {8, 448}, {8, 512},
   {10, 640}, {12, 768}, {14, 896}, {16, 1024}, {20, 1280}, {24, 1536}, {24, 2048}};
+
+bool lm_advice_balanced(const lm_advice *a) {
+  return a->vocab <= VOCAB_LEAST || (double)(a->vocab * a->d) <= a->params * VOCAB_SHARE_MOST;
+}
 
 static void shape_set(lm_advice *a, int rung, const lm_text_facts *text) {
   a->depth = ladder[rung].depth;

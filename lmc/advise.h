@@ -14,8 +14,10 @@ enum { LM_MACHINE_WIDTHS = 4 };
 typedef struct lm_machine {
   int cores;
   double memory;                       // bytes
+  double load;                         // processes that ran or waited to run in the last minute, before the measurement
   double flops[LM_MACHINE_WIDTHS];     // a second, of products as a layer of width 64, 128, 256, 512 makes them
 } lm_machine;
+bool lm_machine_is_busy(const lm_machine *m);       // other processes leave it less than its cores
 void lm_machine_measure(lm_machine *out);           // well under a second
 
 typedef struct lm_text_facts { double tokens, bytes_per_token; int64_t vocab; } lm_text_facts;
@@ -33,6 +35,8 @@ typedef struct lm_advice {
 enum { LM_ADVICE_SAMPLE = 120, LM_ADVICE_REPORTS = 5, LM_ADVICE_EPOCHS = 4 };   // tokens of a sample; evaluations; rounds
 int64_t lm_advise_vocab(double bytes);              // tokens of a vocabulary for so much text; 256: bytes
 void lm_advise(const lm_machine *m, const lm_text_facts *text, double seconds, lm_advice *out);
+// Whether the vocabulary has no more than two thirds of the parameters, or is as small as byte pairs can be.
+bool lm_advice_balanced(const lm_advice *a);
 // Steps, and what follows from them, where a step takes so long.
 void lm_advise_steps(lm_advice *a, const lm_text_facts *text, double seconds, double step_seconds);
 #endif

@@ -3,7 +3,9 @@
 // The text is judged by a sample, the machine by a few products; lmc/advise.h says what follows. Then the recipe is written,
 // compiled, and a step of it is timed: that settles how many there are.
 #include <ctype.h>
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,22 +13,27 @@
 #include "lmc/advise.h"
 #include "lmc/session.h"
 #include "lmc/survey.h"
+#include "runtime/base/terminal.h"
 #include "runtime/tokenizer/train.h"
 
 extern const struct lm_embedded { const char *path, *text; } lm_templates[];
 
-enum { TEXT_LEAST = 2000 /* bytes: rows to train on and some to hold out */, MINUTES = 10, SHOWN_LINES = 3, SHOWN_BYTES = 96, PROMPT_BYTES = 24, STEPS_TIMED = 3 };
+enum { SAMPLED_LEAST = 100, HELD_OUT_LEAST = 5 };   // documents
+#define BAD_USUAL 0.005                // share of unusable files that the default of `bad`, 1 %, allows
+enum { SECONDS_LEAST = 3, SECONDS_MOST = 60000000 };
+enum { TEXT_LEAST = 2000 /* bytes: rows to train on and some to hold out */, SHOWN_LINES = 3, SHOWN_BYTES = 96, PROMPT_BYTES = 24, STEPS_TIMED = 3 };
 // Of a run that is not training: reading text, a second; its start; a sample's tokens, each the weights once.
 #define READ_BYTES_PER_S 1e7
 #define START_S 1.5
 #define MEMORY_BYTES_PER_S 8e9
-#define TIMED_S 1.0                    // a micro-batch is timed so long
+#define TIMED_S 1.0                    // a micro-batch is timed so long, and the least time counts
+#define TIMED_BUSY_S 2.5               // where other processes use the processors
 #define TIMED_MOST_S 20                // no step is timed that is expected to take longer
 #define KEPT_LEAST 0.7                 // of the speed that products promise: where a step keeps less, the choice is made again
 
 static const lm_opt options[] = {
-  {.name = "data", .letter = 'd', .kind = LM_OPT_TEXT, .value = "PATH", .help = "the text: a file, a folder or a 'pattern*'; plain, .jsonl, either as .zst"},
-  {.name = "minutes", .letter = 'm', .kind = LM_OPT_NUMBER, .value = "M", .help = "how long the training may take (10)", .least = 0.05, .most = 1e6},
+  {.name = "data", .letter = 'd', .kind = LM_OPT_TEXT, .value = "PATH", .help = "the text: a file, a folder or a 'pattern*'; plain, .jsonl, either as .zst; of a folder and the folders in it, every kind of file that is UTF-8 text"},
+  {.name = "minutes", .letter = 'm', .kind = LM_OPT_TEXT, .value = "M", .help = "how long the training may take: minutes, or '90m', '1h', '1h 30m', '45 s' (10)"},
   LM_OPT_JSON, {0}};
 
 typedef struct maker {
@@ -38,6 +45,7 @@ typedef struct maker {
   lm_machine machine;
   lm_advice advice;
   bool timed;
+  int64_t vocab_of_text;               // tokens that the text would deserve
   const char *prompt;
 } maker;
 
@@ -58,12 +66,53 @@ static lm_status name_check(maker *x) {
   return NULL;
 }
 
+// ---- the time
+
+// The seconds of a unit that a text begins with; *out_n: its length, with all that belongs to the word.
+static double unit_seconds(const char *text, size_t *out_n) {
+  static const struct { const char *names[6]; double seconds; } units[] = {
+    {{"s", "sec", "secs", "second", "seconds"}, 1}, {{"m", "min", "mins", "minute", "minutes"}, 60}, {{"h", "hr", "hrs", "hour", "hours"}, 3600},
+    {{"d", "day", "days"}, 86400}};
+  size_t n = 0;
+  while (isalpha((unsigned char)text[n])) n++;
+  *out_n = n;
+  for (size_t i = 0; i < LM_COUNT(units); i++)
+    for (size_t k = 0; k < LM_COUNT(units[i].names) && units[i].names[k]; k++)
+      if (strlen(units[i].names[k]) == n && !strncasecmp(text, units[i].names[k], n)) return units[i].seconds;
+  return 0;
+}
+
+// Numbers with units, "1h 30m"; a number alone is minutes. 0: it is not a time.
+static double time_parse(const char *text) {
+  double total = 0;
+  do {
+    char *end;
+    size_t unit;
+    double x = strtod(text, &end);
+    bool number = end > text && x >= 0 && isfinite(x) && (isdigit((unsigned char)end[-1]) || end[-1] == '.');
+    text = end + strspn(end, " ");
+    if (number && !*text && total == 0) return 60 * x;
+    double seconds = unit_seconds(text, &unit);
+    if (!number || seconds == 0) return 0;
+    total += x * seconds;
+    text += unit + strspn(text + unit, " ");
+  } while (*text);
+  return total;
+}
+
+static lm_status time_read(maker *x) {
+  const char *text = lm_args_text(&x->cli->args, "minutes", "10");
+  x->seconds = time_parse(text);
+  if (x->seconds >= SECONDS_LEAST && x->seconds <= SECONDS_MOST) return NULL;
+  return lm_fail(LM_USER, "--minutes takes a time from 3 s to 1e6 minutes, such as 10, 90m, 1h or '45 min', not '%s'", text);
+}
+
 // ---- the text
 
 // Bytes for each token of a vocabulary learned from the sample.
-static lm_status tokens_measure(maker *x) {
+static lm_status tokens_measure(maker *x, int64_t vocab) {
   const lm_buf *sample = &x->survey.sample;
-  x->text.vocab = lm_advise_vocab(x->survey.bytes);
+  x->text.vocab = vocab;
   x->text.bytes_per_token = 1;
   x->text.tokens = x->survey.bytes;
   if (x->text.vocab == 256) return NULL;
@@ -132,6 +181,7 @@ static void sources_write(const maker *x, lm_buf *b) {
     if (key) lm_buf_printf(b, ", %s = ", key), quoted(b, s->split ? s->split : s->field);
     lm_buf_puts(b, ")");
   }
+  if (x->survey.unusable > BAD_USUAL) lm_buf_printf(b, "\n  bad = %.0f%%", ceil(100 * x->survey.unusable) + 1);
 }
 
 // A number of tokens as the language likes to have it: 2Ki, 512.
@@ -139,6 +189,14 @@ static const char *tokens_text(const maker *x, int64_t n) {
   lm_arena *a = x->cli->ctx->arena;
   if (n % (1 << 20) == 0) return lm_arena_printf(a, "%lldMi", (long long)(n >> 20));
   return n % 1024 == 0 ? lm_arena_printf(a, "%lldKi", (long long)(n >> 10)) : lm_arena_printf(a, "%lld", (long long)n);
+}
+
+// Documents chosen by chance where there are enough of them: the last ones may be of another kind than the rest.
+static const char *holdout_text(const maker *x) {
+  lm_arena *a = x->cli->ctx->arena;
+  int64_t docs = (int64_t)ceil(x->advice.holdout * x->survey.docs);
+  if (x->survey.docs >= SAMPLED_LEAST) return lm_arena_printf(a, "sample(%lld docs)", (long long)(docs < HELD_OUT_LEAST ? HELD_OUT_LEAST : docs));
+  return lm_arena_printf(a, "tail(%.3g%%)", 100 * x->advice.holdout);
 }
 
 static int slots_fill(const maker *x, slot *slots) {
@@ -162,7 +220,7 @@ static int slots_fill(const maker *x, slot *slots) {
   slot_set(slots, &n, "BATCH", "%s", tokens_text(x, a->batch));
   slot_set(slots, &n, "MICRO", "%s", tokens_text(x, a->micro));
   slot_set(slots, &n, "LR", "%.2g", a->lr);
-  slot_set(slots, &n, "DEV", "%.3g", 100 * a->holdout);
+  slot_set(slots, &n, "HOLDOUT", "%s", holdout_text(x));
   lm_buf_free(&time);
   lm_buf_free(&sources);
   lm_buf_free(&prompt);
@@ -210,9 +268,10 @@ static lm_status funcs_time(maker *x, lm_session *s, double *out) {
   LM_TRY(lm_session_plan(s));
   LM_TRY(lm_session_start(s, NULL));
   double micro, norm, update;
-  LM_TRY(lm_session_func_time(s, "micro", TIMED_S, &micro));
-  LM_TRY(lm_session_func_time(s, "norm", 0, &norm));
-  LM_TRY(lm_session_func_time(s, "update", 0, &update));
+  double about = lm_machine_is_busy(&x->machine) ? TIMED_BUSY_S : TIMED_S;
+  LM_TRY(lm_session_func_time(s, "micro", about, &micro));
+  LM_TRY(lm_session_func_time(s, "norm", about / 5, &norm));
+  LM_TRY(lm_session_func_time(s, "update", about / 5, &update));
   *out = (double)s->n_micro * micro + norm + update;
   return NULL;
 }
@@ -232,11 +291,21 @@ static double seconds_left(const maker *x) {
   return x->seconds > 2 * rest ? 0.97 * (x->seconds - rest) : x->seconds / 2;   // 3 %: evaluations, checkpoints
 }
 
+// Where the model that the time allows is so small that most of its parameters would be the vocabulary's, the vocabulary is halved.
+static lm_status model_choose(maker *x, const lm_machine *machine) {
+  x->vocab_of_text = lm_advise_vocab(x->survey.bytes);
+  for (int64_t vocab = x->vocab_of_text;; vocab /= 2) {
+    LM_TRY(tokens_measure(x, vocab));
+    lm_advise(machine, &x->text, seconds_left(x), &x->advice);
+    if (lm_advice_balanced(&x->advice)) return NULL;
+  }
+}
+
 // A model and a batch for a machine of which a step keeps so much of the speed that its products promised.
 static lm_status choose_again(maker *x, double kept) {
   lm_machine slower = x->machine;
   for (int i = 0; i < LM_MACHINE_WIDTHS; i++) slower.flops[i] *= kept;
-  lm_advise(&slower, &x->text, seconds_left(x), &x->advice);
+  LM_TRY(model_choose(x, &slower));
   x->advice.flops /= kept;
   return file_write(x);
 }
@@ -256,6 +325,8 @@ static lm_status steps_settle(maker *x) {
 }
 
 // ---- what is said
+
+enum { INDENT = 10 };
 
 // Without what a terminal would take for more than text.
 static void line_print(const char *line, size_t n, bool cut) {
@@ -283,16 +354,41 @@ static void text_print(const maker *x) {
   lm_buf_free(&docs);
 }
 
+static void files_print(const maker *x) {
+  lm_buf passed = {0};
+  lm_survey_passed_over(&x->survey, &passed);
+  if (passed.n) lm_print_wrapped(stdout, INDENT, "not read  %s\n", passed.p);
+  lm_buf_free(&passed);
+}
+
 static void machine_print(const maker *x) {
+  const lm_machine *m = &x->machine;
   lm_buf flops = {0}, memory = {0}, rate = {0};
   lm_show_count(&flops, x->advice.flops);
-  lm_show_bytes(&memory, x->machine.memory);
+  lm_show_bytes(&memory, m->memory);
   lm_show_count(&rate, x->advice.tokens_per_s);
-  lm_cli_print("machine   %d core%s, %s memory; %sFLOP/s in matrix products %lld wide; %s tokens a second with this model%s\n", x->machine.cores,
-               x->machine.cores == 1 ? "" : "s", memory.p, flops.p, (long long)x->advice.d, rate.p, x->timed ? ", timed" : " (estimated)");
+  lm_print_wrapped(stdout, INDENT, "machine   %d core%s, %s memory; %sFLOP/s in matrix products %lld wide; %s tokens a second with this model%s\n",
+                   m->cores, m->cores == 1 ? "" : "s", memory.p, flops.p, (long long)x->advice.d, rate.p, x->timed ? ", timed" : " (estimated)");
+  if (lm_machine_is_busy(m))
+    lm_print_wrapped(stdout, INDENT, "busy      other processes use the processors (load average %.1f on %d core%s): the least of several timings counts, and the "
+                     "estimate is for a quiet machine; the run takes longer while they go on\n", m->load, m->cores, m->cores == 1 ? "" : "s");
   lm_buf_free(&flops);
   lm_buf_free(&memory);
   lm_buf_free(&rate);
+}
+
+static void tokens_print(const maker *x) {
+  const lm_advice *a = &x->advice;
+  lm_buf text = {0}, more = {0};
+  lm_show_count(&text, x->text.tokens);
+  if (a->vocab < x->vocab_of_text)
+    lm_buf_printf(&more, "; %lld would suit the text, but most parameters of so small a model would be theirs", (long long)x->vocab_of_text);
+  if (a->vocab == 256) lm_print_wrapped(stdout, INDENT, "tokens    bytes, as the text is small: %s\n", text.p);
+  else
+    lm_print_wrapped(stdout, INDENT, "tokens    byte pairs, %lld of them, learned from the text: about %s, of %.1f bytes each%s\n", (long long)a->vocab,
+                     text.p, x->text.bytes_per_token, more.p ? more.p : "");
+  lm_buf_free(&text);
+  lm_buf_free(&more);
 }
 
 static void choice_print(const maker *x) {
@@ -301,23 +397,29 @@ static void choice_print(const maker *x) {
     [LM_BOUND_TEXT] = "the text is the limit, not the time; a smaller one would learn less from it",
     [LM_BOUND_MEMORY] = "a larger one does not fit in memory"};
   const lm_advice *a = &x->advice;
-  lm_buf params = {0}, tokens = {0}, time = {0}, text = {0};
+  lm_buf params = {0}, tokens = {0}, time = {0};
   double run = (double)(a->steps * a->batch);
   lm_show_count(&params, a->params);
-  lm_show_count(&text, x->text.tokens);
   lm_show_count(&tokens, run);
   lm_show_seconds(&time, run / a->tokens_per_s);
-  if (a->vocab == 256) lm_cli_print("tokens    bytes, as the text is small: %s\n", text.p);
-  else lm_cli_print("tokens    byte pairs, %lld of them, learned from the text: about %s, of %.1f bytes each\n", (long long)a->vocab, text.p, x->text.bytes_per_token);
-  lm_cli_print("model     %s parameters, %lld layers %lld wide: %s\n", params.p, (long long)a->depth, (long long)a->d, why[a->bound]);
-  lm_cli_print("run       %lld steps of %lld tokens, about %s: %s tokens, %.2g for each parameter, the text %.2g times\n", (long long)a->steps,
-               (long long)a->batch, time.p, tokens.p, run / a->params, run / x->text.tokens);
+  lm_print_wrapped(stdout, INDENT, "model     %s parameters (%.0f%% of them the vocabulary's), %lld layers %lld wide: %s\n", params.p,
+                   100 * (double)(a->vocab * a->d) / a->params, (long long)a->depth, (long long)a->d, why[a->bound]);
+  lm_print_wrapped(stdout, INDENT, "run       %lld steps of %lld tokens, about %s: %s tokens, %.2g for each parameter, the text %.2g times\n",
+                   (long long)a->steps, (long long)a->batch, time.p, tokens.p, run / a->params, run / x->text.tokens);
   if (x->advice.text_ends)
-    lm_cli_print("          shorter than asked: read more often than %d times, text is learned by heart; more text would use the time\n", LM_ADVICE_EPOCHS);
+    lm_print_wrapped(stdout, INDENT, "          shorter than asked: read more often than %d times, text is learned by heart; more text would use the time\n",
+                     LM_ADVICE_EPOCHS);
   lm_buf_free(&params);
   lm_buf_free(&tokens);
   lm_buf_free(&time);
-  lm_buf_free(&text);
+}
+
+static void facts_print(const maker *x) {
+  text_print(x);
+  files_print(x);
+  machine_print(x);
+  tokens_print(x);
+  choice_print(x);
 }
 
 static void next_print(const maker *x) {
@@ -326,15 +428,27 @@ static void next_print(const maker *x) {
     lm_cli_print("runs/%s is there already: another recipe's run does not go on in it; remove it, or add --out\n", x->name);
 }
 
+// Ends the object about the text.
+static void passed_json(const maker *x, lm_buf *b) {
+  lm_buf passed = {0};
+  lm_survey_passed_over(&x->survey, &passed);
+  lm_buf_puts(b, ", \"not_read\": ");
+  lm_buf_json(b, passed.n ? passed.p : "");
+  lm_buf_puts(b, "}");
+  lm_buf_free(&passed);
+}
+
 static void json_print(const maker *x) {
   static const char *const bounds[] = {[LM_BOUND_TIME] = "time", [LM_BOUND_TEXT] = "text", [LM_BOUND_MEMORY] = "memory"};
   const lm_advice *a = &x->advice;
   lm_buf b = {0};
   lm_buf_puts(&b, "{\"file\": ");
   lm_buf_json(&b, x->path);
-  lm_buf_printf(&b, ", \"text\": {\"files\": %llu, \"bytes\": %.0f, \"documents\": %.0f, \"tokens\": %.0f, \"estimated\": %s}", (unsigned long long)x->survey.files,
+  lm_buf_printf(&b, ", \"text\": {\"files\": %llu, \"bytes\": %.0f, \"documents\": %.0f, \"tokens\": %.0f, \"estimated\": %s", (unsigned long long)x->survey.files,
                 x->survey.bytes, x->survey.docs, x->text.tokens, x->survey.estimated ? "true" : "false");
-  lm_buf_printf(&b, ", \"machine\": {\"cores\": %d, \"memory\": %.0f, \"flops\": %.4g}", x->machine.cores, x->machine.memory, a->flops);
+  passed_json(x, &b);
+  lm_buf_printf(&b, ", \"machine\": {\"cores\": %d, \"memory\": %.0f, \"flops\": %.4g, \"load\": %.2f, \"busy\": %s}", x->machine.cores, x->machine.memory, a->flops,
+                x->machine.load, lm_machine_is_busy(&x->machine) ? "true" : "false");
   lm_buf_printf(&b, ", \"model\": {\"params\": %.0f, \"depth\": %lld, \"d\": %lld, \"ff\": %lld, \"heads\": %lld, \"vocab\": %lld, \"bound\": \"%s\"}", a->params,
                 (long long)a->depth, (long long)a->d, (long long)a->ff, (long long)a->heads, (long long)a->vocab, bounds[a->bound]);
   lm_buf_printf(&b, ", \"run\": {\"steps\": %lld, \"batch\": %lld, \"micro\": %lld, \"seq\": %lld, \"lr\": %g, \"every\": %lld, \"tokens_per_s\": %.1f, "
@@ -349,15 +463,14 @@ static void json_print(const maker *x) {
 static lm_status make(maker *x) {
   lm_cli *cli = x->cli;
   x->data = lm_args_text(&cli->args, "data", NULL);
-  x->seconds = 60 * lm_args_number(&cli->args, "minutes", MINUTES);
+  LM_TRY(time_read(x));
   LM_TRY(name_check(x));
   if (!x->data) return lm_fail(LM_USER, "which text? lmc new %s --data PATH: a file, a folder or a pattern", x->name);
   LM_TRY(lm_survey_make(cli->ctx->arena, x->data, &x->survey));
   if (x->survey.bytes < TEXT_LEAST) return lm_fail(LM_USER, "%s holds %.0f bytes of text; a model needs %d at the least, and learns something from a million", x->data, x->survey.bytes, TEXT_LEAST);
-  LM_TRY(tokens_measure(x));
-  prompt_find(x);
   lm_machine_measure(&x->machine);
-  lm_advise(&x->machine, &x->text, seconds_left(x), &x->advice);
+  LM_TRY(model_choose(x, &x->machine));
+  prompt_find(x);
   LM_TRY(file_write(x));
   lm_status status = steps_settle(x);
   if (status) unlink(x->path);
@@ -368,7 +481,10 @@ static lm_status run(lm_cli *cli) {
   maker x = {.cli = cli};
   lm_status status = make(&x);
   if (!status && cli->json) json_print(&x);
-  else if (!status) text_print(&x), machine_print(&x), choice_print(&x), next_print(&x);
+  if (!status && !cli->json) {
+    facts_print(&x);
+    next_print(&x);
+  }
   lm_survey_free(&x.survey);
   return status;
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "lmc/survey_folder.h"
 #include "runtime/data/input.h"
 #include "runtime/data/reader.h"
 
@@ -24,20 +25,13 @@ static bool ends_with(const char *s, const char *end) {
 
 static bool is_packed(const char *path) { return ends_with(path, ".zst"); }
 
-static bool is_jsonl(const char *path) {
-  static const char *const names[] = {".jsonl", ".ndjson", ".json", ".jsonl.zst", ".ndjson.zst", ".json.zst"};
-  for (size_t i = 0; i < LM_COUNT(names); i++)
-    if (ends_with(path, names[i])) return true;
-  return false;
-}
-
 // ---- which sources there are
 
 static void source_add(surveyor *x, const char *path) {
   lm_survey *s = x->out;
   uint32_t n = (uint32_t)s->n_sources;
   const char *name = n ? lm_arena_printf(x->a, "more%u", n) : "files";
-  LM_PUSH(x->a, s->sources, n, x->cap) = (lm_data_source){.kind = is_jsonl(path) ? LM_SOURCE_JSONL : LM_SOURCE_TEXT, .name = name, .path = path};
+  LM_PUSH(x->a, s->sources, n, x->cap) = (lm_data_source){.kind = lm_is_jsonl(path) ? LM_SOURCE_JSONL : LM_SOURCE_TEXT, .name = name, .path = path};
   s->n_sources = (int)n;
 }
 
@@ -57,12 +51,25 @@ static const char *escaped(surveyor *x, const char *name) {
   return text;
 }
 
-// folder: as a pattern, with its '/'.
-static void texts_add(surveyor *x, const char *folder) {
-  static const char *const patterns[] = {"*.txt", "*.text", "*.md", "*.jsonl", "*.ndjson", "*.txt.zst", "*.jsonl.zst"};
-  for (size_t i = 0; i < LM_COUNT(patterns); i++) {
-    const char *pattern = lm_arena_printf(x->a, "%s%s", folder, patterns[i]);
-    if (glob_finds(pattern)) source_add(x, pattern);
+static void kind_remember(surveyor *x, const lm_file_kind *k) {
+  lm_survey *s = x->out;
+  for (uint32_t i = 0; i < s->n_kinds; i++) {
+    lm_file_kind *have = &s->kinds[i];
+    if (strcmp(have->extension, k->extension) || have->why != k->why) continue;
+    have->files += k->files;
+    have->unusable += k->unusable;
+    return;
+  }
+  LM_PUSH(x->a, s->kinds, s->n_kinds, s->cap_kinds) = *k;
+}
+
+// A source for each kind of text. pattern: of the folders, with its '/'.
+static void texts_add(surveyor *x, const char *pattern, lm_file_kinds *kinds) {
+  lm_file_kinds_judge(x->a, kinds);
+  for (uint32_t i = 0; i < kinds->n; i++) {
+    const lm_file_kind *k = &kinds->v[i];
+    kind_remember(x, k);
+    if (!k->why) source_add(x, lm_arena_printf(x->a, "%s*%s", pattern, escaped(x, k->extension)));
   }
 }
 
@@ -93,6 +100,12 @@ static void subfolders_list(surveyor *x, const char *path, subfolders *out) {
 
 static bool same_folder(const struct stat *a, const struct stat *b) { return a->st_dev == b->st_dev && a->st_ino == b->st_ino; }
 
+static void folders_count(surveyor *x, const char *path) {
+  subfolders below;
+  subfolders_list(x, path, &below);
+  x->out->folders_below += below.n;
+}
+
 // One by one, as a pattern would go through links that lead back.
 static lm_status subfolders_add(surveyor *x, const char *path, const char *folder, const subfolders *all) {
   enum { MOST = 32 };
@@ -100,23 +113,66 @@ static lm_status subfolders_add(surveyor *x, const char *path, const char *folde
   if (stat(path, &root)) return lm_fail_errno("cannot open folder %s", path);
   for (uint32_t i = 0; i < all->n; i++) {
     bool seen = same_folder(&root, &all->v[i].st);
+    lm_file_kinds kinds = {0};
     for (uint32_t k = 0; k < i; k++) seen |= same_folder(&all->v[k].st, &all->v[i].st);
-    if (!seen) texts_add(x, lm_arena_printf(x->a, "%s%s/", folder, escaped(x, all->v[i].name)));
+    if (seen) continue;
+    lm_file_kinds_add(x->a, lm_path_join(x->a, path, all->v[i].name), &kinds);
+    texts_add(x, lm_arena_printf(x->a, "%s%s/", folder, escaped(x, all->v[i].name)), &kinds);
     if (x->out->n_sources > MOST) return lm_fail(LM_USER, "%s has links to folders and more than %d folders of text; name them by a pattern: --data '%s*/*.txt'", path, MOST, folder);
   }
   return NULL;
 }
 
+static void subfolders_add_by_pattern(surveyor *x, const char *path, const char *folder, const subfolders *all) {
+  lm_file_kinds kinds = {0};
+  for (uint32_t i = 0; i < all->n; i++) {
+    const char *below = lm_path_join(x->a, path, all->v[i].name);
+    lm_file_kinds_add(x->a, below, &kinds);
+    folders_count(x, below);
+  }
+  texts_add(x, lm_arena_printf(x->a, "%s*/", folder), &kinds);
+}
+
+// "3 .gz (packed; only .zst is unpacked), 240 .pyc (not UTF-8 text)"
+void lm_survey_passed_over(const lm_survey *s, lm_buf *b) {
+  for (uint32_t i = 0; i < s->n_kinds; i++) {
+    const lm_file_kind *k = &s->kinds[i];
+    if (!k->why) continue;
+    lm_buf_printf(b, "%s%llu%s%s (%s)", b->n ? ", " : "", (unsigned long long)k->files, *k->extension ? " " : "", k->extension, k->why);
+  }
+  if (!s->folders_below) return;
+  lm_buf_printf(b, "%s%llu folder%s further below", b->n ? ", " : "", (unsigned long long)s->folders_below, s->folders_below == 1 ? "" : "s");
+}
+
+static void unusable_find(lm_survey *s) {
+  double files = 0, unusable = 0;
+  for (uint32_t i = 0; i < s->n_kinds; i++) {
+    if (s->kinds[i].why) continue;
+    files += (double)s->kinds[i].files;
+    unusable += (double)s->kinds[i].unusable;
+  }
+  s->unusable = files > 0 ? unusable / files : 0;
+}
+
+static lm_status no_text_found(surveyor *x, const char *path) {
+  lm_buf found = {0};
+  lm_survey_passed_over(x->out, &found);
+  lm_status s = lm_fail(LM_USER, "%s holds no text that can be read, nor do the folders in it; found: %s", path, found.n ? found.p : "nothing");
+  lm_buf_free(&found);
+  return s;
+}
+
 static lm_status folder_add(surveyor *x, const char *path) {
   const char *slash = path[strlen(path) - 1] == '/' ? "" : "/", *folder = lm_arena_printf(x->a, "%s%s", escaped(x, path), slash);
   subfolders below;
+  lm_file_kinds kinds = {0};
   subfolders_list(x, path, &below);
-  texts_add(x, folder);
+  lm_file_kinds_add(x->a, path, &kinds);
+  texts_add(x, folder, &kinds);
   if (below.linked) LM_TRY(subfolders_add(x, path, folder, &below));
-  else texts_add(x, lm_arena_printf(x->a, "%s*/", folder));
-  if (x->out->n_sources) return NULL;
-  return lm_fail(LM_USER, "%s holds no .txt, .md, .jsonl or .zst of these, nor do the folders in it; other names by a pattern: --data '%s%s*.log'",
-                 path, path, slash);
+  else subfolders_add_by_pattern(x, path, folder, &below);
+  unusable_find(x->out);
+  return x->out->n_sources ? NULL : no_text_found(x, path);
 }
 
 static lm_status sources_find(surveyor *x, const char *path) {

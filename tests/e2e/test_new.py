@@ -80,6 +80,46 @@ def test_new_documents(run):
     check('files = text("a/*.txt", split = "<|endoftext|>")' in text and 'more1 = text("a/*/*.md")' in text, text)
 
 
+def test_new_kinds_of_files(run):
+    """what is text is found by content, whatever it is called; the rest is named with its number and the reason"""
+    for i in range(60):
+        run.write(f"tree/a{i}.py", prose(20, i))
+        run.write(f"tree/sub/b{i}.weird", prose(20, -i))
+    run.write("tree/sub/deep/c.py", "x = 1\n")
+    run.write("tree/README", "words\n")
+    run.write("tree/pretty.json", '{\n "a": 1\n}\n')
+    for name, data in (("image.png", b"\x89PNG\0\xff"), ("page.gz", b"\x1f\x8b\0"), ("latin.py", b"caf\xe9 " * 400)):
+        open(run.path(f"tree/{name}"), "wb").write(data)
+    facts, text = made(run, "kinds", "tree")
+    check('text("tree/*.py")' in text and 'text("tree/*/*.weird")' in text, text)
+    check(facts["text"]["files"] == 121, facts)
+    for part in ("1 .png (not UTF-8 text)", "1 .gz (packed", "1 (without an extension", "1 .json (not one JSON object a line)", "1 folder further below"):
+        check(part in facts["text"]["not_read"], (part, facts))
+    check("bad = 2%" in text or "bad = 3%" in text, text)         # latin.py is not UTF-8
+    check("sample(5 docs)" in text or "sample(" in text, text)    # of many documents, some by chance
+    run("run", "kinds.lm", "--steps", 1, "-q", cwd=run.folder)
+
+
+def test_new_minutes(run):
+    run.write("small.txt", prose(600))
+    for i, (written, meant) in enumerate([("6 s", "6.0 s"), ("0.002h", "7.2 s"), ("0.05m 4s", "7.0 s")]):
+        run("new", f"time{i}", "--data", "small.txt", "--minutes", written, cwd=run.folder)
+        first = open(run.path(f"time{i}.lm")).readline()
+        check(f"run of about {meant} on" in first, first)
+
+
+def test_new_vocabulary(run):
+    """a model that the time makes small has no vocabulary that takes nearly all of its parameters"""
+    rng = random.Random(3)
+    words = ["".join(rng.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(rng.randint(3, 9))) for _ in range(8000)]
+    run.write("big.txt", "\n".join(" ".join(rng.choice(words) for _ in range(12)) for _ in range(60000)))
+    facts, _ = made(run, "big", "big.txt", "4 s")
+    model = facts["model"]
+    check(model["vocab"] == 1024 or model["vocab"] * model["d"] <= 2 / 3 * model["params"], model)
+    said = run("new", "big2", "--data", "big.txt", "--minutes", "4s", cwd=run.folder)
+    check(model["vocab"] == 4096 or "would suit the text" in said, said)
+
+
 def test_new_refuses(run):
     run.write("good.txt", prose(100))
     run.write("there.lm", "# mine\n")
@@ -87,14 +127,18 @@ def test_new_refuses(run):
     run.write("blank.txt", " \n\n")
     run.write("hi.txt", "hi\n")
     run.write("fields.jsonl", '{"id": 3}\n')
-    run.write("folder/x.bin", "x")
+    for name in ("x.bin", "y.bin", "z.gz"):
+        os.makedirs(run.path("folder"), exist_ok=True)
+        open(run.path(f"folder/{name}"), "wb").write(b"\x1f\x8b\0\xff" * 1000)
     with open(run.path("noise.txt"), "wb") as f:
         f.write(b"\xff\xfe\x00\x80" * 1000)
     for args, message in [
         (["x"], "which text?"), (["x", "--data", "nowhere.txt"], "there is no nowhere.txt"), (["x", "--data", "empty.txt"], "empty.txt is empty"),
         (["x", "--data", "blank.txt"], "holds no text"), (["x", "--data", "hi.txt"], "3 bytes of text"), (["x", "--data", "noise.txt"], "not UTF-8"), (["x", "--data", "*.log"], "no file matches"),
-        (["x", "--data", "fields.jsonl"], "JSON object with a text"), (["x", "--data", "folder"], "by a pattern"), (["x", "--data", "a.gz"], ".gz"),
-        (["x", "--data", ""], "needs a value"), (["x", "--data", "good.txt", "--minutes", "0"], "--minutes"), (["there", "--data", "good.txt"], "already"),
+        (["x", "--data", "fields.jsonl"], "JSON object with a text"), (["x", "--data", "folder"], "found: 2 .bin (not UTF-8 text), 1 .gz (packed"), (["x", "--data", "a.gz"], ".gz"),
+        (["x", "--data", ""], "needs a value"), (["x", "--data", "good.txt", "--minutes", "0"], "--minutes"), (["x", "--data", "good.txt", "--minutes", "1w"], "--minutes"),
+        (["x", "--data", "good.txt", "--minutes", "1h 30"], "--minutes"), (["x", "--data", "good.txt", "--minutes", "-5"], "--minutes"),
+        (["there", "--data", "good.txt"], "already"),
         (["../x", "--data", "good.txt"], "no name"), (['a"b', "--data", "good.txt"], "no name"), (["", "--data", "good.txt"], "no name"),
         (["x" * 65, "--data", "good.txt"], "no name"), (["x", "y", "--data", "good.txt"], "too many")]:
         err = run("new", *args, status=1, cwd=run.folder)
