@@ -1,9 +1,11 @@
-// survey_folder.h - the kinds of files in folders: by extension, each judged by the content of its files.
+// survey_folder.h - the kinds of files in folders: by extension, each judged by the content of its
+// files.
 #ifndef LMC_SURVEY_FOLDER_H
 #define LMC_SURVEY_FOLDER_H
 #include "lmc/survey.h"
 
-// A kind is the files of one extension (".py", ".txt.zst", "" for none). why: the reason for not reading it; NULL: it is text.
+// A kind is the files of one extension (".py", ".txt.zst", "" for none). why: the reason for not
+// reading it; NULL: it is text.
 typedef struct lm_file_kind {
   const char *extension, *why;
   uint64_t files, bytes, unusable;     // unusable: files that are not UTF-8 text

@@ -28,7 +28,9 @@ static int numbers_read(const char *folder, const char *name, double out[2]) {
   return n < 0 ? 0 : n;
 }
 
-static double ratio(double quota, double period) { return quota > 0 && period > 0 ? quota / period : 0; }
+static double ratio(double quota, double period) {
+  return quota > 0 && period > 0 ? quota / period : 0;
+}
 
 // Version 2: "QUOTA PERIOD" in microseconds, or "max PERIOD". 0: no limit, or no such file.
 static double quota_2(const char *folder) {
@@ -39,7 +41,8 @@ static double quota_2(const char *folder) {
 // Version 1: a quota of -1 is no limit.
 static double quota_1(const char *folder) {
   double quota[2], period[2];
-  if (!numbers_read(folder, "cpu.cfs_quota_us", quota) || !numbers_read(folder, "cpu.cfs_period_us", period)) return 0;
+  if (!numbers_read(folder, "cpu.cfs_quota_us", quota)) return 0;
+  if (!numbers_read(folder, "cpu.cfs_period_us", period)) return 0;
   return ratio(quota[0], period[0]);
 }
 
@@ -47,7 +50,8 @@ static double quota_1(const char *folder) {
 static double lower(double a, double b) { return a == 0 || (b > 0 && b < a) ? b : a; }
 
 // The lowest quota of a group and of all groups above it, up to the root.
-static double lowest_upward(const char *root, const char *group, double (*quota_of)(const char *folder)) {
+typedef double (*quota_reader)(const char *folder);
+static double lowest_upward(const char *root, const char *group, quota_reader quota_of) {
   lm_buf path = {0};
   lm_buf_printf(&path, "%s%s", root, group);
   double lowest = quota_of(path.p);
@@ -78,7 +82,8 @@ double lm_processors_quota(const char *root, const char *list) {
   double lowest = 0;
   lm_status s = lm_file_read(list, 1 << 16, &text);
   char *rest = text.p;
-  for (char *line; !s && (line = strsep(&rest, "\n"));) lowest = lower(lowest, quota_of_line(root, line));
+  for (char *line; !s && (line = strsep(&rest, "\n"));)
+    lowest = lower(lowest, quota_of_line(root, line));
   lm_status_free(s);
   lm_buf_free(&text);
   return lowest;
@@ -93,7 +98,8 @@ int lm_processors(void) {
 
 // ---- threads
 
-// OMP_NUM_THREADS is one number, or a list of one number for each level of nesting, of which the first counts.
+// OMP_NUM_THREADS is one number, or a list of one number for each level of nesting, of which the
+// first counts.
 static long limit_of_environment(void) {
   const char *text = getenv("OMP_NUM_THREADS");
   long n = text ? strtol(text, NULL, 10) : 0;
@@ -113,7 +119,7 @@ int lm_threads(int wanted) {
 typedef struct range {
   _Atomic int64_t next;
   int64_t n;
-  void (*body)(void *user, int64_t i, int worker);
+  lm_item_body body;
   void *user;
 } range;
 
@@ -122,7 +128,7 @@ static void items_take(void *user, int me) {
   for (int64_t i; (i = atomic_fetch_add(&r->next, 1)) < r->n;) r->body(r->user, i, me);
 }
 
-void lm_parallel(int threads, int64_t n, void (*body)(void *user, int64_t i, int worker), void *user) {
+void lm_parallel(int threads, int64_t n, lm_item_body body, void *user) {
   range r = {.n = n, .body = body, .user = user};
   int most = lm_threads(threads);
   lm_team *team = lm_team_create(n > most ? most : n > 1 ? (int)n : 1);
@@ -132,7 +138,7 @@ void lm_parallel(int threads, int64_t n, void (*body)(void *user, int64_t i, int
 
 typedef struct pieces {
   int64_t n, count;
-  void (*body)(void *user, int64_t first, int64_t last);
+  lm_range_body body;
   void *user;
 } pieces;
 
@@ -141,8 +147,9 @@ static void piece_do(void *user, int64_t i, int worker) {
   p->body(p->user, p->n * i / p->count, p->n * (i + 1) / p->count);
 }
 
-void lm_parallel_ranges(int64_t n, int64_t least, void (*body)(void *user, int64_t first, int64_t last), void *user) {
+void lm_parallel_ranges(int64_t n, int64_t least, lm_range_body body, void *user) {
   int64_t most = n / least, threads = lm_threads(0);
-  pieces p = {.n = n, .count = most < 2 ? 1 : most < threads ? most : threads, .body = body, .user = user};
+  pieces p = {.n = n, .body = body, .user = user};
+  p.count = most < 2 ? 1 : most < threads ? most : threads;
   lm_parallel((int)p.count, p.count, piece_do, &p);
 }

@@ -1,18 +1,23 @@
 // team.c - see team.h.
 //
-// The barrier is one counter of arrivals and one word, the phase: twice the number of completed barriers, plus 1 if a thread
-// sleeps until the next one completes. The last thread to arrive resets the counter and advances the phase.
+// The barrier is one counter of arrivals and one word, the phase: twice the number of completed
+// barriers, plus 1 if a thread sleeps until the next one completes. The last thread to arrive
+// resets the counter and advances the phase.
 //
-// Memory order. Each arrival is an acquire-release read-modify-write of `arrived`, so the last one synchronizes with all before
-// it (they form one release sequence). It advances the phase with release order, and each waiter reads the new phase with acquire
-// order. Therefore everything written before any arrival happens before everything after the barrier. The reset of `arrived`
-// precedes the release of the phase, and a thread arrives at the next barrier only after it has acquired that phase.
+// Memory order. Each arrival is an acquire-release read-modify-write of `arrived`, so the last one
+// synchronizes with all before it (they form one release sequence). It advances the phase with
+// release order, and each waiter reads the new phase with acquire order. Therefore everything
+// written before any arrival happens before everything after the barrier. The reset of `arrived`
+// precedes the release of the phase, and a thread arrives at the next barrier only after it has
+// acquired that phase.
 //
-// No lost wake-up. A thread that wants to sleep first sets the lowest bit of the phase by a compare-and-swap on the value that it
-// waits to change. If the phase has advanced, that fails and there is nothing to wait for. If it succeeds, it precedes the
-// exchange that advances the phase in the modification order of that word, so the exchange returns the bit and the last thread
-// wakes the sleepers. FUTEX_WAIT compares the word and enqueues the thread atomically: it either sees the advanced phase, or is in
-// the queue when FUTEX_WAKE runs. Signals and spurious wake-ups only repeat the loop.
+// No lost wake-up. A thread that wants to sleep first sets the lowest bit of the phase by a
+// compare-and-swap on the value that it waits to change. If the phase has advanced, that fails and
+// there is nothing to wait for. If it succeeds, it precedes the exchange that advances the phase in
+// the modification order of that word, so the exchange returns the bit and the last thread wakes
+// the sleepers. FUTEX_WAIT compares the word and enqueues the thread atomically: it either sees the
+// advanced phase, or is in the queue when FUTEX_WAKE runs. Signals and spurious wake-ups only
+// repeat the loop.
 #define _GNU_SOURCE
 #include "runtime/base/team.h"
 
@@ -28,8 +33,13 @@
 #include "runtime/base/base.h"
 #include "runtime/base/parallel.h"
 
-enum { SLEEPERS = 1, LINE = 64, PAUSES = 64 };   // PAUSES: between two looks at the clock, 1 to 4 microseconds
-static const double SPIN_MOST = 100e-6, SPIN_LEAST = 2e-6, SPIN_ACTIVE = 1, GROWTH = 1.25, SHRINKAGE = 0.5;
+enum {
+  SLEEPERS = 1,
+  LINE = 64,                           // bytes of a cache line
+  PAUSES = 64,                         // between two looks at the clock: 1 to 4 microseconds
+};
+static const double SPIN_MOST = 100e-6, SPIN_LEAST = 2e-6, SPIN_ACTIVE = 1;   // seconds
+static const double GROWTH = 1.25, SHRINKAGE = 0.5;
 
 typedef struct member {                // of one thread; members are in different cache lines
   lm_team *team;
@@ -67,7 +77,8 @@ static bool has_advanced(const lm_team *t, unsigned phase) {
   return (atomic_load_explicit(&t->phase, memory_order_acquire) | SLEEPERS) != (phase | SLEEPERS);
 }
 
-// The clock also shows when this thread itself was descheduled in the meantime: then it stops spinning at once.
+// The clock also shows when this thread itself was descheduled in the meantime: then it stops
+// spinning at once.
 static bool spin(const lm_team *t, unsigned phase, double seconds) {
   if (seconds <= 0) return has_advanced(t, phase);
   for (double end = 0; ; ) {
@@ -84,13 +95,15 @@ static bool spin(const lm_team *t, unsigned phase, double seconds) {
 static void sleep_until(lm_team *t, unsigned phase) {
   while (!has_advanced(t, phase)) {
     unsigned seen = phase & ~(unsigned)SLEEPERS;
-    atomic_compare_exchange_strong_explicit(&t->phase, &seen, seen | SLEEPERS, memory_order_relaxed, memory_order_relaxed);
+    atomic_compare_exchange_strong_explicit(&t->phase, &seen, seen | SLEEPERS,
+                                            memory_order_relaxed, memory_order_relaxed);
     syscall(SYS_futex, &t->phase, FUTEX_WAIT_PRIVATE, phase | SLEEPERS, NULL, NULL, 0);
   }
 }
 
-// A spin that fails means that another thread is late by more than the spin, which is frequent on a loaded machine and rare on an
-// idle one. So a failure halves the next spin, and a success lengthens it again.
+// A spin that fails means that another thread is late by more than the spin, which is frequent on a
+// loaded machine and rare on an idle one. So a failure halves the next spin, and a success
+// lengthens it again.
 static void wait_for(lm_team *t, member *m, unsigned phase) {
   bool met = spin(t, phase, m->spin);
   if (!met) sleep_until(t, phase);
@@ -112,7 +125,8 @@ int lm_team_size(const lm_team *t) { return atomic_load_explicit(&t->size, memor
 void lm_team_barrier(lm_team *t, int me) {
   int size = lm_team_size(t);
   if (size == 1) return;
-  unsigned phase = atomic_load_explicit(&t->phase, memory_order_relaxed);   // cannot advance before this thread arrives
+  // The phase cannot advance before this thread arrives.
+  unsigned phase = atomic_load_explicit(&t->phase, memory_order_relaxed);
   unsigned before = atomic_fetch_add_explicit(&t->arrived, 1, memory_order_acq_rel);
   if (before + 1 == (unsigned)size) advance(t);
   else wait_for(t, &t->members[me], phase);
@@ -145,13 +159,15 @@ static int members_start(lm_team *t, int threads) {
   return threads;
 }
 
-// The threads that started already wait in their first barrier, which cannot complete before the caller arrives: there, `size` may
-// still be reduced, since neither the old nor the new size is reached by their arrivals alone.
+// The threads that started already wait in their first barrier, which cannot complete before the
+// caller arrives: there, `size` may still be reduced, since neither the old nor the new size is
+// reached by their arrivals alone.
 lm_team *lm_team_create(int threads) {
   threads = lm_threads(threads);
   lm_team *t = lm_alloc(sizeof *t + (size_t)threads * sizeof *t->members);
   t->spin_most = lm_team_spin_most(threads);
-  for (int i = 0; i < threads; i++) t->members[i] = (member){.team = t, .me = i, .spin = t->spin_most};
+  for (int i = 0; i < threads; i++)
+    t->members[i] = (member){.team = t, .me = i, .spin = t->spin_most};
   atomic_init(&t->size, threads);
   atomic_store_explicit(&t->size, members_start(t, threads), memory_order_relaxed);
   return t;

@@ -16,7 +16,8 @@ int lm_terminal_width(FILE *f) {
 
 static int columns(const char *text, size_t bytes) {
   int n = 0;
-  for (size_t i = 0; i < bytes; i++) n += ((unsigned char)text[i] & 0xc0) != 0x80;   // all but continuation bytes
+  for (size_t i = 0; i < bytes; i++)
+    n += ((unsigned char)text[i] & 0xc0) != 0x80;   // all but continuation bytes
   return n;
 }
 

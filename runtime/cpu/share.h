@@ -1,8 +1,8 @@
 // share.h - how the threads of a team divide the work of one step.
 //
-// Every thread runs the same code with its own share. Work is handed out by tickets whose counter only increases: n pieces
-// take n tickets, and each thread takes one more to learn that none are left. So every thread knows, without communication,
-// at which ticket the next step begins.
+// Every thread runs the same code with its own share. Work is handed out by tickets whose counter
+// only increases: n pieces take n tickets, and each thread takes one more to learn that none are
+// left. So every thread knows, without communication, at which ticket the next step begins.
 #ifndef LM_CPU_SHARE_H
 #define LM_CPU_SHARE_H
 #include <stdatomic.h>

@@ -58,7 +58,7 @@ static void duration_print(lm_buf *b, double seconds) {
   else lm_buf_printf(b, "%lldh%02lldm", s / 3600, s / 60 % 60);
 }
 
-// The fields of a line in order. Where they do not all fit, those with the lowest weight are left out first.
+// The fields of a line in order. Where not all fit, those with the lowest weight are left out.
 enum { FIELDS_MOST = 8, FIELD_BYTES = 64 };
 typedef struct field { int weight; char text[FIELD_BYTES]; } field;
 typedef struct fields { int n; field v[FIELDS_MOST]; } fields;
@@ -85,7 +85,8 @@ static void fields_make(const lm_progress *p, int64_t step, const lm_step_result
   number_add(f, 4, &b, "norm %.3g", r->grad_norm);
   count_print(&b, p->rate, " tok/s");
   field_add(f, 5, &b);
-  if (flops > 0 && p->peak_flops > 0) number_add(f, 2, &b, "MFU %.1f%%", 100 * p->rate * flops / p->peak_flops);
+  if (flops > 0 && p->peak_flops > 0)
+    number_add(f, 2, &b, "MFU %.1f%%", 100 * p->rate * flops / p->peak_flops);
   lm_buf_puts(&b, "ETA ");
   duration_print(&b, seconds_left(p, step));
   field_add(f, 6, &b);
@@ -116,7 +117,8 @@ static bool is_shown(const lm_progress *p, int64_t step) {
   return p->terminal || step == p->first + 1 || step == p->steps || step % every == 0;
 }
 
-// Asked anew for each line, since a terminal may be resized. The last column stays free: in it some terminals wrap at once.
+// Asked anew for each line, since a terminal may be resized. The last column stays free, since some
+// terminals wrap as soon as it is written.
 static int width_of(const lm_progress *p) {
   int width = lm_terminal_width(p->to);
   return width > 1 ? width - 1 : 1;

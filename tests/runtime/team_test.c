@@ -1,5 +1,6 @@
-// team_test.c - teams of threads: barriers order memory, nothing is lost when threads sleep or are interrupted, every piece of work
-// is done once. team_tsan_test is the same program under the thread sanitizer, which checks the order of memory.
+// team_test.c - teams of threads: barriers order memory, nothing is lost when threads sleep or are
+// interrupted, every piece of work is done once. team_tsan_test is the same program under the
+// thread sanitizer, which checks the order of memory.
 #define _GNU_SOURCE
 #include "runtime/base/team.h"
 
@@ -135,7 +136,8 @@ static void program_run(void) {
 
 static void programs(void *user, int me) { program_run(); }
 
-// Before this process has threads: a process that ends while those of its team sleep, and one that is forked beside them.
+// Before this process has threads: a process that ends while those of its team sleep, and one that
+// is forked beside them.
 static void exit_check(void) {
   int state;
   pid_t pid = fork();
