@@ -41,6 +41,15 @@ bool shape_scatter(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *wh
   return lm_type_equal(t, op->in[0]->type) || lm_why_type(why, m, "the updates are not ", t, "");
 }
 
+// Whether the index is a column of the batch, whose numbers are checked against the tables that they index when the batch
+// is read (lmc/limits.h).
+static bool is_checked(const lm_value *index) {
+  const lm_value *v = index;
+  while (v->def && (lm_op_info_of(v->def)->traits & LM_T_VIEW || v->def->code == LM_OP_EXPAND || v->def->code == LM_OP_AT)) v = v->def->in[0];
+  if (v->def || v->region->owner || !v->name) return false;
+  return !strcmp(v->name, "tok") || !strcmp(v->name, "pos") || !strcmp(v->name, "next");
+}
+
 // gather and scatter_add clamp their index, so each is the derivative of the other.
 // Elements of a table read in place: a comparison with the clamped index, which fuses; rows: scatter_add.
 void vjp_gather(lm_grad *g, lm_op *op) {
@@ -54,7 +63,7 @@ void vjp_gather(lm_grad *g, lm_op *op) {
   wide.dtype = LM_INT;
   lm_value *at = lm_emit_expand(g->b, lm_emit(g->b, LM_OP_IOTA, NULL, 0, NULL, &line), wide);
   lm_value *zero = lm_emit_const(g->b, lm_type_make(table.dtype, NULL, 0), 0);
-  lm_value *read = lm_emit_clamp(g->b, index, lm_axis_size(g->b->m, op->attr.axes[0]));
+  lm_value *read = is_checked(op->in[1]) ? index : lm_emit_clamp(g->b, index, lm_axis_size(g->b->m, op->attr.axes[0]));
   lm_grad_add(g, op->in[0], lm_emit_select(g->b, lm_emit2(g->b, LM_OP_EQ, at, read), gz, zero));
 }
 
