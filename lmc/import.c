@@ -331,9 +331,17 @@ static lm_status program_write(importer *x) {
 
 // ---- weights
 
+// The instance with its arguments from config.json: its model may not have what they ask for.
+static lm_status instance_open(importer *x, lm_session *s) {
+  lm_status status = lm_session_open(s, x->cli, out_path(x, "imported.lm"), NULL, NULL, 0);
+  if (!status) status = lm_trained_params(s);
+  if (status && x->config && x->cli->ctx->n_errors)
+    lm_cli_note("note: %s/config.json asks for %s, which this model does not compute\n", x->from, x->call);
+  return status;
+}
+
 static lm_status weights_write(importer *x, lm_session *s) {
-  LM_TRY(lm_session_open(s, x->cli, out_path(x, "imported.lm"), NULL, NULL, 0));
-  LM_TRY(lm_trained_params(s));
+  LM_TRY(instance_open(x, s));
   if (x->config)
     LM_TRY(lm_hf_config_check(s, x->config, lm_path_join(x->arena, x->from, "config.json"),
                               x->ignored, x->n_ignored));

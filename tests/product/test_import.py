@@ -40,6 +40,7 @@ def folder(run, name="theirs", without=(), **changes):
 REFUSED = [   # change of config.json, what must be said
     (dict(hidden_act="quick_gelu"), 'got "quick_gelu"'),
     (dict(rope_scaling=dict(rope_type="dynamic", factor=2.0)), 'got "dynamic"'),
+    (dict(rope_scaling=dict(rope_type="dynamic", factor=2.0)), "config.json asks for Llama(depth = 2,"),
     (dict(rope_scaling=dict(LLAMA3, mscale=1.0)), "rope_scaling.mscale is 1.0, a key that lmc does not know"),
     (dict(rope_parameters=dict(LLAMA3, rope_theta=10000.0, truncate=False)), "rope_scaling.truncate is false"),
     (dict(use_sliding_window=True, sliding_window=8), "sliding_window is 8 (the size of the sliding window), the model's config does"),
