@@ -1,10 +1,13 @@
-// elab_prim.h - what the primitives' files share. Arguments are syntax, since names may be axes; every helper reports what
-// is wrong and returns V_ERROR, NULL or false.
+// elab_prim.h - what the primitives' files share. Arguments are syntax, since names may be axes;
+// every helper reports what is wrong and returns V_ERROR, NULL or false.
 #ifndef LM_ELAB_PRIM_H
 #define LM_ELAB_PRIM_H
 #include "dsl/elab.h"
 
-typedef struct { lm_elab *e; const ast_expr *x; } el_call_site;
+typedef struct {
+  lm_elab *e;
+  const ast_expr *x;
+} el_call_site;
 
 const ast_arg *el_positional(el_call_site c, uint32_t i);
 const ast_arg *el_named(el_call_site c, const char *name);
@@ -16,9 +19,11 @@ bool el_arg_axes(el_call_site c, const ast_expr *x, el_axes *out);
 bool el_one_axis(el_call_site c, const ast_expr *x, el_axis **out);
 bool el_lacks(el_call_site c, const el_val *x, el_axis *a, lm_loc at);
 bool el_floating(el_call_site c, const el_val *x, lm_loc at);
-bool el_is_random_allowed(el_call_site c);                             // false: reported
-bool el_over_elements(el_call_site c, const el_axes *axes, lm_loc at);   // reported: update sees one of them
-bool el_moves_places(el_call_site c, const el_axis *x, lm_loc at);   // reported: while decoding it may not
+bool el_is_random_allowed(el_call_site c); // false: reported
+bool el_over_elements(el_call_site c, const el_axes *axes,
+                      lm_loc at); // reported: update sees one of them
+bool el_moves_places(el_call_site c, const el_axis *x,
+                     lm_loc at); // reported: while decoding it may not
 el_val el_in_order(el_call_site c, el_kind kind, const el_axes *axes, lm_value *v);
 el_axis *el_new_or_known(el_call_site c, lm_sym name, lm_size size, lm_loc at);
 bool el_distinct(el_call_site c, const el_axes *axes);

@@ -1,9 +1,9 @@
 // lower_rates.c - moves what no element enters from @update to @rates.
 //
-// The optimizer's body is emitted into @update as a whole. A scalar operation is on the host side if it reads nothing but
-// constants, arguments of @rates and results of such operations, and gives f64, int or bool; it moves to @rates, which
-// runs once a step. A value of the host side that an operation of @update reads becomes a result of @rates and an
-// argument of @update:
+// The optimizer's body is emitted into @update as a whole. A scalar operation is on the host side
+// if it reads nothing but constants, arguments of @rates and results of such operations, and gives
+// f64, int or bool; it moves to @rates, which runs once a step. A value of the host side that an
+// operation of @update reads becomes a result of @rates and an argument of @update:
 //   %3 = gt %step, 1 : bool        -> @rates, a result of it
 //   %4 = cast %double : f32        -> %double is a result of @rates, %4 an argument f32 of @update
 //   %5 = select %3, %g, %zero      reads an argument bool of @update
@@ -11,17 +11,23 @@
 #include "dsl/lower_internal.h"
 #include <string.h>
 
-typedef enum { SIDE_ELEMENT, SIDE_CONST, SIDE_HOST } side;
+typedef enum {
+  SIDE_ELEMENT,
+  SIDE_CONST,
+  SIDE_HOST
+} side;
 
 typedef struct mover {
   lm_elab *e;
   lm_region *rates, *update;
-  uint32_t n_values;                    // before anything is moved
-  side *sides;                          // by value id
-  lm_value **on_host;                   // by value id: the copy of a constant in @rates
-  lm_value **argument;                  // by value id: the argument of @update that stands for it
-  lm_value **out; uint32_t n_out, cap_out;
-  lm_sym *names; uint32_t n_names, cap_names;
+  uint32_t n_values;   // before anything is moved
+  side *sides;         // by value id
+  lm_value **on_host;  // by value id: the copy of a constant in @rates
+  lm_value **argument; // by value id: the argument of @update that stands for it
+  lm_value **out;
+  uint32_t n_out, cap_out;
+  lm_sym *names;
+  uint32_t n_names, cap_names;
 } mover;
 
 static side side_of(const mover *m, const lm_value *v) {
@@ -33,18 +39,23 @@ static bool is_host_type(lm_type t) {
 }
 
 static side side_find(const mover *m, const lm_op *op) {
-  if (op->n_out != 1 || op->body || !is_host_type(op->out[0]->type)) return SIDE_ELEMENT;
-  if (op->code == LM_OP_CONST) return SIDE_CONST;
-  if (!(lm_op_info_of(op)->traits & LM_T_ELEMENTWISE)) return SIDE_ELEMENT;
+  if (op->n_out != 1 || op->body || !is_host_type(op->out[0]->type))
+    return SIDE_ELEMENT;
+  if (op->code == LM_OP_CONST)
+    return SIDE_CONST;
+  if (!(lm_op_info_of(op)->traits & LM_T_ELEMENTWISE))
+    return SIDE_ELEMENT;
   for (uint32_t i = 0; i < op->n_in; i++)
-    if (side_of(m, op->in[i]) == SIDE_ELEMENT) return SIDE_ELEMENT;
+    if (side_of(m, op->in[i]) == SIDE_ELEMENT)
+      return SIDE_ELEMENT;
   return SIDE_HOST;
 }
 
 static void op_side(lm_op *op, void *user) {
   mover *m = user;
   side s = side_find(m, op);
-  for (uint32_t i = 0; i < op->n_out; i++) m->sides[op->out[i]->id] = s;
+  for (uint32_t i = 0; i < op->n_out; i++)
+    m->sides[op->out[i]->id] = s;
 }
 
 // ---- to @rates
@@ -55,20 +66,24 @@ static void append(lm_region *r, lm_op *op) {
   op->parent = r;
   *(r->last ? &r->last->next : &r->first) = op;
   r->last = op;
-  for (uint32_t i = 0; i < op->n_out; i++) op->out[i]->region = r;
+  for (uint32_t i = 0; i < op->n_out; i++)
+    op->out[i]->region = r;
 }
 
 static lm_value *const_on_host(mover *m, const lm_value *v) {
   lm_builder b = {.m = m->e->m, .at = m->rates, .loc = v->def->loc};
-  if (!m->on_host[v->id]) m->on_host[v->id] = lm_emit_const(&b, v->type, v->def->attr.num);
+  if (!m->on_host[v->id])
+    m->on_host[v->id] = lm_emit_const(&b, v->type, v->def->attr.num);
   return m->on_host[v->id];
 }
 
 static void op_move(lm_op *op, void *user) {
   mover *m = user;
-  if (op->n_out != 1 || side_of(m, op->out[0]) != SIDE_HOST) return;
+  if (op->n_out != 1 || side_of(m, op->out[0]) != SIDE_HOST)
+    return;
   for (uint32_t i = 0; i < op->n_in; i++)
-    if (side_of(m, op->in[i]) == SIDE_CONST) op->in[i] = const_on_host(m, op->in[i]);
+    if (side_of(m, op->in[i]) == SIDE_CONST)
+      op->in[i] = const_on_host(m, op->in[i]);
   lm_op_remove(op);
   append(m->rates, op);
 }
@@ -83,7 +98,8 @@ static lm_value *result_add(mover *m, lm_value *v, lm_type type) {
 }
 
 static bool is_cast_to_f32(const mover *m, const lm_op *op) {
-  return op->code == LM_OP_CAST && op->out[0]->type.dtype == LM_F32 && side_of(m, op->in[0]) == SIDE_HOST;
+  return op->code == LM_OP_CAST && op->out[0]->type.dtype == LM_F32 &&
+         side_of(m, op->in[0]) == SIDE_HOST;
 }
 
 static void op_read(lm_op *op, void *user) {
@@ -95,7 +111,8 @@ static void op_read(lm_op *op, void *user) {
   }
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_value *v = op->in[i];
-    if (side_of(m, v) == SIDE_HOST && !m->argument[v->id]) m->argument[v->id] = result_add(m, v, v->type);
+    if (side_of(m, v) == SIDE_HOST && !m->argument[v->id])
+      m->argument[v->id] = result_add(m, v, v->type);
   }
 }
 
@@ -112,12 +129,16 @@ void lm_lower_rates(lm_elab *e, lm_func *rates, lm_func *update, lm_value *lr) {
   m.sides = LM_NEW_N(e->a, side, n + 1);
   m.on_host = LM_NEW_N(e->a, lm_value *, n + 1);
   m.argument = LM_NEW_N(e->a, lm_value *, n + 1);
-  for (uint32_t i = 0; i < rates->body->n_args; i++) m.sides[rates->body->args[i]->id] = SIDE_HOST;
+  for (uint32_t i = 0; i < rates->body->n_args; i++)
+    m.sides[rates->body->args[i]->id] = SIDE_HOST;
   lm_region_walk(update->body, op_side, &m);
   lm_region_walk(update->body, op_move, &m);
-  if (lr && side_of(&m, lr) == SIDE_CONST) lr = const_on_host(&m, lr);
-  if (lr) LM_PUSH(e->a, m.out, m.n_out, m.cap_out) = lr;
-  if (lr) LM_PUSH(e->a, m.names, m.n_names, m.cap_names) = LM_SYM(e->c, "lr");
+  if (lr && side_of(&m, lr) == SIDE_CONST)
+    lr = const_on_host(&m, lr);
+  if (lr)
+    LM_PUSH(e->a, m.out, m.n_out, m.cap_out) = lr;
+  if (lr)
+    LM_PUSH(e->a, m.names, m.n_names, m.cap_names) = LM_SYM(e->c, "lr");
   lm_region_walk(update->body, op_read, &m);
   lm_func_substitute(update, m.argument, n);
   rates_return(&m, rates);

@@ -6,8 +6,10 @@ lm_cost lm_cost_of(const lm_plan_func *f) {
   double times = 1;
   for (int i = 0; i < f->n_steps; i++) {
     const lm_plan_step *s = &f->steps[i];
-    if (s->kind == LM_STEP_LOOP) times *= (double)s->count;
-    else if (s->kind == LM_STEP_END) times /= (double)f->steps[s->match].count;
+    if (s->kind == LM_STEP_LOOP)
+      times *= (double)s->count;
+    else if (s->kind == LM_STEP_END)
+      times /= (double)f->steps[s->match].count;
     else {
       c.flops += times * (double)s->flops;
       c.bytes += times * (double)s->moved;
@@ -19,7 +21,8 @@ lm_cost lm_cost_of(const lm_plan_func *f) {
 
 static void cost_add(const lm_plan *p, const char *name, double times, lm_cost *sum) {
   const lm_plan_func *f = lm_plan_func_find(p, name);
-  if (!f) return;
+  if (!f)
+    return;
   lm_cost c = lm_cost_of(f);
   sum->flops += times * c.flops;
   sum->bytes += times * c.bytes;

@@ -23,7 +23,8 @@ lm_status lm_dump_stage(const char *dir, const lm_module *m) {
 lm_status lm_dump_after(lm_dump *d, const char *pass) {
   const lm_pass *found;
   d->after = pass;
-  if (!pass || !strcmp(pass, "all")) return NULL;
+  if (!pass || !strcmp(pass, "all"))
+    return NULL;
   return lm_annotate(lm_pass_named(pass, strlen(pass), &found), "--print-after");
 }
 
@@ -36,19 +37,23 @@ static void print_after(const lm_dump *d, const char *pass, const lm_module *m) 
 
 void lm_dump_pass(lm_dump *d, const char *pass, const lm_module *m) {
   d->n_passes++;
-  if (d->after && (!strcmp(d->after, "all") || !strcmp(d->after, pass))) print_after(d, pass, m);
-  if (d->dir && !d->failed) d->failed = lm_dump_stage(d->dir, m);
+  if (d->after && (!strcmp(d->after, "all") || !strcmp(d->after, pass)))
+    print_after(d, pass, m);
+  if (d->dir && !d->failed)
+    d->failed = lm_dump_stage(d->dir, m);
 }
 
 void lm_dump_bug(void *user) {
   const lm_module *m = *(lm_module *const *)user;
-  if (!m) return;
+  if (!m)
+    return;
   const char *dir = getenv("TMPDIR");
   char path[4096];
   snprintf(path, sizeof path, "%s/lmc-bug-XXXXXX.lmir", dir && *dir ? dir : "/tmp");
   int fd = mkstemps(path, (int)strlen(".lmir"));
   FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
-  if (!f) return;
+  if (!f)
+    return;
   lm_buf text = {0};
   lm_module_print(m, &text);
   fputs(text.p, f);

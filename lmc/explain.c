@@ -5,14 +5,26 @@
 #include "lmc/history.h"
 
 static const lm_opt options[] = {
-  {.name = "reference", .kind = LM_OPT_FLAG, .help = "every key of recipes and data there is, as Markdown (no file is needed)"},
-  {.name = "measure", .kind = LM_OPT_FLAG, .help = "cost: also runs steps, and sets the time of each kernel beside its bound"},
-  {.name = "svg", .kind = LM_OPT_TEXT, .value = "FILE", .help = "memory: draws the activations over the steps there"},
-  LM_OPT_PASSES, LM_OPT_TARGET, LM_OPT_RECIPE, LM_OPT_JSON, {0}};
+    {.name = "reference",
+     .kind = LM_OPT_FLAG,
+     .help = "every key of recipes and data there is, as Markdown (no file is needed)"},
+    {.name = "measure",
+     .kind = LM_OPT_FLAG,
+     .help = "cost: also runs steps, and sets the time of each kernel beside its bound"},
+    {.name = "svg",
+     .kind = LM_OPT_TEXT,
+     .value = "FILE",
+     .help = "memory: draws the activations over the steps there"},
+    LM_OPT_PASSES,
+    LM_OPT_TARGET,
+    LM_OPT_RECIPE,
+    LM_OPT_JSON,
+    {0}};
 
 static void origin_print(const lm_ctx *c, const lm_recipe_origin *o) {
   lm_cli_print("  %-24s %s", o->text, o->who);
-  if (o->loc.file && o->loc.line) lm_cli_print(", %s:%u:%u", c->sources[o->loc.file].path, o->loc.line, o->loc.col);
+  if (o->loc.file && o->loc.line)
+    lm_cli_print(", %s:%u:%u", c->sources[o->loc.file].path, o->loc.line, o->loc.col);
   lm_cli_print("\n");
 }
 
@@ -40,11 +52,17 @@ static void origins_json(const lm_ctx *c, const char *key, const lm_recipe_origi
 static lm_status key_explain(const lm_session *s, const char *key) {
   const char *near;
   const lm_recipe_origin *o = lm_recipe_origin_find(s->recipe, key, &near);
-  if (!o && near) return lm_fail(LM_USER, "the recipe has no value '%s'; did you mean '%s'?", key, near);
-  if (!o) return lm_fail(LM_USER, "the recipe has no value '%s'; `lmc check` lists them", key);
-  if (s->cli->json) return origins_json(s->ctx, key, o), NULL;
+  if (!o && near)
+    return lm_fail(LM_USER, "the recipe has no value '%s'; did you mean '%s'?", key, near);
+  if (!o)
+    return lm_fail(LM_USER, "the recipe has no value '%s'; `lmc check` lists them", key);
+  if (s->cli->json) {
+    origins_json(s->ctx, key, o);
+    return NULL;
+  }
   lm_cli_print("%s\n", key);
-  for (; o; o = o->before) origin_print(s->ctx, o);
+  for (; o; o = o->before)
+    origin_print(s->ctx, o);
   return NULL;
 }
 
@@ -58,28 +76,42 @@ static void reference_print(void) {
 static lm_status subject_explain(lm_cli *cli, lm_status (*subject)(lm_session *)) {
   lm_session s = {.variant = lm_variant_of(&cli->args)};
   lm_status status = lm_target_find(&cli->args, &s.target);
-  if (!status) status = lm_session_open_args(&s, cli);
-  if (!status) status = subject(&s);
+  if (!status)
+    status = lm_session_open_args(&s, cli);
+  if (!status)
+    status = subject(&s);
   lm_session_close(&s);
   return status;
 }
 
 // LM_USER if an option that one subject alone has is given with another.
 static lm_status option_of(const lm_cli *cli, const char *option, const char *subject) {
-  if (!lm_args_given(&cli->args, option) || !strcmp(cli->args.rest[1], subject)) return NULL;
-  return lm_fail(LM_USER, "--%s goes with `lmc explain FILE %s`, not with %s", option, subject, cli->args.rest[1]);
+  if (!lm_args_given(&cli->args, option) || !strcmp(cli->args.rest[1], subject))
+    return NULL;
+  return lm_fail(LM_USER, "--%s goes with `lmc explain FILE %s`, not with %s", option, subject,
+                 cli->args.rest[1]);
 }
 
 static lm_status run(lm_cli *cli) {
   bool reference = lm_args_given(&cli->args, "reference");
-  if (reference && cli->json) return lm_fail(LM_USER, "--reference is Markdown; there is no --json of it");
-  if (reference) return reference_print(), NULL;
-  if (cli->args.n_rest < 2) return lm_fail(LM_USER, "an argument is missing: lmc explain FILE KEY, as in lmc explain %s optimizer.lr", cli->args.n_rest ? cli->args.rest[0] : "FILE");
+  if (reference && cli->json)
+    return lm_fail(LM_USER, "--reference is Markdown; there is no --json of it");
+  if (reference) {
+    reference_print();
+    return NULL;
+  }
+  if (cli->args.n_rest < 2)
+    return lm_fail(
+        LM_USER, "an argument is missing: lmc explain FILE KEY, as in lmc explain %s optimizer.lr",
+        cli->args.n_rest ? cli->args.rest[0] : "FILE");
   LM_TRY(option_of(cli, "measure", "cost"));
   LM_TRY(option_of(cli, "svg", "memory"));
-  if (!strcmp(cli->args.rest[1], "changes")) return lm_history_explain(cli, cli->args.rest[0]);
-  if (!strcmp(cli->args.rest[1], "cost")) return subject_explain(cli, lm_explain_cost);
-  if (!strcmp(cli->args.rest[1], "memory")) return subject_explain(cli, lm_explain_memory);
+  if (!strcmp(cli->args.rest[1], "changes"))
+    return lm_history_explain(cli, cli->args.rest[0]);
+  if (!strcmp(cli->args.rest[1], "cost"))
+    return subject_explain(cli, lm_explain_cost);
+  if (!strcmp(cli->args.rest[1], "memory"))
+    return subject_explain(cli, lm_explain_memory);
   lm_session s = {.cli = cli, .ctx = cli->ctx};
   int n;
   const char *const *sets = lm_args_list(&cli->args, "set", &n);
@@ -91,14 +123,23 @@ static lm_status run(lm_cli *cli) {
 }
 
 const lm_command lm_cmd_explain = {
-  .name = "explain", .usage = "FILE KEY|cost|memory [options], or RUN changes",
-  .summary = "where a value of the recipe came from; what a step costs, who holds its memory; what was changed in a run", .options = options,
-  .least = 0, .most = 2, .run = run,
-  .help = "KEY: the value, who gave it and where, and below it what it replaced.\n"
-          "cost: for each kernel of a training step what it moves and computes, the least time that this machine needs for that, by\n"
-          "its bandwidth or its arithmetic (both measured, of a GPU as its driver states them), and its share.\n"
-          "memory: the arenas, and who holds them when the most is needed, with their lines and the steps between which they live.\n"
-          "changes: what --change and --change-model have changed in the middle of a run, and at which step.\n\n"
-          "  lmc explain examples/quickstart.lm optimizer.lr\n"
-          "  lmc explain examples/bench-6m.lm cost --measure\n"
-          "  lmc explain examples/bench-6m.lm memory --svg memory.svg\n"};
+    .name = "explain",
+    .usage = "FILE KEY|cost|memory [options], or RUN changes",
+    .summary = "where a value of the recipe came from; what a step costs, who holds its memory; "
+               "what was changed in a run",
+    .options = options,
+    .least = 0,
+    .most = 2,
+    .run = run,
+    .help = "KEY: the value, who gave it and where, and below it what it replaced.\n"
+            "cost: for each kernel of a training step what it moves and computes, the least time "
+            "that this machine needs for that, by\n"
+            "its bandwidth or its arithmetic (both measured, of a GPU as its driver states them), "
+            "and its share.\n"
+            "memory: the arenas, and who holds them when the most is needed, with their lines and "
+            "the steps between which they live.\n"
+            "changes: what --change and --change-model have changed in the middle of a run, and at "
+            "which step.\n\n"
+            "  lmc explain examples/quickstart.lm optimizer.lr\n"
+            "  lmc explain examples/bench-6m.lm cost --measure\n"
+            "  lmc explain examples/bench-6m.lm memory --svg memory.svg\n"};

@@ -20,7 +20,8 @@ static void part_add(lm_ctx *c, lm_fingerprint *f, const char *part, const char 
 
 static void func_add(lm_ctx *c, lm_fingerprint *f, lm_module *m, const char *name) {
   const lm_func *func = lm_func_find(m, name);
-  if (!func) return;
+  if (!func)
+    return;
   part_add(c, f, name,
            lm_arena_printf(c->arena, "%016llx", (unsigned long long)lm_func_digest(func)));
 }
@@ -44,21 +45,11 @@ static void optimizer_add(lm_ctx *c, lm_fingerprint *f, const lm_lowered *l) {
 
 static void init_write(lm_buf *b, const lm_init *init) {
   switch (init->kind) {
-  case LM_INIT_ZEROS:
-    lm_buf_puts(b, "zeros");
-    break;
-  case LM_INIT_ONES:
-    lm_buf_puts(b, "ones");
-    break;
-  case LM_INIT_CONST:
-    lm_buf_printf(b, "%.13g", init->a);
-    break;
-  case LM_INIT_NORMAL:
-    lm_buf_printf(b, "normal(%.13g)", init->a);
-    break;
-  case LM_INIT_UNIFORM:
-    lm_buf_printf(b, "uniform(%.13g, %.13g)", init->a, init->b);
-    break;
+  case LM_INIT_ZEROS: lm_buf_puts(b, "zeros"); break;
+  case LM_INIT_ONES: lm_buf_puts(b, "ones"); break;
+  case LM_INIT_CONST: lm_buf_printf(b, "%.13g", init->a); break;
+  case LM_INIT_NORMAL: lm_buf_printf(b, "normal(%.13g)", init->a); break;
+  case LM_INIT_UNIFORM: lm_buf_printf(b, "uniform(%.13g, %.13g)", init->a, init->b); break;
   }
 }
 
@@ -69,7 +60,8 @@ static bool init_equal(const lm_init *x, const lm_init *y) {
 // Of a parameter of several layers: each initialisation once, as long as it lasts.
 static void inits_write(lm_buf *b, const lm_global *g) {
   for (int64_t i = 0; i < g->n_paths; i++) {
-    if (i && init_equal(&g->init[i], &g->init[i - 1])) continue;
+    if (i && init_equal(&g->init[i], &g->init[i - 1]))
+      continue;
     lm_buf_puts(b, i ? ", then " : " ");
     init_write(b, &g->init[i]);
   }
@@ -106,7 +98,8 @@ static lm_lowered *lower(lm_ctx *c, lm_program *p, const lm_recipe *r) {
   lm_lowered *l = lm_lower(c, p, &plain, &o);
   lm_pass_env env = {0};
   bool ok = false;
-  if (l) lm_status_free(lm_pass_run_list(l->m, "inline,simplify,cse,dce", &env, &ok));
+  if (l)
+    lm_status_free(lm_pass_run_list(l->m, "inline,simplify,cse,dce", &env, &ok));
   return ok ? l : NULL;
 }
 
@@ -115,12 +108,14 @@ lm_fingerprint lm_fingerprint_of(lm_ctx *c, lm_program *p, const lm_recipe *r) {
   lm_diag_mark before = lm_diag_mark_of(c);
   lm_lowered *l = lower(c, p, r);
   lm_diag_return(c, before);
-  if (!l) return f;
+  if (!l)
+    return f;
   func_add(c, &f, l->m, "loss");
   func_add(c, &f, l->m, "eval");
   optimizer_add(c, &f, l);
   for (uint32_t i = 0; i < l->m->n_globals; i++)
-    if (l->m->globals[i].kind == LM_GLOBAL_PARAM) parameter_add(c, &f, l->m, &l->m->globals[i]);
+    if (l->m->globals[i].kind == LM_GLOBAL_PARAM)
+      parameter_add(c, &f, l->m, &l->m->globals[i]);
   return f;
 }
 
@@ -128,19 +123,25 @@ lm_fingerprint lm_fingerprint_of(lm_ctx *c, lm_program *p, const lm_recipe *r) {
 
 static const char *part_find(const lm_fingerprint *f, const char *part) {
   for (uint32_t i = 0; i < f->n; i++)
-    if (!strcmp(f->v[i].key, part)) return f->v[i].value;
+    if (!strcmp(f->v[i].key, part))
+      return f->v[i].value;
   return NULL;
 }
 
-static bool is_parameter(const char *part) { return !strncmp(part, PARAMETER, strlen(PARAMETER)); }
+static bool is_parameter(const char *part) {
+  return !strncmp(part, PARAMETER, strlen(PARAMETER));
+}
 
 lm_fingerprint_changes lm_fingerprint_compare(lm_arena *a, const lm_fingerprint *was,
                                               const lm_fingerprint *is) {
   lm_fingerprint_changes all = {0};
   for (uint32_t i = 0; i < is->n; i++) {
-    const char *part = is->v[i].key, *now = is->v[i].value, *old = part_find(was, part);
+    const char *part = is->v[i].key;
+    const char *now = is->v[i].value;
+    const char *old = part_find(was, part);
     bool differs = old ? strcmp(old, now) != 0 : is_parameter(part);
-    if (differs) LM_PUSH(a, all.v, all.n, all.cap) = (lm_fingerprint_change){part, old, now};
+    if (differs)
+      LM_PUSH(a, all.v, all.n, all.cap) = (lm_fingerprint_change){part, old, now};
   }
   for (uint32_t i = 0; i < was->n; i++) {
     const char *part = was->v[i].key;

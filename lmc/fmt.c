@@ -5,13 +5,17 @@
 #include "lmc/command.h"
 
 static const lm_opt options[] = {
-  {.name = "check", .kind = LM_OPT_FLAG, .help = "changes nothing; exit status 1 if a file's layout is not canonical"},
-  LM_OPT_JSON, {0}};
+    {.name = "check",
+     .kind = LM_OPT_FLAG,
+     .help = "changes nothing; exit status 1 if a file's layout is not canonical"},
+    LM_OPT_JSON,
+    {0}};
 
 static lm_status file_format(lm_cli *cli, const char *path, bool *out_changes) {
   *out_changes = false;
   ast_file *tree = lm_parse_path(cli->ctx, path, (lm_loc){0});
-  if (!tree || cli->ctx->n_errors) return NULL;
+  if (!tree || cli->ctx->n_errors)
+    return NULL;
   const lm_source *source = &cli->ctx->sources[tree->source];
   lm_buf text = {0};
   lm_fmt(cli->ctx, tree->source, &text);
@@ -24,7 +28,10 @@ static lm_status file_format(lm_cli *cli, const char *path, bool *out_changes) {
 
 static void names_json(const char *const *names, uint32_t n, uint32_t of) {
   lm_buf b = {0};
-  for (uint32_t i = 0; i < n; i++) lm_buf_puts(&b, i ? ", " : ""), lm_buf_json(&b, names[i]);
+  for (uint32_t i = 0; i < n; i++) {
+    lm_buf_puts(&b, i ? ", " : "");
+    lm_buf_json(&b, names[i]);
+  }
   lm_cli_print("{\"files\": %u, \"changed\": [%s]}\n", of, b.p ? b.p : "");
   lm_buf_free(&b);
 }
@@ -36,16 +43,27 @@ static lm_status run(lm_cli *cli) {
   for (uint32_t i = 0; i < cli->args.n_rest; i++) {
     bool changes;
     LM_TRY(file_format(cli, cli->args.rest[i], &changes));
-    if (!changes) continue;
+    if (!changes)
+      continue;
     names[changed++] = cli->args.rest[i];
-    if (!cli->json) lm_cli_print("%s\n", cli->args.rest[i]);
+    if (!cli->json)
+      lm_cli_print("%s\n", cli->args.rest[i]);
   }
-  if (cli->json) names_json(names, changed, cli->args.n_rest);
-  return check && changed ? lm_fail(LM_USER, "%u of %u files would change", changed, cli->args.n_rest) : NULL;
+  if (cli->json)
+    names_json(names, changed, cli->args.n_rest);
+  return check && changed
+             ? lm_fail(LM_USER, "%u of %u files would change", changed, cli->args.n_rest)
+             : NULL;
 }
 
-const lm_command lm_cmd_fmt = {
-  .name = "fmt", .usage = "[--check] FILE…", .summary = "canonical layout", .options = options, .least = 1, .most = UINT32_MAX, .run = run,
-  .help = "Rewrites each file in canonical layout and names those that changed. Comments and the author's line breaks stay.\n"
-          "A file with syntax errors is left alone.\n\n"
-          "  lmc fmt --check examples/*.lm\n"};
+const lm_command lm_cmd_fmt = {.name = "fmt",
+                               .usage = "[--check] FILE…",
+                               .summary = "canonical layout",
+                               .options = options,
+                               .least = 1,
+                               .most = UINT32_MAX,
+                               .run = run,
+                               .help = "Rewrites each file in canonical layout and names those "
+                                       "that changed. Comments and the author's line breaks stay.\n"
+                                       "A file with syntax errors is left alone.\n\n"
+                                       "  lmc fmt --check examples/*.lm\n"};

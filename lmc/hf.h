@@ -1,12 +1,14 @@
-// hf.h - the files beside the weights in a folder of Hugging Face's: config.json and the tokenizer's.
+// hf.h - the files beside the weights in a folder of Hugging Face's: config.json and the
+// tokenizer's.
 #ifndef LMC_HF_H
 #define LMC_HF_H
 #include "lmc/session.h"
 #include "runtime/io/hf_config.h"
 #include "runtime/io/hf_keys.h"
 
-// What is written of a lowered model: what its tensors tell, its parameters `theta` and `eps`, then `config { … }`, which
-// has the last word. The caller owns it. *out_assumed: names of keys that nothing told, NULL if none; in the context's arena.
+// What is written of a lowered model: what its tensors tell, its parameters `theta` and `eps`, then
+// `config { … }`, which has the last word. The caller owns it. *out_assumed: names of keys that
+// nothing told, NULL if none; in the context's arena.
 json_t *lm_hf_config_make(const lm_session *s, const char *dtype, const char **out_assumed);
 // LM_USER, listing all, if `config`, in its canonical form, has keys that change what is computed
 // and that the model's `config { … }` has otherwise or not at all, or keys that nothing is known

@@ -5,13 +5,18 @@
 
 // ---- what the model's own numbers are called there
 
-static const struct { const char *arg, *key; } ARGS[] = {
-  {"theta", "rope_theta"}, {"rope_theta", "rope_theta"}, {"eps", "rms_norm_eps"}, {"rms_norm_eps", "rms_norm_eps"}};
+static const struct {
+  const char *arg, *key;
+} ARGS[] = {{"theta", "rope_theta"},
+            {"rope_theta", "rope_theta"},
+            {"eps", "rms_norm_eps"},
+            {"rms_norm_eps", "rms_norm_eps"}};
 
 static void args_add(json_t *config, const lm_lowered *l) {
   for (uint32_t i = 0; i < l->n_args; i++)
     for (size_t k = 0; k < LM_COUNT(ARGS); k++)
-      if (!strcmp(l->args[i].name, ARGS[k].arg)) json_object_set_new(config, ARGS[k].key, json_real(l->args[i].value));
+      if (!strcmp(l->args[i].name, ARGS[k].arg))
+        json_object_set_new(config, ARGS[k].key, json_real(l->args[i].value));
 }
 
 // What transformers takes where its config does not say, and tensors cannot tell.
@@ -22,7 +27,8 @@ static const struct {
 static void assumed_add(const lm_session *s, json_t *config, const char **out_assumed) {
   lm_arena *a = s->ctx->arena;
   for (size_t i = 0; i < LM_COUNT(ASSUMED); i++) {
-    if (json_object_get(config, ASSUMED[i].key)) continue;
+    if (json_object_get(config, ASSUMED[i].key))
+      continue;
     json_object_set_new(config, ASSUMED[i].key,
                         json_loads(ASSUMED[i].value, JSON_DECODE_ANY, NULL));
     const char *before = *out_assumed ? lm_arena_printf(a, "%s, ", *out_assumed) : "";
@@ -37,7 +43,9 @@ static void special_add(const lm_session *s, json_t *config) {
   json_object_set_new(config, "pad_token_id", json_null());
 }
 
-static json_t *declared_value(const lm_lowered_config *c) { return json_loads(c->json, JSON_DECODE_ANY, NULL); }
+static json_t *declared_value(const lm_lowered_config *c) {
+  return json_loads(c->json, JSON_DECODE_ANY, NULL);
+}
 
 // A key of a table that is null is left out; the table is null if all its keys are.
 static void declared_add(json_t *config, const lm_lowered_config *c) {
@@ -55,9 +63,10 @@ static void declared_add(json_t *config, const lm_lowered_config *c) {
 // Before transformers 4.43, linear scaling was the only one here, and its key was called `type`,
 // which later versions read too.
 static void rope_type_rename(json_t *config) {
-  json_t *rope = json_object_get(config, "rope_scaling"),
-         *type = json_object_get(rope, "rope_type");
-  if (!json_is_string(type) || strcmp(json_string_value(type), "linear")) return;
+  json_t *rope = json_object_get(config, "rope_scaling");
+  json_t *type = json_object_get(rope, "rope_type");
+  if (!json_is_string(type) || strcmp(json_string_value(type), "linear"))
+    return;
   json_object_set(rope, "type", type);
   json_object_del(rope, "rope_type");
 }
@@ -67,28 +76,37 @@ json_t *lm_hf_config_make(const lm_session *s, const char *dtype, const char **o
   json_t *config = lm_hf_config_infer(l->maps, l->n_maps);
   bool rotary = json_object_get(config, "intermediate_size") != NULL;
   *out_assumed = NULL;
-  if (json_object_size(config) || l->n_config) special_add(s, config);
-  if (rotary) args_add(config, l);
-  if (rotary && s->recipe->data.seq) json_object_set_new(config, "max_position_embeddings", json_integer(s->recipe->data.seq));
-  for (uint32_t i = 0; i < l->n_config; i++) declared_add(config, &l->config[i]);
+  if (json_object_size(config) || l->n_config)
+    special_add(s, config);
+  if (rotary)
+    args_add(config, l);
+  if (rotary && s->recipe->data.seq)
+    json_object_set_new(config, "max_position_embeddings", json_integer(s->recipe->data.seq));
+  for (uint32_t i = 0; i < l->n_config; i++)
+    declared_add(config, &l->config[i]);
   rope_type_rename(config);
-  if (rotary) assumed_add(s, config, out_assumed);
-  if (json_object_size(config)) json_object_set_new(config, "torch_dtype", json_string(dtype));
+  if (rotary)
+    assumed_add(s, config, out_assumed);
+  if (json_object_size(config))
+    json_object_set_new(config, "torch_dtype", json_string(dtype));
   return config;
 }
 
 // ---- the other way round
 
 static bool same_value(const json_t *a, const json_t *b) {
-  if (json_is_number(a) && json_is_number(b)) return json_number_value(a) == json_number_value(b);
+  if (json_is_number(a) && json_is_number(b))
+    return json_number_value(a) == json_number_value(b);
   return json_equal(a, b);
 }
 
 bool lm_hf_config_names(const char *const *ignored, int n, const char *key) {
   for (int i = 0; i < n; i++) {
     size_t length = strlen(ignored[i]);
-    if (!strcmp(ignored[i], key)) return true;
-    if (!strncmp(ignored[i], key, length) && key[length] == '.') return true;
+    if (!strcmp(ignored[i], key))
+      return true;
+    if (!strncmp(ignored[i], key, length) && key[length] == '.')
+      return true;
   }
   return false;
 }
@@ -106,7 +124,8 @@ typedef struct checking {
 
 static const lm_lowered_config *declaration_find(const lm_lowered *l, const char *key) {
   for (uint32_t i = 0; i < l->n_config; i++)
-    if (!strcmp(l->config[i].key, key)) return &l->config[i];
+    if (!strcmp(l->config[i].key, key))
+      return &l->config[i];
   return NULL;
 }
 
@@ -127,22 +146,26 @@ static void fault_add(checking *c, const char *key, const json_t *value, const c
 
 static void undeclared_check(checking *c, const char *key, const json_t *value) {
   lm_hf_key k = lm_hf_key_find(key);
-  if (k.meaning == LM_HF_IGNORED || k.meaning == LM_HF_SHAPE || is_neutral(&k, value)) return;
+  if (k.meaning == LM_HF_IGNORED || k.meaning == LM_HF_SHAPE || is_neutral(&k, value))
+    return;
   if (k.meaning == LM_HF_NUMBERS)
     fault_add(c, key, value, " (%s), the model's config does not say what it computes", k.what);
-  else if (!json_is_null(value)) fault_add(c, key, value, ", a key that lmc does not know%s", "");
+  else if (!json_is_null(value))
+    fault_add(c, key, value, ", a key that lmc does not know%s", "");
 }
 
 static void entry_check(void *user, const char *key, const json_t *theirs) {
   checking *c = user;
   const lm_lowered_config *declared = declaration_find(c->l, key);
-  if (lm_hf_config_ignores(c->ignored, c->n_ignored, key)) return;
+  if (lm_hf_config_ignores(c->ignored, c->n_ignored, key))
+    return;
   if (!declared) {
     undeclared_check(c, key, theirs);
     return;
   }
   json_t *mine = declared_value(declared);
-  if (!same_value(mine, theirs)) fault_add(c, key, theirs, ", the model's %s", declared->json);
+  if (!same_value(mine, theirs))
+    fault_add(c, key, theirs, ", the model's %s", declared->json);
   json_decref(mine);
 }
 

@@ -6,9 +6,13 @@
 
 #include "runtime/io/json.h"
 
-enum { BYTES_MOST = 16 << 20 };
+enum {
+  BYTES_MOST = 16 << 20
+};
 
-static char *path_of(lm_arena *a, const char *dir) { return lm_path_join(a, dir, "history.json"); }
+static char *path_of(lm_arena *a, const char *dir) {
+  return lm_path_join(a, dir, "history.json");
+}
 
 // ---- reading
 
@@ -18,7 +22,8 @@ static const char *text_of(lm_arena *a, const json_t *j, const char *key) {
 }
 
 static lm_status parse(lm_arena *a, const char *path, const json_t *list, lm_history *out) {
-  if (!json_is_array(list)) return lm_fail(LM_USER, "%s: not the history of a run", path);
+  if (!json_is_array(list))
+    return lm_fail(LM_USER, "%s: not the history of a run", path);
   for (size_t i = 0; i < json_array_size(list); i++) {
     const json_t *j = json_array_get(list, i);
     lm_history_entry e = {json_integer_value(json_object_get(j, "step")),
@@ -38,7 +43,8 @@ lm_status lm_history_read(lm_arena *a, const char *dir, lm_history *out) {
   const char *path = path_of(a, dir);
   json_t *j;
   *out = (lm_history){0};
-  if (access(path, F_OK)) return NULL;
+  if (access(path, F_OK))
+    return NULL;
   LM_TRY(lm_json_read(path, BYTES_MOST, &j));
   lm_status s = parse(a, path, j, out);
   json_decref(j);
@@ -49,7 +55,8 @@ const char *lm_history_program(lm_arena *a, const lm_history *h, const char *dir
   const lm_history_entry *best = NULL;
   for (uint32_t i = 0; i < h->n; i++) {
     const lm_history_entry *e = &h->v[i];
-    if (e->program && e->step >= step && (!best || e->step < best->step)) best = e;
+    if (e->program && e->step >= step && (!best || e->step < best->step))
+      best = e;
   }
   return best ? lm_path_join(a, dir, best->program) : dir;
 }
@@ -58,8 +65,10 @@ const char *lm_history_program(lm_arena *a, const lm_history *h, const char *dir
 
 static void member(lm_buf *b, const char *name, const char *text) {
   lm_buf_printf(b, ", \"%s\": ", name);
-  if (text) lm_buf_json(b, text);
-  else lm_buf_puts(b, "null");
+  if (text)
+    lm_buf_json(b, text);
+  else
+    lm_buf_puts(b, "null");
 }
 
 static void entries_json(const lm_history *h, lm_buf *b) {
@@ -92,7 +101,8 @@ lm_status lm_history_write(const char *dir, const lm_history *h) {
 static void entry_print(const lm_history_entry *e) {
   lm_cli_print("from step %lld on  %s: %s, before %s", (long long)e->step + 1, e->key, e->is,
                e->was);
-  if (e->program) lm_cli_print("  (the program until then: %s)", e->program);
+  if (e->program)
+    lm_cli_print("  (the program until then: %s)", e->program);
   lm_cli_print("\n");
 }
 
@@ -103,9 +113,12 @@ lm_status lm_history_explain(lm_cli *cli, const char *dir) {
     return lm_fail(LM_USER, "%s is no run folder: it has no program.json", dir);
   LM_TRY(lm_history_read(cli->ctx->arena, dir, &h));
   entries_json(&h, &b);
-  if (cli->json) lm_cli_print("%s", b.p);
-  else if (!h.n) lm_cli_print("nothing was changed in the middle of this run\n");
-  for (uint32_t i = 0; i < h.n && !cli->json; i++) entry_print(&h.v[i]);
+  if (cli->json)
+    lm_cli_print("%s", b.p);
+  else if (!h.n)
+    lm_cli_print("nothing was changed in the middle of this run\n");
+  for (uint32_t i = 0; i < h.n && !cli->json; i++)
+    entry_print(&h.v[i]);
   lm_buf_free(&b);
   return NULL;
 }

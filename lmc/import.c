@@ -42,26 +42,32 @@ static const lm_opt options[] = {
 typedef struct importer {
   lm_cli *cli;
   lm_arena *arena;
-  const char *from, *dir;              // folders
-  const char *file, *name;             // of the model
-  const lm_zoo_model *zoo;             // NULL: --model was given
-  json_t *config;                      // in its canonical form; NULL: DIR has none
+  const char *from, *dir;  // folders
+  const char *file, *name; // of the model
+  const lm_zoo_model *zoo; // NULL: --model was given
+  json_t *config;          // in its canonical form; NULL: DIR has none
   const char *const *ignored;
-  int n_ignored;                       // of --ignore-config
-  lm_program *program;                 // of FILE
-  const char *call;                    // the instance as text: "Llama(depth = 2, d = 64)"
-  lm_buf text;                         // of imported.lm
+  int n_ignored;       // of --ignore-config
+  lm_program *program; // of FILE
+  const char *call;    // the instance as text: "Llama(depth = 2, d = 64)"
+  lm_buf text;         // of imported.lm
 } importer;
 
-static bool exists(importer *x, const char *name) { return !access(lm_path_join(x->arena, x->from, name), R_OK); }
-static char *out_path(const importer *x, const char *name) { return lm_path_join(x->arena, x->dir, name); }
+static bool exists(importer *x, const char *name) {
+  return !access(lm_path_join(x->arena, x->from, name), R_OK);
+}
+static char *out_path(const importer *x, const char *name) {
+  return lm_path_join(x->arena, x->dir, name);
+}
 
 static lm_status config_read(importer *x) {
   const char *path = lm_path_join(x->arena, x->from, "config.json");
   json_t *j;
-  if (!exists(x, "config.json")) return NULL;
+  if (!exists(x, "config.json"))
+    return NULL;
   LM_TRY(lm_json_read(path, 16 << 20, &j));
-  if (json_is_object(j)) x->config = lm_hf_config_canonical(j);
+  if (json_is_object(j))
+    x->config = lm_hf_config_canonical(j);
   json_decref(j);
   return x->config ? NULL : lm_fail(LM_USER, "%s holds no object", path);
 }
@@ -107,9 +113,12 @@ static lm_status options_read(importer *x) {
   x->from = a->rest[1];
   x->dir = lm_args_text(a, "out", NULL);
   x->ignored = lm_args_list(a, "ignore-config", &x->n_ignored);
-  if (strcmp(a->rest[0], "hf")) return lm_fail(LM_USER, "lmc import reads hf, not '%s'", a->rest[0]);
-  if (!x->dir) return lm_fail(LM_USER, "--out DIR is missing: the folder to write");
-  if (access(x->from, R_OK)) return lm_fail(LM_USER, "there is no folder %s", x->from);
+  if (strcmp(a->rest[0], "hf"))
+    return lm_fail(LM_USER, "lmc import reads hf, not '%s'", a->rest[0]);
+  if (!x->dir)
+    return lm_fail(LM_USER, "--out DIR is missing: the folder to write");
+  if (access(x->from, R_OK))
+    return lm_fail(LM_USER, "there is no folder %s", x->from);
   LM_TRY(config_read(x));
   LM_TRY(ignored_check(x));
   return model ? named_model(x, model) : zoo_model(x);
@@ -123,11 +132,13 @@ static lm_status model_find(importer *x, lm_decl_ref *out) {
   LM_TRY(lm_cli_verdict(x->cli));
   lm_sym name = lm_intern_n(c->intern, x->name, strcspn(x->name, "( "));
   *out = lm_program_find(x->program, x->program->files[0], name);
-  if (out->decl && (out->decl->kind == DC_MODEL || out->decl->kind == DC_MODEL_INST)) return NULL;
+  if (out->decl && (out->decl->kind == DC_MODEL || out->decl->kind == DC_MODEL_INST))
+    return NULL;
   int n;
   const char *const *names = lm_program_names(x->program, x->program->files[0], DC_MODEL, &n);
   const char *near = lm_nearest(name, names, n);
-  return near ? lm_fail(LM_USER, "%s has no model '%s'; did you mean '%s'?", x->file, name, near) : lm_fail(LM_USER, "%s has no model '%s'", x->file, name);
+  return near ? lm_fail(LM_USER, "%s has no model '%s'; did you mean '%s'?", x->file, name, near)
+              : lm_fail(LM_USER, "%s has no model '%s'", x->file, name);
 }
 
 // Whether the call's text already gives the argument.
@@ -135,7 +146,8 @@ static bool is_given(const char *call, const char *param) {
   size_t n = strlen(param);
   for (const char *p = call; (p = strstr(p, param)); p += n) {
     const char *after = p + n + strspn(p + n, " ");
-    if (p > call && strchr("(, ", p[-1]) && *after == '=') return true;
+    if (p > call && strchr("(, ", p[-1]) && *after == '=')
+      return true;
   }
   return false;
 }
@@ -145,7 +157,8 @@ static const char *default_text(importer *x, const ast_decl *model, const char *
   lm_buf b = {0};
   const char *text = NULL;
   for (uint32_t i = 0; i < model->sig.n_params; i++) {
-    if (strcmp(model->sig.params[i].name.text, param) || !model->sig.params[i].init) continue;
+    if (strcmp(model->sig.params[i].name.text, param) || !model->sig.params[i].init)
+      continue;
     lm_expr_write(model->sig.params[i].init, &b);
     text = lm_arena_strndup(x->arena, b.p, b.n);
   }
@@ -155,10 +168,14 @@ static const char *default_text(importer *x, const ast_decl *model, const char *
 
 static const char *literal(importer *x, const json_t *value) {
   lm_buf b = {0};
-  if (json_is_boolean(value)) lm_buf_puts(&b, json_is_true(value) ? "true" : "false");
-  else if (json_is_string(value)) lm_buf_json(&b, json_string_value(value));
-  else if (json_is_integer(value)) lm_buf_printf(&b, "%lld", (long long)json_integer_value(value));
-  else if (json_is_real(value)) lm_json_number(&b, json_real_value(value));
+  if (json_is_boolean(value))
+    lm_buf_puts(&b, json_is_true(value) ? "true" : "false");
+  else if (json_is_string(value))
+    lm_buf_json(&b, json_string_value(value));
+  else if (json_is_integer(value))
+    lm_buf_printf(&b, "%lld", (long long)json_integer_value(value));
+  else if (json_is_real(value))
+    lm_json_number(&b, json_real_value(value));
   const char *text = b.n ? lm_arena_strndup(x->arena, b.p, b.n) : NULL;
   lm_buf_free(&b);
   return text;
@@ -168,9 +185,11 @@ static const char *literal(importer *x, const json_t *value) {
 // parameter is by default.
 static const char *arg_text(importer *x, const ast_decl *model, const lm_config_param *p) {
   json_t *value = lm_hf_config_at(x->config, p->key);
-  if (lm_hf_config_names(x->ignored, x->n_ignored, p->key)) return NULL;   // "*" takes what it can
+  if (lm_hf_config_names(x->ignored, x->n_ignored, p->key))
+    return NULL; // "*" takes what it can
   bool null = value ? json_is_null(value) : strchr(p->key, '.') != NULL;
-  if (!null) return value ? literal(x, value) : NULL;
+  if (!null)
+    return value ? literal(x, value) : NULL;
   const char *usual = default_text(x, model, p->param);
   return p->absent && !(usual && !strcmp(usual, p->absent)) ? p->absent : NULL;
 }
@@ -178,7 +197,8 @@ static const char *arg_text(importer *x, const ast_decl *model, const lm_config_
 static void arg_add(importer *x, const ast_decl *model, lm_buf *b, const lm_config_param *p,
                     bool *first) {
   const char *text = arg_text(x, model, p);
-  if (!text || is_given(x->name, p->param) || is_given(b->p, p->param)) return;
+  if (!text || is_given(x->name, p->param) || is_given(b->p, p->param))
+    return;
   lm_buf_printf(b, "%s%s = %s", *first ? "" : ", ", p->param, text);
   *first = false;
 }
@@ -187,11 +207,13 @@ static void arg_add(importer *x, const ast_decl *model, lm_buf *b, const lm_conf
 static const char *call_make(importer *x, const ast_decl *model) {
   lm_buf b = {0};
   size_t n = strlen(x->name);
-  bool called = x->name[n - 1] == ')', first = !called || x->name[n - 2] == '(';
+  bool called = x->name[n - 1] == ')';
+  bool first = !called || x->name[n - 2] == '(';
   lm_buf_printf(&b, "%.*s", (int)(called ? n - 1 : n), x->name);
   lm_buf_puts(&b, called ? "" : "(");
   lm_config_params params = lm_config_params_of(x->cli->ctx, model);
-  for (uint32_t i = 0; x->config && i < params.n; i++) arg_add(x, model, &b, &params.v[i], &first);
+  for (uint32_t i = 0; x->config && i < params.n; i++)
+    arg_add(x, model, &b, &params.v[i], &first);
   const char *text = lm_arena_printf(x->arena, "%s)", b.p);
   lm_buf_free(&b);
   return text;
@@ -215,12 +237,17 @@ static lm_status call_find(importer *x, const char **out_model) {
 
 // ---- imported.lm
 
-static const char *const OUTPUTS[] = {"imported.lm", "program", "model.safetensors"};   // beside program.json and
-static const char *const TOKENIZER_FILES[] = {"tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "special_tokens_map.json"};
+static const char *const OUTPUTS[] = {"imported.lm", "program",
+                                      "model.safetensors"}; // beside program.json and
+static const char *const TOKENIZER_FILES[] = {"tokenizer.json", "tokenizer_config.json",
+                                              "vocab.json", "merges.txt",
+                                              "special_tokens_map.json"};
 
 static const char *tokenizer_of(importer *x) {
-  if (exists(x, "tokenizer.json")) return "bpe(\"tokenizer.json\")";
-  if (exists(x, "vocab.json") && exists(x, "merges.txt")) return "bpe(\"vocab.json\", \"merges.txt\")";
+  if (exists(x, "tokenizer.json"))
+    return "bpe(\"tokenizer.json\")";
+  if (exists(x, "vocab.json") && exists(x, "merges.txt"))
+    return "bpe(\"vocab.json\", \"merges.txt\")";
   return "bytes()";
 }
 
@@ -237,11 +264,14 @@ static void ignored_write(void *user, const char *key, const json_t *value) {
 
 // A call of many arguments, wrapped behind its commas.
 static const char *wrapped(importer *x, const char *call) {
-  enum { COLUMNS = 96 };
+  enum {
+    COLUMNS = 96
+  };
   lm_buf b = {0};
   for (size_t line = sizeof "model Imported = " - 1; *call; call++) {
     lm_buf_add(&b, call, 1);
-    if (++line < COLUMNS || *call != ',' || call[1] != ' ') continue;
+    if (++line < COLUMNS || *call != ',' || call[1] != ' ')
+      continue;
     lm_buf_puts(&b, "\n ");
     line = 2;
   }
@@ -272,7 +302,8 @@ static void text_make(importer *x, const char *model, const char *main) {
 
 // What generate, run and eval would refuse later is refused here.
 static lm_status tokenizer_check(importer *x) {
-  bool one = exists(x, "tokenizer.json"), two = exists(x, "vocab.json") && exists(x, "merges.txt");
+  bool one = exists(x, "tokenizer.json");
+  bool two = exists(x, "vocab.json") && exists(x, "merges.txt");
   lm_tokenizer *t = NULL;
   if (!one && exists(x, "tokenizer.model"))
     return lm_fail(LM_USER,
@@ -297,15 +328,17 @@ static lm_status tokenizer_check(importer *x) {
 static lm_status file_copy(importer *x, const char *name) {
   lm_buf text = {0};
   lm_status s = lm_file_read(lm_path_join(x->arena, x->from, name), (size_t)1 << 30, &text);
-  if (!s) s = lm_file_write_atomic(out_path(x, name), text.p, text.n);
+  if (!s)
+    s = lm_file_write_atomic(out_path(x, name), text.p, text.n);
   lm_buf_free(&text);
   return s;
 }
 
 // The files of the model to DIR/program: that of the zoo, or the program that --model names.
 static lm_status model_copy(importer *x, const char **out_main) {
-  if (!x->zoo) return lm_bundle_copy(x->arena, x->program, x->dir, out_main);
-  *out_main = x->zoo->file;   // written before the program was loaded
+  if (!x->zoo)
+    return lm_bundle_copy(x->arena, x->program, x->dir, out_main);
+  *out_main = x->zoo->file; // written before the program was loaded
   return NULL;
 }
 
@@ -316,14 +349,17 @@ static lm_status zoo_write(const importer *x) {
 }
 
 static lm_status program_write(importer *x) {
-  static const char manifest[] = "{\n  \"main\": \"../imported.lm\",\n  \"recipe\": \"Tune\",\n  \"set\": []\n}\n";
+  static const char manifest[] =
+      "{\n  \"main\": \"../imported.lm\",\n  \"recipe\": \"Tune\",\n  \"set\": []\n}\n";
   const char *model, *main;
   LM_TRY(lm_dir_make(x->dir));
-  if (x->zoo) LM_TRY(zoo_write(x));
+  if (x->zoo)
+    LM_TRY(zoo_write(x));
   LM_TRY(call_find(x, &model));
   LM_TRY(model_copy(x, &main));
   for (size_t i = 0; i < LM_COUNT(TOKENIZER_FILES); i++)
-    if (exists(x, TOKENIZER_FILES[i])) LM_TRY(file_copy(x, TOKENIZER_FILES[i]));
+    if (exists(x, TOKENIZER_FILES[i]))
+      LM_TRY(file_copy(x, TOKENIZER_FILES[i]));
   text_make(x, model, main);
   LM_TRY(lm_file_write_atomic(out_path(x, "imported.lm"), x->text.p, x->text.n));
   return lm_file_write_atomic(out_path(x, "program.json"), manifest, strlen(manifest));
@@ -334,9 +370,11 @@ static lm_status program_write(importer *x) {
 // The instance with its arguments from config.json: its model may not have what they ask for.
 static lm_status instance_open(importer *x, lm_session *s) {
   lm_status status = lm_session_open(s, x->cli, out_path(x, "imported.lm"), NULL, NULL, 0);
-  if (!status) status = lm_trained_params(s);
+  if (!status)
+    status = lm_trained_params(s);
   if (status && x->config && x->cli->ctx->n_errors)
-    lm_cli_note("note: %s/config.json asks for %s, which this model does not compute\n", x->from, x->call);
+    lm_cli_note("note: %s/config.json asks for %s, which this model does not compute\n", x->from,
+                x->call);
   return status;
 }
 
@@ -347,7 +385,8 @@ static lm_status weights_write(importer *x, lm_session *s) {
                               x->ignored, x->n_ignored));
   float *params = lm_alloc((size_t)s->plan->arena_bytes[LM_ARENA_PARAM]);
   lm_status status = lm_weights_import(s, x->from, params);
-  if (!status) status = lm_weights_save(s, out_path(x, "model.safetensors"), params);
+  if (!status)
+    status = lm_weights_save(s, out_path(x, "model.safetensors"), params);
   lm_free(params);
   return status;
 }
@@ -359,10 +398,12 @@ static void outcome_print(const importer *x, const lm_session *s) {
     lm_buf_json(&b, x->dir);
     lm_buf_puts(&b, ", \"model\": ");
     lm_buf_json(&b, x->call);
-    lm_buf_printf(&b, ", \"tensors\": %d, \"parameters\": %lld}\n", s->plan->n_params, (long long)s->params);
+    lm_buf_printf(&b, ", \"tensors\": %d, \"parameters\": %lld}\n", s->plan->n_params,
+                  (long long)s->params);
   } else {
     lm_show_count(&b, (double)s->params);
-    lm_buf_printf(&b, " parameters in %d tensors, as %s\nnext: lmc generate %s --prompt '...'\n", s->plan->n_params, x->call, lm_show_word(x->arena, x->dir));
+    lm_buf_printf(&b, " parameters in %d tensors, as %s\nnext: lmc generate %s --prompt '...'\n",
+                  s->plan->n_params, x->call, lm_show_word(x->arena, x->dir));
   }
   lm_cli_print("%s", b.p);
   lm_buf_free(&b);
@@ -370,40 +411,55 @@ static void outcome_print(const importer *x, const lm_session *s) {
 
 // ---- a failure leaves what stood in the folder before
 
-typedef struct { bool folder, of[LM_COUNT(OUTPUTS)], tokenizer[LM_COUNT(TOKENIZER_FILES)]; } standing;
+typedef struct {
+  bool folder, of[LM_COUNT(OUTPUTS)], tokenizer[LM_COUNT(TOKENIZER_FILES)];
+} standing;
 
-static bool stands(const importer *x, const char *name) { return !access(out_path(x, name), F_OK); }
+static bool stands(const importer *x, const char *name) {
+  return !access(out_path(x, name), F_OK);
+}
 
 static standing standing_of(const importer *x) {
   standing was = {.folder = !access(x->dir, F_OK)};
-  for (size_t i = 0; i < LM_COUNT(OUTPUTS); i++) was.of[i] = stands(x, OUTPUTS[i]);
-  for (size_t i = 0; i < LM_COUNT(TOKENIZER_FILES); i++) was.tokenizer[i] = stands(x, TOKENIZER_FILES[i]);
+  for (size_t i = 0; i < LM_COUNT(OUTPUTS); i++)
+    was.of[i] = stands(x, OUTPUTS[i]);
+  for (size_t i = 0; i < LM_COUNT(TOKENIZER_FILES); i++)
+    was.tokenizer[i] = stands(x, TOKENIZER_FILES[i]);
   return was;
 }
 
 // The failure itself is the one to tell.
-static void output_remove(const importer *x, const char *name) { lm_status_free(lm_path_remove(out_path(x, name))); }
+static void output_remove(const importer *x, const char *name) {
+  lm_status_free(lm_path_remove(out_path(x, name)));
+}
 
 static void outputs_remove(const importer *x, const standing *was) {
   for (size_t i = 0; i < LM_COUNT(OUTPUTS); i++)
-    if (!was->of[i]) output_remove(x, OUTPUTS[i]);
+    if (!was->of[i])
+      output_remove(x, OUTPUTS[i]);
   for (size_t i = 0; i < LM_COUNT(TOKENIZER_FILES); i++)
-    if (!was->tokenizer[i]) output_remove(x, TOKENIZER_FILES[i]);
-  output_remove(x, "program.json");    // no folder of a run, even if it was
-  if (!was->folder) rmdir(x->dir);
+    if (!was->tokenizer[i])
+      output_remove(x, TOKENIZER_FILES[i]);
+  output_remove(x, "program.json"); // no folder of a run, even if it was
+  if (!was->folder)
+    rmdir(x->dir);
 }
 
 static lm_status import(importer *x) {
   lm_session s = {0};
   LM_TRY(options_read(x));
   LM_TRY(lm_output_check(x->dir, &x->from, 1));
-  if (!x->zoo) LM_TRY(lm_output_check(out_path(x, "imported.lm"), &x->file, 1));
+  if (!x->zoo)
+    LM_TRY(lm_output_check(out_path(x, "imported.lm"), &x->file, 1));
   LM_TRY(tokenizer_check(x));
   standing was = standing_of(x);
   lm_status status = program_write(x);
-  if (!status) status = weights_write(x, &s);
-  if (!status) outcome_print(x, &s);
-  else outputs_remove(x, &was);
+  if (!status)
+    status = weights_write(x, &s);
+  if (!status)
+    outcome_print(x, &s);
+  else
+    outputs_remove(x, &was);
   lm_session_close(&s);
   return status;
 }

@@ -8,32 +8,39 @@
 
 #include "runtime/base/diag.h"
 
-enum { OPTIONS_MAX = 64 };
+enum {
+  OPTIONS_MAX = 64
+};
 
 static int table_size(const lm_opt *table) {
   int n = 0;
-  while (table[n].name) n++;
+  while (table[n].name)
+    n++;
   return n;
 }
 
 static int find_name(const lm_opt *table, const char *name, size_t n) {
   for (int i = 0; table[i].name; i++)
-    if (strlen(table[i].name) == n && !memcmp(table[i].name, name, n)) return i;
+    if (strlen(table[i].name) == n && !memcmp(table[i].name, name, n))
+      return i;
   return -1;
 }
 
 static int find_letter(const lm_opt *table, char letter) {
   for (int i = 0; table[i].name; i++)
-    if (table[i].letter == letter) return i;
+    if (table[i].letter == letter)
+      return i;
   return -1;
 }
 
 static lm_status unknown(const lm_opt *table, const char *arg) {
   const char *names[OPTIONS_MAX];
   int n = table_size(table);
-  for (int i = 0; i < n; i++) names[i] = table[i].name;
+  for (int i = 0; i < n; i++)
+    names[i] = table[i].name;
   const char *near = arg[1] == '-' ? lm_nearest(arg + 2, names, n) : NULL;
-  return near ? lm_fail(LM_USER, "there is no option %s; did you mean --%s?", arg, near) : lm_fail(LM_USER, "there is no option %s; --help lists them", arg);
+  return near ? lm_fail(LM_USER, "there is no option %s; did you mean --%s?", arg, near)
+              : lm_fail(LM_USER, "there is no option %s; --help lists them", arg);
 }
 
 static lm_status number_read(const lm_opt *o, const char *text, double *out) {
@@ -42,9 +49,11 @@ static lm_status number_read(const lm_opt *o, const char *text, double *out) {
   double x = strtod(text, &end);
   bool whole = o->kind == LM_OPT_WHOLE;
   if (!*text || *end || errno || !isfinite(x) || (whole && (x != floor(x) || fabs(x) > 9e15)))
-    return lm_fail(LM_USER, "--%s takes a %snumber, not '%s'", o->name, whole ? "whole " : "", text);
+    return lm_fail(LM_USER, "--%s takes a %snumber, not '%s'", o->name, whole ? "whole " : "",
+                   text);
   *out = x;
-  if (!(o->least || o->most) || (x >= o->least && x <= o->most)) return NULL;
+  if (!(o->least || o->most) || (x >= o->least && x <= o->most))
+    return NULL;
   lm_buf b = {0};
   lm_buf_bounds(&b, o->least, o->most, x, "");
   lm_status s = lm_fail(LM_USER, "--%s is %s, not %s", o->name, b.p, text);
@@ -53,17 +62,24 @@ static lm_status number_read(const lm_opt *o, const char *text, double *out) {
 }
 
 // A place in the file system has a name.
-static bool is_place(const lm_opt *o) { return o->value && (!strcmp(o->value, "DIR") || !strcmp(o->value, "FILE") || !strcmp(o->value, "PATH")); }
+static bool is_place(const lm_opt *o) {
+  return o->value &&
+         (!strcmp(o->value, "DIR") || !strcmp(o->value, "FILE") || !strcmp(o->value, "PATH"));
+}
 
 static lm_status value_set(lm_args *a, int i, const char *text) {
   const lm_opt *o = &a->table[i];
   lm_opt_value *v = &a->values[i];
-  if (v->given && o->kind != LM_OPT_LIST) return lm_fail(LM_USER, "--%s is given twice", o->name);
-  if (text && !*text && is_place(o)) return lm_fail(LM_USER, "--%s needs a value: %s", o->name, o->value);
+  if (v->given && o->kind != LM_OPT_LIST)
+    return lm_fail(LM_USER, "--%s is given twice", o->name);
+  if (text && !*text && is_place(o))
+    return lm_fail(LM_USER, "--%s needs a value: %s", o->name, o->value);
   v->given = true;
   v->text = text;
-  if (o->kind == LM_OPT_LIST) LM_PUSH(a->arena, v->list, v->n_list, v->cap_list) = text;
-  return o->kind == LM_OPT_WHOLE || o->kind == LM_OPT_NUMBER ? number_read(o, text, &v->number) : NULL;
+  if (o->kind == LM_OPT_LIST)
+    LM_PUSH(a->arena, v->list, v->n_list, v->cap_list) = text;
+  return o->kind == LM_OPT_WHOLE || o->kind == LM_OPT_NUMBER ? number_read(o, text, &v->number)
+                                                             : NULL;
 }
 
 // argv[*at] is an option; moves *at to its last argument.
@@ -72,13 +88,18 @@ static lm_status option_read(lm_args *a, int argc, char **argv, int *at) {
   bool is_long = arg[1] == '-';
   size_t n = is_long ? strcspn(arg + 2, "=") : 1;
   int i = is_long ? find_name(a->table, arg + 2, n) : find_letter(a->table, arg[1]);
-  if (i < 0) return unknown(a->table, arg);
-  if (is_long && arg[2 + n] == '=') value = arg + 3 + n;
-  if (!is_long && arg[2]) value = arg + 2;
+  if (i < 0)
+    return unknown(a->table, arg);
+  if (is_long && arg[2 + n] == '=')
+    value = arg + 3 + n;
+  if (!is_long && arg[2])
+    value = arg + 2;
   if (a->table[i].kind == LM_OPT_FLAG)
     return value ? lm_fail(LM_USER, "--%s takes no value", a->table[i].name) : value_set(a, i, "");
-  if (a->table[i].kind == LM_OPT_MAYBE && !value) return value_set(a, i, NULL);
-  if (!value && *at + 1 >= argc) return lm_fail(LM_USER, "--%s needs a value: %s", a->table[i].name, a->table[i].value);
+  if (a->table[i].kind == LM_OPT_MAYBE && !value)
+    return value_set(a, i, NULL);
+  if (!value && *at + 1 >= argc)
+    return lm_fail(LM_USER, "--%s needs a value: %s", a->table[i].name, a->table[i].value);
   return value_set(a, i, value ? value : argv[++*at]);
 }
 
@@ -87,13 +108,17 @@ static lm_status option_read(lm_args *a, int argc, char **argv, int *at) {
 static void rest_add(lm_args *a, const char *before, const char *arg) {
   LM_PUSH(a->arena, a->rest, a->n_rest, a->cap_rest) = arg;
   int i = !strncmp(before, "--", 2) ? find_name(a->table, before + 2, strlen(before + 2)) : -1;
-  if (i < 0 || a->table[i].kind != LM_OPT_MAYBE) return;
+  if (i < 0 || a->table[i].kind != LM_OPT_MAYBE)
+    return;
   a->maybe = a->table[i].name;
   a->after_maybe = arg;
 }
 
-lm_status lm_args_parse(lm_arena *arena, const lm_opt *table, int argc, char **argv, lm_args *out, bool *out_help) {
-  *out = (lm_args){.arena = arena, .table = table, .values = LM_NEW_N(arena, lm_opt_value, table_size(table) + 1)};
+lm_status lm_args_parse(lm_arena *arena, const lm_opt *table, int argc, char **argv, lm_args *out,
+                        bool *out_help) {
+  *out = (lm_args){.arena = arena,
+                   .table = table,
+                   .values = LM_NEW_N(arena, lm_opt_value, table_size(table) + 1)};
   *out_help = false;
   bool options = true;
   for (int i = 0; i < argc; i++) {
@@ -102,9 +127,12 @@ lm_status lm_args_parse(lm_arena *arena, const lm_opt *table, int argc, char **a
       *out_help = true;
       return NULL;
     }
-    if (options && !strcmp(arg, "--")) options = false;
-    else if (options && arg[0] == '-' && arg[1]) LM_TRY(option_read(out, argc, argv, &i));
-    else rest_add(out, i ? argv[i - 1] : "", arg);
+    if (options && !strcmp(arg, "--"))
+      options = false;
+    else if (options && arg[0] == '-' && arg[1])
+      LM_TRY(option_read(out, argc, argv, &i));
+    else
+      rest_add(out, i ? argv[i - 1] : "", arg);
   }
   return NULL;
 }
@@ -113,11 +141,14 @@ lm_status lm_args_parse(lm_arena *arena, const lm_opt *table, int argc, char **a
 
 static const lm_opt_value *value_of(const lm_args *a, const char *name) {
   int i = find_name(a->table, name, strlen(name));
-  if (i < 0) LM_BUG("no option --%s is declared", name);
+  if (i < 0)
+    LM_BUG("no option --%s is declared", name);
   return &a->values[i];
 }
 
-bool lm_args_given(const lm_args *a, const char *name) { return value_of(a, name)->given; }
+bool lm_args_given(const lm_args *a, const char *name) {
+  return value_of(a, name)->given;
+}
 
 const char *lm_args_text(const lm_args *a, const char *name, const char *otherwise) {
   const lm_opt_value *v = value_of(a, name);
@@ -144,14 +175,17 @@ const char *const *lm_args_list(const lm_args *a, const char *name, int *out_n) 
 
 static void option_print(const lm_opt *o, lm_buf *out) {
   lm_buf left = {0};
-  if (o->letter) lm_buf_printf(&left, "-%c, ", o->letter);
+  if (o->letter)
+    lm_buf_printf(&left, "-%c, ", o->letter);
   lm_buf_printf(&left, "--%s", o->name);
-  if (o->value) lm_buf_printf(&left, o->kind == LM_OPT_MAYBE ? "[=%s]" : " %s", o->value);
+  if (o->value)
+    lm_buf_printf(&left, o->kind == LM_OPT_MAYBE ? "[=%s]" : " %s", o->value);
   lm_buf_printf(out, "  %-28s %s\n", left.p, o->help);
   lm_buf_free(&left);
 }
 
 void lm_opt_table_print(const lm_opt *table, lm_buf *out) {
-  for (int i = 0; table[i].name; i++) option_print(&table[i], out);
+  for (int i = 0; table[i].name; i++)
+    option_print(&table[i], out);
   option_print(&(lm_opt){.name = "help", .letter = 'h', .help = "this text"}, out);
 }

@@ -5,7 +5,10 @@
 #include <sys/stat.h>
 
 static lm_status refuse(const char *path, const char *input) {
-  return lm_fail(LM_USER, "%s is read by this command (as %s) and would be overwritten; another name is needed", path, input);
+  return lm_fail(
+      LM_USER,
+      "%s is read by this command (as %s) and would be overwritten; another name is needed", path,
+      input);
 }
 
 static bool is_same(const struct stat *st, const char *path) {
@@ -15,31 +18,38 @@ static bool is_same(const struct stat *st, const char *path) {
 
 lm_status lm_output_check(const char *path, const char *const *inputs, size_t n) {
   struct stat st;
-  if (!path || stat(path, &st)) return NULL;           // nothing there to overwrite
+  if (!path || stat(path, &st))
+    return NULL; // nothing there to overwrite
   for (size_t i = 0; i < n; i++)
-    if (is_same(&st, inputs[i])) return refuse(path, inputs[i]);
+    if (is_same(&st, inputs[i]))
+      return refuse(path, inputs[i]);
   return NULL;
 }
 
 static lm_status source_check(const char *path, const struct stat *st, const char *pattern) {
   glob_t found;
   lm_status s = NULL;
-  if (glob(pattern, GLOB_NOSORT, NULL, &found)) return NULL;
+  if (glob(pattern, GLOB_NOSORT, NULL, &found))
+    return NULL;
   for (size_t i = 0; i < found.gl_pathc && !s; i++)
-    if (is_same(st, found.gl_pathv[i])) s = refuse(path, found.gl_pathv[i]);
+    if (is_same(st, found.gl_pathv[i]))
+      s = refuse(path, found.gl_pathv[i]);
   globfree(&found);
   return s;
 }
 
 lm_status lm_output_check_recipe(const lm_cli *cli, const lm_recipe *r, const char *path) {
   struct stat st;
-  if (!path || stat(path, &st)) return NULL;
+  if (!path || stat(path, &st))
+    return NULL;
   const char *named[] = {r->data.tokenizer.file, r->data.tokenizer.merges, r->from};
   LM_TRY(lm_output_check(path, cli->args.rest, cli->args.n_rest));
   LM_TRY(lm_output_check(path, named, LM_COUNT(named)));
   for (uint32_t i = 0; i < r->program->n_files; i++)
-    if (!r->program->files[i]->is_std) LM_TRY(lm_output_check(path, &r->program->files[i]->path, 1));
-  for (uint32_t i = 0; i < r->data.n_sources; i++) LM_TRY(source_check(path, &st, r->data.sources[i].path));
+    if (!r->program->files[i]->is_std)
+      LM_TRY(lm_output_check(path, &r->program->files[i]->path, 1));
+  for (uint32_t i = 0; i < r->data.n_sources; i++)
+    LM_TRY(source_check(path, &st, r->data.sources[i].path));
   return NULL;
 }
 
@@ -48,8 +58,10 @@ lm_status lm_output_file_check(const char *path) {
   lm_arena *a = lm_arena_create();
   const char *dir = lm_path_dir(a, path);
   lm_status s = NULL;
-  if (!stat(path, &st) && S_ISDIR(st.st_mode)) s = lm_fail(LM_USER, "%s is a folder; what is written is a file", path);
-  else if (stat(dir, &st) || !S_ISDIR(st.st_mode)) s = lm_fail(LM_USER, "there is no folder %s to write %s in", dir, path);
+  if (!stat(path, &st) && S_ISDIR(st.st_mode))
+    s = lm_fail(LM_USER, "%s is a folder; what is written is a file", path);
+  else if (stat(dir, &st) || !S_ISDIR(st.st_mode))
+    s = lm_fail(LM_USER, "there is no folder %s to write %s in", dir, path);
   lm_arena_destroy(a);
   return s;
 }

@@ -12,7 +12,8 @@ static bool may_change(const char *line) {
                                      "sample", "eval", "guard", "memory"};
   size_t n = strcspn(line, " .");
   for (size_t i = 0; i < LM_COUNT(keys); i++)
-    if (strlen(keys[i]) == n && !strncmp(line, keys[i], n)) return true;
+    if (strlen(keys[i]) == n && !strncmp(line, keys[i], n))
+      return true;
   return false;
 }
 
@@ -49,7 +50,8 @@ static lm_train_key key_of(const lm_session *s, const char *line, size_t n) {
   size_t value = key + (assigned == line + key ? strlen(" = ") : strlen(" "));
   lm_train_key k = {lm_arena_strndup(a, line, key),
                     value < n ? lm_arena_strndup(a, line + value, n - value) : ""};
-  if (!strcmp(k.key, "model")) k.value = model_text(s);
+  if (!strcmp(k.key, "model"))
+    k.value = model_text(s);
   return k;
 }
 
@@ -59,12 +61,16 @@ lm_recipe_keys lm_recipe_keys_of(const lm_session *s, const lm_args *args) {
   lm_recipe_keys k = {0};
   lm_recipe_print(s->recipe, false, &text);
   for (const char *line = text.p; line && *line; line += strcspn(line, "\n"), line += *line == '\n')
-    if (!may_change(line)) LM_PUSH(a, k.v, k.n, k.cap) = key_of(s, line, strcspn(line, "\n"));
+    if (!may_change(line))
+      LM_PUSH(a, k.v, k.n, k.cap) = key_of(s, line, strcspn(line, "\n"));
   lm_buf_free(&text);
   lm_variant told = lm_variant_of(args);
-  if (told.off) LM_PUSH(a, k.v, k.n, k.cap) = (lm_train_key){"--disable-pass", told.off};
-  if (told.on) LM_PUSH(a, k.v, k.n, k.cap) = (lm_train_key){"--enable-pass", told.on};
-  if (s->load_dir) LM_PUSH(a, k.v, k.n, k.cap) = (lm_train_key){"--load-dir", s->load_dir};
+  if (told.off)
+    LM_PUSH(a, k.v, k.n, k.cap) = (lm_train_key){"--disable-pass", told.off};
+  if (told.on)
+    LM_PUSH(a, k.v, k.n, k.cap) = (lm_train_key){"--enable-pass", told.on};
+  if (s->load_dir)
+    LM_PUSH(a, k.v, k.n, k.cap) = (lm_train_key){"--load-dir", s->load_dir};
   return k;
 }
 
@@ -97,7 +103,8 @@ static const char *position_name(const lm_session *s, const ast_expr *call, uint
   lm_sym callee = call->kind == EX_CALL ? lm_callee(call) : NULL;
   for (size_t k = 0; callee && k < LM_COUNT(calls); k++) {
     const ast_decl *d = calls[k]->target.decl;
-    if (d && d->name.text == callee && i < d->sig.n_params) return d->sig.params[i].name.text;
+    if (d && d->name.text == callee && i < d->sig.n_params)
+      return d->sig.params[i].name.text;
   }
   return lm_arena_printf(s->ctx->arena, "argument %u", i + 1);
 }
@@ -108,14 +115,16 @@ static const char *arg_name(const lm_session *s, const ast_expr *call, uint32_t 
 
 static const ast_expr *arg_find(const lm_session *s, const ast_expr *call, const char *name) {
   for (uint32_t i = 0; i < call->n_args; i++)
-    if (!strcmp(arg_name(s, call, i), name)) return call->args[i].expr;
+    if (!strcmp(arg_name(s, call, i), name))
+      return call->args[i].expr;
   return NULL;
 }
 
 // 2e-3 is 0.002.
 static bool same_value(const lm_session *s, const ast_expr *x, const ast_expr *y) {
   bool numbers = x->kind == y->kind && (x->kind == EX_NUMBER || x->kind == EX_QUANTITY);
-  if (numbers) return x->num == y->num && (x->kind == EX_NUMBER || !strcmp(x->unit, y->unit));
+  if (numbers)
+    return x->num == y->num && (x->kind == EX_NUMBER || !strcmp(x->unit, y->unit));
   return !strcmp(written(s->ctx->arena, x), written(s->ctx->arena, y));
 }
 
@@ -124,7 +133,8 @@ static bool has_arguments(const ast_expr *e) {
 }
 
 static bool same_callee(const ast_expr *x, const ast_expr *y) {
-  if (!has_arguments(x) || x->kind != y->kind || !has_arguments(y)) return false;
+  if (!has_arguments(x) || x->kind != y->kind || !has_arguments(y))
+    return false;
   return x->kind == EX_TUPLE || (lm_callee(x) && lm_callee(x) == lm_callee(y));
 }
 
@@ -132,7 +142,8 @@ static void args_compare(comparison *c, const char *key, const ast_expr *was, co
   lm_arena *a = c->s->ctx->arena;
   for (uint32_t i = 0; i < is->n_args; i++) {
     const char *name = arg_name(c->s, is, i);
-    const ast_expr *old = arg_find(c->s, was, name), *now = is->args[i].expr;
+    const ast_expr *old = arg_find(c->s, was, name);
+    const ast_expr *now = is->args[i].expr;
     if (!old || !same_value(c->s, old, now))
       change_add(c, lm_arena_printf(a, "%s.%s", key, name), old ? written(a, old) : "not given",
                  written(a, now));
@@ -146,15 +157,20 @@ static void args_compare(comparison *c, const char *key, const ast_expr *was, co
 }
 
 static void values_compare(comparison *c, const char *key, const char *was, const char *is) {
-  if (!strcmp(was, is)) return;
-  const ast_expr *old = parse(c->s, was), *now = parse(c->s, is);
-  if (old && now && same_callee(old, now)) args_compare(c, key, old, now);
-  else if (!old || !now || !same_value(c->s, old, now)) change_add(c, key, was, is);
+  if (!strcmp(was, is))
+    return;
+  const ast_expr *old = parse(c->s, was);
+  const ast_expr *now = parse(c->s, is);
+  if (old && now && same_callee(old, now))
+    args_compare(c, key, old, now);
+  else if (!old || !now || !same_value(c->s, old, now))
+    change_add(c, key, was, is);
 }
 
 static const char *value_find(const lm_train_key *v, uint32_t n, const char *key) {
   for (uint32_t i = 0; i < n; i++)
-    if (!strcmp(v[i].key, key)) return v[i].value;
+    if (!strcmp(v[i].key, key))
+      return v[i].value;
   return NULL;
 }
 
@@ -163,11 +179,14 @@ lm_recipe_changes lm_recipe_keys_compare(const lm_session *s, const lm_train_key
   comparison c = {.s = s};
   for (uint32_t i = 0; i < is->n; i++) {
     const char *old = value_find(was, (uint32_t)n_was, is->v[i].key);
-    if (old) values_compare(&c, is->v[i].key, old, is->v[i].value);
-    else change_add(&c, is->v[i].key, "absent", is->v[i].value);
+    if (old)
+      values_compare(&c, is->v[i].key, old, is->v[i].value);
+    else
+      change_add(&c, is->v[i].key, "absent", is->v[i].value);
   }
   for (int i = 0; i < n_was; i++)
-    if (!value_find(is->v, is->n, was[i].key)) change_add(&c, was[i].key, was[i].value, "absent");
+    if (!value_find(is->v, is->n, was[i].key))
+      change_add(&c, was[i].key, was[i].value, "absent");
   return c.out;
 }
 
@@ -215,7 +234,8 @@ static key_names names_of(const lm_session *s, const lm_recipe_keys *keys) {
 lm_status lm_recipe_key_check(const lm_session *s, const lm_recipe_keys *keys, const char *path) {
   key_names names = names_of(s, keys);
   for (uint32_t i = 0; i < names.n; i++)
-    if (lm_recipe_key_under(names.v[i], path)) return NULL;
+    if (lm_recipe_key_under(names.v[i], path))
+      return NULL;
   if (may_change(path))
     return lm_fail(
         LM_USER, "--change %s: this value may differ when a run is resumed; --change is not needed",

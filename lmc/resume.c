@@ -12,7 +12,8 @@ static const char CHANGE[] = "--change", CHANGE_MODEL[] = "--change-model";
 
 lm_status lm_resume_option_check(const lm_args *a) {
   const char *how = lm_args_text(a, "resume", "auto");
-  if (!strcmp(how, "auto") || !strcmp(how, "never") || !access(how, F_OK)) return NULL;
+  if (!strcmp(how, "auto") || !strcmp(how, "never") || !access(how, F_OK))
+    return NULL;
   return lm_fail(LM_USER,
                  "--resume takes auto, never or the folder of a checkpoint; there is no %s", how);
 }
@@ -20,7 +21,8 @@ lm_status lm_resume_option_check(const lm_args *a) {
 static void how_read(const lm_session *s, lm_resumption *x) {
   const char *how = lm_args_text(&s->cli->args, "resume", NULL);
   x->how = s->recipe->save.resume == LM_RECIPE_RESUME_NEVER ? LM_RESUME_NEVER : LM_RESUME_AUTO;
-  if (!how) return;
+  if (!how)
+    return;
   x->how = !strcmp(how, "auto")    ? LM_RESUME_AUTO
            : !strcmp(how, "never") ? LM_RESUME_NEVER
                                    : LM_RESUME_PATH;
@@ -30,9 +32,11 @@ static void how_read(const lm_session *s, lm_resumption *x) {
 static lm_status checkpoint_find(const lm_session *s, lm_resumption *x) {
   lm_arena *a = s->ctx->arena;
   const char *path = x->how == LM_RESUME_NEVER ? NULL : x->how == LM_RESUME_PATH ? x->path : x->dir;
-  if (!path) return NULL;
+  if (!path)
+    return NULL;
   LM_TRY(lm_checkpoint_choose(a, path, "last", LM_CHECKPOINT_ALL, &x->from));
-  if (!x->from.folder) return NULL;
+  if (!x->from.folder)
+    return NULL;
   LM_TRY(lm_checkpoint_state_read(a, x->from.folder, &x->was));
   x->run = lm_path_dir(a, x->from.folder);
   return lm_history_read(a, x->run, &x->history);
@@ -44,7 +48,8 @@ static bool is_accepted(const lm_args *args, const char *key) {
   int n;
   const char *const *paths = lm_args_list(args, "change", &n);
   for (int i = 0; i < n; i++)
-    if (lm_recipe_key_under(key, paths[i])) return true;
+    if (lm_recipe_key_under(key, paths[i]))
+      return true;
   return false;
 }
 
@@ -58,7 +63,8 @@ static lm_status keys_refuse(const lm_session *s, const lm_resumption *x,
   lm_buf list = {0}, options = {0};
   for (uint32_t i = 0; i < all->n; i++) {
     const lm_recipe_change *c = &all->v[i];
-    if (is_accepted(&s->cli->args, c->key)) continue;
+    if (is_accepted(&s->cli->args, c->key))
+      continue;
     lm_buf_printf(&list, "\n  %s was %s, is %s", c->key, c->was, c->is);
     lm_buf_printf(&options, " %s %s", CHANGE, lm_show_word(s->ctx->arena, c->key));
   }
@@ -75,13 +81,15 @@ static lm_status keys_refuse(const lm_session *s, const lm_resumption *x,
 static lm_status paths_check(const lm_session *s, const lm_resumption *x) {
   int n;
   const char *const *paths = lm_args_list(&s->cli->args, "change", &n);
-  for (int i = 0; i < n; i++) LM_TRY(lm_recipe_key_check(s, &x->keys, paths[i]));
+  for (int i = 0; i < n; i++)
+    LM_TRY(lm_recipe_key_check(s, &x->keys, paths[i]));
   return NULL;
 }
 
 static lm_status keys_compare(const lm_session *s, lm_resumption *x) {
   LM_TRY(paths_check(s, x));
-  if (!x->from.folder) return NULL;
+  if (!x->from.folder)
+    return NULL;
   lm_recipe_changes all = lm_recipe_keys_compare(s, x->was.keys, x->was.n_keys, &x->keys);
   LM_TRY(keys_refuse(s, x, &all));
   for (uint32_t i = 0; i < all.n; i++)
@@ -103,7 +111,8 @@ typedef struct old_program {
 static lm_recipe_call with_arguments(lm_recipe_call old, const lm_recipe_call *now) {
   bool same = old.target.decl && now->target.decl &&
               old.target.decl->name.text == now->target.decl->name.text;
-  if (!same) return *now; // another one was named, and that was accepted
+  if (!same)
+    return *now; // another one was named, and that was accepted
   old.args = now->args;
   old.n_args = now->n_args;
   return old;
@@ -122,10 +131,12 @@ static lm_recipe called_as_today(const lm_recipe *old, const lm_recipe *now) {
 
 static void old_fingerprints(const lm_session *s, const lm_bundle *b, old_program *out) {
   lm_program *p = lm_program_load(s->ctx, b->path);
-  if (!p || s->ctx->n_errors) return;
+  if (!p || s->ctx->n_errors)
+    return;
   lm_bundle_restore(p, b);
   const lm_recipe *r = lm_recipe_resolve(s->ctx, p, b->recipe, b->sets, b->n_sets);
-  if (!r || s->ctx->n_errors) return;
+  if (!r || s->ctx->n_errors)
+    return;
   lm_recipe today = called_as_today(r, s->recipe);
   out->program = p;
   out->fingerprint = lm_fingerprint_of(s->ctx, p, r);
@@ -138,7 +149,8 @@ static old_program old_read(const lm_session *s, const lm_resumption *x) {
   lm_bundle *b = LM_NEW(s->ctx->arena, lm_bundle);
   lm_diag_mark before = lm_diag_mark_of(s->ctx);
   lm_status none = lm_bundle_read(s->ctx->arena, old.folder, b);
-  if (!none) old_fingerprints(s, b, &old);
+  if (!none)
+    old_fingerprints(s, b, &old);
   lm_status_free(none);
   lm_diag_return(s->ctx, before);
   return old;
@@ -157,7 +169,8 @@ static const char *part_name(const char *part) {
 static void parts_print(const lm_fingerprint_changes *all, lm_buf *out) {
   for (uint32_t i = 0; i < all->n; i++) {
     const lm_fingerprint_change *c = &all->v[i];
-    if (is_hash(c->is) && is_hash(c->was)) lm_buf_printf(out, "\n  %s differs", part_name(c->part));
+    if (is_hash(c->is) && is_hash(c->was))
+      lm_buf_printf(out, "\n  %s differs", part_name(c->part));
     else
       lm_buf_printf(out, "\n  %s was %s, is %s", c->part, c->was ? c->was : "absent",
                     c->is ? c->is : "absent");
@@ -166,7 +179,8 @@ static void parts_print(const lm_fingerprint_changes *all, lm_buf *out) {
 
 static void lines_print(const lm_session *s, const old_program *old, lm_buf *out) {
   uint32_t more = 0, n = old->program ? lm_program_diff(old->program, s->program, out, &more) : 0;
-  if (more) lm_buf_printf(out, "\n  and %u more lines", more);
+  if (more)
+    lm_buf_printf(out, "\n  and %u more lines", more);
   if (old->program && !n)
     lm_buf_puts(out, "\n  the program is the same, line by line: this version of lmc, or of its "
                      "library, computes it differently");
@@ -226,7 +240,8 @@ static lm_status model_compare(lm_session *s, lm_resumption *x) {
   if (!x->from.folder || !x->fingerprint.n)
     return NULL; // errors of the program are reported when it is compiled
   lm_fingerprint saved = {(lm_train_key *)x->was.model, (uint32_t)x->was.n_model, 0};
-  if (saved.n && !lm_fingerprint_compare(s->ctx->arena, &saved, &x->fingerprint).n) return NULL;
+  if (saved.n && !lm_fingerprint_compare(s->ctx->arena, &saved, &x->fingerprint).n)
+    return NULL;
   old_program old = old_read(s, x);
   if (!saved.n && !old.program) {
     lm_cli_note("warning: %s: whether the program is the one that it was trained with is not "
@@ -235,8 +250,10 @@ static lm_status model_compare(lm_session *s, lm_resumption *x) {
     return NULL;
   }
   lm_fingerprint_changes all = model_changes(s, x, &saved, &old);
-  if (!all.n) return NULL;
-  if (!lm_args_given(&s->cli->args, "change-model")) return model_refuse(s, x, &old, &all);
+  if (!all.n)
+    return NULL;
+  if (!lm_args_given(&s->cli->args, "change-model"))
+    return model_refuse(s, x, &old, &all);
   model_accept(s, x, &old, &all);
   return NULL;
 }
@@ -251,8 +268,10 @@ static void history_cut(const lm_session *s, lm_resumption *x) {
     x->program = lm_history_program(s->ctx->arena, &x->history, x->run, x->was.step);
   for (uint32_t i = 0; i < x->history.n; i++) {
     lm_history_entry e = x->history.v[i];
-    if (x->how == LM_RESUME_PATH && x->dir && strcmp(x->run, x->dir)) e.program = NULL;
-    if (e.step < x->was.step) x->history.v[n++] = e;
+    if (x->how == LM_RESUME_PATH && x->dir && strcmp(x->run, x->dir))
+      e.program = NULL;
+    if (e.step < x->was.step)
+      x->history.v[n++] = e;
   }
   x->history.n = n;
 }
@@ -272,8 +291,10 @@ static lm_status program_keep(lm_arena *a, const char *from, const char *to) {
   static const char *const parts[] = {"program", "program.json", "recipe.txt"};
   LM_TRY(lm_dir_make(to));
   for (size_t i = 0; i < LM_COUNT(parts); i++) {
-    const char *part = lm_path_join(a, from, parts[i]), *there = lm_path_join(a, to, parts[i]);
-    if (!access(part, F_OK) && access(there, F_OK)) LM_TRY(lm_path_copy(part, there));
+    const char *part = lm_path_join(a, from, parts[i]);
+    const char *there = lm_path_join(a, to, parts[i]);
+    if (!access(part, F_OK) && access(there, F_OK))
+      LM_TRY(lm_path_copy(part, there));
   }
   return NULL;
 }
@@ -281,7 +302,8 @@ static lm_status program_keep(lm_arena *a, const char *from, const char *to) {
 lm_status lm_resume_record(const lm_session *s, const lm_resumption *x) {
   lm_arena *a = s->ctx->arena;
   const char *kept = lm_arena_printf(a, "program-%06lld", (long long)x->was.step);
-  if (x->replaced) LM_TRY(program_keep(a, x->replaced, lm_path_join(a, x->dir, kept)));
+  if (x->replaced)
+    LM_TRY(program_keep(a, x->replaced, lm_path_join(a, x->dir, kept)));
   bool there = !access(lm_path_join(a, x->dir, "history.json"), F_OK);
   return x->history.n || there ? lm_history_write(x->dir, &x->history) : NULL;
 }

@@ -1,4 +1,5 @@
-// sample.c - text from a running plan. Text is shown as soon as it can no longer be the beginning of a stop.
+// sample.c - text from a running plan. Text is shown as soon as it can no longer be the beginning
+// of a stop.
 #define _GNU_SOURCE
 #include "lmc/sample.h"
 
@@ -8,17 +9,19 @@ typedef struct {
   const lm_tokenizer *tokenizer;
   const lm_sample_options *o;
   lm_sample_result *result;
-  size_t shown;                        // bytes of the text
+  size_t shown; // bytes of the text
 } maker;
 
 // ---- stops
 
-// Where in the text, from `from` on, the first of the complete stops begins; the text's end if there is none.
+// Where in the text, from `from` on, the first of the complete stops begins; the text's end if
+// there is none.
 static size_t stop_find(const lm_sample_options *o, const lm_buf *text, size_t from) {
   size_t first = text->n;
   for (int i = 0; i < o->n_stops; i++) {
     const char *at = memmem(text->p + from, text->n - from, o->stops[i], strlen(o->stops[i]));
-    if (at && (size_t)(at - text->p) < first) first = (size_t)(at - text->p);
+    if (at && (size_t)(at - text->p) < first)
+      first = (size_t)(at - text->p);
   }
   return first;
 }
@@ -29,7 +32,8 @@ static size_t stop_begun(const lm_sample_options *o, const lm_buf *text) {
   for (int i = 0; i < o->n_stops; i++) {
     size_t n = strlen(o->stops[i]) - 1;
     for (n = n < text->n ? n : text->n; n > most; n--)
-      if (!memcmp(text->p + text->n - n, o->stops[i], n)) most = n;
+      if (!memcmp(text->p + text->n - n, o->stops[i], n))
+        most = n;
   }
   return most;
 }
@@ -37,7 +41,8 @@ static size_t stop_begun(const lm_sample_options *o, const lm_buf *text) {
 static size_t stop_longest(const lm_sample_options *o) {
   size_t most = 0;
   for (int i = 0; i < o->n_stops; i++)
-    if (strlen(o->stops[i]) > most) most = strlen(o->stops[i]);
+    if (strlen(o->stops[i]) > most)
+      most = strlen(o->stops[i]);
   return most;
 }
 
@@ -45,14 +50,16 @@ static size_t stop_longest(const lm_sample_options *o) {
 
 static void text_show(maker *m, size_t until) {
   const lm_sample_options *o = m->o;
-  if (!o->to || o->ids || until <= m->shown) return;
+  if (!o->to || o->ids || until <= m->shown)
+    return;
   fwrite(m->result->text.p + m->shown, 1, until - m->shown, o->to);
   fflush(o->to);
   m->shown = until;
 }
 
 static void id_show(const maker *m, int32_t id) {
-  if (!m->o->to || !m->o->ids) return;
+  if (!m->o->to || !m->o->ids)
+    return;
   fprintf(m->o->to, "%s%d", m->result->ids.n > 1 ? " " : "", id);
   fflush(m->o->to);
 }
@@ -60,7 +67,8 @@ static void id_show(const maker *m, int32_t id) {
 // False: the piece completes a stop, in front of which the text ends now.
 static bool text_grow(maker *m, const char *piece, size_t n) {
   lm_buf *text = &m->result->text;
-  size_t longest = stop_longest(m->o), from = text->n < longest ? 0 : text->n - longest;
+  size_t longest = stop_longest(m->o);
+  size_t from = text->n < longest ? 0 : text->n - longest;
   lm_buf_add(text, piece, n);
   size_t end = stop_find(m->o, text, from);
   bool stopped = end < text->n;
@@ -80,25 +88,35 @@ static bool token_made(void *user, int32_t id) {
     return false;
   }
   const char *piece = id < m->tokenizer->vocab ? lm_tokenizer_piece(m->tokenizer, id, &n) : NULL;
-  if (!piece || text_grow(m, piece, n)) return true;
+  if (!piece || text_grow(m, piece, n))
+    return true;
   m->result->end = LM_SAMPLE_STOP;
   return false;
 }
 
 lm_status lm_sample_check(const lm_session *s, int64_t n_prompt, int64_t n) {
-  if (n_prompt <= s->limits.pos - n) return NULL;
-  return lm_fail(LM_USER, "the model knows %lld positions; %lld tokens of prompt and %lld to make are more", (long long)s->limits.pos,
-                 (long long)n_prompt, (long long)n);
+  if (n_prompt <= s->limits.pos - n)
+    return NULL;
+  return lm_fail(LM_USER,
+                 "the model knows %lld positions; %lld tokens of prompt and %lld to make are more",
+                 (long long)s->limits.pos, (long long)n_prompt, (long long)n);
 }
 
 lm_status lm_sample_make(const lm_session *s, const lm_sample_options *o, lm_sample_result *out) {
   *out = (lm_sample_result){0};
   maker m = {.tokenizer = s->tokenizer, .o = o, .result = out};
   LM_TRY(lm_sample_check(s, o->n_prompt, o->n));
-  lm_generate_options g = {.plan = s->plan, .exec = s->exec, .sampler = o->sampler, .prompt = o->prompt, .n_prompt = o->n_prompt,
-                           .n = o->n, .eos = -1, .token = token_made, .user = &m};
+  lm_generate_options g = {.plan = s->plan,
+                           .exec = s->exec,
+                           .sampler = o->sampler,
+                           .prompt = o->prompt,
+                           .n_prompt = o->n_prompt,
+                           .n = o->n,
+                           .eos = -1,
+                           .token = token_made,
+                           .user = &m};
   lm_status status = lm_generate(&g);
-  text_show(&m, out->text.n);          // what might have become a stop
+  text_show(&m, out->text.n); // what might have become a stop
   return status;
 }
 
@@ -110,7 +128,8 @@ void lm_sample_free(lm_sample_result *r) {
 static lm_status prompt_print(const lm_session *s, const lm_sample_options *o) {
   lm_buf text = {0};
   lm_status status = lm_tokenizer_decode(s->tokenizer, o->prompt, (size_t)o->n_prompt, &text);
-  if (!status && text.n) fwrite(text.p, 1, text.n, o->to);
+  if (!status && text.n)
+    fwrite(text.p, 1, text.n, o->to);
   lm_buf_free(&text);
   return status;
 }
@@ -118,9 +137,11 @@ static lm_status prompt_print(const lm_session *s, const lm_sample_options *o) {
 lm_status lm_sample_print(const lm_session *s, const lm_sample_options *o) {
   lm_sample_result result;
   LM_TRY(lm_sample_check(s, o->n_prompt, o->n));
-  if (!o->ids) LM_TRY(prompt_print(s, o));
+  if (!o->ids)
+    LM_TRY(prompt_print(s, o));
   lm_status status = lm_sample_make(s, o, &result);
-  if (result.ids.n || !o->ids) fputc('\n', o->to);
+  if (result.ids.n || !o->ids)
+    fputc('\n', o->to);
   fflush(o->to);
   lm_sample_free(&result);
   return status;

@@ -4,18 +4,20 @@
 #include "runtime/data/data.h"
 
 typedef struct lm_survey {
-  lm_data_source *sources; int n_sources;   // as a data section would name them: patterns, fields, what parts documents
+  lm_data_source *sources;
+  int n_sources; // as a data section would name them: patterns, fields, what parts documents
   uint64_t files;
-  double bytes, docs;                  // of text, unpacked
-  bool estimated;                      // bytes and docs: from the sample
-  struct lm_file_kind *kinds; uint32_t n_kinds, cap_kinds;   // of a folder: what was found there, read or not (survey_folder.h)
-  uint64_t folders_below;              // folders of its folders, which are not looked at
-  double unusable;                     // share of the files that are read but are not UTF-8 text
-  lm_buf sample;                       // text of the first documents of every source, a newline behind each
+  double bytes, docs; // of text, unpacked
+  bool estimated;     // bytes and docs: from the sample
+  struct lm_file_kind *kinds;
+  uint32_t n_kinds, cap_kinds; // of a folder: what was found there, read or not (survey_folder.h)
+  uint64_t folders_below;      // folders of its folders, which are not looked at
+  double unusable;             // share of the files that are read but are not UTF-8 text
+  lm_buf sample;               // text of the first documents of every source, a newline behind each
 } lm_survey;
 
-// path: a file, a folder (with the folders in it), or a glob; text, JSON lines, either as .zst. What is text in a folder is
-// judged by content. LM_USER: there is nothing to train on, and why.
+// path: a file, a folder (with the folders in it), or a glob; text, JSON lines, either as .zst.
+// What is text in a folder is judged by content. LM_USER: there is nothing to train on, and why.
 lm_status lm_survey_make(lm_arena *a, const char *path, lm_survey *out);
 // What a folder holds that is not read, and why; nothing if all is read.
 void lm_survey_passed_over(const lm_survey *s, lm_buf *b);

@@ -8,14 +8,17 @@
 // reading it; NULL: it is text.
 typedef struct lm_file_kind {
   const char *extension, *why;
-  uint64_t files, bytes, unusable;     // unusable: files that are not UTF-8 text
-  bool lines;                          // the first file begins with a JSON object on a line of its own
+  uint64_t files, bytes, unusable; // unusable: files that are not UTF-8 text
+  bool lines;                      // the first file begins with a JSON object on a line of its own
 } lm_file_kind;
-typedef struct lm_file_kinds { lm_file_kind *v; uint32_t n, cap; } lm_file_kinds;
+typedef struct lm_file_kinds {
+  lm_file_kind *v;
+  uint32_t n, cap;
+} lm_file_kinds;
 
 // Adds the regular files of a folder; hidden ones are left out, as patterns leave them out.
 void lm_file_kinds_add(lm_arena *a, const char *folder, lm_file_kinds *out);
 // Sorts by extension and decides which kinds are read.
 void lm_file_kinds_judge(lm_arena *a, lm_file_kinds *kinds);
-bool lm_is_jsonl(const char *path);    // by its name
+bool lm_is_jsonl(const char *path); // by its name
 #endif

@@ -7,12 +7,16 @@
 #include "lmc/stages.h"
 #include "lmc/text.h"
 
-enum { SHOWN = 4 };                    // bad rows that a run names which leaves them out
+enum {
+  SHOWN = 4
+}; // bad rows that a run names which leaves them out
 
 // ---- sources
 
 static lm_source_kind kind_of(lm_recipe_source_kind k) {
-  return k == LM_RECIPE_SOURCE_BATCHES ? LM_SOURCE_BATCHES : k == LM_RECIPE_SOURCE_JSONL ? LM_SOURCE_JSONL : LM_SOURCE_TEXT;
+  return k == LM_RECIPE_SOURCE_BATCHES ? LM_SOURCE_BATCHES
+         : k == LM_RECIPE_SOURCE_JSONL ? LM_SOURCE_JSONL
+                                       : LM_SOURCE_TEXT;
 }
 
 static void sources_fill(const lm_session *s, lm_data_options *o) {
@@ -22,43 +26,62 @@ static void sources_fill(const lm_session *s, lm_data_options *o) {
   lm_data_holdout *holdouts = LM_NEW_N(a, lm_data_holdout, d->n_holdouts + 1);
   for (uint32_t i = 0; i < d->n_sources; i++) {
     const lm_recipe_source *x = &d->sources[i];
-    sources[i] = (lm_data_source){.kind = kind_of(x->kind), .name = x->name, .path = x->path, .split = x->split, .field = x->field};
+    sources[i] = (lm_data_source){.kind = kind_of(x->kind),
+                                  .name = x->name,
+                                  .path = x->path,
+                                  .split = x->split,
+                                  .field = x->field};
   }
   for (uint32_t i = 0; i < d->n_holdouts; i++) {
     const lm_recipe_holdout *x = &d->holdouts[i];
     lm_holdout_kind kind = x->kind == LM_RECIPE_HOLDOUT_TAIL ? LM_HOLDOUT_TAIL : LM_HOLDOUT_SAMPLE;
-    holdouts[i] = (lm_data_holdout){.name = x->name, .kind = kind, .fraction = x->fraction, .docs = x->docs};
+    holdouts[i] =
+        (lm_data_holdout){.name = x->name, .kind = kind, .fraction = x->fraction, .docs = x->docs};
   }
-  o->sources = sources, o->n_sources = (int)d->n_sources;
-  o->holdouts = holdouts, o->n_holdouts = (int)d->n_holdouts;
+  o->sources = sources;
+  o->n_sources = (int)d->n_sources;
+  o->holdouts = holdouts;
+  o->n_holdouts = (int)d->n_holdouts;
 }
 
-// The recipe was refused if it has stages and the length of the run is not known (dsl/recipe_read.c).
+// The recipe was refused if it has stages and the length of the run is not known
+// (dsl/recipe_read.c).
 static void stages_fill(const lm_session *s, lm_data_options *o) {
   const lm_recipe *r = s->recipe;
   const lm_recipe_data *d = &r->data;
   lm_data_stage *stages = LM_NEW_N(s->ctx->arena, lm_data_stage, d->n_stages + 1);
   for (uint32_t i = 0; i < d->n_stages; i++) {
     const lm_recipe_stage *x = &d->stages[i];
-    bool known = (r->run.unit == LM_RECIPE_UNIT_STEPS || r->run.unit == LM_RECIPE_UNIT_TOKENS) && !r->run.per_param;
+    bool known = (r->run.unit == LM_RECIPE_UNIT_STEPS || r->run.unit == LM_RECIPE_UNIT_TOKENS) &&
+                 !r->run.per_param;
     double *weights = x->mix ? LM_NEW_N(s->ctx->arena, double, d->n_sources + 1) : NULL;
     for (uint32_t k = 0; k < x->n_mix; k++)
       for (uint32_t j = 0; j < d->n_sources; j++)
-        if (d->sources[j].name == x->mix[k].source) weights[j] = x->mix[k].weight;
+        if (d->sources[j].name == x->mix[k].source)
+          weights[j] = x->mix[k].weight;
     int64_t first = known ? lm_stage_first(x->from, lm_recipe_steps(r, 0, 0)) : 0;
     stages[i] = (lm_data_stage){.first_step = first, .weights = weights, .seq = x->seq};
   }
-  o->stages = stages, o->n_stages = (int)d->n_stages;
+  o->stages = stages;
+  o->n_stages = (int)d->n_stages;
 }
 
 static void progress(void *user, uint64_t done, uint64_t total) {
   const lm_session *s = user;
-  if (s->cli->color && total) fprintf(stderr, "\rreading text: %3d %%%s", (int)(100.0 * (double)done / (double)total), done >= total ? "\r\033[K" : "");
+  if (s->cli->color && total)
+    fprintf(stderr, "\rreading text: %3d %%%s", (int)(100.0 * (double)done / (double)total),
+            done >= total ? "\r\033[K" : "");
 }
 
 static lm_status data_options(lm_session *s, lm_data_options *out) {
-  lm_data_options o = {.tokenizer = s->tokenizer, .seq = s->recipe->data.seq, .seed = s->recipe->seed, .bad = s->recipe->data.bad, .shuffle = s->recipe->data.shuffle_docs,
-                       .prefetch = true, .progress = progress, .user = s};
+  lm_data_options o = {.tokenizer = s->tokenizer,
+                       .seq = s->recipe->data.seq,
+                       .seed = s->recipe->seed,
+                       .bad = s->recipe->data.bad,
+                       .shuffle = s->recipe->data.shuffle_docs,
+                       .prefetch = true,
+                       .progress = progress,
+                       .user = s};
   LM_TRY(lm_data_cache_dir(s->ctx->arena, &o.cache));
   sources_fill(s, &o);
   *out = o;
@@ -66,16 +89,20 @@ static lm_status data_options(lm_session *s, lm_data_options *out) {
 }
 
 static bool names(const char *text, const char *kind, lm_sym name) {
-  size_t k = strlen(kind), n = strlen(name);
+  size_t k = strlen(kind);
+  size_t n = strlen(name);
   return !strncmp(text, kind, k) && !strncmp(text + k, name, n) && strchr(": ", text[k + n]);
 }
 
-// Where a message about the data belongs: the path of the source, or the holdout, that it begins with.
+// Where a message about the data belongs: the path of the source, or the holdout, that it begins
+// with.
 static lm_loc place_of(const lm_recipe_data *d, const char *text) {
   for (uint32_t i = 0; i < d->n_sources; i++)
-    if (names(text, "source ", d->sources[i].name)) return d->sources[i].path_loc;
+    if (names(text, "source ", d->sources[i].name))
+      return d->sources[i].path_loc;
   for (uint32_t i = 0; i < d->n_holdouts; i++)
-    if (names(text, "holdout ", d->holdouts[i].name)) return d->holdouts[i].loc;
+    if (names(text, "holdout ", d->holdouts[i].name))
+      return d->holdouts[i].loc;
   return d->loc;
 }
 
@@ -87,17 +114,20 @@ static void list_note(const lm_session *s, lm_diag *d, const char *list, int mos
   }
 }
 
-// A fault of the user's gets its place in the file; the list of bad rows under its headline becomes notes.
+// A fault of the user's gets its place in the file; the list of bad rows under its headline becomes
+// notes.
 static lm_status located(const lm_session *s, lm_status fault) {
   const lm_recipe_data *d = &s->recipe->data;
-  if (!fault || fault->kind != LM_USER) return lm_annotate(fault, "data %s", d->name);
+  if (!fault || fault->kind != LM_USER)
+    return lm_annotate(fault, "data %s", d->name);
   const char *list = strchr(fault->text, '\n');
   int headline = (int)strcspn(fault->text, "\n");
   lm_loc at = list && d->n_sources == 1 ? d->sources[0].path_loc : place_of(d, fault->text);
   lm_diag *diag = lm_error(s->ctx, at, "E214", "%.*s", headline, fault->text);
   if (list) {
     list_note(s, diag, list + 1, INT_MAX);
-    lm_diag_help(s->ctx, diag, "mend those documents, or let data %s leave out more of them: bad = …", d->name);
+    lm_diag_help(s->ctx, diag,
+                 "mend those documents, or let data %s leave out more of them: bad = …", d->name);
   }
   lm_status_free(fault);
   return lm_cli_verdict(s->cli);
@@ -110,11 +140,15 @@ lm_status lm_session_sources(lm_session *s) {
   LM_TRY(lm_cli_verdict(s->cli));
   LM_TRY(located(s, lm_data_open(&o, &s->data)));
   lm_data_info info = lm_data_info_of(s->data);
-  lm_umask_add(info.unshared);       // what is made of text that others may not read, they may not read either
+  lm_umask_add(
+      info.unshared); // what is made of text that others may not read, they may not read either
   if (info.bad) {
-    lm_diag *d = lm_warn(s->ctx, s->recipe->data.loc, "W212", "%lld of %lld documents are unusable and were left out", (long long)info.bad, (long long)info.read);
+    lm_diag *d = lm_warn(s->ctx, s->recipe->data.loc, "W212",
+                         "%lld of %lld documents are unusable and were left out",
+                         (long long)info.bad, (long long)info.read);
     list_note(s, d, info.bad_list, SHOWN);
-    if (info.bad > SHOWN) lm_diag_note(s->ctx, d, (lm_loc){0}, "… and %lld more", (long long)info.bad - SHOWN);
+    if (info.bad > SHOWN)
+      lm_diag_note(s->ctx, d, (lm_loc){0}, "… and %lld more", (long long)info.bad - SHOWN);
   }
   return NULL;
 }
@@ -130,8 +164,10 @@ static lm_status open_files(lm_session *s, const char *path, const char *merges)
   LM_TRY(lm_tokenizer_bpe_open(path, merges, &s->tokenizer));
   static const char config[] = "tokenizer_config.json";
   const char *beside = lm_path_join(s->ctx->arena, lm_path_dir(s->ctx->arena, path), config);
-  if (!access(beside, R_OK)) LM_TRY(keep(&s->tokenizer_config, config, beside));
-  LM_TRY(keep(&s->tokenizer_files[s->n_tokenizer_files++], merges ? "encoder.json" : "tokenizer.json", path));
+  if (!access(beside, R_OK))
+    LM_TRY(keep(&s->tokenizer_config, config, beside));
+  LM_TRY(keep(&s->tokenizer_files[s->n_tokenizer_files++],
+              merges ? "encoder.json" : "tokenizer.json", path));
   return merges ? keep(&s->tokenizer_files[s->n_tokenizer_files++], "vocab.bpe", merges) : NULL;
 }
 
@@ -147,17 +183,23 @@ static lm_status train(lm_session *s) {
 // What the run kept, so that its folder is enough.
 static lm_status open_kept(lm_session *s, const char *run, bool *out_found) {
   lm_arena *a = s->ctx->arena;
-  const char *one = lm_path_join(a, run, "tokenizer.json"), *encoder = lm_path_join(a, run, "encoder.json");
+  const char *one = lm_path_join(a, run, "tokenizer.json");
+  const char *encoder = lm_path_join(a, run, "encoder.json");
   *out_found = true;
-  if (access(one, R_OK) == 0) return open_files(s, one, NULL);
-  if (access(encoder, R_OK) == 0) return open_files(s, encoder, lm_path_join(a, run, "vocab.bpe"));
+  if (access(one, R_OK) == 0)
+    return open_files(s, one, NULL);
+  if (access(encoder, R_OK) == 0)
+    return open_files(s, encoder, lm_path_join(a, run, "vocab.bpe"));
   *out_found = false;
   return NULL;
 }
 
-// Learned again, of text that may have changed since, the numbers of the weights' tokens could stand for other text.
+// Learned again, of text that may have changed since, the numbers of the weights' tokens could
+// stand for other text.
 static lm_status learned_missing(const lm_session *s, const char *run) {
-  return lm_fail(LM_USER, "%s is missing: the vocabulary that this run learned when it began; it is not learned again, as its tokens might be others",
+  return lm_fail(LM_USER,
+                 "%s is missing: the vocabulary that this run learned when it began; it is not "
+                 "learned again, as its tokens might be others",
                  lm_path_join(s->ctx->arena, run, "tokenizer.json"));
 }
 
@@ -166,7 +208,8 @@ static lm_status learned_missing(const lm_session *s, const char *run) {
 static lm_status open_named(lm_session *s) {
   const lm_recipe_tokenizer *t = &s->recipe->data.tokenizer;
   lm_status fault = open_files(s, t->file, t->merges);
-  if (!fault || fault->kind != LM_USER) return fault;
+  if (!fault || fault->kind != LM_USER)
+    return fault;
   char here[PATH_MAX];
   const char *dir = lm_path_dir(s->ctx->arena, t->file);
   if (getcwd(here, sizeof here))
@@ -181,15 +224,21 @@ static lm_status open_named(lm_session *s) {
 lm_status lm_session_tokenizer(lm_session *s) {
   const lm_recipe_tokenizer *t = &s->recipe->data.tokenizer;
   bool found = false;
-  if (s->tokenizer) return NULL;
+  if (s->tokenizer)
+    return NULL;
   if (t->kind == LM_RECIPE_TOKENIZER_BYTES) {
     s->tokenizer = lm_tokenizer_bytes_create();
     return NULL;
   }
-  const char *run = s->bundle ? lm_path_dir(s->ctx->arena, s->bundle->root) : t->file ? NULL : s->goes_on;
-  if (run) LM_TRY(open_kept(s, run, &found));
-  if (found) return NULL;
-  if (run && !t->file) return learned_missing(s, run);
+  const char *run = s->bundle ? lm_path_dir(s->ctx->arena, s->bundle->root)
+                    : t->file ? NULL
+                              : s->goes_on;
+  if (run)
+    LM_TRY(open_kept(s, run, &found));
+  if (found)
+    return NULL;
+  if (run && !t->file)
+    return learned_missing(s, run);
   return t->file ? open_named(s) : train(s);
 }
 
@@ -198,6 +247,7 @@ static lm_status file_put(const lm_session *s, const char *dir, const lm_session
 }
 
 lm_status lm_session_tokenizer_write(const lm_session *s, const char *dir) {
-  for (int i = 0; i < s->n_tokenizer_files; i++) LM_TRY(file_put(s, dir, &s->tokenizer_files[i]));
+  for (int i = 0; i < s->n_tokenizer_files; i++)
+    LM_TRY(file_put(s, dir, &s->tokenizer_files[i]));
   return s->tokenizer_config.name ? file_put(s, dir, &s->tokenizer_config) : NULL;
 }

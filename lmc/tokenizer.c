@@ -32,18 +32,28 @@ static const lm_opt options[] = {
 // ---- SPEC, as in a recipe: bytes(), bpe("tokenizer.json"), bpe("encoder.json", "vocab.bpe")
 
 static const char *string_arg(const ast_expr *x, uint32_t i) {
-  return i < x->n_args && x->args[i].kind == ARG_POS && x->args[i].expr->kind == EX_STRING ? x->args[i].expr->text : NULL;
+  return i < x->n_args && x->args[i].kind == ARG_POS && x->args[i].expr->kind == EX_STRING
+             ? x->args[i].expr->text
+             : NULL;
 }
 
 static lm_status spec_open(lm_cli *cli, const char *spec, lm_tokenizer **out) {
-  ast_item *item = lm_parse_item(cli->ctx, "SPEC", lm_arena_printf(cli->ctx->arena, "tokenizer = %s", spec));
+  ast_item *item =
+      lm_parse_item(cli->ctx, "SPEC", lm_arena_printf(cli->ctx->arena, "tokenizer = %s", spec));
   LM_TRY(lm_cli_verdict(cli));
   const ast_expr *x = item->expr;
   const char *name = x && x->kind == EX_CALL && x->a->kind == EX_NAME ? x->a->text : "";
-  if (!strcmp(name, "bytes") && !x->n_args) return *out = lm_tokenizer_bytes_create(), NULL;
-  if (!strcmp(name, "bpe") && (x->n_args == 1 || x->n_args == 2) && string_arg(x, 0) && (x->n_args == 1 || string_arg(x, 1)))
+  if (!strcmp(name, "bytes") && !x->n_args) {
+    *out = lm_tokenizer_bytes_create();
+    return NULL;
+  }
+  if (!strcmp(name, "bpe") && (x->n_args == 1 || x->n_args == 2) && string_arg(x, 0) &&
+      (x->n_args == 1 || string_arg(x, 1)))
     return lm_tokenizer_bpe_open(string_arg(x, 0), string_arg(x, 1), out);
-  return lm_fail(LM_USER, "'%s' is no tokenizer: bytes(), bpe(\"tokenizer.json\") or bpe(\"encoder.json\", \"vocab.bpe\")", spec);
+  return lm_fail(LM_USER,
+                 "'%s' is no tokenizer: bytes(), bpe(\"tokenizer.json\") or bpe(\"encoder.json\", "
+                 "\"vocab.bpe\")",
+                 spec);
 }
 
 // ---- encode, decode
@@ -53,9 +63,12 @@ typedef lm_status converter(const lm_tokenizer *t, const char *text, size_t n, b
 static lm_status encode(const lm_tokenizer *t, const char *text, size_t n, bool json) {
   lm_tokens ids = {0};
   lm_status s = lm_tokenizer_encode(t, text, n, &ids);
-  if (!s && json) lm_cli_print("{\"ids\": [");
-  for (size_t i = 0; !s && i < ids.n; i++) lm_cli_print("%s%d", !i ? "" : json ? ", " : " ", ids.ids[i]);
-  if (!s) lm_cli_print(json ? "]}\n" : "\n");
+  if (!s && json)
+    lm_cli_print("{\"ids\": [");
+  for (size_t i = 0; !s && i < ids.n; i++)
+    lm_cli_print("%s%d", !i ? "" : json ? ", " : " ", ids.ids[i]);
+  if (!s)
+    lm_cli_print(json ? "]}\n" : "\n");
   lm_tokens_free(&ids);
   return s;
 }
@@ -71,10 +84,14 @@ static lm_status decode(const lm_tokenizer *t, const char *text, size_t n, bool 
   lm_tokens ids = {0};
   lm_buf out = {0};
   lm_status s = lm_ids_parse(text, n, &ids);
-  if (!s) s = lm_tokenizer_decode(t, ids.ids, ids.n, &out);
-  if (!s && json) text_json(&out);
-  else if (!s && out.n) fwrite(out.p, 1, out.n, stdout);
-  if (!s) lm_cli_print("\n");
+  if (!s)
+    s = lm_tokenizer_decode(t, ids.ids, ids.n, &out);
+  if (!s && json)
+    text_json(&out);
+  else if (!s && out.n)
+    fwrite(out.p, 1, out.n, stdout);
+  if (!s)
+    lm_cli_print("\n");
   lm_tokens_free(&ids);
   lm_buf_free(&out);
   return s;
@@ -86,7 +103,8 @@ static lm_status each_line(const lm_tokenizer *t, converter *one, bool json) {
   lm_status s = NULL;
   for (ssize_t n; !s && (n = getline(&line, &cap, stdin)) >= 0;) {
     number++;
-    s = lm_annotate(one(t, line, (size_t)(n && line[n - 1] == '\n' ? n - 1 : n), json), "line %zu", number);
+    s = lm_annotate(one(t, line, (size_t)(n && line[n - 1] == '\n' ? n - 1 : n), json), "line %zu",
+                    number);
   }
   free(line);
   return s;
@@ -95,7 +113,8 @@ static lm_status each_line(const lm_tokenizer *t, converter *one, bool json) {
 static lm_status whole_input(const lm_tokenizer *t, converter *one, bool json) {
   lm_buf text = {0};
   char piece[65536];
-  for (size_t n; (n = fread(piece, 1, sizeof piece, stdin)) > 0;) lm_buf_add(&text, piece, n);
+  for (size_t n; (n = fread(piece, 1, sizeof piece, stdin)) > 0;)
+    lm_buf_add(&text, piece, n);
   lm_status s = one(t, text.p ? text.p : "", text.n, json);
   lm_buf_free(&text);
   return s;
@@ -103,9 +122,11 @@ static lm_status whole_input(const lm_tokenizer *t, converter *one, bool json) {
 
 static lm_status convert(lm_cli *cli, converter *one) {
   lm_tokenizer *t = NULL;
-  if (cli->args.n_rest != 2) return lm_fail(LM_USER, "expected one SPEC: bpe(\"tokenizer.json\")");
+  if (cli->args.n_rest != 2)
+    return lm_fail(LM_USER, "expected one SPEC: bpe(\"tokenizer.json\")");
   LM_TRY(spec_open(cli, cli->args.rest[1], &t));
-  lm_status s = lm_args_given(&cli->args, "lines") ? each_line(t, one, cli->json) : whole_input(t, one, cli->json);
+  lm_status s = lm_args_given(&cli->args, "lines") ? each_line(t, one, cli->json)
+                                                   : whole_input(t, one, cli->json);
   lm_tokenizer_destroy(t);
   return s;
 }
@@ -134,7 +155,8 @@ static void trained_print(lm_cli *cli, const trained *t) {
   if (t->on.unusable)
     lm_cli_note("warning: %lld of %lld documents cannot be used and were left out\n%s",
                 (long long)t->on.unusable, (long long)t->on.documents, t->on.list.p);
-  if (cli->json) trained_json(t, most);
+  if (cli->json)
+    trained_json(t, most);
   else
     lm_cli_print("%s: %d tokens; in a recipe: tokenizer = bpe(\"%s\")\n", t->path, t->vocab,
                  t->path);
@@ -164,13 +186,18 @@ static lm_status train(lm_cli *cli) {
   trained t = {.path = lm_args_text(&cli->args, "out", "tokenizer.json")};
   LM_TRY(lm_output_check(t.path, cli->args.rest + 1, n));
   LM_TRY(lm_output_file_check(t.path));
-  if (!n) return lm_fail(LM_USER, "train needs text: lmc tokenizer train -o tokenizer.json --vocab 4096 FILE…");
+  if (!n)
+    return lm_fail(LM_USER,
+                   "train needs text: lmc tokenizer train -o tokenizer.json --vocab 4096 FILE…");
   sources_make(cli, sources, n);
   lm_data_options o = {.sources = sources, .n_sources = (int)n, .bad = 1};
   LM_TRY(lm_data_cache_dir(a, &o.cache));
-  lm_status s = lm_data_tokenizer_train(&o, lm_args_whole(&cli->args, "vocab", 4096), &t.json, &t.on);
-  if (!s) s = trained_write(&t);
-  if (!s) trained_print(cli, &t);
+  lm_status s =
+      lm_data_tokenizer_train(&o, lm_args_whole(&cli->args, "vocab", 4096), &t.json, &t.on);
+  if (!s)
+    s = trained_write(&t);
+  if (!s)
+    trained_print(cli, &t);
   lm_buf_free(&t.json);
   lm_buf_free(&t.on.list);
   return s;
@@ -178,9 +205,12 @@ static lm_status train(lm_cli *cli) {
 
 static lm_status run(lm_cli *cli) {
   const char *verb = cli->args.rest[0];
-  if (!strcmp(verb, "train")) return train(cli);
-  if (!strcmp(verb, "encode")) return convert(cli, encode);
-  if (!strcmp(verb, "decode")) return convert(cli, decode);
+  if (!strcmp(verb, "train"))
+    return train(cli);
+  if (!strcmp(verb, "encode"))
+    return convert(cli, encode);
+  if (!strcmp(verb, "decode"))
+    return convert(cli, decode);
   return lm_fail(LM_USER, "'%s' is not train, encode or decode", verb);
 }
 

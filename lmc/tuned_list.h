@@ -11,16 +11,22 @@
 #include "lmc/session.h"
 
 // head: "\"gpu\": …". print appends product i; false: it is left out.
-lm_status lm_tuned_list_write(const char *path, const char *head, uint32_t n, bool (*print)(const void *user, uint32_t i, lm_buf *b), const void *user);
+lm_status lm_tuned_list_write(const char *path, const char *head, uint32_t n,
+                              bool (*print)(const void *user, uint32_t i, lm_buf *b),
+                              const void *user);
 
-// head takes what stands beside the products, then product takes each; false: it is none. what: such lists, for a message.
+// head takes what stands beside the products, then product takes each; false: it is none. what:
+// such lists, for a message.
 typedef struct lm_tuned_reader {
-  const char *what;                    // "how products are cut"
+  const char *what; // "how products are cut"
   bool (*head)(void *user, json_t *list);
-  lm_status (*fits)(void *user, const char *path);   // behind head: whether it is of this machine; NULL: nobody asks
+  lm_status (*fits)(
+      void *user,
+      const char *path); // behind head: whether it is of this machine; NULL: nobody asks
   bool (*product)(void *user, json_t *product);
   void *user;
-  lm_session *lock;                    // the list is its lock, and says how its step is planned (tuned_step.h) too; NULL: it does not
+  // the list is its lock, and says how its step is planned (tuned_step.h) too; NULL: it does not
+  lm_session *lock;
 } lm_tuned_reader;
 lm_status lm_tuned_list_read(const char *path, const lm_tuned_reader *r);
 #endif

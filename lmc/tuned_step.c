@@ -11,14 +11,20 @@
 #include "runtime/base/cache.h"
 #include "runtime/io/json.h"
 
-enum { MOST_BYTES = 16 << 20, MOST = 1 << 20 /* rows, places */ };
+enum {
+  MOST_BYTES = 16 << 20,
+  MOST = 1 << 20 /* rows, places */
+};
 static const double SHARE = 0.5;         // of the budget
 static const double MACHINE_SHARE = 0.8; // of memory, for two plans at once
 
-// What is tried, the likeliest gain first. Rows and places that a plan has anyway, or that make no difference, are not run.
+// What is tried, the likeliest gain first. Rows and places that a plan has anyway, or that make no
+// difference, are not run.
 static const lm_variant changes[] = {
-  {.off = "chunk"}, {.on = "pack"}, {.off = "pack"}, {.on = "layout"}, {.off = "layout"}, {.rows = 1024}, {.rows = 256}, {.rows = 2048}, {.rows = 8192},
-  {.off = "jam"}, {.places = 8}, {.places = 128}, {.places = 4096}, {.off = "licm"}, {.on = "slab"}, {.off = "slab"}};
+    {.off = "chunk"},  {.on = "pack"},  {.off = "pack"}, {.on = "layout"},
+    {.off = "layout"}, {.rows = 1024},  {.rows = 256},   {.rows = 2048},
+    {.rows = 8192},    {.off = "jam"},  {.places = 8},   {.places = 128},
+    {.places = 4096},  {.off = "licm"}, {.on = "slab"},  {.off = "slab"}};
 
 // ---- text
 
@@ -28,7 +34,8 @@ void lm_tuned_step_json(const lm_session *s, lm_buf *out) {
   lm_buf_json(out, v->off ? v->off : "");
   lm_buf_puts(out, ", \"on\": ");
   lm_buf_json(out, v->on ? v->on : "");
-  lm_buf_printf(out, ", \"rows\": %d, \"places\": %d, \"gain\": %.3f}", v->rows, v->places, s->tuned.step_gain);
+  lm_buf_printf(out, ", \"rows\": %d, \"places\": %d, \"gain\": %.3f}", v->rows, v->places,
+                s->tuned.step_gain);
 }
 
 void lm_tuned_step_lock(const lm_session *s, lm_buf *out) {
@@ -37,30 +44,41 @@ void lm_tuned_step_lock(const lm_session *s, lm_buf *out) {
 }
 
 static const char *variant_text(lm_arena *a, const lm_variant *v) {
-  const char *parts[] = {v->off ? lm_arena_printf(a, "without %s", v->off) : NULL, v->on ? lm_arena_printf(a, "with %s", v->on) : NULL,
-                         v->rows ? lm_arena_printf(a, "%d rows at a time", v->rows) : NULL, v->places ? lm_arena_printf(a, "%d places a kernel", v->places) : NULL};
+  const char *parts[] = {v->off ? lm_arena_printf(a, "without %s", v->off) : NULL,
+                         v->on ? lm_arena_printf(a, "with %s", v->on) : NULL,
+                         v->rows ? lm_arena_printf(a, "%d rows at a time", v->rows) : NULL,
+                         v->places ? lm_arena_printf(a, "%d places a kernel", v->places) : NULL};
   const char *text = "";
   for (size_t i = 0; i < LM_COUNT(parts); i++)
-    if (parts[i]) text = lm_arena_printf(a, "%s%s%s", text, *text ? ", " : "", parts[i]);
+    if (parts[i])
+      text = lm_arena_printf(a, "%s%s%s", text, *text ? ", " : "", parts[i]);
   return text;
 }
 
 const char *lm_tuned_step_text(const lm_session *s) {
-  if (s->tuned.step_gain <= 1) return NULL;
-  return lm_arena_printf(s->ctx->arena, "%s, %.2f times as fast as by default", variant_text(s->ctx->arena, &s->tuned.step), s->tuned.step_gain);
+  if (s->tuned.step_gain <= 1)
+    return NULL;
+  return lm_arena_printf(s->ctx->arena, "%s, %.2f times as fast as by default",
+                         variant_text(s->ctx->arena, &s->tuned.step), s->tuned.step_gain);
 }
 
-static const char *names_or_null(lm_arena *a, const char *names) { return *names ? lm_arena_printf(a, "%s", names) : NULL; }
+static const char *names_or_null(lm_arena *a, const char *names) {
+  return *names ? lm_arena_printf(a, "%s", names) : NULL;
+}
 
 static bool variant_read(lm_arena *a, json_t *j, lm_variant *out, double *out_gain) {
   const char *off, *on;
   json_int_t rows, places;
-  if (json_unpack_ex(j, NULL, JSON_STRICT, "{s:s, s:s, s:I, s:I, s:F}", "off", &off, "on", &on, "rows", &rows, "places", &places, "gain", out_gain)) return false;
-  if (rows < 0 || rows > MOST || places < 0 || places > MOST) return false;
+  if (json_unpack_ex(j, NULL, JSON_STRICT, "{s:s, s:s, s:I, s:I, s:F}", "off", &off, "on", &on,
+                     "rows", &rows, "places", &places, "gain", out_gain))
+    return false;
+  if (rows < 0 || rows > MOST || places < 0 || places > MOST)
+    return false;
   lm_pass_env env = {0};
   *out = (lm_variant){names_or_null(a, off), names_or_null(a, on), (int)rows, (int)places};
   lm_status none = out->off ? lm_pass_disable(a, out->off, &env) : NULL;
-  if (!none && out->on) none = lm_pass_ask(a, out->on, &env);
+  if (!none && out->on)
+    none = lm_pass_ask(a, out->on, &env);
   lm_status_free(none);
   return !none && *out_gain >= 0;
 }
@@ -72,14 +90,19 @@ static void step_set(lm_session *s, const lm_variant *v, double gain) {
 }
 
 // What the user says of passes stands, and so do kernels made for the default plan.
-static bool is_told(const lm_session *s) { return s->variant.off || s->variant.on || s->load_dir; }
+static bool is_told(const lm_session *s) {
+  return s->variant.off || s->variant.on || s->load_dir;
+}
 
 bool lm_tuned_step_recall(lm_session *s, json_t *step) {
   lm_variant v;
   double gain;
-  if (!step) return true;
-  if (!variant_read(s->ctx->arena, step, &v, &gain)) return false;
-  if (!is_told(s)) step_set(s, &v, gain);
+  if (!step)
+    return true;
+  if (!variant_read(s->ctx->arena, step, &v, &gain))
+    return false;
+  if (!is_told(s))
+    step_set(s, &v, gain);
   return true;
 }
 
@@ -87,7 +110,9 @@ bool lm_tuned_step_recall(lm_session *s, json_t *step) {
 
 static lm_status cache_path(const lm_session *s, const lm_buf *plan, const char **out) {
   lm_arena *a = s->ctx->arena;
-  const char *dir, *parts[] = {lm_tuned_machine(s), lm_arena_printf(a, "%d", s->threads), lm_arena_printf(a, "%016llx", (unsigned long long)lm_hash(plan->p, plan->n, 0))};
+  const char *dir,
+      *parts[] = {lm_tuned_machine(s), lm_arena_printf(a, "%d", s->threads),
+                  lm_arena_printf(a, "%016llx", (unsigned long long)lm_hash(plan->p, plan->n, 0))};
   LM_TRY(lm_cache_dir(a, &dir));
   *out = lm_arena_printf(a, "%s/step-%s.json", dir, lm_cache_key_make(parts, LM_COUNT(parts)).text);
   return NULL;
@@ -97,10 +122,13 @@ static bool cache_read(lm_session *s, const char *path) {
   json_t *j;
   lm_variant v = {0};
   double gain;
-  lm_status none = access(path, R_OK) ? lm_fail(LM_ENV, "absent") : lm_json_read(path, MOST_BYTES, &j);
+  lm_status none =
+      access(path, R_OK) ? lm_fail(LM_ENV, "absent") : lm_json_read(path, MOST_BYTES, &j);
   bool ok = !none && variant_read(s->ctx->arena, j, &v, &gain);
-  if (!none) json_decref(j);
-  if (ok) step_set(s, &v, gain);
+  if (!none)
+    json_decref(j);
+  if (ok)
+    step_set(s, &v, gain);
   lm_status_free(none);
   return ok;
 }
@@ -115,14 +143,18 @@ static lm_status cache_write(const lm_session *s, const char *path) {
 
 // ---- trials
 
-typedef struct trial { lm_session s; lm_buf plan; } trial;   // s shares all with the session that is tuned but what follows from its plan
+typedef struct trial {
+  lm_session s;
+  lm_buf plan;
+} trial; // s shares all with the session that is tuned but what follows from its plan
 
 typedef struct search {
   lm_session *s;
   trial *best;
-  int64_t limit;                         // bytes of a plan
-  double gain, end, turn;                // of the best one against the default; when time is up; seconds of a turn of the default
-  bool late;                             // some had no time
+  int64_t limit; // bytes of a plan
+  // of the best one against the default; when time is up; seconds of a turn of the default
+  double gain, end, turn;
+  bool late; // some had no time
 } search;
 
 static lm_status trial_plan(lm_session *of, const lm_variant *v, trial *out) {
@@ -162,17 +194,26 @@ static lm_status turn_ms(void *user, double *out) {
 }
 
 static bool fits(const search *x, const trial *t) {
-  int64_t bytes = lm_session_memory(&t->s), both = bytes + lm_session_memory(&x->best->s);
-  return bytes <= x->limit && (t->s.target.arch || both <= (int64_t)(MACHINE_SHARE * (double)lm_memory_of_machine()));
+  int64_t bytes = lm_session_memory(&t->s);
+  int64_t both = bytes + lm_session_memory(&x->best->s);
+  return bytes <= x->limit &&
+         (t->s.target.arch || both <= (int64_t)(MACHINE_SHARE * (double)lm_memory_of_machine()));
 }
 
-// t takes the place of the best one if it wins. What does not find memory beside it is no variant for this machine.
+// t takes the place of the best one if it wins. What does not find memory beside it is no variant
+// for this machine.
 static lm_status trial_run(search *x, trial *t) {
   double gain = 0;
   lm_status status = trial_start(t);
-  if (!status) status = lm_pair_compare(turn_ms, x->best, t, &gain);
-  if (status && status->kind == LM_ENV) lm_status_free(status), status = NULL, gain = 0;
-  if (status || !gain) return status;
+  if (!status)
+    status = lm_pair_compare(turn_ms, x->best, t, &gain);
+  if (status && status->kind == LM_ENV) {
+    lm_status_free(status);
+    status = NULL;
+    gain = 0;
+  }
+  if (status || !gain)
+    return status;
   trial was = *x->best;
   *x->best = *t;
   *t = was;
@@ -180,45 +221,66 @@ static lm_status trial_run(search *x, trial *t) {
   return NULL;
 }
 
-static bool names_one(const char *list, const char *pass) { return list && pass && strstr(list, pass); }
+static bool names_one(const char *list, const char *pass) {
+  return list && pass && strstr(list, pass);
+}
 
-static const char *both(lm_arena *a, const char *x, const char *y) { return x && y ? lm_arena_printf(a, "%s,%s", x, y) : x ? x : y; }
+static const char *both(lm_arena *a, const char *x, const char *y) {
+  return x && y ? lm_arena_printf(a, "%s,%s", x, y) : x ? x : y;
+}
 
 // The best one, and a change to it; false if it says something of that already.
-static bool changed(lm_arena *a, const lm_variant *best, const lm_variant *change, lm_variant *out) {
-  bool said = names_one(best->off, change->off) || names_one(best->off, change->on) || names_one(best->on, change->off) || names_one(best->on, change->on);
-  *out = (lm_variant){both(a, best->off, change->off), both(a, best->on, change->on), change->rows ? change->rows : best->rows, change->places ? change->places : best->places};
+static bool changed(lm_arena *a, const lm_variant *best, const lm_variant *change,
+                    lm_variant *out) {
+  bool said = names_one(best->off, change->off) || names_one(best->off, change->on) ||
+              names_one(best->on, change->off) || names_one(best->on, change->on);
+  *out = (lm_variant){both(a, best->off, change->off), both(a, best->on, change->on),
+                      change->rows ? change->rows : best->rows,
+                      change->places ? change->places : best->places};
   return !said && !(best->rows && change->rows) && !(best->places && change->places);
 }
 
 // Slabs are for caches of cores: a GPU wants all rows at once.
-static bool is_for(const lm_session *s, const lm_variant *change) { return !s->target.arch || !names_one(change->on, "slab"); }
+static bool is_for(const lm_session *s, const lm_variant *change) {
+  return !s->target.arch || !names_one(change->on, "slab");
+}
 
 static lm_status change_try(search *x, const lm_variant *change) {
   trial t;
   lm_variant v;
-  if (!is_for(x->s, change) || !changed(x->s->ctx->arena, &x->best->s.variant, change, &v)) return NULL;
+  if (!is_for(x->s, change) || !changed(x->s->ctx->arena, &x->best->s.variant, change, &v))
+    return NULL;
   lm_status status = trial_plan(x->s, &v, &t);
-  bool same = !status && t.plan.n == x->best->plan.n && !memcmp(t.plan.p, x->best->plan.p, t.plan.n);
-  if (!status && !same && fits(x, &t)) status = trial_run(x, &t);
+  bool same =
+      !status && t.plan.n == x->best->plan.n && !memcmp(t.plan.p, x->best->plan.p, t.plan.n);
+  if (!status && !same && fits(x, &t))
+    status = trial_run(x, &t);
   trial_close(&t);
   return lm_annotate(status, "a step %s", variant_text(x->s->ctx->arena, &v));
 }
 
 static void progress(const search *x, int i) {
-  if (!x->s->cli->color) return;
-  if (i == (int)LM_COUNT(changes)) fprintf(stderr, "\r\033[K");
-  else fprintf(stderr, "\rmeasuring steps: %s, %d of %d, at most %.0f s left\033[K", variant_text(x->s->ctx->arena, &changes[i]), i + 1, (int)LM_COUNT(changes), x->end - lm_now());
+  if (!x->s->cli->color)
+    return;
+  if (i == (int)LM_COUNT(changes))
+    fprintf(stderr, "\r\033[K");
+  else
+    fprintf(stderr, "\rmeasuring steps: %s, %d of %d, at most %.0f s left\033[K",
+            variant_text(x->s->ctx->arena, &changes[i]), i + 1, (int)LM_COUNT(changes),
+            x->end - lm_now());
 }
 
 static lm_status changes_try(search *x) {
   lm_step_times once = {0};
-  for (int i = 0; i < 2; i++) LM_TRY(lm_step_turn(&x->best->s, true, &once));
+  for (int i = 0; i < 2; i++)
+    LM_TRY(lm_step_turn(&x->best->s, true, &once));
   x->turn = once.micro + once.norm + once.update;
   for (int i = 0; i < (int)LM_COUNT(changes); i++) {
     progress(x, i);
-    if (lm_now() + (1 + 2 * LM_PAIR_COMPARISONS) * x->turn < x->end) LM_TRY(change_try(x, &changes[i]));
-    else x->late = true;
+    if (lm_now() + (1 + 2 * LM_PAIR_COMPARISONS) * x->turn < x->end)
+      LM_TRY(change_try(x, &changes[i]));
+    else
+      x->late = true;
   }
   progress(x, LM_COUNT(changes));
   return NULL;
@@ -228,27 +290,36 @@ static lm_status changes_try(search *x) {
 
 static lm_status best_find(lm_session *s, trial *base) {
   const lm_recipe *r = s->recipe;
-  search x = {.s = s, .best = base, .gain = 1, .limit = r->memory.budget ? r->memory.budget : INT64_MAX, .end = lm_now() + SHARE * r->compile_budget};
+  search x = {.s = s,
+              .best = base,
+              .gain = 1,
+              .limit = r->memory.budget ? r->memory.budget : INT64_MAX,
+              .end = lm_now() + SHARE * r->compile_budget};
   const char *path;
   LM_TRY(cache_path(s, &base->plan, &path));
-  if (cache_read(s, path)) return NULL;
-  if (r->compile_budget <= 0 || !fits(&x, base)) return NULL;
+  if (cache_read(s, path))
+    return NULL;
+  if (r->compile_budget <= 0 || !fits(&x, base))
+    return NULL;
   LM_TRY(trial_start(base));
   LM_TRY(changes_try(&x));
   step_set(s, &base->s.variant, x.gain);
-  return x.late ? NULL : cache_write(s, path);   // another run may have the time
+  return x.late ? NULL : cache_write(s, path); // another run may have the time
 }
 
 lm_status lm_tuned_step_find(lm_session *s) {
   trial base;
   double start = lm_now();
-  if (!lm_tuned_is_asked(s) || is_told(s) || s->tuned.recalled) return NULL;
+  if (!lm_tuned_is_asked(s) || is_told(s) || s->tuned.recalled)
+    return NULL;
   lm_status status = trial_plan(s, &s->variant, &base);
-  if (!status) status = best_find(s, &base);
+  if (!status)
+    status = best_find(s, &base);
   trial_close(&base);
   s->cli->module = s->lowered->m;
   s->tuned.spent = lm_now() - start;
-  if (status || s->tuned.step_gain <= 1) return status;
+  if (status || s->tuned.step_gain <= 1)
+    return status;
   LM_TRY(lm_session_lower(s, s->fit.what, s->fit.capacity));
   return lm_session_plan(s);
 }

@@ -16,14 +16,16 @@ static const lm_zoo_model MODELS[] = {
 
 const lm_zoo_model *lm_zoo_find(const char *type) {
   for (size_t i = 0; i < LM_COUNT(MODELS); i++)
-    if (!strcmp(MODELS[i].type, type)) return &MODELS[i];
+    if (!strcmp(MODELS[i].type, type))
+      return &MODELS[i];
   return NULL;
 }
 
 const char *lm_zoo_text(const lm_zoo_model *m) {
   for (const struct lm_embedded *e = lm_zoo; e->path; e++) {
     const char *name = strrchr(e->path, '/');
-    if (!strcmp(name ? name + 1 : e->path, m->file)) return e->text;
+    if (!strcmp(name ? name + 1 : e->path, m->file))
+      return e->text;
   }
   LM_BUG("no %s in the binary", m->file);
 }

@@ -3,10 +3,13 @@
 #include <string.h>
 #include "compiler/ops/ops.h"
 
-static bool has(lm_type t, lm_axis a) { return lm_type_find(t, a) >= 0; }
+static bool has(lm_type t, lm_axis a) {
+  return lm_type_find(t, a) >= 0;
+}
 
 static void axis_add(const lm_module *m, lm_attend_axes *to, lm_axis a) {
-  if (!to->n) to->size = 1;
+  if (!to->n)
+    to->size = 1;
   to->axis[to->n++] = a;
   to->size *= lm_axis_size(m, a);
 }
@@ -15,23 +18,27 @@ static void axis_add(const lm_module *m, lm_attend_axes *to, lm_axis a) {
 static lm_attend_axes own_axes(const lm_attend_form *f, lm_type t) {
   lm_attend_axes own = {.size = 1};
   for (int i = 0; i < t.rank; i++)
-    if (!has(f->space, t.axis[i])) axis_add(f->m, &own, t.axis[i]);
+    if (!has(f->space, t.axis[i]))
+      axis_add(f->m, &own, t.axis[i]);
   return own;
 }
 
 int lm_attend_operand(const lm_attend_form *f, const lm_value *arg) {
-  if (arg->def) return -1;
+  if (arg->def)
+    return -1;
   return f->vjp ? (arg->index ? (int)arg->index - 1 : -2) : (int)arg->index;
 }
 
 const lm_attend_product *lm_attend_product_of(const lm_attend_form *f, const lm_value *v) {
   for (int i = 0; i < f->n_products; i++)
-    if (f->products[i].v == v) return &f->products[i];
+    if (f->products[i].v == v)
+      return &f->products[i];
   return NULL;
 }
 
 static const lm_value *unpermuted(const lm_value *v) {
-  while (v->def && v->def->code == LM_OP_PERMUTE) v = v->def->in[0];
+  while (v->def && v->def->code == LM_OP_PERMUTE)
+    v = v->def->in[0];
   return v;
 }
 
@@ -41,29 +48,39 @@ static bool same_axes(const lm_attend_axes *a, const lm_attend_axes *b) {
   bool same = a->n == b->n;
   for (int i = 0; i < a->n && same; i++) {
     bool found = false;
-    for (int k = 0; k < b->n; k++) found |= a->axis[i] == b->axis[k];
+    for (int k = 0; k < b->n; k++)
+      found |= a->axis[i] == b->axis[k];
     same = found;
   }
   return same;
 }
 
-// An operand's rows lie in one order, that of the first product that has it; `otherwise`: of none with these axes.
-static lm_attend_axes row_order(const lm_attend_form *f, uint32_t operand, const lm_attend_axes *otherwise) {
+// An operand's rows lie in one order, that of the first product that has it; `otherwise`: of none
+// with these axes.
+static lm_attend_axes row_order(const lm_attend_form *f, uint32_t operand,
+                                const lm_attend_axes *otherwise) {
   for (int i = 0; i < f->n_products; i++) {
     const lm_attend_product *p = &f->products[i];
-    if ((p->row == operand || p->col == operand) && same_axes(&p->over, otherwise)) return p->over;
+    if ((p->row == operand || p->col == operand) && same_axes(&p->over, otherwise))
+      return p->over;
   }
   return *otherwise;
 }
 
 static bool product_add(lm_attend_form *f, const lm_op *dot, lm_buf *why) {
-  int x = lm_attend_operand(f, dot->in[0]), w = lm_attend_operand(f, dot->in[1]);
-  if (x < 0 || w < 0 || f->n_products == LM_ATTEND_PARTS) return lm_why(why, "a product of other than operands");
+  int x = lm_attend_operand(f, dot->in[0]);
+  int w = lm_attend_operand(f, dot->in[1]);
+  if (x < 0 || w < 0 || f->n_products == LM_ATTEND_PARTS)
+    return lm_why(why, "a product of other than operands");
   bool first = has(dot->in[0]->type, f->t);
-  lm_attend_product p = {.v = dot->out[0], .row = (uint32_t)(first ? x : w), .col = (uint32_t)(first ? w : x)};
-  for (int i = 0; i < dot->attr.n_axes; i++) axis_add(f->m, &p.over, dot->attr.axes[i]);
-  lm_attend_axes row = row_order(f, p.row, &p.over), col = row_order(f, p.col, &row);
-  if (memcmp(col.axis, row_order(f, p.row, &col).axis, sizeof *col.axis * (size_t)col.n)) return lm_why(why, "an operand whose axes stand in two orders");
+  lm_attend_product p = {
+      .v = dot->out[0], .row = (uint32_t)(first ? x : w), .col = (uint32_t)(first ? w : x)};
+  for (int i = 0; i < dot->attr.n_axes; i++)
+    axis_add(f->m, &p.over, dot->attr.axes[i]);
+  lm_attend_axes row = row_order(f, p.row, &p.over);
+  lm_attend_axes col = row_order(f, p.col, &row);
+  if (memcmp(col.axis, row_order(f, p.row, &col).axis, sizeof *col.axis * (size_t)col.n))
+    return lm_why(why, "an operand whose axes stand in two orders");
   p.over = col;
   f->products[f->n_products++] = p;
   return true;
@@ -71,7 +88,9 @@ static bool product_add(lm_attend_form *f, const lm_op *dot, lm_buf *why) {
 
 static bool products_find(lm_attend_form *f, lm_buf *why) {
   for (const lm_op *op = f->op->body->first; op; op = op->next)
-    if (op->code == LM_OP_DOT && lm_attend_tiled(f->op, op->out[0]->type) && !product_add(f, op, why)) return false;
+    if (op->code == LM_OP_DOT && lm_attend_tiled(f->op, op->out[0]->type) &&
+        !product_add(f, op, why))
+      return false;
   return true;
 }
 
@@ -80,31 +99,39 @@ static bool products_find(lm_attend_form *f, lm_buf *why) {
 static bool sum_add(lm_attend_form *f, uint32_t result, const lm_value *yield, lm_buf *why) {
   const lm_op *op = unpermuted(yield)->def;
   bool dot = op && op->code == LM_OP_DOT;
-  if (!op || (!dot && op->code != LM_OP_SUM)) return lm_why(why, "a cotangent that is no sum over tiles");
-  uint32_t k = dot && !lm_attend_tiled(f->op, op->in[0]->type);       // which operand the tile is
+  if (!op || (!dot && op->code != LM_OP_SUM))
+    return lm_why(why, "a cotangent that is no sum over tiles");
+  uint32_t k = dot && !lm_attend_tiled(f->op, op->in[0]->type); // which operand the tile is
   bool rows = lm_attr_has_axis(&op->attr, f->s);
   lm_attend_sum *sum = &f->sums[f->n_sums++];
-  *sum = (lm_attend_sum){.tile = op->in[k], .other = -1, .rows = rows, .result = result, .own = {.size = 1}};
-  if (!lm_attend_tiled(f->op, op->in[k]->type) || rows == lm_attr_has_axis(&op->attr, f->t)) return lm_why(why, "a sum over no tile");
-  if (!dot) return true;
+  *sum = (lm_attend_sum){
+      .tile = op->in[k], .other = -1, .rows = rows, .result = result, .own = {.size = 1}};
+  if (!lm_attend_tiled(f->op, op->in[k]->type) || rows == lm_attr_has_axis(&op->attr, f->t))
+    return lm_why(why, "a sum over no tile");
+  if (!dot)
+    return true;
   sum->other = lm_attend_operand(f, op->in[1 - k]);
   lm_attend_axes own = own_axes(f, op->in[1 - k]->type);
-  if (sum->other >= 0) sum->own = row_order(f, (uint32_t)sum->other, &own);
+  if (sum->other >= 0)
+    sum->own = row_order(f, (uint32_t)sum->other, &own);
   return sum->other >= 0 || lm_why(why, "a sum weighted with other than an operand");
 }
 
 static bool sums_find(lm_attend_form *f, lm_buf *why) {
   f->sums[f->n_sums++] = (lm_attend_sum){.other = LM_ATTEND_DO, .own = f->v_own};
-  if (f->op->n_out > LM_ATTEND_PARTS) return lm_why(why, "more than %d cotangents", LM_ATTEND_PARTS);
+  if (f->op->n_out > LM_ATTEND_PARTS)
+    return lm_why(why, "more than %d cotangents", LM_ATTEND_PARTS);
   for (uint32_t i = 1; i < f->op->n_out; i++)
-    if (!sum_add(f, i, lm_attend_yield(f->op, i - 1 + LM_ATTEND_COTANGENTS), why)) return false;
+    if (!sum_add(f, i, lm_attend_yield(f->op, i - 1 + LM_ATTEND_COTANGENTS), why))
+      return false;
   return true;
 }
 
 // ---- all of it
 
 static bool is_const(const lm_value *v, double *out) {
-  if (!v->def || v->def->code != LM_OP_CONST) return false;
+  if (!v->def || v->def->code != LM_OP_CONST)
+    return false;
   *out = v->def->attr.num;
   return true;
 }
@@ -114,24 +141,35 @@ static void axes_find(lm_attend_form *f) {
   for (int i = 0; i < f->space.rank; i++) {
     lm_axis a = f->space.axis[i];
     bool everywhere = true;
-    if (a == f->t || a == f->s) continue;
+    if (a == f->t || a == f->s)
+      continue;
     axis_add(f->m, &f->outer, a);
-    for (uint32_t r = 0; r < f->op->n_out; r++) everywhere &= has(f->op->out[r]->type, a);
-    if (everywhere) axis_add(f->m, &f->shared, a);
+    for (uint32_t r = 0; r < f->op->n_out; r++)
+      everywhere &= has(f->op->out[r]->type, a);
+    if (everywhere)
+      axis_add(f->m, &f->shared, a);
   }
 }
 
 bool lm_attend_form_make(const lm_module *m, const lm_op *op, lm_attend_form *out, lm_buf *why) {
   double c;
-  *out = (lm_attend_form){.m = m, .op = op, .vjp = op->code == LM_OP_ATTEND_VJP, .t = lm_attend_t(op), .s = lm_attend_s(op),
-                          .space = lm_attend_space(op), .score = lm_attend_yield(op, LM_ATTEND_SCORE),
-                          .mask = lm_attend_yield(op, LM_ATTEND_MASK), .factor = lm_attend_yield(op, LM_ATTEND_FACTOR)};
+  *out = (lm_attend_form){.m = m,
+                          .op = op,
+                          .vjp = op->code == LM_OP_ATTEND_VJP,
+                          .t = lm_attend_t(op),
+                          .s = lm_attend_s(op),
+                          .space = lm_attend_space(op),
+                          .score = lm_attend_yield(op, LM_ATTEND_SCORE),
+                          .mask = lm_attend_yield(op, LM_ATTEND_MASK),
+                          .factor = lm_attend_yield(op, LM_ATTEND_FACTOR)};
   if (lm_attend_has_map(op)) {
     out->tile_t = op->attr.imm[0];
     out->tile_s = op->attr.imm[1];
   }
-  if (is_const(out->mask, &c) && c != 0) out->mask = NULL;
-  if (is_const(out->factor, &c) && c == 1) out->factor = NULL;
+  if (is_const(out->mask, &c) && c != 0)
+    out->mask = NULL;
+  if (is_const(out->factor, &c) && c == 1)
+    out->factor = NULL;
   out->v_own = own_axes(out, op->in[LM_ATTEND_V]->type);
   axes_find(out);
   return products_find(out, why) && (!out->vjp || sums_find(out, why));

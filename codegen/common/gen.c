@@ -2,8 +2,8 @@
 #include "codegen/common/gen.h"
 #include <string.h>
 
-void lm_gen_init(lm_gen *e, const lm_gen_target *target, const lm_module *m, const lm_op *kernel, lm_schedule *s,
-                 lm_arena *arena) {
+void lm_gen_init(lm_gen *e, const lm_gen_target *target, const lm_module *m, const lm_op *kernel,
+                 lm_schedule *s, lm_arena *arena) {
   *e = (lm_gen){.target = target, .m = m, .kernel = kernel, .arena = arena, .s = s};
   e->domains = LM_NEW_N(arena, lm_gen_domain, s->n_passes + 1);
   e->done = LM_NEW_N(arena, bool, s->n_passes + 1);
@@ -34,20 +34,25 @@ void lm_gen_free(lm_gen *e) {
   lm_buf_free(&e->body);
 }
 
-// Found by the order in which a kernel first speaks of its axes, and sizes stand only where the code needs them: kernels that
-// differ in the names of axes, or in how often they run, are one text.
+// Found by the order in which a kernel first speaks of its axes, and sizes stand only where the
+// code needs them: kernels that differ in the names of axes, or in how often they run, are one
+// text.
 static uint32_t axis_number(lm_gen *e, lm_axis a) {
   for (uint32_t i = 0; i < e->n_axes; i++)
-    if (e->axes[i] == a) return i;
+    if (e->axes[i] == a)
+      return i;
   LM_PUSH(e->arena, e->axes, e->n_axes, e->cap_axes) = a;
   return e->n_axes - 1;
 }
 
-const char *lm_gen_axis_name(lm_gen *e, lm_axis a) { return lm_arena_printf(e->arena, "%u", axis_number(e, a)); }
+const char *lm_gen_axis_name(lm_gen *e, lm_axis a) {
+  return lm_arena_printf(e->arena, "%u", axis_number(e, a));
+}
 
 void lm_gen_type_print(lm_gen *e, lm_type t, lm_buf *b) {
   lm_buf_puts(b, lm_dtype_name((lm_dtype)t.dtype));
-  for (int i = 0; i < t.rank; i++) lm_buf_printf(b, "%si_%u", i ? ", " : "[", axis_number(e, t.axis[i]));
+  for (int i = 0; i < t.rank; i++)
+    lm_buf_printf(b, "%si_%u", i ? ", " : "[", axis_number(e, t.axis[i]));
   lm_buf_puts(b, t.rank ? "]" : "");
 }
 
@@ -62,12 +67,15 @@ void lm_gen_indent(const char *text, lm_buf *out) {
   for (const char *end; *text; text = end + 1) {
     end = strchr(text, '\n');
     size_t n = (size_t)(end - text);
-    if (*text == '}') depth--;
+    if (*text == '}')
+      depth--;
     if (*text != '#')
-      for (int i = 0; i < depth; i++) lm_buf_puts(out, "  ");
+      for (int i = 0; i < depth; i++)
+        lm_buf_puts(out, "  ");
     lm_buf_add(out, text, n + 1);
     const char *note = strstr(text, "  // ");
     size_t code = note && note < end ? (size_t)(note - text) : n;
-    if (code && text[code - 1] == '{') depth++;
+    if (code && text[code - 1] == '{')
+      depth++;
   }
 }

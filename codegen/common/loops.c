@@ -1,9 +1,11 @@
-// loops.c - the loops of a pass: which parts of axes they run over, what they are split and cut into, where they stand.
+// loops.c - the loops of a pass: which parts of axes they run over, what they are split and cut
+// into, where they stand.
 #include <string.h>
 #include "codegen/common/gen.h"
 
 const char *lm_gen_extent(lm_gen *e, int64_t size, int dyn, int64_t times) {
-  if (!dyn) return lm_arena_printf(e->arena, "%lld", (long long)(size * times));
+  if (!dyn)
+    return lm_arena_printf(e->arena, "%lld", (long long)(size * times));
   e->extents |= 1u << (dyn - 1);
   return lm_arena_printf(e->arena, times == 1 ? "n%d" : "n%d * %lld", dyn - 1, (long long)times);
 }
@@ -12,38 +14,45 @@ void lm_gen_domain_init(const lm_gen *e, const lm_sched_pass *p, lm_gen_domain *
   *out = (lm_gen_domain){0};
   for (int i = 0; i < p->space.rank; i++) {
     const lm_axis_info *a = &e->m->axes[p->space.axis[i]];
-    if (a->size == 1 && !a->dyn) continue;
-    out->atom[out->n++] =
-        (lm_gen_atom){.axis = p->space.axis[i], .name = a->name, .size = a->size, .stride = 1, .dyn = a->dyn};
+    if (a->size == 1 && !a->dyn)
+      continue;
+    out->atom[out->n++] = (lm_gen_atom){
+        .axis = p->space.axis[i], .name = a->name, .size = a->size, .stride = 1, .dyn = a->dyn};
   }
 }
 
 lm_ix lm_gen_axis_index(const lm_gen *e, lm_axis a) {
   for (int i = 0; i < e->kernel->attr.n_axes; i++)
-    if (e->kernel->attr.axes[i] == a) return lm_ix_var(&e->vars, e->outer[i]);
+    if (e->kernel->attr.axes[i] == a)
+      return lm_ix_var(&e->vars, e->outer[i]);
   lm_ix at = lm_ix_const(0);
   const lm_gen_domain *d = &e->domains[e->pass];
   for (int i = 0; i < d->n; i++)
-    if (d->atom[i].axis == a) at = lm_ix_add(at, lm_ix_scale(lm_ix_var(&e->vars, d->atom[i].var), d->atom[i].stride));
+    if (d->atom[i].axis == a)
+      at = lm_ix_add(at, lm_ix_scale(lm_ix_var(&e->vars, d->atom[i].var), d->atom[i].stride));
   return at;
 }
 
 void lm_gen_here(const lm_gen *e, lm_type t, lm_ix *out) {
-  for (int i = 0; i < t.rank; i++) out[i] = lm_gen_axis_index(e, t.axis[i]);
+  for (int i = 0; i < t.rank; i++)
+    out[i] = lm_gen_axis_index(e, t.axis[i]);
 }
 
 void lm_gen_forget(lm_gen *e, int scope) {
   lm_gen_memo **at = &e->memo;
   while (*at) {
-    if ((*at)->scope >= scope) *at = (*at)->next;
-    else at = &(*at)->next;
+    if ((*at)->scope >= scope)
+      *at = (*at)->next;
+    else
+      at = &(*at)->next;
   }
 }
 
 // ---- what was wished for
 
 static void atom_insert(lm_gen_domain *d, int at, lm_gen_atom a) {
-  if (d->n == LM_GEN_ATOMS) LM_BUG("a pass of more than %d loops", LM_GEN_ATOMS);
+  if (d->n == LM_GEN_ATOMS)
+    LM_BUG("a pass of more than %d loops", LM_GEN_ATOMS);
   memmove(d->atom + at + 1, d->atom + at, (size_t)(d->n++ - at) * sizeof *d->atom);
   d->atom[at] = a;
 }
@@ -63,30 +72,38 @@ void lm_gen_atom_split(lm_gen *e, lm_gen_domain *d, int at, int64_t by) {
 
 static bool atom_cut(lm_gen_atom *a, int64_t at) {
   int i = a->n_cuts;
-  if (i == LM_GEN_CUTS) return false;
-  for (; i > 0 && a->cut[i - 1] > at; i--) a->cut[i] = a->cut[i - 1];
+  if (i == LM_GEN_CUTS)
+    return false;
+  for (; i > 0 && a->cut[i - 1] > at; i--)
+    a->cut[i] = a->cut[i - 1];
   a->cut[i] = at;
   a->n_cuts++;
   return true;
 }
 
 bool lm_gen_ask_apply(lm_gen *e) {
-  if (e->ask.kind == LM_GEN_ASK_NOTHING) return false;
+  if (e->ask.kind == LM_GEN_ASK_NOTHING)
+    return false;
   lm_gen_domain *d = &e->domains[e->ask.pass];
-  if (e->ask.kind == LM_GEN_ASK_CUT) return atom_cut(&d->atom[e->ask.atom], e->ask.at);
-  if (d->n == LM_GEN_ATOMS) return false;
+  if (e->ask.kind == LM_GEN_ASK_CUT)
+    return atom_cut(&d->atom[e->ask.atom], e->ask.at);
+  if (d->n == LM_GEN_ATOMS)
+    return false;
   lm_gen_atom_split(e, d, e->ask.atom, e->ask.at);
   return true;
 }
 
 // ---- merging
 
-// Loops over u (outside) and v (inside, of the given size) are one for every index printed in `pass` (-1: in any).
+// Loops over u (outside) and v (inside, of the given size) are one for every index printed in
+// `pass` (-1: in any).
 bool lm_gen_one_loop(const lm_gen *e, uint16_t u, uint16_t v, int64_t size, int pass) {
   for (uint32_t i = 0; i < e->n_accesses; i++) {
     const lm_gen_access *a = &e->accesses[i];
-    if (pass >= 0 && a->pass != pass) continue;
-    if (lm_ix_coef(&a->ix, u) != lm_ix_coef(&a->ix, v) * size) return false;
+    if (pass >= 0 && a->pass != pass)
+      continue;
+    if (lm_ix_coef(&a->ix, u) != lm_ix_coef(&a->ix, v) * size)
+      return false;
   }
   return true;
 }
@@ -96,7 +113,8 @@ bool lm_gen_alike(const lm_gen *e, int pass, lm_axis a, lm_axis b) {
   const lm_sched_pass *p = &e->s->passes[pass];
   for (uint32_t i = 0; i < p->n_roots; i++) {
     lm_type t = p->roots[i].v->type;
-    if ((lm_type_find(t, a) < 0) != (lm_type_find(t, b) < 0)) return false;
+    if ((lm_type_find(t, a) < 0) != (lm_type_find(t, b) < 0))
+      return false;
   }
   return true;
 }

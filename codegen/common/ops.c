@@ -1,5 +1,5 @@
-// ops.c - the table of scalar operations in C. Registers hold f32 and bf16 as float, f64 as double, int and bool (0 or
-// 1) as int32_t; bf16 is rounded where it is stored.
+// ops.c - the table of scalar operations in C. Registers hold f32 and bf16 as float, f64 as double,
+// int and bool (0 or 1) as int32_t; bf16 is rounded where it is stored.
 #include <math.h>
 #include <string.h>
 #include "codegen/common/gen.h"
@@ -49,14 +49,17 @@ const char *lm_gen_memory_type(lm_dtype t) {
   return names[t];
 }
 
-const char *lm_gen_held_type(lm_dtype t) { return lm_gen_register_type(t); }
+const char *lm_gen_held_type(lm_dtype t) {
+  return lm_gen_register_type(t);
+}
 
 const char *lm_gen_load_text(lm_arena *a, lm_dtype t, const char *place) {
   return t == LM_BF16 ? lm_arena_printf(a, "lm_bf16_load(%s)", place) : place;
 }
 
 const char *lm_gen_store_text(lm_arena *a, lm_dtype t, const char *value) {
-  if (t == LM_BF16) return lm_arena_printf(a, "lm_bf16_round(%s)", value);
+  if (t == LM_BF16)
+    return lm_arena_printf(a, "lm_bf16_round(%s)", value);
   return t == LM_BOOL ? lm_arena_printf(a, "(uint8_t)%s", value) : value;
 }
 
@@ -64,27 +67,37 @@ const char *lm_gen_const_text(lm_arena *a, lm_dtype t, double v) {
   if (!lm_dtype_is_float(t))
     return lm_arena_printf(a, v == INT32_MIN ? "(-2147483647 - 1)" : v < 0 ? "(%.0f)" : "%.0f", v);
   const char *f = t == LM_F64 ? "" : "f";
-  if (t != LM_F64) v = (float)v;
-  if (isnan(v)) return lm_arena_printf(a, "__builtin_nan%s(\"\")", f);
-  if (isinf(v)) return lm_arena_printf(a, v < 0 ? "(-__builtin_inf%s())" : "__builtin_inf%s()", f);
+  if (t != LM_F64)
+    v = (float)v;
+  if (isnan(v))
+    return lm_arena_printf(a, "__builtin_nan%s(\"\")", f);
+  if (isinf(v))
+    return lm_arena_printf(a, v < 0 ? "(-__builtin_inf%s())" : "__builtin_inf%s()", f);
   const char *digits = lm_arena_printf(a, t == LM_F64 ? "%.17g" : "%.9g", v);
   const char *point = strpbrk(digits, ".e") ? "" : ".0";
   return lm_arena_printf(a, signbit(v) ? "(%s%s%s)" : "%s%s%s", digits, point, f);
 }
 
 static const char *cast_text(lm_arena *a, lm_dtype from, lm_dtype to, const char *x) {
-  if (to == from || (lm_dtype_is_float(from) && lm_dtype_is_float(to) && from != LM_F64 && to != LM_F64)) return x;
-  if (to == LM_BOOL) return lm_arena_printf(a, "%s != 0", x);
-  if (to != LM_INT) return lm_arena_printf(a, "(%s)%s", lm_gen_register_type(to), x);
-  if (from == LM_BOOL) return x;
+  if (to == from ||
+      (lm_dtype_is_float(from) && lm_dtype_is_float(to) && from != LM_F64 && to != LM_F64))
+    return x;
+  if (to == LM_BOOL)
+    return lm_arena_printf(a, "%s != 0", x);
+  if (to != LM_INT)
+    return lm_arena_printf(a, "(%s)%s", lm_gen_register_type(to), x);
+  if (from == LM_BOOL)
+    return x;
   return lm_arena_printf(a, "lm_int_%s(%s)", from == LM_F64 ? "f64" : "f32", x);
 }
 
 static const char *fill_in(lm_arena *a, const char *form, const char *const *in) {
   lm_buf b = {0};
   for (; *form; form++) {
-    if (*form == '$') lm_buf_puts(&b, in[*++form - '0']);
-    else lm_buf_add(&b, form, 1);
+    if (*form == '$')
+      lm_buf_puts(&b, in[*++form - '0']);
+    else
+      lm_buf_add(&b, form, 1);
   }
   const char *text = lm_arena_strndup(a, b.p, b.n);
   lm_buf_free(&b);
@@ -93,10 +106,12 @@ static const char *fill_in(lm_arena *a, const char *form, const char *const *in)
 
 const char *lm_gen_op_text(lm_gen *e, const lm_op *op, const char *const *in) {
   lm_dtype t = op->in[op->n_in - 1]->type.dtype;
-  if (op->code == LM_OP_CAST) return cast_text(e->arena, t, op->out[0]->type.dtype, in[0]);
+  if (op->code == LM_OP_CAST)
+    return cast_text(e->arena, t, op->out[0]->type.dtype, in[0]);
   const lm_op_row *row = &table[op->code];
   const char *form = t == LM_F64 ? row->f64 : lm_dtype_is_float(t) ? row->f32 : row->whole;
-  if (!form) LM_BUG("no C for %s of %s", lm_op_info_of(op)->name, lm_dtype_name(t));
+  if (!form)
+    LM_BUG("no C for %s of %s", lm_op_info_of(op)->name, lm_dtype_name(t));
   return fill_in(e->arena, form, in);
 }
 

@@ -1,7 +1,8 @@
-// pull.c - the value of one element as C: operands are pulled along maps of indices until something is held in memory.
+// pull.c - the value of one element as C: operands are pulled along maps of indices until something
+// is held in memory.
 //
-// Every expression is a statement of its own in the outermost loop that sets all it depends on, and is written once for
-// equal indices. Views, slices and the like are nothing but other indices.
+// Every expression is a statement of its own in the outermost loop that sets all it depends on, and
+// is written once for equal indices. Views, slices and the like are nothing but other indices.
 #include <string.h>
 #include "codegen/common/gen.h"
 #include "compiler/ops/interface.h"
@@ -23,7 +24,8 @@ const char *lm_gen_temp_name(lm_gen *e, const char *prefix) {
 }
 
 const char *lm_gen_index(lm_gen *e, const lm_ix *ix, bool memory) {
-  LM_PUSH(e->arena, e->accesses, e->n_accesses, e->cap_accesses) = (lm_gen_access){*ix, e->pass, memory, false, -1};
+  LM_PUSH(e->arena, e->accesses, e->n_accesses, e->cap_accesses) =
+      (lm_gen_access){*ix, e->pass, memory, false, -1};
   lm_buf b = {0};
   lm_ix_print(&e->vars, ix, &b);
   const char *text = lm_arena_strndup(e->arena, b.p, b.n);
@@ -34,13 +36,18 @@ const char *lm_gen_index(lm_gen *e, const lm_ix *ix, bool memory) {
 uint16_t lm_gen_temp_index(lm_gen *e, const char *text, int level, int64_t size, int dyn) {
   const char *name = lm_gen_temp_name(e, "j");
   lm_gen_statement(e, level, "const %s %s = %s;", e->target->index, name, text);
-  return lm_var_add(&e->vars,
-                    (lm_var){.kind = LM_VAR_TEMP, .name = name, .size = size, .dyn = dyn, .hi = size, .level = level});
+  return lm_var_add(
+      &e->vars,
+      (lm_var){
+          .kind = LM_VAR_TEMP, .name = name, .size = size, .dyn = dyn, .hi = size, .level = level});
 }
 
-static int deeper(int a, int b) { return a > b ? a : b; }
+static int deeper(int a, int b) {
+  return a > b ? a : b;
+}
 
-lm_gen_text lm_gen_temp(lm_gen *e, lm_dtype t, int level, const char *text, const lm_op *op, lm_type type) {
+lm_gen_text lm_gen_temp(lm_gen *e, lm_dtype t, int level, const char *text, const lm_op *op,
+                        lm_type type) {
   const char *name = lm_gen_temp_name(e, "v");
   lm_buf note = {0};
   lm_gen_type_print(e, type, &note);
@@ -57,7 +64,8 @@ lm_ix lm_gen_dense_index(const lm_gen *e, lm_type t, const lm_ix *ix, lm_type co
   lm_ix at = lm_ix_const(0);
   int64_t stride = 1;
   for (int i = t.rank - 1; i >= 0; i--) {
-    if (lm_type_find(counted, t.axis[i]) < 0) continue;
+    if (lm_type_find(counted, t.axis[i]) < 0)
+      continue;
     at = lm_ix_add(at, lm_ix_scale(ix[i], stride));
     stride *= lm_axis_size(e->m, t.axis[i]);
   }
@@ -71,10 +79,13 @@ const char *lm_gen_dense_offset(lm_gen *e, lm_type t, const lm_ix *ix, lm_type c
 
 static lm_gen_text load_dense(lm_gen *e, const char *base, lm_type t, const lm_ix *ix) {
   lm_ix at = lm_gen_dense_index(e, t, ix, t);
-  const char *index = lm_gen_index(e, &at, true), *place = lm_arena_printf(e->arena, "%s[%s]", base, index);
+  const char *index = lm_gen_index(e, &at, true);
+  const char *place = lm_arena_printf(e->arena, "%s[%s]", base, index);
   lm_gen_text own;
-  if (e->target->load && e->target->load(e, base, t, &at, &own)) return own;
-  return lm_gen_temp(e, t.dtype, lm_ix_level(&e->vars, &at), lm_gen_load_text(e->arena, t.dtype, place), NULL, t);
+  if (e->target->load && e->target->load(e, base, t, &at, &own))
+    return own;
+  return lm_gen_temp(e, t.dtype, lm_ix_level(&e->vars, &at),
+                     lm_gen_load_text(e->arena, t.dtype, place), NULL, t);
 }
 
 static lm_gen_text load_operand(lm_gen *e, const lm_value *arg, lm_type t, const lm_ix *ix) {
@@ -94,13 +105,15 @@ static lm_gen_text load_operand(lm_gen *e, const lm_value *arg, lm_type t, const
 static int atom_of(const lm_gen *e, uint16_t var) {
   const lm_gen_domain *d = &e->domains[e->pass];
   for (int i = 0; i < d->n; i++)
-    if (d->atom[i].var == var) return i;
+    if (d->atom[i].var == var)
+      return i;
   return -1;
 }
 
 static bool ask(lm_gen *e, lm_gen_ask kind, uint16_t var, int64_t at) {
   int atom = var ? atom_of(e, var) : -1;
-  if (atom < 0) return false;
+  if (atom < 0)
+    return false;
   if (e->ask.kind == LM_GEN_ASK_NOTHING) {
     e->ask.kind = kind;
     e->ask.pass = e->pass;
@@ -113,25 +126,35 @@ static bool ask(lm_gen *e, lm_gen_ask kind, uint16_t var, int64_t at) {
 // ix = n * quotient + rest; at run time if no split of a loop makes it plain.
 static void divide(lm_gen *e, lm_ix ix, int64_t n, int64_t size, lm_ix *quotient, lm_ix *rest) {
   int64_t by = 0;
-  if (lm_ix_divide(&e->vars, &ix, n, quotient, rest)) return;
+  if (lm_ix_divide(&e->vars, &ix, n, quotient, rest))
+    return;
   uint16_t var = lm_ix_split_find(&e->vars, &ix, n, &by);
   ask(e, LM_GEN_ASK_SPLIT, var, by);
   int level = lm_ix_level(&e->vars, &ix);
   const char *text = lm_gen_index(e, &ix, false);
-  *quotient = lm_ix_var(&e->vars, lm_gen_temp_index(e, lm_arena_printf(e->arena, "(%s) / %lld", text, (long long)n),
-                                                    level, (size + n - 1) / n, 0));
-  *rest = lm_ix_var(&e->vars,
-                    lm_gen_temp_index(e, lm_arena_printf(e->arena, "(%s) %% %lld", text, (long long)n), level, n, 0));
+  *quotient = lm_ix_var(
+      &e->vars, lm_gen_temp_index(e, lm_arena_printf(e->arena, "(%s) / %lld", text, (long long)n),
+                                  level, (size + n - 1) / n, 0));
+  *rest = lm_ix_var(
+      &e->vars, lm_gen_temp_index(e, lm_arena_printf(e->arena, "(%s) %% %lld", text, (long long)n),
+                                  level, n, 0));
 }
 
-typedef enum { BELOW, ABOVE, UNDECIDED } side;
+typedef enum {
+  BELOW,
+  ABOVE,
+  UNDECIDED
+} side;
 
-// On which side of the bound ix lies throughout the loops as they stand; asks for a cut that would decide it.
+// On which side of the bound ix lies throughout the loops as they stand; asks for a cut that would
+// decide it.
 static side side_of(lm_gen *e, const lm_ix *ix, int64_t bound) {
   int64_t min, max, at = 0;
   lm_ix_range(&e->vars, ix, &min, &max);
-  if (max < bound) return BELOW;
-  if (min >= bound) return ABOVE;
+  if (max < bound)
+    return BELOW;
+  if (min >= bound)
+    return ABOVE;
   uint16_t var = lm_ix_cut_find(&e->vars, ix, bound, &at);
   ask(e, LM_GEN_ASK_CUT, var, at);
   return UNDECIDED;
@@ -147,12 +170,16 @@ static void copy_shared(const lm_op *op, const lm_ix *ix, lm_type from, lm_ix *o
   }
 }
 
-static lm_gen_text pull_renamed(lm_gen *e, const lm_op *op, const lm_ix *ix) { return lm_gen_pull(e, op->in[0], ix); }
+static lm_gen_text pull_renamed(lm_gen *e, const lm_op *op, const lm_ix *ix) {
+  return lm_gen_pull(e, op->in[0], ix);
+}
 
 static lm_gen_text pull_view(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   lm_type from = op->in[0]->type;
   lm_ix in[LM_RANK], flat = lm_ix_const(0), rest;
-  int first = lm_type_find(from, op->attr.axes[0]), n = op->attr.n_axes, n_to = op->attr.n_to;
+  int first = lm_type_find(from, op->attr.axes[0]);
+  int n = op->attr.n_axes;
+  int n_to = op->attr.n_to;
   int64_t size = 1;
   for (int i = 0; i < n_to; i++) {
     int64_t extent = lm_axis_size(e->m, op->attr.to[i]);
@@ -160,7 +187,8 @@ static lm_gen_text pull_view(lm_gen *e, const lm_op *op, const lm_ix *ix) {
     size *= extent;
   }
   memcpy(in, ix, (size_t)first * sizeof *in);
-  for (int i = from.rank - 1; i >= first + n; i--) in[i] = ix[i - n + n_to];
+  for (int i = from.rank - 1; i >= first + n; i--)
+    in[i] = ix[i - n + n_to];
   for (int i = n - 1; i > 0; i--) {
     int64_t extent = lm_axis_size(e->m, op->attr.axes[i]);
     divide(e, flat, extent, size, &flat, &rest);
@@ -175,7 +203,8 @@ static lm_gen_text pull_slice(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   lm_type from = op->in[0]->type;
   lm_ix in[LM_RANK];
   int at = lm_type_find(from, op->attr.axes[0]), gone = !op->attr.n_to;
-  for (int i = 0; i < from.rank; i++) in[i] = ix[i - (gone && i > at)];
+  for (int i = 0; i < from.rank; i++)
+    in[i] = ix[i - (gone && i > at)];
   lm_ix first = lm_ix_const(op->attr.imm[0]);
   in[at] = gone ? first : lm_ix_add(first, lm_ix_scale(ix[at], op->attr.imm[1]));
   return lm_gen_pull(e, op->in[0], in);
@@ -188,12 +217,16 @@ static lm_ix clamped(lm_gen *e, lm_ix ix, int64_t n, const char **out_inside, in
   *out_inside = lm_arena_printf(e->arena, "(%s >= 0 && %s < %lld)", text, text, (long long)n);
   *out_level = level;
   return lm_ix_var(
-      &e->vars, lm_gen_temp_index(e, lm_arena_printf(e->arena, "lm_clamp(%s, %lld)", text, (long long)n), level, n, 0));
+      &e->vars,
+      lm_gen_temp_index(e, lm_arena_printf(e->arena, "lm_clamp(%s, %lld)", text, (long long)n),
+                        level, n, 0));
 }
 
-static lm_gen_text choose(lm_gen *e, const lm_op *op, const char *cond, int level, lm_gen_text yes, lm_gen_text no) {
+static lm_gen_text choose(lm_gen *e, const lm_op *op, const char *cond, int level, lm_gen_text yes,
+                          lm_gen_text no) {
   const char *text = lm_arena_printf(e->arena, "%s ? %s : %s", cond, yes.text, no.text);
-  return lm_gen_temp(e, op->out[0]->type.dtype, deeper(level, deeper(yes.level, no.level)), text, op, op->out[0]->type);
+  return lm_gen_temp(e, op->out[0]->type.dtype, deeper(level, deeper(yes.level, no.level)), text,
+                     op, op->out[0]->type);
 }
 
 static lm_gen_text pull_concat(lm_gen *e, const lm_op *op, const lm_ix *ix) {
@@ -205,11 +238,14 @@ static lm_gen_text pull_concat(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   for (uint32_t i = 0; i < op->n_in; i++) {
     int64_t size = lm_axis_size(e->m, op->attr.axes[i]);
     lm_ix local = lm_ix_add(ix[at], lm_ix_const(-begin));
-    side low = side_of(e, &local, 0), high = side_of(e, &local, size);
+    side low = side_of(e, &local, 0);
+    side high = side_of(e, &local, size);
     begin += size;
-    if (low == BELOW || high == ABOVE) continue;
+    if (low == BELOW || high == ABOVE)
+      continue;
     in[at] = local;
-    if (low == ABOVE && high == BELOW) return lm_gen_pull(e, op->in[i], in);
+    if (low == ABOVE && high == BELOW)
+      return lm_gen_pull(e, op->in[i], in);
     const char *inside;
     int level;
     in[at] = clamped(e, local, size, &inside, &level);
@@ -219,35 +255,47 @@ static lm_gen_text pull_concat(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   return sum;
 }
 
-// j with ix = first + step * j, and whether there is one below n; steps other than 1 are decided at run time.
+// j with ix = first + step * j, and whether there is one below n; steps other than 1 are decided at
+// run time.
 static lm_gen_text pull_pad(lm_gen *e, const lm_op *op, const lm_ix *ix) {
-  lm_type from = op->in[0]->type, to = op->out[0]->type;
+  lm_type from = op->in[0]->type;
+  lm_type to = op->out[0]->type;
   int at = lm_type_find(to, op->attr.to[0]), added = !op->attr.n_axes;
-  int64_t first = op->attr.imm[0], step = op->attr.imm[1], n = added ? 1 : lm_axis_size(e->m, op->attr.axes[0]);
+  int64_t first = op->attr.imm[0];
+  int64_t step = op->attr.imm[1];
+  int64_t n = added ? 1 : lm_axis_size(e->m, op->attr.axes[0]);
   lm_gen_text zero = {lm_gen_const_text(e->arena, to.dtype, 0), 0};
   lm_ix in[LM_RANK], local = lm_ix_add(ix[at], lm_ix_const(-first));
-  if (added) step = 1;
-  for (int i = 0; i < from.rank; i++) in[i] = ix[i + (added && i >= at)];
+  if (added)
+    step = 1;
+  for (int i = 0; i < from.rank; i++)
+    in[i] = ix[i + (added && i >= at)];
   const char *inside, *whole = NULL;
   int level;
   if (step != 1) {
     const char *text = lm_gen_index(e, &local, false);
     level = lm_ix_level(&e->vars, &local);
     whole = lm_arena_printf(e->arena, "(%s) %% %lld == 0", text, (long long)step);
-    local = (lm_ix){.n = 1,
-                    .t = {{lm_gen_temp_index(e, lm_arena_printf(e->arena, "(%s) / %lld", text, (long long)step), level,
-                                             INT32_MAX, 0),
-                           1}}};
+    local = (lm_ix){
+        .n = 1,
+        .t = {{lm_gen_temp_index(e, lm_arena_printf(e->arena, "(%s) / %lld", text, (long long)step),
+                                 level, INT32_MAX, 0),
+               1}}};
     e->vars.v[local.t[0].var].lo = INT32_MIN;
   }
-  side low = side_of(e, &local, 0), high = side_of(e, &local, n);
-  if (low == BELOW || high == ABOVE) return zero;
+  side low = side_of(e, &local, 0);
+  side high = side_of(e, &local, n);
+  if (low == BELOW || high == ABOVE)
+    return zero;
   bool decided = low == ABOVE && high == BELOW && !whole;
   lm_ix j = decided ? local : clamped(e, local, n, &inside, &level);
-  if (!added) in[at] = j;
+  if (!added)
+    in[at] = j;
   lm_gen_text x = lm_gen_pull(e, op->in[0], in);
-  if (decided) return x;
-  return choose(e, op, whole ? lm_arena_printf(e->arena, "%s & (%s)", inside, whole) : inside, level, x, zero);
+  if (decided)
+    return x;
+  return choose(e, op, whole ? lm_arena_printf(e->arena, "%s & (%s)", inside, whole) : inside,
+                level, x, zero);
 }
 
 // Variable that holds the index, clamped into the table's axis.
@@ -256,11 +304,13 @@ static lm_ix pull_place(lm_gen *e, const lm_value *index, lm_axis axis, const lm
   const lm_axis_info *a = &e->m->axes[axis];
   const char *n = lm_gen_extent(e, a->size, a->dyn, 1);
   return lm_ix_var(&e->vars,
-                   lm_gen_temp_index(e, lm_arena_printf(e->arena, "lm_clamp(%s, %s)", i.text, n), i.level, a->size, 0));
+                   lm_gen_temp_index(e, lm_arena_printf(e->arena, "lm_clamp(%s, %s)", i.text, n),
+                                     i.level, a->size, 0));
 }
 
 static lm_gen_text pull_gather(lm_gen *e, const lm_op *op, const lm_ix *ix) {
-  lm_type table = op->in[0]->type, index = op->in[1]->type;
+  lm_type table = op->in[0]->type;
+  lm_type index = op->in[1]->type;
   lm_ix at[LM_RANK], in[LM_RANK];
   copy_shared(op, ix, index, at);
   copy_shared(op, ix, table, in);
@@ -272,7 +322,8 @@ static lm_gen_text pull_gather(lm_gen *e, const lm_op *op, const lm_ix *ix) {
 
 static lm_gen_text pull_iota(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   return lm_gen_temp(e, LM_INT, lm_ix_level(&e->vars, ix),
-                     lm_arena_printf(e->arena, "(int32_t)(%s)", lm_gen_index(e, ix, false)), op, op->out[0]->type);
+                     lm_arena_printf(e->arena, "(int32_t)(%s)", lm_gen_index(e, ix, false)), op,
+                     op->out[0]->type);
 }
 
 // The element's number counts the row, %1, along the first axis.
@@ -287,18 +338,19 @@ static lm_gen_text pull_rng(lm_gen *e, const lm_op *op, const lm_ix *ix) {
     in[i] = lm_gen_pull(e, op->in[i], ix);
     level = deeper(level, in[i].level);
   }
-  const char *text =
-      lm_arena_printf(e->arena, "lm_uniform(%uu, %uu, (uint64_t)(%s + (int64_t)%s * %lld), %s, %s)", key.v[0], key.v[1],
-                      lm_gen_index(e, &at, false), in[1].text, (long long)row, in[2].text, in[0].text);
+  const char *text = lm_arena_printf(
+      e->arena, "lm_uniform(%uu, %uu, (uint64_t)(%s + (int64_t)%s * %lld), %s, %s)", key.v[0],
+      key.v[1], lm_gen_index(e, &at, false), in[1].text, (long long)row, in[2].text, in[0].text);
   return lm_gen_temp(e, t.dtype, level, text, op, t);
 }
 
 // x / y where y stays the same in an inner loop: its reciprocal is computed outside of that.
 static lm_gen_text divide_outside(lm_gen *e, const lm_op *op, lm_gen_text x, lm_gen_text y) {
   const char *one = lm_gen_const_text(e->arena, LM_F32, 1);
-  lm_gen_text r =
-      lm_gen_temp(e, LM_F32, y.level, lm_arena_printf(e->arena, "%s / %s", one, y.text), op, op->in[1]->type);
-  return lm_gen_temp(e, LM_F32, x.level, lm_arena_printf(e->arena, "%s * %s", x.text, r.text), op, op->out[0]->type);
+  lm_gen_text r = lm_gen_temp(e, LM_F32, y.level, lm_arena_printf(e->arena, "%s / %s", one, y.text),
+                              op, op->in[1]->type);
+  return lm_gen_temp(e, LM_F32, x.level, lm_arena_printf(e->arena, "%s * %s", x.text, r.text), op,
+                     op->out[0]->type);
 }
 
 static lm_gen_text pull_elementwise(lm_gen *e, const lm_op *op, const lm_ix *ix) {
@@ -313,7 +365,8 @@ static lm_gen_text pull_elementwise(lm_gen *e, const lm_op *op, const lm_ix *ix)
     level = deeper(level, x[i].level);
   }
   bool single = op->out[0]->type.dtype != LM_F64;
-  if (op->code == LM_OP_DIV && single && x[1].level < x[0].level) return divide_outside(e, op, x[0], x[1]);
+  if (op->code == LM_OP_DIV && single && x[1].level < x[0].level)
+    return divide_outside(e, op, x[0], x[1]);
   const char *c = lm_gen_op_text(e, op, text);
   return c == text[0] ? (lm_gen_text){c, level}
                       : lm_gen_temp(e, op->out[0]->type.dtype, level, c, op, op->out[0]->type);
@@ -327,7 +380,8 @@ static lm_gen_text pull_shared(lm_gen *e, const lm_op *op, const lm_ix *ix) {
 
 static lm_gen_text pull_op(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   switch (op->code) {
-  case LM_OP_CONST: return (lm_gen_text){lm_gen_const_text(e->arena, op->out[0]->type.dtype, op->attr.num), 0};
+  case LM_OP_CONST:
+    return (lm_gen_text){lm_gen_const_text(e->arena, op->out[0]->type.dtype, op->attr.num), 0};
   case LM_OP_IOTA: return pull_iota(e, op, ix);
   case LM_OP_RNG: return pull_rng(e, op, ix);
   case LM_OP_EXPAND:
@@ -347,37 +401,45 @@ static lm_gen_text pull_op(lm_gen *e, const lm_op *op, const lm_ix *ix) {
 static lm_gen_memo *remembered(lm_gen *e, const lm_value *v, const lm_ix *ix) {
   for (lm_gen_memo *m = e->memo; m; m = m->next) {
     bool same = m->v == v;
-    for (int i = 0; same && i < v->type.rank; i++) same = lm_ix_equal(&m->ix[i], &ix[i]);
-    if (same) return m;
+    for (int i = 0; same && i < v->type.rank; i++)
+      same = lm_ix_equal(&m->ix[i], &ix[i]);
+    if (same)
+      return m;
   }
   return NULL;
 }
 
 // Views of an operand are other types of the same dense memory.
 static const lm_value *base_of(const lm_value *v) {
-  while (v->def && lm_op_has(v->def, LM_T_ORDERED)) v = v->def->in[0];
+  while (v->def && lm_op_has(v->def, LM_T_ORDERED))
+    v = v->def->in[0];
   return v->def ? NULL : v;
 }
 
 static lm_gen_text produce(lm_gen *e, const lm_value *v, const lm_ix *ix) {
   const lm_node *n = lm_schedule_node(e->s, v);
   const lm_value *base = base_of(v);
-  if (base) return load_operand(e, base, v->type, ix);
+  if (base)
+    return load_operand(e, base, v->type, ix);
   if (n->held != LM_HELD_NOT && e->done[n->pass])
-    return n->held == LM_HELD_RESULT ? load_dense(e, lm_arena_printf(e->arena, "r%d", n->slot), v->type, ix)
-                                     : e->target->held(e, v, ix);
+    return n->held == LM_HELD_RESULT
+               ? load_dense(e, lm_arena_printf(e->arena, "r%d", n->slot), v->type, ix)
+               : e->target->held(e, v, ix);
   return pull_op(e, v->def, ix);
 }
 
 lm_gen_text lm_gen_pull(lm_gen *e, const lm_value *v, const lm_ix *ix) {
   lm_gen_memo *found = remembered(e, v, ix);
-  if (found) return found->text;
+  if (found)
+    return found->text;
   lm_gen_text text = produce(e, v, ix);
   lm_gen_memo *m = LM_NEW(e->arena, lm_gen_memo);
   *m = (lm_gen_memo){.v = v, .text = text, .scope = text.level, .next = e->memo};
-  for (int i = 0; i < v->type.rank; i++) m->scope = deeper(m->scope, lm_ix_level(&e->vars, &ix[i]));
+  for (int i = 0; i < v->type.rank; i++)
+    m->scope = deeper(m->scope, lm_ix_level(&e->vars, &ix[i]));
   m->ix = LM_NEW_N(e->arena, lm_ix, v->type.rank + 1);
-  if (v->type.rank) memcpy(m->ix, ix, v->type.rank * sizeof *ix);
+  if (v->type.rank)
+    memcpy(m->ix, ix, v->type.rank * sizeof *ix);
   e->memo = m;
   return text;
 }

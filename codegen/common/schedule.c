@@ -7,37 +7,52 @@ bool lm_op_is_reduction(const lm_op *op) {
   return op->code == LM_OP_SUM || op->code == LM_OP_MAX || op->code == LM_OP_SCATTER;
 }
 
-const lm_op *lm_kernel_yield(const lm_op *kernel) { return kernel->body->last; }
+const lm_op *lm_kernel_yield(const lm_op *kernel) {
+  return kernel->body->last;
+}
 
-bool lm_kernel_result_summed(const lm_op *kernel, uint32_t i) { return kernel->attr.n_to && i >= kernel->attr.imm[0]; }
+bool lm_kernel_result_summed(const lm_op *kernel, uint32_t i) {
+  return kernel->attr.n_to && i >= kernel->attr.imm[0];
+}
 
-bool lm_kernel_axis_outer(const lm_op *kernel, lm_axis a) { return lm_attr_has_axis(&kernel->attr, a); }
+bool lm_kernel_axis_outer(const lm_op *kernel, lm_axis a) {
+  return lm_attr_has_axis(&kernel->attr, a);
+}
 
 lm_type lm_kernel_inner(const lm_op *kernel, lm_type t) {
   lm_type u = {.dtype = t.dtype};
   for (int i = 0; i < t.rank; i++)
-    if (!lm_kernel_axis_outer(kernel, t.axis[i])) u.axis[u.rank++] = t.axis[i];
+    if (!lm_kernel_axis_outer(kernel, t.axis[i]))
+      u.axis[u.rank++] = t.axis[i];
   return u;
 }
 
 lm_type lm_kernel_space(const lm_op *kernel, lm_root r) {
   const lm_op *op = r.v->def;
-  return lm_kernel_inner(kernel, op && !r.copy && lm_op_is_reduction(op) ? op->in[0]->type : r.v->type);
+  return lm_kernel_inner(kernel,
+                         op && !r.copy && lm_op_is_reduction(op) ? op->in[0]->type : r.v->type);
 }
 
-static lm_node *node_of(lm_schedule *s, const lm_value *v) { return v->def ? &s->nodes[v->def->mark] : NULL; }
+static lm_node *node_of(lm_schedule *s, const lm_value *v) {
+  return v->def ? &s->nodes[v->def->mark] : NULL;
+}
 
-const lm_node *lm_schedule_node(const lm_schedule *s, const lm_value *v) { return node_of((lm_schedule *)s, v); }
+const lm_node *lm_schedule_node(const lm_schedule *s, const lm_value *v) {
+  return node_of((lm_schedule *)s, v);
+}
 
 bool lm_schedule_writes(const lm_schedule *s, lm_root r, uint32_t i) {
-  if (lm_kernel_yield(s->kernel)->in[i] != r.v) return false;
+  if (lm_kernel_yield(s->kernel)->in[i] != r.v)
+    return false;
   const lm_node *n = lm_schedule_node(s, r.v);
-  if (!n || !lm_op_is_reduction(n->op)) return true;
+  if (!n || !lm_op_is_reduction(n->op))
+    return true;
   bool accumulator = n->held == LM_HELD_RESULT && n->slot == (int)i;
   return accumulator != r.copy;
 }
 
-// Operand i of op is read at other indices than those of the loops around op: the result's, or for a reduction its operand's.
+// Operand i of op is read at other indices than those of the loops around op: the result's, or for
+// a reduction its operand's.
 static bool reads_elsewhere(const lm_op *op, uint32_t i) {
   return !lm_op_is_reduction(op) && lm_op_touched_axes(op, i).rank;
 }
@@ -50,28 +65,35 @@ static void hold(lm_schedule *s, lm_node *n, lm_held how, int slot) {
   n->slot = how == LM_HELD_ROW ? s->n_rows++ : slot;
 }
 
-static bool same_axes(lm_type a, lm_type b) { return a.rank == b.rank && lm_type_subset(a, b); }
+static bool same_axes(lm_type a, lm_type b) {
+  return a.rank == b.rank && lm_type_subset(a, b);
+}
 
-// Results keep themselves unless they are summed over places. A result in bf16 is rounded, so what is read back is too:
-// accumulation happens elsewhere.
+// Results keep themselves unless they are summed over places. A result in bf16 is rounded, so what
+// is read back is too: accumulation happens elsewhere.
 static void keep_results(lm_schedule *s) {
   const lm_op *yield = lm_kernel_yield(s->kernel);
   for (uint32_t i = 0; i < yield->n_in; i++) {
     lm_node *n = node_of(s, yield->in[i]);
-    if (!n) continue;
+    if (!n)
+      continue;
     n->root = true;
-    if (n->held == LM_HELD_NOT && !lm_kernel_result_summed(s->kernel, i)) hold(s, n, LM_HELD_RESULT, (int)i);
+    if (n->held == LM_HELD_NOT && !lm_kernel_result_summed(s->kernel, i))
+      hold(s, n, LM_HELD_RESULT, (int)i);
   }
 }
 
 static void keep_reductions(lm_schedule *s) {
   for (uint32_t i = 0; i < s->n_nodes; i++) {
     lm_node *n = &s->nodes[i];
-    if (!lm_op_is_reduction(n->op)) continue;
+    if (!lm_op_is_reduction(n->op))
+      continue;
     lm_type t = lm_kernel_inner(s->kernel, n->op->out[0]->type);
     bool in_result = n->held == LM_HELD_RESULT && t.dtype != LM_BF16;
-    if (!t.rank) hold(s, n, LM_HELD_SCALAR, 0);
-    else if (!in_result) hold(s, n, LM_HELD_ROW, 0);
+    if (!t.rank)
+      hold(s, n, LM_HELD_SCALAR, 0);
+    else if (!in_result)
+      hold(s, n, LM_HELD_ROW, 0);
   }
 }
 
@@ -83,7 +105,8 @@ static void cost_nodes(lm_schedule *s) {
       const lm_node *from = node_of(s, n->op->in[j]);
       n->cost += from && !from->root ? from->cost : 1;
       int phase = from ? from->phase + lm_op_is_reduction(from->op) : 0;
-      if (phase > n->phase) n->phase = phase;
+      if (phase > n->phase)
+        n->phase = phase;
     }
   }
 }
@@ -96,43 +119,55 @@ typedef struct use {
 } use;
 
 static void use_add(use *u, int phase, lm_type space) {
-  if (u->any && (u->phase != phase || !same_axes(u->space, space))) u->many = true;
+  if (u->any && (u->phase != phase || !same_axes(u->space, space)))
+    u->many = true;
   *u = (use){phase, space, true, u->many, u->elsewhere};
 }
 
-// The loops over `inner` do not surround the other loops of the space: what lies inside is computed again in each of
-// these.
+// The loops over `inner` do not surround the other loops of the space: what lies inside is computed
+// again in each of these.
 static bool repeats(lm_type inner, lm_type space) {
   for (int i = 0; i < inner.rank; i++)
-    if (i >= space.rank || inner.axis[i] != space.axis[i]) return true;
+    if (i >= space.rank || inner.axis[i] != space.axis[i])
+      return true;
   return false;
 }
 
-// A value that costs more than a store and loads, and that several passes need, or one at several indices or in loops
-// that it does not vary in, is kept in a row. Users come before what they use, so each node knows all the roots that
-// would pull it.
+// A value that costs more than a store and loads, and that several passes need, or one at several
+// indices or in loops that it does not vary in, is kept in a row. Users come before what they use,
+// so each node knows all the roots that would pull it.
 static void keep_dear(lm_schedule *s) {
-  enum { DEAR = 5, DEAR_ELSEWHERE = 12 };
+  enum {
+    DEAR = 5,
+    DEAR_ELSEWHERE = 12
+  };
   use *uses = lm_calloc(s->n_nodes + 1, sizeof *uses);
   for (uint32_t i = s->n_nodes; i-- > 0;) {
     lm_node *n = &s->nodes[i];
     use *u = &uses[i];
     lm_type t = lm_kernel_inner(s->kernel, n->op->out[0]->type);
     bool again = u->any && !u->elsewhere && t.rank < u->space.rank && repeats(t, u->space);
-    bool dear = ((u->many || again) && n->cost > DEAR) || (u->elsewhere > 1 && n->cost > DEAR_ELSEWHERE);
-    if (n->held == LM_HELD_NOT && dear) hold(s, n, LM_HELD_ROW, 0);
+    bool dear =
+        ((u->many || again) && n->cost > DEAR) || (u->elsewhere > 1 && n->cost > DEAR_ELSEWHERE);
+    if (n->held == LM_HELD_NOT && dear)
+      hold(s, n, LM_HELD_ROW, 0);
     for (uint32_t j = 0; j < n->op->n_in; j++) {
       const lm_node *from = node_of(s, n->op->in[j]);
-      if (!from) continue;
+      if (!from)
+        continue;
       use *v = &uses[from->op->mark];
       if (n->root)
         use_add(v, n->phase,
-                lm_op_is_reduction(n->op) ? lm_kernel_space(s->kernel, (lm_root){n->op->out[0], false}) : t);
+                lm_op_is_reduction(n->op)
+                    ? lm_kernel_space(s->kernel, (lm_root){n->op->out[0], false})
+                    : t);
       else if (u->any) {
         use_add(v, u->phase, u->space);
         v->many |= u->many;
       }
-      v->elsewhere += n->root ? reads_elsewhere(n->op, j) : reads_elsewhere(n->op, j) ? 1 : u->elsewhere;
+      v->elsewhere += n->root                     ? reads_elsewhere(n->op, j)
+                      : reads_elsewhere(n->op, j) ? 1
+                                                  : u->elsewhere;
     }
   }
   lm_free(uses);
@@ -140,8 +175,8 @@ static void keep_dear(lm_schedule *s) {
 
 // ---- passes
 
-// Depth that a root must have at least because of what its expression reads: values of other spaces, reductions, and
-// what is read at other indices must be complete.
+// Depth that a root must have at least because of what its expression reads: values of other
+// spaces, reductions, and what is read at other indices must be complete.
 typedef struct reach {
   lm_schedule *s;
   lm_type space;
@@ -151,24 +186,29 @@ typedef struct reach {
 
 static void reach_walk(reach *r, const lm_value *v, bool elsewhere) {
   lm_node *n = node_of(r->s, v);
-  if (!n || r->seen[n->op->mark] & (elsewhere ? 2 : 1)) return;
+  if (!n || r->seen[n->op->mark] & (elsewhere ? 2 : 1))
+    return;
   r->seen[n->op->mark] |= elsewhere ? 2 : 1;
   if (!n->root) {
-    for (uint32_t i = 0; i < n->op->n_in; i++) reach_walk(r, n->op->in[i], elsewhere || reads_elsewhere(n->op, i));
+    for (uint32_t i = 0; i < n->op->n_in; i++)
+      reach_walk(r, n->op->in[i], elsewhere || reads_elsewhere(n->op, i));
     return;
   }
   bool whole = elsewhere || lm_op_is_reduction(n->op) ||
                !same_axes(lm_kernel_space(r->s->kernel, (lm_root){v, false}), r->space);
   int depth = r->s->passes[n->pass].depth + whole;
-  if (depth > r->depth) r->depth = depth;
+  if (depth > r->depth)
+    r->depth = depth;
 }
 
 static int depth_of(lm_schedule *s, lm_root root) {
   reach r = {s, lm_kernel_space(s->kernel, root), lm_calloc(s->n_nodes + 1, 1), 0};
   const lm_op *op = root.v->def;
-  if (root.copy) reach_walk(&r, root.v, false);
+  if (root.copy)
+    reach_walk(&r, root.v, false);
   else
-    for (uint32_t i = 0; op && i < op->n_in; i++) reach_walk(&r, op->in[i], reads_elsewhere(op, i));
+    for (uint32_t i = 0; op && i < op->n_in; i++)
+      reach_walk(&r, op->in[i], reads_elsewhere(op, i));
   lm_free(r.seen);
   return r.depth;
 }
@@ -177,8 +217,10 @@ static int pass_for(lm_schedule *s, lm_root root) {
   lm_type space = lm_kernel_space(s->kernel, root);
   int depth = depth_of(s, root);
   for (uint32_t i = 0; i < s->n_passes; i++)
-    if (s->passes[i].depth == depth && same_axes(s->passes[i].space, space)) return (int)i;
-  LM_PUSH(s->arena, s->passes, s->n_passes, s->cap_passes) = (lm_sched_pass){.space = space, .depth = depth};
+    if (s->passes[i].depth == depth && same_axes(s->passes[i].space, space))
+      return (int)i;
+  LM_PUSH(s->arena, s->passes, s->n_passes, s->cap_passes) =
+      (lm_sched_pass){.space = space, .depth = depth};
   return (int)s->n_passes - 1;
 }
 
@@ -186,12 +228,14 @@ static void root_add(lm_schedule *s, lm_root root) {
   int at = pass_for(s, root);
   lm_sched_pass *p = &s->passes[at];
   LM_PUSH(s->arena, p->roots, p->n_roots, p->cap_roots) = root;
-  if (root.v->def && !root.copy) node_of(s, root.v)->pass = at;
+  if (root.v->def && !root.copy)
+    node_of(s, root.v)->pass = at;
 }
 
 static bool needs_copy(const lm_schedule *s, const lm_value *v) {
   for (uint32_t i = 0; i < lm_kernel_yield(s->kernel)->n_in; i++)
-    if (lm_schedule_writes(s, (lm_root){v, true}, i)) return lm_op_is_reduction(v->def);
+    if (lm_schedule_writes(s, (lm_root){v, true}, i))
+      return lm_op_is_reduction(v->def);
   return false;
 }
 
@@ -199,19 +243,22 @@ static void sort_passes(lm_schedule *s) {
   for (uint32_t i = 1; i < s->n_passes; i++) {
     lm_sched_pass p = s->passes[i];
     uint32_t j = i;
-    for (; j > 0 && s->passes[j - 1].depth > p.depth; j--) s->passes[j] = s->passes[j - 1];
+    for (; j > 0 && s->passes[j - 1].depth > p.depth; j--)
+      s->passes[j] = s->passes[j - 1];
     s->passes[j] = p;
   }
   for (uint32_t i = 0; i < s->n_passes; i++)
     for (uint32_t j = 0; j < s->passes[i].n_roots; j++) {
       lm_root r = s->passes[i].roots[j];
-      if (r.v->def && !r.copy) node_of(s, r.v)->pass = (int)i;
+      if (r.v->def && !r.copy)
+        node_of(s, r.v)->pass = (int)i;
     }
 }
 
 static bool yielded_before(const lm_op *yield, uint32_t i) {
   for (uint32_t j = 0; j < i; j++)
-    if (yield->in[j] == yield->in[i]) return true;
+    if (yield->in[j] == yield->in[i])
+      return true;
   return false;
 }
 
@@ -219,23 +266,29 @@ lm_schedule *lm_schedule_make(const lm_module *m, const lm_op *kernel, bool keep
   lm_schedule *s = LM_NEW(arena, lm_schedule);
   *s = (lm_schedule){.m = m, .kernel = kernel, .arena = arena};
   uint32_t n = 0;
-  for (lm_op *op = kernel->body->first; op != kernel->body->last; op = op->next) op->mark = n++;
+  for (lm_op *op = kernel->body->first; op != kernel->body->last; op = op->next)
+    op->mark = n++;
   s->nodes = LM_NEW_N(arena, lm_node, n + 1);
   s->n_nodes = n;
-  for (lm_op *op = kernel->body->first; op != kernel->body->last; op = op->next) s->nodes[op->mark].op = op;
+  for (lm_op *op = kernel->body->first; op != kernel->body->last; op = op->next)
+    s->nodes[op->mark].op = op;
   keep_results(s);
   keep_reductions(s);
   cost_nodes(s);
-  if (keep) keep_dear(s);
+  if (keep)
+    keep_dear(s);
   for (uint32_t i = 0; i < n; i++) {
     const lm_value *v = s->nodes[i].op->out[0];
-    if (!s->nodes[i].root) continue;
+    if (!s->nodes[i].root)
+      continue;
     root_add(s, (lm_root){v, false});
-    if (needs_copy(s, v)) root_add(s, (lm_root){v, true});
+    if (needs_copy(s, v))
+      root_add(s, (lm_root){v, true});
   }
   const lm_op *yield = lm_kernel_yield(kernel);
   for (uint32_t i = 0; i < yield->n_in; i++)
-    if (!yield->in[i]->def && !yielded_before(yield, i)) root_add(s, (lm_root){yield->in[i], false});
+    if (!yield->in[i]->def && !yielded_before(yield, i))
+      root_add(s, (lm_root){yield->in[i], false});
   sort_passes(s);
   return s;
 }

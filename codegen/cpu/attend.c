@@ -1,14 +1,16 @@
 // attend.c - attention as C: the function around it, and the forward direction.
 //
-// A place is one tile of t at one place of the outer axes; for each tile of s in which anything is let through (Milakov &
-// Gimelshein 2018, Dao et al. 2022):
-//   x = score (-1e30 where the mask hides)    m' = max(m, max x)    l = l e^(m - m') + sum e^(x - m')
-//   o = o e^(m - m') + v e^(x - m')           and in the end o / l, m + log l
+// A place is one tile of t at one place of the outer axes; for each tile of s in which anything is
+// let through (Milakov & Gimelshein 2018, Dao et al. 2022):
+//   x = score (-1e30 where the mask hides)    m' = max(m, max x)    l = l e^(m - m') + sum e^(x -
+//   m') o = o e^(m - m') + v e^(x - m')           and in the end o / l, m + log l
 // o is summed as [own][t], which is how e^(x - m') and what it is multiplied with lie.
 #include "codegen/cpu/attend.h"
 #include <string.h>
 
-enum { TILE = 32 };                    // sides of tiles without a map
+enum {
+  TILE = 32
+}; // sides of tiles without a map
 
 // ---- a tile
 
@@ -16,16 +18,20 @@ enum { TILE = 32 };                    // sides of tiles without a map
 const char *cpu_attend_places(cpu_attend *e, bool row) {
   const lm_axis_info *a = &e->f.m->axes[row ? e->f.t : e->f.s];
   long long tile = row ? e->rows : e->cols;
-  if (!a->dyn && a->size % tile == 0) return lm_arena_printf(e->g.arena, "%lld", tile);
-  return lm_arena_printf(e->g.arena, "lm_min64(%lld, %s - %s)", tile, lm_gen_extent(&e->g, a->size, a->dyn, 1), row ? "t0" : "s0");
+  if (!a->dyn && a->size % tile == 0)
+    return lm_arena_printf(e->g.arena, "%lld", tile);
+  return lm_arena_printf(e->g.arena, "lm_min64(%lld, %s - %s)", tile,
+                         lm_gen_extent(&e->g, a->size, a->dyn, 1), row ? "t0" : "s0");
 }
 
 // The tile of t and the tile of s that the map says nothing is let through in are left out.
 void cpu_attend_map_check(cpu_attend *e, lm_buf *b) {
-  if (!e->f.tile_t) return;
+  if (!e->f.tile_t)
+    return;
   uint32_t k = lm_attend_map(e->f.op);
   lm_type t = e->f.op->in[k]->type;
-  int64_t across = lm_axis_size(e->f.m, t.axis[t.rank - 1]), down = lm_axis_size(e->f.m, t.axis[t.rank - 2]);
+  int64_t across = lm_axis_size(e->f.m, t.axis[t.rank - 1]);
+  int64_t down = lm_axis_size(e->f.m, t.axis[t.rank - 2]);
   int64_t stride = lm_type_elements(e->f.m, t);
   lm_buf_printf(b, "const int32_t seen = a%u[0", k);
   for (int i = 0; i + 2 < t.rank; i++) {
@@ -33,7 +39,8 @@ void cpu_attend_map_check(cpu_attend *e, lm_buf *b) {
     lm_buf_printf(b, " + %s * %lld", cpu_attend_coordinate(e, t.axis[i]), (long long)stride);
   }
   LM_ASSERT(stride == across * down);
-  lm_buf_printf(b, " + t0 / %lld * %lld + s0 / %lld];\nif (!seen) continue;\n", (long long)e->rows, (long long)across, (long long)e->cols);
+  lm_buf_printf(b, " + t0 / %lld * %lld + s0 / %lld];\nif (!seen) continue;\n", (long long)e->rows,
+                (long long)across, (long long)e->cols);
 }
 
 void cpu_attend_products(cpu_attend *e, lm_buf *b) {
@@ -45,13 +52,15 @@ void cpu_attend_products(cpu_attend *e, lm_buf *b) {
 
 void cpu_attend_dot(cpu_attend *e, lm_buf *b, int col, int row, const char *to) {
   cpu_attend_call(e, b, "lm_dot", col);
-  lm_buf_printf(b, "cols, %lld, %lld, %s, %lld, %s, %s);\n", (long long)e->rows, (long long)e->operand[col].own.size,
-                cpu_attend_form_name(e, col, CPU_ROWS), (long long)e->operand[col].line, cpu_attend_form_name(e, row, CPU_TURNED), to);
+  lm_buf_printf(b, "cols, %lld, %lld, %s, %lld, %s, %s);\n", (long long)e->rows,
+                (long long)e->operand[col].own.size, cpu_attend_form_name(e, col, CPU_ROWS),
+                (long long)e->operand[col].line, cpu_attend_form_name(e, row, CPU_TURNED), to);
 }
 
 void cpu_attend_sum_s(cpu_attend *e, lm_buf *b, int operand, const char *z, const char *to) {
   cpu_attend_call(e, b, "lm_sum_s", operand);
-  lm_buf_printf(b, "cols, %lld, %lld, %s, %lld, %s, %s);\n", (long long)e->rows, (long long)e->operand[operand].own.size,
+  lm_buf_printf(b, "cols, %lld, %lld, %s, %lld, %s, %s);\n", (long long)e->rows,
+                (long long)e->operand[operand].own.size,
                 cpu_attend_form_name(e, operand, CPU_FLIPPED), (long long)e->cols, z, to);
 }
 
@@ -66,7 +75,8 @@ void cpu_attend_loops(cpu_attend *e, lm_buf *b, const char *body) {
 }
 
 void cpu_attend_rows(cpu_attend *e, lm_buf *b) {
-  if (!e->row.n) return;
+  if (!e->row.n)
+    return;
   lm_buf_puts(b, "for (int64_t m = 0; m < rows; m++) {\n");
   lm_buf_add(b, e->row.p, e->row.n);
   cpu_attend_close(b, 1);
@@ -81,7 +91,8 @@ static const char *text_of(cpu_attend *e, lm_buf *b) {
 }
 
 static const lm_value *without_casts(const lm_value *v) {
-  while (v->def && (v->def->code == LM_OP_CAST || v->def->code == LM_OP_EXPAND)) v = v->def->in[0];
+  while (v->def && (v->def->code == LM_OP_CAST || v->def->code == LM_OP_EXPAND))
+    v = v->def->in[0];
   return v;
 }
 
@@ -89,8 +100,12 @@ static const lm_value *without_casts(const lm_value *v) {
 static const lm_attend_product *scaled_product(const cpu_attend *e, double *out_times) {
   const lm_value *v = without_casts(e->f.score), *times = NULL;
   for (int i = 0; !times && v->def && v->def->code == LM_OP_MUL && i < 2; i++) {
-    const lm_value *one = without_casts(v->def->in[i]), *other = without_casts(v->def->in[1 - i]);
-    if (one->def && one->def->code == LM_OP_CONST) v = other, times = one;
+    const lm_value *one = without_casts(v->def->in[i]);
+    const lm_value *other = without_casts(v->def->in[1 - i]);
+    if (one->def && one->def->code == LM_OP_CONST) {
+      v = other;
+      times = one;
+    }
   }
   *out_times = times ? times->def->attr.num : 1;
   return *out_times > 0 ? lm_attend_product_of(&e->f, v) : NULL;
@@ -103,23 +118,30 @@ static void softmax(cpu_attend *e, lm_buf *b, bool masked) {
   const lm_attend_product *p = masked ? NULL : scaled_product(e, &times);
   const char *from = p ? lm_arena_printf(e->g.arena, "p%d", (int)(p - e->f.products)) : "x";
   if (!p) {
-    const char *score = cpu_attend_value(e, e->f.score), *mask = masked ? cpu_attend_value(e, e->f.mask) : NULL;
+    const char *score = cpu_attend_value(e, e->f.score);
+    const char *mask = masked ? cpu_attend_value(e, e->f.mask) : NULL;
     const char *y = mask ? lm_arena_printf(e->g.arena, "%s ? %s : -1e30f", mask, score) : score;
     cpu_attend_loops(e, b, lm_arena_printf(e->g.arena, "x[n * %lld + m] = %s;\n", rows, y));
   }
-  lm_buf_printf(b, "less = lm_softmax(cols, %lld, %s, %s, x, top, sum, scale);\n", rows, from, lm_gen_const_text(e->g.arena, LM_F32, p ? times : 1));
+  lm_buf_printf(b, "less = lm_softmax(cols, %lld, %s, %s, x, top, sum, scale);\n", rows, from,
+                lm_gen_const_text(e->g.arena, LM_F32, p ? times : 1));
 }
 
 static void weights(cpu_attend *e, lm_buf *b) {
   bool both = e->f.mask && e->f.tile_t;
   long long rows = e->rows;
   lm_buf_puts(b, both ? "int less;\nif (seen == rows * cols) {\n" : "int less;\n");
-  if (both) softmax(e, b, false);
-  if (both) lm_buf_puts(b, "} else {\n");
+  if (both)
+    softmax(e, b, false);
+  if (both)
+    lm_buf_puts(b, "} else {\n");
   softmax(e, b, e->f.mask);
-  if (both) lm_buf_puts(b, "}\n");
-  lm_buf_printf(b, "if (less) lm_rescale(%lld, %lld, scale, o);\n", (long long)e->f.v_own.size, rows);
-  if (!e->f.factor) return;
+  if (both)
+    lm_buf_puts(b, "}\n");
+  lm_buf_printf(b, "if (less) lm_rescale(%lld, %lld, scale, o);\n", (long long)e->f.v_own.size,
+                rows);
+  if (!e->f.factor)
+    return;
   const char *factor = cpu_attend_value(e, e->f.factor);
   cpu_attend_loops(e, b, lm_arena_printf(e->g.arena, "x[n * %lld + m] *= %s;\n", rows, factor));
 }
@@ -133,7 +155,8 @@ static void tile_forward(cpu_attend *e, lm_buf *b) {
 }
 
 static void results(cpu_attend *e, lm_buf *b) {
-  lm_type o = e->f.op->out[0]->type, lse = e->f.op->out[1]->type;
+  lm_type o = e->f.op->out[0]->type;
+  lm_type lse = e->f.op->out[1]->type;
   lm_buf at = {0};
   const char *back = cpu_attend_turned_back(e, b, "o", LM_ATTEND_V);
   lm_buf_puts(b, "for (int64_t i = 0; i < rows; i++) {\nconst float part = 1.0f / sum[i];\n");
@@ -142,8 +165,10 @@ static void results(cpu_attend *e, lm_buf *b) {
   const char *flat = cpu_attend_own_loops(e, b, &e->f.v_own);
   cpu_attend_offset(e, &at, o, "t0 + i", "");
   cpu_attend_own_offset(e, &at, o, &e->f.v_own);
-  const char *value = lm_arena_printf(e->g.arena, "%s[i * %lld + %s] * part", back, (long long)e->operand[LM_ATTEND_V].line, flat);
-  lm_buf_printf(b, "r0[%s] = %s;\n", text_of(e, &at), lm_gen_store_text(e->g.arena, (lm_dtype)o.dtype, value));
+  const char *value = lm_arena_printf(e->g.arena, "%s[i * %lld + %s] * part", back,
+                                      (long long)e->operand[LM_ATTEND_V].line, flat);
+  lm_buf_printf(b, "r0[%s] = %s;\n", text_of(e, &at),
+                lm_gen_store_text(e->g.arena, (lm_dtype)o.dtype, value));
   cpu_attend_close(b, e->f.v_own.n + 1);
 }
 
@@ -151,20 +176,27 @@ static void forward(cpu_attend *e, lm_buf *b) {
   static const char *const lines[] = {"top", "sum", "scale"};
   const char *t = lm_gen_extent(&e->g, lm_axis_size(e->f.m, e->f.t), e->f.m->axes[e->f.t].dyn, 1);
   const char *s = lm_gen_extent(&e->g, lm_axis_size(e->f.m, e->f.s), e->f.m->axes[e->f.s].dyn, 1);
-  long long rows = e->rows, cols = e->cols, sums = cpu_attend_sums_elements(e, LM_ATTEND_V);
+  long long rows = e->rows;
+  long long cols = e->cols;
+  long long sums = cpu_attend_sums_elements(e, LM_ATTEND_V);
   lm_buf tile = {0};
-  for (size_t i = 0; i < LM_COUNT(lines); i++) cpu_attend_buffer(e, lines[i], -1, rows);
+  for (size_t i = 0; i < LM_COUNT(lines); i++)
+    cpu_attend_buffer(e, lines[i], -1, rows);
   cpu_attend_buffer(e, "x", -1, rows * cols);
   cpu_attend_buffer(e, "o", -1, sums);
-  for (int i = 0; i < e->f.n_products; i++) cpu_attend_buffer(e, "p", i, rows * cols);
+  for (int i = 0; i < e->f.n_products; i++)
+    cpu_attend_buffer(e, "p", i, rows * cols);
   tile_forward(e, &tile);
-  lm_buf_printf(b, "if (t0 >= %s) continue;\nconst int64_t rows = %s;\n", t, cpu_attend_places(e, true));
+  lm_buf_printf(b, "if (t0 >= %s) continue;\nconst int64_t rows = %s;\n", t,
+                cpu_attend_places(e, true));
   lm_buf_add(b, e->place.p, e->place.n);
   cpu_attend_rows(e, b);
   cpu_attend_fills(e, b, true);
-  lm_buf_printf(b, "for (int64_t m = 0; m < %lld; m++) top[m] = -__builtin_inff(), sum[m] = 0;\n", rows);
+  lm_buf_printf(b, "for (int64_t m = 0; m < %lld; m++) top[m] = -__builtin_inff(), sum[m] = 0;\n",
+                rows);
   lm_buf_printf(b, "for (int64_t j = 0; j < %lld; j++) o[j] = 0;\n", sums);
-  lm_buf_printf(b, "for (int64_t s0 = 0; s0 < %s; s0 += %lld) {\nconst int64_t cols = %s;\n", s, cols, cpu_attend_places(e, false));
+  lm_buf_printf(b, "for (int64_t s0 = 0; s0 < %s; s0 += %lld) {\nconst int64_t cols = %s;\n", s,
+                cols, cpu_attend_places(e, false));
   lm_buf_add(b, tile.p, tile.n);
   lm_buf_puts(b, "}\n");
   results(e, b);
@@ -178,33 +210,45 @@ static void put_operands(cpu_attend *e, lm_buf *b) {
   for (uint32_t i = 0; i < op->n_in + op->n_out; i++) {
     bool in = i < op->n_in;
     lm_type t = in ? op->in[i]->type : op->out[i - op->n_in]->type;
-    const char *type = lm_gen_memory_type((lm_dtype)t.dtype), *constant = in ? "const " : "";
-    lm_buf_printf(b, "%s%s *%c%u = (%s%s *)buf[%u]", constant, type, in ? 'a' : 'r', in ? i : i - op->n_in, constant, type, i);
+    const char *type = lm_gen_memory_type((lm_dtype)t.dtype);
+    const char *constant = in ? "const " : "";
+    lm_buf_printf(b, "%s%s *%c%u = (%s%s *)buf[%u]", constant, type, in ? 'a' : 'r',
+                  in ? i : i - op->n_in, constant, type, i);
     lm_gen_type_note(&e->g, b, t);
   }
   int64_t sums = 0;
   for (uint32_t i = 0; e->f.vjp && i < op->n_out; i++) {
-    if (op->out[i]->type.dtype != LM_BF16) continue;
-    lm_buf_printf(b, "float *f%u = (float *)buf[%u] + %lld;\n", i, op->n_in + op->n_out, (long long)sums);
+    if (op->out[i]->type.dtype != LM_BF16)
+      continue;
+    lm_buf_printf(b, "float *f%u = (float *)buf[%u] + %lld;\n", i, op->n_in + op->n_out,
+                  (long long)sums);
     sums += lm_type_elements(e->f.m, op->out[i]->type);
   }
   for (int i = 0; i < 32; i++)
-    if (e->g.extents >> i & 1) lm_buf_printf(b, "const int64_t n%d = var[%d];\n", i, i);
+    if (e->g.extents >> i & 1)
+      lm_buf_printf(b, "const int64_t n%d = var[%d];\n", i, i);
 }
 
-static int64_t tiles_of_t(const cpu_attend *e) { return (lm_axis_size(e->f.m, e->f.t) + e->rows - 1) / e->rows; }
-static const lm_attend_axes *place_axes(const cpu_attend *e) { return e->f.vjp ? &e->f.shared : &e->f.outer; }
+static int64_t tiles_of_t(const cpu_attend *e) {
+  return (lm_axis_size(e->f.m, e->f.t) + e->rows - 1) / e->rows;
+}
+static const lm_attend_axes *place_axes(const cpu_attend *e) {
+  return e->f.vjp ? &e->f.shared : &e->f.outer;
+}
 
 // The tile of t, then the last axis, vary fastest.
 static void put_coordinates(cpu_attend *e, lm_buf *b) {
   const lm_attend_axes *axes = place_axes(e);
   long long tiles = tiles_of_t(e);
   lm_buf_puts(b, "int64_t at = place;\n");
-  if (!e->f.vjp) lm_buf_printf(b, "const int64_t t0 = at %% %lld * %lld;\nat /= %lld;\n", tiles, (long long)e->rows, tiles);
+  if (!e->f.vjp)
+    lm_buf_printf(b, "const int64_t t0 = at %% %lld * %lld;\nat /= %lld;\n", tiles,
+                  (long long)e->rows, tiles);
   for (int i = axes->n - 1; i >= 0; i--) {
     const lm_axis_info *a = &e->f.m->axes[axes->axis[i]];
     const char *n = lm_gen_extent(&e->g, a->size, a->dyn, 1);
-    lm_buf_printf(b, "const int64_t %s = at %% %s;\nat /= %s;\n", cpu_attend_coordinate(e, axes->axis[i]), n, n);
+    lm_buf_printf(b, "const int64_t %s = at %% %s;\nat /= %s;\n",
+                  cpu_attend_coordinate(e, axes->axis[i]), n, n);
   }
 }
 
@@ -213,8 +257,10 @@ static lm_plan_extent space_of(const cpu_attend *e) {
   lm_plan_extent x = {.fixed = e->f.vjp ? 1 : tiles_of_t(e)};
   for (int i = 0; i < axes->n; i++) {
     const lm_axis_info *a = &e->f.m->axes[axes->axis[i]];
-    if (a->dyn) x.dyn[x.n_dyn++].var = a->dyn - 1;
-    else x.fixed *= a->size;
+    if (a->dyn)
+      x.dyn[x.n_dyn++].var = a->dyn - 1;
+    else
+      x.fixed *= a->size;
   }
   return x;
 }
@@ -222,12 +268,15 @@ static lm_plan_extent space_of(const cpu_attend *e) {
 static void put_function(cpu_attend *e, lm_buf *out) {
   lm_buf places = {0}, text = {0};
   put_coordinates(e, &places);
-  if (e->f.vjp) cpu_attend_backward(e, &places);
-  else forward(e, &places);
+  if (e->f.vjp)
+    cpu_attend_backward(e, &places);
+  else
+    forward(e, &places);
   lm_buf_puts(&text, "(char *const *buf, const int64_t *var, int64_t lo, int64_t hi) {\n");
   put_operands(e, &text);
   lm_buf_add(&text, e->buffers.p, e->buffers.n);
-  if (e->halves) lm_buf_puts(&text, "lm_unit unit;\nlm_unit_begin(&unit);\n");
+  if (e->halves)
+    lm_buf_puts(&text, "lm_unit unit;\nlm_unit_begin(&unit);\n");
   lm_buf_puts(&text, "for (int64_t place = lo; place < hi; place++) {\n");
   lm_buf_add(&text, places.p, places.n);
   lm_buf_puts(&text, e->halves ? "}\nlm_unit_end(&unit);\n}\n" : "}\n}\n");
@@ -243,7 +292,8 @@ static void scratch_add(const cpu_attend *e, lm_kernel_code *out) {
     lm_type t = e->f.op->out[i]->type;
     sums += t.dtype == LM_BF16 ? lm_type_elements(e->f.m, t) : 0;
   }
-  if (sums) out->scratch[out->n_scratch++] = sums * (int64_t)sizeof(float);
+  if (sums)
+    out->scratch[out->n_scratch++] = sums * (int64_t)sizeof(float);
 }
 
 bool lm_cpu_attend_emit(void *module, const lm_op *op, lm_arena *arena, lm_kernel_code *out) {
@@ -252,19 +302,24 @@ bool lm_cpu_attend_emit(void *module, const lm_op *op, lm_arena *arena, lm_kerne
   cpu_attend e = {.g = {.arena = scratch, .m = m}};
   lm_buf why = {0}, text = {0};
   bool ok = lm_attend_form_make(m, op, &e.f, &why);
-  if (!ok) lm_error(m->ctx, op->loc, "E702", "attention: %s: not yet possible on the processor", why.p);
+  if (!ok)
+    lm_error(m->ctx, op->loc, "E702", "attention: %s: not yet possible on the processor", why.p);
   e.rows = e.f.tile_t ? e.f.tile_t : TILE;
   e.cols = e.f.tile_s ? e.f.tile_s : TILE;
   e.name = LM_NEW_N(scratch, const char *, m->n_values + 1);
   e.operand = LM_NEW_N(scratch, cpu_attend_operand, op->n_in + 1);
-  if (ok) cpu_attend_operands(&e);
-  if (ok) put_function(&e, &text);
+  if (ok)
+    cpu_attend_operands(&e);
+  if (ok)
+    put_function(&e, &text);
   *out = (lm_kernel_code){.space = space_of(&e)};
-  if (ok) scratch_add(&e, out);
+  if (ok)
+    scratch_add(&e, out);
   out->name = lm_arena_printf(arena, "a%016llx", (unsigned long long)lm_hash(text.p, text.n, 0));
   out->source = lm_arena_printf(arena, "LM_CONTRACTED void %s%s", out->name, text.p);
   lm_buf *used[] = {&why, &text, &e.buffers, &e.place, &e.row, &e.col, &e.tile};
-  for (size_t i = 0; i < LM_COUNT(used); i++) lm_buf_free(used[i]);
+  for (size_t i = 0; i < LM_COUNT(used); i++)
+    lm_buf_free(used[i]);
   lm_arena_destroy(scratch);
   return ok;
 }

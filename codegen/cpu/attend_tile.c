@@ -1,12 +1,19 @@
-// attend_tile.c - the elements of an attend's region as C: each operation where the axes it depends on are set.
+// attend_tile.c - the elements of an attend's region as C: each operation where the axes it depends
+// on are set.
 #include "codegen/cpu/attend.h"
 #include <string.h>
 #include "runtime/base/philox.h"
 
-typedef enum { UNIFORM, ROW, COL, TILE } level;
+typedef enum {
+  UNIFORM,
+  ROW,
+  COL,
+  TILE
+} level;
 
 static level level_of(const cpu_attend *e, lm_type t) {
-  bool row = lm_type_find(t, e->f.t) >= 0, col = lm_type_find(t, e->f.s) >= 0;
+  bool row = lm_type_find(t, e->f.t) >= 0;
+  bool col = lm_type_find(t, e->f.s) >= 0;
   return row ? (col ? TILE : ROW) : col ? COL : UNIFORM;
 }
 
@@ -20,7 +27,8 @@ void cpu_attend_offset(cpu_attend *e, lm_buf *b, lm_type t, const char *at_t, co
   for (int i = 0; i < t.rank; i++) {
     lm_axis a = t.axis[i];
     stride /= lm_axis_size(e->f.m, a);
-    if (lm_type_find(e->f.space, a) < 0) continue;
+    if (lm_type_find(e->f.space, a) < 0)
+      continue;
     const char *at = a == e->f.t ? at_t : a == e->f.s ? at_s : cpu_attend_coordinate(e, a);
     lm_buf_printf(b, " + (%s) * %lld", at, (long long)stride);
   }
@@ -28,27 +36,36 @@ void cpu_attend_offset(cpu_attend *e, lm_buf *b, lm_type t, const char *at_t, co
 
 // ---- statements
 
-static const char *fresh(cpu_attend *e, char kind) { return lm_arena_printf(e->g.arena, "%c%d", kind, e->n_names++); }
+static const char *fresh(cpu_attend *e, char kind) {
+  return lm_arena_printf(e->g.arena, "%c%d", kind, e->n_names++);
+}
 
 // Gives `text`, of type t, a name where its level is.
 static const char *statement(cpu_attend *e, level at, lm_dtype t, const char *text) {
-  const char *type = lm_gen_register_type(t), *name = fresh(e, "uhke"[at]);
+  const char *type = lm_gen_register_type(t);
+  const char *name = fresh(e, "uhke"[at]);
   if (at == ROW) {
-    lm_buf_printf(&e->buffers, "%s %s[%lld] __attribute__((aligned(64))) = {0};\n", type, name, (long long)e->rows);
+    lm_buf_printf(&e->buffers, "%s %s[%lld] __attribute__((aligned(64))) = {0};\n", type, name,
+                  (long long)e->rows);
     lm_buf_printf(&e->row, "%s[m] = %s;\n", name, text);
     return lm_arena_printf(e->g.arena, "%s[m]", name);
   }
-  lm_buf_printf(at == UNIFORM ? &e->place : at == COL ? &e->col : &e->tile, "const %s %s = %s;\n", type, name, text);
+  lm_buf_printf(at == UNIFORM ? &e->place
+                : at == COL   ? &e->col
+                              : &e->tile,
+                "const %s %s = %s;\n", type, name, text);
   return name;
 }
 
 static const char *keep(cpu_attend *e, const lm_value *v, level at, const char *text) {
-  if (at >= COL) LM_PUSH(e->g.arena, e->local, e->n_local, e->cap_local) = v;
+  if (at >= COL)
+    LM_PUSH(e->g.arena, e->local, e->n_local, e->cap_local) = v;
   return e->name[v->id] = text;
 }
 
 void cpu_attend_loops_end(cpu_attend *e) {
-  for (uint32_t i = 0; i < e->n_local; i++) e->name[e->local[i]->id] = NULL;
+  for (uint32_t i = 0; i < e->n_local; i++)
+    e->name[e->local[i]->id] = NULL;
   e->n_local = 0;
   e->col.n = e->tile.n = 0;
 }
@@ -60,7 +77,8 @@ static const char *load(cpu_attend *e, const lm_value *arg, level at) {
   lm_buf_printf(&b, "a%d[", lm_attend_operand(&e->f, arg));
   cpu_attend_offset(e, &b, arg->type, "t0 + m", "s0 + n");
   lm_buf_puts(&b, "]");
-  const char *text = lm_gen_load_text(e->g.arena, (lm_dtype)arg->type.dtype, lm_arena_strndup(e->g.arena, b.p, b.n));
+  const char *text = lm_gen_load_text(e->g.arena, (lm_dtype)arg->type.dtype,
+                                      lm_arena_strndup(e->g.arena, b.p, b.n));
   lm_buf_free(&b);
   return statement(e, at, (lm_dtype)arg->type.dtype, text);
 }
@@ -75,7 +93,9 @@ static const char *random_number(cpu_attend *e, const lm_op *op) {
   lm_type t = op->out[0]->type;
   lm_philox_key2 key = lm_philox_key((uint64_t)op->attr.imm[0], (uint64_t)op->attr.imm[1]);
   int64_t row = t.rank ? lm_type_elements(e->f.m, t) / lm_axis_size(e->f.m, t.axis[0]) : 0;
-  const char *step = cpu_attend_value(e, op->in[0]), *first = cpu_attend_value(e, op->in[1]), *layer = cpu_attend_value(e, op->in[2]);
+  const char *step = cpu_attend_value(e, op->in[0]);
+  const char *first = cpu_attend_value(e, op->in[1]);
+  const char *layer = cpu_attend_value(e, op->in[2]);
   lm_buf b = {0};
   lm_buf_printf(&b, "lm_uniform(%uu, %uu, (uint64_t)(", key.v[0], key.v[1]);
   cpu_attend_offset(e, &b, t, "t0 + m", "s0 + n");
@@ -85,24 +105,33 @@ static const char *random_number(cpu_attend *e, const lm_op *op) {
   return text;
 }
 
-// A sum of cotangents over outer axes is a term of it: all that follows is linear, and results add up what the loops over
-// these axes give.
+// A sum of cotangents over outer axes is a term of it: all that follows is linear, and results add
+// up what the loops over these axes give.
 static const char *computed(cpu_attend *e, const lm_op *op, level at) {
   const char *in[3];
   lm_dtype t = (lm_dtype)op->out[0]->type.dtype;
-  if (op->code == LM_OP_CONST) return lm_gen_const_text(e->g.arena, t, op->attr.num);
-  if (op->code == LM_OP_IOTA) return statement(e, at, t, iota(e, op->out[0]->type.axis[0]));
-  if (op->code == LM_OP_RNG) return statement(e, at, t, random_number(e, op));
-  for (uint32_t i = 0; i < op->n_in; i++) in[i] = cpu_attend_value(e, op->in[i]);
-  if (op->code == LM_OP_EXPAND || op->code == LM_OP_PERMUTE || op->code == LM_OP_SUM) return in[0];
+  if (op->code == LM_OP_CONST)
+    return lm_gen_const_text(e->g.arena, t, op->attr.num);
+  if (op->code == LM_OP_IOTA)
+    return statement(e, at, t, iota(e, op->out[0]->type.axis[0]));
+  if (op->code == LM_OP_RNG)
+    return statement(e, at, t, random_number(e, op));
+  for (uint32_t i = 0; i < op->n_in; i++)
+    in[i] = cpu_attend_value(e, op->in[i]);
+  if (op->code == LM_OP_EXPAND || op->code == LM_OP_PERMUTE || op->code == LM_OP_SUM)
+    return in[0];
   const char *text = lm_gen_op_text(&e->g, op, in);
   return text == in[0] ? text : statement(e, at, t, text);
 }
 
 const char *cpu_attend_value(cpu_attend *e, const lm_value *v) {
-  if (e->name[v->id]) return e->name[v->id];
+  if (e->name[v->id])
+    return e->name[v->id];
   level at = level_of(e, v->type);
   const lm_attend_product *p = lm_attend_product_of(&e->f, v);
-  if (p) return keep(e, v, at, lm_arena_printf(e->g.arena, "p%d[n * %lld + m]", (int)(p - e->f.products), (long long)e->rows));
+  if (p)
+    return keep(e, v, at,
+                lm_arena_printf(e->g.arena, "p%d[n * %lld + m]", (int)(p - e->f.products),
+                                (long long)e->rows));
   return keep(e, v, at, v->def ? computed(e, v->def, at) : load(e, v, at));
 }

@@ -1,10 +1,12 @@
 // attend_vjp.c - the backward direction of attention as C.
 //
-// A place is one place of the outer axes that all results have; in it all tiles, those of s inside those of t:
-//   p = e^(x - lse)   dp = do v   g = p (factor dp - sum do o)   dv += p do, and what the region makes of g: dq += ds k, dk += ds q
-// Results over t are gathered in buffers for all of s; those over s are added to memory, which belongs to the place alone,
-// tile by tile in order: bits don't depend on threads. Results in bf16 are summed in f32, in scratch, and rounded when the
-// place is done.
+// A place is one place of the outer axes that all results have; in it all tiles, those of s inside
+// those of t:
+//   p = e^(x - lse)   dp = do v   g = p (factor dp - sum do o)   dv += p do, and what the region
+//   makes of g: dq += ds k, dk += ds q
+// Results over t are gathered in buffers for all of s; those over s are added to memory, which
+// belongs to the place alone, tile by tile in order: bits don't depend on threads. Results in bf16
+// are summed in f32, in scratch, and rounded when the place is done.
 #include <string.h>
 #include "codegen/cpu/attend.h"
 
@@ -14,12 +16,18 @@ static const char *text_of(cpu_attend *e, lm_buf *b) {
   return text;
 }
 
-static lm_type result_type(const cpu_attend *e, int i) { return e->f.op->out[e->f.sums[i].result]->type; }
-static int64_t line_of(const cpu_attend *e, const lm_attend_sum *s) { return s->other < 0 ? 1 : e->operand[s->other].line; }
+static lm_type result_type(const cpu_attend *e, int i) {
+  return e->f.op->out[e->f.sums[i].result]->type;
+}
+static int64_t line_of(const cpu_attend *e, const lm_attend_sum *s) {
+  return s->other < 0 ? 1 : e->operand[s->other].line;
+}
 
 // ---- results in memory
 
-static bool rounded(const cpu_attend *e, int i) { return result_type(e, i).dtype == LM_BF16; }
+static bool rounded(const cpu_attend *e, int i) {
+  return result_type(e, i).dtype == LM_BF16;
+}
 
 // Where result i is summed.
 static const char *memory(cpu_attend *e, int i) {
@@ -36,10 +44,14 @@ static const char *place_loops(cpu_attend *e, lm_buf *b, int i) {
     const lm_axis_info *a = &e->f.m->axes[t.axis[k]];
     bool fixed = false;
     stride /= a->size;
-    for (int j = 0; j < e->f.shared.n; j++) fixed |= e->f.shared.axis[j] == t.axis[k];
-    if (fixed) lm_buf_printf(&at, "%s * %lld + ", cpu_attend_coordinate(e, t.axis[k]), (long long)stride);
-    if (fixed) continue;
-    lm_buf_printf(b, "for (int64_t z%d = 0; z%d < %s; z%d++)\n", loops, loops, lm_gen_extent(&e->g, a->size, a->dyn, 1), loops);
+    for (int j = 0; j < e->f.shared.n; j++)
+      fixed |= e->f.shared.axis[j] == t.axis[k];
+    if (fixed)
+      lm_buf_printf(&at, "%s * %lld + ", cpu_attend_coordinate(e, t.axis[k]), (long long)stride);
+    if (fixed)
+      continue;
+    lm_buf_printf(b, "for (int64_t z%d = 0; z%d < %s; z%d++)\n", loops, loops,
+                  lm_gen_extent(&e->g, a->size, a->dyn, 1), loops);
     lm_buf_printf(&at, "z%d * %lld + ", loops++, (long long)stride);
   }
   lm_buf_puts(&at, "0");
@@ -52,20 +64,24 @@ static void zero(cpu_attend *e, lm_buf *b, int i) {
 }
 
 static void store(cpu_attend *e, lm_buf *b, int i) {
-  const char *at = place_loops(e, b, i), *value = lm_arena_printf(e->g.arena, "%s[%s]", memory(e, i), at);
-  lm_buf_printf(b, "r%u[%s] = %s;\n", e->f.sums[i].result, at, lm_gen_store_text(e->g.arena, LM_BF16, value));
+  const char *at = place_loops(e, b, i);
+  const char *value = lm_arena_printf(e->g.arena, "%s[%s]", memory(e, i), at);
+  lm_buf_printf(b, "r%u[%s] = %s;\n", e->f.sums[i].result, at,
+                lm_gen_store_text(e->g.arena, LM_BF16, value));
 }
 
 // Adds `from`, a tile's part of result i, to memory.
 static void add(cpu_attend *e, lm_buf *b, int i, const char *from) {
   const lm_attend_sum *s = &e->f.sums[i];
   lm_type t = result_type(e, i);
-  int64_t stride = s->other < 0 ? 0 : cpu_attend_row_stride(e, t, &s->own, s->rows ? e->f.t : e->f.s);
+  int64_t stride =
+      s->other < 0 ? 0 : cpu_attend_row_stride(e, t, &s->own, s->rows ? e->f.t : e->f.s);
   const char *places = s->rows ? "rows" : "cols";
   lm_buf at = {0};
   if (stride) {
     cpu_attend_offset(e, &at, t, "t0", "s0");
-    lm_buf_printf(b, "lm_rows_add(%s, %lld, %s, %lld, %s + %s, %lld);\n", places, (long long)s->own.size, from, (long long)line_of(e, s), memory(e, i),
+    lm_buf_printf(b, "lm_rows_add(%s, %lld, %s, %lld, %s + %s, %lld);\n", places,
+                  (long long)s->own.size, from, (long long)line_of(e, s), memory(e, i),
                   text_of(e, &at), (long long)stride);
     return;
   }
@@ -73,7 +89,8 @@ static void add(cpu_attend *e, lm_buf *b, int i, const char *from) {
   const char *flat = cpu_attend_own_loops(e, b, &s->own);
   cpu_attend_offset(e, &at, t, "t0 + i", "s0 + i");
   cpu_attend_own_offset(e, &at, t, &s->own);
-  lm_buf_printf(b, "%s[%s] += %s[i * %lld + %s];\n", memory(e, i), text_of(e, &at), from, (long long)line_of(e, s), flat);
+  lm_buf_printf(b, "%s[%s] += %s[i * %lld + %s];\n", memory(e, i), text_of(e, &at), from,
+                (long long)line_of(e, s), flat);
   cpu_attend_close(b, s->own.n + 1);
 }
 
@@ -82,27 +99,36 @@ static void add(cpu_attend *e, lm_buf *b, int i, const char *from) {
 // Buffer of the tile that sum i is of: sums of the same share one.
 static int tile_of(const cpu_attend *e, int i) {
   int k = 0;
-  while (e->f.sums[k].tile != e->f.sums[i].tile) k++;
+  while (e->f.sums[k].tile != e->f.sums[i].tile)
+    k++;
   return k;
 }
 
 // p, g, and from them the tiles of all sums.
 static void element_loops(cpu_attend *e, lm_buf *b, bool masked) {
   long long rows = e->rows;
-  const char *score = cpu_attend_value(e, e->f.score), *mask = masked ? cpu_attend_value(e, e->f.mask) : NULL;
+  const char *score = cpu_attend_value(e, e->f.score);
+  const char *mask = masked ? cpu_attend_value(e, e->f.mask) : NULL;
   const char *factor = e->f.factor ? cpu_attend_value(e, e->f.factor) : "1.0f";
   lm_buf *t = &e->tile;
-  if (mask) lm_buf_printf(t, "const float y = %s ? %s : -1e30f;\n", mask, score);
-  else lm_buf_printf(t, "const float y = %s;\n", score);
+  if (mask)
+    lm_buf_printf(t, "const float y = %s ? %s : -1e30f;\n", mask, score);
+  else
+    lm_buf_printf(t, "const float y = %s;\n", score);
   lm_buf_puts(t, "const float p = lm_exp_low(y - lse[m]) * part[m];\n");
-  if (e->f.factor) lm_buf_printf(t, "const float w = p * %s, dp = d[n * %lld + m] * %s;\n", factor, rows, factor);
-  else lm_buf_printf(t, "const float w = p, dp = d[n * %lld + m];\n", rows);
-  if (mask) lm_buf_printf(t, "const float g = %s ? p * (dp - mean[m]) : 0.0f;\n", mask);
-  else lm_buf_puts(t, "const float g = p * (dp - mean[m]);\n");
+  if (e->f.factor)
+    lm_buf_printf(t, "const float w = p * %s, dp = d[n * %lld + m] * %s;\n", factor, rows, factor);
+  else
+    lm_buf_printf(t, "const float w = p, dp = d[n * %lld + m];\n", rows);
+  if (mask)
+    lm_buf_printf(t, "const float g = %s ? p * (dp - mean[m]) : 0.0f;\n", mask);
+  else
+    lm_buf_puts(t, "const float g = p * (dp - mean[m]);\n");
   lm_buf_printf(t, "z0[n * %lld + m] = w;\n", rows);
   e->name[e->f.op->body->args[0]->id] = "g";
   for (int i = 1; i < e->f.n_sums; i++) {
-    if (tile_of(e, i) != i) continue;
+    if (tile_of(e, i) != i)
+      continue;
     const char *text = cpu_attend_value(e, e->f.sums[i].tile);
     lm_buf_printf(t, "z%d[n * %lld + m] = %s;\n", i, rows, text);
   }
@@ -111,30 +137,43 @@ static void element_loops(cpu_attend *e, lm_buf *b, bool masked) {
 
 static void elements(cpu_attend *e, lm_buf *b) {
   bool both = e->f.mask && e->f.tile_t;
-  if (both) lm_buf_puts(b, "if (seen == rows * cols) {\n");
-  if (both) element_loops(e, b, false);
-  if (both) lm_buf_puts(b, "} else {\n");
+  if (both)
+    lm_buf_puts(b, "if (seen == rows * cols) {\n");
+  if (both)
+    element_loops(e, b, false);
+  if (both)
+    lm_buf_puts(b, "} else {\n");
   element_loops(e, b, e->f.mask);
-  if (both) lm_buf_puts(b, "}\n");
+  if (both)
+    lm_buf_puts(b, "}\n");
 }
 
-// Result i gains its part of this tile: into c<i> if it is over s, to be stored when all of s is done.
+// Result i gains its part of this tile: into c<i> if it is over s, to be stored when all of s is
+// done.
 static void sum(cpu_attend *e, lm_buf *b, int i) {
   const lm_attend_sum *s = &e->f.sums[i];
   long long rows = e->rows;
-  const char *z = lm_arena_printf(e->g.arena, "z%d", tile_of(e, i)), *c = lm_arena_printf(e->g.arena, "c%d", i);
+  const char *z = lm_arena_printf(e->g.arena, "z%d", tile_of(e, i));
+  const char *c = lm_arena_printf(e->g.arena, "c%d", i);
   if (s->other < 0 && s->rows) {
-    lm_buf_printf(b, "for (int64_t n = 0; n < cols; n++)\nfor (int64_t m = 0; m < %lld; m++) %s[m] += %s[n * %lld + m];\n", rows, c, z, rows);
+    lm_buf_printf(b,
+                  "for (int64_t n = 0; n < cols; n++)\nfor (int64_t m = 0; m < %lld; m++) %s[m] += "
+                  "%s[n * %lld + m];\n",
+                  rows, c, z, rows);
   } else if (s->other < 0) {
-    lm_buf_printf(b, "for (int64_t n = 0; n < cols; n++) {\n%s[n] = 0;\nfor (int64_t m = 0; m < rows; m++) %s[n] += %s[n * %lld + m];\n}\n", c, c, z, rows);
+    lm_buf_printf(b,
+                  "for (int64_t n = 0; n < cols; n++) {\n%s[n] = 0;\nfor (int64_t m = 0; m < rows; "
+                  "m++) %s[n] += %s[n * %lld + m];\n}\n",
+                  c, c, z, rows);
   } else if (s->rows) {
     cpu_attend_sum_s(e, b, s->other, z, c);
   } else {
     cpu_attend_call(e, b, "lm_sum_t", s->other);
-    lm_buf_printf(b, "cols, rows, %lld, %lld, %s, %s, %lld, %s);\n", rows, (long long)s->own.size, z,
-                  cpu_attend_form_name(e, s->other, CPU_JOINED), (long long)line_of(e, s), c);
+    lm_buf_printf(b, "cols, rows, %lld, %lld, %s, %s, %lld, %s);\n", rows, (long long)s->own.size,
+                  z, cpu_attend_form_name(e, s->other, CPU_JOINED), (long long)line_of(e, s), c);
   }
-  if (!s->rows) add(e, b, i, c);
+  if (!s->rows)
+    add(e, b, i, c);
 }
 
 static void tile_backward(cpu_attend *e, lm_buf *b) {
@@ -143,7 +182,8 @@ static void tile_backward(cpu_attend *e, lm_buf *b) {
   cpu_attend_products(e, b);
   cpu_attend_dot(e, b, LM_ATTEND_V, LM_ATTEND_DO, "d");
   elements(e, b);
-  for (int i = 0; i < e->f.n_sums; i++) sum(e, b, i);
+  for (int i = 0; i < e->f.n_sums; i++)
+    sum(e, b, i);
 }
 
 // ---- a tile of t
@@ -159,13 +199,16 @@ static void mean_load(cpu_attend *e, lm_buf *b) {
     return;
   }
   lm_buf_puts(b, "float sum = 0;\n");
-  if (e->f.v_own.n == 1) lm_buf_puts(b, "#pragma omp simd reduction(+ : sum)\n");
+  if (e->f.v_own.n == 1)
+    lm_buf_puts(b, "#pragma omp simd reduction(+ : sum)\n");
   cpu_attend_own_loops(e, b, &e->f.v_own);
   cpu_attend_offset(e, &at, o, "t0 + i", "");
   cpu_attend_own_offset(e, &at, o, &e->f.v_own);
   const char *place = text_of(e, &at);
-  const char *x = lm_gen_load_text(e->g.arena, t, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_O, place));
-  const char *y = lm_gen_load_text(e->g.arena, t, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_DO, place));
+  const char *x =
+      lm_gen_load_text(e->g.arena, t, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_O, place));
+  const char *y =
+      lm_gen_load_text(e->g.arena, t, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_DO, place));
   lm_buf_printf(b, "sum += %s * %s;\n", x, y);
   cpu_attend_close(b, e->f.v_own.n);
   lm_buf_puts(b, "mean[i] = sum;\n");
@@ -176,38 +219,48 @@ static void line_loads(cpu_attend *e, lm_buf *b) {
   const lm_axis_info *s = &e->f.m->axes[e->f.s];
   lm_buf at = {0};
   cpu_attend_offset(e, &at, lse, "t0 + i", "");
-  lm_buf_printf(b, "for (int64_t i = 0; i < rows; i++) {\nlse[i] = a%d[%s];\n", LM_ATTEND_LSE, text_of(e, &at));
-  lm_buf_printf(b, "part[i] = lse[i] < -1e29f ? 1.0f / (float)%s : 1.0f;\n", lm_gen_extent(&e->g, s->size, s->dyn, 1));
+  lm_buf_printf(b, "for (int64_t i = 0; i < rows; i++) {\nlse[i] = a%d[%s];\n", LM_ATTEND_LSE,
+                text_of(e, &at));
+  lm_buf_printf(b, "part[i] = lse[i] < -1e29f ? 1.0f / (float)%s : 1.0f;\n",
+                lm_gen_extent(&e->g, s->size, s->dyn, 1));
   mean_load(e, b);
   lm_buf_puts(b, "}\n");
 }
 
-static int64_t row_sums(const cpu_attend *e, const lm_attend_sum *s) { return s->other < 0 ? e->rows : cpu_attend_sums_elements(e, s->other); }
+static int64_t row_sums(const cpu_attend *e, const lm_attend_sum *s) {
+  return s->other < 0 ? e->rows : cpu_attend_sums_elements(e, s->other);
+}
 
 static void row_loads(cpu_attend *e, lm_buf *b) {
   line_loads(e, b);
   cpu_attend_rows(e, b);
   cpu_attend_fills(e, b, true);
   for (int i = 0; i < e->f.n_sums; i++)
-    if (e->f.sums[i].rows) lm_buf_printf(b, "for (int64_t j = 0; j < %lld; j++) c%d[j] = 0;\n", (long long)row_sums(e, &e->f.sums[i]), i);
+    if (e->f.sums[i].rows)
+      lm_buf_printf(b, "for (int64_t j = 0; j < %lld; j++) c%d[j] = 0;\n",
+                    (long long)row_sums(e, &e->f.sums[i]), i);
 }
 
 static void row_results(cpu_attend *e, lm_buf *b) {
   for (int i = 0; i < e->f.n_sums; i++) {
     const lm_attend_sum *s = &e->f.sums[i];
     const char *c = lm_arena_printf(e->g.arena, "c%d", i);
-    if (s->rows) add(e, b, i, s->other < 0 ? c : cpu_attend_turned_back(e, b, c, s->other));
+    if (s->rows)
+      add(e, b, i, s->other < 0 ? c : cpu_attend_turned_back(e, b, c, s->other));
   }
 }
 
 static void buffers(cpu_attend *e) {
   static const char *const lines[] = {"lse", "part", "mean"};
   int64_t elements = e->rows * e->cols;
-  for (size_t i = 0; i < LM_COUNT(lines); i++) cpu_attend_buffer(e, lines[i], -1, e->rows);
+  for (size_t i = 0; i < LM_COUNT(lines); i++)
+    cpu_attend_buffer(e, lines[i], -1, e->rows);
   cpu_attend_buffer(e, "d", -1, elements);
-  for (int i = 0; i < e->f.n_products; i++) cpu_attend_buffer(e, "p", i, elements);
+  for (int i = 0; i < e->f.n_products; i++)
+    cpu_attend_buffer(e, "p", i, elements);
   for (int i = 0; i < e->f.n_sums; i++) {
-    if (tile_of(e, i) == i) cpu_attend_buffer(e, "z", i, elements);
+    if (tile_of(e, i) == i)
+      cpu_attend_buffer(e, "z", i, elements);
     const lm_attend_sum *s = &e->f.sums[i];
     cpu_attend_buffer(e, "c", i, s->rows ? row_sums(e, s) : e->cols * line_of(e, s));
   }
@@ -217,34 +270,44 @@ static int inner_loops(cpu_attend *e, lm_buf *b) {
   int n = 0;
   for (int i = 0; i < e->f.outer.n; i++) {
     bool fixed = false;
-    for (int k = 0; k < e->f.shared.n; k++) fixed |= e->f.shared.axis[k] == e->f.outer.axis[i];
-    if (fixed) continue;
+    for (int k = 0; k < e->f.shared.n; k++)
+      fixed |= e->f.shared.axis[k] == e->f.outer.axis[i];
+    if (fixed)
+      continue;
     const lm_axis_info *a = &e->f.m->axes[e->f.outer.axis[i]];
     const char *name = cpu_attend_coordinate(e, e->f.outer.axis[i]);
-    lm_buf_printf(b, "for (int64_t %s = 0; %s < %s; %s++) {\n", name, name, lm_gen_extent(&e->g, a->size, a->dyn, 1), name);
+    lm_buf_printf(b, "for (int64_t %s = 0; %s < %s; %s++) {\n", name, name,
+                  lm_gen_extent(&e->g, a->size, a->dyn, 1), name);
     n++;
   }
   return n;
 }
 
 void cpu_attend_backward(cpu_attend *e, lm_buf *b) {
-  const lm_axis_info *at = &e->f.m->axes[e->f.t], *as = &e->f.m->axes[e->f.s];
-  const char *t = lm_gen_extent(&e->g, at->size, at->dyn, 1), *s = lm_gen_extent(&e->g, as->size, as->dyn, 1);
-  long long rows = e->rows, cols = e->cols;
+  const lm_axis_info *at = &e->f.m->axes[e->f.t];
+  const lm_axis_info *as = &e->f.m->axes[e->f.s];
+  const char *t = lm_gen_extent(&e->g, at->size, at->dyn, 1);
+  const char *s = lm_gen_extent(&e->g, as->size, as->dyn, 1);
+  long long rows = e->rows;
+  long long cols = e->cols;
   lm_buf tile = {0};
   buffers(e);
   tile_backward(e, &tile);
-  for (int i = 0; i < e->f.n_sums; i++) zero(e, b, i);
+  for (int i = 0; i < e->f.n_sums; i++)
+    zero(e, b, i);
   int loops = inner_loops(e, b);
   lm_buf_add(b, e->place.p, e->place.n);
-  lm_buf_printf(b, "for (int64_t t0 = 0; t0 < %s; t0 += %lld) {\nconst int64_t rows = %s;\n", t, rows, cpu_attend_places(e, true));
+  lm_buf_printf(b, "for (int64_t t0 = 0; t0 < %s; t0 += %lld) {\nconst int64_t rows = %s;\n", t,
+                rows, cpu_attend_places(e, true));
   row_loads(e, b);
-  lm_buf_printf(b, "for (int64_t s0 = 0; s0 < %s; s0 += %lld) {\nconst int64_t cols = %s;\n", s, cols, cpu_attend_places(e, false));
+  lm_buf_printf(b, "for (int64_t s0 = 0; s0 < %s; s0 += %lld) {\nconst int64_t cols = %s;\n", s,
+                cols, cpu_attend_places(e, false));
   lm_buf_add(b, tile.p, tile.n);
   lm_buf_puts(b, "}\n");
   row_results(e, b);
   cpu_attend_close(b, loops + 1);
   for (int i = 0; i < e->f.n_sums; i++)
-    if (rounded(e, i)) store(e, b, i);
+    if (rounded(e, i))
+      store(e, b, i);
   lm_buf_free(&tile);
 }

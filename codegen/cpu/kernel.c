@@ -1,9 +1,13 @@
-// kernel.c - a kernel operation as one C function: operands, places, passes; and the table that the planner is given.
+// kernel.c - a kernel operation as one C function: operands, places, passes; and the table that the
+// planner is given.
 #include <string.h>
 #include "codegen/common/attend.h"
 #include "codegen/cpu/emit.h"
 
-enum { ATTEMPTS = 64, STACK_BYTES = 256 << 10 };
+enum {
+  ATTEMPTS = 64,
+  STACK_BYTES = 256 << 10
+};
 
 struct lm_embedded {
   const char *path, *text;
@@ -17,9 +21,12 @@ static const lm_gen_target target = {.index = "int64_t", .held = cpu_held};
 static void outer_vars(cpu_emit *e) {
   for (int i = 0; i < e->g.kernel->attr.n_axes; i++) {
     const lm_axis_info *a = &e->g.m->axes[e->g.kernel->attr.axes[i]];
-    const char *name = lm_arena_printf(e->g.arena, "i_%s", lm_gen_axis_name(&e->g, e->g.kernel->attr.axes[i]));
+    const char *name =
+        lm_arena_printf(e->g.arena, "i_%s", lm_gen_axis_name(&e->g, e->g.kernel->attr.axes[i]));
     e->g.outer[i] = lm_var_add(
-        &e->g.vars, (lm_var){.kind = LM_VAR_OUTER, .name = name, .size = a->size, .dyn = a->dyn, .hi = a->size});
+        &e->g.vars,
+        (lm_var){
+            .kind = LM_VAR_OUTER, .name = name, .size = a->size, .dyn = a->dyn, .hi = a->size});
   }
   for (int g = 0; g < e->n_groups; g++)
     for (int i = e->groups[g].first; i < e->groups[g].last; i++)
@@ -29,7 +36,8 @@ static void outer_vars(cpu_emit *e) {
 static void attempt(cpu_emit *e) {
   lm_gen_attempt(&e->g);
   outer_vars(e);
-  for (uint32_t i = 0; i < e->g.s->n_passes; i++) cpu_pass_emit(e, (int)i);
+  for (uint32_t i = 0; i < e->g.s->n_passes; i++)
+    cpu_pass_emit(e, (int)i);
 }
 
 cpu_emit *cpu_emit_make(const lm_module *m, const lm_op *kernel, lm_arena *arena) {
@@ -38,7 +46,8 @@ cpu_emit *cpu_emit_make(const lm_module *m, const lm_op *kernel, lm_arena *arena
   cpu_groups_reset(e);
   for (int i = 0; i < ATTEMPTS; i++) {
     attempt(e);
-    if (!lm_gen_ask_apply(&e->g)) break;
+    if (!lm_gen_ask_apply(&e->g))
+      break;
   }
   cpu_shape_choose(e);
   attempt(e);
@@ -54,25 +63,33 @@ static const char *group_extent(cpu_emit *e, int g) {
                     : lm_gen_extent(&e->g, group->size, 0, 1);
 }
 
-static int64_t blocks(const cpu_emit *e, int64_t size) { return (size + e->block - 1) / e->block; }
+static int64_t blocks(const cpu_emit *e, int64_t size) {
+  return (size + e->block - 1) / e->block;
+}
 
 // Groups that places are counted over, and how many places the first lane group adds.
 static lm_plan_extent space_of(const cpu_emit *e) {
   lm_plan_extent x = {.fixed = 1};
-  if (e->g.kernel->attr.n_to) return (lm_plan_extent){.fixed = lm_axis_size(e->g.m, e->g.kernel->attr.to[0])};
+  if (e->g.kernel->attr.n_to)
+    return (lm_plan_extent){.fixed = lm_axis_size(e->g.m, e->g.kernel->attr.to[0])};
   for (int g = 0; g < e->n_groups - e->n_lane_groups; g++) {
     const cpu_group *group = &e->groups[g];
-    x.fixed *= group->dyn ? group->size / lm_axis_size(e->g.m, e->g.kernel->attr.axes[group->first]) : group->size;
-    if (group->dyn) x.dyn[x.n_dyn++].var = group->dyn - 1;
+    x.fixed *= group->dyn ? group->size / lm_axis_size(e->g.m, e->g.kernel->attr.axes[group->first])
+                          : group->size;
+    if (group->dyn)
+      x.dyn[x.n_dyn++].var = group->dyn - 1;
   }
-  if (e->block) x.fixed *= blocks(e, e->groups[e->n_groups - e->n_lane_groups].size);
+  if (e->block)
+    x.fixed *= blocks(e, e->groups[e->n_groups - e->n_lane_groups].size);
   return x;
 }
 
 static int64_t places_most(const cpu_emit *e) {
-  if (e->g.kernel->attr.n_to) return lm_axis_size(e->g.m, e->g.kernel->attr.to[0]);
+  if (e->g.kernel->attr.n_to)
+    return lm_axis_size(e->g.m, e->g.kernel->attr.to[0]);
   int64_t n = e->block ? blocks(e, e->groups[e->n_groups - e->n_lane_groups].size) : 1;
-  for (int g = 0; g < e->n_groups - e->n_lane_groups; g++) n *= e->groups[g].size;
+  for (int g = 0; g < e->n_groups - e->n_lane_groups; g++)
+    n *= e->groups[g].size;
   return n;
 }
 
@@ -90,7 +107,8 @@ static void put_operands(cpu_emit *e, lm_buf *b) {
     lm_gen_type_note(&e->g, b, t);
   }
   for (int i = 0; i < 32; i++)
-    if (e->g.extents >> i & 1) lm_buf_printf(b, "const int64_t n%d = var[%d];\n", i, i);
+    if (e->g.extents >> i & 1)
+      lm_buf_printf(b, "const int64_t n%d = var[%d];\n", i, i);
 }
 
 // Row buffers: small ones on the stack, others in scratch memory, one row a place.
@@ -98,9 +116,11 @@ static void put_rows(cpu_emit *e, lm_buf *b, lm_buf *in_place) {
   int64_t stack = 0;
   for (uint32_t i = 0; i < e->g.s->n_nodes; i++) {
     const lm_node *n = &e->g.s->nodes[i];
-    if (!cpu_held_in_row(e, n)) continue;
+    if (!cpu_held_in_row(e, n))
+      continue;
     lm_dtype t = n->op->out[0]->type.dtype;
-    int64_t elements = cpu_row_elements(e, n), bytes = elements * (t == LM_F64 ? 8 : 4);
+    int64_t elements = cpu_row_elements(e, n);
+    int64_t bytes = elements * (t == LM_F64 ? 8 : 4);
     const char *type = lm_gen_held_type(t);
     stack += bytes;
     if (stack <= STACK_BYTES || e->n_scratch == LM_KERNEL_SCRATCH) {
@@ -111,17 +131,20 @@ static void put_rows(cpu_emit *e, lm_buf *b, lm_buf *in_place) {
     stack -= bytes;
     e->scratch[e->n_scratch] = bytes * places_most(e);
     lm_buf_printf(in_place, "%s *h%u = (%s *)buf[%d] + place * %lld;\n", type, i, type,
-                  (int)(e->g.kernel->n_in + e->g.kernel->n_out) + e->n_scratch, (long long)elements);
+                  (int)(e->g.kernel->n_in + e->g.kernel->n_out) + e->n_scratch,
+                  (long long)elements);
     e->n_scratch++;
   }
 }
 
 static void put_sums_zero(cpu_emit *e, lm_buf *b) {
   for (uint32_t i = 0; i < e->g.kernel->n_out; i++) {
-    if (!lm_kernel_result_summed(e->g.kernel, i)) continue;
+    if (!lm_kernel_result_summed(e->g.kernel, i))
+      continue;
     lm_type t = e->g.kernel->out[i]->type;
     int64_t row = lm_type_elements(e->g.m, t) / lm_axis_size(e->g.m, t.axis[0]);
-    lm_buf_printf(b, "%s *c%u = r%u + place * %lld;\nfor (int64_t z = 0; z < %lld; z++) c%u[z] = 0;\n",
+    lm_buf_printf(b,
+                  "%s *c%u = r%u + place * %lld;\nfor (int64_t z = 0; z < %lld; z++) c%u[z] = 0;\n",
                   lm_gen_memory_type(t.dtype), i, i, (long long)row, (long long)row, i);
   }
 }
@@ -129,19 +152,25 @@ static void put_sums_zero(cpu_emit *e, lm_buf *b) {
 // Coordinates of place p: the last group varies fastest.
 static void put_coordinates(cpu_emit *e, lm_buf *b, const char *p) {
   int n = e->n_groups - e->n_lane_groups;
-  if (n || e->block) lm_buf_printf(b, "int64_t at = %s;\n", p);
+  if (n || e->block)
+    lm_buf_printf(b, "int64_t at = %s;\n", p);
   if (e->block) {
     int g = e->n_groups - e->n_lane_groups;
-    long long count = blocks(e, e->groups[g].size), block = e->block;
-    lm_buf_printf(b, "const int64_t first = at %% %lld * %lld, last = lm_min64(first + %lld, %s);\n", count, block,
-                  block, group_extent(e, g));
-    if (n) lm_buf_printf(b, "at /= %lld;\n", count);
+    long long count = blocks(e, e->groups[g].size);
+    long long block = e->block;
+    lm_buf_printf(b,
+                  "const int64_t first = at %% %lld * %lld, last = lm_min64(first + %lld, %s);\n",
+                  count, block, block, group_extent(e, g));
+    if (n)
+      lm_buf_printf(b, "at /= %lld;\n", count);
   }
   for (int g = n - 1; g >= 0; g--) {
     const char *name = e->g.vars.v[cpu_group_var(e, g)].name;
     if (g)
-      lm_buf_printf(b, "const int64_t %s = at %% (%s);\nat /= %s;\n", name, group_extent(e, g), group_extent(e, g));
-    else lm_buf_printf(b, "const int64_t %s = at;\n", name);
+      lm_buf_printf(b, "const int64_t %s = at %% (%s);\nat /= %s;\n", name, group_extent(e, g),
+                    group_extent(e, g));
+    else
+      lm_buf_printf(b, "const int64_t %s = at;\n", name);
   }
 }
 
@@ -152,9 +181,12 @@ static void put_places(cpu_emit *e, lm_buf *b, const char *rows) {
   if (sums) {
     put_sums_zero(e, b);
     lm_buf_puts(b, "const int64_t places = 1");
-    for (int g = 0; g < e->n_groups; g++) lm_buf_printf(b, " * (%s)", group_extent(e, g));
+    for (int g = 0; g < e->n_groups; g++)
+      lm_buf_printf(b, " * (%s)", group_extent(e, g));
     long long chunks = lm_axis_size(e->g.m, e->g.kernel->attr.to[0]);
-    lm_buf_printf(b, ", end = (place + 1) * places / %lld;\nfor (int64_t p = place * places / %lld; p < end; p++) {\n",
+    lm_buf_printf(b,
+                  ", end = (place + 1) * places / %lld;\nfor (int64_t p = place * places / %lld; p "
+                  "< end; p++) {\n",
                   chunks, chunks);
   }
   put_coordinates(e, b, sums ? "p" : "place");
@@ -182,7 +214,8 @@ static void put_function(cpu_emit *e, lm_buf *out) {
 }
 
 bool lm_cpu_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out) {
-  if (lm_op_attends(kernel)) return lm_cpu_attend_emit(module, kernel, arena, out);
+  if (lm_op_attends(kernel))
+    return lm_cpu_attend_emit(module, kernel, arena, out);
   lm_arena *scratch = lm_arena_create();
   cpu_emit *e = cpu_emit_make(module, kernel, scratch);
   lm_buf text = {0};
@@ -199,24 +232,28 @@ bool lm_cpu_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_k
 
 // ---- sharing memory
 
-// Every read of the operand is of the element that the loops stand at, no later than the pass that writes the result.
+// Every read of the operand is of the element that the loops stand at, no later than the pass that
+// writes the result.
 bool lm_cpu_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand, uint32_t result) {
   const lm_module *m = module;
-  if (kernel->code != LM_OP_KERNEL || lm_kernel_result_summed(kernel, result)) return false;
-  if (!lm_type_equal(kernel->in[operand]->type, kernel->out[result]->type)) return false;
+  if (kernel->code != LM_OP_KERNEL || lm_kernel_result_summed(kernel, result))
+    return false;
+  if (!lm_type_equal(kernel->in[operand]->type, kernel->out[result]->type))
+    return false;
   lm_arena *scratch = lm_arena_create();
   cpu_emit *e = cpu_emit_make(m, kernel, scratch);
   const lm_value *v = lm_kernel_yield(kernel)->in[result];
   int written = (int)e->g.s->n_passes;
   for (uint32_t i = 0; i < e->g.s->n_passes; i++)
     for (uint32_t j = 0; j < e->g.s->passes[i].n_roots; j++)
-      if (e->g.s->passes[i].roots[j].v == v && lm_schedule_writes(e->g.s, e->g.s->passes[i].roots[j], result) &&
-          (int)i < written)
+      if (e->g.s->passes[i].roots[j].v == v &&
+          lm_schedule_writes(e->g.s, e->g.s->passes[i].roots[j], result) && (int)i < written)
         written = (int)i;
   bool fine = !(v->def && lm_op_is_reduction(v->def));
   for (uint32_t i = 0; i < e->g.n_accesses; i++) {
     const lm_gen_access *a = &e->g.accesses[i];
-    if (a->operand == (int)operand) fine &= a->same && a->pass <= written;
+    if (a->operand == (int)operand)
+      fine &= a->same && a->pass <= written;
   }
   lm_gen_free(&e->g);
   lm_arena_destroy(scratch);
@@ -227,7 +264,8 @@ const char *lm_cpu_prelude_text(lm_arena *arena) {
   lm_buf b = {0};
   const struct lm_embedded *folders[] = {lm_common_prelude, lm_cpu_prelude};
   for (size_t i = 0; i < LM_COUNT(folders); i++)
-    for (const struct lm_embedded *f = folders[i]; f->path; f++) lm_buf_printf(&b, "#line 1 \"%s\"\n%s", f->path, f->text);
+    for (const struct lm_embedded *f = folders[i]; f->path; f++)
+      lm_buf_printf(&b, "#line 1 \"%s\"\n%s", f->path, f->text);
   const char *text = lm_arena_strndup(arena, b.p, b.n);
   lm_buf_free(&b);
   return text;

@@ -1,9 +1,9 @@
 // nest.c - one pass of a kernel as loops.
 //
-// Level 0 is the place, level k the body of the k-th loop; each has statements before its loops, the loops, and what
-// follows them. Kept loops are those whose axes a reduction's result has. A reduction accumulates in a scalar of the
-// last kept loop when all reduced loops lie inside of it, and otherwise in memory, filled with its neutral element
-// before.
+// Level 0 is the place, level k the body of the k-th loop; each has statements before its loops,
+// the loops, and what follows them. Kept loops are those whose axes a reduction's result has. A
+// reduction accumulates in a scalar of the last kept loop when all reduced loops lie inside of it,
+// and otherwise in memory, filled with its neutral element before.
 //
 //   sum over e of [g, e]            sum over g of [g, e]
 //     for g                           for e: h[e] = 0
@@ -14,11 +14,15 @@
 #include <string.h>
 #include "codegen/cpu/emit.h"
 
-enum { LONG_SUM = 2048 }; // elements that are added in float32 before the sum goes on in double
+enum {
+  LONG_SUM = 2048
+}; // elements that are added in float32 before the sum goes on in double
 
 // ---- extents, places of values
 
-uint16_t cpu_group_var(const cpu_emit *e, int group) { return e->g.outer[e->groups[group].last]; }
+uint16_t cpu_group_var(const cpu_emit *e, int group) {
+  return e->g.outer[e->groups[group].last];
+}
 
 int64_t cpu_lanes(const cpu_emit *e) {
   int64_t n = 1;
@@ -57,9 +61,11 @@ static lm_ix row_index(const cpu_emit *e, const lm_value *v, const lm_ix *ix) {
 static const char *row_offset(cpu_emit *e, const lm_value *v, const lm_ix *ix) {
   lm_ix at = row_index(e, v, ix);
   const char *text = lm_gen_index(&e->g, &at, true);
-  if (!e->n_lane_groups || !e->block) return text;
+  if (!e->n_lane_groups || !e->block)
+    return text;
   int64_t stride = cpu_lanes(e) / e->block;
-  return lm_arena_printf(e->g.arena, stride == 1 ? "%s - first" : "%s - first * %lld", text, (long long)stride);
+  return lm_arena_printf(e->g.arena, stride == 1 ? "%s - first" : "%s - first * %lld", text,
+                         (long long)stride);
 }
 
 // What is held outside of results: in a variable, or in a row.
@@ -78,19 +84,23 @@ lm_gen_text cpu_held(lm_gen *g, const lm_value *v, const lm_ix *ix) {
 static const char *held_place(cpu_emit *e, const lm_value *v, const lm_ix *ix) {
   const lm_node *n = lm_schedule_node(e->g.s, v);
   if (n->held == LM_HELD_RESULT)
-    return lm_arena_printf(e->g.arena, "r%d[%s]", n->slot, lm_gen_dense_offset(&e->g, v->type, ix, v->type));
+    return lm_arena_printf(e->g.arena, "r%d[%s]", n->slot,
+                           lm_gen_dense_offset(&e->g, v->type, ix, v->type));
   return lm_arena_printf(e->g.arena, "h%d[%s]", n->op->mark, row_offset(e, v, ix));
 }
 
 // The kernel's results that the root is; a summed one adds to its chunk's sum.
-static void store_results(cpu_emit *e, const cpu_root *r, lm_gen_text x, const lm_ix *ix, int level) {
+static void store_results(cpu_emit *e, const cpu_root *r, lm_gen_text x, const lm_ix *ix,
+                          int level) {
   const lm_op *yield = lm_kernel_yield(e->g.kernel);
   for (uint32_t i = 0; i < yield->n_in; i++) {
-    if (!lm_schedule_writes(e->g.s, (lm_root){r->v, r->copy}, i)) continue;
+    if (!lm_schedule_writes(e->g.s, (lm_root){r->v, r->copy}, i))
+      continue;
     lm_type t = r->v->type;
     if (lm_kernel_result_summed(e->g.kernel, i)) {
       lm_type inner = lm_kernel_inner(e->g.kernel, t);
-      lm_gen_statement(&e->g, level, "c%u[%s] += %s;", i, lm_gen_dense_offset(&e->g, t, ix, inner), x.text);
+      lm_gen_statement(&e->g, level, "c%u[%s] += %s;", i, lm_gen_dense_offset(&e->g, t, ix, inner),
+                       x.text);
     } else {
       lm_gen_statement(&e->g, level, "r%u[%s] = %s;", i, lm_gen_dense_offset(&e->g, t, ix, t),
                        lm_gen_store_text(e->g.arena, t.dtype, x.text));
@@ -101,12 +111,17 @@ static void store_results(cpu_emit *e, const cpu_root *r, lm_gen_text x, const l
 // ---- reductions
 
 static void accumulate(cpu_emit *e, int level, const lm_value *v, const char *to, const char *x) {
-  if (v->def->code == LM_OP_MAX) lm_gen_statement(&e->g, level, "%s = %s > %s ? %s : %s;", to, x, to, x, to);
-  else if (v->type.dtype == LM_INT) lm_gen_statement(&e->g, level, "%s = lm_iadd(%s, %s);", to, to, x);
-  else lm_gen_statement(&e->g, level, "%s += %s;", to, x);
+  if (v->def->code == LM_OP_MAX)
+    lm_gen_statement(&e->g, level, "%s = %s > %s ? %s : %s;", to, x, to, x, to);
+  else if (v->type.dtype == LM_INT)
+    lm_gen_statement(&e->g, level, "%s = lm_iadd(%s, %s);", to, to, x);
+  else
+    lm_gen_statement(&e->g, level, "%s += %s;", to, x);
 }
 
-static bool is_reduction(const cpu_root *r) { return r->v->def && !r->copy && lm_op_is_reduction(r->v->def); }
+static bool is_reduction(const cpu_root *r) {
+  return r->v->def && !r->copy && lm_op_is_reduction(r->v->def);
+}
 
 static bool sums_float(const cpu_root *r) {
   return is_reduction(r) && r->v->def->code == LM_OP_SUM && lm_dtype_is_float(r->v->type.dtype) &&
@@ -120,7 +135,8 @@ static bool by_blocks(const cpu_emit *e, const cpu_root *r) {
 
 // Has a scalar at level k.
 static bool has_scalar(const cpu_emit *e, const cpu_root *r, int k) {
-  return is_reduction(r) && r->v->def->code != LM_OP_SCATTER && r->level == k && !(r->memory && k == e->n_levels);
+  return is_reduction(r) && r->v->def->code != LM_OP_SCATTER && r->level == k &&
+         !(r->memory && k == e->n_levels);
 }
 
 // The range of a lane group's loop.
@@ -136,20 +152,24 @@ static void lane_range(cpu_emit *e, int g, const char **out_from, const char **o
 
 // Sets all that a reduction accumulates in at this place to its neutral element.
 static void fill(cpu_emit *e, const cpu_root *r) {
-  lm_type t = r->v->type, inner = lm_kernel_inner(e->g.kernel, t);
+  lm_type t = r->v->type;
+  lm_type inner = lm_kernel_inner(e->g.kernel, t);
   lm_ix ix[LM_RANK];
   lm_buf *b = &e->g.level[0].before;
   int depth = e->n_lane_groups;
   for (int i = 0; i < t.rank; i++) {
     ix[i] = lm_gen_axis_index(&e->g, t.axis[i]);
-    if (lm_type_find(inner, t.axis[i]) < 0) continue;
+    if (lm_type_find(inner, t.axis[i]) < 0)
+      continue;
     const lm_axis_info *a = &e->g.m->axes[t.axis[i]];
     const char *z = lm_gen_temp_name(&e->g, "z");
-    ix[i] =
-        lm_ix_var(&e->g.vars,
-                  lm_var_add(&e->g.vars,
-                             (lm_var){.kind = LM_VAR_TEMP, .name = z, .size = a->size, .dyn = a->dyn, .hi = a->size}));
-    lm_buf_printf(b, "for (int64_t %s = 0; %s < %s; %s++) {\n", z, z, lm_gen_extent(&e->g, a->size, a->dyn, 1), z);
+    ix[i] = lm_ix_var(&e->g.vars, lm_var_add(&e->g.vars, (lm_var){.kind = LM_VAR_TEMP,
+                                                                  .name = z,
+                                                                  .size = a->size,
+                                                                  .dyn = a->dyn,
+                                                                  .hi = a->size}));
+    lm_buf_printf(b, "for (int64_t %s = 0; %s < %s; %s++) {\n", z, z,
+                  lm_gen_extent(&e->g, a->size, a->dyn, 1), z);
     depth++;
   }
   for (int g = e->n_groups - e->n_lane_groups; g < e->n_groups; g++) {
@@ -158,10 +178,13 @@ static void fill(cpu_emit *e, const cpu_root *r) {
     lm_buf_printf(b, "for (int64_t %s = %s; %s < %s; %s++) {\n", name, from, name, to, name);
   }
   lm_gen_statement(&e->g, 0, "%s = %s;", held_place(e, r->v, ix), lm_gen_neutral(e->g.arena, r->v));
-  while (depth--) lm_buf_puts(b, "}\n");
+  while (depth--)
+    lm_buf_puts(b, "}\n");
 }
 
-static bool axis_reduced(const cpu_root *r, lm_axis a) { return lm_type_find(r->v->type, a) < 0; }
+static bool axis_reduced(const cpu_root *r, lm_axis a) {
+  return lm_type_find(r->v->type, a) < 0;
+}
 
 // level: the last kept loop.
 static void root_place(cpu_emit *e, cpu_root *r) {
@@ -170,10 +193,13 @@ static void root_place(cpu_emit *e, cpu_root *r) {
   r->level = 0;
   for (int i = 0; i < d->n; i++) {
     int level = e->g.vars.v[d->atom[i].var].level;
-    if (!axis_reduced(r, d->atom[i].axis)) r->level = level;
-    else if (level < first_reduced) first_reduced = level;
+    if (!axis_reduced(r, d->atom[i].axis))
+      r->level = level;
+    else if (level < first_reduced)
+      first_reduced = level;
   }
-  if (e->n_lane_groups) r->level = e->n_levels;
+  if (e->n_lane_groups)
+    r->level = e->n_levels;
   r->memory = first_reduced < r->level || r->v->def->code == LM_OP_SCATTER;
 }
 
@@ -181,17 +207,20 @@ static void root_place(cpu_emit *e, cpu_root *r) {
 static void reductions_begin(cpu_emit *e, int k) {
   for (int i = 0; i < e->n_roots; i++) {
     cpu_root *r = &e->roots[i];
-    if (!has_scalar(e, r, k)) continue;
+    if (!has_scalar(e, r, k))
+      continue;
     r->acc = lm_gen_temp_name(&e->g, "s");
-    lm_gen_statement(&e->g, k, "%s %s = %s;", by_blocks(e, r) ? "double" : lm_gen_register_type(r->v->type.dtype),
-                     r->acc, lm_gen_neutral(e->g.arena, r->v));
+    lm_gen_statement(&e->g, k, "%s %s = %s;",
+                     by_blocks(e, r) ? "double" : lm_gen_register_type(r->v->type.dtype), r->acc,
+                     lm_gen_neutral(e->g.arena, r->v));
   }
 }
 
 static void reductions_end(cpu_emit *e, int k) {
   for (int i = 0; i < e->n_roots; i++) {
     cpu_root *r = &e->roots[i];
-    if (!has_scalar(e, r, k)) continue;
+    if (!has_scalar(e, r, k))
+      continue;
     lm_ix ix[LM_RANK];
     lm_gen_here(&e->g, r->v->type, ix);
     const lm_node *n = lm_schedule_node(e->g.s, r->v);
@@ -201,8 +230,10 @@ static void reductions_end(cpu_emit *e, int k) {
     const char *x = by_blocks(e, r) ? lm_arena_printf(e->g.arena, "(%s)%s", type, r->acc) : r->acc;
     if (n->held == LM_HELD_SCALAR && !e->n_lane_groups)
       lm_gen_statement(&e->g, k, "const %s h%u = %s;", type, n->op->mark, x);
-    else if (r->memory) accumulate(e, k, r->v, held_place(e, r->v, ix), x);
-    else lm_gen_statement(&e->g, k, "%s = %s;", held_place(e, r->v, ix), x);
+    else if (r->memory)
+      accumulate(e, k, r->v, held_place(e, r->v, ix), x);
+    else
+      lm_gen_statement(&e->g, k, "%s = %s;", held_place(e, r->v, ix), x);
     e->g.level[k].after = e->g.level[k].before;
     e->g.level[k].before = saved;
   }
@@ -223,8 +254,10 @@ static void leaf_scatter(cpu_emit *e, const cpu_root *r) {
   const lm_axis_info *a = &e->g.m->axes[op->attr.axes[0]];
   const char *n = lm_gen_extent(&e->g, a->size, a->dyn, 1);
   const char *place = lm_arena_printf(e->g.arena, "lm_clamp(%s, %s)", i.text, n);
-  ix[lm_type_find(t, op->attr.axes[0])] = lm_ix_var(&e->g.vars, lm_gen_temp_index(&e->g, place, i.level, a->size, 0));
-  if (i.level == e->n_levels && e->n_levels) e->ordered = true;
+  ix[lm_type_find(t, op->attr.axes[0])] =
+      lm_ix_var(&e->g.vars, lm_gen_temp_index(&e->g, place, i.level, a->size, 0));
+  if (i.level == e->n_levels && e->n_levels)
+    e->ordered = true;
   accumulate(e, e->n_levels, r->v, held_place(e, r->v, ix), x.text);
 }
 
@@ -242,8 +275,8 @@ static void leaf(cpu_emit *e) {
     lm_gen_here(&e->g, r->v->type, ix);
     if (is_reduction(r)) {
       const char *to = r->memory && r->level == e->n_levels ? held_place(e, r->v, ix)
-                       : by_blocks(e, r)                    ? lm_arena_printf(e->g.arena, "%sb", r->acc)
-                                                            : r->acc;
+                       : by_blocks(e, r) ? lm_arena_printf(e->g.arena, "%sb", r->acc)
+                                         : r->acc;
       accumulate(e, e->n_levels, r->v, to, x.text);
       continue;
     }
@@ -260,7 +293,8 @@ static void leaf(cpu_emit *e) {
 static void simd_clauses(cpu_emit *e, lm_buf *b) {
   for (int i = 0; i < e->n_roots; i++) {
     const cpu_root *r = &e->roots[i];
-    if (!is_reduction(r) || !r->acc || r->level >= e->n_levels) continue;
+    if (!is_reduction(r) || !r->acc || r->level >= e->n_levels)
+      continue;
     lm_buf_printf(b, " reduction(%s:%s%s)", r->v->def->code == LM_OP_MAX ? "max" : "+", r->acc,
                   by_blocks(e, r) ? "b" : "");
   }
@@ -268,18 +302,20 @@ static void simd_clauses(cpu_emit *e, lm_buf *b) {
 
 static bool whole_sums_only(const cpu_emit *e) {
   for (int i = 0; i < e->n_roots; i++)
-    if (is_reduction(&e->roots[i]) && e->roots[i].v->type.dtype == LM_INT) return false;
+    if (is_reduction(&e->roots[i]) && e->roots[i].v->type.dtype == LM_INT)
+      return false;
   return true;
 }
 
-static void loop_plain(cpu_emit *e, lm_buf *out, const char *name, const char *from, const char *to, bool innermost,
-                       const char *body) {
+static void loop_plain(cpu_emit *e, lm_buf *out, const char *name, const char *from, const char *to,
+                       bool innermost, const char *body) {
   if (innermost && !e->ordered && whole_sums_only(e)) {
     lm_buf_puts(out, "#pragma omp simd");
     simd_clauses(e, out);
     lm_buf_puts(out, "\n");
   }
-  lm_buf_printf(out, "for (int64_t %s = %s; %s < %s; %s++) {\n%s}\n", name, from, name, to, name, body);
+  lm_buf_printf(out, "for (int64_t %s = %s; %s < %s; %s++) {\n%s}\n", name, from, name, to, name,
+                body);
 }
 
 static bool is_number(const char *text, int64_t *out) {
@@ -288,17 +324,22 @@ static bool is_number(const char *text, int64_t *out) {
   return end != text && !*end;
 }
 
-// A long sum: blocks in float32, the blocks' sums in double. Blocks that divide it leave nothing over for another loop.
-static void loop_wide(cpu_emit *e, lm_buf *out, const char *name, const char *from, const char *to, const char *body) {
+// A long sum: blocks in float32, the blocks' sums in double. Blocks that divide it leave nothing
+// over for another loop.
+static void loop_wide(cpu_emit *e, lm_buf *out, const char *name, const char *from, const char *to,
+                      const char *body) {
   int64_t first, last;
   bool divides = is_number(from, &first) && is_number(to, &last) && (last - first) % LONG_SUM == 0;
-  lm_buf_printf(out, "for (int64_t from = %s; from < %s; from += %d) {\nconst int64_t to = ", from, to, LONG_SUM);
+  lm_buf_printf(out, "for (int64_t from = %s; from < %s; from += %d) {\nconst int64_t to = ", from,
+                to, LONG_SUM);
   lm_buf_printf(out, divides ? "from + %d;\n" : "lm_min64(from + %d, %s);\n", LONG_SUM, to);
   for (int i = 0; i < e->n_roots; i++)
-    if (by_blocks(e, &e->roots[i])) lm_buf_printf(out, "float %sb = 0.0f;\n", e->roots[i].acc);
+    if (by_blocks(e, &e->roots[i]))
+      lm_buf_printf(out, "float %sb = 0.0f;\n", e->roots[i].acc);
   loop_plain(e, out, name, "from", "to", true, body);
   for (int i = 0; i < e->n_roots; i++)
-    if (by_blocks(e, &e->roots[i])) lm_buf_printf(out, "%s += %sb;\n", e->roots[i].acc, e->roots[i].acc);
+    if (by_blocks(e, &e->roots[i]))
+      lm_buf_printf(out, "%s += %sb;\n", e->roots[i].acc, e->roots[i].acc);
   lm_buf_puts(out, "}\n");
 }
 
@@ -313,7 +354,8 @@ static const char *level_close(cpu_emit *e, int k) {
   reductions_end(e, k);
   lm_buf b = {0};
   lm_buf *parts[] = {&e->g.level[k].before, &e->g.level[k].loops, &e->g.level[k].after};
-  for (int i = 0; i < 3; i++) lm_buf_add(&b, parts[i]->p, parts[i]->n);
+  for (int i = 0; i < 3; i++)
+    lm_buf_add(&b, parts[i]->p, parts[i]->n);
   const char *text = lm_arena_strndup(e->g.arena, b.n ? b.p : "", b.n);
   lm_buf_free(&b);
   e->g.open = k - 1;
@@ -323,17 +365,22 @@ static const char *level_close(cpu_emit *e, int k) {
 static void emit_level(cpu_emit *e, int k);
 
 // One run of the loop of level k over [from, to).
-static void emit_run(cpu_emit *e, int k, const char *name, const char *from, const char *to, bool once) {
+static void emit_run(cpu_emit *e, int k, const char *name, const char *from, const char *to,
+                     bool once) {
   level_open(e, k);
   emit_level(e, k + 1);
   const char *body = level_close(e, k);
   lm_gen_forget(&e->g, k);
   lm_buf *out = &e->g.level[k - 1].loops;
   bool innermost = k == e->n_levels;
-  if (once) lm_buf_printf(out, "{  // %s = %s\n%s}\n", name, from, body);
-  else if (innermost && e->wide) loop_wide(e, out, name, from, to, body);
-  else loop_plain(e, out, name, from, to, innermost, body);
-  if (innermost) e->ordered = false;
+  if (once)
+    lm_buf_printf(out, "{  // %s = %s\n%s}\n", name, from, body);
+  else if (innermost && e->wide)
+    loop_wide(e, out, name, from, to, body);
+  else
+    loop_plain(e, out, name, from, to, innermost, body);
+  if (innermost)
+    e->ordered = false;
 }
 
 // Loop i with those that are merged into it: from the first of them, over `size` elements.
@@ -344,7 +391,8 @@ typedef struct span {
 } span;
 static span span_of(const lm_gen_domain *d, int i) {
   span s = {i, 1, 0};
-  for (; s.first > 0 && d->atom[s.first - 1].merge; s.first--) s.times *= d->atom[s.first].size;
+  for (; s.first > 0 && d->atom[s.first - 1].merge; s.first--)
+    s.times *= d->atom[s.first].size;
   s.size = s.times * d->atom[s.first].size;
   return s;
 }
@@ -355,14 +403,17 @@ static void emit_atom(cpu_emit *e, int k, int i) {
   span s = span_of(d, i);
   const char *name = e->g.vars.v[a->var].name;
   if (s.first < i || a->dyn) {
-    emit_run(e, k, name, "0", lm_gen_extent(&e->g, d->atom[s.first].size, d->atom[s.first].dyn, s.times), false);
+    emit_run(e, k, name, "0",
+             lm_gen_extent(&e->g, d->atom[s.first].size, d->atom[s.first].dyn, s.times), false);
     return;
   }
   for (int c = 0; c <= a->n_cuts; c++) {
-    int64_t lo = c ? a->cut[c - 1] : 0, hi = c < a->n_cuts ? a->cut[c] : a->size;
+    int64_t lo = c ? a->cut[c - 1] : 0;
+    int64_t hi = c < a->n_cuts ? a->cut[c] : a->size;
     e->g.vars.v[a->var].lo = lo;
     e->g.vars.v[a->var].hi = hi;
-    emit_run(e, k, name, lm_gen_extent(&e->g, lo, 0, 1), lm_gen_extent(&e->g, hi, 0, 1), hi - lo == 1);
+    emit_run(e, k, name, lm_gen_extent(&e->g, lo, 0, 1), lm_gen_extent(&e->g, hi, 0, 1),
+             hi - lo == 1);
   }
   e->g.vars.v[a->var].lo = 0;
   e->g.vars.v[a->var].hi = a->size;
@@ -401,9 +452,12 @@ static void declare_vars(cpu_emit *e) {
   for (int i = 0; i < d->n; i++) {
     lm_gen_atom *a = &d->atom[i];
     const char *name = lm_arena_printf(e->g.arena, "i_%s", a->name);
-    a->var = lm_var_add(
-        &e->g.vars,
-        (lm_var){.kind = LM_VAR_LOOP, .name = name, .size = a->size, .dyn = a->dyn, .hi = a->size, .level = level + 1});
+    a->var = lm_var_add(&e->g.vars, (lm_var){.kind = LM_VAR_LOOP,
+                                             .name = name,
+                                             .size = a->size,
+                                             .dyn = a->dyn,
+                                             .hi = a->size,
+                                             .level = level + 1});
     level += !a->merge;
   }
   for (int i = d->n - 2; i >= 0; i--)
@@ -412,20 +466,25 @@ static void declare_vars(cpu_emit *e) {
       e->g.vars.v[d->atom[i].var].into = to->into ? to->into : d->atom[i + 1].var;
     }
   e->n_levels = level + e->n_lane_groups;
-  if (e->n_levels > LM_GEN_LEVELS) LM_BUG("a pass of %d nested loops", e->n_levels);
+  if (e->n_levels > LM_GEN_LEVELS)
+    LM_BUG("a pass of %d nested loops", e->n_levels);
   for (int g = e->n_groups - e->n_lane_groups; g < e->n_groups; g++) {
     level++;
-    for (int i = e->groups[g].first; i <= e->groups[g].last; i++) e->g.vars.v[e->g.outer[i]].level = level;
+    for (int i = e->groups[g].first; i <= e->groups[g].last; i++)
+      e->g.vars.v[e->g.outer[i]].level = level;
   }
 }
 
 // The innermost loop adds up more elements than float32 should hold one after another.
 static bool is_long(const cpu_emit *e) {
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
-  if (e->n_lane_groups || !d->n) return false;
-  if (span_of(d, d->n - 1).size <= LONG_SUM || d->atom[d->n - 1].n_cuts) return false;
+  if (e->n_lane_groups || !d->n)
+    return false;
+  if (span_of(d, d->n - 1).size <= LONG_SUM || d->atom[d->n - 1].n_cuts)
+    return false;
   for (int r = 0; r < e->n_roots; r++)
-    if (sums_float(&e->roots[r]) && e->roots[r].level < e->n_levels) return true;
+    if (sums_float(&e->roots[r]) && e->roots[r].level < e->n_levels)
+      return true;
   return false;
 }
 
@@ -438,12 +497,14 @@ void cpu_pass_emit(cpu_emit *e, int pass) {
   for (uint32_t i = 0; i < p->n_roots; i++) {
     cpu_root *r = &e->roots[e->n_roots++];
     *r = (cpu_root){.v = p->roots[i].v, .copy = p->roots[i].copy};
-    if (is_reduction(r)) root_place(e, r);
+    if (is_reduction(r))
+      root_place(e, r);
   }
   e->wide = is_long(e);
   level_open(e, 0);
   for (int i = 0; i < e->n_roots; i++)
-    if (is_reduction(&e->roots[i]) && e->roots[i].memory) fill(e, &e->roots[i]);
+    if (is_reduction(&e->roots[i]) && e->roots[i].memory)
+      fill(e, &e->roots[i]);
   emit_level(e, 1);
   lm_buf_puts(&e->g.body, level_close(e, 0));
   lm_gen_forget(&e->g, 1);

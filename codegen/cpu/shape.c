@@ -1,26 +1,35 @@
 // shape.c - the shape of a kernel's loops, chosen from the indices that a first attempt printed.
 //
-// Adjacent loops become one where every index treats them as one (c1 = c2 * size2): f32[b, t, d] read and written in
-// order is one run of b * t * d elements. Outer axes become lanes where memory is contiguous along them and no inner
-// loop is.
+// Adjacent loops become one where every index treats them as one (c1 = c2 * size2): f32[b, t, d]
+// read and written in order is one run of b * t * d elements. Outer axes become lanes where memory
+// is contiguous along them and no inner loop is.
 #include <string.h>
 #include "codegen/cpu/emit.h"
 
-enum { PLACE_ELEMENTS = 2048, ROW_LANES = 64, ROW_ELEMENTS = 32768 };
+enum {
+  PLACE_ELEMENTS = 2048,
+  ROW_LANES = 64,
+  ROW_ELEMENTS = 32768
+};
 
 // ---- merging
 
 static void merge_inner(cpu_emit *e, int pass) {
   lm_gen_domain *d = &e->g.domains[pass];
   for (int i = 0; i + 1 < d->n; i++) {
-    lm_gen_atom *a = &d->atom[i], *b = &d->atom[i + 1];
+    lm_gen_atom *a = &d->atom[i];
+    lm_gen_atom *b = &d->atom[i + 1];
     bool plain = !a->n_cuts && !b->n_cuts && !b->dyn && lm_gen_alike(&e->g, pass, a->axis, b->axis);
     a->merge = plain && lm_gen_one_loop(&e->g, a->var, b->var, b->size, pass);
   }
 }
 
-static int64_t outer_size(const cpu_emit *e, int i) { return lm_axis_size(e->g.m, e->g.kernel->attr.axes[i]); }
-static int outer_dyn(const cpu_emit *e, int i) { return e->g.m->axes[e->g.kernel->attr.axes[i]].dyn; }
+static int64_t outer_size(const cpu_emit *e, int i) {
+  return lm_axis_size(e->g.m, e->g.kernel->attr.axes[i]);
+}
+static int outer_dyn(const cpu_emit *e, int i) {
+  return e->g.m->axes[e->g.kernel->attr.axes[i]].dyn;
+}
 
 void cpu_groups_reset(cpu_emit *e) {
   e->n_groups = e->n_lane_groups = 0;
@@ -33,9 +42,10 @@ void cpu_groups_reset(cpu_emit *e) {
 static void merge_outer(cpu_emit *e) {
   int n = 0;
   for (int g = 0; g < e->n_groups; g++) {
-    cpu_group next = e->groups[g], *last = n ? &e->groups[n - 1] : NULL;
-    bool one =
-        last && !next.dyn && lm_gen_one_loop(&e->g, e->g.outer[last->last], e->g.outer[next.last], next.size, -1);
+    cpu_group next = e->groups[g];
+    cpu_group *last = n ? &e->groups[n - 1] : NULL;
+    bool one = last && !next.dyn &&
+               lm_gen_one_loop(&e->g, e->g.outer[last->last], e->g.outer[next.last], next.size, -1);
     if (one) {
       last->last = next.last;
       last->size *= next.size;
@@ -50,7 +60,8 @@ static void merge_outer(cpu_emit *e) {
 
 static bool has_loops(const cpu_emit *e) {
   for (uint32_t i = 0; i < e->g.s->n_passes; i++)
-    if (e->g.domains[i].n) return true;
+    if (e->g.domains[i].n)
+      return true;
   return false;
 }
 
@@ -59,13 +70,15 @@ static void lanes_elementwise(cpu_emit *e) {
   int64_t n = 1;
   while (e->n_lane_groups < e->n_groups && n < PLACE_ELEMENTS / 2)
     n *= e->groups[e->n_groups - ++e->n_lane_groups].size;
-  if (!e->n_lane_groups) return;
+  if (!e->n_lane_groups)
+    return;
   int64_t rest = n / e->groups[e->n_groups - e->n_lane_groups].size;
-  if (n > 2 * PLACE_ELEMENTS) e->block = PLACE_ELEMENTS / rest;
+  if (n > 2 * PLACE_ELEMENTS)
+    e->block = PLACE_ELEMENTS / rest;
 }
 
-// Accesses that are contiguous along the innermost loops, and along the last outer axes, weighted by how often they
-// run.
+// Accesses that are contiguous along the innermost loops, and along the last outer axes, weighted
+// by how often they run.
 static bool lanes_win(const cpu_emit *e) {
   uint16_t lane = cpu_group_var(e, e->n_groups - 1);
   double inner = 0, lanes = 0;
@@ -73,10 +86,14 @@ static bool lanes_win(const cpu_emit *e) {
     const lm_gen_access *a = &e->g.accesses[i];
     const lm_gen_domain *d = &e->g.domains[a->pass];
     double times = 1;
-    if (!a->memory) continue;
-    for (int j = 0; j < d->n; j++) times *= (double)d->atom[j].size;
-    if (d->n && lm_ix_coef(&a->ix, d->atom[d->n - 1].var) == 1) inner += times;
-    if (lm_ix_coef(&a->ix, lane) == 1) lanes += times;
+    if (!a->memory)
+      continue;
+    for (int j = 0; j < d->n; j++)
+      times *= (double)d->atom[j].size;
+    if (d->n && lm_ix_coef(&a->ix, d->atom[d->n - 1].var) == 1)
+      inner += times;
+    if (lm_ix_coef(&a->ix, lane) == 1)
+      lanes += times;
   }
   return lanes > inner;
 }
@@ -87,15 +104,20 @@ static void lanes_row(cpu_emit *e) {
     if (cpu_held_in_row(e, &e->g.s->nodes[i]) && cpu_row_elements(e, &e->g.s->nodes[i]) > row)
       row = cpu_row_elements(e, &e->g.s->nodes[i]);
   int64_t block = row * ROW_LANES <= ROW_ELEMENTS ? ROW_LANES : ROW_ELEMENTS / row;
-  if (block < 8) return;
+  if (block < 8)
+    return;
   e->n_lane_groups = 1;
   e->block = size > block + block / 2 || e->groups[e->n_groups - 1].dyn ? block : 0;
 }
 
 void cpu_shape_choose(cpu_emit *e) {
-  for (uint32_t i = 0; i < e->g.s->n_passes; i++) merge_inner(e, (int)i);
+  for (uint32_t i = 0; i < e->g.s->n_passes; i++)
+    merge_inner(e, (int)i);
   merge_outer(e);
-  if (e->g.kernel->attr.n_to || !e->n_groups) return;
-  if (!has_loops(e)) lanes_elementwise(e);
-  else if (lanes_win(e)) lanes_row(e);
+  if (e->g.kernel->attr.n_to || !e->n_groups)
+    return;
+  if (!has_loops(e))
+    lanes_elementwise(e);
+  else if (lanes_win(e))
+    lanes_row(e);
 }

@@ -1,40 +1,62 @@
-// attend_groups.c - attention for sm_90a: two warpgroups multiply, a third has tiles brought by the copy engine.
+// attend_groups.c - attention for sm_90a: two warpgroups multiply, a third has tiles brought by the
+// copy engine.
 //
-//   thread 256 on   one thread asks for the block's own rows; then, for each tile of columns in which anything is let through:
-//                   waits until its place is free, asks for it there; the phase that says "ready" ends when its bytes are there
+//   thread 256 on   one thread asks for the block's own rows; then, for each tile of columns in
+//   which anything is let through:
+//                   waits until its place is free, asks for it there; the phase that says "ready"
+//                   ends when its bytes are there
 //   to thread 255   64 rows each group: waits for the next tile, multiplies, says that it is free
 //
-// Columns come in one stream, or forward in two, keys and values, whose places are free at different times. A place is the tiles of
-// one stretch of columns; which columns, and whether the mask may be left out, is told beside it, so that
-// only the third group looks at the map. One group's elements are computed while the other's products run.
+// Columns come in one stream, or forward in two, keys and values, whose places are free at
+// different times. A place is the tiles of one stretch of columns; which columns, and whether the
+// mask may be left out, is told beside it, so that only the third group looks at the map. One
+// group's elements are computed while the other's products run.
 //
-// An operand [outer.., t, inner.., own..] is a tensor (own, inner, t, outer) to the copy engine; tiles are boxes of 64 x 1 x 64 x 1.
+// An operand [outer.., t, inner.., own..] is a tensor (own, inner, t, outer) to the copy engine;
+// tiles are boxes of 64 x 1 x 64 x 1.
 #include "codegen/cuda/attend.h"
 
-enum { ROWS = CUDA_GROUP_ROWS, PLACES = 2, BOX = 64, GROUP = 128, CONSUMERS = 256, POOL_MOST = 227 << 10 };
+enum {
+  ROWS = CUDA_GROUP_ROWS,
+  PLACES = 2,
+  BOX = 64,
+  GROUP = 128,
+  CONSUMERS = 256,
+  POOL_MOST = 227 << 10
+};
 
 const char *cuda_attend_groups_tile_why(cuda_attend *e, uint32_t k, const lm_attend_axes *own) {
-  if (own->size != 64 && own->size != 128) return lm_arena_printf(e->g.arena, "heads of %lld elements, not 64 or 128", (long long)own->size);
-  return cuda_attend_in_runs(e->f.op->in[k]->type, own, 8) ? NULL : "heads that are no runs of memory";
+  if (own->size != 64 && own->size != 128)
+    return lm_arena_printf(e->g.arena, "heads of %lld elements, not 64 or 128",
+                           (long long)own->size);
+  return cuda_attend_in_runs(e->f.op->in[k]->type, own, 8) ? NULL
+                                                           : "heads that are no runs of memory";
 }
 
 // ---- tiles
 
-static int place_dim(const cuda_attend *e, lm_type t) { return lm_type_find(t, cuda_attend_has(t, e->f.t) ? e->f.t : e->f.s); }
+static int place_dim(const cuda_attend *e, lm_type t) {
+  return lm_type_find(t, cuda_attend_has(t, e->f.t) ? e->f.t : e->f.s);
+}
 
 static int64_t axes_size(const cuda_attend *e, lm_type t, int from, int to) {
   int64_t n = 1;
-  for (int i = from; i < to; i++) n *= lm_axis_size(e->f.m, t.axis[i]);
+  for (int i = from; i < to; i++)
+    n *= lm_axis_size(e->f.m, t.axis[i]);
   return n;
 }
 
 static void map_need(cuda_attend *e, const cuda_attend_side *side) {
   lm_type t = e->f.op->in[side->k]->type;
-  int at = place_dim(e, t), inner = t.rank - side->own->n;
+  int at = place_dim(e, t);
+  int inner = t.rank - side->own->n;
   const lm_axis_info *place = &e->f.m->axes[t.axis[at]];
-  int64_t size[] = {side->own->size, axes_size(e, t, at + 1, inner), place->size, axes_size(e, t, 0, at)}, stride = 2;
+  int64_t size[] = {side->own->size, axes_size(e, t, at + 1, inner), place->size,
+                    axes_size(e, t, 0, at)},
+          stride = 2;
   for (int i = 0; i < e->n_maps; i++)
-    if (e->maps[i].buf == (int)side->k) return;
+    if (e->maps[i].buf == (int)side->k)
+      return;
   LM_ASSERT(e->n_maps < LM_PLAN_MAPS);
   lm_plan_map *m = &e->maps[e->n_maps++];
   *m = (lm_plan_map){.buf = (int)side->k};
@@ -44,33 +66,44 @@ static void map_need(cuda_attend *e, const cuda_attend_side *side) {
     m->dim[i].box = i % 2 ? 1 : BOX;
     stride *= size[i];
   }
-  if (place->dyn) m->dim[2].size = (lm_plan_extent){.fixed = 1, .n_dyn = 1, .dyn = {{.var = place->dyn - 1}}};
-  if (place->dyn) cuda_attend_extent(e, t.axis[at]);
+  if (place->dyn)
+    m->dim[2].size = (lm_plan_extent){.fixed = 1, .n_dyn = 1, .dyn = {{.var = place->dyn - 1}}};
+  if (place->dyn)
+    cuda_attend_extent(e, t.axis[at]);
 }
 
 // "0 + i_g * 3 + i_h": the number among axes of t from `from` to before `to`.
 static const char *number_among(cuda_attend *e, lm_type t, int from, int to) {
   const char *text = "0";
   for (int i = from; i < to; i++)
-    text = lm_arena_printf(e->g.arena, "%s + %s * %lld", text, cuda_attend_coordinate(e, t.axis[i]), (long long)axes_size(e, t, i + 1, to));
+    text = lm_arena_printf(e->g.arena, "%s + %s * %lld", text, cuda_attend_coordinate(e, t.axis[i]),
+                           (long long)axes_size(e, t, i + 1, to));
   return text;
 }
 
-static int places_of(const cuda_attend *e, bool rows) { return rows ? ROWS : e->cols; }
+static int places_of(const cuda_attend *e, bool rows) {
+  return rows ? ROWS : e->cols;
+}
 
 // Has tiles brought; the phase also waits for their bytes.
-static void copies(cuda_attend *e, lm_buf *b, const cuda_attend_side *sides, int n, bool rows, const char *phase) {
+static void copies(cuda_attend *e, lm_buf *b, const cuda_attend_side *sides, int n, bool rows,
+                   const char *phase) {
   long long bytes = 0;
-  for (int i = 0; i < n; i++) bytes += 2 * places_of(e, rows) * sides[i].own->size;
+  for (int i = 0; i < n; i++)
+    bytes += 2 * places_of(e, rows) * sides[i].own->size;
   lm_buf_printf(b, "lm_phase_expect(ready, %s, %lld);\n", phase, bytes);
   for (int i = 0; i < n; i++) {
     const cuda_attend_side *s = &sides[i];
     lm_type t = e->f.op->in[s->k]->type;
     int at = place_dim(e, t);
     map_need(e, s);
-    const char *place = rows ? "" : lm_arena_printf(e->g.arena, " + stage * %lld", e->cols * (long long)s->own->size);
-    lm_buf_printf(b, "LM_GROUP_FETCH(b%u%s, %d, %lld, m%u, %s, %s, %s, ready, %s)\n", s->k, place, places_of(e, rows), (long long)s->own->size, s->k,
-                  number_among(e, t, at + 1, t.rank - s->own->n), rows ? "row0" : "col0", number_among(e, t, 0, at), phase);
+    const char *place =
+        rows ? ""
+             : lm_arena_printf(e->g.arena, " + stage * %lld", e->cols * (long long)s->own->size);
+    lm_buf_printf(b, "LM_GROUP_FETCH(b%u%s, %d, %lld, m%u, %s, %s, %s, ready, %s)\n", s->k, place,
+                  places_of(e, rows), (long long)s->own->size, s->k,
+                  number_among(e, t, at + 1, t.rank - s->own->n), rows ? "row0" : "col0",
+                  number_among(e, t, 0, at), phase);
   }
 }
 
@@ -82,43 +115,73 @@ static const char *phase_of(cuda_attend *e, int stream, const char *stage) {
 }
 
 // Without work beside the tiles one warp is enough, and one thread says that a place is ready.
-static int producers(const cuda_attend_work *w) { return *w->beside ? GROUP : 32; }
-static int sayers(const cuda_attend_work *w) { return *w->beside ? GROUP : 1; }
-static int rows_phase(const cuda_attend_work *w) { return w->n_streams * PLACES; }
+static int producers(const cuda_attend_work *w) {
+  return *w->beside ? GROUP : 32;
+}
+static int sayers(const cuda_attend_work *w) {
+  return *w->beside ? GROUP : 1;
+}
+static int rows_phase(const cuda_attend_work *w) {
+  return w->n_streams * PLACES;
+}
 // Registers of a thread, of 504 for three: addresses of what lies beside the tiles take some.
-static int fewer(const cuda_attend_work *w) { return *w->beside ? 40 : 24; }
-static int more(const cuda_attend_work *w) { return *w->beside ? 232 : 240; }
+static int fewer(const cuda_attend_work *w) {
+  return *w->beside ? 40 : 24;
+}
+static int more(const cuda_attend_work *w) {
+  return *w->beside ? 232 : 240;
+}
 
 static void stream_fill(cuda_attend *e, lm_buf *b, const cuda_attend_work *w, int stream) {
   const char *phase = phase_of(e, stream, "stage");
-  int from = stream * w->n_col / w->n_streams, to = (stream + 1) * w->n_col / w->n_streams;
+  int from = stream * w->n_col / w->n_streams;
+  int to = (stream + 1) * w->n_col / w->n_streams;
   lm_buf_printf(b, "lm_phase_wait(done, %s, parity);\nif (me == 0) {\n", phase);
-  if (!stream) lm_buf_puts(b, "lm_put(tiles, stage, (int32_t)col0 * 2 + full);\n");
+  if (!stream)
+    lm_buf_puts(b, "lm_put(tiles, stage, (int32_t)col0 * 2 + full);\n");
   copies(e, b, w->col + from, to - from, false, phase);
-  lm_buf_printf(b, *w->beside ? "}\n%slm_phase_arrive(ready, %s);\n" : "%slm_phase_arrive(ready, %s);\n}\n", w->beside, phase);
+  lm_buf_printf(
+      b, *w->beside ? "}\n%slm_phase_arrive(ready, %s);\n" : "%slm_phase_arrive(ready, %s);\n}\n",
+      w->beside, phase);
 }
 
 static void producer(cuda_attend *e, lm_buf *b, const cuda_attend_work *w) {
-  lm_buf_printf(b, "lm_registers_fewer(%d);\nconst int32_t me = lm_thread() - %d;\nif (me < %d) {\nif (me == 0) {\n", fewer(w), CONSUMERS, producers(w));
+  lm_buf_printf(b,
+                "lm_registers_fewer(%d);\nconst int32_t me = lm_thread() - %d;\nif (me < %d) {\nif "
+                "(me == 0) {\n",
+                fewer(w), CONSUMERS, producers(w));
   copies(e, b, w->row, w->n_row, true, lm_arena_printf(e->g.arena, "%d", rows_phase(w)));
-  lm_buf_printf(b, "lm_phase_arrive(ready, %d);\n}\nint32_t stage = 0;\nuint32_t parity = 1;\n", rows_phase(w));
+  lm_buf_printf(b, "lm_phase_arrive(ready, %d);\n}\nint32_t stage = 0;\nuint32_t parity = 1;\n",
+                rows_phase(w));
   lm_buf_puts(b, w->loops);
-  lm_buf_printf(b, "for (lm_at col0 = 0; col0 < %s; col0 += %d) {\n", cuda_attend_extent(e, e->col), e->cols);
+  lm_buf_printf(b, "for (lm_at col0 = 0; col0 < %s; col0 += %d) {\n", cuda_attend_extent(e, e->col),
+                e->cols);
   cuda_attend_map_check(e, b);
-  for (int i = 0; i < w->n_streams; i++) stream_fill(e, b, w, i);
-  lm_buf_printf(b, "%s}\nlm_phase_wait(done, stage, parity);\nif (me == 0) lm_put(tiles, stage, -1);\nif (me < %d) lm_phase_arrive(ready, stage);\n%s", NEXT, sayers(w), NEXT);
-  for (int i = 0; i <= w->n_loops; i++) lm_buf_puts(b, "}\n");
+  for (int i = 0; i < w->n_streams; i++)
+    stream_fill(e, b, w, i);
+  lm_buf_printf(b,
+                "%s}\nlm_phase_wait(done, stage, parity);\nif (me == 0) lm_put(tiles, stage, "
+                "-1);\nif (me < %d) lm_phase_arrive(ready, stage);\n%s",
+                NEXT, sayers(w), NEXT);
+  for (int i = 0; i <= w->n_loops; i++)
+    lm_buf_puts(b, "}\n");
 }
 
 // A place may be filled anew: all lanes have read it.
 static const char *freed(cuda_attend *e, const char *phase) {
-  return lm_arena_printf(e->g.arena, "lm_warp_sync(~0u);\nif (lm_thread() %% 32 == 0) lm_phase_arrive(done, %s);\n", phase);
+  return lm_arena_printf(
+      e->g.arena, "lm_warp_sync(~0u);\nif (lm_thread() %% 32 == 0) lm_phase_arrive(done, %s);\n",
+      phase);
 }
 
-static const char *const TILE = "const lm_at col0 = tile / 2;\nconst bool full = tile % 2;\n(void)full;\n";
+static const char *const TILE =
+    "const lm_at col0 = tile / 2;\nconst bool full = tile % 2;\n(void)full;\n";
 
 static void consumer_begin(lm_buf *b, const cuda_attend_work *w) {
-  lm_buf_printf(b, "lm_registers_more(%d);\n%sint32_t stage = 0;\nuint32_t parity = 0;\nlm_phase_wait(ready, %d, 0);\n", more(w), w->first, rows_phase(w));
+  lm_buf_printf(b,
+                "lm_registers_more(%d);\n%sint32_t stage = 0;\nuint32_t parity = "
+                "0;\nlm_phase_wait(ready, %d, 0);\n",
+                more(w), w->first, rows_phase(w));
 }
 
 // A place of no tile ends a round of the loops.
@@ -126,15 +189,22 @@ static void consumer(cuda_attend *e, lm_buf *b, const cuda_attend_work *w) {
   const char *done = freed(e, "stage");
   consumer_begin(b, w);
   lm_buf_printf(b, "%s%s", w->loops, w->rows);
-  lm_buf_printf(b, "for (;;) {\nlm_phase_wait(ready, stage, parity);\nconst int32_t tile = lm_get(tiles, stage);\nif (tile < 0) break;\n%s", TILE);
+  lm_buf_printf(b,
+                "for (;;) {\nlm_phase_wait(ready, stage, parity);\nconst int32_t tile = "
+                "lm_get(tiles, stage);\nif (tile < 0) break;\n%s",
+                TILE);
   lm_buf_printf(b, "%s%s%s}\n%s%s", w->tile, done, NEXT, done, NEXT);
-  for (int i = 0; i < w->n_loops; i++) lm_buf_puts(b, "}\n");
+  for (int i = 0; i < w->n_loops; i++)
+    lm_buf_puts(b, "}\n");
   lm_buf_puts(b, w->last);
 }
 
 void cuda_attend_groups_pools(cuda_attend *e, const cuda_attend_work *w) {
-  for (int i = 0; i < w->n_row; i++) cuda_attend_pool(e, "uint16_t", 2, "b", (int)w->row[i].k, ROWS * w->row[i].own->size);
-  for (int i = 0; i < w->n_col; i++) cuda_attend_pool(e, "uint16_t", 2, "b", (int)w->col[i].k, PLACES * e->cols * w->col[i].own->size);
+  for (int i = 0; i < w->n_row; i++)
+    cuda_attend_pool(e, "uint16_t", 2, "b", (int)w->row[i].k, ROWS * w->row[i].own->size);
+  for (int i = 0; i < w->n_col; i++)
+    cuda_attend_pool(e, "uint16_t", 2, "b", (int)w->col[i].k,
+                     PLACES * e->cols * w->col[i].own->size);
   cuda_attend_pool(e, "uint64_t", 8, "ready", -1, rows_phase(w) + 1);
   cuda_attend_pool(e, "uint64_t", 8, "done", -1, rows_phase(w));
   cuda_attend_pool(e, "int32_t", 4, "tiles", -1, PLACES);
@@ -142,10 +212,15 @@ void cuda_attend_groups_pools(cuda_attend *e, const cuda_attend_work *w) {
 }
 
 // The two groups of `multiply` are threads to 255.
-static void groups_put(cuda_attend *e, lm_buf *b, const cuda_attend_work *w, const lm_buf *multiply) {
+static void groups_put(cuda_attend *e, lm_buf *b, const cuda_attend_work *w,
+                       const lm_buf *multiply) {
   e->threads = CONSUMERS + GROUP;
-  lm_buf_printf(b, "if (lm_thread() == 0) {\nfor (int32_t i = 0; i < %d; i++) {\nlm_phase_make(ready, i, %d);\nlm_phase_make(done, i, %d);\n}\n", rows_phase(w), sayers(w), CONSUMERS / 32);
-  lm_buf_printf(b, "lm_phase_make(ready, %d, 1);\nlm_proxy_fence();\n}\nlm_barrier();\n", rows_phase(w));
+  lm_buf_printf(b,
+                "if (lm_thread() == 0) {\nfor (int32_t i = 0; i < %d; i++) {\nlm_phase_make(ready, "
+                "i, %d);\nlm_phase_make(done, i, %d);\n}\n",
+                rows_phase(w), sayers(w), CONSUMERS / 32);
+  lm_buf_printf(b, "lm_phase_make(ready, %d, 1);\nlm_proxy_fence();\n}\nlm_barrier();\n",
+                rows_phase(w));
   lm_buf_printf(b, "if (lm_thread() >= %d) {\n", CONSUMERS);
   producer(e, b, w);
   lm_buf_puts(b, "} else {\n");
@@ -162,7 +237,8 @@ void cuda_attend_groups_put(cuda_attend *e, lm_buf *b, const cuda_attend_work *w
 
 void cuda_attend_work_side(cuda_attend_side *to, int *n, uint32_t k, const lm_attend_axes *own) {
   for (int i = 0; i < *n; i++)
-    if (to[i].k == k) return;
+    if (to[i].k == k)
+      return;
   to[(*n)++] = (cuda_attend_side){k, own};
 }
 
@@ -171,15 +247,20 @@ void cuda_attend_work_side(cuda_attend_side *to, int *n, uint32_t k, const lm_at
 const char *cuda_attend_groups_forward_why(cuda_attend *e) {
   const lm_attend_product *p = e->f.products;
   const char *why = NULL;
-  if (!e->half) return "operands that are not bf16";
-  if (e->f.n_products != 1) return "scores of several products";
-  if (lm_axis_size(e->f.m, e->f.t) <= ROWS / 2) return "64 queries or less";
+  if (!e->half)
+    return "operands that are not bf16";
+  if (e->f.n_products != 1)
+    return "scores of several products";
+  if (lm_axis_size(e->f.m, e->f.t) <= ROWS / 2)
+    return "64 queries or less";
   why = cuda_attend_groups_tile_why(e, p->row, &p->over);
-  if (!why) why = cuda_attend_groups_tile_why(e, p->col, &p->over);
+  if (!why)
+    why = cuda_attend_groups_tile_why(e, p->col, &p->over);
   return why ? why : cuda_attend_groups_tile_why(e, LM_ATTEND_V, &e->f.v_own);
 }
 
-// The scores of the tile at `stage`, and their softmax; `between`: what stands between asking for the product and its end.
+// The scores of the tile at `stage`, and their softmax; `between`: what stands between asking for
+// the product and its end.
 static void forward_tile(cuda_attend *e, lm_buf *b, const char *ask, const char *between) {
   lm_buf_printf(b, "%s%s%s%s", TILE, ask, between, freed(e, "stage"));
   cuda_attend_softmax(e, b);
@@ -201,36 +282,57 @@ static void scores_ask(cuda_attend *e, lm_buf *b) {
 static void values_ask(cuda_attend *e, lm_buf *b) {
   long long width = e->f.v_own.size;
   lm_buf_printf(b, "lm_phase_wait(ready, %s, parity_v);\n", phase_of(e, 1, "v"));
-  lm_buf_printf(b, "LM_GROUP_WEIGHTED(o, %lld, w, %d, b%u + v * %lld)\n", width, e->cols, LM_ATTEND_V, e->cols * width);
+  lm_buf_printf(b, "LM_GROUP_WEIGHTED(o, %lld, w, %d, b%u + v * %lld)\n", width, e->cols,
+                LM_ATTEND_V, e->cols * width);
 }
 
-// o += w v of a tile is under way while the next one's scores are multiplied and weighted: the latter begin first, since they are
-// waited for first. The groups ask in turn, so that one's exponentials run beside the other's products.
+// o += w v of a tile is under way while the next one's scores are multiplied and weighted: the
+// latter begin first, since they are waited for first. The groups ask in turn, so that one's
+// exponentials run beside the other's products.
 static void forward_consumer(cuda_attend *e, lm_buf *b, const cuda_attend_work *w) {
   long long width = e->f.v_own.size;
-  const char *scores = asked(e, scores_ask), *values = asked(e, values_ask);
-  const char *settled = lm_arena_printf(e->g.arena, "lm_wgmma_settle(p0, %d);\n", e->cols / 8), *pack = lm_arena_printf(e->g.arena, "LM_GROUP_PACK(w, x, %d)\n", e->cols);
-  const char *values_end = lm_arena_printf(e->g.arena, "lm_wgmma_wait(0);\nlm_wgmma_settle(o, %lld);\n", width / 8);
+  const char *scores = asked(e, scores_ask);
+  const char *values = asked(e, values_ask);
+  const char *settled = lm_arena_printf(e->g.arena, "lm_wgmma_settle(p0, %d);\n", e->cols / 8);
+  const char *pack = lm_arena_printf(e->g.arena, "LM_GROUP_PACK(w, x, %d)\n", e->cols);
+  const char *values_end =
+      lm_arena_printf(e->g.arena, "lm_wgmma_wait(0);\nlm_wgmma_settle(o, %lld);\n", width / 8);
   consumer_begin(b, w);
-  lm_buf_printf(b, "%sconst int32_t group = lm_thread() / %d;\nuint32_t w[%d][4];\n", w->rows, GROUP, e->cols / 16);
-  lm_buf_puts(b, "if (group == 1) lm_turn_give(0);\nlm_phase_wait(ready, stage, parity);\nint32_t tile = lm_get(tiles, stage);\nif (tile >= 0) {\n{\n");
+  lm_buf_printf(b, "%sconst int32_t group = lm_thread() / %d;\nuint32_t w[%d][4];\n", w->rows,
+                GROUP, e->cols / 16);
+  lm_buf_puts(b, "if (group == 1) lm_turn_give(0);\nlm_phase_wait(ready, stage, parity);\nint32_t "
+                 "tile = lm_get(tiles, stage);\nif (tile >= 0) {\n{\n");
   forward_tile(e, b, scores, lm_arena_printf(e->g.arena, "lm_wgmma_wait(0);\n%s", settled));
-  lm_buf_printf(b, "(void)change;\n%s}\nint32_t v;\nuint32_t parity_v;\nfor (;;) {\nv = stage;\nparity_v = parity;\n%s", pack, NEXT);
-  lm_buf_puts(b, "lm_phase_wait(ready, stage, parity);\ntile = lm_get(tiles, stage);\nif (tile < 0) break;\nlm_turn_take(group);\n");
-  forward_tile(e, b, scores, lm_arena_printf(e->g.arena, "%slm_turn_give(1 - group);\nlm_wgmma_wait(1);\n%s", values, settled));
+  lm_buf_printf(b,
+                "(void)change;\n%s}\nint32_t v;\nuint32_t parity_v;\nfor (;;) {\nv = "
+                "stage;\nparity_v = parity;\n%s",
+                pack, NEXT);
+  lm_buf_puts(b, "lm_phase_wait(ready, stage, parity);\ntile = lm_get(tiles, stage);\nif (tile < "
+                 "0) break;\nlm_turn_take(group);\n");
+  forward_tile(e, b, scores,
+               lm_arena_printf(e->g.arena, "%slm_turn_give(1 - group);\nlm_wgmma_wait(1);\n%s",
+                               values, settled));
   lm_buf_printf(b, "lm_behind(sum[0] + sum[1]);\n%s%s", values_end, freed(e, phase_of(e, 1, "v")));
   cuda_attend_rescale(b, width);
-  lm_buf_printf(b, "%s}\n%s%s}\nif (group == 0) lm_turn_take(0);\n%s", pack, values, values_end, w->last);
+  lm_buf_printf(b, "%s}\n%s%s}\nif (group == 0) lm_turn_take(0);\n%s", pack, values, values_end,
+                w->last);
 }
 
 int64_t cuda_attend_groups_forward(cuda_attend *e, lm_buf *b) {
   const lm_attend_product *p = e->f.products;
   lm_buf rows = {0}, last = {0}, multiply = {0}, text = {0};
   cuda_attend_section_begin(e, false);
-  cuda_attend_work w = {.loops = "", .beside = "", .first = "", .row = {{p->row, &p->over}}, .n_row = 1, .col = {{p->col, &p->over}, {LM_ATTEND_V, &e->f.v_own}}, .n_col = 2, .n_streams = 2};
+  cuda_attend_work w = {.loops = "",
+                        .beside = "",
+                        .first = "",
+                        .row = {{p->row, &p->over}},
+                        .n_row = 1,
+                        .col = {{p->col, &p->over}, {LM_ATTEND_V, &e->f.v_own}},
+                        .n_col = 2,
+                        .n_streams = 2};
   cuda_attend_groups_pools(e, &w);
   lm_buf tile = {0};
-  cuda_attend_softmax(e, &tile);         // declares what it needs of rows
+  cuda_attend_softmax(e, &tile); // declares what it needs of rows
   lm_buf_free(&tile);
   int64_t blocks = cuda_attend_forward_begin(e, b);
   cuda_attend_rows(e, &rows);
@@ -242,6 +344,7 @@ int64_t cuda_attend_groups_forward(cuda_attend *e, lm_buf *b) {
   groups_put(e, &text, &w, &multiply);
   cuda_attend_section_put(e, &text, b);
   lm_buf *used[] = {&rows, &last, &multiply, &text};
-  for (size_t i = 0; i < LM_COUNT(used); i++) lm_buf_free(used[i]);
+  for (size_t i = 0; i < LM_COUNT(used); i++)
+    lm_buf_free(used[i]);
   return blocks;
 }

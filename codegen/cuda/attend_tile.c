@@ -1,15 +1,23 @@
-// attend_tile.c - the elements of an attend's region as CUDA C, each operation where the axes it depends on are set; and tiles
-// of operands in shared memory.
+// attend_tile.c - the elements of an attend's region as CUDA C, each operation where the axes it
+// depends on are set; and tiles of operands in shared memory.
 #include <string.h>
 #include "codegen/cuda/attend.h"
 #include "runtime/base/philox.h"
 
-typedef enum { UNIFORM, ROW, COL, ELEMENT } level;
+typedef enum {
+  UNIFORM,
+  ROW,
+  COL,
+  ELEMENT
+} level;
 
-bool cuda_attend_has(lm_type t, lm_axis a) { return lm_type_find(t, a) >= 0; }
+bool cuda_attend_has(lm_type t, lm_axis a) {
+  return lm_type_find(t, a) >= 0;
+}
 
 static level level_of(const cuda_attend *e, lm_type t) {
-  bool row = cuda_attend_has(t, e->row), col = cuda_attend_has(t, e->col);
+  bool row = cuda_attend_has(t, e->row);
+  bool col = cuda_attend_has(t, e->col);
   return row ? (col ? ELEMENT : ROW) : col ? COL : UNIFORM;
 }
 
@@ -29,25 +37,33 @@ static const char *text_of(cuda_attend *e, lm_buf *b) {
 
 // ---- places in memory
 
-void cuda_attend_offset(cuda_attend *e, lm_buf *b, lm_type t, const char *at_row, const char *at_col) {
+void cuda_attend_offset(cuda_attend *e, lm_buf *b, lm_type t, const char *at_row,
+                        const char *at_col) {
   int64_t stride = lm_type_elements(e->f.m, t);
   lm_buf_puts(b, "0");
   for (int i = 0; i < t.rank; i++) {
     lm_axis a = t.axis[i];
     stride /= lm_axis_size(e->f.m, a);
-    if (!cuda_attend_has(e->f.space, a)) continue;
+    if (!cuda_attend_has(e->f.space, a))
+      continue;
     const char *at = a == e->row ? at_row : a == e->col ? at_col : cuda_attend_coordinate(e, a);
     lm_buf_printf(b, " + %s * %lld", at, (long long)stride);
   }
 }
 
-void cuda_attend_own_offset(cuda_attend *e, lm_buf *b, lm_type t, const lm_attend_axes *own, const char *flat) {
+void cuda_attend_own_offset(cuda_attend *e, lm_buf *b, lm_type t, const lm_attend_axes *own,
+                            const char *flat) {
   int64_t below = 1;
   for (int k = own->n - 1; k >= 0; k--) {
-    int64_t stride = lm_type_elements(e->f.m, t), size = lm_axis_size(e->f.m, own->axis[k]);
-    for (int i = 0; i <= lm_type_find(t, own->axis[k]); i++) stride /= lm_axis_size(e->f.m, t.axis[i]);
-    if (own->n == 1) lm_buf_printf(b, " + %s * %lld", flat, (long long)stride);
-    else lm_buf_printf(b, " + %s / %lld %% %lld * %lld", flat, (long long)below, (long long)size, (long long)stride);
+    int64_t stride = lm_type_elements(e->f.m, t);
+    int64_t size = lm_axis_size(e->f.m, own->axis[k]);
+    for (int i = 0; i <= lm_type_find(t, own->axis[k]); i++)
+      stride /= lm_axis_size(e->f.m, t.axis[i]);
+    if (own->n == 1)
+      lm_buf_printf(b, " + %s * %lld", flat, (long long)stride);
+    else
+      lm_buf_printf(b, " + %s / %lld %% %lld * %lld", flat, (long long)below, (long long)size,
+                    (long long)stride);
     below *= size;
   }
 }
@@ -55,36 +71,51 @@ void cuda_attend_own_offset(cuda_attend *e, lm_buf *b, lm_type t, const lm_atten
 // ---- statements
 
 static const char *statement(cuda_attend *e, level at, lm_dtype t, const char *text) {
-  const char *type = lm_gen_register_type(t), *name = lm_arena_printf(e->g.arena, "%c%d", "uhkv"[at], e->n_names++);
+  const char *type = lm_gen_register_type(t);
+  const char *name = lm_arena_printf(e->g.arena, "%c%d", "uhkv"[at], e -> n_names++);
   if (at == ROW) {
     lm_buf_printf(&e->declare, "%s %s[2];\n", type, name);
     lm_buf_printf(&e->by_row, "%s[r] = %s;\n", name, text);
     return lm_arena_printf(e->g.arena, "%s[r]", name);
   }
-  lm_buf_printf(at == UNIFORM ? &e->place : at == COL ? &e->by_col : &e->by_element, "const %s %s = %s;\n", type, name, text);
+  lm_buf_printf(at == UNIFORM ? &e->place
+                : at == COL   ? &e->by_col
+                              : &e->by_element,
+                "const %s %s = %s;\n", type, name, text);
   return name;
 }
 
 static const char *keep(cuda_attend *e, const lm_value *v, level at, const char *text) {
-  if (at >= COL) LM_PUSH(e->g.arena, e->local, e->n_local, e->cap_local) = v;
+  if (at >= COL)
+    LM_PUSH(e->g.arena, e->local, e->n_local, e->cap_local) = v;
   return e->name[v->id] = text;
 }
 
 // Its tiles of so many places fill the axis.
-static bool filled(const cuda_attend *e, lm_axis a, int places) { return !e->f.m->axes[a].dyn && lm_axis_size(e->f.m, a) % places == 0; }
+static bool filled(const cuda_attend *e, lm_axis a, int places) {
+  return !e->f.m->axes[a].dyn && lm_axis_size(e->f.m, a) % places == 0;
+}
 
 // The row and the column of an element; the last of its axis for one that is beyond.
 static void row_declare(cuda_attend *e, lm_buf *b) {
-  lm_buf_printf(b, filled(e, e->row, e->rows) ? "const lm_at row = row0 + lm_frag_row(r);\n(void)row;\n" : "const lm_at row = lm_no_further(row0 + lm_frag_row(r), %s);\n(void)row;\n",
+  lm_buf_printf(b,
+                filled(e, e->row, e->rows)
+                    ? "const lm_at row = row0 + lm_frag_row(r);\n(void)row;\n"
+                    : "const lm_at row = lm_no_further(row0 + lm_frag_row(r), %s);\n(void)row;\n",
                 cuda_attend_extent(e, e->row));
 }
 static void col_declare(cuda_attend *e, lm_buf *b) {
-  lm_buf_printf(b, filled(e, e->col, e->cols) ? "const lm_at col = col0 + lm_frag_col(n, c);\n(void)col;\n" : "const lm_at col = lm_no_further(col0 + lm_frag_col(n, c), %s);\n(void)col;\n",
-                cuda_attend_extent(e, e->col));
+  lm_buf_printf(
+      b,
+      filled(e, e->col, e->cols)
+          ? "const lm_at col = col0 + lm_frag_col(n, c);\n(void)col;\n"
+          : "const lm_at col = lm_no_further(col0 + lm_frag_col(n, c), %s);\n(void)col;\n",
+      cuda_attend_extent(e, e->col));
 }
 
 void cuda_attend_rows(cuda_attend *e, lm_buf *b) {
-  if (!e->by_row.n) return;
+  if (!e->by_row.n)
+    return;
   lm_buf_puts(b, "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\n");
   row_declare(e, b);
   lm_buf_add(b, e->by_row.p, e->by_row.n);
@@ -94,42 +125,53 @@ void cuda_attend_rows(cuda_attend *e, lm_buf *b) {
 
 void cuda_attend_loops(cuda_attend *e, lm_buf *b, const char *body) {
   lm_buf_printf(b, "LM_UNROLL\nfor (int32_t n = 0; n < %d; n++) {\n", e->cols / 8);
-  if (e->by_pair.n) lm_buf_add(b, e->by_pair.p, e->by_pair.n);
+  if (e->by_pair.n)
+    lm_buf_add(b, e->by_pair.p, e->by_pair.n);
   lm_buf_puts(b, "LM_UNROLL\nfor (int32_t c = 0; c < 2; c++) {\n");
   col_declare(e, b);
-  if (e->by_col.n) lm_buf_add(b, e->by_col.p, e->by_col.n);
+  if (e->by_col.n)
+    lm_buf_add(b, e->by_col.p, e->by_col.n);
   lm_buf_puts(b, "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\n");
   row_declare(e, b);
-  if (e->by_element.n) lm_buf_add(b, e->by_element.p, e->by_element.n);
+  if (e->by_element.n)
+    lm_buf_add(b, e->by_element.p, e->by_element.n);
   lm_buf_puts(b, body);
   lm_buf_puts(b, "}\n}\n}\n");
-  for (uint32_t i = 0; i < e->n_local; i++) e->name[e->local[i]->id] = NULL;
+  for (uint32_t i = 0; i < e->n_local; i++)
+    e->name[e->local[i]->id] = NULL;
   e->n_local = 0;
   e->by_pair.n = e->by_col.n = e->by_element.n = 0;
 }
 
 // ---- values
 
-// Two neighbouring columns of it are neighbours in memory, the first at an even place; none is beyond the axis.
+// Two neighbouring columns of it are neighbours in memory, the first at an even place; none is
+// beyond the axis.
 static bool in_pairs(const cuda_attend *e, lm_type t) {
-  return filled(e, e->col, e->cols) && (t.dtype == LM_F32 || t.dtype == LM_INT) && t.rank && t.axis[t.rank - 1] == e->col;
+  return filled(e, e->col, e->cols) && (t.dtype == LM_F32 || t.dtype == LM_INT) && t.rank &&
+         t.axis[t.rank - 1] == e->col;
 }
 
 static const char *load_pair(cuda_attend *e, const lm_value *arg) {
-  const char *name = lm_arena_printf(e->g.arena, "k%d", e->n_names++), *kind = lm_dtype_name(arg->type.dtype);
+  const char *name = lm_arena_printf(e->g.arena, "k%d", e->n_names++);
+  const char *kind = lm_dtype_name(arg->type.dtype);
   lm_buf b = {0};
   cuda_attend_offset(e, &b, arg->type, "row", "(col0 + lm_frag_col(n, 0))");
-  lm_buf_printf(&e->by_pair, "%s %s[2];\nlm_load2_%s(%s, a%d + (%s));\n", lm_gen_register_type((lm_dtype)arg->type.dtype), name, kind, name, lm_attend_operand(&e->f, arg), text_of(e, &b));
+  lm_buf_printf(&e->by_pair, "%s %s[2];\nlm_load2_%s(%s, a%d + (%s));\n",
+                lm_gen_register_type((lm_dtype)arg->type.dtype), name, kind, name,
+                lm_attend_operand(&e->f, arg), text_of(e, &b));
   return lm_arena_printf(e->g.arena, "%s[c]", name);
 }
 
 static const char *load(cuda_attend *e, const lm_value *arg, level at) {
   lm_buf b = {0};
-  if (at == COL && in_pairs(e, arg->type)) return load_pair(e, arg);
+  if (at == COL && in_pairs(e, arg->type))
+    return load_pair(e, arg);
   lm_buf_printf(&b, "a%d[", lm_attend_operand(&e->f, arg));
   cuda_attend_offset(e, &b, arg->type, "row", "col");
   lm_buf_puts(&b, "]");
-  return statement(e, at, (lm_dtype)arg->type.dtype, lm_gen_load_text(e->g.arena, (lm_dtype)arg->type.dtype, text_of(e, &b)));
+  return statement(e, at, (lm_dtype)arg->type.dtype,
+                   lm_gen_load_text(e->g.arena, (lm_dtype)arg->type.dtype, text_of(e, &b)));
 }
 
 static const char *iota(cuda_attend *e, lm_axis a) {
@@ -142,7 +184,9 @@ static const char *random_number(cuda_attend *e, const lm_op *op) {
   lm_type t = op->out[0]->type;
   lm_philox_key2 key = lm_philox_key((uint64_t)op->attr.imm[0], (uint64_t)op->attr.imm[1]);
   int64_t row = t.rank ? lm_type_elements(e->f.m, t) / lm_axis_size(e->f.m, t.axis[0]) : 0;
-  const char *step = cuda_attend_value(e, op->in[0]), *first = cuda_attend_value(e, op->in[1]), *layer = cuda_attend_value(e, op->in[2]);
+  const char *step = cuda_attend_value(e, op->in[0]);
+  const char *first = cuda_attend_value(e, op->in[1]);
+  const char *layer = cuda_attend_value(e, op->in[2]);
   lm_buf b = {0};
   lm_buf_printf(&b, "lm_uniform(%uu, %uu, (uint64_t)(", key.v[0], key.v[1]);
   cuda_attend_offset(e, &b, t, "row", "col");
@@ -153,88 +197,126 @@ static const char *random_number(cuda_attend *e, const lm_op *op) {
 static const char *computed(cuda_attend *e, const lm_op *op, level at) {
   const char *in[3];
   lm_dtype t = (lm_dtype)op->out[0]->type.dtype;
-  if (op->code == LM_OP_CONST) return lm_gen_const_text(e->g.arena, t, op->attr.num);
-  if (op->code == LM_OP_IOTA) return statement(e, at, t, iota(e, op->out[0]->type.axis[0]));
-  if (op->code == LM_OP_RNG) return statement(e, at, t, random_number(e, op));
-  for (uint32_t i = 0; i < op->n_in; i++) in[i] = cuda_attend_value(e, op->in[i]);
-  if (op->code == LM_OP_EXPAND || op->code == LM_OP_PERMUTE) return in[0];
+  if (op->code == LM_OP_CONST)
+    return lm_gen_const_text(e->g.arena, t, op->attr.num);
+  if (op->code == LM_OP_IOTA)
+    return statement(e, at, t, iota(e, op->out[0]->type.axis[0]));
+  if (op->code == LM_OP_RNG)
+    return statement(e, at, t, random_number(e, op));
+  for (uint32_t i = 0; i < op->n_in; i++)
+    in[i] = cuda_attend_value(e, op->in[i]);
+  if (op->code == LM_OP_EXPAND || op->code == LM_OP_PERMUTE)
+    return in[0];
   const char *text = lm_gen_op_text(&e->g, op, in);
   return text == in[0] ? text : statement(e, at, t, text);
 }
 
 const char *cuda_attend_value(cuda_attend *e, const lm_value *v) {
-  if (e->name[v->id]) return e->name[v->id];
+  if (e->name[v->id])
+    return e->name[v->id];
   level at = level_of(e, v->type);
   const lm_attend_product *p = lm_attend_product_of(&e->f, v);
-  if (p) return keep(e, v, at, lm_arena_printf(e->g.arena, "p%d[n][2 * r + c]", (int)(p - e->f.products)));
+  if (p)
+    return keep(e, v, at,
+                lm_arena_printf(e->g.arena, "p%d[n][2 * r + c]", (int)(p - e->f.products)));
   return keep(e, v, at, v->def ? computed(e, v->def, at) : load(e, v, at));
 }
 
 static bool constant(const lm_value *v, double *out) {
-  while (v->def && v->def->code == LM_OP_EXPAND) v = v->def->in[0];
-  if (v->def && v->def->code == LM_OP_CONST) *out = v->def->attr.num;
+  while (v->def && v->def->code == LM_OP_EXPAND)
+    v = v->def->in[0];
+  if (v->def && v->def->code == LM_OP_CONST)
+    *out = v->def->attr.num;
   return v->def && v->def->code == LM_OP_CONST;
 }
 
 // Only where the quotient of -1e30 and c stays far from the ends of f32.
 const lm_value *cuda_attend_unscaled(const lm_value *v, double *out_c) {
   *out_c = 1;
-  if (!v->def || v->def->code != LM_OP_MUL || v->type.dtype != LM_F32) return v;
+  if (!v->def || v->def->code != LM_OP_MUL || v->type.dtype != LM_F32)
+    return v;
   for (int i = 0; i < 2; i++)
-    if (constant(v->def->in[i], out_c) && *out_c > 1e-4 && *out_c < 1e4) return v->def->in[1 - i];
+    if (constant(v->def->in[i], out_c) && *out_c > 1e-4 && *out_c < 1e4)
+      return v->def->in[1 - i];
   *out_c = 1;
   return v;
 }
 
 const char *cuda_attend_inside(cuda_attend *e) {
-  if (filled(e, e->col, e->cols)) return NULL;
-  return lm_arena_printf(e->g.arena, "col0 + lm_frag_col(n, c) < %s", cuda_attend_extent(e, e->col));
+  if (filled(e, e->col, e->cols))
+    return NULL;
+  return lm_arena_printf(e->g.arena, "col0 + lm_frag_col(n, c) < %s",
+                         cuda_attend_extent(e, e->col));
 }
 
 // ---- tiles
 
-int64_t cuda_attend_width(int64_t n) { return (n + 15) / 16 * 16; }
+int64_t cuda_attend_width(int64_t n) {
+  return (n + 15) / 16 * 16;
+}
 
 // Rows begin in different banks.
-int64_t cuda_attend_pitch(const cuda_attend *e, int64_t n) { return cuda_attend_width(n) + (e->half ? 8 : 4); }
+int64_t cuda_attend_pitch(const cuda_attend *e, int64_t n) {
+  return cuda_attend_width(n) + (e->half ? 8 : 4);
+}
 
-const char *cuda_attend_pool(cuda_attend *e, const char *type, int bytes, const char *prefix, int number, int64_t n) {
+const char *cuda_attend_pool(cuda_attend *e, const char *type, int bytes, const char *prefix,
+                             int number, int64_t n) {
   const char *name = number < 0 ? prefix : lm_arena_printf(e->g.arena, "%s%d", prefix, number);
-  lm_buf_printf(&e->declare, "LM_POOL(%s, %s, %lld, %lld);\n", type, name, (long long)e->pool, (long long)n);
+  lm_buf_printf(&e->declare, "LM_POOL(%s, %s, %lld, %lld);\n", type, name, (long long)e->pool,
+                (long long)n);
   e->pool += (n * bytes + 127) / 128 * 128;
-  if (e->pool > e->pool_most) e->pool_most = e->pool;
+  if (e->pool > e->pool_most)
+    e->pool_most = e->pool;
   return name;
 }
 
 bool cuda_attend_in_runs(lm_type t, const lm_attend_axes *own, int n) {
-  if (own->n > t.rank || own->size % n) return false;
+  if (own->n > t.rank || own->size % n)
+    return false;
   for (int i = 0; i < own->n; i++)
-    if (t.axis[t.rank - own->n + i] != own->axis[i]) return false;
+    if (t.axis[t.rank - own->n + i] != own->axis[i])
+      return false;
   return true;
 }
 
-static void fill_lines(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *own, const char *origin, const char *extent, int places) {
-  long long width = cuda_attend_width(own->size), pitch = cuda_attend_pitch(e, own->size);
+static void fill_lines(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *own,
+                       const char *origin, const char *extent, int places) {
+  long long width = cuda_attend_width(own->size);
+  long long pitch = cuda_attend_pitch(e, own->size);
   lm_type t = e->f.op->in[k]->type;
   lm_buf at = {0};
   cuda_attend_offset(e, &at, t, "at", "at");
-  lm_buf_printf(b, "for (int32_t i = lm_thread(); i < %lld; i += %d) {\n", places * width / 8, 2 * e->rows);
-  lm_buf_printf(b, "const int32_t j = i / %lld, k = i %% %lld * 8;\nconst lm_at at = lm_no_further(%s + j, %s);\n", width / 8, width / 8, origin, extent);
-  const char *pad = width > own->size ? lm_arena_printf(e->g.arena, " && k < %lld", (long long)own->size) : "";
-  const char *column = width > own->size ? lm_arena_printf(e->g.arena, "(k < %lld ? k : 0)", (long long)own->size) : "k";
-  lm_buf_printf(b, "lm_copy_async(b%u, j * %lld + k, a%u + (%s + %s), %s + j < %s%s);\n}\n", k, pitch, k, text_of(e, &at), column, origin, extent, pad);
+  lm_buf_printf(b, "for (int32_t i = lm_thread(); i < %lld; i += %d) {\n", places * width / 8,
+                2 * e->rows);
+  lm_buf_printf(b,
+                "const int32_t j = i / %lld, k = i %% %lld * 8;\nconst lm_at at = lm_no_further(%s "
+                "+ j, %s);\n",
+                width / 8, width / 8, origin, extent);
+  const char *pad =
+      width > own->size ? lm_arena_printf(e->g.arena, " && k < %lld", (long long)own->size) : "";
+  const char *column = width > own->size
+                           ? lm_arena_printf(e->g.arena, "(k < %lld ? k : 0)", (long long)own->size)
+                           : "k";
+  lm_buf_printf(b, "lm_copy_async(b%u, j * %lld + k, a%u + (%s + %s), %s + j < %s%s);\n}\n", k,
+                pitch, k, text_of(e, &at), column, origin, extent, pad);
 }
 
-static void fill_elements(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *own, const char *origin, const char *extent, int places) {
-  long long width = cuda_attend_width(own->size), pitch = cuda_attend_pitch(e, own->size);
+static void fill_elements(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *own,
+                          const char *origin, const char *extent, int places) {
+  long long width = cuda_attend_width(own->size);
+  long long pitch = cuda_attend_pitch(e, own->size);
   lm_type t = e->f.op->in[k]->type;
   lm_buf at = {0};
   cuda_attend_offset(e, &at, t, "at", "at");
   cuda_attend_own_offset(e, &at, t, own, "k");
   const char *from = lm_arena_printf(e->g.arena, "a%u[%s]", k, text_of(e, &at));
-  lm_buf_printf(b, "for (int32_t i = lm_thread(); i < %lld; i += %d) {\n", places * width, 2 * e->rows);
-  lm_buf_printf(b, "const int32_t j = i / %lld, k = i %% %lld;\nconst lm_at at = %s + j;\n", width, width, origin);
-  lm_buf_printf(b, "lm_put(b%u, j * %lld + k, at < %s && k < %lld ? %s : 0);\n}\n", k, pitch, extent, (long long)own->size,
+  lm_buf_printf(b, "for (int32_t i = lm_thread(); i < %lld; i += %d) {\n", places * width,
+                2 * e->rows);
+  lm_buf_printf(b, "const int32_t j = i / %lld, k = i %% %lld;\nconst lm_at at = %s + j;\n", width,
+                width, origin);
+  lm_buf_printf(b, "lm_put(b%u, j * %lld + k, at < %s && k < %lld ? %s : 0);\n}\n", k, pitch,
+                extent, (long long)own->size,
                 e->half ? from : lm_gen_load_text(e->g.arena, (lm_dtype)t.dtype, from));
 }
 
@@ -242,99 +324,145 @@ void cuda_attend_fill(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axe
   lm_type t = e->f.op->in[k]->type;
   bool row = cuda_attend_has(t, e->row);
   int places = row ? e->rows : e->cols;
-  const char *origin = row ? "row0" : "col0", *extent = cuda_attend_extent(e, row ? e->row : e->col);
-  if (e->has_tile[k]) return;
+  const char *origin = row ? "row0" : "col0";
+  const char *extent = cuda_attend_extent(e, row ? e->row : e->col);
+  if (e->has_tile[k])
+    return;
   e->has_tile[k] = true;
-  cuda_attend_pool(e, e->half ? "uint16_t" : "float", e->half ? 2 : 4, "b", (int)k, places * cuda_attend_pitch(e, own->size));
-  if (e->half && cuda_attend_in_runs(t, own, 8)) fill_lines(e, b, k, own, origin, extent, places);
-  else fill_elements(e, b, k, own, origin, extent, places);
+  cuda_attend_pool(e, e->half ? "uint16_t" : "float", e->half ? 2 : 4, "b", (int)k,
+                   places * cuda_attend_pitch(e, own->size));
+  if (e->half && cuda_attend_in_runs(t, own, 8))
+    fill_lines(e, b, k, own, origin, extent, places);
+  else
+    fill_elements(e, b, k, own, origin, extent, places);
 }
 
 void cuda_attend_fills_wait(cuda_attend *e, lm_buf *b) {
-  if (e->half) lm_buf_puts(b, "lm_copies_commit();\nlm_copies_wait(0);\n");
+  if (e->half)
+    lm_buf_puts(b, "lm_copies_commit();\nlm_copies_wait(0);\n");
   lm_buf_puts(b, "lm_barrier();\n");
 }
 
-void cuda_attend_product(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, uint32_t y, int64_t width) {
+void cuda_attend_product(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, uint32_t y,
+                         int64_t width) {
   if (e->groups) {
-    lm_buf_printf(b, "float %s[%d][4];\nLM_GROUP_PRODUCT(%s, %d, b%u, lm_thread() / 128 * 64, %d, b%u + stage * %lld, %lld)\n", to, e->cols / 8, to, e->cols, x,
-                  CUDA_GROUP_ROWS, y, e->cols * (long long)width, (long long)width);
+    lm_buf_printf(b,
+                  "float %s[%d][4];\nLM_GROUP_PRODUCT(%s, %d, b%u, lm_thread() / 128 * 64, %d, b%u "
+                  "+ stage * %lld, %lld)\n",
+                  to, e->cols / 8, to, e->cols, x, CUDA_GROUP_ROWS, y, e->cols * (long long)width,
+                  (long long)width);
     return;
   }
   lm_buf_printf(b, "float %s[%d][4] = {{0}};\n", to, e->cols / 8);
-  lm_buf_printf(b, "LM_TILE_PRODUCT_%s(%s, %d, b%u, lm_thread() / 32 * 16, b%u, %lld, %lld)\n", e->products, to, e->cols / 8, x, y,
-                (long long)cuda_attend_width(width), (long long)cuda_attend_pitch(e, width));
+  lm_buf_printf(b, "LM_TILE_PRODUCT_%s(%s, %d, b%u, lm_thread() / 32 * 16, b%u, %lld, %lld)\n",
+                e->products, to, e->cols / 8, x, y, (long long)cuda_attend_width(width),
+                (long long)cuda_attend_pitch(e, width));
 }
 
-void cuda_attend_products_wait(cuda_attend *e, lm_buf *b, int left, int n, const char *const *to, const int64_t *width) {
-  if (!e->groups || !n) return;
+void cuda_attend_products_wait(cuda_attend *e, lm_buf *b, int left, int n, const char *const *to,
+                               const int64_t *width) {
+  if (!e->groups || !n)
+    return;
   lm_buf_printf(b, "lm_wgmma_wait(%d);\n", left);
-  for (int i = 0; i < n; i++) lm_buf_printf(b, "lm_wgmma_settle(%s, %lld);\n", to[i], (long long)width[i] / 8);
+  for (int i = 0; i < n; i++)
+    lm_buf_printf(b, "lm_wgmma_settle(%s, %lld);\n", to[i], (long long)width[i] / 8);
 }
 
 void cuda_attend_pack(cuda_attend *e, lm_buf *b, const char *z) {
-  if (e->groups) lm_buf_printf(b, "uint32_t %s_bf16[%d][4];\nLM_GROUP_PACK(%s_bf16, %s, %d)\n", z, e->cols / 16, z, z, e->cols);
+  if (e->groups)
+    lm_buf_printf(b, "uint32_t %s_bf16[%d][4];\nLM_GROUP_PACK(%s_bf16, %s, %d)\n", z, e->cols / 16,
+                  z, z, e->cols);
 }
 
-void cuda_attend_weighted(cuda_attend *e, lm_buf *b, const char *to, const char *z, uint32_t k, int64_t width) {
+void cuda_attend_weighted(cuda_attend *e, lm_buf *b, const char *to, const char *z, uint32_t k,
+                          int64_t width) {
   if (e->groups) {
-    lm_buf_printf(b, "LM_GROUP_WEIGHTED(%s, %lld, %s_bf16, %d, b%u + stage * %lld)\n", to, (long long)width, z, e->cols, k, e->cols * (long long)width);
+    lm_buf_printf(b, "LM_GROUP_WEIGHTED(%s, %lld, %s_bf16, %d, b%u + stage * %lld)\n", to,
+                  (long long)width, z, e->cols, k, e->cols * (long long)width);
     return;
   }
   lm_buf_printf(b, "LM_TILE_WEIGHTED_%s(%s, %lld, %s, %d, b%u, %lld)\n", e->products, to,
-                (long long)cuda_attend_width(width) / 8, z, e->cols / 8, k, (long long)cuda_attend_pitch(e, width));
+                (long long)cuda_attend_width(width) / 8, z, e->cols / 8, k,
+                (long long)cuda_attend_pitch(e, width));
 }
 
 // ---- results
 
 // Two neighbouring columns at a time where they are neighbours in memory.
-void cuda_attend_row_store(cuda_attend *e, lm_buf *b, uint32_t i, const lm_attend_axes *own, const char *x, const char *scale, const char *inside) {
+void cuda_attend_row_store(cuda_attend *e, lm_buf *b, uint32_t i, const lm_attend_axes *own,
+                           const char *x, const char *scale, const char *inside) {
   lm_type t = e->f.op->out[i]->type;
   bool pairs = cuda_attend_in_runs(t, own, 2) && (t.dtype == LM_BF16 || t.dtype == LM_F32);
   lm_buf at = {0};
   cuda_attend_offset(e, &at, t, "row", "row");
-  if (pairs) lm_buf_puts(&at, " + j");
-  else cuda_attend_own_offset(e, &at, t, own, "j");
-  lm_buf_printf(b, "LM_UNROLL\nfor (int32_t i = 0; i < %lld; i++) {\n", (long long)cuda_attend_width(own->size) / 8);
+  if (pairs)
+    lm_buf_puts(&at, " + j");
+  else
+    cuda_attend_own_offset(e, &at, t, own, "j");
+  lm_buf_printf(b, "LM_UNROLL\nfor (int32_t i = 0; i < %lld; i++) {\n",
+                (long long)cuda_attend_width(own->size) / 8);
   if (pairs) {
-    lm_buf_printf(b, "const int32_t j = lm_frag_col(i, 0);\nconst float y[2] = {%s[i][2 * r]%s, %s[i][2 * r + 1]%s};\n", x, scale, x, scale);
-    lm_buf_printf(b, "if (%s && j < %lld) lm_store2_%s(r%u + (%s), y);\n}\n", inside, (long long)own->size, lm_dtype_name(t.dtype), i, text_of(e, &at));
+    lm_buf_printf(b,
+                  "const int32_t j = lm_frag_col(i, 0);\nconst float y[2] = {%s[i][2 * r]%s, "
+                  "%s[i][2 * r + 1]%s};\n",
+                  x, scale, x, scale);
+    lm_buf_printf(b, "if (%s && j < %lld) lm_store2_%s(r%u + (%s), y);\n}\n", inside,
+                  (long long)own->size, lm_dtype_name(t.dtype), i, text_of(e, &at));
     return;
   }
-  const char *value = lm_gen_store_text(e->g.arena, (lm_dtype)t.dtype, lm_arena_printf(e->g.arena, "%s[i][2 * r + c]%s", x, scale));
-  lm_buf_puts(b, "LM_UNROLL\nfor (int32_t c = 0; c < 2; c++) {\nconst int32_t j = lm_frag_col(i, c);\n");
-  lm_buf_printf(b, "if (%s && j < %lld) r%u[%s] = %s;\n}\n}\n", inside, (long long)own->size, i, text_of(e, &at), value);
+  const char *value = lm_gen_store_text(
+      e->g.arena, (lm_dtype)t.dtype, lm_arena_printf(e->g.arena, "%s[i][2 * r + c]%s", x, scale));
+  lm_buf_puts(
+      b, "LM_UNROLL\nfor (int32_t c = 0; c < 2; c++) {\nconst int32_t j = lm_frag_col(i, c);\n");
+  lm_buf_printf(b, "if (%s && j < %lld) r%u[%s] = %s;\n}\n}\n", inside, (long long)own->size, i,
+                text_of(e, &at), value);
 }
 
 // ---- the map
 
 // Whether ours are whole numbers of the map's tiles, or lie in one.
-static bool tiles_meet(int64_t map, int ours) { return map < ours ? ours % map == 0 : map % ours == 0; }
+static bool tiles_meet(int64_t map, int ours) {
+  return map < ours ? ours % map == 0 : map % ours == 0;
+}
 
-// any: something is let through, full: everything. The lanes of a warp look at an entry of the map each.
+// any: something is let through, full: everything. The lanes of a warp look at an entry of the map
+// each.
 void cuda_attend_map_check(cuda_attend *e, lm_buf *b) {
-  int64_t tile_row = e->row == e->f.t ? e->f.tile_t : e->f.tile_s, tile_col = e->row == e->f.t ? e->f.tile_s : e->f.tile_t;
+  int64_t tile_row = e->row == e->f.t ? e->f.tile_t : e->f.tile_s;
+  int64_t tile_col = e->row == e->f.t ? e->f.tile_s : e->f.tile_t;
   if (!e->f.tile_t || !tiles_meet(tile_row, e->rows) || !tiles_meet(tile_col, e->cols)) {
     lm_buf_puts(b, "const bool full = false;\n(void)full;\n");
     return;
   }
   uint32_t k = lm_attend_map(e->f.op);
   lm_type t = e->f.op->in[k]->type;
-  int64_t across = lm_axis_size(e->f.m, t.axis[t.rank - 1]), down = lm_axis_size(e->f.m, t.axis[t.rank - 2]);
-  int64_t stride = lm_type_elements(e->f.m, t), n_row = tile_row < e->rows ? e->rows / tile_row : 1, n_col = tile_col < e->cols ? e->cols / tile_col : 1;
-  const char *row = cuda_attend_extent(e, e->row), *col = cuda_attend_extent(e, e->col);
+  int64_t across = lm_axis_size(e->f.m, t.axis[t.rank - 1]);
+  int64_t down = lm_axis_size(e->f.m, t.axis[t.rank - 2]);
+  int64_t stride = lm_type_elements(e->f.m, t);
+  int64_t n_row = tile_row < e->rows ? e->rows / tile_row : 1;
+  int64_t n_col = tile_col < e->cols ? e->cols / tile_col : 1;
+  const char *row = cuda_attend_extent(e, e->row);
+  const char *col = cuda_attend_extent(e, e->col);
   bool flip = e->row != e->f.t;
-  lm_buf_printf(b, "bool some = false, part = false;\nfor (int32_t i = lm_thread() %% 32; i < %lld; i += 32) {\n", (long long)(n_row * n_col));
-  lm_buf_printf(b, "const lm_at r = row0 + i / %lld * %lld, c = col0 + i %% %lld * %lld;\n", (long long)n_col, (long long)tile_row, (long long)n_col, (long long)tile_col);
+  lm_buf_printf(b,
+                "bool some = false, part = false;\nfor (int32_t i = lm_thread() %% 32; i < %lld; i "
+                "+= 32) {\n",
+                (long long)(n_row * n_col));
+  lm_buf_printf(b, "const lm_at r = row0 + i / %lld * %lld, c = col0 + i %% %lld * %lld;\n",
+                (long long)n_col, (long long)tile_row, (long long)n_col, (long long)tile_col);
   lm_buf_printf(b, "if (r >= %s || c >= %s) continue;\nconst int32_t seen = a%u[0", row, col, k);
   for (int i = 0; i + 2 < t.rank; i++) {
     stride /= lm_axis_size(e->f.m, t.axis[i]);
     lm_buf_printf(b, " + %s * %lld", cuda_attend_coordinate(e, t.axis[i]), (long long)stride);
   }
   LM_ASSERT(stride == across * down);
-  lm_buf_printf(b, " + %s / %lld * %lld + %s / %lld];\n", flip ? "c" : "r", (long long)e->f.tile_t, (long long)across, flip ? "r" : "c",
-                (long long)e->f.tile_s);
-  lm_buf_printf(b, "some |= seen != 0;\npart |= seen != lm_no_further(%lld, %s - r / %lld * %lld + 1) * lm_no_further(%lld, %s - c / %lld * %lld + 1);\n}\n", (long long)tile_row, row,
-                (long long)tile_row, (long long)tile_row, (long long)tile_col, col, (long long)tile_col, (long long)tile_col);
-  lm_buf_puts(b, "if (!lm_ballot(some)) continue;\nconst bool full = !lm_ballot(part);\n(void)full;\n");
+  lm_buf_printf(b, " + %s / %lld * %lld + %s / %lld];\n", flip ? "c" : "r", (long long)e->f.tile_t,
+                (long long)across, flip ? "r" : "c", (long long)e->f.tile_s);
+  lm_buf_printf(b,
+                "some |= seen != 0;\npart |= seen != lm_no_further(%lld, %s - r / %lld * %lld + 1) "
+                "* lm_no_further(%lld, %s - c / %lld * %lld + 1);\n}\n",
+                (long long)tile_row, row, (long long)tile_row, (long long)tile_row,
+                (long long)tile_col, col, (long long)tile_col, (long long)tile_col);
+  lm_buf_puts(
+      b, "if (!lm_ballot(some)) continue;\nconst bool full = !lm_ballot(part);\n(void)full;\n");
 }

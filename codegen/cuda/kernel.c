@@ -1,11 +1,17 @@
-// kernel.c - a kernel operation as one CUDA function: parameters, places, passes; and the table that the planner is given.
+// kernel.c - a kernel operation as one CUDA function: parameters, places, passes; and the table
+// that the planner is given.
 #include <string.h>
 #include "codegen/common/attend.h"
 #include "codegen/cuda/emit.h"
 
-enum { ATTEMPTS = 64, LAUNCH = 8 << 20 /* bytes an H100 moves in 2.5 µs */ };
+enum {
+  ATTEMPTS = 64,
+  LAUNCH = 8 << 20 /* bytes an H100 moves in 2.5 µs */
+};
 
-struct lm_embedded { const char *path, *text; };
+struct lm_embedded {
+  const char *path, *text;
+};
 extern const struct lm_embedded lm_cuda_prelude[], lm_common_prelude[];
 
 static const lm_gen_target narrow = {.index = "int32_t", .held = cuda_held, .load = cuda_load};
@@ -15,10 +21,12 @@ static const lm_gen_target wide = {.index = "int64_t", .held = cuda_held, .load 
 const lm_gen_target *cuda_gen_target(const lm_module *m, const lm_op *kernel) {
   int64_t most = 0;
   for (uint32_t i = 0; i < kernel->n_in; i++)
-    if (lm_type_elements(m, kernel->in[i]->type) > most) most = lm_type_elements(m, kernel->in[i]->type);
+    if (lm_type_elements(m, kernel->in[i]->type) > most)
+      most = lm_type_elements(m, kernel->in[i]->type);
   for (const lm_op *op = kernel->body->first; op; op = op->next)
     for (uint32_t i = 0; i < op->n_out; i++)
-      if (lm_type_elements(m, op->out[i]->type) > most) most = lm_type_elements(m, op->out[i]->type);
+      if (lm_type_elements(m, op->out[i]->type) > most)
+        most = lm_type_elements(m, op->out[i]->type);
   return most < (int64_t)3 << 29 ? &narrow : &wide;
 }
 
@@ -31,18 +39,23 @@ static void outer_vars(cuda_emit *e) {
     lm_axis axis = g->kernel->attr.axes[i];
     const lm_axis_info *a = &g->m->axes[axis];
     const char *name = lm_arena_printf(g->arena, "i_%s", lm_gen_axis_name(g, axis));
-    g->outer[i] = lm_var_add(&g->vars, (lm_var){.kind = LM_VAR_OUTER, .name = name, .size = a->size, .dyn = a->dyn, .hi = a->size});
+    g->outer[i] = lm_var_add(
+        &g->vars,
+        (lm_var){
+            .kind = LM_VAR_OUTER, .name = name, .size = a->size, .dyn = a->dyn, .hi = a->size});
   }
   for (int i = n - 2; i >= 0; i--) {
     uint16_t next = g->outer[i + 1];
-    if (e->outer_merge[i]) g->vars.v[g->outer[i]].into = g->vars.v[next].into ? g->vars.v[next].into : next;
+    if (e->outer_merge[i])
+      g->vars.v[g->outer[i]].into = g->vars.v[next].into ? g->vars.v[next].into : next;
   }
 }
 
 static void attempt(cuda_emit *e) {
   lm_gen_attempt(&e->g);
   outer_vars(e);
-  for (uint32_t i = 0; i < e->g.s->n_passes; i++) cuda_pass_emit(e, (int)i);
+  for (uint32_t i = 0; i < e->g.s->n_passes; i++)
+    cuda_pass_emit(e, (int)i);
 }
 
 cuda_emit *cuda_emit_make(const lm_module *m, const lm_op *kernel, lm_arena *arena) {
@@ -50,7 +63,8 @@ cuda_emit *cuda_emit_make(const lm_module *m, const lm_op *kernel, lm_arena *are
   cuda_shape_begin(e, m, kernel, arena);
   for (int i = 0; i < ATTEMPTS; i++) {
     attempt(e);
-    if (!lm_gen_ask_apply(&e->g)) break;
+    if (!lm_gen_ask_apply(&e->g))
+      break;
   }
   cuda_shape_choose(e);
   attempt(e);
@@ -64,31 +78,39 @@ cuda_emit *cuda_emit_make(const lm_module *m, const lm_op *kernel, lm_arena *are
 static bool writes(const cuda_emit *e, int pass, uint32_t result) {
   const lm_sched_pass *p = &e->g.s->passes[pass];
   for (uint32_t i = 0; i < p->n_roots; i++)
-    if (lm_schedule_writes(e->g.s, p->roots[i], result)) return true;
+    if (lm_schedule_writes(e->g.s, p->roots[i], result))
+      return true;
   return false;
 }
 
-// Every read of the operand is of the element that the loops stand at: no later than the pass that writes the result, or,
-// where passes run side by side, in that pass.
+// Every read of the operand is of the element that the loops stand at: no later than the pass that
+// writes the result, or, where passes run side by side, in that pass.
 static bool in_place(const cuda_emit *e, uint32_t operand, uint32_t result) {
   const lm_op *k = e->g.kernel;
   const lm_value *v = lm_kernel_yield(k)->in[result];
-  if (lm_kernel_result_summed(k, result) || !lm_type_equal(k->in[operand]->type, k->out[result]->type)) return false;
-  if (v->def && lm_op_is_reduction(v->def)) return false;
+  if (lm_kernel_result_summed(k, result) ||
+      !lm_type_equal(k->in[operand]->type, k->out[result]->type))
+    return false;
+  if (v->def && lm_op_is_reduction(v->def))
+    return false;
   int written = (int)e->g.s->n_passes;
   for (int i = (int)e->g.s->n_passes - 1; i >= 0; i--)
-    if (writes(e, i, result)) written = i;
+    if (writes(e, i, result))
+      written = i;
   for (uint32_t i = 0; i < e->g.n_accesses; i++) {
     const lm_gen_access *a = &e->g.accesses[i];
-    if (a->operand != (int)operand) continue;
-    if (!a->same || a->pass > written || (e->form == CUDA_FLAT && a->pass != written)) return false;
+    if (a->operand != (int)operand)
+      continue;
+    if (!a->same || a->pass > written || (e->form == CUDA_FLAT && a->pass != written))
+      return false;
   }
   return true;
 }
 
 static bool kernel_in_place(void *user, const lm_op *kernel, uint32_t operand, uint32_t result) {
   const lm_module *m = ((const cuda_target *)user)->m;
-  if (kernel->code != LM_OP_KERNEL || cuda_scatter_fits(m, kernel)) return false;
+  if (kernel->code != LM_OP_KERNEL || cuda_scatter_fits(m, kernel))
+    return false;
   lm_arena *scratch = lm_arena_create();
   cuda_emit *e = cuda_emit_make(m, kernel, scratch);
   bool fine = in_place(e, operand, result);
@@ -100,28 +122,34 @@ static bool kernel_in_place(void *user, const lm_op *kernel, uint32_t operand, u
 static bool may_alias(void *user, uint32_t operand) {
   const cuda_emit *e = user;
   for (uint32_t r = 0; r < e->g.kernel->n_out; r++)
-    if (in_place(e, operand, r)) return true;
+    if (in_place(e, operand, r))
+      return true;
   return false;
 }
 
 // ---- the function around the passes
 
-void cuda_params(lm_gen *e, bool (*may_alias)(void *user, uint32_t operand), void *user, lm_buf *b) {
+void cuda_params(lm_gen *e, bool (*may_alias)(void *user, uint32_t operand), void *user,
+                 lm_buf *b) {
   const lm_op *k = e->kernel;
   for (uint32_t i = 0; i < k->n_in; i++) {
     const char *only = may_alias && may_alias(user, i) ? "" : "LM_RESTRICT ";
-    lm_buf_printf(b, "%sconst %s *%sa%u", i ? ", " : "", lm_gen_memory_type(k->in[i]->type.dtype), only, i);
+    lm_buf_printf(b, "%sconst %s *%sa%u", i ? ", " : "", lm_gen_memory_type(k->in[i]->type.dtype),
+                  only, i);
   }
   for (uint32_t i = 0; i < k->n_out; i++)
-    lm_buf_printf(b, "%s%s *r%u", i + k->n_in ? ", " : "", lm_gen_memory_type(k->out[i]->type.dtype), i);
+    lm_buf_printf(b, "%s%s *r%u", i + k->n_in ? ", " : "",
+                  lm_gen_memory_type(k->out[i]->type.dtype), i);
 }
 
 static void put_params(cuda_emit *e, lm_buf *b) {
   lm_buf_puts(b, "(");
   cuda_params(&e->g, may_alias, e, b);
-  for (int i = 0; i < e->n_scratch; i++) lm_buf_printf(b, ", void *w%d", i);
+  for (int i = 0; i < e->n_scratch; i++)
+    lm_buf_printf(b, ", void *w%d", i);
   for (int i = 0; i < 32; i++)
-    if (e->g.extents >> i & 1) lm_buf_printf(b, ", int64_t n%d", i);
+    if (e->g.extents >> i & 1)
+      lm_buf_printf(b, ", int64_t n%d", i);
   lm_buf_puts(b, ") {\n");
 }
 
@@ -142,9 +170,11 @@ static int outer_axes(cuda_emit *e, cuda_axis *out) {
   for (int i = 0; i < a->n_axes; i++) {
     int first = i;
     int64_t times = 1;
-    while (e->outer_merge[i] && i + 1 < a->n_axes) times *= lm_axis_size(e->g.m, a->axes[++i]);
+    while (e->outer_merge[i] && i + 1 < a->n_axes)
+      times *= lm_axis_size(e->g.m, a->axes[++i]);
     const lm_axis_info *front = &e->g.m->axes[a->axes[first]];
-    if (front->size * times == 1 && !front->dyn) continue;
+    if (front->size * times == 1 && !front->dyn)
+      continue;
     out[n].var = e->g.outer[i];
     out[n++].extent = lm_gen_extent(&e->g, front->size, front->dyn, times);
   }
@@ -153,20 +183,30 @@ static int outer_axes(cuda_emit *e, cuda_axis *out) {
 
 static const char *places_text(cuda_emit *e, const cuda_axis *axes, int n) {
   lm_buf b = {0};
-  for (int i = 0; i < n; i++) lm_buf_printf(&b, "%s%s", i ? " * " : "", axes[i].extent);
+  for (int i = 0; i < n; i++)
+    lm_buf_printf(&b, "%s%s", i ? " * " : "", axes[i].extent);
   const char *text = n ? lm_arena_strndup(e->g.arena, b.p, b.n) : "1";
   lm_buf_free(&b);
   return text;
 }
 
-static bool reduces_in_block(const cuda_emit *e) { return e->form == CUDA_TEAM && e->team > CUDA_WARP; }
+static bool reduces_in_block(const cuda_emit *e) {
+  return e->form == CUDA_TEAM && e->team > CUDA_WARP;
+}
 
 static void put_team(cuda_emit *e, lm_buf *b) {
-  if (e->team == 1) return;
-  if (e->team > CUDA_WARP) lm_buf_puts(b, "const int32_t lane = lm_thread(), team = 0;\n(void)team;\n");
-  else lm_buf_printf(b, "const int32_t lane = lm_thread() %% %d, team = lm_thread() / %d;\n(void)team;\n", e->team, e->team);
-  if (e->team <= CUDA_WARP) lm_buf_printf(b, "const uint32_t mates = lm_mates(%d);\n(void)mates;\n", e->team);
-  if (reduces_in_block(e)) lm_buf_puts(b, "LM_SHARED(double, room, 32);\n");
+  if (e->team == 1)
+    return;
+  if (e->team > CUDA_WARP)
+    lm_buf_puts(b, "const int32_t lane = lm_thread(), team = 0;\n(void)team;\n");
+  else
+    lm_buf_printf(b,
+                  "const int32_t lane = lm_thread() %% %d, team = lm_thread() / %d;\n(void)team;\n",
+                  e->team, e->team);
+  if (e->team <= CUDA_WARP)
+    lm_buf_printf(b, "const uint32_t mates = lm_mates(%d);\n(void)mates;\n", e->team);
+  if (reduces_in_block(e))
+    lm_buf_puts(b, "LM_SHARED(double, room, 32);\n");
 }
 
 // One place a team.
@@ -174,10 +214,14 @@ static void put_places(cuda_emit *e, lm_buf *b, const char *rows) {
   cuda_axis axes[LM_RANK];
   int n = outer_axes(e, axes);
   const char *t = e->g.target->index;
-  if (e->team > CUDA_WARP) lm_buf_printf(b, "const %s place = lm_block();\n", t);
-  else if (e->team > 1) lm_buf_printf(b, "const %s place = (%s)lm_block() * %d + team;\n", t, t, e->teams);
-  else lm_buf_printf(b, "const %s place = (%s)lm_block() * %d + lm_thread();\n", t, t, e->teams);
-  if (e->team <= CUDA_WARP) lm_buf_printf(b, "if (place >= %s) return;\n", places_text(e, axes, n));
+  if (e->team > CUDA_WARP)
+    lm_buf_printf(b, "const %s place = lm_block();\n", t);
+  else if (e->team > 1)
+    lm_buf_printf(b, "const %s place = (%s)lm_block() * %d + team;\n", t, t, e->teams);
+  else
+    lm_buf_printf(b, "const %s place = (%s)lm_block() * %d + lm_thread();\n", t, t, e->teams);
+  if (e->team <= CUDA_WARP)
+    lm_buf_printf(b, "if (place >= %s) return;\n", places_text(e, axes, n));
   lm_buf_puts(b, rows);
   cuda_decode(e, axes, n, "place", b);
   lm_buf_add(b, e->g.body.p, e->g.body.n);
@@ -190,12 +234,17 @@ static void put_chunk(cuda_emit *e, lm_buf *b, const char *rows) {
   const char *t = e->g.target->index;
   long long chunks = lm_axis_size(e->g.m, e->g.kernel->attr.to[0]);
   cuda_sums_begin(e, b);
-  lm_buf_printf(b, "const int64_t places = %s;\nconst %s end = (%s)((lm_block() + 1) * places / %lld);\n", places_text(e, axes, n), t, t, chunks);
-  lm_buf_printf(b, "for (%s place = (%s)(lm_block() * places / %lld) + team; place < end; place += %d) {\n", t, t, chunks, e->teams);
+  lm_buf_printf(
+      b, "const int64_t places = %s;\nconst %s end = (%s)((lm_block() + 1) * places / %lld);\n",
+      places_text(e, axes, n), t, t, chunks);
+  lm_buf_printf(
+      b, "for (%s place = (%s)(lm_block() * places / %lld) + team; place < end; place += %d) {\n",
+      t, t, chunks, e->teams);
   lm_buf_puts(b, rows);
   cuda_decode(e, axes, n, "place", b);
   lm_buf_add(b, e->g.body.p, e->g.body.n);
-  if (cuda_holds_rows(e) || e->g.s->n_passes > 1) cuda_team_sync(e, b);
+  if (cuda_holds_rows(e) || e->g.s->n_passes > 1)
+    cuda_team_sync(e, b);
   lm_buf_puts(b, "}\n");
   cuda_sums_finish(e, b);
 }
@@ -204,15 +253,20 @@ static void put_function(cuda_emit *e, lm_buf *out) {
   lm_buf head = {0}, rows = {0}, body = {0}, text = {0};
   const char *t = e->g.target->index;
   if (e->form == CUDA_FLAT) {
-    lm_buf_printf(&body, "const %s first = (%s)lm_block() * %d + lm_thread(), step = (%s)lm_grid() * %d;\n", t, t, CUDA_THREADS, t, CUDA_THREADS);
+    lm_buf_printf(
+        &body, "const %s first = (%s)lm_block() * %d + lm_thread(), step = (%s)lm_grid() * %d;\n",
+        t, t, CUDA_THREADS, t, CUDA_THREADS);
     lm_buf_puts(&body, "(void)step;\n");
     lm_buf_add(&body, e->g.body.p, e->g.body.n);
   } else {
     cuda_rows_declare(e, &head, &rows);
     put_team(e, &body);
-    if (head.n) lm_buf_add(&body, head.p, head.n);
-    if (e->g.kernel->attr.n_to) put_chunk(e, &body, rows.n ? rows.p : "");
-    else put_places(e, &body, rows.n ? rows.p : "");
+    if (head.n)
+      lm_buf_add(&body, head.p, head.n);
+    if (e->g.kernel->attr.n_to)
+      put_chunk(e, &body, rows.n ? rows.p : "");
+    else
+      put_places(e, &body, rows.n ? rows.p : "");
   }
   put_params(e, &text);
   put_types(e, &text);
@@ -231,8 +285,10 @@ static lm_plan_extent product(const lm_module *m, const lm_axis *axes, int n) {
   lm_plan_extent x = {.fixed = 1};
   for (int i = 0; i < n; i++) {
     const lm_axis_info *a = &m->axes[axes[i]];
-    if (a->dyn) x.dyn[x.n_dyn++].var = a->dyn - 1;
-    else x.fixed *= a->size;
+    if (a->dyn)
+      x.dyn[x.n_dyn++].var = a->dyn - 1;
+    else
+      x.fixed *= a->size;
   }
   return x;
 }
@@ -244,7 +300,8 @@ static void launch_flat(const cuda_emit *e, lm_kernel_code *out) {
   for (uint32_t i = 0; i < e->g.s->n_passes; i++) {
     lm_type t = e->g.s->passes[i].space;
     double n = (double)lm_type_elements(e->g.m, t) / e->width[i];
-    if (n <= most) continue;
+    if (n <= most)
+      continue;
     most = n;
     out->space = product(e->g.m, t.axis, t.rank);
     out->launch.per_block = (int64_t)CUDA_THREADS * e->width[i];
@@ -253,17 +310,23 @@ static void launch_flat(const cuda_emit *e, lm_kernel_code *out) {
 
 static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
   const lm_attr *a = &e->g.kernel->attr;
-  out->launch = (lm_plan_launch){.threads = e->form == CUDA_FLAT ? CUDA_THREADS : e->team * e->teams, .extents = e->g.extents};
+  out->launch = (lm_plan_launch){
+      .threads = e->form == CUDA_FLAT ? CUDA_THREADS : e->team * e->teams, .extents = e->g.extents};
   out->n_scratch = e->n_scratch;
   memcpy(out->scratch, e->scratch, sizeof out->scratch);
-  if (e->form == CUDA_FLAT) { launch_flat(e, out); return; }
+  if (e->form == CUDA_FLAT) {
+    launch_flat(e, out);
+    return;
+  }
   out->launch.per_block = a->n_to ? 1 : e->teams;
-  out->space = a->n_to ? (lm_plan_extent){.fixed = lm_axis_size(e->g.m, a->to[0])} : product(e->g.m, a->axes, a->n_axes);
+  out->space = a->n_to ? (lm_plan_extent){.fixed = lm_axis_size(e->g.m, a->to[0])}
+                       : product(e->g.m, a->axes, a->n_axes);
 }
 
 static bool kernel_emit(void *user, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out) {
   const lm_module *m = ((const cuda_target *)user)->m;
-  if (kernel->code != LM_OP_KERNEL) return cuda_attend_emit(user, kernel, arena, out);
+  if (kernel->code != LM_OP_KERNEL)
+    return cuda_attend_emit(user, kernel, arena, out);
   lm_arena *scratch = lm_arena_create();
   lm_buf text = {0};
   *out = (lm_kernel_code){0};
@@ -275,8 +338,11 @@ static bool kernel_emit(void *user, const lm_op *kernel, lm_arena *arena, lm_ker
     launch_of(e, out);
     lm_gen_free(&e->g);
   }
-  out->name = lm_arena_printf(arena, "k%016llx", (unsigned long long)lm_hash(text.p, text.n, (uint64_t)out->launch.threads));
-  out->source = lm_arena_printf(arena, "LM_KERNEL(%d) %s%s", out->launch.threads, out->name, text.p);
+  out->name =
+      lm_arena_printf(arena, "k%016llx",
+                      (unsigned long long)lm_hash(text.p, text.n, (uint64_t)out->launch.threads));
+  out->source =
+      lm_arena_printf(arena, "LM_KERNEL(%d) %s%s", out->launch.threads, out->name, text.p);
   lm_buf_free(&text);
   lm_arena_destroy(scratch);
   return true;
@@ -297,16 +363,20 @@ static void add_file(const struct lm_embedded *files, const char *name, lm_buf *
 
 static const char *prelude(lm_arena *arena, bool device) {
   lm_buf b = {0};
-  if (device) add_file(lm_cuda_prelude, "builtin.cuh", &b);
+  if (device)
+    add_file(lm_cuda_prelude, "builtin.cuh", &b);
   add_file(lm_common_prelude, "types.h", &b);
   add_file(lm_common_prelude, "math.h", &b);
   add_file(lm_common_prelude, "random.h", &b);
   add_file(lm_cuda_prelude, device ? "device.cuh" : "simt.h", &b);
   add_file(lm_cuda_prelude, "team.cuh", &b);
   add_file(lm_cuda_prelude, "vector.cuh", &b);
-  if (device) add_file(lm_cuda_prelude, "mma.cuh", &b);
-  if (device) add_file(lm_cuda_prelude, "bulk.cuh", &b);
-  if (device) add_file(lm_cuda_prelude, "wgmma.cuh", &b);
+  if (device)
+    add_file(lm_cuda_prelude, "mma.cuh", &b);
+  if (device)
+    add_file(lm_cuda_prelude, "bulk.cuh", &b);
+  if (device)
+    add_file(lm_cuda_prelude, "wgmma.cuh", &b);
   add_file(lm_cuda_prelude, "tile.cuh", &b);
   add_file(lm_cuda_prelude, "group.cuh", &b);
   const char *text = lm_arena_strndup(arena, b.p, b.n);
@@ -314,13 +384,25 @@ static const char *prelude(lm_arena *arena, bool device) {
   return text;
 }
 
-const char *lm_cuda_prelude_text(lm_arena *arena) { return prelude(arena, true); }
-const char *lm_cuda_prelude_simt_text(lm_arena *arena) { return prelude(arena, false); }
+const char *lm_cuda_prelude_text(lm_arena *arena) {
+  return prelude(arena, true);
+}
+const char *lm_cuda_prelude_simt_text(lm_arena *arena) {
+  return prelude(arena, false);
+}
 
 lm_plan_target lm_cuda_target(lm_module *m, const char *arch, bool tf32) {
   cuda_target *t = LM_NEW(m->arena, cuda_target);
   *t = (cuda_target){.m = m, .groups = arch && !strcmp(arch, "sm_90a"), .tf32 = tf32};
-  return (lm_plan_target){.user = t, .prelude = lm_cuda_prelude_text(m->arena), .kernel = kernel_emit, .in_place = kernel_in_place,
-                          .places = 1024, .chunks = 256, .rows = 4096, .launch = LAUNCH,
-                          .attends = lm_attend_known, .epilogue = lm_cuda_epilogue_known, .attend_tile = 32};
+  return (lm_plan_target){.user = t,
+                          .prelude = lm_cuda_prelude_text(m->arena),
+                          .kernel = kernel_emit,
+                          .in_place = kernel_in_place,
+                          .places = 1024,
+                          .chunks = 256,
+                          .rows = 4096,
+                          .launch = LAUNCH,
+                          .attends = lm_attend_known,
+                          .epilogue = lm_cuda_epilogue_known,
+                          .attend_tile = 32};
 }

@@ -1,9 +1,11 @@
 // nest.c - one pass of a kernel as loops over the threads of a team.
 //
-//   elementwise, and sums of all       for each vector of the pass, strided: load, compute, store; s += x
+//   elementwise, and sums of all       for each vector of the pass, strided: load, compute, store;
+//   s += x
 //                                      h = the team's sum of s
-//   sums that keep axes, many kept     for each kept place, strided: s = 0; for each summed place: s += x; store s
-//   sums that keep axes, few kept      for each kept place: s = 0; for each summed place, strided: s += x
+//   sums that keep axes, many kept     for each kept place, strided: s = 0; for each summed place:
+//   s += x; store s sums that keep axes, few kept      for each kept place: s = 0; for each summed
+//   place, strided: s += x
 //                                        the team's sum of s; store
 #include <string.h>
 #include "codegen/cuda/emit.h"
@@ -20,7 +22,8 @@ static void after(cuda_emit *e, int level, const char *fmt, ...) {
 }
 
 void cuda_team_sync(const cuda_emit *e, lm_buf *b) {
-  if (e->form == CUDA_FLAT || e->team == 1) return;
+  if (e->form == CUDA_FLAT || e->team == 1)
+    return;
   lm_buf_puts(b, e->team > CUDA_WARP ? "lm_barrier();\n" : "lm_warp_sync(mates);\n");
 }
 
@@ -29,11 +32,14 @@ void cuda_team_sync(const cuda_emit *e, lm_buf *b) {
 // at = rest + the vector's variable, where rest is a multiple of the vector's width.
 static bool in_vectors(const cuda_emit *e, const lm_ix *at, lm_ix *out_rest) {
   int width = e->width[e->g.pass];
-  if (!e->vector || lm_ix_coef(at, e->vector) != 1 || at->c % width) return false;
+  if (!e->vector || lm_ix_coef(at, e->vector) != 1 || at->c % width)
+    return false;
   *out_rest = (lm_ix){.c = at->c};
   for (int i = 0; i < at->n; i++) {
-    if (at->t[i].var == e->vector) continue;
-    if (at->t[i].coef % width) return false;
+    if (at->t[i].var == e->vector)
+      continue;
+    if (at->t[i].coef % width)
+      return false;
     out_rest->t[out_rest->n++] = at->t[i];
   }
   return true;
@@ -50,15 +56,19 @@ static const char *printed(const cuda_emit *e, const lm_ix *ix) {
 bool cuda_load(lm_gen *g, const char *base, lm_type t, const lm_ix *at, lm_gen_text *out) {
   cuda_emit *e = (cuda_emit *)g;
   lm_ix rest;
-  if (!in_vectors(e, at, &rest)) return false;
+  if (!in_vectors(e, at, &rest))
+    return false;
   const char *name = lm_gen_temp_name(g, "x");
-  int width = e->width[g->pass], level = lm_ix_level(&g->vars, &rest);
+  int width = e->width[g->pass];
+  int level = lm_ix_level(&g->vars, &rest);
   lm_buf note = {0};
   lm_gen_type_print(g, t, &note);
   lm_gen_statement(g, level, "%s %s[%d];", lm_gen_register_type(t.dtype), name, width);
-  lm_gen_statement(g, level, "lm_load%d_%s(%s, %s + (%s));  // %s", width, lm_dtype_name(t.dtype), name, base, printed(e, &rest), note.p);
+  lm_gen_statement(g, level, "lm_load%d_%s(%s, %s + (%s));  // %s", width, lm_dtype_name(t.dtype),
+                   name, base, printed(e, &rest), note.p);
   lm_buf_free(&note);
-  *out = (lm_gen_text){lm_arena_printf(g->arena, "%s[%s]", name, g->vars.v[e->vector].name), g->vars.v[e->vector].level};
+  *out = (lm_gen_text){lm_arena_printf(g->arena, "%s[%s]", name, g->vars.v[e->vector].name),
+                       g->vars.v[e->vector].level};
   return true;
 }
 
@@ -68,51 +78,69 @@ static void store(cuda_emit *e, uint32_t i, lm_type t, const lm_ix *ix, const ch
   lm_ix at = lm_gen_dense_index(&e->g, t, ix, t), rest;
   const char *index = lm_gen_index(&e->g, &at, true);
   if (level != e->n_stages || !in_vectors(e, &at, &rest)) {
-    lm_gen_statement(&e->g, level, "r%u[%s] = %s;", i, index, lm_gen_store_text(e->g.arena, t.dtype, x));
+    lm_gen_statement(&e->g, level, "r%u[%s] = %s;", i, index,
+                     lm_gen_store_text(e->g.arena, t.dtype, x));
     return;
   }
   const char *name = lm_gen_temp_name(&e->g, "y");
   int width = e->width[e->g.pass];
   lm_gen_statement(&e->g, level - 1, "%s %s[%d];", lm_gen_register_type(t.dtype), name, width);
   lm_gen_statement(&e->g, level, "%s[%s] = %s;", name, e->g.vars.v[e->vector].name, x);
-  after(e, level - 1, "lm_store%d_%s(r%u + (%s), %s);", width, lm_dtype_name(t.dtype), i, printed(e, &rest), name);
+  after(e, level - 1, "lm_store%d_%s(r%u + (%s), %s);", width, lm_dtype_name(t.dtype), i,
+        printed(e, &rest), name);
 }
 
 // The kernel's results that the root is; a summed one adds to its chunk's sum.
-static void store_results(cuda_emit *e, const cuda_root *r, const char *x, const lm_ix *ix, int level) {
+static void store_results(cuda_emit *e, const cuda_root *r, const char *x, const lm_ix *ix,
+                          int level) {
   const lm_op *yield = lm_kernel_yield(e->g.kernel);
   for (uint32_t i = 0; i < yield->n_in; i++) {
-    if (!lm_schedule_writes(e->g.s, (lm_root){r->v, r->copy}, i)) continue;
-    if (lm_kernel_result_summed(e->g.kernel, i)) cuda_sum_add(e, level, i, r->v->type, ix, x);
-    else store(e, i, r->v->type, ix, x, level);
+    if (!lm_schedule_writes(e->g.s, (lm_root){r->v, r->copy}, i))
+      continue;
+    if (lm_kernel_result_summed(e->g.kernel, i))
+      cuda_sum_add(e, level, i, r->v->type, ix, x);
+    else
+      store(e, i, r->v->type, ix, x, level);
   }
 }
 
 // ---- reductions
 
-static bool partial(const cuda_emit *e) { return e->roots[0].reduces && lm_kernel_inner(e->g.kernel, e->roots[0].v->type).rank; }
-static bool scattering(const cuda_root *r) { return r->reduces && r->v->def->code == LM_OP_SCATTER; }
+static bool partial(const cuda_emit *e) {
+  return e->roots[0].reduces && lm_kernel_inner(e->g.kernel, e->roots[0].v->type).rank;
+}
+static bool scattering(const cuda_root *r) {
+  return r->reduces && r->v->def->code == LM_OP_SCATTER;
+}
 
 static void accumulate(cuda_emit *e, int level, const lm_value *v, const char *to, const char *x) {
-  if (v->def->code == LM_OP_MAX) lm_gen_statement(&e->g, level, "%s = %s > %s ? %s : %s;", to, x, to, x, to);
-  else if (v->type.dtype == LM_INT) lm_gen_statement(&e->g, level, "%s = lm_iadd(%s, %s);", to, to, x);
-  else lm_gen_statement(&e->g, level, "%s += %s;", to, x);
+  if (v->def->code == LM_OP_MAX)
+    lm_gen_statement(&e->g, level, "%s = %s > %s ? %s : %s;", to, x, to, x, to);
+  else if (v->type.dtype == LM_INT)
+    lm_gen_statement(&e->g, level, "%s = lm_iadd(%s, %s);", to, to, x);
+  else
+    lm_gen_statement(&e->g, level, "%s += %s;", to, x);
 }
 
 static const char *team_reduced(cuda_emit *e, const cuda_root *r) {
-  const char *op = r->v->def->code == LM_OP_MAX ? "max" : "sum", *type = lm_gen_register_type(r->v->type.dtype);
+  const char *op = r->v->def->code == LM_OP_MAX ? "max" : "sum";
+  const char *type = lm_gen_register_type(r->v->type.dtype);
   const char *kind = !strcmp(type, "float") ? "f32" : !strcmp(type, "double") ? "f64" : "int";
-  if (e->team == 1) return r->acc;
-  if (e->team > CUDA_WARP) return lm_arena_printf(e->g.arena, "lm_block_%s_%s(%s, room)", op, kind, r->acc);
+  if (e->team == 1)
+    return r->acc;
+  if (e->team > CUDA_WARP)
+    return lm_arena_printf(e->g.arena, "lm_block_%s_%s(%s, room)", op, kind, r->acc);
   return lm_arena_printf(e->g.arena, "lm_team_%s_%s(%s, mates, %d)", op, kind, r->acc, e->team);
 }
 
 static void scalars_begin(cuda_emit *e) {
   for (int i = 0; i < e->n_roots; i++) {
     cuda_root *r = &e->roots[i];
-    if (!r->reduces || scattering(r)) continue;
+    if (!r->reduces || scattering(r))
+      continue;
     r->acc = lm_gen_temp_name(&e->g, "s");
-    lm_gen_statement(&e->g, e->g.open, "%s %s = %s;", lm_gen_register_type(r->v->type.dtype), r->acc, lm_gen_neutral(e->g.arena, r->v));
+    lm_gen_statement(&e->g, e->g.open, "%s %s = %s;", lm_gen_register_type(r->v->type.dtype),
+                     r->acc, lm_gen_neutral(e->g.arena, r->v));
   }
 }
 
@@ -128,12 +156,16 @@ static void partial_end(cuda_emit *e) {
   bool shared = !e->stages[0].strided && e->team > 1;
   if (shared) {
     x = lm_gen_temp_name(&e->g, "v");
-    lm_gen_statement(&e->g, 1, "const %s %s = %s;", lm_gen_register_type(r->v->type.dtype), x, team_reduced(e, r));
+    lm_gen_statement(&e->g, 1, "const %s %s = %s;", lm_gen_register_type(r->v->type.dtype), x,
+                     team_reduced(e, r));
     lm_gen_statement(&e->g, 1, "if (lane == 0) {");
   }
-  if (n->held == LM_HELD_ROW) cuda_row_put(e, 1, r->v, ix, x);
-  else store(e, (uint32_t)n->slot, r->v->type, ix, x, 1);
-  if (shared) lm_gen_statement(&e->g, 1, "}");
+  if (n->held == LM_HELD_ROW)
+    cuda_row_put(e, 1, r->v, ix, x);
+  else
+    store(e, (uint32_t)n->slot, r->v->type, ix, x, 1);
+  if (shared)
+    lm_gen_statement(&e->g, 1, "}");
   e->g.level[1].after = e->g.level[1].before;
   e->g.level[1].before = saved;
 }
@@ -142,7 +174,8 @@ static void whole_end(cuda_emit *e) {
   for (int i = 0; i < e->n_roots; i++) {
     const cuda_root *r = &e->roots[i];
     if (r->reduces && !scattering(r))
-      after(e, 0, "const %s h%u = %s;", lm_gen_register_type(r->v->type.dtype), r->v->def->mark, team_reduced(e, r));
+      after(e, 0, "const %s h%u = %s;", lm_gen_register_type(r->v->type.dtype), r->v->def->mark,
+            team_reduced(e, r));
   }
 }
 
@@ -160,7 +193,8 @@ static void leaf_scatter(cuda_emit *e, const cuda_root *r) {
   const lm_axis_info *a = &e->g.m->axes[op->attr.axes[0]];
   const char *n = lm_gen_extent(&e->g, a->size, a->dyn, 1);
   const char *clamped = lm_arena_printf(e->g.arena, "lm_clamp(%s, %s)", i.text, n);
-  ix[lm_type_find(r->v->type, op->attr.axes[0])] = lm_ix_var(&e->g.vars, lm_gen_temp_index(&e->g, clamped, i.level, a->size, 0));
+  ix[lm_type_find(r->v->type, op->attr.axes[0])] =
+      lm_ix_var(&e->g.vars, lm_gen_temp_index(&e->g, clamped, i.level, a->size, 0));
   const char *place = lm_gen_dense_offset(&e->g, r->v->type, ix, r->v->type);
   const lm_node *node = lm_schedule_node(e->g.s, r->v);
   lm_gen_statement(&e->g, e->n_stages, "r%d[%s] += %s;", node->slot, place, x.text);
@@ -170,12 +204,17 @@ static void leaf(cuda_emit *e) {
   for (int i = 0; i < e->n_roots; i++) {
     cuda_root *r = &e->roots[i];
     lm_ix ix[LM_RANK];
-    if (scattering(r)) { leaf_scatter(e, r); continue; }
+    if (scattering(r)) {
+      leaf_scatter(e, r);
+      continue;
+    }
     const lm_value *v = r->reduces ? r->v->def->in[0] : r->v;
     lm_gen_here(&e->g, v->type, ix);
     lm_gen_text x = lm_gen_pull(&e->g, v, ix);
-    if (r->reduces) accumulate(e, e->n_stages, r->v, r->acc, x.text);
-    else store_results(e, r, x.text, ix, e->n_stages);
+    if (r->reduces)
+      accumulate(e, e->n_stages, r->v, r->acc, x.text);
+    else
+      store_results(e, r, x.text, ix, e->n_stages);
   }
 }
 
@@ -184,17 +223,21 @@ static void leaf(cuda_emit *e) {
 static void level_open(cuda_emit *e, int k) {
   e->g.open = k;
   e->g.level[k].before.n = e->g.level[k].loops.n = e->g.level[k].after.n = 0;
-  if (k == (partial(e) ? 1 : 0)) scalars_begin(e);
+  if (k == (partial(e) ? 1 : 0))
+    scalars_begin(e);
 }
 
 // The text of level k, which is closed.
 static const char *level_close(cuda_emit *e, int k) {
   bool scatter = scattering(&e->roots[0]);
-  if (partial(e) && k == 1 && !scatter) partial_end(e);
-  if (!partial(e) && k == 0) whole_end(e);
+  if (partial(e) && k == 1 && !scatter)
+    partial_end(e);
+  if (!partial(e) && k == 0)
+    whole_end(e);
   lm_buf b = {0};
   lm_buf *parts[] = {&e->g.level[k].before, &e->g.level[k].loops, &e->g.level[k].after};
-  for (int i = 0; i < 3; i++) lm_buf_add(&b, parts[i]->p, parts[i]->n);
+  for (int i = 0; i < 3; i++)
+    lm_buf_add(&b, parts[i]->p, parts[i]->n);
   const char *text = lm_arena_strndup(e->g.arena, b.n ? b.p : "", b.n);
   lm_buf_free(&b);
   e->g.open = k - 1;
@@ -203,13 +246,17 @@ static const char *level_close(cuda_emit *e, int k) {
 
 void cuda_decode(cuda_emit *e, const cuda_axis *axes, int n, const char *from, lm_buf *b) {
   const char *type = e->g.target->index;
-  if (n > 1) lm_buf_printf(b, "%s q = %s;\n", type, from);
+  if (n > 1)
+    lm_buf_printf(b, "%s q = %s;\n", type, from);
   for (int i = n - 1; i >= 0; i--) {
     const lm_var *v = &e->g.vars.v[axes[i].var];
     lm_buf_printf(b, "const %s %s = ", type, v->name);
-    if (v->lo) lm_buf_printf(b, "%lld + ", (long long)v->lo);
-    if (i) lm_buf_printf(b, "q %% %s;\nq /= %s;\n", axes[i].extent, axes[i].extent);
-    else lm_buf_printf(b, "%s;\n", n > 1 ? "q" : from);
+    if (v->lo)
+      lm_buf_printf(b, "%lld + ", (long long)v->lo);
+    if (i)
+      lm_buf_printf(b, "q %% %s;\nq /= %s;\n", axes[i].extent, axes[i].extent);
+    else
+      lm_buf_printf(b, "%s;\n", n > 1 ? "q" : from);
   }
 }
 
@@ -220,14 +267,17 @@ static int stage_axes(cuda_emit *e, int k, cuda_axis *out) {
   for (int i = 0; i < d->n; i++) {
     const lm_gen_atom *a = &d->atom[i];
     const lm_var *v = &e->g.vars.v[a->var];
-    if (e->stage_of[i] != k || a->merge || (v->hi - v->lo == 1 && !a->dyn)) continue;
+    if (e->stage_of[i] != k || a->merge || (v->hi - v->lo == 1 && !a->dyn))
+      continue;
     int64_t times = 1;
     int first = i;
-    for (; first > 0 && d->atom[first - 1].merge; first--) times *= d->atom[first].size;
+    for (; first > 0 && d->atom[first - 1].merge; first--)
+      times *= d->atom[first].size;
     bool whole = first < i || a->dyn;
     const lm_gen_atom *front = &d->atom[first];
     out[n].var = a->var;
-    out[n++].extent = whole ? lm_gen_extent(&e->g, front->size, front->dyn, times) : lm_gen_extent(&e->g, v->hi - v->lo, 0, 1);
+    out[n++].extent = whole ? lm_gen_extent(&e->g, front->size, front->dyn, times)
+                            : lm_gen_extent(&e->g, v->hi - v->lo, 0, 1);
   }
   return n;
 }
@@ -237,11 +287,14 @@ static void write_loop(cuda_emit *e, int k, const char *body) {
   int n = stage_axes(e, k, axes);
   lm_buf *out = &e->g.level[k].loops;
   const char *type = e->g.target->index;
-  bool flat = e->form == CUDA_FLAT, strided = e->stages[k].strided && (flat || e->team > 1);
+  bool flat = e->form == CUDA_FLAT;
+  bool strided = e->stages[k].strided && (flat || e->team > 1);
   const char *first = !strided ? "0" : flat ? "first" : "lane";
   if (!n) {
-    if (strided) lm_buf_printf(out, "if (%s == 0) {\n%s}\n", first, body);
-    else lm_buf_printf(out, "{\n%s}\n", body);
+    if (strided)
+      lm_buf_printf(out, "if (%s == 0) {\n%s}\n", first, body);
+    else
+      lm_buf_printf(out, "{\n%s}\n", body);
     return;
   }
   const lm_var *v = &e->g.vars.v[axes[0].var];
@@ -249,12 +302,16 @@ static void write_loop(cuda_emit *e, int k, const char *body) {
   const char *name = direct ? v->name : "p";
   const char *step = !strided ? "1" : flat ? "step" : lm_arena_printf(e->g.arena, "%d", e->team);
   bool alone = e->form == CUDA_TEAM && e->team == 1 && k + 1 == e->n_stages;
-  if (e->stages[k].vector) lm_buf_puts(out, "LM_UNROLL\n");
-  else if (alone) lm_buf_puts(out, "LM_UNROLL_8\n");   // so that one thread's loads do not wait for one another
+  if (e->stages[k].vector)
+    lm_buf_puts(out, "LM_UNROLL\n");
+  else if (alone)
+    lm_buf_puts(out, "LM_UNROLL_8\n"); // so that one thread's loads do not wait for one another
   lm_buf_printf(out, "for (%s %s = %s; %s < ", type, name, first, name);
-  for (int i = 0; i < n; i++) lm_buf_printf(out, "%s%s", i ? " * " : "", axes[i].extent);
+  for (int i = 0; i < n; i++)
+    lm_buf_printf(out, "%s%s", i ? " * " : "", axes[i].extent);
   lm_buf_printf(out, "; %s += %s) {\n", name, step);
-  if (!direct) cuda_decode(e, axes, n, "p", out);
+  if (!direct)
+    cuda_decode(e, axes, n, "p", out);
   lm_buf_printf(out, "%s}\n", body);
 }
 
@@ -271,8 +328,12 @@ static void emit_run(cuda_emit *e, int k) {
 // Runs stage k once for each combination of the pieces that its loops are cut into.
 static void emit_pieces(cuda_emit *e, int k, int atom) {
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
-  while (atom < d->n && (e->stage_of[atom] != k || !d->atom[atom].n_cuts)) atom++;
-  if (atom == d->n) { emit_run(e, k); return; }
+  while (atom < d->n && (e->stage_of[atom] != k || !d->atom[atom].n_cuts))
+    atom++;
+  if (atom == d->n) {
+    emit_run(e, k);
+    return;
+  }
   const lm_gen_atom *a = &d->atom[atom];
   for (int c = 0; c <= a->n_cuts; c++) {
     lm_var *v = &e->g.vars.v[a->var];
@@ -285,8 +346,10 @@ static void emit_pieces(cuda_emit *e, int k, int atom) {
 }
 
 static void emit_stage(cuda_emit *e, int k) {
-  if (k == e->n_stages) leaf(e);
-  else emit_pieces(e, k, 0);
+  if (k == e->n_stages)
+    leaf(e);
+  else
+    emit_pieces(e, k, 0);
 }
 
 // ---- passes
@@ -294,10 +357,12 @@ static void emit_stage(cuda_emit *e, int k) {
 static void stages_plain(cuda_emit *e) {
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
   bool vector = e->width[e->g.pass] > 1;
-  for (int i = 0; i < d->n; i++) e->stage_of[i] = 0;
+  for (int i = 0; i < d->n; i++)
+    e->stage_of[i] = 0;
   e->stages[0] = (cuda_stage){.strided = true};
   e->n_stages = 1 + vector;
-  if (!vector) return;
+  if (!vector)
+    return;
   e->stage_of[d->n - 1] = 1;
   e->stages[1] = (cuda_stage){.vector = true};
 }
@@ -308,7 +373,8 @@ static void stages_partial(cuda_emit *e) {
   double kept = 1;
   for (int i = 0; i < d->n; i++) {
     e->stage_of[i] = !scattering(r) && lm_type_find(r->v->type, d->atom[i].axis) < 0;
-    if (!e->stage_of[i]) kept *= (double)d->atom[i].size;
+    if (!e->stage_of[i])
+      kept *= (double)d->atom[i].size;
   }
   bool many = kept >= e->team / 2.0;
   e->stages[0] = (cuda_stage){.strided = many};
@@ -322,8 +388,14 @@ static void declare_vars(cuda_emit *e) {
   for (int i = 0; i < d->n; i++) {
     lm_gen_atom *a = &d->atom[i];
     const char *name = lm_arena_printf(e->g.arena, "i_%s", a->name);
-    a->var = lm_var_add(&e->g.vars, (lm_var){.kind = LM_VAR_LOOP, .name = name, .size = a->size, .dyn = a->dyn, .hi = a->size, .level = e->stage_of[i] + 1});
-    if (e->stages[e->stage_of[i]].vector) e->vector = a->var;
+    a->var = lm_var_add(&e->g.vars, (lm_var){.kind = LM_VAR_LOOP,
+                                             .name = name,
+                                             .size = a->size,
+                                             .dyn = a->dyn,
+                                             .hi = a->size,
+                                             .level = e->stage_of[i] + 1});
+    if (e->stages[e->stage_of[i]].vector)
+      e->vector = a->var;
   }
   for (int i = d->n - 2; i >= 0; i--)
     if (d->atom[i].merge) {
@@ -340,31 +412,45 @@ static void scatter_clear(cuda_emit *e) {
   lm_buf *b = &e->g.level[0].before;
   for (int i = 0; i < v->type.rank; i++) {
     ix[i] = lm_gen_axis_index(&e->g, v->type.axis[i]);
-    if (lm_type_find(inner, v->type.axis[i]) < 0) continue;
+    if (lm_type_find(inner, v->type.axis[i]) < 0)
+      continue;
     const lm_axis_info *a = &e->g.m->axes[v->type.axis[i]];
     const char *z = lm_gen_temp_name(&e->g, "z");
-    ix[i] = lm_ix_var(&e->g.vars, lm_var_add(&e->g.vars, (lm_var){.kind = LM_VAR_TEMP, .name = z, .size = a->size, .dyn = a->dyn, .hi = a->size}));
-    lm_buf_printf(b, "for (%s %s = 0; %s < %s; %s++) {\n", e->g.target->index, z, z, lm_gen_extent(&e->g, a->size, a->dyn, 1), z);
+    ix[i] = lm_ix_var(&e->g.vars, lm_var_add(&e->g.vars, (lm_var){.kind = LM_VAR_TEMP,
+                                                                  .name = z,
+                                                                  .size = a->size,
+                                                                  .dyn = a->dyn,
+                                                                  .hi = a->size}));
+    lm_buf_printf(b, "for (%s %s = 0; %s < %s; %s++) {\n", e->g.target->index, z, z,
+                  lm_gen_extent(&e->g, a->size, a->dyn, 1), z);
   }
-  lm_gen_statement(&e->g, 0, "r%d[%s] = 0;", lm_schedule_node(e->g.s, v)->slot, lm_gen_dense_offset(&e->g, v->type, ix, v->type));
-  for (int i = 0; i < inner.rank; i++) lm_buf_puts(b, "}\n");
+  lm_gen_statement(&e->g, 0, "r%d[%s] = 0;", lm_schedule_node(e->g.s, v)->slot,
+                   lm_gen_dense_offset(&e->g, v->type, ix, v->type));
+  for (int i = 0; i < inner.rank; i++)
+    lm_buf_puts(b, "}\n");
 }
 
 void cuda_pass_emit(cuda_emit *e, int pass) {
   const lm_sched_pass *p = &e->g.s->passes[pass];
   e->g.pass = pass;
   e->n_roots = 0;
-  if (p->n_roots > LM_COUNT(e->roots)) LM_BUG("a pass of more than %d roots", (int)LM_COUNT(e->roots));
+  if (p->n_roots > LM_COUNT(e->roots))
+    LM_BUG("a pass of more than %d roots", (int)LM_COUNT(e->roots));
   for (uint32_t i = 0; i < p->n_roots; i++) {
     lm_root r = p->roots[i];
-    e->roots[e->n_roots++] = (cuda_root){.v = r.v, .copy = r.copy, .reduces = r.v->def && !r.copy && lm_op_is_reduction(r.v->def)};
+    e->roots[e->n_roots++] = (cuda_root){
+        .v = r.v, .copy = r.copy, .reduces = r.v->def && !r.copy && lm_op_is_reduction(r.v->def)};
   }
-  if (partial(e)) stages_partial(e);
-  else stages_plain(e);
+  if (partial(e))
+    stages_partial(e);
+  else
+    stages_plain(e);
   declare_vars(e);
-  if (pass && e->form == CUDA_TEAM && p->depth > e->g.s->passes[pass - 1].depth) cuda_team_sync(e, &e->g.body);
+  if (pass && e->form == CUDA_TEAM && p->depth > e->g.s->passes[pass - 1].depth)
+    cuda_team_sync(e, &e->g.body);
   level_open(e, 0);
-  if (scattering(&e->roots[0])) scatter_clear(e);
+  if (scattering(&e->roots[0]))
+    scatter_clear(e);
   emit_stage(e, 0);
   lm_buf_puts(&e->g.body, level_close(e, 0));
   lm_gen_forget(&e->g, 1);

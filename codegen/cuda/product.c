@@ -1,9 +1,11 @@
-// product.c - what products on a GPU do with their result before they store it: the epilogues of cuBLASLt.
+// product.c - what products on a GPU do with their result before they store it: the epilogues of
+// cuBLASLt.
 //
-// cublasLtMatmul gives D = f(A B + beta C + bias): C may be another matrix than D, a bias has an element for each of D's rows of
-// columns (our unit stride) in D's type, gelu is the form with tanh and can store what it is taken of, whose leading dimension is
-// then a multiple of 8. None of this is there for f64. How exact gelu is in f32 is not said, so it is used where a result is
-// rounded to bf16.
+// cublasLtMatmul gives D = f(A B + beta C + bias): C may be another matrix than D, a bias has an
+// element for each of D's rows of columns (our unit stride) in D's type, gelu is the form with tanh
+// and can store what it is taken of, whose leading dimension is then a multiple of 8. None of this
+// is there for f64. How exact gelu is in f32 is not said, so it is used where a result is rounded
+// to bf16.
 #include "codegen/cuda/emit.h"
 
 bool lm_cuda_epilogue_known(const lm_plan_gemm *g) {

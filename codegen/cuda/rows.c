@@ -1,43 +1,56 @@
 // rows.c - what passes hold besides scalars, and sums over places.
 //
-// A row is what a reduction that keeps axes leaves at one place: in shared memory, one row a team; with one thread to a place
-// in an array of its own; in scratch memory where it is too large for either.
+// A row is what a reduction that keeps axes leaves at one place: in shared memory, one row a team;
+// with one thread to a place in an array of its own; in scratch memory where it is too large for
+// either.
 //
-// A chunk's sums lie in shared memory, one set a team, and are added in the order of teams when the chunk is done. In vectors
-// of w elements, element j lies at (j mod w) * (n / w) + j / w, so that neighbouring threads find different banks. What is
-// too large lies in the result itself and needs a team of all threads.
+// A chunk's sums lie in shared memory, one set a team, and are added in the order of teams when the
+// chunk is done. In vectors of w elements, element j lies at (j mod w) * (n / w) + j / w, so that
+// neighbouring threads find different banks. What is too large lies in the result itself and needs
+// a team of all threads.
 #include "codegen/cuda/emit.h"
 
-typedef struct row { cuda_row_kind kind; int64_t elements, bytes; } row;
+typedef struct row {
+  cuda_row_kind kind;
+  int64_t elements, bytes;
+} row;
 
 static row row_of(const cuda_emit *e, const lm_node *n) {
   lm_dtype t = n->op->out[0]->type.dtype;
   row r = {.elements = lm_type_elements(e->g.m, lm_kernel_inner(e->g.kernel, n->op->out[0]->type))};
   r.bytes = r.elements * (t == LM_BF16 ? 4 : lm_dtype_bytes(t)) * (e->team > 1 ? e->teams : 1);
-  if (e->team == 1) r.kind = r.elements <= CUDA_LOCAL_MOST ? CUDA_ROW_LOCAL : CUDA_ROW_SCRATCH;
-  else r.kind = e->g.kernel->attr.n_to || r.bytes > CUDA_SHARED_MOST / 4 ? CUDA_ROW_SCRATCH : CUDA_ROW_SHARED;
+  if (e->team == 1)
+    r.kind = r.elements <= CUDA_LOCAL_MOST ? CUDA_ROW_LOCAL : CUDA_ROW_SCRATCH;
+  else
+    r.kind = e->g.kernel->attr.n_to || r.bytes > CUDA_SHARED_MOST / 4 ? CUDA_ROW_SCRATCH
+                                                                      : CUDA_ROW_SHARED;
   return r;
 }
 
-static bool is_row(const lm_node *n) { return n->held == LM_HELD_ROW; }
+static bool is_row(const lm_node *n) {
+  return n->held == LM_HELD_ROW;
+}
 
 bool cuda_holds_rows(const cuda_emit *e) {
   for (uint32_t i = 0; i < e->g.s->n_nodes; i++)
-    if (is_row(&e->g.s->nodes[i])) return true;
+    if (is_row(&e->g.s->nodes[i]))
+      return true;
   return false;
 }
 
 static const char *row_place(cuda_emit *e, const lm_node *n, const lm_ix *at) {
   const char *index = lm_gen_index(&e->g, at, false);
   row r = row_of(e, n);
-  if (r.kind != CUDA_ROW_SHARED) return index;
+  if (r.kind != CUDA_ROW_SHARED)
+    return index;
   return lm_arena_printf(e->g.arena, "team * %lld + %s", (long long)r.elements, index);
 }
 
 lm_gen_text cuda_held(lm_gen *g, const lm_value *v, const lm_ix *ix) {
   cuda_emit *e = (cuda_emit *)g;
   const lm_node *n = lm_schedule_node(g->s, v);
-  if (n->held == LM_HELD_SCALAR) return (lm_gen_text){lm_arena_printf(g->arena, "h%u", n->op->mark), 0};
+  if (n->held == LM_HELD_SCALAR)
+    return (lm_gen_text){lm_arena_printf(g->arena, "h%u", n->op->mark), 0};
   lm_ix at = lm_gen_dense_index(g, v->type, ix, lm_kernel_inner(g->kernel, v->type));
   const char *form = row_of(e, n).kind == CUDA_ROW_SHARED ? "lm_get(h%u, %s)" : "h%u[%s]";
   const char *text = lm_arena_printf(g->arena, form, n->op->mark, row_place(e, n, &at));
@@ -47,7 +60,8 @@ lm_gen_text cuda_held(lm_gen *g, const lm_value *v, const lm_ix *ix) {
 void cuda_row_put(cuda_emit *e, int level, const lm_value *v, const lm_ix *ix, const char *x) {
   const lm_node *n = lm_schedule_node(e->g.s, v);
   lm_ix at = lm_gen_dense_index(&e->g, v->type, ix, lm_kernel_inner(e->g.kernel, v->type));
-  const char *form = row_of(e, n).kind == CUDA_ROW_SHARED ? "lm_put(h%u, %s, %s);" : "h%u[%s] = %s;";
+  const char *form =
+      row_of(e, n).kind == CUDA_ROW_SHARED ? "lm_put(h%u, %s, %s);" : "h%u[%s] = %s;";
   lm_gen_statement(&e->g, level, form, n->op->mark, row_place(e, n, &at), x);
 }
 
@@ -56,7 +70,8 @@ void cuda_rows_declare(cuda_emit *e, lm_buf *head, lm_buf *in_place) {
   int64_t chunks = e->g.kernel->attr.n_to ? lm_axis_size(e->g.m, e->g.kernel->attr.to[0]) : 0;
   for (uint32_t i = 0; i < e->g.s->n_nodes; i++) {
     const lm_node *n = &e->g.s->nodes[i];
-    if (!is_row(n)) continue;
+    if (!is_row(n))
+      continue;
     lm_dtype t = n->op->out[0]->type.dtype;
     const char *type = lm_gen_held_type(t);
     row r = row_of(e, n);
@@ -70,10 +85,13 @@ void cuda_rows_declare(cuda_emit *e, lm_buf *head, lm_buf *in_place) {
       lm_gen_type_note(&e->g, head, inner);
     } else {
       int64_t rows = chunks ? chunks * e->teams : cuda_places(e);
-      if (e->n_scratch == LM_KERNEL_SCRATCH) LM_BUG("a kernel with more than %d large rows", LM_KERNEL_SCRATCH);
+      if (e->n_scratch == LM_KERNEL_SCRATCH)
+        LM_BUG("a kernel with more than %d large rows", LM_KERNEL_SCRATCH);
       e->scratch[e->n_scratch] = rows * r.elements * (t == LM_BF16 ? 4 : lm_dtype_bytes(t));
-      const char *number = chunks ? lm_arena_printf(e->g.arena, "(lm_block() * %d + team)", e->teams) : "place";
-      lm_buf_printf(in_place, "%s *h%u = (%s *)w%d + (int64_t)%s * %lld", type, i, type, e->n_scratch++, number, (long long)r.elements);
+      const char *number =
+          chunks ? lm_arena_printf(e->g.arena, "(lm_block() * %d + team)", e->teams) : "place";
+      lm_buf_printf(in_place, "%s *h%u = (%s *)w%d + (int64_t)%s * %lld", type, i, type,
+                    e->n_scratch++, number, (long long)r.elements);
       lm_gen_type_note(&e->g, in_place, inner);
     }
   }
@@ -89,16 +107,20 @@ static int64_t sum_elements(const cuda_emit *e, uint32_t i) {
 static bool sum_shared(const cuda_emit *e, uint32_t result) {
   int64_t bytes = 0;
   for (uint32_t i = 0; i <= result; i++)
-    if (lm_kernel_result_summed(e->g.kernel, i)) bytes += sum_elements(e, i) * e->teams * (int64_t)sizeof(float);
+    if (lm_kernel_result_summed(e->g.kernel, i))
+      bytes += sum_elements(e, i) * e->teams * (int64_t)sizeof(float);
   return bytes <= CUDA_SHARED_MOST;
 }
 
-void cuda_sum_add(cuda_emit *e, int level, uint32_t result, lm_type t, const lm_ix *ix, const char *x) {
+void cuda_sum_add(cuda_emit *e, int level, uint32_t result, lm_type t, const lm_ix *ix,
+                  const char *x) {
   lm_ix at = lm_gen_dense_index(&e->g, t, ix, lm_kernel_inner(e->g.kernel, t)), rest = {0};
   int width = e->width[e->g.pass];
-  bool shared = sum_shared(e, result), spread = shared && e->vector && lm_ix_coef(&at, e->vector) == 1 && at.c % width == 0;
+  bool shared = sum_shared(e, result);
+  bool spread = shared && e->vector && lm_ix_coef(&at, e->vector) == 1 && at.c % width == 0;
   for (int i = 0; spread && i < at.n; i++) {
-    if (at.t[i].var == e->vector) continue;
+    if (at.t[i].var == e->vector)
+      continue;
     spread = at.t[i].coef % width == 0;
     rest.t[rest.n] = at.t[i];
     rest.t[rest.n++].coef /= width;
@@ -111,7 +133,8 @@ void cuda_sum_add(cuda_emit *e, int level, uint32_t result, lm_type t, const lm_
   }
   const char *index = lm_gen_index(&e->g, &at, false);
   if (shared) {
-    const char *place = lm_arena_printf(e->g.arena, "c%u, team * %lld + %s", result, (long long)n, index);
+    const char *place =
+        lm_arena_printf(e->g.arena, "c%u, team * %lld + %s", result, (long long)n, index);
     lm_gen_statement(&e->g, level, "lm_put(%s, lm_get(%s) + %s);", place, place, x);
   } else {
     lm_gen_statement(&e->g, level, "c%u[%s] += %s;", result, index, x);
@@ -121,11 +144,16 @@ void cuda_sum_add(cuda_emit *e, int level, uint32_t result, lm_type t, const lm_
 void cuda_sums_begin(cuda_emit *e, lm_buf *b) {
   int threads = e->team * e->teams;
   for (uint32_t i = 0; i < e->g.kernel->n_out; i++) {
-    if (!lm_kernel_result_summed(e->g.kernel, i)) continue;
-    long long n = sum_elements(e, i), all = sum_shared(e, i) ? n * e->teams : n;
-    if (sum_shared(e, i)) lm_buf_printf(b, "LM_SHARED(float, c%u, %lld);\n", i, all);
-    else lm_buf_printf(b, "float *c%u = r%u + (int64_t)lm_block() * %lld;\n", i, i, n);
-    if (sum_shared(e, i)) e->shared += all * (int64_t)sizeof(float);
+    if (!lm_kernel_result_summed(e->g.kernel, i))
+      continue;
+    long long n = sum_elements(e, i);
+    long long all = sum_shared(e, i) ? n * e->teams : n;
+    if (sum_shared(e, i))
+      lm_buf_printf(b, "LM_SHARED(float, c%u, %lld);\n", i, all);
+    else
+      lm_buf_printf(b, "float *c%u = r%u + (int64_t)lm_block() * %lld;\n", i, i, n);
+    if (sum_shared(e, i))
+      e->shared += all * (int64_t)sizeof(float);
     const char *clear = sum_shared(e, i) ? "lm_put(c%u, z, 0.0f);\n" : "c%u[z] = 0.0f;\n";
     lm_buf_printf(b, "for (int32_t z = lm_thread(); z < %lld; z += %d) ", all, threads);
     lm_buf_printf(b, clear, i);
@@ -137,12 +165,16 @@ void cuda_sums_finish(cuda_emit *e, lm_buf *b) {
   int threads = e->team * e->teams;
   lm_buf_puts(b, "lm_barrier();\n");
   for (uint32_t i = 0; i < e->g.kernel->n_out; i++) {
-    if (!lm_kernel_result_summed(e->g.kernel, i) || !sum_shared(e, i)) continue;
+    if (!lm_kernel_result_summed(e->g.kernel, i) || !sum_shared(e, i))
+      continue;
     long long n = sum_elements(e, i);
     int width = e->sum_width[i];
-    lm_buf_printf(b, "for (int32_t z = lm_thread(); z < %lld; z += %d) {\nfloat s = 0.0f;\n", n, threads);
-    if (width > 1) lm_buf_printf(b, "const int32_t at = z %% %d * %lld + z / %d;\n", width, n / width, width);
-    lm_buf_printf(b, "for (int32_t j = 0; j < %d; j++) s += lm_get(c%u, j * %lld + %s);\n", e->teams, i, n, width > 1 ? "at" : "z");
+    lm_buf_printf(b, "for (int32_t z = lm_thread(); z < %lld; z += %d) {\nfloat s = 0.0f;\n", n,
+                  threads);
+    if (width > 1)
+      lm_buf_printf(b, "const int32_t at = z %% %d * %lld + z / %d;\n", width, n / width, width);
+    lm_buf_printf(b, "for (int32_t j = 0; j < %d; j++) s += lm_get(c%u, j * %lld + %s);\n",
+                  e->teams, i, n, width > 1 ? "at" : "z");
     lm_buf_printf(b, "r%u[(int64_t)lm_block() * %lld + z] = s;\n}\n", i, n);
   }
 }

@@ -1,126 +1,185 @@
-// scatter.c - sums of rows into the places of a table that an index names: the gradient of an embedding.
+// scatter.c - sums of rows into the places of a table that an index names: the gradient of an
+// embedding.
 //
 //   %z = scatter_add %u : f32[b, t, d], %i : int[b, t] over(v) : f32[v, d]
 //
-// A block owns some places of v and some columns of d. Each of its warps goes through all of the index, 32 at a time, and
-// for each that names one of the block's places adds that row to its sum, columns dealt out to lanes. So a sum is taken in the
-// order of the index, by one thread, without atomic operations. Declines what has other axes in the table, or axes that index
-// and table share.
+// A block owns some places of v and some columns of d. Each of its warps goes through all of the
+// index, 32 at a time, and for each that names one of the block's places adds that row to its sum,
+// columns dealt out to lanes. So a sum is taken in the order of the index, by one thread, without
+// atomic operations. Declines what has other axes in the table, or axes that index and table share.
 #include <string.h>
 #include "codegen/cuda/emit.h"
 
-enum { PLACES = 16, COLUMNS = 256, THREADS = 128 };
+enum {
+  PLACES = 16,
+  COLUMNS = 256,
+  THREADS = 128
+};
 
 static const lm_op *scatter_of(const lm_op *kernel) {
   for (const lm_op *op = kernel->body->first; op; op = op->next)
-    if (op->code == LM_OP_SCATTER) return op;
+    if (op->code == LM_OP_SCATTER)
+      return op;
   return NULL;
 }
 
 bool cuda_scatter_fits(const lm_module *m, const lm_op *kernel) {
-  const lm_op *op = scatter_of(kernel), *yield = lm_kernel_yield(kernel);
-  if (!op || kernel->attr.n_to || yield->n_in != 1 || yield->in[0] != op->out[0] || op->out[0]->type.dtype != LM_F32) return false;
-  lm_type t = op->out[0]->type, index = op->in[1]->type;
+  const lm_op *op = scatter_of(kernel);
+  const lm_op *yield = lm_kernel_yield(kernel);
+  if (!op || kernel->attr.n_to || yield->n_in != 1 || yield->in[0] != op->out[0] ||
+      op->out[0]->type.dtype != LM_F32)
+    return false;
+  lm_type t = op->out[0]->type;
+  lm_type index = op->in[1]->type;
   for (const lm_op *o = kernel->body->first; o; o = o->next)
-    if (o != op && lm_op_is_reduction(o)) return false;
+    if (o != op && lm_op_is_reduction(o))
+      return false;
   for (int i = 0; i < t.rank; i++) {
-    if (m->axes[t.axis[i]].dyn || lm_type_find(index, t.axis[i]) >= 0) return false;
-    if (t.axis[i] != op->attr.axes[0] && lm_type_find(op->in[0]->type, t.axis[i]) < 0) return false;
+    if (m->axes[t.axis[i]].dyn || lm_type_find(index, t.axis[i]) >= 0)
+      return false;
+    if (t.axis[i] != op->attr.axes[0] && lm_type_find(op->in[0]->type, t.axis[i]) < 0)
+      return false;
   }
   for (int i = 0; i < index.rank; i++)
-    if (m->axes[index.axis[i]].dyn) return false;
+    if (m->axes[index.axis[i]].dyn)
+      return false;
   return lm_type_subset(index, op->in[0]->type) && index.rank + t.rank - 1 == op->in[0]->type.rank;
 }
 
-typedef struct numbering { uint16_t var[LM_RANK]; } numbering;
+typedef struct numbering {
+  uint16_t var[LM_RANK];
+} numbering;
 
 // Variables for the axes of t but `but`, named with a prefix, at a level.
 static numbering number(cuda_emit *e, lm_type t, lm_axis but, const char *prefix, int level) {
   numbering n = {{0}};
   for (int i = 0; i < t.rank; i++) {
-    if (t.axis[i] == but) continue;
+    if (t.axis[i] == but)
+      continue;
     int64_t size = lm_axis_size(e->g.m, t.axis[i]);
-    const char *name = lm_arena_printf(e->g.arena, "%s%s", prefix, lm_gen_axis_name(&e->g, t.axis[i]));
-    n.var[i] = lm_var_add(&e->g.vars, (lm_var){.kind = LM_VAR_TEMP, .name = name, .size = size, .hi = size, .level = level});
+    const char *name =
+        lm_arena_printf(e->g.arena, "%s%s", prefix, lm_gen_axis_name(&e->g, t.axis[i]));
+    n.var[i] = lm_var_add(
+        &e->g.vars,
+        (lm_var){.kind = LM_VAR_TEMP, .name = name, .size = size, .hi = size, .level = level});
   }
   return n;
 }
 
-static void decode(cuda_emit *e, lm_type t, lm_axis but, const numbering *n, const char *from, lm_buf *b) {
+static void decode(cuda_emit *e, lm_type t, lm_axis but, const numbering *n, const char *from,
+                   lm_buf *b) {
   cuda_axis axes[LM_RANK];
   int count = 0;
   for (int i = 0; i < t.rank; i++)
     if (t.axis[i] != but && lm_axis_size(e->g.m, t.axis[i]) > 1)
-      axes[count++] = (cuda_axis){n->var[i], lm_gen_extent(&e->g, lm_axis_size(e->g.m, t.axis[i]), 0, 1)};
+      axes[count++] =
+          (cuda_axis){n->var[i], lm_gen_extent(&e->g, lm_axis_size(e->g.m, t.axis[i]), 0, 1)};
   cuda_decode(e, axes, count, from, b);
 }
 
 static void along(const cuda_emit *e, lm_type t, lm_type names, const numbering *n, lm_ix *out) {
   for (int i = 0; i < t.rank; i++) {
     int at = lm_type_find(names, t.axis[i]);
-    if (at >= 0) out[i] = lm_ix_var(&e->g.vars, n->var[at]);
+    if (at >= 0)
+      out[i] = lm_ix_var(&e->g.vars, n->var[at]);
   }
 }
 
 static lm_gen_text pull(cuda_emit *e, const lm_value *v, const lm_ix *ix, int level, lm_buf *to) {
-  for (int k = 0; k <= level; k++) e->g.level[k].before.n = 0;
+  for (int k = 0; k <= level; k++)
+    e->g.level[k].before.n = 0;
   lm_gen_text x = lm_gen_pull(&e->g, v, ix);
   for (int k = 0; k <= level; k++)
-    if (e->g.level[k].before.n) lm_buf_add(to, e->g.level[k].before.p, e->g.level[k].before.n);
+    if (e->g.level[k].before.n)
+      lm_buf_add(to, e->g.level[k].before.p, e->g.level[k].before.n);
   e->g.memo = NULL;
   return x;
 }
 
 static void emit_body(cuda_emit *e, const lm_op *op, lm_buf *b) {
   const lm_module *m = e->g.m;
-  lm_type t = op->out[0]->type, index = op->in[1]->type, update = op->in[0]->type;
+  lm_type t = op->out[0]->type;
+  lm_type index = op->in[1]->type;
+  lm_type update = op->in[0]->type;
   lm_axis v = op->attr.axes[0];
   const char *type = e->g.target->index;
-  long long places = lm_axis_size(m, v), columns = lm_type_elements(m, t) / places, n = lm_type_elements(m, index);
-  numbering at_column = number(e, t, v, "i_", 0), at_index = number(e, index, 0, "i_", 0), at_row = number(e, index, 0, "i_", 0);
+  long long places = lm_axis_size(m, v);
+  long long columns = lm_type_elements(m, t) / places;
+  long long n = lm_type_elements(m, index);
+  numbering at_column = number(e, t, v, "i_", 0);
+  numbering at_index = number(e, index, 0, "i_", 0);
+  numbering at_row = number(e, index, 0, "i_", 0);
   lm_ix ix[LM_RANK], to[LM_RANK];
-  lm_buf_printf(b, "LM_SHARED(float, sum, %d);  // [%d places][%d columns]\n", PLACES * COLUMNS, PLACES, COLUMNS);
-  lm_buf_printf(b, "const int32_t lane = lm_thread() %% 32, first = lm_block() / %lld * %d, column0 = lm_block() %% %lld * %d;\n",
-                (columns + COLUMNS - 1) / COLUMNS, PLACES, (columns + COLUMNS - 1) / COLUMNS, COLUMNS);
-  lm_buf_printf(b, "for (int32_t z = lm_thread(); z < %d; z += %d)\nfor (int32_t j = 0; j < %d; j++) lm_put(sum, j * %d + z, 0.0f);\n", COLUMNS, THREADS, PLACES, COLUMNS);
-  lm_buf_printf(b, "for (%s from = 0; from < %lld; from += 32) {\nint32_t place = -1;\nif (from + lane < %lld) {\nconst %s p = from + lane;\n", type, n, n, type);
+  lm_buf_printf(b, "LM_SHARED(float, sum, %d);  // [%d places][%d columns]\n", PLACES * COLUMNS,
+                PLACES, COLUMNS);
+  lm_buf_printf(b,
+                "const int32_t lane = lm_thread() %% 32, first = lm_block() / %lld * %d, column0 = "
+                "lm_block() %% %lld * %d;\n",
+                (columns + COLUMNS - 1) / COLUMNS, PLACES, (columns + COLUMNS - 1) / COLUMNS,
+                COLUMNS);
+  lm_buf_printf(b,
+                "for (int32_t z = lm_thread(); z < %d; z += %d)\nfor (int32_t j = 0; j < %d; j++) "
+                "lm_put(sum, j * %d + z, 0.0f);\n",
+                COLUMNS, THREADS, PLACES, COLUMNS);
+  lm_buf_printf(b,
+                "for (%s from = 0; from < %lld; from += 32) {\nint32_t place = -1;\nif (from + "
+                "lane < %lld) {\nconst %s p = from + lane;\n",
+                type, n, n, type);
   decode(e, index, 0, &at_index, "p", b);
   along(e, index, index, &at_index, ix);
   lm_buf_printf(b, "%s", "");
   lm_buf code = {0};
   lm_gen_text i = pull(e, op->in[1], ix, 0, &code);
-  if (code.n) lm_buf_add(b, code.p, code.n);
+  if (code.n)
+    lm_buf_add(b, code.p, code.n);
   lm_buf_printf(b, "const int32_t at = (int32_t)lm_clamp(%s, %lld);\n", i.text, places);
   lm_buf_printf(b, "if (at >= first && at < first + %d) place = at - first;\n}\n", PLACES);
   lm_buf_puts(b, "for (uint32_t found = lm_ballot(place >= 0); found; found &= found - 1) {\n");
-  lm_buf_printf(b, "const int32_t j = lm_lowest(found), row = lm_shuffle_int(~0u, place, j);\nconst %s p = from + j;\n", type);
+  lm_buf_printf(b,
+                "const int32_t j = lm_lowest(found), row = lm_shuffle_int(~0u, place, j);\nconst "
+                "%s p = from + j;\n",
+                type);
   decode(e, index, 0, &at_row, "p", b);
-  lm_buf_printf(b, "for (int32_t z = lm_thread(); z < %d && column0 + z < %lld; z += %d) {\nconst int32_t column = column0 + z;\n", COLUMNS, columns, THREADS);
+  lm_buf_printf(b,
+                "for (int32_t z = lm_thread(); z < %d && column0 + z < %lld; z += %d) {\nconst "
+                "int32_t column = column0 + z;\n",
+                COLUMNS, columns, THREADS);
   decode(e, t, v, &at_column, "column", b);
   along(e, update, index, &at_row, ix);
   along(e, update, t, &at_column, ix);
   code.n = 0;
   lm_gen_text x = pull(e, op->in[0], ix, 0, &code);
-  if (code.n) lm_buf_add(b, code.p, code.n);
-  lm_buf_printf(b, "lm_put(sum, row * %d + z, lm_get(sum, row * %d + z) + %s);\n}\n}\n}\n", COLUMNS, COLUMNS, x.text);
-  lm_buf_printf(b, "for (int32_t z = lm_thread(); z < %d && column0 + z < %lld; z += %d) {\nconst int32_t column = column0 + z;\n", COLUMNS, columns, THREADS);
+  if (code.n)
+    lm_buf_add(b, code.p, code.n);
+  lm_buf_printf(b, "lm_put(sum, row * %d + z, lm_get(sum, row * %d + z) + %s);\n}\n}\n}\n", COLUMNS,
+                COLUMNS, x.text);
+  lm_buf_printf(b,
+                "for (int32_t z = lm_thread(); z < %d && column0 + z < %lld; z += %d) {\nconst "
+                "int32_t column = column0 + z;\n",
+                COLUMNS, columns, THREADS);
   decode(e, t, v, &at_column, "column", b);
   along(e, t, t, &at_column, to);
-  uint16_t j = lm_var_add(&e->g.vars, (lm_var){.kind = LM_VAR_TEMP, .name = "place", .size = places, .hi = places});
+  uint16_t j = lm_var_add(
+      &e->g.vars, (lm_var){.kind = LM_VAR_TEMP, .name = "place", .size = places, .hi = places});
   to[lm_type_find(t, v)] = lm_ix_var(&e->g.vars, j);
-  lm_buf_printf(b, "for (int32_t j = 0; j < %d && first + j < %lld; j++) {\nconst %s place = first + j;\n", PLACES, places, type);
-  lm_buf_printf(b, "r0[%s] = lm_get(sum, j * %d + z);\n}\n}\n", lm_gen_dense_offset(&e->g, t, to, t), COLUMNS);
+  lm_buf_printf(
+      b, "for (int32_t j = 0; j < %d && first + j < %lld; j++) {\nconst %s place = first + j;\n",
+      PLACES, places, type);
+  lm_buf_printf(b, "r0[%s] = lm_get(sum, j * %d + z);\n}\n}\n",
+                lm_gen_dense_offset(&e->g, t, to, t), COLUMNS);
   lm_buf_free(&code);
 }
 
-void cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *arena, lm_buf *text, lm_kernel_code *out) {
+void cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *arena, lm_buf *text,
+                       lm_kernel_code *out) {
   const lm_op *op = scatter_of(kernel);
   cuda_emit *e = LM_NEW(arena, cuda_emit);
   lm_buf b = {0};
   e->flat = *kernel;
   e->flat.attr.n_axes = 0;
   e->form = CUDA_FLAT;
-  lm_gen_init(&e->g, cuda_gen_target(m, kernel), m, &e->flat, lm_schedule_make(m, &e->flat, false, arena), arena);
+  lm_gen_init(&e->g, cuda_gen_target(m, kernel), m, &e->flat,
+              lm_schedule_make(m, &e->flat, false, arena), arena);
   e->width = LM_NEW_N(arena, int, e->g.s->n_passes + 1);
   lm_gen_attempt(&e->g);
   lm_buf_puts(&b, "(");
@@ -129,9 +188,11 @@ void cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *arena,
   emit_body(e, op, &b);
   lm_buf_puts(&b, "}\n");
   lm_gen_indent(b.p, text);
-  int64_t places = lm_axis_size(m, op->attr.axes[0]), columns = lm_type_elements(m, op->out[0]->type) / places;
+  int64_t places = lm_axis_size(m, op->attr.axes[0]);
+  int64_t columns = lm_type_elements(m, op->out[0]->type) / places;
   out->launch = (lm_plan_launch){.threads = THREADS, .per_block = 1};
-  out->space = (lm_plan_extent){.fixed = ((places + PLACES - 1) / PLACES) * ((columns + COLUMNS - 1) / COLUMNS)};
+  out->space = (lm_plan_extent){.fixed = ((places + PLACES - 1) / PLACES) *
+                                         ((columns + COLUMNS - 1) / COLUMNS)};
   lm_buf_free(&b);
   lm_gen_free(&e->g);
 }

@@ -1,14 +1,21 @@
-// shape.c - the form of a kernel: whether places are shared by teams of threads, how large a team is, what runs in vectors.
+// shape.c - the form of a kernel: whether places are shared by teams of threads, how large a team
+// is, what runs in vectors.
 #include <string.h>
 #include "codegen/cuda/emit.h"
 
-enum { THREADS_ENOUGH = 1 << 16 };     // that keep a device busy
+enum {
+  THREADS_ENOUGH = 1 << 16
+}; // that keep a device busy
 
 // ---- passes
 
-static bool reduces(const lm_root *r) { return r->v->def && !r->copy && lm_op_is_reduction(r->v->def); }
+static bool reduces(const lm_root *r) {
+  return r->v->def && !r->copy && lm_op_is_reduction(r->v->def);
+}
 
-static bool same_axes(lm_type a, lm_type b) { return a.rank == b.rank && lm_type_subset(a, b); }
+static bool same_axes(lm_type a, lm_type b) {
+  return a.rank == b.rank && lm_type_subset(a, b);
+}
 
 // Kept axes and summed ones: a pass of its own.
 static bool is_partial(const lm_schedule *s, const lm_root *r) {
@@ -25,11 +32,13 @@ static void roots_number(lm_schedule *s) {
   for (uint32_t i = 0; i < s->n_passes; i++)
     for (uint32_t j = 0; j < s->passes[i].n_roots; j++) {
       lm_root r = s->passes[i].roots[j];
-      if (r.v->def && !r.copy) s->nodes[r.v->def->mark].pass = (int)i;
+      if (r.v->def && !r.copy)
+        s->nodes[r.v->def->mark].pass = (int)i;
     }
 }
 
-// Sums that keep axes leave their pass: other threads then read what the rest of it wrote, which is a depth of its own.
+// Sums that keep axes leave their pass: other threads then read what the rest of it wrote, which is
+// a depth of its own.
 static void partial_split(lm_schedule *s) {
   lm_sched_pass *old = s->passes;
   uint32_t n = s->n_passes;
@@ -38,10 +47,13 @@ static void partial_split(lm_schedule *s) {
   for (uint32_t i = 0; i < n; i++) {
     lm_sched_pass plain = {.space = old[i].space, .depth = 2 * old[i].depth};
     for (uint32_t j = 0; j < old[i].n_roots; j++)
-      if (!is_partial(s, &old[i].roots[j])) LM_PUSH(s->arena, plain.roots, plain.n_roots, plain.cap_roots) = old[i].roots[j];
-    if (plain.n_roots) LM_PUSH(s->arena, s->passes, s->n_passes, s->cap_passes) = plain;
+      if (!is_partial(s, &old[i].roots[j]))
+        LM_PUSH(s->arena, plain.roots, plain.n_roots, plain.cap_roots) = old[i].roots[j];
+    if (plain.n_roots)
+      LM_PUSH(s->arena, s->passes, s->n_passes, s->cap_passes) = plain;
     for (uint32_t j = 0; j < old[i].n_roots; j++)
-      if (is_partial(s, &old[i].roots[j])) pass_add(s, old[i].space, 2 * old[i].depth + 1, old[i].roots[j]);
+      if (is_partial(s, &old[i].roots[j]))
+        pass_add(s, old[i].space, 2 * old[i].depth + 1, old[i].roots[j]);
   }
   roots_number(s);
 }
@@ -55,32 +67,42 @@ static void flat_passes(lm_schedule *s) {
     lm_root r = {yield->in[i], false};
     bool said = false;
     uint32_t at = 0;
-    for (uint32_t j = 0; j < i; j++) said |= yield->in[j] == yield->in[i];
-    while (at < s->n_passes && !same_axes(s->passes[at].space, r.v->type)) at++;
-    if (said) continue;
-    if (at == s->n_passes) pass_add(s, r.v->type, 0, r);
-    else LM_PUSH(s->arena, s->passes[at].roots, s->passes[at].n_roots, s->passes[at].cap_roots) = r;
+    for (uint32_t j = 0; j < i; j++)
+      said |= yield->in[j] == yield->in[i];
+    while (at < s->n_passes && !same_axes(s->passes[at].space, r.v->type))
+      at++;
+    if (said)
+      continue;
+    if (at == s->n_passes)
+      pass_add(s, r.v->type, 0, r);
+    else
+      LM_PUSH(s->arena, s->passes[at].roots, s->passes[at].n_roots, s->passes[at].cap_roots) = r;
   }
   roots_number(s);
 }
 
 static bool has_reductions(const lm_op *kernel) {
   for (const lm_op *op = kernel->body->first; op; op = op->next)
-    if (lm_op_is_reduction(op)) return true;
+    if (lm_op_is_reduction(op))
+      return true;
   return false;
 }
 
 void cuda_shape_begin(cuda_emit *e, const lm_module *m, const lm_op *kernel, lm_arena *arena) {
   e->form = has_reductions(kernel) || kernel->attr.n_to ? CUDA_TEAM : CUDA_FLAT;
   e->flat = *kernel;
-  if (e->form == CUDA_FLAT) e->flat.attr.n_axes = 0;
+  if (e->form == CUDA_FLAT)
+    e->flat.attr.n_axes = 0;
   const lm_op *own = e->form == CUDA_FLAT ? &e->flat : kernel;
   lm_schedule *s = lm_schedule_make(m, own, false, arena);
-  if (e->form == CUDA_FLAT) flat_passes(s);
-  else partial_split(s);
+  if (e->form == CUDA_FLAT)
+    flat_passes(s);
+  else
+    partial_split(s);
   lm_gen_init(&e->g, cuda_gen_target(m, kernel), m, own, s, arena);
   e->width = LM_NEW_N(arena, int, s->n_passes + 1);
-  for (uint32_t i = 0; i < s->n_passes; i++) e->width[i] = 1;
+  for (uint32_t i = 0; i < s->n_passes; i++)
+    e->width[i] = 1;
   e->sum_width = LM_NEW_N(arena, int, kernel->n_out + 1);
   e->team = e->teams = 1;
 }
@@ -89,64 +111,80 @@ void cuda_shape_begin(cuda_emit *e, const lm_module *m, const lm_op *kernel, lm_
 
 static double times(const lm_gen_domain *d) {
   double n = 1;
-  for (int i = 0; i < d->n; i++) n *= (double)d->atom[i].size;
+  for (int i = 0; i < d->n; i++)
+    n *= (double)d->atom[i].size;
   return n;
 }
 
 static bool contiguous(const cuda_emit *e, int pass, uint16_t var) {
   for (uint32_t i = 0; i < e->g.n_accesses; i++) {
     const lm_gen_access *a = &e->g.accesses[i];
-    if (a->pass == pass && a->memory && lm_ix_coef(&a->ix, var) == 1) return true;
+    if (a->pass == pass && a->memory && lm_ix_coef(&a->ix, var) == 1)
+      return true;
   }
   return false;
 }
 
 static int widest(const lm_op *kernel) {
   for (uint32_t i = 0; i < kernel->n_in; i++)
-    if (kernel->in[i]->type.rank && kernel->in[i]->type.dtype == LM_BF16) return 8;
+    if (kernel->in[i]->type.rank && kernel->in[i]->type.dtype == LM_BF16)
+      return 8;
   for (uint32_t i = 0; i < kernel->n_out; i++)
-    if (kernel->out[i]->type.dtype == LM_BF16) return 8;
+    if (kernel->out[i]->type.dtype == LM_BF16)
+      return 8;
   return 4;
 }
 
 static void vector_choose(cuda_emit *e, int pass) {
   lm_gen_domain *d = &e->g.domains[pass];
   const lm_sched_pass *p = &e->g.s->passes[pass];
-  if (!d->n || is_partial(e->g.s, &p->roots[0])) return;
+  if (!d->n || is_partial(e->g.s, &p->roots[0]))
+    return;
   const lm_gen_atom *last = &d->atom[d->n - 1];
-  if (last->dyn || last->n_cuts || d->n == LM_GEN_ATOMS || !contiguous(e, pass, last->var)) return;
+  if (last->dyn || last->n_cuts || d->n == LM_GEN_ATOMS || !contiguous(e, pass, last->var))
+    return;
   int width = widest(e->g.kernel);
-  while (last->size % width) width /= 2;
-  if (width == 1) return;
+  while (last->size % width)
+    width /= 2;
+  if (width == 1)
+    return;
   e->width[pass] = width;
-  if (last->size > width) lm_gen_atom_split(&e->g, d, d->n - 1, width);
+  if (last->size > width)
+    lm_gen_atom_split(&e->g, d, d->n - 1, width);
 }
 
 // ---- teams
 
 int64_t cuda_places(const cuda_emit *e) {
   int64_t n = 1;
-  for (int i = 0; i < e->g.kernel->attr.n_axes; i++) n *= lm_axis_size(e->g.m, e->g.kernel->attr.axes[i]);
+  for (int i = 0; i < e->g.kernel->attr.n_axes; i++)
+    n *= lm_axis_size(e->g.m, e->g.kernel->attr.axes[i]);
   return n;
 }
 
 static bool scatters(const cuda_emit *e) {
   for (uint32_t i = 0; i < e->g.s->n_nodes; i++)
-    if (e->g.s->nodes[i].op->code == LM_OP_SCATTER) return true;
+    if (e->g.s->nodes[i].op->code == LM_OP_SCATTER)
+      return true;
   return false;
 }
 
-// Memory is contiguous from place to place rather than within places, weighted by how often it is accessed.
+// Memory is contiguous from place to place rather than within places, weighted by how often it is
+// accessed.
 static bool places_contiguous(const cuda_emit *e) {
   int n = e->g.kernel->attr.n_axes;
-  if (!n) return false;
+  if (!n)
+    return false;
   double inner = 0, outer = 0;
   for (uint32_t i = 0; i < e->g.n_accesses; i++) {
     const lm_gen_access *a = &e->g.accesses[i];
     const lm_gen_domain *d = &e->g.domains[a->pass];
-    if (!a->memory) continue;
-    if (d->n && lm_ix_coef(&a->ix, d->atom[d->n - 1].var) == 1) inner += times(d);
-    if (lm_ix_coef(&a->ix, e->g.outer[n - 1]) == 1) outer += times(d);
+    if (!a->memory)
+      continue;
+    if (d->n && lm_ix_coef(&a->ix, d->atom[d->n - 1].var) == 1)
+      inner += times(d);
+    if (lm_ix_coef(&a->ix, e->g.outer[n - 1]) == 1)
+      outer += times(d);
   }
   return outer > inner;
 }
@@ -155,46 +193,62 @@ static int64_t longest(const cuda_emit *e) {
   double most = 1;
   for (uint32_t i = 0; i < e->g.s->n_passes; i++) {
     double n = times(&e->g.domains[i]) / e->width[i];
-    if (n > most) most = n;
+    if (n > most)
+      most = n;
   }
   return most < 1e15 ? (int64_t)most : (int64_t)1e15;
 }
 
 static void team_choose(cuda_emit *e) {
-  int64_t n = longest(e), places = e->g.kernel->attr.n_to ? lm_axis_size(e->g.m, e->g.kernel->attr.to[0]) : cuda_places(e);
+  int64_t n = longest(e);
+  int64_t places =
+      e->g.kernel->attr.n_to ? lm_axis_size(e->g.m, e->g.kernel->attr.to[0]) : cuda_places(e);
   e->team = 1;
-  while (e->team < CUDA_WARP && e->team < n) e->team *= 2;
-  while (e->team >= CUDA_WARP && e->team < CUDA_THREADS_MOST && (n > 8 * e->team || (places * e->team < THREADS_ENOUGH && n > e->team))) e->team *= 2;
-  if (e->g.kernel->attr.n_to && e->team > CUDA_WARP && n <= 32 * CUDA_WARP) e->team = CUDA_WARP;   // more places at once instead
+  while (e->team < CUDA_WARP && e->team < n)
+    e->team *= 2;
+  while (e->team >= CUDA_WARP && e->team < CUDA_THREADS_MOST &&
+         (n > 8 * e->team || (places * e->team < THREADS_ENOUGH && n > e->team)))
+    e->team *= 2;
+  if (e->g.kernel->attr.n_to && e->team > CUDA_WARP && n <= 32 * CUDA_WARP)
+    e->team = CUDA_WARP; // more places at once instead
   e->teams = e->team > CUDA_WARP ? 1 : CUDA_THREADS / e->team;
-  while (!e->g.kernel->attr.n_to && e->teams > 1 && e->teams / 2 >= places && e->team * e->teams > CUDA_WARP) e->teams /= 2;
+  while (!e->g.kernel->attr.n_to && e->teams > 1 && e->teams / 2 >= places &&
+         e->team * e->teams > CUDA_WARP)
+    e->teams /= 2;
 }
 
 void cuda_shape_choose(cuda_emit *e) {
-  bool alone = e->form == CUDA_TEAM && !e->g.kernel->attr.n_to && (scatters(e) || places_contiguous(e));
+  bool alone =
+      e->form == CUDA_TEAM && !e->g.kernel->attr.n_to && (scatters(e) || places_contiguous(e));
   if (alone) {
     e->teams = cuda_places(e) >= THREADS_ENOUGH ? CUDA_THREADS : 2 * CUDA_WARP;
     return;
   }
-  for (uint32_t i = 0; i < e->g.s->n_passes; i++) vector_choose(e, (int)i);
-  if (e->form == CUDA_TEAM) team_choose(e);
+  for (uint32_t i = 0; i < e->g.s->n_passes; i++)
+    vector_choose(e, (int)i);
+  if (e->form == CUDA_TEAM)
+    team_choose(e);
 }
 
 // ---- merging
 
 static bool mergeable(const cuda_emit *e, int pass, int i) {
   const lm_gen_domain *d = &e->g.domains[pass];
-  const lm_gen_atom *a = &d->atom[i], *b = &d->atom[i + 1];
+  const lm_gen_atom *a = &d->atom[i];
+  const lm_gen_atom *b = &d->atom[i + 1];
   bool into_vector = e->width[pass] > 1 && i + 1 == d->n - 1;
-  return !into_vector && !a->n_cuts && !b->n_cuts && !b->dyn && lm_gen_alike(&e->g, pass, a->axis, b->axis) &&
+  return !into_vector && !a->n_cuts && !b->n_cuts && !b->dyn &&
+         lm_gen_alike(&e->g, pass, a->axis, b->axis) &&
          lm_gen_one_loop(&e->g, a->var, b->var, b->size, pass);
 }
 
 void cuda_shape_merge(cuda_emit *e) {
   for (uint32_t p = 0; p < e->g.s->n_passes; p++)
-    for (int i = 0; i + 1 < e->g.domains[p].n; i++) e->g.domains[p].atom[i].merge = mergeable(e, (int)p, i);
+    for (int i = 0; i + 1 < e->g.domains[p].n; i++)
+      e->g.domains[p].atom[i].merge = mergeable(e, (int)p, i);
   for (int i = 0; i + 1 < e->g.kernel->attr.n_axes; i++) {
     const lm_axis_info *b = &e->g.m->axes[e->g.kernel->attr.axes[i + 1]];
-    e->outer_merge[i] = !b->dyn && lm_gen_one_loop(&e->g, e->g.outer[i], e->g.outer[i + 1], b->size, -1);
+    e->outer_merge[i] =
+        !b->dyn && lm_gen_one_loop(&e->g, e->g.outer[i], e->g.outer[i + 1], b->size, -1);
   }
 }

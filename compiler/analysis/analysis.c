@@ -4,7 +4,8 @@
 #include <string.h>
 
 static lm_analysis *results(lm_module *m) {
-  if (!m->analysis) m->analysis = LM_NEW(m->arena, lm_analysis);
+  if (!m->analysis)
+    m->analysis = LM_NEW(m->arena, lm_analysis);
   return m->analysis;
 }
 
@@ -23,13 +24,15 @@ void lm_analysis_count(lm_module *m) {
 }
 
 const lm_analysis *lm_analysis_of(const lm_module *m) {
-  if (!m->analysis) LM_BUG("the module was not analyzed");
+  if (!m->analysis)
+    LM_BUG("the module was not analyzed");
   return m->analysis;
 }
 
 double lm_analysis_flops(const lm_module *m, const char *loss) {
   const lm_analysis *a = lm_analysis_of(m);
   for (uint32_t i = 0; i < a->n_flops; i++)
-    if (!strcmp(a->flops[i].func, loss)) return a->flops[i].flops;
+    if (!strcmp(a->flops[i].func, loss))
+      return a->flops[i].flops;
   return 0;
 }

@@ -4,51 +4,69 @@
 #include "compiler/ir/attend.h"
 #include "compiler/ir/product.h"
 
-static double elements(const lm_module *m, lm_type t) { return (double)lm_type_elements(m, t); }
+static double elements(const lm_module *m, lm_type t) {
+  return (double)lm_type_elements(m, t);
+}
 
 static double dot_flops(const lm_module *m, const lm_op *dot) {
   double n = 2 * elements(m, dot->out[0]->type);
-  for (int i = 0; i < dot->attr.n_axes; i++) n *= (double)lm_axis_size(m, dot->attr.axes[i]);
+  for (int i = 0; i < dot->attr.n_axes; i++)
+    n *= (double)lm_axis_size(m, dot->attr.axes[i]);
   return n;
 }
 
 // What a mask compares: an argument of the region, moved or not.
 static lm_type compared(const lm_value *v) {
-  while (v->def && lm_op_info_of(v->def)->traits & LM_T_MOVE) v = v->def->in[0];
+  while (v->def && lm_op_info_of(v->def)->traits & LM_T_MOVE)
+    v = v->def->in[0];
   return v->type;
 }
 
 // `t >= s` in one of the ways to write it, alone or as one of several conditions.
 static bool orders_places(const lm_op *attend, const lm_value *mask) {
   const lm_op *op = mask->def;
-  if (!op) return false;
-  if (op->code == LM_OP_AND) return orders_places(attend, op->in[0]) || orders_places(attend, op->in[1]);
-  if (op->code != LM_OP_GE && op->code != LM_OP_GT && op->code != LM_OP_LE && op->code != LM_OP_LT) return false;
-  lm_type a = compared(op->in[0]), b = compared(op->in[1]);
-  lm_axis t = lm_attend_t(attend), s = lm_attend_s(attend);
-  bool straight = lm_type_find(a, t) >= 0 && lm_type_find(b, s) >= 0, crossed = lm_type_find(a, s) >= 0 && lm_type_find(b, t) >= 0;
+  if (!op)
+    return false;
+  if (op->code == LM_OP_AND)
+    return orders_places(attend, op->in[0]) || orders_places(attend, op->in[1]);
+  if (op->code != LM_OP_GE && op->code != LM_OP_GT && op->code != LM_OP_LE && op->code != LM_OP_LT)
+    return false;
+  lm_type a = compared(op->in[0]);
+  lm_type b = compared(op->in[1]);
+  lm_axis t = lm_attend_t(attend);
+  lm_axis s = lm_attend_s(attend);
+  bool straight = lm_type_find(a, t) >= 0 && lm_type_find(b, s) >= 0;
+  bool crossed = lm_type_find(a, s) >= 0 && lm_type_find(b, t) >= 0;
   return straight != crossed;
 }
 
-// The products with v (one forward; those with do and for dv backward) and what the region holds. A mask that orders places
-// leaves half of the pairs; what documents leave out is known only to the data.
+// The products with v (one forward; those with do and for dv backward) and what the region holds. A
+// mask that orders places leaves half of the pairs; what documents leave out is known only to the
+// data.
 static double attend_flops(const lm_module *m, const lm_op *op) {
-  lm_type space = lm_attend_space(op), v = op->in[LM_ATTEND_V]->type;
+  lm_type space = lm_attend_space(op);
+  lm_type v = op->in[LM_ATTEND_V]->type;
   double own = 1, n = 0;
   for (int i = 0; i < v.rank; i++)
-    if (lm_type_find(space, v.axis[i]) < 0) own *= (double)lm_axis_size(m, v.axis[i]);
+    if (lm_type_find(space, v.axis[i]) < 0)
+      own *= (double)lm_axis_size(m, v.axis[i]);
   n += (op->code == LM_OP_ATTEND ? 2 : 4) * own * elements(m, space);
-  for (const lm_op *o = op->body->first; o; o = o->next) n += lm_flops_of(m, o);
+  for (const lm_op *o = op->body->first; o; o = o->next)
+    n += lm_flops_of(m, o);
   return orders_places(op, lm_attend_yield(op, LM_ATTEND_MASK)) ? n / 2 : n;
 }
 
 double lm_flops_of(const lm_module *m, const lm_op *op) {
   const lm_op_info *info = lm_op_info_of(op);
-  if (lm_op_multiplies(op)) return dot_flops(m, op);
-  if (op->code == LM_OP_ATTEND || op->code == LM_OP_ATTEND_VJP) return attend_flops(m, op);
-  if (info->traits & LM_T_REDUCE) return info->flops * elements(m, op->in[0]->type);
+  if (lm_op_multiplies(op))
+    return dot_flops(m, op);
+  if (op->code == LM_OP_ATTEND || op->code == LM_OP_ATTEND_VJP)
+    return attend_flops(m, op);
+  if (info->traits & LM_T_REDUCE)
+    return info->flops * elements(m, op->in[0]->type);
   double n = op->n_out ? info->flops * elements(m, op->out[0]->type) : 0;
-  for (const lm_op *o = op->code == LM_OP_KERNEL ? op->body->first : NULL; o; o = o->next) n += lm_flops_of(m, o);
+  for (const lm_op *o = op->code == LM_OP_KERNEL ? op->body->first : NULL; o; o = o->next)
+    n += lm_flops_of(m, o);
   return n;
 }
 
@@ -57,7 +75,8 @@ double lm_flops_of(const lm_module *m, const lm_op *op) {
 static int64_t trips_around(const lm_op *op) {
   int64_t n = 1;
   for (const lm_op *owner = op->parent->owner; owner; owner = owner->parent->owner)
-    if (owner->code == LM_OP_LOOP) n *= owner->attr.imm[0];
+    if (owner->code == LM_OP_LOOP)
+      n *= owner->attr.imm[0];
   return n;
 }
 
@@ -70,7 +89,8 @@ static void count(lm_op *op, void *user) {
   counter *c = user;
   const lm_op *owner = op->parent->owner;
   bool product = op->code == LM_OP_DOT || op->code == LM_OP_ATTEND;
-  if (!product || (owner && owner->code == LM_OP_ATTEND)) return;
+  if (!product || (owner && owner->code == LM_OP_ATTEND))
+    return;
   c->flops += (double)trips_around(op) * lm_flops_of(c->m, op);
 }
 
@@ -92,22 +112,28 @@ typedef struct finder {
 static int64_t elements_of(const finder *f, const lm_op *dot, lm_type of, lm_type in, bool shared) {
   int64_t n = 1;
   for (int i = 0; i < of.rank; i++) {
-    if (lm_attr_has_axis(&dot->attr, of.axis[i])) continue;
-    if ((lm_type_find(in, of.axis[i]) >= 0) == shared) n *= lm_axis_size(f->m, of.axis[i]);
+    if (lm_attr_has_axis(&dot->attr, of.axis[i]))
+      continue;
+    if ((lm_type_find(in, of.axis[i]) >= 0) == shared)
+      n *= lm_axis_size(f->m, of.axis[i]);
   }
   return n;
 }
 
 static void visit(lm_op *op, void *user) {
   finder *f = user;
-  if (op->code != LM_OP_DOT) return;
+  if (op->code != LM_OP_DOT)
+    return;
   bool swapped = lm_value_is_weight(op->in[0]);
-  if (swapped == lm_value_is_weight(op->in[1])) return;
-  lm_type x = op->in[swapped]->type, w = op->in[!swapped]->type;
+  if (swapped == lm_value_is_weight(op->in[1]))
+    return;
+  lm_type x = op->in[swapped]->type;
+  lm_type w = op->in[!swapped]->type;
   lm_weight_product p = {.k = 1};
   p.m = elements_of(f, op, x, w, false);
   p.n = elements_of(f, op, w, x, false);
-  for (int i = 0; i < op->attr.n_axes; i++) p.k *= lm_axis_size(f->m, op->attr.axes[i]);
+  for (int i = 0; i < op->attr.n_axes; i++)
+    p.k *= lm_axis_size(f->m, op->attr.axes[i]);
   p.count = (int)(trips_around(op) * elements_of(f, op, x, w, true));
   LM_PUSH(f->a, f->out->v, f->out->n, f->out->cap) = p;
 }
@@ -115,6 +141,7 @@ static void visit(lm_op *op, void *user) {
 lm_weight_products lm_weight_products_find(lm_arena *a, lm_module *m) {
   lm_weight_products out = {0};
   lm_func *loss = lm_func_find(m, "loss");
-  if (loss) lm_region_walk(loss->body, visit, &(finder){a, m, &out});
+  if (loss)
+    lm_region_walk(loss->body, visit, &(finder){a, m, &out});
   return out;
 }

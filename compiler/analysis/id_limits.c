@@ -5,12 +5,16 @@
 
 #include "compiler/ops/interface.h"
 
-typedef struct { const lm_func *func; lm_limits *out; } finder;
+typedef struct {
+  const lm_func *func;
+  lm_limits *out;
+} finder;
 
 // The region argument that a value is, seen through movements; NULL if it is computed.
 static const lm_value *source_of(const lm_value *v) {
   while (v->def) {
-    if (!lm_op_has(v->def, LM_T_MOVE)) return NULL;
+    if (!lm_op_has(v->def, LM_T_MOVE))
+      return NULL;
     v = v->def->in[0];
   }
   return v;
@@ -18,22 +22,29 @@ static const lm_value *source_of(const lm_value *v) {
 
 static int64_t *limit_of(const finder *f, const lm_value *v) {
   const lm_value *arg = source_of(v);
-  if (!arg || arg->region != f->func->body || !arg->name) return NULL;
-  if (!strcmp(arg->name, "tok")) return &f->out->tok;
-  if (!strcmp(arg->name, "pos")) return &f->out->pos;
+  if (!arg || arg->region != f->func->body || !arg->name)
+    return NULL;
+  if (!strcmp(arg->name, "tok"))
+    return &f->out->tok;
+  if (!strcmp(arg->name, "pos"))
+    return &f->out->pos;
   return strcmp(arg->name, "next") ? NULL : &f->out->next;
 }
 
 static void visit(lm_op *op, void *user) {
   finder *f = user;
-  if (op->code != LM_OP_GATHER) return;
+  if (op->code != LM_OP_GATHER)
+    return;
   int64_t *limit = limit_of(f, op->in[1]), size = 1;
-  for (int i = 0; i < op->attr.n_axes; i++) size *= lm_axis_size(f->func->module, op->attr.axes[i]);
-  if (limit && size < *limit) *limit = size;
+  for (int i = 0; i < op->attr.n_axes; i++)
+    size *= lm_axis_size(f->func->module, op->attr.axes[i]);
+  if (limit && size < *limit)
+    *limit = size;
 }
 
 lm_limits lm_limits_find(const lm_module *m) {
   lm_limits out = {INT64_MAX, INT64_MAX, INT64_MAX};
-  for (lm_func *func = m->funcs; func; func = func->next) lm_region_walk(func->body, visit, &(finder){func, &out});
+  for (lm_func *func = m->funcs; func; func = func->next)
+    lm_region_walk(func->body, visit, &(finder){func, &out});
   return out;
 }

@@ -3,9 +3,11 @@
 #define LM_ANALYSIS_ID_LIMITS_H
 #include "compiler/ir/ir.h"
 
-typedef struct lm_limits { int64_t tok, pos, next; } lm_limits;   // numbers below it; INT64_MAX: no table is indexed by it
+typedef struct lm_limits {
+  int64_t tok, pos, next;
+} lm_limits; // numbers below it; INT64_MAX: no table is indexed by it
 
-// Of every function of a module without calls. A table counts where it is indexed by the argument itself, moved around
-// or not, in loops or not.
+// Of every function of a module without calls. A table counts where it is indexed by the argument
+// itself, moved around or not, in loops or not.
 lm_limits lm_limits_find(const lm_module *m);
 #endif

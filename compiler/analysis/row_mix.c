@@ -5,97 +5,141 @@
 //   EACH    has an axis of rows, and each row follows from that row of the batch
 //   SUM     a sum over rows of EACH       BOTH   SUM + ONE
 //   MIXED   anything else: it follows from which rows there are together
-// A loss is free of how rows are dealt to micro-batches if its sum and its weight are SUM, or the sum is BOTH and the weight
-// ONE. Cost: a few visits of each operation; loops are visited until their carried kinds stay.
+// A loss is free of how rows are dealt to micro-batches if its sum and its weight are SUM, or the
+// sum is BOTH and the weight ONE. Cost: a few visits of each operation; loops are visited until
+// their carried kinds stay.
 #include "compiler/analysis/row_mix.h"
 
 #include "compiler/ops/interface.h"
 
-typedef enum { ZERO, ONE, EACH, SUM, BOTH, MIXED } kind;
-typedef struct { kind kind; lm_loc loc; } fact;    // loc: of BOTH and MIXED, where it became so
+typedef enum {
+  ZERO,
+  ONE,
+  EACH,
+  SUM,
+  BOTH,
+  MIXED
+} kind;
+typedef struct {
+  kind kind;
+  lm_loc loc;
+} fact; // loc: of BOTH and MIXED, where it became so
 
-typedef struct { const lm_module *m; fact *of; bool *is_row; } finder;   // by value; by axis
+typedef struct {
+  const lm_module *m;
+  fact *of;
+  bool *is_row;
+} finder; // by value; by axis
 
 static int row_axes(const finder *f, lm_type t) {
   int n = 0;
-  for (int i = 0; i < t.rank; i++) n += f->is_row[t.axis[i]];
+  for (int i = 0; i < t.rank; i++)
+    n += f->is_row[t.axis[i]];
   return n;
 }
 
 static bool any_row(const finder *f, const lm_axis *axes, int n) {
   for (int i = 0; i < n; i++)
-    if (f->is_row[axes[i]]) return true;
+    if (f->is_row[axes[i]])
+      return true;
   return false;
 }
 
-static fact in_of(const finder *f, const lm_op *op, uint32_t i) { return f->of[op->in[i]->id]; }
+static fact in_of(const finder *f, const lm_op *op, uint32_t i) {
+  return f->of[op->in[i]->id];
+}
 
-static fact made(const lm_op *op, kind k) { return (fact){k, op->loc}; }
+static fact made(const lm_op *op, kind k) {
+  return (fact){k, op->loc};
+}
 
 // What may be either of two: a carried value, a branch.
 static fact join(fact a, fact b) {
-  if (a.kind == b.kind || b.kind == ZERO || a.kind == MIXED) return a;
-  if (a.kind == ZERO || b.kind == MIXED) return b;
-  if ((a.kind == ONE && b.kind == EACH) || (a.kind == EACH && b.kind == ONE)) return a.kind == EACH ? a : b;
-  if (a.kind == EACH || b.kind == EACH) return (fact){MIXED, b.loc};
+  if (a.kind == b.kind || b.kind == ZERO || a.kind == MIXED)
+    return a;
+  if (a.kind == ZERO || b.kind == MIXED)
+    return b;
+  if ((a.kind == ONE && b.kind == EACH) || (a.kind == EACH && b.kind == ONE))
+    return a.kind == EACH ? a : b;
+  if (a.kind == EACH || b.kind == EACH)
+    return (fact){MIXED, b.loc};
   return (fact){BOTH, a.kind == BOTH ? a.loc : b.loc};
 }
 
 static fact added(const lm_op *op, fact a, fact b) {
   fact r = join(a, b);
-  bool first = (r.kind == BOTH && a.kind != BOTH && b.kind != BOTH) || (r.kind == MIXED && a.kind != MIXED && b.kind != MIXED);
+  bool first = (r.kind == BOTH && a.kind != BOTH && b.kind != BOTH) ||
+               (r.kind == MIXED && a.kind != MIXED && b.kind != MIXED);
   return first ? made(op, r.kind) : r;
 }
 
-static bool is_alike(fact x) { return x.kind == ZERO || x.kind == ONE; }
+static bool is_alike(fact x) {
+  return x.kind == ZERO || x.kind == ONE;
+}
 
 // A function of each element that is not linear: of sums it is no sum.
 static fact any_function(const finder *f, const lm_op *op) {
   fact r = {ZERO};
   for (uint32_t i = 0; i < op->n_in; i++) {
     fact x = in_of(f, op, i);
-    if (x.kind == MIXED) return x;
-    if (x.kind == SUM || x.kind == BOTH) return made(op, MIXED);
-    if (x.kind > r.kind) r = x;
+    if (x.kind == MIXED)
+      return x;
+    if (x.kind == SUM || x.kind == BOTH)
+      return made(op, MIXED);
+    if (x.kind > r.kind)
+      r = x;
   }
   return r.kind == ZERO ? (fact){ONE} : r;
 }
 
 static fact product(const finder *f, const lm_op *op) {
-  fact a = in_of(f, op, 0), b = in_of(f, op, 1);
-  if (a.kind == MIXED || b.kind == MIXED) return a.kind == MIXED ? a : b;
-  if (a.kind == ZERO || b.kind == ZERO) return (fact){ZERO};
-  if (is_alike(a) || is_alike(b)) return is_alike(a) ? b : a;
+  fact a = in_of(f, op, 0);
+  fact b = in_of(f, op, 1);
+  if (a.kind == MIXED || b.kind == MIXED)
+    return a.kind == MIXED ? a : b;
+  if (a.kind == ZERO || b.kind == ZERO)
+    return (fact){ZERO};
+  if (is_alike(a) || is_alike(b))
+    return is_alike(a) ? b : a;
   return a.kind == EACH && b.kind == EACH ? a : made(op, MIXED);
 }
 
 // Over axes of rows a product of two that have them is a sum over rows.
 static fact contraction(const finder *f, const lm_op *op, fact x) {
-  if (!any_row(f, op->attr.axes, op->attr.n_axes)) return x;
-  return x.kind == EACH && !row_axes(f, op->out[0]->type) ? (fact){SUM} : x.kind == MIXED ? x : made(op, MIXED);
+  if (!any_row(f, op->attr.axes, op->attr.n_axes))
+    return x;
+  return x.kind == EACH && !row_axes(f, op->out[0]->type) ? (fact){SUM}
+         : x.kind == MIXED                                ? x
+                                                          : made(op, MIXED);
 }
 
 static fact reduction(const finder *f, const lm_op *op) {
   fact x = in_of(f, op, 0);
-  if (lm_op_has(op, LM_T_LINEAR)) return is_alike(x) ? x : contraction(f, op, x);
-  return any_row(f, op->attr.axes, op->attr.n_axes) && x.kind != MIXED ? made(op, MIXED) : any_function(f, op);
+  if (lm_op_has(op, LM_T_LINEAR))
+    return is_alike(x) ? x : contraction(f, op, x);
+  return any_row(f, op->attr.axes, op->attr.n_axes) && x.kind != MIXED ? made(op, MIXED)
+                                                                       : any_function(f, op);
 }
 
 static fact expansion(const finder *f, const lm_op *op) {
   fact x = in_of(f, op, 0);
-  if (row_axes(f, op->out[0]->type) == row_axes(f, op->in[0]->type)) return x;
+  if (row_axes(f, op->out[0]->type) == row_axes(f, op->in[0]->type))
+    return x;
   return is_alike(x) ? (fact){EACH} : x.kind == MIXED ? x : made(op, MIXED);
 }
 
 static fact source(const finder *f, const lm_op *op) {
   bool rows = row_axes(f, op->out[0]->type);
-  if (op->code == LM_OP_IOTA && rows) return made(op, MIXED);       // a row's place in the micro-batch
-  if (op->code == LM_OP_CONST && op->attr.num == 0) return (fact){ZERO};
+  if (op->code == LM_OP_IOTA && rows)
+    return made(op, MIXED); // a row's place in the micro-batch
+  if (op->code == LM_OP_CONST && op->attr.num == 0)
+    return (fact){ZERO};
   return (fact){rows ? EACH : ONE};
 }
 
 static fact selection(const finder *f, const lm_op *op) {
-  return is_alike(in_of(f, op, 0)) ? added(op, in_of(f, op, 1), in_of(f, op, 2)) : any_function(f, op);
+  return is_alike(in_of(f, op, 0)) ? added(op, in_of(f, op, 1), in_of(f, op, 2))
+                                   : any_function(f, op);
 }
 
 static fact scattering(const finder *f, const lm_op *op) {
@@ -105,17 +149,22 @@ static fact scattering(const finder *f, const lm_op *op) {
 
 static fact joined_parts(const finder *f, const lm_op *op) {
   fact r = {ZERO};
-  for (uint32_t i = 0; i < op->n_in; i++) r = added(op, r, in_of(f, op, i));
+  for (uint32_t i = 0; i < op->n_in; i++)
+    r = added(op, r, in_of(f, op, i));
   return any_row(f, op->attr.axes, op->attr.n_axes) && r.kind != MIXED ? made(op, MIXED) : r;
 }
 
 // Each element follows from the element of each operand at its position, and is linear in some.
 static fact elementwise(const finder *f, const lm_op *op) {
   bool rounds = op->code == LM_OP_CAST && !lm_dtype_is_float(op->out[0]->type.dtype);
-  if (op->code == LM_OP_SELECT) return selection(f, op);
-  if (lm_op_has(op, LM_T_BILINEAR)) return product(f, op);
-  if (lm_op_has(op, LM_T_LINEAR_FIRST) && is_alike(in_of(f, op, 1))) return in_of(f, op, 0);
-  if (!lm_op_has(op, LM_T_LINEAR) || rounds) return any_function(f, op);
+  if (op->code == LM_OP_SELECT)
+    return selection(f, op);
+  if (lm_op_has(op, LM_T_BILINEAR))
+    return product(f, op);
+  if (lm_op_has(op, LM_T_LINEAR_FIRST) && is_alike(in_of(f, op, 1)))
+    return in_of(f, op, 0);
+  if (!lm_op_has(op, LM_T_LINEAR) || rounds)
+    return any_function(f, op);
   return op->n_in == 1 ? in_of(f, op, 0) : added(op, in_of(f, op, 0), in_of(f, op, 1));
 }
 
@@ -124,29 +173,40 @@ static fact table_read(const finder *f, const lm_op *op) {
 }
 
 static fact rule(const finder *f, const lm_op *op) {
-  if (lm_op_has(op, LM_T_SOURCE)) return source(f, op);
-  if (op->code == LM_OP_EXPAND) return expansion(f, op);
-  if (op->code == LM_OP_SLICE || lm_op_has(op, LM_T_ASSEMBLE)) return joined_parts(f, op);
-  if (lm_op_has(op, LM_T_MOVE)) return in_of(f, op, 0);
-  if (lm_op_has(op, LM_T_REDUCE)) return reduction(f, op);
-  if (lm_op_has(op, LM_T_PRODUCT)) return contraction(f, op, product(f, op));
-  if (op->code == LM_OP_SCATTER) return scattering(f, op);
-  if (op->code == LM_OP_GATHER) return table_read(f, op);
+  if (lm_op_has(op, LM_T_SOURCE))
+    return source(f, op);
+  if (op->code == LM_OP_EXPAND)
+    return expansion(f, op);
+  if (op->code == LM_OP_SLICE || lm_op_has(op, LM_T_ASSEMBLE))
+    return joined_parts(f, op);
+  if (lm_op_has(op, LM_T_MOVE))
+    return in_of(f, op, 0);
+  if (lm_op_has(op, LM_T_REDUCE))
+    return reduction(f, op);
+  if (lm_op_has(op, LM_T_PRODUCT))
+    return contraction(f, op, product(f, op));
+  if (op->code == LM_OP_SCATTER)
+    return scattering(f, op);
+  if (op->code == LM_OP_GATHER)
+    return table_read(f, op);
   return lm_op_has(op, LM_T_ELEMENTWISE) ? elementwise(f, op) : any_function(f, op);
 }
 
 // What renames or divides an axis of rows gives axes of rows.
 static void axes_follow(finder *f, const lm_op *op) {
-  if (!lm_op_has(op, LM_T_ORDERED) || !any_row(f, op->attr.axes, op->attr.n_axes)) return;
+  if (!lm_op_has(op, LM_T_ORDERED) || !any_row(f, op->attr.axes, op->attr.n_axes))
+    return;
   for (int i = 0; i < op->attr.n_to; i++)
-    if (op->code == LM_OP_VIEW || f->is_row[op->attr.axes[i]]) f->is_row[op->attr.to[i]] = true;
+    if (op->code == LM_OP_VIEW || f->is_row[op->attr.axes[i]])
+      f->is_row[op->attr.to[i]] = true;
 }
 
 // Two axes of rows where no operand has them are pairs of rows.
 static bool makes_pairs(const finder *f, const lm_op *op) {
   int most = 1;
   for (uint32_t i = 0; i < op->n_in; i++)
-    if (row_axes(f, op->in[i]->type) > most) most = row_axes(f, op->in[i]->type);
+    if (row_axes(f, op->in[i]->type) > most)
+      most = row_axes(f, op->in[i]->type);
   return op->code != LM_OP_VIEW && op->n_out == 1 && row_axes(f, op->out[0]->type) > most;
 }
 
@@ -156,23 +216,28 @@ static void loop_visit(finder *f, const lm_op *op) {
   const lm_region *body = op->body;
   const lm_op *yield = body->last;
   f->of[body->args[0]->id] = (fact){ONE};
-  for (uint32_t i = 0; i < op->n_in; i++) f->of[body->args[1 + i]->id] = in_of(f, op, i);
-  for (bool changed = true; changed; ) {
+  for (uint32_t i = 0; i < op->n_in; i++)
+    f->of[body->args[1 + i]->id] = in_of(f, op, i);
+  for (bool changed = true; changed;) {
     changed = false;
     region_visit(f, body);
     for (uint32_t i = 0; i < op->n_in; i++) {
-      fact *carried = &f->of[body->args[1 + i]->id], next = join(*carried, f->of[yield->in[i]->id]);
+      fact *carried = &f->of[body->args[1 + i]->id];
+      fact next = join(*carried, f->of[yield->in[i]->id]);
       changed |= next.kind != carried->kind;
-      if (next.kind != carried->kind) *carried = next;
+      if (next.kind != carried->kind)
+        *carried = next;
     }
   }
-  for (uint32_t i = 0; i < op->n_out; i++) f->of[op->out[i]->id] = i < op->n_in ? f->of[body->args[1 + i]->id] : f->of[yield->in[i]->id];
+  for (uint32_t i = 0; i < op->n_out; i++)
+    f->of[op->out[i]->id] = i < op->n_in ? f->of[body->args[1 + i]->id] : f->of[yield->in[i]->id];
 }
 
 static void region_visit(finder *f, const lm_region *r) {
   for (const lm_op *op = r->first; op; op = op->next) {
     axes_follow(f, op);
-    if (op->code == LM_OP_LOOP) loop_visit(f, op);
+    if (op->code == LM_OP_LOOP)
+      loop_visit(f, op);
     else if (op->n_out == 1) {
       fact x = rule(f, op);
       f->of[op->out[0]->id] = x.kind != MIXED && makes_pairs(f, op) ? made(op, MIXED) : x;
@@ -181,18 +246,22 @@ static void region_visit(finder *f, const lm_region *r) {
 }
 
 static lm_rows verdict(fact sum, fact weight) {
-  if (sum.kind == MIXED || weight.kind == MIXED) return (lm_rows){LM_ROWS_MEET, sum.kind == MIXED ? sum.loc : weight.loc};
-  if (weight.kind == BOTH) return (lm_rows){LM_ROWS_ONCE, weight.loc};
+  if (sum.kind == MIXED || weight.kind == MIXED)
+    return (lm_rows){LM_ROWS_MEET, sum.kind == MIXED ? sum.loc : weight.loc};
+  if (weight.kind == BOTH)
+    return (lm_rows){LM_ROWS_ONCE, weight.loc};
   return (lm_rows){sum.kind == BOTH && weight.kind == SUM ? LM_ROWS_ONCE : LM_ROWS_APART, sum.loc};
 }
 
 lm_rows lm_rows_find(lm_module *m) {
   const lm_func *loss = lm_func_find(m, "loss");
-  if (!loss || !loss->body->last || loss->body->last->n_in < 2) return (lm_rows){LM_ROWS_APART};
+  if (!loss || !loss->body->last || loss->body->last->n_in < 2)
+    return (lm_rows){LM_ROWS_APART};
   lm_arena *a = lm_arena_create();
   finder f = {m, LM_NEW_N(a, fact, m->n_values + 1), LM_NEW_N(a, bool, m->n_axes + 1)};
   f.is_row[loss->body->args[0]->type.axis[0]] = true;
-  for (uint32_t i = 0; i < loss->body->n_args; i++) f.of[loss->body->args[i]->id] = (fact){loss->body->args[i]->type.rank ? EACH : ONE};
+  for (uint32_t i = 0; i < loss->body->n_args; i++)
+    f.of[loss->body->args[i]->id] = (fact){loss->body->args[i]->type.rank ? EACH : ONE};
   region_visit(&f, loss->body);
   const lm_op *end = loss->body->last;
   lm_rows r = verdict(f.of[end->in[0]->id], f.of[end->in[1]->id]);

@@ -4,36 +4,46 @@
 #include "compiler/ir/attend.h"
 #include "compiler/ir/internal.h"
 
-static const double NEVER = -1e30;                       // the score of what the mask hides
+static const double NEVER = -1e30; // the score of what the mask hides
 
-typedef struct work { lm_eval *e; lm_tensor made[32]; int n; } work;   // tensors freed at the end
+typedef struct work {
+  lm_eval *e;
+  lm_tensor made[32];
+  int n;
+} work; // tensors freed at the end
 
 // The result of one operation on tensors that are no values of the program.
-static lm_tensor apply(work *w, lm_opcode code, const lm_attr *attr, const lm_tensor *in, uint32_t n_in, const lm_type *type) {
+static lm_tensor apply(work *w, lm_opcode code, const lm_attr *attr, const lm_tensor *in,
+                       uint32_t n_in, const lm_type *type) {
   lm_value values[4] = {0}, result = {0}, *at[4], *out = &result;
   for (uint32_t i = 0; i < n_in; i++) {
     values[i].type = in[i].type;
     at[i] = &values[i];
   }
   lm_op op = {.code = code, .in = at, .n_in = n_in, .out = &out, .n_out = 1};
-  if (attr) op.attr = *attr;
+  if (attr)
+    op.attr = *attr;
   result.type = type ? *type : (lm_type){.dtype = LM_DTYPES};
   lm_buf why = {0};
-  if (!lm_op_infer(w->e->m, &op, &result.type, &why)) LM_BUG("attend: %s", why.p);
+  if (!lm_op_infer(w->e->m, &op, &result.type, &why))
+    LM_BUG("attend: %s", why.p);
   lm_tensor *t = &w->made[w->n++];
   *t = lm_eval_tensor(w->e, result.type);
   lm_eval_math(w->e, &op, in, t);
   return *t;
 }
 
-static lm_tensor apply2(work *w, lm_opcode code, lm_tensor x, lm_tensor y) { return apply(w, code, NULL, (lm_tensor[]){x, y}, 2, NULL); }
+static lm_tensor apply2(work *w, lm_opcode code, lm_tensor x, lm_tensor y) {
+  return apply(w, code, NULL, (lm_tensor[]){x, y}, 2, NULL);
+}
 static lm_tensor over(work *w, lm_opcode code, lm_tensor x, lm_axis a) {
   return apply(w, code, &(lm_attr){.axes = {a}, .n_axes = 1}, &x, 1, NULL);
 }
 
 static lm_tensor dot(work *w, lm_tensor x, lm_tensor y, lm_type summed) {
   lm_attr a = {.n_axes = summed.rank};
-  for (int i = 0; i < summed.rank; i++) a.axes[i] = summed.axis[i];
+  for (int i = 0; i < summed.rank; i++)
+    a.axes[i] = summed.axis[i];
   return apply(w, LM_OP_DOT, &a, (lm_tensor[]){x, y}, 2, NULL);
 }
 
@@ -44,7 +54,8 @@ static lm_tensor in_order(work *w, lm_tensor x, lm_type t) {
 static lm_type without(lm_type t, lm_type other) {
   lm_type out = {.dtype = t.dtype};
   for (int i = 0; i < t.rank; i++)
-    if (lm_type_find(other, t.axis[i]) < 0) out.axis[out.rank++] = t.axis[i];
+    if (lm_type_find(other, t.axis[i]) < 0)
+      out.axis[out.rank++] = t.axis[i];
   return out;
 }
 
@@ -53,26 +64,34 @@ static lm_tensor scalar(work *w, lm_dtype t, double v) {
   return apply(w, LM_OP_CONST, &(lm_attr){.num = v}, NULL, 0, &type);
 }
 
-static lm_tensor of_value(lm_eval *e, const lm_value *v) { return e->env[v->id]; }
+static lm_tensor of_value(lm_eval *e, const lm_value *v) {
+  return e->env[v->id];
+}
 
 static void give(lm_eval *e, const lm_value *v, lm_tensor t) {
   lm_tensor *to = &e->env[v->id];
   *to = lm_eval_tensor(e, v->type);
-  for (int64_t i = 0; i < t.n; i++) to->v[i] = t.v[i];
+  for (int64_t i = 0; i < t.n; i++)
+    to->v[i] = t.v[i];
 }
 
 static void args_give(lm_eval *e, const lm_op *op) {
-  for (uint32_t i = 0; i < op->n_in; i++) give(e, lm_attend_arg(op, i), of_value(e, op->in[i]));
+  for (uint32_t i = 0; i < op->n_in; i++)
+    give(e, lm_attend_arg(op, i), of_value(e, op->in[i]));
 }
 
 // softmax over s of select(mask, score, -1e30); lse: the log of its sum
 static lm_tensor weights(work *w, const lm_op *op, lm_tensor *out_lse) {
   lm_eval *e = w->e;
   lm_axis s = lm_attend_s(op);
-  lm_tensor score = of_value(e, lm_attend_yield(op, LM_ATTEND_SCORE)), mask = of_value(e, lm_attend_yield(op, LM_ATTEND_MASK));
+  lm_tensor score = of_value(e, lm_attend_yield(op, LM_ATTEND_SCORE));
+  lm_tensor mask = of_value(e, lm_attend_yield(op, LM_ATTEND_MASK));
   lm_tensor never = scalar(w, (lm_dtype)score.type.dtype, NEVER);
-  lm_tensor x = apply(w, LM_OP_SELECT, NULL, (lm_tensor[]){mask, score, never}, 3, NULL), most = over(w, LM_OP_MAX, x, s);
-  lm_tensor centred = apply2(w, LM_OP_SUB, x, most), p = apply(w, LM_OP_EXP, NULL, &centred, 1, NULL), sum = over(w, LM_OP_SUM, p, s);
+  lm_tensor x = apply(w, LM_OP_SELECT, NULL, (lm_tensor[]){mask, score, never}, 3, NULL);
+  lm_tensor most = over(w, LM_OP_MAX, x, s);
+  lm_tensor centred = apply2(w, LM_OP_SUB, x, most);
+  lm_tensor p = apply(w, LM_OP_EXP, NULL, &centred, 1, NULL);
+  lm_tensor sum = over(w, LM_OP_SUM, p, s);
   lm_tensor log_sum = apply(w, LM_OP_LOG, NULL, &sum, 1, NULL);
   *out_lse = apply2(w, LM_OP_ADD, most, log_sum);
   return apply2(w, LM_OP_DIV, p, sum);
@@ -81,32 +100,44 @@ static lm_tensor weights(work *w, const lm_op *op, lm_tensor *out_lse) {
 static void forward(work *w, const lm_op *op) {
   lm_eval *e = w->e;
   lm_axis s = lm_attend_s(op);
-  lm_tensor lse, p = weights(w, op, &lse), factor = of_value(e, lm_attend_yield(op, LM_ATTEND_FACTOR));
-  lm_tensor v = of_value(e, op->in[LM_ATTEND_V]), scaled = apply2(w, LM_OP_MUL, p, factor);
+  lm_tensor lse;
+  lm_tensor p = weights(w, op, &lse);
+  lm_tensor factor = of_value(e, lm_attend_yield(op, LM_ATTEND_FACTOR));
+  lm_tensor v = of_value(e, op->in[LM_ATTEND_V]);
+  lm_tensor scaled = apply2(w, LM_OP_MUL, p, factor);
   scaled.type.dtype = v.type.dtype;
   give(e, op->out[0], dot(w, scaled, v, lm_type_make(LM_F32, &s, 1)));
   give(e, op->out[1], lse);
 }
 
-// g = p (dp - sum of p dp over s, if that is not given), dp = factor * (do . v); 0 where the mask hides
+// g = p (dp - sum of p dp over s, if that is not given), dp = factor * (do . v); 0 where the mask
+// hides
 static lm_tensor score_cotangent(work *w, const lm_op *op, lm_tensor p) {
   lm_eval *e = w->e;
   lm_type space = lm_attend_space(op);
-  lm_tensor v = of_value(e, op->in[LM_ATTEND_V]), go = of_value(e, op->in[LM_ATTEND_DO]);
+  lm_tensor v = of_value(e, op->in[LM_ATTEND_V]);
+  lm_tensor go = of_value(e, op->in[LM_ATTEND_DO]);
   lm_tensor raw = dot(w, go, v, without(v.type, space));
   raw.type.dtype = space.dtype;
-  lm_tensor dp = apply2(w, LM_OP_MUL, in_order(w, raw, space), of_value(e, lm_attend_yield(op, LM_ATTEND_FACTOR)));
+  lm_tensor dp = apply2(w, LM_OP_MUL, in_order(w, raw, space),
+                        of_value(e, lm_attend_yield(op, LM_ATTEND_FACTOR)));
   lm_tensor mean = over(w, LM_OP_SUM, apply2(w, LM_OP_MUL, p, dp), lm_attend_s(op));
-  if (lm_attend_has_mean(op)) mean = of_value(e, op->in[LM_ATTEND_O]);
-  lm_tensor g = apply2(w, LM_OP_MUL, p, apply2(w, LM_OP_SUB, dp, mean)), mask = of_value(e, lm_attend_yield(op, LM_ATTEND_MASK));
-  return apply(w, LM_OP_SELECT, NULL, (lm_tensor[]){mask, g, scalar(w, (lm_dtype)space.dtype, 0)}, 3, NULL);
+  if (lm_attend_has_mean(op))
+    mean = of_value(e, op->in[LM_ATTEND_O]);
+  lm_tensor g = apply2(w, LM_OP_MUL, p, apply2(w, LM_OP_SUB, dp, mean));
+  lm_tensor mask = of_value(e, lm_attend_yield(op, LM_ATTEND_MASK));
+  return apply(w, LM_OP_SELECT, NULL, (lm_tensor[]){mask, g, scalar(w, (lm_dtype)space.dtype, 0)},
+               3, NULL);
 }
 
 // The region runs twice: for scores alone, then with their cotangent.
 static void backward(work *w, const lm_op *op) {
   lm_eval *e = w->e;
-  lm_tensor lse, p = weights(w, op, &lse), go = of_value(e, op->in[LM_ATTEND_DO]);
-  lm_tensor scaled = apply2(w, LM_OP_MUL, p, of_value(e, lm_attend_yield(op, LM_ATTEND_FACTOR))), g = score_cotangent(w, op, p);
+  lm_tensor lse;
+  lm_tensor p = weights(w, op, &lse);
+  lm_tensor go = of_value(e, op->in[LM_ATTEND_DO]);
+  lm_tensor scaled = apply2(w, LM_OP_MUL, p, of_value(e, lm_attend_yield(op, LM_ATTEND_FACTOR)));
+  lm_tensor g = score_cotangent(w, op, p);
   scaled.type.dtype = go.type.dtype;
   lm_type v = op->in[LM_ATTEND_V]->type;
   give(e, op->out[0], in_order(w, dot(w, scaled, go, without(lm_attend_space(op), v)), v));
@@ -114,16 +145,21 @@ static void backward(work *w, const lm_op *op) {
   args_give(e, op);
   give(e, op->body->args[0], g);
   lm_eval_region(e, op->body);
-  for (uint32_t i = 1; i < op->n_out; i++) give(e, op->out[i], of_value(e, lm_attend_yield(op, i - 1 + LM_ATTEND_COTANGENTS)));
+  for (uint32_t i = 1; i < op->n_out; i++)
+    give(e, op->out[i], of_value(e, lm_attend_yield(op, i - 1 + LM_ATTEND_COTANGENTS)));
 }
 
 void lm_eval_attend(lm_eval *e, const lm_op *op) {
   work w = {.e = e};
   args_give(e, op);
-  if (op->code == LM_OP_ATTEND_VJP) e->env[op->body->args[0]->id] = lm_eval_tensor(e, op->body->args[0]->type);
+  if (op->code == LM_OP_ATTEND_VJP)
+    e->env[op->body->args[0]->id] = lm_eval_tensor(e, op->body->args[0]->type);
   lm_eval_region(e, op->body);
-  if (op->code == LM_OP_ATTEND) forward(&w, op);
-  else backward(&w, op);
+  if (op->code == LM_OP_ATTEND)
+    forward(&w, op);
+  else
+    backward(&w, op);
   lm_eval_forget(e, op->body);
-  while (w.n) lm_tensor_free(&w.made[--w.n]);
+  while (w.n)
+    lm_tensor_free(&w.made[--w.n]);
 }

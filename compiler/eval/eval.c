@@ -6,11 +6,14 @@
 
 // ---- tensors
 
-static lm_tensor tensor(lm_type t, int64_t n) { return (lm_tensor){t, n, lm_calloc((size_t)n, sizeof(double))}; }
+static lm_tensor tensor(lm_type t, int64_t n) {
+  return (lm_tensor){t, n, lm_calloc((size_t)n, sizeof(double))};
+}
 
 lm_tensor lm_eval_tensor(const lm_eval *e, lm_type type) {
   int64_t n = 1;
-  for (int i = 0; i < type.rank; i++) n *= lm_eval_size(e, type.axis[i]);
+  for (int i = 0; i < type.rank; i++)
+    n *= lm_eval_size(e, type.axis[i]);
   return tensor(type, n);
 }
 
@@ -36,7 +39,8 @@ lm_eval *lm_eval_create(lm_module *m) {
   for (uint32_t i = 0; i < m->n_globals; i++) {
     lm_type t = m->globals[i].type;
     e->global[i] = tensor(t, lm_type_elements(m, t));
-    if (m->globals[i].kind == LM_GLOBAL_PARAM) e->gradient[i] = tensor(t, lm_type_elements(m, t));
+    if (m->globals[i].kind == LM_GLOBAL_PARAM)
+      e->gradient[i] = tensor(t, lm_type_elements(m, t));
   }
   return e;
 }
@@ -51,33 +55,49 @@ void lm_eval_destroy(lm_eval *e) {
   lm_free(e);
 }
 
-void lm_eval_extent_set(lm_eval *e, int k, int64_t extent) { e->extent[k - 1] = extent; }
-void lm_eval_round_set(lm_eval *e, bool round) { e->round = round; }
+void lm_eval_extent_set(lm_eval *e, int k, int64_t extent) {
+  e->extent[k - 1] = extent;
+}
+void lm_eval_round_set(lm_eval *e, bool round) {
+  e->round = round;
+}
 
 static uint32_t global_index(const lm_eval *e, const char *name) {
   for (uint32_t i = 0; i < e->n_globals; i++)
-    if (!strcmp(e->m->globals[i].name, name)) return i;
+    if (!strcmp(e->m->globals[i].name, name))
+      return i;
   LM_BUG("there is no global @%s", name);
 }
 
-lm_tensor *lm_eval_global(lm_eval *e, const char *name) { return &e->global[global_index(e, name)]; }
-lm_tensor *lm_eval_gradient(lm_eval *e, const char *name) { return &e->gradient[global_index(e, name)]; }
+lm_tensor *lm_eval_global(lm_eval *e, const char *name) {
+  return &e->global[global_index(e, name)];
+}
+lm_tensor *lm_eval_gradient(lm_eval *e, const char *name) {
+  return &e->gradient[global_index(e, name)];
+}
 
-static lm_tensor *of(lm_eval *e, const lm_value *v) { return &e->env[v->id]; }
+static lm_tensor *of(lm_eval *e, const lm_value *v) {
+  return &e->env[v->id];
+}
 
 static void round_to_type(lm_tensor *t) {
   for (int64_t i = 0; i < t->n; i++)
-    t->v[i] = t->type.dtype == LM_F32 ? (double)(float)t->v[i] : t->type.dtype == LM_BF16 ? lm_bf16_to_f32(lm_bf16_from_f32((float)t->v[i])) : t->v[i];
+    t->v[i] = t->type.dtype == LM_F32    ? (double)(float)t->v[i]
+              : t->type.dtype == LM_BF16 ? lm_bf16_to_f32(lm_bf16_from_f32((float)t->v[i]))
+                                         : t->v[i];
 }
 
 // ---- places
 
 // first + step * i of index k of op along axis a; -1 after noting a failure.
-static int64_t place(lm_eval *e, const lm_op *op, const lm_value *index, const int64_t *imm, int64_t size) {
+static int64_t place(lm_eval *e, const lm_op *op, const lm_value *index, const int64_t *imm,
+                     int64_t size) {
   int64_t p = imm[0] + imm[1] * (int64_t)of(e, index)->v[0];
-  if (p >= 0 && p < size) return p;
+  if (p >= 0 && p < size)
+    return p;
   if (!e->failed)
-    e->failed = lm_fail(LM_BUG_STATUS, "%s: place %lld of %lld", lm_op_info_of(op)->name, (long long)p, (long long)size);
+    e->failed = lm_fail(LM_BUG_STATUS, "%s: place %lld of %lld", lm_op_info_of(op)->name,
+                        (long long)p, (long long)size);
   return -1;
 }
 
@@ -86,10 +106,12 @@ static int64_t part(lm_eval *e, const lm_op *op, const lm_global *g) {
   int64_t at = 0;
   for (int i = 0; i < g->n_stack; i++) {
     int64_t p = place(e, op, op->in[i], &op->attr.imm[2 * i], lm_axis_size(e->m, g->type.axis[i]));
-    if (p < 0) return -1;
+    if (p < 0)
+      return -1;
     at = at * lm_axis_size(e->m, g->type.axis[i]) + p;
   }
-  for (int i = g->n_stack; i < g->type.rank; i++) at *= lm_axis_size(e->m, g->type.axis[i]);
+  for (int i = g->n_stack; i < g->type.rank; i++)
+    at *= lm_axis_size(e->m, g->type.axis[i]);
   return at;
 }
 
@@ -110,7 +132,8 @@ static void eval_param(lm_eval *e, const lm_op *op) {
   int64_t at = part(e, op, g);
   lm_tensor *t = of(e, op->out[0]);
   *t = lm_eval_tensor(e, op->out[0]->type);
-  if (at >= 0) memcpy(t->v, e->global[k].v + at, (size_t)t->n * sizeof *t->v);
+  if (at >= 0)
+    memcpy(t->v, e->global[k].v + at, (size_t)t->n * sizeof *t->v);
 }
 
 static void eval_accum(lm_eval *e, const lm_op *op) {
@@ -118,7 +141,8 @@ static void eval_accum(lm_eval *e, const lm_op *op) {
   const lm_global *g = global_of(e, op, &k);
   int64_t at = part(e, op, g);
   const lm_tensor *t = of(e, op->in[op->n_in - 1]);
-  for (int64_t i = 0; at >= 0 && i < t->n; i++) e->gradient[k].v[at + i] += t->v[i];
+  for (int64_t i = 0; at >= 0 && i < t->n; i++)
+    e->gradient[k].v[at + i] += t->v[i];
 }
 
 static void eval_append(lm_eval *e, const lm_op *op) {
@@ -126,15 +150,19 @@ static void eval_append(lm_eval *e, const lm_op *op) {
   const lm_global *g = global_of(e, op, &k);
   int64_t base = part(e, op, g);
   const lm_tensor *x = of(e, op->in[op->n_in - 1]);
-  lm_axis t = op->attr.axes[0], s = op->attr.to[0];
+  lm_axis t = op->attr.axes[0];
+  lm_axis s = op->attr.to[0];
   const lm_value *at = op->in[op->n_in - 2];
   int64_t room = lm_axis_size(e->m, s) - lm_eval_size(e, t) + 1;
   int64_t first = room > 0 ? place(e, op, at, (int64_t[]){0, 1}, room) : -1;
-  if (first < 0 && !e->failed) e->failed = lm_fail(LM_BUG_STATUS, "append: cache @%s is full", g->name);
+  if (first < 0 && !e->failed)
+    e->failed = lm_fail(LM_BUG_STATUS, "append: cache @%s is full", g->name);
   *of(e, op->out[0]) = lm_eval_tensor(e, op->out[0]->type);
-  if (e->failed) return;
+  if (e->failed)
+    return;
   lm_type whole = part_type(g);
-  nest in = nest_over(e, x->type.axis, x->type.rank), out = nest_over(e, whole.axis, whole.rank);
+  nest in = nest_over(e, x->type.axis, x->type.rank);
+  nest out = nest_over(e, whole.axis, whole.rank);
   nest_operand_capacity(e, &in, 0, whole);
   nest_operand(e, &in, 1, x->type);
   nest line = nest_over(e, &s, 1);
@@ -153,7 +181,8 @@ static void eval_at(lm_eval *e, const lm_op *op) {
   lm_tensor *t = of(e, op->out[0]);
   int64_t p = place(e, op, op->in[1], op->attr.imm, lm_eval_size(e, x->type.axis[0]));
   *t = lm_eval_tensor(e, op->out[0]->type);
-  if (p >= 0) memcpy(t->v, x->v + p * t->n, (size_t)t->n * sizeof *t->v);
+  if (p >= 0)
+    memcpy(t->v, x->v + p * t->n, (size_t)t->n * sizeof *t->v);
 }
 
 // ---- control
@@ -161,38 +190,48 @@ static void eval_at(lm_eval *e, const lm_op *op) {
 static void eval_op(lm_eval *e, const lm_op *op);
 
 static const lm_op *run_region(lm_eval *e, const lm_region *r) {
-  for (const lm_op *op = r->first; op != r->last; op = op->next) eval_op(e, op);
+  for (const lm_op *op = r->first; op != r->last; op = op->next)
+    eval_op(e, op);
   return r->last;
 }
 
-void lm_eval_region(lm_eval *e, const lm_region *r) { run_region(e, r); }
+void lm_eval_region(lm_eval *e, const lm_region *r) {
+  run_region(e, r);
+}
 
 void lm_eval_forget(lm_eval *e, const lm_region *r) {
-  for (uint32_t i = 0; i < r->n_args; i++) lm_tensor_free(of(e, r->args[i]));
+  for (uint32_t i = 0; i < r->n_args; i++)
+    lm_tensor_free(of(e, r->args[i]));
   for (const lm_op *op = r->first; op; op = op->next)
-    for (uint32_t i = 0; i < op->n_out; i++) lm_tensor_free(of(e, op->out[i]));
+    for (uint32_t i = 0; i < op->n_out; i++)
+      lm_tensor_free(of(e, op->out[i]));
 }
 
 static void eval_loop(lm_eval *e, const lm_op *op) {
   lm_region *r = op->body;
   for (uint32_t i = 0; i < op->n_out; i++)
-    *of(e, op->out[i]) = i < op->n_in ? tensor_copy(of(e, op->in[i])) : lm_eval_tensor(e, op->out[i]->type);
+    *of(e, op->out[i]) =
+        i < op->n_in ? tensor_copy(of(e, op->in[i])) : lm_eval_tensor(e, op->out[i]->type);
   for (int64_t turn = 0; turn < op->attr.imm[0]; turn++) {
     *of(e, r->args[0]) = tensor(r->args[0]->type, 1);
     of(e, r->args[0])->v[0] = (double)turn;
-    for (uint32_t i = 0; i < op->n_in; i++) *of(e, r->args[i + 1]) = tensor_copy(of(e, op->out[i]));
+    for (uint32_t i = 0; i < op->n_in; i++)
+      *of(e, r->args[i + 1]) = tensor_copy(of(e, op->out[i]));
     const lm_op *yield = run_region(e, r);
     for (uint32_t i = 0; i < op->n_out; i++) {
       const lm_tensor *y = of(e, yield->in[i]);
-      memcpy(of(e, op->out[i])->v + (i < op->n_in ? 0 : turn * y->n), y->v, (size_t)y->n * sizeof *y->v);
+      memcpy(of(e, op->out[i])->v + (i < op->n_in ? 0 : turn * y->n), y->v,
+             (size_t)y->n * sizeof *y->v);
     }
     lm_eval_forget(e, r);
   }
 }
 
-// Results from imm[0] on are sums over the outer axes, dealt out to chunks: here the first has it all.
+// Results from imm[0] on are sums over the outer axes, dealt out to chunks: here the first has it
+// all.
 static void eval_kernel(lm_eval *e, const lm_op *op) {
-  for (uint32_t i = 0; i < op->n_in; i++) *of(e, op->body->args[i]) = tensor_copy(of(e, op->in[i]));
+  for (uint32_t i = 0; i < op->n_in; i++)
+    *of(e, op->body->args[i]) = tensor_copy(of(e, op->in[i]));
   const lm_op *yield = run_region(e, op->body);
   for (uint32_t i = 0; i < op->n_out; i++) {
     const lm_tensor *y = of(e, yield->in[i]);
@@ -208,23 +247,30 @@ static void eval_kernel(lm_eval *e, const lm_op *op) {
 
 static void eval_call(lm_eval *e, const lm_op *op) {
   const lm_func *f = lm_func_find(e->m, op->attr.sym);
-  for (uint32_t i = 0; i < op->n_in; i++) *of(e, f->body->args[i]) = tensor_copy(of(e, op->in[i]));
+  for (uint32_t i = 0; i < op->n_in; i++)
+    *of(e, f->body->args[i]) = tensor_copy(of(e, op->in[i]));
   const lm_op *ret = run_region(e, f->body);
-  for (uint32_t i = 0; i < op->n_out; i++) *of(e, op->out[i]) = tensor_copy(of(e, ret->in[i]));
+  for (uint32_t i = 0; i < op->n_out; i++)
+    *of(e, op->out[i]) = tensor_copy(of(e, ret->in[i]));
   lm_eval_forget(e, f->body);
 }
 
 static void eval_math(lm_eval *e, const lm_op *op) {
-  lm_tensor few[4], *in = op->n_in <= 4 ? few : lm_calloc(op->n_in, sizeof *in), *out = of(e, op->out[0]);
-  for (uint32_t i = 0; i < op->n_in; i++) in[i] = *of(e, op->in[i]);
+  lm_tensor few[4];
+  lm_tensor *in = op->n_in <= 4 ? few : lm_calloc(op->n_in, sizeof *in);
+  lm_tensor *out = of(e, op->out[0]);
+  for (uint32_t i = 0; i < op->n_in; i++)
+    in[i] = *of(e, op->in[i]);
   *out = lm_eval_tensor(e, op->out[0]->type);
   lm_eval_math(e, op, in, out);
-  if (in != few) lm_free(in);
+  if (in != few)
+    lm_free(in);
 }
 
 // Its product, then what is added, then gelu, whose operand is the second result.
 static void eval_epilogue(lm_eval *e, const lm_op *op) {
-  lm_tensor in[2] = {*of(e, op->in[LM_DOT_X]), *of(e, op->in[LM_DOT_W])}, sum = lm_eval_tensor(e, op->out[0]->type);
+  lm_tensor in[2] = {*of(e, op->in[LM_DOT_X]), *of(e, op->in[LM_DOT_W])},
+            sum = lm_eval_tensor(e, op->out[0]->type);
   lm_eval_dot(e, op, in, &sum);
   for (uint32_t i = LM_DOT_ADDENDS; i < op->n_in; i++) {
     nest n = nest_over(e, sum.type.axis, sum.type.rank);
@@ -233,10 +279,12 @@ static void eval_epilogue(lm_eval *e, const lm_op *op) {
     lm_eval_copy(&n, sum.v, of(e, op->in[i])->v, true);
   }
   *of(e, op->out[op->n_out - 1]) = sum;
-  if (op->code != LM_OP_DOT_GELU) return;
+  if (op->code != LM_OP_DOT_GELU)
+    return;
   lm_tensor *out = of(e, op->out[0]);
   *out = lm_eval_tensor(e, sum.type);
-  for (int64_t i = 0; i < sum.n; i++) out->v[i] = lm_eval_gelu(sum.v[i]);
+  for (int64_t i = 0; i < sum.n; i++)
+    out->v[i] = lm_eval_gelu(sum.v[i]);
 }
 
 void lm_eval_known(lm_module *m, const lm_op *op, const lm_tensor *in, lm_tensor *out) {
@@ -247,30 +295,38 @@ void lm_eval_known(lm_module *m, const lm_op *op, const lm_tensor *in, lm_tensor
 
 static void eval_op(lm_eval *e, const lm_op *op) {
   switch (op->code) {
-    case LM_OP_LOOP: eval_loop(e, op); break;
-    case LM_OP_KERNEL: eval_kernel(e, op); break;
-    case LM_OP_ATTEND: case LM_OP_ATTEND_VJP: lm_eval_attend(e, op); break;
-    case LM_OP_CALL: eval_call(e, op); break;
-    case LM_OP_PARAM: eval_param(e, op); break;
-    case LM_OP_ACCUM: eval_accum(e, op); break;
-    case LM_OP_APPEND: eval_append(e, op); break;
-    case LM_OP_AT: eval_at(e, op); break;
-    case LM_OP_DOT_ADD: case LM_OP_DOT_GELU: eval_epilogue(e, op); break;
-    default: eval_math(e, op); break;
+  case LM_OP_LOOP: eval_loop(e, op); break;
+  case LM_OP_KERNEL: eval_kernel(e, op); break;
+  case LM_OP_ATTEND:
+  case LM_OP_ATTEND_VJP: lm_eval_attend(e, op); break;
+  case LM_OP_CALL: eval_call(e, op); break;
+  case LM_OP_PARAM: eval_param(e, op); break;
+  case LM_OP_ACCUM: eval_accum(e, op); break;
+  case LM_OP_APPEND: eval_append(e, op); break;
+  case LM_OP_AT: eval_at(e, op); break;
+  case LM_OP_DOT_ADD:
+  case LM_OP_DOT_GELU: eval_epilogue(e, op); break;
+  default: eval_math(e, op); break;
   }
-  for (uint32_t i = 0; e->round && i < op->n_out; i++) round_to_type(of(e, op->out[i]));
+  for (uint32_t i = 0; e->round && i < op->n_out; i++)
+    round_to_type(of(e, op->out[i]));
 }
 
 // What is made of parameters is made anew for each call.
 static lm_status made_fill(lm_eval *e, const lm_func *copies) {
-  lm_tensor *args = lm_calloc(copies->body->n_args + 1, sizeof *args), *out = lm_calloc(copies->n_out + 1, sizeof *out);
-  for (uint32_t i = 0; i < copies->body->n_args; i++) args[i] = lm_eval_tensor(e, copies->body->args[i]->type);
+  lm_tensor *args = lm_calloc(copies->body->n_args + 1, sizeof *args);
+  lm_tensor *out = lm_calloc(copies->n_out + 1, sizeof *out);
+  for (uint32_t i = 0; i < copies->body->n_args; i++)
+    args[i] = lm_eval_tensor(e, copies->body->args[i]->type);
   lm_status s = lm_eval_call(e, copies, args, out);
   for (uint32_t i = 0; i < e->n_globals && !s; i++)
     for (uint32_t k = 0; k < copies->n_out && e->m->globals[i].kind == LM_GLOBAL_MADE; k++)
-      if (copies->out_names[k] == e->m->globals[i].name) memcpy(e->global[i].v, out[k].v, (size_t)out[k].n * sizeof *out[k].v);
-  for (uint32_t k = 0; k < copies->n_out; k++) lm_tensor_free(&out[k]);
-  for (uint32_t i = 0; i < copies->body->n_args; i++) lm_tensor_free(&args[i]);
+      if (copies->out_names[k] == e->m->globals[i].name)
+        memcpy(e->global[i].v, out[k].v, (size_t)out[k].n * sizeof *out[k].v);
+  for (uint32_t k = 0; k < copies->n_out; k++)
+    lm_tensor_free(&out[k]);
+  for (uint32_t i = 0; i < copies->body->n_args; i++)
+    lm_tensor_free(&args[i]);
   lm_free(out);
   lm_free(args);
   return s;
@@ -278,21 +334,25 @@ static lm_status made_fill(lm_eval *e, const lm_func *copies) {
 
 static bool has_made(const lm_eval *e) {
   for (uint32_t i = 0; i < e->n_globals; i++)
-    if (e->m->globals[i].kind == LM_GLOBAL_MADE) return true;
+    if (e->m->globals[i].kind == LM_GLOBAL_MADE)
+      return true;
   return false;
 }
 
 lm_status lm_eval_call(lm_eval *e, const lm_func *f, const lm_tensor *args, lm_tensor *out) {
   const lm_func *copies = has_made(e) ? lm_func_find(e->m, "copies") : NULL;
-  if (copies && f != copies) LM_TRY(made_fill(e, copies));
+  if (copies && f != copies)
+    LM_TRY(made_fill(e, copies));
   e->env = lm_calloc((size_t)e->m->n_values + 1, sizeof *e->env);
   for (uint32_t i = 0; i < f->body->n_args && !e->failed; i++) {
     if (!lm_type_equal(args[i].type, f->body->args[i]->type))
       e->failed = lm_fail(LM_BUG_STATUS, "argument %u of @%s has another type", i, f->name);
     *of(e, f->body->args[i]) = tensor_copy(&args[i]);
   }
-  if (!e->failed) run_region(e, f->body);
-  for (uint32_t i = 0; i < f->n_out && !e->failed; i++) out[i] = tensor_copy(of(e, f->body->last->in[i]));
+  if (!e->failed)
+    run_region(e, f->body);
+  for (uint32_t i = 0; i < f->n_out && !e->failed; i++)
+    out[i] = tensor_copy(of(e, f->body->last->in[i]));
   lm_eval_forget(e, f->body);
   lm_free(e->env);
   lm_status s = e->failed;

@@ -4,88 +4,108 @@
 #include "compiler/eval/internal.h"
 #include "runtime/base/philox.h"
 
-typedef struct run { const lm_op *op; const lm_eval *e; const double *in[3]; double *out; int64_t size, stride; double *best; } run;
+typedef struct run {
+  const lm_op *op;
+  const lm_eval *e;
+  const double *in[3];
+  double *out;
+  int64_t size, stride;
+  double *best;
+} run;
 
 // ---- elementwise
 
 static double unary(lm_opcode code, double x) {
   switch (code) {
-    case LM_OP_NEG: return -x;
-    case LM_OP_EXP: return exp(x);
-    case LM_OP_LOG: return log(x);
-    case LM_OP_LOG1P: return log1p(x);
-    case LM_OP_SQRT: return sqrt(x);
-    case LM_OP_RSQRT: return 1 / sqrt(x);
-    case LM_OP_SIN: return sin(x);
-    case LM_OP_COS: return cos(x);
-    case LM_OP_TANH: return tanh(x);
-    case LM_OP_ERF: return erf(x);
-    case LM_OP_FLOOR: return floor(x);
-    case LM_OP_ROUND: return rint(x);
-    case LM_OP_NOT: return !x;
-    default: return x;
+  case LM_OP_NEG: return -x;
+  case LM_OP_EXP: return exp(x);
+  case LM_OP_LOG: return log(x);
+  case LM_OP_LOG1P: return log1p(x);
+  case LM_OP_SQRT: return sqrt(x);
+  case LM_OP_RSQRT: return 1 / sqrt(x);
+  case LM_OP_SIN: return sin(x);
+  case LM_OP_COS: return cos(x);
+  case LM_OP_TANH: return tanh(x);
+  case LM_OP_ERF: return erf(x);
+  case LM_OP_FLOOR: return floor(x);
+  case LM_OP_ROUND: return rint(x);
+  case LM_OP_NOT: return !x;
+  default: return x;
   }
 }
 
 static double binary(lm_opcode code, double x, double y) {
   switch (code) {
-    case LM_OP_ADD: return x + y;
-    case LM_OP_SUB: return x - y;
-    case LM_OP_MUL: return x * y;
-    case LM_OP_DIV: return x / y;
-    case LM_OP_POW: return pow(x, y);
-    case LM_OP_IDIV: return floor(x / y);
-    case LM_OP_MOD: return x - y * floor(x / y);
-    case LM_OP_EQ: return x == y;
-    case LM_OP_NE: return x != y;
-    case LM_OP_LT: return x < y;
-    case LM_OP_LE: return x <= y;
-    case LM_OP_GT: return x > y;
-    case LM_OP_GE: return x >= y;
-    case LM_OP_AND: return x && y;
-    case LM_OP_OR: return x || y;
-    default: return x;
+  case LM_OP_ADD: return x + y;
+  case LM_OP_SUB: return x - y;
+  case LM_OP_MUL: return x * y;
+  case LM_OP_DIV: return x / y;
+  case LM_OP_POW: return pow(x, y);
+  case LM_OP_IDIV: return floor(x / y);
+  case LM_OP_MOD: return x - y * floor(x / y);
+  case LM_OP_EQ: return x == y;
+  case LM_OP_NE: return x != y;
+  case LM_OP_LT: return x < y;
+  case LM_OP_LE: return x <= y;
+  case LM_OP_GT: return x > y;
+  case LM_OP_GE: return x >= y;
+  case LM_OP_AND: return x && y;
+  case LM_OP_OR: return x || y;
+  default: return x;
   }
 }
 
 // 32 bits, two's complement; exact where float64 is not.
 static double whole(lm_opcode code, double x, double y) {
-  int64_t a = (int64_t)x, b = (int64_t)y, z;
+  int64_t a = (int64_t)x;
+  int64_t b = (int64_t)y;
+  int64_t z;
   switch (code) {
-    case LM_OP_ADD: z = a + b; break;
-    case LM_OP_SUB: z = a - b; break;
-    case LM_OP_MUL: z = a * b; break;
-    case LM_OP_NEG: z = -a; break;
-    case LM_OP_IDIV: case LM_OP_MOD: z = b ? (int64_t)binary(code, x, y) : 0; break;
-    default: return binary(code, x, y);
+  case LM_OP_ADD: z = a + b; break;
+  case LM_OP_SUB: z = a - b; break;
+  case LM_OP_MUL: z = a * b; break;
+  case LM_OP_NEG: z = -a; break;
+  case LM_OP_IDIV:
+  case LM_OP_MOD: z = b ? (int64_t)binary(code, x, y) : 0; break;
+  default: return binary(code, x, y);
   }
   return (double)(int32_t)(uint32_t)(uint64_t)z;
 }
 
-static double to_int(double x) { return x != x ? 0 : fmin(fmax(trunc(x), INT32_MIN), INT32_MAX); }
+static double to_int(double x) {
+  return x != x ? 0 : fmin(fmax(trunc(x), INT32_MIN), INT32_MAX);
+}
 
 double lm_eval_scalar(const lm_op *op, const double *in) {
-  lm_dtype from = op->n_in ? op->in[0]->type.dtype : LM_F64, to = op->out[0]->type.dtype;
-  if (op->code == LM_OP_CAST) return to == LM_INT ? to_int(in[0]) : to == LM_BOOL ? in[0] != 0 : in[0];
-  if (op->code == LM_OP_SELECT) return in[0] ? in[1] : in[2];
-  if (from == LM_INT) return whole(op->code, in[0], op->n_in > 1 ? in[1] : 0);
+  lm_dtype from = op->n_in ? op->in[0]->type.dtype : LM_F64;
+  lm_dtype to = op->out[0]->type.dtype;
+  if (op->code == LM_OP_CAST)
+    return to == LM_INT ? to_int(in[0]) : to == LM_BOOL ? in[0] != 0 : in[0];
+  if (op->code == LM_OP_SELECT)
+    return in[0] ? in[1] : in[2];
+  if (from == LM_INT)
+    return whole(op->code, in[0], op->n_in > 1 ? in[1] : 0);
   return op->n_in == 1 ? unary(op->code, in[0]) : binary(op->code, in[0], in[1]);
 }
 
-double lm_eval_gelu(double x) { return 0.5 * x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x))); }
+double lm_eval_gelu(double x) {
+  return 0.5 * x * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+}
 
 static void scalar_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
   const run *r = user;
   double in[3] = {0};
   for (int64_t i = 0; i < n; i++) {
-    for (uint32_t k = 0; k < r->op->n_in; k++) in[k] = r->in[k][at[k + 1] + i * step[k + 1]];
+    for (uint32_t k = 0; k < r->op->n_in; k++)
+      in[k] = r->in[k][at[k + 1] + i * step[k + 1]];
     r->out[at[0] + i * step[0]] = lm_eval_scalar(r->op, in);
   }
 }
 
 static void number_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
   const run *r = user;
-  for (int64_t i = 0; i < n; i++) r->out[at[0] + i * step[0]] = r->op->code == LM_OP_IOTA ? (double)i : r->op->attr.num;
+  for (int64_t i = 0; i < n; i++)
+    r->out[at[0] + i * step[0]] = r->op->code == LM_OP_IOTA ? (double)i : r->op->attr.num;
 }
 
 static void elementwise(const lm_eval *e, run *r, nest_inner *inner) {
@@ -93,7 +113,8 @@ static void elementwise(const lm_eval *e, run *r, nest_inner *inner) {
   lm_type t = op->out[0]->type;
   nest n = nest_over(e, t.axis, t.rank);
   nest_operand(e, &n, 0, t);
-  for (uint32_t i = 0; i < op->n_in; i++) nest_operand(e, &n, (int)i + 1, op->in[i]->type);
+  for (uint32_t i = 0; i < op->n_in; i++)
+    nest_operand(e, &n, (int)i + 1, op->in[i]->type);
   nest_run(&n, inner, r);
 }
 
@@ -102,10 +123,13 @@ static void elementwise(const lm_eval *e, run *r, nest_inner *inner) {
 static void rng_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
   const run *r = user;
   lm_philox_key2 key = lm_philox_key((uint64_t)r->op->attr.imm[0], (uint64_t)r->op->attr.imm[1]);
-  uint32_t turn = (uint32_t)(int64_t)r->in[0][0], layer = (uint32_t)(int64_t)r->in[2][0];
+  uint32_t turn = (uint32_t)(int64_t)r->in[0][0];
+  uint32_t layer = (uint32_t)(int64_t)r->in[2][0];
   for (int64_t i = 0; i < n; i++) {
-    uint64_t element = (uint64_t)(at[1] + i * step[1]), block = element / 4;
-    lm_philox4 w = lm_philox((lm_philox4){{(uint32_t)block, (uint32_t)(block >> 32), layer, turn}}, key);
+    uint64_t element = (uint64_t)(at[1] + i * step[1]);
+    uint64_t block = element / 4;
+    lm_philox4 w =
+        lm_philox((lm_philox4){{(uint32_t)block, (uint32_t)(block >> 32), layer, turn}}, key);
     r->out[at[0] + i * step[0]] = lm_philox_unit(w.v[element % 4]);
   }
 }
@@ -115,7 +139,8 @@ static void rng(const lm_eval *e, run *r) {
   nest n = nest_over(e, t.axis, t.rank);
   nest_operand(e, &n, 0, t);
   nest_operand_capacity(e, &n, 1, t);
-  if (t.rank) n.start[1] = (int64_t)r->in[1][0] * n.step[1][0];
+  if (t.rank)
+    n.start[1] = (int64_t)r->in[1][0] * n.step[1][0];
   nest_run(&n, rng_inner, r);
 }
 
@@ -123,14 +148,17 @@ static void rng(const lm_eval *e, run *r) {
 
 static void sum_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
   const run *r = user;
-  for (int64_t i = 0; i < n; i++) r->out[at[0] + i * step[0]] += r->in[0][at[1] + i * step[1]];
+  for (int64_t i = 0; i < n; i++)
+    r->out[at[0] + i * step[0]] += r->in[0][at[1] + i * step[1]];
 }
 
 static void max_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
   const run *r = user;
   for (int64_t i = 0; i < n; i++) {
-    double x = r->in[0][at[1] + i * step[1]], *m = &r->out[at[0] + i * step[0]];
-    if (x > *m || x != x) *m = x;
+    double x = r->in[0][at[1] + i * step[1]];
+    double *m = &r->out[at[0] + i * step[0]];
+    if (x > *m || x != x)
+      *m = x;
   }
 }
 
@@ -140,7 +168,8 @@ static void argmax_inner(void *user, int64_t n, const int64_t *at, const int64_t
   for (int64_t i = 0; i < n; i++) {
     double x = r->in[0][at[1] + i * step[1]];
     int64_t to = at[0] + i * step[0];
-    if (x <= r->best[to]) continue;
+    if (x <= r->best[to])
+      continue;
     r->best[to] = x;
     r->out[to] = (double)(at[2] + i * step[2]);
   }
@@ -148,24 +177,31 @@ static void argmax_inner(void *user, int64_t n, const int64_t *at, const int64_t
 
 static void dot_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
   const run *r = user;
-  const double *x = r->in[0] + at[1], *w = r->in[1] + at[2];
+  const double *x = r->in[0] + at[1];
+  const double *w = r->in[1] + at[2];
   double *z = r->out + at[0];
-  for (int64_t i = 0; i < n; i++) z[i * step[0]] += x[i * step[1]] * w[i * step[2]];
+  for (int64_t i = 0; i < n; i++)
+    z[i * step[0]] += x[i * step[1]] * w[i * step[2]];
 }
 
-// Over the result's axes but the last, the axes summed over, then the last: inner loops run along rows.
+// Over the result's axes but the last, the axes summed over, then the last: inner loops run along
+// rows.
 static nest reduction(const lm_eval *e, const lm_op *op) {
   lm_type t = op->out[0]->type;
   nest n = nest_over(e, t.axis, t.rank ? t.rank - 1 : 0);
-  for (int i = 0; i < op->attr.n_axes; i++) nest_add(e, &n, op->attr.axes[i]);
-  if (t.rank) nest_add(e, &n, t.axis[t.rank - 1]);
+  for (int i = 0; i < op->attr.n_axes; i++)
+    nest_add(e, &n, op->attr.axes[i]);
+  if (t.rank)
+    nest_add(e, &n, t.axis[t.rank - 1]);
   nest_operand(e, &n, 0, t);
-  for (uint32_t i = 0; i < op->n_in && i < 2; i++) nest_operand(e, &n, (int)i + 1, op->in[i]->type);
+  for (uint32_t i = 0; i < op->n_in && i < 2; i++)
+    nest_operand(e, &n, (int)i + 1, op->in[i]->type);
   return n;
 }
 
 static void fill(lm_tensor *t, double v) {
-  for (int64_t i = 0; i < t->n; i++) t->v[i] = v;
+  for (int64_t i = 0; i < t->n; i++)
+    t->v[i] = v;
 }
 
 static void argmax(const lm_eval *e, run *r, lm_tensor *out) {
@@ -182,8 +218,9 @@ static void argmax(const lm_eval *e, run *r, lm_tensor *out) {
 
 static void move(const lm_eval *e, run *r, lm_type from, lm_type to, bool out_is_wide) {
   const lm_attr *a = &r->op->attr;
-  lm_axis wide = out_is_wide ? a->to[0] : a->axes[0], narrow = out_is_wide ? a->axes[0] : a->to[0];
-  int k = out_is_wide ? 0 : 1;                          // the operand that has the wide axis
+  lm_axis wide = out_is_wide ? a->to[0] : a->axes[0];
+  lm_axis narrow = out_is_wide ? a->axes[0] : a->to[0];
+  int k = out_is_wide ? 0 : 1; // the operand that has the wide axis
   lm_type t = out_is_wide ? from : to;
   int64_t stride = stride_of(e, out_is_wide ? to : from, wide);
   nest n = nest_over(e, t.axis, t.rank);
@@ -191,7 +228,8 @@ static void move(const lm_eval *e, run *r, lm_type from, lm_type to, bool out_is
   nest_operand(e, &n, 1, from);
   n.start[k] = a->imm[0] * stride;
   for (int i = 0; i < n.rank; i++)
-    if (n.axis[i] == narrow && narrow) n.step[k][i] = a->imm[1] * stride;
+    if (n.axis[i] == narrow && narrow)
+      n.step[k][i] = a->imm[1] * stride;
   lm_eval_copy(&n, r->out, r->in[0], false);
 }
 
@@ -210,7 +248,9 @@ static void concat(const lm_eval *e, run *r, const lm_tensor *in) {
   }
 }
 
-static void same_order(run *r, const lm_tensor *in) { memcpy(r->out, in->v, (size_t)in->n * sizeof *r->out); }
+static void same_order(run *r, const lm_tensor *in) {
+  memcpy(r->out, in->v, (size_t)in->n * sizeof *r->out);
+}
 
 // ---- gather: operand 0 the result (or the updates), 1 the index, 2 the table
 
@@ -258,20 +298,27 @@ void lm_eval_dot(const lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tens
 
 void lm_eval_math(lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *out) {
   run r = {.op = op, .e = e, .out = out->v};
-  for (uint32_t i = 0; i < op->n_in && i < 3; i++) r.in[i] = in[i].v;
+  for (uint32_t i = 0; i < op->n_in && i < 3; i++)
+    r.in[i] = in[i].v;
   switch (op->code) {
-    case LM_OP_CONST: case LM_OP_IOTA: elementwise(e, &r, number_inner); break;
-    case LM_OP_RNG: rng(e, &r); break;
-    case LM_OP_VIEW: case LM_OP_RENAME: case LM_OP_HISTORY: same_order(&r, in); break;
-    case LM_OP_SLICE: move(e, &r, in->type, out->type, false); break;
-    case LM_OP_PAD: move(e, &r, in->type, out->type, true); break;
-    case LM_OP_CONCAT: concat(e, &r, in); break;
-    case LM_OP_SUM: reduce(e, &r, sum_inner); break;
-    case LM_OP_MAX: fill(out, -INFINITY); reduce(e, &r, max_inner); break;
-    case LM_OP_ARGMAX: argmax(e, &r, out); break;
-    case LM_OP_DOT: lm_eval_dot(e, op, in, out); break;
-    case LM_OP_GATHER: gather(e, &r, out->type, in->type, gather_inner); break;
-    case LM_OP_SCATTER: gather(e, &r, in->type, out->type, scatter_inner); break;
-    default: elementwise(e, &r, scalar_inner); break;
+  case LM_OP_CONST:
+  case LM_OP_IOTA: elementwise(e, &r, number_inner); break;
+  case LM_OP_RNG: rng(e, &r); break;
+  case LM_OP_VIEW:
+  case LM_OP_RENAME:
+  case LM_OP_HISTORY: same_order(&r, in); break;
+  case LM_OP_SLICE: move(e, &r, in->type, out->type, false); break;
+  case LM_OP_PAD: move(e, &r, in->type, out->type, true); break;
+  case LM_OP_CONCAT: concat(e, &r, in); break;
+  case LM_OP_SUM: reduce(e, &r, sum_inner); break;
+  case LM_OP_MAX:
+    fill(out, -INFINITY);
+    reduce(e, &r, max_inner);
+    break;
+  case LM_OP_ARGMAX: argmax(e, &r, out); break;
+  case LM_OP_DOT: lm_eval_dot(e, op, in, out); break;
+  case LM_OP_GATHER: gather(e, &r, out->type, in->type, gather_inner); break;
+  case LM_OP_SCATTER: gather(e, &r, in->type, out->type, scatter_inner); break;
+  default: elementwise(e, &r, scalar_inner); break;
   }
 }

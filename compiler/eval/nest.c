@@ -13,58 +13,74 @@ void nest_add(const lm_eval *e, nest *n, lm_axis a) {
 
 nest nest_over(const lm_eval *e, const lm_axis *axes, int n) {
   nest out = {0};
-  for (int i = 0; i < n; i++) nest_add(e, &out, axes[i]);
+  for (int i = 0; i < n; i++)
+    nest_add(e, &out, axes[i]);
   return out;
 }
 
 int64_t stride_of(const lm_eval *e, lm_type t, lm_axis a) {
   int at = lm_type_find(t, a);
-  if (at < 0) return 0;
+  if (at < 0)
+    return 0;
   int64_t s = 1;
-  for (int i = at + 1; i < t.rank; i++) s *= lm_eval_size(e, t.axis[i]);
+  for (int i = at + 1; i < t.rank; i++)
+    s *= lm_eval_size(e, t.axis[i]);
   return s;
 }
 
 void nest_operand(const lm_eval *e, nest *n, int k, lm_type t) {
-  for (int i = 0; i < n->rank; i++) n->step[k][i] = stride_of(e, t, n->axis[i]);
+  for (int i = 0; i < n->rank; i++)
+    n->step[k][i] = stride_of(e, t, n->axis[i]);
 }
 
 void nest_operand_capacity(const lm_eval *e, nest *n, int k, lm_type t) {
   for (int i = 0; i < n->rank; i++) {
     int at = lm_type_find(t, n->axis[i]);
     n->step[k][i] = at >= 0;
-    for (int j = at + 1; at >= 0 && j < t.rank; j++) n->step[k][i] *= lm_axis_size(e->m, t.axis[j]);
+    for (int j = at + 1; at >= 0 && j < t.rank; j++)
+      n->step[k][i] *= lm_axis_size(e->m, t.axis[j]);
   }
 }
 
 static void nest_row(const nest *n, const int64_t *index, int64_t *at) {
   for (int k = 0; k < LM_NEST_OPERANDS; k++) {
     at[k] = n->start[k];
-    for (int i = 0; i + 1 < n->rank; i++) at[k] += index[i] * n->step[k][i];
+    for (int i = 0; i + 1 < n->rank; i++)
+      at[k] += index[i] * n->step[k][i];
   }
 }
 
 void nest_run(const nest *n, nest_inner *inner, void *user) {
   int64_t index[LM_NEST_AXES] = {0}, at[LM_NEST_OPERANDS], step[LM_NEST_OPERANDS] = {0};
   int last = n->rank - 1;
-  for (int k = 0; k < LM_NEST_OPERANDS && last >= 0; k++) step[k] = n->step[k][last];
+  for (int k = 0; k < LM_NEST_OPERANDS && last >= 0; k++)
+    step[k] = n->step[k][last];
   for (;;) {
     nest_row(n, index, at);
     inner(user, last >= 0 ? n->size[last] : 1, at, step);
     int i = last - 1;
-    while (i >= 0 && ++index[i] == n->size[i]) index[i--] = 0;
-    if (i < 0) return;
+    while (i >= 0 && ++index[i] == n->size[i])
+      index[i--] = 0;
+    if (i < 0)
+      return;
   }
 }
 
-typedef struct copy { double *dst; const double *src; bool add; } copy;
+typedef struct copy {
+  double *dst;
+  const double *src;
+  bool add;
+} copy;
 
 static void copy_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
   const copy *c = user;
   for (int64_t i = 0; i < n; i++) {
-    double *to = &c->dst[at[0] + i * step[0]], from = c->src[at[1] + i * step[1]];
+    double *to = &c->dst[at[0] + i * step[0]];
+    double from = c->src[at[1] + i * step[1]];
     *to = c->add ? *to + from : from;
   }
 }
 
-void lm_eval_copy(const nest *n, double *dst, const double *src, bool add) { nest_run(n, copy_inner, &(copy){dst, src, add}); }
+void lm_eval_copy(const nest *n, double *dst, const double *src, bool add) {
+  nest_run(n, copy_inner, &(copy){dst, src, add});
+}

@@ -1,30 +1,60 @@
 // attend.h - the operands of attend and attend_vjp by their roles.
 //
 //   attend     %v, [%map,] rest…
-//   attend_vjp %v, %o, %lse, %do, [%map,] rest…     (o, lse: results of the attend; do: cotangent of o)
-// In the place of %o, which is only read for the sum of do * o over the values' own axes, can stand that sum, of lse's type.
-// The map is there where the operation has two numbers, the sizes of its tiles along t and s.
+//   attend_vjp %v, %o, %lse, %do, [%map,] rest…     (o, lse: results of the attend; do: cotangent
+//   of o)
+// In the place of %o, which is only read for the sum of do * o over the values' own axes, can stand
+// that sum, of lse's type. The map is there where the operation has two numbers, the sizes of its
+// tiles along t and s.
 #ifndef LM_IR_ATTEND_H
 #define LM_IR_ATTEND_H
 #include "compiler/ir/ir.h"
 
-enum { LM_ATTEND_V, LM_ATTEND_O, LM_ATTEND_LSE, LM_ATTEND_DO };          // operands; O, LSE, DO of attend_vjp only
-enum { LM_ATTEND_SCORE, LM_ATTEND_MASK, LM_ATTEND_FACTOR, LM_ATTEND_COTANGENTS };   // what the region yields
+enum {
+  LM_ATTEND_V,
+  LM_ATTEND_O,
+  LM_ATTEND_LSE,
+  LM_ATTEND_DO
+}; // operands; O, LSE, DO of attend_vjp only
+enum {
+  LM_ATTEND_SCORE,
+  LM_ATTEND_MASK,
+  LM_ATTEND_FACTOR,
+  LM_ATTEND_COTANGENTS
+}; // what the region yields
 
-static inline uint32_t lm_attend_fixed(const lm_op *op) { return op->code == LM_OP_ATTEND ? 1 : 4; }
-static inline bool lm_attend_has_map(const lm_op *op) { return op->attr.n_imm == 2; }
-static inline bool lm_attend_has_mean(const lm_op *vjp) { return vjp->in[LM_ATTEND_O]->type.rank < vjp->in[LM_ATTEND_DO]->type.rank; }
-static inline uint32_t lm_attend_map(const lm_op *op) { return lm_attend_fixed(op); }
+static inline uint32_t lm_attend_fixed(const lm_op *op) {
+  return op->code == LM_OP_ATTEND ? 1 : 4;
+}
+static inline bool lm_attend_has_map(const lm_op *op) {
+  return op->attr.n_imm == 2;
+}
+static inline bool lm_attend_has_mean(const lm_op *vjp) {
+  return vjp->in[LM_ATTEND_O]->type.rank < vjp->in[LM_ATTEND_DO]->type.rank;
+}
+static inline uint32_t lm_attend_map(const lm_op *op) {
+  return lm_attend_fixed(op);
+}
 // The first operand that only the region reads.
-static inline uint32_t lm_attend_rest(const lm_op *op) { return lm_attend_fixed(op) + lm_attend_has_map(op); }
+static inline uint32_t lm_attend_rest(const lm_op *op) {
+  return lm_attend_fixed(op) + lm_attend_has_map(op);
+}
 static inline lm_value *lm_attend_arg(const lm_op *op, uint32_t operand) {
   return op->body->args[operand + (op->code == LM_OP_ATTEND_VJP)];
 }
-static inline lm_value *lm_attend_yield(const lm_op *op, uint32_t i) { return op->body->last->in[i]; }
-static inline lm_axis lm_attend_t(const lm_op *op) { return op->attr.axes[0]; }
-static inline lm_axis lm_attend_s(const lm_op *op) { return op->attr.axes[1]; }
+static inline lm_value *lm_attend_yield(const lm_op *op, uint32_t i) {
+  return op->body->last->in[i];
+}
+static inline lm_axis lm_attend_t(const lm_op *op) {
+  return op->attr.axes[0];
+}
+static inline lm_axis lm_attend_s(const lm_op *op) {
+  return op->attr.axes[1];
+}
 // Axes of the scores, t and s among them.
-static inline lm_type lm_attend_space(const lm_op *op) { return lm_attend_yield(op, LM_ATTEND_SCORE)->type; }
+static inline lm_type lm_attend_space(const lm_op *op) {
+  return lm_attend_yield(op, LM_ATTEND_SCORE)->type;
+}
 // Has both t and s: exists tile by tile only.
 static inline bool lm_attend_tiled(const lm_op *op, lm_type t) {
   return lm_type_find(t, lm_attend_t(op)) >= 0 && lm_type_find(t, lm_attend_s(op)) >= 0;

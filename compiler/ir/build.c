@@ -1,4 +1,5 @@
-// build.c - making values, operations, regions and functions; the builder computes result types by the shape rules.
+// build.c - making values, operations, regions and functions; the builder computes result types by
+// the shape rules.
 #include <string.h>
 #include "compiler/ir/internal.h"
 
@@ -11,27 +12,32 @@ lm_region *lm_region_new(lm_module *m, lm_func *f, lm_op *owner) {
   return r;
 }
 
-lm_value *lm_value_new(lm_module *m, lm_type type, lm_op *def, lm_region *region, uint32_t index, lm_sym name) {
+lm_value *lm_value_new(lm_module *m, lm_type type, lm_op *def, lm_region *region, uint32_t index,
+                       lm_sym name) {
   lm_value *v = LM_NEW(m->arena, lm_value);
   *v = (lm_value){type, def, region, index, m->n_values++, name};
   return v;
 }
 
-lm_op *lm_op_new(lm_module *m, lm_opcode code, lm_value *const *in, uint32_t n_in, const lm_attr *attr, lm_loc loc) {
+lm_op *lm_op_new(lm_module *m, lm_opcode code, lm_value *const *in, uint32_t n_in,
+                 const lm_attr *attr, lm_loc loc) {
   lm_op *op = LM_NEW(m->arena, lm_op);
   op->code = code;
   op->loc = loc;
   op->n_in = n_in;
   op->in = LM_NEW_N(m->arena, lm_value *, n_in);
-  for (uint32_t i = 0; i < n_in; i++) op->in[i] = in[i];
-  if (attr) op->attr = *attr;
+  for (uint32_t i = 0; i < n_in; i++)
+    op->in[i] = in[i];
+  if (attr)
+    op->attr = *attr;
   return op;
 }
 
 void lm_op_results_make(lm_module *m, lm_op *op, const lm_type *types, uint32_t n) {
   op->n_out = n;
   op->out = LM_NEW_N(m->arena, lm_value *, n);
-  for (uint32_t i = 0; i < n; i++) op->out[i] = lm_value_new(m, types[i], op, op->parent, i, NULL);
+  for (uint32_t i = 0; i < n; i++)
+    op->out[i] = lm_value_new(m, types[i], op, op->parent, i, NULL);
 }
 
 void lm_op_link(lm_region *r, lm_op *before, lm_op *op) {
@@ -40,10 +46,13 @@ void lm_op_link(lm_region *r, lm_op *before, lm_op *op) {
   op->prev = before ? before->prev : r->last;
   *(op->prev ? &op->prev->next : &r->first) = op;
   *(before ? &before->prev : &r->last) = op;
-  for (uint32_t i = 0; i < op->n_out; i++) op->out[i]->region = r;
+  for (uint32_t i = 0; i < op->n_out; i++)
+    op->out[i]->region = r;
 }
 
-void lm_op_insert_before(lm_op *at, lm_op *op) { lm_op_link(at->parent, at, op); }
+void lm_op_insert_before(lm_op *at, lm_op *op) {
+  lm_op_link(at->parent, at, op);
+}
 
 void lm_op_remove(lm_op *op) {
   *(op->prev ? &op->prev->next : &op->parent->first) = op->next;
@@ -56,7 +65,8 @@ void lm_op_remove(lm_op *op) {
 
 lm_func *lm_func_find(lm_module *m, const char *name) {
   for (lm_func *f = m->funcs; f; f = f->next)
-    if (!strcmp(f->name, name)) return f;
+    if (!strcmp(f->name, name))
+      return f;
   return NULL;
 }
 
@@ -72,16 +82,20 @@ lm_func *lm_func_add(lm_module *m, lm_sym name) {
 
 void lm_func_remove(lm_module *m, lm_func *f) {
   lm_func **at = &m->funcs;
-  while (*at != f) at = &(*at)->next;
+  while (*at != f)
+    at = &(*at)->next;
   *at = f->next;
-  if (m->funcs_tail == &f->next) m->funcs_tail = at;
+  if (m->funcs_tail == &f->next)
+    m->funcs_tail = at;
 }
 
 // An array of n values that grows one by one has room for the next power of two.
 static lm_value **room_for_one(lm_module *m, lm_value **old, uint32_t n) {
-  if (n & (n - 1)) return old;
+  if (n & (n - 1))
+    return old;
   lm_value **now = LM_NEW_N(m->arena, lm_value *, n ? 2 * (size_t)n : 1);
-  if (n) memcpy(now, old, n * sizeof *now);
+  if (n)
+    memcpy(now, old, n * sizeof *now);
   return now;
 }
 
@@ -99,32 +113,39 @@ static _Noreturn void refuse(lm_builder *b, const lm_op *op, lm_buf *why) {
   LM_BUG("%s (line %u): %s", text.p, b->loc.line, why->p ? why->p : "ill-formed");
 }
 
-static lm_op *op_new(lm_builder *b, lm_opcode code, lm_value *const *in, uint32_t n_in, const lm_attr *attr) {
+static lm_op *op_new(lm_builder *b, lm_opcode code, lm_value *const *in, uint32_t n_in,
+                     const lm_attr *attr) {
   lm_op *op = lm_op_new(b->m, code, in, n_in, attr, b->loc);
   op->keep = b->keep;
   return op;
 }
 
-lm_op *lm_emit_op(lm_builder *b, lm_opcode code, lm_value *const *in, uint32_t n_in, const lm_attr *attr, const lm_type *type) {
+lm_op *lm_emit_op(lm_builder *b, lm_opcode code, lm_value *const *in, uint32_t n_in,
+                  const lm_attr *attr, const lm_type *type) {
   lm_op *op = op_new(b, code, in, n_in, attr);
   lm_buf why = {0};
   int64_t n = lm_op_result_count(b->m, op, &why);
-  if (n < 0) refuse(b, op, &why);
+  if (n < 0)
+    refuse(b, op, &why);
   lm_type *types = LM_NEW_N(b->m->arena, lm_type, n ? n : 1);
   types[0] = type ? *type : (lm_type){.dtype = LM_DTYPES};
-  if (!lm_op_infer(b->m, op, types, &why)) refuse(b, op, &why);
+  if (!lm_op_infer(b->m, op, types, &why))
+    refuse(b, op, &why);
   lm_buf_free(&why);
   lm_op_results_make(b->m, op, types, (uint32_t)n);
   lm_op_link(b->at, b->before, op);
   return op;
 }
 
-lm_value *lm_emit(lm_builder *b, lm_opcode code, lm_value *const *in, uint32_t n_in, const lm_attr *attr, const lm_type *type) {
+lm_value *lm_emit(lm_builder *b, lm_opcode code, lm_value *const *in, uint32_t n_in,
+                  const lm_attr *attr, const lm_type *type) {
   lm_op *op = lm_emit_op(b, code, in, n_in, attr, type);
   return op->n_out ? op->out[0] : NULL;
 }
 
-lm_value *lm_emit1(lm_builder *b, lm_opcode code, lm_value *x) { return lm_emit(b, code, &x, 1, NULL, NULL); }
+lm_value *lm_emit1(lm_builder *b, lm_opcode code, lm_value *x) {
+  return lm_emit(b, code, &x, 1, NULL, NULL);
+}
 
 lm_value *lm_emit2(lm_builder *b, lm_opcode code, lm_value *x, lm_value *y) {
   return lm_emit(b, code, (lm_value *[]){x, y}, 2, NULL, NULL);
@@ -135,7 +156,8 @@ lm_value *lm_emit_const(lm_builder *b, lm_type type, double v) {
 }
 
 lm_value *lm_emit_cast(lm_builder *b, lm_value *x, lm_dtype t) {
-  if (x->type.dtype == t) return x;
+  if (x->type.dtype == t)
+    return x;
   lm_type type = x->type;
   type.dtype = (uint8_t)t;
   return lm_emit(b, LM_OP_CAST, &x, 1, NULL, &type);
@@ -147,20 +169,25 @@ lm_value *lm_emit_select(lm_builder *b, lm_value *c, lm_value *x, lm_value *y) {
 
 lm_value *lm_emit_clamp(lm_builder *b, lm_value *index, int64_t n) {
   lm_type number = lm_type_make(LM_INT, NULL, 0);
-  lm_value *first = lm_emit_const(b, number, 0), *last = lm_emit_const(b, number, (double)(n - 1));
+  lm_value *first = lm_emit_const(b, number, 0);
+  lm_value *last = lm_emit_const(b, number, (double)(n - 1));
   lm_value *low = lm_emit_select(b, lm_emit2(b, LM_OP_LT, index, first), first, index);
   return lm_emit_select(b, lm_emit2(b, LM_OP_GT, low, last), last, low);
 }
 
 static lm_attr attr_of_axes(const lm_axis *axes, int n) {
   lm_attr a = {.n_axes = (uint8_t)n};
-  if (n > LM_RANK) LM_BUG("%d axes", n);
-  for (int i = 0; i < n; i++) a.axes[i] = axes[i];
+  if (n > LM_RANK)
+    LM_BUG("%d axes", n);
+  for (int i = 0; i < n; i++)
+    a.axes[i] = axes[i];
   return a;
 }
 
-lm_value *lm_emit_reduce(lm_builder *b, lm_opcode sum_or_max, lm_value *x, const lm_axis *over, int n) {
-  if (!n) return x;
+lm_value *lm_emit_reduce(lm_builder *b, lm_opcode sum_or_max, lm_value *x, const lm_axis *over,
+                         int n) {
+  if (!n)
+    return x;
   lm_attr a = attr_of_axes(over, n);
   return lm_emit(b, sum_or_max, &x, 1, &a, NULL);
 }
@@ -181,13 +208,15 @@ lm_value *lm_emit_permute(lm_builder *b, lm_value *x, const lm_axis *order, int 
 
 // ---- regions
 
-lm_op *lm_loop_begin(lm_builder *b, int64_t count, lm_axis axis, lm_value *const *carry, uint32_t n_carry) {
+lm_op *lm_loop_begin(lm_builder *b, int64_t count, lm_axis axis, lm_value *const *carry,
+                     uint32_t n_carry) {
   lm_attr a = {.imm = {count}, .n_imm = 1, .axes = {axis}, .n_axes = axis != 0};
   lm_op *op = op_new(b, LM_OP_LOOP, carry, n_carry, &a);
   lm_op_link(b->at, b->before, op);
   op->body = lm_region_new(b->m, b->at->func, op);
   lm_arg_add(b->m, op->body, lm_type_make(LM_INT, NULL, 0), LM_SYM(b->m->ctx, "i"));
-  for (uint32_t i = 0; i < n_carry; i++) lm_arg_add(b->m, op->body, carry[i]->type, carry[i]->name);
+  for (uint32_t i = 0; i < n_carry; i++)
+    lm_arg_add(b->m, op->body, carry[i]->type, carry[i]->name);
   b->at = op->body;
   b->before = NULL;
   return op;
@@ -200,7 +229,8 @@ static void region_end(lm_builder *b, lm_op *op, lm_value *const *yields, uint32
   lm_emit_op(b, LM_OP_YIELD, yields, n, NULL, NULL);
   lm_type *types = LM_NEW_N(b->m->arena, lm_type, n + 1);
   lm_buf why = {0};
-  if (!lm_op_infer(b->m, op, types, &why)) refuse(b, op, &why);
+  if (!lm_op_infer(b->m, op, types, &why))
+    refuse(b, op, &why);
   int64_t results = lm_op_result_count(b->m, op, &why);
   lm_buf_free(&why);
   lm_op_results_make(b->m, op, types, (uint32_t)results);
@@ -208,20 +238,27 @@ static void region_end(lm_builder *b, lm_op *op, lm_value *const *yields, uint32
   b->before = op->next;
 }
 
-void lm_loop_end(lm_builder *b, lm_op *loop, lm_value *const *next, uint32_t n_next, lm_value *const *stacked, uint32_t n_stacked) {
+void lm_loop_end(lm_builder *b, lm_op *loop, lm_value *const *next, uint32_t n_next,
+                 lm_value *const *stacked, uint32_t n_stacked) {
   lm_value **all = LM_NEW_N(b->m->arena, lm_value *, n_next + n_stacked + 1);
-  for (uint32_t i = 0; i < n_next; i++) all[i] = next[i];
-  for (uint32_t i = 0; i < n_stacked; i++) all[n_next + i] = stacked[i];
-  if (n_next != loop->n_in) LM_BUG("a loop that carries %u values yields %u", loop->n_in, n_next);
+  for (uint32_t i = 0; i < n_next; i++)
+    all[i] = next[i];
+  for (uint32_t i = 0; i < n_stacked; i++)
+    all[n_next + i] = stacked[i];
+  if (n_next != loop->n_in)
+    LM_BUG("a loop that carries %u values yields %u", loop->n_in, n_next);
   region_end(b, loop, all, n_next + n_stacked);
 }
 
-static lm_op *isolated_begin(lm_builder *b, lm_opcode code, const lm_attr *attr, lm_value *const *in, uint32_t n_in, const lm_type *first) {
+static lm_op *isolated_begin(lm_builder *b, lm_opcode code, const lm_attr *attr,
+                             lm_value *const *in, uint32_t n_in, const lm_type *first) {
   lm_op *op = op_new(b, code, in, n_in, attr);
   lm_op_link(b->at, b->before, op);
   op->body = lm_region_new(b->m, b->at->func, op);
-  if (first) lm_arg_add(b->m, op->body, *first, NULL);
-  for (uint32_t i = 0; i < n_in; i++) lm_arg_add(b->m, op->body, in[i]->type, in[i]->name);
+  if (first)
+    lm_arg_add(b->m, op->body, *first, NULL);
+  for (uint32_t i = 0; i < n_in; i++)
+    lm_arg_add(b->m, op->body, in[i]->type, in[i]->name);
   b->at = op->body;
   b->before = NULL;
   return op;
@@ -231,13 +268,18 @@ lm_op *lm_kernel_begin(lm_builder *b, const lm_attr *attr, lm_value *const *in, 
   return isolated_begin(b, LM_OP_KERNEL, attr, in, n_in, NULL);
 }
 
-void lm_kernel_end(lm_builder *b, lm_op *kernel, lm_value *const *results, uint32_t n) { region_end(b, kernel, results, n); }
+void lm_kernel_end(lm_builder *b, lm_op *kernel, lm_value *const *results, uint32_t n) {
+  region_end(b, kernel, results, n);
+}
 
-lm_op *lm_attend_begin(lm_builder *b, const lm_attr *attr, lm_value *const *in, uint32_t n_in, const lm_type *cotangent) {
+lm_op *lm_attend_begin(lm_builder *b, const lm_attr *attr, lm_value *const *in, uint32_t n_in,
+                       const lm_type *cotangent) {
   return isolated_begin(b, cotangent ? LM_OP_ATTEND_VJP : LM_OP_ATTEND, attr, in, n_in, cotangent);
 }
 
-void lm_attend_end(lm_builder *b, lm_op *attend, lm_value *const *yields, uint32_t n) { region_end(b, attend, yields, n); }
+void lm_attend_end(lm_builder *b, lm_op *attend, lm_value *const *yields, uint32_t n) {
+  region_end(b, attend, yields, n);
+}
 
 lm_value *lm_loop_stack(lm_module *m, lm_op *loop, lm_value *v) {
   lm_op *yield = loop->body->last;
@@ -245,11 +287,16 @@ lm_value *lm_loop_stack(lm_module *m, lm_op *loop, lm_value *v) {
     loop->attr.axes[0] = lm_axis_add(m, LM_SYM(m->ctx, "trip"), loop->attr.imm[0], 0);
     loop->attr.n_axes = 1;
   }
-  lm_value **in = LM_NEW_N(m->arena, lm_value *, yield->n_in + 1), **out = LM_NEW_N(m->arena, lm_value *, loop->n_out + 1);
-  if (yield->n_in) memcpy(in, yield->in, yield->n_in * sizeof *in);
-  if (loop->n_out) memcpy(out, loop->out, loop->n_out * sizeof *out);
-  lm_type t = {.dtype = v->type.dtype, .rank = (uint8_t)(v->type.rank + 1), .axis = {loop->attr.axes[0]}};
-  if (t.rank > LM_RANK) LM_BUG("a stacked tensor of %d axes", t.rank);
+  lm_value **in = LM_NEW_N(m->arena, lm_value *, yield->n_in + 1),
+           **out = LM_NEW_N(m->arena, lm_value *, loop->n_out + 1);
+  if (yield->n_in)
+    memcpy(in, yield->in, yield->n_in * sizeof *in);
+  if (loop->n_out)
+    memcpy(out, loop->out, loop->n_out * sizeof *out);
+  lm_type t = {
+      .dtype = v->type.dtype, .rank = (uint8_t)(v->type.rank + 1), .axis = {loop->attr.axes[0]}};
+  if (t.rank > LM_RANK)
+    LM_BUG("a stacked tensor of %d axes", t.rank);
   memcpy(t.axis + 1, v->type.axis, v->type.rank * sizeof *t.axis);
   in[yield->n_in++] = v;
   yield->in = in;

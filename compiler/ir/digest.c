@@ -24,7 +24,9 @@ typedef struct digester {
   lm_arena *a;
 } digester;
 
-static uint64_t mix(uint64_t h, uint64_t x) { return lm_hash(&x, sizeof x, h); }
+static uint64_t mix(uint64_t h, uint64_t x) {
+  return lm_hash(&x, sizeof x, h);
+}
 
 static uint64_t mix_text(uint64_t h, const char *text) {
   return text ? lm_hash(text, strlen(text), h) : mix(h, 0);
@@ -32,7 +34,8 @@ static uint64_t mix_text(uint64_t h, const char *text) {
 
 static uint64_t axis_mix(digester *d, uint64_t h, lm_axis axis) {
   const lm_axis_info *info = &d->m->axes[axis];
-  if (!d->axes[axis]) d->axes[axis] = ++d->n_axes;
+  if (!d->axes[axis])
+    d->axes[axis] = ++d->n_axes;
   h = mix(h, d->axes[axis]);
   h = mix(h, (uint64_t)info->size);
   return mix(h, (uint64_t)info->dyn);
@@ -41,7 +44,8 @@ static uint64_t axis_mix(digester *d, uint64_t h, lm_axis axis) {
 static uint64_t type_mix(digester *d, uint64_t h, lm_type t) {
   h = mix(h, t.dtype);
   h = mix(h, t.rank);
-  for (int i = 0; i < t.rank; i++) h = axis_mix(d, h, t.axis[i]);
+  for (int i = 0; i < t.rank; i++)
+    h = axis_mix(d, h, t.axis[i]);
   return h;
 }
 
@@ -54,22 +58,28 @@ static uint64_t number_mix(uint64_t h, double x) {
 static uint64_t attr_mix(digester *d, uint64_t h, const lm_op *op) {
   const lm_attr *a = &op->attr;
   uint32_t has = lm_op_info_of(op)->attrs;
-  for (int i = 0; has & LM_A_AXES && i < a->n_axes; i++) h = axis_mix(d, h, a->axes[i]);
-  for (int i = 0; has & LM_A_TO && i < a->n_to; i++) h = axis_mix(d, h, a->to[i]);
-  for (int i = 0; has & LM_A_IMM && i < a->n_imm; i++) h = mix(h, (uint64_t)a->imm[i]);
-  if (has & LM_A_NUM) h = number_mix(h, a->num);
+  for (int i = 0; has & LM_A_AXES && i < a->n_axes; i++)
+    h = axis_mix(d, h, a->axes[i]);
+  for (int i = 0; has & LM_A_TO && i < a->n_to; i++)
+    h = axis_mix(d, h, a->to[i]);
+  for (int i = 0; has & LM_A_IMM && i < a->n_imm; i++)
+    h = mix(h, (uint64_t)a->imm[i]);
+  if (has & LM_A_NUM)
+    h = number_mix(h, a->num);
   return has & LM_A_SYM ? mix_text(h, a->sym) : h;
 }
 
 static int depth_of(const lm_region *r) {
   int depth = 0;
-  for (; r->owner; r = r->owner->parent) depth++;
+  for (; r->owner; r = r->owner->parent)
+    depth++;
   return depth;
 }
 
 // An argument of a region is known by how deep the region lies and by its own position.
 static uint64_t value_digest(digester *d, const lm_value *v) {
-  if (v->def) return mix(d->ops[v->def->mark], v->index);
+  if (v->def)
+    return mix(d->ops[v->def->mark], v->index);
   return type_mix(d, mix(mix(0xa5, (uint64_t)depth_of(v->region)), v->index), v->type);
 }
 
@@ -82,17 +92,23 @@ static const lm_op *operand_of(const lm_op *op, uint32_t next) {
 static uint64_t op_digest(digester *d, const lm_op *op) {
   uint64_t h = mix_text(0, lm_op_info_of(op)->name), in[2];
   bool swap = lm_op_info_of(op)->traits & LM_T_COMMUTE && op->n_in == 2;
-  for (uint32_t i = 0; swap && i < 2; i++) in[i] = value_digest(d, op->in[i]);
-  if (swap) h = in[0] < in[1] ? mix(mix(h, in[0]), in[1]) : mix(mix(h, in[1]), in[0]);
-  for (uint32_t i = 0; !swap && i < op->n_in; i++) h = mix(h, value_digest(d, op->in[i]));
+  for (uint32_t i = 0; swap && i < 2; i++)
+    in[i] = value_digest(d, op->in[i]);
+  if (swap)
+    h = in[0] < in[1] ? mix(mix(h, in[0]), in[1]) : mix(mix(h, in[1]), in[0]);
+  for (uint32_t i = 0; !swap && i < op->n_in; i++)
+    h = mix(h, value_digest(d, op->in[i]));
   h = attr_mix(d, h, op);
-  for (uint32_t i = 0; i < op->n_out; i++) h = type_mix(d, h, op->out[i]->type);
-  if (op->body) h = mix(h, d->ops[op->body->last->mark]);
+  for (uint32_t i = 0; i < op->n_out; i++)
+    h = type_mix(d, h, op->out[i]->type);
+  if (op->body)
+    h = mix(h, d->ops[op->body->last->mark]);
   return h ? h : 1;
 }
 
 static void push(digester *d, const lm_op *op) {
-  if (op && !d->ops[op->mark]) LM_PUSH(d->a, d->stack, d->n, d->cap) = (frame){op, 0};
+  if (op && !d->ops[op->mark])
+    LM_PUSH(d->a, d->stack, d->n, d->cap) = (frame){op, 0};
 }
 
 // Operands before the operation, without recursion: programs may be chains of many thousand
@@ -112,7 +128,9 @@ static uint64_t digest_from(digester *d, const lm_op *last) {
   return d->ops[last->mark];
 }
 
-static void op_number(lm_op *op, void *user) { op->mark = (*(uint32_t *)user)++; }
+static void op_number(lm_op *op, void *user) {
+  op->mark = (*(uint32_t *)user)++;
+}
 
 uint64_t lm_func_digest(const lm_func *f) {
   const lm_module *m = f->module;
@@ -126,7 +144,8 @@ uint64_t lm_func_digest(const lm_func *f) {
   uint64_t h = mix_text(0, f->name);
   for (uint32_t i = 0; i < f->body->n_args; i++)
     h = mix_text(type_mix(&d, h, f->body->args[i]->type), f->body->args[i]->name);
-  for (uint32_t i = 0; i < f->n_out; i++) h = mix_text(h, f->out_names[i]);
+  for (uint32_t i = 0; i < f->n_out; i++)
+    h = mix_text(h, f->out_names[i]);
   h = mix(h, digest_from(&d, f->body->last));
   lm_arena_destroy(a);
   return h;

@@ -4,12 +4,14 @@
 #include "runtime/base/diag.h"
 
 typedef enum {
-  TK_END, TK_NAME,            // sym: stage, f32, t.1, "quoted text"
-  TK_VALUE,                   // %x.12: sym is the whole spelling, name "x" or NULL, id 12 or -1
-  TK_SYM,                     // @layers.wq, @"quoted": sym without the @
-  TK_NUMBER,                  // num; is_int and inum where it is a whole number of 64 bits
-  TK_PUNCT,                   // one of ( ) [ ] { } , : = * +
-  TK_ARROW, TK_BAD            // ->; anything else
+  TK_END,
+  TK_NAME,   // sym: stage, f32, t.1, "quoted text"
+  TK_VALUE,  // %x.12: sym is the whole spelling, name "x" or NULL, id 12 or -1
+  TK_SYM,    // @layers.wq, @"quoted": sym without the @
+  TK_NUMBER, // num; is_int and inum where it is a whole number of 64 bits
+  TK_PUNCT,  // one of ( ) [ ] { } , : = * +
+  TK_ARROW,
+  TK_BAD // ->; anything else
 } lm_token_kind;
 
 typedef struct lm_token {
@@ -22,7 +24,12 @@ typedef struct lm_token {
   double num;
 } lm_token;
 
-typedef struct lm_lexer { lm_ctx *c; const char *p, *end, *line_start; uint32_t line; uint16_t source; } lm_lexer;
+typedef struct lm_lexer {
+  lm_ctx *c;
+  const char *p, *end, *line_start;
+  uint32_t line;
+  uint16_t source;
+} lm_lexer;
 
 void lm_lexer_init(lm_lexer *x, lm_ctx *c, uint16_t source);
 lm_token lm_lex(lm_lexer *x);

@@ -2,7 +2,7 @@
 #include "compiler/ops/ops.h"
 
 const lm_op_info lm_op_table[LM_OPS] = {
-#define OP(E, NAME, IN, OUT, ATTRS, TRAITS, STAGES, SHAPE, VJP, FLOPS, DOC) \
+#define OP(E, NAME, IN, OUT, ATTRS, TRAITS, STAGES, SHAPE, VJP, FLOPS, DOC)                        \
   [LM_OP_##E] = {NAME, IN, OUT, ATTRS, TRAITS, STAGES, SHAPE, VJP, FLOPS, DOC},
 #include "compiler/ir/ops.def"
 #undef OP
@@ -13,8 +13,10 @@ const char *const lm_global_names[LM_GLOBAL_KINDS] = {"param", "cache", "made"};
 
 bool lm_value_is_weight(const lm_value *v) {
   for (const lm_op *op = v->def; op; op = op->n_in ? op->in[0]->def : NULL) {
-    if (op->code == LM_OP_PARAM) return true;
-    if (op->code != LM_OP_CAST && !(lm_op_info_of(op)->traits & LM_T_VIEW)) return false;
+    if (op->code == LM_OP_PARAM)
+      return true;
+    if (op->code != LM_OP_CAST && !(lm_op_info_of(op)->traits & LM_T_VIEW))
+      return false;
   }
   return false;
 }

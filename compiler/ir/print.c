@@ -1,4 +1,5 @@
-// print.c - the IR as text. What is printed parses to the same module, value numbers and locations included.
+// print.c - the IR as text. What is printed parses to the same module, value numbers and locations
+// included.
 //
 //   stage graph
 //   file "llama.lm"
@@ -14,18 +15,26 @@
 #include <string.h>
 #include "compiler/ir/internal.h"
 
-typedef struct printer { const lm_module *m; lm_buf *out; uint16_t *files; } printer;   // files[source] = number, or files NULL
+typedef struct printer {
+  const lm_module *m;
+  lm_buf *out;
+  uint16_t *files;
+} printer; // files[source] = number, or files NULL
 
 static bool plain(const char *s) {
-  if (!isalpha((unsigned char)*s) && *s != '_') return false;
+  if (!isalpha((unsigned char)*s) && *s != '_')
+    return false;
   for (; *s; s++)
-    if (!isalnum((unsigned char)*s) && *s != '_' && *s != '.' && *s != '#') return false;
+    if (!isalnum((unsigned char)*s) && *s != '_' && *s != '.' && *s != '#')
+      return false;
   return true;
 }
 
 static void put_name(lm_buf *out, const char *s) {
-  if (plain(s)) lm_buf_puts(out, s);
-  else lm_buf_json(out, s);
+  if (plain(s))
+    lm_buf_puts(out, s);
+  else
+    lm_buf_json(out, s);
 }
 
 static void put_sym(lm_buf *out, const char *s) {
@@ -37,14 +46,17 @@ static void put_sym(lm_buf *out, const char *s) {
 static void put_number(lm_buf *out, double v) {
   char text[40];
   int digits = 15;
-  do snprintf(text, sizeof text, "%.*g", digits, v);
+  do
+    snprintf(text, sizeof text, "%.*g", digits, v);
   while (strtod(text, NULL) != v && v == v && ++digits <= 17);
   lm_buf_puts(out, text);
 }
 
 static void put_value(lm_buf *out, const lm_value *v) {
-  if (v->name && plain(v->name) && !strchr(v->name, '#')) lm_buf_printf(out, "%%%s.%u", v->name, v->id);
-  else lm_buf_printf(out, "%%%u", v->id);
+  if (v->name && plain(v->name) && !strchr(v->name, '#'))
+    lm_buf_printf(out, "%%%s.%u", v->name, v->id);
+  else
+    lm_buf_printf(out, "%%%u", v->id);
 }
 
 static void put_type(const lm_module *m, lm_buf *out, lm_type t) {
@@ -53,13 +65,15 @@ static void put_type(const lm_module *m, lm_buf *out, lm_type t) {
     lm_buf_puts(out, i ? ", " : "[");
     put_name(out, m->axes[t.axis[i]].name);
   }
-  if (t.rank) lm_buf_puts(out, "]");
+  if (t.rank)
+    lm_buf_puts(out, "]");
 }
 
 static void put_axes(const lm_module *m, lm_buf *out, const lm_axis *axes, int n) {
   lm_buf_puts(out, "(");
   for (int i = 0; i < n; i++) {
-    if (i) lm_buf_puts(out, ", ");
+    if (i)
+      lm_buf_puts(out, ", ");
     put_name(out, m->axes[axes[i]].name);
   }
   lm_buf_puts(out, ")");
@@ -77,10 +91,13 @@ static void put_indices(lm_buf *out, const lm_op *op, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) {
     lm_buf_puts(out, i ? ", " : "[");
     put_value(out, op->in[i]);
-    int64_t first = op->attr.imm[2 * i], step = op->attr.imm[2 * i + 1];
-    if (first || step != 1) lm_buf_printf(out, " * %lld + %lld", (long long)step, (long long)first);
+    int64_t first = op->attr.imm[2 * i];
+    int64_t step = op->attr.imm[2 * i + 1];
+    if (first || step != 1)
+      lm_buf_printf(out, " * %lld + %lld", (long long)step, (long long)first);
   }
-  if (n) lm_buf_puts(out, "]");
+  if (n)
+    lm_buf_puts(out, "]");
 }
 
 static void put_operands(lm_buf *out, const lm_op *op, uint32_t from) {
@@ -91,16 +108,20 @@ static void put_operands(lm_buf *out, const lm_op *op, uint32_t from) {
 }
 
 static void put_imm(lm_buf *out, const lm_op *op) {
-  for (int i = 0; i < op->attr.n_imm; i++) lm_buf_printf(out, "%s%lld", i ? ", " : " [", (long long)op->attr.imm[i]);
-  if (op->attr.n_imm) lm_buf_puts(out, "]");
+  for (int i = 0; i < op->attr.n_imm; i++)
+    lm_buf_printf(out, "%s%lld", i ? ", " : " [", (long long)op->attr.imm[i]);
+  if (op->attr.n_imm)
+    lm_buf_puts(out, "]");
 }
 
 static void put_attr_axes(const lm_module *m, lm_buf *out, const lm_op *op) {
   uint32_t has = lm_op_info_of(op)->attrs;
-  if (!(has & LM_A_AXES)) return;
+  if (!(has & LM_A_AXES))
+    return;
   lm_buf_puts(out, has & LM_A_TO ? " " : " over");
   put_axes(m, out, op->attr.axes, op->attr.n_axes);
-  if (!(has & LM_A_TO)) return;
+  if (!(has & LM_A_TO))
+    return;
   lm_buf_puts(out, " -> ");
   put_axes(m, out, op->attr.to, op->attr.n_to);
 }
@@ -109,7 +130,8 @@ static void put_attr_axes(const lm_module *m, lm_buf *out, const lm_op *op) {
 static void put_bindings(lm_buf *out, const lm_op *op, uint32_t first_arg) {
   lm_buf_puts(out, "(");
   for (uint32_t i = 0; i < op->n_in && op->body; i++) {
-    if (i) lm_buf_puts(out, ", ");
+    if (i)
+      lm_buf_puts(out, ", ");
     put_value(out, op->body->args[first_arg + i]);
     lm_buf_puts(out, " = ");
     put_value(out, op->in[i]);
@@ -123,7 +145,8 @@ static void put_loop(const lm_module *m, lm_buf *out, const lm_op *op) {
     lm_buf_puts(out, " over");
     put_axes(m, out, op->attr.axes, op->attr.n_axes);
   }
-  if (!op->body) return;
+  if (!op->body)
+    return;
   lm_buf_puts(out, " ");
   put_value(out, op->body->args[0]);
   lm_buf_puts(out, " carry");
@@ -159,7 +182,8 @@ static uint32_t index_count(const lm_op *op) {
 }
 
 static void put_plain(const lm_module *m, lm_buf *out, const lm_op *op) {
-  uint32_t has = lm_op_info_of(op)->attrs, n = index_count(op);
+  uint32_t has = lm_op_info_of(op)->attrs;
+  uint32_t n = index_count(op);
   bool indexed = lm_op_info_indexed(lm_op_info_of(op));
   if (op->attr.sym) {
     lm_buf_puts(out, " ");
@@ -167,11 +191,14 @@ static void put_plain(const lm_module *m, lm_buf *out, const lm_op *op) {
   }
   put_indices(out, op, n);
   bool call = op->code == LM_OP_CALL;
-  if (op->attr.sym && (call || op->n_in > n)) lm_buf_puts(out, call ? "(" : ",");
+  if (op->attr.sym && (call || op->n_in > n))
+    lm_buf_puts(out, call ? "(" : ",");
   put_operands(out, op, n);
-  if (call) lm_buf_puts(out, ")");
+  if (call)
+    lm_buf_puts(out, ")");
   put_attr_axes(m, out, op);
-  if (!indexed) put_imm(out, op);
+  if (!indexed)
+    put_imm(out, op);
   if (has & LM_A_NUM) {
     lm_buf_puts(out, " ");
     put_number(out, op->attr.num);
@@ -180,14 +207,19 @@ static void put_plain(const lm_module *m, lm_buf *out, const lm_op *op) {
 
 static void put_head(const lm_module *m, lm_buf *out, const lm_op *op) {
   for (uint32_t i = 0; i < op->n_out; i++) {
-    if (i) lm_buf_puts(out, ", ");
+    if (i)
+      lm_buf_puts(out, ", ");
     put_value(out, op->out[i]);
   }
   lm_buf_printf(out, "%s%s", op->n_out ? " = " : "", lm_op_info_of(op)->name);
-  if (op->code == LM_OP_LOOP) put_loop(m, out, op);
-  else if (op->code == LM_OP_KERNEL) put_kernel(m, out, op);
-  else if (lm_op_attends(op)) put_attend(m, out, op);
-  else put_plain(m, out, op);
+  if (op->code == LM_OP_LOOP)
+    put_loop(m, out, op);
+  else if (op->code == LM_OP_KERNEL)
+    put_kernel(m, out, op);
+  else if (lm_op_attends(op))
+    put_attend(m, out, op);
+  else
+    put_plain(m, out, op);
 }
 
 static void put_result_types(const lm_module *m, lm_buf *out, const lm_op *op) {
@@ -218,7 +250,8 @@ static void put_region(printer *p, const lm_region *r, int depth) {
       lm_buf_printf(p->out, "%*s}", 2 * depth, "");
     }
     put_result_types(p->m, p->out, op);
-    if (op->keep) lm_buf_printf(p->out, " %s", lm_keep_names[op->keep]);
+    if (op->keep)
+      lm_buf_printf(p->out, " %s", lm_keep_names[op->keep]);
     put_loc(p, op->loc);
     lm_buf_puts(p->out, "\n");
   }
@@ -231,7 +264,8 @@ static void put_func(printer *p, const lm_func *f) {
   put_sym(p->out, f->name);
   lm_buf_puts(p->out, "(");
   for (uint32_t i = 0; i < f->body->n_args; i++) {
-    if (i) lm_buf_puts(p->out, ", ");
+    if (i)
+      lm_buf_puts(p->out, ", ");
     put_value(p->out, f->body->args[i]);
     lm_buf_puts(p->out, ": ");
     put_type(p->m, p->out, f->body->args[i]->type);
@@ -239,17 +273,21 @@ static void put_func(printer *p, const lm_func *f) {
   lm_buf_puts(p->out, ") -> (");
   const lm_op *end = f->body->last;
   for (uint32_t i = 0; i < f->n_out; i++) {
-    if (i) lm_buf_puts(p->out, ", ");
+    if (i)
+      lm_buf_puts(p->out, ", ");
     put_name(p->out, f->out_names[i]);
     lm_buf_puts(p->out, ": ");
-    if (end && i < end->n_in) put_type(p->m, p->out, end->in[i]->type);
+    if (end && i < end->n_in)
+      put_type(p->m, p->out, end->in[i]->type);
   }
   lm_buf_puts(p->out, ") {\n");
   put_region(p, f->body, 1);
   lm_buf_puts(p->out, "}\n");
 }
 
-void lm_func_print(const lm_func *f, lm_buf *out) { put_func(&(printer){f->module, out, NULL}, f); }
+void lm_func_print(const lm_func *f, lm_buf *out) {
+  put_func(&(printer){f->module, out, NULL}, f);
+}
 
 static void put_axis_table(printer *p) {
   for (uint32_t i = 1; i < p->m->n_axes; i++) {
@@ -257,8 +295,10 @@ static void put_axis_table(printer *p) {
     lm_buf_puts(p->out, i % 8 == 1 ? "axis " : ", ");
     put_name(p->out, a->name);
     lm_buf_printf(p->out, " = %lld", (long long)a->size);
-    if (a->dyn) lm_buf_printf(p->out, " dyn %d", a->dyn);
-    if (i % 8 == 0 || i + 1 == p->m->n_axes) lm_buf_puts(p->out, "\n");
+    if (a->dyn)
+      lm_buf_printf(p->out, " dyn %d", a->dyn);
+    if (i % 8 == 0 || i + 1 == p->m->n_axes)
+      lm_buf_puts(p->out, "\n");
   }
 }
 
@@ -270,42 +310,57 @@ static void put_init(lm_buf *out, lm_init v) {
     lm_buf_puts(out, i ? ", " : "(");
     put_number(out, i ? v.b : v.a);
   }
-  if (numbers[v.kind]) lm_buf_puts(out, ")");
+  if (numbers[v.kind])
+    lm_buf_puts(out, ")");
 }
 
-static bool init_equal(lm_init x, lm_init y) { return x.kind == y.kind && x.a == y.a && x.b == y.b; }
+static bool init_equal(lm_init x, lm_init y) {
+  return x.kind == y.kind && x.a == y.a && x.b == y.b;
+}
 
 // = normal(0.02) where all places have that; else = zeros * 3, ones, …
 static void put_inits(lm_buf *out, const lm_global *g) {
   lm_buf_puts(out, " = ");
   for (int64_t i = 0, n; i < g->n_paths; i += n) {
-    for (n = 1; i + n < g->n_paths && init_equal(g->init[i], g->init[i + n]);) n++;
-    if (i) lm_buf_puts(out, ", ");
+    for (n = 1; i + n < g->n_paths && init_equal(g->init[i], g->init[i + n]);)
+      n++;
+    if (i)
+      lm_buf_puts(out, ", ");
     put_init(out, g->init[i]);
-    if (n > 1 && n < g->n_paths) lm_buf_printf(out, " * %lld", (long long)n);
+    if (n > 1 && n < g->n_paths)
+      lm_buf_printf(out, " * %lld", (long long)n);
   }
 }
 
-// The path with # for the stacked indices: the first n_stack components of path 0 that are "0". NULL if some place's path
-// is not that with its indices put in, or a path is not known.
+// The path with # for the stacked indices: the first n_stack components of path 0 that are "0".
+// NULL if some place's path is not that with its indices put in, or a path is not known.
 static char *path_template(const lm_module *m, const lm_global *g) {
-  if (!g->paths[0]) return NULL;
+  if (!g->paths[0])
+    return NULL;
   char *t = lm_arena_printf(m->arena, "%s", g->paths[0]);
   int found = 0;
   for (char *s = t; *s && found < g->n_stack; s++)
-    if (*s == '0' && (s == t || s[-1] == '.') && (!s[1] || s[1] == '.')) *s = '#', found++;
+    if (*s == '0' && (s == t || s[-1] == '.') && (!s[1] || s[1] == '.')) {
+      *s = '#';
+      found++;
+    }
   for (int64_t i = 0; i < g->n_paths; i++) {
     const char *want = lm_path_fill(m, g, t, i);
-    if (!want || !g->paths[i] || strcmp(want, g->paths[i])) return NULL;
+    if (!want || !g->paths[i] || strcmp(want, g->paths[i]))
+      return NULL;
   }
   return t;
 }
 
 static void put_paths(printer *p, const lm_global *g) {
   const char *t = path_template(p->m, g);
-  if (!g->paths[0] || (!g->n_stack && g->paths[0] == g->name)) return;
+  if (!g->paths[0] || (!g->n_stack && g->paths[0] == g->name))
+    return;
   lm_buf_puts(p->out, " as ");
-  if (t) { put_sym(p->out, t); return; }
+  if (t) {
+    put_sym(p->out, t);
+    return;
+  }
   for (int64_t i = 0; i < g->n_paths; i++) {
     lm_buf_puts(p->out, i ? ", " : "(");
     put_sym(p->out, g->paths[i] ? g->paths[i] : "");
@@ -318,7 +373,8 @@ static void put_global(printer *p, const lm_global *g) {
   put_sym(p->out, g->name);
   lm_buf_puts(p->out, " : ");
   put_type(p->m, p->out, g->type);
-  if (g->n_stack) lm_buf_printf(p->out, " stacked %d", g->n_stack);
+  if (g->n_stack)
+    lm_buf_printf(p->out, " stacked %d", g->n_stack);
   if (g->kind == LM_GLOBAL_PARAM) {
     put_paths(p, g);
     put_inits(p->out, g);
@@ -327,14 +383,19 @@ static void put_global(printer *p, const lm_global *g) {
   lm_buf_puts(p->out, "\n");
 }
 
-static void note_file(lm_op *op, void *user) { ((uint16_t *)user)[op->loc.file] = op->loc.file != 0; }
+static void note_file(lm_op *op, void *user) {
+  ((uint16_t *)user)[op->loc.file] = op->loc.file != 0;
+}
 
 static uint16_t *number_files(const lm_module *m) {
   uint16_t *files = lm_calloc((size_t)m->ctx->n_sources + 1, sizeof *files), n = 0;
-  for (const lm_func *f = m->funcs; f; f = f->next) lm_region_walk(f->body, note_file, files);
-  for (uint32_t i = 0; i < m->n_globals; i++) files[m->globals[i].loc.file] = m->globals[i].loc.file != 0;
+  for (const lm_func *f = m->funcs; f; f = f->next)
+    lm_region_walk(f->body, note_file, files);
+  for (uint32_t i = 0; i < m->n_globals; i++)
+    files[m->globals[i].loc.file] = m->globals[i].loc.file != 0;
   for (uint32_t i = 1; i < m->ctx->n_sources; i++)
-    if (files[i]) files[i] = ++n;
+    if (files[i])
+      files[i] = ++n;
   return files;
 }
 
@@ -349,7 +410,8 @@ void lm_module_print(const lm_module *m, lm_buf *out) {
       lm_buf_puts(out, "\n");
     }
   put_axis_table(&p);
-  for (uint32_t i = 0; i < m->n_globals; i++) put_global(&p, &m->globals[i]);
+  for (uint32_t i = 0; i < m->n_globals; i++)
+    put_global(&p, &m->globals[i]);
   for (const lm_func *f = m->funcs; f; f = f->next) {
     lm_buf_puts(out, "\n");
     put_func(&p, f);

@@ -15,7 +15,8 @@ lm_module *lm_module_create(lm_ctx *c) {
 
 lm_axis lm_axis_find(const lm_module *m, lm_sym name) {
   for (uint32_t i = 1; i < m->n_axes; i++)
-    if (m->axes[i].name == name) return (lm_axis)i;
+    if (m->axes[i].name == name)
+      return (lm_axis)i;
   return 0;
 }
 
@@ -25,18 +26,23 @@ static unsigned long last_variant(const lm_module *m, const char *name) {
   unsigned long last = 0;
   for (uint32_t i = 1; i < m->n_axes; i++) {
     const char *other = m->axes[i].name;
-    unsigned long k = !strncmp(other, name, n) && other[n] == '.' ? strtoul(other + n + 1, NULL, 10) : 0;
-    if (k > last && k < UINT32_MAX) last = k;
+    unsigned long k =
+        !strncmp(other, name, n) && other[n] == '.' ? strtoul(other + n + 1, NULL, 10) : 0;
+    if (k > last && k < UINT32_MAX)
+      last = k;
   }
   return last;
 }
 
 lm_axis lm_axis_add(lm_module *m, lm_sym name, int64_t size, int dyn) {
-  if (size < 1) LM_BUG("axis %s of size %lld", name, (long long)size);
-  if (m->n_axes > UINT16_MAX) LM_BUG("more than %d axes", UINT16_MAX);
+  if (size < 1)
+    LM_BUG("axis %s of size %lld", name, (long long)size);
+  if (m->n_axes > UINT16_MAX)
+    LM_BUG("more than %d axes", UINT16_MAX);
   lm_sym unique = name;
   for (unsigned long k = 0; lm_axis_find(m, unique); k++) {
-    if (!k) k = 1 + last_variant(m, name);
+    if (!k)
+      k = 1 + last_variant(m, name);
     unique = LM_SYM(m->ctx, lm_arena_printf(m->arena, "%s.%lu", name, k));
   }
   LM_PUSH(m->arena, m->axes, m->n_axes, m->cap_axes) = (lm_axis_info){unique, size, dyn};
@@ -48,29 +54,36 @@ lm_axis lm_axis_shared(lm_module *m, lm_sym name, int64_t size, lm_type but) {
   for (uint32_t i = 1; i < m->n_axes; i++) {
     const lm_axis_info *a = &m->axes[i];
     bool named = !strncmp(a->name, name, n) && (!a->name[n] || a->name[n] == '.');
-    if (named && a->size == size && !a->dyn && lm_type_find(but, (lm_axis)i) < 0) return (lm_axis)i;
+    if (named && a->size == size && !a->dyn && lm_type_find(but, (lm_axis)i) < 0)
+      return (lm_axis)i;
   }
   return lm_axis_add(m, name, size, 0);
 }
 
 lm_type lm_type_make(lm_dtype dtype, const lm_axis *axes, int n) {
-  if (n > LM_RANK) LM_BUG("a tensor of %d axes", n);
+  if (n > LM_RANK)
+    LM_BUG("a tensor of %d axes", n);
   lm_type t = {.dtype = (uint8_t)dtype, .rank = (uint8_t)n};
-  for (int i = 0; i < n; i++) t.axis[i] = axes[i];
+  for (int i = 0; i < n; i++)
+    t.axis[i] = axes[i];
   return t;
 }
 
-bool lm_type_equal(lm_type a, lm_type b) { return !memcmp(&a, &b, sizeof a); }
+bool lm_type_equal(lm_type a, lm_type b) {
+  return !memcmp(&a, &b, sizeof a);
+}
 
 int lm_type_find(lm_type t, lm_axis a) {
   for (int i = 0; i < t.rank; i++)
-    if (t.axis[i] == a) return i;
+    if (t.axis[i] == a)
+      return i;
   return -1;
 }
 
 bool lm_type_subset(lm_type a, lm_type b) {
   for (int i = 0; i < a.rank; i++)
-    if (lm_type_find(b, a.axis[i]) < 0) return false;
+    if (lm_type_find(b, a.axis[i]) < 0)
+      return false;
   return true;
 }
 
@@ -78,35 +91,46 @@ bool lm_type_subset(lm_type a, lm_type b) {
 int64_t lm_type_elements(const lm_module *m, lm_type t) {
   int64_t n = 1;
   for (int i = 0; i < t.rank; i++)
-    if (__builtin_mul_overflow(n, lm_axis_size(m, t.axis[i]), &n)) return INT64_MAX;
+    if (__builtin_mul_overflow(n, lm_axis_size(m, t.axis[i]), &n))
+      return INT64_MAX;
   return n;
 }
 
 bool lm_type_dynamic(const lm_module *m, lm_type t) {
   for (int i = 0; i < t.rank; i++)
-    if (m->axes[t.axis[i]].dyn) return true;
+    if (m->axes[t.axis[i]].dyn)
+      return true;
   return false;
 }
 
 void lm_type_print(const lm_module *m, lm_type t, lm_buf *out) {
   lm_buf_puts(out, lm_dtype_name(t.dtype));
-  for (int i = 0; i < t.rank; i++) lm_buf_printf(out, "%s%s", i ? ", " : "[", m->axes[t.axis[i]].name);
-  if (t.rank) lm_buf_puts(out, "]");
+  for (int i = 0; i < t.rank; i++)
+    lm_buf_printf(out, "%s%s", i ? ", " : "[", m->axes[t.axis[i]].name);
+  if (t.rank)
+    lm_buf_puts(out, "]");
 }
 
 bool lm_type_wellformed(const lm_module *m, lm_type t, lm_buf *why) {
   for (int i = 0; i < t.rank; i++) {
-    if (!t.axis[i] || t.axis[i] >= m->n_axes) return lm_buf_puts(why, "an unknown axis"), false;
+    if (!t.axis[i] || t.axis[i] >= m->n_axes) {
+      lm_buf_puts(why, "an unknown axis");
+      return false;
+    }
     for (int j = 0; j < i; j++)
-      if (t.axis[i] == t.axis[j])
-        return lm_buf_printf(why, "axis %s twice in one tensor", m->axes[t.axis[i]].name), false;
+      if (t.axis[i] == t.axis[j]) {
+        lm_buf_printf(why, "axis %s twice in one tensor", m->axes[t.axis[i]].name);
+        return false;
+      }
   }
   return true;
 }
 
 bool lm_type_valid(const lm_module *m, lm_type t, lm_buf *why) {
-  if (!lm_type_wellformed(m, t, why)) return false;
-  if (lm_type_elements(m, t) < LM_ELEMENTS_MAX) return true;
+  if (!lm_type_wellformed(m, t, why))
+    return false;
+  if (lm_type_elements(m, t) < LM_ELEMENTS_MAX)
+    return true;
   lm_type_print(m, t, why);
   lm_buf_puts(why, " has more than 2^47 elements");
   return false;
@@ -117,37 +141,47 @@ static int64_t stack_places(const lm_module *m, lm_type t, int n_stack) {
   return lm_type_elements(m, t);
 }
 
-// Paths are NULL and initial values zero until whoever adds a global fills them; a single place has the global's name.
-lm_global *lm_global_add(lm_module *m, lm_global_kind kind, lm_sym name, lm_type type, int n_stack) {
-  if (n_stack < 0 || n_stack > type.rank) LM_BUG("global %s: %d stacked axes of %d", name, n_stack, type.rank);
+// Paths are NULL and initial values zero until whoever adds a global fills them; a single place has
+// the global's name.
+lm_global *lm_global_add(lm_module *m, lm_global_kind kind, lm_sym name, lm_type type,
+                         int n_stack) {
+  if (n_stack < 0 || n_stack > type.rank)
+    LM_BUG("global %s: %d stacked axes of %d", name, n_stack, type.rank);
   lm_global *g = &LM_PUSH(m->arena, m->globals, m->n_globals, m->cap_globals);
   *g = (lm_global){.kind = kind, .name = name, .type = type, .n_stack = n_stack};
   g->n_paths = stack_places(m, type, n_stack);
   g->paths = LM_NEW_N(m->arena, lm_sym, g->n_paths);
   g->init = LM_NEW_N(m->arena, lm_init, g->n_paths);
-  if (!n_stack) g->paths[0] = name;
+  if (!n_stack)
+    g->paths[0] = name;
   return g;
 }
 
 lm_global *lm_global_find(lm_module *m, lm_sym name) {
   for (uint32_t i = 0; i < m->n_globals; i++)
-    if (m->globals[i].name == name) return &m->globals[i];
+    if (m->globals[i].name == name)
+      return &m->globals[i];
   return NULL;
 }
 
 static int count_of(const char *s, char c) {
   int n = 0;
-  for (; *s; s++) n += *s == c;
+  for (; *s; s++)
+    n += *s == c;
   return n;
 }
 
 lm_sym lm_path_fill(const lm_module *m, const lm_global *g, const char *template, int64_t i) {
-  if (count_of(template, '#') != g->n_stack) return NULL;
+  if (count_of(template, '#') != g->n_stack)
+    return NULL;
   lm_buf b = {0};
-  int64_t below = g->n_paths;                           // places per index of the axis at hand
+  int64_t below = g->n_paths; // places per index of the axis at hand
   const lm_axis *axis = g->type.axis;
   for (const char *s = template; *s; s++) {
-    if (*s != '#') { lm_buf_add(&b, s, 1); continue; }
+    if (*s != '#') {
+      lm_buf_add(&b, s, 1);
+      continue;
+    }
     int64_t size = lm_axis_size(m, *axis++);
     below /= size;
     lm_buf_printf(&b, "%lld", (long long)(i / below % size));

@@ -1,35 +1,44 @@
 // binary.c - elementwise operations of two and three operands, broadcast by name (lm_broadcast).
-// In the derivatives g is the result's cotangent, z the result; lm_grad_add sums over broadcast axes.
+// In the derivatives g is the result's cotangent, z the result; lm_grad_add sums over broadcast
+// axes.
 #include <math.h>
 #include "compiler/ops/ops.h"
 
 static bool same_dtype(const lm_module *m, const lm_op *op, uint32_t first, lm_buf *why) {
-  lm_type a = op->in[first]->type, b = op->in[first + 1]->type;
-  if (a.dtype == b.dtype) return true;
+  lm_type a = op->in[first]->type;
+  lm_type b = op->in[first + 1]->type;
+  if (a.dtype == b.dtype)
+    return true;
   lm_why_type(why, m, "", a, " with ");
   return lm_why_type(why, m, "", b, ": types are not promoted");
 }
 
 bool shape_arith(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
-  if (!same_dtype(m, op, 0, why)) return false;
-  if (op->in[0]->type.dtype == LM_BOOL) return lm_why(why, "the operands are bool");
+  if (!same_dtype(m, op, 0, why))
+    return false;
+  if (op->in[0]->type.dtype == LM_BOOL)
+    return lm_why(why, "the operands are bool");
   return lm_broadcast(m, op, out, why);
 }
 
 bool shape_arith_float(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
-  if (!shape_arith(m, op, out, why)) return false;
+  if (!shape_arith(m, op, out, why))
+    return false;
   return lm_dtype_is_float(out->dtype) || lm_why(why, "the operands are int, not floating");
 }
 
 bool shape_arith_int(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
-  if (!shape_arith(m, op, out, why)) return false;
+  if (!shape_arith(m, op, out, why))
+    return false;
   return out->dtype == LM_INT || lm_why(why, "the operands are not int");
 }
 
 bool shape_compare(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
-  if (!same_dtype(m, op, 0, why) || !lm_broadcast(m, op, out, why)) return false;
+  if (!same_dtype(m, op, 0, why) || !lm_broadcast(m, op, out, why))
+    return false;
   bool ordered = op->code != LM_OP_EQ && op->code != LM_OP_NE;
-  if (ordered && op->in[0]->type.dtype == LM_BOOL) return lm_why(why, "the operands are bool, which has no order");
+  if (ordered && op->in[0]->type.dtype == LM_BOOL)
+    return lm_why(why, "the operands are bool, which has no order");
   out->dtype = LM_BOOL;
   return true;
 }
@@ -41,17 +50,29 @@ bool shape_logic(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why)
 }
 
 bool shape_select(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
-  if (op->in[0]->type.dtype != LM_BOOL) return lm_why_type(why, m, "the condition is ", op->in[0]->type, ", not bool");
-  if (!same_dtype(m, op, 1, why) || !lm_broadcast(m, op, out, why)) return false;
+  if (op->in[0]->type.dtype != LM_BOOL)
+    return lm_why_type(why, m, "the condition is ", op->in[0]->type, ", not bool");
+  if (!same_dtype(m, op, 1, why) || !lm_broadcast(m, op, out, why))
+    return false;
   out->dtype = op->in[1]->type.dtype;
   return true;
 }
 
-static lm_value *cotangent(lm_grad *g, lm_op *op) { return lm_grad_of(g, op->out[0]); }
-static lm_value *value(lm_grad *g, lm_op *op, int i) { return lm_grad_value(g, op->in[i]); }
-static lm_value *mul(lm_grad *g, lm_value *x, lm_value *y) { return lm_emit2(g->b, LM_OP_MUL, x, y); }
-static lm_value *neg(lm_grad *g, lm_value *x) { return lm_emit1(g->b, LM_OP_NEG, x); }
-static lm_value *scalar(lm_grad *g, lm_dtype t, double v) { return lm_emit_const(g->b, lm_type_make(t, NULL, 0), v); }
+static lm_value *cotangent(lm_grad *g, lm_op *op) {
+  return lm_grad_of(g, op->out[0]);
+}
+static lm_value *value(lm_grad *g, lm_op *op, int i) {
+  return lm_grad_value(g, op->in[i]);
+}
+static lm_value *mul(lm_grad *g, lm_value *x, lm_value *y) {
+  return lm_emit2(g->b, LM_OP_MUL, x, y);
+}
+static lm_value *neg(lm_grad *g, lm_value *x) {
+  return lm_emit1(g->b, LM_OP_NEG, x);
+}
+static lm_value *scalar(lm_grad *g, lm_dtype t, double v) {
+  return lm_emit_const(g->b, lm_type_make(t, NULL, 0), v);
+}
 
 void vjp_add(lm_grad *g, lm_op *op) {
   lm_grad_add(g, op->in[0], cotangent(g, op));
@@ -60,7 +81,8 @@ void vjp_add(lm_grad *g, lm_op *op) {
 
 void vjp_sub(lm_grad *g, lm_op *op) {
   lm_grad_add(g, op->in[0], cotangent(g, op));
-  if (lm_grad_wants(g, op->in[1])) lm_grad_add(g, op->in[1], neg(g, cotangent(g, op)));
+  if (lm_grad_wants(g, op->in[1]))
+    lm_grad_add(g, op->in[1], neg(g, cotangent(g, op)));
 }
 
 // x: g y; y: g x; of x * x: 2 g x
@@ -71,42 +93,53 @@ void vjp_mul(lm_grad *g, lm_op *op) {
     return;
   }
   for (int i = 0; i < 2; i++)
-    if (lm_grad_wants(g, op->in[i])) lm_grad_add(g, op->in[i], mul(g, cotangent(g, op), value(g, op, 1 - i)));
+    if (lm_grad_wants(g, op->in[i]))
+      lm_grad_add(g, op->in[i], mul(g, cotangent(g, op), value(g, op, 1 - i)));
 }
 
 // x: g / y; y: -g z / y
 void vjp_div(lm_grad *g, lm_op *op) {
   lm_value *q = lm_emit2(g->b, LM_OP_DIV, cotangent(g, op), value(g, op, 1));
   lm_grad_add(g, op->in[0], q);
-  if (lm_grad_wants(g, op->in[1])) lm_grad_add(g, op->in[1], neg(g, mul(g, q, lm_grad_value(g, op->out[0]))));
+  if (lm_grad_wants(g, op->in[1]))
+    lm_grad_add(g, op->in[1], neg(g, mul(g, q, lm_grad_value(g, op->out[0]))));
 }
 
 // x: g y x^(y - 1); for a constant y the exponent is folded, so that y = 1 and 2 leave no power
 static void pow_base(lm_grad *g, lm_op *op) {
-  lm_value *x = value(g, op, 0), *y = value(g, op, 1);
+  lm_value *x = value(g, op, 0);
+  lm_value *y = value(g, op, 1);
   lm_dtype t = x->type.dtype;
   bool known = y->def && y->def->code == LM_OP_CONST;
   double n = known ? y->def->attr.num : 0;
-  if (known && n == 0) return;
+  if (known && n == 0)
+    return;
   lm_value *slope = NULL;
-  if (!known) slope = mul(g, lm_emit2(g->b, LM_OP_POW, x, lm_emit2(g->b, LM_OP_SUB, y, scalar(g, t, 1))), y);
-  else if (n == 2) slope = mul(g, x, scalar(g, t, 2));
-  else if (n != 1) slope = mul(g, lm_emit2(g->b, LM_OP_POW, x, scalar(g, t, n - 1)), scalar(g, t, n));
+  if (!known)
+    slope = mul(g, lm_emit2(g->b, LM_OP_POW, x, lm_emit2(g->b, LM_OP_SUB, y, scalar(g, t, 1))), y);
+  else if (n == 2)
+    slope = mul(g, x, scalar(g, t, 2));
+  else if (n != 1)
+    slope = mul(g, lm_emit2(g->b, LM_OP_POW, x, scalar(g, t, n - 1)), scalar(g, t, n));
   lm_grad_add(g, op->in[0], slope ? mul(g, cotangent(g, op), slope) : cotangent(g, op));
 }
 
 // y: g z log x
 void vjp_pow(lm_grad *g, lm_op *op) {
-  if (lm_grad_wants(g, op->in[0])) pow_base(g, op);
-  if (!lm_grad_wants(g, op->in[1])) return;
-  lm_value *slope = mul(g, lm_grad_value(g, op->out[0]), lm_emit1(g->b, LM_OP_LOG, value(g, op, 0)));
+  if (lm_grad_wants(g, op->in[0]))
+    pow_base(g, op);
+  if (!lm_grad_wants(g, op->in[1]))
+    return;
+  lm_value *slope =
+      mul(g, lm_grad_value(g, op->out[0]), lm_emit1(g->b, LM_OP_LOG, value(g, op, 0)));
   lm_grad_add(g, op->in[1], mul(g, cotangent(g, op), slope));
 }
 
 // x: g; y: -g floor(x / y)
 void vjp_mod(lm_grad *g, lm_op *op) {
   lm_grad_add(g, op->in[0], cotangent(g, op));
-  if (!lm_grad_wants(g, op->in[1])) return;
+  if (!lm_grad_wants(g, op->in[1]))
+    return;
   lm_value *times = lm_emit2(g->b, LM_OP_DIV, value(g, op, 0), value(g, op, 1));
   lm_value *whole = lm_emit1(g->b, LM_OP_FLOOR, times);
   lm_grad_add(g, op->in[1], neg(g, mul(g, cotangent(g, op), whole)));
@@ -114,7 +147,11 @@ void vjp_mod(lm_grad *g, lm_op *op) {
 
 // x: select(c, g, 0); y: select(c, 0, g)
 void vjp_select(lm_grad *g, lm_op *op) {
-  lm_value *c = value(g, op, 0), *gz = cotangent(g, op), *zero = scalar(g, gz->type.dtype, 0);
-  if (lm_grad_wants(g, op->in[1])) lm_grad_add(g, op->in[1], lm_emit_select(g->b, c, gz, zero));
-  if (lm_grad_wants(g, op->in[2])) lm_grad_add(g, op->in[2], lm_emit_select(g->b, c, zero, gz));
+  lm_value *c = value(g, op, 0);
+  lm_value *gz = cotangent(g, op);
+  lm_value *zero = scalar(g, gz->type.dtype, 0);
+  if (lm_grad_wants(g, op->in[1]))
+    lm_grad_add(g, op->in[1], lm_emit_select(g->b, c, gz, zero));
+  if (lm_grad_wants(g, op->in[2]))
+    lm_grad_add(g, op->in[2], lm_emit_select(g->b, c, zero, gz));
 }

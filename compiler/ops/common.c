@@ -9,19 +9,23 @@ bool lm_why(lm_buf *why, const char *fmt, ...) {
   return false;
 }
 
-bool lm_why_type(lm_buf *why, const lm_module *m, const char *before, lm_type t, const char *after) {
+bool lm_why_type(lm_buf *why, const lm_module *m, const char *before, lm_type t,
+                 const char *after) {
   lm_buf_puts(why, before);
   lm_type_print(m, t, why);
   lm_buf_puts(why, after);
   return false;
 }
 
-const char *lm_axis_name(const lm_module *m, lm_axis a) { return m->axes[a].name; }
+const char *lm_axis_name(const lm_module *m, lm_axis a) {
+  return m->axes[a].name;
+}
 
 bool lm_broadcast(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   *out = op->in[0]->type;
   for (uint32_t i = 1; i < op->n_in; i++)
-    if (op->in[i]->type.rank > out->rank) *out = op->in[i]->type;
+    if (op->in[i]->type.rank > out->rank)
+      *out = op->in[i]->type;
   for (uint32_t i = 0; i < op->n_in; i++)
     if (!lm_type_subset(op->in[i]->type, *out)) {
       lm_why_type(why, m, "", op->in[i]->type, " does not broadcast to ");

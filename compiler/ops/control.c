@@ -3,44 +3,60 @@
 #include "compiler/ir/internal.h"
 #include "compiler/ops/ops.h"
 
-bool shape_none(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) { return true; }
+bool shape_none(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
+  return true;
+}
 
 static const lm_op *yield_of(const lm_op *op, lm_buf *why) {
   const lm_op *y = op->body ? op->body->last : NULL;
-  if (y && y->code == LM_OP_YIELD) return y;
+  if (y && y->code == LM_OP_YIELD)
+    return y;
   lm_why(why, "the body does not end with a yield");
   return NULL;
 }
 
 static bool same(const lm_module *m, const char *what, lm_type want, lm_type got, lm_buf *why) {
-  if (lm_type_equal(want, got)) return true;
+  if (lm_type_equal(want, got))
+    return true;
   lm_buf_printf(why, "%s is ", what);
   lm_type_print(m, got, why);
   return lm_why_type(why, m, ", not ", want, "");
 }
 
-// Arguments of the body: the index, then what is carried. Yielded: the next carried values, then what is stacked.
+// Arguments of the body: the index, then what is carried. Yielded: the next carried values, then
+// what is stacked.
 bool shape_loop(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_op *yield = yield_of(op, why);
-  if (!yield) return false;
+  if (!yield)
+    return false;
   if (op->attr.n_imm != 1 || op->attr.imm[0] < 1 || op->attr.imm[0] > INT32_MAX)
     return lm_why(why, "the count is not from 1 to 2^31 - 1");
-  if (op->body->n_args != op->n_in + 1 || yield->n_in < op->n_in) return lm_why(why, "%u values are carried", op->n_in);
-  if (!same(m, "the index", lm_type_make(LM_INT, NULL, 0), op->body->args[0]->type, why)) return false;
+  if (op->body->n_args != op->n_in + 1 || yield->n_in < op->n_in)
+    return lm_why(why, "%u values are carried", op->n_in);
+  if (!same(m, "the index", lm_type_make(LM_INT, NULL, 0), op->body->args[0]->type, why))
+    return false;
   for (uint32_t i = 0; i < op->n_in; i++) {
     out[i] = op->in[i]->type;
-    if (!same(m, "a carried argument", out[i], op->body->args[i + 1]->type, why)) return false;
-    if (!same(m, "a carried value", out[i], yield->in[i]->type, why)) return false;
+    if (!same(m, "a carried argument", out[i], op->body->args[i + 1]->type, why))
+      return false;
+    if (!same(m, "a carried value", out[i], yield->in[i]->type, why))
+      return false;
   }
   if (op->attr.n_axes && lm_axis_size(m, op->attr.axes[0]) != op->attr.imm[0])
-    return lm_why(why, "axis %s does not have %lld places", lm_axis_name(m, op->attr.axes[0]), (long long)op->attr.imm[0]);
-  if (yield->n_in == op->n_in) return true;
-  if (op->attr.n_axes != 1) return lm_why(why, "stacked results need an axis");
+    return lm_why(why, "axis %s does not have %lld places", lm_axis_name(m, op->attr.axes[0]),
+                  (long long)op->attr.imm[0]);
+  if (yield->n_in == op->n_in)
+    return true;
+  if (op->attr.n_axes != 1)
+    return lm_why(why, "stacked results need an axis");
   for (uint32_t i = op->n_in; i < yield->n_in; i++) {
-    lm_type x = yield->in[i]->type, t = {.dtype = x.dtype, .rank = (uint8_t)(x.rank + 1), .axis = {op->attr.axes[0]}};
-    if (t.rank > LM_RANK) return lm_why(why, "a stacked result has more than %d axes", LM_RANK);
+    lm_type x = yield->in[i]->type,
+            t = {.dtype = x.dtype, .rank = (uint8_t)(x.rank + 1), .axis = {op->attr.axes[0]}};
+    if (t.rank > LM_RANK)
+      return lm_why(why, "a stacked result has more than %d axes", LM_RANK);
     memcpy(t.axis + 1, x.axis, x.rank * sizeof *t.axis);
-    if (lm_type_find(x, op->attr.axes[0]) >= 0) return lm_why_type(why, m, "", x, " has the loop's axis already");
+    if (lm_type_find(x, op->attr.axes[0]) >= 0)
+      return lm_why_type(why, m, "", x, " has the loop's axis already");
     out[i] = t;
   }
   return true;
@@ -50,10 +66,13 @@ bool shape_call(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) 
   const lm_func *f = lm_func_find((lm_module *)m, op->attr.sym);
   if (!f || !f->body->last || f->body->last->code != LM_OP_RETURN)
     return lm_why(why, "there is no function @%s", op->attr.sym);
-  if (op->n_in != f->body->n_args) return lm_why(why, "@%s takes %u operands", f->name, f->body->n_args);
+  if (op->n_in != f->body->n_args)
+    return lm_why(why, "@%s takes %u operands", f->name, f->body->n_args);
   for (uint32_t i = 0; i < op->n_in; i++)
-    if (!same(m, "an operand", f->body->args[i]->type, op->in[i]->type, why)) return false;
-  for (uint32_t i = 0; i < f->n_out; i++) out[i] = f->body->last->in[i]->type;
+    if (!same(m, "an operand", f->body->args[i]->type, op->in[i]->type, why))
+      return false;
+  for (uint32_t i = 0; i < f->n_out; i++)
+    out[i] = f->body->last->in[i]->type;
   return true;
 }
 
@@ -61,8 +80,10 @@ static lm_type without(lm_type t, const lm_axis *axes, int n) {
   lm_type u = {.dtype = t.dtype};
   for (int i = 0; i < t.rank; i++) {
     bool drop = false;
-    for (int j = 0; j < n; j++) drop |= axes[j] == t.axis[i];
-    if (!drop) u.axis[u.rank++] = t.axis[i];
+    for (int j = 0; j < n; j++)
+      drop |= axes[j] == t.axis[i];
+    if (!drop)
+      u.axis[u.rank++] = t.axis[i];
   }
   return u;
 }
@@ -73,16 +94,19 @@ static lm_type stacked(lm_axis front, lm_type t) {
   return u;
 }
 
-// The body computes with the operands' full types. With `to`, results from imm[0] on are summed over the outer axes, in
-// as many chunks as the axis `to` has places: they lose the outer axes and have `to` in front.
+// The body computes with the operands' full types. With `to`, results from imm[0] on are summed
+// over the outer axes, in as many chunks as the axis `to` has places: they lose the outer axes and
+// have `to` in front.
 bool shape_kernel(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_attr *a = &op->attr;
   const lm_op *yield = yield_of(op, why);
-  if (!yield) return false;
+  if (!yield)
+    return false;
   if (op->body->n_args != op->n_in)
     return lm_why(why, "the body has %u arguments for %u operands", op->body->n_args, op->n_in);
   for (uint32_t i = 0; i < op->n_in; i++)
-    if (!same(m, "an argument", op->in[i]->type, op->body->args[i]->type, why)) return false;
+    if (!same(m, "an argument", op->in[i]->type, op->body->args[i]->type, why))
+      return false;
   if (a->n_to > 1 || a->n_imm != a->n_to || (a->n_to && !a->n_axes))
     return lm_why(why, "sums need outer axes, one axis `to` and where they begin");
   if (a->n_to && (a->imm[0] < 0 || a->imm[0] > yield->n_in))
@@ -99,4 +123,6 @@ bool shape_kernel(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
   return true;
 }
 
-void vjp_loop(lm_grad *g, lm_op *op) { lm_grad_loop(g, op); }
+void vjp_loop(lm_grad *g, lm_op *op) {
+  lm_grad_loop(g, op);
+}

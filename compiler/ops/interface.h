@@ -18,10 +18,10 @@ lm_type lm_op_touched_axes(const lm_op *op, uint32_t i);
 
 // From what op computes a position of its result along an axis that its attributes do not name.
 typedef enum {
-  LM_ROW_EACH,                        // from the same position of each operand that has the axis
-  LM_ROW_BY_INDEX,                    // from the same position of the operand that holds indices
-  LM_ROW_NUMBERED,                    // from the number of the position
-  LM_ROW_MIXED,                       // from several positions
+  LM_ROW_EACH,     // from the same position of each operand that has the axis
+  LM_ROW_BY_INDEX, // from the same position of the operand that holds indices
+  LM_ROW_NUMBERED, // from the number of the position
+  LM_ROW_MIXED,    // from several positions
 } lm_row_class;
 lm_row_class lm_op_row_class(const lm_op *op);
 
@@ -30,17 +30,17 @@ typedef bool lm_value_test(const void *user, const lm_value *v);
 bool lm_op_is_linear(const lm_op *op, lm_value_test *active, const void *user);
 
 typedef enum {
-  LM_DERIVATIVE_NONE,                  // never differentiated
-  LM_DERIVATIVE_ZERO,                  // no cotangent reaches the operands
-  LM_DERIVATIVE_RULE,                  // lm_op_info.vjp
+  LM_DERIVATIVE_NONE, // never differentiated
+  LM_DERIVATIVE_ZERO, // no cotangent reaches the operands
+  LM_DERIVATIVE_RULE, // lm_op_info.vjp
 } lm_derivative;
 lm_derivative lm_op_derivative(lm_opcode code);
 
 typedef enum {
-  LM_RECOMPUTE_FREE,                   // computed again by each kernel that reads the result
-  LM_RECOMPUTE_CHEAP,                  // so where it takes less time than writing and reading it
-  LM_RECOMPUTE_FUSED,                  // computed once, in a kernel
-  LM_RECOMPUTE_UNFUSED,                // computed once, outside of kernels
+  LM_RECOMPUTE_FREE,    // computed again by each kernel that reads the result
+  LM_RECOMPUTE_CHEAP,   // so where it takes less time than writing and reading it
+  LM_RECOMPUTE_FUSED,   // computed once, in a kernel
+  LM_RECOMPUTE_UNFUSED, // computed once, outside of kernels
 } lm_recompute_class;
 lm_recompute_class lm_op_recompute_class(const lm_op *op);
 

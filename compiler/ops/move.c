@@ -1,4 +1,5 @@
-// move.c - operations that make a tensor from nothing, and those that move elements without computing.
+// move.c - operations that make a tensor from nothing, and those that move elements without
+// computing.
 #include <math.h>
 #include <string.h>
 #include "compiler/ops/ops.h"
@@ -7,13 +8,16 @@
 
 bool shape_given(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   double v = op->attr.num;
-  if (out->dtype == LM_INT && (v != floor(v) || v < INT32_MIN || v > INT32_MAX)) return lm_why(why, "%.17g is no int", v);
-  if (out->dtype == LM_BOOL && v != 0 && v != 1) return lm_why(why, "%.17g is no bool", v);
+  if (out->dtype == LM_INT && (v != floor(v) || v < INT32_MIN || v > INT32_MAX))
+    return lm_why(why, "%.17g is no int", v);
+  if (out->dtype == LM_BOOL && v != 0 && v != 1)
+    return lm_why(why, "%.17g is no bool", v);
   return true;
 }
 
 bool shape_iota(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
-  if (out->dtype == LM_INT && out->rank == 1) return true;
+  if (out->dtype == LM_INT && out->rank == 1)
+    return true;
   return lm_why_type(why, m, "", *out, " is not int with one axis");
 }
 
@@ -21,7 +25,8 @@ bool shape_rng(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   for (uint32_t i = 0; i < 3; i++)
     if (op->in[i]->type.dtype != LM_INT || op->in[i]->type.rank)
       return lm_why(why, "step, row and layer are scalars of type int");
-  if (op->attr.n_imm != 2) return lm_why(why, "needs [seed, site]");
+  if (op->attr.n_imm != 2)
+    return lm_why(why, "needs [seed, site]");
   return out->dtype == LM_F32 || lm_why_type(why, m, "", *out, " is not f32");
 }
 
@@ -30,22 +35,27 @@ bool shape_rng(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
 bool shape_expand(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   lm_type x = op->in[0]->type;
   int at = 0;
-  for (int i = 0; i < out->rank; i++) at += at < x.rank && out->axis[i] == x.axis[at];
-  if (at == x.rank && out->dtype == x.dtype) return true;
+  for (int i = 0; i < out->rank; i++)
+    at += at < x.rank && out->axis[i] == x.axis[at];
+  if (at == x.rank && out->dtype == x.dtype)
+    return true;
   lm_why_type(why, m, "", *out, " does not hold the axes of ");
   return lm_why_type(why, m, "", x, " in their order");
 }
 
 // Replaces n axes from position `at` by `to`.
-static bool splice(const lm_module *m, lm_type x, int at, int n, const lm_axis *to, int n_to, lm_type *out, lm_buf *why) {
-  if (x.rank - n + n_to > LM_RANK) return lm_why(why, "the result has more than %d axes", LM_RANK);
+static bool splice(const lm_module *m, lm_type x, int at, int n, const lm_axis *to, int n_to,
+                   lm_type *out, lm_buf *why) {
+  if (x.rank - n + n_to > LM_RANK)
+    return lm_why(why, "the result has more than %d axes", LM_RANK);
   lm_type t = {.dtype = x.dtype, .rank = (uint8_t)(x.rank - n + n_to)};
   memcpy(t.axis, x.axis, (size_t)at * sizeof *t.axis);
   memcpy(t.axis + at, to, (size_t)n_to * sizeof *t.axis);
   memcpy(t.axis + at + n_to, x.axis + at + n, (size_t)(x.rank - at - n) * sizeof *t.axis);
   for (int i = 0; i < t.rank; i++)
     for (int j = 0; j < i; j++)
-      if (t.axis[i] == t.axis[j]) return lm_why(why, "the result has axis %s twice", lm_axis_name(m, t.axis[i]));
+      if (t.axis[i] == t.axis[j])
+        return lm_why(why, "the result has axis %s twice", lm_axis_name(m, t.axis[i]));
   *out = t;
   return true;
 }
@@ -54,7 +64,8 @@ static bool product(const lm_module *m, const lm_axis *axes, int n, int64_t *out
   *out = 1;
   for (int i = 0; i < n; i++) {
     if (m->axes[axes[i]].dyn)
-      return lm_why(why, "the extent of axis %s is not known before run time", lm_axis_name(m, axes[i]));
+      return lm_why(why, "the extent of axis %s is not known before run time",
+                    lm_axis_name(m, axes[i]));
     if (__builtin_mul_overflow(*out, lm_axis_size(m, axes[i]), out))
       return lm_why(why, "the axes hold too many elements");
   }
@@ -62,7 +73,8 @@ static bool product(const lm_module *m, const lm_axis *axes, int n, int64_t *out
 }
 
 static bool has_axis(const lm_module *m, lm_type x, lm_axis a, lm_buf *why) {
-  if (lm_type_find(x, a) >= 0) return true;
+  if (lm_type_find(x, a) >= 0)
+    return true;
   lm_why_type(why, m, "", x, "");
   return lm_why(why, " has no axis %s", lm_axis_name(m, a));
 }
@@ -71,20 +83,26 @@ bool shape_view(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) 
   const lm_attr *a = &op->attr;
   lm_type x = op->in[0]->type;
   int64_t before, after;
-  if (!a->n_axes) return lm_why(why, "names no axes");
+  if (!a->n_axes)
+    return lm_why(why, "names no axes");
   for (int i = 0; i < a->n_axes; i++)
-    if (!has_axis(m, x, a->axes[i], why)) return false;
+    if (!has_axis(m, x, a->axes[i], why))
+      return false;
   int at = lm_type_find(x, a->axes[0]);
   for (int i = 0; i < a->n_axes; i++)
-    if (at + i >= x.rank || x.axis[at + i] != a->axes[i]) return lm_why(why, "the axes are not adjacent in this order");
-  if (!product(m, a->axes, a->n_axes, &before, why) || !product(m, a->to, a->n_to, &after, why)) return false;
-  if (before != after) return lm_why(why, "%lld elements become %lld", (long long)before, (long long)after);
+    if (at + i >= x.rank || x.axis[at + i] != a->axes[i])
+      return lm_why(why, "the axes are not adjacent in this order");
+  if (!product(m, a->axes, a->n_axes, &before, why) || !product(m, a->to, a->n_to, &after, why))
+    return false;
+  if (before != after)
+    return lm_why(why, "%lld elements become %lld", (long long)before, (long long)after);
   return splice(m, x, at, a->n_axes, a->to, a->n_to, out, why);
 }
 
 bool shape_permute(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   lm_type x = op->in[0]->type;
-  if (x.rank == out->rank && x.dtype == out->dtype && lm_type_subset(x, *out)) return true;
+  if (x.rank == out->rank && x.dtype == out->dtype && lm_type_subset(x, *out))
+    return true;
   return lm_why_type(why, m, "", *out, " does not have the same axes");
 }
 
@@ -95,47 +113,66 @@ static bool same_extent(const lm_module *m, lm_axis a, lm_axis b) {
 bool shape_rename(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_attr *a = &op->attr;
   lm_type t = op->in[0]->type;
-  if (a->n_axes != a->n_to || !a->n_axes) return lm_why(why, "needs as many new names as axes");
+  if (a->n_axes != a->n_to || !a->n_axes)
+    return lm_why(why, "needs as many new names as axes");
   for (int i = 0; i < a->n_axes; i++) {
-    if (!has_axis(m, op->in[0]->type, a->axes[i], why)) return false;
+    if (!has_axis(m, op->in[0]->type, a->axes[i], why))
+      return false;
     if (!same_extent(m, a->axes[i], a->to[i]))
-      return lm_why(why, "axes %s and %s differ in size", lm_axis_name(m, a->axes[i]), lm_axis_name(m, a->to[i]));
+      return lm_why(why, "axes %s and %s differ in size", lm_axis_name(m, a->axes[i]),
+                    lm_axis_name(m, a->to[i]));
     t.axis[lm_type_find(op->in[0]->type, a->axes[i])] = a->to[i];
   }
   for (int i = 0; i < t.rank; i++)
     for (int j = 0; j < i; j++)
-      if (t.axis[i] == t.axis[j]) return lm_why(why, "the result has axis %s twice", lm_axis_name(m, t.axis[i]));
+      if (t.axis[i] == t.axis[j])
+        return lm_why(why, "the result has axis %s twice", lm_axis_name(m, t.axis[i]));
   *out = t;
   return true;
 }
 
 // Places first + step * j for j < n lie in [0, size).
 static bool places(const lm_module *m, const lm_attr *a, int64_t n, lm_axis whole, lm_buf *why) {
-  if (a->n_imm != 2) return lm_why(why, "needs [first, step]");
-  int64_t first = a->imm[0], step = a->imm[1], size = lm_axis_size(m, whole), last;
-  bool bad = __builtin_mul_overflow(step, n - 1, &last) || __builtin_add_overflow(last, first, &last);
-  if (!step) return lm_why(why, "the step is 0");
-  if (!bad && first >= 0 && first < size && last >= 0 && last < size) return true;
-  return lm_why(why, "places %lld, step %lld, %lld of them, are outside axis %s of size %lld", (long long)first,
-                (long long)step, (long long)n, lm_axis_name(m, whole), (long long)size);
+  if (a->n_imm != 2)
+    return lm_why(why, "needs [first, step]");
+  int64_t first = a->imm[0];
+  int64_t step = a->imm[1];
+  int64_t size = lm_axis_size(m, whole);
+  int64_t last;
+  bool bad =
+      __builtin_mul_overflow(step, n - 1, &last) || __builtin_add_overflow(last, first, &last);
+  if (!step)
+    return lm_why(why, "the step is 0");
+  if (!bad && first >= 0 && first < size && last >= 0 && last < size)
+    return true;
+  return lm_why(why, "places %lld, step %lld, %lld of them, are outside axis %s of size %lld",
+                (long long)first, (long long)step, (long long)n, lm_axis_name(m, whole),
+                (long long)size);
 }
 
 bool shape_slice(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_attr *a = &op->attr;
   lm_type x = op->in[0]->type;
-  if (a->n_axes != 1 || a->n_to > 1) return lm_why(why, "needs one axis, and one or none that it becomes");
-  if (!has_axis(m, x, a->axes[0], why)) return false;
-  if (!places(m, a, a->n_to ? lm_axis_size(m, a->to[0]) : 1, a->axes[0], why)) return false;
+  if (a->n_axes != 1 || a->n_to > 1)
+    return lm_why(why, "needs one axis, and one or none that it becomes");
+  if (!has_axis(m, x, a->axes[0], why))
+    return false;
+  if (!places(m, a, a->n_to ? lm_axis_size(m, a->to[0]) : 1, a->axes[0], why))
+    return false;
   return splice(m, x, lm_type_find(x, a->axes[0]), 1, a->to, a->n_to, out, why);
 }
 
 bool shape_pad(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_attr *a = &op->attr;
   lm_type x = op->in[0]->type;
-  if (a->n_axes > 1 || a->n_to != 1) return lm_why(why, "needs one axis or none, and one that it becomes");
-  if (a->n_axes && !has_axis(m, x, a->axes[0], why)) return false;
-  if (!places(m, a, a->n_axes ? lm_axis_size(m, a->axes[0]) : 1, a->to[0], why)) return false;
-  return splice(m, x, a->n_axes ? lm_type_find(x, a->axes[0]) : x.rank, a->n_axes, a->to, 1, out, why);
+  if (a->n_axes > 1 || a->n_to != 1)
+    return lm_why(why, "needs one axis or none, and one that it becomes");
+  if (a->n_axes && !has_axis(m, x, a->axes[0], why))
+    return false;
+  if (!places(m, a, a->n_axes ? lm_axis_size(m, a->axes[0]) : 1, a->to[0], why))
+    return false;
+  return splice(m, x, a->n_axes ? lm_type_find(x, a->axes[0]) : x.rank, a->n_axes, a->to, 1, out,
+                why);
 }
 
 bool shape_concat(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
@@ -145,9 +182,12 @@ bool shape_concat(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
   int64_t size = 0;
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_type x = op->in[i]->type, t;
-    if (!has_axis(m, x, a->axes[i], why)) return false;
-    if (m->axes[a->axes[i]].dyn) return lm_why(why, "axis %s has no fixed extent", lm_axis_name(m, a->axes[i]));
-    if (!splice(m, x, lm_type_find(x, a->axes[i]), 1, a->to, 1, &t, why)) return false;
+    if (!has_axis(m, x, a->axes[i], why))
+      return false;
+    if (m->axes[a->axes[i]].dyn)
+      return lm_why(why, "axis %s has no fixed extent", lm_axis_name(m, a->axes[i]));
+    if (!splice(m, x, lm_type_find(x, a->axes[i]), 1, a->to, 1, &t, why))
+      return false;
     if (i && !lm_type_equal(t, *out)) {
       lm_why_type(why, m, "the parts differ: ", *out, "");
       return lm_why_type(why, m, " and ", t, "");
@@ -155,9 +195,10 @@ bool shape_concat(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
     *out = t;
     size += lm_axis_size(m, a->axes[i]);
   }
-  if (size == lm_axis_size(m, a->to[0])) return true;
-  return lm_why(why, "the parts have %lld places, axis %s has %lld", (long long)size, lm_axis_name(m, a->to[0]),
-                (long long)lm_axis_size(m, a->to[0]));
+  if (size == lm_axis_size(m, a->to[0]))
+    return true;
+  return lm_why(why, "the parts have %lld places, axis %s has %lld", (long long)size,
+                lm_axis_name(m, a->to[0]), (long long)lm_axis_size(m, a->to[0]));
 }
 
 // ---- derivatives: each is undone by another of these
@@ -166,29 +207,52 @@ static lm_value *back(lm_grad *g, lm_op *op, lm_opcode code, const int64_t *imm)
   lm_attr a = {.n_axes = op->attr.n_to, .n_to = op->attr.n_axes};
   memcpy(a.axes, op->attr.to, sizeof a.axes);
   memcpy(a.to, op->attr.axes, sizeof a.to);
-  if (imm) { a.imm[0] = imm[0]; a.imm[1] = imm[1]; a.n_imm = 2; }
+  if (imm) {
+    a.imm[0] = imm[0];
+    a.imm[1] = imm[1];
+    a.n_imm = 2;
+  }
   lm_value *gz = lm_grad_of(g, op->out[0]);
   return lm_emit(g->b, code, &gz, 1, &a, NULL);
 }
 
 // lm_grad_add sums over the new axes, and puts axes in order.
-void vjp_expand(lm_grad *g, lm_op *op) { lm_grad_add(g, op->in[0], lm_grad_of(g, op->out[0])); }
-void vjp_permute(lm_grad *g, lm_op *op) { lm_grad_add(g, op->in[0], lm_grad_of(g, op->out[0])); }
-void vjp_view(lm_grad *g, lm_op *op) {
-  if (op->attr.n_to) { lm_grad_add(g, op->in[0], back(g, op, LM_OP_VIEW, NULL)); return; }
-  lm_grad_add(g, op->in[0], lm_emit_expand(g->b, lm_grad_of(g, op->out[0]), op->in[0]->type));   // axes of size 1
+void vjp_expand(lm_grad *g, lm_op *op) {
+  lm_grad_add(g, op->in[0], lm_grad_of(g, op->out[0]));
 }
-void vjp_rename(lm_grad *g, lm_op *op) { lm_grad_add(g, op->in[0], back(g, op, LM_OP_RENAME, NULL)); }
-void vjp_slice(lm_grad *g, lm_op *op) { lm_grad_add_place(g, op, lm_grad_of(g, op->out[0])); }
-void vjp_pad(lm_grad *g, lm_op *op) { lm_grad_add(g, op->in[0], back(g, op, LM_OP_SLICE, op->attr.imm)); }
+void vjp_permute(lm_grad *g, lm_op *op) {
+  lm_grad_add(g, op->in[0], lm_grad_of(g, op->out[0]));
+}
+void vjp_view(lm_grad *g, lm_op *op) {
+  if (op->attr.n_to) {
+    lm_grad_add(g, op->in[0], back(g, op, LM_OP_VIEW, NULL));
+    return;
+  }
+  lm_grad_add(g, op->in[0],
+              lm_emit_expand(g->b, lm_grad_of(g, op->out[0]), op->in[0]->type)); // axes of size 1
+}
+void vjp_rename(lm_grad *g, lm_op *op) {
+  lm_grad_add(g, op->in[0], back(g, op, LM_OP_RENAME, NULL));
+}
+void vjp_slice(lm_grad *g, lm_op *op) {
+  lm_grad_add_place(g, op, lm_grad_of(g, op->out[0]));
+}
+void vjp_pad(lm_grad *g, lm_op *op) {
+  lm_grad_add(g, op->in[0], back(g, op, LM_OP_SLICE, op->attr.imm));
+}
 
-// A slice of a product along an axis of one operand is the product of that operand's slice: the gradients of weights that
-// lie side by side are then each summed where it goes, and never exist together. NULL: gz is no such product.
+// A slice of a product along an axis of one operand is the product of that operand's slice: the
+// gradients of weights that lie side by side are then each summed where it goes, and never exist
+// together. NULL: gz is no such product.
 static lm_value *slice_of_product(lm_grad *g, const lm_op *dot, const lm_attr *cut) {
-  if (!dot || dot->code != LM_OP_DOT) return NULL;
+  if (!dot || dot->code != LM_OP_DOT)
+    return NULL;
   lm_value *in[2] = {dot->in[0], dot->in[1]};
-  bool of_x = lm_type_find(in[0]->type, cut->axes[0]) >= 0, of_w = lm_type_find(in[1]->type, cut->axes[0]) >= 0;
-  if (of_x == of_w || lm_type_find(in[0]->type, cut->to[0]) >= 0 || lm_type_find(in[1]->type, cut->to[0]) >= 0) return NULL;
+  bool of_x = lm_type_find(in[0]->type, cut->axes[0]) >= 0;
+  bool of_w = lm_type_find(in[1]->type, cut->axes[0]) >= 0;
+  if (of_x == of_w || lm_type_find(in[0]->type, cut->to[0]) >= 0 ||
+      lm_type_find(in[1]->type, cut->to[0]) >= 0)
+    return NULL;
   in[of_w] = lm_emit(g->b, LM_OP_SLICE, &in[of_w], 1, cut, NULL);
   return lm_emit(g->b, LM_OP_DOT, in, 2, &dot->attr, NULL);
 }
@@ -197,9 +261,15 @@ void vjp_concat(lm_grad *g, lm_op *op) {
   lm_value *gz = lm_grad_of(g, op->out[0]);
   int64_t first = 0;
   for (uint32_t i = 0; i < op->n_in; i++) {
-    lm_attr a = {.axes = {op->attr.to[0]}, .n_axes = 1, .to = {op->attr.axes[i]}, .n_to = 1, .imm = {first, 1}, .n_imm = 2};
+    lm_attr a = {.axes = {op->attr.to[0]},
+                 .n_axes = 1,
+                 .to = {op->attr.axes[i]},
+                 .n_to = 1,
+                 .imm = {first, 1},
+                 .n_imm = 2};
     first += lm_axis_size(g->b->m, op->attr.axes[i]);
-    if (!lm_grad_wants(g, op->in[i])) continue;
+    if (!lm_grad_wants(g, op->in[i]))
+      continue;
     lm_value *part = lm_value_is_weight(op->in[i]) ? slice_of_product(g, gz->def, &a) : NULL;
     lm_grad_add(g, op->in[i], part ? part : lm_emit(g->b, LM_OP_SLICE, &gz, 1, &a, NULL));
   }

@@ -1,7 +1,8 @@
 // ops.h - shape rules and derivatives of the operations of ops.def, one file per family.
 //
-// A shape rule fills the result types of an operation whose number of operands and attributes was checked before; false
-// with a reason appended otherwise. A derivative adds to the cotangents of an operation's operands (grad.h).
+// A shape rule fills the result types of an operation whose number of operands and attributes was
+// checked before; false with a reason appended otherwise. A derivative adds to the cotangents of an
+// operation's operands (grad.h).
 #ifndef LM_OPS_H
 #define LM_OPS_H
 #include "compiler/ir/ir.h"
@@ -10,8 +11,8 @@
 typedef bool lm_shape_rule(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why);
 typedef void lm_vjp_rule(lm_grad *g, lm_op *op);
 
-#define OP(E, NAME, IN, OUT, ATTRS, TRAITS, STAGES, SHAPE, VJP, FLOPS, DOC) \
-  lm_shape_rule SHAPE;                                                      \
+#define OP(E, NAME, IN, OUT, ATTRS, TRAITS, STAGES, SHAPE, VJP, FLOPS, DOC)                        \
+  lm_shape_rule SHAPE;                                                                             \
   lm_vjp_rule VJP;
 #include "compiler/ir/ops.def"
 #undef OP
@@ -21,7 +22,7 @@ bool lm_why(lm_buf *why, const char *fmt, ...) LM_PRINTF(2, 3);
 // "<before><type><after>"
 bool lm_why_type(lm_buf *why, const lm_module *m, const char *before, lm_type t, const char *after);
 const char *lm_axis_name(const lm_module *m, lm_axis a);
-// The type of an elementwise operation's result but for its dtype: that of the operand with the most axes, the first of
-// equals; every other operand has a subset of its axes.
+// The type of an elementwise operation's result but for its dtype: that of the operand with the
+// most axes, the first of equals; every other operand has a subset of its axes.
 bool lm_broadcast(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why);
 #endif

@@ -10,24 +10,30 @@ static bool over_axes(const lm_module *m, const lm_op *op, lm_type x, lm_buf *wh
       return lm_why(why, " has no axis %s", lm_axis_name(m, op->attr.axes[i]));
     }
     for (int j = 0; j < i; j++)
-      if (op->attr.axes[i] == op->attr.axes[j]) return lm_why(why, "axis %s twice", lm_axis_name(m, op->attr.axes[i]));
+      if (op->attr.axes[i] == op->attr.axes[j])
+        return lm_why(why, "axis %s twice", lm_axis_name(m, op->attr.axes[i]));
   }
   return true;
 }
 
 bool shape_reduce(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   lm_type x = op->in[0]->type;
-  if (x.dtype == LM_BOOL) return lm_why(why, "the operand is bool");
-  if (!op->attr.n_axes) return lm_why(why, "names no axis");
-  if (!over_axes(m, op, x, why)) return false;
+  if (x.dtype == LM_BOOL)
+    return lm_why(why, "the operand is bool");
+  if (!op->attr.n_axes)
+    return lm_why(why, "names no axis");
+  if (!over_axes(m, op, x, why))
+    return false;
   *out = (lm_type){.dtype = x.dtype};
   for (int i = 0; i < x.rank; i++)
-    if (!lm_attr_has_axis(&op->attr, x.axis[i])) out->axis[out->rank++] = x.axis[i];
+    if (!lm_attr_has_axis(&op->attr, x.axis[i]))
+      out->axis[out->rank++] = x.axis[i];
   return true;
 }
 
 bool shape_argmax(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
-  if (!shape_reduce(m, op, out, why)) return false;
+  if (!shape_reduce(m, op, out, why))
+    return false;
   int64_t n = 1;
   for (int i = 0; i < op->attr.n_axes; i++)
     if (__builtin_mul_overflow(n, lm_axis_size(m, op->attr.axes[i]), &n) || n > INT32_MAX)
@@ -39,19 +45,24 @@ bool shape_argmax(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
 // x's axes but those summed over, then those that only w has.
 // A product of bf16 may be given in f32, as it is summed.
 bool shape_dot(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
-  lm_type x = op->in[0]->type, w = op->in[1]->type;
+  lm_type x = op->in[0]->type;
+  lm_type w = op->in[1]->type;
   bool wide = x.dtype == LM_BF16 && out->dtype == LM_F32;
   if (x.dtype != w.dtype || !lm_dtype_is_float(x.dtype)) {
     lm_why_type(why, m, "", x, " with ");
     return lm_why_type(why, m, "", w, ": not of one floating type");
   }
-  if (!over_axes(m, op, x, why) || !over_axes(m, op, w, why)) return false;
+  if (!over_axes(m, op, x, why) || !over_axes(m, op, w, why))
+    return false;
   *out = (lm_type){.dtype = wide ? LM_F32 : x.dtype};
   for (int i = 0; i < x.rank; i++)
-    if (!lm_attr_has_axis(&op->attr, x.axis[i])) out->axis[out->rank++] = x.axis[i];
+    if (!lm_attr_has_axis(&op->attr, x.axis[i]))
+      out->axis[out->rank++] = x.axis[i];
   for (int i = 0; i < w.rank; i++) {
-    if (lm_attr_has_axis(&op->attr, w.axis[i]) || lm_type_find(x, w.axis[i]) >= 0) continue;
-    if (out->rank == LM_RANK) return lm_why(why, "the result has more than %d axes", LM_RANK);
+    if (lm_attr_has_axis(&op->attr, w.axis[i]) || lm_type_find(x, w.axis[i]) >= 0)
+      continue;
+    if (out->rank == LM_RANK)
+      return lm_why(why, "the result has more than %d axes", LM_RANK);
     out->axis[out->rank++] = w.axis[i];
   }
   return true;
@@ -60,21 +71,27 @@ bool shape_dot(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
 // A residual, a bias, or both in this order, behind the operands of the product.
 static bool addends_fit(const lm_module *m, const lm_op *op, lm_type z, lm_buf *why) {
   uint32_t i = LM_DOT_ADDENDS;
-  if (i < op->n_in && lm_type_equal(op->in[i]->type, z)) i++;
-  if (i < op->n_in && lm_type_is_bias(op->in[i]->type, z)) i++;
-  if (i == op->n_in) return true;
+  if (i < op->n_in && lm_type_equal(op->in[i]->type, z))
+    i++;
+  if (i < op->n_in && lm_type_is_bias(op->in[i]->type, z))
+    i++;
+  if (i == op->n_in)
+    return true;
   lm_why_type(why, m, "", op->in[i]->type, " is neither residual nor bias of ");
   return lm_why_type(why, m, "", z, "");
 }
 
 bool shape_dot_add(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
-  if (op->n_in <= LM_DOT_ADDENDS) return lm_why(why, "adds nothing");
+  if (op->n_in <= LM_DOT_ADDENDS)
+    return lm_why(why, "adds nothing");
   return shape_dot(m, op, out, why) && addends_fit(m, op, out[0], why);
 }
 
 bool shape_dot_gelu(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
-  if (op->n_in < LM_DOT_ADDENDS) return lm_why(why, "multiplies two operands");
-  if (!shape_dot(m, op, out, why) || !addends_fit(m, op, out[0], why)) return false;
+  if (op->n_in < LM_DOT_ADDENDS)
+    return lm_why(why, "multiplies two operands");
+  if (!shape_dot(m, op, out, why) || !addends_fit(m, op, out[0], why))
+    return false;
   out[LM_GELU_OF] = out[0];
   return true;
 }
@@ -91,7 +108,8 @@ static lm_value *place(lm_grad *g, lm_type t, const lm_attr *over) {
   for (int i = 0; i < over->n_axes; i++) {
     lm_type line = lm_type_make(LM_INT, &over->axes[i], 1);
     lm_value *at = lm_emit_expand(b, lm_emit(b, LM_OP_IOTA, NULL, 0, NULL, &line), t);
-    lm_value *size = lm_emit_const(b, lm_type_make(LM_INT, NULL, 0), (double)lm_axis_size(b->m, over->axes[i]));
+    lm_value *size =
+        lm_emit_const(b, lm_type_make(LM_INT, NULL, 0), (double)lm_axis_size(b->m, over->axes[i]));
     sum = sum ? lm_emit2(b, LM_OP_ADD, lm_emit2(b, LM_OP_MUL, sum, size), at) : at;
   }
   return sum;
@@ -100,7 +118,8 @@ static lm_value *place(lm_grad *g, lm_type t, const lm_attr *over) {
 // All of it goes to the first of the greatest.
 void vjp_max(lm_grad *g, lm_op *op) {
   lm_builder *b = g->b;
-  lm_value *x = lm_grad_value(g, op->in[0]), *gz = lm_grad_of(g, op->out[0]);
+  lm_value *x = lm_grad_value(g, op->in[0]);
+  lm_value *gz = lm_grad_of(g, op->out[0]);
   lm_value *best = lm_emit(b, LM_OP_ARGMAX, &x, 1, &op->attr, NULL);
   lm_value *here = lm_emit2(b, LM_OP_EQ, place(g, x->type, &op->attr), best);
   lm_value *zero = lm_emit_const(b, lm_type_make(gz->type.dtype, NULL, 0), 0);
@@ -111,37 +130,46 @@ void vjp_max(lm_grad *g, lm_op *op) {
 static lm_value *outer_product(lm_grad *g, lm_type of, lm_value *gz, lm_value *other) {
   lm_type t = {.dtype = of.dtype};
   for (int i = 0; i < of.rank; i++)
-    if (lm_type_find(gz->type, of.axis[i]) >= 0) t.axis[t.rank++] = of.axis[i];
+    if (lm_type_find(gz->type, of.axis[i]) >= 0)
+      t.axis[t.rank++] = of.axis[i];
   lm_value *x = lm_emit_permute(g->b, gz, t.axis, t.rank);
   return lm_emit2(g->b, LM_OP_MUL, lm_emit_expand(g->b, x, of), other);
 }
 
-// How well the axes of dot(x, w) fit the order wanted: 2 it is that, 1 rows along the same last axis, 0 neither.
+// How well the axes of dot(x, w) fit the order wanted: 2 it is that, 1 rows along the same last
+// axis, 0 neither.
 static int dot_fit(lm_builder *b, lm_value *x, lm_value *w, const lm_attr *over, lm_type want) {
   lm_op probe = {.code = LM_OP_DOT, .in = (lm_value *[]){x, w}, .n_in = 2, .attr = *over};
   lm_buf why = {0};
   lm_type t = want;
   bool ok = shape_dot(b->m, &probe, &t, &why);
   lm_buf_free(&why);
-  if (!ok || !t.rank) return 0;
+  if (!ok || !t.rank)
+    return 0;
   return lm_type_equal(t, want) ? 2 : t.axis[t.rank - 1] == want.axis[want.rank - 1];
 }
 
-// Sum over the axes that only `other` has of gz * other, with the operands in the order that leaves least to permute.
+// Sum over the axes that only `other` has of gz * other, with the operands in the order that leaves
+// least to permute.
 static lm_value *dot_back(lm_grad *g, lm_type of, lm_value *gz, lm_value *other) {
   lm_attr only = {0};
   for (int i = 0; i < other->type.rank; i++)
-    if (lm_type_find(of, other->type.axis[i]) < 0) only.axes[only.n_axes++] = other->type.axis[i];
-  if (!only.n_axes) return outer_product(g, of, gz, other);
+    if (lm_type_find(of, other->type.axis[i]) < 0)
+      only.axes[only.n_axes++] = other->type.axis[i];
+  if (!only.n_axes)
+    return outer_product(g, of, gz, other);
   bool flip = dot_fit(g->b, other, gz, &only, of) > dot_fit(g->b, gz, other, &only, of);
-  return flip ? lm_emit_dot(g->b, other, gz, only.axes, only.n_axes) : lm_emit_dot(g->b, gz, other, only.axes, only.n_axes);
+  return flip ? lm_emit_dot(g->b, other, gz, only.axes, only.n_axes)
+              : lm_emit_dot(g->b, gz, other, only.axes, only.n_axes);
 }
 
 // x: dot(g, w, axes of w alone); w: dot(g, x, axes of x alone)
 void vjp_dot(lm_grad *g, lm_op *op) {
   lm_value *gz = lm_emit_cast(g->b, lm_grad_of(g, op->out[0]), op->in[0]->type.dtype);
   for (int i = 0; i < 2; i++) {
-    lm_value *of = op->in[i], *other = op->in[1 - i];
-    if (lm_grad_wants(g, of)) lm_grad_add(g, of, dot_back(g, of->type, gz, lm_grad_value(g, other)));
+    lm_value *of = op->in[i];
+    lm_value *other = op->in[1 - i];
+    if (lm_grad_wants(g, of))
+      lm_grad_add(g, of, dot_back(g, of->type, gz, lm_grad_value(g, other)));
   }
 }

@@ -1,32 +1,43 @@
-// state.c - operations that read and write at places: table rows, parameters, gradients, caches, stacked values.
+// state.c - operations that read and write at places: table rows, parameters, gradients, caches,
+// stacked values.
 //
-// A place along an axis is first + step * i of an index i. `param`, `accum` and `append` have one index for each stacked
-// axis of their global, and as many (first, step) pairs.
+// A place along an axis is first + step * i of an index i. `param`, `accum` and `append` have one
+// index for each stacked axis of their global, and as many (first, step) pairs.
 #include <string.h>
 #include "compiler/ops/ops.h"
 
 // ---- gather and scatter_add
 
 // The axes of gather(table, index): the index's, then the table's others.
-static bool gathered(const lm_module *m, lm_type table, lm_type index, const lm_attr *a, lm_type *out, lm_buf *why) {
-  if (index.dtype != LM_INT) return lm_why_type(why, m, "the index is ", index, ", not int");
-  if (a->n_axes != 1) return lm_why(why, "reads along one axis");
+static bool gathered(const lm_module *m, lm_type table, lm_type index, const lm_attr *a,
+                     lm_type *out, lm_buf *why) {
+  if (index.dtype != LM_INT)
+    return lm_why_type(why, m, "the index is ", index, ", not int");
+  if (a->n_axes != 1)
+    return lm_why(why, "reads along one axis");
   const char *v = lm_axis_name(m, a->axes[0]);
   if (lm_type_find(table, a->axes[0]) < 0) {
     lm_why_type(why, m, "", table, " has no axis ");
     return lm_why(why, "%s", v);
   }
-  if (lm_type_find(index, a->axes[0]) >= 0) return lm_why(why, "the index has axis %s, which it selects from", v);
+  if (lm_type_find(index, a->axes[0]) >= 0)
+    return lm_why(why, "the index has axis %s, which it selects from", v);
   *out = index;
   out->dtype = table.dtype;
   int shared = 0;
   for (int i = 0; i < table.rank; i++) {
-    if (table.axis[i] == a->axes[0]) continue;
-    if (lm_type_find(index, table.axis[i]) >= 0) { shared++; continue; }
-    if (out->rank == LM_RANK) return lm_why(why, "the result has more than %d axes", LM_RANK);
+    if (table.axis[i] == a->axes[0])
+      continue;
+    if (lm_type_find(index, table.axis[i]) >= 0) {
+      shared++;
+      continue;
+    }
+    if (out->rank == LM_RANK)
+      return lm_why(why, "the result has more than %d axes", LM_RANK);
     out->axis[out->rank++] = table.axis[i];
   }
-  if (!shared || shared == table.rank - 1) return true;
+  if (!shared || shared == table.rank - 1)
+    return true;
   return lm_why_type(why, m, "the index has some axes of ", table, " but not all others");
 }
 
@@ -36,40 +47,52 @@ bool shape_gather(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
 
 bool shape_scatter(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   lm_type t;
-  if (!gathered(m, *out, op->in[1]->type, &op->attr, &t, why)) return false;
-  if (!lm_dtype_is_float(out->dtype)) return lm_why(why, "the result is not floating");
+  if (!gathered(m, *out, op->in[1]->type, &op->attr, &t, why))
+    return false;
+  if (!lm_dtype_is_float(out->dtype))
+    return lm_why(why, "the result is not floating");
   return lm_type_equal(t, op->in[0]->type) || lm_why_type(why, m, "the updates are not ", t, "");
 }
 
-// Whether the index is a column of the batch, whose numbers are checked against the tables that they index when the batch
-// is read (lmc/limits.h).
+// Whether the index is a column of the batch, whose numbers are checked against the tables that
+// they index when the batch is read (lmc/limits.h).
 static bool is_checked(const lm_value *index) {
   const lm_value *v = index;
-  while (v->def && (lm_op_info_of(v->def)->traits & LM_T_VIEW || v->def->code == LM_OP_EXPAND || v->def->code == LM_OP_AT)) v = v->def->in[0];
-  if (v->def || v->region->owner || !v->name) return false;
+  while (v->def && (lm_op_info_of(v->def)->traits & LM_T_VIEW || v->def->code == LM_OP_EXPAND ||
+                    v->def->code == LM_OP_AT))
+    v = v->def->in[0];
+  if (v->def || v->region->owner || !v->name)
+    return false;
   return !strcmp(v->name, "tok") || !strcmp(v->name, "pos") || !strcmp(v->name, "next");
 }
 
 // gather and scatter_add clamp their index, so each is the derivative of the other.
-// Elements of a table read in place: a comparison with the clamped index, which fuses; rows: scatter_add.
+// Elements of a table read in place: a comparison with the clamped index, which fuses; rows:
+// scatter_add.
 void vjp_gather(lm_grad *g, lm_op *op) {
   lm_type table = op->in[0]->type;
-  lm_value *index = lm_grad_value(g, op->in[1]), *gz = lm_grad_of(g, op->out[0]);
+  lm_value *index = lm_grad_value(g, op->in[1]);
+  lm_value *gz = lm_grad_of(g, op->out[0]);
   if (!lm_type_subset(gz->type, table)) {
-    lm_grad_add(g, op->in[0], lm_emit(g->b, LM_OP_SCATTER, (lm_value *[]){gz, index}, 2, &op->attr, &table));
+    lm_grad_add(g, op->in[0],
+                lm_emit(g->b, LM_OP_SCATTER, (lm_value *[]){gz, index}, 2, &op->attr, &table));
     return;
   }
   lm_type line = lm_type_make(LM_INT, op->attr.axes, 1), wide = table;
   wide.dtype = LM_INT;
   lm_value *at = lm_emit_expand(g->b, lm_emit(g->b, LM_OP_IOTA, NULL, 0, NULL, &line), wide);
   lm_value *zero = lm_emit_const(g->b, lm_type_make(table.dtype, NULL, 0), 0);
-  lm_value *read = is_checked(op->in[1]) ? index : lm_emit_clamp(g->b, index, lm_axis_size(g->b->m, op->attr.axes[0]));
+  lm_value *read = is_checked(op->in[1])
+                       ? index
+                       : lm_emit_clamp(g->b, index, lm_axis_size(g->b->m, op->attr.axes[0]));
   lm_grad_add(g, op->in[0], lm_emit_select(g->b, lm_emit2(g->b, LM_OP_EQ, at, read), gz, zero));
 }
 
 void vjp_scatter(lm_grad *g, lm_op *op) {
-  lm_value *gz = lm_grad_of(g, op->out[0]), *index = lm_grad_value(g, op->in[1]);
-  lm_grad_add(g, op->in[0], lm_emit(g->b, LM_OP_GATHER, (lm_value *[]){gz, index}, 2, &op->attr, NULL));
+  lm_value *gz = lm_grad_of(g, op->out[0]);
+  lm_value *index = lm_grad_value(g, op->in[1]);
+  lm_grad_add(g, op->in[0],
+              lm_emit(g->b, LM_OP_GATHER, (lm_value *[]){gz, index}, 2, &op->attr, NULL));
 }
 
 // Pairs of first and step, of a size that arithmetic on them can't leave 64 bits.
@@ -83,18 +106,26 @@ static bool pairs_fit(const lm_attr *a, lm_buf *why) {
 // ---- globals
 
 // kind, or what is made of such
-static const lm_global *global(const lm_module *m, const lm_op *op, lm_global_kind kind, uint32_t extra, lm_buf *why) {
+static const lm_global *global(const lm_module *m, const lm_op *op, lm_global_kind kind,
+                               uint32_t extra, lm_buf *why) {
   const char *kinds[] = {"parameter", "cache"};
   const lm_global *g = op->attr.sym ? lm_global_find((lm_module *)m, op->attr.sym) : NULL;
   bool made = g && g->kind == LM_GLOBAL_MADE && op->code == LM_OP_PARAM;
-  if (!g || (g->kind != kind && !made))
-    return lm_why(why, "there is no %s @%s", kinds[kind], op->attr.sym ? op->attr.sym : ""), NULL;
-  if (op->n_in != (uint32_t)g->n_stack + extra || op->attr.n_imm != 2 * g->n_stack)
-    return lm_why(why, "@%s needs %d indices", g->name, g->n_stack), NULL;
-  if (!pairs_fit(&op->attr, why)) return NULL;
+  if (!g || (g->kind != kind && !made)) {
+    lm_why(why, "there is no %s @%s", kinds[kind], op->attr.sym ? op->attr.sym : "");
+    return NULL;
+  }
+  if (op->n_in != (uint32_t)g->n_stack + extra || op->attr.n_imm != 2 * g->n_stack) {
+    lm_why(why, "@%s needs %d indices", g->name, g->n_stack);
+    return NULL;
+  }
+  if (!pairs_fit(&op->attr, why))
+    return NULL;
   for (int i = 0; i < g->n_stack; i++)
-    if (op->in[i]->type.dtype != LM_INT || op->in[i]->type.rank)
-      return lm_why(why, "index %d is not a scalar int", i), NULL;
+    if (op->in[i]->type.dtype != LM_INT || op->in[i]->type.rank) {
+      lm_why(why, "index %d is not a scalar int", i);
+      return NULL;
+    }
   return g;
 }
 
@@ -108,29 +139,39 @@ static lm_type unstacked(lm_type t, int n) {
 bool shape_param(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_global *p = global(m, op, LM_GLOBAL_PARAM, 0, why);
   bool copy = p && p->type.dtype == LM_F32 && out->dtype == LM_BF16;
-  if (p) *out = unstacked(p->type, p->n_stack);
-  if (copy) out->dtype = LM_BF16;
+  if (p)
+    *out = unstacked(p->type, p->n_stack);
+  if (copy)
+    out->dtype = LM_BF16;
   return p != NULL;
 }
 
 bool shape_accum(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_global *p = global(m, op, LM_GLOBAL_PARAM, 1, why);
-  if (!p) return false;
-  lm_type want = unstacked(p->type, p->n_stack), got = op->in[op->n_in - 1]->type;
+  if (!p)
+    return false;
+  lm_type want = unstacked(p->type, p->n_stack);
+  lm_type got = op->in[op->n_in - 1]->type;
   return lm_type_equal(want, got) || lm_why_type(why, m, "the gradient is not ", want, "");
 }
 
 // append @cache[indices], %at, %x (t) -> (s): x with s for t has the cache's type.
 bool shape_append(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_global *c = global(m, op, LM_GLOBAL_CACHE, 2, why);
-  if (!c) return false;
-  lm_type at = op->in[c->n_stack]->type, x = op->in[c->n_stack + 1]->type;
-  if (at.dtype != LM_INT || at.rank) return lm_why(why, "the place is not a scalar int");
-  if (op->attr.n_axes != 1 || op->attr.n_to != 1) return lm_why(why, "needs (t) -> (s)");
+  if (!c)
+    return false;
+  lm_type at = op->in[c->n_stack]->type;
+  lm_type x = op->in[c->n_stack + 1]->type;
+  if (at.dtype != LM_INT || at.rank)
+    return lm_why(why, "the place is not a scalar int");
+  if (op->attr.n_axes != 1 || op->attr.n_to != 1)
+    return lm_why(why, "needs (t) -> (s)");
   *out = unstacked(c->type, c->n_stack);
   int k = lm_type_find(x, op->attr.axes[0]);
-  if (k >= 0) x.axis[k] = op->attr.to[0];
-  return (k >= 0 && lm_type_equal(x, *out)) || lm_why_type(why, m, "what is appended does not fit ", *out, "");
+  if (k >= 0)
+    x.axis[k] = op->attr.to[0];
+  return (k >= 0 && lm_type_equal(x, *out)) ||
+         lm_why_type(why, m, "what is appended does not fit ", *out, "");
 }
 
 void vjp_param(lm_grad *g, lm_op *op) {
@@ -145,23 +186,35 @@ void vjp_param(lm_grad *g, lm_op *op) {
 
 bool shape_at(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   lm_type x = op->in[0]->type;
-  if (!x.rank) return lm_why(why, "the operand is a scalar");
-  if (op->in[1]->type.dtype != LM_INT || op->in[1]->type.rank) return lm_why(why, "the index is not a scalar int");
-  if (op->attr.n_imm != 2) return lm_why(why, "needs [first, step]");
+  if (!x.rank)
+    return lm_why(why, "the operand is a scalar");
+  if (op->in[1]->type.dtype != LM_INT || op->in[1]->type.rank)
+    return lm_why(why, "the index is not a scalar int");
+  if (op->attr.n_imm != 2)
+    return lm_why(why, "needs [first, step]");
   *out = unstacked(x, 1);
   return pairs_fit(&op->attr, why);
 }
 
-// The cotangent at its place along the leading axis, zero elsewhere; of a loop that reads all places, turn by turn.
+// The cotangent at its place along the leading axis, zero elsewhere; of a loop that reads all
+// places, turn by turn.
 void vjp_at(lm_grad *g, lm_op *op) {
   lm_builder *b = g->b;
-  lm_type x = op->in[0]->type, line = lm_type_make(LM_INT, x.axis, 1), scalar = lm_type_make(LM_INT, NULL, 0), wide = x;
+  lm_type x = op->in[0]->type;
+  lm_type line = lm_type_make(LM_INT, x.axis, 1);
+  lm_type scalar = lm_type_make(LM_INT, NULL, 0);
+  lm_type wide = x;
   lm_value *gz = lm_grad_of(g, op->out[0]);
-  if (lm_grad_add_turn(g, op, gz)) return;
+  if (lm_grad_add_turn(g, op, gz))
+    return;
   lm_value *i = lm_grad_value(g, op->in[1]);
-  lm_value *step = lm_emit_const(b, scalar, (double)op->attr.imm[1]), *first = lm_emit_const(b, scalar, (double)op->attr.imm[0]);
+  lm_value *step = lm_emit_const(b, scalar, (double)op->attr.imm[1]);
+  lm_value *first = lm_emit_const(b, scalar, (double)op->attr.imm[0]);
   lm_value *place = lm_emit2(b, LM_OP_ADD, lm_emit2(b, LM_OP_MUL, i, step), first);
   wide.dtype = LM_INT;
-  lm_value *here = lm_emit2(b, LM_OP_EQ, lm_emit_expand(b, lm_emit(b, LM_OP_IOTA, NULL, 0, NULL, &line), wide), place);
-  lm_grad_add(g, op->in[0], lm_emit_select(b, here, gz, lm_emit_const(b, lm_type_make(gz->type.dtype, NULL, 0), 0)));
+  lm_value *here = lm_emit2(
+      b, LM_OP_EQ, lm_emit_expand(b, lm_emit(b, LM_OP_IOTA, NULL, 0, NULL, &line), wide), place);
+  lm_grad_add(
+      g, op->in[0],
+      lm_emit_select(b, here, gz, lm_emit_const(b, lm_type_make(gz->type.dtype, NULL, 0), 0)));
 }

@@ -1,43 +1,53 @@
 // attend.c - softmax attention as one operation.
 //
 // before: %a = dot %q, %k over(e)   %z = mul %a, 0.125   %y = select %mask, %z, -1e30
-//         %x = exp(%y - stop_grad(max %y over(s)))   %p = div %x, (sum %x over(s))   %o = dot %p, %v over(s)
-// after:  %n = …                                                              pairs that the mask lets through, by tile
+//         %x = exp(%y - stop_grad(max %y over(s)))   %p = div %x, (sum %x over(s))   %o = dot %p,
+//         %v over(s)
+// after:  %n = …                                                              pairs that the mask
+// lets through, by tile
 //         %o, %lse = attend over(t, s) [32, 32] (%v, %n, %q, %k, %i, %j) {
-//           %a = dot %q, %k over(e)   %z = mul %a, 0.125   %mask = ge %i, %j   yield %z, %mask, %one }
+//           %a = dot %q, %k over(e)   %z = mul %a, 0.125   %mask = ge %i, %j   yield %z, %mask,
+//           %one }
 //
-// What the operation means. The region gives for every query t and key s (and for every place of the other axes, b, g, h)
-// a score, a mask and a factor. It sees nothing but its arguments, one for each operand; it holds elementwise operations and
-// products of operands that have not both t and s. With `space` the axes of the score:
+// What the operation means. The region gives for every query t and key s (and for every place of
+// the other axes, b, g, h) a score, a mask and a factor. It sees nothing but its arguments, one for
+// each operand; it holds elementwise operations and products of operands that have not both t and
+// s. With `space` the axes of the score:
 //
-//   p   = softmax over s of select(mask, score, -1e30)      o   = dot(p * factor, v) over s : space without s, then v's own axes
-//   lse = log of the sum over s of e^select(…)  : f32[space without s]
+//   p   = softmax over s of select(mask, score, -1e30)      o   = dot(p * factor, v) over s : space
+//   without s, then v's own axes lse = log of the sum over s of e^select(…)  : f32[space without s]
 //
-// Where the weights leave room for a rival of all keys that has no value (an attention sink), %x / (sum %x + exp(%r - c)) with the
-// c that is taken off the scores, %o is what was meant times 1 / (1 + e^(%r - %lse)), in operations behind it.
-// What else is made of log(sum %x over(s)) + c is made of %lse.
-// A query that sees nothing at all therefore takes the mean of all v, as the body says. Operands, in order: %v; the map, if
-// the operation has two numbers; what the region reads (compiler/ir/attend.h names them). Axes may differ as they like: v
-// and k may lack axes of the query (grouped heads), v's width is its own, there may be several products (DeepSeek's MLA),
+// Where the weights leave room for a rival of all keys that has no value (an attention sink), %x /
+// (sum %x + exp(%r - c)) with the c that is taken off the scores, %o is what was meant times 1 / (1
+// + e^(%r - %lse)), in operations behind it. What else is made of log(sum %x over(s)) + c is made
+// of %lse. A query that sees nothing at all therefore takes the mean of all v, as the body says.
+// Operands, in order: %v; the map, if the operation has two numbers; what the region reads
+// (compiler/ir/attend.h names them). Axes may differ as they like: v and k may lack axes of the
+// query (grouped heads), v's width is its own, there may be several products (DeepSeek's MLA),
 // extents of t and s may be known at run time only.
 //
-// attend_vjp over(t, s) %g (%v, %o, %lse, %do, [map,] …) { … yield %score, %mask, %factor, %c1, … } : dv, c1, …
-// gives the cotangent of v, and those that its region yields. %g stands for the score's cotangent:
+// attend_vjp over(t, s) %g (%v, %o, %lse, %do, [map,] …) { … yield %score, %mask, %factor, %c1, … }
+// : dv, c1, … gives the cotangent of v, and those that its region yields. %g stands for the score's
+// cotangent:
 //
 //   p = e^(score - lse)   dp = factor * dot(do, v)   g = p * (dp - mean), 0 where the mask hides
-//   mean = sum over v's own axes of do * o; in the place of %o it can be given itself, as where lse has a cotangent: that is taken off
-//   dv = dot(p * factor, do) over what v lacks       c1, … : products or sums of tiles, as dq = dot(ds, k) over s
+//   mean = sum over v's own axes of do * o; in the place of %o it can be given itself, as where lse
+//   has a cotangent: that is taken off dv = dot(p * factor, do) over what v lacks       c1, … :
+//   products or sums of tiles, as dq = dot(ds, k) over s
 //
 // A query that sees nothing has lse = -1e30; its p is 1 / (places of s).
 //
-// The map: int[…, t / tile_t, s / tile_s], a value for each tile: 0, nothing in it is let through and it can be left out; as many
-// as the tile has pairs, everything is and the mask need not be looked at; any other number, the mask decides (negative: a
-// query of these sees nothing at all, none of its tiles may be left out). It comes from plain operations outside, which licm moves out of the
-// loop over layers. Leaving a tile out adds no zeros: results keep their bits but for the signs of zeros.
+// The map: int[…, t / tile_t, s / tile_s], a value for each tile: 0, nothing in it is let through
+// and it can be left out; as many as the tile has pairs, everything is and the mask need not be
+// looked at; any other number, the mask decides (negative: a query of these sees nothing at all,
+// none of its tiles may be left out). It comes from plain operations outside, which licm moves out
+// of the loop over layers. Leaving a tile out adds no zeros: results keep their bits but for the
+// signs of zeros.
 //
-// Declines, and the body stays: weights that are used elsewhere, scores with operations that move elements, tensors in
-// memory with both t and s, a factor that depends on parameters, one query alone (decoding), targets without such kernels. Cost: backward computes the
-// scores again; no tensor with both t and s is stored.
+// Declines, and the body stays: weights that are used elsewhere, scores with operations that move
+// elements, tensors in memory with both t and s, a factor that depends on parameters, one query
+// alone (decoding), targets without such kernels. Cost: backward computes the scores again; no
+// tensor with both t and s is stored.
 #include "compiler/ir/attend.h"
 #include <math.h>
 #include <string.h>
@@ -47,66 +57,96 @@
 #include "compiler/passes/simplify.h"
 #include "compiler/plan/planner.h"
 
-enum { TILE = 32 };                    // of the map, along t and s, where no target says
-#define NEVER (-1e29)                  // what a masked score is at most
+enum {
+  TILE = 32
+};                    // of the map, along t and s, where no target says
+#define NEVER (-1e29) // what a masked score is at most
 
-typedef struct tile_axes { lm_axis axis, tiles, inside; struct tile_axes *next; } tile_axes;
+typedef struct tile_axes {
+  lm_axis axis, tiles, inside;
+  struct tile_axes *next;
+} tile_axes;
 
 // log(sum) + centre is lse; centre: NULL, nothing was taken off.
-typedef struct known_lse { const lm_value *sum, *centre; lm_value *lse; struct known_lse *next; } known_lse;
+typedef struct known_lse {
+  const lm_value *sum, *centre;
+  lm_value *lse;
+  struct known_lse *next;
+} known_lse;
 
 typedef struct pass {
   lm_module *m;
   lm_func *f;
-  int64_t tile;                        // of the map, along t and s
-  uint32_t n_values;                   // as the function was when these were made:
-  uint32_t *uses;                      // by value id
-  uint8_t *active;                     // by value id: depends on a parameter; NULL where no derivative is taken
+  int64_t tile;      // of the map, along t and s
+  uint32_t n_values; // as the function was when these were made:
+  uint32_t *uses;    // by value id
+  uint8_t *active;   // by value id: depends on a parameter; NULL where no derivative is taken
   tile_axes *tiles;
   known_lse *known;
 } pass;
 
 // weights = e / sum(e, s), or beside a rival's score, which has no value: e / (sum(e, s) + its e)
-typedef struct softmax { lm_value *weights, *sum, *rival; } softmax;
+typedef struct softmax {
+  lm_value *weights, *sum, *rival;
+} softmax;
 
 // What is found of one attention.
 typedef struct found {
   pass *p;
   const lm_op *dot;
-  lm_value *v, *scores, *score, *mask, *weights, *weighted;   // scores: what the softmax is of; mask: NULL, all see all
-  lm_value *visible;                                          // the mask, and what is added to the score as one; NULL: all see all
-  lm_value *sum, *rival;                                      // of the softmax
-  const lm_value *centre;                                     // what was taken off the scores in e^(scores - centre)
+  lm_value *v, *scores, *score, *mask, *weights,
+      *weighted;          // scores: what the softmax is of; mask: NULL, all see all
+  lm_value *visible;      // the mask, and what is added to the score as one; NULL: all see all
+  lm_value *sum, *rival;  // of the softmax
+  const lm_value *centre; // what was taken off the scores in e^(scores - centre)
   lm_axis t, s;
-  lm_value **leaves; uint32_t n_leaves, cap_leaves;           // what the region reads
-  lm_op **ops; uint32_t n_ops, cap_ops;                       // what it holds, in order
+  lm_value **leaves;
+  uint32_t n_leaves, cap_leaves; // what the region reads
+  lm_op **ops;
+  uint32_t n_ops, cap_ops; // what it holds, in order
   lm_idmap seen;
 } found;
 
 // ---- matching
 
-static bool over_one(const lm_op *op, lm_axis a) { return op->attr.n_axes == 1 && op->attr.axes[0] == a; }
-static bool used(const pass *p, const lm_value *v, uint32_t times) { return v->id < p->n_values && p->uses[v->id] == times; }
-static bool is_float_cast(const lm_op *op) { return op->code == LM_OP_CAST && lm_dtype_is_float((lm_dtype)op->in[0]->type.dtype); }
+static bool over_one(const lm_op *op, lm_axis a) {
+  return op->attr.n_axes == 1 && op->attr.axes[0] == a;
+}
+static bool used(const pass *p, const lm_value *v, uint32_t times) {
+  return v->id < p->n_values && p->uses[v->id] == times;
+}
+static bool is_float_cast(const lm_op *op) {
+  return op->code == LM_OP_CAST && lm_dtype_is_float((lm_dtype)op->in[0]->type.dtype);
+}
 
 static bool is_sum_of(const lm_value *v, const lm_value *e, lm_axis s) {
   return lm_op_is(v, LM_OP_SUM) && over_one(v->def, s) && v->def->in[0] == e;
 }
 
-// Of exp(r - c) with the c that is taken off in exp(x - c), or of exp(r) where nothing is: r, which has not s.
+// Of exp(r - c) with the c that is taken off in exp(x - c), or of exp(r) where nothing is: r, which
+// has not s.
 static lm_value *rival_of(const lm_value *v, const lm_value *e, lm_axis s) {
-  if (lm_op_is(v, LM_OP_EXPAND)) v = v->def->in[0];
-  if (!lm_op_is(v, LM_OP_EXP) || lm_type_find(v->type, s) >= 0) return NULL;
-  lm_value *r = v->def->in[0], *x = e->def->in[0];
-  if (!lm_op_is(x, LM_OP_SUB) || lm_type_find(x->def->in[1]->type, s) >= 0) return r;
+  if (lm_op_is(v, LM_OP_EXPAND))
+    v = v->def->in[0];
+  if (!lm_op_is(v, LM_OP_EXP) || lm_type_find(v->type, s) >= 0)
+    return NULL;
+  lm_value *r = v->def->in[0];
+  lm_value *x = e->def->in[0];
+  if (!lm_op_is(x, LM_OP_SUB) || lm_type_find(x->def->in[1]->type, s) >= 0)
+    return r;
   return lm_op_is(r, LM_OP_SUB) && r->def->in[1] == x->def->in[1] ? r->def->in[0] : NULL;
 }
 
 static bool is_softmax(lm_value *v, lm_axis s, softmax *out) {
-  if (!lm_op_is(v, LM_OP_DIV) || !lm_op_is(v->def->in[0], LM_OP_EXP)) return false;
-  lm_value *e = v->def->in[0], *all = v->def->in[1];
+  if (!lm_op_is(v, LM_OP_DIV) || !lm_op_is(v->def->in[0], LM_OP_EXP))
+    return false;
+  lm_value *e = v->def->in[0];
+  lm_value *all = v->def->in[1];
   *out = (softmax){.weights = v};
-  if (is_sum_of(all, e, s)) return out->sum = all, true;
+  if (is_sum_of(all, e, s)) {
+    out->sum = all;
+    return true;
+  }
   for (int side = 0; side < 2 && lm_op_is(all, LM_OP_ADD) && !out->rival; side++)
     if (is_sum_of(all->def->in[side], e, s)) {
       out->sum = all->def->in[side];
@@ -122,49 +162,66 @@ static bool is_zero(const lm_value *v) {
 
 // By which operand the weights come into an operation on the way from the softmax to the product.
 static uint32_t way_of(const lm_op *op) {
-  return op->code == LM_OP_SELECT || (op->code == LM_OP_MUL && op->in[0]->type.rank < op->in[1]->type.rank);
+  return op->code == LM_OP_SELECT ||
+         (op->code == LM_OP_MUL && op->in[0]->type.rank < op->in[1]->type.rank);
 }
 
-// From what multiplies the values down to the softmax: casts, products with a factor, select(kept, …, 0).
+// From what multiplies the values down to the softmax: casts, products with a factor, select(kept,
+// …, 0).
 static bool softmax_below(const pass *p, lm_value *v, lm_axis s, softmax *out) {
   for (; v->def && !is_softmax(v, s, out); v = v->def->in[way_of(v->def)]) {
     const lm_op *op = v->def;
-    bool passes = is_float_cast(op) || op->code == LM_OP_MUL || (op->code == LM_OP_SELECT && is_zero(op->in[2]));
-    if (!used(p, v, 1) || !passes) return false;
+    bool passes = is_float_cast(op) || op->code == LM_OP_MUL ||
+                  (op->code == LM_OP_SELECT && is_zero(op->in[2]));
+    if (!used(p, v, 1) || !passes)
+      return false;
   }
   return v->def && used(p, v, 1) && used(p, v->def->in[0], 2);
 }
 
-// x - max(x, s), with or without stop_grad: x; beside a rival that all is measured by, x - anything that has not s
+// x - max(x, s), with or without stop_grad: x; beside a rival that all is measured by, x - anything
+// that has not s
 static lm_value *uncentred(lm_value *x, lm_axis s, bool rival, const lm_value **out_centre) {
-  if (!lm_op_is(x, LM_OP_SUB)) return x;
+  if (!lm_op_is(x, LM_OP_SUB))
+    return x;
   const lm_value *most = *out_centre = x->def->in[1];
-  if (rival && lm_type_find(most->type, s) < 0) return x->def->in[0];
-  if (lm_op_is(most, LM_OP_STOP)) most = most->def->in[0];
-  bool centred = lm_op_is(most, LM_OP_MAX) && over_one(most->def, s) && most->def->in[0] == x->def->in[0];
-  if (!centred) *out_centre = NULL;
+  if (rival && lm_type_find(most->type, s) < 0)
+    return x->def->in[0];
+  if (lm_op_is(most, LM_OP_STOP))
+    most = most->def->in[0];
+  bool centred =
+      lm_op_is(most, LM_OP_MAX) && over_one(most->def, s) && most->def->in[0] == x->def->in[0];
+  if (!centred)
+    *out_centre = NULL;
   return centred ? x->def->in[0] : x;
 }
 
 static bool is_never(const lm_value *v) {
   double c;
-  if (lm_op_is(v, LM_OP_EXPAND)) v = v->def->in[0];
+  if (lm_op_is(v, LM_OP_EXPAND))
+    v = v->def->in[0];
   return lm_const_of(v, &c) && c <= NEVER && isfinite(c);
 }
 
 // Both, where the axes of one are among the other's, else x.
 static lm_value *and_of(lm_builder *b, lm_value *x, lm_value *y) {
-  if (!x || !y) return x ? x : y;
-  if (!lm_type_subset(y->type, x->type)) return lm_type_subset(x->type, y->type) ? lm_emit2(b, LM_OP_AND, y, x) : x;
+  if (!x || !y)
+    return x ? x : y;
+  if (!lm_type_subset(y->type, x->type))
+    return lm_type_subset(x->type, y->type) ? lm_emit2(b, LM_OP_AND, y, x) : x;
   return lm_emit2(b, LM_OP_AND, x, y);
 }
 
-// select(mask, other, -1e30), or select(hidden, -1e30, other): the mask, and the other; NULL: no such value
+// select(mask, other, -1e30), or select(hidden, -1e30, other): the mask, and the other; NULL: no
+// such value
 static lm_value *mask_of(lm_builder *b, const lm_value *v, lm_value **out_other) {
-  if (lm_op_is(v, LM_OP_EXPAND)) v = v->def->in[0];
-  if (!lm_op_is(v, LM_OP_SELECT)) return NULL;
+  if (lm_op_is(v, LM_OP_EXPAND))
+    v = v->def->in[0];
+  if (!lm_op_is(v, LM_OP_SELECT))
+    return NULL;
   bool hides = is_never(v->def->in[1]);
-  if (!hides && !is_never(v->def->in[2])) return NULL;
+  if (!hides && !is_never(v->def->in[2]))
+    return NULL;
   *out_other = v->def->in[1 + hides];
   return hides ? lm_emit1(b, LM_OP_NOT, v->def->in[0]) : v->def->in[0];
 }
@@ -172,15 +229,19 @@ static lm_value *mask_of(lm_builder *b, const lm_value *v, lm_value **out_other)
 // What the terms of a sum let through: `seen`, and the masks of those that are -1e30 elsewhere.
 static lm_value *seen_by_terms(lm_builder *b, const lm_value *v, lm_value *seen) {
   lm_value *other;
-  if (lm_op_is(v, LM_OP_ADD)) return seen_by_terms(b, v->def->in[1], seen_by_terms(b, v->def->in[0], seen));
+  if (lm_op_is(v, LM_OP_ADD))
+    return seen_by_terms(b, v->def->in[1], seen_by_terms(b, v->def->in[0], seen));
   return and_of(b, seen, mask_of(b, v, &other));
 }
 
-// Masks around masks are one; one that is added to the score stays in it, so that its derivative is the score's.
+// Masks around masks are one; one that is added to the score stays in it, so that its derivative is
+// the score's.
 static void match_masks(found *x, lm_builder *b) {
   lm_value *other, *mask;
   while (!lm_op_is(x->score, LM_OP_EXPAND) && (mask = mask_of(b, x->score, &other))) {
-    if (x->mask && !lm_type_subset(mask->type, x->mask->type) && !lm_type_subset(x->mask->type, mask->type)) break;
+    if (x->mask && !lm_type_subset(mask->type, x->mask->type) &&
+        !lm_type_subset(x->mask->type, mask->type))
+      break;
     x->mask = and_of(b, x->mask, mask);
     x->score = other;
   }
@@ -192,7 +253,8 @@ static bool match_softmax(found *x, int side, lm_builder *b) {
   x->v = x->dot->in[1 - side];
   x->s = x->dot->attr.axes[0];
   softmax soft;
-  if (!softmax_below(x->p, x->weighted, x->s, &soft)) return false;
+  if (!softmax_below(x->p, x->weighted, x->s, &soft))
+    return false;
   x->weights = soft.weights;
   x->sum = soft.sum;
   x->rival = soft.rival;
@@ -203,13 +265,17 @@ static bool match_softmax(found *x, int side, lm_builder *b) {
 
 // ---- which axis holds the queries
 
-typedef struct origin { lm_axis s, from; } origin;
+typedef struct origin {
+  lm_axis s, from;
+} origin;
 
 static void find_origin(lm_op *op, void *user) {
   origin *o = user;
-  if (op->code != LM_OP_HISTORY && op->code != LM_OP_APPEND && op->code != LM_OP_RENAME) return;
+  if (op->code != LM_OP_HISTORY && op->code != LM_OP_APPEND && op->code != LM_OP_RENAME)
+    return;
   for (int i = 0; i < op->attr.n_to; i++)
-    if (op->attr.to[i] == o->s) o->from = op->attr.axes[i];
+    if (op->attr.to[i] == o->s)
+      o->from = op->attr.axes[i];
 }
 
 // The axis that s is the history of; else the largest that the values have not.
@@ -220,9 +286,12 @@ static lm_axis query_axis(const found *x) {
   lm_region_walk(x->p->f->body, find_origin, &o);
   for (int i = 0; i < t.rank; i++) {
     lm_axis a = t.axis[i];
-    if (a == x->s || lm_type_find(x->v->type, a) >= 0) continue;
-    if (a == o.from) return a;
-    if (!best || lm_axis_size(x->p->m, a) > lm_axis_size(x->p->m, best)) best = a;
+    if (a == x->s || lm_type_find(x->v->type, a) >= 0)
+      continue;
+    if (a == o.from)
+      return a;
+    if (!best || lm_axis_size(x->p->m, a) > lm_axis_size(x->p->m, best))
+      best = a;
   }
   return best;
 }
@@ -234,23 +303,30 @@ static bool tiled(const found *x, const lm_value *v) {
 }
 
 static void leaf(found *x, lm_value *v) {
-  if (lm_idmap_get(&x->seen, v)) return;
+  if (lm_idmap_get(&x->seen, v))
+    return;
   lm_idmap_set(&x->seen, v, v);
-  if (lm_op_is(v, LM_OP_CONST)) LM_PUSH(x->p->m->arena, x->ops, x->n_ops, x->cap_ops) = v->def;
-  else LM_PUSH(x->p->m->arena, x->leaves, x->n_leaves, x->cap_leaves) = v;
+  if (lm_op_is(v, LM_OP_CONST))
+    LM_PUSH(x->p->m->arena, x->ops, x->n_ops, x->cap_ops) = v->def;
+  else
+    LM_PUSH(x->p->m->arena, x->leaves, x->n_leaves, x->cap_leaves) = v;
 }
 
 // A product of one operand with t and one with s, over axes that the scores have not.
 static bool product_fits(const found *x, const lm_op *op) {
   for (int i = 0; i < op->attr.n_axes; i++)
-    if (lm_type_find(x->scores->type, op->attr.axes[i]) >= 0) return false;
+    if (lm_type_find(x->scores->type, op->attr.axes[i]) >= 0)
+      return false;
   return op->attr.n_axes && !tiled(x, op->in[0]) && !tiled(x, op->in[1]);
 }
 
 static bool op_fits(const found *x, const lm_op *op) {
-  if (!op || !lm_type_subset(op->out[0]->type, x->scores->type)) return false;
-  if (op->code == LM_OP_DOT) return product_fits(x, op);
-  return op->code == LM_OP_RNG || op->code == LM_OP_PERMUTE || lm_op_info_of(op)->traits & LM_T_ELEMENTWISE;
+  if (!op || !lm_type_subset(op->out[0]->type, x->scores->type))
+    return false;
+  if (op->code == LM_OP_DOT)
+    return product_fits(x, op);
+  return op->code == LM_OP_RNG || op->code == LM_OP_PERMUTE ||
+         lm_op_info_of(op)->traits & LM_T_ELEMENTWISE;
 }
 
 static bool gather_cone(found *x, lm_value *v) {
@@ -258,11 +334,14 @@ static bool gather_cone(found *x, lm_value *v) {
     leaf(x, v);
     return true;
   }
-  if (lm_idmap_get(&x->seen, v)) return true;
-  if (!op_fits(x, v->def)) return false;
+  if (lm_idmap_get(&x->seen, v))
+    return true;
+  if (!op_fits(x, v->def))
+    return false;
   lm_idmap_set(&x->seen, v, v);
   for (uint32_t i = 0; i < v->def->n_in; i++)
-    if (!gather_cone(x, v->def->in[i])) return false;
+    if (!gather_cone(x, v->def->in[i]))
+      return false;
   LM_PUSH(x->p->m->arena, x->ops, x->n_ops, x->cap_ops) = v->def;
   return true;
 }
@@ -276,23 +355,34 @@ static bool gather_factor(found *x) {
     next = op->in[chain];
     for (uint32_t i = 0; i < op->n_in; i++) {
       const lm_value *other = op->in[i];
-      if (i == chain) continue;
-      if (p->active && other->id < p->n_values && p->active[other->id]) return false;
-      if (!gather_cone(x, op->in[i])) return false;
+      if (i == chain)
+        continue;
+      if (p->active && other->id < p->n_values && p->active[other->id])
+        return false;
+      if (!gather_cone(x, op->in[i]))
+        return false;
     }
   }
   return true;
 }
 
 // If lse is to have a cotangent, v needs an axis of its own.
-static bool lse_fits(const found *x) { return !lm_type_subset(x->v->type, x->scores->type); }
-static bool rival_fits(const found *x) { return !x->rival || (lm_type_subset(x->rival->type, x->scores->type) && lse_fits(x)); }
+static bool lse_fits(const found *x) {
+  return !lm_type_subset(x->v->type, x->scores->type);
+}
+static bool rival_fits(const found *x) {
+  return !x->rival || (lm_type_subset(x->rival->type, x->scores->type) && lse_fits(x));
+}
 
 static bool gather(found *x) {
   lm_dtype t = (lm_dtype)x->scores->type.dtype;
-  if (!rival_fits(x)) return false;
-  if (t == LM_F64 || !lm_type_subset(x->weighted->type, x->scores->type) || lm_type_find(x->v->type, x->t) >= 0) return false;
-  if (!tiled(x, x->score)) return false;
+  if (!rival_fits(x))
+    return false;
+  if (t == LM_F64 || !lm_type_subset(x->weighted->type, x->scores->type) ||
+      lm_type_find(x->v->type, x->t) >= 0)
+    return false;
+  if (!tiled(x, x->score))
+    return false;
   return gather_cone(x, x->score) && (!x->mask || gather_cone(x, x->mask)) && gather_factor(x);
 }
 
@@ -300,12 +390,15 @@ static bool gather(found *x) {
 
 static tile_axes *tiles_of(pass *p, lm_axis a) {
   for (tile_axes *t = p->tiles; t; t = t->next)
-    if (t->axis == a) return t;
+    if (t->axis == a)
+      return t;
   tile_axes *t = LM_NEW(p->m->arena, tile_axes);
   const lm_axis_info *info = &p->m->axes[a];
-  lm_sym tiles = lm_arena_printf(p->m->arena, "%s.tiles", info->name), inside = lm_arena_printf(p->m->arena, "%s.tile", info->name);
+  lm_sym tiles = lm_arena_printf(p->m->arena, "%s.tiles", info->name);
+  lm_sym inside = lm_arena_printf(p->m->arena, "%s.tile", info->name);
   *t = (tile_axes){.axis = a, .next = p->tiles};
-  t->tiles = lm_axis_add(p->m, LM_SYM(p->m->ctx, tiles), (lm_axis_size(p->m, a) + p->tile - 1) / p->tile, 0);
+  t->tiles = lm_axis_add(p->m, LM_SYM(p->m->ctx, tiles),
+                         (lm_axis_size(p->m, a) + p->tile - 1) / p->tile, 0);
   t->inside = lm_axis_add(p->m, LM_SYM(p->m->ctx, inside), p->tile, 0);
   return p->tiles = t;
 }
@@ -317,7 +410,8 @@ static lm_value *cut(pass *p, lm_builder *b, lm_value *x, lm_axis a) {
   lm_attr view = {.axes = {a}, .n_axes = 1, .to = {t->tiles, t->inside}, .n_to = 2};
   if (size != lm_axis_size(p->m, a)) {
     view.axes[0] = lm_axis_add(p->m, p->m->axes[a].name, size, 0);
-    lm_attr pad = {.axes = {a}, .n_axes = 1, .to = {view.axes[0]}, .n_to = 1, .imm = {0, 1}, .n_imm = 2};
+    lm_attr pad = {
+        .axes = {a}, .n_axes = 1, .to = {view.axes[0]}, .n_to = 1, .imm = {0, 1}, .n_imm = 2};
     x = lm_emit(b, LM_OP_PAD, &x, 1, &pad, NULL);
   }
   return lm_emit(b, LM_OP_VIEW, &x, 1, &view, NULL);
@@ -325,44 +419,62 @@ static lm_value *cut(pass *p, lm_builder *b, lm_value *x, lm_axis a) {
 
 static bool map_fits(const found *x) {
   const lm_module *m = x->p->m;
-  if (!x->visible || !tiled(x, x->visible) || m->axes[x->t].dyn || m->axes[x->s].dyn) return false;
-  if (lm_axis_size(m, x->t) <= x->p->tile && lm_axis_size(m, x->s) <= x->p->tile) return false;
+  if (!x->visible || !tiled(x, x->visible) || m->axes[x->t].dyn || m->axes[x->s].dyn)
+    return false;
+  if (lm_axis_size(m, x->t) <= x->p->tile && lm_axis_size(m, x->s) <= x->p->tile)
+    return false;
   for (int i = 0; i < x->visible->type.rank; i++) {
     lm_axis a = x->visible->type.axis[i];
-    if (a != x->t && a != x->s && lm_type_find(x->v->type, a) < 0) return false;   // differs between heads of a group
+    if (a != x->t && a != x->s && lm_type_find(x->v->type, a) < 0)
+      return false; // differs between heads of a group
   }
   return true;
 }
 
-// Visible pairs in each tile; a query that sees nothing anywhere takes off more than the others can add.
+// Visible pairs in each tile; a query that sees nothing anywhere takes off more than the others can
+// add.
 static lm_value *map_make(found *x, lm_builder *b) {
   pass *p = x->p;
-  tile_axes *t = tiles_of(p, x->t), *s = tiles_of(p, x->s);
+  tile_axes *t = tiles_of(p, x->t);
+  tile_axes *s = tiles_of(p, x->s);
   lm_axis inside[2] = {t->inside, s->inside}, order[LM_RANK];
   lm_type whole = lm_type_make(LM_INT, NULL, 0);
-  lm_value *seen = lm_emit_cast(b, x->visible, LM_INT), *row = lm_emit_reduce(b, LM_OP_SUM, seen, &x->s, 1);
+  lm_value *seen = lm_emit_cast(b, x->visible, LM_INT);
+  lm_value *row = lm_emit_reduce(b, LM_OP_SUM, seen, &x->s, 1);
   lm_value *blank = lm_emit2(b, LM_OP_EQ, row, lm_emit_const(b, whole, 0));
-  lm_value *pairs = lm_emit_select(b, blank, lm_emit_const(b, whole, -(double)(p->tile * p->tile)), seen);
+  lm_value *pairs =
+      lm_emit_select(b, blank, lm_emit_const(b, whole, -(double)(p->tile * p->tile)), seen);
   int n = 0;
   for (int i = 0; i < pairs->type.rank; i++)
-    if (pairs->type.axis[i] != x->t && pairs->type.axis[i] != x->s) order[n++] = pairs->type.axis[i];
+    if (pairs->type.axis[i] != x->t && pairs->type.axis[i] != x->s)
+      order[n++] = pairs->type.axis[i];
   order[n++] = t->tiles;
   order[n++] = s->tiles;
-  return lm_emit_permute(b, lm_emit_reduce(b, LM_OP_SUM, cut(p, b, cut(p, b, pairs, x->t), x->s), inside, 2), order, n);
+  return lm_emit_permute(
+      b, lm_emit_reduce(b, LM_OP_SUM, cut(p, b, cut(p, b, pairs, x->t), x->s), inside, 2), order,
+      n);
 }
 
 // ---- writing the operation
 
-typedef struct writer { lm_rewrite *r; lm_value **map; lm_type space; } writer;   // map: by value id, what stands inside
+typedef struct writer {
+  lm_rewrite *r;
+  lm_value **map;
+  lm_type space;
+} writer; // map: by value id, what stands inside
 
-static lm_value *inside(const writer *w, const lm_value *v) { return w->map[v->id]; }
+static lm_value *inside(const writer *w, const lm_value *v) {
+  return w->map[v->id];
+}
 
 // What the weights are multiplied with on the way from `v` down to the softmax, NULL for 1.
 static lm_value *factor_of(const found *x, const writer *w, lm_value *v) {
-  if (v == x->weights) return NULL;
+  if (v == x->weights)
+    return NULL;
   const lm_op *op = v->def;
   lm_builder *b = &w->r->b;
-  if (op->code == LM_OP_CAST) return factor_of(x, w, op->in[0]);
+  if (op->code == LM_OP_CAST)
+    return factor_of(x, w, op->in[0]);
   uint32_t way = way_of(op);
   lm_value *below = factor_of(x, w, op->in[way]);
   lm_dtype f = (lm_dtype)w->space.dtype;
@@ -371,15 +483,19 @@ static lm_value *factor_of(const found *x, const writer *w, lm_value *v) {
     return below ? lm_emit2(b, LM_OP_MUL, below, other) : other;
   }
   lm_type scalar = lm_type_make(f, NULL, 0);
-  if (!below) below = lm_emit_const(b, scalar, 1);
+  if (!below)
+    below = lm_emit_const(b, scalar, 1);
   return lm_emit_select(b, inside(w, op->in[0]), below, lm_emit_const(b, scalar, 0));
 }
 
 // What the rival leaves of a result: 1 / (1 + e^(r - lse)), as a tanh that neither end overflows.
 static lm_value *beside_rival(const found *x, lm_rewrite *r, const lm_op *attend) {
   lm_builder *b = &r->b;
-  lm_value *o = attend->out[0], *lse = attend->out[1], *half = lm_emit_const(b, lm_type_make(LM_F32, NULL, 0), 0.5);
-  lm_value *lead = lm_emit2(b, LM_OP_SUB, lse, lm_widen(r, lm_emit_cast(b, x->rival, LM_F32), lse->type));
+  lm_value *o = attend->out[0];
+  lm_value *lse = attend->out[1];
+  lm_value *half = lm_emit_const(b, lm_type_make(LM_F32, NULL, 0), 0.5);
+  lm_value *lead =
+      lm_emit2(b, LM_OP_SUB, lse, lm_widen(r, lm_emit_cast(b, x->rival, LM_F32), lse->type));
   lm_value *turn = lm_emit1(b, LM_OP_TANH, lm_emit2(b, LM_OP_MUL, lead, half));
   lm_value *share = lm_emit2(b, LM_OP_ADD, lm_emit2(b, LM_OP_MUL, turn, half), half);
   return lm_emit2(b, LM_OP_MUL, o, lm_emit_cast(b, share, (lm_dtype)o->type.dtype));
@@ -397,25 +513,34 @@ static lm_value *write_attend(found *x, lm_rewrite *r) {
     a.imm[0] = a.imm[1] = x->p->tile;
     a.n_imm = 2;
   }
-  for (uint32_t i = 0; i < x->n_leaves; i++) in[n++] = x->leaves[i];
+  for (uint32_t i = 0; i < x->n_leaves; i++)
+    in[n++] = x->leaves[i];
   writer w = {r, lm_calloc((size_t)m->n_values + 1, sizeof *w.map), x->scores->type};
   lm_op *attend = lm_attend_begin(b, &a, in, n, NULL);
-  for (uint32_t i = 0; i < x->n_leaves; i++) w.map[x->leaves[i]->id] = lm_attend_arg(attend, lm_attend_rest(attend) + i);
-  for (uint32_t i = 0; i < x->n_ops; i++) lm_op_clone(b, x->ops[i], w.map);
+  for (uint32_t i = 0; i < x->n_leaves; i++)
+    w.map[x->leaves[i]->id] = lm_attend_arg(attend, lm_attend_rest(attend) + i);
+  for (uint32_t i = 0; i < x->n_ops; i++)
+    lm_op_clone(b, x->ops[i], w.map);
   lm_value *factor = factor_of(x, &w, x->weighted), *yields[LM_ATTEND_COTANGENTS];
   yields[LM_ATTEND_SCORE] = lm_widen(r, inside(&w, x->score), w.space);
-  yields[LM_ATTEND_MASK] = x->mask ? inside(&w, x->mask) : lm_emit_const(b, lm_type_make(LM_BOOL, NULL, 0), 1);
-  yields[LM_ATTEND_FACTOR] = factor ? factor : lm_emit_const(b, lm_type_make((lm_dtype)w.space.dtype, NULL, 0), 1);
+  yields[LM_ATTEND_MASK] =
+      x->mask ? inside(&w, x->mask) : lm_emit_const(b, lm_type_make(LM_BOOL, NULL, 0), 1);
+  yields[LM_ATTEND_FACTOR] =
+      factor ? factor : lm_emit_const(b, lm_type_make((lm_dtype)w.space.dtype, NULL, 0), 1);
   lm_attend_end(b, attend, yields, LM_ATTEND_COTANGENTS);
   lm_free(w.map);
   lm_type want = x->dot->out[0]->type;
   known_lse *known = LM_NEW(m->arena, known_lse);
   *known = (known_lse){x->sum, x->centre, attend->out[1], x->p->known};
-  if (lse_fits(x)) x->p->known = known;
-  return lm_emit_permute(b, x->rival ? beside_rival(x, r, attend) : attend->out[0], want.axis, want.rank);
+  if (lse_fits(x))
+    x->p->known = known;
+  return lm_emit_permute(b, x->rival ? beside_rival(x, r, attend) : attend->out[0], want.axis,
+                         want.rank);
 }
 
-static bool one_query(const found *x) { return !x->p->m->axes[x->t].dyn && lm_axis_size(x->p->m, x->t) == 1; }
+static bool one_query(const found *x) {
+  return !x->p->m->axes[x->t].dyn && lm_axis_size(x->p->m, x->t) == 1;
+}
 
 // ---- the log of the sum, where it is used
 
@@ -425,34 +550,45 @@ static lm_value *lse_of(const pass *p, lm_rewrite *r, const lm_op *op) {
   for (const known_lse *k = t.dtype == LM_F32 ? p->known : NULL; k; k = k->next) {
     bool found = !k->centre && op->code == LM_OP_LOG && op->in[0] == k->sum;
     for (int side = 0; k->centre && op->code == LM_OP_ADD && side < 2; side++)
-      found |= lm_op_is(op->in[side], LM_OP_LOG) && op->in[side]->def->in[0] == k->sum && op->in[1 - side] == k->centre;
-    if (found && lm_type_subset(t, k->lse->type)) return lm_emit_permute(&r->b, k->lse, t.axis, t.rank);
+      found |= lm_op_is(op->in[side], LM_OP_LOG) && op->in[side]->def->in[0] == k->sum &&
+               op->in[1 - side] == k->centre;
+    if (found && lm_type_subset(t, k->lse->type))
+      return lm_emit_permute(&r->b, k->lse, t.axis, t.rank);
   }
   return NULL;
 }
 
-// The log of a sum between it and the product: what is made of it may be used before the product stands.
+// The log of a sum between it and the product: what is made of it may be used before the product
+// stands.
 static lm_op *log_between(const lm_value *sum, const lm_op *dot) {
   for (lm_op *op = sum->def; op && op != dot; op = op->next)
-    if (op->code == LM_OP_LOG && op->in[0] == sum) return op;
+    if (op->code == LM_OP_LOG && op->in[0] == sum)
+      return op;
   return NULL;
 }
 
-static bool stands_behind(const lm_value *v, const lm_op *op) { return v->def && v->region == op->parent && v->def->mark > op->mark; }
+static bool stands_behind(const lm_value *v, const lm_op *op) {
+  return v->def && v->region == op->parent && v->def->mark > op->mark;
+}
 
-// Moves the product and what lies between it and the softmax in front of the log, if nothing that they need stands behind.
+// Moves the product and what lies between it and the softmax in front of the log, if nothing that
+// they need stands behind.
 static void raise_product(const pass *p, lm_op *dot, int side) {
   softmax soft;
-  if (!softmax_below(p, dot->in[side], dot->attr.axes[0], &soft) || soft.sum->region != dot->parent) return;
+  if (!softmax_below(p, dot->in[side], dot->attr.axes[0], &soft) || soft.sum->region != dot->parent)
+    return;
   lm_op *at = log_between(soft.sum, dot), *chain[LM_RANK];
   int n = 0;
   uint32_t way = (uint32_t)side;
   for (lm_op *op = dot; at && op->mark > at->mark; op = op->in[way]->def, way = way_of(op)) {
-    if (n == LM_RANK) return;
+    if (n == LM_RANK)
+      return;
     chain[n++] = op;
     for (uint32_t i = 0; i < op->n_in; i++)
-      if ((i != way || op == soft.weights->def) && stands_behind(op->in[i], at)) return;
-    if (op == soft.weights->def) break;
+      if ((i != way || op == soft.weights->def) && stands_behind(op->in[i], at))
+        return;
+    if (op == soft.weights->def)
+      break;
   }
   while (n--) {
     lm_op_remove(chain[n]);
@@ -462,11 +598,14 @@ static void raise_product(const pass *p, lm_op *dot, int side) {
 
 static void raise_products(const pass *p, lm_region *r) {
   uint32_t n = 0;
-  for (lm_op *op = r->first; op; op = op->next) op->mark = ++n;
+  for (lm_op *op = r->first; op; op = op->next)
+    op->mark = ++n;
   for (lm_op *op = r->first, *next; op; op = next) {
     next = op->next;
-    if (op->body) raise_products(p, op->body);
-    for (int side = 0; side < 2 && op->code == LM_OP_DOT && op->attr.n_axes == 1; side++) raise_product(p, op, side);
+    if (op->body)
+      raise_products(p, op->body);
+    for (int side = 0; side < 2 && op->code == LM_OP_DOT && op->attr.n_axes == 1; side++)
+      raise_product(p, op, side);
   }
 }
 
@@ -474,15 +613,20 @@ static void raise_products(const pass *p, lm_region *r) {
 
 static lm_value *rule(lm_rewrite *r, lm_op *op) {
   pass *p = r->user;
-  if (op->code == LM_OP_LOG || op->code == LM_OP_ADD) return lse_of(p, r, op);
-  if (op->code != LM_OP_DOT || op->attr.n_axes != 1 || (op->parent->owner && lm_op_isolated(op->parent->owner))) return NULL;
+  if (op->code == LM_OP_LOG || op->code == LM_OP_ADD)
+    return lse_of(p, r, op);
+  if (op->code != LM_OP_DOT || op->attr.n_axes != 1 ||
+      (op->parent->owner && lm_op_isolated(op->parent->owner)))
+    return NULL;
   for (int side = 0; side < 2; side++) {
     found x = {.p = p, .dot = op};
-    if (!match_softmax(&x, side, &r->b)) continue;
+    if (!match_softmax(&x, side, &r->b))
+      continue;
     x.t = query_axis(&x);
     bool fits = x.t && !one_query(&x) && gather(&x);
     lm_idmap_free(&x.seen);
-    if (fits) return write_attend(&x, r);
+    if (fits)
+      return write_attend(&x, r);
   }
   return NULL;
 }
@@ -490,7 +634,8 @@ static lm_value *rule(lm_rewrite *r, lm_op *op) {
 bool lm_pass_attend(lm_module *m, const lm_pass_env *env) {
   const lm_plan_target *target = env->target;
   pass p = {.m = m, .tile = target ? target->attend_tile : TILE};
-  if (!p.tile) return true;
+  if (!p.tile)
+    return true;
   for (lm_func *f = m->funcs; f; f = f->next) {
     bool differentiated = lm_func_is_loss(f);
     p.f = f;

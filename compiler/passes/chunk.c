@@ -1,47 +1,61 @@
-// chunk.c - a large product that is only used row by row runs some rows at a time, so that it never exists whole.
+// chunk.c - a large product that is only used row by row runs some rows at a time, so that it never
+// exists whole.
 //
-// before: %z = dot %x, %w over(d) : f32[b, t, vocab]   %m = max %z over(vocab)   …   %l = sub %lse, %at : f32[b, t]
+// before: %z = dot %x, %w over(d) : f32[b, t, vocab]   %m = max %z over(vocab)   …   %l = sub %lse,
+// %at : f32[b, t]
 //         %s = sum %l over(b, t)
 // after:  %xs = view %x (b, t) -> (part, row) : f32[part, row, d]
 //         %ls = loop 8 over(part) %i {
-//           %x1 = at %xs, %i   %z1 = dot %x1, %w over(d) : f32[row, vocab]   …   yield %l1 : f32[row]
+//           %x1 = at %xs, %i   %z1 = dot %x1, %w over(d) : f32[row, vocab]   …   yield %l1 :
+//           f32[row]
 //         } : f32[part, row]
 //         %l = view %ls (part, row) -> (b, t) : f32[b, t]   %s = sum %l over(b, t)
 //
-// Rows are the axes of the product that only its first operand has, wide axes those that only the second one has. What
-// follows from the product goes into the loop as far as each row is computed by itself; all that leaves it has one number
-// a row. A sum or maximum over rows and more leaves as one of rows. The loop carries nothing, so its derivative runs in
-// the same order (pass grad) and both become one loop (pass jam): logits and their cotangents live for some rows alone.
-// How many rows there are at a time depends on sizes alone.
-// Declines: products that are small, whose sizes are known only at run time, or of which something wide or another
-// product is made. Cost: gradients of weights are read and written once a turn.
+// Rows are the axes of the product that only its first operand has, wide axes those that only the
+// second one has. What follows from the product goes into the loop as far as each row is computed
+// by itself; all that leaves it has one number a row. A sum or maximum over rows and more leaves as
+// one of rows. The loop carries nothing, so its derivative runs in the same order (pass grad) and
+// both become one loop (pass jam): logits and their cotangents live for some rows alone. How many
+// rows there are at a time depends on sizes alone. Declines: products that are small, whose sizes
+// are known only at run time, or of which something wide or another product is made. Cost:
+// gradients of weights are read and written once a turn.
 #include "compiler/passes/by_rows.h"
 #include "compiler/passes/pass.h"
 #include "compiler/plan/planner.h"
 
-enum { ELEMENTS = 1 << 22 };           // of the product at a time, or as many as there are in LM_ROWS rows
+enum {
+  ELEMENTS = 1 << 22
+}; // of the product at a time, or as many as there are in LM_ROWS rows
 
 typedef struct chunk {
   lm_by_rows by;
-  int64_t most;                        // rows at a time, unless they are narrow
-  lm_op *root;                         // the product
+  int64_t most; // rows at a time, unless they are narrow
+  lm_op *root;  // the product
 } chunk;
 
-static uint32_t mark_of(const chunk *c, const lm_value *v) { return v->def && v->region == c->root->parent ? v->def->mark : 0; }
-static bool in_loop(const chunk *c, const lm_value *v) { return (mark_of(c, v) & (LM_ROWS_INSIDE | LM_ROWS_SUMMED)) == LM_ROWS_INSIDE; }
+static uint32_t mark_of(const chunk *c, const lm_value *v) {
+  return v->def && v->region == c->root->parent ? v->def->mark : 0;
+}
+static bool in_loop(const chunk *c, const lm_value *v) {
+  return (mark_of(c, v) & (LM_ROWS_INSIDE | LM_ROWS_SUMMED)) == LM_ROWS_INSIDE;
+}
 
 // ---- which products
 
-// Rows are the axes of the product that only its first operand has, wide axes those that only the second one has.
+// Rows are the axes of the product that only its first operand has, wide axes those that only the
+// second one has.
 static bool is_large_product(chunk *c, lm_op *op) {
   lm_by_rows *r = &c->by;
-  if (op->code != LM_OP_DOT) return false;
+  if (op->code != LM_OP_DOT)
+    return false;
   lm_type z = op->out[0]->type;
-  if (lm_type_dynamic(r->m, z) || lm_type_elements(r->m, z) <= ELEMENTS) return false;
+  if (lm_type_dynamic(r->m, z) || lm_type_elements(r->m, z) <= ELEMENTS)
+    return false;
   c->root = r->first = op;
   r->rows = lm_dot_own_axes(op, 0);
   r->wide = lm_dot_own_axes(op, 1);
-  if (!r->rows.rank || !r->wide.rank || r->rows.rank + r->wide.rank != z.rank) return false;
+  if (!r->rows.rank || !r->wide.rank || r->rows.rank + r->wide.rank != z.rank)
+    return false;
   int64_t narrow = ELEMENTS / lm_type_elements(r->m, r->wide);
   return lm_rows_divide(r, narrow > c->most ? narrow : c->most);
 }
@@ -54,56 +68,76 @@ static uint32_t mark_for(const chunk *c, const lm_op *op) {
     reached |= mark_of(c, op->in[i]) & LM_ROWS_FOLLOW;
     outside |= mark_of(c, op->in[i]) & LM_ROWS_FOLLOW && !in_loop(c, op->in[i]);
   }
-  if (!reached || outside || op->body) return reached ? LM_ROWS_FOLLOW : 0;
-  if (lm_rows_summed(&c->by, op)) return LM_ROWS_FOLLOW | LM_ROWS_INSIDE | LM_ROWS_SUMMED;
-  bool goes = lm_rows_alone(&c->by, op) && (lm_rows_only(&c->by, op->out[0]->type) || lm_type_meets(op->out[0]->type, c->by.wide));
+  if (!reached || outside || op->body)
+    return reached ? LM_ROWS_FOLLOW : 0;
+  if (lm_rows_summed(&c->by, op))
+    return LM_ROWS_FOLLOW | LM_ROWS_INSIDE | LM_ROWS_SUMMED;
+  bool goes = lm_rows_alone(&c->by, op) && (lm_rows_only(&c->by, op->out[0]->type) ||
+                                            lm_type_meets(op->out[0]->type, c->by.wide));
   return goes ? LM_ROWS_FOLLOW | LM_ROWS_INSIDE : LM_ROWS_FOLLOW;
 }
 
-typedef struct leaving { chunk *c; bool fits; } leaving;
+typedef struct leaving {
+  chunk *c;
+  bool fits;
+} leaving;
 
 // What leaves the loop has one number a row.
 static void check_use(lm_op *op, void *user) {
   leaving *l = user;
   for (uint32_t i = 0; i < op->n_in; i++)
-    if (in_loop(l->c, op->in[i]) && !lm_rows_only(&l->c->by, op->in[i]->type)) l->fits = false;
+    if (in_loop(l->c, op->in[i]) && !lm_rows_only(&l->c->by, op->in[i]->type))
+      l->fits = false;
 }
 
 static void reach_inner(lm_op *op, void *user) {
   leaving *l = user;
-  for (uint32_t i = 0; i < op->n_in; i++) l->fits |= mark_of(l->c, op->in[i]) & LM_ROWS_FOLLOW;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    l->fits |= mark_of(l->c, op->in[i]) & LM_ROWS_FOLLOW;
 }
 
 static bool region_marks(chunk *c) {
   leaving l = {c, true};
-  for (lm_op *op = c->root->parent->first; op != c->root; op = op->next) op->mark = 0;
-  for (lm_op *op = c->root->next; op; op = op->next) op->mark = 0;
+  for (lm_op *op = c->root->parent->first; op != c->root; op = op->next)
+    op->mark = 0;
+  for (lm_op *op = c->root->next; op; op = op->next)
+    op->mark = 0;
   c->root->mark = LM_ROWS_FOLLOW | LM_ROWS_INSIDE;
   c->by.last = c->root;
   for (lm_op *op = c->root->next; op; op = op->next) {
     op->mark = mark_for(c, op);
     leaving inner = {c, false};
-    if (op->body) lm_region_walk(op->body, reach_inner, &inner);
-    if (inner.fits) op->mark |= LM_ROWS_FOLLOW;
-    if (op->mark & LM_ROWS_INSIDE) c->by.last = op;
-    else check_use(op, &l);
-    if (op->body) lm_region_walk(op->body, check_use, &l);
+    if (op->body)
+      lm_region_walk(op->body, reach_inner, &inner);
+    if (inner.fits)
+      op->mark |= LM_ROWS_FOLLOW;
+    if (op->mark & LM_ROWS_INSIDE)
+      c->by.last = op;
+    else
+      check_use(op, &l);
+    if (op->body)
+      lm_region_walk(op->body, check_use, &l);
   }
-  for (lm_op *op = c->root; op != c->by.last; op = op->next)      // what only follows the loop has to move behind it
-    if (op->mark == LM_ROWS_FOLLOW && lm_op_info_of(op)->traits & LM_T_EFFECT) return false;
+  for (lm_op *op = c->root; op != c->by.last;
+       op = op->next) // what only follows the loop has to move behind it
+    if (op->mark == LM_ROWS_FOLLOW && lm_op_info_of(op)->traits & LM_T_EFFECT)
+      return false;
   return l.fits && c->by.last != c->root;
 }
 
 // ---- the pass
 
-// The loop stands where its last operation stood; other large products may lie in front of it, and are next.
+// The loop stands where its last operation stood; other large products may lie in front of it, and
+// are next.
 static void chunk_region(lm_module *m, lm_region *r, int64_t most) {
   for (lm_op *op = r->first, *next; op; op = next) {
     chunk c = {.by.m = m, .most = most};
     const lm_op *before = op->prev;
     next = op->next;
-    if (op->code == LM_OP_LOOP) chunk_region(m, op->body, most);
-    if (!is_large_product(&c, op) || !region_marks(&c)) continue;
+    if (op->code == LM_OP_LOOP)
+      chunk_region(m, op->body, most);
+    if (!is_large_product(&c, op) || !region_marks(&c))
+      continue;
     lm_rows_write(&c.by);
     next = before ? before->next : r->first;
   }
@@ -111,6 +145,7 @@ static void chunk_region(lm_module *m, lm_region *r, int64_t most) {
 
 bool lm_pass_chunk(lm_module *m, const lm_pass_env *env) {
   const lm_plan_target *target = env ? env->target : NULL;
-  for (lm_func *f = m->funcs; f; f = f->next) chunk_region(m, f->body, target && target->rows ? target->rows : LM_ROWS);
+  for (lm_func *f = m->funcs; f; f = f->next)
+    chunk_region(m, f->body, target && target->rows ? target->rows : LM_ROWS);
   return true;
 }

@@ -1,16 +1,20 @@
 // dce.c - what nobody uses goes (dead code).
 //
-// before: %a = exp %x   %y, %z, %s = loop 8 over(l) %i carry(%c = %x, %d = %w) { … yield %c2, %d, %e }   return %y
-// after:  %y = loop 8 over(l) %i carry(%c = %x) { … yield %c2 }   return %y
+// before: %a = exp %x   %y, %z, %s = loop 8 over(l) %i carry(%c = %x, %d = %w) { … yield %c2, %d,
+// %e }   return %y after:  %y = loop 8 over(l) %i carry(%c = %x) { … yield %c2 }   return %y
 //
-// Live are effects, what a function returns, and what these use. Of a loop go stacked results that nobody uses, and
-// carried values that neither the result nor any other live value of the body uses. A loop or kernel of which nothing
-// lives and that has no effect inside goes whole. Declines: functions are kept. Cost: a few linear walks.
+// Live are effects, what a function returns, and what these use. Of a loop go stacked results that
+// nobody uses, and carried values that neither the result nor any other live value of the body
+// uses. A loop or kernel of which nothing lives and that has no effect inside goes whole. Declines:
+// functions are kept. Cost: a few linear walks.
 #include <string.h>
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 
-typedef struct liveness { uint8_t *live; bool changed; } liveness;   // by value id; op->mark: 1 is live
+typedef struct liveness {
+  uint8_t *live;
+  bool changed;
+} liveness; // by value id; op->mark: 1 is live
 
 static void use(liveness *l, const lm_value *v) {
   l->changed |= !l->live[v->id];
@@ -19,45 +23,59 @@ static void use(liveness *l, const lm_value *v) {
 
 static bool any_live(const liveness *l, const lm_op *op) {
   for (uint32_t i = 0; i < op->n_out; i++)
-    if (l->live[op->out[i]->id]) return true;
+    if (l->live[op->out[i]->id])
+      return true;
   return false;
 }
 
 static bool mark_region(liveness *l, lm_region *r);
 
-// A carried value lives if its result or its argument does; then so do what it starts from and what follows it.
+// A carried value lives if its result or its argument does; then so do what it starts from and what
+// follows it.
 static void mark_loop(liveness *l, lm_op *op) {
   lm_op *yield = op->body->last;
   for (uint32_t i = 0; i < op->n_out; i++) {
     bool carried = i < op->n_in;
-    if (carried && l->live[op->body->args[i + 1]->id]) use(l, op->out[i]);
-    if (!l->live[op->out[i]->id]) continue;
+    if (carried && l->live[op->body->args[i + 1]->id])
+      use(l, op->out[i]);
+    if (!l->live[op->out[i]->id])
+      continue;
     use(l, yield->in[i]);
-    if (!carried) continue;
+    if (!carried)
+      continue;
     use(l, op->body->args[i + 1]);
     use(l, op->in[i]);
   }
 }
 
-// A kernel is needed whole: with fewer results it would be another kernel, which may round elsewhere. So is an attend.
+// A kernel is needed whole: with fewer results it would be another kernel, which may round
+// elsewhere. So is an attend.
 static void mark_whole(liveness *l, lm_op *op) {
-  for (uint32_t i = 0; i < op->body->last->n_in; i++) use(l, op->body->last->in[i]);
-  for (uint32_t i = 0; i < op->n_in; i++) use(l, op->in[i]);
+  for (uint32_t i = 0; i < op->body->last->n_in; i++)
+    use(l, op->body->last->in[i]);
+  for (uint32_t i = 0; i < op->n_in; i++)
+    use(l, op->in[i]);
 }
 
 // True if something in r must run.
 static bool mark_region(liveness *l, lm_region *r) {
   bool runs = false;
   for (lm_op *op = r->last; op; op = op->prev) {
-    bool effect = lm_op_info_of(op)->traits & LM_T_EFFECT || op->code == LM_OP_RETURN || op->code == LM_OP_CALL;
-    if (op->body) effect |= mark_region(l, op->body);
+    bool effect = lm_op_info_of(op)->traits & LM_T_EFFECT || op->code == LM_OP_RETURN ||
+                  op->code == LM_OP_CALL;
+    if (op->body)
+      effect |= mark_region(l, op->body);
     op->mark = effect || any_live(l, op) || op->code == LM_OP_YIELD;
     runs |= effect;
-    if (!op->mark || op->code == LM_OP_YIELD) continue;
-    if (op->code == LM_OP_LOOP) mark_loop(l, op);
-    else if (op->code == LM_OP_KERNEL || lm_op_attends(op)) mark_whole(l, op);
+    if (!op->mark || op->code == LM_OP_YIELD)
+      continue;
+    if (op->code == LM_OP_LOOP)
+      mark_loop(l, op);
+    else if (op->code == LM_OP_KERNEL || lm_op_attends(op))
+      mark_whole(l, op);
     else
-      for (uint32_t i = 0; i < op->n_in; i++) use(l, op->in[i]);
+      for (uint32_t i = 0; i < op->n_in; i++)
+        use(l, op->in[i]);
   }
   return runs;
 }
@@ -66,12 +84,14 @@ static bool mark_region(liveness *l, lm_region *r) {
 static uint32_t keep(const liveness *l, lm_value **v, lm_value *const *results, uint32_t n) {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < n; i++)
-    if (l->live[results[i]->id]) v[kept++] = v[i];
+    if (l->live[results[i]->id])
+      v[kept++] = v[i];
   return kept;
 }
 
 static void renumber(lm_value **v, uint32_t n) {
-  for (uint32_t i = 0; i < n; i++) v[i]->index = i;
+  for (uint32_t i = 0; i < n; i++)
+    v[i]->index = i;
 }
 
 static void prune_loop(const liveness *l, lm_op *op) {
@@ -83,7 +103,8 @@ static void prune_loop(const liveness *l, lm_op *op) {
   r->n_args = carried + 1;
   uint32_t n = 0;
   for (uint32_t i = 0; i < op->n_out; i++)
-    if (l->live[op->out[i]->id]) op->out[n++] = op->out[i];
+    if (l->live[op->out[i]->id])
+      op->out[n++] = op->out[i];
   op->n_out = n;
   renumber(op->out, op->n_out);
   renumber(r->args, r->n_args);
@@ -92,9 +113,14 @@ static void prune_loop(const liveness *l, lm_op *op) {
 static void sweep(const liveness *l, lm_region *r) {
   for (lm_op *op = r->first, *next; op; op = next) {
     next = op->next;
-    if (!op->mark) { lm_op_remove(op); continue; }
-    if (op->body) sweep(l, op->body);
-    if (op->code == LM_OP_LOOP) prune_loop(l, op);
+    if (!op->mark) {
+      lm_op_remove(op);
+      continue;
+    }
+    if (op->body)
+      sweep(l, op->body);
+    if (op->code == LM_OP_LOOP)
+      prune_loop(l, op);
   }
 }
 

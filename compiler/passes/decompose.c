@@ -1,12 +1,15 @@
 // decompose.c - operations that kernels do not know become ones that they do.
 //
-// before: %i = argmax %x over(v)           after: %m = max %x over(v), the greatest n - 1 - place where %x == %m, n - 1
-// - that before: %z = scatter_add %u, %i over(v)  after: %z = select clamped %i == iota(v), %u, 0     if no two elements of %u
-// meet before: %s = sum %x over(d) : bf16       after: sums in f32 before: %s = sum %x over(b, t)           after: %r =
-// sum %x over(t), %s = sum %r over(b), which fuse turns into chunks
+// before: %i = argmax %x over(v)           after: %m = max %x over(v), the greatest n - 1 - place
+// where %x == %m, n - 1
+// - that before: %z = scatter_add %u, %i over(v)  after: %z = select clamped %i == iota(v), %u, 0
+// if no two elements of %u meet before: %s = sum %x over(d) : bf16       after: sums in f32 before:
+// %s = sum %x over(b, t)           after: %r = sum %x over(t), %s = sum %r over(b), which fuse
+// turns into chunks
 //
-// The last so that a long sum is first one of rows, contiguous in memory, and then one of many rows. Declines: sums
-// whose rows are many already, or that are short. Costs nothing but the operations it names.
+// The last so that a long sum is first one of rows, contiguous in memory, and then one of many
+// rows. Declines: sums whose rows are many already, or that are short. Costs nothing but the
+// operations it names.
 #include "compiler/passes/fuse.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
@@ -29,7 +32,8 @@ static lm_value *place(lm_rewrite *r, lm_type x, const lm_attr *over, int64_t *o
   for (int i = 0; i < over->n_axes; i++) {
     int64_t size = lm_axis_size(r->b.m, over->axes[i]);
     lm_value *at = lm_widen(r, iota(r, over->axes[i]), x);
-    sum = sum ? lm_emit2(&r->b, LM_OP_ADD, lm_emit2(&r->b, LM_OP_MUL, sum, int_const(r, size)), at) : at;
+    sum = sum ? lm_emit2(&r->b, LM_OP_ADD, lm_emit2(&r->b, LM_OP_MUL, sum, int_const(r, size)), at)
+              : at;
     *out_n *= size;
   }
   return sum;
@@ -39,8 +43,10 @@ static lm_value *argmax(lm_rewrite *r, lm_op *op) {
   lm_value *x = op->in[0];
   int64_t n;
   lm_value *best = lm_emit_reduce(&r->b, LM_OP_MAX, x, op->attr.axes, op->attr.n_axes);
-  lm_value *here = lm_emit2(&r->b, LM_OP_EQ, x, best), *at = place(r, x->type, &op->attr, &n);
-  lm_value *rank = lm_emit_select(&r->b, here, lm_emit2(&r->b, LM_OP_SUB, int_const(r, n - 1), at), int_const(r, 0));
+  lm_value *here = lm_emit2(&r->b, LM_OP_EQ, x, best);
+  lm_value *at = place(r, x->type, &op->attr, &n);
+  lm_value *rank = lm_emit_select(&r->b, here, lm_emit2(&r->b, LM_OP_SUB, int_const(r, n - 1), at),
+                                  int_const(r, 0));
   lm_value *first = lm_emit_reduce(&r->b, LM_OP_MAX, rank, op->attr.axes, op->attr.n_axes);
   return lm_emit2(&r->b, LM_OP_SUB, int_const(r, n - 1), first);
 }
@@ -53,7 +59,8 @@ static lm_value *scatter(lm_rewrite *r, lm_op *op) {
     return lm_emit_cast(&r->b, lm_emit(&r->b, LM_OP_SCATTER, in, 2, &op->attr, &to), LM_BF16);
   }
   lm_axis v = op->attr.axes[0];
-  if (!lm_type_subset(op->in[0]->type, to) || r->b.m->axes[v].dyn) return NULL;
+  if (!lm_type_subset(op->in[0]->type, to) || r->b.m->axes[v].dyn)
+    return NULL;
   whole.dtype = LM_INT;
   lm_value *at = lm_widen(r, lm_emit_clamp(&r->b, op->in[1], lm_axis_size(r->b.m, v)), whole);
   lm_value *here = lm_emit2(&r->b, LM_OP_EQ, at, lm_widen(r, iota(r, v), whole));
@@ -65,12 +72,13 @@ static lm_value *scatter(lm_rewrite *r, lm_op *op) {
 
 static int64_t product(const lm_module *m, const lm_axis *a, int n) {
   int64_t p = 1;
-  for (int i = 0; i < n; i++) p *= lm_axis_size(m, a[i]);
+  for (int i = 0; i < n; i++)
+    p *= lm_axis_size(m, a[i]);
   return p;
 }
 
-// Splits the axes summed over into inner ones, the last in memory and long enough for a loop, and the others. False if
-// the sum is fine as it is.
+// Splits the axes summed over into inner ones, the last in memory and long enough for a loop, and
+// the others. False if the sum is fine as it is.
 static bool split_axes(const lm_module *m, const lm_op *op, lm_attr *outer, lm_attr *inner) {
   lm_type x = op->in[0]->type;
   *outer = *inner = (lm_attr){0};
@@ -79,8 +87,10 @@ static bool split_axes(const lm_module *m, const lm_op *op, lm_attr *outer, lm_a
     return false;
   for (int i = x.rank - 1; i >= 0; i--) {
     bool over = false;
-    for (int j = 0; j < op->attr.n_axes; j++) over |= op->attr.axes[j] == x.axis[i];
-    if (!over) continue;
+    for (int j = 0; j < op->attr.n_axes; j++)
+      over |= op->attr.axes[j] == x.axis[i];
+    if (!over)
+      continue;
     lm_attr *to = product(m, inner->axes, inner->n_axes) < LM_FUSE_ROW ? inner : outer;
     to->axes[to->n_axes++] = x.axis[i];
   }
@@ -89,15 +99,17 @@ static bool split_axes(const lm_module *m, const lm_op *op, lm_attr *outer, lm_a
 
 static lm_value *sum(lm_rewrite *r, lm_op *op) {
   lm_attr outer, inner;
-  if (op->parent->owner && lm_op_attends(op->parent->owner)) return NULL;   // its kernels sum tiles, in f32, and round at the end
+  if (op->parent->owner && lm_op_attends(op->parent->owner))
+    return NULL; // its kernels sum tiles, in f32, and round at the end
   const lm_module *m = r->b.m;
   if (op->out[0]->type.dtype == LM_BF16) {
     lm_value *x = lm_emit_cast(&r->b, op->in[0], LM_F32);
     return lm_emit_cast(&r->b, lm_emit(&r->b, LM_OP_SUM, &x, 1, &op->attr, NULL), LM_BF16);
   }
-  bool many = lm_type_elements(m, op->out[0]->type) >= *(const int *)r->user,
-       little = lm_type_elements(m, op->in[0]->type) <= LM_FUSE_LITTLE;
-  if (many || little || !split_axes(m, op, &outer, &inner)) return NULL;
+  bool many = lm_type_elements(m, op->out[0]->type) >= *(const int *)r->user;
+  bool little = lm_type_elements(m, op->in[0]->type) <= LM_FUSE_LITTLE;
+  if (many || little || !split_axes(m, op, &outer, &inner))
+    return NULL;
   lm_value *row = lm_emit(&r->b, LM_OP_SUM, &op->in[0], 1, &inner, NULL);
   return lm_emit(&r->b, LM_OP_SUM, &row, 1, &outer, NULL);
 }
@@ -113,6 +125,7 @@ static lm_value *rule(lm_rewrite *r, lm_op *op) {
 
 bool lm_pass_decompose(lm_module *m, const lm_pass_env *env) {
   int places = lm_fuse_machine_of(env).places;
-  for (lm_func *f = m->funcs; f; f = f->next) lm_rewrite_func(f, rule, &places);
+  for (lm_func *f = m->funcs; f; f = f->next)
+    lm_rewrite_func(f, rule, &places);
   return true;
 }

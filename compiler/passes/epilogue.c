@@ -1,23 +1,30 @@
-// epilogue.c - a product takes over what is done with its result, where the target's library does that before it stores it.
+// epilogue.c - a product takes over what is done with its result, where the target's library does
+// that before it stores it.
 //
-// before: %o = dot %a, %w over(e) : bf16[b, t, d]   %y = add %o, %c   %h = add %x, %y        (%c : bf16[d])
+// before: %o = dot %a, %w over(e) : bf16[b, t, d]   %y = add %o, %c   %h = add %x, %y        (%c :
+// bf16[d])
 //         %p = dot %n, %u over(d) : bf16[b, t, ff]  %v = add %p, %b
-//         %g = 0.5 * %v * (1 + tanh(0.79788 * (%v + 0.044715 * %v^3)))                       (in plain operations)
+//         %g = 0.5 * %v * (1 + tanh(0.79788 * (%v + 0.044715 * %v^3)))                       (in
+//         plain operations)
 // after:  %h = dot_add %a, %w, %x, %c over(e)       %g, %v = dot_gelu %n, %u, %b over(d)
 //
-// What is moved, in tensors of the result's size, before and after, whether or not kernels read the sum again:
-//   a residual, then a sum that is in memory anyway    %o written, %o and %x read, %h written: 4;  %x read, %h written: 2 (read again: 3)
-//   a bias, likewise                                   3;  1 (read again: 2)
-//   gelu                                               3;  1, or 2 if the backward pass needs %v, which is then written too
-// A sum that only one kernel goes on with moves as much either way, and is left to it; so is one to which something would be
-// added that has to be written first. Where a sum is taken over, pass grad has stashed it and not the product, which costs the same
-// memory; the backward pass then reads one tensor instead of adding two or three again.
+// What is moved, in tensors of the result's size, before and after, whether or not kernels read the
+// sum again:
+//   a residual, then a sum that is in memory anyway    %o written, %o and %x read, %h written: 4;
+//   %x read, %h written: 2 (read again: 3) a bias, likewise                                   3;  1
+//   (read again: 2) gelu                                               3;  1, or 2 if the backward
+//   pass needs %v, which is then written too
+// A sum that only one kernel goes on with moves as much either way, and is left to it; so is one to
+// which something would be added that has to be written first. Where a sum is taken over, pass grad
+// has stashed it and not the product, which costs the same memory; the backward pass then reads one
+// tensor instead of adding two or three again.
 //
-// Declines what lm_plan_target.epilogue refuses, products in several calls, biases shorter than a row, and gelu in any other form
-// (it is judged by its values, so its spelling does not matter). Not taken over: relu, whose NaN is 0 in cuBLASLt, so that a bad
-// step would not be seen; the derivative of gelu and the sums for gradients of biases, as the kernel that does both also computes gelu
-// again for the weight's gradient: of the 5 tensors that it and its product move, it would save one, and need a second kernel.
-// Costs a rounding to bf16 less.
+// Declines what lm_plan_target.epilogue refuses, products in several calls, biases shorter than a
+// row, and gelu in any other form (it is judged by its values, so its spelling does not matter).
+// Not taken over: relu, whose NaN is 0 in cuBLASLt, so that a bad step would not be seen; the
+// derivative of gelu and the sums for gradients of biases, as the kernel that does both also
+// computes gelu again for the weight's gradient: of the 5 tensors that it and its product move, it
+// would save one, and need a second kernel. Costs a rounding to bf16 less.
 #include "compiler/passes/epilogue.h"
 #include <math.h>
 #include <string.h>
@@ -29,26 +36,35 @@
 #include "compiler/plan/planner.h"
 
 typedef struct sums {
-  const lm_fuse *kernels;              // those that would be made; NULL: it is too early to say
-  uint32_t *uses;                      // by value id
-  lm_op **user;                        // one of them
-  uint8_t *taken;                      // sums that a product gives
-  lm_value **map;                      // what stands for values, once the IR is changed; NULL: it is not
+  const lm_fuse *kernels; // those that would be made; NULL: it is too early to say
+  uint32_t *uses;         // by value id
+  lm_op **user;           // one of them
+  uint8_t *taken;         // sums that a product gives
+  lm_value **map;         // what stands for values, once the IR is changed; NULL: it is not
   uint32_t n;
 } sums;
 
 // dot + residual + bias, of those that are there; end: the result.
-typedef struct sum { lm_op *dot; lm_value *residual, *bias, *end; } sum;
-enum { TERMS = 2 };
+typedef struct sum {
+  lm_op *dot;
+  lm_value *residual, *bias, *end;
+} sum;
+enum {
+  TERMS = 2
+};
 
 static void note_users(lm_op *op, void *user) {
   sums *s = user;
-  for (uint32_t i = 0; i < op->n_in; i++) s->user[op->in[i]->id] = op;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    s->user[op->in[i]->id] = op;
 }
 
 static sums sums_create(lm_func *f) {
   uint32_t n = f->module->n_values;
-  sums s = {.uses = lm_func_uses(f), .user = lm_calloc(n + 1, sizeof *s.user), .taken = lm_calloc(n + 1, 1), .n = n};
+  sums s = {.uses = lm_func_uses(f),
+            .user = lm_calloc(n + 1, sizeof *s.user),
+            .taken = lm_calloc(n + 1, 1),
+            .n = n};
   lm_region_walk(f->body, note_users, &s);
   return s;
 }
@@ -64,28 +80,37 @@ static void sums_free(sums *s) {
 
 // Dense, and written to memory whoever reads it.
 static bool stored(const sums *s, const lm_value *v) {
-  while (!s->taken[v->id] && v->def && lm_op_has(v->def, LM_T_ORDERED)) v = v->def->in[0];
+  while (!s->taken[v->id] && v->def && lm_op_has(v->def, LM_T_ORDERED))
+    v = v->def->in[0];
   return s->taken[v->id] || !v->def || lm_fuse_stays(v->def);
 }
 
-static lm_value *other_operand(const lm_op *op, const lm_value *v) { return op->in[op->in[0] == v]; }
+static lm_value *other_operand(const lm_op *op, const lm_value *v) {
+  return op->in[op->in[0] == v];
+}
 
-// Whether something else than the kernel that would sum v up reads it. Before there are kernels: more than one operation.
+// Whether something else than the kernel that would sum v up reads it. Before there are kernels:
+// more than one operation.
 static bool read_elsewhere(const sums *s, const lm_value *v) {
   const lm_fuse_node *n = s->kernels ? lm_fuse_node_of(s->kernels, v) : NULL;
-  if (n) return n->kind == LM_FUSE_OWN && n->needed;
+  if (n)
+    return n->kind == LM_FUSE_OWN && n->needed;
   const lm_op *op = s->user[v->id];
-  if (s->uses[v->id] != 1) return s->uses[v->id] > 1;
+  if (s->uses[v->id] != 1)
+    return s->uses[v->id] > 1;
   return lm_fuse_stays(op) || (lm_fuse_is_view(op) && read_elsewhere(s, op->out[0]));
 }
 
 // Is in memory anyway, or another product adds it to what is.
 static bool kept(const sums *s, const lm_value *v) {
-  if (read_elsewhere(s, v)) return true;
+  if (read_elsewhere(s, v))
+    return true;
   const lm_op *op = s->uses[v->id] == 1 ? s->user[v->id] : NULL;
-  if (!op || op->code != LM_OP_ADD || !lm_type_equal(op->out[0]->type, v->type)) return false;
+  if (!op || op->code != LM_OP_ADD || !lm_type_equal(op->out[0]->type, v->type))
+    return false;
   const lm_value *other = other_operand(op, v);
-  return lm_op_is(other, LM_OP_DOT) && s->uses[other->id] == 1 && lm_type_equal(other->type, v->type) && kept(s, op->out[0]);
+  return lm_op_is(other, LM_OP_DOT) && s->uses[other->id] == 1 &&
+         lm_type_equal(other->type, v->type) && kept(s, op->out[0]);
 }
 
 // ---- sums
@@ -93,37 +118,53 @@ static bool kept(const sums *s, const lm_value *v) {
 static bool sum_extend(const sums *s, sum *x) {
   lm_value *v = x->end;
   lm_op *op = s->uses[v->id] == 1 ? s->user[v->id] : NULL;
-  if (!op || op->code != LM_OP_ADD || op->parent != x->dot->parent || !lm_type_equal(op->out[0]->type, v->type)) return false;
+  if (!op || op->code != LM_OP_ADD || op->parent != x->dot->parent ||
+      !lm_type_equal(op->out[0]->type, v->type))
+    return false;
   lm_value *other = other_operand(op, v);
-  bool bias = lm_type_is_bias(other->type, v->type) && (lm_value_is_weight(other) || stored(s, other));
+  bool bias =
+      lm_type_is_bias(other->type, v->type) && (lm_value_is_weight(other) || stored(s, other));
   bool residual = lm_type_equal(other->type, v->type) && stored(s, other);
-  if (bias && !x->bias) x->bias = other;
-  else if (residual && !x->residual) x->residual = other;
-  else return false;
+  if (bias && !x->bias)
+    x->bias = other;
+  else if (residual && !x->residual)
+    x->residual = other;
+  else
+    return false;
   x->end = op->out[0];
   return true;
 }
 
-// The sums that begin with a product and were not taken yet, the longest first, then the product alone.
+// The sums that begin with a product and were not taken yet, the longest first, then the product
+// alone.
 static int sums_of(const sums *s, lm_op *dot, sum *out) {
   sum x = {.dot = dot, .end = dot->out[0]}, all[TERMS + 1];
   int n = 0, n_out = 0;
-  if (!lm_dtype_is_float(dot->out[0]->type.dtype) || (dot->parent->owner && lm_op_isolated(dot->parent->owner))) return 0;
-  do all[n++] = x;
+  if (!lm_dtype_is_float(dot->out[0]->type.dtype) ||
+      (dot->parent->owner && lm_op_isolated(dot->parent->owner)))
+    return 0;
+  do
+    all[n++] = x;
   while (n <= TERMS && sum_extend(s, &x));
   while (n--)
-    if (!s->taken[all[n].end->id]) out[n_out++] = all[n];
+    if (!s->taken[all[n].end->id])
+      out[n_out++] = all[n];
   return n_out;
 }
 
-static bool worth(const sums *s, const sum *x) { return x->end != x->dot->out[0] && kept(s, x->end); }
+static bool worth(const sums *s, const sum *x) {
+  return x->end != x->dot->out[0] && kept(s, x->end);
+}
 
 static void note_sum(lm_op *op, void *user) {
   sums *s = user;
   sum x[TERMS + 1];
   int n = op->code == LM_OP_DOT ? sums_of(s, op, x) : 0;
   for (int i = 0; i < n; i++)
-    if (worth(s, &x[i])) { s->taken[x[i].end->id] = 1; return; }
+    if (worth(s, &x[i])) {
+      s->taken[x[i].end->id] = 1;
+      return;
+    }
 }
 
 bool lm_epilogue_wanted(const lm_pass_env *env) {
@@ -144,49 +185,68 @@ uint8_t *lm_epilogue_sums(lm_func *f) {
 
 // Of a formula in %u alone its value where %u is x. At most `budget` operations.
 static bool formula(const lm_value *v, const lm_value *u, double x, int *budget, double *out) {
-  if (v == u) return *out = x, true;
+  if (v == u) {
+    *out = x;
+    return true;
+  }
   const lm_op *op = v->def;
   double in[2];
-  if (!op || --*budget < 0 || !lm_dtype_is_float(v->type.dtype)) return false;
-  if (op->code == LM_OP_CONST) return *out = op->attr.num, true;
-  if (!(lm_op_info_of(op)->traits & LM_T_ELEMENTWISE) || !op->n_in || op->n_in > LM_COUNT(in)) return false;
+  if (!op || --*budget < 0 || !lm_dtype_is_float(v->type.dtype))
+    return false;
+  if (op->code == LM_OP_CONST) {
+    *out = op->attr.num;
+    return true;
+  }
+  if (!(lm_op_info_of(op)->traits & LM_T_ELEMENTWISE) || !op->n_in || op->n_in > LM_COUNT(in))
+    return false;
   for (uint32_t i = 0; i < op->n_in; i++)
-    if (!formula(op->in[i], u, x, budget, &in[i])) return false;
+    if (!formula(op->in[i], u, x, budget, &in[i]))
+      return false;
   *out = lm_eval_scalar(op, in);
   return true;
 }
 
 static bool is_gelu(const lm_value *v, const lm_value *u) {
-  static const double points[] = {-20, -7.5, -3.1, -1.9, -1, -0.6, -0.25, -1e-3, 0, 2e-2, 0.3, 0.7, 1.3, 2.2, 4.5, 11};
+  static const double points[] = {-20, -7.5, -3.1, -1.9, -1,  -0.6, -0.25, -1e-3,
+                                  0,   2e-2, 0.3,  0.7,  1.3, 2.2,  4.5,   11};
   for (size_t i = 0; i < LM_COUNT(points); i++) {
     int budget = 64;
     double y;
-    if (!formula(v, u, points[i], &budget, &y) || !(fabs(y - lm_eval_gelu(points[i])) < 1e-6)) return false;
+    if (!formula(v, u, points[i], &budget, &y) || !(fabs(y - lm_eval_gelu(points[i])) < 1e-6))
+      return false;
   }
   return true;
 }
 
 static lm_value *gelu_find(const lm_value *u) {
   for (lm_op *op = u->def->next; op; op = op->next)
-    if (op->n_out == 1 && lm_type_equal(op->out[0]->type, u->type) && is_gelu(op->out[0], u)) return op->out[0];
+    if (op->n_out == 1 && lm_type_equal(op->out[0]->type, u->type) && is_gelu(op->out[0], u))
+      return op->out[0];
   return NULL;
 }
 
 // ---- the IR
 
-typedef struct epilogue { lm_module *m; const lm_plan_target *target; sums s; } epilogue;
+typedef struct epilogue {
+  lm_module *m;
+  const lm_plan_target *target;
+  sums s;
+} epilogue;
 
 // The product that gives x, in front of where it was summed; NULL if the target has none.
 static lm_op *product(const epilogue *e, const sum *x, lm_opcode code) {
   lm_op *at = x->end->def;
   lm_value *in[LM_DOT_ADDENDS + TERMS] = {x->dot->in[LM_DOT_X], x->dot->in[LM_DOT_W]};
   uint32_t n = LM_DOT_ADDENDS;
-  if (x->residual) in[n++] = x->residual;
-  if (x->bias) in[n++] = x->bias;
+  if (x->residual)
+    in[n++] = x->residual;
+  if (x->bias)
+    in[n++] = x->bias;
   lm_builder b = {e->m, at->parent, at, x->dot->loc, x->dot->keep ? x->dot->keep : at->keep};
   lm_op *op = lm_emit_op(&b, code, in, n, &x->dot->attr, &x->dot->out[0]->type);
   lm_plan_gemm form;
-  if (lm_plan_epilogue_form(e->m, op, &form) && e->target->epilogue(&form)) return op;
+  if (lm_plan_epilogue_form(e->m, op, &form) && e->target->epilogue(&form))
+    return op;
   lm_op_remove(op);
   return NULL;
 }
@@ -200,7 +260,8 @@ static void stand_for(epilogue *e, lm_value *old, lm_value *v) {
 static bool take_gelu(epilogue *e, const sum *x) {
   lm_value *gelu = gelu_find(x->end);
   lm_op *op = gelu ? product(e, x, LM_OP_DOT_GELU) : NULL;
-  if (!op) return false;
+  if (!op)
+    return false;
   stand_for(e, gelu, op->out[0]);
   stand_for(e, x->end, op->out[LM_GELU_OF]);
   return true;
@@ -208,7 +269,8 @@ static bool take_gelu(epilogue *e, const sum *x) {
 
 static bool take_sum(epilogue *e, const sum *x) {
   lm_op *op = worth(&e->s, x) ? product(e, x, LM_OP_DOT_ADD) : NULL;
-  if (!op) return false;
+  if (!op)
+    return false;
   stand_for(e, x->end, op->out[0]);
   return true;
 }
@@ -218,16 +280,20 @@ static void visit(lm_op *op, void *user) {
   sum x[TERMS + 1];
   int n = op->code == LM_OP_DOT && op->out[0]->id < e->s.n ? sums_of(&e->s, op, x) : 0;
   for (int i = 0; i < n; i++)
-    if (take_gelu(e, &x[i]) || take_sum(e, &x[i])) return;
+    if (take_gelu(e, &x[i]) || take_sum(e, &x[i]))
+      return;
 }
 
 bool lm_pass_epilogue(lm_module *m, const lm_pass_env *env) {
-  if (!lm_epilogue_wanted(env)) return true;
+  if (!lm_epilogue_wanted(env))
+    return true;
   for (lm_func *f = m->funcs; f; f = f->next) {
     epilogue e = {m, env->target, sums_create(f)};
-    lm_fuse kernels = {.m = m, .f = f, .machine = lm_fuse_machine_of(env), .arena = lm_arena_create()};
+    lm_fuse kernels = {
+        .m = m, .f = f, .machine = lm_fuse_machine_of(env), .arena = lm_arena_create()};
     lm_fuse_nodes_make(&kernels);
-    if (!lm_pass_is_off(env, "fuse")) lm_fuse_group(&kernels);
+    if (!lm_pass_is_off(env, "fuse"))
+      lm_fuse_group(&kernels);
     lm_fuse_needs(&kernels);
     e.s.kernels = &kernels;
     e.s.map = lm_calloc(e.s.n + 1, sizeof *e.s.map);

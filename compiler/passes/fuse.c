@@ -1,17 +1,21 @@
 // fuse.c - from tensor operations to kernels.
 //
-// before: %s = add %x, %y : f32[b, t, d]   %q = mul %s, %s   %m = sum %q over(d)   …   %z = dot %n, %w over(d)
-// after:  %s, %n = kernel outer(b, t) (%x, %y, %g) { … the same operations … yield %s, %n }   %z = dot %n, %w over(d)
+// before: %s = add %x, %y : f32[b, t, d]   %q = mul %s, %s   %m = sum %q over(d)   …   %z = dot %n,
+// %w over(d) after:  %s, %n = kernel outer(b, t) (%x, %y, %g) { … the same operations … yield %s,
+// %n }   %z = dot %n, %w over(d)
 //
-// 1. Cheap elementwise operations, constants and views are recomputed wherever they are used (fuse_node.c).
-// 2. The others are grouped (fuse_group.c); a group becomes a kernel with the recomputed operations copied into it.
-// 3. A sum of many rows becomes a result of the kernel that makes the rows, summed in chunks of places, and a small
-// kernel
+// 1. Cheap elementwise operations, constants and views are recomputed wherever they are used
+// (fuse_node.c).
+// 2. The others are grouped (fuse_group.c); a group becomes a kernel with the recomputed operations
+// copied into it.
+// 3. A sum of many rows becomes a result of the kernel that makes the rows, summed in chunks of
+// places, and a small kernel
 //    that adds the chunks.
 // 4. What a product reads through a view that no strides can express is copied first.
 //
-// Operations run in the order of the program except that a kernel stands right before the first that needs it.
-// Declines: nothing; an operation alone is a kernel too, and each is one where the pass is off. Cost: what is recomputed.
+// Operations run in the order of the program except that a kernel stands right before the first
+// that needs it. Declines: nothing; an operation alone is a kernel too, and each is one where the
+// pass is off. Cost: what is recomputed.
 #include "compiler/passes/fuse.h"
 #include <string.h>
 #include "compiler/ir/internal.h"
@@ -22,7 +26,8 @@
 
 // ---- operands of products
 
-// A copy of v where it is in other strides: under renames and permutations, which any product can read through.
+// A copy of v where it is in other strides: under renames and permutations, which any product can
+// read through.
 static lm_value *dense(lm_builder *b, lm_value *v) {
   lm_op *op = v->def;
   if (op && (op->code == LM_OP_RENAME || op->code == LM_OP_PERMUTE)) {
@@ -35,9 +40,11 @@ static lm_value *dense(lm_builder *b, lm_value *v) {
 static void dense_operands(lm_op *op, void *user) {
   lm_module *m = user;
   int k;
-  if (!lm_op_multiplies(op)) return;
+  if (!lm_op_multiplies(op))
+    return;
   lm_builder b = {m, op->parent, op, op->loc};
-  while (!lm_plan_dot_strides_ok(m, op, &k)) op->in[k] = dense(&b, op->in[k]);
+  while (!lm_plan_dot_strides_ok(m, op, &k))
+    op->in[k] = dense(&b, op->in[k]);
 }
 
 // ---- writing a region anew
@@ -67,7 +74,8 @@ static lm_value *now(writer *w, lm_value *v) {
 static void collect_operand(void *user, lm_value *v, lm_type touched) {
   body *k = user;
   lm_fuse_node *n = lm_fuse_node_of(k->w->s, v);
-  if ((n && n->kind == LM_FUSE_OWN && n->group == k->group) || lm_idmap_get(&k->map, v)) return;
+  if ((n && n->kind == LM_FUSE_OWN && n->group == k->group) || lm_idmap_get(&k->map, v))
+    return;
   lm_idmap_set(&k->map, v, v);
   LM_PUSH(k->w->s->arena, k->in, k->n_in, k->cap_in) = v;
 }
@@ -81,7 +89,8 @@ static lm_value *inside(body *k, lm_value *v) {
 
 static lm_value *copy(body *k, lm_op *op) {
   lm_value **in = LM_NEW_N(k->w->s->arena, lm_value *, op->n_in + 1);
-  for (uint32_t i = 0; i < op->n_in; i++) in[i] = inside(k, op->in[i]);
+  for (uint32_t i = 0; i < op->n_in; i++)
+    in[i] = inside(k, op->in[i]);
   k->b.loc = op->loc;
   k->b.keep = op->keep;
   lm_value *v = lm_emit(&k->b, op->code, in, op->n_in, &op->attr, &op->out[0]->type);
@@ -103,16 +112,20 @@ static lm_value *add_chunks(writer *w, lm_value *chunks, const lm_op *sum) {
 
 static lm_attr kernel_attr(const lm_fuse *s, uint32_t group, lm_axis chunk, uint32_t first) {
   lm_type outer = lm_fuse_outer(s, group);
-  lm_attr a = {.n_axes = outer.rank, .to = {chunk}, .n_to = chunk != 0, .imm = {first}, .n_imm = chunk != 0};
+  lm_attr a = {
+      .n_axes = outer.rank, .to = {chunk}, .n_to = chunk != 0, .imm = {first}, .n_imm = chunk != 0};
   memcpy(a.axes, outer.axis, sizeof a.axes);
   return a;
 }
 
 static uint32_t *members_in_order(const lm_fuse *s, uint32_t group) {
-  uint32_t count = s->nodes[group].n_group, n = 0, *list = LM_NEW_N(s->arena, uint32_t, count + 1);
+  uint32_t count = s->nodes[group].n_group;
+  uint32_t n = 0;
+  uint32_t *list = LM_NEW_N(s->arena, uint32_t, count + 1);
   for (uint32_t i = group; i; i = s->nodes[i].next) {
     uint32_t j = n++;
-    for (; j > 0 && list[j - 1] > i; j--) list[j] = list[j - 1];
+    for (; j > 0 && list[j - 1] > i; j--)
+      list[j] = list[j - 1];
     list[j] = i;
   }
   return list;
@@ -121,31 +134,41 @@ static uint32_t *members_in_order(const lm_fuse *s, uint32_t group) {
 // Sums over places of one kernel share its chunks.
 static lm_axis chunk_of(const lm_fuse *s, const uint32_t *members, uint32_t n) {
   for (uint32_t i = 0; i < n; i++)
-    if (s->nodes[members[i]].chunk) return s->nodes[members[i]].chunk;
+    if (s->nodes[members[i]].chunk)
+      return s->nodes[members[i]].chunk;
   return 0;
 }
 
 static void write_kernel(writer *w, uint32_t group) {
   lm_fuse *s = w->s;
-  uint32_t n = s->nodes[group].n_group, *members = members_in_order(s, group), plain = 0, n_out = 0;
+  uint32_t n = s->nodes[group].n_group;
+  uint32_t *members = members_in_order(s, group);
+  uint32_t plain = 0;
+  uint32_t n_out = 0;
   lm_op **sources = LM_NEW_N(s->arena, lm_op *, n + 1);
   lm_value **results = LM_NEW_N(s->arena, lm_value *, n + 1);
   body k = {.w = w, .group = group};
-  for (uint32_t i = 0; i < n; i++) lm_fuse_leaves(s, s->nodes[members[i]].op, collect_operand, &k);
-  for (uint32_t i = 0; i < n; i++) plain += s->nodes[members[i]].needed && !s->nodes[members[i]].chunk;
+  for (uint32_t i = 0; i < n; i++)
+    lm_fuse_leaves(s, s->nodes[members[i]].op, collect_operand, &k);
+  for (uint32_t i = 0; i < n; i++)
+    plain += s->nodes[members[i]].needed && !s->nodes[members[i]].chunk;
   lm_attr a = kernel_attr(s, group, chunk_of(s, members, n), plain);
   lm_value **in = LM_NEW_N(s->arena, lm_value *, k.n_in + 1);
-  for (uint32_t i = 0; i < k.n_in; i++) in[i] = now(w, k.in[i]);
+  for (uint32_t i = 0; i < k.n_in; i++)
+    in[i] = now(w, k.in[i]);
   w->b.loc = s->nodes[members[0]].op->loc;
   lm_op *kernel = lm_kernel_begin(&w->b, &a, in, k.n_in);
   k.b = w->b;
-  for (uint32_t i = 0; i < k.n_in; i++) lm_idmap_set(&k.map, k.in[i], kernel->body->args[i]);
+  for (uint32_t i = 0; i < k.n_in; i++)
+    lm_idmap_set(&k.map, k.in[i], kernel->body->args[i]);
   for (uint32_t i = 0; i < n; i++)
-    if (!s->nodes[members[i]].chunk) copy(&k, s->nodes[members[i]].op);
+    if (!s->nodes[members[i]].chunk)
+      copy(&k, s->nodes[members[i]].op);
   for (int sums = 0; sums < 2; sums++)
     for (uint32_t i = 0; i < n; i++) {
       lm_fuse_node *m = &s->nodes[members[i]];
-      if (!m->needed || (m->chunk != 0) != sums) continue;
+      if (!m->needed || (m->chunk != 0) != sums)
+        continue;
       sources[n_out] = m->op;
       results[n_out++] = inside(&k, m->chunk ? m->op->in[0] : m->op->out[0]);
     }
@@ -162,25 +185,29 @@ static void write_op(writer *w, lm_op *op);
 static void write_region(writer *w, lm_region *r);
 
 static void write_deps(writer *w, const lm_fuse_node *n) {
-  for (uint32_t i = 0; i < n->n_deps; i++) write_op(w, w->s->nodes[n->deps[i].from].op);
+  for (uint32_t i = 0; i < n->n_deps; i++)
+    write_op(w, w->s->nodes[n->deps[i].from].op);
 }
 
 static void write_group(writer *w, uint32_t group) {
   lm_fuse *s = w->s;
   bool any = false;
-  if (s->nodes[group].placed) return;
+  if (s->nodes[group].placed)
+    return;
   s->nodes[group].placed = true;
   for (uint32_t n = group; n; n = s->nodes[n].next) {
     write_deps(w, &s->nodes[n]);
     any |= s->nodes[n].needed;
   }
-  if (any) write_kernel(w, group);
+  if (any)
+    write_kernel(w, group);
 }
 
 // A view or constant that stays outside of kernels: written where it is used first.
 static void write_views(writer *w, lm_value *v) {
   lm_fuse_node *n = lm_fuse_node_of(w->s, v);
-  if (!n || n->kind != LM_FUSE_FREE || n->placed || n->op->parent != w->region) return;
+  if (!n || n->kind != LM_FUSE_FREE || n->placed || n->op->parent != w->region)
+    return;
   n->placed = true;
   for (uint32_t i = 0; i < n->op->n_in; i++) {
     write_views(w, n->op->in[i]);
@@ -198,7 +225,8 @@ static void write_top(writer *w, lm_fuse_node *n) {
     op->in[i] = now(w, op->in[i]);
   }
   lm_op_link(w->region, NULL, op);
-  if (op->code != LM_OP_LOOP) return;
+  if (op->code != LM_OP_LOOP)
+    return;
   lm_region *outside = w->region;
   write_region(w, op->body);
   w->region = w->b.at = outside;
@@ -207,19 +235,23 @@ static void write_top(writer *w, lm_fuse_node *n) {
 
 static void write_op(writer *w, lm_op *op) {
   lm_fuse_node *n = &w->s->nodes[op->mark];
-  if (n->kind == LM_FUSE_OWN) write_group(w, n->group);
-  else if (n->kind == LM_FUSE_TOP && !n->placed) write_top(w, n);
+  if (n->kind == LM_FUSE_OWN)
+    write_group(w, n->group);
+  else if (n->kind == LM_FUSE_TOP && !n->placed)
+    write_top(w, n);
 }
 
 // Views of outer values that a loop's body uses as they are stand in front of the loop.
 static void views_of_body(writer *w, const lm_region *r) {
   for (const lm_op *op = r->first; op; op = op->next) {
-    if (op->code == LM_OP_LOOP) views_of_body(w, op->body);
-    if (w->s->nodes[op->mark].kind != LM_FUSE_TOP) continue;
+    if (op->code == LM_OP_LOOP)
+      views_of_body(w, op->body);
+    if (w->s->nodes[op->mark].kind != LM_FUSE_TOP)
+      continue;
     for (uint32_t i = 0; i < op->n_in; i++) {
       lm_value *v = op->in[i];
-      while (v->region != w->region && lm_fuse_node_of(w->s, v) && lm_fuse_node_of(w->s, v)->kind == LM_FUSE_FREE &&
-             v->def->n_in)
+      while (v->region != w->region && lm_fuse_node_of(w->s, v) &&
+             lm_fuse_node_of(w->s, v)->kind == LM_FUSE_FREE && v->def->n_in)
         v = v->def->in[0];
       write_views(w, v);
     }
@@ -228,14 +260,17 @@ static void views_of_body(writer *w, const lm_region *r) {
 
 static void write_region(writer *w, lm_region *r) {
   uint32_t n = 0, count = 0;
-  for (lm_op *op = r->first; op; op = op->next) count++;
+  for (lm_op *op = r->first; op; op = op->next)
+    count++;
   lm_op **ops = LM_NEW_N(w->s->arena, lm_op *, count + 1);
-  for (lm_op *op = r->first; op; op = op->next) ops[n++] = op;
+  for (lm_op *op = r->first; op; op = op->next)
+    ops[n++] = op;
   r->first = r->last = NULL;
   w->region = w->b.at = r;
   w->b.before = NULL;
   for (uint32_t i = 0; i < n; i++) {
-    if (w->s->nodes[ops[i]->mark].kind != LM_FUSE_TOP) continue;
+    if (w->s->nodes[ops[i]->mark].kind != LM_FUSE_TOP)
+      continue;
     if (ops[i]->code == LM_OP_LOOP && !w->s->nodes[ops[i]->mark].placed) {
       write_deps(w, &w->s->nodes[ops[i]->mark]);
       views_of_body(w, ops[i]->body);
@@ -248,7 +283,8 @@ static void fuse_func(lm_module *m, lm_func *f, lm_fuse_machine machine, bool gr
   lm_fuse s = {.m = m, .f = f, .machine = machine, .arena = lm_arena_create()};
   lm_fuse_walk(f->body, dense_operands, m);
   lm_fuse_nodes_make(&s);
-  if (group) lm_fuse_group(&s);
+  if (group)
+    lm_fuse_group(&s);
   lm_fuse_needs(&s);
   writer w = {.s = &s, .b = {.m = m}};
   write_region(&w, f->body);
@@ -258,12 +294,14 @@ static void fuse_func(lm_module *m, lm_func *f, lm_fuse_machine machine, bool gr
 
 lm_fuse_machine lm_fuse_machine_of(const lm_pass_env *env) {
   const lm_plan_target *t = env ? env->target : NULL;
-  return (lm_fuse_machine){t && t->places ? t->places : LM_FUSE_PLACES, t && t->chunks ? t->chunks : LM_FUSE_CHUNKS};
+  return (lm_fuse_machine){t && t->places ? t->places : LM_FUSE_PLACES,
+                           t && t->chunks ? t->chunks : LM_FUSE_CHUNKS};
 }
 
 bool lm_pass_fuse(lm_module *m, const lm_pass_env *env) {
   lm_fuse_machine machine = lm_fuse_machine_of(env);
-  for (lm_func *f = m->funcs; f; f = f->next) fuse_func(m, f, machine, !lm_pass_is_off(env, "fuse"));
+  for (lm_func *f = m->funcs; f; f = f->next)
+    fuse_func(m, f, machine, !lm_pass_is_off(env, "fuse"));
   m->stage = LM_STAGE_KERNEL;
   return true;
 }

@@ -1,40 +1,50 @@
 // fuse_group.c - which operations share a kernel.
 //
-// A group has outer axes O that all its operations have and none of them reduces; what one reads of another along O it
-// reads at the place it writes. So a place of O needs nothing of another place, and everything between operations of a
-// group stays in registers or in a row. Groups grow greedily, first along the dependences in order, then between groups
-// that read the same. Merging declines where O would leave too few places for the work, and where something outside
-// would have to run in between.
+// A group has outer axes O that all its operations have and none of them reduces; what one reads of
+// another along O it reads at the place it writes. So a place of O needs nothing of another place,
+// and everything between operations of a group stays in registers or in a row. Groups grow
+// greedily, first along the dependences in order, then between groups that read the same. Merging
+// declines where O would leave too few places for the work, and where something outside would have
+// to run in between.
 #include <string.h>
 #include "compiler/passes/fuse.h"
 
-static double product(const lm_module *m, lm_type t) { return (double)lm_type_elements(m, t); }
+static double product(const lm_module *m, lm_type t) {
+  return (double)lm_type_elements(m, t);
+}
 
 static lm_type intersect(lm_type a, lm_type b) {
   lm_type t = {0};
   for (int i = 0; i < a.rank; i++)
-    if (lm_type_find(b, a.axis[i]) >= 0) t.axis[t.rank++] = a.axis[i];
+    if (lm_type_find(b, a.axis[i]) >= 0)
+      t.axis[t.rank++] = a.axis[i];
   return t;
 }
 
 static lm_type subtract(lm_type a, lm_type b) {
   lm_type t = {0};
   for (int i = 0; i < a.rank; i++)
-    if (lm_type_find(b, a.axis[i]) < 0) t.axis[t.rank++] = a.axis[i];
+    if (lm_type_find(b, a.axis[i]) < 0)
+      t.axis[t.rank++] = a.axis[i];
   return t;
 }
 
 // ---- paths between groups
 
-static uint32_t group_of(const lm_fuse *s, uint32_t node) { return s->nodes[node].group; }
+static uint32_t group_of(const lm_fuse *s, uint32_t node) {
+  return s->nodes[node].group;
+}
 
 static bool search(lm_fuse *s, uint32_t group, uint32_t target) {
-  if (group == target) return true;
-  if (s->nodes[group].visit == s->visits) return false;
+  if (group == target)
+    return true;
+  if (s->nodes[group].visit == s->visits)
+    return false;
   s->nodes[group].visit = s->visits;
   for (uint32_t n = group; n; n = s->nodes[n].next)
     for (uint32_t i = 0; i < s->nodes[n].n_deps; i++)
-      if (search(s, group_of(s, s->nodes[n].deps[i].from), target)) return true;
+      if (search(s, group_of(s, s->nodes[n].deps[i].from), target))
+        return true;
   return false;
 }
 
@@ -45,7 +55,8 @@ static bool path_around(lm_fuse *s, uint32_t early, uint32_t late) {
   for (uint32_t n = late; n; n = s->nodes[n].next)
     for (uint32_t i = 0; i < s->nodes[n].n_deps; i++) {
       uint32_t g = group_of(s, s->nodes[n].deps[i].from);
-      if (g != early && g != late && search(s, g, early)) return true;
+      if (g != early && g != late && search(s, g, early))
+        return true;
     }
   return false;
 }
@@ -57,84 +68,112 @@ static bool touched_between(const lm_fuse *s, uint32_t a, uint32_t b, lm_type *t
   for (uint32_t n = b; n; n = s->nodes[n].next)
     for (uint32_t i = 0; i < s->nodes[n].n_deps; i++) {
       const lm_fuse_edge *e = &s->nodes[n].deps[i];
-      if (group_of(s, e->from) != a) continue;
-      if (s->nodes[e->from].op->code == LM_OP_SCATTER || s->nodes[e->from].chunk) return false;
+      if (group_of(s, e->from) != a)
+        continue;
+      if (s->nodes[e->from].op->code == LM_OP_SCATTER || s->nodes[e->from].chunk)
+        return false;
       for (int k = 0; k < e->touched.rank; k++)
-        if (lm_type_find(*t, e->touched.axis[k]) < 0 && t->rank < LM_RANK) t->axis[t->rank++] = e->touched.axis[k];
+        if (lm_type_find(*t, e->touched.axis[k]) < 0 && t->rank < LM_RANK)
+          t->axis[t->rank++] = e->touched.axis[k];
     }
   return true;
 }
 
-static bool same_axes(lm_type a, lm_type b) { return a.rank == b.rank && lm_type_subset(a, b); }
+static bool same_axes(lm_type a, lm_type b) {
+  return a.rank == b.rank && lm_type_subset(a, b);
+}
 
 static bool sums_places(const lm_fuse *s, uint32_t g) {
   for (uint32_t n = g; n; n = s->nodes[n].next)
-    if (s->nodes[n].chunk) return true;
+    if (s->nodes[n].chunk)
+      return true;
   return false;
 }
 
-static bool scatters(const lm_fuse *s, uint32_t g) { return s->nodes[g].op->code == LM_OP_SCATTER; }
+static bool scatters(const lm_fuse *s, uint32_t g) {
+  return s->nodes[g].op->code == LM_OP_SCATTER;
+}
 
 // A group that sums over places is parallel over exactly these.
 static bool outer_merged(const lm_fuse *s, uint32_t a, uint32_t b, lm_type *out) {
   lm_type touched = {0};
-  if (!touched_between(s, a, b, &touched) || !touched_between(s, b, a, &touched)) return false;
-  lm_type x = s->nodes[a].allowed, y = s->nodes[b].allowed;
+  if (!touched_between(s, a, b, &touched) || !touched_between(s, b, a, &touched))
+    return false;
+  lm_type x = s->nodes[a].allowed;
+  lm_type y = s->nodes[b].allowed;
   *out = subtract(x.rank >= y.rank ? intersect(x, y) : intersect(y, x), touched);
-  bool fixed_a = sums_places(s, a), fixed_b = sums_places(s, b);
+  bool fixed_a = sums_places(s, a);
+  bool fixed_b = sums_places(s, b);
   return (!fixed_a || same_axes(*out, x)) && (!fixed_b || same_axes(*out, y));
 }
 
-// Workers that a kernel can have: its places, of which those along the innermost axis are the lanes of one.
+// Workers that a kernel can have: its places, of which those along the innermost axis are the lanes
+// of one.
 static double workers(const lm_fuse *s, lm_type outer, lm_axis innermost) {
-  double lanes = lm_type_find(outer, innermost) < 0 ? 1 : (double)lm_axis_size(s->m, innermost),
-         places = product(s->m, outer);
+  double lanes = lm_type_find(outer, innermost) < 0 ? 1 : (double)lm_axis_size(s->m, innermost);
+  double places = product(s->m, outer);
   places /= lanes < LM_FUSE_ROW ? lanes : LM_FUSE_ROW;
   return places < s->machine.places ? places : s->machine.places;
 }
 
-// One kernel is not slower than two that pass on what is computed through memory. In elements done by one worker.
+// One kernel is not slower than two that pass on what is computed through memory. In elements done
+// by one worker.
 static bool worth(const lm_fuse *s, uint32_t a, uint32_t b, lm_type outer) {
-  const lm_fuse_node *x = &s->nodes[a], *y = &s->nodes[b];
+  const lm_fuse_node *x = &s->nodes[a];
+  const lm_fuse_node *y = &s->nodes[b];
   lm_axis innermost = x->widest >= y->widest ? x->innermost : y->innermost;
   double one = (x->work + y->work) / workers(s, outer, innermost);
-  double two = x->work / workers(s, x->allowed, x->innermost) + y->work / workers(s, y->allowed, y->innermost);
+  double two = x->work / workers(s, x->allowed, x->innermost) +
+               y->work / workers(s, y->allowed, y->innermost);
   return one <= two + LM_FUSE_LAUNCH;
 }
 
 static void join(lm_fuse *s, uint32_t a, uint32_t b, lm_type outer) {
   uint32_t last = a;
-  while (s->nodes[last].next) last = s->nodes[last].next;
+  while (s->nodes[last].next)
+    last = s->nodes[last].next;
   s->nodes[last].next = b;
-  for (uint32_t n = b; n; n = s->nodes[n].next) s->nodes[n].group = a;
+  for (uint32_t n = b; n; n = s->nodes[n].next)
+    s->nodes[n].group = a;
   s->nodes[a].allowed = outer;
   s->nodes[a].n_group += s->nodes[b].n_group;
   s->nodes[a].work += s->nodes[b].work;
-  if (s->nodes[b].widest <= s->nodes[a].widest) return;
+  if (s->nodes[b].widest <= s->nodes[a].widest)
+    return;
   s->nodes[a].widest = s->nodes[b].widest;
   s->nodes[a].innermost = s->nodes[b].innermost;
 }
 
-// Into the group with the smaller number, so that the order of the program is kept where nothing else decides.
+// Into the group with the smaller number, so that the order of the program is kept where nothing
+// else decides.
 static bool try_join(lm_fuse *s, uint32_t a, uint32_t b) {
   lm_type outer;
-  if (a == b || s->nodes[a].op->parent != s->nodes[b].op->parent) return false;
-  if (scatters(s, a) || scatters(s, b)) return false;
-  if (s->nodes[a].n_group + s->nodes[b].n_group > LM_FUSE_OPS) return false;
-  if (!outer_merged(s, a, b, &outer) || !worth(s, a, b, outer)) return false;
-  if (path_around(s, a, b) || path_around(s, b, a)) return false;
+  if (a == b || s->nodes[a].op->parent != s->nodes[b].op->parent)
+    return false;
+  if (scatters(s, a) || scatters(s, b))
+    return false;
+  if (s->nodes[a].n_group + s->nodes[b].n_group > LM_FUSE_OPS)
+    return false;
+  if (!outer_merged(s, a, b, &outer) || !worth(s, a, b, outer))
+    return false;
+  if (path_around(s, a, b) || path_around(s, b, a))
+    return false;
   join(s, a < b ? a : b, a < b ? b : a, outer);
   return true;
 }
 
-static bool own(const lm_fuse *s, uint32_t n) { return s->nodes[n].kind == LM_FUSE_OWN; }
+static bool own(const lm_fuse *s, uint32_t n) {
+  return s->nodes[n].kind == LM_FUSE_OWN;
+}
 
 static void join_along(lm_fuse *s) {
   for (uint32_t n = 1; n < s->n; n++) {
-    if (!own(s, n)) continue;
+    if (!own(s, n))
+      continue;
     for (uint32_t i = 0; i < s->nodes[n].n_deps; i++) {
       uint32_t from = s->nodes[n].deps[i].from;
-      if (own(s, from)) try_join(s, group_of(s, from), group_of(s, n));
+      if (own(s, from))
+        try_join(s, group_of(s, from), group_of(s, n));
     }
   }
 }
@@ -151,8 +190,10 @@ typedef struct reader {
 static void join_reader(void *user, lm_value *v, lm_type touched) {
   reader *r = user;
   lm_fuse *s = r->s;
-  if (!v->type.rank && s->nodes[r->node].op->out[0]->type.rank) return;
-  uint32_t other = r->last[v->id], me = group_of(s, r->node);
+  if (!v->type.rank && s->nodes[r->node].op->out[0]->type.rank)
+    return;
+  uint32_t other = r->last[v->id];
+  uint32_t me = group_of(s, r->node);
   bool near = other && s->nodes[other].op->parent == s->nodes[r->node].op->parent;
   if (near && same_axes(s->nodes[group_of(s, other)].allowed, s->nodes[me].allowed))
     try_join(s, group_of(s, other), me);
@@ -163,7 +204,8 @@ static void join_siblings(lm_fuse *s) {
   uint32_t *last = lm_calloc(s->m->n_values + 1, sizeof *last);
   for (uint32_t n = 1; n < s->n; n++) {
     reader r = {s, n, last};
-    if (own(s, n)) lm_fuse_leaves(s, s->nodes[n].op, join_reader, &r);
+    if (own(s, n))
+      lm_fuse_leaves(s, s->nodes[n].op, join_reader, &r);
   }
   lm_free(last);
 }
@@ -183,14 +225,16 @@ typedef struct need {
 static void need_leaf(void *user, lm_value *v, lm_type touched) {
   const need *u = user;
   lm_fuse_node *n = lm_fuse_node_of(u->s, v);
-  if (n && n->kind == LM_FUSE_OWN && n->group != u->group) n->needed = true;
+  if (n && n->kind == LM_FUSE_OWN && n->group != u->group)
+    n->needed = true;
 }
 
 void lm_fuse_needs(lm_fuse *s) {
   for (uint32_t i = 1; i < s->n; i++) {
     lm_fuse_node *n = &s->nodes[i];
     need u = {s, n->kind == LM_FUSE_OWN ? n->group : 0};
-    if (n->kind != LM_FUSE_FREE) lm_fuse_leaves(s, n->op, need_leaf, &u);
+    if (n->kind != LM_FUSE_FREE)
+      lm_fuse_leaves(s, n->op, need_leaf, &u);
   }
 }
 
@@ -202,7 +246,8 @@ lm_type lm_fuse_outer(const lm_fuse *s, uint32_t group) {
     const lm_op *op = s->nodes[n].op;
     for (uint32_t i = 0; i <= op->n_in; i++) {
       lm_type t = i < op->n_in ? op->in[i]->type : op->out[0]->type;
-      if (t.rank <= rank || !lm_type_subset(allowed, t)) continue;
+      if (t.rank <= rank || !lm_type_subset(allowed, t))
+        continue;
       rank = t.rank;
       best = intersect(t, allowed);
     }

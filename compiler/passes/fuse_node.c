@@ -1,51 +1,69 @@
-// fuse_node.c - what the pass `fuse` knows of each operation: whether it is computed again wherever it is used, the
-// axes that its kernel may be parallel over, and what it waits for.
+// fuse_node.c - what the pass `fuse` knows of each operation: whether it is computed again wherever
+// it is used, the axes that its kernel may be parallel over, and what it waits for.
 #include <string.h>
 #include "compiler/ops/interface.h"
 #include "compiler/passes/fuse.h"
 #include "compiler/passes/rewrite.h"
 #include "runtime/base/dtype.h"
 
-enum { FREE_FLOPS = 6 };              // an element's recomputation that costs less than writing and reading it
+enum {
+  FREE_FLOPS = 6
+}; // an element's recomputation that costs less than writing and reading it
 static const double FREE_BYTES = 1.3; // bytes read for it, against its own
 
-static double elements(const lm_module *m, lm_type t) { return (double)lm_type_elements(m, t); }
+static double elements(const lm_module *m, lm_type t) {
+  return (double)lm_type_elements(m, t);
+}
 
-lm_fuse_node *lm_fuse_node_of(const lm_fuse *s, const lm_value *v) { return v->def ? &s->nodes[v->def->mark] : NULL; }
-bool lm_fuse_sums_places(const lm_fuse_node *n) { return n->chunk != 0; }
+lm_fuse_node *lm_fuse_node_of(const lm_fuse *s, const lm_value *v) {
+  return v->def ? &s->nodes[v->def->mark] : NULL;
+}
+bool lm_fuse_sums_places(const lm_fuse_node *n) {
+  return n->chunk != 0;
+}
 
-bool lm_fuse_stays(const lm_op *op) { return lm_op_recompute_class(op) == LM_RECOMPUTE_UNFUSED; }
-bool lm_fuse_is_view(const lm_op *op) { return lm_op_has(op, LM_T_VIEW) && !lm_fuse_stays(op); }
+bool lm_fuse_stays(const lm_op *op) {
+  return lm_op_recompute_class(op) == LM_RECOMPUTE_UNFUSED;
+}
+bool lm_fuse_is_view(const lm_op *op) {
+  return lm_op_has(op, LM_T_VIEW) && !lm_fuse_stays(op);
+}
 
 // ---- sets of axes as types
 
 static lm_type without(lm_type t, lm_axis a) {
   int at = lm_type_find(t, a);
-  if (at < 0) return t;
+  if (at < 0)
+    return t;
   memmove(t.axis + at, t.axis + at + 1, (size_t)(t.rank - at - 1) * sizeof *t.axis);
   t.axis[--t.rank] = 0;
   return t;
 }
 
 static lm_type without_all(lm_type t, const lm_axis *axes, int n) {
-  for (int i = 0; i < n; i++) t = without(t, axes[i]);
+  for (int i = 0; i < n; i++)
+    t = without(t, axes[i]);
   return t;
 }
 
 static void touch(lm_type *t, const lm_axis *axes, int n) {
   for (int i = 0; i < n; i++)
-    if (lm_type_find(*t, axes[i]) < 0 && t->rank < LM_RANK) t->axis[t->rank++] = axes[i];
+    if (lm_type_find(*t, axes[i]) < 0 && t->rank < LM_RANK)
+      t->axis[t->rank++] = axes[i];
 }
 
 // ---- cones of recomputed operations
 
-static void leaves_of(const lm_fuse *s, const lm_op *op, lm_type touched, lm_fuse_leaf *fn, void *user) {
+static void leaves_of(const lm_fuse *s, const lm_op *op, lm_type touched, lm_fuse_leaf *fn,
+                      void *user) {
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_type t = touched, more = lm_op_touched_axes(op, i);
     touch(&t, more.axis, more.rank);
     lm_fuse_node *n = lm_fuse_node_of(s, op->in[i]);
-    if (n && n->kind == LM_FUSE_FREE) leaves_of(s, n->op, t, fn, user);
-    else fn(user, op->in[i], t);
+    if (n && n->kind == LM_FUSE_FREE)
+      leaves_of(s, n->op, t, fn, user);
+    else
+      fn(user, op->in[i], t);
   }
 }
 
@@ -55,9 +73,11 @@ void lm_fuse_leaves(const lm_fuse *s, const lm_op *op, lm_fuse_leaf *fn, void *u
 
 // ---- what is recomputed
 
-// Bytes that recomputing all of a value of type t reads from v: all of v, unless only part of it is wanted.
+// Bytes that recomputing all of a value of type t reads from v: all of v, unless only part of it is
+// wanted.
 static double bytes_read(const lm_module *m, lm_type t, const lm_value *v) {
-  double all = lm_type_traffic(m, v->type), some = elements(m, t) * lm_dtype_bytes((lm_dtype)v->type.dtype);
+  double all = lm_type_traffic(m, v->type);
+  double some = elements(m, t) * lm_dtype_bytes((lm_dtype)v->type.dtype);
   return all < some ? all : some;
 }
 
@@ -65,7 +85,8 @@ static void classify(lm_fuse *s, lm_fuse_node *n) {
   const lm_op *op = n->op;
   lm_type t = op->n_out ? op->out[0]->type : (lm_type){0};
   n->kind = LM_FUSE_TOP;
-  if (lm_fuse_stays(op)) return;
+  if (lm_fuse_stays(op))
+    return;
   double own = lm_type_traffic(s->m, t);
   n->flops = lm_op_info_of(op)->flops * elements(s->m, t);
   for (uint32_t i = 0; i < op->n_in; i++) {
@@ -83,28 +104,35 @@ static void classify(lm_fuse *s, lm_fuse_node *n) {
   n->kind = again ? LM_FUSE_FREE : LM_FUSE_OWN;
 }
 
-// What is in memory is computed once: a value that is used outside of kernels is, under the views of it.
+// What is in memory is computed once: a value that is used outside of kernels is, under the views
+// of it.
 static void demand(lm_fuse *s, lm_value *v) {
   lm_fuse_node *n = lm_fuse_node_of(s, v);
-  if (!n || n->kind != LM_FUSE_FREE) return;
-  if (lm_fuse_is_view(n->op)) demand(s, n->op->in[0]);
-  else if (n->op->code != LM_OP_CONST) n->kind = LM_FUSE_OWN;
+  if (!n || n->kind != LM_FUSE_FREE)
+    return;
+  if (lm_fuse_is_view(n->op))
+    demand(s, n->op->in[0]);
+  else if (n->op->code != LM_OP_CONST)
+    n->kind = LM_FUSE_OWN;
 }
 
 // ---- axes that may be outer
 
-// A gather of cuts: pads and concatenations are written part by part, views with splits in nested loops, so their axes
-// stay inside a place.
+// A gather of cuts: pads and concatenations are written part by part, views with splits in nested
+// loops, so their axes stay inside a place.
 static void keep_inside(const lm_op *op, lm_type *allowed) {
   bool cut = lm_op_has(op, LM_T_ASSEMBLE) || (op->code == LM_OP_VIEW && op->attr.n_axes > 1);
-  if (cut) *allowed = without_all(*allowed, op->attr.to, op->attr.n_to);
+  if (cut)
+    *allowed = without_all(*allowed, op->attr.to, op->attr.n_to);
 }
 
 // A view of what is in memory is that memory under another type: no split is needed.
 static bool reads_operand_whole(const lm_fuse *s, const lm_op *op) {
-  if (op->code != LM_OP_VIEW) return false;
+  if (op->code != LM_OP_VIEW)
+    return false;
   const lm_value *v = op->in[0];
-  while (v->def && lm_op_has(v->def, LM_T_ORDERED)) v = v->def->in[0];
+  while (v->def && lm_op_has(v->def, LM_T_ORDERED))
+    v = v->def->in[0];
   lm_fuse_node *n = lm_fuse_node_of(s, v);
   return !n || n->kind != LM_FUSE_FREE;
 }
@@ -112,8 +140,10 @@ static bool reads_operand_whole(const lm_fuse *s, const lm_op *op) {
 static void keep_cone_inside(const lm_fuse *s, const lm_op *op, lm_type *allowed) {
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_fuse_node *n = lm_fuse_node_of(s, op->in[i]);
-    if (!n || n->kind != LM_FUSE_FREE) continue;
-    if (!reads_operand_whole(s, n->op)) keep_inside(n->op, allowed);
+    if (!n || n->kind != LM_FUSE_FREE)
+      continue;
+    if (!reads_operand_whole(s, n->op))
+      keep_inside(n->op, allowed);
     keep_cone_inside(s, n->op, allowed);
   }
 }
@@ -121,13 +151,16 @@ static void keep_cone_inside(const lm_fuse *s, const lm_op *op, lm_type *allowed
 static lm_type allowed_axes(const lm_fuse *s, const lm_fuse_node *n) {
   const lm_op *op = n->op;
   lm_type t = op->out[0]->type;
-  if (n->chunk) t = lm_type_make(LM_F32, op->attr.axes, op->attr.n_axes);
+  if (n->chunk)
+    t = lm_type_make(LM_F32, op->attr.axes, op->attr.n_axes);
   else if (op->code == LM_OP_SCATTER)
     for (int i = op->out[0]->type.rank - 1; i >= 0; i--) {
       lm_axis a = op->out[0]->type.axis[i];
-      if (a == op->attr.axes[0] || lm_type_find(op->in[0]->type, a) < 0) t = without(t, a);
+      if (a == op->attr.axes[0] || lm_type_find(op->in[0]->type, a) < 0)
+        t = without(t, a);
     }
-  if (!reads_operand_whole(s, op)) keep_inside(op, &t);
+  if (!reads_operand_whole(s, op))
+    keep_inside(op, &t);
   keep_cone_inside(s, op, &t);
   return t;
 }
@@ -136,30 +169,39 @@ static lm_type allowed_axes(const lm_fuse *s, const lm_fuse_node *n) {
 
 static double product(const lm_module *m, const lm_attr *a) {
   double p = 1;
-  for (int i = 0; i < a->n_axes; i++) p *= (double)lm_axis_size(m, a->axes[i]);
+  for (int i = 0; i < a->n_axes; i++)
+    p *= (double)lm_axis_size(m, a->axes[i]);
   return p;
 }
 
-// A sum of many rows: over axes of which none is innermost, so that no row of its own is worth a place.
+// A sum of many rows: over axes of which none is innermost, so that no row of its own is worth a
+// place.
 static bool sums_many_rows(const lm_fuse *s, const lm_op *op) {
   const lm_module *m = s->m;
-  if (op->code != LM_OP_SUM) return false;
+  if (op->code != LM_OP_SUM)
+    return false;
   lm_type x = op->in[0]->type;
-  double rows = product(m, &op->attr), kept = elements(m, op->out[0]->type);
+  double rows = product(m, &op->attr);
+  double kept = elements(m, op->out[0]->type);
   for (int i = 0; i < op->attr.n_axes; i++)
-    if (op->attr.axes[i] == x.axis[x.rank - 1]) return false;
-  return elements(m, x) > LM_FUSE_LITTLE && rows >= s->machine.chunks && kept <= 16 * LM_FUSE_SUMS &&
-         (kept < LM_FUSE_SUMS || rows >= 16 * s->machine.chunks);
+    if (op->attr.axes[i] == x.axis[x.rank - 1])
+      return false;
+  return elements(m, x) > LM_FUSE_LITTLE && rows >= s->machine.chunks &&
+         kept <= 16 * LM_FUSE_SUMS && (kept < LM_FUSE_SUMS || rows >= 16 * s->machine.chunks);
 }
 
 // Chunks of equal number share an axis, so that kernels that add them up are the same.
-static lm_axis chunk_axis(lm_module *m, lm_type x, int64_t n) { return lm_axis_shared(m, LM_SYM(m->ctx, "chunk"), n, x); }
+static lm_axis chunk_axis(lm_module *m, lm_type x, int64_t n) {
+  return lm_axis_shared(m, LM_SYM(m->ctx, "chunk"), n, x);
+}
 
 static void chunk_sums(lm_fuse *s) {
   for (uint32_t i = 1; i < s->n; i++) {
     lm_op *op = s->nodes[i].op;
-    if (!sums_many_rows(s, op)) continue;
-    double rows = product(s->m, &op->attr), chunks = rows / 8 < s->machine.chunks ? rows / 8 : s->machine.chunks;
+    if (!sums_many_rows(s, op))
+      continue;
+    double rows = product(s->m, &op->attr);
+    double chunks = rows / 8 < s->machine.chunks ? rows / 8 : s->machine.chunks;
     s->nodes[i].chunk = chunk_axis(s->m, op->in[0]->type, (int64_t)chunks);
   }
 }
@@ -174,30 +216,39 @@ typedef struct collect {
 
 static void dep_add(void *user, lm_value *v, lm_type touched) {
   collect *c = user;
-  if (!v->def || v->region != c->region) return;
-  LM_PUSH(c->s->arena, c->n->deps, c->n->n_deps, c->n->cap_deps) = (lm_fuse_edge){v->def->mark, touched};
+  if (!v->def || v->region != c->region)
+    return;
+  LM_PUSH(c->s->arena, c->n->deps, c->n->n_deps, c->n->cap_deps) =
+      (lm_fuse_edge){v->def->mark, touched};
 }
 
 // A loop waits for what its body uses.
 static void deps_of_body(collect *c, const lm_region *r) {
   for (const lm_op *op = r->first; op; op = op->next) {
     lm_fuse_leaves(c->s, op, dep_add, c);
-    if (op->code == LM_OP_LOOP) deps_of_body(c, op->body);
+    if (op->code == LM_OP_LOOP)
+      deps_of_body(c, op->body);
   }
 }
 
 void lm_fuse_walk(lm_region *r, void (*fn)(lm_op *op, void *user), void *user) {
   for (lm_op *op = r->first; op; op = op->next) {
     fn(op, user);
-    if (op->code == LM_OP_LOOP) lm_fuse_walk(op->body, fn, user);
+    if (op->code == LM_OP_LOOP)
+      lm_fuse_walk(op->body, fn, user);
   }
 }
 
-static void count(lm_op *op, void *user) { op->mark = (*(uint32_t *)user)++; }
-static void enter(lm_op *op, void *user) { ((lm_fuse *)user)->nodes[op->mark].op = op; }
+static void count(lm_op *op, void *user) {
+  op->mark = (*(uint32_t *)user)++;
+}
+static void enter(lm_op *op, void *user) {
+  ((lm_fuse *)user)->nodes[op->mark].op = op;
+}
 
 static void widen(const lm_fuse *s, lm_fuse_node *n, lm_type t) {
-  if (elements(s->m, t) <= n->widest) return;
+  if (elements(s->m, t) <= n->widest)
+    return;
   n->widest = elements(s->m, t);
   n->innermost = t.rank ? t.axis[t.rank - 1] : 0;
 }
@@ -205,7 +256,8 @@ static void widen(const lm_fuse *s, lm_fuse_node *n, lm_type t) {
 // Of a gather's table only what the result holds is read.
 static void weigh(const lm_fuse *s, lm_fuse_node *n) {
   widen(s, n, n->op->out[0]->type);
-  for (uint32_t i = 0; n->op->code != LM_OP_GATHER && i < n->op->n_in; i++) widen(s, n, n->op->in[i]->type);
+  for (uint32_t i = 0; n->op->code != LM_OP_GATHER && i < n->op->n_in; i++)
+    widen(s, n, n->op->in[i]->type);
   n->work = n->widest;
 }
 
@@ -214,19 +266,23 @@ void lm_fuse_nodes_make(lm_fuse *s) {
   lm_fuse_walk(s->f->body, count, &s->n);
   s->nodes = LM_NEW_N(s->arena, lm_fuse_node, s->n);
   lm_fuse_walk(s->f->body, enter, s);
-  for (uint32_t i = 1; i < s->n; i++) classify(s, &s->nodes[i]);
+  for (uint32_t i = 1; i < s->n; i++)
+    classify(s, &s->nodes[i]);
   for (uint32_t i = s->n - 1; i > 0; i--)
     if (s->nodes[i].kind == LM_FUSE_TOP)
-      for (uint32_t j = 0; j < s->nodes[i].op->n_in; j++) demand(s, s->nodes[i].op->in[j]);
+      for (uint32_t j = 0; j < s->nodes[i].op->n_in; j++)
+        demand(s, s->nodes[i].op->in[j]);
   chunk_sums(s);
   for (uint32_t i = 1; i < s->n; i++) {
     lm_fuse_node *n = &s->nodes[i];
     collect c = {s, n, n->op->parent};
     lm_fuse_leaves(s, n->op, dep_add, &c);
-    if (n->op->code == LM_OP_LOOP) deps_of_body(&c, n->op->body);
+    if (n->op->code == LM_OP_LOOP)
+      deps_of_body(&c, n->op->body);
     n->group = i;
     n->n_group = 1;
-    if (n->kind != LM_FUSE_OWN) continue;
+    if (n->kind != LM_FUSE_OWN)
+      continue;
     n->allowed = allowed_axes(s, n);
     weigh(s, n);
   }

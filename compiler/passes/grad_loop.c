@@ -1,26 +1,32 @@
 // grad_loop.c - the derivative of a loop: the reversed loop.
 //
-// before: %y = loop 24 over(l) %i carry(%x = %x0) { %w = param @w[%i]   %x2 = f(%x, %w, %t)   yield %x2 }     %t of outside
-// after:  %y, %xs = loop 24 over(l) %i carry(%x = %x0) { …   yield %x2, %x }                                  %x stashed
+// before: %y = loop 24 over(l) %i carry(%x = %x0) { %w = param @w[%i]   %x2 = f(%x, %w, %t)   yield
+// %x2 }     %t of outside after:  %y, %xs = loop 24 over(l) %i carry(%x = %x0) { …   yield %x2, %x
+// }                                  %x stashed
 //         %gx0, %gt = loop 24 %j carry(%g = %gy, %a = 0) {
 //           %x = at %xs, %j [23, -1]   %w = param @w[%j * -1 + 23]
 //           accum @w[%j * -1 + 23], ∂f/∂w   yield ∂f/∂x, %a + ∂f/∂t }
 //
-// Carried: the cotangents of the carried values that depend on parameters, then of the captured outer values, which start
-// from zero and are added to. A parameter read outside the loop needs no such carry: its gradient is accumulated inside.
+// Carried: the cotangents of the carried values that depend on parameters, then of the captured
+// outer values, which start from zero and are added to. A parameter read outside the loop needs no
+// such carry: its gradient is accumulated inside.
 //
-// A loop that carries nothing is reversed to one that runs in the same order, so that pass jam can make one of both. Of
-// outer values that it reads place by place, one a turn, the reversed loop stacks the cotangents; what others have added to
-// these by then is added in their turn, rather than to all of it afterwards.
+// A loop that carries nothing is reversed to one that runs in the same order, so that pass jam can
+// make one of both. Of outer values that it reads place by place, one a turn, the reversed loop
+// stacks the cotangents; what others have added to these by then is added in their turn, rather
+// than to all of it afterwards.
 #include "compiler/passes/grad.h"
 
-static lm_value *zeros(lm_builder *b, lm_type t) { return lm_emit_const(b, t, 0); }
+static lm_value *zeros(lm_builder *b, lm_type t) {
+  return lm_emit_const(b, t, 0);
+}
 
 // Which carried values have a cotangent: their numbers, and where the reversed loop starts from.
 static uint32_t starts(gradient *g, lm_op *loop, uint32_t *which, lm_value **start) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < loop->n_in; i++) {
-    if (!lm_gradient_wants(&g->base, loop->body->args[i + 1])) continue;
+    if (!lm_gradient_wants(&g->base, loop->body->args[i + 1]))
+      continue;
     lm_value *c = lm_gradient_cotangent(&g->base, loop->out[i]);
     which[n] = i;
     start[n++] = c ? c : zeros(g->base.b, loop->out[i]->type);
@@ -29,12 +35,16 @@ static uint32_t starts(gradient *g, lm_op *loop, uint32_t *which, lm_value **sta
 }
 
 // Cotangents of stacked results reach the values that the body yields, turn by turn.
-static void seed(gradient *g, frame *f, lm_value *const *stacked, const uint32_t *which, uint32_t n) {
-  const lm_op *loop = f->loop, *yield = loop->body->last;
+static void seed(gradient *g, frame *f, lm_value *const *stacked, const uint32_t *which,
+                 uint32_t n) {
+  const lm_op *loop = f->loop;
+  const lm_op *yield = loop->body->last;
   lm_value **args = f->reversed->body->args;
-  for (uint32_t i = 0; i < n; i++) lm_gradient_add(&g->base, yield->in[which[i]], args[i + 1]);
+  for (uint32_t i = 0; i < n; i++)
+    lm_gradient_add(&g->base, yield->in[which[i]], args[i + 1]);
   for (uint32_t i = loop->n_in; i < loop->n_out; i++) {
-    if (!stacked[i]) continue;
+    if (!stacked[i])
+      continue;
     lm_attr a = {.n_imm = 2};
     lm_gradient_turn(f, 0, 1, a.imm);
     lm_value *c = lm_emit(&f->b, LM_OP_AT, (lm_value *[]){stacked[i], args[0]}, 2, &a, NULL);
@@ -44,38 +54,47 @@ static void seed(gradient *g, frame *f, lm_value *const *stacked, const uint32_t
 
 static void carry_add(gradient *g, lm_op *loop, lm_value *init) {
   lm_value **in = LM_NEW_N(g->m->arena, lm_value *, loop->n_in + 1);
-  for (uint32_t i = 0; i < loop->n_in; i++) in[i] = loop->in[i];
+  for (uint32_t i = 0; i < loop->n_in; i++)
+    in[i] = loop->in[i];
   in[loop->n_in++] = init;
   loop->in = in;
   lm_arg_add(g->m, loop->body, init->type, init->name);
 }
 
-// A parameter in another type or with its elements in other places: how many operations away it is; 0: v is nothing such.
+// A parameter in another type or with its elements in other places: how many operations away it is;
+// 0: v is nothing such.
 static uint32_t distance_to_parameter(const lm_value *v) {
   uint32_t n = 0;
-  for (; lm_op_is(v, LM_OP_CAST) || lm_op_is(v, LM_OP_VIEW) || lm_op_is(v, LM_OP_PERMUTE) || lm_op_is(v, LM_OP_RENAME); n++) v = v->def->in[0];
+  for (; lm_op_is(v, LM_OP_CAST) || lm_op_is(v, LM_OP_VIEW) || lm_op_is(v, LM_OP_PERMUTE) ||
+         lm_op_is(v, LM_OP_RENAME);
+       n++)
+    v = v->def->in[0];
   return lm_op_is(v, LM_OP_PARAM) ? n : 0;
 }
 
-// Takes cotangents of such values on to the parameters, which are captured too then, the furthest first: what they are made of may
-// have other uses.
+// Takes cotangents of such values on to the parameters, which are captured too then, the furthest
+// first: what they are made of may have other uses.
 static void weights_reverse(gradient *g, frame *f) {
   uint32_t most = 0;
   for (uint32_t i = 0; i < f->n_captured; i++)
-    if (distance_to_parameter(f->captured[i]) > most) most = distance_to_parameter(f->captured[i]);
+    if (distance_to_parameter(f->captured[i]) > most)
+      most = distance_to_parameter(f->captured[i]);
   for (; most; most--)
     for (uint32_t i = 0, n = f->n_captured; i < n; i++)
-      if (distance_to_parameter(f->captured[i]) == most) lm_op_info_of(f->captured[i]->def)->vjp(&g->base, f->captured[i]->def);
+      if (distance_to_parameter(f->captured[i]) == most)
+        lm_op_info_of(f->captured[i]->def)->vjp(&g->base, f->captured[i]->def);
 }
 
-// Cotangents of outer values: accumulated if they are parameters, in whatever type and shape they are computed with, else carried.
-// Entries of `captured` that are carried move to its front; returns their number.
+// Cotangents of outer values: accumulated if they are parameters, in whatever type and shape they
+// are computed with, else carried. Entries of `captured` that are carried move to its front;
+// returns their number.
 static uint32_t carry_captured(gradient *g, frame *f, lm_value **next, uint32_t n) {
   uint32_t kept = 0;
   weights_reverse(g, f);
   for (uint32_t i = 0; i < f->n_captured; i++) {
     lm_value *v = f->captured[i];
-    if (distance_to_parameter(v)) continue;
+    if (distance_to_parameter(v))
+      continue;
     if (lm_op_is(v, LM_OP_PARAM)) {
       lm_op_info_of(v->def)->vjp(&g->base, v->def);
       continue;
@@ -88,27 +107,34 @@ static uint32_t carry_captured(gradient *g, frame *f, lm_value **next, uint32_t 
   return kept;
 }
 
-// Cotangents of the places that each turn reads, which the reversed loop stacks along the axis of the first.
+// Cotangents of the places that each turn reads, which the reversed loop stacks along the axis of
+// the first.
 static lm_value **turns_of(gradient *g, frame *f) {
   lm_value **own = LM_NEW_N(g->m->arena, lm_value *, f->n_turned + 1);
   for (uint32_t i = 0; i < f->n_turned; i++) {
     lm_value *others = lm_gradient_take(g, f->outer, f->turned[i]);
     lm_attr place = {.imm = {0, 1}, .n_imm = 2};
     own[i] = lm_idmap_get(&f->turns, f->turned[i]);
-    if (others) own[i] = lm_emit2(&f->b, LM_OP_ADD, own[i], lm_emit(&f->b, LM_OP_AT, (lm_value *[]){others, f->reversed->body->args[0]}, 2, &place, NULL));
+    if (others)
+      own[i] = lm_emit2(&f->b, LM_OP_ADD, own[i],
+                        lm_emit(&f->b, LM_OP_AT, (lm_value *[]){others, f->reversed->body->args[0]},
+                                2, &place, NULL));
   }
-  if (f->n_turned) f->reversed->attr.axes[f->reversed->attr.n_axes++] = f->turned[0]->type.axis[0];
+  if (f->n_turned)
+    f->reversed->attr.axes[f->reversed->attr.n_axes++] = f->turned[0]->type.axis[0];
   return own;
 }
 
 static lm_value *with_axis_of(frame *outer, const lm_value *whole, lm_value *stacked) {
-  lm_attr a = {.axes = {stacked->type.axis[0]}, .n_axes = 1, .to = {whole->type.axis[0]}, .n_to = 1};
+  lm_attr a = {
+      .axes = {stacked->type.axis[0]}, .n_axes = 1, .to = {whole->type.axis[0]}, .n_to = 1};
   return a.axes[0] == a.to[0] ? stacked : lm_emit(&outer->b, LM_OP_RENAME, &stacked, 1, &a, NULL);
 }
 
 static lm_value **stacked_cotangents(gradient *g, const lm_op *loop) {
   lm_value **out = LM_NEW_N(g->m->arena, lm_value *, loop->n_out + 1);
-  for (uint32_t i = loop->n_in; i < loop->n_out; i++) out[i] = lm_gradient_cotangent(&g->base, loop->out[i]);
+  for (uint32_t i = loop->n_in; i < loop->n_out; i++)
+    out[i] = lm_gradient_cotangent(&g->base, loop->out[i]);
   return out;
 }
 
@@ -118,11 +144,12 @@ void lm_gradient_reverse_loop(lm_grad *base, lm_op *loop) {
   frame *outer = g->at, f = {.forward = loop->body, .loop = loop, .forth = !loop->n_in};
   lm_builder after = outer->b;
   uint32_t *which = LM_NEW_N(g->m->arena, uint32_t, loop->n_in + 1);
-  lm_value **start = LM_NEW_N(g->m->arena, lm_value *, loop->n_in + 1), **stacked = stacked_cotangents(g, loop);
+  lm_value **start = LM_NEW_N(g->m->arena, lm_value *, loop->n_in + 1),
+           **stacked = stacked_cotangents(g, loop);
   uint32_t n = starts(g, loop, which, start);
   f.b = outer->b;
   f.reversed = lm_loop_begin(&f.b, loop->attr.imm[0], 0, start, n);
-  outer->b.before = f.reversed;                               // what the body needs of outer regions goes in front
+  outer->b.before = f.reversed; // what the body needs of outer regions goes in front
 
   lm_gradient_enter(g, &f);
   seed(g, &f, stacked, which, n);
@@ -138,7 +165,11 @@ void lm_gradient_reverse_loop(lm_grad *base, lm_op *loop) {
   lm_gradient_leave(g);
 
   outer->b.before = after.before;
-  for (uint32_t i = 0; i < n; i++) lm_gradient_add(base, loop->in[which[i]], f.reversed->out[i]);
-  for (uint32_t i = 0; i < carried; i++) lm_gradient_add(base, f.captured[i], f.reversed->out[n + i]);
-  for (uint32_t i = 0; i < f.n_turned; i++) lm_gradient_add(base, f.turned[i], with_axis_of(outer, f.turned[i], f.reversed->out[n + carried + i]));
+  for (uint32_t i = 0; i < n; i++)
+    lm_gradient_add(base, loop->in[which[i]], f.reversed->out[i]);
+  for (uint32_t i = 0; i < carried; i++)
+    lm_gradient_add(base, f.captured[i], f.reversed->out[n + i]);
+  for (uint32_t i = 0; i < f.n_turned; i++)
+    lm_gradient_add(base, f.turned[i],
+                    with_axis_of(outer, f.turned[i], f.reversed->out[n + carried + i]));
 }

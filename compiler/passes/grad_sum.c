@@ -1,7 +1,7 @@
 // grad_sum.c - cotangents: collecting the parts of each and adding them up.
 //
-// A value's cotangent is the sum of what its uses give. Parts that belong to slices of the value are kept apart until the
-// sum is wanted: where they tile an axis, they are laid side by side,
+// A value's cotangent is the sum of what its uses give. Parts that belong to slices of the value
+// are kept apart until the sum is wanted: where they tile an axis, they are laid side by side,
 //   before: %a = pad %ga (x) -> (e) [0, 1]   %b = pad %gb (y) -> (e) [4, 1]   %g = add %a, %b
 //   after:  %g = concat %ga, %gb (x, y) -> (e)
 // which is what the queries, keys and values of one product, and the halves of a rotation, come to.
@@ -19,34 +19,43 @@ static lm_value *fit(lm_builder *b, lm_value *c, lm_type t) {
   lm_axis over[LM_RANK];
   int n = 0;
   for (int i = 0; i < c->type.rank; i++)
-    if (lm_type_find(t, c->type.axis[i]) < 0) over[n++] = c->type.axis[i];
+    if (lm_type_find(t, c->type.axis[i]) < 0)
+      over[n++] = c->type.axis[i];
   c = lm_emit_permute(b, lm_emit_reduce(b, LM_OP_SUM, c, over, n), t.axis, t.rank);
-  if (!lm_type_equal(c->type, t)) LM_BUG("a cotangent of another type than its value");
+  if (!lm_type_equal(c->type, t))
+    LM_BUG("a cotangent of another type than its value");
   return c;
 }
 
-static lm_value *add(gradient *g, lm_value *x, lm_value *y) { return x ? lm_emit2(g->base.b, LM_OP_ADD, x, y) : y; }
+static lm_value *add(gradient *g, lm_value *x, lm_value *y) {
+  return x ? lm_emit2(g->base.b, LM_OP_ADD, x, y) : y;
+}
 
 static void add_part(gradient *g, lm_value *v, lm_value *c, const lm_op *slice) {
   frame *f = g->at;
-  part *p = LM_NEW(g->m->arena, part), *old = lm_idmap_get(&f->parts, v);
-  if (!old && v->region != f->forward) LM_PUSH(g->m->arena, f->captured, f->n_captured, f->cap_captured) = v;
+  part *p = LM_NEW(g->m->arena, part);
+  part *old = lm_idmap_get(&f->parts, v);
+  if (!old && v->region != f->forward)
+    LM_PUSH(g->m->arena, f->captured, f->n_captured, f->cap_captured) = v;
   *p = (part){old, c, slice};
   lm_idmap_set(&f->parts, v, p);
 }
 
 void lm_gradient_add(lm_grad *base, lm_value *v, lm_value *cotangent) {
-  if (lm_gradient_wants(base, v)) add_part((gradient *)base, v, fit(base->b, cotangent, v->type), NULL);
+  if (lm_gradient_wants(base, v))
+    add_part((gradient *)base, v, fit(base->b, cotangent, v->type), NULL);
 }
 
 void lm_gradient_add_place(lm_grad *base, const lm_op *slice, lm_value *cotangent) {
-  if (lm_gradient_wants(base, slice->in[0])) add_part((gradient *)base, slice->in[0], cotangent, slice);
+  if (lm_gradient_wants(base, slice->in[0]))
+    add_part((gradient *)base, slice->in[0], cotangent, slice);
 }
 
 // Each turn of a loop that runs forth reads its own place of what lies outside, and all are read.
 static bool turn_by_turn(const gradient *g, const lm_op *at) {
   const frame *f = g->at;
-  if (!f->forth || at->in[1] != f->forward->args[0] || at->in[0]->region == f->forward) return false;
+  if (!f->forth || at->in[1] != f->forward->args[0] || at->in[0]->region == f->forward)
+    return false;
   bool in_order = at->attr.imm[0] == 0 && at->attr.imm[1] == 1;
   return in_order && lm_axis_size(g->m, at->in[0]->type.axis[0]) == f->loop->attr.imm[0];
 }
@@ -54,10 +63,14 @@ static bool turn_by_turn(const gradient *g, const lm_op *at) {
 bool lm_gradient_add_turn(lm_grad *base, const lm_op *at, lm_value *cotangent) {
   gradient *g = (gradient *)base;
   frame *f = g->at;
-  lm_value *whole = at->in[0], *old = lm_idmap_get(&f->turns, whole);
-  if (!turn_by_turn(g, at)) return false;
-  if (!lm_gradient_wants(base, whole)) return true;
-  if (!old) LM_PUSH(g->m->arena, f->turned, f->n_turned, f->cap_turned) = whole;
+  lm_value *whole = at->in[0];
+  lm_value *old = lm_idmap_get(&f->turns, whole);
+  if (!turn_by_turn(g, at))
+    return false;
+  if (!lm_gradient_wants(base, whole))
+    return true;
+  if (!old)
+    LM_PUSH(g->m->arena, f->turned, f->n_turned, f->cap_turned) = whole;
   lm_idmap_set(&f->turns, whole, add(g, old, fit(base->b, cotangent, at->out[0]->type)));
   return true;
 }
@@ -65,25 +78,33 @@ bool lm_gradient_add_turn(lm_grad *base, const lm_op *at, lm_value *cotangent) {
 // ---- tiles
 
 static int by_place(const void *a, const void *b) {
-  const part *x = *(part *const *)a, *y = *(part *const *)b;
-  int64_t i = x->slice->attr.imm[0], j = y->slice->attr.imm[0];
+  const part *x = *(part *const *)a;
+  const part *y = *(part *const *)b;
+  int64_t i = x->slice->attr.imm[0];
+  int64_t j = y->slice->attr.imm[0];
   return i < j ? -1 : i > j;
 }
 
-static int64_t places(const lm_module *m, const lm_op *slice) { return slice->attr.n_to ? lm_axis_size(m, slice->attr.to[0]) : 1; }
+static int64_t places(const lm_module *m, const lm_op *slice) {
+  return slice->attr.n_to ? lm_axis_size(m, slice->attr.to[0]) : 1;
+}
 
-// The parts that are slices along axis, in order of place, if they cover it without gap or overlap; 0 if not.
+// The parts that are slices along axis, in order of place, if they cover it without gap or overlap;
+// 0 if not.
 static int tiles(const gradient *g, part *list, lm_axis axis, part **out) {
   int n = 0;
   int64_t at = 0;
   for (part *p = list; p; p = p->next) {
-    if (!p->slice || p->slice->attr.axes[0] != axis) continue;
-    if (n == LM_RANK || (p->slice->attr.imm[1] != 1 && p->slice->attr.n_to)) return 0;
+    if (!p->slice || p->slice->attr.axes[0] != axis)
+      continue;
+    if (n == LM_RANK || (p->slice->attr.imm[1] != 1 && p->slice->attr.n_to))
+      return 0;
     out[n++] = p;
   }
   qsort(out, (size_t)n, sizeof *out, by_place);
   for (int i = 0; i < n; i++) {
-    if (out[i]->slice->attr.imm[0] != at) return 0;
+    if (out[i]->slice->attr.imm[0] != at)
+      return 0;
     at += places(g->m, out[i]->slice);
   }
   return at == lm_axis_size(g->m, axis) ? n : 0;
@@ -91,8 +112,10 @@ static int tiles(const gradient *g, part *list, lm_axis axis, part **out) {
 
 // The part with an axis of size 1 where its slice took one place
 static lm_value *with_axis(gradient *g, const part *p, lm_type whole, lm_axis axis) {
-  if (p->slice->attr.n_to) return p->v;
-  if (!g->one) g->one = lm_axis_add(g->m, LM_SYM(g->m->ctx, "one"), 1, 0);
+  if (p->slice->attr.n_to)
+    return p->v;
+  if (!g->one)
+    g->one = lm_axis_add(g->m, LM_SYM(g->m->ctx, "one"), 1, 0);
   whole.axis[lm_type_find(whole, axis)] = g->one;
   return lm_emit_expand(g->base.b, p->v, whole);
 }
@@ -104,14 +127,18 @@ static lm_value *side_by_side(gradient *g, lm_value *v, part **tile, int n) {
   for (int i = 0; i < n; i++) {
     in[i] = with_axis(g, tile[i], v->type, axis);
     a.axes[i] = tile[i]->slice->attr.n_to ? tile[i]->slice->attr.to[0] : g->one;
-    tile[i]->v = NULL;                                        // spent
+    tile[i]->v = NULL; // spent
   }
   return lm_emit(g->base.b, LM_OP_CONCAT, in, (uint32_t)n, &a, NULL);
 }
 
 static lm_value *padded(gradient *g, const part *p, lm_type whole) {
-  lm_attr a = {.axes = {p->slice->attr.to[0]}, .n_axes = p->slice->attr.n_to, .to = {p->slice->attr.axes[0]}, .n_to = 1,
-               .imm = {p->slice->attr.imm[0], p->slice->attr.n_to ? p->slice->attr.imm[1] : 1}, .n_imm = 2};
+  lm_attr a = {.axes = {p->slice->attr.to[0]},
+               .n_axes = p->slice->attr.n_to,
+               .to = {p->slice->attr.axes[0]},
+               .n_to = 1,
+               .imm = {p->slice->attr.imm[0], p->slice->attr.n_to ? p->slice->attr.imm[1] : 1},
+               .n_imm = 2};
   return fit(g->base.b, lm_emit(g->base.b, LM_OP_PAD, &p->v, 1, &a, NULL), whole);
 }
 
@@ -131,9 +158,11 @@ static lm_value *sum_of(gradient *g, lm_value *v, part *list) {
   lm_value *sum = NULL;
   part *tile[LM_RANK];
   for (part *p = list; p; p = p->next)
-    if (!p->slice) sum = add(g, sum, p->v);
+    if (!p->slice)
+      sum = add(g, sum, p->v);
   for (part *p = list; p; p = p->next) {
-    if (!p->slice || !p->v) continue;
+    if (!p->slice || !p->v)
+      continue;
     int n = tiles(g, list, p->slice->attr.axes[0], tile);
     sum = add(g, sum, n ? side_by_side(g, v, tile, n) : padded(g, p, v->type));
   }
@@ -144,7 +173,8 @@ lm_value *lm_gradient_cotangent(lm_grad *base, lm_value *v) {
   gradient *g = (gradient *)base;
   lm_value *sum = lm_idmap_get(&g->at->total, v);
   part *list = lm_idmap_get(&g->at->parts, v);
-  if (sum || !list) return sum;
+  if (sum || !list)
+    return sum;
   sum = sum_of(g, v, reversed(list));
   lm_idmap_set(&g->at->total, v, sum);
   return sum;
@@ -152,7 +182,8 @@ lm_value *lm_gradient_cotangent(lm_grad *base, lm_value *v) {
 
 lm_value *lm_gradient_take(gradient *g, frame *f, lm_value *v) {
   frame *inner = g->at;
-  if (v->region != f->forward) return NULL;
+  if (v->region != f->forward)
+    return NULL;
   g->at = f;
   g->base.b = &f->b;
   lm_value *sum = lm_gradient_cotangent(&g->base, v);

@@ -1,31 +1,39 @@
 // grad_value.c - forward values for the backward code: themselves, stashed, or computed again.
 //
-// Outside of loops a forward value is simply used. The reversed loop can't see into the forward one: of its values, those
-// that are dear to compute are stashed - stacked by the forward loop, read at their turn by the reversed one - and the
-// others are computed again from these, once for each frame and only if a rule asks.
+// Outside of loops a forward value is simply used. The reversed loop can't see into the forward
+// one: of its values, those that are dear to compute are stashed - stacked by the forward loop,
+// read at their turn by the reversed one - and the others are computed again from these, once for
+// each frame and only if a rule asks.
 #include <string.h>
 #include "compiler/ops/interface.h"
 #include "compiler/passes/grad.h"
 
-// A product of two activations that share axes, larger than either of them, as attention's scores are: computing it again
-// costs less than writing it and reading it back.
+// A product of two activations that share axes, larger than either of them, as attention's scores
+// are: computing it again costs less than writing it and reading it back.
 static bool outer_product(const lm_module *m, const lm_op *op) {
-  lm_type x = op->in[0]->type, w = op->in[1]->type;
+  lm_type x = op->in[0]->type;
+  lm_type w = op->in[1]->type;
   int64_t n = lm_type_elements(m, op->out[0]->type);
   int shared = 0;
-  for (int i = 0; i < x.rank; i++) shared += lm_type_find(w, x.axis[i]) >= 0;
-  if (shared == op->attr.n_axes || lm_value_is_weight(op->in[0]) || lm_value_is_weight(op->in[1])) return false;
+  for (int i = 0; i < x.rank; i++)
+    shared += lm_type_find(w, x.axis[i]) >= 0;
+  if (shared == op->attr.n_axes || lm_value_is_weight(op->in[0]) || lm_value_is_weight(op->in[1]))
+    return false;
   return n > lm_type_elements(m, x) && n > lm_type_elements(m, w);
 }
 
-// The policy. Stashed: products but outer ones, reductions, gathers and scatters of floats, loops, attention. Computed again:
-// everything elementwise, movements, parameters, constants, and random numbers, which are functions of their place.
-// Carried values are stashed too (see owned_value), sums that their product gives (pass epilogue), and what the recipe says to
-// save. What it says to compute again is the affair of pass recompute, which takes stashes away.
+// The policy. Stashed: products but outer ones, reductions, gathers and scatters of floats, loops,
+// attention. Computed again: everything elementwise, movements, parameters, constants, and random
+// numbers, which are functions of their place. Carried values are stashed too (see owned_value),
+// sums that their product gives (pass epilogue), and what the recipe says to save. What it says to
+// compute again is the affair of pass recompute, which takes stashes away.
 static bool keeps(const lm_module *m, const lm_op *op) {
-  if (op->keep == LM_KEEP_SAVE) return true;
-  if (lm_op_has(op, LM_T_PRODUCT)) return !outer_product(m, op);
-  if (lm_op_has(op, LM_T_INDEXED)) return lm_dtype_is_float(op->out[0]->type.dtype);
+  if (op->keep == LM_KEEP_SAVE)
+    return true;
+  if (lm_op_has(op, LM_T_PRODUCT))
+    return !outer_product(m, op);
+  if (lm_op_has(op, LM_T_INDEXED))
+    return lm_dtype_is_float(op->out[0]->type.dtype);
   return lm_op_accumulates(op) || op->body;
 }
 
@@ -40,7 +48,8 @@ static lm_value *stash(gradient *g, frame *f, lm_value *v) {
   lm_axis axis = f->loop->attr.n_axes ? f->loop->attr.axes[0] : 0, other = 0;
   lm_value *kept = v;
   if (axis && lm_type_find(v->type, axis) >= 0) {
-    other = lm_axis_add(g->m, g->m->axes[axis].name, lm_axis_size(g->m, axis), g->m->axes[axis].dyn);
+    other =
+        lm_axis_add(g->m, g->m->axes[axis].name, lm_axis_size(g->m, axis), g->m->axes[axis].dyn);
     kept = renamed(g->m, f->loop, v, axis, other);
   }
   lm_value *stacked = lm_loop_stack(g->m, f->loop, kept);
@@ -50,16 +59,19 @@ static lm_value *stash(gradient *g, frame *f, lm_value *v) {
   g->at = inner;
   lm_attr a = {.n_imm = 2};
   lm_gradient_turn(f, 0, 1, a.imm);
-  lm_value *here = lm_emit(&f->b, LM_OP_AT, (lm_value *[]){stacked, f->reversed->body->args[0]}, 2, &a, NULL);
+  lm_value *here =
+      lm_emit(&f->b, LM_OP_AT, (lm_value *[]){stacked, f->reversed->body->args[0]}, 2, &a, NULL);
   here->name = v->name;
-  if (!other) return here;
+  if (!other)
+    return here;
   lm_attr back = {.axes = {other}, .n_axes = 1, .to = {axis}, .n_to = 1};
   return lm_emit(&f->b, LM_OP_RENAME, &here, 1, &back, NULL);
 }
 
 // count - 1 - turn, or the turn itself
 static lm_value *forward_index(frame *f) {
-  if (f->forth) return f->reversed->body->args[0];
+  if (f->forth)
+    return f->reversed->body->args[0];
   lm_type t = lm_type_make(LM_INT, NULL, 0);
   lm_value *last = lm_emit_const(&f->b, t, (double)(f->loop->attr.imm[0] - 1));
   return lm_emit2(&f->b, LM_OP_SUB, last, f->reversed->body->args[0]);
@@ -67,12 +79,16 @@ static lm_value *forward_index(frame *f) {
 
 static frame *owner(gradient *g, const lm_value *v) {
   frame *f = g->at;
-  while (f && f->forward != v->region) f = f->outer;
-  if (!f) LM_BUG("value %u belongs to no region that is being reversed", v->id);
+  while (f && f->forward != v->region)
+    f = f->outer;
+  if (!f)
+    LM_BUG("value %u belongs to no region that is being reversed", v->id);
   return f;
 }
 
-static bool is_index(const frame *f, const lm_value *v) { return f->loop && v == f->forward->args[0]; }
+static bool is_index(const frame *f, const lm_value *v) {
+  return f->loop && v == f->forward->args[0];
+}
 
 static lm_value *again(gradient *g, frame *f, lm_op *op) {
   frame *inner = g->at;
@@ -80,8 +96,10 @@ static lm_value *again(gradient *g, frame *f, lm_op *op) {
   lm_attr a = op->attr;
   g->at = f;
   uint32_t indexed = op->code == LM_OP_PARAM ? op->n_in : 0;
-  if (indexed) lm_gradient_indices(&g->base, op, indexed, in, &a);
-  for (uint32_t i = indexed; i < op->n_in; i++) in[i] = lm_gradient_value(&g->base, op->in[i]);
+  if (indexed)
+    lm_gradient_indices(&g->base, op, indexed, in, &a);
+  for (uint32_t i = indexed; i < op->n_in; i++)
+    in[i] = lm_gradient_value(&g->base, op->in[i]);
   g->at = inner;
   lm_loc at = f->b.loc;
   f->b.loc = op->loc;
@@ -93,7 +111,8 @@ static lm_value *again(gradient *g, frame *f, lm_op *op) {
 
 // A value of the forward loop of f.
 static lm_value *owned_value(gradient *g, frame *f, lm_value *v) {
-  if (is_index(f, v)) return forward_index(f);
+  if (is_index(f, v))
+    return forward_index(f);
   bool sum = g->sums && v->id < g->n_active && g->sums[v->id];
   return !v->def || sum || keeps(g->m, v->def) ? stash(g, f, v) : again(g, f, v->def);
 }
@@ -101,28 +120,34 @@ static lm_value *owned_value(gradient *g, frame *f, lm_value *v) {
 lm_value *lm_gradient_value(lm_grad *base, lm_value *v) {
   gradient *g = (gradient *)base;
   frame *f = owner(g, v);
-  if (!f->loop) return v;
+  if (!f->loop)
+    return v;
   lm_value *here = lm_idmap_get(&f->memo, v);
-  if (here) return here;
+  if (here)
+    return here;
   here = owned_value(g, f, v);
   lm_idmap_set(&f->memo, v, here);
   return here;
 }
 
-// The forward loop's index is count - 1 - turn: its place is first + step * (count - 1), minus step * turn.
+// The forward loop's index is count - 1 - turn: its place is first + step * (count - 1), minus step
+// * turn.
 void lm_gradient_turn(const frame *f, int64_t first, int64_t step, int64_t *out) {
   out[0] = f->forth ? first : first + step * (f->loop->attr.imm[0] - 1);
   out[1] = f->forth ? step : -step;
 }
 
-void lm_gradient_indices(lm_grad *base, const lm_op *op, uint32_t n, lm_value **out, lm_attr *attr) {
+void lm_gradient_indices(lm_grad *base, const lm_op *op, uint32_t n, lm_value **out,
+                         lm_attr *attr) {
   gradient *g = (gradient *)base;
   for (uint32_t i = 0; i < n; i++) {
     frame *f = owner(g, op->in[i]);
     bool index = is_index(f, op->in[i]);
     out[i] = index ? f->reversed->body->args[0] : lm_gradient_value(base, op->in[i]);
-    if (index) lm_gradient_turn(f, op->attr.imm[2 * i], op->attr.imm[2 * i + 1], &attr->imm[2 * i]);
-    else memcpy(&attr->imm[2 * i], &op->attr.imm[2 * i], 2 * sizeof *attr->imm);
+    if (index)
+      lm_gradient_turn(f, op->attr.imm[2 * i], op->attr.imm[2 * i + 1], &attr->imm[2 * i]);
+    else
+      memcpy(&attr->imm[2 * i], &op->attr.imm[2 * i], 2 * sizeof *attr->imm);
   }
   attr->n_imm = (uint8_t)(2 * n);
 }

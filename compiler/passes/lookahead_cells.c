@@ -1,26 +1,29 @@
-// lookahead_cells.c - what follows from the columns of positions and documents: known values, and cells of others.
+// lookahead_cells.c - what follows from the columns of positions and documents: known values, and
+// cells of others.
 #include <math.h>
 #include <string.h>
 #include "compiler/passes/lookahead.h"
 #include "compiler/passes/rewrite.h"
 
 enum {
-  MOST_KNOWN = 1 << 20,      // elements of a value that is known as a whole
-  MOST_OTHERS = 64,          // places along other axes at which a cell is computed, to see whether it is constant
+  MOST_KNOWN = 1 << 20, // elements of a value that is known as a whole
+  MOST_OTHERS =
+      64, // places along other axes at which a cell is computed, to see whether it is constant
   OPERANDS = 8,
 };
 
 // ---- operands, read a row at a time
 
 typedef struct source {
-  const double *v;           // NULL: nothing is known
-  int64_t at_t, at_s;        // strides
-  int64_t at[LM_RANK];       // strides along the result's other axes
+  const double *v;     // NULL: nothing is known
+  int64_t at_t, at_s;  // strides
+  int64_t at[LM_RANK]; // strides along the result's other axes
 } source;
 
 static int64_t stride(const probe *p, lm_type t, int axis) {
   int64_t n = 1;
-  for (int i = axis + 1; i < t.rank; i++) n *= lm_axis_size(p->m, t.axis[i]);
+  for (int i = axis + 1; i < t.rank; i++)
+    n *= lm_axis_size(p->m, t.axis[i]);
   return n;
 }
 
@@ -30,44 +33,64 @@ static source source_of_known(const probe *p, const lm_tensor *x, lm_type out) {
     lm_axis a = x->type.axis[i];
     int64_t step = stride(p, x->type, i);
     int other = lm_type_find(out, a);
-    if (p->is_place[a]) s.at_t = step;
-    else if (p->is_past[a]) s.at_s = step;
-    else if (other >= 0) s.at[other] = step;
+    if (p->is_place[a])
+      s.at_t = step;
+    else if (p->is_past[a])
+      s.at_s = step;
+    else if (other >= 0)
+      s.at[other] = step;
   }
   return s;
 }
 
 static source source_of(const probe *p, const lm_value *v, lm_type out) {
   const fact *f = lm_fact(p, v);
-  if (f->known.v) return source_of_known(p, &f->known, out);
+  if (f->known.v)
+    return source_of_known(p, &f->known, out);
   return f->cell ? (source){.v = f->cell, .at_t = f->width, .at_s = f->width > 1} : (source){0};
 }
 
 // n values of the row of t; a pointer into the operand where they lie side by side there.
 static const double *row(const source *x, int64_t t, int64_t other, int64_t n, double *room) {
   const double *from = x->v ? x->v + t * x->at_t + other : NULL;
-  if (from && (x->at_s == 1 || n == 1)) return from;
-  for (int64_t s = 0; s < n; s++) room[s] = from ? from[s * x->at_s] : NAN;
+  if (from && (x->at_s == 1 || n == 1))
+    return from;
+  for (int64_t s = 0; s < n; s++)
+    room[s] = from ? from[s * x->at_s] : NAN;
   return room;
 }
 
 // ---- elementwise
 
-static double negligible_sum(double x, double y) { return x <= LM_NEVER || y <= LM_NEVER ? 10 * LM_NEVER : x + y; }
+static double negligible_sum(double x, double y) {
+  return x <= LM_NEVER || y <= LM_NEVER ? 10 * LM_NEVER : x + y;
+}
 
 static double difference(double x, double y) {
-  if (x <= LM_NEVER) return y <= LM_NEVER ? 0 : 10 * LM_NEVER;
+  if (x <= LM_NEVER)
+    return y <= LM_NEVER ? 0 : 10 * LM_NEVER;
   return y >= -LM_NEVER ? 10 * LM_NEVER : x - y;
 }
 
-static double comparison(double x, double y, bool holds) { return isnan(x) || isnan(y) ? NAN : holds; }
-static double exponential(double x) { return x <= LM_NEVER ? 0 : exp(x); }
-static double product(double x, double y) { return x == 0 || y == 0 ? 0 : x * y; }
-static double both(double x, double y) { return x == 0 || y == 0 ? 0 : isnan(x) || isnan(y) ? NAN : 1; }
-static double either(double x, double y) { return x == 1 || y == 1 ? 1 : isnan(x) || isnan(y) ? NAN : 0; }
+static double comparison(double x, double y, bool holds) {
+  return isnan(x) || isnan(y) ? NAN : holds;
+}
+static double exponential(double x) {
+  return x <= LM_NEVER ? 0 : exp(x);
+}
+static double product(double x, double y) {
+  return x == 0 || y == 0 ? 0 : x * y;
+}
+static double both(double x, double y) {
+  return x == 0 || y == 0 ? 0 : isnan(x) || isnan(y) ? NAN : 1;
+}
+static double either(double x, double y) {
+  return x == 1 || y == 1 ? 1 : isnan(x) || isnan(y) ? NAN : 0;
+}
 
 static double chosen(double c, double x, double y) {
-  if (isnan(c)) return x == y ? x : NAN;
+  if (isnan(c))
+    return x == y ? x : NAN;
   return c != 0 ? x : y;
 }
 
@@ -75,51 +98,63 @@ static double any_other(const lm_op *op, const double *const *in, int64_t s) {
   double x[OPERANDS] = {0};
   for (uint32_t i = 0; i < op->n_in; i++) {
     x[i] = in[i][s];
-    if (isnan(x[i])) return NAN;
+    if (isnan(x[i]))
+      return NAN;
   }
   return op->n_in ? lm_eval_scalar(op, x) : NAN;
 }
 
-#define EACH(VALUE) for (int64_t s = 0; s < n; s++) out[s] = (VALUE)
+#define EACH(VALUE)                                                                                \
+  for (int64_t s = 0; s < n; s++)                                                                  \
+  out[s] = (VALUE)
 
 // n cells of the result; NAN stands for what no constant is known of.
 static void combine(const lm_op *op, const double *const *in, int64_t n, double *out) {
-  const double *x = in[0], *y = op->n_in > 1 ? in[1] : NULL;
+  const double *x = in[0];
+  const double *y = op->n_in > 1 ? in[1] : NULL;
   switch (op->code) {
-    case LM_OP_EXPAND: case LM_OP_STOP: EACH(x[s]); break;
-    case LM_OP_SELECT: EACH(chosen(x[s], y[s], in[2][s])); break;
-    case LM_OP_ADD: EACH(negligible_sum(x[s], y[s])); break;
-    case LM_OP_SUB: EACH(difference(x[s], y[s])); break;
-    case LM_OP_MUL: EACH(product(x[s], y[s])); break;
-    case LM_OP_DIV: EACH(x[s] == 0 ? 0 : x[s] / y[s]); break;
-    case LM_OP_EXP: EACH(exponential(x[s])); break;
-    case LM_OP_AND: EACH(both(x[s], y[s])); break;
-    case LM_OP_OR: EACH(either(x[s], y[s])); break;
-    case LM_OP_EQ: EACH(comparison(x[s], y[s], x[s] == y[s])); break;
-    case LM_OP_GE: EACH(comparison(x[s], y[s], x[s] >= y[s])); break;
-    case LM_OP_GT: EACH(comparison(x[s], y[s], x[s] > y[s])); break;
-    case LM_OP_LE: EACH(comparison(x[s], y[s], x[s] <= y[s])); break;
-    case LM_OP_LT: EACH(comparison(x[s], y[s], x[s] < y[s])); break;
-    default: EACH(any_other(op, in, s)); break;
+  case LM_OP_EXPAND:
+  case LM_OP_STOP: EACH(x[s]); break;
+  case LM_OP_SELECT: EACH(chosen(x[s], y[s], in[2][s])); break;
+  case LM_OP_ADD: EACH(negligible_sum(x[s], y[s])); break;
+  case LM_OP_SUB: EACH(difference(x[s], y[s])); break;
+  case LM_OP_MUL: EACH(product(x[s], y[s])); break;
+  case LM_OP_DIV: EACH(x[s] == 0 ? 0 : x[s] / y[s]); break;
+  case LM_OP_EXP: EACH(exponential(x[s])); break;
+  case LM_OP_AND: EACH(both(x[s], y[s])); break;
+  case LM_OP_OR: EACH(either(x[s], y[s])); break;
+  case LM_OP_EQ: EACH(comparison(x[s], y[s], x[s] == y[s])); break;
+  case LM_OP_GE: EACH(comparison(x[s], y[s], x[s] >= y[s])); break;
+  case LM_OP_GT: EACH(comparison(x[s], y[s], x[s] > y[s])); break;
+  case LM_OP_LE: EACH(comparison(x[s], y[s], x[s] <= y[s])); break;
+  case LM_OP_LT: EACH(comparison(x[s], y[s], x[s] < y[s])); break;
+  default: EACH(any_other(op, in, s)); break;
   }
 }
 
-// Axes of the result along which an operand that is known varies: a cell is a constant if it is the same at all of them.
-typedef struct others { int axis[LM_RANK], n; int64_t count; } others;
+// Axes of the result along which an operand that is known varies: a cell is a constant if it is the
+// same at all of them.
+typedef struct others {
+  int axis[LM_RANK], n;
+  int64_t count;
+} others;
 
 static others others_of(const probe *p, lm_type out, const source *in, uint32_t n_in) {
   others o = {.count = 1};
   for (int k = 0; k < out.rank; k++) {
     bool varies = false;
-    for (uint32_t i = 0; i < n_in; i++) varies |= in[i].at[k] != 0;
-    if (!varies || lm_axis_size(p->m, out.axis[k]) == 1) continue;
+    for (uint32_t i = 0; i < n_in; i++)
+      varies |= in[i].at[k] != 0;
+    if (!varies || lm_axis_size(p->m, out.axis[k]) == 1)
+      continue;
     o.axis[o.n++] = k;
     o.count *= lm_axis_size(p->m, out.axis[k]);
   }
   return o;
 }
 
-static int64_t other_offset(const probe *p, lm_type out, const others *o, int64_t k, const source *x) {
+static int64_t other_offset(const probe *p, lm_type out, const others *o, int64_t k,
+                            const source *x) {
   int64_t at = 0;
   for (int i = o->n - 1; i >= 0; i--) {
     int64_t size = lm_axis_size(p->m, out.axis[o->axis[i]]);
@@ -132,27 +167,30 @@ static int64_t other_offset(const probe *p, lm_type out, const others *o, int64_
 static void forget_varying(source *in, uint32_t n_in) {
   for (uint32_t i = 0; i < n_in; i++)
     for (int k = 0; k < LM_RANK; k++)
-      if (in[i].at[k]) in[i] = (source){0};
+      if (in[i].at[k])
+        in[i] = (source){0};
 }
 
 static void merge(double *out, const double *now, int64_t n) {
   EACH(out[s] == now[s] ? out[s] : NAN);
 }
 
-static void elementwise_row(const probe *p, const lm_op *op, const source *in, const others *o, int64_t t, int64_t n,
-                            double *room, double *out) {
+static void elementwise_row(const probe *p, const lm_op *op, const source *in, const others *o,
+                            int64_t t, int64_t n, double *room, double *out) {
   for (int64_t k = 0; k < o->count; k++) {
     const double *x[OPERANDS] = {0};
     for (uint32_t i = 0; i < op->n_in; i++)
       x[i] = row(&in[i], t, other_offset(p, op->out[0]->type, o, k, &in[i]), n, room + (i + 1) * n);
     combine(op, x, n, k ? room : out);
-    if (k) merge(out, room, n);
+    if (k)
+      merge(out, room, n);
   }
 }
 
 static bool any_known(const source *in, uint32_t n) {
   for (uint32_t i = 0; i < n; i++)
-    if (in[i].v) return true;
+    if (in[i].v)
+      return true;
   return false;
 }
 
@@ -165,25 +203,30 @@ static void cells_begin(probe *p, const lm_op *op, int64_t width) {
 // Whether all that is known of the operands is one number each.
 static bool is_uniform(const source *in, uint32_t n) {
   for (uint32_t i = 0; i < n; i++)
-    if (in[i].v && (in[i].at_t || in[i].at_s)) return false;
+    if (in[i].v && (in[i].at_t || in[i].at_s))
+      return false;
   return true;
 }
 
 static void fill_cells(probe *p, const lm_op *op, int64_t width, double x) {
-  if (isnan(x)) return;
+  if (isnan(x))
+    return;
   cells_begin(p, op, width);
-  for (int64_t i = 0; i < p->places * width; i++) lm_fact(p, op->out[0])->cell[i] = x;
+  for (int64_t i = 0; i < p->places * width; i++)
+    lm_fact(p, op->out[0])->cell[i] = x;
 }
 
 static void find_elementwise(probe *p, const lm_op *op, int64_t width) {
   source in[OPERANDS] = {{0}};
-  for (uint32_t i = 0; i < op->n_in; i++) in[i] = source_of(p, op->in[i], op->out[0]->type);
+  for (uint32_t i = 0; i < op->n_in; i++)
+    in[i] = source_of(p, op->in[i], op->out[0]->type);
   others o = others_of(p, op->out[0]->type, in, op->n_in);
   if (o.count > MOST_OTHERS) {
     forget_varying(in, op->n_in);
     o = (others){.count = 1};
   }
-  if (!any_known(in, op->n_in)) return;
+  if (!any_known(in, op->n_in))
+    return;
   if (is_uniform(in, op->n_in)) {
     double cell, few[OPERANDS + 1];
     elementwise_row(p, op, in, &o, 0, 1, few, &cell);
@@ -192,7 +235,8 @@ static void find_elementwise(probe *p, const lm_op *op, int64_t width) {
   }
   double *room = lm_calloc((size_t)(width * (OPERANDS + 1)), sizeof *room);
   cells_begin(p, op, width);
-  for (int64_t t = 0; t < p->places; t++) elementwise_row(p, op, in, &o, t, width, room, lm_fact(p, op->out[0])->cell + t * width);
+  for (int64_t t = 0; t < p->places; t++)
+    elementwise_row(p, op, in, &o, t, width, room, lm_fact(p, op->out[0])->cell + t * width);
   lm_free(room);
 }
 
@@ -209,28 +253,37 @@ static double row_reduced(const lm_op *op, const double *x, int64_t n, bool *out
     sum += x[s];
     most = x[s] > most ? x[s] : most;
   }
-  if (*out_hidden) return 10 * LM_NEVER;
+  if (*out_hidden)
+    return 10 * LM_NEVER;
   return !all ? NAN : op->code == LM_OP_MAX ? most : sum;
 }
 
 static void find_reduced(probe *p, const lm_op *op) {
   const fact *x = lm_fact(p, op->in[0]);
   fact *f = lm_fact(p, op->out[0]);
-  if (!x->cell || x->width == 1 || (op->code == LM_OP_SUM && op->attr.n_axes > 1)) return;
+  if (!x->cell || x->width == 1 || (op->code == LM_OP_SUM && op->attr.n_axes > 1))
+    return;
   cells_begin(p, op, 1);
   f->hidden = lm_calloc((size_t)p->places, sizeof *f->hidden);
   f->owns_hidden = true;
-  for (int64_t t = 0; t < p->places; t++) f->cell[t] = row_reduced(op, x->cell + t * p->places, p->places, &f->hidden[t]);
+  for (int64_t t = 0; t < p->places; t++)
+    f->cell[t] = row_reduced(op, x->cell + t * p->places, p->places, &f->hidden[t]);
 }
 
 // ---- movements that keep t and s where they are
 
 static bool keeps_grid(const probe *p, const lm_op *op) {
   switch (op->code) {
-    case LM_OP_RENAME: return true;
-    case LM_OP_VIEW: case LM_OP_PERMUTE: case LM_OP_SLICE: case LM_OP_PAD: case LM_OP_CONCAT: break;
-    case LM_OP_SUM: case LM_OP_MAX: case LM_OP_DOT: break;
-    default: return false;
+  case LM_OP_RENAME: return true;
+  case LM_OP_VIEW:
+  case LM_OP_PERMUTE:
+  case LM_OP_SLICE:
+  case LM_OP_PAD:
+  case LM_OP_CONCAT: break;
+  case LM_OP_SUM:
+  case LM_OP_MAX:
+  case LM_OP_DOT: break;
+  default: return false;
   }
   return !lm_probe_over(op, p->is_place) && !lm_probe_over(op, p->is_past);
 }
@@ -238,10 +291,13 @@ static bool keeps_grid(const probe *p, const lm_op *op) {
 // A cell is its operands' common constant; of a product, zero if one's is (heads that are mixed).
 static double moved(const probe *p, const lm_op *op, int64_t t, int64_t s) {
   double x = lm_fact_cell(p, op->in[0], t, s);
-  if (op->code == LM_OP_DOT) return x == 0 || lm_fact_cell(p, op->in[1], t, s) == 0 ? 0 : NAN;
+  if (op->code == LM_OP_DOT)
+    return x == 0 || lm_fact_cell(p, op->in[1], t, s) == 0 ? 0 : NAN;
   for (uint32_t i = 1; i < op->n_in; i++)
-    if (lm_fact_cell(p, op->in[i], t, s) != x) return NAN;
-  if (op->code == LM_OP_PAD || op->code == LM_OP_SUM) return x == 0 ? 0 : NAN;
+    if (lm_fact_cell(p, op->in[i], t, s) != x)
+      return NAN;
+  if (op->code == LM_OP_PAD || op->code == LM_OP_SUM)
+    return x == 0 ? 0 : NAN;
   return x;
 }
 
@@ -256,34 +312,41 @@ static bool moves_cells(const probe *p, const lm_op *op) {
 }
 
 static void find_moved(probe *p, const lm_op *op, int64_t width) {
-  if (!moves_cells(p, op)) return;
+  if (!moves_cells(p, op))
+    return;
   cells_begin(p, op, width);
   for (int64_t t = 0; t < p->places; t++)
-    for (int64_t s = 0; s < width; s++) lm_fact(p, op->out[0])->cell[t * width + s] = moved(p, op, t, s);
+    for (int64_t s = 0; s < width; s++)
+      lm_fact(p, op->out[0])->cell[t * width + s] = moved(p, op, t, s);
 }
 
 // The constant of a known tensor at (t, s), NAN if it differs along other axes.
 static double known_cell(const probe *p, const lm_tensor *x, int64_t t, int64_t s) {
   lm_type none = {0};
-  source all = source_of_known(p, x, x->type), grid = source_of_known(p, x, none);
+  source all = source_of_known(p, x, x->type);
+  source grid = source_of_known(p, x, none);
   others o = others_of(p, x->type, &all, 1);
   const double *at = x->v + t * grid.at_t + s * grid.at_s;
   for (int64_t k = 1; k < o.count; k++)
-    if (at[other_offset(p, x->type, &o, k, &all)] != at[0]) return NAN;
+    if (at[other_offset(p, x->type, &o, k, &all)] != at[0])
+      return NAN;
   return at[0];
 }
 
 double lm_fact_cell(const probe *p, const lm_value *v, int64_t t, int64_t s) {
   const fact *f = lm_fact(p, v);
-  if (f->known.v) return known_cell(p, &f->known, t, s);
+  if (f->known.v)
+    return known_cell(p, &f->known, t, s);
   return f->cell ? f->cell[t * f->width + (f->width > 1 ? s : 0)] : NAN;
 }
 
 // ---- all of them
 
 static bool is_computed(const lm_op *op) {
-  if (op->n_out != 1 || op->n_in > OPERANDS || op->body || !lm_op_pure(op)) return false;
-  return op->code != LM_OP_PARAM && op->code != LM_OP_RNG && op->code != LM_OP_DOT && op->code != LM_OP_AT;
+  if (op->n_out != 1 || op->n_in > OPERANDS || op->body || !lm_op_pure(op))
+    return false;
+  return op->code != LM_OP_PARAM && op->code != LM_OP_RNG && op->code != LM_OP_DOT &&
+         op->code != LM_OP_AT;
 }
 
 static bool fill_known(const probe *p, const lm_value *v, lm_tensor *out) {
@@ -296,7 +359,8 @@ static bool fill_known(const probe *p, const lm_value *v, lm_tensor *out) {
     for (int64_t s = 0; s < width; s++)
       for (int64_t k = 0; k < o.count; k++) {
         double x = lm_fact(p, v)->cell[t * width + s];
-        if (isnan(x)) return false;
+        if (isnan(x))
+          return false;
         out->v[t * grid.at_t + s * grid.at_s + other_offset(p, v->type, &o, k, &to)] = x;
       }
   return true;
@@ -306,18 +370,23 @@ static bool fill_known(const probe *p, const lm_value *v, lm_tensor *out) {
 static bool make_known(const probe *p, const lm_value *v) {
   fact *f = lm_fact(p, v);
   int64_t n = lm_type_elements(p->m, v->type);
-  if (f->known.v || !f->cell || n > MOST_KNOWN) return f->known.v;
+  if (f->known.v || !f->cell || n > MOST_KNOWN)
+    return f->known.v;
   lm_tensor x = {v->type, n, lm_calloc((size_t)n, sizeof *x.v)};
-  if (fill_known(p, v, &x)) f->known = x;
-  else lm_tensor_free(&x);
+  if (fill_known(p, v, &x))
+    f->known = x;
+  else
+    lm_tensor_free(&x);
   return f->known.v;
 }
 
 static bool find_known(probe *p, const lm_op *op) {
   lm_tensor in[OPERANDS] = {{{0}}};
-  if (!is_computed(op) || lm_type_elements(p->m, op->out[0]->type) > MOST_KNOWN) return false;
+  if (!is_computed(op) || lm_type_elements(p->m, op->out[0]->type) > MOST_KNOWN)
+    return false;
   for (uint32_t i = 0; i < op->n_in; i++) {
-    if (!make_known(p, op->in[i])) return false;
+    if (!make_known(p, op->in[i]))
+      return false;
     in[i] = lm_fact(p, op->in[i])->known;
   }
   lm_eval_known(p->m, op, in, &lm_fact(p, op->out[0])->known);
@@ -326,23 +395,32 @@ static bool find_known(probe *p, const lm_op *op) {
 
 static void inherit_hidden(probe *p, const lm_op *op) {
   fact *f = lm_fact(p, op->out[0]);
-  for (uint32_t i = 0; i < op->n_in && !f->hidden; i++) f->hidden = lm_fact(p, op->in[i])->hidden;
+  for (uint32_t i = 0; i < op->n_in && !f->hidden; i++)
+    f->hidden = lm_fact(p, op->in[i])->hidden;
 }
 
 void lm_fact_find(probe *p, const lm_op *op) {
   lm_axis place;
-  if (op->n_out != 1) return;
+  if (op->n_out != 1)
+    return;
   lm_type t = op->out[0]->type;
-  bool elementwise = lm_op_info_of(op)->traits & LM_T_ELEMENTWISE, gridded = lm_probe_gridded(p, t);
-  if (!(elementwise && gridded) && find_known(p, op)) return;
-  if (!lm_probe_has(p->is_place, t, &place) || op->n_in > OPERANDS) return;
+  bool elementwise = lm_op_info_of(op)->traits & LM_T_ELEMENTWISE;
+  bool gridded = lm_probe_gridded(p, t);
+  if (!(elementwise && gridded) && find_known(p, op))
+    return;
+  if (!lm_probe_has(p->is_place, t, &place) || op->n_in > OPERANDS)
+    return;
   int64_t width = gridded ? p->places : 1;
   bool reduces = (op->code == LM_OP_MAX || op->code == LM_OP_SUM) && lm_probe_over(op, p->is_past);
   inherit_hidden(p, op);
-  if (op->code == LM_OP_CONST) fill_cells(p, op, width, op->attr.num);
-  else if (elementwise) find_elementwise(p, op, width);
-  else if (reduces && !gridded) find_reduced(p, op);
-  else if (keeps_grid(p, op)) find_moved(p, op, width);
+  if (op->code == LM_OP_CONST)
+    fill_cells(p, op, width, op->attr.num);
+  else if (elementwise)
+    find_elementwise(p, op, width);
+  else if (reduces && !gridded)
+    find_reduced(p, op);
+  else if (keeps_grid(p, op))
+    find_moved(p, op, width);
 }
 
 void lm_fact_free(fact *f) {

@@ -1,56 +1,83 @@
 // lookahead_row.c - the row of packed documents on which @probe is looked at.
 //
-// Two short documents, a long one without a gap in its first 512 positions, and one of some first positions. Both of the
-// last go on with a sample of later positions, which are those that decide something: around the constants that the model
-// compares positions with (a window of 4096 ends between 4095 and 4096), around twice as many, and two at each power of
-// two, where a factor such as 1.001 shows. A row with gaps is as good as one without: what a mask sees of a position is
-// its number.
+// Two short documents, a long one without a gap in its first 512 positions, and one of some first
+// positions. Both of the last go on with a sample of later positions, which are those that decide
+// something: around the constants that the model compares positions with (a window of 4096 ends
+// between 4095 and 4096), around twice as many, and two at each power of two, where a factor such
+// as 1.001 shows. A row with gaps is as good as one without: what a mask sees of a position is its
+// number.
 #include "compiler/passes/lookahead.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST = 5, SECOND = 7, LAST = 8, SAMPLE = 112, LEAST = LM_PROBE_FILLED / 2, MOST_CONSTANTS = 12 };
-static const double LARGEST = 1 << 30;   // a position is a number of 32 bits, twice a constant too
+enum {
+  FIRST = 5,
+  SECOND = 7,
+  LAST = 8,
+  SAMPLE = 112,
+  LEAST = LM_PROBE_FILLED / 2,
+  MOST_CONSTANTS = 12
+};
+static const double LARGEST = 1 << 30; // a position is a number of 32 bits, twice a constant too
 
-typedef struct numbers { double v[MOST_CONSTANTS]; int n; bool many; } numbers;
-typedef struct finder { const probe *p; bool *follows; numbers found; } finder;   // follows: by value id, from pos or seg
+typedef struct numbers {
+  double v[MOST_CONSTANTS];
+  int n;
+  bool many;
+} numbers;
+typedef struct finder {
+  const probe *p;
+  bool *follows;
+  numbers found;
+} finder; // follows: by value id, from pos or seg
 
 static void number_add(numbers *s, double c) {
   c = floor(fabs(c));
-  if (!(c > LEAST) || c > LARGEST) return;                     // below, positions without a gap go to twice as many
+  if (!(c > LEAST) || c > LARGEST)
+    return; // below, positions without a gap go to twice as many
   for (int i = 0; i < s->n; i++)
-    if (s->v[i] == c) return;
-  if (s->n == MOST_CONSTANTS) s->many = true;
-  else s->v[s->n++] = c;
+    if (s->v[i] == c)
+      return;
+  if (s->n == MOST_CONSTANTS)
+    s->many = true;
+  else
+    s->v[s->n++] = c;
 }
 
 static const lm_op *constant(const lm_value *v) {
-  while (v->def && (v->def->code == LM_OP_EXPAND || v->def->code == LM_OP_CAST)) v = v->def->in[0];
+  while (v->def && (v->def->code == LM_OP_EXPAND || v->def->code == LM_OP_CAST))
+    v = v->def->in[0];
   return v->def && v->def->code == LM_OP_CONST ? v->def : NULL;
 }
 
 static void visit(lm_op *op, void *user) {
   finder *f = user;
   bool follows = false;
-  if (op->body) return;
-  for (uint32_t i = 0; i < op->n_in; i++) follows |= f->follows[op->in[i]->id];
-  for (uint32_t i = 0; i < op->n_out; i++) f->follows[op->out[i]->id] = follows;
+  if (op->body)
+    return;
+  for (uint32_t i = 0; i < op->n_in; i++)
+    follows |= f->follows[op->in[i]->id];
+  for (uint32_t i = 0; i < op->n_out; i++)
+    f->follows[op->out[i]->id] = follows;
   for (uint32_t i = 0; follows && i < op->n_in; i++) {
     const lm_op *c = constant(op->in[i]);
-    if (c) number_add(&f->found, c->attr.num);
+    if (c)
+      number_add(&f->found, c->attr.num);
   }
 }
 
 static const double *column_of(const probe *p, const lm_value *arg) {
-  if (!arg->name || arg->type.rank != 2) return NULL;
+  if (!arg->name || arg->type.rank != 2)
+    return NULL;
   return !strcmp(arg->name, "pos") ? p->pos : !strcmp(arg->name, "seg") ? p->seg : NULL;
 }
 
 static numbers constants(const probe *p, const lm_func *f) {
   finder x = {.p = p, .follows = lm_calloc(p->m->n_values + 1, sizeof *x.follows)};
-  for (uint32_t i = 0; i < f->body->n_args; i++) x.follows[f->body->args[i]->id] = column_of(p, f->body->args[i]);
+  for (uint32_t i = 0; i < f->body->n_args; i++)
+    x.follows[f->body->args[i]->id] = column_of(p, f->body->args[i]);
   lm_region_walk(f->body, visit, &x);
   lm_free(x.follows);
   return x.found;
@@ -59,7 +86,8 @@ static numbers constants(const probe *p, const lm_func *f) {
 // ---- the sample
 
 static int compare(const void *x, const void *y) {
-  double a = *(const double *)x, b = *(const double *)y;
+  double a = *(const double *)x;
+  double b = *(const double *)y;
   return (a > b) - (a < b);
 }
 
@@ -77,16 +105,20 @@ static int64_t sample(const numbers *c, int64_t room, double *out) {
   }
   qsort(out, (size_t)n, sizeof *out, compare);
   for (int64_t i = 0; i < n; i++)
-    if (!kept || out[i] > out[kept - 1]) out[kept++] = out[i];
+    if (!kept || out[i] > out[kept - 1])
+      out[kept++] = out[i];
   return kept;
 }
 
 // The positions of a document of n places: 0, 1, 2, … and the sample behind what that reaches.
 static void fill_long(const double *later, int64_t found, int64_t n, double *out) {
   int64_t first = 0, filled = n - found;
-  for (; first < found && later[first] < (double)filled; filled = n - (found - first)) first++;
-  for (int64_t i = 0; i < filled; i++) out[i] = (double)i;
-  for (int64_t i = first; i < found; i++) out[filled + i - first] = later[i];
+  for (; first < found && later[first] < (double)filled; filled = n - (found - first))
+    first++;
+  for (int64_t i = 0; i < filled; i++)
+    out[i] = (double)i;
+  for (int64_t i = first; i < found; i++)
+    out[filled + i - first] = later[i];
 }
 
 static int64_t document(probe *p, int64_t at, int64_t n, int number) {
@@ -106,17 +138,23 @@ static lm_tensor column(const probe *p, const lm_value *arg, const double *v) {
 void lm_probe_row(probe *p, const lm_func *f) {
   numbers c = constants(p, f);
   double later[SAMPLE];
-  bool is_long = p->places >= LM_PROBE_FILLED + 2 * SAMPLE;    // the row of a test may be short
+  bool is_long = p->places >= LM_PROBE_FILLED + 2 * SAMPLE; // the row of a test may be short
   int64_t found = is_long ? sample(&c, SAMPLE, later) : 0;
   int64_t at = document(p, document(p, 0, FIRST, 0), SECOND, 1);
   int64_t end = is_long ? p->places - LAST - found : p->places;
   document(p, at, end - at, 2);
   document(p, end, p->places - end, 3);
   fill_long(later, found, end - at, p->pos + at);
-  if (is_long) fill_long(later, found, p->places - end, p->pos + end);
+  if (is_long)
+    fill_long(later, found, p->places - end, p->pos + end);
   for (uint32_t i = 0; i < f->body->n_args; i++) {
     const double *v = column_of(p, f->body->args[i]);
-    if (v) lm_fact(p, f->body->args[i])->known = column(p, f->body->args[i], v);
+    if (v)
+      lm_fact(p, f->body->args[i])->known = column(p, f->body->args[i], v);
   }
-  if (c.many) lm_warn(p->c, (lm_loc){0}, "E0D7", "positions are compared with more than %d constants above %d: not all of them are probed for looking ahead", MOST_CONSTANTS, LEAST);
+  if (c.many)
+    lm_warn(p->c, (lm_loc){0}, "E0D7",
+            "positions are compared with more than %d constants above %d: not all of them are "
+            "probed for looking ahead",
+            MOST_CONSTANTS, LEAST);
 }

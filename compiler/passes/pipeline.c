@@ -10,57 +10,72 @@ const lm_pass lm_passes[] = {
 };
 const int lm_n_passes = LM_COUNT(lm_passes);
 
-// Cleaning before the derivative keeps what it stashes small; cleaning after removes what it made twice.
+// Cleaning before the derivative keeps what it stashes small; cleaning after removes what it made
+// twice.
 const char *const lm_pipeline[] = {
-  "inline", "analyze", "simplify", "cse", "licm", "dce", "lookahead",
-  "attend", "cse", "licm", "chunk", "pack", "dce", "slab", "cse", "count",
-  "grad", "simplify", "cse", "licm", "dce",
-  "jam", "cse", "dce",
-  "widen", "layout", "copies", "dce", "unattend", "decompose", "cse", "dce", "epilogue", "dce", "fuse",
-  "recompute", "dce",
-  NULL,
+    "inline",   "analyze",  "simplify", "cse",       "licm",     "dce",       "lookahead", "attend",
+    "cse",      "licm",     "chunk",    "pack",      "dce",      "slab",      "cse",       "count",
+    "grad",     "simplify", "cse",      "licm",      "dce",      "jam",       "cse",       "dce",
+    "widen",    "layout",   "copies",   "dce",       "unattend", "decompose", "cse",       "dce",
+    "epilogue", "dce",      "fuse",     "recompute", "dce",      NULL,
 };
 
 const lm_pass *lm_pass_find(const char *name) {
   for (int i = 0; i < lm_n_passes; i++)
-    if (!strcmp(lm_passes[i].name, name)) return &lm_passes[i];
+    if (!strcmp(lm_passes[i].name, name))
+      return &lm_passes[i];
   return NULL;
 }
 
 static void verify_after(const lm_module *m, const lm_pass *pass) {
   lm_buf why = {0};
-  if (!lm_module_verify(m, &why)) LM_BUG("after pass %s:\n%s", pass->name, why.p);
+  if (!lm_module_verify(m, &why))
+    LM_BUG("after pass %s:\n%s", pass->name, why.p);
   lm_buf_free(&why);
 }
 
 bool lm_pass_run(lm_module *m, const lm_pass *pass, const lm_pass_env *env) {
-  if (env->watch) env->watch(env->user, pass->name, false, m);
-  if (!pass->run(m, env)) return false;
-  if (pass->after != LM_STAGES && m->stage != pass->after) LM_BUG("pass %s left stage %d", pass->name, m->stage);
+  if (env->watch)
+    env->watch(env->user, pass->name, false, m);
+  if (!pass->run(m, env))
+    return false;
+  if (pass->after != LM_STAGES && m->stage != pass->after)
+    LM_BUG("pass %s left stage %d", pass->name, m->stage);
   verify_after(m, pass);
-  if (env->watch) env->watch(env->user, pass->name, true, m);
+  if (env->watch)
+    env->watch(env->user, pass->name, true, m);
   return true;
 }
 
-static bool fits(const lm_module *m, const lm_pass *pass) { return pass->before == LM_STAGES || pass->before == m->stage; }
+static bool fits(const lm_module *m, const lm_pass *pass) {
+  return pass->before == LM_STAGES || pass->before == m->stage;
+}
 
 lm_status lm_pass_named(const char *name, size_t n, const lm_pass **out) {
   const char *names[LM_COUNT(lm_passes)];
   char word[64];
   for (int i = 0; i < lm_n_passes; i++) {
     names[i] = lm_passes[i].name;
-    if (strlen(lm_passes[i].name) == n && !memcmp(lm_passes[i].name, name, n)) return *out = &lm_passes[i], NULL;
+    if (strlen(lm_passes[i].name) == n && !memcmp(lm_passes[i].name, name, n)) {
+      *out = &lm_passes[i];
+      return NULL;
+    }
   }
-  if (!n) return lm_fail(LM_USER, "a pass is missing at a comma of the list");
+  if (!n)
+    return lm_fail(LM_USER, "a pass is missing at a comma of the list");
   snprintf(word, sizeof word, "%.*s", (int)(n < sizeof word ? n : sizeof word - 1), name);
   const char *near = lm_nearest(word, names, lm_n_passes);
-  return lm_fail(LM_USER, "there is no pass %s; %s%s%s", word, near ? "did you mean " : "`lmc opt --list` names them", near ? near : "", near ? "?" : "");
+  return lm_fail(LM_USER, "there is no pass %s; %s%s%s", word,
+                 near ? "did you mean " : "`lmc opt --list` names them", near ? near : "",
+                 near ? "?" : "");
 }
 
-static lm_status run_named(lm_module *m, const char *name, size_t n, const lm_pass_env *env, bool *out_ok) {
+static lm_status run_named(lm_module *m, const char *name, size_t n, const lm_pass_env *env,
+                           bool *out_ok) {
   const lm_pass *pass;
   LM_TRY(lm_pass_named(name, n, &pass));
-  if (!fits(m, pass)) return lm_fail(LM_USER, "pass %s does not run on a module at this stage", pass->name);
+  if (!fits(m, pass))
+    return lm_fail(LM_USER, "pass %s does not run on a module at this stage", pass->name);
   *out_ok = lm_pass_run(m, pass, env);
   return NULL;
 }
@@ -79,16 +94,22 @@ lm_status lm_pass_run_list(lm_module *m, const char *names, const lm_pass_env *e
 
 static bool named(const char *const *names, int n, const char *name) {
   for (int i = 0; i < n; i++)
-    if (!strcmp(names[i], name)) return true;
+    if (!strcmp(names[i], name))
+      return true;
   return false;
 }
 
-bool lm_pass_is_off(const lm_pass_env *env, const char *name) { return named(env->disabled, env->n_disabled, name); }
-bool lm_pass_is_asked(const lm_pass_env *env, const char *name) { return named(env->asked, env->n_asked, name); }
+bool lm_pass_is_off(const lm_pass_env *env, const char *name) {
+  return named(env->disabled, env->n_disabled, name);
+}
+bool lm_pass_is_asked(const lm_pass_env *env, const char *name) {
+  return named(env->asked, env->n_asked, name);
+}
 
 // The passes of a comma-separated list, each once, of which `may` allows every one.
-static lm_status names_read(lm_arena *a, const char *names, lm_status (*may)(const lm_pass *pass, const lm_pass_env *env), const lm_pass_env *env,
-                            const char *const **out, int *out_n) {
+static lm_status names_read(lm_arena *a, const char *names,
+                            lm_status (*may)(const lm_pass *pass, const lm_pass_env *env),
+                            const lm_pass_env *env, const char *const **out, int *out_n) {
   const char **list = LM_NEW_N(a, const char *, lm_n_passes);
   int n = 0;
   for (const char *s = names; s;) {
@@ -96,7 +117,8 @@ static lm_status names_read(lm_arena *a, const char *names, lm_status (*may)(con
     const lm_pass *pass;
     LM_TRY(lm_pass_named(s, length, &pass));
     LM_TRY(may(pass, env));
-    if (!named(list, n, pass->name)) list[n++] = pass->name;
+    if (!named(list, n, pass->name))
+      list[n++] = pass->name;
     s = s[length] ? s + length + 1 : NULL;
   }
   *out = list;
@@ -105,27 +127,42 @@ static lm_status names_read(lm_arena *a, const char *names, lm_status (*may)(con
 }
 
 static lm_status may_be_off(const lm_pass *pass, const lm_pass_env *env) {
-  return pass->off < 0 ? lm_fail(LM_USER, "pass %s can't be switched off: what comes after needs it", pass->name) : NULL;
+  return pass->off < 0
+             ? lm_fail(LM_USER, "pass %s can't be switched off: what comes after needs it",
+                       pass->name)
+             : NULL;
 }
 
 static lm_status may_be_asked(const lm_pass *pass, const lm_pass_env *env) {
-  return lm_pass_is_off(env, pass->name) ? lm_fail(LM_USER, "pass %s is switched off and asked for at once", pass->name) : NULL;
+  return lm_pass_is_off(env, pass->name)
+             ? lm_fail(LM_USER, "pass %s is switched off and asked for at once", pass->name)
+             : NULL;
 }
 
-lm_status lm_pass_disable(lm_arena *a, const char *names, lm_pass_env *env) { return names_read(a, names, may_be_off, env, &env->disabled, &env->n_disabled); }
-lm_status lm_pass_ask(lm_arena *a, const char *names, lm_pass_env *env) { return names_read(a, names, may_be_asked, env, &env->asked, &env->n_asked); }
+lm_status lm_pass_disable(lm_arena *a, const char *names, lm_pass_env *env) {
+  return names_read(a, names, may_be_off, env, &env->disabled, &env->n_disabled);
+}
+lm_status lm_pass_ask(lm_arena *a, const char *names, lm_pass_env *env) {
+  return names_read(a, names, may_be_asked, env, &env->asked, &env->n_asked);
+}
 
 // ---- the pipeline
 
-static bool leads_on(const lm_pass *pass) { return pass->after != LM_STAGES && pass->after != pass->before; }
+static bool leads_on(const lm_pass *pass) {
+  return pass->after != LM_STAGES && pass->after != pass->before;
+}
 
-// A pass that belongs to a later stage than `stage` ends the run; so does one that nothing lifted the module to.
+// A pass that belongs to a later stage than `stage` ends the run; so does one that nothing lifted
+// the module to.
 bool lm_pipeline_run(lm_module *m, lm_stage stage, const lm_pass_env *env) {
   for (int i = 0; lm_pipeline[i]; i++) {
     const lm_pass *pass = lm_pass_find(lm_pipeline[i]);
-    if (pass->after != LM_STAGES && pass->after > stage) break;
-    if (!fits(m, pass) || (!leads_on(pass) && lm_pass_is_off(env, pass->name))) continue;
-    if (!lm_pass_run(m, pass, env)) return false;
+    if (pass->after != LM_STAGES && pass->after > stage)
+      break;
+    if (!fits(m, pass) || (!leads_on(pass) && lm_pass_is_off(env, pass->name)))
+      continue;
+    if (!lm_pass_run(m, pass, env))
+      return false;
   }
   return true;
 }

@@ -1,16 +1,19 @@
 // recompute.c - stashes of loops that are computed again in the backward pass instead of kept.
 //
-// before: %y, %xs, %hs = loop 24 … %i carry(%x) { %w = param @w[%i]   %d = dot %x, %w   %h = kernel (%d) { … }   …   yield %x2, %x, %h }
+// before: %y, %xs, %hs = loop 24 … %i carry(%x) { %w = param @w[%i]   %d = dot %x, %w   %h = kernel
+// (%d) { … }   …   yield %x2, %x, %h }
 //         loop 24 … %j { %x1 = at %xs, %j [23, -1]   %h1 = at %hs, %j [23, -1]   … }
 // after:  %y, %xs = loop 24 …
-//         loop 24 … %j { %x1 = at %xs, %j [23, -1]   %w1 = param @w[%j * -1 + 23]   %d1 = dot %x1, %w1   %h1 = kernel (%d1) { … }   … }
+//         loop 24 … %j { %x1 = at %xs, %j [23, -1]   %w1 = param @w[%j * -1 + 23]   %d1 = dot %x1,
+//         %w1   %h1 = kernel (%d1) { … }   … }
 //
-// A stash is a stacked result that one later loop reads, each turn the place of one forward turn. What is computed again
-// comes from what is still stashed, carried values (which then are), parameters and values outside.
-// Kernels stand by now, and are repeated whole: the same code reads the same bits and rounds where it rounded before, whatever
-// the type; no other kernel is changed. So losses and gradients keep their bits, and there is nothing new to compile.
-// Which: values marked `again`; and env->recompute->extra more, the cheapest first, by seconds a byte that is freed. Values
-// marked `save` stay. A choice changes what others cost, so it is made one at a time.
+// A stash is a stacked result that one later loop reads, each turn the place of one forward turn.
+// What is computed again comes from what is still stashed, carried values (which then are),
+// parameters and values outside. Kernels stand by now, and are repeated whole: the same code reads
+// the same bits and rounds where it rounded before, whatever the type; no other kernel is changed.
+// So losses and gradients keep their bits, and there is nothing new to compile. Which: values
+// marked `again`; and env->recompute->extra more, the cheapest first, by seconds a byte that is
+// freed. Values marked `save` stay. A choice changes what others cost, so it is made one at a time.
 // Declines: carried values, and what needs a place of a loop inside by the index of this one.
 // Cost: the operations above, in each turn of the backward loop.
 #include <string.h>
@@ -18,22 +21,23 @@
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 
-static const double FLOPS_PER_BYTE = 16;                      // that a machine does in the time that it moves one
+static const double FLOPS_PER_BYTE = 16; // that a machine does in the time that it moves one
 
 typedef struct stash {
   lm_op *loop, *reader;
-  lm_value *stacked, *v;                                      // v: of the loop's body
-  int64_t first, step;                                        // place of the reader's turns
+  lm_value *stacked, *v; // v: of the loop's body
+  int64_t first, step;   // place of the reader's turns
   bool fits, again;
 } stash;
 
 typedef struct pass {
   lm_module *m;
   lm_func *f;
-  stash *all; uint32_t n, cap;
-  uint32_t *of;                                               // by value id: number of the stash that it is stacked as, from 1
-  uint8_t *in_cone;                                           // by value id
-  lm_value **map;                                             // by value id: what stands for it in the reader
+  stash *all;
+  uint32_t n, cap;
+  uint32_t *of;     // by value id: number of the stash that it is stacked as, from 1
+  uint8_t *in_cone; // by value id
+  lm_value **map;   // by value id: what stands for it in the reader
 } pass;
 
 // ---- stashes
@@ -41,14 +45,19 @@ typedef struct pass {
 static void find_loops(lm_op *op, void *user) {
   pass *p = user;
   for (uint32_t i = op->n_in; op->code == LM_OP_LOOP && i < op->n_out; i++)
-    LM_PUSH(p->m->arena, p->all, p->n, p->cap) = (stash){.loop = op, .stacked = op->out[i], .v = op->body->last->in[i], .fits = true};
+    LM_PUSH(p->m->arena, p->all, p->n, p->cap) =
+        (stash){.loop = op, .stacked = op->out[i], .v = op->body->last->in[i], .fits = true};
 }
 
 // Reads the place of its own turn, of as many turns, as the derivative of the loop does.
 static bool read_by(const stash *s, const lm_op *at) {
   const lm_op *r = at->parent->owner;
-  if (at->code != LM_OP_AT || !r || r->code != LM_OP_LOOP || r->parent != s->loop->parent || at->in[1] != r->body->args[0]) return false;
-  int64_t n = s->loop->attr.imm[0], first = at->attr.imm[0], step = at->attr.imm[1];
+  if (at->code != LM_OP_AT || !r || r->code != LM_OP_LOOP || r->parent != s->loop->parent ||
+      at->in[1] != r->body->args[0])
+    return false;
+  int64_t n = s->loop->attr.imm[0];
+  int64_t first = at->attr.imm[0];
+  int64_t step = at->attr.imm[1];
   bool all = r->attr.imm[0] == n && ((first == 0 && step == 1) || (first == n - 1 && step == -1));
   return all && (!s->reader || (s->reader == r && s->first == first));
 }
@@ -58,19 +67,22 @@ static void find_reads(lm_op *op, void *user) {
   for (uint32_t i = 0; i < op->n_in; i++) {
     uint32_t k = p->of[op->in[i]->id];
     stash *s = k ? &p->all[k - 1] : NULL;
-    if (!s) continue;
+    if (!s)
+      continue;
     if (i == 0 && read_by(s, op)) {
       s->reader = op->parent->owner;
       s->first = op->attr.imm[0];
       s->step = op->attr.imm[1];
-    } else s->fits = false;
+    } else
+      s->fits = false;
   }
 }
 
 // The stash of v, a value of s's loop, that stays; NULL if there is none.
 static const stash *kept_stash(const pass *p, const stash *s, const lm_value *v) {
   for (uint32_t i = 0; i < p->n; i++)
-    if (p->all[i].v == v && p->all[i].loop == s->loop && !p->all[i].again) return &p->all[i];
+    if (p->all[i].v == v && p->all[i].loop == s->loop && !p->all[i].again)
+      return &p->all[i];
   return NULL;
 }
 
@@ -80,21 +92,30 @@ static bool is_place(const lm_op *op, uint32_t i) {
   return (op->code == LM_OP_AT && i == 1) || op->code == LM_OP_PARAM;
 }
 
-typedef struct cone { pass *p; const stash *s; bool possible; double seconds; } cone;
+typedef struct cone {
+  pass *p;
+  const stash *s;
+  bool possible;
+  double seconds;
+} cone;
 
 static double seconds_of(const lm_module *m, const lm_op *op) {
   double flops = 0, bytes = 0;
   const lm_op_info *info = lm_op_info_of(op);
-  bool memory = lm_op_multiplies(op) || op->code == LM_OP_GATHER || op->body;   // others run in the kernels of these
+  bool memory = lm_op_multiplies(op) || op->code == LM_OP_GATHER ||
+                op->body; // others run in the kernels of these
   for (uint32_t i = 0; memory && i < op->n_in; i++)
     bytes += lm_type_traffic(m, op->in[i]->type);
   for (uint32_t i = 0; i < op->n_out; i++) {
     double n = (double)lm_type_elements(m, op->out[i]->type);
     bytes += memory ? n * lm_dtype_bytes(op->out[i]->type.dtype) : 0;
-    flops += info->flops * (info->traits & LM_T_REDUCE ? (double)lm_type_elements(m, op->in[0]->type) : n);
+    flops += info->flops *
+             (info->traits & LM_T_REDUCE ? (double)lm_type_elements(m, op->in[0]->type) : n);
   }
-  for (int i = 0; lm_op_multiplies(op) && i < op->attr.n_axes; i++) flops *= (double)lm_axis_size(m, op->attr.axes[i]);
-  for (const lm_op *o = op->body ? op->body->first : NULL; o; o = o->next) flops += seconds_of(m, o) * FLOPS_PER_BYTE;
+  for (int i = 0; lm_op_multiplies(op) && i < op->attr.n_axes; i++)
+    flops *= (double)lm_axis_size(m, op->attr.axes[i]);
+  for (const lm_op *o = op->body ? op->body->first : NULL; o; o = o->next)
+    flops += seconds_of(m, o) * FLOPS_PER_BYTE;
   return flops / FLOPS_PER_BYTE > bytes ? flops / FLOPS_PER_BYTE : bytes;
 }
 
@@ -103,21 +124,27 @@ static void cone_add(cone *c, lm_value *v);
 static void cone_captured(lm_op *op, void *user) {
   cone *c = user;
   for (uint32_t i = 0; i < op->n_in; i++) {
-    if (is_place(op, i) && op->in[i] == c->s->loop->body->args[0]) c->possible = false;
-    else if (op->in[i]->region == c->s->loop->body) cone_add(c, op->in[i]);
+    if (is_place(op, i) && op->in[i] == c->s->loop->body->args[0])
+      c->possible = false;
+    else if (op->in[i]->region == c->s->loop->body)
+      cone_add(c, op->in[i]);
   }
   c->possible &= !(lm_op_info_of(op)->traits & LM_T_EFFECT);
 }
 
 static void cone_add(cone *c, lm_value *v) {
   pass *p = c->p;
-  if (v->region != c->s->loop->body || !v->def || p->in_cone[v->id] || kept_stash(p, c->s, v)) return;
+  if (v->region != c->s->loop->body || !v->def || p->in_cone[v->id] || kept_stash(p, c->s, v))
+    return;
   lm_op *op = v->def;
-  for (uint32_t i = 0; i < op->n_out; i++) p->in_cone[op->out[i]->id] = 1;
+  for (uint32_t i = 0; i < op->n_out; i++)
+    p->in_cone[op->out[i]->id] = 1;
   c->seconds += seconds_of(p->m, op) * (double)c->s->loop->attr.imm[0];
   c->possible &= !(lm_op_info_of(op)->traits & LM_T_EFFECT);
-  for (uint32_t i = 0; i < op->n_in; i++) cone_add(c, op->in[i]);
-  if (op->body && !lm_op_isolated(op)) lm_region_walk(op->body, cone_captured, c);
+  for (uint32_t i = 0; i < op->n_in; i++)
+    cone_add(c, op->in[i]);
+  if (op->body && !lm_op_isolated(op))
+    lm_region_walk(op->body, cone_captured, c);
 }
 
 // Seconds (in bytes moved) of everything that is chosen and of s besides; -1 if that can't be.
@@ -127,7 +154,8 @@ static double seconds_with(pass *p, stash *s) {
   memset(p->in_cone, 0, p->m->n_values + 1);
   s->again = true;
   for (uint32_t i = 0; i < p->n; i++) {
-    if (!p->all[i].again) continue;
+    if (!p->all[i].again)
+      continue;
     cone c = {p, &p->all[i], true, 0};
     cone_add(&c, p->all[i].v);
     seconds += c.seconds;
@@ -140,9 +168,12 @@ static double seconds_with(pass *p, stash *s) {
 // ---- which
 
 static lm_keep keep_of(const lm_value *v) {
-  if (lm_op_is(v, LM_OP_KERNEL)) v = v->def->body->last->in[v->index];
-  if (!v->def) return LM_KEEP_AUTO;
-  if (lm_op_is(v, LM_OP_RENAME) && !v->def->keep && v->def->in[0]->def) v = v->def->in[0];   // stacked under another name
+  if (lm_op_is(v, LM_OP_KERNEL))
+    v = v->def->body->last->in[v->index];
+  if (!v->def)
+    return LM_KEEP_AUTO;
+  if (lm_op_is(v, LM_OP_RENAME) && !v->def->keep && v->def->in[0]->def)
+    v = v->def->in[0]; // stacked under another name
   return (lm_keep)v->def->keep;
 }
 
@@ -160,16 +191,19 @@ static int choose_cheapest(pass *p, int extra) {
   stash *best;
   int n = 0;
   for (uint32_t i = 0; i < p->n; i++)
-    if (p->all[i].again) now = seconds_with(p, &p->all[i]);
+    if (p->all[i].again)
+      now = seconds_with(p, &p->all[i]);
   do {
     best = NULL;
     double then = 0;
     for (uint32_t i = 0; i < p->n; i++) {
       stash *s = &p->all[i];
-      if (s->again || !s->fits || keep_of(s->v) == LM_KEEP_SAVE) continue;
+      if (s->again || !s->fits || keep_of(s->v) == LM_KEEP_SAVE)
+        continue;
       double seconds = seconds_with(p, s);
       double rate = (seconds - now) / lm_type_traffic(p->m, s->stacked->type);
-      if (seconds < 0 || (best && rate >= least)) continue;
+      if (seconds < 0 || (best && rate >= least))
+        continue;
       best = s;
       least = rate;
       then = seconds;
@@ -185,20 +219,27 @@ static int choose_cheapest(pass *p, int extra) {
 
 // ---- computing it again
 
-typedef struct writer { pass *p; const stash *s; lm_builder b; } writer;   // in the reader, in front of the first use
+typedef struct writer {
+  pass *p;
+  const stash *s;
+  lm_builder b;
+} writer; // in the reader, in front of the first use
 
 static lm_value *remade(writer *w, lm_value *v);
 
 static lm_value *stash_read(writer *w, lm_value *stacked) {
   lm_attr a = {.imm = {w->s->first, w->s->step}, .n_imm = 2};
-  return lm_emit(&w->b, LM_OP_AT, (lm_value *[]){stacked, w->s->reader->body->args[0]}, 2, &a, NULL);
+  return lm_emit(&w->b, LM_OP_AT, (lm_value *[]){stacked, w->s->reader->body->args[0]}, 2, &a,
+                 NULL);
 }
 
 static lm_value *forward_index(writer *w) {
   lm_value *j = w->s->reader->body->args[0];
-  if (w->s->step == 1) return j;
+  if (w->s->step == 1)
+    return j;
   lm_op *kernel = lm_kernel_begin(&w->b, &(lm_attr){0}, &j, 1);
-  lm_value *i = lm_emit2(&w->b, LM_OP_SUB, lm_emit_const(&w->b, j->type, (double)w->s->first), kernel->body->args[0]);
+  lm_value *i = lm_emit2(&w->b, LM_OP_SUB, lm_emit_const(&w->b, j->type, (double)w->s->first),
+                         kernel->body->args[0]);
   lm_kernel_end(&w->b, kernel, &i, 1);
   return kernel->out[0];
 }
@@ -206,19 +247,26 @@ static lm_value *forward_index(writer *w) {
 static void remake_captured(lm_op *op, void *user) {
   writer *w = user;
   for (uint32_t i = 0; i < op->n_in; i++)
-    if (op->in[i]->region == w->s->loop->body) remade(w, op->in[i]);
+    if (op->in[i]->region == w->s->loop->body)
+      remade(w, op->in[i]);
 }
 
 static lm_op *remade_op(writer *w, lm_op *op) {
-  lm_value **map = w->p->map, *index = w->s->loop->body->args[0];
+  lm_value **map = w->p->map;
+  lm_value *index = w->s->loop->body->args[0];
   for (uint32_t i = 0; i < op->n_in; i++)
-    if (!(is_place(op, i) && op->in[i] == index)) remade(w, op->in[i]);
-  if (op->body && !lm_op_isolated(op)) lm_region_walk(op->body, remake_captured, w);
+    if (!(is_place(op, i) && op->in[i] == index))
+      remade(w, op->in[i]);
+  if (op->body && !lm_op_isolated(op))
+    lm_region_walk(op->body, remake_captured, w);
   lm_op *copy = lm_op_clone(&w->b, op, map);
-  for (uint32_t i = 0, k = 0; i < op->n_in; i++) {            // place first + step * i, where i = the reader's first + step * j
-    if (!is_place(op, i)) continue;
+  for (uint32_t i = 0, k = 0; i < op->n_in;
+       i++) { // place first + step * i, where i = the reader's first + step * j
+    if (!is_place(op, i))
+      continue;
     int64_t *imm = &copy->attr.imm[2 * k++];
-    if (op->in[i] != index) continue;
+    if (op->in[i] != index)
+      continue;
     copy->in[i] = w->s->reader->body->args[0];
     imm[0] += imm[1] * w->s->first;
     imm[1] *= w->s->step;
@@ -229,11 +277,15 @@ static lm_op *remade_op(writer *w, lm_op *op) {
 // The value of the forward loop's body that v is, in the reader.
 static lm_value *remade(writer *w, lm_value *v) {
   lm_value **map = w->p->map;
-  if (v->region != w->s->loop->body) return v;
-  if (map[v->id]) return map[v->id];
+  if (v->region != w->s->loop->body)
+    return v;
+  if (map[v->id])
+    return map[v->id];
   const stash *kept = kept_stash(w->p, w->s, v);
-  if (v == w->s->loop->body->args[0]) return map[v->id] = forward_index(w);
-  if (kept || !v->def) return map[v->id] = stash_read(w, kept ? kept->stacked : lm_loop_stack(w->p->m, w->s->loop, v));
+  if (v == w->s->loop->body->args[0])
+    return map[v->id] = forward_index(w);
+  if (kept || !v->def)
+    return map[v->id] = stash_read(w, kept ? kept->stacked : lm_loop_stack(w->p->m, w->s->loop, v));
   remade_op(w, v->def);
   return map[v->id];
 }
@@ -245,7 +297,8 @@ static void rewrite_reader(pass *p, lm_op *reader, lm_value **stand, uint32_t n_
     next = op->next;
     uint32_t k = op->code == LM_OP_AT ? p->of[op->in[0]->id] : 0;
     stash *s = k ? &p->all[k - 1] : NULL;
-    if (!s || !s->again) continue;
+    if (!s || !s->again)
+      continue;
     writer w = {p, s, {p->m, reader->body, op, op->loc}};
     stand[op->out[0]->id] = remade(&w, s->v);
     lm_op_remove(op);
@@ -256,8 +309,10 @@ static void rewrite_readers(pass *p, uint32_t n_values) {
   lm_value **stand = lm_calloc((size_t)n_values + 1, sizeof *stand);
   for (uint32_t i = 0; i < p->n; i++) {
     bool first = p->all[i].again;
-    for (uint32_t k = 0; k < i; k++) first &= !(p->all[k].again && p->all[k].reader == p->all[i].reader);
-    if (first) rewrite_reader(p, p->all[i].reader, stand, n_values);
+    for (uint32_t k = 0; k < i; k++)
+      first &= !(p->all[k].again && p->all[k].reader == p->all[i].reader);
+    if (first)
+      rewrite_reader(p, p->all[i].reader, stand, n_values);
   }
   lm_func_substitute(p->f, stand, n_values);
   lm_free(stand);
@@ -265,10 +320,14 @@ static void rewrite_readers(pass *p, uint32_t n_values) {
 
 static int recompute_func(lm_module *m, lm_func *f, int extra) {
   uint32_t n_values = m->n_values;
-  pass p = {.m = m, .f = f, .of = lm_calloc((size_t)n_values + 1, sizeof *p.of), .in_cone = lm_calloc((size_t)n_values + 1, 1),
+  pass p = {.m = m,
+            .f = f,
+            .of = lm_calloc((size_t)n_values + 1, sizeof *p.of),
+            .in_cone = lm_calloc((size_t)n_values + 1, 1),
             .map = lm_calloc((size_t)n_values + 1, sizeof *p.map)};
   lm_region_walk(f->body, find_loops, &p);
-  for (uint32_t i = 0; i < p.n; i++) p.of[p.all[i].stacked->id] = i + 1;
+  for (uint32_t i = 0; i < p.n; i++)
+    p.of[p.all[i].stacked->id] = i + 1;
   lm_region_walk(f->body, find_reads, &p);
   choose_marked(&p);
   int chosen = choose_cheapest(&p, extra);
@@ -281,7 +340,9 @@ static int recompute_func(lm_module *m, lm_func *f, int extra) {
 
 bool lm_pass_recompute(lm_module *m, const lm_pass_env *env) {
   int extra = env->recompute ? env->recompute->extra : 0, chosen = 0;
-  for (lm_func *f = m->funcs; f; f = f->next) chosen += recompute_func(m, f, extra - chosen);
-  if (env->recompute) env->recompute->chosen = chosen;
+  for (lm_func *f = m->funcs; f; f = f->next)
+    chosen += recompute_func(m, f, extra - chosen);
+  if (env->recompute)
+    env->recompute->chosen = chosen;
   return true;
 }

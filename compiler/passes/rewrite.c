@@ -2,7 +2,9 @@
 #include "compiler/passes/rewrite.h"
 #include <string.h>
 
-void *lm_idmap_get(const lm_idmap *m, const lm_value *v) { return v->id < m->n ? m->at[v->id] : NULL; }
+void *lm_idmap_get(const lm_idmap *m, const lm_value *v) {
+  return v->id < m->n ? m->at[v->id] : NULL;
+}
 
 void lm_idmap_set(lm_idmap *m, const lm_value *v, void *to) {
   if (v->id >= m->n) {
@@ -20,24 +22,31 @@ void lm_idmap_free(lm_idmap *m) {
 }
 
 static lm_value *stands_for(const lm_idmap *m, lm_value *v) {
-  for (lm_value *to; (to = lm_idmap_get(m, v));) v = to;
+  for (lm_value *to; (to = lm_idmap_get(m, v));)
+    v = to;
   return v;
 }
 
 static void rewrite_region(lm_rewrite *r, lm_region *region) {
   for (lm_op *op = region->first, *next; op; op = next) {
     next = op->next;
-    for (uint32_t i = 0; i < op->n_in; i++) op->in[i] = stands_for(&r->map, op->in[i]);
-    if (op->body) rewrite_region(r, op->body);
-    if (op->n_out != 1) continue;
+    for (uint32_t i = 0; i < op->n_in; i++)
+      op->in[i] = stands_for(&r->map, op->in[i]);
+    if (op->body)
+      rewrite_region(r, op->body);
+    if (op->n_out != 1)
+      continue;
     r->b.at = region;
     r->b.before = op;
     r->b.loc = op->loc;
     r->b.keep = op->keep;
     lm_value *to = r->rule(r, op);
-    if (!to) continue;
-    if (to->def && !to->name) to->name = op->out[0]->name;
-    if (to->def && op->keep == LM_KEEP_SAVE) to->def->keep = op->keep;
+    if (!to)
+      continue;
+    if (to->def && !to->name)
+      to->name = op->out[0]->name;
+    if (to->def && op->keep == LM_KEEP_SAVE)
+      to->def->keep = op->keep;
     lm_idmap_set(&r->map, op->out[0], to);
     lm_op_remove(op);
     r->changes++;
@@ -51,19 +60,25 @@ int lm_rewrite_func(lm_func *f, lm_value *(*rule)(lm_rewrite *r, lm_op *op), voi
   return r.changes;
 }
 
-bool lm_op_pure(const lm_op *op) { return !(lm_op_info_of(op)->traits & (LM_T_EFFECT | LM_T_STRUCT)); }
-bool lm_op_is(const lm_value *v, lm_opcode code) { return v->def && v->def->code == code; }
+bool lm_op_pure(const lm_op *op) {
+  return !(lm_op_info_of(op)->traits & (LM_T_EFFECT | LM_T_STRUCT));
+}
+bool lm_op_is(const lm_value *v, lm_opcode code) {
+  return v->def && v->def->code == code;
+}
 
 bool lm_region_inside(const lm_region *r, const lm_region *outer) {
-  while (r != outer && r->owner) r = r->owner->parent;
+  while (r != outer && r->owner)
+    r = r->owner->parent;
   return r == outer;
 }
 
 void lm_ops_sink(lm_op *from, lm_op *to, uint32_t mark) {
-  lm_op *last = to->prev;                                     // what was moved stands behind it
+  lm_op *last = to->prev; // what was moved stands behind it
   for (lm_op *op = from->next, *next; from != last && op != to; op = next) {
     next = op == last ? to : op->next;
-    if (op->mark != mark) continue;
+    if (op->mark != mark)
+      continue;
     lm_op_remove(op);
     lm_op_insert_before(to, op);
   }

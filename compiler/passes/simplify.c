@@ -1,22 +1,27 @@
 // simplify.c - algebraic identities, constants, movements that cancel.
 //
-// before: %c = const 2 : f32  %d = const 3 : f32  %e = add %c, %d   %n = neg %x   %y = sub %a, %n   %z = mul %y, %one
-// after:  %e = const 5 : f32                                        %y = add %a, %x
+// before: %c = const 2 : f32  %d = const 3 : f32  %e = add %c, %d   %n = neg %x   %y = sub %a, %n
+// %z = mul %y, %one after:  %e = const 5 : f32                                        %y = add %a,
+// %x
 //
-// Rules look at an operation and at what made its operands, and run until none fits (at most ROUNDS times). They keep the
-// bits of finite results but for the sign of zero, except: a sum over repeated elements is a product, constants fold in
-// float64, and a product may meet its terms in another order. Declines: x * 0 (NaN), x / c for c no power of two.
-// Cost: a few linear walks. Dead operations are left to dce.
+// Rules look at an operation and at what made its operands, and run until none fits (at most ROUNDS
+// times). They keep the bits of finite results but for the sign of zero, except: a sum over
+// repeated elements is a product, constants fold in float64, and a product may meet its terms in
+// another order. Declines: x * 0 (NaN), x / c for c no power of two. Cost: a few linear walks. Dead
+// operations are left to dce.
 #include "compiler/passes/simplify.h"
 #include <math.h>
 #include "compiler/eval/eval.h"
 #include "compiler/ir/internal.h"
 #include "compiler/passes/pass.h"
 
-enum { ROUNDS = 10 };
+enum {
+  ROUNDS = 10
+};
 
 bool lm_const_of(const lm_value *v, double *out) {
-  if (!lm_op_is(v, LM_OP_CONST)) return false;
+  if (!lm_op_is(v, LM_OP_CONST))
+    return false;
   *out = v->def->attr.num;
   return true;
 }
@@ -30,7 +35,8 @@ lm_value *lm_widen(lm_rewrite *r, lm_value *x, lm_type t) {
   lm_axis order[LM_RANK];
   int n = 0;
   for (int i = 0; i < t.rank; i++)
-    if (lm_type_find(x->type, t.axis[i]) >= 0) order[n++] = t.axis[i];
+    if (lm_type_find(x->type, t.axis[i]) >= 0)
+      order[n++] = t.axis[i];
   return lm_emit_expand(&r->b, lm_emit_permute(&r->b, x, order, n), t);
 }
 
@@ -38,9 +44,11 @@ lm_value *lm_widen(lm_rewrite *r, lm_value *x, lm_type t) {
 
 static lm_value *fold(lm_rewrite *r, lm_op *op) {
   double in[3];
-  if (!(lm_op_info_of(op)->traits & LM_T_ELEMENTWISE) || !op->n_in || op->n_in > 3) return NULL;
+  if (!(lm_op_info_of(op)->traits & LM_T_ELEMENTWISE) || !op->n_in || op->n_in > 3)
+    return NULL;
   for (uint32_t i = 0; i < op->n_in; i++)
-    if (!lm_const_of(op->in[i], &in[i])) return NULL;
+    if (!lm_const_of(op->in[i], &in[i]))
+      return NULL;
   return lm_emit_const(&r->b, op->out[0]->type, lm_eval_scalar(op, in));
 }
 
@@ -52,98 +60,131 @@ static bool power_of_two(double c) {
 }
 
 static lm_value *pow_const(lm_rewrite *r, lm_value *x, double n) {
-  if (n == 2) return lm_emit2(&r->b, LM_OP_MUL, x, x);
-  if (n == 0.5) return lm_emit1(&r->b, LM_OP_SQRT, x);
-  if (n == -0.5) return lm_emit1(&r->b, LM_OP_RSQRT, x);
+  if (n == 2)
+    return lm_emit2(&r->b, LM_OP_MUL, x, x);
+  if (n == 0.5)
+    return lm_emit1(&r->b, LM_OP_SQRT, x);
+  if (n == -0.5)
+    return lm_emit1(&r->b, LM_OP_RSQRT, x);
   return NULL;
 }
 
 static lm_value *times(lm_rewrite *r, lm_value *x, double c) {
-  return lm_emit2(&r->b, LM_OP_MUL, x, lm_emit_const(&r->b, lm_type_make(x->type.dtype, NULL, 0), c));
+  return lm_emit2(&r->b, LM_OP_MUL, x,
+                  lm_emit_const(&r->b, lm_type_make(x->type.dtype, NULL, 0), c));
 }
 
 // x op c, for c on the right; unwidened.
 static lm_value *right_const(lm_rewrite *r, lm_op *op, lm_value *x, double c) {
   double c2;
   switch (op->code) {
-    case LM_OP_ADD: case LM_OP_SUB: return c == 0 ? x : NULL;
-    case LM_OP_MUL:
-      if (c == -1) return lm_emit1(&r->b, LM_OP_NEG, x);
-      if (lm_op_is(x, LM_OP_NEG)) return times(r, x->def->in[0], -c);
-      if (lm_op_is(x, LM_OP_MUL) && lm_const_of(x->def->in[1], &c2) && (power_of_two(c) || power_of_two(c2)) &&
-          lm_dtype_is_float(x->type.dtype) && lm_type_equal(x->type, x->def->in[0]->type))
-        return times(r, x->def->in[0], c * c2);
-      return c == 1 ? x : NULL;
-    case LM_OP_DIV:
-      if (c == 1) return x;
-      return power_of_two(c) ? times(r, x, 1 / c) : NULL;
-    case LM_OP_POW: return c == 1 ? x : pow_const(r, x, c);
-    case LM_OP_AND: return c ? x : op->in[1];
-    case LM_OP_OR: return c ? op->in[1] : x;
-    default: return NULL;
+  case LM_OP_ADD:
+  case LM_OP_SUB: return c == 0 ? x : NULL;
+  case LM_OP_MUL:
+    if (c == -1)
+      return lm_emit1(&r->b, LM_OP_NEG, x);
+    if (lm_op_is(x, LM_OP_NEG))
+      return times(r, x->def->in[0], -c);
+    if (lm_op_is(x, LM_OP_MUL) && lm_const_of(x->def->in[1], &c2) &&
+        (power_of_two(c) || power_of_two(c2)) && lm_dtype_is_float(x->type.dtype) &&
+        lm_type_equal(x->type, x->def->in[0]->type))
+      return times(r, x->def->in[0], c * c2);
+    return c == 1 ? x : NULL;
+  case LM_OP_DIV:
+    if (c == 1)
+      return x;
+    return power_of_two(c) ? times(r, x, 1 / c) : NULL;
+  case LM_OP_POW: return c == 1 ? x : pow_const(r, x, c);
+  case LM_OP_AND: return c ? x : op->in[1];
+  case LM_OP_OR: return c ? op->in[1] : x;
+  default: return NULL;
   }
 }
 
 // Signs move outwards, where sums take them in: -x * y is -(x * y), a + -b is a - b.
 static lm_value *signs(lm_rewrite *r, lm_op *op, lm_value *x, lm_value *y) {
-  if (op->code == LM_OP_ADD && lm_op_is(y, LM_OP_NEG)) return lm_emit2(&r->b, LM_OP_SUB, x, y->def->in[0]);
-  if (op->code == LM_OP_SUB && lm_op_is(y, LM_OP_NEG)) return lm_emit2(&r->b, LM_OP_ADD, x, y->def->in[0]);
-  if (op->code == LM_OP_SUB && is_const(x, 0)) return lm_emit1(&r->b, LM_OP_NEG, y);
-  if (op->code != LM_OP_MUL && op->code != LM_OP_DIV) return NULL;
-  if (lm_op_is(x, LM_OP_NEG)) return lm_emit1(&r->b, LM_OP_NEG, lm_emit2(&r->b, op->code, x->def->in[0], y));
-  if (lm_op_is(y, LM_OP_NEG)) return lm_emit1(&r->b, LM_OP_NEG, lm_emit2(&r->b, op->code, x, y->def->in[0]));
+  if (op->code == LM_OP_ADD && lm_op_is(y, LM_OP_NEG))
+    return lm_emit2(&r->b, LM_OP_SUB, x, y->def->in[0]);
+  if (op->code == LM_OP_SUB && lm_op_is(y, LM_OP_NEG))
+    return lm_emit2(&r->b, LM_OP_ADD, x, y->def->in[0]);
+  if (op->code == LM_OP_SUB && is_const(x, 0))
+    return lm_emit1(&r->b, LM_OP_NEG, y);
+  if (op->code != LM_OP_MUL && op->code != LM_OP_DIV)
+    return NULL;
+  if (lm_op_is(x, LM_OP_NEG))
+    return lm_emit1(&r->b, LM_OP_NEG, lm_emit2(&r->b, op->code, x->def->in[0], y));
+  if (lm_op_is(y, LM_OP_NEG))
+    return lm_emit1(&r->b, LM_OP_NEG, lm_emit2(&r->b, op->code, x, y->def->in[0]));
   return NULL;
 }
 
 static lm_value *arithmetic(lm_rewrite *r, lm_op *op) {
   double c;
-  lm_value *x = op->in[0], *y = op->in[1], *z = NULL;
-  if (lm_const_of(y, &c)) z = right_const(r, op, x, c);
+  lm_value *x = op->in[0];
+  lm_value *y = op->in[1];
+  lm_value *z = NULL;
+  if (lm_const_of(y, &c))
+    z = right_const(r, op, x, c);
   else if (lm_const_of(x, &c) && lm_op_info_of(op)->traits & LM_T_COMMUTE) {
-    op->in[0] = y;                                            // constants to the right, where the type allows it
+    op->in[0] = y; // constants to the right, where the type allows it
     op->in[1] = x;
-    if (lm_type_equal(y->type, op->out[0]->type)) z = right_const(r, op, y, c);
-    else op->in[0] = x, op->in[1] = y;
-  }
-  else z = signs(r, op, x, y);
+    if (lm_type_equal(y->type, op->out[0]->type))
+      z = right_const(r, op, y, c);
+    else {
+      op->in[0] = x;
+      op->in[1] = y;
+    }
+  } else
+    z = signs(r, op, x, y);
   return z && lm_type_subset(z->type, op->out[0]->type) ? lm_widen(r, z, op->out[0]->type) : NULL;
 }
 
 static lm_value *negation(lm_rewrite *r, lm_op *op) {
   lm_op *def = op->in[0]->def;
   double c;
-  if (!def) return NULL;
-  if (def->code == op->code) return def->in[0];
-  if (def->code == LM_OP_SUB && op->code == LM_OP_NEG && lm_type_equal(def->in[1]->type, op->out[0]->type))
+  if (!def)
+    return NULL;
+  if (def->code == op->code)
+    return def->in[0];
+  if (def->code == LM_OP_SUB && op->code == LM_OP_NEG &&
+      lm_type_equal(def->in[1]->type, op->out[0]->type))
     return lm_emit2(&r->b, LM_OP_SUB, def->in[1], def->in[0]);
-  if (def->code == LM_OP_MUL && op->code == LM_OP_NEG && lm_const_of(def->in[1], &c) && !def->in[1]->type.rank)
+  if (def->code == LM_OP_MUL && op->code == LM_OP_NEG && lm_const_of(def->in[1], &c) &&
+      !def->in[1]->type.rank)
     return times(r, def->in[0], -c);
   return NULL;
 }
 
 static lm_value *comparison(lm_rewrite *r, lm_op *op) {
-  if (op->in[0] != op->in[1] || lm_dtype_is_float(op->in[0]->type.dtype)) return NULL;
-  return lm_emit_const(&r->b, op->out[0]->type, op->code == LM_OP_EQ || op->code == LM_OP_LE || op->code == LM_OP_GE);
+  if (op->in[0] != op->in[1] || lm_dtype_is_float(op->in[0]->type.dtype))
+    return NULL;
+  return lm_emit_const(&r->b, op->out[0]->type,
+                       op->code == LM_OP_EQ || op->code == LM_OP_LE || op->code == LM_OP_GE);
 }
 
 static lm_value *selection(lm_rewrite *r, lm_op *op) {
   double c;
   lm_value *to = op->in[1] == op->in[2] ? op->in[1] : NULL;
-  if (lm_const_of(op->in[0], &c)) to = op->in[c ? 1 : 2];
+  if (lm_const_of(op->in[0], &c))
+    to = op->in[c ? 1 : 2];
   return to ? lm_widen(r, to, op->out[0]->type) : NULL;
 }
 
 // Whether every value of type a is one of type b.
 static bool embeds(lm_dtype a, lm_dtype b) {
-  if (a == b || a == LM_BOOL) return true;
-  if (a == LM_BF16) return b == LM_F32 || b == LM_F64;
+  if (a == b || a == LM_BOOL)
+    return true;
+  if (a == LM_BF16)
+    return b == LM_F32 || b == LM_F64;
   return b == LM_F64 && (a == LM_F32 || a == LM_INT);
 }
 
 static lm_value *casting(lm_rewrite *r, lm_op *op) {
   lm_value *x = op->in[0];
-  if (lm_type_equal(x->type, op->out[0]->type)) return x;
-  if (!lm_op_is(x, LM_OP_CAST) || !embeds(x->def->in[0]->type.dtype, x->type.dtype)) return NULL;
+  if (lm_type_equal(x->type, op->out[0]->type))
+    return x;
+  if (!lm_op_is(x, LM_OP_CAST) || !embeds(x->def->in[0]->type.dtype, x->type.dtype))
+    return NULL;
   return lm_emit_cast(&r->b, x->def->in[0], op->out[0]->type.dtype);
 }
 
@@ -156,16 +197,22 @@ static bool same_axes(lm_type a, lm_type b) {
 static lm_value *before_expand(lm_rewrite *r, lm_op *op) {
   lm_value *in[3], *first = NULL;
   lm_type t = op->out[0]->type;
-  if (op->n_in > 3 || op->code == LM_OP_EXPAND) return NULL;
+  if (op->n_in > 3 || op->code == LM_OP_EXPAND)
+    return NULL;
   for (uint32_t i = 0; i < op->n_in; i++) {
     in[i] = op->in[i];
-    if (!in[i]->type.rank) continue;
-    if (!lm_op_is(in[i], LM_OP_EXPAND) || !same_axes(in[i]->type, t)) return NULL;
+    if (!in[i]->type.rank)
+      continue;
+    if (!lm_op_is(in[i], LM_OP_EXPAND) || !same_axes(in[i]->type, t))
+      return NULL;
     in[i] = in[i]->def->in[0];
-    if (!first) first = in[i];
-    if (!same_axes(first->type, in[i]->type)) return NULL;
+    if (!first)
+      first = in[i];
+    if (!same_axes(first->type, in[i]->type))
+      return NULL;
   }
-  if (!first) return NULL;
+  if (!first)
+    return NULL;
   lm_type narrow = first->type;
   narrow.dtype = t.dtype;
   return lm_emit_expand(&r->b, lm_emit(&r->b, op->code, in, op->n_in, &op->attr, &narrow), t);
@@ -177,44 +224,65 @@ static void narrow_operands(lm_rewrite *r, lm_op *op) {
   for (uint32_t i = 0; i < op->n_in && op->n_in > 1; i++) {
     lm_value *x = op->in[i];
     lm_type t = op->out[0]->type;
-    if (!lm_op_is(x, LM_OP_EXPAND)) continue;
+    if (!lm_op_is(x, LM_OP_EXPAND))
+      continue;
     op->in[i] = x->def->in[0];
-    if (lm_op_infer(r->b.m, op, &t, &why) && lm_type_equal(t, op->out[0]->type)) r->changes++;
-    else op->in[i] = x;
+    if (lm_op_infer(r->b.m, op, &t, &why) && lm_type_equal(t, op->out[0]->type))
+      r->changes++;
+    else
+      op->in[i] = x;
   }
   lm_buf_free(&why);
 }
 
 static lm_value *rule(lm_rewrite *r, lm_op *op) {
   lm_value *z = fold(r, op);
-  if (z) return z;
+  if (z)
+    return z;
   switch (op->code) {
-    case LM_OP_ADD: case LM_OP_SUB: case LM_OP_MUL: case LM_OP_DIV: case LM_OP_POW: case LM_OP_AND: case LM_OP_OR:
-      z = arithmetic(r, op);
-      break;
-    case LM_OP_NEG: case LM_OP_NOT: z = negation(r, op); break;
-    case LM_OP_EQ: case LM_OP_NE: case LM_OP_LT: case LM_OP_LE: case LM_OP_GT: case LM_OP_GE: z = comparison(r, op); break;
-    case LM_OP_SELECT: z = selection(r, op); break;
-    case LM_OP_CAST: z = casting(r, op); break;
-    case LM_OP_SUM: case LM_OP_MAX: case LM_OP_DOT: return lm_simplify_reduce(r, op);
-    default: z = lm_simplify_move(r, op); break;
+  case LM_OP_ADD:
+  case LM_OP_SUB:
+  case LM_OP_MUL:
+  case LM_OP_DIV:
+  case LM_OP_POW:
+  case LM_OP_AND:
+  case LM_OP_OR: z = arithmetic(r, op); break;
+  case LM_OP_NEG:
+  case LM_OP_NOT: z = negation(r, op); break;
+  case LM_OP_EQ:
+  case LM_OP_NE:
+  case LM_OP_LT:
+  case LM_OP_LE:
+  case LM_OP_GT:
+  case LM_OP_GE: z = comparison(r, op); break;
+  case LM_OP_SELECT: z = selection(r, op); break;
+  case LM_OP_CAST: z = casting(r, op); break;
+  case LM_OP_SUM:
+  case LM_OP_MAX:
+  case LM_OP_DOT: return lm_simplify_reduce(r, op);
+  default: z = lm_simplify_move(r, op); break;
   }
-  if (!z && lm_op_info_of(op)->traits & LM_T_ELEMENTWISE && op->n_in) z = before_expand(r, op);
-  if (!z && lm_op_info_of(op)->traits & LM_T_ELEMENTWISE) narrow_operands(r, op);
+  if (!z && lm_op_info_of(op)->traits & LM_T_ELEMENTWISE && op->n_in)
+    z = before_expand(r, op);
+  if (!z && lm_op_info_of(op)->traits & LM_T_ELEMENTWISE)
+    narrow_operands(r, op);
   return z;
 }
 
-// What a product reads is in memory: slices of a concatenation that one reads are views of it (lm_simplify_move).
+// What a product reads is in memory: slices of a concatenation that one reads are views of it
+// (lm_simplify_move).
 static void mark_multiplied(lm_op *op, void *user) {
   op->mark = 0;
   for (uint32_t i = 0; op->code == LM_OP_DOT && i < op->n_in; i++)
-    if (lm_op_is(op->in[i], LM_OP_CONCAT)) op->in[i]->def->mark = LM_MULTIPLIED;
+    if (lm_op_is(op->in[i], LM_OP_CONCAT))
+      op->in[i]->def->mark = LM_MULTIPLIED;
 }
 
 bool lm_pass_simplify(lm_module *m, const lm_pass_env *env) {
   for (lm_func *f = m->funcs; f; f = f->next) {
     lm_region_walk(f->body, mark_multiplied, NULL);
-    for (int i = 0; i < ROUNDS && lm_rewrite_func(f, rule, NULL); i++) continue;
+    for (int i = 0; i < ROUNDS && lm_rewrite_func(f, rule, NULL); i++)
+      continue;
   }
   return true;
 }

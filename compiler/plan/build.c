@@ -1,4 +1,5 @@
-// build.c - a plan from a module: layout, then function by function the walk, the packing and the final addresses.
+// build.c - a plan from a module: layout, then function by function the walk, the packing and the
+// final addresses.
 #include <string.h>
 
 #include "compiler/plan/internal.h"
@@ -7,17 +8,23 @@ static void extents_collect(planner *p) {
   lm_plan *plan = p->plan;
   for (uint32_t i = 1; i < p->m->n_axes; i++) {
     const lm_axis_info *a = &p->m->axes[i];
-    if (!a->dyn) continue;
+    if (!a->dyn)
+      continue;
     if (a->dyn > (int)LM_COUNT(plan->extents)) {
-      lm_plan_error(p, NULL, "more than %d sizes are known only at run time", (int)LM_COUNT(plan->extents));
+      lm_plan_error(p, NULL, "more than %d sizes are known only at run time",
+                    (int)LM_COUNT(plan->extents));
       return;
     }
-    if (a->dyn > plan->n_extents) plan->n_extents = a->dyn;
-    if (!plan->extents[a->dyn - 1].name) plan->extents[a->dyn - 1].name = a->name;
-    if (a->size > plan->extents[a->dyn - 1].capacity) plan->extents[a->dyn - 1].capacity = a->size;
+    if (a->dyn > plan->n_extents)
+      plan->n_extents = a->dyn;
+    if (!plan->extents[a->dyn - 1].name)
+      plan->extents[a->dyn - 1].name = a->name;
+    if (a->size > plan->extents[a->dyn - 1].capacity)
+      plan->extents[a->dyn - 1].capacity = a->size;
   }
   for (int i = 0; i < plan->n_extents; i++)
-    if (!plan->extents[i].name) plan->extents[i].name = "unused";
+    if (!plan->extents[i].name)
+      plan->extents[i].name = "unused";
 }
 
 // One logical parameter for each place of the stacked axes, the last of them fastest.
@@ -25,9 +32,13 @@ static void params_of(planner *p, uint32_t index, int *n) {
   const lm_global *g = &p->m->globals[index];
   for (int64_t i = 0; i < g->n_paths; i++) {
     lm_plan_param *out = &p->plan->params[(*n)++];
-    *out = (lm_plan_param){.path = g->paths[i], .offset = p->layout.globals[index].offset, .elements = 1,
-                           .rank = g->type.rank - g->n_stack, .init = (uint8_t)g->init[i].kind,
-                           .init_a = g->init[i].a, .init_b = g->init[i].b};
+    *out = (lm_plan_param){.path = g->paths[i],
+                           .offset = p->layout.globals[index].offset,
+                           .elements = 1,
+                           .rank = g->type.rank - g->n_stack,
+                           .init = (uint8_t)g->init[i].kind,
+                           .init_a = g->init[i].a,
+                           .init_b = g->init[i].b};
     int64_t rest = i;
     for (int s = g->n_stack - 1; s >= 0; s--) {
       int64_t size = lm_axis_size(p->m, g->type.axis[s]);
@@ -44,11 +55,13 @@ static void params_of(planner *p, uint32_t index, int *n) {
 static void params_collect(planner *p) {
   int n = 0;
   for (uint32_t i = 0; i < p->m->n_globals; i++)
-    if (p->m->globals[i].kind == LM_GLOBAL_PARAM) n += (int)p->m->globals[i].n_paths;
+    if (p->m->globals[i].kind == LM_GLOBAL_PARAM)
+      n += (int)p->m->globals[i].n_paths;
   p->plan->params = LM_NEW_N(p->arena, lm_plan_param, n);
   for (uint32_t i = 0; i < p->m->n_globals; i++) {
     const lm_global *g = &p->m->globals[i];
-    if (g->kind != LM_GLOBAL_PARAM) continue;
+    if (g->kind != LM_GLOBAL_PARAM)
+      continue;
     if (g->type.dtype != LM_F32)
       lm_plan_error(p, NULL, "parameter %s is %s, not f32", g->name, lm_dtype_name(g->type.dtype));
     params_of(p, i, &p->plan->n_params);
@@ -65,9 +78,12 @@ static void fixed_make(planner *p) {
 
 static lm_plan_buf buf_make(const ref *r) {
   ref at = lm_storage_resolve(r->at);
-  lm_plan_buf b = {
-      .arena = at.at->arena, .live = at.at->live, .offset = at.at->offset + at.offset + r->offset, .bytes = r->bytes};
-  for (int d = 0; d < LM_PLAN_DEPTH; d++) b.stride[d] = at.loop[d] + r->loop[d];
+  lm_plan_buf b = {.arena = at.at->arena,
+                   .live = at.at->live,
+                   .offset = at.at->offset + at.offset + r->offset,
+                   .bytes = r->bytes};
+  for (int d = 0; d < LM_PLAN_DEPTH; d++)
+    b.stride[d] = at.loop[d] + r->loop[d];
   return b;
 }
 
@@ -78,7 +94,8 @@ static void steps_finish(planner *p, lm_plan_func *out) {
     lm_plan_step *s = &out->steps[i];
     *s = p->steps[i].step;
     s->bufs = LM_NEW_N(p->arena, lm_plan_buf, s->n_bufs);
-    for (int b = 0; b < s->n_bufs; b++) s->bufs[b] = buf_make(&p->steps[i].refs[b]);
+    for (int b = 0; b < s->n_bufs; b++)
+      s->bufs[b] = buf_make(&p->steps[i].refs[b]);
   }
 }
 
@@ -94,23 +111,27 @@ static void func_plan(planner *p, lm_func *f) {
   p->storages = NULL;
   p->depth = 0;
   lm_func_walk(p);
-  if (p->failed) return;
+  if (p->failed)
+    return;
   lm_steps_code(p);
   lm_plan_func *out = &p->plan->funcs[p->plan->n_funcs - 1];
   lm_storage_pack(p, out);
   steps_finish(p, out);
-  if (out->work_bytes > p->plan->arena_bytes[LM_ARENA_WORK]) p->plan->arena_bytes[LM_ARENA_WORK] = out->work_bytes;
+  if (out->work_bytes > p->plan->arena_bytes[LM_ARENA_WORK])
+    p->plan->arena_bytes[LM_ARENA_WORK] = out->work_bytes;
 }
 
 static void arenas_size(planner *p) {
-  int64_t params = p->layout.param_elements * (int64_t)sizeof(float), *bytes = p->plan->arena_bytes;
+  int64_t params = p->layout.param_elements * (int64_t)sizeof(float);
+  int64_t *bytes = p->plan->arena_bytes;
   p->plan->n_states = (int)p->n_states;
   bytes[LM_ARENA_PARAM] = params;
   bytes[LM_ARENA_GRAD] = p->has_gradients ? params : 0;
   bytes[LM_ARENA_STATE] = params * p->plan->n_states;
   bytes[LM_ARENA_IO] = p->io_bytes;
   bytes[LM_ARENA_CACHE] = p->layout.cache_bytes;
-  bytes[LM_ARENA_COPY] = p->layout.made_bytes + (p->has_copies ? p->layout.param_elements * lm_dtype_bytes(LM_BF16) : 0);
+  bytes[LM_ARENA_COPY] = p->layout.made_bytes +
+                         (p->has_copies ? p->layout.param_elements * lm_dtype_bytes(LM_BF16) : 0);
 }
 
 lm_plan *lm_plan_build(lm_module *m, const lm_plan_target *target) {
@@ -121,9 +142,11 @@ lm_plan *lm_plan_build(lm_module *m, const lm_plan_target *target) {
   extents_collect(&p);
   params_collect(&p);
   int n = 0;
-  for (lm_func *f = m->funcs; f; f = f->next) n++;
+  for (lm_func *f = m->funcs; f; f = f->next)
+    n++;
   p.plan->funcs = LM_NEW_N(p.arena, lm_plan_func, n);
-  for (lm_func *f = m->funcs; f && !p.failed; f = f->next) func_plan(&p, f);
+  for (lm_func *f = m->funcs; f && !p.failed; f = f->next)
+    func_plan(&p, f);
   arenas_size(&p);
   lm_plan_copies_bind(p.plan);
   return p.failed ? NULL : p.plan;

@@ -1,21 +1,32 @@
-// gemm.c - a dot as a GEMM: which of its axes form the matrices of one call, which are repeated around it.
+// gemm.c - a dot as a GEMM: which of its axes form the matrices of one call, which are repeated
+// around it.
 //
-// An axis of a dot is one of four: x's own (m), w's own (n), summed (k), shared (batch). Neighbours of one kind that are
-// evenly spaced in all three tensors are merged. Of each of m, n and k one axis (or none) makes the call; the product of
-// their sizes is to be as large as possible while every matrix keeps a unit stride. The rest are outer loops.
+// An axis of a dot is one of four: x's own (m), w's own (n), summed (k), shared (batch). Neighbours
+// of one kind that are evenly spaced in all three tensors are merged. Of each of m, n and k one
+// axis (or none) makes the call; the product of their sizes is to be as large as possible while
+// every matrix keeps a unit stride. The rest are outer loops.
 #include <string.h>
 
 #include "compiler/ir/product.h"
 #include "compiler/plan/internal.h"
 
-typedef enum { OF_M, OF_N, OF_K, OF_BATCH, KINDS } axis_kind;
+typedef enum {
+  OF_M,
+  OF_N,
+  OF_K,
+  OF_BATCH,
+  KINDS
+} axis_kind;
 typedef struct dim {
   axis_kind kind;
   int64_t size, s[3];
   lm_plan_extent extent;
   bool dynamic;
 } dim; // s: strides in x, w, z
-typedef struct dims { dim d[2 * LM_RANK]; int n; } dims;
+typedef struct dims {
+  dim d[2 * LM_RANK];
+  int n;
+} dims;
 
 static const dim NONE = {.size = 1, .extent = {.fixed = 1}};
 
@@ -24,30 +35,46 @@ static int64_t stride_of(lm_type t, const int64_t *stride, lm_axis a) {
   return i < 0 ? 0 : stride[i];
 }
 
-static void dims_add(const lm_module *m, const lm_op *dot, lm_axis a, const int64_t *const *strides, dims *out) {
+static void dims_add(const lm_module *m, const lm_op *dot, lm_axis a, const int64_t *const *strides,
+                     dims *out) {
   const lm_axis_info *info = &m->axes[a];
-  if (info->size == 1 && !info->dyn) return;
-  lm_type x = dot->in[0]->type, w = dot->in[1]->type, z = dot->out[0]->type;
-  bool in_x = lm_type_find(x, a) >= 0, in_w = lm_type_find(w, a) >= 0, in_z = lm_type_find(z, a) >= 0;
+  if (info->size == 1 && !info->dyn)
+    return;
+  lm_type x = dot->in[0]->type;
+  lm_type w = dot->in[1]->type;
+  lm_type z = dot->out[0]->type;
+  bool in_x = lm_type_find(x, a) >= 0;
+  bool in_w = lm_type_find(w, a) >= 0;
+  bool in_z = lm_type_find(z, a) >= 0;
   dim *d = &out->d[out->n++];
-  *d = (dim){.kind = !in_z ? OF_K : !in_w ? OF_M : !in_x ? OF_N : OF_BATCH, .size = info->size, .dynamic = info->dyn,
-             .s = {stride_of(x, strides[0], a), stride_of(w, strides[1], a), stride_of(z, strides[2], a)},
-             .extent = {.fixed = info->dyn ? 1 : info->size, .n_dyn = info->dyn ? 1 : 0}};
-  if (info->dyn) d->extent.dyn[0].var = info->dyn - 1;
+  *d = (dim){
+      .kind = !in_z   ? OF_K
+              : !in_w ? OF_M
+              : !in_x ? OF_N
+                      : OF_BATCH,
+      .size = info->size,
+      .dynamic = info->dyn,
+      .s = {stride_of(x, strides[0], a), stride_of(w, strides[1], a), stride_of(z, strides[2], a)},
+      .extent = {.fixed = info->dyn ? 1 : info->size, .n_dyn = info->dyn ? 1 : 0}};
+  if (info->dyn)
+    d->extent.dyn[0].var = info->dyn - 1;
 }
 
 // Whether `inner` repeats evenly at the steps of `outer`, so that both are one axis.
 static bool mergeable(const dim *outer, const dim *inner) {
-  if (outer->kind != inner->kind || inner->dynamic || outer->extent.n_dyn == 4) return false;
+  if (outer->kind != inner->kind || inner->dynamic || outer->extent.n_dyn == 4)
+    return false;
   for (int i = 0; i < 3; i++)
-    if (outer->s[i] != inner->s[i] * inner->size) return false;
+    if (outer->s[i] != inner->s[i] * inner->size)
+      return false;
   return true;
 }
 
 static void dims_merge(dims *d) {
   for (int i = 0; i < d->n; i++)
     for (int j = 0; j < d->n; j++) {
-      if (i == j || !mergeable(&d->d[i], &d->d[j])) continue;
+      if (i == j || !mergeable(&d->d[i], &d->d[j]))
+        continue;
       d->d[j].size *= d->d[i].size;
       d->d[j].dynamic = d->d[i].dynamic;
       int64_t inner = d->d[j].extent.fixed;
@@ -60,28 +87,43 @@ static void dims_merge(dims *d) {
     }
 }
 
-// A matrix whose axes have strides r and c: one of them is 1, the other steps over whole rows. An axis of size 1 that is
-// absent (none chosen) suits any.
+// A matrix whose axes have strides r and c: one of them is 1, the other steps over whole rows. An
+// axis of size 1 that is absent (none chosen) suits any.
 static bool matrix_ok(const dim *rows, const dim *cols, int t) {
-  int64_t r = rows->s[t], c = cols->s[t];
-  bool no_rows = rows->size == 1 && !rows->dynamic, no_cols = cols->size == 1 && !cols->dynamic;
-  if (no_rows && no_cols) return true;
-  if (no_rows) return c > 0;
-  if (no_cols) return r > 0;
+  int64_t r = rows->s[t];
+  int64_t c = cols->s[t];
+  bool no_rows = rows->size == 1 && !rows->dynamic;
+  bool no_cols = cols->size == 1 && !cols->dynamic;
+  if (no_rows && no_cols)
+    return true;
+  if (no_rows)
+    return c > 0;
+  if (no_cols)
+    return r > 0;
   return (c == 1 && r >= cols->size) || (r == 1 && c >= rows->size);
 }
 
 // The first matrix that is in the way, -1 if none is.
 static int form_fault(const dim *m, const dim *n, const dim *k) {
-  if (!matrix_ok(m, k, 0)) return 0;
-  if (!matrix_ok(k, n, 1)) return 1;
+  if (!matrix_ok(m, k, 0))
+    return 0;
+  if (!matrix_ok(k, n, 1))
+    return 1;
   return matrix_ok(m, n, 2) ? -1 : 2;
 }
 
-typedef struct choice { int m, n, k; double flops; int fault; } choice;   // indices into dims, -1: none
+typedef struct choice {
+  int m, n, k;
+  double flops;
+  int fault;
+} choice; // indices into dims, -1: none
 
-static const dim *dim_at(const dims *d, int i) { return i < 0 ? &NONE : &d->d[i]; }
-static bool is_kind(const dims *d, int i, axis_kind kind) { return i < 0 || d->d[i].kind == kind; }
+static const dim *dim_at(const dims *d, int i) {
+  return i < 0 ? &NONE : &d->d[i];
+}
+static bool is_kind(const dims *d, int i, axis_kind kind) {
+  return i < 0 || d->d[i].kind == kind;
+}
 
 // A sound form beats one at fault; else the larger product wins.
 static choice choose(const dims *d) {
@@ -89,11 +131,17 @@ static choice choose(const dims *d) {
   for (int m = -1; m < d->n; m++)
     for (int n = -1; is_kind(d, m, OF_M) && n < d->n; n++)
       for (int k = -1; is_kind(d, n, OF_N) && k < d->n; k++) {
-        if (!is_kind(d, k, OF_K)) continue;
-        const dim *dm = dim_at(d, m), *dn = dim_at(d, n), *dk = dim_at(d, k);
-        choice c = {m, n, k, (double)dm->size * (double)dn->size * (double)dk->size, form_fault(dm, dn, dk)};
-        bool sound = c.fault < 0, best_sound = best.fault < 0;
-        if (sound != best_sound ? sound : c.flops > best.flops) best = c;
+        if (!is_kind(d, k, OF_K))
+          continue;
+        const dim *dm = dim_at(d, m);
+        const dim *dn = dim_at(d, n);
+        const dim *dk = dim_at(d, k);
+        choice c = {m, n, k, (double)dm->size * (double)dn->size * (double)dk->size,
+                    form_fault(dm, dn, dk)};
+        bool sound = c.fault < 0;
+        bool best_sound = best.fault < 0;
+        if (sound != best_sound ? sound : c.flops > best.flops)
+          best = c;
       }
   return best;
 }
@@ -108,22 +156,35 @@ static void batch_add(lm_plan_gemm *g, const dim *d) {
 }
 
 static void gemm_fill(const dims *d, choice c, lm_plan_gemm *out) {
-  const dim *m = dim_at(d, c.m), *n = dim_at(d, c.n), *k = dim_at(d, c.k);
-  *out = (lm_plan_gemm){.m = m->extent, .n = n->extent, .k = k->extent, .a_m = m->s[0], .a_k = k->s[0], .b_k = k->s[1],
-                        .b_n = n->s[1], .c_m = m->s[2], .c_n = n->s[2]};
+  const dim *m = dim_at(d, c.m);
+  const dim *n = dim_at(d, c.n);
+  const dim *k = dim_at(d, c.k);
+  *out = (lm_plan_gemm){.m = m->extent,
+                        .n = n->extent,
+                        .k = k->extent,
+                        .a_m = m->s[0],
+                        .a_k = k->s[0],
+                        .b_k = k->s[1],
+                        .b_n = n->s[1],
+                        .c_m = m->s[2],
+                        .c_n = n->s[2]};
   for (int sum = 0; sum < 2; sum++)
     for (int i = 0; i < d->n; i++)
-      if (i != c.m && i != c.n && i != c.k && (d->d[i].kind == OF_K) == sum) batch_add(out, &d->d[i]);
+      if (i != c.m && i != c.n && i != c.k && (d->d[i].kind == OF_K) == sum)
+        batch_add(out, &d->d[i]);
 }
 
-bool lm_dot_gemm(const lm_module *m, const lm_op *dot, const int64_t *x, const int64_t *w, const int64_t *z,
-                 lm_plan_gemm *out, int *out_operand) {
+bool lm_dot_gemm(const lm_module *m, const lm_op *dot, const int64_t *x, const int64_t *w,
+                 const int64_t *z, lm_plan_gemm *out, int *out_operand) {
   const int64_t *strides[] = {x, w, z};
   dims d = {.n = 0};
-  lm_type tx = dot->in[0]->type, tw = dot->in[1]->type;
-  for (int i = 0; i < tx.rank; i++) dims_add(m, dot, tx.axis[i], strides, &d);
+  lm_type tx = dot->in[0]->type;
+  lm_type tw = dot->in[1]->type;
+  for (int i = 0; i < tx.rank; i++)
+    dims_add(m, dot, tx.axis[i], strides, &d);
   for (int i = 0; i < tw.rank; i++)
-    if (lm_type_find(tx, tw.axis[i]) < 0) dims_add(m, dot, tw.axis[i], strides, &d);
+    if (lm_type_find(tx, tw.axis[i]) < 0)
+      dims_add(m, dot, tw.axis[i], strides, &d);
   dims_merge(&d);
   choice c = choose(&d);
   gemm_fill(&d, c, out);
@@ -132,7 +193,8 @@ bool lm_dot_gemm(const lm_module *m, const lm_op *dot, const int64_t *x, const i
   out->residual = lm_dot_residual(dot) != NULL;
   out->bias = lm_dot_bias(dot) != NULL;
   out->gelu = dot->code == LM_OP_DOT_GELU;
-  if (out_operand) *out_operand = c.fault;
+  if (out_operand)
+    *out_operand = c.fault;
   return c.fault < 0;
 }
 
@@ -142,15 +204,19 @@ static bool is_batch(const lm_plan_gemm *g, int i, int64_t a, int64_t b, int64_t
   return !g->batch[i].size.n_dyn && g->batch[i].a == a && g->batch[i].b == b && g->batch[i].c == c;
 }
 
-// Of [panel, place, line, pair] the lines and pairs make the call, so panels are a batch axis and places one that is summed;
-// without pairs places are k.
+// Of [panel, place, line, pair] the lines and pairs make the call, so panels are a batch axis and
+// places one that is summed; without pairs places are k.
 bool lm_gemm_panels(lm_plan_gemm *g, lm_plan_panel p) {
   bool paired = p.group > 1;
-  if (!p.lines || g->n_batch != 1 + paired || g->n.n_dyn || g->k.n_dyn || g->m.n_dyn) return false;
+  if (!p.lines || g->n_batch != 1 + paired || g->n.n_dyn || g->k.n_dyn || g->m.n_dyn)
+    return false;
   int64_t places = paired ? g->batch[1].size.fixed * p.group : g->k.fixed;
-  bool call = g->n.fixed == p.lines && g->c_n == 1 && g->b_n == p.group && g->b_k == (paired ? 1 : p.lines);
-  bool pairs = !paired || (g->k.fixed == p.group && g->a_k == 1 && is_batch(g, 1, p.group, p.lines * p.group, 0));
-  if (!call || !pairs || g->batch[0].sum || !is_batch(g, 0, 0, places * p.lines, p.lines)) return false;
+  bool call =
+      g->n.fixed == p.lines && g->c_n == 1 && g->b_n == p.group && g->b_k == (paired ? 1 : p.lines);
+  bool pairs = !paired || (g->k.fixed == p.group && g->a_k == 1 &&
+                           is_batch(g, 1, p.group, p.lines * p.group, 0));
+  if (!call || !pairs || g->batch[0].sum || !is_batch(g, 0, 0, places * p.lines, p.lines))
+    return false;
   g->n.fixed *= g->batch[0].size.fixed;
   g->k.fixed = places;
   g->b_k = g->b_lines = p.lines;
@@ -162,7 +228,9 @@ bool lm_gemm_panels(lm_plan_gemm *g, lm_plan_panel p) {
 
 // ---- before there are places
 
-static bool is_place_view(const lm_op *op) { return op && lm_op_info_of(op)->traits & LM_T_VIEW; }
+static bool is_place_view(const lm_op *op) {
+  return op && lm_op_info_of(op)->traits & LM_T_VIEW;
+}
 
 // False if the chain of views has no strides.
 static bool chain_strides(const lm_module *m, const lm_value *v, int64_t *out) {
@@ -172,8 +240,10 @@ static bool chain_strides(const lm_module *m, const lm_value *v, int64_t *out) {
     return true;
   }
   int64_t in[LM_RANK + 1], offset;
-  if (!chain_strides(m, op->in[0], in)) return false;
-  if (op->code != LM_OP_AT) return lm_view_strides(m, op, in, out, &offset);
+  if (!chain_strides(m, op->in[0], in))
+    return false;
+  if (op->code != LM_OP_AT)
+    return lm_view_strides(m, op, in, out, &offset);
   memcpy(out, in + 1, v->type.rank * sizeof *out);
   return true;
 }
@@ -182,25 +252,31 @@ bool lm_plan_dot_strides_ok(const lm_module *m, const lm_op *dot, int *out_opera
   int64_t s[3][LM_RANK];
   for (int i = 0; i < 2; i++) {
     *out_operand = i;
-    if (!chain_strides(m, dot->in[i], s[i])) return false;
+    if (!chain_strides(m, dot->in[i], s[i]))
+      return false;
   }
   lm_strides_dense(m, dot->out[0]->type, s[2]);
   lm_plan_gemm g;
-  // Where both operands are dense already (or the result is at fault) a copy of one would change nothing.
-  if (lm_dot_gemm(m, dot, s[0], s[1], s[2], &g, out_operand) || *out_operand > 1) return true;
+  // Where both operands are dense already (or the result is at fault) a copy of one would change
+  // nothing.
+  if (lm_dot_gemm(m, dot, s[0], s[1], s[2], &g, out_operand) || *out_operand > 1)
+    return true;
   return !is_place_view(dot->in[*out_operand]->def);
 }
 
 static bool bias_fits(const lm_module *m, const lm_op *product, const lm_plan_gemm *g) {
   const lm_value *bias = lm_dot_bias(product);
   const lm_plan_extent *row = g->c_n == 1 ? &g->n : &g->m;
-  return !bias || (g->c_n != g->c_m && !row->n_dyn && row->fixed == lm_type_elements(m, bias->type) && !lm_type_dynamic(m, bias->type));
+  return !bias ||
+         (g->c_n != g->c_m && !row->n_dyn && row->fixed == lm_type_elements(m, bias->type) &&
+          !lm_type_dynamic(m, bias->type));
 }
 
 bool lm_plan_dot_form(const lm_module *m, const lm_op *dot, lm_plan_gemm *out) {
   int64_t s[3][LM_RANK];
   for (int i = 0; i < 2; i++)
-    if (!chain_strides(m, dot->in[i], s[i])) return false;
+    if (!chain_strides(m, dot->in[i], s[i]))
+      return false;
   lm_strides_dense(m, dot->out[0]->type, s[2]);
   return lm_dot_gemm(m, dot, s[0], s[1], s[2], out, NULL);
 }

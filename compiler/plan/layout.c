@@ -1,8 +1,8 @@
 // layout.c - where parameters, caches and what is made of parameters lie.
 //
-// Parameters: those of no repetition one after another; at the first parameter of a repetition, its bucket, which holds
-// all of one iteration (inner repetitions alike), as often as the repetition has iterations. Each tensor begins at a
-// multiple of LM_BLOCK.
+// Parameters: those of no repetition one after another; at the first parameter of a repetition, its
+// bucket, which holds all of one iteration (inner repetitions alike), as often as the repetition
+// has iterations. Each tensor begins at a multiple of LM_BLOCK.
 #include <string.h>
 
 #include "compiler/plan/internal.h"
@@ -10,19 +10,22 @@
 typedef struct layer {
   const lm_module *m;
   lm_layout *out;
-  bool *done;                          // by global, at the level being laid out
+  bool *done; // by global, at the level being laid out
 } layer;
 
 static int64_t tensor_elements(const lm_module *m, const lm_global *g) {
   int64_t n = 1;
-  for (int i = g->n_stack; i < g->type.rank; i++) n *= lm_axis_size(m, g->type.axis[i]);
+  for (int i = g->n_stack; i < g->type.rank; i++)
+    n *= lm_axis_size(m, g->type.axis[i]);
   return n;
 }
 
 static bool in_bucket(const lm_global *g, const lm_axis *prefix, int level) {
-  if (g->kind != LM_GLOBAL_PARAM || g->n_stack < level) return false;
+  if (g->kind != LM_GLOBAL_PARAM || g->n_stack < level)
+    return false;
   for (int i = 0; i < level; i++)
-    if (g->type.axis[i] != prefix[i]) return false;
+    if (g->type.axis[i] != prefix[i])
+      return false;
   return true;
 }
 
@@ -31,7 +34,8 @@ static int64_t bucket_lay(layer *l, const lm_axis *prefix, int level, int64_t ba
   int64_t size = 0;
   for (uint32_t i = 0; i < l->m->n_globals; i++) {
     const lm_global *g = &l->m->globals[i];
-    if (l->done[i] || !in_bucket(g, prefix, level)) continue;
+    if (l->done[i] || !in_bucket(g, prefix, level))
+      continue;
     if (g->n_stack == level) {
       l->done[i] = true;
       l->out->globals[i].offset = base + size;
@@ -42,24 +46,29 @@ static int64_t bucket_lay(layer *l, const lm_axis *prefix, int level, int64_t ba
     memcpy(inner, g->type.axis, sizeof inner);
     int64_t bucket = bucket_lay(l, inner, level + 1, base + size);
     for (uint32_t j = 0; j < l->m->n_globals; j++)
-      if (in_bucket(&l->m->globals[j], inner, level + 1)) l->out->globals[j].stride[level] = bucket;
+      if (in_bucket(&l->m->globals[j], inner, level + 1))
+        l->out->globals[j].stride[level] = bucket;
     size += bucket * lm_axis_size(l->m, inner[level]);
   }
   return size;
 }
 
-static int64_t aligned(int64_t n) { return (n + LM_PLAN_ALIGN - 1) / LM_PLAN_ALIGN * LM_PLAN_ALIGN; }
+static int64_t aligned(int64_t n) {
+  return (n + LM_PLAN_ALIGN - 1) / LM_PLAN_ALIGN * LM_PLAN_ALIGN;
+}
 
 // Those of a kind one after another, dense; returns their bytes.
 static int64_t dense_lay(const lm_module *m, lm_layout *out, lm_global_kind kind) {
   int64_t bytes = 0;
   for (uint32_t i = 0; i < m->n_globals; i++) {
     const lm_global *g = &m->globals[i];
-    if (g->kind != kind) continue;
+    if (g->kind != kind)
+      continue;
     int64_t dense[LM_RANK], size = lm_dtype_bytes(g->type.dtype);
     lm_strides_dense(m, g->type, dense);
     out->globals[i].offset = bytes;
-    for (int j = 0; j < g->n_stack; j++) out->globals[i].stride[j] = dense[j] * size;
+    for (int j = 0; j < g->n_stack; j++)
+      out->globals[i].stride[j] = dense[j] * size;
     bytes += aligned(lm_type_elements(m, g->type) * size);
   }
   return bytes;

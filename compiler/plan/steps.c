@@ -6,7 +6,9 @@
 #include "compiler/ir/product.h"
 #include "compiler/plan/internal.h"
 
-int64_t lm_type_bytes(const planner *p, lm_type t) { return lm_type_elements(p->m, t) * lm_dtype_bytes(t.dtype); }
+int64_t lm_type_bytes(const planner *p, lm_type t) {
+  return lm_type_elements(p->m, t) * lm_dtype_bytes(t.dtype);
+}
 
 place lm_place_dense(const planner *p, storage *at, lm_type t) {
   place out = {.at = at};
@@ -19,22 +21,27 @@ ref lm_place_ref(const planner *p, const place *at, lm_type t) {
   ref r = {.at = at->at, .offset = at->offset, .bytes = lm_dtype_bytes(t.dtype)};
   memcpy(r.loop, at->loop, sizeof r.loop);
   for (int i = 0; i < t.rank; i++)
-    if (at->stride[i] > 0) r.bytes += (lm_axis_size(p->m, t.axis[i]) - 1) * at->stride[i] * lm_dtype_bytes(t.dtype);
+    if (at->stride[i] > 0)
+      r.bytes += (lm_axis_size(p->m, t.axis[i]) - 1) * at->stride[i] * lm_dtype_bytes(t.dtype);
   return r;
 }
 
 pstep *lm_step_add(planner *p, lm_step_kind kind, lm_op *op, int n_bufs) {
   pstep *s = &LM_PUSH(p->arena, p->steps, p->n_steps, p->cap_steps);
-  *s = (pstep){.step = {.kind = kind, .n_bufs = n_bufs, .label = lm_plan_label(p->arena, p->m, op)}, .op = op,
-               .refs = LM_NEW_N(p->arena, ref, n_bufs + 1), .loop = p->depth ? p->frames[p->depth - 1].step : -1};
+  *s = (pstep){.step = {.kind = kind, .n_bufs = n_bufs, .label = lm_plan_label(p->arena, p->m, op)},
+               .op = op,
+               .refs = LM_NEW_N(p->arena, ref, n_bufs + 1),
+               .loop = p->depth ? p->frames[p->depth - 1].step : -1};
   return s;
 }
 
 // ---- moves
 
-static void move_dim_add(lm_plan_move *m, const lm_axis_info *axis, int64_t from, int64_t to, bool merge) {
+static void move_dim_add(lm_plan_move *m, const lm_axis_info *axis, int64_t from, int64_t to,
+                         bool merge) {
   lm_plan_extent size = {.fixed = axis->dyn ? 1 : axis->size, .n_dyn = axis->dyn ? 1 : 0};
-  if (axis->dyn) size.dyn[0].var = axis->dyn - 1;
+  if (axis->dyn)
+    size.dyn[0].var = axis->dyn - 1;
   if (merge && m->rank && !axis->dyn && m->dim[m->rank - 1].from == from * axis->size &&
       m->dim[m->rank - 1].to == to * axis->size) {
     m->dim[m->rank - 1].size.fixed *= axis->size;
@@ -48,17 +55,20 @@ static void move_dim_add(lm_plan_move *m, const lm_axis_info *axis, int64_t from
 }
 
 // keep: an axis that stays a dim of its own, -1 for none; its number is left in at_dim.
-static lm_plan_move *move_make(planner *p, lm_type t, const place *from, const place *to, int keep) {
+static lm_plan_move *move_make(planner *p, lm_type t, const place *from, const place *to,
+                               int keep) {
   lm_plan_move *m = LM_NEW(p->arena, lm_plan_move);
   int element = lm_dtype_bytes(t.dtype);
   bool merge = false;
   *m = (lm_plan_move){.element = element, .at_dim = -1};
   for (int i = 0; i < t.rank; i++) {
     const lm_axis_info *axis = &p->m->axes[t.axis[i]];
-    if (axis->size == 1 && !axis->dyn && i != keep) continue;
+    if (axis->size == 1 && !axis->dyn && i != keep)
+      continue;
     move_dim_add(m, axis, from->stride[i] * element, to->stride[i] * element, merge && i != keep);
     merge = i != keep;
-    if (i == keep) m->at_dim = m->rank - 1;
+    if (i == keep)
+      m->at_dim = m->rank - 1;
   }
   return m;
 }
@@ -73,8 +83,8 @@ void lm_step_copy(planner *p, lm_op *op, lm_type t, const place *from, const pla
   s->step.flops = add ? lm_type_elements(p->m, t) : 0;
 }
 
-void lm_step_append(planner *p, lm_op *op, lm_type t, const place *from, const place *to, int axis, int64_t limit,
-                    const place *at) {
+void lm_step_append(planner *p, lm_op *op, lm_type t, const place *from, const place *to, int axis,
+                    int64_t limit, const place *at) {
   lm_type whole = op->out[0]->type, scalar = {.dtype = LM_INT};
   pstep *s = lm_step_add(p, LM_STEP_COPY, op, 3);
   s->refs[0] = lm_place_ref(p, from, t);
@@ -116,17 +126,21 @@ void lm_step_fill(planner *p, lm_op *op, lm_type t, double value, const place *t
 // ---- kernels
 
 bool lm_plan_in_place(const lm_op *kernel, uint32_t o, uint32_t r) {
-  if (kernel->code != LM_OP_KERNEL || kernel->attr.n_to) return false;
-  if (!lm_type_equal(kernel->in[o]->type, kernel->out[r]->type)) return false;
+  if (kernel->code != LM_OP_KERNEL || kernel->attr.n_to)
+    return false;
+  if (!lm_type_equal(kernel->in[o]->type, kernel->out[r]->type))
+    return false;
   for (const lm_op *op = kernel->body->first; op; op = op->next)
-    if (op->code != LM_OP_YIELD && !(lm_op_info_of(op)->traits & LM_T_ELEMENTWISE)) return false;
+    if (op->code != LM_OP_YIELD && !(lm_op_info_of(op)->traits & LM_T_ELEMENTWISE))
+      return false;
   return true;
 }
 
 static int kernel_find(planner *p, const lm_op *op, const lm_kernel_code *code) {
   lm_plan *plan = p->plan;
   for (int i = 0; i < plan->n_kernels; i++)
-    if (!strcmp(plan->kernels[i].name, code->name)) return i;
+    if (!strcmp(plan->kernels[i].name, code->name))
+      return i;
   uint32_t n = (uint32_t)plan->n_kernels;
   LM_PUSH(p->arena, plan->kernels, n, p->cap_kernels) =
       (lm_plan_kernel){code->name, code->source, lm_plan_origin(p->arena, p->m, op), code->launch};
@@ -139,22 +153,30 @@ static int64_t bytes_read(const planner *p, const lm_region *r, const lm_value *
   int64_t all = lm_type_bytes(p, v->type), sum = 0;
   for (const lm_op *op = r->first; op && sum < all; op = op->next)
     for (uint32_t i = 0; i < op->n_in; i++) {
-      if (op->in[i] != v) continue;
-      if (op->code == LM_OP_SLICE) sum += lm_type_bytes(p, op->out[0]->type);
-      else sum += lm_op_info_of(op)->traits & LM_T_ORDERED ? bytes_read(p, r, op->out[0]) : all;
+      if (op->in[i] != v)
+        continue;
+      if (op->code == LM_OP_SLICE)
+        sum += lm_type_bytes(p, op->out[0]->type);
+      else
+        sum += lm_op_info_of(op)->traits & LM_T_ORDERED ? bytes_read(p, r, op->out[0]) : all;
     }
   return sum < all ? sum : all;
 }
 
 static void kernel_cost(planner *p, const lm_op *op, lm_plan_step *s) {
   bool fused = op->code == LM_OP_KERNEL;
-  for (uint32_t i = 0; i < op->n_in; i++) s->moved += fused ? bytes_read(p, op->body, op->body->args[i]) : lm_type_bytes(p, op->in[i]->type);
-  for (uint32_t i = 0; i < op->n_out; i++) s->moved += lm_type_bytes(p, op->out[i]->type);
+  for (uint32_t i = 0; i < op->n_in; i++)
+    s->moved +=
+        fused ? bytes_read(p, op->body, op->body->args[i]) : lm_type_bytes(p, op->in[i]->type);
+  for (uint32_t i = 0; i < op->n_out; i++)
+    s->moved += lm_type_bytes(p, op->out[i]->type);
   s->flops = (int64_t)lm_flops_of(p->m, op);
 }
 
 static place result_new(planner *p, lm_value *v, lm_op *op) {
-  place out = lm_place_dense(p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, lm_plan_label(p->arena, p->m, op)), v->type);
+  place out = lm_place_dense(
+      p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, lm_plan_label(p->arena, p->m, op)),
+      v->type);
   out.at->last_use = p->last_use[v->id];
   return p->places[v->id] = out;
 }
@@ -166,7 +188,8 @@ void lm_step_kernel(planner *p, lm_op *op) {
     return;
   }
   place *in = LM_NEW_N(p->arena, place, op->n_in + 1);
-  for (uint32_t i = 0; i < op->n_in; i++) in[i] = lm_value_dense(p, op->in[i], op);
+  for (uint32_t i = 0; i < op->n_in; i++)
+    in[i] = lm_value_dense(p, op->in[i], op);
   int index = kernel_find(p, op, &code);
   pstep *s = lm_step_add(p, LM_STEP_KERNEL, op, (int)(op->n_in + op->n_out) + code.n_scratch);
   s->step.kernel = index;
@@ -175,13 +198,15 @@ void lm_step_kernel(planner *p, lm_op *op) {
   s->step.n_write = (int)op->n_out;
   kernel_cost(p, op, &s->step);
   ref *r = s->refs;
-  for (uint32_t i = 0; i < op->n_in; i++) *r++ = lm_place_ref(p, &in[i], op->in[i]->type);
+  for (uint32_t i = 0; i < op->n_in; i++)
+    *r++ = lm_place_ref(p, &in[i], op->in[i]->type);
   for (uint32_t i = 0; i < op->n_out; i++) {
     place out = result_new(p, op->out[i], op);
     *r++ = lm_place_ref(p, &out, op->out[i]->type);
   }
   for (int i = 0; i < code.n_scratch; i++)
-    *r++ = (ref){.at = lm_storage_new(p, code.scratch[i], p->depth, s->step.label), .bytes = code.scratch[i]};
+    *r++ = (ref){.at = lm_storage_new(p, code.scratch[i], p->depth, s->step.label),
+                 .bytes = code.scratch[i]};
 }
 
 // ---- dots
@@ -189,7 +214,8 @@ void lm_step_kernel(planner *p, lm_op *op) {
 static int64_t gemm_flops(const lm_plan_gemm *g, const int64_t *capacity) {
   int64_t n = 2 * lm_plan_extent_value(&g->m, capacity) * lm_plan_extent_value(&g->n, capacity) *
               lm_plan_extent_value(&g->k, capacity);
-  for (int i = 0; i < g->n_batch; i++) n *= lm_plan_extent_value(&g->batch[i].size, capacity);
+  for (int i = 0; i < g->n_batch; i++)
+    n *= lm_plan_extent_value(&g->batch[i].size, capacity);
   return n;
 }
 
@@ -200,46 +226,61 @@ static bool library_has(const planner *p, const lm_op *op, const lm_plan_gemm *g
 // Panels only where there is code that reads them: another batch of products may lie as they do.
 static void panels_find(const planner *p, lm_plan_gemm *g) {
   lm_plan_gemm panels = *g;
-  if (!p->target->product_is_worth || !lm_gemm_panels(&panels, p->target->panel[g->dtype_ab])) return;
-  if (p->target->product_is_worth(&panels)) *g = panels;
+  if (!p->target->product_is_worth || !lm_gemm_panels(&panels, p->target->panel[g->dtype_ab]))
+    return;
+  if (p->target->product_is_worth(&panels))
+    *g = panels;
 }
 
 // The factors through views, what is added dense; a second result only where something reads it.
 void lm_step_dot(planner *p, lm_op *op) {
   place in[LM_DOT_ADDENDS + 2], out[LM_GELU_OF + 1];
   uint32_t n_out = op->n_out > 1 && p->uses[op->out[LM_GELU_OF]->id] ? 2 : 1;
-  for (uint32_t i = 0; i < op->n_in; i++) in[i] = i < LM_DOT_ADDENDS ? *lm_value_place(p, op->in[i]) : lm_value_dense(p, op->in[i], op);
-  for (uint32_t i = 0; i < n_out; i++) out[i] = result_new(p, op->out[i], op);
+  for (uint32_t i = 0; i < op->n_in; i++)
+    in[i] = i < LM_DOT_ADDENDS ? *lm_value_place(p, op->in[i]) : lm_value_dense(p, op->in[i], op);
+  for (uint32_t i = 0; i < n_out; i++)
+    out[i] = result_new(p, op->out[i], op);
   int64_t capacity[LM_COUNT(p->plan->extents)];
-  for (int i = 0; i < p->plan->n_extents; i++) capacity[i] = p->plan->extents[i].capacity;
+  for (int i = 0; i < p->plan->n_extents; i++)
+    capacity[i] = p->plan->extents[i].capacity;
   pstep *s = lm_step_add(p, LM_STEP_GEMM, op, (int)(op->n_in + n_out));
   s->step.gemm = LM_NEW(p->arena, lm_plan_gemm);
-  lm_dot_gemm(p->m, op, in[LM_DOT_X].stride, in[LM_DOT_W].stride, out[0].stride, s->step.gemm, NULL);
+  lm_dot_gemm(p->m, op, in[LM_DOT_X].stride, in[LM_DOT_W].stride, out[0].stride, s->step.gemm,
+              NULL);
   panels_find(p, s->step.gemm);
-  if (!library_has(p, op, s->step.gemm)) lm_plan_error(p, op, "the target's library has no '%s' of these types and strides", lm_op_info_of(op)->name);
-  for (uint32_t i = 0; i < op->n_in; i++) s->refs[i] = lm_place_ref(p, &in[i], op->in[i]->type);
-  for (uint32_t i = 0; i < n_out; i++) s->refs[op->n_in + i] = lm_place_ref(p, &out[i], op->out[i]->type);
+  if (!library_has(p, op, s->step.gemm))
+    lm_plan_error(p, op, "the target's library has no '%s' of these types and strides",
+                  lm_op_info_of(op)->name);
+  for (uint32_t i = 0; i < op->n_in; i++)
+    s->refs[i] = lm_place_ref(p, &in[i], op->in[i]->type);
+  for (uint32_t i = 0; i < n_out; i++)
+    s->refs[op->n_in + i] = lm_place_ref(p, &out[i], op->out[i]->type);
   s->step.n_read = (int)op->n_in;
   s->step.n_write = (int)n_out;
   s->step.flops = gemm_flops(s->step.gemm, capacity);
-  for (uint32_t i = 0; i < op->n_in; i++) s->step.moved += lm_type_bytes(p, op->in[i]->type);
-  for (uint32_t i = 0; i < n_out; i++) s->step.moved += lm_type_bytes(p, op->out[i]->type);
+  for (uint32_t i = 0; i < op->n_in; i++)
+    s->step.moved += lm_type_bytes(p, op->in[i]->type);
+  for (uint32_t i = 0; i < n_out; i++)
+    s->step.moved += lm_type_bytes(p, op->out[i]->type);
 }
 
 void lm_steps_code(planner *p) {
   for (uint32_t i = 0; i < p->n_steps && p->target->product; i++) {
     pstep *s = &p->steps[i];
     lm_kernel_code code = {0};
-    if (s->step.kind == LM_STEP_GEMM && p->target->product_is_worth(s->step.gemm) && p->target->product(s->step.gemm, p->arena, &code))
+    if (s->step.kind == LM_STEP_GEMM && p->target->product_is_worth(s->step.gemm) &&
+        p->target->product(s->step.gemm, p->arena, &code))
       s->step.gemm->code = 1 + kernel_find(p, s->op, &code);
   }
 }
 
 // The step of a dot of the region being walked, NULL if it is another's.
 static pstep *dot_step(planner *p, const lm_op *dot, const lm_op *at) {
-  if (dot->parent != at->parent) return NULL;
+  if (dot->parent != at->parent)
+    return NULL;
   for (int i = (int)p->n_steps - 1; i >= 0; i--)
-    if (p->steps[i].op == dot) return &p->steps[i];
+    if (p->steps[i].op == dot)
+      return &p->steps[i];
   return NULL;
 }
 
@@ -248,14 +289,19 @@ bool lm_step_dot_accumulate(planner *p, lm_op *accum, const place *to) {
   int64_t stride[LM_RANK], in[LM_RANK];
   memcpy(stride, to->stride, sizeof stride);
   for (; v->def && p->uses[v->id] == 1 && v->def->code != LM_OP_DOT; v = v->def->in[0]) {
-    if (!(lm_op_info_of(v->def)->traits & LM_T_VIEW) || !lm_view_invert(p->m, v->def, stride, in)) return false;
+    if (!(lm_op_info_of(v->def)->traits & LM_T_VIEW) || !lm_view_invert(p->m, v->def, stride, in))
+      return false;
     memcpy(stride, in, sizeof stride);
   }
-  pstep *s = v->def && v->def->code == LM_OP_DOT && p->uses[v->id] == 1 ? dot_step(p, v->def, accum) : NULL;
+  pstep *s = v->def && v->def->code == LM_OP_DOT && p->uses[v->id] == 1 ? dot_step(p, v->def, accum)
+                                                                        : NULL;
   lm_plan_gemm g;
-  if (!s || s->refs[2].at->into) return false;
-  const place *x = lm_value_place(p, v->def->in[0]), *w = lm_value_place(p, v->def->in[1]);
-  if (!lm_dot_gemm(p->m, v->def, x->stride, w->stride, stride, &g, NULL)) return false;
+  if (!s || s->refs[2].at->into)
+    return false;
+  const place *x = lm_value_place(p, v->def->in[0]);
+  const place *w = lm_value_place(p, v->def->in[1]);
+  if (!lm_dot_gemm(p->m, v->def, x->stride, w->stride, stride, &g, NULL))
+    return false;
   g.accumulate = true;
   g.dtype_c = LM_F32;
   *s->step.gemm = g;

@@ -1,4 +1,5 @@
-// storage.c - stretches of memory: which may lie inside which, how long they are needed, where they go.
+// storage.c - stretches of memory: which may lie inside which, how long they are needed, where they
+// go.
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,8 +9,14 @@
 
 storage *lm_storage_new(planner *p, int64_t bytes, int depth, const char *label) {
   storage *s = LM_NEW(p->arena, storage);
-  *s = (storage){.next = p->storages, .arena = LM_ARENA_WORK, .bytes = bytes, .depth = depth, .label = label,
-                 .first = INT_MAX, .last = -1, .live = -1};
+  *s = (storage){.next = p->storages,
+                 .arena = LM_ARENA_WORK,
+                 .bytes = bytes,
+                 .depth = depth,
+                 .label = label,
+                 .first = INT_MAX,
+                 .last = -1,
+                 .live = -1};
   return p->storages = s;
 }
 
@@ -17,69 +24,84 @@ ref lm_storage_resolve(storage *s) {
   ref r = {.at = s};
   for (; r.at->into; r.at = r.at->into) {
     r.offset += r.at->into_offset;
-    for (int d = 0; d < LM_PLAN_DEPTH; d++) r.loop[d] += r.at->into_loop[d];
+    for (int d = 0; d < LM_PLAN_DEPTH; d++)
+      r.loop[d] += r.at->into_loop[d];
   }
   return r;
 }
 
 // ---- writing to the final place at once
 
-// The step of which step i is a part, seen from loop depth `depth`: itself, or the LOOP (END) of an inner loop around it.
+// The step of which step i is a part, seen from loop depth `depth`: itself, or the LOOP (END) of an
+// inner loop around it.
 static int step_outward(const planner *p, int i, int depth, bool end) {
-  for (int loop = p->steps[i].loop; loop >= 0 && p->steps[loop].step.depth >= depth; loop = p->steps[loop].loop)
+  for (int loop = p->steps[i].loop; loop >= 0 && p->steps[loop].step.depth >= depth;
+       loop = p->steps[loop].loop)
     i = end ? p->steps[loop].step.match : loop;
   return i;
 }
 
 static bool any_loop(const int64_t *loop) {
   for (int d = 0; d < LM_PLAN_DEPTH; d++)
-    if (loop[d]) return true;
+    if (loop[d])
+      return true;
   return false;
 }
 
 static ref ref_resolve(const ref *r) {
   ref out = lm_storage_resolve(r->at);
   out.offset += r->offset;
-  for (int d = 0; d < LM_PLAN_DEPTH; d++) out.loop[d] += r->loop[d];
+  for (int d = 0; d < LM_PLAN_DEPTH; d++)
+    out.loop[d] += r->loop[d];
   out.bytes = r->bytes;
   return out;
 }
 
-// Whether two references may touch the same bytes; what moves in a loop counts as touching everything.
+// Whether two references may touch the same bytes; what moves in a loop counts as touching
+// everything.
 static bool refs_meet(const ref *a, const ref *b) {
-  ref x = ref_resolve(a), y = ref_resolve(b);
-  if (x.at != y.at) return false;
-  if (any_loop(x.loop) || any_loop(y.loop)) return true;
+  ref x = ref_resolve(a);
+  ref y = ref_resolve(b);
+  if (x.at != y.at)
+    return false;
+  if (any_loop(x.loop) || any_loop(y.loop))
+    return true;
   return x.offset < y.offset + y.bytes && y.offset < x.offset + x.bytes;
 }
 
 // A product's result may lie where its residual does.
 static bool result_in_place(planner *p, const pstep *s, int o, int r) {
-  if (s->step.kind == LM_STEP_GEMM) return s->step.gemm->residual && o == LM_DOT_ADDENDS && r == 0;
+  if (s->step.kind == LM_STEP_GEMM)
+    return s->step.gemm->residual && o == LM_DOT_ADDENDS && r == 0;
   return p->target->in_place ? p->target->in_place(p->target->user, s->op, (uint32_t)o, (uint32_t)r)
                              : lm_plan_in_place(s->op, (uint32_t)o, (uint32_t)r);
 }
 
 static bool step_in_place(planner *p, const pstep *s, const ref *from, const storage *to) {
-  if (s->step.kind != LM_STEP_KERNEL && s->step.kind != LM_STEP_GEMM) return false;
+  if (s->step.kind != LM_STEP_KERNEL && s->step.kind != LM_STEP_GEMM)
+    return false;
   for (int o = 0; o < s->step.n_read; o++) {
-    if (!refs_meet(&s->refs[o], from)) continue;
+    if (!refs_meet(&s->refs[o], from))
+      continue;
     for (int r = 0; r < s->step.n_write; r++)
-      if (s->refs[s->step.n_read + r].at == to && !result_in_place(p, s, o, r)) return false;
+      if (s->refs[s->step.n_read + r].at == to && !result_in_place(p, s, o, r))
+        return false;
   }
   return true;
 }
 
-// Whether r is, in each turn of the loop at `depth`, a part of that turn's slot of what begins at `whole`.
+// Whether r is, in each turn of the loop at `depth`, a part of that turn's slot of what begins at
+// `whole`.
 static bool is_own_slot(const ref *r, const ref *whole, int depth, int64_t slot) {
   int64_t offset = r->offset - whole->offset;
   for (int d = 0; d < LM_PLAN_DEPTH; d++)
-    if (r->loop[d] - whole->loop[d] != (d == depth ? slot : 0)) return false;
+    if (r->loop[d] - whole->loop[d] != (d == depth ? slot : 0))
+      return false;
   return offset >= 0 && offset + r->bytes <= slot;
 }
 
-// Whether a loop that writes s turn by turn reads of `to`, in each turn before it writes, the place of that turn alone; and
-// nothing behind the loop reads it.
+// Whether a loop that writes s turn by turn reads of `to`, in each turn before it writes, the place
+// of that turn alone; and nothing behind the loop reads it.
 static bool turns_are_safe(planner *p, const storage *s, const ref *to, int loop) {
   ref whole = ref_resolve(to), own = {.at = (storage *)s};
   int64_t slot = s->bytes / p->steps[loop].step.count;
@@ -89,96 +111,125 @@ static bool turns_are_safe(planner *p, const storage *s, const ref *to, int loop
     for (int b = 0; b < step->step.n_bufs; b++) {
       bool reads = b < step->step.n_read;
       ref r = ref_resolve(&step->refs[b]);
-      if (r.at != (reads ? whole.at : s)) continue;
-      if (i > end || !is_own_slot(&r, reads ? &whole : &own, p->depth, slot)) return false;
-      if (reads) last_read = step_outward(p, i, p->depth + 1, true);
-      else if (first_write == INT_MAX) first_write = step_outward(p, i, p->depth + 1, false);
+      if (r.at != (reads ? whole.at : s))
+        continue;
+      if (i > end || !is_own_slot(&r, reads ? &whole : &own, p->depth, slot))
+        return false;
+      if (reads)
+        last_read = step_outward(p, i, p->depth + 1, true);
+      else if (first_write == INT_MAX)
+        first_write = step_outward(p, i, p->depth + 1, false);
     }
   }
   return last_read < first_write;
 }
 
-// Whether what `to` holds has been read for the last time before (or in place while) s is first written.
+// Whether what `to` holds has been read for the last time before (or in place while) s is first
+// written.
 static bool claim_is_safe(planner *p, const storage *s, const ref *to, int since) {
   int first_write = INT_MAX, last_read = -1;
   for (int i = since; i < (int)p->n_steps; i++) {
     const pstep *step = &p->steps[i];
     for (int b = 0; b < step->step.n_bufs; b++) {
       bool reads = b < step->step.n_read;
-      if (reads && refs_meet(&step->refs[b], to)) last_read = step_outward(p, i, p->depth, true);
+      if (reads && refs_meet(&step->refs[b], to))
+        last_read = step_outward(p, i, p->depth, true);
       if (!reads && lm_storage_resolve(step->refs[b].at).at == s && first_write == INT_MAX)
         first_write = step_outward(p, i, p->depth, false);
     }
   }
-  if (first_write == INT_MAX) return false;
+  if (first_write == INT_MAX)
+    return false;
   const pstep *first = &p->steps[first_write];
-  if (first->step.kind == LM_STEP_LOOP && first->step.match == last_read) return turns_are_safe(p, s, to, first_write);
-  return last_read < first_write || (last_read == first_write && step_in_place(p, &p->steps[first_write], to, s));
+  if (first->step.kind == LM_STEP_LOOP && first->step.match == last_read)
+    return turns_are_safe(p, s, to, first_write);
+  return last_read < first_write ||
+         (last_read == first_write && step_in_place(p, &p->steps[first_write], to, s));
 }
 
 bool lm_storage_claim(planner *p, lm_value *v, const place *to, int since, lm_op *at) {
   place *from = lm_value_place(p, v);
   storage *s = from->at;
-  if (s->into || s->arena != LM_ARENA_WORK || s->depth != p->depth || s->last_use > at->mark) return false;
-  if (from->offset || any_loop(from->loop) || s->bytes != lm_type_bytes(p, v->type)) return false;
-  if (!lm_strides_are_dense(p->m, v->type, from->stride) || !lm_strides_are_dense(p->m, v->type, to->stride))
+  if (s->into || s->arena != LM_ARENA_WORK || s->depth != p->depth || s->last_use > at->mark)
+    return false;
+  if (from->offset || any_loop(from->loop) || s->bytes != lm_type_bytes(p, v->type))
+    return false;
+  if (!lm_strides_are_dense(p->m, v->type, from->stride) ||
+      !lm_strides_are_dense(p->m, v->type, to->stride))
     return false;
   ref target = lm_place_ref(p, to, v->type);
-  if (since >= 0 && !claim_is_safe(p, s, &target, since)) return false;
+  if (since >= 0 && !claim_is_safe(p, s, &target, since))
+    return false;
   s->into = to->at;
   s->into_offset = to->offset;
   memcpy(s->into_loop, to->loop, sizeof s->into_loop);
-  if (to->at->last_use < s->last_use) to->at->last_use = s->last_use;
+  if (to->at->last_use < s->last_use)
+    to->at->last_use = s->last_use;
   return true;
 }
 
 // ---- when each is needed
 
 static void use_note(planner *p, int i, storage *s) {
-  if (s->arena != LM_ARENA_WORK) return;
-  int first = step_outward(p, i, s->depth, false), last = step_outward(p, i, s->depth, true);
-  if (first < s->first) s->first = first;
-  if (last > s->last) s->last = last;
+  if (s->arena != LM_ARENA_WORK)
+    return;
+  int first = step_outward(p, i, s->depth, false);
+  int last = step_outward(p, i, s->depth, true);
+  if (first < s->first)
+    s->first = first;
+  if (last > s->last)
+    s->last = last;
 }
 
 static void uses_note(planner *p) {
   for (int i = 0; i < (int)p->n_steps; i++)
-    for (int b = 0; b < p->steps[i].step.n_bufs; b++) use_note(p, i, lm_storage_resolve(p->steps[i].refs[b].at).at);
+    for (int b = 0; b < p->steps[i].step.n_bufs; b++)
+      use_note(p, i, lm_storage_resolve(p->steps[i].refs[b].at).at);
 }
 
-// ---- where each goes: each in turn to the tightest gap between those already placed that are needed at the same time
+// ---- where each goes: each in turn to the tightest gap between those already placed that are
+// needed at the same time
 
 static int by_bytes(const void *a, const void *b) {
-  const storage *x = *(storage *const *)a, *y = *(storage *const *)b;
-  if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
+  const storage *x = *(storage *const *)a;
+  const storage *y = *(storage *const *)b;
+  if (x->bytes != y->bytes)
+    return x->bytes > y->bytes ? -1 : 1;
   return x->first - y->first;
 }
 
 static int by_first(const void *a, const void *b) {
-  const storage *x = *(storage *const *)a, *y = *(storage *const *)b;
+  const storage *x = *(storage *const *)a;
+  const storage *y = *(storage *const *)b;
   return x->first != y->first ? x->first - y->first : by_bytes(a, b);
 }
 
 static int by_area(const void *a, const void *b) {
-  const storage *x = *(storage *const *)a, *y = *(storage *const *)b;
-  double ax = (double)x->bytes * (x->last - x->first + 1), ay = (double)y->bytes * (y->last - y->first + 1);
+  const storage *x = *(storage *const *)a;
+  const storage *y = *(storage *const *)b;
+  double ax = (double)x->bytes * (x->last - x->first + 1);
+  double ay = (double)y->bytes * (y->last - y->first + 1);
   return ax != ay ? (ax > ay ? -1 : 1) : by_bytes(a, b);
 }
 
-static int64_t aligned(int64_t n) { return (n + LM_PLAN_ALIGN - 1) / LM_PLAN_ALIGN * LM_PLAN_ALIGN; }
+static int64_t aligned(int64_t n) {
+  return (n + LM_PLAN_ALIGN - 1) / LM_PLAN_ALIGN * LM_PLAN_ALIGN;
+}
 
 // placed: sorted by offset.
 static int64_t gap_find(storage *const *placed, int n, const storage *s) {
   int64_t end = 0, best = -1, best_size = INT64_MAX;
   for (int i = 0; i < n; i++) {
     const storage *q = placed[i];
-    if (q->last < s->first || q->first > s->last) continue;
+    if (q->last < s->first || q->first > s->last)
+      continue;
     int64_t gap = q->offset - end;
     if (gap >= s->bytes && gap < best_size) {
       best = end;
       best_size = gap;
     }
-    if (aligned(q->offset + q->bytes) > end) end = aligned(q->offset + q->bytes);
+    if (aligned(q->offset + q->bytes) > end)
+      end = aligned(q->offset + q->bytes);
   }
   return best >= 0 ? best : end;
 }
@@ -189,9 +240,11 @@ static int64_t pack(storage **all, int n, storage **placed) {
     storage *s = all[i];
     s->offset = gap_find(placed, i, s);
     int at = i;
-    for (; at > 0 && placed[at - 1]->offset > s->offset; at--) placed[at] = placed[at - 1];
+    for (; at > 0 && placed[at - 1]->offset > s->offset; at--)
+      placed[at] = placed[at - 1];
     placed[at] = s;
-    if (aligned(s->offset + s->bytes) > peak) peak = aligned(s->offset + s->bytes);
+    if (aligned(s->offset + s->bytes) > peak)
+      peak = aligned(s->offset + s->bytes);
   }
   return peak;
 }
@@ -203,7 +256,8 @@ static int64_t pack_best(storage *const *given, storage **all, int n, storage **
   int64_t best_peak = INT64_MAX;
   for (int i = 0; i <= (int)LM_COUNT(orders); i++) {
     bool last = i == (int)LM_COUNT(orders);
-    if (n) memcpy(all, given, (size_t)n * sizeof *all);
+    if (n)
+      memcpy(all, given, (size_t)n * sizeof *all);
     qsort(all, (size_t)n, sizeof *all, orders[last ? best : i]);
     int64_t peak = pack(all, n, placed);
     if (!last && peak < best_peak) {
@@ -217,11 +271,15 @@ static int64_t pack_best(storage *const *given, storage **all, int n, storage **
 void lm_storage_pack(planner *p, lm_plan_func *out) {
   uses_note(p);
   int n = 0;
-  for (storage *s = p->storages; s; s = s->next) n += !s->into && s->last >= 0;
-  storage **given = LM_NEW_N(p->arena, storage *, n + 1), **all = LM_NEW_N(p->arena, storage *, n + 1), **placed = LM_NEW_N(p->arena, storage *, n + 1);
+  for (storage *s = p->storages; s; s = s->next)
+    n += !s->into && s->last >= 0;
+  storage **given = LM_NEW_N(p->arena, storage *, n + 1),
+          **all = LM_NEW_N(p->arena, storage *, n + 1),
+          **placed = LM_NEW_N(p->arena, storage *, n + 1);
   n = 0;
   for (storage *s = p->storages; s; s = s->next)
-    if (!s->into && s->last >= 0) given[n++] = s;
+    if (!s->into && s->last >= 0)
+      given[n++] = s;
   out->work_bytes = n ? pack_best(given, all, n, placed) : 0;
   out->live = LM_NEW_N(p->arena, lm_plan_live, n);
   out->n_live = n;

@@ -1,4 +1,5 @@
-// walk.c - one walk over a function: every value gets a place, every operation that does something its steps.
+// walk.c - one walk over a function: every value gets a place, every operation that does something
+// its steps.
 #include <string.h>
 
 #include "compiler/plan/internal.h"
@@ -16,48 +17,62 @@ void lm_plan_error(planner *p, const lm_op *op, const char *fmt, ...) {
 
 place *lm_value_place(planner *p, lm_value *v) {
   place *at = &p->places[v->id];
-  if (!at->at) LM_BUG("value %%%u has no place", v->id);
+  if (!at->at)
+    LM_BUG("value %%%u has no place", v->id);
   return at;
 }
 
 static void place_set(planner *p, lm_value *v, place at) {
   p->places[v->id] = at;
-  if (at.at->last_use < p->last_use[v->id]) at.at->last_use = p->last_use[v->id];
+  if (at.at->last_use < p->last_use[v->id])
+    at.at->last_use = p->last_use[v->id];
 }
 
-static place slot_place(const planner *p, storage *at, lm_type t, int64_t offset, int depth, int64_t stride) {
+static place slot_place(const planner *p, storage *at, lm_type t, int64_t offset, int depth,
+                        int64_t stride) {
   place out = lm_place_dense(p, at, t);
   out.offset = offset;
-  if (depth >= 0) out.loop[depth] = stride;
+  if (depth >= 0)
+    out.loop[depth] = stride;
   return out;
 }
 
 // ---- what is known before the walk
 
-static bool is_alias(const lm_op *op) { return lm_op_info_of(op)->traits & LM_T_VIEW; }
+static bool is_alias(const lm_op *op) {
+  return lm_op_info_of(op)->traits & LM_T_VIEW;
+}
 
 // Operands that are only the number of a place.
 static bool is_index(const planner *p, const lm_op *op, uint32_t i) {
-  if (op->code == LM_OP_AT) return i == 1;
-  if (op->code == LM_OP_PARAM) return true;
-  if (op->code == LM_OP_ACCUM) return i + 1 < op->n_in;
+  if (op->code == LM_OP_AT)
+    return i == 1;
+  if (op->code == LM_OP_PARAM)
+    return true;
+  if (op->code == LM_OP_ACCUM)
+    return i + 1 < op->n_in;
   return op->code == LM_OP_APPEND && i + 2 < op->n_in;
 }
 
 static void use_note(planner *p, const lm_op *op, uint32_t i) {
-  uint32_t id = op->in[i]->id, last = op->mark;
+  uint32_t id = op->in[i]->id;
+  uint32_t last = op->mark;
   bool stored = op->code == LM_OP_LOOP || lm_op_ends_region(op);
   bool is_const = op->in[i]->def && op->in[i]->def->code == LM_OP_CONST;
-  if (is_alias(op) && i == 0 && p->last_use[op->out[0]->id] > last) last = p->last_use[op->out[0]->id];
-  if (last > p->last_use[id]) p->last_use[id] = last;
+  if (is_alias(op) && i == 0 && p->last_use[op->out[0]->id] > last)
+    last = p->last_use[op->out[0]->id];
+  if (last > p->last_use[id])
+    p->last_use[id] = last;
   p->uses[id]++;
-  if (!is_index(p, op, i) && !(stored && is_const)) p->in_memory[id] = true;
+  if (!is_index(p, op, i) && !(stored && is_const))
+    p->in_memory[id] = true;
 }
 
 static uint32_t region_number(lm_region *r, uint32_t n) {
   for (lm_op *op = r->first; op; op = op->next) {
     op->mark = ++n;
-    if (op->code == LM_OP_LOOP) n = region_number(op->body, n);
+    if (op->code == LM_OP_LOOP)
+      n = region_number(op->body, n);
   }
   return n;
 }
@@ -65,8 +80,10 @@ static uint32_t region_number(lm_region *r, uint32_t n) {
 // Backwards, so that the uses of a view are known when what it views is reached.
 static void region_uses(planner *p, lm_region *r) {
   for (lm_op *op = r->last; op; op = op->prev) {
-    if (op->code == LM_OP_LOOP) region_uses(p, op->body);
-    for (uint32_t i = 0; i < op->n_in; i++) use_note(p, op, i);
+    if (op->code == LM_OP_LOOP)
+      region_uses(p, op->body);
+    for (uint32_t i = 0; i < op->n_in; i++)
+      use_note(p, op, i);
   }
 }
 
@@ -74,17 +91,24 @@ static void region_uses(planner *p, lm_region *r) {
 
 place lm_value_dense(planner *p, lm_value *v, lm_op *op) {
   place from = *lm_value_place(p, v);
-  if (lm_strides_are_dense(p->m, v->type, from.stride)) return from;
-  place to = lm_place_dense(p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, lm_plan_label(p->arena, p->m, op)), v->type);
+  if (lm_strides_are_dense(p->m, v->type, from.stride))
+    return from;
+  place to = lm_place_dense(
+      p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, lm_plan_label(p->arena, p->m, op)),
+      v->type);
   lm_step_copy(p, op, v->type, &from, &to, false);
   return to;
 }
 
-static bool is_const(const lm_value *v) { return v->def && v->def->code == LM_OP_CONST; }
+static bool is_const(const lm_value *v) {
+  return v->def && v->def->code == LM_OP_CONST;
+}
 
 void lm_value_store(planner *p, lm_value *v, const place *to, lm_op *op) {
-  if (is_const(v)) lm_step_fill(p, op, v->type, v->def->attr.num, to);
-  else lm_step_copy(p, op, v->type, lm_value_place(p, v), to, false);
+  if (is_const(v))
+    lm_step_fill(p, op, v->type, v->def->attr.num, to);
+  else
+    lm_step_copy(p, op, v->type, lm_value_place(p, v), to, false);
 }
 
 static void view_walk(planner *p, lm_op *op) {
@@ -100,17 +124,21 @@ static void view_walk(planner *p, lm_op *op) {
 }
 
 // Moves `at` to place first + step * i of an axis of `size` places, `stride` bytes apart.
-static void place_index(planner *p, lm_op *op, lm_value *i, const int64_t *imm, int64_t size, int64_t stride,
-                        place *at) {
-  int64_t first = imm[0], step = imm[1], last;
+static void place_index(planner *p, lm_op *op, lm_value *i, const int64_t *imm, int64_t size,
+                        int64_t stride, place *at) {
+  int64_t first = imm[0];
+  int64_t step = imm[1];
+  int64_t last;
   int depth = p->depth - 1;
   if (is_const(i)) {
     first += step * (int64_t)i->def->attr.num;
     last = first;
   } else {
-    while (depth >= 0 && p->frames[depth].op->body->args[0] != i) depth--;
+    while (depth >= 0 && p->frames[depth].op->body->args[0] != i)
+      depth--;
     if (depth < 0) {
-      lm_plan_error(p, op, "the place that '%s' names is not given by the index of a loop around it",
+      lm_plan_error(p, op,
+                    "the place that '%s' names is not given by the index of a loop around it",
                     lm_op_info_of(op)->name);
       return;
     }
@@ -119,16 +147,16 @@ static void place_index(planner *p, lm_op *op, lm_value *i, const int64_t *imm, 
   }
   at->offset += first * stride;
   if (first < 0 || first >= size || last < 0 || last >= size)
-    lm_plan_error(p, op, "'%s' names places %lld to %lld of %lld", lm_op_info_of(op)->name, (long long)first,
-                  (long long)last, (long long)size);
+    lm_plan_error(p, op, "'%s' names places %lld to %lld of %lld", lm_op_info_of(op)->name,
+                  (long long)first, (long long)last, (long long)size);
 }
 
 static void at_walk(planner *p, lm_op *op) {
   lm_type x = op->in[0]->type;
   place in = *lm_value_place(p, op->in[0]), out = in;
   memcpy(out.stride, in.stride + 1, (size_t)(x.rank - 1) * sizeof *in.stride);
-  place_index(p, op, op->in[1], op->attr.imm, lm_axis_size(p->m, x.axis[0]), in.stride[0] * lm_dtype_bytes(x.dtype),
-              &out);
+  place_index(p, op, op->in[1], op->attr.imm, lm_axis_size(p->m, x.axis[0]),
+              in.stride[0] * lm_dtype_bytes(x.dtype), &out);
   place_set(p, op->out[0], out);
 }
 
@@ -136,9 +164,12 @@ static void at_walk(planner *p, lm_op *op) {
 static place global_place(planner *p, lm_op *op, lm_arena_id arena, lm_type t) {
   const lm_global *g = lm_global_find(p->m, op->attr.sym);
   uint32_t i = (uint32_t)(g - p->m->globals);
-  int64_t unit = g->kind != LM_GLOBAL_PARAM ? 1 : arena == LM_ARENA_COPY ? lm_dtype_bytes(LM_BF16) : lm_dtype_bytes(LM_F32);
+  int64_t unit = g->kind != LM_GLOBAL_PARAM ? 1
+                 : arena == LM_ARENA_COPY   ? lm_dtype_bytes(LM_BF16)
+                                            : lm_dtype_bytes(LM_F32);
   place out = lm_place_dense(p, p->fixed[arena], t);
-  out.offset = p->layout.globals[i].offset * unit + (g->kind == LM_GLOBAL_PARAM && arena == LM_ARENA_COPY ? p->layout.made_bytes : 0);
+  out.offset = p->layout.globals[i].offset * unit +
+               (g->kind == LM_GLOBAL_PARAM && arena == LM_ARENA_COPY ? p->layout.made_bytes : 0);
   for (int s = 0; s < g->n_stack; s++)
     place_index(p, op, op->in[s], &op->attr.imm[2 * s], lm_axis_size(p->m, g->type.axis[s]),
                 p->layout.globals[i].stride[s] * unit, &out);
@@ -155,7 +186,8 @@ static void accum_walk(planner *p, lm_op *op) {
   lm_value *v = op->in[op->n_in - 1];
   place to = global_place(p, op, LM_ARENA_GRAD, v->type);
   p->has_gradients = true;
-  if (lm_step_dot_accumulate(p, op, &to)) return;
+  if (lm_step_dot_accumulate(p, op, &to))
+    return;
   if (v->type.dtype != LM_F32) {
     lm_plan_error(p, op, "a gradient of type %s", lm_dtype_name(v->type.dtype));
     return;
@@ -164,19 +196,23 @@ static void accum_walk(planner *p, lm_op *op) {
 }
 
 static void append_walk(planner *p, lm_op *op) {
-  lm_value *at = op->in[op->n_in - 2], *x = op->in[op->n_in - 1];
+  lm_value *at = op->in[op->n_in - 2];
+  lm_value *x = op->in[op->n_in - 1];
   lm_type t = op->out[0]->type;
   place to = global_place(p, op, LM_ARENA_CACHE, t);
   int axis = lm_type_find(x->type, op->attr.axes[0]);
-  lm_step_append(p, op, x->type, lm_value_place(p, x), &to, axis, lm_axis_size(p->m, op->attr.to[0]),
-                 lm_value_place(p, at));
+  lm_step_append(p, op, x->type, lm_value_place(p, x), &to, axis,
+                 lm_axis_size(p->m, op->attr.to[0]), lm_value_place(p, at));
   place_set(p, op->out[0], to);
 }
 
 static void const_walk(planner *p, lm_op *op) {
   lm_value *v = op->out[0];
-  if (!p->in_memory[v->id]) return;
-  place_set(p, v, lm_place_dense(p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, "const"), v->type));
+  if (!p->in_memory[v->id])
+    return;
+  place_set(
+      p, v,
+      lm_place_dense(p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, "const"), v->type));
   lm_step_fill(p, op, v->type, op->attr.num, &p->places[v->id]);
 }
 
@@ -185,15 +221,18 @@ static void const_walk(planner *p, lm_op *op) {
 typedef struct item {
   lm_value *v;
   place to;
-  bool fresh;                          // nobody has read what is at `to` since the region began
+  bool fresh; // nobody has read what is at `to` since the region began
   bool done;
 } item;
 
 static bool places_equal(const planner *p, const place *a, const place *b, lm_type t) {
-  ref x = lm_storage_resolve(a->at), y = lm_storage_resolve(b->at);
-  if (x.at != y.at || x.offset + a->offset != y.offset + b->offset) return false;
+  ref x = lm_storage_resolve(a->at);
+  ref y = lm_storage_resolve(b->at);
+  if (x.at != y.at || x.offset + a->offset != y.offset + b->offset)
+    return false;
   for (int d = 0; d < LM_PLAN_DEPTH; d++)
-    if (x.loop[d] + a->loop[d] != y.loop[d] + b->loop[d]) return false;
+    if (x.loop[d] + a->loop[d] != y.loop[d] + b->loop[d])
+      return false;
   return lm_strides_are_dense(p->m, t, a->stride) && lm_strides_are_dense(p->m, t, b->stride);
 }
 
@@ -201,8 +240,10 @@ static bool places_equal(const planner *p, const place *a, const place *b, lm_ty
 static bool read_by_another(planner *p, const item *items, int n, int k) {
   storage *to = lm_storage_resolve(items[k].to.at).at;
   for (int i = 0; i < n; i++) {
-    if (i == k || items[i].done || is_const(items[i].v)) continue;
-    if (lm_storage_resolve(lm_value_place(p, items[i].v)->at).at == to) return true;
+    if (i == k || items[i].done || is_const(items[i].v))
+      continue;
+    if (lm_storage_resolve(lm_value_place(p, items[i].v)->at).at == to)
+      return true;
   }
   return false;
 }
@@ -210,12 +251,14 @@ static bool read_by_another(planner *p, const item *items, int n, int k) {
 static void items_claim(planner *p, lm_op *op, item *items, int n, int since) {
   for (int i = 0; i < n; i++) {
     item *x = &items[i];
-    if (is_const(x->v)) continue;
+    if (is_const(x->v))
+      continue;
     x->done = places_equal(p, lm_value_place(p, x->v), &x->to, x->v->type);
   }
   for (int i = 0; i < n; i++) {
     item *x = &items[i];
-    if (x->done || is_const(x->v) || (!x->fresh && read_by_another(p, items, n, i))) continue;
+    if (x->done || is_const(x->v) || (!x->fresh && read_by_another(p, items, n, i)))
+      continue;
     x->done = lm_storage_claim(p, x->v, &x->to, x->fresh ? -1 : since, op);
   }
 }
@@ -226,40 +269,59 @@ static void items_store(planner *p, lm_op *op, item *items, int n, int since) {
   place *from = LM_NEW_N(p->arena, place, n + 1);
   for (int i = 0; i < n; i++) {
     lm_value *v = items[i].v;
-    if (items[i].done || is_const(v)) continue;
+    if (items[i].done || is_const(v))
+      continue;
     from[i] = *lm_value_place(p, v);
     bool aside = false;
     for (int j = 0; j < n; j++)
       aside |= j != i && !items[j].fresh && !items[j].done &&
                lm_storage_resolve(items[j].to.at).at == lm_storage_resolve(from[i].at).at;
-    if (!aside) continue;
-    place kept = lm_place_dense(p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, "carry put aside"), v->type);
+    if (!aside)
+      continue;
+    place kept = lm_place_dense(
+        p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, "carry put aside"), v->type);
     lm_step_copy(p, op, v->type, &from[i], &kept, false);
     from[i] = kept;
   }
   for (int i = 0; i < n; i++) {
-    if (items[i].done) continue;
-    if (is_const(items[i].v)) lm_value_store(p, items[i].v, &items[i].to, op);
-    else lm_step_copy(p, op, items[i].v->type, &from[i], &items[i].to, false);
+    if (items[i].done)
+      continue;
+    if (is_const(items[i].v))
+      lm_value_store(p, items[i].v, &items[i].to, op);
+    else
+      lm_step_copy(p, op, items[i].v->type, &from[i], &items[i].to, false);
   }
 }
 
 // ---- loops
 //
-// A carry has one storage for all iterations. If the loop also stacks the carry (its value before or after an iteration),
-// the carry runs through the slots of the stack instead: iteration i reads slot i and writes slot i + 1.
+// A carry has one storage for all iterations. If the loop also stacks the carry (its value before
+// or after an iteration), the carry runs through the slots of the stack instead: iteration i reads
+// slot i and writes slot i + 1.
 
-typedef enum { STACK_ALONE, STACK_BEFORE, STACK_AFTER } stack_kind;   // of a carry, before or after the iteration
-typedef struct stacking { stack_kind kind; uint32_t carry; } stacking;
+typedef enum {
+  STACK_ALONE,
+  STACK_BEFORE,
+  STACK_AFTER
+} stack_kind; // of a carry, before or after the iteration
+typedef struct stacking {
+  stack_kind kind;
+  uint32_t carry;
+} stacking;
 
-static const lm_op *yield_of(const lm_op *loop) { return loop->body->last; }
+static const lm_op *yield_of(const lm_op *loop) {
+  return loop->body->last;
+}
 
 static stacking stacking_find(const lm_op *loop, const frame *f, uint32_t s) {
   const lm_value *v = yield_of(loop)->in[loop->n_in + s];
   for (uint32_t k = 0; k < loop->n_in; k++) {
-    if (f->slots[k]) continue;
-    if (v == loop->body->args[k + 1]) return (stacking){STACK_BEFORE, k};
-    if (v == yield_of(loop)->in[k] && v->def && v->def->parent == loop->body) return (stacking){STACK_AFTER, k};
+    if (f->slots[k])
+      continue;
+    if (v == loop->body->args[k + 1])
+      return (stacking){STACK_BEFORE, k};
+    if (v == yield_of(loop)->in[k] && v->def && v->def->parent == loop->body)
+      return (stacking){STACK_AFTER, k};
   }
   return (stacking){STACK_ALONE, 0};
 }
@@ -268,11 +330,13 @@ static stacking stacking_find(const lm_op *loop, const frame *f, uint32_t s) {
 static const char *stack_label(planner *p, const lm_op *loop, uint32_t s) {
   const lm_value *v = yield_of(loop)->in[loop->n_in + s];
   const char *what = lm_plan_label(p->arena, p->m, v->def ? v->def : loop);
-  return lm_arena_printf(p->arena, "%lld x %s%s", (long long)loop->attr.imm[0], v->def ? "" : "carry of ", what);
+  return lm_arena_printf(p->arena, "%lld x %s%s", (long long)loop->attr.imm[0],
+                         v->def ? "" : "carry of ", what);
 }
 
 static stacking *loop_storages(planner *p, frame *f, lm_op *op) {
-  uint32_t n_carry = op->n_in, n_stack = op->n_out - n_carry;
+  uint32_t n_carry = op->n_in;
+  uint32_t n_stack = op->n_out - n_carry;
   stacking *kinds = LM_NEW_N(p->arena, stacking, n_stack + 1);
   const char *label = lm_plan_label(p->arena, p->m, op);
   f->carry = LM_NEW_N(p->arena, storage *, n_carry + 1);
@@ -282,24 +346,32 @@ static stacking *loop_storages(planner *p, frame *f, lm_op *op) {
     kinds[s] = stacking_find(op, f, s);
     bool shared = kinds[s].kind != STACK_ALONE;
     int64_t slot = lm_type_bytes(p, yield_of(op)->in[n_carry + s]->type);
-    f->stack[s] = lm_storage_new(p, slot * (op->attr.imm[0] + shared), p->depth, stack_label(p, op, s));
-    if (!shared) continue;
+    f->stack[s] =
+        lm_storage_new(p, slot * (op->attr.imm[0] + shared), p->depth, stack_label(p, op, s));
+    if (!shared)
+      continue;
     f->carry[kinds[s].carry] = f->stack[s];
     f->slots[kinds[s].carry] = true;
   }
   for (uint32_t k = 0; k < n_carry; k++)
-    if (!f->carry[k]) f->carry[k] = lm_storage_new(p, lm_type_bytes(p, op->in[k]->type), p->depth, label);
+    if (!f->carry[k])
+      f->carry[k] = lm_storage_new(p, lm_type_bytes(p, op->in[k]->type), p->depth, label);
   return kinds;
 }
 
-// A carry of the loop around that ends its life as the first value of an inner carry gives that its storage.
+// A carry of the loop around that ends its life as the first value of an inner carry gives that its
+// storage.
 static bool carry_inherit(planner *p, lm_op *op, lm_value *init, storage *carry) {
-  if (!p->depth) return false;
+  if (!p->depth)
+    return false;
   const frame *outer = &p->frames[p->depth - 1];
   for (uint32_t k = 0; k < outer->op->n_in; k++) {
-    if (init != outer->op->body->args[k + 1] || outer->slots[k] || outer->carry[k]->last_use > op->mark) continue;
+    if (init != outer->op->body->args[k + 1] || outer->slots[k] ||
+        outer->carry[k]->last_use > op->mark)
+      continue;
     for (uint32_t j = 0, taken = 0; j < op->n_in; j++)
-      if (op->in[j] == init && taken++) return false;
+      if (op->in[j] == init && taken++)
+        return false;
     carry->into = outer->carry[k];
     return true;
   }
@@ -310,26 +382,33 @@ static void carry_init(planner *p, frame *f, lm_op *op, uint32_t k) {
   lm_value *init = op->in[k];
   place to = lm_place_dense(p, f->carry[k], init->type);
   if (!is_const(init)) {
-    if (!f->slots[k] && carry_inherit(p, op, init, f->carry[k])) return;
-    if (lm_storage_claim(p, init, &to, -1, op)) return;
+    if (!f->slots[k] && carry_inherit(p, op, init, f->carry[k]))
+      return;
+    if (lm_storage_claim(p, init, &to, -1, op))
+      return;
   }
   lm_value_store(p, init, &to, op);
 }
 
 static void loop_begin(planner *p, frame *f, lm_op *op) {
   lm_value *index = op->body->args[0];
-  if (p->in_memory[index->id]) f->index = lm_storage_new(p, sizeof(int32_t), p->depth, "loop index");
+  if (p->in_memory[index->id])
+    f->index = lm_storage_new(p, sizeof(int32_t), p->depth, "loop index");
   f->step = (int)p->n_steps;
   pstep *s = lm_step_add(p, LM_STEP_LOOP, op, f->index ? 1 : 0);
   s->step.count = op->attr.imm[0];
   s->step.depth = p->depth;
   s->step.n_write = s->step.n_bufs;
-  if (f->index) s->refs[0] = (ref){.at = f->index, .bytes = sizeof(int32_t)};
+  if (f->index)
+    s->refs[0] = (ref){.at = f->index, .bytes = sizeof(int32_t)};
   int depth = p->depth++;
-  if (f->index) place_set(p, index, lm_place_dense(p, f->index, index->type));
+  if (f->index)
+    place_set(p, index, lm_place_dense(p, f->index, index->type));
   for (uint32_t k = 0; k < op->n_in; k++) {
     lm_value *arg = op->body->args[k + 1];
-    place_set(p, arg, slot_place(p, f->carry[k], arg->type, 0, depth, f->slots[k] ? lm_type_bytes(p, arg->type) : 0));
+    place_set(p, arg,
+              slot_place(p, f->carry[k], arg->type, 0, depth,
+                         f->slots[k] ? lm_type_bytes(p, arg->type) : 0));
   }
 }
 
@@ -341,10 +420,12 @@ static void loop_yield(planner *p, frame *f, lm_op *op, const stacking *kinds) {
   for (uint32_t i = 0; i < yield->n_in; i++) {
     lm_value *v = yield->in[i];
     int64_t slot = lm_type_bytes(p, v->type);
-    if (i >= n_carry && kinds[i - n_carry].kind != STACK_ALONE) continue;   // where the carry is
+    if (i >= n_carry && kinds[i - n_carry].kind != STACK_ALONE)
+      continue; // where the carry is
     bool stacked = i >= n_carry || f->slots[i];
     storage *at = i < n_carry ? f->carry[i] : f->stack[i - n_carry];
-    place to = slot_place(p, at, v->type, i < n_carry && stacked ? slot : 0, depth, stacked ? slot : 0);
+    place to =
+        slot_place(p, at, v->type, i < n_carry && stacked ? slot : 0, depth, stacked ? slot : 0);
     items[n++] = (item){v, to, stacked, false};
   }
   items_store(p, yield, items, n, f->step);
@@ -362,7 +443,9 @@ static void loop_end(planner *p, frame *f, lm_op *op, const stacking *kinds) {
     int64_t slot = lm_type_bytes(p, yield_of(op)->in[i]->type);
     int64_t offset = i < op->n_in ? (f->slots[i] ? slot * op->attr.imm[0] : 0)
                                   : (kinds[i - op->n_in].kind == STACK_AFTER ? slot : 0);
-    place_set(p, v, slot_place(p, i < op->n_in ? f->carry[i] : f->stack[i - op->n_in], v->type, offset, -1, 0));
+    place_set(
+        p, v,
+        slot_place(p, i < op->n_in ? f->carry[i] : f->stack[i - op->n_in], v->type, offset, -1, 0));
   }
 }
 
@@ -376,10 +459,12 @@ static void loop_walk(planner *p, lm_op *op) {
   frame *f = &p->frames[p->depth];
   *f = (frame){.op = op};
   stacking *kinds = loop_storages(p, f, op);
-  for (uint32_t k = 0; k < op->n_in; k++) carry_init(p, f, op, k);
+  for (uint32_t k = 0; k < op->n_in; k++)
+    carry_init(p, f, op, k);
   loop_begin(p, f, op);
   region_walk(p, op->body);
-  if (!p->failed) loop_yield(p, f, op, kinds);
+  if (!p->failed)
+    loop_yield(p, f, op, kinds);
   loop_end(p, f, op, kinds);
 }
 
@@ -402,30 +487,35 @@ static void op_walk(planner *p, lm_op *op) {
   case LM_OP_CONST: const_walk(p, op); break;
   case LM_OP_LOOP: loop_walk(p, op); break;
   case LM_OP_YIELD:
-  case LM_OP_RETURN: break;            // by the owner of the region
+  case LM_OP_RETURN: break; // by the owner of the region
   default: LM_BUG("'%s' outside a kernel", lm_op_info_of(op)->name);
   }
 }
 
 static void region_walk(planner *p, lm_region *r) {
-  for (lm_op *op = r->first; op && !p->failed; op = op->next) op_walk(p, op);
+  for (lm_op *op = r->first; op && !p->failed; op = op->next)
+    op_walk(p, op);
 }
 
 // ---- arguments and results
 
-static int64_t aligned(int64_t n) { return (n + LM_PLAN_ALIGN - 1) / LM_PLAN_ALIGN * LM_PLAN_ALIGN; }
+static int64_t aligned(int64_t n) {
+  return (n + LM_PLAN_ALIGN - 1) / LM_PLAN_ALIGN * LM_PLAN_ALIGN;
+}
 
 static int state_index(planner *p, lm_sym name) {
   for (uint32_t i = 0; i < p->n_states; i++)
-    if (p->states[i] == name) return (int)i;
+    if (p->states[i] == name)
+      return (int)i;
   LM_PUSH(p->arena, p->states, p->n_states, p->cap_states) = name;
   return (int)p->n_states - 1;
 }
 
-// An array of all blocks is an arena: parameters `p`, gradients `g`, or the next optimizer state; in bf16 the copies. What is
-// made of parameters lies in front of these.
+// An array of all blocks is an arena: parameters `p`, gradients `g`, or the next optimizer state;
+// in bf16 the copies. What is made of parameters lies in front of these.
 static bool is_blocks(const planner *p, lm_type t) {
-  return (t.dtype == LM_F32 || t.dtype == LM_BF16) && t.rank == 2 && lm_axis_size(p->m, t.axis[0]) * LM_BLOCK == p->layout.param_elements &&
+  return (t.dtype == LM_F32 || t.dtype == LM_BF16) && t.rank == 2 &&
+         lm_axis_size(p->m, t.axis[0]) * LM_BLOCK == p->layout.param_elements &&
          lm_axis_size(p->m, t.axis[1]) == LM_BLOCK;
 }
 
@@ -443,7 +533,8 @@ static place port_place(planner *p, lm_sym name, lm_type t) {
       out.offset = p->layout.made_bytes;
       return out;
     }
-    if (!strcmp(name, "p")) return lm_place_dense(p, p->fixed[LM_ARENA_PARAM], t);
+    if (!strcmp(name, "p"))
+      return lm_place_dense(p, p->fixed[LM_ARENA_PARAM], t);
     if (!strcmp(name, "g")) {
       p->has_gradients = true;
       return lm_place_dense(p, p->fixed[LM_ARENA_GRAD], t);
@@ -459,9 +550,14 @@ static place port_place(planner *p, lm_sym name, lm_type t) {
 }
 
 static lm_plan_port port_make(planner *p, lm_sym name, lm_type t, const place *at) {
-  lm_plan_port port = {.name = name, .dtype = t.dtype, .rank = t.rank,
-                       .buf = {.arena = at->at->arena, .live = -1, .offset = at->offset, .bytes = lm_type_bytes(p, t)}};
-  for (int i = 0; i < t.rank; i++) port.shape[i] = lm_axis_size(p->m, t.axis[i]);
+  lm_plan_port port = {
+      .name = name,
+      .dtype = t.dtype,
+      .rank = t.rank,
+      .buf = {
+          .arena = at->at->arena, .live = -1, .offset = at->offset, .bytes = lm_type_bytes(p, t)}};
+  for (int i = 0; i < t.rank; i++)
+    port.shape[i] = lm_axis_size(p->m, t.axis[i]);
   return port;
 }
 
@@ -498,5 +594,6 @@ void lm_func_walk(planner *p) {
   region_uses(p, p->f->body);
   arguments_walk(p, out);
   region_walk(p, p->f->body);
-  if (!p->failed) results_walk(p, out);
+  if (!p->failed)
+    results_walk(p, out);
 }

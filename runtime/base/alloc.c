@@ -1,5 +1,5 @@
-// alloc.c - the one allocator. Process-wide by nature: the out-of-memory handler is the only state, set up before threads
-// start; any thread may allocate.
+// alloc.c - the one allocator. Process-wide by nature: the out-of-memory handler is the only state,
+// set up before threads start; any thread may allocate.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,32 +13,39 @@ static void oom_report(size_t bytes) {
 
 static void (*oom_handler)(size_t) = oom_report;
 
-void lm_oom_handler_set(void (*handler)(size_t bytes)) { oom_handler = handler ? handler : oom_report; }
+void lm_oom_handler_set(void (*handler)(size_t bytes)) {
+  oom_handler = handler ? handler : oom_report;
+}
 
 _Noreturn static void out_of_memory(size_t bytes) {
   oom_handler(bytes);
-  abort();   // a handler that returns breaks its contract
+  abort(); // a handler that returns breaks its contract
 }
 
 void *lm_alloc(size_t bytes) {
   void *p = calloc(1, bytes ? bytes : 1);
-  if (!p) out_of_memory(bytes);
+  if (!p)
+    out_of_memory(bytes);
   return p;
 }
 
 void *lm_calloc(size_t n, size_t size) {
   size_t bytes;
-  if (__builtin_mul_overflow(n, size, &bytes)) out_of_memory(SIZE_MAX);
+  if (__builtin_mul_overflow(n, size, &bytes))
+    out_of_memory(SIZE_MAX);
   return lm_alloc(bytes);
 }
 
 void *lm_realloc(void *p, size_t bytes) {
   void *q = realloc(p, bytes ? bytes : 1);
-  if (!q) out_of_memory(bytes);
+  if (!q)
+    out_of_memory(bytes);
   return q;
 }
 
-void lm_free(void *p) { free(p); }
+void lm_free(void *p) {
+  free(p);
+}
 
 char *lm_strdup(const char *s) {
   size_t n = strlen(s) + 1;

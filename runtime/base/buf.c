@@ -7,21 +7,26 @@
 
 static void reserve(lm_buf *b, size_t more) {
   size_t need = b->n + more + 1;
-  if (need <= b->cap) return;
+  if (need <= b->cap)
+    return;
   size_t cap = b->cap ? b->cap * 2 : 64;
-  if (cap < need) cap = need;
+  if (cap < need)
+    cap = need;
   b->p = lm_realloc(b->p, cap);
   b->cap = cap;
 }
 
 void lm_buf_add(lm_buf *b, const void *s, size_t n) {
   reserve(b, n);
-  if (n) memcpy(b->p + b->n, s, n);
+  if (n)
+    memcpy(b->p + b->n, s, n);
   b->n += n;
   b->p[b->n] = 0;
 }
 
-void lm_buf_puts(lm_buf *b, const char *s) { lm_buf_add(b, s, strlen(s)); }
+void lm_buf_puts(lm_buf *b, const char *s) {
+  lm_buf_add(b, s, strlen(s));
+}
 
 void lm_buf_vprintf(lm_buf *b, const char *fmt, va_list ap) {
   va_list again;
@@ -42,12 +47,18 @@ void lm_buf_printf(lm_buf *b, const char *fmt, ...) {
 }
 
 void lm_buf_bounds(lm_buf *b, double least, double most, double x, const char *unit) {
-  bool open = least > 0 && least < 1e-6, bounded = most < 1e9;
-  if (!bounded && x > most) lm_buf_printf(b, "at most %.10g%s", most, unit);
-  else if (open) lm_buf_printf(b, "more than 0%s", unit);
-  else if (!bounded) lm_buf_printf(b, "at least %.10g%s", least, unit);
-  else lm_buf_printf(b, "from %.10g%s to %.10g%s", least, unit, most, unit);
-  if (open && bounded) lm_buf_printf(b, " and at most %.10g%s", most, unit);
+  bool open = least > 0 && least < 1e-6;
+  bool bounded = most < 1e9;
+  if (!bounded && x > most)
+    lm_buf_printf(b, "at most %.10g%s", most, unit);
+  else if (open)
+    lm_buf_printf(b, "more than 0%s", unit);
+  else if (!bounded)
+    lm_buf_printf(b, "at least %.10g%s", least, unit);
+  else
+    lm_buf_printf(b, "from %.10g%s to %.10g%s", least, unit, most, unit);
+  if (open && bounded)
+    lm_buf_printf(b, " and at most %.10g%s", most, unit);
 }
 
 void lm_buf_free(lm_buf *b) {
@@ -76,11 +87,14 @@ void lm_buf_json_n(lm_buf *b, const char *s, size_t left) {
       json_escape(b, c);
     else
       lm_buf_add(b, s, (size_t)n);
-    if (!n) n = 1;
+    if (!n)
+      n = 1;
     s += n;
     left -= (size_t)n;
   }
   lm_buf_puts(b, "\"");
 }
 
-void lm_buf_json(lm_buf *b, const char *s) { lm_buf_json_n(b, s, strlen(s)); }
+void lm_buf_json(lm_buf *b, const char *s) {
+  lm_buf_json_n(b, s, strlen(s));
+}

@@ -13,14 +13,21 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { FILE_MAX = 256 << 20 };
+enum {
+  FILE_MAX = 256 << 20
+};
 static const char TEMP_PREFIX[] = "tmp-", PROCESS_PREFIX[] = "lmc-cache-";
 
 // The end of an entry; loaders of shared objects ignore it.
-typedef struct seal { char magic[8]; uint64_t bytes, hash; } seal;
+typedef struct seal {
+  char magic[8];
+  uint64_t bytes, hash;
+} seal;
 static const char MAGIC[8] = "lmc-so1";
 
-static bool has_text(const char *s) { return s && *s; }
+static bool has_text(const char *s) {
+  return s && *s;
+}
 
 // ---- the limit
 
@@ -30,28 +37,36 @@ static bool size_parse(const char *text, uint64_t *out) {
   char *end;
   errno = 0;
   *out = strtoull(text, &end, 10);
-  if (errno || end == text || *text == '-') return false;
+  if (errno || end == text || *text == '-')
+    return false;
   const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
-  if (unit) end++;
+  if (unit)
+    end++;
   uint64_t step = unit && *end == 'i' ? 1024 : 1000;
-  if (step == 1024) end++;
+  if (step == 1024)
+    end++;
   for (const char *u = units; unit && u <= unit; u++)
-    if (__builtin_mul_overflow(*out, step, out)) return false;
+    if (__builtin_mul_overflow(*out, step, out))
+      return false;
   return !*end || !strcmp(end, "B");
 }
 
 static lm_status limit_read(uint64_t *out) {
   const char *text = getenv("LMC_CACHE_SIZE");
   *out = UINT64_C(4) << 30;
-  if (!has_text(text) || size_parse(text, out)) return NULL;
-  return lm_fail(LM_ENV, "LMC_CACHE_SIZE is '%s'; a number of bytes is expected, such as 500M or 4Gi", text);
+  if (!has_text(text) || size_parse(text, out))
+    return NULL;
+  return lm_fail(
+      LM_ENV, "LMC_CACHE_SIZE is '%s'; a number of bytes is expected, such as 500M or 4Gi", text);
 }
 
 // ---- the folder
 
 static const char *default_dir(lm_arena *a) {
-  const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-  if (has_text(xdg)) return lm_path_join(a, xdg, "lmc");
+  const char *xdg = getenv("XDG_CACHE_HOME");
+  const char *home = getenv("HOME");
+  if (has_text(xdg))
+    return lm_path_join(a, xdg, "lmc");
   return has_text(home) ? lm_path_join(a, home, ".cache/lmc") : NULL;
 }
 
@@ -62,20 +77,31 @@ static const char *absolute(lm_arena *a, const char *path) {
   return kept;
 }
 
-typedef struct folder { const char *path; int fd; bool writable; const char *why_not; } folder;   // fd -1: not to be used, why_not
+typedef struct folder {
+  const char *path;
+  int fd;
+  bool writable;
+  const char *why_not;
+} folder; // fd -1: not to be used, why_not
 
-static bool is_private(const struct stat *st) { return st->st_uid == geteuid() && lm_is_trusted(st); }
-static bool may_write(int fd) { return !faccessat(fd, ".", W_OK | X_OK, AT_EACCESS); }
+static bool is_private(const struct stat *st) {
+  return st->st_uid == geteuid() && lm_is_trusted(st);
+}
+static bool may_write(int fd) {
+  return !faccessat(fd, ".", W_OK | X_OK, AT_EACCESS);
+}
 
 static void folder_drop(folder *f, const char *why) {
-  if (f->fd >= 0) close(f->fd);
+  if (f->fd >= 0)
+    close(f->fd);
   f->fd = -1;
   f->writable = false;
   f->why_not = why;
 }
 
 static void own_folder_enter(lm_arena *a, folder *f) {
-  const char *name = lm_arena_printf(a, "user-%lld", (long long)geteuid()), *path = lm_path_join(a, f->path, name);
+  const char *name = lm_arena_printf(a, "user-%lld", (long long)geteuid());
+  const char *path = lm_path_join(a, f->path, name);
   struct stat st;
   if (mkdirat(f->fd, name, 0700) && errno != EEXIST) {
     folder_drop(f, lm_arena_printf(a, "%s cannot be made: %s", path, strerror(errno)));
@@ -83,9 +109,13 @@ static void own_folder_enter(lm_arena *a, folder *f) {
   }
   int fd = openat(f->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   bool good = fd >= 0 && !fstat(fd, &st) && is_private(&st) && may_write(fd);
-  folder_drop(f, good ? NULL : lm_arena_printf(a, "%s is not a folder that only this user may write to", path));
-  if (good) *f = (folder){path, fd, true, NULL};
-  else if (fd >= 0) close(fd);
+  folder_drop(
+      f, good ? NULL
+              : lm_arena_printf(a, "%s is not a folder that only this user may write to", path));
+  if (good)
+    *f = (folder){path, fd, true, NULL};
+  else if (fd >= 0)
+    close(fd);
 }
 
 // Which of the rules of cache.h holds.
@@ -96,9 +126,13 @@ static void folder_enter(lm_arena *a, folder *f) {
     return;
   }
   f->writable = may_write(f->fd);
-  if (is_private(&st) || (lm_is_trusted(&st) && !f->writable)) return;
-  if (f->writable) own_folder_enter(a, f);
-  else folder_drop(f, lm_arena_printf(a, "%s belongs to another user, or others may write to it", f->path));
+  if (is_private(&st) || (lm_is_trusted(&st) && !f->writable))
+    return;
+  if (f->writable)
+    own_folder_enter(a, f);
+  else
+    folder_drop(
+        f, lm_arena_printf(a, "%s belongs to another user, or others may write to it", f->path));
 }
 
 static lm_status folder_open(lm_arena *a, const char *path, folder *out) {
@@ -106,27 +140,36 @@ static lm_status folder_open(lm_arena *a, const char *path, folder *out) {
   LM_TRY(lm_dir_make_private(path));
   out->path = absolute(a, path);
   out->fd = open(out->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (out->fd < 0) return lm_fail_errno("cannot open %s", path);
+  if (out->fd < 0)
+    return lm_fail_errno("cannot open %s", path);
   folder_enter(a, out);
   return NULL;
 }
 
-// ---- a folder for this process, where there is no other. Process-wide: removed when the process ends.
+// ---- a folder for this process, where there is no other. Process-wide: removed when the process
+// ends.
 
-static struct { pthread_mutex_t lock; lm_temp_dir dir; pid_t owner; } process = {.lock = PTHREAD_MUTEX_INITIALIZER};
+static struct {
+  pthread_mutex_t lock;
+  lm_temp_dir dir;
+  pid_t owner;
+} process = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static void process_dir_remove(void) {
-  if (process.owner == getpid()) lm_temp_dir_remove(&process.dir);   // not a child's to remove
+  if (process.owner == getpid())
+    lm_temp_dir_remove(&process.dir); // not a child's to remove
 }
 
 static lm_status process_dir_make(const char *why) {
   const char *parent = has_text(getenv("TMPDIR")) ? getenv("TMPDIR") : "/tmp";
-  if (process.dir.path) return NULL;
+  if (process.dir.path)
+    return NULL;
   lm_temp_dirs_clean(parent, PROCESS_PREFIX);
   LM_TRY(lm_temp_dir_make(parent, PROCESS_PREFIX, &process.dir));
   process.owner = getpid();
   atexit(process_dir_remove);
-  fprintf(stderr, "lmc: note: what is compiled is not kept: %s; LMC_CACHE names the folder for it\n", why);
+  fprintf(stderr,
+          "lmc: note: what is compiled is not kept: %s; LMC_CACHE names the folder for it\n", why);
   return NULL;
 }
 
@@ -142,10 +185,13 @@ static lm_status process_dir_open(lm_arena *a, const char *why, folder *out) {
 // A second folder for what is new, when the named one gives none.
 static lm_status second_open(lm_arena *a, const char *named, const folder *first, lm_cache *c) {
   const char *fallback = default_dir(a);
-  const char *why = first->why_not ? first->why_not : lm_arena_printf(a, "%s cannot be written to", first->path);
+  const char *why =
+      first->why_not ? first->why_not : lm_arena_printf(a, "%s cannot be written to", first->path);
   folder second = {.fd = -1};
-  if (fallback && strcmp(fallback, named)) lm_status_free(folder_open(a, fallback, &second));
-  if (second.fd >= 0 && !second.writable) folder_drop(&second, NULL);
+  if (fallback && strcmp(fallback, named))
+    lm_status_free(folder_open(a, fallback, &second));
+  if (second.fd >= 0 && !second.writable)
+    folder_drop(&second, NULL);
   if (second.fd < 0) {
     c->why_temporary = why;
     LM_TRY(process_dir_open(a, why, &second));
@@ -158,25 +204,31 @@ static lm_status second_open(lm_arena *a, const char *named, const folder *first
 lm_status lm_cache_open(lm_arena *a, lm_cache *out) {
   *out = (lm_cache){.fd = -1, .shared_fd = -1};
   const char *named = has_text(getenv("LMC_CACHE")) ? getenv("LMC_CACHE") : default_dir(a);
-  if (!named) return lm_fail(LM_ENV, "no folder for compiled kernels: set LMC_CACHE or HOME");
+  if (!named)
+    return lm_fail(LM_ENV, "no folder for compiled kernels: set LMC_CACHE or HOME");
   LM_TRY(limit_read(&out->limit));
   folder f;
-  LM_TRY(lm_annotate(folder_open(a, named, &f), "folder of compiled kernels (LMC_CACHE chooses another)"));
+  LM_TRY(lm_annotate(folder_open(a, named, &f),
+                     "folder of compiled kernels (LMC_CACHE chooses another)"));
   if (f.writable) {
     out->dir = f.path;
     out->fd = f.fd;
     return NULL;
   }
-  if (f.fd >= 0) out->shared = f.path;
+  if (f.fd >= 0)
+    out->shared = f.path;
   out->shared_fd = f.fd;
   lm_status s = second_open(a, named, &f, out);
-  if (s) lm_cache_close(out);
+  if (s)
+    lm_cache_close(out);
   return s;
 }
 
 void lm_cache_close(lm_cache *c) {
-  if (c->fd >= 0) close(c->fd);
-  if (c->shared_fd >= 0) close(c->shared_fd);
+  if (c->fd >= 0)
+    close(c->fd);
+  if (c->shared_fd >= 0)
+    close(c->shared_fd);
   c->fd = c->shared_fd = -1;
 }
 
@@ -195,9 +247,11 @@ lm_status lm_cache_temp_dir(const lm_cache *c, lm_temp_dir *out) {
 
 lm_cache_key lm_cache_key_make(const char *const *parts, int n) {
   uint64_t key[2] = {0};
-  for (int i = 0; i < n; i++) lm_hash_key(key, parts[i], strlen(parts[i]) + 1);
+  for (int i = 0; i < n; i++)
+    lm_hash_key(key, parts[i], strlen(parts[i]) + 1);
   lm_cache_key text;
-  snprintf(text.text, sizeof text.text, "%016llx%016llx", (unsigned long long)key[1], (unsigned long long)key[0]);
+  snprintf(text.text, sizeof text.text, "%016llx%016llx", (unsigned long long)key[1],
+           (unsigned long long)key[0]);
   return text;
 }
 
@@ -207,9 +261,13 @@ static bool entry_open(int dir, const char *name, lm_cache_entry *out) {
   struct stat st;
   lm_status none = lm_open_regular_at(dir, name, name, &out->fd);
   bool good = !none && !fstat(out->fd, &st) && lm_is_trusted(&st);
-  if (!none && !good) close(out->fd);
+  if (!none && !good)
+    close(out->fd);
   lm_status_free(none);
-  if (good) out->id[0] = st.st_dev, out->id[1] = st.st_ino;
+  if (good) {
+    out->id[0] = st.st_dev;
+    out->id[1] = st.st_ino;
+  }
   return good;
 }
 
@@ -219,7 +277,8 @@ bool lm_cache_find(const lm_cache *c, const char *name, lm_cache_entry *out) {
 
 static bool seal_holds(const lm_buf *file) {
   seal end;
-  if (file->n < sizeof end) return false;
+  if (file->n < sizeof end)
+    return false;
   memcpy(&end, file->p + file->n - sizeof end, sizeof end);
   return !memcmp(end.magic, MAGIC, sizeof MAGIC) && end.bytes == file->n - sizeof end &&
          end.hash == lm_hash(file->p, end.bytes, 0);
@@ -235,7 +294,7 @@ bool lm_cache_read(const lm_cache *c, const char *name, const lm_cache_entry *e,
     return false;
   }
   out->n -= sizeof(seal);
-  futimens(e->fd, NULL);               // when it was used last; a folder that is only read need not know
+  futimens(e->fd, NULL); // when it was used last; a folder that is only read need not know
   flock(e->fd, LOCK_SH | LOCK_NB);
   return true;
 }
@@ -250,7 +309,8 @@ static void seal_make(const lm_buf *file, seal *out) {
 // Appends the hash to the file; `out` is then all of it.
 static lm_status made_seal(const lm_temp_dir *from, const char *made, lm_buf *out) {
   int fd = openat(from->fd, made, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-  if (fd < 0) return lm_fail_errno("cannot open %s/%s", from->path, made);
+  if (fd < 0)
+    return lm_fail_errno("cannot open %s/%s", from->path, made);
   lm_status s = lm_fd_read(fd, made, FILE_MAX, out);
   seal end;
   if (!s) {
@@ -258,35 +318,50 @@ static lm_status made_seal(const lm_temp_dir *from, const char *made, lm_buf *ou
     lm_buf_add(out, &end, sizeof end);
     s = lm_fd_write(fd, made, &end, sizeof end);
   }
-  if (!s && fchmod(fd, 0644)) s = lm_fail_errno("cannot change the mode of %s/%s", from->path, made);
+  if (!s && fchmod(fd, 0644))
+    s = lm_fail_errno("cannot change the mode of %s/%s", from->path, made);
   close(fd);
   return s;
 }
 
 static lm_status copy_write(const lm_temp_dir *from, const char *name, const lm_buf *file) {
   int fd = openat(from->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (fd < 0) return lm_fail_errno("cannot create %s/%s", from->path, name);
+  if (fd < 0)
+    return lm_fail_errno("cannot create %s/%s", from->path, name);
   lm_status s = lm_fd_write(fd, name, file->p, file->n);
   close(fd);
   return s;
 }
 
 // Another process may be adding the same entry: the last one wins, both files are good.
-static lm_status name_add(const lm_cache *c, const lm_temp_dir *from, const char *made, const char *name, const lm_buf *file) {
-  if (linkat(from->fd, made, from->fd, name, 0)) LM_TRY(copy_write(from, name, file));   // a file system without hard links
-  if (!renameat(from->fd, name, c->fd, name)) return NULL;
+static lm_status name_add(const lm_cache *c, const lm_temp_dir *from, const char *made,
+                          const char *name, const lm_buf *file) {
+  if (linkat(from->fd, made, from->fd, name, 0))
+    LM_TRY(copy_write(from, name, file)); // a file system without hard links
+  if (!renameat(from->fd, name, c->fd, name))
+    return NULL;
   return lm_fail_errno("cannot rename %s/%s to %s/%s", from->path, name, c->dir, name);
 }
 
 // ---- the limit. Files of several names count once; an entry that a process has loaded is locked.
 
-typedef struct old_file { const char *name; uint64_t bytes, inode; struct timespec used; } old_file;
-typedef struct old_files { old_file *v; uint32_t n, cap; uint64_t bytes; } old_files;
+typedef struct old_file {
+  const char *name;
+  uint64_t bytes, inode;
+  struct timespec used;
+} old_file;
+typedef struct old_files {
+  old_file *v;
+  uint32_t n, cap;
+  uint64_t bytes;
+} old_files;
 
 static void file_note(lm_arena *a, int dir, const char *name, old_files *out) {
   struct stat st;
-  if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode)) return;
-  old_file f = {lm_arena_strndup(a, name, strlen(name)), (uint64_t)st.st_size / (uint64_t)st.st_nlink, st.st_ino, st.st_mtim};
+  if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode))
+    return;
+  old_file f = {lm_arena_strndup(a, name, strlen(name)),
+                (uint64_t)st.st_size / (uint64_t)st.st_nlink, st.st_ino, st.st_mtim};
   LM_PUSH(a, out->v, out->n, out->cap) = f;
   out->bytes += f.bytes;
 }
@@ -295,9 +370,12 @@ static old_files files_list(lm_arena *a, const lm_cache *c) {
   old_files all = {0};
   int fd = openat(c->fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR *d = fd < 0 ? NULL : fdopendir(fd);
-  if (!d && fd >= 0) close(fd);
-  for (struct dirent *e; d && (e = readdir(d)); ) file_note(a, c->fd, e->d_name, &all);
-  if (d) closedir(d);
+  if (!d && fd >= 0)
+    close(fd);
+  for (struct dirent *e; d && (e = readdir(d));)
+    file_note(a, c->fd, e->d_name, &all);
+  if (d)
+    closedir(d);
   return all;
 }
 
@@ -310,8 +388,10 @@ uint64_t lm_cache_bytes(const lm_cache *c) {
 
 static int by_use(const void *a, const void *b) {
   const old_file *x = a, *y = b;
-  if (x->used.tv_sec != y->used.tv_sec) return x->used.tv_sec < y->used.tv_sec ? -1 : 1;
-  if (x->used.tv_nsec != y->used.tv_nsec) return x->used.tv_nsec < y->used.tv_nsec ? -1 : 1;
+  if (x->used.tv_sec != y->used.tv_sec)
+    return x->used.tv_sec < y->used.tv_sec ? -1 : 1;
+  if (x->used.tv_nsec != y->used.tv_nsec)
+    return x->used.tv_nsec < y->used.tv_nsec ? -1 : 1;
   return x->inode < y->inode ? -1 : x->inode > y->inode;
 }
 
@@ -319,7 +399,8 @@ static bool file_evict(const lm_cache *c, const char *name) {
   int fd = openat(c->fd, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
   bool unused = fd < 0 || !flock(fd, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK;
   bool gone = unused && !unlinkat(c->fd, name, 0);
-  if (fd >= 0) close(fd);
+  if (fd >= 0)
+    close(fd);
   return gone;
 }
 
@@ -327,25 +408,32 @@ static bool file_evict(const lm_cache *c, const char *name) {
 static void limit_keep(const lm_cache *c, const struct timespec *since) {
   lm_arena *a = lm_arena_create();
   old_files all = files_list(a, c);
-  if (all.n) qsort(all.v, all.n, sizeof *all.v, by_use);
-  uint64_t going = 0;                  // the file of which a name was removed: only with its other names there is more room
+  if (all.n)
+    qsort(all.v, all.n, sizeof *all.v, by_use);
+  uint64_t going =
+      0; // the file of which a name was removed: only with its other names there is more room
   for (uint32_t i = 0; i < all.n && all.v[i].used.tv_sec < since->tv_sec; i++) {
-    if (all.bytes <= c->limit && all.v[i].inode != going) break;
-    if (!file_evict(c, all.v[i].name)) continue;
+    if (all.bytes <= c->limit && all.v[i].inode != going)
+      break;
+    if (!file_evict(c, all.v[i].name))
+      continue;
     going = all.v[i].inode;
     all.bytes -= all.v[i].bytes;
   }
   lm_arena_destroy(a);
 }
 
-lm_status lm_cache_add(const lm_cache *c, const lm_temp_dir *from, const char *made, const char *const *names, int n) {
+lm_status lm_cache_add(const lm_cache *c, const lm_temp_dir *from, const char *made,
+                       const char *const *names, int n) {
   lm_buf file = {0};
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   lm_status s = made_seal(from, made, &file);
-  for (int i = 0; i < n && !s; i++) s = name_add(c, from, made, names[i], &file);
+  for (int i = 0; i < n && !s; i++)
+    s = name_add(c, from, made, names[i], &file);
   unlinkat(from->fd, made, 0);
   lm_buf_free(&file);
-  if (!s) limit_keep(c, &now);
+  if (!s)
+    limit_keep(c, &now);
   return s;
 }

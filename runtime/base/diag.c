@@ -1,18 +1,26 @@
 // diag.c - the compilation context, and diagnostics as text for people and as JSON for machines.
 //
-// Source text is outside input: control characters, bytes that are not UTF-8 and marks that reorder text are shown as
-// escapes, and a long line is cut around the place. Columns in `file:line:col` count bytes; the caret counts cells.
+// Source text is outside input: control characters, bytes that are not UTF-8 and marks that reorder
+// text are shown as escapes, and a long line is cut around the place. Columns in `file:line:col`
+// count bytes; the caret counts cells.
 #include "runtime/base/diag.h"
 #include "runtime/base/utf8.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE_MAX_BYTES = 160, LINE_BEFORE_CARET = 100, DEFAULT_MAX_ERRORS = 100, NEAREST_MAX = 63 };
+enum {
+  LINE_MAX_BYTES = 160,
+  LINE_BEFORE_CARET = 100,
+  DEFAULT_MAX_ERRORS = 100,
+  NEAREST_MAX = 63
+};
 
 // ---- the context
 
-lm_ctx *lm_ctx_create(void) { return lm_ctx_create_on(NULL); }
+lm_ctx *lm_ctx_create(void) {
+  return lm_ctx_create_on(NULL);
+}
 
 lm_ctx *lm_ctx_create_on(const lm_ctx *base) {
   lm_arena *a = lm_arena_create();
@@ -27,12 +35,14 @@ lm_ctx *lm_ctx_create_on(const lm_ctx *base) {
 }
 
 void lm_ctx_destroy(lm_ctx *c) {
-  if (c) lm_arena_destroy(c->arena);
+  if (c)
+    lm_arena_destroy(c->arena);
 }
 
 uint16_t lm_source_add(lm_ctx *c, const char *path, const char *text, size_t n) {
   LM_ASSERT(c->n_sources < UINT16_MAX);
-  lm_source s = {lm_arena_strndup(c->arena, path, strlen(path)), lm_arena_strndup(c->arena, text, n), n};
+  lm_source s = {lm_arena_strndup(c->arena, path, strlen(path)),
+                 lm_arena_strndup(c->arena, text, n), n};
   LM_PUSH(c->arena, c->sources, c->n_sources, c->cap_sources) = s;
   return (uint16_t)(c->n_sources - 1);
 }
@@ -47,39 +57,53 @@ static const char *vformat(lm_ctx *c, const char *fmt, va_list ap) {
   return s;
 }
 
-static bool same_place(lm_loc a, lm_loc b) { return a.file == b.file && a.line == b.line && a.col == b.col; }
+static bool same_place(lm_loc a, lm_loc b) {
+  return a.file == b.file && a.line == b.line && a.col == b.col;
+}
 
 static bool same_report(const lm_diag *a, const lm_diag *b) {
-  if (a->severity != b->severity || !same_place(a->loc, b->loc)) return false;
-  if (a->code && b->code && a->loc.file) return !strcmp(a->code, b->code);
+  if (a->severity != b->severity || !same_place(a->loc, b->loc))
+    return false;
+  if (a->code && b->code && a->loc.file)
+    return !strcmp(a->code, b->code);
   return a->code == b->code && !strcmp(a->text, b->text);
 }
 
-static lm_diag *add(lm_ctx *c, lm_severity severity, lm_loc at, const char *code, const char *fmt, va_list ap) {
+static lm_diag *add(lm_ctx *c, lm_severity severity, lm_loc at, const char *code, const char *fmt,
+                    va_list ap) {
   lm_diag *d = LM_NEW(c->arena, lm_diag);
   d->severity = severity;
   d->code = code;
   d->loc = at;
   d->text = vformat(c, fmt, ap);
   for (const lm_diag *old = c->diags; old; old = old->next)
-    if (same_report(old, d)) return d;
-  if (severity == LM_SEV_ERROR && c->n_errors++ >= c->max_errors) return d;
-  if (severity == LM_SEV_WARNING && c->n_warnings++ >= c->max_errors) return d;
+    if (same_report(old, d))
+      return d;
+  if (severity == LM_SEV_ERROR && c->n_errors++ >= c->max_errors)
+    return d;
+  if (severity == LM_SEV_WARNING && c->n_warnings++ >= c->max_errors)
+    return d;
   *c->diags_tail = d;
   c->diags_tail = &d->next;
   return d;
 }
 
-#define ADD(severity)                                                                                                  \
-  va_list ap;                                                                                                          \
-  va_start(ap, fmt);                                                                                                   \
-  lm_diag *d = add(c, severity, at, code, fmt, ap);                                                                    \
-  va_end(ap);                                                                                                          \
+#define ADD(severity)                                                                              \
+  va_list ap;                                                                                      \
+  va_start(ap, fmt);                                                                               \
+  lm_diag *d = add(c, severity, at, code, fmt, ap);                                                \
+  va_end(ap);                                                                                      \
   return d
 
-lm_diag *lm_error(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) { ADD(LM_SEV_ERROR); }
-lm_diag *lm_warn(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) { ADD(LM_SEV_WARNING); }
-lm_diag *lm_note(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) { ADD(LM_SEV_NOTE); }
+lm_diag *lm_error(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) {
+  ADD(LM_SEV_ERROR);
+}
+lm_diag *lm_warn(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) {
+  ADD(LM_SEV_WARNING);
+}
+lm_diag *lm_note(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) {
+  ADD(LM_SEV_NOTE);
+}
 
 lm_diag_mark lm_diag_mark_of(const lm_ctx *c) {
   return (lm_diag_mark){c->diags_tail, c->n_errors, c->n_warnings};
@@ -94,7 +118,8 @@ void lm_diag_return(lm_ctx *c, lm_diag_mark to) {
 
 void lm_diag_soften(lm_ctx *c, lm_diag *first, const char *what) {
   for (lm_diag *d = first ? first : c->diags; d; d = d->next) {
-    if (d->severity != LM_SEV_ERROR) continue;
+    if (d->severity != LM_SEV_ERROR)
+      continue;
     d->severity = LM_SEV_NOTE;
     d->text = lm_arena_printf(c->arena, "%s: %s", what, d->text);
     c->n_errors--;
@@ -117,7 +142,8 @@ void lm_diag_help(lm_ctx *c, lm_diag *d, const char *fmt, ...) {
 
 static bool has_note(const lm_diag *d, lm_loc at, const char *text) {
   for (int i = 0; i < d->n_notes; i++)
-    if (same_place(d->note[i].loc, at) && !strcmp(d->note[i].text, text)) return true;
+    if (same_place(d->note[i].loc, at) && !strcmp(d->note[i].text, text))
+      return true;
   return false;
 }
 
@@ -126,75 +152,103 @@ void lm_diag_note(lm_ctx *c, lm_diag *d, lm_loc at, const char *fmt, ...) {
   va_start(ap, fmt);
   const char *text = vformat(c, fmt, ap);
   va_end(ap);
-  if (d->n_notes == (int)LM_COUNT(d->note) || has_note(d, at, text)) return;
+  if (d->n_notes == (int)LM_COUNT(d->note) || has_note(d, at, text))
+    return;
   d->note[d->n_notes].loc = at;
   d->note[d->n_notes++].text = text;
 }
 
 // ---- text that is safe to print
 
-static int cells(uint32_t v) {        // East Asian wide and emoji take two
-  return (v >= 0x1100 && v < 0x1160) || (v >= 0x2e80 && v < 0xa4d0) || (v >= 0xac00 && v < 0xd7a4) ||
-         (v >= 0xf900 && v < 0xfb00) || (v >= 0xfe30 && v < 0xfe70) || (v >= 0xff00 && v < 0xff61) ||
-         (v >= 0x1f300 && v < 0x1fb00) || (v >= 0x20000 && v < 0x40000) ? 2 : 1;
+static int cells(uint32_t v) { // East Asian wide and emoji take two
+  return (v >= 0x1100 && v < 0x1160) || (v >= 0x2e80 && v < 0xa4d0) ||
+                 (v >= 0xac00 && v < 0xd7a4) || (v >= 0xf900 && v < 0xfb00) ||
+                 (v >= 0xfe30 && v < 0xfe70) || (v >= 0xff00 && v < 0xff61) ||
+                 (v >= 0x1f300 && v < 0x1fb00) || (v >= 0x20000 && v < 0x40000)
+             ? 2
+             : 1;
 }
 
-// Adds s[0..n) with hidden characters as escapes and tabs as one blank; returns how many cells that takes.
+// Adds s[0..n) with hidden characters as escapes and tabs as one blank; returns how many cells that
+// takes.
 static int add_safe(lm_buf *b, const char *s, size_t n) {
   int width = 0;
   for (size_t i = 0; i < n;) {
     uint32_t v = 0;
     int len = lm_utf8_decode(s + i, n - i, &v);
     size_t before = b->n;
-    if (!len) lm_buf_printf(b, "\\x%02x", (unsigned char)s[i]);
-    else if (v == '\t') lm_buf_puts(b, " ");
-    else if (lm_utf8_is_hidden(v)) lm_buf_printf(b, v < 0x100 ? "\\x%02x" : "\\u{%x}", v);
-    else lm_buf_add(b, s + i, (size_t)len);
+    if (!len)
+      lm_buf_printf(b, "\\x%02x", (unsigned char)s[i]);
+    else if (v == '\t')
+      lm_buf_puts(b, " ");
+    else if (lm_utf8_is_hidden(v))
+      lm_buf_printf(b, v < 0x100 ? "\\x%02x" : "\\u{%x}", v);
+    else
+      lm_buf_add(b, s + i, (size_t)len);
     width += len && v != '\t' && !lm_utf8_is_hidden(v) ? cells(v) : (int)(b->n - before);
     i += len ? (size_t)len : 1;
   }
   return width;
 }
 
-static void puts_safe(lm_buf *b, const char *s) { add_safe(b, s, strlen(s)); }
+static void puts_safe(lm_buf *b, const char *s) {
+  add_safe(b, s, strlen(s));
+}
 
 // ---- rendering
 
-typedef struct span { const char *s; size_t n; } span;
+typedef struct span {
+  const char *s;
+  size_t n;
+} span;
 
 static span line_of(const lm_source *src, uint32_t line) {
-  const char *p = src->text, *end = src->text + src->n;
+  const char *p = src->text;
+  const char *end = src->text + src->n;
   while (--line && p < end) {
     const char *nl = memchr(p, '\n', (size_t)(end - p));
     p = nl ? nl + 1 : end;
   }
   const char *nl = memchr(p, '\n', (size_t)(end - p));
   size_t n = (size_t)((nl ? nl : end) - p);
-  if (n && p[n - 1] == '\r') n--;
+  if (n && p[n - 1] == '\r')
+    n--;
   return (span){p, n};
 }
 
-static bool continues(char c) { return ((unsigned char)c & 0xc0) == 0x80; }
+static bool continues(char c) {
+  return ((unsigned char)c & 0xc0) == 0x80;
+}
 
-// The part of a long line to show: [*from, *to), on boundaries of characters, with the caret inside.
+// The part of a long line to show: [*from, *to), on boundaries of characters, with the caret
+// inside.
 static void cut_around(span l, size_t caret, size_t *from, size_t *to) {
   *from = 0;
   *to = l.n;
-  if (l.n <= LINE_MAX_BYTES) return;
-  if (caret > LINE_BEFORE_CARET) *from = caret - LINE_BEFORE_CARET;
-  if (l.n - *from > LINE_MAX_BYTES) *to = *from + LINE_MAX_BYTES;
-  for (int i = 0; i < 3 && *from < caret && continues(l.s[*from]); i++) ++*from;
-  for (int i = 0; i < 3 && *to > caret && *to < l.n && continues(l.s[*to]); i++) --*to;
+  if (l.n <= LINE_MAX_BYTES)
+    return;
+  if (caret > LINE_BEFORE_CARET)
+    *from = caret - LINE_BEFORE_CARET;
+  if (l.n - *from > LINE_MAX_BYTES)
+    *to = *from + LINE_MAX_BYTES;
+  for (int i = 0; i < 3 && *from < caret && continues(l.s[*from]); i++)
+    ++*from;
+  for (int i = 0; i < 3 && *to > caret && *to < l.n && continues(l.s[*to]); i++)
+    --*to;
 }
 
 static void add_caret(lm_buf *b, int blanks, int carets) {
   lm_buf_printf(b, "%*s", blanks, "");
-  for (int i = 0; i < carets; i++) lm_buf_puts(b, "^");
+  for (int i = 0; i < carets; i++)
+    lm_buf_puts(b, "^");
 }
 
-typedef struct style { const char *strong, *error, *warning, *note, *dim, *off; } style;
+typedef struct style {
+  const char *strong, *error, *warning, *note, *dim, *off;
+} style;
 static const style PLAIN = {"", "", "", "", "", ""};
-static const style ANSI = {"\033[1m", "\033[1;31m", "\033[1;33m", "\033[1;36m", "\033[34m", "\033[0m"};
+static const style ANSI = {"\033[1m",    "\033[1;31m", "\033[1;33m",
+                           "\033[1;36m", "\033[34m",   "\033[0m"};
 
 static const char *severity_color(const style *st, lm_severity s) {
   return s == LM_SEV_ERROR ? st->error : s == LM_SEV_WARNING ? st->warning : st->note;
@@ -210,11 +264,13 @@ static int add_excerpt(const lm_ctx *c, const lm_diag *d, lm_buf *b, const style
   int gutter = snprintf(number, sizeof number, "%u", d->loc.line);
   span l = line_of(&c->sources[d->loc.file], d->loc.line);
   size_t caret = d->loc.col ? d->loc.col - 1 : 0, from, to;
-  if (caret > l.n) caret = l.n;
+  if (caret > l.n)
+    caret = l.n;
   cut_around(l, caret, &from, &to);
   lm_buf_printf(b, "%s%s |%s ", st->dim, number, st->off);
   size_t marked_end = caret + d->loc.len < to ? caret + d->loc.len : to;
-  if (from) lm_buf_puts(b, "...");
+  if (from)
+    lm_buf_puts(b, "...");
   int blanks = (from ? 3 : 0) + add_safe(b, l.s + from, caret - from);
   int carets = add_safe(b, l.s + caret, marked_end - caret);
   add_safe(b, l.s + marked_end, to - marked_end);
@@ -233,7 +289,8 @@ static void add_note(const lm_ctx *c, const lm_diag *d, int i, int gutter, lm_bu
   lm_loc at = d->note[i].loc;
   lm_buf_printf(b, "%*s = ", gutter, "");
   puts_safe(b, d->note[i].text);
-  if (at.file && at.file == d->loc.file) lm_buf_printf(b, " (line %u)", at.line);
+  if (at.file && at.file == d->loc.file)
+    lm_buf_printf(b, " (line %u)", at.line);
   else if (at.file) {
     lm_buf_puts(b, " (");
     puts_safe(b, c->sources[at.file].path);
@@ -249,14 +306,18 @@ static void add_diag(const lm_ctx *c, const lm_diag *d, lm_buf *b, const style *
     lm_buf_printf(b, ":%u:%u:%s ", d->loc.line, d->loc.col, st->off);
   }
   lm_buf_printf(b, "%s%s", severity_color(st, d->severity), severity_name(d->severity));
-  if (d->code) lm_buf_printf(b, "[%s]", d->code);
+  if (d->code)
+    lm_buf_printf(b, "[%s]", d->code);
   lm_buf_printf(b, ":%s %s", st->off, st->strong);
   puts_safe(b, d->text);
   lm_buf_printf(b, "%s\n", st->off);
   int gutter = 2;
-  if (d->loc.file) gutter = add_excerpt(c, d, b, st);
-  else if (d->label) lm_buf_printf(b, "%*s = %s\n", gutter, "", d->label);
-  for (int i = 0; i < d->n_notes; i++) add_note(c, d, i, gutter, b);
+  if (d->loc.file)
+    gutter = add_excerpt(c, d, b, st);
+  else if (d->label)
+    lm_buf_printf(b, "%*s = %s\n", gutter, "", d->label);
+  for (int i = 0; i < d->n_notes; i++)
+    add_note(c, d, i, gutter, b);
   if (d->help) {
     lm_buf_printf(b, "%*s = %shelp%s: ", gutter, "", st->note, st->off);
     puts_safe(b, d->help);
@@ -264,39 +325,53 @@ static void add_diag(const lm_ctx *c, const lm_diag *d, lm_buf *b, const style *
   }
 }
 
-typedef struct ordered { const lm_diag *d; uint32_t i; } ordered;
+typedef struct ordered {
+  const lm_diag *d;
+  uint32_t i;
+} ordered;
 
 static int by_place(const void *pa, const void *pb) {
   const ordered *a = pa, *b = pb;
-  lm_loc x = a->d->loc, y = b->d->loc;
-  if (x.file != y.file) return x.file < y.file ? -1 : 1;
-  if (x.line != y.line) return x.line < y.line ? -1 : 1;
-  if (x.col != y.col) return x.col < y.col ? -1 : 1;
+  lm_loc x = a->d->loc;
+  lm_loc y = b->d->loc;
+  if (x.file != y.file)
+    return x.file < y.file ? -1 : 1;
+  if (x.line != y.line)
+    return x.line < y.line ? -1 : 1;
+  if (x.col != y.col)
+    return x.col < y.col ? -1 : 1;
   return a->i < b->i ? -1 : 1;
 }
 
 static ordered *sorted(const lm_ctx *c, uint32_t *n) {
   *n = 0;
-  for (const lm_diag *d = c->diags; d; d = d->next) ++*n;
+  for (const lm_diag *d = c->diags; d; d = d->next)
+    ++*n;
   ordered *v = lm_calloc(*n + 1, sizeof *v);
   uint32_t i = 0;
-  for (const lm_diag *d = c->diags; d; d = d->next, i++) v[i] = (ordered){d, i};
-  if (*n) qsort(v, *n, sizeof *v, by_place);
+  for (const lm_diag *d = c->diags; d; d = d->next, i++)
+    v[i] = (ordered){d, i};
+  if (*n)
+    qsort(v, *n, sizeof *v, by_place);
   return v;
 }
 
 void lm_diag_render(const lm_ctx *c, lm_buf *out, bool color) {
   uint32_t n;
   ordered *v = sorted(c, &n);
-  for (uint32_t i = 0; i < n; i++) add_diag(c, v[i].d, out, color ? &ANSI : &PLAIN);
+  for (uint32_t i = 0; i < n; i++)
+    add_diag(c, v[i].d, out, color ? &ANSI : &PLAIN);
   lm_free(v);
-  if (c->n_errors > c->max_errors) lm_buf_printf(out, "... and %u more errors\n", c->n_errors - c->max_errors);
+  if (c->n_errors > c->max_errors)
+    lm_buf_printf(out, "... and %u more errors\n", c->n_errors - c->max_errors);
 }
 
 static void json_field(lm_buf *b, const char *key, const char *value) {
   lm_buf_printf(b, ", \"%s\": ", key);
-  if (value) lm_buf_json(b, value);
-  else lm_buf_puts(b, "null");
+  if (value)
+    lm_buf_json(b, value);
+  else
+    lm_buf_puts(b, "null");
 }
 
 static void json_place(const lm_ctx *c, lm_buf *b, lm_loc at) {
@@ -331,19 +406,26 @@ void lm_diag_render_json(const lm_ctx *c, lm_buf *out) {
 
 // ---- suggestions
 
-static int least(int a, int b) { return a < b ? a : b; }
+static int least(int a, int b) {
+  return a < b ? a : b;
+}
 
-// Optimal string alignment distance (insert, delete, replace, swap neighbours), for words up to NEAREST_MAX bytes.
+// Optimal string alignment distance (insert, delete, replace, swap neighbours), for words up to
+// NEAREST_MAX bytes.
 static int edit_distance(const char *a, int n, const char *b, int m) {
   int row[3][NEAREST_MAX + 1];
-  for (int j = 0; j <= m; j++) row[0][j] = j;
+  for (int j = 0; j <= m; j++)
+    row[0][j] = j;
   for (int i = 1; i <= n; i++) {
-    int *cur = row[i % 3], *up = row[(i + 2) % 3], *up2 = row[(i + 1) % 3];
+    int *cur = row[i % 3];
+    int *up = row[(i + 2) % 3];
+    int *up2 = row[(i + 1) % 3];
     cur[0] = i;
     for (int j = 1; j <= m; j++) {
       int cost = a[i - 1] != b[j - 1];
       cur[j] = least(least(up[j] + 1, cur[j - 1] + 1), up[j - 1] + cost);
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) cur[j] = least(cur[j], up2[j - 2] + 1);
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        cur[j] = least(cur[j], up2[j - 2] + 1);
     }
   }
   return row[n % 3][m];
@@ -352,30 +434,39 @@ static int edit_distance(const char *a, int n, const char *b, int m) {
 // Whether one begins or ends with the other, which has at least four letters: weight_decay and
 // decay, xentropy and xent.
 static bool extends(const char *a, const char *b) {
-  size_t n = strlen(a), m = strlen(b);
-  if (n < m) return extends(b, a);
+  size_t n = strlen(a);
+  size_t m = strlen(b);
+  if (n < m)
+    return extends(b, a);
   return m >= 4 && (!strncmp(a, b, m) || !strcmp(a + n - m, b));
 }
 
 static const char *nearest_extended(const char *word, const char *const *names, int n) {
   const char *best = NULL;
   for (int i = 0; i < n; i++) {
-    if (!names[i] || !strcmp(word, names[i]) || !extends(word, names[i])) continue;
-    if (!best || strlen(names[i]) > strlen(best)) best = names[i];
+    if (!names[i] || !strcmp(word, names[i]) || !extends(word, names[i]))
+      continue;
+    if (!best || strlen(names[i]) > strlen(best))
+      best = names[i];
   }
   return best;
 }
 
 const char *lm_nearest(const char *word, const char *const *names, int n) {
   size_t len = strlen(word);
-  if (len < 2 || len > NEAREST_MAX) return NULL; // every other letter is one letter's neighbour
+  if (len < 2 || len > NEAREST_MAX)
+    return NULL; // every other letter is one letter's neighbour
   const char *best = NULL;
   int best_distance = least((int)(len + 2) / 3, 3) + 1;
   for (int i = 0; i < n; i++) {
     size_t m = names[i] ? strlen(names[i]) : 0;
-    if (!m || m > NEAREST_MAX || !strcmp(word, names[i])) continue;
+    if (!m || m > NEAREST_MAX || !strcmp(word, names[i]))
+      continue;
     int d = edit_distance(word, (int)len, names[i], (int)m);
-    if (d < best_distance) best_distance = d, best = names[i];
+    if (d < best_distance) {
+      best_distance = d;
+      best = names[i];
+    }
   }
   return best ? best : nearest_extended(word, names, n);
 }

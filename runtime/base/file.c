@@ -13,16 +13,21 @@
 // ---- regular files
 
 static const char *kind_name(mode_t mode) {
-  if (S_ISDIR(mode)) return "a folder";
-  if (S_ISFIFO(mode)) return "a FIFO";
-  if (S_ISSOCK(mode)) return "a socket";
+  if (S_ISDIR(mode))
+    return "a folder";
+  if (S_ISFIFO(mode))
+    return "a FIFO";
+  if (S_ISSOCK(mode))
+    return "a socket";
   return "a device";
 }
 
 static lm_status regular_check(int fd, const char *path) {
   struct stat st;
-  if (fstat(fd, &st)) return lm_fail_errno("cannot read %s", path);
-  if (S_ISREG(st.st_mode)) return NULL;
+  if (fstat(fd, &st))
+    return lm_fail_errno("cannot read %s", path);
+  if (S_ISREG(st.st_mode))
+    return NULL;
   lm_status s = lm_fail(LM_ENV, "%s is %s, not a regular file", path, kind_name(st.st_mode));
   errno = S_ISDIR(st.st_mode) ? EISDIR : EINVAL;
   return s;
@@ -31,25 +36,32 @@ static lm_status regular_check(int fd, const char *path) {
 static lm_status regular_open(int dir, const char *name, const char *path, int flags, int *out_fd) {
   *out_fd = -1;
   int fd = openat(dir, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags);
-  if (fd < 0) return lm_fail_errno("cannot open %s", path);
+  if (fd < 0)
+    return lm_fail_errno("cannot open %s", path);
   lm_status s = regular_check(fd, path);
   int why = errno;
-  if (s) close(fd);
-  else *out_fd = fd;
+  if (s)
+    close(fd);
+  else
+    *out_fd = fd;
   errno = why;
   return s;
 }
 
-lm_status lm_open_regular(const char *path, int *out_fd) { return regular_open(AT_FDCWD, path, path, 0, out_fd); }
+lm_status lm_open_regular(const char *path, int *out_fd) {
+  return regular_open(AT_FDCWD, path, path, 0, out_fd);
+}
 
 lm_status lm_open_regular_at(int dir, const char *name, const char *path, int *out_fd) {
   return regular_open(dir, name, path, O_NOFOLLOW, out_fd);
 }
 
 bool lm_errno_is_path(int error) {
-  static const int of_path[] = {ENOENT, ENOTDIR, EISDIR, EACCES, EPERM, ELOOP, ENAMETOOLONG, EINVAL, ENXIO};
+  static const int of_path[] = {ENOENT, ENOTDIR,      EISDIR, EACCES, EPERM,
+                                ELOOP,  ENAMETOOLONG, EINVAL, ENXIO};
   for (size_t i = 0; i < LM_COUNT(of_path); i++)
-    if (error == of_path[i]) return true;
+    if (error == of_path[i])
+      return true;
   return false;
 }
 
@@ -62,82 +74,108 @@ bool lm_is_trusted(const struct stat *st) {
 
 static bool lock_take(int fd, int how) {
   while (flock(fd, how))
-    if (errno != EINTR) return false;
+    if (errno != EINTR)
+      return false;
   return true;
 }
 
 static bool is_named(int fd, const char *path) {
   struct stat open_one, named;
-  return !fstat(fd, &open_one) && !lstat(path, &named) && open_one.st_ino == named.st_ino && open_one.st_dev == named.st_dev;
+  return !fstat(fd, &open_one) && !lstat(path, &named) && open_one.st_ino == named.st_ino &&
+         open_one.st_dev == named.st_dev;
 }
 
 // ---- temporary files
 
-// Links with other names could be another user's trap: writing here would change the file of that name.
+// Links with other names could be another user's trap: writing here would change the file of that
+// name.
 static bool is_own_file(int fd) {
   struct stat st;
   return !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid() && st.st_nlink <= 1;
 }
 
-typedef enum { TAKEN, GONE, FOREIGN } temp_state;
+typedef enum {
+  TAKEN,
+  GONE,
+  FOREIGN
+} temp_state;
 
 // GONE: the process that held the lock has renamed or removed the file meanwhile.
 static temp_state temp_take(int fd, const char *path) {
-  if (!is_own_file(fd)) return is_named(fd, path) ? FOREIGN : GONE;
+  if (!is_own_file(fd))
+    return is_named(fd, path) ? FOREIGN : GONE;
   lock_take(fd, LOCK_EX);
   return is_named(fd, path) ? TAKEN : GONE;
 }
 
-// What is in the way, and could not be opened for writing either, is removed. `failed` is why it could not be opened, else 0.
+// What is in the way, and could not be opened for writing either, is removed. `failed` is why it
+// could not be opened, else 0.
 static lm_status temp_unlink(const char *path, int failed) {
-  if (!unlink(path) || (errno == ENOENT && !failed)) return NULL;
-  if (errno == ENOENT) errno = failed;
+  if (!unlink(path) || (errno == ENOENT && !failed))
+    return NULL;
+  if (errno == ENOENT)
+    errno = failed;
   return lm_fail_errno("cannot create %s", path);
 }
 
 lm_status lm_temp_open(const char *path, int *out_fd) {
-  enum { ATTEMPTS = 100 };
+  enum {
+    ATTEMPTS = 100
+  };
   for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
     int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
     int failed = fd < 0 ? errno : 0;
     bool in_the_way = failed == ELOOP || failed == EACCES || failed == ENXIO;
-    if (failed && !in_the_way) return lm_fail_errno("cannot create %s", path);
+    if (failed && !in_the_way)
+      return lm_fail_errno("cannot create %s", path);
     temp_state state = failed ? FOREIGN : temp_take(fd, path);
     if (state == TAKEN && !ftruncate(fd, 0)) {
       *out_fd = fd;
       return NULL;
     }
-    lm_status s = state == TAKEN ? lm_fail_errno("cannot write %s", path) : state == FOREIGN ? temp_unlink(path, failed) : NULL;
-    if (fd >= 0) close(fd);
-    if (s) return s;
+    lm_status s = state == TAKEN     ? lm_fail_errno("cannot write %s", path)
+                  : state == FOREIGN ? temp_unlink(path, failed)
+                                     : NULL;
+    if (fd >= 0)
+      close(fd);
+    if (s)
+      return s;
   }
   return lm_fail(LM_ENV, "cannot create %s: another process keeps replacing it", path);
 }
 
 static bool ends_in(const char *s, const char *end) {
-  size_t n = strlen(s), m = strlen(end);
+  size_t n = strlen(s);
+  size_t m = strlen(end);
   return n > m && !strcmp(s + n - m, end);
 }
 
 static void temp_clean(const char *path) {
   int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0) return;
-  if (is_own_file(fd) && lock_take(fd, LOCK_EX | LOCK_NB) && is_named(fd, path)) unlink(path);
+  if (fd < 0)
+    return;
+  if (is_own_file(fd) && lock_take(fd, LOCK_EX | LOCK_NB) && is_named(fd, path))
+    unlink(path);
   close(fd);
 }
 
 // Calls clean with the path of every entry that begins and ends so.
-static void entries_visit(const char *dir, const char *begin, const char *end, void (*clean)(const char *path)) {
+static void entries_visit(const char *dir, const char *begin, const char *end,
+                          void (*clean)(const char *path)) {
   DIR *d = opendir(dir);
-  if (!d) return;
+  if (!d)
+    return;
   lm_arena *a = lm_arena_create();
-  for (struct dirent *e; (e = readdir(d)); )
-    if (!strncmp(e->d_name, begin, strlen(begin)) && ends_in(e->d_name, end)) clean(lm_path_join(a, dir, e->d_name));
+  for (struct dirent *e; (e = readdir(d));)
+    if (!strncmp(e->d_name, begin, strlen(begin)) && ends_in(e->d_name, end))
+      clean(lm_path_join(a, dir, e->d_name));
   lm_arena_destroy(a);
   closedir(d);
 }
 
-void lm_temps_clean(const char *dir) { entries_visit(dir, "", ".tmp", temp_clean); }
+void lm_temps_clean(const char *dir) {
+  entries_visit(dir, "", ".tmp", temp_clean);
+}
 
 // ---- temporary folders
 
@@ -146,7 +184,9 @@ static bool is_own_dir(int fd) {
   return !fstat(fd, &st) && st.st_uid == geteuid() && !(st.st_mode & (S_IRWXG | S_IRWXO));
 }
 
-static int dir_open(const char *path) { return open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }
+static int dir_open(const char *path) {
+  return open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
 
 lm_status lm_temp_dir_make(const char *parent, const char *prefix, lm_temp_dir *out) {
   for (;;) {
@@ -154,22 +194,29 @@ lm_status lm_temp_dir_make(const char *parent, const char *prefix, lm_temp_dir *
     lm_buf_printf(&path, "%s/%sXXXXXX", parent, prefix);
     *out = (lm_temp_dir){path.p, -1};
     bool made = mkdtemp(path.p);
-    if (made) out->fd = dir_open(path.p);
-    if (out->fd >= 0) lock_take(out->fd, LOCK_EX);
-    if (out->fd >= 0 && is_named(out->fd, path.p)) return NULL;
+    if (made)
+      out->fd = dir_open(path.p);
+    if (out->fd >= 0)
+      lock_take(out->fd, LOCK_EX);
+    if (out->fd >= 0 && is_named(out->fd, path.p))
+      return NULL;
     // a process that cleans up may have come between making it and locking it: once more
     bool removed = out->fd >= 0 || (made && errno == ENOENT);
     lm_status s = removed ? NULL : lm_fail_errno("cannot make a temporary folder in %s", parent);
-    if (out->fd >= 0) close(out->fd);
-    else if (made) rmdir(path.p);
+    if (out->fd >= 0)
+      close(out->fd);
+    else if (made)
+      rmdir(path.p);
     lm_free(path.p);
     *out = (lm_temp_dir){NULL, -1};
-    if (s) return s;
+    if (s)
+      return s;
   }
 }
 
 void lm_temp_dir_remove(lm_temp_dir *d) {
-  if (!d->path) return;
+  if (!d->path)
+    return;
   lm_status_free(lm_path_remove(d->path));
   close(d->fd);
   lm_free(d->path);
@@ -178,9 +225,13 @@ void lm_temp_dir_remove(lm_temp_dir *d) {
 
 static void temp_dir_clean(const char *path) {
   int fd = dir_open(path);
-  if (fd < 0) return;
-  if (is_own_dir(fd) && lock_take(fd, LOCK_EX | LOCK_NB)) lm_status_free(lm_path_remove(path));
+  if (fd < 0)
+    return;
+  if (is_own_dir(fd) && lock_take(fd, LOCK_EX | LOCK_NB))
+    lm_status_free(lm_path_remove(path));
   close(fd);
 }
 
-void lm_temp_dirs_clean(const char *parent, const char *prefix) { entries_visit(parent, prefix, "", temp_dir_clean); }
+void lm_temp_dirs_clean(const char *parent, const char *prefix) {
+  entries_visit(parent, prefix, "", temp_dir_clean);
+}

@@ -3,9 +3,18 @@
 
 #include "runtime/base/base.h"
 
-typedef struct { const char *text; uint64_t hash; size_t n; } slot;
+typedef struct {
+  const char *text;
+  uint64_t hash;
+  size_t n;
+} slot;
 
-struct lm_intern { lm_arena *arena; const lm_intern *base; slot *slots; size_t n, cap; };   // cap: a power of two
+struct lm_intern {
+  lm_arena *arena;
+  const lm_intern *base;
+  slot *slots;
+  size_t n, cap;
+}; // cap: a power of two
 
 lm_intern *lm_intern_create(lm_arena *a, const lm_intern *base) {
   lm_intern *t = LM_NEW(a, lm_intern);
@@ -20,7 +29,8 @@ lm_intern *lm_intern_create(lm_arena *a, const lm_intern *base) {
 static slot *find(slot *slots, size_t cap, const char *s, size_t n, uint64_t hash) {
   for (size_t i = hash & (cap - 1);; i = (i + 1) & (cap - 1)) {
     slot *x = &slots[i];
-    if (!x->text || (x->hash == hash && x->n == n && !memcmp(x->text, s, n))) return x;
+    if (!x->text || (x->hash == hash && x->n == n && !memcmp(x->text, s, n)))
+      return x;
   }
 }
 
@@ -29,7 +39,8 @@ static void grow(lm_intern *t) {
   slot *slots = LM_NEW_N(t->arena, slot, cap);
   for (size_t i = 0; i < t->cap; i++) {
     slot *x = &t->slots[i];
-    if (x->text) *find(slots, cap, x->text, x->n, x->hash) = *x;
+    if (x->text)
+      *find(slots, cap, x->text, x->n, x->hash) = *x;
   }
   t->slots = slots;
   t->cap = cap;
@@ -39,10 +50,12 @@ lm_sym lm_intern_n(lm_intern *t, const char *s, size_t n) {
   uint64_t hash = lm_hash(s, n, 0);
   for (const lm_intern *b = t->base; b; b = b->base) {
     const slot *x = find(b->slots, b->cap, s, n, hash);
-    if (x->text) return x->text;
+    if (x->text)
+      return x->text;
   }
   slot *x = find(t->slots, t->cap, s, n, hash);
-  if (x->text) return x->text;
+  if (x->text)
+    return x->text;
   if (2 * (t->n + 1) > t->cap) {
     grow(t);
     x = find(t->slots, t->cap, s, n, hash);
@@ -52,4 +65,6 @@ lm_sym lm_intern_n(lm_intern *t, const char *s, size_t n) {
   return x->text;
 }
 
-lm_sym lm_intern_s(lm_intern *t, const char *s) { return lm_intern_n(t, s, strlen(s)); }
+lm_sym lm_intern_s(lm_intern *t, const char *s) {
+  return lm_intern_n(t, s, strlen(s));
+}

@@ -1,5 +1,5 @@
-// os.c - what is asked of the operating system: the clock, whole files, folders, paths. Failures are LM_ENV; a caller
-// that knows the path came from the user's text changes the kind.
+// os.c - what is asked of the operating system: the clock, whole files, folders, paths. Failures
+// are LM_ENV; a caller that knows the path came from the user's text changes the kind.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -31,35 +31,47 @@ static int64_t group_limit(const char *path) {
 }
 
 int64_t lm_memory_of_machine(void) {
-  static const char *const limits[] = {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
+  static const char *const limits[] = {"/sys/fs/cgroup/memory.max",
+                                       "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
   int64_t least = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE);
   for (size_t i = 0; i < LM_COUNT(limits); i++) {
     int64_t n = group_limit(limits[i]);
-    if (n > 0 && n < least) least = n;
+    if (n > 0 && n < least)
+      least = n;
   }
   return least;
 }
 
-// Reads in bounded pieces: the size a file claims is never trusted, so devices and growing files are safe.
+// Reads in bounded pieces: the size a file claims is never trusted, so devices and growing files
+// are safe.
 static lm_status read_all(int fd, const char *path, size_t max_bytes, lm_buf *out) {
   char piece[1 << 16];
   size_t start = out->n;
   for (;;) {
     ssize_t n = read(fd, piece, sizeof piece);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return lm_fail_errno("cannot read %s", path);
-    if (n == 0) break;
-    if ((size_t)n > max_bytes - (out->n - start)) return lm_fail(LM_ENV, "%s: larger than %zu bytes", path, max_bytes);
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n < 0)
+      return lm_fail_errno("cannot read %s", path);
+    if (n == 0)
+      break;
+    if ((size_t)n > max_bytes - (out->n - start))
+      return lm_fail(LM_ENV, "%s: larger than %zu bytes", path, max_bytes);
     lm_buf_add(out, piece, (size_t)n);
   }
-  lm_buf_add(out, "", 0);   // an empty file, too, gives a terminated text
+  lm_buf_add(out, "", 0); // an empty file, too, gives a terminated text
   return NULL;
 }
 
-lm_status lm_fd_read(int fd, const char *path, size_t max_bytes, lm_buf *out) { return read_all(fd, path, max_bytes, out); }
+lm_status lm_fd_read(int fd, const char *path, size_t max_bytes, lm_buf *out) {
+  return read_all(fd, path, max_bytes, out);
+}
 
-// /dev/stdin and /dev/fd/N: opening a descriptor that is open already blocks nobody, whatever it is.
-static bool names_descriptor(const char *path) { return !strcmp(path, "/dev/stdin") || !strncmp(path, "/dev/fd/", strlen("/dev/fd/")); }
+// /dev/stdin and /dev/fd/N: opening a descriptor that is open already blocks nobody, whatever it
+// is.
+static bool names_descriptor(const char *path) {
+  return !strcmp(path, "/dev/stdin") || !strncmp(path, "/dev/fd/", strlen("/dev/fd/"));
+}
 
 static lm_status descriptor_open(const char *path, int *out_fd) {
   *out_fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -75,10 +87,12 @@ lm_status lm_file_read(const char *path, size_t max_bytes, lm_buf *out) {
 }
 
 lm_status lm_fd_write(int fd, const char *path, const void *from, size_t n) {
-  for (const char *p = from; n; ) {
+  for (const char *p = from; n;) {
     ssize_t done = write(fd, p, n);
-    if (done < 0 && errno == EINTR) continue;
-    if (done < 0) return lm_fail_errno("cannot write %s", path);
+    if (done < 0 && errno == EINTR)
+      continue;
+    if (done < 0)
+      return lm_fail_errno("cannot write %s", path);
     p += done;
     n -= (size_t)done;
   }
@@ -87,7 +101,8 @@ lm_status lm_fd_write(int fd, const char *path, const void *from, size_t n) {
 
 static lm_status write_synced(int fd, const char *path, const void *p, size_t n) {
   LM_TRY(lm_fd_write(fd, path, p, n));
-  if (fsync(fd)) return lm_fail_errno("cannot write %s", path);
+  if (fsync(fd))
+    return lm_fail_errno("cannot write %s", path);
   return NULL;
 }
 
@@ -101,8 +116,10 @@ static lm_status replace_file(const char *temp, const char *path, const void *p,
   int fd;
   LM_TRY(lm_temp_open(temp, &fd));
   lm_status s = write_synced(fd, temp, p, n);
-  if (!s && rename(temp, path)) s = lm_fail_errno("cannot rename %s to %s", temp, path);
-  if (s) unlink(temp);                 // before the lock is given up: the next process makes its own
+  if (!s && rename(temp, path))
+    s = lm_fail_errno("cannot rename %s to %s", temp, path);
+  if (s)
+    unlink(temp); // before the lock is given up: the next process makes its own
   close(fd);
   return s;
 }
@@ -112,7 +129,8 @@ lm_status lm_file_write_atomic(const char *path, const void *p, size_t n) {
   lm_buf_printf(&temp, "%s.tmp", path);
   lm_buf_add(&dir, path, dir_length(path));
   lm_status s = replace_file(temp.p, path, p, n);
-  if (!s) s = lm_dir_sync(dir.n ? dir.p : ".");
+  if (!s)
+    s = lm_dir_sync(dir.n ? dir.p : ".");
   lm_buf_free(&temp);
   lm_buf_free(&dir);
   return s;
@@ -126,45 +144,60 @@ static bool is_dir(const char *path) {
 static lm_status dir_make(const char *path, mode_t mode) {
   char *p = lm_strdup(path);
   lm_status s = NULL;
-  for (char *at = p; !s && *at; ) {
+  for (char *at = p; !s && *at;) {
     at += strspn(at, "/");
     at += strcspn(at, "/");
     char end = *at;
     *at = 0;
-    if (*p && !is_dir(p) && mkdir(p, mode) && errno != EEXIST) s = lm_fail_errno("cannot make folder %s", p);
+    if (*p && !is_dir(p) && mkdir(p, mode) && errno != EEXIST)
+      s = lm_fail_errno("cannot make folder %s", p);
     *at = end;
   }
-  if (!s && *p && !is_dir(p)) s = lm_fail(LM_ENV, "cannot make folder %s: a file of that name is in the way", p);
+  if (!s && *p && !is_dir(p))
+    s = lm_fail(LM_ENV, "cannot make folder %s: a file of that name is in the way", p);
   lm_free(p);
   return s;
 }
 
-lm_status lm_dir_make(const char *path) { return dir_make(path, 0777); }
-lm_status lm_dir_make_private(const char *path) { return dir_make(path, 0700); }
+lm_status lm_dir_make(const char *path) {
+  return dir_make(path, 0777);
+}
+lm_status lm_dir_make_private(const char *path) {
+  return dir_make(path, 0700);
+}
 
 void lm_umask_add(unsigned mask) {
   mode_t was = umask(0777);
   umask(was | (mode_t)mask);
 }
 
-static int entry_remove(const char *path, const struct stat *st, int kind, struct FTW *at) { return remove(path); }
+static int entry_remove(const char *path, const struct stat *st, int kind, struct FTW *at) {
+  return remove(path);
+}
 
 lm_status lm_path_remove(const char *path) {
-  enum { FOLDERS_OPEN = 16 };
-  return !nftw(path, entry_remove, FOLDERS_OPEN, FTW_DEPTH | FTW_PHYS) || errno == ENOENT ? NULL : lm_fail_errno("cannot remove %s", path);
+  enum {
+    FOLDERS_OPEN = 16
+  };
+  return !nftw(path, entry_remove, FOLDERS_OPEN, FTW_DEPTH | FTW_PHYS) || errno == ENOENT
+             ? NULL
+             : lm_fail_errno("cannot remove %s", path);
 }
 
 lm_status lm_dir_sync(const char *path) {
   int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return lm_fail_errno("cannot open folder %s", path);
-  lm_status s = fsync(fd) && errno != EINVAL ? lm_fail_errno("cannot sync folder %s", path) : NULL;   // EINVAL: it has no sync
+  if (fd < 0)
+    return lm_fail_errno("cannot open folder %s", path);
+  lm_status s = fsync(fd) && errno != EINVAL ? lm_fail_errno("cannot sync folder %s", path)
+                                             : NULL; // EINVAL: it has no sync
   close(fd);
   return s;
 }
 
 char *lm_path_join(lm_arena *a, const char *dir, const char *path) {
   size_t n = strlen(dir);
-  if (*path == '/' || !n || !strcmp(dir, ".")) return lm_arena_strndup(a, path, strlen(path));
+  if (*path == '/' || !n || !strcmp(dir, "."))
+    return lm_arena_strndup(a, path, strlen(path));
   return lm_arena_printf(a, "%s%s%s", dir, dir[n - 1] == '/' ? "" : "/", path);
 }
 
@@ -177,19 +210,24 @@ static lm_status bytes_copy(FILE *from, FILE *to) {
   char piece[1 << 14];
   size_t n;
   while ((n = fread(piece, 1, sizeof piece, from)) > 0)
-    if (fwrite(piece, 1, n, to) != n) return lm_fail_errno("cannot write");
-  if (ferror(from)) return lm_fail_errno("cannot read");
+    if (fwrite(piece, 1, n, to) != n)
+      return lm_fail_errno("cannot write");
+  if (ferror(from))
+    return lm_fail_errno("cannot read");
   return fflush(to) || fsync(fileno(to)) ? lm_fail_errno("cannot write") : NULL;
 }
 
 static lm_status file_copy(const char *from, const char *to) {
   FILE *in = fopen(from, "rb");
-  if (!in) return lm_fail_errno("cannot open %s", from);
+  if (!in)
+    return lm_fail_errno("cannot open %s", from);
   FILE *out = fopen(to, "wbx");
   lm_status s = out ? bytes_copy(in, out) : lm_fail_errno("cannot create %s", to);
-  if (out) s = lm_annotate(s, "copying %s to %s", from, to);
+  if (out)
+    s = lm_annotate(s, "copying %s to %s", from, to);
   fclose(in);
-  if (out && fclose(out) && !s) s = lm_fail_errno("cannot write %s", to);
+  if (out && fclose(out) && !s)
+    s = lm_fail_errno("cannot write %s", to);
   return s;
 }
 
@@ -197,17 +235,20 @@ static lm_status folder_copy(const char *from, const char *to) {
   lm_arena *a = lm_arena_create();
   DIR *d = opendir(from);
   lm_status s = d ? lm_dir_make(to) : lm_fail_errno("cannot open folder %s", from);
-  for (struct dirent *e; d && !s && (e = readdir(d)); )
+  for (struct dirent *e; d && !s && (e = readdir(d));)
     if (strcmp(e->d_name, ".") && strcmp(e->d_name, ".."))
       s = lm_path_copy(lm_path_join(a, from, e->d_name), lm_path_join(a, to, e->d_name));
-  if (d) closedir(d);
+  if (d)
+    closedir(d);
   lm_arena_destroy(a);
   return s;
 }
 
 lm_status lm_path_copy(const char *from, const char *to) {
   struct stat st;
-  if (lstat(from, &st)) return lm_fail_errno("cannot read %s", from);
-  if (S_ISDIR(st.st_mode)) return folder_copy(from, to);
+  if (lstat(from, &st))
+    return lm_fail_errno("cannot read %s", from);
+  if (S_ISDIR(st.st_mode))
+    return folder_copy(from, to);
   return S_ISREG(st.st_mode) ? file_copy(from, to) : NULL;
 }

@@ -12,7 +12,9 @@
 #include "runtime/base/base.h"
 #include "runtime/base/team.h"
 
-enum { THREADS_MAX = 256 };
+enum {
+  THREADS_MAX = 256
+};
 
 // ---- processors
 
@@ -41,13 +43,17 @@ static double quota_2(const char *folder) {
 // Version 1: a quota of -1 is no limit.
 static double quota_1(const char *folder) {
   double quota[2], period[2];
-  if (!numbers_read(folder, "cpu.cfs_quota_us", quota)) return 0;
-  if (!numbers_read(folder, "cpu.cfs_period_us", period)) return 0;
+  if (!numbers_read(folder, "cpu.cfs_quota_us", quota))
+    return 0;
+  if (!numbers_read(folder, "cpu.cfs_period_us", period))
+    return 0;
   return ratio(quota[0], period[0]);
 }
 
 // 0 stands for no limit.
-static double lower(double a, double b) { return a == 0 || (b > 0 && b < a) ? b : a; }
+static double lower(double a, double b) {
+  return a == 0 || (b > 0 && b < a) ? b : a;
+}
 
 // The lowest quota of a group and of all groups above it, up to the root.
 typedef double (*quota_reader)(const char *folder);
@@ -65,11 +71,15 @@ static double lowest_upward(const char *root, const char *group, quota_reader qu
 
 // A line is "ID:CONTROLLERS:GROUP"; version 2 names no controllers.
 static double quota_of_line(const char *root, char *line) {
-  char *controllers = strchr(line, ':'), *group = controllers ? strchr(controllers + 1, ':') : NULL;
-  if (!group) return 0;
+  char *controllers = strchr(line, ':');
+  char *group = controllers ? strchr(controllers + 1, ':') : NULL;
+  if (!group)
+    return 0;
   *group++ = 0;
-  if (!controllers[1]) return lowest_upward(root, group, quota_2);
-  if (strcmp(controllers + 1, "cpu,cpuacct") && strcmp(controllers + 1, "cpu")) return 0;
+  if (!controllers[1])
+    return lowest_upward(root, group, quota_2);
+  if (strcmp(controllers + 1, "cpu,cpuacct") && strcmp(controllers + 1, "cpu"))
+    return 0;
   lm_buf folder = {0};
   lm_buf_printf(&folder, "%s/%s", root, controllers + 1);
   double quota = lowest_upward(folder.p, group, quota_1);
@@ -107,7 +117,8 @@ static long limit_of_environment(void) {
 }
 
 static long default_threads(void) {
-  long n = lm_processors(), limit = limit_of_environment();
+  long n = lm_processors();
+  long limit = limit_of_environment();
   return n < limit ? n : limit;
 }
 
@@ -125,7 +136,8 @@ typedef struct range {
 
 static void items_take(void *user, int me) {
   range *r = user;
-  for (int64_t i; (i = atomic_fetch_add(&r->next, 1)) < r->n;) r->body(r->user, i, me);
+  for (int64_t i; (i = atomic_fetch_add(&r->next, 1)) < r->n;)
+    r->body(r->user, i, me);
 }
 
 void lm_parallel(int threads, int64_t n, lm_item_body body, void *user) {
@@ -148,7 +160,8 @@ static void piece_do(void *user, int64_t i, int worker) {
 }
 
 void lm_parallel_ranges(int64_t n, int64_t least, lm_range_body body, void *user) {
-  int64_t most = n / least, threads = lm_threads(0);
+  int64_t most = n / least;
+  int64_t threads = lm_threads(0);
   pieces p = {.n = n, .body = body, .user = user};
   p.count = most < 2 ? 1 : most < threads ? most : threads;
   lm_parallel((int)p.count, p.count, piece_do, &p);

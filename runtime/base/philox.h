@@ -1,21 +1,28 @@
-// philox.h - Philox4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as
-// easy as 1, 2, 3" (SC 2011). A draw is a pure function of (key, counter), so nothing is carried from one to the next.
+// philox.h - Philox4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel
+// random numbers: as easy as 1, 2, 3" (SC 2011). A draw is a pure function of (key, counter), so
+// nothing is carried from one to the next.
 //
 // Layout, wherever this project draws:
-//   key     = (low, high 32 bits) of lm_philox_key(seed, stream): seed is the recipe's, stream says what is drawn,
+//   key     = (low, high 32 bits) of lm_philox_key(seed, stream): seed is the recipe's, stream says
+//   what is drawn,
 //             e.g. lm_hash of a parameter's path
-//   counter = (low, high 32 bits of the block number, 0, 0) unless the user of a stream documents more
-//   element i of a stream is word i % 4 of block i / 4
+//   counter = (low, high 32 bits of the block number, 0, 0) unless the user of a stream documents
+//   more element i of a stream is word i % 4 of block i / 4
 #ifndef LM_PHILOX_H
 #define LM_PHILOX_H
 #include <stdint.h>
 
-typedef struct lm_philox4 { uint32_t v[4]; } lm_philox4;
-typedef struct lm_philox_key2 { uint32_t v[2]; } lm_philox_key2;
+typedef struct lm_philox4 {
+  uint32_t v[4];
+} lm_philox4;
+typedef struct lm_philox_key2 {
+  uint32_t v[2];
+} lm_philox_key2;
 
 static inline lm_philox4 lm_philox(lm_philox4 c, lm_philox_key2 k) {
   for (int round = 0; round < 10; round++) {
-    uint64_t p0 = (uint64_t)0xd2511f53u * c.v[0], p1 = (uint64_t)0xcd9e8d57u * c.v[2];
+    uint64_t p0 = (uint64_t)0xd2511f53u * c.v[0];
+    uint64_t p1 = (uint64_t)0xcd9e8d57u * c.v[2];
     c = (lm_philox4){{(uint32_t)(p1 >> 32) ^ c.v[1] ^ k.v[0], (uint32_t)p1,
                       (uint32_t)(p0 >> 32) ^ c.v[3] ^ k.v[1], (uint32_t)p0}};
     k.v[0] += 0x9e3779b9u;
@@ -47,5 +54,7 @@ static inline uint64_t lm_philox_u64(lm_philox_key2 key, uint64_t block) {
 }
 
 // In (0, 1): 23 bits and a half, exact in float32, so never an endpoint.
-static inline float lm_philox_unit(uint32_t x) { return ((float)(x >> 9) + 0.5f) * 0x1p-23f; }
+static inline float lm_philox_unit(uint32_t x) {
+  return ((float)(x >> 9) + 0.5f) * 0x1p-23f;
+}
 #endif

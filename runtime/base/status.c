@@ -23,8 +23,10 @@ lm_status lm_fail(lm_kind kind, const char *fmt, ...) {
 }
 
 const char *lm_errno_hint(int error) {
-  if (error == EMFILE) return " (ulimit -n limits how many files a process may open: raise it)";
-  if (error == ENFILE) return " (the system's limit, fs.file-max)";
+  if (error == EMFILE)
+    return " (ulimit -n limits how many files a process may open: raise it)";
+  if (error == ENFILE)
+    return " (the system's limit, fs.file-max)";
   return "";
 }
 
@@ -42,7 +44,8 @@ lm_status lm_fail_errno(const char *fmt, ...) {
 }
 
 lm_status lm_annotate(lm_status s, const char *fmt, ...) {
-  if (!s) return NULL;
+  if (!s)
+    return NULL;
   lm_buf text = {0};
   va_list ap;
   va_start(ap, fmt);
@@ -55,7 +58,8 @@ lm_status lm_annotate(lm_status s, const char *fmt, ...) {
 }
 
 void lm_status_free(lm_status s) {
-  if (!s) return;
+  if (!s)
+    return;
   lm_free(s->text);
   lm_free(s);
 }
@@ -76,8 +80,9 @@ _Noreturn void lm_bug(const char *file, int line, const char *fmt, ...) {
   fputc('\n', stderr);
   va_end(ap);
   void (*hook)(void *) = bug_hook;
-  bug_hook = NULL;   // a bug inside the hook must not call it again
-  if (hook) hook(bug_hook_user);
+  bug_hook = NULL; // a bug inside the hook must not call it again
+  if (hook)
+    hook(bug_hook_user);
   fflush(NULL);
   _Exit(LM_BUG_STATUS);
 }

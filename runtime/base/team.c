@@ -35,16 +35,16 @@
 
 enum {
   SLEEPERS = 1,
-  LINE = 64,                           // bytes of a cache line
-  PAUSES = 64,                         // between two looks at the clock: 1 to 4 microseconds
+  LINE = 64,   // bytes of a cache line
+  PAUSES = 64, // between two looks at the clock: 1 to 4 microseconds
 };
-static const double SPIN_MOST = 100e-6, SPIN_LEAST = 2e-6, SPIN_ACTIVE = 1;   // seconds
+static const double SPIN_MOST = 100e-6, SPIN_LEAST = 2e-6, SPIN_ACTIVE = 1; // seconds
 static const double GROWTH = 1.25, SHRINKAGE = 0.5;
 
-typedef struct member {                // of one thread; members are in different cache lines
+typedef struct member { // of one thread; members are in different cache lines
   lm_team *team;
   int me;
-  double spin;                         // seconds that it spins before it sleeps
+  double spin; // seconds that it spins before it sleeps
   pthread_t thread;
   char apart[LINE];
 } member;
@@ -52,7 +52,7 @@ typedef struct member {                // of one thread; members are in differen
 struct lm_team {
   atomic_int size;
   double spin_most;
-  lm_team_body body;                   // NULL: the threads end
+  lm_team_body body; // NULL: the threads end
   void *user;
   bool running;
   char apart_1[LINE];
@@ -80,23 +80,27 @@ static bool has_advanced(const lm_team *t, unsigned phase) {
 // The clock also shows when this thread itself was descheduled in the meantime: then it stops
 // spinning at once.
 static bool spin(const lm_team *t, unsigned phase, double seconds) {
-  if (seconds <= 0) return has_advanced(t, phase);
-  for (double end = 0; ; ) {
+  if (seconds <= 0)
+    return has_advanced(t, phase);
+  for (double end = 0;;) {
     for (int i = 0; i < PAUSES; i++) {
-      if (has_advanced(t, phase)) return true;
+      if (has_advanced(t, phase))
+        return true;
       pause_briefly();
     }
     double now = lm_now();
-    if (end == 0) end = now + seconds;
-    else if (now >= end) return false;
+    if (end == 0)
+      end = now + seconds;
+    else if (now >= end)
+      return false;
   }
 }
 
 static void sleep_until(lm_team *t, unsigned phase) {
   while (!has_advanced(t, phase)) {
     unsigned seen = phase & ~(unsigned)SLEEPERS;
-    atomic_compare_exchange_strong_explicit(&t->phase, &seen, seen | SLEEPERS,
-                                            memory_order_relaxed, memory_order_relaxed);
+    atomic_compare_exchange_strong_explicit(&t->phase, &seen, seen | SLEEPERS, memory_order_relaxed,
+                                            memory_order_relaxed);
     syscall(SYS_futex, &t->phase, FUTEX_WAIT_PRIVATE, phase | SLEEPERS, NULL, NULL, 0);
   }
 }
@@ -106,10 +110,13 @@ static void sleep_until(lm_team *t, unsigned phase) {
 // lengthens it again.
 static void wait_for(lm_team *t, member *m, unsigned phase) {
   bool met = spin(t, phase, m->spin);
-  if (!met) sleep_until(t, phase);
+  if (!met)
+    sleep_until(t, phase);
   m->spin *= met ? GROWTH : SHRINKAGE;
-  if (m->spin < SPIN_LEAST) m->spin = SPIN_LEAST;
-  if (m->spin > t->spin_most) m->spin = t->spin_most;
+  if (m->spin < SPIN_LEAST)
+    m->spin = SPIN_LEAST;
+  if (m->spin > t->spin_most)
+    m->spin = t->spin_most;
 }
 
 // Only the last bit of the phase can change before the last thread advances it.
@@ -117,19 +124,25 @@ static void advance(lm_team *t) {
   unsigned next = (atomic_load_explicit(&t->phase, memory_order_relaxed) | SLEEPERS) + 1;
   atomic_store_explicit(&t->arrived, 0, memory_order_relaxed);
   unsigned old = atomic_exchange_explicit(&t->phase, next, memory_order_acq_rel);
-  if (old & SLEEPERS) syscall(SYS_futex, &t->phase, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+  if (old & SLEEPERS)
+    syscall(SYS_futex, &t->phase, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-int lm_team_size(const lm_team *t) { return atomic_load_explicit(&t->size, memory_order_relaxed); }
+int lm_team_size(const lm_team *t) {
+  return atomic_load_explicit(&t->size, memory_order_relaxed);
+}
 
 void lm_team_barrier(lm_team *t, int me) {
   int size = lm_team_size(t);
-  if (size == 1) return;
+  if (size == 1)
+    return;
   // The phase cannot advance before this thread arrives.
   unsigned phase = atomic_load_explicit(&t->phase, memory_order_relaxed);
   unsigned before = atomic_fetch_add_explicit(&t->arrived, 1, memory_order_acq_rel);
-  if (before + 1 == (unsigned)size) advance(t);
-  else wait_for(t, &t->members[me], phase);
+  if (before + 1 == (unsigned)size)
+    advance(t);
+  else
+    wait_for(t, &t->members[me], phase);
 }
 
 // ---- life
@@ -140,7 +153,8 @@ static void *member_run(void *user) {
   lm_team *t = m->team;
   for (;;) {
     lm_team_barrier(t, m->me);
-    if (!t->body) return NULL;
+    if (!t->body)
+      return NULL;
     t->body(t->user, m->me);
     lm_team_barrier(t, m->me);
   }
@@ -148,14 +162,16 @@ static void *member_run(void *user) {
 
 double lm_team_spin_most(int threads) {
   const char *policy = getenv("OMP_WAIT_POLICY");
-  if (threads > lm_processors() || (policy && !strcasecmp(policy, "passive"))) return 0;
+  if (threads > lm_processors() || (policy && !strcasecmp(policy, "passive")))
+    return 0;
   return policy && !strcasecmp(policy, "active") ? SPIN_ACTIVE : SPIN_MOST;
 }
 
 // Starts the threads; returns how many there are with the caller.
 static int members_start(lm_team *t, int threads) {
   for (int i = 1; i < threads; i++)
-    if (pthread_create(&t->members[i].thread, NULL, member_run, &t->members[i])) return i;
+    if (pthread_create(&t->members[i].thread, NULL, member_run, &t->members[i]))
+      return i;
   return threads;
 }
 
@@ -174,11 +190,13 @@ lm_team *lm_team_create(int threads) {
 }
 
 void lm_team_destroy(lm_team *t) {
-  if (!t) return;
+  if (!t)
+    return;
   LM_ASSERT(!t->running);
   t->body = NULL;
   lm_team_barrier(t, 0);
-  for (int i = 1; i < lm_team_size(t); i++) pthread_join(t->members[i].thread, NULL);
+  for (int i = 1; i < lm_team_size(t); i++)
+    pthread_join(t->members[i].thread, NULL);
   lm_free(t);
 }
 

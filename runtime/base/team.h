@@ -14,7 +14,7 @@ typedef void (*lm_team_body)(void *user, int me);
 // The calling thread and threads - 1 new ones, which sleep between runs. If the system refuses to
 // create a thread, the team is smaller.
 lm_team *lm_team_create(int threads);
-void lm_team_destroy(lm_team *t);      // no run is in progress; NULL is ignored
+void lm_team_destroy(lm_team *t); // no run is in progress; NULL is ignored
 int lm_team_size(const lm_team *t);
 
 // Calls body(user, me) once on each thread, me = 0 on the calling thread. Returns when every call

@@ -5,28 +5,35 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-enum { USUAL_WIDTH = 80 };
+enum {
+  USUAL_WIDTH = 80
+};
 
 int lm_terminal_width(FILE *f) {
   struct winsize size;
-  if (!isatty(fileno(f))) return 0;
-  if (ioctl(fileno(f), TIOCGWINSZ, &size) || !size.ws_col) return USUAL_WIDTH;
+  if (!isatty(fileno(f)))
+    return 0;
+  if (ioctl(fileno(f), TIOCGWINSZ, &size) || !size.ws_col)
+    return USUAL_WIDTH;
   return size.ws_col;
 }
 
 static int columns(const char *text, size_t bytes) {
   int n = 0;
   for (size_t i = 0; i < bytes; i++)
-    n += ((unsigned char)text[i] & 0xc0) != 0x80;   // all but continuation bytes
+    n += ((unsigned char)text[i] & 0xc0) != 0x80; // all but continuation bytes
   return n;
 }
 
-int lm_text_columns(const char *text) { return columns(text, strlen(text)); }
+int lm_text_columns(const char *text) {
+  return columns(text, strlen(text));
+}
 
 void lm_text_wrap(lm_buf *b, const char *text, int width, int indent) {
   int column = 0;
   while (*text) {
-    size_t blanks = strspn(text, " "), word = strcspn(text + blanks, " \n");
+    size_t blanks = strspn(text, " ");
+    size_t word = strcspn(text + blanks, " \n");
     int wide = (int)blanks + columns(text + blanks, word);
     if (width && column > indent && column + wide > width) {
       lm_buf_printf(b, "\n%*s", indent, "");
@@ -37,7 +44,8 @@ void lm_text_wrap(lm_buf *b, const char *text, int width, int indent) {
       column += wide;
     }
     text += blanks + word;
-    if (*text != '\n') continue;
+    if (*text != '\n')
+      continue;
     lm_buf_puts(b, "\n");
     column = 0;
     text++;

@@ -5,19 +5,29 @@
 #include <stdint.h>
 #include <string.h>
 
-// The length in bytes of the sequence at s (at most n bytes), 0 if it is not well-formed. `*out` is its code point.
+// The length in bytes of the sequence at s (at most n bytes), 0 if it is not well-formed. `*out` is
+// its code point.
 static inline int lm_utf8_decode(const char *text, size_t n, uint32_t *out) {
   static const uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
   const unsigned char *s = (const unsigned char *)text;
-  if (!n) return 0;
-  int len = s[0] < 0x80 ? 1 : s[0] < 0xc2 ? 0 : s[0] < 0xe0 ? 2 : s[0] < 0xf0 ? 3 : s[0] < 0xf5 ? 4 : 0;
-  if (!len || (size_t)len > n) return 0;
+  if (!n)
+    return 0;
+  int len = s[0] < 0x80   ? 1
+            : s[0] < 0xc2 ? 0
+            : s[0] < 0xe0 ? 2
+            : s[0] < 0xf0 ? 3
+            : s[0] < 0xf5 ? 4
+                          : 0;
+  if (!len || (size_t)len > n)
+    return 0;
   uint32_t v = len == 1 ? s[0] : s[0] & (0x7fu >> len);
   for (int i = 1; i < len; i++) {
-    if ((s[i] & 0xc0) != 0x80) return 0;
+    if ((s[i] & 0xc0) != 0x80)
+      return 0;
     v = v << 6 | (s[i] & 0x3f);
   }
-  if (v < smallest[len] || (v >= 0xd800 && v < 0xe000) || v > 0x10ffff) return 0;
+  if (v < smallest[len] || (v >= 0xd800 && v < 0xe000) || v > 0x10ffff)
+    return 0;
   *out = v;
   return len;
 }
@@ -37,9 +47,13 @@ static inline int lm_utf8_is_hidden(uint32_t v) {
 
 // Writes a code point; returns how many bytes it took, at most 4.
 static inline int lm_utf8_encode(uint32_t point, char *out) {
-  if (point < 0x80) return out[0] = (char)point, 1;
+  if (point < 0x80) {
+    out[0] = (char)point;
+    return 1;
+  }
   int len = point < 0x800 ? 2 : point < 0x10000 ? 3 : 4;
-  for (int i = len - 1; i > 0; i--, point >>= 6) out[i] = (char)(0x80 | (point & 0x3f));
+  for (int i = len - 1; i > 0; i--, point >>= 6)
+    out[i] = (char)(0x80 | (point & 0x3f));
   out[0] = (char)((0xf00 >> len & 0xff) | point);
   return len;
 }
@@ -47,14 +61,15 @@ static inline int lm_utf8_encode(uint32_t point, char *out) {
 // The length of the longest well-formed text at the beginning of s.
 static inline size_t lm_utf8_valid(const char *s, size_t n) {
   size_t at = 0;
-  for (uint64_t word; at < n; ) {
+  for (uint64_t word; at < n;) {
     if (n - at >= 8 && (memcpy(&word, s + at, 8), !(word & UINT64_C(0x8080808080808080)))) {
       at += 8;
       continue;
     }
     uint32_t point;
     int len = lm_utf8_decode(s + at, n - at, &point);
-    if (!len) break;
+    if (!len)
+      break;
     at += (size_t)len;
   }
   return at;

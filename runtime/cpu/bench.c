@@ -1,4 +1,5 @@
-// bench.c - what the machine can do: GEMMs of a model's projections alone, multiply-adds of registers alone.
+// bench.c - what the machine can do: GEMMs of a model's projections alone, multiply-adds of
+// registers alone.
 #include <string.h>
 #include <sys/mman.h>
 
@@ -9,10 +10,14 @@
 
 // So many zeros of four bytes, in huge pages.
 static char *matrix(int64_t elements) {
-  enum { PAGE = 2 << 20 };
+  enum {
+    PAGE = 2 << 20
+  };
   char *p = lm_calloc((size_t)elements, sizeof(float));
-  uintptr_t first = ((uintptr_t)p + PAGE - 1) / PAGE * PAGE, end = ((uintptr_t)p + (size_t)elements * sizeof(float)) / PAGE * PAGE;
-  if (first < end) madvise((void *)first, end - first, MADV_HUGEPAGE);   // advice: refusal costs only speed
+  uintptr_t first = ((uintptr_t)p + PAGE - 1) / PAGE * PAGE;
+  uintptr_t end = ((uintptr_t)p + (size_t)elements * sizeof(float)) / PAGE * PAGE;
+  if (first < end)
+    madvise((void *)first, end - first, MADV_HUGEPAGE); // advice: refusal costs only speed
   return p;
 }
 
@@ -22,15 +27,20 @@ char *lm_cpu_matrix_make(int64_t elements, lm_dtype dtype) {
   for (int64_t i = 0; i < elements; i++) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     float x = (float)(int32_t)(state >> 32) * 0x1p-31f;
-    if (dtype == LM_BF16) memcpy(p + 2 * i, (char *)&x + 2, 2);   // its upper half
-    else memcpy(p + 4 * i, &x, 4);
+    if (dtype == LM_BF16)
+      memcpy(p + 2 * i, (char *)&x + 2, 2); // its upper half
+    else
+      memcpy(p + 4 * i, &x, 4);
   }
   return p;
 }
 
-static lm_plan_extent fixed(int64_t n) { return (lm_plan_extent){.fixed = n}; }
+static lm_plan_extent fixed(int64_t n) {
+  return (lm_plan_extent){.fixed = n};
+}
 
-static double best_time(lm_cpu_gemms *all, lm_plan_gemm g, lm_dtype ab, lm_dtype cc, const char *a, const char *b, char *c, int repeats) {
+static double best_time(lm_cpu_gemms *all, lm_plan_gemm g, lm_dtype ab, lm_dtype cc, const char *a,
+                        const char *b, char *c, int repeats) {
   double best = 1e30;
   g.dtype_ab = (uint8_t)ab;
   g.dtype_c = (uint8_t)cc;
@@ -39,21 +49,47 @@ static double best_time(lm_cpu_gemms *all, lm_plan_gemm g, lm_dtype ab, lm_dtype
     double start = lm_now();
     lm_cpu_gemm(all, &g, NULL, a, b, c);
     double took = lm_now() - start;
-    if (took < best) best = took;
+    if (took < best)
+      best = took;
   }
   return best;
 }
 
 // x [m, k], w [k, n], y [m, n], all row-major
-static void projection_time(lm_cpu_gemms *all, const lm_cpu_projection *p, lm_dtype t, int repeats, lm_cpu_gemm_times *total) {
-  char *x = lm_cpu_matrix_make(p->m * p->k, t), *w = lm_cpu_matrix_make(p->k * p->n, t), *y = lm_cpu_matrix_make(p->m * p->n, t);
+static void projection_time(lm_cpu_gemms *all, const lm_cpu_projection *p, lm_dtype t, int repeats,
+                            lm_cpu_gemm_times *total) {
+  char *x = lm_cpu_matrix_make(p->m * p->k, t);
+  char *w = lm_cpu_matrix_make(p->k * p->n, t);
+  char *y = lm_cpu_matrix_make(p->m * p->n, t);
   char *sum = matrix(p->k * p->n);
-  lm_plan_gemm forward = {.m = fixed(p->m), .n = fixed(p->n), .k = fixed(p->k), .a_m = p->k, .a_k = 1, .b_k = p->n,
-                          .b_n = 1, .c_m = p->n, .c_n = 1};
-  lm_plan_gemm data = {.m = fixed(p->m), .n = fixed(p->k), .k = fixed(p->n), .a_m = p->n, .a_k = 1, .b_k = 1,
-                       .b_n = p->n, .c_m = p->k, .c_n = 1};
-  lm_plan_gemm weight = {.m = fixed(p->k), .n = fixed(p->n), .k = fixed(p->m), .a_m = 1, .a_k = p->k, .b_k = p->n,
-                         .b_n = 1, .c_m = p->n, .c_n = 1, .accumulate = true};
+  lm_plan_gemm forward = {.m = fixed(p->m),
+                          .n = fixed(p->n),
+                          .k = fixed(p->k),
+                          .a_m = p->k,
+                          .a_k = 1,
+                          .b_k = p->n,
+                          .b_n = 1,
+                          .c_m = p->n,
+                          .c_n = 1};
+  lm_plan_gemm data = {.m = fixed(p->m),
+                       .n = fixed(p->k),
+                       .k = fixed(p->n),
+                       .a_m = p->n,
+                       .a_k = 1,
+                       .b_k = 1,
+                       .b_n = p->n,
+                       .c_m = p->k,
+                       .c_n = 1};
+  lm_plan_gemm weight = {.m = fixed(p->k),
+                         .n = fixed(p->n),
+                         .k = fixed(p->m),
+                         .a_m = 1,
+                         .a_k = p->k,
+                         .b_k = p->n,
+                         .b_n = 1,
+                         .c_m = p->n,
+                         .c_n = 1,
+                         .accumulate = true};
   total->forward += p->count * best_time(all, forward, t, t, x, w, y, repeats);
   total->weight += p->count * best_time(all, weight, t, LM_F32, x, y, sum, repeats);
   total->data += p->count * best_time(all, data, t, t, y, w, x, repeats);
@@ -63,44 +99,59 @@ static void projection_time(lm_cpu_gemms *all, const lm_cpu_projection *p, lm_dt
   lm_free(sum);
 }
 
-lm_cpu_gemm_times lm_cpu_gemm_bench(const lm_cpu_projection *p, int n, lm_dtype dtype, int threads, int repeats) {
+lm_cpu_gemm_times lm_cpu_gemm_bench(const lm_cpu_projection *p, int n, lm_dtype dtype, int threads,
+                                    int repeats) {
   lm_cpu_gemm_times total = {0};
   lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = threads});
-  for (int i = 0; i < n; i++) projection_time(all, &p[i], dtype, repeats, &total);
+  for (int i = 0; i < n; i++)
+    projection_time(all, &p[i], dtype, repeats, &total);
   lm_cpu_gemms_destroy(all);
   return total;
 }
 
-// A function of 12 independent chains of multiply-adds, which hide each other's latency, on vectors of N floats.
-enum { CHAINS = 12, ROUNDS = 1 << 20, PEAK_RUNS = 40 };   // some 2 ms each: short enough that one of them has all cores to itself
-#define CHAINS_OF(N, TARGET) \
-  __attribute__((target(TARGET), optimize("fp-contract=fast"))) static float chains_##N(float start) { \
-    typedef float lanes __attribute__((vector_size(N * 4))); \
-    lanes x[CHAINS], scale = {0}, add = {0}; \
-    scale += 0.999f + 1e-9f * start; \
-    add += 0.1f * start; \
-    for (int i = 0; i < CHAINS; i++) x[i] = scale * (float)i; \
-    for (int r = 0; r < ROUNDS; r++) \
-      _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) x[i] = x[i] * scale + add; \
-    float sum = 0; \
-    for (int i = 0; i < CHAINS; i++) sum += x[i][0]; \
-    return sum; \
+// A function of 12 independent chains of multiply-adds, which hide each other's latency, on vectors
+// of N floats.
+enum {
+  CHAINS = 12,
+  ROUNDS = 1 << 20,
+  PEAK_RUNS = 40
+}; // some 2 ms each: short enough that one of them has all cores to itself
+#define CHAINS_OF(N, TARGET)                                                                       \
+  __attribute__((target(TARGET), optimize("fp-contract=fast"))) static float chains_##N(           \
+      float start) {                                                                               \
+    typedef float lanes __attribute__((vector_size(N * 4)));                                       \
+    lanes x[CHAINS], scale = {0}, add = {0};                                                       \
+    scale += 0.999f + 1e-9f * start;                                                               \
+    add += 0.1f * start;                                                                           \
+    for (int i = 0; i < CHAINS; i++)                                                               \
+      x[i] = scale * (float)i;                                                                     \
+    for (int r = 0; r < ROUNDS; r++)                                                               \
+      _Pragma("GCC unroll 12") for (int i = 0; i < CHAINS; i++) x[i] = x[i] * scale + add;         \
+    float sum = 0;                                                                                 \
+    for (int i = 0; i < CHAINS; i++)                                                               \
+      sum += x[i][0];                                                                              \
+    return sum;                                                                                    \
   }
 CHAINS_OF(16, "avx512f")
 CHAINS_OF(8, "avx2,fma")
 CHAINS_OF(4, "sse2")
 
 static int lanes_best(void) {
-  if (__builtin_cpu_supports("avx512f")) return 16;
+  if (__builtin_cpu_supports("avx512f"))
+    return 16;
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 8 : 4;
 }
 
-typedef struct chains { float (*run)(float); volatile float sink; } chains;
+typedef struct chains {
+  float (*run)(float);
+  volatile float sink;
+} chains;
 
 static void chains_run(void *user, int me) {
   chains *c = user;
   float v = c->run(1);
-  if (v == 12345.0f) c->sink = v;   // never; the result is used
+  if (v == 12345.0f)
+    c->sink = v; // never; the result is used
 }
 
 static double register_peak(int threads) {
@@ -112,7 +163,8 @@ static double register_peak(int threads) {
     double start = lm_now();
     lm_team_run(team, chains_run, &c);
     double took = lm_now() - start;
-    if (took < best) best = took;
+    if (took < best)
+      best = took;
   }
   threads = lm_team_size(team);
   lm_team_destroy(team);
@@ -121,7 +173,12 @@ static double register_peak(int threads) {
 
 // Each thread has some tiles of C to do, for which B and its part of A lie in its own caches.
 double lm_cpu_product_peak(int threads, lm_dtype dtype) {
-  enum { ROWS = 512, COLS = 512, DEPTH = 512, RUNS = 20 };
+  enum {
+    ROWS = 512,
+    COLS = 512,
+    DEPTH = 512,
+    RUNS = 20
+  };
   lm_cpu_projection p = {.m = (int64_t)ROWS * threads, .k = DEPTH, .n = COLS, .count = 1};
   lm_cpu_gemm_times t = lm_cpu_gemm_bench(&p, 1, dtype, threads, RUNS);
   double best = t.forward < t.data ? t.forward : t.data;
@@ -129,7 +186,9 @@ double lm_cpu_product_peak(int threads, lm_dtype dtype) {
 }
 
 double lm_cpu_peak(int threads, lm_dtype dtype) {
-  if (threads <= 0) threads = lm_threads(0);
-  double registers = register_peak(threads), products = dtype == LM_BF16 && lm_cpu_has_bf16() ? lm_cpu_product_peak(threads, dtype) : 0;
+  if (threads <= 0)
+    threads = lm_threads(0);
+  double registers = register_peak(threads);
+  double products = dtype == LM_BF16 && lm_cpu_has_bf16() ? lm_cpu_product_peak(threads, dtype) : 0;
   return products > registers ? products : registers;
 }

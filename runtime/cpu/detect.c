@@ -14,13 +14,16 @@
 
 #include "runtime/cpu/process.h"
 
-// The text after "KEY<blanks>: " of the first line that begins with KEY, copied up to the end of the line.
+// The text after "KEY<blanks>: " of the first line that begins with KEY, copied up to the end of
+// the line.
 static void cpuinfo_field(const char *text, const char *key, char *out, size_t n) {
   out[0] = 0;
   for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n') {
-    if (strncmp(line, key, strlen(key))) continue;
+    if (strncmp(line, key, strlen(key)))
+      continue;
     const char *colon = strchr(line, ':');
-    if (!colon) return;
+    if (!colon)
+      return;
     colon += 1 + strspn(colon + 1, " ");
     snprintf(out, n, "%.*s", (int)strcspn(colon, "\n"), colon);
     return;
@@ -29,20 +32,27 @@ static void cpuinfo_field(const char *text, const char *key, char *out, size_t n
 
 static void isa_add(char *isa, size_t n, bool has, const char *name) {
   size_t used = strlen(isa);
-  if (has) snprintf(isa + used, n - used, "%s%s", used ? " " : "", name);
+  if (has)
+    snprintf(isa + used, n - used, "%s%s", used ? " " : "", name);
 }
 
 static bool has_flag(const char *flags, const char *name) {
   size_t n = strlen(name);
   for (const char *p = flags; (p = strstr(p, name)); p += n)
-    if ((p == flags || p[-1] == ' ') && (p[n] == ' ' || !p[n])) return true;
+    if ((p == flags || p[-1] == ' ') && (p[n] == ' ' || !p[n]))
+      return true;
   return false;
 }
 
 // Levels of the x86-64 psABI, and what of the list below each leaves.
-static const struct { const char *name; dnnl_cpu_isa_t most; int known; } LEVELS[] = {
-  {"native", dnnl_cpu_isa_all, 7}, {"x86-64-v2", dnnl_cpu_isa_sse41, 0}, {"x86-64-v3", dnnl_cpu_isa_avx2, 2},
-  {"x86-64-v4", dnnl_cpu_isa_avx512_core, 3}};
+static const struct {
+  const char *name;
+  dnnl_cpu_isa_t most;
+  int known;
+} LEVELS[] = {{"native", dnnl_cpu_isa_all, 7},
+              {"x86-64-v2", dnnl_cpu_isa_sse41, 0},
+              {"x86-64-v3", dnnl_cpu_isa_avx2, 2},
+              {"x86-64-v4", dnnl_cpu_isa_avx512_core, 3}};
 
 static const char *level_name(void) {
   const char *name = getenv("LMC_CPU");
@@ -51,7 +61,8 @@ static const char *level_name(void) {
 
 static bool level_supported(size_t i) {
 #ifdef __x86_64__
-  return i == 0 || (i == 1 && __builtin_cpu_supports("x86-64-v2")) || (i == 2 && __builtin_cpu_supports("x86-64-v3")) ||
+  return i == 0 || (i == 1 && __builtin_cpu_supports("x86-64-v2")) ||
+         (i == 2 && __builtin_cpu_supports("x86-64-v3")) ||
          (i == 3 && __builtin_cpu_supports("x86-64-v4"));
 #else
   return i == 0;
@@ -63,17 +74,21 @@ static int level_choose(lm_cpu_info *out) {
   for (size_t i = 0; i < LM_COUNT(LEVELS); i++)
     if (!strcmp(level_name(), LEVELS[i].name) && level_supported(i)) {
       snprintf(out->march, sizeof out->march, "%s", LEVELS[i].name);
-      if (i) dnnl_set_max_cpu_isa(LEVELS[i].most);
+      if (i)
+        dnnl_set_max_cpu_isa(LEVELS[i].most);
       return LEVELS[i].known;
     }
   return 0;
 }
 
 lm_status lm_cpu_march_check(const lm_cpu_info *cpu) {
-  if (cpu->march[0]) return NULL;
+  if (cpu->march[0])
+    return NULL;
   for (size_t i = 0; i < LM_COUNT(LEVELS); i++)
-    if (!strcmp(level_name(), LEVELS[i].name)) return lm_fail(LM_ENV, "LMC_CPU is %s, which this processor is not", level_name());
-  return lm_fail(LM_ENV, "LMC_CPU is '%s'; it may be native, x86-64-v2, x86-64-v3 or x86-64-v4", level_name());
+    if (!strcmp(level_name(), LEVELS[i].name))
+      return lm_fail(LM_ENV, "LMC_CPU is %s, which this processor is not", level_name());
+  return lm_fail(LM_ENV, "LMC_CPU is '%s'; it may be native, x86-64-v2, x86-64-v3 or x86-64-v4",
+                 level_name());
 }
 
 static void processor_find(lm_cpu_info *out) {
@@ -86,9 +101,11 @@ static void processor_find(lm_cpu_info *out) {
     cpuinfo_field(text.p, "flags", flags, sizeof flags);
   }
   lm_buf_free(&text);
-  static const struct { const char *flag, *name; } known[] = {
-    {"avx2", "avx2"}, {"fma", "fma"}, {"avx512f", "avx512"}, {"avx512_vnni", "vnni"}, {"avx512_bf16", "bf16"},
-    {"amx_tile", "amx"}, {"amx_bf16", "amx-bf16"}};
+  static const struct {
+    const char *flag, *name;
+  } known[] = {{"avx2", "avx2"},        {"fma", "fma"},          {"avx512f", "avx512"},
+               {"avx512_vnni", "vnni"}, {"avx512_bf16", "bf16"}, {"amx_tile", "amx"},
+               {"amx_bf16", "amx-bf16"}};
   for (int i = 0, n = level_choose(out); i < n; i++)
     isa_add(out->isa, sizeof out->isa, has_flag(flags, known[i].flag), known[i].name);
   out->features = lm_hash(flags, strlen(flags), lm_hash(out->model, strlen(out->model), 0));
@@ -106,7 +123,8 @@ int lm_cpu_compiler_call(const lm_cpu_info *cpu, lm_arena *a, const char *out[LM
 }
 
 const char *lm_cpu_compiler_text(const lm_cpu_info *cpu, lm_arena *a) {
-  return lm_arena_printf(a, "%s%s%s", cpu->compiler, cpu->compiler_words[0] ? " " : "", cpu->compiler_words);
+  return lm_arena_printf(a, "%s%s%s", cpu->compiler, cpu->compiler_words[0] ? " " : "",
+                         cpu->compiler_words);
 }
 
 static lm_status version_ask(const lm_cpu_info *cpu, lm_arena *a, int output, lm_buf *out) {
@@ -117,8 +135,10 @@ static lm_status version_ask(const lm_cpu_info *cpu, lm_arena *a, int output, lm
   LM_TRY(lm_process_start(argv, -1, output, &pid));
   LM_TRY(lm_process_wait(pid, &exit_status));
   LM_TRY(lm_process_output_read(output, 1 << 20, out));
-  if (!exit_status) return NULL;
-  return lm_fail(LM_ENV, "%s --version ended with status %d%s%.*s", lm_cpu_compiler_text(cpu, a), exit_status, out->n ? ":\n" : "", 1000, out->p);
+  if (!exit_status)
+    return NULL;
+  return lm_fail(LM_ENV, "%s --version ended with status %d%s%.*s", lm_cpu_compiler_text(cpu, a),
+                 exit_status, out->n ? ":\n" : "", 1000, out->p);
 }
 
 static lm_status version_read(lm_cpu_info *cpu) {
@@ -127,7 +147,9 @@ static lm_status version_read(lm_cpu_info *cpu) {
   LM_TRY(lm_process_output(&output));
   lm_arena *a = lm_arena_create();
   lm_status s = version_ask(cpu, a, output, &text);
-  if (!s) snprintf(cpu->compiler_version, sizeof cpu->compiler_version, "%.*s", (int)strcspn(text.p, "\n"), text.p);
+  if (!s)
+    snprintf(cpu->compiler_version, sizeof cpu->compiler_version, "%.*s",
+             (int)strcspn(text.p, "\n"), text.p);
   close(output);
   lm_arena_destroy(a);
   lm_buf_free(&text);
@@ -136,19 +158,23 @@ static lm_status version_read(lm_cpu_info *cpu) {
 
 static const char *compiler_name(void) {
   const char *name = getenv("LMC_CC");
-  if (!name || !*name) name = getenv("CC");
+  if (!name || !*name)
+    name = getenv("CC");
   return name && *name ? name : "cc";
 }
 
 // A path with blanks is one word if there is such a program.
 static bool compiler_split(const char *name, lm_cpu_info *out) {
   static const char BLANKS[] = " \t";
-  if (lm_executable_find(name, out->compiler, sizeof out->compiler)) return true;
+  if (lm_executable_find(name, out->compiler, sizeof out->compiler))
+    return true;
   char first[sizeof out->compiler];
   name += strspn(name, BLANKS);
-  size_t n = strcspn(name, BLANKS), rest = n + strspn(name + n, BLANKS);
+  size_t n = strcspn(name, BLANKS);
+  size_t rest = n + strspn(name + n, BLANKS);
   bool fits = n < sizeof first && strlen(name + rest) < sizeof out->compiler_words;
-  if (!fits) return false;
+  if (!fits)
+    return false;
   snprintf(first, sizeof first, "%.*s", (int)n, name);
   snprintf(out->compiler_words, sizeof out->compiler_words, "%s", name + rest);
   return lm_executable_find(first, out->compiler, sizeof out->compiler);
@@ -157,35 +183,49 @@ static bool compiler_split(const char *name, lm_cpu_info *out) {
 lm_status lm_cpu_compiler_find(lm_cpu_info *out) {
   const char *name = compiler_name();
   out->compiler_words[0] = 0;
-  if (compiler_split(name, out)) return version_read(out);
+  if (compiler_split(name, out))
+    return version_read(out);
   out->compiler[0] = 0;
-  return lm_fail(LM_ENV, "no C compiler: '%s' is not in PATH; install gcc or clang, or name one in LMC_CC", name);
+  return lm_fail(LM_ENV,
+                 "no C compiler: '%s' is not in PATH; install gcc or clang, or name one in LMC_CC",
+                 name);
 }
 
 bool lm_cpu_has_bf16(void) {
   lm_cpu_info cpu;
-  level_choose(&cpu);                  // what oneDNN may use is settled by the first question about it
+  level_choose(&cpu); // what oneDNN may use is settled by the first question about it
   unsigned isa = dnnl_get_effective_cpu_isa(), bf16 = dnnl_cpu_isa_avx512_core_bf16;
   return (isa & bf16) == bf16;
 }
 
 bool lm_cpu_tiles_ask(void) {
 #ifdef __x86_64__
-  enum { REQUEST = 0x1023, TILE_DATA = 18 };           // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  enum {
+    REQUEST = 0x1023,
+    TILE_DATA = 18
+  }; // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return !syscall(SYS_arch_prctl, REQUEST, TILE_DATA);
 #else
   return false;
 #endif
 }
 
-int lm_cpu_vector(const lm_cpu_info *cpu) { return has_flag(cpu->isa, "avx512") ? 16 : has_flag(cpu->isa, "avx2") ? 8 : 0; }
-bool lm_cpu_has_tiles(const lm_cpu_info *cpu) { return has_flag(cpu->isa, "amx-bf16") && lm_cpu_tiles_ask(); }
+int lm_cpu_vector(const lm_cpu_info *cpu) {
+  return has_flag(cpu->isa, "avx512") ? 16 : has_flag(cpu->isa, "avx2") ? 8 : 0;
+}
+bool lm_cpu_has_tiles(const lm_cpu_info *cpu) {
+  return has_flag(cpu->isa, "amx-bf16") && lm_cpu_tiles_ask();
+}
 
-int lm_cpu_processors(void) { return (int)sysconf(_SC_NPROCESSORS_CONF); }
+int lm_cpu_processors(void) {
+  return (int)sysconf(_SC_NPROCESSORS_CONF);
+}
 
 bool lm_cpu_prefers_code(const lm_cpu_info *cpu, lm_dtype operands) {
-  if (operands == LM_BF16 && lm_cpu_has_tiles(cpu)) return true;
-  unsigned isa = dnnl_get_effective_cpu_isa(), wide = (dnnl_cpu_isa_avx512_core | dnnl_cpu_isa_avx512_mic) & ~dnnl_cpu_isa_avx2;
+  if (operands == LM_BF16 && lm_cpu_has_tiles(cpu))
+    return true;
+  unsigned isa = dnnl_get_effective_cpu_isa();
+  unsigned wide = (dnnl_cpu_isa_avx512_core | dnnl_cpu_isa_avx512_mic) & ~dnnl_cpu_isa_avx2;
   return (isa & dnnl_cpu_isa_avx2) == dnnl_cpu_isa_avx2 && !(isa & wide);
 }
 

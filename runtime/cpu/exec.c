@@ -1,8 +1,9 @@
 // exec.c - runs the steps of a plan on the CPU.
 //
-// A function is one run of the team: every thread walks its steps and takes a share of each, a contiguous range of a kernel's
-// parallel space or tiles of a product. After a shared step the threads meet at a barrier. Steps too small to be shared are done
-// by the first thread alone; the others wait for it only before the next shared step.
+// A function is one run of the team: every thread walks its steps and takes a share of each, a
+// contiguous range of a kernel's parallel space or tiles of a product. After a shared step the
+// threads meet at a barrier. Steps too small to be shared are done by the first thread alone; the
+// others wait for it only before the next shared step.
 #include "runtime/cpu/exec.h"
 
 #include <string.h>
@@ -16,10 +17,16 @@
 #include "runtime/cpu/share.h"
 #include "runtime/plan/walk.h"
 
-enum { HUGE_PAGE = 2 << 20 };
-static const double ALONE = 20e-6;     // seconds of work below which one thread does it
+enum {
+  HUGE_PAGE = 2 << 20
+};
+static const double ALONE = 20e-6; // seconds of work below which one thread does it
 
-typedef struct mapping { void *base; size_t bytes; char *start; } mapping;
+typedef struct mapping {
+  void *base;
+  size_t bytes;
+  char *start;
+} mapping;
 
 typedef struct cpu_exec {
   lm_exec hal;
@@ -27,53 +34,63 @@ typedef struct cpu_exec {
   int threads;
   lm_kernels kernels;
   mapping arenas[LM_ARENAS];
-  lm_timeline *timeline;               // NULL: nobody looks
+  lm_timeline *timeline; // NULL: nobody looks
   lm_cpu_gemms *gemms;
   lm_team *team;
   lm_tickets tickets;
-  struct worker *workers;              // [threads]
-  bool *alone;                         // by function: none of its steps is worth sharing
+  struct worker *workers; // [threads]
+  bool *alone;            // by function: none of its steps is worth sharing
 } cpu_exec;
 
-typedef struct thread_span { const lm_plan_step *step; double start, end, met; } thread_span;   // met: its barrier is passed
+typedef struct thread_span {
+  const lm_plan_step *step;
+  double start, end, met;
+} thread_span; // met: its barrier is passed
 
-typedef struct worker {                // what a thread of its own has
+typedef struct worker { // what a thread of its own has
   cpu_exec *e;
   lm_share share;
   lm_plan_walk walk;
-  char **pointers;                     // of the step being run
-  bool behind;                         // the first thread may still be at small steps
+  char **pointers; // of the step being run
+  bool behind;     // the first thread may still be at small steps
   lm_status status;
-  thread_span *spans; uint32_t n_spans, cap_spans;   // of the running function, if each thread's are wanted
+  thread_span *spans;
+  uint32_t n_spans, cap_spans; // of the running function, if each thread's are wanted
 } worker;
 
 // ---- arenas
 
 static const char *const ARENA_NAMES[LM_ARENAS] = {
-    "parameters", "gradients", "optimizer state", "arguments and results", "activations", "caches", "copies of parameters"};
+    "parameters",  "gradients", "optimizer state",     "arguments and results",
+    "activations", "caches",    "copies of parameters"};
 
 // Aligned to huge pages, since the kernel backs only whole ones.
 static bool mapping_make(int64_t bytes, mapping *out) {
-  if (!bytes) return true;
-  size_t size = (size_t)bytes, whole = size + (size >= HUGE_PAGE ? HUGE_PAGE : 0);
+  if (!bytes)
+    return true;
+  size_t size = (size_t)bytes;
+  size_t whole = size + (size >= HUGE_PAGE ? HUGE_PAGE : 0);
   void *p = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED) return false;
+  if (p == MAP_FAILED)
+    return false;
   *out = (mapping){p, whole, p};
   if (size >= HUGE_PAGE) {
     out->start = (char *)(((uintptr_t)p + HUGE_PAGE - 1) & ~(uintptr_t)(HUGE_PAGE - 1));
-    madvise(out->start, size, MADV_HUGEPAGE);   // advice: refusal costs only speed
+    madvise(out->start, size, MADV_HUGEPAGE); // advice: refusal costs only speed
   }
   return true;
 }
 
 static lm_status arenas_make(cpu_exec *e) {
   for (int i = 0; i < LM_ARENAS; i++) {
-    if (mapping_make(e->plan->arena_bytes[i], &e->arenas[i])) continue;
-    lm_status s =
-        lm_fail_errno("cannot allocate %.1f MB for %s", (double)e->plan->arena_bytes[i] * 1e-6, ARENA_NAMES[i]);
+    if (mapping_make(e->plan->arena_bytes[i], &e->arenas[i]))
+      continue;
+    lm_status s = lm_fail_errno("cannot allocate %.1f MB for %s",
+                                (double)e->plan->arena_bytes[i] * 1e-6, ARENA_NAMES[i]);
     lm_buf sizes = {0};
     for (int j = 0; j < LM_ARENAS; j++)
-      lm_buf_printf(&sizes, "%s%s %.1f MB", j ? ", " : "", ARENA_NAMES[j], (double)e->plan->arena_bytes[j] * 1e-6);
+      lm_buf_printf(&sizes, "%s%s %.1f MB", j ? ", " : "", ARENA_NAMES[j],
+                    (double)e->plan->arena_bytes[j] * 1e-6);
     s = lm_annotate(s, "the plan needs %s", sizes.p);
     lm_buf_free(&sizes);
     return s;
@@ -83,8 +100,12 @@ static lm_status arenas_make(cpu_exec *e) {
 
 // ---- life
 
-static int threads_of(const lm_exec_options *o) { return o->threads > 0 ? o->threads : lm_threads(0); }
-static lm_cpu_gemm_options gemm_options(const lm_exec_options *o) { return (lm_cpu_gemm_options){.threads = threads_of(o), .cuts = o->cuts, .code = true}; }
+static int threads_of(const lm_exec_options *o) {
+  return o->threads > 0 ? o->threads : lm_threads(0);
+}
+static lm_cpu_gemm_options gemm_options(const lm_exec_options *o) {
+  return (lm_cpu_gemm_options){.threads = threads_of(o), .cuts = o->cuts, .code = true};
+}
 
 int64_t lm_exec_workspace(const lm_plan *plan, const lm_exec_options *o) {
   lm_cpu_gemm_options g = gemm_options(o);
@@ -101,12 +122,14 @@ static void workers_make(cpu_exec *e) {
   }
 }
 
-// Too little to be shared. A guess from the plan's counts, at 2 GFLOP/s of generated scalar code at worst, 50 GFLOP/s of
-// products, and 10 GB/s.
+// Too little to be shared. A guess from the plan's counts, at 2 GFLOP/s of generated scalar code at
+// worst, 50 GFLOP/s of products, and 10 GB/s.
 static bool is_small(const lm_plan_step *s) {
   double flop = s->kind == LM_STEP_GEMM ? 0.02e-9 : 0.5e-9;
-  if (s->kind == LM_STEP_KERNEL && s->flops + s->moved == 0) return false;   // nothing is known
-  return s->kind == LM_STEP_LOOP || s->kind == LM_STEP_END || (double)s->flops * flop + (double)s->moved * 0.1e-9 < ALONE;
+  if (s->kind == LM_STEP_KERNEL && s->flops + s->moved == 0)
+    return false; // nothing is known
+  return s->kind == LM_STEP_LOOP || s->kind == LM_STEP_END ||
+         (double)s->flops * flop + (double)s->moved * 0.1e-9 < ALONE;
 }
 
 static void alone_find(cpu_exec *e) {
@@ -114,7 +137,8 @@ static void alone_find(cpu_exec *e) {
   for (int i = 0; i < e->plan->n_funcs; i++) {
     const lm_plan_func *f = &e->plan->funcs[i];
     e->alone[i] = true;
-    for (int k = 0; k < f->n_steps; k++) e->alone[i] &= is_small(&f->steps[k]);
+    for (int k = 0; k < f->n_steps; k++)
+      e->alone[i] &= is_small(&f->steps[k]);
   }
 }
 
@@ -122,7 +146,8 @@ static const lm_exec_ops OPS;
 
 lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out) {
   static const lm_exec_options defaults = {0};
-  if (!o) o = &defaults;
+  if (!o)
+    o = &defaults;
   cpu_exec *e = lm_alloc(sizeof *e);
   e->hal.ops = &OPS;
   e->plan = plan;
@@ -132,13 +157,16 @@ lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec 
   alone_find(e);
   e->timeline = o->timeline;
   lm_status s = lm_kernels_load(plan, o, e->threads, &e->kernels);
-  if (!s) s = arenas_make(e);
+  if (!s)
+    s = arenas_make(e);
   lm_cpu_gemm_options g = gemm_options(o);
   g.threads = e->threads;
   g.team = e->team;
   g.kernels = e->kernels.fn;
-  if (!s) e->gemms = lm_cpu_gemms_of_plan(plan, &g);
-  if (s) lm_exec_destroy(&e->hal);
+  if (!s)
+    e->gemms = lm_cpu_gemms_of_plan(plan, &g);
+  if (s)
+    lm_exec_destroy(&e->hal);
   *out = s ? NULL : &e->hal;
   return s;
 }
@@ -146,7 +174,8 @@ lm_status lm_exec_create(const lm_plan *plan, const lm_exec_options *o, lm_exec 
 static void destroy(lm_exec *hal) {
   cpu_exec *e = (cpu_exec *)hal;
   for (int i = 0; i < LM_ARENAS; i++)
-    if (e->arenas[i].base) munmap(e->arenas[i].base, e->arenas[i].bytes);
+    if (e->arenas[i].base)
+      munmap(e->arenas[i].base, e->arenas[i].bytes);
   lm_kernels_unload(&e->kernels);
   for (int i = 0; i < e->threads; i++) {
     lm_free(e->workers[i].spans);
@@ -160,25 +189,38 @@ static void destroy(lm_exec *hal) {
   lm_free(e);
 }
 
-static void *arena(lm_exec *e, lm_arena_id id, bool change) { return ((cpu_exec *)e)->arenas[id].start; }
+static void *arena(lm_exec *e, lm_arena_id id, bool change) {
+  return ((cpu_exec *)e)->arenas[id].start;
+}
 
 static void arena_clear(lm_exec *e, lm_arena_id id) {
   cpu_exec *own = (cpu_exec *)e;
-  if (own->plan->arena_bytes[id]) memset(own->arenas[id].start, 0, (size_t)own->plan->arena_bytes[id]);
+  if (own->plan->arena_bytes[id])
+    memset(own->arenas[id].start, 0, (size_t)own->plan->arena_bytes[id]);
 }
 
-static void *port(lm_exec *e, const lm_plan_port *p) { return ((cpu_exec *)e)->arenas[p->buf.arena].start + p->buf.offset; }
-static int threads(const lm_exec *e) { return ((const cpu_exec *)e)->threads; }
-static int kernels_compiled(const lm_exec *e) { return ((const cpu_exec *)e)->kernels.compiled; }
+static void *port(lm_exec *e, const lm_plan_port *p) {
+  return ((cpu_exec *)e)->arenas[p->buf.arena].start + p->buf.offset;
+}
+static int threads(const lm_exec *e) {
+  return ((const cpu_exec *)e)->threads;
+}
+static int kernels_compiled(const lm_exec *e) {
+  return ((const cpu_exec *)e)->kernels.compiled;
+}
 
 // ---- steps
 
-static char *address(const worker *w, const lm_plan_buf *b) { return w->e->arenas[b->arena].start + lm_plan_walk_offset(&w->walk, b); }
+static char *address(const worker *w, const lm_plan_buf *b) {
+  return w->e->arenas[b->arena].start + lm_plan_walk_offset(&w->walk, b);
+}
 
 static void kernel_run(worker *w, const lm_plan_step *s, const lm_share *share) {
   int64_t space = lm_plan_extent_value(&s->space, w->walk.var);
-  int64_t lo = lm_share_first(share, space), hi = lm_share_last(share, space);
-  if (lo < hi) w->e->kernels.fn[s->kernel](w->pointers, w->walk.var, lo, hi);
+  int64_t lo = lm_share_first(share, space);
+  int64_t hi = lm_share_last(share, space);
+  if (lo < hi)
+    w->e->kernels.fn[s->kernel](w->pointers, w->walk.var, lo, hi);
 }
 
 static lm_status copy_run(worker *w, const lm_plan_step *s, const lm_share *share) {
@@ -191,34 +233,44 @@ static lm_status copy_run(worker *w, const lm_plan_step *s, const lm_share *shar
       return lm_fail(LM_USER, "%s: places %lld to %lld of a cache of %lld", s->label, (long long)at,
                      (long long)(at + more), (long long)m->at_limit);
   }
-  lm_cpu_move(m, w->walk.var, w->pointers[0], w->pointers[s->n_read], at, s->kind == LM_STEP_ADD, share);
+  lm_cpu_move(m, w->walk.var, w->pointers[0], w->pointers[s->n_read], at, s->kind == LM_STEP_ADD,
+              share);
   return NULL;
 }
 
 static lm_status step_do(worker *w, const lm_plan_step *s, lm_share *share) {
-  for (int i = 0; i < s->n_bufs; i++) w->pointers[i] = address(w, &s->bufs[i]);
+  for (int i = 0; i < s->n_bufs; i++)
+    w->pointers[i] = address(w, &s->bufs[i]);
   switch (s->kind) {
-  case LM_STEP_KERNEL: return kernel_run(w, s, share), NULL;
+  case LM_STEP_KERNEL: kernel_run(w, s, share); return NULL;
   case LM_STEP_GEMM:
-    return lm_cpu_gemm_share(w->e->gemms, s->gemm, w->walk.var, w->pointers[0], w->pointers[1], w->pointers[2], share), NULL;
-  case LM_STEP_FILL: return lm_cpu_fill(w->pointers[0], s->bytes, s->pattern, s->element, share), NULL;
+    lm_cpu_gemm_share(w->e->gemms, s->gemm, w->walk.var, w->pointers[0], w->pointers[1],
+                      w->pointers[2], share);
+    return NULL;
+  case LM_STEP_FILL:
+    lm_cpu_fill(w->pointers[0], s->bytes, s->pattern, s->element, share);
+    return NULL;
   case LM_STEP_COPY:
   case LM_STEP_ADD: return copy_run(w, s, share);
-  case LM_STEP_LOOP: return *(int32_t *)w->pointers[0] = lm_plan_walk_index(&w->walk, s), NULL;
+  case LM_STEP_LOOP: *(int32_t *)w->pointers[0] = lm_plan_walk_index(&w->walk, s); return NULL;
   default: LM_BUG("step of kind %d", (int)s->kind);
   }
 }
 
 static void meet(const worker *w) {
-  if (w->share.all > 1) lm_team_barrier(w->e->team, w->share.me);
+  if (w->share.all > 1)
+    lm_team_barrier(w->e->team, w->share.me);
 }
 
 // ---- what each thread does, for a profile
 
-static bool wants_threads(const lm_timeline *t) { return t && t->threads; }
+static bool wants_threads(const lm_timeline *t) {
+  return t && t->threads;
+}
 
 static void span_keep(worker *w, const lm_plan_step *s, double start, double end) {
-  if (!wants_threads(w->e->timeline) || w->share.all == 1) return;
+  if (!wants_threads(w->e->timeline) || w->share.all == 1)
+    return;
   if (w->n_spans == w->cap_spans) {
     w->cap_spans = w->cap_spans ? 2 * w->cap_spans : 256;
     w->spans = lm_realloc(w->spans, w->cap_spans * sizeof *w->spans);
@@ -230,7 +282,8 @@ static void span_keep(worker *w, const lm_plan_step *s, double start, double end
 static void spans_report(worker *w, lm_timeline *t) {
   for (uint32_t i = 0; i < w->n_spans; i++) {
     const thread_span *x = &w->spans[i];
-    lm_timeline_span(t, (lm_span){x->step->label, NULL, x->start, x->end, LM_ROW_THREAD, -1, w->share.me});
+    lm_timeline_span(
+        t, (lm_span){x->step->label, NULL, x->start, x->end, LM_ROW_THREAD, -1, w->share.me});
     lm_timeline_span(t, (lm_span){"wait", NULL, x->end, x->met, LM_ROW_THREAD, -1, w->share.me});
   }
   w->n_spans = 0;
@@ -238,8 +291,11 @@ static void spans_report(worker *w, lm_timeline *t) {
 
 // ---- a step by its threads
 
-// A step that fails in one thread must end the others' walk too, and at the same step: what can fail is shared by all.
-static bool can_fail(const lm_plan_step *s) { return (s->kind == LM_STEP_COPY || s->kind == LM_STEP_ADD) && s->move->at_dim >= 0; }
+// A step that fails in one thread must end the others' walk too, and at the same step: what can
+// fail is shared by all.
+static bool can_fail(const lm_plan_step *s) {
+  return (s->kind == LM_STEP_COPY || s->kind == LM_STEP_ADD) && s->move->at_dim >= 0;
+}
 
 static lm_status step_run(void *user, const lm_plan_step *s) {
   worker *w = user;
@@ -250,11 +306,14 @@ static lm_status step_run(void *user, const lm_plan_step *s) {
     lm_share alone = lm_share_alone();
     double start = lm_timeline_now(timeline);
     w->behind = true;
-    if (first) status = step_do(w, s, &alone);
-    if (s->kind != LM_STEP_LOOP) lm_timeline_add(timeline, LM_ROW_STEP, s->label, s, -1, start);
+    if (first)
+      status = step_do(w, s, &alone);
+    if (s->kind != LM_STEP_LOOP)
+      lm_timeline_add(timeline, LM_ROW_STEP, s->label, s, -1, start);
     return status;
   }
-  if (w->behind) meet(w);
+  if (w->behind)
+    meet(w);
   w->behind = false;
   double start = lm_timeline_now(w->e->timeline);
   status = step_do(w, s, &w->share);
@@ -265,7 +324,12 @@ static lm_status step_run(void *user, const lm_plan_step *s) {
   return status;
 }
 
-typedef struct call { cpu_exec *e; const lm_plan_func *f; const int64_t *extents; int threads; } call;
+typedef struct call {
+  cpu_exec *e;
+  const lm_plan_func *f;
+  const int64_t *extents;
+  int threads;
+} call;
 
 static void worker_run(void *user, int me) {
   const call *c = user;
@@ -277,7 +341,8 @@ static void worker_run(void *user, int me) {
 
 // All threads fail at the same step with the same message; the first one's is returned.
 static lm_status workers_status(cpu_exec *e, int threads) {
-  for (int i = 1; i < threads; i++) lm_status_free(e->workers[i].status);
+  for (int i = 1; i < threads; i++)
+    lm_status_free(e->workers[i].status);
   return e->workers[0].status;
 }
 
@@ -286,9 +351,12 @@ static lm_status run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents
   call c = {e, f, extents, e->alone[f - e->plan->funcs] ? 1 : e->threads};
   double start = lm_timeline_now(e->timeline);
   atomic_store(&e->tickets.next, 0);
-  if (c.threads == 1) worker_run(&c, 0);
-  else lm_team_run(e->team, worker_run, &c);
-  for (int i = 0; i < c.threads; i++) spans_report(&e->workers[i], e->timeline);
+  if (c.threads == 1)
+    worker_run(&c, 0);
+  else
+    lm_team_run(e->team, worker_run, &c);
+  for (int i = 0; i < c.threads; i++)
+    spans_report(&e->workers[i], e->timeline);
   lm_timeline_add(e->timeline, LM_ROW_FUNC, f->name, NULL, -1, start);
   return workers_status(e, c.threads);
 }

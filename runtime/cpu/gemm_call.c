@@ -8,22 +8,27 @@
 #include "runtime/base/base.h"
 
 enum {
-  BAD_STRIDE = 1024,             // floats
-  PACK_USES = 16,                // of each packed element, below which packing for speed does not pay
+  BAD_STRIDE = 1024, // floats
+  PACK_USES = 16,    // of each packed element, below which packing for speed does not pay
 };
 
 // ---- forms
 
 static lm_gemm_form form_find(int64_t rows, int64_t cols, int64_t row, int64_t col) {
-  if (rows == 1 && row < cols) row = cols;   // strides over a size of 1 are free
-  if (cols == 1 && col < rows) col = rows;
-  if ((col == 1 || cols == 1) && row >= cols) return (lm_gemm_form){'N', row};
-  if ((row == 1 || rows == 1) && col >= rows) return (lm_gemm_form){'T', col};
+  if (rows == 1 && row < cols)
+    row = cols; // strides over a size of 1 are free
+  if (cols == 1 && col < rows)
+    col = rows;
+  if ((col == 1 || cols == 1) && row >= cols)
+    return (lm_gemm_form){'N', row};
+  if ((row == 1 || rows == 1) && col >= rows)
+    return (lm_gemm_form){'T', col};
   return (lm_gemm_form){0, 0};
 }
 
 lm_gemm_forms lm_gemm_forms_find(const lm_gemm_shape *s) {
-  return (lm_gemm_forms){form_find(s->m, s->k, s->a_m, s->a_k), form_find(s->k, s->n, s->b_k, s->b_n),
+  return (lm_gemm_forms){form_find(s->m, s->k, s->a_m, s->a_k),
+                         form_find(s->k, s->n, s->b_k, s->b_n),
                          form_find(s->m, s->n, s->c_m, s->c_n)};
 }
 
@@ -39,48 +44,68 @@ static void line_widen(uint8_t dtype, const char *from, int64_t stride, int64_t 
   const float *full = (const float *)from;
   if (dtype == LM_BF16 && stride == 1) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) to[i] = lm_bf16_to_f32(half[i]);
+    for (int64_t i = 0; i < n; i++)
+      to[i] = lm_bf16_to_f32(half[i]);
   } else if (dtype == LM_BF16) {
-    for (int64_t i = 0; i < n; i++) to[i] = lm_bf16_to_f32(half[i * stride]);
+    for (int64_t i = 0; i < n; i++)
+      to[i] = lm_bf16_to_f32(half[i * stride]);
   } else if (stride == 1) {
     memcpy(to, full, (size_t)n * sizeof *to);
   } else {
-    for (int64_t i = 0; i < n; i++) to[i] = full[i * stride];
+    for (int64_t i = 0; i < n; i++)
+      to[i] = full[i * stride];
   }
 }
 
 // Copies rows x cols of a matrix; what had a form keeps it. f->ld becomes the copy's.
-static const float *pack(uint8_t dtype, const char *from, int64_t row, int64_t col, int64_t rows, int64_t cols,
-                         lm_gemm_form *f, float *to) {
+static const float *pack(uint8_t dtype, const char *from, int64_t row, int64_t col, int64_t rows,
+                         int64_t cols, lm_gemm_form *f, float *to) {
   bool turned = f->trans == 'T';
-  int64_t lines = turned ? cols : rows, length = turned ? rows : cols, line = turned ? col : row, step = turned ? row : col;
+  int64_t lines = turned ? cols : rows;
+  int64_t length = turned ? rows : cols;
+  int64_t line = turned ? col : row;
+  int64_t step = turned ? row : col;
   *f = (lm_gemm_form){turned ? 'T' : 'N', length + LM_GEMM_GAP};
-  if (length == 1) step = 1;
-  for (int64_t i = 0; i < lines; i++) line_widen(dtype, from + i * line * lm_dtype_bytes((lm_dtype)dtype), step, length, to + i * f->ld);
+  if (length == 1)
+    step = 1;
+  for (int64_t i = 0; i < lines; i++)
+    line_widen(dtype, from + i * line * lm_dtype_bytes((lm_dtype)dtype), step, length,
+               to + i * f->ld);
   return to;
 }
 
 // ---- the call
 
-void lm_gemm_call_one_thread(void) { omp_set_num_threads(1); }   // a setting of the calling thread
+void lm_gemm_call_one_thread(void) {
+  omp_set_num_threads(1);
+} // a setting of the calling thread
 
-// dnnl_sgemm takes its panels from posix_memalign, anew for each call. What that cuts off around them the GNU C library keeps
-// for the thread as if it were in use, up to seven scraps of a size; the panels between two scraps are too small for the next
-// call once they are freed, and some twenty times 0.9 MB pile up before the lists are full. So they are filled beforehand.
+// dnnl_sgemm takes its panels from posix_memalign, anew for each call. What that cuts off around
+// them the GNU C library keeps for the thread as if it were in use, up to seven scraps of a size;
+// the panels between two scraps are too small for the next call once they are freed, and some
+// twenty times 0.9 MB pile up before the lists are full. So they are filled beforehand.
 void lm_gemm_call_thread_begin(void) {
-  enum { KEPT = 7, SCRAP_STEP = 16, SCRAP_MOST = 512 };
+  enum {
+    KEPT = 7,
+    SCRAP_STEP = 16,
+    SCRAP_MOST = 512
+  };
   void *scraps[KEPT];
   lm_gemm_call_one_thread();
   for (size_t size = SCRAP_STEP / 2; size <= SCRAP_MOST; size += SCRAP_STEP) {
-    for (int i = 0; i < KEPT; i++) scraps[i] = lm_alloc(size);
-    for (int i = 0; i < KEPT; i++) lm_free(scraps[i]);
+    for (int i = 0; i < KEPT; i++)
+      scraps[i] = lm_alloc(size);
+    for (int i = 0; i < KEPT; i++)
+      lm_free(scraps[i]);
   }
 }
 
-static void call(const lm_gemm_shape *s, int64_t k, const lm_gemm_forms *f, const float *a, const float *b, float *c, bool add) {
-  dnnl_status_t status = dnnl_sgemm(f->a.trans, f->b.trans, s->m, s->n, k, 1.0f, a, f->a.ld, b, f->b.ld,
-                                    add ? 1.0f : 0.0f, c, f->c.ld);
-  if (status != dnnl_success) LM_BUG("dnnl_sgemm: status %d", (int)status);
+static void call(const lm_gemm_shape *s, int64_t k, const lm_gemm_forms *f, const float *a,
+                 const float *b, float *c, bool add) {
+  dnnl_status_t status = dnnl_sgemm(f->a.trans, f->b.trans, s->m, s->n, k, 1.0f, a, f->a.ld, b,
+                                    f->b.ld, add ? 1.0f : 0.0f, c, f->c.ld);
+  if (status != dnnl_success)
+    LM_BUG("dnnl_sgemm: status %d", (int)status);
 }
 
 bool lm_gemm_packs(const lm_gemm_shape *s) {
@@ -88,9 +113,11 @@ bool lm_gemm_packs(const lm_gemm_shape *s) {
   return packs(s->ab, &f.a, s->n) || packs(s->ab, &f.b, s->m);
 }
 
-void lm_gemm_call(const lm_gemm_shape *s, const char *a, const char *b, float *c, bool add, lm_gemm_scratch *scratch) {
+void lm_gemm_call(const lm_gemm_shape *s, const char *a, const char *b, float *c, bool add,
+                  lm_gemm_scratch *scratch) {
   lm_gemm_forms f = lm_gemm_forms_find(s);
-  bool pack_a = packs(s->ab, &f.a, s->n), pack_b = packs(s->ab, &f.b, s->m);
+  bool pack_a = packs(s->ab, &f.a, s->n);
+  bool pack_b = packs(s->ab, &f.b, s->m);
   if (!pack_a && !pack_b) {
     call(s, s->k, &f, (const float *)a, (const float *)b, c, add);
     return;
@@ -98,10 +125,13 @@ void lm_gemm_call(const lm_gemm_shape *s, const char *a, const char *b, float *c
   LM_ASSERT(s->m <= LM_GEMM_TILE && s->n <= LM_GEMM_TILE);
   for (int64_t k = 0; k < s->k; k += LM_GEMM_PANEL) {
     int64_t n = s->k - k < LM_GEMM_PANEL ? s->k - k : LM_GEMM_PANEL;
-    const char *ak = a + k * s->a_k * lm_dtype_bytes((lm_dtype)s->ab), *bk = b + k * s->b_k * lm_dtype_bytes((lm_dtype)s->ab);
+    const char *ak = a + k * s->a_k * lm_dtype_bytes((lm_dtype)s->ab);
+    const char *bk = b + k * s->b_k * lm_dtype_bytes((lm_dtype)s->ab);
     lm_gemm_forms g = f;
-    const float *x = pack_a ? pack(s->ab, ak, s->a_m, s->a_k, s->m, n, &g.a, scratch->a) : (const float *)ak;
-    const float *y = pack_b ? pack(s->ab, bk, s->b_k, s->b_n, n, s->n, &g.b, scratch->b) : (const float *)bk;
+    const float *x =
+        pack_a ? pack(s->ab, ak, s->a_m, s->a_k, s->m, n, &g.a, scratch->a) : (const float *)ak;
+    const float *y =
+        pack_b ? pack(s->ab, bk, s->b_k, s->b_n, n, s->n, &g.b, scratch->b) : (const float *)bk;
     call(s, n, &g, x, y, c, add || k);
   }
 }
@@ -110,15 +140,18 @@ void lm_gemm_call(const lm_gemm_shape *s, const char *a, const char *b, float *c
 
 void lm_gemm_tile_load(const lm_gemm_shape *s, const char *c, float *tile) {
   for (int64_t i = 0; i < s->m; i++)
-    line_widen(s->cc, c + i * s->c_m * lm_dtype_bytes((lm_dtype)s->cc), s->n > 1 ? s->c_n : 1, s->n, tile + i * s->n);
+    line_widen(s->cc, c + i * s->c_m * lm_dtype_bytes((lm_dtype)s->cc), s->n > 1 ? s->c_n : 1, s->n,
+               tile + i * s->n);
 }
 
 static void line_round(const float *from, int64_t n, int64_t stride, uint16_t *to) {
   if (stride == 1) {
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) to[i] = lm_bf16_from_f32(from[i]);
+    for (int64_t i = 0; i < n; i++)
+      to[i] = lm_bf16_from_f32(from[i]);
   } else {
-    for (int64_t i = 0; i < n; i++) to[i * stride] = lm_bf16_from_f32(from[i]);
+    for (int64_t i = 0; i < n; i++)
+      to[i * stride] = lm_bf16_from_f32(from[i]);
   }
 }
 
@@ -126,7 +159,10 @@ void lm_gemm_tile_store(const lm_gemm_shape *s, const float *tile, char *c) {
   for (int64_t i = 0; i < s->m; i++) {
     const float *from = tile + i * s->n;
     char *to = c + i * s->c_m * lm_dtype_bytes((lm_dtype)s->cc);
-    if (s->cc == LM_BF16) line_round(from, s->n, s->c_n, (uint16_t *)to);
-    else for (int64_t j = 0; j < s->n; j++) ((float *)to)[j * s->c_n] = from[j];
+    if (s->cc == LM_BF16)
+      line_round(from, s->n, s->c_n, (uint16_t *)to);
+    else
+      for (int64_t j = 0; j < s->n; j++)
+        ((float *)to)[j * s->c_n] = from[j];
   }
 }

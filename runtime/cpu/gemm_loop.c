@@ -6,8 +6,10 @@ static double load(uint8_t dtype, const char *p, int64_t i) {
 }
 
 static void store(uint8_t dtype, char *p, int64_t i, double v) {
-  if (dtype == LM_F64) ((double *)p)[i] = v;
-  else ((float *)p)[i] = (float)v;
+  if (dtype == LM_F64)
+    ((double *)p)[i] = v;
+  else
+    ((float *)p)[i] = (float)v;
 }
 
 void lm_gemm_loop(const lm_gemm_shape *s, const char *a, const char *b, char *c, bool add) {

@@ -1,7 +1,8 @@
 // kernels.c - see kernels.h.
 //
-// Kernels that the cache lacks are dealt into one translation unit a core, compiled side by side. Each unit becomes one
-// shared object that is filed under the keys of all its kernels. A unit is of loops or of tiles, which want more of a compiler.
+// Kernels that the cache lacks are dealt into one translation unit a core, compiled side by side.
+// Each unit becomes one shared object that is filed under the keys of all its kernels. A unit is of
+// loops or of tiles, which want more of a compiler.
 #define _GNU_SOURCE
 #include "runtime/cpu/kernels.h"
 
@@ -16,43 +17,62 @@
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/process.h"
 
-// Loops are written as they are to run, unrolled where that pays: what -O3 adds to vectors takes time and gains nothing.
-static const char *const FLAGS[] = {"-std=gnu11", "-ftree-vectorize", "-fopenmp-simd", "-fno-math-errno", "-w",
-                                    "-fno-trapping-math", "-shared", "-fPIC", "-x", "c"};
-// GCC makes vectors only where they cost nothing, if it is not told to weigh them; Clang knows no such option, and weighs them at -O2.
-// Multiply-adds are contracted in attention and products of matrices (prelude/compiler.h): which, depends on the text and the
-// compiler alone, and both are part of the key.
-static const char *const GCC_FLAGS[] = {"-ffp-contract=fast", "-fvect-cost-model=dynamic"}, *const CLANG_FLAGS[] = {"-ffp-contract=off"};
+// Loops are written as they are to run, unrolled where that pays: what -O3 adds to vectors takes
+// time and gains nothing.
+static const char *const FLAGS[] = {"-std=gnu11",
+                                    "-ftree-vectorize",
+                                    "-fopenmp-simd",
+                                    "-fno-math-errno",
+                                    "-w",
+                                    "-fno-trapping-math",
+                                    "-shared",
+                                    "-fPIC",
+                                    "-x",
+                                    "c"};
+// GCC makes vectors only where they cost nothing, if it is not told to weigh them; Clang knows no
+// such option, and weighs them at -O2. Multiply-adds are contracted in attention and products of
+// matrices (prelude/compiler.h): which, depends on the text and the compiler alone, and both are
+// part of the key.
+static const char *const GCC_FLAGS[] = {"-ffp-contract=fast", "-fvect-cost-model=dynamic"},
+                         *const CLANG_FLAGS[] = {"-ffp-contract=off"};
 // Of all that GCC's -O2 adds, loops are faster by these; tiles take it all.
-static const char *const GCC_LOOPS[] = {"-O1", "-fschedule-insns2", "-fgcse", "-frerun-cse-after-loop", NULL}, *const TILES[] = {"-O2", NULL};
-enum { BATCHES_LEAST = 2, BATCHES_MAX = 64, MESSAGE_MAX = 2000 };
+static const char *const GCC_LOOPS[] = {"-O1", "-fschedule-insns2", "-fgcse",
+                                        "-frerun-cse-after-loop", NULL},
+                         *const TILES[] = {"-O2", NULL};
+enum {
+  BATCHES_LEAST = 2,
+  BATCHES_MAX = 64,
+  MESSAGE_MAX = 2000
+};
 
 typedef struct loader {
   const lm_plan *plan;
   const lm_exec_options *options;
   lm_kernels *out;
   lm_cpu_info cpu;
-  const char *flags[LM_KERNEL_FLAGS];  // of the compiler, a NULL behind them
+  const char *flags[LM_KERNEL_FLAGS]; // of the compiler, a NULL behind them
   lm_cache cache;
-  lm_temp_dir temp;                    // where units are compiled
-  const char **source;                 // as plan->kernels, replaced by load_dir's
-  const char **name;                   // of their entries in the cache
-  bool replaced;                       // some source is the user's
+  lm_temp_dir temp;    // where units are compiled
+  const char **source; // as plan->kernels, replaced by load_dir's
+  const char **name;   // of their entries in the cache
+  bool replaced;       // some source is the user's
 } loader;
 
-typedef struct batch {                 // one translation unit
-  int *kernels; int n;
+typedef struct batch { // one translation unit
+  int *kernels;
+  int n;
   int cost;
-  const char *const *level;            // more flags, a NULL behind them
-  const char *c, *so;                  // names in the temporary folder
-  int output;                          // of the compiler; -1: none
-  pid_t pid;                           // 0: not started
+  const char *const *level; // more flags, a NULL behind them
+  const char *c, *so;       // names in the temporary folder
+  int output;               // of the compiler; -1: none
+  pid_t pid;                // 0: not started
 } batch;
 
 static lm_status source_replace(loader *l, int i, const char *path) {
   lm_buf text = {0};
   lm_status s = lm_file_read(path, 64 << 20, &text);
-  if (!s) l->source[i] = lm_arena_strndup(l->out->arena, text.p, text.n);
+  if (!s)
+    l->source[i] = lm_arena_strndup(l->out->arena, text.p, text.n);
   l->replaced |= !s;
   lm_buf_free(&text);
   return s;
@@ -60,59 +80,82 @@ static lm_status source_replace(loader *l, int i, const char *path) {
 
 static lm_status sources_collect(loader *l) {
   const lm_exec_options *o = l->options;
-  if (o->dump_dir) LM_TRY(lm_dir_make(o->dump_dir));
+  if (o->dump_dir)
+    LM_TRY(lm_dir_make(o->dump_dir));
   for (int i = 0; i < l->plan->n_kernels; i++) {
     const lm_plan_kernel *k = &l->plan->kernels[i];
     const char *file = lm_arena_printf(l->out->arena, "%s.c", k->name);
     l->source[i] = k->source;
     if (o->dump_dir)
-      LM_TRY(lm_file_write_atomic(lm_path_join(l->out->arena, o->dump_dir, file), k->source, strlen(k->source)));
+      LM_TRY(lm_file_write_atomic(lm_path_join(l->out->arena, o->dump_dir, file), k->source,
+                                  strlen(k->source)));
     const char *own = o->load_dir ? lm_path_join(l->out->arena, o->load_dir, file) : NULL;
-    if (own && !access(own, R_OK)) LM_TRY(source_replace(l, i, own));
+    if (own && !access(own, R_OK))
+      LM_TRY(source_replace(l, i, own));
   }
-  if (o->load_dir && !l->replaced) return lm_fail(LM_USER, "%s holds no source of these kernels: files NAME.c, as they are dumped", o->load_dir);
+  if (o->load_dir && !l->replaced)
+    return lm_fail(LM_USER, "%s holds no source of these kernels: files NAME.c, as they are dumped",
+                   o->load_dir);
   return NULL;
 }
 
-static bool is_clang(const lm_cpu_info *cpu) { return strstr(cpu->compiler_version, "clang"); }
+static bool is_clang(const lm_cpu_info *cpu) {
+  return strstr(cpu->compiler_version, "clang");
+}
 
 const char **lm_kernels_flags(const lm_cpu_info *cpu, const char **out) {
   bool clang = is_clang(cpu);
-  for (size_t i = 0; i < LM_COUNT(FLAGS); i++) *out++ = FLAGS[i];
-  for (size_t i = 0; i < LM_COUNT(GCC_FLAGS) && !clang; i++) *out++ = GCC_FLAGS[i];
-  for (size_t i = 0; i < LM_COUNT(CLANG_FLAGS) && clang; i++) *out++ = CLANG_FLAGS[i];
+  for (size_t i = 0; i < LM_COUNT(FLAGS); i++)
+    *out++ = FLAGS[i];
+  for (size_t i = 0; i < LM_COUNT(GCC_FLAGS) && !clang; i++)
+    *out++ = GCC_FLAGS[i];
+  for (size_t i = 0; i < LM_COUNT(CLANG_FLAGS) && clang; i++)
+    *out++ = CLANG_FLAGS[i];
   return out;
 }
 
-// What is told of this machine besides. Whole vectors of AVX-512 slow a core down where it is old, so compilers take halves; a
-// core that multiplies bf16 is not. The system may refuse tiles that the processor has.
+// What is told of this machine besides. Whole vectors of AVX-512 slow a core down where it is old,
+// so compilers take halves; a core that multiplies bf16 is not. The system may refuse tiles that
+// the processor has.
 static void flags_make(const lm_cpu_info *cpu, const char **out) {
   out = lm_kernels_flags(cpu, out);
-  if (strstr(cpu->isa, "bf16")) *out++ = "-mprefer-vector-width=512";
-  if (strstr(cpu->isa, "amx") && !lm_cpu_tiles_ask()) *out++ = "-DLM_AMX_REFUSED";
+  if (strstr(cpu->isa, "bf16"))
+    *out++ = "-mprefer-vector-width=512";
+  if (strstr(cpu->isa, "amx") && !lm_cpu_tiles_ask())
+    *out++ = "-DLM_AMX_REFUSED";
   *out = NULL;
 }
 
 // ---- what they are
 
-// Functions of the prelude that compute tiles; compiled again in each unit with a kernel that calls them, so kernels that share one
-// go together. cost: of the function, as below.
-static const struct { const char *name; int cost; } SHARED[] = {{"lm_product_", 210}, {"lm_dot_", 100}};
-enum { LOOPS = LM_COUNT(SHARED) };     // fused operations, which share nothing
+// Functions of the prelude that compute tiles; compiled again in each unit with a kernel that calls
+// them, so kernels that share one go together. cost: of the function, as below.
+static const struct {
+  const char *name;
+  int cost;
+} SHARED[] = {{"lm_product_", 210}, {"lm_dot_", 100}};
+enum {
+  LOOPS = LM_COUNT(SHARED)
+}; // fused operations, which share nothing
 
 static int kind_of(const char *source) {
   int kind = 0;
-  while (kind < LOOPS && !strstr(source, SHARED[kind].name)) kind++;
+  while (kind < LOOPS && !strstr(source, SHARED[kind].name))
+    kind++;
   return kind;
 }
 
-static const char *const *level_of(const loader *l, int kind) { return kind == LOOPS && !is_clang(&l->cpu) ? GCC_LOOPS : TILES; }
+static const char *const *level_of(const loader *l, int kind) {
+  return kind == LOOPS && !is_clang(&l->cpu) ? GCC_LOOPS : TILES;
+}
 
 // All that a kernel is compiled with.
 static const char *flags_text(const loader *l, int kind) {
   lm_buf text = {0};
-  for (const char *const *flag = l->flags; *flag; flag++) lm_buf_printf(&text, "%s ", *flag);
-  for (const char *const *flag = level_of(l, kind); *flag; flag++) lm_buf_printf(&text, "%s ", *flag);
+  for (const char *const *flag = l->flags; *flag; flag++)
+    lm_buf_printf(&text, "%s ", *flag);
+  for (const char *const *flag = level_of(l, kind); *flag; flag++)
+    lm_buf_printf(&text, "%s ", *flag);
   lm_buf_printf(&text, "%s %016llx", l->cpu.march, (unsigned long long)l->cpu.features);
   const char *kept = lm_arena_strndup(l->out->arena, text.p, text.n);
   lm_buf_free(&text);
@@ -121,26 +164,36 @@ static const char *flags_text(const loader *l, int kind) {
 
 static void names_make(loader *l) {
   for (int i = 0; i < l->plan->n_kernels; i++) {
-    const char *parts[] = {l->plan->kernels[i].name, l->source[i], l->plan->prelude ? l->plan->prelude : "",
-                           flags_text(l, kind_of(l->source[i])), l->cpu.compiler, l->cpu.compiler_words,
+    const char *parts[] = {l->plan->kernels[i].name,
+                           l->source[i],
+                           l->plan->prelude ? l->plan->prelude : "",
+                           flags_text(l, kind_of(l->source[i])),
+                           l->cpu.compiler,
+                           l->cpu.compiler_words,
                            l->cpu.compiler_version};
-    l->name[i] = lm_arena_printf(l->out->arena, "%s.so", lm_cache_key_make(parts, LM_COUNT(parts)).text);
+    l->name[i] =
+        lm_arena_printf(l->out->arena, "%s.so", lm_cache_key_make(parts, LM_COUNT(parts)).text);
   }
 }
 
 // ---- loading
 
 // An open file, verified and locked in the cache, and what dlopen made of it.
-struct lm_kernel_unit { lm_cache_entry file; void *handle; };
+struct lm_kernel_unit {
+  lm_cache_entry file;
+  void *handle;
+};
 typedef struct lm_kernel_unit unit;
 
-// The file that was verified is loaded, not whatever has its name by now. The loader knows objects by the text of their path,
-// and numbers of descriptors come again: each path is spelled in a way of its own, by a serial number in binary of "./" and "//".
+// The file that was verified is loaded, not whatever has its name by now. The loader knows objects
+// by the text of their path, and numbers of descriptors come again: each path is spelled in a way
+// of its own, by a serial number in binary of "./" and "//".
 static void *descriptor_load(int fd) {
   static _Atomic uint32_t serial;
   lm_buf path = {0};
   lm_buf_puts(&path, "/proc/self/fd/");
-  for (uint32_t n = ++serial; n; n /= 2) lm_buf_puts(&path, n % 2 ? "./" : "//");
+  for (uint32_t n = ++serial; n; n /= 2)
+    lm_buf_puts(&path, n % 2 ? "./" : "//");
   lm_buf_printf(&path, "%d", fd);
   void *handle = dlopen(path.p, RTLD_NOW | RTLD_LOCAL);
   lm_buf_free(&path);
@@ -165,10 +218,12 @@ static const unit *unit_load(loader *l, const char *name, const lm_cache_entry *
 // Kernels that were compiled together are one file under several names.
 static const unit *unit_find(loader *l, const char *name) {
   lm_cache_entry file;
-  if (!lm_cache_find(&l->cache, name, &file)) return NULL;
+  if (!lm_cache_find(&l->cache, name, &file))
+    return NULL;
   for (uint32_t i = 0; i < l->out->n_units; i++) {
     const unit *u = &l->out->units[i];
-    if (memcmp(u->file.id, file.id, sizeof file.id)) continue;
+    if (memcmp(u->file.id, file.id, sizeof file.id))
+      continue;
     close(file.fd);
     return u;
   }
@@ -178,30 +233,40 @@ static const unit *unit_find(loader *l, const char *name) {
 static bool kernel_open(loader *l, int i) {
   const unit *u = unit_find(l, l->name[i]);
   void *symbol = u ? dlsym(u->handle, l->plan->kernels[i].name) : NULL;
-  if (symbol) memcpy(&l->out->fn[i], &symbol, sizeof symbol);   // ISO C has no cast from object to function
+  if (symbol)
+    memcpy(&l->out->fn[i], &symbol, sizeof symbol); // ISO C has no cast from object to function
   return symbol;
 }
 
 static int missing_find(loader *l, int *missing) {
   int n = 0;
   for (int i = 0; i < l->plan->n_kernels; i++)
-    if (!kernel_open(l, i)) missing[n++] = i;
+    if (!kernel_open(l, i))
+      missing[n++] = i;
   return n;
 }
 
 // ---- compiling
 
-// About the milliseconds that GCC takes for a kernel, for each loop, which becomes some, and for each kilobyte of text: most for
-// tiles, where it is calls that are inlined.
-enum { KERNEL_COST = 3, LOOP_COST = 2, TEXT_COST = 2, TILES_COST = 16 };
+// About the milliseconds that GCC takes for a kernel, for each loop, which becomes some, and for
+// each kilobyte of text: most for tiles, where it is calls that are inlined.
+enum {
+  KERNEL_COST = 3,
+  LOOP_COST = 2,
+  TEXT_COST = 2,
+  TILES_COST = 16
+};
 
-typedef struct part { int kernel, kind, cost; } part;
+typedef struct part {
+  int kernel, kind, cost;
+} part;
 
 static part part_of(const loader *l, int kernel) {
   const char *source = l->source[kernel];
   part x = {kernel, kind_of(source), 0};
   x.cost = KERNEL_COST + (int)(strlen(source) * (x.kind == LOOPS ? TEXT_COST : TILES_COST) / 1000);
-  for (const char *at = source; (at = strstr(at, "for (")); at++) x.cost += LOOP_COST;
+  for (const char *at = source; (at = strstr(at, "for (")); at++)
+    x.cost += LOOP_COST;
   return x;
 }
 
@@ -211,23 +276,36 @@ static part *parts_in_order(const loader *l, const int *missing, int n) {
   for (int i = 0; i < n; i++) {
     part x = part_of(l, missing[i]);
     int j = i;
-    for (; j && parts[j - 1].cost < x.cost; j--) parts[j] = parts[j - 1];
+    for (; j && parts[j - 1].cost < x.cost; j--)
+      parts[j] = parts[j - 1];
     parts[j] = x;
   }
   return parts;
 }
 
-typedef struct units { int loops, tiles; } units;
+typedef struct units {
+  int loops, tiles;
+} units;
 
-// As many of loops as they are of the cost, the rest of tiles; none that would be empty, and at least one of what there is.
+// As many of loops as they are of the cost, the rest of tiles; none that would be empty, and at
+// least one of what there is.
 static units units_count(const part *parts, int n, int most) {
   int cost[LOOPS + 1] = {0}, tiles = 0, kinds = 0, loops = 0;
-  for (int i = 0; i < n; i++) cost[parts[i].kind] += parts[i].cost, loops += parts[i].kind == LOOPS;
-  for (int i = 0; i < LOOPS; i++) tiles += cost[i] ? cost[i] + SHARED[i].cost : 0, kinds += cost[i] > 0;
+  for (int i = 0; i < n; i++) {
+    cost[parts[i].kind] += parts[i].cost;
+    loops += parts[i].kind == LOOPS;
+  }
+  for (int i = 0; i < LOOPS; i++) {
+    tiles += cost[i] ? cost[i] + SHARED[i].cost : 0;
+    kinds += cost[i] > 0;
+  }
   units u = {(int)((double)most * cost[LOOPS] / (tiles + cost[LOOPS]) + 0.5), 0};
-  if (u.loops >= most && kinds) u.loops = most - 1;
-  if (u.loops < 1) u.loops = 1;
-  if (u.loops > loops) u.loops = loops;
+  if (u.loops >= most && kinds)
+    u.loops = most - 1;
+  if (u.loops < 1)
+    u.loops = 1;
+  if (u.loops > loops)
+    u.loops = loops;
   u.tiles = most - u.loops < kinds ? most - u.loops : kinds;
   return u;
 }
@@ -235,17 +313,22 @@ static units units_count(const part *parts, int n, int most) {
 static batch *lightest(batch *batches, int n) {
   batch *best = batches;
   for (int i = 1; i < n; i++)
-    if (batches[i].cost < best->cost) best = &batches[i];
+    if (batches[i].cost < best->cost)
+      best = &batches[i];
   return best;
 }
 
-// Each to the lightest batch of its sort, those for loops first, or to that of those with which it shares.
+// Each to the lightest batch of its sort, those for loops first, or to that of those with which it
+// shares.
 static void deal(const loader *l, const part *parts, int n, batch *batches, units u) {
   batch *home[LOOPS + 1] = {0};
   for (int i = 0; i < n; i++) {
     const part *x = &parts[i];
-    bool tiles = x->kind < LOOPS, first = tiles && !home[x->kind];
-    batch *to = !tiles ? lightest(batches, u.loops) : first ? lightest(batches + u.loops, u.tiles) : home[x->kind];
+    bool tiles = x->kind < LOOPS;
+    bool first = tiles && !home[x->kind];
+    batch *to = !tiles  ? lightest(batches, u.loops)
+                : first ? lightest(batches + u.loops, u.tiles)
+                        : home[x->kind];
     to->level = level_of(l, x->kind);
     to->kernels[to->n++] = x->kernel;
     to->cost += x->cost + (first ? SHARED[x->kind].cost : 0);
@@ -255,7 +338,8 @@ static void deal(const loader *l, const part *parts, int n, batch *batches, unit
 
 static lm_status file_write(const lm_temp_dir *dir, const char *name, const char *p, size_t n) {
   int fd = openat(dir->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-  if (fd < 0) return lm_fail_errno("cannot create %s/%s", dir->path, name);
+  if (fd < 0)
+    return lm_fail_errno("cannot create %s/%s", dir->path, name);
   lm_status s = lm_fd_write(fd, name, p, n);
   close(fd);
   return lm_annotate(s, "%s", dir->path);
@@ -263,7 +347,8 @@ static lm_status file_write(const lm_temp_dir *dir, const char *name, const char
 
 static lm_status batch_write(loader *l, batch *b) {
   lm_buf text = {0};
-  if (l->plan->prelude) lm_buf_puts(&text, l->plan->prelude);
+  if (l->plan->prelude)
+    lm_buf_puts(&text, l->plan->prelude);
   for (int i = 0; i < b->n; i++) {
     const char *origin = l->plan->kernels[b->kernels[i]].origin;
     lm_buf_printf(&text, "\n// %s\n%s\n", origin ? origin : "", l->source[b->kernels[i]]);
@@ -273,44 +358,54 @@ static lm_status batch_write(loader *l, batch *b) {
   return s;
 }
 
-// The compiler runs in the temporary folder and is given names without a folder: no path of the user's becomes an option.
+// The compiler runs in the temporary folder and is given names without a folder: no path of the
+// user's becomes an option.
 static lm_status batch_start(loader *l, batch *b, int index) {
   lm_arena *a = l->out->arena;
   b->c = lm_arena_printf(a, "unit-%d.c", index);
   b->so = lm_arena_printf(a, "unit-%d.so", index);
   LM_TRY(batch_write(l, b));
   LM_TRY(lm_process_output(&b->output));
-  const char *argv[LM_COMPILER_WORDS + LM_KERNEL_FLAGS + LM_COUNT(GCC_LOOPS) + 8], **at = argv + lm_cpu_compiler_call(&l->cpu, a, argv);
-  for (const char **flag = l->flags; *flag; flag++) *at++ = *flag;
-  for (const char *const *flag = b->level; *flag; flag++) *at++ = *flag;
-  const char *rest[] = {lm_arena_printf(a, "-march=%s", l->cpu.march), b->c, "-o", b->so, "-lm", NULL};
+  const char *argv[LM_COMPILER_WORDS + LM_KERNEL_FLAGS + LM_COUNT(GCC_LOOPS) + 8],
+      **at = argv + lm_cpu_compiler_call(&l->cpu, a, argv);
+  for (const char **flag = l->flags; *flag; flag++)
+    *at++ = *flag;
+  for (const char *const *flag = b->level; *flag; flag++)
+    *at++ = *flag;
+  const char *rest[] = {
+      lm_arena_printf(a, "-march=%s", l->cpu.march), b->c, "-o", b->so, "-lm", NULL};
   memcpy(at, rest, sizeof rest);
   return lm_process_start(argv, l->temp.fd, b->output, &b->pid);
 }
 
-// What the machine did to the compiler, or to a program that it started: no room, no memory, no more files, a signal.
+// What the machine did to the compiler, or to a program that it started: no room, no memory, no
+// more files, a signal.
 static const int OF_MACHINE[] = {ENOSPC, EDQUOT, ENOMEM, EMFILE, ENFILE, EAGAIN, EROFS, EIO};
 
 // The error of the system that the compiler's words name; 0: none of those.
 static int error_named(const char *words) {
   for (size_t i = 0; i < LM_COUNT(OF_MACHINE); i++)
-    if (strstr(words, strerror(OF_MACHINE[i]))) return OF_MACHINE[i];
+    if (strstr(words, strerror(OF_MACHINE[i])))
+      return OF_MACHINE[i];
   return 0;
 }
 
 static bool is_of_machine(int exit_status, const char *words) {
-  static const char *const signs[] = {"signal terminated program", "unable to execute command", "memory exhausted", "out of memory",
-                                      "cannot execute"};
+  static const char *const signs[] = {"signal terminated program", "unable to execute command",
+                                      "memory exhausted", "out of memory", "cannot execute"};
   bool found = exit_status > LM_PROCESS_SIGNAL || error_named(words);
-  for (size_t i = 0; i < LM_COUNT(signs); i++) found = found || strstr(words, signs[i]);
+  for (size_t i = 0; i < LM_COUNT(signs); i++)
+    found = found || strstr(words, signs[i]);
   return found;
 }
 
 // The source outlives the temporary folder; where even that fails, the message has none.
 static const char *source_keep(loader *l, const batch *b) {
   lm_arena *a = l->out->arena;
-  const char *entry = l->name[b->kernels[0]], *name = lm_arena_printf(a, "failed-%.*s.c", (int)strcspn(entry, "."), entry);
-  if (l->cache.why_temporary || renameat(l->temp.fd, b->c, l->cache.fd, name)) return "";
+  const char *entry = l->name[b->kernels[0]];
+  const char *name = lm_arena_printf(a, "failed-%.*s.c", (int)strcspn(entry, "."), entry);
+  if (l->cache.why_temporary || renameat(l->temp.fd, b->c, l->cache.fd, name))
+    return "";
   return lm_arena_printf(a, "; its source is kept in %s/%s", l->cache.dir, name);
 }
 
@@ -319,18 +414,27 @@ static lm_status compile_error(loader *l, const batch *b, int exit_status) {
   lm_status_free(lm_process_output_read(b->output, 16 << 20, &words));
   lm_buf_puts(&words, "");
   bool killed = exit_status > LM_PROCESS_SIGNAL;
-  if (killed) lm_buf_printf(&words, "it was ended by signal %d: %s\n", exit_status - LM_PROCESS_SIGNAL, strsignal(exit_status - LM_PROCESS_SIGNAL));
+  if (killed)
+    lm_buf_printf(&words, "it was ended by signal %d: %s\n", exit_status - LM_PROCESS_SIGNAL,
+                  strsignal(exit_status - LM_PROCESS_SIGNAL));
   bool of_machine = is_of_machine(exit_status, words.p);
-  lm_status s = lm_fail(of_machine ? LM_ENV : l->replaced ? LM_USER : LM_BUG_STATUS, "%s cannot compile a generated kernel (status %d)%s%s:\n%.*s",
-                        lm_cpu_compiler_text(&l->cpu, l->out->arena), exit_status, of_machine ? lm_errno_hint(error_named(words.p)) : "",
-                        source_keep(l, b), MESSAGE_MAX, words.p);
+  lm_status s = lm_fail(of_machine    ? LM_ENV
+                        : l->replaced ? LM_USER
+                                      : LM_BUG_STATUS,
+                        "%s cannot compile a generated kernel (status %d)%s%s:\n%.*s",
+                        lm_cpu_compiler_text(&l->cpu, l->out->arena), exit_status,
+                        of_machine ? lm_errno_hint(error_named(words.p)) : "", source_keep(l, b),
+                        MESSAGE_MAX, words.p);
   lm_buf_free(&words);
   return s;
 }
 
 static lm_status made_check(const loader *l, const batch *b) {
-  if (!faccessat(l->temp.fd, b->so, F_OK, 0)) return NULL;
-  return lm_fail(LM_ENV, "%s ended with status 0 but made no file: it is not a C compiler that takes GCC's options; LMC_CC names another",
+  if (!faccessat(l->temp.fd, b->so, F_OK, 0))
+    return NULL;
+  return lm_fail(LM_ENV,
+                 "%s ended with status 0 but made no file: it is not a C compiler that takes GCC's "
+                 "options; LMC_CC names another",
                  lm_cpu_compiler_text(&l->cpu, l->out->arena));
 }
 
@@ -339,37 +443,49 @@ static lm_status batch_finish(loader *l, batch *b) {
   pid_t pid = b->pid;
   b->pid = 0;
   LM_TRY(lm_process_wait(pid, &exit_status));
-  if (exit_status) return compile_error(l, b, exit_status);
+  if (exit_status)
+    return compile_error(l, b, exit_status);
   LM_TRY(made_check(l, b));
   const char **names = LM_NEW_N(l->out->arena, const char *, b->n);
-  for (int i = 0; i < b->n; i++) names[i] = l->name[b->kernels[i]];
+  for (int i = 0; i < b->n; i++)
+    names[i] = l->name[b->kernels[i]];
   LM_TRY(lm_cache_add(&l->cache, &l->temp, b->so, names, b->n));
   for (int i = 0; i < b->n; i++)
     if (!kernel_open(l, b->kernels[i])) {
       const char *why = dlerror();
-      return lm_fail(LM_ENV, "cannot load compiled kernel %s/%s: %s", l->cache.dir, names[i], why ? why : "its symbol is missing");
+      return lm_fail(LM_ENV, "cannot load compiled kernel %s/%s: %s", l->cache.dir, names[i],
+                     why ? why : "its symbol is missing");
     }
   return NULL;
 }
 
 static lm_status batches_run(loader *l, batch *batches, int n) {
   lm_status s = lm_cache_temp_dir(&l->cache, &l->temp);
-  for (int i = 0; i < n && !s; i++) s = batch_start(l, &batches[i], i);
+  for (int i = 0; i < n && !s; i++)
+    s = batch_start(l, &batches[i], i);
   for (int i = 0; i < n; i++) {
     int ignored;
-    if (!s) s = batch_finish(l, &batches[i]);
-    if (batches[i].pid) lm_status_free(lm_process_wait(batches[i].pid, &ignored));
-    if (batches[i].output >= 0) close(batches[i].output);
+    if (!s)
+      s = batch_finish(l, &batches[i]);
+    if (batches[i].pid)
+      lm_status_free(lm_process_wait(batches[i].pid, &ignored));
+    if (batches[i].output >= 0)
+      close(batches[i].output);
   }
   return s;
 }
 
 static lm_status missing_compile(loader *l, int *missing, int n, int cores) {
-  if (!n) return NULL;
+  if (!n)
+    return NULL;
   const part *parts = parts_in_order(l, missing, n);
-  units u = units_count(parts, n, cores < BATCHES_LEAST ? BATCHES_LEAST : cores < BATCHES_MAX ? cores : BATCHES_MAX);
+  units u = units_count(parts, n,
+                        cores < BATCHES_LEAST ? BATCHES_LEAST
+                        : cores < BATCHES_MAX ? cores
+                                              : BATCHES_MAX);
   batch *batches = LM_NEW_N(l->out->arena, batch, u.loops + u.tiles);
-  for (int i = 0; i < u.loops + u.tiles; i++) batches[i] = (batch){.kernels = LM_NEW_N(l->out->arena, int, n), .output = -1};
+  for (int i = 0; i < u.loops + u.tiles; i++)
+    batches[i] = (batch){.kernels = LM_NEW_N(l->out->arena, int, n), .output = -1};
   deal(l, parts, n, batches, u);
   l->out->compiled = n;
   return batches_run(l, batches, u.loops + u.tiles);
@@ -386,9 +502,11 @@ static lm_status load(loader *l, int cores) {
   return missing_compile(l, missing, missing_find(l, missing), cores);
 }
 
-lm_status lm_kernels_load(const lm_plan *plan, const lm_exec_options *options, int cores, lm_kernels *out) {
+lm_status lm_kernels_load(const lm_plan *plan, const lm_exec_options *options, int cores,
+                          lm_kernels *out) {
   *out = (lm_kernels){.arena = lm_arena_create()};
-  if (!plan->n_kernels) return NULL;
+  if (!plan->n_kernels)
+    return NULL;
   out->fn = LM_NEW_N(out->arena, lm_kernel_fn *, plan->n_kernels);
   loader l = {.plan = plan,
               .options = options,

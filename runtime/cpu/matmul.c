@@ -6,26 +6,38 @@
 
 #include "runtime/base/base.h"
 
-enum { SCRATCH_MOST = 8 << 20 };       // bytes a thread; what needs more is not made
+enum {
+  SCRATCH_MOST = 8 << 20
+}; // bytes a thread; what needs more is not made
 
-typedef enum { SRC, WEIGHTS, DST, SCRATCHPAD, N_ARGS } argument;
-static const int ARGUMENTS[N_ARGS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST, DNNL_ARG_SCRATCHPAD};
+typedef enum {
+  SRC,
+  WEIGHTS,
+  DST,
+  SCRATCHPAD,
+  N_ARGS
+} argument;
+static const int ARGUMENTS[N_ARGS] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST,
+                                      DNNL_ARG_SCRATCHPAD};
 
-typedef struct key { int64_t v[10]; } key;
+typedef struct key {
+  int64_t v[10];
+} key;
 
 struct lm_matmul {
   key key;
-  dnnl_primitive_t primitive;          // NULL: the library has no fast one
+  dnnl_primitive_t primitive; // NULL: the library has no fast one
   const char *name;
-  dnnl_memory_t (*memory)[N_ARGS];     // of each thread
+  dnnl_memory_t (*memory)[N_ARGS]; // of each thread
 };
 
 struct lm_matmuls {
   lm_arena *arena;
   dnnl_engine_t engine;
-  dnnl_stream_t *streams;              // of each thread
+  dnnl_stream_t *streams; // of each thread
   int threads;
-  lm_matmul **v; uint32_t n, cap;
+  lm_matmul **v;
+  uint32_t n, cap;
   int64_t scratch;
 };
 
@@ -33,13 +45,15 @@ struct lm_matmuls {
 
 static key key_of(const lm_gemm_shape *s, bool add) {
   lm_gemm_forms f = lm_gemm_forms_find(s);
-  int64_t types = s->ab | s->cc << 4 | add << 8 | (f.a.trans == 'T') << 9 | (f.b.trans == 'T') << 10;
+  int64_t types =
+      s->ab | s->cc << 4 | add << 8 | (f.a.trans == 'T') << 9 | (f.b.trans == 'T') << 10;
   return (key){{s->m, s->n, s->k, types, f.a.ld, f.b.ld, f.c.ld}};
 }
 
 static lm_matmul *find(const lm_matmuls *all, const key *k) {
   for (uint32_t i = 0; i < all->n; i++)
-    if (!memcmp(&all->v[i]->key, k, sizeof *k)) return all->v[i];
+    if (!memcmp(&all->v[i]->key, k, sizeof *k))
+      return all->v[i];
   return NULL;
 }
 
@@ -51,41 +65,53 @@ const lm_matmul *lm_matmuls_find(const lm_matmuls *all, const lm_gemm_shape *s, 
 
 // ---- making one
 
-static bool ok(dnnl_status_t s) { return s == dnnl_success; }
+static bool ok(dnnl_status_t s) {
+  return s == dnnl_success;
+}
 
-static bool matrix_describe(uint8_t dtype, int64_t rows, int64_t cols, lm_gemm_form f, dnnl_memory_desc_t *out) {
+static bool matrix_describe(uint8_t dtype, int64_t rows, int64_t cols, lm_gemm_form f,
+                            dnnl_memory_desc_t *out) {
   dnnl_dims_t size = {rows, cols}, stride = {f.trans == 'N' ? f.ld : 1, f.trans == 'N' ? 1 : f.ld};
-  return f.trans && ok(dnnl_memory_desc_init_by_strides(out, 2, size, dtype == LM_BF16 ? dnnl_bf16 : dnnl_f32, stride));
+  return f.trans && ok(dnnl_memory_desc_init_by_strides(
+                        out, 2, size, dtype == LM_BF16 ? dnnl_bf16 : dnnl_f32, stride));
 }
 
 static bool attributes_make(bool add, dnnl_primitive_attr_t *out) {
   dnnl_post_ops_t sum = NULL;
-  bool made = ok(dnnl_primitive_attr_create(out)) && ok(dnnl_primitive_attr_set_scratchpad_mode(*out, dnnl_scratchpad_mode_user));
+  bool made = ok(dnnl_primitive_attr_create(out)) &&
+              ok(dnnl_primitive_attr_set_scratchpad_mode(*out, dnnl_scratchpad_mode_user));
   if (made && add)
-    made = ok(dnnl_post_ops_create(&sum)) && ok(dnnl_post_ops_append_sum(sum, 1.0f)) && ok(dnnl_primitive_attr_set_post_ops(*out, sum));
-  if (sum) dnnl_post_ops_destroy(sum);
+    made = ok(dnnl_post_ops_create(&sum)) && ok(dnnl_post_ops_append_sum(sum, 1.0f)) &&
+           ok(dnnl_primitive_attr_set_post_ops(*out, sum));
+  if (sum)
+    dnnl_post_ops_destroy(sum);
   return made;
 }
 
-static bool descriptor_make(const lm_matmuls *all, const lm_gemm_shape *s, bool add, dnnl_primitive_desc_t *out) {
+static bool descriptor_make(const lm_matmuls *all, const lm_gemm_shape *s, bool add,
+                            dnnl_primitive_desc_t *out) {
   lm_gemm_forms f = lm_gemm_forms_find(s);
   dnnl_memory_desc_t a, b, c;
   dnnl_matmul_desc_t d;
   dnnl_primitive_attr_t attr = NULL;
-  bool made = f.c.trans == 'N' && matrix_describe(s->ab, s->m, s->k, f.a, &a) && matrix_describe(s->ab, s->k, s->n, f.b, &b) &&
-              matrix_describe(s->cc, s->m, s->n, f.c, &c) && ok(dnnl_matmul_desc_init(&d, &a, &b, NULL, &c)) &&
-              attributes_make(add, &attr) && ok(dnnl_primitive_desc_create(out, &d, attr, all->engine, NULL));
-  if (attr) dnnl_primitive_attr_destroy(attr);
+  bool made = f.c.trans == 'N' && matrix_describe(s->ab, s->m, s->k, f.a, &a) &&
+              matrix_describe(s->ab, s->k, s->n, f.b, &b) &&
+              matrix_describe(s->cc, s->m, s->n, f.c, &c) &&
+              ok(dnnl_matmul_desc_init(&d, &a, &b, NULL, &c)) && attributes_make(add, &attr) &&
+              ok(dnnl_primitive_desc_create(out, &d, attr, all->engine, NULL));
+  if (attr)
+    dnnl_primitive_attr_destroy(attr);
   return made;
 }
 
 static bool memories_make(lm_matmuls *all, lm_matmul *x, const_dnnl_primitive_desc_t d) {
-  static const dnnl_query_t queries[N_ARGS] = {dnnl_query_src_md, dnnl_query_weights_md, dnnl_query_dst_md,
-                                               dnnl_query_scratchpad_md};
+  static const dnnl_query_t queries[N_ARGS] = {dnnl_query_src_md, dnnl_query_weights_md,
+                                               dnnl_query_dst_md, dnnl_query_scratchpad_md};
   x->memory = lm_arena_alloc(all->arena, sizeof *x->memory * (size_t)all->threads);
   for (int t = 0; t < all->threads; t++)
     for (int i = 0; i < N_ARGS; i++)
-      if (!ok(dnnl_memory_create(&x->memory[t][i], dnnl_primitive_desc_query_md(d, queries[i], 0), all->engine, DNNL_MEMORY_NONE)))
+      if (!ok(dnnl_memory_create(&x->memory[t][i], dnnl_primitive_desc_query_md(d, queries[i], 0),
+                                 all->engine, DNNL_MEMORY_NONE)))
         return false;
   return true;
 }
@@ -93,30 +119,36 @@ static bool memories_make(lm_matmuls *all, lm_matmul *x, const_dnnl_primitive_de
 static void memories_destroy(const lm_matmuls *all, lm_matmul *x) {
   for (int t = 0; x->memory && t < all->threads; t++)
     for (int i = 0; i < N_ARGS; i++)
-      if (x->memory[t][i]) dnnl_memory_destroy(x->memory[t][i]);
+      if (x->memory[t][i])
+        dnnl_memory_destroy(x->memory[t][i]);
 }
 
-// The library lists its reference loops last: where they are the first that fits, nothing better does.
+// The library lists its reference loops last: where they are the first that fits, nothing better
+// does.
 static bool is_fast(lm_arena *a, const_dnnl_primitive_desc_t d, const char **out_name) {
   const char *name = NULL;
-  if (!ok(dnnl_primitive_desc_query(d, dnnl_query_impl_info_str, 0, &name)) || !name) return false;
+  if (!ok(dnnl_primitive_desc_query(d, dnnl_query_impl_info_str, 0, &name)) || !name)
+    return false;
   *out_name = lm_arena_strndup(a, name, strlen(name));
   return strncmp(name, "ref", 3) != 0;
 }
 
 static void primitive_make(lm_matmuls *all, lm_matmul *x, const lm_gemm_shape *s, bool add) {
   dnnl_primitive_desc_t d = NULL;
-  if (!descriptor_make(all, s, add, &d)) return;
+  if (!descriptor_make(all, s, add, &d))
+    return;
   const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(d, dnnl_query_scratchpad_md, 0);
   int64_t bytes = scratch ? (int64_t)dnnl_memory_desc_get_size(scratch) : 0;
   bool fits = is_fast(all->arena, d, &x->name) && bytes <= SCRATCH_MOST && memories_make(all, x, d);
-  if (fits && ok(dnnl_primitive_create(&x->primitive, d)) && bytes > all->scratch) all->scratch = bytes;
+  if (fits && ok(dnnl_primitive_create(&x->primitive, d)) && bytes > all->scratch)
+    all->scratch = bytes;
   dnnl_primitive_desc_destroy(d);
 }
 
 void lm_matmuls_add(lm_matmuls *all, const lm_gemm_shape *s, bool add) {
   key k = key_of(s, add);
-  if (find(all, &k)) return;
+  if (find(all, &k))
+    return;
   lm_matmul *x = LM_NEW(all->arena, lm_matmul);
   x->key = k;
   primitive_make(all, x, s, add);
@@ -128,39 +160,56 @@ void lm_matmuls_add(lm_matmuls *all, const lm_gemm_shape *s, bool add) {
 lm_matmuls *lm_matmuls_create(int threads) {
   lm_arena *a = lm_arena_create();
   lm_matmuls *all = LM_NEW(a, lm_matmuls);
-  *all = (lm_matmuls){.arena = a, .streams = LM_NEW_N(a, dnnl_stream_t, threads), .threads = threads};
+  *all =
+      (lm_matmuls){.arena = a, .streams = LM_NEW_N(a, dnnl_stream_t, threads), .threads = threads};
   bool made = ok(dnnl_engine_create(&all->engine, dnnl_cpu, 0));
-  for (int t = 0; t < threads && made; t++) made = ok(dnnl_stream_create(&all->streams[t], all->engine, dnnl_stream_default_flags));
-  if (made) return all;
+  for (int t = 0; t < threads && made; t++)
+    made = ok(dnnl_stream_create(&all->streams[t], all->engine, dnnl_stream_default_flags));
+  if (made)
+    return all;
   lm_matmuls_destroy(all);
   return NULL;
 }
 
 void lm_matmuls_destroy(lm_matmuls *all) {
-  if (!all) return;
+  if (!all)
+    return;
   for (uint32_t i = 0; i < all->n; i++) {
     memories_destroy(all, all->v[i]);
-    if (all->v[i]->primitive) dnnl_primitive_destroy(all->v[i]->primitive);
+    if (all->v[i]->primitive)
+      dnnl_primitive_destroy(all->v[i]->primitive);
   }
   for (int t = 0; t < all->threads; t++)
-    if (all->streams[t]) dnnl_stream_destroy(all->streams[t]);
-  if (all->engine) dnnl_engine_destroy(all->engine);
+    if (all->streams[t])
+      dnnl_stream_destroy(all->streams[t]);
+  if (all->engine)
+    dnnl_engine_destroy(all->engine);
   lm_arena_destroy(all->arena);
 }
 
-int64_t lm_matmuls_scratch(const lm_matmuls *all) { return (all->scratch + 63) / 64 * 64; }
-const char *lm_matmul_name(const lm_matmul *x) { return x->name; }
+int64_t lm_matmuls_scratch(const lm_matmuls *all) {
+  return (all->scratch + 63) / 64 * 64;
+}
+const char *lm_matmul_name(const lm_matmul *x) {
+  return x->name;
+}
 
 // ---- running
 
-void lm_matmul_run(const lm_matmuls *all, const lm_matmul *x, int thread, const char *a, const char *b, char *c, char *scratch) {
-  void *at[N_ARGS] = {[SRC] = (void *)(uintptr_t)a, [WEIGHTS] = (void *)(uintptr_t)b, [DST] = c, [SCRATCHPAD] = scratch};
+void lm_matmul_run(const lm_matmuls *all, const lm_matmul *x, int thread, const char *a,
+                   const char *b, char *c, char *scratch) {
+  void *at[N_ARGS] = {[SRC] = (void *)(uintptr_t)a,
+                      [WEIGHTS] = (void *)(uintptr_t)b,
+                      [DST] = c,
+                      [SCRATCHPAD] = scratch};
   dnnl_exec_arg_t args[N_ARGS];
   dnnl_status_t status = dnnl_success;
   for (int i = 0; i < N_ARGS && ok(status); i++) {
     args[i] = (dnnl_exec_arg_t){ARGUMENTS[i], x->memory[thread][i]};
     status = dnnl_memory_set_data_handle(x->memory[thread][i], at[i]);
   }
-  if (ok(status)) status = dnnl_primitive_execute(x->primitive, all->streams[thread], N_ARGS, args);
-  if (!ok(status)) LM_BUG("matmul %s: status %d", x->name, (int)status);
+  if (ok(status))
+    status = dnnl_primitive_execute(x->primitive, all->streams[thread], N_ARGS, args);
+  if (!ok(status))
+    LM_BUG("matmul %s: status %d", x->name, (int)status);
 }

@@ -1,23 +1,33 @@
-// move.c - see move.h. Work is split over the outermost dim that has more than one place; every element is written once,
-// so how it is split changes nothing.
+// move.c - see move.h. Work is split over the outermost dim that has more than one place; every
+// element is written once, so how it is split changes nothing.
 #include "runtime/cpu/move.h"
 
 #include <string.h>
 
-typedef struct dim { int64_t size, from, to; } dim;
-typedef struct nest { dim dim[12]; int rank, element; bool add; } nest;
+typedef struct dim {
+  int64_t size, from, to;
+} dim;
+typedef struct nest {
+  dim dim[12];
+  int rank, element;
+  bool add;
+} nest;
 
 static void add_row(const dim *d, const char *from, char *to) {
   if (d->from == sizeof(float) && d->to == sizeof(float)) {
     const float *x = (const float *)from;
     float *y = (float *)to;
-    for (int64_t i = 0; i < d->size; i++) y[i] += x[i];
+    for (int64_t i = 0; i < d->size; i++)
+      y[i] += x[i];
     return;
   }
-  for (int64_t i = 0; i < d->size; i++) *(float *)(to + i * d->to) += *(const float *)(from + i * d->from);
+  for (int64_t i = 0; i < d->size; i++)
+    *(float *)(to + i * d->to) += *(const float *)(from + i * d->from);
 }
 
-#define COPY_ROW(T) for (int64_t i = 0; i < d->size; i++) *(T *)(to + i * d->to) = *(const T *)(from + i * d->from)
+#define COPY_ROW(T)                                                                                \
+  for (int64_t i = 0; i < d->size; i++)                                                            \
+  *(T *)(to + i * d->to) = *(const T *)(from + i * d->from)
 
 static void copy_row(const dim *d, int element, const char *from, char *to) {
   if (d->from == element && d->to == element) {
@@ -36,7 +46,8 @@ static void copy_row(const dim *d, int element, const char *from, char *to) {
 static void move_nest(const nest *n, int level, const char *from, char *to) {
   const dim *d = &n->dim[level];
   if (level < n->rank - 1) {
-    for (int64_t i = 0; i < d->size; i++) move_nest(n, level + 1, from + i * d->from, to + i * d->to);
+    for (int64_t i = 0; i < d->size; i++)
+      move_nest(n, level + 1, from + i * d->from, to + i * d->to);
   } else if (n->add) {
     add_row(d, from, to);
   } else {
@@ -48,24 +59,33 @@ static nest nest_make(const lm_plan_move *m, const int64_t *var, bool add) {
   nest n = {.rank = m->rank, .element = m->element, .add = add};
   for (int i = 0; i < m->rank; i++)
     n.dim[i] = (dim){lm_plan_extent_value(&m->dim[i].size, var), m->dim[i].from, m->dim[i].to};
-  if (!n.rank) n.dim[n.rank++] = (dim){1, m->element, m->element};
+  if (!n.rank)
+    n.dim[n.rank++] = (dim){1, m->element, m->element};
   return n;
 }
 
-void lm_cpu_move(const lm_plan_move *m, const int64_t *var, const char *from, char *to, int64_t at, bool add, const lm_share *share) {
+void lm_cpu_move(const lm_plan_move *m, const int64_t *var, const char *from, char *to, int64_t at,
+                 bool add, const lm_share *share) {
   nest n = nest_make(m, var, add);
-  if (m->at_dim >= 0) to += at * m->dim[m->at_dim].to;
+  if (m->at_dim >= 0)
+    to += at * m->dim[m->at_dim].to;
   int split = 0;
-  while (split < n.rank - 1 && n.dim[split].size == 1) split++;
+  while (split < n.rank - 1 && n.dim[split].size == 1)
+    split++;
   dim *d = &n.dim[split];
-  int64_t lo = lm_share_first(share, d->size), hi = lm_share_last(share, d->size);
+  int64_t lo = lm_share_first(share, d->size);
+  int64_t hi = lm_share_last(share, d->size);
   d->size = hi - lo;
-  if (lo < hi) move_nest(&n, split, from + lo * d->from, to + lo * d->to);
+  if (lo < hi)
+    move_nest(&n, split, from + lo * d->from, to + lo * d->to);
 }
 
 void lm_cpu_fill(char *to, int64_t bytes, uint64_t pattern, int element, const lm_share *share) {
-  int64_t lo = lm_share_first(share, bytes / element) * element, hi = lm_share_last(share, bytes / element) * element;
-  if (!pattern) memset(to + lo, 0, (size_t)(hi - lo));
+  int64_t lo = lm_share_first(share, bytes / element) * element;
+  int64_t hi = lm_share_last(share, bytes / element) * element;
+  if (!pattern)
+    memset(to + lo, 0, (size_t)(hi - lo));
   else
-    for (int64_t i = lo; i < hi; i += element) memcpy(to + i, &pattern, (size_t)element);   // little-endian
+    for (int64_t i = lo; i < hi; i += element)
+      memcpy(to + i, &pattern, (size_t)element); // little-endian
 }

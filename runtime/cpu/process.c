@@ -16,13 +16,16 @@
 
 extern char **environ;
 
-// Messages are looked through, so they come in one language. The list alone is freed; the texts are the environment's.
+// Messages are looked through, so they come in one language. The list alone is freed; the texts are
+// the environment's.
 static const char **environment_make(void) {
   size_t n = 0, kept = 0;
-  while (environ[n]) n++;
+  while (environ[n])
+    n++;
   const char **list = lm_calloc(n + 2, sizeof *list);
   for (size_t i = 0; i < n; i++)
-    if (strncmp(environ[i], "LC_ALL=", 7) && strncmp(environ[i], "LANGUAGE=", 9)) list[kept++] = environ[i];
+    if (strncmp(environ[i], "LC_ALL=", 7) && strncmp(environ[i], "LANGUAGE=", 9))
+      list[kept++] = environ[i];
   list[kept] = "LC_ALL=C";
   return list;
 }
@@ -30,8 +33,10 @@ static const char **environment_make(void) {
 // The order matters where `output` is 0 or 2 itself.
 static int files_set(posix_spawn_file_actions_t *files, int dir, int output) {
   int error = dir >= 0 ? posix_spawn_file_actions_addfchdir_np(files, dir) : 0;
-  if (!error) error = posix_spawn_file_actions_adddup2(files, output, 1);
-  if (!error) error = posix_spawn_file_actions_addopen(files, 0, "/dev/null", O_RDONLY, 0);
+  if (!error)
+    error = posix_spawn_file_actions_adddup2(files, output, 1);
+  if (!error)
+    error = posix_spawn_file_actions_addopen(files, 0, "/dev/null", O_RDONLY, 0);
   return error ? error : posix_spawn_file_actions_adddup2(files, 1, 2);
 }
 
@@ -41,7 +46,9 @@ lm_status lm_process_start(const char *const *argv, int dir, int output, pid_t *
   if (!error) {
     const char **environment = environment_make();
     error = files_set(&files, dir, output);
-    if (!error) error = posix_spawn(out, argv[0], &files, NULL, (char *const *)(uintptr_t)argv, (char *const *)(uintptr_t)environment);
+    if (!error)
+      error = posix_spawn(out, argv[0], &files, NULL, (char *const *)(uintptr_t)argv,
+                          (char *const *)(uintptr_t)environment);
     lm_free(environment);
     posix_spawn_file_actions_destroy(&files);
   }
@@ -55,14 +62,16 @@ lm_status lm_process_output(int *out_fd) {
 }
 
 lm_status lm_process_output_read(int fd, size_t max_bytes, lm_buf *out) {
-  if (lseek(fd, 0, SEEK_SET)) return lm_fail_errno("cannot read a file in memory");
+  if (lseek(fd, 0, SEEK_SET))
+    return lm_fail_errno("cannot read a file in memory");
   return lm_fd_read(fd, "what a program printed", max_bytes, out);
 }
 
 lm_status lm_process_wait(pid_t pid, int *out_exit) {
   int state;
   while (waitpid(pid, &state, 0) < 0)
-    if (errno != EINTR) return lm_fail_errno("cannot wait for process %d", (int)pid);
+    if (errno != EINTR)
+      return lm_fail_errno("cannot wait for process %d", (int)pid);
   *out_exit = WIFEXITED(state) ? WEXITSTATUS(state) : LM_PROCESS_SIGNAL + WTERMSIG(state);
   return NULL;
 }
@@ -72,21 +81,26 @@ static bool is_program(const char *path) {
   return !access(path, X_OK) && !stat(path, &st) && S_ISREG(st.st_mode);
 }
 
-// A name that holds for processes in other folders, too. Links stay: some programs look at the name that they are called by.
+// A name that holds for processes in other folders, too. Links stay: some programs look at the name
+// that they are called by.
 static bool path_copy(const char *path, char *out, size_t n) {
   char here[PATH_MAX] = "";
-  if (*path != '/' && !getcwd(here, sizeof here)) return false;
+  if (*path != '/' && !getcwd(here, sizeof here))
+    return false;
   return snprintf(out, n, "%s%s%s", here, *here ? "/" : "", path) < (int)n && is_program(out);
 }
 
 bool lm_executable_find(const char *name, char *out, size_t n) {
   char one[PATH_MAX];
-  if (strchr(name, '/')) return path_copy(name, out, n);
+  if (strchr(name, '/'))
+    return path_copy(name, out, n);
   const char *path = getenv("PATH");
   for (const char *p = path ? path : "/usr/bin:/bin"; *p;) {
     size_t length = strcspn(p, ":");
-    bool fits = length && snprintf(one, sizeof one, "%.*s/%s", (int)length, p, name) < (int)sizeof one;
-    if (fits && path_copy(one, out, n)) return true;
+    bool fits =
+        length && snprintf(one, sizeof one, "%.*s/%s", (int)length, p, name) < (int)sizeof one;
+    if (fits && path_copy(one, out, n))
+      return true;
     p += length + (p[length] == ':');
   }
   return false;

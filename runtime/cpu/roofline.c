@@ -1,24 +1,36 @@
-// roofline.c - see roofline.h. Bandwidth is that of c = a + s b, each thread over its own stretch of the arrays.
+// roofline.c - see roofline.h. Bandwidth is that of c = a + s b, each thread over its own stretch
+// of the arrays.
 #include "runtime/cpu/roofline.h"
 
 #include "runtime/base/parallel.h"
 #include "runtime/base/team.h"
 #include "runtime/cpu/gemm.h"
 
-enum { REPEATS = 3, TOUCHED = 64 << 20 };   // best of; bytes that a measurement moves at least
+enum {
+  REPEATS = 3,
+  TOUCHED = 64 << 20
+}; // best of; bytes that a measurement moves at least
 
 static void triad(const float *a, const float *b, float *c, int64_t n, float s) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; i++) c[i] = a[i] + s * b[i];
+  for (int64_t i = 0; i < n; i++)
+    c[i] = a[i] + s * b[i];
 }
 
-typedef struct triads { float *arrays; int64_t n; int rounds, threads; } triads;
+typedef struct triads {
+  float *arrays;
+  int64_t n;
+  int rounds, threads;
+} triads;
 
 static void triads_do(void *user, int me) {
   const triads *t = user;
-  int64_t n = t->n, lo = n * me / t->threads, hi = n * (me + 1) / t->threads;
+  int64_t n = t->n;
+  int64_t lo = n * me / t->threads;
+  int64_t hi = n * (me + 1) / t->threads;
   float *a = t->arrays;
-  for (int k = 0; k < t->rounds; k++) triad(a + lo, a + n + lo, a + 2 * n + lo, hi - lo, (float)k);
+  for (int k = 0; k < t->rounds; k++)
+    triad(a + lo, a + n + lo, a + 2 * n + lo, hi - lo, (float)k);
 }
 
 // n floats in each array.
@@ -29,7 +41,8 @@ static double triad_time(lm_team *team, float *arrays, int64_t n, int rounds) {
     double start = lm_now();
     lm_team_run(team, triads_do, &t);
     double took = lm_now() - start;
-    if (took < best) best = took;
+    if (took < best)
+      best = took;
   }
   return best / rounds;
 }
@@ -37,30 +50,37 @@ static double triad_time(lm_team *team, float *arrays, int64_t n, int rounds) {
 void lm_cpu_roofline(int threads, lm_dtype dtype, lm_roofline *out) {
   int64_t most = (int64_t)LM_ROOFLINE_LEAST << 2 * (LM_ROOFLINE_SIZES - 1);
   float *arrays = lm_alloc((size_t)most);
-  if (threads <= 0) threads = lm_threads(0);
+  if (threads <= 0)
+    threads = lm_threads(0);
   out->peak = lm_cpu_peak(threads, dtype);
   lm_team *team = lm_team_create(threads);
   for (int i = 0; i < LM_ROOFLINE_SIZES; i++) {
-    int64_t bytes = (int64_t)LM_ROOFLINE_LEAST << 2 * i, n = bytes / 3 / (int64_t)sizeof *arrays;
+    int64_t bytes = (int64_t)LM_ROOFLINE_LEAST << 2 * i;
+    int64_t n = bytes / 3 / (int64_t)sizeof *arrays;
     int rounds = (int)(TOUCHED / bytes) + 1;
-    triad_time(team, arrays, n, 1);   // touches the pages
+    triad_time(team, arrays, n, 1); // touches the pages
     out->bandwidth[i] = (double)bytes / triad_time(team, arrays, n, rounds);
   }
   lm_team_destroy(team);
-  for (int i = LM_ROOFLINE_SIZES - 2; i >= 0; i--)   // little is no slower than much: what disturbed a measurement goes
-    if (out->bandwidth[i] < out->bandwidth[i + 1]) out->bandwidth[i] = out->bandwidth[i + 1];
+  for (int i = LM_ROOFLINE_SIZES - 2; i >= 0;
+       i--) // little is no slower than much: what disturbed a measurement goes
+    if (out->bandwidth[i] < out->bandwidth[i + 1])
+      out->bandwidth[i] = out->bandwidth[i + 1];
   lm_free(arrays);
 }
 
 // What lies between two sizes counts as the smaller one: a bound must not be too high.
 static double bandwidth_of(const lm_roofline *r, double bytes) {
   int i = 0;
-  while (i + 1 < LM_ROOFLINE_SIZES && bytes >= (double)((int64_t)LM_ROOFLINE_LEAST << 2 * (i + 1))) i++;
+  while (i + 1 < LM_ROOFLINE_SIZES && bytes >= (double)((int64_t)LM_ROOFLINE_LEAST << 2 * (i + 1)))
+    i++;
   return r->bandwidth[i];
 }
 
 double lm_roofline_seconds(const lm_roofline *r, double flops, double bytes, bool *out_memory) {
-  double arithmetic = flops / r->peak, memory = bytes / bandwidth_of(r, bytes);
-  if (out_memory) *out_memory = memory > arithmetic;
+  double arithmetic = flops / r->peak;
+  double memory = bytes / bandwidth_of(r, bytes);
+  if (out_memory)
+    *out_memory = memory > arithmetic;
   return memory > arithmetic ? memory : arithmetic;
 }

@@ -5,49 +5,58 @@
 #include <string.h>
 
 enum {
-  ROUNDS = 3,                          // runs of each of two tiles that are compared
-  FINALS = 4, ROUNDS_FINAL = 7,        // comparisons that the best candidate has to win besides, and runs in each
+  ROUNDS = 3, // runs of each of two tiles that are compared
+  FINALS = 4,
+  ROUNDS_FINAL = 7, // comparisons that the best candidate has to win besides, and runs in each
   CANDIDATES = 11,
-  STEP = 16,                           // tiles are multiples of it, or the whole side
+  STEP = 16, // tiles are multiples of it, or the whole side
   LEAST = 64,
 };
 static const double FLOPS_LEAST = 1e6; // below, one thread does the whole product
-static const double MARGIN = 0.97;     // of the default's time, which another tile has to stay below
+static const double MARGIN = 0.97; // of the default's time, which another tile has to stay below
 
-typedef struct job {                   // a distinct product
+typedef struct job { // a distinct product
   const lm_plan_gemm *g;
   lm_gemm_key key;
-  double flops, work;                  // of one; of all like it in one run of every function
+  double flops, work; // of one; of all like it in one run of every function
 } job;
 
 typedef struct tuner {
   lm_arena *arena;
   const lm_tune_options *o;
-  job *jobs; uint32_t n_jobs, cap_jobs;
+  job *jobs;
+  uint32_t n_jobs, cap_jobs;
   double began;
 } tuner;
 
-typedef struct bench {                 // a product being measured
+typedef struct bench { // a product being measured
   const tuner *t;
   const job *job;
-  lm_gemm_cut cut;                     // what `cuts` holds
+  lm_gemm_cut cut; // what `cuts` holds
   lm_gemm_cuts cuts;
   lm_cpu_gemms *all;
   char *a, *b, *c;
 } bench;
 
-static double elapsed(const tuner *t) { return (t->o->now ? t->o->now(t->o->user) : lm_now()) - t->began; }
-static bool is_over(const tuner *t) { return elapsed(t) >= t->o->budget; }
+static double elapsed(const tuner *t) {
+  return (t->o->now ? t->o->now(t->o->user) : lm_now()) - t->began;
+}
+static bool is_over(const tuner *t) {
+  return elapsed(t) >= t->o->budget;
+}
 
 // ---- what there is to measure
 
 static void job_add(tuner *t, const lm_plan_gemm *g, double times) {
   lm_gemm_key k;
-  if (g->dtype_ab == LM_F64 || g->dtype_c == LM_F64 || !lm_gemm_key_find(g, &k)) return;
+  if (g->dtype_ab == LM_F64 || g->dtype_c == LM_F64 || !lm_gemm_key_find(g, &k))
+    return;
   double flops = 2.0 * (double)k.m * (double)k.n * (double)k.k * (double)k.outers * (double)k.sums;
-  if (flops < FLOPS_LEAST) return;
+  if (flops < FLOPS_LEAST)
+    return;
   for (uint32_t i = 0; i < t->n_jobs; i++) {
-    if (memcmp(&t->jobs[i].key, &k, sizeof k)) continue;
+    if (memcmp(&t->jobs[i].key, &k, sizeof k))
+      continue;
     t->jobs[i].work += flops * times;
     return;
   }
@@ -58,42 +67,56 @@ static void jobs_collect(tuner *t, const lm_plan_func *f) {
   double times = 1;
   for (int i = 0; i < f->n_steps; i++) {
     const lm_plan_step *s = &f->steps[i];
-    if (s->kind == LM_STEP_LOOP) times *= (double)s->count;
-    if (s->kind == LM_STEP_END) times /= (double)f->steps[s->match].count;
-    if (s->kind == LM_STEP_GEMM) job_add(t, s->gemm, times);
+    if (s->kind == LM_STEP_LOOP)
+      times *= (double)s->count;
+    if (s->kind == LM_STEP_END)
+      times /= (double)f->steps[s->match].count;
+    if (s->kind == LM_STEP_GEMM)
+      job_add(t, s->gemm, times);
   }
 }
 
 // The heaviest first; of equal ones, the first of the plan.
 static int heavier(const void *x, const void *y) {
   const job *a = x, *b = y;
-  if (a->work != b->work) return a->work < b->work ? 1 : -1;
+  if (a->work != b->work)
+    return a->work < b->work ? 1 : -1;
   return memcmp(&a->key, &b->key, sizeof a->key);
 }
 
 // ---- one product
 
-typedef enum { A, B, C } operand;
+typedef enum {
+  A,
+  B,
+  C
+} operand;
 
 // Elements from the first to the last that a product touches of an operand.
 static int64_t elements(const lm_plan_gemm *g, operand x) {
-  int64_t rows = x == B ? g->k.fixed : g->m.fixed, cols = x == A ? g->k.fixed : g->n.fixed;
-  int64_t row = x == A ? g->a_m : x == B ? g->b_k : g->c_m, col = x == A ? g->a_k : x == B ? g->b_n : g->c_n;
+  int64_t rows = x == B ? g->k.fixed : g->m.fixed;
+  int64_t cols = x == A ? g->k.fixed : g->n.fixed;
+  int64_t row = x == A ? g->a_m : x == B ? g->b_k : g->c_m;
+  int64_t col = x == A ? g->a_k : x == B ? g->b_n : g->c_n;
   int64_t last = (rows - 1) * row + (cols - 1) * col;
   for (int i = 0; i < g->n_batch; i++)
-    last += (g->batch[i].size.fixed - 1) * (x == A ? g->batch[i].a : x == B ? g->batch[i].b : g->batch[i].c);
+    last += (g->batch[i].size.fixed - 1) * (x == A   ? g->batch[i].a
+                                            : x == B ? g->batch[i].b
+                                                     : g->batch[i].c);
   return last + 1;
 }
 
 static lm_cpu_gemms *gemms_make(const tuner *t, const lm_gemm_cuts *cuts) {
-  return lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = t->o->threads, .cuts = cuts, .code = true, .kernels = t->o->kernels});
+  return lm_cpu_gemms_create(&(lm_cpu_gemm_options){
+      .threads = t->o->threads, .cuts = cuts, .code = true, .kernels = t->o->kernels});
 }
 
 static void bench_open(bench *b, const tuner *t, const job *j) {
   *b = (bench){.t = t, .job = j, .cut = {.key = j->key}};
   b->cuts = (lm_gemm_cuts){&b->cut, 0, 1};
   b->all = gemms_make(t, &b->cuts);
-  if (t->o->run) return;
+  if (t->o->run)
+    return;
   b->a = lm_cpu_matrix_make(elements(j->g, A), j->g->dtype_ab);
   b->b = lm_cpu_matrix_make(elements(j->g, B), j->g->dtype_ab);
   b->c = lm_cpu_matrix_make(elements(j->g, C), j->g->dtype_c);
@@ -117,7 +140,8 @@ static lm_tile tile_set(bench *b, lm_tile t) {
 static double run_once(bench *b, lm_tile tile) {
   const lm_tune_options *o = b->t->o;
   b->cut.tile = tile;
-  if (o->run) return o->run(o->user, b->job->g, tile);
+  if (o->run)
+    return o->run(o->user, b->job->g, tile);
   double start = lm_now();
   lm_cpu_gemm(b->all, b->job->g, NULL, b->a, b->b, b->c);
   return lm_now() - start;
@@ -127,21 +151,28 @@ static double run_once(bench *b, lm_tile tile) {
 static double compare(bench *b, lm_tile x, lm_tile y, int rounds) {
   double best_x = 1e30, best_y = 1e30;
   for (int i = 0; i < rounds; i++) {
-    double took_x = run_once(b, x), took_y = run_once(b, y);
-    if (took_x < best_x) best_x = took_x;
-    if (took_y < best_y) best_y = took_y;
-    if (is_over(b->t)) return 1;
+    double took_x = run_once(b, x);
+    double took_y = run_once(b, y);
+    if (took_x < best_x)
+      best_x = took_x;
+    if (took_y < best_y)
+      best_y = took_y;
+    if (is_over(b->t))
+      return 1;
   }
   return best_x / best_y;
 }
 
-static int64_t side(int64_t tile, int64_t size, int factor) {   // in halves
+static int64_t side(int64_t tile, int64_t size, int factor) { // in halves
   int64_t wanted = (tile * factor / 2 + STEP - 1) / STEP * STEP;
-  if (wanted < LEAST) wanted = LEAST;
+  if (wanted < LEAST)
+    wanted = LEAST;
   return wanted < size ? wanted : size;
 }
 
-static bool same(lm_tile x, lm_tile y) { return x.m == y.m && x.n == y.n && x.code == y.code; }
+static bool same(lm_tile x, lm_tile y) {
+  return x.m == y.m && x.n == y.n && x.code == y.code;
+}
 
 // C of a run in such tiles, from zeros. lm_free it.
 static char *result_of(bench *b, lm_tile t, size_t bytes) {
@@ -152,13 +183,17 @@ static char *result_of(bench *b, lm_tile t, size_t bytes) {
   return copy;
 }
 
-// Whether both give the same numbers but for rounding: code may never have run on such a processor before.
+// Whether both give the same numbers but for rounding: code may never have run on such a processor
+// before.
 static bool agree(bench *b, lm_tile x, lm_tile y) {
   const lm_plan_gemm *g = b->job->g;
-  if (b->t->o->run) return true;
+  if (b->t->o->run)
+    return true;
   bool half = g->dtype_c == LM_BF16;
-  size_t n = (size_t)elements(g, C), bytes = n * (size_t)lm_dtype_bytes(g->dtype_c);
-  char *of_x = result_of(b, x, bytes), *of_y = result_of(b, y, bytes);
+  size_t n = (size_t)elements(g, C);
+  size_t bytes = n * (size_t)lm_dtype_bytes(g->dtype_c);
+  char *of_x = result_of(b, x, bytes);
+  char *of_y = result_of(b, y, bytes);
   double off = 0, norm = 0, limit = half ? 1e-2 : 1e-3;
   for (size_t i = 0; i < n; i++) {
     double u = half ? lm_bf16_to_f32(((uint16_t *)of_x)[i]) : ((float *)of_x)[i];
@@ -168,36 +203,43 @@ static bool agree(bench *b, lm_tile x, lm_tile y) {
   }
   lm_free(of_x);
   lm_free(of_y);
-  return off <= limit * limit * norm;            // not if one of them is no number
+  return off <= limit * limit * norm; // not if one of them is no number
 }
 
-// Other tiles than the default: those of the library where the default is code of the product's own; each side halved, kept or
-// doubled; whole rows and columns.
+// Other tiles than the default: those of the library where the default is code of the product's
+// own; each side halved, kept or doubled; whole rows and columns.
 static int candidates_list(bench *b, lm_tile usual, lm_tile *out) {
-  static const struct { int m, n; } factors[] = {{1, 2}, {2, 1}, {1, 1}, {4, 2}, {2, 4}, {4, 4}, {4, 1}, {1, 4}};
+  static const struct {
+    int m, n;
+  } factors[] = {{1, 2}, {2, 1}, {1, 1}, {4, 2}, {2, 4}, {4, 4}, {4, 1}, {1, 4}};
   const lm_gemm_key *k = &b->job->key;
   lm_tile wanted[CANDIDATES];
   int n_wanted = 0, n = 0;
   wanted[n_wanted++] = (lm_tile){.code = !usual.code};
   for (size_t i = 0; i < LM_COUNT(factors); i++)
-    wanted[n_wanted++] = (lm_tile){side(usual.m, k->m, factors[i].m), side(usual.n, k->n, factors[i].n), usual.code};
+    wanted[n_wanted++] =
+        (lm_tile){side(usual.m, k->m, factors[i].m), side(usual.n, k->n, factors[i].n), usual.code};
   wanted[n_wanted++] = (lm_tile){k->m, side(usual.n, k->n, 2), usual.code};
   wanted[n_wanted++] = (lm_tile){side(usual.m, k->m, 2), k->n, usual.code};
   for (int i = 0; i < n_wanted; i++) {
     lm_tile t = tile_set(b, tile_set(b, wanted[i]));
     bool new = !same(t, usual);
-    for (int j = 0; j < n; j++) new &= !same(t, out[j]);
-    if (new && (t.code == usual.code || agree(b, t, usual))) out[n++] = t;
+    for (int j = 0; j < n; j++)
+      new &= !same(t, out[j]);
+    if (new && (t.code == usual.code || agree(b, t, usual)))
+      out[n++] = t;
   }
   return n;
 }
 
-// The best of few noisy times is often a lucky one, so what wins has to win again and again; the least of its gains counts.
+// The best of few noisy times is often a lucky one, so what wins has to win again and again; the
+// least of its gains counts.
 static double confirm(bench *b, lm_tile x, lm_tile y) {
   double worst = 0;
   for (int i = 0; i < FINALS && worst < MARGIN; i++) {
     double ratio = compare(b, x, y, ROUNDS_FINAL);
-    if (ratio > worst) worst = ratio;
+    if (ratio > worst)
+      worst = ratio;
   }
   return worst;
 }
@@ -208,10 +250,11 @@ static lm_gemm_cut cut_measure(bench *b) {
   double least = MARGIN;
   int n = candidates_list(b, usual, others);
   tile_set(b, usual);
-  run_once(b, usual);                  // touches the memory
+  run_once(b, usual); // touches the memory
   for (int i = 0; i < n && !is_over(b->t); i++) {
     double ratio = compare(b, others[i], usual, ROUNDS);
-    if (ratio >= least) continue;
+    if (ratio >= least)
+      continue;
     least = ratio;
     best = others[i];
   }
@@ -229,11 +272,14 @@ static lm_gemm_cut cut_default(const tuner *t, const job *j) {
   return cut;
 }
 
-static lm_gemm_cut cut_find(const tuner *t, const job *j, const lm_gemm_cuts *known, int *measured) {
+static lm_gemm_cut cut_find(const tuner *t, const job *j, const lm_gemm_cuts *known,
+                            int *measured) {
   const lm_gemm_cut *have = lm_gemm_cuts_find(known, &j->key);
   bench b;
-  if (have) return *have;
-  if (is_over(t)) return cut_default(t, j);
+  if (have)
+    return *have;
+  if (is_over(t))
+    return cut_default(t, j);
   bench_open(&b, t, j);
   lm_gemm_cut cut = cut_measure(&b);
   bench_close(&b);
@@ -244,16 +290,24 @@ static lm_gemm_cut cut_find(const tuner *t, const job *j, const lm_gemm_cuts *kn
 // ---- all of them
 
 static void progress(const tuner *t, uint32_t done) {
-  double spent = elapsed(t), left = t->o->budget - spent;
+  double spent = elapsed(t);
+  double left = t->o->budget - spent;
   double guess = done ? spent / done * (t->n_jobs - done) : left;
-  if (t->o->progress) t->o->progress(t->o->user, (int)done, (int)t->n_jobs, guess < left ? guess : left > 0 ? left : 0);
+  if (t->o->progress)
+    t->o->progress(t->o->user, (int)done, (int)t->n_jobs,
+                   guess < left ? guess
+                   : left > 0   ? left
+                                : 0);
 }
 
-void lm_cpu_tune(lm_arena *a, const lm_plan *plan, const lm_tune_options *o, const lm_gemm_cuts *known, lm_gemm_cuts *out, int *out_measured) {
+void lm_cpu_tune(lm_arena *a, const lm_plan *plan, const lm_tune_options *o,
+                 const lm_gemm_cuts *known, lm_gemm_cuts *out, int *out_measured) {
   tuner t = {.arena = a, .o = o};
   t.began = elapsed(&t);
-  for (int i = 0; i < plan->n_funcs; i++) jobs_collect(&t, &plan->funcs[i]);
-  if (t.n_jobs) qsort(t.jobs, t.n_jobs, sizeof *t.jobs, heavier);
+  for (int i = 0; i < plan->n_funcs; i++)
+    jobs_collect(&t, &plan->funcs[i]);
+  if (t.n_jobs)
+    qsort(t.jobs, t.n_jobs, sizeof *t.jobs, heavier);
   *out_measured = 0;
   for (uint32_t i = 0; i < t.n_jobs; i++) {
     progress(&t, i);

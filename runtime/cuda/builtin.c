@@ -3,16 +3,25 @@
 
 #include <string.h>
 
-enum { THREADS = 256, BLOCKS_MOST = 4096, PIECE_MOST = 1 << 30 /* elements of a launch */ };
+enum {
+  THREADS = 256,
+  BLOCKS_MOST = 4096,
+  PIECE_MOST = 1 << 30 /* elements of a launch */
+};
 
-struct lm_embedded { const char *path, *text; };
+struct lm_embedded {
+  const char *path, *text;
+};
 extern const struct lm_embedded lm_cuda_builtin_source[];
 
 const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS] = {
-  "lm_fill_8", "lm_move_1", "lm_move_2", "lm_move_4", "lm_move_8", "lm_add_f32",
-  "lm_product_f32", "lm_product_f64", "lm_product_bf16", "lm_product_bf16_f32", "lm_round_bf16", "lm_tally", "lm_judge", "lm_finish_f32", "lm_finish_bf16"};
+    "lm_fill_8",     "lm_move_1",      "lm_move_2",      "lm_move_4",       "lm_move_8",
+    "lm_add_f32",    "lm_product_f32", "lm_product_f64", "lm_product_bf16", "lm_product_bf16_f32",
+    "lm_round_bf16", "lm_tally",       "lm_judge",       "lm_finish_f32",   "lm_finish_bf16"};
 
-const char *lm_cuda_builtin_text(lm_arena *a) { return lm_arena_printf(a, "%s%s", lm_cuda_builtin_source[0].text, lm_cuda_builtin_source[1].text); }
+const char *lm_cuda_builtin_text(lm_arena *a) {
+  return lm_arena_printf(a, "%s%s", lm_cuda_builtin_source[0].text, lm_cuda_builtin_source[1].text);
+}
 
 void lm_cuda_builtins_set(lm_cuda_builtins *b, void *const *f) {
   b->fill_8 = f[0];
@@ -31,16 +40,22 @@ void lm_cuda_builtins_set(lm_cuda_builtins *b, void *const *f) {
 
 static lm_status launch(const lm_cuda_builtins *b, void *function, int64_t n, void **params) {
   int64_t blocks = (n + THREADS - 1) / THREADS;
-  if (blocks > BLOCKS_MOST) blocks = BLOCKS_MOST;
-  if (!blocks) return NULL;
-  return lm_cuda_check(b->driver, b->driver->cuLaunchKernel(function, (unsigned)blocks, 1, 1, THREADS, 1, 1, 0, b->stream, params, NULL), "launch");
+  if (blocks > BLOCKS_MOST)
+    blocks = BLOCKS_MOST;
+  if (!blocks)
+    return NULL;
+  return lm_cuda_check(b->driver,
+                       b->driver->cuLaunchKernel(function, (unsigned)blocks, 1, 1, THREADS, 1, 1, 0,
+                                                 b->stream, params, NULL),
+                       "launch");
 }
 
 // ---- fills
 
-static bool repeats(uint64_t pattern, int bytes) {   // of 8 bytes, every `bytes`
+static bool repeats(uint64_t pattern, int bytes) { // of 8 bytes, every `bytes`
   uint64_t part = bytes == 8 ? pattern : pattern & ((1ull << 8 * bytes) - 1), all = 0;
-  for (int i = 0; i < 8; i += bytes) all |= part << 8 * i;
+  for (int i = 0; i < 8; i += bytes)
+    all |= part << 8 * i;
   return all == pattern;
 }
 
@@ -48,20 +63,37 @@ lm_status lm_cuda_fill(const lm_cuda_builtins *b, lm_cuda_address to, const lm_p
   const lm_cuda_driver *d = b->driver;
   uint64_t pattern = 0;
   size_t bytes = (size_t)s->bytes;
-  for (int i = 0; i < 8; i += s->element) memcpy((char *)&pattern + i, &s->pattern, (size_t)s->element);
-  if (!bytes) return NULL;
-  if (repeats(pattern, 1)) return lm_cuda_check(d, d->cuMemsetD8Async(to, (unsigned char)pattern, bytes, b->stream), "fill");
-  if (repeats(pattern, 2)) return lm_cuda_check(d, d->cuMemsetD16Async(to, (unsigned short)pattern, bytes / 2, b->stream), "fill");
-  if (repeats(pattern, 4)) return lm_cuda_check(d, d->cuMemsetD32Async(to, (unsigned)pattern, bytes / 4, b->stream), "fill");
+  for (int i = 0; i < 8; i += s->element)
+    memcpy((char *)&pattern + i, &s->pattern, (size_t)s->element);
+  if (!bytes)
+    return NULL;
+  if (repeats(pattern, 1))
+    return lm_cuda_check(d, d->cuMemsetD8Async(to, (unsigned char)pattern, bytes, b->stream),
+                         "fill");
+  if (repeats(pattern, 2))
+    return lm_cuda_check(d, d->cuMemsetD16Async(to, (unsigned short)pattern, bytes / 2, b->stream),
+                         "fill");
+  if (repeats(pattern, 4))
+    return lm_cuda_check(d, d->cuMemsetD32Async(to, (unsigned)pattern, bytes / 4, b->stream),
+                         "fill");
   int64_t n = s->bytes / 8;
   return launch(b, b->fill_8, n, (void *[]){&to, &pattern, &n});
 }
 
 // ---- moves
 
-typedef struct dim { int64_t size, from, to; } dim;
-typedef struct nest { dim d[12]; int rank, element; int64_t n; } nest;   // strides in bytes
-typedef struct move_args { int64_t size[12], from[12], to[12], at_to, at_more, at_limit, n; int32_t rank, step; } move_args;
+typedef struct dim {
+  int64_t size, from, to;
+} dim;
+typedef struct nest {
+  dim d[12];
+  int rank, element;
+  int64_t n;
+} nest; // strides in bytes
+typedef struct move_args {
+  int64_t size[12], from[12], to[12], at_to, at_more, at_limit, n;
+  int32_t rank, step;
+} move_args;
 
 // Dims of one place are left out, neighbours that repeat evenly are one.
 static nest nest_make(const lm_plan_move *m, const int64_t *var) {
@@ -69,32 +101,41 @@ static nest nest_make(const lm_plan_move *m, const int64_t *var) {
   for (int i = 0; i < m->rank; i++) {
     dim d = {lm_plan_extent_value(&m->dim[i].size, var), m->dim[i].from, m->dim[i].to};
     x.n *= d.size;
-    if (d.size == 1) continue;
+    if (d.size == 1)
+      continue;
     dim *last = x.rank ? &x.d[x.rank - 1] : NULL;
-    if (last && last->from == d.size * d.from && last->to == d.size * d.to) *last = (dim){last->size * d.size, d.from, d.to};
-    else x.d[x.rank++] = d;
+    if (last && last->from == d.size * d.from && last->to == d.size * d.to)
+      *last = (dim){last->size * d.size, d.from, d.to};
+    else
+      x.d[x.rank++] = d;
   }
   return x;
 }
 
 static bool even(const nest *x, uint64_t all, int bytes) {
-  for (int i = 0; i < x->rank - 1; i++) all |= (uint64_t)(x->d[i].from | x->d[i].to);
+  for (int i = 0; i < x->rank - 1; i++)
+    all |= (uint64_t)(x->d[i].from | x->d[i].to);
   return all % (uint64_t)bytes == 0;
 }
 
-// Rows without gaps are moved in the widest pieces that they are a multiple of. addresses: of both, and the position's stride.
+// Rows without gaps are moved in the widest pieces that they are a multiple of. addresses: of both,
+// and the position's stride.
 static void widen(nest *x, uint64_t addresses) {
   dim *d = x->rank ? &x->d[x->rank - 1] : NULL;
-  if (!d || d->from != x->element || d->to != x->element) return;
+  if (!d || d->from != x->element || d->to != x->element)
+    return;
   int wide = 8;
-  while (wide > x->element && !even(x, addresses | (uint64_t)(d->size * x->element), wide)) wide /= 2;
+  while (wide > x->element && !even(x, addresses | (uint64_t)(d->size * x->element), wide))
+    wide /= 2;
   int64_t times = wide / x->element;
   x->n /= times;
   *d = (dim){d->size / times, wide, wide};
   x->element = wide;
 }
 
-static lm_status nest_launch(const lm_cuda_builtins *b, const nest *x, const move_args *head, lm_cuda_address from, lm_cuda_address at, lm_cuda_address to, bool add) {
+static lm_status nest_launch(const lm_cuda_builtins *b, const nest *x, const move_args *head,
+                             lm_cuda_address from, lm_cuda_address at, lm_cuda_address to,
+                             bool add) {
   move_args a = *head;
   a.n = x->n;
   a.rank = x->rank;
@@ -105,72 +146,102 @@ static lm_status nest_launch(const lm_cuda_builtins *b, const nest *x, const mov
     a.to[i] = x->d[i].to / x->element;
   }
   lm_cuda_address fault = b->fault;
-  void *function = add ? b->add : b->move[x->element == 1 ? 0 : x->element == 2 ? 1 : x->element == 4 ? 2 : 3];
+  void *function = add ? b->add
+                       : b->move[x->element == 1   ? 0
+                                 : x->element == 2 ? 1
+                                 : x->element == 4 ? 2
+                                                   : 3];
   return launch(b, function, x->n, (void *[]){&from, &to, &at, &fault, &a});
 }
 
 // A kernel counts elements in 32 bits: what is larger is cut along the outermost dim.
-static lm_status nest_run(const lm_cuda_builtins *b, const nest *x, const move_args *head, lm_cuda_address from, lm_cuda_address at, lm_cuda_address to, bool add) {
-  if (x->n <= PIECE_MOST) return nest_launch(b, x, head, from, at, to, add);
-  int64_t row = x->n / x->d[0].size, most = PIECE_MOST / row;
-  if (!most) return lm_fail(LM_ENV, "a move of %lld elements", (long long)x->n);
+static lm_status nest_run(const lm_cuda_builtins *b, const nest *x, const move_args *head,
+                          lm_cuda_address from, lm_cuda_address at, lm_cuda_address to, bool add) {
+  if (x->n <= PIECE_MOST)
+    return nest_launch(b, x, head, from, at, to, add);
+  int64_t row = x->n / x->d[0].size;
+  int64_t most = PIECE_MOST / row;
+  if (!most)
+    return lm_fail(LM_ENV, "a move of %lld elements", (long long)x->n);
   for (int64_t i = 0; i < x->d[0].size; i += most) {
     nest part = *x;
     part.d[0].size = x->d[0].size - i < most ? x->d[0].size - i : most;
     part.n = row * part.d[0].size;
-    LM_TRY(nest_launch(b, &part, head, from + (uint64_t)(i * x->d[0].from), at, to + (uint64_t)(i * x->d[0].to), add));
+    LM_TRY(nest_launch(b, &part, head, from + (uint64_t)(i * x->d[0].from), at,
+                       to + (uint64_t)(i * x->d[0].to), add));
   }
   return NULL;
 }
 
-lm_status lm_cuda_move(const lm_cuda_builtins *b, const lm_plan_move *m, const int64_t *var, lm_cuda_address from,
-                       lm_cuda_address at, lm_cuda_address to, bool add, int step) {
+lm_status lm_cuda_move(const lm_cuda_builtins *b, const lm_plan_move *m, const int64_t *var,
+                       lm_cuda_address from, lm_cuda_address at, lm_cuda_address to, bool add,
+                       int step) {
   nest x = nest_make(m, var);
   move_args head = {.step = step};
-  if (!x.n) return NULL;
+  if (!x.n)
+    return NULL;
   if (at) {
     head.at_to = m->dim[m->at_dim].to;
     head.at_more = lm_plan_extent_value(&m->dim[m->at_dim].size, var);
     head.at_limit = m->at_limit;
   }
-  if (!add) widen(&x, from | to | (uint64_t)head.at_to);
+  if (!add)
+    widen(&x, from | to | (uint64_t)head.at_to);
   bool whole = x.rank == 0 || (x.rank == 1 && x.d[0].from == x.element && x.d[0].to == x.element);
   if (whole && !at && !add)
-    return lm_cuda_check(b->driver, b->driver->cuMemcpyDtoDAsync_v2(to, from, (size_t)(x.n * x.element), b->stream), "copy");
+    return lm_cuda_check(
+        b->driver, b->driver->cuMemcpyDtoDAsync_v2(to, from, (size_t)(x.n * x.element), b->stream),
+        "copy");
   return nest_run(b, &x, &head, from, at, to, add);
 }
 
 // ---- products
 
-lm_status lm_cuda_product_run(const lm_cuda_builtins *b, const lm_cuda_product *p, int ab, int cc, lm_cuda_address x, lm_cuda_address w, lm_cuda_address z) {
+lm_status lm_cuda_product_run(const lm_cuda_builtins *b, const lm_cuda_product *p, int ab, int cc,
+                              lm_cuda_address x, lm_cuda_address w, lm_cuda_address z) {
   lm_cuda_product args = *p;
-  if (p->m * p->n > UINT32_MAX) return lm_fail(LM_ENV, "a product of %lld elements in strides that cuBLASLt does not take", (long long)(p->m * p->n));
-  if (!b->product[ab][cc]) return lm_fail(LM_BUG_STATUS, "no product of types %d and %d", ab, cc);
+  if (p->m * p->n > UINT32_MAX)
+    return lm_fail(LM_ENV, "a product of %lld elements in strides that cuBLASLt does not take",
+                   (long long)(p->m * p->n));
+  if (!b->product[ab][cc])
+    return lm_fail(LM_BUG_STATUS, "no product of types %d and %d", ab, cc);
   return launch(b, b->product[ab][cc], p->m * p->n, (void *[]){&x, &w, &z, &args});
 }
 
-lm_status lm_cuda_finish_run(const lm_cuda_builtins *b, const lm_cuda_finish *f, int type, lm_cuda_address y, lm_cuda_address bias, lm_cuda_address before) {
+lm_status lm_cuda_finish_run(const lm_cuda_builtins *b, const lm_cuda_finish *f, int type,
+                             lm_cuda_address y, lm_cuda_address bias, lm_cuda_address before) {
   lm_cuda_finish args = *f;
-  if (!b->finish[type]) return lm_fail(LM_BUG_STATUS, "no epilogue of type %d", type);
+  if (!b->finish[type])
+    return lm_fail(LM_BUG_STATUS, "no epilogue of type %d", type);
   return launch(b, b->finish[type], f->n, (void *[]){&y, &bias, &before, &args});
 }
 
-lm_status lm_cuda_round(const lm_cuda_builtins *b, const lm_cuda_rounding *r, lm_cuda_address x, lm_cuda_address y) {
+lm_status lm_cuda_round(const lm_cuda_builtins *b, const lm_cuda_rounding *r, lm_cuda_address x,
+                        lm_cuda_address y) {
   lm_cuda_rounding args = *r;
   return launch(b, b->round, r->m * r->n, (void *[]){&x, &y, &args});
 }
 
 // ---- the scalars of a step
 
-typedef struct tally_args { int64_t at[LM_TALLY_MOST]; uint8_t type[LM_TALLY_MOST]; int32_t n, first; } tally_args;
-_Static_assert(LM_TALLY_MOST == 136 && (int)LM_TALLY_MOST <= (int)THREADS, "as builtin.cu has it: one block does all");
-typedef struct judge_args { double clip, limit; int32_t sum, weight; } judge_args;
+typedef struct tally_args {
+  int64_t at[LM_TALLY_MOST];
+  uint8_t type[LM_TALLY_MOST];
+  int32_t n, first;
+} tally_args;
+_Static_assert(LM_TALLY_MOST == 136 && (int)LM_TALLY_MOST <= (int)THREADS,
+               "as builtin.cu has it: one block does all");
+typedef struct judge_args {
+  double clip, limit;
+  int32_t sum, weight;
+} judge_args;
 
 static uint8_t scalar_type(const lm_plan_port *p) {
   return p->rank ? 0 : p->dtype == LM_F32 ? 1 : p->dtype == LM_F64 ? 2 : p->dtype == LM_INT ? 3 : 0;
 }
 
-lm_status lm_cuda_tally(const lm_cuda_builtins *b, const lm_plan_func *f, lm_cuda_address io, lm_cuda_address totals, bool first) {
+lm_status lm_cuda_tally(const lm_cuda_builtins *b, const lm_plan_func *f, lm_cuda_address io,
+                        lm_cuda_address totals, bool first) {
   tally_args a = {.n = LM_TALLY_MOST, .first = first};
   for (int i = 0; i < f->n_out; i++) {
     a.at[i] = f->out[i].buf.offset;
@@ -179,8 +250,10 @@ lm_status lm_cuda_tally(const lm_cuda_builtins *b, const lm_plan_func *f, lm_cud
   return launch(b, b->tally, LM_TALLY_MOST, (void *[]){&io, &totals, &a});
 }
 
-lm_status lm_cuda_judge(const lm_cuda_builtins *b, const lm_tally_rule *r, lm_cuda_address io, lm_cuda_address totals) {
+lm_status lm_cuda_judge(const lm_cuda_builtins *b, const lm_tally_rule *r, lm_cuda_address io,
+                        lm_cuda_address totals) {
   judge_args a = {r->clip, r->limit, r->sum, r->weight};
-  lm_cuda_address norm = io + (uint64_t)r->norm->buf.offset, scale = io + (uint64_t)r->scale->buf.offset;
+  lm_cuda_address norm = io + (uint64_t)r->norm->buf.offset;
+  lm_cuda_address scale = io + (uint64_t)r->scale->buf.offset;
   return launch(b, b->judge, 1, (void *[]){&totals, &norm, &scale, &a});
 }

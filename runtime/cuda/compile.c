@@ -1,7 +1,7 @@
 // compile.c - see compile.h.
 //
-// A file of the cache: 8 bytes that say how long the image is, the image, then the compiler's log, which tells each kernel's
-// registers and memory. All kernels of one program share one file.
+// A file of the cache: 8 bytes that say how long the image is, the image, then the compiler's log,
+// which tells each kernel's registers and memory. All kernels of one program share one file.
 #include "runtime/cuda/compile.h"
 
 #include <stdio.h>
@@ -13,16 +13,23 @@
 #include "runtime/base/parallel.h"
 #include "runtime/cuda/library.h"
 
-enum { VECTOR = 16 /* bytes, the widest access */, MESSAGE_MAX = 2000, PROGRAMS_MAX = 64 };
-// A multiplication and an addition become one rounding where the compiler sees them side by side, as on the processor: which
-// do depends on the text, the options and NVRTC's version, all of them part of a kernel's key, so the same file has the same bits.
-static const char *const OPTIONS[] = {"-default-device", "-w", "--ptxas-options=-v", "--std=c++17", "--fmad=true"};
+enum {
+  VECTOR = 16 /* bytes, the widest access */,
+  MESSAGE_MAX = 2000,
+  PROGRAMS_MAX = 64
+};
+// A multiplication and an addition become one rounding where the compiler sees them side by side,
+// as on the processor: which do depends on the text, the options and NVRTC's version, all of them
+// part of a kernel's key, so the same file has the same bits.
+static const char *const OPTIONS[] = {"-default-device", "-w", "--ptxas-options=-v", "--std=c++17",
+                                      "--fmad=true"};
 
 const char *const lm_cuda_archs[] = {"sm_80", "sm_89", "sm_90a", "sm_100a", NULL};
 
 const char *lm_cuda_arch_find(const char *name) {
   for (int i = 0; lm_cuda_archs[i]; i++)
-    if (!strcmp(lm_cuda_archs[i], name)) return lm_cuda_archs[i];
+    if (!strcmp(lm_cuda_archs[i], name))
+      return lm_cuda_archs[i];
   return NULL;
 }
 
@@ -32,7 +39,7 @@ typedef struct nvrtc {
   void *library;
   union {
     struct {
-#define SYM(result, name, parameters) result (*name) parameters;
+#define SYM(result, name, parameters) result(*name) parameters;
 #include "runtime/cuda/nvrtc_syms.def"
 #undef SYM
     };
@@ -48,7 +55,8 @@ static const char *const names[] = {
 
 // Stays open for the process: NVRTC keeps threads and tables of its own.
 static lm_status nvrtc_open(int driver, nvrtc *out) {
-  LM_TRY(lm_toolkit_open("NVRTC, the run-time compiler of CUDA,", "libnvrtc.so", driver, &out->library));
+  LM_TRY(lm_toolkit_open("NVRTC, the run-time compiler of CUDA,", "libnvrtc.so", driver,
+                         &out->library));
   return lm_library_resolve(out->library, "NVRTC", names, LM_COUNT(names), out->functions);
 }
 
@@ -68,9 +76,12 @@ lm_status lm_cuda_nvrtc_version(lm_buf *out) {
 // NVRTC takes the numbers that it lists with any letter behind them: 90 is sm_90a as well.
 static lm_status arch_known(const nvrtc *n, const char *arch) {
   int count = 0, known[64];
-  if (n->nvrtcGetNumSupportedArchs(&count) || count > (int)LM_COUNT(known) || n->nvrtcGetSupportedArchs(known)) return NULL;
+  if (n->nvrtcGetNumSupportedArchs(&count) || count > (int)LM_COUNT(known) ||
+      n->nvrtcGetSupportedArchs(known))
+    return NULL;
   for (int i = 0; i < count; i++)
-    if (known[i] == atoi(arch + strlen("sm_"))) return NULL;
+    if (known[i] == atoi(arch + strlen("sm_")))
+      return NULL;
   lm_buf version = {0};
   version_print(n, &version);
   lm_status s = lm_fail(LM_ENV, "%s makes no code for %s: a newer one is needed", version.p, arch);
@@ -80,8 +91,9 @@ static lm_status arch_known(const nvrtc *n, const char *arch) {
 
 // ---- programs
 
-typedef struct program {               // one translation unit
-  int *kernels; int n;
+typedef struct program { // one translation unit
+  int *kernels;
+  int n;
   size_t bytes;
   bool narrow;
   lm_buf text, log, image;
@@ -95,15 +107,17 @@ typedef struct compiler {
   lm_cuda_code *out;
   nvrtc nvrtc;
   lm_cache cache;
-  const char **source, **name;         // by kernel; name: of its entry in the cache
+  const char **source, **name; // by kernel; name: of its entry in the cache
   bool replaced;
-  const bool *narrow;                  // by kernel
-  program *programs; int n_programs;
+  const bool *narrow; // by kernel
+  program *programs;
+  int n_programs;
 } compiler;
 
 static bool buf_odd(const lm_plan_buf *b) {
   int64_t all = b->offset;
-  for (int d = 0; d < LM_PLAN_DEPTH; d++) all |= b->stride[d];
+  for (int d = 0; d < LM_PLAN_DEPTH; d++)
+    all |= b->stride[d];
   return all % VECTOR != 0;
 }
 
@@ -112,19 +126,25 @@ bool *lm_cuda_narrow_find(const lm_plan *plan, lm_arena *a) {
   for (int f = 0; f < plan->n_funcs; f++)
     for (int i = 0; i < plan->funcs[f].n_steps; i++) {
       const lm_plan_step *s = &plan->funcs[f].steps[i];
-      for (int j = 0; s->kind == LM_STEP_KERNEL && j < s->n_bufs; j++) narrow[s->kernel] |= buf_odd(&s->bufs[j]);
+      for (int j = 0; s->kind == LM_STEP_KERNEL && j < s->n_bufs; j++)
+        narrow[s->kernel] |= buf_odd(&s->bufs[j]);
     }
   return narrow;
 }
 
-static bool narrow(const compiler *c, int kernel) { return c->narrow[kernel]; }
+static bool narrow(const compiler *c, int kernel) {
+  return c->narrow[kernel];
+}
 
-static const char *prelude(const compiler *c) { return c->plan->prelude ? c->plan->prelude : ""; }
+static const char *prelude(const compiler *c) {
+  return c->plan->prelude ? c->plan->prelude : "";
+}
 
 static lm_status source_replace(compiler *c, int i, const char *path) {
   lm_buf text = {0};
   lm_status s = lm_file_read(path, 64 << 20, &text);
-  if (!s) c->source[i] = lm_arena_strndup(c->out->arena, text.p, text.n);
+  if (!s)
+    c->source[i] = lm_arena_strndup(c->out->arena, text.p, text.n);
   c->replaced |= !s;
   lm_buf_free(&text);
   return s;
@@ -132,14 +152,18 @@ static lm_status source_replace(compiler *c, int i, const char *path) {
 
 static lm_status sources_collect(compiler *c) {
   lm_arena *a = c->out->arena;
-  if (c->o->dump_dir) LM_TRY(lm_dir_make(c->o->dump_dir));
+  if (c->o->dump_dir)
+    LM_TRY(lm_dir_make(c->o->dump_dir));
   for (int i = 0; i < c->plan->n_kernels; i++) {
     const lm_plan_kernel *k = &c->plan->kernels[i];
-    const char *file = lm_arena_printf(a, "%s.cu", k->name), *text = k->source;
+    const char *file = lm_arena_printf(a, "%s.cu", k->name);
+    const char *text = k->source;
     c->source[i] = text;
-    if (c->o->dump_dir) LM_TRY(lm_file_write_atomic(lm_path_join(a, c->o->dump_dir, file), text, strlen(text)));
+    if (c->o->dump_dir)
+      LM_TRY(lm_file_write_atomic(lm_path_join(a, c->o->dump_dir, file), text, strlen(text)));
     const char *own = c->o->load_dir ? lm_path_join(a, c->o->load_dir, file) : NULL;
-    if (own && !access(own, R_OK)) LM_TRY(source_replace(c, i, own));
+    if (own && !access(own, R_OK))
+      LM_TRY(source_replace(c, i, own));
   }
   return NULL;
 }
@@ -147,10 +171,14 @@ static lm_status sources_collect(compiler *c) {
 static void names_make(compiler *c) {
   lm_buf version = {0};
   version_print(&c->nvrtc, &version);
-  for (int i = 0; i < (int)LM_COUNT(OPTIONS); i++) lm_buf_printf(&version, " %s", OPTIONS[i]);
+  for (int i = 0; i < (int)LM_COUNT(OPTIONS); i++)
+    lm_buf_printf(&version, " %s", OPTIONS[i]);
   for (int i = 0; i < c->plan->n_kernels; i++) {
-    const char *parts[] = {c->plan->kernels[i].name, c->source[i], prelude(c), c->o->arch, version.p, narrow(c, i) ? "narrow" : ""};
-    c->name[i] = lm_arena_printf(c->out->arena, "%s.cubin", lm_cache_key_make(parts, LM_COUNT(parts)).text);
+    const char *parts[] = {
+        c->plan->kernels[i].name,    c->source[i], prelude(c), c->o->arch, version.p,
+        narrow(c, i) ? "narrow" : ""};
+    c->name[i] =
+        lm_arena_printf(c->out->arena, "%s.cubin", lm_cache_key_make(parts, LM_COUNT(parts)).text);
   }
   lm_buf_free(&version);
 }
@@ -160,7 +188,8 @@ static void names_make(compiler *c) {
 static int image_find(compiler *c, const char *bytes, size_t n) {
   lm_cuda_code *out = c->out;
   for (uint32_t i = 0; i < out->n_images; i++)
-    if (out->images[i].n == n && !memcmp(out->images[i].bytes, bytes, n)) return (int)i;
+    if (out->images[i].n == n && !memcmp(out->images[i].bytes, bytes, n))
+      return (int)i;
   lm_cuda_image image = {lm_arena_strndup(out->arena, bytes, n), n};
   LM_PUSH(out->arena, out->images, out->n_images, out->cap_images) = image;
   return (int)out->n_images - 1;
@@ -169,9 +198,12 @@ static int image_find(compiler *c, const char *bytes, size_t n) {
 // A number of the log before `what`, 0 if it is not said.
 static int number_before(const char *from, const char *end, const char *what) {
   const char *at = strstr(from, what);
-  if (!at || at > end) return 0;
-  while (at > from && (at[-1] < '0' || at[-1] > '9')) at--;
-  while (at > from && at[-1] >= '0' && at[-1] <= '9') at--;
+  if (!at || at > end)
+    return 0;
+  while (at > from && (at[-1] < '0' || at[-1] > '9'))
+    at--;
+  while (at > from && at[-1] >= '0' && at[-1] <= '9')
+    at--;
   return atoi(at);
 }
 
@@ -179,7 +211,8 @@ static int number_before(const char *from, const char *end, const char *what) {
 static bool warned(const char *log, const char *what, const char *quoted) {
   for (const char *at = log; (at = strstr(at, what)); at++) {
     const char *named = strstr(at, quoted);
-    if (named && named < at + strcspn(at, "\n")) return true;
+    if (named && named < at + strcspn(at, "\n"))
+      return true;
   }
   return false;
 }
@@ -189,9 +222,11 @@ static void log_read(const char *log, const char *name, lm_cuda_kernel *k) {
   snprintf(quoted, sizeof quoted, "'%s'", name);
   k->hindered = warned(log, "serialized", quoted) || warned(log, "setmaxnreg ignored", quoted);
   const char *from = strstr(log, quoted);
-  if (!from) return;
+  if (!from)
+    return;
   const char *end = strstr(from, "Compiling entry function");
-  if (!end) end = from + strlen(from);
+  if (!end)
+    end = from + strlen(from);
   k->registers = number_before(from, end, " registers");
   k->shared = number_before(from, end, " bytes smem");
   k->spilled = number_before(from, end, " bytes spill stores");
@@ -201,14 +236,16 @@ static bool kernel_open(compiler *c, int i) {
   lm_buf file = {0};
   uint64_t n = 0;
   lm_cache_entry entry;
-  if (!lm_cache_find(&c->cache, c->name[i], &entry)) return false;
+  if (!lm_cache_find(&c->cache, c->name[i], &entry))
+    return false;
   bool good = lm_cache_read(&c->cache, c->name[i], &entry, &file) && file.n > sizeof n;
   close(entry.fd);
-  if (good) memcpy(&n, file.p, sizeof n);
+  if (good)
+    memcpy(&n, file.p, sizeof n);
   good = good && n <= file.n - sizeof n;
   if (good) {
     c->out->kernels[i].image = image_find(c, file.p + sizeof n, n);
-    lm_buf_add(&file, "", 0);          // the hash behind the log is cut off
+    lm_buf_add(&file, "", 0); // the hash behind the log is cut off
     log_read(file.p + sizeof n + n, c->plan->kernels[i].name, &c->out->kernels[i]);
   }
   lm_buf_free(&file);
@@ -217,10 +254,12 @@ static bool kernel_open(compiler *c, int i) {
 
 // ---- compiling
 
-// Each kernel goes to the program with the least text of its kind: half of the programs at most are narrow.
+// Each kernel goes to the program with the least text of its kind: half of the programs at most are
+// narrow.
 static void deal(compiler *c, const int *missing, int n, int cores) {
   int per_kind = n < cores ? n : cores;
-  if (per_kind > PROGRAMS_MAX) per_kind = PROGRAMS_MAX;
+  if (per_kind > PROGRAMS_MAX)
+    per_kind = PROGRAMS_MAX;
   c->n_programs = 2 * per_kind;
   c->programs = LM_NEW_N(c->out->arena, program, c->n_programs + 1);
   for (int i = 0; i < c->n_programs; i++) {
@@ -230,18 +269,21 @@ static void deal(compiler *c, const int *missing, int n, int cores) {
   for (int i = 0; i < n; i++) {
     program *kind = c->programs + (narrow(c, missing[i]) ? per_kind : 0), *p = kind;
     for (int j = 1; j < per_kind; j++)
-      if (kind[j].bytes < p->bytes) p = &kind[j];
+      if (kind[j].bytes < p->bytes)
+        p = &kind[j];
     p->kernels[p->n++] = missing[i];
     p->bytes += strlen(c->source[missing[i]]);
   }
 }
 
 static void program_write(const compiler *c, program *p) {
-  if (p->narrow) lm_buf_puts(&p->text, "#define LM_NARROW\n");
+  if (p->narrow)
+    lm_buf_puts(&p->text, "#define LM_NARROW\n");
   lm_buf_puts(&p->text, prelude(c));
   for (int i = 0; i < p->n; i++) {
     const lm_plan_kernel *k = &c->plan->kernels[p->kernels[i]];
-    lm_buf_printf(&p->text, "\n// %s\n#line 1 \"%s.cu\"\n%s\n", k->origin ? k->origin : "", k->name, c->source[p->kernels[i]]);
+    lm_buf_printf(&p->text, "\n// %s\n#line 1 \"%s.cu\"\n%s\n", k->origin ? k->origin : "", k->name,
+                  c->source[p->kernels[i]]);
   }
 }
 
@@ -251,21 +293,25 @@ static void program_results(const nvrtc *n, void *handle, program *p) {
     p->log.p = lm_alloc(bytes + 1);
     p->log.n = strlen(n->nvrtcGetProgramLog(handle, p->log.p) ? "" : p->log.p);
   }
-  if (p->result) return;
+  if (p->result)
+    return;
   p->result = n->nvrtcGetCUBINSize(handle, &bytes);
   p->image.p = lm_alloc(bytes + 1);
   p->image.n = bytes;
-  if (!p->result) p->result = n->nvrtcGetCUBIN(handle, p->image.p);
+  if (!p->result)
+    p->result = n->nvrtcGetCUBIN(handle, p->image.p);
 }
 
 static void program_compile(void *user, int64_t i, int worker) {
   compiler *c = user;
   program *p = &c->programs[i];
   void *handle = NULL;
-  if (!p->n) return;
+  if (!p->n)
+    return;
   program_write(c, p);
   p->result = c->nvrtc.nvrtcCreateProgram(&handle, p->text.p, "kernels.cu", 0, NULL, NULL);
-  if (p->result) return;
+  if (p->result)
+    return;
   lm_buf arch = {0};
   lm_buf_printf(&arch, "--gpu-architecture=%s", c->o->arch);
   const char *options[LM_COUNT(OPTIONS) + 1] = {arch.p};
@@ -277,7 +323,8 @@ static void program_compile(void *user, int64_t i, int worker) {
 }
 
 static lm_status compile_error(const compiler *c, const program *p) {
-  return lm_fail(c->replaced ? LM_USER : LM_BUG_STATUS, "NVRTC cannot compile a generated kernel for %s (%s):\n%.*s", c->o->arch,
+  return lm_fail(c->replaced ? LM_USER : LM_BUG_STATUS,
+                 "NVRTC cannot compile a generated kernel for %s (%s):\n%.*s", c->o->arch,
                  c->nvrtc.nvrtcGetErrorString(p->result), MESSAGE_MAX, p->log.p ? p->log.p : "");
 }
 
@@ -292,15 +339,19 @@ static lm_status program_file(compiler *c, const program *p, const lm_temp_dir *
   lm_status s = lm_file_write_atomic(lm_path_join(a, temp->path, MADE), file.p, file.n);
   lm_buf_free(&file);
   const char **names = LM_NEW_N(a, const char *, p->n);
-  for (int i = 0; i < p->n; i++) names[i] = c->name[p->kernels[i]];
+  for (int i = 0; i < p->n; i++)
+    names[i] = c->name[p->kernels[i]];
   return s ? s : lm_cache_add(&c->cache, temp, MADE, names, p->n);
 }
 
 static lm_status program_finish(compiler *c, program *p, const lm_temp_dir *temp) {
-  if (p->result) return compile_error(c, p);
+  if (p->result)
+    return compile_error(c, p);
   LM_TRY(program_file(c, p, temp));
   for (int i = 0; i < p->n; i++)
-    if (!kernel_open(c, p->kernels[i])) return lm_fail(LM_ENV, "%s/%s, just written, cannot be read", c->cache.dir, c->name[p->kernels[i]]);
+    if (!kernel_open(c, p->kernels[i]))
+      return lm_fail(LM_ENV, "%s/%s, just written, cannot be read", c->cache.dir,
+                     c->name[p->kernels[i]]);
   return NULL;
 }
 
@@ -311,14 +362,16 @@ static void program_free(program *p) {
 }
 
 static lm_status missing_compile(compiler *c, const int *missing, int n) {
-  if (!n) return NULL;
+  if (!n)
+    return NULL;
   deal(c, missing, n, lm_threads(c->o->threads));
   c->out->compiled = n;
   lm_parallel(c->o->threads, c->n_programs, program_compile, c);
   lm_temp_dir temp;
   lm_status s = lm_cache_temp_dir(&c->cache, &temp);
   for (int i = 0; i < c->n_programs; i++) {
-    if (!s && c->programs[i].n) s = program_finish(c, &c->programs[i], &temp);
+    if (!s && c->programs[i].n)
+      s = program_finish(c, &c->programs[i], &temp);
     program_free(&c->programs[i]);
   }
   lm_temp_dir_remove(&temp);
@@ -326,7 +379,8 @@ static lm_status missing_compile(compiler *c, const int *missing, int n) {
 }
 
 static lm_status compile(compiler *c) {
-  if (!lm_cuda_arch_find(c->o->arch)) return lm_fail(LM_USER, "there is no target %s", c->o->arch);
+  if (!lm_cuda_arch_find(c->o->arch))
+    return lm_fail(LM_USER, "there is no target %s", c->o->arch);
   LM_TRY(nvrtc_open(c->o->driver, &c->nvrtc));
   LM_TRY(arch_known(&c->nvrtc, c->o->arch));
   LM_TRY(lm_cache_open(c->out->arena, &c->cache));
@@ -334,25 +388,33 @@ static lm_status compile(compiler *c) {
   names_make(c);
   int n = 0, *missing = LM_NEW_N(c->out->arena, int, c->plan->n_kernels + 1);
   for (int i = 0; i < c->plan->n_kernels; i++)
-    if (!kernel_open(c, i)) missing[n++] = i;
+    if (!kernel_open(c, i))
+      missing[n++] = i;
   return missing_compile(c, missing, n);
 }
 
-lm_status lm_cuda_compile(const lm_plan *plan, const lm_cuda_compile_options *o, lm_cuda_code *out) {
+lm_status lm_cuda_compile(const lm_plan *plan, const lm_cuda_compile_options *o,
+                          lm_cuda_code *out) {
   double start = lm_now();
   *out = (lm_cuda_code){.arena = lm_arena_create(), .n_kernels = plan->n_kernels};
   out->kernels = LM_NEW_N(out->arena, lm_cuda_kernel, plan->n_kernels + 1);
-  compiler c = {.plan = plan, .o = o, .out = out, .source = LM_NEW_N(out->arena, const char *, plan->n_kernels + 1),
-                .name = LM_NEW_N(out->arena, const char *, plan->n_kernels + 1), .cache = {.fd = -1, .shared_fd = -1}};
+  compiler c = {.plan = plan,
+                .o = o,
+                .out = out,
+                .source = LM_NEW_N(out->arena, const char *, plan->n_kernels + 1),
+                .name = LM_NEW_N(out->arena, const char *, plan->n_kernels + 1),
+                .cache = {.fd = -1, .shared_fd = -1}};
   c.narrow = o->narrow ? o->narrow : lm_cuda_narrow_find(plan, out->arena);
   lm_status s = compile(&c);
   lm_cache_close(&c.cache);
   out->seconds = lm_now() - start;
-  if (s) lm_cuda_code_free(out);
+  if (s)
+    lm_cuda_code_free(out);
   return s;
 }
 
 void lm_cuda_code_free(lm_cuda_code *c) {
-  if (c->arena) lm_arena_destroy(c->arena);
+  if (c->arena)
+    lm_arena_destroy(c->arena);
   *c = (lm_cuda_code){0};
 }

@@ -13,7 +13,8 @@ static const char *const names[] = {
 };
 
 lm_status lm_cuda_check(const lm_cuda_driver *d, int result, const char *fmt, ...) {
-  if (!result) return NULL;
+  if (!result)
+    return NULL;
   const char *name = NULL, *text = NULL;
   d->cuGetErrorName(result, &name);
   d->cuGetErrorString(result, &text);
@@ -22,7 +23,8 @@ lm_status lm_cuda_check(const lm_cuda_driver *d, int result, const char *fmt, ..
   va_start(ap, fmt);
   lm_buf_vprintf(&what, fmt, ap);
   va_end(ap);
-  lm_status s = lm_fail(LM_ENV, "%s: %s (%s)", what.p, text ? text : "an unknown error", name ? name : "?");
+  lm_status s =
+      lm_fail(LM_ENV, "%s: %s (%s)", what.p, text ? text : "an unknown error", name ? name : "?");
   lm_buf_free(&what);
   return s;
 }
@@ -30,16 +32,23 @@ lm_status lm_cuda_check(const lm_cuda_driver *d, int result, const char *fmt, ..
 static lm_status driver_open(lm_cuda_driver *out) {
   static const char *const files[] = {"libcuda.so.1", NULL};
   LM_TRY(lm_library_open("the NVIDIA driver", files, &out->library));
-  LM_TRY(lm_library_resolve(out->library, "the NVIDIA driver", names, LM_COUNT(names), out->functions));
+  LM_TRY(lm_library_resolve(out->library, "the NVIDIA driver", names, LM_COUNT(names),
+                            out->functions));
   return lm_cuda_check(out, out->cuInit(0), "the NVIDIA driver does not start");
 }
 
-static const struct { int major, minor; const char *arch; int flops; } generations[] = {   // flops: of a multiprocessor in a cycle
-  {8, 0, "sm_80", 2048}, {8, 6, "sm_80", 1024}, {8, 7, "sm_80", 1024}, {8, 9, "sm_89", 1024}, {9, 0, "sm_90a", 4096}, {10, 0, "sm_100a", 8192}};
+static const struct {
+  int major, minor;
+  const char *arch;
+  int flops;
+} generations[] = { // flops: of a multiprocessor in a cycle
+    {8, 0, "sm_80", 2048}, {8, 6, "sm_80", 1024},  {8, 7, "sm_80", 1024},
+    {8, 9, "sm_89", 1024}, {9, 0, "sm_90a", 4096}, {10, 0, "sm_100a", 8192}};
 
 static void generation_find(lm_cuda_device *x, double hertz) {
   for (size_t i = 0; i < LM_COUNT(generations); i++) {
-    if (generations[i].major != x->major || generations[i].minor != x->minor) continue;
+    if (generations[i].major != x->major || generations[i].minor != x->minor)
+      continue;
     x->arch = lm_cuda_arch_find(generations[i].arch);
     x->peak_flops = generations[i].flops * hertz * x->multiprocessors;
   }
@@ -49,17 +58,23 @@ static lm_status device_describe(const lm_cuda_driver *d, lm_cuda_device *x) {
   int kilohertz = 0, memory_kilohertz = 0, bits = 0, handle;
   size_t bytes = 0;
   LM_TRY(lm_cuda_check(d, d->cuDeviceGet(&handle, x->number), "the GPU cannot be used"));
-  const struct { int attribute, *value; } wanted[] = {{LM_CU_MAJOR, &x->major}, {LM_CU_MINOR, &x->minor},
-                                                      {LM_CU_MULTIPROCESSORS, &x->multiprocessors}, {LM_CU_CLOCK_RATE, &kilohertz},
-                                                      {LM_CU_MEMORY_CLOCK, &memory_kilohertz}, {LM_CU_MEMORY_BITS, &bits}};
+  const struct {
+    int attribute, *value;
+  } wanted[] = {{LM_CU_MAJOR, &x->major},
+                {LM_CU_MINOR, &x->minor},
+                {LM_CU_MULTIPROCESSORS, &x->multiprocessors},
+                {LM_CU_CLOCK_RATE, &kilohertz},
+                {LM_CU_MEMORY_CLOCK, &memory_kilohertz},
+                {LM_CU_MEMORY_BITS, &bits}};
   LM_TRY(lm_cuda_check(d, d->cuDeviceGetName(x->name, sizeof x->name, handle), "the GPU's name"));
   LM_TRY(lm_cuda_check(d, d->cuDeviceTotalMem_v2(&bytes, handle), "the GPU's memory"));
   for (size_t i = 0; i < LM_COUNT(wanted); i++)
-    LM_TRY(lm_cuda_check(d, d->cuDeviceGetAttribute(wanted[i].value, wanted[i].attribute, handle), "the GPU's properties"));
+    LM_TRY(lm_cuda_check(d, d->cuDeviceGetAttribute(wanted[i].value, wanted[i].attribute, handle),
+                         "the GPU's properties"));
   LM_TRY(lm_cuda_check(d, d->cuDriverGetVersion(&x->driver), "the driver's version"));
   x->number = handle;
   x->memory = (int64_t)bytes;
-  x->bandwidth = 2.0 * memory_kilohertz * 1e3 * bits / 8;   // two transfers a cycle
+  x->bandwidth = 2.0 * memory_kilohertz * 1e3 * bits / 8; // two transfers a cycle
   generation_find(x, kilohertz * 1e3);
   return NULL;
 }
@@ -69,6 +84,7 @@ lm_status lm_cuda_device_find(lm_cuda_driver *out_driver, lm_cuda_device *out) {
   *out = (lm_cuda_device){0};
   LM_TRY(driver_open(out_driver));
   LM_TRY(lm_cuda_check(out_driver, out_driver->cuDeviceGetCount(&n), "GPUs cannot be counted"));
-  if (!n) return lm_fail(LM_ENV, "there is no NVIDIA GPU, or CUDA_VISIBLE_DEVICES hides it");
+  if (!n)
+    return lm_fail(LM_ENV, "there is no NVIDIA GPU, or CUDA_VISIBLE_DEVICES hides it");
   return device_describe(out_driver, out);
 }

@@ -14,13 +14,16 @@
 
 typedef struct func_state {
   bool writes[LM_ARENAS];
-  bool fixed;                          // depends on no run-time extent
-  bool may_refuse;                     // has a move to a position known at run time
+  bool fixed;      // depends on no run-time extent
+  bool may_refuse; // has a move to a position known at run time
   int runs;
-  void *graph;                         // CUgraphExec; NULL until it is recorded
+  void *graph; // CUgraphExec; NULL until it is recorded
 } func_state;
 
-typedef struct mark { void *event; const lm_plan_step *step; } mark;   // of a profile: when a step was done
+typedef struct mark {
+  void *event;
+  const lm_plan_step *step;
+} mark; // of a profile: when a step was done
 
 typedef struct cuda_exec {
   lm_exec hal;
@@ -30,50 +33,63 @@ typedef struct cuda_exec {
   lm_cuda_driver d;
   lm_cuda_device device;
   void *context, *stream;
-  void **modules; uint32_t n_modules;
-  void **functions;                    // of the plan's kernels, then of the runtime's own
+  void **modules;
+  uint32_t n_modules;
+  void **functions; // of the plan's kernels, then of the runtime's own
   lm_cuda_builtins builtins;
   lm_cuda_gemms *gemms;
   lm_cuda_memory memory;
   lm_plan_walk walk;
   func_state *funcs;
-  const lm_plan_func *func, *since;    // that runs; the first since the stream was last at rest, NULL: none
-  const lm_plan_func *may_refuse;      // the last that ran of those that may
-  lm_cuda_address *pointers;           // of the step being run
+  const lm_plan_func *func,
+      *since; // that runs; the first since the stream was last at rest, NULL: none
+  const lm_plan_func *may_refuse; // the last that ran of those that may
+  lm_cuda_address *pointers;      // of the step being run
   void **params;
-  int32_t *refused;                    // pinned copy of the builtins' `fault`
-  lm_cuda_address totals;              // LM_TALLY_MOST float64s
-  double *totals_read;                 // pinned copy of them
-  const lm_tally_rule *rule;           // of the next run; NULL: none
+  int32_t *refused;          // pinned copy of the builtins' `fault`
+  lm_cuda_address totals;    // LM_TALLY_MOST float64s
+  double *totals_read;       // pinned copy of them
+  const lm_tally_rule *rule; // of the next run; NULL: none
   lm_timeline *timeline;
-  mark *marks; uint32_t n_marks, cap_marks, n_events;
+  mark *marks;
+  uint32_t n_marks, cap_marks, n_events;
   lm_arena *arena;
-  lm_status failed;                    // the first failure of the device; nothing runs after it
+  lm_status failed; // the first failure of the device; nothing runs after it
 } cuda_exec;
 
 static const lm_exec_ops OPS;
 
 // ---- failures
 
-static lm_status failure_copy(const cuda_exec *e) { return e->failed ? lm_fail(e->failed->kind, "%s", e->failed->text) : NULL; }
+static lm_status failure_copy(const cuda_exec *e) {
+  return e->failed ? lm_fail(e->failed->kind, "%s", e->failed->text) : NULL;
+}
 
 // Keeps the first.
 static lm_status fail(cuda_exec *e, lm_status s) {
-  if (!s) return NULL;
-  if (e->failed) lm_status_free(s);
-  else e->failed = s;
+  if (!s)
+    return NULL;
+  if (e->failed)
+    lm_status_free(s);
+  else
+    e->failed = s;
   return failure_copy(e);
 }
 
 // "micro: kernel k12ab (llama.lm:12,13)"
 static void step_name(const cuda_exec *e, const lm_plan_step *s, lm_buf *out) {
   lm_buf_printf(out, "%s: ", e->func->name);
-  if (s->kind == LM_STEP_KERNEL) lm_buf_printf(out, "kernel %s (%s)", e->plan->kernels[s->kernel].name, e->plan->kernels[s->kernel].origin ? e->plan->kernels[s->kernel].origin : s->label);
-  else lm_buf_puts(out, s->label ? s->label : "a step");
+  if (s->kind == LM_STEP_KERNEL)
+    lm_buf_printf(out, "kernel %s (%s)", e->plan->kernels[s->kernel].name,
+                  e->plan->kernels[s->kernel].origin ? e->plan->kernels[s->kernel].origin
+                                                     : s->label);
+  else
+    lm_buf_puts(out, s->label ? s->label : "a step");
 }
 
 static lm_status step_failed(const cuda_exec *e, const lm_plan_step *s, lm_status status) {
-  if (!status) return NULL;
+  if (!status)
+    return NULL;
   lm_buf name = {0};
   step_name(e, s, &name);
   status = lm_annotate(status, "%s", name.p);
@@ -83,23 +99,31 @@ static lm_status step_failed(const cuda_exec *e, const lm_plan_step *s, lm_statu
 
 static lm_status refusal(const cuda_exec *e) {
   const lm_plan_step *s = &e->may_refuse->steps[e->refused[0] - 1];
-  return lm_fail(LM_USER, "%s: it would begin at place %d of a cache of %lld", s->label, e->refused[1], (long long)s->move->at_limit);
+  return lm_fail(LM_USER, "%s: it would begin at place %d of a cache of %lld", s->label,
+                 e->refused[1], (long long)s->move->at_limit);
 }
 
-// Which of the kernels since the last rest failed is not known, so the message names their functions: "micro … update".
+// Which of the kernels since the last rest failed is not known, so the message names their
+// functions: "micro … update".
 static lm_status rest_failed(cuda_exec *e, int result) {
-  const char *first = e->since ? e->since->name : "copying", *last = e->since ? e->func->name : first;
+  const char *first = e->since ? e->since->name : "copying";
+  const char *last = e->since ? e->func->name : first;
   bool one = !strcmp(first, last);
-  return fail(e, lm_cuda_check(&e->d, result, "%s%s%s failed on %s; LMC_CUDA_SYNC=1 names the kernel", first, one ? "" : " … ", one ? "" : last, e->device.name));
+  return fail(e,
+              lm_cuda_check(&e->d, result, "%s%s%s failed on %s; LMC_CUDA_SYNC=1 names the kernel",
+                            first, one ? "" : " … ", one ? "" : last, e->device.name));
 }
 
 // Waits for the stream.
 static lm_status rest(cuda_exec *e) {
-  if (e->failed) return failure_copy(e);
+  if (e->failed)
+    return failure_copy(e);
   int result = e->d.cuStreamSynchronize(e->stream);
-  if (result) return rest_failed(e, result);
+  if (result)
+    return rest_failed(e, result);
   e->since = NULL;
-  if (e->refused && e->refused[0]) return fail(e, refusal(e));
+  if (e->refused && e->refused[0])
+    return fail(e, refusal(e));
   return NULL;
 }
 
@@ -107,26 +131,37 @@ static lm_status rest(cuda_exec *e) {
 
 static lm_status device_open(cuda_exec *e, const char *arch) {
   LM_TRY(lm_cuda_device_find(&e->d, &e->device));
-  if (!e->device.arch) return lm_fail(LM_ENV, "%s has compute capability %d.%d, for which there is no code", e->device.name, e->device.major, e->device.minor);
-  if (arch && strcmp(arch, e->device.arch)) return lm_fail(LM_ENV, "%s runs code for %s, not %s", e->device.name, e->device.arch, arch);
-  LM_TRY(lm_cuda_check(&e->d, e->d.cuDevicePrimaryCtxRetain(&e->context, e->device.number), "%s cannot be used", e->device.name));
-  LM_TRY(lm_cuda_check(&e->d, e->d.cuCtxSetCurrent(e->context), "%s cannot be used", e->device.name));
-  return lm_cuda_check(&e->d, e->d.cuStreamCreate(&e->stream, LM_CU_STREAM_NON_BLOCKING), "a stream");
+  if (!e->device.arch)
+    return lm_fail(LM_ENV, "%s has compute capability %d.%d, for which there is no code",
+                   e->device.name, e->device.major, e->device.minor);
+  if (arch && strcmp(arch, e->device.arch))
+    return lm_fail(LM_ENV, "%s runs code for %s, not %s", e->device.name, e->device.arch, arch);
+  LM_TRY(lm_cuda_check(&e->d, e->d.cuDevicePrimaryCtxRetain(&e->context, e->device.number),
+                       "%s cannot be used", e->device.name));
+  LM_TRY(
+      lm_cuda_check(&e->d, e->d.cuCtxSetCurrent(e->context), "%s cannot be used", e->device.name));
+  return lm_cuda_check(&e->d, e->d.cuStreamCreate(&e->stream, LM_CU_STREAM_NON_BLOCKING),
+                       "a stream");
 }
 
 // The plan with the runtime's own kernels behind its own. The first of these holds the text of all.
 static lm_plan plan_extend(const cuda_exec *e) {
   lm_plan all = *e->plan;
   all.kernels = LM_NEW_N(e->arena, lm_plan_kernel, all.n_kernels + 1);
-  if (all.n_kernels) memcpy(all.kernels, e->plan->kernels, sizeof *all.kernels * (size_t)all.n_kernels);
-  all.kernels[all.n_kernels++] = (lm_plan_kernel){.name = "lm_builtin", .source = lm_cuda_builtin_text(e->arena), .origin = "the runtime"};
+  if (all.n_kernels)
+    memcpy(all.kernels, e->plan->kernels, sizeof *all.kernels * (size_t)all.n_kernels);
+  all.kernels[all.n_kernels++] = (lm_plan_kernel){
+      .name = "lm_builtin", .source = lm_cuda_builtin_text(e->arena), .origin = "the runtime"};
   return all;
 }
 
-static lm_status function_get(cuda_exec *e, void *module, const char *name, int64_t shared, void **out) {
+static lm_status function_get(cuda_exec *e, void *module, const char *name, int64_t shared,
+                              void **out) {
   LM_TRY(lm_cuda_check(&e->d, e->d.cuModuleGetFunction(out, module, name), "kernel %s", name));
-  if (!shared) return NULL;
-  return lm_cuda_check(&e->d, e->d.cuFuncSetAttribute(*out, LM_CU_DYNAMIC_SHARED, (int)shared), "%lld bytes of shared memory for kernel %s", (long long)shared, name);
+  if (!shared)
+    return NULL;
+  return lm_cuda_check(&e->d, e->d.cuFuncSetAttribute(*out, LM_CU_DYNAMIC_SHARED, (int)shared),
+                       "%lld bytes of shared memory for kernel %s", (long long)shared, name);
 }
 
 static lm_status functions_get(cuda_exec *e, const lm_cuda_code *code) {
@@ -134,10 +169,12 @@ static lm_status functions_get(cuda_exec *e, const lm_cuda_code *code) {
   e->functions = LM_NEW_N(e->arena, void *, n + LM_CUDA_BUILTIN_KERNELS);
   for (int i = 0; i < n; i++) {
     const lm_plan_kernel *k = &e->plan->kernels[i];
-    LM_TRY(function_get(e, e->modules[code->kernels[i].image], k->name, k->launch.shared, &e->functions[i]));
+    LM_TRY(function_get(e, e->modules[code->kernels[i].image], k->name, k->launch.shared,
+                        &e->functions[i]));
   }
   for (int i = 0; i < LM_CUDA_BUILTIN_KERNELS; i++)
-    LM_TRY(function_get(e, e->modules[code->kernels[n].image], lm_cuda_builtin_names[i], 0, &e->functions[n + i]));
+    LM_TRY(function_get(e, e->modules[code->kernels[n].image], lm_cuda_builtin_names[i], 0,
+                        &e->functions[n + i]));
   lm_cuda_builtins_set(&e->builtins, e->functions + n);
   return NULL;
 }
@@ -146,28 +183,41 @@ static lm_status modules_load(cuda_exec *e, const lm_cuda_code *code) {
   e->modules = LM_NEW_N(e->arena, void *, code->n_images + 1);
   e->compiled = code->compiled;
   for (; e->n_modules < code->n_images; e->n_modules++)
-    LM_TRY(lm_cuda_check(&e->d, e->d.cuModuleLoadData(&e->modules[e->n_modules], code->images[e->n_modules].bytes), "loading kernels on %s", e->device.name));
+    LM_TRY(lm_cuda_check(
+        &e->d, e->d.cuModuleLoadData(&e->modules[e->n_modules], code->images[e->n_modules].bytes),
+        "loading kernels on %s", e->device.name));
   return functions_get(e, code);
 }
 
 static lm_status kernels_make(cuda_exec *e, const lm_exec_options *o) {
   lm_plan all = plan_extend(e);
   lm_cuda_code code;
-  LM_TRY(lm_cuda_compile(&all, &(lm_cuda_compile_options){.arch = e->device.arch, .driver = e->device.driver, .threads = o->threads, .dump_dir = o->dump_dir, .load_dir = o->load_dir}, &code));
+  LM_TRY(lm_cuda_compile(&all,
+                         &(lm_cuda_compile_options){.arch = e->device.arch,
+                                                    .driver = e->device.driver,
+                                                    .threads = o->threads,
+                                                    .dump_dir = o->dump_dir,
+                                                    .load_dir = o->load_dir},
+                         &code));
   lm_status s = modules_load(e, &code);
   lm_cuda_code_free(&code);
   return s;
 }
 
-static bool extent_fixed(const lm_plan_extent *x) { return !x->n_dyn; }
+static bool extent_fixed(const lm_plan_extent *x) {
+  return !x->n_dyn;
+}
 
 static bool step_fixed(const lm_plan_step *s) {
   const lm_plan_gemm *g = s->kind == LM_STEP_GEMM ? s->gemm : NULL;
   const lm_plan_move *m = s->kind == LM_STEP_COPY || s->kind == LM_STEP_ADD ? s->move : NULL;
   bool fixed = s->kind != LM_STEP_KERNEL || extent_fixed(&s->space);
-  if (g) fixed = extent_fixed(&g->m) && extent_fixed(&g->n) && extent_fixed(&g->k);
-  for (int i = 0; g && i < g->n_batch; i++) fixed = fixed && extent_fixed(&g->batch[i].size);
-  for (int i = 0; m && i < m->rank; i++) fixed = fixed && extent_fixed(&m->dim[i].size);
+  if (g)
+    fixed = extent_fixed(&g->m) && extent_fixed(&g->n) && extent_fixed(&g->k);
+  for (int i = 0; g && i < g->n_batch; i++)
+    fixed = fixed && extent_fixed(&g->batch[i].size);
+  for (int i = 0; m && i < m->rank; i++)
+    fixed = fixed && extent_fixed(&m->dim[i].size);
   return fixed;
 }
 
@@ -175,47 +225,60 @@ static void func_describe(const cuda_exec *e, const lm_plan_func *f, func_state 
   x->fixed = true;
   for (int i = 0; i < f->n_steps; i++) {
     const lm_plan_step *s = &f->steps[i];
-    x->fixed = x->fixed && step_fixed(s) && (s->kind != LM_STEP_KERNEL || !e->plan->kernels[s->kernel].launch.extents);
+    x->fixed = x->fixed && step_fixed(s) &&
+               (s->kind != LM_STEP_KERNEL || !e->plan->kernels[s->kernel].launch.extents);
     x->may_refuse |= s->kind == LM_STEP_COPY && s->move->at_dim >= 0;
-    for (int j = s->kind == LM_STEP_FILL || s->kind == LM_STEP_LOOP ? 0 : s->n_read; j < s->n_bufs; j++) x->writes[s->bufs[j].arena] = true;
+    for (int j = s->kind == LM_STEP_FILL || s->kind == LM_STEP_LOOP ? 0 : s->n_read; j < s->n_bufs;
+         j++)
+      x->writes[s->bufs[j].arena] = true;
   }
 }
 
 static lm_status refused_make(cuda_exec *e) {
   void *p;
-  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemAlloc_v2(&e->builtins.fault, 2 * sizeof *e->refused), "%s cannot give any memory", e->device.name));
+  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemAlloc_v2(&e->builtins.fault, 2 * sizeof *e->refused),
+                       "%s cannot give any memory", e->device.name));
   LM_TRY(lm_cuda_check(&e->d, e->d.cuMemsetD32Async(e->builtins.fault, 0, 2, e->stream), "memory"));
-  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemHostAlloc(&p, 2 * sizeof *e->refused, 0), "the host's memory for copies"));
+  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemHostAlloc(&p, 2 * sizeof *e->refused, 0),
+                       "the host's memory for copies"));
   e->refused = memset(p, 0, 2 * sizeof *e->refused);
   return NULL;
 }
 
 static lm_status totals_make(cuda_exec *e) {
   void *p;
-  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemAlloc_v2(&e->totals, sizeof e->hal.totals), "%s cannot give any memory", e->device.name));
-  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemHostAlloc(&p, sizeof e->hal.totals, 0), "the host's memory for copies"));
+  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemAlloc_v2(&e->totals, sizeof e->hal.totals),
+                       "%s cannot give any memory", e->device.name));
+  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemHostAlloc(&p, sizeof e->hal.totals, 0),
+                       "the host's memory for copies"));
   e->totals_read = p;
   return NULL;
 }
 
 static void pointers_find(cuda_exec *e, const lm_plan_step *s) {
-  for (int i = 0; i < s->n_bufs; i++) e->pointers[i] = e->memory.at[s->bufs[i].arena] + (uint64_t)lm_plan_walk_offset(&e->walk, &s->bufs[i]);
+  for (int i = 0; i < s->n_bufs; i++)
+    e->pointers[i] =
+        e->memory.at[s->bufs[i].arena] + (uint64_t)lm_plan_walk_offset(&e->walk, &s->bufs[i]);
 }
 
 static lm_status product_measure(void *user, const lm_plan_step *s) {
   cuda_exec *e = user;
-  if (s->kind != LM_STEP_GEMM) return NULL;
+  if (s->kind != LM_STEP_GEMM)
+    return NULL;
   pointers_find(e, s);
   return lm_cuda_gemm(e->gemms, s, e->walk.var, e->pointers, e->memory.workspace);
 }
 
-// Of the functions that are run again and again at the same sizes, while all memory is zeros, which products leave so.
+// Of the functions that are run again and again at the same sizes, while all memory is zeros, which
+// products leave so.
 static lm_status products_measure(cuda_exec *e) {
   lm_status s = lm_cuda_gemms_measure(e->gemms, true);
   for (int i = 0; !s && i < e->plan->n_funcs; i++)
-    if (e->funcs[i].fixed) s = lm_plan_walk_run(&e->walk, &e->plan->funcs[i], NULL, product_measure, e);
+    if (e->funcs[i].fixed)
+      s = lm_plan_walk_run(&e->walk, &e->plan->funcs[i], NULL, product_measure, e);
   lm_status end = lm_cuda_gemms_measure(e->gemms, false);
-  if (!s) return end ? end : rest(e);
+  if (!s)
+    return end ? end : rest(e);
   lm_status_free(end);
   return s;
 }
@@ -230,7 +293,8 @@ static lm_status exec_make(cuda_exec *e, const char *arch, const lm_exec_options
   LM_TRY(lm_cuda_gemms_create(&e->builtins, &e->device, o->tf32, o->choices, &e->gemms));
   LM_TRY(refused_make(e));
   LM_TRY(totals_make(e));
-  for (int i = 0; i < plan->n_funcs; i++) func_describe(e, &plan->funcs[i], &e->funcs[i]);
+  for (int i = 0; i < plan->n_funcs; i++)
+    func_describe(e, &plan->funcs[i], &e->funcs[i]);
   LM_TRY(lm_cuda_memory_make(&e->memory, plan, &e->d, &e->device, e->stream, lm_cuda_workspace()));
   LM_TRY(rest(e));
   return o->choices && !o->choices->locked ? products_measure(e) : NULL;
@@ -241,13 +305,21 @@ static bool asked(const char *name, bool otherwise) {
   return text && *text ? strcmp(text, "0") != 0 : otherwise;
 }
 
-int64_t lm_cuda_workspace(void) { return LM_CUDA_WORKSPACE + LM_CUDA_SUMS; }
+int64_t lm_cuda_workspace(void) {
+  return LM_CUDA_WORKSPACE + LM_CUDA_SUMS;
+}
 
-lm_status lm_cuda_exec_create(const lm_plan *plan, const char *arch, const lm_exec_options *o, lm_exec **out) {
+lm_status lm_cuda_exec_create(const lm_plan *plan, const char *arch, const lm_exec_options *o,
+                              lm_exec **out) {
   static const lm_exec_options defaults = {0};
-  if (!o) o = &defaults;
+  if (!o)
+    o = &defaults;
   cuda_exec *e = lm_alloc(sizeof *e);
-  *e = (cuda_exec){.hal.ops = &OPS, .plan = plan, .threads = lm_threads(o->threads), .arena = lm_arena_create(), .timeline = o->timeline};
+  *e = (cuda_exec){.hal.ops = &OPS,
+                   .plan = plan,
+                   .threads = lm_threads(o->threads),
+                   .arena = lm_arena_create(),
+                   .timeline = o->timeline};
   e->sync = asked("LMC_CUDA_SYNC", false);
   e->graphs = asked("LMC_CUDA_GRAPHS", true) && !e->sync && !o->timeline;
   int most = lm_plan_bufs_most(plan);
@@ -256,7 +328,8 @@ lm_status lm_cuda_exec_create(const lm_plan *plan, const char *arch, const lm_ex
   e->funcs = LM_NEW_N(e->arena, func_state, plan->n_funcs + 1);
   lm_plan_walk_open(plan, &e->walk);
   lm_status s = exec_make(e, arch, o);
-  if (s) lm_exec_destroy(&e->hal);
+  if (s)
+    lm_exec_destroy(&e->hal);
   *out = s ? NULL : &e->hal;
   return s;
 }
@@ -264,19 +337,29 @@ lm_status lm_cuda_exec_create(const lm_plan *plan, const char *arch, const lm_ex
 static void destroy(lm_exec *hal) {
   cuda_exec *e = (cuda_exec *)hal;
   const lm_cuda_driver *d = &e->d;
-  if (e->stream) d->cuStreamSynchronize(e->stream);
+  if (e->stream)
+    d->cuStreamSynchronize(e->stream);
   for (int i = 0; i < e->plan->n_funcs; i++)
-    if (e->funcs[i].graph) d->cuGraphExecDestroy(e->funcs[i].graph);
-  for (uint32_t i = 0; i < e->n_events; i++) d->cuEventDestroy_v2(e->marks[i].event);
+    if (e->funcs[i].graph)
+      d->cuGraphExecDestroy(e->funcs[i].graph);
+  for (uint32_t i = 0; i < e->n_events; i++)
+    d->cuEventDestroy_v2(e->marks[i].event);
   lm_cuda_gemms_destroy(e->gemms);
   lm_cuda_memory_free(&e->memory);
-  if (e->builtins.fault) d->cuMemFree_v2(e->builtins.fault);
-  if (e->refused) d->cuMemFreeHost(e->refused);
-  if (e->totals) d->cuMemFree_v2(e->totals);
-  if (e->totals_read) d->cuMemFreeHost(e->totals_read);
-  for (uint32_t i = 0; i < e->n_modules; i++) d->cuModuleUnload(e->modules[i]);
-  if (e->stream) d->cuStreamDestroy_v2(e->stream);
-  if (e->context) d->cuDevicePrimaryCtxRelease_v2(e->device.number);
+  if (e->builtins.fault)
+    d->cuMemFree_v2(e->builtins.fault);
+  if (e->refused)
+    d->cuMemFreeHost(e->refused);
+  if (e->totals)
+    d->cuMemFree_v2(e->totals);
+  if (e->totals_read)
+    d->cuMemFreeHost(e->totals_read);
+  for (uint32_t i = 0; i < e->n_modules; i++)
+    d->cuModuleUnload(e->modules[i]);
+  if (e->stream)
+    d->cuStreamDestroy_v2(e->stream);
+  if (e->context)
+    d->cuDevicePrimaryCtxRelease_v2(e->device.number);
   lm_status_free(e->failed);
   lm_plan_walk_close(&e->walk);
   lm_arena_destroy(e->arena);
@@ -287,34 +370,52 @@ static void destroy(lm_exec *hal) {
 
 static lm_status kernel_launch(cuda_exec *e, const lm_plan_step *s) {
   const lm_plan_launch *l = &e->plan->kernels[s->kernel].launch;
-  int64_t space = lm_plan_extent_value(&s->space, e->walk.var), blocks = (space + l->per_block - 1) / l->per_block;
+  int64_t space = lm_plan_extent_value(&s->space, e->walk.var);
+  int64_t blocks = (space + l->per_block - 1) / l->per_block;
   lm_cuda_map maps[LM_PLAN_MAPS];
   int n = 0;
-  if (!blocks) return NULL;
-  if (blocks > INT32_MAX) return lm_fail(LM_ENV, "%lld blocks are more than a launch takes", (long long)blocks);
-  for (; n < s->n_bufs; n++) e->params[n] = &e->pointers[n];
+  if (!blocks)
+    return NULL;
+  if (blocks > INT32_MAX)
+    return lm_fail(LM_ENV, "%lld blocks are more than a launch takes", (long long)blocks);
+  for (; n < s->n_bufs; n++)
+    e->params[n] = &e->pointers[n];
   for (int i = 0; i < e->plan->n_extents; i++)
-    if (l->extents >> i & 1) e->params[n++] = &e->walk.var[i];
+    if (l->extents >> i & 1)
+      e->params[n++] = &e->walk.var[i];
   for (int i = 0; i < l->n_maps; i++) {
-    LM_TRY(lm_cuda_map_make(&e->d, &l->maps[i], e->pointers[l->maps[i].buf], e->walk.var, &maps[i]));
+    LM_TRY(
+        lm_cuda_map_make(&e->d, &l->maps[i], e->pointers[l->maps[i].buf], e->walk.var, &maps[i]));
     e->params[n++] = &maps[i];
   }
-  return lm_cuda_check(&e->d, e->d.cuLaunchKernel(e->functions[s->kernel], (unsigned)blocks, 1, 1, (unsigned)l->threads, 1, 1, (unsigned)l->shared, e->stream, e->params, NULL), "launch");
+  return lm_cuda_check(&e->d,
+                       e->d.cuLaunchKernel(e->functions[s->kernel], (unsigned)blocks, 1, 1,
+                                           (unsigned)l->threads, 1, 1, (unsigned)l->shared,
+                                           e->stream, e->params, NULL),
+                       "launch");
 }
 
 static lm_status move_launch(cuda_exec *e, const lm_plan_step *s) {
   lm_cuda_address at = s->move->at_dim >= 0 ? e->pointers[1] : 0;
-  return lm_cuda_move(&e->builtins, s->move, e->walk.var, e->pointers[0], at, e->pointers[s->n_read], s->kind == LM_STEP_ADD, (int)(s - e->func->steps) + 1);
+  return lm_cuda_move(&e->builtins, s->move, e->walk.var, e->pointers[0], at,
+                      e->pointers[s->n_read], s->kind == LM_STEP_ADD,
+                      (int)(s - e->func->steps) + 1);
 }
 
 static lm_status step_enqueue(cuda_exec *e, const lm_plan_step *s) {
   switch (s->kind) {
   case LM_STEP_KERNEL: return kernel_launch(e, s);
-  case LM_STEP_GEMM: return lm_cuda_gemm(e->gemms, s, e->walk.var, e->pointers, e->memory.workspace);
+  case LM_STEP_GEMM:
+    return lm_cuda_gemm(e->gemms, s, e->walk.var, e->pointers, e->memory.workspace);
   case LM_STEP_COPY:
   case LM_STEP_ADD: return move_launch(e, s);
   case LM_STEP_FILL: return lm_cuda_fill(&e->builtins, e->pointers[0], s);
-  case LM_STEP_LOOP: return lm_cuda_check(&e->d, e->d.cuMemsetD32Async(e->pointers[0], (unsigned)lm_plan_walk_index(&e->walk, s), 1, e->stream), "an index");
+  case LM_STEP_LOOP:
+    return lm_cuda_check(&e->d,
+                         e->d.cuMemsetD32Async(e->pointers[0],
+                                               (unsigned)lm_plan_walk_index(&e->walk, s), 1,
+                                               e->stream),
+                         "an index");
   case LM_STEP_END: break;
   }
   LM_BUG("step of kind %d", (int)s->kind);
@@ -334,11 +435,15 @@ static lm_status mark_add(cuda_exec *e, const lm_plan_step *s) {
 static lm_status step_run(void *user, const lm_plan_step *s) {
   cuda_exec *e = user;
   pointers_find(e, s);
-  if (e->timeline) lm_nvtx_push(s->label ? s->label : "a step");
+  if (e->timeline)
+    lm_nvtx_push(s->label ? s->label : "a step");
   lm_status status = step_enqueue(e, s);
-  if (e->timeline) lm_nvtx_pop();
-  if (!status && e->sync) status = lm_cuda_check(&e->d, e->d.cuStreamSynchronize(e->stream), "on %s", e->device.name);
-  if (status) return step_failed(e, s, status);
+  if (e->timeline)
+    lm_nvtx_pop();
+  if (!status && e->sync)
+    status = lm_cuda_check(&e->d, e->d.cuStreamSynchronize(e->stream), "on %s", e->device.name);
+  if (status)
+    return step_failed(e, s, status);
   return e->timeline ? mark_add(e, s) : NULL;
 }
 
@@ -347,46 +452,65 @@ static lm_status step_run(void *user, const lm_plan_step *s) {
 static lm_status graph_record(cuda_exec *e, const lm_plan_func *f, void **out) {
   const lm_cuda_driver *d = &e->d;
   void *graph = NULL;
-  LM_TRY(lm_cuda_check(d, d->cuStreamBeginCapture_v2(e->stream, LM_CU_CAPTURE_RELAXED), "recording %s", f->name));
+  LM_TRY(lm_cuda_check(d, d->cuStreamBeginCapture_v2(e->stream, LM_CU_CAPTURE_RELAXED),
+                       "recording %s", f->name));
   lm_status s = lm_plan_walk_run(&e->walk, f, NULL, step_run, e);
   int result = d->cuStreamEndCapture(e->stream, &graph);
-  if (!s) s = lm_cuda_check(d, result, "recording %s", f->name);
-  if (!s) s = lm_cuda_check(d, d->cuGraphInstantiateWithFlags(out, graph, 0), "a graph of %s", f->name);
-  if (graph) d->cuGraphDestroy(graph);
+  if (!s)
+    s = lm_cuda_check(d, result, "recording %s", f->name);
+  if (!s)
+    s = lm_cuda_check(d, d->cuGraphInstantiateWithFlags(out, graph, 0), "a graph of %s", f->name);
+  if (graph)
+    d->cuGraphDestroy(graph);
   return s;
 }
 
 static lm_status steps_enqueue(cuda_exec *e, const lm_plan_func *f, const int64_t *extents) {
   func_state *x = &e->funcs[f - e->plan->funcs];
   bool recorded = e->graphs && x->fixed && x->runs++ > 0;
-  if (!recorded) return lm_plan_walk_run(&e->walk, f, extents, step_run, e);
-  if (!x->graph) LM_TRY(graph_record(e, f, &x->graph));
+  if (!recorded)
+    return lm_plan_walk_run(&e->walk, f, extents, step_run, e);
+  if (!x->graph)
+    LM_TRY(graph_record(e, f, &x->graph));
   return lm_cuda_check(&e->d, e->d.cuGraphLaunch(x->graph, e->stream), "%s", f->name);
 }
 
 static lm_status enqueue(cuda_exec *e, const lm_plan_func *f, const int64_t *extents) {
   func_state *x = &e->funcs[f - e->plan->funcs];
   LM_TRY(lm_cuda_memory_begin(&e->memory, f));
-  if (e->rule) LM_TRY(lm_cuda_judge(&e->builtins, e->rule, e->memory.at[LM_ARENA_IO], e->totals));   // behind the arguments, one of which it replaces
+  if (e->rule)
+    LM_TRY(lm_cuda_judge(&e->builtins, e->rule, e->memory.at[LM_ARENA_IO],
+                         e->totals)); // behind the arguments, one of which it replaces
   e->rule = NULL;
-  if (e->timeline) LM_TRY(mark_add(e, NULL));
+  if (e->timeline)
+    LM_TRY(mark_add(e, NULL));
   LM_TRY(steps_enqueue(e, f, extents));
   LM_TRY(lm_cuda_memory_end(&e->memory, f, x->writes));
-  if (!x->may_refuse) return NULL;
+  if (!x->may_refuse)
+    return NULL;
   e->may_refuse = f;
-  return lm_cuda_check(&e->d, e->d.cuMemcpyDtoHAsync_v2(e->refused, e->builtins.fault, 2 * sizeof *e->refused, e->stream), "results from the GPU");
+  return lm_cuda_check(
+      &e->d,
+      e->d.cuMemcpyDtoHAsync_v2(e->refused, e->builtins.fault, 2 * sizeof *e->refused, e->stream),
+      "results from the GPU");
 }
 
-// The device's times between marks, set on the host's clock so that the last step ends when the function does.
+// The device's times between marks, set on the host's clock so that the last step ends when the
+// function does.
 static lm_status timeline_fill(cuda_exec *e, const lm_plan_func *f) {
   double end = lm_now();
   float all = 0, from = 0, to = 0;
   const lm_cuda_driver *d = &e->d;
-  LM_TRY(lm_cuda_check(d, d->cuEventElapsedTime(&all, e->marks[0].event, e->marks[e->n_marks - 1].event), "times of %s", f->name));
+  LM_TRY(lm_cuda_check(
+      d, d->cuEventElapsedTime(&all, e->marks[0].event, e->marks[e->n_marks - 1].event),
+      "times of %s", f->name));
   for (uint32_t i = 1; i < e->n_marks; i++, from = to) {
     const lm_plan_step *s = e->marks[i].step;
-    LM_TRY(lm_cuda_check(d, d->cuEventElapsedTime(&to, e->marks[0].event, e->marks[i].event), "times of %s", f->name));
-    if (s->kind != LM_STEP_LOOP) lm_timeline_span(e->timeline, (lm_span){s->label, s, end - (all - from) * 1e-3, end - (all - to) * 1e-3, LM_ROW_STEP, -1});
+    LM_TRY(lm_cuda_check(d, d->cuEventElapsedTime(&to, e->marks[0].event, e->marks[i].event),
+                         "times of %s", f->name));
+    if (s->kind != LM_STEP_LOOP)
+      lm_timeline_span(e->timeline, (lm_span){s->label, s, end - (all - from) * 1e-3,
+                                              end - (all - to) * 1e-3, LM_ROW_STEP, -1});
   }
   lm_timeline_span(e->timeline, (lm_span){f->name, NULL, end - all * 1e-3, end, LM_ROW_FUNC, -1});
   return NULL;
@@ -394,20 +518,26 @@ static lm_status timeline_fill(cuda_exec *e, const lm_plan_func *f) {
 
 static lm_status run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents) {
   cuda_exec *e = (cuda_exec *)hal;
-  if (e->failed) return failure_copy(e);
+  if (e->failed)
+    return failure_copy(e);
   e->func = f;
-  if (!e->since) e->since = f;
+  if (!e->since)
+    e->since = f;
   e->n_marks = 0;
   lm_nvtx_push(f->name);
   lm_status s = enqueue(e, f, extents);
   lm_nvtx_pop();
-  if (s) return fail(e, s);
-  if (!e->timeline) return NULL;
+  if (s)
+    return fail(e, s);
+  if (!e->timeline)
+    return NULL;
   LM_TRY(rest(e));
   return fail(e, timeline_fill(e, f));
 }
 
-static lm_status wait(lm_exec *hal) { return rest((cuda_exec *)hal); }
+static lm_status wait(lm_exec *hal) {
+  return rest((cuda_exec *)hal);
+}
 
 // ---- what the host sees. A failure is told by `wait` and `run`.
 
@@ -419,20 +549,26 @@ static bool at_rest(cuda_exec *e) {
 
 static void *arena(lm_exec *hal, lm_arena_id id, bool change) {
   cuda_exec *e = (cuda_exec *)hal;
-  if (at_rest(e)) lm_status_free(fail(e, lm_cuda_memory_fetch(&e->memory, id)));
+  if (at_rest(e))
+    lm_status_free(fail(e, lm_cuda_memory_fetch(&e->memory, id)));
   e->memory.mirrors[id].ahead |= change;
   return lm_cuda_memory_mirror(&e->memory, id);
 }
 
 static void arena_clear(lm_exec *hal, lm_arena_id id) {
   cuda_exec *e = (cuda_exec *)hal;
-  if (!e->failed) lm_status_free(fail(e, lm_cuda_memory_clear(&e->memory, id)));
+  if (!e->failed)
+    lm_status_free(fail(e, lm_cuda_memory_clear(&e->memory, id)));
 }
 
 static void *port(lm_exec *hal, const lm_plan_port *p) {
   cuda_exec *e = (cuda_exec *)hal;
-  if (p->buf.arena != LM_ARENA_IO) return (char *)arena(hal, (lm_arena_id)p->buf.arena, lm_cuda_memory_is_argument(&e->memory, p)) + p->buf.offset;
-  if (!lm_cuda_memory_is_argument(&e->memory, p) && at_rest(e)) lm_status_free(fail(e, lm_cuda_memory_result(&e->memory, p)));
+  if (p->buf.arena != LM_ARENA_IO)
+    return (char *)arena(hal, (lm_arena_id)p->buf.arena,
+                         lm_cuda_memory_is_argument(&e->memory, p)) +
+           p->buf.offset;
+  if (!lm_cuda_memory_is_argument(&e->memory, p) && at_rest(e))
+    lm_status_free(fail(e, lm_cuda_memory_result(&e->memory, p)));
   return e->memory.mirrors[LM_ARENA_IO].host + p->buf.offset;
 }
 
@@ -440,7 +576,9 @@ static void *port(lm_exec *hal, const lm_plan_port *p) {
 
 static lm_status tally_add(lm_exec *hal, const lm_plan_func *f, bool first) {
   cuda_exec *e = (cuda_exec *)hal;
-  return e->failed ? failure_copy(e) : fail(e, lm_cuda_tally(&e->builtins, f, e->memory.at[LM_ARENA_IO], e->totals, first));
+  return e->failed
+             ? failure_copy(e)
+             : fail(e, lm_cuda_tally(&e->builtins, f, e->memory.at[LM_ARENA_IO], e->totals, first));
 }
 
 static lm_status tally_judge(lm_exec *hal, const lm_tally_rule *r) {
@@ -451,19 +589,28 @@ static lm_status tally_judge(lm_exec *hal, const lm_tally_rule *r) {
 static lm_status tally_read(lm_exec *hal) {
   cuda_exec *e = (cuda_exec *)hal;
   if (!e->failed)
-    LM_TRY(fail(e, lm_cuda_check(&e->d, e->d.cuMemcpyDtoHAsync_v2(e->totals_read, e->totals, sizeof hal->totals, e->stream), "totals from the GPU")));
+    LM_TRY(fail(e, lm_cuda_check(&e->d,
+                                 e->d.cuMemcpyDtoHAsync_v2(e->totals_read, e->totals,
+                                                           sizeof hal->totals, e->stream),
+                                 "totals from the GPU")));
   LM_TRY(rest(e));
   memcpy(hal->totals, e->totals_read, sizeof hal->totals);
   return NULL;
 }
 
 static void range(lm_exec *hal, const char *name) {
-  if (name) lm_nvtx_push(name);
-  else lm_nvtx_pop();
+  if (name)
+    lm_nvtx_push(name);
+  else
+    lm_nvtx_pop();
 }
 
-static int threads(const lm_exec *e) { return ((const cuda_exec *)e)->threads; }
-static int kernels_compiled(const lm_exec *e) { return ((const cuda_exec *)e)->compiled; }
+static int threads(const lm_exec *e) {
+  return ((const cuda_exec *)e)->threads;
+}
+static int kernels_compiled(const lm_exec *e) {
+  return ((const cuda_exec *)e)->compiled;
+}
 
 static const lm_exec_ops OPS = {.destroy = destroy,
                                 .run = run,

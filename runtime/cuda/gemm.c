@@ -7,30 +7,45 @@
 #include "runtime/base/dtype.h"
 #include "runtime/cuda/library.h"
 
-enum { ALIGN_MOST = 256, VECTOR_ALIGN = 16 /* of a bias, which the library reads in vectors, and of what it stores beside D */ };
+enum {
+  ALIGN_MOST = 256,
+  VECTOR_ALIGN =
+      16 /* of a bias, which the library reads in vectors, and of what it stores beside D */
+};
 
-// All that a call of the library depends on but addresses and whether it adds; without padding, as it is hashed.
+// All that a call of the library depends on but addresses and whether it adds; without padding, as
+// it is hashed.
 typedef struct key {
-  int64_t rows, cols, k;               // of the library's C = op(A) op(B)
-  int64_t ld[3], batch[3], count;      // A, B, C; elements from one to the next of `count` matrices
-  int32_t turned[2], align[6];         // bytes that addresses are a multiple of: A, B, C, D, bias, what gelu is taken of
+  int64_t rows, cols, k;          // of the library's C = op(A) op(B)
+  int64_t ld[3], batch[3], count; // A, B, C; elements from one to the next of `count` matrices
+  int32_t turned[2],
+      align[6]; // bytes that addresses are a multiple of: A, B, C, D, bias, what gelu is taken of
   int32_t ab, cc, epilogue, spare;
 } key;
 
-typedef struct entry { uint64_t hash; key k; void *desc, *layout[3]; lm_lt_algo algo; size_t workspace; bool fits; } entry;
+typedef struct entry {
+  uint64_t hash;
+  key k;
+  void *desc, *layout[3];
+  lm_lt_algo algo;
+  size_t workspace;
+  bool fits;
+} entry;
 
 struct lm_cuda_gemms {
   lm_cublaslt lt;
   const lm_cuda_builtins *builtins;
   bool tf32;
-  lm_cuda_choices *choices;            // NULL: none
+  lm_cuda_choices *choices; // NULL: none
   bool measuring;
-  double until;                        // when measuring ends
-  void *from, *to;                     // events, while measuring
+  double until;    // when measuring ends
+  void *from, *to; // events, while measuring
   lm_arena *arena;
   void *handle;
-  entry *entries; uint32_t n_entries, cap_entries;
-  uint32_t *places, n_places;          // by hash: an entry's number + 1, 0: none; a power of two, never more than half of them taken
+  entry *entries;
+  uint32_t n_entries, cap_entries;
+  // by hash: an entry's number + 1, 0: none; a power of two, never more than half of them taken
+  uint32_t *places, n_places;
 };
 
 static const char *const names[] = {
@@ -40,11 +55,14 @@ static const char *const names[] = {
 };
 
 static lm_status check(const lm_cuda_gemms *g, int status, const char *what) {
-  return status ? lm_fail(LM_ENV, "%s: cuBLASLt says: %s", what, g->lt.cublasLtGetStatusString(status)) : NULL;
+  return status
+             ? lm_fail(LM_ENV, "%s: cuBLASLt says: %s", what, g->lt.cublasLtGetStatusString(status))
+             : NULL;
 }
 
 static lm_status library_open(lm_cuda_gemms *g, int driver) {
-  LM_TRY(lm_toolkit_open("cuBLASLt, matrix products of CUDA,", "libcublasLt.so", driver, &g->lt.library));
+  LM_TRY(lm_toolkit_open("cuBLASLt, matrix products of CUDA,", "libcublasLt.so", driver,
+                         &g->lt.library));
   LM_TRY(lm_library_resolve(g->lt.library, "cuBLASLt", names, LM_COUNT(names), g->lt.functions));
   return check(g, g->lt.cublasLtCreate(&g->handle), "starting");
 }
@@ -54,40 +72,52 @@ static lm_status choices_check(lm_cuda_gemms *g, const lm_cuda_device *device) {
   lm_cuda_choices *c = g->choices;
   uint64_t version = g->lt.cublasLtGetVersion();
   bool same = c && c->device && !strcmp(c->device, device->name) && c->version == version;
-  if (!c || same) return NULL;
+  if (!c || same)
+    return NULL;
   if (c->locked)
-    return lm_fail(LM_USER, "products were chosen on %s with cuBLASLt %llu, not %s with %llu; without tuned.json they are measured anew, and the run goes on in other roundings",
-                   c->device, (unsigned long long)c->version, device->name, (unsigned long long)version);
+    return lm_fail(LM_USER,
+                   "products were chosen on %s with cuBLASLt %llu, not %s with %llu; without "
+                   "tuned.json they are measured anew, and the run goes on in other roundings",
+                   c->device, (unsigned long long)c->version, device->name,
+                   (unsigned long long)version);
   c->n = 0;
   c->device = lm_arena_printf(c->arena, "%s", device->name);
   c->version = version;
   return NULL;
 }
 
-lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, const lm_cuda_device *device, bool tf32, lm_cuda_choices *choices, lm_cuda_gemms **out) {
+lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, const lm_cuda_device *device, bool tf32,
+                               lm_cuda_choices *choices, lm_cuda_gemms **out) {
   lm_cuda_gemms *g = lm_alloc(sizeof *g);
   g->builtins = b;
   g->tf32 = tf32;
   g->choices = choices;
   g->arena = lm_arena_create();
   lm_status s = library_open(g, device->driver);
-  if (!s) s = choices_check(g, device);
-  if (s) lm_cuda_gemms_destroy(g);
+  if (!s)
+    s = choices_check(g, device);
+  if (s)
+    lm_cuda_gemms_destroy(g);
   *out = s ? NULL : g;
   return s;
 }
 
 static void entry_free(const lm_cuda_gemms *g, entry *e) {
-  if (e->desc) g->lt.cublasLtMatmulDescDestroy(e->desc);
+  if (e->desc)
+    g->lt.cublasLtMatmulDescDestroy(e->desc);
   for (int i = 0; i < 3; i++)
-    if (e->layout[i]) g->lt.cublasLtMatrixLayoutDestroy(e->layout[i]);
+    if (e->layout[i])
+      g->lt.cublasLtMatrixLayoutDestroy(e->layout[i]);
 }
 
 // The library itself stays loaded: it keeps code on the device.
 void lm_cuda_gemms_destroy(lm_cuda_gemms *g) {
-  if (!g) return;
-  for (uint32_t i = 0; i < g->n_entries; i++) entry_free(g, &g->entries[i]);
-  if (g->handle) g->lt.cublasLtDestroy(g->handle);
+  if (!g)
+    return;
+  for (uint32_t i = 0; i < g->n_entries; i++)
+    entry_free(g, &g->entries[i]);
+  if (g->handle)
+    g->lt.cublasLtDestroy(g->handle);
   lm_arena_destroy(g->arena);
   lm_free(g);
 }
@@ -95,9 +125,13 @@ void lm_cuda_gemms_destroy(lm_cuda_gemms *g) {
 // ---- a product as the library sees it
 
 // Addresses are 0 where there is none. row: elements of the bias, those of C's unit stride.
-typedef struct epilogue { lm_cuda_address residual, bias, before; int64_t row; bool gelu; } epilogue;
+typedef struct epilogue {
+  lm_cuda_address residual, bias, before;
+  int64_t row;
+  bool gelu;
+} epilogue;
 
-typedef struct call {                  // C (+)= A B, `batch.size` times; if there is an epilogue, once
+typedef struct call { // C (+)= A B, `batch.size` times; if there is an epilogue, once
   lm_cuda_product p;
   lm_plan_batch batch;
   int ab, cc;
@@ -105,11 +139,16 @@ typedef struct call {                  // C (+)= A B, `batch.size` times; if the
   epilogue then;
 } call;
 
-// By columns: rows of unit stride, columns ld apart; turned: the same of the transpose. Strides over one place are free.
-static bool form_find(int64_t rows, int64_t cols, int64_t row, int64_t col, int32_t *out_turned, int64_t *out_ld) {
-  if (rows == 1 && cols == 1) row = col = 1;
-  else if (rows == 1) row = 1;
-  else if (cols == 1) col = row == 1 ? rows : 1;
+// By columns: rows of unit stride, columns ld apart; turned: the same of the transpose. Strides
+// over one place are free.
+static bool form_find(int64_t rows, int64_t cols, int64_t row, int64_t col, int32_t *out_turned,
+                      int64_t *out_ld) {
+  if (rows == 1 && cols == 1)
+    row = col = 1;
+  else if (rows == 1)
+    row = 1;
+  else if (cols == 1)
+    col = row == 1 ? rows : 1;
   *out_turned = !(row == 1 && col >= rows);
   *out_ld = *out_turned ? row : col;
   return !*out_turned || (col == 1 && row >= cols);
@@ -117,13 +156,28 @@ static bool form_find(int64_t rows, int64_t cols, int64_t row, int64_t col, int3
 
 static call transposed(const call *x) {
   const lm_cuda_product *p = &x->p;
-  return (call){.p = {.m = p->n, .n = p->m, .k = p->k, .a_m = p->b_n, .a_k = p->b_k, .b_k = p->a_k, .b_n = p->a_m, .c_m = p->c_n,
-                      .c_n = p->c_m, .add = p->add},
-                .batch = {x->batch.size, x->batch.b, x->batch.a, x->batch.c}, .ab = x->ab, .cc = x->cc, .a = x->b, .b = x->a, .c = x->c, .then = x->then};
+  return (call){.p = {.m = p->n,
+                      .n = p->m,
+                      .k = p->k,
+                      .a_m = p->b_n,
+                      .a_k = p->b_k,
+                      .b_k = p->a_k,
+                      .b_n = p->a_m,
+                      .c_m = p->c_n,
+                      .c_n = p->c_m,
+                      .add = p->add},
+                .batch = {x->batch.size, x->batch.b, x->batch.a, x->batch.c},
+                .ab = x->ab,
+                .cc = x->cc,
+                .a = x->b,
+                .b = x->a,
+                .c = x->c,
+                .then = x->then};
 }
 
 static int32_t epilogue_number(const epilogue *e) {
-  int32_t gelu = e->gelu ? LM_LT_EPILOGUE_GELU | (e->before ? LM_LT_EPILOGUE_AUX : 0) : 0, bias = e->bias ? LM_LT_EPILOGUE_BIAS : 0;
+  int32_t gelu = e->gelu ? LM_LT_EPILOGUE_GELU | (e->before ? LM_LT_EPILOGUE_AUX : 0) : 0;
+  int32_t bias = e->bias ? LM_LT_EPILOGUE_BIAS : 0;
   return gelu | bias ? gelu | bias : LM_LT_EPILOGUE_NONE;
 }
 
@@ -132,18 +186,32 @@ static int32_t alignment(lm_cuda_address at, int64_t batch, int dtype) {
   return (int32_t)(all & -all);
 }
 
-static bool types_known(int ab, int cc) { return (ab == LM_BF16 && (cc == LM_BF16 || cc == LM_F32)) || (ab == cc && (ab == LM_F32 || ab == LM_F64)); }
+static bool types_known(int ab, int cc) {
+  return (ab == LM_BF16 && (cc == LM_BF16 || cc == LM_F32)) ||
+         (ab == cc && (ab == LM_F32 || ab == LM_F64));
+}
 
 static bool key_make(const call *x, key *out) {
   const lm_cuda_product *p = &x->p;
   bool many = x->batch.size > 1;
   int32_t turned_c;
-  *out = (key){.rows = p->m, .cols = p->n, .k = p->k, .count = x->batch.size, .ab = x->ab, .cc = x->cc, .epilogue = epilogue_number(&x->then)};
-  if (!form_find(p->m, p->n, p->c_m, p->c_n, &turned_c, &out->ld[2]) || turned_c) return false;
-  if (out->epilogue != LM_LT_EPILOGUE_NONE && p->m != x->then.row) return false;
-  if (!form_find(p->m, p->k, p->a_m, p->a_k, &out->turned[0], &out->ld[0])) return false;
-  if (!form_find(p->k, p->n, p->b_k, p->b_n, &out->turned[1], &out->ld[1])) return false;
-  if (many) memcpy(out->batch, (int64_t[]){x->batch.a, x->batch.b, x->batch.c}, sizeof out->batch);
+  *out = (key){.rows = p->m,
+               .cols = p->n,
+               .k = p->k,
+               .count = x->batch.size,
+               .ab = x->ab,
+               .cc = x->cc,
+               .epilogue = epilogue_number(&x->then)};
+  if (!form_find(p->m, p->n, p->c_m, p->c_n, &turned_c, &out->ld[2]) || turned_c)
+    return false;
+  if (out->epilogue != LM_LT_EPILOGUE_NONE && p->m != x->then.row)
+    return false;
+  if (!form_find(p->m, p->k, p->a_m, p->a_k, &out->turned[0], &out->ld[0]))
+    return false;
+  if (!form_find(p->k, p->n, p->b_k, p->b_n, &out->turned[1], &out->ld[1]))
+    return false;
+  if (many)
+    memcpy(out->batch, (int64_t[]){x->batch.a, x->batch.b, x->batch.c}, sizeof out->batch);
   out->align[0] = alignment(x->a, out->batch[0], x->ab);
   out->align[1] = alignment(x->b, out->batch[1], x->ab);
   out->align[2] = alignment(x->then.residual ? x->then.residual : x->c, out->batch[2], x->cc);
@@ -155,76 +223,129 @@ static bool key_make(const call *x, key *out) {
 
 // ---- what the library is told of it, and which algorithm it takes
 
-static int lt_type(int t) { return t == LM_F64 ? LM_LT_R_64F : t == LM_BF16 ? LM_LT_R_16BF : LM_LT_R_32F; }
+static int lt_type(int t) {
+  return t == LM_F64 ? LM_LT_R_64F : t == LM_BF16 ? LM_LT_R_16BF : LM_LT_R_32F;
+}
 
 static lm_status layout_make(const lm_cuda_gemms *g, const key *k, int i, void **out) {
   const lm_cublaslt *lt = &g->lt;
-  int64_t rows = i == 1 ? k->k : k->rows, cols = i == 0 ? k->k : k->cols;
+  int64_t rows = i == 1 ? k->k : k->rows;
+  int64_t cols = i == 0 ? k->k : k->cols;
   bool turned = i < 2 && k->turned[i];
   int32_t count = (int32_t)k->count;
-  LM_TRY(check(g, lt->cublasLtMatrixLayoutCreate(out, lt_type(i < 2 ? k->ab : k->cc), (uint64_t)(turned ? cols : rows), (uint64_t)(turned ? rows : cols), k->ld[i]), "a layout"));
-  if (count == 1) return NULL;
-  LM_TRY(check(g, lt->cublasLtMatrixLayoutSetAttribute(*out, LM_LT_LAYOUT_BATCH_COUNT, &count, sizeof count), "a layout's batch"));
-  return check(g, lt->cublasLtMatrixLayoutSetAttribute(*out, LM_LT_LAYOUT_BATCH_STRIDE, &k->batch[i], sizeof k->batch[i]), "a layout's batch");
+  LM_TRY(check(g,
+               lt->cublasLtMatrixLayoutCreate(out, lt_type(i < 2 ? k->ab : k->cc),
+                                              (uint64_t)(turned ? cols : rows),
+                                              (uint64_t)(turned ? rows : cols), k->ld[i]),
+               "a layout"));
+  if (count == 1)
+    return NULL;
+  LM_TRY(check(
+      g, lt->cublasLtMatrixLayoutSetAttribute(*out, LM_LT_LAYOUT_BATCH_COUNT, &count, sizeof count),
+      "a layout's batch"));
+  return check(g,
+               lt->cublasLtMatrixLayoutSetAttribute(*out, LM_LT_LAYOUT_BATCH_STRIDE, &k->batch[i],
+                                                    sizeof k->batch[i]),
+               "a layout's batch");
 }
 
 static lm_status desc_make(const lm_cuda_gemms *g, const key *k, void **out) {
   const lm_cublaslt *lt = &g->lt;
   static const int attributes[2] = {LM_LT_DESC_TRANSA, LM_LT_DESC_TRANSB};
   const int32_t turned = LM_LT_OP_T;
-  bool wide = k->ab == LM_F64, rounds = g->tf32 && k->ab == LM_F32;
-  LM_TRY(check(g, lt->cublasLtMatmulDescCreate(out, wide ? LM_LT_COMPUTE_64F : rounds ? LM_LT_COMPUTE_TF32 : LM_LT_COMPUTE_32F, wide ? LM_LT_R_64F : LM_LT_R_32F), "a product"));
+  bool wide = k->ab == LM_F64;
+  bool rounds = g->tf32 && k->ab == LM_F32;
+  LM_TRY(check(g,
+               lt->cublasLtMatmulDescCreate(out,
+                                            wide     ? LM_LT_COMPUTE_64F
+                                            : rounds ? LM_LT_COMPUTE_TF32
+                                                     : LM_LT_COMPUTE_32F,
+                                            wide ? LM_LT_R_64F : LM_LT_R_32F),
+               "a product"));
   for (int i = 0; i < 2; i++)
-    if (k->turned[i]) LM_TRY(check(g, lt->cublasLtMatmulDescSetAttribute(*out, attributes[i], &turned, sizeof turned), "a product"));
-  if (k->epilogue == LM_LT_EPILOGUE_NONE) return NULL;
+    if (k->turned[i])
+      LM_TRY(check(g,
+                   lt->cublasLtMatmulDescSetAttribute(*out, attributes[i], &turned, sizeof turned),
+                   "a product"));
+  if (k->epilogue == LM_LT_EPILOGUE_NONE)
+    return NULL;
   const uint32_t epilogue = (uint32_t)k->epilogue;
-  LM_TRY(check(g, lt->cublasLtMatmulDescSetAttribute(*out, LM_LT_DESC_EPILOGUE, &epilogue, sizeof epilogue), "an epilogue"));
-  if (!(epilogue & LM_LT_EPILOGUE_AUX)) return NULL;
-  return check(g, lt->cublasLtMatmulDescSetAttribute(*out, LM_LT_DESC_AUX_LD, &k->ld[2], sizeof k->ld[2]), "an epilogue");
+  LM_TRY(check(
+      g, lt->cublasLtMatmulDescSetAttribute(*out, LM_LT_DESC_EPILOGUE, &epilogue, sizeof epilogue),
+      "an epilogue"));
+  if (!(epilogue & LM_LT_EPILOGUE_AUX))
+    return NULL;
+  return check(
+      g, lt->cublasLtMatmulDescSetAttribute(*out, LM_LT_DESC_AUX_LD, &k->ld[2], sizeof k->ld[2]),
+      "an epilogue");
 }
 
 // Bias and second result are in the descriptor; the heuristic reads off them how they are aligned.
 static lm_status addresses_set(const lm_cuda_gemms *g, const call *x, const entry *e) {
-  const struct { int attribute; lm_cuda_address at; } of[2] = {{LM_LT_DESC_BIAS, x->then.bias}, {LM_LT_DESC_AUX, x->then.before}};
+  const struct {
+    int attribute;
+    lm_cuda_address at;
+  } of[2] = {{LM_LT_DESC_BIAS, x->then.bias}, {LM_LT_DESC_AUX, x->then.before}};
   for (int i = 0; i < 2; i++) {
     void *at = (void *)(uintptr_t)of[i].at;
-    if (at) LM_TRY(check(g, g->lt.cublasLtMatmulDescSetAttribute(e->desc, of[i].attribute, &at, sizeof at), "an epilogue"));
+    if (at)
+      LM_TRY(check(g,
+                   g->lt.cublasLtMatmulDescSetAttribute(e->desc, of[i].attribute, &at, sizeof at),
+                   "an epilogue"));
   }
   return NULL;
 }
 
-// Parts of a sum that several blocks compute are added in the type that is computed in, by a step of its own: the other schemes
-// add them in the result's type, bf16 mostly, or in the order in which blocks arrive. By itself the library takes any.
+// Parts of a sum that several blocks compute are added in the type that is computed in, by a step
+// of its own: the other schemes add them in the result's type, bf16 mostly, or in the order in
+// which blocks arrive. By itself the library takes any.
 static lm_status preference_set(const lm_cuda_gemms *g, const entry *e, void *preference) {
   const lm_cublaslt *lt = &g->lt;
-  static const int attributes[4] = {LM_LT_PREF_ALIGN_A, LM_LT_PREF_ALIGN_B, LM_LT_PREF_ALIGN_C, LM_LT_PREF_ALIGN_D};
+  static const int attributes[4] = {LM_LT_PREF_ALIGN_A, LM_LT_PREF_ALIGN_B, LM_LT_PREF_ALIGN_C,
+                                    LM_LT_PREF_ALIGN_D};
   const size_t workspace = LM_CUDA_WORKSPACE;
   const uint32_t reduction = LM_LT_REDUCTION_COMPUTE_TYPE;
-  LM_TRY(check(g, lt->cublasLtMatmulPreferenceSetAttribute(preference, LM_LT_PREF_WORKSPACE, &workspace, sizeof workspace), "a preference"));
-  LM_TRY(check(g, lt->cublasLtMatmulPreferenceSetAttribute(preference, LM_LT_PREF_REDUCTION, &reduction, sizeof reduction), "a preference"));
+  LM_TRY(check(g,
+               lt->cublasLtMatmulPreferenceSetAttribute(preference, LM_LT_PREF_WORKSPACE,
+                                                        &workspace, sizeof workspace),
+               "a preference"));
+  LM_TRY(check(g,
+               lt->cublasLtMatmulPreferenceSetAttribute(preference, LM_LT_PREF_REDUCTION,
+                                                        &reduction, sizeof reduction),
+               "a preference"));
   for (int i = 0; i < 4; i++) {
     uint32_t align = (uint32_t)e->k.align[i];
-    LM_TRY(check(g, lt->cublasLtMatmulPreferenceSetAttribute(preference, attributes[i], &align, sizeof align), "a preference"));
+    LM_TRY(check(
+        g,
+        lt->cublasLtMatmulPreferenceSetAttribute(preference, attributes[i], &align, sizeof align),
+        "a preference"));
   }
   return NULL;
 }
 
-// That the library has no algorithm is an answer. It must not be asked while its stream records a graph (13.3 fails then), and
-// it is not: what a graph records was run before, at the same addresses.
-static lm_status algorithms_ask(const lm_cuda_gemms *g, const entry *e, int wanted, lm_lt_heuristic *out, int *out_n) {
+// That the library has no algorithm is an answer. It must not be asked while its stream records a
+// graph (13.3 fails then), and it is not: what a graph records was run before, at the same
+// addresses.
+static lm_status algorithms_ask(const lm_cuda_gemms *g, const entry *e, int wanted,
+                                lm_lt_heuristic *out, int *out_n) {
   void *preference = NULL;
   *out_n = 0;
   LM_TRY(check(g, g->lt.cublasLtMatmulPreferenceCreate(&preference), "a preference"));
   lm_status s = preference_set(g, e, preference);
-  int status = s ? 0 : g->lt.cublasLtMatmulAlgoGetHeuristic(g->handle, e->desc, e->layout[0], e->layout[1], e->layout[2], e->layout[2], preference, wanted, out, out_n);
+  int status = s ? 0
+                 : g->lt.cublasLtMatmulAlgoGetHeuristic(g->handle, e->desc, e->layout[0],
+                                                        e->layout[1], e->layout[2], e->layout[2],
+                                                        preference, wanted, out, out_n);
   g->lt.cublasLtMatmulPreferenceDestroy(preference);
-  if (!s && status != LM_LT_NOT_SUPPORTED) s = check(g, status, "choosing how to compute a product");
+  if (!s && status != LM_LT_NOT_SUPPORTED)
+    s = check(g, status, "choosing how to compute a product");
   return s;
 }
 
 static const lm_cuda_choice *choice_find(const lm_cuda_choices *c, uint64_t product) {
   for (uint32_t i = 0; c && i < c->n; i++)
-    if (c->v[i].product == product) return &c->v[i];
+    if (c->v[i].product == product)
+      return &c->v[i];
   return NULL;
 }
 
@@ -243,39 +364,48 @@ static lm_status algorithm_find(const lm_cuda_gemms *g, entry *e) {
     return NULL;
   }
   LM_TRY(algorithms_ask(g, e, 1, &best, &n));
-  if (n && !best.state) algorithm_set(e, &best.algo, best.workspace);
+  if (n && !best.state)
+    algorithm_set(e, &best.algo, best.workspace);
   return NULL;
 }
 
 static lm_status entry_fill(const lm_cuda_gemms *g, const call *x, entry *e) {
   LM_TRY(desc_make(g, &e->k, &e->desc));
   LM_TRY(addresses_set(g, x, e));
-  for (int i = 0; i < 3; i++) LM_TRY(layout_make(g, &e->k, i, &e->layout[i]));
+  for (int i = 0; i < 3; i++)
+    LM_TRY(layout_make(g, &e->k, i, &e->layout[i]));
   return algorithm_find(g, e);
 }
 
-// Where the entry of the key is or would be. Decoding meets new keys with every token, so there may be thousands.
+// Where the entry of the key is or would be. Decoding meets new keys with every token, so there may
+// be thousands.
 static uint32_t place_find(const lm_cuda_gemms *g, const key *k, uint64_t hash) {
   uint32_t i = (uint32_t)hash & (g->n_places - 1);
   for (; g->places[i]; i = (i + 1) & (g->n_places - 1)) {
     const entry *e = &g->entries[g->places[i] - 1];
-    if (e->hash == hash && !memcmp(&e->k, k, sizeof *k)) break;
+    if (e->hash == hash && !memcmp(&e->k, k, sizeof *k))
+      break;
   }
   return i;
 }
 
 static void places_grow(lm_cuda_gemms *g) {
-  if (2 * (g->n_entries + 1) <= g->n_places) return;
+  if (2 * (g->n_entries + 1) <= g->n_places)
+    return;
   g->n_places = g->n_places ? 2 * g->n_places : 256;
   g->places = LM_NEW_N(g->arena, uint32_t, g->n_places);
-  for (uint32_t i = 0; i < g->n_entries; i++) g->places[place_find(g, &g->entries[i].k, g->entries[i].hash)] = i + 1;
+  for (uint32_t i = 0; i < g->n_entries; i++)
+    g->places[place_find(g, &g->entries[i].k, g->entries[i].hash)] = i + 1;
 }
 
 static lm_status entry_find(lm_cuda_gemms *g, const call *x, const key *k, entry **out) {
   places_grow(g);
   uint64_t hash = lm_hash(k, sizeof *k, 0);
   uint32_t place = place_find(g, k, hash);
-  if (g->places[place]) return *out = &g->entries[g->places[place] - 1], NULL;
+  if (g->places[place]) {
+    *out = &g->entries[g->places[place] - 1];
+    return NULL;
+  }
   entry e = {.hash = hash, .k = *k};
   lm_status s = entry_fill(g, x, &e);
   if (s) {
@@ -290,15 +420,19 @@ static lm_status entry_find(lm_cuda_gemms *g, const call *x, const key *k, entry
 
 // ---- the library's call
 
-static int library_call(const lm_cuda_gemms *g, const call *x, const entry *e, lm_cuda_address workspace) {
+static int library_call(const lm_cuda_gemms *g, const call *x, const entry *e,
+                        lm_cuda_address workspace) {
   const double one_f64 = 1, zero_f64 = 0;
   const float one = 1, zero = 0;
-  bool wide = x->ab == LM_F64, add = x->p.add || x->then.residual;
+  bool wide = x->ab == LM_F64;
+  bool add = x->p.add || x->then.residual;
   const void *alpha = wide ? (const void *)&one_f64 : &one;
-  const void *beta = wide ? (add ? (const void *)&one_f64 : &zero_f64) : (add ? (const void *)&one : &zero);
+  const void *beta =
+      wide ? (add ? (const void *)&one_f64 : &zero_f64) : (add ? (const void *)&one : &zero);
   lm_cuda_address c = x->then.residual ? x->then.residual : x->c;
 #define AT(address) ((void *)(uintptr_t)(address))
-  return g->lt.cublasLtMatmul(g->handle, e->desc, alpha, AT(x->a), e->layout[0], AT(x->b), e->layout[1], beta, AT(c), e->layout[2], AT(x->c), e->layout[2],
+  return g->lt.cublasLtMatmul(g->handle, e->desc, alpha, AT(x->a), e->layout[0], AT(x->b),
+                              e->layout[1], beta, AT(c), e->layout[2], AT(x->c), e->layout[2],
                               &e->algo, AT(workspace), e->workspace, g->builtins->stream);
 #undef AT
 }
@@ -306,25 +440,32 @@ static int library_call(const lm_cuda_gemms *g, const call *x, const entry *e, l
 // ---- measuring
 
 // Seconds of one call, the best of a few times several; HUGE_VAL for an algorithm that is refused.
-static lm_status algorithm_time(const lm_cuda_gemms *g, const call *x, const entry *e, lm_cuda_address workspace, double *out) {
-  enum { TIMES = 4, CALLS = 5 };
+static lm_status algorithm_time(const lm_cuda_gemms *g, const call *x, const entry *e,
+                                lm_cuda_address workspace, double *out) {
+  enum {
+    TIMES = 4,
+    CALLS = 5
+  };
   const lm_cuda_driver *d = g->builtins->driver;
   *out = HUGE_VAL;
-  for (int i = 0; i < TIMES; i++) {      // the first loads code
+  for (int i = 0; i < TIMES; i++) { // the first loads code
     float ms = 0;
     LM_TRY(lm_cuda_check(d, d->cuEventRecord(g->from, g->builtins->stream), "measuring products"));
     for (int k = 0; k < CALLS; k++)
-      if (library_call(g, x, e, workspace)) return NULL;
+      if (library_call(g, x, e, workspace))
+        return NULL;
     LM_TRY(lm_cuda_check(d, d->cuEventRecord(g->to, g->builtins->stream), "measuring products"));
     LM_TRY(lm_cuda_check(d, d->cuEventSynchronize(g->to), "measuring products"));
     LM_TRY(lm_cuda_check(d, d->cuEventElapsedTime(&ms, g->from, g->to), "measuring products"));
-    if (i && 1e-3 * ms / CALLS < *out) *out = 1e-3 * ms / CALLS;
+    if (i && 1e-3 * ms / CALLS < *out)
+      *out = 1e-3 * ms / CALLS;
   }
   return NULL;
 }
 
 // Another answer than the first must be worth it.
-static lm_status entry_measure(lm_cuda_gemms *g, const call *x, entry *e, lm_cuda_address workspace) {
+static lm_status entry_measure(lm_cuda_gemms *g, const call *x, entry *e,
+                               lm_cuda_address workspace) {
   static const double WORTH = 1.02;
   lm_lt_heuristic answers[LM_LT_ANSWERS];
   entry best = *e;
@@ -335,26 +476,36 @@ static lm_status entry_measure(lm_cuda_gemms *g, const call *x, entry *e, lm_cud
   for (int i = 0; i < n; i++) {
     entry other = *e;
     double time;
-    if (answers[i].state || answers[i].workspace > LM_CUDA_WORKSPACE) continue;
+    if (answers[i].state || answers[i].workspace > LM_CUDA_WORKSPACE)
+      continue;
     algorithm_set(&other, &answers[i].algo, answers[i].workspace);
     LM_TRY(algorithm_time(g, x, &other, workspace, &time));
-    if (!i) first = time;
-    if (time * (i ? WORTH : 1) >= least) continue;
+    if (!i)
+      first = time;
+    if (time * (i ? WORTH : 1) >= least)
+      continue;
     least = time;
     best = other;
   }
   *e = best;
   LM_PUSH(g->choices->arena, g->choices->v, g->choices->n, g->choices->cap) =
-      (lm_cuda_choice){.product = e->hash, .algo = e->algo, .workspace = e->workspace, .gain = least > 0 && first < HUGE_VAL ? first / least : 1};
+      (lm_cuda_choice){.product = e->hash,
+                       .algo = e->algo,
+                       .workspace = e->workspace,
+                       .gain = least > 0 && first < HUGE_VAL ? first / least : 1};
   g->choices->measured++;
   return NULL;
 }
 
 // What the budget does not reach stays as the heuristic has it, also when the run goes on.
-static lm_status entry_choose(lm_cuda_gemms *g, const call *x, entry *e, lm_cuda_address workspace) {
-  if (!e->fits || choice_find(g->choices, e->hash)) return NULL;
-  if (lm_now() < g->until) return entry_measure(g, x, e, workspace);
-  LM_PUSH(g->choices->arena, g->choices->v, g->choices->n, g->choices->cap) = (lm_cuda_choice){.product = e->hash, .algo = e->algo, .workspace = e->workspace};
+static lm_status entry_choose(lm_cuda_gemms *g, const call *x, entry *e,
+                              lm_cuda_address workspace) {
+  if (!e->fits || choice_find(g->choices, e->hash))
+    return NULL;
+  if (lm_now() < g->until)
+    return entry_measure(g, x, e, workspace);
+  LM_PUSH(g->choices->arena, g->choices->v, g->choices->n, g->choices->cap) =
+      (lm_cuda_choice){.product = e->hash, .algo = e->algo, .workspace = e->workspace};
   return NULL;
 }
 
@@ -366,8 +517,10 @@ lm_status lm_cuda_gemms_measure(lm_cuda_gemms *g, bool on) {
     LM_TRY(lm_cuda_check(d, d->cuEventCreate(&g->from, 0), "an event"));
     return lm_cuda_check(d, d->cuEventCreate(&g->to, 0), "an event");
   }
-  if (g->from) d->cuEventDestroy_v2(g->from);
-  if (g->to) d->cuEventDestroy_v2(g->to);
+  if (g->from)
+    d->cuEventDestroy_v2(g->from);
+  if (g->to)
+    d->cuEventDestroy_v2(g->to);
   g->from = g->to = NULL;
   return NULL;
 }
@@ -375,16 +528,19 @@ lm_status lm_cuda_gemms_measure(lm_cuda_gemms *g, bool on) {
 // ---- calls
 
 static lm_status loop_run(const lm_cuda_gemms *g, const call *x) {
-  int64_t ab = lm_dtype_bytes((lm_dtype)x->ab), cc = lm_dtype_bytes((lm_dtype)x->cc);
+  int64_t ab = lm_dtype_bytes((lm_dtype)x->ab);
+  int64_t cc = lm_dtype_bytes((lm_dtype)x->cc);
   for (int64_t i = 0; i < x->batch.size; i++)
-    LM_TRY(lm_cuda_product_run(g->builtins, &x->p, x->ab, x->cc, x->a + (uint64_t)(i * x->batch.a * ab), x->b + (uint64_t)(i * x->batch.b * ab),
-                               x->c + (uint64_t)(i * x->batch.c * cc)));
+    LM_TRY(lm_cuda_product_run(
+        g->builtins, &x->p, x->ab, x->cc, x->a + (uint64_t)(i * x->batch.a * ab),
+        x->b + (uint64_t)(i * x->batch.b * ab), x->c + (uint64_t)(i * x->batch.c * cc)));
   return NULL;
 }
 
 static lm_status call_run(lm_cuda_gemms *g, const call *x, lm_cuda_address workspace);
 
-// The product alone, on top of the residual, then the rest of the epilogue over the result, which is dense.
+// The product alone, on top of the residual, then the rest of the epilogue over the result, which
+// is dense.
 static lm_status parts_run(lm_cuda_gemms *g, const call *x, lm_cuda_address workspace) {
   const lm_cuda_driver *d = g->builtins->driver;
   const lm_cuda_product *p = &x->p;
@@ -393,9 +549,12 @@ static lm_status parts_run(lm_cuda_gemms *g, const call *x, lm_cuda_address work
   plain.then = (epilogue){0};
   size_t bytes = (size_t)(p->m * p->n * lm_dtype_bytes((lm_dtype)x->cc));
   bool apart = x->then.residual && x->then.residual != x->c;
-  if (apart && !g->measuring) LM_TRY(lm_cuda_check(d, d->cuMemcpyDtoDAsync_v2(x->c, x->then.residual, bytes, g->builtins->stream), "copy"));
+  if (apart && !g->measuring)
+    LM_TRY(lm_cuda_check(
+        d, d->cuMemcpyDtoDAsync_v2(x->c, x->then.residual, bytes, g->builtins->stream), "copy"));
   LM_TRY(call_run(g, &plain, workspace));
-  if (g->measuring || (!x->then.bias && !x->then.gelu)) return NULL;
+  if (g->measuring || (!x->then.bias && !x->then.gelu))
+    return NULL;
   lm_cuda_finish f = {p->m * p->n, x->then.row, x->then.gelu, 0};
   return lm_cuda_finish_run(g->builtins, &f, x->cc, x->c, x->then.bias, x->then.before);
 }
@@ -406,15 +565,23 @@ static lm_status call_run(lm_cuda_gemms *g, const call *x, lm_cuda_address works
   const call *fit = key_make(x, &k) ? x : key_make(&other, &k) ? &other : NULL;
   bool plain = epilogue_number(&x->then) == LM_LT_EPILOGUE_NONE && !x->then.residual;
   entry *e = NULL;
-  if (fit && types_known(x->ab, x->cc)) LM_TRY(entry_find(g, fit, &k, &e));
-  if (!plain && !(e && e->fits)) return parts_run(g, x, workspace);
-  if (g->measuring) return e ? entry_choose(g, fit, e, workspace) : NULL;
-  if (!e || !e->fits) return loop_run(g, x);
+  if (fit && types_known(x->ab, x->cc))
+    LM_TRY(entry_find(g, fit, &k, &e));
+  if (!plain && !(e && e->fits))
+    return parts_run(g, x, workspace);
+  if (g->measuring)
+    return e ? entry_choose(g, fit, e, workspace) : NULL;
+  if (!e || !e->fits)
+    return loop_run(g, x);
   LM_TRY(addresses_set(g, fit, e));
   return check(g, library_call(g, fit, e, workspace), "a product");
 }
 
-typedef struct problem { lm_plan_batch outer[LM_PLAN_BATCH], sum[LM_PLAN_BATCH], batch; int n_outer, n_sum; int64_t n_outers, n_sums; } problem;
+typedef struct problem {
+  lm_plan_batch outer[LM_PLAN_BATCH], sum[LM_PLAN_BATCH], batch;
+  int n_outer, n_sum;
+  int64_t n_outers, n_sums;
+} problem;
 
 static void axis_swap(lm_plan_batch *a, lm_plan_batch *b) {
   lm_plan_batch keep = *a;
@@ -427,19 +594,27 @@ static problem problem_make(const lm_plan_gemm *g, const int64_t *var) {
   problem p = {.batch = {.size = 1}, .n_outers = 1, .n_sums = 1};
   for (int i = 0; i < g->n_batch; i++) {
     lm_plan_batch x = lm_plan_batch_axis(g, i, var);
-    if (!g->batch[i].sum && x.size > p.batch.size) axis_swap(&x, &p.batch);
-    if (g->batch[i].sum) p.sum[p.n_sum++] = x;
-    else p.outer[p.n_outer++] = x;
+    if (!g->batch[i].sum && x.size > p.batch.size)
+      axis_swap(&x, &p.batch);
+    if (g->batch[i].sum)
+      p.sum[p.n_sum++] = x;
+    else
+      p.outer[p.n_outer++] = x;
   }
-  for (int i = 0; i < p.n_outer; i++) p.n_outers *= p.outer[i].size;
-  for (int i = 0; i < p.n_sum; i++) p.n_sums *= p.sum[i].size;
+  for (int i = 0; i < p.n_outer; i++)
+    p.n_outers *= p.outer[i].size;
+  for (int i = 0; i < p.n_sum; i++)
+    p.n_sums *= p.sum[i].size;
   return p;
 }
 
-static uint64_t bytes_of(int64_t elements, int dtype) { return (uint64_t)(elements * lm_dtype_bytes((lm_dtype)dtype)); }
+static uint64_t bytes_of(int64_t elements, int dtype) {
+  return (uint64_t)(elements * lm_dtype_bytes((lm_dtype)dtype));
+}
 
 // The calls of one result, each of which adds to what those before left in C.
-static lm_status sums_run(lm_cuda_gemms *g, const call *x, const problem *all, lm_cuda_address workspace) {
+static lm_status sums_run(lm_cuda_gemms *g, const call *x, const problem *all,
+                          lm_cuda_address workspace) {
   for (int64_t j = 0; j < all->n_sums; j++) {
     lm_plan_batch at = lm_plan_batch_place(all->sum, all->n_sum, j);
     call y = *x;
@@ -452,28 +627,41 @@ static lm_status sums_run(lm_cuda_gemms *g, const call *x, const problem *all, l
 }
 
 // Rows `row` … and columns `col` … of matrix `i`, summed in f32 and rounded once.
-static lm_status panel_run(lm_cuda_gemms *g, const call *x, const problem *all, int64_t i, int64_t row, int64_t rows, int64_t col, int64_t cols, lm_cuda_address workspace) {
-  lm_cuda_address sums = workspace + LM_CUDA_WORKSPACE, to = x->c + bytes_of(i * x->batch.c + row * x->p.c_m + col * x->p.c_n, x->cc);
+static lm_status panel_run(lm_cuda_gemms *g, const call *x, const problem *all, int64_t i,
+                           int64_t row, int64_t rows, int64_t col, int64_t cols,
+                           lm_cuda_address workspace) {
+  lm_cuda_address sums = workspace + LM_CUDA_WORKSPACE;
+  lm_cuda_address to = x->c + bytes_of(i * x->batch.c + row * x->p.c_m + col * x->p.c_n, x->cc);
   call y = *x;
   y.batch = (lm_plan_batch){.size = 1};
   y.a += bytes_of(i * x->batch.a + row * x->p.a_m, x->ab);
   y.b += bytes_of(i * x->batch.b + col * x->p.b_n, x->ab);
   y.c = sums;
   y.cc = LM_F32;
-  y.p.m = rows, y.p.n = cols, y.p.c_m = cols, y.p.c_n = 1, y.p.add = false;
+  y.p.m = rows;
+  y.p.n = cols;
+  y.p.c_m = cols;
+  y.p.c_n = 1;
+  y.p.add = false;
   LM_TRY(sums_run(g, &y, all, workspace));
-  return lm_cuda_round(g->builtins, &(lm_cuda_rounding){rows, cols, x->p.c_m, x->p.c_n, x->p.add, 0}, sums, to);
+  return lm_cuda_round(g->builtins,
+                       &(lm_cuda_rounding){rows, cols, x->p.c_m, x->p.c_n, x->p.add, 0}, sums, to);
 }
 
-// A result of bf16 that several calls add to, or of operands that the library does not round: in pieces that fit into memory
-// for sums. Which pieces depends on sizes alone.
-static lm_status panels_run(lm_cuda_gemms *g, const call *x, const problem *all, lm_cuda_address workspace) {
-  enum { MOST = LM_CUDA_SUMS / 4 };
-  int64_t cols = x->p.n < MOST ? x->p.n : MOST, rows = MOST / cols;
+// A result of bf16 that several calls add to, or of operands that the library does not round: in
+// pieces that fit into memory for sums. Which pieces depends on sizes alone.
+static lm_status panels_run(lm_cuda_gemms *g, const call *x, const problem *all,
+                            lm_cuda_address workspace) {
+  enum {
+    MOST = LM_CUDA_SUMS / 4
+  };
+  int64_t cols = x->p.n < MOST ? x->p.n : MOST;
+  int64_t rows = MOST / cols;
   for (int64_t i = 0; i < x->batch.size; i++)
     for (int64_t row = 0; row < x->p.m; row += rows)
       for (int64_t col = 0; col < x->p.n; col += cols)
-        LM_TRY(panel_run(g, x, all, i, row, x->p.m - row < rows ? x->p.m - row : rows, col, x->p.n - col < cols ? x->p.n - col : cols, workspace));
+        LM_TRY(panel_run(g, x, all, i, row, x->p.m - row < rows ? x->p.m - row : rows, col,
+                         x->p.n - col < cols ? x->p.n - col : cols, workspace));
   return NULL;
 }
 
@@ -481,21 +669,38 @@ static epilogue epilogue_of(const lm_plan_step *s, const int64_t *var, const lm_
   const lm_plan_gemm *p = s->gemm;
   epilogue e = {.row = lm_plan_extent_value(p->c_n == 1 ? &p->n : &p->m, var), .gelu = p->gelu};
   const lm_cuda_address *next = at + 2;
-  if (p->residual) e.residual = *next++;
-  if (p->bias) e.bias = *next;
-  if (s->n_write > 1) e.before = at[s->n_read + 1];
+  if (p->residual)
+    e.residual = *next++;
+  if (p->bias)
+    e.bias = *next;
+  if (s->n_write > 1)
+    e.before = at[s->n_read + 1];
   return e;
 }
 
-lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_step *s, const int64_t *var, const lm_cuda_address *at, lm_cuda_address workspace) {
+lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_step *s, const int64_t *var,
+                       const lm_cuda_address *at, lm_cuda_address workspace) {
   const lm_plan_gemm *p = s->gemm;
   problem all = problem_make(p, var);
-  call x = {.p = {.m = lm_plan_extent_value(&p->m, var), .n = lm_plan_extent_value(&p->n, var), .k = lm_plan_extent_value(&p->k, var),
-                  .a_m = p->a_m, .a_k = p->a_k, .b_k = p->b_k, .b_n = p->b_n, .c_m = p->c_m, .c_n = p->c_n, .add = p->accumulate},
-            .batch = all.batch, .ab = p->dtype_ab, .cc = p->dtype_c, .then = epilogue_of(s, var, at)};
+  call x = {.p = {.m = lm_plan_extent_value(&p->m, var),
+                  .n = lm_plan_extent_value(&p->n, var),
+                  .k = lm_plan_extent_value(&p->k, var),
+                  .a_m = p->a_m,
+                  .a_k = p->a_k,
+                  .b_k = p->b_k,
+                  .b_n = p->b_n,
+                  .c_m = p->c_m,
+                  .c_n = p->c_n,
+                  .add = p->accumulate},
+            .batch = all.batch,
+            .ab = p->dtype_ab,
+            .cc = p->dtype_c,
+            .then = epilogue_of(s, var, at)};
   bool rounds = x.cc == LM_BF16 && (all.n_sums > 1 || x.ab != LM_BF16);
-  if (!x.p.m || !x.p.n || !all.batch.size) return NULL;
-  if ((p->residual || p->bias || p->gelu) && (p->n_batch || rounds)) return lm_fail(LM_BUG_STATUS, "a product of several calls has an epilogue");
+  if (!x.p.m || !x.p.n || !all.batch.size)
+    return NULL;
+  if ((p->residual || p->bias || p->gelu) && (p->n_batch || rounds))
+    return lm_fail(LM_BUG_STATUS, "a product of several calls has an epilogue");
   for (int64_t i = 0; i < all.n_outers; i++) {
     lm_plan_batch to = lm_plan_batch_place(all.outer, all.n_outer, i);
     x.a = at[0] + bytes_of(to.a, x.ab);

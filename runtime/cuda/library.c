@@ -1,5 +1,5 @@
 // library.c - see library.h.
-#define _GNU_SOURCE                    // dlinfo
+#define _GNU_SOURCE // dlinfo
 #include "runtime/cuda/library.h"
 
 #include <dlfcn.h>
@@ -7,8 +7,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// They stay in memory when they are closed: what they allocated as they were loaded hangs on their own variables.
-enum { HOW = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE };
+// They stay in memory when they are closed: what they allocated as they were loaded hangs on their
+// own variables.
+enum {
+  HOW = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE
+};
 
 static void *open_in(const char *folder, const char *name) {
   static const char *const parts[] = {"lib64", "lib", "targets/x86_64-linux/lib"};
@@ -28,7 +31,8 @@ lm_status lm_library_open(const char *what, const char *const *names, void **out
   *out = NULL;
   for (int i = 0; names[i] && !*out; i++) {
     *out = dlopen(names[i], HOW);
-    for (size_t f = 0; !*out && f < LM_COUNT(folders); f++) *out = open_in(folders[f], names[i]);
+    for (size_t f = 0; !*out && f < LM_COUNT(folders); f++)
+      *out = open_in(folders[f], names[i]);
     lm_buf_printf(&tried, "%s%s", i ? ", " : "", names[i]);
   }
   lm_status s = *out ? NULL : lm_fail(LM_ENV, "%s was not found (tried %s)", what, tried.p);
@@ -37,34 +41,44 @@ lm_status lm_library_open(const char *what, const char *const *names, void **out
 }
 
 lm_status lm_toolkit_open(const char *what, const char *stem, int driver, void **out) {
-  enum { NEWEST = 13, OLDEST = 12 };
+  enum {
+    NEWEST = 13,
+    OLDEST = 12
+  };
   char text[NEWEST - OLDEST + 1][32];
   const char *names[NEWEST - OLDEST + 2] = {NULL};
   int n = 0;
   *out = NULL;
   for (int major = NEWEST; major >= OLDEST; major--) {
-    if (driver && driver / 1000 < major) continue;
+    if (driver && driver / 1000 < major)
+      continue;
     snprintf(text[n], sizeof text[n], "%s.%d", stem, major);
     names[n] = text[n];
     n++;
   }
-  if (!n) return lm_fail(LM_ENV, "the NVIDIA driver knows CUDA %d.%d; CUDA %d is the oldest that will do", driver / 1000, driver % 1000 / 10, OLDEST);
+  if (!n)
+    return lm_fail(LM_ENV, "the NVIDIA driver knows CUDA %d.%d; CUDA %d is the oldest that will do",
+                   driver / 1000, driver % 1000 / 10, OLDEST);
   return lm_library_open(what, names, out);
 }
 
-lm_status lm_library_resolve(void *library, const char *what, const char *const *names, int n, void **functions) {
+lm_status lm_library_resolve(void *library, const char *what, const char *const *names, int n,
+                             void **functions) {
   for (int i = 0; i < n; i++) {
     functions[i] = dlsym(library, names[i]);
-    if (!functions[i]) return lm_fail(LM_ENV, "%s is too old: it has no %s", what, names[i]);
+    if (!functions[i])
+      return lm_fail(LM_ENV, "%s is too old: it has no %s", what, names[i]);
   }
   return NULL;
 }
 
 const char *lm_library_path(lm_arena *a, void *library) {
   struct link_map *map = NULL;
-  return !dlinfo(library, RTLD_DI_LINKMAP, &map) && map ? lm_arena_printf(a, "%s", map->l_name) : "";
+  return !dlinfo(library, RTLD_DI_LINKMAP, &map) && map ? lm_arena_printf(a, "%s", map->l_name)
+                                                        : "";
 }
 
 void lm_library_close(void *library) {
-  if (library) dlclose(library);
+  if (library)
+    dlclose(library);
 }

@@ -4,21 +4,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SMALL = 64 << 10 /* bytes of a result that comes back unasked */, FEW = 512 /* of arguments that gain nothing by travelling ahead */ };
+enum {
+  SMALL = 64 << 10 /* bytes of a result that comes back unasked */,
+  FEW = 512 /* of arguments that gain nothing by travelling ahead */
+};
 
 static const char *const ARENA_NAMES[LM_ARENAS] = {
-    "parameters", "gradients", "optimizer state", "arguments and results", "activations", "caches", "copies of parameters"};
+    "parameters",  "gradients", "optimizer state",     "arguments and results",
+    "activations", "caches",    "copies of parameters"};
 
 // ---- the device's memory
 
 static lm_status no_room(const lm_cuda_memory *m, int result, int64_t bytes, const char *what) {
   size_t left = 0, total = 0;
   m->driver->cuMemGetInfo_v2(&left, &total);
-  lm_status s = lm_cuda_check(m->driver, result, "%s cannot give %.1f MB for %s (%.1f of its %.1f MB are free)", m->device->name, (double)bytes * 1e-6, what,
-                              (double)left * 1e-6, (double)total * 1e-6);
+  lm_status s = lm_cuda_check(
+      m->driver, result, "%s cannot give %.1f MB for %s (%.1f of its %.1f MB are free)",
+      m->device->name, (double)bytes * 1e-6, what, (double)left * 1e-6, (double)total * 1e-6);
   lm_buf sizes = {0};
-  for (int i = 0; i < LM_ARENAS; i++) lm_buf_printf(&sizes, "%s%s %.1f MB", i ? ", " : "", ARENA_NAMES[i], (double)m->plan->arena_bytes[i] * 1e-6);
-  s = lm_annotate(s, "the plan needs %s, workspace %.1f MB", sizes.p, (double)m->workspace_bytes * 1e-6);
+  for (int i = 0; i < LM_ARENAS; i++)
+    lm_buf_printf(&sizes, "%s%s %.1f MB", i ? ", " : "", ARENA_NAMES[i],
+                  (double)m->plan->arena_bytes[i] * 1e-6);
+  s = lm_annotate(s, "the plan needs %s, workspace %.1f MB", sizes.p,
+                  (double)m->workspace_bytes * 1e-6);
   lm_buf_free(&sizes);
   return s;
 }
@@ -26,16 +34,21 @@ static lm_status no_room(const lm_cuda_memory *m, int result, int64_t bytes, con
 static lm_status arena_make(lm_cuda_memory *m, int i) {
   const lm_cuda_driver *d = m->driver;
   size_t bytes = (size_t)m->plan->arena_bytes[i];
-  if (!bytes) return NULL;
+  if (!bytes)
+    return NULL;
   int result = d->cuMemAlloc_v2(&m->at[i], bytes);
-  if (result) return no_room(m, result, (int64_t)bytes, ARENA_NAMES[i]);
-  return lm_cuda_check(d, d->cuMemsetD8Async(m->at[i], 0, bytes, m->stream), "memory for %s", ARENA_NAMES[i]);
+  if (result)
+    return no_room(m, result, (int64_t)bytes, ARENA_NAMES[i]);
+  return lm_cuda_check(d, d->cuMemsetD8Async(m->at[i], 0, bytes, m->stream), "memory for %s",
+                       ARENA_NAMES[i]);
 }
 
 static lm_status pinned_make(const lm_cuda_memory *m, int64_t bytes, char **out) {
   void *p = NULL;
-  if (!bytes) return NULL;
-  LM_TRY(lm_cuda_check(m->driver, m->driver->cuMemHostAlloc(&p, (size_t)bytes, 0), "%.1f MB of the host's memory for copies", (double)bytes * 1e-6));
+  if (!bytes)
+    return NULL;
+  LM_TRY(lm_cuda_check(m->driver, m->driver->cuMemHostAlloc(&p, (size_t)bytes, 0),
+                       "%.1f MB of the host's memory for copies", (double)bytes * 1e-6));
   memset(p, 0, (size_t)bytes);
   *out = p;
   return NULL;
@@ -54,9 +67,11 @@ static int ranges_merge(lm_cuda_range *r, int n) {
   qsort(r, (size_t)n, sizeof *r, by_offset);
   for (int i = 0; i < n; i++) {
     lm_cuda_range *last = kept ? &r[kept - 1] : NULL;
-    if (last && r[i].offset <= (last->offset + last->bytes + LM_PLAN_ALIGN - 1) / LM_PLAN_ALIGN * LM_PLAN_ALIGN) {
+    if (last && r[i].offset <= (last->offset + last->bytes + LM_PLAN_ALIGN - 1) / LM_PLAN_ALIGN *
+                                   LM_PLAN_ALIGN) {
       int64_t end = r[i].offset + r[i].bytes;
-      if (end > last->offset + last->bytes) last->bytes = end - last->offset;
+      if (end > last->offset + last->bytes)
+        last->bytes = end - last->offset;
     } else {
       r[kept++] = r[i];
     }
@@ -65,15 +80,19 @@ static int ranges_merge(lm_cuda_range *r, int n) {
 }
 
 static void io_make(lm_cuda_memory *m, const lm_plan_func *f, lm_cuda_io *io) {
-  *io = (lm_cuda_io){.in = LM_NEW_N(m->arena, lm_cuda_range, f->n_in + 1), .out = LM_NEW_N(m->arena, lm_cuda_range, f->n_out + 1),
+  *io = (lm_cuda_io){.in = LM_NEW_N(m->arena, lm_cuda_range, f->n_in + 1),
+                     .out = LM_NEW_N(m->arena, lm_cuda_range, f->n_out + 1),
                      .behind = LM_NEW_N(m->arena, bool, f->n_out + 1)};
   for (int i = 0; i < f->n_in; i++)
-    if (f->in[i].buf.arena == LM_ARENA_IO) io->in[io->n_in++] = (lm_cuda_range){f->in[i].buf.offset, f->in[i].buf.bytes};
+    if (f->in[i].buf.arena == LM_ARENA_IO)
+      io->in[io->n_in++] = (lm_cuda_range){f->in[i].buf.offset, f->in[i].buf.bytes};
   for (int i = 0; i < f->n_out; i++)
-    if (f->out[i].buf.arena == LM_ARENA_IO && f->out[i].buf.bytes <= SMALL) io->out[io->n_out++] = (lm_cuda_range){f->out[i].buf.offset, f->out[i].buf.bytes};
+    if (f->out[i].buf.arena == LM_ARENA_IO && f->out[i].buf.bytes <= SMALL)
+      io->out[io->n_out++] = (lm_cuda_range){f->out[i].buf.offset, f->out[i].buf.bytes};
   io->n_in = ranges_merge(io->in, io->n_in);
   io->n_out = ranges_merge(io->out, io->n_out);
-  for (int i = 0; i < io->n_in; i++) io->in_bytes += io->in[i].bytes;
+  for (int i = 0; i < io->n_in; i++)
+    io->in_bytes += io->in[i].bytes;
 }
 
 static lm_status staging_make(lm_cuda_memory *m) {
@@ -82,46 +101,68 @@ static lm_status staging_make(lm_cuda_memory *m) {
   m->io = LM_NEW_N(m->arena, lm_cuda_io, m->plan->n_funcs + 1);
   for (int i = 0; i < m->plan->n_funcs; i++) {
     io_make(m, &m->plan->funcs[i], &m->io[i]);
-    if (m->io[i].in_bytes > most) most = m->io[i].in_bytes;
+    if (m->io[i].in_bytes > most)
+      most = m->io[i].in_bytes;
   }
   LM_TRY(lm_cuda_check(d, d->cuStreamCreate(&m->copies, LM_CU_STREAM_NON_BLOCKING), "a stream"));
   for (int i = 0; i < 2; i++) {
     LM_TRY(pinned_make(m, most, &m->staging[i].host));
     int result = most > FEW ? d->cuMemAlloc_v2(&m->staging[i].device, (size_t)most) : 0;
-    if (result) return no_room(m, result, most, "arguments on their way");
-    LM_TRY(lm_cuda_check(d, d->cuEventCreate(&m->staging[i].sent, LM_CU_EVENT_NO_TIMES), "an event"));
-    LM_TRY(lm_cuda_check(d, d->cuEventCreate(&m->staging[i].taken, LM_CU_EVENT_NO_TIMES), "an event"));
+    if (result)
+      return no_room(m, result, most, "arguments on their way");
+    LM_TRY(
+        lm_cuda_check(d, d->cuEventCreate(&m->staging[i].sent, LM_CU_EVENT_NO_TIMES), "an event"));
+    LM_TRY(
+        lm_cuda_check(d, d->cuEventCreate(&m->staging[i].taken, LM_CU_EVENT_NO_TIMES), "an event"));
   }
   return NULL;
 }
 
 // ---- life
 
-lm_status lm_cuda_memory_make(lm_cuda_memory *m, const lm_plan *plan, const lm_cuda_driver *d, const lm_cuda_device *device, void *stream, int64_t workspace) {
-  *m = (lm_cuda_memory){.plan = plan, .driver = d, .device = device, .stream = stream, .arena = lm_arena_create(), .workspace_bytes = workspace};
-  for (int i = 0; i < LM_ARENAS; i++) LM_TRY(arena_make(m, i));
+lm_status lm_cuda_memory_make(lm_cuda_memory *m, const lm_plan *plan, const lm_cuda_driver *d,
+                              const lm_cuda_device *device, void *stream, int64_t workspace) {
+  *m = (lm_cuda_memory){.plan = plan,
+                        .driver = d,
+                        .device = device,
+                        .stream = stream,
+                        .arena = lm_arena_create(),
+                        .workspace_bytes = workspace};
+  for (int i = 0; i < LM_ARENAS; i++)
+    LM_TRY(arena_make(m, i));
   int result = workspace ? d->cuMemAlloc_v2(&m->workspace, (size_t)workspace) : 0;
-  if (result) return no_room(m, result, workspace, "products' workspace");
+  if (result)
+    return no_room(m, result, workspace, "products' workspace");
   LM_TRY(pinned_make(m, plan->arena_bytes[LM_ARENA_IO], &m->mirrors[LM_ARENA_IO].host));
   return staging_make(m);
 }
 
 void lm_cuda_memory_free(lm_cuda_memory *m) {
   const lm_cuda_driver *d = m->driver;
-  if (!m->arena) return;
+  if (!m->arena)
+    return;
   for (int i = 0; i < LM_ARENAS; i++) {
-    if (m->at[i]) d->cuMemFree_v2(m->at[i]);
-    if (i != LM_ARENA_IO) lm_free(m->mirrors[i].host);
+    if (m->at[i])
+      d->cuMemFree_v2(m->at[i]);
+    if (i != LM_ARENA_IO)
+      lm_free(m->mirrors[i].host);
   }
-  if (m->workspace) d->cuMemFree_v2(m->workspace);
-  if (m->mirrors[LM_ARENA_IO].host) d->cuMemFreeHost(m->mirrors[LM_ARENA_IO].host);
+  if (m->workspace)
+    d->cuMemFree_v2(m->workspace);
+  if (m->mirrors[LM_ARENA_IO].host)
+    d->cuMemFreeHost(m->mirrors[LM_ARENA_IO].host);
   for (int i = 0; i < 2; i++) {
-    if (m->staging[i].host) d->cuMemFreeHost(m->staging[i].host);
-    if (m->staging[i].device) d->cuMemFree_v2(m->staging[i].device);
-    if (m->staging[i].sent) d->cuEventDestroy_v2(m->staging[i].sent);
-    if (m->staging[i].taken) d->cuEventDestroy_v2(m->staging[i].taken);
+    if (m->staging[i].host)
+      d->cuMemFreeHost(m->staging[i].host);
+    if (m->staging[i].device)
+      d->cuMemFree_v2(m->staging[i].device);
+    if (m->staging[i].sent)
+      d->cuEventDestroy_v2(m->staging[i].sent);
+    if (m->staging[i].taken)
+      d->cuEventDestroy_v2(m->staging[i].taken);
   }
-  if (m->copies) d->cuStreamDestroy_v2(m->copies);
+  if (m->copies)
+    d->cuStreamDestroy_v2(m->copies);
   lm_arena_destroy(m->arena);
 }
 
@@ -129,36 +170,51 @@ void lm_cuda_memory_free(lm_cuda_memory *m) {
 
 static lm_status mirrors_send(lm_cuda_memory *m) {
   for (int i = 0; i < LM_ARENAS; i++) {
-    if (!m->mirrors[i].ahead) continue;
-    LM_TRY(lm_cuda_check(m->driver, m->driver->cuMemcpyHtoDAsync_v2(m->at[i], m->mirrors[i].host, (size_t)m->plan->arena_bytes[i], m->stream), "%s to the GPU",
-                         ARENA_NAMES[i]));
+    if (!m->mirrors[i].ahead)
+      continue;
+    LM_TRY(
+        lm_cuda_check(m->driver,
+                      m->driver->cuMemcpyHtoDAsync_v2(m->at[i], m->mirrors[i].host,
+                                                      (size_t)m->plan->arena_bytes[i], m->stream),
+                      "%s to the GPU", ARENA_NAMES[i]));
     m->mirrors[i].ahead = false;
   }
   return NULL;
 }
 
 static void arguments_pack(const lm_cuda_memory *m, const lm_cuda_io *io, char *to) {
-  for (int i = 0; i < io->n_in; to += io->in[i++].bytes) memcpy(to, m->mirrors[LM_ARENA_IO].host + io->in[i].offset, (size_t)io->in[i].bytes);
+  for (int i = 0; i < io->n_in; to += io->in[i++].bytes)
+    memcpy(to, m->mirrors[LM_ARENA_IO].host + io->in[i].offset, (size_t)io->in[i].bytes);
 }
 
 // Few arguments: straight to their places.
-static lm_status arguments_send(const lm_cuda_memory *m, const lm_cuda_io *io, const char *from, void *sent) {
+static lm_status arguments_send(const lm_cuda_memory *m, const lm_cuda_io *io, const char *from,
+                                void *sent) {
   const lm_cuda_driver *d = m->driver;
   for (int i = 0; i < io->n_in; from += io->in[i++].bytes)
-    LM_TRY(lm_cuda_check(d, d->cuMemcpyHtoDAsync_v2(m->at[LM_ARENA_IO] + (uint64_t)io->in[i].offset, from, (size_t)io->in[i].bytes, m->stream), "arguments"));
+    LM_TRY(lm_cuda_check(d,
+                         d->cuMemcpyHtoDAsync_v2(m->at[LM_ARENA_IO] + (uint64_t)io->in[i].offset,
+                                                 from, (size_t)io->in[i].bytes, m->stream),
+                         "arguments"));
   return lm_cuda_check(d, d->cuEventRecord(sent, m->stream), "arguments");
 }
 
 static lm_status arguments_send_ahead(const lm_cuda_memory *m, const lm_cuda_io *io, int turn) {
   const lm_cuda_driver *d = m->driver;
   lm_cuda_address from = m->staging[turn].device;
-  void *sent = m->staging[turn].sent, *taken = m->staging[turn].taken;
+  void *sent = m->staging[turn].sent;
+  void *taken = m->staging[turn].taken;
   LM_TRY(lm_cuda_check(d, d->cuStreamWaitEvent(m->copies, taken, 0), "arguments"));
-  LM_TRY(lm_cuda_check(d, d->cuMemcpyHtoDAsync_v2(from, m->staging[turn].host, (size_t)io->in_bytes, m->copies), "arguments"));
+  LM_TRY(lm_cuda_check(
+      d, d->cuMemcpyHtoDAsync_v2(from, m->staging[turn].host, (size_t)io->in_bytes, m->copies),
+      "arguments"));
   LM_TRY(lm_cuda_check(d, d->cuEventRecord(sent, m->copies), "arguments"));
   LM_TRY(lm_cuda_check(d, d->cuStreamWaitEvent(m->stream, sent, 0), "arguments"));
   for (int i = 0; i < io->n_in; from += (uint64_t)io->in[i++].bytes)
-    LM_TRY(lm_cuda_check(d, d->cuMemcpyDtoDAsync_v2(m->at[LM_ARENA_IO] + (uint64_t)io->in[i].offset, from, (size_t)io->in[i].bytes, m->stream), "arguments"));
+    LM_TRY(lm_cuda_check(d,
+                         d->cuMemcpyDtoDAsync_v2(m->at[LM_ARENA_IO] + (uint64_t)io->in[i].offset,
+                                                 from, (size_t)io->in[i].bytes, m->stream),
+                         "arguments"));
   return lm_cuda_check(d, d->cuEventRecord(taken, m->stream), "arguments");
 }
 
@@ -166,25 +222,35 @@ static lm_status arguments_send_ahead(const lm_cuda_memory *m, const lm_cuda_io 
 lm_status lm_cuda_memory_begin(lm_cuda_memory *m, const lm_plan_func *f) {
   const lm_cuda_io *io = &m->io[f - m->plan->funcs];
   LM_TRY(mirrors_send(m));
-  if (!io->n_in) return NULL;
+  if (!io->n_in)
+    return NULL;
   m->turn = !m->turn;
-  LM_TRY(lm_cuda_check(m->driver, m->driver->cuEventSynchronize(m->staging[m->turn].sent), "arguments of %s", f->name));
+  LM_TRY(lm_cuda_check(m->driver, m->driver->cuEventSynchronize(m->staging[m->turn].sent),
+                       "arguments of %s", f->name));
   arguments_pack(m, io, m->staging[m->turn].host);
-  lm_status s = io->in_bytes > FEW ? arguments_send_ahead(m, io, m->turn) : arguments_send(m, io, m->staging[m->turn].host, m->staging[m->turn].sent);
+  lm_status s = io->in_bytes > FEW
+                    ? arguments_send_ahead(m, io, m->turn)
+                    : arguments_send(m, io, m->staging[m->turn].host, m->staging[m->turn].sent);
   return lm_annotate(s, "%s", f->name);
 }
 
 static lm_status io_fetch(lm_cuda_memory *m, int64_t offset, int64_t bytes) {
-  return lm_cuda_check(m->driver, m->driver->cuMemcpyDtoHAsync_v2(m->mirrors[LM_ARENA_IO].host + offset, m->at[LM_ARENA_IO] + (uint64_t)offset, (size_t)bytes, m->stream),
+  return lm_cuda_check(m->driver,
+                       m->driver->cuMemcpyDtoHAsync_v2(m->mirrors[LM_ARENA_IO].host + offset,
+                                                       m->at[LM_ARENA_IO] + (uint64_t)offset,
+                                                       (size_t)bytes, m->stream),
                        "results from the GPU");
 }
 
 lm_status lm_cuda_memory_end(lm_cuda_memory *m, const lm_plan_func *f, const bool *writes) {
   lm_cuda_io *io = &m->io[f - m->plan->funcs];
-  for (int i = 0; i < io->n_out; i++) LM_TRY(io_fetch(m, io->out[i].offset, io->out[i].bytes));
-  for (int i = 0; i < f->n_out; i++) io->behind[i] = f->out[i].buf.bytes > SMALL;
+  for (int i = 0; i < io->n_out; i++)
+    LM_TRY(io_fetch(m, io->out[i].offset, io->out[i].bytes));
+  for (int i = 0; i < f->n_out; i++)
+    io->behind[i] = f->out[i].buf.bytes > SMALL;
   for (int i = 0; i < LM_ARENAS; i++)
-    if (i != LM_ARENA_IO) m->mirrors[i].behind |= writes[i];
+    if (i != LM_ARENA_IO)
+      m->mirrors[i].behind |= writes[i];
   return NULL;
 }
 
@@ -192,40 +258,52 @@ lm_status lm_cuda_memory_end(lm_cuda_memory *m, const lm_plan_func *f, const boo
 
 char *lm_cuda_memory_mirror(lm_cuda_memory *m, lm_arena_id id) {
   lm_cuda_mirror *x = &m->mirrors[id];
-  if (!x->host) x->host = lm_alloc((size_t)m->plan->arena_bytes[id] + 1);
+  if (!x->host)
+    x->host = lm_alloc((size_t)m->plan->arena_bytes[id] + 1);
   return x->host;
 }
 
 lm_status lm_cuda_memory_fetch(lm_cuda_memory *m, lm_arena_id id) {
   lm_cuda_mirror *x = &m->mirrors[id];
-  if (!x->behind) return NULL;
-  LM_TRY(lm_cuda_check(m->driver, m->driver->cuMemcpyDtoHAsync_v2(lm_cuda_memory_mirror(m, id), m->at[id], (size_t)m->plan->arena_bytes[id], m->stream), "%s from the GPU",
+  if (!x->behind)
+    return NULL;
+  LM_TRY(lm_cuda_check(m->driver,
+                       m->driver->cuMemcpyDtoHAsync_v2(lm_cuda_memory_mirror(m, id), m->at[id],
+                                                       (size_t)m->plan->arena_bytes[id], m->stream),
+                       "%s from the GPU", ARENA_NAMES[id]));
+  LM_TRY(lm_cuda_check(m->driver, m->driver->cuStreamSynchronize(m->stream), "%s from the GPU",
                        ARENA_NAMES[id]));
-  LM_TRY(lm_cuda_check(m->driver, m->driver->cuStreamSynchronize(m->stream), "%s from the GPU", ARENA_NAMES[id]));
   x->behind = false;
   return NULL;
 }
 
 bool lm_cuda_memory_is_argument(const lm_cuda_memory *m, const lm_plan_port *p) {
   for (int i = 0; i < m->plan->n_funcs; i++)
-    if (p >= m->plan->funcs[i].in && p < m->plan->funcs[i].in + m->plan->funcs[i].n_in) return true;
+    if (p >= m->plan->funcs[i].in && p < m->plan->funcs[i].in + m->plan->funcs[i].n_in)
+      return true;
   return false;
 }
 
 lm_status lm_cuda_memory_result(lm_cuda_memory *m, const lm_plan_port *p) {
   for (int i = 0; i < m->plan->n_funcs; i++) {
     const lm_plan_func *f = &m->plan->funcs[i];
-    if (p < f->out || p >= f->out + f->n_out || !m->io[i].behind[p - f->out]) continue;
+    if (p < f->out || p >= f->out + f->n_out || !m->io[i].behind[p - f->out])
+      continue;
     m->io[i].behind[p - f->out] = false;
     LM_TRY(io_fetch(m, p->buf.offset, p->buf.bytes));
-    return lm_cuda_check(m->driver, m->driver->cuStreamSynchronize(m->stream), "results of %s", f->name);
+    return lm_cuda_check(m->driver, m->driver->cuStreamSynchronize(m->stream), "results of %s",
+                         f->name);
   }
   return NULL;
 }
 
 lm_status lm_cuda_memory_clear(lm_cuda_memory *m, lm_arena_id id) {
-  if (!m->plan->arena_bytes[id]) return NULL;
+  if (!m->plan->arena_bytes[id])
+    return NULL;
   m->mirrors[id].ahead = false;
   m->mirrors[id].behind = true;
-  return lm_cuda_check(m->driver, m->driver->cuMemsetD8Async(m->at[id], 0, (size_t)m->plan->arena_bytes[id], m->stream), "zeros for %s", ARENA_NAMES[id]);
+  return lm_cuda_check(
+      m->driver,
+      m->driver->cuMemsetD8Async(m->at[id], 0, (size_t)m->plan->arena_bytes[id], m->stream),
+      "zeros for %s", ARENA_NAMES[id]);
 }

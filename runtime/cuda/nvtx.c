@@ -1,25 +1,33 @@
-// nvtx.c - see nvtx.h. A tool names its library in NVTX_INJECTION64_PATH. Its initialization is given a function that hands out
-// tables; in one of them it finds the places of the functions that an application calls, and puts its own there. That function
-// has no argument of ours, so the places belong to the process.
+// nvtx.c - see nvtx.h. A tool names its library in NVTX_INJECTION64_PATH. Its initialization is
+// given a function that hands out tables; in one of them it finds the places of the functions that
+// an application calls, and puts its own there. That function has no argument of ours, so the
+// places belong to the process.
 #include "runtime/cuda/nvtx.h"
 
 #include <dlfcn.h>
 #include <stdbool.h>
 #include <stdlib.h>
 
-enum { FUNCTIONS = 16 };               // of the largest module; the first is none
+enum {
+  FUNCTIONS = 16
+}; // of the largest module; the first is none
 
 static const unsigned SIZES[LM_NVTX_MODULES] = {0, 16, 9, 15, 7, 16, 7};
 static struct {
-  lm_nvtx_function place[LM_NVTX_MODULES][FUNCTIONS], *table[LM_NVTX_MODULES][FUNCTIONS + 1];   // NULL in front and behind
+  lm_nvtx_function place[LM_NVTX_MODULES][FUNCTIONS],
+      *table[LM_NVTX_MODULES][FUNCTIONS + 1]; // NULL in front and behind
   bool opened;
 } process;
 
 static int functions(int module, lm_nvtx_function ***out_table, unsigned *out_n) {
-  if (module <= 0 || module >= LM_NVTX_MODULES) return 0;
-  for (unsigned i = 1; i < SIZES[module]; i++) process.table[module][i] = &process.place[module][i];
-  if (out_table) *out_table = process.table[module];
-  if (out_n) *out_n = SIZES[module];
+  if (module <= 0 || module >= LM_NVTX_MODULES)
+    return 0;
+  for (unsigned i = 1; i < SIZES[module]; i++)
+    process.table[module][i] = &process.place[module][i];
+  if (out_table)
+    *out_table = process.table[module];
+  if (out_n)
+    *out_n = SIZES[module];
   return 1;
 }
 
@@ -28,7 +36,9 @@ static void version_take(uint32_t version) {}
 static const void *tables(uint32_t id) {
   static const lm_nvtx_callbacks callbacks = {sizeof callbacks, functions};
   static const lm_nvtx_version version = {sizeof version, LM_NVTX_VERSION, 0, version_take};
-  return id == LM_NVTX_CALLBACKS ? (const void *)&callbacks : id == LM_NVTX_VERSIONINFO ? &version : NULL;
+  return id == LM_NVTX_CALLBACKS     ? (const void *)&callbacks
+         : id == LM_NVTX_VERSIONINFO ? &version
+                                     : NULL;
 }
 
 void lm_nvtx_open(void) {
@@ -36,18 +46,23 @@ void lm_nvtx_open(void) {
   void *library = path && !process.opened ? dlopen(path, RTLD_LAZY) : NULL;
   lm_nvtx_initialize initialize = NULL;
   process.opened = true;
-  if (library) *(void **)&initialize = dlsym(library, "InitializeInjectionNvtx2");
-  if (!library || (initialize && initialize(tables))) return;
-  for (int i = 0; i < FUNCTIONS; i++) process.place[LM_NVTX_CORE][i] = NULL;
+  if (library)
+    *(void **)&initialize = dlsym(library, "InitializeInjectionNvtx2");
+  if (!library || (initialize && initialize(tables)))
+    return;
+  for (int i = 0; i < FUNCTIONS; i++)
+    process.place[LM_NVTX_CORE][i] = NULL;
   dlclose(library);
 }
 
 void lm_nvtx_push(const char *name) {
   lm_nvtx_function f = process.place[LM_NVTX_CORE][LM_NVTX_PUSH];
-  if (f) ((int (*)(const char *))f)(name);
+  if (f)
+    ((int (*)(const char *))f)(name);
 }
 
 void lm_nvtx_pop(void) {
   lm_nvtx_function f = process.place[LM_NVTX_CORE][LM_NVTX_POP];
-  if (f) ((int (*)(void))f)();
+  if (f)
+    ((int (*)(void))f)();
 }

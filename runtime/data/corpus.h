@@ -1,19 +1,23 @@
-// corpus.h - every token of every document, one after the other, and where each document is: two files of the cache.
+// corpus.h - every token of every document, one after the other, and where each document is: two
+// files of the cache.
 #ifndef LM_DATA_CORPUS_H
 #define LM_DATA_CORPUS_H
 #include "runtime/data/reader.h"
 #include "runtime/data/store.h"
 
-typedef struct lm_doc { uint64_t start, end; } lm_doc;   // tokens start … end - 1; no document is empty
+typedef struct lm_doc {
+  uint64_t start, end;
+} lm_doc; // tokens start … end - 1; no document is empty
 
 typedef struct lm_corpus {
   lm_store *tokens, *docs;
-  int width;                           // bytes of an id: 1 for vocabularies up to 256, 2 up to 65,536, else 4
+  int width; // bytes of an id: 1 for vocabularies up to 256, 2 up to 65,536, else 4
   uint64_t n_docs;
-  int64_t vocab;                       // ids are below it
-  const uint64_t *source_first;        // [n_sources + 1]: source i is documents source_first[i] … source_first[i + 1] - 1
-  uint64_t read, bad;                  // documents found; those left out
-  const char *bad_list;                // lines
+  int64_t vocab; // ids are below it
+  // [n_sources + 1]: source i is documents source_first[i] … source_first[i + 1] - 1
+  const uint64_t *source_first;
+  uint64_t read, bad;   // documents found; those left out
+  const char *bad_list; // lines
   bool from_cache;
 } lm_corpus;
 

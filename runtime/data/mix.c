@@ -5,7 +5,9 @@
 
 #include "runtime/data/permute.h"
 
-enum { STREAM_MIX = 500 };             // stage s draws from the stream STREAM_MIX + s, block m from the key's block m
+enum {
+  STREAM_MIX = 500
+}; // stage s draws from the stream STREAM_MIX + s, block m from the key's block m
 
 // ---- shares
 
@@ -15,25 +17,33 @@ static lm_status stage_read(const lm_data_options *o, int index, lm_mix_stage *o
   out->first_step = x->first_step;
   out->seq = x->seq ? x->seq : o->seq;
   for (int i = 0; i < o->n_sources; i++) {
-    if (!(x->weights[i] >= 0) || isinf(x->weights[i])) return lm_fail(LM_USER, "mix: %g is no weight of source %s", x->weights[i], o->sources[i].name);
+    if (!(x->weights[i] >= 0) || isinf(x->weights[i]))
+      return lm_fail(LM_USER, "mix: %g is no weight of source %s", x->weights[i],
+                     o->sources[i].name);
     total += x->weights[i];
   }
-  if (!(total > 0) || isinf(total)) return lm_fail(LM_USER, "mix: the weights sum to %g", total);
+  if (!(total > 0) || isinf(total))
+    return lm_fail(LM_USER, "mix: the weights sum to %g", total);
   for (int i = 0; i < o->n_sources; i++) {
     out->share[i] = (uint64_t)(x->weights[i] / total * 0x1p32 + 0.5);
-    if (out->share[i] > out->share[out->rest]) out->rest = i;
+    if (out->share[i] > out->share[out->rest])
+      out->rest = i;
   }
   return NULL;
 }
 
 lm_status lm_mix_create(const lm_data_options *o, lm_mix *out) {
   *out = (lm_mix){.seed = o->seed, .n_sources = o->n_sources, .n_stages = o->n_stages};
-  if (!o->n_stages || !o->stages[0].weights) return NULL;
-  if (o->n_sources > LM_DATA_MIXED) return lm_fail(LM_USER, "mix: %d sources are more than %d", o->n_sources, LM_DATA_MIXED);
+  if (!o->n_stages || !o->stages[0].weights)
+    return NULL;
+  if (o->n_sources > LM_DATA_MIXED)
+    return lm_fail(LM_USER, "mix: %d sources are more than %d", o->n_sources, LM_DATA_MIXED);
   out->stages = lm_calloc((size_t)o->n_stages, sizeof *out->stages);
   lm_status s = NULL;
-  for (int i = 0; i < o->n_stages && !s; i++) s = stage_read(o, i, &out->stages[i]);
-  if (s) lm_mix_free(out);
+  for (int i = 0; i < o->n_stages && !s; i++)
+    s = stage_read(o, i, &out->stages[i]);
+  if (s)
+    lm_mix_free(out);
   return s;
 }
 
@@ -49,7 +59,8 @@ static void blocks_count(const lm_mix *m, int stage, uint64_t blocks, uint64_t *
   uint64_t rows = blocks * LM_MIX_BLOCK;
   out[s->rest] = rows;
   for (int i = 0; i < m->n_sources; i++) {
-    if (i == s->rest) continue;
+    if (i == s->rest)
+      continue;
     out[i] = (uint64_t)(((unsigned __int128)rows * s->share[i] + (1u << 31)) >> 32);
     out[s->rest] -= out[i];
   }
@@ -65,24 +76,30 @@ static void block_lay(const lm_mix *m, int stage, uint64_t block, lm_mix_place *
   uint16_t end[LM_DATA_MIXED], seen[LM_DATA_MIXED] = {0};
   blocks_count(m, stage, block, before);
   blocks_count(m, stage, block + 1, behind);
-  for (int i = 0, sum = 0; i < m->n_sources; i++) end[i] = (uint16_t)(sum += (int)(behind[i] - before[i]));
+  for (int i = 0, sum = 0; i < m->n_sources; i++)
+    end[i] = (uint16_t)(sum += (int)(behind[i] - before[i]));
   lm_philox_key2 key = block_key(m, stage, block);
   for (uint64_t r = 0; r < LM_MIX_BLOCK; r++) {
     uint64_t slot = lm_permute(key, LM_MIX_BLOCK, r);
     int source = 0;
-    while (slot >= end[source]) source++;
+    while (slot >= end[source])
+      source++;
     p->source[r] = (uint8_t)source;
     p->rank[r] = seen[source]++;
   }
 }
 
 // Adds the rows of each source in the first `rows` rows of a stage to `base`.
-static void stage_count(const lm_mix *m, int stage, uint64_t rows, lm_mix_place *p, uint64_t *base) {
+static void stage_count(const lm_mix *m, int stage, uint64_t rows, lm_mix_place *p,
+                        uint64_t *base) {
   uint64_t count[LM_DATA_MIXED];
   blocks_count(m, stage, rows / LM_MIX_BLOCK, count);
-  for (int i = 0; i < m->n_sources; i++) base[i] += count[i];
-  if (rows % LM_MIX_BLOCK) block_lay(m, stage, rows / LM_MIX_BLOCK, p);
-  for (uint64_t r = 0; r < rows % LM_MIX_BLOCK; r++) base[p->source[r]]++;
+  for (int i = 0; i < m->n_sources; i++)
+    base[i] += count[i];
+  if (rows % LM_MIX_BLOCK)
+    block_lay(m, stage, rows / LM_MIX_BLOCK, p);
+  for (uint64_t r = 0; r < rows % LM_MIX_BLOCK; r++)
+    base[p->source[r]]++;
 }
 
 // ---- finding
@@ -91,20 +108,30 @@ static uint64_t stage_rows(const lm_mix *m, int stage, uint64_t rows_per_step) {
   return (uint64_t)(m->stages[stage + 1].first_step - m->stages[stage].first_step) * rows_per_step;
 }
 
-static void place_move(const lm_mix *m, int stage, uint64_t block, uint64_t rows_per_step, lm_mix_place *p) {
+static void place_move(const lm_mix *m, int stage, uint64_t block, uint64_t rows_per_step,
+                       lm_mix_place *p) {
   uint64_t count[LM_DATA_MIXED];
-  for (int i = 0; i < m->n_sources; i++) p->base[i] = 0;
+  for (int i = 0; i < m->n_sources; i++)
+    p->base[i] = 0;
   for (int k = 0; k < stage; k++)
-    if (m->stages[k].seq == m->stages[stage].seq) stage_count(m, k, stage_rows(m, k, rows_per_step), p, p->base);
+    if (m->stages[k].seq == m->stages[stage].seq)
+      stage_count(m, k, stage_rows(m, k, rows_per_step), p, p->base);
   blocks_count(m, stage, block, count);
-  for (int i = 0; i < m->n_sources; i++) p->base[i] += count[i];
+  for (int i = 0; i < m->n_sources; i++)
+    p->base[i] += count[i];
   block_lay(m, stage, block, p);
-  p->valid = true, p->stage = stage, p->block = block, p->rows_per_step = rows_per_step;
+  p->valid = true;
+  p->stage = stage;
+  p->block = block;
+  p->rows_per_step = rows_per_step;
 }
 
-void lm_mix_find(const lm_mix *m, int stage, uint64_t row, uint64_t rows_per_step, lm_mix_place *p, int *out_source, uint64_t *out_index) {
-  uint64_t block = row / LM_MIX_BLOCK, r = row % LM_MIX_BLOCK;
-  if (!p->valid || p->stage != stage || p->block != block || p->rows_per_step != rows_per_step) place_move(m, stage, block, rows_per_step, p);
+void lm_mix_find(const lm_mix *m, int stage, uint64_t row, uint64_t rows_per_step, lm_mix_place *p,
+                 int *out_source, uint64_t *out_index) {
+  uint64_t block = row / LM_MIX_BLOCK;
+  uint64_t r = row % LM_MIX_BLOCK;
+  if (!p->valid || p->stage != stage || p->block != block || p->rows_per_step != rows_per_step)
+    place_move(m, stage, block, rows_per_step, p);
   *out_source = p->source[r];
   *out_index = p->base[p->source[r]] + p->rank[r];
 }

@@ -1,15 +1,18 @@
-// permute.h - a pseudorandom permutation of 0 … n - 1, one element at a time: a balanced Feistel network over the smallest
-// power of four that holds n, walked until it lands inside. The round function is Philox under the key.
+// permute.h - a pseudorandom permutation of 0 … n - 1, one element at a time: a balanced Feistel
+// network over the smallest power of four that holds n, walked until it lands inside. The round
+// function is Philox under the key.
 #ifndef LM_DATA_PERMUTE_H
 #define LM_DATA_PERMUTE_H
 #include "runtime/base/philox.h"
 
 static inline uint64_t lm_permute(lm_philox_key2 key, uint64_t n, uint64_t i) {
   int half = 1;
-  while (half < 32 && n > UINT64_C(1) << (2 * half)) half++;
+  while (half < 32 && n > UINT64_C(1) << (2 * half))
+    half++;
   uint64_t mask = (UINT64_C(1) << half) - 1;
   do {
-    uint64_t left = i >> half, right = i & mask;
+    uint64_t left = i >> half;
+    uint64_t right = i & mask;
     for (uint64_t round = 0; round < 6; round++) {
       uint64_t mixed = left ^ (lm_philox_u64(key, round << 32 | right) & mask);
       left = right;

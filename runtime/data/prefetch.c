@@ -4,30 +4,39 @@
 #include <pthread.h>
 #include <string.h>
 
-typedef enum { EMPTY, ASKED, READY, STOP } slot_state;
+typedef enum {
+  EMPTY,
+  ASKED,
+  READY,
+  STOP
+} slot_state;
 
 struct lm_prefetch {
   lm_fill_fn *fill;
   void *user;
   pthread_t thread;
-  pthread_mutex_t lock;                // of all below
+  pthread_mutex_t lock; // of all below
   pthread_cond_t changed;
   slot_state state;
-  lm_batch_id id;                      // ASKED, READY: which batch
-  lm_batch slot; int64_t places;       // room for so many
+  lm_batch_id id; // ASKED, READY: which batch
+  lm_batch slot;
+  int64_t places; // room for so many
   lm_status status;
 };
 
 static void slot_free(lm_prefetch *p) {
   void *columns[] = {p->slot.tok, p->slot.pos, p->slot.seg, p->slot.next, p->slot.w};
-  for (size_t i = 0; i < LM_COUNT(columns); i++) lm_free(columns[i]);
+  for (size_t i = 0; i < LM_COUNT(columns); i++)
+    lm_free(columns[i]);
 }
 
 static void slot_resize(lm_prefetch *p, int64_t places) {
-  if (places <= p->places) return;
+  if (places <= p->places)
+    return;
   slot_free(p);
   size_t n = (size_t)places;
-  p->slot = (lm_batch){lm_calloc(n, 4), lm_calloc(n, 4), lm_calloc(n, 4), lm_calloc(n, 4), lm_calloc(n, 4)};
+  p->slot = (lm_batch){lm_calloc(n, 4), lm_calloc(n, 4), lm_calloc(n, 4), lm_calloc(n, 4),
+                       lm_calloc(n, 4)};
   p->places = places;
 }
 
@@ -48,11 +57,12 @@ static void *work(void *user) {
       pthread_cond_wait(&p->changed, &p->lock);
       continue;
     }
-    pthread_mutex_unlock(&p->lock);    // the slot is this thread's while the state is ASKED
+    pthread_mutex_unlock(&p->lock); // the slot is this thread's while the state is ASKED
     lm_status s = p->fill(p->user, &p->id, &p->slot);
     pthread_mutex_lock(&p->lock);
     p->status = s;
-    if (p->state == ASKED) p->state = READY;
+    if (p->state == ASKED)
+      p->state = READY;
     pthread_cond_broadcast(&p->changed);
   }
   pthread_mutex_unlock(&p->lock);
@@ -61,16 +71,19 @@ static void *work(void *user) {
 
 lm_prefetch *lm_prefetch_create(lm_fill_fn *fill, void *user) {
   lm_prefetch *p = lm_alloc(sizeof *p);
-  p->fill = fill, p->user = user;
+  p->fill = fill;
+  p->user = user;
   pthread_mutex_init(&p->lock, NULL);
   pthread_cond_init(&p->changed, NULL);
-  if (!pthread_create(&p->thread, NULL, work, p)) return p;
+  if (!pthread_create(&p->thread, NULL, work, p))
+    return p;
   lm_free(p);
   return NULL;
 }
 
 void lm_prefetch_destroy(lm_prefetch *p) {
-  if (!p) return;
+  if (!p)
+    return;
   pthread_mutex_lock(&p->lock);
   p->state = STOP;
   pthread_cond_broadcast(&p->changed);
@@ -84,24 +97,28 @@ void lm_prefetch_destroy(lm_prefetch *p) {
 }
 
 static bool same(const lm_batch_id *a, const lm_batch_id *b) {
-  return a->step == b->step && a->micro == b->micro && a->n_micro == b->n_micro && a->rows == b->rows && a->seq == b->seq;
+  return a->step == b->step && a->micro == b->micro && a->n_micro == b->n_micro &&
+         a->rows == b->rows && a->seq == b->seq;
 }
 
-lm_status lm_prefetch_take(lm_prefetch *p, const lm_batch_id *id, const lm_batch_id *next, const lm_batch *b) {
+lm_status lm_prefetch_take(lm_prefetch *p, const lm_batch_id *id, const lm_batch_id *next,
+                           const lm_batch *b) {
   pthread_mutex_lock(&p->lock);
-  while (p->state == ASKED) pthread_cond_wait(&p->changed, &p->lock);
+  while (p->state == ASKED)
+    pthread_cond_wait(&p->changed, &p->lock);
   lm_status s = p->status;
   bool ready = p->state == READY && same(&p->id, id);
   p->status = NULL;
   if (!ready) {
-    lm_status_free(s);                 // of a batch that nobody wants
+    lm_status_free(s); // of a batch that nobody wants
     s = p->fill(p->user, id, b);
   } else if (!s) {
     batch_copy(b, &p->slot, id->rows * id->seq);
   }
   p->state = s ? EMPTY : ASKED;
   p->id = *next;
-  if (!s) slot_resize(p, next->rows * next->seq);
+  if (!s)
+    slot_resize(p, next->rows * next->seq);
   pthread_cond_broadcast(&p->changed);
   pthread_mutex_unlock(&p->lock);
   return s;

@@ -14,7 +14,11 @@
 #include "runtime/data/input.h"
 #include "runtime/io/json.h"
 
-enum { ROUND = 8 << 20, CHUNK = 1 << 20, STRETCH = 1 << 20 };
+enum {
+  ROUND = 8 << 20,
+  CHUNK = 1 << 20,
+  STRETCH = 1 << 20
+};
 
 // ---- which files there are
 
@@ -22,7 +26,9 @@ static void key_add(lm_file_list *l, const void *p, size_t n) {
   lm_hash_key(l->key, p, n);
 }
 
-static void key_add_text(lm_file_list *l, const char *s) { key_add(l, s ? s : "", s ? strlen(s) + 1 : 0); }
+static void key_add_text(lm_file_list *l, const char *s) {
+  key_add(l, s ? s : "", s ? strlen(s) + 1 : 0);
+}
 
 static lm_status file_add(lm_file_list *l, int source, const char *path) {
   struct stat st;
@@ -31,10 +37,19 @@ static lm_status file_add(lm_file_list *l, int source, const char *path) {
     l->cap = l->cap ? 2 * l->cap : 16;
     l->files = lm_realloc(l->files, l->cap * sizeof *l->files);
   }
-  l->files[l->n++] = (lm_file_entry){lm_strdup(path), source, (uint64_t)st.st_size, {st.st_mtim.tv_sec, st.st_mtim.tv_nsec}, {st.st_dev, st.st_ino}};
+  l->files[l->n++] = (lm_file_entry){lm_strdup(path),
+                                     source,
+                                     (uint64_t)st.st_size,
+                                     {st.st_mtim.tv_sec, st.st_mtim.tv_nsec},
+                                     {st.st_dev, st.st_ino}};
   l->bytes += (uint64_t)st.st_size;
   l->unshared |= lm_input_unshared(&st);
-  int64_t facts[] = {source, st.st_size, st.st_mtim.tv_sec, st.st_mtim.tv_nsec, st.st_ctim.tv_sec, st.st_ctim.tv_nsec};
+  int64_t facts[] = {source,
+                     st.st_size,
+                     st.st_mtim.tv_sec,
+                     st.st_mtim.tv_nsec,
+                     st.st_ctim.tv_sec,
+                     st.st_ctim.tv_nsec};
   key_add_text(l, path);
   key_add(l, facts, sizeof facts);
   return NULL;
@@ -43,7 +58,8 @@ static lm_status file_add(lm_file_list *l, int source, const char *path) {
 // ---- a file that links lead to under several names of a source is read once, as the first of them
 
 static int by_id(const void *a, const void *b) {
-  const lm_file_entry *x = *(lm_file_entry *const *)a, *y = *(lm_file_entry *const *)b;
+  const lm_file_entry *x = *(lm_file_entry *const *)a;
+  const lm_file_entry *y = *(lm_file_entry *const *)b;
   int order = memcmp(x->id, y->id, sizeof x->id);
   return order ? order : x < y ? -1 : x > y;
 }
@@ -51,16 +67,19 @@ static int by_id(const void *a, const void *b) {
 static void repeated_remove(lm_file_list *l, uint32_t first) {
   uint32_t n = l->n - first, kept = first;
   lm_file_entry **order = lm_calloc(n + 1, sizeof *order);
-  for (uint32_t i = 0; i < n; i++) order[i] = &l->files[first + i];
+  for (uint32_t i = 0; i < n; i++)
+    order[i] = &l->files[first + i];
   qsort(order, n, sizeof *order, by_id);
-  for (uint32_t i = n; i-- > 1; ) {
-    if (memcmp(order[i]->id, order[i - 1]->id, sizeof order[i]->id)) continue;
+  for (uint32_t i = n; i-- > 1;) {
+    if (memcmp(order[i]->id, order[i - 1]->id, sizeof order[i]->id))
+      continue;
     l->bytes -= order[i]->size;
     lm_free(order[i]->path);
     order[i]->path = NULL;
   }
   for (uint32_t i = first; i < l->n; i++)
-    if (l->files[i].path) l->files[kept++] = l->files[i];
+    if (l->files[i].path)
+      l->files[kept++] = l->files[i];
   l->n = kept;
   lm_free(order);
 }
@@ -68,12 +87,16 @@ static void repeated_remove(lm_file_list *l, uint32_t first) {
 static lm_status matches_add(lm_file_list *l, int index) {
   const char *path = l->sources[index].path;
   glob_t found;
-  if (!access(path, F_OK)) return file_add(l, index, path);
-  int rc = glob(path, GLOB_ERR, NULL, &found);   // sorted
-  if (rc == GLOB_NOMATCH || (rc == GLOB_ABORTED && (errno == ENOENT || errno == ENOTDIR))) return lm_fail(LM_USER, "no file matches %s", path);
-  if (rc) return lm_fail_errno("cannot search for %s", path);
+  if (!access(path, F_OK))
+    return file_add(l, index, path);
+  int rc = glob(path, GLOB_ERR, NULL, &found); // sorted
+  if (rc == GLOB_NOMATCH || (rc == GLOB_ABORTED && (errno == ENOENT || errno == ENOTDIR)))
+    return lm_fail(LM_USER, "no file matches %s", path);
+  if (rc)
+    return lm_fail_errno("cannot search for %s", path);
   lm_status s = NULL;
-  for (size_t i = 0; i < found.gl_pathc && !s; i++) s = file_add(l, index, found.gl_pathv[i]);
+  for (size_t i = 0; i < found.gl_pathc && !s; i++)
+    s = file_add(l, index, found.gl_pathv[i]);
   globfree(&found);
   return s;
 }
@@ -93,13 +116,16 @@ static lm_status source_add(lm_file_list *l, int index) {
 lm_status lm_file_list_make(const lm_data_source *sources, int n, lm_file_list *out) {
   *out = (lm_file_list){.sources = sources, .n_sources = n};
   lm_status s = NULL;
-  for (int i = 0; i < n && !s; i++) s = lm_annotate(source_add(out, i), "source %s", sources[i].name);
-  if (s) lm_file_list_free(out);
+  for (int i = 0; i < n && !s; i++)
+    s = lm_annotate(source_add(out, i), "source %s", sources[i].name);
+  if (s)
+    lm_file_list_free(out);
   return s;
 }
 
 void lm_file_list_free(lm_file_list *l) {
-  for (uint32_t i = 0; i < l->n; i++) lm_free(l->files[i].path);
+  for (uint32_t i = 0; i < l->n; i++)
+    lm_free(l->files[i].path);
   lm_free(l->files);
   *l = (lm_file_list){0};
 }
@@ -109,16 +135,18 @@ void lm_file_list_free(lm_file_list *l) {
 struct lm_reader {
   const lm_file_list *list;
   uint64_t most;
-  uint32_t file;                       // the open one, else the next one
-  lm_input *input;                     // NULL: none is open
-  uint64_t left;                       // bytes to take of it
-  uint64_t consumed;                   // bytes of files that are closed
-  char *buf; size_t n, cap, at;        // what was read; all before `at` has been cut
-  uint64_t line;                       // of `at`
-  bool eof;                            // nothing comes behind buf in this file
-  bool in_document;                    // text: a document began before `at`
-  bool skipping;                       // jsonl: up to the end of a line that was too long
-  lm_stretch *out; size_t n_out, cap_out;   // p is an offset into buf until the round is over
+  uint32_t file;     // the open one, else the next one
+  lm_input *input;   // NULL: none is open
+  uint64_t left;     // bytes to take of it
+  uint64_t consumed; // bytes of files that are closed
+  char *buf;
+  size_t n, cap, at; // what was read; all before `at` has been cut
+  uint64_t line;     // of `at`
+  bool eof;          // nothing comes behind buf in this file
+  bool in_document;  // text: a document began before `at`
+  bool skipping;     // jsonl: up to the end of a line that was too long
+  lm_stretch *out;
+  size_t n_out, cap_out; // p is an offset into buf until the round is over
   size_t *starts;
 };
 
@@ -130,7 +158,8 @@ lm_reader *lm_reader_create(const lm_file_list *files, uint64_t most) {
 }
 
 void lm_reader_destroy(lm_reader *r) {
-  if (!r) return;
+  if (!r)
+    return;
   lm_input_close(r->input);
   lm_free(r->buf);
   lm_free(r->out);
@@ -138,16 +167,20 @@ void lm_reader_destroy(lm_reader *r) {
   lm_free(r);
 }
 
-uint64_t lm_reader_consumed(const lm_reader *r) { return r->consumed + (r->input ? lm_input_consumed(r->input) : 0); }
+uint64_t lm_reader_consumed(const lm_reader *r) {
+  return r->consumed + (r->input ? lm_input_consumed(r->input) : 0);
+}
 
 static uint64_t lines_count(const char *p, size_t n) {
   uint64_t lines = 0;
-  for (const char *end = p + n; (p = memchr(p, '\n', (size_t)(end - p))); p++) lines++;
+  for (const char *end = p + n; (p = memchr(p, '\n', (size_t)(end - p))); p++)
+    lines++;
   return lines;
 }
 
 // Hands out n bytes from `at` on, and passes over `gap` more.
-static void stretch_add(lm_reader *r, size_t n, size_t gap, bool begins, bool ends, const char *fault) {
+static void stretch_add(lm_reader *r, size_t n, size_t gap, bool begins, bool ends,
+                        const char *fault) {
   if (r->n_out == r->cap_out) {
     r->cap_out = r->cap_out ? 2 * r->cap_out : 1024;
     r->out = lm_realloc(r->out, r->cap_out * sizeof *r->out);
@@ -161,7 +194,8 @@ static void stretch_add(lm_reader *r, size_t n, size_t gap, bool begins, bool en
 
 static bool is_blank(const char *p, size_t n) {
   for (size_t i = 0; i < n; i++)
-    if (!memchr(" \t\r", p[i], 3)) return false;
+    if (!memchr(" \t\r", p[i], 3))
+      return false;
   return true;
 }
 
@@ -171,7 +205,7 @@ static void rest_skip(lm_reader *r, size_t n) {
 }
 
 static void lines_cut(lm_reader *r) {
-  for (const char *p, *stop; r->at < r->n; ) {
+  for (const char *p, *stop; r->at < r->n;) {
     p = r->buf + r->at;
     size_t left = r->n - r->at;
     stop = memchr(p, '\n', left);
@@ -194,7 +228,8 @@ static void lines_cut(lm_reader *r) {
   }
 }
 
-// One document, or as much of it as there is; what it ends with is `gap` bytes long. Long ones become several stretches.
+// One document, or as much of it as there is; what it ends with is `gap` bytes long. Long ones
+// become several stretches.
 static void document_cut(lm_reader *r, size_t n, size_t gap, bool ends) {
   while (n > STRETCH) {
     size_t cut = lm_tokenizer_cut(r->buf + r->at, STRETCH);
@@ -202,7 +237,8 @@ static void document_cut(lm_reader *r, size_t n, size_t gap, bool ends) {
     r->in_document = true;
     n -= cut;
   }
-  if (!ends) return;
+  if (!ends)
+    return;
   stretch_add(r, n, gap, !r->in_document, true, NULL);
   r->in_document = false;
 }
@@ -212,65 +248,84 @@ static void documents_cut(lm_reader *r, const char *split) {
   while (r->at < r->n) {
     size_t left = r->n - r->at;
     const char *found = gap ? memmem(r->buf + r->at, left, split, gap) : NULL;
-    if (found) document_cut(r, (size_t)(found - r->buf) - r->at, gap, true);
-    else if (r->eof) document_cut(r, left, 0, true);
+    if (found)
+      document_cut(r, (size_t)(found - r->buf) - r->at, gap, true);
+    else if (r->eof)
+      document_cut(r, left, 0, true);
     else {
       // the end may hold half a separator
-      if (left > gap) document_cut(r, left - gap, 0, false);
+      if (left > gap)
+        document_cut(r, left - gap, 0, false);
       return;
     }
   }
-  if (r->eof && r->in_document) document_cut(r, 0, 0, true);
+  if (r->eof && r->in_document)
+    document_cut(r, 0, 0, true);
 }
 
 static void buffer_cut(lm_reader *r) {
   const lm_data_source *s = &r->list->sources[r->list->files[r->file].source];
-  if (s->kind == LM_SOURCE_JSONL) lines_cut(r);
-  else documents_cut(r, s->split);
+  if (s->kind == LM_SOURCE_JSONL)
+    lines_cut(r);
+  else
+    documents_cut(r, s->split);
 }
 
 static lm_status file_open(lm_reader *r) {
   const lm_file_entry *f = &r->list->files[r->file];
-  LM_TRY(lm_annotate(lm_input_open(f->path, &r->input), "source %s", r->list->sources[f->source].name));
+  LM_TRY(lm_annotate(lm_input_open(f->path, &r->input), "source %s",
+                     r->list->sources[f->source].name));
   bool all = r->most == UINT64_MAX || !r->list->bytes;
-  r->left = all ? UINT64_MAX : (uint64_t)((double)r->most * (double)f->size / (double)r->list->bytes) + 1;   // unpacked
+  r->left =
+      all ? UINT64_MAX
+          : (uint64_t)((double)r->most * (double)f->size / (double)r->list->bytes) + 1; // unpacked
   r->line = 1;
   r->eof = r->in_document = r->skipping = false;
   return NULL;
 }
 
-// What is kept of a file is kept under its size and time of change: they must be the same at its end.
+// What is kept of a file is kept under its size and time of change: they must be the same at its
+// end.
 static lm_status file_close(lm_reader *r) {
   const lm_file_entry *f = &r->list->files[r->file++];
   struct stat st;
   r->consumed += f->size;
   lm_input_close(r->input);
   r->input = NULL;
-  if (stat(f->path, &st)) return lm_fail_errno("%s was there and is gone", f->path);
-  bool same = (uint64_t)st.st_size == f->size && st.st_mtim.tv_sec == f->changed[0] && st.st_mtim.tv_nsec == f->changed[1];
-  if (same) return NULL;
-  return lm_fail(LM_USER, "source %s: %s was changed while it was read; run again when it is complete", r->list->sources[f->source].name, f->path);
+  if (stat(f->path, &st))
+    return lm_fail_errno("%s was there and is gone", f->path);
+  bool same = (uint64_t)st.st_size == f->size && st.st_mtim.tv_sec == f->changed[0] &&
+              st.st_mtim.tv_nsec == f->changed[1];
+  if (same)
+    return NULL;
+  return lm_fail(LM_USER,
+                 "source %s: %s was changed while it was read; run again when it is complete",
+                 r->list->sources[f->source].name, f->path);
 }
 
 static void byte_order_mark_skip(lm_reader *r, bool first) {
   bool jsonl = r->list->sources[r->list->files[r->file].source].kind == LM_SOURCE_JSONL;
-  if (first && jsonl && r->n - r->at >= 3 && !memcmp(r->buf + r->at, "\xef\xbb\xbf", 3)) r->at += 3;
+  if (first && jsonl && r->n - r->at >= 3 && !memcmp(r->buf + r->at, "\xef\xbb\xbf", 3))
+    r->at += 3;
 }
 
 // Room for the next chunk: a small file, and what it may be unpacked, need less than a whole one.
 static size_t room_make(lm_reader *r) {
   uint64_t size = r->list->files[r->file].size;
   size_t least = size < CHUNK / 2 ? 2 * (size_t)size + 4096 : CHUNK;
-  if (r->cap - r->n < least) r->buf = lm_realloc(r->buf, r->cap += r->cap + least);
+  if (r->cap - r->n < least)
+    r->buf = lm_realloc(r->buf, r->cap += r->cap + least);
   return r->cap - r->n < CHUNK ? r->cap - r->n : CHUNK;
 }
 
 static lm_status chunk_read(lm_reader *r) {
   bool first = !r->input;
   size_t got, want;
-  if (first) LM_TRY(file_open(r));
+  if (first)
+    LM_TRY(file_open(r));
   want = room_make(r);
-  if (r->left < want) want = (size_t)r->left;
+  if (r->left < want)
+    want = (size_t)r->left;
   LM_TRY(lm_annotate(lm_input_read(r->input, r->buf + r->n, want, &got), "source %s",
                      r->list->sources[r->list->files[r->file].source].name));
   r->n += got;
@@ -283,7 +338,8 @@ static lm_status chunk_read(lm_reader *r) {
 
 // Forgets what has been cut. No stretch may point there any more.
 static void cut_drop(lm_reader *r) {
-  if (r->at) memmove(r->buf, r->buf + r->at, r->n - r->at);
+  if (r->at)
+    memmove(r->buf, r->buf + r->at, r->n - r->at);
   r->n -= r->at;
   r->at = 0;
 }
@@ -291,10 +347,12 @@ static void cut_drop(lm_reader *r) {
 lm_status lm_reader_next(lm_reader *r, const lm_stretch **out, size_t *out_n) {
   r->n_out = 0;
   while ((r->at < ROUND || !r->n_out) && r->file < r->list->n) {
-    if (!r->n_out) cut_drop(r);        // also while a line is skipped
+    if (!r->n_out)
+      cut_drop(r); // also while a line is skipped
     LM_TRY(chunk_read(r));
   }
-  for (size_t i = 0; i < r->n_out; i++) r->out[i].p = r->buf + r->starts[i];
+  for (size_t i = 0; i < r->n_out; i++)
+    r->out[i].p = r->buf + r->starts[i];
   *out = r->out;
   *out_n = r->n_out;
   return NULL;
@@ -317,14 +375,20 @@ static void fields_print(json_t *object, const char *field, char *fault, size_t 
   lm_buf_free(&b);
 }
 
-static const char *json_text(const lm_stretch *s, const char *field, size_t *out_n, json_t **owner, char *fault, size_t n_fault) {
+static const char *json_text(const lm_stretch *s, const char *field, size_t *out_n, json_t **owner,
+                             char *fault, size_t n_fault) {
   json_error_t e;
-  *owner = json_loadb(s->p, s->n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES, &e);
+  *owner =
+      json_loadb(s->p, s->n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES, &e);
   json_t *x = json_object_get(*owner, field);
-  if (!*owner) snprintf(fault, n_fault, "not JSON: %s (column %d)", e.text, e.column);
-  else if (!json_is_object(*owner)) snprintf(fault, n_fault, "not a JSON object");
-  else if (!x) fields_print(*owner, field, fault, n_fault);
-  else if (!json_is_string(x)) snprintf(fault, n_fault, "field \"%s\" is not a text", field);
+  if (!*owner)
+    snprintf(fault, n_fault, "not JSON: %s (column %d)", e.text, e.column);
+  else if (!json_is_object(*owner))
+    snprintf(fault, n_fault, "not a JSON object");
+  else if (!x)
+    fields_print(*owner, field, fault, n_fault);
+  else if (!json_is_string(x))
+    snprintf(fault, n_fault, "field \"%s\" is not a text", field);
   *out_n = json_string_length(x);
   return json_string_value(x);
 }
@@ -333,29 +397,39 @@ static const char *json_text(const lm_stretch *s, const char *field, size_t *out
 static size_t text_check(const char *p, size_t n, char *fault, size_t n_fault) {
   size_t valid = lm_utf8_valid(p, n);
   const char *nul = memchr(p, 0, valid);
-  if (nul) snprintf(fault, n_fault, "holds a NUL");
-  else if (valid < n) snprintf(fault, n_fault, "not UTF-8 (byte 0x%02x)", (unsigned char)p[valid]);
+  if (nul)
+    snprintf(fault, n_fault, "holds a NUL");
+  else if (valid < n)
+    snprintf(fault, n_fault, "not UTF-8 (byte 0x%02x)", (unsigned char)p[valid]);
   return nul ? (size_t)(nul - p) : valid;
 }
 
-const char *lm_stretch_text(const lm_stretch *s, const lm_data_source *source, bool check, size_t *out_n, struct json_t **owner,
-                            char *out_fault, size_t n_fault, uint64_t *out_line) {
+const char *lm_stretch_text(const lm_stretch *s, const lm_data_source *source, bool check,
+                            size_t *out_n, struct json_t **owner, char *out_fault, size_t n_fault,
+                            uint64_t *out_line) {
   const char *p = s->p;
   *owner = NULL;
   *out_n = s->n;
   *out_line = s->line;
-  if (s->fault) snprintf(out_fault, n_fault, "%s", s->fault);
-  if (s->fault) return NULL;
+  if (s->fault)
+    snprintf(out_fault, n_fault, "%s", s->fault);
+  if (s->fault)
+    return NULL;
   bool jsonl = source->kind == LM_SOURCE_JSONL;
   if (jsonl) {
     size_t good = text_check(p, s->n, out_fault, n_fault);
-    if (good < s->n) return NULL;
+    if (good < s->n)
+      return NULL;
     p = json_text(s, source->field ? source->field : "text", out_n, owner, out_fault, n_fault);
-    if (!p) return NULL;
+    if (!p)
+      return NULL;
   }
-  if (!check && !jsonl) return p;
+  if (!check && !jsonl)
+    return p;
   size_t good = text_check(p, *out_n, out_fault, n_fault);
-  if (good == *out_n) return p;
-  if (!jsonl) *out_line += lines_count(p, good);
+  if (good == *out_n)
+    return p;
+  if (!jsonl)
+    *out_line += lines_count(p, good);
   return NULL;
 }

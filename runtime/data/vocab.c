@@ -7,22 +7,26 @@
 #include "runtime/data/corpus.h"
 #include "runtime/tokenizer/train.h"
 
-enum { TEXT_MOST = 1 << 30, FORMAT = 2, LISTED = 20 };
+enum {
+  TEXT_MOST = 1 << 30,
+  FORMAT = 2,
+  LISTED = 20
+};
 
 typedef struct {
   char *text;
   uint64_t line;
-} fault;   // text NULL: none
+} fault; // text NULL: none
 
 typedef struct {
   const lm_file_list *files;
   lm_bpe_trainer *trainer;
   const lm_stretch *stretches;
   fault *faults;
-  size_t cap_faults;                   // [stretch] of this round
-  lm_status *statuses;                 // [worker]: the first one
+  size_t cap_faults;   // [stretch] of this round
+  lm_status *statuses; // [worker]: the first one
   lm_data_trained_on *on;
-  bool is_bad;   // the document that is being read has a fault already
+  bool is_bad; // the document that is being read has a fault already
 } counting;
 
 static void stretch_count(void *user, int64_t i, int worker) {
@@ -34,13 +38,15 @@ static void stretch_count(void *user, int64_t i, int worker) {
   const lm_data_source *source = &c->files->sources[c->files->files[s->file].source];
   const char *p = lm_stretch_text(s, source, true, &n, &owner, why, sizeof why, &c->faults[i].line);
   c->faults[i].text = p ? NULL : lm_strdup(why);
-  if (p && !c->statuses[worker]) c->statuses[worker] = lm_bpe_trainer_add(c->trainer, worker, p, n);
+  if (p && !c->statuses[worker])
+    c->statuses[worker] = lm_bpe_trainer_add(c->trainer, worker, p, n);
   json_decref(owner);
 }
 
 static void fault_add(counting *c, const lm_stretch *s, const fault *f) {
   const char *path = c->files->files[s->file].path;
-  if (c->on->unusable++ >= LISTED) return;
+  if (c->on->unusable++ >= LISTED)
+    return;
   lm_buf_printf(&c->on->list, "%s:%llu: %s\n", path, (unsigned long long)f->line, f->text);
 }
 
@@ -51,38 +57,47 @@ static void faults_count(counting *c, size_t n) {
     const lm_stretch *s = &c->stretches[i];
     c->on->documents += s->begins;
     c->is_bad &= !s->begins;
-    if (c->faults[i].text && !c->is_bad) fault_add(c, s, &c->faults[i]);
+    if (c->faults[i].text && !c->is_bad)
+      fault_add(c, s, &c->faults[i]);
     c->is_bad |= c->faults[i].text != NULL;
     lm_free(c->faults[i].text);
   }
 }
 
 static void faults_reserve(counting *c, size_t n) {
-  if (n <= c->cap_faults) return;
+  if (n <= c->cap_faults)
+    return;
   c->cap_faults = n;
   c->faults = lm_realloc(c->faults, n * sizeof *c->faults);
 }
 
-static lm_status rounds_count(const lm_data_options *o, lm_reader *reader, counting *c, int threads) {
+static lm_status rounds_count(const lm_data_options *o, lm_reader *reader, counting *c,
+                              int threads) {
   for (size_t n;;) {
     lm_status s = NULL;
     LM_TRY(lm_reader_next(reader, &c->stretches, &n));
-    if (!n) return NULL;
+    if (!n)
+      return NULL;
     faults_reserve(c, n);
     lm_parallel(threads, (int64_t)n, stretch_count, c);
     faults_count(c, n);
     for (int i = 0; i < threads; i++) {
-      if (s) lm_status_free(c->statuses[i]);
-      else s = c->statuses[i];
+      if (s)
+        lm_status_free(c->statuses[i]);
+      else
+        s = c->statuses[i];
       c->statuses[i] = NULL;
     }
-    if (s) return s;
-    if (o->progress) o->progress(o->user, lm_reader_consumed(reader), c->files->bytes);
+    if (s)
+      return s;
+    if (o->progress)
+      o->progress(o->user, lm_reader_consumed(reader), c->files->bytes);
   }
 }
 
 static lm_status usable_check(const lm_data_trained_on *on) {
-  if (!on->documents || on->unusable < on->documents) return NULL;
+  if (!on->documents || on->unusable < on->documents)
+    return NULL;
   return lm_fail(LM_USER, "none of %lld documents can be used\n%.*s", (long long)on->documents,
                  (int)on->list.n - 1, on->list.p);
 }
@@ -96,8 +111,10 @@ static lm_status train(const lm_data_options *o, const lm_file_list *files, int6
                 .statuses = lm_calloc((size_t)threads, sizeof(lm_status))};
   lm_reader *reader = lm_reader_create(files, TEXT_MOST);
   lm_status s = rounds_count(o, reader, &c, threads);
-  if (!s) s = usable_check(on);
-  if (!s) s = lm_bpe_trainer_finish(c.trainer, (int32_t)vocab, out);
+  if (!s)
+    s = usable_check(on);
+  if (!s)
+    s = lm_bpe_trainer_finish(c.trainer, (int32_t)vocab, out);
   lm_reader_destroy(reader);
   lm_bpe_trainer_destroy(c.trainer);
   lm_free(c.statuses);
@@ -119,7 +136,8 @@ static void tail_write(const lm_data_trained_on *on, lm_buf *out) {
 
 static void tail_read(const lm_store *store, lm_data_trained_on *on) {
   counts n;
-  if (store->n_tail < sizeof n) return;
+  if (store->n_tail < sizeof n)
+    return;
   memcpy(&n, store->tail, sizeof n);
   on->documents = n.documents;
   on->unusable = n.unusable;
@@ -131,7 +149,8 @@ static lm_status found(const lm_data_options *o, const char *path, lm_buf *out,
   lm_store *store;
   LM_TRY(lm_store_open(path, o->threads, &store));
   *out_found = store != NULL;
-  if (!store) return NULL;
+  if (!store)
+    return NULL;
   char *text = lm_alloc(store->n);
   lm_status s = lm_store_read(store, 0, store->n, text);
   if (!s) {
@@ -152,13 +171,17 @@ static lm_status train_and_keep(const lm_data_options *o, const lm_file_list *fi
   size_t before = out->n;
   lm_temps_clean(o->cache);
   LM_TRY(lm_store_writer_create(path, &to));
-  lm_status s =
-      found(o, path, out, on, &there);   // by another process, while we waited for the lock
-  if (!s && !there) s = train(o, files, vocab, out, on);
-  if (!s && !there) s = lm_store_add(to, out->p + before, out->n - before);
-  if (!s && !there) tail_write(on, &tail);
-  if (!s && !there) s = lm_store_finish(to, tail.p, tail.n, &made);
-  else lm_store_abort(to);
+  lm_status s = found(o, path, out, on, &there); // by another process, while we waited for the lock
+  if (!s && !there)
+    s = train(o, files, vocab, out, on);
+  if (!s && !there)
+    s = lm_store_add(to, out->p + before, out->n - before);
+  if (!s && !there)
+    tail_write(on, &tail);
+  if (!s && !there)
+    s = lm_store_finish(to, tail.p, tail.n, &made);
+  else
+    lm_store_abort(to);
   lm_store_close(made);
   lm_buf_free(&tail);
   return s;
@@ -166,15 +189,18 @@ static lm_status train_and_keep(const lm_data_options *o, const lm_file_list *fi
 
 static lm_status vocabulary_get(const lm_data_options *o, const lm_file_list *files, int64_t vocab,
                                 lm_buf *out, lm_data_trained_on *on) {
-  if (!o->cache) return train(o, files, vocab, out, on);
+  if (!o->cache)
+    return train(o, files, vocab, out, on);
   uint64_t parts[] = {FORMAT, files->key[0], files->key[1], (uint64_t)vocab}, key[2] = {0};
   lm_hash_key(key, parts, sizeof parts);
   bool there = false;
   lm_arena *a = lm_arena_create();
   const char *path = lm_cache_path(a, o->cache, key, "vocab");
   lm_status s = lm_dir_make_private(o->cache);
-  if (!s) s = found(o, path, out, on, &there);
-  if (!s && !there) s = train_and_keep(o, files, vocab, path, out, on);
+  if (!s)
+    s = found(o, path, out, on, &there);
+  if (!s && !there)
+    s = train_and_keep(o, files, vocab, path, out, on);
   lm_arena_destroy(a);
   return s;
 }
@@ -184,13 +210,18 @@ lm_status lm_data_tokenizer_train(const lm_data_options *o, int64_t vocab, lm_bu
   lm_data_trained_on on = {0};
   lm_file_list files;
   if (vocab < LM_BPE_VOCAB_LEAST || vocab > INT32_MAX)
-    return lm_fail(LM_USER, "a vocabulary of %lld tokens cannot be trained; the least is %d", (long long)vocab, LM_BPE_VOCAB_LEAST);
+    return lm_fail(LM_USER, "a vocabulary of %lld tokens cannot be trained; the least is %d",
+                   (long long)vocab, LM_BPE_VOCAB_LEAST);
   for (int i = 0; i < o->n_sources; i++)
-    if (o->sources[i].kind == LM_SOURCE_BATCHES) return lm_fail(LM_USER, "source %s: finished batches hold no text to train a vocabulary on", o->sources[i].name);
+    if (o->sources[i].kind == LM_SOURCE_BATCHES)
+      return lm_fail(LM_USER, "source %s: finished batches hold no text to train a vocabulary on",
+                     o->sources[i].name);
   LM_TRY(lm_file_list_make(o->sources, o->n_sources, &files));
   lm_status s = vocabulary_get(o, &files, vocab, out_json, &on);
   lm_file_list_free(&files);
-  if (out_on) *out_on = on;
-  else lm_buf_free(&on.list);
+  if (out_on)
+    *out_on = on;
+  else
+    lm_buf_free(&on.list);
   return s;
 }

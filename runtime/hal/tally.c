@@ -5,8 +5,10 @@
 #include "runtime/hal/scale.h"
 
 lm_status lm_tally_add(lm_exec *e, const lm_plan_func *f, bool first) {
-  if (f->n_out > LM_TALLY_MOST) return lm_fail(LM_BUG_STATUS, "%s has %d results", f->name, f->n_out);
-  if (e->ops->tally_add) return e->ops->tally_add(e, f, first);
+  if (f->n_out > LM_TALLY_MOST)
+    return lm_fail(LM_BUG_STATUS, "%s has %d results", f->name, f->n_out);
+  if (e->ops->tally_add)
+    return e->ops->tally_add(e, f, first);
   for (int i = 0; i < LM_TALLY_MOST; i++) {
     double before = first ? 0 : e->totals[i];
     e->totals[i] = i < f->n_out && !f->out[i].rank ? before + lm_port_value(e, &f->out[i]) : before;
@@ -15,8 +17,11 @@ lm_status lm_tally_add(lm_exec *e, const lm_plan_func *f, bool first) {
 }
 
 lm_status lm_tally_judge(lm_exec *e, const lm_tally_rule *r) {
-  if (e->ops->tally_judge) return e->ops->tally_judge(e, r);
-  lm_port_store(e, r->scale, lm_scale_of(e->totals[r->sum], e->totals[r->weight], lm_port_value(e, r->norm), r->clip, r->limit));
+  if (e->ops->tally_judge)
+    return e->ops->tally_judge(e, r);
+  lm_port_store(e, r->scale,
+                lm_scale_of(e->totals[r->sum], e->totals[r->weight], lm_port_value(e, r->norm),
+                            r->clip, r->limit));
   return NULL;
 }
 

@@ -15,35 +15,40 @@ typedef struct {
 
 typedef struct {
   const lm_generate_options *o;
-  stage prefill, decode;               // prefill.f NULL: there is none
+  stage prefill, decode; // prefill.f NULL: there is none
   int32_t vocab;
-  float *row;                          // [vocab] logits of the last place
-  lm_candidate *scratch;               // [vocab]
+  float *row;            // [vocab] logits of the last place
+  lm_candidate *scratch; // [vocab]
 } generator;
 
 int64_t lm_generate_capacity(const lm_plan *plan) {
   for (int i = 0; i < plan->n_extents; i++)
-    if (!strcmp(plan->extents[i].name, "s") && plan->extents[i].capacity) return plan->extents[i].capacity;   // 0: keeps nothing
+    if (!strcmp(plan->extents[i].name, "s") && plan->extents[i].capacity)
+      return plan->extents[i].capacity; // 0: keeps nothing
   return INT64_MAX;
 }
 
 static lm_status stage_open(const lm_generate_options *o, const char *name, stage *out) {
   out->f = lm_plan_func_find(o->plan, name);
-  if (!out->f) return NULL;
+  if (!out->f)
+    return NULL;
   out->logits = lm_plan_port_find(out->f, "logits", true);
-  if (!out->logits || out->logits->rank < 1) return lm_fail(LM_BUG_STATUS, "%s gives no logits", name);
+  if (!out->logits || out->logits->rank < 1)
+    return lm_fail(LM_BUG_STATUS, "%s gives no logits", name);
   return lm_batch_ports_open(o->exec, out->f, &out->in);
 }
 
 static lm_status prompt_check(const lm_generate_options *o, int32_t vocab) {
-  if (o->n_prompt < 1) return lm_fail(LM_USER, "the prompt is empty");
+  if (o->n_prompt < 1)
+    return lm_fail(LM_USER, "the prompt is empty");
   for (int64_t i = 0; i < o->n_prompt; i++)
     if (o->prompt[i] < 0 || o->prompt[i] >= vocab)
       return lm_fail(LM_USER, "prompt token %d is none of the model's %d", o->prompt[i], vocab);
   int64_t capacity = lm_generate_capacity(o->plan);
   if (o->n > capacity || o->n_prompt > capacity - o->n)
-    return lm_fail(LM_USER, "%lld tokens of prompt and %lld to make are more than the %lld that were planned", (long long)o->n_prompt,
-                   (long long)o->n, (long long)capacity);
+    return lm_fail(
+        LM_USER, "%lld tokens of prompt and %lld to make are more than the %lld that were planned",
+        (long long)o->n_prompt, (long long)o->n, (long long)capacity);
   return NULL;
 }
 
@@ -51,7 +56,8 @@ static lm_status generator_open(generator *g) {
   const lm_generate_options *o = g->o;
   LM_TRY(stage_open(o, "decode", &g->decode));
   LM_TRY(stage_open(o, "prefill", &g->prefill));
-  if (!g->decode.f) return lm_fail(LM_USER, "this model was not compiled for generating");
+  if (!g->decode.f)
+    return lm_fail(LM_USER, "this model was not compiled for generating");
   g->vocab = (int32_t)g->decode.logits->shape[g->decode.logits->rank - 1];
   LM_TRY(prompt_check(o, g->vocab));
   g->row = lm_calloc((size_t)g->vocab, sizeof *g->row);
@@ -108,7 +114,8 @@ static lm_status continue_prompt(generator *g) {
     int32_t id;
     LM_TRY(lm_sample(&o->sampler, g->row, g->vocab, i, g->scratch, &id));
     bool go_on = o->token(o->user, id) && id != o->eos;
-    if (!go_on || i + 1 == o->n) return NULL;
+    if (!go_on || i + 1 == o->n)
+      return NULL;
     LM_TRY(feed(g, &g->decode, &id, 1, o->n_prompt + i));
   }
   return NULL;
@@ -117,8 +124,10 @@ static lm_status continue_prompt(generator *g) {
 lm_status lm_generate(const lm_generate_options *o) {
   generator g = {.o = o};
   lm_status s = generator_open(&g);
-  if (!s) s = prompt_feed(&g);
-  if (!s) s = continue_prompt(&g);
+  if (!s)
+    s = prompt_feed(&g);
+  if (!s)
+    s = continue_prompt(&g);
   generator_close(&g);
   return s;
 }

@@ -150,9 +150,11 @@ static const struct {
 
 lm_hf_key lm_hf_key_find(const char *key) {
   for (size_t i = 0; i < LM_COUNT(IGNORED); i++)
-    if (!strcmp(IGNORED[i], key)) return (lm_hf_key){.meaning = LM_HF_IGNORED};
+    if (!strcmp(IGNORED[i], key))
+      return (lm_hf_key){.meaning = LM_HF_IGNORED};
   for (size_t i = 0; i < LM_COUNT(SHAPES); i++)
-    if (!strcmp(SHAPES[i], key)) return (lm_hf_key){.meaning = LM_HF_SHAPE};
+    if (!strcmp(SHAPES[i], key))
+      return (lm_hf_key){.meaning = LM_HF_SHAPE};
   for (size_t i = 0; i < LM_COUNT(NUMBERS); i++)
     if (!strcmp(NUMBERS[i].key, key))
       return (lm_hf_key){LM_HF_NUMBERS, NUMBERS[i].what, NUMBERS[i].neutral};
@@ -201,7 +203,8 @@ static const struct {
 static bool has_word(const char *words, const char *word) {
   size_t n = strlen(word);
   for (const char *at = words; n && (at = strstr(at, word)); at += n)
-    if ((at == words || at[-1] == ' ') && (!at[n] || at[n] == ' ')) return true;
+    if ((at == words || at[-1] == ' ') && (!at[n] || at[n] == ' '))
+      return true;
   return false;
 }
 
@@ -211,7 +214,8 @@ static const char *type_of(const json_t *config) {
 }
 
 static json_t *default_value(const json_t *config, const char *value) {
-  if (*value == '=') return json_incref(json_object_get(config, value + 1));
+  if (*value == '=')
+    return json_incref(json_object_get(config, value + 1));
   return json_loads(value, JSON_DECODE_ANY, NULL);
 }
 
@@ -223,17 +227,18 @@ static void defaults_add(json_t *config) {
         (given && !(json_is_null(given) && DEFAULTS[i].null_too)))
       continue;
     json_t *value = default_value(config, DEFAULTS[i].value);
-    if (value) json_object_set_new(config, DEFAULTS[i].key, value);
+    if (value)
+      json_object_set_new(config, DEFAULTS[i].key, value);
   }
 }
 
 // Where a head's size is not said, the heads share the width; GPT-2's inner width is four times the
 // outer one.
 static void sizes_add(json_t *config) {
-  json_t *heads = json_object_get(config, "num_attention_heads"),
-         *width = json_object_get(config, "hidden_size");
-  json_t *head = json_object_get(config, "head_dim"),
-         *embedding = json_object_get(config, "n_embd");
+  json_t *heads = json_object_get(config, "num_attention_heads");
+  json_t *width = json_object_get(config, "hidden_size");
+  json_t *head = json_object_get(config, "head_dim");
+  json_t *embedding = json_object_get(config, "n_embd");
   bool shares =
       has_word("llama mistral qwen2 qwen3", type_of(config)) && (!head || json_is_null(head));
   if (shares && json_integer_value(heads) > 0 && json_is_integer(width))
@@ -251,7 +256,8 @@ static const char *const TABLES[] = {"rope_scaling", "rope_parameters"};
 
 static void key_move(json_t *from, const char *key, json_t *to, const char *name) {
   json_t *value = json_object_get(from, key);
-  if (value && !json_is_null(value)) json_object_set(to, name, value);
+  if (value && !json_is_null(value))
+    json_object_set(to, name, value);
   json_object_del(from, key);
 }
 
@@ -260,24 +266,29 @@ static void key_move(json_t *from, const char *key, json_t *to, const char *name
 static void rope_canonical(json_t *config, const char *table) {
   bool neox = !strcmp(type_of(config), "gpt_neox");
   json_t *rope = json_object_get(config, table);
-  if (!json_is_object(rope)) return;
+  if (!json_is_object(rope))
+    return;
   rope = json_copy(rope);
   json_object_del(config, table);
   key_move(rope, "rope_theta", config, neox ? "rotary_emb_base" : "rope_theta");
   key_move(rope, "partial_rotary_factor", config, neox ? "rotary_pct" : "partial_rotary_factor");
-  if (json_is_string(json_object_get(rope, "rope_type"))) json_object_del(rope, "type");
-  else key_move(rope, "type", rope, "rope_type");
+  if (json_is_string(json_object_get(rope, "rope_type")))
+    json_object_del(rope, "type");
+  else
+    key_move(rope, "type", rope, "rope_type");
   const char *type = json_string_value(json_object_get(rope, "rope_type"));
   bool scales = json_object_size(rope) && !(type && !strcmp(type, "default"));
-  if (!scales) json_object_set_new(config, "rope_scaling", json_null());
-  else json_object_set(config, "rope_scaling", rope);
+  if (!scales)
+    json_object_set_new(config, "rope_scaling", json_null());
+  else
+    json_object_set(config, "rope_scaling", rope);
   json_decref(rope);
 }
 
 // YaRN may leave out the context of the original model.
 static void context_add(json_t *config) {
-  json_t *rope = json_object_get(config, "rope_scaling"),
-         *places = json_object_get(config, "max_position_embeddings");
+  json_t *rope = json_object_get(config, "rope_scaling");
+  json_t *places = json_object_get(config, "max_position_embeddings");
   const char *type = json_string_value(json_object_get(rope, "rope_type"));
   json_t *context = json_object_get(rope, "original_max_position_embeddings");
   if (type && !strcmp(type, "yarn") && places && (!context || json_is_null(context)))
@@ -288,15 +299,18 @@ static void context_add(json_t *config) {
 
 // Whether layer i has a window, as the model type says where layer_types is absent.
 static bool has_window(const json_t *config, json_int_t i) {
-  if (!json_is_integer(json_object_get(config, "sliding_window"))) return false;
-  if (!strcmp(type_of(config), "gemma2")) return i % 2 == 0;
+  if (!json_is_integer(json_object_get(config, "sliding_window")))
+    return false;
+  if (!strcmp(type_of(config), "gemma2"))
+    return i % 2 == 0;
   return i >= json_integer_value(json_object_get(config, "max_window_layers"));
 }
 
 static bool layers_as_usual(const json_t *config, const json_t *layers) {
   size_t i;
   json_t *layer;
-  if (!json_is_array(layers)) return json_is_null(layers);
+  if (!json_is_array(layers))
+    return json_is_null(layers);
   json_array_foreach(layers, i, layer) {
     const char *kind = json_string_value(layer);
     if (!kind ||
@@ -307,19 +321,22 @@ static bool layers_as_usual(const json_t *config, const json_t *layers) {
 }
 
 static void windows_canonical(json_t *config) {
-  json_t *use = json_object_get(config, "use_sliding_window"),
-         *layers = json_object_get(config, "layer_types");
-  if (json_is_false(use)) json_object_set_new(config, "sliding_window", json_null());
+  json_t *use = json_object_get(config, "use_sliding_window");
+  json_t *layers = json_object_get(config, "layer_types");
+  if (json_is_false(use))
+    json_object_set_new(config, "sliding_window", json_null());
   if (use && json_is_null(json_object_get(config, "sliding_window")))
     json_object_set_new(config, "use_sliding_window", json_false());
-  if (layers && layers_as_usual(config, layers)) json_object_del(config, "layer_types");
+  if (layers && layers_as_usual(config, layers))
+    json_object_del(config, "layer_types");
 }
 
 json_t *lm_hf_config_canonical(const json_t *config) {
   json_t *out = json_copy((json_t *)config);
   if (!strcmp(type_of(out), "gemma2"))
-    json_object_del(out, "hidden_act");   // hidden_activation is what counts
-  for (size_t i = 0; i < LM_COUNT(TABLES); i++) rope_canonical(out, TABLES[i]);
+    json_object_del(out, "hidden_act"); // hidden_activation is what counts
+  for (size_t i = 0; i < LM_COUNT(TABLES); i++)
+    rope_canonical(out, TABLES[i]);
   defaults_add(out);
   sizes_add(out);
   context_add(out);
@@ -331,7 +348,8 @@ json_t *lm_hf_config_canonical(const json_t *config) {
 
 static bool is_table(const char *key) {
   for (size_t i = 0; i < LM_COUNT(TABLES); i++)
-    if (!strcmp(TABLES[i], key)) return true;
+    if (!strcmp(TABLES[i], key))
+      return true;
   return false;
 }
 
@@ -355,7 +373,8 @@ void lm_hf_config_each(const json_t *config, lm_hf_each *each, void *user) {
 json_t *lm_hf_config_at(const json_t *config, const char *key) {
   const char *dot = strchr(key, '.');
   json_t *whole = json_object_get(config, key);
-  if (whole || !dot) return whole;
+  if (whole || !dot)
+    return whole;
   json_t *table = json_object_getn(config, key, (size_t)(dot - key));
   return json_object_get(table, dot + 1);
 }

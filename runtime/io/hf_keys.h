@@ -4,10 +4,10 @@
 #include "runtime/io/json.h"
 
 typedef enum lm_hf_meaning {
-  LM_HF_UNKNOWN,       // not in the table
-  LM_HF_IGNORED,       // no influence on the numbers: token ids, dropout, defaults of generation
-  LM_HF_SHAPE,         // a size that the shapes of the tensors tell
-  LM_HF_NUMBERS,       // changes what is computed: to be declared unless it is neutral
+  LM_HF_UNKNOWN, // not in the table
+  LM_HF_IGNORED, // no influence on the numbers: token ids, dropout, defaults of generation
+  LM_HF_SHAPE,   // a size that the shapes of the tensors tell
+  LM_HF_NUMBERS, // changes what is computed: to be declared unless it is neutral
 } lm_hf_meaning;
 
 typedef struct lm_hf_key {

@@ -7,7 +7,9 @@
 #include <string.h>
 
 // jansson keeps its allocator per process; set before main, so before any thread could use it.
-__attribute__((constructor)) static void use_our_allocator(void) { json_set_alloc_funcs(lm_alloc, lm_free); }
+__attribute__((constructor)) static void use_our_allocator(void) {
+  json_set_alloc_funcs(lm_alloc, lm_free);
+}
 
 // ---- integers beyond 64 bits
 //
@@ -15,24 +17,31 @@ __attribute__((constructor)) static void use_our_allocator(void) { json_set_allo
 // are read as reals, as every other JSON reader with doubles does; code that needs an integer finds
 // a real there and says so.
 
-enum { INT64_DIGITS = 19 };
+enum {
+  INT64_DIGITS = 19
+};
 
 // The end of the string that opens at `at`.
 static const char *string_end(const char *at, const char *end) {
   for (at++; at < end && *at != '"'; at++)
-    if (*at == '\\' && at + 1 < end) at++;
+    if (*at == '\\' && at + 1 < end)
+      at++;
   return at < end ? at + 1 : end;
 }
 
-static bool is_digit(char c) { return c >= '0' && c <= '9'; }
+static bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
 
 static const char *digits_end(const char *at, const char *end) {
-  while (at < end && is_digit(*at)) at++;
+  while (at < end && is_digit(*at))
+    at++;
   return at;
 }
 
 static bool overflows(const char *digits, size_t n, bool negative) {
-  if (n != INT64_DIGITS) return n > INT64_DIGITS;
+  if (n != INT64_DIGITS)
+    return n > INT64_DIGITS;
   return memcmp(digits, negative ? "9223372036854775808" : "9223372036854775807", INT64_DIGITS) > 0;
 }
 
@@ -40,10 +49,12 @@ static bool overflows(const char *digits, size_t n, bool negative) {
 // real.
 static const char *number_copy(const char *at, const char *end, lm_buf *out) {
   bool negative = *at == '-';
-  const char *digits = at + negative, *stop = digits_end(digits, end);
+  const char *digits = at + negative;
+  const char *stop = digits_end(digits, end);
   bool real = stop < end && strchr(".eE", *stop) && *stop;
   lm_buf_add(out, at, (size_t)(stop - at));
-  if (!real && overflows(digits, (size_t)(stop - digits), negative)) lm_buf_puts(out, "e0");
+  if (!real && overflows(digits, (size_t)(stop - digits), negative))
+    lm_buf_puts(out, "e0");
   for (at = stop; real && at < end && (is_digit(*at) || strchr("+-.eE", *at)) && *at; at++)
     lm_buf_add(out, at, 1);
   return at;
@@ -63,7 +74,8 @@ static void big_integers_to_reals(const char *text, size_t n, lm_buf *out) {
 
 static json_t *parse(const char *text, size_t n, json_error_t *e) {
   json_t *j = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, e);
-  if (j || json_error_code(e) != json_error_numeric_overflow) return j;
+  if (j || json_error_code(e) != json_error_numeric_overflow)
+    return j;
   lm_buf reals = {0};
   big_integers_to_reals(text, n, &reals);
   j = json_loadb(reals.p, reals.n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, e);
@@ -74,7 +86,8 @@ static json_t *parse(const char *text, size_t n, json_error_t *e) {
 lm_status lm_json_parse(const char *text, size_t n, const char *what, json_t **out) {
   json_error_t e;
   *out = parse(text, n, &e);
-  if (*out) return NULL;
+  if (*out)
+    return NULL;
   return lm_fail(LM_USER, "%s:%d:%d: not JSON: %s", what, e.line, e.column, e.text);
 }
 
@@ -82,7 +95,8 @@ lm_status lm_json_read(const char *path, size_t max_bytes, json_t **out) {
   *out = NULL;
   lm_buf text = {0};
   lm_status s = lm_file_read(path, max_bytes, &text);
-  if (!s) s = lm_json_parse(text.p, text.n, path, out);
+  if (!s)
+    s = lm_json_parse(text.p, text.n, path, out);
   lm_buf_free(&text);
   return s;
 }
@@ -99,7 +113,8 @@ void lm_json_number(lm_buf *b, double x) {
   }
   for (int digits = 1; digits <= 17; digits++) {
     snprintf(text, sizeof text, "%.*g", digits, x);
-    if (strtod(text, NULL) == x) break;
+    if (strtod(text, NULL) == x)
+      break;
   }
   lm_buf_puts(b, text);
 }

@@ -1,42 +1,54 @@
-// parse.c - a plan from its text. Kernels come without source, parameters without shapes: their text has neither.
+// parse.c - a plan from its text. Kernels come without source, parameters without shapes: their
+// text has neither.
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/dtype.h"
 #include "runtime/plan/plan.h"
 
-enum { MOST_ITEMS = 1 << 20 };
+enum {
+  MOST_ITEMS = 1 << 20
+};
 
 typedef struct {
   lm_arena *a;
   lm_plan *p;
-  const char *at, *end;                // of the line
+  const char *at, *end; // of the line
   int line;
-  lm_plan_func *f;                     // the function being read
+  lm_plan_func *f; // the function being read
   uint32_t cap_params, cap_kernels, cap_funcs, cap_steps, cap_in, cap_out, cap_live;
-  int open[LM_PLAN_DEPTH], depth;      // LOOP steps without their END
+  int open[LM_PLAN_DEPTH], depth; // LOOP steps without their END
   bool failed;
 } reader;
 
 // ---- words of a line
 
-static void blanks(reader *r) { while (r->at < r->end && *r->at == ' ') r->at++; }
+static void blanks(reader *r) {
+  while (r->at < r->end && *r->at == ' ')
+    r->at++;
+}
 
 static bool take(reader *r, const char *text) {
   size_t n = strlen(text);
   blanks(r);
-  if ((size_t)(r->end - r->at) < n || memcmp(r->at, text, n)) return false;
+  if ((size_t)(r->end - r->at) < n || memcmp(r->at, text, n))
+    return false;
   r->at += n;
   return true;
 }
 
-static void want(reader *r, const char *text) { if (!take(r, text)) r->failed = true; }
+static void want(reader *r, const char *text) {
+  if (!take(r, text))
+    r->failed = true;
+}
 
 static const char *word(reader *r, const char *stop) {
   blanks(r);
   const char *from = r->at;
-  while (r->at < r->end && !strchr(stop, *r->at)) r->at++;
-  if (r->at == from) r->failed = true;
+  while (r->at < r->end && !strchr(stop, *r->at))
+    r->at++;
+  if (r->at == from)
+    r->failed = true;
   return lm_arena_strndup(r->a, from, (size_t)(r->at - from));
 }
 
@@ -51,24 +63,28 @@ static int64_t number(reader *r) {
   char text[24] = {0};
   size_t n = 0;
   blanks(r);
-  while (r->at < r->end && n < sizeof text - 1 && strchr(n ? "0123456789" : "+-0123456789", *r->at)) text[n++] = *r->at++;
-  if (!n || !strpbrk(text, "0123456789")) r->failed = true;
+  while (r->at < r->end && n < sizeof text - 1 && strchr(n ? "0123456789" : "+-0123456789", *r->at))
+    text[n++] = *r->at++;
+  if (!n || !strpbrk(text, "0123456789"))
+    r->failed = true;
   return strtoll(text, NULL, 10);
 }
 
 static int choice(reader *r, const char *const *names, int n) {
   const char *w = word(r, " [:");
   for (int i = 0; i < n; i++)
-    if (!strcmp(names[i], w)) return i;
+    if (!strcmp(names[i], w))
+      return i;
   r->failed = true;
   return 0;
 }
 
 // One more item of an array with a plain int count.
-#define ADD(r, items, n, cap) (*(void **)&(items) = lm_grow((r)->a, (items), (uint32_t)(n), &(cap), sizeof *(items)), &(items)[(n)++])
+#define ADD(r, items, n, cap)                                                                      \
+  (*(void **)&(items) = lm_grow((r)->a, (items), (uint32_t)(n), &(cap), sizeof *(items)),          \
+   &(items)[(n)++])
 
 // ---- pieces
-
 
 static lm_plan_buf buffer(reader *r) {
   lm_plan_buf b = {.arena = (uint8_t)choice(r, lm_plan_arena_names, LM_ARENAS), .live = -1};
@@ -78,7 +94,10 @@ static lm_plan_buf buffer(reader *r) {
     int64_t stride = number(r);
     want(r, "*i");
     int64_t d = number(r);
-    if (d < 0 || d >= LM_PLAN_DEPTH) { r->failed = true; break; }
+    if (d < 0 || d >= LM_PLAN_DEPTH) {
+      r->failed = true;
+      break;
+    }
     b.stride[d] = stride;
   }
   want(r, ":");
@@ -91,12 +110,17 @@ static lm_plan_extent extent(reader *r) {
   lm_plan_extent e = {.fixed = 1};
   blanks(r);
   bool digit = r->at < r->end && strchr("0123456789", *r->at);
-  if (digit) e.fixed = number(r);
+  if (digit)
+    e.fixed = number(r);
   while (!r->failed && (!digit || take(r, "*"))) {
     const char *name = word(r, " *(");
     int var = 0;
-    while (var < r->p->n_extents && strcmp(r->p->extents[var].name, name)) var++;
-    if (var == r->p->n_extents || e.n_dyn == (int)LM_COUNT(e.dyn)) { r->failed = true; break; }
+    while (var < r->p->n_extents && strcmp(r->p->extents[var].name, name))
+      var++;
+    if (var == r->p->n_extents || e.n_dyn == (int)LM_COUNT(e.dyn)) {
+      r->failed = true;
+      break;
+    }
     e.dyn[e.n_dyn++].var = var;
     digit = true;
   }
@@ -104,96 +128,154 @@ static lm_plan_extent extent(reader *r) {
 }
 
 static void triple(reader *r, int64_t *a, int64_t *b, int64_t *c) {
-  want(r, "("), *a = number(r), want(r, ","), *b = number(r), want(r, ","), *c = number(r), want(r, ")");
+  want(r, "(");
+  *a = number(r);
+  want(r, ",");
+  *b = number(r);
+  want(r, ",");
+  *c = number(r);
+  want(r, ")");
 }
 
 static int kernel_named(reader *r) {
   const char *name = word(r, " ");
   int i = 0;
-  while (i < r->p->n_kernels && strcmp(r->p->kernels[i].name, name)) i++;
-  if (i == r->p->n_kernels) r->failed = true;
+  while (i < r->p->n_kernels && strcmp(r->p->kernels[i].name, name))
+    i++;
+  if (i == r->p->n_kernels)
+    r->failed = true;
   return i;
 }
 
 static void gemm(reader *r, lm_plan_step *s) {
   lm_plan_gemm *g = s->gemm = LM_NEW(r->a, lm_plan_gemm);
   int64_t zero;
-  want(r, "m="), g->m = extent(r), triple(r, &g->a_m, &zero, &g->c_m);
-  want(r, "n="), g->n = extent(r), triple(r, &zero, &g->b_n, &g->c_n);
-  want(r, "k="), g->k = extent(r), triple(r, &g->a_k, &g->b_k, &zero);
+  want(r, "m=");
+  g->m = extent(r);
+  triple(r, &g->a_m, &zero, &g->c_m);
+  want(r, "n=");
+  g->n = extent(r);
+  triple(r, &zero, &g->b_n, &g->c_n);
+  want(r, "k=");
+  g->k = extent(r);
+  triple(r, &g->a_k, &g->b_k, &zero);
   for (bool sum; !r->failed && ((sum = take(r, "sum=")) || take(r, "batch="));) {
-    if (g->n_batch == LM_PLAN_BATCH) { r->failed = true; return; }
+    if (g->n_batch == LM_PLAN_BATCH) {
+      r->failed = true;
+      return;
+    }
     int i = g->n_batch++;
-    g->batch[i].sum = sum, g->batch[i].size = extent(r);
+    g->batch[i].sum = sum;
+    g->batch[i].size = extent(r);
     triple(r, &g->batch[i].a, &g->batch[i].b, &g->batch[i].c);
   }
-  if (take(r, "panels=")) g->b_lines = (int)number(r), want(r, ","), g->b_group = (int)number(r);
+  if (take(r, "panels=")) {
+    g->b_lines = (int)number(r);
+    want(r, ",");
+    g->b_group = (int)number(r);
+  }
   g->accumulate = take(r, "accumulate");
   g->residual = take(r, "residual");
   g->bias = take(r, "bias");
   g->gelu = take(r, "gelu");
-  if (take(r, "by")) g->code = 1 + kernel_named(r);
+  if (take(r, "by"))
+    g->code = 1 + kernel_named(r);
 }
 
 static bool at_buffer(const reader *r) {
   const char *p = r->at;
-  while (p < r->end && *p == ' ') p++;
+  while (p < r->end && *p == ' ')
+    p++;
   for (int i = 0; i < LM_ARENAS; i++) {
     size_t n = strlen(lm_plan_arena_names[i]);
-    if ((size_t)(r->end - p) > n && !memcmp(p, lm_plan_arena_names[i], n) && p[n] == '[') return true;
+    if ((size_t)(r->end - p) > n && !memcmp(p, lm_plan_arena_names[i], n) && p[n] == '[')
+      return true;
   }
-  return p < r->end && (*p == '-' || *p == '/');       // "->", "// label"
+  return p < r->end && (*p == '-' || *p == '/'); // "->", "// label"
 }
 
 static void move(reader *r, lm_plan_step *s) {
   lm_plan_move *m = s->move = LM_NEW(r->a, lm_plan_move);
   m->at_dim = -1;
   for (blanks(r); !r->failed && r->at < r->end && !at_buffer(r); blanks(r)) {
-    if (m->rank == (int)LM_COUNT(m->dim)) { r->failed = true; return; }
+    if (m->rank == (int)LM_COUNT(m->dim)) {
+      r->failed = true;
+      return;
+    }
     int i = m->rank++;
     m->dim[i].size = extent(r);
-    want(r, "("), m->dim[i].from = number(r), want(r, ","), m->dim[i].to = number(r), want(r, ")");
-    if (take(r, "at")) m->at_dim = i;
+    want(r, "(");
+    m->dim[i].from = number(r);
+    want(r, ",");
+    m->dim[i].to = number(r);
+    want(r, ")");
+    if (take(r, "at"))
+      m->at_dim = i;
   }
 }
 
 // ---- steps
 
 static void loop_begin(reader *r, lm_plan_step *s, int index) {
-  want(r, "i"), s->depth = (int)number(r), want(r, "<"), s->count = number(r);
-  if (r->depth == LM_PLAN_DEPTH || s->depth != r->depth) { r->failed = true; return; }
+  want(r, "i");
+  s->depth = (int)number(r);
+  want(r, "<");
+  s->count = number(r);
+  if (r->depth == LM_PLAN_DEPTH || s->depth != r->depth) {
+    r->failed = true;
+    return;
+  }
   r->open[r->depth++] = index;
 }
 
 static void loop_end(reader *r, lm_plan_step *s, int index) {
-  if (!r->depth) { r->failed = true; return; }
-  s->match = r->open[--r->depth], s->depth = r->depth;
+  if (!r->depth) {
+    r->failed = true;
+    return;
+  }
+  s->match = r->open[--r->depth];
+  s->depth = r->depth;
   r->f->steps[s->match].match = index;
 }
 
 static void kernel(reader *r, lm_plan_step *s) {
   s->kernel = kernel_named(r);
-  want(r, "over"), s->space = extent(r);
+  want(r, "over");
+  s->space = extent(r);
 }
 
 static void operands(reader *r, lm_plan_step *s) {
   uint32_t cap = 0;
-  int part = 0, count[3] = {0};        // read, written, scratch
+  int part = 0, count[3] = {0}; // read, written, scratch
   for (blanks(r); !r->failed && r->at < r->end; blanks(r)) {
-    if (take(r, "//")) { s->label = rest(r); break; }
-    if (take(r, "->")) { part = 1; continue; }
-    if (take(r, "scratch")) { part = 2; continue; }
+    if (take(r, "//")) {
+      s->label = rest(r);
+      break;
+    }
+    if (take(r, "->")) {
+      part = 1;
+      continue;
+    }
+    if (take(r, "scratch")) {
+      part = 2;
+      continue;
+    }
     *ADD(r, s->bufs, s->n_bufs, cap) = buffer(r);
     count[part]++;
   }
-  s->n_read = count[0], s->n_write = count[1];
-  if (!s->label) s->label = "";
+  s->n_read = count[0];
+  s->n_write = count[1];
+  if (!s->label)
+    s->label = "";
 }
 
 static void step(reader *r) {
   static const char *const kinds[] = {"kernel", "gemm", "loop", "end", "copy", "fill", "add"};
   int index = r->f->n_steps;
-  if (number(r) != index || index >= MOST_ITEMS) { r->failed = true; return; }
+  if (number(r) != index || index >= MOST_ITEMS) {
+    r->failed = true;
+    return;
+  }
   lm_plan_step *s = ADD(r, r->f->steps, r->f->n_steps, r->cap_steps);
   *s = (lm_plan_step){.kind = (lm_step_kind)choice(r, kinds, LM_COUNT(kinds))};
   switch (s->kind) {
@@ -201,7 +283,8 @@ static void step(reader *r) {
   case LM_STEP_GEMM: gemm(r, s); break;
   case LM_STEP_LOOP: loop_begin(r, s, index); break;
   case LM_STEP_END: loop_end(r, s, index); break;
-  case LM_STEP_COPY: case LM_STEP_ADD: move(r, s); break;
+  case LM_STEP_COPY:
+  case LM_STEP_ADD: move(r, s); break;
   case LM_STEP_FILL: s->pattern = strtoull(word(r, " "), NULL, 16); break;
   }
   operands(r, s);
@@ -213,28 +296,47 @@ static void port(reader *r, bool result) {
   x.dtype = (uint8_t)choice(r, lm_dtype_names, LM_DTYPES);
   want(r, "[");
   while (!r->failed && !take(r, "]")) {
-    if (x.rank == (int)LM_COUNT(x.shape)) { r->failed = true; return; }
-    if (x.rank) want(r, ",");
+    if (x.rank == (int)LM_COUNT(x.shape)) {
+      r->failed = true;
+      return;
+    }
+    if (x.rank)
+      want(r, ",");
     x.shape[x.rank++] = number(r);
   }
   x.buf = buffer(r);
-  if (result) *ADD(r, r->f->out, r->f->n_out, r->cap_out) = x;
-  else *ADD(r, r->f->in, r->f->n_in, r->cap_in) = x;
+  if (result)
+    *ADD(r, r->f->out, r->f->n_out, r->cap_out) = x;
+  else
+    *ADD(r, r->f->in, r->f->n_in, r->cap_in) = x;
 }
 
 static void live(reader *r) {
-  if (number(r) != r->f->n_live) r->failed = true;
+  if (number(r) != r->f->n_live)
+    r->failed = true;
   lm_plan_live *x = ADD(r, r->f->live, r->f->n_live, r->cap_live);
-  want(r, ":"), want(r, "work["), x->offset = number(r), want(r, ":"), x->bytes = number(r), want(r, "]");
-  want(r, "steps"), x->first = (int)number(r), want(r, ".."), x->last = (int)number(r);
+  want(r, ":");
+  want(r, "work[");
+  x->offset = number(r);
+  want(r, ":");
+  x->bytes = number(r);
+  want(r, "]");
+  want(r, "steps");
+  x->first = (int)number(r);
+  want(r, "..");
+  x->last = (int)number(r);
   x->label = rest(r);
 }
 
 static void func_line(reader *r) {
-  if (take(r, "in ")) port(r, false);
-  else if (take(r, "out ")) port(r, true);
-  else if (take(r, "live ")) live(r);
-  else step(r);
+  if (take(r, "in "))
+    port(r, false);
+  else if (take(r, "out "))
+    port(r, true);
+  else if (take(r, "live "))
+    live(r);
+  else
+    step(r);
 }
 
 // ---- the file
@@ -243,17 +345,21 @@ static void func_line(reader *r) {
 static int stretch_of(const lm_plan_func *f, int step, const lm_plan_buf *b) {
   for (int i = 0; i < f->n_live; i++) {
     const lm_plan_live *x = &f->live[i];
-    if (x->first <= step && step <= x->last && x->offset <= b->offset && b->offset < x->offset + x->bytes) return i;
+    if (x->first <= step && step <= x->last && x->offset <= b->offset &&
+        b->offset < x->offset + x->bytes)
+      return i;
   }
   return -1;
 }
 
 static void func_end(reader *r) {
-  if (r->depth) r->failed = true;
+  if (r->depth)
+    r->failed = true;
   for (int i = 0; r->f && i < r->f->n_steps; i++)
     for (int k = 0; k < r->f->steps[i].n_bufs; k++) {
       lm_plan_buf *b = &r->f->steps[i].bufs[k];
-      if (b->arena == LM_ARENA_WORK) b->live = stretch_of(r->f, i, b);
+      if (b->arena == LM_ARENA_WORK)
+        b->live = stretch_of(r->f, i, b);
     }
 }
 
@@ -261,7 +367,8 @@ static void func(reader *r) {
   func_end(r);
   r->f = ADD(r, r->p->funcs, r->p->n_funcs, r->cap_funcs);
   *r->f = (lm_plan_func){.name = word(r, " ")};
-  want(r, "work"), r->f->work_bytes = number(r);
+  want(r, "work");
+  r->f->work_bytes = number(r);
   r->cap_steps = r->cap_in = r->cap_out = r->cap_live = 0;
 }
 
@@ -271,13 +378,19 @@ static void top_line(reader *r) {
     int i = choice(r, lm_plan_arena_names, LM_ARENAS);
     p->arena_bytes[i] = number(r);
   } else if (take(r, "extent ")) {
-    if (p->n_extents == (int)LM_COUNT(p->extents)) { r->failed = true; return; }
+    if (p->n_extents == (int)LM_COUNT(p->extents)) {
+      r->failed = true;
+      return;
+    }
     p->extents[p->n_extents].name = word(r, " ");
-    want(r, "<="), p->extents[p->n_extents++].capacity = number(r);
+    want(r, "<=");
+    p->extents[p->n_extents++].capacity = number(r);
   } else if (take(r, "param ")) {
     lm_plan_param *x = ADD(r, p->params, p->n_params, r->cap_params);
     *x = (lm_plan_param){.path = word(r, " ")};
-    x->offset = number(r), want(r, ":"), x->elements = number(r);
+    x->offset = number(r);
+    want(r, ":");
+    x->elements = number(r);
   } else if (take(r, "kernel ")) {
     lm_plan_kernel *x = ADD(r, p->kernels, p->n_kernels, r->cap_kernels);
     *x = (lm_plan_kernel){.name = word(r, " ")};
@@ -293,15 +406,24 @@ lm_status lm_plan_parse(lm_arena *a, const char *text, size_t n, lm_plan **out) 
   reader r = {.a = a, .p = LM_NEW(a, lm_plan)};
   for (const char *at = text, *end = text + n; at < end; at = r.end + 1) {
     const char *stop = memchr(at, '\n', (size_t)(end - at));
-    r.at = at, r.end = stop ? stop : end, r.line++;
-    if (r.at == r.end) continue;
-    if (*r.at == ' ' && r.f) func_line(&r);
-    else top_line(&r);
-    if (!r.failed && (blanks(&r), r.at < r.end)) r.failed = true;
-    if (r.failed) return lm_fail(LM_USER, "line %d: '%.*s' is no line of a plan", r.line, (int)(r.end - at < 80 ? r.end - at : 80), at);
+    r.at = at;
+    r.end = stop ? stop : end;
+    r.line++;
+    if (r.at == r.end)
+      continue;
+    if (*r.at == ' ' && r.f)
+      func_line(&r);
+    else
+      top_line(&r);
+    if (!r.failed && (blanks(&r), r.at < r.end))
+      r.failed = true;
+    if (r.failed)
+      return lm_fail(LM_USER, "line %d: '%.*s' is no line of a plan", r.line,
+                     (int)(r.end - at < 80 ? r.end - at : 80), at);
   }
   func_end(&r);
-  if (r.failed) return lm_fail(LM_USER, "line %d: a loop without its end", r.line);
+  if (r.failed)
+    return lm_fail(LM_USER, "line %d: a loop without its end", r.line);
   lm_plan_copies_bind(r.p);
   *out = r.p;
   return NULL;

@@ -7,7 +7,8 @@
 
 const lm_plan_func *lm_plan_func_find(const lm_plan *p, const char *name) {
   for (int i = 0; i < p->n_funcs; i++)
-    if (!strcmp(p->funcs[i].name, name)) return &p->funcs[i];
+    if (!strcmp(p->funcs[i].name, name))
+      return &p->funcs[i];
   return NULL;
 }
 
@@ -26,7 +27,8 @@ lm_plan_batch lm_plan_batch_place(const lm_plan_batch *axes, int n, int64_t inde
 static bool touches(const lm_plan_func *f, lm_arena_id arena, bool write) {
   for (int i = 0; i < f->n_steps; i++)
     for (int b = 0; b < f->steps[i].n_bufs; b++)
-      if (f->steps[i].bufs[b].arena == arena && (b >= f->steps[i].n_read) == write) return true;
+      if (f->steps[i].bufs[b].arena == arena && (b >= f->steps[i].n_read) == write)
+        return true;
   return false;
 }
 
@@ -42,59 +44,79 @@ const lm_plan_port *lm_plan_port_find(const lm_plan_func *f, const char *name, b
   const lm_plan_port *ports = result ? f->out : f->in;
   int n = result ? f->n_out : f->n_in;
   for (int i = 0; i < n; i++)
-    if (!strcmp(ports[i].name, name)) return &ports[i];
+    if (!strcmp(ports[i].name, name))
+      return &ports[i];
   return NULL;
 }
 
 // ---- text
 
-const char *const lm_plan_arena_names[LM_ARENAS] = {"param", "grad", "state", "io", "work", "cache", "copy"};
+const char *const lm_plan_arena_names[LM_ARENAS] = {"param", "grad",  "state", "io",
+                                                    "work",  "cache", "copy"};
 
 static void print_buf(const lm_plan_buf *b, lm_buf *out) {
   lm_buf_printf(out, " %s[%lld", lm_plan_arena_names[b->arena], (long long)b->offset);
   for (int d = 0; d < LM_PLAN_DEPTH; d++)
-    if (b->stride[d]) lm_buf_printf(out, "%+lld*i%d", (long long)b->stride[d], d);
+    if (b->stride[d])
+      lm_buf_printf(out, "%+lld*i%d", (long long)b->stride[d], d);
   lm_buf_printf(out, " : %lld]", (long long)b->bytes);
 }
 
 static void print_extent(const lm_plan *p, const lm_plan_extent *e, lm_buf *out) {
-  if (e->fixed != 1 || !e->n_dyn) lm_buf_printf(out, "%lld", (long long)e->fixed);
+  if (e->fixed != 1 || !e->n_dyn)
+    lm_buf_printf(out, "%lld", (long long)e->fixed);
   for (int i = 0; i < e->n_dyn; i++)
     lm_buf_printf(out, "%s%s", i || e->fixed != 1 ? "*" : "", p->extents[e->dyn[i].var].name);
 }
 
 static void print_gemm(const lm_plan *p, const lm_plan_gemm *g, lm_buf *out) {
-  const struct { const char *name; const lm_plan_extent *size; int64_t a, b, c; } axes[] = {
-    {"m", &g->m, g->a_m, 0, g->c_m}, {"n", &g->n, 0, g->b_n, g->c_n}, {"k", &g->k, g->a_k, g->b_k, 0}};
+  const struct {
+    const char *name;
+    const lm_plan_extent *size;
+    int64_t a, b, c;
+  } axes[] = {{"m", &g->m, g->a_m, 0, g->c_m},
+              {"n", &g->n, 0, g->b_n, g->c_n},
+              {"k", &g->k, g->a_k, g->b_k, 0}};
   for (size_t i = 0; i < LM_COUNT(axes); i++) {
     lm_buf_printf(out, " %s=", axes[i].name);
     print_extent(p, axes[i].size, out);
-    lm_buf_printf(out, "(%lld,%lld,%lld)", (long long)axes[i].a, (long long)axes[i].b, (long long)axes[i].c);
+    lm_buf_printf(out, "(%lld,%lld,%lld)", (long long)axes[i].a, (long long)axes[i].b,
+                  (long long)axes[i].c);
   }
   for (int i = 0; i < g->n_batch; i++) {
     lm_buf_puts(out, g->batch[i].sum ? " sum=" : " batch=");
     print_extent(p, &g->batch[i].size, out);
-    lm_buf_printf(out, "(%lld,%lld,%lld)", (long long)g->batch[i].a, (long long)g->batch[i].b, (long long)g->batch[i].c);
+    lm_buf_printf(out, "(%lld,%lld,%lld)", (long long)g->batch[i].a, (long long)g->batch[i].b,
+                  (long long)g->batch[i].c);
   }
-  if (g->b_lines) lm_buf_printf(out, " panels=%d,%d", g->b_lines, g->b_group);
-  if (g->accumulate) lm_buf_puts(out, " accumulate");
-  if (g->residual) lm_buf_puts(out, " residual");
-  if (g->bias) lm_buf_puts(out, " bias");
-  if (g->gelu) lm_buf_puts(out, " gelu");
-  if (g->code) lm_buf_printf(out, " by %s", p->kernels[g->code - 1].name);
+  if (g->b_lines)
+    lm_buf_printf(out, " panels=%d,%d", g->b_lines, g->b_group);
+  if (g->accumulate)
+    lm_buf_puts(out, " accumulate");
+  if (g->residual)
+    lm_buf_puts(out, " residual");
+  if (g->bias)
+    lm_buf_puts(out, " bias");
+  if (g->gelu)
+    lm_buf_puts(out, " gelu");
+  if (g->code)
+    lm_buf_printf(out, " by %s", p->kernels[g->code - 1].name);
 }
 
 static void print_move(const lm_plan *p, const lm_plan_move *m, lm_buf *out) {
   for (int i = 0; i < m->rank; i++) {
     lm_buf_puts(out, " ");
     print_extent(p, &m->dim[i].size, out);
-    lm_buf_printf(out, "(%lld,%lld)%s", (long long)m->dim[i].from, (long long)m->dim[i].to, i == m->at_dim ? "at" : "");
+    lm_buf_printf(out, "(%lld,%lld)%s", (long long)m->dim[i].from, (long long)m->dim[i].to,
+                  i == m->at_dim ? "at" : "");
   }
 }
 
-static void print_step(const lm_plan *p, const lm_plan_step *s, int number, int *depth, lm_buf *out) {
+static void print_step(const lm_plan *p, const lm_plan_step *s, int number, int *depth,
+                       lm_buf *out) {
   static const char *const kinds[] = {"kernel", "gemm", "loop", "end", "copy", "fill", "add"};
-  if (s->kind == LM_STEP_END) --*depth;
+  if (s->kind == LM_STEP_END)
+    --*depth;
   lm_buf_printf(out, "  %4d %*s%s", number, 2 * *depth, "", kinds[s->kind]);
   switch (s->kind) {
   case LM_STEP_KERNEL:
@@ -102,15 +124,20 @@ static void print_step(const lm_plan *p, const lm_plan_step *s, int number, int 
     print_extent(p, &s->space, out);
     break;
   case LM_STEP_GEMM: print_gemm(p, s->gemm, out); break;
-  case LM_STEP_LOOP: lm_buf_printf(out, " i%d < %lld", s->depth, (long long)s->count); ++*depth; break;
+  case LM_STEP_LOOP:
+    lm_buf_printf(out, " i%d < %lld", s->depth, (long long)s->count);
+    ++*depth;
+    break;
   case LM_STEP_COPY:
   case LM_STEP_ADD: print_move(p, s->move, out); break;
   case LM_STEP_FILL: lm_buf_printf(out, " %#llx", (unsigned long long)s->pattern); break;
   case LM_STEP_END: break;
   }
   for (int i = 0; i < s->n_bufs; i++) {
-    if (i == s->n_read && s->n_write) lm_buf_puts(out, " ->");
-    if (i == s->n_read + s->n_write) lm_buf_puts(out, " scratch");
+    if (i == s->n_read && s->n_write)
+      lm_buf_puts(out, " ->");
+    if (i == s->n_read + s->n_write)
+      lm_buf_puts(out, " scratch");
     print_buf(&s->bufs[i], out);
   }
   lm_buf_printf(out, "%s%s\n", s->label && *s->label ? "  // " : "", s->label ? s->label : "");
@@ -118,8 +145,10 @@ static void print_step(const lm_plan *p, const lm_plan_step *s, int number, int 
 
 static void print_ports(const char *what, const lm_plan_port *ports, int n, lm_buf *out) {
   for (int i = 0; i < n; i++) {
-    lm_buf_printf(out, "  %s %s: %s[", what, ports[i].name, lm_dtype_name((lm_dtype)ports[i].dtype));
-    for (int d = 0; d < ports[i].rank; d++) lm_buf_printf(out, "%s%lld", d ? ", " : "", (long long)ports[i].shape[d]);
+    lm_buf_printf(out, "  %s %s: %s[", what, ports[i].name,
+                  lm_dtype_name((lm_dtype)ports[i].dtype));
+    for (int d = 0; d < ports[i].rank; d++)
+      lm_buf_printf(out, "%s%lld", d ? ", " : "", (long long)ports[i].shape[d]);
     lm_buf_puts(out, "]");
     print_buf(&ports[i].buf, out);
     lm_buf_puts(out, "\n");
@@ -131,20 +160,26 @@ static void print_func(const lm_plan *p, const lm_plan_func *f, lm_buf *out) {
   print_ports("in", f->in, f->n_in, out);
   print_ports("out", f->out, f->n_out, out);
   int depth = 0;
-  for (int i = 0; i < f->n_steps; i++) print_step(p, &f->steps[i], i, &depth, out);
+  for (int i = 0; i < f->n_steps; i++)
+    print_step(p, &f->steps[i], i, &depth, out);
   for (int i = 0; i < f->n_live; i++)
-    lm_buf_printf(out, "  live %d: work[%lld : %lld] steps %d..%d %s\n", i, (long long)f->live[i].offset,
-                  (long long)f->live[i].bytes, f->live[i].first, f->live[i].last, f->live[i].label);
+    lm_buf_printf(out, "  live %d: work[%lld : %lld] steps %d..%d %s\n", i,
+                  (long long)f->live[i].offset, (long long)f->live[i].bytes, f->live[i].first,
+                  f->live[i].last, f->live[i].label);
 }
 
 void lm_plan_print(const lm_plan *p, lm_buf *out) {
-  for (int i = 0; i < LM_ARENAS; i++) lm_buf_printf(out, "arena %s %lld\n", lm_plan_arena_names[i], (long long)p->arena_bytes[i]);
+  for (int i = 0; i < LM_ARENAS; i++)
+    lm_buf_printf(out, "arena %s %lld\n", lm_plan_arena_names[i], (long long)p->arena_bytes[i]);
   for (int i = 0; i < p->n_extents; i++)
-    lm_buf_printf(out, "extent %s <= %lld\n", p->extents[i].name, (long long)p->extents[i].capacity);
+    lm_buf_printf(out, "extent %s <= %lld\n", p->extents[i].name,
+                  (long long)p->extents[i].capacity);
   for (int i = 0; i < p->n_params; i++)
     lm_buf_printf(out, "param %s %lld : %lld\n", p->params[i].path, (long long)p->params[i].offset,
                   (long long)p->params[i].elements);
   for (int i = 0; i < p->n_kernels; i++)
-    lm_buf_printf(out, "kernel %s %s\n", p->kernels[i].name, p->kernels[i].origin ? p->kernels[i].origin : "");
-  for (int i = 0; i < p->n_funcs; i++) print_func(p, &p->funcs[i], out);
+    lm_buf_printf(out, "kernel %s %s\n", p->kernels[i].name,
+                  p->kernels[i].origin ? p->kernels[i].origin : "");
+  for (int i = 0; i < p->n_funcs; i++)
+    print_func(p, &p->funcs[i], out);
 }

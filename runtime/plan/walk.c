@@ -7,20 +7,24 @@ void lm_plan_walk_open(const lm_plan *plan, lm_plan_walk *out) {
   *out = (lm_plan_walk){plan, lm_calloc((size_t)plan->n_extents + LM_PLAN_DEPTH, sizeof *out->var)};
 }
 
-void lm_plan_walk_close(lm_plan_walk *w) { lm_free(w->var); }
+void lm_plan_walk_close(lm_plan_walk *w) {
+  lm_free(w->var);
+}
 
 int lm_plan_bufs_most(const lm_plan *p) {
   int most = 1;
   for (int i = 0; i < p->n_funcs; i++)
     for (int j = 0; j < p->funcs[i].n_steps; j++)
-      if (p->funcs[i].steps[j].n_bufs > most) most = p->funcs[i].steps[j].n_bufs;
+      if (p->funcs[i].steps[j].n_bufs > most)
+        most = p->funcs[i].steps[j].n_bufs;
   return most;
 }
 
 int64_t lm_plan_walk_offset(const lm_plan_walk *w, const lm_plan_buf *b) {
   const int64_t *index = w->var + w->plan->n_extents;
   int64_t offset = b->offset;
-  for (int d = 0; d < LM_PLAN_DEPTH; d++) offset += b->stride[d] * index[d];
+  for (int d = 0; d < LM_PLAN_DEPTH; d++)
+    offset += b->stride[d] * index[d];
   return offset;
 }
 
@@ -30,20 +34,23 @@ static lm_status extents_set(lm_plan_walk *w, const lm_plan_func *f, const int64
   for (int i = 0; i < p->n_extents; i++) {
     w->var[i] = extents ? extents[i] : p->extents[i].capacity;
     if (w->var[i] < 0 || w->var[i] > p->extents[i].capacity)
-      return lm_fail(LM_BUG_STATUS, "%s: extent %s is %lld, planned for at most %lld", f->name, p->extents[i].name,
-                     (long long)w->var[i], (long long)p->extents[i].capacity);
+      return lm_fail(LM_BUG_STATUS, "%s: extent %s is %lld, planned for at most %lld", f->name,
+                     p->extents[i].name, (long long)w->var[i], (long long)p->extents[i].capacity);
   }
   return NULL;
 }
 
-// From `pc`, which begins or ends a loop, to the step after it; *out_loop: the loop, if an iteration of it begins. LOOP and
-// END name each other, so no stack is needed.
-static int loop_step(lm_plan_walk *w, const lm_plan_func *f, int pc, const lm_plan_step **out_loop) {
-  const lm_plan_step *s = &f->steps[pc], *loop = s->kind == LM_STEP_LOOP ? s : &f->steps[s->match];
+// From `pc`, which begins or ends a loop, to the step after it; *out_loop: the loop, if an
+// iteration of it begins. LOOP and END name each other, so no stack is needed.
+static int loop_step(lm_plan_walk *w, const lm_plan_func *f, int pc,
+                     const lm_plan_step **out_loop) {
+  const lm_plan_step *s = &f->steps[pc];
+  const lm_plan_step *loop = s->kind == LM_STEP_LOOP ? s : &f->steps[s->match];
   int64_t *index = &w->var[w->plan->n_extents + s->depth];
   *index = s->kind == LM_STEP_LOOP ? 0 : *index + 1;
   *out_loop = *index < loop->count ? loop : NULL;
-  if (*out_loop) return (s->kind == LM_STEP_LOOP ? pc : s->match) + 1;
+  if (*out_loop)
+    return (s->kind == LM_STEP_LOOP ? pc : s->match) + 1;
   *index = 0;
   return loop->match + 1;
 }
@@ -59,7 +66,8 @@ lm_status lm_plan_walk_run(lm_plan_walk *w, const lm_plan_func *f, const int64_t
       continue;
     }
     pc = loop_step(w, f, pc, &loop);
-    if (loop && loop->n_bufs) LM_TRY(step(user, loop));
+    if (loop && loop->n_bufs)
+      LM_TRY(step(user, loop));
   }
   return NULL;
 }

@@ -1,17 +1,24 @@
-// added.c - see added.h. A trie over bytes: nodes have a first child and a next sibling, the root a table.
+// added.c - see added.h. A trie over bytes: nodes have a first child and a next sibling, the root a
+// table.
 #include "runtime/tokenizer/added.h"
 
 #include <string.h>
 
 #include "runtime/base/utf8.h"
 
-typedef struct { unsigned char byte; uint32_t child, sibling; uint32_t token; } node;   // 0: none; token: 1 + its place
+typedef struct {
+  unsigned char byte;
+  uint32_t child, sibling;
+  uint32_t token;
+} node; // 0: none; token: 1 + its place
 
 struct lm_added {
-  node *nodes; uint32_t n_nodes, cap_nodes;       // [0] is unused
-  lm_added_token *tokens; uint32_t n, cap;
+  node *nodes;
+  uint32_t n_nodes, cap_nodes; // [0] is unused
+  lm_added_token *tokens;
+  uint32_t n, cap;
   uint32_t root[256];
-  lm_regex *word;                                 // one character that words are made of; NULL: not needed
+  lm_regex *word; // one character that words are made of; NULL: not needed
 };
 
 lm_added *lm_added_create(void) {
@@ -21,14 +28,17 @@ lm_added *lm_added_create(void) {
 }
 
 void lm_added_destroy(lm_added *a) {
-  if (!a) return;
+  if (!a)
+    return;
   lm_regex_destroy(a->word);
   lm_free(a->nodes);
   lm_free(a->tokens);
   lm_free(a);
 }
 
-bool lm_added_is_empty(const lm_added *a) { return !a->n; }
+bool lm_added_is_empty(const lm_added *a) {
+  return !a->n;
+}
 
 static uint32_t node_add(lm_added *a, unsigned char byte) {
   if (a->n_nodes >= a->cap_nodes) {
@@ -40,22 +50,26 @@ static uint32_t node_add(lm_added *a, unsigned char byte) {
 }
 
 static uint32_t child_find(const lm_added *a, uint32_t first, unsigned char byte) {
-  while (first && a->nodes[first].byte != byte) first = a->nodes[first].sibling;
+  while (first && a->nodes[first].byte != byte)
+    first = a->nodes[first].sibling;
   return first;
 }
 
 // The child of `parent` (0: the root) by that byte, made if need be.
 static uint32_t child_make(lm_added *a, uint32_t parent, unsigned char byte) {
   uint32_t found = parent ? child_find(a, a->nodes[parent].child, byte) : a->root[byte];
-  if (found) return found;
+  if (found)
+    return found;
   found = node_add(a, byte);
-  if (!parent) return a->root[byte] = found;
+  if (!parent)
+    return a->root[byte] = found;
   a->nodes[found].sibling = a->nodes[parent].child;
   return a->nodes[parent].child = found;
 }
 
 void lm_added_token_add(lm_added *a, const lm_added_token *t) {
-  if (!t->n) return;
+  if (!t->n)
+    return;
   if (t->single_word && !a->word) {
     const char *w = "[\\w\\x{200c}\\x{200d}]";
     lm_status s = lm_regex_create(w, strlen(w), false, &a->word);
@@ -67,27 +81,32 @@ void lm_added_token_add(lm_added *a, const lm_added_token *t) {
   }
   a->tokens[a->n++] = *t;
   uint32_t at = 0;
-  for (size_t i = 0; i < t->n; i++) at = child_make(a, at, (unsigned char)t->text[i]);
+  for (size_t i = 0; i < t->n; i++)
+    at = child_make(a, at, (unsigned char)t->text[i]);
   a->nodes[at].token = a->n;
 }
 
 static const lm_added_token *longest_at(const lm_added *a, const char *text, size_t n) {
   uint32_t best = 0;
   size_t i = 1;
-  for (uint32_t at = a->root[(unsigned char)*text]; at; at = i < n ? child_find(a, a->nodes[at].child, (unsigned char)text[i++]) : 0)
-    if (a->nodes[at].token) best = a->nodes[at].token;
+  for (uint32_t at = a->root[(unsigned char)*text]; at;
+       at = i < n ? child_find(a, a->nodes[at].child, (unsigned char)text[i++]) : 0)
+    if (a->nodes[at].token)
+      best = a->nodes[at].token;
   return best ? &a->tokens[best - 1] : NULL;
 }
 
 // ---- what touches a token
 
 static size_t char_before(const char *text, size_t at) {
-  do at--;
+  do
+    at--;
   while (at && ((unsigned char)text[at] & 0xc0) == 0x80);
   return at;
 }
 
-static lm_status is_word(const lm_added *a, lm_regex_room *m, const char *text, size_t n, size_t at, bool *out) {
+static lm_status is_word(const lm_added *a, lm_regex_room *m, const char *text, size_t n, size_t at,
+                         bool *out) {
   uint32_t point;
   size_t start, end;
   int len = lm_utf8_decode(text + at, n - at, &point);
@@ -96,23 +115,28 @@ static lm_status is_word(const lm_added *a, lm_regex_room *m, const char *text, 
   return NULL;
 }
 
-static lm_status stands_alone(const lm_added *a, lm_regex_room *m, const char *text, size_t n, size_t start, size_t end, bool *out) {
+static lm_status stands_alone(const lm_added *a, lm_regex_room *m, const char *text, size_t n,
+                              size_t start, size_t end, bool *out) {
   bool before = false, behind = false;
-  if (start) LM_TRY(is_word(a, m, text, n, char_before(text, start), &before));
-  if (end < n) LM_TRY(is_word(a, m, text, n, end, &behind));
+  if (start)
+    LM_TRY(is_word(a, m, text, n, char_before(text, start), &before));
+  if (end < n)
+    LM_TRY(is_word(a, m, text, n, end, &behind));
   *out = !before && !behind;
   return NULL;
 }
 
-static bool is_space(uint32_t c) {     // White_Space
-  return c == ' ' || (c >= 9 && c <= 13) || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
+static bool is_space(uint32_t c) { // White_Space
+  return c == ' ' || (c >= 9 && c <= 13) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
+         c == 0x3000;
 }
 
 static size_t strip_left(const char *text, size_t start, size_t least) {
-  for (uint32_t c; start > least; ) {
+  for (uint32_t c; start > least;) {
     size_t before = char_before(text, start);
-    if (!lm_utf8_decode(text + before, start - before, &c) || !is_space(c)) break;
+    if (!lm_utf8_decode(text + before, start - before, &c) || !is_space(c))
+      break;
     start = before;
   }
   return start < least ? least : start;
@@ -120,17 +144,21 @@ static size_t strip_left(const char *text, size_t start, size_t least) {
 
 static size_t strip_right(const char *text, size_t n, size_t end) {
   uint32_t c;
-  for (int len; (len = lm_utf8_decode(text + end, n - end, &c)) && is_space(c); ) end += (size_t)len;
+  for (int len; (len = lm_utf8_decode(text + end, n - end, &c)) && is_space(c);)
+    end += (size_t)len;
   return end;
 }
 
-lm_status lm_added_find(const lm_added *a, lm_regex_room *m, const char *text, size_t n, size_t done, size_t *at,
-                        size_t *out_start, size_t *out_end, const lm_added_token **out) {
+lm_status lm_added_find(const lm_added *a, lm_regex_room *m, const char *text, size_t n,
+                        size_t done, size_t *at, size_t *out_start, size_t *out_end,
+                        const lm_added_token **out) {
   *out = NULL;
-  for (size_t i = *at; i < n; ) {
-    const lm_added_token *t = a->root[(unsigned char)text[i]] ? longest_at(a, text + i, n - i) : NULL;
+  for (size_t i = *at; i < n;) {
+    const lm_added_token *t =
+        a->root[(unsigned char)text[i]] ? longest_at(a, text + i, n - i) : NULL;
     bool taken = t != NULL;
-    if (t && t->single_word) LM_TRY(stands_alone(a, m, text, n, i, i + t->n, &taken));
+    if (t && t->single_word)
+      LM_TRY(stands_alone(a, m, text, n, i, i + t->n, &taken));
     *at = i + (t ? t->n : 1);
     if (taken) {
       *out_start = t->strip_left ? strip_left(text, i, done) : i;

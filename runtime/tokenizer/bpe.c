@@ -1,27 +1,43 @@
-// bpe.c - encoding with byte pairs. Most words of a text were seen a moment ago, so each encoder keeps the ids of recent
-// words; the others are merged over a linked list with a heap of candidates: O(n log n) in the word's length.
+// bpe.c - encoding with byte pairs. Most words of a text were seen a moment ago, so each encoder
+// keeps the ids of recent words; the others are merged over a linked list with a heap of
+// candidates: O(n log n) in the word's length.
 #include "runtime/tokenizer/bpe.h"
 
 #include <string.h>
 
 #include "runtime/tokenizer/bytechar.h"
 
-enum { CACHE = 1 << 15, CACHE_BYTES = 30, CACHE_IDS = 8 };
-typedef struct { uint8_t n, n_ids; char word[CACHE_BYTES]; int32_t ids[CACHE_IDS]; } cached;   // one cache line
+enum {
+  CACHE = 1 << 15,
+  CACHE_BYTES = 30,
+  CACHE_IDS = 8
+};
+typedef struct {
+  uint8_t n, n_ids;
+  char word[CACHE_BYTES];
+  int32_t ids[CACHE_IDS];
+} cached; // one cache line
 
-typedef struct { int32_t id, prev, next; } symbol;             // id -1: merged into the one before; next -1: the last
-typedef struct { uint32_t rank; int32_t at, left, right, made; } candidate;
+typedef struct {
+  int32_t id, prev, next;
+} symbol; // id -1: merged into the one before; next -1: the last
+typedef struct {
+  uint32_t rank;
+  int32_t at, left, right, made;
+} candidate;
 
 typedef struct lm_bpe_encoder {
   struct lm_bpe_encoder *next;
   const lm_bpe *b;
   lm_pretok_room *room;
   lm_regex_room *regex;
-  cached *cache;                       // [CACHE]
-  symbol *symbols; size_t cap_symbols;
-  candidate *heap; size_t n_heap, cap_heap;
+  cached *cache; // [CACHE]
+  symbol *symbols;
+  size_t cap_symbols;
+  candidate *heap;
+  size_t n_heap, cap_heap;
   lm_buf normal[2], spaced, bytes;
-  bool begun;   // something of the text is encoded
+  bool begun; // something of the text is encoded
   lm_tokens *out;
 } encoder;
 
@@ -44,13 +60,15 @@ lm_bpe *lm_bpe_create(void) {
 void lm_bpe_piece_set(lm_bpe *b, int32_t id, const char *p, size_t n) {
   if ((uint32_t)id >= b->cap_pieces) {
     uint32_t cap = b->cap_pieces ? b->cap_pieces : 1024;
-    while (cap <= (uint32_t)id) cap *= 2;
+    while (cap <= (uint32_t)id)
+      cap *= 2;
     b->pieces = lm_realloc(b->pieces, cap * sizeof *b->pieces);
     memset(b->pieces + b->cap_pieces, 0, (cap - b->cap_pieces) * sizeof *b->pieces);
     b->cap_pieces = cap;
   }
   b->pieces[id] = (lm_bpe_piece){lm_arena_strndup(b->arena, p, n), (uint32_t)n};
-  if (id >= b->base.vocab) b->base.vocab = id + 1;
+  if (id >= b->base.vocab)
+    b->base.vocab = id + 1;
 }
 
 static uint32_t pair_hash(int32_t left, int32_t right) {
@@ -61,7 +79,8 @@ static uint32_t pair_hash(int32_t left, int32_t right) {
 // The place of a pair in the table, or the empty one where it belongs.
 static lm_bpe_pair *pair_at(const lm_bpe *b, int32_t left, int32_t right) {
   uint32_t at = pair_hash(left, right) & (b->cap_pairs - 1);
-  while (b->pairs[at].made >= 0 && (b->pairs[at].left != left || b->pairs[at].right != right)) at = (at + 1) & (b->cap_pairs - 1);
+  while (b->pairs[at].made >= 0 && (b->pairs[at].left != left || b->pairs[at].right != right))
+    at = (at + 1) & (b->cap_pairs - 1);
   return &b->pairs[at];
 }
 
@@ -70,14 +89,17 @@ static void pairs_grow(lm_bpe *b) {
   uint32_t n = b->cap_pairs;
   b->cap_pairs = n ? 2 * n : 1024;
   b->pairs = lm_calloc(b->cap_pairs, sizeof *b->pairs);
-  for (uint32_t i = 0; i < b->cap_pairs; i++) b->pairs[i].made = -1;
+  for (uint32_t i = 0; i < b->cap_pairs; i++)
+    b->pairs[i].made = -1;
   for (uint32_t i = 0; i < n; i++)
-    if (old[i].made >= 0) *pair_at(b, old[i].left, old[i].right) = old[i];
+    if (old[i].made >= 0)
+      *pair_at(b, old[i].left, old[i].right) = old[i];
   lm_free(old);
 }
 
 void lm_bpe_merge_set(lm_bpe *b, int32_t left, int32_t right, int32_t made, uint32_t rank) {
-  if (2 * (b->n_pairs + 1) > b->cap_pairs) pairs_grow(b);
+  if (2 * (b->n_pairs + 1) > b->cap_pairs)
+    pairs_grow(b);
   lm_bpe_pair *p = pair_at(b, left, right);
   b->n_pairs += p->made < 0;
   *p = (lm_bpe_pair){left, right, made, rank};
@@ -87,7 +109,8 @@ static int32_t *word_at(const lm_bpe *b, const char *p, size_t n) {
   uint32_t at = (uint32_t)lm_hash(p, n, 0) & (b->cap_words - 1);
   for (; b->words[at] >= 0; at = (at + 1) & (b->cap_words - 1)) {
     const lm_bpe_piece *x = &b->pieces[b->words[at]];
-    if (x->n == n && !memcmp(x->p, p, n)) break;
+    if (x->n == n && !memcmp(x->p, p, n))
+      break;
   }
   return &b->words[at];
 }
@@ -99,16 +122,20 @@ static bool is_fallback(const lm_bpe *b, int32_t id) {
 }
 
 void lm_bpe_words_index(lm_bpe *b) {
-  for (b->cap_words = 1024; b->cap_words < 2 * (uint32_t)b->base.vocab; ) b->cap_words *= 2;
+  for (b->cap_words = 1024; b->cap_words < 2 * (uint32_t)b->base.vocab;)
+    b->cap_words *= 2;
   b->words = lm_calloc(b->cap_words, sizeof *b->words);
   memset(b->words, 0xff, b->cap_words * sizeof *b->words);
   for (int32_t id = 0; id < b->base.vocab; id++)
-    if (b->pieces[id].p && !is_fallback(b, id)) *word_at(b, b->pieces[id].p, b->pieces[id].n) = id;
+    if (b->pieces[id].p && !is_fallback(b, id))
+      *word_at(b, b->pieces[id].p, b->pieces[id].n) = id;
 }
 
 // ---- merging a word
 
-static bool comes_before(const candidate *a, const candidate *b) { return a->rank != b->rank ? a->rank < b->rank : a->at < b->at; }
+static bool comes_before(const candidate *a, const candidate *b) {
+  return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
+}
 
 static void heap_push(encoder *e, candidate c) {
   if (e->n_heap == e->cap_heap) {
@@ -116,16 +143,20 @@ static void heap_push(encoder *e, candidate c) {
     e->heap = lm_realloc(e->heap, e->cap_heap * sizeof *e->heap);
   }
   size_t i = e->n_heap++;
-  for (size_t up; i && comes_before(&c, &e->heap[up = (i - 1) / 2]); i = up) e->heap[i] = e->heap[up];
+  for (size_t up; i && comes_before(&c, &e->heap[up = (i - 1) / 2]); i = up)
+    e->heap[i] = e->heap[up];
   e->heap[i] = c;
 }
 
 static candidate heap_pop(encoder *e) {
-  candidate top = e->heap[0], c = e->heap[--e->n_heap];
+  candidate top = e->heap[0];
+  candidate c = e->heap[--e->n_heap];
   size_t i = 0, down;
   while ((down = 2 * i + 1) < e->n_heap) {
-    if (down + 1 < e->n_heap && comes_before(&e->heap[down + 1], &e->heap[down])) down++;
-    if (!comes_before(&e->heap[down], &c)) break;
+    if (down + 1 < e->n_heap && comes_before(&e->heap[down + 1], &e->heap[down]))
+      down++;
+    if (!comes_before(&e->heap[down], &c))
+      break;
     e->heap[i] = e->heap[down];
     i = down;
   }
@@ -136,9 +167,11 @@ static candidate heap_pop(encoder *e) {
 // The pair that begins at symbol `at`, if it can be merged.
 static void pair_offer(encoder *e, int32_t at) {
   const symbol *s = &e->symbols[at];
-  if (at < 0 || s->next < 0) return;
+  if (at < 0 || s->next < 0)
+    return;
   const lm_bpe_pair *p = pair_at(e->b, s->id, e->symbols[s->next].id);
-  if (p->made >= 0) heap_push(e, (candidate){p->rank, at, p->left, p->right, p->made});
+  if (p->made >= 0)
+    heap_push(e, (candidate){p->rank, at, p->left, p->right, p->made});
 }
 
 static bool still_there(const encoder *e, const candidate *c) {
@@ -147,11 +180,13 @@ static bool still_there(const encoder *e, const candidate *c) {
 }
 
 static void pair_merge(encoder *e, const candidate *c) {
-  symbol *s = &e->symbols[c->at], *gone = &e->symbols[s->next];
+  symbol *s = &e->symbols[c->at];
+  symbol *gone = &e->symbols[s->next];
   s->id = c->made;
   s->next = gone->next;
   gone->id = -1;
-  if (s->next >= 0) e->symbols[s->next].prev = c->at;
+  if (s->next >= 0)
+    e->symbols[s->next].prev = c->at;
   pair_offer(e, s->prev);
   pair_offer(e, c->at);
 }
@@ -164,7 +199,8 @@ static void symbol_add(encoder *e, int32_t *n, int32_t id) {
 // Whether all bytes have tokens.
 static bool has_bytes(const lm_bpe *b, const char *p, size_t n) {
   for (size_t i = 0; i < n; i++)
-    if (b->byte_id[(unsigned char)p[i]] < 0) return false;
+    if (b->byte_id[(unsigned char)p[i]] < 0)
+      return false;
   return true;
 }
 
@@ -174,10 +210,13 @@ static void unit_add(encoder *e, int32_t *count, const char *p, size_t n, bool *
   const lm_bpe *b = e->b;
   int32_t id = b->chars ? *word_at(b, p, n) : -1;
   bool fallback = id < 0 && has_bytes(b, p, n);
-  if (id >= 0) symbol_add(e, count, id);
-  for (size_t i = 0; fallback && i < n; i++) symbol_add(e, count, b->byte_id[(unsigned char)p[i]]);
+  if (id >= 0)
+    symbol_add(e, count, id);
+  for (size_t i = 0; fallback && i < n; i++)
+    symbol_add(e, count, b->byte_id[(unsigned char)p[i]]);
   bool none = id < 0 && !fallback;
-  if (none && b->unk >= 0 && !(*unknown && b->fuse_unk)) symbol_add(e, count, b->unk);
+  if (none && b->unk >= 0 && !(*unknown && b->fuse_unk))
+    symbol_add(e, count, b->unk);
   *unknown = none;
 }
 
@@ -192,28 +231,35 @@ static int32_t symbols_make(encoder *e, const char *p, size_t n) {
   }
   for (size_t i = 0, unit; i < n; i += unit) {
     unit = e->b->chars ? lm_utf8_decode(p + i, n - i, &point) : 1;
-    if (!unit) unit = 1;   // a byte that is no UTF-8
+    if (!unit)
+      unit = 1; // a byte that is no UTF-8
     unit_add(e, &count, p + i, unit, &unknown);
   }
-  if (count) e->symbols[count - 1].next = -1;
+  if (count)
+    e->symbols[count - 1].next = -1;
   return count;
 }
 
 static void word_merge(encoder *e, const char *p, size_t n) {
   int32_t count = symbols_make(e, p, n);
   if (e->b->n_pairs)
-    for (int32_t i = 0; i + 1 < count; i++) pair_offer(e, i);
+    for (int32_t i = 0; i + 1 < count; i++)
+      pair_offer(e, i);
   while (e->n_heap) {
     candidate c = heap_pop(e);
-    if (still_there(e, &c)) pair_merge(e, &c);
+    if (still_there(e, &c))
+      pair_merge(e, &c);
   }
-  for (int32_t i = count ? 0 : -1; i >= 0; i = e->symbols[i].next) lm_tokens_add(e->out, e->symbols[i].id);
+  for (int32_t i = count ? 0 : -1; i >= 0; i = e->symbols[i].next)
+    lm_tokens_add(e->out, e->symbols[i].id);
 }
 
 static void word_encode(encoder *e, const char *p, size_t n) {
   int32_t whole = e->b->whole_words ? *word_at(e->b, p, n) : -1;
-  if (whole >= 0) lm_tokens_add(e->out, whole);
-  else word_merge(e, p, n);
+  if (whole >= 0)
+    lm_tokens_add(e->out, whole);
+  else
+    word_merge(e, p, n);
 }
 
 static void word_encode_cached(encoder *e, const char *p, size_t n) {
@@ -225,18 +271,23 @@ static void word_encode_cached(encoder *e, const char *p, size_t n) {
   size_t before = e->out->n;
   word_encode(e, p, n);
   size_t made = e->out->n - before;
-  if (made > CACHE_IDS) return;
+  if (made > CACHE_IDS)
+    return;
   c->n = (uint8_t)n;
   c->n_ids = (uint8_t)made;
   memcpy(c->word, p, n);
-  if (made) memcpy(c->ids, e->out->ids + before, made * sizeof *c->ids);
+  if (made)
+    memcpy(c->ids, e->out->ids + before, made * sizeof *c->ids);
 }
 
 static lm_status on_word(void *user, const char *p, size_t n) {
   encoder *e = user;
-  if (n > INT32_MAX / 2) return lm_fail(LM_USER, "a word of %zu bytes is more than can be merged", n);
-  if (n <= CACHE_BYTES) word_encode_cached(e, p, n);
-  else word_encode(e, p, n);
+  if (n > INT32_MAX / 2)
+    return lm_fail(LM_USER, "a word of %zu bytes is more than can be merged", n);
+  if (n <= CACHE_BYTES)
+    word_encode_cached(e, p, n);
+  else
+    word_encode(e, p, n);
   return NULL;
 }
 
@@ -252,15 +303,20 @@ static lm_status on_word_of_chars(void *user, const char *p, size_t n) {
 
 typedef lm_status stretch_fn(encoder *e, const char *text, size_t n, bool continues);
 
-// Calls `between` for what lies between added tokens. Only the first stretch can continue earlier text.
-static lm_status added_split(encoder *e, const lm_added *a, const char *text, size_t n, bool continues, stretch_fn *between) {
-  if (lm_added_is_empty(a)) return between(e, text, n, continues);
+// Calls `between` for what lies between added tokens. Only the first stretch can continue earlier
+// text.
+static lm_status added_split(encoder *e, const lm_added *a, const char *text, size_t n,
+                             bool continues, stretch_fn *between) {
+  if (lm_added_is_empty(a))
+    return between(e, text, n, continues);
   const lm_added_token *t;
   size_t done = 0, at = 0, start, end;
   for (;;) {
     LM_TRY(lm_added_find(a, e->regex, text, n, done, &at, &start, &end, &t));
-    if (!t) break;
-    if (start > done) LM_TRY(between(e, text + done, start - done, continues && !done));
+    if (!t)
+      break;
+    if (start > done)
+      LM_TRY(between(e, text + done, start - done, continues && !done));
     lm_tokens_add(e->out, t->id);
     e->begun = true;
     done = end;
@@ -273,11 +329,14 @@ static lm_status added_split(encoder *e, const lm_added *a, const char *text, si
 static bool is_space_mark(const char *p, size_t n) {
   return n >= 3 && !memcmp(p, LM_SPACE_MARK, 3);
 }
-static bool begins_with_space(const char *p, size_t n) { return *p == ' ' || is_space_mark(p, n); }
+static bool begins_with_space(const char *p, size_t n) {
+  return *p == ' ' || is_space_mark(p, n);
+}
 
 static bool wants_prefix(const encoder *e, const char *text, size_t n, bool continues) {
   lm_space_prefix p = e->b->prefix;
-  if (p == LM_PREFIX_NONE || continues || !n || (p == LM_PREFIX_FIRST && e->begun)) return false;
+  if (p == LM_PREFIX_NONE || continues || !n || (p == LM_PREFIX_FIRST && e->begun))
+    return false;
   return p == LM_PREFIX_ALWAYS || !begins_with_space(text, n);
 }
 
@@ -285,13 +344,17 @@ static bool wants_prefix(const encoder *e, const char *text, size_t n, bool cont
 static void spaces_make(encoder *e, const char **text, size_t *n, bool continues) {
   lm_buf *out = &e->spaced;
   out->n = 0;
-  if (wants_prefix(e, *text, *n, continues)) lm_buf_puts(out, " ");
+  if (wants_prefix(e, *text, *n, continues))
+    lm_buf_puts(out, " ");
   for (const char *at = *text, *end = at + *n; at < end;) {
     bool mark = is_space_mark(at, (size_t)(end - at));
     const char *next = mark ? at + 3 : memchr(at + 1, *LM_SPACE_MARK, (size_t)(end - at - 1));
-    if (!next) next = end;
-    if (mark) lm_buf_puts(out, " ");
-    else lm_buf_add(out, at, (size_t)(next - at));
+    if (!next)
+      next = end;
+    if (mark)
+      lm_buf_puts(out, " ");
+    else
+      lm_buf_add(out, at, (size_t)(next - at));
     at = next;
   }
   *text = out->p ? out->p : "";
@@ -300,24 +363,31 @@ static void spaces_make(encoder *e, const char **text, size_t *n, bool continues
 
 static lm_status words_encode(encoder *e, const char *text, size_t n, bool continues) {
   lm_word_sink sink = {lm_pretok_gives_chars(e->b->pretok) ? on_word_of_chars : on_word, e};
-  if (e->b->spaces == LM_SPACES_SPLIT) spaces_make(e, &text, &n, continues);
+  if (e->b->spaces == LM_SPACES_SPLIT)
+    spaces_make(e, &text, &n, continues);
   e->begun = true;
   return lm_pretok_run(e->b->pretok, e->room, text, n, continues, sink);
 }
 
 static lm_status normal_encode(encoder *e, const char *text, size_t n, bool continues) {
-  for (int i = 0; i < e->b->n_forms; i++) LM_TRY(lm_normalize(e->b->forms[i], text, n, &e->normal[i & 1], &text, &n));
-  if (e->b->spaces == LM_SPACES_NORMAL) spaces_make(e, &text, &n, continues);
+  for (int i = 0; i < e->b->n_forms; i++)
+    LM_TRY(lm_normalize(e->b->forms[i], text, n, &e->normal[i & 1], &text, &n));
+  if (e->b->spaces == LM_SPACES_NORMAL)
+    spaces_make(e, &text, &n, continues);
   return added_split(e, e->b->added_normal, text, n, continues, words_encode);
 }
 
 static lm_status text_encode(encoder *e, const char *text, size_t n, bool continues) {
   for (size_t at = 0; at < n; continues = true) {
-    size_t valid = lm_utf8_valid(text + at, n - at), end = at + valid;
-    if (valid) LM_TRY(added_split(e, e->b->added, text + at, valid, continues, normal_encode));
+    size_t valid = lm_utf8_valid(text + at, n - at);
+    size_t end = at + valid;
+    if (valid)
+      LM_TRY(added_split(e, e->b->added, text + at, valid, continues, normal_encode));
     uint32_t point;
-    for (at = end; at < n && !lm_utf8_decode(text + at, n - at, &point); ) at++;
-    if (at > end) LM_TRY(on_word(e, text + end, at - end));
+    for (at = end; at < n && !lm_utf8_decode(text + at, n - at, &point);)
+      at++;
+    if (at > end)
+      LM_TRY(on_word(e, text + end, at - end));
   }
   return NULL;
 }
@@ -349,7 +419,8 @@ static void encoder_destroy(encoder *e) {
 static encoder *encoder_take(lm_bpe *b) {
   pthread_mutex_lock(&b->lock);
   encoder *e = b->idle;
-  if (e) b->idle = e->next;
+  if (e)
+    b->idle = e->next;
   pthread_mutex_unlock(&b->lock);
   return e ? e : encoder_create(b);
 }
@@ -362,7 +433,8 @@ static void encoder_give_back(lm_bpe *b, encoder *e) {
   pthread_mutex_unlock(&b->lock);
 }
 
-static lm_status bpe_encode(const lm_tokenizer *self, const char *text, size_t n, bool continues, lm_tokens *out) {
+static lm_status bpe_encode(const lm_tokenizer *self, const char *text, size_t n, bool continues,
+                            lm_tokens *out) {
   lm_bpe *b = (lm_bpe *)self;
   encoder *e = encoder_take(b);
   e->out = out;

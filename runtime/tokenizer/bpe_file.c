@@ -1,12 +1,15 @@
-// bpe_file.c - reads tokenizer.json, or encoder.json and vocab.bpe. What the file asks for is done as it says or refused by
-// name. `truncation` and `padding` are not looked at: documents are cut and packed by the data section.
+// bpe_file.c - reads tokenizer.json, or encoder.json and vocab.bpe. What the file asks for is done
+// as it says or refused by name. `truncation` and `padding` are not looked at: documents are cut
+// and packed by the data section.
 #include <string.h>
 
 #include "runtime/io/json.h"
 #include "runtime/tokenizer/bpe.h"
 #include "runtime/tokenizer/bytechar.h"
 
-enum { FILE_MAX = 256 << 20 };
+enum {
+  FILE_MAX = 256 << 20
+};
 
 typedef struct {
   lm_bpe *b;
@@ -15,9 +18,15 @@ typedef struct {
   bool byte_level, fallback, prepends, cuts;
 } reading;
 
-static lm_status refuse(const char *what) { return lm_fail(LM_USER, "%s cannot be had", what); }
-static const char *type_of(const json_t *x) { return json_string_value(json_object_get(x, "type")); }
-static bool is_type(const json_t *x, const char *type) { return type_of(x) && !strcmp(type_of(x), type); }
+static lm_status refuse(const char *what) {
+  return lm_fail(LM_USER, "%s cannot be had", what);
+}
+static const char *type_of(const json_t *x) {
+  return json_string_value(json_object_get(x, "type"));
+}
+static bool is_type(const json_t *x, const char *type) {
+  return type_of(x) && !strcmp(type_of(x), type);
+}
 
 static bool flag(const json_t *x, const char *key, bool otherwise) {
   json_t *v = json_object_get(x, key);
@@ -29,20 +38,24 @@ static bool flag(const json_t *x, const char *key, bool otherwise) {
 static lm_status id_read(const json_t *x, const char *token, int32_t *out) {
   json_int_t id = json_integer_value(x);
   if (!json_is_integer(x) || id < 0 || id >= LM_BPE_IDS)
-    return lm_fail(LM_USER, "token \"%.100s\": its id is not a number less than %d", token, LM_BPE_IDS);
+    return lm_fail(LM_USER, "token \"%.100s\": its id is not a number less than %d", token,
+                   LM_BPE_IDS);
   *out = (int32_t)id;
   return NULL;
 }
 
-// What a token of the vocabulary stands for: bytes, one a character, or where some character is none's, its own text.
+// What a token of the vocabulary stands for: bytes, one a character, or where some character is
+// none's, its own text.
 static int hex_digit(char c) {
   return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
 // The byte of a token <0x00> … <0xFF>, -1: it is none.
 static int fallback_byte(const char *text, size_t n) {
-  if (n != 6 || memcmp(text, "<0x", 3) || text[5] != '>') return -1;
-  int high = hex_digit(text[3]), low = hex_digit(text[4]);
+  if (n != 6 || memcmp(text, "<0x", 3) || text[5] != '>')
+    return -1;
+  int high = hex_digit(text[3]);
+  int low = hex_digit(text[4]);
   return high < 0 || low < 0 ? -1 : 16 * high + low;
 }
 
@@ -50,8 +63,10 @@ static int fallback_byte(const char *text, size_t n) {
 static void chars_piece_add(reading *r, int32_t id, const char *text, size_t n) {
   int byte = r->fallback ? fallback_byte(text, n) : -1;
   r->bytes.n = 0;
-  if (byte >= 0) lm_buf_add(&r->bytes, &(char){(char)byte}, 1);
-  if (byte >= 0) r->b->byte_id[byte] = id;
+  if (byte >= 0)
+    lm_buf_add(&r->bytes, &(char){(char)byte}, 1);
+  if (byte >= 0)
+    r->b->byte_id[byte] = id;
   for (size_t i = 0; byte < 0 && i < n;) {
     bool mark = n - i >= 3 && !memcmp(text + i, LM_SPACE_MARK, 3);
     lm_buf_add(&r->bytes, mark ? " " : text + i, 1);
@@ -66,8 +81,10 @@ static void piece_add(reading *r, int32_t id, const char *text, size_t n) {
     return;
   }
   r->bytes.n = 0;
-  if (lm_chars_to_bytes(text, n, &r->bytes)) lm_bpe_piece_set(r->b, id, r->bytes.p ? r->bytes.p : "", r->bytes.n);
-  else lm_bpe_piece_set(r->b, id, text, n);
+  if (lm_chars_to_bytes(text, n, &r->bytes))
+    lm_bpe_piece_set(r->b, id, r->bytes.p ? r->bytes.p : "", r->bytes.n);
+  else
+    lm_bpe_piece_set(r->b, id, text, n);
 }
 
 static int32_t token_find(const reading *r, const char *text) {
@@ -79,10 +96,12 @@ static lm_status vocab_read(reading *r) {
   const char *token;
   json_t *x;
   int32_t id = -1;
-  if (!json_object_size(r->vocab)) return lm_fail(LM_USER, "no vocabulary");
+  if (!json_object_size(r->vocab))
+    return lm_fail(LM_USER, "no vocabulary");
   json_object_foreach(r->vocab, token, x) {
     LM_TRY(id_read(x, token, &id));
-    if (id < r->b->base.vocab && r->b->pieces[id].p) return lm_fail(LM_USER, "id %d is given to two tokens", id);
+    if (id < r->b->base.vocab && r->b->pieces[id].p)
+      return lm_fail(LM_USER, "id %d is given to two tokens", id);
     piece_add(r, id, token, strlen(token));
   }
   for (uint32_t byte = 0; byte < 256 && !r->b->chars; byte++) {
@@ -93,7 +112,8 @@ static lm_status vocab_read(reading *r) {
   return NULL;
 }
 
-static lm_status merge_add(reading *r, const char *left, size_t n_left, const char *right, size_t n_right, uint32_t rank) {
+static lm_status merge_add(reading *r, const char *left, size_t n_left, const char *right,
+                           size_t n_right, uint32_t rank) {
   lm_buf made = {0};
   int32_t id[3];
   lm_status s = NULL;
@@ -102,32 +122,43 @@ static lm_status merge_add(reading *r, const char *left, size_t n_left, const ch
   for (int i = 0; i < 3 && !s; i++) {
     made.n = 0;
     lm_buf_add(&made, from[i], n[i]);
-    if (i == 2) lm_buf_add(&made, right, n_right);
+    if (i == 2)
+      lm_buf_add(&made, right, n_right);
     id[i] = token_find(r, made.p);
-    if (id[i] < 0) s = lm_fail(LM_USER, "merge %u: \"%.100s\" is no token", rank + 1, made.p);
+    if (id[i] < 0)
+      s = lm_fail(LM_USER, "merge %u: \"%.100s\" is no token", rank + 1, made.p);
   }
   lm_buf_free(&made);
-  if (!s) lm_bpe_merge_set(r->b, id[0], id[1], id[2], rank);
+  if (!s)
+    lm_bpe_merge_set(r->b, id[0], id[1], id[2], rank);
   return s;
 }
 
 // "left right"
 static lm_status merge_line_add(reading *r, const char *line, size_t n, uint32_t rank) {
   const char *gap = memchr(line, ' ', n);
-  size_t left = gap ? (size_t)(gap - line) : 0, right = gap ? n - left - 1 : 0;
-  if (!left || !right || memchr(gap + 1, ' ', right)) return lm_fail(LM_USER, "merge %u: \"%.*s\" is no pair", rank + 1, n > 100 ? 100 : (int)n, line);
+  size_t left = gap ? (size_t)(gap - line) : 0;
+  size_t right = gap ? n - left - 1 : 0;
+  if (!left || !right || memchr(gap + 1, ' ', right))
+    return lm_fail(LM_USER, "merge %u: \"%.*s\" is no pair", rank + 1, n > 100 ? 100 : (int)n,
+                   line);
   return merge_add(r, line, left, gap + 1, right, rank);
 }
 
 static lm_status merges_read(reading *r, const json_t *merges) {
   size_t i;
   json_t *m;
-  if (!json_is_array(merges)) return lm_fail(LM_USER, "model.merges is no list");
+  if (!json_is_array(merges))
+    return lm_fail(LM_USER, "model.merges is no list");
   json_array_foreach(merges, i, m) {
-    const char *left = json_string_value(json_array_get(m, 0)), *right = json_string_value(json_array_get(m, 1));
-    if (json_is_string(m)) LM_TRY(merge_line_add(r, json_string_value(m), json_string_length(m), (uint32_t)i));
-    else if (left && right) LM_TRY(merge_add(r, left, strlen(left), right, strlen(right), (uint32_t)i));
-    else return lm_fail(LM_USER, "merge %zu is neither a text nor a pair of them", i + 1);
+    const char *left = json_string_value(json_array_get(m, 0));
+    const char *right = json_string_value(json_array_get(m, 1));
+    if (json_is_string(m))
+      LM_TRY(merge_line_add(r, json_string_value(m), json_string_length(m), (uint32_t)i));
+    else if (left && right)
+      LM_TRY(merge_add(r, left, strlen(left), right, strlen(right), (uint32_t)i));
+    else
+      return lm_fail(LM_USER, "merge %zu is neither a text nor a pair of them", i + 1);
   }
   return NULL;
 }
@@ -138,11 +169,16 @@ static bool is_text(const json_t *x, const char *key) {
 }
 
 static lm_status model_read(reading *r, const json_t *model) {
-  if (!json_is_object(model)) return lm_fail(LM_USER, "no model: this is no tokenizer.json");
-  if (type_of(model) && !is_type(model, "BPE")) return lm_fail(LM_USER, "a model of type %s cannot be had, only BPE", type_of(model));
-  if (json_number_value(json_object_get(model, "dropout")) > 0) return refuse("model.dropout");
-  if (is_text(model, "continuing_subword_prefix")) return refuse("model.continuing_subword_prefix");
-  if (is_text(model, "end_of_word_suffix")) return refuse("model.end_of_word_suffix");
+  if (!json_is_object(model))
+    return lm_fail(LM_USER, "no model: this is no tokenizer.json");
+  if (type_of(model) && !is_type(model, "BPE"))
+    return lm_fail(LM_USER, "a model of type %s cannot be had, only BPE", type_of(model));
+  if (json_number_value(json_object_get(model, "dropout")) > 0)
+    return refuse("model.dropout");
+  if (is_text(model, "continuing_subword_prefix"))
+    return refuse("model.continuing_subword_prefix");
+  if (is_text(model, "end_of_word_suffix"))
+    return refuse("model.end_of_word_suffix");
   r->fallback = flag(model, "byte_fallback", false);
   if (r->fallback && !r->b->chars)
     return refuse("model.byte_fallback with a pre-tokenizer ByteLevel");
@@ -150,10 +186,12 @@ static lm_status model_read(reading *r, const json_t *model) {
   LM_TRY(vocab_read(r));
   LM_TRY(merges_read(r, json_object_get(model, "merges")));
   const char *unk = json_string_value(json_object_get(model, "unk_token"));
-  if (unk) r->b->unk = token_find(r, unk);
+  if (unk)
+    r->b->unk = token_find(r, unk);
   r->b->fuse_unk = flag(model, "fuse_unk", false);
   r->b->whole_words = flag(model, "ignore_merges", false);
-  if (r->b->whole_words || r->b->chars) lm_bpe_words_index(r->b);
+  if (r->b->whole_words || r->b->chars)
+    lm_bpe_words_index(r->b);
   return NULL;
 }
 
@@ -163,11 +201,13 @@ static lm_status model_read(reading *r, const json_t *model) {
 static lm_status added_normalize(reading *r, lm_added_token *t) {
   lm_buf scratch[2] = {0};
   lm_status s = NULL;
-  for (int i = 0; i < r->b->n_forms && !s; i++) s = lm_normalize(r->b->forms[i], t->text, t->n, &scratch[i & 1], &t->text, &t->n);
+  for (int i = 0; i < r->b->n_forms && !s; i++)
+    s = lm_normalize(r->b->forms[i], t->text, t->n, &scratch[i & 1], &t->text, &t->n);
   if (!s && r->prepends) {
     t->text = lm_arena_printf(r->b->arena, " %.*s", (int)t->n, t->text);
     t->n++;
-  } else if (!s) t->text = lm_arena_strndup(r->b->arena, t->text, t->n);
+  } else if (!s)
+    t->text = lm_arena_strndup(r->b->arena, t->text, t->n);
   lm_buf_free(&scratch[0]);
   lm_buf_free(&scratch[1]);
   return s;
@@ -176,14 +216,21 @@ static lm_status added_normalize(reading *r, lm_added_token *t) {
 static lm_status added_read(reading *r, const json_t *x) {
   const char *text = json_string_value(json_object_get(x, "content"));
   int32_t id = -1;
-  if (!text) return lm_fail(LM_USER, "an added token has no content");
+  if (!text)
+    return lm_fail(LM_USER, "an added token has no content");
   LM_TRY(id_read(json_object_get(x, "id"), text, &id));
   int32_t known = token_find(r, text);
-  if (known >= 0 && known != id) return lm_fail(LM_USER, "added token \"%.100s\" is %d, in the vocabulary %d", text, id, known);
-  if (!*text) return NULL;
+  if (known >= 0 && known != id)
+    return lm_fail(LM_USER, "added token \"%.100s\" is %d, in the vocabulary %d", text, id, known);
+  if (!*text)
+    return NULL;
   piece_add(r, id, text, strlen(text));
-  lm_added_token t = {lm_arena_strndup(r->b->arena, text, strlen(text)), strlen(text), id, flag(x, "single_word", false),
-                      flag(x, "lstrip", false), flag(x, "rstrip", false)};
+  lm_added_token t = {lm_arena_strndup(r->b->arena, text, strlen(text)),
+                      strlen(text),
+                      id,
+                      flag(x, "single_word", false),
+                      flag(x, "lstrip", false),
+                      flag(x, "rstrip", false)};
   if (!flag(x, "normalized", !flag(x, "special", false))) {
     lm_added_token_add(r->b->added, &t);
     return NULL;
@@ -225,55 +272,74 @@ static lm_status space_normalizer_read(reading *r, const json_t *x) {
   if (prepends) {
     r->b->prefix = LM_PREFIX_ALWAYS;
     r->prepends = true;
-  } else r->b->spaces = LM_SPACES_NORMAL;
+  } else
+    r->b->spaces = LM_SPACES_NORMAL;
   return NULL;
 }
 
 static lm_status normalizer_read(reading *r, const json_t *x) {
   size_t i;
   json_t *part;
-  if (!x || json_is_null(x)) return NULL;
-  if (!type_of(x)) return lm_fail(LM_USER, "a normalizer has no type");
+  if (!x || json_is_null(x))
+    return NULL;
+  if (!type_of(x))
+    return lm_fail(LM_USER, "a normalizer has no type");
   if (is_type(x, "Sequence")) {
     json_array_foreach(json_object_get(x, "normalizers"), i, part) LM_TRY(normalizer_read(r, part));
     return NULL;
   }
-  if (is_type(x, "Prepend") || is_type(x, "Replace")) return space_normalizer_read(r, x);
-  if (r->b->n_forms == LM_COUNT(r->b->forms)) return lm_fail(LM_USER, "more than %zu normalizers", LM_COUNT(r->b->forms));
+  if (is_type(x, "Prepend") || is_type(x, "Replace"))
+    return space_normalizer_read(r, x);
+  if (r->b->n_forms == LM_COUNT(r->b->forms))
+    return lm_fail(LM_USER, "more than %zu normalizers", LM_COUNT(r->b->forms));
   return lm_normal_form_find(type_of(x), &r->b->forms[r->b->n_forms++]);
 }
 
 // Behind ByteLevel, pieces are characters that stand for bytes.
-static lm_status split_add(reading *r, const char *pattern, bool literal, lm_split_behavior b, bool invert) {
-  if (literal && !*pattern) return NULL;       // nothing is found nowhere
+static lm_status split_add(reading *r, const char *pattern, bool literal, lm_split_behavior b,
+                           bool invert) {
+  if (literal && !*pattern)
+    return NULL; // nothing is found nowhere
   r->cuts = true;
-  if (r->byte_level) LM_TRY(lm_pretok_chars_add(r->b->pretok));
+  if (r->byte_level)
+    LM_TRY(lm_pretok_chars_add(r->b->pretok));
   return lm_pretok_split_add(r->b->pretok, pattern, strlen(pattern), literal, b, invert);
 }
 
-static lm_status behavior_read(const json_t *x, lm_split_behavior otherwise, lm_split_behavior *out) {
-  static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
+static lm_status behavior_read(const json_t *x, lm_split_behavior otherwise,
+                               lm_split_behavior *out) {
+  static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext",
+                                      "Contiguous"};
   const char *name = json_string_value(json_object_get(x, "behavior"));
   *out = otherwise;
-  if (!name) return NULL;
+  if (!name)
+    return NULL;
   for (size_t i = 0; i < LM_COUNT(names); i++)
-    if (!strcmp(name, names[i])) return *out = (lm_split_behavior)i, NULL;
+    if (!strcmp(name, names[i])) {
+      *out = (lm_split_behavior)i;
+      return NULL;
+    }
   return lm_fail(LM_USER, "behavior %s of a pre-tokenizer is not known", name);
 }
 
 static lm_status split_read(reading *r, const json_t *x) {
   json_t *pattern = json_object_get(x, "pattern");
-  const char *regex = json_string_value(json_object_get(pattern, "Regex")), *text = json_string_value(json_object_get(pattern, "String"));
+  const char *regex = json_string_value(json_object_get(pattern, "Regex"));
+  const char *text = json_string_value(json_object_get(pattern, "String"));
   lm_split_behavior b;
   LM_TRY(behavior_read(x, LM_SPLIT_ISOLATED, &b));
-  if (!regex && !text) return lm_fail(LM_USER, "a pre-tokenizer Split has no pattern");
+  if (!regex && !text)
+    return lm_fail(LM_USER, "a pre-tokenizer Split has no pattern");
   return split_add(r, regex ? regex : text, !regex, b, flag(x, "invert", false));
 }
 
 static lm_status byte_level_read(reading *r, const json_t *x) {
-  if (r->byte_level) return lm_fail(LM_USER, "the pre-tokenizer ByteLevel stands twice");
-  if (flag(x, "add_prefix_space", true)) LM_TRY(lm_pretok_prefix_add(r->b->pretok));
-  if (flag(x, "use_regex", true)) LM_TRY(split_add(r, LM_PRETOK_GPT2, false, LM_SPLIT_ISOLATED, false));
+  if (r->byte_level)
+    return lm_fail(LM_USER, "the pre-tokenizer ByteLevel stands twice");
+  if (flag(x, "add_prefix_space", true))
+    LM_TRY(lm_pretok_prefix_add(r->b->pretok));
+  if (flag(x, "use_regex", true))
+    LM_TRY(split_add(r, LM_PRETOK_GPT2, false, LM_SPLIT_ISOLATED, false));
   r->byte_level = true;
   return NULL;
 }
@@ -282,11 +348,16 @@ static lm_status simple_split_read(reading *r, const json_t *x) {
   lm_split_behavior b;
   bool single = flag(x, "individual_digits", false);
   const char *delimiter = json_string_value(json_object_get(x, "delimiter"));
-  if (is_type(x, "Digits")) return split_add(r, "\\p{N}", false, single ? LM_SPLIT_ISOLATED : LM_SPLIT_CONTIGUOUS, false);
-  if (is_type(x, "Whitespace")) return split_add(r, "\\w+|[^\\w\\s]+", false, LM_SPLIT_REMOVED, true);
-  if (is_type(x, "WhitespaceSplit")) return split_add(r, "\\s", false, LM_SPLIT_REMOVED, false);
-  if (is_type(x, "CharDelimiterSplit") && delimiter) return split_add(r, delimiter, true, LM_SPLIT_REMOVED, false);
-  if (!is_type(x, "Punctuation")) return lm_fail(LM_USER, "pre-tokenizer %s cannot be had", type_of(x));
+  if (is_type(x, "Digits"))
+    return split_add(r, "\\p{N}", false, single ? LM_SPLIT_ISOLATED : LM_SPLIT_CONTIGUOUS, false);
+  if (is_type(x, "Whitespace"))
+    return split_add(r, "\\w+|[^\\w\\s]+", false, LM_SPLIT_REMOVED, true);
+  if (is_type(x, "WhitespaceSplit"))
+    return split_add(r, "\\s", false, LM_SPLIT_REMOVED, false);
+  if (is_type(x, "CharDelimiterSplit") && delimiter)
+    return split_add(r, delimiter, true, LM_SPLIT_REMOVED, false);
+  if (!is_type(x, "Punctuation"))
+    return lm_fail(LM_USER, "pre-tokenizer %s cannot be had", type_of(x));
   LM_TRY(behavior_read(x, LM_SPLIT_ISOLATED, &b));
   return split_add(r, "[\\p{P}$+<=>^`|~]", false, b, false);
 }
@@ -294,10 +365,11 @@ static lm_status simple_split_read(reading *r, const json_t *x) {
 // What a SentencePiece vocabulary may have: Metaspace alone; or nothing that cuts, as the
 // normalizers have left no space to cut at.
 static lm_status space_pretok_read(reading *r, const json_t *x) {
-  const char *scheme = text_of(x, "prepend_scheme"),
-             *pattern = text_of(json_object_get(x, "pattern"), "String");
+  const char *scheme = text_of(x, "prepend_scheme");
+  const char *pattern = text_of(json_object_get(x, "pattern"), "String");
   bool always = !strcmp(scheme, "always") || (!*scheme && flag(x, "add_prefix_space", true));
-  if (r->b->spaces == LM_SPACES_NORMAL && is_type(x, "Split") && !strcmp(pattern, " ")) return NULL;
+  if (r->b->spaces == LM_SPACES_NORMAL && is_type(x, "Split") && !strcmp(pattern, " "))
+    return NULL;
   if (r->b->spaces || r->cuts || strcmp(text_of(x, "replacement"), LM_SPACE_MARK))
     return lm_fail(LM_USER,
                    "a pre-tokenizer %s like this is not supported with a SentencePiece vocabulary",
@@ -317,10 +389,14 @@ static lm_status pretok_read(reading *r, const json_t *x) {
   bool one = type_of(x) && !is_type(x, "Sequence");
   if (r->b->chars && one && (r->b->spaces || is_type(x, "Metaspace")))
     return space_pretok_read(r, x);
-  if (!type_of(x)) return x && !json_is_null(x) ? lm_fail(LM_USER, "a pre-tokenizer has no type") : NULL;
-  if (is_type(x, "ByteLevel")) return byte_level_read(r, x);
-  if (is_type(x, "Split")) return split_read(r, x);
-  if (!is_type(x, "Sequence")) return simple_split_read(r, x);
+  if (!type_of(x))
+    return x && !json_is_null(x) ? lm_fail(LM_USER, "a pre-tokenizer has no type") : NULL;
+  if (is_type(x, "ByteLevel"))
+    return byte_level_read(r, x);
+  if (is_type(x, "Split"))
+    return split_read(r, x);
+  if (!is_type(x, "Sequence"))
+    return simple_split_read(r, x);
   json_array_foreach(json_object_get(x, "pretokenizers"), i, part) LM_TRY(pretok_read(r, part));
   return NULL;
 }
@@ -330,8 +406,10 @@ static lm_status pretok_read(reading *r, const json_t *x) {
 static lm_status frame_add(reading *r, bool behind, int32_t id) {
   lm_tokenizer *t = &r->b->base;
   int *n = behind ? &t->n_suffix : &t->n_prefix;
-  if (id < 0 || id >= t->vocab || !r->b->pieces[id].p) return lm_fail(LM_USER, "the post-processor adds %d, which is no token", id);
-  if (*n == LM_TOKENIZER_FRAME) return lm_fail(LM_USER, "the post-processor adds more than %d tokens", LM_TOKENIZER_FRAME);
+  if (id < 0 || id >= t->vocab || !r->b->pieces[id].p)
+    return lm_fail(LM_USER, "the post-processor adds %d, which is no token", id);
+  if (*n == LM_TOKENIZER_FRAME)
+    return lm_fail(LM_USER, "the post-processor adds more than %d tokens", LM_TOKENIZER_FRAME);
   (behind ? t->suffix : t->prefix)[(*n)++] = id;
   return NULL;
 }
@@ -341,15 +419,20 @@ static lm_status template_read(reading *r, const json_t *x) {
   json_t *item, *id;
   bool behind = false;
   json_array_foreach(json_object_get(x, "single"), i, item) {
-    const char *name = json_string_value(json_object_get(json_object_get(item, "SpecialToken"), "id"));
+    const char *name =
+        json_string_value(json_object_get(json_object_get(item, "SpecialToken"), "id"));
     if (!name) {
-      if (behind || !json_object_get(item, "Sequence")) return lm_fail(LM_USER, "a post-processor's template that is not tokens around one text");
+      if (behind || !json_object_get(item, "Sequence"))
+        return lm_fail(LM_USER, "a post-processor's template that is not tokens around one text");
       behind = true;
       continue;
     }
-    json_t *ids = json_object_get(json_object_get(json_object_get(x, "special_tokens"), name), "ids");
-    if (!json_array_size(ids)) return lm_fail(LM_USER, "the post-processor does not say what %s is", name);
-    json_array_foreach(ids, k, id) LM_TRY(frame_add(r, behind, json_is_integer(id) ? (int32_t)json_integer_value(id) : -1));
+    json_t *ids =
+        json_object_get(json_object_get(json_object_get(x, "special_tokens"), name), "ids");
+    if (!json_array_size(ids))
+      return lm_fail(LM_USER, "the post-processor does not say what %s is", name);
+    json_array_foreach(ids, k, id)
+        LM_TRY(frame_add(r, behind, json_is_integer(id) ? (int32_t)json_integer_value(id) : -1));
   }
   return NULL;
 }
@@ -366,10 +449,15 @@ static lm_status pair_frame_read(reading *r, const json_t *x) {
 static lm_status post_read(reading *r, const json_t *x) {
   size_t i;
   json_t *part;
-  if (!x || json_is_null(x) || is_type(x, "ByteLevel")) return NULL;   // ByteLevel moves offsets, which are not kept
-  if (is_type(x, "TemplateProcessing")) return template_read(r, x);
-  if (is_type(x, "RobertaProcessing") || is_type(x, "BertProcessing")) return pair_frame_read(r, x);
-  if (!is_type(x, "Sequence")) return lm_fail(LM_USER, "post-processor %s cannot be had", type_of(x) ? type_of(x) : "without a type");
+  if (!x || json_is_null(x) || is_type(x, "ByteLevel"))
+    return NULL; // ByteLevel moves offsets, which are not kept
+  if (is_type(x, "TemplateProcessing"))
+    return template_read(r, x);
+  if (is_type(x, "RobertaProcessing") || is_type(x, "BertProcessing"))
+    return pair_frame_read(r, x);
+  if (!is_type(x, "Sequence"))
+    return lm_fail(LM_USER, "post-processor %s cannot be had",
+                   type_of(x) ? type_of(x) : "without a type");
   json_array_foreach(json_object_get(x, "processors"), i, part) LM_TRY(post_read(r, part));
   return NULL;
 }
@@ -383,7 +471,8 @@ static lm_status decoder_read(reading *r, const json_t *x) {
   if (!type_of(x) || is_type(x, chars ? "Fuse" : "ByteLevel") ||
       (chars && is_type(x, "ByteFallback")))
     return NULL;
-  if (chars && is_type(x, "Replace") && replaces(x, LM_SPACE_MARK, " ")) return NULL;
+  if (chars && is_type(x, "Replace") && replaces(x, LM_SPACE_MARK, " "))
+    return NULL;
   if (chars && is_type(x, "Sequence")) {
     json_array_foreach(json_object_get(x, "decoders"), i, part) LM_TRY(decoder_read(r, part));
     return NULL;
@@ -405,11 +494,16 @@ static lm_status config_eos_read(const char *dir, lm_buf *out) {
   lm_buf text = {0};
   json_t *config = NULL;
   lm_status s = lm_file_read(path, FILE_MAX, &text);
-  if (s) lm_status_free(s), s = NULL;   // it need not be there
-  else s = lm_json_parse(text.p, text.n, path, &config);
+  if (s) {
+    lm_status_free(s);
+    s = NULL;
+  } // it need not be there
+  else
+    s = lm_json_parse(text.p, text.n, path, &config);
   json_t *eos = json_object_get(config, "eos_token");
   const char *name = json_string_value(json_is_object(eos) ? json_object_get(eos, "content") : eos);
-  if (name) lm_buf_puts(out, name);
+  if (name)
+    lm_buf_puts(out, name);
   json_decref(config);
   lm_buf_free(&text);
   lm_arena_destroy(a);
@@ -418,17 +512,25 @@ static lm_status config_eos_read(const char *dir, lm_buf *out) {
 
 static int32_t piece_find(const lm_bpe *b, const char *text) {
   for (int32_t id = b->base.vocab - 1; id >= 0; id--)
-    if (b->pieces[id].p && b->pieces[id].n == strlen(text) && !memcmp(b->pieces[id].p, text, b->pieces[id].n)) return id;
+    if (b->pieces[id].p && b->pieces[id].n == strlen(text) &&
+        !memcmp(b->pieces[id].p, text, b->pieces[id].n))
+      return id;
   return -1;
 }
 
 static void eos_choose(lm_bpe *b, const char *configured) {
-  static const char *const usual[] = {"<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "<eos>", "<|eos|>", "[EOS]"};
-  if (configured) b->base.eos = piece_find(b, configured);
-  for (size_t i = 0; i < LM_COUNT(usual) && b->base.eos < 0; i++) b->base.eos = piece_find(b, usual[i]);
+  static const char *const usual[] = {"<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>",
+                                      "</s>",          "<eos>",           "<|eos|>",
+                                      "[EOS]"};
+  if (configured)
+    b->base.eos = piece_find(b, configured);
+  for (size_t i = 0; i < LM_COUNT(usual) && b->base.eos < 0; i++)
+    b->base.eos = piece_find(b, usual[i]);
 }
 
-static void key_add(lm_bpe *b, const char *p, size_t n) { lm_hash_key(b->base.key, p, n); }
+static void key_add(lm_bpe *b, const char *p, size_t n) {
+  lm_hash_key(b->base.key, p, n);
+}
 
 // ---- files
 
@@ -453,16 +555,20 @@ static lm_status tokenizer_read(reading *r, const json_t *root) {
   return decoder_read(r, json_object_get(root, "decoder"));
 }
 
-static lm_status parse(const char *text, size_t n, const char *what, const char *eos, lm_tokenizer **out) {
+static lm_status parse(const char *text, size_t n, const char *what, const char *eos,
+                       lm_tokenizer **out) {
   reading r = {.b = lm_bpe_create()};
   json_t *root;
   lm_status s = lm_json_parse(text, n, what, &root);
-  if (!s) s = lm_annotate(tokenizer_read(&r, root), "%s", what);
+  if (!s)
+    s = lm_annotate(tokenizer_read(&r, root), "%s", what);
   json_decref(root);
   lm_buf_free(&r.bytes);
-  if (s) lm_tokenizer_destroy(&r.b->base);
+  if (s)
+    lm_tokenizer_destroy(&r.b->base);
   *out = s ? NULL : &r.b->base;
-  if (s) return s;
+  if (s)
+    return s;
   eos_choose(r.b, eos);
   key_add(r.b, text, n);
   key_add(r.b, (const char *)&r.b->base.eos, sizeof r.b->base.eos);
@@ -476,7 +582,8 @@ lm_status lm_tokenizer_bpe_parse(const char *json, size_t n, const char *what, l
 // A file that the user named: that it can't be read is the user's error.
 static lm_status named_file_read(const char *path, lm_buf *out) {
   lm_status s = lm_file_read(path, FILE_MAX, out);
-  if (s) s->kind = LM_USER;
+  if (s)
+    s->kind = LM_USER;
   return s;
 }
 
@@ -484,26 +591,37 @@ static lm_status merge_lines_read(reading *r, const char *text, size_t n) {
   uint32_t rank = 0;
   for (const char *at = text, *end = text + n, *stop; at < end; at = stop + 1) {
     stop = memchr(at, '\n', (size_t)(end - at));
-    if (!stop) stop = end;
+    if (!stop)
+      stop = end;
     size_t length = (size_t)(stop - at);
-    while (length && (at[length - 1] == '\r')) length--;
-    if (!length || (at == text && length > 8 && !memcmp(at, "#version", 8))) continue;
+    while (length && (at[length - 1] == '\r'))
+      length--;
+    if (!length || (at == text && length > 8 && !memcmp(at, "#version", 8)))
+      continue;
     LM_TRY(merge_line_add(r, at, length, rank++));
   }
   return NULL;
 }
 
-// These files name no special tokens, so "<|endoftext|>" in a text is text, as in GPT-2's own encoder.
-static lm_status pair_of_files_read(reading *r, const char *path, const char *merges, json_t **root) {
+// These files name no special tokens, so "<|endoftext|>" in a text is text, as in GPT-2's own
+// encoder.
+static lm_status pair_of_files_read(reading *r, const char *path, const char *merges,
+                                    json_t **root) {
   lm_buf encoder = {0}, lines = {0};
   *root = NULL;
   lm_status s = named_file_read(path, &encoder);
-  if (!s) s = named_file_read(merges, &lines);
-  if (!s) s = lm_json_parse(encoder.p, encoder.n, path, root);
+  if (!s)
+    s = named_file_read(merges, &lines);
+  if (!s)
+    s = lm_json_parse(encoder.p, encoder.n, path, root);
   r->vocab = *root;
-  if (!s) s = lm_annotate(vocab_read(r), "%s", path);
-  if (!s) s = lm_annotate(merge_lines_read(r, lines.p, lines.n), "%s", merges);
-  if (!s) s = lm_pretok_split_add(r->b->pretok, LM_PRETOK_GPT2, strlen(LM_PRETOK_GPT2), false, LM_SPLIT_ISOLATED, false);
+  if (!s)
+    s = lm_annotate(vocab_read(r), "%s", path);
+  if (!s)
+    s = lm_annotate(merge_lines_read(r, lines.p, lines.n), "%s", merges);
+  if (!s)
+    s = lm_pretok_split_add(r->b->pretok, LM_PRETOK_GPT2, strlen(LM_PRETOK_GPT2), false,
+                            LM_SPLIT_ISOLATED, false);
   if (!s) {
     key_add(r->b, encoder.p, encoder.n);
     key_add(r->b, lines.p, lines.n);
@@ -520,19 +638,23 @@ static lm_status pair_of_files_open(const char *path, const char *merges, lm_tok
   lm_status s = pair_of_files_read(&r, path, merges, &root);
   json_decref(root);
   lm_buf_free(&r.bytes);
-  if (s) lm_tokenizer_destroy(&r.b->base);
+  if (s)
+    lm_tokenizer_destroy(&r.b->base);
   *out = s ? NULL : &r.b->base;
   return s;
 }
 
 lm_status lm_tokenizer_bpe_open(const char *path, const char *merges, lm_tokenizer **out) {
   *out = NULL;
-  if (merges) return pair_of_files_open(path, merges, out);
+  if (merges)
+    return pair_of_files_open(path, merges, out);
   lm_buf text = {0}, eos = {0};
   lm_arena *a = lm_arena_create();
   lm_status s = named_file_read(path, &text);
-  if (!s) s = config_eos_read(lm_path_dir(a, path), &eos);
-  if (!s) s = parse(text.p, text.n, path, eos.p, out);
+  if (!s)
+    s = config_eos_read(lm_path_dir(a, path), &eos);
+  if (!s)
+    s = parse(text.p, text.n, path, eos.p, out);
   lm_buf_free(&text);
   lm_buf_free(&eos);
   lm_arena_destroy(a);

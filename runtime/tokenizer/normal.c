@@ -4,17 +4,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct { const char *name; uint32_t quick; } forms[] = {
+static const struct {
+  const char *name;
+  uint32_t quick;
+} forms[] = {
     // the least code point that the form may change or join to the one before
-    [LM_NORMAL_NONE] = {"", 0},       [LM_NORMAL_NFC] = {"NFC", 0x300},  [LM_NORMAL_NFD] = {"NFD", 0xc0},
-    [LM_NORMAL_NFKC] = {"NFKC", 0xa0}, [LM_NORMAL_NFKD] = {"NFKD", 0xa0},
+    [LM_NORMAL_NONE] = {"", 0},        [LM_NORMAL_NFC] = {"NFC", 0x300},
+    [LM_NORMAL_NFD] = {"NFD", 0xc0},   [LM_NORMAL_NFKC] = {"NFKC", 0xa0},
+    [LM_NORMAL_NFKD] = {"NFKD", 0xa0},
 };
 
 static bool is_normal(lm_normal_form form, const char *text, size_t n) {
-  // Lead bytes order as code points do: U+0300 begins with 0xcc, U+00A0 and U+00C0 with 0xc2 and 0xc3.
+  // Lead bytes order as code points do: U+0300 begins with 0xcc, U+00A0 and U+00C0 with 0xc2 and
+  // 0xc3.
   unsigned char least = forms[form].quick == 0x300 ? 0xcc : forms[form].quick == 0xc0 ? 0xc3 : 0xc2;
   for (size_t i = 0; i < n; i++)
-    if ((unsigned char)text[i] >= least) return false;
+    if ((unsigned char)text[i] >= least)
+      return false;
   return true;
 }
 
@@ -23,20 +29,28 @@ static bool is_normal(lm_normal_form form, const char *text, size_t n) {
 
 static lm_status transform(lm_normal_form form, const char *text, size_t n, lm_buf *scratch) {
   static const utf8proc_option_t options[] = {
-      [LM_NORMAL_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE, [LM_NORMAL_NFD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
+      [LM_NORMAL_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
+      [LM_NORMAL_NFD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
       [LM_NORMAL_NFKC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
       [LM_NORMAL_NFKD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT};
   utf8proc_uint8_t *made = NULL;
-  utf8proc_ssize_t length = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &made, options[form]);
-  if (length < 0) return lm_fail(length == UTF8PROC_ERROR_NOMEM ? LM_ENV : LM_BUG_STATUS, "%s: %s", forms[form].name, utf8proc_errmsg(length));
+  utf8proc_ssize_t length =
+      utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &made, options[form]);
+  if (length < 0)
+    return lm_fail(length == UTF8PROC_ERROR_NOMEM ? LM_ENV : LM_BUG_STATUS, "%s: %s",
+                   forms[form].name, utf8proc_errmsg(length));
   scratch->n = 0;
   lm_buf_add(scratch, made, (size_t)length);
-  free(made);                          // utf8proc's own malloc
+  free(made); // utf8proc's own malloc
   return NULL;
 }
-static lm_status form_check(const char *name) { return NULL; }
+static lm_status form_check(const char *name) {
+  return NULL;
+}
 #else
-static lm_status transform(lm_normal_form form, const char *text, size_t n, lm_buf *scratch) { LM_BUG("no utf8proc"); }
+static lm_status transform(lm_normal_form form, const char *text, size_t n, lm_buf *scratch) {
+  LM_BUG("no utf8proc");
+}
 static lm_status form_check(const char *name) {
   return lm_fail(LM_USER, "normalizer %s: lmc was built without utf8proc (libutf8proc-dev)", name);
 }
@@ -51,9 +65,11 @@ lm_status lm_normal_form_find(const char *name, lm_normal_form *out) {
   return lm_fail(LM_USER, "normalizer %s cannot be had, only NFC, NFD, NFKC, NFKD", name);
 }
 
-lm_status lm_normalize(lm_normal_form form, const char *text, size_t n, lm_buf *scratch, const char **out, size_t *out_n) {
+lm_status lm_normalize(lm_normal_form form, const char *text, size_t n, lm_buf *scratch,
+                       const char **out, size_t *out_n) {
   bool same = form == LM_NORMAL_NONE || is_normal(form, text, n);
-  if (!same) LM_TRY(transform(form, text, n, scratch));
+  if (!same)
+    LM_TRY(transform(form, text, n, scratch));
   *out = same ? text : scratch->p;
   *out_n = same ? n : scratch->n;
   return NULL;

@@ -3,49 +3,87 @@
 
 #include "runtime/tokenizer/bytechar.h"
 
-enum { STEPS_MAX = 16 };
-typedef enum { STEP_SPLIT, STEP_PREFIX, STEP_CHARS } step_kind;
-typedef struct { step_kind kind; lm_regex *regex; lm_split_behavior behavior; bool invert; } step;
+enum {
+  STEPS_MAX = 16
+};
+typedef enum {
+  STEP_SPLIT,
+  STEP_PREFIX,
+  STEP_CHARS
+} step_kind;
+typedef struct {
+  step_kind kind;
+  lm_regex *regex;
+  lm_split_behavior behavior;
+  bool invert;
+} step;
 
-struct lm_pretok { step steps[STEPS_MAX]; int n; };
-struct lm_pretok_room { lm_regex_room *regex; lm_buf scratch[STEPS_MAX]; };
+struct lm_pretok {
+  step steps[STEPS_MAX];
+  int n;
+};
+struct lm_pretok_room {
+  lm_regex_room *regex;
+  lm_buf scratch[STEPS_MAX];
+};
 
-typedef struct { const lm_pretok *p; lm_pretok_room *m; bool continues; lm_word_sink sink; } pass;
+typedef struct {
+  const lm_pretok *p;
+  lm_pretok_room *m;
+  bool continues;
+  lm_word_sink sink;
+} pass;
 
-lm_pretok *lm_pretok_create(void) { return lm_alloc(sizeof(lm_pretok)); }
+lm_pretok *lm_pretok_create(void) {
+  return lm_alloc(sizeof(lm_pretok));
+}
 
 void lm_pretok_destroy(lm_pretok *p) {
-  if (!p) return;
-  for (int i = 0; i < p->n; i++) lm_regex_destroy(p->steps[i].regex);
+  if (!p)
+    return;
+  for (int i = 0; i < p->n; i++)
+    lm_regex_destroy(p->steps[i].regex);
   lm_free(p);
 }
 
 static lm_status step_add(lm_pretok *p, step s) {
-  if (p->n == STEPS_MAX) return lm_fail(LM_USER, "a pre-tokenizer of more than %d steps", STEPS_MAX);
+  if (p->n == STEPS_MAX)
+    return lm_fail(LM_USER, "a pre-tokenizer of more than %d steps", STEPS_MAX);
   p->steps[p->n++] = s;
   return NULL;
 }
 
-lm_status lm_pretok_split_add(lm_pretok *p, const char *pattern, size_t n, bool literal, lm_split_behavior b, bool invert) {
+lm_status lm_pretok_split_add(lm_pretok *p, const char *pattern, size_t n, bool literal,
+                              lm_split_behavior b, bool invert) {
   lm_regex *r;
   LM_TRY(lm_regex_create(pattern, n, literal, &r));
   lm_status s = step_add(p, (step){STEP_SPLIT, r, b, invert});
-  if (s) lm_regex_destroy(r);
+  if (s)
+    lm_regex_destroy(r);
   return s;
 }
 
 static bool has_step(const lm_pretok *p, step_kind kind) {
   for (int i = 0; i < p->n; i++)
-    if (p->steps[i].kind == kind) return true;
+    if (p->steps[i].kind == kind)
+      return true;
   return false;
 }
 
 // A second time changes nothing.
-static lm_status step_add_once(lm_pretok *p, step_kind kind) { return has_step(p, kind) ? NULL : step_add(p, (step){.kind = kind}); }
+static lm_status step_add_once(lm_pretok *p, step_kind kind) {
+  return has_step(p, kind) ? NULL : step_add(p, (step){.kind = kind});
+}
 
-lm_status lm_pretok_prefix_add(lm_pretok *p) { return step_add_once(p, STEP_PREFIX); }
-lm_status lm_pretok_chars_add(lm_pretok *p) { return step_add_once(p, STEP_CHARS); }
-bool lm_pretok_gives_chars(const lm_pretok *p) { return has_step(p, STEP_CHARS); }
+lm_status lm_pretok_prefix_add(lm_pretok *p) {
+  return step_add_once(p, STEP_PREFIX);
+}
+lm_status lm_pretok_chars_add(lm_pretok *p) {
+  return step_add_once(p, STEP_CHARS);
+}
+bool lm_pretok_gives_chars(const lm_pretok *p) {
+  return has_step(p, STEP_CHARS);
+}
 
 lm_pretok_room *lm_pretok_room_create(const lm_pretok *p) {
   lm_pretok_room *m = lm_alloc(sizeof *m);
@@ -54,9 +92,11 @@ lm_pretok_room *lm_pretok_room_create(const lm_pretok *p) {
 }
 
 void lm_pretok_room_destroy(lm_pretok_room *m) {
-  if (!m) return;
+  if (!m)
+    return;
   lm_regex_room_destroy(m->regex);
-  for (int i = 0; i < STEPS_MAX; i++) lm_buf_free(&m->scratch[i]);
+  for (int i = 0; i < STEPS_MAX; i++)
+    lm_buf_free(&m->scratch[i]);
   lm_free(m);
 }
 
@@ -65,21 +105,33 @@ void lm_pretok_room_destroy(lm_pretok_room *m) {
 static lm_status piece_cut(const pass *x, int i, const char *p, size_t n);
 
 // The piece that is still growing, and whether the span that was added last is a match.
-typedef struct { const char *p; size_t n; bool any, match; } growing;
+typedef struct {
+  const char *p;
+  size_t n;
+  bool any, match;
+} growing;
 
 static bool joins(lm_split_behavior b, bool match, bool previous) {
-  return b == LM_SPLIT_CONTIGUOUS ? match == previous : b == LM_SPLIT_PREVIOUS ? match && !previous : b == LM_SPLIT_NEXT && !match && previous;
+  return b == LM_SPLIT_CONTIGUOUS ? match == previous
+         : b == LM_SPLIT_PREVIOUS ? match && !previous
+                                  : b == LM_SPLIT_NEXT && !match && previous;
 }
 
 static lm_status span_add(const pass *x, int i, growing *g, const char *p, size_t n, bool match) {
   const step *s = &x->p->steps[i];
   match ^= s->invert;
-  if (s->behavior == LM_SPLIT_REMOVED) return match ? NULL : piece_cut(x, i + 1, p, n);
-  if (s->behavior == LM_SPLIT_ISOLATED) return piece_cut(x, i + 1, p, n);
-  if (g->any && joins(s->behavior, match, g->match)) g->n += n;
+  if (s->behavior == LM_SPLIT_REMOVED)
+    return match ? NULL : piece_cut(x, i + 1, p, n);
+  if (s->behavior == LM_SPLIT_ISOLATED)
+    return piece_cut(x, i + 1, p, n);
+  if (g->any && joins(s->behavior, match, g->match))
+    g->n += n;
   else {
-    if (g->any) LM_TRY(piece_cut(x, i + 1, g->p, g->n));
-    g->p = p, g->n = n, g->any = true;
+    if (g->any)
+      LM_TRY(piece_cut(x, i + 1, g->p, g->n));
+    g->p = p;
+    g->n = n;
+    g->any = true;
   }
   g->match = match;
   return NULL;
@@ -96,18 +148,23 @@ static lm_status split(const pass *x, int i, const char *p, size_t n) {
   size_t start, end, cut = 0;
   for (size_t at = 0; at <= n; at = end > start || end >= n ? end : end + char_length(p + end)) {
     LM_TRY(lm_regex_find(x->p->steps[i].regex, x->m->regex, p, n, at, &start, &end));
-    if (start >= n) break;
-    if (start > cut) LM_TRY(span_add(x, i, &g, p + cut, start - cut, false));
+    if (start >= n)
+      break;
+    if (start > cut)
+      LM_TRY(span_add(x, i, &g, p + cut, start - cut, false));
     LM_TRY(span_add(x, i, &g, p + start, end - start, true));
     cut = end;
-    if (end >= n) break;
+    if (end >= n)
+      break;
   }
-  if (cut < n) LM_TRY(span_add(x, i, &g, p + cut, n - cut, false));
+  if (cut < n)
+    LM_TRY(span_add(x, i, &g, p + cut, n - cut, false));
   return g.any ? piece_cut(x, i + 1, g.p, g.n) : NULL;
 }
 
 static lm_status prefix(const pass *x, int i, const char *p, size_t n) {
-  if (*p == ' ' || x->continues) return piece_cut(x, i + 1, p, n);
+  if (*p == ' ' || x->continues)
+    return piece_cut(x, i + 1, p, n);
   lm_buf *b = &x->m->scratch[i];
   b->n = 0;
   lm_buf_puts(b, " ");
@@ -123,17 +180,20 @@ static lm_status chars(const pass *x, int i, const char *p, size_t n) {
 }
 
 static lm_status piece_cut(const pass *x, int i, const char *p, size_t n) {
-  if (!n) return NULL;
-  if (i == x->p->n) return x->sink.word(x->sink.user, p, n);
+  if (!n)
+    return NULL;
+  if (i == x->p->n)
+    return x->sink.word(x->sink.user, p, n);
   switch (x->p->steps[i].kind) {
-    case STEP_SPLIT: return split(x, i, p, n);
-    case STEP_PREFIX: return prefix(x, i, p, n);
-    case STEP_CHARS: return chars(x, i, p, n);
+  case STEP_SPLIT: return split(x, i, p, n);
+  case STEP_PREFIX: return prefix(x, i, p, n);
+  case STEP_CHARS: return chars(x, i, p, n);
   }
   return NULL;
 }
 
-lm_status lm_pretok_run(const lm_pretok *p, lm_pretok_room *m, const char *text, size_t n, bool continues, lm_word_sink sink) {
+lm_status lm_pretok_run(const lm_pretok *p, lm_pretok_room *m, const char *text, size_t n,
+                        bool continues, lm_word_sink sink) {
   pass x = {p, m, continues, sink};
   return piece_cut(&x, 0, text, n);
 }

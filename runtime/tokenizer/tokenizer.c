@@ -8,11 +8,14 @@ void lm_tokens_add_n(lm_tokens *t, const int32_t *ids, size_t n) {
     t->cap = t->n + n > 2 * t->cap ? t->n + n + 256 : 2 * t->cap;
     t->ids = lm_realloc(t->ids, t->cap * sizeof *t->ids);
   }
-  if (n) memcpy(t->ids + t->n, ids, n * sizeof *ids);
+  if (n)
+    memcpy(t->ids + t->n, ids, n * sizeof *ids);
   t->n += n;
 }
 
-void lm_tokens_add(lm_tokens *t, int32_t id) { lm_tokens_add_n(t, &id, 1); }
+void lm_tokens_add(lm_tokens *t, int32_t id) {
+  lm_tokens_add_n(t, &id, 1);
+}
 
 void lm_tokens_free(lm_tokens *t) {
   lm_free(t->ids);
@@ -23,25 +26,34 @@ lm_status lm_tokenizer_encode(const lm_tokenizer *t, const char *text, size_t n,
   return t->ops->encode(t, text, n, false, out);
 }
 
-lm_status lm_tokenizer_encode_more(const lm_tokenizer *t, const char *text, size_t n, lm_tokens *out) {
+lm_status lm_tokenizer_encode_more(const lm_tokenizer *t, const char *text, size_t n,
+                                   lm_tokens *out) {
   return t->ops->encode(t, text, n, true, out);
 }
 
-lm_status lm_tokenizer_encode_framed(const lm_tokenizer *t, const char *text, size_t n, lm_tokens *out) {
+lm_status lm_tokenizer_encode_framed(const lm_tokenizer *t, const char *text, size_t n,
+                                     lm_tokens *out) {
   lm_tokens_add_n(out, t->prefix, (size_t)t->n_prefix);
   LM_TRY(lm_tokenizer_encode(t, text, n, out));
   lm_tokens_add_n(out, t->suffix, (size_t)t->n_suffix);
   return NULL;
 }
 
-static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-static bool is_letter_or_digit(char c) { return is_letter(c) || (c >= '0' && c <= '9'); }
+static bool is_letter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+static bool is_letter_or_digit(char c) {
+  return is_letter(c) || (c >= '0' && c <= '9');
+}
 
-// 3: before a space; 2: behind a line; 1: between characters; 0: not here. Text is cut in front of p.
+// 3: before a space; 2: behind a line; 1: between characters; 0: not here. Text is cut in front of
+// p.
 static int cut_quality(const char *p) {
-  if (p[0] == ' ' && is_letter_or_digit(p[-1]) && is_letter(p[1])) return 3;
+  if (p[0] == ' ' && is_letter_or_digit(p[-1]) && is_letter(p[1]))
+    return 3;
   // what stands before the line's end is ASCII: other white space could be part of it
-  if (p[-1] == '\n' && p[-2] > ' ' && is_letter(p[0])) return 2;
+  if (p[-1] == '\n' && p[-2] > ' ' && is_letter(p[0]))
+    return 2;
   return ((unsigned char)p[0] & 0xc0) != 0x80;
 }
 
@@ -49,7 +61,10 @@ size_t lm_tokenizer_cut(const char *text, size_t n) {
   size_t best = n, quality = 0;
   for (size_t at = n - 1; n >= 4 && at > n / 2 && at >= 2 && quality < 3; at--) {
     size_t q = at + 1 < n ? (size_t)cut_quality(text + at) : 0;
-    if (q > quality) best = at, quality = q;
+    if (q > quality) {
+      best = at;
+      quality = q;
+    }
   }
   return best;
 }
@@ -61,10 +76,12 @@ const char *lm_tokenizer_piece(const lm_tokenizer *t, int32_t id, size_t *out_n)
 
 lm_status lm_tokenizer_decode(const lm_tokenizer *t, const int32_t *ids, size_t n, lm_buf *out) {
   for (size_t i = 0; i < n; i++) {
-    if (ids[i] < 0 || ids[i] >= t->vocab) return lm_fail(LM_USER, "%d is no token: the vocabulary has %d", ids[i], t->vocab);
+    if (ids[i] < 0 || ids[i] >= t->vocab)
+      return lm_fail(LM_USER, "%d is no token: the vocabulary has %d", ids[i], t->vocab);
     size_t length;
     const char *p = lm_tokenizer_piece(t, ids[i], &length);
-    if (!p) return lm_fail(LM_USER, "%d is no token: the vocabulary has a gap there", ids[i]);
+    if (!p)
+      return lm_fail(LM_USER, "%d is no token: the vocabulary has a gap there", ids[i]);
     bool drop = !i && t->prefix_space && length && *p == ' ';
     lm_buf_add(out, p + drop, length - drop);
   }
@@ -72,15 +89,21 @@ lm_status lm_tokenizer_decode(const lm_tokenizer *t, const int32_t *ids, size_t 
 }
 
 void lm_tokenizer_destroy(lm_tokenizer *t) {
-  if (t) t->ops->destroy(t);
+  if (t)
+    t->ops->destroy(t);
 }
 
 // ---- bytes
 
-typedef struct { lm_tokenizer base; char alphabet[256]; } byte_tokenizer;
+typedef struct {
+  lm_tokenizer base;
+  char alphabet[256];
+} byte_tokenizer;
 
-static lm_status bytes_encode(const lm_tokenizer *self, const char *text, size_t n, bool continues, lm_tokens *out) {
-  for (size_t i = 0; i < n; i++) lm_tokens_add(out, (unsigned char)text[i]);
+static lm_status bytes_encode(const lm_tokenizer *self, const char *text, size_t n, bool continues,
+                              lm_tokens *out) {
+  for (size_t i = 0; i < n; i++)
+    lm_tokens_add(out, (unsigned char)text[i]);
   return NULL;
 }
 
@@ -89,12 +112,15 @@ static const char *bytes_piece(const lm_tokenizer *self, int32_t id, size_t *out
   return &((const byte_tokenizer *)self)->alphabet[id];
 }
 
-static void bytes_destroy(lm_tokenizer *self) { lm_free(self); }
+static void bytes_destroy(lm_tokenizer *self) {
+  lm_free(self);
+}
 
 lm_tokenizer *lm_tokenizer_bytes_create(void) {
   static const lm_tokenizer_ops ops = {bytes_encode, bytes_piece, bytes_destroy};
   byte_tokenizer *t = lm_alloc(sizeof *t);
   t->base = (lm_tokenizer){.ops = &ops, .vocab = 256, .eos = -1};
-  for (int i = 0; i < 256; i++) t->alphabet[i] = (char)i;
+  for (int i = 0; i < 256; i++)
+    t->alphabet[i] = (char)i;
   return &t->base;
 }

@@ -1,6 +1,7 @@
-// train.c - see train.h. Words are counted once, so merging works on the different words of a text, not on its length.
-// Each pair knows how often it stands and in which words it may; a heap holds pairs by count. Counts in the heap may be
-// too high (a pair that only lost occurrences is not looked for there): what is popped is compared and put back if need be.
+// train.c - see train.h. Words are counted once, so merging works on the different words of a text,
+// not on its length. Each pair knows how often it stands and in which words it may; a heap holds
+// pairs by count. Counts in the heap may be too high (a pair that only lost occurrences is not
+// looked for there): what is popped is compared and put back if need be.
 #include "runtime/tokenizer/train.h"
 
 #include <stdlib.h>
@@ -9,36 +10,70 @@
 #include "runtime/tokenizer/bytechar.h"
 #include "runtime/tokenizer/pretok.h"
 
-enum { WORD_MAX = 1024, EOS = 0 };
+enum {
+  WORD_MAX = 1024,
+  EOS = 0
+};
 static const char EOS_TEXT[] = "<|endoftext|>";
 
-typedef struct { const char *p; uint32_t n; uint64_t count; } word;       // p NULL: an empty place
-typedef struct { word *at; size_t n, cap; lm_arena *arena; } word_table;  // hash table; cap is a power of two
-typedef struct { word_table words; lm_pretok_room *room; } counter;
+typedef struct {
+  const char *p;
+  uint32_t n;
+  uint64_t count;
+} word; // p NULL: an empty place
+typedef struct {
+  word *at;
+  size_t n, cap;
+  lm_arena *arena;
+} word_table; // hash table; cap is a power of two
+typedef struct {
+  word_table words;
+  lm_pretok_room *room;
+} counter;
 
-typedef struct { int32_t left, right; int64_t count; uint32_t *words; uint32_t n, cap; bool dirty; } pair;
-typedef struct { int64_t count; uint32_t pair; } entry;
+typedef struct {
+  int32_t left, right;
+  int64_t count;
+  uint32_t *words;
+  uint32_t n, cap;
+  bool dirty;
+} pair;
+typedef struct {
+  int64_t count;
+  uint32_t pair;
+} entry;
 
 struct lm_bpe_trainer {
   lm_pretok *pretok;
-  counter *counters; int n_counters;
+  counter *counters;
+  int n_counters;
   // merging
-  word *words; size_t n_words;         // in order of their bytes
-  uint64_t *first;                     // [n_words]: word w is symbols[first[w]] … + words[w].n - 1; n shrinks
+  word *words;
+  size_t n_words;  // in order of their bytes
+  uint64_t *first; // [n_words]: word w is symbols[first[w]] … + words[w].n - 1; n shrinks
   int32_t *symbols;
-  pair *pairs; uint32_t n_pairs, cap_pairs;
-  uint32_t *index; size_t cap_index;   // hash table of pairs: 1 + place; 0: empty
-  uint32_t *dirty; size_t n_dirty, cap_dirty;   // pairs that gained occurrences in this round
-  entry *heap; size_t n_heap, cap_heap;
-  lm_buf text; uint64_t *ends; int32_t vocab; uint32_t cap_ends;   // piece of id: bytes ends[id - 1] … ends[id] of text
-  int32_t *merges; size_t n_merges, cap_merges;   // left, right
+  pair *pairs;
+  uint32_t n_pairs, cap_pairs;
+  uint32_t *index;
+  size_t cap_index; // hash table of pairs: 1 + place; 0: empty
+  uint32_t *dirty;
+  size_t n_dirty, cap_dirty; // pairs that gained occurrences in this round
+  entry *heap;
+  size_t n_heap, cap_heap;
+  lm_buf text;
+  uint64_t *ends;
+  int32_t vocab;
+  uint32_t cap_ends; // piece of id: bytes ends[id - 1] … ends[id] of text
+  int32_t *merges;
+  size_t n_merges, cap_merges; // left, right
 };
 
 // ---- counting words
 
 static word *word_at(word_table *t, const char *p, size_t n) {
   size_t at = lm_hash(p, n, 0) & (t->cap - 1);
-  while (t->at[at].p && (t->at[at].n != n || memcmp(t->at[at].p, p, n))) at = (at + 1) & (t->cap - 1);
+  while (t->at[at].p && (t->at[at].n != n || memcmp(t->at[at].p, p, n)))
+    at = (at + 1) & (t->cap - 1);
   return &t->at[at];
 }
 
@@ -47,12 +82,14 @@ static void table_grow(word_table *t) {
   t->cap = old.cap ? 2 * old.cap : 4096;
   t->at = lm_calloc(t->cap, sizeof *t->at);
   for (size_t i = 0; i < old.cap; i++)
-    if (old.at[i].p) *word_at(t, old.at[i].p, old.at[i].n) = old.at[i];
+    if (old.at[i].p)
+      *word_at(t, old.at[i].p, old.at[i].n) = old.at[i];
   lm_free(old.at);
 }
 
 static void word_count(word_table *t, const char *p, size_t n, uint64_t count) {
-  if (2 * (t->n + 1) > t->cap) table_grow(t);
+  if (2 * (t->n + 1) > t->cap)
+    table_grow(t);
   word *w = word_at(t, p, n);
   if (!w->p) {
     *w = (word){lm_arena_strndup(t->arena, p, n), (uint32_t)n, 0};
@@ -63,14 +100,16 @@ static void word_count(word_table *t, const char *p, size_t n, uint64_t count) {
 
 static lm_status on_word(void *user, const char *p, size_t n) {
   counter *c = user;
-  if (n <= WORD_MAX) word_count(&c->words, p, n, 1);
+  if (n <= WORD_MAX)
+    word_count(&c->words, p, n, 1);
   return NULL;
 }
 
 lm_bpe_trainer *lm_bpe_trainer_create(int workers) {
   lm_bpe_trainer *t = lm_alloc(sizeof *t);
   t->pretok = lm_pretok_create();
-  lm_status s = lm_pretok_split_add(t->pretok, LM_PRETOK_GPT2, strlen(LM_PRETOK_GPT2), false, LM_SPLIT_ISOLATED, false);
+  lm_status s = lm_pretok_split_add(t->pretok, LM_PRETOK_GPT2, strlen(LM_PRETOK_GPT2), false,
+                                    LM_SPLIT_ISOLATED, false);
   LM_ASSERT(!s);
   t->n_counters = workers;
   t->counters = lm_calloc((size_t)workers, sizeof *t->counters);
@@ -82,13 +121,15 @@ lm_bpe_trainer *lm_bpe_trainer_create(int workers) {
 }
 
 void lm_bpe_trainer_destroy(lm_bpe_trainer *t) {
-  if (!t) return;
+  if (!t)
+    return;
   for (int i = 0; i < t->n_counters; i++) {
     lm_arena_destroy(t->counters[i].words.arena);
     lm_free(t->counters[i].words.at);
     lm_pretok_room_destroy(t->counters[i].room);
   }
-  for (uint32_t i = 0; i < t->n_pairs; i++) lm_free(t->pairs[i].words);
+  for (uint32_t i = 0; i < t->n_pairs; i++)
+    lm_free(t->pairs[i].words);
   lm_pretok_destroy(t->pretok);
   lm_free(t->counters);
   lm_free(t->words);
@@ -126,11 +167,13 @@ static void words_collect(lm_bpe_trainer *t) {
   for (int i = 1; i < t->n_counters; i++) {
     const word_table *other = &t->counters[i].words;
     for (size_t k = 0; k < other->cap; k++)
-      if (other->at[k].p) word_count(all, other->at[k].p, other->at[k].n, other->at[k].count);
+      if (other->at[k].p)
+        word_count(all, other->at[k].p, other->at[k].n, other->at[k].count);
   }
   t->words = lm_calloc(all->n, sizeof *t->words);
   for (size_t k = 0; k < all->cap; k++)
-    if (all->at[k].p) t->words[t->n_words++] = all->at[k];
+    if (all->at[k].p)
+      t->words[t->n_words++] = all->at[k];
   qsort(t->words, t->n_words, sizeof *t->words, by_bytes);
 }
 
@@ -153,7 +196,8 @@ static const char *piece_of(const lm_bpe_trainer *t, int32_t id, size_t *out_n) 
 static void bytes_add(lm_bpe_trainer *t, int32_t *byte_id) {
   for (uint32_t c = 0; c < LM_BYTECHAR_END; c++) {
     int byte = lm_char_to_byte(c);
-    if (byte < 0) continue;
+    if (byte < 0)
+      continue;
     byte_id[byte] = t->vocab;
     piece_add(t, &(char){(char)byte}, 1);
   }
@@ -162,10 +206,12 @@ static void bytes_add(lm_bpe_trainer *t, int32_t *byte_id) {
 static void symbols_make(lm_bpe_trainer *t, const int32_t *byte_id) {
   uint64_t total = 0;
   t->first = lm_calloc(t->n_words, sizeof *t->first);
-  for (size_t w = 0; w < t->n_words; total += t->words[w++].n) t->first[w] = total;
+  for (size_t w = 0; w < t->n_words; total += t->words[w++].n)
+    t->first[w] = total;
   t->symbols = lm_calloc(total, sizeof *t->symbols);
   for (size_t w = 0; w < t->n_words; w++)
-    for (uint32_t i = 0; i < t->words[w].n; i++) t->symbols[t->first[w] + i] = byte_id[(unsigned char)t->words[w].p[i]];
+    for (uint32_t i = 0; i < t->words[w].n; i++)
+      t->symbols[t->first[w] + i] = byte_id[(unsigned char)t->words[w].p[i]];
 }
 
 // ---- pairs
@@ -179,7 +225,8 @@ static uint32_t *index_at(const lm_bpe_trainer *t, int32_t left, int32_t right) 
   size_t at = pair_hash(left, right) & (t->cap_index - 1);
   for (; t->index[at]; at = (at + 1) & (t->cap_index - 1)) {
     const pair *p = &t->pairs[t->index[at] - 1];
-    if (p->left == left && p->right == right) break;
+    if (p->left == left && p->right == right)
+      break;
   }
   return &t->index[at];
 }
@@ -188,13 +235,16 @@ static void index_grow(lm_bpe_trainer *t) {
   lm_free(t->index);
   t->cap_index = t->cap_index ? 2 * t->cap_index : 1 << 16;
   t->index = lm_calloc(t->cap_index, sizeof *t->index);
-  for (uint32_t i = 0; i < t->n_pairs; i++) *index_at(t, t->pairs[i].left, t->pairs[i].right) = i + 1;
+  for (uint32_t i = 0; i < t->n_pairs; i++)
+    *index_at(t, t->pairs[i].left, t->pairs[i].right) = i + 1;
 }
 
 static pair *pair_get(lm_bpe_trainer *t, int32_t left, int32_t right) {
-  if (2 * ((size_t)t->n_pairs + 1) > t->cap_index) index_grow(t);
+  if (2 * ((size_t)t->n_pairs + 1) > t->cap_index)
+    index_grow(t);
   uint32_t *place = index_at(t, left, right);
-  if (*place) return &t->pairs[*place - 1];
+  if (*place)
+    return &t->pairs[*place - 1];
   if (t->n_pairs == t->cap_pairs) {
     t->cap_pairs = t->cap_pairs ? 2 * t->cap_pairs : 4096;
     t->pairs = lm_realloc(t->pairs, t->cap_pairs * sizeof *t->pairs);
@@ -205,7 +255,8 @@ static pair *pair_get(lm_bpe_trainer *t, int32_t left, int32_t right) {
 }
 
 static void pair_word_add(pair *p, uint32_t w) {
-  if (p->n && p->words[p->n - 1] == w) return;
+  if (p->n && p->words[p->n - 1] == w)
+    return;
   if (p->n == p->cap) {
     p->cap = p->cap ? 2 * p->cap : 4;
     p->words = lm_realloc(p->words, p->cap * sizeof *p->words);
@@ -214,7 +265,8 @@ static void pair_word_add(pair *p, uint32_t w) {
 }
 
 static void pair_mark(lm_bpe_trainer *t, pair *p) {
-  if (p->dirty) return;
+  if (p->dirty)
+    return;
   p->dirty = true;
   if (t->n_dirty == t->cap_dirty) {
     t->cap_dirty = t->cap_dirty ? 2 * t->cap_dirty : 1024;
@@ -229,7 +281,8 @@ static void word_pairs_add(lm_bpe_trainer *t, uint32_t w, int sign, int32_t made
   for (uint32_t i = 0; i + 1 < t->words[w].n; i++) {
     pair *p = pair_get(t, s[i], s[i + 1]);
     p->count += sign * (int64_t)t->words[w].count;
-    if (sign < 0 || (made >= 0 && s[i] != made && s[i + 1] != made)) continue;
+    if (sign < 0 || (made >= 0 && s[i] != made && s[i + 1] != made))
+      continue;
     pair_word_add(p, w);
     pair_mark(t, p);
   }
@@ -238,8 +291,11 @@ static void word_pairs_add(lm_bpe_trainer *t, uint32_t w, int sign, int32_t made
 // ---- the heap: most frequent first, then least left, then least right
 
 static bool comes_before(const lm_bpe_trainer *t, const entry *a, const entry *b) {
-  const pair *p = &t->pairs[a->pair], *q = &t->pairs[b->pair];
-  return a->count != b->count ? a->count > b->count : p->left != q->left ? p->left < q->left : p->right < q->right;
+  const pair *p = &t->pairs[a->pair];
+  const pair *q = &t->pairs[b->pair];
+  return a->count != b->count ? a->count > b->count
+         : p->left != q->left ? p->left < q->left
+                              : p->right < q->right;
 }
 
 static void heap_push(lm_bpe_trainer *t, entry e) {
@@ -248,16 +304,20 @@ static void heap_push(lm_bpe_trainer *t, entry e) {
     t->heap = lm_realloc(t->heap, t->cap_heap * sizeof *t->heap);
   }
   size_t i = t->n_heap++;
-  for (size_t up; i && comes_before(t, &e, &t->heap[up = (i - 1) / 2]); i = up) t->heap[i] = t->heap[up];
+  for (size_t up; i && comes_before(t, &e, &t->heap[up = (i - 1) / 2]); i = up)
+    t->heap[i] = t->heap[up];
   t->heap[i] = e;
 }
 
 static entry heap_pop(lm_bpe_trainer *t) {
-  entry top = t->heap[0], e = t->heap[--t->n_heap];
+  entry top = t->heap[0];
+  entry e = t->heap[--t->n_heap];
   size_t i = 0, down;
   while ((down = 2 * i + 1) < t->n_heap) {
-    if (down + 1 < t->n_heap && comes_before(t, &t->heap[down + 1], &t->heap[down])) down++;
-    if (!comes_before(t, &t->heap[down], &e)) break;
+    if (down + 1 < t->n_heap && comes_before(t, &t->heap[down + 1], &t->heap[down]))
+      down++;
+    if (!comes_before(t, &t->heap[down], &e))
+      break;
     t->heap[i] = t->heap[down];
     i = down;
   }
@@ -269,7 +329,8 @@ static void dirty_push(lm_bpe_trainer *t) {
   for (size_t i = 0; i < t->n_dirty; i++) {
     pair *p = &t->pairs[t->dirty[i]];
     p->dirty = false;
-    if (p->count > 0) heap_push(t, (entry){p->count, t->dirty[i]});
+    if (p->count > 0)
+      heap_push(t, (entry){p->count, t->dirty[i]});
   }
   t->n_dirty = 0;
 }
@@ -279,8 +340,10 @@ static pair *pair_best(lm_bpe_trainer *t) {
   while (t->n_heap) {
     entry e = heap_pop(t);
     pair *p = &t->pairs[e.pair];
-    if (p->count == e.count) return e.count >= 2 ? p : NULL;
-    if (p->count > 0) heap_push(t, (entry){p->count, e.pair});
+    if (p->count == e.count)
+      return e.count >= 2 ? p : NULL;
+    if (p->count > 0)
+      heap_push(t, (entry){p->count, e.pair});
   }
   return NULL;
 }
@@ -290,7 +353,8 @@ static pair *pair_best(lm_bpe_trainer *t) {
 static bool word_holds(const lm_bpe_trainer *t, uint32_t w, int32_t left, int32_t right) {
   const int32_t *s = t->symbols + t->first[w];
   for (uint32_t i = 0; i + 1 < t->words[w].n; i++)
-    if (s[i] == left && s[i + 1] == right) return true;
+    if (s[i] == left && s[i + 1] == right)
+      return true;
   return false;
 }
 
@@ -312,7 +376,8 @@ static int32_t made_find(lm_bpe_trainer *t, word_table *known, int32_t left, int
   lm_buf text = {0};
   lm_buf_add(&text, p[0], n[0]);
   lm_buf_add(&text, p[1], n[1]);
-  if (2 * (known->n + 1) > known->cap) table_grow(known);
+  if (2 * (known->n + 1) > known->cap)
+    table_grow(known);
   word *w = word_at(known, text.p, text.n);
   if (!w->p) {
     word_count(known, text.p, text.n, (uint64_t)t->vocab);
@@ -324,10 +389,12 @@ static int32_t made_find(lm_bpe_trainer *t, word_table *known, int32_t left, int
 }
 
 static void pair_merge(lm_bpe_trainer *t, pair *best, int32_t made) {
-  pair p = *best;                      // `pairs` moves as it grows
-  best->words = NULL, best->n = best->cap = 0;
+  pair p = *best; // `pairs` moves as it grows
+  best->words = NULL;
+  best->n = best->cap = 0;
   for (uint32_t i = 0; i < p.n; i++) {
-    if (!word_holds(t, p.words[i], p.left, p.right)) continue;
+    if (!word_holds(t, p.words[i], p.left, p.right))
+      continue;
     word_pairs_add(t, p.words[i], -1, made);
     word_merge(t, p.words[i], p.left, p.right, made);
     word_pairs_add(t, p.words[i], 1, made);
@@ -337,10 +404,12 @@ static void pair_merge(lm_bpe_trainer *t, pair *best, int32_t made) {
 }
 
 static void merges_make(lm_bpe_trainer *t, int32_t vocab) {
-  word_table known = {.arena = t->counters[0].words.arena};   // text of a merged token -> its id, as the count
-  for (size_t w = 0; w < t->n_words; w++) word_pairs_add(t, (uint32_t)w, 1, -1);
+  word_table known = {
+      .arena = t->counters[0].words.arena}; // text of a merged token -> its id, as the count
+  for (size_t w = 0; w < t->n_words; w++)
+    word_pairs_add(t, (uint32_t)w, 1, -1);
   dirty_push(t);
-  for (pair *p; t->vocab < vocab && (p = pair_best(t)); ) {
+  for (pair *p; t->vocab < vocab && (p = pair_best(t));) {
     if (t->n_merges + 2 > t->cap_merges) {
       t->cap_merges = t->cap_merges ? 2 * t->cap_merges : 1024;
       t->merges = lm_realloc(t->merges, t->cap_merges * sizeof *t->merges);
@@ -354,23 +423,32 @@ static void merges_make(lm_bpe_trainer *t, int32_t vocab) {
 
 // ---- writing
 
-static void piece_chars(const lm_bpe_trainer *t, int32_t id, lm_buf *out) {   // appends
+static void piece_chars(const lm_bpe_trainer *t, int32_t id, lm_buf *out) { // appends
   size_t n;
   const char *p = piece_of(t, id, &n);
-  if (id == EOS) lm_buf_add(out, p, n);
-  else lm_bytes_to_chars(p, n, out);
+  if (id == EOS)
+    lm_buf_add(out, p, n);
+  else
+    lm_bytes_to_chars(p, n, out);
 }
 
 static void json_write(const lm_bpe_trainer *t, lm_buf *out) {
   lm_buf piece = {0};
-  lm_buf_printf(out, "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n"
-                "  \"added_tokens\": [{\"id\": %d, \"content\": \"%s\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, "
-                "\"normalized\": false, \"special\": true}],\n  \"normalizer\": null,\n", EOS, EOS_TEXT);
-  lm_buf_puts(out, "  \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": true, \"use_regex\": true},\n"
-              "  \"post_processor\": null,\n"
-              "  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, \"trim_offsets\": true, \"use_regex\": true},\n"
-              "  \"model\": {\n    \"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, \"continuing_subword_prefix\": null,\n"
-              "    \"end_of_word_suffix\": null, \"fuse_unk\": false, \"byte_fallback\": false, \"ignore_merges\": false,\n    \"vocab\": {");
+  lm_buf_printf(out,
+                "{\n  \"version\": \"1.0\",\n  \"truncation\": null,\n  \"padding\": null,\n"
+                "  \"added_tokens\": [{\"id\": %d, \"content\": \"%s\", \"single_word\": false, "
+                "\"lstrip\": false, \"rstrip\": false, "
+                "\"normalized\": false, \"special\": true}],\n  \"normalizer\": null,\n",
+                EOS, EOS_TEXT);
+  lm_buf_puts(out, "  \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
+                   "\"trim_offsets\": true, \"use_regex\": true},\n"
+                   "  \"post_processor\": null,\n"
+                   "  \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
+                   "\"trim_offsets\": true, \"use_regex\": true},\n"
+                   "  \"model\": {\n    \"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
+                   "\"continuing_subword_prefix\": null,\n"
+                   "    \"end_of_word_suffix\": null, \"fuse_unk\": false, \"byte_fallback\": "
+                   "false, \"ignore_merges\": false,\n    \"vocab\": {");
   for (int32_t id = 0; id < t->vocab; id++) {
     piece.n = 0;
     piece_chars(t, id, &piece);
@@ -393,9 +471,12 @@ static void json_write(const lm_bpe_trainer *t, lm_buf *out) {
 
 lm_status lm_bpe_trainer_finish(lm_bpe_trainer *t, int32_t vocab, lm_buf *out_json) {
   int32_t byte_id[256];
-  if (vocab < LM_BPE_VOCAB_LEAST) return lm_fail(LM_USER, "a vocabulary of %d: bytes and the end of text alone are %d", vocab, LM_BPE_VOCAB_LEAST);
+  if (vocab < LM_BPE_VOCAB_LEAST)
+    return lm_fail(LM_USER, "a vocabulary of %d: bytes and the end of text alone are %d", vocab,
+                   LM_BPE_VOCAB_LEAST);
   words_collect(t);
-  if (t->n_words > UINT32_MAX) return lm_fail(LM_USER, "%zu different words are more than can be trained on", t->n_words);
+  if (t->n_words > UINT32_MAX)
+    return lm_fail(LM_USER, "%zu different words are more than can be trained on", t->n_words);
   piece_add(t, EOS_TEXT, strlen(EOS_TEXT));
   bytes_add(t, byte_id);
   symbols_make(t, byte_id);

@@ -11,8 +11,10 @@
 #include "runtime/train/checkpoint_state.h"
 #include "runtime/train/checkpoint_sum.h"
 
-static const char STATE[] = "state.json", MODEL[] = "model.safetensors", OPTIMIZER[] = "optimizer.safetensors";
-static const char *const FILES[] = {STATE, MODEL, OPTIMIZER};    // of which lm_checkpoint_part takes so many
+static const char STATE[] = "state.json", MODEL[] = "model.safetensors",
+                  OPTIMIZER[] = "optimizer.safetensors";
+static const char *const FILES[] = {STATE, MODEL,
+                                    OPTIMIZER}; // of which lm_checkpoint_part takes so many
 
 // ---- tensors
 
@@ -25,25 +27,33 @@ static float *arena_of(const lm_trainer *t, int state, bool change) {
 }
 
 static char *tensor_name(lm_arena *a, const lm_trainer *t, int state, const lm_plan_param *p) {
-  return state < 0 ? (char *)p->path : lm_arena_printf(a, "%s.%s", lm_trainer_options_of(t)->states[state].name, p->path);
+  return state < 0
+             ? (char *)p->path
+             : lm_arena_printf(a, "%s.%s", lm_trainer_options_of(t)->states[state].name, p->path);
 }
 
-static lm_st_tensor tensor_of(lm_arena *a, const lm_trainer *t, int state, const lm_plan_param *p, bool change) {
-  lm_st_tensor x = {.name = tensor_name(a, t, state, p), .dtype = LM_ST_F32, .rank = p->rank, .elements = p->elements,
+static lm_st_tensor tensor_of(lm_arena *a, const lm_trainer *t, int state, const lm_plan_param *p,
+                              bool change) {
+  lm_st_tensor x = {.name = tensor_name(a, t, state, p),
+                    .dtype = LM_ST_F32,
+                    .rank = p->rank,
+                    .elements = p->elements,
                     .data = arena_of(t, state, change) + p->offset};
-  for (int k = 0; k < p->rank; k++) x.shape[k] = p->shape[k];
+  for (int k = 0; k < p->rank; k++)
+    x.shape[k] = p->shape[k];
   return x;
 }
 
-static lm_status tensors_list(lm_arena *a, const lm_trainer *t, int first, int last, bool change, lm_st_tensor **out, size_t *out_n) {
+static lm_status tensors_list(lm_arena *a, const lm_trainer *t, int first, int last, bool change,
+                              lm_st_tensor **out, size_t *out_n) {
   const lm_plan *plan = lm_trainer_options_of(t)->plan;
   lm_st_tensor *list = LM_NEW_N(a, lm_st_tensor, (last - first) * plan->n_params);
   size_t n = 0;
   for (int state = first; state < last; state++)
     for (int i = 0; i < plan->n_params; i++) {
       if (plan->params[i].rank > LM_ST_RANK)
-        return lm_fail(LM_USER, "parameter %s has %d axes; files hold at most %d", plan->params[i].path,
-                       plan->params[i].rank, LM_ST_RANK);
+        return lm_fail(LM_USER, "parameter %s has %d axes; files hold at most %d",
+                       plan->params[i].path, plan->params[i].rank, LM_ST_RANK);
       list[n++] = tensor_of(a, t, state, &plan->params[i], change);
     }
   *out = list;
@@ -51,7 +61,8 @@ static lm_status tensors_list(lm_arena *a, const lm_trainer *t, int first, int l
   return NULL;
 }
 
-static lm_status tensors_save(lm_arena *a, const lm_trainer *t, int first, int last, const char *path, lm_sum *out_sum) {
+static lm_status tensors_save(lm_arena *a, const lm_trainer *t, int first, int last,
+                              const char *path, lm_sum *out_sum) {
   lm_st_tensor *list;
   size_t n;
   LM_TRY(tensors_list(a, t, first, last, false, &list, &n));
@@ -59,17 +70,22 @@ static lm_status tensors_save(lm_arena *a, const lm_trainer *t, int first, int l
   return lm_st_write_summed(path, list, n, out_sum);
 }
 
-static lm_status tensors_copy(const lm_st *st, const char *path, const lm_st_tensor *list, size_t n) {
-  if (lm_st_count(st) != n) return lm_fail(LM_USER, "%s has %zu tensors, the model %zu", path, lm_st_count(st), n);
+static lm_status tensors_copy(const lm_st *st, const char *path, const lm_st_tensor *list,
+                              size_t n) {
+  if (lm_st_count(st) != n)
+    return lm_fail(LM_USER, "%s has %zu tensors, the model %zu", path, lm_st_count(st), n);
   for (size_t i = 0; i < n; i++) {
     const lm_st_tensor *x = lm_st_find(st, list[i].name);
-    if (!x) return lm_fail(LM_USER, "%s has no tensor %s", path, list[i].name);
+    if (!x)
+      return lm_fail(LM_USER, "%s has no tensor %s", path, list[i].name);
     size_t shape_bytes = sizeof *x->shape * (size_t)x->rank;
-    if (x->dtype != LM_ST_F32 || x->rank != list[i].rank || memcmp(x->shape, list[i].shape, shape_bytes))
+    if (x->dtype != LM_ST_F32 || x->rank != list[i].rank ||
+        memcmp(x->shape, list[i].shape, shape_bytes))
       return lm_fail(LM_USER, "%s: tensor %s is of another type or shape", path, x->name);
   }
   for (size_t i = 0; i < n; i++)
-    lm_st_to_f32(LM_ST_F32, lm_st_find(st, list[i].name)->data, 0, list[i].elements, (float *)list[i].data);
+    lm_st_to_f32(LM_ST_F32, lm_st_find(st, list[i].name)->data, 0, list[i].elements,
+                 (float *)list[i].data);
   return NULL;
 }
 
@@ -86,27 +102,31 @@ static lm_status tensors_load(lm_arena *a, lm_trainer *t, int first, int last, c
 
 // ---- saving
 
-static lm_status folder_write(lm_arena *a, const lm_trainer *t, const char *folder, const lm_checkpoint *c) {
+static lm_status folder_write(lm_arena *a, const lm_trainer *t, const char *folder,
+                              const lm_checkpoint *c) {
   LM_TRY(lm_path_remove(folder));
   LM_TRY(lm_dir_make(folder));
   lm_sum sums[LM_COUNT(FILES)];
   LM_TRY(tensors_save(a, t, -1, 0, lm_path_join(a, folder, MODEL), &sums[1]));
-  LM_TRY(tensors_save(a, t, 0, lm_trainer_options_of(t)->plan->n_states, lm_path_join(a, folder, OPTIMIZER), &sums[2]));
+  LM_TRY(tensors_save(a, t, 0, lm_trainer_options_of(t)->plan->n_states,
+                      lm_path_join(a, folder, OPTIMIZER), &sums[2]));
   lm_buf text = {0};
   lm_checkpoint_state_print(&text, c);
   sums[0] = lm_sum_of(text.p, text.n);
   lm_status s = lm_file_write_atomic(lm_path_join(a, folder, STATE), text.p, text.n);
   lm_buf_free(&text);
-  if (!s) s = lm_checkpoint_sums_write(a, folder, FILES, sums, LM_COUNT(FILES));
+  if (!s)
+    s = lm_checkpoint_sums_write(a, folder, FILES, sums, LM_COUNT(FILES));
   return s;
 }
 
-static lm_status save(lm_arena *a, const lm_trainer *t, const char *dir, const lm_checkpoint *c, int keep, int64_t also) {
+static lm_status save(lm_arena *a, const lm_trainer *t, const char *dir, const lm_checkpoint *c,
+                      int keep, int64_t also) {
   char *written = lm_path_join(a, dir, ".writing");
   LM_TRY(lm_dir_make(dir));
   lm_status s = folder_write(a, t, written, c);
   if (s) {
-    lm_status_free(lm_path_remove(written));   // the first failure is the one to tell
+    lm_status_free(lm_path_remove(written)); // the first failure is the one to tell
     return s;
   }
   LM_TRY(lm_checkpoint_folder_publish(a, written, lm_checkpoint_path(a, dir, c->step)));
@@ -116,15 +136,21 @@ static lm_status save(lm_arena *a, const lm_trainer *t, const char *dir, const l
 
 int64_t lm_checkpoint_bytes(const lm_plan *plan) {
   int64_t elements = 0;
-  for (int i = 0; i < plan->n_params; i++) elements += plan->params[i].elements;
+  for (int i = 0; i < plan->n_params; i++)
+    elements += plan->params[i].elements;
   return elements * (1 + plan->n_states) * (int64_t)sizeof(float);
 }
 
-lm_status lm_checkpoint_save(const lm_trainer *t, const char *dir, const lm_checkpoint *c, int keep, int64_t also) {
+lm_status lm_checkpoint_save(const lm_trainer *t, const char *dir, const lm_checkpoint *c, int keep,
+                             int64_t also) {
   const char *bad = lm_trainer_not_finite(t);
-  if (bad) return lm_fail(LM_USER, "step %lld: parameter %s is not finite any more; this state is not saved", (long long)c->step, bad);
+  if (bad)
+    return lm_fail(LM_USER,
+                   "step %lld: parameter %s is not finite any more; this state is not saved",
+                   (long long)c->step, bad);
   lm_arena *a = lm_arena_create();
-  lm_status s = lm_annotate(save(a, t, dir, c, keep, also), "checkpoint of step %lld", (long long)c->step);
+  lm_status s =
+      lm_annotate(save(a, t, dir, c, keep, also), "checkpoint of step %lld", (long long)c->step);
   lm_arena_destroy(a);
   return s;
 }
@@ -135,11 +161,13 @@ lm_status lm_checkpoint_save(const lm_trainer *t, const char *dir, const lm_chec
 static bool is_checkpoint(lm_arena *a, const char *path) {
   static const char *const own[] = {STATE, OPTIMIZER, LM_CHECKPOINT_SUMS};
   for (size_t i = 0; i < LM_COUNT(own); i++)
-    if (!access(lm_path_join(a, path, own[i]), F_OK)) return true;
+    if (!access(lm_path_join(a, path, own[i]), F_OK))
+      return true;
   return false;
 }
 
-static lm_status whole_newest(lm_arena *a, const char *path, lm_checkpoint_part part, lm_checkpoint_choice *out) {
+static lm_status whole_newest(lm_arena *a, const char *path, lm_checkpoint_part part,
+                              lm_checkpoint_choice *out) {
   lm_checkpoint_steps all;
   lm_buf damage = {0};
   LM_TRY(lm_checkpoint_steps_list(a, path, &all));
@@ -148,16 +176,27 @@ static lm_status whole_newest(lm_arena *a, const char *path, lm_checkpoint_part 
   for (uint32_t i = 0; i < all.n && !s && !out->folder; i++) {
     const char *folder = lm_checkpoint_path(a, path, all.v[i]), *bad;
     s = lm_checkpoint_sums_check(a, folder, FILES, (int)part, &bad);
-    if (bad) lm_buf_printf(&damage, "%s%s", damage.n ? "\n  " : "", bad);
-    else out->folder = folder, out->step = all.v[i];
+    if (bad)
+      lm_buf_printf(&damage, "%s%s", damage.n ? "\n  " : "", bad);
+    else {
+      out->folder = folder;
+      out->step = all.v[i];
+    }
   }
-  if (damage.n) out->damage = lm_arena_strndup(a, damage.p, damage.n);
+  if (damage.n)
+    out->damage = lm_arena_strndup(a, damage.p, damage.n);
   lm_buf_free(&damage);
-  return s || out->folder || !all.n ? s : lm_fail(LM_ENV, "no checkpoint of %s is whole:\n  %s\n  to begin anew in this folder: lmc run with --resume never; in another one: with --out", path, out->damage);
+  return s || out->folder || !all.n
+             ? s
+             : lm_fail(LM_ENV,
+                       "no checkpoint of %s is whole:\n  %s\n  to begin anew in this folder: lmc "
+                       "run with --resume never; in another one: with --out",
+                       path, out->damage);
 }
 
 // The one that was asked for: nothing takes its place.
-static lm_status whole_one(lm_arena *a, const char *folder, lm_checkpoint_part part, lm_checkpoint_choice *out) {
+static lm_status whole_one(lm_arena *a, const char *folder, lm_checkpoint_part part,
+                           lm_checkpoint_choice *out) {
   const char *bad;
   *out = (lm_checkpoint_choice){.folder = folder};
   LM_TRY(lm_checkpoint_sums_check(a, folder, FILES, (int)part, &bad));
@@ -168,33 +207,52 @@ static lm_status best_find(lm_arena *a, const char *path, int64_t *out_step) {
   lm_checkpoint_choice last;
   lm_checkpoint state;
   LM_TRY(lm_checkpoint_choose(a, path, "last", LM_CHECKPOINT_STATE, &last));
-  if (!last.folder) return lm_fail(LM_USER, "%s holds no checkpoint", path);
+  if (!last.folder)
+    return lm_fail(LM_USER, "%s holds no checkpoint", path);
   LM_TRY(lm_checkpoint_state_read(a, last.folder, &state));
   *out_step = state.best_step;
-  if (!isnan(state.best)) return NULL;
-  return lm_fail(LM_USER, "%s: no evaluation says which checkpoint is the best; save = checkpoint(…, best = EVAL.METRIC) does", path);
+  if (!isnan(state.best))
+    return NULL;
+  return lm_fail(LM_USER,
+                 "%s: no evaluation says which checkpoint is the best; save = checkpoint(…, best = "
+                 "EVAL.METRIC) does",
+                 path);
 }
 
 static lm_status none_of_step(lm_arena *a, const char *path, int64_t step) {
-  enum { SHOWN = 10 };
+  enum {
+    SHOWN = 10
+  };
   lm_checkpoint_steps all;
   lm_buf there = {0};
   LM_TRY(lm_checkpoint_steps_list(a, path, &all));
-  for (uint32_t i = 0; i < all.n && i < SHOWN; i++) lm_buf_printf(&there, "%s %lld", i ? "," : all.n == 1 ? ", only of step" : ", only of steps", (long long)all.v[i]);
-  lm_status s = lm_fail(LM_USER, "%s holds no checkpoint of step %lld%s%s", path, (long long)step, there.n ? there.p : "", all.n > SHOWN ? ", …" : "");
+  for (uint32_t i = 0; i < all.n && i < SHOWN; i++)
+    lm_buf_printf(&there, "%s %lld",
+                  i            ? ","
+                  : all.n == 1 ? ", only of step"
+                               : ", only of steps",
+                  (long long)all.v[i]);
+  lm_status s = lm_fail(LM_USER, "%s holds no checkpoint of step %lld%s%s", path, (long long)step,
+                        there.n ? there.p : "", all.n > SHOWN ? ", …" : "");
   lm_buf_free(&there);
   return s;
 }
 
-lm_status lm_checkpoint_choose(lm_arena *a, const char *path, const char *which, lm_checkpoint_part part, lm_checkpoint_choice *out) {
+lm_status lm_checkpoint_choose(lm_arena *a, const char *path, const char *which,
+                               lm_checkpoint_part part, lm_checkpoint_choice *out) {
   bool best = !strcmp(which, "best"), last = !strcmp(which, "last");
   char *end;
   int64_t step = strtoll(which, &end, 10);
-  if (last) return is_checkpoint(a, path) ? whole_one(a, path, part, out) : whole_newest(a, path, part, out);
-  if (!best && (!*which || *end || step < 0)) return lm_fail(LM_USER, "a checkpoint is last, best or the number of a step, not '%s'", which);
-  if (best) LM_TRY(best_find(a, path, &step));
+  if (last)
+    return is_checkpoint(a, path) ? whole_one(a, path, part, out)
+                                  : whole_newest(a, path, part, out);
+  if (!best && (!*which || *end || step < 0))
+    return lm_fail(LM_USER, "a checkpoint is last, best or the number of a step, not '%s'", which);
+  if (best)
+    LM_TRY(best_find(a, path, &step));
   const char *folder = lm_checkpoint_path(a, path, step);
-  if (access(folder, F_OK)) return none_of_step(a, path, step);
+  if (access(folder, F_OK))
+    return none_of_step(a, path, step);
   return whole_one(a, folder, part, out);
 }
 
@@ -208,10 +266,12 @@ static lm_status folder_load(lm_arena *a, lm_trainer *t, const char *folder, lm_
   c->model = as_given.model;
   c->n_model = as_given.n_model;
   LM_TRY(tensors_load(a, t, -1, 0, lm_path_join(a, folder, MODEL)));
-  return tensors_load(a, t, 0, lm_trainer_options_of(t)->plan->n_states, lm_path_join(a, folder, OPTIMIZER));
+  return tensors_load(a, t, 0, lm_trainer_options_of(t)->plan->n_states,
+                      lm_path_join(a, folder, OPTIMIZER));
 }
 
-lm_status lm_checkpoint_load(lm_arena *a, lm_trainer *t, const char *path, lm_checkpoint *c, lm_checkpoint_choice *out) {
+lm_status lm_checkpoint_load(lm_arena *a, lm_trainer *t, const char *path, lm_checkpoint *c,
+                             lm_checkpoint_choice *out) {
   LM_TRY(lm_checkpoint_choose(a, path, "last", LM_CHECKPOINT_ALL, out));
   return out->folder ? folder_load(a, t, out->folder, c) : NULL;
 }

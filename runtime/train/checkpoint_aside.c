@@ -18,7 +18,8 @@ typedef struct names {
 
 static lm_status names_list(lm_arena *a, const char *dir, names *out) {
   DIR *d = opendir(dir);
-  if (!d) return lm_fail_errno("cannot open folder %s", dir);
+  if (!d)
+    return lm_fail_errno("cannot open folder %s", dir);
   for (struct dirent *e; (e = readdir(d));)
     if (*e->d_name != '.')
       LM_PUSH(a, out->v, out->n, out->cap) = lm_arena_strndup(a, e->d_name, strlen(e->d_name));
@@ -34,8 +35,10 @@ static bool is_of_run(const char *name) {
 static lm_status folder_make(lm_arena *a, const char *dir, const char **out) {
   for (int i = 1;; i++) {
     *out = lm_path_join(a, dir, lm_arena_printf(a, "%s%d", SUPERSEDED, i));
-    if (!mkdir(*out, 0777)) return NULL;
-    if (errno != EEXIST) return lm_fail_errno("cannot make folder %s", *out);
+    if (!mkdir(*out, 0777))
+      return NULL;
+    if (errno != EEXIST)
+      return lm_fail_errno("cannot make folder %s", *out);
   }
 }
 
@@ -54,8 +57,10 @@ static lm_status rest_take(lm_arena *a, const char *dir, int64_t last, const cha
   names all = {0};
   LM_TRY(names_list(a, dir, &all));
   for (uint32_t i = 0; i < all.n; i++) {
-    const char *from = lm_path_join(a, dir, all.v[i]), *there = lm_path_join(a, to, all.v[i]);
-    if (!is_of_run(all.v[i])) continue;
+    const char *from = lm_path_join(a, dir, all.v[i]);
+    const char *there = lm_path_join(a, to, all.v[i]);
+    if (!is_of_run(all.v[i]))
+      continue;
     LM_TRY(is_later_program(all.v[i], last) ? entry_move(from, there) : lm_path_copy(from, there));
   }
   return NULL;
@@ -68,7 +73,8 @@ lm_status lm_checkpoint_steps_set_aside(lm_arena *a, const char *dir, int64_t la
   LM_TRY(lm_checkpoint_steps_list(a, dir, &all));
   for (uint32_t i = 0; i < all.n && all.v[i] > last; i++)
     LM_PUSH(a, out->steps.v, out->steps.n, out->steps.cap) = all.v[i];
-  if (!out->steps.n) return NULL;
+  if (!out->steps.n)
+    return NULL;
   LM_TRY(folder_make(a, dir, &out->folder));
   LM_TRY(rest_take(a, dir, last, out->folder));
   for (uint32_t i = 0; i < out->steps.n; i++) {

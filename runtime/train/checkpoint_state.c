@@ -7,7 +7,10 @@
 
 #include "runtime/io/json.h"
 
-enum { FORMAT = 1, STATE_MOST = 64 << 20 };
+enum {
+  FORMAT = 1,
+  STATE_MOST = 64 << 20
+};
 
 static void number_print(lm_buf *b, const char *key, double x) {
   lm_buf_printf(b, "  \"%s\": ", key);
@@ -95,7 +98,8 @@ static lm_status texts_parse(lm_arena *a, json_t *object, const char *path,
   *out_n = 0;
   json_object_foreach(object, key, value) {
     const char *text = json_string_value(value);
-    if (!text) return lm_fail(LM_USER, "%s: '%s' is not a text", path, key);
+    if (!text)
+      return lm_fail(LM_USER, "%s: '%s' is not a text", path, key);
     list[(*out_n)++] = (lm_train_key){lm_arena_strndup(a, key, strlen(key)),
                                       lm_arena_strndup(a, text, strlen(text))};
   }

@@ -10,15 +10,20 @@
 
 #include "runtime/base/file.h"
 
-enum { TEXT_MAX = 1 << 16 };
+enum {
+  TEXT_MAX = 1 << 16
+};
 
 // Whole pieces but for the last. *out_n < LM_SUM_PIECE: the end.
 static bool piece_read(int fd, char *piece, size_t *out_n) {
-  for (*out_n = 0; *out_n < LM_SUM_PIECE; ) {
+  for (*out_n = 0; *out_n < LM_SUM_PIECE;) {
     ssize_t n = read(fd, piece + *out_n, LM_SUM_PIECE - *out_n);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return false;
-    if (!n) break;
+    if (n < 0 && errno == EINTR)
+      continue;
+    if (n < 0)
+      return false;
+    if (!n)
+      break;
     *out_n += (size_t)n;
   }
   return true;
@@ -29,7 +34,8 @@ static bool file_sum(const char *path, lm_sum *out) {
   int fd;
   lm_status closed = lm_open_regular(path, &fd);
   lm_status_free(closed);
-  if (closed) return false;
+  if (closed)
+    return false;
   char *piece = lm_alloc(LM_SUM_PIECE);
   bool good;
   size_t n;
@@ -45,9 +51,11 @@ static bool file_sum(const char *path, lm_sum *out) {
   return good;
 }
 
-lm_status lm_checkpoint_sums_write(lm_arena *a, const char *folder, const char *const *files, const lm_sum *sums, int n) {
+lm_status lm_checkpoint_sums_write(lm_arena *a, const char *folder, const char *const *files,
+                                   const lm_sum *sums, int n) {
   lm_buf b = {0};
-  for (int i = 0; i < n; i++) lm_buf_printf(&b, "%" PRIu64 " %016" PRIx64 " %s\n", sums[i].bytes, sums[i].hash, files[i]);
+  for (int i = 0; i < n; i++)
+    lm_buf_printf(&b, "%" PRIu64 " %016" PRIx64 " %s\n", sums[i].bytes, sums[i].hash, files[i]);
   lm_buf_printf(&b, "%016" PRIx64 "\n", lm_hash(b.p, b.n, 0));
   lm_status s = lm_file_write_atomic(lm_path_join(a, folder, LM_CHECKPOINT_SUMS), b.p, b.n);
   lm_buf_free(&b);
@@ -56,22 +64,31 @@ lm_status lm_checkpoint_sums_write(lm_arena *a, const char *folder, const char *
 
 // ---- checking
 
-// Files that are gone, that are none or that the disk gives no more are damage; what else hinders reading them is not.
+// Files that are gone, that are none or that the disk gives no more are damage; what else hinders
+// reading them is not.
 static lm_status unreadable(lm_arena *a, const char *path, const char **out_damage) {
   static const int of_damage[] = {ENOENT, EIO, EISDIR, ENOTDIR, ELOOP, ENXIO, EINVAL};
-  const char *why = errno == ENOENT ? " is missing" : errno == EINVAL ? " is not a regular file" : NULL;
+  const char *why = errno == ENOENT   ? " is missing"
+                    : errno == EINVAL ? " is not a regular file"
+                                      : NULL;
   bool damaged = false;
-  for (size_t i = 0; i < LM_COUNT(of_damage); i++) damaged |= errno == of_damage[i];
-  if (!damaged) return lm_fail_errno("cannot read %s", path);
-  *out_damage = why ? lm_arena_printf(a, "%s%s", path, why) : lm_arena_printf(a, "%s: %s", path, strerror(errno));
+  for (size_t i = 0; i < LM_COUNT(of_damage); i++)
+    damaged |= errno == of_damage[i];
+  if (!damaged)
+    return lm_fail_errno("cannot read %s", path);
+  *out_damage = why ? lm_arena_printf(a, "%s%s", path, why)
+                    : lm_arena_printf(a, "%s: %s", path, strerror(errno));
   return NULL;
 }
 
 // The lines above the last one, which is their hash; 0: it is not.
 static size_t sealed_bytes(const lm_buf *b) {
-  enum { SEAL = 17 };
+  enum {
+    SEAL = 17
+  };
   char seal[SEAL + 1];
-  if (b->n <= SEAL || b->p[b->n - SEAL - 1] != '\n') return 0;
+  if (b->n <= SEAL || b->p[b->n - SEAL - 1] != '\n')
+    return 0;
   snprintf(seal, sizeof seal, "%016" PRIx64 "\n", lm_hash(b->p, b->n - SEAL, 0));
   return memcmp(seal, b->p + b->n - SEAL, SEAL) ? 0 : b->n - SEAL;
 }
@@ -82,42 +99,57 @@ static bool sum_find(const char *text, const char *file, lm_sum *out) {
     out->bytes = strtoull(line, &at, 10);
     out->hash = strtoull(at, &at, 16);
     size_t n = strlen(file);
-    if (*at == ' ' && !strncmp(at + 1, file, n) && at[1 + n] == '\n') return true;
+    if (*at == ' ' && !strncmp(at + 1, file, n) && at[1 + n] == '\n')
+      return true;
   }
   return false;
 }
 
-static lm_status file_check(lm_arena *a, const char *folder, const char *text, const char *file, const char **out_damage) {
+static lm_status file_check(lm_arena *a, const char *folder, const char *text, const char *file,
+                            const char **out_damage) {
   char *path = lm_path_join(a, folder, file);
   lm_sum is, was;
-  if (!sum_find(text, file, &was)) *out_damage = lm_arena_printf(a, "%s: no line on %s", lm_path_join(a, folder, LM_CHECKPOINT_SUMS), file);
-  else if (!file_sum(path, &is)) return unreadable(a, path, out_damage);
+  if (!sum_find(text, file, &was))
+    *out_damage =
+        lm_arena_printf(a, "%s: no line on %s", lm_path_join(a, folder, LM_CHECKPOINT_SUMS), file);
+  else if (!file_sum(path, &is))
+    return unreadable(a, path, out_damage);
   else if (is.bytes != was.bytes)
-    *out_damage = lm_arena_printf(a, "%s has %" PRIu64 " bytes, %" PRIu64 " were written", path, is.bytes, was.bytes);
+    *out_damage = lm_arena_printf(a, "%s has %" PRIu64 " bytes, %" PRIu64 " were written", path,
+                                  is.bytes, was.bytes);
   else if (is.hash != was.hash)
-    *out_damage = lm_arena_printf(a, "%s: its checksum is %016" PRIx64 ", what was written had %016" PRIx64, path, is.hash, was.hash);
+    *out_damage =
+        lm_arena_printf(a, "%s: its checksum is %016" PRIx64 ", what was written had %016" PRIx64,
+                        path, is.hash, was.hash);
   return NULL;
 }
 
-static lm_status text_check(lm_arena *a, const char *folder, lm_buf *text, const char *const *files, int n, const char **out_damage) {
+static lm_status text_check(lm_arena *a, const char *folder, lm_buf *text, const char *const *files,
+                            int n, const char **out_damage) {
   size_t lines = sealed_bytes(text);
   if (!lines) {
-    *out_damage = lm_arena_printf(a, "%s is not what was written", lm_path_join(a, folder, LM_CHECKPOINT_SUMS));
+    *out_damage = lm_arena_printf(a, "%s is not what was written",
+                                  lm_path_join(a, folder, LM_CHECKPOINT_SUMS));
     return NULL;
   }
   text->p[lines] = 0;
-  for (int i = 0; i < n && !*out_damage; i++) LM_TRY(file_check(a, folder, text->p, files[i], out_damage));
+  for (int i = 0; i < n && !*out_damage; i++)
+    LM_TRY(file_check(a, folder, text->p, files[i], out_damage));
   return NULL;
 }
 
-lm_status lm_checkpoint_sums_check(lm_arena *a, const char *folder, const char *const *files, int n, const char **out_damage) {
+lm_status lm_checkpoint_sums_check(lm_arena *a, const char *folder, const char *const *files, int n,
+                                   const char **out_damage) {
   char *path = lm_path_join(a, folder, LM_CHECKPOINT_SUMS);
   lm_buf text = {0};
   *out_damage = NULL;
-  if (access(path, R_OK)) return unreadable(a, path, out_damage);
+  if (access(path, R_OK))
+    return unreadable(a, path, out_damage);
   lm_status bad = lm_file_read(path, TEXT_MAX, &text), s = NULL;
-  if (bad) *out_damage = lm_arena_printf(a, "%s", bad->text);
-  else s = text_check(a, folder, &text, files, n, out_damage);
+  if (bad)
+    *out_damage = lm_arena_printf(a, "%s", bad->text);
+  else
+    s = text_check(a, folder, &text, files, n, out_damage);
   lm_status_free(bad);
   lm_buf_free(&text);
   return s;

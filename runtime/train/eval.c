@@ -3,12 +3,16 @@
 
 #include <math.h>
 
-const char *const LM_EVAL_NAMES[LM_EVAL_METRICS] = {
-  [LM_EVAL_LOSS] = "loss", [LM_EVAL_BITS_PER_BYTE] = "bits_per_byte", [LM_EVAL_PERPLEXITY] = "perplexity"};
+const char *const LM_EVAL_NAMES[LM_EVAL_METRICS] = {[LM_EVAL_LOSS] = "loss",
+                                                    [LM_EVAL_BITS_PER_BYTE] = "bits_per_byte",
+                                                    [LM_EVAL_PERPLEXITY] = "perplexity"};
 
-typedef struct sums { double loss, weight, xent, xent_weight; } sums;
+typedef struct sums {
+  double loss, weight, xent, xent_weight;
+} sums;
 
-static lm_status rows_run(lm_exec *e, const lm_plan_func *f, const lm_batch_ports *in, const lm_data *data, int part, int64_t rows, const int64_t *extents,
+static lm_status rows_run(lm_exec *e, const lm_plan_func *f, const lm_batch_ports *in,
+                          const lm_data *data, int part, int64_t rows, const int64_t *extents,
                           const lm_eval_watch *watch, sums *out) {
   for (int64_t first = 0; first < rows; first += in->rows) {
     LM_TRY(lm_data_fill_part(data, part, first, in->rows, &in->batch));
@@ -18,28 +22,36 @@ static lm_status rows_run(lm_exec *e, const lm_plan_func *f, const lm_batch_port
     out->weight += lm_port_get(e, f, "weight", 0);
     out->xent += lm_port_get(e, f, "xent.sum", NAN);
     out->xent_weight += lm_port_get(e, f, "xent.weight", NAN);
-    if (watch) watch->rows(watch->user, first + in->rows < rows ? first + in->rows : rows, rows);
+    if (watch)
+      watch->rows(watch->user, first + in->rows < rows ? first + in->rows : rows, rows);
   }
   return NULL;
 }
 
-lm_status lm_eval_run(lm_exec *e, const lm_plan *plan, const lm_data *data, int part, const lm_eval_watch *watch, lm_eval_result *out) {
+lm_status lm_eval_run(lm_exec *e, const lm_plan *plan, const lm_data *data, int part,
+                      const lm_eval_watch *watch, lm_eval_result *out) {
   const lm_plan_func *f = lm_plan_func_find(plan, "eval");
   int64_t extents[LM_COUNT(plan->extents)];
   sums x = {0};
   lm_batch_ports in;
-  if (!f) return lm_fail(LM_BUG_STATUS, "the plan has no function eval");
-  for (int i = 0; i < plan->n_extents; i++) extents[i] = plan->extents[i].capacity;
+  if (!f)
+    return lm_fail(LM_BUG_STATUS, "the plan has no function eval");
+  for (int i = 0; i < plan->n_extents; i++)
+    extents[i] = plan->extents[i].capacity;
   lm_data_part_info info = lm_data_part(data, part);
   LM_TRY(lm_batch_ports_open(e, f, &in));
   lm_status s = rows_run(e, f, &in, data, part, info.rows, extents, watch, &x);
   lm_batch_ports_close(&in);
-  if (s) return s;
+  if (s)
+    return s;
   if (x.weight <= 0) {
     *out = (lm_eval_result){{NAN, NAN, NAN}, x.weight, info.rows};
     return NULL;
   }
   int64_t bytes = lm_data_predicted_bytes(data, part);
-  *out = (lm_eval_result){{x.loss / x.weight, bytes ? x.xent / log(2) / (double)bytes : NAN, exp(x.xent / x.xent_weight)}, x.weight, info.rows};
+  *out = (lm_eval_result){{x.loss / x.weight, bytes ? x.xent / log(2) / (double)bytes : NAN,
+                           exp(x.xent / x.xent_weight)},
+                          x.weight,
+                          info.rows};
   return NULL;
 }

@@ -3,26 +3,37 @@
 
 #include <math.h>
 
-enum { MEAN_OVER = 50, MEAN_LEAST = 20 };   // steps that the mean remembers; that it needs before it judges
+enum {
+  MEAN_OVER = 50,
+  MEAN_LEAST = 20
+}; // steps that the mean remembers; that it needs before it judges
 
-double lm_guard_limit(const lm_guard *g, const lm_guard_options *o) { return o->spike > 0 && g->seen >= MEAN_LEAST ? o->spike * g->mean : INFINITY; }
+double lm_guard_limit(const lm_guard *g, const lm_guard_options *o) {
+  return o->spike > 0 && g->seen >= MEAN_LEAST ? o->spike * g->mean : INFINITY;
+}
 
 static const char *fault_of(const lm_guard *g, const lm_guard_options *o, const lm_step_result *r) {
-  if (isnan(r->loss)) return "the loss is not a number";
-  if (isinf(r->loss)) return "the loss is infinite";
-  if (isnan(r->grad_norm)) return "the gradient's norm is not a number";
-  if (isinf(r->grad_norm)) return "the gradient's norm is infinite";
+  if (isnan(r->loss))
+    return "the loss is not a number";
+  if (isinf(r->loss))
+    return "the loss is infinite";
+  if (isnan(r->grad_norm))
+    return "the gradient's norm is not a number";
+  if (isinf(r->grad_norm))
+    return "the gradient's norm is infinite";
   return r->loss > lm_guard_limit(g, o) ? "the loss is far above those before it" : NULL;
 }
 
-lm_guard_verdict lm_guard_judge(lm_guard *g, const lm_guard_options *o, const lm_step_result *r, const char **out_why) {
+lm_guard_verdict lm_guard_judge(lm_guard *g, const lm_guard_options *o, const lm_step_result *r,
+                                const char **out_why) {
   *out_why = fault_of(g, o, r);
   if (*out_why) {
     g->skipped++;
     return ++g->bad > o->skip ? LM_GUARD_RETURN : LM_GUARD_SKIP;
   }
   g->bad = 0;
-  if (g->seen < MEAN_OVER) g->seen++;
+  if (g->seen < MEAN_OVER)
+    g->seen++;
   g->mean += (r->loss - g->mean) / (double)g->seen;
   return LM_GUARD_GOOD;
 }

@@ -8,24 +8,33 @@
 #include "runtime/base/philox.h"
 
 static void constant_fill(float *out, int64_t n, float value) {
-  for (int64_t i = 0; i < n; i++) out[i] = value;
+  for (int64_t i = 0; i < n; i++)
+    out[i] = value;
 }
 
 // ---- random values, some blocks of words at a time, in loops that run in vectors
 
-enum { BLOCKS = 64 };
-typedef struct words { uint32_t v[4][BLOCKS]; } words;   // [word of a block][block]
-typedef struct values { float v[4][BLOCKS]; } values;
+enum {
+  BLOCKS = 64
+};
+typedef struct words {
+  uint32_t v[4][BLOCKS];
+} words; // [word of a block][block]
+typedef struct values {
+  float v[4][BLOCKS];
+} values;
 
 static void words_draw(lm_philox_key2 key, uint64_t first, words *out) {
 #pragma omp simd
   for (int i = 0; i < BLOCKS; i++) {
     lm_philox4 x = lm_philox_block(key, first + (uint64_t)i);
-    for (int k = 0; k < 4; k++) out->v[k][i] = x.v[k];
+    for (int k = 0; k < 4; k++)
+      out->v[k][i] = x.v[k];
   }
 }
 
-// ln u, 1 ulp, of normal u in (0, 1): u = 2^k m, m in [sqrt 1/2, sqrt 2), and the polynomial of Cephes.
+// ln u, 1 ulp, of normal u in (0, 1): u = 2^k m, m in [sqrt 1/2, sqrt 2), and the polynomial of
+// Cephes.
 static inline float log_of(float u) {
   uint32_t bits, m_bits;
   float m;
@@ -33,7 +42,9 @@ static inline float log_of(float u) {
   bits -= 0x3f3504f3u;
   m_bits = (bits & 0x7fffffu) + 0x3f3504f3u;
   memcpy(&m, &m_bits, sizeof m);
-  float k = (float)((int32_t)bits >> 23), f = m - 1.0f, z = f * f;
+  float k = (float)((int32_t)bits >> 23);
+  float f = m - 1.0f;
+  float z = f * f;
   float p = 7.0376836292e-2f * f - 1.1514610310e-1f;
   p = p * f + 1.1676998740e-1f;
   p = p * f - 1.2420140846e-1f;
@@ -48,10 +59,14 @@ static inline float log_of(float u) {
 // sin and cos of 2πv, 1 ulp: the nearest quarter turn is taken off, which is exact.
 static inline void turn(float v, float *out_sin, float *out_cos) {
   int quarter = (int)(4 * v + 0.5f);
-  float x = 6.28318531f * (v - 0.25f * (float)quarter), z = x * x;
+  float x = 6.28318531f * (v - 0.25f * (float)quarter);
+  float z = x * x;
   float s = ((-1.9515295891e-4f * z + 8.3321608736e-3f) * z - 1.6666654611e-1f) * z * x + x;
-  float c = ((2.443315711809948e-5f * z - 1.388731625493765e-3f) * z + 4.166664568298827e-2f) * z * z - 0.5f * z + 1.0f;
-  float sin = quarter & 1 ? c : s, cos = quarter & 1 ? s : c;
+  float c =
+      ((2.443315711809948e-5f * z - 1.388731625493765e-3f) * z + 4.166664568298827e-2f) * z * z -
+      0.5f * z + 1.0f;
+  float sin = quarter & 1 ? c : s;
+  float cos = quarter & 1 ? s : c;
   *out_sin = quarter & 2 ? -sin : sin;
   *out_cos = (quarter + 1) & 2 ? -cos : cos;
 }
@@ -71,11 +86,20 @@ static void normal_make(const words *x, lm_init init, values *out) {
 
 static void uniform_make(const words *x, lm_init init, values *out) {
   for (int k = 0; k < 4; k++)
-    for (int i = 0; i < BLOCKS; i++) out->v[k][i] = (float)(init.a + (init.b - init.a) * lm_philox_unit(x->v[k][i]));
+    for (int i = 0; i < BLOCKS; i++)
+      out->v[k][i] = (float)(init.a + (init.b - init.a) * lm_philox_unit(x->v[k][i]));
 }
 
-enum { CHUNK = 4 * BLOCKS, CHUNKS_OF_THREAD = 1 << 10 /* at the least: about 1 ms */ };
-typedef struct filling { lm_init init; lm_philox_key2 key; float *out; int64_t n; } filling;
+enum {
+  CHUNK = 4 * BLOCKS,
+  CHUNKS_OF_THREAD = 1 << 10 /* at the least: about 1 ms */
+};
+typedef struct filling {
+  lm_init init;
+  lm_philox_key2 key;
+  float *out;
+  int64_t n;
+} filling;
 
 static void chunks_fill(void *user, int64_t first, int64_t last) {
   const filling *f = user;
@@ -85,7 +109,8 @@ static void chunks_fill(void *user, int64_t first, int64_t last) {
     int64_t left = f->n - from < CHUNK ? f->n - from : CHUNK;
     words_draw(f->key, (uint64_t)from / 4, &drawn);
     (f->init.kind == LM_INIT_NORMAL ? normal_make : uniform_make)(&drawn, f->init, &made);
-    for (int64_t i = 0; i < left; i++) f->out[from + i] = made.v[i % 4][i / 4];
+    for (int64_t i = 0; i < left; i++)
+      f->out[from + i] = made.v[i % 4][i / 4];
   }
 }
 
@@ -96,17 +121,20 @@ static void random_fill(lm_init init, lm_philox_key2 key, float *out, int64_t n)
 
 void lm_init_fill(lm_init init, uint64_t seed, const char *path, float *out, int64_t n) {
   switch (init.kind) {
-    case LM_INIT_ZEROS: constant_fill(out, n, 0); break;
-    case LM_INIT_ONES: constant_fill(out, n, 1); break;
-    case LM_INIT_CONST: constant_fill(out, n, (float)init.a); break;
-    case LM_INIT_NORMAL:
-    case LM_INIT_UNIFORM: random_fill(init, lm_philox_key(seed, lm_hash(path, strlen(path), 0)), out, n); break;
+  case LM_INIT_ZEROS: constant_fill(out, n, 0); break;
+  case LM_INIT_ONES: constant_fill(out, n, 1); break;
+  case LM_INIT_CONST: constant_fill(out, n, (float)init.a); break;
+  case LM_INIT_NORMAL:
+  case LM_INIT_UNIFORM:
+    random_fill(init, lm_philox_key(seed, lm_hash(path, strlen(path), 0)), out, n);
+    break;
   }
 }
 
 void lm_init_params(const lm_plan *plan, uint64_t seed, float *arena) {
   for (int i = 0; i < plan->n_params; i++) {
     const lm_plan_param *p = &plan->params[i];
-    lm_init_fill((lm_init){p->init, p->init_a, p->init_b}, seed, p->path, arena + p->offset, p->elements);
+    lm_init_fill((lm_init){p->init, p->init_a, p->init_b}, seed, p->path, arena + p->offset,
+                 p->elements);
   }
 }

@@ -9,7 +9,8 @@
 
 typedef struct lm_run_log lm_run_log;
 lm_status lm_run_log_open(const char *dir, int64_t step, lm_run_log **out);
-lm_status lm_run_log_add(lm_run_log *l, int64_t step, const lm_metric *items, size_t n);   // l NULL: nothing is written
-lm_status lm_run_log_draw(lm_run_log *l);           // brings loss.svg up to date
-void lm_run_log_close(lm_run_log *l);               // NULL is fine
+lm_status lm_run_log_add(lm_run_log *l, int64_t step, const lm_metric *items,
+                         size_t n);       // l NULL: nothing is written
+lm_status lm_run_log_draw(lm_run_log *l); // brings loss.svg up to date
+void lm_run_log_close(lm_run_log *l);     // NULL is fine
 #endif

@@ -6,7 +6,9 @@
 
 #include "runtime/base/terminal.h"
 
-enum { INDENT = 2 };                   // of the continuation of a long line
+enum {
+  INDENT = 2
+}; // of the continuation of a long line
 
 void lm_progress_start(lm_progress *p, int64_t first) {
   p->first = first;
@@ -14,32 +16,43 @@ void lm_progress_start(lm_progress *p, int64_t first) {
 }
 
 // Exponential mean over about ten steps; the first value stands for itself.
-static double smoothed(double old, double now) { return old > 0 ? 0.9 * old + 0.1 * now : now; }
+static double smoothed(double old, double now) {
+  return old > 0 ? 0.9 * old + 0.1 * now : now;
+}
 
 static const lm_progress_stage *stage_at(const lm_progress *p, int64_t step) {
   const lm_progress_stage *at = NULL;
-  for (int i = 0; i < p->n_stages && p->stages[i].first <= step; i++) at = &p->stages[i];
+  for (int i = 0; i < p->n_stages && p->stages[i].first <= step; i++)
+    at = &p->stages[i];
   return at;
 }
 
-static double flops_at(const lm_progress *p, int64_t step) { return stage_at(p, step) ? stage_at(p, step)->flops_per_token : 0; }
+static double flops_at(const lm_progress *p, int64_t step) {
+  return stage_at(p, step) ? stage_at(p, step)->flops_per_token : 0;
+}
 
-// Of the steps behind this one: as long as the last ones, but for stages that take more or less operations.
+// Of the steps behind this one: as long as the last ones, but for stages that take more or less
+// operations.
 static double seconds_left(const lm_progress *p, int64_t step) {
-  double now = flops_at(p, step), steps = (double)(p->steps - step);
+  double now = flops_at(p, step);
+  double steps = (double)(p->steps - step);
   for (int i = 0; i < p->n_stages && now > 0; i++) {
     int64_t first = p->stages[i].first > step ? p->stages[i].first : step + 1;
     int64_t end = i + 1 < p->n_stages ? p->stages[i + 1].first : p->steps + 1;
-    if (end > first) steps += (double)(end - first) * (p->stages[i].flops_per_token / now - 1);
+    if (end > first)
+      steps += (double)(end - first) * (p->stages[i].flops_per_token / now - 1);
   }
   return p->step_seconds * steps;
 }
 
 static void rates_update(lm_progress *p, int64_t step, const lm_step_result *r) {
-  if (stage_at(p, step) != stage_at(p, step - 1)) p->rate = p->step_seconds = 0;
-  double now = lm_now(), seconds = now - p->last;
+  if (stage_at(p, step) != stage_at(p, step - 1))
+    p->rate = p->step_seconds = 0;
+  double now = lm_now();
+  double seconds = now - p->last;
   p->last = now;
-  if (seconds <= 0) return;
+  if (seconds <= 0)
+    return;
   p->step_seconds = smoothed(p->step_seconds, seconds);
   p->rate = smoothed(p->rate, (double)r->tokens / seconds);
 }
@@ -47,21 +60,34 @@ static void rates_update(lm_progress *p, int64_t step, const lm_step_result *r) 
 static void count_print(lm_buf *b, double x, const char *unit) {
   static const char *const prefix[] = {"", "k", "M", "G", "T"};
   int k = 0;
-  for (; x >= 1000 && k < 4; k++) x /= 1000;
+  for (; x >= 1000 && k < 4; k++)
+    x /= 1000;
   lm_buf_printf(b, "%.3g%s%s", x, prefix[k], unit);
 }
 
 static void duration_print(lm_buf *b, double seconds) {
   long long s = llround(seconds);
-  if (s < 60) lm_buf_printf(b, "%llds", s);
-  else if (s < 3600) lm_buf_printf(b, "%lldm%02llds", s / 60, s % 60);
-  else lm_buf_printf(b, "%lldh%02lldm", s / 3600, s / 60 % 60);
+  if (s < 60)
+    lm_buf_printf(b, "%llds", s);
+  else if (s < 3600)
+    lm_buf_printf(b, "%lldm%02llds", s / 60, s % 60);
+  else
+    lm_buf_printf(b, "%lldh%02lldm", s / 3600, s / 60 % 60);
 }
 
 // The fields of a line in order. Where not all fit, those with the lowest weight are left out.
-enum { FIELDS_MOST = 8, FIELD_BYTES = 64 };
-typedef struct field { int weight; char text[FIELD_BYTES]; } field;
-typedef struct fields { int n; field v[FIELDS_MOST]; } fields;
+enum {
+  FIELDS_MOST = 8,
+  FIELD_BYTES = 64
+};
+typedef struct field {
+  int weight;
+  char text[FIELD_BYTES];
+} field;
+typedef struct fields {
+  int n;
+  field v[FIELDS_MOST];
+} fields;
 
 static void field_add(fields *f, int weight, lm_buf *text) {
   field *x = &f->v[f->n++];
@@ -91,24 +117,29 @@ static void fields_make(const lm_progress *p, int64_t step, const lm_step_result
   duration_print(&b, seconds_left(p, step));
   field_add(f, 6, &b);
   count_print(&b, (double)p->memory, "B");
-  if (p->memory) field_add(f, 1, &b);
+  if (p->memory)
+    field_add(f, 1, &b);
   lm_buf_free(&b);
 }
 
 static int columns_of(const fields *f, int least) {
   int n = 0;
   for (int i = 0; i < f->n; i++)
-    if (f->v[i].weight >= least) n += (n ? 2 : 0) + (int)strlen(f->v[i].text);
+    if (f->v[i].weight >= least)
+      n += (n ? 2 : 0) + (int)strlen(f->v[i].text);
   return n;
 }
 
 // At most `width` columns; 0: any number.
 static void line_print(const fields *f, int width, lm_buf *b) {
   int least = 1;
-  while (width && least < 8 && columns_of(f, least) > width) least++;
+  while (width && least < 8 && columns_of(f, least) > width)
+    least++;
   for (int i = 0; i < f->n; i++)
-    if (f->v[i].weight >= least) lm_buf_printf(b, "%s%s", b->n ? "  " : "", f->v[i].text);
-  if (width && b->n > (size_t)width) b->p[b->n = (size_t)width] = 0;
+    if (f->v[i].weight >= least)
+      lm_buf_printf(b, "%s%s", b->n ? "  " : "", f->v[i].text);
+  if (width && b->n > (size_t)width)
+    b->p[b->n = (size_t)width] = 0;
 }
 
 // Without a terminal: about fifty lines a run, and the first and the last step.
@@ -126,7 +157,8 @@ static int width_of(const lm_progress *p) {
 
 void lm_progress_step(lm_progress *p, int64_t step, const lm_step_result *r) {
   rates_update(p, step, r);
-  if (!p->to || !is_shown(p, step)) return;
+  if (!p->to || !is_shown(p, step))
+    return;
   fields f = {0};
   lm_buf b = {0};
   fields_make(p, step, r, &f);
@@ -138,12 +170,14 @@ void lm_progress_step(lm_progress *p, int64_t step, const lm_step_result *r) {
 }
 
 void lm_progress_end(lm_progress *p) {
-  if (p->open) fputc('\n', p->to);
+  if (p->open)
+    fputc('\n', p->to);
   p->open = false;
 }
 
 void lm_progress_say(lm_progress *p, const char *fmt, ...) {
-  if (!p->to) return;
+  if (!p->to)
+    return;
   lm_progress_end(p);
   va_list ap;
   va_start(ap, fmt);
@@ -153,4 +187,6 @@ void lm_progress_say(lm_progress *p, const char *fmt, ...) {
   fflush(p->to);
 }
 
-void lm_progress_pause(lm_progress *p) { p->last = lm_now(); }
+void lm_progress_pause(lm_progress *p) {
+  p->last = lm_now();
+}

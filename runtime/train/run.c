@@ -16,7 +16,7 @@
 
 // ---- interruption. A signal handler can reach nothing but process-wide state.
 
-static volatile sig_atomic_t interrupted;      // the signal; 0: none
+static volatile sig_atomic_t interrupted; // the signal; 0: none
 
 // The second one, whichever it is, ends the process as it does by default.
 static void on_signal(int number) {
@@ -28,7 +28,9 @@ static void on_signal(int number) {
 }
 
 static const int SIGNALS[] = {SIGINT, SIGTERM, SIGHUP};
-typedef struct { struct sigaction of[LM_COUNT(SIGNALS)]; } old_handlers;
+typedef struct {
+  struct sigaction of[LM_COUNT(SIGNALS)];
+} old_handlers;
 
 // nohup has SIGHUP ignored, which stays so.
 static void signals_catch(old_handlers *old) {
@@ -37,12 +39,14 @@ static void signals_catch(old_handlers *old) {
   interrupted = 0;
   for (size_t i = 0; i < LM_COUNT(SIGNALS); i++) {
     sigaction(SIGNALS[i], NULL, &old->of[i]);
-    if (SIGNALS[i] != SIGHUP || old->of[i].sa_handler != SIG_IGN) sigaction(SIGNALS[i], &a, NULL);
+    if (SIGNALS[i] != SIGHUP || old->of[i].sa_handler != SIG_IGN)
+      sigaction(SIGNALS[i], &a, NULL);
   }
 }
 
 static void signals_release(const old_handlers *old) {
-  for (size_t i = 0; i < LM_COUNT(SIGNALS); i++) sigaction(SIGNALS[i], &old->of[i], NULL);
+  for (size_t i = 0; i < LM_COUNT(SIGNALS); i++)
+    sigaction(SIGNALS[i], &old->of[i], NULL);
 }
 
 // ---- the run
@@ -53,80 +57,106 @@ typedef struct {
   lm_arena *arena;
   lm_progress progress;
   lm_checkpoint state;
-  lm_run_log *log;                     // NULL: not written
-  const char *newest;                  // folder of the newest checkpoint that this run made or came from, NULL: none
-  int lock;                            // the run's folder, if it was locked here; else 0
-  bool evals_empty;                    // that was reported
-  int64_t saved;                       // its step, -1: it is not in the run's own folder
+  lm_run_log *log;    // NULL: not written
+  const char *newest; // folder of the newest checkpoint that this run made or came from, NULL: none
+  int lock;           // the run's folder, if it was locked here; else 0
+  bool evals_empty;   // that was reported
+  int64_t saved;      // its step, -1: it is not in the run's own folder
 } run;
 
-static lm_timeline *timeline_of(const run *r) { return lm_trainer_options_of(r->o->trainer)->timeline; }
+static lm_timeline *timeline_of(const run *r) {
+  return lm_trainer_options_of(r->o->trainer)->timeline;
+}
 
 static const char *damage_text(lm_arena *a, const lm_checkpoint_choice *c) {
   int64_t again = c->newest - c->step;
-  return lm_arena_printf(a, "%s\n  the newest checkpoint that is whole is that of step %lld: %lld step%s done again",
-                         c->damage, (long long)c->step, (long long)again, again == 1 ? " is" : "s are");
+  return lm_arena_printf(
+      a, "%s\n  the newest checkpoint that is whole is that of step %lld: %lld step%s done again",
+      c->damage, (long long)c->step, (long long)again, again == 1 ? " is" : "s are");
 }
 
 // ---- early stopping
 
 static const char *stop_on(const run *r) {
   const lm_run_options *o = r->o;
-  return o->patience && o->stop.eval >= 0 ? lm_arena_printf(r->arena, "%s.%s", o->evals[o->stop.eval].name, LM_EVAL_NAMES[o->stop.metric]) : "";
+  return o->patience && o->stop.eval >= 0
+             ? lm_arena_printf(r->arena, "%s.%s", o->evals[o->stop.eval].name,
+                               LM_EVAL_NAMES[o->stop.metric])
+             : "";
 }
 
 // On other terms a run that has ended goes on.
 static const char *stop_terms(const run *r) {
-  return lm_arena_printf(r->arena, "patience %d, min_delta %.17g, %lld steps", r->o->patience, r->o->min_delta, (long long)r->o->steps);
+  return lm_arena_printf(r->arena, "patience %d, min_delta %.17g, %lld steps", r->o->patience,
+                         r->o->min_delta, (long long)r->o->steps);
 }
 
 static void stop_resume(run *r) {
   lm_checkpoint *c = &r->state;
   bool same = c->stop_on && !strcmp(c->stop_on, stop_on(r));
-  if (!same) c->stop_best = NAN;
+  if (!same)
+    c->stop_best = NAN;
   r->out->stopped_early = same && c->ended && !strcmp(c->ended, stop_terms(r));
-  if (!same || (c->ended && *c->ended && !r->out->stopped_early)) c->bad_evals = 0;
+  if (!same || (c->ended && *c->ended && !r->out->stopped_early))
+    c->bad_evals = 0;
   c->stop_on = stop_on(r);
-  if (!r->out->stopped_early) c->ended = "";
+  if (!r->out->stopped_early)
+    c->ended = "";
 }
 
 static void stop_watch(run *r, double value) {
   lm_checkpoint *c = &r->state;
   bool gain = isfinite(value) && !(value >= c->stop_best - r->o->min_delta);
   c->bad_evals = gain ? 0 : c->bad_evals + 1;
-  if (gain) c->stop_best = value;
+  if (gain)
+    c->stop_best = value;
   r->out->stopped_early = r->o->patience && c->bad_evals >= r->o->patience;
   c->ended = r->out->stopped_early ? stop_terms(r) : "";
 }
 
 static const char *stop_text(const run *r) {
-  const char *what = r->o->min_delta > 0 ? lm_arena_printf(r->arena, "a %s by %g below", stop_on(r), r->o->min_delta)
-                                         : lm_arena_printf(r->arena, "a better %s than", stop_on(r));
-  return lm_arena_printf(r->arena, "%lld evaluation%s without %s %.4f", (long long)r->state.bad_evals, r->state.bad_evals == 1 ? "" : "s", what, r->state.stop_best);
+  const char *what =
+      r->o->min_delta > 0
+          ? lm_arena_printf(r->arena, "a %s by %g below", stop_on(r), r->o->min_delta)
+          : lm_arena_printf(r->arena, "a better %s than", stop_on(r));
+  return lm_arena_printf(r->arena, "%lld evaluation%s without %s %.4f",
+                         (long long)r->state.bad_evals, r->state.bad_evals == 1 ? "" : "s", what,
+                         r->state.stop_best);
 }
 
 // ---- going on from a checkpoint
 
 static void warn(const run *r, const char *text) {
-  if (r->o->warn) r->o->warn(r->o->user, text);
+  if (r->o->warn)
+    r->o->warn(r->o->user, text);
 }
 
 static lm_status data_key(const run *r, uint64_t *out) {
-  return lm_data_key(lm_trainer_options_of(r->o->trainer)->data, r->state.step + r->state.guard.shift, out);
+  return lm_data_key(lm_trainer_options_of(r->o->trainer)->data,
+                     r->state.step + r->state.guard.shift, out);
 }
 
 // What the run may go on with, though not to the bits of one that was never interrupted.
 static lm_status bits_compare(const run *r, const char *path) {
   uint64_t key;
   const lm_trainer_options *t = lm_trainer_options_of(r->o->trainer);
-  long long step = (long long)r->state.step, was = (long long)r->state.n_micro, is = (long long)t->n_micro;
+  long long step = (long long)r->state.step;
+  long long was = (long long)r->state.n_micro;
+  long long is = (long long)t->n_micro;
   LM_TRY(data_key(r, &key));
   if (r->state.data && r->state.data != key)
-    warn(r, lm_arena_printf(r->arena, "%s: the data is not what this run was trained on up to step %lld. Its rows are others, and in another order:\n"
-                            "  some may come twice and some not at all, and the run is not what an uninterrupted one would have been", path, step));
+    warn(r, lm_arena_printf(r->arena,
+                            "%s: the data is not what this run was trained on up to step %lld. Its "
+                            "rows are others, and in another order:\n"
+                            "  some may come twice and some not at all, and the run is not what an "
+                            "uninterrupted one would have been",
+                            path, step));
   if (was && was != is)
-    warn(r, lm_arena_printf(r->arena, "%s: up to step %lld a step was %lld micro-batch%s, from here on it is %lld: sums are taken in another order,\n"
-                            "  so the bits are not those of an uninterrupted run", path, step, was, was == 1 ? "" : "es", is));
+    warn(r, lm_arena_printf(r->arena,
+                            "%s: up to step %lld a step was %lld micro-batch%s, from here on it is "
+                            "%lld: sums are taken in another order,\n"
+                            "  so the bits are not those of an uninterrupted run",
+                            path, step, was, was == 1 ? "" : "es", is));
   return NULL;
 }
 
@@ -135,15 +165,20 @@ static lm_status resume(run *r) {
   const char *path = o->resume == LM_RESUME_PATH ? o->resume_path : o->dir;
   lm_checkpoint_choice from;
   r->state.stop_on = stop_on(r);
-  if (o->resume == LM_RESUME_NEVER || !path) return NULL;
+  if (o->resume == LM_RESUME_NEVER || !path)
+    return NULL;
   LM_TRY(lm_checkpoint_load(r->arena, o->trainer, path, &r->state, &from));
-  if (!from.folder) return o->resume == LM_RESUME_PATH ? lm_fail(LM_USER, "%s holds no checkpoint", path) : NULL;
+  if (!from.folder)
+    return o->resume == LM_RESUME_PATH ? lm_fail(LM_USER, "%s holds no checkpoint", path) : NULL;
   r->state.seed = o->seed;
-  if (o->resume != LM_RESUME_PATH) r->saved = r->state.step;
+  if (o->resume != LM_RESUME_PATH)
+    r->saved = r->state.step;
   r->newest = from.folder;
   stop_resume(r);
-  if (from.damage) warn(r, damage_text(r->arena, &from));
-  if (r->state.step < o->steps && !r->out->stopped_early) LM_TRY(bits_compare(r, path));
+  if (from.damage)
+    warn(r, damage_text(r->arena, &from));
+  if (r->state.step < o->steps && !r->out->stopped_early)
+    LM_TRY(bits_compare(r, path));
   lm_progress_say(&r->progress, "resumed at step %lld from %s", (long long)r->state.step, path);
   return NULL;
 }
@@ -151,23 +186,30 @@ static lm_status resume(run *r) {
 // ---- before the first step: can what it will make be kept?
 
 static int64_t checkpoints_kept(const lm_run_options *o) {
-  int64_t made = 1 + (o->every ? o->steps / o->every : 0), kept = o->keep + (o->best.eval >= 0);
+  int64_t made = 1 + (o->every ? o->steps / o->every : 0);
+  int64_t kept = o->keep + (o->best.eval >= 0);
   return o->keep && kept < made ? kept : made;
 }
 
 static lm_status space_check(run *r) {
   struct statvfs v;
   lm_buf need = {0}, all = {0}, room = {0};
-  if (statvfs(r->o->dir, &v)) return lm_fail_errno("cannot look at %s", r->o->dir);
-  double bytes = (double)lm_checkpoint_bytes(lm_trainer_options_of(r->o->trainer)->plan), have = (double)v.f_bavail * (double)v.f_frsize;
-  double most = bytes * (double)(checkpoints_kept(r->o) + 1);          // and one that is being written
+  if (statvfs(r->o->dir, &v))
+    return lm_fail_errno("cannot look at %s", r->o->dir);
+  double bytes = (double)lm_checkpoint_bytes(lm_trainer_options_of(r->o->trainer)->plan);
+  double have = (double)v.f_bavail * (double)v.f_frsize;
+  double most = bytes * (double)(checkpoints_kept(r->o) + 1); // and one that is being written
   lm_buf_printf(&need, "%.1f MB", bytes / 1e6);
   lm_buf_printf(&all, "%.1f MB", most / 1e6);
   lm_buf_printf(&room, "%.1f MB", have / 1e6);
   lm_status s = NULL;
-  if (have < bytes) s = lm_fail(LM_ENV, "%s has room for %s, a checkpoint takes %s", r->o->dir, room.p, need.p);
+  if (have < bytes)
+    s = lm_fail(LM_ENV, "%s has room for %s, a checkpoint takes %s", r->o->dir, room.p, need.p);
   else if (have < most)
-    lm_progress_say(&r->progress, "note: %s has room for %s; all checkpoints of this run take up to %s (save keeps fewer with `keep`)", r->o->dir, room.p, all.p);
+    lm_progress_say(&r->progress,
+                    "note: %s has room for %s; all checkpoints of this run take up to %s (save "
+                    "keeps fewer with `keep`)",
+                    r->o->dir, room.p, all.p);
   lm_buf_free(&need);
   lm_buf_free(&all);
   lm_buf_free(&room);
@@ -177,22 +219,31 @@ static lm_status space_check(run *r) {
 lm_status lm_run_folder_lock(const char *dir, int *out) {
   *out = 0;
   int lock = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (lock < 0) return errno == ENOENT || errno == ENOTDIR ? NULL : lm_fail_errno("cannot open the run's folder %s", dir);
-  if (!flock(lock, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) return *out = lock, NULL;   // other errors: no locks on this file system
+  if (lock < 0)
+    return errno == ENOENT || errno == ENOTDIR
+               ? NULL
+               : lm_fail_errno("cannot open the run's folder %s", dir);
+  if (!flock(lock, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) {
+    *out = lock;
+    return NULL;
+  } // other errors: no locks on this file system
   close(lock);
   return lm_fail(LM_USER, "another run is at work in %s; --out names a folder of its own", dir);
 }
 
 static lm_status folder_lock(run *r) {
-  if (!r->o->dir) return NULL;
+  if (!r->o->dir)
+    return NULL;
   LM_TRY(lm_dir_make(r->o->dir));
   return r->o->lock ? NULL : lm_run_folder_lock(r->o->dir, &r->lock);
 }
 
 static lm_status folder_open(run *r) {
   const char *dir = r->o->dir;
-  if (!dir) return NULL;
-  if (access(dir, W_OK | X_OK)) return lm_fail_errno("cannot write to the run's folder %s", dir);
+  if (!dir)
+    return NULL;
+  if (access(dir, W_OK | X_OK))
+    return lm_fail_errno("cannot write to the run's folder %s", dir);
   LM_TRY(space_check(r));
   return lm_run_log_open(dir, r->state.step, &r->log);
 }
@@ -200,24 +251,31 @@ static lm_status folder_open(run *r) {
 // ---- metrics and checkpoints
 
 static lm_status metrics_write(run *r, int64_t step, const lm_step_result *x) {
-  lm_metric line[7 + LM_TRAIN_METRICS] = {{"loss", x->loss}, {"grad_norm", x->grad_norm}, {"lr", x->lr},
-                                          {"tokens", (double)r->state.tokens}, {"tokens_per_s", round(r->progress.rate)}};
+  lm_metric line[7 + LM_TRAIN_METRICS] = {{"loss", x->loss},
+                                          {"grad_norm", x->grad_norm},
+                                          {"lr", x->lr},
+                                          {"tokens", (double)r->state.tokens},
+                                          {"tokens_per_s", round(r->progress.rate)}};
   size_t n = 5;
-  if (r->state.guard.skipped) line[n++] = (lm_metric){"skipped", (double)r->state.guard.skipped};
-  if (r->state.guard.empty) line[n++] = (lm_metric){"empty", (double)r->state.guard.empty};
+  if (r->state.guard.skipped)
+    line[n++] = (lm_metric){"skipped", (double)r->state.guard.skipped};
+  if (r->state.guard.empty)
+    line[n++] = (lm_metric){"empty", (double)r->state.guard.empty};
   memcpy(line + n, x->emitted, sizeof *line * (size_t)x->n_emitted);
   return lm_run_log_add(r->log, step, line, n + (size_t)x->n_emitted);
 }
 
 static lm_status save(run *r) {
   const lm_run_options *o = r->o;
-  if (!o->dir || r->saved == r->state.step) return NULL;
+  if (!o->dir || r->saved == r->state.step)
+    return NULL;
   r->state.guard.returns = 0;
   LM_TRY(lm_data_unchanged(lm_trainer_options_of(o->trainer)->data));
   LM_TRY(data_key(r, &r->state.data));
   r->state.n_micro = lm_trainer_options_of(o->trainer)->n_micro;
   double start = lm_timeline_now(timeline_of(r));
-  LM_TRY(lm_checkpoint_save(o->trainer, o->dir, &r->state, o->keep, o->best.eval >= 0 ? r->state.best_step : -1));
+  LM_TRY(lm_checkpoint_save(o->trainer, o->dir, &r->state, o->keep,
+                            o->best.eval >= 0 ? r->state.best_step : -1));
   lm_timeline_add(timeline_of(r), LM_ROW_SAVE, "checkpoint", NULL, r->state.step, start);
   r->saved = r->state.step;
   r->newest = lm_checkpoint_path(r->arena, o->dir, r->saved);
@@ -228,7 +286,8 @@ static lm_status save(run *r) {
 
 static bool best_watch(run *r, double value) {
   lm_checkpoint *c = &r->state;
-  if (!isfinite(value) || value >= c->best) return false;      // NAN, none yet, compares false
+  if (!isfinite(value) || value >= c->best)
+    return false; // NAN, none yet, compares false
   c->best = value;
   c->best_step = c->step;
   return true;
@@ -239,15 +298,18 @@ static lm_status eval_write(run *r, const lm_run_eval *e, const lm_eval_result *
   size_t n = 0;
   for (int k = 0; k < LM_EVAL_METRICS; k++)
     if (e->metrics[k] && !isnan(x->value[k]))
-      line[n++] = (lm_metric){lm_arena_printf(r->arena, "%s.%s", e->name, LM_EVAL_NAMES[k]), x->value[k]};
+      line[n++] =
+          (lm_metric){lm_arena_printf(r->arena, "%s.%s", e->name, LM_EVAL_NAMES[k]), x->value[k]};
   return n ? lm_run_log_add(r->log, r->state.step, line, n) : NULL;
 }
 
 // There is no loss; the training does not depend on it.
 static lm_status eval_empty(run *r, const lm_run_eval *e, const lm_eval_result *x) {
   if (!r->evals_empty)
-    lm_progress_say(&r->progress, "step %lld  %s: the weights of its tokens sum to %g, so there is nothing to evaluate",
-                    (long long)r->state.step, e->name, x->weight);
+    lm_progress_say(
+        &r->progress,
+        "step %lld  %s: the weights of its tokens sum to %g, so there is nothing to evaluate",
+        (long long)r->state.step, e->name, x->weight);
   r->evals_empty = true;
   return NULL;
 }
@@ -260,13 +322,18 @@ static lm_status evaluate(run *r, int i, bool *out_best) {
   double start = lm_timeline_now(t->timeline);
   LM_TRY(lm_eval_run(t->exec, t->plan, t->data, e->part, NULL, &x));
   lm_timeline_add(t->timeline, LM_ROW_RUN, "evaluation", NULL, r->state.step, start);
-  if (x.weight <= 0) return eval_empty(r, e, &x);
+  if (x.weight <= 0)
+    return eval_empty(r, e, &x);
   LM_TRY(eval_write(r, e, &x));
-  if (e->metrics[LM_EVAL_BITS_PER_BYTE] && !isnan(x.value[LM_EVAL_BITS_PER_BYTE])) lm_buf_printf(&more, "  bits/byte %.4f", x.value[LM_EVAL_BITS_PER_BYTE]);
-  if (e->metrics[LM_EVAL_PERPLEXITY]) lm_buf_printf(&more, "  perplexity %.2f", x.value[LM_EVAL_PERPLEXITY]);
-  lm_progress_say(&r->progress, "step %lld  %s loss %.4f%s", (long long)r->state.step, e->name, x.value[LM_EVAL_LOSS], more.p ? more.p : "");
+  if (e->metrics[LM_EVAL_BITS_PER_BYTE] && !isnan(x.value[LM_EVAL_BITS_PER_BYTE]))
+    lm_buf_printf(&more, "  bits/byte %.4f", x.value[LM_EVAL_BITS_PER_BYTE]);
+  if (e->metrics[LM_EVAL_PERPLEXITY])
+    lm_buf_printf(&more, "  perplexity %.2f", x.value[LM_EVAL_PERPLEXITY]);
+  lm_progress_say(&r->progress, "step %lld  %s loss %.4f%s", (long long)r->state.step, e->name,
+                  x.value[LM_EVAL_LOSS], more.p ? more.p : "");
   lm_buf_free(&more);
-  if (i == r->o->stop.eval) stop_watch(r, x.value[r->o->stop.metric]);
+  if (i == r->o->stop.eval)
+    stop_watch(r, x.value[r->o->stop.metric]);
   *out_best |= i == r->o->best.eval && best_watch(r, x.value[r->o->best.metric]);
   return NULL;
 }
@@ -275,13 +342,16 @@ static lm_status evaluate(run *r, int i, bool *out_best) {
 static lm_status evaluations(run *r) {
   bool best = false;
   for (int i = 0; i < r->o->n_evals; i++)
-    if (r->state.step % r->o->evals[i].every == 0) LM_TRY(evaluate(r, i, &best));
+    if (r->state.step % r->o->evals[i].every == 0)
+      LM_TRY(evaluate(r, i, &best));
   return best ? save(r) : NULL;
 }
 
 // ---- steps
 
-static bool is_over(const run *r) { return r->state.step >= r->o->steps || interrupted || r->out->stopped_early; }
+static bool is_over(const run *r) {
+  return r->state.step >= r->o->steps || interrupted || r->out->stopped_early;
+}
 
 static void step_count(run *r, int64_t step, const lm_step_result *x) {
   r->state.step = step;
@@ -301,14 +371,20 @@ static lm_status step_skip(run *r, int64_t step, lm_step_result *x, const char *
   return metrics_write(r, step, x);
 }
 
-static bool none_was_good(const run *r) { return !r->state.guard.seen; }
+static bool none_was_good(const run *r) {
+  return !r->state.guard.seen;
+}
 
 static lm_status give_up(const run *r, int64_t step, const char *why) {
-  return lm_fail(LM_USER, "step %lld: %s%s; training stops and this state is not saved (%s%s). %s",
-                 (long long)step, why, r->state.guard.returns ? ", also after going back to the newest checkpoint" : "",
-                 r->newest ? "the newest checkpoint is " : "there is no checkpoint", r->newest ? r->newest : "",
-                 none_was_good(r) ? "No step went well: look at the model, the weights that it began with, and the data"
-                                  : "A smaller learning rate or clip may help");
+  return lm_fail(
+      LM_USER, "step %lld: %s%s; training stops and this state is not saved (%s%s). %s",
+      (long long)step, why,
+      r->state.guard.returns ? ", also after going back to the newest checkpoint" : "",
+      r->newest ? "the newest checkpoint is " : "there is no checkpoint",
+      r->newest ? r->newest : "",
+      none_was_good(r)
+          ? "No step went well: look at the model, the weights that it began with, and the data"
+          : "A smaller learning rate or clip may help");
 }
 
 // Finished batches end; other data does not.
@@ -320,12 +396,17 @@ static bool batches_last(const run *r, int64_t shift) {
 static lm_status step_return(run *r, int64_t step, const char *why) {
   lm_guard then = r->state.guard;
   lm_checkpoint_choice from;
-  if (!r->newest || then.returns >= r->o->guard.rollback) return give_up(r, step, why);
+  if (!r->newest || then.returns >= r->o->guard.rollback)
+    return give_up(r, step, why);
   LM_TRY(lm_checkpoint_load(r->arena, r->o->trainer, r->newest, &r->state, &from));
   stop_resume(r);
   lm_guard_return(&r->state.guard, &then, r->state.step, step);
-  if (!batches_last(r, r->state.guard.shift)) return lm_annotate(lm_fail(LM_USER, "there are no further batches to go on with"), "step %lld: %s", (long long)step, why);
-  lm_progress_say(&r->progress, "step %lld: %s; back to step %lld, and on without the batches since", (long long)step, why, (long long)r->state.step);
+  if (!batches_last(r, r->state.guard.shift))
+    return lm_annotate(lm_fail(LM_USER, "there are no further batches to go on with"),
+                       "step %lld: %s", (long long)step, why);
+  lm_progress_say(&r->progress,
+                  "step %lld: %s; back to step %lld, and on without the batches since",
+                  (long long)step, why, (long long)r->state.step);
   lm_run_log_close(r->log);
   r->log = NULL;
   return r->o->dir ? lm_run_log_open(r->o->dir, r->state.step, &r->log) : NULL;
@@ -338,32 +419,43 @@ static bool save_is_due(const run *r) {
 // Numbers that ran away in the update of a step that looked well show here at the latest.
 static lm_status save_or_return(run *r, int64_t step) {
   const char *bad = r->o->dir ? lm_trainer_not_finite(r->o->trainer) : NULL;
-  if (bad) return step_return(r, step, lm_arena_printf(r->arena, "parameter %s is not finite any more", bad));
+  if (bad)
+    return step_return(r, step,
+                       lm_arena_printf(r->arena, "parameter %s is not finite any more", bad));
   return save(r);
 }
 
-enum { EMPTY_MOST = 100 };             // steps without weight, before the first good one
+enum {
+  EMPTY_MOST = 100
+}; // steps without weight, before the first good one
 
 // Data may well have such batches, so only the first one is reported as it comes.
 static lm_status step_empty(run *r, int64_t step, lm_step_result *x) {
   bool last = step >= r->o->steps || r->state.guard.empty + 1 >= EMPTY_MOST;
   r->state.guard.empty++;
   if (none_was_good(r) && last)
-    return lm_fail(LM_USER, "step %lld: the weights of its tokens sum to %g, and no step before it had anything to learn "
+    return lm_fail(LM_USER,
+                   "step %lld: the weights of its tokens sum to %g, and no step before it had "
+                   "anything to learn "
                    "from (%lld without weight); look at the weights (`w`) of the data",
                    (long long)step, x->weight, (long long)r->state.guard.empty);
   step_count(r, step, x);
   if (!r->out->empty++)
-    lm_progress_say(&r->progress, "step %lld: the weights of its tokens sum to %g; its batch is left out, and so is each "
-                    "further one like it", (long long)step, x->weight);
+    lm_progress_say(
+        &r->progress,
+        "step %lld: the weights of its tokens sum to %g; its batch is left out, and so is each "
+        "further one like it",
+        (long long)step, x->weight);
   return metrics_write(r, step, x);
 }
 
 static lm_status step_judge(run *r, int64_t step, lm_step_result *x) {
   const char *why;
   lm_guard_verdict verdict = lm_guard_judge(&r->state.guard, &r->o->guard, x, &why);
-  if (verdict == LM_GUARD_RETURN) return step_return(r, step, why);
-  if (verdict == LM_GUARD_GOOD) return step_good(r, step, x);
+  if (verdict == LM_GUARD_RETURN)
+    return step_return(r, step, why);
+  if (verdict == LM_GUARD_GOOD)
+    return step_good(r, step, x);
   LM_TRY(step_skip(r, step, x, why));
   return r->state.step >= r->o->steps && none_was_good(r) ? give_up(r, step, why) : NULL;
 }
@@ -372,11 +464,15 @@ static lm_status step_run(run *r) {
   const lm_run_options *o = r->o;
   int64_t step = r->state.step + 1;
   lm_step_result *x = &r->out->last;
-  LM_TRY(lm_trainer_step(o->trainer, step, step - 1 + r->state.guard.shift, lm_guard_limit(&r->state.guard, &o->guard), x));
+  LM_TRY(lm_trainer_step(o->trainer, step, step - 1 + r->state.guard.shift,
+                         lm_guard_limit(&r->state.guard, &o->guard), x));
   LM_TRY(x->weight <= 0 ? step_empty(r, step, x) : step_judge(r, step, x));
-  if (r->state.step != step) return NULL;      // it has returned to a checkpoint
-  if (o->after_step) LM_TRY(o->after_step(o->user, step, x, &r->progress));
-  if (save_is_due(r)) LM_TRY(save_or_return(r, step));
+  if (r->state.step != step)
+    return NULL; // it has returned to a checkpoint
+  if (o->after_step)
+    LM_TRY(o->after_step(o->user, step, x, &r->progress));
+  if (save_is_due(r))
+    LM_TRY(save_or_return(r, step));
   lm_progress_pause(&r->progress);
   return NULL;
 }
@@ -396,15 +492,19 @@ static int64_t own_last(const run *r) {
 
 static lm_status supersede(run *r) {
   lm_checkpoint_aside aside;
-  if (!r->o->dir || is_over(r)) return NULL;
+  if (!r->o->dir || is_over(r))
+    return NULL;
   LM_TRY(lm_checkpoint_steps_set_aside(r->arena, r->o->dir, own_last(r), &aside));
-  if (!aside.folder) return NULL;
+  if (!aside.folder)
+    return NULL;
   lm_buf steps = {0};
-  for (uint32_t i = aside.steps.n; i-- > 0; )
+  for (uint32_t i = aside.steps.n; i-- > 0;)
     lm_buf_printf(&steps, "%s%lld", steps.n ? ", " : "", (long long)aside.steps.v[i]);
   const char *s = aside.steps.n == 1 ? "" : "s";
-  warn(r, lm_arena_printf(r->arena, "this run does not follow from the checkpoint%s of step%s %s in %s;\n  moved to %s",
-                          s, s, steps.p, r->o->dir, aside.folder));
+  warn(r, lm_arena_printf(
+              r->arena,
+              "this run does not follow from the checkpoint%s of step%s %s in %s;\n  moved to %s",
+              s, s, steps.p, r->o->dir, aside.folder));
   lm_buf_free(&steps);
   return NULL;
 }
@@ -414,10 +514,12 @@ static lm_status train(run *r) {
   LM_TRY(folder_lock(r));
   LM_TRY(supersede(r));
   LM_TRY(folder_open(r));
-  if (r->o->begin) LM_TRY(r->o->begin(r->o->user));
+  if (r->o->begin)
+    LM_TRY(r->o->begin(r->o->user));
   r->out->resumed = r->state.step;
   lm_progress_start(&r->progress, r->state.step);
-  while (!is_over(r)) LM_TRY(step_run(r));
+  while (!is_over(r))
+    LM_TRY(step_run(r));
   LM_TRY(lm_data_unchanged(lm_trainer_options_of(r->o->trainer)->data));
   return lm_run_log_draw(r->log);
 }
@@ -425,10 +527,14 @@ static lm_status train(run *r) {
 // A run that was over when it was started.
 static void already_tell(run *r) {
   if (r->out->stopped_early)
-    lm_progress_say(&r->progress, "this run is finished: it stopped after step %lld of %lld, %s; more patience or another length of the run lets it go on",
+    lm_progress_say(&r->progress,
+                    "this run is finished: it stopped after step %lld of %lld, %s; more patience "
+                    "or another length of the run lets it go on",
                     (long long)r->state.step, (long long)r->o->steps, stop_text(r));
   else
-    lm_progress_say(&r->progress, "this run is finished: it was to go to step %lld, and step %lld is done; a longer run goes on from there",
+    lm_progress_say(&r->progress,
+                    "this run is finished: it was to go to step %lld, and step %lld is done; a "
+                    "longer run goes on from there",
                     (long long)r->o->steps, (long long)r->state.step);
 }
 
@@ -439,27 +545,47 @@ static void outcome_tell(run *r) {
   r->out->interrupted = r->state.step < r->o->steps ? interrupted : 0;
   lm_progress_end(&r->progress);
   const char *saved = r->o->dir && r->saved == r->state.step ? ", saved" : "";
-  if (r->out->interrupted) lm_progress_say(&r->progress, "interrupted after step %lld%s", (long long)r->state.step, saved);
-  else if (r->out->resumed == r->state.step && r->state.step) already_tell(r);
-  else if (r->out->stopped_early) lm_progress_say(&r->progress, "stopped after step %lld%s: %s", (long long)r->state.step, saved, stop_text(r));
+  if (r->out->interrupted)
+    lm_progress_say(&r->progress, "interrupted after step %lld%s", (long long)r->state.step, saved);
+  else if (r->out->resumed == r->state.step && r->state.step)
+    already_tell(r);
+  else if (r->out->stopped_early)
+    lm_progress_say(&r->progress, "stopped after step %lld%s: %s", (long long)r->state.step, saved,
+                    stop_text(r));
   if (r->out->empty)
-    lm_progress_say(&r->progress, "%lld step%s left out, as the weights of the tokens do not sum to more than 0",
+    lm_progress_say(&r->progress,
+                    "%lld step%s left out, as the weights of the tokens do not sum to more than 0",
                     (long long)r->out->empty, r->out->empty == 1 ? " was" : "s were");
-  if (r->out->skipped) lm_progress_say(&r->progress, "%lld steps went wrong and were left out", (long long)r->out->skipped);
+  if (r->out->skipped)
+    lm_progress_say(&r->progress, "%lld steps went wrong and were left out",
+                    (long long)r->out->skipped);
 }
 
 lm_status lm_run_train(const lm_run_options *o, lm_run_outcome *out) {
   *out = (lm_run_outcome){0};
-  run r = {.o = o, .out = out, .arena = lm_arena_create(), .progress = o->progress, .saved = -1,
-           .state = {.seed = o->seed, .keys = o->keys, .n_keys = o->n_keys, .model = o->model, .n_model = o->n_model, .best = NAN, .stop_best = NAN}};
+  run r = {.o = o,
+           .out = out,
+           .arena = lm_arena_create(),
+           .progress = o->progress,
+           .saved = -1,
+           .state = {.seed = o->seed,
+                     .keys = o->keys,
+                     .n_keys = o->n_keys,
+                     .model = o->model,
+                     .n_model = o->n_model,
+                     .best = NAN,
+                     .stop_best = NAN}};
   old_handlers old;
   signals_catch(&old);
   lm_status s = train(&r);
   signals_release(&old);
   lm_run_log_close(r.log);
-  if (r.lock) close(r.lock);
-  if (!s) outcome_tell(&r);
-  else lm_progress_end(&r.progress);
+  if (r.lock)
+    close(r.lock);
+  if (!s)
+    outcome_tell(&r);
+  else
+    lm_progress_end(&r.progress);
   lm_arena_destroy(r.arena);
   return s;
 }

@@ -8,13 +8,17 @@
 #include "runtime/base/parallel.h"
 #include "runtime/train/init.h"
 
-typedef struct { const lm_plan_func *f; lm_batch_ports in; } micro_func;   // for rows of one length
+typedef struct {
+  const lm_plan_func *f;
+  lm_batch_ports in;
+} micro_func; // for rows of one length
 
 struct lm_trainer {
   lm_trainer_options o;
   const lm_plan_func *norm, *rates, *update;
-  micro_func *micros; int n_micros;
-  int64_t extents[16];                 // at capacity
+  micro_func *micros;
+  int n_micros;
+  int64_t extents[16]; // at capacity
   // of the step being made
   int64_t step, tokens;
   double lr;
@@ -31,8 +35,11 @@ static lm_status tables_write(lm_trainer *t) {
   for (int i = 0; i < t->o.n_tables; i++) {
     const lm_train_table *x = &t->o.tables[i];
     const lm_plan_port *p = lm_plan_port_find(t->update, x->port, false);
-    if (!p) continue;
-    if ((size_t)p->buf.bytes != x->bytes) return lm_fail(LM_BUG_STATUS, "table %s: %zu bytes for %lld", x->port, x->bytes, (long long)p->buf.bytes);
+    if (!p)
+      continue;
+    if ((size_t)p->buf.bytes != x->bytes)
+      return lm_fail(LM_BUG_STATUS, "table %s: %zu bytes for %lld", x->port, x->bytes,
+                     (long long)p->buf.bytes);
     memcpy(lm_exec_port(t->o.exec, p), x->data, x->bytes);
   }
   return NULL;
@@ -44,13 +51,16 @@ static lm_status data_check(const lm_trainer *t) {
   const lm_batch_ports *in = &t->micros[0].in;
   int64_t rows = t->o.n_micro * in->rows;
   if (data.seq != in->seq)
-    return lm_fail(LM_USER, "the data's rows have %lld tokens, the model was compiled for %lld", (long long)data.seq, (long long)in->seq);
+    return lm_fail(LM_USER, "the data's rows have %lld tokens, the model was compiled for %lld",
+                   (long long)data.seq, (long long)in->seq);
   if (data.steps && data.batch_rows != rows)
-    return lm_fail(LM_USER, "the data's batches have %lld rows, the recipe's %lld: set batch = %lld tokens", (long long)data.batch_rows,
-                   (long long)rows, (long long)(data.batch_rows * data.seq));
+    return lm_fail(
+        LM_USER, "the data's batches have %lld rows, the recipe's %lld: set batch = %lld tokens",
+        (long long)data.batch_rows, (long long)rows, (long long)(data.batch_rows * data.seq));
   int64_t last = t->o.last ? t->o.last : t->o.steps;
   if (data.steps && data.steps < last)
-    return lm_fail(LM_USER, "%lld steps are asked for, the data has %lld batches, one a step", (long long)last, (long long)data.steps);
+    return lm_fail(LM_USER, "%lld steps are asked for, the data has %lld batches, one a step",
+                   (long long)last, (long long)data.steps);
   return NULL;
 }
 
@@ -60,8 +70,10 @@ static lm_status micros_open(lm_trainer *t) {
   t->micros = lm_calloc((size_t)p->n_funcs + 1, sizeof *t->micros);
   LM_TRY(func_need(p, "micro", &t->micros[t->n_micros++].f));
   for (int i = 0; i < p->n_funcs; i++)
-    if (!strncmp(p->funcs[i].name, "micro.", strlen("micro."))) t->micros[t->n_micros++].f = &p->funcs[i];
-  for (int i = 0; i < t->n_micros; i++) LM_TRY(lm_batch_ports_open(t->o.exec, t->micros[i].f, &t->micros[i].in));
+    if (!strncmp(p->funcs[i].name, "micro.", strlen("micro.")))
+      t->micros[t->n_micros++].f = &p->funcs[i];
+  for (int i = 0; i < t->n_micros; i++)
+    LM_TRY(lm_batch_ports_open(t->o.exec, t->micros[i].f, &t->micros[i].in));
   return NULL;
 }
 
@@ -71,7 +83,8 @@ static lm_status trainer_open(lm_trainer *t) {
   LM_TRY(func_need(p, "norm", &t->norm));
   LM_TRY(func_need(p, "update", &t->update));
   t->rates = lm_plan_func_find(p, "rates");
-  for (int i = 0; i < p->n_extents; i++) t->extents[i] = p->extents[i].capacity;
+  for (int i = 0; i < p->n_extents; i++)
+    t->extents[i] = p->extents[i].capacity;
   return data_check(t);
 }
 
@@ -79,30 +92,41 @@ lm_status lm_trainer_create(const lm_trainer_options *o, lm_trainer **out) {
   lm_trainer *t = lm_alloc(sizeof *t);
   t->o = *o;
   lm_status s = trainer_open(t);
-  if (s) lm_trainer_destroy(t);
+  if (s)
+    lm_trainer_destroy(t);
   *out = s ? NULL : t;
   return s;
 }
 
 void lm_trainer_destroy(lm_trainer *t) {
-  if (!t) return;
-  for (int i = 0; i < t->n_micros; i++) lm_batch_ports_close(&t->micros[i].in);
+  if (!t)
+    return;
+  for (int i = 0; i < t->n_micros; i++)
+    lm_batch_ports_close(&t->micros[i].in);
   lm_free(t->micros);
   lm_free(t);
 }
 
-const lm_trainer_options *lm_trainer_options_of(const lm_trainer *t) { return &t->o; }
+const lm_trainer_options *lm_trainer_options_of(const lm_trainer *t) {
+  return &t->o;
+}
 
-typedef struct state_filling { const float *from; float value, *to; } state_filling;
+typedef struct state_filling {
+  const float *from;
+  float value, *to;
+} state_filling;
 
 static void state_fill(void *user, int64_t first, int64_t last) {
   const state_filling *f = user;
-  for (int64_t i = first; i < last; i++) f->to[i] = f->from ? f->from[i] : f->value;
+  for (int64_t i = first; i < last; i++)
+    f->to[i] = f->from ? f->from[i] : f->value;
 }
 
 // The threads share the cost of the first access to each page.
 void lm_trainer_init_states(lm_trainer *t) {
-  enum { FLOATS_OF_THREAD = 1 << 18 };
+  enum {
+    FLOATS_OF_THREAD = 1 << 18
+  };
   int64_t n = (int64_t)t->o.plan->n_blocks * LM_BLOCK;
   const float *params = lm_exec_arena(t->o.exec, LM_ARENA_PARAM);
   float *state = lm_exec_arena(t->o.exec, LM_ARENA_STATE);
@@ -122,18 +146,21 @@ void lm_trainer_init(lm_trainer *t, uint64_t seed) {
 
 static int64_t places_used(const lm_batch_ports *b) {
   int64_t n = 0;
-  for (int64_t i = 0; i < b->rows * b->seq; i++) n += b->batch.seg[i] >= 0;
+  for (int64_t i = 0; i < b->rows * b->seq; i++)
+    n += b->batch.seg[i] >= 0;
   return n;
 }
 
 static const micro_func *micro_of(const lm_trainer *t, int64_t batch) {
   int64_t seq = lm_data_seq(t->o.data, batch);
   for (int i = 0; i < t->n_micros; i++)
-    if (t->micros[i].in.seq == seq) return &t->micros[i];
+    if (t->micros[i].in.seq == seq)
+      return &t->micros[i];
   LM_BUG("nothing was compiled for rows of %lld tokens", (long long)seq);
 }
 
-// The rows of a micro-batch become arguments, while a device may still be at work with those before.
+// The rows of a micro-batch become arguments, while a device may still be at work with those
+// before.
 static lm_status micro_fill(lm_trainer *t, int64_t step, int64_t batch, int64_t micro) {
   const micro_func *x = t->micro;
   double start = lm_timeline_now(t->o.timeline);
@@ -145,38 +172,46 @@ static lm_status micro_fill(lm_trainer *t, int64_t step, int64_t batch, int64_t 
   return NULL;
 }
 
-// Nobody waits: the next rows are laid out while a device computes with those before, whose results add up where they are.
+// Nobody waits: the next rows are laid out while a device computes with those before, whose results
+// add up where they are.
 static lm_status micros_run(lm_trainer *t, int64_t step, int64_t batch) {
   LM_TRY(micro_fill(t, step, batch, 0));
   for (int64_t m = 0; m < t->o.n_micro; m++) {
     LM_TRY(lm_exec_run(t->o.exec, t->micro->f, t->extents));
     LM_TRY(lm_tally_add(t->o.exec, t->micro->f, m == 0));
-    if (m + 1 < t->o.n_micro) LM_TRY(micro_fill(t, step, batch, m + 1));
+    if (m + 1 < t->o.n_micro)
+      LM_TRY(micro_fill(t, step, batch, m + 1));
   }
   return NULL;
 }
 
 static lm_status finite_check(int64_t step, const char *what, double x) {
-  if (isfinite(x)) return NULL;
-  return lm_fail(LM_USER, "step %lld: the %s is %s", (long long)step, what, isnan(x) ? "not a number" : "infinite");
+  if (isfinite(x))
+    return NULL;
+  return lm_fail(LM_USER, "step %lld: the %s is %s", (long long)step, what,
+                 isnan(x) ? "not a number" : "infinite");
 }
 
 lm_status lm_step_check(int64_t step, const lm_step_result *r) {
   if (r->weight <= 0)
-    return lm_fail(LM_USER, "step %lld: the weights of its tokens sum to %g, so there is nothing to learn from",
-                   (long long)step, r->weight);
+    return lm_fail(
+        LM_USER,
+        "step %lld: the weights of its tokens sum to %g, so there is nothing to learn from",
+        (long long)step, r->weight);
   LM_TRY(finite_check(step, "loss", r->loss));
   return finite_check(step, "gradient's norm", r->grad_norm);
 }
 
-// What @rates gives depends on the step alone, so it is asked for first: nobody must wait for it then.
+// What @rates gives depends on the step alone, so it is asked for first: nobody must wait for it
+// then.
 static lm_status rates_run(lm_trainer *t, int64_t step) {
   lm_exec *e = t->o.exec;
   lm_port_set(e, t->rates, "step", (double)step);
   lm_port_set(e, t->rates, "run", (double)t->o.steps);
   LM_TRY(lm_exec_call(e, t->rates, t->extents));
   for (int i = 0; i < t->rates->n_out; i++)
-    if (t->rates->out[i].rank == 0) lm_port_set(e, t->update, t->rates->out[i].name, lm_port_value(e, &t->rates->out[i]));
+    if (t->rates->out[i].rank == 0)
+      lm_port_set(e, t->update, t->rates->out[i].name, lm_port_value(e, &t->rates->out[i]));
   t->lr = lm_port_get(e, t->rates, "lr", 0);
   return NULL;
 }
@@ -186,7 +221,8 @@ lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch) {
   t->step = step;
   t->tokens = 0;
   t->micro = micro_of(t, batch);
-  if (t->rates) LM_TRY(rates_run(t, step));
+  if (t->rates)
+    LM_TRY(rates_run(t, step));
   lm_exec_arena_clear(t->o.exec, LM_ARENA_GRAD);
   LM_TRY(micros_run(t, step, batch));
   LM_TRY(lm_exec_run(t->o.exec, t->norm, t->extents));
@@ -204,9 +240,12 @@ static lm_status result_number(const lm_plan_func *f, const char *name, int *out
 
 lm_status lm_trainer_update(lm_trainer *t, double limit) {
   double start = lm_timeline_now(t->o.timeline);
-  t->rule = (lm_tally_rule){.norm = lm_plan_port_find(t->norm, "norm", true), .scale = lm_plan_port_find(t->update, "grad_scale", false),
-                            .clip = t->o.clip, .limit = limit};
-  if (!t->rule.norm || !t->rule.scale) return lm_fail(LM_BUG_STATUS, "the plan has no norm, or its update no grad_scale");
+  t->rule = (lm_tally_rule){.norm = lm_plan_port_find(t->norm, "norm", true),
+                            .scale = lm_plan_port_find(t->update, "grad_scale", false),
+                            .clip = t->o.clip,
+                            .limit = limit};
+  if (!t->rule.norm || !t->rule.scale)
+    return lm_fail(LM_BUG_STATUS, "the plan has no norm, or its update no grad_scale");
   LM_TRY(result_number(t->micro->f, "sum", &t->rule.sum));
   LM_TRY(result_number(t->micro->f, "weight", &t->rule.weight));
   LM_TRY(tables_write(t));
@@ -220,15 +259,21 @@ lm_status lm_trainer_update(lm_trainer *t, double limit) {
 
 // ---- what came of it
 
-static bool is_emitted(const lm_plan_port *p) { return p->rank == 0 && strcmp(p->name, "sum") && strcmp(p->name, "weight"); }
+static bool is_emitted(const lm_plan_port *p) {
+  return p->rank == 0 && strcmp(p->name, "sum") && strcmp(p->name, "weight");
+}
 
-static void totals_take(const lm_trainer *t, const double *totals, lm_step_result *r, double *out_sum) {
+static void totals_take(const lm_trainer *t, const double *totals, lm_step_result *r,
+                        double *out_sum) {
   const lm_plan_func *f = t->micro->f;
   for (int i = 0; i < f->n_out; i++) {
     const lm_plan_port *p = &f->out[i];
-    if (!strcmp(p->name, "sum")) *out_sum = totals[i];
-    else if (!strcmp(p->name, "weight")) r->weight = totals[i];
-    else if (is_emitted(p) && r->n_emitted < LM_TRAIN_METRICS) r->emitted[r->n_emitted++] = (lm_metric){p->name, totals[i] / (double)t->o.n_micro};
+    if (!strcmp(p->name, "sum"))
+      *out_sum = totals[i];
+    else if (!strcmp(p->name, "weight"))
+      r->weight = totals[i];
+    else if (is_emitted(p) && r->n_emitted < LM_TRAIN_METRICS)
+      r->emitted[r->n_emitted++] = (lm_metric){p->name, totals[i] / (double)t->o.n_micro};
   }
 }
 
@@ -238,7 +283,7 @@ lm_status lm_trainer_result(lm_trainer *t, lm_step_result *out) {
   *out = (lm_step_result){.lr = t->lr, .tokens = t->tokens};
   LM_TRY(lm_tally_read(t->o.exec, &totals));
   totals_take(t, totals, out, &sum);
-  if (out->weight <= 0) {              // the update has changed nothing (scale.h)
+  if (out->weight <= 0) { // the update has changed nothing (scale.h)
     out->loss = out->grad_norm = NAN;
     return NULL;
   }
@@ -247,13 +292,15 @@ lm_status lm_trainer_result(lm_trainer *t, lm_step_result *out) {
   return NULL;
 }
 
-static lm_status step_make(lm_trainer *t, int64_t step, int64_t batch, double limit, lm_step_result *out) {
+static lm_status step_make(lm_trainer *t, int64_t step, int64_t batch, double limit,
+                           lm_step_result *out) {
   LM_TRY(lm_trainer_gradients(t, step, batch));
   LM_TRY(lm_trainer_update(t, limit));
   return lm_trainer_result(t, out);
 }
 
-lm_status lm_trainer_step(lm_trainer *t, int64_t step, int64_t batch, double limit, lm_step_result *out) {
+lm_status lm_trainer_step(lm_trainer *t, int64_t step, int64_t batch, double limit,
+                          lm_step_result *out) {
   char name[32];
   snprintf(name, sizeof name, "step %lld", (long long)step);
   lm_exec_range(t->o.exec, name);
@@ -276,12 +323,15 @@ static bool all_finite(const float *x, int64_t n) {
 
 const char *lm_trainer_not_finite(const lm_trainer *t) {
   const lm_plan *p = t->o.plan;
-  const float *params = lm_exec_arena_peek(t->o.exec, LM_ARENA_PARAM), *states = lm_exec_arena_peek(t->o.exec, LM_ARENA_STATE);
+  const float *params = lm_exec_arena_peek(t->o.exec, LM_ARENA_PARAM);
+  const float *states = lm_exec_arena_peek(t->o.exec, LM_ARENA_STATE);
   for (int i = 0; i < p->n_params; i++) {
     const lm_plan_param *x = &p->params[i];
     bool finite = all_finite(params + x->offset, x->elements);
-    for (int k = 0; finite && k < p->n_states; k++) finite = all_finite(states + (int64_t)k * p->n_blocks * LM_BLOCK + x->offset, x->elements);
-    if (!finite) return x->path;
+    for (int k = 0; finite && k < p->n_states; k++)
+      finite = all_finite(states + (int64_t)k * p->n_blocks * LM_BLOCK + x->offset, x->elements);
+    if (!finite)
+      return x->path;
   }
   return NULL;
 }

@@ -2,10 +2,10 @@
 #include "compiler/analysis/analysis.h"
 #include "tests/numeric/grad_check.h"
 
-#define HEAD                                                                              \
-  "stage graph\naxis b = 4, t = 8, d = 3, v = 16, p = 32, l = 5, u = 8\n"                         \
-  "param @e : f32[v, d] = ones\nparam @o : f32[p, d] = ones\nparam @w : f32[l, d, v]"      \
-  " stacked 1 as @w.# = ones\n"                                                            \
+#define HEAD                                                                                       \
+  "stage graph\naxis b = 4, t = 8, d = 3, v = 16, p = 32, l = 5, u = 8\n"                          \
+  "param @e : f32[v, d] = ones\nparam @o : f32[p, d] = ones\nparam @w : f32[l, d, v]"              \
+  " stacked 1 as @w.# = ones\n"                                                                    \
   "func @loss(%tok: int[b, t], %pos: int[b, t], %w: f32[b, t]) -> (sum: f32, weight: f32) {\n"
 #define TAIL "  %weight = sum %w over(b, t)\n  return %sum, %weight\n}\n"
 #define EMBED "  %e = param @e\n  %x = gather %e, %tok over(v)\n  %r = sum %x over(d)\n"
@@ -18,11 +18,11 @@ static const lm_analysis *analyzed(lm_ctx **c, const char *text) {
 
 static void limits_test(void) {
   lm_ctx *c;
-  const lm_analysis *a = analyzed(&c, HEAD EMBED
-                                  "  %o = param @o\n  %q = rename %pos (t) -> (u)\n"
-                                  "  %back = rename %q (u) -> (t)\n"
-                                  "  %y = gather %o, %back over(p)\n"
-                                  "  %z = mul %x, %y\n  %sum = sum %z over(b, t, d)\n" TAIL);
+  const lm_analysis *a =
+      analyzed(&c, HEAD EMBED "  %o = param @o\n  %q = rename %pos (t) -> (u)\n"
+                              "  %back = rename %q (u) -> (t)\n"
+                              "  %y = gather %o, %back over(p)\n"
+                              "  %z = mul %x, %y\n  %sum = sum %z over(b, t, d)\n" TAIL);
   CHECK(a->limits.tok == 16 && a->limits.pos == 32 && a->limits.next == INT64_MAX);
   lm_ctx_destroy(c);
 }
@@ -39,18 +39,19 @@ static void rows_test(void) {
     const char *text;
     lm_rows_kind kind;
   } tests[] = {
-    {HEAD EMBED "  %y = mul %r, %w\n  %sum = sum %y over(b, t)\n" TAIL, LM_ROWS_APART},
-    {HEAD EMBED "  %y = log1p %r\n  %z = div %y, %w\n  %sum = sum %z over(b, t)\n" TAIL,
-     LM_ROWS_APART},
-    {HEAD EMBED "  %m = sum %r over(b)\n  %s = exp %m\n  %sum = sum %s over(t)\n" TAIL,
-     LM_ROWS_MEET},
-    {HEAD EMBED "  %y = max %r over(b)\n  %sum = sum %y over(t)\n" TAIL, LM_ROWS_MEET},
-    {HEAD EMBED "  %k = slice %r (b) -> () [1, 1]\n  %sum = sum %k over(t)\n" TAIL, LM_ROWS_MEET},
-    {HEAD EMBED "  %y = sum %r over(b, t)\n  %n = const 2 : f32\n  %sum = add %y, %n\n" TAIL,
-     LM_ROWS_ONCE},
+      {HEAD EMBED "  %y = mul %r, %w\n  %sum = sum %y over(b, t)\n" TAIL, LM_ROWS_APART},
+      {HEAD EMBED "  %y = log1p %r\n  %z = div %y, %w\n  %sum = sum %z over(b, t)\n" TAIL,
+       LM_ROWS_APART},
+      {HEAD EMBED "  %m = sum %r over(b)\n  %s = exp %m\n  %sum = sum %s over(t)\n" TAIL,
+       LM_ROWS_MEET},
+      {HEAD EMBED "  %y = max %r over(b)\n  %sum = sum %y over(t)\n" TAIL, LM_ROWS_MEET},
+      {HEAD EMBED "  %k = slice %r (b) -> () [1, 1]\n  %sum = sum %k over(t)\n" TAIL, LM_ROWS_MEET},
+      {HEAD EMBED "  %y = sum %r over(b, t)\n  %n = const 2 : f32\n  %sum = add %y, %n\n" TAIL,
+       LM_ROWS_ONCE},
   };
   for (size_t i = 0; i < LM_COUNT(tests); i++) {
-    if (rows_of(tests[i].text) == tests[i].kind) continue;
+    if (rows_of(tests[i].text) == tests[i].kind)
+      continue;
     fprintf(stderr, "not %d:\n%s", tests[i].kind, tests[i].text);
     exit(1);
   }
@@ -59,11 +60,11 @@ static void rows_test(void) {
 // Five projections of 4 * 8 rows by 3 * 16, in a loop.
 static void products_test(void) {
   lm_ctx *c;
-  const lm_analysis *a = analyzed(&c, HEAD EMBED
-                                  "  %y = loop 5 %i carry(%s = %r) {\n    %w0 = param @w[%i]\n"
-                                  "    %z = dot %x, %w0 over(d)\n    %n = sum %z over(v)\n"
-                                  "    %s1 = add %s, %n\n    yield %s1\n  }\n"
-                                  "  %u = mul %y, %w\n  %sum = sum %u over(b, t)\n" TAIL);
+  const lm_analysis *a =
+      analyzed(&c, HEAD EMBED "  %y = loop 5 %i carry(%s = %r) {\n    %w0 = param @w[%i]\n"
+                              "    %z = dot %x, %w0 over(d)\n    %n = sum %z over(v)\n"
+                              "    %s1 = add %s, %n\n    yield %s1\n  }\n"
+                              "  %u = mul %y, %w\n  %sum = sum %u over(b, t)\n" TAIL);
   CHECK(a->products.n == 1);
   const lm_weight_product *p = a->products.v;
   CHECK(p->m == 32 && p->k == 3 && p->n == 16 && p->count == 5);

@@ -1,6 +1,7 @@
-// attend_amx_test.c - attention in bf16 as a processor with a matrix unit (AMX) computes it, emulated, against the interpreter:
-// loss and derivatives, odd sizes, masks, scores, grouped heads; and that all of it compiles for such a processor. With LM_TEST_AMX
-// in the environment by the instructions themselves (tests/emulate).
+// attend_amx_test.c - attention in bf16 as a processor with a matrix unit (AMX) computes it,
+// emulated, against the interpreter: loss and derivatives, odd sizes, masks, scores, grouped heads;
+// and that all of it compiles for such a processor. With LM_TEST_AMX in the environment by the
+// instructions themselves (tests/emulate).
 #include "tests/codegen/cache.h"
 #include <unistd.h>
 
@@ -8,11 +9,14 @@
 
 static double worst;
 
-static bool has_unit(void) { return getenv("LM_TEST_AMX") != NULL; }
+static bool has_unit(void) {
+  return getenv("LM_TEST_AMX") != NULL;
+}
 
 static lm_plan_target emulated_target(lm_module *m) {
   lm_plan_target t = lm_cpu_target(m);
-  if (!has_unit()) t.prelude = lm_arena_printf(m->arena, "#define LM_AMX_EMULATED\n%s", t.prelude);
+  if (!has_unit())
+    t.prelude = lm_arena_printf(m->arena, "#define LM_AMX_EMULATED\n%s", t.prelude);
   return t;
 }
 
@@ -29,10 +33,12 @@ static lm_plan_target emulated_target(lm_module *m) {
 #include "tests/codegen/sapphire.h"
 #include "tests/cuda/attend_case.h"
 static const attend_case cases[] = {
-  {"causal", "bf16", "b = 2, t = 70, s = 70, g = 2, h = 2, e = 32", "", PLAIN, CAUSAL, NULL},
-  {"documents", "bf16", "b = 2, t = 64, s = 64, g = 1, h = 3, e = 24", "", CAPPED, DOCUMENTS, NULL},
-  {"window", "bf16", "b = 1, t = 101, s = 101, g = 2, h = 1, e = 5", "param @bias : f32[g, h, s] = zeros\n", BIASED, WINDOW, NULL},
-  {"factor", "bf16", "b = 1, t = 40, s = 40, g = 2, h = 2, e = 72", "", PLAIN, DOCUMENTS, FACTOR},
+    {"causal", "bf16", "b = 2, t = 70, s = 70, g = 2, h = 2, e = 32", "", PLAIN, CAUSAL, NULL},
+    {"documents", "bf16", "b = 2, t = 64, s = 64, g = 1, h = 3, e = 24", "", CAPPED, DOCUMENTS,
+     NULL},
+    {"window", "bf16", "b = 1, t = 101, s = 101, g = 2, h = 1, e = 5",
+     "param @bias : f32[g, h, s] = zeros\n", BIASED, WINDOW, NULL},
+    {"factor", "bf16", "b = 1, t = 40, s = 40, g = 2, h = 2, e = 72", "", PLAIN, DOCUMENTS, FACTOR},
 };
 
 static char *text_of(lm_ctx *c, const attend_case *x) {
@@ -43,15 +49,16 @@ static char *text_of(lm_ctx *c, const attend_case *x) {
   return text;
 }
 
-// Weights and their cotangents are rounded to bf16: the error of a sum is a part of 2^-9 of its terms.
+// Weights and their cotangents are rounded to bf16: the error of a sum is a part of 2^-9 of its
+// terms.
 static void check(const attend_case *x) {
   lm_ctx *c = lm_ctx_create();
   run_both(text_of(c, x), &(run_options){.name = x->name, .tolerance = 1e-2, .seed = 7});
   lm_ctx_destroy(c);
 }
 
-// For the real processor: products by its instructions, the softmax and the loop over a tile's elements in whole vectors, none of
-// which go through memory.
+// For the real processor: products by its instructions, the softmax and the loop over a tile's
+// elements in whole vectors, none of which go through memory.
 static void compiled_check(const attend_case *x) {
   lm_ctx *c = lm_ctx_create();
   lm_module *m = parse_and_run(c, text_of(c, x), "decompose,cse,dce,fuse");
@@ -60,13 +67,17 @@ static void compiled_check(const attend_case *x) {
   lm_buf text = {0}, listing = {0};
   lm_buf_puts(&text, plan->prelude);
   for (int i = 0; i < plan->n_kernels; i++)
-    if (plan->kernels[i].name[0] == 'a') lm_buf_puts(&text, plan->kernels[i].source);
+    if (plan->kernels[i].name[0] == 'a')
+      lm_buf_puts(&text, plan->kernels[i].source);
   if (sapphire_compile(c->arena, text.p, &listing)) {
     static const char *const products[] = {"lm_dot_bf16", "lm_sum_s_bf16", "lm_sum_t_bf16"};
-    for (size_t i = 0; i < LM_COUNT(products); i++) CHECK(sapphire_count(&listing, products[i], "tdpbf16ps", "tmm") >= 4);
+    for (size_t i = 0; i < LM_COUNT(products); i++)
+      CHECK(sapphire_count(&listing, products[i], "tdpbf16ps", "tmm") >= 4);
     CHECK(sapphire_count(&listing, "lm_sum_", "vcvtne2ps2bf16", "zmm") >= 2);
-    CHECK(sapphire_count(&listing, "lm_softmax", "vfmadd", "zmm") >= 10 && !sapphire_count(&listing, "lm_softmax", "zmm", "(%rsp)"));
-    CHECK(sapphire_count(&listing, "a", "vpslld $0x17", "zmm") >= 2 && !sapphire_count(&listing, "a", "vpslld $0x17", "ymm"));
+    CHECK(sapphire_count(&listing, "lm_softmax", "vfmadd", "zmm") >= 10 &&
+          !sapphire_count(&listing, "lm_softmax", "zmm", "(%rsp)"));
+    CHECK(sapphire_count(&listing, "a", "vpslld $0x17", "zmm") >= 2 &&
+          !sapphire_count(&listing, "a", "vpslld $0x17", "ymm"));
   }
   lm_buf_free(&text);
   lm_buf_free(&listing);
@@ -75,7 +86,9 @@ static void compiled_check(const attend_case *x) {
 
 int main(void) {
   cache_begin();
-  for (size_t i = 0; i < LM_COUNT(cases); i++) check(&cases[i]);
-  for (size_t i = 0; i < LM_COUNT(cases) && !has_unit(); i += 3) compiled_check(&cases[i]);
+  for (size_t i = 0; i < LM_COUNT(cases); i++)
+    check(&cases[i]);
+  for (size_t i = 0; i < LM_COUNT(cases) && !has_unit(); i += 3)
+    compiled_check(&cases[i]);
   CHECK(worst > 1e-5 && worst < 8e-3);
 }

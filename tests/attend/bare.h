@@ -1,10 +1,19 @@
-// bare.h - modules whose numbers are all arguments and results, so that they can be computed twice and compared.
+// bare.h - modules whose numbers are all arguments and results, so that they can be computed twice
+// and compared.
 #ifndef LM_TESTS_ATTEND_BARE_H
 #define LM_TESTS_ATTEND_BARE_H
 #include "tests/codegen/run.h"
 
 // Parameters become arguments, and what is accumulated becomes results of @micro.
-typedef struct bare { lm_module *m; lm_func *f; lm_value **map; uint32_t n_map; lm_value *back[32]; lm_sym names[32]; uint32_t n; } bare;
+typedef struct bare {
+  lm_module *m;
+  lm_func *f;
+  lm_value **map;
+  uint32_t n_map;
+  lm_value *back[32];
+  lm_sym names[32];
+  uint32_t n;
+} bare;
 
 static inline void strip(lm_op *op, void *user) {
   bare *b = user;
@@ -39,7 +48,8 @@ static inline void bare_func(lm_module *m, lm_func *f) {
 
 // The module as text, without parameters.
 static inline char *bare_text(lm_ctx *c, lm_module *m) {
-  for (lm_func *f = m->funcs; f; f = f->next) bare_func(m, f);
+  for (lm_func *f = m->funcs; f; f = f->next)
+    bare_func(m, f);
   m->n_globals = 0;
   lm_buf b = {0};
   lm_module_print(m, &b);

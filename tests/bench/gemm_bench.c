@@ -1,5 +1,6 @@
-// gemm_bench.c - the products of the models of docs/benchmarks.md by the library and by generated code, each the best of some
-// runs in turn: GFLOP/s of the library, and the time of the code ÷ the library's.
+// gemm_bench.c - the products of the models of docs/benchmarks.md by the library and by generated
+// code, each the best of some runs in turn: GFLOP/s of the library, and the time of the code ÷ the
+// library's.
 //   gemm_bench [THREADS [f32|bf16 [RUNS]]]
 // On one thread it is processor time, which others on the machine disturb less.
 #include <stdio.h>
@@ -13,21 +14,46 @@
 #include "runtime/cpu/kernels.h"
 #include "tests/runtime/check.h"
 
-typedef struct model { const char *name; lm_cpu_projection p[8]; int n; } model;
-typedef struct bench { int threads, runs; lm_dtype dtype; lm_arena *arena; } bench;
-typedef struct total { double flops, library, best; } total;
+typedef struct model {
+  const char *name;
+  lm_cpu_projection p[8];
+  int n;
+} model;
+typedef struct bench {
+  int threads, runs;
+  lm_dtype dtype;
+  lm_arena *arena;
+} bench;
+typedef struct total {
+  double flops, library, best;
+} total;
 
 // y[m, n] = x[m, k] w[k, n]; the projection to the vocabulary some rows at a time
 static const model models[] = {
-  {"6M", {{8192, 256, 256, 12}, {8192, 256, 128, 12}, {8192, 256, 768, 12}, {8192, 768, 256, 6}, {1024, 256, 4096, 8}}, 5},
-  {"124M", {{4096, 768, 768, 24}, {4096, 768, 256, 24}, {4096, 768, 2048, 24}, {4096, 2048, 768, 12}, {256, 768, 32000, 16}}, 5},
+    {"6M",
+     {{8192, 256, 256, 12},
+      {8192, 256, 128, 12},
+      {8192, 256, 768, 12},
+      {8192, 768, 256, 6},
+      {1024, 256, 4096, 8}},
+     5},
+    {"124M",
+     {{4096, 768, 768, 24},
+      {4096, 768, 256, 24},
+      {4096, 768, 2048, 24},
+      {4096, 2048, 768, 12},
+      {256, 768, 32000, 16}},
+     5},
 };
 
-static lm_plan_extent fixed(int64_t n) { return (lm_plan_extent){.fixed = n}; }
+static lm_plan_extent fixed(int64_t n) {
+  return (lm_plan_extent){.fixed = n};
+}
 
 static double now(const bench *b) {
   struct timespec t;
-  if (b->threads > 1) return lm_now();
+  if (b->threads > 1)
+    return lm_now();
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
@@ -39,13 +65,16 @@ static double run(const bench *b, lm_cpu_gemms *all, const lm_plan_gemm *g, char
 }
 
 static void product_bench(const bench *b, lm_plan_gemm g, int count, total *t) {
-  int64_t m = g.m.fixed, n = g.n.fixed, k = g.k.fixed;
+  int64_t m = g.m.fixed;
+  int64_t n = g.n.fixed;
+  int64_t k = g.k.fixed;
   g.dtype_ab = (uint8_t)b->dtype;
   g.dtype_c = g.accumulate ? LM_F32 : (uint8_t)b->dtype;
   lm_kernel_code code = {0};
   lm_plan_kernel kernel = {0};
   lm_plan plan = {.prelude = lm_cpu_prelude_text(b->arena), .kernels = &kernel};
-  if (lm_cpu_product_is_worth(&g) && lm_cpu_product_emit(&g, b->arena, &code)) plan.n_kernels = g.code = 1;
+  if (lm_cpu_product_is_worth(&g) && lm_cpu_product_emit(&g, b->arena, &code))
+    plan.n_kernels = g.code = 1;
   kernel = (lm_plan_kernel){.name = code.name, .source = code.source};
   lm_kernels kernels;
   CHECK_OK(lm_kernels_load(&plan, &(lm_exec_options){0}, 1, &kernels));
@@ -57,45 +86,91 @@ static void product_bench(const bench *b, lm_plan_gemm g, int count, total *t) {
   o.cuts = &cuts;
   o.kernels = kernels.fn;
   lm_cpu_gemms *own = lm_cpu_gemms_create(&o);
-  char *memory[] = {lm_cpu_matrix_make(m * k, b->dtype), lm_cpu_matrix_make(k * n, b->dtype), lm_cpu_matrix_make(m * n, LM_F32)};
+  char *memory[] = {lm_cpu_matrix_make(m * k, b->dtype), lm_cpu_matrix_make(k * n, b->dtype),
+                    lm_cpu_matrix_make(m * n, LM_F32)};
   double best[2] = {1e30, 1e30}, flops = 2.0 * (double)m * (double)n * (double)k;
   lm_cpu_gemm_prepare(library, &g);
   lm_cpu_gemm_prepare(own, &g);
   for (int i = 0; i < b->runs; i++)
     for (int j = 0; j < 1 + g.code; j++) {
       double took = run(b, j ? own : library, &g, memory);
-      if (took < best[j]) best[j] = took;
+      if (took < best[j])
+        best[j] = took;
     }
   printf(" %8.1f", flops / best[0] * 1e-9);
-  if (g.code) printf(" %6.3f", best[1] / best[0]);
-  else printf(" %6s", "-");
+  if (g.code)
+    printf(" %6.3f", best[1] / best[0]);
+  else
+    printf(" %6s", "-");
   t->flops += flops * count;
   t->library += best[0] * count;
   t->best += (g.code ? best[1] : best[0]) * count;
   lm_cpu_gemms_destroy(library);
   lm_cpu_gemms_destroy(own);
   lm_kernels_unload(&kernels);
-  for (int i = 0; i < 3; i++) lm_free(memory[i]);
+  for (int i = 0; i < 3; i++)
+    lm_free(memory[i]);
 }
 
-static void projection_bench(const bench *b, const char *name, const lm_cpu_projection *p, total *t) {
-  lm_plan_extent m = fixed(p->m), k = fixed(p->k), n = fixed(p->n);
+static void projection_bench(const bench *b, const char *name, const lm_cpu_projection *p,
+                             total *t) {
+  lm_plan_extent m = fixed(p->m);
+  lm_plan_extent k = fixed(p->k);
+  lm_plan_extent n = fixed(p->n);
   printf("%-6s %6d %6d %6d", name, (int)p->m, (int)p->k, (int)p->n);
-  product_bench(b, (lm_plan_gemm){.m = m, .n = n, .k = k, .a_m = p->k, .a_k = 1, .b_k = p->n, .b_n = 1, .c_m = p->n, .c_n = 1}, p->count, t);
-  product_bench(b, (lm_plan_gemm){.m = m, .n = k, .k = n, .a_m = p->n, .a_k = 1, .b_k = 1, .b_n = p->n, .c_m = p->k, .c_n = 1}, p->count, t);
-  product_bench(b, (lm_plan_gemm){.m = k, .n = n, .k = m, .a_m = 1, .a_k = p->k, .b_k = p->n, .b_n = 1, .c_m = p->n, .c_n = 1, .accumulate = true}, p->count, t);
+  product_bench(b,
+                (lm_plan_gemm){.m = m,
+                               .n = n,
+                               .k = k,
+                               .a_m = p->k,
+                               .a_k = 1,
+                               .b_k = p->n,
+                               .b_n = 1,
+                               .c_m = p->n,
+                               .c_n = 1},
+                p->count, t);
+  product_bench(b,
+                (lm_plan_gemm){.m = m,
+                               .n = k,
+                               .k = n,
+                               .a_m = p->n,
+                               .a_k = 1,
+                               .b_k = 1,
+                               .b_n = p->n,
+                               .c_m = p->k,
+                               .c_n = 1},
+                p->count, t);
+  product_bench(b,
+                (lm_plan_gemm){.m = k,
+                               .n = n,
+                               .k = m,
+                               .a_m = 1,
+                               .a_k = p->k,
+                               .b_k = p->n,
+                               .b_n = 1,
+                               .c_m = p->n,
+                               .c_n = 1,
+                               .accumulate = true},
+                p->count, t);
   printf("\n");
   fflush(stdout);
 }
 
 int main(int argc, char **argv) {
-  bench b = {.threads = argc > 1 ? atoi(argv[1]) : lm_processors(), .runs = argc > 3 ? atoi(argv[3]) : 5, .arena = lm_arena_create()};
+  bench b = {.threads = argc > 1 ? atoi(argv[1]) : lm_processors(),
+             .runs = argc > 3 ? atoi(argv[3]) : 5,
+             .arena = lm_arena_create()};
   b.dtype = argc > 2 && !strcmp(argv[2], "bf16") ? LM_BF16 : LM_F32;
-  printf("%d threads, peak %.0f GFLOP/s\n%-6s %6s %6s %6s %15s %15s %15s\n", b.threads, lm_cpu_peak(b.threads, LM_F32) * 1e-9, "model", "m", "k", "n", "forward", "data", "weight");
+  printf("%d threads, peak %.0f GFLOP/s\n%-6s %6s %6s %6s %15s %15s %15s\n", b.threads,
+         lm_cpu_peak(b.threads, LM_F32) * 1e-9, "model", "m", "k", "n", "forward", "data",
+         "weight");
   for (size_t i = 0; i < LM_COUNT(models); i++) {
     total t = {0};
-    for (int j = 0; j < models[i].n; j++) projection_bench(&b, models[i].name, &models[i].p[j], &t);
-    printf("%-6s all %.1f GFLOP/s by the library; with code where there is some, in %.3f of the time\n", models[i].name, t.flops / t.library * 1e-9, t.best / t.library);
+    for (int j = 0; j < models[i].n; j++)
+      projection_bench(&b, models[i].name, &models[i].p[j], &t);
+    printf("%-6s all %.1f GFLOP/s by the library; with code where there is some, in %.3f of the "
+           "time\n",
+           models[i].name, t.flops / t.library * 1e-9, t.best / t.library);
   }
   lm_arena_destroy(b.arena);
 }

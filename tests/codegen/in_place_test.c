@@ -1,5 +1,5 @@
-// in_place_test.c - wherever a kernel may write a result over an operand, doing so changes no bit; and where it must not,
-// it says so. The kernels run here on memory of their own, without a plan.
+// in_place_test.c - wherever a kernel may write a result over an operand, doing so changes no bit;
+// and where it must not, it says so. The kernels run here on memory of their own, without a plan.
 #include "tests/codegen/cache.h"
 #include "codegen/cpu/cpu.h"
 #include "compiler/passes/pass.h"
@@ -7,8 +7,13 @@
 #include "runtime/cpu/kernels.h"
 #include "tests/runtime/check.h"
 
-enum { BUFS = 16 };
-typedef struct memory { char *buf[BUFS]; size_t bytes[BUFS]; } memory;
+enum {
+  BUFS = 16
+};
+typedef struct memory {
+  char *buf[BUFS];
+  size_t bytes[BUFS];
+} memory;
 
 static size_t bytes_of(const lm_module *m, lm_type t) {
   return (size_t)lm_type_elements(m, t) * (size_t)lm_dtype_bytes((lm_dtype)t.dtype);
@@ -18,29 +23,36 @@ static memory memory_make(const lm_module *m, const lm_op *k, const lm_kernel_co
   memory x = {0};
   uint32_t n = 0;
   CHECK(k->n_in + k->n_out + (uint32_t)code->n_scratch <= BUFS);
-  for (uint32_t i = 0; i < k->n_in; i++) x.bytes[n++] = bytes_of(m, k->in[i]->type);
-  for (uint32_t i = 0; i < k->n_out; i++) x.bytes[n++] = bytes_of(m, k->out[i]->type);
-  for (int i = 0; i < code->n_scratch; i++) x.bytes[n++] = (size_t)code->scratch[i];
+  for (uint32_t i = 0; i < k->n_in; i++)
+    x.bytes[n++] = bytes_of(m, k->in[i]->type);
+  for (uint32_t i = 0; i < k->n_out; i++)
+    x.bytes[n++] = bytes_of(m, k->out[i]->type);
+  for (int i = 0; i < code->n_scratch; i++)
+    x.bytes[n++] = (size_t)code->scratch[i];
   for (uint32_t i = 0; i < n; i++) {
     x.buf[i] = lm_alloc(x.bytes[i]);
     bool whole = i < k->n_in && !lm_dtype_is_float((lm_dtype)k->in[i]->type.dtype);
     for (size_t j = 0; j < x.bytes[i] / 4; j++) {
       uint32_t r = (uint32_t)(i * 7919 + j) * 2654435761u;
-      if (whole) ((int32_t *)x.buf[i])[j] = (int32_t)(r >> 30);
-      else ((float *)x.buf[i])[j] = (float)(int32_t)r * 0x1p-31f;
+      if (whole)
+        ((int32_t *)x.buf[i])[j] = (int32_t)(r >> 30);
+      else
+        ((float *)x.buf[i])[j] = (float)(int32_t)r * 0x1p-31f;
     }
   }
   return x;
 }
 
 static void memory_free(memory *x) {
-  for (int i = 0; i < BUFS; i++) lm_free(x->buf[i]);
+  for (int i = 0; i < BUFS; i++)
+    lm_free(x->buf[i]);
 }
 
 // Result r of the kernel, where it lies over operand o, against where it lies apart.
-static bool same_bits(const lm_module *m, const lm_op *k, const lm_kernel_code *code, lm_kernel_fn *fn, uint32_t o,
-                      uint32_t r) {
-  memory apart = memory_make(m, k, code), over = memory_make(m, k, code);
+static bool same_bits(const lm_module *m, const lm_op *k, const lm_kernel_code *code,
+                      lm_kernel_fn *fn, uint32_t o, uint32_t r) {
+  memory apart = memory_make(m, k, code);
+  memory over = memory_make(m, k, code);
   int64_t var[1] = {0};
   char *bufs[BUFS];
   fn(apart.buf, var, 0, code->space.fixed);
@@ -49,17 +61,22 @@ static bool same_bits(const lm_module *m, const lm_op *k, const lm_kernel_code *
   fn(bufs, var, 0, code->space.fixed);
   bool same = !memcmp(apart.buf[k->n_in + r], over.buf[o], apart.bytes[o]);
   for (uint32_t i = 0; same && i < k->n_out; i++)
-    same = i == r || !memcmp(apart.buf[k->n_in + i], over.buf[k->n_in + i], apart.bytes[k->n_in + i]);
+    same =
+        i == r || !memcmp(apart.buf[k->n_in + i], over.buf[k->n_in + i], apart.bytes[k->n_in + i]);
   memory_free(&apart);
   memory_free(&over);
   return same;
 }
 
-typedef struct tally { lm_module *m; int allowed, refused; } tally;
+typedef struct tally {
+  lm_module *m;
+  int allowed, refused;
+} tally;
 
 static void check_kernel(lm_op *k, void *user) {
   tally *t = user;
-  if (k->code != LM_OP_KERNEL) return;
+  if (k->code != LM_OP_KERNEL)
+    return;
   lm_kernel_code code;
   CHECK(lm_cpu_kernel_emit(t->m, k, t->m->arena, &code));
   lm_plan_kernel one = {.name = code.name, .source = code.source, .origin = ""};
@@ -87,7 +104,8 @@ static void check(const char *text, int allowed, int refused) {
   tally t = {.m = m};
   lm_region_walk(m->funcs->body, check_kernel, &t);
   if (t.allowed != allowed || t.refused != refused) {
-    fprintf(stderr, "%sallowed %d, not %d; refused %d, not %d\n", text, t.allowed, allowed, t.refused, refused);
+    fprintf(stderr, "%sallowed %d, not %d; refused %d, not %d\n", text, t.allowed, allowed,
+            t.refused, refused);
     exit(1);
   }
   lm_ctx_destroy(c);
@@ -99,21 +117,29 @@ int main(void) {
   cache_begin();
   // each element of one place: both results over both operands
   check(HEAD "func @f(%x: f32[b, d], %y: f32[b, d]) -> (p: f32[b, d], q: f32[b, d]) {\n"
-             "  %p = add %x, %y\n  %q = mul %x, %y\n  return %p, %q\n}\n", 4, 0);
+             "  %p = add %x, %y\n  %q = mul %x, %y\n  return %p, %q\n}\n",
+        4, 0);
   // a row is read before it is written, and never after
   check(HEAD "func @f(%x: f32[b, d]) -> (p: f32[b, d]) {\n"
-             "  %s = sum %x over(d)\n  %t = exp %x\n  %u = mul %t, %s\n  return %u\n}\n", 1, 0);
+             "  %s = sum %x over(d)\n  %t = exp %x\n  %u = mul %t, %s\n  return %u\n}\n",
+        1, 0);
   // the first result comes before the sum's pass reads its operand again
   check(HEAD "func @f(%x: f32[b, d]) -> (e: f32[b, d], n: f32[b, d]) {\n"
-             "  %e = exp %x\n  %s = sum %e over(d)\n  %k = mul %x, %s\n  return %e, %k\n}\n", 1, 1);
+             "  %e = exp %x\n  %s = sum %e over(d)\n  %k = mul %x, %s\n  return %e, %k\n}\n",
+        1, 1);
   // other elements than the one written
   check(HEAD "func @f(%x: f32[b, d], %y: f32[d]) -> (p: f32[b, d]) {\n"
              "  %v = view %x (d) -> (two, half)\n  %r = slice %v (two) -> (three) [1, -1]\n"
-             "  %w = view %r (three, half) -> (d)\n  %p = add %w, %y\n  return %p\n}\n", 0, 2);
+             "  %w = view %r (three, half) -> (d)\n  %p = add %w, %y\n  return %p\n}\n",
+        0, 2);
   check(HEAD "func @f(%x: f32[d, e]) -> (p: f32[d, e]) {\n"
-             "  %t = permute %x : f32[e, d]\n  %r = rename %t (e, d) -> (d, e)\n  %p = add %x, %r\n  return %p\n}\n", 0, 1);
+             "  %t = permute %x : f32[e, d]\n  %r = rename %t (e, d) -> (d, e)\n  %p = add %x, "
+             "%r\n  return %p\n}\n",
+        0, 1);
   // what chunks of places add up is nobody's row
   check("stage step\naxis b = 300, d = 70\n"
-        "func @f(%x: f32[b, d]) -> (s: f32[d]) {\n  %e = exp %x\n  %s = sum %e over(b)\n  return %s\n}\n", 0, 2);
+        "func @f(%x: f32[b, d]) -> (s: f32[d]) {\n  %e = exp %x\n  %s = sum %e over(b)\n  return "
+        "%s\n}\n",
+        0, 2);
   return 0;
 }

@@ -1,128 +1,271 @@
-// kernel_test.c - every operation, and the groups that language models are made of, as generated kernels against the
-// interpreter. Sizes are odd where nothing asks for more.
+// kernel_test.c - every operation, and the groups that language models are made of, as generated
+// kernels against the interpreter. Sizes are odd where nothing asks for more.
 #include "tests/codegen/cache.h"
 #include "tests/codegen/run.h"
 
 #define HEAD "stage step\n"
-typedef struct kernel_case { const char *name, *text; double tolerance; int kernels; } kernel_case;
+typedef struct kernel_case {
+  const char *name, *text;
+  double tolerance;
+  int kernels;
+} kernel_case;
 
 static const kernel_case cases[] = {
-  {"unary", HEAD "axis b = 3, d = 37\n"
-   "func @f(%x: f32[b, d]) -> (a: f32[b, d], b: f32[b, d], c: f32[b, d], d: f32[b, d], e: f32[b, d], f: f32[b, d], g: f32[b, d], h: f32[b, d], i: f32[b, d], j: bool[b, d]) {\n"
-   "  %one = const 1.5 : f32\n  %p = add %x, %one\n  %n = neg %x\n  %e = exp %x\n  %l = log %p\n  %s = sqrt %p\n  %r = rsqrt %p\n"
-   "  %si = sin %x\n  %co = cos %x\n  %t = tanh %x\n  %er = erf %x\n  %c = gt %x, %p\n  %nn = not %c\n"
-   "  return %n, %e, %l, %s, %r, %si, %co, %t, %er, %nn\n}\n", 1e-6, 1},
-  {"rounding", HEAD "axis b = 3, d = 37\n"
-   "func @f(%x: f32[b, d]) -> (a: f32[b, d], b: f32[b, d], c: f32[b, d], d: f64[b, d]) {\n"
-   "  %three = const 3 : f32\n  %y = mul %x, %three\n  %a = floor %y\n  %b = round %y\n"
-   "  %q = mul %x, %x\n  %c = log1p %q\n  %w = cast %y : f64[b, d]\n  %f = floor %w\n"
-   "  %r = round %w\n  %q6 = cast %q : f64[b, d]\n  %l6 = log1p %q6\n  %g = add %f, %r\n"
-   "  %d = add %g, %l6\n  return %a, %b, %c, %d\n}\n", 1e-6, 1},
-  {"binary", HEAD "axis b = 5, d = 9\n"
-   "func @f(%x: f32[b, d], %y: f32[d], %i: int[b, d], %k: int[b]) -> (a: f32[b, d], b: f32[b, d], c: f32[b, d], d: f32[b, d], e: f32[b, d], f: int[b, d], g: int[b, d], h: bool[b, d], i: int[b, d], j: f32[b, d]) {\n"
-   "  %two = const 2 : f32\n  %q = add %y, %two\n  %a = sub %x, %y\n  %b = mul %x, %q\n  %c = div %x, %q\n  %d = pow %q, %x\n  %e = mod %x, %q\n"
-   "  %three = const 3 : int\n  %m = sub %i, %three\n  %f = idiv %m, %k\n  %g = mod %m, %three\n  %l = le %i, %k\n  %n = ne %i, %three\n  %h = or %l, %n\n"
-   "  %s = select %h, %m, %k\n  %z = select %l, %x, %two\n  return %a, %b, %c, %d, %e, %f, %g, %h, %s, %z\n}\n", 1e-6, 1},
-  {"casts", HEAD "axis n = 77\n"
-   "func @f(%x: f32[n], %h: bf16[n], %i: int[n], %d: f64[n]) -> (a: int[n], b: bf16[n], c: f32[n], d: f64[n], e: f32[n], f: bool[n], g: bf16[n]) {\n"
-   "  %c = const 100.5 : f32\n  %w = mul %x, %c\n  %a = cast %w : int[n]\n  %b = cast %w : bf16[n]\n  %f = cast %i : f32[n]\n  %g = cast %x : f64[n]\n"
-   "  %e = exp %d\n  %k = add %g, %e\n  %l = cast %k : f32[n]\n  %m = cast %i : bool[n]\n  %o = mul %h, %h\n  return %a, %b, %f, %k, %l, %m, %o\n}\n", 1e-6, 3},
-  {"rmsnorm", HEAD "axis b = 3, t = 7, d = 45\n"
-   "func @f(%x: f32[b, t, d], %y: f32[b, t, d], %w: f32[d]) -> (u: f32[b, t, d], n: f32[b, t, d], r: f32[b, t]) {\n"
-   "  %u = add %x, %y\n  %q = mul %u, %u\n  %s = sum %q over(d)\n  %k = const 0.022222222222222223 : f32\n  %m = mul %s, %k\n  %e = const 1e-6 : f32\n  %a = add %m, %e\n"
-   "  %r = rsqrt %a\n  %v = mul %u, %r\n  %n = mul %v, %w\n  return %u, %n, %r\n}\n", 1e-6, 1},
-  {"softmax with a mask", HEAD "axis b = 2, t = 33, g = 3, h = 2, s = 33\n"
-   "func @f(%a: f32[b, t, g, h, s], %pos: int[b, t], %seg: int[b, t]) -> (p: f32[b, t, g, h, s], m: f32[b, t, g, h]) {\n"
-   "  %ps = rename %pos (t) -> (s)\n  %ss = rename %seg (t) -> (s)\n  %pe = expand %pos : int[b, t, s]\n  %se = expand %seg : int[b, t, s]\n"
-   "  %c = ge %pe, %ps\n  %d = eq %se, %ss\n  %k = and %c, %d\n  %h = const 0.125 : f32\n  %as = mul %a, %h\n  %low = const -1e30 : f32\n  %z = select %k, %as, %low\n"
-   "  %m = max %z over(s)\n  %y = sub %z, %m\n  %e = exp %y\n  %sum = sum %e over(s)\n  %p = div %e, %sum\n  return %p, %m\n}\n", 1e-6, 1},
-  {"rope by concat", HEAD "axis b = 2, t = 5, g = 3, e = 16, two = 2, c = 8, one = 1\n"
-   "func @f(%x: f32[b, t, g, e], %w: f32[e], %a: f32[b, t, c]) -> (y: f32[b, t, g, e]) {\n"
-   "  %q = mul %x, %x\n  %s = sum %q over(e)\n  %r = rsqrt %s\n  %xr = mul %x, %r\n  %n = mul %xr, %w\n  %co = cos %a\n  %si = sin %a\n"
-   "  %v = view %n (e) -> (two, c)\n  %lo = slice %v (two) -> () [0, 1]\n  %hi = slice %v (two) -> () [1, 1]\n"
-   "  %lc = mul %lo, %co\n  %hs = mul %hi, %si\n  %y0 = sub %lc, %hs\n  %hc = mul %hi, %co\n  %ls = mul %lo, %si\n  %y1 = add %hc, %ls\n"
-   "  %e0 = expand %y0 : f32[b, t, g, one, c]\n  %e1 = expand %y1 : f32[b, t, g, one, c]\n  %y = concat %e0, %e1 (one, one) -> (two)\n  %z = view %y (two, c) -> (e)\n  return %z\n}\n", 1e-6, 0},
-  {"cross-entropy and its derivative", HEAD "axis b = 3, t = 11, v = 403\n"
-   "func @f(%z: f32[b, t, v], %y: int[b, t], %w: f32[b, t]) -> (sum: f32, dz: f32[b, t, v]) {\n"
-   "  %m = max %z over(v)\n  %x = sub %z, %m\n  %e = exp %x\n  %s = sum %e over(v)\n  %l = log %s\n  %g = gather %x, %y over(v)\n  %n = sub %l, %g\n  %lw = mul %n, %w\n"
-   "  %t = sum %lw over(b, t)\n  %o = neg %w\n  %h = scatter_add %o, %y over(v) : f32[b, t, v]\n  %q = div %w, %s\n  %p = mul %e, %q\n  %d = add %h, %p\n  return %t, %d\n}\n", 1e-6, 0},
-  {"derivative of a norm: rows and many rows", HEAD "axis b = 8, t = 129, d = 70\n"
-   "func @f(%x: f32[b, t, d], %dy: f32[b, t, d], %w: f32[d]) -> (dx: f32[b, t, d], dw: f32[d], db: f32[d]) {\n"
-   "  %q = mul %x, %x\n  %s = sum %q over(d)\n  %r = rsqrt %s\n  %n = mul %x, %r\n  %g = mul %dy, %n\n  %dw = sum %g over(b, t)\n  %db = sum %dy over(b, t)\n"
-   "  %h = mul %dy, %w\n  %k = mul %h, %n\n  %a = sum %k over(d)\n  %na = mul %n, %a\n  %c = sub %h, %na\n  %dx = mul %c, %r\n  return %dx, %dw, %db\n}\n", 1e-6, 2},
-  {"sums of every kind", HEAD "axis a = 3, b = 17, c = 5, d = 29\n"
-   "func @f(%x: f32[a, b, c, d]) -> (p: f32[a, b, c], q: f32[b, c, d], r: f32[a, c], s: f32[b, d], t: f32, u: f32[d], v: f32[a], w: f32[c], m: f32[b, d], n: f32[c]) {\n"
-   "  %p = sum %x over(d)\n  %q = sum %x over(a)\n  %r = sum %x over(b, d)\n  %s = sum %x over(a, c)\n  %t = sum %x over(a, b, c, d)\n  %u = sum %x over(a, b, c)\n"
-   "  %v = sum %x over(b, c, d)\n  %w = sum %x over(a, b, d)\n  %m = max %x over(a, c)\n  %n = max %x over(a, b, d)\n  return %p, %q, %r, %s, %t, %u, %v, %w, %m, %n\n}\n", 1e-6, 0},
-  {"long sums", HEAD "axis a = 311, b = 401, c = 7\n"
-   "func @f(%x: f32[a, b], %y: f32[a, b, c]) -> (s: f32, q: f32, r: f32[c], t: f32[a]) {\n"
-   "  %s = sum %x over(a, b)\n  %x2 = mul %x, %x\n  %q = sum %x2 over(a, b)\n  %y2 = mul %y, %y\n  %r = sum %y2 over(a, b)\n  %t = sum %y2 over(b, c)\n  return %s, %q, %r, %t\n}\n", 3e-6, 0},
-  {"one long row", HEAD "axis n = 100003\n"
-   "func @f(%x: f32[n]) -> (s: f32, m: f32, i: int) {\n  %x2 = mul %x, %x\n  %s = sum %x2 over(n)\n  %m = max %x over(n)\n  %i = argmax %x over(n)\n  return %s, %m, %i\n}\n", 1e-7, 0},
-  {"argmax and its ties", HEAD "axis b = 4, c = 6, d = 13\n"
-   "func @f(%x: int[b, c, d], %y: f32[b, c, d]) -> (i: int[b, c], j: int[d], k: int[c], l: int[b]) {\n"
-   "  %i = argmax %x over(d)\n  %j = argmax %x over(b, c)\n  %k = argmax %y over(b, d)\n  %l = argmax %y over(d, c)\n  return %i, %j, %k, %l\n}\n", 0, 0},
-  {"embedding and its derivative", HEAD "axis b = 3, t = 41, v = 5, d = 70\n"
-   "func @f(%w: f32[v, d], %i: int[b, t], %g: f32[b, t, d]) -> (x: f32[b, t, d], dw: f32[v, d], n: f32[v]) {\n"
-   "  %x = gather %w, %i over(v)\n  %h = mul %g, %x\n  %dw = scatter_add %h, %i over(v) : f32[v, d]\n  %one = const 1 : f32[b, t]\n  %n = scatter_add %one, %i over(v) : f32[v]\n  return %x, %dw, %n\n}\n", 1e-6, 0},
-  {"embedding and its derivative, out of range", HEAD "axis b = 3, t = 41, v = 5, d = 70\n"
-   "func @f(%w: f32[v, d], %i: int[b, t], %g: f32[b, t, d]) -> (x: f32[b, t, d], dw: f32[v, d], n: f32[v], e: f32[b, t, v]) {\n"
-   "  %three = const 3 : int  %i3 = mul %i, %three  %j = sub %i3, %three  %u = gather %g, %i over(d)\n"
-   "  %x = gather %w, %j over(v)\n  %h = mul %g, %x\n  %dw = scatter_add %h, %j over(v) : f32[v, d]\n  %one = const 1 : f32[b, t]\n"
-   "  %n = scatter_add %one, %j over(v) : f32[v]  %e = scatter_add %u, %j over(v) : f32[b, t, v]\n  return %x, %dw, %n, %e\n}\n", 1e-6, 0},
-  {"gathers out of range and along batches", HEAD "axis b = 4, v = 3, d = 6, k = 2\n"
-   "func @f(%w: f32[b, v, d], %i: int[b, k], %j: int[b, d]) -> (x: f32[b, d], y: f32[b, d]) {\n"
-   "  %m = const 2 : int\n  %jj = sub %j, %m\n  %x = gather %w, %jj over(v)\n  %w2 = exp %w\n  %y = gather %w2, %j over(v)\n  return %x, %y\n}\n", 1e-6, 0},
-  {"movements", HEAD "axis a = 3, b = 4, c = 6, ab = 12, c1 = 2, c2 = 3, bb = 4, u = 5, w = 11, z = 9, one = 1\n"
-   "func @f(%x: f32[a, b, c], %y: f32[a, b, u]) -> (p: f32[c, a, b], q: f32[ab, c], r: f32[b, ab], s: f32[a, b, w], t: f32[a, b, z], u: f32[a, c, b, one], v: f32[c2, a, b, c1], w: f32[b, c, a]) {\n"
-   "  %p = permute %x : f32[c, a, b]\n  %q = view %x (a, b) -> (ab)\n    %e = exp %x\n"
-   "  %pe = permute %e : f32[b, a, c]\n  %s4 = slice %pe (c) -> (bb) [4, -1]\n  %r = view %s4 (a, bb) -> (ab)\n"
-   "  %s = concat %x, %y (c, u) -> (w)\n  %t = pad %y (u) -> (z) [2, 1]\n  %pu = permute %x : f32[a, c, b]\n  %u = pad %pu () -> (one) [0, 1]\n"
-   "  %vv = view %x (c) -> (c1, c2)\n  %v = permute %vv : f32[c2, a, b, c1]\n  %n = neg %p\n  %ww = permute %n : f32[b, c, a]\n  return %p, %q, %r, %s, %t, %u, %v, %ww\n}\n", 1e-6, 0},
-  {"strided pads and slices", HEAD "axis b = 5, j = 4, n = 11, k = 3, m = 4\n"
-   "func @f(%x: f32[b, j], %y: f32[b, n]) -> (p: f32[b, n], q: f32[b, k], r: f32[b, n], s: f32[b]) {\n"
-   "  %p = pad %x (j) -> (n) [1, 3]\n  %q = slice %y (n) -> (k) [9, -4]\n  %e = exp %x\n  %r = pad %e (j) -> (n) [10, -2]\n  %s = slice %y (n) -> () [7, 1]\n  return %p, %q, %r, %s\n}\n", 1e-6, 0},
-  {"iota and random numbers", HEAD "axis b = 3, d = 25\n"
-   "func @f(%step: int, %row: int) -> (r: f32[b, d], i: int[b, d], z: f32[b, d]) {\n"
-   "  %l = const 4 : int\n  %r = rng %step, %row, %l [1337, 99] : f32[b, d]\n  %i = iota : int[d]\n  %ie = expand %i : int[b, d]\n  %h = const 0.5 : f32\n  %c = lt %r, %h\n  %zero = const 0 : f32\n"
-   "  %z = select %c, %r, %zero\n  return %r, %ie, %z\n}\n", 0, 0},
-  {"optimizer", HEAD "axis blk = 7, el = 1024\n"
-   "func @f(%p: f32[blk, el], %g: f32[blk, el], %m: f32[blk, el], %v: f32[blk, el], %lr: f32, %scale: f32) -> (p: f32[blk, el], m: f32[blk, el], v: f32[blk, el]) {\n"
-   "  %b1 = const 0.9 : f32\n  %c1 = const 0.1 : f32\n  %b2 = const 0.95 : f32\n  %c2 = const 0.05 : f32\n  %gs = mul %g, %scale\n  %m1 = mul %m, %b1\n  %g1 = mul %gs, %c1\n  %mm = add %m1, %g1\n"
-   "  %vv0 = mul %v, %v\n  %v1 = mul %vv0, %b2\n  %g2 = mul %gs, %gs\n  %g3 = mul %g2, %c2\n  %vv = add %v1, %g3\n  %s = sqrt %vv\n  %eps = const 1e-2 : f32\n  %se = add %s, %eps\n  %q = div %mm, %se\n  %d = mul %q, %lr\n"
-   "  %pp = sub %p, %d\n  return %pp, %mm, %vv\n}\n", 1e-6, 1},
-  {"scalars in f64", HEAD "axis one = 1\n"
-   "func @f(%k: f64, %lr: f64) -> (a: f64, b: f32, c: f64) {\n  %b1 = const 0.9 : f64\n  %p = pow %b1, %k\n  %one = const 1 : f64\n  %d = sub %one, %p\n  %q = div %lr, %d\n  %f = cast %q : f32\n"
-   "  %e = exp %k\n  %l = log %e\n  %t = tanh %l\n  %u = erf %t\n  %v = sin %u\n  %w = cos %v\n  return %q, %f, %w\n}\n", 1e-7, 1},
-  {"bf16", HEAD "axis b = 65, d = 67\n"
-   "func @f(%x: bf16[b, d], %w: bf16[d]) -> (y: bf16[b, d], s: bf16[b], c: bf16[d], m: bf16[b], e: bf16[d, b]) {\n"
-   "  %a = mul %x, %w\n  %y = exp %a\n  %s = sum %a over(d)\n  %c = sum %a over(b)\n  %m = max %y over(d)\n  %e = permute %y : bf16[d, b]\n  return %y, %s, %c, %m, %e\n}\n", 1e-6, 0},
-  {"whole numbers", HEAD "axis b = 65, d = 67\n"
-   "func @f(%x: int[b, d], %w: int[d]) -> (s: int[b], c: int[d], m: int[b], n: int[d], t: int) {\n"
-   "  %a = mul %x, %w\n  %n0 = neg %a\n  %s = sum %a over(d)\n  %c = sum %n0 over(b)\n  %m = max %n0 over(d)\n  %n = max %a over(b)\n  %t = sum %x over(b, d)\n  return %s, %c, %m, %n, %t\n}\n", 0, 0},
-  {"softmax over a middle axis", HEAD "axis b = 9, r = 21, d = 130\n"
-   "func @f(%x: f32[b, r, d]) -> (p: f32[b, r, d], q: f32[b, r, d]) {\n  %m = max %x over(r)\n  %y = sub %x, %m\n  %e = exp %y\n  %s = sum %e over(r)\n  %p = div %e, %s\n"
-   "  %m2 = max %x over(b)\n  %y2 = sub %x, %m2\n  %e2 = exp %y2\n  %s2 = sum %e2 over(b)\n  %q = div %e2, %s2\n  return %p, %q\n}\n", 1e-6, 0},
-  {"two reductions of one row", HEAD "axis b = 40, g = 6, e = 10\n"
-   "func @f(%x: f32[b, g, e]) -> (y: f32[b, g, e], z: f32[b, e], k: f32[b, g, e]) {\n  %s = sum %x over(e)\n  %t = sum %x over(g)\n  %u = sub %x, %s\n  %v = sub %u, %t\n  %w = exp %v\n  %z = sum %w over(g)\n  %y = div %w, %z\n  %a = sum %y over(g, e)\n"
-   "  %k = mul %x, %a\n  return %y, %z, %k\n}\n", 1e-6, 1},
-  {"a loop", HEAD "axis n = 4, b = 3, d = 50\n"
-   "func @f(%x: f32[b, d], %w: f32[n, d]) -> (y: f32[b, d], a: f32[n, b]) {\n  %y, %a = loop 4 over(n) %i carry(%c = %x) {\n    %wi = at %w, %i [0, 1]\n    %m = mul %c, %wi\n    %if = cast %i : f32\n    %t = tanh %m\n    %k = add %t, %if\n    %s = sum %k over(d)\n    yield %k, %s\n  } : f32[b, d], f32[n, b]\n  return %y, %a\n}\n", 2e-6, 0},
+    {"unary",
+     HEAD "axis b = 3, d = 37\n"
+          "func @f(%x: f32[b, d]) -> (a: f32[b, d], b: f32[b, d], c: f32[b, d], d: f32[b, d], e: "
+          "f32[b, d], f: f32[b, d], g: f32[b, d], h: f32[b, d], i: f32[b, d], j: bool[b, d]) {\n"
+          "  %one = const 1.5 : f32\n  %p = add %x, %one\n  %n = neg %x\n  %e = exp %x\n  %l = log "
+          "%p\n  %s = sqrt %p\n  %r = rsqrt %p\n"
+          "  %si = sin %x\n  %co = cos %x\n  %t = tanh %x\n  %er = erf %x\n  %c = gt %x, %p\n  %nn "
+          "= not %c\n"
+          "  return %n, %e, %l, %s, %r, %si, %co, %t, %er, %nn\n}\n",
+     1e-6, 1},
+    {"rounding",
+     HEAD "axis b = 3, d = 37\n"
+          "func @f(%x: f32[b, d]) -> (a: f32[b, d], b: f32[b, d], c: f32[b, d], d: f64[b, d]) {\n"
+          "  %three = const 3 : f32\n  %y = mul %x, %three\n  %a = floor %y\n  %b = round %y\n"
+          "  %q = mul %x, %x\n  %c = log1p %q\n  %w = cast %y : f64[b, d]\n  %f = floor %w\n"
+          "  %r = round %w\n  %q6 = cast %q : f64[b, d]\n  %l6 = log1p %q6\n  %g = add %f, %r\n"
+          "  %d = add %g, %l6\n  return %a, %b, %c, %d\n}\n",
+     1e-6, 1},
+    {"binary",
+     HEAD "axis b = 5, d = 9\n"
+          "func @f(%x: f32[b, d], %y: f32[d], %i: int[b, d], %k: int[b]) -> (a: f32[b, d], b: "
+          "f32[b, d], c: f32[b, d], d: f32[b, d], e: f32[b, d], f: int[b, d], g: int[b, d], h: "
+          "bool[b, d], i: int[b, d], j: f32[b, d]) {\n"
+          "  %two = const 2 : f32\n  %q = add %y, %two\n  %a = sub %x, %y\n  %b = mul %x, %q\n  %c "
+          "= div %x, %q\n  %d = pow %q, %x\n  %e = mod %x, %q\n"
+          "  %three = const 3 : int\n  %m = sub %i, %three\n  %f = idiv %m, %k\n  %g = mod %m, "
+          "%three\n  %l = le %i, %k\n  %n = ne %i, %three\n  %h = or %l, %n\n"
+          "  %s = select %h, %m, %k\n  %z = select %l, %x, %two\n  return %a, %b, %c, %d, %e, %f, "
+          "%g, %h, %s, %z\n}\n",
+     1e-6, 1},
+    {"casts",
+     HEAD "axis n = 77\n"
+          "func @f(%x: f32[n], %h: bf16[n], %i: int[n], %d: f64[n]) -> (a: int[n], b: bf16[n], c: "
+          "f32[n], d: f64[n], e: f32[n], f: bool[n], g: bf16[n]) {\n"
+          "  %c = const 100.5 : f32\n  %w = mul %x, %c\n  %a = cast %w : int[n]\n  %b = cast %w : "
+          "bf16[n]\n  %f = cast %i : f32[n]\n  %g = cast %x : f64[n]\n"
+          "  %e = exp %d\n  %k = add %g, %e\n  %l = cast %k : f32[n]\n  %m = cast %i : bool[n]\n  "
+          "%o = mul %h, %h\n  return %a, %b, %f, %k, %l, %m, %o\n}\n",
+     1e-6, 3},
+    {"rmsnorm",
+     HEAD
+     "axis b = 3, t = 7, d = 45\n"
+     "func @f(%x: f32[b, t, d], %y: f32[b, t, d], %w: f32[d]) -> (u: f32[b, t, d], n: f32[b, t, "
+     "d], r: f32[b, t]) {\n"
+     "  %u = add %x, %y\n  %q = mul %u, %u\n  %s = sum %q over(d)\n  %k = const "
+     "0.022222222222222223 : f32\n  %m = mul %s, %k\n  %e = const 1e-6 : f32\n  %a = add %m, %e\n"
+     "  %r = rsqrt %a\n  %v = mul %u, %r\n  %n = mul %v, %w\n  return %u, %n, %r\n}\n",
+     1e-6, 1},
+    {"softmax with a mask",
+     HEAD "axis b = 2, t = 33, g = 3, h = 2, s = 33\n"
+          "func @f(%a: f32[b, t, g, h, s], %pos: int[b, t], %seg: int[b, t]) -> (p: f32[b, t, g, "
+          "h, s], m: f32[b, t, g, h]) {\n"
+          "  %ps = rename %pos (t) -> (s)\n  %ss = rename %seg (t) -> (s)\n  %pe = expand %pos : "
+          "int[b, t, s]\n  %se = expand %seg : int[b, t, s]\n"
+          "  %c = ge %pe, %ps\n  %d = eq %se, %ss\n  %k = and %c, %d\n  %h = const 0.125 : f32\n  "
+          "%as = mul %a, %h\n  %low = const -1e30 : f32\n  %z = select %k, %as, %low\n"
+          "  %m = max %z over(s)\n  %y = sub %z, %m\n  %e = exp %y\n  %sum = sum %e over(s)\n  %p "
+          "= div %e, %sum\n  return %p, %m\n}\n",
+     1e-6, 1},
+    {"rope by concat",
+     HEAD
+     "axis b = 2, t = 5, g = 3, e = 16, two = 2, c = 8, one = 1\n"
+     "func @f(%x: f32[b, t, g, e], %w: f32[e], %a: f32[b, t, c]) -> (y: f32[b, t, g, e]) {\n"
+     "  %q = mul %x, %x\n  %s = sum %q over(e)\n  %r = rsqrt %s\n  %xr = mul %x, %r\n  %n = mul "
+     "%xr, %w\n  %co = cos %a\n  %si = sin %a\n"
+     "  %v = view %n (e) -> (two, c)\n  %lo = slice %v (two) -> () [0, 1]\n  %hi = slice %v (two) "
+     "-> () [1, 1]\n"
+     "  %lc = mul %lo, %co\n  %hs = mul %hi, %si\n  %y0 = sub %lc, %hs\n  %hc = mul %hi, %co\n  "
+     "%ls = mul %lo, %si\n  %y1 = add %hc, %ls\n"
+     "  %e0 = expand %y0 : f32[b, t, g, one, c]\n  %e1 = expand %y1 : f32[b, t, g, one, c]\n  %y = "
+     "concat %e0, %e1 (one, one) -> (two)\n  %z = view %y (two, c) -> (e)\n  return %z\n}\n",
+     1e-6, 0},
+    {"cross-entropy and its derivative",
+     HEAD
+     "axis b = 3, t = 11, v = 403\n"
+     "func @f(%z: f32[b, t, v], %y: int[b, t], %w: f32[b, t]) -> (sum: f32, dz: f32[b, t, v]) {\n"
+     "  %m = max %z over(v)\n  %x = sub %z, %m\n  %e = exp %x\n  %s = sum %e over(v)\n  %l = log "
+     "%s\n  %g = gather %x, %y over(v)\n  %n = sub %l, %g\n  %lw = mul %n, %w\n"
+     "  %t = sum %lw over(b, t)\n  %o = neg %w\n  %h = scatter_add %o, %y over(v) : f32[b, t, v]\n "
+     " %q = div %w, %s\n  %p = mul %e, %q\n  %d = add %h, %p\n  return %t, %d\n}\n",
+     1e-6, 0},
+    {"derivative of a norm: rows and many rows",
+     HEAD "axis b = 8, t = 129, d = 70\n"
+          "func @f(%x: f32[b, t, d], %dy: f32[b, t, d], %w: f32[d]) -> (dx: f32[b, t, d], dw: "
+          "f32[d], db: f32[d]) {\n"
+          "  %q = mul %x, %x\n  %s = sum %q over(d)\n  %r = rsqrt %s\n  %n = mul %x, %r\n  %g = "
+          "mul %dy, %n\n  %dw = sum %g over(b, t)\n  %db = sum %dy over(b, t)\n"
+          "  %h = mul %dy, %w\n  %k = mul %h, %n\n  %a = sum %k over(d)\n  %na = mul %n, %a\n  %c "
+          "= sub %h, %na\n  %dx = mul %c, %r\n  return %dx, %dw, %db\n}\n",
+     1e-6, 2},
+    {"sums of every kind",
+     HEAD "axis a = 3, b = 17, c = 5, d = 29\n"
+          "func @f(%x: f32[a, b, c, d]) -> (p: f32[a, b, c], q: f32[b, c, d], r: f32[a, c], s: "
+          "f32[b, d], t: f32, u: f32[d], v: f32[a], w: f32[c], m: f32[b, d], n: f32[c]) {\n"
+          "  %p = sum %x over(d)\n  %q = sum %x over(a)\n  %r = sum %x over(b, d)\n  %s = sum %x "
+          "over(a, c)\n  %t = sum %x over(a, b, c, d)\n  %u = sum %x over(a, b, c)\n"
+          "  %v = sum %x over(b, c, d)\n  %w = sum %x over(a, b, d)\n  %m = max %x over(a, c)\n  "
+          "%n = max %x over(a, b, d)\n  return %p, %q, %r, %s, %t, %u, %v, %w, %m, %n\n}\n",
+     1e-6, 0},
+    {"long sums",
+     HEAD
+     "axis a = 311, b = 401, c = 7\n"
+     "func @f(%x: f32[a, b], %y: f32[a, b, c]) -> (s: f32, q: f32, r: f32[c], t: f32[a]) {\n"
+     "  %s = sum %x over(a, b)\n  %x2 = mul %x, %x\n  %q = sum %x2 over(a, b)\n  %y2 = mul %y, "
+     "%y\n  %r = sum %y2 over(a, b)\n  %t = sum %y2 over(b, c)\n  return %s, %q, %r, %t\n}\n",
+     3e-6, 0},
+    {"one long row",
+     HEAD "axis n = 100003\n"
+          "func @f(%x: f32[n]) -> (s: f32, m: f32, i: int) {\n  %x2 = mul %x, %x\n  %s = sum %x2 "
+          "over(n)\n  %m = max %x over(n)\n  %i = argmax %x over(n)\n  return %s, %m, %i\n}\n",
+     1e-7, 0},
+    {"argmax and its ties",
+     HEAD "axis b = 4, c = 6, d = 13\n"
+          "func @f(%x: int[b, c, d], %y: f32[b, c, d]) -> (i: int[b, c], j: int[d], k: int[c], l: "
+          "int[b]) {\n"
+          "  %i = argmax %x over(d)\n  %j = argmax %x over(b, c)\n  %k = argmax %y over(b, d)\n  "
+          "%l = argmax %y over(d, c)\n  return %i, %j, %k, %l\n}\n",
+     0, 0},
+    {"embedding and its derivative",
+     HEAD "axis b = 3, t = 41, v = 5, d = 70\n"
+          "func @f(%w: f32[v, d], %i: int[b, t], %g: f32[b, t, d]) -> (x: f32[b, t, d], dw: f32[v, "
+          "d], n: f32[v]) {\n"
+          "  %x = gather %w, %i over(v)\n  %h = mul %g, %x\n  %dw = scatter_add %h, %i over(v) : "
+          "f32[v, d]\n  %one = const 1 : f32[b, t]\n  %n = scatter_add %one, %i over(v) : f32[v]\n "
+          " return %x, %dw, %n\n}\n",
+     1e-6, 0},
+    {"embedding and its derivative, out of range",
+     HEAD "axis b = 3, t = 41, v = 5, d = 70\n"
+          "func @f(%w: f32[v, d], %i: int[b, t], %g: f32[b, t, d]) -> (x: f32[b, t, d], dw: f32[v, "
+          "d], n: f32[v], e: f32[b, t, v]) {\n"
+          "  %three = const 3 : int  %i3 = mul %i, %three  %j = sub %i3, %three  %u = gather %g, "
+          "%i over(d)\n"
+          "  %x = gather %w, %j over(v)\n  %h = mul %g, %x\n  %dw = scatter_add %h, %j over(v) : "
+          "f32[v, d]\n  %one = const 1 : f32[b, t]\n"
+          "  %n = scatter_add %one, %j over(v) : f32[v]  %e = scatter_add %u, %j over(v) : f32[b, "
+          "t, v]\n  return %x, %dw, %n, %e\n}\n",
+     1e-6, 0},
+    {"gathers out of range and along batches",
+     HEAD
+     "axis b = 4, v = 3, d = 6, k = 2\n"
+     "func @f(%w: f32[b, v, d], %i: int[b, k], %j: int[b, d]) -> (x: f32[b, d], y: f32[b, d]) {\n"
+     "  %m = const 2 : int\n  %jj = sub %j, %m\n  %x = gather %w, %jj over(v)\n  %w2 = exp %w\n  "
+     "%y = gather %w2, %j over(v)\n  return %x, %y\n}\n",
+     1e-6, 0},
+    {"movements",
+     HEAD
+     "axis a = 3, b = 4, c = 6, ab = 12, c1 = 2, c2 = 3, bb = 4, u = 5, w = 11, z = 9, one = 1\n"
+     "func @f(%x: f32[a, b, c], %y: f32[a, b, u]) -> (p: f32[c, a, b], q: f32[ab, c], r: f32[b, "
+     "ab], s: f32[a, b, w], t: f32[a, b, z], u: f32[a, c, b, one], v: f32[c2, a, b, c1], w: f32[b, "
+     "c, a]) {\n"
+     "  %p = permute %x : f32[c, a, b]\n  %q = view %x (a, b) -> (ab)\n    %e = exp %x\n"
+     "  %pe = permute %e : f32[b, a, c]\n  %s4 = slice %pe (c) -> (bb) [4, -1]\n  %r = view %s4 "
+     "(a, bb) -> (ab)\n"
+     "  %s = concat %x, %y (c, u) -> (w)\n  %t = pad %y (u) -> (z) [2, 1]\n  %pu = permute %x : "
+     "f32[a, c, b]\n  %u = pad %pu () -> (one) [0, 1]\n"
+     "  %vv = view %x (c) -> (c1, c2)\n  %v = permute %vv : f32[c2, a, b, c1]\n  %n = neg %p\n  "
+     "%ww = permute %n : f32[b, c, a]\n  return %p, %q, %r, %s, %t, %u, %v, %ww\n}\n",
+     1e-6, 0},
+    {"strided pads and slices",
+     HEAD
+     "axis b = 5, j = 4, n = 11, k = 3, m = 4\n"
+     "func @f(%x: f32[b, j], %y: f32[b, n]) -> (p: f32[b, n], q: f32[b, k], r: f32[b, n], s: "
+     "f32[b]) {\n"
+     "  %p = pad %x (j) -> (n) [1, 3]\n  %q = slice %y (n) -> (k) [9, -4]\n  %e = exp %x\n  %r = "
+     "pad %e (j) -> (n) [10, -2]\n  %s = slice %y (n) -> () [7, 1]\n  return %p, %q, %r, %s\n}\n",
+     1e-6, 0},
+    {"iota and random numbers",
+     HEAD "axis b = 3, d = 25\n"
+          "func @f(%step: int, %row: int) -> (r: f32[b, d], i: int[b, d], z: f32[b, d]) {\n"
+          "  %l = const 4 : int\n  %r = rng %step, %row, %l [1337, 99] : f32[b, d]\n  %i = iota : "
+          "int[d]\n  %ie = expand %i : int[b, d]\n  %h = const 0.5 : f32\n  %c = lt %r, %h\n  "
+          "%zero = const 0 : f32\n"
+          "  %z = select %c, %r, %zero\n  return %r, %ie, %z\n}\n",
+     0, 0},
+    {"optimizer",
+     HEAD "axis blk = 7, el = 1024\n"
+          "func @f(%p: f32[blk, el], %g: f32[blk, el], %m: f32[blk, el], %v: f32[blk, el], %lr: "
+          "f32, %scale: f32) -> (p: f32[blk, el], m: f32[blk, el], v: f32[blk, el]) {\n"
+          "  %b1 = const 0.9 : f32\n  %c1 = const 0.1 : f32\n  %b2 = const 0.95 : f32\n  %c2 = "
+          "const 0.05 : f32\n  %gs = mul %g, %scale\n  %m1 = mul %m, %b1\n  %g1 = mul %gs, %c1\n  "
+          "%mm = add %m1, %g1\n"
+          "  %vv0 = mul %v, %v\n  %v1 = mul %vv0, %b2\n  %g2 = mul %gs, %gs\n  %g3 = mul %g2, "
+          "%c2\n  %vv = add %v1, %g3\n  %s = sqrt %vv\n  %eps = const 1e-2 : f32\n  %se = add %s, "
+          "%eps\n  %q = div %mm, %se\n  %d = mul %q, %lr\n"
+          "  %pp = sub %p, %d\n  return %pp, %mm, %vv\n}\n",
+     1e-6, 1},
+    {"scalars in f64",
+     HEAD "axis one = 1\n"
+          "func @f(%k: f64, %lr: f64) -> (a: f64, b: f32, c: f64) {\n  %b1 = const 0.9 : f64\n  %p "
+          "= pow %b1, %k\n  %one = const 1 : f64\n  %d = sub %one, %p\n  %q = div %lr, %d\n  %f = "
+          "cast %q : f32\n"
+          "  %e = exp %k\n  %l = log %e\n  %t = tanh %l\n  %u = erf %t\n  %v = sin %u\n  %w = cos "
+          "%v\n  return %q, %f, %w\n}\n",
+     1e-7, 1},
+    {"bf16",
+     HEAD "axis b = 65, d = 67\n"
+          "func @f(%x: bf16[b, d], %w: bf16[d]) -> (y: bf16[b, d], s: bf16[b], c: bf16[d], m: "
+          "bf16[b], e: bf16[d, b]) {\n"
+          "  %a = mul %x, %w\n  %y = exp %a\n  %s = sum %a over(d)\n  %c = sum %a over(b)\n  %m = "
+          "max %y over(d)\n  %e = permute %y : bf16[d, b]\n  return %y, %s, %c, %m, %e\n}\n",
+     1e-6, 0},
+    {"whole numbers",
+     HEAD "axis b = 65, d = 67\n"
+          "func @f(%x: int[b, d], %w: int[d]) -> (s: int[b], c: int[d], m: int[b], n: int[d], t: "
+          "int) {\n"
+          "  %a = mul %x, %w\n  %n0 = neg %a\n  %s = sum %a over(d)\n  %c = sum %n0 over(b)\n  %m "
+          "= max %n0 over(d)\n  %n = max %a over(b)\n  %t = sum %x over(b, d)\n  return %s, %c, "
+          "%m, %n, %t\n}\n",
+     0, 0},
+    {"softmax over a middle axis",
+     HEAD "axis b = 9, r = 21, d = 130\n"
+          "func @f(%x: f32[b, r, d]) -> (p: f32[b, r, d], q: f32[b, r, d]) {\n  %m = max %x "
+          "over(r)\n  %y = sub %x, %m\n  %e = exp %y\n  %s = sum %e over(r)\n  %p = div %e, %s\n"
+          "  %m2 = max %x over(b)\n  %y2 = sub %x, %m2\n  %e2 = exp %y2\n  %s2 = sum %e2 over(b)\n "
+          " %q = div %e2, %s2\n  return %p, %q\n}\n",
+     1e-6, 0},
+    {"two reductions of one row",
+     HEAD "axis b = 40, g = 6, e = 10\n"
+          "func @f(%x: f32[b, g, e]) -> (y: f32[b, g, e], z: f32[b, e], k: f32[b, g, e]) {\n  %s = "
+          "sum %x over(e)\n  %t = sum %x over(g)\n  %u = sub %x, %s\n  %v = sub %u, %t\n  %w = exp "
+          "%v\n  %z = sum %w over(g)\n  %y = div %w, %z\n  %a = sum %y over(g, e)\n"
+          "  %k = mul %x, %a\n  return %y, %z, %k\n}\n",
+     1e-6, 1},
+    {"a loop",
+     HEAD "axis n = 4, b = 3, d = 50\n"
+          "func @f(%x: f32[b, d], %w: f32[n, d]) -> (y: f32[b, d], a: f32[n, b]) {\n  %y, %a = "
+          "loop 4 over(n) %i carry(%c = %x) {\n    %wi = at %w, %i [0, 1]\n    %m = mul %c, %wi\n  "
+          "  %if = cast %i : f32\n    %t = tanh %m\n    %k = add %t, %if\n    %s = sum %k "
+          "over(d)\n    yield %k, %s\n  } : f32[b, d], f32[n, b]\n  return %y, %a\n}\n",
+     2e-6, 0},
 };
 
 // A row too long for the stack, kept in scratch memory.
-static const char scratch_case[] = HEAD "axis b = 3, d = 90001\n"
-  "func @f(%x: f32[b, d]) -> (y: f32[b, d]) {\n  %m = max %x over(d)\n  %z = sub %x, %m\n  %e = exp %z\n  %s = sum %e over(d)\n  %q = div %e, %s\n  %r = mul %q, %e\n  %t = sum %r over(d)\n  %u = mul %r, %t\n  return %u\n}\n";
+static const char scratch_case[] =
+    HEAD "axis b = 3, d = 90001\n"
+         "func @f(%x: f32[b, d]) -> (y: f32[b, d]) {\n  %m = max %x over(d)\n  %z = sub %x, %m\n  "
+         "%e = exp %z\n  %s = sum %e over(d)\n  %q = div %e, %s\n  %r = mul %q, %e\n  %t = sum %r "
+         "over(d)\n  %u = mul %r, %t\n  return %u\n}\n";
 
-static const char dynamic_case[] = HEAD "axis b = 3, t = 20 dyn 1, s = 40 dyn 2, e = 6, chunky = 64\n"
-  "func @f(%a: f32[b, t, s], %p: int[b, t], %q: int[b, s], %v: f32[b, s, e], %w: f32[s, e]) -> (y: f32[b, t, s], m: f32[b, s], n: f32, o: f32[e], r: f32[b, t, e], u: f32[t, s]) {\n"
-  "  %pe = expand %p : int[b, t, s]\n  %k = ge %pe, %q\n  %low = const -1e30 : f32\n  %z = select %k, %a, %low\n  %mx = max %z over(s)\n  %d = sub %z, %mx\n  %e = exp %d\n  %sum = sum %e over(s)\n  %y = div %e, %sum\n"
-  "  %m = sum %a over(t)\n  %n = sum %a over(b, t, s)\n  %o = sum %v over(b, s)\n  %i = iota : int[t]\n  %g = gather %w, %p over(s)\n  %r = exp %g\n  %u = max %a over(b)\n  return %y, %m, %n, %o, %r, %u\n}\n";
+static const char dynamic_case[] =
+    HEAD "axis b = 3, t = 20 dyn 1, s = 40 dyn 2, e = 6, chunky = 64\n"
+         "func @f(%a: f32[b, t, s], %p: int[b, t], %q: int[b, s], %v: f32[b, s, e], %w: f32[s, e]) "
+         "-> (y: f32[b, t, s], m: f32[b, s], n: f32, o: f32[e], r: f32[b, t, e], u: f32[t, s]) {\n"
+         "  %pe = expand %p : int[b, t, s]\n  %k = ge %pe, %q\n  %low = const -1e30 : f32\n  %z = "
+         "select %k, %a, %low\n  %mx = max %z over(s)\n  %d = sub %z, %mx\n  %e = exp %d\n  %sum = "
+         "sum %e over(s)\n  %y = div %e, %sum\n"
+         "  %m = sum %a over(t)\n  %n = sum %a over(b, t, s)\n  %o = sum %v over(b, s)\n  %i = "
+         "iota : int[t]\n  %g = gather %w, %p over(s)\n  %r = exp %g\n  %u = max %a over(b)\n  "
+         "return %y, %m, %n, %o, %r, %u\n}\n";
 
 static void run_case(const char *name, const char *text, double tolerance, int kernels) {
   run_options o = {.name = name, .tolerance = tolerance};
   int n = run_both(text, &o);
-  if (!kernels || n == kernels) return;
+  if (!kernels || n == kernels)
+    return;
   fprintf(stderr, "%s: %d kernels, not %d\n", name, n, kernels);
   exit(1);
 }
@@ -130,7 +273,11 @@ static void run_case(const char *name, const char *text, double tolerance, int k
 static void test_dynamic(void) {
   static const int64_t extents[][2] = {{20, 40}, {1, 1}, {7, 40}, {20, 13}, {3, 29}};
   for (size_t i = 0; i < LM_COUNT(extents); i++) {
-    run_options o = {.name = "dynamic extents", .tolerance = 1e-6, .extents = extents[i], .n_extents = 2, .seed = i};
+    run_options o = {.name = "dynamic extents",
+                     .tolerance = 1e-6,
+                     .extents = extents[i],
+                     .n_extents = 2,
+                     .seed = i};
     run_both(dynamic_case, &o);
   }
 }
@@ -138,11 +285,14 @@ static void test_dynamic(void) {
 int main(int argc, char **argv) {
   cache_begin();
   for (size_t i = 0; i < LM_COUNT(cases); i++) {
-    if (argc > 1 && !strstr(cases[i].name, argv[1])) continue;
+    if (argc > 1 && !strstr(cases[i].name, argv[1]))
+      continue;
     run_case(cases[i].name, cases[i].text, cases[i].tolerance, cases[i].kernels);
-    if (getenv("SHOW")) printf("ok %s\n", cases[i].name);
+    if (getenv("SHOW"))
+      printf("ok %s\n", cases[i].name);
   }
-  if (argc > 1) return 0;
+  if (argc > 1)
+    return 0;
   run_case("scratch", scratch_case, 1e-6, 0);
   test_dynamic();
   return 0;

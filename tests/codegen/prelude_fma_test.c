@@ -1,4 +1,5 @@
-// prelude_fma_test.c - prelude_test.c once more as kernels are compiled on a processor with fused multiply-add.
+// prelude_fma_test.c - prelude_test.c once more as kernels are compiled on a processor with fused
+// multiply-add.
 #if defined(__x86_64__) && !defined(__FMA__)
 #pragma GCC target("avx2,fma")
 #endif
@@ -8,7 +9,8 @@
 
 int main(void) {
 #ifdef __x86_64__
-  if (!__builtin_cpu_supports("fma") || !__builtin_cpu_supports("avx2")) return 0;
+  if (!__builtin_cpu_supports("fma") || !__builtin_cpu_supports("avx2"))
+    return 0;
 #endif
   return prelude_main();
 }

@@ -1,10 +1,11 @@
-// prelude_test.c - the functions of the kernels' prelude against libm in double, over dense ranges and at the edges.
+// prelude_test.c - the functions of the kernels' prelude against libm in double, over dense ranges
+// and at the edges.
 #include <math.h>
 #include <stdio.h>
 #include "codegen/common/prelude/types.h"
 #include "codegen/common/prelude/math.h"
 #pragma GCC push_options
-#pragma GCC optimize("fp-contract=fast")   // as kernels of attention are compiled
+#pragma GCC optimize("fp-contract=fast") // as kernels of attention are compiled
 #pragma GCC diagnostic ignored "-Wunused-function"
 #include "codegen/cpu/prelude/compiler.h"
 #include "codegen/cpu/prelude/quad.h"
@@ -21,10 +22,13 @@
 
 // Distance of got from want in units in the last place of want as a float.
 static double ulps(float got, double want) {
-  if (isnan(want)) return isnan(got) ? 0 : INFINITY;
+  if (isnan(want))
+    return isnan(got) ? 0 : INFINITY;
   float near = (float)want;
-  if (got == near) return 0;
-  if (isinf(near) || isinf(got) || isnan(got)) return INFINITY;
+  if (got == near)
+    return 0;
+  if (isinf(near) || isinf(got) || isnan(got))
+    return INFINITY;
   double unit = fmax(ldexp(1, ilogb(fabs(want)) - 23), 0x1p-149);
   return fabs((double)got - want) / unit;
 }
@@ -37,11 +41,17 @@ typedef struct line {
   double bound;
 } line;
 
-static double rsqrt64(double x) { return 1 / sqrt(x); }
+static double rsqrt64(double x) {
+  return 1 / sqrt(x);
+}
 
 // Every step-th float from lo to hi (both of one sign).
 static void sweep(const line *l, float lo, float hi) {
-  uint32_t a = lm_bits(lo), b = lm_bits(hi), from = a < b ? a : b, to = a < b ? b : a, step = (to - from) / 400000 + 1;
+  uint32_t a = lm_bits(lo);
+  uint32_t b = lm_bits(hi);
+  uint32_t from = a < b ? a : b;
+  uint32_t to = a < b ? b : a;
+  uint32_t step = (to - from) / 400000 + 1;
   double worst = 0;
   float at = lo;
   for (uint64_t u = from; u <= to; u += step) {
@@ -53,7 +63,8 @@ static void sweep(const line *l, float lo, float hi) {
     }
   }
   if (worst > l->bound) {
-    fprintf(stderr, "%s: %g ulp at %.9g: %.9g, not %.17g\n", l->name, worst, at, l->f(at), l->g(at));
+    fprintf(stderr, "%s: %g ulp at %.9g: %.9g, not %.17g\n", l->name, worst, at, l->f(at),
+            l->g(at));
     exit(1);
   }
 }
@@ -82,70 +93,91 @@ static void test_functions(void) {
       {"sqrt", lm_sqrt, sqrt, 0, INFINITY, 0.51},
       {"rsqrt", lm_rsqrt, rsqrt64, 0x1p-126f, INFINITY, 1.6},
   };
-  for (size_t i = 0; i < LM_COUNT(lines); i++) sweep(&lines[i], lines[i].lo, lines[i].hi);
+  for (size_t i = 0; i < LM_COUNT(lines); i++)
+    sweep(&lines[i], lines[i].lo, lines[i].hi);
   line dense = {"exp", lm_exp, exp, 0, 0, 1.1};
-  for (float x = -86; x < 88; x += 0.5f) sweep(&dense, x, x + 0.001f);
+  for (float x = -86; x < 88; x += 0.5f)
+    sweep(&dense, x, x + 0.001f);
 }
 
-// Scores of one query are a lane each, keys one below the other; scaled by a half, in two tiles, the second of odd size.
+// Scores of one query are a lane each, keys one below the other; scaled by a half, in two tiles,
+// the second of odd size.
 static void test_softmax(void) {
-  enum { KEYS = 40, FIRST = 17 };
+  enum {
+    KEYS = 40,
+    FIRST = 17
+  };
   float z[KEYS][LM_LANES], x[KEYS][LM_LANES], top[LM_LANES], sum[LM_LANES] = {0}, scale[LM_LANES];
-  for (int m = 0; m < LM_LANES; m++) top[m] = -INFINITY;
+  for (int m = 0; m < LM_LANES; m++)
+    top[m] = -INFINITY;
   for (int n = 0; n < KEYS; n++)
-    for (int m = 0; m < LM_LANES; m++) z[n][m] = n == m ? -2e30f : 30 * sinf((float)(n * n + 7 * m));
+    for (int m = 0; m < LM_LANES; m++)
+      z[n][m] = n == m ? -2e30f : 30 * sinf((float)(n * n + 7 * m));
   CHECK(lm_softmax(FIRST, LM_LANES, &z[0][0], 0.5f, &x[0][0], top, sum, scale) && scale[0] == 0);
   lm_softmax(KEYS - FIRST, LM_LANES, &z[FIRST][0], 0.5f, &x[FIRST][0], top, sum, scale);
   for (int m = 0; m < LM_LANES; m++) {
     double most = -INFINITY, total = 0;
-    for (int n = 0; n < KEYS; n++) most = fmax(most, z[n][m] * 0.5);
-    for (int n = 0; n < KEYS; n++) total += exp(z[n][m] * 0.5 - most);
+    for (int n = 0; n < KEYS; n++)
+      most = fmax(most, z[n][m] * 0.5);
+    for (int n = 0; n < KEYS; n++)
+      total += exp(z[n][m] * 0.5 - most);
     CHECK(top[m] == most && fabs(sum[m] - total) < 1e-6 * total && (m >= KEYS || x[m][m] == 0));
-    for (int n = FIRST; n < KEYS; n++) CHECK(fabs(x[n][m] - exp(z[n][m] * 0.5 - most)) < 1e-6);
+    for (int n = FIRST; n < KEYS; n++)
+      CHECK(fabs(x[n][m] - exp(z[n][m] * 0.5 - most)) < 1e-6);
   }
-  CHECK(!lm_softmax(KEYS, LM_LANES, &z[0][0], 0.5f, &x[0][0], top, sum, scale) && scale[LM_LANES - 1] == 1);
+  CHECK(!lm_softmax(KEYS, LM_LANES, &z[0][0], 0.5f, &x[0][0], top, sum, scale) &&
+        scale[LM_LANES - 1] == 1);
 }
 
 static void test_edges(void) {
-  CHECK(lm_exp_low(0) == 1 && lm_exp_low(-1e30f) == 0 && lm_exp_low(-INFINITY) == 0 && lm_exp_low(-86.1f) == 0 && isnan(lm_exp_low(NAN)));
-  for (float x = -80; x > -120; x -= 0.01f) CHECK(fabs(lm_exp(x) - exp(x)) < 0x1p-124);
-  CHECK(lm_exp(-1e30f) == 0 && lm_exp(-87) == 0 && lm_exp(-3.4e38f) == 0 && lm_exp(-INFINITY) == 0 &&
-        lm_exp(-1000) == 0 && lm_exp(0) == 1);
+  CHECK(lm_exp_low(0) == 1 && lm_exp_low(-1e30f) == 0 && lm_exp_low(-INFINITY) == 0 &&
+        lm_exp_low(-86.1f) == 0 && isnan(lm_exp_low(NAN)));
+  for (float x = -80; x > -120; x -= 0.01f)
+    CHECK(fabs(lm_exp(x) - exp(x)) < 0x1p-124);
+  CHECK(lm_exp(-1e30f) == 0 && lm_exp(-87) == 0 && lm_exp(-3.4e38f) == 0 &&
+        lm_exp(-INFINITY) == 0 && lm_exp(-1000) == 0 && lm_exp(0) == 1);
   CHECK(lm_exp(INFINITY) == INFINITY && lm_exp(89) == INFINITY && isnan(lm_exp(NAN)));
-  CHECK(lm_log(0) == -INFINITY && lm_log(INFINITY) == INFINITY && lm_log(1) == 0 && isnan(lm_log(-1)) &&
-        isnan(lm_log(NAN)));
+  CHECK(lm_log(0) == -INFINITY && lm_log(INFINITY) == INFINITY && lm_log(1) == 0 &&
+        isnan(lm_log(-1)) && isnan(lm_log(NAN)));
   CHECK(lm_log1p(-1) == -INFINITY && lm_log1p(INFINITY) == INFINITY && isnan(lm_log1p(-1.5f)));
   CHECK(isnan(lm_log1p(NAN)) && signbit(lm_log1p(-0.f)) && lm_log1p(0x1p-149f) == 0x1p-149f);
   CHECK(lm_round(0.5f) == 0 && lm_round(1.5f) == 2 && lm_round(2.5f) == 2 && lm_round(-2.5f) == -2);
   CHECK(signbit(lm_round(-0.25f)) && signbit(lm_round(-0.f)) && signbit(lm_floor(-0.f)));
   CHECK(lm_floor(-0.25f) == -1 && isnan(lm_floor(NAN)) && isnan(lm_round(NAN)));
-  CHECK(lm_tanh(INFINITY) == 1 && lm_tanh(-INFINITY) == -1 && isnan(lm_tanh(NAN)) && signbit(lm_tanh(-0.f)));
+  CHECK(lm_tanh(INFINITY) == 1 && lm_tanh(-INFINITY) == -1 && isnan(lm_tanh(NAN)) &&
+        signbit(lm_tanh(-0.f)));
   CHECK(lm_erf(INFINITY) == 1 && lm_erf(-INFINITY) == -1 && isnan(lm_erf(NAN)));
-  CHECK(isnan(lm_sin(INFINITY)) && isnan(lm_cos(-INFINITY)) && isnan(lm_sin(NAN)) && lm_cos(0) == 1);
+  CHECK(isnan(lm_sin(INFINITY)) && isnan(lm_cos(-INFINITY)) && isnan(lm_sin(NAN)) &&
+        lm_cos(0) == 1);
 }
 
 static void test_pow(void) {
-  static const float xs[] = {0,      -0.f,  1,  -1,     0.5f,   2,        -2,        3,   10,       10000,
-                             1e-30f, 1e30f, -7, 0.999f, 1.001f, INFINITY, -INFINITY, NAN, 0x1p-149f};
+  static const float xs[] = {0,      -0.f,     1,         -1,     0.5f,     2,  -2,
+                             3,      10,       10000,     1e-30f, 1e30f,    -7, 0.999f,
+                             1.001f, INFINITY, -INFINITY, NAN,    0x1p-149f};
   static const float ys[] = {0,     -0.f, 1,    -1,   0.5f,      -0.5f,    2,         3,   -3,
                              4.25f, 100,  -100, 1001, -0.03125f, INFINITY, -INFINITY, NAN, 0.333f};
   for (size_t i = 0; i < LM_COUNT(xs); i++)
     for (size_t j = 0; j < LM_COUNT(ys); j++) {
-      if (isinf(ys[j])) continue; // "whole y" is all that the language promises beyond finite values
+      if (isinf(ys[j]))
+        continue; // "whole y" is all that the language promises beyond finite values
       double want = pow(xs[i], ys[j]);
-      if (isinf(xs[i]) && xs[i] < 0) continue;
+      if (isinf(xs[i]) && xs[i] < 0)
+        continue;
       if (ulps(lm_pow(xs[i], ys[j]), want) > 1) {
         fprintf(stderr, "pow(%g, %g) = %.9g, not %.9g\n", xs[i], ys[j], lm_pow(xs[i], ys[j]), want);
         exit(1);
       }
     }
   for (float x = 0.001f; x < 1000; x *= 1.0137f)
-    for (float y = -12; y < 12; y += 0.113f) CHECK(ulps(lm_pow(x, y), pow(x, y)) <= 1);
+    for (float y = -12; y < 12; y += 0.113f)
+      CHECK(ulps(lm_pow(x, y), pow(x, y)) <= 1);
 }
 
 static void test_bf16(void) {
   CHECK(lm_bf16_round(1.0f) == 0x3f80 && lm_bf16_round(lm_of_bits(0x3f808000)) == 0x3f80);
-  CHECK(lm_bf16_round(lm_of_bits(0x3f818000)) == 0x3f82 && lm_bf16_round(lm_of_bits(0x3f808001)) == 0x3f81);
+  CHECK(lm_bf16_round(lm_of_bits(0x3f818000)) == 0x3f82 &&
+        lm_bf16_round(lm_of_bits(0x3f808001)) == 0x3f81);
   CHECK(lm_bf16_round(INFINITY) == 0x7f80 && isnan(lm_bf16_load(lm_bf16_round(NAN))));
   CHECK(isnan(lm_bf16_load(lm_bf16_round(lm_of_bits(0x7f800001)))) && lm_bf16_load(0xc000) == -2);
 }
@@ -157,7 +189,8 @@ static void test_integers(void) {
   CHECK(lm_imod(-7, 3) == 2 && lm_imod(7, -3) == -2 && lm_imod(INT32_MAX, 10) == 7);
   CHECK(lm_iadd(INT32_MAX, 1) == INT32_MIN && lm_clamp(-3, 5) == 0 && lm_clamp(9, 5) == 4);
   for (int32_t a = -50; a < 50; a++)
-    for (int32_t b = 1; b < 20; b++) CHECK(lm_idiv(a, b) == (int32_t)floor((double)a / b));
+    for (int32_t b = 1; b < 20; b++)
+      CHECK(lm_idiv(a, b) == (int32_t)floor((double)a / b));
 }
 
 int main(void) {

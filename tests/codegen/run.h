@@ -1,5 +1,5 @@
-// run.h - a function at stage step, computed twice: by the interpreter in float64, and as kernels through plan and
-// executor.
+// run.h - a function at stage step, computed twice: by the interpreter in float64, and as kernels
+// through plan and executor.
 #ifndef LM_TESTS_CODEGEN_RUN_H
 #define LM_TESTS_CODEGEN_RUN_H
 #include <math.h>
@@ -23,7 +23,7 @@
 #define RUN_AFTER(name) ((void)0)
 #define RUN_THREADS 2
 #define RUN_ERROR(dtype, error) ((void)0)
-#define RUN_SLACK 1                     // on tolerances: float32 sums of other shapes
+#define RUN_SLACK 1 // on tolerances: float32 sums of other shapes
 #endif
 
 static inline double draw(uint64_t *state) { // in [-1, 1)
@@ -34,10 +34,12 @@ static inline double draw(uint64_t *state) { // in [-1, 1)
 static inline lm_module *parse_and_run(lm_ctx *c, const char *text, const char *passes) {
   lm_module *m = lm_module_parse(c, lm_source_add(c, "case.lmir", text, strlen(text)));
   bool ok = m != NULL;
-  if (m && passes) CHECK_OK(lm_pass_run_list(m, passes, &(lm_pass_env){0}, &ok));
+  if (m && passes)
+    CHECK_OK(lm_pass_run_list(m, passes, &(lm_pass_env){0}, &ok));
   lm_buf b = {0};
   lm_diag_render(c, &b, false);
-  if (!ok) fprintf(stderr, "%s%s", text, b.p);
+  if (!ok)
+    fprintf(stderr, "%s%s", text, b.p);
   CHECK(ok);
   lm_buf_free(&b);
   return m;
@@ -94,7 +96,8 @@ static inline double element_load(const void *p, lm_dtype t, int64_t i) {
 }
 
 // Place in memory, whose strides are by capacity, of element i of a tensor at its extents.
-static inline int64_t memory_place(const lm_module *m, lm_type t, const int64_t *extents, int64_t i) {
+static inline int64_t memory_place(const lm_module *m, lm_type t, const int64_t *extents,
+                                   int64_t i) {
   int64_t at = 0, stride = 1;
   for (int k = t.rank - 1; k >= 0; k--) {
     int64_t n = axis_extent(m, t.axis[k], extents);
@@ -115,14 +118,17 @@ typedef struct run_options {
   void (*kernels)(const lm_module *m);
 } run_options;
 
-// The greatest of (|got - want| - error of the sum) / (|want| + greatest |want|); sums: those errors, or NULL.
-static inline double worst_error(const lm_tensor *want, const lm_module *m, const void *got, const double *sums,
-                                 const run_options *o, int64_t *out_at) {
+// The greatest of (|got - want| - error of the sum) / (|want| + greatest |want|); sums: those
+// errors, or NULL.
+static inline double worst_error(const lm_tensor *want, const lm_module *m, const void *got,
+                                 const double *sums, const run_options *o, int64_t *out_at) {
   double worst = 0, most = o->floor + 1e-30;
   for (int64_t i = 0; i < want->n; i++)
-    if (isfinite(want->v[i]) && fabs(want->v[i]) > most) most = fabs(want->v[i]);
+    if (isfinite(want->v[i]) && fabs(want->v[i]) > most)
+      most = fabs(want->v[i]);
   for (int64_t i = 0; i < want->n; i++) {
-    double w = want->v[i], g = element_load(got, want->type.dtype, memory_place(m, want->type, o->extents, i));
+    double w = want->v[i];
+    double g = element_load(got, want->type.dtype, memory_place(m, want->type, o->extents, i));
     double allowed = sums ? sums[i] * RUN_SLACK : 0;
     double e = w == g || (isnan(w) && isnan(g)) ? 0 : (fabs(g - w) - allowed) / (fabs(w) + most);
     if (!(e <= worst)) {
@@ -137,22 +143,25 @@ static inline void fail_with(const char *text, const lm_module *kernel, lm_plan 
   lm_buf b = {0};
   lm_module_print(kernel, &b);
   fprintf(stderr, "%s\n---- kernels\n%s", text, b.p);
-  for (int i = 0; plan && i < plan->n_kernels; i++) fprintf(stderr, "%s\n", plan->kernels[i].source);
+  for (int i = 0; plan && i < plan->n_kernels; i++)
+    fprintf(stderr, "%s\n", plan->kernels[i].source);
   lm_buf_free(&b);
   exit(1);
 }
 
-static inline void compare_results(const run_options *o, const char *text, lm_module *kernel, lm_plan *plan, lm_exec *e,
-                                   const lm_func *f, const lm_tensor *want, double *const *sums) {
+static inline void compare_results(const run_options *o, const char *text, lm_module *kernel,
+                                   lm_plan *plan, lm_exec *e, const lm_func *f,
+                                   const lm_tensor *want, double *const *sums) {
   const lm_plan_func *pf = lm_plan_func_find(plan, f->name);
   for (uint32_t i = 0; i < f->n_out; i++) {
     int64_t at = 0;
     double error = worst_error(&want[i], f->module, lm_exec_port(e, &pf->out[i]), sums[i], o, &at);
     RUN_ERROR((lm_dtype)want[i].type.dtype, error);
     double allowed = want[i].type.dtype == LM_BF16 ? 0.004 : o->tolerance * RUN_SLACK;
-    if (error <= allowed) continue;
-    fprintf(stderr, "%s: @%s, result %s[%lld]: %.9g, not %.9g (error %g)\n", o->name, f->name, f->out_names[i],
-            (long long)at,
+    if (error <= allowed)
+      continue;
+    fprintf(stderr, "%s: @%s, result %s[%lld]: %.9g, not %.9g (error %g)\n", o->name, f->name,
+            f->out_names[i], (long long)at,
             element_load(lm_exec_port(e, &pf->out[i]), want[i].type.dtype,
                          memory_place(f->module, want[i].type, o->extents, at)),
             want[i].v[at], error);
@@ -171,7 +180,8 @@ static inline void run_times(const run_options *o, lm_exec *e, const lm_plan_fun
     for (int i = 0; i < f->n_out; i++) {
       const char *bits = lm_exec_port(e, &f->out[i]);
       size_t n = (size_t)f->out[i].buf.bytes;
-      if (!time) lm_buf_add(&first, bits, n);
+      if (!time)
+        lm_buf_add(&first, bits, n);
       else if (memcmp(first.p + at, bits, n)) {
         fprintf(stderr, "%s: result %s differs in run %d\n", o->name, f->out[i].name, time);
         exit(1);
@@ -185,8 +195,10 @@ static inline void run_times(const run_options *o, lm_exec *e, const lm_plan_fun
 // Runs every function of the module both ways; returns the kernels that there are.
 static inline int run_both(const char *text, const run_options *o) {
   lm_ctx *ctx[2] = {lm_ctx_create(), lm_ctx_create()};
-  lm_module *step = parse_and_run(ctx[0], text, NULL), *kernel = parse_and_run(ctx[1], text, "decompose,cse,dce,fuse");
-  if (o->kernels) o->kernels(kernel);
+  lm_module *step = parse_and_run(ctx[0], text, NULL);
+  lm_module *kernel = parse_and_run(ctx[1], text, "decompose,cse,dce,fuse");
+  if (o->kernels)
+    o->kernels(kernel);
   lm_plan_target target = RUN_TARGET(kernel);
   lm_plan *plan = lm_plan_build(kernel, &target);
   if (!plan) {
@@ -199,7 +211,8 @@ static inline int run_both(const char *text, const run_options *o) {
   lm_exec *e;
   CHECK_OK(RUN_CREATE(plan, &(lm_exec_options){.threads = RUN_THREADS}, &e));
   lm_eval *eval = lm_eval_create(step);
-  for (int i = 0; i < o->n_extents; i++) lm_eval_extent_set(eval, i + 1, o->extents[i]);
+  for (int i = 0; i < o->n_extents; i++)
+    lm_eval_extent_set(eval, i + 1, o->extents[i]);
   uint64_t state = o->seed + 1;
   for (const lm_func *f = step->funcs; f; f = f->next) {
     const lm_plan_func *pf = lm_plan_func_find(plan, f->name);
@@ -210,16 +223,20 @@ static inline int run_both(const char *text, const run_options *o) {
       args[i] = lm_eval_tensor(eval, f->body->args[i]->type);
       random_fill(&args[i], &state);
       for (int64_t j = 0; j < args[i].n; j++)
-        element_store(lm_exec_port(e, &pf->in[i]), args[i].type.dtype, memory_place(step, args[i].type, o->extents, j),
-                      args[i].v[j]);
+        element_store(lm_exec_port(e, &pf->in[i]), args[i].type.dtype,
+                      memory_place(step, args[i].type, o->extents, j), args[i].v[j]);
     }
     CHECK_OK(lm_eval_call(eval, f, args, want));
-    for (uint32_t i = 0; i < f->n_out; i++) sums[i] = sum_errors(eval, f, args, want, i, o->extents);
+    for (uint32_t i = 0; i < f->n_out; i++)
+      sums[i] = sum_errors(eval, f, args, want, i, o->extents);
     run_times(o, e, pf);
     compare_results(o, text, kernel, plan, e, f, want, sums);
-    for (uint32_t i = 0; i < f->body->n_args; i++) lm_tensor_free(&args[i]);
-    for (uint32_t i = 0; i < f->n_out; i++) lm_tensor_free(&want[i]);
-    for (uint32_t i = 0; i < f->n_out; i++) lm_free(sums[i]);
+    for (uint32_t i = 0; i < f->body->n_args; i++)
+      lm_tensor_free(&args[i]);
+    for (uint32_t i = 0; i < f->n_out; i++)
+      lm_tensor_free(&want[i]);
+    for (uint32_t i = 0; i < f->n_out; i++)
+      lm_free(sums[i]);
   }
   int n = plan->n_kernels;
   lm_eval_destroy(eval);

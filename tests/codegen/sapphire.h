@@ -1,5 +1,6 @@
-// sapphire.h - code for a processor that this one may not be, with AVX-512 and AMX: that a compiler accepts it, and what it makes
-// of it. Processors other than x86-64, and compilers that do not know this one, have nothing to say.
+// sapphire.h - code for a processor that this one may not be, with AVX-512 and AMX: that a compiler
+// accepts it, and what it makes of it. Processors other than x86-64, and compilers that do not know
+// this one, have nothing to say.
 #ifndef LM_TESTS_CODEGEN_SAPPHIRE_H
 #define LM_TESTS_CODEGEN_SAPPHIRE_H
 #include <stdio.h>
@@ -31,19 +32,24 @@ static inline bool sapphire_compile(lm_arena *a, const char *text, lm_buf *listi
   CHECK(mkdtemp(dir));
   const char *c = lm_path_join(a, dir, "kernels.c"), *o = lm_path_join(a, dir, "kernels.o");
   const char *known[] = {cpu.compiler, "-march=sapphirerapids", "-E", "-x", "c", "/dev/null", NULL};
-  const char *rest[] = {"-O2", "-mprefer-vector-width=512", "-march=sapphirerapids", "-c", c, "-o", o, NULL};
+  const char *rest[] = {
+      "-O2", "-mprefer-vector-width=512", "-march=sapphirerapids", "-c", c, "-o", o, NULL};
   const char *compile[LM_KERNEL_FLAGS + LM_COUNT(rest)] = {cpu.compiler};
   memcpy(lm_kernels_flags(&cpu, compile + 1), rest, sizeof rest);
-  bool knows = sapphire_run(known, &words), lists = knows && lm_executable_find("objdump", objdump, sizeof objdump);
+  bool knows = sapphire_run(known, &words),
+       lists = knows && lm_executable_find("objdump", objdump, sizeof objdump);
   const char *list[] = {objdump, "-d", "--no-show-raw-insn", o, NULL};
   CHECK_OK(lm_file_write_atomic(c, text, strlen(text)));
   words.n = 0;
   bool made = !knows || sapphire_run(compile, &words);
-  if (!made) fprintf(stderr, "%.*s", (int)words.n, words.p);
+  if (!made)
+    fprintf(stderr, "%.*s", (int)words.n, words.p);
   CHECK(made);
-  if (lists) CHECK(sapphire_run(list, listing));
+  if (lists)
+    CHECK(sapphire_run(list, listing));
   const char *used[] = {c, o, dir};
-  for (size_t i = 0; i < LM_COUNT(used); i++) remove(used[i]);
+  for (size_t i = 0; i < LM_COUNT(used); i++)
+    remove(used[i]);
   lm_buf_free(&words);
   return lists;
 #else
@@ -52,7 +58,8 @@ static inline bool sapphire_compile(lm_arena *a, const char *text, lm_buf *listi
 }
 
 // How many lines of functions whose name begins so hold both texts.
-static inline int sapphire_count(const lm_buf *listing, const char *function, const char *one, const char *other) {
+static inline int sapphire_count(const lm_buf *listing, const char *function, const char *one,
+                                 const char *other) {
   char head[128], line[512];
   int n = 0;
   bool inside = false;
@@ -60,7 +67,8 @@ static inline int sapphire_count(const lm_buf *listing, const char *function, co
   for (const char *p = listing->p; *p; p += strcspn(p, "\n"), p += *p == '\n') {
     snprintf(line, sizeof line, "%.*s", (int)strcspn(p, "\n"), p);
     size_t length = strlen(line);
-    if (length && line[length - 1] == ':') inside = strstr(line, head) != NULL;
+    if (length && line[length - 1] == ':')
+      inside = strstr(line, head) != NULL;
     n += inside && strstr(line, one) && strstr(line, other);
   }
   return n;

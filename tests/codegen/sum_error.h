@@ -1,13 +1,15 @@
 // sum_error.h - how far a sum in float32 may be from the exact one.
 //
-// Terms of either sign cancel, so the error of their sum is relative to the partial sums, not to the result. The addition
-// that makes the partial sum S[k] rounds by at most u |S[k]|, u = 2^-24. Roundings of different additions behave as
-// independent variables of mean zero, of a variance of at most (u S[k])^2 / 3. Six standard deviations of their sum are
+// Terms of either sign cancel, so the error of their sum is relative to the partial sums, not to
+// the result. The addition that makes the partial sum S[k] rounds by at most u |S[k]|, u = 2^-24.
+// Roundings of different additions behave as independent variables of mean zero, of a variance of
+// at most (u S[k])^2 / 3. Six standard deviations of their sum are
 //
 //   6 u sqrt((S[1]^2 + ... + S[n]^2) / 3)
 //
-// S follows the order of memory. Kernels add in lanes and blocks, in other orders, but in shorter chains, so with smaller
-// partial sums. A sum that does not cancel (terms of one sign, or nearly) is held to a tolerance relative to itself.
+// S follows the order of memory. Kernels add in lanes and blocks, in other orders, but in shorter
+// chains, so with smaller partial sums. A sum that does not cancel (terms of one sign, or nearly)
+// is held to a tolerance relative to itself.
 #ifndef LM_TESTS_CODEGEN_SUM_ERROR_H
 #define LM_TESTS_CODEGEN_SUM_ERROR_H
 #include <math.h>
@@ -20,8 +22,10 @@ static inline int64_t axis_extent(const lm_module *m, lm_axis axis, const int64_
   return a->dyn && extents ? extents[a->dyn - 1] : a->size;
 }
 
-// The element of a tensor of type `to` that element i of one of type `from` belongs to; `from` has all axes of `to`.
-static inline int64_t element_of(const lm_module *m, lm_type from, lm_type to, const int64_t *extents, int64_t i) {
+// The element of a tensor of type `to` that element i of one of type `from` belongs to; `from` has
+// all axes of `to`.
+static inline int64_t element_of(const lm_module *m, lm_type from, lm_type to,
+                                 const int64_t *extents, int64_t i) {
   int64_t at[LM_RANK], out = 0;
   for (int k = from.rank - 1; k >= 0; k--) {
     int64_t n = axis_extent(m, from.axis[k], extents);
@@ -33,8 +37,10 @@ static inline int64_t element_of(const lm_module *m, lm_type from, lm_type to, c
   return out;
 }
 
-typedef struct partial_sum { double sum, magnitudes, squares; } partial_sum;   // sums of the terms so far, of their
-                                                      // magnitudes, and of the squares of S
+typedef struct partial_sum {
+  double sum, magnitudes, squares;
+} partial_sum; // sums of the terms so far, of their
+               // magnitudes, and of the squares of S
 
 static inline void partial_add(partial_sum *p, double term) {
   p->sum += term;
@@ -49,29 +55,33 @@ static inline double partial_error(const partial_sum *p) {
 }
 
 // For each element of `sum`, of which these are the terms.
-static inline double *sum_errors_of(const lm_module *m, const lm_tensor *terms, const lm_tensor *sum,
-                                    const int64_t *extents) {
+static inline double *sum_errors_of(const lm_module *m, const lm_tensor *terms,
+                                    const lm_tensor *sum, const int64_t *extents) {
   partial_sum *p = lm_calloc((size_t)sum->n, sizeof *p);
   double *out = lm_calloc((size_t)sum->n, sizeof *out);
   for (int64_t i = 0; i < terms->n; i++)
     partial_add(&p[element_of(m, terms->type, sum->type, extents, i)], terms->v[i]);
-  for (int64_t i = 0; i < sum->n; i++) out[i] = partial_error(&p[i]);
+  for (int64_t i = 0; i < sum->n; i++)
+    out[i] = partial_error(&p[i]);
   lm_free(p);
   return out;
 }
 
-// For each element of a result of f that is a sum; NULL if it is none. The terms are what f gives if it returns them
-// in place of the sum. The caller frees the result.
-static inline double *sum_errors(lm_eval *eval, const lm_func *f, const lm_tensor *args, const lm_tensor *want,
-                                 uint32_t result, const int64_t *extents) {
-  lm_value **returned = &f->body->last->in[result], *sum = *returned;
-  if (!sum->def || sum->def->code != LM_OP_SUM || sum->type.dtype != LM_F32) return NULL;
+// For each element of a result of f that is a sum; NULL if it is none. The terms are what f gives
+// if it returns them in place of the sum. The caller frees the result.
+static inline double *sum_errors(lm_eval *eval, const lm_func *f, const lm_tensor *args,
+                                 const lm_tensor *want, uint32_t result, const int64_t *extents) {
+  lm_value **returned = &f->body->last->in[result];
+  lm_value *sum = *returned;
+  if (!sum->def || sum->def->code != LM_OP_SUM || sum->type.dtype != LM_F32)
+    return NULL;
   lm_tensor out[16];
   *returned = sum->def->in[0];
   CHECK_OK(lm_eval_call(eval, f, args, out));
   *returned = sum;
   double *errors = sum_errors_of(f->module, &out[result], &want[result], extents);
-  for (uint32_t i = 0; i < f->n_out; i++) lm_tensor_free(&out[i]);
+  for (uint32_t i = 0; i < f->n_out; i++)
+    lm_tensor_free(&out[i]);
   return errors;
 }
 #endif

@@ -1,11 +1,14 @@
-// gpu_gemm_check.c - products in random types, sizes and strides on a GPU against sums by hand, bit for bit.
+// gpu_gemm_check.c - products in random types, sizes and strides on a GPU against sums by hand, bit
+// for bit.
 //
-// Operands are multiples of 1/8 up to 2, so every sum is a number of f32 and of TF32's operands, in whatever order it is taken;
-// of a result in bf16 it is checked that it was rounded once. Each product runs three times, the last ones as a graph.
+// Operands are multiples of 1/8 up to 2, so every sum is a number of f32 and of TF32's operands, in
+// whatever order it is taken; of a result in bf16 it is checked that it was rounded once. Each
+// product runs three times, the last ones as a graph.
 //
-// A third of them have an epilogue: a residual, sometimes where the result goes, a bias, gelu, whose operand may be stored. Where the
-// library has no algorithm the runtime adds a bias to a rounded result, and gelu is rounded: there two roundings are let pass.
-// What has a bias or stores gelu's operand is computed once more with these aligned to 16 bytes and no more, for which the
+// A third of them have an epilogue: a residual, sometimes where the result goes, a bias, gelu,
+// whose operand may be stored. Where the library has no algorithm the runtime adds a bias to a
+// rounded result, and gelu is rounded: there two roundings are let pass. What has a bias or stores
+// gelu's operand is computed once more with these aligned to 16 bytes and no more, for which the
 // library's algorithm for the first may be none.
 //
 //   gpu_gemm_check [SEED [COUNT]]
@@ -15,44 +18,66 @@
 
 #include <math.h>
 
-enum { AXES = 7, AT_ALIGN = 256 };
-enum { A, B, C, RESIDUAL, BIAS, BEFORE, TENSORS };
+enum {
+  AXES = 7,
+  AT_ALIGN = 256
+};
+enum {
+  A,
+  B,
+  C,
+  RESIDUAL,
+  BIAS,
+  BEFORE,
+  TENSORS
+};
 
-typedef struct dice { uint64_t state; } dice;
+typedef struct dice {
+  uint64_t state;
+} dice;
 static int64_t below(dice *r, int64_t n) {
   r->state = r->state * 6364136223846793005ull + 1442695040888963407ull;
   return (int64_t)((r->state >> 33) % (uint64_t)n);
 }
 
-typedef struct tensor { int64_t offset, elements, stride[AXES]; lm_dtype type; } tensor;
+typedef struct tensor {
+  int64_t offset, elements, stride[AXES];
+  lm_dtype type;
+} tensor;
 typedef struct product {
   tensor t[TENSORS];
-  int64_t size[AXES];                  // m, n, k, two batch axes, two further sum axes
+  int64_t size[AXES]; // m, n, k, two batch axes, two further sum axes
   bool in[3][AXES];
-  int row;                             // the axis of C's unit stride
+  int row; // the axis of C's unit stride
   lm_plan_gemm gemm;
   lm_plan_step step;
   lm_plan_buf bufs[TENSORS];
 } product;
 
 static void tensor_place(dice *r, tensor *t, int64_t *bytes) {
-  t->offset = (*bytes + AT_ALIGN - 1) / AT_ALIGN * AT_ALIGN + lm_dtype_bytes(t->type) * (below(r, 4) ? 0 : 1);
+  t->offset = (*bytes + AT_ALIGN - 1) / AT_ALIGN * AT_ALIGN +
+              lm_dtype_bytes(t->type) * (below(r, 4) ? 0 : 1);
   *bytes = t->offset + t->elements * lm_dtype_bytes(t->type);
 }
 
-// Row-major in a random order of the tensor's axes, one of its two matrix axes innermost; sometimes with gaps.
+// Row-major in a random order of the tensor's axes, one of its two matrix axes innermost; sometimes
+// with gaps.
 static void tensor_make(dice *r, product *p, int which, bool gaps, int64_t *bytes) {
   static const int matrix[3][2] = {{0, 2}, {2, 1}, {0, 1}};
   tensor *t = &p->t[which];
   int order[AXES], n = 0, last = matrix[which][below(r, 2)];
   for (int a = 0; a < AXES; a++)
-    if (p->in[which][a] && a != last) order[n++] = a;
+    if (p->in[which][a] && a != last)
+      order[n++] = a;
   for (int i = n - 1; i > 0; i--) {
-    int j = (int)below(r, i + 1), keep = order[i];
-    order[i] = order[j], order[j] = keep;
+    int j = (int)below(r, i + 1);
+    int keep = order[i];
+    order[i] = order[j];
+    order[j] = keep;
   }
   order[n++] = last;
-  if (which == C) p->row = last;
+  if (which == C)
+    p->row = last;
   t->elements = 1;
   while (n--) {
     t->stride[order[n]] = t->elements;
@@ -63,71 +88,112 @@ static void tensor_make(dice *r, product *p, int which, bool gaps, int64_t *byte
 
 static void axis_add(product *p, int a, bool sum) {
   lm_plan_gemm *g = &p->gemm;
-  if (p->size[a] == 1) return;
+  if (p->size[a] == 1)
+    return;
   g->batch[g->n_batch].size.fixed = p->size[a];
-  g->batch[g->n_batch].a = p->t[0].stride[a], g->batch[g->n_batch].b = p->t[1].stride[a], g->batch[g->n_batch].c = p->t[2].stride[a];
+  g->batch[g->n_batch].a = p->t[0].stride[a];
+  g->batch[g->n_batch].b = p->t[1].stride[a];
+  g->batch[g->n_batch].c = p->t[2].stride[a];
   g->batch[g->n_batch++].sum = sum;
 }
 
-// Sizes that one call does, of at least two places along each side of C; gelu of whole vectors in bf16.
+// Sizes that one call does, of at least two places along each side of C; gelu of whole vectors in
+// bf16.
 static void epilogue_draw(dice *r, product *p) {
   lm_plan_gemm *g = &p->gemm;
-  for (int a = 3; a < AXES; a++) p->size[a] = 1;
+  for (int a = 3; a < AXES; a++)
+    p->size[a] = 1;
   g->gelu = p->t[C].type == LM_BF16 && below(r, 2);
   g->residual = below(r, 2);
   g->bias = below(r, 2) || (!g->gelu && !g->residual);
-  for (int a = 0; a < 2; a++) p->size[a] = g->gelu ? 8 * (1 + p->size[a] / 8) : 1 + p->size[a];
+  for (int a = 0; a < 2; a++)
+    p->size[a] = g->gelu ? 8 * (1 + p->size[a] / 8) : 1 + p->size[a];
 }
 
 static void epilogue_place(dice *r, product *p, int64_t *bytes) {
   const tensor *c = &p->t[C];
   for (int i = RESIDUAL; i < TENSORS; i++) {
     p->t[i] = *c;
-    if (i == RESIDUAL && below(r, 3) == 0) continue;
-    if (i == BIAS) p->t[i].elements = p->size[p->row];
+    if (i == RESIDUAL && below(r, 3) == 0)
+      continue;
+    if (i == BIAS)
+      p->t[i].elements = p->size[p->row];
     tensor_place(r, &p->t[i], bytes);
   }
 }
 
-static lm_plan_buf buf_of(const tensor *t) { return (lm_plan_buf){.arena = LM_ARENA_WORK, .live = -1, .offset = t->offset, .bytes = t->elements * lm_dtype_bytes(t->type)}; }
+static lm_plan_buf buf_of(const tensor *t) {
+  return (lm_plan_buf){.arena = LM_ARENA_WORK,
+                       .live = -1,
+                       .offset = t->offset,
+                       .bytes = t->elements * lm_dtype_bytes(t->type)};
+}
 
 static void step_make(product *p, bool keeps) {
   const lm_plan_gemm *g = &p->gemm;
   const bool is[TENSORS] = {true, true, true, g->residual, g->bias, keeps};
   static const int order[TENSORS] = {A, B, RESIDUAL, BIAS, C, BEFORE};
-  p->step = (lm_plan_step){.kind = LM_STEP_GEMM, .gemm = &p->gemm, .bufs = p->bufs, .label = "a product"};
+  p->step =
+      (lm_plan_step){.kind = LM_STEP_GEMM, .gemm = &p->gemm, .bufs = p->bufs, .label = "a product"};
   for (int i = 0; i < TENSORS; i++) {
-    if (!is[order[i]]) continue;
+    if (!is[order[i]])
+      continue;
     p->bufs[p->step.n_bufs++] = buf_of(&p->t[order[i]]);
     *(order[i] == C || order[i] == BEFORE ? &p->step.n_write : &p->step.n_read) += 1;
   }
 }
 
 static void product_make(dice *r, product *p, int64_t most, int64_t *bytes) {
-  static const lm_dtype types[][2] = {{LM_BF16, LM_BF16}, {LM_BF16, LM_F32}, {LM_F32, LM_F32}, {LM_F32, LM_BF16}};
-  int types_of = (int)below(r, LM_COUNT(types)), shared = (int)below(r, 3);   // shared: 1, 2: only A or B has the first batch axis
-  for (int a = 0; a < AXES; a++) p->size[a] = a < 3 ? 1 + below(r, below(r, 4) ? most : 2) : below(r, 3) ? 1 : 2 + below(r, 2);
-  const bool in[3][AXES] = {{1, 0, 1, shared != 2, 1, 1, 1}, {0, 1, 1, shared != 1, 1, 1, 1}, {1, 1, 0, 1, 1, 0, 0}};
+  static const lm_dtype types[][2] = {
+      {LM_BF16, LM_BF16}, {LM_BF16, LM_F32}, {LM_F32, LM_F32}, {LM_F32, LM_BF16}};
+  int types_of = (int)below(r, LM_COUNT(types));
+  int shared = (int)below(r, 3); // shared: 1, 2: only A or B has the first batch axis
+  for (int a = 0; a < AXES; a++)
+    p->size[a] = a < 3 ? 1 + below(r, below(r, 4) ? most : 2) : below(r, 3) ? 1 : 2 + below(r, 2);
+  const bool in[3][AXES] = {
+      {1, 0, 1, shared != 2, 1, 1, 1}, {0, 1, 1, shared != 1, 1, 1, 1}, {1, 1, 0, 1, 1, 0, 0}};
   memcpy(p->in, in, sizeof in);
-  for (int i = 0; i < 3; i++) p->t[i].type = types[types_of][i == C];
+  for (int i = 0; i < 3; i++)
+    p->t[i].type = types[types_of][i == C];
   bool epilogue = types_of < 3 && below(r, 3) == 0;
-  if (epilogue) epilogue_draw(r, p);
-  for (int i = 0; i < 3; i++) tensor_make(r, p, i, !epilogue || i != C, bytes);
+  if (epilogue)
+    epilogue_draw(r, p);
+  for (int i = 0; i < 3; i++)
+    tensor_make(r, p, i, !epilogue || i != C, bytes);
   lm_plan_gemm *g = &p->gemm;
-  *g = (lm_plan_gemm){.m = {.fixed = p->size[0]}, .n = {.fixed = p->size[1]}, .k = {.fixed = p->size[2]}, .a_m = p->t[A].stride[0], .a_k = p->t[A].stride[2],
-                      .b_k = p->t[B].stride[2], .b_n = p->t[B].stride[1], .c_m = p->t[C].stride[0], .c_n = p->t[C].stride[1], .accumulate = !epilogue && below(r, 2),
-                      .residual = g->residual, .bias = g->bias, .gelu = g->gelu, .dtype_ab = (uint8_t)types[types_of][0], .dtype_c = (uint8_t)types[types_of][1]};
-  for (int a = 3; a < AXES; a++) axis_add(p, a, a > 4);
-  if (epilogue) epilogue_place(r, p, bytes);
+  *g = (lm_plan_gemm){.m = {.fixed = p->size[0]},
+                      .n = {.fixed = p->size[1]},
+                      .k = {.fixed = p->size[2]},
+                      .a_m = p->t[A].stride[0],
+                      .a_k = p->t[A].stride[2],
+                      .b_k = p->t[B].stride[2],
+                      .b_n = p->t[B].stride[1],
+                      .c_m = p->t[C].stride[0],
+                      .c_n = p->t[C].stride[1],
+                      .accumulate = !epilogue && below(r, 2),
+                      .residual = g->residual,
+                      .bias = g->bias,
+                      .gelu = g->gelu,
+                      .dtype_ab = (uint8_t)types[types_of][0],
+                      .dtype_c = (uint8_t)types[types_of][1]};
+  for (int a = 3; a < AXES; a++)
+    axis_add(p, a, a > 4);
+  if (epilogue)
+    epilogue_place(r, p, bytes);
   step_make(p, g->gelu && below(r, 2));
 }
 
-static bool is_kept(const product *p) { return p->step.n_write > 1; }
+static bool is_kept(const product *p) {
+  return p->step.n_write > 1;
+}
 
 // False where all that the first product says of alignment holds of any.
 static bool less_aligned(const product *p, product *out, int64_t *bytes) {
-  enum { LEAST = 16 };
-  if (!p->gemm.bias && !is_kept(p)) return false;
+  enum {
+    LEAST = 16
+  };
+  if (!p->gemm.bias && !is_kept(p))
+    return false;
   *out = *p;
   for (int i = BIAS; i < TENSORS; i++) {
     tensor *t = &out->t[i];
@@ -145,25 +211,31 @@ static float get(const char *base, const tensor *t, int64_t i) {
 
 static void set(char *base, const tensor *t, int64_t i, double x) {
   char *at = base + t->offset;
-  if (t->type == LM_BF16) ((uint16_t *)at)[i] = lm_bf16_from_f32((float)x);
-  else ((float *)at)[i] = (float)x;
+  if (t->type == LM_BF16)
+    ((uint16_t *)at)[i] = lm_bf16_from_f32((float)x);
+  else
+    ((float *)at)[i] = (float)x;
 }
 
 static void fill(dice *r, char *base, const product *p) {
   for (int i = 0; i < TENSORS; i++)
-    for (int64_t k = 0; k < p->t[i].elements; k++) set(base, &p->t[i], k, (double)(below(r, 33) - 16) / 8);
+    for (int64_t k = 0; k < p->t[i].elements; k++)
+      set(base, &p->t[i], k, (double)(below(r, 33) - 16) / 8);
 }
 
 static int64_t place(const tensor *t, const int64_t *at) {
   int64_t i = 0;
-  for (int a = 0; a < AXES; a++) i += t->stride[a] * at[a];
+  for (int a = 0; a < AXES; a++)
+    i += t->stride[a] * at[a];
   return i;
 }
 
 static bool next(const product *p, int64_t *at, const bool *axes) {
   for (int a = 0; a < AXES; a++) {
-    if (!axes[a]) continue;
-    if (++at[a] < p->size[a]) return true;
+    if (!axes[a])
+      continue;
+    if (++at[a] < p->size[a])
+      return true;
     at[a] = 0;
   }
   return false;
@@ -176,24 +248,35 @@ static void expect(const product *p, char *base, double *slack) {
   do {
     int64_t to = place(&p->t[2], at);
     double sum = p->gemm.accumulate ? get(base, &p->t[2], to) : 0;
-    do sum += (double)get(base, &p->t[0], place(&p->t[0], at)) * get(base, &p->t[1], place(&p->t[1], at));
+    do
+      sum += (double)get(base, &p->t[0], place(&p->t[0], at)) *
+             get(base, &p->t[1], place(&p->t[1], at));
     while (next(p, at, sums));
-    if (p->gemm.residual) sum += get(base, &p->t[RESIDUAL], to);
+    if (p->gemm.residual)
+      sum += get(base, &p->t[RESIDUAL], to);
     double first = fabs(sum);
-    if (p->gemm.bias) sum += get(base, &p->t[BIAS], at[p->row]);
-    slack[to] = p->t[C].type == LM_BF16 && (p->gemm.bias || p->gemm.gelu) ? 0x1p-7 * (first + fabs(sum)) : 0;
-    if (is_kept(p)) set(base, &p->t[BEFORE], to, sum);
-    set(base, &p->t[C], to, p->gemm.gelu ? sum / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (sum + 0.044715 * sum * sum * sum))) : sum);
+    if (p->gemm.bias)
+      sum += get(base, &p->t[BIAS], at[p->row]);
+    slack[to] = p->t[C].type == LM_BF16 && (p->gemm.bias || p->gemm.gelu)
+                    ? 0x1p-7 * (first + fabs(sum))
+                    : 0;
+    if (is_kept(p))
+      set(base, &p->t[BEFORE], to, sum);
+    set(base, &p->t[C], to,
+        p->gemm.gelu ? sum / 2 * (1 + tanh(sqrt(2 / acos(-1)) * (sum + 0.044715 * sum * sum * sum)))
+                     : sum);
   } while (next(p, at, p->in[2]));
 }
 
 // Takes what the device has made of t for what was wanted where it is near enough.
 static void roundings_pass(const tensor *t, const double *slack, char *want, const char *got) {
   for (int64_t i = 0; i < t->elements; i++)
-    if (fabs((double)get(want, t, i) - get(got, t, i)) <= slack[i]) set(want, t, i, get(got, t, i));
+    if (fabs((double)get(want, t, i) - get(got, t, i)) <= slack[i])
+      set(want, t, i, get(got, t, i));
 }
 
-static void product_check(dice *r, lm_exec *e, const lm_plan_func *f, const product *p, int64_t bytes) {
+static void product_check(dice *r, lm_exec *e, const lm_plan_func *f, const product *p,
+                          int64_t bytes) {
   char *want = lm_alloc((size_t)bytes);
   double *slack = lm_calloc((size_t)p->t[C].elements, sizeof *slack);
   for (int time = 0; time < RUN_TIMES; time++) {
@@ -203,43 +286,58 @@ static void product_check(dice *r, lm_exec *e, const lm_plan_func *f, const prod
     expect(p, want, slack);
     CHECK_OK(lm_exec_call(e, f, NULL));
     const char *got = lm_exec_arena_peek(e, LM_ARENA_WORK);
-    for (int i = 0; i < p->step.n_write; i++) roundings_pass(&p->t[i ? BEFORE : C], slack, want, got);
-    if (!memcmp(want, got, (size_t)bytes)) continue;
-    fprintf(stderr, "run %d of a product of %s to %s is wrong: m %lld n %lld k %lld, %d further axes%s%s%s%s\n", time + 1, lm_dtype_name(p->t[0].type), lm_dtype_name(p->t[2].type),
-            (long long)p->size[0], (long long)p->size[1], (long long)p->size[2], p->gemm.n_batch, p->gemm.accumulate ? ", adds" : "",
-            p->gemm.residual ? ", residual" : "", p->gemm.bias ? ", bias" : "", p->gemm.gelu ? ", gelu" : "");
+    for (int i = 0; i < p->step.n_write; i++)
+      roundings_pass(&p->t[i ? BEFORE : C], slack, want, got);
+    if (!memcmp(want, got, (size_t)bytes))
+      continue;
+    fprintf(
+        stderr,
+        "run %d of a product of %s to %s is wrong: m %lld n %lld k %lld, %d further axes%s%s%s%s\n",
+        time + 1, lm_dtype_name(p->t[0].type), lm_dtype_name(p->t[2].type), (long long)p->size[0],
+        (long long)p->size[1], (long long)p->size[2], p->gemm.n_batch,
+        p->gemm.accumulate ? ", adds" : "", p->gemm.residual ? ", residual" : "",
+        p->gemm.bias ? ", bias" : "", p->gemm.gelu ? ", gelu" : "");
     exit(1);
   }
   lm_free(want);
   lm_free(slack);
 }
 
-typedef struct checks { product *v; int n; lm_plan plan; } checks;
+typedef struct checks {
+  product *v;
+  int n;
+  lm_plan plan;
+} checks;
 
 static void check_add(checks *all, int64_t bytes) {
   product *p = &all->v[all->n];
   lm_plan *plan = &all->plan;
-  plan->funcs[all->n++] = (lm_plan_func){.name = "product", .steps = &p->step, .n_steps = 1, .work_bytes = bytes};
+  plan->funcs[all->n++] =
+      (lm_plan_func){.name = "product", .steps = &p->step, .n_steps = 1, .work_bytes = bytes};
   plan->n_funcs = all->n;
-  if (bytes > plan->arena_bytes[LM_ARENA_WORK]) plan->arena_bytes[LM_ARENA_WORK] = bytes;
+  if (bytes > plan->arena_bytes[LM_ARENA_WORK])
+    plan->arena_bytes[LM_ARENA_WORK] = bytes;
 }
 
 static checks checks_make(dice *r, int count, lm_arena *a) {
   checks all = {.v = LM_NEW_N(a, product, 2 * count)};
-  all.plan = (lm_plan){.prelude = lm_cuda_prelude_text(a), .funcs = LM_NEW_N(a, lm_plan_func, 2 * count)};
+  all.plan =
+      (lm_plan){.prelude = lm_cuda_prelude_text(a), .funcs = LM_NEW_N(a, lm_plan_func, 2 * count)};
   for (int i = 0; i < count; i++) {
     int64_t bytes = 0;
     product *p = &all.v[all.n];
     product_make(r, p, i % 8 ? 20 : 70, &bytes);
     check_add(&all, bytes);
-    if (less_aligned(p, p + 1, &bytes)) check_add(&all, bytes);
+    if (less_aligned(p, p + 1, &bytes))
+      check_add(&all, bytes);
   }
   return all;
 }
 
 static int with_epilogue(const checks *all) {
   int n = 0;
-  for (int i = 0; i < all->n; i++) n += all->v[i].gemm.residual || all->v[i].gemm.bias || all->v[i].gemm.gelu;
+  for (int i = 0; i < all->n; i++)
+    n += all->v[i].gemm.residual || all->v[i].gemm.bias || all->v[i].gemm.gelu;
   return n;
 }
 
@@ -252,7 +350,8 @@ int main(int n_args, char **args) {
   CHECK_OK(RUN_CREATE(&all.plan, NULL, &e));
   for (int i = 0; i < all.n; i++)
     product_check(&r, e, &all.plan.funcs[i], &all.v[i], all.plan.arena_bytes[LM_ARENA_WORK]);
-  printf("%d products on %s, %d of them with an epilogue, bit for bit\n", all.n, gpu()->name, with_epilogue(&all));
+  printf("%d products on %s, %d of them with an epilogue, bit for bit\n", all.n, gpu()->name,
+         with_epilogue(&all));
   lm_exec_destroy(e);
   lm_arena_destroy(a);
 }

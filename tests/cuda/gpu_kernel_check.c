@@ -1,4 +1,4 @@
 // gpu_kernel_check.c - the cases of tests/codegen/kernel_test.c on a GPU.
-#include "tests/codegen/cache.h"   // asks the system for nftw, so before all others
+#include "tests/codegen/cache.h" // asks the system for nftw, so before all others
 #include "tests/cuda/gpu_run.h"
 #include "tests/codegen/kernel_test.c"

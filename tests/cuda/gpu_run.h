@@ -1,8 +1,9 @@
-// gpu_run.h - in front of a test of kernels: it runs them on this machine's GPU instead, three times, the last ones as a graph.
-// scripts/gpu-check runs these programs; no test of the build does, as it has no GPU.
+// gpu_run.h - in front of a test of kernels: it runs them on this machine's GPU instead, three
+// times, the last ones as a graph. scripts/gpu-check runs these programs; no test of the build
+// does, as it has no GPU.
 #ifndef LM_TESTS_CUDA_GPU_RUN_H
 #define LM_TESTS_CUDA_GPU_RUN_H
-#define LM_TESTS_CUDA_SIMT_RUN_H       // stands for it
+#define LM_TESTS_CUDA_SIMT_RUN_H // stands for it
 #include "codegen/cuda/cuda.h"
 #include "runtime/cuda/exec.h"
 #include "tests/runtime/check.h"
@@ -11,14 +12,20 @@ static inline const lm_cuda_device *gpu(void) {
   static lm_cuda_driver driver;
   static lm_cuda_device device;
   void *context;
-  if (device.arch) return &device;
+  if (device.arch)
+    return &device;
   CHECK_OK(lm_cuda_device_find(&driver, &device));
-  CHECK_OK(lm_cuda_check(&driver, driver.cuDevicePrimaryCtxRetain(&context, device.number), "%s", device.name));   // outlives many small plans
+  CHECK_OK(lm_cuda_check(&driver, driver.cuDevicePrimaryCtxRetain(&context, device.number), "%s",
+                         device.name)); // outlives many small plans
   return &device;
 }
 
-static inline lm_status gpu_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out) { return lm_cuda_exec_create(plan, gpu()->arch, o, out); }
-static inline lm_plan_target gpu_target(lm_module *m) { return lm_cuda_target(m, gpu()->arch, false); }   // attention has code of its own on some
+static inline lm_status gpu_create(const lm_plan *plan, const lm_exec_options *o, lm_exec **out) {
+  return lm_cuda_exec_create(plan, gpu()->arch, o, out);
+}
+static inline lm_plan_target gpu_target(lm_module *m) {
+  return lm_cuda_target(m, gpu()->arch, false);
+} // attention has code of its own on some
 
 #define RUN_TARGET gpu_target
 #define simt_target_of lm_cuda_target

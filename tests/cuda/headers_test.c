@@ -1,5 +1,5 @@
-// headers_test.c - what runtime/cuda declares of NVIDIA's libraries against their headers and, as far as that takes no GPU, the
-// libraries themselves. What is not installed is skipped, saying so.
+// headers_test.c - what runtime/cuda declares of NVIDIA's libraries against their headers and, as
+// far as that takes no GPU, the libraries themselves. What is not installed is skipped, saying so.
 #include "runtime/base/dtype.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/gemm.h"
@@ -47,7 +47,8 @@ SAME(LM_LT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_BIAS);
 SAME(LM_LT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU);
 SAME(LM_LT_EPILOGUE_GELU | LM_LT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU_BIAS);
 SAME(LM_LT_EPILOGUE_GELU | LM_LT_EPILOGUE_AUX, CUBLASLT_EPILOGUE_GELU_AUX);
-SAME(LM_LT_EPILOGUE_GELU | LM_LT_EPILOGUE_AUX | LM_LT_EPILOGUE_BIAS, CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+SAME(LM_LT_EPILOGUE_GELU | LM_LT_EPILOGUE_AUX | LM_LT_EPILOGUE_BIAS,
+     CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
 SAME(LM_LT_LAYOUT_BATCH_COUNT, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT);
 SAME(LM_LT_LAYOUT_BATCH_STRIDE, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET);
 SAME(LM_LT_PREF_REDUCTION, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK);
@@ -58,7 +59,8 @@ SAME(LM_LT_PREF_ALIGN_A, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES);
 SAME(LM_LT_PREF_ALIGN_D, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
 SAME(sizeof(lm_lt_algo), sizeof(cublasLtMatmulAlgo_t));
 SAME(sizeof(lm_lt_heuristic), sizeof(cublasLtMatmulHeuristicResult_t));
-SAME(offsetof(lm_lt_heuristic, workspace), offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize));
+SAME(offsetof(lm_lt_heuristic, workspace),
+     offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize));
 SAME(offsetof(lm_lt_heuristic, state), offsetof(cublasLtMatmulHeuristicResult_t, state));
 SAME(sizeof(lm_cuda_address), sizeof(CUdeviceptr));
 SAME(sizeof(int), sizeof(CUdevice));
@@ -78,7 +80,7 @@ SAME(LM_NVTX_SYNC, NVTX_CB_MODULE_SYNC);
 SAME(LM_NVTX_MODULES, NVTX_CB_MODULE_SIZE);
 SAME(LM_NVTX_PUSH, NVTX_CBID_CORE_RangePushA);
 SAME(LM_NVTX_POP, NVTX_CBID_CORE_RangePop);
-SAME(NVTX_CBID_CORE_SIZE, 16);         // as nvtx.c has them
+SAME(NVTX_CBID_CORE_SIZE, 16); // as nvtx.c has them
 SAME(NVTX_CBID_CUDA_SIZE, 9);
 SAME(NVTX_CBID_OPENCL_SIZE, 15);
 SAME(NVTX_CBID_CUDART_SIZE, 7);
@@ -88,14 +90,27 @@ SAME(sizeof(lm_nvtx_callbacks), sizeof(NvtxExportTableCallbacks));
 SAME(sizeof(lm_nvtx_version), sizeof(NvtxExportTableVersionInfo));
 #endif
 
-// Where the header gives a function another name in the library, the table has that one. Those of the default stream that
-// differ by thread are not asked for.
+// Where the header gives a function another name in the library, the table has that one. Those of
+// the default stream that differ by thread are not asked for.
 #define TEXT(x) #x
 #define NAME(x) TEXT(x)
 static void test_names(void) {
-  static const char *const known[] = {NAME(cuMemAlloc), NAME(cuMemFree), NAME(cuMemGetInfo), NAME(cuDeviceTotalMem), NAME(cuDevicePrimaryCtxRelease),
-                                      NAME(cuMemcpyHtoDAsync), NAME(cuMemcpyDtoHAsync), NAME(cuMemcpyDtoDAsync), NAME(cuStreamDestroy), NAME(cuEventDestroy),
-                                      NAME(cuStreamBeginCapture), NAME(cuGraphInstantiate), NAME(cuLaunchKernel), NAME(cuTensorMapEncodeTiled), NAME(cuStreamSynchronize), NAME(cuStreamEndCapture)};
+  static const char *const known[] = {NAME(cuMemAlloc),
+                                      NAME(cuMemFree),
+                                      NAME(cuMemGetInfo),
+                                      NAME(cuDeviceTotalMem),
+                                      NAME(cuDevicePrimaryCtxRelease),
+                                      NAME(cuMemcpyHtoDAsync),
+                                      NAME(cuMemcpyDtoHAsync),
+                                      NAME(cuMemcpyDtoDAsync),
+                                      NAME(cuStreamDestroy),
+                                      NAME(cuEventDestroy),
+                                      NAME(cuStreamBeginCapture),
+                                      NAME(cuGraphInstantiate),
+                                      NAME(cuLaunchKernel),
+                                      NAME(cuTensorMapEncodeTiled),
+                                      NAME(cuStreamSynchronize),
+                                      NAME(cuStreamEndCapture)};
   static const char *const table[] = {
 #define SYM(result, name, parameters) #name,
 #include "runtime/cuda/driver_syms.def"
@@ -103,13 +118,17 @@ static void test_names(void) {
   };
   for (size_t i = 0; i < LM_COUNT(known); i++) {
     bool found = false;
-    for (size_t k = 0; k < LM_COUNT(table); k++) found |= !strcmp(known[i], table[k]);
-    if (!found) printf("%s is not in the table\n", known[i]);
+    for (size_t k = 0; k < LM_COUNT(table); k++)
+      found |= !strcmp(known[i], table[k]);
+    if (!found)
+      printf("%s is not in the table\n", known[i]);
     CHECK(found);
   }
 }
 #else
-static void test_names(void) { printf("skipped: no headers of CUDA\n"); }
+static void test_names(void) {
+  printf("skipped: no headers of CUDA\n");
+}
 #endif
 
 // The library takes every attribute, in the size that we give it.
@@ -142,16 +161,21 @@ static void test_descriptors(void) {
   CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, LM_LT_DESC_AUX, &address, sizeof address));
   CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, LM_LT_DESC_AUX_LD, &stride, sizeof stride));
   CHECK(!lt.cublasLtMatrixLayoutCreate(&layout, LM_LT_R_16BF, 32, 16, 32));
-  CHECK(!lt.cublasLtMatrixLayoutSetAttribute(layout, LM_LT_LAYOUT_BATCH_COUNT, &count, sizeof count));
-  CHECK(!lt.cublasLtMatrixLayoutSetAttribute(layout, LM_LT_LAYOUT_BATCH_STRIDE, &stride, sizeof stride));
+  CHECK(
+      !lt.cublasLtMatrixLayoutSetAttribute(layout, LM_LT_LAYOUT_BATCH_COUNT, &count, sizeof count));
+  CHECK(!lt.cublasLtMatrixLayoutSetAttribute(layout, LM_LT_LAYOUT_BATCH_STRIDE, &stride,
+                                             sizeof stride));
   CHECK(!lt.cublasLtMatmulPreferenceCreate(&preference));
-  CHECK(!lt.cublasLtMatmulPreferenceSetAttribute(preference, LM_LT_PREF_WORKSPACE, &workspace, sizeof workspace));
-  CHECK(!lt.cublasLtMatmulPreferenceSetAttribute(preference, LM_LT_PREF_REDUCTION, &reduction, sizeof reduction));
+  CHECK(!lt.cublasLtMatmulPreferenceSetAttribute(preference, LM_LT_PREF_WORKSPACE, &workspace,
+                                                 sizeof workspace));
+  CHECK(!lt.cublasLtMatmulPreferenceSetAttribute(preference, LM_LT_PREF_REDUCTION, &reduction,
+                                                 sizeof reduction));
   for (int a = LM_LT_PREF_ALIGN_A; a <= LM_LT_PREF_ALIGN_D; a++) {
     const uint32_t align = 16;
     CHECK(!lt.cublasLtMatmulPreferenceSetAttribute(preference, a, &align, sizeof align));
   }
-  CHECK(!lt.cublasLtMatmulDescDestroy(desc) && !lt.cublasLtMatrixLayoutDestroy(layout) && !lt.cublasLtMatmulPreferenceDestroy(preference));
+  CHECK(!lt.cublasLtMatmulDescDestroy(desc) && !lt.cublasLtMatrixLayoutDestroy(layout) &&
+        !lt.cublasLtMatmulPreferenceDestroy(preference));
   printf("cuBLASLt %zu takes our descriptors\n", lt.cublasLtGetVersion());
 }
 

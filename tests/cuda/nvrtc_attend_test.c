@@ -1,6 +1,7 @@
-// nvrtc_attend_test.c - attention kernels as machine code: no thread of any keeps registers in memory, and products of warpgroups
-// are not made to wait for each other. Prints what each takes. Without arguments, bf16 with heads of 64 and 128 and grouped queries
-// for every architecture, and f32 for one. With one, every shape whose name contains it for every architecture or that of the
+// nvrtc_attend_test.c - attention kernels as machine code: no thread of any keeps registers in
+// memory, and products of warpgroups are not made to wait for each other. Prints what each takes.
+// Without arguments, bf16 with heads of 64 and 128 and grouped queries for every architecture, and
+// f32 for one. With one, every shape whose name contains it for every architecture or that of the
 // second: "" for all, which takes minutes.
 //
 // Skipped, saying so, where there is no NVRTC.
@@ -10,12 +11,22 @@
 #include "tests/cuda/attend_case.h"
 
 #define AXES(g, h, e) "b = 2, t = 1000, s = 1000, g = " #g ", h = " #h ", e = " #e
-#define CASES(type, quick, quick_64)                                                                      \
-  {{type ", 128 wide", type, AXES(2, 4, 128), "", PLAIN, CAUSAL}, quick}, {{type ", 64 wide", type, AXES(4, 1, 64), "", PLAIN, CAUSAL}, quick_64},  \
-  {{type ", 80 wide", type, AXES(1, 3, 80), "", PLAIN, DOCUMENTS}, false}, {{type ", 96 wide", type, AXES(8, 2, 96), "", CAPPED, WINDOW}, false}, \
-  {{type ", biased", type, AXES(2, 2, 64), "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS}, false}
-static const struct { attend_case c; bool quick; } cases[] = {CASES("bf16", true, true), CASES("f32", true, false), {{"tf32, 128 wide", "f32", AXES(2, 4, 128), "", PLAIN, CAUSAL}, true},
-                                                                 {{"tf32, 64 wide", "f32", AXES(4, 1, 64), "", PLAIN, CAUSAL}, false}};
+#define CASES(type, quick, quick_64)                                                               \
+  {{type ", 128 wide", type, AXES(2, 4, 128), "", PLAIN, CAUSAL}, quick},                          \
+      {{type ", 64 wide", type, AXES(4, 1, 64), "", PLAIN, CAUSAL}, quick_64},                     \
+      {{type ", 80 wide", type, AXES(1, 3, 80), "", PLAIN, DOCUMENTS}, false},                     \
+      {{type ", 96 wide", type, AXES(8, 2, 96), "", CAPPED, WINDOW}, false}, {                     \
+    {type ", biased", type,     AXES(2, 2, 64), "param @bias : f32[g, h, s] = zeros\n",            \
+     BIASED,          DOCUMENTS},                                                                  \
+        false                                                                                      \
+  }
+static const struct {
+  attend_case c;
+  bool quick;
+} cases[] = {CASES("bf16", true, true),
+             CASES("f32", true, false),
+             {{"tf32, 128 wide", "f32", AXES(2, 4, 128), "", PLAIN, CAUSAL}, true},
+             {{"tf32, 64 wide", "f32", AXES(4, 1, 64), "", PLAIN, CAUSAL}, false}};
 
 static void test_kernel(const lm_plan *plan, int i, const char *name, const char *arch) {
   lm_plan one = *plan;
@@ -24,25 +35,29 @@ static void test_kernel(const lm_plan *plan, int i, const char *name, const char
   one.n_kernels = 1;
   CHECK_OK(lm_cuda_compile(&one, &(lm_cuda_compile_options){.arch = arch, .threads = 1}, &code));
   const lm_cuda_kernel *k = code.kernels;
-  printf("%-16s %-8s %4d threads %4d registers %6lld bytes shared %5d spilled %6.2f s\n", name, arch, one.kernels->launch.threads, k->registers,
-         (long long)one.kernels->launch.shared, k->spilled, code.seconds);
+  printf("%-16s %-8s %4d threads %4d registers %6lld bytes shared %5d spilled %6.2f s\n", name,
+         arch, one.kernels->launch.threads, k->registers, (long long)one.kernels->launch.shared,
+         k->spilled, code.seconds);
   fflush(stdout);
   CHECK(k->registers > 0 && !k->spilled && !k->hindered);
   lm_cuda_code_free(&code);
 }
 
-// Scores that are read while they are multiplied: the assembler must say that it then does one product after another.
+// Scores that are read while they are multiplied: the assembler must say that it then does one
+// product after another.
 static void test_hindered(const lm_plan *plan, int i, lm_arena *a) {
   static const char wait[] = "lm_wgmma_wait(1);\n";
   lm_plan one = *plan;
   lm_cuda_code code;
   lm_plan_kernel k = plan->kernels[i];
   const char *at = strstr(k.source, wait);
-  if (!at) return;
+  if (!at)
+    return;
   k.source = lm_arena_printf(a, "%.*s%s", (int)(at - k.source), k.source, at + strlen(wait));
   one.kernels = &k;
   one.n_kernels = 1;
-  CHECK_OK(lm_cuda_compile(&one, &(lm_cuda_compile_options){.arch = "sm_90a", .threads = 1}, &code));
+  CHECK_OK(
+      lm_cuda_compile(&one, &(lm_cuda_compile_options){.arch = "sm_90a", .threads = 1}, &code));
   CHECK(code.kernels->hindered);
   lm_cuda_code_free(&code);
 }
@@ -56,9 +71,11 @@ static void test_case(const attend_case *c, const char *arch, bool hindered) {
   lm_plan *plan = lm_plan_build(m, &target);
   CHECK(plan);
   for (int i = 0; i < plan->n_kernels; i++)
-    if (plan->kernels[i].name[0] == 'a') test_kernel(plan, i, c->name, arch);
+    if (plan->kernels[i].name[0] == 'a')
+      test_kernel(plan, i, c->name, arch);
   for (int i = 0; hindered && i < plan->n_kernels; i++)
-    if (plan->kernels[i].name[0] == 'a') test_hindered(plan, i, m->arena);
+    if (plan->kernels[i].name[0] == 'a')
+      test_hindered(plan, i, m->arena);
   lm_ctx_destroy(ctx);
   lm_buf_free(&text);
 }
@@ -68,6 +85,10 @@ int main(int argc, char **argv) {
   for (size_t i = 0; i < LM_COUNT(cases); i++)
     for (int k = 0; lm_cuda_archs[k]; k++) {
       bool quick = cases[i].quick && (!k || !strcmp(cases[i].c.type, "bf16"));
-      if (argc > 1 ? strstr(cases[i].c.name, argv[1]) != NULL && (argc < 3 || !strcmp(lm_cuda_archs[k], argv[2])) : quick) test_case(&cases[i].c, lm_cuda_archs[k], argc < 2 && i == 1 && !strcmp(lm_cuda_archs[k], "sm_90a"));
+      if (argc > 1 ? strstr(cases[i].c.name, argv[1]) != NULL &&
+                         (argc < 3 || !strcmp(lm_cuda_archs[k], argv[2]))
+                   : quick)
+        test_case(&cases[i].c, lm_cuda_archs[k],
+                  argc < 2 && i == 1 && !strcmp(lm_cuda_archs[k], "sm_90a"));
     }
 }

@@ -1,5 +1,6 @@
-// nvrtc_builtin_test.c - the runtime's own kernels for every architecture. Skipped, saying so, where there is no NVRTC.
-#include "tests/cuda/nvrtc.h"          // asks the system for memmem, too
+// nvrtc_builtin_test.c - the runtime's own kernels for every architecture. Skipped, saying so,
+// where there is no NVRTC.
+#include "tests/cuda/nvrtc.h" // asks the system for memmem, too
 
 #include <string.h>
 

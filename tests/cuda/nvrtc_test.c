@@ -1,5 +1,6 @@
-// nvrtc_test.c - every kernel of tests/ir/llama.lmir as a training step, and of small programs of each form, for every
-// architecture; the second time from the cache. Skipped, saying so, where there is no NVRTC.
+// nvrtc_test.c - every kernel of tests/ir/llama.lmir as a training step, and of small programs of
+// each form, for every architecture; the second time from the cache. Skipped, saying so, where
+// there is no NVRTC.
 #include "tests/cuda/nvrtc.h"
 
 #include "codegen/cuda/cuda.h"
@@ -24,21 +25,24 @@ static void test_arch(const lm_plan *plan, const char *arch, const bool *narrow)
   CHECK(code.compiled == plan->n_kernels && code.n_images >= 1);
   for (int i = 0; i < code.n_kernels; i++) {
     CHECK(code.kernels[i].registers > 0);
-    CHECK(code.kernels[i].spilled <= 16);                     // what a call to a slow division may take
+    CHECK(code.kernels[i].spilled <= 16); // what a call to a slow division may take
   }
   printf("%s: %d kernels in %.2f s\n", arch, code.compiled, code.seconds);
   lm_cuda_code_free(&code);
   CHECK_OK(lm_cuda_compile(plan, &o, &code));
   CHECK(!code.compiled);
-  for (int i = 0; i < code.n_kernels; i++) CHECK(code.kernels[i].registers > 0);
+  for (int i = 0; i < code.n_kernels; i++)
+    CHECK(code.kernels[i].registers > 0);
   lm_cuda_code_free(&code);
 }
 
 static void test_errors(lm_plan *plan) {
   lm_cuda_code code;
-  CHECK_FAILS(lm_cuda_compile(plan, &(lm_cuda_compile_options){.arch = "sm_20"}, &code), LM_USER, "no target sm_20");
+  CHECK_FAILS(lm_cuda_compile(plan, &(lm_cuda_compile_options){.arch = "sm_20"}, &code), LM_USER,
+              "no target sm_20");
   plan->kernels[0].source = "LM_KERNEL(32) broken(";
-  CHECK_FAILS(lm_cuda_compile(plan, &(lm_cuda_compile_options){.arch = "sm_80"}, &code), LM_BUG_STATUS, "cannot compile");
+  CHECK_FAILS(lm_cuda_compile(plan, &(lm_cuda_compile_options){.arch = "sm_80"}, &code),
+              LM_BUG_STATUS, "cannot compile");
 }
 
 int main(void) {
@@ -49,8 +53,10 @@ int main(void) {
   lm_plan *plan = lm_plan_build(m, &target);
   CHECK(plan);
   bool *narrow = lm_calloc((size_t)plan->n_kernels, sizeof *narrow);
-  for (int i = 0; lm_cuda_archs[i]; i++) test_arch(plan, lm_cuda_archs[i], narrow);
-  for (int i = 0; i < plan->n_kernels; i++) narrow[i] = true;
+  for (int i = 0; lm_cuda_archs[i]; i++)
+    test_arch(plan, lm_cuda_archs[i], narrow);
+  for (int i = 0; i < plan->n_kernels; i++)
+    narrow[i] = true;
   test_arch(plan, "sm_90a", narrow);
   test_errors(plan);
   lm_free(narrow);

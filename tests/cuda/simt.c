@@ -1,4 +1,5 @@
-// simt.c - see simt.h: fibers and their schedule, barriers and exchanges, and shared memory with its shadow.
+// simt.c - see simt.h: fibers and their schedule, barriers and exchanges, and shared memory with
+// its shadow.
 #include "tests/cuda/simt_state.h"
 
 #include <stdlib.h>
@@ -9,7 +10,8 @@
 
 #define API __attribute__((visibility("default"), used))
 
-// ---- fibers: on x86-64 a switch is a dozen instructions, elsewhere the library's. The address sanitizer is told of each.
+// ---- fibers: on x86-64 a switch is a dozen instructions, elsewhere the library's. The address
+// sanitizer is told of each.
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
@@ -23,16 +25,20 @@ void simt_machine_switch(machine *from, machine *to);
 __asm__(".text\n.type simt_machine_switch, @function\nsimt_machine_switch:\n"
         "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
         "mov %rsp, (%rdi)\nmov (%rsi), %rsp\n"
-        "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n.size simt_machine_switch, .-simt_machine_switch\n");
+        "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n.size "
+        "simt_machine_switch, .-simt_machine_switch\n");
 static void machine_make(machine *c, char *stack, void (*entry)(void)) {
-  void **sp = (void **)(stack + STACK - 72);   // so that entry finds the stack as a call leaves it
-  *sp-- = NULL;                        // where entry would return to, which it does not
+  void **sp = (void **)(stack + STACK - 72); // so that entry finds the stack as a call leaves it
+  *sp-- = NULL;                              // where entry would return to, which it does not
   *sp-- = (void *)entry;
-  for (int i = 0; i < 6; i++) *sp-- = NULL;
+  for (int i = 0; i < 6; i++)
+    *sp-- = NULL;
   c->sp = sp + 1;
 }
 #else
-static void simt_machine_switch(machine *from, machine *to) { swapcontext(&from->u, &to->u); }
+static void simt_machine_switch(machine *from, machine *to) {
+  swapcontext(&from->u, &to->u);
+}
 static void machine_make(machine *c, char *stack, void (*entry)(void)) {
   getcontext(&c->u);
   c->u.uc_stack = (stack_t){.ss_sp = stack, .ss_size = STACK};
@@ -59,10 +65,12 @@ static void simt_switch(context *from, context *to) {
 simt_state simt;
 
 void simt_complain(int line, const char *fmt, ...) {
-  if (simt.n_reports++ >= REPORTS) return;
+  if (simt.n_reports++ >= REPORTS)
+    return;
   va_list ap;
   va_start(ap, fmt);
-  lm_buf_printf(&simt.report, "line %d, block %lld, thread %d: ", line, (long long)simt.block, simt.current);
+  lm_buf_printf(&simt.report, "line %d, block %lld, thread %d: ", line, (long long)simt.block,
+                simt.current);
   lm_buf_vprintf(&simt.report, fmt, ap);
   lm_buf_puts(&simt.report, "\n");
   va_end(ap);
@@ -76,8 +84,12 @@ char *simt_report_take(void) {
   return text;
 }
 
-void simt_schedule_set(simt_schedule s) { simt.schedule = s; }
-int64_t simt_kernels_run(void) { return simt.kernels; }
+void simt_schedule_set(simt_schedule s) {
+  simt.schedule = s;
+}
+int64_t simt_kernels_run(void) {
+  return simt.kernels;
+}
 
 // ---- schedule
 
@@ -85,8 +97,10 @@ static void fiber_main(void) {
   __sanitizer_finish_switch_fiber(NULL, &simt.scheduler.stack, &simt.scheduler.bytes);
   simt.call(simt.args);
   const fiber *me = &simt.fibers[simt.current];
-  if (me->n_products) simt_complain(me->products[0].line, "ends with products under way");
-  if (me->n_copies) simt_complain(0, "ends with copies under way");
+  if (me->n_products)
+    simt_complain(me->products[0].line, "ends with products under way");
+  if (me->n_copies)
+    simt_complain(0, "ends with copies under way");
   simt.fibers[simt.current].wait = DONE;
   simt_switch(&simt.fibers[simt.current].context, &simt.scheduler);
   abort();
@@ -108,15 +122,19 @@ static void barrier_release(void) {
   int line = 0;
   for (int i = 0; i < simt.threads; i++) {
     fiber *f = &simt.fibers[i];
-    if (f->wait != AT_BARRIER) continue;
-    if (line && f->line != line) simt_complain(f->line, "meets threads that wait at another barrier, line %d", line);
+    if (f->wait != AT_BARRIER)
+      continue;
+    if (line && f->line != line)
+      simt_complain(f->line, "meets threads that wait at another barrier, line %d", line);
     line = f->line;
     f->wait = READY;
   }
-  for (int i = 0; i < simt.threads; i++) simt.base[i] = simt.fibers[i].clock++;
+  for (int i = 0; i < simt.threads; i++)
+    simt.base[i] = simt.fibers[i].clock++;
   for (int i = 0; i < simt.threads; i++)
     for (int k = ENGINE; k < PARTIES; k++)
-      if (simt.known[i][k] > simt.base[k]) simt.base[k] = simt.known[i][k];
+      if (simt.known[i][k] > simt.base[k])
+        simt.base[k] = simt.known[i][k];
 }
 
 // What the threads of a warp know, they all know.
@@ -124,13 +142,16 @@ static void warp_tell(int warp, uint32_t mates) {
   uint32_t all[PARTIES];
   memset(all, 0, sizeof all);
   for (int i = 0; i < WARP; i++) {
-    if (!(mates >> i & 1)) continue;
+    if (!(mates >> i & 1))
+      continue;
     for (int t = 0; t < PARTIES; t++)
-      if (simt.known[warp + i][t] > all[t]) all[t] = simt.known[warp + i][t];
+      if (simt.known[warp + i][t] > all[t])
+        all[t] = simt.known[warp + i][t];
     all[warp + i] = simt.fibers[warp + i].clock++;
   }
   for (int i = 0; i < WARP; i++)
-    if (mates >> i & 1) memcpy(simt.known[warp + i], all, sizeof all);
+    if (mates >> i & 1)
+      memcpy(simt.known[warp + i], all, sizeof all);
 }
 
 static void exchange_complete(int first) {
@@ -143,17 +164,26 @@ static void exchange_complete(int first) {
       votes |= (values[i] ? 1u : 0u) << i;
     }
   warp_kind kind = simt.fibers[first].kind;
-  if (kind == MMA) simt_mma_complete(warp);
-  if (kind == MMA_TF32) simt_mma_tf32_complete(warp);
-  if (kind == SYNC) warp_tell(warp, mates);
-  if (kind == MATRICES || kind == MATRICES_TURNED) simt_matrices_complete(warp, kind == MATRICES_TURNED);
+  if (kind == MMA)
+    simt_mma_complete(warp);
+  if (kind == MMA_TF32)
+    simt_mma_tf32_complete(warp);
+  if (kind == SYNC)
+    warp_tell(warp, mates);
+  if (kind == MATRICES || kind == MATRICES_TURNED)
+    simt_matrices_complete(warp, kind == MATRICES_TURNED);
   for (int i = 0; i < WARP; i++) {
-    if (!(mates >> i & 1)) continue;
+    if (!(mates >> i & 1))
+      continue;
     fiber *f = &simt.fibers[warp + i];
-    if (f->line != simt.fibers[first].line) simt_complain(f->line, "meets lanes that wait at line %d", simt.fibers[first].line);
-    if (f->kind == EXCHANGE && !(f->from >= 0 && f->from < WARP && mates >> f->from & 1)) simt_complain(f->line, "shuffle from lane %d, which takes no part", f->from);
-    else if (f->kind == EXCHANGE) f->value = values[f->from];
-    else if (f->kind == VOTE) f->value = votes;
+    if (f->line != simt.fibers[first].line)
+      simt_complain(f->line, "meets lanes that wait at line %d", simt.fibers[first].line);
+    if (f->kind == EXCHANGE && !(f->from >= 0 && f->from < WARP && mates >> f->from & 1))
+      simt_complain(f->line, "shuffle from lane %d, which takes no part", f->from);
+    else if (f->kind == EXCHANGE)
+      f->value = values[f->from];
+    else if (f->kind == VOTE)
+      f->value = votes;
     f->wait = READY;
   }
 }
@@ -162,20 +192,28 @@ static void exchange_complete(int first) {
 static bool exchange_ready(int i) {
   const fiber *f = &simt.fibers[i];
   int warp = i / WARP * WARP;
-  if (!(f->mates >> (i % WARP) & 1)) { simt_complain(f->line, "takes part in an exchange of lanes %08x", f->mates); return true; }
+  if (!(f->mates >> (i % WARP) & 1)) {
+    simt_complain(f->line, "takes part in an exchange of lanes %08x", f->mates);
+    return true;
+  }
   for (int k = 0; k < WARP; k++) {
     const fiber *g = &simt.fibers[warp + k];
-    if (!(f->mates >> k & 1)) continue;
-    if (warp + k >= simt.threads || g->wait != AT_WARP || g->mates != f->mates || g->kind != f->kind) return false;
+    if (!(f->mates >> k & 1))
+      continue;
+    if (warp + k >= simt.threads || g->wait != AT_WARP || g->mates != f->mates ||
+        g->kind != f->kind)
+      return false;
   }
   return true;
 }
 
 static int ready_find(void) {
-  int n = simt.threads, start = simt.schedule == SIMT_SHUFFLED ? (int)(simt_random() % (unsigned)n) : 0;
+  int n = simt.threads;
+  int start = simt.schedule == SIMT_SHUFFLED ? (int)(simt_random() % (unsigned)n) : 0;
   for (int k = 0; k < n; k++) {
     int i = simt.schedule == SIMT_BACKWARD ? n - 1 - k : (start + k) % n;
-    if (simt.fibers[i].wait == READY) return i;
+    if (simt.fibers[i].wait == READY)
+      return i;
   }
   return -1;
 }
@@ -183,30 +221,48 @@ static int ready_find(void) {
 static bool exchanges_complete(void) {
   bool any = false;
   for (int i = 0; i < simt.threads; i++)
-    if (simt.fibers[i].wait == AT_WARP && exchange_ready(i)) { exchange_complete(i); any = true; }
+    if (simt.fibers[i].wait == AT_WARP && exchange_ready(i)) {
+      exchange_complete(i);
+      any = true;
+    }
   for (int i = 0; i < simt.threads; i += GROUP)
-    if (simt_group_ready(i)) { simt_group_complete(i); any = true; }
+    if (simt_group_ready(i)) {
+      simt_group_complete(i);
+      any = true;
+    }
   for (int i = 0; i < simt.threads; i++)
-    if (simt.fibers[i].wait == AT_PHASE && simt_phase_passed(&simt.fibers[i])) { simt_phase_tell(i); any = true; }
+    if (simt.fibers[i].wait == AT_PHASE && simt_phase_passed(&simt.fibers[i])) {
+      simt_phase_tell(i);
+      any = true;
+    }
   return any;
 }
 
 // False when nobody can go on.
 static bool unblock(void) {
   int waiting = 0, at_barrier = 0, line = 0;
-  if (exchanges_complete()) return true;
+  if (exchanges_complete())
+    return true;
   for (int i = 0; i < simt.threads; i++) {
     wait_kind wait = simt.fibers[i].wait;
     at_barrier += wait == AT_BARRIER;
-    if (wait != AT_WARP && wait != AT_GROUP && wait != AT_PHASE) continue;
-    if (!waiting++ || wait == AT_PHASE) { line = simt.fibers[i].line; simt.current = i; }
+    if (wait != AT_WARP && wait != AT_GROUP && wait != AT_PHASE)
+      continue;
+    if (!waiting++ || wait == AT_PHASE) {
+      line = simt.fibers[i].line;
+      simt.current = i;
+    }
   }
-  if (waiting && simt_box_come()) return true;
+  if (waiting && simt_box_come())
+    return true;
   if (waiting) {
-    simt_complain(line, simt.fibers[simt.current].wait == AT_PHASE ? "waits for a phase that never ends" : "waits for lanes that never come");
+    simt_complain(line, simt.fibers[simt.current].wait == AT_PHASE
+                            ? "waits for a phase that never ends"
+                            : "waits for lanes that never come");
     return false;
   }
-  if (at_barrier) barrier_release();
+  if (at_barrier)
+    barrier_release();
   return at_barrier > 0;
 }
 
@@ -226,17 +282,22 @@ static void block_run(void) {
   }
   for (;;) {
     int i = ready_find();
-    if (i < 0 && !unblock()) break;
-    if (i < 0) continue;
+    if (i < 0 && !unblock())
+      break;
+    if (i < 0)
+      continue;
     simt.current = i;
     simt_switch(&simt.scheduler, &simt.fibers[i].context);
   }
-  if (simt.n_boxes) simt_complain(simt.boxes[0].line, "a box is under way when the block ends");
+  if (simt.n_boxes)
+    simt_complain(simt.boxes[0].line, "a box is under way when the block ends");
 }
 
 static void *pages(size_t bytes) {
-  void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED) LM_BUG("no memory for fibers");
+  void *p =
+      mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED)
+    LM_BUG("no memory for fibers");
   return p;
 }
 
@@ -262,11 +323,21 @@ void simt_run(void (*call)(void *args), void *args, int64_t blocks, int threads)
 
 // ---- what kernels call
 
-API int32_t lm_simt_thread(void) { return simt.current; }
-API int32_t lm_simt_threads(void) { return simt.threads; }
-API int64_t lm_simt_block(void) { return simt.block; }
-API int64_t lm_simt_grid(void) { return simt.blocks; }
-API void lm_simt_barrier(int line) { simt_wait_for(AT_BARRIER, line); }
+API int32_t lm_simt_thread(void) {
+  return simt.current;
+}
+API int32_t lm_simt_threads(void) {
+  return simt.threads;
+}
+API int64_t lm_simt_block(void) {
+  return simt.block;
+}
+API int64_t lm_simt_grid(void) {
+  return simt.blocks;
+}
+API void lm_simt_barrier(int line) {
+  simt_wait_for(AT_BARRIER, line);
+}
 
 uint64_t simt_exchange(warp_kind kind, uint32_t mates, uint64_t x, int32_t from, int line) {
   fiber *f = &simt.fibers[simt.current];
@@ -277,12 +348,19 @@ uint64_t simt_exchange(warp_kind kind, uint32_t mates, uint64_t x, int32_t from,
   simt_wait_for(AT_WARP, line);
   return f->value;
 }
-API void lm_simt_warp_sync(uint32_t mates, int line) { simt_exchange(SYNC, mates, 0, 0, line); }
-API uint64_t lm_simt_exchange(uint32_t mates, uint64_t x, int32_t from, int line) { return simt_exchange(EXCHANGE, mates, x, from, line); }
-API uint32_t lm_simt_vote(bool x, int line) { return (uint32_t)simt_exchange(VOTE, ~0u, x, 0, line); }
+API void lm_simt_warp_sync(uint32_t mates, int line) {
+  simt_exchange(SYNC, mates, 0, 0, line);
+}
+API uint64_t lm_simt_exchange(uint32_t mates, uint64_t x, int32_t from, int line) {
+  return simt_exchange(EXCHANGE, mates, x, from, line);
+}
+API uint32_t lm_simt_vote(bool x, int line) {
+  return (uint32_t)simt_exchange(VOTE, ~0u, x, 0, line);
+}
 
 API void *lm_simt_word(const void *p, int64_t bytes) {
-  if ((uintptr_t)p % (uintptr_t)bytes) simt_complain(0, "%lld bytes at an odd address", (long long)bytes);
+  if ((uintptr_t)p % (uintptr_t)bytes)
+    simt_complain(0, "%lld bytes at an odd address", (long long)bytes);
   return (void *)(uintptr_t)p;
 }
 
@@ -290,47 +368,73 @@ API void *lm_simt_word(const void *p, int64_t bytes) {
 
 static void *array_add(const char *name, int64_t at, int64_t bytes) {
   for (int i = 0; i < simt.n_arrays; i++)
-    if (!strcmp(simt.arrays[i].name, name)) return simt.shared + simt.arrays[i].offset;
-  if (simt.n_arrays == ARRAYS || at + bytes > SHARED) LM_BUG("%s: too much shared memory", name);
+    if (!strcmp(simt.arrays[i].name, name))
+      return simt.shared + simt.arrays[i].offset;
+  if (simt.n_arrays == ARRAYS || at + bytes > SHARED)
+    LM_BUG("%s: too much shared memory", name);
   simt.arrays[simt.n_arrays++] = (array){name, at, bytes};
-  if (at + bytes > simt.shared_bytes) simt.shared_bytes = at + bytes;
-  for (int64_t i = at / GRAIN; i < (at + bytes + GRAIN - 1) / GRAIN; i++) simt.shadows[i] = (shadow){.write.thread = -1};
+  if (at + bytes > simt.shared_bytes)
+    simt.shared_bytes = at + bytes;
+  for (int64_t i = at / GRAIN; i < (at + bytes + GRAIN - 1) / GRAIN; i++)
+    simt.shadows[i] = (shadow){.write.thread = -1};
   return simt.shared + at;
 }
 
-API void *lm_simt_shared(const char *name, int64_t bytes) { return array_add(name, (simt.shared_bytes + 15) / 16 * 16, bytes); }
-API void *lm_simt_pool(const char *name, int64_t at, int64_t bytes) { return array_add(name, at, bytes); }
-API uint32_t lm_simt_address(const void *p) { return (uint32_t)((const char *)p - simt.shared); }
+API void *lm_simt_shared(const char *name, int64_t bytes) {
+  return array_add(name, (simt.shared_bytes + 15) / 16 * 16, bytes);
+}
+API void *lm_simt_pool(const char *name, int64_t at, int64_t bytes) {
+  return array_add(name, at, bytes);
+}
+API uint32_t lm_simt_address(const void *p) {
+  return (uint32_t)((const char *)p - simt.shared);
+}
 
 static bool ordered(const touch *before) {
   int t = before->thread;
-  return t < 0 || t == simt.current || before->clock <= simt.base[t] || before->clock <= simt.known[simt.current][t];
+  return t < 0 || t == simt.current || before->clock <= simt.base[t] ||
+         before->clock <= simt.known[simt.current][t];
 }
 
 static void read_note(shadow *s, touch now) {
   int n = 0;
   for (int i = 0; i < s->readers; i++)
-    if (!ordered(&s->read[i])) s->read[n++] = s->read[i];
-  if (n < READERS) s->read[n++] = now;
+    if (!ordered(&s->read[i]))
+      s->read[n++] = s->read[i];
+  if (n < READERS)
+    s->read[n++] = now;
   s->readers = (uint8_t)n;
 }
 
 void simt_grain_check(shadow *s, bool write, const array *a, int64_t byte, int line) {
   touch now = {(int16_t)simt.current, simt.fibers[simt.current].clock};
-  if (s->coming) simt_complain(line, "%s %s at byte %lld, where a copy is under way", write ? "writes" : "reads", a->name, (long long)byte);
-  if (!write && s->write.thread < 0) simt_complain(line, "reads %s at byte %lld, which nothing wrote", a->name, (long long)byte);
-  if (!ordered(&s->write) && s->write.thread >= ENGINE) simt_complain(line, "%s %s at byte %lld, which the copy engine wrote with no wait since", write ? "writes" : "reads", a->name, (long long)byte);
-  else if (!ordered(&s->write)) simt_complain(line, "%s %s at byte %lld, which thread %d wrote with no barrier since", write ? "writes" : "reads", a->name, (long long)byte, s->write.thread);
+  if (s->coming)
+    simt_complain(line, "%s %s at byte %lld, where a copy is under way", write ? "writes" : "reads",
+                  a->name, (long long)byte);
+  if (!write && s->write.thread < 0)
+    simt_complain(line, "reads %s at byte %lld, which nothing wrote", a->name, (long long)byte);
+  if (!ordered(&s->write) && s->write.thread >= ENGINE)
+    simt_complain(line, "%s %s at byte %lld, which the copy engine wrote with no wait since",
+                  write ? "writes" : "reads", a->name, (long long)byte);
+  else if (!ordered(&s->write))
+    simt_complain(line, "%s %s at byte %lld, which thread %d wrote with no barrier since",
+                  write ? "writes" : "reads", a->name, (long long)byte, s->write.thread);
   for (int i = 0; write && i < s->readers; i++)
-    if (!ordered(&s->read[i])) simt_complain(line, "writes %s at byte %lld, which thread %d read with no barrier since", a->name, (long long)byte, s->read[i].thread);
-  if (!write) { read_note(s, now); return; }
+    if (!ordered(&s->read[i]))
+      simt_complain(line, "writes %s at byte %lld, which thread %d read with no barrier since",
+                    a->name, (long long)byte, s->read[i].thread);
+  if (!write) {
+    read_note(s, now);
+    return;
+  }
   s->write = now;
   s->readers = 0;
 }
 
 const array *simt_array_at(int64_t at) {
   for (int i = 0; i < simt.n_arrays; i++)
-    if (at >= simt.arrays[i].offset && at < simt.arrays[i].offset + simt.arrays[i].bytes) return &simt.arrays[i];
+    if (at >= simt.arrays[i].offset && at < simt.arrays[i].offset + simt.arrays[i].bytes)
+      return &simt.arrays[i];
   return NULL;
 }
 
@@ -338,14 +442,17 @@ const array *simt_array_at(int64_t at) {
 int64_t simt_access_check(const void *base, int64_t offset, int64_t bytes, int write, int line) {
   int64_t at = (const char *)base - simt.shared;
   const array *a = simt_array_at(at);
-  if (!a) LM_BUG("line %d: not an address in shared memory", line);
+  if (!a)
+    LM_BUG("line %d: not an address in shared memory", line);
   int64_t byte = at - a->offset + offset;
   if (byte < 0 || byte + bytes > a->bytes) {
-    simt_complain(line, "%s %s at byte %lld of %lld", write ? "writes" : "reads", a->name, (long long)byte, (long long)a->bytes);
+    simt_complain(line, "%s %s at byte %lld of %lld", write ? "writes" : "reads", a->name,
+                  (long long)byte, (long long)a->bytes);
     byte = 0;
   }
   int64_t first = a->offset + byte;
-  for (int64_t g = first / GRAIN; g < (first + bytes + GRAIN - 1) / GRAIN; g++) simt_grain_check(&simt.shadows[g], write, a, g * GRAIN - a->offset, line);
+  for (int64_t g = first / GRAIN; g < (first + bytes + GRAIN - 1) / GRAIN; g++)
+    simt_grain_check(&simt.shadows[g], write, a, g * GRAIN - a->offset, line);
   return first;
 }
 
@@ -355,14 +462,19 @@ API void *lm_simt_access(const void *base, int64_t offset, int64_t bytes, int wr
 
 // ---- plans
 
-typedef struct launch { void (*call)(char *const *buf, const int64_t *var); char *const *buf; const int64_t *var; } launch;
+typedef struct launch {
+  void (*call)(char *const *buf, const int64_t *var);
+  char *const *buf;
+  const int64_t *var;
+} launch;
 
 static void launch_call(void *args) {
   const launch *l = args;
   l->call(l->buf, l->var);
 }
 
-API void lm_simt_launch(void (*call)(char *const *buf, const int64_t *var), char *const *buf, const int64_t *var, int64_t blocks, int threads) {
+API void lm_simt_launch(void (*call)(char *const *buf, const int64_t *var), char *const *buf,
+                        const int64_t *var, int64_t blocks, int threads) {
   launch l = {call, buf, var};
   simt_run(launch_call, &l, blocks, threads);
 }
@@ -371,48 +483,65 @@ static int bufs_of(const lm_plan *plan, int kernel) {
   for (int f = 0; f < plan->n_funcs; f++)
     for (int i = 0; i < plan->funcs[f].n_steps; i++) {
       const lm_plan_step *s = &plan->funcs[f].steps[i];
-      if (s->kind == LM_STEP_KERNEL && s->kernel == kernel) return s->n_bufs;
+      if (s->kind == LM_STEP_KERNEL && s->kernel == kernel)
+        return s->n_bufs;
     }
   return 0;
 }
 
 // As runtime/cuda/map.c has the driver do it.
 static void map_make(const lm_plan_map *m, lm_buf *b) {
-  lm_buf_printf(b, "  lm_map m%d;\n  lm_simt_map(&m%d, buf[%d], (int64_t[]){", m->buf, m->buf, m->buf);
+  lm_buf_printf(b, "  lm_map m%d;\n  lm_simt_map(&m%d, buf[%d], (int64_t[]){", m->buf, m->buf,
+                m->buf);
   for (int i = 0; i < LM_PLAN_MAP_RANK; i++) {
     const lm_plan_extent *x = &m->dim[i].size;
     lm_buf_printf(b, "%lld", (long long)x->fixed);
-    for (int k = 0; k < x->n_dyn; k++) lm_buf_printf(b, " * var[%d]", x->dyn[k].var);
+    for (int k = 0; k < x->n_dyn; k++)
+      lm_buf_printf(b, " * var[%d]", x->dyn[k].var);
     lm_buf_puts(b, ", ");
   }
   lm_buf_puts(b, "}, (int64_t[]){");
-  for (int i = 0; i < LM_PLAN_MAP_RANK; i++) lm_buf_printf(b, "%lld, ", (long long)m->dim[i].stride);
+  for (int i = 0; i < LM_PLAN_MAP_RANK; i++)
+    lm_buf_printf(b, "%lld, ", (long long)m->dim[i].stride);
   lm_buf_puts(b, "}, (int[]){");
-  for (int i = 0; i < LM_PLAN_MAP_RANK; i++) lm_buf_printf(b, "%d, ", m->dim[i].box);
+  for (int i = 0; i < LM_PLAN_MAP_RANK; i++)
+    lm_buf_printf(b, "%d, ", m->dim[i].box);
   lm_buf_puts(b, "});\n");
 }
 
 static const char *wrapped(const lm_plan *plan, int i, lm_arena *arena) {
   const lm_plan_kernel *k = &plan->kernels[i];
   lm_buf b = {0};
-  lm_buf_printf(&b, "#define %s %s_gpu\n%s#undef %s\nstatic void %s_call(char *const *buf, const int64_t *var) {\n", k->name, k->name, k->source, k->name, k->name);
-  for (int j = 0; j < k->launch.n_maps; j++) map_make(&k->launch.maps[j], &b);
+  lm_buf_printf(&b,
+                "#define %s %s_gpu\n%s#undef %s\nstatic void %s_call(char *const *buf, const "
+                "int64_t *var) {\n",
+                k->name, k->name, k->source, k->name, k->name);
+  for (int j = 0; j < k->launch.n_maps; j++)
+    map_make(&k->launch.maps[j], &b);
   lm_buf_printf(&b, "  %s_gpu(", k->name);
   int n = bufs_of(plan, i);
-  for (int j = 0; j < n; j++) lm_buf_printf(&b, "%s(void *)buf[%d]", j ? ", " : "", j);
+  for (int j = 0; j < n; j++)
+    lm_buf_printf(&b, "%s(void *)buf[%d]", j ? ", " : "", j);
   for (int j = 0; j < 32; j++)
-    if (k->launch.extents >> j & 1) lm_buf_printf(&b, ", var[%d]", j);
-  for (int j = 0; j < k->launch.n_maps; j++) lm_buf_printf(&b, ", m%d", k->launch.maps[j].buf);
-  lm_buf_printf(&b, ");\n}\nextern void lm_simt_launch(void (*call)(char *const *buf, const int64_t *var), char *const *buf, const int64_t *var, int64_t blocks, int threads);\n"
-                "void %s(char *const *buf, const int64_t *var, int64_t lo, int64_t hi) {\n  lm_simt_launch(%s_call, buf, var, (hi + %lld) / %lld, %d);\n}\n",
-                k->name, k->name, (long long)k->launch.per_block - 1, (long long)k->launch.per_block, k->launch.threads);
+    if (k->launch.extents >> j & 1)
+      lm_buf_printf(&b, ", var[%d]", j);
+  for (int j = 0; j < k->launch.n_maps; j++)
+    lm_buf_printf(&b, ", m%d", k->launch.maps[j].buf);
+  lm_buf_printf(&b,
+                ");\n}\nextern void lm_simt_launch(void (*call)(char *const *buf, const int64_t "
+                "*var), char *const *buf, const int64_t *var, int64_t blocks, int threads);\n"
+                "void %s(char *const *buf, const int64_t *var, int64_t lo, int64_t hi) {\n  "
+                "lm_simt_launch(%s_call, buf, var, (hi + %lld) / %lld, %d);\n}\n",
+                k->name, k->name, (long long)k->launch.per_block - 1,
+                (long long)k->launch.per_block, k->launch.threads);
   const char *text = lm_arena_strndup(arena, b.p, b.n);
   lm_buf_free(&b);
   return text;
 }
 
 void simt_plan_prepare(lm_plan *plan, lm_arena *arena) {
-  for (int i = 0; i < plan->n_kernels; i++) plan->kernels[i].source = wrapped(plan, i, arena);
+  for (int i = 0; i < plan->n_kernels; i++)
+    plan->kernels[i].source = wrapped(plan, i, arena);
 }
 
 lm_plan_target simt_target_of(lm_module *m, const char *arch, bool tf32) {
@@ -420,4 +549,6 @@ lm_plan_target simt_target_of(lm_module *m, const char *arch, bool tf32) {
   t.prelude = lm_cuda_prelude_simt_text(m->arena);
   return t;
 }
-lm_plan_target simt_target(lm_module *m) { return simt_target_of(m, NULL, false); }
+lm_plan_target simt_target(lm_module *m) {
+  return simt_target_of(m, NULL, false);
+}

@@ -1,4 +1,5 @@
-// simt_async.c - the shim's tensor cores: products of warps, and of warpgroups, that go on while the threads do.
+// simt_async.c - the shim's tensor cores: products of warps, and of warpgroups, that go on while
+// the threads do.
 #include "tests/cuda/simt_state.h"
 
 #include <string.h>
@@ -12,56 +13,69 @@ static float float_of(uint32_t bits) {
   memcpy(&x, &bits, sizeof x);
   return x;
 }
-static float bf16_of(uint32_t word, int half) { return float_of(half ? word & 0xffff0000u : word << 16); }
+static float bf16_of(uint32_t word, int half) {
+  return float_of(half ? word & 0xffff0000u : word << 16);
+}
 
-// mma.m16n8k16: with g = lane / 4, q = lane % 4, a[0..3] hold rows g, g + 8, g, g + 8 at columns 2q, 2q, 2q + 8, 2q + 8;
-// b[0..1] rows 2q, 2q + 8 of column g.
+// mma.m16n8k16: with g = lane / 4, q = lane % 4, a[0..3] hold rows g, g + 8, g, g + 8 at columns
+// 2q, 2q, 2q + 8, 2q + 8; b[0..1] rows 2q, 2q + 8 of column g.
 void simt_mma_complete(int warp) {
   float a[16][16], b[16][8];
   for (int l = 0; l < WARP; l++) {
     const fiber *f = &simt.fibers[warp + l];
-    int g = l / 4, q = l % 4;
+    int g = l / 4;
+    int q = l % 4;
     for (int i = 0; i < 4; i++)
-      for (int h = 0; h < 2; h++) a[g + i % 2 * 8][2 * q + h + i / 2 * 8] = bf16_of(f->a[i], h);
+      for (int h = 0; h < 2; h++)
+        a[g + i % 2 * 8][2 * q + h + i / 2 * 8] = bf16_of(f->a[i], h);
     for (int i = 0; i < 2; i++)
-      for (int h = 0; h < 2; h++) b[2 * q + h + i * 8][g] = bf16_of(f->b[i], h);
+      for (int h = 0; h < 2; h++)
+        b[2 * q + h + i * 8][g] = bf16_of(f->b[i], h);
   }
   for (int l = 0; l < WARP; l++)
     for (int i = 0; i < 4; i++) {
-      int row = l / 4 + i / 2 * 8, col = l % 4 * 2 + i % 2;
+      int row = l / 4 + i / 2 * 8;
+      int col = l % 4 * 2 + i % 2;
       float sum = 0;
-      for (int k = 0; k < 16; k++) sum += a[row][k] * b[k][col];
+      for (int k = 0; k < 16; k++)
+        sum += a[row][k] * b[k][col];
       simt.fibers[warp + l].d[i] += sum;
     }
 }
 
-// mma.m16n8k8 of TF32: a[0..3] hold rows g, g + 8, g, g + 8 at columns q, q, q + 4, q + 4; b[0..1] rows q, q + 4 of column g. The
-// lower 13 bits of an operand are not looked at.
+// mma.m16n8k8 of TF32: a[0..3] hold rows g, g + 8, g, g + 8 at columns q, q, q + 4, q + 4; b[0..1]
+// rows q, q + 4 of column g. The lower 13 bits of an operand are not looked at.
 void simt_mma_tf32_complete(int warp) {
   float a[16][8], b[8][8];
   for (int l = 0; l < WARP; l++) {
     const fiber *f = &simt.fibers[warp + l];
-    int g = l / 4, q = l % 4;
-    for (int i = 0; i < 4; i++) a[g + i % 2 * 8][q + i / 2 * 4] = float_of(f->a[i] & ~0x1fffu);
-    for (int i = 0; i < 2; i++) b[q + i * 4][g] = float_of(f->b[i] & ~0x1fffu);
+    int g = l / 4;
+    int q = l % 4;
+    for (int i = 0; i < 4; i++)
+      a[g + i % 2 * 8][q + i / 2 * 4] = float_of(f->a[i] & ~0x1fffu);
+    for (int i = 0; i < 2; i++)
+      b[q + i * 4][g] = float_of(f->b[i] & ~0x1fffu);
   }
   for (int l = 0; l < WARP; l++)
     for (int i = 0; i < 4; i++) {
       float sum = 0;
-      for (int k = 0; k < 8; k++) sum += a[l / 4 + i / 2 * 8][k] * b[k][l % 4 * 2 + i % 2];
+      for (int k = 0; k < 8; k++)
+        sum += a[l / 4 + i / 2 * 8][k] * b[k][l % 4 * 2 + i % 2];
       simt.fibers[warp + l].d[i] += sum;
     }
 }
 
-// ldmatrix.x4: lane l gives row l % 8 of matrix l / 8 and receives, of each, elements 2 (l % 4) and the next of row l / 4; turned:
-// of column l / 4.
+// ldmatrix.x4: lane l gives row l % 8 of matrix l / 8 and receives, of each, elements 2 (l % 4) and
+// the next of row l / 4; turned: of column l / 4.
 void simt_matrices_complete(int warp, bool turned) {
   for (int l = 0; l < WARP; l++)
     for (int i = 0; i < 4; i++) {
       uint16_t half[2];
       for (int h = 0; h < 2; h++) {
-        int line = turned ? l % 4 * 2 + h : l / 4, at = turned ? l / 4 : l % 4 * 2 + h;
-        memcpy(&half[h], simt.shared + simt.fibers[warp + 8 * i + line].place + 2 * at, sizeof half[h]);
+        int line = turned ? l % 4 * 2 + h : l / 4;
+        int at = turned ? l / 4 : l % 4 * 2 + h;
+        memcpy(&half[h], simt.shared + simt.fibers[warp + 8 * i + line].place + 2 * at,
+               sizeof half[h]);
       }
       simt.fibers[warp + l].r[i] = half[0] | (uint32_t)half[1] << 16;
     }
@@ -74,13 +88,18 @@ static void mma(warp_kind kind, float *d, const uint32_t *a, const uint32_t *b, 
   f->b = b;
   simt_exchange(kind, ~0u, 0, 0, line);
 }
-API void lm_simt_mma_bf16(float *d, const uint32_t *a, const uint32_t *b, int line) { mma(MMA, d, a, b, line); }
-API void lm_simt_mma_tf32(float *d, const uint32_t *a, const uint32_t *b, int line) { mma(MMA_TF32, d, a, b, line); }
+API void lm_simt_mma_bf16(float *d, const uint32_t *a, const uint32_t *b, int line) {
+  mma(MMA, d, a, b, line);
+}
+API void lm_simt_mma_tf32(float *d, const uint32_t *a, const uint32_t *b, int line) {
+  mma(MMA_TF32, d, a, b, line);
+}
 
 API void lm_simt_matrices(uint32_t *r, const void *tile, int64_t byte, int turned, int line) {
   fiber *f = &simt.fibers[simt.current];
   f->place = simt_access_check(tile, byte, 16, 0, line);
-  if (f->place % 16) simt_complain(line, "a matrix row at an odd address");
+  if (f->place % 16)
+    simt_complain(line, "a matrix row at an odd address");
   f->r = r;
   simt_exchange(turned ? MATRICES_TURNED : MATRICES, ~0u, 0, 0, line);
 }
@@ -92,18 +111,29 @@ API void lm_simt_proxy_fence(void) {
   f->fenced = f->clock++;
 }
 
-// Where element (line, k) of a matrix lies, of 64 or n lines and 16 k, as its descriptor says: bits 0-13 the address, 16-29 and
-// 32-45 the leading and the stride offset, all in 16 bytes; 62-63 the swizzle. k runs along memory, or, turned, lines do.
+// Where element (line, k) of a matrix lies, of 64 or n lines and 16 k, as its descriptor says: bits
+// 0-13 the address, 16-29 and 32-45 the leading and the stride offset, all in 16 bytes; 62-63 the
+// swizzle. k runs along memory, or, turned, lines do.
 int64_t simt_matrix_place(uint64_t at, int line, int k, bool turned, int text_line) {
   static const int widths[] = {16, 128, 64, 32};
-  int64_t start = (int64_t)(at & 0x3fff) << 4, leading = (int64_t)(at >> 16 & 0x3fff) << 4, stride = (int64_t)(at >> 32 & 0x3fff) << 4, place;
-  int width = widths[at >> 62], per = width / 2;
-  if (start & 0x3ff & ~(width - 1) && width > 16) simt_complain(text_line, "a swizzled matrix that begins within a pattern");
-  if (turned && width == 16) place = start + line / 8 * stride + line % 8 * 2 + k % 8 * 16 + k / 8 * leading;
-  else if (turned) place = start + line / per * leading + line % per * 2 + k % 8 * width + k / 8 * stride;
-  else if (width == 16) place = start + line / 8 * stride + line % 8 * 16 + k / 8 * leading + k % 8 * 2;
-  else place = start + line / 8 * stride + line % 8 * width + k * 2;
-  if (!turned && width > 16 && start % width + 2 * k >= width) simt_complain(text_line, "a matrix that leaves its lines");
+  int64_t start = (int64_t)(at & 0x3fff) << 4;
+  int64_t leading = (int64_t)(at >> 16 & 0x3fff) << 4;
+  int64_t stride = (int64_t)(at >> 32 & 0x3fff) << 4;
+  int64_t place;
+  int width = widths[at >> 62];
+  int per = width / 2;
+  if (start & 0x3ff & ~(width - 1) && width > 16)
+    simt_complain(text_line, "a swizzled matrix that begins within a pattern");
+  if (turned && width == 16)
+    place = start + line / 8 * stride + line % 8 * 2 + k % 8 * 16 + k / 8 * leading;
+  else if (turned)
+    place = start + line / per * leading + line % per * 2 + k % 8 * width + k / 8 * stride;
+  else if (width == 16)
+    place = start + line / 8 * stride + line % 8 * 16 + k / 8 * leading + k % 8 * 2;
+  else
+    place = start + line / 8 * stride + line % 8 * width + k * 2;
+  if (!turned && width > 16 && start % width + 2 * k >= width)
+    simt_complain(text_line, "a matrix that leaves its lines");
   return width == 16 ? place : place ^ (place >> 7 & (width / 16 - 1)) << 4;
 }
 
@@ -111,10 +141,16 @@ static float matrix_element(uint64_t at, int line, int k, bool turned, int text_
   int64_t place = simt_matrix_place(at, line, k, turned, text_line);
   const array *a = simt_array_at(place);
   uint16_t half;
-  if (!a) { simt_complain(text_line, "a matrix outside of shared memory, at byte %lld", (long long)place); return 0; }
+  if (!a) {
+    simt_complain(text_line, "a matrix outside of shared memory, at byte %lld", (long long)place);
+    return 0;
+  }
   shadow *s = &simt.shadows[place / GRAIN];
-  if (s->write.thread >= 0 && s->write.thread < ENGINE && s->write.clock > simt.fibers[s->write.thread].fenced)
-    simt_complain(text_line, "multiplies %s at byte %lld, which thread %d wrote with no fence since", a->name, (long long)(place - a->offset), s->write.thread);
+  if (s->write.thread >= 0 && s->write.thread < ENGINE &&
+      s->write.clock > simt.fibers[s->write.thread].fenced)
+    simt_complain(text_line,
+                  "multiplies %s at byte %lld, which thread %d wrote with no fence since", a->name,
+                  (long long)(place - a->offset), s->write.thread);
   int first = simt.current;
   for (int w = 0; w < GROUP / WARP; w++) {
     simt.current = first + w * WARP;
@@ -133,18 +169,25 @@ static void product_complete(int first, int k) {
   simt.current = first;
   for (int i = 0; i < 64; i++)
     for (int j = 0; j < 16; j++) {
-      int lane = i % 8 * 4 + j % 8 / 2, word = i % 16 / 8 + j / 8 * 2;
-      a[i][j] = p->a_shared ? matrix_element(p->a_at, i, j, false, p->line) : bf16_of(simt.fibers[first + i / 16 * WARP + lane].products[k].a[word], j % 2);
+      int lane = i % 8 * 4 + j % 8 / 2;
+      int word = i % 16 / 8 + j / 8 * 2;
+      a[i][j] = p->a_shared
+                    ? matrix_element(p->a_at, i, j, false, p->line)
+                    : bf16_of(simt.fibers[first + i / 16 * WARP + lane].products[k].a[word], j % 2);
     }
   for (int j = 0; j < 16; j++)
-    for (int n = 0; n < p->n; n++) b[j][n] = matrix_element(p->b_at, n, j, p->b_turned, p->line);
+    for (int n = 0; n < p->n; n++)
+      b[j][n] = matrix_element(p->b_at, n, j, p->b_turned, p->line);
   for (int t = 0; t < GROUP; t++) {
     const product *own = &simt.fibers[first + t].products[k];
-    if (own->line != p->line || own->n != p->n || own->b_at != p->b_at || own->a_at != p->a_at) simt_complain(own->line, "threads of a warpgroup multiply different matrices");
+    if (own->line != p->line || own->n != p->n || own->b_at != p->b_at || own->a_at != p->a_at)
+      simt_complain(own->line, "threads of a warpgroup multiply different matrices");
     for (int i = 0; i < p->n / 2; i++) {
-      int row = t / WARP * 16 + t % WARP / 4 + i % 4 / 2 * 8, col = i / 4 * 8 + t % 4 * 2 + i % 2;
+      int row = t / WARP * 16 + t % WARP / 4 + i % 4 / 2 * 8;
+      int col = i / 4 * 8 + t % 4 * 2 + i % 2;
       float sum = 0;
-      for (int j = 0; j < 16; j++) sum += a[row][j] * b[j][col];
+      for (int j = 0; j < 16; j++)
+        sum += a[row][j] * b[j][col];
       own->d[i] = (own->add ? own->d[i] : 0) + sum;
     }
   }
@@ -153,17 +196,23 @@ static void product_complete(int first, int k) {
 
 bool simt_group_ready(int first) {
   for (int i = first; i < first + GROUP; i++)
-    if (i >= simt.threads || simt.fibers[i].wait != AT_GROUP) return false;
+    if (i >= simt.threads || simt.fibers[i].wait != AT_GROUP)
+      return false;
   return true;
 }
 
 void simt_group_complete(int first) {
   fiber *f = &simt.fibers[first];
   int done = 0;
-  while (done < f->n_products && (simt.schedule == SIMT_FORWARD || f->products[done].group < f->products_group - f->products_left)) product_complete(first, done++);
+  while (done < f->n_products && (simt.schedule == SIMT_FORWARD ||
+                                  f->products[done].group < f->products_group - f->products_left))
+    product_complete(first, done++);
   for (int i = first; i < first + GROUP; i++) {
     fiber *g = &simt.fibers[i];
-    if (g->n_products != f->n_products || g->line != f->line) { simt_complain(g->line, "meets threads of its warpgroup that wait at line %d", f->line); done = g->n_products; }
+    if (g->n_products != f->n_products || g->line != f->line) {
+      simt_complain(g->line, "meets threads of its warpgroup that wait at line %d", f->line);
+      done = g->n_products;
+    }
   }
   for (int i = first; i < first + GROUP; i++) {
     fiber *g = &simt.fibers[i];
@@ -173,15 +222,29 @@ void simt_group_complete(int first) {
   }
 }
 
-API void lm_simt_wgmma(float *d, int n, const uint32_t *a, uint64_t a_at, uint64_t b_at, int b_turned, int add, int line) {
+API void lm_simt_wgmma(float *d, int n, const uint32_t *a, uint64_t a_at, uint64_t b_at,
+                       int b_turned, int add, int line) {
   fiber *f = &simt.fibers[simt.current];
-  if (f->n_products == PRODUCTS) LM_BUG("more than %d products under way", PRODUCTS);
+  if (f->n_products == PRODUCTS)
+    LM_BUG("more than %d products under way", PRODUCTS);
   product *p = &f->products[f->n_products++];
-  *p = (product){.d = d, .n = n, .add = add, .a_shared = !a, .b_turned = b_turned, .a_at = a_at, .b_at = b_at, .group = f->products_group, .line = line};
-  if (a) memcpy(p->a, a, sizeof p->a);
-  if (simt.schedule == SIMT_FORWARD) simt_wait_for(AT_GROUP, line);
+  *p = (product){.d = d,
+                 .n = n,
+                 .add = add,
+                 .a_shared = !a,
+                 .b_turned = b_turned,
+                 .a_at = a_at,
+                 .b_at = b_at,
+                 .group = f->products_group,
+                 .line = line};
+  if (a)
+    memcpy(p->a, a, sizeof p->a);
+  if (simt.schedule == SIMT_FORWARD)
+    simt_wait_for(AT_GROUP, line);
 }
-API void lm_simt_wgmma_commit(void) { simt.fibers[simt.current].products_group++; }
+API void lm_simt_wgmma_commit(void) {
+  simt.fibers[simt.current].products_group++;
+}
 API void lm_simt_wgmma_wait(int left, int line) {
   simt.fibers[simt.current].products_left = left;
   simt_wait_for(AT_GROUP, line);

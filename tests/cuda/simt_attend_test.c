@@ -1,40 +1,55 @@
-// simt_attend_test.c - attention and its derivative as CUDA kernels under the shim, against the interpreter: f32 and bf16, grouped
-// queries, widths and lengths that fill no tile, scores with biases and caps, masks with empty and full tiles.
-#include "tests/codegen/cache.h"   // asks the system for nftw, so before all others
+// simt_attend_test.c - attention and its derivative as CUDA kernels under the shim, against the
+// interpreter: f32 and bf16, grouped queries, widths and lengths that fill no tile, scores with
+// biases and caps, masks with empty and full tiles.
+#include "tests/codegen/cache.h" // asks the system for nftw, so before all others
 #include "tests/cuda/simt_run.h"
 #include "tests/cuda/attend_case.h"
 
 static const attend_case cases[] = {
-  {"f32, causal, grouped", "f32", "b = 2, t = 70, s = 70, g = 2, h = 3, e = 24", "", PLAIN, CAUSAL},
-  {"bf16, causal, grouped", "bf16", "b = 2, t = 70, s = 70, g = 2, h = 3, e = 64", "", PLAIN, CAUSAL},
-  {"bf16, documents, narrow heads", "bf16", "b = 2, t = 45, s = 45, g = 1, h = 2, e = 24", "", PLAIN, DOCUMENTS},
-  {"bf16, wide heads", "bf16", "b = 1, t = 97, s = 97, g = 1, h = 2, e = 128", "", PLAIN, CAUSAL},
-  {"f32, wide heads", "f32", "b = 1, t = 33, s = 33, g = 1, h = 1, e = 128", "", PLAIN, CAUSAL},
-  {"f32, capped", "f32", "b = 1, t = 40, s = 40, g = 2, h = 2, e = 8", "", CAPPED, CAUSAL},
-  {"bf16, window", "bf16", "b = 1, t = 130, s = 130, g = 1, h = 1, e = 32", "", CAPPED, WINDOW},
-  {"f32, biased", "f32", "b = 2, t = 21, s = 21, g = 2, h = 2, e = 16", "param @bias : f32[g, h, s] = zeros\n", BIASED, CAUSAL},
-  {"f32, factor", "f32", "b = 1, t = 40, s = 40, g = 1, h = 2, e = 16", "", PLAIN, CAUSAL, FACTOR},
-  {"f32, sink", "f32", "b = 1, t = 40, s = 40, g = 2, h = 2, e = 16", SINK, PLAIN, CAUSAL, SUNK},
-  {"bf16, biased", "bf16", "b = 2, t = 50, s = 50, g = 2, h = 1, e = 40", "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
+    {"f32, causal, grouped", "f32", "b = 2, t = 70, s = 70, g = 2, h = 3, e = 24", "", PLAIN,
+     CAUSAL},
+    {"bf16, causal, grouped", "bf16", "b = 2, t = 70, s = 70, g = 2, h = 3, e = 64", "", PLAIN,
+     CAUSAL},
+    {"bf16, documents, narrow heads", "bf16", "b = 2, t = 45, s = 45, g = 1, h = 2, e = 24", "",
+     PLAIN, DOCUMENTS},
+    {"bf16, wide heads", "bf16", "b = 1, t = 97, s = 97, g = 1, h = 2, e = 128", "", PLAIN, CAUSAL},
+    {"f32, wide heads", "f32", "b = 1, t = 33, s = 33, g = 1, h = 1, e = 128", "", PLAIN, CAUSAL},
+    {"f32, capped", "f32", "b = 1, t = 40, s = 40, g = 2, h = 2, e = 8", "", CAPPED, CAUSAL},
+    {"bf16, window", "bf16", "b = 1, t = 130, s = 130, g = 1, h = 1, e = 32", "", CAPPED, WINDOW},
+    {"f32, biased", "f32", "b = 2, t = 21, s = 21, g = 2, h = 2, e = 16",
+     "param @bias : f32[g, h, s] = zeros\n", BIASED, CAUSAL},
+    {"f32, factor", "f32", "b = 1, t = 40, s = 40, g = 1, h = 2, e = 16", "", PLAIN, CAUSAL,
+     FACTOR},
+    {"f32, sink", "f32", "b = 1, t = 40, s = 40, g = 2, h = 2, e = 16", SINK, PLAIN, CAUSAL, SUNK},
+    {"bf16, biased", "bf16", "b = 2, t = 50, s = 50, g = 2, h = 1, e = 40",
+     "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
 };
 
 // Warpgroups, on sm_90a.
 static const attend_case grouped[] = {
-  {"groups, causal", "bf16", "b = 1, t = 150, s = 150, g = 2, h = 2, e = 64", "", PLAIN, CAUSAL},
-  {"groups, filled, documents", "bf16", "b = 2, t = 128, s = 128, g = 1, h = 2, e = 64", "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
-  {"groups, factor", "bf16", "b = 1, t = 80, s = 80, g = 1, h = 1, e = 64", "", CAPPED, DOCUMENTS, FACTOR},
-  {"groups, sink", "bf16", "b = 1, t = 150, s = 150, g = 2, h = 2, e = 64", SINK, PLAIN, CAUSAL, SUNK},
-  {"groups, wide, window", "bf16", "b = 1, t = 300, s = 300, g = 1, h = 1, e = 128", "", CAPPED, WINDOW},
-  {"groups, documents, biased", "bf16", "b = 2, t = 67, s = 67, g = 1, h = 2, e = 64", "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
+    {"groups, causal", "bf16", "b = 1, t = 150, s = 150, g = 2, h = 2, e = 64", "", PLAIN, CAUSAL},
+    {"groups, filled, documents", "bf16", "b = 2, t = 128, s = 128, g = 1, h = 2, e = 64",
+     "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
+    {"groups, factor", "bf16", "b = 1, t = 80, s = 80, g = 1, h = 1, e = 64", "", CAPPED, DOCUMENTS,
+     FACTOR},
+    {"groups, sink", "bf16", "b = 1, t = 150, s = 150, g = 2, h = 2, e = 64", SINK, PLAIN, CAUSAL,
+     SUNK},
+    {"groups, wide, window", "bf16", "b = 1, t = 300, s = 300, g = 1, h = 1, e = 128", "", CAPPED,
+     WINDOW},
+    {"groups, documents, biased", "bf16", "b = 2, t = 67, s = 67, g = 1, h = 2, e = 64",
+     "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
 };
 
 // f32 on tensor cores.
 static const attend_case rounded[] = {
-  {"tf32, causal, grouped", "f32", "b = 1, t = 70, s = 70, g = 2, h = 2, e = 40", "", PLAIN, CAUSAL},
-  {"tf32, capped, window", "f32", "b = 1, t = 50, s = 50, g = 1, h = 1, e = 16", "", CAPPED, WINDOW},
+    {"tf32, causal, grouped", "f32", "b = 1, t = 70, s = 70, g = 2, h = 2, e = 40", "", PLAIN,
+     CAUSAL},
+    {"tf32, capped, window", "f32", "b = 1, t = 50, s = 50, g = 1, h = 1, e = 16", "", CAPPED,
+     WINDOW},
 };
 
-static double gradient_error(const lm_plan *plan, const lm_plan_param *p, lm_exec *e, lm_eval *eval) {
+static double gradient_error(const lm_plan *plan, const lm_plan_param *p, lm_exec *e,
+                             lm_eval *eval) {
   const float *got = (const float *)lm_exec_arena_peek(e, LM_ARENA_GRAD) + p->offset;
   const lm_tensor *want = lm_eval_gradient(eval, p->path);
   double off = 0, norm = 0;
@@ -49,14 +64,16 @@ static void fill(lm_plan *plan, lm_exec *e, lm_eval *eval, uint64_t *state) {
   for (int i = 0; i < plan->n_params; i++) {
     lm_tensor *t = lm_eval_global(eval, plan->params[i].path);
     float *to = (float *)lm_exec_arena(e, LM_ARENA_PARAM) + plan->params[i].offset;
-    for (int64_t k = 0; k < t->n; k++) t->v[k] = to[k] = bf16_value((float)(1.5 * draw(state)));
+    for (int64_t k = 0; k < t->n; k++)
+      t->v[k] = to[k] = bf16_value((float)(1.5 * draw(state)));
   }
 }
 
 // How many of its kernels have warpgroups.
 static int with_groups(const lm_plan *plan) {
   int n = 0;
-  for (int i = 0; i < plan->n_kernels; i++) n += plan->kernels[i].name[0] == 'a' && plan->kernels[i].launch.threads == 384;
+  for (int i = 0; i < plan->n_kernels; i++)
+    n += plan->kernels[i].name[0] == 'a' && plan->kernels[i].launch.threads == 384;
   return n;
 }
 
@@ -64,7 +81,8 @@ static void run_case(const attend_case *c, const char *arch, bool tf32) {
   lm_buf text = {0};
   text_make(c, &text);
   lm_ctx *ctx[2] = {lm_ctx_create(), lm_ctx_create()};
-  lm_module *step = module_make(ctx[0], text.p, false), *kernel = module_make(ctx[1], text.p, true);
+  lm_module *step = module_make(ctx[0], text.p, false);
+  lm_module *kernel = module_make(ctx[1], text.p, true);
   lm_plan_target target = simt_target_of(kernel, arch, tf32);
   lm_plan *plan = lm_plan_build(kernel, &target);
   CHECK(plan && with_groups(plan) == (arch ? 2 : 0));
@@ -80,7 +98,8 @@ static void run_case(const attend_case *c, const char *arch, bool tf32) {
   for (uint32_t i = 0; i < 2; i++) {
     args[i] = lm_eval_tensor(eval, f->body->args[i]->type);
     random_fill(&args[i], &state);
-    for (int64_t j = 0; j < args[i].n; j++) element_store(lm_exec_port(e, &pf->in[i]), args[i].type.dtype, j, args[i].v[j]);
+    for (int64_t j = 0; j < args[i].n; j++)
+      element_store(lm_exec_port(e, &pf->in[i]), args[i].type.dtype, j, args[i].v[j]);
   }
   CHECK_OK(lm_eval_call(eval, f, args, want));
   bool half = !strcmp(c->type, "bf16");
@@ -92,21 +111,29 @@ static void run_case(const attend_case *c, const char *arch, bool tf32) {
     CHECK_OK(lm_exec_call(e, pf, NULL));
     RUN_AFTER(c->name);
     const void *bits = lm_exec_arena_peek(e, LM_ARENA_GRAD);
-    if (!time) memcpy(first, bits, bytes);
+    if (!time)
+      memcpy(first, bits, bytes);
     CHECK(!memcmp(first, bits, bytes));
   }
-  double sum = *(float *)lm_exec_port(e, &pf->out[0]), worst = fabs(sum - want[0].v[0]) / (fabs(want[0].v[0]) + sqrt((double)args[1].n));
+  double sum = *(float *)lm_exec_port(e, &pf->out[0]);
+  double worst = fabs(sum - want[0].v[0]) / (fabs(want[0].v[0]) + sqrt((double)args[1].n));
   for (int i = 0; i < plan->n_params; i++) {
     double error = gradient_error(plan, &plan->params[i], e, eval);
-    if (getenv("SHOW")) printf("%s: %s off by %.2g\n", c->name, plan->params[i].path, error);
-    if (!(error <= worst)) worst = error;
+    if (getenv("SHOW"))
+      printf("%s: %s off by %.2g\n", c->name, plan->params[i].path, error);
+    if (!(error <= worst))
+      worst = error;
   }
-  if (!tf32) RUN_ERROR(half ? LM_BF16 : LM_F32, worst);
+  if (!tf32)
+    RUN_ERROR(half ? LM_BF16 : LM_F32, worst);
   if (!(worst <= (half ? 2e-2 : tf32 ? 2e-3 : 2e-6)) || (tf32 && worst < 1e-5)) {
     fprintf(stderr, "%s: off by %g (sum %g, not %g)\n", c->name, worst, sum, want[0].v[0]);
     exit(1);
   }
-  for (int i = 0; i < 2; i++) lm_tensor_free(&args[i]), lm_tensor_free(&want[i]);
+  for (int i = 0; i < 2; i++) {
+    lm_tensor_free(&args[i]);
+    lm_tensor_free(&want[i]);
+  }
   lm_free(first);
   lm_buf_free(&text);
   lm_eval_destroy(eval);
@@ -118,14 +145,22 @@ static void run_case(const attend_case *c, const char *arch, bool tf32) {
 // Many more shapes, for both kinds of kernels: minutes.
 static void sweep(void) {
   static const int places[] = {65, 127, 128, 129, 192, 257}, widths[] = {64, 128, 72};
-  static const char *const masks[] = {CAUSAL, DOCUMENTS, WINDOW}, *const scores[] = {PLAIN, CAPPED}, *const types[] = {"bf16", "f32"};
+  static const char *const masks[] = {CAUSAL, DOCUMENTS, WINDOW}, *const scores[] = {PLAIN, CAPPED},
+                           *const types[] = {"bf16", "f32"};
   for (int i = 0; i < 36; i++) {
     char axes[100], name[200];
-    int n = places[i % 6], e = widths[i / 3 % 3], g = 1 + i % 2, h = 1 + i / 2 % 3;
-    const char *type = types[i % 5 == 4], *arch = !strcmp(type, "bf16") && e != 72 ? "sm_90a" : NULL;
-    snprintf(axes, sizeof axes, "b = %d, t = %d, s = %d, g = %d, h = %d, e = %d", 1 + i / 4 % 2, n, n, g, h, e);
-    snprintf(name, sizeof name, "%s %s, mask %d, score %d%s", type, axes, i / 2 % 3, i / 3 % 2, arch ? ", groups" : "");
-    run_case(&(attend_case){name, type, axes, "", scores[i / 3 % 2], masks[i / 2 % 3]}, arch, false);
+    int n = places[i % 6];
+    int e = widths[i / 3 % 3];
+    int g = 1 + i % 2;
+    int h = 1 + i / 2 % 3;
+    const char *type = types[i % 5 == 4];
+    const char *arch = !strcmp(type, "bf16") && e != 72 ? "sm_90a" : NULL;
+    snprintf(axes, sizeof axes, "b = %d, t = %d, s = %d, g = %d, h = %d, e = %d", 1 + i / 4 % 2, n,
+             n, g, h, e);
+    snprintf(name, sizeof name, "%s %s, mask %d, score %d%s", type, axes, i / 2 % 3, i / 3 % 2,
+             arch ? ", groups" : "");
+    run_case(&(attend_case){name, type, axes, "", scores[i / 3 % 2], masks[i / 2 % 3]}, arch,
+             false);
     printf("ok %s\n", name);
     fflush(stdout);
   }
@@ -138,9 +173,12 @@ int main(int argc, char **argv) {
     return 0;
   }
   for (size_t i = 0; i < LM_COUNT(cases); i++)
-    if (argc < 2 || strstr(cases[i].name, argv[1])) run_case(&cases[i], NULL, false);
+    if (argc < 2 || strstr(cases[i].name, argv[1]))
+      run_case(&cases[i], NULL, false);
   for (size_t i = 0; i < LM_COUNT(grouped); i++)
-    if ((argc < 2 || strstr(grouped[i].name, argv[1])) && RUN_HAS("sm_90a")) run_case(&grouped[i], "sm_90a", false);
+    if ((argc < 2 || strstr(grouped[i].name, argv[1])) && RUN_HAS("sm_90a"))
+      run_case(&grouped[i], "sm_90a", false);
   for (size_t i = 0; i < LM_COUNT(rounded); i++)
-    if (argc < 2 || strstr(rounded[i].name, argv[1])) run_case(&rounded[i], NULL, true);
+    if (argc < 2 || strstr(rounded[i].name, argv[1]))
+      run_case(&rounded[i], NULL, true);
 }

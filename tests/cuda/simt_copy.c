@@ -1,37 +1,50 @@
-// simt_copy.c - the shim's copies that go on while the threads do, by threads and by the copy engine, and the phases of mbarriers
-// that the latter counts into.
+// simt_copy.c - the shim's copies that go on while the threads do, by threads and by the copy
+// engine, and the phases of mbarriers that the latter counts into.
 #include "tests/cuda/simt_state.h"
 
 #include <string.h>
 
 #define API __attribute__((visibility("default"), used))
 
-// ---- copies that go on while the thread does. When they happen is up to the schedule: at once, or when waited for.
+// ---- copies that go on while the thread does. When they happen is up to the schedule: at once, or
+// when waited for.
 
 static void copy_do(const copy *c) {
-  if (c->valid) memcpy(simt.shared + c->to, c->from, 16);
-  else memset(simt.shared + c->to, 0, 16);
+  if (c->valid)
+    memcpy(simt.shared + c->to, c->from, 16);
+  else
+    memset(simt.shared + c->to, 0, 16);
 }
 
 API void lm_simt_copy(void *tile, int64_t byte, const void *from, int valid, int line) {
   fiber *f = &simt.fibers[simt.current];
   copy c = {simt_access_check(tile, byte, 16, 1, line), from, valid != 0, f->group};
-  if (c.to % 16 || (valid && (uintptr_t)from % 16)) simt_complain(line, "a copy between odd addresses");
-  for (int i = 0; i < 16 / GRAIN; i++) simt.shadows[c.to / GRAIN + i].coming = true;
-  if (f->n_copies == COPIES) LM_BUG("more than %d copies of a thread under way", COPIES);
-  if (simt.schedule == SIMT_FORWARD) copy_do(&c);
+  if (c.to % 16 || (valid && (uintptr_t)from % 16))
+    simt_complain(line, "a copy between odd addresses");
+  for (int i = 0; i < 16 / GRAIN; i++)
+    simt.shadows[c.to / GRAIN + i].coming = true;
+  if (f->n_copies == COPIES)
+    LM_BUG("more than %d copies of a thread under way", COPIES);
+  if (simt.schedule == SIMT_FORWARD)
+    copy_do(&c);
   f->copies[f->n_copies++] = c;
 }
 
-API void lm_simt_copies_commit(void) { simt.fibers[simt.current].group++; }
+API void lm_simt_copies_commit(void) {
+  simt.fibers[simt.current].group++;
+}
 
 API void lm_simt_copies_wait(int left) {
   fiber *f = &simt.fibers[simt.current];
   int n = 0;
   for (int i = 0; i < f->n_copies; i++) {
     const copy *c = &f->copies[i];
-    if (c->group >= f->group - left) { f->copies[n++] = *c; continue; }
-    if (simt.schedule != SIMT_FORWARD) copy_do(c);
+    if (c->group >= f->group - left) {
+      f->copies[n++] = *c;
+      continue;
+    }
+    if (simt.schedule != SIMT_FORWARD)
+      copy_do(c);
     for (int g = 0; g < 16 / GRAIN; g++) {
       shadow *s = &simt.shadows[c->to / GRAIN + g];
       s->coming = false;
@@ -41,30 +54,38 @@ API void lm_simt_copies_wait(int left) {
   f->n_copies = n;
 }
 
-// ---- mbarriers: a phase ends when as many arrived as it counts and the bytes are there that it expects; those who wait then
-// know what those who arrived knew, and of the copies.
+// ---- mbarriers: a phase ends when as many arrived as it counts and the bytes are there that it
+// expects; those who wait then know what those who arrived knew, and of the copies.
 
 static phase_barrier *barrier_at(const void *base, int i, int line) {
   int64_t place = (const char *)base - simt.shared + 8 * i;
   for (int k = 0; k < simt.n_barriers; k++)
-    if (simt.barriers[k].place == place) return &simt.barriers[k];
+    if (simt.barriers[k].place == place)
+      return &simt.barriers[k];
   LM_BUG("line %d: an mbarrier that was never made", line);
 }
 
 static phase_barrier *barrier_add(int64_t place, int count) {
-  if (simt.n_barriers == BARRIERS) LM_BUG("more than %d mbarriers", BARRIERS);
+  if (simt.n_barriers == BARRIERS)
+    LM_BUG("more than %d mbarriers", BARRIERS);
   memset(simt.gathered[simt.n_barriers], 0, sizeof simt.gathered[0]);
   memset(simt.told[simt.n_barriers], 0, sizeof simt.told[0]);
   phase_barrier *b = &simt.barriers[simt.n_barriers++];
-  *b = (phase_barrier){.place = place, .count = count, .missing = count, .made = {(int16_t)simt.current, simt.fibers[simt.current].clock}};
+  *b = (phase_barrier){.place = place,
+                       .count = count,
+                       .missing = count,
+                       .made = {(int16_t)simt.current, simt.fibers[simt.current].clock}};
   return b;
 }
 
-API void lm_simt_phase_make(void *base, int i, int count, int line) { barrier_add(simt_access_check(base, 8 * i, 8, 1, line), count); }
+API void lm_simt_phase_make(void *base, int i, int count, int line) {
+  barrier_add(simt_access_check(base, 8 * i, 8, 1, line), count);
+}
 
 static void phase_end(phase_barrier *b) {
   int k = (int)(b - simt.barriers);
-  if (b->missing || b->bytes) return;
+  if (b->missing || b->bytes)
+    return;
   memcpy(simt.told[k], simt.gathered[k], sizeof simt.told[k]);
   b->missing = b->count;
   b->phase++;
@@ -72,12 +93,17 @@ static void phase_end(phase_barrier *b) {
 
 static void gather(int k, const uint32_t *known) {
   for (int t = 0; t < PARTIES; t++)
-    if (known[t] > simt.gathered[k][t]) simt.gathered[k][t] = known[t];
+    if (known[t] > simt.gathered[k][t])
+      simt.gathered[k][t] = known[t];
 }
 
 static void arrive(phase_barrier *b, int line) {
-  int k = (int)(b - simt.barriers), me = simt.current;
-  if (!b->missing) { simt_complain(line, "arrives where all have arrived"); return; }
+  int k = (int)(b - simt.barriers);
+  int me = simt.current;
+  if (!b->missing) {
+    simt_complain(line, "arrives where all have arrived");
+    return;
+  }
   gather(k, simt.known[me]);
   simt.gathered[k][me] = simt.fibers[me].clock++;
   b->missing--;
@@ -94,12 +120,15 @@ API void lm_simt_phase_expect(void *base, int i, int bytes, int line) {
   barrier_at(base, i, line)->bytes += bytes;
 }
 
-bool simt_phase_passed(const fiber *f) { return (simt.barriers[f->phase_barrier].phase & 1) != f->parity; }
+bool simt_phase_passed(const fiber *f) {
+  return (simt.barriers[f->phase_barrier].phase & 1) != f->parity;
+}
 
 void simt_phase_tell(int thread) {
   fiber *f = &simt.fibers[thread];
   for (int t = 0; t < PARTIES; t++)
-    if (simt.told[f->phase_barrier][t] > simt.known[thread][t]) simt.known[thread][t] = simt.told[f->phase_barrier][t];
+    if (simt.told[f->phase_barrier][t] > simt.known[thread][t])
+      simt.known[thread][t] = simt.told[f->phase_barrier][t];
   f->wait = READY;
 }
 
@@ -109,15 +138,19 @@ API void lm_simt_phase_wait(void *base, int i, uint32_t parity, int line) {
   simt_access_check(base, 8 * i, 8, 0, line);
   f->phase_barrier = (int)(barrier_at(base, i, line) - simt.barriers);
   f->parity = parity;
-  if (simt_phase_passed(f)) simt_phase_tell(simt.current);
-  else simt_wait_for(AT_PHASE, line);
+  if (simt_phase_passed(f))
+    simt_phase_tell(simt.current);
+  else
+    simt_wait_for(AT_PHASE, line);
 }
 
-// ---- named barriers: phases of their own, that lie nowhere. Threads arrive, and some wait for the end of that phase.
+// ---- named barriers: phases of their own, that lie nowhere. Threads arrive, and some wait for the
+// end of that phase.
 
 static phase_barrier *turn_at(int i, int count) {
   for (int k = 0; k < simt.n_barriers; k++)
-    if (simt.barriers[k].place == -1 - i) return &simt.barriers[k];
+    if (simt.barriers[k].place == -1 - i)
+      return &simt.barriers[k];
   return barrier_add(-1 - i, count);
 }
 
@@ -127,49 +160,68 @@ API void lm_simt_turn(int i, int count, int wait, int line) {
   f->phase_barrier = (int)(b - simt.barriers);
   f->parity = b->phase & 1;
   arrive(b, line);
-  if (!wait) return;
-  if (simt_phase_passed(f)) simt_phase_tell(simt.current);
-  else simt_wait_for(AT_PHASE, line);
+  if (!wait)
+    return;
+  if (simt_phase_passed(f))
+    simt_phase_tell(simt.current);
+  else
+    simt_wait_for(AT_PHASE, line);
 }
 
-// ---- tensor maps: our own layout of what the driver packs, under its rules (cuda.h, cuTensorMapEncodeTiled)
+// ---- tensor maps: our own layout of what the driver packs, under its rules (cuda.h,
+// cuTensorMapEncodeTiled)
 
-enum { MAP_RANK = 5, BF16 = 9, SWIZZLES = 4 };
+enum {
+  MAP_RANK = 5,
+  BF16 = 9,
+  SWIZZLES = 4
+};
 static const char MAP_MAGIC[8] = "SIMTMAP";
 typedef struct map {
   char magic[8];
   const char *base;
-  uint64_t size[MAP_RANK], stride[MAP_RANK];   // stride: bytes; that of dim 0 is an element's
+  uint64_t size[MAP_RANK], stride[MAP_RANK]; // stride: bytes; that of dim 0 is an element's
   uint16_t box[MAP_RANK];
   uint8_t rank, swizzle;
 } map;
 
 static const int spans[SWIZZLES] = {16, 32, 64, 128};
 
-const char *simt_map_make(void *out, int type, int rank, const void *base, const unsigned long long *size, const unsigned long long *stride, const unsigned *box,
-                          const unsigned *step, int interleave, int swizzle) {
+const char *simt_map_make(void *out, int type, int rank, const void *base,
+                          const unsigned long long *size, const unsigned long long *stride,
+                          const unsigned *box, const unsigned *step, int interleave, int swizzle) {
   map m = {.base = base, .rank = (uint8_t)rank, .swizzle = (uint8_t)swizzle};
-  if (type != BF16 || interleave || swizzle < 0 || swizzle >= SWIZZLES) return "not modelled";
-  if (rank < 1 || rank > MAP_RANK) return "a rank that is none";
-  if ((uintptr_t)base % 16) return "an odd address";
+  if (type != BF16 || interleave || swizzle < 0 || swizzle >= SWIZZLES)
+    return "not modelled";
+  if (rank < 1 || rank > MAP_RANK)
+    return "a rank that is none";
+  if ((uintptr_t)base % 16)
+    return "an odd address";
   for (int i = 0; i < rank; i++) {
     m.size[i] = size[i];
     m.stride[i] = i ? stride[i - 1] : 2;
     m.box[i] = (uint16_t)box[i];
-    if (!size[i] || size[i] > 1ull << 32) return "a dim of no size, or too large";
-    if (i && (stride[i - 1] % 16 || stride[i - 1] >= 1ull << 40)) return "an odd stride";
-    if (i > 1 && stride[i - 1] % stride[i - 2]) return "a stride that is no multiple of the one before";
-    if (!box[i] || box[i] > 256 || !step[i] || step[i] > 8) return "a box of no size, or too large";
-    if (step[i] != 1) return "not modelled";
+    if (!size[i] || size[i] > 1ull << 32)
+      return "a dim of no size, or too large";
+    if (i && (stride[i - 1] % 16 || stride[i - 1] >= 1ull << 40))
+      return "an odd stride";
+    if (i > 1 && stride[i - 1] % stride[i - 2])
+      return "a stride that is no multiple of the one before";
+    if (!box[i] || box[i] > 256 || !step[i] || step[i] > 8)
+      return "a box of no size, or too large";
+    if (step[i] != 1)
+      return "not modelled";
   }
-  if (box[0] * 2 % 16 || (swizzle && (int)box[0] * 2 > spans[swizzle])) return "a box whose lines are odd, or wider than the pattern";
+  if (box[0] * 2 % 16 || (swizzle && (int)box[0] * 2 > spans[swizzle]))
+    return "a box whose lines are odd, or wider than the pattern";
   memcpy(m.magic, MAP_MAGIC, sizeof m.magic);
   _Static_assert(sizeof m <= 128, "");
   memcpy(out, &m, sizeof m);
   return NULL;
 }
 
-API void lm_simt_map(void *out, const void *base, const int64_t *size, const int64_t *stride, const int *box) {
+API void lm_simt_map(void *out, const void *base, const int64_t *size, const int64_t *stride,
+                     const int *box) {
   unsigned long long sizes[LM_PLAN_MAP_RANK], strides[LM_PLAN_MAP_RANK];
   unsigned boxes[LM_PLAN_MAP_RANK], steps[LM_PLAN_MAP_RANK];
   for (int i = 0; i < LM_PLAN_MAP_RANK; i++) {
@@ -178,15 +230,18 @@ API void lm_simt_map(void *out, const void *base, const int64_t *size, const int
     boxes[i] = (unsigned)box[i];
     steps[i] = 1;
   }
-  const char *why = simt_map_make(out, BF16, LM_PLAN_MAP_RANK, base, sizes, strides + 1, boxes, steps, 0, 3);
-  if (why) simt_complain(0, "a tensor map: %s", why);
+  const char *why =
+      simt_map_make(out, BF16, LM_PLAN_MAP_RANK, base, sizes, strides + 1, boxes, steps, 0, 3);
+  if (why)
+    simt_complain(0, "a tensor map: %s", why);
 }
 
 // ---- boxes: asked for by one thread, they come when nobody can go on without them, or at once.
 
 static int64_t box_elements(const map *m) {
   int64_t n = 1;
-  for (int i = 0; i < m->rank; i++) n *= m->box[i];
+  for (int i = 0; i < m->rank; i++)
+    n *= m->box[i];
   return n;
 }
 
@@ -200,12 +255,15 @@ static uint16_t box_element(const map *m, const int *at, int64_t n) {
     inside &= k >= 0 && (uint64_t)k < m->size[i];
     from += inside ? (uint64_t)k * m->stride[i] : 0;
   }
-  if (inside) memcpy(&x, from, sizeof x);
+  if (inside)
+    memcpy(&x, from, sizeof x);
   return x;
 }
 
 // Units of 16 bytes are exchanged by the address in shared memory, over 8 units of the span.
-static int64_t box_place(const map *m, int64_t place) { return place ^ (place >> 7 & (spans[m->swizzle] / 16 - 1)) << 4; }
+static int64_t box_place(const map *m, int64_t place) {
+  return place ^ (place >> 7 & (spans[m->swizzle] / 16 - 1)) << 4;
+}
 
 static void box_come(box *c) {
   map m;
@@ -222,13 +280,17 @@ static void box_come(box *c) {
   }
   simt.gathered[c->barrier][engine] = b->phase + 1;
   b->bytes -= 2 * n;
-  if (b->bytes < 0) simt_complain(c->line, "brings more bytes than the phase expects");
-  else phase_end(b);
+  if (b->bytes < 0)
+    simt_complain(c->line, "brings more bytes than the phase expects");
+  else
+    phase_end(b);
 }
 
 bool simt_box_come(void) {
-  if (!simt.n_boxes) return false;
-  int k = simt.schedule == SIMT_SHUFFLED ? (int)(simt_random() % (unsigned)simt.n_boxes) : simt.n_boxes - 1;
+  if (!simt.n_boxes)
+    return false;
+  int k = simt.schedule == SIMT_SHUFFLED ? (int)(simt_random() % (unsigned)simt.n_boxes)
+                                         : simt.n_boxes - 1;
   box c = simt.boxes[k];
   simt.boxes[k] = simt.boxes[--simt.n_boxes];
   box_come(&c);
@@ -238,27 +300,44 @@ bool simt_box_come(void) {
 static void box_check(const map *m, const box *c, int line) {
   const array *a = simt_array_at(c->to);
   int64_t bytes = 2 * box_elements(m);
-  if (!a) LM_BUG("line %d: not an address in shared memory", line);
-  if (c->to % (m->swizzle ? 8 * spans[m->swizzle] : 128)) simt_complain(line, "a box that begins within a pattern");
-  if (c->to - a->offset + bytes > a->bytes) simt_complain(line, "a box that goes beyond %s", a->name);
+  if (!a)
+    LM_BUG("line %d: not an address in shared memory", line);
+  if (c->to % (m->swizzle ? 8 * spans[m->swizzle] : 128))
+    simt_complain(line, "a box that begins within a pattern");
+  if (c->to - a->offset + bytes > a->bytes)
+    simt_complain(line, "a box that goes beyond %s", a->name);
   for (int64_t at = c->to; at < c->to + bytes; at += GRAIN) {
     shadow *s = &simt.shadows[at / GRAIN];
-    if (!s->coming && s->write.thread >= 0 && s->write.thread < ENGINE && s->write.clock > simt.fibers[s->write.thread].fenced) simt_complain(line, "a box over what thread %d wrote with no fence since", s->write.thread);
+    if (!s->coming && s->write.thread >= 0 && s->write.thread < ENGINE &&
+        s->write.clock > simt.fibers[s->write.thread].fenced)
+      simt_complain(line, "a box over what thread %d wrote with no fence since", s->write.thread);
     simt_grain_check(s, true, a, at - a->offset, line);
     s->coming = true;
   }
 }
 
-API void lm_simt_box(void *tile, int64_t byte, const void *of, int k, int inner, int place, int outer, void *base, int i, int line) {
+API void lm_simt_box(void *tile, int64_t byte, const void *of, int k, int inner, int place,
+                     int outer, void *base, int i, int line) {
   map m;
   memcpy(&m, of, sizeof m);
-  if (memcmp(m.magic, MAP_MAGIC, sizeof m.magic) || m.rank != 4) { simt_complain(line, "no tensor map"); return; }
+  if (memcmp(m.magic, MAP_MAGIC, sizeof m.magic) || m.rank != 4) {
+    simt_complain(line, "no tensor map");
+    return;
+  }
   phase_barrier *b = barrier_at(base, i, line);
-  if (b->made.clock > simt.fibers[b->made.thread].fenced) simt_complain(line, "counts into an mbarrier that thread %d made with no fence since", b->made.thread);
-  box c = {.to = (const char *)tile - simt.shared + byte, .at = {k, inner, place, outer}, .barrier = (int)(b - simt.barriers), .line = line};
+  if (b->made.clock > simt.fibers[b->made.thread].fenced)
+    simt_complain(line, "counts into an mbarrier that thread %d made with no fence since",
+                  b->made.thread);
+  box c = {.to = (const char *)tile - simt.shared + byte,
+           .at = {k, inner, place, outer},
+           .barrier = (int)(b - simt.barriers),
+           .line = line};
   memcpy(c.map, of, sizeof c.map);
   box_check(&m, &c, line);
-  if (simt.n_boxes == BOXES) LM_BUG("more than %d boxes under way", BOXES);
-  if (simt.schedule == SIMT_FORWARD) box_come(&c);
-  else simt.boxes[simt.n_boxes++] = c;
+  if (simt.n_boxes == BOXES)
+    LM_BUG("more than %d boxes under way", BOXES);
+  if (simt.schedule == SIMT_FORWARD)
+    box_come(&c);
+  else
+    simt.boxes[simt.n_boxes++] = c;
 }

@@ -1,4 +1,5 @@
-// simt_run.h - in front of a test of kernels: it runs them as CUDA under the shim instead, under every schedule.
+// simt_run.h - in front of a test of kernels: it runs them as CUDA under the shim instead, under
+// every schedule.
 #ifndef LM_TESTS_CUDA_SIMT_RUN_H
 #define LM_TESTS_CUDA_SIMT_RUN_H
 #include <stdio.h>
@@ -7,31 +8,40 @@
 
 static inline void simt_clean(const char *name) {
   char *found = simt_report_take();
-  if (!found) return;
+  if (!found)
+    return;
   fprintf(stderr, "%s:\n%s", name, found);
   exit(1);
 }
 
 // What a test has seen, told when it ends.
-static struct { int plans, kernels; double worst[LM_DTYPES]; } simt_seen;
+static struct {
+  int plans, kernels;
+  double worst[LM_DTYPES];
+} simt_seen;
 
 static inline void simt_error(lm_dtype t, double error) {
-  if (error > simt_seen.worst[t]) simt_seen.worst[t] = error;
+  if (error > simt_seen.worst[t])
+    simt_seen.worst[t] = error;
 }
 
 static inline void simt_tell(void) {
-  printf("%d kernels of %d modules, %lld launches under %d schedules; worst error", simt_seen.kernels, simt_seen.plans, (long long)simt_kernels_run(), SIMT_SCHEDULES);
+  printf("%d kernels of %d modules, %lld launches under %d schedules; worst error",
+         simt_seen.kernels, simt_seen.plans, (long long)simt_kernels_run(), SIMT_SCHEDULES);
   for (int t = 0; t < LM_DTYPES; t++)
-    if (simt_seen.worst[t] > 0) printf(" %s %.1e", lm_dtype_name((lm_dtype)t), simt_seen.worst[t]);
+    if (simt_seen.worst[t] > 0)
+      printf(" %s %.1e", lm_dtype_name((lm_dtype)t), simt_seen.worst[t]);
   printf("\n");
 }
 
 // SHOW_KERNELS in the environment: prints them.
 static inline void simt_prepare(lm_plan *plan, lm_arena *arena) {
   simt_plan_prepare(plan, arena);
-  if (!simt_seen.plans++) atexit(simt_tell);
+  if (!simt_seen.plans++)
+    atexit(simt_tell);
   simt_seen.kernels += plan->n_kernels;
-  for (int i = 0; getenv("SHOW_KERNELS") && i < plan->n_kernels; i++) printf("%s\n", plan->kernels[i].source);
+  for (int i = 0; getenv("SHOW_KERNELS") && i < plan->n_kernels; i++)
+    printf("%s\n", plan->kernels[i].source);
 }
 
 #define RUN_TARGET simt_target

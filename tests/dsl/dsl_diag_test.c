@@ -1,4 +1,5 @@
-// dsl_diag_test.c - diagnostics as text and as JSON: carets, hostile bytes, long lines, order, repetition, limits.
+// dsl_diag_test.c - diagnostics as text and as JSON: carets, hostile bytes, long lines, order,
+// repetition, limits.
 #include "tests/dsl/dsl_test.h"
 
 static void check_rendered(lm_ctx *c, const char *wanted) {
@@ -9,7 +10,9 @@ static void check_rendered(lm_ctx *c, const char *wanted) {
   lm_ctx_destroy(c);
 }
 
-static lm_loc at(uint16_t file, uint32_t line, uint32_t col, uint16_t len) { return (lm_loc){file, len, line, col}; }
+static lm_loc at(uint16_t file, uint32_t line, uint32_t col, uint16_t len) {
+  return (lm_loc){file, len, line, col};
+}
 
 static void test_full(void) {
   static const char text[] = "block A {\n  let k = dot(x, wk, d)\n}\n";
@@ -23,14 +26,14 @@ static void test_full(void) {
   lm_diag_note(c, d, (lm_loc){0}, "nowhere");
   lm_diag_help(c, d, "declare wk as real[d, g]");
   lm_warn(c, at(s, 1, 7, 1), NULL, "first in the file");
-  check_rendered(
-      c, "a.lm:1:7: warning: first in the file\n1 | block A {\n  |       ^\n"
-         "a.lm:2:18: error[E031]: axis mismatch in dot\n2 |   let k = dot(x, wk, d)\n"
-         "  |                  ^^ real[f, g] has no axis 'd'\n  = x: real[b, d] (line 1)\n  = wk declared (b.lm:1:1)\n"
-         "  = nowhere\n  = help: declare wk as real[d, g]\n");
+  check_rendered(c, "a.lm:1:7: warning: first in the file\n1 | block A {\n  |       ^\n"
+                    "a.lm:2:18: error[E031]: axis mismatch in dot\n2 |   let k = dot(x, wk, d)\n"
+                    "  |                  ^^ real[f, g] has no axis 'd'\n  = x: real[b, d] (line "
+                    "1)\n  = wk declared (b.lm:1:1)\n"
+                    "  = nowhere\n  = help: declare wk as real[d, g]\n");
 }
 
-static void test_cells(void) {   // bytes, cells and escapes: the caret stands under what is meant
+static void test_cells(void) { // bytes, cells and escapes: the caret stands under what is meant
   static const char text[] = "é\t日本 \x1b[31m \xff x\xe2\x80\xae!";
   lm_ctx *c = lm_ctx_create();
   uint16_t s = lm_source_add(c, "bad\nname.lm", text, strlen(text));
@@ -42,7 +45,8 @@ static void test_cells(void) {   // bytes, cells and escapes: the caret stands u
 static void test_long_line(void) {
   lm_ctx *c = lm_ctx_create();
   lm_buf text = {0}, out = {0};
-  for (int i = 0; i < 100000; i++) lm_buf_puts(&text, "é");
+  for (int i = 0; i < 100000; i++)
+    lm_buf_puts(&text, "é");
   uint16_t s = lm_source_add(c, "long.lm", text.p, text.n);
   lm_error(c, at(s, 1, 100001, 2), "E1", "in the middle");
   lm_error(c, at(s, 1, 4000000, 9), "E2", "behind the end");
@@ -60,7 +64,8 @@ static void test_repetition(void) {
   lm_error(c, at(s, 1, 1, 1), "E1", "one");
   lm_error(c, at(s, 1, 1, 1), "E1", "one again");
   CHECK(c->n_errors == 1);
-  for (uint32_t i = 2; i < 500; i++) lm_error(c, at(s, i, 1, 1), "E1", "many");
+  for (uint32_t i = 2; i < 500; i++)
+    lm_error(c, at(s, i, 1, 1), "E1", "many");
   CHECK(c->n_errors == 499);
   lm_buf out = {0};
   lm_diag_render(c, &out, false);
@@ -76,12 +81,12 @@ static void test_json(void) {
   lm_diag_note(c, d, (lm_loc){0}, "n");
   lm_buf out = {0};
   lm_diag_render_json(c, &out);
-  CHECK_TEXT(
-      out.p,
-      "[\n {\"severity\": \"error\", \"code\": \"E1\", \"file\": \"a.lm\", \"line\": 1, \"column\": 1, \"length\": 1, "
-      "\"message\": \"say \\\"x\\\"\", \"label\": null, \"help\": null, \"notes\": [{\"kind\": \"note\", \"message\": "
-      "\"n\", "
-      "\"file\": null, \"line\": 0, \"column\": 0, \"length\": 0}]}\n]\n");
+  CHECK_TEXT(out.p, "[\n {\"severity\": \"error\", \"code\": \"E1\", \"file\": \"a.lm\", \"line\": "
+                    "1, \"column\": 1, \"length\": 1, "
+                    "\"message\": \"say \\\"x\\\"\", \"label\": null, \"help\": null, \"notes\": "
+                    "[{\"kind\": \"note\", \"message\": "
+                    "\"n\", "
+                    "\"file\": null, \"line\": 0, \"column\": 0, \"length\": 0}]}\n]\n");
   lm_buf_free(&out);
   lm_ctx_destroy(c);
 }

@@ -1,16 +1,18 @@
-// dsl_fmt_test.c - fmt/*.lm become fmt/*.out; every .lm of the repository that parses keeps its tree, and what is
-// formatted stays as it is. Expressions written back from the tree give the same tree.
+// dsl_fmt_test.c - fmt/*.lm become fmt/*.out; every .lm of the repository that parses keeps its
+// tree, and what is formatted stays as it is. Expressions written back from the tree give the same
+// tree.
 #include "tests/dsl/dsl_test.h"
 #include <glob.h>
 
 static lm_buf formatted(const parsed *p) {
   lm_buf out = {0};
   lm_fmt(p->c, p->source, &out);
-  if (!out.p) lm_buf_puts(&out, "");
+  if (!out.p)
+    lm_buf_puts(&out, "");
   return out;
 }
 
-static void check_expr(lm_ctx *c, const ast_expr *e) {   // written and read again: the same tree
+static void check_expr(lm_ctx *c, const ast_expr *e) { // written and read again: the same tree
   lm_buf once = {0}, twice = {0};
   lm_expr_write(e, &once);
   ast_item *again = lm_parse_set(c, lm_arena_printf(c->arena, "x = %s", once.p));
@@ -30,8 +32,10 @@ static void check_keeps(const char *path, const char *text, size_t n) {
   lm_buf once = formatted(&p);
   parsed q = parse_n(once.p, once.n);
   lm_buf twice = formatted(&q);
-  char *a = tree_of(&p), *b = tree_of(&q);
-  if (strcmp(a, b) || strcmp(once.p, twice.p)) fprintf(stderr, "%s: changed by formatting\n", path);
+  char *a = tree_of(&p);
+  char *b = tree_of(&q);
+  if (strcmp(a, b) || strcmp(once.p, twice.p))
+    fprintf(stderr, "%s: changed by formatting\n", path);
   CHECK(!q.c->n_errors);
   CHECK_TEXT(b, a);
   CHECK_TEXT(twice.p, once.p);
@@ -44,15 +48,17 @@ static void check_keeps(const char *path, const char *text, size_t n) {
 }
 
 static void test_repository(void) {
-  static const char *const patterns[] = {"stdlib/*.lm", "examples/*.lm", "examples/*/*.lm", "tests/*/*.lm",
-                                         "tests/*/*/*.lm"};
+  static const char *const patterns[] = {"stdlib/*.lm", "examples/*.lm", "examples/*/*.lm",
+                                         "tests/*/*.lm", "tests/*/*/*.lm"};
   for (size_t k = 0; k < LM_COUNT(patterns); k++) {
     glob_t found;
-    if (glob(patterns[k], 0, NULL, &found)) continue;
+    if (glob(patterns[k], 0, NULL, &found))
+      continue;
     for (size_t i = 0; i < found.gl_pathc; i++) {
       lm_buf text = {0};
       CHECK_OK(lm_file_read(found.gl_pathv[i], 1 << 24, &text));
-      if (text.n < 1 << 16) check_keeps(found.gl_pathv[i], text.p ? text.p : "", text.n);
+      if (text.n < 1 << 16)
+        check_keeps(found.gl_pathv[i], text.p ? text.p : "", text.n);
       lm_buf_free(&text);
     }
     globfree(&found);
@@ -65,7 +71,8 @@ static void test_layouts(void) {
   for (size_t i = 0; i < found.gl_pathc; i++) {
     lm_ctx *c = lm_ctx_create();
     lm_buf wanted = {0};
-    char *path = lm_arena_printf(c->arena, "%.*s.out", (int)strlen(found.gl_pathv[i]) - 3, found.gl_pathv[i]);
+    char *path = lm_arena_printf(c->arena, "%.*s.out", (int)strlen(found.gl_pathv[i]) - 3,
+                                 found.gl_pathv[i]);
     ast_file *f = lm_parse_path(c, found.gl_pathv[i], (lm_loc){0});
     CHECK(f && !c->n_errors);
     lm_buf out = {0};

@@ -6,7 +6,8 @@ static void check_tree(const char *text, const char *wanted) {
   parsed p = parse(text);
   lm_buf said = {0};
   lm_diag_render(p.c, &said, false);
-  if (p.c->n_errors) fprintf(stderr, "%s", said.p);
+  if (p.c->n_errors)
+    fprintf(stderr, "%s", said.p);
   CHECK(!p.c->n_errors);
   char *tree = tree_of(&p);
   CHECK_TEXT(tree, wanted);
@@ -28,37 +29,44 @@ static void test_trees(void) {
   check_tree("let x = 20 tokens * params", "(let x (* (tokens 20) params))\n");
   check_tree("import a.b: c, d", "(import a.b (c d))\n");
   check_tree("import \"x y.lm\"", "(import \"x y.lm\" ())\n");
-  check_tree("fn f(x: real[..r, 2 * d], y = 1,) -> (f32, int[]) where d in r, 2 divides d { return x }",
-             "(fn f (params (x (real ..r (* 2 d))) (y = 1)) -> (tuple f32 (int)) where (in d r) (divides 2 d)\n  "
-             "(return x))\n");
   check_tree(
-      "block B(d) {\n  dim a = 1, b = d\n  param w, v: real[d] = ones\n  sub l[i < 3] = C(i)\n  state m: f32 = 0\n  "
-      "map hf { @l.#.w = (\"x\", [d]) }\n}",
-      "(block B (params (d))\n  (dim (a 1) (b d))\n  (param (w v) (real d) ones)\n  (sub (l) [i < 3] (call C i))\n"
-      "  (state (m) f32 0)\n  (map (hf)\n    (map  @l.#.w (tuple \"x\" (list d)))))\n");
-  check_tree(
-      "model A = B() from \"hf:x\" with { freeze @**; store @a.{b, c} = nf4(block = 64) }",
-      "(instance A (call B) from \"hf:x\"\n  (do freeze @**)\n  (set-sel store @a.{b,c} (call nf4 (= block 64))))\n");
-  check_tree(
-      "recipe R extends Q { model = A(); a.b.c = 1; eval dev { every = 1k steps }; pack f(x = 1); stage 80% { } }",
-      "(recipe R extends Q\n  (set model (call A))\n  (set a.b.c 1)\n  (section-sel eval dev\n    (set every (steps "
-      "1000)))\n"
-      "  (call pack f (args (= x 1)))\n  (section-sel stage (% 80)))\n");
+      "fn f(x: real[..r, 2 * d], y = 1,) -> (f32, int[]) where d in r, 2 divides d { return x }",
+      "(fn f (params (x (real ..r (* 2 d))) (y = 1)) -> (tuple f32 (int)) where (in d r) (divides "
+      "2 d)\n  "
+      "(return x))\n");
+  check_tree("block B(d) {\n  dim a = 1, b = d\n  param w, v: real[d] = ones\n  sub l[i < 3] = "
+             "C(i)\n  state m: f32 = 0\n  "
+             "map hf { @l.#.w = (\"x\", [d]) }\n}",
+             "(block B (params (d))\n  (dim (a 1) (b d))\n  (param (w v) (real d) ones)\n  (sub "
+             "(l) [i < 3] (call C i))\n"
+             "  (state (m) f32 0)\n  (map (hf)\n    (map  @l.#.w (tuple \"x\" (list d)))))\n");
+  check_tree("model A = B() from \"hf:x\" with { freeze @**; store @a.{b, c} = nf4(block = 64) }",
+             "(instance A (call B) from \"hf:x\"\n  (do freeze @**)\n  (set-sel store @a.{b,c} "
+             "(call nf4 (= block 64))))\n");
+  check_tree("recipe R extends Q { model = A(); a.b.c = 1; eval dev { every = 1k steps }; pack f(x "
+             "= 1); stage 80% { } }",
+             "(recipe R extends Q\n  (set model (call A))\n  (set a.b.c 1)\n  (section-sel eval "
+             "dev\n    (set every (steps "
+             "1000)))\n"
+             "  (call pack f (args (= x 1)))\n  (section-sel stage (% 80)))\n");
   check_tree("fn f(x) { for l in xs carry x, y { x = l(x) }; emit n = x; return x }",
-             "(fn f (params (x))\n  (for l xs carry (x y)\n    (set x (call l x)))\n  (emit n x)\n  (return x))\n");
+             "(fn f (params (x))\n  (for l xs carry (x y)\n    (set x (call l x)))\n  (emit n x)\n "
+             " (return x))\n");
 }
 
 static void test_layout(void) {
   check_tree("let a = f(1,\n  2)\nlet b = 2 +\n 3\n\n", "(let a (call f 1 2))\n(let b (+ 2 3))\n");
-  check_tree("model A = B()\n# a comment\n\n  from \"x\"\n  with { }", "(instance A (call B) from \"x\")\n");
+  check_tree("model A = B()\n# a comment\n\n  from \"x\"\n  with { }",
+             "(instance A (call B) from \"x\")\n");
   check_tree("fn f(x)\n  where 2 divides x { return if x\n then 1\n else 2 }",
              "(fn f (params (x)) where (divides 2 x)\n  (return (if x 1 2)))\n");
 }
 
 // Declarations' words are names inside of braces and parentheses.
 static void test_words(void) {
-  check_tree("recipe R { model = 1; data = D; block = 2; optimizer.lr = 3 }",
-             "(recipe R\n  (set model 1)\n  (set data D)\n  (set block 2)\n  (set optimizer.lr 3))\n");
+  check_tree(
+      "recipe R { model = 1; data = D; block = 2; optimizer.lr = 3 }",
+      "(recipe R\n  (set model 1)\n  (set data D)\n  (set block 2)\n  (set optimizer.lr 3))\n");
   check_tree("model M(data = 1, block = 2) { }", "(model M (params (data = 1) (block = 2)))\n");
 }
 
@@ -67,7 +75,8 @@ static void check_number(const char *text, double num, bool is_int, const char *
   ast_item *it = lm_parse_set(c, lm_arena_printf(c->arena, "x = %s", text));
   CHECK(!c->n_errors && it->kind == IT_SET);
   const ast_expr *e = it->expr;
-  CHECK(fabs(e->num - num) <= 1e-15 * fabs(num) && e->is_int == is_int && (!is_int || (double)e->inum == num));
+  CHECK(fabs(e->num - num) <= 1e-15 * fabs(num) && e->is_int == is_int &&
+        (!is_int || (double)e->inum == num));
   CHECK(unit ? e->kind == EX_QUANTITY && !strcmp(e->unit, unit) : e->kind == EX_NUMBER);
   lm_ctx_destroy(c);
 }
@@ -101,7 +110,8 @@ static void test_strings(void) {
 }
 
 static void test_docs(void) {
-  parsed p = parse("# not this\n\n# one\n#two\nfn f() { return 1 }\nfn g() { return 1 } # no\nfn h() { return 1 }\n");
+  parsed p = parse("# not this\n\n# one\n#two\nfn f() { return 1 }\nfn g() { return 1 } # no\nfn "
+                   "h() { return 1 }\n");
   CHECK(p.f->n == 3 && !p.c->n_errors);
   CHECK_TEXT(p.f->v[0]->doc, "one\ntwo");
   CHECK(!p.f->v[1]->doc && !p.f->v[2]->doc);
@@ -121,11 +131,13 @@ static void test_set(void) {
 
 // One mistake, one message; what follows is read.
 static void test_recovery(void) {
-  parsed p = parse("fn f(x {\n let a = 1 +\n}\nfn g() {\n  let a = (1\n  let b = 2\n  return b }\nrecipe R {\n  a = = "
+  parsed p = parse("fn f(x {\n let a = 1 +\n}\nfn g() {\n  let a = (1\n  let b = 2\n  return b "
+                   "}\nrecipe R {\n  a = = "
                    "1\n  b = 2\n}\n");
   CHECK(p.c->n_errors == 3 && p.f->n == 3);
   CHECK(p.f->v[0]->kind == DC_ERROR && p.f->v[1]->kind == DC_FN && p.f->v[2]->kind == DC_RECIPE);
-  CHECK(p.f->v[1]->body.n == 3 && p.f->v[1]->body.v[0]->kind == ST_ERROR && p.f->v[2]->items.n == 2);
+  CHECK(p.f->v[1]->body.n == 3 && p.f->v[1]->body.v[0]->kind == ST_ERROR &&
+        p.f->v[2]->items.n == 2);
   lm_ctx_destroy(p.c);
 }
 
@@ -134,11 +146,13 @@ static void test_recovery(void) {
 static void check_refused(const char *unit, size_t times, const char *before, const char *part) {
   lm_buf text = {0}, said = {0};
   lm_buf_puts(&text, before);
-  for (size_t i = 0; i < times; i++) lm_buf_puts(&text, unit);
+  for (size_t i = 0; i < times; i++)
+    lm_buf_puts(&text, unit);
   parsed p = parse_n(text.p, text.n);
   lm_diag_render(p.c, &said, false);
   CHECK(p.c->n_errors);
-  if (!strstr(said.p, part)) fprintf(stderr, "%s%s...: no \"%s\" in\n%.300s", before, unit, part, said.p);
+  if (!strstr(said.p, part))
+    fprintf(stderr, "%s%s...: no \"%s\" in\n%.300s", before, unit, part, said.p);
   CHECK(strstr(said.p, part));
   lm_buf_free(&text);
   lm_buf_free(&said);

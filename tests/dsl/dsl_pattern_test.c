@@ -18,7 +18,8 @@ static void test_match(lm_ctx *c) {
   CHECK(matches(c, "@layers.**", "layers.0") && !matches(c, "@layers.**", "layers"));
   CHECK(matches(c, "@a.**.b", "a.b") && matches(c, "@a.**.b", "a.x.y.b"));
   CHECK(matches(c, "@**.**.**.a", "x.y.a"));
-  CHECK(matches(c, "@layers.{0,23}.**", "layers.23.attn.wq") && !matches(c, "@layers.{0,23}.**", "layers.2.attn.wq"));
+  CHECK(matches(c, "@layers.{0,23}.**", "layers.23.attn.wq") &&
+        !matches(c, "@layers.{0,23}.**", "layers.2.attn.wq"));
   CHECK(matches(c, "@x{1,2}.w", "x2.w") && !matches(c, "@x{1,2}.w", "x3.w"));
   CHECK(matches(c, "@{attn.wq,mlp.*}", "attn.wq") && matches(c, "@{attn.wq,mlp.*}", "mlp.wd"));
 }
@@ -42,10 +43,22 @@ static void test_expand(lm_ctx *c) {
 
 static void test_form(void) {
   static const char *const good[] = {"@a", "@a.*.#.**", "@{a,b.c}.d", "@x{1,2}y{3,4}.z"};
-  static const char *const bad[] = {"@", "@a.", "@.a", "@a..b", "@a*", "@***", "@{a,}", "@{}", "@x{a.b}", "@{a",
-                                    "@{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}", "@*.*.*.*.*.*.*.*.*"};
-  for (size_t i = 0; i < LM_COUNT(good); i++) CHECK(!lm_pattern_check(good[i]));
-  for (size_t i = 0; i < LM_COUNT(bad); i++) CHECK(lm_pattern_check(bad[i]));
+  static const char *const bad[] = {"@",
+                                    "@a.",
+                                    "@.a",
+                                    "@a..b",
+                                    "@a*",
+                                    "@***",
+                                    "@{a,}",
+                                    "@{}",
+                                    "@x{a.b}",
+                                    "@{a",
+                                    "@{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}{a,b}",
+                                    "@*.*.*.*.*.*.*.*.*"};
+  for (size_t i = 0; i < LM_COUNT(good); i++)
+    CHECK(!lm_pattern_check(good[i]));
+  for (size_t i = 0; i < LM_COUNT(bad); i++)
+    CHECK(lm_pattern_check(bad[i]));
 }
 
 static void test_nearest(void) {
@@ -53,7 +66,8 @@ static void test_nearest(void) {
   CHECK(!strcmp(lm_nearest("optimiser", names, 5), "optimizer"));
   CHECK(!strcmp(lm_nearest("bacth", names, 5), "batch"));
   CHECK(!strcmp(lm_nearest("beta", names, 5), "betas"));
-  CHECK(!lm_nearest("momentum", names, 5) && !lm_nearest("", names, 5) && !lm_nearest("x", names, 0));
+  CHECK(!lm_nearest("momentum", names, 5) && !lm_nearest("", names, 5) &&
+        !lm_nearest("x", names, 0));
 }
 
 int main(void) {

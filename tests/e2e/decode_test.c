@@ -1,4 +1,5 @@
-// decode_test.c - cached decoding against the full forward: the logits of every place of a row, fed in chunks through
+// decode_test.c - cached decoding against the full forward: the logits of every place of a row, fed
+// in chunks through
 // @prefill and then one by one through @decode, are @apply's.
 //
 // Over the models of tests/models and tests/reference, with fresh parameters, f32, 1e-5 norm-wise.
@@ -14,38 +15,62 @@
 #include "runtime/train/ports.h"
 #include "tests/runtime/check.h"
 
-enum { SEQ = 24, PROMPT = 13, CHUNK = 8, CAPACITY = 32 };
+enum {
+  SEQ = 24,
+  PROMPT = 13,
+  CHUNK = 8,
+  CAPACITY = 32
+};
 
-typedef struct { lm_ctx *c; lm_plan *plan; lm_exec *exec; int64_t vocab; } model;
+typedef struct {
+  lm_ctx *c;
+  lm_plan *plan;
+  lm_exec *exec;
+  int64_t vocab;
+} model;
 
 static bool model_open(const char *path, model *out) {
   lm_ctx *c = out->c = lm_ctx_create();
   lm_program *p = lm_program_load(c, path);
   lm_recipe *r = p ? lm_recipe_resolve(c, p, "Reference", NULL, 0) : NULL;
-  lm_lower_options o = {.what = LM_LOWER_APPLY | LM_LOWER_DECODE, .rows = 1, .seq = SEQ, .capacity = CAPACITY, .chunk = CHUNK};
+  lm_lower_options o = {.what = LM_LOWER_APPLY | LM_LOWER_DECODE,
+                        .rows = 1,
+                        .seq = SEQ,
+                        .capacity = CAPACITY,
+                        .chunk = CHUNK};
   lm_lowered *l = r && !c->n_errors ? lm_lower(c, p, r, &o) : NULL;
   lm_buf why = {0};
   lm_diag_render(c, &why, false);
-  if (!l) printf("%s", why.p ? why.p : "");
+  if (!l)
+    printf("%s", why.p ? why.p : "");
   lm_buf_free(&why);
-  if (!l) return false;
+  if (!l)
+    return false;
   lm_plan_target target = lm_cpu_target(l->m);
-  out->plan = lm_pipeline_run(l->m, LM_STAGE_KERNEL, &(lm_pass_env){.target = &target}) ? lm_plan_build(l->m, &target) : NULL;
+  out->plan = lm_pipeline_run(l->m, LM_STAGE_KERNEL, &(lm_pass_env){.target = &target})
+                  ? lm_plan_build(l->m, &target)
+                  : NULL;
   out->vocab = l->vocab;
   return out->plan && !lm_exec_create(out->plan, NULL, &out->exec);
 }
 
 // n tokens at places at … of f; their logits to out.
-static void feed(const model *m, const char *name, const int32_t *ids, int64_t n, int64_t at, float *out) {
+static void feed(const model *m, const char *name, const int32_t *ids, int64_t n, int64_t at,
+                 float *out) {
   const lm_plan_func *f = lm_plan_func_find(m->plan, name);
   const lm_plan_port *logits = lm_plan_port_find(f, "logits", true);
   lm_batch_ports in;
   CHECK_OK(lm_batch_ports_open(m->exec, f, &in));
-  for (int64_t i = 0; i < n; i++) in.batch.tok[i] = ids[i], in.batch.pos[i] = (int32_t)(at + i), in.batch.seg[i] = 0;
+  for (int64_t i = 0; i < n; i++) {
+    in.batch.tok[i] = ids[i];
+    in.batch.pos[i] = (int32_t)(at + i);
+    in.batch.seg[i] = 0;
+  }
   int64_t extents[16] = {[LM_EXTENT_PLACES - 1] = at + n, [LM_EXTENT_CHUNK - 1] = n};
   lm_port_set(m->exec, f, "at", (double)at);
   for (int i = 0; i < m->plan->n_extents; i++)
-    if (!m->plan->extents[i].capacity) extents[i] = 0;       // the model has no such axis
+    if (!m->plan->extents[i].capacity)
+      extents[i] = 0; // the model has no such axis
   CHECK_OK(lm_exec_run(m->exec, f, strcmp(name, "apply") ? extents : NULL));
   memcpy(out, lm_exec_port(m->exec, logits), sizeof *out * (size_t)(n * m->vocab));
   lm_batch_ports_close(&in);
@@ -53,7 +78,10 @@ static void feed(const model *m, const char *name, const int32_t *ids, int64_t n
 
 static double distance(const float *a, const float *b, int64_t n) {
   double difference = 0, norm = 0;
-  for (int64_t i = 0; i < n; i++) difference += pow(a[i] - b[i], 2), norm += pow(b[i], 2);
+  for (int64_t i = 0; i < n; i++) {
+    difference += pow(a[i] - b[i], 2);
+    norm += pow(b[i], 2);
+  }
   return sqrt(difference / (norm > 0 ? norm : 1));
 }
 
@@ -63,14 +91,17 @@ static void decode_check(const char *path) {
   CHECK(model_open(path, &m));
   lm_init_params(m.plan, 5, lm_exec_arena(m.exec, LM_ARENA_PARAM));
   int32_t ids[SEQ];
-  for (int i = 0; i < SEQ; i++) ids[i] = (int32_t)((i * 7 + 3) * 5 % m.vocab);
-  float *whole = lm_calloc((size_t)(SEQ * m.vocab), sizeof *whole), *cached = lm_calloc((size_t)(SEQ * m.vocab), sizeof *cached);
+  for (int i = 0; i < SEQ; i++)
+    ids[i] = (int32_t)((i * 7 + 3) * 5 % m.vocab);
+  float *whole = lm_calloc((size_t)(SEQ * m.vocab), sizeof *whole);
+  float *cached = lm_calloc((size_t)(SEQ * m.vocab), sizeof *cached);
   feed(&m, "apply", ids, SEQ, 0, whole);
   for (int64_t at = 0, n; at < PROMPT; at += n) {
     n = PROMPT - at < CHUNK ? PROMPT - at : CHUNK;
     feed(&m, "prefill", ids + at, n, at, cached + at * m.vocab);
   }
-  for (int64_t at = PROMPT; at < SEQ; at++) feed(&m, "decode", ids + at, 1, at, cached + at * m.vocab);
+  for (int64_t at = PROMPT; at < SEQ; at++)
+    feed(&m, "decode", ids + at, 1, at, cached + at * m.vocab);
   double d = distance(cached, whole, SEQ * m.vocab);
   printf("  %.2g\n", d);
   CHECK(d <= 1e-5);
@@ -81,11 +112,13 @@ static void decode_check(const char *path) {
 }
 
 int main(void) {
-  static const char *const patterns[] = {"tests/reference/*/reference.lm", "tests/models/*/reference.lm"};
+  static const char *const patterns[] = {"tests/reference/*/reference.lm",
+                                         "tests/models/*/reference.lm"};
   for (size_t k = 0; k < LM_COUNT(patterns); k++) {
     glob_t g = {0};
     glob(patterns[k], 0, NULL, &g);
-    for (size_t i = 0; i < g.gl_pathc; i++) decode_check(g.gl_pathv[i]);
+    for (size_t i = 0; i < g.gl_pathc; i++)
+      decode_check(g.gl_pathv[i]);
     CHECK(g.gl_pathc > 0);
     globfree(&g);
   }

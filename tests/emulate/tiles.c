@@ -1,26 +1,34 @@
-// tiles.c - preloaded in the guest, whose kernel knows nothing of tiles: who asks it for them (arch_prctl) is told that it may. One thread
-// alone may use them, as nobody saves them when threads change.
+// tiles.c - preloaded in the guest, whose kernel knows nothing of tiles: who asks it for them
+// (arch_prctl) is told that it may. One thread alone may use them, as nobody saves them when
+// threads change.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdarg.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { REQUEST = 0x1023 };             // ARCH_REQ_XCOMP_PERM
+enum {
+  REQUEST = 0x1023
+}; // ARCH_REQ_XCOMP_PERM
 
 long syscall(long number, ...) {
   long a[6], result;
   va_list ap;
   va_start(ap, number);
-  for (int i = 0; i < 6; i++) a[i] = va_arg(ap, long);
+  for (int i = 0; i < 6; i++)
+    a[i] = va_arg(ap, long);
   va_end(ap);
-  if (number == SYS_arch_prctl && a[0] == REQUEST) return 0;
-  register long fourth __asm__("r10") = a[3], fifth __asm__("r8") = a[4], sixth __asm__("r9") = a[5];
+  if (number == SYS_arch_prctl && a[0] == REQUEST)
+    return 0;
+  register long fourth __asm__("r10") = a[3], fifth __asm__("r8") = a[4],
+                       sixth __asm__("r9") = a[5];
   __asm__ volatile("syscall"
                    : "=a"(result)
-                   : "a"(number), "D"(a[0]), "S"(a[1]), "d"(a[2]), "r"(fourth), "r"(fifth), "r"(sixth)
+                   : "a"(number), "D"(a[0]), "S"(a[1]), "d"(a[2]), "r"(fourth), "r"(fifth),
+                     "r"(sixth)
                    : "rcx", "r11", "memory");
-  if (result >= 0) return result;
+  if (result >= 0)
+    return result;
   errno = (int)-result;
   return -1;
 }

@@ -1,14 +1,18 @@
-// faulty.c - what makes `lmc` into `lmc_faulty`: a linker that wraps the functions below puts them in front of libc's in every
-// object of ours, so that any allocation and any change of the disk can be made to fail.
+// faulty.c - what makes `lmc` into `lmc_faulty`: a linker that wraps the functions below puts them
+// in front of libc's in every object of ours, so that any allocation and any change of the disk can
+// be made to fail.
 //
 //   LM_FAULT=write=N         the N-th change of the disk fails as on a full one
 //   LM_FAULT=allocation=N    the N-th allocation fails
-//   LM_FAULT=allocations=N   every N-th allocation fails in a child forked for it, which must leave with status 2 and a word
-//                            about memory; the parent goes on, and says at the end how many there were
+//   LM_FAULT=allocations=N   every N-th allocation fails in a child forked for it, which must leave
+//   with status 2 and a word
+//                            about memory; the parent goes on, and says at the end how many there
+//                            were
 //   LM_FAULT=count           only says at the end how many there were
 //
-// A child that is forked in the middle has no threads but its own. It is enough for an allocation, since none of ours
-// returns without memory; what fails to write goes on to clean up, and needs a process of its own.
+// A child that is forked in the middle has no threads but its own. It is enough for an allocation,
+// since none of ours returns without memory; what fails to write goes on to clean up, and needs a
+// process of its own.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -24,19 +28,23 @@
 #include <unistd.h>
 
 static struct {
-  long write, allocation, every;       // 0: none
+  long write, allocation, every; // 0: none
   bool count;
   _Atomic long writes, allocations, forked, wrong;
 } fault;
 
 static void totals_print(void) {
-  if (fault.count) fprintf(stderr, "faults: %ld allocations, %ld writes\n", fault.allocations, fault.writes);
-  if (fault.every) fprintf(stderr, "faults: %ld of %ld allocations failed, %ld not as they should\n", fault.forked, fault.allocations, fault.wrong);
+  if (fault.count)
+    fprintf(stderr, "faults: %ld allocations, %ld writes\n", fault.allocations, fault.writes);
+  if (fault.every)
+    fprintf(stderr, "faults: %ld of %ld allocations failed, %ld not as they should\n", fault.forked,
+            fault.allocations, fault.wrong);
 }
 
 __attribute__((constructor)) static void options_read(void) {
   const char *o = getenv("LM_FAULT");
-  if (!o) return;
+  if (!o)
+    return;
   fault.count = !strcmp(o, "count");
   sscanf(o, "write=%ld", &fault.write);
   sscanf(o, "allocation=%ld", &fault.allocation);
@@ -49,25 +57,32 @@ __attribute__((constructor)) static void options_read(void) {
 static bool ended_well(pid_t child, int from) {
   char text[4096];
   size_t n = 0;
-  for (ssize_t got; n < sizeof text - 1 && (got = read(from, text + n, sizeof text - 1 - n)) > 0; ) n += (size_t)got;
+  for (ssize_t got; n < sizeof text - 1 && (got = read(from, text + n, sizeof text - 1 - n)) > 0;)
+    n += (size_t)got;
   text[n] = 0;
   close(from);
   int status;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {}
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
   bool well = WIFEXITED(status) && WEXITSTATUS(status) == 2 && strstr(text, "out of memory");
-  if (!well) fprintf(stderr, "faults: without allocation %ld: status %x, \"%s\"\n", fault.allocations, status, text);
+  if (!well)
+    fprintf(stderr, "faults: without allocation %ld: status %x, \"%s\"\n", fault.allocations,
+            status, text);
   return well;
 }
 
 // True in the child.
 static bool fails_in_child(void) {
   int ends[2];
-  if (pipe(ends)) abort();
+  if (pipe(ends))
+    abort();
   pid_t child = fork();
-  if (child < 0) abort();
+  if (child < 0)
+    abort();
   if (!child) {
     dup2(ends[1], 2);
-    close(ends[0]), close(ends[1]);
+    close(ends[0]);
+    close(ends[1]);
     return true;
   }
   close(ends[1]);
@@ -84,14 +99,21 @@ static bool allocation_fails(void) {
 void *__real_malloc(size_t n);
 void *__real_calloc(size_t n, size_t size);
 void *__real_realloc(void *p, size_t n);
-void *__wrap_malloc(size_t n) { return allocation_fails() ? NULL : __real_malloc(n); }
-void *__wrap_calloc(size_t n, size_t size) { return allocation_fails() ? NULL : __real_calloc(n, size); }
-void *__wrap_realloc(void *p, size_t n) { return allocation_fails() ? NULL : __real_realloc(p, n); }
+void *__wrap_malloc(size_t n) {
+  return allocation_fails() ? NULL : __real_malloc(n);
+}
+void *__wrap_calloc(size_t n, size_t size) {
+  return allocation_fails() ? NULL : __real_calloc(n, size);
+}
+void *__wrap_realloc(void *p, size_t n) {
+  return allocation_fails() ? NULL : __real_realloc(p, n);
+}
 
 // ---- the disk
 
 static bool write_fails(void) {
-  if (++fault.writes != fault.write) return false;
+  if (++fault.writes != fault.write)
+    return false;
   errno = ENOSPC;
   return true;
 }
@@ -99,8 +121,10 @@ static bool write_fails(void) {
 // Half of it still fits.
 ssize_t __real_write(int fd, const void *p, size_t n);
 ssize_t __wrap_write(int fd, const void *p, size_t n) {
-  if (!write_fails()) return __real_write(fd, p, n);
-  if (n > 1) (void)!__real_write(fd, p, n / 2);
+  if (!write_fails())
+    return __real_write(fd, p, n);
+  if (n > 1)
+    (void)!__real_write(fd, p, n / 2);
   errno = ENOSPC;
   return -1;
 }
@@ -124,25 +148,32 @@ int __wrap_openat(int dir, const char *path, int flags, ...) {
 }
 
 char *__real_mkdtemp(char *path);
-char *__wrap_mkdtemp(char *path) { return write_fails() ? NULL : __real_mkdtemp(path); }
+char *__wrap_mkdtemp(char *path) {
+  return write_fails() ? NULL : __real_mkdtemp(path);
+}
 
 FILE *__real_fopen(const char *path, const char *mode);
-FILE *__wrap_fopen(const char *path, const char *mode) { return *mode != 'r' && write_fails() ? NULL : __real_fopen(path, mode); }
+FILE *__wrap_fopen(const char *path, const char *mode) {
+  return *mode != 'r' && write_fails() ? NULL : __real_fopen(path, mode);
+}
 
 size_t __real_fwrite(const void *p, size_t size, size_t n, FILE *f);
 size_t __wrap_fwrite(const void *p, size_t size, size_t n, FILE *f) {
   return f != stdout && f != stderr && write_fails() ? 0 : __real_fwrite(p, size, n, f);
 }
 
-#define WRAP(name, parameters, ...) \
-  int __real_##name parameters; \
-  int __wrap_##name parameters { return write_fails() ? -1 : __real_##name(__VA_ARGS__); }
+#define WRAP(name, parameters, ...)                                                                \
+  int __real_##name parameters;                                                                    \
+  int __wrap_##name parameters {                                                                   \
+    return write_fails() ? -1 : __real_##name(__VA_ARGS__);                                        \
+  }
 
 WRAP(fsync, (int fd), fd)
 WRAP(ftruncate, (int fd, off_t n), fd, n)
 WRAP(truncate, (const char *path, off_t n), path, n)
 WRAP(rename, (const char *from, const char *to), from, to)
-WRAP(renameat2, (int a, const char *from, int b, const char *to, unsigned flags), a, from, b, to, flags)
+WRAP(renameat2, (int a, const char *from, int b, const char *to, unsigned flags), a, from, b, to,
+     flags)
 WRAP(renameat, (int a, const char *from, int b, const char *to), a, from, b, to)
 WRAP(linkat, (int a, const char *from, int b, const char *to, int flags), a, from, b, to, flags)
 WRAP(mkdir, (const char *path, mode_t mode), path, mode)

@@ -1,16 +1,23 @@
-// check_fuzz.c - the language behind the parser, as `lmc check` goes: the text as a file of its own, its imports, every recipe
-// of it resolved, checked, lowered and probed. What is lowered passes the verifier.
+// check_fuzz.c - the language behind the parser, as `lmc check` goes: the text as a file of its
+// own, its imports, every recipe of it resolved, checked, lowered and probed. What is lowered
+// passes the verifier.
 #include "compiler/passes/pass.h"
 #include "dsl/lower.h"
 #include "tests/fuzz/fuzz.h"
 
 static void lower(lm_ctx *c, lm_program *p, lm_recipe *r) {
-  lm_lower_options o = {.what = LM_LOWER_TRAIN | LM_LOWER_EVAL | LM_LOWER_DECODE | LM_LOWER_MAPS | LM_LOWER_PROBE,
-                        .rows = 2, .seq = 16, .capacity = 32, .chunk = 8};
+  lm_lower_options o = {.what = LM_LOWER_TRAIN | LM_LOWER_EVAL | LM_LOWER_DECODE | LM_LOWER_MAPS |
+                                LM_LOWER_PROBE,
+                        .rows = 2,
+                        .seq = 16,
+                        .capacity = 32,
+                        .chunk = 8};
   lm_lowered *l = lm_lower(c, p, r, &o);
   bool ok;
-  if (!l) return;
-  lm_status_free(lm_pass_run_list(l->m, "inline,analyze,simplify,cse,dce,lookahead", &(lm_pass_env){0}, &ok));
+  if (!l)
+    return;
+  lm_status_free(
+      lm_pass_run_list(l->m, "inline,analyze,simplify,cse,dce,lookahead", &(lm_pass_env){0}, &ok));
 }
 
 static void recipe_check(lm_ctx *c, lm_program *p, const char *name) {
@@ -18,8 +25,10 @@ static void recipe_check(lm_ctx *c, lm_program *p, const char *name) {
   lm_recipe *r = lm_recipe_resolve(c, p, name, sets, LM_COUNT(sets));
   lm_buf out = {0};
   lm_check(c, p, r);
-  if (r) lm_recipe_print(r, true, &out);
-  if (r && !c->n_errors && !r->surgery) lower(c, p, r);
+  if (r)
+    lm_recipe_print(r, true, &out);
+  if (r && !c->n_errors && !r->surgery)
+    lower(c, p, r);
   lm_buf_free(&out);
 }
 
@@ -27,21 +36,27 @@ static void program_check(lm_ctx *c, lm_program *p) {
   const ast_file *tree = p->files[0]->tree;
   int recipes = 0;
   for (uint32_t i = 0; i < tree->n; i++)
-    if (tree->v[i]->kind == DC_RECIPE) recipe_check(c, p, tree->v[i]->name.text), recipes++;
-  if (!recipes) lm_check(c, p, NULL);
+    if (tree->v[i]->kind == DC_RECIPE) {
+      recipe_check(c, p, tree->v[i]->name.text);
+      recipes++;
+    }
+  if (!recipes)
+    lm_check(c, p, NULL);
 }
 
 // Parsed once, as no text can change it.
 static const lm_program *library(void) {
   static lm_program *p;
-  if (!p) p = lm_library_load(lm_ctx_create());
+  if (!p)
+    p = lm_library_load(lm_ctx_create());
   return p;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
   lm_ctx *c = lm_ctx_create_on(library()->c);
   lm_program *p = lm_program_load_with(c, fuzz_file("lm", data, n), library());
-  if (p) program_check(c, p);
+  if (p)
+    program_check(c, p);
   fuzz_render(c);
   lm_ctx_destroy(c);
   return 0;

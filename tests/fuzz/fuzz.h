@@ -1,4 +1,5 @@
-// fuzz.h - what the targets share. Each is one function over any bytes, run by libFuzzer (scripts/fuzz) or by driver.c.
+// fuzz.h - what the targets share. Each is one function over any bytes, run by libFuzzer
+// (scripts/fuzz) or by driver.c.
 #ifndef LM_TESTS_FUZZ_H
 #define LM_TESTS_FUZZ_H
 #include <fcntl.h>
@@ -16,16 +17,21 @@ static inline char *fuzz_path(void) {
   return path;
 }
 
-static inline void fuzz_file_remove(void) { unlink(fuzz_path()); }
+static inline void fuzz_file_remove(void) {
+  unlink(fuzz_path());
+}
 
 // The bytes as a file in memory; the one before it is gone.
 static inline const char *fuzz_file(const char *ending, const uint8_t *data, size_t n) {
   char *path = fuzz_path();
-  if (!*path) atexit(fuzz_file_remove);
-  else fuzz_file_remove();
-  snprintf(path, sizeof (char[96]), "/dev/shm/lm-fuzz-%d.%s", (int)getpid(), ending);
+  if (!*path)
+    atexit(fuzz_file_remove);
+  else
+    fuzz_file_remove();
+  snprintf(path, sizeof(char[96]), "/dev/shm/lm-fuzz-%d.%s", (int)getpid(), ending);
   int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0 || write(fd, data, n) != (ssize_t)n) abort();
+  if (fd < 0 || write(fd, data, n) != (ssize_t)n)
+    abort();
   close(fd);
   return path;
 }

@@ -1,4 +1,5 @@
-// json_fuzz.c - JSON, metrics.jsonl and event files as a run finds them in its folder. The first byte chooses which.
+// json_fuzz.c - JSON, metrics.jsonl and event files as a run finds them in its folder. The first
+// byte chooses which.
 #include "runtime/io/chart.h"
 #include "runtime/io/hf_keys.h"
 #include "runtime/io/json.h"
@@ -6,7 +7,8 @@
 #include "tests/fuzz/fuzz.h"
 
 static void value_read(void *user, const char *key, const json_t *value) {
-  if (json_is_number(value) && lm_hf_key_find(key).meaning != LM_HF_IGNORED) lm_json_number(user, json_number_value(value));
+  if (json_is_number(value) && lm_hf_key_find(key).meaning != LM_HF_IGNORED)
+    lm_json_number(user, json_number_value(value));
 }
 
 static void json_read(const char *text, size_t n) {
@@ -32,7 +34,10 @@ static void metrics_read(const char *path) {
     lm_chart_draw(&curves, "a < b", "loss", &picture);
     lm_curves_free(&curves);
     s = lm_metrics_open(path, 5, &m);
-    if (!s) s = lm_metrics_add(m, 6, &(lm_metric){"loss", 1.5}, 1), lm_metrics_close(m);
+    if (!s) {
+      s = lm_metrics_add(m, 6, &(lm_metric){"loss", 1.5}, 1);
+      lm_metrics_close(m);
+    }
   }
   LM_ASSERT(!s);
   lm_buf_free(&picture);
@@ -41,14 +46,21 @@ static void metrics_read(const char *path) {
 static void events_read(const char *path) {
   lm_events *e;
   lm_status s = lm_events_open(path, 5, &e);
-  if (!s) s = lm_events_add(e, 6, 1e9, &(lm_metric){"loss", 1.5}, 1), lm_events_close(e);
+  if (!s) {
+    s = lm_events_add(e, 6, 1e9, &(lm_metric){"loss", 1.5}, 1);
+    lm_events_close(e);
+  }
   LM_ASSERT(!s);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
-  if (!n) return 0;
-  if (data[0] % 3 == 0) json_read((const char *)data + 1, n - 1);
-  else if (data[0] % 3 == 1) metrics_read(fuzz_file("jsonl", data + 1, n - 1));
-  else events_read(fuzz_file("events", data + 1, n - 1));
+  if (!n)
+    return 0;
+  if (data[0] % 3 == 0)
+    json_read((const char *)data + 1, n - 1);
+  else if (data[0] % 3 == 1)
+    metrics_read(fuzz_file("jsonl", data + 1, n - 1));
+  else
+    events_read(fuzz_file("events", data + 1, n - 1));
   return 0;
 }

@@ -1,11 +1,13 @@
-// lm_fuzz.c - the text of the language: parser, formatter, tree printer, diagnostics. A text that parses must keep its tree
-// through the formatter, and be left alone by it the second time. What a text means is check_fuzz.c's.
+// lm_fuzz.c - the text of the language: parser, formatter, tree printer, diagnostics. A text that
+// parses must keep its tree through the formatter, and be left alone by it the second time. What a
+// text means is check_fuzz.c's.
 #include "dsl/ast.h"
 #include "tests/fuzz/fuzz.h"
 
 static void print(const ast_file *f, lm_buf *out) {
   lm_ast_print(f, out);
-  if (!out->p) lm_buf_puts(out, "");
+  if (!out->p)
+    lm_buf_puts(out, "");
 }
 
 static void check_formatted(lm_ctx *c, const ast_file *f) {
@@ -28,7 +30,8 @@ static void check_formatted(lm_ctx *c, const ast_file *f) {
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
   lm_ctx *c = lm_ctx_create();
   const ast_file *f = lm_parse_file(c, lm_source_add(c, "t.lm", (const char *)data, n));
-  if (!c->n_errors) check_formatted(c, f);
+  if (!c->n_errors)
+    check_formatted(c, f);
   fuzz_render(c);
   lm_ctx_destroy(c);
   return 0;

@@ -8,9 +8,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
   for (size_t i = 0; !s && i < lm_st_count(st); i++) {
     const lm_st_tensor *t = lm_st_at(st, i);
     float x;
-    for (int64_t k = 0; k < t->elements && lm_st_dtype_is_float(t->dtype); k++) lm_st_to_f32(t->dtype, t->data, k, 1, &x);
+    for (int64_t k = 0; k < t->elements && lm_st_dtype_is_float(t->dtype); k++)
+      lm_st_to_f32(t->dtype, t->data, k, 1, &x);
   }
-  if (!s) lm_st_close(st);
+  if (!s)
+    lm_st_close(st);
   lm_status_free(s);
   return 0;
 }

@@ -1,5 +1,6 @@
-// sources_fuzz.c - text, JSON lines, packed files and files of the cache. The first byte chooses which. What the reader gives as
-// text is well-formed, without NUL, and its lines are counted forward. A megabyte is read: a small file unpacks to hundreds.
+// sources_fuzz.c - text, JSON lines, packed files and files of the cache. The first byte chooses
+// which. What the reader gives as text is well-formed, without NUL, and its lines are counted
+// forward. A megabyte is read: a small file unpacks to hundreds.
 #include <jansson.h>
 
 #include "runtime/base/utf8.h"
@@ -20,7 +21,7 @@ static void stretch_read(const lm_data_source *source, const lm_stretch *s) {
 static lm_status source_read(const lm_data_source *source, lm_reader *r) {
   const lm_stretch *s;
   uint64_t line = 0;
-  for (size_t n = 1; n; ) {
+  for (size_t n = 1; n;) {
     LM_TRY(lm_reader_next(r, &s, &n));
     for (size_t i = 0; i < n; i++) {
       LM_ASSERT(s[i].line >= line);
@@ -37,7 +38,7 @@ static void source_open(lm_source_kind kind, const char *path, const char *split
   lm_status s = lm_file_list_make(&source, 1, &files);
   LM_ASSERT(!s);
   lm_reader *r = lm_reader_create(&files, 1 << 20);
-  lm_status_free(source_read(&source, r));         // of a packed file that is none
+  lm_status_free(source_read(&source, r)); // of a packed file that is none
   lm_reader_destroy(r);
   lm_file_list_free(&files);
 }
@@ -45,15 +46,19 @@ static void source_open(lm_source_kind kind, const char *path, const char *split
 static void store_open(const char *path) {
   lm_store *s;
   lm_status_free(lm_store_open(path, 1, &s));
-  if (s) lm_status_free(lm_store_check(s, 0, s->n));
+  if (s)
+    lm_status_free(lm_store_check(s, 0, s->n));
   lm_store_close(s);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
-  if (!n) return 0;
+  if (!n)
+    return 0;
   int what = data[0] % 5;
   const char *path = fuzz_file(what == 3 ? "zst" : "any", data + 1, n - 1);
-  if (what == 4) store_open(path);
-  else source_open(what ? LM_SOURCE_JSONL : LM_SOURCE_TEXT, path, what ? NULL : "ab");
+  if (what == 4)
+    store_open(path);
+  else
+    source_open(what ? LM_SOURCE_JSONL : LM_SOURCE_TEXT, path, what ? NULL : "ab");
   return 0;
 }

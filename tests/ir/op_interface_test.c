@@ -5,12 +5,14 @@
 #include "compiler/ops/interface.h"
 #include "tests/runtime/check.h"
 
-enum { OPERANDS = 3 };
+enum {
+  OPERANDS = 3
+};
 
 typedef struct sample {
   lm_op op;
   lm_value values[OPERANDS], result, *in[OPERANDS], *out[1];
-  uint32_t active;                     // a bit for each operand
+  uint32_t active; // a bit for each operand
 } sample;
 
 static void sample_make(sample *s, lm_opcode code) {
@@ -38,20 +40,23 @@ static double quarter(uint32_t *state) {
 
 // Whether f(x + y) + f(0) = f(x) + f(y) where x, y and 0 differ in the active operands alone.
 static bool adds_up(const sample *s) {
-  enum { TRIALS = 200 };
+  enum {
+    TRIALS = 200
+  };
   uint32_t state = 1;
   for (int k = 0; k < TRIALS; k++) {
     double x[OPERANDS], y[OPERANDS], sum[OPERANDS], zero[OPERANDS];
     for (int i = 0; i < OPERANDS; i++) {
       bool active = s->active >> i & 1;
-      x[i] = quarter(&state) + (active ? 0 : 0.25);   // a denominator is not 0
+      x[i] = quarter(&state) + (active ? 0 : 0.25); // a denominator is not 0
       y[i] = active ? quarter(&state) : x[i];
       sum[i] = active ? x[i] + y[i] : x[i];
       zero[i] = active ? 0 : x[i];
     }
     double left = lm_eval_scalar(&s->op, sum) + lm_eval_scalar(&s->op, zero);
     double right = lm_eval_scalar(&s->op, x) + lm_eval_scalar(&s->op, y);
-    if (!(fabs(left - right) <= 1e-12)) return false;
+    if (!(fabs(left - right) <= 1e-12))
+      return false;
   }
   return true;
 }
@@ -69,11 +74,14 @@ static uint32_t differentiable(int code) {
 static void linear_test(void) {
   sample s;
   for (int code = 0; code < LM_OPS; code++) {
-    if (!is_elementwise(code) || lm_op_derivative(code) != LM_DERIVATIVE_RULE) continue;
+    if (!is_elementwise(code) || lm_op_derivative(code) != LM_DERIVATIVE_RULE)
+      continue;
     sample_make(&s, (lm_opcode)code);
     for (s.active = 1; s.active <= differentiable(code); s.active++) {
-      if (s.active & ~differentiable(code)) continue;
-      if (lm_op_is_linear(&s.op, is_active, &s) == adds_up(&s)) continue;
+      if (s.active & ~differentiable(code))
+        continue;
+      if (lm_op_is_linear(&s.op, is_active, &s) == adds_up(&s))
+        continue;
       fprintf(stderr, "%s, active operands %u\n", lm_op_table[code].name, s.active);
       exit(1);
     }
@@ -83,7 +91,8 @@ static void linear_test(void) {
 static void class_test(void) {
   sample s;
   for (int code = 0; code < LM_OPS; code++) {
-    if (!is_elementwise(code)) continue;
+    if (!is_elementwise(code))
+      continue;
     sample_make(&s, (lm_opcode)code);
     CHECK(lm_op_row_class(&s.op) == LM_ROW_EACH && lm_op_touched_axes(&s.op, 0).rank == 0);
     lm_recompute_class expected = code == LM_OP_EXPAND ? LM_RECOMPUTE_FREE : LM_RECOMPUTE_CHEAP;
@@ -94,16 +103,16 @@ static void class_test(void) {
     lm_recompute_class class;
     lm_row_class rows;
   } tests[] = {
-    {LM_OP_VIEW, LM_RECOMPUTE_FREE, LM_ROW_EACH},
-    {LM_OP_CONCAT, LM_RECOMPUTE_CHEAP, LM_ROW_EACH},
-    {LM_OP_SUM, LM_RECOMPUTE_FUSED, LM_ROW_EACH},
-    {LM_OP_GATHER, LM_RECOMPUTE_FUSED, LM_ROW_BY_INDEX},
-    {LM_OP_RNG, LM_RECOMPUTE_FUSED, LM_ROW_NUMBERED},
-    {LM_OP_SCATTER, LM_RECOMPUTE_FUSED, LM_ROW_MIXED},
-    {LM_OP_DOT, LM_RECOMPUTE_UNFUSED, LM_ROW_EACH},
-    {LM_OP_PARAM, LM_RECOMPUTE_UNFUSED, LM_ROW_MIXED},
-    {LM_OP_APPEND, LM_RECOMPUTE_UNFUSED, LM_ROW_MIXED},
-    {LM_OP_CONST, LM_RECOMPUTE_FREE, LM_ROW_EACH},
+      {LM_OP_VIEW, LM_RECOMPUTE_FREE, LM_ROW_EACH},
+      {LM_OP_CONCAT, LM_RECOMPUTE_CHEAP, LM_ROW_EACH},
+      {LM_OP_SUM, LM_RECOMPUTE_FUSED, LM_ROW_EACH},
+      {LM_OP_GATHER, LM_RECOMPUTE_FUSED, LM_ROW_BY_INDEX},
+      {LM_OP_RNG, LM_RECOMPUTE_FUSED, LM_ROW_NUMBERED},
+      {LM_OP_SCATTER, LM_RECOMPUTE_FUSED, LM_ROW_MIXED},
+      {LM_OP_DOT, LM_RECOMPUTE_UNFUSED, LM_ROW_EACH},
+      {LM_OP_PARAM, LM_RECOMPUTE_UNFUSED, LM_ROW_MIXED},
+      {LM_OP_APPEND, LM_RECOMPUTE_UNFUSED, LM_ROW_MIXED},
+      {LM_OP_CONST, LM_RECOMPUTE_FREE, LM_ROW_EACH},
   };
   for (size_t i = 0; i < LM_COUNT(tests); i++) {
     lm_op op = {.code = tests[i].code};

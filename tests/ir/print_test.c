@@ -1,11 +1,13 @@
-// print_test.c - what is printed parses to the same text again, for every .lmir file given or in tests/.
+// print_test.c - what is printed parses to the same text again, for every .lmir file given or in
+// tests/.
 #include <dirent.h>
 #include "compiler/ir/ir.h"
 #include "tests/runtime/check.h"
 
 static lm_module *parse(lm_ctx *c, const char *path, const char *text, size_t n) {
   lm_module *m = lm_module_parse(c, lm_source_add(c, path, text, n));
-  if (m) return m;
+  if (m)
+    return m;
   lm_buf b = {0};
   lm_diag_render(c, &b, false);
   fprintf(stderr, "%s", b.p);
@@ -15,10 +17,12 @@ static lm_module *parse(lm_ctx *c, const char *path, const char *text, size_t n)
 static void round_trip(const char *path) {
   lm_buf text = {0}, once = {0}, twice = {0};
   CHECK_OK(lm_file_read(path, 1 << 24, &text));
-  lm_ctx *a = lm_ctx_create(), *b = lm_ctx_create();
+  lm_ctx *a = lm_ctx_create();
+  lm_ctx *b = lm_ctx_create();
   lm_module_print(parse(a, path, text.p, text.n), &once);
   lm_module_print(parse(b, path, once.p, once.n), &twice);
-  if (getenv("SHOW")) puts(once.p);
+  if (getenv("SHOW"))
+    puts(once.p);
   CHECK(!strcmp(once.p, twice.p));
   lm_ctx_destroy(a);
   lm_ctx_destroy(b);
@@ -34,12 +38,15 @@ static void folder(const char *path) {
     size_t n = strlen(e->d_name);
     char file[512];
     snprintf(file, sizeof file, "%s/%s", path, e->d_name);
-    if (n > 5 && !strcmp(e->d_name + n - 5, ".lmir") && strncmp(e->d_name, "bad-", 4)) round_trip(file);
+    if (n > 5 && !strcmp(e->d_name + n - 5, ".lmir") && strncmp(e->d_name, "bad-", 4))
+      round_trip(file);
   }
   closedir(d);
 }
 
 int main(int argc, char **argv) {
-  for (int i = 1; i < argc; i++) round_trip(argv[i]);
-  if (argc == 1) folder("tests/ir");
+  for (int i = 1; i < argc; i++)
+    round_trip(argv[i]);
+  if (argc == 1)
+    folder("tests/ir");
 }

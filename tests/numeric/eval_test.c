@@ -1,5 +1,5 @@
-// eval_test.c - the interpreter's own corners: places, extents, integers, random numbers, rounding. (Every derivative is
-// checked against finite differences of it elsewhere.)
+// eval_test.c - the interpreter's own corners: places, extents, integers, random numbers, rounding.
+// (Every derivative is checked against finite differences of it elsewhere.)
 #include "runtime/base/philox.h"
 #include "tests/numeric/grad_check.h"
 
@@ -20,27 +20,35 @@ static const char text[] =
     "  %y = cast %x : bf16[b]  %c = const 0.1 : f32  %z = add %x, %c  return %y, %z\n}\n"
     "func @place(%i: int) -> (w: f32[b]) {\n  %w = param @w[%i]  return %w\n}\n"
     "func @argmax(%x: f32[b, k]) -> (i: int, m: f32[b], a: int[b]) {\n"
-    "  %i = argmax %x over(b, k)  %m = max %x over(k)  %a = argmax %x over(k)  return %i, %m, %a\n}\n";
+    "  %i = argmax %x over(b, k)  %m = max %x over(k)  %a = argmax %x over(k)  return %i, %m, "
+    "%a\n}\n";
 
 static lm_tensor given(lm_eval *e, const lm_func *f, int arg, const double *v) {
   lm_tensor t = lm_eval_tensor(e, f->body->args[arg]->type);
-  for (int64_t i = 0; i < t.n; i++) t.v[i] = v[i];
+  for (int64_t i = 0; i < t.n; i++)
+    t.v[i] = v[i];
   return t;
 }
 
 static void free_all(lm_tensor *t, int n) {
-  while (n--) lm_tensor_free(&t[n]);
+  while (n--)
+    lm_tensor_free(&t[n]);
 }
 
 static void expect(const lm_tensor *t, const double *want) {
   for (int64_t i = 0; i < t->n; i++)
-    if (t->v[i] != want[i]) fprintf(stderr, "[%lld] is %.17g, not %.17g\n", (long long)i, t->v[i], want[i]), exit(1);
+    if (t->v[i] != want[i]) {
+      fprintf(stderr, "[%lld] is %.17g, not %.17g\n", (long long)i, t->v[i], want[i]);
+      exit(1);
+    }
 }
 
-static void run(lm_eval *e, lm_module *m, const char *name, const double *const *args, lm_tensor *out) {
+static void run(lm_eval *e, lm_module *m, const char *name, const double *const *args,
+                lm_tensor *out) {
   const lm_func *f = lm_func_find(m, name);
   lm_tensor in[4];
-  for (uint32_t i = 0; i < f->body->n_args; i++) in[i] = given(e, f, (int)i, args[i]);
+  for (uint32_t i = 0; i < f->body->n_args; i++)
+    in[i] = given(e, f, (int)i, args[i]);
   CHECK_OK(lm_eval_call(e, f, in, out));
   free_all(in, (int)f->body->n_args);
 }
@@ -51,7 +59,8 @@ static void check_ints(lm_eval *e, lm_module *m) {
   run(e, m, "ints", (const double *[]){a, d}, out);
   expect(&out[0], (double[]){2, -3, 0, 0, -2147483648.0});
   expect(&out[1], (double[]){1, 2, 0, 2000000000, 0});
-  expect(&out[2], (double[]){21, -21, 0, (double)(int32_t)(uint32_t)(2000000000ll * 2000000001ll), -2147483648.0});
+  expect(&out[2], (double[]){21, -21, 0, (double)(int32_t)(uint32_t)(2000000000ll * 2000000001ll),
+                             -2147483648.0});
   expect(&out[3], (double[]){-7, 7, -5, -2000000000, -2147483648.0});
   free_all(out, 4);
 }
@@ -65,19 +74,22 @@ static void check_gather(lm_eval *e, lm_module *m) {
   free_all(out, 2);
 }
 
-// Two places, then one more; what is given back has the extent of the moment, the cache its capacity.
+// Two places, then one more; what is given back has the extent of the moment, the cache its
+// capacity.
 static void check_append(lm_eval *e, lm_module *m) {
   lm_tensor out;
   lm_eval_extent_set(e, 1, 2);
   lm_eval_extent_set(e, 2, 2);
-  run(e, m, "append", (const double *[]){(double[]){1, 2, 3, 4}, (double[]){0}, (double[]){1}}, &out);
+  run(e, m, "append", (const double *[]){(double[]){1, 2, 3, 4}, (double[]){0}, (double[]){1}},
+      &out);
   expect(&out, (double[]){1, 2, 3, 4});
   lm_tensor_free(&out);
   lm_eval_extent_set(e, 1, 1);
   lm_eval_extent_set(e, 2, 3);
   run(e, m, "append", (const double *[]){(double[]){5, 6}, (double[]){2}, (double[]){1}}, &out);
   expect(&out, (double[]){1, 2, 5, 3, 4, 6});
-  expect(&(lm_tensor){.n = 12, .v = lm_eval_global(e, "c")->v + 12}, (double[]){1, 2, 5, 0, 0, 0, 3, 4, 6, 0, 0, 0});
+  expect(&(lm_tensor){.n = 12, .v = lm_eval_global(e, "c")->v + 12},
+         (double[]){1, 2, 5, 0, 0, 0, 3, 4, 6, 0, 0, 0});
   lm_tensor_free(&out);
 }
 
@@ -85,7 +97,7 @@ static void check_rng(lm_eval *e, lm_module *m) {
   lm_tensor out;
   run(e, m, "rng", (const double *[]){(double[]){7}, (double[]){10}}, &out);
   for (uint32_t i = 0; i < 10; i++) {
-    uint32_t element = 10 * 5 + i;                            // rows begin at 10, of 5 elements
+    uint32_t element = 10 * 5 + i; // rows begin at 10, of 5 elements
     lm_philox4 w = lm_philox((lm_philox4){{element / 4, 0, 3, 7}}, lm_philox_key(1337, 42));
     CHECK(out.v[i] == lm_philox_unit(w.v[element % 4]));
   }
@@ -96,8 +108,9 @@ static void check_round(lm_eval *e, lm_module *m) {
   lm_tensor out[2];
   lm_eval_round_set(e, true);
   run(e, m, "round", (const double *[]){(double[]){1.00390625, 1.01171875}}, out);
-  expect(&out[0], (double[]){1, 1.015625});                   // halves go to the even neighbour
-  expect(&out[1], (double[]){(double)(float)(1.00390625 + (double)0.1f), (double)(float)(1.01171875 + (double)0.1f)});
+  expect(&out[0], (double[]){1, 1.015625}); // halves go to the even neighbour
+  expect(&out[1], (double[]){(double)(float)(1.00390625 + (double)0.1f),
+                             (double)(float)(1.01171875 + (double)0.1f)});
   lm_eval_round_set(e, false);
   free_all(out, 2);
 }

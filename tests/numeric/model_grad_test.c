@@ -1,5 +1,5 @@
-// model_grad_test.c - a Llama-like model by hand (tests/ir/llama.lmir): the derivative that `grad` makes of it against
-// finite differences, after every stage of cleaning.
+// model_grad_test.c - a Llama-like model by hand (tests/ir/llama.lmir): the derivative that `grad`
+// makes of it against finite differences, after every stage of cleaning.
 #include "tests/numeric/grad_check.h"
 
 static double check(const char *passes) {
@@ -16,17 +16,23 @@ static double check(const char *passes) {
   }
   lm_eval *e = lm_eval_create(m);
   uint64_t rng = 7;
-  for (uint32_t i = 0; i < m->n_globals; i++) fill_real(lm_eval_global(e, m->globals[i].name), -0.7, 0.9, &rng);
+  for (uint32_t i = 0; i < m->n_globals; i++)
+    fill_real(lm_eval_global(e, m->globals[i].name), -0.7, 0.9, &rng);
   const lm_func *loss = lm_func_find(m, "loss");
   lm_tensor args[5];
-  for (int i = 0; i < 5; i++) args[i] = lm_eval_tensor(e, loss->body->args[i]->type);
+  for (int i = 0; i < 5; i++)
+    args[i] = lm_eval_tensor(e, loss->body->args[i]->type);
   fill_int(&args[0], 11, &rng);
-  for (int64_t i = 0; i < args[1].n; i++) args[1].v[i] = (double)(i % 5), args[2].v[i] = i / 5;
+  for (int64_t i = 0; i < args[1].n; i++) {
+    args[1].v[i] = (double)(i % 5);
+    args[2].v[i] = i / 5;
+  }
   fill_int(&args[3], 11, &rng);
   fill_real(&args[4], 0, 1, &rng);
   CHECK(grad_check(m, e, args, 3, 1e-8) > 150);
   double value = first_result(e, lm_func_find(m, "loss"), args);
-  for (int i = 0; i < 5; i++) lm_tensor_free(&args[i]);
+  for (int i = 0; i < 5; i++)
+    lm_tensor_free(&args[i]);
   lm_eval_destroy(e);
   lm_ctx_destroy(c);
   lm_buf_free(&text);
@@ -36,5 +42,6 @@ static double check(const char *passes) {
 int main(void) {
   double plain = check("inline,grad");
   CHECK(fabs(plain - check("inline,simplify,cse,licm,dce,grad")) < 1e-12 * fabs(plain));
-  CHECK(fabs(plain - check("inline,simplify,cse,licm,dce,grad,simplify,cse,licm,dce")) < 1e-12 * fabs(plain));
+  CHECK(fabs(plain - check("inline,simplify,cse,licm,dce,grad,simplify,cse,licm,dce")) <
+        1e-12 * fabs(plain));
 }

@@ -1,10 +1,10 @@
 // pass_test.c - the runner: lists of passes, what does not fit, what is switched off, who watches.
 #include "tests/numeric/grad_check.h"
 
-static const char text[] =
-    "stage graph\naxis b = 2\nparam @w : f32[b] = ones\n"
-    "func @loss(%x: f32[b]) -> (sum: f32, weight: f32) {\n"
-    "  %w = param @w  %d = exp %x  %y = mul %x, %w  %s = sum %y over(b)  %n = const 2 : f32  return %s, %n\n}\n";
+static const char text[] = "stage graph\naxis b = 2\nparam @w : f32[b] = ones\n"
+                           "func @loss(%x: f32[b]) -> (sum: f32, weight: f32) {\n"
+                           "  %w = param @w  %d = exp %x  %y = mul %x, %w  %s = sum %y over(b)  %n "
+                           "= const 2 : f32  return %s, %n\n}\n";
 
 static void note(void *user, const char *pass, bool after, const lm_module *m) {
   lm_buf_printf(user, "%s%s ", after ? "/" : "", pass);
@@ -19,7 +19,8 @@ static void check_list(void) {
   CHECK_OK(lm_pass_run_list(m, "dce,grad", &env, &ok));
   CHECK(ok && m->stage == LM_STAGE_STEP && !strcmp(seen.p, "dce /dce grad /grad "));
   CHECK_FAILS(lm_pass_run_list(m, "cse,frob", &env, &ok), LM_USER, "there is no pass frob");
-  CHECK_FAILS(lm_pass_run_list(m, "grad", &env, &ok), LM_USER, "pass grad does not run on a module at this stage");
+  CHECK_FAILS(lm_pass_run_list(m, "grad", &env, &ok), LM_USER,
+              "pass grad does not run on a module at this stage");
   lm_buf_free(&seen);
   lm_ctx_destroy(c);
 }
@@ -28,27 +29,34 @@ static void check_disabled(void) {
   lm_ctx *c = lm_ctx_create();
   lm_module *m = must_parse(c, "pass.lmir", text, strlen(text));
   lm_buf seen = {0};
-  lm_pass_env env = {.watch = note, .user = &seen, .disabled = (const char *[]){"cse", "licm"}, .n_disabled = 2};
+  lm_pass_env env = {
+      .watch = note, .user = &seen, .disabled = (const char *[]){"cse", "licm"}, .n_disabled = 2};
   CHECK(lm_pipeline_run(m, LM_STAGE_STEP, &env));
-  CHECK(m->stage == LM_STAGE_STEP && strstr(seen.p, "simplify") && !strstr(seen.p, "cse") && !strstr(seen.p, "licm"));
+  CHECK(m->stage == LM_STAGE_STEP && strstr(seen.p, "simplify") && !strstr(seen.p, "cse") &&
+        !strstr(seen.p, "licm"));
   lm_buf_free(&seen);
   lm_ctx_destroy(c);
 }
 
 // Errors of passes are the user's, at the place in the source that the operation came from.
 static void check_errors(void) {
-  static const struct { const char *text, *pass, *message; } cases[] = {
-    {"stage graph\nfile \"m.lm\"\nfunc @f() -> () {\n call @g() loc(1:7:3)\n return\n}\nfunc @g() -> () {\n call @f() loc(1:9:1)\n return\n}\n",
-     "inline", "@f calls itself"},
-    {"stage graph\nfunc @g() -> () {\n return\n}\nfunc @loss() -> (s: f32, w: f32) {\n call @g()\n %s = const 1 : f32\n return %s, %s\n}\n",
-     "grad", "call @g has no derivative before pass inline"},
-    {"stage graph\nfunc @loss() -> (s: int, w: int) {\n %s = const 1 : int\n return %s, %s\n}\n",
-     "grad", "@loss returns a sum, one floating number, and a weight"},
+  static const struct {
+    const char *text, *pass, *message;
+  } cases[] = {
+      {"stage graph\nfile \"m.lm\"\nfunc @f() -> () {\n call @g() loc(1:7:3)\n return\n}\nfunc "
+       "@g() -> () {\n call @f() loc(1:9:1)\n return\n}\n",
+       "inline", "@f calls itself"},
+      {"stage graph\nfunc @g() -> () {\n return\n}\nfunc @loss() -> (s: f32, w: f32) {\n call "
+       "@g()\n %s = const 1 : f32\n return %s, %s\n}\n",
+       "grad", "call @g has no derivative before pass inline"},
+      {"stage graph\nfunc @loss() -> (s: int, w: int) {\n %s = const 1 : int\n return %s, %s\n}\n",
+       "grad", "@loss returns a sum, one floating number, and a weight"},
   };
   for (size_t i = 0; i < LM_COUNT(cases); i++) {
     lm_ctx *c = lm_ctx_create();
     bool ok = true;
-    CHECK_OK(lm_pass_run_list(must_parse(c, "e.lmir", cases[i].text, strlen(cases[i].text)), cases[i].pass, &(lm_pass_env){0}, &ok));
+    CHECK_OK(lm_pass_run_list(must_parse(c, "e.lmir", cases[i].text, strlen(cases[i].text)),
+                              cases[i].pass, &(lm_pass_env){0}, &ok));
     CHECK(!ok && c->diags && !strcmp(c->diags->text, cases[i].message));
     lm_ctx_destroy(c);
   }

@@ -1,5 +1,5 @@
-// cache_test.c - compiled kernels on disk: used again, rebuilt when damaged, shared between processes; what is said when
-// there is no compiler or the text does not compile.
+// cache_test.c - compiled kernels on disk: used again, rebuilt when damaged, shared between
+// processes; what is said when there is no compiler or the text does not compile.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -9,20 +9,23 @@
 #include "runtime/cpu/exec.h"
 #include "tests/runtime/check.h"
 
-enum { KERNELS = 5 };
+enum {
+  KERNELS = 5
+};
 
 static lm_plan_kernel kernels[KERNELS];
 static char sources[KERNELS][200], names[KERNELS][16], dir[] = "/tmp/lmc-cache-test-XXXXXX";
-static lm_plan plan = {.kernels = kernels, .n_kernels = KERNELS, .prelude = "#define ADD(x, y) ((x) + (y))\n"};
+static lm_plan plan = {
+    .kernels = kernels, .n_kernels = KERNELS, .prelude = "#define ADD(x, y) ((x) + (y))\n"};
 
 // Kernel i adds i to the int at buf[0].
 static void plan_make(int salt) {
   for (int i = 0; i < KERNELS; i++) {
     snprintf(names[i], sizeof names[i], "k%d_%d", salt, i);
-    snprintf(
-        sources[i], sizeof sources[i],
-        "void %s(char *const *buf, const long *var, long lo, long hi) { *(int *)buf[0] = ADD(*(int *)buf[0], %d); }\n",
-        names[i], i);
+    snprintf(sources[i], sizeof sources[i],
+             "void %s(char *const *buf, const long *var, long lo, long hi) { *(int *)buf[0] = "
+             "ADD(*(int *)buf[0], %d); }\n",
+             names[i], i);
     kernels[i] = (lm_plan_kernel){names[i], sources[i], "here.lm:1"};
   }
 }
@@ -65,19 +68,24 @@ static int files_each(const char *ending, void (*fn)(const char *path)) {
   CHECK(d);
   for (struct dirent *entry; (entry = readdir(d));) {
     char path[400];
-    size_t length = strlen(entry->d_name), end = strlen(ending);
-    if (length < end || strcmp(entry->d_name + length - end, ending) || entry->d_name[0] == '.') continue;
+    size_t length = strlen(entry->d_name);
+    size_t end = strlen(ending);
+    if (length < end || strcmp(entry->d_name + length - end, ending) || entry->d_name[0] == '.')
+      continue;
     snprintf(path, sizeof path, "%s/%s", dir, entry->d_name);
     n++;
-    if (fn) fn(path);
+    if (fn)
+      fn(path);
   }
   closedir(d);
   return n;
 }
 
-static void file_remove(const char *path) { CHECK(!unlink(path)); }
+static void file_remove(const char *path) {
+  CHECK(!unlink(path));
+}
 
-static void file_damage(const char *path) {   // its own copy, since one file has many names
+static void file_damage(const char *path) { // its own copy, since one file has many names
   lm_buf b = {0};
   CHECK_OK(lm_file_read(path, 1 << 24, &b));
   b.p[b.n / 2] ^= 1;
@@ -85,19 +93,23 @@ static void file_damage(const char *path) {   // its own copy, since one file ha
   lm_buf_free(&b);
 }
 
-static void file_truncate(const char *path) { CHECK(!truncate(path, 100)); }
+static void file_truncate(const char *path) {
+  CHECK(!truncate(path, 100));
+}
 
 static void use_test(void) {
   plan_make(1);
   CHECK(run(NULL) == KERNELS);
   CHECK(run(NULL) == 0);
-  CHECK(files_each(".so", NULL) == KERNELS && files_each("", NULL) == KERNELS);   // nothing else is left behind
+  CHECK(files_each(".so", NULL) == KERNELS &&
+        files_each("", NULL) == KERNELS); // nothing else is left behind
   plan.prelude = "#define ADD(x, y) ((y) + (x))\n";
   CHECK(run(NULL) == KERNELS);
   CHECK(run(NULL) == 0);
 }
 
-// CC="ccache gcc" and the like: words, the first of which is a program. A file's path may hold blanks, too.
+// CC="ccache gcc" and the like: words, the first of which is a program. A file's path may hold
+// blanks, too.
 static void words_test(void) {
   char path[500];
   snprintf(path, sizeof path, "%s/c c", dir);
@@ -111,7 +123,8 @@ static void words_test(void) {
   CHECK(!unlink(path));
 }
 
-// A name that an option could have is no option; several executors load and unload the same kernels in any order.
+// A name that an option could have is no option; several executors load and unload the same kernels
+// in any order.
 static void loading_test(void) {
   char here[400];
   CHECK(getcwd(here, sizeof here) && !chdir(dir));
@@ -124,11 +137,13 @@ static void loading_test(void) {
   lm_exec *e[3];
   for (int i = 0; i < 12; i++) {
     plan_make(7 + i % 4);
-    if (i >= 3) lm_exec_destroy(e[i % 3]);
+    if (i >= 3)
+      lm_exec_destroy(e[i % 3]);
     CHECK_OK(lm_exec_create(&plan, NULL, &e[i % 3]));
     CHECK(run(NULL) == 0);
   }
-  for (int i = 0; i < 3; i++) lm_exec_destroy(e[i]);
+  for (int i = 0; i < 3; i++)
+    lm_exec_destroy(e[i]);
 }
 
 static void damage_test(void) {
@@ -164,7 +179,9 @@ static void compiler_make(const char *on_source) {
   char path[500];
   snprintf(path, sizeof path, "%s/cc.sh", dir);
   FILE *f = fopen(path, "w");
-  CHECK(f && fprintf(f, "#!/bin/sh\nfor a in \"$@\"; do case $a in %s;; esac; done\nexec cc \"$@\"\n", on_source) > 0);
+  CHECK(f &&
+        fprintf(f, "#!/bin/sh\nfor a in \"$@\"; do case $a in %s;; esac; done\nexec cc \"$@\"\n",
+                on_source) > 0);
   CHECK(!fclose(f) && !chmod(path, 0700));
   setenv("LMC_CC", path, 1);
 }
@@ -222,7 +239,7 @@ static void replace_test(void) {
 int main(void) {
   CHECK(mkdtemp(dir));
   setenv("LMC_CACHE", dir, 1);
-  processes_test();                    // before any thread has been started
+  processes_test(); // before any thread has been started
   files_each(".so", file_remove);
   use_test();
   words_test();

@@ -1,5 +1,5 @@
-// gemm_memory_test.c - what products by oneDNN leave behind: memory of the process grows by the panels of each thread once, not call
-// by call.
+// gemm_memory_test.c - what products by oneDNN leave behind: memory of the process grows by the
+// panels of each thread once, not call by call.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,15 @@
 #include "runtime/cpu/gemm_call.h"
 #include "tests/runtime/check.h"
 
-enum { THREADS = 2, CALLS = 30, M = 1000, N = 768, K = 512, ROW = 32000, MOST = 4 << 20 /* of a thread; panels take 0.9 MB */ };
+enum {
+  THREADS = 2,
+  CALLS = 30,
+  M = 1000,
+  N = 768,
+  K = 512,
+  ROW = 32000,
+  MOST = 4 << 20 /* of a thread; panels take 0.9 MB */
+};
 
 static int64_t anonymous_bytes(void) {
   lm_buf text = {0};
@@ -20,26 +28,43 @@ static int64_t anonymous_bytes(void) {
   return bytes;
 }
 
-// A's columns lie side by side in rows that are far apart, for which the library puts operands into panels.
+// A's columns lie side by side in rows that are far apart, for which the library puts operands into
+// panels.
 static void product(const float *a, const float *b, float *c) {
-  lm_gemm_shape s = {.m = M, .n = N, .k = K, .a_m = 1, .a_k = ROW, .b_k = N, .b_n = 1, .c_m = N, .c_n = 1, .ab = LM_F32, .cc = LM_F32};
+  lm_gemm_shape s = {.m = M,
+                     .n = N,
+                     .k = K,
+                     .a_m = 1,
+                     .a_k = ROW,
+                     .b_k = N,
+                     .b_n = 1,
+                     .c_m = N,
+                     .c_n = 1,
+                     .ab = LM_F32,
+                     .cc = LM_F32};
   CHECK(!lm_gemm_packs(&s));
   lm_gemm_call(&s, (const char *)a, (const char *)b, c, false, NULL);
 }
 
-typedef struct operands { const float *a, *b; float *c; } operands;
+typedef struct operands {
+  const float *a, *b;
+  float *c;
+} operands;
 
 static void products(void *user, int me) {
   const operands *o = user;
-  for (int i = 0; i < CALLS; i++) product(o->a, o->b, o->c + me * M * N);
+  for (int i = 0; i < CALLS; i++)
+    product(o->a, o->b, o->c + me * M * N);
 }
 
 int main(void) {
 #ifdef __SANITIZE_ADDRESS__
-  return 0;                            // it keeps what is freed
+  return 0; // it keeps what is freed
 #endif
-  float *a = lm_calloc((size_t)ROW * K, sizeof *a), *b = lm_calloc(K * N, sizeof *b), *c = lm_calloc(THREADS * M * N, sizeof *c);
-  memset(c, 1, sizeof *c * THREADS * M * N);           // its pages are there before
+  float *a = lm_calloc((size_t)ROW * K, sizeof *a);
+  float *b = lm_calloc(K * N, sizeof *b);
+  float *c = lm_calloc(THREADS * M * N, sizeof *c);
+  memset(c, 1, sizeof *c * THREADS * M * N); // its pages are there before
   lm_team *team = lm_team_create(THREADS);
   lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = THREADS, .team = team});
   int64_t before = anonymous_bytes();

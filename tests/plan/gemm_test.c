@@ -1,6 +1,6 @@
-// gemm_test.c - GEMMs of plans against plain loops in double, over random strides, batches and sums, in every type and by
-// every way there is (f32 also through the matmul primitives that bf16 takes where the processor has it); equal bits
-// whatever the number of threads.
+// gemm_test.c - GEMMs of plans against plain loops in double, over random strides, batches and
+// sums, in every type and by every way there is (f32 also through the matmul primitives that bf16
+// takes where the processor has it); equal bits whatever the number of threads.
 #include <dirent.h>
 #include <math.h>
 #include <stdio.h>
@@ -11,55 +11,73 @@
 #include "runtime/cpu/matmul.h"
 #include "tests/runtime/check.h"
 
-typedef struct rng { uint64_t state; } rng;
+typedef struct rng {
+  uint64_t state;
+} rng;
 
 static uint32_t draw(rng *r, uint32_t n) {
   r->state = r->state * 6364136223846793005u + 1442695040888963407u;
   return (uint32_t)((r->state >> 33) % n);
 }
 
-static lm_plan_extent fixed(int64_t n) { return (lm_plan_extent){.fixed = n}; }
+static lm_plan_extent fixed(int64_t n) {
+  return (lm_plan_extent){.fixed = n};
+}
 
 // Three operands; axes are dealt to each in random order, innermost first, with gaps now and then.
-typedef struct tensor { int64_t elements; float *p; } tensor;
+typedef struct tensor {
+  int64_t elements;
+  float *p;
+} tensor;
 
 static void shuffle(rng *r, int *order, int n) {
-  for (int i = 0; i < n; i++) order[i] = i;
+  for (int i = 0; i < n; i++)
+    order[i] = i;
   for (int i = n - 1; i > 0; i--) {
-    int j = (int)draw(r, (uint32_t)i + 1), t = order[i];
+    int j = (int)draw(r, (uint32_t)i + 1);
+    int t = order[i];
     order[i] = order[j];
     order[j] = t;
   }
 }
 
-// strides[i]: where to put the stride of axis i of size[i]; NULL: not an axis of this tensor. Returns its elements.
+// strides[i]: where to put the stride of axis i of size[i]; NULL: not an axis of this tensor.
+// Returns its elements.
 static int64_t strides_deal(rng *r, const int64_t *size, int64_t **strides, int n) {
   int order[16];
   int64_t stride = draw(r, 8) ? 1 : 2;
   shuffle(r, order, n);
   for (int i = 0; i < n; i++) {
-    if (!strides[order[i]]) continue;
+    if (!strides[order[i]])
+      continue;
     *strides[order[i]] = stride;
     stride *= size[order[i]];
-    if (!draw(r, 5)) stride += draw(r, 7);
+    if (!draw(r, 5))
+      stride += draw(r, 7);
   }
   return stride;
 }
 
-typedef struct kind { const char *name; lm_dtype ab, c; uint32_t primitives; } kind;
+typedef struct kind {
+  const char *name;
+  lm_dtype ab, c;
+  uint32_t primitives;
+} kind;
 static const kind kinds[] = {
-  {"f32", LM_F32, LM_F32, 0},
-  {"f32 by primitives", LM_F32, LM_F32, 1 << LM_F32},
-  {"bf16", LM_BF16, LM_BF16, 0},
-  {"bf16 into f32", LM_BF16, LM_F32, 0},
-  {"f64", LM_F64, LM_F64, 0},
+    {"f32", LM_F32, LM_F32, 0},    {"f32 by primitives", LM_F32, LM_F32, 1 << LM_F32},
+    {"bf16", LM_BF16, LM_BF16, 0}, {"bf16 into f32", LM_BF16, LM_F32, 0},
+    {"f64", LM_F64, LM_F64, 0},
 };
 
 static lm_plan_gemm random_gemm(rng *r, const kind *k, int64_t *elements) {
-  lm_plan_gemm g = {.accumulate = draw(r, 2), .n_batch = (int)draw(r, 4), .dtype_ab = (uint8_t)k->ab, .dtype_c = (uint8_t)k->c};
+  lm_plan_gemm g = {.accumulate = draw(r, 2),
+                    .n_batch = (int)draw(r, 4),
+                    .dtype_ab = (uint8_t)k->ab,
+                    .dtype_c = (uint8_t)k->c};
   uint32_t most = draw(r, 6) ? 24 : 150;
   int64_t size[16] = {1 + draw(r, most), 1 + draw(r, most), 1 + draw(r, most)};
-  int64_t *a[16] = {&g.a_m, NULL, &g.a_k}, *b[16] = {NULL, &g.b_n, &g.b_k}, *c[16] = {&g.c_m, &g.c_n, NULL};
+  int64_t *a[16] = {&g.a_m, NULL, &g.a_k}, *b[16] = {NULL, &g.b_n, &g.b_k},
+          *c[16] = {&g.c_m, &g.c_n, NULL};
   g.m = fixed(size[0]);
   g.n = fixed(size[1]);
   g.k = fixed(size[2]);
@@ -77,10 +95,12 @@ static lm_plan_gemm random_gemm(rng *r, const kind *k, int64_t *elements) {
   return g;
 }
 
-static void reference(const lm_plan_gemm *g, int level, const double *a, const double *b, double *c) {
+static void reference(const lm_plan_gemm *g, int level, const double *a, const double *b,
+                      double *c) {
   if (level < g->n_batch) {
     for (int64_t i = 0; i < g->batch[level].size.fixed; i++)
-      reference(g, level + 1, a + i * g->batch[level].a, b + i * g->batch[level].b, c + i * g->batch[level].c);
+      reference(g, level + 1, a + i * g->batch[level].a, b + i * g->batch[level].b,
+                c + i * g->batch[level].c);
     return;
   }
   for (int64_t i = 0; i < g->m.fixed; i++)
@@ -92,28 +112,38 @@ static void reference(const lm_plan_gemm *g, int level, const double *a, const d
 // Elements of C that the product writes: there the reference begins at 0 unless it accumulates.
 static void begin(const lm_plan_gemm *g, int level, double *c) {
   if (level < g->n_batch) {
-    for (int64_t i = 0; i < g->batch[level].size.fixed; i++) begin(g, level + 1, c + i * g->batch[level].c);
+    for (int64_t i = 0; i < g->batch[level].size.fixed; i++)
+      begin(g, level + 1, c + i * g->batch[level].c);
     return;
   }
   for (int64_t i = 0; i < g->m.fixed && !g->accumulate; i++)
-    for (int64_t j = 0; j < g->n.fixed; j++) c[i * g->c_m + j * g->c_n] = 0;
+    for (int64_t j = 0; j < g->n.fixed; j++)
+      c[i * g->c_m + j * g->c_n] = 0;
 }
 
 // ---- numbers in memory of a type
 
 static void element_set(lm_dtype t, char *p, int64_t i, double v) {
   float f = (float)v;
-  if (t == LM_F64) memcpy(p + 8 * i, &v, 8);
-  else if (t == LM_F32) memcpy(p + 4 * i, &f, 4);
-  else memcpy(p + 2 * i, (char *)&f + 2, 2);           // v has few bits: nothing is lost
+  if (t == LM_F64)
+    memcpy(p + 8 * i, &v, 8);
+  else if (t == LM_F32)
+    memcpy(p + 4 * i, &f, 4);
+  else
+    memcpy(p + 2 * i, (char *)&f + 2, 2); // v has few bits: nothing is lost
 }
 
 static double element_get(lm_dtype t, const char *p, int64_t i) {
   float f = 0;
   double v;
-  if (t == LM_F64) return memcpy(&v, p + 8 * i, 8), v;
-  if (t == LM_F32) memcpy(&f, p + 4 * i, 4);
-  else memcpy((char *)&f + 2, p + 2 * i, 2);
+  if (t == LM_F64) {
+    memcpy(&v, p + 8 * i, 8);
+    return v;
+  }
+  if (t == LM_F32)
+    memcpy(&f, p + 4 * i, 4);
+  else
+    memcpy((char *)&f + 2, p + 2 * i, 2);
   return f;
 }
 
@@ -121,12 +151,14 @@ static double element_get(lm_dtype t, const char *p, int64_t i) {
 static double *random_numbers(rng *r, lm_dtype t, int64_t n, char **out_memory) {
   double *v = lm_calloc((size_t)n, sizeof *v);
   *out_memory = lm_calloc((size_t)n, sizeof *v);
-  for (int64_t i = 0; i < n; i++) element_set(t, *out_memory, i, v[i] = ((double)draw(r, 255) - 127) / 128);
+  for (int64_t i = 0; i < n; i++)
+    element_set(t, *out_memory, i, v[i] = ((double)draw(r, 255) - 127) / 128);
   return v;
 }
 
 // Runs g on so many threads; C begins as `old`. The caller frees.
-static char *product(const lm_plan_gemm *g, const kind *k, int threads, const char *a, const char *b, const char *old, int64_t n) {
+static char *product(const lm_plan_gemm *g, const kind *k, int threads, const char *a,
+                     const char *b, const char *old, int64_t n) {
   char *c = lm_calloc((size_t)n, sizeof(double));
   memcpy(c, old, (size_t)n * sizeof(double));
   lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){threads, k->primitives});
@@ -136,26 +168,33 @@ static char *product(const lm_plan_gemm *g, const kind *k, int threads, const ch
   return c;
 }
 
-static void compare(const kind *k, const lm_plan_gemm *g, const double *want, const char *got, int64_t n) {
+static void compare(const kind *k, const lm_plan_gemm *g, const double *want, const char *got,
+                    int64_t n) {
   double allowed = k->c == LM_BF16 ? 1.0 / 256 + 1e-4 : k->c == LM_F32 ? 1e-4 : 1e-14;
   for (int64_t i = 0; i < n; i++) {
     double x = element_get(k->c, got, i);
     bool near = fabs(x - want[i]) <= allowed * (0.01 + fabs(want[i]));
-    if (!near) fprintf(stderr, "%s, m %lld n %lld k %lld: %g, not %g\n", k->name, (long long)g->m.fixed, (long long)g->n.fixed, (long long)g->k.fixed, x, want[i]);
+    if (!near)
+      fprintf(stderr, "%s, m %lld n %lld k %lld: %g, not %g\n", k->name, (long long)g->m.fixed,
+              (long long)g->n.fixed, (long long)g->k.fixed, x, want[i]);
     CHECK(near);
   }
 }
 
 static void check(rng *r, const kind *k, const lm_plan_gemm *g, const int64_t *n) {
   char *a, *b, *c;
-  double *x = random_numbers(r, k->ab, n[0], &a), *w = random_numbers(r, k->ab, n[1], &b), *want = random_numbers(r, k->c, n[2], &c);
+  double *x = random_numbers(r, k->ab, n[0], &a);
+  double *w = random_numbers(r, k->ab, n[1], &b);
+  double *want = random_numbers(r, k->c, n[2], &c);
   begin(g, 0, want);
   reference(g, 0, x, w, want);
-  char *one = product(g, k, 1, a, b, c, n[2]), *four = product(g, k, 4, a, b, c, n[2]);
+  char *one = product(g, k, 1, a, b, c, n[2]);
+  char *four = product(g, k, 4, a, b, c, n[2]);
   CHECK(!memcmp(one, four, (size_t)n[2] * sizeof(double)));
   compare(k, g, want, one, n[2]);
   void *used[] = {a, b, c, x, w, want, one, four};
-  for (size_t i = 0; i < LM_COUNT(used); i++) lm_free(used[i]);
+  for (size_t i = 0; i < LM_COUNT(used); i++)
+    lm_free(used[i]);
 }
 
 static void case_run(rng *r, const kind *k) {
@@ -164,20 +203,45 @@ static void case_run(rng *r, const kind *k) {
   check(r, k, &g, n);
 }
 
-// Large enough to be cut into tiles, sizes that tiles do not divide. With a stride of 4 KiB f32 is packed. Of A, B and C
-// each may be the transpose of rows; with `accumulate` as a weight's gradient is.
+// Large enough to be cut into tiles, sizes that tiles do not divide. With a stride of 4 KiB f32 is
+// packed. Of A, B and C each may be the transpose of rows; with `accumulate` as a weight's gradient
+// is.
 static void tiles_run(rng *r, const kind *k, int layout, bool strided) {
-  int64_t m = strided ? 1024 : 700 + draw(r, 99), n = 300 + draw(r, 99), l = 200 + draw(r, 99);
-  bool ta = layout & 1, tb = layout & 2, tc = layout & 4;
-  lm_plan_gemm g = {.m = fixed(m), .n = fixed(n), .k = fixed(l), .a_m = ta ? 1 : l, .a_k = ta ? m : 1, .b_k = tb ? 1 : n,
-                    .b_n = tb ? l : 1, .c_m = tc ? 1 : n, .c_n = tc ? m : 1, .accumulate = draw(r, 2), .dtype_ab = (uint8_t)k->ab,
+  int64_t m = strided ? 1024 : 700 + draw(r, 99);
+  int64_t n = 300 + draw(r, 99);
+  int64_t l = 200 + draw(r, 99);
+  bool ta = layout & 1;
+  bool tb = layout & 2;
+  bool tc = layout & 4;
+  lm_plan_gemm g = {.m = fixed(m),
+                    .n = fixed(n),
+                    .k = fixed(l),
+                    .a_m = ta ? 1 : l,
+                    .a_k = ta ? m : 1,
+                    .b_k = tb ? 1 : n,
+                    .b_n = tb ? l : 1,
+                    .c_m = tc ? 1 : n,
+                    .c_n = tc ? m : 1,
+                    .accumulate = draw(r, 2),
+                    .dtype_ab = (uint8_t)k->ab,
                     .dtype_c = (uint8_t)k->c};
   check(r, k, &g, (int64_t[]){m * l, l * n, m * n});
 }
 
-// Padded rows, a transpose, an accumulation: the library has fast primitives for what plans ask of it.
+// Padded rows, a transpose, an accumulation: the library has fast primitives for what plans ask of
+// it.
 static void primitives_exist(void) {
-  lm_gemm_shape s = {.m = 33, .n = 17, .k = 29, .a_m = 1, .a_k = 40, .b_k = 20, .b_n = 1, .c_m = 64, .c_n = 1, .ab = LM_F32, .cc = LM_F32};
+  lm_gemm_shape s = {.m = 33,
+                     .n = 17,
+                     .k = 29,
+                     .a_m = 1,
+                     .a_k = 40,
+                     .b_k = 20,
+                     .b_n = 1,
+                     .c_m = 64,
+                     .c_n = 1,
+                     .ab = LM_F32,
+                     .cc = LM_F32};
   lm_matmuls *all = lm_matmuls_create(1);
   CHECK(all);
   lm_matmuls_add(all, &s, true);
@@ -186,8 +250,17 @@ static void primitives_exist(void) {
 }
 
 static int64_t scratch_of(int64_t n, int64_t k, lm_dtype dtype, int threads) {
-  lm_plan_gemm g = {.m = fixed(64), .n = fixed(n), .k = fixed(k), .a_m = k, .a_k = 1, .b_k = n, .b_n = 1, .c_m = n, .c_n = 1,
-                    .dtype_ab = (uint8_t)dtype, .dtype_c = (uint8_t)dtype};
+  lm_plan_gemm g = {.m = fixed(64),
+                    .n = fixed(n),
+                    .k = fixed(k),
+                    .a_m = k,
+                    .a_k = 1,
+                    .b_k = n,
+                    .b_n = 1,
+                    .c_m = n,
+                    .c_n = 1,
+                    .dtype_ab = (uint8_t)dtype,
+                    .dtype_c = (uint8_t)dtype};
   lm_plan_step step = {.kind = LM_STEP_GEMM, .gemm = &g};
   lm_plan_func func = {.name = "f", .steps = &step, .n_steps = 1};
   lm_plan plan = {.funcs = &func, .n_funcs = 1};
@@ -195,25 +268,30 @@ static int64_t scratch_of(int64_t n, int64_t k, lm_dtype dtype, int threads) {
 }
 
 static int threads_alive(void) {
-  int n = -2;                            // . and ..
+  int n = -2; // . and ..
   DIR *d = opendir("/proc/self/task");
   CHECK(d);
-  while (readdir(d)) n++;
+  while (readdir(d))
+    n++;
   closedir(d);
   return n;
 }
 
-// Rows as the library takes them need none, others some for each thread. Whoever only counts starts none.
+// Rows as the library takes them need none, others some for each thread. Whoever only counts starts
+// none.
 static void scratch_counts(void) {
   int before = threads_alive();
   CHECK(scratch_of(96, 80, LM_F32, 4) == 0);
-  int64_t one = scratch_of(96, 1024, LM_F32, 1), four = scratch_of(96, 1024, LM_F32, 4), six = scratch_of(96, 1024, LM_F32, 6);
+  int64_t one = scratch_of(96, 1024, LM_F32, 1);
+  int64_t four = scratch_of(96, 1024, LM_F32, 4);
+  int64_t six = scratch_of(96, 1024, LM_F32, 6);
   CHECK(one > (int64_t)sizeof(lm_gemm_scratch) && (four - one) * 5 == (six - one) * 3);
   CHECK(lm_cpu_has_bf16() || scratch_of(96, 80, LM_BF16, 2) > 0);
   CHECK(threads_alive() == before);
 }
 
-// Products come near what registers do alone; a wide margin, as other work may take its turn with either.
+// Products come near what registers do alone; a wide margin, as other work may take its turn with
+// either.
 static void peak_is_near(void) {
   CHECK(lm_cpu_product_peak(1, LM_F32) > 0.1 * lm_cpu_peak(1, LM_F32));
   CHECK(lm_cpu_peak(1, LM_BF16) > 0);
@@ -225,7 +303,9 @@ int main(void) {
   primitives_exist();
   peak_is_near();
   for (size_t k = 0; k < LM_COUNT(kinds); k++) {
-    for (int i = 0; i < 300; i++) case_run(&r, &kinds[k]);
-    for (int i = 0; i < 4 && kinds[k].ab != LM_F64; i++) tiles_run(&r, &kinds[k], (int)draw(&r, 8), i % 2);
+    for (int i = 0; i < 300; i++)
+      case_run(&r, &kinds[k]);
+    for (int i = 0; i < 4 && kinds[k].ab != LM_F64; i++)
+      tiles_run(&r, &kinds[k], (int)draw(&r, 8), i % 2);
   }
 }

@@ -1,4 +1,5 @@
-// harness.h - a module of stage step, once through the interpreter and once as a plan, on the same random numbers.
+// harness.h - a module of stage step, once through the interpreter and once as a plan, on the same
+// random numbers.
 #ifndef LM_TESTS_PLAN_HARNESS_H
 #define LM_TESTS_PLAN_HARNESS_H
 #include <math.h>
@@ -9,7 +10,7 @@
 #include "tests/plan/naive.h"
 #include "tests/runtime/check.h"
 
-typedef struct subject {               // one module, twice: as it is, and as a plan
+typedef struct subject { // one module, twice: as it is, and as a plan
   lm_ctx *ctx[2];
   lm_module *step, *kernel;
   lm_plan *plan;
@@ -34,11 +35,17 @@ static subject subject_make(make_fn *make, void *user) {
   s.kernel = make(s.ctx[1], user);
   naive_kernels_make(s.kernel);
   lm_buf why = {0};
-  if (!lm_module_verify(s.kernel, &why)) fprintf(stderr, "%s", why.p), exit(1);
+  if (!lm_module_verify(s.kernel, &why)) {
+    fprintf(stderr, "%s", why.p);
+    exit(1);
+  }
   lm_plan_target target = naive_target(s.kernel);
   s.plan = lm_plan_build(s.kernel, &target);
   lm_diag_render(s.ctx[1], &why, false);
-  if (!s.plan) fprintf(stderr, "%s", why.p), exit(1);
+  if (!s.plan) {
+    fprintf(stderr, "%s", why.p);
+    exit(1);
+  }
   if (getenv("SHOW")) {
     lm_module_print(s.kernel, &why);
     lm_plan_print(s.plan, &why);
@@ -64,7 +71,9 @@ static double draw(uint64_t *state) {
 static void random_fill(lm_tensor *t, uint64_t *state) {
   for (int64_t i = 0; i < t->n; i++) {
     double v = draw(state);
-    t->v[i] = t->type.dtype == LM_INT ? floor((v + 1) * 2.5) : t->type.dtype == LM_BOOL ? v > 0 : (double)(float)v;
+    t->v[i] = t->type.dtype == LM_INT    ? floor((v + 1) * 2.5)
+              : t->type.dtype == LM_BOOL ? v > 0
+                                         : (double)(float)v;
   }
 }
 
@@ -78,25 +87,31 @@ static void to_memory(const lm_tensor *t, void *p) {
 }
 
 static double from_memory(const void *p, lm_dtype t, int64_t i) {
-  return t == LM_INT ? ((const int32_t *)p)[i] : t == LM_BOOL ? ((const uint8_t *)p)[i] : (double)((const float *)p)[i];
+  return t == LM_INT    ? ((const int32_t *)p)[i]
+         : t == LM_BOOL ? ((const uint8_t *)p)[i]
+                        : (double)((const float *)p)[i];
 }
 
 static void compare(const char *what, const double *want, const void *got, lm_dtype t, int64_t n) {
   for (int64_t i = 0; i < n; i++) {
     double g = from_memory(got, t, i);
-    if (fabs(g - want[i]) <= 2e-5 * (1 + fabs(want[i]))) continue;
+    if (fabs(g - want[i]) <= 2e-5 * (1 + fabs(want[i])))
+      continue;
     fprintf(stderr, "%s[%lld] is %.9g, not %.9g\n", what, (long long)i, g, want[i]);
     exit(1);
   }
 }
 
-// Calls fn on every logical parameter: its place in an arena, and in the interpreter's stacked tensor.
+// Calls fn on every logical parameter: its place in an arena, and in the interpreter's stacked
+// tensor.
 typedef void param_fn(const lm_plan_param *p, float *at, double *v);
-static void params_each(subject *s, lm_exec *e, lm_eval *eval, lm_arena_id arena, bool gradient, param_fn *fn) {
+static void params_each(subject *s, lm_exec *e, lm_eval *eval, lm_arena_id arena, bool gradient,
+                        param_fn *fn) {
   int n = 0;
   for (uint32_t i = 0; i < s->step->n_globals; i++) {
     const lm_global *g = &s->step->globals[i];
-    if (g->kind != LM_GLOBAL_PARAM) continue;
+    if (g->kind != LM_GLOBAL_PARAM)
+      continue;
     lm_tensor *t = gradient ? lm_eval_gradient(eval, g->name) : lm_eval_global(eval, g->name);
     for (int64_t k = 0; k < g->n_paths; k++, n++) {
       const lm_plan_param *p = &s->plan->params[n];
@@ -108,14 +123,18 @@ static void params_each(subject *s, lm_exec *e, lm_eval *eval, lm_arena_id arena
 }
 
 static void param_set(const lm_plan_param *p, float *at, double *v) {
-  for (int64_t i = 0; i < p->elements; i++) at[i] = (float)v[i];
+  for (int64_t i = 0; i < p->elements; i++)
+    at[i] = (float)v[i];
 }
 
 static void param_compare(const lm_plan_param *p, float *at, double *v) {
   compare(p->path, v, at, LM_F32, p->elements);
 }
 
-typedef struct bits { void *p; size_t n; } bits;   // of all results and gradients, to compare between runs
+typedef struct bits {
+  void *p;
+  size_t n;
+} bits; // of all results and gradients, to compare between runs
 
 static void bits_add(bits *b, const void *p, size_t n) {
   b->p = lm_realloc(b->p, b->n + n);
@@ -154,14 +173,16 @@ static bits run(subject *s, const char *name, int threads) {
     params_each(s, e, eval, LM_ARENA_GRAD, true, param_compare);
     bits_add(&b, lm_exec_arena(e, LM_ARENA_GRAD), (size_t)s->plan->arena_bytes[LM_ARENA_GRAD]);
   }
-  for (uint32_t i = 0; i < f->body->n_args; i++) lm_tensor_free(&args[i]);
+  for (uint32_t i = 0; i < f->body->n_args; i++)
+    lm_tensor_free(&args[i]);
   lm_eval_destroy(eval);
   lm_exec_destroy(e);
   return b;
 }
 
 static void run_compare(subject *s, const char *name) {
-  bits one = run(s, name, 1), three = run(s, name, 3);
+  bits one = run(s, name, 1);
+  bits three = run(s, name, 3);
   CHECK(one.n == three.n && !memcmp(one.p, three.p, one.n));
   lm_free(one.p);
   lm_free(three.p);

@@ -1,4 +1,5 @@
-// memory_test.c - plans as the compiler makes them: every function runs on shadow memory, and their text parses back.
+// memory_test.c - plans as the compiler makes them: every function runs on shadow memory, and their
+// text parses back.
 //   memory_test [FILE.lmir…]   modules of any stage; without one, a small model and large products
 #include "codegen/cpu/cpu.h"
 #include "compiler/passes/pass.h"
@@ -6,7 +7,8 @@
 
 static lm_plan *plan_make(lm_module *m) {
   lm_plan_target target = lm_cpu_target(m);
-  if (m->stage != LM_STAGE_KERNEL && !lm_pipeline_run(m, LM_STAGE_KERNEL, &(lm_pass_env){.target = &target}))
+  if (m->stage != LM_STAGE_KERNEL &&
+      !lm_pipeline_run(m, LM_STAGE_KERNEL, &(lm_pass_env){.target = &target}))
     return NULL;
   return lm_plan_build(m, &target);
 }
@@ -18,11 +20,18 @@ static bool text_check(lm_ctx *c, const lm_plan *p, lm_buf *why) {
   lm_plan_print(p, &once);
   lm_status s = lm_plan_parse(c->arena, once.p, once.n, &q);
   bool same = false;
-  if (s) lm_buf_puts(why, s->text);
-  else lm_plan_print(q, &again), same = once.n == again.n && !memcmp(once.p, again.p, once.n);
-  if (!s && !same) lm_buf_puts(why, "the text of the plan does not come back");
-  for (int i = 0; same && i < q->n_funcs; i++) same &= lm_plan_check(q, &q->funcs[i], why);
-  for (size_t cut = 0; same && cut < once.n; cut += 997) {   // broken text is refused or read, and nothing worse
+  if (s)
+    lm_buf_puts(why, s->text);
+  else {
+    lm_plan_print(q, &again);
+    same = once.n == again.n && !memcmp(once.p, again.p, once.n);
+  }
+  if (!s && !same)
+    lm_buf_puts(why, "the text of the plan does not come back");
+  for (int i = 0; same && i < q->n_funcs; i++)
+    same &= lm_plan_check(q, &q->funcs[i], why);
+  for (size_t cut = 0; same && cut < once.n;
+       cut += 997) { // broken text is refused or read, and nothing worse
     lm_status broken = lm_plan_parse(c->arena, once.p + cut / 2, once.n - cut, &q);
     lm_status_free(broken);
   }
@@ -40,8 +49,10 @@ static void module_check(const char *path) {
   lm_plan *p = m ? plan_make(m) : NULL;
   lm_diag_render(c, &out, false);
   bool good = p != NULL;
-  for (int i = 0; p && i < p->n_funcs; i++) good &= lm_plan_check(p, &p->funcs[i], &out);
-  if (good) good = text_check(c, p, &out);
+  for (int i = 0; p && i < p->n_funcs; i++)
+    good &= lm_plan_check(p, &p->funcs[i], &out);
+  if (good)
+    good = text_check(c, p, &out);
   if (!good) {
     fprintf(stderr, "%s: %s\n", path, out.p ? out.p : "");
     exit(1);
@@ -52,8 +63,10 @@ static void module_check(const char *path) {
 }
 
 int main(int argc, char **argv) {
-  for (int i = 1; i < argc; i++) module_check(argv[i]);
-  if (argc > 1) return 0;
+  for (int i = 1; i < argc; i++)
+    module_check(argv[i]);
+  if (argc > 1)
+    return 0;
   module_check("tests/ir/llama.lmir");
   module_check("tests/plan/large.lmir");
 }

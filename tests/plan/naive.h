@@ -1,5 +1,6 @@
-// naive.h - the plainest road from stage step to a target: every operation a kernel of its own, every kernel plain loops
-// over dense arrays. What the planner and the executor do can so be tested against the interpreter alone.
+// naive.h - the plainest road from stage step to a target: every operation a kernel of its own,
+// every kernel plain loops over dense arrays. What the planner and the executor do can so be tested
+// against the interpreter alone.
 #ifndef LM_TESTS_NAIVE_H
 #define LM_TESTS_NAIVE_H
 #include <stdio.h>
@@ -23,8 +24,7 @@ static bool stays(const lm_op *op) {
   case LM_OP_VIEW:
   case LM_OP_PERMUTE:
   case LM_OP_RENAME:
-  case LM_OP_SLICE:
-    return true;
+  case LM_OP_SLICE: return true;
   default: return false;
   }
 }
@@ -34,26 +34,32 @@ static void op_wrap(lm_module *m, lm_op *op, lm_value **map) {
   lm_attr none = {0};
   lm_op *kernel = lm_kernel_begin(&b, &none, op->in, op->n_in);
   lm_value **inner = lm_calloc(m->n_values + 1, sizeof *inner);
-  for (uint32_t i = 0; i < op->n_in; i++) inner[op->in[i]->id] = kernel->body->args[i];
+  for (uint32_t i = 0; i < op->n_in; i++)
+    inner[op->in[i]->id] = kernel->body->args[i];
   lm_op *copy = lm_op_clone(&b, op, inner);
   lm_kernel_end(&b, kernel, copy->out, copy->n_out);
-  for (uint32_t i = 0; i < op->n_out; i++) map[op->out[i]->id] = kernel->out[i];
+  for (uint32_t i = 0; i < op->n_out; i++)
+    map[op->out[i]->id] = kernel->out[i];
   lm_free(inner);
 }
 
 static void region_wrap(lm_module *m, lm_region *r, lm_value **map) {
   for (lm_op *op = r->first, *next; op; op = next) {
     next = op->next;
-    if (op->code == LM_OP_LOOP) region_wrap(m, op->body, map);
-    if (!stays(op)) op_wrap(m, op, map);
+    if (op->code == LM_OP_LOOP)
+      region_wrap(m, op->body, map);
+    if (!stays(op))
+      op_wrap(m, op, map);
   }
 }
 
 static void wrapped_remove(lm_region *r) {
   for (lm_op *op = r->last, *prev; op; op = prev) {
     prev = op->prev;
-    if (op->code == LM_OP_LOOP) wrapped_remove(op->body);
-    if (!stays(op) && op->code != LM_OP_KERNEL) lm_op_remove(op);
+    if (op->code == LM_OP_LOOP)
+      wrapped_remove(op->body);
+    if (!stays(op) && op->code != LM_OP_KERNEL)
+      lm_op_remove(op);
   }
 }
 
@@ -72,7 +78,11 @@ static void naive_kernels_make(lm_module *m) {
 
 // ---- C text. Arrays are a0, a1, … (operands) and r (the result); loop variables i<axis number>.
 
-typedef struct emitter { const lm_module *m; const lm_op *op; lm_buf *out; } emitter;
+typedef struct emitter {
+  const lm_module *m;
+  const lm_op *op;
+  lm_buf *out;
+} emitter;
 
 static const char *c_type(lm_type t) {
   static const char *const names[] = {"float", "unsigned short", "double", "int", "unsigned char"};
@@ -83,8 +93,10 @@ static void loops_open(emitter *e, lm_type t) {
   for (int i = 0; i < t.rank; i++) {
     const lm_axis_info *a = &e->m->axes[t.axis[i]];
     lm_buf_printf(e->out, "for (long i%d = 0; i%d < ", t.axis[i], t.axis[i]);
-    if (a->dyn) lm_buf_printf(e->out, "var[%d]", a->dyn - 1);
-    else lm_buf_printf(e->out, "%lld", (long long)a->size);
+    if (a->dyn)
+      lm_buf_printf(e->out, "var[%d]", a->dyn - 1);
+    else
+      lm_buf_printf(e->out, "%lld", (long long)a->size);
     lm_buf_printf(e->out, "; i%d++) ", t.axis[i]);
   }
 }
@@ -94,15 +106,21 @@ static void element(emitter *e, const char *name, lm_type t, lm_axis from, const
   lm_buf_printf(e->out, "%s[0", name);
   int64_t stride = 1;
   for (int i = t.rank - 1; i >= 0; i--) {
-    if (from && t.axis[i] == from) lm_buf_printf(e->out, " + (%s) * %lld", with, (long long)stride);
-    else lm_buf_printf(e->out, " + i%d * %lld", t.axis[i], (long long)stride);
+    if (from && t.axis[i] == from)
+      lm_buf_printf(e->out, " + (%s) * %lld", with, (long long)stride);
+    else
+      lm_buf_printf(e->out, " + i%d * %lld", t.axis[i], (long long)stride);
     stride *= lm_axis_size(e->m, t.axis[i]);
   }
   lm_buf_puts(e->out, "]");
 }
 
-static lm_type operand(const emitter *e, int i) { return e->op->in[i]->type; }
-static lm_type result(const emitter *e) { return e->op->out[0]->type; }
+static lm_type operand(const emitter *e, int i) {
+  return e->op->in[i]->type;
+}
+static lm_type result(const emitter *e) {
+  return e->op->out[0]->type;
+}
 
 static const char *operand_name(int i) {
   static const char *const names[] = {"a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7"};
@@ -131,7 +149,10 @@ static const char *formula(lm_opcode code) {
   case LM_OP_FLOOR: return "floorf(x)";
   case LM_OP_ROUND: return "rintf(x)";
   case LM_OP_NOT: return "!x";
-  case LM_OP_CAST: case LM_OP_STOP: case LM_OP_EXPAND: case LM_OP_PERMUTE: return "x";
+  case LM_OP_CAST:
+  case LM_OP_STOP:
+  case LM_OP_EXPAND:
+  case LM_OP_PERMUTE: return "x";
   case LM_OP_ADD: return "x + y";
   case LM_OP_SUB: return "x - y";
   case LM_OP_MUL: return "x * y";
@@ -184,8 +205,10 @@ static void pad_emit(emitter *e) {
   const lm_attr *a = &e->op->attr;
   char place[96];
   if (a->n_axes)
-    snprintf(place, sizeof place, "%lld + i%d * %lld", (long long)a->imm[0], a->axes[0], (long long)a->imm[1]);
-  else snprintf(place, sizeof place, "%lld", (long long)a->imm[0]);
+    snprintf(place, sizeof place, "%lld + i%d * %lld", (long long)a->imm[0], a->axes[0],
+             (long long)a->imm[1]);
+  else
+    snprintf(place, sizeof place, "%lld", (long long)a->imm[0]);
   zero(e);
   loops_open(e, operand(e, 0));
   element(e, "r", result(e), a->to[0], place);
@@ -214,18 +237,26 @@ static void concat_emit(emitter *e) {
 static void gather_emit(emitter *e) {
   bool gather = e->op->code == LM_OP_GATHER;
   long long size = lm_axis_size(e->m, e->op->attr.axes[0]);
-  if (gather) lm_buf_puts(e->out, "  ");
-  else zero(e);
+  if (gather)
+    lm_buf_puts(e->out, "  ");
+  else
+    zero(e);
   loops_open(e, gather ? result(e) : operand(e, 0));
   lm_buf_puts(e->out, "{ long at = ");
   element(e, "a1", operand(e, 1), 0, NULL);
-  if (gather) lm_buf_printf(e->out, "; at = at < 0 ? 0 : at >= %lld ? %lld - 1 : at; ", size, size);
-  else lm_buf_printf(e->out, "; if (at < 0 || at >= %lld) continue; ", size);
-  if (gather) element(e, "r", result(e), 0, NULL);
-  else element(e, "r", result(e), e->op->attr.axes[0], "at");
+  if (gather)
+    lm_buf_printf(e->out, "; at = at < 0 ? 0 : at >= %lld ? %lld - 1 : at; ", size, size);
+  else
+    lm_buf_printf(e->out, "; if (at < 0 || at >= %lld) continue; ", size);
+  if (gather)
+    element(e, "r", result(e), 0, NULL);
+  else
+    element(e, "r", result(e), e->op->attr.axes[0], "at");
   lm_buf_puts(e->out, gather ? " = " : " += ");
-  if (gather) element(e, "a0", operand(e, 0), e->op->attr.axes[0], "at");
-  else element(e, "a0", operand(e, 0), 0, NULL);
+  if (gather)
+    element(e, "a0", operand(e, 0), e->op->attr.axes[0], "at");
+  else
+    element(e, "a0", operand(e, 0), 0, NULL);
   lm_buf_puts(e->out, "; }\n");
 }
 
@@ -243,7 +274,8 @@ static void op_emit(emitter *e) {
     lm_buf_printf(e->out, "r[i%d] = i%d;\n", result(e).axis[0], result(e).axis[0]);
     break;
   default:
-    if (!formula(e->op->code)) LM_BUG("no naive kernel for %s", lm_op_info_of(e->op)->name);
+    if (!formula(e->op->code))
+      LM_BUG("no naive kernel for %s", lm_op_info_of(e->op)->name);
     elementwise_emit(e);
   }
 }
@@ -254,8 +286,8 @@ static bool kernel_emit(void *user, const lm_op *kernel, lm_arena *arena, lm_ker
   int n = (int)e.op->n_in;
   lm_buf_puts(&body, "(char *const *buf, const long *var, long lo, long hi) {\n");
   for (int i = 0; i < n; i++)
-    lm_buf_printf(&body, "  const %s *a%d = (const %s *)buf[%d];\n", c_type(operand(&e, i)), i, c_type(operand(&e, i)),
-                  i);
+    lm_buf_printf(&body, "  const %s *a%d = (const %s *)buf[%d];\n", c_type(operand(&e, i)), i,
+                  c_type(operand(&e, i)), i);
   lm_buf_printf(&body, "  %s *r = (%s *)buf[%d];\n", c_type(result(&e)), c_type(result(&e)), n);
   op_emit(&e);
   lm_buf_puts(&body, "}\n");
@@ -270,9 +302,10 @@ static bool kernel_emit(void *user, const lm_op *kernel, lm_arena *arena, lm_ker
 
 // A target whose kernels have one place, and whose user is the module.
 static lm_plan_target naive_target(lm_module *m) {
-  return (lm_plan_target){.user = m,
-                          .kernel = kernel_emit,
-                          .prelude = "float expf(float), logf(float), sqrtf(float), sinf(float), cosf(float), "
-                                     "tanhf(float), erff(float), powf(float, float);\n"};
+  return (lm_plan_target){
+      .user = m,
+      .kernel = kernel_emit,
+      .prelude = "float expf(float), logf(float), sqrtf(float), sinf(float), cosf(float), "
+                 "tanhf(float), erff(float), powf(float, float);\n"};
 }
 #endif

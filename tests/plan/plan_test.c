@@ -1,31 +1,40 @@
-// plan_test.c - plans of modules written by hand: results, memory, and what is written straight to its place.
+// plan_test.c - plans of modules written by hand: results, memory, and what is written straight to
+// its place.
 //
-// Functions are given random arguments, parameters and caches, run once by the interpreter and once through the plan, with
-// one thread and with three; every plan's memory is checked on shadow memory.
+// Functions are given random arguments, parameters and caches, run once by the interpreter and once
+// through the plan, with one thread and with three; every plan's memory is checked on shadow
+// memory.
 #include "compiler/passes/pass.h"
 #include "tests/plan/harness.h"
 
 static lm_module *parse(lm_ctx *c, const char *text, const char *passes) {
   lm_module *m = lm_module_parse(c, lm_source_add(c, "case.lmir", text, strlen(text)));
   bool ok = m != NULL;
-  if (m && passes) CHECK_OK(lm_pass_run_list(m, passes, &(lm_pass_env){0}, &ok));
+  if (m && passes)
+    CHECK_OK(lm_pass_run_list(m, passes, &(lm_pass_env){0}, &ok));
   lm_buf b = {0};
   lm_diag_render(c, &b, false);
-  if (!ok) fprintf(stderr, "%s", b.p);
+  if (!ok)
+    fprintf(stderr, "%s", b.p);
   CHECK(ok);
   lm_buf_free(&b);
   return m;
 }
 
-typedef struct text { const char *text, *passes; } text;
+typedef struct text {
+  const char *text, *passes;
+} text;
 static lm_module *text_make(lm_ctx *c, void *user) {
   const text *t = user;
   return parse(c, t->text, t->passes);
 }
 
-static subject text_subject(const char *s, const char *passes) { return subject_make(text_make, &(text){s, passes}); }
+static subject text_subject(const char *s, const char *passes) {
+  return subject_make(text_make, &(text){s, passes});
+}
 
-// Copies that a loop or a return made, since what they hand on was not written to its place at once.
+// Copies that a loop or a return made, since what they hand on was not written to its place at
+// once.
 static int copies_of_control(const subject *s, const char *name) {
   const lm_plan_func *f = lm_plan_func_find(s->plan, name);
   int n = 0;
@@ -39,7 +48,8 @@ static int copies_of_control(const subject *s, const char *name) {
 static int adds_of(const subject *s, const char *name) {
   const lm_plan_func *f = lm_plan_func_find(s->plan, name);
   int n = 0;
-  for (int i = 0; i < f->n_steps; i++) n += f->steps[i].kind == LM_STEP_ADD;
+  for (int i = 0; i < f->n_steps; i++)
+    n += f->steps[i].kind == LM_STEP_ADD;
   return n;
 }
 
@@ -51,131 +61,134 @@ static void llama_test(void) {
   subject s = text_subject(text.p, "inline,simplify,cse,licm,dce,grad,simplify,cse,licm,dce");
   run_compare(&s, "micro");
   run_compare(&s, "loss");
-  // The loops carry in place, or through the slots of their stashes; gradients of matrices are added by their GEMMs, so
-  // that only those of norm, n1, n2 and the rows of embed are added by steps of their own.
+  // The loops carry in place, or through the slots of their stashes; gradients of matrices are
+  // added by their GEMMs, so that only those of norm, n1, n2 and the rows of embed are added by
+  // steps of their own.
   CHECK(copies_of_control(&s, "loss") == 0 && copies_of_control(&s, "micro") == 0);
   CHECK(adds_of(&s, "micro") == 4);
   subject_free(&s);
   lm_buf_free(&text);
 }
 
-// A loop with everything that can go wrong with carries: swapped, unchanged, doubled, and stacked before and after.
-static const char carries[] =
-  "stage step\n"
-  "axis a = 7, n = 4\n"
-  "func @f(%x: f32[a], %y: f32[a]) -> (p: f32[a], q: f32[a], r: f32[a], s: f32[n, a], t: f32[n, a], u: f32[n, a]) {\n"
-  "  %one = const 1 : f32[a]\n"
-  "  %p, %q, %r, %v, %w, %s, %t, %u = loop 4 over(n) %i carry(%c = %x, %d = %y, %e = %x, %g = %one, %k = %one) {\n"
-  "    %h = mul %e, %c\n"
-  "    %z = add %h, %d\n"
-  "    %g2 = add %g, %z\n"
-  "    yield %d, %c, %z, %g2, %k, %c, %g2, %h\n"
-  "  }\n"
-  "  %rr = add %r, %v\n"
-  "  %rw = add %rr, %w\n"
-  "  return %p, %q, %rw, %s, %t, %u\n"
-  "}\n";
+// A loop with everything that can go wrong with carries: swapped, unchanged, doubled, and stacked
+// before and after.
+static const char carries[] = "stage step\n"
+                              "axis a = 7, n = 4\n"
+                              "func @f(%x: f32[a], %y: f32[a]) -> (p: f32[a], q: f32[a], r: "
+                              "f32[a], s: f32[n, a], t: f32[n, a], u: f32[n, a]) {\n"
+                              "  %one = const 1 : f32[a]\n"
+                              "  %p, %q, %r, %v, %w, %s, %t, %u = loop 4 over(n) %i carry(%c = %x, "
+                              "%d = %y, %e = %x, %g = %one, %k = %one) {\n"
+                              "    %h = mul %e, %c\n"
+                              "    %z = add %h, %d\n"
+                              "    %g2 = add %g, %z\n"
+                              "    yield %d, %c, %z, %g2, %k, %c, %g2, %h\n"
+                              "  }\n"
+                              "  %rr = add %r, %v\n"
+                              "  %rw = add %rr, %w\n"
+                              "  return %p, %q, %rw, %s, %t, %u\n"
+                              "}\n";
 
-// Loops in loops: the inner carry takes over from the outer one; an outer value outlives the inner loop; reversed reading
-// of what was stacked, at indices of both.
-static const char nested[] =
-  "stage step\n"
-  "axis a = 5, n = 3, k = 2, b = 5\n"
-  "param @w : f32[n, k, a, b] stacked 2 as @w.#.# = normal(1)\n"
-  "func @f(%x: f32[a]) -> (y: f32[a], s: f32[n, k, a], z: f32[a]) {\n"
-  "  %y, %s, %keep = loop 3 over(n) %i carry(%c = %x) {\n"
-  "    %h = tanh %c\n"
-  "    %d, %t = loop 2 over(k) %j carry(%e = %c) {\n"
-  "      %w = param @w[%i, %j]\n"
-  "      %m = dot %e, %w over(a)\n"
-  "      %r = rename %m (b) -> (a)\n"
-  "      %f = sin %r\n"
-  "      %g = add %f, %h\n"
-  "      accum @w[%i, %j], %w\n"
-  "      yield %g, %e\n"
-  "    }\n"
-  "    yield %d, %t, %h\n"
-  "  }\n"
-  "  %zero = const 0 : f32[a]\n"
-  "  %z = loop 3 %i2 carry(%c2 = %zero) {\n"
-  "    %st = at %s, %i2 [2, -1]\n"
-  "    %kp = at %keep, %i2 [2, -1]\n"
-  "    %cc = mul %c2, %kp\n"
-  "    %d2 = loop 2 %j2 carry(%e2 = %cc) {\n"
-  "      %v = at %st, %j2 [1, -1]\n"
-  "      %f2 = mul %e2, %v\n"
-  "      %g2 = add %f2, %v\n"
-  "      yield %g2\n"
-  "    }\n"
-  "    yield %d2\n"
-  "  }\n"
-  "  return %y, %s, %z\n"
-  "}\n";
+// Loops in loops: the inner carry takes over from the outer one; an outer value outlives the inner
+// loop; reversed reading of what was stacked, at indices of both.
+static const char nested[] = "stage step\n"
+                             "axis a = 5, n = 3, k = 2, b = 5\n"
+                             "param @w : f32[n, k, a, b] stacked 2 as @w.#.# = normal(1)\n"
+                             "func @f(%x: f32[a]) -> (y: f32[a], s: f32[n, k, a], z: f32[a]) {\n"
+                             "  %y, %s, %keep = loop 3 over(n) %i carry(%c = %x) {\n"
+                             "    %h = tanh %c\n"
+                             "    %d, %t = loop 2 over(k) %j carry(%e = %c) {\n"
+                             "      %w = param @w[%i, %j]\n"
+                             "      %m = dot %e, %w over(a)\n"
+                             "      %r = rename %m (b) -> (a)\n"
+                             "      %f = sin %r\n"
+                             "      %g = add %f, %h\n"
+                             "      accum @w[%i, %j], %w\n"
+                             "      yield %g, %e\n"
+                             "    }\n"
+                             "    yield %d, %t, %h\n"
+                             "  }\n"
+                             "  %zero = const 0 : f32[a]\n"
+                             "  %z = loop 3 %i2 carry(%c2 = %zero) {\n"
+                             "    %st = at %s, %i2 [2, -1]\n"
+                             "    %kp = at %keep, %i2 [2, -1]\n"
+                             "    %cc = mul %c2, %kp\n"
+                             "    %d2 = loop 2 %j2 carry(%e2 = %cc) {\n"
+                             "      %v = at %st, %j2 [1, -1]\n"
+                             "      %f2 = mul %e2, %v\n"
+                             "      %g2 = add %f2, %v\n"
+                             "      yield %g2\n"
+                             "    }\n"
+                             "    yield %d2\n"
+                             "  }\n"
+                             "  return %y, %s, %z\n"
+                             "}\n";
 
-// What is carried goes through an inner loop a part a turn. Written in place if each turn reads its own part (PLACE) before it
-// writes it, and no later (LATE).
-static const char parts[] =
-  "stage step\n"
-  "axis t = 6, a = 5, part = 3, row = 2\n"
-  "func @f(%%x: f32[t, a]) -> (y: f32[t, a], z: f32[part, row, a]) {\n"
-  "  %%z0 = const 0 : f32[part, row, a]\n"
-  "  %%y, %%z = loop 2 %%i carry(%%c = %%x, %%b = %%z0) {\n"
-  "    %%cs = view %%c (t) -> (part, row)\n"
-  "    %%s, %%q = loop 3 over(part) %%j carry() {\n"
-  "      %%x1 = at %%cs, %%j [%s]\n"
-  "      %%h = tanh %%x1\n"
-  "      %%m = mul %%h, %%h\n"
-  "      %%k = add %%h, %%%s\n"
-  "      yield %%m, %%k\n"
-  "    }\n"
-  "    %%d = view %%s (part, row) -> (t)\n"
-  "    %%o = mul %%q, %%q\n"
-  "    yield %%d, %%o\n"
-  "  }\n"
-  "  return %%y, %%z\n"
-  "}\n";
+// What is carried goes through an inner loop a part a turn. Written in place if each turn reads its
+// own part (PLACE) before it writes it, and no later (LATE).
+static const char parts[] = "stage step\n"
+                            "axis t = 6, a = 5, part = 3, row = 2\n"
+                            "func @f(%%x: f32[t, a]) -> (y: f32[t, a], z: f32[part, row, a]) {\n"
+                            "  %%z0 = const 0 : f32[part, row, a]\n"
+                            "  %%y, %%z = loop 2 %%i carry(%%c = %%x, %%b = %%z0) {\n"
+                            "    %%cs = view %%c (t) -> (part, row)\n"
+                            "    %%s, %%q = loop 3 over(part) %%j carry() {\n"
+                            "      %%x1 = at %%cs, %%j [%s]\n"
+                            "      %%h = tanh %%x1\n"
+                            "      %%m = mul %%h, %%h\n"
+                            "      %%k = add %%h, %%%s\n"
+                            "      yield %%m, %%k\n"
+                            "    }\n"
+                            "    %%d = view %%s (part, row) -> (t)\n"
+                            "    %%o = mul %%q, %%q\n"
+                            "    yield %%d, %%o\n"
+                            "  }\n"
+                            "  return %%y, %%z\n"
+                            "}\n";
 
-// Dots through views: heads split off, permuted, sliced; a merge that is not affine; gradients written through views.
-static const char views[] =
-    "stage step\n"
-    "axis t = 6, d = 8, g = 2, h = 3, e = 4, gh = 6, s = 6, f = 4, he = 12, u = 3, eg = 8, two = 2\n"
-    "param @w : f32[d, g, h, e] = normal(1)\n"
-    "param @v : f32[g, h, e, d] = normal(1)\n"
-    "func @f(%x: f32[t, d], %y: f32[h, t, e, g]) -> (o: f32[t, g, h, s], p: f32[t, d], q: f32[u, g], r: f32[h, e], k: "
-    "f32[e, gh, d], l: f32[e]) {\n"
-    "  %w = param @w\n"
-    "  %q = dot %x, %w over(d)\n"
-    "  %k0 = permute %y : f32[g, h, t, e]\n"
-    "  %k = rename %k0 (t) -> (s)\n"
-    "  %o = dot %q, %k over(e)\n"
-    "  %ky = rename %y (t) -> (s)\n"
-    "  %o2 = dot %o, %ky over(s)\n"
-    "  %qv = view %q (h, e) -> (he)\n"
-    "  %vp = param @v\n"
-    "  %v2 = view %vp (h, e) -> (he)\n"
-    "  %p = dot %qv, %v2 over(g, he)\n"
-    "  %sl = slice %q (t) -> (u) [5, -2]\n"
-    "  %one = slice %sl (e) -> () [2, 1]\n"
-    "  %m = dot %one, %one over(h)\n"
-    "  %yv = view %y (e, g) -> (eg)\n"
-    "  %yp = permute %yv : f32[eg, h, t]\n"
-    "  %yr = rename %yp (eg) -> (d)\n"
-    "  %zz = dot %x, %yr over(d, t)\n"
-    "  %ee = dot %q, %o2 over(t, g)\n"
-    "  %gw0 = dot %x, %q over(t)\n"
-    "  accum @w, %gw0\n"
-    "  %gv0 = dot %q, %x over(t)\n"
-    "  accum @v, %gv0\n"
-    "  %gv1 = dot %x, %q over(t)\n"
-    "  %gv2 = permute %gv1 : f32[g, h, e, d]\n"
-    "  accum @v, %gv2\n"
-    "  %nm = permute %y : f32[t, e, h, g]\n"
-    "  %mm = view %nm (h, g) -> (gh)\n"
-    "  %m2 = dot %mm, %x over(t)\n"
-    "  %rz = dot %zz, %ee over(h)\n"
-    "  %kk = mul %m2, %m2\n"
-    "  return %o, %p, %m, %ee, %kk, %rz\n"
-    "}\n";
+// Dots through views: heads split off, permuted, sliced; a merge that is not affine; gradients
+// written through views.
+static const char views[] = "stage step\n"
+                            "axis t = 6, d = 8, g = 2, h = 3, e = 4, gh = 6, s = 6, f = 4, he = "
+                            "12, u = 3, eg = 8, two = 2\n"
+                            "param @w : f32[d, g, h, e] = normal(1)\n"
+                            "param @v : f32[g, h, e, d] = normal(1)\n"
+                            "func @f(%x: f32[t, d], %y: f32[h, t, e, g]) -> (o: f32[t, g, h, s], "
+                            "p: f32[t, d], q: f32[u, g], r: f32[h, e], k: "
+                            "f32[e, gh, d], l: f32[e]) {\n"
+                            "  %w = param @w\n"
+                            "  %q = dot %x, %w over(d)\n"
+                            "  %k0 = permute %y : f32[g, h, t, e]\n"
+                            "  %k = rename %k0 (t) -> (s)\n"
+                            "  %o = dot %q, %k over(e)\n"
+                            "  %ky = rename %y (t) -> (s)\n"
+                            "  %o2 = dot %o, %ky over(s)\n"
+                            "  %qv = view %q (h, e) -> (he)\n"
+                            "  %vp = param @v\n"
+                            "  %v2 = view %vp (h, e) -> (he)\n"
+                            "  %p = dot %qv, %v2 over(g, he)\n"
+                            "  %sl = slice %q (t) -> (u) [5, -2]\n"
+                            "  %one = slice %sl (e) -> () [2, 1]\n"
+                            "  %m = dot %one, %one over(h)\n"
+                            "  %yv = view %y (e, g) -> (eg)\n"
+                            "  %yp = permute %yv : f32[eg, h, t]\n"
+                            "  %yr = rename %yp (eg) -> (d)\n"
+                            "  %zz = dot %x, %yr over(d, t)\n"
+                            "  %ee = dot %q, %o2 over(t, g)\n"
+                            "  %gw0 = dot %x, %q over(t)\n"
+                            "  accum @w, %gw0\n"
+                            "  %gv0 = dot %q, %x over(t)\n"
+                            "  accum @v, %gv0\n"
+                            "  %gv1 = dot %x, %q over(t)\n"
+                            "  %gv2 = permute %gv1 : f32[g, h, e, d]\n"
+                            "  accum @v, %gv2\n"
+                            "  %nm = permute %y : f32[t, e, h, g]\n"
+                            "  %mm = view %nm (h, g) -> (gh)\n"
+                            "  %m2 = dot %mm, %x over(t)\n"
+                            "  %rz = dot %zz, %ee over(h)\n"
+                            "  %kk = mul %m2, %m2\n"
+                            "  return %o, %p, %m, %ee, %kk, %rz\n"
+                            "}\n";
 
 static void text_test(const char *text, const char *name) {
   subject s = text_subject(text, NULL);
@@ -183,37 +196,49 @@ static void text_test(const char *text, const char *name) {
   subject_free(&s);
 }
 
-static void carries_test(void) { text_test(carries, "f"); }
-static void nested_test(void) { text_test(nested, "f"); }
+static void carries_test(void) {
+  text_test(carries, "f");
+}
+static void nested_test(void) {
+  text_test(nested, "f");
+}
 static void parts_test(void) {
-  static const struct { const char *place, *late; int copies; } cases[] = {{"0, 1", "h", 1}, {"2, -1", "h", 2}, {"0, 1", "x1", 2}};   // one is of the argument
+  static const struct {
+    const char *place, *late;
+    int copies;
+  } cases[] = {{"0, 1", "h", 1}, {"2, -1", "h", 2}, {"0, 1", "x1", 2}}; // one is of the argument
   for (size_t i = 0; i < LM_COUNT(cases); i++) {
     char text[sizeof parts + 16];
     snprintf(text, sizeof text, parts, cases[i].place, cases[i].late);
     subject s = text_subject(text, NULL);
     run_compare(&s, "f");
     int n = copies_of_control(&s, "f");
-    if (n != cases[i].copies) fprintf(stderr, "case %d: %d copies\n", (int)i, n);
+    if (n != cases[i].copies)
+      fprintf(stderr, "case %d: %d copies\n", (int)i, n);
     CHECK(n == cases[i].copies);
     subject_free(&s);
   }
 }
 
-static void views_test(void) { text_test(views, "f"); }
+static void views_test(void) {
+  text_test(views, "f");
+}
 
-// The optimizer's function works in place: parameters, gradients and states are its arguments, in their arenas.
-static const char update[] = "stage step\n"
-                             "axis a = 1500, n = 3, blk = 8, el = 1024\n"
-                             "param @v : f32[a] = ones\n"
-                             "param @w : f32[n, a] stacked 1 as @w.#.w = normal(1)\n"
-                             "func @update(%p: f32[blk, el], %g: f32[blk, el], %m: f32[blk, el], %scale: f32, %rate: "
-                             "f32[blk]) -> (p: f32[blk, el], m: f32[blk, el]) {\n"
-                             "  %m2 = add %m, %g\n"
-                             "  %s = mul %m2, %scale\n"
-                             "  %r = mul %s, %rate\n"
-                             "  %p2 = sub %p, %r\n"
-                             "  return %p2, %m2\n"
-                             "}\n";
+// The optimizer's function works in place: parameters, gradients and states are its arguments, in
+// their arenas.
+static const char update[] =
+    "stage step\n"
+    "axis a = 1500, n = 3, blk = 8, el = 1024\n"
+    "param @v : f32[a] = ones\n"
+    "param @w : f32[n, a] stacked 1 as @w.#.w = normal(1)\n"
+    "func @update(%p: f32[blk, el], %g: f32[blk, el], %m: f32[blk, el], %scale: f32, %rate: "
+    "f32[blk]) -> (p: f32[blk, el], m: f32[blk, el]) {\n"
+    "  %m2 = add %m, %g\n"
+    "  %s = mul %m2, %scale\n"
+    "  %r = mul %s, %rate\n"
+    "  %p2 = sub %p, %r\n"
+    "  return %p2, %m2\n"
+    "}\n";
 
 static void update_test(void) {
   subject s = text_subject(update, NULL);
@@ -223,11 +248,17 @@ static void update_test(void) {
   CHECK(lm_plan_port_find(f, "m", true)->buf.arena == LM_ARENA_STATE);
   lm_exec *e;
   CHECK_OK(lm_exec_create(s.plan, NULL, &e));
-  float *p = lm_exec_arena(e, LM_ARENA_PARAM), *g = lm_exec_arena(e, LM_ARENA_GRAD),
-        *m = lm_exec_arena(e, LM_ARENA_STATE);
+  float *p = lm_exec_arena(e, LM_ARENA_PARAM);
+  float *g = lm_exec_arena(e, LM_ARENA_GRAD);
+  float *m = lm_exec_arena(e, LM_ARENA_STATE);
   float *rate = lm_exec_port(e, lm_plan_port_find(f, "rate", false));
-  for (int i = 0; i < 8 * LM_BLOCK; i++) p[i] = (float)i, g[i] = (float)(i % 7), m[i] = 1;
-  for (int i = 0; i < 8; i++) rate[i] = (float)i;
+  for (int i = 0; i < 8 * LM_BLOCK; i++) {
+    p[i] = (float)i;
+    g[i] = (float)(i % 7);
+    m[i] = 1;
+  }
+  for (int i = 0; i < 8; i++)
+    rate[i] = (float)i;
   *(float *)lm_exec_port(e, lm_plan_port_find(f, "scale", false)) = 0.5f;
   CHECK_OK(lm_exec_run(e, f, NULL));
   for (int i = 0; i < 8 * LM_BLOCK; i++) {
@@ -238,21 +269,21 @@ static void update_test(void) {
   subject_free(&s);
 }
 
-// Appending at a position known at run time, with an extent known at run time; a full cache is an error.
-static const char decode[] =
-  "stage step\n"
-  "axis b = 2, t = 3 dyn 1, s = 8 dyn 2, e = 4, n = 2\n"
-  "cache @k : f32[n, b, s, e] stacked 1 as @k.#\n"
-  "func @decode(%x: f32[b, t, e], %at: int) -> (y: f32[b, t, s]) {\n"
-  "  %zero = const 0 : f32[b, t, s]\n"
-  "  %y = loop 2 %i carry(%c = %zero) {\n"
-  "    %k = append @k[%i], %at, %x (t) -> (s)\n"
-  "    %z = dot %x, %k over(e)\n"
-  "    %d = add %c, %z\n"
-  "    yield %d\n"
-  "  }\n"
-  "  return %y\n"
-  "}\n";
+// Appending at a position known at run time, with an extent known at run time; a full cache is an
+// error.
+static const char decode[] = "stage step\n"
+                             "axis b = 2, t = 3 dyn 1, s = 8 dyn 2, e = 4, n = 2\n"
+                             "cache @k : f32[n, b, s, e] stacked 1 as @k.#\n"
+                             "func @decode(%x: f32[b, t, e], %at: int) -> (y: f32[b, t, s]) {\n"
+                             "  %zero = const 0 : f32[b, t, s]\n"
+                             "  %y = loop 2 %i carry(%c = %zero) {\n"
+                             "    %k = append @k[%i], %at, %x (t) -> (s)\n"
+                             "    %z = dot %x, %k over(e)\n"
+                             "    %d = add %c, %z\n"
+                             "    yield %d\n"
+                             "  }\n"
+                             "  return %y\n"
+                             "}\n";
 
 static void decode_test(void) {
   subject s = text_subject(decode, NULL);
@@ -260,7 +291,8 @@ static void decode_test(void) {
   lm_exec *e;
   CHECK(s.plan->n_extents == 2);
   CHECK_OK(lm_exec_create(s.plan, NULL, &e));
-  float *x = lm_exec_port(e, lm_plan_port_find(f, "x", false)), *y = lm_exec_port(e, lm_plan_port_find(f, "y", true));
+  float *x = lm_exec_port(e, lm_plan_port_find(f, "x", false));
+  float *y = lm_exec_port(e, lm_plan_port_find(f, "y", true));
   float all[2][8][4], *cache = lm_exec_arena(e, LM_ARENA_CACHE);
   int32_t *at = lm_exec_port(e, lm_plan_port_find(f, "at", false));
   int64_t length = 0;
@@ -268,7 +300,8 @@ static void decode_test(void) {
   for (int step = 0; step < 4; step++) {
     int64_t t = more[step], extents[] = {t, length + t};
     for (int b = 0; b < 2; b++)
-      for (int64_t i = 0; i < t * 4; i++) x[b * 12 + i] = all[b][length + i / 4][i % 4] = (float)(step + b + i);
+      for (int64_t i = 0; i < t * 4; i++)
+        x[b * 12 + i] = all[b][length + i / 4][i % 4] = (float)(step + b + i);
     *at = (int32_t)length;
     CHECK_OK(lm_exec_run(e, f, extents));
     length += t;
@@ -276,10 +309,12 @@ static void decode_test(void) {
       for (int64_t i = 0; i < t; i++)
         for (int64_t j = 0; j < length; j++) {
           float want = 0;
-          for (int c = 0; c < 4; c++) want += 2 * x[b * 12 + i * 4 + c] * all[b][j][c];
+          for (int c = 0; c < 4; c++)
+            want += 2 * x[b * 12 + i * 4 + c] * all[b][j][c];
           CHECK(y[b * 24 + i * 8 + j] == want);
         }
-    for (int b = 0; b < 2; b++) CHECK(!memcmp(cache + b * 32, all[b], (size_t)length * 16));
+    for (int b = 0; b < 2; b++)
+      CHECK(!memcmp(cache + b * 32, all[b], (size_t)length * 16));
   }
   *at = 6;
   CHECK_FAILS(lm_exec_run(e, f, (int64_t[]){3, 8}), LM_USER, "cache of 8");
@@ -288,39 +323,46 @@ static void decode_test(void) {
   subject_free(&s);
 }
 
-// Layer-major: all of one iteration side by side, inner repetitions alike, every tensor at a multiple of a block.
-static const char layout[] =
-  "stage step\n"
-  "axis a = 10, b = 2000, n = 3, k = 2\n"
-  "param @first : f32[a] = ones\n"
-  "param @l.x : f32[n, b] stacked 1 as @l.#.x = ones\n"
-  "param @l.in.y : f32[n, k, a] stacked 2 as @l.#.in.#.y = ones\n"
-  "param @l.z : f32[n, a] stacked 1 as @l.#.z = zeros\n"
-  "param @last : f32[a] = ones\n"
-  "func @f(%x: f32[a]) -> (y: f32[a]) {\n"
-  "  return %x\n"
-  "}\n";
+// Layer-major: all of one iteration side by side, inner repetitions alike, every tensor at a
+// multiple of a block.
+static const char layout[] = "stage step\n"
+                             "axis a = 10, b = 2000, n = 3, k = 2\n"
+                             "param @first : f32[a] = ones\n"
+                             "param @l.x : f32[n, b] stacked 1 as @l.#.x = ones\n"
+                             "param @l.in.y : f32[n, k, a] stacked 2 as @l.#.in.#.y = ones\n"
+                             "param @l.z : f32[n, a] stacked 1 as @l.#.z = zeros\n"
+                             "param @last : f32[a] = ones\n"
+                             "func @f(%x: f32[a]) -> (y: f32[a]) {\n"
+                             "  return %x\n"
+                             "}\n";
 
 static void layout_test(void) {
-  static const struct { const char *path; int64_t block;
-  } want[] = {{"first", 0},      {"l.0.x", 1},      {"l.1.x", 6},      {"l.2.x", 11},      {"l.0.in.0.y", 3},
-              {"l.0.in.1.y", 4}, {"l.1.in.0.y", 8}, {"l.1.in.1.y", 9}, {"l.2.in.0.y", 13}, {"l.2.in.1.y", 14},
-              {"l.0.z", 5},      {"l.1.z", 10},     {"l.2.z", 15},     {"last", 16}};
+  static const struct {
+    const char *path;
+    int64_t block;
+  } want[] = {{"first", 0},       {"l.0.x", 1},       {"l.1.x", 6},      {"l.2.x", 11},
+              {"l.0.in.0.y", 3},  {"l.0.in.1.y", 4},  {"l.1.in.0.y", 8}, {"l.1.in.1.y", 9},
+              {"l.2.in.0.y", 13}, {"l.2.in.1.y", 14}, {"l.0.z", 5},      {"l.1.z", 10},
+              {"l.2.z", 15},      {"last", 16}};
   subject s = text_subject(layout, NULL);
   CHECK(s.plan->n_params == (int)LM_COUNT(want) && s.plan->n_blocks == 17);
   for (size_t i = 0; i < LM_COUNT(want); i++)
-    CHECK(!strcmp(s.plan->params[i].path, want[i].path) && s.plan->params[i].offset == want[i].block * LM_BLOCK);
+    CHECK(!strcmp(s.plan->params[i].path, want[i].path) &&
+          s.plan->params[i].offset == want[i].block * LM_BLOCK);
   run_compare(&s, "f");
   subject_free(&s);
 }
 
 // What the planner refuses, it refuses at a place in the text.
 static void refused_test(void) {
-  static const struct { const char *text, *part;
-  } cases[] = {{"stage step\naxis a = 3, n = 2\nfunc @f(%x: f32[n, a], %i: int) -> (y: f32[a]) {\n  %y = at %x, %i [0, "
+  static const struct {
+    const char *text, *part;
+  } cases[] = {{"stage step\naxis a = 3, n = 2\nfunc @f(%x: f32[n, a], %i: int) -> (y: f32[a]) {\n "
+                " %y = at %x, %i [0, "
                 "1]\n  return %y\n}\n",
                 "not given by the index of a loop"},
-               {"stage step\naxis a = 3, n = 2\nfunc @f(%x: f32[n, a]) -> (y: f32[a]) {\n  %i = const 2 : int\n  %y = "
+               {"stage step\naxis a = 3, n = 2\nfunc @f(%x: f32[n, a]) -> (y: f32[a]) {\n  %i = "
+                "const 2 : int\n  %y = "
                 "at %x, %i [0, 1]\n  return %y\n}\n",
                 "places 2 to 2 of 2"}};
   for (size_t i = 0; i < LM_COUNT(cases); i++) {
@@ -331,7 +373,10 @@ static void refused_test(void) {
     CHECK(!lm_plan_build(m, &target));
     lm_buf b = {0};
     lm_diag_render(c, &b, false);
-    if (!strstr(b.p, cases[i].part)) fprintf(stderr, "%s", b.p), exit(1);
+    if (!strstr(b.p, cases[i].part)) {
+      fprintf(stderr, "%s", b.p);
+      exit(1);
+    }
     lm_buf_free(&b);
     lm_ctx_destroy(c);
   }

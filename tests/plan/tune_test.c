@@ -1,5 +1,5 @@
-// tune_test.c - which tiles are chosen, by a planted time of each and a clock of the test's own; that products so cut are
-// the same product, and the same bits whatever the number of threads.
+// tune_test.c - which tiles are chosen, by a planted time of each and a clock of the test's own;
+// that products so cut are the same product, and the same bits whatever the number of threads.
 #include <math.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -9,20 +9,33 @@
 #include "runtime/cpu/tune.h"
 #include "tests/runtime/check.h"
 
-static lm_plan_extent fixed(int64_t n) { return (lm_plan_extent){.fixed = n}; }
+static lm_plan_extent fixed(int64_t n) {
+  return (lm_plan_extent){.fixed = n};
+}
 
 static lm_plan_gemm product(int64_t m, int64_t n, int64_t k) {
-  return (lm_plan_gemm){.m = fixed(m), .n = fixed(n), .k = fixed(k), .a_m = k, .a_k = 1, .b_k = n, .b_n = 1, .c_m = n, .c_n = 1,
-                        .dtype_ab = LM_F32, .dtype_c = LM_F32};
+  return (lm_plan_gemm){.m = fixed(m),
+                        .n = fixed(n),
+                        .k = fixed(k),
+                        .a_m = k,
+                        .a_k = 1,
+                        .b_k = n,
+                        .b_n = 1,
+                        .c_m = n,
+                        .c_n = 1,
+                        .dtype_ab = LM_F32,
+                        .dtype_c = LM_F32};
 }
 
 typedef struct planted {
-  lm_tile fast, lucky;                 // fast: takes `time`; lucky: half of it, but only the first `luck` times
+  lm_tile fast, lucky; // fast: takes `time`; lucky: half of it, but only the first `luck` times
   double time, now;
   int runs, luck;
 } planted;
 
-static bool equal(lm_tile a, lm_tile b) { return a.m == b.m && a.n == b.n && a.code == b.code; }
+static bool equal(lm_tile a, lm_tile b) {
+  return a.m == b.m && a.n == b.n && a.code == b.code;
+}
 
 static double run(void *user, const lm_plan_gemm *g, lm_tile t) {
   planted *x = user;
@@ -32,17 +45,24 @@ static double run(void *user, const lm_plan_gemm *g, lm_tile t) {
   return seconds;
 }
 
-static double now(void *user) { return ((planted *)user)->now; }
+static double now(void *user) {
+  return ((planted *)user)->now;
+}
 
-static lm_gemm_cuts tune(lm_arena *a, planted *x, double budget, const lm_gemm_cuts *known, int *measured) {
+static lm_gemm_cuts tune(lm_arena *a, planted *x, double budget, const lm_gemm_cuts *known,
+                         int *measured) {
   // the lighter one first, and once more: equal shapes are one
-  lm_plan_gemm gemms[] = {product(256, 128, 64), product(512, 512, 256), product(256, 128, 64), product(8, 8, 8)};
+  lm_plan_gemm gemms[] = {product(256, 128, 64), product(512, 512, 256), product(256, 128, 64),
+                          product(8, 8, 8)};
   lm_plan_step steps[LM_COUNT(gemms)] = {0};
-  for (size_t i = 0; i < LM_COUNT(gemms); i++) steps[i] = (lm_plan_step){.kind = LM_STEP_GEMM, .gemm = &gemms[i]};
+  for (size_t i = 0; i < LM_COUNT(gemms); i++)
+    steps[i] = (lm_plan_step){.kind = LM_STEP_GEMM, .gemm = &gemms[i]};
   lm_plan_func f = {.name = "micro", .steps = steps, .n_steps = LM_COUNT(steps)};
   lm_plan plan = {.funcs = &f, .n_funcs = 1};
   lm_gemm_cuts none = {0}, out = {0};
-  lm_cpu_tune(a, &plan, &(lm_tune_options){.threads = 2, .budget = budget, .run = run, .now = now, .user = x}, known ? known : &none, &out, measured);
+  lm_cpu_tune(a, &plan,
+              &(lm_tune_options){.threads = 2, .budget = budget, .run = run, .now = now, .user = x},
+              known ? known : &none, &out, measured);
   CHECK(out.n == 2 && out.v[0].key.m == 512 && out.v[1].key.m == 256);
   return out;
 }
@@ -68,17 +88,18 @@ static void choices_check(lm_arena *a) {
   planted fast = {.fast = other, .time = 0.8};
   lm_gemm_cuts c = tune(a, &fast, 1e9, NULL, &measured);
   CHECK(equal(c.v[0].tile, other) && c.v[0].gain > 1.24 && c.v[0].gain < 1.26);
-  planted barely = {.fast = other, .time = 0.98};       // within what noise may be
+  planted barely = {.fast = other, .time = 0.98}; // within what noise may be
   c = tune(a, &barely, 1e9, NULL, &measured);
   CHECK(equal(c.v[0].tile, d) && c.v[0].gain == 1);
-  planted late = {.fast = other, .time = 0.8};          // the time is over before anything is known
+  planted late = {.fast = other, .time = 0.8}; // the time is over before anything is known
   c = tune(a, &late, 5, NULL, &measured);
-  CHECK(measured == 0 && equal(c.v[0].tile, d) && c.v[0].gain == 0 && equal(c.v[1].tile, usual.v[1].tile) && c.v[1].gain == 0);
+  CHECK(measured == 0 && equal(c.v[0].tile, d) && c.v[0].gain == 0 &&
+        equal(c.v[1].tile, usual.v[1].tile) && c.v[1].gain == 0);
   CHECK(late.runs <= 8);
   planted never = {.time = 1};
   c = tune(a, &never, 0, NULL, &measured);
   CHECK(never.runs == 0 && equal(c.v[0].tile, d));
-  c = tune(a, &never, 1e9, &usual, &measured);         // known
+  c = tune(a, &never, 1e9, &usual, &measured); // known
   CHECK(never.runs == 0 && measured == 0 && c.v[0].gain == 1);
 }
 
@@ -98,7 +119,8 @@ static bool code_is_usual(void) {
   return lm_cpu_prefers_code(&cpu, LM_F32);
 }
 
-// Where a product has code, one of code and library is its default, as the processor is, and the other a candidate.
+// Where a product has code, one of code and library is its default, as the processor is, and the
+// other a candidate.
 static void code_check(lm_arena *a) {
   lm_plan_gemm g = product(512, 512, 256);
   g.code = 1;
@@ -110,7 +132,8 @@ static void code_check(lm_arena *a) {
   lm_gemm_cut usual = tune_one(a, &g, &o, &measured);
   CHECK(usual.tile.code == code_is_usual() && usual.gain == 1);
   CHECK(lm_gemm_key_find(&g, &other.key));
-  lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = 2, .cuts = &cuts, .code = true});
+  lm_cpu_gemms *all =
+      lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = 2, .cuts = &cuts, .code = true});
   planted fast = {.fast = lm_cpu_gemm_tile(all, &g), .time = 0.8};
   lm_cpu_gemms_destroy(all);
   CHECK(fast.fast.code == other.tile.code);
@@ -119,7 +142,8 @@ static void code_check(lm_arena *a) {
   CHECK(equal(out.tile, fast.fast) && out.gain > 1.2);
 }
 
-static float *multiply(const lm_plan_gemm *g, int threads, uint32_t primitives, const lm_gemm_cuts *cuts, const char *a, const char *b) {
+static float *multiply(const lm_plan_gemm *g, int threads, uint32_t primitives,
+                       const lm_gemm_cuts *cuts, const char *a, const char *b) {
   float *c = (float *)lm_cpu_matrix_make(g->m.fixed * g->n.fixed, LM_F32);
   lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){threads, primitives, cuts});
   lm_cpu_gemm_prepare(all, g);
@@ -137,21 +161,31 @@ static void products_check(uint32_t primitives) {
   lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){1, primitives, &cuts});
   CHECK(equal(lm_cpu_gemm_tile(all, &g), cut.tile));
   lm_cpu_gemms_destroy(all);
-  char *a = lm_cpu_matrix_make(300 * 190, LM_F32), *b = lm_cpu_matrix_make(190 * 260, LM_F32);
-  float *one = multiply(&g, 1, primitives, &cuts, a, b), *three = multiply(&g, 3, primitives, &cuts, a, b);
+  char *a = lm_cpu_matrix_make(300 * 190, LM_F32);
+  char *b = lm_cpu_matrix_make(190 * 260, LM_F32);
+  float *one = multiply(&g, 1, primitives, &cuts, a, b);
+  float *three = multiply(&g, 3, primitives, &cuts, a, b);
   float *usual = multiply(&g, 1, 0, &none, a, b);
   CHECK(!memcmp(one, three, sizeof(float) * 300 * 260));
-  for (int i = 0; i < 300 * 260; i++) CHECK(fabsf(one[i] - usual[i]) < 1e-4f);
+  for (int i = 0; i < 300 * 260; i++)
+    CHECK(fabsf(one[i] - usual[i]) < 1e-4f);
   float *all_memory[] = {one, three, usual, (float *)a, (float *)b};
-  for (size_t i = 0; i < LM_COUNT(all_memory); i++) lm_free(all_memory[i]);
+  for (size_t i = 0; i < LM_COUNT(all_memory); i++)
+    lm_free(all_memory[i]);
 }
 
 // Real runs, real clock: whatever is chosen was measured, and is a tile of the product.
 static void real_check(lm_arena *a) {
   lm_plan_gemm g = product(256, 256, 256);
   g.n_batch = 2;
-  g.batch[0].size = fixed(2), g.batch[0].a = 256 * 256, g.batch[0].b = 0, g.batch[0].c = 256 * 256;
-  g.batch[1].size = fixed(2), g.batch[1].a = 2 * 256 * 256, g.batch[1].b = 256 * 256, g.batch[1].sum = true;
+  g.batch[0].size = fixed(2);
+  g.batch[0].a = 256 * 256;
+  g.batch[0].b = 0;
+  g.batch[0].c = 256 * 256;
+  g.batch[1].size = fixed(2);
+  g.batch[1].a = 2 * 256 * 256;
+  g.batch[1].b = 256 * 256;
+  g.batch[1].sum = true;
   int measured;
   lm_gemm_cut out = tune_one(a, &g, &(lm_tune_options){.threads = 2, .budget = 60}, &measured);
   CHECK(measured == 1 && out.gain >= 1);
@@ -162,13 +196,14 @@ static void nothing(char *const *buf, const int64_t *var, int64_t lo, int64_t hi
 
 // Code that is faster than all others and wrong is not taken in place of the library.
 static void wrong_check(lm_arena *a) {
-  setenv("LMC_CPU", "x86-64-v2", 1);   // a level at which the library is the default
+  setenv("LMC_CPU", "x86-64-v2", 1); // a level at which the library is the default
   CHECK(!code_is_usual());
   lm_plan_gemm g = product(256, 256, 256);
   g.code = 1;
   lm_kernel_fn *const kernels[] = {nothing, nothing};
   int measured;
-  lm_gemm_cut out = tune_one(a, &g, &(lm_tune_options){.threads = 1, .kernels = kernels, .budget = 60}, &measured);
+  lm_gemm_cut out = tune_one(
+      a, &g, &(lm_tune_options){.threads = 1, .kernels = kernels, .budget = 60}, &measured);
   CHECK(measured == 1 && !out.tile.code);
 }
 

@@ -1,4 +1,5 @@
-// Allocation, arenas, interning, text, statuses, hashing, files; Philox against Random123's known answers (kat_vectors).
+// Allocation, arenas, interning, text, statuses, hashing, files; Philox against Random123's known
+// answers (kat_vectors).
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,13 +13,19 @@ static void test_arena(void) {
   for (size_t n = 0; n < 3000; n += 7) {
     char *p = lm_arena_alloc(a, n);
     CHECK((uintptr_t)p % 16 == 0);
-    for (size_t i = 0; i < n; i++) CHECK(p[i] == 0);
+    for (size_t i = 0; i < n; i++)
+      CHECK(p[i] == 0);
     memset(p, 1, n);
   }
   memset(lm_arena_alloc(a, 5 << 20), 1, 5 << 20);
-  struct { int *items; uint32_t n, cap; } list = {0};
-  for (int i = 0; i < 1000; i++) LM_PUSH(a, list.items, list.n, list.cap) = i;
-  for (int i = 0; i < 1000; i++) CHECK(list.items[i] == i);
+  struct {
+    int *items;
+    uint32_t n, cap;
+  } list = {0};
+  for (int i = 0; i < 1000; i++)
+    LM_PUSH(a, list.items, list.n, list.cap) = i;
+  for (int i = 0; i < 1000; i++)
+    CHECK(list.items[i] == i);
   CHECK(!strcmp(lm_arena_printf(a, "%d-%s", 7, "x"), "7-x"));
   lm_arena_destroy(a);
 }
@@ -27,8 +34,10 @@ static void test_intern(void) {
   lm_arena *a = lm_arena_create();
   lm_intern *t = lm_intern_create(a, NULL);
   const char *seen[2000];
-  for (int i = 0; i < 2000; i++) seen[i] = lm_intern_s(t, lm_arena_printf(a, "name%d", i));
-  for (int i = 0; i < 2000; i++) CHECK(lm_intern_s(t, lm_arena_printf(a, "name%d", i)) == seen[i]);
+  for (int i = 0; i < 2000; i++)
+    seen[i] = lm_intern_s(t, lm_arena_printf(a, "name%d", i));
+  for (int i = 0; i < 2000; i++)
+    CHECK(lm_intern_s(t, lm_arena_printf(a, "name%d", i)) == seen[i]);
   CHECK(lm_intern_n(t, "name12345", 5) == seen[1]);
   CHECK(lm_intern_n(t, "", 0) == lm_intern_s(t, ""));
   lm_arena_destroy(a);
@@ -49,8 +58,9 @@ static void test_hash(void) {
   CHECK(lm_hash("", 0, 0) != lm_hash("", 0, 1));
   CHECK(lm_hash("\0", 1, 0) != lm_hash("\0\0", 2, 0));
   uint64_t all = 0;
-  for (size_t n = 0; n < 40; n++) all = lm_hash("the quick brown fox jumps over the lazy dog", n, all);
-  CHECK(all == UINT64_C(0xf52621d028d99756));   // stored files depend on it
+  for (size_t n = 0; n < 40; n++)
+    all = lm_hash("the quick brown fox jumps over the lazy dog", n, all);
+  CHECK(all == UINT64_C(0xf52621d028d99756)); // stored files depend on it
 }
 
 // Bytes that make a factor of the hash 0 or 2^64 - 1 do not make it forget those before them.
@@ -69,13 +79,14 @@ static void test_hash_forgets_nothing(void) {
     lm_hash_key(one, a, sizeof a);
     lm_hash_key(other, b, sizeof b);
     CHECK(one[0] != other[0] && one[1] != other[1] && one[0] != one[1]);
-    CHECK((one[0] ^ other[0]) != (one[1] ^ other[1]));   // the halves do not fall together
+    CHECK((one[0] ^ other[0]) != (one[1] ^ other[1])); // the halves do not fall together
   }
 }
 
 static void test_hash_in_pieces(void) {
   char text[1000];
-  for (size_t i = 0; i < sizeof text; i++) text[i] = (char)(i * 7);
+  for (size_t i = 0; i < sizeof text; i++)
+    text[i] = (char)(i * 7);
   for (size_t first = 0; first <= 992; first += 16) {
     lm_hasher h = lm_hash_begin(5);
     lm_hash_add(&h, text, first);
@@ -101,7 +112,8 @@ static void test_files(void) {
   CHECK_FAILS(lm_file_read(lm_path_join(a, dir, "none"), 4, &b), LM_ENV, "No such file");
   lm_buf_free(&b);
   CHECK(!strcmp(lm_path_join(a, "x", "/y"), "/y") && !strcmp(lm_path_join(a, "x/", "y"), "x/y"));
-  CHECK(!strcmp(lm_path_dir(a, "/y"), "/") && !strcmp(lm_path_dir(a, "y"), ".") && !strcmp(lm_path_dir(a, "a/b/c"), "a/b"));
+  CHECK(!strcmp(lm_path_dir(a, "/y"), "/") && !strcmp(lm_path_dir(a, "y"), ".") &&
+        !strcmp(lm_path_dir(a, "a/b/c"), "a/b"));
   unlink(file);
   rmdir(deep);
   rmdir(lm_path_join(a, dir, "a/b"));
@@ -111,10 +123,15 @@ static void test_files(void) {
 }
 
 static void test_philox(void) {
-  static const struct { lm_philox4 counter; lm_philox_key2 key; lm_philox4 want; } known[] = {
+  static const struct {
+    lm_philox4 counter;
+    lm_philox_key2 key;
+    lm_philox4 want;
+  } known[] = {
       {{{0, 0, 0, 0}}, {{0, 0}}, {{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}}},
       {{{~0u, ~0u, ~0u, ~0u}}, {{~0u, ~0u}}, {{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}}},
-      {{{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}}, {{0xa4093822, 0x299f31d0}},
+      {{{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}},
+       {{0xa4093822, 0x299f31d0}},
        {{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}}},
   };
   for (size_t i = 0; i < LM_COUNT(known); i++) {

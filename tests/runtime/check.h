@@ -1,4 +1,5 @@
-// check.h - assertions of the runtime's tests: the first that fails says where and ends the program.
+// check.h - assertions of the runtime's tests: the first that fails says where and ends the
+// program.
 #ifndef LM_TESTS_CHECK_H
 #define LM_TESTS_CHECK_H
 #include <stdio.h>
@@ -7,23 +8,31 @@
 
 #include "runtime/base/base.h"
 
-#define CHECK(c) do { if (!(c)) { fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #c); exit(1); } } while (0)
+#define CHECK(c)                                                                                   \
+  do {                                                                                             \
+    if (!(c)) {                                                                                    \
+      fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #c);                              \
+      exit(1);                                                                                     \
+    }                                                                                              \
+  } while (0)
 #define CHECK_OK(e) check_ok((e), __FILE__, __LINE__)
 #define CHECK_FAILS(e, kind, part) check_fails((e), (kind), (part), __FILE__, __LINE__)
 
 static inline void check_ok(lm_status s, const char *file, int line) {
-  if (!s) return;
+  if (!s)
+    return;
   fprintf(stderr, "%s:%d: failed: %s\n", file, line, s->text);
   exit(1);
 }
 
-static inline void check_fails(lm_status s, lm_kind kind, const char *part, const char *file, int line) {
+static inline void check_fails(lm_status s, lm_kind kind, const char *part, const char *file,
+                               int line) {
   if (s && s->kind == kind && strstr(s->text, part)) {
     lm_status_free(s);
     return;
   }
-  fprintf(stderr, "%s:%d: wanted a status of kind %d with \"%s\", got %d \"%s\"\n", file, line, (int)kind, part,
-          s ? (int)s->kind : 0, s ? s->text : "success");
+  fprintf(stderr, "%s:%d: wanted a status of kind %d with \"%s\", got %d \"%s\"\n", file, line,
+          (int)kind, part, s ? (int)s->kind : 0, s ? s->text : "success");
   exit(1);
 }
 #endif

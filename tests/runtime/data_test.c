@@ -9,7 +9,9 @@
 static char dir[] = "/tmp/lm-data-XXXXXX";
 static lm_arena *arena;
 static lm_tokenizer *bytes;
-static char *in_dir(const char *name) { return lm_path_join(arena, dir, name); }
+static char *in_dir(const char *name) {
+  return lm_path_join(arena, dir, name);
+}
 
 static void test_permute(void) {
   for (uint64_t n = 1; n < 300; n += 13) {
@@ -26,15 +28,20 @@ static void test_permute(void) {
 
 // Each row once; only a stretch of them in use at a time; another order in another epoch.
 static void test_order(void) {
-  enum { N = 1003, WINDOW = 100 };
+  enum {
+    N = 1003,
+    WINDOW = 100
+  };
   char seen[N] = {0};
   int same = 0;
   for (uint64_t i = 0; i < N; i++) {
-    uint64_t row = lm_row_order(5, 1, N, WINDOW, i), from = lm_row_order(5, 1, N, WINDOW, i - i % WINDOW);
+    uint64_t row = lm_row_order(5, 1, N, WINDOW, i);
+    uint64_t from = lm_row_order(5, 1, N, WINDOW, i - i % WINDOW);
     CHECK(row < N && !seen[row]);
     seen[row] = 1;
     uint64_t apart = (row + N - from) % N;
-    CHECK(i >= 9 * WINDOW || apart < WINDOW || apart > N - WINDOW);   // of those that begin the stretch; the last is longer
+    CHECK(i >= 9 * WINDOW || apart < WINDOW ||
+          apart > N - WINDOW); // of those that begin the stretch; the last is longer
     same += row == lm_row_order(5, 2, N, WINDOW, i);
     CHECK(lm_row_order(5, 1, N, N, i) == lm_permute(lm_philox_key(5, 1), N, i));
     CHECK(lm_row_order(5, 1, N, 0, i) == lm_permute(lm_philox_key(5, 1), N, i));
@@ -42,23 +49,33 @@ static void test_order(void) {
   CHECK(same < N / 20);
 }
 
-enum { SEQ = 16, DOCS = 200 };
+enum {
+  SEQ = 16,
+  DOCS = 200
+};
 static int doc_len[DOCS];
 
-// Document i is i's two digits in base 100, each plus 32, then places 0, 1, 2, …: every (document, place) can be told apart.
+// Document i is i's two digits in base 100, each plus 32, then places 0, 1, 2, …: every (document,
+// place) can be told apart.
 static void docs_write(void) {
   lm_buf b = {0};
   for (int i = 0; i < DOCS; i++) {
     doc_len[i] = 2 + (i * 7919) % 61;
-    for (int k = 0; k < doc_len[i]; k++) lm_buf_add(&b, &(char){(char)(k < 2 ? 128 + (k ? i % 100 : i / 100) : 16 + k - 2)}, 1);
+    for (int k = 0; k < doc_len[i]; k++)
+      lm_buf_add(&b, &(char){(char)(k < 2 ? 128 + (k ? i % 100 : i / 100) : 16 + k - 2)}, 1);
     lm_buf_puts(&b, "\n\n");
   }
   CHECK_OK(lm_file_write_atomic(in_dir("docs.txt"), b.p, b.n));
   lm_buf_free(&b);
 }
 
-typedef struct { int32_t tok[SEQ], pos[SEQ], seg[SEQ], next[SEQ]; float w[SEQ]; } row;
-static lm_batch batch_of(row *r) { return (lm_batch){r->tok, r->pos, r->seg, r->next, r->w}; }
+typedef struct {
+  int32_t tok[SEQ], pos[SEQ], seg[SEQ], next[SEQ];
+  float w[SEQ];
+} row;
+static lm_batch batch_of(row *r) {
+  return (lm_batch){r->tok, r->pos, r->seg, r->next, r->w};
+}
 
 // A row's own consistency; counts its tokens and its documents' ends.
 static void row_check(const row *r, int *tokens, int *ends) {
@@ -73,9 +90,11 @@ static void row_check(const row *r, int *tokens, int *ends) {
     CHECK(r->pos[i] == (same ? r->pos[i - 1] + 1 : 0));
     CHECK(same || r->seg[i] == (i ? r->seg[i - 1] + 1 : 0));
     CHECK(r->w[i] == 1 || (r->w[i] == 0 && r->next[i] == 0));
-    if (r->w[i] == 0) ++*ends;
+    if (r->w[i] == 0)
+      ++*ends;
     bool more = i + 1 < SEQ && r->seg[i + 1] == r->seg[i];
-    if (more) CHECK(r->w[i] == 1 && r->next[i] == r->tok[i + 1]);
+    if (more)
+      CHECK(r->w[i] == 1 && r->next[i] == r->tok[i + 1]);
   }
 }
 
@@ -87,32 +106,38 @@ static lm_data *open_shuffled(const lm_data_holdout *h, int n, uint64_t seed, in
   return d;
 }
 
-static lm_data *open_docs(const lm_data_holdout *h, int n, uint64_t seed) { return open_shuffled(h, n, seed, 0); }
+static lm_data *open_docs(const lm_data_holdout *h, int n, uint64_t seed) {
+  return open_shuffled(h, n, seed, 0);
+}
 
 static void test_rows(int64_t shuffle) {
   lm_data *d = open_shuffled(NULL, 0, 5, shuffle);
   lm_data_part_info info = lm_data_part(d, 0);
   int all = 0, tokens = 0, ends = 0;
-  for (int i = 0; i < DOCS; i++) all += doc_len[i];
+  for (int i = 0; i < DOCS; i++)
+    all += doc_len[i];
   CHECK(info.docs == DOCS && info.tokens == all);
-  CHECK(info.rows * SEQ < all + all / 20);          // little is padding
+  CHECK(info.rows * SEQ < all + all / 20); // little is padding
   CHECK(lm_data_predicted_bytes(d, 0) == all - DOCS);
   row r, again;
-  lm_batch b = batch_of(&r), c = batch_of(&again);
+  lm_batch b = batch_of(&r);
+  lm_batch c = batch_of(&again);
   int count[256] = {0}, want[256] = {0};
-  for (int64_t q = 0; q < info.rows; q++) {         // one epoch, a row a step
+  for (int64_t q = 0; q < info.rows; q++) { // one epoch, a row a step
     CHECK_OK(lm_data_fill(d, q, 0, 1, 1, &b));
     row_check(&r, &tokens, &ends);
-    for (int i = 0; i < SEQ; i++) count[r.tok[i]] += r.seg[i] >= 0;
-    CHECK_OK(lm_data_fill(d, q / 3, q % 3, 3, 1, &c));   // the same sequence cut into steps of three
+    for (int i = 0; i < SEQ; i++)
+      count[r.tok[i]] += r.seg[i] >= 0;
+    CHECK_OK(lm_data_fill(d, q / 3, q % 3, 3, 1, &c)); // the same sequence cut into steps of three
     CHECK(!memcmp(&r, &again, sizeof r));
   }
-  CHECK(tokens == all && ends == DOCS);             // every token exactly once, every document ends once
+  CHECK(tokens == all && ends == DOCS); // every token exactly once, every document ends once
   for (int i = 0; i < DOCS; i++)
-    for (int k = 0; k < doc_len[i]; k++) want[k < 2 ? 128 + (k ? i % 100 : i / 100) : 16 + k - 2]++;
+    for (int k = 0; k < doc_len[i]; k++)
+      want[k < 2 ? 128 + (k ? i % 100 : i / 100) : 16 + k - 2]++;
   CHECK(!memcmp(count, want, sizeof count));
   int same = 0;
-  for (int64_t q = 0; q < info.rows; q++) {         // the next epoch has another order
+  for (int64_t q = 0; q < info.rows; q++) { // the next epoch has another order
     CHECK_OK(lm_data_fill(d, q, 0, 1, 1, &b));
     CHECK_OK(lm_data_fill(d, q + info.rows, 0, 1, 1, &c));
     same += !memcmp(&r, &again, sizeof r);
@@ -121,9 +146,10 @@ static void test_rows(int64_t shuffle) {
   lm_data_close(d);
 }
 
-static void test_windows(void) {                    // one long document: windows in order, the next token across cuts
+static void test_windows(void) { // one long document: windows in order, the next token across cuts
   lm_buf text = {0};
-  for (int i = 0; i < 3 * SEQ + 5; i++) lm_buf_printf(&text, "%c", 'A' + i % 50);
+  for (int i = 0; i < 3 * SEQ + 5; i++)
+    lm_buf_printf(&text, "%c", 'A' + i % 50);
   CHECK_OK(lm_file_write_atomic(in_dir("long.txt"), text.p, text.n));
   lm_data_source s = {LM_SOURCE_TEXT, "long", in_dir("long.txt"), NULL};
   lm_data_options o = {&s, 1, NULL, 0, bytes, SEQ, 0};
@@ -141,20 +167,29 @@ static void test_windows(void) {                    // one long document: window
     }
   }
   CHECK_OK(lm_data_fill_part(d, 0, 4, 1, &b));
-  for (int i = 0; i < SEQ; i++) CHECK(r.seg[i] == -1);
+  for (int i = 0; i < SEQ; i++)
+    CHECK(r.seg[i] == -1);
   lm_buf_free(&text);
   lm_data_close(d);
 }
 
 static void test_holdout(void) {
   lm_data_holdout h[] = {{"dev", LM_HOLDOUT_SAMPLE, 0, 20}, {"end", LM_HOLDOUT_TAIL, 0.1, 0}};
-  lm_data *whole = open_docs(NULL, 0, 1), *d = open_docs(h, 2, 1), *other = open_docs(h, 2, 2);
-  lm_data_part_info all = lm_data_part(whole, 0), train = lm_data_part(d, 0), dev = lm_data_part(d, 1), end = lm_data_part(d, 2);
-  CHECK(dev.docs == 20 && train.tokens + dev.tokens + end.tokens == all.tokens && train.docs + dev.docs + end.docs == DOCS);
-  CHECK(end.rows >= (end.rows + train.rows) / 10 && lm_data_part_find(d, "end") == 2 && lm_data_part_find(d, "x") == -1);
+  lm_data *whole = open_docs(NULL, 0, 1);
+  lm_data *d = open_docs(h, 2, 1);
+  lm_data *other = open_docs(h, 2, 2);
+  lm_data_part_info all = lm_data_part(whole, 0);
+  lm_data_part_info train = lm_data_part(d, 0);
+  lm_data_part_info dev = lm_data_part(d, 1);
+  lm_data_part_info end = lm_data_part(d, 2);
+  CHECK(dev.docs == 20 && train.tokens + dev.tokens + end.tokens == all.tokens &&
+        train.docs + dev.docs + end.docs == DOCS);
+  CHECK(end.rows >= (end.rows + train.rows) / 10 && lm_data_part_find(d, "end") == 2 &&
+        lm_data_part_find(d, "x") == -1);
   row r, s;
-  lm_batch b = batch_of(&r), c = batch_of(&s);
-  for (int64_t q = 0; q < dev.rows; q++) {          // what is held out does not depend on the seed
+  lm_batch b = batch_of(&r);
+  lm_batch c = batch_of(&s);
+  for (int64_t q = 0; q < dev.rows; q++) { // what is held out does not depend on the seed
     CHECK_OK(lm_data_fill_part(d, 1, q, 1, &b));
     CHECK_OK(lm_data_fill_part(other, 1, q, 1, &c));
     CHECK(!memcmp(&r, &s, sizeof r));
@@ -173,11 +208,18 @@ static void test_holdout(void) {
 static void test_replay(void) {
   int32_t x[24];
   float w[24];
-  for (int i = 0; i < 24; i++) x[i] = i, w[i] = (float)i;
+  for (int i = 0; i < 24; i++) {
+    x[i] = i;
+    w[i] = (float)i;
+  }
   lm_st_tensor t[5];
   const char *names[] = {"tok", "pos", "seg", "next", "w"};
   for (int c = 0; c < 5; c++)
-    t[c] = (lm_st_tensor){.name = names[c], .dtype = c < 4 ? LM_ST_I32 : LM_ST_F32, .rank = 3, .shape = {2, 4, 3}, .data = c < 4 ? (void *)x : w};
+    t[c] = (lm_st_tensor){.name = names[c],
+                          .dtype = c < 4 ? LM_ST_I32 : LM_ST_F32,
+                          .rank = 3,
+                          .shape = {2, 4, 3},
+                          .data = c < 4 ? (void *)x : w};
   char *path = in_dir("b.safetensors");
   lm_data_source s = {LM_SOURCE_BATCHES, "b", path, NULL};
   lm_data_options o = {&s, 1, NULL, 0, NULL, 0, 0};
@@ -185,11 +227,13 @@ static void test_replay(void) {
   CHECK_OK(lm_st_write(path, t, 5));
   CHECK_OK(lm_data_open(&o, &d));
   lm_data_info info = lm_data_info_of(d);
-  CHECK(info.seq == 3 && info.batch_rows == 4 && info.steps == 2 && info.max_id == 23 && info.max_pos == 23);
+  CHECK(info.seq == 3 && info.batch_rows == 4 && info.steps == 2 && info.max_id == 23 &&
+        info.max_pos == 23);
   row r;
   lm_batch b = batch_of(&r);
   CHECK_OK(lm_data_fill(d, 1, 1, 2, 2, &b));
-  for (int i = 0; i < 6; i++) CHECK(r.tok[i] == 18 + i && r.w[i] == (float)(18 + i));
+  for (int i = 0; i < 6; i++)
+    CHECK(r.tok[i] == 18 + i && r.w[i] == (float)(18 + i));
   CHECK_FAILS(lm_data_fill(d, 2, 0, 2, 2, &b), LM_USER, "step 3: there are only 2");
   CHECK_FAILS(lm_data_fill(d, 0, 0, 1, 2, &b), LM_USER, "rows");
   lm_data_close(d);

@@ -1,4 +1,5 @@
-// Sampling; generation on a hand-made plan: the prompt in chunks, greedy and drawn continuations, refusals.
+// Sampling; generation on a hand-made plan: the prompt in chunks, greedy and drawn continuations,
+// refusals.
 #include "runtime/infer/generate.h"
 #include "tests/runtime/bigram.h"
 
@@ -11,11 +12,14 @@ static int32_t draw(lm_sampler s, const float *z, int32_t n, int64_t place) {
 }
 
 static void test_sample(void) {
-  float z[4] = {logf(0.1f), logf(0.4f), logf(0.2f), logf(0.3f)}, ties[3] = {1, 2, 2}, bad[2] = {NAN, NAN}, wide[2] = {1000, -1000};
-  CHECK(draw((lm_sampler){.temperature = 0}, z, 4, 0) == 1 && draw((lm_sampler){.temperature = 0}, ties, 3, 0) == 1);
+  float z[4] = {logf(0.1f), logf(0.4f), logf(0.2f), logf(0.3f)}, ties[3] = {1, 2, 2},
+        bad[2] = {NAN, NAN}, wide[2] = {1000, -1000};
+  CHECK(draw((lm_sampler){.temperature = 0}, z, 4, 0) == 1 &&
+        draw((lm_sampler){.temperature = 0}, ties, 3, 0) == 1);
   CHECK(draw((lm_sampler){.temperature = 1}, wide, 2, 0) == 0);
   int32_t id;
-  CHECK_FAILS(lm_sample(&(lm_sampler){.temperature = 1}, bad, 2, 0, scratch, &id), LM_USER, "not numbers");
+  CHECK_FAILS(lm_sample(&(lm_sampler){.temperature = 1}, bad, 2, 0, scratch, &id), LM_USER,
+              "not numbers");
   int all[4] = {0}, k2[4] = {0}, p[4] = {0}, hot[4] = {0};
   for (int i = 0; i < 20000; i++) {
     all[draw((lm_sampler){.temperature = 1, .seed = 5}, z, 4, i)]++;
@@ -23,12 +27,17 @@ static void test_sample(void) {
     p[draw((lm_sampler){.temperature = 1, .top_p = 0.75, .seed = 5}, z, 4, i)]++;
     hot[draw((lm_sampler){.temperature = 1e9, .top_p = 1, .seed = 6}, z, 4, i)]++;
   }
-  for (int i = 0; i < 4; i++) CHECK(abs(all[i] - (int)(20000 * expf(z[i]))) < 400 && abs(hot[i] - 5000) < 300);
+  for (int i = 0; i < 4; i++)
+    CHECK(abs(all[i] - (int)(20000 * expf(z[i]))) < 400 && abs(hot[i] - 5000) < 300);
   CHECK(!k2[0] && !k2[2] && abs(k2[1] - 20000 * 4 / 7) < 400);
-  CHECK(!p[0] && p[2] && abs(p[1] - 20000 * 4 / 9) < 400);     // 0.4 + 0.3 < 0.75: the third is taken too
+  CHECK(!p[0] && p[2] &&
+        abs(p[1] - 20000 * 4 / 9) < 400); // 0.4 + 0.3 < 0.75: the third is taken too
 }
 
-typedef struct { int32_t ids[100]; int n, most; } output;
+typedef struct {
+  int32_t ids[100];
+  int n, most;
+} output;
 static bool collect(void *user, int32_t id) {
   output *o = user;
   o->ids[o->n++] = id;
@@ -39,16 +48,25 @@ static void test_generate(void) {
   lm_arena *a = lm_arena_create();
   lm_plan *plan = bigram_plan(a);
   lm_exec *e = bigram_exec(a, plan);
-  for (int i = 0; i < VOCAB; i++) floats(e, LM_ARENA_PARAM)[i * VOCAB + (i + 3) % VOCAB] = 4;   // after i comes i + 3
+  for (int i = 0; i < VOCAB; i++)
+    floats(e, LM_ARENA_PARAM)[i * VOCAB + (i + 3) % VOCAB] = 4; // after i comes i + 3
   int32_t prompt[] = {9, 9, 9, 9, 1};
   output out = {0};
-  lm_generate_options o = {.plan = plan, .exec = e, .prompt = prompt, .n_prompt = 5, .n = 6, .eos = -1, .token = collect, .user = &out};
+  lm_generate_options o = {.plan = plan,
+                           .exec = e,
+                           .prompt = prompt,
+                           .n_prompt = 5,
+                           .n = 6,
+                           .eos = -1,
+                           .token = collect,
+                           .user = &out};
   CHECK_OK(lm_generate(&o));
   CHECK(out.n == 6);
-  for (int i = 0; i < 6; i++) CHECK(out.ids[i] == (4 + 3 * i) % VOCAB);
+  for (int i = 0; i < 6; i++)
+    CHECK(out.ids[i] == (4 + 3 * i) % VOCAB);
   output again = {0};
   o.user = &again;
-  plan->funcs[5].name = "none";                                // without prefill
+  plan->funcs[5].name = "none"; // without prefill
   CHECK_OK(lm_generate(&o));
   CHECK(!memcmp(&out, &again, sizeof out));
   o.eos = 10;

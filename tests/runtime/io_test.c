@@ -1,4 +1,5 @@
-// safetensors: what we write and what Python wrote, malformed files; foreign maps both ways; metrics.
+// safetensors: what we write and what Python wrote, malformed files; foreign maps both ways;
+// metrics.
 #include <math.h>
 #include <unistd.h>
 
@@ -9,13 +10,16 @@
 
 static char dir[] = "/tmp/lm-io-XXXXXX";
 static lm_arena *arena;
-static char *in_dir(const char *name) { return lm_path_join(arena, dir, name); }
+static char *in_dir(const char *name) {
+  return lm_path_join(arena, dir, name);
+}
 
 static void write_raw(const char *path, uint64_t length, const char *header, size_t data_bytes) {
   lm_buf b = {0};
   lm_buf_add(&b, &length, 8);
   lm_buf_puts(&b, header);
-  for (size_t i = 0; i < data_bytes; i++) lm_buf_add(&b, "\x3f", 1);
+  for (size_t i = 0; i < data_bytes; i++)
+    lm_buf_add(&b, "\x3f", 1);
   CHECK_OK(lm_file_write_atomic(path, b.p, b.n));
   lm_buf_free(&b);
 }
@@ -23,10 +27,11 @@ static void write_raw(const char *path, uint64_t length, const char *header, siz
 static void test_round_trip(void) {
   float x[6] = {1, -2, 3.5f, 0, 1e-20f, -1e20f};
   int32_t k[2] = {7, -9};
-  lm_st_tensor t[] = {{.name = "b \"x\"", .dtype = LM_ST_F32, .rank = 2, .shape = {2, 3}, .data = x},
-                      {.name = "a", .dtype = LM_ST_I32, .rank = 1, .shape = {2}, .data = k},
-                      {.name = "none", .dtype = LM_ST_F32, .rank = 2, .shape = {0, 3}, .data = x},
-                      {.name = "scalar", .dtype = LM_ST_F32, .data = x + 1}};
+  lm_st_tensor t[] = {
+      {.name = "b \"x\"", .dtype = LM_ST_F32, .rank = 2, .shape = {2, 3}, .data = x},
+      {.name = "a", .dtype = LM_ST_I32, .rank = 1, .shape = {2}, .data = k},
+      {.name = "none", .dtype = LM_ST_F32, .rank = 2, .shape = {0, 3}, .data = x},
+      {.name = "scalar", .dtype = LM_ST_F32, .data = x + 1}};
   char *path = in_dir("t.safetensors");
   CHECK_OK(lm_st_write(path, t, 4));
   lm_st *st;
@@ -40,18 +45,27 @@ static void test_round_trip(void) {
 
 // ---- JSON: integers of any size are numbers
 
-static const struct { const char *text; bool integer; double value; } NUMBERS[] = {
-  {"9223372036854775807", true, 9223372036854775807.0}, {"9223372036854775808", false, 9223372036854775808.0},
-  {"-9223372036854775808", true, -9223372036854775808.0}, {"-9223372036854775809", false, -9223372036854775809.0},
-  {"1000000000000000019884624838656", false, 1e30}, {"10000000000000000000000.5e-3", false, 1e19}, {"12e1", false, 120}};
+static const struct {
+  const char *text;
+  bool integer;
+  double value;
+} NUMBERS[] = {{"9223372036854775807", true, 9223372036854775807.0},
+               {"9223372036854775808", false, 9223372036854775808.0},
+               {"-9223372036854775808", true, -9223372036854775808.0},
+               {"-9223372036854775809", false, -9223372036854775809.0},
+               {"1000000000000000019884624838656", false, 1e30},
+               {"10000000000000000000000.5e-3", false, 1e19},
+               {"12e1", false, 120}};
 
 static void test_json_integers(void) {
   for (size_t i = 0; i < LM_COUNT(NUMBERS); i++) {
-    const char *text = lm_arena_printf(arena, "{\"a\": [%s], \"b\": \"\\\"99999999999999999999\", \"c\": 1}", NUMBERS[i].text);
+    const char *text = lm_arena_printf(
+        arena, "{\"a\": [%s], \"b\": \"\\\"99999999999999999999\", \"c\": 1}", NUMBERS[i].text);
     json_t *j;
     CHECK_OK(lm_json_parse(text, strlen(text), "test", &j));
     const json_t *number = json_array_get(json_object_get(j, "a"), 0);
-    CHECK(json_is_integer(number) == NUMBERS[i].integer && json_number_value(number) == NUMBERS[i].value);
+    CHECK(json_is_integer(number) == NUMBERS[i].integer &&
+          json_number_value(number) == NUMBERS[i].value);
     CHECK(!strcmp(json_string_value(json_object_get(j, "b")), "\"99999999999999999999"));
     CHECK(json_integer_value(json_object_get(j, "c")) == 1);
     json_decref(j);
@@ -60,8 +74,13 @@ static void test_json_integers(void) {
 
 // What is no JSON stays an error, with its position.
 static void test_json_faults(void) {
-  static const char *const faults[] = {"[99999999999999999999", "99999999999999999999 1", "[099999999999999999999]",
-                                       "{\"a\": 99999999999999999999, \"a\": 1}", "\"99999999999999999999", "1e999", "[-]"};
+  static const char *const faults[] = {"[99999999999999999999",
+                                       "99999999999999999999 1",
+                                       "[099999999999999999999]",
+                                       "{\"a\": 99999999999999999999, \"a\": 1}",
+                                       "\"99999999999999999999",
+                                       "1e999",
+                                       "[-]"};
   for (size_t i = 0; i < LM_COUNT(faults); i++) {
     json_t *j;
     lm_status s = lm_json_parse(faults[i], strlen(faults[i]), "test", &j);
@@ -70,31 +89,42 @@ static void test_json_faults(void) {
   }
 }
 
-// What is written in pieces of any size is what was given, and its sum that of the file: around whole pieces and beyond.
+// What is written in pieces of any size is what was given, and its sum that of the file: around
+// whole pieces and beyond.
 static void test_sum(void) {
-  enum { MOST = 3 * LM_SUM_PIECE };
-  char *path = in_dir("t.safetensors"), *bytes = lm_alloc(MOST);
-  for (int i = 0; i < MOST; i++) bytes[i] = (char)(i * 2654435761u >> 24);
-  static const int64_t sizes[] = {0, 100, LM_SUM_PIECE - 128, LM_SUM_PIECE - 129, LM_SUM_PIECE, LM_SUM_PIECE + 1, MOST - 7};
+  enum {
+    MOST = 3 * LM_SUM_PIECE
+  };
+  char *path = in_dir("t.safetensors");
+  char *bytes = lm_alloc(MOST);
+  for (int i = 0; i < MOST; i++)
+    bytes[i] = (char)(i * 2654435761u >> 24);
+  static const int64_t sizes[] = {
+      0, 100, LM_SUM_PIECE - 128, LM_SUM_PIECE - 129, LM_SUM_PIECE, LM_SUM_PIECE + 1, MOST - 7};
   for (size_t i = 0; i < LM_COUNT(sizes); i++) {
-    lm_st_tensor t[] = {{.name = "a", .dtype = LM_ST_U8, .rank = 1, .shape = {sizes[i]}, .data = bytes},
-                        {.name = "b", .dtype = LM_ST_U8, .rank = 1, .shape = {5}, .data = bytes}};
+    lm_st_tensor t[] = {
+        {.name = "a", .dtype = LM_ST_U8, .rank = 1, .shape = {sizes[i]}, .data = bytes},
+        {.name = "b", .dtype = LM_ST_U8, .rank = 1, .shape = {5}, .data = bytes}};
     lm_sum sum;
     lm_buf text = {0};
     CHECK_OK(lm_st_write_summed(path, t, 2, &sum));
     CHECK_OK(lm_file_read(path, 2 * MOST, &text));
     lm_sum is = lm_sum_of(text.p, text.n);
     CHECK(sum.bytes == text.n && is.bytes == text.n && sum.hash == is.hash);
-    CHECK(!memcmp(text.p + text.n - 5, bytes, 5) && !memcmp(text.p + text.n - 5 - sizes[i], bytes, (size_t)sizes[i]));
+    CHECK(!memcmp(text.p + text.n - 5, bytes, 5) &&
+          !memcmp(text.p + text.n - 5 - sizes[i], bytes, (size_t)sizes[i]));
     lm_buf_free(&text);
   }
   lm_free(bytes);
 }
 
-// Bytes as Python's safetensors writes them: {"w": float16 [[1.5, -2], [0, 65504]], "v": bfloat16 [3]}.
+// Bytes as Python's safetensors writes them: {"w": float16 [[1.5, -2], [0, 65504]], "v": bfloat16
+// [3]}.
 static void test_python_bytes(void) {
-  static const char header[] = "{\"__metadata__\":{\"format\":\"pt\"},\"w\":{\"dtype\":\"F16\",\"shape\":[2,2],\"data_offsets\":[2,10]},"
-                               "\"v\":{\"dtype\":\"BF16\",\"shape\":[1],\"data_offsets\":[0,2]}}   ";
+  static const char header[] =
+      "{\"__metadata__\":{\"format\":\"pt\"},\"w\":{\"dtype\":\"F16\",\"shape\":[2,2],\"data_"
+      "offsets\":[2,10]},"
+      "\"v\":{\"dtype\":\"BF16\",\"shape\":[1],\"data_offsets\":[0,2]}}   ";
   static const unsigned char data[] = {0x40, 0x40, 0x00, 0x3e, 0x00, 0xc0, 0x00, 0x00, 0xff, 0x7b};
   lm_buf b = {0};
   uint64_t n = sizeof header - 1;
@@ -107,7 +137,8 @@ static void test_python_bytes(void) {
   lm_st *st;
   CHECK_OK(lm_st_open(path, &st));
   float x[4];
-  const lm_st_tensor *w = lm_st_find(st, "w"), *v = lm_st_find(st, "v");
+  const lm_st_tensor *w = lm_st_find(st, "w");
+  const lm_st_tensor *v = lm_st_find(st, "v");
   lm_st_to_f32(w->dtype, w->data, 0, 4, x);
   CHECK(x[0] == 1.5f && x[1] == -2 && x[2] == 0 && x[3] == 65504);
   lm_st_to_f32(w->dtype, w->data, 3, 1, x);
@@ -118,7 +149,8 @@ static void test_python_bytes(void) {
 }
 
 static void test_rounding(void) {
-  float x[] = {1.00390625f, 1.01171875f, 3.4e38f, NAN}, y[4];   // halfway cases to even: 1.0, 1.015625
+  float x[] = {1.00390625f, 1.01171875f, 3.4e38f, NAN},
+        y[4]; // halfway cases to even: 1.0, 1.015625
   uint16_t h[4];
   lm_st_from_f32(LM_ST_BF16, x, 4, h);
   lm_st_to_f32(LM_ST_BF16, h, 0, 4, y);
@@ -126,8 +158,13 @@ static void test_rounding(void) {
 }
 
 static void test_malformed(void) {
-#define ENTRY(type, shape, from, to) "{\"a\":{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":[" #from "," #to "]}}"
-  static const struct { const char *header; size_t data; const char *want; } bad[] = {
+#define ENTRY(type, shape, from, to)                                                               \
+  "{\"a\":{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":[" #from "," #to "]}}"
+  static const struct {
+    const char *header;
+    size_t data;
+    const char *want;
+  } bad[] = {
       {"{", 0, "not JSON"},
       {"[1]", 0, "no JSON object"},
       {"{\"a\":1}", 0, "no dtype"},
@@ -143,10 +180,13 @@ static void test_malformed(void) {
       {ENTRY("F32", "[2]", 0, 4), 4, "need 8"},
       {ENTRY("F32", "[1]", 4, 8), 8, "no tensor"},
       {ENTRY("F32", "[1]", 0, 4), 8, "behind the last"},
-      {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[1,3]}}", 3, "overlaps"},
+      {"{\"a\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"b\":{\"dtype\":\"U8\","
+       "\"shape\":[2],\"data_offsets\":[1,3]}}",
+       3, "overlaps"},
       {"{\"a\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]},\"a\":1}", 0, "duplicate"},
       {"{\"a\":{\"dtype\":\"U8\",\"shape\":[1e300],\"data_offsets\":[0,0]}}", 0, "shape"},
-      {"{\"a\":{\"dtype\":\"U8\",\"shape\":[99999999999999999999],\"data_offsets\":[0,0]}}", 0, "shape"},
+      {"{\"a\":{\"dtype\":\"U8\",\"shape\":[99999999999999999999],\"data_offsets\":[0,0]}}", 0,
+       "shape"},
   };
   char *path = in_dir("bad.safetensors");
   lm_st *st;
@@ -169,7 +209,8 @@ static void test_folder(void) {
   lm_st_tensor a = {.name = "a", .dtype = LM_ST_F32, .rank = 1, .shape = {2}, .data = x}, b = a;
   b.name = "b";
   lm_st *st;
-  char *folder = in_dir("folder"), *index = in_dir("folder/model.safetensors.index.json");
+  char *folder = in_dir("folder");
+  char *index = in_dir("folder/model.safetensors.index.json");
   CHECK_OK(lm_dir_make(folder));
   CHECK_FAILS(lm_st_open(folder, &st), LM_USER, "no .safetensors");
   CHECK_OK(lm_st_write(in_dir("folder/1.safetensors"), &a, 1));
@@ -177,16 +218,20 @@ static void test_folder(void) {
   CHECK_OK(lm_st_open(folder, &st));
   CHECK(lm_st_count(st) == 2);
   lm_st_close(st);
-  static const struct { const char *index, *want; } cases[] = {
+  static const struct {
+    const char *index, *want;
+  } cases[] = {
       {"{\"weight_map\":{\"a\":\"1.safetensors\",\"b\":\"2.safetensors\"}}", NULL},
-      {"{\"weight_map\":{\"a\":\"2.safetensors\",\"b\":\"2.safetensors\"}}", "tensor a is not in 2.safetensors"},
+      {"{\"weight_map\":{\"a\":\"2.safetensors\",\"b\":\"2.safetensors\"}}",
+       "tensor a is not in 2.safetensors"},
       {"{\"weight_map\":{\"a\":\"../x.safetensors\"}}", "same folder"},
       {"{\"weight_map\":{\"a\":1}}", "same folder"},
       {"{}", "no weight_map"},
   };
   for (size_t i = 0; i < LM_COUNT(cases); i++) {
     CHECK_OK(lm_file_write_atomic(index, cases[i].index, strlen(cases[i].index)));
-    if (cases[i].want) CHECK_FAILS(lm_st_open(folder, &st), LM_USER, cases[i].want);
+    if (cases[i].want)
+      CHECK_FAILS(lm_st_open(folder, &st), LM_USER, cases[i].want);
     else {
       CHECK_OK(lm_st_open(folder, &st));
       lm_st_close(st);
@@ -197,10 +242,12 @@ static void test_folder(void) {
   CHECK_FAILS(lm_st_open(folder, &st), LM_USER, "tensor a is in");
 }
 
-static bool ignore_junk(void *user, const char *name) { return !strcmp(name, user); }
+static bool ignore_junk(void *user, const char *name) {
+  return !strcmp(name, user);
+}
 
-// Native q [2, 3] and k [1, 3] stand transposed and side by side in "qk" [3, 3] = [d, q + k]; e [2, 2] is one tensor for
-// each first index.
+// Native q [2, 3] and k [1, 3] stand transposed and side by side in "qk" [3, 3] = [d, q + k]; e [2,
+// 2] is one tensor for each first index.
 static void test_foreign(void) {
   float q[6], k[3], e[4], out[9];
   lm_foreign_native natives[] = {{"q", q, 6}, {"k", k, 3}, {"e", e, 4}};
@@ -223,9 +270,12 @@ static void test_foreign(void) {
   CHECK_OK(lm_foreign_create(maps, 4, natives, 3, &f));
   CHECK_FAILS(lm_foreign_import(f, st, NULL, NULL), LM_USER, "extra: junk");
   CHECK_OK(lm_foreign_import(f, st, ignore_junk, "junk"));
-  for (int i = 0; i < 6; i++) CHECK(q[i] == i + 1);
-  for (int i = 0; i < 3; i++) CHECK(k[i] == i + 7);
-  for (int i = 0; i < 4; i++) CHECK(e[i] == i + 10);
+  for (int i = 0; i < 6; i++)
+    CHECK(q[i] == i + 1);
+  for (int i = 0; i < 3; i++)
+    CHECK(k[i] == i + 7);
+  for (int i = 0; i < 4; i++)
+    CHECK(e[i] == i + 10);
   lm_st_close(st);
   CHECK(lm_foreign_count(f) == 3);
   lm_foreign_gather(f, 2, out);
@@ -235,30 +285,38 @@ static void test_foreign(void) {
   CHECK(lm_st_count(st) == 3 && !memcmp(lm_st_find(st, "qk")->data, qk, sizeof qk));
   lm_st_close(st);
 
-  t[0].shape[0] = 9, t[0].shape[1] = 1;
+  t[0].shape[0] = 9;
+  t[0].shape[1] = 1;
   t[1].name = "e.9";
   CHECK_OK(lm_st_write(path, t, 4));
   CHECK_OK(lm_st_open(path, &st));
-  CHECK_FAILS(lm_foreign_import(f, st, NULL, NULL), LM_USER,
-              "\n  missing: e.0 [2]\n  shape: qk is [9, 1], should be [3, 3]\n  extra: e.9\n  extra: junk");
+  CHECK_FAILS(
+      lm_foreign_import(f, st, NULL, NULL), LM_USER,
+      "\n  missing: e.0 [2]\n  shape: qk is [9, 1], should be [3, 3]\n  extra: e.9\n  extra: junk");
   lm_st_close(st);
   lm_foreign_destroy(f);
 
   maps[1].offset_foreign = 1;
-  CHECK_FAILS(lm_foreign_create(maps, 4, natives, 3, &f), LM_USER, "foreign tensor qk has elements that are mapped twice");
+  CHECK_FAILS(lm_foreign_create(maps, 4, natives, 3, &f), LM_USER,
+              "foreign tensor qk has elements that are mapped twice");
   maps[1].offset_foreign = 3;
-  CHECK_FAILS(lm_foreign_create(maps, 4, natives, 3, &f), LM_USER, "foreign tensor qk is mapped outside its shape");
+  CHECK_FAILS(lm_foreign_create(maps, 4, natives, 3, &f), LM_USER,
+              "foreign tensor qk is mapped outside its shape");
   maps[1].offset_foreign = 2;
-  CHECK_FAILS(lm_foreign_create(maps, 3, natives, 3, &f), LM_USER, "native tensor e has elements that are not mapped");
-  CHECK_FAILS(lm_foreign_create(maps, 2, natives, 3, &f), LM_USER, "native tensor e has no mapping");
-  CHECK_FAILS(lm_foreign_create(maps, 4, natives, 2, &f), LM_USER, "native tensor e is mapped but does not exist");
+  CHECK_FAILS(lm_foreign_create(maps, 3, natives, 3, &f), LM_USER,
+              "native tensor e has elements that are not mapped");
+  CHECK_FAILS(lm_foreign_create(maps, 2, natives, 3, &f), LM_USER,
+              "native tensor e has no mapping");
+  CHECK_FAILS(lm_foreign_create(maps, 4, natives, 2, &f), LM_USER,
+              "native tensor e is mapped but does not exist");
 }
 
 static void test_metrics(void) {
   char *path = in_dir("m.jsonl");
   lm_metrics *m;
   CHECK_OK(lm_metrics_open(path, 0, &m));
-  for (int k = 1; k <= 3; k++) CHECK_OK(lm_metrics_add(m, k, (lm_metric[]){{"loss", 0.1 * k}, {"bad", NAN}}, 2));
+  for (int k = 1; k <= 3; k++)
+    CHECK_OK(lm_metrics_add(m, k, (lm_metric[]){{"loss", 0.1 * k}, {"bad", NAN}}, 2));
   lm_metrics_close(m);
   lm_buf b = {0};
   CHECK_OK(lm_file_read(path, 1000, &b));
@@ -269,7 +327,8 @@ static void test_metrics(void) {
   lm_metrics_close(m);
   b.n = 0;
   CHECK_OK(lm_file_read(path, 1000, &b));
-  CHECK(!strcmp(b.p, "{\"step\": 1, \"loss\": 0.1, \"bad\": null}\n{\"step\": 2, \"loss\": 0.2, \"bad\": null}\n{\"step\": 3}\n"));
+  CHECK(!strcmp(b.p, "{\"step\": 1, \"loss\": 0.1, \"bad\": null}\n{\"step\": 2, \"loss\": 0.2, "
+                     "\"bad\": null}\n{\"step\": 3}\n"));
   lm_buf_free(&b);
 }
 
@@ -286,8 +345,11 @@ int main(void) {
   test_folder();
   test_foreign();
   test_metrics();
-  for (const char **p = (const char *[]){"t.safetensors", "p.safetensors", "bad.safetensors", "f.safetensors", "m.jsonl",
-                                         "folder/1.safetensors", "folder/2.safetensors", NULL}; *p; p++) unlink(in_dir(*p));
+  for (const char **p =
+           (const char *[]){"t.safetensors", "p.safetensors", "bad.safetensors", "f.safetensors",
+                            "m.jsonl", "folder/1.safetensors", "folder/2.safetensors", NULL};
+       *p; p++)
+    unlink(in_dir(*p));
   rmdir(in_dir("folder"));
   CHECK(!rmdir(dir));
   lm_arena_destroy(arena);

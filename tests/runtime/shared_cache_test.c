@@ -1,5 +1,6 @@
-// Files that others may have put there: FIFOs, links, files of another user; what killed processes leave behind; and the rules of
-// the kernel cache: which folder is used, whose entries are taken, which are removed when there are too many.
+// Files that others may have put there: FIFOs, links, files of another user; what killed processes
+// leave behind; and the rules of the kernel cache: which folder is used, whose entries are taken,
+// which are removed when there are too many.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -12,12 +13,17 @@
 #include "runtime/base/cache.h"
 #include "tests/runtime/check.h"
 
-enum { OTHER = 12345, THIRD = 54321 };   // users
+enum {
+  OTHER = 12345,
+  THIRD = 54321
+}; // users
 
 static lm_arena *arena;
 static char root[] = "/tmp/lm-cache-XXXXXX";
 
-static const char *in_root(const char *name) { return lm_path_join(arena, root, name); }
+static const char *in_root(const char *name) {
+  return lm_path_join(arena, root, name);
+}
 
 static const char *folder_make(const char *name, mode_t mode, uid_t owner) {
   const char *path = in_root(name);
@@ -25,7 +31,9 @@ static const char *folder_make(const char *name, mode_t mode, uid_t owner) {
   return path;
 }
 
-static void file_make(const char *path, const char *text) { CHECK_OK(lm_file_write_atomic(path, text, strlen(text))); }
+static void file_make(const char *path, const char *text) {
+  CHECK_OK(lm_file_write_atomic(path, text, strlen(text)));
+}
 
 static bool file_holds(const char *path, const char *text) {
   lm_buf b = {0};
@@ -46,7 +54,8 @@ static mode_t mode_of(const char *path) {
 static void test_not_regular(void) {
   static const char *const names[] = {"fifo", "folder", "loop", "device"};
   static const char *const whys[] = {"is a FIFO", "is a folder", "Too many levels", "is a device"};
-  CHECK(!mkfifo(in_root("fifo"), 0600) && !mkdir(in_root("folder"), 0700) && !symlink("loop", in_root("loop")));
+  CHECK(!mkfifo(in_root("fifo"), 0600) && !mkdir(in_root("folder"), 0700) &&
+        !symlink("loop", in_root("loop")));
   CHECK(!symlink("/dev/zero", in_root("device")));
   for (size_t i = 0; i < LM_COUNT(names); i++) {
     int fd;
@@ -59,15 +68,19 @@ static void test_not_regular(void) {
   int ends[2];
   lm_buf b = {0};
   CHECK(!pipe(ends) && write(ends[1], "abc", 3) == 3 && !close(ends[1]));
-  CHECK_OK(lm_file_read(lm_arena_printf(arena, "/dev/fd/%d", ends[0]), 100, &b));   // it is open already
+  CHECK_OK(
+      lm_file_read(lm_arena_printf(arena, "/dev/fd/%d", ends[0]), 100, &b)); // it is open already
   CHECK(b.n == 3);
   lm_buf_free(&b);
   close(ends[0]);
 }
 
-// A temporary file is nobody else's: what is in its place is removed, and the files behind links keep their content.
+// A temporary file is nobody else's: what is in its place is removed, and the files behind links
+// keep their content.
 static void test_temp(void) {
-  const char *precious = in_root("precious"), *path = in_root("new"), *temp = in_root("new.tmp");
+  const char *precious = in_root("precious");
+  const char *path = in_root("new");
+  const char *temp = in_root("new.tmp");
   file_make(precious, "precious");
   CHECK(!symlink("precious", temp));
   file_make(path, "1");
@@ -84,7 +97,8 @@ static void test_temp(void) {
 
 static void test_temps_clean(void) {
   int held;
-  const char *live = in_root("live.tmp"), *dead = in_root("dead.tmp");
+  const char *live = in_root("live.tmp");
+  const char *dead = in_root("dead.tmp");
   CHECK_OK(lm_temp_open(live, &held));
   file_make(dead, "left behind");
   lm_temps_clean(root);
@@ -111,7 +125,7 @@ static void test_temp_dirs(void) {
   }
   CHECK(read(ends[0], path, sizeof path - 1) > 0);
   lm_temp_dirs_clean(root, "work-");
-  CHECK(!access(path, F_OK) && !access(mine.path, F_OK));      // both are in use
+  CHECK(!access(path, F_OK) && !access(mine.path, F_OK)); // both are in use
   CHECK(!kill(child, SIGKILL) && waitpid(child, NULL, 0) == child);
   lm_temp_dirs_clean(root, "work-");
   CHECK(access(path, F_OK) && !access(mine.path, F_OK));
@@ -130,7 +144,8 @@ static lm_cache cache_open(const char *dir) {
 static void dir_is(const char *named, const char *used, const char *shared) {
   lm_cache c = cache_open(named);
   bool temporary = !used;
-  if (temporary ? !c.why_temporary : strcmp(c.dir, used)) fprintf(stderr, "%s: %s is used (%s)\n", named, c.dir, c.why_temporary ? c.why_temporary : "");
+  if (temporary ? !c.why_temporary : strcmp(c.dir, used))
+    fprintf(stderr, "%s: %s is used (%s)\n", named, c.dir, c.why_temporary ? c.why_temporary : "");
   CHECK(temporary ? c.why_temporary != NULL : !c.why_temporary && !strcmp(c.dir, used));
   CHECK(shared ? c.shared && !strcmp(c.shared, shared) : !c.shared);
   CHECK(mode_of(c.dir) == 0700);
@@ -141,12 +156,13 @@ static void test_own_folders(void) {
   const char *deep = in_root("own/deep");
   dir_is(deep, deep, NULL);
   CHECK(mode_of(in_root("own")) == 0700);
-  const char *shared = folder_make("sticky", 01777, geteuid()), *group = folder_make("group", 0775, geteuid());
+  const char *shared = folder_make("sticky", 01777, geteuid());
+  const char *group = folder_make("group", 0775, geteuid());
   char user[32];
   snprintf(user, sizeof user, "user-%d", (int)geteuid());
   dir_is(shared, lm_path_join(arena, shared, user), NULL);
   dir_is(group, lm_path_join(arena, group, user), NULL);
-  dir_is(group, lm_path_join(arena, group, user), NULL);       // and again, when it is there
+  dir_is(group, lm_path_join(arena, group, user), NULL); // and again, when it is there
   const char *trap = folder_make("trap", 0777, geteuid());
   CHECK(!symlink(deep, lm_path_join(arena, trap, user)));
   CHECK(!setenv("HOME", in_root("home"), 1) && !unsetenv("XDG_CACHE_HOME"));
@@ -175,7 +191,8 @@ static void other_opens(void) {
   dir_is(in_root("of-third"), NULL, NULL);
 }
 
-// Two users of one folder; a folder that only root writes to; one of a third user; one where a sub folder was put in advance.
+// Two users of one folder; a folder that only root writes to; one of a third user; one where a sub
+// folder was put in advance.
 static void test_other_users(void) {
   CHECK(!chmod(root, 0755));
   folder_make("of-other", 0700, OTHER);
@@ -189,7 +206,8 @@ static void test_other_users(void) {
 
 static void test_limits(void) {
   static const char *const good[] = {"0", "500M", "4Gi", "4GiB", "1000000B", "2k"};
-  static const uint64_t bytes[] = {0, 500000000, UINT64_C(4) << 30, UINT64_C(4) << 30, 1000000, 2000};
+  static const uint64_t bytes[] = {0,       500000000, UINT64_C(4) << 30, UINT64_C(4) << 30,
+                                   1000000, 2000};
   static const char *const bad[] = {"-1", "x", "4Q", "4 G", "99999999999G", "4iB", "1.5G"};
   lm_cache c;
   for (size_t i = 0; i < LM_COUNT(good); i++) {
@@ -223,11 +241,14 @@ static void entry_add(const lm_cache *c, const char *name, size_t bytes) {
 static bool entry_read(const lm_cache *c, const char *name, size_t bytes, int *out_fd) {
   lm_cache_entry e;
   lm_buf text = {0};
-  if (!lm_cache_find(c, name, &e)) return false;
+  if (!lm_cache_find(c, name, &e))
+    return false;
   bool good = lm_cache_read(c, name, &e, &text);
   CHECK(!good || (text.n == bytes && text.p[0] == *name));
-  if (out_fd) *out_fd = e.fd;
-  else close(e.fd);
+  if (out_fd)
+    *out_fd = e.fd;
+  else
+    close(e.fd);
   lm_buf_free(&text);
   return good;
 }
@@ -236,7 +257,8 @@ static void test_entries(void) {
   lm_cache c = cache_open(in_root("entries"));
   const char *path = lm_path_join(arena, c.dir, "a");
   entry_add(&c, "a", 100);
-  CHECK(entry_read(&c, "a", 100, NULL) && entry_read(&c, "a.too", 100, NULL) && !entry_read(&c, "b", 100, NULL));
+  CHECK(entry_read(&c, "a", 100, NULL) && entry_read(&c, "a.too", 100, NULL) &&
+        !entry_read(&c, "b", 100, NULL));
   CHECK(!chmod(path, 0664) && !entry_read(&c, "a", 100, NULL) && !chmod(path, 0644));
   CHECK(!chown(path, OTHER, OTHER) && !entry_read(&c, "a", 100, NULL) && !chown(path, 0, 0));
   CHECK(!symlink("a", lm_path_join(arena, c.dir, "link")) && !entry_read(&c, "link", 100, NULL));
@@ -244,7 +266,7 @@ static void test_entries(void) {
   CHECK(entry_read(&c, "a", 100, NULL));
   int fd = open(path, O_RDWR);
   CHECK(pwrite(fd, "b", 1, 50) == 1 && !close(fd));
-  CHECK(!entry_read(&c, "a", 100, NULL) && access(path, F_OK));   // damaged: removed
+  CHECK(!entry_read(&c, "a", 100, NULL) && access(path, F_OK)); // damaged: removed
   lm_cache_close(&c);
 }
 
@@ -261,14 +283,18 @@ static void test_eviction(void) {
   entry_add(&c, "a", 900);
   entry_add(&c, "b", 900);
   CHECK(entry_read(&c, "a", 900, &held));
-  age(&c, "a", 1000), age(&c, "b", 2000);
+  age(&c, "a", 1000);
+  age(&c, "b", 2000);
   CHECK(lm_cache_bytes(&c) > 1800 && lm_cache_bytes(&c) < 1900);
   entry_add(&c, "c", 900);
-  CHECK(entry_read(&c, "a", 900, NULL) && !entry_read(&c, "b", 900, NULL) && entry_read(&c, "c", 900, NULL));
+  CHECK(entry_read(&c, "a", 900, NULL) && !entry_read(&c, "b", 900, NULL) &&
+        entry_read(&c, "c", 900, NULL));
   close(held);
-  age(&c, "a", 1000), age(&c, "c", 2000);
+  age(&c, "a", 1000);
+  age(&c, "c", 2000);
   entry_add(&c, "d", 900);
-  CHECK(!entry_read(&c, "a", 900, NULL) && entry_read(&c, "c", 900, NULL) && entry_read(&c, "d", 900, NULL));
+  CHECK(!entry_read(&c, "a", 900, NULL) && entry_read(&c, "c", 900, NULL) &&
+        entry_read(&c, "d", 900, NULL));
   CHECK(access(lm_path_join(arena, c.dir, "a.too"), F_OK));
   lm_cache_close(&c);
   CHECK(!unsetenv("LMC_CACHE_SIZE"));
@@ -292,6 +318,7 @@ int main(void) {
   }
   CHECK_OK(lm_path_remove(root));
   lm_arena_destroy(arena);
-  if (!is_root) fprintf(stderr, "cache_test: skipped what needs files of several users: it takes root\n");
+  if (!is_root)
+    fprintf(stderr, "cache_test: skipped what needs files of several users: it takes root\n");
   return 0;
 }

@@ -1,5 +1,5 @@
-// Sources of text and JSON lines, plain and packed; bad rows; long documents; the cache and its repair; mixes and stages;
-// prefetching; vocabularies trained on sources.
+// Sources of text and JSON lines, plain and packed; bad rows; long documents; the cache and its
+// repair; mixes and stages; prefetching; vocabularies trained on sources.
 #include <fcntl.h>
 #include <glob.h>
 #include <sys/stat.h>
@@ -11,18 +11,24 @@
 #include "runtime/data/reader.h"
 #include "tests/runtime/check.h"
 
-enum { SEQ = 16 };
+enum {
+  SEQ = 16
+};
 static char dir[] = "/tmp/lm-sources-XXXXXX";
 static lm_arena *arena;
-static lm_tokenizer *bytes, *bpe;      // bpe: 256 bytes and the end of text
-static char *in_dir(const char *name) { return lm_path_join(arena, dir, name); }
+static lm_tokenizer *bytes, *bpe; // bpe: 256 bytes and the end of text
+static char *in_dir(const char *name) {
+  return lm_path_join(arena, dir, name);
+}
 
 static char *write_file(const char *name, const void *p, size_t n) {
   char *path = in_dir(name);
   CHECK_OK(lm_file_write_atomic(path, p, n));
   return path;
 }
-static char *write_text(const char *name, const char *text) { return write_file(name, text, strlen(text)); }
+static char *write_text(const char *name, const char *text) {
+  return write_file(name, text, strlen(text));
+}
 
 static char *write_packed(const char *name, const char *text, size_t n) {
   size_t cap = ZSTD_compressBound(n);
@@ -34,8 +40,10 @@ static char *write_packed(const char *name, const char *text, size_t n) {
 
 static void files_remove(const char *pattern) {
   glob_t found;
-  if (glob(in_dir(pattern), 0, NULL, &found)) return;
-  for (size_t i = 0; i < found.gl_pathc; i++) unlink(found.gl_pathv[i]);
+  if (glob(in_dir(pattern), 0, NULL, &found))
+    return;
+  for (size_t i = 0; i < found.gl_pathc; i++)
+    unlink(found.gl_pathv[i]);
   globfree(&found);
 }
 
@@ -43,10 +51,16 @@ static lm_data_options options(const lm_data_source *s, int n, const lm_tokenize
   return (lm_data_options){.sources = s, .n_sources = n, .tokenizer = t, .seq = SEQ, .threads = 3};
 }
 
-typedef struct { int32_t tok[SEQ], pos[SEQ], seg[SEQ], next[SEQ]; float w[SEQ]; } row;
-static lm_batch batch_of(row *r) { return (lm_batch){r->tok, r->pos, r->seg, r->next, r->w}; }
+typedef struct {
+  int32_t tok[SEQ], pos[SEQ], seg[SEQ], next[SEQ];
+  float w[SEQ];
+} row;
+static lm_batch batch_of(row *r) {
+  return (lm_batch){r->tok, r->pos, r->seg, r->next, r->w};
+}
 
-// All documents of part 0, in the order of the index, each in brackets; only for those that fit in a row.
+// All documents of part 0, in the order of the index, each in brackets; only for those that fit in
+// a row.
 static void documents_are(const lm_data *d, const char *want) {
   lm_buf got = {0};
   row r;
@@ -54,9 +68,11 @@ static void documents_are(const lm_data *d, const char *want) {
   for (int64_t q = 0; q < lm_data_part(d, 0).rows; q++) {
     CHECK_OK(lm_data_fill_part(d, 0, q, 1, &b));
     for (int i = 0; i < SEQ && r.seg[i] >= 0; i++) {
-      if (r.pos[i] == 0) lm_buf_puts(&got, "[");
+      if (r.pos[i] == 0)
+        lm_buf_puts(&got, "[");
       lm_buf_add(&got, &(char){(char)r.tok[i]}, 1);
-      if (r.w[i] == 0) lm_buf_puts(&got, "]");
+      if (r.w[i] == 0)
+        lm_buf_puts(&got, "]");
     }
   }
   if (strcmp(got.p, want)) {
@@ -75,7 +91,9 @@ static lm_data *open_data(const lm_data_options *o) {
 // ---- reading
 
 static void test_jsonl(void) {
-  const char text[] = "\xef\xbb\xbf{\"text\": \"one\", \"n\": 12345678901234567890}\n\n{\"text\":\"\"}\r\n{\"a\":[{}],\"text\":\"\\u00e9\\n\"}\n  {\"text\": \"last\"}";
+  const char text[] = "\xef\xbb\xbf{\"text\": \"one\", \"n\": "
+                      "12345678901234567890}\n\n{\"text\":\"\"}\r\n{\"a\":[{}],\"text\":"
+                      "\"\\u00e9\\n\"}\n  {\"text\": \"last\"}";
   lm_data_source s = {LM_SOURCE_JSONL, "j", write_text("a.jsonl", text)};
   lm_data_options o = options(&s, 1, bytes);
   lm_data *d = open_data(&o);
@@ -94,20 +112,29 @@ static void test_jsonl(void) {
 
 static void test_bad_rows(void) {
   lm_buf text = {0};
-  static const struct { const char *line, *why; } bad[] = {
-      {"{\"text\": ", "bad.jsonl:2: not JSON: "},         {"{\"other\": 1}", "bad.jsonl:4: no field \"text\""},
-      {"{\"text\": 3}", "bad.jsonl:6: field \"text\" is not a text"}, {"{\"text\": \"a\xff\"}", "bad.jsonl:8: not UTF-8 (byte 0xff)"},
-      {"{\"text\": \"a\\u0000\"}", "bad.jsonl:10: holds a NUL"},    {"[1]", "bad.jsonl:12: not a JSON object"},
-      {"{\"text\": \"\\ud800\"}", "bad.jsonl:14: not JSON: "},   {"{\"text\": null}", "bad.jsonl:16: field \"text\" is not a text"},
+  static const struct {
+    const char *line, *why;
+  } bad[] = {
+      {"{\"text\": ", "bad.jsonl:2: not JSON: "},
+      {"{\"other\": 1}", "bad.jsonl:4: no field \"text\""},
+      {"{\"text\": 3}", "bad.jsonl:6: field \"text\" is not a text"},
+      {"{\"text\": \"a\xff\"}", "bad.jsonl:8: not UTF-8 (byte 0xff)"},
+      {"{\"text\": \"a\\u0000\"}", "bad.jsonl:10: holds a NUL"},
+      {"[1]", "bad.jsonl:12: not a JSON object"},
+      {"{\"text\": \"\\ud800\"}", "bad.jsonl:14: not JSON: "},
+      {"{\"text\": null}", "bad.jsonl:16: field \"text\" is not a text"},
       {"{\"text\": \"one\", \"text\": \"two\"}", "bad.jsonl:18: not JSON: duplicate object key"},
       {"{\"text\": \"one\"}\r{\"text\": \"two\"}", "bad.jsonl:20: not JSON: end of file expected"}};
-  for (size_t i = 0; i < LM_COUNT(bad); i++) lm_buf_printf(&text, "{\"text\": \"good\"}\n%s\n", bad[i].line);
+  for (size_t i = 0; i < LM_COUNT(bad); i++)
+    lm_buf_printf(&text, "{\"text\": \"good\"}\n%s\n", bad[i].line);
   lm_data_source s = {LM_SOURCE_JSONL, "j", write_file("bad.jsonl", text.p, text.n)};
   lm_data_options o = options(&s, 1, bytes);
   lm_data *d;
   o.bad = 0.4;
-  CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "10 of 20 documents cannot be used, more than the 40% that `bad` allows\n");
-  for (size_t i = 0; i < LM_COUNT(bad); i++) CHECK_FAILS(lm_data_open(&o, &d), LM_USER, bad[i].why);
+  CHECK_FAILS(lm_data_open(&o, &d), LM_USER,
+              "10 of 20 documents cannot be used, more than the 40% that `bad` allows\n");
+  for (size_t i = 0; i < LM_COUNT(bad); i++)
+    CHECK_FAILS(lm_data_open(&o, &d), LM_USER, bad[i].why);
   o.bad = 0.5;
   d = open_data(&o);
   lm_data_info info = lm_data_info_of(d);
@@ -117,23 +144,26 @@ static void test_bad_rows(void) {
   lm_buf_free(&text);
 }
 
-static void test_long_line(void) {     // 100 MB, between two good ones
+static void test_long_line(void) { // 100 MB, between two good ones
   size_t n = 100 << 20;
-  char *text = lm_alloc(n + 100), *p = text + sprintf(text, "{\"text\": \"one\"}\n{\"text\": \"");
+  char *text = lm_alloc(n + 100);
+  char *p = text + sprintf(text, "{\"text\": \"one\"}\n{\"text\": \"");
   memset(p, 'x', n);
   sprintf(p + n, "\"}\n{\"text\": \"two\"}\n");
   lm_data_source s = {LM_SOURCE_JSONL, "j", write_packed("long.jsonl.zst", text, strlen(text))};
   lm_data_options o = options(&s, 1, bytes);
   o.bad = 0.5;
   lm_data *d = open_data(&o);
-  CHECK(!strcmp(strrchr(lm_data_info_of(d).bad_list, '/'), "/long.jsonl.zst:2: a line of more than 32 MiB\n"));
+  CHECK(!strcmp(strrchr(lm_data_info_of(d).bad_list, '/'),
+                "/long.jsonl.zst:2: a line of more than 32 MiB\n"));
   documents_are(d, "[one][two]");
   lm_data_close(d);
   lm_free(text);
 }
 
 static void test_text(void) {
-  lm_data_source s = {LM_SOURCE_TEXT, "t", write_text("a.txt", "one\n--\n\n--\n--\ntwo--\nthree\n--\n"), "\n--\n"};
+  lm_data_source s = {LM_SOURCE_TEXT, "t",
+                      write_text("a.txt", "one\n--\n\n--\n--\ntwo--\nthree\n--\n"), "\n--\n"};
   lm_data_options o = options(&s, 1, bytes);
   lm_data *d = open_data(&o);
   documents_are(d, "[one][--\ntwo--\nthree]");
@@ -141,7 +171,7 @@ static void test_text(void) {
   write_text("c.t", "c");
   write_text("b.t", "\xff");
   s = (lm_data_source){LM_SOURCE_TEXT, "t", in_dir("?.t")};
-  documents_are(d = open_data(&o), "[\xff][c]");     // bytes are what they are
+  documents_are(d = open_data(&o), "[\xff][c]"); // bytes are what they are
   lm_data_close(d);
   o.tokenizer = bpe;
   CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "b.t:1: not UTF-8 (byte 0xff)");
@@ -161,7 +191,7 @@ static void test_frames(void) {
   lm_data *d = open_data(&o);
   documents_are(d, "[one][two]");
   lm_data_close(d);
-  static const char *const behind[] = {"garbage", "e"};           // also less than the head of a frame
+  static const char *const behind[] = {"garbage", "e"}; // also less than the head of a frame
   for (size_t i = 0; i < LM_COUNT(behind); i++) {
     size_t whole = file.n;
     lm_buf_puts(&file, behind[i]);
@@ -184,7 +214,8 @@ static void test_most(void) {
   CHECK(files.bytes < 10000);
   do {
     CHECK_OK(lm_reader_next(r, &stretches, &n));
-    for (size_t i = 0; i < n; i++) got += stretches[i].n;
+    for (size_t i = 0; i < n; i++)
+      got += stretches[i].n;
   } while (n);
   CHECK(got >= 100000 && got <= 100001);
   lm_reader_destroy(r);
@@ -192,14 +223,17 @@ static void test_most(void) {
   lm_free(text);
 }
 
-static void file_shorten(void *path, uint64_t done, uint64_t total) { CHECK(!truncate(path, (off_t)(total / 2)) || done > total / 2); }
+static void file_shorten(void *path, uint64_t done, uint64_t total) {
+  CHECK(!truncate(path, (off_t)(total / 2)) || done > total / 2);
+}
 
 // Nothing of it is kept under what the file was before.
 static void test_changed_while_read(void) {
   size_t n = 20 << 20;
   char *text = lm_alloc(n);
   memset(text, 'x', n);
-  for (size_t i = 99; i < n; i += 100) text[i] = '\n';
+  for (size_t i = 99; i < n; i += 100)
+    text[i] = '\n';
   lm_data_source s = {LM_SOURCE_TEXT, "t", write_file("shrinks.txt", text, n), "\n"};
   lm_data_options o = options(&s, 1, bytes);
   o.progress = file_shorten;
@@ -235,7 +269,9 @@ static void test_wrong_files(void) {
 // One document of 3 MB, read in stretches by several threads: its tokens are those of the whole.
 static void test_long_document(void) {
   lm_buf text = {0};
-  for (int i = 0; text.n < 3 << 20; i++) lm_buf_printf(&text, "%s%d word's %x-\xe6\x97\xa5 ", i % 11 ? "" : "line.\n", i * 7919 % 1000, i);
+  for (int i = 0; text.n < 3 << 20; i++)
+    lm_buf_printf(&text, "%s%d word's %x-\xe6\x97\xa5 ", i % 11 ? "" : "line.\n", i * 7919 % 1000,
+                  i);
   lm_data_source s = {LM_SOURCE_TEXT, "t", write_file("whole.txt", text.p, text.n)};
   lm_data_options o = options(&s, 1, bpe);
   o.seq = 8192;
@@ -244,13 +280,15 @@ static void test_long_document(void) {
   CHECK_OK(lm_tokenizer_encode(bpe, text.p, text.n, &want));
   lm_tokens_add(&want, bpe->eos);
   CHECK(lm_data_part(d, 0).docs == 1 && lm_data_part(d, 0).tokens == (int64_t)want.n);
-  CHECK(lm_data_predicted_bytes(d, 0) == (int64_t)text.n - 1);   // all but the first byte; the end of text is none
+  CHECK(lm_data_predicted_bytes(d, 0) ==
+        (int64_t)text.n - 1); // all but the first byte; the end of text is none
   int32_t *all = lm_calloc(4 * 8192, 4);
   float *w = lm_calloc(8192, 4);
   lm_batch b = {all, all + 8192, all + 2 * 8192, all + 3 * 8192, w};
   for (int64_t at = 0, q = 0; q < lm_data_part(d, 0).rows; q++) {
     CHECK_OK(lm_data_fill_part(d, 0, q, 1, &b));
-    for (int i = 0; i < 8192 && b.seg[i] >= 0; i++) CHECK(b.tok[i] == want.ids[at++]);
+    for (int i = 0; i < 8192 && b.seg[i] >= 0; i++)
+      CHECK(b.tok[i] == want.ids[at++]);
   }
   lm_free(all);
   lm_free(w);
@@ -261,7 +299,7 @@ static void test_long_document(void) {
 
 // ---- the cache
 
-static uint64_t data_hash(const lm_data *d) {   // of an epoch
+static uint64_t data_hash(const lm_data *d) { // of an epoch
   uint64_t h = 0;
   row r;
   lm_batch b = batch_of(&r);
@@ -304,7 +342,8 @@ static off_t tokens_size(lm_tokenizer *t, int32_t vocab) {
     lm_data_close(d);
   }
   t->vocab = was;
-  CHECK(!glob(lm_path_join(arena, o.cache, "*.tok"), 0, NULL, &found) && found.gl_pathc == 1 && !stat(*found.gl_pathv, &st));
+  CHECK(!glob(lm_path_join(arena, o.cache, "*.tok"), 0, NULL, &found) && found.gl_pathc == 1 &&
+        !stat(*found.gl_pathv, &st));
   globfree(&found);
   files_remove("cache/*");
   rmdir(o.cache);
@@ -314,17 +353,23 @@ static off_t tokens_size(lm_tokenizer *t, int32_t vocab) {
 // An id takes the bytes that the vocabulary needs: one, two or four.
 static void test_widths(void) {
   write_text("wide.txt", "abcdefg\nh\n");
-  off_t one = tokens_size(bytes, 256), two = tokens_size(bytes, 257), most = tokens_size(bytes, 65536), four = tokens_size(bytes, 65537);
+  off_t one = tokens_size(bytes, 256);
+  off_t two = tokens_size(bytes, 257);
+  off_t most = tokens_size(bytes, 65536);
+  off_t four = tokens_size(bytes, 65537);
   CHECK(two - one == 8 && most == two && four - two == 16);
 }
 
 static void test_cache(void) {
   lm_buf text = {0};
-  for (int i = 0; i < 3000; i++) lm_buf_printf(&text, "document %d%.*s\n\n", i, i % 50, "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz");
+  for (int i = 0; i < 3000; i++)
+    lm_buf_printf(&text, "document %d%.*s\n\n", i, i % 50,
+                  "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz");
   lm_data_source s = {LM_SOURCE_TEXT, "t", write_file("docs.txt", text.p, text.n), "\n\n"};
   lm_data_holdout h[] = {{"dev", LM_HOLDOUT_SAMPLE, 0, 20}, {"end", LM_HOLDOUT_TAIL, 0.1, 0}};
   lm_data_options o = options(&s, 1, bpe);
-  o.holdouts = h, o.n_holdouts = 2;
+  o.holdouts = h;
+  o.n_holdouts = 2;
   uint64_t want = cached_hash(&o, false);
   o.cache = in_dir("cache/deep");
   CHECK(cached_hash(&o, false) == want && cached_hash(&o, true) == want);
@@ -336,7 +381,7 @@ static void test_cache(void) {
     globfree(&found);
     CHECK(cached_hash(&o, i / 2 == 2) == want && cached_hash(&o, true) == want);
   }
-  o.threads = 1;                       // the files do not depend on it
+  o.threads = 1; // the files do not depend on it
   uint64_t old[3], made[3];
   for (int round = 0; round < 2; round++)
     for (int i = 0; i < 3; i++) {
@@ -353,7 +398,7 @@ static void test_cache(void) {
       globfree(&found);
     }
   CHECK(!memcmp(old, made, sizeof old));
-  o.tokenizer = bytes;                 // another tokenizer, another corpus
+  o.tokenizer = bytes; // another tokenizer, another corpus
   CHECK(cached_hash(&o, false) != want);
   o.tokenizer = bpe;
   lm_buf_puts(&text, "more");
@@ -374,7 +419,11 @@ static void test_cache(void) {
 static void mix_sources(lm_data_source *s, char names[][16], int n, const int *rows) {
   for (int i = 0; i < n; i++) {
     lm_buf text = {0};
-    for (int k = 0; k < rows[i]; k++) lm_buf_printf(&text, "%04d%.*s|", k, SEQ - 4, i == 0 ? "aaaaaaaaaaaaaaaa" : i == 1 ? "bbbbbbbbbbbbbbbb" : "cccccccccccccccc");
+    for (int k = 0; k < rows[i]; k++)
+      lm_buf_printf(&text, "%04d%.*s|", k, SEQ - 4,
+                    i == 0   ? "aaaaaaaaaaaaaaaa"
+                    : i == 1 ? "bbbbbbbbbbbbbbbb"
+                             : "cccccccccccccccc");
     snprintf(names[i], 16, "mix%d", i);
     s[i] = (lm_data_source){LM_SOURCE_TEXT, names[i], write_file(names[i], text.p, text.n), "|"};
     lm_buf_free(&text);
@@ -382,28 +431,39 @@ static void mix_sources(lm_data_source *s, char names[][16], int n, const int *r
 }
 
 static void test_mix(void) {
-  enum { ROWS_A = 100, ROWS_B = 400, ROWS_C = 7, STEP = 8, CHANGE = 1000 };
+  enum {
+    ROWS_A = 100,
+    ROWS_B = 400,
+    ROWS_C = 7,
+    STEP = 8,
+    CHANGE = 1000
+  };
   int counts[] = {ROWS_A, ROWS_B, ROWS_C};
   char names[3][16];
   lm_data_source s[3];
   mix_sources(s, names, 3, counts);
   lm_data_stage stages[] = {{0, (double[]){0.7, 0.3, 0}}, {CHANGE, (double[]){1, 1, 2}}};
   lm_data_options o = options(s, 3, bytes);
-  o.stages = stages, o.n_stages = 2, o.seed = 3;
+  o.stages = stages;
+  o.n_stages = 2;
+  o.seed = 3;
   lm_data *d = open_data(&o);
   o.prefetch = true;
   lm_data *ahead = open_data(&o);
   row r[STEP], r2[STEP];
   int seen[3] = {0}, at_change[3] = {0}, used[3][ROWS_B] = {0};
   for (int step = 0; step < 2 * CHANGE; step++) {
-    if (step == CHANGE) memcpy(at_change, seen, sizeof seen);
+    if (step == CHANGE)
+      memcpy(at_change, seen, sizeof seen);
     for (int q = 0; q < STEP; q++) {
-      lm_batch b = batch_of(&r[q]), c = batch_of(&r2[q]);
+      lm_batch b = batch_of(&r[q]);
+      lm_batch c = batch_of(&r2[q]);
       CHECK_OK(lm_data_fill(d, step, q, STEP, 1, &b));
       CHECK_OK(lm_data_fill(ahead, step, q, STEP, 1, &c));
       CHECK(!memcmp(&r[q], &r2[q], sizeof r[q]));
       int source = r[q].tok[SEQ - 1] - 'a', number = 0;
-      for (int i = 0; i < 4; i++) number = 10 * number + r[q].tok[i] - '0';
+      for (int i = 0; i < 4; i++)
+        number = 10 * number + r[q].tok[i] - '0';
       CHECK(source >= 0 && source < 3 && number < counts[source]);
       // epoch after epoch of each source, whatever comes between and across stages
       CHECK(used[source][number]++ == seen[source]++ / counts[source]);
@@ -411,8 +471,9 @@ static void test_mix(void) {
   }
   // within a row or two of the shares, at the end of each run of whole blocks
   CHECK(abs(at_change[0] - (int)(0.7 * CHANGE * STEP)) <= 40 && at_change[2] == 0);
-  CHECK(abs(seen[2] - CHANGE * STEP / 2) <= 60 && abs(seen[1] - at_change[1] - CHANGE * STEP / 4) <= 60);
-  row again;                           // any step alone, in any order
+  CHECK(abs(seen[2] - CHANGE * STEP / 2) <= 60 &&
+        abs(seen[1] - at_change[1] - CHANGE * STEP / 4) <= 60);
+  row again; // any step alone, in any order
   lm_batch b = batch_of(&again);
   lm_data *fresh = open_data(&o);
   CHECK_OK(lm_data_fill(fresh, 2 * CHANGE - 1, STEP - 1, STEP, 1, &b));
@@ -426,7 +487,7 @@ static void test_mix(void) {
   lm_data_close(d);
 }
 
-static void test_mix_shares(void) {    // exact in whole blocks
+static void test_mix_shares(void) { // exact in whole blocks
   lm_data_source s[3] = {{.name = "a"}, {.name = "b"}, {.name = "c"}};
   lm_data_stage stage = {0, (double[]){0.001, 0.799, 0.2}};
   lm_data_options o = {.sources = s, .n_sources = 3, .stages = &stage, .n_stages = 1};
@@ -457,14 +518,20 @@ static void test_mix_holdout(void) {
   lm_data_holdout h[] = {{"end", LM_HOLDOUT_TAIL, 0.1, 0}, {"dev", LM_HOLDOUT_SAMPLE, 0, 10}};
   lm_data_stage stage = {0, (double[]){1, 1}};
   lm_data_options o = options(s, 2, bytes);
-  o.holdouts = h, o.n_holdouts = 2, o.stages = &stage, o.n_stages = 1;
+  o.holdouts = h;
+  o.n_holdouts = 2;
+  o.stages = &stage;
+  o.n_stages = 1;
   lm_data *d = open_data(&o);
-  lm_data_part_info train = lm_data_part(d, 0), end = lm_data_part(d, 1), dev = lm_data_part(d, 2);
-  CHECK(dev.docs == 10 && train.docs + end.docs + dev.docs == 150 && end.rows >= 13 && end.rows <= 15);
+  lm_data_part_info train = lm_data_part(d, 0);
+  lm_data_part_info end = lm_data_part(d, 1);
+  lm_data_part_info dev = lm_data_part(d, 2);
+  CHECK(dev.docs == 10 && train.docs + end.docs + dev.docs == 150 && end.rows >= 13 &&
+        end.rows <= 15);
   row r;
   lm_batch b = batch_of(&r);
   int letters[2] = {0};
-  for (int64_t q = 0; q < end.rows; q++) {   // the ends of both
+  for (int64_t q = 0; q < end.rows; q++) { // the ends of both
     CHECK_OK(lm_data_fill_part(d, 1, q, 1, &b));
     letters[r.tok[SEQ - 1] - 'a']++;
   }
@@ -478,22 +545,26 @@ static void test_mix_holdout(void) {
 
 static void test_vocabulary(void) {
   lm_buf text = {0}, first = {0}, second = {0}, third = {0};
-  for (int i = 0; i < 2000; i++) lm_buf_printf(&text, "{\"text\": \"the word number %d and the end\"}\n", i % 100);
-  lm_data_source s[] = {{LM_SOURCE_JSONL, "j", write_file("v.jsonl", text.p, text.n)}, {LM_SOURCE_TEXT, "t", write_text("v.txt", "the the the \xff text")}};
+  for (int i = 0; i < 2000; i++)
+    lm_buf_printf(&text, "{\"text\": \"the word number %d and the end\"}\n", i % 100);
+  lm_data_source s[] = {{LM_SOURCE_JSONL, "j", write_file("v.jsonl", text.p, text.n)},
+                        {LM_SOURCE_TEXT, "t", write_text("v.txt", "the the the \xff text")}};
   lm_data_options o = options(s, 2, NULL);
   CHECK_OK(lm_data_tokenizer_train(&o, 300, &first, NULL));
   o.threads = 1;
   o.cache = in_dir("cache");
   CHECK_OK(lm_data_tokenizer_train(&o, 300, &second, NULL));
   CHECK_OK(lm_data_tokenizer_train(&o, 300, &third, NULL));
-  CHECK(first.n == second.n && !memcmp(first.p, second.p, first.n) && third.n == first.n && !memcmp(first.p, third.p, first.n));
+  CHECK(first.n == second.n && !memcmp(first.p, second.p, first.n) && third.n == first.n &&
+        !memcmp(first.p, third.p, first.n));
   lm_tokenizer *t;
   CHECK_OK(lm_tokenizer_bpe_parse(first.p, first.n, "trained", &t));
   lm_tokens ids = {0};
   CHECK_OK(lm_tokenizer_encode(t, " the", 4, &ids));
   CHECK(t->vocab == 300 && t->eos == 0 && ids.n == 1);
   o.tokenizer = t;
-  lm_data *d = open_data(&(lm_data_options){.sources = s, .n_sources = 1, .tokenizer = t, .seq = SEQ});
+  lm_data *d =
+      open_data(&(lm_data_options){.sources = s, .n_sources = 1, .tokenizer = t, .seq = SEQ});
   CHECK(lm_data_part(d, 0).docs == 2000);
   lm_data_close(d);
   CHECK_FAILS(lm_data_tokenizer_train(&o, 256, &first, NULL), LM_USER, "the least is 257");

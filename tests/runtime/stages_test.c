@@ -1,23 +1,32 @@
-// Stages that change the length of rows, and the mix: every document once an epoch at each length, a length that comes
-// again goes on, any step can be had alone, and what is held out is trained on at no length.
+// Stages that change the length of rows, and the mix: every document once an epoch at each length,
+// a length that comes again goes on, any step can be had alone, and what is held out is trained on
+// at no length.
 #include <unistd.h>
 
 #include "runtime/data/data.h"
 #include "tests/runtime/check.h"
 
-enum { DOCS = 300, SHORT = 16, LONG = 64, PLACES = 4 * LONG, MICRO = 2 };
+enum {
+  DOCS = 300,
+  SHORT = 16,
+  LONG = 64,
+  PLACES = 4 * LONG,
+  MICRO = 2
+};
 
 static char dir[] = "/tmp/lm-stages-XXXXXX";
 static lm_arena *arena;
 static lm_tokenizer *bytes;
 static int doc_len[DOCS];
 
-// Document i of a source is i in three digits and a letter, again and again: any four places tell which it is.
+// Document i of a source is i in three digits and a letter, again and again: any four places tell
+// which it is.
 static const char *docs_write(const char *name, char letter) {
   lm_buf b = {0};
   for (int i = 0; i < DOCS; i++) {
     doc_len[i] = 4 * (1 + (i * 7919) % 30);
-    for (int k = 0; k < doc_len[i]; k += 4) lm_buf_printf(&b, "%03d%c", i, letter);
+    for (int k = 0; k < doc_len[i]; k += 4)
+      lm_buf_printf(&b, "%03d%c", i, letter);
     lm_buf_puts(&b, "\n");
   }
   const char *path = lm_path_join(arena, dir, name);
@@ -26,14 +35,22 @@ static const char *docs_write(const char *name, char letter) {
   return path;
 }
 
-typedef struct { int32_t tok[PLACES], pos[PLACES], seg[PLACES], next[PLACES]; float w[PLACES]; } batch;
-static lm_batch batch_of(batch *x) { return (lm_batch){x->tok, x->pos, x->seg, x->next, x->w}; }
+typedef struct {
+  int32_t tok[PLACES], pos[PLACES], seg[PLACES], next[PLACES];
+  float w[PLACES];
+} batch;
+static lm_batch batch_of(batch *x) {
+  return (lm_batch){x->tok, x->pos, x->seg, x->next, x->w};
+}
 
-typedef struct { int tokens[2][DOCS]; } tally;               // by source
+typedef struct {
+  int tokens[2][DOCS];
+} tally; // by source
 
 static void batch_count(const batch *x, int64_t seq, tally *t) {
   for (int i = 0; i < PLACES; i += 4) {
-    if (x->seg[i] < 0) continue;
+    if (x->seg[i] < 0)
+      continue;
     int doc = 100 * (x->tok[i] - '0') + 10 * (x->tok[i + 1] - '0') + x->tok[i + 2] - '0';
     CHECK(doc >= 0 && doc < DOCS && x->pos[i] < seq && x->pos[i] % 4 == 0);
     t->tokens[x->tok[i + 3] - 'a'][doc] += 4;
@@ -51,15 +68,26 @@ static void step_count(const lm_data *d, int64_t step, tally *t) {
   }
 }
 
-static lm_data *open_stages(const lm_data_source *s, int n, const lm_data_stage *stages, int n_stages, const lm_data_holdout *h, int n_holdouts) {
-  lm_data_options o = {.sources = s, .n_sources = n, .holdouts = h, .n_holdouts = n_holdouts, .tokenizer = bytes, .seq = LONG, .seed = 3,
-                       .stages = stages, .n_stages = n_stages, .prefetch = true, .threads = 1};
+static lm_data *open_stages(const lm_data_source *s, int n, const lm_data_stage *stages,
+                            int n_stages, const lm_data_holdout *h, int n_holdouts) {
+  lm_data_options o = {.sources = s,
+                       .n_sources = n,
+                       .holdouts = h,
+                       .n_holdouts = n_holdouts,
+                       .tokenizer = bytes,
+                       .seq = LONG,
+                       .seed = 3,
+                       .stages = stages,
+                       .n_stages = n_stages,
+                       .prefetch = true,
+                       .threads = 1};
   lm_data *d;
   CHECK_OK(lm_data_open(&o, &d));
   return d;
 }
 
-// Steps of an epoch at a length, if its rows fill them to the last one; the last step is completed from the next epoch.
+// Steps of an epoch at a length, if its rows fill them to the last one; the last step is completed
+// from the next epoch.
 static int64_t rows_at(const lm_data_source *s, int64_t seq) {
   lm_data_stage stage = {0, NULL, seq};
   lm_data *d = open_stages(s, 1, &stage, 1, NULL, 0);
@@ -70,25 +98,32 @@ static int64_t rows_at(const lm_data_source *s, int64_t seq) {
 }
 
 static void check_once(const tally *least, const tally *most, int source) {
-  for (int i = 0; i < DOCS; i++) CHECK(least->tokens[source][i] <= doc_len[i] && doc_len[i] <= most->tokens[source][i]);
+  for (int i = 0; i < DOCS; i++)
+    CHECK(least->tokens[source][i] <= doc_len[i] && doc_len[i] <= most->tokens[source][i]);
 }
 
 // Long, short, long again, short again: the two parts of a length are one sequence.
 static void test_every_one_once(void) {
   lm_data_source s = {LM_SOURCE_TEXT, "a", docs_write("a", 'a'), "\n"};
-  int64_t short_steps = rows_at(&s, SHORT) / (MICRO * PLACES / SHORT), long_steps = rows_at(&s, LONG) / (MICRO * PLACES / LONG);
+  int64_t short_steps = rows_at(&s, SHORT) / (MICRO * PLACES / SHORT);
+  int64_t long_steps = rows_at(&s, LONG) / (MICRO * PLACES / LONG);
   CHECK(short_steps > 10 && long_steps > 10);
-  lm_data_stage stages[] = {{0, NULL, LONG}, {long_steps / 2, NULL, SHORT}, {long_steps / 2 + short_steps / 3, NULL, LONG},
+  lm_data_stage stages[] = {{0, NULL, LONG},
+                            {long_steps / 2, NULL, SHORT},
+                            {long_steps / 2 + short_steps / 3, NULL, LONG},
                             {long_steps + short_steps / 3 + 1, NULL, SHORT}};
   lm_data *d = open_stages(&s, 1, stages, 4, NULL, 0);
   CHECK(lm_data_info_of(d).seq == SHORT && lm_data_info_of(d).max_pos == LONG - 1);
-  tally least[2] = {0}, most[2] = {0};                       // of whole steps of an epoch, and with the one that reaches beyond
+  tally least[2] = {0},
+        most[2] = {0}; // of whole steps of an epoch, and with the one that reaches beyond
   int64_t done[2] = {0};
   for (int64_t step = 0; step < long_steps + short_steps + 2; step++) {
     int is_long = lm_data_seq(d, step) == LONG;
     int64_t of = is_long ? long_steps : short_steps;
-    if (done[is_long] < of) step_count(d, step, &least[is_long]);
-    if (done[is_long]++ <= of) step_count(d, step, &most[is_long]);
+    if (done[is_long] < of)
+      step_count(d, step, &least[is_long]);
+    if (done[is_long]++ <= of)
+      step_count(d, step, &most[is_long]);
   }
   CHECK(done[0] > short_steps && done[1] > long_steps);
   check_once(&least[0], &most[0], 0);
@@ -96,10 +131,13 @@ static void test_every_one_once(void) {
   lm_data_close(d);
 }
 
-// Any step alone is as it is in its turn, behind a border too; what was fetched ahead of one is what comes.
+// Any step alone is as it is in its turn, behind a border too; what was fetched ahead of one is
+// what comes.
 static void test_place(void) {
-  lm_data_source s[] = {{LM_SOURCE_TEXT, "a", docs_write("a", 'a'), "\n"}, {LM_SOURCE_TEXT, "b", docs_write("b", 'b'), "\n"}};
-  lm_data_stage stages[] = {{0, (double[]){1, 1}, SHORT}, {7, (double[]){1, 3}, LONG}, {12, (double[]){1, 0}, SHORT}};
+  lm_data_source s[] = {{LM_SOURCE_TEXT, "a", docs_write("a", 'a'), "\n"},
+                        {LM_SOURCE_TEXT, "b", docs_write("b", 'b'), "\n"}};
+  lm_data_stage stages[] = {
+      {0, (double[]){1, 1}, SHORT}, {7, (double[]){1, 3}, LONG}, {12, (double[]){1, 0}, SHORT}};
   lm_data *in_turn = open_stages(s, 2, stages, 3, NULL, 0);
   for (int64_t step = 0; step < 20; step++) {
     lm_data *fresh = open_stages(s, 2, stages, 3, NULL, 0);
@@ -107,11 +145,13 @@ static void test_place(void) {
     CHECK(lm_data_seq(fresh, step) == (step < 7 || step >= 12 ? SHORT : LONG));
     for (int micro = 0; micro < MICRO; micro++) {
       batch x = {0}, y = {0};
-      lm_batch b = batch_of(&x), c = batch_of(&y);
+      lm_batch b = batch_of(&x);
+      lm_batch c = batch_of(&y);
       CHECK_OK(lm_data_fill(in_turn, step, micro, MICRO, rows, &b));
       CHECK_OK(lm_data_fill(fresh, step, micro, MICRO, rows, &c));
       CHECK(!memcmp(&x, &y, sizeof x));
-      for (int i = 0; step >= 12 && i < PLACES; i += 4) CHECK(x.seg[i] < 0 || x.tok[i + 3] == 'a');
+      for (int i = 0; step >= 12 && i < PLACES; i += 4)
+        CHECK(x.seg[i] < 0 || x.tok[i + 3] == 'a');
     }
     lm_data_close(fresh);
   }
@@ -121,7 +161,8 @@ static void test_place(void) {
 static void part_count(const lm_data *d, int part, tally *t) {
   batch x;
   lm_batch b = batch_of(&x);
-  int64_t seq = lm_data_info_of(d).seq, rows = PLACES / seq;
+  int64_t seq = lm_data_info_of(d).seq;
+  int64_t rows = PLACES / seq;
   for (int64_t first = 0; first < lm_data_part(d, part).rows; first += rows) {
     CHECK_OK(lm_data_fill_part(d, part, first, rows, &b));
     batch_count(&x, seq, t);
@@ -136,13 +177,14 @@ static void test_held_out(void) {
   tally end = {0}, dev = {0}, train = {0};
   part_count(d, 1, &end);
   part_count(d, 2, &dev);
-  for (int64_t step = 0; step < 500; step++) step_count(d, step, &train);
+  for (int64_t step = 0; step < 500; step++)
+    step_count(d, step, &train);
   int held = 0, apart = 0;
   for (int i = 0; i < DOCS; i++) {
     bool out = end.tokens[0][i] || dev.tokens[0][i];
     held += out;
     apart += dev.tokens[0][i] == doc_len[i];
-    CHECK(out == !train.tokens[0][i]);                       // 500 steps are several epochs
+    CHECK(out == !train.tokens[0][i]); // 500 steps are several epochs
   }
   CHECK(held > 30 && held < 150 && apart == 20);
   lm_data_close(d);
@@ -151,10 +193,16 @@ static void test_held_out(void) {
 static void test_refusals(void) {
   lm_data_source s = {LM_SOURCE_TEXT, "a", docs_write("a", 'a'), "\n"};
   lm_data_stage late[] = {{2, NULL, LONG}}, half[] = {{0, (double[]){1}, LONG}, {3, NULL, LONG}};
-  lm_data_options o = {.sources = &s, .n_sources = 1, .tokenizer = bytes, .seq = LONG, .stages = late, .n_stages = 1};
+  lm_data_options o = {.sources = &s,
+                       .n_sources = 1,
+                       .tokenizer = bytes,
+                       .seq = LONG,
+                       .stages = late,
+                       .n_stages = 1};
   lm_data *d;
   CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "stages begin at 0");
-  o.stages = half, o.n_stages = 2;
+  o.stages = half;
+  o.n_stages = 2;
   CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "stage 2 of a mix has none");
 }
 

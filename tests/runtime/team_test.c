@@ -18,21 +18,32 @@
 #include "runtime/cpu/share.h"
 #include "tests/runtime/check.h"
 
-enum { WORKS = 200, PIECES = 37, MEMBERS = 8, ROUNDS = 2000 };
+enum {
+  WORKS = 200,
+  PIECES = 37,
+  MEMBERS = 8,
+  ROUNDS = 2000
+};
 extern char **environ;
 
 // ---- pieces
 
-typedef struct taking { lm_team *team; lm_tickets tickets; atomic_int done[WORKS][PIECES]; } taking;
+typedef struct taking {
+  lm_team *team;
+  lm_tickets tickets;
+  atomic_int done[WORKS][PIECES];
+} taking;
 
 static void pieces_take(void *user, int me) {
   taking *t = user;
   lm_share share = {&t->tickets, me, lm_team_size(t->team), 0}, alone = lm_share_alone();
   for (int w = 0; w < WORKS; w++) {
-    int pieces = w % (PIECES + 1);                        // none, too
-    for (int64_t i; (i = lm_share_take(&share, pieces)) >= 0;) atomic_fetch_add(&t->done[w][i], 1);
+    int pieces = w % (PIECES + 1); // none, too
+    for (int64_t i; (i = lm_share_take(&share, pieces)) >= 0;)
+      atomic_fetch_add(&t->done[w][i], 1);
     int own = 0;
-    for (int64_t i; (i = lm_share_take(&alone, pieces)) >= 0;) own += i == own;
+    for (int64_t i; (i = lm_share_take(&alone, pieces)) >= 0;)
+      own += i == own;
     CHECK(own == pieces && !alone.base);
     lm_team_barrier(t->team, me);
   }
@@ -42,7 +53,8 @@ static void pieces_check(lm_team *team) {
   taking t = {.team = team};
   lm_team_run(team, pieces_take, &t);
   for (int w = 0; w < WORKS; w++)
-    for (int i = 0; i < PIECES; i++) CHECK(t.done[w][i] == (i < w % (PIECES + 1)));
+    for (int i = 0; i < PIECES; i++)
+      CHECK(t.done[w][i] == (i < w % (PIECES + 1)));
 }
 
 static void shares_cut(int all) {
@@ -50,7 +62,8 @@ static void shares_cut(int all) {
     for (int me = 0; me < all; me++) {
       lm_share s = {.me = me, .all = all}, next = {.me = me + 1, .all = all};
       CHECK(lm_share_first(&s, size) <= lm_share_last(&s, size));
-      CHECK(me + 1 == all ? lm_share_last(&s, size) == size : lm_share_last(&s, size) == lm_share_first(&next, size));
+      CHECK(me + 1 == all ? lm_share_last(&s, size) == size
+                          : lm_share_last(&s, size) == lm_share_first(&next, size));
       CHECK(me || !lm_share_first(&s, size));
     }
 }
@@ -59,19 +72,21 @@ static void shares_cut(int all) {
 
 typedef struct exchange {
   lm_team *team;
-  int slot[MEMBERS];                   // not atomic: ordered by the barriers alone
+  int slot[MEMBERS]; // not atomic: ordered by the barriers alone
   int rounds;
-  bool naps;                           // some threads are late, so that the others fall asleep
+  bool naps; // some threads are late, so that the others fall asleep
 } exchange;
 
 static void slots_exchange(void *user, int me) {
   exchange *x = user;
   int n = lm_team_size(x->team);
   for (int r = 0; r < x->rounds; r++) {
-    if (x->naps && r % n == me) usleep(r % 7 * 50);
+    if (x->naps && r % n == me)
+      usleep(r % 7 * 50);
     x->slot[me] = r + me;
     lm_team_barrier(x->team, me);
-    for (int i = 0; i < n; i++) CHECK(x->slot[i] == r + i);
+    for (int i = 0; i < n; i++)
+      CHECK(x->slot[i] == r + i);
     lm_team_barrier(x->team, me);
   }
 }
@@ -79,17 +94,22 @@ static void slots_exchange(void *user, int me) {
 static void slots_check(lm_team *team, int rounds, bool naps) {
   exchange x = {.team = team, .rounds = rounds, .naps = naps};
   lm_team_run(team, slots_exchange, &x);
-  for (int i = 0; i < lm_team_size(team); i++) CHECK(x.slot[i] == rounds - 1 + i);
+  for (int i = 0; i < lm_team_size(team); i++)
+    CHECK(x.slot[i] == rounds - 1 + i);
 }
 
-static void count(void *user, int me) { ((int *)user)[me]++; }
+static void count(void *user, int me) {
+  ((int *)user)[me]++;
+}
 
 static void runs_check(lm_team *team) {
   int counts[MEMBERS] = {0};
   for (int i = 0; i < ROUNDS; i++) {
     lm_team_run(team, count, counts);
-    for (int m = 0; m < lm_team_size(team); m++) CHECK(counts[m] == i + 1);
-    if (i % 500 == 0) usleep(500);     // the threads sleep between runs
+    for (int m = 0; m < lm_team_size(team); m++)
+      CHECK(counts[m] == i + 1);
+    if (i % 500 == 0)
+      usleep(500); // the threads sleep between runs
   }
 }
 
@@ -107,7 +127,7 @@ static void *storm(void *user) {
 }
 
 static void interrupted_check(lm_team *team) {
-  struct sigaction action = {.sa_handler = nothing};   // without SA_RESTART
+  struct sigaction action = {.sa_handler = nothing}; // without SA_RESTART
   pthread_t thread;
   sigaction(SIGUSR1, &action, NULL);
   atomic_store(&storm_over, false);
@@ -134,7 +154,9 @@ static void program_run(void) {
   CHECK(waitpid(pid, &state, 0) == pid && !state);
 }
 
-static void programs(void *user, int me) { program_run(); }
+static void programs(void *user, int me) {
+  program_run();
+}
 
 // Before this process has threads: a process that ends while those of its team sleep, and one that
 // is forked beside them.
@@ -152,12 +174,15 @@ static void exit_check(void) {
 }
 
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-static int refused_after = -1;         // threads that may still be created; -1: any number
+static int refused_after = -1; // threads that may still be created; -1: any number
 
 int pthread_create(pthread_t *out, const pthread_attr_t *attr, void *(*run)(void *), void *user) {
-  int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = dlsym(RTLD_NEXT, "pthread_create");
-  if (refused_after == 0) return EAGAIN;
-  if (refused_after > 0) refused_after--;
+  int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) =
+      dlsym(RTLD_NEXT, "pthread_create");
+  if (refused_after == 0)
+    return EAGAIN;
+  if (refused_after > 0)
+    refused_after--;
   return real(out, attr, run, user);
 }
 
@@ -184,7 +209,8 @@ static void policy_check(void) {
   setenv("OMP_WAIT_POLICY", "ACTIVE", 1);
   CHECK(lm_team_spin_most(most) >= 1 && lm_team_spin_most(most + 1) == 0);
   unsetenv("OMP_WAIT_POLICY");
-  CHECK(lm_team_spin_most(most) > 1e-6 && lm_team_spin_most(most) < 1e-3 && lm_team_spin_most(most + 1) == 0);
+  CHECK(lm_team_spin_most(most) > 1e-6 && lm_team_spin_most(most) < 1e-3 &&
+        lm_team_spin_most(most + 1) == 0);
 }
 
 static void team_check(int threads) {
@@ -205,23 +231,26 @@ static void team_check(int threads) {
 
 // ---- processors of control groups
 
-static void file_make(const char *path, const char *text) { CHECK_OK(lm_file_write_atomic(path, text, strlen(text))); }
+static void file_make(const char *path, const char *text) {
+  CHECK_OK(lm_file_write_atomic(path, text, strlen(text)));
+}
 
 static void quota_check(void) {
   char root[] = "/tmp/lmc-groups-XXXXXX", path[256];
   CHECK(mkdtemp(root) && !chdir(root));
   snprintf(path, sizeof path, "%s/list", root);
   CHECK(lm_processors_quota(root, path) == 0);
-  CHECK(!mkdir("a", 0777) && !mkdir("a/b", 0777) && !mkdir("cpu,cpuacct", 0777) && !mkdir("cpu,cpuacct/x", 0777));
+  CHECK(!mkdir("a", 0777) && !mkdir("a/b", 0777) && !mkdir("cpu,cpuacct", 0777) &&
+        !mkdir("cpu,cpuacct/x", 0777));
   file_make("list", "0::/a/b\n");
   CHECK(lm_processors_quota(root, path) == 0);
   file_make("a/b/cpu.max", "max 100000\n");
   CHECK(lm_processors_quota(root, path) == 0);
-  file_make("a/cpu.max", "150000 100000\n");               // of a group above
+  file_make("a/cpu.max", "150000 100000\n"); // of a group above
   CHECK(lm_processors_quota(root, path) == 1.5);
   file_make("cpu.max", "400000 100000\n");
   CHECK(lm_processors_quota(root, path) == 1.5);
-  file_make("list", "0::/elsewhere/c\n");                  // seen from inside a container
+  file_make("list", "0::/elsewhere/c\n"); // seen from inside a container
   CHECK(lm_processors_quota(root, path) == 4);
   file_make("cpu,cpuacct/x/cpu.cfs_quota_us", "-1\n");
   file_make("cpu,cpuacct/x/cpu.cfs_period_us", "100000\n");
@@ -240,8 +269,10 @@ int main(void) {
   policy_check();
   quota_check();
   for (size_t p = 0; p < LM_COUNT(policies); p++) {
-    if (policies[p]) setenv("OMP_WAIT_POLICY", policies[p], 1);
-    for (int threads = 1; threads <= 5; threads++) team_check(threads);
+    if (policies[p])
+      setenv("OMP_WAIT_POLICY", policies[p], 1);
+    for (int threads = 1; threads <= 5; threads++)
+      team_check(threads);
   }
   refused_check();
   return 0;

@@ -8,7 +8,7 @@
 #include "runtime/tokenizer/train.h"
 #include "tests/runtime/check.h"
 
-static json_t *cases;                  // the file
+static json_t *cases; // the file
 
 static lm_tokenizer *parse(json_t *root) {
   lm_tokenizer *t;
@@ -37,12 +37,16 @@ static void test_bytes(void) {
 
 // ---- against another implementation
 
-static void ids_compare(const char *name, const json_t *text, const json_t *want, const lm_tokens *got) {
+static void ids_compare(const char *name, const json_t *text, const json_t *want,
+                        const lm_tokens *got) {
   bool same = json_array_size(want) == got->n;
-  for (size_t i = 0; i < got->n && same; i++) same = json_integer_value(json_array_get(want, i)) == got->ids[i];
-  if (same) return;
+  for (size_t i = 0; i < got->n && same; i++)
+    same = json_integer_value(json_array_get(want, i)) == got->ids[i];
+  if (same)
+    return;
   fprintf(stderr, "%s: \"%s\":", name, json_string_value(text));
-  for (size_t i = 0; i < got->n; i++) fprintf(stderr, " %d", got->ids[i]);
+  for (size_t i = 0; i < got->n; i++)
+    fprintf(stderr, " %d", got->ids[i]);
   fprintf(stderr, ", not %s\n", json_dumps(want, 0));
   exit(1);
 }
@@ -53,8 +57,11 @@ static void case_run(const char *name, const lm_tokenizer *t, const json_t *list
   size_t i;
   json_array_foreach(texts, i, text) {
     got.n = 0;
-    if (framed) CHECK_OK(lm_tokenizer_encode_framed(t, json_string_value(text), json_string_length(text), &got));
-    else CHECK_OK(lm_tokenizer_encode(t, json_string_value(text), json_string_length(text), &got));
+    if (framed)
+      CHECK_OK(
+          lm_tokenizer_encode_framed(t, json_string_value(text), json_string_length(text), &got));
+    else
+      CHECK_OK(lm_tokenizer_encode(t, json_string_value(text), json_string_length(text), &got));
     ids_compare(name, text, json_array_get(lists, i), &got);
   }
   lm_tokens_free(&got);
@@ -76,12 +83,14 @@ static void test_cases(void) {
     lm_tokenizer *t;
     lm_status s = lm_tokenizer_bpe_parse(text, strlen(text), name, &t);
     bool lacks = s && strstr(s->text, "built without utf8proc");
-    if (lacks) lm_status_free(s);
+    if (lacks)
+      lm_status_free(s);
     else {
       CHECK_OK(s);
       CHECK(t->eos == 0);
       case_run(name, t, json_object_get(c, "ids"), false);
-      if (json_is_array(json_object_get(c, "framed"))) case_run(name, t, json_object_get(c, "framed"), true);
+      if (json_is_array(json_object_get(c, "framed")))
+        case_run(name, t, json_object_get(c, "framed"), true);
       lm_tokenizer_destroy(t);
     }
     lm_free(text);
@@ -98,13 +107,15 @@ static void test_round_trip(void) {
   unsigned state = 1;
   for (int n = 0; n < 400; n++) {
     char text[400];
-    for (int i = 0; i < n; i++) text[i] = (char)((state = state * 1664525 + 1013904223) >> (n % 2 ? 24 : 26));   // any bytes; ASCII
+    for (int i = 0; i < n; i++)
+      text[i] =
+          (char)((state = state * 1664525 + 1013904223) >> (n % 2 ? 24 : 26)); // any bytes; ASCII
     ids.n = back.n = 0;
     CHECK_OK(lm_tokenizer_encode(t, text, (size_t)n, &ids));
     CHECK_OK(lm_tokenizer_decode(t, ids.ids, ids.n, &back));
     CHECK(back.n == (size_t)n && (!n || !memcmp(back.p, text, back.n)));
   }
-  ids.n = 0;                           // bytes that are no UTF-8 stand alone
+  ids.n = 0; // bytes that are no UTF-8 stand alone
   CHECK_OK(lm_tokenizer_encode(t, "the", 3, &ids));
   size_t word = ids.n;
   CHECK_OK(lm_tokenizer_encode(t, "the\xff\xfethe", 8, &ids));
@@ -116,20 +127,24 @@ static void test_round_trip(void) {
 
 // Long text in parts: the same ids with the pre-tokenizers that are in use.
 static void test_cut(void) {
-  static const char *const usual[] = {"gpt2", "prefix", "llama3", "qwen2", "o200k", "removed", "deepseek", "starcoder", "falcon"};
+  static const char *const usual[] = {"gpt2",    "prefix",   "llama3",    "qwen2", "o200k",
+                                      "removed", "deepseek", "starcoder", "falcon"};
   lm_buf text = {0};
   const char *some = json_string_value(json_object_get(cases, "text"));
   for (int i = 0; i < 40; i++) {
     lm_buf_puts(&text, some);
-    const json_t *x = json_array_get(json_object_get(cases, "texts"), (size_t)i % json_array_size(json_object_get(cases, "texts")));
+    const json_t *x = json_array_get(json_object_get(cases, "texts"),
+                                     (size_t)i % json_array_size(json_object_get(cases, "texts")));
     lm_buf_add(&text, json_string_value(x), json_string_length(x));
   }
   json_t *c;
   size_t i;
   json_array_foreach(json_object_get(cases, "cases"), i, c) {
     bool is_usual = false;
-    for (size_t k = 0; k < LM_COUNT(usual); k++) is_usual |= !strcmp(usual[k], json_string_value(json_object_get(c, "name")));
-    if (!is_usual) continue;
+    for (size_t k = 0; k < LM_COUNT(usual); k++)
+      is_usual |= !strcmp(usual[k], json_string_value(json_object_get(c, "name")));
+    if (!is_usual)
+      continue;
     json_t *root = case_file(c);
     lm_tokenizer *t = parse(root);
     lm_tokens whole = {0}, parts = {0};
@@ -145,10 +160,15 @@ static void test_cut(void) {
     json_decref(root);
   }
   lm_buf_free(&text);
-  CHECK(lm_tokenizer_cut("\xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e\xe6\x97\xa5", 12) % 3 == 0);   // never inside a character
+  CHECK(lm_tokenizer_cut("\xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e\xe6\x97\xa5", 12) % 3 ==
+        0); // never inside a character
 }
 
-typedef struct { const lm_tokenizer *t; const char *text; lm_tokens out[8]; } shared_use;
+typedef struct {
+  const lm_tokenizer *t;
+  const char *text;
+  lm_tokens out[8];
+} shared_use;
 static void shared_encode(void *user, int64_t i, int worker) {
   shared_use *u = user;
   CHECK_OK(lm_tokenizer_encode(u->t, u->text, strlen(u->text), &u->out[i]));
@@ -159,8 +179,10 @@ static void test_threads(void) {
   shared_use u = {t, json_string_value(json_object_get(cases, "text"))};
   lm_parallel(4, 8, shared_encode, &u);
   for (int i = 0; i < 8; i++) {
-    CHECK(u.out[i].n == u.out[0].n && !memcmp(u.out[i].ids, u.out[0].ids, u.out[0].n * sizeof(int32_t)));
-    if (i) lm_tokens_free(&u.out[i]);
+    CHECK(u.out[i].n == u.out[0].n &&
+          !memcmp(u.out[i].ids, u.out[0].ids, u.out[0].n * sizeof(int32_t)));
+    if (i)
+      lm_tokens_free(&u.out[i]);
   }
   lm_tokens_free(&u.out[0]);
   lm_tokenizer_destroy(t);
@@ -177,8 +199,11 @@ static void test_two_files(void) {
   size_t i;
   lm_buf_puts(&merges, "#version: 0.2\n");
   json_array_foreach(json_object_get(model, "merges"), i, m)
-    lm_buf_printf(&merges, "%s %s\n", json_string_value(json_array_get(m, 0)), json_string_value(json_array_get(m, 1)));
-  char *vocab = json_dumps(json_object_get(model, "vocab"), 0), *encoder = lm_path_join(a, dir, "encoder.json"), *lines = lm_path_join(a, dir, "vocab.bpe");
+      lm_buf_printf(&merges, "%s %s\n", json_string_value(json_array_get(m, 0)),
+                    json_string_value(json_array_get(m, 1)));
+  char *vocab = json_dumps(json_object_get(model, "vocab"), 0);
+  char *encoder = lm_path_join(a, dir, "encoder.json");
+  char *lines = lm_path_join(a, dir, "vocab.bpe");
   CHECK_OK(lm_file_write_atomic(encoder, vocab, strlen(vocab)));
   CHECK_OK(lm_file_write_atomic(lines, merges.p, merges.n));
   lm_tokenizer *t, *other = parse(json_object_get(cases, "base"));
@@ -188,7 +213,7 @@ static void test_two_files(void) {
   CHECK_OK(lm_tokenizer_encode(t, text, strlen(text), &x));
   CHECK_OK(lm_tokenizer_encode(other, text, strlen(text), &y));
   CHECK(x.n == y.n && !memcmp(x.ids, y.ids, x.n * sizeof *x.ids) && t->eos == 0);
-  x.n = 0;                             // no special tokens here: text is text
+  x.n = 0; // no special tokens here: text is text
   CHECK_OK(lm_tokenizer_encode(t, "<|endoftext|>", 13, &x));
   CHECK(x.n > 1);
   lm_tokenizer_destroy(t);
@@ -211,12 +236,15 @@ static void test_two_files(void) {
 
 static void refused(const char *key, const char *value, const char *why) {
   json_error_t e;
-  json_t *root = json_copy(json_object_get(cases, "base")), *model = json_copy(json_object_get(root, "model"));
+  json_t *root = json_copy(json_object_get(cases, "base"));
+  json_t *model = json_copy(json_object_get(root, "model"));
   json_t *v = json_loads(value, JSON_DECODE_ANY, &e);
   CHECK(v);
   json_object_set_new(root, "model", model);
-  if (!strncmp(key, "model.", 6)) json_object_set_new(model, key + 6, v);
-  else json_object_set_new(root, key, v);
+  if (!strncmp(key, "model.", 6))
+    json_object_set_new(model, key + 6, v);
+  else
+    json_object_set_new(root, key, v);
   char *text = json_dumps(root, 0);
   lm_tokenizer *t;
   CHECK_FAILS(lm_tokenizer_bpe_parse(text, strlen(text), "f.json", &t), LM_USER, why);
@@ -247,20 +275,30 @@ static void test_refused(void) {
   refused("normalizer", "{}", "no type");
   refused("pre_tokenizer", "null", "no pre-tokenizer ByteLevel");
   refused("pre_tokenizer", "{\"type\": \"Metaspace\"}", "pre-tokenizer Metaspace");
-  refused("pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(\"}}", "regular expression (");
-  refused("pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a&&b]\"}}", "&& in a class");
-  refused("pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"\\\\h\"}}", "\\h cannot be had");
+  refused("pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(\"}}",
+          "regular expression (");
+  refused("pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a&&b]\"}}",
+          "&& in a class");
+  refused("pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"\\\\h\"}}",
+          "\\h cannot be had");
   refused("pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"a{1,2}+\"}}", "{…}+");
   refused("pre_tokenizer", "{\"type\": \"Split\"}", "no pattern");
-  refused("pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"String\": \"a\"}, \"behavior\": \"Odd\"}", "behavior Odd");
+  refused("pre_tokenizer",
+          "{\"type\": \"Split\", \"pattern\": {\"String\": \"a\"}, \"behavior\": \"Odd\"}",
+          "behavior Odd");
   lm_buf many = {0};
-  for (int i = 0; i < 17; i++) lm_buf_printf(&many, "%s{\"type\": \"Digits\"}", i ? ", " : "{\"type\": \"Sequence\", \"pretokenizers\": [");
+  for (int i = 0; i < 17; i++)
+    lm_buf_printf(&many, "%s{\"type\": \"Digits\"}",
+                  i ? ", " : "{\"type\": \"Sequence\", \"pretokenizers\": [");
   lm_buf_puts(&many, "]}");
   refused("pre_tokenizer", many.p, "more than 16 steps");
   lm_buf_free(&many);
   refused("post_processor", "{\"type\": \"Other\"}", "post-processor Other");
-  refused("post_processor", "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"x\"}}]}", "does not say what x is");
-  refused("post_processor", "{\"type\": \"RobertaProcessing\", \"cls\": [\"x\", 5000], \"sep\": [\"y\", 1]}", "5000");
+  refused("post_processor",
+          "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"x\"}}]}",
+          "does not say what x is");
+  refused("post_processor",
+          "{\"type\": \"RobertaProcessing\", \"cls\": [\"x\", 5000], \"sep\": [\"y\", 1]}", "5000");
   refused("decoder", "{\"type\": \"WordPiece\"}", "decoder WordPiece");
   refused("added_tokens", "[{\"id\": 1}]", "no content");
   refused("added_tokens", "[{\"id\": 7, \"content\": \"!\"}]", "in the vocabulary");
@@ -273,11 +311,13 @@ static void test_train(void) {
   const char *text = json_string_value(json_object_get(cases, "text"));
   json_t *made, *want = json_object_get(json_object_get(cases, "base"), "model"), *m;
   lm_buf json = {0}, again = {0};
-  lm_bpe_trainer *t = lm_bpe_trainer_create(1), *u = lm_bpe_trainer_create(3);
+  lm_bpe_trainer *t = lm_bpe_trainer_create(1);
+  lm_bpe_trainer *u = lm_bpe_trainer_create(3);
   CHECK_OK(lm_bpe_trainer_add(t, 0, text, strlen(text)));
   CHECK_OK(lm_bpe_trainer_finish(t, 400, &json));
   CHECK_OK(lm_json_parse(json.p, json.n, "trained", &made));
-  CHECK(json_equal(json_object_get(json_object_get(made, "model"), "vocab"), json_object_get(want, "vocab")));
+  CHECK(json_equal(json_object_get(json_object_get(made, "model"), "vocab"),
+                   json_object_get(want, "vocab")));
   size_t i;
   json_array_foreach(json_object_get(json_object_get(made, "model"), "merges"), i, m) {
     const json_t *pair = json_array_get(json_object_get(want, "merges"), i);
@@ -286,7 +326,7 @@ static void test_train(void) {
     CHECK(!strcmp(json_string_value(m) + left + 1, json_string_value(json_array_get(pair, 1))));
   }
   CHECK(i == json_array_size(json_object_get(want, "merges")));
-  size_t cut = lm_tokenizer_cut(text, 700);   // in parts, by several, in another order
+  size_t cut = lm_tokenizer_cut(text, 700); // in parts, by several, in another order
   CHECK_OK(lm_bpe_trainer_add(u, 2, text + cut, strlen(text) - cut));
   CHECK_OK(lm_bpe_trainer_add(u, 1, text, cut));
   CHECK_OK(lm_bpe_trainer_finish(u, 400, &again));
@@ -298,7 +338,8 @@ static void test_train(void) {
   json_decref(made);
 }
 
-// Little text gives a small vocabulary, none the bytes; a text made by different pairs is one token.
+// Little text gives a small vocabulary, none the bytes; a text made by different pairs is one
+// token.
 static void test_train_little(void) {
   static const char *const texts[] = {"", "aaaa aaaa", "abc abc ab bc abc abcabc", "\xff\xff", "x"};
   for (size_t i = 0; i < LM_COUNT(texts); i++) {

@@ -1,5 +1,6 @@
-// Initialisers; the loop on a hand-made plan: losses fall, resumption is exact to the bit, checkpoints survive kills and
-// full disks, interruption saves, what may not change is refused, bad numbers are never saved.
+// Initialisers; the loop on a hand-made plan: losses fall, resumption is exact to the bit,
+// checkpoints survive kills and full disks, interruption saves, what may not change is refused, bad
+// numbers are never saved.
 #define _GNU_SOURCE
 #include <signal.h>
 #include <sys/resource.h>
@@ -18,17 +19,28 @@ static char dir[] = "/tmp/lm-train-XXXXXX";
 static lm_arena *arena;
 static lm_data *data;
 static lm_tokenizer *tokenizer;
-static char *in_dir(const char *name) { return lm_path_join(arena, dir, name); }
+static char *in_dir(const char *name) {
+  return lm_path_join(arena, dir, name);
+}
 
 // ---- a run of the bigram model in a fresh process state
 
-typedef struct { lm_exec *exec; lm_trainer *trainer; lm_run_options o; int64_t poison_at, cure_at, signal_at; int warnings; } bench;
+typedef struct {
+  lm_exec *exec;
+  lm_trainer *trainer;
+  lm_run_options o;
+  int64_t poison_at, cure_at, signal_at;
+  int warnings;
+} bench;
 
 static lm_status after_step(void *user, int64_t step, const lm_step_result *r, lm_progress *p) {
   bench *b = user;
-  if (step == b->poison_at) bigram_of(b->exec)->poison = NAN;
-  if (step == b->cure_at) bigram_of(b->exec)->poison = 0;
-  if (step == b->signal_at) raise(SIGINT);
+  if (step == b->poison_at)
+    bigram_of(b->exec)->poison = NAN;
+  if (step == b->cure_at)
+    bigram_of(b->exec)->poison = 0;
+  if (step == b->signal_at)
+    raise(SIGINT);
   return NULL;
 }
 
@@ -42,12 +54,30 @@ static bench bench_open(const char *folder, int64_t steps) {
   bench b = {0};
   lm_plan *plan = bigram_plan(arena);
   b.exec = bigram_exec(arena, plan);
-  lm_trainer_options o = {.plan = plan, .exec = b.exec, .data = data, .steps = 40, .n_micro = 2, .clip = 1,
-                          .tables = tables, .n_tables = 1, .states = states};
+  lm_trainer_options o = {.plan = plan,
+                          .exec = b.exec,
+                          .data = data,
+                          .steps = 40,
+                          .n_micro = 2,
+                          .clip = 1,
+                          .tables = tables,
+                          .n_tables = 1,
+                          .states = states};
   CHECK_OK(lm_trainer_create(&o, &b.trainer));
   lm_trainer_init(b.trainer, 7);
-  b.o = (lm_run_options){.trainer = b.trainer, .steps = steps, .seed = 7, .dir = folder, .every = 10, .keep = 2,
-                         .keys = keys, .n_keys = 2, .evals = evals, .n_evals = 1, .best = {-1}, .stop = {-1}, .after_step = after_step};
+  b.o = (lm_run_options){.trainer = b.trainer,
+                         .steps = steps,
+                         .seed = 7,
+                         .dir = folder,
+                         .every = 10,
+                         .keep = 2,
+                         .keys = keys,
+                         .n_keys = 2,
+                         .evals = evals,
+                         .n_evals = 1,
+                         .best = {-1},
+                         .stop = {-1},
+                         .after_step = after_step};
   return b;
 }
 
@@ -61,11 +91,15 @@ static lm_run_outcome bench_run(bench *b) {
 static bool same_state(const bench *x, const bench *y) {
   const lm_plan *p = bigram_of(x->exec)->plan;
   for (int id = LM_ARENA_PARAM; id <= LM_ARENA_STATE; id++)
-    if (id != LM_ARENA_GRAD && memcmp(bigram_of(x->exec)->arena[id], bigram_of(y->exec)->arena[id], (size_t)p->arena_bytes[id])) return false;
+    if (id != LM_ARENA_GRAD && memcmp(bigram_of(x->exec)->arena[id], bigram_of(y->exec)->arena[id],
+                                      (size_t)p->arena_bytes[id]))
+      return false;
   return true;
 }
 
-static bool exists(const char *path) { return !access(path, F_OK); }
+static bool exists(const char *path) {
+  return !access(path, F_OK);
+}
 
 static char *text_of(const char *path) {
   lm_buf b = {0};
@@ -76,7 +110,8 @@ static char *text_of(const char *path) {
 }
 
 static void run_remove(const char *folder) {
-  if (fork() == 0) execlp("rm", "rm", "-rf", folder, (char *)NULL);
+  if (fork() == 0)
+    execlp("rm", "rm", "-rf", folder, (char *)NULL);
   int status;
   wait(&status);
 }
@@ -86,20 +121,24 @@ static void run_remove(const char *folder) {
 // By the C library, in double.
 static void normal_pair_expect(lm_philox_key2 key, int64_t i, double std, double out[2]) {
   lm_philox4 x = lm_philox_block(key, (uint64_t)i / 4);
-  double r = std * sqrt(-2 * log((double)lm_philox_unit(x.v[i % 4]))), angle = 2 * M_PI * (double)lm_philox_unit(x.v[i % 4 + 1]);
+  double r = std * sqrt(-2 * log((double)lm_philox_unit(x.v[i % 4])));
+  double angle = 2 * M_PI * (double)lm_philox_unit(x.v[i % 4 + 1]);
   out[0] = r * cos(angle);
   out[1] = r * sin(angle);
 }
 
 static void test_init_normal(void) {
-  enum { N = 100000 };
+  enum {
+    N = 100000
+  };
   float *a = lm_alloc(N * sizeof *a);
   lm_init_fill((lm_init){LM_INIT_NORMAL, 0.5, 0}, 3, "w", a, N);
   lm_philox_key2 key = lm_philox_key(3, lm_hash("w", 1, 0));
   for (int64_t i = 0; i < N; i += 2) {
     double expected[2];
     normal_pair_expect(key, i, 0.5, expected);
-    for (int k = 0; k < 2; k++) CHECK(fabs((double)a[i + k] - expected[k]) <= 3e-7 * fabs(expected[k]));
+    for (int k = 0; k < 2; k++)
+      CHECK(fabs((double)a[i + k] - expected[k]) <= 3e-7 * fabs(expected[k]));
   }
   lm_free(a);
 }
@@ -108,14 +147,18 @@ static void test_init(void) {
   float a[1001], b[1001];
   lm_init_fill((lm_init){LM_INIT_NORMAL, 0.5, 0}, 3, "layers.1.w", a, 1001);
   lm_init_fill((lm_init){LM_INIT_NORMAL, 0.5, 0}, 3, "layers.1.w", b, 7);
-  CHECK(!memcmp(a, b, 7 * sizeof *a));                        // element by element, whatever the size
+  CHECK(!memcmp(a, b, 7 * sizeof *a)); // element by element, whatever the size
   double mean = 0, square = 0;
-  for (int i = 0; i < 1001; i++) mean += a[i] / 1001, square += a[i] * a[i] / 1001;
+  for (int i = 0; i < 1001; i++) {
+    mean += a[i] / 1001;
+    square += a[i] * a[i] / 1001;
+  }
   CHECK(fabs(mean) < 0.05 && fabs(sqrt(square) - 0.5) < 0.05);
   lm_init_fill((lm_init){LM_INIT_NORMAL, 0.5, 0}, 3, "layers.2.w", b, 7);
   CHECK(a[0] != b[0] && a[1] != b[1]);
   lm_init_fill((lm_init){LM_INIT_UNIFORM, -2, 1}, 3, "u", a, 1001);
-  for (int i = 0; i < 1001; i++) CHECK(a[i] > -2 && a[i] < 1);
+  for (int i = 0; i < 1001; i++)
+    CHECK(a[i] > -2 && a[i] < 1);
   lm_init_fill((lm_init){LM_INIT_CONST, 2.5, 0}, 3, "u", a, 3);
   CHECK(a[2] == 2.5f && a[3] != 2.5f);
 }
@@ -123,21 +166,28 @@ static void test_init(void) {
 static double dev_loss(bench *b) {
   lm_eval_result x;
   CHECK_OK(lm_eval_run(b->exec, bigram_of(b->exec)->plan, data, 1, NULL, &x));
-  CHECK(fabs(x.value[LM_EVAL_BITS_PER_BYTE] - x.value[LM_EVAL_LOSS] / log(2)) < 1e-9);   // a token is a byte
+  CHECK(fabs(x.value[LM_EVAL_BITS_PER_BYTE] - x.value[LM_EVAL_LOSS] / log(2)) <
+        1e-9); // a token is a byte
   CHECK(x.value[LM_EVAL_PERPLEXITY] == exp(x.value[LM_EVAL_LOSS]));
   return x.value[LM_EVAL_LOSS];
 }
 
 static void test_resume_exact(void) {
-  char *one = in_dir("one"), *two = in_dir("two");
-  bench whole = bench_open(one, 40), first = bench_open(two, 23), second = bench_open(two, 40);
+  char *one = in_dir("one");
+  char *two = in_dir("two");
+  bench whole = bench_open(one, 40);
+  bench first = bench_open(two, 23);
+  bench second = bench_open(two, 40);
   double before = dev_loss(&whole);
   CHECK(bench_run(&whole).step == 40);
   CHECK(dev_loss(&whole) < before - 0.3);
   bench_run(&first);
   lm_run_outcome out = bench_run(&second);
   CHECK(out.resumed == 23 && out.step == 40 && same_state(&whole, &second));
-  for (const char **f = (const char *[]){"step-000040/model.safetensors", "step-000040/optimizer.safetensors", "step-000040/state.json", NULL}; *f; f++) {
+  for (const char **f =
+           (const char *[]){"step-000040/model.safetensors", "step-000040/optimizer.safetensors",
+                            "step-000040/state.json", NULL};
+       *f; f++) {
     lm_buf x = {0}, y = {0};
     CHECK_OK(lm_file_read(lm_path_join(arena, one, *f), 1 << 20, &x));
     CHECK_OK(lm_file_read(lm_path_join(arena, two, *f), 1 << 20, &y));
@@ -145,30 +195,37 @@ static void test_resume_exact(void) {
     lm_buf_free(&x);
     lm_buf_free(&y);
   }
-  CHECK(exists(in_dir("one/step-000030")) && !exists(in_dir("one/step-000020")));     // keep = 2
+  CHECK(exists(in_dir("one/step-000030")) && !exists(in_dir("one/step-000020"))); // keep = 2
   CHECK(exists(in_dir("two/step-000030")) && !exists(in_dir("two/step-000023")));
   char *metrics = text_of(in_dir("two/metrics.jsonl"));
   int lines = 0, evals_seen = 0;
-  for (char *p = metrics; (p = strchr(p, '\n')); p++) lines++;
-  for (char *p = metrics; (p = strstr(p, "dev.bits_per_byte")); p++) evals_seen++;
+  for (char *p = metrics; (p = strchr(p, '\n')); p++)
+    lines++;
+  for (char *p = metrics; (p = strstr(p, "dev.bits_per_byte")); p++)
+    evals_seen++;
   CHECK(evals_seen == 8 && lines == 48);
-  bench again = bench_open(two, 40);                           // a finished run: nothing to do
+  bench again = bench_open(two, 40); // a finished run: nothing to do
   out = bench_run(&again);
   CHECK(out.resumed == 40 && out.step == 40 && same_state(&whole, &again));
-  bench old = bench_open(two, 35);                             // a checkpoint of another folder: all that is here goes aside
+  bench old = bench_open(two, 35); // a checkpoint of another folder: all that is here goes aside
   old.o.resume = LM_RESUME_PATH;
   old.o.resume_path = in_dir("one/step-000030");
-  CHECK(bench_run(&old).resumed == 30 && exists(in_dir("two/step-000035")) && !exists(in_dir("two/step-000040")));
-  CHECK(exists(in_dir("two/superseded-1/step-000030/state.json")) && exists(in_dir("two/superseded-1/step-000040/state.json")));
+  CHECK(bench_run(&old).resumed == 30 && exists(in_dir("two/step-000035")) &&
+        !exists(in_dir("two/step-000040")));
+  CHECK(exists(in_dir("two/superseded-1/step-000030/state.json")) &&
+        exists(in_dir("two/superseded-1/step-000040/state.json")));
   CHECK(strstr(text_of(in_dir("two/superseded-1/metrics.jsonl")), "\"step\": 40") != NULL);
   bench fresh = bench_open(two, 40);
   fresh.o.resume = LM_RESUME_NEVER;
-  CHECK(bench_run(&fresh).resumed == 0 && same_state(&whole, &fresh) && exists(in_dir("two/superseded-2/step-000035")));
-  bench own = bench_open(two, 35);                             // an older one of its own: the later ones go aside
+  CHECK(bench_run(&fresh).resumed == 0 && same_state(&whole, &fresh) &&
+        exists(in_dir("two/superseded-2/step-000035")));
+  bench own = bench_open(two, 35); // an older one of its own: the later ones go aside
   own.o.resume = LM_RESUME_PATH;
   own.o.resume_path = in_dir("two/step-000030");
-  CHECK(bench_run(&own).resumed == 30 && exists(in_dir("two/step-000030")) && exists(in_dir("two/superseded-3/step-000040")));
-  for (bench **b = (bench *[]){&whole, &first, &second, &again, &old, &fresh, &own, NULL}; *b; b++) lm_trainer_destroy((*b)->trainer);
+  CHECK(bench_run(&own).resumed == 30 && exists(in_dir("two/step-000030")) &&
+        exists(in_dir("two/superseded-3/step-000040")));
+  for (bench **b = (bench *[]){&whole, &first, &second, &again, &old, &fresh, &own, NULL}; *b; b++)
+    lm_trainer_destroy((*b)->trainer);
   run_remove(two);
 }
 
@@ -195,14 +252,20 @@ static void sums_renew(const char *folder, int n) {
   CHECK_OK(lm_checkpoint_sums_write(arena, folder, files, sums, n));
 }
 
-static void warning_count(void *user, const char *text) { ((bench *)user)->warnings += strstr(text, "the data is not what") != NULL; }
+static void warning_count(void *user, const char *text) {
+  ((bench *)user)->warnings += strstr(text, "the data is not what") != NULL;
+}
 
 // A run over other data warns; from a state that says nothing of its data it cannot know.
 static void test_data_key(void) {
-  char *state = in_dir("one/step-000040/state.json"), *good = text_of(state), *key = strstr(good, "\"data\": \"");
+  char *state = in_dir("one/step-000040/state.json");
+  char *good = text_of(state);
+  char *key = strstr(good, "\"data\": \"");
   const char *behind = strchr(key, '\n') + 1;
-  const char *texts[] = {good, lm_arena_printf(arena, "%.*s\"data\": \"0123456789abcdef\",\n%s", (int)(key - good), good, behind),
-                          lm_arena_printf(arena, "%.*s%s", (int)(key - good), good, behind)};
+  const char *texts[] = {good,
+                         lm_arena_printf(arena, "%.*s\"data\": \"0123456789abcdef\",\n%s",
+                                         (int)(key - good), good, behind),
+                         lm_arena_printf(arena, "%.*s%s", (int)(key - good), good, behind)};
   for (int i = 0; i < 3; i++) {
     CHECK_OK(lm_file_write_atomic(state, texts[i], strlen(texts[i])));
     sums_renew(in_dir("one/step-000040"), 3);
@@ -225,8 +288,11 @@ static void test_foreign_state(void) {
   b.o.user = &b;
   b.o.resume = LM_RESUME_PATH;
   b.o.resume_path = in_dir("one/step-000040");
-  char *state = in_dir("one/step-000040/state.json"), *good = text_of(state);
-  for (const char **bad = (const char *[]){"", "{", "[]", "{\"format\": 1}", "{\"format\": 2, \"step\": 1, \"seed\": \"7\"}", NULL}; *bad; bad++) {
+  char *state = in_dir("one/step-000040/state.json");
+  char *good = text_of(state);
+  for (const char **bad = (const char *[]){"", "{", "[]", "{\"format\": 1}",
+                                           "{\"format\": 2, \"step\": 1, \"seed\": \"7\"}", NULL};
+       *bad; bad++) {
     CHECK_OK(lm_file_write_atomic(state, *bad, strlen(*bad)));
     CHECK_FAILS(lm_run_train(&b.o, &out), LM_ENV, "state.json");
     sums_renew(b.o.resume_path, 3);
@@ -234,7 +300,8 @@ static void test_foreign_state(void) {
   }
   CHECK_OK(lm_file_write_atomic(state, good, strlen(good)));
   sums_renew(b.o.resume_path, 3);
-  CHECK(!rename(in_dir("one/step-000040/optimizer.safetensors"), in_dir("one/step-000040/model.safetensors")));
+  CHECK(!rename(in_dir("one/step-000040/optimizer.safetensors"),
+                in_dir("one/step-000040/model.safetensors")));
   CHECK_FAILS(lm_run_train(&b.o, &out), LM_ENV, "model.safetensors has");
   sums_renew(b.o.resume_path, 2);
   CHECK_FAILS(lm_run_train(&b.o, &out), LM_ENV, "no line on optimizer.safetensors");
@@ -248,7 +315,8 @@ static void test_not_finite(void) {
   b.poison_at = 12;
   b.o.user = &b;
   CHECK_FAILS(lm_run_train(&b.o, &out), LM_USER, "step 13: the loss is not a number");
-  CHECK(exists(in_dir("nan/step-000010")) && !exists(in_dir("nan/step-000013")) && !exists(in_dir("nan/step-000012")));
+  CHECK(exists(in_dir("nan/step-000010")) && !exists(in_dir("nan/step-000013")) &&
+        !exists(in_dir("nan/step-000012")));
   lm_trainer_destroy(b.trainer);
   run_remove(in_dir("nan"));
 }
@@ -266,33 +334,38 @@ static bench early_open(int64_t steps, int patience) {
   bench b = bench_open(in_dir("early"), steps);
   b.o.stop = b.o.best = (lm_run_watch){0, LM_EVAL_LOSS};
   b.o.patience = patience;
-  b.o.min_delta = 10;                                          // no gain is that large
+  b.o.min_delta = 10; // no gain is that large
   return b;
 }
 
 // Stops, stays so, and goes on when its terms change.
 static void test_early_stop(void) {
-  static const struct { int64_t steps; int patience; int64_t resumed, step; bool early; } runs[] = {
-    {40, 2, 0, 15, true},                                      // the first evaluation at 5, then two without gain
-    {40, 2, 15, 15, true},
-    {40, 3, 15, 30, true},                                     // counted anew
-    {40, 3, 30, 30, true},
-    {50, 3, 30, 45, true},
-    {50, 0, 45, 50, false},
-    {50, 2, 50, 50, false},
+  static const struct {
+    int64_t steps;
+    int patience;
+    int64_t resumed, step;
+    bool early;
+  } runs[] = {
+      {40, 2, 0, 15, true}, // the first evaluation at 5, then two without gain
+      {40, 2, 15, 15, true}, {40, 3, 15, 30, true}, // counted anew
+      {40, 3, 30, 30, true}, {50, 3, 30, 45, true}, {50, 0, 45, 50, false}, {50, 2, 50, 50, false},
   };
   for (size_t i = 0; i < LM_COUNT(runs); i++) {
     bench b = early_open(runs[i].steps, runs[i].patience);
     lm_run_outcome out = bench_run(&b);
-    CHECK(out.resumed == runs[i].resumed && out.step == runs[i].step && out.stopped_early == runs[i].early);
+    CHECK(out.resumed == runs[i].resumed && out.step == runs[i].step &&
+          out.stopped_early == runs[i].early);
     lm_trainer_destroy(b.trainer);
   }
   run_remove(in_dir("early"));
 }
 
-// A file size limit stands for a full disk: the run fails as the environment's fault, the old checkpoint stays whole.
+// A file size limit stands for a full disk: the run fails as the environment's fault, the old
+// checkpoint stays whole.
 static void test_full_disk(void) {
-  bench b = bench_open(in_dir("full"), 10), c = bench_open(in_dir("full"), 20), d = bench_open(in_dir("full"), 10);
+  bench b = bench_open(in_dir("full"), 10);
+  bench c = bench_open(in_dir("full"), 20);
+  bench d = bench_open(in_dir("full"), 10);
   lm_run_outcome out;
   bench_run(&b);
   struct rlimit old, small = {2000, RLIM_INFINITY};
@@ -300,7 +373,8 @@ static void test_full_disk(void) {
   getrlimit(RLIMIT_FSIZE, &old);
   small.rlim_max = old.rlim_max;
   c.o.user = &c;
-  c.o.evals = NULL, c.o.n_evals = 0;
+  c.o.evals = NULL;
+  c.o.n_evals = 0;
   setrlimit(RLIMIT_FSIZE, &small);
   lm_status s = lm_run_train(&c.o, &out);
   setrlimit(RLIMIT_FSIZE, &old);
@@ -312,8 +386,8 @@ static void test_full_disk(void) {
   run_remove(in_dir("full"));
 }
 
-// Children that save after every step are killed at any moment; what the last one left always loads, and training from
-// there ends where an undisturbed run does.
+// Children that save after every step are killed at any moment; what the last one left always
+// loads, and training from there ends where an undisturbed run does.
 static void test_kill(void) {
   bench whole = bench_open(NULL, 40);
   bench_run(&whole);
@@ -341,7 +415,10 @@ static void test_kill(void) {
 
 static void data_open(void) {
   lm_buf b = {0};
-  for (int i = 0; i < 900; i++) lm_buf_add(&b, &(char){(char)(1 + (i * i / 3) % 14)}, 1), lm_buf_add(&b, i % 9 ? "" : "\x0f", i % 9 == 0);
+  for (int i = 0; i < 900; i++) {
+    lm_buf_add(&b, &(char){(char)(1 + (i * i / 3) % 14)}, 1);
+    lm_buf_add(&b, i % 9 ? "" : "\x0f", i % 9 == 0);
+  }
   CHECK_OK(lm_file_write_atomic(in_dir("text"), b.p, b.n));
   lm_buf_free(&b);
   tokenizer = lm_tokenizer_bytes_create();

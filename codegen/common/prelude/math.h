@@ -1,5 +1,6 @@
-// math.h - float32 functions without branches or table look-ups, so that loops over them vectorise. Errors are given in
-// units in the last place, measured against libm in double; infinities and NaN come out as IEEE 754 wants.
+// math.h - float32 functions without branches or table look-ups, so that loops over them vectorise.
+// Errors are given in units in the last place, measured against libm in double; infinities and NaN
+// come out as IEEE 754 wants.
 typedef __INT32_TYPE__ int32_t;
 typedef __INT64_TYPE__ int64_t;
 typedef __UINT32_TYPE__ uint32_t;
@@ -13,17 +14,36 @@ typedef __UINT64_TYPE__ uint64_t;
 #define LM_FMA64(a, b, c) ((a) * (b) + (c))
 #endif
 
-static inline uint32_t lm_bits(float x) { uint32_t u; __builtin_memcpy(&u, &x, 4); return u; }
-static inline float lm_of_bits(uint32_t u) { float x; __builtin_memcpy(&x, &u, 4); return x; }
-static inline uint64_t lm_bits64(double x) { uint64_t u; __builtin_memcpy(&u, &x, 8); return u; }
-static inline double lm_of_bits64(uint64_t u) { double x; __builtin_memcpy(&x, &u, 8); return x; }
+static inline uint32_t lm_bits(float x) {
+  uint32_t u;
+  __builtin_memcpy(&u, &x, 4);
+  return u;
+}
+static inline float lm_of_bits(uint32_t u) {
+  float x;
+  __builtin_memcpy(&x, &u, 4);
+  return x;
+}
+static inline uint64_t lm_bits64(double x) {
+  uint64_t u;
+  __builtin_memcpy(&u, &x, 8);
+  return u;
+}
+static inline double lm_of_bits64(uint64_t u) {
+  double x;
+  __builtin_memcpy(&x, &u, 8);
+  return x;
+}
 // 2^n for n in [-126, 127]
-static inline float lm_exp2i(int32_t n) { return lm_of_bits((uint32_t)(n + 127) << 23); }
+static inline float lm_exp2i(int32_t n) {
+  return lm_of_bits((uint32_t)(n + 127) << 23);
+}
 
-// Splits x = n ln 2 + r, |r| <= ln 2 / 2; adding 1.5 * 2^23 rounds to an integer, which its low bits then hold. The
-// upper part of ln 2 has 9 bits, so that its product with n is exact.
+// Splits x = n ln 2 + r, |r| <= ln 2 / 2; adding 1.5 * 2^23 rounds to an integer, which its low
+// bits then hold. The upper part of ln 2 has 9 bits, so that its product with n is exact.
 static inline float lm_exp_reduce(float x, int32_t *out_n) {
-  float t = LM_FMA(x, 0x1.715476p0f, 0x1.8p23f), n = t - 0x1.8p23f;
+  float t = LM_FMA(x, 0x1.715476p0f, 0x1.8p23f);
+  float n = t - 0x1.8p23f;
   *out_n = (int32_t)(lm_bits(t) - 0x4b400000u);
   return LM_FMA(n, 2.12194440e-4f, LM_FMA(n, -0.693359375f, x));
 }
@@ -35,11 +55,12 @@ static inline float lm_exp_poly(float r) {
   p = LM_FMA(p, r, 1.6666665459e-1f);
   return LM_FMA(p, r, 5.0000001201e-1f);
 }
-// e^x, 1 ulp; results below 2^-125 are 0. The scale is 2 * 2^(n - 1), so that n may be 128, and whatever came of an argument
-// that is too small is masked away.
+// e^x, 1 ulp; results below 2^-125 are 0. The scale is 2 * 2^(n - 1), so that n may be 128, and
+// whatever came of an argument that is too small is masked away.
 static inline float lm_exp(float x) {
   int32_t n, small = -(x < -86.6f);
-  float r = lm_exp_reduce(x > 89.0f ? 89.0f : x, &n), e = LM_FMA(lm_exp_poly(r), r * r, r) + 1.0f;
+  float r = lm_exp_reduce(x > 89.0f ? 89.0f : x, &n);
+  float e = LM_FMA(lm_exp_poly(r), r * r, r) + 1.0f;
   return lm_of_bits(lm_bits((e + e) * lm_exp2i(n - 1)) & ~(uint32_t)small);
 }
 
@@ -48,7 +69,8 @@ static inline float lm_log(float x) {
   int tiny = x < 0x1p-126f;
   uint32_t u = lm_bits(tiny ? x * 0x1p23f : x) - 0x3f3504f3u;
   float k = (float)((int32_t)u >> 23) - (tiny ? 23.0f : 0.0f);
-  float f = lm_of_bits((u & 0x7fffffu) + 0x3f3504f3u) - 1.0f, z = f * f;
+  float f = lm_of_bits((u & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
+  float z = f * f;
   float p = LM_FMA(7.0376836292e-2f, f, -1.1514610310e-1f);
   p = LM_FMA(p, f, 1.1676998740e-1f);
   p = LM_FMA(p, f, -1.2420140846e-1f);
@@ -66,7 +88,8 @@ static inline float lm_log(float x) {
 
 // log(1 + x), 2 ulp: the logarithm of the sum, and the quotient that its rounding error adds.
 static inline float lm_log1p(float x) {
-  float sum = 1.0f + x, error = x - (sum - 1.0f);
+  float sum = 1.0f + x;
+  float error = x - (sum - 1.0f);
   float more = x > -1.0f && x < 0x1p24f ? error / sum : 0.0f;
   float y = lm_log(sum) + more;
   return x == 0.0f ? x : y;
@@ -74,16 +97,20 @@ static inline float lm_log1p(float x) {
 
 // tanh, 2.5 ulp: t / (t + 2) with t = e^(2|x|) - 1, which keeps small x exact.
 static inline float lm_tanh(float x) {
-  float a = __builtin_fabsf(x), y = a > 9.5f ? 19.0f : 2.0f * a;
+  float a = __builtin_fabsf(x);
+  float y = a > 9.5f ? 19.0f : 2.0f * a;
   int32_t n;
-  float r = lm_exp_reduce(y, &n), m = LM_FMA(lm_exp_poly(r), r * r, r), s = lm_exp2i(n);
+  float r = lm_exp_reduce(y, &n);
+  float m = LM_FMA(lm_exp_poly(r), r * r, r);
+  float s = lm_exp2i(n);
   float t = LM_FMA(m, s, s - 1.0f);
   return __builtin_copysignf(t / (t + 2.0f), x);
 }
 
 // Error function, 1 ulp: odd polynomial near 0, 1 - e^(polynomial) beyond (after N. Juffa).
 static inline float lm_erf(float x) {
-  float a = __builtin_fabsf(x), s = x * x;
+  float a = __builtin_fabsf(x);
+  float s = x * x;
   float r = LM_FMA(-1.72853470e-5f, a, 3.83197126e-4f);
   r = LM_FMA(r, s, LM_FMA(-3.88396438e-3f, a, 2.42546219e-2f));
   r = LM_FMA(r, a, -1.06777877e-1f);
@@ -101,7 +128,8 @@ static inline float lm_erf(float x) {
 
 // Splits x = n pi/2 + r in double: n * (the upper 25 bits of pi/2) is exact for |x| < 2^28.
 static inline float lm_trig_reduce(float x, uint32_t *out_quadrant) {
-  double t = (double)x * 0.63661977236758134308 + 0x1.8p52, n = t - 0x1.8p52;
+  double t = (double)x * 0.63661977236758134308 + 0x1.8p52;
+  double n = t - 0x1.8p52;
   *out_quadrant = (uint32_t)lm_bits64(t);
   return (float)((double)x - n * 1.57079631090164184570 - n * 1.58932547735281966916e-8);
 }
@@ -114,18 +142,30 @@ static inline float lm_cos_poly(float s) {
   return LM_FMA(LM_FMA(p, s, 4.166664568298827e-2f), s * s, LM_FMA(-0.5f, s, 1.0f));
 }
 static inline float lm_quarter(float r, uint32_t quadrant) {
-  float s = r * r, y = quadrant & 1u ? lm_cos_poly(s) : lm_sin_poly(r, s);
+  float s = r * r;
+  float y = quadrant & 1u ? lm_cos_poly(s) : lm_sin_poly(r, s);
   return quadrant & 2u ? -y : y;
 }
 // sine and cosine, 2 ulp for |x| < 2^28
-static inline float lm_sin(float x) { uint32_t q; float r = lm_trig_reduce(x, &q); return lm_quarter(r, q); }
-static inline float lm_cos(float x) { uint32_t q; float r = lm_trig_reduce(x, &q); return lm_quarter(r, q + 1u); }
+static inline float lm_sin(float x) {
+  uint32_t q;
+  float r = lm_trig_reduce(x, &q);
+  return lm_quarter(r, q);
+}
+static inline float lm_cos(float x) {
+  uint32_t q;
+  float r = lm_trig_reduce(x, &q);
+  return lm_quarter(r, q + 1u);
+}
 
-// log2 of a positive normal double, absolute error below 1e-11: 2 artanh(s) / ln 2 with s = (m - 1) / (m + 1)
+// log2 of a positive normal double, absolute error below 1e-11: 2 artanh(s) / ln 2 with s = (m - 1)
+// / (m + 1)
 static inline double lm_log2_wide(double x) {
   uint64_t u = lm_bits64(x) - 0x3fe6a09e667f3bcdull;
-  double k = (double)((int32_t)(u >> 32) >> 20), m = lm_of_bits64((u & 0xfffffffffffffull) + 0x3fe6a09e667f3bcdull);
-  double s = (m - 1.0) / (m + 1.0), z = s * s;
+  double k = (double)((int32_t)(u >> 32) >> 20);
+  double m = lm_of_bits64((u & 0xfffffffffffffull) + 0x3fe6a09e667f3bcdull);
+  double s = (m - 1.0) / (m + 1.0);
+  double z = s * s;
   double p = LM_FMA64(z, 1.0 / 13, 1.0 / 11);
   p = LM_FMA64(p, z, 1.0 / 9);
   p = LM_FMA64(p, z, 1.0 / 7);
@@ -136,7 +176,9 @@ static inline double lm_log2_wide(double x) {
 }
 // 2^y for |y| <= 160, relative error below 1e-10
 static inline double lm_exp2_wide(double y) {
-  double t = y + 0x1.8p52, n = t - 0x1.8p52, r = (y - n) * 0.69314718055994530942;
+  double t = y + 0x1.8p52;
+  double n = t - 0x1.8p52;
+  double r = (y - n) * 0.69314718055994530942;
   double p = LM_FMA64(r, 1.0 / 40320, 1.0 / 5040);
   p = LM_FMA64(p, r, 1.0 / 720);
   p = LM_FMA64(p, r, 1.0 / 120);
@@ -149,37 +191,76 @@ static inline double lm_exp2_wide(double y) {
 }
 // x^y, 1 ulp: 2^(y log2 |x|) in double, then what IEEE 754 says of signs, zeros and infinities.
 static inline float lm_pow(float x, float y) {
-  float inf = __builtin_inff(), a = __builtin_fabsf(x), half = y * 0.5f;
+  float inf = __builtin_inff();
+  float a = __builtin_fabsf(x);
+  float half = y * 0.5f;
   double e = (double)y * lm_log2_wide((double)(a > 0.0f && a < inf ? a : 1.0f));
   e = e < -160.0 ? -160.0 : e;
   e = e > 160.0 ? 160.0 : e;
   float z = (float)lm_exp2_wide(e);
   float edge = (a == 0.0f) == (y > 0.0f) ? 0.0f : inf;
   z = (a == 0.0f || a == inf) ? edge : z;
-  int whole = __builtin_floorf(y) == y, odd = whole && __builtin_floorf(half) != half;
+  int whole = __builtin_floorf(y) == y;
+  int odd = whole && __builtin_floorf(half) != half;
   z = (lm_bits(x) >> 31) && odd ? -z : z;
   z = x < 0.0f && a < inf && !whole ? __builtin_nanf("") : z;
   z = x != x || y != y ? __builtin_nanf("") : z;
   return y == 0.0f || x == 1.0f ? 1.0f : z;
 }
 
-static inline float lm_sqrt(float x) { return __builtin_sqrtf(x); }
-static inline float lm_rsqrt(float x) { return 1.0f / __builtin_sqrtf(x); }
-static inline float lm_floor(float x) { return __builtin_floorf(x); }
-static inline float lm_round(float x) { return __builtin_rintf(x); }
-static inline float lm_mod(float x, float y) { return x - y * __builtin_floorf(x / y); }
+static inline float lm_sqrt(float x) {
+  return __builtin_sqrtf(x);
+}
+static inline float lm_rsqrt(float x) {
+  return 1.0f / __builtin_sqrtf(x);
+}
+static inline float lm_floor(float x) {
+  return __builtin_floorf(x);
+}
+static inline float lm_round(float x) {
+  return __builtin_rintf(x);
+}
+static inline float lm_mod(float x, float y) {
+  return x - y * __builtin_floorf(x / y);
+}
 
 // float64 is for the few scalars that need it: the C library's functions.
-static inline double lm_exp64(double x) { return __builtin_exp(x); }
-static inline double lm_log64(double x) { return __builtin_log(x); }
-static inline double lm_log1p64(double x) { return __builtin_log1p(x); }
-static inline double lm_tanh64(double x) { return __builtin_tanh(x); }
-static inline double lm_erf64(double x) { return __builtin_erf(x); }
-static inline double lm_sin64(double x) { return __builtin_sin(x); }
-static inline double lm_cos64(double x) { return __builtin_cos(x); }
-static inline double lm_pow64(double x, double y) { return __builtin_pow(x, y); }
-static inline double lm_sqrt64(double x) { return __builtin_sqrt(x); }
-static inline double lm_rsqrt64(double x) { return 1.0 / __builtin_sqrt(x); }
-static inline double lm_floor64(double x) { return __builtin_floor(x); }
-static inline double lm_round64(double x) { return __builtin_rint(x); }
-static inline double lm_mod64(double x, double y) { return x - y * __builtin_floor(x / y); }
+static inline double lm_exp64(double x) {
+  return __builtin_exp(x);
+}
+static inline double lm_log64(double x) {
+  return __builtin_log(x);
+}
+static inline double lm_log1p64(double x) {
+  return __builtin_log1p(x);
+}
+static inline double lm_tanh64(double x) {
+  return __builtin_tanh(x);
+}
+static inline double lm_erf64(double x) {
+  return __builtin_erf(x);
+}
+static inline double lm_sin64(double x) {
+  return __builtin_sin(x);
+}
+static inline double lm_cos64(double x) {
+  return __builtin_cos(x);
+}
+static inline double lm_pow64(double x, double y) {
+  return __builtin_pow(x, y);
+}
+static inline double lm_sqrt64(double x) {
+  return __builtin_sqrt(x);
+}
+static inline double lm_rsqrt64(double x) {
+  return 1.0 / __builtin_sqrt(x);
+}
+static inline double lm_floor64(double x) {
+  return __builtin_floor(x);
+}
+static inline double lm_round64(double x) {
+  return __builtin_rint(x);
+}
+static inline double lm_mod64(double x, double y) {
+  return x - y * __builtin_floor(x / y);
+}

@@ -1,4 +1,5 @@
-// types.h - scalar types of generated kernels, bfloat16, and integer arithmetic that wraps and never traps.
+// types.h - scalar types of generated kernels, bfloat16, and integer arithmetic that wraps and
+// never traps.
 typedef __INT32_TYPE__ int32_t;
 typedef __INT64_TYPE__ int64_t;
 typedef __UINT8_TYPE__ uint8_t;
@@ -6,26 +7,46 @@ typedef __UINT16_TYPE__ uint16_t;
 typedef __UINT32_TYPE__ uint32_t;
 typedef __UINT64_TYPE__ uint64_t;
 
-static inline uint32_t lm_f32_bits(float x) { uint32_t u; __builtin_memcpy(&u, &x, 4); return u; }
-static inline float lm_f32_of_bits(uint32_t u) { float x; __builtin_memcpy(&x, &u, 4); return x; }
+static inline uint32_t lm_f32_bits(float x) {
+  uint32_t u;
+  __builtin_memcpy(&u, &x, 4);
+  return u;
+}
+static inline float lm_f32_of_bits(uint32_t u) {
+  float x;
+  __builtin_memcpy(&x, &u, 4);
+  return x;
+}
 
-// bfloat16 is the upper half of a float32; rounding is to nearest, ties to even, and a NaN stays one.
-static inline float lm_bf16_load(uint16_t h) { return lm_f32_of_bits((uint32_t)h << 16); }
+// bfloat16 is the upper half of a float32; rounding is to nearest, ties to even, and a NaN stays
+// one.
+static inline float lm_bf16_load(uint16_t h) {
+  return lm_f32_of_bits((uint32_t)h << 16);
+}
 static inline uint16_t lm_bf16_round(float x) {
-  uint32_t u = lm_f32_bits(x), rounded = u + 0x7fffu + ((u >> 16) & 1u);
+  uint32_t u = lm_f32_bits(x);
+  uint32_t rounded = u + 0x7fffu + ((u >> 16) & 1u);
   return (uint16_t)((x == x ? rounded : u | 0x400000u) >> 16);
 }
 
-static inline int32_t lm_iadd(int32_t a, int32_t b) { return (int32_t)((uint32_t)a + (uint32_t)b); }
-static inline int32_t lm_isub(int32_t a, int32_t b) { return (int32_t)((uint32_t)a - (uint32_t)b); }
-static inline int32_t lm_imul(int32_t a, int32_t b) { return (int32_t)((uint32_t)a * (uint32_t)b); }
-// floor(a / b), 0 for b = 0. A quotient of 32-bit numbers is at least 2^-31 away from the integers that it is not, so
-// rounding to double never crosses one.
+static inline int32_t lm_iadd(int32_t a, int32_t b) {
+  return (int32_t)((uint32_t)a + (uint32_t)b);
+}
+static inline int32_t lm_isub(int32_t a, int32_t b) {
+  return (int32_t)((uint32_t)a - (uint32_t)b);
+}
+static inline int32_t lm_imul(int32_t a, int32_t b) {
+  return (int32_t)((uint32_t)a * (uint32_t)b);
+}
+// floor(a / b), 0 for b = 0. A quotient of 32-bit numbers is at least 2^-31 away from the integers
+// that it is not, so rounding to double never crosses one.
 static inline int32_t lm_idiv(int32_t a, int32_t b) {
   double q = __builtin_floor((double)a / (double)(b ? b : 1));
   return b ? (int32_t)(int64_t)q : 0;
 }
-static inline int32_t lm_imod(int32_t a, int32_t b) { return b ? lm_isub(a, lm_imul(b, lm_idiv(a, b))) : 0; }
+static inline int32_t lm_imod(int32_t a, int32_t b) {
+  return b ? lm_isub(a, lm_imul(b, lm_idiv(a, b))) : 0;
+}
 // Truncates; beyond the range the nearest end of it, 0 for NaN.
 static inline int32_t lm_int_f32(float x) {
   float y = x == x ? x : 0.0f;
@@ -38,7 +59,13 @@ static inline int32_t lm_int_f64(double x) {
   y = y < -0x1p31 ? -0x1p31 : y;
   return (int32_t)(y > 2147483647.0 ? 2147483647.0 : y);
 }
-static inline int32_t lm_imax(int32_t a, int32_t b) { return a > b ? a : b; }
+static inline int32_t lm_imax(int32_t a, int32_t b) {
+  return a > b ? a : b;
+}
 // An index into n places, clamped.
-static inline int64_t lm_clamp(int64_t i, int64_t n) { return i < 0 ? 0 : i >= n ? n - 1 : i; }
-static inline int64_t lm_min64(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t lm_clamp(int64_t i, int64_t n) {
+  return i < 0 ? 0 : i >= n ? n - 1 : i;
+}
+static inline int64_t lm_min64(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}

@@ -1,78 +1,106 @@
 // tile.h - products of small matrices that lie in the first caches, for attention.
 //
-// Matrices are rows of float32, rows a multiple of LM_LANES apart. A block of the result is held in registers: LM_BLOCK rows
-// of two vectors, or two rows at the end.
+// Matrices are rows of float32, rows a multiple of LM_LANES apart. A block of the result is held in
+// registers: LM_BLOCK rows of two vectors, or two rows at the end.
 typedef __INT64_TYPE__ int64_t;
 #if defined(__AVX512F__)
-enum { LM_LANES = 16, LM_BLOCK = 8 };
+enum {
+  LM_LANES = 16,
+  LM_BLOCK = 8
+};
 #elif defined(__AVX__)
-enum { LM_LANES = 8, LM_BLOCK = 6 };
+enum {
+  LM_LANES = 8,
+  LM_BLOCK = 6
+};
 #else
-enum { LM_LANES = 4, LM_BLOCK = 4 };
+enum {
+  LM_LANES = 4,
+  LM_BLOCK = 4
+};
 #endif
 typedef float lm_lanes __attribute__((vector_size(LM_LANES * 4), aligned(4), may_alias));
 
 // c (+)= a b for `rows` rows and `vectors` vectors, both constants; rows of a are a_row apart.
-static inline __attribute__((always_inline)) void lm_tile_block(int rows, int vectors, int64_t n, const float *a,
-                                                                int64_t a_row, const float *b, int64_t b_row,
+static inline __attribute__((always_inline)) void lm_tile_block(int rows, int vectors, int64_t n,
+                                                                const float *a, int64_t a_row,
+                                                                const float *b, int64_t b_row,
                                                                 float *c, int64_t c_row, int add) {
   lm_lanes sum[LM_BLOCK][2];
   LM_UNROLL(8)
   for (int i = 0; i < rows; i++)
     LM_UNROLL(2)
-    for (int j = 0; j < vectors; j++)
-      sum[i][j] = add ? *(const lm_lanes *)(c + i * c_row + j * LM_LANES) : (lm_lanes){0};
+  for (int j = 0; j < vectors; j++)
+    sum[i][j] = add ? *(const lm_lanes *)(c + i * c_row + j * LM_LANES) : (lm_lanes){0};
   for (int64_t k = 0; k < n; k++) {
     lm_lanes x[2];
     LM_UNROLL(2)
-    for (int j = 0; j < vectors; j++) x[j] = *(const lm_lanes *)(b + k * b_row + j * LM_LANES);
+    for (int j = 0; j < vectors; j++)
+      x[j] = *(const lm_lanes *)(b + k * b_row + j * LM_LANES);
     LM_UNROLL(8)
     for (int i = 0; i < rows; i++)
       LM_UNROLL(2)
-      for (int j = 0; j < vectors; j++) sum[i][j] += a[i * a_row + k] * x[j];
+    for (int j = 0; j < vectors; j++)
+      sum[i][j] += a[i * a_row + k] * x[j];
   }
   LM_UNROLL(8)
   for (int i = 0; i < rows; i++)
     LM_UNROLL(2)
-    for (int j = 0; j < vectors; j++) *(lm_lanes *)(c + i * c_row + j * LM_LANES) = sum[i][j];
+  for (int j = 0; j < vectors; j++)
+    *(lm_lanes *)(c + i * c_row + j * LM_LANES) = sum[i][j];
 }
 
-static inline __attribute__((always_inline)) void lm_tile_rows(int rows, int64_t width, int64_t n, const float *a,
-                                                               int64_t a_row, const float *b, int64_t b_row,
+static inline __attribute__((always_inline)) void lm_tile_rows(int rows, int64_t width, int64_t n,
+                                                               const float *a, int64_t a_row,
+                                                               const float *b, int64_t b_row,
                                                                float *c, int64_t c_row, int add) {
   int64_t j = 0;
   for (; j + 2 * LM_LANES <= width; j += 2 * LM_LANES)
     lm_tile_block(rows, 2, n, a, a_row, b + j, b_row, c + j, c_row, add);
-  if (j < width) lm_tile_block(rows, 1, n, a, a_row, b + j, b_row, c + j, c_row, add);
+  if (j < width)
+    lm_tile_block(rows, 1, n, a, a_row, b + j, b_row, c + j, c_row, add);
 }
 
-// c[i][j] (+)= sum over k < n of a[i][k] * b[k][j], i < rows (an odd last one is followed by another), j < width, a multiple of
-// LM_LANES.
-static __attribute__((noinline)) void lm_tile_product(int64_t rows, int64_t width, int64_t n, const float *a, int64_t a_row,
-                                                      const float *b, int64_t b_row, float *c, int64_t c_row, int add) {
+// c[i][j] (+)= sum over k < n of a[i][k] * b[k][j], i < rows (an odd last one is followed by
+// another), j < width, a multiple of LM_LANES.
+static __attribute__((noinline)) void lm_tile_product(int64_t rows, int64_t width, int64_t n,
+                                                      const float *a, int64_t a_row, const float *b,
+                                                      int64_t b_row, float *c, int64_t c_row,
+                                                      int add) {
   int64_t i = 0;
   for (; i + LM_BLOCK <= rows; i += LM_BLOCK)
     lm_tile_rows(LM_BLOCK, width, n, a + i * a_row, a_row, b, b_row, c + i * c_row, c_row, add);
-  for (; i < rows; i += 2) lm_tile_rows(2, width, n, a + i * a_row, a_row, b, b_row, c + i * c_row, c_row, add);
+  for (; i < rows; i += 2)
+    lm_tile_rows(2, width, n, a + i * a_row, a_row, b, b_row, c + i * c_row, c_row, add);
 }
 
 // ---- sums of large products (tile_panel.h, tile_amx.h)
 
-// Where they go: rows of f32, added to what is there if `add`. half: at the last slab of a product whose result is bf16 the
-// place of that, into which they are rounded; c then only holds what was summed before.
-typedef struct lm_sums { float *c; int64_t row; int add; uint16_t *half; int64_t half_row; } lm_sums;
+// Where they go: rows of f32, added to what is there if `add`. half: at the last slab of a product
+// whose result is bf16 the place of that, into which they are rounded; c then only holds what was
+// summed before.
+typedef struct lm_sums {
+  float *c;
+  int64_t row;
+  int add;
+  uint16_t *half;
+  int64_t half_row;
+} lm_sums;
 
 static inline lm_sums lm_sums_at(const lm_sums *s, int64_t i, int64_t j) {
   lm_sums x = *s;
   x.c += i * x.row + j;
-  if (x.half) x.half += i * x.half_row + j;
+  if (x.half)
+    x.half += i * x.half_row + j;
   return x;
 }
 
-static __attribute__((noinline)) void lm_sums_round(const lm_sums *s, int64_t rows, int64_t columns) {
+static __attribute__((noinline)) void lm_sums_round(const lm_sums *s, int64_t rows,
+                                                    int64_t columns) {
   for (int64_t i = 0; i < rows; i++) {
     const float *from = s->c + i * s->row;
     uint16_t *to = s->half + i * s->half_row;
-    for (int64_t j = 0; j < columns; j++) to[j] = lm_bf16_round(from[j]);
+    for (int64_t j = 0; j < columns; j++)
+      to[j] = lm_bf16_round(from[j]);
   }
 }

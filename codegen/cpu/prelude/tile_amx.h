@@ -1,24 +1,36 @@
-// tile_amx.h - products of large matrices of bf16 by the processor's matrix unit (AMX): as tile_panel.h, with tiles of 32 rows
-// and 32 columns, and panels of bf16. The instructions are behind a few macros, which have the same meaning in plain C for a
-// processor without them (LM_AMX_EMULATED): pairs along k are multiplied, and added one after the other in f32.
+// tile_amx.h - products of large matrices of bf16 by the processor's matrix unit (AMX): as
+// tile_panel.h, with tiles of 32 rows and 32 columns, and panels of bf16. The instructions are
+// behind a few macros, which have the same meaning in plain C for a processor without them
+// (LM_AMX_EMULATED): pairs along k are multiplied, and added one after the other in f32.
 //
-// Panels of 16 lines hold squares of 1 KiB, one for each 32 places of k, zeros where the matrix ends: of A 16 rows of 16 pairs, of
-// B 16 pairs of 16 columns. There is an even number of panels. What lies in rows already is A as it is wanted. Whoever calls this has permission of the operating system to use tiles,
-// or compiles with LM_AMX_REFUSED.
-#if ((defined(__AMX_BF16__) || defined(__AMXBF16__)) && !defined(LM_AMX_REFUSED)) || defined(LM_AMX_EMULATED)
+// Panels of 16 lines hold squares of 1 KiB, one for each 32 places of k, zeros where the matrix
+// ends: of A 16 rows of 16 pairs, of B 16 pairs of 16 columns. There is an even number of panels.
+// What lies in rows already is A as it is wanted. Whoever calls this has permission of the
+// operating system to use tiles, or compiles with LM_AMX_REFUSED.
+#if ((defined(__AMX_BF16__) || defined(__AMXBF16__)) && !defined(LM_AMX_REFUSED)) ||               \
+    defined(LM_AMX_EMULATED)
 #define LM_AMX
-enum { LM_SQUARE = 16, LM_AMX_SIDE = 32, LM_AMX_SLAB = 512, LM_AMX_ROWS = 192 };
-typedef uint32_t lm_square[LM_SQUARE][LM_SQUARE];      // of pairs, or of f32
+enum {
+  LM_SQUARE = 16,
+  LM_AMX_SIDE = 32,
+  LM_AMX_SLAB = 512,
+  LM_AMX_ROWS = 192
+};
+typedef uint32_t lm_square[LM_SQUARE][LM_SQUARE]; // of pairs, or of f32
 
 #ifdef LM_AMX_EMULATED
-typedef struct lm_amx { lm_square tile[8]; } lm_amx;
+typedef struct lm_amx {
+  lm_square tile[8];
+} lm_amx;
 #define LM_AMX_BEGIN(X) ((void)(X))
 #define LM_AMX_END(X) ((void)(X))
 #define LM_AMX_ZERO(X, T) __builtin_memset((X)->tile[T], 0, sizeof(lm_square))
-#define LM_AMX_LOAD(X, T, P, STRIDE) \
-  for (int r_ = 0; r_ < LM_SQUARE; r_++) __builtin_memcpy((X)->tile[T][r_], (const char *)(P) + r_ * (STRIDE), 64)
-#define LM_AMX_STORE(X, T, P, STRIDE) \
-  for (int r_ = 0; r_ < LM_SQUARE; r_++) __builtin_memcpy((char *)(P) + r_ * (STRIDE), (X)->tile[T][r_], 64)
+#define LM_AMX_LOAD(X, T, P, STRIDE)                                                               \
+  for (int r_ = 0; r_ < LM_SQUARE; r_++)                                                           \
+  __builtin_memcpy((X)->tile[T][r_], (const char *)(P) + r_ * (STRIDE), 64)
+#define LM_AMX_STORE(X, T, P, STRIDE)                                                              \
+  for (int r_ = 0; r_ < LM_SQUARE; r_++)                                                           \
+  __builtin_memcpy((char *)(P) + r_ * (STRIDE), (X)->tile[T][r_], 64)
 #define LM_AMX_DOT(X, C, A, B) lm_amx_dot((X)->tile[C], (X)->tile[A], (X)->tile[B])
 static __attribute__((noinline)) void lm_amx_dot(lm_square c, lm_square a, lm_square b) {
   for (int i = 0; i < LM_SQUARE; i++)
@@ -31,19 +43,29 @@ static __attribute__((noinline)) void lm_amx_dot(lm_square c, lm_square a, lm_sq
       }
 }
 #else
-typedef struct lm_amx { uint8_t palette, row, rest[14]; uint16_t bytes[16]; uint8_t rows[16]; } lm_amx;
+typedef struct lm_amx {
+  uint8_t palette, row, rest[14];
+  uint16_t bytes[16];
+  uint8_t rows[16];
+} lm_amx;
 static inline void lm_amx_begin(lm_amx *x) {
   *x = (lm_amx){.palette = 1};
-  for (int i = 0; i < 8; i++) x->bytes[i] = 64, x->rows[i] = LM_SQUARE;
+  for (int i = 0; i < 8; i++) {
+    x->bytes[i] = 64;
+    x->rows[i] = LM_SQUARE;
+  }
   __asm__ volatile("ldtilecfg %0" : : "m"(*x));
 }
 #define LM_AMX_BEGIN(X) lm_amx_begin(X)
 #define LM_AMX_END(X) __asm__ volatile("tilerelease")
 #define LM_AMX_ZERO(X, T) __asm__ volatile("tilezero %%tmm" #T : :)
-#define LM_AMX_LOAD(X, T, P, STRIDE) \
+#define LM_AMX_LOAD(X, T, P, STRIDE)                                                               \
   __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #T : : "r"(P), "r"((int64_t)(STRIDE)) : "memory")
-#define LM_AMX_STORE(X, T, P, STRIDE) \
-  __asm__ volatile("tilestored %%tmm" #T ", (%0,%1,1)" : : "r"(P), "r"((int64_t)(STRIDE)) : "memory")
+#define LM_AMX_STORE(X, T, P, STRIDE)                                                              \
+  __asm__ volatile("tilestored %%tmm" #T ", (%0,%1,1)"                                             \
+                   :                                                                               \
+                   : "r"(P), "r"((int64_t)(STRIDE))                                                \
+                   : "memory")
 #define LM_AMX_DOT(X, C, A, B) __asm__ volatile("tdpbf16ps %%tmm" #B ", %%tmm" #A ", %%tmm" #C : :)
 #endif
 
@@ -55,29 +77,36 @@ typedef uint32_t lm_words __attribute__((vector_size(64), aligned(4), may_alias)
 typedef int32_t lm_words_order __attribute__((vector_size(64)));
 typedef uint16_t lm_sixteen_halves __attribute__((vector_size(32), aligned(2), may_alias));
 
-#define LM_ALL(F, S) F(S, 0), F(S, 1), F(S, 2), F(S, 3), F(S, 4), F(S, 5), F(S, 6), F(S, 7), F(S, 8), F(S, 9), F(S, 10), F(S, 11), F(S, 12), F(S, 13), F(S, 14), F(S, 15)
+#define LM_ALL(F, S)                                                                               \
+  F(S, 0), F(S, 1), F(S, 2), F(S, 3), F(S, 4), F(S, 5), F(S, 6), F(S, 7), F(S, 8), F(S, 9),        \
+      F(S, 10), F(S, 11), F(S, 12), F(S, 13), F(S, 14), F(S, 15)
 #define LM_TURN_LOW(S, L) (L & S ? 16 + L - S : L)
 #define LM_TURN_HIGH(S, L) (L & S ? 16 + L : L + S)
-// Of 16 rows of 16 words, squares of S beside the diagonal change places; with S = 8, 4, 2, 1 rows become columns.
-#define LM_TURN(X, S) \
-  LM_UNROLL(16) for (int i = 0; i < 16; i++) if (!(i & S)) { \
-    lm_words a = (X)[i], b = (X)[i + S]; \
-    (X)[i] = LM_SHUFFLE(lm_words_order, a, b, LM_ALL(LM_TURN_LOW, S)); \
-    (X)[i + S] = LM_SHUFFLE(lm_words_order, a, b, LM_ALL(LM_TURN_HIGH, S)); \
+// Of 16 rows of 16 words, squares of S beside the diagonal change places; with S = 8, 4, 2, 1 rows
+// become columns.
+#define LM_TURN(X, S)                                                                              \
+  LM_UNROLL(16) for (int i = 0; i < 16; i++) if (!(i & S)) {                                       \
+    lm_words a = (X)[i], b = (X)[i + S];                                                           \
+    (X)[i] = LM_SHUFFLE(lm_words_order, a, b, LM_ALL(LM_TURN_LOW, S));                             \
+    (X)[i + S] = LM_SHUFFLE(lm_words_order, a, b, LM_ALL(LM_TURN_HIGH, S));                        \
   }
-static inline __attribute__((always_inline)) void lm_words_turn(lm_words *x, char *to, int64_t bytes) {
+static inline __attribute__((always_inline)) void lm_words_turn(lm_words *x, char *to,
+                                                                int64_t bytes) {
   LM_TURN(x, 8)
   LM_TURN(x, 4)
   LM_TURN(x, 2)
   LM_TURN(x, 1)
   LM_UNROLL(16)
-  for (int i = 0; i < 16; i++) *(lm_words *)(to + i * bytes) = x[i];
+  for (int i = 0; i < 16; i++)
+    *(lm_words *)(to + i * bytes) = x[i];
 }
 
-// Rows k and k + 1: [k first][k + 1 second] of each column. As a shuffle it is two instructions behind the loads, not nine.
+// Rows k and k + 1: [k first][k + 1 second] of each column. As a shuffle it is two instructions
+// behind the loads, not nine.
 #define LM_IN_TURN(S, L) L, 16 + L
 static inline lm_words lm_words_join(const uint16_t *low, const uint16_t *high) {
-  lm_sixteen_halves x = *(const lm_sixteen_halves *)low, y = *(const lm_sixteen_halves *)high;
+  lm_sixteen_halves x = *(const lm_sixteen_halves *)low;
+  lm_sixteen_halves y = *(const lm_sixteen_halves *)high;
 #if defined(__clang__) || __GNUC__ >= 12
   return (lm_words)__builtin_shufflevector(x, y, LM_ALL(LM_IN_TURN, 0));
 #else
@@ -85,24 +114,29 @@ static inline lm_words lm_words_join(const uint16_t *low, const uint16_t *high) 
 #endif
 }
 
-// A square of 16 lines and 32 places of k. In rows: [line][pair], as A has them; else [pair][line], as B has them. Joined: lines
-// lie side by side, places of k `stride` apart; else places of k lie side by side, lines `stride` apart. Both are constants.
-static inline __attribute__((always_inline)) void lm_square_fill(int rows, int joined, const uint16_t *from, int64_t stride, lm_square to) {
+// A square of 16 lines and 32 places of k. In rows: [line][pair], as A has them; else [pair][line],
+// as B has them. Joined: lines lie side by side, places of k `stride` apart; else places of k lie
+// side by side, lines `stride` apart. Both are constants.
+static inline __attribute__((always_inline)) void
+lm_square_fill(int rows, int joined, const uint16_t *from, int64_t stride, lm_square to) {
   lm_words x[LM_SQUARE];
   LM_UNROLL(16)
   for (int i = 0; i < LM_SQUARE; i++)
-    x[i] = joined ? lm_words_join(from + 2 * i * stride, from + (2 * i + 1) * stride) : *(const lm_words *)(from + i * stride);
+    x[i] = joined ? lm_words_join(from + 2 * i * stride, from + (2 * i + 1) * stride)
+                  : *(const lm_words *)(from + i * stride);
   if (rows == joined) {
     lm_words_turn(x, (char *)to, sizeof *to);
     return;
   }
   LM_UNROLL(16)
-  for (int i = 0; i < LM_SQUARE; i++) *(lm_words *)to[i] = x[i];
+  for (int i = 0; i < LM_SQUARE; i++)
+    *(lm_words *)to[i] = x[i];
 }
 
 // The first lines and places of k of a square that reaches beyond the matrix.
-static __attribute__((noinline)) void lm_square_part(int rows, const uint16_t *from, int64_t line, int64_t place, int64_t n,
-                                                     int64_t lines, lm_square to) {
+static __attribute__((noinline)) void lm_square_part(int rows, const uint16_t *from, int64_t line,
+                                                     int64_t place, int64_t n, int64_t lines,
+                                                     lm_square to) {
   for (int i = 0; i < LM_SQUARE; i++)
     for (int p = 0; p < LM_SQUARE; p++) {
       uint32_t low = i < lines && 2 * p < n ? from[i * line + 2 * p * place] : 0;
@@ -111,39 +145,53 @@ static __attribute__((noinline)) void lm_square_part(int rows, const uint16_t *f
     }
 }
 
-static inline __attribute__((always_inline)) void lm_squares(int rows, int joined, const uint16_t *from, int64_t stride, int64_t n,
-                                                             int64_t lines, float *to) {
+static inline __attribute__((always_inline)) void lm_squares(int rows, int joined,
+                                                             const uint16_t *from, int64_t stride,
+                                                             int64_t n, int64_t lines, float *to) {
   lm_square *square = (lm_square *)to;
-  int64_t line = joined ? 1 : stride, place = joined ? stride : 1;
+  int64_t line = joined ? 1 : stride;
+  int64_t place = joined ? stride : 1;
   for (int64_t i = 0; i < (lines + LM_AMX_SIDE - 1) / LM_AMX_SIDE * LM_AMX_SIDE; i += LM_SQUARE)
     for (int64_t k = 0; k < n; k += 2 * LM_SQUARE, square++) {
       const uint16_t *at = from + i * line + k * place;
-      if (i + LM_SQUARE > lines || k + 2 * LM_SQUARE > n) lm_square_part(rows, at, line, place, n - k, lines - i, *square);
-      else lm_square_fill(rows, joined, at, stride, *square);
+      if (i + LM_SQUARE > lines || k + 2 * LM_SQUARE > n)
+        lm_square_part(rows, at, line, place, n - k, lines - i, *square);
+      else
+        lm_square_fill(rows, joined, at, stride, *square);
     }
 }
-static __attribute__((noinline)) void lm_a_lines_bf16(const uint16_t *from, int64_t stride, int64_t n, int64_t lines, float *to) {
+static __attribute__((noinline)) void lm_a_lines_bf16(const uint16_t *from, int64_t stride,
+                                                      int64_t n, int64_t lines, float *to) {
   lm_squares(1, 1, from, stride, n, lines, to);
 }
-static __attribute__((noinline)) void lm_a_turned_bf16(const uint16_t *from, int64_t stride, int64_t n, int64_t lines, float *to) {
+static __attribute__((noinline)) void lm_a_turned_bf16(const uint16_t *from, int64_t stride,
+                                                       int64_t n, int64_t lines, float *to) {
   lm_squares(1, 0, from, stride, n, lines, to);
 }
-static __attribute__((noinline)) void lm_b_lines_bf16(const uint16_t *from, int64_t stride, int64_t n, int64_t lines, float *to) {
+static __attribute__((noinline)) void lm_b_lines_bf16(const uint16_t *from, int64_t stride,
+                                                      int64_t n, int64_t lines, float *to) {
   lm_squares(0, 1, from, stride, n, lines, to);
 }
-static __attribute__((noinline)) void lm_b_turned_bf16(const uint16_t *from, int64_t stride, int64_t n, int64_t lines, float *to) {
+static __attribute__((noinline)) void lm_b_turned_bf16(const uint16_t *from, int64_t stride,
+                                                       int64_t n, int64_t lines, float *to) {
   lm_squares(0, 0, from, stride, n, lines, to);
 }
 
 // ---- tiles
 
-// Squares of an operand: bytes from a square's row to the next, to the other 16 lines, to the next 32 places of k.
-typedef struct lm_squares_at { const void *first; int64_t row, other, step; } lm_squares_at;
+// Squares of an operand: bytes from a square's row to the next, to the other 16 lines, to the next
+// 32 places of k.
+typedef struct lm_squares_at {
+  const void *first;
+  int64_t row, other, step;
+} lm_squares_at;
 
 // c (+)= a b for `steps` times 32 places of k. Four squares of C stay in tiles.
-static inline __attribute__((always_inline)) void lm_amx_sum(lm_amx *x, int64_t steps, lm_squares_at a, lm_squares_at b, float *c,
-                                                             int64_t row, int add) {
-  const char *upper = a.first, *left = b.first;
+static inline __attribute__((always_inline)) void lm_amx_sum(lm_amx *x, int64_t steps,
+                                                             lm_squares_at a, lm_squares_at b,
+                                                             float *c, int64_t row, int add) {
+  const char *upper = a.first;
+  const char *left = b.first;
   int64_t bytes = row * 4;
   float *lower = c + LM_SQUARE * row;
   if (add) {
@@ -184,15 +232,19 @@ static inline lm_squares_at lm_squares_move(lm_squares_at x, int64_t lines) {
   return x;
 }
 
-// Where a tile reaches beyond C, its part of C goes through memory of its own; the sums are the same.
-static __attribute__((noinline)) void lm_amx_part(lm_amx *x, int64_t steps, int64_t rows, int64_t columns, lm_squares_at a,
-                                                  lm_squares_at b, float *c, int64_t row, int add) {
+// Where a tile reaches beyond C, its part of C goes through memory of its own; the sums are the
+// same.
+static __attribute__((noinline)) void lm_amx_part(lm_amx *x, int64_t steps, int64_t rows,
+                                                  int64_t columns, lm_squares_at a, lm_squares_at b,
+                                                  float *c, int64_t row, int add) {
   float t[LM_AMX_SIDE][LM_AMX_SIDE] __attribute__((aligned(64)));
   for (int64_t i = 0; i < LM_AMX_SIDE; i++)
-    for (int64_t j = 0; j < LM_AMX_SIDE; j++) t[i][j] = add && i < rows && j < columns ? c[i * row + j] : 0;
+    for (int64_t j = 0; j < LM_AMX_SIDE; j++)
+      t[i][j] = add && i < rows && j < columns ? c[i * row + j] : 0;
   lm_amx_sum(x, steps, a, b, &t[0][0], LM_AMX_SIDE, 1);
   for (int64_t i = 0; i < rows && i < LM_AMX_SIDE; i++)
-    for (int64_t j = 0; j < columns && j < LM_AMX_SIDE; j++) c[i * row + j] = t[i][j];
+    for (int64_t j = 0; j < columns && j < LM_AMX_SIDE; j++)
+      c[i * row + j] = t[i][j];
 }
 
 // Rounded, those of `low` first. The instruction makes numbers below 2^-126 zeros.
@@ -201,7 +253,10 @@ static inline lm_wide_halves lm_halves_round(lm_wide low, lm_wide high) {
 #ifdef __AVX512BF16__
   __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(to) : "v"(low), "v"(high));
 #else
-  for (int i = 0; i < 16; i++) to[i] = lm_bf16_round(low[i]), to[16 + i] = lm_bf16_round(high[i]);
+  for (int i = 0; i < 16; i++) {
+    to[i] = lm_bf16_round(low[i]);
+    to[16 + i] = lm_bf16_round(high[i]);
+  }
 #endif
   return to;
 }
@@ -217,43 +272,64 @@ static inline void lm_amx_round(const lm_sums *s, int64_t rows, int64_t columns)
   }
 }
 
-static inline __attribute__((always_inline)) void lm_amx_tiles(int64_t n, int64_t rows, int64_t columns, lm_squares_at a,
-                                                               lm_squares_at b, const lm_sums *sums) {
+static inline __attribute__((always_inline)) void lm_amx_tiles(int64_t n, int64_t rows,
+                                                               int64_t columns, lm_squares_at a,
+                                                               lm_squares_at b,
+                                                               const lm_sums *sums) {
   lm_amx x;
   float t[LM_AMX_SIDE][LM_AMX_SIDE] __attribute__((aligned(64)));
   int64_t steps = (n + 2 * LM_SQUARE - 1) / (2 * LM_SQUARE);
   LM_AMX_BEGIN(&x);
   for (int64_t j = 0; j < columns; j += LM_AMX_SIDE)
     for (int64_t i = 0; i < rows; i += LM_AMX_SIDE) {
-      lm_squares_at p = lm_squares_move(a, i), q = lm_squares_move(b, j);
-      int64_t down = lm_min64(LM_AMX_SIDE, rows - i), across = lm_min64(LM_AMX_SIDE, columns - j);
+      lm_squares_at p = lm_squares_move(a, i);
+      lm_squares_at q = lm_squares_move(b, j);
+      int64_t down = lm_min64(LM_AMX_SIDE, rows - i);
+      int64_t across = lm_min64(LM_AMX_SIDE, columns - j);
       lm_sums z = lm_sums_at(sums, i, j);
-      if (z.half && !z.add) z.c = &t[0][0], z.row = LM_AMX_SIDE;
-      if (down < LM_AMX_SIDE || across < LM_AMX_SIDE) lm_amx_part(&x, steps, down, across, p, q, z.c, z.row, z.add);
-      else lm_amx_sum(&x, steps, p, q, z.c, z.row, z.add);
-      if (z.half) lm_amx_round(&z, down, across);
+      if (z.half && !z.add) {
+        z.c = &t[0][0];
+        z.row = LM_AMX_SIDE;
+      }
+      if (down < LM_AMX_SIDE || across < LM_AMX_SIDE)
+        lm_amx_part(&x, steps, down, across, p, q, z.c, z.row, z.add);
+      else
+        lm_amx_sum(&x, steps, p, q, z.c, z.row, z.add);
+      if (z.half)
+        lm_amx_round(&z, down, across);
     }
   LM_AMX_END(&x);
 }
 
-static __attribute__((noinline)) void lm_tiles_bf16(int64_t n, int64_t rows, int64_t columns, const float *a, const float *b,
-                                                    int64_t line, const lm_sums *sums) {
+static __attribute__((noinline)) void lm_tiles_bf16(int64_t n, int64_t rows, int64_t columns,
+                                                    const float *a, const float *b, int64_t line,
+                                                    const lm_sums *sums) {
   lm_amx_tiles(n, rows, columns, lm_panel_squares(a, n), lm_panel_squares(b, line), sums);
 }
 
-// Rows are read where they lie: those of whole tiles, with whole steps along k; not rows whole pages apart, which fall into the
-// same sets of the first cache.
-static __attribute__((noinline)) void lm_rows_bf16(int64_t n, int64_t rows, int64_t columns, const uint16_t *from, int64_t stride,
-                                                   float *a, const float *b, int64_t line, const lm_sums *sums) {
+// Rows are read where they lie: those of whole tiles, with whole steps along k; not rows whole
+// pages apart, which fall into the same sets of the first cache.
+static __attribute__((noinline)) void lm_rows_bf16(int64_t n, int64_t rows, int64_t columns,
+                                                   const uint16_t *from, int64_t stride, float *a,
+                                                   const float *b, int64_t line,
+                                                   const lm_sums *sums) {
   int64_t whole = n % (2 * LM_SQUARE) || stride % 2048 == 0 ? 0 : rows / LM_AMX_SIDE * LM_AMX_SIDE;
   lm_squares_at there = {from, 2 * stride, 2 * LM_SQUARE * stride, 4 * LM_SQUARE};
   lm_sums rest = lm_sums_at(sums, whole, 0);
-  if (whole) lm_amx_tiles(n, whole, columns, there, lm_panel_squares(b, line), sums);
-  if (whole == rows) return;
+  if (whole)
+    lm_amx_tiles(n, whole, columns, there, lm_panel_squares(b, line), sums);
+  if (whole == rows)
+    return;
   lm_a_turned_bf16(from + whole * stride, stride, n, rows - whole, a);
   lm_tiles_bf16(n, rows - whole, columns, a, b, line, &rest);
 }
 
-static inline int64_t lm_slab_bf16(int64_t k) { return LM_AMX_SLAB; }
-enum { LM_ROWS_BF16 = LM_AMX_ROWS, LM_PANEL_BF16 = LM_SQUARE, LM_PANELS_BF16 = LM_AMX_ROWS * LM_AMX_SLAB / 2 /* floats for A */ };
+static inline int64_t lm_slab_bf16(int64_t k) {
+  return LM_AMX_SLAB;
+}
+enum {
+  LM_ROWS_BF16 = LM_AMX_ROWS,
+  LM_PANEL_BF16 = LM_SQUARE,
+  LM_PANELS_BF16 = LM_AMX_ROWS * LM_AMX_SLAB / 2 /* floats for A */
+};
 #endif

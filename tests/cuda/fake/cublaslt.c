@@ -1,4 +1,5 @@
-// cublaslt.c - the fake cuBLASLt: products by loops, after the checks that the library makes; see fake.h.
+// cublaslt.c - the fake cuBLASLt: products by loops, after the checks that the library makes; see
+// fake.h.
 #include "tests/cuda/fake/fake.h"
 
 #include <dlfcn.h>
@@ -11,17 +12,41 @@
 
 #include "runtime/cuda/gemm.h"
 
-enum { INVALID = 7, INTERNAL = 14, NOT_SUPPORTED = 15 };
+enum {
+  INVALID = 7,
+  INTERNAL = 14,
+  NOT_SUPPORTED = 15
+};
 
-typedef struct desc { int compute, scale; int32_t turned[2]; uint32_t epilogue, spare; int64_t aux_ld; unsigned long long bias, aux; } desc;   // addresses last
-typedef struct layout { int type; uint64_t rows, cols; int64_t ld; int32_t count; int64_t stride; } layout;
-typedef struct preference { uint64_t workspace; uint32_t reduction, align[4]; } preference;
+typedef struct desc {
+  int compute, scale;
+  int32_t turned[2];
+  uint32_t epilogue, spare;
+  int64_t aux_ld;
+  unsigned long long bias, aux;
+} desc; // addresses last
+typedef struct layout {
+  int type;
+  uint64_t rows, cols;
+  int64_t ld;
+  int32_t count;
+  int64_t stride;
+} layout;
+typedef struct preference {
+  uint64_t workspace;
+  uint32_t reduction, align[4];
+} preference;
 
-static struct { fake_memory_fn *memory; fake_enqueue_fn *enqueue; fake_recording_fn *recording; } driver;
+static struct {
+  fake_memory_fn *memory;
+  fake_enqueue_fn *enqueue;
+  fake_recording_fn *recording;
+} driver;
 
 FAKE_API int cublasLtCreate(void **out) {
   void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
-  if (!library) return 1;
+  if (!library)
+    return 1;
   *(void **)&driver.memory = dlsym(library, "fake_memory");
   *(void **)&driver.enqueue = dlsym(library, "fake_enqueue");
   *(void **)&driver.recording = dlsym(library, "fake_recording");
@@ -29,28 +54,73 @@ FAKE_API int cublasLtCreate(void **out) {
   return driver.memory && driver.enqueue && driver.recording ? 0 : 1;
 }
 
-FAKE_API int cublasLtDestroy(void *handle) { return 0; }
-FAKE_API size_t cublasLtGetVersion(void) { return 130000; }
-FAKE_API const char *cublasLtGetStatusString(int status) { return status == INVALID ? "an invalid value" : status == NOT_SUPPORTED ? "not supported" : "an error"; }
+FAKE_API int cublasLtDestroy(void *handle) {
+  return 0;
+}
+FAKE_API size_t cublasLtGetVersion(void) {
+  return 130000;
+}
+FAKE_API const char *cublasLtGetStatusString(int status) {
+  return status == INVALID         ? "an invalid value"
+         : status == NOT_SUPPORTED ? "not supported"
+                                   : "an error";
+}
 
 static int copy_in(void *out, size_t size, const void *value, size_t bytes) {
-  if (bytes != size) return INVALID;
+  if (bytes != size)
+    return INVALID;
   memcpy(out, value, size);
   return 0;
 }
 
-#define MADE(T, ...) do { T *x_ = malloc(sizeof *x_); *x_ = (T)__VA_ARGS__; *out = x_; return 0; } while (0)
-FAKE_API int cublasLtMatmulDescCreate(void **out, int compute, int scale) { MADE(desc, {.compute = compute, .scale = scale, .epilogue = LM_LT_EPILOGUE_NONE}); }
-FAKE_API int cublasLtMatrixLayoutCreate(void **out, int type, uint64_t rows, uint64_t cols, int64_t ld) { MADE(layout, {type, rows, cols, ld, 1, 0}); }
-FAKE_API int cublasLtMatmulPreferenceCreate(void **out) { MADE(preference, {.align = {256, 256, 256, 256}}); }
-FAKE_API int cublasLtMatmulDescDestroy(void *x) { free(x); return 0; }
-FAKE_API int cublasLtMatrixLayoutDestroy(void *x) { free(x); return 0; }
-FAKE_API int cublasLtMatmulPreferenceDestroy(void *x) { free(x); return 0; }
+#define MADE(T, ...)                                                                               \
+  do {                                                                                             \
+    T *x_ = malloc(sizeof *x_);                                                                    \
+    *x_ = (T)__VA_ARGS__;                                                                          \
+    *out = x_;                                                                                     \
+    return 0;                                                                                      \
+  } while (0)
+FAKE_API int cublasLtMatmulDescCreate(void **out, int compute, int scale) {
+  MADE(desc, {.compute = compute, .scale = scale, .epilogue = LM_LT_EPILOGUE_NONE});
+}
+FAKE_API int cublasLtMatrixLayoutCreate(void **out, int type, uint64_t rows, uint64_t cols,
+                                        int64_t ld) {
+  MADE(layout, {
+    type;
+    rows;
+    cols;
+    ld;
+    1;
+    0;
+  });
+}
+FAKE_API int cublasLtMatmulPreferenceCreate(void **out) { MADE(preference, {.align = {256;
+256;
+256;
+256;
+}
+});
+}
+FAKE_API int cublasLtMatmulDescDestroy(void *x) {
+  free(x);
+  return 0;
+}
+FAKE_API int cublasLtMatrixLayoutDestroy(void *x) {
+  free(x);
+  return 0;
+}
+FAKE_API int cublasLtMatmulPreferenceDestroy(void *x) {
+  free(x);
+  return 0;
+}
 
-FAKE_API int cublasLtMatmulDescSetAttribute(void *x, int attribute, const void *value, size_t bytes) {
+FAKE_API int cublasLtMatmulDescSetAttribute(void *x, int attribute, const void *value,
+                                            size_t bytes) {
   desc *d = x;
   switch (attribute) {
-  case LM_LT_DESC_TRANSA: case LM_LT_DESC_TRANSB: return copy_in(&d->turned[attribute == LM_LT_DESC_TRANSB], sizeof *d->turned, value, bytes);
+  case LM_LT_DESC_TRANSA:
+  case LM_LT_DESC_TRANSB:
+    return copy_in(&d->turned[attribute == LM_LT_DESC_TRANSB], sizeof *d->turned, value, bytes);
   case LM_LT_DESC_EPILOGUE: return copy_in(&d->epilogue, sizeof d->epilogue, value, bytes);
   case LM_LT_DESC_AUX_LD: return copy_in(&d->aux_ld, sizeof d->aux_ld, value, bytes);
   case LM_LT_DESC_BIAS: return copy_in(&d->bias, sizeof d->bias, value, bytes);
@@ -59,42 +129,67 @@ FAKE_API int cublasLtMatmulDescSetAttribute(void *x, int attribute, const void *
   }
 }
 
-FAKE_API int cublasLtMatrixLayoutSetAttribute(void *x, int attribute, const void *value, size_t bytes) {
+FAKE_API int cublasLtMatrixLayoutSetAttribute(void *x, int attribute, const void *value,
+                                              size_t bytes) {
   layout *l = x;
-  if (attribute == LM_LT_LAYOUT_BATCH_COUNT) return copy_in(&l->count, sizeof l->count, value, bytes);
-  if (attribute == LM_LT_LAYOUT_BATCH_STRIDE) return copy_in(&l->stride, sizeof l->stride, value, bytes);
+  if (attribute == LM_LT_LAYOUT_BATCH_COUNT)
+    return copy_in(&l->count, sizeof l->count, value, bytes);
+  if (attribute == LM_LT_LAYOUT_BATCH_STRIDE)
+    return copy_in(&l->stride, sizeof l->stride, value, bytes);
   return INVALID;
 }
 
-FAKE_API int cublasLtMatmulPreferenceSetAttribute(void *x, int attribute, const void *value, size_t bytes) {
+FAKE_API int cublasLtMatmulPreferenceSetAttribute(void *x, int attribute, const void *value,
+                                                  size_t bytes) {
   preference *p = x;
-  if (attribute == LM_LT_PREF_WORKSPACE) return copy_in(&p->workspace, sizeof p->workspace, value, bytes);
-  if (attribute == LM_LT_PREF_REDUCTION) return copy_in(&p->reduction, sizeof p->reduction, value, bytes);
-  if (attribute < LM_LT_PREF_ALIGN_A || attribute > LM_LT_PREF_ALIGN_D) return INVALID;
+  if (attribute == LM_LT_PREF_WORKSPACE)
+    return copy_in(&p->workspace, sizeof p->workspace, value, bytes);
+  if (attribute == LM_LT_PREF_REDUCTION)
+    return copy_in(&p->reduction, sizeof p->reduction, value, bytes);
+  if (attribute < LM_LT_PREF_ALIGN_A || attribute > LM_LT_PREF_ALIGN_D)
+    return INVALID;
   return copy_in(&p->align[attribute - LM_LT_PREF_ALIGN_A], sizeof *p->align, value, bytes);
 }
 
 // ---- what fits together
 
-static int bytes_of(int type) { return type == LM_LT_R_64F ? 8 : type == LM_LT_R_16BF ? 2 : 4; }
-
-static bool layouts_fit(const desc *d, const layout *a, const layout *b, const layout *c) {
-  uint64_t m = d->turned[0] ? a->cols : a->rows, k = d->turned[0] ? a->rows : a->cols, k2 = d->turned[1] ? b->cols : b->rows, n = d->turned[1] ? b->rows : b->cols;
-  bool types = a->type == b->type && (a->type == c->type || (a->type == LM_LT_R_16BF && c->type == LM_LT_R_32F));
-  bool rounds = d->compute == LM_LT_COMPUTE_TF32 && a->type == LM_LT_R_32F;
-  bool numbers = (rounds || d->compute == (a->type == LM_LT_R_64F ? LM_LT_COMPUTE_64F : LM_LT_COMPUTE_32F)) && d->scale == (a->type == LM_LT_R_64F ? LM_LT_R_64F : LM_LT_R_32F);
-  bool lds = (uint64_t)a->ld >= a->rows && (uint64_t)b->ld >= b->rows && (uint64_t)c->ld >= c->rows && a->ld > 0 && b->ld > 0 && c->ld > 0;
-  return types && numbers && lds && m == c->rows && n == c->cols && k == k2 && m && n && k && a->count == c->count && b->count == c->count && c->count > 0;
+static int bytes_of(int type) {
+  return type == LM_LT_R_64F ? 8 : type == LM_LT_R_16BF ? 2 : 4;
 }
 
-// A bias is added to each column; gelu is its form with tanh, and with an auxiliary matrix, whose columns are a multiple of 8
-// elements apart, stores there what it is taken of. Neither is there for f64, nor is either without its address.
+static bool layouts_fit(const desc *d, const layout *a, const layout *b, const layout *c) {
+  uint64_t m = d->turned[0] ? a->cols : a->rows;
+  uint64_t k = d->turned[0] ? a->rows : a->cols;
+  uint64_t k2 = d->turned[1] ? b->cols : b->rows;
+  uint64_t n = d->turned[1] ? b->rows : b->cols;
+  bool types = a->type == b->type &&
+               (a->type == c->type || (a->type == LM_LT_R_16BF && c->type == LM_LT_R_32F));
+  bool rounds = d->compute == LM_LT_COMPUTE_TF32 && a->type == LM_LT_R_32F;
+  bool numbers =
+      (rounds || d->compute == (a->type == LM_LT_R_64F ? LM_LT_COMPUTE_64F : LM_LT_COMPUTE_32F)) &&
+      d->scale == (a->type == LM_LT_R_64F ? LM_LT_R_64F : LM_LT_R_32F);
+  bool lds = (uint64_t)a->ld >= a->rows && (uint64_t)b->ld >= b->rows &&
+             (uint64_t)c->ld >= c->rows && a->ld > 0 && b->ld > 0 && c->ld > 0;
+  return types && numbers && lds && m == c->rows && n == c->cols && k == k2 && m && n && k &&
+         a->count == c->count && b->count == c->count && c->count > 0;
+}
+
+// A bias is added to each column; gelu is its form with tanh, and with an auxiliary matrix, whose
+// columns are a multiple of 8 elements apart, stores there what it is taken of. Neither is there
+// for f64, nor is either without its address.
 static bool epilogue_fits(const desc *d, const layout *c) {
-  bool bias = d->epilogue & LM_LT_EPILOGUE_BIAS, gelu = d->epilogue & LM_LT_EPILOGUE_GELU, aux = d->epilogue & LM_LT_EPILOGUE_AUX;
-  if (d->epilogue == LM_LT_EPILOGUE_NONE) return true;
-  if (d->epilogue & ~(uint32_t)(LM_LT_EPILOGUE_BIAS | LM_LT_EPILOGUE_GELU | LM_LT_EPILOGUE_AUX) || !(bias || gelu) || (aux && !gelu)) return false;
-  if (c->type == LM_LT_R_64F || (bias && (!d->bias || d->bias % 16))) return false;
-  return !aux || (d->aux && d->aux % 16 == 0 && d->aux_ld % 8 == 0 && (uint64_t)d->aux_ld >= c->rows);
+  bool bias = d->epilogue & LM_LT_EPILOGUE_BIAS;
+  bool gelu = d->epilogue & LM_LT_EPILOGUE_GELU;
+  bool aux = d->epilogue & LM_LT_EPILOGUE_AUX;
+  if (d->epilogue == LM_LT_EPILOGUE_NONE)
+    return true;
+  if (d->epilogue & ~(uint32_t)(LM_LT_EPILOGUE_BIAS | LM_LT_EPILOGUE_GELU | LM_LT_EPILOGUE_AUX) ||
+      !(bias || gelu) || (aux && !gelu))
+    return false;
+  if (c->type == LM_LT_R_64F || (bias && (!d->bias || d->bias % 16)))
+    return false;
+  return !aux ||
+         (d->aux && d->aux % 16 == 0 && d->aux_ld % 8 == 0 && (uint64_t)d->aux_ld >= c->rows);
 }
 
 // Without the word "plain" the library knows every epilogue.
@@ -103,9 +198,9 @@ static bool refuses(const desc *d) {
   return d->epilogue != LM_LT_EPILOGUE_NONE && how && strstr(how, "plain");
 }
 
-// The alignment that the library takes for granted of a pointer in the descriptor, from its value when an algorithm is chosen
-// (cublasLt.h on CUBLASLT_MATMUL_DESC_BIAS_POINTER): at most 256 bytes, the default of the alignments that a preference
-// states, as no algorithm needs more.
+// The alignment that the library takes for granted of a pointer in the descriptor, from its value
+// when an algorithm is chosen (cublasLt.h on CUBLASLT_MATMUL_DESC_BIAS_POINTER): at most 256 bytes,
+// the default of the alignments that a preference states, as no algorithm needs more.
 static uint64_t alignment_of(unsigned long long at) {
   const uint64_t most = 256;
   uint64_t all = at | most;
@@ -113,29 +208,42 @@ static uint64_t alignment_of(unsigned long long at) {
 }
 
 // Bias and auxiliary matrix, one in each half.
-static uint64_t descriptor_alignment(const desc *d) { return alignment_of(d->bias) | alignment_of(d->aux) << 32; }
+static uint64_t descriptor_alignment(const desc *d) {
+  return alignment_of(d->bias) | alignment_of(d->aux) << 32;
+}
 
 static bool descriptor_aligned(const desc *d, uint64_t promised) {
-  uint32_t bias = (uint32_t)promised, aux = (uint32_t)(promised >> 32);
+  uint32_t bias = (uint32_t)promised;
+  uint32_t aux = (uint32_t)(promised >> 32);
   return bias && aux && d->bias % bias == 0 && d->aux % aux == 0;
 }
 
 // An algorithm is good for what it was asked for, at the alignment that was promised.
-static lm_lt_algo algo_of(const desc *d, const layout *a, const layout *b, const layout *c, const uint32_t *align) {
-  lm_lt_algo algo = {{lm_hash(d, offsetof(desc, bias), 1), (uint64_t)a->ld * 31 + a->rows * 7 + a->cols + (uint64_t)a->stride, (uint64_t)b->ld * 31 + b->rows * 7 + b->cols + (uint64_t)b->stride,
+static lm_lt_algo algo_of(const desc *d, const layout *a, const layout *b, const layout *c,
+                          const uint32_t *align) {
+  lm_lt_algo algo = {{lm_hash(d, offsetof(desc, bias), 1),
+                      (uint64_t)a->ld * 31 + a->rows * 7 + a->cols + (uint64_t)a->stride,
+                      (uint64_t)b->ld * 31 + b->rows * 7 + b->cols + (uint64_t)b->stride,
                       (uint64_t)c->ld * 31 + c->rows * 7 + c->cols + (uint64_t)c->stride}};
   memcpy(&algo.data[4], align, 16);
   return algo;
 }
 
-FAKE_API int cublasLtMatmulAlgoGetHeuristic(void *handle, void *d, void *a, void *b, void *c, void *c2, void *pref, int wanted, lm_lt_heuristic *results, int *found) {
+FAKE_API int cublasLtMatmulAlgoGetHeuristic(void *handle, void *d, void *a, void *b, void *c,
+                                            void *c2, void *pref, int wanted,
+                                            lm_lt_heuristic *results, int *found) {
   const preference *p = pref;
   *found = 0;
-  if (driver.recording()) return INTERNAL;
-  if (wanted < 1 || !layouts_fit(d, a, b, c) || !epilogue_fits(d, c) || c != c2) return INVALID;
-  if (refuses(d)) return NOT_SUPPORTED;
+  if (driver.recording())
+    return INTERNAL;
+  if (wanted < 1 || !layouts_fit(d, a, b, c) || !epilogue_fits(d, c) || c != c2)
+    return INVALID;
+  if (refuses(d))
+    return NOT_SUPPORTED;
   for (int i = 0; i < wanted && i < 3; i++, ++*found) {
-    results[i] = (lm_lt_heuristic){.algo = algo_of(d, a, b, c, p->align), .workspace = p->workspace > 1 << 20 ? 1 << 20 : p->workspace, .waves = 1};
+    results[i] = (lm_lt_heuristic){.algo = algo_of(d, a, b, c, p->align),
+                                   .workspace = p->workspace > 1 << 20 ? 1 << 20 : p->workspace,
+                                   .waves = 1};
     results[i].algo.data[6] = (uint64_t)i;
     results[i].algo.data[7] = descriptor_alignment(d);
   }
@@ -144,12 +252,19 @@ FAKE_API int cublasLtMatmulAlgoGetHeuristic(void *handle, void *d, void *a, void
 
 // ---- products
 
-typedef struct product { desc d; layout a, b, c; double alpha, beta; unsigned long long at[4]; } product;   // A, B, C, D
+typedef struct product {
+  desc d;
+  layout a, b, c;
+  double alpha, beta;
+  unsigned long long at[4];
+} product; // A, B, C, D
 
 static double element(const char *at, const layout *l, int64_t i) {
   float x;
-  if (l->type == LM_LT_R_64F) return ((const double *)at)[i];
-  if (l->type == LM_LT_R_32F) return ((const float *)at)[i];
+  if (l->type == LM_LT_R_64F)
+    return ((const double *)at)[i];
+  if (l->type == LM_LT_R_32F)
+    return ((const float *)at)[i];
   uint32_t u = (uint32_t)((const uint16_t *)at)[i] << 16;
   memcpy(&x, &u, sizeof x);
   return x;
@@ -160,7 +275,8 @@ static double operand(const char *at, const layout *l, int64_t i, int compute) {
   double value = element(at, l, i);
   float x = (float)value;
   uint32_t u;
-  if (compute != LM_LT_COMPUTE_TF32) return value;
+  if (compute != LM_LT_COMPUTE_TF32)
+    return value;
   memcpy(&u, &x, sizeof u);
   u = (u + 0x1000) & ~0x1fffu;
   memcpy(&x, &u, sizeof x);
@@ -171,65 +287,100 @@ static void element_set(char *at, const layout *l, int64_t i, double value) {
   float x = (float)value;
   uint32_t u;
   memcpy(&u, &x, sizeof u);
-  if (l->type == LM_LT_R_64F) ((double *)at)[i] = value;
-  else if (l->type == LM_LT_R_32F) ((float *)at)[i] = x;
-  else ((uint16_t *)at)[i] = (uint16_t)((x == x ? u + 0x7fff + (u >> 16 & 1) : u | 0x400000) >> 16);
+  if (l->type == LM_LT_R_64F)
+    ((double *)at)[i] = value;
+  else if (l->type == LM_LT_R_32F)
+    ((float *)at)[i] = x;
+  else
+    ((uint16_t *)at)[i] = (uint16_t)((x == x ? u + 0x7fff + (u >> 16 & 1) : u | 0x400000) >> 16);
 }
 
-static double gelu(double x) { return x * (1 + tanh(0.79788456080286536 * x * (1 + 0.044715 * x * x))) / 2; }
+static double gelu(double x) {
+  return x * (1 + tanh(0.79788456080286536 * x * (1 + 0.044715 * x * x))) / 2;
+}
 
 // What D is to be at (m, n), from the sum that is there.
-static double finish(const product *p, const char *bias, char *aux, int64_t m, int64_t n, double sum) {
-  if (bias) sum += element(bias, &p->c, m);
-  if (aux) element_set(aux, &p->c, m + n * p->d.aux_ld, sum);
+static double finish(const product *p, const char *bias, char *aux, int64_t m, int64_t n,
+                     double sum) {
+  if (bias)
+    sum += element(bias, &p->c, m);
+  if (aux)
+    element_set(aux, &p->c, m + n * p->d.aux_ld, sum);
   return p->d.epilogue & LM_LT_EPILOGUE_GELU ? gelu(sum) : sum;
 }
 
 static char *matrix(unsigned long long at, const layout *l, int64_t i, const char *what) {
-  uint64_t elements = (l->cols - 1) * (uint64_t)l->ld + l->rows, bytes = (uint64_t)bytes_of(l->type);
+  uint64_t elements = (l->cols - 1) * (uint64_t)l->ld + l->rows;
+  uint64_t bytes = (uint64_t)bytes_of(l->type);
   return driver.memory(at + (uint64_t)(i * l->stride) * bytes, elements * bytes, what);
 }
 
 static void product_run(void *args) {
   const product *p = args;
-  int64_t k_size = (int64_t)(p->d.turned[0] ? p->a.rows : p->a.cols), unit = bytes_of(p->c.type);
+  int64_t k_size = (int64_t)(p->d.turned[0] ? p->a.rows : p->a.cols);
+  int64_t unit = bytes_of(p->c.type);
   size_t aux_elements = (size_t)((int64_t)(p->c.cols - 1) * p->d.aux_ld + (int64_t)p->c.rows);
-  const char *bias = p->d.epilogue & LM_LT_EPILOGUE_BIAS ? driver.memory(p->d.bias, p->c.rows * (size_t)unit, "a bias") : NULL;
-  char *aux = p->d.epilogue & LM_LT_EPILOGUE_AUX ? driver.memory(p->d.aux, aux_elements * (size_t)unit, "what gelu is taken of") : NULL;
+  const char *bias = p->d.epilogue & LM_LT_EPILOGUE_BIAS
+                         ? driver.memory(p->d.bias, p->c.rows * (size_t)unit, "a bias")
+                         : NULL;
+  char *aux = p->d.epilogue & LM_LT_EPILOGUE_AUX
+                  ? driver.memory(p->d.aux, aux_elements * (size_t)unit, "what gelu is taken of")
+                  : NULL;
   for (int64_t i = 0; i < p->c.count; i++) {
-    const char *a = matrix(p->at[0], &p->a, i, "A of a product"), *b = matrix(p->at[1], &p->b, i, "B of a product");
+    const char *a = matrix(p->at[0], &p->a, i, "A of a product");
+    const char *b = matrix(p->at[1], &p->b, i, "B of a product");
     const char *c = p->beta ? matrix(p->at[2], &p->c, i, "C of a product") : NULL;
     char *to = matrix(p->at[3], &p->c, i, "D of a product");
     for (int64_t n = 0; n < (int64_t)p->c.cols; n++)
       for (int64_t m = 0; m < (int64_t)p->c.rows; m++) {
         double sum = 0;
         for (int64_t k = 0; k < k_size; k++)
-          sum += operand(a, &p->a, p->d.turned[0] ? k + m * p->a.ld : m + k * p->a.ld, p->d.compute) *
-                 operand(b, &p->b, p->d.turned[1] ? n + k * p->b.ld : k + n * p->b.ld, p->d.compute);
+          sum +=
+              operand(a, &p->a, p->d.turned[0] ? k + m * p->a.ld : m + k * p->a.ld, p->d.compute) *
+              operand(b, &p->b, p->d.turned[1] ? n + k * p->b.ld : k + n * p->b.ld, p->d.compute);
         int64_t at = m + n * p->c.ld;
-        element_set(to, &p->c, at, finish(p, bias, aux, m, n, p->alpha * sum + (c ? p->beta * element(c, &p->c, at) : 0)));
+        element_set(
+            to, &p->c, at,
+            finish(p, bias, aux, m, n, p->alpha * sum + (c ? p->beta * element(c, &p->c, at) : 0)));
       }
   }
 }
 
-static double scalar(const void *x, int type) { return type == LM_LT_R_64F ? *(const double *)x : *(const float *)x; }
+static double scalar(const void *x, int type) {
+  return type == LM_LT_R_64F ? *(const double *)x : *(const float *)x;
+}
 
-FAKE_API int cublasLtMatmul(void *handle, void *d, const void *alpha, const void *a, void *a_layout, const void *b, void *b_layout, const void *beta, const void *c, void *c_layout,
-                            void *out, void *out_layout, const lm_lt_algo *algo, void *workspace, size_t workspace_bytes, void *stream) {
+FAKE_API int cublasLtMatmul(void *handle, void *d, const void *alpha, const void *a, void *a_layout,
+                            const void *b, void *b_layout, const void *beta, const void *c,
+                            void *c_layout, void *out, void *out_layout, const lm_lt_algo *algo,
+                            void *workspace, size_t workspace_bytes, void *stream) {
   const void *operands[4] = {a, b, c, out};
   uint32_t align[4];
-  if (!algo || c_layout != out_layout || !layouts_fit(d, a_layout, b_layout, c_layout) || !epilogue_fits(d, c_layout)) return INVALID;
+  if (!algo || c_layout != out_layout || !layouts_fit(d, a_layout, b_layout, c_layout) ||
+      !epilogue_fits(d, c_layout))
+    return INVALID;
   memcpy(align, &algo->data[4], sizeof align);
   lm_lt_algo own = algo_of(d, a_layout, b_layout, c_layout, align);
   own.data[6] = algo->data[6] < 3 ? algo->data[6] : 0;
   own.data[7] = algo->data[7];
-  if (!descriptor_aligned(d, algo->data[7])) return INVALID;
-  if (memcmp(&own, algo, sizeof own)) return NOT_SUPPORTED;
+  if (!descriptor_aligned(d, algo->data[7]))
+    return INVALID;
+  if (memcmp(&own, algo, sizeof own))
+    return NOT_SUPPORTED;
   for (int i = 0; i < 4; i++)
-    if ((uintptr_t)operands[i] % align[i]) return INVALID;
-  if (workspace_bytes) driver.memory((unsigned long long)(uintptr_t)workspace, workspace_bytes, "a product's workspace");
+    if ((uintptr_t)operands[i] % align[i])
+      return INVALID;
+  if (workspace_bytes)
+    driver.memory((unsigned long long)(uintptr_t)workspace, workspace_bytes,
+                  "a product's workspace");
   int scale = ((desc *)d)->scale;
-  product p = {*(desc *)d, *(layout *)a_layout, *(layout *)b_layout, *(layout *)c_layout, scalar(alpha, scale), scalar(beta, scale),
-               {(unsigned long long)(uintptr_t)a, (unsigned long long)(uintptr_t)b, (unsigned long long)(uintptr_t)c, (unsigned long long)(uintptr_t)out}};
+  product p = {*(desc *)d,
+               *(layout *)a_layout,
+               *(layout *)b_layout,
+               *(layout *)c_layout,
+               scalar(alpha, scale),
+               scalar(beta, scale),
+               {(unsigned long long)(uintptr_t)a, (unsigned long long)(uintptr_t)b,
+                (unsigned long long)(uintptr_t)c, (unsigned long long)(uintptr_t)out}};
   return driver.enqueue(stream, product_run, &p, sizeof p) ? 14 : 0;
 }

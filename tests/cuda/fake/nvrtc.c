@@ -10,16 +10,32 @@
 
 #include "codegen/cuda/cuda.h"
 
-typedef struct program { char *text; lm_buf image, log; } program;
+typedef struct program {
+  char *text;
+  lm_buf image, log;
+} program;
 
 // No version that there is, so that caches tell its code from the real one's.
-FAKE_API int nvrtcVersion(int *major, int *minor) { return *major = 99, *minor = 0, 0; }
-FAKE_API const char *nvrtcGetErrorString(int result) { return result ? "NVRTC_ERROR_COMPILATION" : "NVRTC_SUCCESS"; }
-static const int archs[] = {80, 89, 90};   // as before 12.8
-FAKE_API int nvrtcGetNumSupportedArchs(int *n) { return *n = LM_COUNT(archs), 0; }
-FAKE_API int nvrtcGetSupportedArchs(int *out) { return memcpy(out, archs, sizeof archs), 0; }
+FAKE_API int nvrtcVersion(int *major, int *minor) {
+  *major = 99;
+  *minor = 0;
+  return 0;
+}
+FAKE_API const char *nvrtcGetErrorString(int result) {
+  return result ? "NVRTC_ERROR_COMPILATION" : "NVRTC_SUCCESS";
+}
+static const int archs[] = {80, 89, 90}; // as before 12.8
+FAKE_API int nvrtcGetNumSupportedArchs(int *n) {
+  *n = LM_COUNT(archs);
+  return 0;
+}
+FAKE_API int nvrtcGetSupportedArchs(int *out) {
+  memcpy(out, archs, sizeof archs);
+  return 0;
+}
 
-FAKE_API int nvrtcCreateProgram(void **out, const char *text, const char *name, int n, const char *const *headers, const char *const *names) {
+FAKE_API int nvrtcCreateProgram(void **out, const char *text, const char *name, int n,
+                                const char *const *headers, const char *const *names) {
   program *p = lm_alloc(sizeof *p);
   p->text = lm_strdup(text);
   *out = p;
@@ -39,7 +55,8 @@ FAKE_API int nvrtcDestroyProgram(void **handle) {
 // Behind the device's prelude, where the first file NAME.cu begins.
 static const char *kernels_of(const char *text) {
   const char *at = strstr(text, ".cu\"\n");
-  while (at && at > text && at[-1] != '\n') at--;
+  while (at && at > text && at[-1] != '\n')
+    at--;
   return at ? at : text + strlen(text);
 }
 
@@ -47,15 +64,20 @@ static const char *kernels_of(const char *text) {
 
 // "const float *LM_RESTRICT a0": all but the name.
 static void type_put(const char *param, size_t n, lm_buf *out) {
-  while (n && isspace((unsigned char)param[n - 1])) n--;
-  while (n && (isalnum((unsigned char)param[n - 1]) || param[n - 1] == '_')) n--;
+  while (n && isspace((unsigned char)param[n - 1]))
+    n--;
+  while (n && (isalnum((unsigned char)param[n - 1]) || param[n - 1] == '_'))
+    n--;
   lm_buf_add(out, param, n);
 }
 
-static void kernel_describe(const char *name, int n_name, const char *params, int threads, lm_buf *types, lm_buf *out) {
+static void kernel_describe(const char *name, int n_name, const char *params, int threads,
+                            lm_buf *types, lm_buf *out) {
   lm_buf call = {0};
-  lm_buf_printf(out, "const struct { uint64_t bytes; int pointer; } fake_params_%.*s[] = {", n_name, name);
-  lm_buf_printf(&call, "const int fake_threads_%.*s = %d;\nvoid fake_call_%.*s(void **p) { %.*s(", n_name, name, threads, n_name, name, n_name, name);
+  lm_buf_printf(out, "const struct { uint64_t bytes; int pointer; } fake_params_%.*s[] = {", n_name,
+                name);
+  lm_buf_printf(&call, "const int fake_threads_%.*s = %d;\nvoid fake_call_%.*s(void **p) { %.*s(",
+                n_name, name, threads, n_name, name, n_name, name);
   for (int i = 0; *params != ')'; i++) {
     size_t n = strcspn(params, ",)");
     types->n = 0;
@@ -71,21 +93,25 @@ static void kernel_describe(const char *name, int n_name, const char *params, in
 static void kernels_describe(const char *text, lm_buf *out) {
   lm_buf types = {0};
   for (const char *at = text; (at = strstr(at, "LM_KERNEL"));) {
-    const char *open = strchr(at, '('), *name = strchr(at, ')') + 1;
+    const char *open = strchr(at, '(');
+    const char *name = strchr(at, ')') + 1;
     name += strspn(name, " \n");
     size_t n = strcspn(name, "(");
     at = name;
-    if (n && name[n] == '(' && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_") >= n) kernel_describe(name, (int)n, name + n + 1, atoi(open + 1), &types, out);
+    if (n && name[n] == '(' && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_") >= n)
+      kernel_describe(name, (int)n, name + n + 1, atoi(open + 1), &types, out);
   }
   lm_buf_free(&types);
 }
 
 // Macros that define kernels are told by their uses: LM_MOVE(NAME, …), LM_PRODUCT(NAME, …).
 static void preprocess_note(const char *text, lm_buf *out) {
-  static const struct { const char *macro, *params; } known[] = {
-    {"\nLM_MOVE(", "const void *x, void *y, const int32_t *at, int32_t *fault, lm_move_args m)"},
-    {"\nLM_PRODUCT(", "const void *a, const void *b, void *c, lm_product_args p)"},
-    {"\nLM_FINISH(", "void *y, const void *bias, void *before, lm_finish_args f)"}};
+  static const struct {
+    const char *macro, *params;
+  } known[] = {
+      {"\nLM_MOVE(", "const void *x, void *y, const int32_t *at, int32_t *fault, lm_move_args m)"},
+      {"\nLM_PRODUCT(", "const void *a, const void *b, void *c, lm_product_args p)"},
+      {"\nLM_FINISH(", "void *y, const void *bias, void *before, lm_finish_args f)"}};
   lm_buf types = {0};
   for (size_t k = 0; k < LM_COUNT(known); k++)
     for (const char *at = text; (at = strstr(at, known[k].macro));) {
@@ -104,23 +130,34 @@ static int fail(program *p, const char *what) {
 
 static int object_make(program *p, const lm_buf *source) {
   char c[] = "/tmp/fake-nvrtc-XXXXXX.c", object[] = "/tmp/fake-nvrtc-XXXXXX.so", command[256];
-  int fd = mkstemps(c, 2), so = mkstemps(object, 3), result = 0;
+  int fd = mkstemps(c, 2);
+  int so = mkstemps(object, 3);
+  int result = 0;
   lm_buf bytes = {0};
-  if (fd < 0 || so < 0 || write(fd, source->p, source->n) != (ssize_t)source->n) result = fail(p, "cannot write a file");
-  if (fd >= 0) close(fd);
-  if (so >= 0) close(so);
-  snprintf(command, sizeof command, "cc -std=gnu11 -O1 -w -fPIC -shared -ffp-contract=off -fno-math-errno -o %s %s 2>&1", object, c);
+  if (fd < 0 || so < 0 || write(fd, source->p, source->n) != (ssize_t)source->n)
+    result = fail(p, "cannot write a file");
+  if (fd >= 0)
+    close(fd);
+  if (so >= 0)
+    close(so);
+  snprintf(command, sizeof command,
+           "cc -std=gnu11 -O1 -w -fPIC -shared -ffp-contract=off -fno-math-errno -o %s %s 2>&1",
+           object, c);
   FILE *pipe = result ? NULL : popen(command, "r");
   char line[512];
-  while (pipe && fgets(line, sizeof line, pipe)) lm_buf_puts(&p->log, line);
-  if (!result && (!pipe || pclose(pipe))) result = 6;
+  while (pipe && fgets(line, sizeof line, pipe))
+    lm_buf_puts(&p->log, line);
+  if (!result && (!pipe || pclose(pipe)))
+    result = 6;
   lm_status s = result ? NULL : lm_file_read(object, 64 << 20, &bytes);
   fake_image head = {FAKE_MAGIC, bytes.n};
   lm_buf_add(&p->image, &head, sizeof head);
-  if (bytes.n) lm_buf_add(&p->image, bytes.p, bytes.n);
+  if (bytes.n)
+    lm_buf_add(&p->image, bytes.p, bytes.n);
   lm_status_free(s);
   lm_buf_free(&bytes);
-  if (!getenv("FAKE_NVRTC_KEEP")) unlink(c);
+  if (!getenv("FAKE_NVRTC_KEEP"))
+    unlink(c);
   unlink(object);
   return result;
 }
@@ -130,7 +167,8 @@ FAKE_API int nvrtcCompileProgram(void *handle, int n, const char *const *options
   lm_arena *a = lm_arena_create();
   lm_buf source = {0};
   const char *kernels = kernels_of(p->text);
-  if (!strncmp(p->text, "#define LM_NARROW", 17)) lm_buf_puts(&source, "#define LM_NARROW\n");
+  if (!strncmp(p->text, "#define LM_NARROW", 17))
+    lm_buf_puts(&source, "#define LM_NARROW\n");
   lm_buf_puts(&source, lm_cuda_prelude_simt_text(a));
   lm_buf_printf(&source, "\n%s\n", kernels);
   kernels_describe(kernels, &source);
@@ -141,8 +179,14 @@ FAKE_API int nvrtcCompileProgram(void *handle, int n, const char *const *options
   return result;
 }
 
-FAKE_API int nvrtcGetProgramLogSize(void *handle, size_t *bytes) { return *bytes = ((program *)handle)->log.n + 1, 0; }
-FAKE_API int nvrtcGetCUBINSize(void *handle, size_t *bytes) { return *bytes = ((program *)handle)->image.n, 0; }
+FAKE_API int nvrtcGetProgramLogSize(void *handle, size_t *bytes) {
+  *bytes = ((program *)handle)->log.n + 1;
+  return 0;
+}
+FAKE_API int nvrtcGetCUBINSize(void *handle, size_t *bytes) {
+  *bytes = ((program *)handle)->image.n;
+  return 0;
+}
 
 FAKE_API int nvrtcGetProgramLog(void *handle, char *out) {
   program *p = handle;

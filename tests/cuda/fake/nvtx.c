@@ -1,4 +1,5 @@
-// nvtx.c - a tool that says on standard error which ranges it is told of: NVTX_INJECTION64_PATH=build/fake/libnvtxtool.so
+// nvtx.c - a tool that says on standard error which ranges it is told of:
+// NVTX_INJECTION64_PATH=build/fake/libnvtxtool.so
 #include <stdio.h>
 
 #include "runtime/cuda/nvtx.h"
@@ -11,7 +12,9 @@ static int push(const char *name) {
   return depth++;
 }
 
-static int pop(void) { return --depth; }
+static int pop(void) {
+  return --depth;
+}
 
 FAKE_API int InitializeInjectionNvtx2(lm_nvtx_tables tables) {
   const lm_nvtx_callbacks *callbacks = tables(LM_NVTX_CALLBACKS);
@@ -19,8 +22,11 @@ FAKE_API int InitializeInjectionNvtx2(lm_nvtx_tables tables) {
   lm_nvtx_function **table;
   unsigned n;
   for (int module = LM_NVTX_CORE; module < LM_NVTX_MODULES; module++)
-    if (!callbacks->functions(module, &table, &n) || table[0] || table[n] || !table[1]) return 0;
-  if (version->version != LM_NVTX_VERSION || tables(99) || !callbacks->functions(LM_NVTX_CORE, &table, &n) || n <= LM_NVTX_POP) return 0;
+    if (!callbacks->functions(module, &table, &n) || table[0] || table[n] || !table[1])
+      return 0;
+  if (version->version != LM_NVTX_VERSION || tables(99) ||
+      !callbacks->functions(LM_NVTX_CORE, &table, &n) || n <= LM_NVTX_POP)
+    return 0;
   *table[LM_NVTX_PUSH] = (lm_nvtx_function)push;
   *table[LM_NVTX_POP] = (lm_nvtx_function)pop;
   return 1;
