@@ -120,11 +120,11 @@ static lm_status alternate(ablation *a, lm_session *part, lm_step_times *of_whol
   double share = (a->end - lm_now()) / (a->to_measure - a->measured);
   double end = lm_now() + share;
   LM_TRY(lm_step_batch(part));
-  LM_TRY(lm_step_turn(part, false, of_part));
+  LM_TRY(lm_step_measure(part, false, of_part));
   for (int64_t i = 0; i < a->turns; i++) {
     double start = lm_now();
-    LM_TRY(lm_step_turn(&a->whole, true, of_whole));
-    LM_TRY(lm_step_turn(part, true, of_part));
+    LM_TRY(lm_step_measure(&a->whole, true, of_whole));
+    LM_TRY(lm_step_measure(part, true, of_part));
     if (i + 1 >= TURNS_LEAST && 2 * lm_now() - start > end)
       break;
   }
@@ -150,7 +150,7 @@ static lm_status row_measure(ablation *a, row *x) {
 // The whole one's time where there is nothing to compare it with.
 static lm_status row_same(ablation *a, row *x) {
   lm_step_times t = {0};
-  LM_TRY(lm_step_turn(&a->whole, true, &t));
+  LM_TRY(lm_step_measure(&a->whole, true, &t));
   x->with_ms = x->without_ms = lm_step_ms(&a->whole, &t);
   return NULL;
 }
@@ -203,7 +203,7 @@ static void row_json(const ablation *a, const row *x, bool first) {
 
 static lm_status rows_measure(ablation *a) {
   LM_TRY(lm_step_batch(&a->whole));
-  LM_TRY(lm_step_turn(&a->whole, false, &(lm_step_times){0}));
+  LM_TRY(lm_step_measure(&a->whole, false, &(lm_step_times){0}));
   for (int i = 0; i < a->n; i++) {
     double start = lm_now();
     row *x = &a->rows[i];

@@ -44,7 +44,7 @@ void lm_machine_measure(lm_machine *out) {
   out->memory = (double)lm_memory_of_machine();
   lm_free(cpu);
   for (int i = 0; i < LM_MACHINE_WIDTHS; i++) {
-    lm_cpu_projection p = {.m = ROWS, .k = widths[i], .n = 3 * widths[i], .count = 1};
+    lm_cpu_linear p = {.m = ROWS, .k = widths[i], .n = 3 * widths[i], .count = 1};
     double flops = 6.0 * (double)p.m * (double)p.k * (double)p.n;
     lm_cpu_gemm_times t = lm_cpu_gemm_bench(&p, 1, lm_cpu_has_bf16() ? LM_BF16 : LM_F32, out->cores,
                                             2 + (int)(FLOPS_MEASURED / flops));

@@ -117,10 +117,10 @@ static int64_t resident_bytes(void) {
 // The GEMMs of the model's weights alone, as a library computes them.
 static lm_cpu_gemm_times gemms_time(const lm_session *s, int threads, int repeats) {
   const lm_weight_products *all = &lm_analysis_of(s->lowered->m)->products;
-  lm_cpu_projection *p = LM_NEW_N(s->ctx->arena, lm_cpu_projection, all->n + 1);
+  lm_cpu_linear *p = LM_NEW_N(s->ctx->arena, lm_cpu_linear, all->n + 1);
   for (uint32_t i = 0; i < all->n; i++) {
     const lm_weight_product *x = &all->v[i];
-    p[i] = (lm_cpu_projection){x->m, x->k, x->n, x->count};
+    p[i] = (lm_cpu_linear){x->m, x->k, x->n, x->count};
   }
   return lm_cpu_gemm_bench(p, (int)all->n, s->lowered->compute, threads, repeats);
 }

@@ -167,7 +167,7 @@ static lm_status recipe_check(lm_session *s, lm_buf *out) {
   LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN | LM_LOWER_MAPS, 0));
   LM_TRY(lm_session_probe(s, s->lowered->m));
   lm_session_analyzed(s);
-  LM_TRY(lm_session_check_ids_told(s));
+  LM_TRY(lm_session_check_ids_of_recipe(s));
   s->n_micro = s->recipe->micro && !s->recipe->micro_auto ? s->recipe->batch / s->recipe->micro : 0;
   lm_session_rows_warn(s);
   generation_check(s);

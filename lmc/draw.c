@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "compiler/ir/product.h"
+#include "compiler/ir/dot.h"
 #include "compiler/plan/planner.h"
 
 typedef struct drawing {

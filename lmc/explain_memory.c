@@ -21,7 +21,7 @@ enum {
 
 // ---- text and JSON
 
-static void text_print(const lm_session *s, const lm_holders *h) {
+static void text_print(const lm_session *s, const lm_memory_breakdown *h) {
   lm_buf b = {0};
   lm_show_bytes(&b, (double)lm_session_memory(s));
   lm_buf_printf(&b, " with micro = %lld tokens", (long long)s->recipe->micro);
@@ -43,7 +43,7 @@ static void text_print(const lm_session *s, const lm_holders *h) {
     lm_show_bytes(&size, (double)h->v[i].bytes);
     lm_buf_printf(&b, "%12s  %s%s, %s\n", size.p, h->v[i].label,
                   h->v[i].n > 1 ? lm_arena_printf(s->ctx->arena, " (%d)", h->v[i].n) : "",
-                  lm_holder_when(s->ctx->arena, h, &h->v[i]));
+                  lm_memory_item_when(s->ctx->arena, h, &h->v[i]));
     lm_buf_free(&size);
   }
   if (h->n > LISTED)
@@ -52,7 +52,7 @@ static void text_print(const lm_session *s, const lm_holders *h) {
   lm_buf_free(&b);
 }
 
-static void json_print(const lm_session *s, const lm_holders *h) {
+static void json_print(const lm_session *s, const lm_memory_breakdown *h) {
   lm_buf b = {0};
   int64_t workspace = lm_session_workspace(s);
   lm_buf_printf(&b, "{\"bytes\": %lld, \"micro\": %lld, \"recomputed\": %d, \"arenas\": {",
@@ -125,7 +125,7 @@ static int by_bytes(const void *a, const void *b) {
                               : (x->first > y->first) - (x->first < y->first);
 }
 
-static void axes_draw(const lm_session *s, const lm_holders *h, const scale *k, lm_buf *b) {
+static void axes_draw(const lm_session *s, const lm_memory_breakdown *h, const scale *k, lm_buf *b) {
   int bottom = HEIGHT - BOTTOM;
   double x = LEFT + (h->peak + 0.5) * k->step;
   lm_buf_printf(b,
@@ -152,7 +152,7 @@ static void axes_draw(const lm_session *s, const lm_holders *h, const scale *k, 
                 (WIDTH + LEFT) / 2, bottom + 34);
 }
 
-static lm_status picture_write(const lm_session *s, const lm_holders *h, const char *path) {
+static lm_status picture_write(const lm_session *s, const lm_memory_breakdown *h, const char *path) {
   if (!h->func)
     return lm_fail(LM_USER, "there are no activations to draw");
   const lm_plan_func *f = h->func;
@@ -185,7 +185,7 @@ lm_status lm_explain_memory(lm_session *s) {
   LM_TRY(lm_session_sizes(s));
   LM_TRY(lm_session_lower_run(s, 0));
   LM_TRY(lm_session_plan(s));
-  lm_holders h = lm_holders_find(s->ctx->arena, s->plan, lm_session_workspace(s));
+  lm_memory_breakdown h = lm_memory_breakdown_make(s->ctx->arena, s->plan, lm_session_workspace(s));
   if (svg)
     LM_TRY(picture_write(s, &h, svg));
   (s->cli->json ? json_print : text_print)(s, &h);

@@ -156,7 +156,7 @@ static lm_status remedy_find(lm_session *s, const char **out) {
 // it.
 static lm_status refuse(lm_session *s, int most) {
   const lm_recipe_memory *m = &s->recipe->memory;
-  lm_holders h = lm_holders_find(s->ctx->arena, s->plan, lm_session_workspace(s));
+  lm_memory_breakdown h = lm_memory_breakdown_make(s->ctx->arena, s->plan, lm_session_workspace(s));
   const char *remedy = NULL, *need = need_text(s, lm_session_memory(s));
   if (s->fit.what & LM_LOWER_TRAIN)
     LM_TRY(remedy_find(s, &remedy));
@@ -168,7 +168,7 @@ static lm_status refuse(lm_session *s, int most) {
                  bytes_text(s, s->fit.natural));
   for (int i = 0; i < h.n && i < HOLDERS; i++)
     lm_diag_note(s->ctx, d, (lm_loc){0}, "%s: %s, %s", bytes_text(s, h.v[i].bytes), h.v[i].label,
-                 lm_holder_when(s->ctx->arena, &h, &h.v[i]));
+                 lm_memory_item_when(s->ctx->arena, &h, &h.v[i]));
   if (remedy)
     lm_diag_help(s->ctx, d, "%s", remedy);
   return lm_cli_verdict(s->cli);

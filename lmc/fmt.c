@@ -1,7 +1,7 @@
 // fmt.c - lmc fmt: canonical layout of .lm files.
 #include <string.h>
 
-#include "dsl/ast.h"
+#include "dsl/syntax/ast.h"
 #include "lmc/command.h"
 
 static const lm_opt options[] = {

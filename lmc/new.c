@@ -64,7 +64,7 @@ typedef struct maker {
   lm_cli *cli;
   const char *name, *path, *data; // NAME, NAME.lm, PATH
   double seconds;
-  lm_survey survey;
+  lm_dataset survey;
   lm_text_facts text;
   lm_machine machine;
   lm_advice advice;
@@ -607,7 +607,7 @@ static lm_status make(maker *x) {
   if (!x->data)
     return lm_fail(LM_USER, "which text? lmc new %s --data PATH: a file, a folder or a pattern",
                    x->name);
-  LM_TRY(lm_survey_make(cli->ctx->arena, x->data, &x->survey));
+  LM_TRY(lm_dataset_inspect(cli->ctx->arena, x->data, &x->survey));
   if (x->survey.bytes < TEXT_LEAST)
     return lm_fail(LM_USER,
                    "%s holds %.0f bytes of text; a model needs %d at the least, and learns "
@@ -632,7 +632,7 @@ static lm_status run(lm_cli *cli) {
     facts_print(&x);
     next_print(&x);
   }
-  lm_survey_free(&x.survey);
+  lm_dataset_free(&x.survey);
   return status;
 }
 

@@ -1,7 +1,7 @@
 // output.h - what a command writes is nothing that it reads.
 #ifndef LMC_OUTPUT_H
 #define LMC_OUTPUT_H
-#include "dsl/recipe.h"
+#include "dsl/recipe/recipe.h"
 #include "lmc/command.h"
 
 // LM_USER if `path`, a file or a folder, is one of `inputs` (NULLs among them are none) under

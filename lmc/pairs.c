@@ -46,7 +46,7 @@ static lm_status func_time(const lm_session *s, const char *name, bool counts, d
   return NULL;
 }
 
-lm_status lm_step_turn(const lm_session *s, bool counts, lm_step_times *t) {
+lm_status lm_step_measure(const lm_session *s, bool counts, lm_step_times *t) {
   LM_TRY(func_time(s, "micro", counts, &t->micro));
   LM_TRY(func_time(s, "norm", counts, &t->norm));
   return func_time(s, "update", counts, &t->update);

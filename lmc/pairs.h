@@ -13,7 +13,7 @@ typedef struct lm_step_times {
 lm_status lm_step_batch(const lm_session *s);
 // Runs each function of a step once. counts: whether it goes into t; the first run of a plan
 // touches its memory.
-lm_status lm_step_turn(const lm_session *s, bool counts, lm_step_times *t);
+lm_status lm_step_measure(const lm_session *s, bool counts, lm_step_times *t);
 // How many times as fast second is as first: turns of both alternate, which comes first too. 0: it
 // did not win every one of the comparisons by a margin that noise does not make; the first that it
 // does not win is the last.

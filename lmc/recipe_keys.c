@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "dsl/settings.h"
+#include "dsl/recipe/settings.h"
 
 // ---- collecting
 

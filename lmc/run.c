@@ -20,7 +20,7 @@
 
 #define MICRO_TIMED_S 0.2 // to say how long the run will take
 
-_Static_assert((int)LM_LOWER_EMITS <= (int)LM_TRAIN_METRICS,
+_Static_assert((int)LM_EMITS_MAX <= (int)LM_TRAIN_METRICS,
                "every emitted value has its place in a step's result");
 
 static const lm_opt options[] = {

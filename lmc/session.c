@@ -159,7 +159,7 @@ lm_status lm_session_lower_run(lm_session *s, int64_t places) {
 
 // lm_generate knows extents by name; the axes are named as the model's author likes.
 static void extents_name(lm_plan *p) {
-  static const char *const names[] = {[LM_EXTENT_PLACES - 1] = "s", [LM_EXTENT_CHUNK - 1] = "t"};
+  static const char *const names[] = {[LM_EXTENT_CONTEXT - 1] = "s", [LM_EXTENT_CHUNK - 1] = "t"};
   for (int i = 0; i < p->n_extents && i < (int)LM_COUNT(names); i++)
     if (p->extents[i].capacity)
       p->extents[i].name = names[i]; // 0: no axis has this extent
@@ -214,7 +214,7 @@ lm_status lm_session_plan_once(lm_session *s, struct lm_recompute *recompute) {
   if (s->variant.off)
     LM_TRY(lm_pass_disable(s->ctx->arena, s->variant.off, &env));
   if (s->variant.on)
-    LM_TRY(lm_pass_ask(s->ctx->arena, s->variant.on, &env));
+    LM_TRY(lm_pass_force(s->ctx->arena, s->variant.on, &env));
   bool ok = lm_pipeline_run(s->lowered->m, LM_STAGE_KERNEL, &env);
   LM_TRY(lm_cli_verdict(s->cli));
   if (!ok)
@@ -399,7 +399,7 @@ lm_status lm_session_check_ids(lm_session *s) {
   return lm_cli_verdict(s->cli);
 }
 
-lm_status lm_session_check_ids_told(lm_session *s) {
+lm_status lm_session_check_ids_of_recipe(lm_session *s) {
   const lm_recipe_data *d = &s->recipe->data;
   int64_t longest = d->seq;
   if (d->replays)

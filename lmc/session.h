@@ -13,7 +13,7 @@
 #ifndef LMC_SESSION_H
 #define LMC_SESSION_H
 #include "compiler/analysis/analysis.h"
-#include "dsl/lower.h"
+#include "dsl/lower/lower.h"
 #include "lmc/command.h"
 #include "lmc/cost.h"
 #include "lmc/dump.h"
@@ -52,7 +52,7 @@ typedef struct lm_tuned { // how steps are planned and products computed (tuned.
   double step_gain;
   bool recalled;                   // all of it is that of the run that goes on
   double spent;                    // seconds, of the budget
-  lm_gemm_cuts cuts;               // on the CPU; none: by default
+  lm_gemm_tilings cuts;               // on the CPU; none: by default
   struct lm_cuda_choices *choices; // on a GPU; NULL: by default
   int products, measured,
       chosen; // all; measured for this session; computed otherwise than by default
@@ -142,7 +142,7 @@ void lm_session_close(lm_session *s);
 lm_status lm_mode_check(const char *mode);
 // Token and position numbers of the data against what the model's tables hold.
 lm_status lm_session_check_ids(lm_session *s);
-lm_status lm_session_check_ids_told(
+lm_status lm_session_check_ids_of_recipe(
     lm_session *s); // as far as the recipe tells, for `check`, which reads no text
 // Places to plan the cache for, so that nearby lengths share kernels.
 int64_t lm_session_capacity(int64_t places);

@@ -1,7 +1,7 @@
 // stages.h - a run as stages of its data: which steps, rows of which length, from which sources.
 #ifndef LMC_STAGES_H
 #define LMC_STAGES_H
-#include "dsl/recipe.h"
+#include "dsl/recipe/recipe.h"
 
 typedef struct lm_run_stage {
   int64_t first, last; // steps, from 1; last < first: the run is too short for it

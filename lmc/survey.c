@@ -23,7 +23,7 @@ enum {
 
 typedef struct {
   lm_arena *a;
-  lm_survey *out;
+  lm_dataset *out;
   uint32_t cap;
 } surveyor;
 
@@ -40,7 +40,7 @@ static bool is_packed(const char *path) {
 // ---- which sources there are
 
 static void source_add(surveyor *x, const char *path) {
-  lm_survey *s = x->out;
+  lm_dataset *s = x->out;
   uint32_t n = (uint32_t)s->n_sources;
   const char *name = n ? lm_arena_printf(x->a, "more%u", n) : "files";
   LM_PUSH(x->a, s->sources, n, x->cap) = (lm_data_source){
@@ -66,7 +66,7 @@ static const char *escaped(surveyor *x, const char *name) {
 }
 
 static void kind_remember(surveyor *x, const lm_file_kind *k) {
-  lm_survey *s = x->out;
+  lm_dataset *s = x->out;
   for (uint32_t i = 0; i < s->n_kinds; i++) {
     lm_file_kind *have = &s->kinds[i];
     if (strcmp(have->extension, k->extension) || have->why != k->why)
@@ -175,7 +175,7 @@ static void subfolders_add_by_pattern(surveyor *x, const char *path, const char 
 }
 
 // "3 .gz (packed; only .zst is unpacked), 240 .pyc (not UTF-8 text)"
-void lm_survey_passed_over(const lm_survey *s, lm_buf *b) {
+void lm_survey_passed_over(const lm_dataset *s, lm_buf *b) {
   for (uint32_t i = 0; i < s->n_kinds; i++) {
     const lm_file_kind *k = &s->kinds[i];
     if (!k->why)
@@ -189,7 +189,7 @@ void lm_survey_passed_over(const lm_survey *s, lm_buf *b) {
                 (unsigned long long)s->folders_below, s->folders_below == 1 ? "" : "s");
 }
 
-static void unusable_find(lm_survey *s) {
+static void unusable_find(lm_dataset *s) {
   double files = 0, unusable = 0;
   for (uint32_t i = 0; i < s->n_kinds; i++) {
     if (s->kinds[i].why)
@@ -256,7 +256,7 @@ typedef struct {
 } field;
 
 // The strings of one line, by the names of their fields.
-static void fields_count(surveyor *x, const lm_stretch *s, field *fields, int *n) {
+static void fields_count(surveyor *x, const lm_text_span *s, field *fields, int *n) {
   json_t *line = json_loadb(s->p, s->n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL), *value;
   const char *key;
   json_object_foreach(line, key, value) {
@@ -275,7 +275,7 @@ static void fields_count(surveyor *x, const lm_stretch *s, field *fields, int *n
 }
 
 // "text" or "content" if lines have it, else the field that holds the most.
-static lm_status field_find(surveyor *x, const lm_stretch *stretches, size_t n,
+static lm_status field_find(surveyor *x, const lm_text_span *stretches, size_t n,
                             lm_data_source *source) {
   field fields[FIELDS];
   int n_fields = 0, best = 0;
@@ -302,14 +302,14 @@ typedef struct {
   char fault[300];
 } tally;
 
-static void stretch_count(surveyor *x, const lm_stretch *s, const lm_data_source *source,
+static void stretch_count(surveyor *x, const lm_text_span *s, const lm_data_source *source,
                           tally *t) {
   lm_buf *sample = &x->out->sample;
   json_t *owner = NULL;
   char fault[200];
   uint64_t line;
   size_t n = 0;
-  const char *p = lm_stretch_text(s, source, true, &n, &owner, fault, sizeof fault, &line);
+  const char *p = lm_text_span_read(s, source, true, &n, &owner, fault, sizeof fault, &line);
   t->raw += (double)s->n + (source->kind == LM_SOURCE_JSONL);
   if (!p && !t->bad++)
     snprintf(t->fault, sizeof t->fault, "line %llu: %s", (unsigned long long)line, fault);
@@ -367,7 +367,7 @@ static lm_file_list some_files(surveyor *x, const lm_file_list *all) {
 static lm_status sample_take(surveyor *x, const lm_file_list *files, lm_data_source *source,
                              tally *t) {
   size_t before = x->out->sample.n, n;
-  const lm_stretch *stretches;
+  const lm_text_span *stretches;
   lm_reader *reader = lm_reader_create(files, SAMPLE);
   lm_status s = lm_reader_next(reader, &stretches, &n);
   if (!s && source->kind == LM_SOURCE_JSONL)
@@ -384,7 +384,7 @@ static lm_status sample_take(surveyor *x, const lm_file_list *files, lm_data_sou
 }
 
 static lm_status files_survey(surveyor *x, const lm_file_list *files, lm_data_source *source) {
-  lm_survey *out = x->out;
+  lm_dataset *out = x->out;
   double packing = 1;
   tally t = {0};
   if (!files->bytes)
@@ -411,15 +411,15 @@ static lm_status source_survey(surveyor *x, lm_data_source *source) {
   return s;
 }
 
-lm_status lm_survey_make(lm_arena *a, const char *path, lm_survey *out) {
+lm_status lm_dataset_inspect(lm_arena *a, const char *path, lm_dataset *out) {
   surveyor x = {a, out, 0};
-  *out = (lm_survey){0};
+  *out = (lm_dataset){0};
   LM_TRY(sources_find(&x, path));
   for (int i = 0; i < out->n_sources; i++)
     LM_TRY(source_survey(&x, &out->sources[i]));
   return NULL;
 }
 
-void lm_survey_free(lm_survey *s) {
+void lm_dataset_free(lm_dataset *s) {
   lm_buf_free(&s->sample);
 }

@@ -3,7 +3,7 @@
 #define LMC_SURVEY_H
 #include "runtime/data/data.h"
 
-typedef struct lm_survey {
+typedef struct lm_dataset {
   lm_data_source *sources;
   int n_sources; // as a data section would name them: patterns, fields, what parts documents
   uint64_t files;
@@ -14,12 +14,12 @@ typedef struct lm_survey {
   uint64_t folders_below;      // folders of its folders, which are not looked at
   double unusable;             // share of the files that are read but are not UTF-8 text
   lm_buf sample;               // text of the first documents of every source, a newline behind each
-} lm_survey;
+} lm_dataset;
 
 // path: a file, a folder (with the folders in it), or a glob; text, JSON lines, either as .zst.
 // What is text in a folder is judged by content. LM_USER: there is nothing to train on, and why.
-lm_status lm_survey_make(lm_arena *a, const char *path, lm_survey *out);
+lm_status lm_dataset_inspect(lm_arena *a, const char *path, lm_dataset *out);
 // What a folder holds that is not read, and why; nothing if all is read.
-void lm_survey_passed_over(const lm_survey *s, lm_buf *b);
-void lm_survey_free(lm_survey *s);
+void lm_survey_passed_over(const lm_dataset *s, lm_buf *b);
+void lm_dataset_free(lm_dataset *s);
 #endif

@@ -45,7 +45,7 @@ static void sources_fill(const lm_session *s, lm_data_options *o) {
 }
 
 // The recipe was refused if it has stages and the length of the run is not known
-// (dsl/recipe_read.c).
+// (dsl/recipe/recipe_read.c).
 static void stages_fill(const lm_session *s, lm_data_options *o) {
   const lm_recipe *r = s->recipe;
   const lm_recipe_data *d = &r->data;

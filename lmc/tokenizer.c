@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dsl/ast.h"
+#include "dsl/syntax/ast.h"
 #include "lmc/command.h"
 #include "lmc/ids.h"
 #include "lmc/output.h"

@@ -115,7 +115,7 @@ static lm_status foreign_add(tracer *t, const char *prefix, float *arena, double
 }
 
 static lm_status arena_add(tracer *t, const char *prefix, lm_arena_id id, double scale) {
-  float *arena = (float *)lm_exec_arena_peek(t->s->exec, id);
+  float *arena = (float *)lm_exec_arena_read(t->s->exec, id);
   LM_TRY(lm_exec_wait(t->s->exec));
   return t->foreign ? foreign_add(t, prefix, arena, scale) : native_add(t, prefix, arena, scale);
 }

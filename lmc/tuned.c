@@ -13,7 +13,7 @@
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/tune.h"
 
-bool lm_tuned_is_asked(const lm_session *s) {
+bool lm_tuned_is_requested(const lm_session *s) {
   return s->recipe->compile == LM_RECIPE_COMPILE_MAX_AUTOTUNE;
 }
 
@@ -27,7 +27,7 @@ static const char *processor_text(lm_arena *a, const lm_cpu_info *cpu) {
   return lm_arena_printf(a, "%s %s %s", cpu->model, cpu->isa, cpu->march);
 }
 
-static void cut_print(const lm_gemm_cut *c, lm_buf *b) {
+static void cut_print(const lm_gemm_tiling *c, lm_buf *b) {
   const lm_gemm_key *k = &c->key;
   lm_buf_printf(b,
                 "{\"m\": %lld, \"n\": %lld, \"k\": %lld, \"a\": [%lld, %lld], \"b\": [%lld, %lld], "
@@ -53,7 +53,7 @@ const char *lm_tuned_machine(const lm_session *s) {
 }
 
 typedef struct written {
-  const lm_gemm_cuts *cuts;
+  const lm_gemm_tilings *cuts;
   bool only_measured;
 } written;
 
@@ -67,7 +67,7 @@ static bool written_print(const void *user, uint32_t i, lm_buf *b) {
 
 // lock: the session whose lock it is; NULL: for the cache, which others read, only what was
 // measured.
-static lm_status cuts_write(lm_arena *a, const lm_cpu_info *cpu, const lm_gemm_cuts *cuts,
+static lm_status cuts_write(lm_arena *a, const lm_cpu_info *cpu, const lm_gemm_tilings *cuts,
                             const lm_session *lock, const char *path) {
   lm_buf head = {0};
   lm_buf_puts(&head, "\"processor\": ");
@@ -92,7 +92,7 @@ static bool dtype_read(const char *name, int64_t *out) {
   return false;
 }
 
-static bool cut_read(json_t *j, lm_gemm_cut *out) {
+static bool cut_read(json_t *j, lm_gemm_tiling *out) {
   json_int_t m, n, k, a[2], b[2], c[2], batch, sum, tile[2];
   const char *type, *result;
   int add, code;
@@ -123,7 +123,7 @@ static bool cut_read(json_t *j, lm_gemm_cut *out) {
 typedef struct reading {
   lm_arena *a;
   const lm_cpu_info *cpu;
-  lm_gemm_cuts *out;
+  lm_gemm_tilings *out;
   const char *processor, *onednn;
 } reading;
 
@@ -145,7 +145,7 @@ static lm_status head_fits(void *user, const char *path) {
 
 static bool product_read(void *user, json_t *product) {
   const reading *r = user;
-  lm_gemm_cut cut;
+  lm_gemm_tiling cut;
   if (!cut_read(product, &cut))
     return false;
   LM_PUSH(r->a, r->out->v, r->out->n, r->out->cap) = cut;
@@ -153,7 +153,7 @@ static bool product_read(void *user, json_t *product) {
 }
 
 static lm_status cuts_read(lm_arena *a, const lm_cpu_info *cpu, lm_session *lock, const char *path,
-                           lm_gemm_cuts *out) {
+                           lm_gemm_tilings *out) {
   reading r = {.a = a, .cpu = cpu, .out = out};
   return lm_tuned_list_read(path, &(lm_tuned_reader){"how products are cut", head_read, head_fits,
                                                      product_read, &r, lock});
@@ -173,18 +173,18 @@ static lm_status cache_path(lm_arena *a, const lm_cpu_info *cpu, int threads, co
 }
 
 // What can't be read is as good as absent.
-static lm_gemm_cuts cache_read(lm_arena *a, const lm_cpu_info *cpu, const char *path) {
-  lm_gemm_cuts cuts = {0};
+static lm_gemm_tilings cache_read(lm_arena *a, const lm_cpu_info *cpu, const char *path) {
+  lm_gemm_tilings cuts = {0};
   lm_status s = access(path, R_OK) ? NULL : cuts_read(a, cpu, NULL, path, &cuts);
   if (s)
-    cuts = (lm_gemm_cuts){0};
+    cuts = (lm_gemm_tilings){0};
   lm_status_free(s);
   return cuts;
 }
 
-static void merge(lm_arena *a, lm_gemm_cuts *known, const lm_gemm_cuts *found) {
+static void merge(lm_arena *a, lm_gemm_tilings *known, const lm_gemm_tilings *found) {
   for (uint32_t i = 0; i < found->n; i++)
-    if (!lm_gemm_cuts_find(known, &found->v[i].key))
+    if (!lm_gemm_tilings_find(known, &found->v[i].key))
       LM_PUSH(a, known->v, known->n, known->cap) = found->v[i];
 }
 
@@ -206,7 +206,7 @@ static lm_status measure(lm_session *s, const lm_cpu_info *cpu, int threads) {
   const char *path;
   lm_kernels kernels;
   LM_TRY(cache_path(a, cpu, threads, &path));
-  lm_gemm_cuts known = cache_read(a, cpu, path);
+  lm_gemm_tilings known = cache_read(a, cpu, path);
   lm_status status =
       lm_kernels_load(s->plan, &(lm_exec_options){.load_dir = s->load_dir}, threads, &kernels);
   lm_tune_options o = {.threads = threads,
@@ -228,7 +228,7 @@ static lm_status measure(lm_session *s, const lm_cpu_info *cpu, int threads) {
 lm_status lm_tuned_recall(lm_session *s, const char *run) {
   const char *lock = lm_path_join(s->ctx->arena, run, "tuned.json");
   lm_cpu_info cpu;
-  if (!lm_tuned_is_asked(s))
+  if (!lm_tuned_is_requested(s))
     return NULL;
   s->tuned.recalled = !access(lock, F_OK);
   if (!s->tuned.recalled)
@@ -242,7 +242,7 @@ lm_status lm_tuned_recall(lm_session *s, const char *run) {
 lm_status lm_tuned_find(lm_session *s, int threads) {
   lm_tuned *t = &s->tuned;
   lm_cpu_info cpu;
-  if (!lm_tuned_is_asked(s))
+  if (!lm_tuned_is_requested(s))
     return NULL;
   if (s->target.arch)
     return t->recalled ? NULL : lm_tuned_gpu_find(s);
@@ -258,7 +258,7 @@ lm_status lm_tuned_find(lm_session *s, int threads) {
 lm_status lm_tuned_write(const lm_session *s, const char *dir) {
   lm_arena *a = s->ctx->arena;
   lm_cpu_info cpu;
-  if (!lm_tuned_is_asked(s))
+  if (!lm_tuned_is_requested(s))
     return NULL;
   const char *path = lm_path_join(a, dir, "tuned.json");
   if (s->target.arch)

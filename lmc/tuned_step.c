@@ -21,10 +21,10 @@ static const double MACHINE_SHARE = 0.8; // of memory, for two plans at once
 // What is tried, the likeliest gain first. Rows and places that a plan has anyway, or that make no
 // difference, are not run.
 static const lm_variant changes[] = {
-    {.off = "chunk"},  {.on = "pack"},  {.off = "pack"}, {.on = "layout"},
-    {.off = "layout"}, {.rows = 1024},  {.rows = 256},   {.rows = 2048},
-    {.rows = 8192},    {.off = "jam"},  {.places = 8},   {.places = 128},
-    {.places = 4096},  {.off = "licm"}, {.on = "slab"},  {.off = "slab"}};
+    {.off = "tile_vocab"},  {.on = "fuse_gemms"},  {.off = "fuse_gemms"}, {.on = "prepack"},
+    {.off = "prepack"}, {.rows = 1024},  {.rows = 256},   {.rows = 2048},
+    {.rows = 8192},    {.off = "fuse_loops"},  {.places = 8},   {.places = 128},
+    {.places = 4096},  {.off = "licm"}, {.on = "tile_rows"},  {.off = "tile_rows"}};
 
 // ---- text
 
@@ -78,7 +78,7 @@ static bool variant_read(lm_arena *a, json_t *j, lm_variant *out, double *out_ga
   *out = (lm_variant){names_or_null(a, off), names_or_null(a, on), (int)rows, (int)places};
   lm_status none = out->off ? lm_pass_disable(a, out->off, &env) : NULL;
   if (!none && out->on)
-    none = lm_pass_ask(a, out->on, &env);
+    none = lm_pass_force(a, out->on, &env);
   lm_status_free(none);
   return !none && *out_gain >= 0;
 }
@@ -176,7 +176,7 @@ static lm_status trial_start(trial *t) {
   LM_TRY(lm_session_start(&t->s, NULL));
   LM_TRY(lm_session_train(&t->s));
   LM_TRY(lm_step_batch(&t->s));
-  return lm_step_turn(&t->s, false, &(lm_step_times){0});
+  return lm_step_measure(&t->s, false, &(lm_step_times){0});
 }
 
 static void trial_close(trial *t) {
@@ -188,7 +188,7 @@ static void trial_close(trial *t) {
 static lm_status turn_ms(void *user, double *out) {
   const trial *t = user;
   lm_step_times x = {0};
-  LM_TRY(lm_step_turn(&t->s, true, &x));
+  LM_TRY(lm_step_measure(&t->s, true, &x));
   *out = lm_step_ms(&t->s, &x);
   return NULL;
 }
@@ -242,7 +242,7 @@ static bool changed(lm_arena *a, const lm_variant *best, const lm_variant *chang
 
 // Slabs are for caches of cores: a GPU wants all rows at once.
 static bool is_for(const lm_session *s, const lm_variant *change) {
-  return !s->target.arch || !names_one(change->on, "slab");
+  return !s->target.arch || !names_one(change->on, "tile_rows");
 }
 
 static lm_status change_try(search *x, const lm_variant *change) {
@@ -273,7 +273,7 @@ static void progress(const search *x, int i) {
 static lm_status changes_try(search *x) {
   lm_step_times once = {0};
   for (int i = 0; i < 2; i++)
-    LM_TRY(lm_step_turn(&x->best->s, true, &once));
+    LM_TRY(lm_step_measure(&x->best->s, true, &once));
   x->turn = once.micro + once.norm + once.update;
   for (int i = 0; i < (int)LM_COUNT(changes); i++) {
     progress(x, i);
@@ -310,7 +310,7 @@ static lm_status best_find(lm_session *s, trial *base) {
 lm_status lm_tuned_step_find(lm_session *s) {
   trial base;
   double start = lm_now();
-  if (!lm_tuned_is_asked(s) || is_told(s) || s->tuned.recalled)
+  if (!lm_tuned_is_requested(s) || is_told(s) || s->tuned.recalled)
     return NULL;
   lm_status status = trial_plan(s, &s->variant, &base);
   if (!status)

@@ -8,7 +8,7 @@
 // measured, and is the same plan if there was no time. Half of the budget goes to steps, what is
 // left to products.
 //
-//   RUN/tuned.json        ..., "step": {"off": "chunk", "on": "", "rows": 0, "places": 0,
+//   RUN/tuned.json        ..., "step": {"off": "tile_vocab", "on": "", "rows": 0, "places": 0,
 //   "gain": 1.062}, "products": [... CACHE/step-KEY.json   the same object, by machine, threads and
 //   the default plan, every line of it
 #ifndef LMC_TUNED_STEP_H

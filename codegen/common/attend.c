@@ -15,7 +15,7 @@ static void axis_add(const lm_module *m, lm_attend_axes *to, lm_axis a) {
 }
 
 // Axes of t that the scores have not.
-static lm_attend_axes own_axes(const lm_attend_form *f, lm_type t) {
+static lm_attend_axes own_axes(const lm_attend_spec *f, lm_type t) {
   lm_attend_axes own = {.size = 1};
   for (int i = 0; i < t.rank; i++)
     if (!has(f->space, t.axis[i]))
@@ -23,13 +23,13 @@ static lm_attend_axes own_axes(const lm_attend_form *f, lm_type t) {
   return own;
 }
 
-int lm_attend_operand(const lm_attend_form *f, const lm_value *arg) {
+int lm_attend_operand(const lm_attend_spec *f, const lm_value *arg) {
   if (arg->def)
     return -1;
   return f->vjp ? (arg->index ? (int)arg->index - 1 : -2) : (int)arg->index;
 }
 
-const lm_attend_product *lm_attend_product_of(const lm_attend_form *f, const lm_value *v) {
+const lm_attend_dot *lm_attend_dot_of(const lm_attend_spec *f, const lm_value *v) {
   for (int i = 0; i < f->n_products; i++)
     if (f->products[i].v == v)
       return &f->products[i];
@@ -57,23 +57,23 @@ static bool same_axes(const lm_attend_axes *a, const lm_attend_axes *b) {
 
 // An operand's rows lie in one order, that of the first product that has it; `otherwise`: of none
 // with these axes.
-static lm_attend_axes row_order(const lm_attend_form *f, uint32_t operand,
+static lm_attend_axes row_order(const lm_attend_spec *f, uint32_t operand,
                                 const lm_attend_axes *otherwise) {
   for (int i = 0; i < f->n_products; i++) {
-    const lm_attend_product *p = &f->products[i];
+    const lm_attend_dot *p = &f->products[i];
     if ((p->row == operand || p->col == operand) && same_axes(&p->over, otherwise))
       return p->over;
   }
   return *otherwise;
 }
 
-static bool product_add(lm_attend_form *f, const lm_op *dot, lm_buf *why) {
+static bool product_add(lm_attend_spec *f, const lm_op *dot, lm_buf *why) {
   int x = lm_attend_operand(f, dot->in[0]);
   int w = lm_attend_operand(f, dot->in[1]);
   if (x < 0 || w < 0 || f->n_products == LM_ATTEND_PARTS)
     return lm_why(why, "a product of other than operands");
   bool first = has(dot->in[0]->type, f->t);
-  lm_attend_product p = {
+  lm_attend_dot p = {
       .v = dot->out[0], .row = (uint32_t)(first ? x : w), .col = (uint32_t)(first ? w : x)};
   for (int i = 0; i < dot->attr.n_axes; i++)
     axis_add(f->m, &p.over, dot->attr.axes[i]);
@@ -86,7 +86,7 @@ static bool product_add(lm_attend_form *f, const lm_op *dot, lm_buf *why) {
   return true;
 }
 
-static bool products_find(lm_attend_form *f, lm_buf *why) {
+static bool products_find(lm_attend_spec *f, lm_buf *why) {
   for (const lm_op *op = f->op->body->first; op; op = op->next)
     if (op->code == LM_OP_DOT && lm_attend_tiled(f->op, op->out[0]->type) &&
         !product_add(f, op, why))
@@ -96,7 +96,7 @@ static bool products_find(lm_attend_form *f, lm_buf *why) {
 
 // ---- sums
 
-static bool sum_add(lm_attend_form *f, uint32_t result, const lm_value *yield, lm_buf *why) {
+static bool sum_add(lm_attend_spec *f, uint32_t result, const lm_value *yield, lm_buf *why) {
   const lm_op *op = unpermuted(yield)->def;
   bool dot = op && op->code == LM_OP_DOT;
   if (!op || (!dot && op->code != LM_OP_SUM))
@@ -117,7 +117,7 @@ static bool sum_add(lm_attend_form *f, uint32_t result, const lm_value *yield, l
   return sum->other >= 0 || lm_why(why, "a sum weighted with other than an operand");
 }
 
-static bool sums_find(lm_attend_form *f, lm_buf *why) {
+static bool sums_find(lm_attend_spec *f, lm_buf *why) {
   f->sums[f->n_sums++] = (lm_attend_sum){.other = LM_ATTEND_DO, .own = f->v_own};
   if (f->op->n_out > LM_ATTEND_PARTS)
     return lm_why(why, "more than %d cotangents", LM_ATTEND_PARTS);
@@ -136,7 +136,7 @@ static bool is_const(const lm_value *v, double *out) {
   return true;
 }
 
-static void axes_find(lm_attend_form *f) {
+static void axes_find(lm_attend_spec *f) {
   f->outer = f->shared = (lm_attend_axes){.size = 1};
   for (int i = 0; i < f->space.rank; i++) {
     lm_axis a = f->space.axis[i];
@@ -151,9 +151,9 @@ static void axes_find(lm_attend_form *f) {
   }
 }
 
-bool lm_attend_form_make(const lm_module *m, const lm_op *op, lm_attend_form *out, lm_buf *why) {
+bool lm_attend_spec_make(const lm_module *m, const lm_op *op, lm_attend_spec *out, lm_buf *why) {
   double c;
-  *out = (lm_attend_form){.m = m,
+  *out = (lm_attend_spec){.m = m,
                           .op = op,
                           .vjp = op->code == LM_OP_ATTEND_VJP,
                           .t = lm_attend_t(op),
@@ -175,10 +175,10 @@ bool lm_attend_form_make(const lm_module *m, const lm_op *op, lm_attend_form *ou
   return products_find(out, why) && (!out->vjp || sums_find(out, why));
 }
 
-bool lm_attend_known(const lm_module *m, const lm_op *op) {
-  lm_attend_form f;
+bool lm_attend_is_supported(const lm_module *m, const lm_op *op) {
+  lm_attend_spec f;
   lm_buf why = {0};
-  bool known = lm_attend_form_make(m, op, &f, &why);
+  bool known = lm_attend_spec_make(m, op, &f, &why);
   lm_buf_free(&why);
   return known;
 }

@@ -18,11 +18,11 @@ typedef struct lm_attend_axes {
 } lm_attend_axes; // size: their product
 
 // dot(row, col) over own axes, that are not the scores'. Operands by number.
-typedef struct lm_attend_product {
+typedef struct lm_attend_dot {
   const lm_value *v;
   uint32_t row, col;
   lm_attend_axes over;
-} lm_attend_product;
+} lm_attend_dot;
 
 // A result of attend_vjp: tiles summed over s (rows: a row for each t) or over t, weighted with
 // another operand's rows.
@@ -35,7 +35,7 @@ typedef struct lm_attend_sum {
       own; // of the result: those that the scores have not, in the order of the other's rows
 } lm_attend_sum;
 
-typedef struct lm_attend_form {
+typedef struct lm_attend_spec {
   const lm_module *m;
   const lm_op *op;
   bool vjp;
@@ -48,17 +48,17 @@ typedef struct lm_attend_form {
   lm_attend_axes v_own; // of v
   const lm_value *score, *mask,
       *factor; // mask, factor: NULL where all is let through, where it is 1
-  lm_attend_product products[LM_ATTEND_PARTS];
+  lm_attend_dot products[LM_ATTEND_PARTS];
   int n_products;
   lm_attend_sum sums[LM_ATTEND_PARTS];
   int n_sums;
-} lm_attend_form;
+} lm_attend_spec;
 
 // False with a reason if the region holds what no generator knows.
-bool lm_attend_form_make(const lm_module *m, const lm_op *op, lm_attend_form *out, lm_buf *why);
-bool lm_attend_known(const lm_module *m, const lm_op *op); // whether it does not
-const lm_attend_product *lm_attend_product_of(const lm_attend_form *f,
+bool lm_attend_spec_make(const lm_module *m, const lm_op *op, lm_attend_spec *out, lm_buf *why);
+bool lm_attend_is_supported(const lm_module *m, const lm_op *op); // whether it does not
+const lm_attend_dot *lm_attend_dot_of(const lm_attend_spec *f,
                                               const lm_value *v); // NULL if v is none
-int lm_attend_operand(const lm_attend_form *f,
+int lm_attend_operand(const lm_attend_spec *f,
                       const lm_value *arg); // -1: no argument; the score's cotangent is -2
 #endif

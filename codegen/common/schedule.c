@@ -15,14 +15,14 @@ bool lm_kernel_result_summed(const lm_op *kernel, uint32_t i) {
   return kernel->attr.n_to && i >= kernel->attr.imm[0];
 }
 
-bool lm_kernel_axis_outer(const lm_op *kernel, lm_axis a) {
+bool lm_kernel_axis_is_parallel(const lm_op *kernel, lm_axis a) {
   return lm_attr_has_axis(&kernel->attr, a);
 }
 
 lm_type lm_kernel_inner(const lm_op *kernel, lm_type t) {
   lm_type u = {.dtype = t.dtype};
   for (int i = 0; i < t.rank; i++)
-    if (!lm_kernel_axis_outer(kernel, t.axis[i]))
+    if (!lm_kernel_axis_is_parallel(kernel, t.axis[i]))
       u.axis[u.rank++] = t.axis[i];
   return u;
 }

@@ -60,7 +60,7 @@ typedef struct lm_schedule {
 lm_schedule *lm_schedule_make(const lm_module *m, const lm_op *kernel, bool keep, lm_arena *arena);
 
 bool lm_op_is_reduction(const lm_op *op); // sum, max, scatter_add
-bool lm_kernel_axis_outer(const lm_op *kernel, lm_axis a);
+bool lm_kernel_axis_is_parallel(const lm_op *kernel, lm_axis a);
 lm_type lm_kernel_inner(const lm_op *kernel, lm_type t); // without outer axes
 lm_type lm_kernel_space(const lm_op *kernel, lm_root r); // inner axes that it loops over
 const lm_node *lm_schedule_node(const lm_schedule *s, const lm_value *v); // NULL for an operand

@@ -45,7 +45,7 @@ void cpu_attend_map_check(cpu_attend *e, lm_buf *b) {
 
 void cpu_attend_products(cpu_attend *e, lm_buf *b) {
   for (int i = 0; i < e->f.n_products; i++) {
-    const lm_attend_product *p = &e->f.products[i];
+    const lm_attend_dot *p = &e->f.products[i];
     cpu_attend_dot(e, b, (int)p->col, (int)p->row, lm_arena_printf(e->g.arena, "p%d", i));
   }
 }
@@ -97,7 +97,7 @@ static const lm_value *without_casts(const lm_value *v) {
 }
 
 // Whether the score is a product times a positive constant, or a product alone.
-static const lm_attend_product *scaled_product(const cpu_attend *e, double *out_times) {
+static const lm_attend_dot *scaled_product(const cpu_attend *e, double *out_times) {
   const lm_value *v = without_casts(e->f.score), *times = NULL;
   for (int i = 0; !times && v->def && v->def->code == LM_OP_MUL && i < 2; i++) {
     const lm_value *one = without_casts(v->def->in[i]);
@@ -108,14 +108,14 @@ static const lm_attend_product *scaled_product(const cpu_attend *e, double *out_
     }
   }
   *out_times = times ? times->def->attr.num : 1;
-  return *out_times > 0 ? lm_attend_product_of(&e->f, v) : NULL;
+  return *out_times > 0 ? lm_attend_dot_of(&e->f, v) : NULL;
 }
 
 // x = weights of this tile. What is but a scaled product is not written as a score before.
 static void softmax(cpu_attend *e, lm_buf *b, bool masked) {
   long long rows = e->rows;
   double times = 1;
-  const lm_attend_product *p = masked ? NULL : scaled_product(e, &times);
+  const lm_attend_dot *p = masked ? NULL : scaled_product(e, &times);
   const char *from = p ? lm_arena_printf(e->g.arena, "p%d", (int)(p - e->f.products)) : "x";
   if (!p) {
     const char *score = cpu_attend_value(e, e->f.score);
@@ -301,7 +301,7 @@ bool lm_cpu_attend_emit(void *module, const lm_op *op, lm_arena *arena, lm_kerne
   lm_arena *scratch = lm_arena_create();
   cpu_attend e = {.g = {.arena = scratch, .m = m}};
   lm_buf why = {0}, text = {0};
-  bool ok = lm_attend_form_make(m, op, &e.f, &why);
+  bool ok = lm_attend_spec_make(m, op, &e.f, &why);
   if (!ok)
     lm_error(m->ctx, op->loc, "E702", "attention: %s: not yet possible on the processor", why.p);
   e.rows = e.f.tile_t ? e.f.tile_t : TILE;

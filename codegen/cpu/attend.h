@@ -28,7 +28,7 @@ typedef struct cpu_attend_operand {
 
 typedef struct cpu_attend {
   lm_gen g; // for its arena, names and extents
-  lm_attend_form f;
+  lm_attend_spec f;
   int64_t rows, cols;          // of a full tile
   cpu_attend_operand *operand; // by number
   bool halves;                 // some are

@@ -22,8 +22,8 @@ bool lm_cpu_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand,
 
 // Code for tiles of a product; false if it has a form for which there is none. Whether it is
 // expected to beat the library.
-bool lm_cpu_product_emit(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out);
-bool lm_cpu_product_is_worth(const lm_plan_gemm *g);
+bool lm_cpu_gemm_emit(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out);
+bool lm_cpu_gemm_is_profitable(const lm_plan_gemm *g);
 
 // How that code reads a weight on a processor with vectors of so many floats and, if so, a matrix
 // unit for bf16; by type of operands. A matrix unit takes as long to multiply as vectors to lay out

@@ -33,7 +33,7 @@ typedef struct cpu_emit {
   bool ordered; // the innermost loop may not run in vectors
   bool wide;    // the innermost loop is a long sum: blocks of it are added in double
   // of the whole kernel
-  int64_t scratch[LM_KERNEL_SCRATCH];
+  int64_t scratch[LM_KERNEL_WORKSPACES];
   int n_scratch;
 } cpu_emit;
 

@@ -123,7 +123,7 @@ static void put_rows(cpu_emit *e, lm_buf *b, lm_buf *in_place) {
     int64_t bytes = elements * (t == LM_F64 ? 8 : 4);
     const char *type = lm_gen_held_type(t);
     stack += bytes;
-    if (stack <= STACK_BYTES || e->n_scratch == LM_KERNEL_SCRATCH) {
+    if (stack <= STACK_BYTES || e->n_scratch == LM_KERNEL_WORKSPACES) {
       lm_buf_printf(b, "%s h%u[%lld] __attribute__((aligned(64)))", type, i, (long long)elements);
       lm_gen_type_note(&e->g, b, lm_kernel_inner(e->g.kernel, n->op->out[0]->type));
       continue;
@@ -276,8 +276,8 @@ lm_plan_target lm_cpu_target(lm_module *m) {
                           .prelude = lm_cpu_prelude_text(m->arena),
                           .kernel = lm_cpu_kernel_emit,
                           .in_place = lm_cpu_kernel_in_place,
-                          .attends = lm_attend_known,
-                          .product_is_worth = lm_cpu_product_is_worth,
-                          .product = lm_cpu_product_emit,
+                          .attends = lm_attend_is_supported,
+                          .product_is_worth = lm_cpu_gemm_is_profitable,
+                          .product = lm_cpu_gemm_emit,
                           .attend_tile = 32};
 }

@@ -134,7 +134,7 @@ static void tile_forward(cuda_attend *e, lm_buf *b, long long width) {
   cuda_attend_fill(e, b, LM_ATTEND_V, &e->f.v_own);
   cuda_attend_fills_wait(e, b);
   for (int i = 0; i < e->f.n_products; i++) {
-    const lm_attend_product *p = &e->f.products[i];
+    const lm_attend_dot *p = &e->f.products[i];
     cuda_attend_product(e, b, lm_arena_printf(e->g.arena, "p%d", i), p->row, p->col, p->over.size);
   }
   cuda_attend_softmax(e, b);
@@ -264,7 +264,7 @@ static void put_params(cuda_attend *e, lm_buf *b) {
 }
 
 // All that stands in tiles is bf16.
-static bool all_half(const lm_attend_form *f) {
+static bool all_half(const lm_attend_spec *f) {
   bool half = f->op->in[LM_ATTEND_V]->type.dtype == LM_BF16;
   for (int i = 0; i < f->n_products; i++)
     half &= f->op->in[f->products[i].row]->type.dtype == LM_BF16 &&
@@ -275,7 +275,7 @@ static bool all_half(const lm_attend_form *f) {
   return half && (!f->vjp || f->op->in[LM_ATTEND_DO]->type.dtype == LM_BF16);
 }
 
-static int64_t widest(const lm_attend_form *f) {
+static int64_t widest(const lm_attend_spec *f) {
   int64_t n = f->v_own.size;
   for (int i = 0; i < f->n_products; i++)
     if (f->products[i].over.size > n)
@@ -328,7 +328,7 @@ static bool choose(cuda_attend *e, lm_buf *body, int64_t *blocks) {
   return false;
 }
 
-static bool fits_int(const lm_attend_form *f) {
+static bool fits_int(const lm_attend_spec *f) {
   int64_t most = 0;
   for (uint32_t i = 0; i < f->op->n_in + f->op->n_out; i++) {
     lm_type t = i < f->op->n_in ? f->op->in[i]->type : f->op->out[i - f->op->n_in]->type;
@@ -374,7 +374,7 @@ bool cuda_attend_emit(const cuda_target *t, const lm_op *op, lm_arena *arena, lm
       .g = {.arena = scratch, .m = m}, .groups = t->groups, .products = t->tf32 ? "TF32" : "F32"};
   lm_buf why = {0}, body = {0};
   int64_t blocks = 0;
-  bool ok = lm_attend_form_make(m, op, &e.f, &why);
+  bool ok = lm_attend_spec_make(m, op, &e.f, &why);
   e.half = ok && all_half(&e.f);
   if (e.half)
     e.products = "BF16";

@@ -17,7 +17,7 @@ enum {
 
 typedef struct cuda_attend {
   lm_gen g; // for its arena, names and extents
-  lm_attend_form f;
+  lm_attend_spec f;
   bool half;            // tiles are bf16; else f32
   const char *products; // BF16, TF32: on tensor cores; F32
   bool groups;          // products are warpgroups'

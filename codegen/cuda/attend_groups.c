@@ -245,7 +245,7 @@ void cuda_attend_work_side(cuda_attend_side *to, int *n, uint32_t k, const lm_at
 // ---- forward
 
 const char *cuda_attend_groups_forward_why(cuda_attend *e) {
-  const lm_attend_product *p = e->f.products;
+  const lm_attend_dot *p = e->f.products;
   const char *why = NULL;
   if (!e->half)
     return "operands that are not bf16";
@@ -275,7 +275,7 @@ static const char *asked(cuda_attend *e, void (*write)(cuda_attend *e, lm_buf *b
 }
 
 static void scores_ask(cuda_attend *e, lm_buf *b) {
-  const lm_attend_product *p = e->f.products;
+  const lm_attend_dot *p = e->f.products;
   cuda_attend_product(e, b, "p0", p->row, p->col, p->over.size);
 }
 
@@ -319,7 +319,7 @@ static void forward_consumer(cuda_attend *e, lm_buf *b, const cuda_attend_work *
 }
 
 int64_t cuda_attend_groups_forward(cuda_attend *e, lm_buf *b) {
-  const lm_attend_product *p = e->f.products;
+  const lm_attend_dot *p = e->f.products;
   lm_buf rows = {0}, last = {0}, multiply = {0}, text = {0};
   cuda_attend_section_begin(e, false);
   cuda_attend_work w = {.loops = "",

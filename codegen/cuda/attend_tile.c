@@ -215,7 +215,7 @@ const char *cuda_attend_value(cuda_attend *e, const lm_value *v) {
   if (e->name[v->id])
     return e->name[v->id];
   level at = level_of(e, v->type);
-  const lm_attend_product *p = lm_attend_product_of(&e->f, v);
+  const lm_attend_dot *p = lm_attend_dot_of(&e->f, v);
   if (p)
     return keep(e, v, at,
                 lm_arena_printf(e->g.arena, "p%d[n][2 * r + c]", (int)(p - e->f.products)));

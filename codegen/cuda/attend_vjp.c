@@ -175,7 +175,7 @@ static const lm_value *tile_value(const cuda_attend *e, int k, double *out_c) {
   return cuda_attend_unscaled(v, out_c);
 }
 
-static uint32_t of_axis(const cuda_attend *e, const lm_attend_product *p, lm_axis a) {
+static uint32_t of_axis(const cuda_attend *e, const lm_attend_dot *p, lm_axis a) {
   return cuda_attend_has(e->f.op->in[p->row]->type, a) ? p->row : p->col;
 }
 
@@ -378,7 +378,7 @@ static void at_once(cuda_attend *e, lm_buf *b, const section *s, const running *
 static void products(cuda_attend *e, lm_buf *b, const section *s) {
   running scores = {0}, dp = {0};
   for (int i = 0; i < e->f.n_products; i++) {
-    const lm_attend_product *p = &e->f.products[i];
+    const lm_attend_dot *p = &e->f.products[i];
     const char *name = lm_arena_printf(e->g.arena, "p%d", i);
     cuda_attend_product(e, b, name, of_axis(e, p, e->row), of_axis(e, p, e->col), p->over.size);
     running_add(&scores, name, e->cols);

@@ -53,7 +53,7 @@ typedef struct cuda_emit {
   // of the whole kernel
   int *sum_width; // by result: the order in which its sums lie in shared memory
   int64_t shared; // bytes
-  int64_t scratch[LM_KERNEL_SCRATCH];
+  int64_t scratch[LM_KERNEL_WORKSPACES];
   int n_scratch;
 } cuda_emit;
 
@@ -104,7 +104,7 @@ void cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *arena,
                        lm_kernel_code *out);
 
 // ---- product.c
-bool lm_cuda_epilogue_known(const lm_plan_gemm *g); // for lm_plan_target
+bool lm_cuda_epilogue_is_supported(const lm_plan_gemm *g); // for lm_plan_target
 
 // ---- kernel.c
 cuda_emit *cuda_emit_make(const lm_module *m, const lm_op *kernel,

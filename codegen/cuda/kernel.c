@@ -402,7 +402,7 @@ lm_plan_target lm_cuda_target(lm_module *m, const char *arch, bool tf32) {
                           .chunks = 256,
                           .rows = 4096,
                           .launch = LAUNCH,
-                          .attends = lm_attend_known,
-                          .epilogue = lm_cuda_epilogue_known,
+                          .attends = lm_attend_is_supported,
+                          .epilogue = lm_cuda_epilogue_is_supported,
                           .attend_tile = 32};
 }

@@ -85,8 +85,8 @@ void cuda_rows_declare(cuda_emit *e, lm_buf *head, lm_buf *in_place) {
       lm_gen_type_note(&e->g, head, inner);
     } else {
       int64_t rows = chunks ? chunks * e->teams : cuda_places(e);
-      if (e->n_scratch == LM_KERNEL_SCRATCH)
-        LM_BUG("a kernel with more than %d large rows", LM_KERNEL_SCRATCH);
+      if (e->n_scratch == LM_KERNEL_WORKSPACES)
+        LM_BUG("a kernel with more than %d large rows", LM_KERNEL_WORKSPACES);
       e->scratch[e->n_scratch] = rows * r.elements * (t == LM_BF16 ? 4 : lm_dtype_bytes(t));
       const char *number =
           chunks ? lm_arena_printf(e->g.arena, "(lm_block() * %d + team)", e->teams) : "place";

@@ -2,7 +2,7 @@
 #include "compiler/analysis/flops.h"
 
 #include "compiler/ir/attend.h"
-#include "compiler/ir/product.h"
+#include "compiler/ir/dot.h"
 
 static double elements(const lm_module *m, lm_type t) {
   return (double)lm_type_elements(m, t);

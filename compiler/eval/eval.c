@@ -2,7 +2,7 @@
 #include "compiler/eval/eval.h"
 #include <string.h>
 #include "compiler/eval/internal.h"
-#include "compiler/ir/product.h"
+#include "compiler/ir/dot.h"
 
 // ---- tensors
 

@@ -78,16 +78,16 @@ typedef struct lm_attr {
 // Whether the backward pass finds a value where the forward pass left it, or computes it again.
 // Printed behind the types.
 typedef enum {
-  LM_KEEP_AUTO,
-  LM_KEEP_SAVE,
-  LM_KEEP_AGAIN,
-  LM_KEEPS
-} lm_keep;
-extern const char *const lm_keep_names[LM_KEEPS]; // "", "save", "again"
+  LM_REMAT_AUTO,
+  LM_REMAT_SAVE,
+  LM_REMAT_RECOMPUTE,
+  LM_REMATS
+} lm_remat;
+extern const char *const lm_remat_names[LM_REMATS]; // "", "save", "again"
 
 struct lm_op {
   lm_opcode code;
-  uint8_t keep; // lm_keep
+  uint8_t keep; // lm_remat
   lm_loc loc;
   lm_op *prev, *next;
   lm_region *parent;

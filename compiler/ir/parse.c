@@ -509,8 +509,8 @@ static bool head(parser *p, lm_region *r, lm_op *op, operands *in) {
 }
 
 static bool keep(parser *p, lm_op *op) {
-  for (int k = 1; k < LM_KEEPS; k++)
-    if (opt_word(p, lm_keep_names[k]))
+  for (int k = 1; k < LM_REMATS; k++)
+    if (opt_word(p, lm_remat_names[k]))
       op->keep = (uint8_t)k;
   return !p->failed;
 }

@@ -251,7 +251,7 @@ static void put_region(printer *p, const lm_region *r, int depth) {
     }
     put_result_types(p->m, p->out, op);
     if (op->keep)
-      lm_buf_printf(p->out, " %s", lm_keep_names[op->keep]);
+      lm_buf_printf(p->out, " %s", lm_remat_names[op->keep]);
     put_loc(p, op->loc);
     lm_buf_puts(p->out, "\n");
   }

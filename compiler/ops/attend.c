@@ -210,7 +210,7 @@ static uint32_t region_back(lm_grad *g, const lm_op *op, const lm_op *vjp, lm_va
   lm_value **wrt = LM_NEW_N(a, lm_value *, op->n_in + 1),
            **out = LM_NEW_N(a, lm_value *, op->n_in + 1);
   for (uint32_t i = lm_attend_rest(op); i < op->n_in; i++) {
-    if (!lm_grad_wants(g, op->in[i]))
+    if (!lm_grad_needs(g, op->in[i]))
       continue;
     which[n] = i;
     wrt[n++] = lm_attend_arg(vjp, i + FIXED - 1);

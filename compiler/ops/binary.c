@@ -81,7 +81,7 @@ void vjp_add(lm_grad *g, lm_op *op) {
 
 void vjp_sub(lm_grad *g, lm_op *op) {
   lm_grad_add(g, op->in[0], cotangent(g, op));
-  if (lm_grad_wants(g, op->in[1]))
+  if (lm_grad_needs(g, op->in[1]))
     lm_grad_add(g, op->in[1], neg(g, cotangent(g, op)));
 }
 
@@ -93,7 +93,7 @@ void vjp_mul(lm_grad *g, lm_op *op) {
     return;
   }
   for (int i = 0; i < 2; i++)
-    if (lm_grad_wants(g, op->in[i]))
+    if (lm_grad_needs(g, op->in[i]))
       lm_grad_add(g, op->in[i], mul(g, cotangent(g, op), value(g, op, 1 - i)));
 }
 
@@ -101,7 +101,7 @@ void vjp_mul(lm_grad *g, lm_op *op) {
 void vjp_div(lm_grad *g, lm_op *op) {
   lm_value *q = lm_emit2(g->b, LM_OP_DIV, cotangent(g, op), value(g, op, 1));
   lm_grad_add(g, op->in[0], q);
-  if (lm_grad_wants(g, op->in[1]))
+  if (lm_grad_needs(g, op->in[1]))
     lm_grad_add(g, op->in[1], neg(g, mul(g, q, lm_grad_value(g, op->out[0]))));
 }
 
@@ -126,9 +126,9 @@ static void pow_base(lm_grad *g, lm_op *op) {
 
 // y: g z log x
 void vjp_pow(lm_grad *g, lm_op *op) {
-  if (lm_grad_wants(g, op->in[0]))
+  if (lm_grad_needs(g, op->in[0]))
     pow_base(g, op);
-  if (!lm_grad_wants(g, op->in[1]))
+  if (!lm_grad_needs(g, op->in[1]))
     return;
   lm_value *slope =
       mul(g, lm_grad_value(g, op->out[0]), lm_emit1(g->b, LM_OP_LOG, value(g, op, 0)));
@@ -138,7 +138,7 @@ void vjp_pow(lm_grad *g, lm_op *op) {
 // x: g; y: -g floor(x / y)
 void vjp_mod(lm_grad *g, lm_op *op) {
   lm_grad_add(g, op->in[0], cotangent(g, op));
-  if (!lm_grad_wants(g, op->in[1]))
+  if (!lm_grad_needs(g, op->in[1]))
     return;
   lm_value *times = lm_emit2(g->b, LM_OP_DIV, value(g, op, 0), value(g, op, 1));
   lm_value *whole = lm_emit1(g->b, LM_OP_FLOOR, times);
@@ -150,8 +150,8 @@ void vjp_select(lm_grad *g, lm_op *op) {
   lm_value *c = value(g, op, 0);
   lm_value *gz = cotangent(g, op);
   lm_value *zero = scalar(g, gz->type.dtype, 0);
-  if (lm_grad_wants(g, op->in[1]))
+  if (lm_grad_needs(g, op->in[1]))
     lm_grad_add(g, op->in[1], lm_emit_select(g->b, c, gz, zero));
-  if (lm_grad_wants(g, op->in[2]))
+  if (lm_grad_needs(g, op->in[2]))
     lm_grad_add(g, op->in[2], lm_emit_select(g->b, c, zero, gz));
 }

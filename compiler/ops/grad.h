@@ -35,7 +35,7 @@ static inline lm_value *lm_grad_value(lm_grad *g, lm_value *v) {
   return g->methods->value(g, v);
 }
 // Whether anything depends on v's cotangent; a rule may skip what it would add.
-static inline bool lm_grad_wants(lm_grad *g, lm_value *v) {
+static inline bool lm_grad_needs(lm_grad *g, lm_value *v) {
   return g->methods->wants(g, v);
 }
 // Adds to v's cotangent; sums over axes that v has not and permutes first, so a rule may ignore
@@ -44,12 +44,12 @@ static inline void lm_grad_add(lm_grad *g, lm_value *v, lm_value *cotangent) {
   g->methods->add(g, v, cotangent);
 }
 // The cotangent of a slice: several that tile an axis become one concat, others a pad each.
-static inline void lm_grad_add_place(lm_grad *g, const lm_op *slice, lm_value *cotangent) {
+static inline void lm_grad_add_slice(lm_grad *g, const lm_op *slice, lm_value *cotangent) {
   g->methods->add_place(g, slice, cotangent);
 }
 // The cotangent of a place, if the turns of the loop around read every place once, each its own:
 // these become the cotangent of the whole. False otherwise.
-static inline bool lm_grad_add_turn(lm_grad *g, const lm_op *at, lm_value *cotangent) {
+static inline bool lm_grad_add_iteration(lm_grad *g, const lm_op *at, lm_value *cotangent) {
   return g->methods->add_turn(g, at, cotangent);
 }
 // The first n operands of op as indices of places, with (first, step) pairs in attr, restated for

@@ -235,7 +235,7 @@ void vjp_rename(lm_grad *g, lm_op *op) {
   lm_grad_add(g, op->in[0], back(g, op, LM_OP_RENAME, NULL));
 }
 void vjp_slice(lm_grad *g, lm_op *op) {
-  lm_grad_add_place(g, op, lm_grad_of(g, op->out[0]));
+  lm_grad_add_slice(g, op, lm_grad_of(g, op->out[0]));
 }
 void vjp_pad(lm_grad *g, lm_op *op) {
   lm_grad_add(g, op->in[0], back(g, op, LM_OP_SLICE, op->attr.imm));
@@ -268,7 +268,7 @@ void vjp_concat(lm_grad *g, lm_op *op) {
                  .imm = {first, 1},
                  .n_imm = 2};
     first += lm_axis_size(g->b->m, op->attr.axes[i]);
-    if (!lm_grad_wants(g, op->in[i]))
+    if (!lm_grad_needs(g, op->in[i]))
       continue;
     lm_value *part = lm_value_is_weight(op->in[i]) ? slice_of_product(g, gz->def, &a) : NULL;
     lm_grad_add(g, op->in[i], part ? part : lm_emit(g->b, LM_OP_SLICE, &gz, 1, &a, NULL));

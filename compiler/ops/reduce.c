@@ -1,6 +1,6 @@
 // reduce.c - sums, maxima and products over axes.
 #include <string.h>
-#include "compiler/ir/product.h"
+#include "compiler/ir/dot.h"
 #include "compiler/ops/ops.h"
 
 static bool over_axes(const lm_module *m, const lm_op *op, lm_type x, lm_buf *why) {
@@ -169,7 +169,7 @@ void vjp_dot(lm_grad *g, lm_op *op) {
   for (int i = 0; i < 2; i++) {
     lm_value *of = op->in[i];
     lm_value *other = op->in[1 - i];
-    if (lm_grad_wants(g, of))
+    if (lm_grad_needs(g, of))
       lm_grad_add(g, of, dot_back(g, of->type, gz, lm_grad_value(g, other)));
   }
 }

@@ -205,7 +205,7 @@ void vjp_at(lm_grad *g, lm_op *op) {
   lm_type scalar = lm_type_make(LM_INT, NULL, 0);
   lm_type wide = x;
   lm_value *gz = lm_grad_of(g, op->out[0]);
-  if (lm_grad_add_turn(g, op, gz))
+  if (lm_grad_add_iteration(g, op, gz))
     return;
   lm_value *i = lm_grad_value(g, op->in[1]);
   lm_value *step = lm_emit_const(b, scalar, (double)op->attr.imm[1]);

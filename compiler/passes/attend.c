@@ -495,7 +495,7 @@ static lm_value *beside_rival(const found *x, lm_rewrite *r, const lm_op *attend
   lm_value *lse = attend->out[1];
   lm_value *half = lm_emit_const(b, lm_type_make(LM_F32, NULL, 0), 0.5);
   lm_value *lead =
-      lm_emit2(b, LM_OP_SUB, lse, lm_widen(r, lm_emit_cast(b, x->rival, LM_F32), lse->type));
+      lm_emit2(b, LM_OP_SUB, lse, lm_cast_to(r, lm_emit_cast(b, x->rival, LM_F32), lse->type));
   lm_value *turn = lm_emit1(b, LM_OP_TANH, lm_emit2(b, LM_OP_MUL, lead, half));
   lm_value *share = lm_emit2(b, LM_OP_ADD, lm_emit2(b, LM_OP_MUL, turn, half), half);
   return lm_emit2(b, LM_OP_MUL, o, lm_emit_cast(b, share, (lm_dtype)o->type.dtype));
@@ -522,7 +522,7 @@ static lm_value *write_attend(found *x, lm_rewrite *r) {
   for (uint32_t i = 0; i < x->n_ops; i++)
     lm_op_clone(b, x->ops[i], w.map);
   lm_value *factor = factor_of(x, &w, x->weighted), *yields[LM_ATTEND_COTANGENTS];
-  yields[LM_ATTEND_SCORE] = lm_widen(r, inside(&w, x->score), w.space);
+  yields[LM_ATTEND_SCORE] = lm_cast_to(r, inside(&w, x->score), w.space);
   yields[LM_ATTEND_MASK] =
       x->mask ? inside(&w, x->mask) : lm_emit_const(b, lm_type_make(LM_BOOL, NULL, 0), 1);
   yields[LM_ATTEND_FACTOR] =

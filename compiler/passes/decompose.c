@@ -31,7 +31,7 @@ static lm_value *place(lm_rewrite *r, lm_type x, const lm_attr *over, int64_t *o
   x.dtype = LM_INT;
   for (int i = 0; i < over->n_axes; i++) {
     int64_t size = lm_axis_size(r->b.m, over->axes[i]);
-    lm_value *at = lm_widen(r, iota(r, over->axes[i]), x);
+    lm_value *at = lm_cast_to(r, iota(r, over->axes[i]), x);
     sum = sum ? lm_emit2(&r->b, LM_OP_ADD, lm_emit2(&r->b, LM_OP_MUL, sum, int_const(r, size)), at)
               : at;
     *out_n *= size;
@@ -62,10 +62,10 @@ static lm_value *scatter(lm_rewrite *r, lm_op *op) {
   if (!lm_type_subset(op->in[0]->type, to) || r->b.m->axes[v].dyn)
     return NULL;
   whole.dtype = LM_INT;
-  lm_value *at = lm_widen(r, lm_emit_clamp(&r->b, op->in[1], lm_axis_size(r->b.m, v)), whole);
-  lm_value *here = lm_emit2(&r->b, LM_OP_EQ, at, lm_widen(r, iota(r, v), whole));
+  lm_value *at = lm_cast_to(r, lm_emit_clamp(&r->b, op->in[1], lm_axis_size(r->b.m, v)), whole);
+  lm_value *here = lm_emit2(&r->b, LM_OP_EQ, at, lm_cast_to(r, iota(r, v), whole));
   lm_value *zero = lm_emit_const(&r->b, lm_type_make((lm_dtype)to.dtype, NULL, 0), 0);
-  return lm_emit_select(&r->b, here, lm_widen(r, op->in[0], to), zero);
+  return lm_emit_select(&r->b, here, lm_cast_to(r, op->in[0], to), zero);
 }
 
 // ---- long sums
@@ -107,7 +107,7 @@ static lm_value *sum(lm_rewrite *r, lm_op *op) {
     return lm_emit_cast(&r->b, lm_emit(&r->b, LM_OP_SUM, &x, 1, &op->attr, NULL), LM_BF16);
   }
   bool many = lm_type_elements(m, op->out[0]->type) >= *(const int *)r->user;
-  bool little = lm_type_elements(m, op->in[0]->type) <= LM_FUSE_LITTLE;
+  bool little = lm_type_elements(m, op->in[0]->type) <= LM_FUSE_MAX_SERIAL;
   if (many || little || !split_axes(m, op, &outer, &inner))
     return NULL;
   lm_value *row = lm_emit(&r->b, LM_OP_SUM, &op->in[0], 1, &inner, NULL);

@@ -29,7 +29,7 @@
 #include <math.h>
 #include <string.h>
 #include "compiler/eval/eval.h"
-#include "compiler/ir/product.h"
+#include "compiler/ir/dot.h"
 #include "compiler/ops/interface.h"
 #include "compiler/passes/fuse.h"
 #include "compiler/passes/rewrite.h"
@@ -94,7 +94,7 @@ static lm_value *other_operand(const lm_op *op, const lm_value *v) {
 static bool read_elsewhere(const sums *s, const lm_value *v) {
   const lm_fuse_node *n = s->kernels ? lm_fuse_node_of(s->kernels, v) : NULL;
   if (n)
-    return n->kind == LM_FUSE_OWN && n->needed;
+    return n->kind == LM_FUSE_FUSED && n->needed;
   const lm_op *op = s->user[v->id];
   if (s->uses[v->id] != 1)
     return s->uses[v->id] > 1;
@@ -167,7 +167,7 @@ static void note_sum(lm_op *op, void *user) {
     }
 }
 
-bool lm_epilogue_wanted(const lm_pass_env *env) {
+bool lm_epilogue_is_enabled(const lm_pass_env *env) {
   const lm_plan_target *t = env->target;
   return t && t->epilogue && !lm_pass_is_off(env, "epilogue");
 }
@@ -245,7 +245,7 @@ static lm_op *product(const epilogue *e, const sum *x, lm_opcode code) {
   lm_builder b = {e->m, at->parent, at, x->dot->loc, x->dot->keep ? x->dot->keep : at->keep};
   lm_op *op = lm_emit_op(&b, code, in, n, &x->dot->attr, &x->dot->out[0]->type);
   lm_plan_gemm form;
-  if (lm_plan_epilogue_form(e->m, op, &form) && e->target->epilogue(&form))
+  if (lm_plan_gemm_from_epilogue(e->m, op, &form) && e->target->epilogue(&form))
     return op;
   lm_op_remove(op);
   return NULL;
@@ -285,7 +285,7 @@ static void visit(lm_op *op, void *user) {
 }
 
 bool lm_pass_epilogue(lm_module *m, const lm_pass_env *env) {
-  if (!lm_epilogue_wanted(env))
+  if (!lm_epilogue_is_enabled(env))
     return true;
   for (lm_func *f = m->funcs; f; f = f->next) {
     epilogue e = {m, env->target, sums_create(f)};

@@ -19,7 +19,7 @@
 #include "compiler/passes/fuse.h"
 #include <string.h>
 #include "compiler/ir/internal.h"
-#include "compiler/ir/product.h"
+#include "compiler/ir/dot.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 #include "compiler/plan/planner.h"
@@ -74,7 +74,7 @@ static lm_value *now(writer *w, lm_value *v) {
 static void collect_operand(void *user, lm_value *v, lm_type touched) {
   body *k = user;
   lm_fuse_node *n = lm_fuse_node_of(k->w->s, v);
-  if ((n && n->kind == LM_FUSE_OWN && n->group == k->group) || lm_idmap_get(&k->map, v))
+  if ((n && n->kind == LM_FUSE_FUSED && n->group == k->group) || lm_idmap_get(&k->map, v))
     return;
   lm_idmap_set(&k->map, v, v);
   LM_PUSH(k->w->s->arena, k->in, k->n_in, k->cap_in) = v;
@@ -111,7 +111,7 @@ static lm_value *add_chunks(writer *w, lm_value *chunks, const lm_op *sum) {
 }
 
 static lm_attr kernel_attr(const lm_fuse *s, uint32_t group, lm_axis chunk, uint32_t first) {
-  lm_type outer = lm_fuse_outer(s, group);
+  lm_type outer = lm_fuse_parallel_axes(s, group);
   lm_attr a = {
       .n_axes = outer.rank, .to = {chunk}, .n_to = chunk != 0, .imm = {first}, .n_imm = chunk != 0};
   memcpy(a.axes, outer.axis, sizeof a.axes);
@@ -206,7 +206,7 @@ static void write_group(writer *w, uint32_t group) {
 // A view or constant that stays outside of kernels: written where it is used first.
 static void write_views(writer *w, lm_value *v) {
   lm_fuse_node *n = lm_fuse_node_of(w->s, v);
-  if (!n || n->kind != LM_FUSE_FREE || n->placed || n->op->parent != w->region)
+  if (!n || n->kind != LM_FUSE_REMAT || n->placed || n->op->parent != w->region)
     return;
   n->placed = true;
   for (uint32_t i = 0; i < n->op->n_in; i++) {
@@ -235,9 +235,9 @@ static void write_top(writer *w, lm_fuse_node *n) {
 
 static void write_op(writer *w, lm_op *op) {
   lm_fuse_node *n = &w->s->nodes[op->mark];
-  if (n->kind == LM_FUSE_OWN)
+  if (n->kind == LM_FUSE_FUSED)
     write_group(w, n->group);
-  else if (n->kind == LM_FUSE_TOP && !n->placed)
+  else if (n->kind == LM_FUSE_UNFUSED && !n->placed)
     write_top(w, n);
 }
 
@@ -246,12 +246,12 @@ static void views_of_body(writer *w, const lm_region *r) {
   for (const lm_op *op = r->first; op; op = op->next) {
     if (op->code == LM_OP_LOOP)
       views_of_body(w, op->body);
-    if (w->s->nodes[op->mark].kind != LM_FUSE_TOP)
+    if (w->s->nodes[op->mark].kind != LM_FUSE_UNFUSED)
       continue;
     for (uint32_t i = 0; i < op->n_in; i++) {
       lm_value *v = op->in[i];
       while (v->region != w->region && lm_fuse_node_of(w->s, v) &&
-             lm_fuse_node_of(w->s, v)->kind == LM_FUSE_FREE && v->def->n_in)
+             lm_fuse_node_of(w->s, v)->kind == LM_FUSE_REMAT && v->def->n_in)
         v = v->def->in[0];
       write_views(w, v);
     }
@@ -269,7 +269,7 @@ static void write_region(writer *w, lm_region *r) {
   w->region = w->b.at = r;
   w->b.before = NULL;
   for (uint32_t i = 0; i < n; i++) {
-    if (w->s->nodes[ops[i]->mark].kind != LM_FUSE_TOP)
+    if (w->s->nodes[ops[i]->mark].kind != LM_FUSE_UNFUSED)
       continue;
     if (ops[i]->code == LM_OP_LOOP && !w->s->nodes[ops[i]->mark].placed) {
       write_deps(w, &w->s->nodes[ops[i]->mark]);
@@ -294,7 +294,7 @@ static void fuse_func(lm_module *m, lm_func *f, lm_fuse_machine machine, bool gr
 
 lm_fuse_machine lm_fuse_machine_of(const lm_pass_env *env) {
   const lm_plan_target *t = env ? env->target : NULL;
-  return (lm_fuse_machine){t && t->places ? t->places : LM_FUSE_PLACES,
+  return (lm_fuse_machine){t && t->places ? t->places : LM_FUSE_MIN_POINTS,
                            t && t->chunks ? t->chunks : LM_FUSE_CHUNKS};
 }
 

@@ -5,19 +5,19 @@
 #include "compiler/passes/pass.h"
 
 enum {
-  LM_FUSE_PLACES = 32,    // places that keep a machine busy, where its target says no other
+  LM_FUSE_MIN_POINTS = 32,    // places that keep a machine busy, where its target says no other
   LM_FUSE_LAUNCH = 4096,  // elements that take as long as starting a kernel
-  LM_FUSE_LITTLE = 16384, // elements that one place can sum up
+  LM_FUSE_MAX_SERIAL = 16384, // elements that one place can sum up
   LM_FUSE_ROW = 64,       // elements that make a loop worth running
-  LM_FUSE_SUMS = 65536,   // results of a sum that is done in chunks
+  LM_FUSE_MAX_CHUNKED_SUMS = 65536,   // results of a sum that is done in chunks
   LM_FUSE_CHUNKS = 64,    // of a sum over places, likewise
   LM_FUSE_OPS = 48,       // operations of a kernel that are not recomputed anyway
 };
 
 typedef enum {
-  LM_FUSE_TOP,  // stays outside of kernels
-  LM_FUSE_FREE, // computed again in every kernel that uses it; views
-  LM_FUSE_OWN,  // computed once, in the kernel of its group
+  LM_FUSE_UNFUSED,  // stays outside of kernels
+  LM_FUSE_REMAT, // computed again in every kernel that uses it; views
+  LM_FUSE_FUSED,  // computed once, in the kernel of its group
 } lm_fuse_kind;
 
 typedef struct lm_fuse_edge {
@@ -65,7 +65,7 @@ void lm_fuse_nodes_make(lm_fuse *s);
 void lm_fuse_walk(lm_region *r, void (*fn)(lm_op *op, void *user),
                   void *user); // operations of r and of the loops in it
 lm_fuse_node *lm_fuse_node_of(const lm_fuse *s, const lm_value *v); // NULL for arguments
-bool lm_fuse_sums_places(const lm_fuse_node *n);
+bool lm_fuse_is_column_sum(const lm_fuse_node *n);
 bool lm_fuse_is_view(const lm_op *op);
 bool lm_fuse_stays(const lm_op *op); // outside of kernels
 typedef void lm_fuse_leaf(void *user, lm_value *v, lm_type touched);
@@ -76,5 +76,5 @@ void lm_fuse_leaves(const lm_fuse *s, const lm_op *op, lm_fuse_leaf *fn, void *u
 // fuse_group.c: which operations share a kernel, and what of it is needed outside
 void lm_fuse_group(lm_fuse *s);
 void lm_fuse_needs(lm_fuse *s);
-lm_type lm_fuse_outer(const lm_fuse *s, uint32_t group); // outer axes of its kernel, in order
+lm_type lm_fuse_parallel_axes(const lm_fuse *s, uint32_t group); // outer axes of its kernel, in order
 #endif

@@ -163,7 +163,7 @@ static bool try_join(lm_fuse *s, uint32_t a, uint32_t b) {
 }
 
 static bool own(const lm_fuse *s, uint32_t n) {
-  return s->nodes[n].kind == LM_FUSE_OWN;
+  return s->nodes[n].kind == LM_FUSE_FUSED;
 }
 
 static void join_along(lm_fuse *s) {
@@ -225,21 +225,21 @@ typedef struct need {
 static void need_leaf(void *user, lm_value *v, lm_type touched) {
   const need *u = user;
   lm_fuse_node *n = lm_fuse_node_of(u->s, v);
-  if (n && n->kind == LM_FUSE_OWN && n->group != u->group)
+  if (n && n->kind == LM_FUSE_FUSED && n->group != u->group)
     n->needed = true;
 }
 
 void lm_fuse_needs(lm_fuse *s) {
   for (uint32_t i = 1; i < s->n; i++) {
     lm_fuse_node *n = &s->nodes[i];
-    need u = {s, n->kind == LM_FUSE_OWN ? n->group : 0};
-    if (n->kind != LM_FUSE_FREE)
+    need u = {s, n->kind == LM_FUSE_FUSED ? n->group : 0};
+    if (n->kind != LM_FUSE_REMAT)
       lm_fuse_leaves(s, n->op, need_leaf, &u);
   }
 }
 
 // In the order of the operation with the most axes.
-lm_type lm_fuse_outer(const lm_fuse *s, uint32_t group) {
+lm_type lm_fuse_parallel_axes(const lm_fuse *s, uint32_t group) {
   lm_type allowed = s->nodes[group].allowed, best = allowed;
   int rank = 0;
   for (uint32_t n = group; n; n = s->nodes[n].next) {

@@ -18,7 +18,7 @@ static double elements(const lm_module *m, lm_type t) {
 lm_fuse_node *lm_fuse_node_of(const lm_fuse *s, const lm_value *v) {
   return v->def ? &s->nodes[v->def->mark] : NULL;
 }
-bool lm_fuse_sums_places(const lm_fuse_node *n) {
+bool lm_fuse_is_column_sum(const lm_fuse_node *n) {
   return n->chunk != 0;
 }
 
@@ -60,7 +60,7 @@ static void leaves_of(const lm_fuse *s, const lm_op *op, lm_type touched, lm_fus
     lm_type t = touched, more = lm_op_touched_axes(op, i);
     touch(&t, more.axis, more.rank);
     lm_fuse_node *n = lm_fuse_node_of(s, op->in[i]);
-    if (n && n->kind == LM_FUSE_FREE)
+    if (n && n->kind == LM_FUSE_REMAT)
       leaves_of(s, n->op, t, fn, user);
     else
       fn(user, op->in[i], t);
@@ -84,14 +84,14 @@ static double bytes_read(const lm_module *m, lm_type t, const lm_value *v) {
 static void classify(lm_fuse *s, lm_fuse_node *n) {
   const lm_op *op = n->op;
   lm_type t = op->n_out ? op->out[0]->type : (lm_type){0};
-  n->kind = LM_FUSE_TOP;
+  n->kind = LM_FUSE_UNFUSED;
   if (lm_fuse_stays(op))
     return;
   double own = lm_type_traffic(s->m, t);
   n->flops = lm_op_info_of(op)->flops * elements(s->m, t);
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_fuse_node *from = lm_fuse_node_of(s, op->in[i]);
-    bool again = from && from->kind == LM_FUSE_FREE;
+    bool again = from && from->kind == LM_FUSE_REMAT;
     double part = again && elements(s->m, op->in[i]->type) > elements(s->m, t)
                       ? elements(s->m, t) / elements(s->m, op->in[i]->type)
                       : 1;
@@ -101,19 +101,19 @@ static void classify(lm_fuse *s, lm_fuse_node *n) {
   bool cheap = n->flops <= FREE_FLOPS * elements(s->m, t) && n->bytes <= FREE_BYTES * own;
   lm_recompute_class class = lm_op_recompute_class(op);
   bool again = class == LM_RECOMPUTE_FREE || (class == LM_RECOMPUTE_CHEAP && cheap);
-  n->kind = again ? LM_FUSE_FREE : LM_FUSE_OWN;
+  n->kind = again ? LM_FUSE_REMAT : LM_FUSE_FUSED;
 }
 
 // What is in memory is computed once: a value that is used outside of kernels is, under the views
 // of it.
 static void demand(lm_fuse *s, lm_value *v) {
   lm_fuse_node *n = lm_fuse_node_of(s, v);
-  if (!n || n->kind != LM_FUSE_FREE)
+  if (!n || n->kind != LM_FUSE_REMAT)
     return;
   if (lm_fuse_is_view(n->op))
     demand(s, n->op->in[0]);
   else if (n->op->code != LM_OP_CONST)
-    n->kind = LM_FUSE_OWN;
+    n->kind = LM_FUSE_FUSED;
 }
 
 // ---- axes that may be outer
@@ -134,13 +134,13 @@ static bool reads_operand_whole(const lm_fuse *s, const lm_op *op) {
   while (v->def && lm_op_has(v->def, LM_T_ORDERED))
     v = v->def->in[0];
   lm_fuse_node *n = lm_fuse_node_of(s, v);
-  return !n || n->kind != LM_FUSE_FREE;
+  return !n || n->kind != LM_FUSE_REMAT;
 }
 
 static void keep_cone_inside(const lm_fuse *s, const lm_op *op, lm_type *allowed) {
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_fuse_node *n = lm_fuse_node_of(s, op->in[i]);
-    if (!n || n->kind != LM_FUSE_FREE)
+    if (!n || n->kind != LM_FUSE_REMAT)
       continue;
     if (!reads_operand_whole(s, n->op))
       keep_inside(n->op, allowed);
@@ -186,8 +186,8 @@ static bool sums_many_rows(const lm_fuse *s, const lm_op *op) {
   for (int i = 0; i < op->attr.n_axes; i++)
     if (op->attr.axes[i] == x.axis[x.rank - 1])
       return false;
-  return elements(m, x) > LM_FUSE_LITTLE && rows >= s->machine.chunks &&
-         kept <= 16 * LM_FUSE_SUMS && (kept < LM_FUSE_SUMS || rows >= 16 * s->machine.chunks);
+  return elements(m, x) > LM_FUSE_MAX_SERIAL && rows >= s->machine.chunks &&
+         kept <= 16 * LM_FUSE_MAX_CHUNKED_SUMS && (kept < LM_FUSE_MAX_CHUNKED_SUMS || rows >= 16 * s->machine.chunks);
 }
 
 // Chunks of equal number share an axis, so that kernels that add them up are the same.
@@ -269,7 +269,7 @@ void lm_fuse_nodes_make(lm_fuse *s) {
   for (uint32_t i = 1; i < s->n; i++)
     classify(s, &s->nodes[i]);
   for (uint32_t i = s->n - 1; i > 0; i--)
-    if (s->nodes[i].kind == LM_FUSE_TOP)
+    if (s->nodes[i].kind == LM_FUSE_UNFUSED)
       for (uint32_t j = 0; j < s->nodes[i].op->n_in; j++)
         demand(s, s->nodes[i].op->in[j]);
   chunk_sums(s);
@@ -281,7 +281,7 @@ void lm_fuse_nodes_make(lm_fuse *s) {
       deps_of_body(&c, n->op->body);
     n->group = i;
     n->n_group = 1;
-    if (n->kind != LM_FUSE_OWN)
+    if (n->kind != LM_FUSE_FUSED)
       continue;
     n->allowed = allowed_axes(s, n);
     weigh(s, n);

@@ -141,10 +141,10 @@ static void differentiate_region(lm_grad *base, lm_region *body, lm_value *of, l
 static const lm_grad_methods methods = {
     .cotangent = lm_gradient_cotangent,
     .value = lm_gradient_value,
-    .wants = lm_gradient_wants,
+    .wants = lm_gradient_is_needed,
     .add = lm_gradient_add,
-    .add_place = lm_gradient_add_place,
-    .add_turn = lm_gradient_add_turn,
+    .add_place = lm_gradient_add_slice,
+    .add_turn = lm_gradient_add_iteration,
     .indices = lm_gradient_indices,
     .loop = lm_gradient_reverse_loop,
     .region = differentiate_region,
@@ -161,7 +161,7 @@ static void differentiate(lm_func *f, bool sums) {
   frame top = {.forward = f->body, .b = {m, f->body, end, end->loc}};
   lm_value *sum = end->in[0];
   lm_gradient_enter(&g, &top);
-  if (lm_gradient_wants(&g.base, sum))
+  if (lm_gradient_is_needed(&g.base, sum))
     lm_gradient_add(&g.base, sum, lm_emit_const(&top.b, sum->type, 1));
   lm_gradient_reverse(&g);
   lm_gradient_leave(&g);
@@ -226,7 +226,7 @@ bool lm_pass_grad(lm_module *m, const lm_pass_env *env) {
     next = f->next;
     if (!lm_func_is_loss(f))
       continue;
-    micro_make(f, lm_epilogue_wanted(env));
+    micro_make(f, lm_epilogue_is_enabled(env));
     if (env->gradients_alone)
       lm_func_remove(m, f);
   }

@@ -50,17 +50,17 @@ void lm_gradient_leave(gradient *g);
 void lm_gradient_reverse(gradient *g);
 void lm_gradient_reverse_loop(lm_grad *base, lm_op *loop); // grad_loop.c
 // Place first + step * i of the forward loop's turns is this pair at turn i of the reversed loop.
-void lm_gradient_turn(const frame *f, int64_t first, int64_t step, int64_t *out);
+void lm_gradient_iteration(const frame *f, int64_t first, int64_t step, int64_t *out);
 
 // grad_value.c: forward values for the backward code
 lm_value *lm_gradient_value(lm_grad *base, lm_value *v);
 void lm_gradient_indices(lm_grad *base, const lm_op *op, uint32_t n, lm_value **out, lm_attr *attr);
 
 // grad_sum.c: cotangents
-bool lm_gradient_wants(lm_grad *base, lm_value *v);
+bool lm_gradient_is_needed(lm_grad *base, lm_value *v);
 void lm_gradient_add(lm_grad *base, lm_value *v, lm_value *cotangent);
-void lm_gradient_add_place(lm_grad *base, const lm_op *slice, lm_value *cotangent);
-bool lm_gradient_add_turn(lm_grad *base, const lm_op *at, lm_value *cotangent);
+void lm_gradient_add_slice(lm_grad *base, const lm_op *slice, lm_value *cotangent);
+bool lm_gradient_add_iteration(lm_grad *base, const lm_op *at, lm_value *cotangent);
 lm_value *lm_gradient_cotangent(lm_grad *base, lm_value *v); // NULL for zero
 // What frame f, outside of the one at hand, has of v's cotangent so far, NULL for zero; from then
 // on it has none of it.

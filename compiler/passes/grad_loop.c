@@ -25,7 +25,7 @@ static lm_value *zeros(lm_builder *b, lm_type t) {
 static uint32_t starts(gradient *g, lm_op *loop, uint32_t *which, lm_value **start) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < loop->n_in; i++) {
-    if (!lm_gradient_wants(&g->base, loop->body->args[i + 1]))
+    if (!lm_gradient_is_needed(&g->base, loop->body->args[i + 1]))
       continue;
     lm_value *c = lm_gradient_cotangent(&g->base, loop->out[i]);
     which[n] = i;
@@ -46,7 +46,7 @@ static void seed(gradient *g, frame *f, lm_value *const *stacked, const uint32_t
     if (!stacked[i])
       continue;
     lm_attr a = {.n_imm = 2};
-    lm_gradient_turn(f, 0, 1, a.imm);
+    lm_gradient_iteration(f, 0, 1, a.imm);
     lm_value *c = lm_emit(&f->b, LM_OP_AT, (lm_value *[]){stacked[i], args[0]}, 2, &a, NULL);
     lm_gradient_add(&g->base, yield->in[i], c);
   }

@@ -9,7 +9,7 @@
 #include <string.h>
 #include "compiler/passes/grad.h"
 
-bool lm_gradient_wants(lm_grad *base, lm_value *v) {
+bool lm_gradient_is_needed(lm_grad *base, lm_value *v) {
   const gradient *g = (gradient *)base;
   return v->id < g->n_active && g->active[v->id];
 }
@@ -42,12 +42,12 @@ static void add_part(gradient *g, lm_value *v, lm_value *c, const lm_op *slice) 
 }
 
 void lm_gradient_add(lm_grad *base, lm_value *v, lm_value *cotangent) {
-  if (lm_gradient_wants(base, v))
+  if (lm_gradient_is_needed(base, v))
     add_part((gradient *)base, v, fit(base->b, cotangent, v->type), NULL);
 }
 
-void lm_gradient_add_place(lm_grad *base, const lm_op *slice, lm_value *cotangent) {
-  if (lm_gradient_wants(base, slice->in[0]))
+void lm_gradient_add_slice(lm_grad *base, const lm_op *slice, lm_value *cotangent) {
+  if (lm_gradient_is_needed(base, slice->in[0]))
     add_part((gradient *)base, slice->in[0], cotangent, slice);
 }
 
@@ -60,14 +60,14 @@ static bool turn_by_turn(const gradient *g, const lm_op *at) {
   return in_order && lm_axis_size(g->m, at->in[0]->type.axis[0]) == f->loop->attr.imm[0];
 }
 
-bool lm_gradient_add_turn(lm_grad *base, const lm_op *at, lm_value *cotangent) {
+bool lm_gradient_add_iteration(lm_grad *base, const lm_op *at, lm_value *cotangent) {
   gradient *g = (gradient *)base;
   frame *f = g->at;
   lm_value *whole = at->in[0];
   lm_value *old = lm_idmap_get(&f->turns, whole);
   if (!turn_by_turn(g, at))
     return false;
-  if (!lm_gradient_wants(base, whole))
+  if (!lm_gradient_is_needed(base, whole))
     return true;
   if (!old)
     LM_PUSH(g->m->arena, f->turned, f->n_turned, f->cap_turned) = whole;

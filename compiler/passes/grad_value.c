@@ -28,7 +28,7 @@ static bool outer_product(const lm_module *m, const lm_op *op) {
 // sums that their product gives (pass epilogue), and what the recipe says to save. What it says to
 // compute again is the affair of pass recompute, which takes stashes away.
 static bool keeps(const lm_module *m, const lm_op *op) {
-  if (op->keep == LM_KEEP_SAVE)
+  if (op->keep == LM_REMAT_SAVE)
     return true;
   if (lm_op_has(op, LM_T_PRODUCT))
     return !outer_product(m, op);
@@ -58,7 +58,7 @@ static lm_value *stash(gradient *g, frame *f, lm_value *v) {
   stacked = lm_gradient_value(&g->base, stacked);
   g->at = inner;
   lm_attr a = {.n_imm = 2};
-  lm_gradient_turn(f, 0, 1, a.imm);
+  lm_gradient_iteration(f, 0, 1, a.imm);
   lm_value *here =
       lm_emit(&f->b, LM_OP_AT, (lm_value *[]){stacked, f->reversed->body->args[0]}, 2, &a, NULL);
   here->name = v->name;
@@ -132,7 +132,7 @@ lm_value *lm_gradient_value(lm_grad *base, lm_value *v) {
 
 // The forward loop's index is count - 1 - turn: its place is first + step * (count - 1), minus step
 // * turn.
-void lm_gradient_turn(const frame *f, int64_t first, int64_t step, int64_t *out) {
+void lm_gradient_iteration(const frame *f, int64_t first, int64_t step, int64_t *out) {
   out[0] = f->forth ? first : first + step * (f->loop->attr.imm[0] - 1);
   out[1] = f->forth ? step : -step;
 }
@@ -145,7 +145,7 @@ void lm_gradient_indices(lm_grad *base, const lm_op *op, uint32_t n, lm_value **
     bool index = is_index(f, op->in[i]);
     out[i] = index ? f->reversed->body->args[0] : lm_gradient_value(base, op->in[i]);
     if (index)
-      lm_gradient_turn(f, op->attr.imm[2 * i], op->attr.imm[2 * i + 1], &attr->imm[2 * i]);
+      lm_gradient_iteration(f, op->attr.imm[2 * i], op->attr.imm[2 * i + 1], &attr->imm[2 * i]);
     else
       memcpy(&attr->imm[2 * i], &op->attr.imm[2 * i], 2 * sizeof *attr->imm);
   }

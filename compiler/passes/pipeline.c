@@ -13,10 +13,10 @@ const int lm_n_passes = LM_COUNT(lm_passes);
 // Cleaning before the derivative keeps what it stashes small; cleaning after removes what it made
 // twice.
 const char *const lm_pipeline[] = {
-    "inline",   "analyze",  "simplify", "cse",       "licm",     "dce",       "lookahead", "attend",
-    "cse",      "licm",     "chunk",    "pack",      "dce",      "slab",      "cse",       "count",
-    "grad",     "simplify", "cse",      "licm",      "dce",      "jam",       "cse",       "dce",
-    "widen",    "layout",   "copies",   "dce",       "unattend", "decompose", "cse",       "dce",
+    "inline",   "analyze",  "simplify", "cse",       "licm",     "dce",       "causal", "attend",
+    "cse",      "licm",     "tile_vocab",    "fuse_gemms",      "dce",      "tile_rows",      "cse",       "count",
+    "grad",     "simplify", "cse",      "licm",      "dce",      "fuse_loops",       "cse",       "dce",
+    "accum_f32",    "prepack",   "hoist_params",   "dce",       "expand_attention", "decompose", "cse",       "dce",
     "epilogue", "dce",      "fuse",     "recompute", "dce",      NULL,
 };
 
@@ -102,7 +102,7 @@ static bool named(const char *const *names, int n, const char *name) {
 bool lm_pass_is_off(const lm_pass_env *env, const char *name) {
   return named(env->disabled, env->n_disabled, name);
 }
-bool lm_pass_is_asked(const lm_pass_env *env, const char *name) {
+bool lm_pass_is_forced(const lm_pass_env *env, const char *name) {
   return named(env->asked, env->n_asked, name);
 }
 
@@ -142,7 +142,7 @@ static lm_status may_be_asked(const lm_pass *pass, const lm_pass_env *env) {
 lm_status lm_pass_disable(lm_arena *a, const char *names, lm_pass_env *env) {
   return names_read(a, names, may_be_off, env, &env->disabled, &env->n_disabled);
 }
-lm_status lm_pass_ask(lm_arena *a, const char *names, lm_pass_env *env) {
+lm_status lm_pass_force(lm_arena *a, const char *names, lm_pass_env *env) {
   return names_read(a, names, may_be_asked, env, &env->asked, &env->n_asked);
 }
 

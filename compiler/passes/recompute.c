@@ -17,7 +17,7 @@
 // Declines: carried values, and what needs a place of a loop inside by the index of this one.
 // Cost: the operations above, in each turn of the backward loop.
 #include <string.h>
-#include "compiler/ir/product.h"
+#include "compiler/ir/dot.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 
@@ -167,21 +167,21 @@ static double seconds_with(pass *p, stash *s) {
 
 // ---- which
 
-static lm_keep keep_of(const lm_value *v) {
+static lm_remat keep_of(const lm_value *v) {
   if (lm_op_is(v, LM_OP_KERNEL))
     v = v->def->body->last->in[v->index];
   if (!v->def)
-    return LM_KEEP_AUTO;
+    return LM_REMAT_AUTO;
   if (lm_op_is(v, LM_OP_RENAME) && !v->def->keep && v->def->in[0]->def)
     v = v->def->in[0]; // stacked under another name
-  return (lm_keep)v->def->keep;
+  return (lm_remat)v->def->keep;
 }
 
 static void choose_marked(pass *p) {
   for (uint32_t i = 0; i < p->n; i++) {
     stash *s = &p->all[i];
     s->fits &= s->reader && s->v->def && s->v->def->parent == s->loop->body;
-    s->again = s->fits && keep_of(s->v) == LM_KEEP_AGAIN && seconds_with(p, s) >= 0;
+    s->again = s->fits && keep_of(s->v) == LM_REMAT_RECOMPUTE && seconds_with(p, s) >= 0;
   }
 }
 
@@ -198,7 +198,7 @@ static int choose_cheapest(pass *p, int extra) {
     double then = 0;
     for (uint32_t i = 0; i < p->n; i++) {
       stash *s = &p->all[i];
-      if (s->again || !s->fits || keep_of(s->v) == LM_KEEP_SAVE)
+      if (s->again || !s->fits || keep_of(s->v) == LM_REMAT_SAVE)
         continue;
       double seconds = seconds_with(p, s);
       double rate = (seconds - now) / lm_type_traffic(p->m, s->stacked->type);

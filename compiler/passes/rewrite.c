@@ -45,7 +45,7 @@ static void rewrite_region(lm_rewrite *r, lm_region *region) {
       continue;
     if (to->def && !to->name)
       to->name = op->out[0]->name;
-    if (to->def && op->keep == LM_KEEP_SAVE)
+    if (to->def && op->keep == LM_REMAT_SAVE)
       to->def->keep = op->keep;
     lm_idmap_set(&r->map, op->out[0], to);
     lm_op_remove(op);

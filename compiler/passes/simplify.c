@@ -31,7 +31,7 @@ static bool is_const(const lm_value *v, double x) {
   return lm_const_of(v, &c) && c == x;
 }
 
-lm_value *lm_widen(lm_rewrite *r, lm_value *x, lm_type t) {
+lm_value *lm_cast_to(lm_rewrite *r, lm_value *x, lm_type t) {
   lm_axis order[LM_RANK];
   int n = 0;
   for (int i = 0; i < t.rank; i++)
@@ -136,7 +136,7 @@ static lm_value *arithmetic(lm_rewrite *r, lm_op *op) {
     }
   } else
     z = signs(r, op, x, y);
-  return z && lm_type_subset(z->type, op->out[0]->type) ? lm_widen(r, z, op->out[0]->type) : NULL;
+  return z && lm_type_subset(z->type, op->out[0]->type) ? lm_cast_to(r, z, op->out[0]->type) : NULL;
 }
 
 static lm_value *negation(lm_rewrite *r, lm_op *op) {
@@ -167,7 +167,7 @@ static lm_value *selection(lm_rewrite *r, lm_op *op) {
   lm_value *to = op->in[1] == op->in[2] ? op->in[1] : NULL;
   if (lm_const_of(op->in[0], &c))
     to = op->in[c ? 1 : 2];
-  return to ? lm_widen(r, to, op->out[0]->type) : NULL;
+  return to ? lm_cast_to(r, to, op->out[0]->type) : NULL;
 }
 
 // Whether every value of type a is one of type b.

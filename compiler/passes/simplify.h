@@ -13,5 +13,5 @@ lm_value *lm_simplify_reduce(lm_rewrite *r, lm_op *op); // simplify_reduce.c
 // v as one number in any shape
 bool lm_const_of(const lm_value *v, double *out);
 // x, whose axes are a subset of t's, in t's order and repeated along t's others
-lm_value *lm_widen(lm_rewrite *r, lm_value *x, lm_type t);
+lm_value *lm_cast_to(lm_rewrite *r, lm_value *x, lm_type t);
 #endif

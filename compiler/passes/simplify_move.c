@@ -25,7 +25,7 @@ static lm_value *permutation(lm_rewrite *r, lm_op *op) {
   if (lm_op_is(x, LM_OP_PERMUTE))
     return lm_emit_permute(&r->b, x->def->in[0], t.axis, t.rank);
   if (lm_op_is(x, LM_OP_EXPAND))
-    return lm_widen(r, x->def->in[0], t);
+    return lm_cast_to(r, x->def->in[0], t);
   if (!lm_op_is(x, LM_OP_DOT))
     return NULL;
   lm_value *flip =
@@ -141,7 +141,7 @@ static lm_value *slice(lm_rewrite *r, lm_op *op) {
   if (lm_op_is(x, LM_OP_PERMUTE))
     return slice_of_permute(r, op, x->def->in[0]);
   if (lm_op_is(x, LM_OP_EXPAND) && lm_type_find(x->def->in[0]->type, a->axes[0]) < 0)
-    return lm_widen(r, x->def->in[0], op->out[0]->type);
+    return lm_cast_to(r, x->def->in[0], op->out[0]->type);
   if (!lm_op_is(x, LM_OP_SLICE) || !x->def->attr.n_to || x->def->attr.to[0] != a->axes[0])
     return NULL;
   const lm_attr *in = &x->def->attr;

@@ -25,7 +25,7 @@ static lm_value *of_expand(lm_rewrite *r, lm_op *op, lm_value *x) {
     lm_value *n = lm_emit_const(&r->b, lm_type_make(y->type.dtype, NULL, 0), times);
     y = lm_emit2(&r->b, LM_OP_MUL, y, n);
   }
-  return lm_widen(r, y, op->out[0]->type);
+  return lm_cast_to(r, y, op->out[0]->type);
 }
 
 static lm_value *of_const(lm_rewrite *r, lm_op *op, double c) {

@@ -7,7 +7,7 @@
 // every matrix keeps a unit stride. The rest are outer loops.
 #include <string.h>
 
-#include "compiler/ir/product.h"
+#include "compiler/ir/dot.h"
 #include "compiler/plan/internal.h"
 
 typedef enum {
@@ -272,7 +272,7 @@ static bool bias_fits(const lm_module *m, const lm_op *product, const lm_plan_ge
           !lm_type_dynamic(m, bias->type));
 }
 
-bool lm_plan_dot_form(const lm_module *m, const lm_op *dot, lm_plan_gemm *out) {
+bool lm_plan_gemm_from_dot(const lm_module *m, const lm_op *dot, lm_plan_gemm *out) {
   int64_t s[3][LM_RANK];
   for (int i = 0; i < 2; i++)
     if (!chain_strides(m, dot->in[i], s[i]))
@@ -281,6 +281,6 @@ bool lm_plan_dot_form(const lm_module *m, const lm_op *dot, lm_plan_gemm *out) {
   return lm_dot_gemm(m, dot, s[0], s[1], s[2], out, NULL);
 }
 
-bool lm_plan_epilogue_form(const lm_module *m, const lm_op *product, lm_plan_gemm *out) {
-  return lm_plan_dot_form(m, product, out) && !out->n_batch && bias_fits(m, product, out);
+bool lm_plan_gemm_from_epilogue(const lm_module *m, const lm_op *product, lm_plan_gemm *out) {
+  return lm_plan_gemm_from_dot(m, product, out) && !out->n_batch && bias_fits(m, product, out);
 }

@@ -124,9 +124,9 @@ void lm_storage_pack(planner *p,
 // ---- steps.c: adding steps
 
 int64_t lm_type_bytes(const planner *p, lm_type t);
-place lm_place_dense(const planner *p, storage *at, lm_type t);
+place lm_location_dense(const planner *p, storage *at, lm_type t);
 pstep *lm_step_add(planner *p, lm_step_kind kind, lm_op *op, int n_bufs);
-ref lm_place_ref(const planner *p, const place *at, lm_type t);
+ref lm_location_ref(const planner *p, const place *at, lm_type t);
 void lm_step_copy(planner *p, lm_op *op, lm_type t, const place *from, const place *to, bool add);
 void lm_step_append(planner *p, lm_op *op, lm_type t, const place *from, const place *to, int axis,
                     int64_t limit, const place *at);
@@ -139,7 +139,7 @@ bool lm_step_dot_accumulate(planner *p, lm_op *accum,
 
 // ---- walk.c
 
-place *lm_value_place(planner *p, lm_value *v); // a bug if it has none
+place *lm_value_location(planner *p, lm_value *v); // a bug if it has none
 place lm_value_dense(planner *p, lm_value *v,
                      lm_op *op); // copied if it is a view that is not dense
 void lm_value_store(planner *p, lm_value *v, const place *to, lm_op *op);

@@ -14,12 +14,12 @@
 #include "runtime/plan/plan.h"
 
 enum {
-  LM_KERNEL_SCRATCH = 8
+  LM_KERNEL_WORKSPACES = 8
 };
 typedef struct lm_kernel_code {
   const char *name, *source; // equal text, equal name
   lm_plan_extent space;
-  int64_t scratch[LM_KERNEL_SCRATCH];
+  int64_t scratch[LM_KERNEL_WORKSPACES];
   int n_scratch; // bytes of each, at capacity
   lm_plan_launch launch;
 } lm_kernel_code;
@@ -84,8 +84,8 @@ bool lm_plan_dot_strides_ok(const lm_module *m, const lm_op *dot, int *out_opera
 
 // The GEMM of a product whose operands are read through the views they are made of. False if one of
 // them has to be copied first.
-bool lm_plan_dot_form(const lm_module *m, const lm_op *dot, lm_plan_gemm *out);
+bool lm_plan_gemm_from_dot(const lm_module *m, const lm_op *dot, lm_plan_gemm *out);
 // The one GEMM that a product with an epilogue is. False if it takes several, one of its operands
 // has to be copied first, or its bias is not as long as the rows of the result.
-bool lm_plan_epilogue_form(const lm_module *m, const lm_op *product, lm_plan_gemm *out);
+bool lm_plan_gemm_from_epilogue(const lm_module *m, const lm_op *product, lm_plan_gemm *out);
 #endif

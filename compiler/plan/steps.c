@@ -3,21 +3,21 @@
 #include <string.h>
 
 #include "compiler/analysis/flops.h"
-#include "compiler/ir/product.h"
+#include "compiler/ir/dot.h"
 #include "compiler/plan/internal.h"
 
 int64_t lm_type_bytes(const planner *p, lm_type t) {
   return lm_type_elements(p->m, t) * lm_dtype_bytes(t.dtype);
 }
 
-place lm_place_dense(const planner *p, storage *at, lm_type t) {
+place lm_location_dense(const planner *p, storage *at, lm_type t) {
   place out = {.at = at};
   lm_strides_dense(p->m, t, out.stride);
   return out;
 }
 
 // Elements before the first (negative strides) are not counted.
-ref lm_place_ref(const planner *p, const place *at, lm_type t) {
+ref lm_location_ref(const planner *p, const place *at, lm_type t) {
   ref r = {.at = at->at, .offset = at->offset, .bytes = lm_dtype_bytes(t.dtype)};
   memcpy(r.loop, at->loop, sizeof r.loop);
   for (int i = 0; i < t.rank; i++)
@@ -75,8 +75,8 @@ static lm_plan_move *move_make(planner *p, lm_type t, const place *from, const p
 
 void lm_step_copy(planner *p, lm_op *op, lm_type t, const place *from, const place *to, bool add) {
   pstep *s = lm_step_add(p, add ? LM_STEP_ADD : LM_STEP_COPY, op, 2);
-  s->refs[0] = lm_place_ref(p, from, t);
-  s->refs[1] = lm_place_ref(p, to, t);
+  s->refs[0] = lm_location_ref(p, from, t);
+  s->refs[1] = lm_location_ref(p, to, t);
   s->step.move = move_make(p, t, from, to, -1);
   s->step.n_read = s->step.n_write = 1;
   s->step.moved = lm_type_bytes(p, t) * (add ? 3 : 2);
@@ -87,9 +87,9 @@ void lm_step_append(planner *p, lm_op *op, lm_type t, const place *from, const p
                     int64_t limit, const place *at) {
   lm_type whole = op->out[0]->type, scalar = {.dtype = LM_INT};
   pstep *s = lm_step_add(p, LM_STEP_COPY, op, 3);
-  s->refs[0] = lm_place_ref(p, from, t);
-  s->refs[1] = lm_place_ref(p, at, scalar);
-  s->refs[2] = lm_place_ref(p, to, whole);
+  s->refs[0] = lm_location_ref(p, from, t);
+  s->refs[1] = lm_location_ref(p, at, scalar);
+  s->refs[2] = lm_location_ref(p, to, whole);
   s->step.move = move_make(p, t, from, to, axis);
   s->step.move->at_limit = limit;
   s->step.n_read = 2;
@@ -116,7 +116,7 @@ static uint64_t pattern_of(lm_dtype t, double v) {
 void lm_step_fill(planner *p, lm_op *op, lm_type t, double value, const place *to) {
   LM_ASSERT(lm_strides_are_dense(p->m, t, to->stride));
   pstep *s = lm_step_add(p, LM_STEP_FILL, op, 1);
-  s->refs[0] = lm_place_ref(p, to, t);
+  s->refs[0] = lm_location_ref(p, to, t);
   s->step.n_write = 1;
   s->step.bytes = s->step.moved = lm_type_bytes(p, t);
   s->step.element = lm_dtype_bytes(t.dtype);
@@ -174,7 +174,7 @@ static void kernel_cost(planner *p, const lm_op *op, lm_plan_step *s) {
 }
 
 static place result_new(planner *p, lm_value *v, lm_op *op) {
-  place out = lm_place_dense(
+  place out = lm_location_dense(
       p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, lm_plan_label(p->arena, p->m, op)),
       v->type);
   out.at->last_use = p->last_use[v->id];
@@ -199,10 +199,10 @@ void lm_step_kernel(planner *p, lm_op *op) {
   kernel_cost(p, op, &s->step);
   ref *r = s->refs;
   for (uint32_t i = 0; i < op->n_in; i++)
-    *r++ = lm_place_ref(p, &in[i], op->in[i]->type);
+    *r++ = lm_location_ref(p, &in[i], op->in[i]->type);
   for (uint32_t i = 0; i < op->n_out; i++) {
     place out = result_new(p, op->out[i], op);
-    *r++ = lm_place_ref(p, &out, op->out[i]->type);
+    *r++ = lm_location_ref(p, &out, op->out[i]->type);
   }
   for (int i = 0; i < code.n_scratch; i++)
     *r++ = (ref){.at = lm_storage_new(p, code.scratch[i], p->depth, s->step.label),
@@ -237,7 +237,7 @@ void lm_step_dot(planner *p, lm_op *op) {
   place in[LM_DOT_ADDENDS + 2], out[LM_GELU_OF + 1];
   uint32_t n_out = op->n_out > 1 && p->uses[op->out[LM_GELU_OF]->id] ? 2 : 1;
   for (uint32_t i = 0; i < op->n_in; i++)
-    in[i] = i < LM_DOT_ADDENDS ? *lm_value_place(p, op->in[i]) : lm_value_dense(p, op->in[i], op);
+    in[i] = i < LM_DOT_ADDENDS ? *lm_value_location(p, op->in[i]) : lm_value_dense(p, op->in[i], op);
   for (uint32_t i = 0; i < n_out; i++)
     out[i] = result_new(p, op->out[i], op);
   int64_t capacity[LM_COUNT(p->plan->extents)];
@@ -252,9 +252,9 @@ void lm_step_dot(planner *p, lm_op *op) {
     lm_plan_error(p, op, "the target's library has no '%s' of these types and strides",
                   lm_op_info_of(op)->name);
   for (uint32_t i = 0; i < op->n_in; i++)
-    s->refs[i] = lm_place_ref(p, &in[i], op->in[i]->type);
+    s->refs[i] = lm_location_ref(p, &in[i], op->in[i]->type);
   for (uint32_t i = 0; i < n_out; i++)
-    s->refs[op->n_in + i] = lm_place_ref(p, &out[i], op->out[i]->type);
+    s->refs[op->n_in + i] = lm_location_ref(p, &out[i], op->out[i]->type);
   s->step.n_read = (int)op->n_in;
   s->step.n_write = (int)n_out;
   s->step.flops = gemm_flops(s->step.gemm, capacity);
@@ -298,8 +298,8 @@ bool lm_step_dot_accumulate(planner *p, lm_op *accum, const place *to) {
   lm_plan_gemm g;
   if (!s || s->refs[2].at->into)
     return false;
-  const place *x = lm_value_place(p, v->def->in[0]);
-  const place *w = lm_value_place(p, v->def->in[1]);
+  const place *x = lm_value_location(p, v->def->in[0]);
+  const place *w = lm_value_location(p, v->def->in[1]);
   if (!lm_dot_gemm(p->m, v->def, x->stride, w->stride, stride, &g, NULL))
     return false;
   g.accumulate = true;
@@ -307,7 +307,7 @@ bool lm_step_dot_accumulate(planner *p, lm_op *accum, const place *to) {
   *s->step.gemm = g;
   place there = *to;
   memcpy(there.stride, stride, sizeof stride);
-  s->refs[2] = lm_place_ref(p, &there, v->type);
+  s->refs[2] = lm_location_ref(p, &there, v->type);
   s->step.label = lm_arena_printf(p->arena, "%s, accumulated", s->step.label);
   return true;
 }

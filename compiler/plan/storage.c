@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "compiler/ir/product.h"
+#include "compiler/ir/dot.h"
 #include "compiler/plan/internal.h"
 
 storage *lm_storage_new(planner *p, int64_t bytes, int depth, const char *label) {
@@ -148,7 +148,7 @@ static bool claim_is_safe(planner *p, const storage *s, const ref *to, int since
 }
 
 bool lm_storage_claim(planner *p, lm_value *v, const place *to, int since, lm_op *at) {
-  place *from = lm_value_place(p, v);
+  place *from = lm_value_location(p, v);
   storage *s = from->at;
   if (s->into || s->arena != LM_ARENA_WORK || s->depth != p->depth || s->last_use > at->mark)
     return false;
@@ -157,7 +157,7 @@ bool lm_storage_claim(planner *p, lm_value *v, const place *to, int since, lm_op
   if (!lm_strides_are_dense(p->m, v->type, from->stride) ||
       !lm_strides_are_dense(p->m, v->type, to->stride))
     return false;
-  ref target = lm_place_ref(p, to, v->type);
+  ref target = lm_location_ref(p, to, v->type);
   if (since >= 0 && !claim_is_safe(p, s, &target, since))
     return false;
   s->into = to->at;

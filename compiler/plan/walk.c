@@ -15,7 +15,7 @@ void lm_plan_error(planner *p, const lm_op *op, const char *fmt, ...) {
   p->failed = true;
 }
 
-place *lm_value_place(planner *p, lm_value *v) {
+place *lm_value_location(planner *p, lm_value *v) {
   place *at = &p->places[v->id];
   if (!at->at)
     LM_BUG("value %%%u has no place", v->id);
@@ -30,7 +30,7 @@ static void place_set(planner *p, lm_value *v, place at) {
 
 static place slot_place(const planner *p, storage *at, lm_type t, int64_t offset, int depth,
                         int64_t stride) {
-  place out = lm_place_dense(p, at, t);
+  place out = lm_location_dense(p, at, t);
   out.offset = offset;
   if (depth >= 0)
     out.loop[depth] = stride;
@@ -90,10 +90,10 @@ static void region_uses(planner *p, lm_region *r) {
 // ---- values
 
 place lm_value_dense(planner *p, lm_value *v, lm_op *op) {
-  place from = *lm_value_place(p, v);
+  place from = *lm_value_location(p, v);
   if (lm_strides_are_dense(p->m, v->type, from.stride))
     return from;
-  place to = lm_place_dense(
+  place to = lm_location_dense(
       p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, lm_plan_label(p->arena, p->m, op)),
       v->type);
   lm_step_copy(p, op, v->type, &from, &to, false);
@@ -108,11 +108,11 @@ void lm_value_store(planner *p, lm_value *v, const place *to, lm_op *op) {
   if (is_const(v))
     lm_step_fill(p, op, v->type, v->def->attr.num, to);
   else
-    lm_step_copy(p, op, v->type, lm_value_place(p, v), to, false);
+    lm_step_copy(p, op, v->type, lm_value_location(p, v), to, false);
 }
 
 static void view_walk(planner *p, lm_op *op) {
-  place in = *lm_value_place(p, op->in[0]), out = in;
+  place in = *lm_value_location(p, op->in[0]), out = in;
   int64_t offset;
   if (!lm_view_strides(p->m, op, in.stride, out.stride, &offset)) {
     in = lm_value_dense(p, op->in[0], op);
@@ -153,7 +153,7 @@ static void place_index(planner *p, lm_op *op, lm_value *i, const int64_t *imm, 
 
 static void at_walk(planner *p, lm_op *op) {
   lm_type x = op->in[0]->type;
-  place in = *lm_value_place(p, op->in[0]), out = in;
+  place in = *lm_value_location(p, op->in[0]), out = in;
   memcpy(out.stride, in.stride + 1, (size_t)(x.rank - 1) * sizeof *in.stride);
   place_index(p, op, op->in[1], op->attr.imm, lm_axis_size(p->m, x.axis[0]),
               in.stride[0] * lm_dtype_bytes(x.dtype), &out);
@@ -167,7 +167,7 @@ static place global_place(planner *p, lm_op *op, lm_arena_id arena, lm_type t) {
   int64_t unit = g->kind != LM_GLOBAL_PARAM ? 1
                  : arena == LM_ARENA_COPY   ? lm_dtype_bytes(LM_BF16)
                                             : lm_dtype_bytes(LM_F32);
-  place out = lm_place_dense(p, p->fixed[arena], t);
+  place out = lm_location_dense(p, p->fixed[arena], t);
   out.offset = p->layout.globals[i].offset * unit +
                (g->kind == LM_GLOBAL_PARAM && arena == LM_ARENA_COPY ? p->layout.made_bytes : 0);
   for (int s = 0; s < g->n_stack; s++)
@@ -192,7 +192,7 @@ static void accum_walk(planner *p, lm_op *op) {
     lm_plan_error(p, op, "a gradient of type %s", lm_dtype_name(v->type.dtype));
     return;
   }
-  lm_step_copy(p, op, v->type, lm_value_place(p, v), &to, true);
+  lm_step_copy(p, op, v->type, lm_value_location(p, v), &to, true);
 }
 
 static void append_walk(planner *p, lm_op *op) {
@@ -201,8 +201,8 @@ static void append_walk(planner *p, lm_op *op) {
   lm_type t = op->out[0]->type;
   place to = global_place(p, op, LM_ARENA_CACHE, t);
   int axis = lm_type_find(x->type, op->attr.axes[0]);
-  lm_step_append(p, op, x->type, lm_value_place(p, x), &to, axis,
-                 lm_axis_size(p->m, op->attr.to[0]), lm_value_place(p, at));
+  lm_step_append(p, op, x->type, lm_value_location(p, x), &to, axis,
+                 lm_axis_size(p->m, op->attr.to[0]), lm_value_location(p, at));
   place_set(p, op->out[0], to);
 }
 
@@ -212,7 +212,7 @@ static void const_walk(planner *p, lm_op *op) {
     return;
   place_set(
       p, v,
-      lm_place_dense(p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, "const"), v->type));
+      lm_location_dense(p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, "const"), v->type));
   lm_step_fill(p, op, v->type, op->attr.num, &p->places[v->id]);
 }
 
@@ -242,7 +242,7 @@ static bool read_by_another(planner *p, const item *items, int n, int k) {
   for (int i = 0; i < n; i++) {
     if (i == k || items[i].done || is_const(items[i].v))
       continue;
-    if (lm_storage_resolve(lm_value_place(p, items[i].v)->at).at == to)
+    if (lm_storage_resolve(lm_value_location(p, items[i].v)->at).at == to)
       return true;
   }
   return false;
@@ -253,7 +253,7 @@ static void items_claim(planner *p, lm_op *op, item *items, int n, int since) {
     item *x = &items[i];
     if (is_const(x->v))
       continue;
-    x->done = places_equal(p, lm_value_place(p, x->v), &x->to, x->v->type);
+    x->done = places_equal(p, lm_value_location(p, x->v), &x->to, x->v->type);
   }
   for (int i = 0; i < n; i++) {
     item *x = &items[i];
@@ -271,14 +271,14 @@ static void items_store(planner *p, lm_op *op, item *items, int n, int since) {
     lm_value *v = items[i].v;
     if (items[i].done || is_const(v))
       continue;
-    from[i] = *lm_value_place(p, v);
+    from[i] = *lm_value_location(p, v);
     bool aside = false;
     for (int j = 0; j < n; j++)
       aside |= j != i && !items[j].fresh && !items[j].done &&
                lm_storage_resolve(items[j].to.at).at == lm_storage_resolve(from[i].at).at;
     if (!aside)
       continue;
-    place kept = lm_place_dense(
+    place kept = lm_location_dense(
         p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, "carry put aside"), v->type);
     lm_step_copy(p, op, v->type, &from[i], &kept, false);
     from[i] = kept;
@@ -380,7 +380,7 @@ static bool carry_inherit(planner *p, lm_op *op, lm_value *init, storage *carry)
 
 static void carry_init(planner *p, frame *f, lm_op *op, uint32_t k) {
   lm_value *init = op->in[k];
-  place to = lm_place_dense(p, f->carry[k], init->type);
+  place to = lm_location_dense(p, f->carry[k], init->type);
   if (!is_const(init)) {
     if (!f->slots[k] && carry_inherit(p, op, init, f->carry[k]))
       return;
@@ -403,7 +403,7 @@ static void loop_begin(planner *p, frame *f, lm_op *op) {
     s->refs[0] = (ref){.at = f->index, .bytes = sizeof(int32_t)};
   int depth = p->depth++;
   if (f->index)
-    place_set(p, index, lm_place_dense(p, f->index, index->type));
+    place_set(p, index, lm_location_dense(p, f->index, index->type));
   for (uint32_t k = 0; k < op->n_in; k++) {
     lm_value *arg = op->body->args[k + 1];
     place_set(p, arg,
@@ -522,28 +522,28 @@ static bool is_blocks(const planner *p, lm_type t) {
 static place port_place(planner *p, lm_sym name, lm_type t) {
   const lm_global *g = lm_global_find(p->m, name);
   if (g && g->kind == LM_GLOBAL_MADE) {
-    place out = lm_place_dense(p, p->fixed[LM_ARENA_COPY], t);
+    place out = lm_location_dense(p, p->fixed[LM_ARENA_COPY], t);
     out.offset = p->layout.globals[g - p->m->globals].offset;
     return out;
   }
   if (is_blocks(p, t)) {
     if (t.dtype == LM_BF16) {
-      place out = lm_place_dense(p, p->fixed[LM_ARENA_COPY], t);
+      place out = lm_location_dense(p, p->fixed[LM_ARENA_COPY], t);
       p->has_copies = true;
       out.offset = p->layout.made_bytes;
       return out;
     }
     if (!strcmp(name, "p"))
-      return lm_place_dense(p, p->fixed[LM_ARENA_PARAM], t);
+      return lm_location_dense(p, p->fixed[LM_ARENA_PARAM], t);
     if (!strcmp(name, "g")) {
       p->has_gradients = true;
-      return lm_place_dense(p, p->fixed[LM_ARENA_GRAD], t);
+      return lm_location_dense(p, p->fixed[LM_ARENA_GRAD], t);
     }
-    place out = lm_place_dense(p, p->fixed[LM_ARENA_STATE], t);
+    place out = lm_location_dense(p, p->fixed[LM_ARENA_STATE], t);
     out.offset = state_index(p, name) * lm_type_bytes(p, t);
     return out;
   }
-  place out = lm_place_dense(p, p->fixed[LM_ARENA_IO], t);
+  place out = lm_location_dense(p, p->fixed[LM_ARENA_IO], t);
   out.offset = p->io_bytes;
   p->io_bytes += aligned(lm_type_bytes(p, t));
   return out;

@@ -56,7 +56,7 @@ static double best_time(lm_cpu_gemms *all, lm_plan_gemm g, lm_dtype ab, lm_dtype
 }
 
 // x [m, k], w [k, n], y [m, n], all row-major
-static void projection_time(lm_cpu_gemms *all, const lm_cpu_projection *p, lm_dtype t, int repeats,
+static void projection_time(lm_cpu_gemms *all, const lm_cpu_linear *p, lm_dtype t, int repeats,
                             lm_cpu_gemm_times *total) {
   char *x = lm_cpu_matrix_make(p->m * p->k, t);
   char *w = lm_cpu_matrix_make(p->k * p->n, t);
@@ -99,7 +99,7 @@ static void projection_time(lm_cpu_gemms *all, const lm_cpu_projection *p, lm_dt
   lm_free(sum);
 }
 
-lm_cpu_gemm_times lm_cpu_gemm_bench(const lm_cpu_projection *p, int n, lm_dtype dtype, int threads,
+lm_cpu_gemm_times lm_cpu_gemm_bench(const lm_cpu_linear *p, int n, lm_dtype dtype, int threads,
                                     int repeats) {
   lm_cpu_gemm_times total = {0};
   lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = threads});
@@ -172,14 +172,14 @@ static double register_peak(int threads) {
 }
 
 // Each thread has some tiles of C to do, for which B and its part of A lie in its own caches.
-double lm_cpu_product_peak(int threads, lm_dtype dtype) {
+double lm_cpu_gemm_peak(int threads, lm_dtype dtype) {
   enum {
     ROWS = 512,
     COLS = 512,
     DEPTH = 512,
     RUNS = 20
   };
-  lm_cpu_projection p = {.m = (int64_t)ROWS * threads, .k = DEPTH, .n = COLS, .count = 1};
+  lm_cpu_linear p = {.m = (int64_t)ROWS * threads, .k = DEPTH, .n = COLS, .count = 1};
   lm_cpu_gemm_times t = lm_cpu_gemm_bench(&p, 1, dtype, threads, RUNS);
   double best = t.forward < t.data ? t.forward : t.data;
   return 2.0 * (double)p.m * (double)p.k * (double)p.n / best;
@@ -189,6 +189,6 @@ double lm_cpu_peak(int threads, lm_dtype dtype) {
   if (threads <= 0)
     threads = lm_threads(0);
   double registers = register_peak(threads);
-  double products = dtype == LM_BF16 && lm_cpu_has_bf16() ? lm_cpu_product_peak(threads, dtype) : 0;
+  double products = dtype == LM_BF16 && lm_cpu_has_bf16() ? lm_cpu_gemm_peak(threads, dtype) : 0;
   return products > registers ? products : registers;
 }

@@ -27,14 +27,14 @@ struct lm_cpu_gemms {
   int threads;
   lm_team *team, *own_team; // NULL until products run; own_team: made here
   uint32_t primitives;
-  const lm_gemm_cuts *cuts;     // NULL: none
+  const lm_gemm_tilings *cuts;     // NULL: none
   bool code;                    // a plan's may be used
   uint32_t usual;               // 1 << lm_dtype: operands for which it is the default
   lm_kernel_fn *const *kernels; // as the plan's
   lm_matmuls *matmuls;          // NULL until a product wants one
   char *memory, *scratch;       // scratch: in memory, aligned
   int64_t per_thread, own,
-      more; // of it: own: lm_gemm_scratch, if a product needs that; more: what matmuls or code need
+      more; // of it: own: lm_gemm_workspace, if a product needs that; more: what matmuls or code need
 };
 
 // ---- a product
@@ -47,7 +47,7 @@ typedef struct problem { // a lm_plan_gemm with its run-time extents filled in
   // flipped: C's transpose is computed, since that has rows of unit stride: A is B, B is A
   bool accumulate, flipped;
   int64_t tile_m, tile_n;
-  const lm_gemm_cut *cut; // NULL: the default
+  const lm_gemm_tiling *cut; // NULL: the default
   int code;               // as lm_plan_gemm; 0 too if code is not used
   int64_t panel; // B is panels, and tiles are multiples of so many columns; 0: it is a matrix
 } problem;
@@ -150,7 +150,7 @@ static lm_gemm_key key_of(const problem *p) {
                        s->c_m, s->c_n, p->n_outers, p->n_sums, s->ab,  s->cc,  p->accumulate};
 }
 
-const lm_gemm_cut *lm_gemm_cuts_find(const lm_gemm_cuts *cuts, const lm_gemm_key *key) {
+const lm_gemm_tiling *lm_gemm_tilings_find(const lm_gemm_tilings *cuts, const lm_gemm_key *key) {
   for (uint32_t i = 0; i < cuts->n; i++)
     if (!memcmp(&cuts->v[i].key, key, sizeof *key))
       return &cuts->v[i];
@@ -173,7 +173,7 @@ static problem problem_make(const lm_cpu_gemms *all, const lm_plan_gemm *g, cons
                .n_sums = 1,
                .accumulate = g->accumulate,
                .panel = g->b_lines * g->b_group};
-  p.flipped = !p.panel && lm_gemm_forms_find(&p.s).c.trans == 'T';
+  p.flipped = !p.panel && lm_gemm_layouts_find(&p.s).c.trans == 'T';
   if (p.flipped)
     p.s = transposed(&p.s);
   for (int i = 0; i < g->n_batch; i++) {
@@ -185,7 +185,7 @@ static problem problem_make(const lm_cpu_gemms *all, const lm_plan_gemm *g, cons
   }
   if (all && all->cuts) {
     lm_gemm_key key = key_of(&p);
-    p.cut = lm_gemm_cuts_find(all->cuts, &key);
+    p.cut = lm_gemm_tilings_find(all->cuts, &key);
   }
   if (all && all->code)
     p.code = g->code;
@@ -219,7 +219,7 @@ static lm_gemm_shape summed(const lm_gemm_shape *s, bool staged) {
 // Sums that C itself can hold between one call and the next.
 static bool holds_sums(const problem *p) {
   bool once = p->n_sums == 1 && !p->accumulate;
-  return lm_gemm_forms_find(&p->s).c.trans == 'N' && (p->s.cc == LM_F32 || once);
+  return lm_gemm_layouts_find(&p->s).c.trans == 'N' && (p->s.cc == LM_F32 || once);
 }
 
 // The calls of a tile: the first, and those that add. Visited for every size of tile there is.
@@ -272,7 +272,7 @@ static way way_choose(lm_cpu_gemms *all, problem *p) {
     return w;
   if (p->s.ab != LM_F64 && p->s.cc != LM_F64) {
     lm_gemm_shape s = summed(&p->s, true);
-    bool staged = p->s.cc != LM_F32 || !lm_gemm_forms_find(&p->s).c.trans;
+    bool staged = p->s.cc != LM_F32 || !lm_gemm_layouts_find(&p->s).c.trans;
     tiles_choose(p, staged || lm_gemm_packs(&s) ? LM_GEMM_TILE : INT64_MAX);
     return (way){CALL, staged};
   }
@@ -298,7 +298,7 @@ static void multiply(const run *r, const lm_gemm_shape *s, const char *a, const 
   if (r->w.how == LOOP) {
     lm_gemm_loop(s, a, b, c, add);
   } else if (r->w.how == CALL) {
-    lm_gemm_call(s, a, b, (float *)c, add, (lm_gemm_scratch *)scratch);
+    lm_gemm_call(s, a, b, (float *)c, add, (lm_gemm_workspace *)scratch);
   } else if (r->w.how == CODE) {
     char *buf[] = {(char *)(uintptr_t)a, (char *)(uintptr_t)b, c, scratch + r->all->own, result};
     int64_t var[] = {s->n,   s->c_m, add,    result ? r->p.s.c_m : 0, s->k, s->a_m,
@@ -325,7 +325,7 @@ static void task_run(const run *r, int64_t task, int thread) {
   int64_t size = lm_dtype_bytes((lm_dtype)s.ab);
   char *c = r->c + (o.c + i * p->s.c_m + j * p->s.c_n) * lm_dtype_bytes((lm_dtype)p->s.cc), *to = c;
   float *sums =
-      r->w.staged ? ((lm_gemm_scratch *)(r->all->scratch + thread * r->all->per_thread))->c : NULL;
+      r->w.staged ? ((lm_gemm_workspace *)(r->all->scratch + thread * r->all->per_thread))->c : NULL;
   if (r->w.staged)
     to = (char *)sums;
   if (r->w.staged && p->accumulate)
@@ -475,7 +475,7 @@ static bool product_make(lm_cpu_gemms *all, const lm_plan_gemm *g) {
     matmul_choose(all, &p, &w, true);
   w = way_choose(all, &p);
   int64_t more = w.how == CODE  ? LM_PRODUCT_SCRATCH
-                 : all->matmuls ? lm_matmuls_scratch(all->matmuls)
+                 : all->matmuls ? lm_matmuls_workspace(all->matmuls)
                                 : 0;
   if (more > all->more)
     all->more = more;
@@ -485,7 +485,7 @@ static bool product_make(lm_cpu_gemms *all, const lm_plan_gemm *g) {
 
 void lm_cpu_gemm_prepare(lm_cpu_gemms *all, const lm_plan_gemm *g) {
   if (product_make(all, g))
-    all->own = (int64_t)(sizeof(lm_gemm_scratch) + ALIGN - 1) / ALIGN * ALIGN;
+    all->own = (int64_t)(sizeof(lm_gemm_workspace) + ALIGN - 1) / ALIGN * ALIGN;
   scratch_make(all);
 }
 

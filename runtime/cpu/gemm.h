@@ -3,9 +3,9 @@
 //
 // The library does bf16 where the processor multiplies it, by matmul primitives; else what the plan
 // has code for is the code's where that is known to be faster, and the rest the library's, by its
-// f32 GEMM, on operands widened to f32 if they are bf16. A lm_gemm_cut may say otherwise. In each
+// f32 GEMM, on operands widened to f32 if they are bf16. A lm_gemm_tiling may say otherwise. In each
 // case products are summed in f32 and rounded once. The order of every sum depends on the shape
-// (and its lm_gemm_cut) alone, and so do the tiles of the library, since its bits depend on them:
+// (and its lm_gemm_tiling) alone, and so do the tiles of the library, since its bits depend on them:
 // the number of threads never changes a bit.
 #ifndef LM_CPU_GEMM_H
 #define LM_CPU_GEMM_H
@@ -28,16 +28,16 @@ typedef struct lm_tile {
 
 // How products are cut where that is not left to this file (tune.h). A tile too large for its
 // product is made smaller.
-typedef struct lm_gemm_cut {
+typedef struct lm_gemm_tiling {
   lm_gemm_key key;
   lm_tile tile;
   double gain; // measured, over the default; 1: it is the default; 0: not measured
-} lm_gemm_cut;
-typedef struct lm_gemm_cuts {
-  lm_gemm_cut *v;
+} lm_gemm_tiling;
+typedef struct lm_gemm_tilings {
+  lm_gemm_tiling *v;
   uint32_t n, cap;
-} lm_gemm_cuts;
-const lm_gemm_cut *lm_gemm_cuts_find(const lm_gemm_cuts *cuts,
+} lm_gemm_tilings;
+const lm_gemm_tiling *lm_gemm_tilings_find(const lm_gemm_tilings *cuts,
                                      const lm_gemm_key *key); // NULL if there is none
 bool lm_gemm_key_find(const lm_plan_gemm *g,
                       lm_gemm_key *out); // false: a size is known only at run time
@@ -46,7 +46,7 @@ typedef struct lm_cpu_gemms lm_cpu_gemms; // what products share: scratch of eac
 typedef struct lm_cpu_gemm_options {
   int threads;
   uint32_t primitives; // 1 << lm_dtype: operands that go through matmul primitives; 0: bf16 alone
-  const lm_gemm_cuts *cuts;     // outlive what is made; NULL: none
+  const lm_gemm_tilings *cuts;     // outlive what is made; NULL: none
   bool code;                    // a plan's may be used for products that have some, and then
   lm_kernel_fn *const *kernels; // as the plan's; NULL: nothing is run
   lm_team *team;                // of `threads` threads, outlives what is made; NULL: its own
@@ -79,22 +79,22 @@ lm_tile lm_cpu_gemm_tile(lm_cpu_gemms *all, const lm_plan_gemm *g);
 char *lm_cpu_matrix_make(int64_t elements, lm_dtype dtype);
 
 // A projection y[m, n] = x[m, k] w[k, n], `count` times.
-typedef struct lm_cpu_projection {
+typedef struct lm_cpu_linear {
   int64_t m, k, n;
   int count;
-} lm_cpu_projection;
+} lm_cpu_linear;
 typedef struct lm_cpu_gemm_times {
   double forward, data, weight;
 } lm_cpu_gemm_times; // seconds
 
 // The forward product, the gradient of x and the gradient of w (added to, in f32) of every
 // projection on operands of a type, each the best of `repeats` runs on random data.
-lm_cpu_gemm_times lm_cpu_gemm_bench(const lm_cpu_projection *p, int n, lm_dtype dtype, int threads,
+lm_cpu_gemm_times lm_cpu_gemm_bench(const lm_cpu_linear *p, int n, lm_dtype dtype, int threads,
                                     int repeats);
 
 // The most FLOP/s that `threads` cores reach with operands of a type (0 threads: all cores):
 // multiply-adds of f32 registers alone; where the processor multiplies bf16, whose units only the
 // library reaches, its products of matrices in caches.
 double lm_cpu_peak(int threads, lm_dtype dtype);
-double lm_cpu_product_peak(int threads, lm_dtype dtype); // the latter
+double lm_cpu_gemm_peak(int threads, lm_dtype dtype); // the latter
 #endif

@@ -14,25 +14,25 @@ enum {
 
 // ---- forms
 
-static lm_gemm_form form_find(int64_t rows, int64_t cols, int64_t row, int64_t col) {
+static lm_gemm_layout form_find(int64_t rows, int64_t cols, int64_t row, int64_t col) {
   if (rows == 1 && row < cols)
     row = cols; // strides over a size of 1 are free
   if (cols == 1 && col < rows)
     col = rows;
   if ((col == 1 || cols == 1) && row >= cols)
-    return (lm_gemm_form){'N', row};
+    return (lm_gemm_layout){'N', row};
   if ((row == 1 || rows == 1) && col >= rows)
-    return (lm_gemm_form){'T', col};
-  return (lm_gemm_form){0, 0};
+    return (lm_gemm_layout){'T', col};
+  return (lm_gemm_layout){0, 0};
 }
 
-lm_gemm_forms lm_gemm_forms_find(const lm_gemm_shape *s) {
-  return (lm_gemm_forms){form_find(s->m, s->k, s->a_m, s->a_k),
+lm_gemm_layouts lm_gemm_layouts_find(const lm_gemm_shape *s) {
+  return (lm_gemm_layouts){form_find(s->m, s->k, s->a_m, s->a_k),
                          form_find(s->k, s->n, s->b_k, s->b_n),
                          form_find(s->m, s->n, s->c_m, s->c_n)};
 }
 
-static bool packs(uint8_t dtype, const lm_gemm_form *f, int64_t uses) {
+static bool packs(uint8_t dtype, const lm_gemm_layout *f, int64_t uses) {
   return dtype != LM_F32 || !f->trans || (f->ld % BAD_STRIDE == 0 && uses >= PACK_USES);
 }
 
@@ -59,13 +59,13 @@ static void line_widen(uint8_t dtype, const char *from, int64_t stride, int64_t 
 
 // Copies rows x cols of a matrix; what had a form keeps it. f->ld becomes the copy's.
 static const float *pack(uint8_t dtype, const char *from, int64_t row, int64_t col, int64_t rows,
-                         int64_t cols, lm_gemm_form *f, float *to) {
+                         int64_t cols, lm_gemm_layout *f, float *to) {
   bool turned = f->trans == 'T';
   int64_t lines = turned ? cols : rows;
   int64_t length = turned ? rows : cols;
   int64_t line = turned ? col : row;
   int64_t step = turned ? row : col;
-  *f = (lm_gemm_form){turned ? 'T' : 'N', length + LM_GEMM_GAP};
+  *f = (lm_gemm_layout){turned ? 'T' : 'N', length + LM_GEMM_GAP};
   if (length == 1)
     step = 1;
   for (int64_t i = 0; i < lines; i++)
@@ -100,7 +100,7 @@ void lm_gemm_call_thread_begin(void) {
   }
 }
 
-static void call(const lm_gemm_shape *s, int64_t k, const lm_gemm_forms *f, const float *a,
+static void call(const lm_gemm_shape *s, int64_t k, const lm_gemm_layouts *f, const float *a,
                  const float *b, float *c, bool add) {
   dnnl_status_t status = dnnl_sgemm(f->a.trans, f->b.trans, s->m, s->n, k, 1.0f, a, f->a.ld, b,
                                     f->b.ld, add ? 1.0f : 0.0f, c, f->c.ld);
@@ -109,13 +109,13 @@ static void call(const lm_gemm_shape *s, int64_t k, const lm_gemm_forms *f, cons
 }
 
 bool lm_gemm_packs(const lm_gemm_shape *s) {
-  lm_gemm_forms f = lm_gemm_forms_find(s);
+  lm_gemm_layouts f = lm_gemm_layouts_find(s);
   return packs(s->ab, &f.a, s->n) || packs(s->ab, &f.b, s->m);
 }
 
 void lm_gemm_call(const lm_gemm_shape *s, const char *a, const char *b, float *c, bool add,
-                  lm_gemm_scratch *scratch) {
-  lm_gemm_forms f = lm_gemm_forms_find(s);
+                  lm_gemm_workspace *scratch) {
+  lm_gemm_layouts f = lm_gemm_layouts_find(s);
   bool pack_a = packs(s->ab, &f.a, s->n);
   bool pack_b = packs(s->ab, &f.b, s->m);
   if (!pack_a && !pack_b) {
@@ -127,7 +127,7 @@ void lm_gemm_call(const lm_gemm_shape *s, const char *a, const char *b, float *c
     int64_t n = s->k - k < LM_GEMM_PANEL ? s->k - k : LM_GEMM_PANEL;
     const char *ak = a + k * s->a_k * lm_dtype_bytes((lm_dtype)s->ab);
     const char *bk = b + k * s->b_k * lm_dtype_bytes((lm_dtype)s->ab);
-    lm_gemm_forms g = f;
+    lm_gemm_layouts g = f;
     const float *x =
         pack_a ? pack(s->ab, ak, s->a_m, s->a_k, s->m, n, &g.a, scratch->a) : (const float *)ak;
     const float *y =

@@ -17,25 +17,25 @@ typedef struct lm_gemm_shape { // C[m, n] = A[m, k] B[k, n]; strides in elements
 
 // A matrix as the library takes it: 'N' rows of unit stride ld apart, 'T' the same of its
 // transpose; 0: neither.
-typedef struct lm_gemm_form {
+typedef struct lm_gemm_layout {
   char trans;
   int64_t ld;
-} lm_gemm_form;
-typedef struct lm_gemm_forms {
-  lm_gemm_form a, b, c;
-} lm_gemm_forms;
-lm_gemm_forms lm_gemm_forms_find(const lm_gemm_shape *s);
+} lm_gemm_layout;
+typedef struct lm_gemm_layouts {
+  lm_gemm_layout a, b, c;
+} lm_gemm_layouts;
+lm_gemm_layouts lm_gemm_layouts_find(const lm_gemm_shape *s);
 
 enum {
   LM_GEMM_TILE = 512,  // most rows, and columns, of a product with packed operands
   LM_GEMM_PANEL = 256, // so many places of k are packed at a time
   LM_GEMM_GAP = 16,    // what parts packed rows, in floats
 };
-typedef struct lm_gemm_scratch {
+typedef struct lm_gemm_workspace {
   float a[(LM_GEMM_TILE + LM_GEMM_GAP) * (LM_GEMM_PANEL + LM_GEMM_GAP)];
   float b[(LM_GEMM_TILE + LM_GEMM_GAP) * (LM_GEMM_PANEL + LM_GEMM_GAP)];
   float c[LM_GEMM_TILE * LM_GEMM_TILE]; // sums of a tile that C cannot hold itself
-} lm_gemm_scratch;
+} lm_gemm_workspace;
 
 // Whether an operand has to be packed: m and n are then at most LM_GEMM_TILE.
 bool lm_gemm_packs(const lm_gemm_shape *s);
@@ -46,7 +46,7 @@ void lm_gemm_call_one_thread(void);
 void lm_gemm_call_thread_begin(void);
 // A and B are f32 or bf16, C is f32 in form 'N'.
 void lm_gemm_call(const lm_gemm_shape *s, const char *a, const char *b, float *c, bool add,
-                  lm_gemm_scratch *scratch);
+                  lm_gemm_workspace *scratch);
 
 // Between a tile of C in its own type and strides, and rows of s->n floats.
 void lm_gemm_tile_load(const lm_gemm_shape *s, const char *c, float *tile);

@@ -44,7 +44,7 @@ struct lm_matmuls {
 // ---- keys: what a primitive depends on
 
 static key key_of(const lm_gemm_shape *s, bool add) {
-  lm_gemm_forms f = lm_gemm_forms_find(s);
+  lm_gemm_layouts f = lm_gemm_layouts_find(s);
   int64_t types =
       s->ab | s->cc << 4 | add << 8 | (f.a.trans == 'T') << 9 | (f.b.trans == 'T') << 10;
   return (key){{s->m, s->n, s->k, types, f.a.ld, f.b.ld, f.c.ld}};
@@ -69,7 +69,7 @@ static bool ok(dnnl_status_t s) {
   return s == dnnl_success;
 }
 
-static bool matrix_describe(uint8_t dtype, int64_t rows, int64_t cols, lm_gemm_form f,
+static bool matrix_describe(uint8_t dtype, int64_t rows, int64_t cols, lm_gemm_layout f,
                             dnnl_memory_desc_t *out) {
   dnnl_dims_t size = {rows, cols}, stride = {f.trans == 'N' ? f.ld : 1, f.trans == 'N' ? 1 : f.ld};
   return f.trans && ok(dnnl_memory_desc_init_by_strides(
@@ -90,7 +90,7 @@ static bool attributes_make(bool add, dnnl_primitive_attr_t *out) {
 
 static bool descriptor_make(const lm_matmuls *all, const lm_gemm_shape *s, bool add,
                             dnnl_primitive_desc_t *out) {
-  lm_gemm_forms f = lm_gemm_forms_find(s);
+  lm_gemm_layouts f = lm_gemm_layouts_find(s);
   dnnl_memory_desc_t a, b, c;
   dnnl_matmul_desc_t d;
   dnnl_primitive_attr_t attr = NULL;
@@ -187,7 +187,7 @@ void lm_matmuls_destroy(lm_matmuls *all) {
   lm_arena_destroy(all->arena);
 }
 
-int64_t lm_matmuls_scratch(const lm_matmuls *all) {
+int64_t lm_matmuls_workspace(const lm_matmuls *all) {
   return (all->scratch + 63) / 64 * 64;
 }
 const char *lm_matmul_name(const lm_matmul *x) {

@@ -21,7 +21,7 @@ void lm_matmuls_add(lm_matmuls *all, const lm_gemm_shape *s, bool add);
 const lm_matmul *lm_matmuls_find(const lm_matmuls *all, const lm_gemm_shape *s,
                                  bool add); // NULL if there is none
 // Bytes of scratch that a run of any of them may need, aligned to 64.
-int64_t lm_matmuls_scratch(const lm_matmuls *all);
+int64_t lm_matmuls_workspace(const lm_matmuls *all);
 // thread: 0 … threads - 1, no two at the same time.
 void lm_matmul_run(const lm_matmuls *all, const lm_matmul *x, int thread, const char *a,
                    const char *b, char *c, char *scratch);

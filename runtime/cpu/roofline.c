@@ -48,14 +48,14 @@ static double triad_time(lm_team *team, float *arrays, int64_t n, int rounds) {
 }
 
 void lm_cpu_roofline(int threads, lm_dtype dtype, lm_roofline *out) {
-  int64_t most = (int64_t)LM_ROOFLINE_LEAST << 2 * (LM_ROOFLINE_SIZES - 1);
+  int64_t most = (int64_t)LM_ROOFLINE_MIN_BYTES << 2 * (LM_ROOFLINE_SIZES - 1);
   float *arrays = lm_alloc((size_t)most);
   if (threads <= 0)
     threads = lm_threads(0);
   out->peak = lm_cpu_peak(threads, dtype);
   lm_team *team = lm_team_create(threads);
   for (int i = 0; i < LM_ROOFLINE_SIZES; i++) {
-    int64_t bytes = (int64_t)LM_ROOFLINE_LEAST << 2 * i;
+    int64_t bytes = (int64_t)LM_ROOFLINE_MIN_BYTES << 2 * i;
     int64_t n = bytes / 3 / (int64_t)sizeof *arrays;
     int rounds = (int)(TOUCHED / bytes) + 1;
     triad_time(team, arrays, n, 1); // touches the pages
@@ -72,7 +72,7 @@ void lm_cpu_roofline(int threads, lm_dtype dtype, lm_roofline *out) {
 // What lies between two sizes counts as the smaller one: a bound must not be too high.
 static double bandwidth_of(const lm_roofline *r, double bytes) {
   int i = 0;
-  while (i + 1 < LM_ROOFLINE_SIZES && bytes >= (double)((int64_t)LM_ROOFLINE_LEAST << 2 * (i + 1)))
+  while (i + 1 < LM_ROOFLINE_SIZES && bytes >= (double)((int64_t)LM_ROOFLINE_MIN_BYTES << 2 * (i + 1)))
     i++;
   return r->bandwidth[i];
 }

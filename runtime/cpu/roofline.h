@@ -7,7 +7,7 @@
 
 enum {
   LM_ROOFLINE_SIZES = 6,
-  LM_ROOFLINE_LEAST = 128 << 10
+  LM_ROOFLINE_MIN_BYTES = 128 << 10
 }; // 128 KiB, each four times the one before: to 128 MiB
 
 typedef struct lm_roofline {

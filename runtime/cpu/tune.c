@@ -32,8 +32,8 @@ typedef struct tuner {
 typedef struct bench { // a product being measured
   const tuner *t;
   const job *job;
-  lm_gemm_cut cut; // what `cuts` holds
-  lm_gemm_cuts cuts;
+  lm_gemm_tiling cut; // what `cuts` holds
+  lm_gemm_tilings cuts;
   lm_cpu_gemms *all;
   char *a, *b, *c;
 } bench;
@@ -106,14 +106,14 @@ static int64_t elements(const lm_plan_gemm *g, operand x) {
   return last + 1;
 }
 
-static lm_cpu_gemms *gemms_make(const tuner *t, const lm_gemm_cuts *cuts) {
+static lm_cpu_gemms *gemms_make(const tuner *t, const lm_gemm_tilings *cuts) {
   return lm_cpu_gemms_create(&(lm_cpu_gemm_options){
       .threads = t->o->threads, .cuts = cuts, .code = true, .kernels = t->o->kernels});
 }
 
 static void bench_open(bench *b, const tuner *t, const job *j) {
   *b = (bench){.t = t, .job = j, .cut = {.key = j->key}};
-  b->cuts = (lm_gemm_cuts){&b->cut, 0, 1};
+  b->cuts = (lm_gemm_tilings){&b->cut, 0, 1};
   b->all = gemms_make(t, &b->cuts);
   if (t->o->run)
     return;
@@ -244,7 +244,7 @@ static double confirm(bench *b, lm_tile x, lm_tile y) {
   return worst;
 }
 
-static lm_gemm_cut cut_measure(bench *b) {
+static lm_gemm_tiling cut_measure(bench *b) {
   lm_cpu_gemm_prepare(b->all, b->job->g);
   lm_tile usual = lm_cpu_gemm_tile(b->all, b->job->g), others[CANDIDATES], best = usual;
   double least = MARGIN;
@@ -260,28 +260,28 @@ static lm_gemm_cut cut_measure(bench *b) {
   }
   double ratio = least < MARGIN ? confirm(b, best, usual) : 1;
   bool known = !is_over(b->t), better = known && ratio < MARGIN;
-  return (lm_gemm_cut){b->job->key, better ? best : usual, better ? 1 / ratio : known ? 1 : 0};
+  return (lm_gemm_tiling){b->job->key, better ? best : usual, better ? 1 / ratio : known ? 1 : 0};
 }
 
 // Unmeasured, with its default's tiles.
-static lm_gemm_cut cut_default(const tuner *t, const job *j) {
+static lm_gemm_tiling cut_default(const tuner *t, const job *j) {
   lm_cpu_gemms *all = gemms_make(t, NULL);
   lm_cpu_gemm_prepare(all, j->g);
-  lm_gemm_cut cut = {j->key, lm_cpu_gemm_tile(all, j->g), 0};
+  lm_gemm_tiling cut = {j->key, lm_cpu_gemm_tile(all, j->g), 0};
   lm_cpu_gemms_destroy(all);
   return cut;
 }
 
-static lm_gemm_cut cut_find(const tuner *t, const job *j, const lm_gemm_cuts *known,
+static lm_gemm_tiling cut_find(const tuner *t, const job *j, const lm_gemm_tilings *known,
                             int *measured) {
-  const lm_gemm_cut *have = lm_gemm_cuts_find(known, &j->key);
+  const lm_gemm_tiling *have = lm_gemm_tilings_find(known, &j->key);
   bench b;
   if (have)
     return *have;
   if (is_over(t))
     return cut_default(t, j);
   bench_open(&b, t, j);
-  lm_gemm_cut cut = cut_measure(&b);
+  lm_gemm_tiling cut = cut_measure(&b);
   bench_close(&b);
   *measured += cut.gain > 0;
   return cut;
@@ -301,7 +301,7 @@ static void progress(const tuner *t, uint32_t done) {
 }
 
 void lm_cpu_tune(lm_arena *a, const lm_plan *plan, const lm_tune_options *o,
-                 const lm_gemm_cuts *known, lm_gemm_cuts *out, int *out_measured) {
+                 const lm_gemm_tilings *known, lm_gemm_tilings *out, int *out_measured) {
   tuner t = {.arena = a, .o = o};
   t.began = elapsed(&t);
   for (int i = 0; i < plan->n_funcs; i++)

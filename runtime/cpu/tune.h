@@ -26,5 +26,5 @@ typedef struct lm_tune_options {
 // `known`, else measured, else its default. The heaviest first. In `a`. *out_measured: how many
 // were measured now.
 void lm_cpu_tune(lm_arena *a, const lm_plan *plan, const lm_tune_options *o,
-                 const lm_gemm_cuts *known, lm_gemm_cuts *out, int *out_measured);
+                 const lm_gemm_tilings *known, lm_gemm_tilings *out, int *out_measured);
 #endif

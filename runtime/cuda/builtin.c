@@ -197,9 +197,9 @@ lm_status lm_cuda_move(const lm_cuda_builtins *b, const lm_plan_move *m, const i
 
 // ---- products
 
-lm_status lm_cuda_product_run(const lm_cuda_builtins *b, const lm_cuda_product *p, int ab, int cc,
+lm_status lm_cuda_small_gemm_run(const lm_cuda_builtins *b, const lm_cuda_small_gemm *p, int ab, int cc,
                               lm_cuda_address x, lm_cuda_address w, lm_cuda_address z) {
-  lm_cuda_product args = *p;
+  lm_cuda_small_gemm args = *p;
   if (p->m * p->n > UINT32_MAX)
     return lm_fail(LM_ENV, "a product of %lld elements in strides that cuBLASLt does not take",
                    (long long)(p->m * p->n));
@@ -225,11 +225,11 @@ lm_status lm_cuda_round(const lm_cuda_builtins *b, const lm_cuda_rounding *r, lm
 // ---- the scalars of a step
 
 typedef struct tally_args {
-  int64_t at[LM_TALLY_MOST];
-  uint8_t type[LM_TALLY_MOST];
+  int64_t at[LM_TOTALS_MAX];
+  uint8_t type[LM_TOTALS_MAX];
   int32_t n, first;
 } tally_args;
-_Static_assert(LM_TALLY_MOST == 136 && (int)LM_TALLY_MOST <= (int)THREADS,
+_Static_assert(LM_TOTALS_MAX == 136 && (int)LM_TOTALS_MAX <= (int)THREADS,
                "as builtin.cu has it: one block does all");
 typedef struct judge_args {
   double clip, limit;
@@ -240,17 +240,17 @@ static uint8_t scalar_type(const lm_plan_port *p) {
   return p->rank ? 0 : p->dtype == LM_F32 ? 1 : p->dtype == LM_F64 ? 2 : p->dtype == LM_INT ? 3 : 0;
 }
 
-lm_status lm_cuda_tally(const lm_cuda_builtins *b, const lm_plan_func *f, lm_cuda_address io,
+lm_status lm_cuda_totals_add(const lm_cuda_builtins *b, const lm_plan_func *f, lm_cuda_address io,
                         lm_cuda_address totals, bool first) {
-  tally_args a = {.n = LM_TALLY_MOST, .first = first};
+  tally_args a = {.n = LM_TOTALS_MAX, .first = first};
   for (int i = 0; i < f->n_out; i++) {
     a.at[i] = f->out[i].buf.offset;
     a.type[i] = scalar_type(&f->out[i]);
   }
-  return launch(b, b->tally, LM_TALLY_MOST, (void *[]){&io, &totals, &a});
+  return launch(b, b->tally, LM_TOTALS_MAX, (void *[]){&io, &totals, &a});
 }
 
-lm_status lm_cuda_judge(const lm_cuda_builtins *b, const lm_tally_rule *r, lm_cuda_address io,
+lm_status lm_cuda_totals_scale(const lm_cuda_builtins *b, const lm_scale_rule *r, lm_cuda_address io,
                         lm_cuda_address totals) {
   judge_args a = {r->clip, r->limit, r->sum, r->weight};
   lm_cuda_address norm = io + (uint64_t)r->norm->buf.offset;

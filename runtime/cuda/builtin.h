@@ -3,7 +3,7 @@
 #define LM_CUDA_BUILTIN_H
 #include "runtime/base/dtype.h"
 #include "runtime/cuda/driver.h"
-#include "runtime/hal/tally.h"
+#include "runtime/hal/totals.h"
 #include "runtime/plan/plan.h"
 
 typedef unsigned long long lm_cuda_address;
@@ -34,17 +34,17 @@ lm_status lm_cuda_move(const lm_cuda_builtins *b, const lm_plan_move *m, const i
                        lm_cuda_address from, lm_cuda_address at, lm_cuda_address to, bool add,
                        int step);
 
-// As lm_tally_add and lm_tally_judge: io is the arena that ports are in, totals LM_TALLY_MOST
+// As lm_totals_add and lm_totals_scale: io is the arena that ports are in, totals LM_TOTALS_MAX
 // float64s.
-lm_status lm_cuda_tally(const lm_cuda_builtins *b, const lm_plan_func *f, lm_cuda_address io,
+lm_status lm_cuda_totals_add(const lm_cuda_builtins *b, const lm_plan_func *f, lm_cuda_address io,
                         lm_cuda_address totals, bool first);
-lm_status lm_cuda_judge(const lm_cuda_builtins *b, const lm_tally_rule *r, lm_cuda_address io,
+lm_status lm_cuda_totals_scale(const lm_cuda_builtins *b, const lm_scale_rule *r, lm_cuda_address io,
                         lm_cuda_address totals);
 
-typedef struct lm_cuda_product {
+typedef struct lm_cuda_small_gemm {
   int64_t m, n, k, a_m, a_k, b_k, b_n, c_m, c_n;
   int32_t add, spare;
-} lm_cuda_product; // C (+)= A B
+} lm_cuda_small_gemm; // C (+)= A B
 // y (+)= x of f32, dense [m, n], rounded to bf16 in these strides.
 typedef struct lm_cuda_rounding {
   int64_t m, n, y_m, y_n;
@@ -60,6 +60,6 @@ lm_status lm_cuda_finish_run(const lm_cuda_builtins *b, const lm_cuda_finish *f,
                              lm_cuda_address y, lm_cuda_address bias, lm_cuda_address before);
 lm_status lm_cuda_round(const lm_cuda_builtins *b, const lm_cuda_rounding *r, lm_cuda_address x,
                         lm_cuda_address y);
-lm_status lm_cuda_product_run(const lm_cuda_builtins *b, const lm_cuda_product *p, int ab, int cc,
+lm_status lm_cuda_small_gemm_run(const lm_cuda_builtins *b, const lm_cuda_small_gemm *p, int ab, int cc,
                               lm_cuda_address x, lm_cuda_address w, lm_cuda_address z);
 #endif

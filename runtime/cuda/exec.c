@@ -47,9 +47,9 @@ typedef struct cuda_exec {
   lm_cuda_address *pointers;      // of the step being run
   void **params;
   int32_t *refused;          // pinned copy of the builtins' `fault`
-  lm_cuda_address totals;    // LM_TALLY_MOST float64s
+  lm_cuda_address totals;    // LM_TOTALS_MAX float64s
   double *totals_read;       // pinned copy of them
-  const lm_tally_rule *rule; // of the next run; NULL: none
+  const lm_scale_rule *rule; // of the next run; NULL: none
   lm_timeline *timeline;
   mark *marks;
   uint32_t n_marks, cap_marks, n_events;
@@ -479,7 +479,7 @@ static lm_status enqueue(cuda_exec *e, const lm_plan_func *f, const int64_t *ext
   func_state *x = &e->funcs[f - e->plan->funcs];
   LM_TRY(lm_cuda_memory_begin(&e->memory, f));
   if (e->rule)
-    LM_TRY(lm_cuda_judge(&e->builtins, e->rule, e->memory.at[LM_ARENA_IO],
+    LM_TRY(lm_cuda_totals_scale(&e->builtins, e->rule, e->memory.at[LM_ARENA_IO],
                          e->totals)); // behind the arguments, one of which it replaces
   e->rule = NULL;
   if (e->timeline)
@@ -574,19 +574,19 @@ static void *port(lm_exec *hal, const lm_plan_port *p) {
 
 // ---- the scalars of a step
 
-static lm_status tally_add(lm_exec *hal, const lm_plan_func *f, bool first) {
+static lm_status totals_add(lm_exec *hal, const lm_plan_func *f, bool first) {
   cuda_exec *e = (cuda_exec *)hal;
   return e->failed
              ? failure_copy(e)
-             : fail(e, lm_cuda_tally(&e->builtins, f, e->memory.at[LM_ARENA_IO], e->totals, first));
+             : fail(e, lm_cuda_totals_add(&e->builtins, f, e->memory.at[LM_ARENA_IO], e->totals, first));
 }
 
-static lm_status tally_judge(lm_exec *hal, const lm_tally_rule *r) {
+static lm_status totals_scale(lm_exec *hal, const lm_scale_rule *r) {
   ((cuda_exec *)hal)->rule = r;
   return NULL;
 }
 
-static lm_status tally_read(lm_exec *hal) {
+static lm_status totals_read(lm_exec *hal) {
   cuda_exec *e = (cuda_exec *)hal;
   if (!e->failed)
     LM_TRY(fail(e, lm_cuda_check(&e->d,
@@ -621,6 +621,6 @@ static const lm_exec_ops OPS = {.destroy = destroy,
                                 .threads = threads,
                                 .kernels_compiled = kernels_compiled,
                                 .range = range,
-                                .tally_add = tally_add,
-                                .tally_judge = tally_judge,
-                                .tally_read = tally_read};
+                                .totals_add = totals_add,
+                                .totals_scale = totals_scale,
+                                .totals_read = totals_read};

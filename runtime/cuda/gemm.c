@@ -132,7 +132,7 @@ typedef struct epilogue {
 } epilogue;
 
 typedef struct call { // C (+)= A B, `batch.size` times; if there is an epilogue, once
-  lm_cuda_product p;
+  lm_cuda_small_gemm p;
   lm_plan_batch batch;
   int ab, cc;
   lm_cuda_address a, b, c;
@@ -155,7 +155,7 @@ static bool form_find(int64_t rows, int64_t cols, int64_t row, int64_t col, int3
 }
 
 static call transposed(const call *x) {
-  const lm_cuda_product *p = &x->p;
+  const lm_cuda_small_gemm *p = &x->p;
   return (call){.p = {.m = p->n,
                       .n = p->m,
                       .k = p->k,
@@ -192,7 +192,7 @@ static bool types_known(int ab, int cc) {
 }
 
 static bool key_make(const call *x, key *out) {
-  const lm_cuda_product *p = &x->p;
+  const lm_cuda_small_gemm *p = &x->p;
   bool many = x->batch.size > 1;
   int32_t turned_c;
   *out = (key){.rows = p->m,
@@ -531,7 +531,7 @@ static lm_status loop_run(const lm_cuda_gemms *g, const call *x) {
   int64_t ab = lm_dtype_bytes((lm_dtype)x->ab);
   int64_t cc = lm_dtype_bytes((lm_dtype)x->cc);
   for (int64_t i = 0; i < x->batch.size; i++)
-    LM_TRY(lm_cuda_product_run(
+    LM_TRY(lm_cuda_small_gemm_run(
         g->builtins, &x->p, x->ab, x->cc, x->a + (uint64_t)(i * x->batch.a * ab),
         x->b + (uint64_t)(i * x->batch.b * ab), x->c + (uint64_t)(i * x->batch.c * cc)));
   return NULL;
@@ -543,7 +543,7 @@ static lm_status call_run(lm_cuda_gemms *g, const call *x, lm_cuda_address works
 // is dense.
 static lm_status parts_run(lm_cuda_gemms *g, const call *x, lm_cuda_address workspace) {
   const lm_cuda_driver *d = g->builtins->driver;
-  const lm_cuda_product *p = &x->p;
+  const lm_cuda_small_gemm *p = &x->p;
   call plain = *x;
   plain.p.add = x->then.residual != 0;
   plain.then = (epilogue){0};

@@ -36,7 +36,7 @@ typedef struct {
   const lm_data_options *o;
   const lm_file_list *files;
   lm_reader *reader;
-  const lm_stretch *stretches;
+  const lm_text_span *stretches;
   size_t n_stretches; // of this round
   result *results;
   size_t cap_results;
@@ -56,7 +56,7 @@ typedef struct {
 
 // ---- tokenising
 
-static lm_status text_encode(const lm_tokenizer *t, const lm_stretch *s, const char *p, size_t n,
+static lm_status text_encode(const lm_tokenizer *t, const lm_text_span *s, const char *p, size_t n,
                              lm_tokens *out) {
   size_t before = out->n;
   if (s->begins)
@@ -76,13 +76,13 @@ static lm_status text_encode(const lm_tokenizer *t, const lm_stretch *s, const c
 }
 
 static lm_status stretch_encode(const build *b, size_t i, lm_tokens *out) {
-  const lm_stretch *s = &b->stretches[i];
+  const lm_text_span *s = &b->stretches[i];
   result *r = &b->results[i];
   json_t *owner;
   char fault[300];
   size_t n, before = out->n;
   const lm_data_source *source = &b->files->sources[b->files->files[s->file].source];
-  const char *p = lm_stretch_text(s, source, b->o->tokenizer->needs_utf8, &n, &owner, fault,
+  const char *p = lm_text_span_read(s, source, b->o->tokenizer->needs_utf8, &n, &owner, fault,
                                   sizeof fault, &r->line);
   lm_status status = p ? text_encode(b->o->tokenizer, s, p, n, out) : NULL;
   r->fault = p ? NULL : lm_strdup(fault);
@@ -149,7 +149,7 @@ static lm_status ids_write(build *b, const lm_tokens *t) {
   return lm_store_add(b->tokens, b->narrow, t->n * (size_t)b->width);
 }
 
-static void fault_note(build *b, const lm_stretch *s, const result *r) {
+static void fault_note(build *b, const lm_text_span *s, const result *r) {
   if (b->doc_bad)
     return; // one fault a document
   b->doc_bad = true;
@@ -158,7 +158,7 @@ static void fault_note(build *b, const lm_stretch *s, const result *r) {
                   (unsigned long long)r->line, r->fault);
 }
 
-static lm_status stretch_note(build *b, const lm_stretch *s, const result *r) {
+static lm_status stretch_note(build *b, const lm_text_span *s, const result *r) {
   if (s->begins) {
     b->doc = (lm_doc){b->n_tokens, 0};
     b->doc_bad = false;

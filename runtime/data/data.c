@@ -59,7 +59,7 @@ struct lm_data {
   int n_parts; // of the first length
   lm_mix mix;  // no stages: rows of the one group in turn
   // written by the thread that fills
-  lm_mix_place *place;
+  lm_mix_cursor *place;
   lm_prefetch *prefetch; // NULL: there is none
 };
 
@@ -149,7 +149,7 @@ static void part_take_set(const lm_data *d, const lm_row_index *index, part *p, 
 
 static lm_status span_visit(const length *x, const span *s,
                             lm_status (*visit)(void *user, const lm_piece *p), void *user) {
-  return lm_rows_visit(&x->index, s->set, s->first, s->n, visit, user);
+  return lm_row_index_visit(&x->index, s->set, s->first, s->n, visit, user);
 }
 
 static lm_status piece_count(void *user, const lm_piece *p) {
@@ -557,7 +557,7 @@ static lm_status piece_fill(void *user, const lm_piece *p) {
 static lm_status row_fill(const lm_data *d, const length *x, uint64_t set, uint64_t row, int64_t at,
                           const lm_batch *b) {
   filling f = {&d->corpus, b, at, 0};
-  LM_TRY(lm_rows_visit(&x->index, set, row, 1, piece_fill, &f));
+  LM_TRY(lm_row_index_visit(&x->index, set, row, 1, piece_fill, &f));
   padding_fill(b, f.at, at + x->seq);
   return NULL;
 }

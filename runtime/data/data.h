@@ -67,7 +67,7 @@ typedef struct lm_data_stage {
 } lm_data_stage;
 
 enum {
-  LM_DATA_MIXED = 32,
+  LM_DATA_MIX_MAX = 32,
   LM_DATA_STAGES = 64
 }; // sources of a mix, stages, at the most
 

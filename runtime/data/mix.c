@@ -36,8 +36,8 @@ lm_status lm_mix_create(const lm_data_options *o, lm_mix *out) {
   *out = (lm_mix){.seed = o->seed, .n_sources = o->n_sources, .n_stages = o->n_stages};
   if (!o->n_stages || !o->stages[0].weights)
     return NULL;
-  if (o->n_sources > LM_DATA_MIXED)
-    return lm_fail(LM_USER, "mix: %d sources are more than %d", o->n_sources, LM_DATA_MIXED);
+  if (o->n_sources > LM_DATA_MIX_MAX)
+    return lm_fail(LM_USER, "mix: %d sources are more than %d", o->n_sources, LM_DATA_MIX_MAX);
   out->stages = lm_calloc((size_t)o->n_stages, sizeof *out->stages);
   lm_status s = NULL;
   for (int i = 0; i < o->n_stages && !s; i++)
@@ -71,9 +71,9 @@ static lm_philox_key2 block_key(const lm_mix *m, int stage, uint64_t block) {
 }
 
 // Fills in source and rank of every row of a block.
-static void block_lay(const lm_mix *m, int stage, uint64_t block, lm_mix_place *p) {
-  uint64_t before[LM_DATA_MIXED], behind[LM_DATA_MIXED];
-  uint16_t end[LM_DATA_MIXED], seen[LM_DATA_MIXED] = {0};
+static void block_lay(const lm_mix *m, int stage, uint64_t block, lm_mix_cursor *p) {
+  uint64_t before[LM_DATA_MIX_MAX], behind[LM_DATA_MIX_MAX];
+  uint16_t end[LM_DATA_MIX_MAX], seen[LM_DATA_MIX_MAX] = {0};
   blocks_count(m, stage, block, before);
   blocks_count(m, stage, block + 1, behind);
   for (int i = 0, sum = 0; i < m->n_sources; i++)
@@ -90,9 +90,9 @@ static void block_lay(const lm_mix *m, int stage, uint64_t block, lm_mix_place *
 }
 
 // Adds the rows of each source in the first `rows` rows of a stage to `base`.
-static void stage_count(const lm_mix *m, int stage, uint64_t rows, lm_mix_place *p,
+static void stage_count(const lm_mix *m, int stage, uint64_t rows, lm_mix_cursor *p,
                         uint64_t *base) {
-  uint64_t count[LM_DATA_MIXED];
+  uint64_t count[LM_DATA_MIX_MAX];
   blocks_count(m, stage, rows / LM_MIX_BLOCK, count);
   for (int i = 0; i < m->n_sources; i++)
     base[i] += count[i];
@@ -109,8 +109,8 @@ static uint64_t stage_rows(const lm_mix *m, int stage, uint64_t rows_per_step) {
 }
 
 static void place_move(const lm_mix *m, int stage, uint64_t block, uint64_t rows_per_step,
-                       lm_mix_place *p) {
-  uint64_t count[LM_DATA_MIXED];
+                       lm_mix_cursor *p) {
+  uint64_t count[LM_DATA_MIX_MAX];
   for (int i = 0; i < m->n_sources; i++)
     p->base[i] = 0;
   for (int k = 0; k < stage; k++)
@@ -126,7 +126,7 @@ static void place_move(const lm_mix *m, int stage, uint64_t block, uint64_t rows
   p->rows_per_step = rows_per_step;
 }
 
-void lm_mix_find(const lm_mix *m, int stage, uint64_t row, uint64_t rows_per_step, lm_mix_place *p,
+void lm_mix_find(const lm_mix *m, int stage, uint64_t row, uint64_t rows_per_step, lm_mix_cursor *p,
                  int *out_source, uint64_t *out_index) {
   uint64_t block = row / LM_MIX_BLOCK;
   uint64_t r = row % LM_MIX_BLOCK;

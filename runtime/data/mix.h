@@ -16,7 +16,7 @@ enum {
 
 typedef struct lm_mix_stage {
   int64_t first_step, seq;
-  uint64_t share[LM_DATA_MIXED];
+  uint64_t share[LM_DATA_MIX_MAX];
   int rest;
 } lm_mix_stage; // of 2^32
 typedef struct lm_mix {
@@ -32,15 +32,15 @@ void lm_mix_free(lm_mix *m);
 
 // Where the last row that was looked for stands; zeroed at first. Neighbours are then found without
 // computing a block.
-typedef struct lm_mix_place {
+typedef struct lm_mix_cursor {
   bool valid;
   int stage;
   uint64_t rows_per_step, block;
-  uint64_t base[LM_DATA_MIXED]; // rows of each source before this block
+  uint64_t base[LM_DATA_MIX_MAX]; // rows of each source before this block
   uint8_t source[LM_MIX_BLOCK];
   uint16_t rank[LM_MIX_BLOCK];
-} lm_mix_place;
+} lm_mix_cursor;
 // Row `row` of a stage, whose steps have so many.
 void lm_mix_find(const lm_mix *m, int stage, uint64_t row, uint64_t rows_per_step,
-                 lm_mix_place *place, int *out_source, uint64_t *out_index);
+                 lm_mix_cursor *place, int *out_source, uint64_t *out_index);
 #endif

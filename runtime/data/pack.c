@@ -103,7 +103,7 @@ static void rows_gather(const lm_piece *pieces, const uint32_t *row_of, uint32_t
     out->pieces[out->first[row_of[i] + 1]++] = pieces[i];
 }
 
-void lm_rows_pack(const lm_piece *pieces, uint32_t n, uint32_t seq, lm_rows *out) {
+void lm_packed_rows_make(const lm_piece *pieces, uint32_t n, uint32_t seq, lm_rows *out) {
   uint32_t *row_of = lm_calloc(n, sizeof *row_of);
   out->n_rows = rows_assign(pieces, n, seq, row_of);
   rows_renumber(row_of, n, out->n_rows);
@@ -111,7 +111,7 @@ void lm_rows_pack(const lm_piece *pieces, uint32_t n, uint32_t seq, lm_rows *out
   lm_free(row_of);
 }
 
-void lm_rows_free(lm_rows *r) {
+void lm_packed_rows_free(lm_rows *r) {
   lm_free(r->pieces);
   lm_free(r->first);
   *r = (lm_rows){0};

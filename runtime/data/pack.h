@@ -21,6 +21,6 @@ typedef struct lm_rows {
 
 // Packs pieces, the longest first, each into the fullest row where it fits. Deterministic; O(n *
 // seq / 64).
-void lm_rows_pack(const lm_piece *pieces, uint32_t n, uint32_t seq, lm_rows *out);
-void lm_rows_free(lm_rows *r);
+void lm_packed_rows_make(const lm_piece *pieces, uint32_t n, uint32_t seq, lm_rows *out);
+void lm_packed_rows_free(lm_rows *r);
 #endif

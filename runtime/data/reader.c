@@ -145,7 +145,7 @@ struct lm_reader {
   bool eof;          // nothing comes behind buf in this file
   bool in_document;  // text: a document began before `at`
   bool skipping;     // jsonl: up to the end of a line that was too long
-  lm_stretch *out;
+  lm_text_span *out;
   size_t n_out, cap_out; // p is an offset into buf until the round is over
   size_t *starts;
 };
@@ -187,7 +187,7 @@ static void stretch_add(lm_reader *r, size_t n, size_t gap, bool begins, bool en
     r->starts = lm_realloc(r->starts, r->cap_out * sizeof *r->starts);
   }
   r->starts[r->n_out] = r->at;
-  r->out[r->n_out++] = (lm_stretch){NULL, n, r->file, r->line, begins, ends, fault};
+  r->out[r->n_out++] = (lm_text_span){NULL, n, r->file, r->line, begins, ends, fault};
   r->line += lines_count(r->buf + r->at, n + gap);
   r->at += n + gap;
 }
@@ -344,7 +344,7 @@ static void cut_drop(lm_reader *r) {
   r->at = 0;
 }
 
-lm_status lm_reader_next(lm_reader *r, const lm_stretch **out, size_t *out_n) {
+lm_status lm_reader_next(lm_reader *r, const lm_text_span **out, size_t *out_n) {
   r->n_out = 0;
   while ((r->at < ROUND || !r->n_out) && r->file < r->list->n) {
     if (!r->n_out)
@@ -375,7 +375,7 @@ static void fields_print(json_t *object, const char *field, char *fault, size_t 
   lm_buf_free(&b);
 }
 
-static const char *json_text(const lm_stretch *s, const char *field, size_t *out_n, json_t **owner,
+static const char *json_text(const lm_text_span *s, const char *field, size_t *out_n, json_t **owner,
                              char *fault, size_t n_fault) {
   json_error_t e;
   *owner =
@@ -404,7 +404,7 @@ static size_t text_check(const char *p, size_t n, char *fault, size_t n_fault) {
   return nul ? (size_t)(nul - p) : valid;
 }
 
-const char *lm_stretch_text(const lm_stretch *s, const lm_data_source *source, bool check,
+const char *lm_text_span_read(const lm_text_span *s, const lm_data_source *source, bool check,
                             size_t *out_n, struct json_t **owner, char *out_fault, size_t n_fault,
                             uint64_t *out_line) {
   const char *p = s->p;

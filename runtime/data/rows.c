@@ -57,7 +57,7 @@ static lm_status block_flush(packing *p, lm_row_set *set) {
   if (!p->n)
     return NULL;
   lm_rows rows;
-  lm_rows_pack(p->pieces, p->n, (uint32_t)p->plan->seq, &rows);
+  lm_packed_rows_make(p->pieces, p->n, (uint32_t)p->plan->seq, &rows);
   if (p->n_blocks == p->cap_blocks) {
     p->cap_blocks = p->cap_blocks ? 2 * p->cap_blocks : 16;
     p->blocks = lm_realloc(p->blocks, p->cap_blocks * sizeof *p->blocks);
@@ -71,7 +71,7 @@ static lm_status block_flush(packing *p, lm_row_set *set) {
     s = lm_store_add(p->to, zeros, -n_first % 8);
   if (!s)
     s = lm_store_add(p->to, rows.pieces, p->n * sizeof *rows.pieces);
-  lm_rows_free(&rows);
+  lm_packed_rows_free(&rows);
   p->n = 0;
   return s;
 }
@@ -246,7 +246,7 @@ static lm_status row_visit(const lm_row_index *x, uint64_t set, uint64_t row,
   return NULL;
 }
 
-lm_status lm_rows_visit(const lm_row_index *x, uint64_t set, uint64_t first, uint64_t n,
+lm_status lm_row_index_visit(const lm_row_index *x, uint64_t set, uint64_t first, uint64_t n,
                         lm_status (*visit)(void *user, const lm_piece *p), void *user) {
   LM_ASSERT(set < x->n_sets && n <= x->sets[set].n_rows && first <= x->sets[set].n_rows - n);
   for (uint64_t row = first; row < first + n; row++)

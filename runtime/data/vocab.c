@@ -21,7 +21,7 @@ typedef struct {
 typedef struct {
   const lm_file_list *files;
   lm_bpe_trainer *trainer;
-  const lm_stretch *stretches;
+  const lm_text_span *stretches;
   fault *faults;
   size_t cap_faults;   // [stretch] of this round
   lm_status *statuses; // [worker]: the first one
@@ -31,19 +31,19 @@ typedef struct {
 
 static void stretch_count(void *user, int64_t i, int worker) {
   counting *c = user;
-  const lm_stretch *s = &c->stretches[i];
+  const lm_text_span *s = &c->stretches[i];
   json_t *owner;
   char why[300];
   size_t n;
   const lm_data_source *source = &c->files->sources[c->files->files[s->file].source];
-  const char *p = lm_stretch_text(s, source, true, &n, &owner, why, sizeof why, &c->faults[i].line);
+  const char *p = lm_text_span_read(s, source, true, &n, &owner, why, sizeof why, &c->faults[i].line);
   c->faults[i].text = p ? NULL : lm_strdup(why);
   if (p && !c->statuses[worker])
     c->statuses[worker] = lm_bpe_trainer_add(c->trainer, worker, p, n);
   json_decref(owner);
 }
 
-static void fault_add(counting *c, const lm_stretch *s, const fault *f) {
+static void fault_add(counting *c, const lm_text_span *s, const fault *f) {
   const char *path = c->files->files[s->file].path;
   if (c->on->unusable++ >= LISTED)
     return;
@@ -54,7 +54,7 @@ static void fault_add(counting *c, const lm_stretch *s, const fault *f) {
 // once.
 static void faults_count(counting *c, size_t n) {
   for (size_t i = 0; i < n; i++) {
-    const lm_stretch *s = &c->stretches[i];
+    const lm_text_span *s = &c->stretches[i];
     c->on->documents += s->begins;
     c->is_bad &= !s->begins;
     if (c->faults[i].text && !c->is_bad)
@@ -209,9 +209,9 @@ lm_status lm_data_tokenizer_train(const lm_data_options *o, int64_t vocab, lm_bu
                                   lm_data_trained_on *out_on) {
   lm_data_trained_on on = {0};
   lm_file_list files;
-  if (vocab < LM_BPE_VOCAB_LEAST || vocab > INT32_MAX)
+  if (vocab < LM_BPE_VOCAB_MIN || vocab > INT32_MAX)
     return lm_fail(LM_USER, "a vocabulary of %lld tokens cannot be trained; the least is %d",
-                   (long long)vocab, LM_BPE_VOCAB_LEAST);
+                   (long long)vocab, LM_BPE_VOCAB_MIN);
   for (int i = 0; i < o->n_sources; i++)
     if (o->sources[i].kind == LM_SOURCE_BATCHES)
       return lm_fail(LM_USER, "source %s: finished batches hold no text to train a vocabulary on",

@@ -13,11 +13,11 @@
 #include "runtime/plan/plan.h"
 
 enum {
-  LM_TALLY_MOST = 136
+  LM_TOTALS_MAX = 136
 };
 
 typedef struct lm_exec lm_exec;
-struct lm_tally_rule;
+struct lm_scale_rule;
 typedef struct lm_exec_options {
   int threads;          // of the host; 0: as many as the process may use
   const char *dump_dir; // non-NULL: also write every kernel's source there
@@ -27,7 +27,7 @@ typedef struct lm_exec_options {
       *choices; // of products on a GPU (runtime/cuda/gemm.h); outlives the exec. NULL: as they come
   bool tf32;    // a device may round the operands of products of f32 to 10 bits of mantissa
   lm_timeline *timeline; // non-NULL: gets a span for every function and every step that is run
-  const struct lm_gemm_cuts
+  const struct lm_gemm_tilings
       *cuts; // of products on the CPU (runtime/cpu/gemm.h); outlives the exec. NULL: as they come
 } lm_exec_options;
 
@@ -41,17 +41,17 @@ typedef struct lm_exec_ops {
   int (*threads)(const lm_exec *e);
   int (*kernels_compiled)(const lm_exec *e);
   void (*range)(lm_exec *e, const char *name); // NULL: nobody is told
-  // tally.h; NULL: by the host. The rule outlives the next run; `tally_read` waits and fills in
+  // tally.h; NULL: by the host. The rule outlives the next run; `totals_read` waits and fills in
   // e->totals.
-  lm_status (*tally_add)(lm_exec *e, const lm_plan_func *f, bool first);
-  lm_status (*tally_judge)(lm_exec *e, const struct lm_tally_rule *r);
-  lm_status (*tally_read)(lm_exec *e);
+  lm_status (*totals_add)(lm_exec *e, const lm_plan_func *f, bool first);
+  lm_status (*totals_scale)(lm_exec *e, const struct lm_scale_rule *r);
+  lm_status (*totals_read)(lm_exec *e);
 } lm_exec_ops;
 
 struct lm_exec { // first member of each backend's own
   const lm_exec_ops *ops;
   bool copied; // the copies that functions compute with are those of the parameters as they stand
-  double totals[LM_TALLY_MOST]; // of a step (tally.h)
+  double totals[LM_TOTALS_MAX]; // of a step (tally.h)
 };
 
 static inline void lm_exec_destroy(lm_exec *e) {
@@ -82,7 +82,7 @@ static inline void *lm_exec_arena(lm_exec *e, lm_arena_id id) {
   e->copied &= id != LM_ARENA_PARAM;
   return e->ops->arena(e, id, true);
 }
-static inline const void *lm_exec_arena_peek(lm_exec *e, lm_arena_id id) {
+static inline const void *lm_exec_arena_read(lm_exec *e, lm_arena_id id) {
   return e->ops->arena(e, id, false);
 }
 static inline void lm_exec_arena_clear(lm_exec *e, lm_arena_id id) { // to zeros

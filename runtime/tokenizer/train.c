@@ -471,9 +471,9 @@ static void json_write(const lm_bpe_trainer *t, lm_buf *out) {
 
 lm_status lm_bpe_trainer_finish(lm_bpe_trainer *t, int32_t vocab, lm_buf *out_json) {
   int32_t byte_id[256];
-  if (vocab < LM_BPE_VOCAB_LEAST)
+  if (vocab < LM_BPE_VOCAB_MIN)
     return lm_fail(LM_USER, "a vocabulary of %d: bytes and the end of text alone are %d", vocab,
-                   LM_BPE_VOCAB_LEAST);
+                   LM_BPE_VOCAB_MIN);
   words_collect(t);
   if (t->n_words > UINT32_MAX)
     return lm_fail(LM_USER, "%zu different words are more than can be trained on", t->n_words);

@@ -13,7 +13,7 @@
 #include "runtime/base/base.h"
 
 enum {
-  LM_BPE_VOCAB_LEAST = 257
+  LM_BPE_VOCAB_MIN = 257
 };
 
 typedef struct lm_bpe_trainer lm_bpe_trainer;
@@ -22,6 +22,6 @@ void lm_bpe_trainer_destroy(lm_bpe_trainer *t); // NULL is fine
 // Counts the words of a text. Different workers may do so at the same time. Text may be cut where
 // lm_tokenizer_cut says. Bytes that are no UTF-8 and words over 1 KiB are not counted.
 lm_status lm_bpe_trainer_add(lm_bpe_trainer *t, int worker, const char *text, size_t n);
-// Merges up to `vocab` tokens, LM_BPE_VOCAB_LEAST at the least. Once; only destroy may follow.
+// Merges up to `vocab` tokens, LM_BPE_VOCAB_MIN at the least. Once; only destroy may follow.
 lm_status lm_bpe_trainer_finish(lm_bpe_trainer *t, int32_t vocab, lm_buf *out_json);
 #endif

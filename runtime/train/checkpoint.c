@@ -22,7 +22,7 @@ static const char *const FILES[] = {STATE, MODEL,
 static float *arena_of(const lm_trainer *t, int state, bool change) {
   const lm_trainer_options *o = lm_trainer_options_of(t);
   lm_arena_id id = state < 0 ? LM_ARENA_PARAM : LM_ARENA_STATE;
-  float *arena = change ? lm_exec_arena(o->exec, id) : (float *)lm_exec_arena_peek(o->exec, id);
+  float *arena = change ? lm_exec_arena(o->exec, id) : (float *)lm_exec_arena_read(o->exec, id);
   return state < 0 ? arena : arena + (int64_t)state * o->plan->n_blocks * LM_BLOCK;
 }
 

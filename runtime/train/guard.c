@@ -29,7 +29,7 @@ lm_guard_verdict lm_guard_judge(lm_guard *g, const lm_guard_options *o, const lm
   *out_why = fault_of(g, o, r);
   if (*out_why) {
     g->skipped++;
-    return ++g->bad > o->skip ? LM_GUARD_RETURN : LM_GUARD_SKIP;
+    return ++g->bad > o->skip ? LM_GUARD_ROLLBACK : LM_GUARD_SKIP;
   }
   g->bad = 0;
   if (g->seen < MEAN_OVER)
@@ -38,7 +38,7 @@ lm_guard_verdict lm_guard_judge(lm_guard *g, const lm_guard_options *o, const lm
   return LM_GUARD_GOOD;
 }
 
-void lm_guard_return(lm_guard *g, const lm_guard *then, int64_t saved, int64_t failed) {
+void lm_guard_rollback(lm_guard *g, const lm_guard *then, int64_t saved, int64_t failed) {
   g->shift = then->shift + failed - saved;
   g->skipped = then->skipped;
   g->empty = then->empty;

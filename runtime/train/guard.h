@@ -33,7 +33,7 @@ typedef struct lm_guard {
 typedef enum {
   LM_GUARD_GOOD,
   LM_GUARD_SKIP,
-  LM_GUARD_RETURN
+  LM_GUARD_ROLLBACK
 } lm_guard_verdict;
 
 // A loss above it is bad; INFINITY: none is.
@@ -44,5 +44,5 @@ lm_guard_verdict lm_guard_judge(lm_guard *g, const lm_guard_options *o, const lm
                                 const char **out_why);
 // After the checkpoint of step `saved` was loaded in place of step `failed`: `then` is the guard as
 // it was just before. *g, as loaded, goes on behind the batches that failed.
-void lm_guard_return(lm_guard *g, const lm_guard *then, int64_t saved, int64_t failed);
+void lm_guard_rollback(lm_guard *g, const lm_guard *then, int64_t saved, int64_t failed);
 #endif

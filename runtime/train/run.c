@@ -400,7 +400,7 @@ static lm_status step_return(run *r, int64_t step, const char *why) {
     return give_up(r, step, why);
   LM_TRY(lm_checkpoint_load(r->arena, r->o->trainer, r->newest, &r->state, &from));
   stop_resume(r);
-  lm_guard_return(&r->state.guard, &then, r->state.step, step);
+  lm_guard_rollback(&r->state.guard, &then, r->state.step, step);
   if (!batches_last(r, r->state.guard.shift))
     return lm_annotate(lm_fail(LM_USER, "there are no further batches to go on with"),
                        "step %lld: %s", (long long)step, why);
@@ -452,7 +452,7 @@ static lm_status step_empty(run *r, int64_t step, lm_step_result *x) {
 static lm_status step_judge(run *r, int64_t step, lm_step_result *x) {
   const char *why;
   lm_guard_verdict verdict = lm_guard_judge(&r->state.guard, &r->o->guard, x, &why);
-  if (verdict == LM_GUARD_RETURN)
+  if (verdict == LM_GUARD_ROLLBACK)
     return step_return(r, step, why);
   if (verdict == LM_GUARD_GOOD)
     return step_good(r, step, x);

@@ -23,7 +23,7 @@ struct lm_trainer {
   int64_t step, tokens;
   double lr;
   const micro_func *micro;
-  lm_tally_rule rule;
+  lm_scale_rule rule;
 };
 
 static lm_status func_need(const lm_plan *p, const char *name, const lm_plan_func **out) {
@@ -178,7 +178,7 @@ static lm_status micros_run(lm_trainer *t, int64_t step, int64_t batch) {
   LM_TRY(micro_fill(t, step, batch, 0));
   for (int64_t m = 0; m < t->o.n_micro; m++) {
     LM_TRY(lm_exec_run(t->o.exec, t->micro->f, t->extents));
-    LM_TRY(lm_tally_add(t->o.exec, t->micro->f, m == 0));
+    LM_TRY(lm_totals_add(t->o.exec, t->micro->f, m == 0));
     if (m + 1 < t->o.n_micro)
       LM_TRY(micro_fill(t, step, batch, m + 1));
   }
@@ -240,7 +240,7 @@ static lm_status result_number(const lm_plan_func *f, const char *name, int *out
 
 lm_status lm_trainer_update(lm_trainer *t, double limit) {
   double start = lm_timeline_now(t->o.timeline);
-  t->rule = (lm_tally_rule){.norm = lm_plan_port_find(t->norm, "norm", true),
+  t->rule = (lm_scale_rule){.norm = lm_plan_port_find(t->norm, "norm", true),
                             .scale = lm_plan_port_find(t->update, "grad_scale", false),
                             .clip = t->o.clip,
                             .limit = limit};
@@ -251,7 +251,7 @@ lm_status lm_trainer_update(lm_trainer *t, double limit) {
   LM_TRY(tables_write(t));
   lm_port_set(t->o.exec, t->update, "step", (double)t->step);
   lm_port_set(t->o.exec, t->update, "run", (double)t->o.steps);
-  LM_TRY(lm_tally_judge(t->o.exec, &t->rule));
+  LM_TRY(lm_totals_scale(t->o.exec, &t->rule));
   LM_TRY(lm_exec_run(t->o.exec, t->update, t->extents));
   lm_timeline_add(t->o.timeline, LM_ROW_RUN, "update of step", NULL, t->step, start);
   return NULL;
@@ -281,7 +281,7 @@ lm_status lm_trainer_result(lm_trainer *t, lm_step_result *out) {
   const double *totals;
   double sum = 0;
   *out = (lm_step_result){.lr = t->lr, .tokens = t->tokens};
-  LM_TRY(lm_tally_read(t->o.exec, &totals));
+  LM_TRY(lm_totals_read(t->o.exec, &totals));
   totals_take(t, totals, out, &sum);
   if (out->weight <= 0) { // the update has changed nothing (scale.h)
     out->loss = out->grad_norm = NAN;
@@ -323,8 +323,8 @@ static bool all_finite(const float *x, int64_t n) {
 
 const char *lm_trainer_not_finite(const lm_trainer *t) {
   const lm_plan *p = t->o.plan;
-  const float *params = lm_exec_arena_peek(t->o.exec, LM_ARENA_PARAM);
-  const float *states = lm_exec_arena_peek(t->o.exec, LM_ARENA_STATE);
+  const float *params = lm_exec_arena_read(t->o.exec, LM_ARENA_PARAM);
+  const float *states = lm_exec_arena_read(t->o.exec, LM_ARENA_STATE);
   for (int i = 0; i < p->n_params; i++) {
     const lm_plan_param *x = &p->params[i];
     bool finite = all_finite(params + x->offset, x->elements);

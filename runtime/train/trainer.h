@@ -20,7 +20,7 @@
 // and a bad one changes nothing. Sums over micro-batches are taken in float64, in order.
 #ifndef LM_TRAIN_TRAINER_H
 #define LM_TRAIN_TRAINER_H
-#include "runtime/hal/tally.h"
+#include "runtime/hal/totals.h"
 #include "runtime/io/metrics.h"
 #include "runtime/train/ports.h"
 
@@ -53,7 +53,7 @@ typedef struct lm_trainer_options {
 } lm_trainer_options;
 
 enum {
-  LM_TRAIN_METRICS = LM_TALLY_MOST - 2 /* sum, weight */
+  LM_TRAIN_METRICS = LM_TOTALS_MAX - 2 /* sum, weight */
 };
 typedef struct lm_step_result {       // loss and grad_norm may be anything, also no numbers
   double loss, weight, grad_norm, lr; // lr: 0 unless rates gives one

@@ -34,7 +34,7 @@ static bool never(const lm_module *m, const lm_op *op) {
 // Where a target knows no such attention: the operations that it stands for, and none of it left.
 static void unattend(lm_module *m) {
   lm_plan_target target = {.attends = never};
-  CHECK(lm_pass_run(m, lm_pass_find("unattend"), &(lm_pass_env){.target = &target}));
+  CHECK(lm_pass_run(m, lm_pass_find("expand_attention"), &(lm_pass_env){.target = &target}));
   CHECK(attends_in(m) == 0);
 }
 

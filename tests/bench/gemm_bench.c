@@ -16,7 +16,7 @@
 
 typedef struct model {
   const char *name;
-  lm_cpu_projection p[8];
+  lm_cpu_linear p[8];
   int n;
 } model;
 typedef struct bench {
@@ -73,15 +73,15 @@ static void product_bench(const bench *b, lm_plan_gemm g, int count, total *t) {
   lm_kernel_code code = {0};
   lm_plan_kernel kernel = {0};
   lm_plan plan = {.prelude = lm_cpu_prelude_text(b->arena), .kernels = &kernel};
-  if (lm_cpu_product_is_worth(&g) && lm_cpu_product_emit(&g, b->arena, &code))
+  if (lm_cpu_gemm_is_profitable(&g) && lm_cpu_gemm_emit(&g, b->arena, &code))
     plan.n_kernels = g.code = 1;
   kernel = (lm_plan_kernel){.name = code.name, .source = code.source};
   lm_kernels kernels;
   CHECK_OK(lm_kernels_load(&plan, &(lm_exec_options){0}, 1, &kernels));
   lm_cpu_gemm_options o = {.threads = b->threads};
   lm_cpu_gemms *library = lm_cpu_gemms_create(&o);
-  lm_gemm_cut cut = {.tile = {.code = true}};
-  lm_gemm_cuts cuts = {&cut, 1, 1};
+  lm_gemm_tiling cut = {.tile = {.code = true}};
+  lm_gemm_tilings cuts = {&cut, 1, 1};
   o.code = lm_gemm_key_find(&g, &cut.key);
   o.cuts = &cuts;
   o.kernels = kernels.fn;
@@ -112,7 +112,7 @@ static void product_bench(const bench *b, lm_plan_gemm g, int count, total *t) {
     lm_free(memory[i]);
 }
 
-static void projection_bench(const bench *b, const char *name, const lm_cpu_projection *p,
+static void projection_bench(const bench *b, const char *name, const lm_cpu_linear *p,
                              total *t) {
   lm_plan_extent m = fixed(p->m);
   lm_plan_extent k = fixed(p->k);

@@ -50,7 +50,7 @@ static const attend_case rounded[] = {
 
 static double gradient_error(const lm_plan *plan, const lm_plan_param *p, lm_exec *e,
                              lm_eval *eval) {
-  const float *got = (const float *)lm_exec_arena_peek(e, LM_ARENA_GRAD) + p->offset;
+  const float *got = (const float *)lm_exec_arena_read(e, LM_ARENA_GRAD) + p->offset;
   const lm_tensor *want = lm_eval_gradient(eval, p->path);
   double off = 0, norm = 0;
   for (int64_t i = 0; i < p->elements; i++) {
@@ -110,7 +110,7 @@ static void run_case(const attend_case *c, const char *arch, bool tf32) {
     lm_exec_arena_clear(e, LM_ARENA_GRAD);
     CHECK_OK(lm_exec_call(e, pf, NULL));
     RUN_AFTER(c->name);
-    const void *bits = lm_exec_arena_peek(e, LM_ARENA_GRAD);
+    const void *bits = lm_exec_arena_read(e, LM_ARENA_GRAD);
     if (!time)
       memcpy(first, bits, bytes);
     CHECK(!memcmp(first, bits, bytes));

@@ -85,7 +85,7 @@ static char *run(const plant *p, bool planted, uint64_t *out_bits) {
     lm_exec_arena_clear(e, LM_ARENA_GRAD);
     CHECK_OK(lm_exec_run(e, lm_plan_func_find(plan, "micro"), NULL));
     found = simt_report_take();
-    *out_bits = lm_hash(lm_exec_arena_peek(e, LM_ARENA_GRAD),
+    *out_bits = lm_hash(lm_exec_arena_read(e, LM_ARENA_GRAD),
                         (size_t)plan->arena_bytes[LM_ARENA_GRAD], *out_bits);
   }
   lm_exec_destroy(e);

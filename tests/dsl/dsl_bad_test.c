@@ -9,7 +9,7 @@
 //   generation
 // With -r the expectations are rewritten from what is said now.
 #include "compiler/passes/pass.h"
-#include "dsl/lower.h"
+#include "dsl/lower/lower.h"
 #include "tests/runtime/check.h"
 #include <glob.h>
 

@@ -1,6 +1,6 @@
 // dsl_recipe_test.c - recipes as they resolve: layers, units, defaults, origins, what cannot run
 // yet.
-#include "dsl/recipe.h"
+#include "dsl/recipe/recipe.h"
 #include "tests/runtime/check.h"
 #include <math.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 // dsl_test.h - a context with one source, for tests of the language.
 #ifndef LM_DSL_TEST_H
 #define LM_DSL_TEST_H
-#include "dsl/ast.h"
+#include "dsl/syntax/ast.h"
 #include "tests/runtime/check.h"
 
 typedef struct parsed {

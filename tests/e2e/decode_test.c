@@ -9,7 +9,7 @@
 
 #include "codegen/cpu/cpu.h"
 #include "compiler/passes/pass.h"
-#include "dsl/lower.h"
+#include "dsl/lower/lower.h"
 #include "runtime/cpu/exec.h"
 #include "runtime/train/init.h"
 #include "runtime/train/ports.h"
@@ -66,7 +66,7 @@ static void feed(const model *m, const char *name, const int32_t *ids, int64_t n
     in.batch.pos[i] = (int32_t)(at + i);
     in.batch.seg[i] = 0;
   }
-  int64_t extents[16] = {[LM_EXTENT_PLACES - 1] = at + n, [LM_EXTENT_CHUNK - 1] = n};
+  int64_t extents[16] = {[LM_EXTENT_CONTEXT - 1] = at + n, [LM_EXTENT_CHUNK - 1] = n};
   lm_port_set(m->exec, f, "at", (double)at);
   for (int i = 0; i < m->plan->n_extents; i++)
     if (!m->plan->extents[i].capacity)

@@ -79,7 +79,7 @@ def test_trace(run):
 def test_packed(run):
     """weights side by side, as micro-batches large enough for it have them: parameters change between steps"""
     fake, file = Fake(run), tiny(run)
-    cpu, gpu = run.trace(file), fake.trace(file, "--enable-pass", "pack")
+    cpu, gpu = run.trace(file), fake.trace(file, "--enable-pass", "fuse_gemms")
     for name in cpu:
         within(name, distance(gpu[name], cpu[name], 1e-3), 1e-5)
 
@@ -91,7 +91,7 @@ def test_packing_pays(run):
     def cost(micro, *options):
         out = json.loads(run("compile", f"{ROOT}/examples/bench-180m.lm", "--target", "sm_90a", "--json", "--set", f"micro={micro} tokens", *options))
         return out["launches"], out["bytes"]
-    packed, apart = cost("16Ki"), cost("16Ki", "--disable-pass", "pack")
+    packed, apart = cost("16Ki"), cost("16Ki", "--disable-pass", "fuse_gemms")
     check(packed[0] < apart[0] and packed[1] < 0.985 * apart[1], f"{packed} {apart}")
 
 

@@ -37,11 +37,11 @@ def test_gpt2(run):
 def test_asked(run):
     """what this target's costs decline is right all the same: in bf16, with dropout, in two micro-batches, in layers that share
     weights, behind biases"""
-    plans = {name: open(declined(run, name)).read() for name in ("pack", "layout")}
+    plans = {name: open(declined(run, name)).read() for name in ("fuse_gemms", "prepack")}
     usual = open(plan_of(run, whole_panels(run), "usual")).read()
-    check(plans["pack"].count(" gemm ") < usual.count(" gemm "))
+    check(plans["fuse_gemms"].count(" gemm ") < usual.count(" gemm "))
     vectors = "avx2" in doctor(run, "instructions")["what"]
-    check(plans["layout"].count(" panels=") > 5 or not vectors, plans["layout"])
+    check(plans["prepack"].count(" panels=") > 5 or not vectors, plans["prepack"])
     check(" panels=" not in usual, "the default in f32")
 
 
@@ -84,7 +84,7 @@ recipe Small {{
 def test_slab(run):
     """half a layer some rows at a time, with dropout, in bf16, behind biases: loss and gradients; the same
     bits whatever the number of threads, and with stashes computed again; less memory"""
-    asked, off = ("--enable-pass", "slab"), ("--disable-pass", "slab")
+    asked, off = ("--enable-pass", "tile_rows"), ("--disable-pass", "tile_rows")
     llama = {compute: small(run, rows=16, seq=128, drop=0.1, compute=compute, name=f"{compute}.lm") for compute in ("f32", "bf16")}
     gpt2 = run.write("gpt2.lm", GPT2.format(root=ROOT))
     for file, bar in (llama["f32"], 1e-5), (llama["bf16"], 2e-2), (gpt2, 1e-5):
@@ -114,7 +114,7 @@ def test_refused(run):
     check("pass inline can't be switched off" in err, err)
     err = run("bench", file, "--disable-pass", "frob", status=1)
     check("there is no pass frob" in err, err)
-    err = run("trace", file, "--out", run.path("x"), "--disable-pass", "pack", "--enable-pass", "pack", status=1)
+    err = run("trace", file, "--out", run.path("x"), "--disable-pass", "fuse_gemms", "--enable-pass", "fuse_gemms", status=1)
     check("pass pack is switched off and asked for at once" in err, err)
 
 

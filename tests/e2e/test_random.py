@@ -29,7 +29,7 @@ BARS = {"logits": 1e-5, "grad": 3e-5, "final": 1e-4}
 
 def cases():
     """one of many in each, so that they run beside each other; each with another pass left out"""
-    return [(f"drawn{k}", lambda run, k=k, p=p: part_check(run, k, p)) for k, p in enumerate(("", "fuse", "attend", "chunk", "cse,licm", "jam"))]
+    return [(f"drawn{k}", lambda run, k=k, p=p: part_check(run, k, p)) for k, p in enumerate(("", "fuse", "attend", "tile_vocab", "cse,licm", "fuse_loops"))]
 
 
 def part_check(run, k, left_out):

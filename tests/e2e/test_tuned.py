@@ -61,7 +61,7 @@ def test_threads(run):
     same(checkpoint(run, "one", 8), checkpoint(run, "all", 8), "one thread and all")
 
 
-STEP = {"off": "licm", "on": "pack", "rows": 256, "places": 8, "gain": 1.5}
+STEP = {"off": "licm", "on": "fuse_gemms", "rows": 256, "places": 8, "gain": 1.5}
 
 
 def test_step_lock(run):
@@ -75,7 +75,7 @@ def test_step_lock(run):
     check(one["tuned_step"] == other["tuned_step"] == tuned(run, "one")["step"] == STEP, str(one))
     check(abs(one["loss"] - usual["loss"]) < 1e-4, f"{one['loss']} and {usual['loss']}")
     same(checkpoint(run, "one", 8), checkpoint(run, "other", 8), "the same plan twice")
-    run("run", file, "--out", run.path("one"), "--steps", 8, "--disable-pass", "jam", status=1)
+    run("run", file, "--out", run.path("one"), "--steps", 8, "--disable-pass", "fuse_loops", status=1)
 
 
 def test_step_cache(run):
@@ -91,7 +91,7 @@ def test_step_cache(run):
     run.write(f"cache/{kept[0]}", json.dumps(STEP))
     check(bench() == STEP, "what is kept holds")
     check("the step is without licm, with pack, 256 rows at a time, 8 places a kernel, 1.50 times as fast" in run("bench", file, "--steps", 1, env=own), "told")
-    check(bench("--disable-pass", "jam")["gain"] == 0, "with passes of the user's choice")
+    check(bench("--disable-pass", "fuse_loops")["gain"] == 0, "with passes of the user's choice")
     run.write(f"cache/{kept[0]}", "{")
     check(bench()["gain"] >= 1, "damaged: measured anew")
 
@@ -116,7 +116,7 @@ def test_bad_locks(run):
                         (json.dumps({**good, "products": [p, {**p, "tile": [0, 64]}]}), "product 2"),
                         (json.dumps({**good, "products": [{**p, "type": "int"}]}), "product 1"), (json.dumps({**good, "step": []}), "its step is none"),
                         *((json.dumps({**good, "step": {**STEP, **bad}}), "its step is none")
-                          for bad in ({"off": "frob"}, {"off": "grad"}, {"off": "pack"}, {"rows": -1}, {"places": 2**40}, {"gain": "fast"}, {"more": 1}))]:
+                          for bad in ({"off": "frob"}, {"off": "grad"}, {"off": "fuse_gemms"}, {"rows": -1}, {"places": 2**40}, {"gain": "fast"}, {"more": 1}))]:
         run.write("run/tuned.json", text)
         err = resume(1)
         check(words in err and "tuned.json" in err, f"{text[:40]}: {err}")

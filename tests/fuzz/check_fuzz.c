@@ -2,7 +2,7 @@
 // own, its imports, every recipe of it resolved, checked, lowered and probed. What is lowered
 // passes the verifier.
 #include "compiler/passes/pass.h"
-#include "dsl/lower.h"
+#include "dsl/lower/lower.h"
 #include "tests/fuzz/fuzz.h"
 
 static void lower(lm_ctx *c, lm_program *p, lm_recipe *r) {

@@ -1,7 +1,7 @@
 // lm_fuzz.c - the text of the language: parser, formatter, tree printer, diagnostics. A text that
 // parses must keep its tree through the formatter, and be left alone by it the second time. What a
 // text means is check_fuzz.c's.
-#include "dsl/ast.h"
+#include "dsl/syntax/ast.h"
 #include "tests/fuzz/fuzz.h"
 
 static void print(const ast_file *f, lm_buf *out) {

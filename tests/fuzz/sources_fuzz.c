@@ -8,18 +8,18 @@
 #include "runtime/data/store.h"
 #include "tests/fuzz/fuzz.h"
 
-static void stretch_read(const lm_data_source *source, const lm_stretch *s) {
+static void stretch_read(const lm_data_source *source, const lm_text_span *s) {
   json_t *owner;
   char fault[300];
   size_t n;
   uint64_t line = 0;
-  const char *p = lm_stretch_text(s, source, true, &n, &owner, fault, sizeof fault, &line);
+  const char *p = lm_text_span_read(s, source, true, &n, &owner, fault, sizeof fault, &line);
   LM_ASSERT(p ? lm_utf8_valid(p, n) == n && !memchr(p, 0, n) : *fault && line);
   json_decref(owner);
 }
 
 static lm_status source_read(const lm_data_source *source, lm_reader *r) {
-  const lm_stretch *s;
+  const lm_text_span *s;
   uint64_t line = 0;
   for (size_t n = 1; n;) {
     LM_TRY(lm_reader_next(r, &s, &n));

@@ -3,7 +3,7 @@
 // that they draw in a greater one.
 #include <math.h>
 #include "compiler/eval/eval.h"
-#include "dsl/lower.h"
+#include "dsl/lower/lower.h"
 #include "tests/runtime/check.h"
 
 // RATE: an expression of i, the number of a layer, and j, of a step in it

@@ -37,7 +37,7 @@ static inline void must_run_for(lm_module *m, const char *passes, const void *ta
   bool ok = false;
   lm_pass_env env = {.target = target};
   if (target)
-    CHECK_OK(lm_pass_ask(m->arena, passes, &env));
+    CHECK_OK(lm_pass_force(m->arena, passes, &env));
   CHECK_OK(lm_pass_run_list(m, passes, &env, &ok));
   CHECK(ok);
 }

@@ -285,7 +285,7 @@ static void scratch_counts(void) {
   int64_t one = scratch_of(96, 1024, LM_F32, 1);
   int64_t four = scratch_of(96, 1024, LM_F32, 4);
   int64_t six = scratch_of(96, 1024, LM_F32, 6);
-  CHECK(one > (int64_t)sizeof(lm_gemm_scratch) && (four - one) * 5 == (six - one) * 3);
+  CHECK(one > (int64_t)sizeof(lm_gemm_workspace) && (four - one) * 5 == (six - one) * 3);
   CHECK(lm_cpu_has_bf16() || scratch_of(96, 80, LM_BF16, 2) > 0);
   CHECK(threads_alive() == before);
 }
@@ -293,7 +293,7 @@ static void scratch_counts(void) {
 // Products come near what registers do alone; a wide margin, as other work may take its turn with
 // either.
 static void peak_is_near(void) {
-  CHECK(lm_cpu_product_peak(1, LM_F32) > 0.1 * lm_cpu_peak(1, LM_F32));
+  CHECK(lm_cpu_gemm_peak(1, LM_F32) > 0.1 * lm_cpu_peak(1, LM_F32));
   CHECK(lm_cpu_peak(1, LM_BF16) > 0);
 }
 

@@ -49,7 +49,7 @@ static double now(void *user) {
   return ((planted *)user)->now;
 }
 
-static lm_gemm_cuts tune(lm_arena *a, planted *x, double budget, const lm_gemm_cuts *known,
+static lm_gemm_tilings tune(lm_arena *a, planted *x, double budget, const lm_gemm_tilings *known,
                          int *measured) {
   // the lighter one first, and once more: equal shapes are one
   lm_plan_gemm gemms[] = {product(256, 128, 64), product(512, 512, 256), product(256, 128, 64),
@@ -59,7 +59,7 @@ static lm_gemm_cuts tune(lm_arena *a, planted *x, double budget, const lm_gemm_c
     steps[i] = (lm_plan_step){.kind = LM_STEP_GEMM, .gemm = &gemms[i]};
   lm_plan_func f = {.name = "micro", .steps = steps, .n_steps = LM_COUNT(steps)};
   lm_plan plan = {.funcs = &f, .n_funcs = 1};
-  lm_gemm_cuts none = {0}, out = {0};
+  lm_gemm_tilings none = {0}, out = {0};
   lm_cpu_tune(a, &plan,
               &(lm_tune_options){.threads = 2, .budget = budget, .run = run, .now = now, .user = x},
               known ? known : &none, &out, measured);
@@ -68,11 +68,11 @@ static lm_gemm_cuts tune(lm_arena *a, planted *x, double budget, const lm_gemm_c
 }
 
 // A plan of one product, of which nothing is known.
-static lm_gemm_cut tune_one(lm_arena *a, lm_plan_gemm *g, const lm_tune_options *o, int *measured) {
+static lm_gemm_tiling tune_one(lm_arena *a, lm_plan_gemm *g, const lm_tune_options *o, int *measured) {
   lm_plan_step step = {.kind = LM_STEP_GEMM, .gemm = g};
   lm_plan_func f = {.name = "micro", .steps = &step, .n_steps = 1};
   lm_plan plan = {.funcs = &f, .n_funcs = 1};
-  lm_gemm_cuts none = {0}, out = {0};
+  lm_gemm_tilings none = {0}, out = {0};
   lm_cpu_tune(a, &plan, o, &none, &out, measured);
   CHECK(out.n == 1);
   return out.v[0];
@@ -81,12 +81,12 @@ static lm_gemm_cut tune_one(lm_arena *a, lm_plan_gemm *g, const lm_tune_options 
 static void choices_check(lm_arena *a) {
   int measured;
   planted even = {.time = 1};
-  lm_gemm_cuts usual = tune(a, &even, 1e9, NULL, &measured);
+  lm_gemm_tilings usual = tune(a, &even, 1e9, NULL, &measured);
   lm_tile d = usual.v[0].tile, other = {2 * d.m, d.n};
   CHECK(measured == 2 && usual.v[0].gain == 1 && usual.v[1].gain == 1);
   CHECK(d.m <= 256);
   planted fast = {.fast = other, .time = 0.8};
-  lm_gemm_cuts c = tune(a, &fast, 1e9, NULL, &measured);
+  lm_gemm_tilings c = tune(a, &fast, 1e9, NULL, &measured);
   CHECK(equal(c.v[0].tile, other) && c.v[0].gain > 1.24 && c.v[0].gain < 1.26);
   planted barely = {.fast = other, .time = 0.98}; // within what noise may be
   c = tune(a, &barely, 1e9, NULL, &measured);
@@ -109,7 +109,7 @@ static void luck_check(lm_arena *a) {
   planted even = {.time = 1};
   lm_tile d = tune(a, &even, 1e9, NULL, &measured).v[0].tile;
   planted lucky = {.lucky = {2 * d.m, d.n}, .luck = 3, .time = 1};
-  lm_gemm_cuts c = tune(a, &lucky, 1e9, NULL, &measured);
+  lm_gemm_tilings c = tune(a, &lucky, 1e9, NULL, &measured);
   CHECK(equal(c.v[0].tile, d) && c.v[0].gain == 1);
 }
 
@@ -124,12 +124,12 @@ static bool code_is_usual(void) {
 static void code_check(lm_arena *a) {
   lm_plan_gemm g = product(512, 512, 256);
   g.code = 1;
-  lm_gemm_cut other = {.tile = {.code = !code_is_usual()}};
-  lm_gemm_cuts cuts = {&other, 1, 1};
+  lm_gemm_tiling other = {.tile = {.code = !code_is_usual()}};
+  lm_gemm_tilings cuts = {&other, 1, 1};
   int measured;
   planted even = {.time = 1};
   lm_tune_options o = {.threads = 2, .budget = 1e9, .run = run, .now = now, .user = &even};
-  lm_gemm_cut usual = tune_one(a, &g, &o, &measured);
+  lm_gemm_tiling usual = tune_one(a, &g, &o, &measured);
   CHECK(usual.tile.code == code_is_usual() && usual.gain == 1);
   CHECK(lm_gemm_key_find(&g, &other.key));
   lm_cpu_gemms *all =
@@ -138,12 +138,12 @@ static void code_check(lm_arena *a) {
   lm_cpu_gemms_destroy(all);
   CHECK(fast.fast.code == other.tile.code);
   o.user = &fast;
-  lm_gemm_cut out = tune_one(a, &g, &o, &measured);
+  lm_gemm_tiling out = tune_one(a, &g, &o, &measured);
   CHECK(equal(out.tile, fast.fast) && out.gain > 1.2);
 }
 
 static float *multiply(const lm_plan_gemm *g, int threads, uint32_t primitives,
-                       const lm_gemm_cuts *cuts, const char *a, const char *b) {
+                       const lm_gemm_tilings *cuts, const char *a, const char *b) {
   float *c = (float *)lm_cpu_matrix_make(g->m.fixed * g->n.fixed, LM_F32);
   lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){threads, primitives, cuts});
   lm_cpu_gemm_prepare(all, g);
@@ -155,8 +155,8 @@ static float *multiply(const lm_plan_gemm *g, int threads, uint32_t primitives,
 // primitives: of f32 too, as bf16 has them where the processor multiplies it.
 static void products_check(uint32_t primitives) {
   lm_plan_gemm g = product(300, 260, 190);
-  lm_gemm_cut cut = {.tile = {48, 80}};
-  lm_gemm_cuts cuts = {&cut, 1, 1}, none = {0};
+  lm_gemm_tiling cut = {.tile = {48, 80}};
+  lm_gemm_tilings cuts = {&cut, 1, 1}, none = {0};
   CHECK(lm_gemm_key_find(&g, &cut.key));
   lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){1, primitives, &cuts});
   CHECK(equal(lm_cpu_gemm_tile(all, &g), cut.tile));
@@ -187,7 +187,7 @@ static void real_check(lm_arena *a) {
   g.batch[1].b = 256 * 256;
   g.batch[1].sum = true;
   int measured;
-  lm_gemm_cut out = tune_one(a, &g, &(lm_tune_options){.threads = 2, .budget = 60}, &measured);
+  lm_gemm_tiling out = tune_one(a, &g, &(lm_tune_options){.threads = 2, .budget = 60}, &measured);
   CHECK(measured == 1 && out.gain >= 1);
   CHECK(out.tile.m > 0 && out.tile.m <= 256 && out.tile.n > 0 && out.tile.n <= 256);
 }
@@ -202,7 +202,7 @@ static void wrong_check(lm_arena *a) {
   g.code = 1;
   lm_kernel_fn *const kernels[] = {nothing, nothing};
   int measured;
-  lm_gemm_cut out = tune_one(
+  lm_gemm_tiling out = tune_one(
       a, &g, &(lm_tune_options){.threads = 1, .kernels = kernels, .budget = 60}, &measured);
   CHECK(measured == 1 && !out.tile.code);
 }

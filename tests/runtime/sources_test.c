@@ -204,7 +204,7 @@ static void test_frames(void) {
 
 // Of 3 MB that a few hundred bytes unpack to, no more is read than was asked for.
 static void test_most(void) {
-  const lm_stretch *stretches;
+  const lm_text_span *stretches;
   lm_file_list files;
   size_t n, all = 3000000, got = 0;
   char *text = memset(lm_alloc(all), 'a', all);
@@ -492,7 +492,7 @@ static void test_mix_shares(void) { // exact in whole blocks
   lm_data_stage stage = {0, (double[]){0.001, 0.799, 0.2}};
   lm_data_options o = {.sources = s, .n_sources = 3, .stages = &stage, .n_stages = 1};
   lm_mix m;
-  static lm_mix_place place;
+  static lm_mix_cursor place;
   CHECK_OK(lm_mix_create(&o, &m));
   uint64_t count[3] = {0}, index;
   for (uint64_t q = 0; q < 100 * LM_MIX_BLOCK; q++) {

@@ -349,7 +349,7 @@ static void test_train_little(void) {
     CHECK_OK(lm_bpe_trainer_add(t, 0, texts[i], strlen(texts[i])));
     CHECK_OK(lm_bpe_trainer_finish(t, 300, &json));
     CHECK_OK(lm_tokenizer_bpe_parse(json.p, json.n, "trained", &made));
-    CHECK(made->vocab >= LM_BPE_VOCAB_LEAST && made->vocab < 300 && made->eos == 0);
+    CHECK(made->vocab >= LM_BPE_VOCAB_MIN && made->vocab < 300 && made->eos == 0);
     lm_tokenizer_destroy(made);
     lm_bpe_trainer_destroy(t);
     lm_buf_free(&json);

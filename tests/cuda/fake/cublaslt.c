@@ -85,21 +85,10 @@ FAKE_API int cublasLtMatmulDescCreate(void **out, int compute, int scale) {
 }
 FAKE_API int cublasLtMatrixLayoutCreate(void **out, int type, uint64_t rows, uint64_t cols,
                                         int64_t ld) {
-  MADE(layout, {
-    type;
-    rows;
-    cols;
-    ld;
-    1;
-    0;
-  });
+  MADE(layout, {type, rows, cols, ld, 1, 0});
 }
-FAKE_API int cublasLtMatmulPreferenceCreate(void **out) { MADE(preference, {.align = {256;
-256;
-256;
-256;
-}
-});
+FAKE_API int cublasLtMatmulPreferenceCreate(void **out) {
+  MADE(preference, {.align = {256, 256, 256, 256}});
 }
 FAKE_API int cublasLtMatmulDescDestroy(void *x) {
   free(x);

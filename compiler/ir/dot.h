@@ -1,0 +1,39 @@
+// dot.h - the operands of products by their roles.
+//
+//   dot %x, %w      dot_add %x, %w, [%residual,] [%bias]      dot_gelu %x, %w, [%residual,] [%bias]
+// A residual is of the result's type; a bias has the last of the result's axes, not all of them.
+#ifndef LM_IR_PRODUCT_H
+#define LM_IR_PRODUCT_H
+#include "compiler/ir/ir.h"
+
+enum {
+  LM_DOT_X,
+  LM_DOT_W,
+  LM_DOT_ADDENDS
+}; // operands: the third and fourth are added
+enum {
+  LM_GELU_OF = 1
+}; // the second result of dot_gelu: what gelu is taken of
+
+static inline bool lm_op_multiplies(const lm_op *op) {
+  return lm_op_info_of(op)->traits & LM_T_PRODUCT;
+}
+// NULL where there is none.
+static inline lm_value *lm_dot_residual(const lm_op *op) {
+  return op->n_in > LM_DOT_ADDENDS && op->in[LM_DOT_ADDENDS]->type.rank == op->out[0]->type.rank
+             ? op->in[LM_DOT_ADDENDS]
+             : NULL;
+}
+static inline lm_value *lm_dot_bias(const lm_op *op) {
+  return op->n_in > LM_DOT_ADDENDS && op->in[op->n_in - 1]->type.rank < op->out[0]->type.rank
+             ? op->in[op->n_in - 1]
+             : NULL;
+}
+// b has the last axes of t, at least one and not all.
+static inline bool lm_type_is_bias(lm_type b, lm_type t) {
+  bool ends = b.dtype == t.dtype && b.rank > 0 && b.rank < t.rank;
+  for (int i = 0; ends && i < b.rank; i++)
+    ends = b.axis[i] == t.axis[t.rank - b.rank + i];
+  return ends;
+}
+#endif

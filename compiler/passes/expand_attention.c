@@ -1,0 +1,159 @@
+// expand_attention.c - attention of a form that the target's kernels do not know becomes plain operations
+// again.
+//
+// before: %o, %lse = attend over(t, s) (%v, %q, %k) { %a = dot %q, %k over(e)  yield %a, %mask,
+// %one } after:  %a = dot %q, %k over(e)   %x = select %mask, %a, -1e30   %m = max %x over(s)   %e
+// = exp(%x - %m)   %z = sum %e over(s)
+//         %lse = %m + log %z        %p = div %e, %z                %o = dot %p, %v over(s)
+// and of attend_vjp what attend.c says that it means, from the same weights:
+//         dv = dot(p * factor, do)   dp = factor * dot(do, v)   g = select(mask, p * (dp - sum(p *
+//         dp)), 0), or what is given for that sum   the region with g
+//
+// Declines what the target knows, and everything where there is no target. Costs what `attend`
+// saves: tensors with both t and s.
+#include "compiler/ir/attend.h"
+#include "compiler/passes/pass.h"
+#include "compiler/passes/rewrite.h"
+#include "compiler/passes/simplify.h"
+#include "compiler/plan/planner.h"
+
+#define NEVER (-1e30) // the score of what the mask hides
+
+typedef struct unattend {
+  lm_rewrite r; // its builder alone is used
+  const lm_plan_target *target;
+  lm_value **out;
+  uint32_t n_out; // by value id: what stands for the results of operations that are gone
+  lm_value **map; // by value id: what stands for the values of the region at hand
+  const lm_op *op;
+  lm_type space;
+} unattend;
+
+// ---- the region's values
+
+static lm_value *made(unattend *u, lm_value *v) {
+  if (!u->map[v->id]) {
+    for (uint32_t i = 0; i < v->def->n_in; i++)
+      made(u, v->def->in[i]);
+    lm_op_clone(&u->r.b, v->def, u->map);
+  }
+  return u->map[v->id];
+}
+
+static lm_value *yielded(unattend *u, uint32_t i) {
+  return made(u, lm_attend_yield(u->op, i));
+}
+
+static lm_value *wide(unattend *u, lm_value *x) {
+  lm_type t = u->space;
+  t.dtype = x->type.dtype;
+  return lm_cast_to(&u->r, x, t);
+}
+
+static lm_value *over_s(unattend *u, lm_opcode code, lm_value *x) {
+  lm_axis s = lm_attend_s(u->op);
+  return lm_emit_reduce(&u->r.b, code, x, &s, 1);
+}
+
+static lm_value *hidden(unattend *u, lm_value *x, double instead) {
+  lm_value *other =
+      lm_emit_const(&u->r.b, lm_type_make((lm_dtype)u->space.dtype, NULL, 0), instead);
+  return lm_emit_select(&u->r.b, wide(u, yielded(u, LM_ATTEND_MASK)), x, other);
+}
+
+// ---- both directions
+
+// Softmax over s; *out_lse: the log of its sum.
+static lm_value *weights(unattend *u, lm_value **out_lse) {
+  lm_builder *b = &u->r.b;
+  lm_value *x = hidden(u, yielded(u, LM_ATTEND_SCORE), NEVER);
+  lm_value *most = over_s(u, LM_OP_MAX, x);
+  lm_value *e = lm_emit1(b, LM_OP_EXP, lm_emit2(b, LM_OP_SUB, x, most));
+  lm_value *sum = over_s(u, LM_OP_SUM, e);
+  *out_lse = lm_emit_cast(b, lm_emit2(b, LM_OP_ADD, most, lm_emit1(b, LM_OP_LOG, sum)), LM_F32);
+  return lm_emit2(b, LM_OP_DIV, e, sum);
+}
+
+static lm_value *factored(unattend *u, lm_value *x) {
+  return lm_emit2(&u->r.b, LM_OP_MUL, x,
+                  lm_emit_cast(&u->r.b, yielded(u, LM_ATTEND_FACTOR), (lm_dtype)u->space.dtype));
+}
+
+// A product summed over the axes of `summed` that `kept` has not, in the order of `to`.
+static lm_value *product(unattend *u, lm_value *x, lm_value *y, lm_type summed, lm_type kept,
+                         lm_type to) {
+  lm_axis over[LM_RANK];
+  int n = 0;
+  for (int i = 0; i < summed.rank; i++)
+    if (lm_type_find(kept, summed.axis[i]) < 0)
+      over[n++] = summed.axis[i];
+  return lm_emit_permute(&u->r.b, lm_emit_dot(&u->r.b, x, y, over, n), to.axis, to.rank);
+}
+
+// 0 where the mask hides
+static lm_value *score_cotangent(unattend *u, lm_value *p) {
+  lm_builder *b = &u->r.b;
+  lm_value *v = u->op->in[LM_ATTEND_V];
+  lm_value *go = u->op->in[LM_ATTEND_DO];
+  lm_value *raw = product(u, go, v, v->type, u->space, u->space);
+  lm_value *dp = factored(u, lm_emit_cast(b, raw, (lm_dtype)u->space.dtype));
+  lm_value *mean = over_s(u, LM_OP_SUM, lm_emit2(b, LM_OP_MUL, p, dp));
+  if (lm_attend_has_mean(u->op))
+    mean = lm_emit_cast(b, u->op->in[LM_ATTEND_O], (lm_dtype)u->space.dtype);
+  return hidden(u, lm_emit2(b, LM_OP_MUL, p, lm_emit2(b, LM_OP_SUB, dp, mean)), 0);
+}
+
+static void expand(unattend *u) {
+  const lm_op *op = u->op;
+  lm_type v = op->in[LM_ATTEND_V]->type;
+  lm_type s = lm_type_make(v.dtype, &op->attr.axes[1], 1);
+  lm_type none = lm_type_make(v.dtype, NULL, 0);
+  for (uint32_t i = 0; i < op->n_in; i++)
+    u->map[lm_attend_arg(op, i)->id] = op->in[i];
+  lm_value *lse;
+  lm_value *p = weights(u, &lse);
+  lm_value *scaled = lm_emit_cast(&u->r.b, factored(u, p), (lm_dtype)v.dtype);
+  if (op->code == LM_OP_ATTEND) {
+    u->out[op->out[0]->id] = product(u, scaled, op->in[LM_ATTEND_V], s, none, op->out[0]->type);
+    u->out[op->out[1]->id] = lse;
+    return;
+  }
+  u->out[op->out[0]->id] = product(u, scaled, op->in[LM_ATTEND_DO], u->space, v, v);
+  u->map[op->body->args[0]->id] = score_cotangent(u, p);
+  for (uint32_t i = 1; i < op->n_out; i++)
+    u->out[op->out[i]->id] = yielded(u, i - 1 + LM_ATTEND_COTANGENTS);
+}
+
+static void visit(lm_op *op, void *user) {
+  unattend *u = user;
+  if (!lm_op_attends(op) || u->target->attends(u->r.b.m, op))
+    return;
+  u->op = op;
+  u->space = lm_attend_space(op);
+  u->r.b =
+      (lm_builder){.m = u->r.b.m, .at = op->parent, .before = op, .loc = op->loc, .keep = op->keep};
+  u->map = lm_calloc(u->r.b.m->n_values, sizeof *u->map);
+  expand(u);
+  lm_free(u->map);
+}
+
+static void sweep(lm_op *op, void *user) {
+  const unattend *u = user;
+  if (lm_op_attends(op) && op->out[0]->id < u->n_out && u->out[op->out[0]->id])
+    lm_op_remove(op);
+}
+
+bool lm_pass_expand_attention(lm_module *m, const lm_pass_env *env) {
+  unattend u = {.target = env->target, .r.b.m = m};
+  if (!u.target || !u.target->attends)
+    return true;
+  for (lm_func *f = m->funcs; f; f = f->next) {
+    u.n_out = m->n_values;
+    u.out = lm_calloc(u.n_out, sizeof *u.out);
+    lm_region_walk(f->body, visit, &u);
+    lm_func_substitute(f, u.out, u.n_out);
+    lm_region_walk(f->body, sweep, &u);
+    lm_free(u.out);
+  }
+  return true;
+}

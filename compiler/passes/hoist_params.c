@@ -1,0 +1,208 @@
+// hoist_params.c - what is computed with is made of parameters once a change, not wherever it is used:
+// bf16 copies of f32, weights side by side (pass pack) or in another layout (pass layout), which
+// end in a concatenation or in a cast to their own type.
+//
+// before: %w = param @w[%i] : f32[d, f]   %h = cast %w : bf16[d, f]   %y = dot %x, %h over(d)
+//         %g = param @g[%i] : f32[d, f]   %u = param @u[%i] : f32[d, f]   %c = concat %g, %u (f, f)
+//         -> (pack)
+// after:  %h = param @w[%i] : bf16[d, f]   %y = dot %x, %h over(d)
+//         %c = param @made.0[%i] : f32[d, pack]
+//         made @made.0 : f32[layers, d, pack] stacked 1
+//         func @copies(%p: f32[blk, el]) -> (copies: bf16[blk, el], made.0: f32[layers, d, pack]) {
+//           %c = cast %p   %m = loop 24 over(layers) %i { %g = param @g[%i]   %u = param @u[%i] %c1
+//           = concat %g, %u   yield %c1 } return %c, %m }
+//
+// Such a param reads an arena of copies: what is made, then copies in the layout of the parameters.
+// Whoever runs the plan runs @copies before a function that reads it, if parameters have changed
+// since. Declines: casts to other types; what is made of anything but parameters, cast and under
+// views, at one place of the same stacked axes; modules without any. Cost: two bytes a parameter
+// that is cast, and one pass over all of them for each change, where a step of n micro-batches took
+// 2 n; the bytes of what is laid side by side or anew, likewise.
+#include <string.h>
+
+#include "compiler/passes/pass.h"
+#include "compiler/passes/rewrite.h"
+#include "compiler/plan/planner.h"
+
+static lm_value *cast_rule(lm_rewrite *r, lm_op *op) {
+  const lm_op *def = op->in && op->n_in == 1 ? op->in[0]->def : NULL;
+  if (op->code != LM_OP_CAST || op->out[0]->type.dtype != LM_BF16 || !def ||
+      def->code != LM_OP_PARAM)
+    return NULL;
+  if (op->in[0]->type.dtype != LM_F32)
+    return NULL;
+  return lm_emit(&r->b, LM_OP_PARAM, def->in, def->n_in, &def->attr, &op->out[0]->type);
+}
+
+// ---- weights side by side
+
+typedef struct made {
+  lm_sym name;
+  const lm_op *like;
+} made; // like: one concatenation that it stands for
+typedef struct making {
+  made *all;
+  uint32_t n, cap;
+} making;
+
+static const lm_op *param_under(const lm_value *v) {
+  while (v->def->code != LM_OP_PARAM)
+    v = v->def->in[0];
+  return v->def;
+}
+
+static bool same_place(const lm_op *a, const lm_op *b) {
+  if (a->n_in != b->n_in || memcmp(a->attr.imm, b->attr.imm, sizeof a->attr.imm))
+    return false;
+  for (uint32_t i = 0; i < a->n_in; i++)
+    if (a->in[i] != b->in[i])
+      return false;
+  return true;
+}
+
+static bool same_stack(lm_module *m, lm_sym a, lm_sym b) {
+  const lm_global *x = lm_global_find(m, a);
+  const lm_global *y = lm_global_find(m, b);
+  return x->kind == LM_GLOBAL_PARAM && y->kind == LM_GLOBAL_PARAM && x->n_stack == y->n_stack &&
+         !memcmp(x->type.axis, y->type.axis, (size_t)x->n_stack * sizeof *x->type.axis);
+}
+
+static bool of_parameters(lm_module *m, const lm_op *op) {
+  for (uint32_t i = 0; i < op->n_in; i++) {
+    if (!lm_value_is_weight(op->in[i]))
+      return false;
+    const lm_op *first = param_under(op->in[0]);
+    const lm_op *p = param_under(op->in[i]);
+    if (!same_place(first, p) || !same_stack(m, first->attr.sym, p->attr.sym))
+      return false;
+  }
+  return op->n_in > 0;
+}
+
+// Side by side, or in another order (pass layout).
+static bool lays_anew(const lm_op *op) {
+  return op->code == LM_OP_CONCAT ||
+         (op->code == LM_OP_CAST && lm_type_equal(op->in[0]->type, op->out[0]->type));
+}
+
+// The same movements of the same parameters, each at its own place.
+static bool alike(const lm_value *a, const lm_value *b) {
+  const lm_op *x = a->def;
+  const lm_op *y = b->def;
+  if (x->code != y->code || !lm_type_equal(a->type, b->type))
+    return false;
+  if (x->code == LM_OP_PARAM)
+    return x->attr.sym == y->attr.sym;
+  if (memcmp(x->attr.axes, y->attr.axes, sizeof x->attr.axes) ||
+      memcmp(x->attr.to, y->attr.to, sizeof x->attr.to) ||
+      memcmp(x->attr.imm, y->attr.imm, sizeof x->attr.imm) || x->n_in != y->n_in)
+    return false;
+  for (uint32_t i = 0; i < x->n_in; i++)
+    if (!alike(x->in[i], y->in[i]))
+      return false;
+  return true;
+}
+
+static lm_sym made_add(lm_module *m, making *k, const lm_op *op) {
+  for (uint32_t i = 0; i < k->n; i++)
+    if (alike(k->all[i].like->out[0], op->out[0]))
+      return k->all[i].name;
+  const lm_global *g = lm_global_find(m, param_under(op->in[0])->attr.sym);
+  lm_type t = op->out[0]->type, whole = {.dtype = t.dtype, .rank = (uint8_t)(g->n_stack + t.rank)};
+  if (whole.rank > LM_RANK)
+    return NULL;
+  memcpy(whole.axis, g->type.axis, (size_t)g->n_stack * sizeof *whole.axis);
+  memcpy(whole.axis + g->n_stack, t.axis, t.rank * sizeof *whole.axis);
+  lm_sym name = LM_SYM(m->ctx, lm_arena_printf(m->arena, "made.%u", k->n));
+  lm_global_add(m, LM_GLOBAL_MADE, name, whole, g->n_stack);
+  LM_PUSH(m->arena, k->all, k->n, k->cap) = (made){name, op};
+  return name;
+}
+
+static lm_value *made_rule(lm_rewrite *r, lm_op *op) {
+  if (!lays_anew(op) || !of_parameters(r->b.m, op))
+    return NULL;
+  lm_sym name = made_add(r->b.m, r->user, op);
+  const lm_op *p = param_under(op->in[0]);
+  lm_attr a = p->attr;
+  a.sym = name;
+  return name ? lm_emit(&r->b, LM_OP_PARAM, p->in, p->n_in, &a, NULL) : NULL;
+}
+
+// ---- @copies
+
+static lm_value *again(lm_builder *b, const lm_value *v, lm_value *const *index, uint32_t n) {
+  const lm_op *op = v->def;
+  lm_value *in[LM_RANK];
+  if (op->code != LM_OP_PARAM) {
+    for (uint32_t i = 0; i < op->n_in; i++)
+      in[i] = again(b, op->in[i], index, n);
+    return lm_emit(b, op->code, in, op->n_in, &op->attr, &v->type);
+  }
+  lm_attr a = {.sym = op->attr.sym, .n_imm = (uint8_t)(2 * n)};
+  for (uint32_t i = 0; i < n; i++)
+    a.imm[2 * i + 1] = 1;
+  return lm_emit_cast(b, lm_emit(b, LM_OP_PARAM, index, n, &a, NULL), (lm_dtype)v->type.dtype);
+}
+
+// All places of the stacked axes from `level` on, one after another.
+static lm_value *made_whole(lm_builder *b, const made *x, lm_value **index, uint32_t level) {
+  const lm_global *g = lm_global_find(b->m, x->name);
+  if (level == (uint32_t)g->n_stack)
+    return again(b, x->like->out[0], index, level);
+  lm_region *outside = b->at;
+  lm_axis axis = g->type.axis[level];
+  lm_op *loop = lm_loop_begin(b, lm_axis_size(b->m, axis), axis, NULL, 0);
+  index[level] = loop->body->args[0];
+  lm_value *v = made_whole(b, x, index, level + 1);
+  lm_loop_end(b, loop, NULL, 0, &v, 1);
+  b->at = outside;
+  b->before = NULL;
+  return loop->out[0];
+}
+
+static lm_value *copies_cast(lm_builder *b) {
+  lm_module *m = b->m;
+  lm_axis axes[2] = {lm_axis_add(m, LM_SYM(m->ctx, "blk"), lm_plan_layout_blocks(m), 0),
+                     lm_axis_add(m, LM_SYM(m->ctx, "el"), LM_BLOCK, 0)};
+  return lm_emit_cast(b, lm_arg_add(m, b->at, lm_type_make(LM_F32, axes, 2), LM_SYM(m->ctx, "p")),
+                      LM_BF16);
+}
+
+static void copies_make(lm_module *m, bool casts, const making *k) {
+  lm_func *f = lm_func_add(m, LM_SYM(m->ctx, "copies"));
+  lm_builder b = {.m = m, .at = f->body};
+  lm_value **out = LM_NEW_N(m->arena, lm_value *, k->n + 1), *index[LM_RANK];
+  f->out_names = LM_NEW_N(m->arena, lm_sym, k->n + 1);
+  if (casts) {
+    f->out_names[f->n_out] = f->name;
+    out[f->n_out++] = copies_cast(&b);
+  }
+  for (uint32_t i = 0; i < k->n; i++) {
+    f->out_names[f->n_out] = k->all[i].name;
+    out[f->n_out++] = made_whole(&b, &k->all[i], index, 0);
+  }
+  lm_emit_op(&b, LM_OP_RETURN, out, f->n_out, NULL, NULL);
+}
+
+static void is_read(lm_op *op, void *user) {
+  if (op->code == LM_OP_PARAM && op->out[0]->type.dtype == LM_BF16)
+    *(bool *)user |=
+        lm_global_find(op->parent->func->module, op->attr.sym)->kind == LM_GLOBAL_PARAM;
+}
+
+bool lm_pass_hoist_params(lm_module *m, const lm_pass_env *env) {
+  making k = {0};
+  bool casts = false;
+  for (lm_func *f = m->funcs; f; f = f->next) {
+    lm_rewrite_func(f, cast_rule, NULL);
+    lm_rewrite_func(f, made_rule, &k);
+  }
+  if (k.n)
+    lm_pass_dce(m, env); // what only the made were made of
+  for (lm_func *f = m->funcs; f; f = f->next)
+    lm_region_walk(f->body, is_read, &casts);
+  if (casts || k.n)
+    copies_make(m, casts, &k);
+  return true;
+}

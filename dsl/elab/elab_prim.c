@@ -1,0 +1,267 @@
+// elab_prim.c - the table of primitives; casts, elementwise functions, and what is made from
+// nothing.
+#include "dsl/elab/elab_prim.h"
+#include <math.h>
+#include <string.h>
+
+typedef el_val (*primitive)(el_call_site c);
+
+// ---- casts and elementwise
+static el_val cast_to(el_call_site c, el_kind kind) {
+  el_val v = el_arg(c, 0);
+  if (v.k == V_ERROR)
+    return v;
+  if (v.k == V_NUM && kind != K_BOOL)
+    return el_adapt(c.e, &v, kind, el_arg_loc(c, 0));
+  v = el_as_tensor(c.e, &v, el_arg_loc(c, 0));
+  if (v.k == V_ERROR)
+    return v;
+  lm_value *r = v.v ? lm_emit_cast(&c.e->b, v.v, el_dtype(c.e, kind)) : NULL;
+  return el_tensor(kind, &v.axes, r);
+}
+static el_val p_f32(el_call_site c) {
+  return cast_to(c, K_F32);
+}
+static el_val p_real(el_call_site c) {
+  return cast_to(c, c.e->frame->real);
+}
+static el_val p_int(el_call_site c) {
+  return cast_to(c, K_INT);
+}
+static el_val p_bool(el_call_site c) {
+  return cast_to(c, K_BOOL);
+}
+
+static el_val unary(el_call_site c, lm_opcode op, double (*f)(double)) {
+  el_val v = el_arg(c, 0);
+  double x;
+  if (v.k == V_AXES && v.axes.n == 1)
+    v = el_axis_size(c.e, v.axes.v[0], el_arg_loc(c, 0));
+  if (v.k == V_NUM) {
+    if (!el_number_value(&v, &x))
+      return el_unknown_number();
+    double r = f(x);
+    if (isfinite(r) || c.e->guarded)
+      return el_number(c.e, r);
+    el_err(c.e, el_arg_loc(c, 0), "E033", "%s(%g) is not a finite number", c.x->a->text, x);
+    return el_error();
+  }
+  v = el_as_tensor(c.e, &v, el_arg_loc(c, 0));
+  if (v.k == V_ERROR || !el_floating(c, &v, el_arg_loc(c, 0)))
+    return el_error();
+  return el_tensor(v.kind, &v.axes, v.v ? lm_emit1(&c.e->b, op, v.v) : NULL);
+}
+static double reciprocal_root(double x) {
+  return 1 / sqrt(x);
+}
+static double same(double x) {
+  return x;
+}
+static el_val p_exp(el_call_site c) {
+  return unary(c, LM_OP_EXP, exp);
+}
+static el_val p_log(el_call_site c) {
+  return unary(c, LM_OP_LOG, log);
+}
+static el_val p_log1p(el_call_site c) {
+  return unary(c, LM_OP_LOG1P, log1p);
+}
+static el_val p_sqrt(el_call_site c) {
+  return unary(c, LM_OP_SQRT, sqrt);
+}
+static el_val p_rsqrt(el_call_site c) {
+  return unary(c, LM_OP_RSQRT, reciprocal_root);
+}
+static el_val p_sin(el_call_site c) {
+  return unary(c, LM_OP_SIN, sin);
+}
+static el_val p_cos(el_call_site c) {
+  return unary(c, LM_OP_COS, cos);
+}
+static el_val p_tanh(el_call_site c) {
+  return unary(c, LM_OP_TANH, tanh);
+}
+static el_val p_erf(el_call_site c) {
+  return unary(c, LM_OP_ERF, erf);
+}
+
+// Of a number a whole one, which may be a size.
+static el_val rounded(el_call_site c, lm_opcode op, double (*f)(double)) {
+  el_val v = unary(c, op, f);
+  bool whole = v.k == V_NUM && v.known && fabs(v.num) < 0x1p53;
+  return whole ? el_whole(c.e, (int64_t)v.num) : v;
+}
+static el_val p_floor(el_call_site c) {
+  return rounded(c, LM_OP_FLOOR, floor);
+}
+static el_val p_round(el_call_site c) {
+  return rounded(c, LM_OP_ROUND, rint);
+}
+static el_val p_stop_grad(el_call_site c) {
+  return unary(c, LM_OP_STOP, same);
+}
+
+static el_val p_not(el_call_site c) {
+  el_val v = el_arg(c, 0);
+  if (v.k == V_BOOL)
+    return el_boolean(v.num == 0, v.known);
+  if (v.k == V_ERROR)
+    return v;
+  if (v.k != V_TENSOR || v.kind != K_BOOL) {
+    el_err(c.e, el_arg_loc(c, 0), "E037", "not takes a bool tensor, got %s", el_show(c.e, &v));
+    return el_error();
+  }
+  return el_tensor(K_BOOL, &v.axes, v.v ? lm_emit1(&c.e->b, LM_OP_NOT, v.v) : NULL);
+}
+
+static el_val p_idiv(el_call_site c) {
+  el_val x = el_arg(c, 0);
+  el_val y = el_arg(c, 1);
+  if (x.k == V_ERROR || y.k == V_ERROR)
+    return el_error();
+  bool by_zero = y.k == V_NUM && y.known && y.num == 0;
+  if (by_zero && !c.e->guarded) {
+    el_err(c.e, el_arg_loc(c, 1), "E033", "idiv by zero");
+    return el_error();
+  }
+  if (x.k == V_NUM && y.k == V_NUM) {
+    if (!x.known || !y.known)
+      return el_unknown_number();
+    return el_whole(c.e, by_zero ? 0 : (int64_t)floor(x.num / y.num)); // as idiv of int tensors
+  }
+  x = el_adapt(c.e, &x, K_INT, el_arg_loc(c, 0));
+  y = el_adapt(c.e, &y, K_INT, el_arg_loc(c, 1));
+  if (x.k != V_TENSOR || y.k != V_TENSOR)
+    return el_error();
+  bool right = el_axes_subset(&y.axes, &x.axes);
+  if (x.kind != K_INT || y.kind != K_INT || (!right && !el_axes_subset(&x.axes, &y.axes))) {
+    el_err(c.e, c.x->loc, "E032", "idiv of %s and %s", el_show(c.e, &x), el_show(c.e, &y));
+    return el_error();
+  }
+  return el_tensor(K_INT, right ? &x.axes : &y.axes,
+                   x.v ? lm_emit2(&c.e->b, LM_OP_IDIV, x.v, y.v) : NULL);
+}
+
+// ---- made from nothing
+static el_val p_iota(el_call_site c) {
+  el_axis *a;
+  if (!el_positional(c, 0) || el_positional(c, 0)->kind != ARG_POS ||
+      !el_one_axis(c, el_positional(c, 0)->expr, &a))
+    return el_error();
+  el_axes axes = {0};
+  el_axes_push(c.e, &axes, a);
+  lm_value *v = NULL;
+  if (c.e->m) {
+    lm_type t = el_ir_type(c.e, K_INT, &axes);
+    v = lm_emit_cast(&c.e->b, lm_emit(&c.e->b, LM_OP_IOTA, NULL, 0, NULL, &t), LM_F64);
+  }
+  return el_tensor(K_NUM, &axes, v);
+}
+
+// Uniform numbers; the site is the place in the source and the instance, so that neither the order
+// of calls nor what stands around it matters.
+static lm_value *random_numbers(el_call_site c, const el_axes *axes) {
+  lm_elab *e = c.e;
+  if (!e->m)
+    return NULL;
+  if (e->in_library || !e->step)
+    e->library_failed = true;
+  if (!e->step)
+    return lm_emit_const(&e->b, el_ir_type(e, K_F32, axes), 0.5);
+  const char *path = e->frame->self ? e->frame->self->inst->path : "";
+  uint64_t site = lm_hash(path, strlen(path), (uint64_t)c.x->loc.line << 20 | c.x->loc.col);
+  for (el_frame *f = e->frame; f; f = f->up)
+    site = lm_hash(&(uint64_t[]){(uint64_t)f->called_at.line << 20 | f->called_at.col}[0], 8, site);
+  e->n_sites++;
+  lm_attr attr = {.imm = {(int64_t)e->seed, (int64_t)(site >> 33)}, .n_imm = 2};
+  lm_value *zero = e->layer ? e->layer : lm_emit_const(&e->b, lm_type_make(LM_INT, NULL, 0), 0);
+  lm_type t = el_ir_type(e, K_F32, axes);
+  return lm_emit(&e->b, LM_OP_RNG, (lm_value *[]){e->step, e->row, zero}, 3, &attr, &t);
+}
+
+static el_val p_dropout(el_call_site c) {
+  el_val x = el_arg_tensor(c, 0);
+  el_val p = el_arg(c, 1);
+  if (x.k == V_ERROR || p.k == V_ERROR || !el_is_random_allowed(c))
+    return el_error();
+  bool follows =
+      p.k == V_TENSOR && p.kind == K_NUM && !p.axes.n; // an index: another rate in every layer
+  if (!follows && (p.k != V_NUM || (p.known && (p.num < 0 || p.num >= 1)))) {
+    el_err(c.e, el_arg_loc(c, 1), "E054",
+           "dropout takes a rate known at compile time, from 0 to below 1; got %s",
+           el_show(c.e, &p));
+    return el_error();
+  }
+  if (!el_floating(c, &x, el_arg_loc(c, 0)))
+    return el_error();
+  if ((!follows && p.num == 0) || c.e->mode != EL_TRAIN || !c.e->m)
+    return x;
+  lm_builder *b = &c.e->b;
+  el_val one = el_whole(c.e, 1);
+  el_val kept = el_binary(c.e, OP_SUB, &one, &p, c.x->loc);
+  el_val gain = el_binary(c.e, OP_DIV, &one, &kept, c.x->loc);
+  lm_type real = lm_type_make((lm_dtype)x.v->type.dtype, NULL, 0);
+  lm_value *keep =
+      lm_emit2(b, LM_OP_GE, random_numbers(c, &x.axes), el_adapt(c.e, &p, K_F32, c.x->loc).v);
+  lm_value *scaled = lm_emit2(b, LM_OP_MUL, x.v, el_adapt(c.e, &gain, x.kind, c.x->loc).v);
+  return el_tensor(x.kind, &x.axes, lm_emit_select(b, keep, scaled, lm_emit_const(b, real, 0)));
+}
+
+static el_val p_rng(el_call_site c) {
+  el_axes axes = {0};
+  if (!el_is_random_allowed(c))
+    return el_error();
+  for (uint32_t i = 0; el_positional(c, i); i++)
+    if (el_positional(c, i)->kind != ARG_POS || !el_arg_axes(c, el_positional(c, i)->expr, &axes))
+      return el_error();
+  return el_tensor(K_F32, &axes, random_numbers(c, &axes));
+}
+
+static el_val p_later(el_call_site c) {
+  el_err(c.e, c.x->loc, "E900", "'%s' is not available yet", c.x->a->text);
+  return el_error();
+}
+
+static const struct {
+  const char *name;
+  primitive run;
+  uint8_t min, max;
+  const char *form;
+} table[] = {
+#define PRIMITIVE(name, function, min, max, form) {#name, p_##function, min, max, form},
+#include "dsl/syntax/primitives.def"
+#undef PRIMITIVE
+};
+
+el_val el_primitive(lm_elab *e, const ast_expr *x, bool *out_found) {
+  *out_found = true;
+  for (size_t i = 0; i < LM_COUNT(table); i++) {
+    if (strcmp(table[i].name, x->a->text))
+      continue;
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < x->n_args; k++) {
+      n += x->args[k].kind != ARG_NAMED;
+      bool known = x->args[k].kind != ARG_NAMED || strcmp(table[i].name, "expand") == 0 ||
+                   (strcmp(table[i].name, "stack") == 0 && strcmp(x->args[k].name, "before") == 0);
+      if (!known && table[i].run != p_later) {
+        el_err(e, x->args[k].loc, "E050", "%s has no argument named '%s'", x->a->text,
+               x->args[k].name);
+        return el_error();
+      }
+    }
+    if (n >= table[i].min && n <= table[i].max) {
+      if (e->m)
+        e->b.loc = x->loc;
+      return table[i].run((el_call_site){e, x});
+    }
+    lm_diag *d =
+        el_err(e, x->loc, "E050", "%s takes %u%s argument%s, got %u", x->a->text, table[i].min,
+               table[i].max == table[i].min ? "" : lm_arena_printf(e->a, " to %u", table[i].max),
+               table[i].max == 1 ? "" : "s", n);
+    if (*table[i].form)
+      lm_diag_help(e->c, d, "%s", table[i].form);
+    return el_error();
+  }
+  *out_found = false;
+  return el_error();
+}

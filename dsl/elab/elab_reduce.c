@@ -1,0 +1,298 @@
+// elab_reduce.c - primitives where elements meet: reductions, dot, gather, scatter_add, history.
+#include "dsl/elab/elab_prim.h"
+
+// ---- reductions, products, tables
+static el_val reduce(el_call_site c, lm_opcode op, bool mean) {
+  el_val x = el_arg_tensor(c, 0);
+  const ast_arg *over = el_positional(c, 1);
+  el_axes axes = {0};
+  if (x.k == V_ERROR)
+    return x;
+  if (over && (over->kind != ARG_POS || !el_arg_axes(c, over->expr, &axes)))
+    return el_error();
+  if (!over)
+    axes = x.axes;
+  if (el_over_elements(c, &axes, c.x->loc))
+    return el_error();
+  for (uint32_t i = 0; i < axes.n; i++)
+    if (el_lacks(c, &x, axes.v[i], el_arg_loc(c, 1)))
+      return el_error();
+  if (x.kind == K_BOOL || (mean && x.kind == K_INT)) {
+    el_err(c.e, el_arg_loc(c, 0), "E052", "%s of %s", c.x->a->text, el_show(c.e, &x));
+    return el_error();
+  }
+  el_axes left = el_axes_minus(c.e, &x.axes, &axes);
+  if (!x.v || !axes.n)
+    return el_tensor(x.kind, &left, x.v);
+  lm_type t = el_ir_type(c.e, x.kind, &axes);
+  lm_type scalar = lm_type_make((lm_dtype)t.dtype, NULL, 0);
+  lm_value *v = lm_emit_reduce(&c.e->b, op, x.v, t.axis, t.rank);
+  if (mean) {
+    bool dynamic = lm_type_dynamic(c.e->m, t);
+    lm_value *n =
+        dynamic ? lm_emit_reduce(&c.e->b, LM_OP_SUM, lm_emit_const(&c.e->b, t, 1), t.axis, t.rank)
+                : lm_emit_const(&c.e->b, scalar, (double)lm_type_elements(c.e->m, t));
+    v = lm_emit2(&c.e->b, LM_OP_DIV, v, n);
+  }
+  return el_tensor(x.kind, &left, v);
+}
+el_val p_sum(el_call_site c) {
+  return reduce(c, LM_OP_SUM, false);
+}
+el_val p_max(el_call_site c) {
+  return reduce(c, LM_OP_MAX, false);
+}
+el_val p_mean(el_call_site c) {
+  return reduce(c, LM_OP_SUM, true);
+}
+
+el_val p_dot(el_call_site c) {
+  el_val x = el_arg_tensor(c, 0);
+  el_val w = el_arg_tensor(c, 1);
+  el_axes over = {0};
+  if (x.k == V_ERROR || w.k == V_ERROR)
+    return el_error();
+  if (!el_positional(c, 2) || el_positional(c, 2)->kind != ARG_POS) {
+    el_err(c.e, c.x->loc, "E050", "dot takes the axes to sum over: dot(x, w, d)");
+    return el_error();
+  }
+  const ast_expr *list = el_positional(c, 2)->expr;
+  if (!el_arg_axes(c, list, &over))
+    return el_error();
+  for (uint32_t i = 0; i < over.n; i++) {
+    const el_val *lacking = !el_axes_has(&x.axes, over.v[i])   ? &x
+                            : !el_axes_has(&w.axes, over.v[i]) ? &w
+                                                               : NULL;
+    if (!lacking)
+      continue;
+    lm_diag *d = el_err(c.e, el_arg_loc(c, lacking == &x ? 0 : 1), "E031", "axis mismatch in dot");
+    lm_diag_label(c.e->c, d, "%s has no axis '%s'", el_show(c.e, lacking), over.v[i]->name);
+    el_note_value(c.e, d, &x);
+    el_note_value(c.e, d, &w);
+    return el_error();
+  }
+  if (x.kind == K_NUM && w.kind != K_NUM)
+    x = el_adapt(c.e, &x, w.kind, el_arg_loc(c, 0));
+  if (w.kind == K_NUM)
+    w = el_adapt(c.e, &w, x.kind == K_NUM ? K_F32 : x.kind, el_arg_loc(c, 1));
+  if (x.kind == K_NUM)
+    x = el_adapt(c.e, &x, K_F32, el_arg_loc(c, 0));
+  if (x.kind != w.kind || !el_floating(c, &x, el_arg_loc(c, 0))) {
+    if (x.kind != w.kind)
+      lm_diag_help(c.e->c,
+                   el_err(c.e, c.x->loc, "E036", "dot of %s and %s: types are never promoted",
+                          el_show(c.e, &x), el_show(c.e, &w)),
+                   "cast one: f32(…) or real(…)");
+    return el_error();
+  }
+  el_axes axes = el_axes_minus(c.e, &x.axes, &over);
+  el_axes own = el_axes_minus(c.e, &w.axes, &over);
+  own = el_axes_minus(c.e, &own, &x.axes);
+  for (uint32_t i = 0; i < own.n; i++)
+    el_axes_push(c.e, &axes, own.v[i]);
+  if (!el_distinct(c, &axes))
+    return el_error();
+  lm_value *v = NULL;
+  if (c.e->m) {
+    lm_type t = el_ir_type(c.e, x.kind, &over);
+    v = lm_emit_dot(&c.e->b, x.v, w.v, t.axis, t.rank);
+  }
+  return el_in_order(c, x.kind, &axes, v);
+}
+
+el_val p_gather(el_call_site c) {
+  el_val t = el_arg_tensor(c, 0);
+  el_val i = el_arg_tensor(c, 1);
+  el_axis *v;
+  if (t.k == V_ERROR || i.k == V_ERROR || !el_positional(c, 2) ||
+      el_positional(c, 2)->kind != ARG_POS || !el_one_axis(c, el_positional(c, 2)->expr, &v) ||
+      el_lacks(c, &t, v, el_arg_loc(c, 2)))
+    return el_error();
+  i = el_adapt(c.e, &i, K_INT, el_arg_loc(c, 1));
+  if (i.k == V_ERROR || i.kind != K_INT)
+    return i.k == V_ERROR ? i
+                          : (el_err(c.e, el_arg_loc(c, 1), "E052",
+                                    "gather takes int indices, got %s", el_show(c.e, &i)),
+                             el_error());
+  if (t.kind == K_NUM)
+    t = el_adapt(c.e, &t, K_F32, el_arg_loc(c, 0));
+  el_axes one = {0}, axes = i.axes;
+  el_axes_push(c.e, &one, v);
+  el_axes rest = el_axes_minus(c.e, &t.axes, &one);
+  el_axes own = el_axes_minus(c.e, &rest, &i.axes);
+  if (own.n != rest.n && own.n) {
+    lm_diag *d = el_err(c.e, c.x->loc, "E065",
+                        "gather of %s at %s: they share some axes but not all of the table's",
+                        el_show(c.e, &t), el_show(c.e, &i));
+    el_note_value(c.e, d, &t);
+    return el_error();
+  }
+  for (uint32_t k = 0; k < own.n; k++)
+    el_axes_push(c.e, &axes, own.v[k]);
+  if (!el_distinct(c, &axes))
+    return el_error();
+  lm_attr attr = {.n_axes = 1};
+  if (c.e->m)
+    attr.axes[0] = el_axis_ir(c.e, v);
+  return el_in_order(
+      c, t.kind, &axes,
+      c.e->m ? lm_emit(&c.e->b, LM_OP_GATHER, (lm_value *[]){t.v, i.v}, 2, &attr, NULL) : NULL);
+}
+
+el_val p_scatter_add(el_call_site c) {
+  el_val x = el_arg_tensor(c, 0);
+  el_val i = el_arg_tensor(c, 1);
+  el_axis *v;
+  if (x.k == V_ERROR || i.k == V_ERROR || !el_positional(c, 2) ||
+      el_positional(c, 2)->kind != ARG_POS || !el_one_axis(c, el_positional(c, 2)->expr, &v))
+    return el_error();
+  if (i.kind != K_INT || !el_axes_subset(&i.axes, &x.axes)) {
+    el_err(c.e, c.x->loc, "E065",
+           "scatter_add of %s at %s: takes int indices whose axes are in the first",
+           el_show(c.e, &x), el_show(c.e, &i));
+    return el_error();
+  }
+  if (el_over_elements(c, &i.axes, c.x->loc))
+    return el_error();
+  if (el_axes_has(&i.axes, v)) {
+    el_err(c.e, el_arg_loc(c, 2), "E065", "the indices have axis '%s', which is to be made",
+           v->name);
+    return el_error();
+  }
+  el_axes axes = {0}, rest = el_axes_minus(c.e, &x.axes, &i.axes);
+  el_axes_push(c.e, &axes, v);
+  for (uint32_t k = 0; k < rest.n; k++)
+    el_axes_push(c.e, &axes, rest.v[k]);
+  if (!el_distinct(c, &axes))
+    return el_error();
+  lm_attr attr = {.n_axes = 1};
+  lm_type t = {0};
+  if (c.e->m) {
+    attr.axes[0] = el_axis_ir(c.e, v);
+    t = el_ir_type(c.e, x.kind, &axes);
+  }
+  return el_tensor(x.kind, &axes,
+                   c.e->m ? lm_emit(&c.e->b, LM_OP_SCATTER, (lm_value *[]){x.v, i.v}, 2, &attr, &t)
+                          : NULL);
+}
+
+// ---- positions
+static lm_value *append_to_cache(lm_elab *e, const el_val *x, el_axis *t, el_axis *s) {
+  lm_attr attr = {.n_axes = 1, .n_to = 1, .n_imm = 0};
+  lm_value *in[8];
+  lm_axis axes[LM_RANK];
+  int rank = 0;
+  uint32_t n = 0;
+  for (int k = 0; k < e->n_loops; k++) {
+    lm_op *loop = e->loops[k].index->region->owner;
+    axes[rank++] = loop->attr.axes[0];
+    in[n++] = e->loops[k].index;
+    attr.imm[attr.n_imm++] = 0;
+    attr.imm[attr.n_imm++] = 1;
+  }
+  if (rank + (int)x->axes.n > LM_RANK)
+    return NULL;
+  for (uint32_t i = 0; i < x->axes.n; i++)
+    axes[rank++] = el_axis_ir(e, x->axes.v[i] == t ? s : x->axes.v[i]);
+  lm_type type = lm_type_make((lm_dtype)x->v->type.dtype, axes, rank);
+  attr.sym = LM_SYM(e->c, lm_arena_printf(e->a, "cache.%u", e->n_caches++));
+  lm_global *g = lm_global_find(e->m, attr.sym);
+  if (!g)
+    g = lm_global_add(e->m, LM_GLOBAL_CACHE, attr.sym, type, e->n_loops);
+  LM_ASSERT(lm_type_equal(g->type, type));
+  attr.axes[0] = el_axis_ir(e, t);
+  attr.to[0] = el_axis_ir(e, s);
+  in[n++] = e->at;
+  in[n++] = x->v;
+  return lm_emit(&e->b, LM_OP_APPEND, in, n, &attr, NULL);
+}
+
+el_val el_history(lm_elab *e, const el_val *v, el_axis *t, el_axis *s, lm_loc at) {
+  if (v->k != V_TENSOR) {
+    if (v->k != V_ERROR)
+      el_err(e, at, "E066", "history takes tensors, got %s", el_show(e, v));
+    return el_error();
+  }
+  if (!el_axes_has(&v->axes, t)) {
+    lm_diag *d = el_err(e, at, "E031", "axis mismatch in history");
+    lm_diag_label(e->c, d, "%s has no axis '%s'", el_show(e, v), t->name);
+    return el_error();
+  }
+  el_val x = el_adapt(e, v, K_F32, at);
+  el_axes axes = {0};
+  for (uint32_t i = 0; i < x.axes.n; i++)
+    el_axes_push(e, &axes, x.axes.v[i] == t ? s : x.axes.v[i]);
+  if (!x.v)
+    return el_tensor(x.kind, &axes, NULL);
+  if (e->mode == EL_DECODE && el_axis_ir(e, t) == e->position) {
+    lm_value *all = append_to_cache(e, &x, t, s);
+    if (!all) {
+      el_err(e, at, "E057", "more than %d axes", LM_RANK);
+      return el_error();
+    }
+    return el_tensor(x.kind, &axes, all);
+  }
+  lm_attr attr = {.n_axes = 1, .n_to = 1};
+  attr.axes[0] = el_axis_ir(e, t);
+  attr.to[0] = el_axis_ir(e, s);
+  return el_tensor(x.kind, &axes, lm_emit(&e->b, LM_OP_HISTORY, &x.v, 1, &attr, NULL));
+}
+
+// Whether t may be the positions of a row: it is them, or, in a definition that nothing reaches, an
+// argument has it.
+static bool is_positions(lm_elab *e, el_axis *t) {
+  if (e->m)
+    return e->mode != EL_UPDATE && el_axis_ir(e, t) == e->position;
+  for (el_axis_bind *b = e->frame->self ? e->frame->self->inst->axes : NULL; b; b = b->up)
+    if (b->axis == t)
+      return false;
+  return e->mode != EL_UPDATE;
+}
+
+static void err_not_positions(lm_elab *e, const el_axis *t, lm_loc at) {
+  lm_diag *d = el_err(e, at, "E0D5",
+                      "history runs over the positions of a row; '%s' is another axis", t->name);
+  lm_diag_help(
+      e->c, d,
+      "the positions are the last axis of tok, pos and seg: in apply(tok: int[b, t], …) it is t");
+}
+
+el_val p_history(el_call_site c) {
+  lm_elab *e = c.e;
+  el_val v = el_arg(c, 0);
+  const ast_arg *a = el_arg_arrow(c, 1, "t -> s");
+  el_axis *t;
+  if (v.k == V_ERROR || !a || !el_one_axis(c, a->expr, &t))
+    return el_error();
+  if (a->to->kind != EX_NAME) {
+    el_err(e, a->to->loc, "E040", "expected the name of an axis");
+    return el_error();
+  }
+  if (e->in_library)
+    e->library_failed = true;
+  bool cached = e->m && e->mode == EL_DECODE && el_axis_ir(e, t) == e->position;
+  lm_size size = cached ? lm_size_number(e->a, e->capacity) : t->size;
+  el_axis *s = el_axis_lookup(e, a->to->text);
+  if (s && (!lm_size_equal(s->size, size) || s->dyn != (cached ? e->history_dyn : t->dyn))) {
+    el_err(e, a->to->loc, "E053", "axis '%s' has another size here", a->to->text);
+    return el_error();
+  }
+  if (s == t) {
+    el_err(e, a->to->loc, "E056", "history needs another name than '%s'", t->name);
+    return el_error();
+  }
+  if (!is_positions(e, t)) {
+    err_not_positions(e, t, a->loc);
+    return el_error();
+  }
+  if (!s) {
+    s = el_axis_new(e, a->to->text, size, cached ? e->history_dyn : t->dyn);
+    el_axis_bind_name(e, a->to->text, s);
+  }
+  if (v.k != V_TUPLE)
+    return el_history(e, &v, t, s, el_arg_loc(c, 0));
+  el_val *items = LM_NEW_N(e->a, el_val, v.n + 1);
+  for (uint32_t i = 0; i < v.n; i++)
+    items[i] = el_history(e, &v.items[i], t, s, el_arg_loc(c, 0));
+  return el_tuple(e, items, v.n);
+}

@@ -1,0 +1,217 @@
+// lower_config.c - `config { … }` of a model's `map hf`: what stands in the foreign project's
+// config.json.
+//
+//   config { model_type = "llama"; hidden_size = d; rope_scaling.factor = factor
+//            sliding_window = if w == 0 then null else w }
+// A key may be one of a table within the file (`rope_scaling.factor`). A value is a string, true,
+// false, null, a list of values, a number made of the model's parameters and dims, or an `if` of
+// them. Export writes the keys with these values. Import inverts the two forms that can be
+// inverted: `key = NAME`, where NAME is a parameter of the model, sets that parameter; `key = if
+// NAME == VALUE then null else NAME` does too, and null sets it to VALUE.
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dsl/lower/lower_internal.h"
+
+enum {
+  DEPTH = 16
+};
+
+static void number_print(lm_buf *b, double x) {
+  char text[32];
+  if (x == floor(x) && fabs(x) < 0x1p53) { // a size is a whole number to whoever reads it
+    lm_buf_printf(b, "%lld", (long long)x);
+    return;
+  }
+  for (int digits = 1; digits <= 17; digits++) {
+    snprintf(text, sizeof text, "%.*g", digits, x);
+    if (strtod(text, NULL) == x)
+      break;
+  }
+  lm_buf_puts(b, text);
+}
+
+static bool value_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b);
+
+static bool list_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
+  lm_buf_puts(b, "[");
+  for (uint32_t i = 0; i < x->n_args; i++) {
+    lm_buf_puts(b, i ? ", " : "");
+    if (x->args[i].kind != ARG_POS || depth == DEPTH) {
+      el_err(e, x->args[i].loc, "E0C4", "a list of a config holds plain values");
+      return false;
+    }
+    if (!value_print(e, x->args[i].expr, depth + 1, b))
+      return false;
+  }
+  lm_buf_puts(b, "]");
+  return true;
+}
+
+// Its branches may be what an expression cannot: null, lists.
+static bool if_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
+  el_val c = el_eval(e, x->c);
+  if (c.k == V_BOOL && c.known)
+    return value_print(e, c.num != 0 ? x->a : x->b, depth + 1, b);
+  if (c.k != V_ERROR)
+    el_err(e, x->loc, "E0C4", "the condition is not known here: %s", el_show(e, &c));
+  return false;
+}
+
+static bool value_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
+  double number;
+  if (x->kind == EX_LIST)
+    return list_print(e, x, depth, b);
+  if (x->kind == EX_IF && depth < DEPTH)
+    return if_print(e, x, depth, b);
+  if (x->kind == EX_NAME && x->text == LM_SYM(e->c, "null")) {
+    lm_buf_puts(b, "null");
+    return true;
+  }
+  if (x->kind == EX_NAME && x->text == LM_SYM(e->c, "true")) {
+    lm_buf_puts(b, "true");
+    return true;
+  }
+  if (x->kind == EX_NAME && x->text == LM_SYM(e->c, "false")) {
+    lm_buf_puts(b, "false");
+    return true;
+  }
+  el_val v = el_eval(e, x);
+  if (v.k == V_STRING)
+    lm_buf_json(b, v.text);
+  else if (v.k == V_BOOL && v.known)
+    lm_buf_puts(b, v.num != 0 ? "true" : "false");
+  else if (v.k == V_NUM && el_number_value(&v, &number) && isfinite(number))
+    number_print(b, number);
+  else if (v.k != V_ERROR)
+    el_err(e, x->loc, "E0C4",
+           "a config holds strings, numbers, true, false, null and lists of them, not %s",
+           el_show(e, &v));
+  return v.k != V_ERROR && b->n;
+}
+
+static lm_sym key_of(lm_ctx *c, const ast_item *item) {
+  const char *first = item->path.v[0].text;
+  return item->path.n == 1
+             ? first
+             : LM_SYM(c, lm_arena_printf(c->arena, "%s.%s", first, item->path.v[1].text));
+}
+
+static void entry_add(lm_elab *e, const ast_item *item, lm_lowered *out) {
+  lm_sym key = key_of(e->c, item);
+  lm_buf text = {0};
+  for (uint32_t i = 0; i < out->n_config; i++)
+    if (out->config[i].key == key) {
+      el_err(e, item->loc, "E0C4", "'%s' stands twice in the config", key);
+      return;
+    }
+  if (value_print(e, item->expr, 0, &text))
+    LM_PUSH(e->a, out->config, out->n_config, out->cap_config) =
+        (lm_lowered_config){key, lm_arena_strndup(e->a, text.p, text.n)};
+  lm_buf_free(&text);
+}
+
+// The values of an instance's own names, as its methods see them.
+static void scope_enter(lm_elab *e, el_inst *inst, el_ref *self, el_frame *frame) {
+  *self = (el_ref){.inst = inst};
+  *frame = (el_frame){
+      .up = e->frame, .what = "config", .file = inst->file, .self = self, .real = K_REAL};
+  e->frame = frame;
+}
+
+void lm_lower_config(lm_elab *e, el_inst *inst, const ast_item *section, lm_lowered *out) {
+  el_ref self;
+  el_frame frame;
+  if (inst->path[0])
+    return; // a model used as a part of another: the whole one's config counts
+  scope_enter(e, inst, &self, &frame);
+  for (uint32_t i = 0; i < section->items.n; i++) {
+    const ast_item *item = section->items.v[i];
+    if (item->kind == IT_SET && item->path.n <= 2)
+      entry_add(e, item, out);
+    else if (item->kind != IT_ERROR)
+      el_err(e, item->loc, "E0C4", "expected key = value or table.key = value, as in config.json");
+  }
+  e->frame = frame.up;
+}
+
+void lm_lower_args(lm_elab *e, el_inst *model, lm_lowered *out) {
+  const ast_sig *sig = &model->decl->sig;
+  for (uint32_t i = 0; i < sig->n_params; i++)
+    for (const el_bind *b = el_names_find(&model->vals, sig->params[i].name.text); b;
+         b = b->hides) {
+      double number;
+      if (!el_number_value(&b->val, &number))
+        continue;
+      LM_PUSH(e->a, out->args, out->n_args, out->cap_args) = (lm_lowered_arg){b->name, number};
+      break;
+    }
+}
+
+// ---- before anything is lowered
+
+static bool has_param(const ast_decl *d, lm_sym name) {
+  for (uint32_t i = 0; i < d->sig.n_params; i++)
+    if (d->sig.params[i].name.text == name)
+      return true;
+  return false;
+}
+
+static bool is_name(const ast_expr *x, lm_sym name) {
+  return x->kind == EX_NAME && x->text == name;
+}
+
+static const char *written(lm_ctx *c, const ast_expr *x) {
+  lm_buf b = {0};
+  lm_expr_write(x, &b);
+  const char *text = lm_arena_strndup(c->arena, b.p, b.n);
+  lm_buf_free(&b);
+  return text;
+}
+
+// `NAME`, or `if NAME == VALUE then null else NAME`: the name, with VALUE as text in *out_absent
+// (NULL: null is no value of it).
+static lm_sym inverted(lm_ctx *c, const ast_expr *x, const char **out_absent) {
+  *out_absent = NULL;
+  if (x->kind == EX_NAME)
+    return x->text;
+  if (x->kind != EX_IF || !is_name(x->a, LM_SYM(c, "null")) || x->b->kind != EX_NAME)
+    return NULL;
+  const ast_expr *test = x->c;
+  if (test->kind != EX_BINARY || test->op != OP_EQ || !is_name(test->a, x->b->text))
+    return NULL;
+  *out_absent = written(c, test->b);
+  return x->b->text;
+}
+
+static void params_add(lm_ctx *c, const ast_decl *model, const ast_item *section,
+                       lm_config_params *out) {
+  for (uint32_t i = 0; i < section->items.n; i++) {
+    const ast_item *item = section->items.v[i];
+    const char *absent;
+    lm_sym param =
+        item->kind == IT_SET && item->path.n <= 2 ? inverted(c, item->expr, &absent) : NULL;
+    if (!param || !has_param(model, param))
+      continue;
+    LM_PUSH(c->arena, out->v, out->n, out->cap) = (lm_config_param){key_of(c, item), param, absent};
+  }
+}
+
+lm_config_params lm_config_params_of(lm_ctx *c, const ast_decl *model) {
+  lm_config_params out = {0};
+  for (uint32_t i = 0; i < model->members.n; i++) {
+    const ast_member *m = model->members.v[i];
+    if (m->kind != MB_MAP || m->names.v[0].text != LM_SYM(c, "hf"))
+      continue;
+    for (uint32_t k = 0; k < m->items.n; k++)
+      if (lm_item_is_config(m->items.v[k]))
+        params_add(c, model, m->items.v[k], &out);
+  }
+  return out;
+}
+
+bool lm_item_is_config(const ast_item *item) {
+  return item->kind == IT_SECTION && item->path.n == 1 && !strcmp(item->path.v[0].text, "config");
+}

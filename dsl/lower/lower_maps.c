@@ -1,0 +1,485 @@
+// lower_maps.c - `map hf`: for every parameter, which elements of which foreign tensor it is.
+//
+//   @layers.#.attn.{wq,wk,wv} = ("….qkv_proj.weight", [(g, h, e) + (g, e) + (g, e), d])
+// A layout is a list of dims; a dim is an axis, 1, a product in parentheses, or a sum of which the
+// k-th name in braces is the k-th part. So an element's place is offset + Σ stride · index, and the
+// map is plain strides.
+#include "dsl/lower/lower_internal.h"
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+  MOST_ENTRIES = 1 << 20
+};
+
+typedef struct {
+  lm_elab *e;
+  lm_lowered *out;
+  const ast_item *item;
+  el_inst *inst;
+  const el_param *param;
+  int part, n_parts;
+  lm_foreign_map map;
+  bool used_part, ok;
+} mapping;
+
+static void fail(mapping *m, lm_loc at, const char *fmt, const char *a, const char *b) {
+  if (m->ok)
+    el_err(m->e, at, "E0C0", fmt, a, b);
+  m->ok = false;
+}
+
+static el_axis *axis_of(const el_inst *inst, lm_sym name) {
+  for (el_axis_bind *b = inst->axes; b; b = b->up)
+    if (b->name == name)
+      return b->axis;
+  return NULL;
+}
+
+static int64_t size_of(mapping *m, const ast_expr *x) {
+  int64_t n = 1, k;
+  if (!m->ok)
+    return 1;
+  switch (x->kind) {
+  case EX_NAME: {
+    el_axis *a = axis_of(m->inst, x->text);
+    if (a && lm_size_whole(a->size, &n))
+      return n;
+    fail(m, x->loc, "%s has no axis '%s'", m->inst->decl->name.text, x->text);
+    return 1;
+  }
+  case EX_NUMBER:
+    if (x->is_int && x->inum == 1)
+      return 1;
+    break;
+  case EX_TUPLE:
+    for (uint32_t i = 0; i < x->n_args; i++) {
+      if (x->args[i].kind != ARG_POS) {
+        fail(m, x->args[i].loc, "a layout holds axes%s%s", "", "");
+        return 1;
+      }
+      k = size_of(m, x->args[i].expr);
+      if (__builtin_mul_overflow(n, k, &n))
+        fail(m, x->loc, "the layout is too large%s%s", "", "");
+    }
+    return n;
+  case EX_BINARY:
+    if (x->op == OP_ADD)
+      return size_of(m, x->a) + size_of(m, x->b);
+    break;
+  default: break;
+  }
+  fail(m, x->loc, "a layout holds axes, 1, (products) and sums of them%s%s", "", "");
+  return 1;
+}
+
+static int count_terms(const ast_expr *x) {
+  return x->kind == EX_BINARY && x->op == OP_ADD ? count_terms(x->a) + count_terms(x->b) : 1;
+}
+
+// Term `k` of a sum; *offset gains the sizes of those before it.
+static const ast_expr *pick_term(mapping *m, const ast_expr *x, int k, int64_t *offset) {
+  if (x->kind != EX_BINARY || x->op != OP_ADD)
+    return x;
+  int left = count_terms(x->a);
+  if (k < left)
+    return pick_term(m, x->a, k, offset);
+  *offset += size_of(m, x->a);
+  return pick_term(m, x->b, k - left, offset);
+}
+
+static void place(mapping *m, const ast_expr *x, int64_t stride) {
+  if (!m->ok)
+    return;
+  if (x->kind == EX_NAME) {
+    el_axis *a = axis_of(m->inst, x->text);
+    int i = a ? el_axes_find(&m->param->axes, a) : -1;
+    if (i < 0) {
+      fail(m, x->loc, "parameter '%s' has no axis '%s'", m->param->name, x->text);
+      return;
+    }
+    if (m->map.stride_foreign[i])
+      fail(m, x->loc, "axis '%s' stands twice in the layout of '%s'", x->text, m->param->name);
+    m->map.stride_foreign[i] = stride;
+  } else if (x->kind == EX_TUPLE) {
+    for (uint32_t i = x->n_args; i-- > 0; stride *= size_of(m, x->args[i].expr))
+      place(m, x->args[i].expr, stride);
+  } else if (x->kind == EX_BINARY) {
+    int64_t offset = 0;
+    if (count_terms(x) != m->n_parts) {
+      fail(m, x->loc, "the sum needs one name in braces for each of its parts%s%s", "", "");
+      return;
+    }
+    const ast_expr *term = pick_term(m, x, m->part, &offset);
+    m->map.offset_foreign += offset * stride;
+    m->used_part = true;
+    place(m, term, stride);
+  }
+}
+
+static const char *fill_numbers(lm_elab *e, const char *name, const lm_match *match) {
+  for (int i = 0; i < match->n_cap; i++) {
+    const char *at = strchr(name, '#');
+    if (!at)
+      break;
+    name = lm_arena_printf(e->a, "%.*s%s%s", (int)(at - name), name, match->cap[i], at + 1);
+  }
+  return name;
+}
+
+// Removes axis i of the map at place j of it: what `{E}` in a name stands for.
+static void fix_axis(lm_foreign_map *f, int i, int64_t j) {
+  f->offset_native += j * f->stride_native[i];
+  for (int k = i; k + 1 < f->n; k++) {
+    f->size[k] = f->size[k + 1];
+    f->stride_native[k] = f->stride_native[k + 1];
+    f->stride_foreign[k] = f->stride_foreign[k + 1];
+  }
+  f->n--;
+}
+
+static void add_entries(mapping *m, const char *name) {
+  lm_elab *e = m->e;
+  const char *open = strchr(name, '{');
+  const char *close = open ? strchr(open, '}') : NULL;
+  int indexed = -1;
+  if (close) {
+    el_axis *a = axis_of(m->inst, lm_intern_n(e->c->intern, open + 1, (size_t)(close - open - 1)));
+    indexed = a ? el_axes_find(&m->param->axes, a) : -1;
+    if (indexed < 0 || m->map.stride_foreign[indexed]) {
+      fail(m, m->item->expr->loc, "'%s' in the name is no further axis of '%s'",
+           lm_arena_strndup(e->a, open, (size_t)(close - open + 1)), m->param->name);
+      return;
+    }
+  }
+  for (int i = 0; i < m->map.n; i++)
+    if (!m->map.stride_foreign[i] && i != indexed && m->map.size[i] != 1) {
+      fail(m, m->item->expr->loc, "the layout of '%s' lacks axis '%s'", m->param->name,
+           m->param->axes.v[i]->name);
+      return;
+    }
+  int64_t n = indexed < 0 ? 1 : m->map.size[indexed];
+  for (int64_t j = 0; j < n; j++) {
+    if (m->out->n_maps >= MOST_ENTRIES) {
+      fail(m, m->item->loc, "the map has too many tensors%s%s", "", "");
+      return;
+    }
+    lm_foreign_map f = m->map;
+    f.foreign = indexed < 0 ? name
+                            : lm_arena_printf(e->a, "%.*s%lld%s", (int)(open - name), name,
+                                              (long long)j, close + 1);
+    if (indexed >= 0)
+      fix_axis(&f, indexed, j);
+    LM_PUSH(e->a, m->out->maps, m->out->n_maps, m->out->cap_maps) = f;
+  }
+}
+
+static void map_param(lm_elab *e, lm_lowered *out, const ast_item *item, el_inst *inst,
+                      const el_param *p, lm_sym path, const char *prefix, const lm_match *match,
+                      int part, int n_parts) {
+  mapping m = {.e = e,
+               .out = out,
+               .item = item,
+               .inst = inst,
+               .param = p,
+               .part = part,
+               .n_parts = n_parts,
+               .ok = true};
+  const ast_expr *x = item->expr;
+  bool form = x->kind == EX_TUPLE && x->n_args == 2 && x->args[0].kind == ARG_POS &&
+              x->args[1].kind == ARG_POS && x->args[0].expr->kind == EX_STRING &&
+              x->args[1].expr->kind == EX_LIST;
+  if (!form) {
+    fail(&m, x->loc, "expected (\"foreign.name\", [axes])%s%s", "", "");
+    return;
+  }
+  const ast_expr *layout = x->args[1].expr;
+  if (layout->n_args > LM_ST_RANK || p->axes.n > LM_FOREIGN_AXES) {
+    fail(&m, layout->loc, "too many axes%s%s", "", "");
+    return;
+  }
+  m.map.native = path;
+  m.map.n = (int)p->axes.n;
+  m.map.rank_f = (int)layout->n_args;
+  int64_t stride = 1;
+  for (uint32_t i = p->axes.n; i-- > 0; stride *= m.map.size[i]) {
+    if (!lm_size_whole(p->axes.v[i]->size, &m.map.size[i]))
+      return;
+    m.map.stride_native[i] = stride;
+  }
+  stride = 1;
+  for (uint32_t i = layout->n_args; i-- > 0;) {
+    if (layout->args[i].kind != ARG_POS) {
+      fail(&m, layout->args[i].loc, "a layout holds axes%s%s", "", "");
+      return;
+    }
+    m.map.shape_f[i] = size_of(&m, layout->args[i].expr);
+    place(&m, layout->args[i].expr, stride);
+    if (__builtin_mul_overflow(stride, m.map.shape_f[i], &stride))
+      fail(&m, layout->loc, "the layout is too large%s%s", "", "");
+  }
+  if (!m.ok)
+    return;
+  const char *name = fill_numbers(e, x->args[0].expr->text, match);
+  if (strchr(name, '#')) {
+    fail(&m, x->args[0].expr->loc, "the pattern has no number for a # of \"%s\"%s",
+         x->args[0].expr->text, "");
+    return;
+  }
+  add_entries(&m, lm_arena_printf(e->a, "%s%s", prefix, name));
+}
+
+// ---- all parameters of an instance, with their logical paths
+typedef struct {
+  el_inst *inst;
+  const el_param *p;
+  lm_sym path;
+  const ast_item *by;
+  lm_match match;
+  int part, n_parts;
+  const char *prefix;
+  uint32_t end;
+} target; // end: of its maps
+typedef struct {
+  target *v;
+  uint32_t n, cap;
+} targets;
+
+static void collect(lm_elab *e, el_inst *inst, targets *t) {
+  for (uint32_t i = 0; i < inst->n_params; i++) {
+    target *x = &LM_PUSH(e->a, t->v, t->n, t->cap);
+    *x = (target){
+        .inst = inst, .p = &inst->params[i], .path = el_inst_path(e, inst, inst->params[i].name)};
+  }
+  for (uint32_t i = 0; i < inst->n_subs; i++) {
+    if (inst->subs[i].one)
+      collect(e, inst->subs[i].one, t);
+    for (int64_t k = 0; inst->subs[i].many && k < inst->subs[i].many->n; k++)
+      collect(e, inst->subs[i].many->of[k], t);
+  }
+}
+
+// One alternative of a directive over the targets below `base`; later directives win.
+static uint32_t direct(lm_elab *e, targets *t, const ast_item *item, const char *pattern,
+                       const char *base, int part, int n_parts) {
+  uint32_t hits = 0;
+  size_t skip = strlen(base);
+  for (uint32_t i = 0; i < t->n; i++) {
+    const char *path = t->v[i].path;
+    lm_match match;
+    if (strncmp(path, base, skip) || !lm_pattern_match(e->c, pattern, path + skip, &match))
+      continue;
+    t->v[i].by = item;
+    t->v[i].match = match;
+    t->v[i].part = part;
+    t->v[i].n_parts = n_parts;
+    t->v[i].prefix = base;
+    hits++;
+  }
+  return hits;
+}
+
+static void no_match(lm_elab *e, const targets *t, const ast_item *item, const char *pattern) {
+  const char *names[256];
+  int n = 0;
+  for (uint32_t i = 0; i < t->n && n < 256; i++)
+    names[n++] = t->v[i].p->name;
+  const char *last = strrchr(pattern, '.');
+  const char *near = lm_nearest(last ? last + 1 : pattern + 1, names, n);
+  lm_diag *d = el_err(e, item->sel->loc, "E0B0", "'%s' matches no parameter", pattern);
+  if (near)
+    lm_diag_help(e->c, d, "there is a parameter '%s'", near);
+}
+
+static bool has_param_named(const ast_decl *d, lm_sym name) {
+  for (uint32_t i = 0; i < d->members.n; i++)
+    for (uint32_t k = 0; d->members.v[i]->kind == MB_PARAM && k < d->members.v[i]->names.n; k++)
+      if (d->members.v[i]->names.v[k].text == name)
+        return true;
+  return false;
+}
+
+// Whether some block that the file sees declares the parameter that the pattern ends with: then a
+// branch of `sub … = if` that was not taken has it, and the pattern is for that branch. Every
+// parameter that there is must be mapped in any case (E0C2).
+static bool is_of_another_branch(const lm_elab *e, const lm_file *file, const char *pattern) {
+  const char *last = strrchr(pattern, '.');
+  lm_sym name = LM_SYM(e->c, last ? last + 1 : pattern + 1);
+  for (uint32_t i = 0; i < file->n_symbols; i++) {
+    const ast_decl *d = file->symbols[i].ref.decl;
+    if ((d->kind == DC_BLOCK || d->kind == DC_MODEL) && has_param_named(d, name))
+      return true;
+  }
+  return false;
+}
+
+static void ignore_list(lm_elab *e, lm_lowered *out, const ast_item *item) {
+  bool list = item->expr->kind == EX_LIST;
+  for (uint32_t i = 0; list && i < item->expr->n_args; i++) {
+    const ast_expr *x = item->expr->args[i].expr;
+    if (x && x->kind == EX_PATTERN)
+      LM_PUSH(e->a, out->ignored, out->n_ignored, out->cap_ignored) = x->text;
+    else
+      list = false;
+  }
+  if (!list)
+    el_err(e, item->expr->loc, "E0C0",
+           "ignore takes a list of patterns of foreign names: [@lm_head.bias]");
+}
+
+static bool apply_maps(lm_elab *e, el_inst *inst, targets *t, lm_lowered *out) {
+  bool any = false;
+  const char *base = el_inst_path(e, inst, "");
+  if (base[0])
+    base = lm_arena_printf(e->a, "%s.", base);
+  for (uint32_t i = 0; i < inst->n_subs; i++) { // inner maps first: outer ones win
+    if (inst->subs[i].one)
+      any |= apply_maps(e, inst->subs[i].one, t, out);
+    for (int64_t k = 0; inst->subs[i].many && k < inst->subs[i].many->n; k++)
+      any |= apply_maps(e, inst->subs[i].many->of[k], t, out);
+  }
+  for (uint32_t i = 0; i < inst->decl->members.n; i++) {
+    const ast_member *m = inst->decl->members.v[i];
+    if (m->kind != MB_MAP)
+      continue;
+    if (strcmp(m->names.v[0].text, "hf")) {
+      el_err(e, m->names.v[0].loc, "E0C1", "unknown map '%s': there is hf", m->names.v[0].text);
+      continue;
+    }
+    any = true;
+    for (uint32_t k = 0; k < m->items.n; k++) {
+      const ast_item *item = m->items.v[k];
+      if (item->kind == IT_SET && item->path.n == 1 && !strcmp(item->path.v[0].text, "ignore")) {
+        ignore_list(e, out, item);
+        continue;
+      }
+      if (lm_item_is_config(item)) {
+        lm_lower_config(e, inst, item, out);
+        continue;
+      }
+      if (item->kind == IT_ERROR)
+        continue;
+      if (item->kind != IT_MAP) {
+        el_err(e, item->loc, "E0C0",
+               "expected @pattern = (\"foreign.name\", [axes]), ignore = [@pattern] or config { "
+               "key = value }");
+        continue;
+      }
+      int n;
+      const char **alts = lm_pattern_expand(e->c, item->sel->text, &n);
+      for (int a = 0; a < n; a++)
+        if (!direct(e, t, item, alts[a], base, a, n) &&
+            !is_of_another_branch(e, inst->file, alts[a]))
+          no_match(e, t, item, alts[a]);
+    }
+  }
+  return any;
+}
+
+// ---- every element of every foreign tensor once
+typedef struct {
+  const lm_foreign_map *map;
+  const ast_item *by;
+} entry;
+typedef struct {
+  entry *v;
+  uint32_t n, cap;
+} entries;
+
+static int compare_entries(const void *x, const void *y) {
+  return strcmp(((const entry *)x)->map->foreign, ((const entry *)y)->map->foreign);
+}
+
+static int64_t product(const int64_t *n, int rank) {
+  int64_t out = 1;
+  for (int i = 0; i < rank; i++)
+    out *= n[i];
+  return out;
+}
+
+static bool same_shape(const lm_foreign_map *x, const lm_foreign_map *y) {
+  return x->rank_f == y->rank_f &&
+         memcmp(x->shape_f, y->shape_f, sizeof *x->shape_f * (size_t)x->rank_f) == 0;
+}
+
+// The entries of one foreign tensor. Counts alone: that no two of them overlap is found where
+// weights are read.
+static void check_tensor(lm_elab *e, const entry *x, uint32_t n) {
+  const char *name = x->map->foreign;
+  int64_t covered = 0, total = product(x->map->shape_f, x->map->rank_f);
+  const entry *other = &x[n - 1];
+  for (uint32_t i = 0; i < n; i++) {
+    covered += product(x[i].map->size, x[i].map->n);
+    if (same_shape(x->map, x[i].map))
+      continue;
+    lm_diag_note(e->c, el_err(e, x[i].by->expr->loc, "E0C3", "'%s' has another shape here", name),
+                 x->by->expr->loc, "than here");
+    return;
+  }
+  if (covered == total)
+    return;
+  lm_diag *d = covered > total
+                   ? el_err(e, other->by->expr->loc, "E0C3", "'%s' is covered more than once", name)
+                   : el_err(e, other->by->expr->loc, "E0C3",
+                            "'%s' has %lld elements, of which %lld are covered", name,
+                            (long long)total, (long long)covered);
+  if (covered < total)
+    return;
+  lm_diag_note(e->c, d, (lm_loc){0}, "by %s and %s", x->map->native, other->map->native);
+  lm_diag_help(e->c, d,
+               x->by == other->by
+                   ? "a number in the name (#), or parts side by side (a + b), keep them apart"
+                   : "each tensor has one directive; later ones win only for the same parameter");
+}
+
+static void check_cover(lm_elab *e, entries *all) {
+  if (all->n)
+    qsort(all->v, all->n, sizeof *all->v, compare_entries);
+  for (uint32_t i = 0, j; i < all->n; i = j) {
+    for (j = i + 1; j < all->n && compare_entries(&all->v[i], &all->v[j]) == 0;)
+      j++;
+    check_tensor(e, &all->v[i], j - i);
+  }
+}
+
+static lm_loc map_loc(const el_inst *model, lm_loc otherwise) {
+  for (uint32_t i = 0; i < model->decl->members.n; i++)
+    if (model->decl->members.v[i]->kind == MB_MAP)
+      return model->decl->members.v[i]->names.v[0].loc;
+  return otherwise;
+}
+
+static void report_missing(lm_elab *e, const el_inst *model, lm_loc at, const char *paths,
+                           bool more) {
+  lm_diag *d =
+      el_err(e, map_loc(model, at), "E0C2", "map hf leaves out %s%s", paths, more ? ", …" : "");
+  lm_diag_note(e->c, d, at, "of this model");
+  lm_diag_help(e->c, d, "each parameter has a line: @%.*s = (\"foreign.name\", [axes])",
+               (int)strcspn(paths, ","), paths);
+}
+
+void lm_lower_maps(lm_elab *e, el_inst *model, lm_lowered *out, lm_loc at) {
+  targets t = {0};
+  entries all = {0};
+  const char *missing = "";
+  uint32_t n_missing = 0, before = e->c->n_errors;
+  collect(e, model, &t);
+  lm_lower_args(e, model, out);
+  if (!apply_maps(e, model, &t, out) || e->c->n_errors > before)
+    return;
+  for (uint32_t i = 0; i < t.n; i++) {
+    target *x = &t.v[i];
+    if (x->by)
+      map_param(e, out, x->by, x->inst, x->p, x->path, x->prefix, &x->match, x->part, x->n_parts);
+    else if (n_missing++ < 4)
+      missing = lm_arena_printf(e->a, "%s%s%s", missing, n_missing > 1 ? ", " : "", x->path);
+    x->end = out->n_maps;
+  }
+  if (n_missing)
+    report_missing(e, model, at, missing, n_missing > 4);
+  for (uint32_t i = 0, k = 0; i < t.n; i++)
+    for (; k < t.v[i].end; k++)
+      LM_PUSH(e->a, all.v, all.n, all.cap) = (entry){&out->maps[k], t.v[i].by};
+  if (e->c->n_errors == before)
+    check_cover(e, &all);
+}

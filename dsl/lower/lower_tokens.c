@@ -1,0 +1,55 @@
+// lower_tokens.c - what an evaluation measures besides the model's loss: how well its logits tell
+// the next token.
+//
+//   xent.sum = Σ w xent(apply(tok, pos, seg), next)      xent.weight = Σ w
+//
+// Perplexity and bits per byte are of these, whatever else a loss holds: a balance of experts, a
+// z-loss, smoothed targets, further heads. Logits that the loss has made are not made again
+// (elab_once.c), and pass cse finds the rest.
+#include "dsl/lower/lower_internal.h"
+
+static lm_value *sum_all(lm_elab *e, lm_value *v) {
+  return lm_emit_reduce(&e->b, LM_OP_SUM, v, v->type.axis, v->type.rank);
+}
+
+// Metrics of the tokens ask for logits.
+void lm_lower_tokens_check(lm_elab *e, const lm_recipe *r, const el_inst *model) {
+  if (el_method_find(model, LM_SYM(e->c, "apply")))
+    return;
+  for (uint32_t i = 0; i < r->n_evals; i++) {
+    const lm_recipe_eval *x = &r->evals[i];
+    if (!x->metrics[LM_RECIPE_METRIC_BITS_PER_BYTE] && !x->metrics[LM_RECIPE_METRIC_PERPLEXITY])
+      continue;
+    const char *what = x->metrics[LM_RECIPE_METRIC_PERPLEXITY] ? "perplexity" : "bits_per_byte";
+    lm_diag *d =
+        el_err(e, x->loc, "E0A0", "%s is of a model's logits, and %s has no method 'apply'", what,
+               model->decl->name.text);
+    lm_diag_note(e->c, d, model->decl->name.loc, "declared here");
+    lm_diag_help(e->c, d,
+                 "apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] gives "
+                 "the logits; metrics = [loss] needs none");
+  }
+}
+
+void lm_lower_tokens(lm_elab *e, el_inst *model, const el_val *columns, lm_value **out,
+                     lm_sym *names, uint32_t *n) {
+  enum {
+    NEXT = 3,
+    W = 4
+  };
+  lm_decl_ref xent = lm_program_find(e->prog, e->prog->nn, LM_SYM(e->c, "xent"));
+  if (!el_method_find(model, LM_SYM(e->c, "apply")))
+    return;
+  uint32_t emits = e->n_emits;
+  el_val logits = lm_lower_logits(e, model, columns);
+  e->n_emits = emits; // of the loss alone
+  if (logits.k == V_ERROR)
+    return;
+  el_val each = el_invoke_fn(e, xent, (el_val[]){logits, columns[NEXT]}, 2, (lm_loc){0});
+  if (each.k == V_ERROR)
+    return;
+  names[*n] = LM_SYM(e->c, "xent.sum");
+  out[(*n)++] = sum_all(e, lm_emit2(&e->b, LM_OP_MUL, each.v, columns[W].v));
+  names[*n] = LM_SYM(e->c, "xent.weight");
+  out[(*n)++] = sum_all(e, columns[W].v);
+}

@@ -1,0 +1,285 @@
+// lower_update.c - the declaration of an optimizer: its members, its states, and the body of
+// `update`.
+//
+// `update` is written for one element of a parameter. It is run once, over values that have the
+// axes of all elements: with a module they are arguments of @update, without one (an optimizer that
+// no recipe reaches) they are types alone.
+#include "dsl/elab/elab_call.h"
+#include "dsl/lower/lower_internal.h"
+#include <string.h>
+
+static const char form[] = "update(p: f32, g: f32, k: f32) -> f32";
+
+// ---- members
+
+static lm_diag *err_form(lm_elab *e, lm_loc at) {
+  lm_diag *d = el_err(e, at, "E0B3", "update takes (p: f32, g: f32, k: f32)");
+  lm_diag_help(
+      e->c, d,
+      "%s: the new value of one element p, from its gradient g in step k; k may be left out", form);
+  return d;
+}
+
+// Whether t is f32, the type of one element.
+static bool is_element(lm_elab *e, const ast_type *t, const char *whole, bool *out_reported) {
+  *out_reported = t->n_dims > 0;
+  if (t->n_dims)
+    el_err(e, t->loc, "E900", "%s is not available yet", whole);
+  return !t->n_dims && !t->has_dims && el_type_is(t, "f32");
+}
+
+static bool check_type(lm_elab *e, const ast_type *t) {
+  bool reported;
+  if (!t || is_element(e, t, "an optimizer over whole parameters or matrices", &reported))
+    return true;
+  if (!reported)
+    err_form(e, t->loc);
+  return false;
+}
+
+static bool check_update(lm_elab *e, const ast_member *m) {
+  const ast_sig *sig = &m->sig;
+  if (sig->n_params != 2 && sig->n_params != 3) {
+    err_form(e, m->loc);
+    return false;
+  }
+  for (uint32_t i = 0; i < sig->n_params; i++) {
+    if (!check_type(e, sig->params[i].type))
+      return false;
+    if (sig->params[i].init) {
+      err_form(e, sig->params[i].init->loc);
+      return false;
+    }
+  }
+  if (!check_type(e, sig->ret))
+    return false;
+  if (!sig->where.n)
+    return true;
+  lm_diag *d = el_err(e, sig->where.v[0]->loc, "E0B3", "update has no constraints");
+  lm_diag_help(e->c, d, "constraints on an optimizer's arguments belong to its first line");
+  return false;
+}
+
+static bool has_param(const ast_sig *sig, lm_sym name) {
+  for (uint32_t i = 0; i < sig->n_params; i++)
+    if (sig->params[i].name.text == name)
+      return true;
+  return false;
+}
+
+static bool is_state_before(const ast_decl *d, const ast_name *name) {
+  for (uint32_t i = 0; i < d->members.n; i++) {
+    const ast_member *m = d->members.v[i];
+    for (uint32_t k = 0; m->kind == MB_STATE && k < m->names.n; k++) {
+      if (&m->names.v[k] == name)
+        return false;
+      if (m->names.v[k].text == name->text)
+        return true;
+    }
+  }
+  return false;
+}
+
+static bool check_state(lm_elab *e, const ast_decl *d, const ast_member *m,
+                        const ast_member *update) {
+  bool ok = true, reported;
+  if (!is_element(e, m->type, "a state of whole parameters", &reported)) {
+    if (!reported)
+      el_err(e, m->type->loc, "E0B7",
+             "a state is one number for each element of a parameter: write `f32`");
+    ok = false;
+  }
+  for (uint32_t k = 0; k < m->names.n; k++) {
+    const ast_name *n = &m->names.v[k];
+    bool taken = has_param(&d->sig, n->text) || (update && has_param(&update->sig, n->text));
+    if (!taken && !is_state_before(d, n))
+      continue;
+    el_err(e, n->loc, "E0B7", "optimizer %s has another '%s'", d->name.text, n->text);
+    ok = false;
+  }
+  return ok;
+}
+
+static bool check_stranger(lm_elab *e, const ast_decl *d, const ast_member *m) {
+  static const char *const keywords[] = {
+      [MB_DIM] = "dim", [MB_PARAM] = "param", [MB_SUB] = "sub", [MB_MAP] = "map"};
+  bool method = m->kind == MB_METHOD;
+  const char *what = method ? m->names.v[0].text : keywords[m->kind];
+  if (method && !strcmp(what, "eval")) {
+    el_err(e, m->loc, "E900",
+           "`eval` of an optimizer (other weights in evaluations) is not available yet");
+    return false;
+  }
+  lm_diag *err =
+      el_err(e, m->loc, "E0B7", "an optimizer has states and update; '%s' is neither", what);
+  const char *near = method ? lm_nearest(what, (const char *[]){"update"}, 1) : NULL;
+  if (near)
+    lm_diag_help(e->c, err, "did you mean '%s'?", near);
+  else if (method)
+    lm_diag_help(e->c, err, "a function of the file, `fn %s(…)`, can be called in %s.update", what,
+                 d->name.text);
+  return false;
+}
+
+static const ast_member *update_find(const ast_decl *d) {
+  for (uint32_t i = 0; i < d->members.n; i++) {
+    const ast_member *m = d->members.v[i];
+    if (m->kind == MB_METHOD && !strcmp(m->names.v[0].text, "update"))
+      return m;
+  }
+  return NULL;
+}
+
+static bool is_incomplete(const ast_decl *d) {
+  for (uint32_t i = 0; i < d->members.n; i++)
+    if (d->members.v[i]->kind == MB_ERROR)
+      return true;
+  return false;
+}
+
+const ast_member *lm_optimizer_members(lm_elab *e, const ast_decl *d) {
+  const ast_member *update = update_find(d);
+  bool ok = update != NULL && !is_incomplete(d);
+  for (uint32_t i = 0; i < d->members.n; i++) {
+    const ast_member *m = d->members.v[i];
+    if (m->kind == MB_ERROR)
+      continue;
+    if (m->kind == MB_STATE)
+      ok &= check_state(e, d, m, update);
+    else if (m == update)
+      ok &= check_update(e, m);
+    else if (m->kind == MB_METHOD && update && m->names.v[0].text == update->names.v[0].text)
+      ok = (el_err(e, m->loc, "E0B7", "optimizer %s has update twice", d->name.text), false);
+    else
+      ok &= check_stranger(e, d, m);
+  }
+  if (!update && !is_incomplete(d))
+    el_err(e, d->loc, "E0B3", "optimizer %s has no %s", d->name.text, form);
+  return ok ? update : NULL;
+}
+
+// ---- states
+
+static lm_lowered_state state_of(lm_elab *e, const ast_member *m) {
+  lm_lowered_state s = {.is_param = m->init->kind == EX_NAME && !strcmp(m->init->text, "p")};
+  if (s.is_param)
+    return s;
+  el_val v = el_eval(e, m->init);
+  bool known = el_number_value(&v, &s.value);
+  if (!known && v.k != V_ERROR)
+    el_err(e, m->init->loc, "E0B4", "a state begins as a number or as p, got %s", el_show(e, &v));
+  return s;
+}
+
+lm_lowered_states lm_optimizer_states(lm_elab *e, const ast_decl *d) {
+  lm_lowered_states all = {0};
+  for (uint32_t i = 0; i < d->members.n; i++) {
+    const ast_member *m = d->members.v[i];
+    if (m->kind != MB_STATE)
+      continue;
+    lm_lowered_state s = state_of(e, m);
+    for (uint32_t k = 0; k < m->names.n; k++) {
+      s.name = m->names.v[k].text;
+      LM_PUSH(e->a, all.v, all.n, all.cap) = s;
+    }
+  }
+  return all;
+}
+
+// ---- the body
+
+static el_val bound(const lm_elab *e, lm_sym name) {
+  const el_bind *b = el_names_find(&e->frame->names, name);
+  return b ? b->val : el_error();
+}
+
+// A result over all elements, whatever axes of them it lacks.
+static el_val over_elements(lm_elab *e, el_val v, const el_axes *axes, lm_loc at) {
+  v = el_adapt(e, &v, K_F32, at);
+  if (v.k == V_ERROR)
+    return v;
+  if (v.k != V_TENSOR || v.kind != K_F32 || !el_axes_subset(&v.axes, axes)) {
+    el_err(e, at, "E0B5", "expected f32, got %s", el_show(e, &v));
+    return el_error();
+  }
+  return el_tensor(K_F32, axes,
+                   v.v ? lm_emit_expand(&e->b, v.v, el_ir_type(e, K_F32, axes)) : NULL);
+}
+
+bool lm_optimizer_run(lm_elab *e, const lm_optimizer_values *in, el_val *out) {
+  const ast_member *m = in->update;
+  bool ok = true;
+  for (uint32_t i = 0; i < in->states.n; i++) {
+    el_val s = in->state[i];
+    s.name = in->states.v[i].name;
+    el_bind_name(e, s.name, s, true);
+  }
+  for (uint32_t i = 0; i < m->sig.n_params; i++)
+    el_bind_name(e, m->sig.params[i].name.text, in->args[i], false);
+  el_run(e, &m->body);
+  if (!e->frame->has_result) {
+    if (e->budget)
+      el_err(e, m->body.close, "E077", "%s.update returns nothing", e->frame->what);
+    return false;
+  }
+  out[0] = over_elements(e, e->frame->result, in->elements, e->frame->result.loc);
+  for (uint32_t i = 0; i < in->states.n; i++)
+    out[1 + i] = over_elements(e, bound(e, in->states.v[i].name), in->elements, m->loc);
+  for (uint32_t i = 0; i <= in->states.n; i++)
+    ok &= out[i].k == V_TENSOR;
+  return ok;
+}
+
+// ---- an optimizer that no recipe reaches
+
+// Whether a `let (a, b) = name` of the body takes it apart.
+static bool is_tuple(const ast_body *body, lm_sym name) {
+  for (uint32_t i = 0; i < body->n; i++) {
+    const ast_stmt *st = body->v[i];
+    if (st->is_tuple && st->expr && st->expr->kind == EX_NAME && st->expr->text == name)
+      return true;
+  }
+  return false;
+}
+
+// Without a default an argument may be anything; taken apart it is no number.
+static el_val argument_of(lm_elab *e, const ast_param *p, const ast_member *update) {
+  if (p->init)
+    return el_eval(e, p->init);
+  return is_tuple(&update->body, p->name.text) ? el_error() : el_unknown_number();
+}
+
+static void bind_arguments(lm_elab *e, el_inst *inst, const ast_member *update) {
+  const ast_sig *sig = &inst->decl->sig;
+  for (uint32_t i = 0; i < sig->n_params; i++)
+    el_names_add(e, &inst->vals, sig->params[i].name.text, argument_of(e, &sig->params[i], update),
+                 false);
+}
+
+void lm_optimizer_check(lm_elab *e, const lm_file *file, ast_decl *d) {
+  el_inst inst = {.decl = d, .file = file, .path = LM_SYM(e->c, "")};
+  el_ref self = {.inst = &inst};
+  el_frame frame = {.file = file, .self = &self, .real = K_REAL, .what = d->name.text};
+  el_mode mode = e->mode;
+  el_axes elements = {0}, none = {0};
+  e->frame = &frame;
+  e->mode = EL_UPDATE;
+  const ast_member *update = lm_optimizer_members(e, d);
+  if (update) {
+    el_axis *el = el_axis_new(e, LM_SYM(e->c, "el"), lm_size_dim(e->a, LM_SYM(e->c, "el")), 0);
+    el->element = true;
+    el_axes_push(e, &elements, el);
+    lm_lowered_states states = lm_optimizer_states(e, d);
+    bind_arguments(e, &inst, update);
+    el_where_check_all(e, &(el_where){&d->sig, d->name.text, d->loc, NULL});
+    el_val element = el_tensor(K_F32, &elements, NULL);
+    lm_optimizer_values in = {
+        update, &elements, {element, element, el_tensor(K_NUM, &none, NULL)}, states, NULL};
+    el_val *out = LM_NEW_N(e->a, el_val, states.n + 1);
+    in.state = LM_NEW_N(e->a, el_val, states.n + 1);
+    for (uint32_t i = 0; i < states.n; i++)
+      in.state[i] = element;
+    lm_optimizer_run(e, &in, out);
+  }
+  e->mode = mode;
+}

@@ -1,0 +1,409 @@
+// recipe.c - the ways into recipes: choosing one, putting its layers together, printing and
+// explaining what came of it.
+#include "dsl/recipe/recipe.h"
+#include "dsl/recipe/settings.h"
+#include <math.h>
+#include <string.h>
+
+enum {
+  MAX_EXTENDS = 64
+};
+
+// ---- layers
+
+static void report_no_base(lm_resolver *R, lm_decl_ref ref) {
+  int n;
+  if (ref.file->incomplete)
+    return;
+  const char *const *names = lm_program_names(R->p, ref.file, (int)ref.decl->kind, &n);
+  const char *near = lm_nearest(ref.decl->base.text, names, n);
+  lm_diag *d =
+      lm_error(R->c, ref.decl->base.loc, "E207", "there is no '%s' to extend", ref.decl->base.text);
+  if (near)
+    lm_diag_help(R->c, d, "did you mean '%s'?", near);
+}
+
+// The declarations from the base on; false if the chain is broken.
+static int chain_of(lm_resolver *R, lm_decl_ref ref, lm_decl_ref *out) {
+  int n = 0;
+  for (; n < MAX_EXTENDS; n++) {
+    out[n] = ref;
+    if (!ref.decl->base.text)
+      return n + 1;
+    lm_decl_ref base = lm_program_find(R->p, ref.file, ref.decl->base.text);
+    if (!base.decl || base.decl->kind != ref.decl->kind) {
+      report_no_base(R, ref);
+      R->base_missing = true;
+      return n + 1;
+    }
+    ref = base;
+  }
+  R->base_missing = true;
+  lm_error(R->c, out[0].decl->base.loc, "E206", "'%s' extends itself, or more than %d others",
+           out[0].decl->name.text, MAX_EXTENDS);
+  return 1;
+}
+
+void lm_settings_of(lm_resolver *R, lm_decl_ref ref, const char *section, lm_settings *out) {
+  lm_decl_ref chain[MAX_EXTENDS];
+  for (int i = chain_of(R, ref, chain) - 1; i >= 0; i--) {
+    const char *who = lm_arena_printf(R->c->arena, "%s %s", section, chain[i].decl->name.text);
+    lm_settings_layer layer = {chain[i].file, who, true};
+    lm_settings_apply(R, out, section, &chain[i].decl->items, &layer);
+  }
+}
+
+void lm_settings_set(lm_resolver *R, lm_settings *s, const char *section, const ast_items *items) {
+  lm_settings_layer layer = {R->set_file, lm_arena_printf(R->c->arena, "--set"), false};
+  lm_settings_apply(R, s, section, items, &layer);
+}
+
+// A value that begins like a path is no expression; with the quotes that the shell took away it is
+// a text.
+static const char *with_quotes(lm_resolver *R, const char *text) {
+  const char *value = strchr(text, '=');
+  if (!value)
+    return text;
+  value += 1 + strspn(value + 1, " \t");
+  if ((*value != '/' && *value != '.' && *value != '~') || strpbrk(value, "\"\\\n"))
+    return text;
+  return lm_arena_printf(R->c->arena, "%.*s\"%s\"", (int)(value - text), text, value);
+}
+
+// For a value that does not parse, such as the glob data/*.txt.
+static void help_quotes(lm_resolver *R, lm_diag *d, const char *text) {
+  const char *value = strchr(text, '=');
+  if (!d || d->help || !value || strchr(value, '"') || !strpbrk(value, "/.*"))
+    return;
+  value += 1 + strspn(value + 1, " \t");
+  lm_diag_help(R->c, d,
+               "a text stands in quotes, and those in quotes of the shell: --set '%.*s\"%s\"'",
+               (int)(value - text), text, value);
+}
+
+static void apply_set(lm_resolver *R, lm_settings *s, const char *text) {
+  lm_diag **said = R->c->diags_tail;
+  ast_item *item = lm_parse_set(R->c, with_quotes(R, text));
+  help_quotes(R, *said, text);
+  if (item->path.n > 1 && !strcmp(item->path.v[0].text, "data")) {
+    item->path.v++;
+    item->path.n--;
+    LM_PUSH(R->c->arena, R->data_sets.v, R->data_sets.n, R->data_sets.cap) = item;
+    return;
+  }
+  lm_settings_set(R, s, "recipe", &(ast_items){&item, 1, 1});
+}
+
+// ---- choosing
+
+static lm_decl_ref report_choice(lm_ctx *c, const lm_program *p, const char *wanted) {
+  const lm_file *f = p->files[0];
+  lm_loc nowhere = {0}, first = {0};
+  const char *names[32];
+  int n = 0;
+  lm_buf list = {0};
+  for (uint32_t i = 0; i < f->tree->n && n < (int)LM_COUNT(names); i++)
+    if (f->tree->v[i]->kind == DC_RECIPE) {
+      if (!n)
+        first = f->tree->v[i]->name.loc;
+      names[n++] = f->tree->v[i]->name.text;
+    }
+  for (int i = 0; i < n; i++)
+    lm_buf_printf(&list, "%s%s", i ? ", " : "", names[i]);
+  if (!n)
+    lm_error(c, nowhere, "E208", "%s has no recipe", f->path);
+  else if (!wanted)
+    lm_diag_help(c, lm_error(c, first, "E208", "%s has several recipes: %s", f->path, list.p),
+                 "choose one: --recipe %s", names[0]);
+  else {
+    lm_diag *d =
+        lm_error(c, nowhere, "E208", "%s has no recipe '%s'; it has %s", f->path, wanted, list.p);
+    const char *near = lm_nearest(wanted, names, n);
+    if (near)
+      lm_diag_help(c, d, "did you mean '%s'?", near);
+  }
+  lm_buf_free(&list);
+  return (lm_decl_ref){0};
+}
+
+static lm_decl_ref choose(lm_ctx *c, const lm_program *p, const char *wanted) {
+  const lm_file *f = p->files[0];
+  lm_decl_ref found = {0};
+  int n = 0;
+  for (uint32_t i = 0; i < f->tree->n; i++) {
+    ast_decl *d = f->tree->v[i];
+    if (d->kind != DC_RECIPE || (wanted && strcmp(d->name.text, wanted)))
+      continue;
+    found = (lm_decl_ref){d, f};
+    n++;
+  }
+  return n == 1 || (n && wanted) ? found : report_choice(c, p, wanted);
+}
+
+lm_recipe *lm_recipe_resolve(lm_ctx *c, const lm_program *p, const char *name,
+                             const char *const *sets, int n_sets) {
+  lm_decl_ref ref = choose(c, p, name);
+  if (!ref.decl)
+    return NULL;
+  lm_recipe *r = LM_NEW(c->arena, lm_recipe);
+  lm_resolver R = {.c = c, .p = (lm_program *)p, .r = r, .set_file = LM_NEW(c->arena, lm_file)};
+  *R.set_file = *p->files[0];
+  R.set_file->dir = ".";
+  R.defaults = LM_NEW_N(c->arena, const ast_expr *, LM_SCHEMA_COUNT);
+  *r = (lm_recipe){.c = c,
+                   .program = p,
+                   .name = ref.decl->name.text,
+                   .loc = ref.decl->name.loc,
+                   .settings = LM_NEW(c->arena, lm_settings)};
+  lm_settings s = {0};
+  lm_settings_of(&R, ref, "recipe", &s);
+  for (int i = 0; i < n_sets; i++)
+    apply_set(&R, &s, sets[i]);
+  for (uint32_t i = 0; i < s.n; i++)
+    LM_PUSH(c->arena, r->settings->v, r->settings->n, r->settings->cap) = s.v[i];
+  lm_recipe_read(&R, &s);
+  return r;
+}
+
+void lm_recipe_report_unsupported(const lm_recipe *r) {
+  for (uint32_t i = 0; i < r->n_unsupported; i++) {
+    const lm_recipe_unsupported *u = &r->unsupported[i];
+    lm_error(r->c, u->loc, "E209", "%s: not yet possible", u->feature);
+  }
+}
+
+// ---- sizes of steps
+
+static bool check_multiple(const lm_recipe *r, const char *what, int64_t n, lm_loc at,
+                           const char *of, int64_t unit) {
+  if (!n || !unit || n % unit == 0)
+    return true;
+  int64_t near = (n / unit + (n % unit * 2 >= unit)) * unit;
+  lm_diag *d = lm_error(r->c, at, "E206", "%s = %lld tokens is no multiple of %s, %lld tokens",
+                        what, (long long)n, of, (long long)unit);
+  lm_diag_help(r->c, d, "the nearest is %lld tokens", (long long)(near ? near : unit));
+  return false;
+}
+
+bool lm_recipe_check_batches(lm_recipe *r) {
+  bool of_seq =
+      check_multiple(r, "micro", r->micro, r->micro_loc, "the length of a row", r->data.seq);
+  for (uint32_t i = 0; i < r->data.n_stages && of_seq; i++)
+    of_seq = check_multiple(r, "micro", r->micro, r->micro_loc, "the length of a row of a stage",
+                            r->data.stages[i].seq);
+  if (r->micro == r->batch)
+    return of_seq;
+  return check_multiple(r, "batch", r->batch, r->batch_loc, "micro", r->micro) && of_seq;
+}
+
+static double tokens_as_steps(const lm_recipe *r, double tokens) {
+  return r->batch ? tokens / (double)r->batch : 0;
+}
+
+static int64_t at_least_one(double steps) {
+  return steps < 1 ? 1 : steps > 0x1p62 ? INT64_C(1) << 62 : (int64_t)ceil(steps);
+}
+
+int64_t lm_recipe_steps(const lm_recipe *r, double params, double epoch_tokens) {
+  double n = r->run.n + r->run.per_param * params;
+  if (r->run.unit == LM_RECIPE_UNIT_TOKENS)
+    n = tokens_as_steps(r, n);
+  if (r->run.unit == LM_RECIPE_UNIT_EPOCHS)
+    n = tokens_as_steps(r, n * epoch_tokens);
+  return at_least_one(n);
+}
+
+int64_t lm_recipe_every_steps(const lm_recipe *r, lm_recipe_every every, double epoch_tokens) {
+  switch (every.unit) {
+  case LM_RECIPE_UNIT_STEPS: return at_least_one(every.n);
+  case LM_RECIPE_UNIT_TOKENS: return at_least_one(tokens_as_steps(r, every.n));
+  case LM_RECIPE_UNIT_EPOCHS: return at_least_one(tokens_as_steps(r, every.n * epoch_tokens));
+  default: return 0;
+  }
+}
+
+// ---- print and explain
+
+static void add_selector(const lm_setting *s, const char *separator, lm_buf *out) {
+  if (!s->sel)
+    return;
+  lm_buf_puts(out, separator);
+  lm_expr_write(s->sel, out);
+}
+
+static void add_where(const lm_recipe *r, const lm_recipe_origin *o, lm_buf *out) {
+  lm_buf_printf(out, "  # %s", o->who);
+  if (o->loc.file && strcmp(r->c->sources[o->loc.file].path, "--set"))
+    lm_buf_printf(out, ", %s:%u", r->c->sources[o->loc.file].path, o->loc.line);
+}
+
+static void print_setting(const lm_recipe *r, const lm_setting *s, const char *prefix,
+                          bool with_origins, lm_buf *out) {
+  lm_buf key = {0};
+  lm_buf_printf(&key, "%s%s", prefix, lm_schema_name(s->key));
+  if (s->key->form == LM_FORM_SECTION || s->key->form == LM_FORM_SECTIONS) {
+    add_selector(s, ".", &key);
+    lm_buf_puts(&key, ".");
+    for (uint32_t i = 0; i < s->children.n; i++)
+      print_setting(r, s->children.v[i], key.p, with_origins, out);
+  } else {
+    bool called = s->key->form == LM_FORM_CALLED || s->key->form == LM_FORM_LISTED;
+    if (!called)
+      add_selector(s, " ", &key);
+    lm_buf_printf(out, "%s%s", key.p, called ? " " : s->value ? " = " : "");
+    if (s->value)
+      lm_expr_write(s->value, out);
+    if (with_origins)
+      add_where(r, s->origin, out);
+    lm_buf_puts(out, "\n");
+  }
+  lm_buf_free(&key);
+}
+
+static bool is_of(const lm_setting *s, const char *section) {
+  return !strncmp(s->key->path, section, strlen(section));
+}
+
+// Defaults of plain values that were not given, so that the page is complete.
+static void print_defaults(const lm_recipe *r, const char *section, const lm_settings *given,
+                           const char *prefix, bool with_origins, lm_buf *out) {
+  for (const lm_schema_key *k = NULL; (k = lm_schema_next(section, '.', k));) {
+    const lm_setting *s = lm_settings_find(given, k->path);
+    lm_settings none = {0};
+    if (k->form == LM_FORM_SECTION)
+      print_defaults(r, k->path, s ? &s->children : &none,
+                     lm_arena_printf(r->c->arena, "%s%s.", prefix, lm_schema_name(k)), with_origins,
+                     out);
+    else if (!s && lm_schema_has_default(k))
+      lm_buf_printf(out, "%s%s%s%s%s\n", prefix, lm_schema_name(k),
+                    k->form == LM_FORM_CALLED ? " " : " = ", k->otherwise,
+                    with_origins ? "  # default" : "");
+  }
+}
+
+void lm_recipe_print(const lm_recipe *r, bool with_origins, lm_buf *out) {
+  static const char *const sections[] = {"recipe", "data"}, *const prefixes[] = {"", "data."};
+  for (size_t k = 0; k < LM_COUNT(sections); k++) {
+    for (uint32_t i = 0; i < r->settings->n; i++)
+      if (is_of(r->settings->v[i], sections[k]))
+        print_setting(r, r->settings->v[i], prefixes[k], with_origins, out);
+    print_defaults(r, sections[k], r->settings, prefixes[k], with_origins, out);
+  }
+}
+
+static const lm_recipe_origin *default_origin(const lm_recipe *r, const char *who, const char *text,
+                                              lm_loc at) {
+  lm_recipe_origin *o = LM_NEW(r->c->arena, lm_recipe_origin);
+  *o = (lm_recipe_origin){at, who, text, NULL};
+  return o;
+}
+
+static const char *written(const lm_recipe *r, const ast_expr *e) {
+  lm_buf b = {0};
+  lm_expr_write(e, &b);
+  const char *text = lm_arena_strndup(r->c->arena, b.p, b.n);
+  lm_buf_free(&b);
+  return text;
+}
+
+// An argument of a value: as given, else the default of what is called.
+static const lm_recipe_origin *arg_origin_find(const lm_recipe *r, const lm_setting *s,
+                                               const char *name) {
+  for (uint32_t i = 0; i < s->n_args; i++)
+    if (!strcmp(s->args[i].name, name))
+      return s->args[i].origin;
+  const lm_recipe_call *calls[] = {&r->optimizer, &r->schedule, &r->model};
+  lm_sym callee = s->value ? lm_callee(s->value) : NULL;
+  const lm_schema_key *form = callee ? lm_schema_child(s->key->path, ':', callee) : NULL;
+  const lm_schema_key *param = form ? lm_schema_child(form->path, '.', name) : NULL;
+  const char *who = callee ? lm_arena_printf(r->c->arena, "default of %s", callee) : NULL;
+  if (param && lm_schema_has_default(param))
+    return default_origin(r, who, param->otherwise, (lm_loc){0});
+  for (size_t k = 0; callee && k < LM_COUNT(calls); k++) {
+    const ast_decl *decl = calls[k]->name == callee ? calls[k]->target.decl : NULL;
+    for (uint32_t i = 0; decl && i < decl->sig.n_params; i++) {
+      const ast_param *p = &decl->sig.params[i];
+      if (p->init && !strcmp(p->name.text, name))
+        return default_origin(r, who, written(r, p->init), p->name.loc);
+    }
+  }
+  return NULL;
+}
+
+// A key's default as if it had been given.
+static lm_setting default_setting(const lm_recipe *r, const lm_schema_key *key) {
+  const ast_expr *value =
+      lm_parse_item(r->c, "default", lm_arena_printf(r->c->arena, "x = %s", key->otherwise))->expr;
+  lm_setting s = {.key = key, .value = value};
+  for (uint32_t i = 0; value->kind == EX_CALL && i < value->n_args; i++) {
+    const ast_arg *a = &value->args[i];
+    const char *name = a->kind == ARG_NAMED ? a->name : lm_form_param(key, value, i);
+    LM_PUSH(r->c->arena, s.args, s.n_args, s.cap_args) = (lm_arg_origin){
+        LM_SYM(r->c, name), default_origin(r, "default", written(r, a->expr), (lm_loc){0})};
+  }
+  return s;
+}
+
+static const lm_recipe_origin *origin_in(const lm_recipe *r, const lm_settings *s,
+                                         const char *section, const char *key);
+
+// `rest`: what follows the setting in the key, "" for itself.
+static const lm_recipe_origin *origin_under(const lm_recipe *r, const lm_setting *s,
+                                            const char *rest) {
+  if (!*rest)
+    return s->origin;
+  if (s->key->form == LM_FORM_SECTION || s->key->form == LM_FORM_SECTIONS)
+    return origin_in(r, &s->children, s->key->path, rest);
+  return arg_origin_find(r, s, rest);
+}
+
+static const lm_recipe_origin *origin_in(const lm_recipe *r, const lm_settings *s,
+                                         const char *section, const char *key) {
+  for (uint32_t i = 0; i < s->n; i++) {
+    lm_buf own = {0};
+    if (!is_of(s->v[i], section))
+      continue;
+    lm_buf_puts(&own, lm_schema_name(s->v[i]->key));
+    add_selector(s->v[i], ".", &own);
+    bool mine = !strncmp(key, own.p, own.n) && (!key[own.n] || key[own.n] == '.');
+    const char *rest = mine ? key + own.n + (key[own.n] == '.') : NULL;
+    lm_buf_free(&own);
+    const lm_recipe_origin *o = mine ? origin_under(r, s->v[i], rest) : NULL;
+    if (o)
+      return o;
+  }
+  size_t first = strcspn(key, ".");
+  const lm_schema_key *k = lm_schema_child(section, '.', lm_arena_strndup(r->c->arena, key, first));
+  if (!k)
+    return NULL;
+  lm_settings none = {0};
+  if (k->form == LM_FORM_SECTION && key[first])
+    return origin_in(r, &none, k->path, key + first + 1);
+  if (!lm_schema_has_default(k))
+    return NULL;
+  if (!key[first])
+    return default_origin(r, "default", k->otherwise, (lm_loc){0});
+  lm_setting usual = default_setting(r, k);
+  return arg_origin_find(r, &usual, key + first + 1);
+}
+
+static const char *near_key(const lm_recipe *r, const char *key) {
+  const char **names = LM_NEW_N(r->c->arena, const char *, LM_SCHEMA_COUNT);
+  int n = 0;
+  for (int i = 0; i < LM_SCHEMA_COUNT; i++)
+    if (!strchr(LM_SCHEMA[i].path, ':'))
+      names[n++] = LM_SCHEMA[i].path + (strncmp(LM_SCHEMA[i].path, "recipe.", 7) ? 0 : 7);
+  size_t first = strcspn(key, ".");
+  const char *near = lm_nearest(key, names, n);
+  const char *head = near ? NULL : lm_nearest(lm_arena_strndup(r->c->arena, key, first), names, n);
+  return head ? lm_arena_printf(r->c->arena, "%s%s", head, key + first) : near;
+}
+
+const lm_recipe_origin *lm_recipe_origin_find(const lm_recipe *r, const char *key,
+                                              const char **out_near) {
+  bool data = !strncmp(key, "data.", 5);
+  const lm_recipe_origin *o =
+      origin_in(r, r->settings, data ? "data" : "recipe", data ? key + 5 : key);
+  *out_near = o ? NULL : near_key(r, key);
+  return o;
+}

@@ -1,0 +1,247 @@
+// recipe_call.c - calls of optimizers, schedules and models: arguments against the declaration,
+// quantities as numbers.
+#include "dsl/recipe/recipe_read.h"
+#include <math.h>
+#include <string.h>
+
+// What an argument is for.
+typedef struct lm_argument_of {
+  const ast_decl *decl;
+  const ast_param *param;
+  uint32_t implied;
+} lm_argument_of;
+
+static bool holds_quantity(const ast_expr *e) {
+  if (!e)
+    return false;
+  if (e->kind == EX_QUANTITY)
+    return true;
+  for (uint32_t i = 0; i < e->n_args; i++)
+    if (holds_quantity(e->args[i].expr))
+      return true;
+  return holds_quantity(e->a) || holds_quantity(e->b) || holds_quantity(e->c);
+}
+
+static ast_expr *number_expr(const lm_reader *d, const ast_expr *from, double x) {
+  ast_expr *e = LM_NEW(d->R->c->arena, ast_expr);
+  bool is_int = x == floor(x) && fabs(x) < 0x1p53;
+  *e = (ast_expr){.kind = EX_NUMBER,
+                  .loc = from->loc,
+                  .num = x,
+                  .is_int = is_int,
+                  .inum = is_int ? (int64_t)x : 0,
+                  .height = 1};
+  e->spelling = LM_SYM(d->R->c, lm_arena_printf(d->R->c->arena, "%.17g", x));
+  return e;
+}
+
+// ---- quantities among the arguments
+//
+// The declared type of a parameter says what a quantity means: a parameter of type `steps` is a
+// duration and takes steps, tokens, percent of the run or epochs; any other takes plain numbers, of
+// which percent is one.
+
+static const char *unit_name(const char *unit) {
+  return !strcmp(unit, "%") ? "percent" : !strcmp(unit, "s") ? "seconds" : unit;
+}
+
+static bool is_duration(const ast_param *p) {
+  return p && p->type && p->type->name && !strcmp(p->type->name, "steps");
+}
+
+static const ast_expr *plain_quantity(const lm_reader *d, const lm_argument_of *of,
+                                      const ast_expr *e) {
+  const char *name = of->param->name.text;
+  if (!strcmp(e->unit, "%"))
+    return number_expr(d, e, e->num / 100);
+  lm_diag *g = lm_error(d->R->c, e->loc, "E202", "%s of %s is a plain number, not a number of %s",
+                        name, of->decl->name.text, unit_name(e->unit));
+  lm_diag_note(d->R->c, g, of->param->name.loc, "declared here");
+  bool time = !strcmp(e->unit, "steps") || !strcmp(e->unit, "tokens") || !strcmp(e->unit, "epochs");
+  if (of->implied && time)
+    lm_diag_help(d->R->c, g, "a parameter that is a duration is declared %s: steps", name);
+  return number_expr(d, e, e->num);
+}
+
+// The expression with percent as plain numbers; itself if it holds no quantity.
+static const ast_expr *plain(const lm_reader *d, const lm_argument_of *of, const ast_expr *e) {
+  if (!holds_quantity(e))
+    return e;
+  if (e->kind == EX_QUANTITY)
+    return plain_quantity(d, of, e);
+  ast_expr *copy = LM_NEW(d->R->c->arena, ast_expr);
+  *copy = *e;
+  copy->a = (ast_expr *)plain(d, of, e->a);
+  copy->b = (ast_expr *)plain(d, of, e->b);
+  copy->c = (ast_expr *)plain(d, of, e->c);
+  copy->args = LM_NEW_N(d->R->c->arena, ast_arg, e->n_args + 1);
+  for (uint32_t i = 0; i < e->n_args; i++) {
+    copy->args[i] = e->args[i];
+    copy->args[i].expr = (ast_expr *)plain(d, of, e->args[i].expr);
+  }
+  return copy;
+}
+
+// share * run, where `run` is the name under which the schedule's caller binds the steps of the
+// run.
+static const ast_expr *share_of_run(const lm_reader *d, const ast_expr *from, double share) {
+  ast_expr *run = LM_NEW(d->R->c->arena, ast_expr);
+  ast_expr *e = LM_NEW(d->R->c->arena, ast_expr);
+  *run = (ast_expr){
+      .kind = EX_NAME, .loc = from->loc, .text = LM_SYM(d->R->c, LM_SCHEDULE_RUN), .height = 1};
+  *e = (ast_expr){.kind = EX_BINARY,
+                  .op = OP_MUL,
+                  .loc = from->loc,
+                  .a = run,
+                  .b = (ast_expr *)number_expr(d, from, share),
+                  .height = 2};
+  return e;
+}
+
+static const ast_expr *epochs_as_share(const lm_reader *d, const ast_expr *e, double epochs) {
+  const lm_recipe_run *run = &d->r->run;
+  if (run->unit == LM_RECIPE_UNIT_EPOCHS && run->n > 0)
+    return share_of_run(d, e, epochs / run->n);
+  lm_diag *g = lm_error(d->R->c, e->loc, "E202", "a duration in epochs needs a run in epochs");
+  if (run->unit)
+    lm_diag_note(d->R->c, g, d->r->run_loc, "the run is given here");
+  lm_diag_help(d->R->c, g, "write it as percent of the run, or in steps or tokens");
+  return number_expr(d, e, 0);
+}
+
+static const ast_expr *report_duration(const lm_reader *d, const lm_argument_of *of,
+                                       const ast_expr *e, const lm_amount *a) {
+  const char *units =
+      of->implied ? "steps, tokens, epochs or percent of the run" : "steps or tokens";
+  const char *name = of->param->name.text;
+  lm_diag *g = a->unit ? lm_error(d->R->c, e->loc, "E202", "%s of %s is in %s, not in %s", name,
+                                  of->decl->name.text, units, unit_name(a->unit))
+                       : lm_error(d->R->c, e->loc, "E202", "%s of %s needs a unit: %s", name,
+                                  of->decl->name.text, units);
+  bool share = of->implied && a->value > 0 && a->value < 1;
+  lm_diag_note(d->R->c, g, of->param->name.loc, "declared here");
+  if (!a->unit && share)
+    lm_diag_help(d->R->c, g, "write %g%%", 100 * a->value);
+  else if (!a->unit)
+    lm_diag_help(d->R->c, g, "write %g steps", a->value);
+  return number_expr(d, e, 0);
+}
+
+static const ast_expr *duration(const lm_reader *d, const lm_argument_of *of, const ast_expr *e,
+                                const lm_file *file) {
+  lm_amount a;
+  if (!lm_amount_eval(d->R, file, e, false, &a))
+    return number_expr(d, e, 0);
+  bool percent = a.unit && !strcmp(a.unit, "%");
+  if (a.value < 0 || (percent && a.value > 100)) {
+    lm_error(d->R->c, e->loc, "E202", "%s of %s is a duration: %s", of->param->name.text,
+             of->decl->name.text,
+             a.value < 0 ? "it is 0 or more" : "it is at most 100% of the run");
+    return number_expr(d, e, 0);
+  }
+  if (percent && of->implied)
+    return share_of_run(d, e, a.value / 100);
+  switch (lm_read_unit(a.unit)) {
+  case LM_RECIPE_UNIT_STEPS: return number_expr(d, e, a.value);
+  case LM_RECIPE_UNIT_TOKENS:
+    return number_expr(d, e, d->r->batch ? a.value / (double)d->r->batch : 0);
+  case LM_RECIPE_UNIT_EPOCHS:
+    return of->implied ? epochs_as_share(d, e, a.value) : report_duration(d, of, e, &a);
+  default: return !a.unit && a.value == 0 ? number_expr(d, e, 0) : report_duration(d, of, e, &a);
+  }
+}
+
+int lm_read_param(const ast_sig *sig, const char *name) {
+  for (uint32_t i = 0; i < sig->n_params; i++)
+    if (!strcmp(sig->params[i].name.text, name))
+      return (int)i;
+  return -1;
+}
+
+void lm_read_unknown_arg(const lm_reader *d, const ast_decl *decl, uint32_t skip,
+                         const ast_arg *a) {
+  const char *names[64];
+  int n = 0;
+  for (uint32_t i = skip; i < decl->sig.n_params && n < (int)LM_COUNT(names); i++)
+    names[n++] = decl->sig.params[i].name.text;
+  lm_diag *e =
+      lm_error(d->R->c, a->name_loc, "E203", "%s has no argument '%s'", decl->name.text, a->name);
+  lm_diag_note(d->R->c, e, decl->name.loc, "%s takes %s", decl->name.text,
+               lm_sig_names(d->R->c, &decl->sig, skip));
+  lm_read_suggest(d, e, lm_nearest(a->name, names, n));
+}
+
+// Which parameter argument i is for, -1 after a report. The first `skip` parameters are not the
+// caller's to give.
+static int param_of(const lm_reader *d, const ast_decl *decl, uint32_t skip, const ast_arg *a,
+                    uint32_t i) {
+  int at = a->kind == ARG_POS     ? (int)(skip + i)
+           : a->kind == ARG_NAMED ? lm_read_param(&decl->sig, a->name)
+                                  : -1;
+  if (a->kind == ARG_NAMED && at < (int)skip) {
+    lm_read_unknown_arg(d, decl, skip, a);
+    return -1;
+  }
+  if (at >= 0 && at < (int)decl->sig.n_params)
+    return at;
+  uint32_t most = decl->sig.n_params > skip ? decl->sig.n_params - skip : 0;
+  lm_error(d->R->c, a->loc, "E203", "%s takes %u arguments at the most", decl->name.text, most);
+  return -1;
+}
+
+static bool check_args(const lm_reader *d, const lm_recipe_call *call, uint32_t skip) {
+  const ast_decl *decl = call->target.decl;
+  uint32_t before = d->R->c->n_errors;
+  bool *seen = LM_NEW_N(d->R->c->arena, bool, decl->sig.n_params + 1);
+  for (uint32_t i = 0; i < call->n_args; i++) {
+    int at = param_of(d, decl, skip, &call->args[i], i);
+    if (at < 0)
+      return false;
+    if (seen[at])
+      lm_error(d->R->c, call->args[i].loc, "E203", "'%s' is given twice",
+               decl->sig.params[at].name.text);
+    seen[at] = true;
+  }
+  for (uint32_t i = skip; i < decl->sig.n_params; i++) {
+    if (seen[i] || decl->sig.params[i].init)
+      continue;
+    lm_diag *e = lm_error(d->R->c, call->loc, "E204", "%s needs '%s'", call->name,
+                          decl->sig.params[i].name.text);
+    lm_diag_note(d->R->c, e, decl->sig.params[i].name.loc, "it has no default");
+  }
+  return d->R->c->n_errors == before;
+}
+
+// The parameter that argument i stands for; NULL if there is none, which is reported elsewhere.
+static const ast_param *param_for(const ast_sig *sig, uint32_t implied, const ast_arg *a,
+                                  uint32_t i) {
+  int at = a->kind == ARG_NAMED ? lm_read_param(sig, a->name) : (int)(implied + i);
+  return at >= 0 && at < (int)sig->n_params ? &sig->params[at] : NULL;
+}
+
+const ast_arg *lm_read_args(const lm_reader *d, const ast_decl *decl, uint32_t implied,
+                            const ast_arg *args, uint32_t n, const lm_file *file) {
+  ast_arg *copy = LM_NEW_N(d->R->c->arena, ast_arg, n + 1);
+  for (uint32_t i = 0; i < n; i++) {
+    lm_argument_of of = {decl, param_for(&decl->sig, implied, &args[i], i), implied};
+    copy[i] = args[i];
+    if (!args[i].expr || !of.param)
+      continue;
+    copy[i].expr = (ast_expr *)(is_duration(of.param) ? duration(d, &of, args[i].expr, file)
+                                                      : plain(d, &of, args[i].expr));
+  }
+  return copy;
+}
+
+lm_recipe_call lm_read_call(const lm_reader *d, const ast_expr *e, const lm_file *file,
+                            ast_decl_kind kind, uint32_t skip) {
+  lm_recipe_call call = {.name = lm_callee(e), .loc = e->loc, .file = file};
+  call.target = lm_read_decl(d, file, kind, call.name, e->loc);
+  call.args = e->args;
+  call.n_args = e->n_args;
+  if (call.target.decl)
+    call.args = lm_read_args(d, call.target.decl, skip, e->args, e->n_args, file);
+  if (call.target.decl && !check_args(d, &call, skip))
+    call.target = (lm_decl_ref){0};
+  return call;
+}

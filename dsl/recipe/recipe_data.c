@@ -1,0 +1,247 @@
+// recipe_data.c - the data section of a recipe.
+#include "dsl/recipe/recipe_read.h"
+#include <math.h>
+#include <string.h>
+
+static void read_tokenizer(const lm_reader *d, lm_recipe_data *out) {
+  static const char key[] = "data.tokenizer";
+  const ast_expr *e = lm_read_value(d, key);
+  out->tokenizer = (lm_recipe_tokenizer){.kind = LM_RECIPE_TOKENIZER_BYTES, .loc = e->loc};
+  if (strcmp(lm_callee(e), "bpe"))
+    return;
+  const ast_expr *train = lm_read_arg(d, key, e, "train");
+  out->tokenizer = (lm_recipe_tokenizer){LM_RECIPE_TOKENIZER_BPE,
+                                         lm_read_arg_path(d, key, e, "file"),
+                                         lm_read_arg_path(d, key, e, "merges"),
+                                         0,
+                                         e->loc,
+                                         e->loc};
+  const ast_expr *file = lm_read_arg(d, key, e, "file");
+  if (file)
+    out->tokenizer.file_loc = file->loc;
+  if (train)
+    out->tokenizer.train =
+        (int64_t)lm_number_eval(d->R, lm_read_file(d, lm_read_setting(d, key)), train);
+  if (!out->tokenizer.file == !train)
+    lm_error(d->R->c, e->loc, "E204",
+             "bpe is either of a file or trained: bpe(\"tokenizer.json\"), bpe(train = 4096)");
+}
+
+static void read_source(const lm_reader *d, const lm_setting *s, lm_recipe_data *out) {
+  static const char key[] = "data.source";
+  const ast_expr *e = s->value;
+  lm_sym form = lm_callee(e);
+  lm_recipe_source x = {.name = s->sel->text,
+                        .loc = s->loc,
+                        .path = lm_read_arg_path(d, key, e, "path"),
+                        .path_loc = lm_read_arg(d, key, e, "path")->loc};
+  x.kind = !strcmp(form, "text")    ? LM_RECIPE_SOURCE_TEXT
+           : !strcmp(form, "jsonl") ? LM_RECIPE_SOURCE_JSONL
+                                    : LM_RECIPE_SOURCE_BATCHES;
+  if (x.kind == LM_RECIPE_SOURCE_TEXT)
+    x.split = lm_read_arg_text(d, key, e, "split");
+  if (x.kind == LM_RECIPE_SOURCE_JSONL)
+    x.field = lm_read_arg_text(d, key, e, "field");
+  if (x.split && !*x.split)
+    lm_error(d->R->c, e->loc, "E202", "documents cannot be split at an empty string");
+  out->replays |= x.kind == LM_RECIPE_SOURCE_BATCHES;
+  LM_PUSH(d->R->c->arena, out->sources, out->n_sources, out->cap_sources) = x;
+}
+
+static void read_holdout(const lm_reader *d, const lm_setting *s, lm_recipe_data *out) {
+  static const char key[] = "data.holdout";
+  bool sample = !s->broken && !strcmp(lm_callee(s->value), "sample");
+  lm_recipe_holdout x = {.name = s->sel->text,
+                         .loc = s->loc,
+                         .kind = sample ? LM_RECIPE_HOLDOUT_SAMPLE : LM_RECIPE_HOLDOUT_TAIL};
+  if (s->broken)
+    x.fraction = 0; // reported; its name stands for what refers to it
+  else if (sample)
+    x.docs = (int64_t)lm_read_arg_number(d, key, s->value, "docs", s->file);
+  else
+    x.fraction = lm_read_arg_number(d, key, s->value, "share", s->file);
+  LM_PUSH(d->R->c->arena, out->holdouts, out->n_holdouts, out->cap_holdouts) = x;
+}
+
+// ---- stages
+
+// Every source has a share, so that none is left out by an oversight.
+static bool mix_names_all(const lm_reader *d, const lm_setting *mix, const lm_recipe_data *out) {
+  bool all = true;
+  for (uint32_t k = 0; k < out->n_sources; k++) {
+    lm_sym name = out->sources[k].name;
+    bool named = false;
+    for (uint32_t i = 0; i < mix->value->n_args; i++)
+      named |= mix->value->args[i].name == name;
+    if (named)
+      continue;
+    lm_diag *e =
+        lm_error(d->R->c, mix->value->loc, "E204", "the mix has no share for source '%s'", name);
+    lm_diag_note(d->R->c, e, out->sources[k].loc, "'%s' is declared here", name);
+    lm_diag_help(d->R->c, e, "to leave it out on purpose write %s = 0", name);
+    all = false;
+  }
+  return all;
+}
+
+static bool is_percent(const lm_reader *d, const lm_setting *mix, uint32_t i) {
+  lm_amount a;
+  return lm_amount_eval(d->R, mix->file, mix->value->args[i].expr, false, &a) && a.unit;
+}
+
+// Shares are proportions, or percent of the whole.
+static bool mix_is_consistent(const lm_reader *d, const lm_setting *mix,
+                              const lm_recipe_weight *w) {
+  uint32_t n = mix->value->n_args, percent = 0, plain = 0;
+  double sum = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    bool is = is_percent(d, mix, i);
+    percent += is;
+    plain += !is && w[i].weight > 0;
+    sum += w[i].weight;
+  }
+  if (percent && plain) {
+    lm_diag *e = lm_error(d->R->c, mix->value->loc, "E202",
+                          "the mix has shares in percent and shares that are plain numbers");
+    lm_diag_help(d->R->c, e,
+                 "write all of them in percent, or all as proportions such as (a = 3, b = 1)");
+    return false;
+  }
+  if (percent && !(fabs(sum - 1) <= 1e-6)) {
+    lm_diag *e = lm_error(d->R->c, mix->value->loc, "E202",
+                          "the shares of the mix are %.10g%% together, not 100%%", 100 * sum);
+    lm_diag_help(d->R->c, e,
+                 "plain numbers are proportions, whatever they add up to: (a = 3, b = 1)");
+    return false;
+  }
+  if (!(sum > 0))
+    lm_error(d->R->c, mix->value->loc, "E202", "every share of the mix is 0");
+  return sum > 0;
+}
+
+static void read_mix(const lm_reader *d, const lm_setting *mix, lm_recipe_stage *stage,
+                     const lm_recipe_data *out) {
+  if (!mix || mix->broken)
+    return;
+  bool known = true;
+  lm_recipe_weight *w = LM_NEW_N(d->R->c->arena, lm_recipe_weight, mix->value->n_args);
+  for (uint32_t i = 0; i < mix->value->n_args; i++) {
+    const ast_arg *a = &mix->value->args[i];
+    bool found = false;
+    for (uint32_t k = 0; k < out->n_sources; k++)
+      found |= out->sources[k].name == a->name;
+    if (!found)
+      lm_error(d->R->c, a->name_loc, "E207", "the data has no source '%s'", a->name);
+    known &= found;
+    w[i] = (lm_recipe_weight){a->name, lm_number_eval(d->R, mix->file, a->expr), a->name_loc};
+  }
+  if (known && mix_names_all(d, mix, out))
+    mix_is_consistent(d, mix, w);
+  stage->mix = w;
+  stage->n_mix = mix->value->n_args;
+}
+
+static int64_t read_length(const lm_reader *d, const char *key, const ast_expr *e,
+                           const lm_setting *pack) {
+  return (int64_t)lm_read_arg_number(d, key, e, "seq", lm_read_file(d, pack));
+}
+
+static void stage_add(const lm_reader *d, const lm_recipe_stage *stage, lm_recipe_data *out) {
+  lm_recipe_stage *last = out->n_stages ? &out->stages[out->n_stages - 1] : NULL;
+  if (last && stage->from <= last->from && stage->from > 0)
+    lm_error(d->R->c, stage->loc, "E202", "stages stand in the order in which they come");
+  if (last && stage->mix && !last->mix) {
+    lm_diag *e =
+        lm_error(d->R->c, stage->loc, "E204", "a mix from here on needs one from the beginning");
+    lm_diag_help(d->R->c, e, "mix = (...) before the stages");
+  }
+  if (last && stage->from <= last->from)
+    *last = *stage; // both from the beginning
+  else
+    LM_PUSH(d->R->c->arena, out->stages, out->n_stages, out->cap_stages) = *stage;
+}
+
+// What a stage does not say is as in the one before it; the first goes on from what stands outside
+// of stages.
+static void read_stages(const lm_reader *d, lm_recipe_data *out) {
+  const lm_setting *mix = lm_read_setting(d, "data.mix");
+  lm_recipe_stage stage = {.seq = out->seq, .loc = mix ? mix->loc : out->loc};
+  read_mix(d, mix, &stage, out);
+  bool any = stage.mix;
+  for (uint32_t i = 0; i < d->s->n; i++)
+    any |= !strcmp(d->s->v[i]->key->path, "data.stage");
+  if (any)
+    stage_add(d, &stage, out);
+  for (uint32_t i = 0; i < d->s->n; i++) {
+    const lm_setting *s = d->s->v[i];
+    const lm_setting *pack = lm_settings_find(&s->children, "data.stage.pack");
+    if (strcmp(s->key->path, "data.stage"))
+      continue;
+    stage.from = s->sel && s->sel->kind == EX_QUANTITY ? s->sel->num / 100 : 0;
+    stage.loc = s->loc;
+    read_mix(d, lm_settings_find(&s->children, "data.stage.mix"), &stage, out);
+    if (pack && !pack->broken)
+      stage.seq = read_length(d, "data.stage.pack", pack->value, pack);
+    stage_add(d, &stage, out);
+  }
+  if (any)
+    out->seq = stage.seq;
+}
+
+static bool has_source(const lm_settings *s) { // be it a broken one
+  for (uint32_t i = 0; i < s->n; i++)
+    if (!strcmp(s->v[i]->key->path, "data.source"))
+      return true;
+  return false;
+}
+
+static void check_sources(const lm_reader *d, const lm_recipe_data *x) {
+  for (uint32_t i = 0; x->replays && x->n_sources > 1 && i < x->n_sources; i++)
+    if (x->sources[i].kind == LM_RECIPE_SOURCE_BATCHES)
+      lm_error(d->R->c, x->sources[i].loc, "E202",
+               "finished batches are the only source of their data section");
+  for (uint32_t i = 0; x->replays && i < x->n_holdouts; i++)
+    lm_error(d->R->c, x->holdouts[i].loc, "E202", "nothing can be held out of finished batches");
+}
+
+void lm_read_data(const lm_reader *recipe) {
+  const ast_expr *e = lm_read_value(recipe, "recipe.data");
+  if (!e)
+    return;
+  if (e->kind != EX_NAME) {
+    lm_error(recipe->R->c, e->loc, "E202", "data is the name of a data section");
+    return;
+  }
+  lm_decl_ref ref =
+      lm_read_decl(recipe, lm_read_file(recipe, lm_read_setting(recipe, "recipe.data")), DC_DATA,
+                   e->text, e->loc);
+  if (!ref.decl)
+    return;
+  lm_settings s = {0};
+  lm_settings_of(recipe->R, ref, "data", &s);
+  lm_settings_set(recipe->R, &s, "data", &recipe->R->data_sets);
+  lm_recipe_data *out = &recipe->r->data;
+  lm_reader d = {recipe->R, recipe->r, &s};
+  out->name = e->text;
+  out->loc = ref.decl->name.loc;
+  read_tokenizer(&d, out);
+  for (uint32_t i = 0; i < s.n; i++) {
+    if (!s.v[i]->broken && !strcmp(s.v[i]->key->path, "data.source"))
+      read_source(&d, s.v[i], out);
+    if (!strcmp(s.v[i]->key->path, "data.holdout"))
+      read_holdout(&d, s.v[i], out);
+  }
+  if (!out->replays) {
+    out->seq = read_length(&d, "data.pack", lm_read_value(&d, "data.pack"),
+                           lm_read_setting(&d, "data.pack"));
+    read_stages(&d, out);
+  }
+  check_sources(&d, out);
+  if (!has_source(&s))
+    lm_error(d.R->c, out->loc, "E204", "data section '%s' has no 'source'", out->name);
+  out->shuffle_docs = lm_read_whole(&d, "data.shuffle", 0);
+  out->bad = lm_read_number(&d, "data.bad", 0);
+  for (uint32_t i = 0; i < s.n; i++)
+    LM_PUSH(d.R->c->arena, recipe->r->settings->v, recipe->r->settings->n,
+            recipe->r->settings->cap) = s.v[i];
+}

@@ -1,0 +1,158 @@
+// recipe_get.c - reading settings: values with their defaults, amounts, paths, and the declarations
+// that names mean.
+#include "dsl/recipe/recipe_read.h"
+#include <string.h>
+
+// ---- values
+
+lm_setting *lm_read_setting(const lm_reader *d, const char *path) {
+  return lm_settings_find(d->s, path);
+}
+
+const lm_file *lm_read_file(const lm_reader *d, const lm_setting *s) {
+  return s ? s->file : d->R->p->files[0];
+}
+
+// The value of a key, or its default; NULL if it has neither.
+const ast_expr *lm_read_value(const lm_reader *d, const char *path) {
+  const lm_setting *s = lm_read_setting(d, path);
+  return s ? s->value : lm_value_default(d->R, lm_schema_find(path));
+}
+
+double lm_read_number(const lm_reader *d, const char *path, double otherwise) {
+  const ast_expr *e = lm_read_value(d, path);
+  return e ? lm_number_eval(d->R, lm_read_file(d, lm_read_setting(d, path)), e) : otherwise;
+}
+
+// A whole number exactly, also beyond 2^53 where it is written out.
+int64_t lm_read_whole(const lm_reader *d, const char *path, int64_t otherwise) {
+  const ast_expr *e = lm_read_value(d, path);
+  return e && e->kind == EX_NUMBER && e->is_int
+             ? e->inum
+             : (int64_t)lm_read_number(d, path, (double)otherwise);
+}
+
+lm_recipe_unit lm_read_unit(lm_sym unit) {
+  static const struct {
+    const char *name;
+    lm_recipe_unit unit;
+  } units[] = {
+      {"steps", LM_RECIPE_UNIT_STEPS},   {"tokens", LM_RECIPE_UNIT_TOKENS},
+      {"epochs", LM_RECIPE_UNIT_EPOCHS}, {"s", LM_RECIPE_UNIT_SECONDS},
+      {"seqs", LM_RECIPE_UNIT_SEQS},
+  };
+  for (size_t i = 0; unit && i < LM_COUNT(units); i++)
+    if (!strcmp(units[i].name, unit))
+      return units[i].unit;
+  return LM_RECIPE_UNIT_NONE;
+}
+
+lm_recipe_every lm_read_every(const lm_reader *d, const lm_file *file, const ast_expr *e) {
+  lm_amount a;
+  if (!e || !lm_amount_eval(d->R, file, e, false, &a))
+    return (lm_recipe_every){0};
+  return (lm_recipe_every){lm_read_unit(a.unit), a.value};
+}
+
+// Paths are relative to the file that names them; --set and defaults to the working directory.
+const char *lm_read_path(const lm_reader *d, const char *path, lm_loc at) {
+  for (uint32_t i = 0; i < d->R->p->n_files; i++)
+    if (d->R->p->files[i]->tree->source == at.file)
+      return lm_path_join(d->R->c->arena, d->R->p->files[i]->dir, path);
+  return path;
+}
+
+const ast_expr *lm_read_arg(const lm_reader *d, const char *path, const ast_expr *call,
+                            const char *name) {
+  return lm_form_arg(d->R, lm_schema_find(path), call, name);
+}
+const char *lm_read_arg_path(const lm_reader *d, const char *path, const ast_expr *call,
+                             const char *name) {
+  const ast_expr *e = lm_read_arg(d, path, call, name);
+  return e ? lm_read_path(d, e->text, e->loc) : NULL;
+}
+const char *lm_read_arg_text(const lm_reader *d, const char *path, const ast_expr *call,
+                             const char *name) {
+  const ast_expr *e = lm_read_arg(d, path, call, name);
+  return e ? e->text : NULL;
+}
+double lm_read_arg_number(const lm_reader *d, const char *path, const ast_expr *call,
+                          const char *name, const lm_file *file) {
+  const ast_expr *e = lm_read_arg(d, path, call, name);
+  return e ? lm_number_eval(d->R, file, e) : 0;
+}
+
+bool lm_read_is_word(const ast_expr *e, const char *word) {
+  return e && e->kind == EX_NAME && !strcmp(e->text, word);
+}
+
+void lm_read_suggest(const lm_reader *d, lm_diag *at, const char *near) {
+  if (near)
+    lm_diag_help(d->R->c, at, "did you mean '%s'?", near);
+}
+
+void lm_read_check_complete(const lm_reader *d, const char *section, lm_loc at, const char *where) {
+  lm_buf names = {0};
+  const lm_schema_key *first = NULL;
+  int n = 0;
+  for (const lm_schema_key *k = NULL; (k = lm_schema_next(section, '.', k));) {
+    if (k->form != LM_FORM_VALUE || !lm_schema_is_required(k) || lm_read_setting(d, k->path))
+      continue;
+    if (!n++)
+      first = k;
+    lm_buf_printf(&names, "%s'%s'", n > 1 ? ", " : "", lm_schema_name(k));
+  }
+  if (n && !d->R->base_missing) {
+    lm_diag *e = lm_error(d->R->c, at, "E204", "%s has no %s", where, names.p);
+    if (n == 1)
+      lm_diag_help(d->R->c, e, "write %s  # %s", lm_schema_usage(d->R->c, first), first->help);
+  }
+  lm_buf_free(&names);
+}
+
+// ---- declarations
+
+lm_decl_ref lm_callable_find(lm_resolver *R, const lm_file *file, lm_sym name) {
+  lm_decl_ref ref = lm_program_find(R->p, file, name);
+  return ref.decl || !R->p->optim ? ref : lm_program_find(R->p, R->p->optim, name);
+}
+
+uint32_t lm_call_implied(const lm_schema_key *key) {
+  return !strcmp(key->path, "recipe.schedule") ? 2 : 0;
+}
+
+static const char *kind_name(ast_decl_kind kind) {
+  return kind == DC_MODEL       ? "model"
+         : kind == DC_OPTIMIZER ? "optimizer"
+         : kind == DC_DATA      ? "data section"
+         : kind == DC_RECIPE    ? "recipe"
+                                : "function";
+}
+
+const char *lm_read_nearest(lm_resolver *R, const lm_file *file, ast_decl_kind kind,
+                            const char *name) {
+  int n, k;
+  const char *const *own = lm_program_names(R->p, file, kind, &n);
+  const char *near = lm_nearest(name, own, n);
+  if (near || !R->p->optim)
+    return near;
+  const char *const *library = lm_program_names(R->p, R->p->optim, kind, &k);
+  return lm_nearest(name, library, k);
+}
+
+lm_decl_ref lm_read_decl(const lm_reader *d, const lm_file *file, ast_decl_kind kind, lm_sym name,
+                         lm_loc at) {
+  lm_decl_ref ref = lm_callable_find(d->R, file, name);
+  if (ref.decl && ref.decl->kind == kind)
+    return ref;
+  if (!ref.decl && file->incomplete)
+    return ref;
+  lm_diag *e =
+      lm_error(d->R->c, at, "E207", ref.decl ? "'%2$s' is no %1$s" : "there is no %1$s '%2$s'",
+               kind_name(kind), name);
+  if (ref.decl)
+    lm_diag_note(d->R->c, e, ref.decl->loc, "it is declared here");
+  else
+    lm_read_suggest(d, e, lm_read_nearest(d->R, file, kind, name));
+  return (lm_decl_ref){0};
+}

@@ -1,0 +1,426 @@
+// recipe_read.c - from checked settings to lm_recipe: names are resolved, amounts become numbers in
+// base units, and what concerns several keys at once is checked.
+#include "dsl/recipe/recipe_read.h"
+#include <string.h>
+
+// ---- the model
+
+static void read_weights(const lm_reader *d, const lm_decl_ref *named) {
+  const ast_expr *from = named->decl->from;
+  lm_recipe *r = d->r;
+  if (!from)
+    return;
+  if (from->kind != EX_STRING) {
+    lm_error(d->R->c, from->loc, "E202", "weights come from a path in quotes");
+    return;
+  }
+  r->from_hf = !strncmp(from->text, "hf:", 3);
+  r->from = lm_read_path(d, from->text + (r->from_hf ? 3 : 0), from->loc);
+  r->from_loc = from->loc;
+}
+
+static const ast_expr *read_named_model(const lm_reader *d, const ast_expr *e,
+                                        const lm_file **file) {
+  lm_decl_ref ref = lm_program_find(d->R->p, *file, e->text);
+  if (ref.decl && ref.decl->kind == DC_MODEL) {
+    lm_diag *x =
+        lm_error(d->R->c, e->loc, "E207", "'%s' is a model, not an instance of one", e->text);
+    lm_diag_help(d->R->c, x, "write %s()", e->text);
+    return NULL;
+  }
+  if (!ref.decl && (*file)->incomplete)
+    return NULL;
+  if (!ref.decl || ref.decl->kind != DC_MODEL_INST) {
+    lm_diag *x = lm_error(d->R->c, e->loc, "E207", "there is no model '%s'", e->text);
+    const char *near = lm_read_nearest(d->R, *file, DC_MODEL_INST, e->text);
+    lm_read_suggest(d, x, near ? near : lm_read_nearest(d->R, *file, DC_MODEL, e->text));
+    return NULL;
+  }
+  read_weights(d, &ref);
+  if (ref.decl->items.n) {
+    d->r->surgery = &ref.decl->items;
+    d->r->surgery_file = ref.file;
+    lm_unsupported_add(d->R, ref.decl->items.v[0]->loc, "changing a model by 'with'");
+  }
+  d->r->model_decl = ref;
+  *file = ref.file;
+  if (lm_callee(ref.decl->inst))
+    return ref.decl->inst;
+  lm_error(d->R->c, ref.decl->inst->loc, "E207",
+           "an instance is a call of a model, such as Llama()");
+  return NULL;
+}
+
+static void read_model(const lm_reader *d) {
+  const ast_expr *e = lm_read_value(d, "recipe.model");
+  if (!e)
+    return;
+  const lm_file *file = lm_read_file(d, lm_read_setting(d, "recipe.model"));
+  if (e->kind == EX_NAME)
+    e = read_named_model(d, e, &file);
+  if (!e)
+    return;
+  d->r->model = lm_read_call(d, e, file, DC_MODEL, 0);
+  if (!d->r->model_decl.decl)
+    d->r->model_decl = d->r->model.target;
+}
+
+// ---- sizes of steps
+
+// batch or micro in tokens; 0 if only the data's file knows.
+static int64_t tokens_of(const lm_reader *d, const char *path) {
+  const ast_expr *e = lm_read_value(d, path);
+  lm_amount a;
+  if (lm_read_is_word(e, "auto") ||
+      !lm_amount_eval(d->R, lm_read_file(d, lm_read_setting(d, path)), e, false, &a))
+    return 0;
+  if (lm_read_unit(a.unit) != LM_RECIPE_UNIT_SEQS)
+    return (int64_t)a.value;
+  const lm_recipe_data *data = &d->r->data;
+  const char *why = data->seq ? NULL : "the length of a row";
+  for (uint32_t i = 0; i < data->n_stages; i++)
+    if (data->stages[i].seq != data->seq)
+      why = "one length of rows, and stages change it";
+  if (why) {
+    lm_error(d->R->c, e->loc, "E202", "%s in sequences needs %s",
+             lm_schema_name(lm_schema_find(path)), why);
+    return 0;
+  }
+  return (int64_t)(a.value * (double)d->r->data.seq);
+}
+
+static void read_batches(const lm_reader *d) {
+  lm_recipe *r = d->r;
+  const lm_setting *batch = lm_read_setting(d, "recipe.batch");
+  const lm_setting *micro = lm_read_setting(d, "recipe.micro");
+  r->batch_loc = batch ? batch->value->loc : r->loc;
+  r->micro_loc = micro ? micro->value->loc : r->batch_loc;
+  r->micro = tokens_of(d, "recipe.micro");
+  r->batch = batch || r->data.seq ? tokens_of(d, "recipe.batch") : 0;
+  int64_t unit = r->micro ? r->micro : r->data.seq;
+  if (!batch && unit && r->batch)
+    r->batch = (r->batch + unit - 1) / unit * unit; // the default gives way
+  r->micro_auto = !r->micro;
+  if (!r->micro)
+    r->micro = r->batch;
+  lm_recipe_check_batches(r);
+}
+
+static void read_run(const lm_reader *d) {
+  lm_amount a;
+  const ast_expr *e = lm_read_value(d, "recipe.run");
+  if (!e || !lm_amount_eval(d->R, lm_read_file(d, lm_read_setting(d, "recipe.run")), e, true, &a))
+    return;
+  d->r->run = (lm_recipe_run){lm_read_unit(a.unit), a.value, a.per_param};
+  d->r->run_loc = e->loc;
+}
+
+// A stage begins at a share of the run, whose length must then not depend on what only the model
+// or the data know.
+static void check_stages(const lm_reader *d) {
+  const lm_recipe *r = d->r;
+  lm_recipe_unit unit = r->run.unit;
+  bool plain = unit == LM_RECIPE_UNIT_STEPS || unit == LM_RECIPE_UNIT_TOKENS;
+  if (!unit || (plain && !r->run.per_param))
+    return;
+  for (uint32_t i = 0; i < r->data.n_stages; i++) {
+    const lm_recipe_stage *s = &r->data.stages[i];
+    if (s->from > 0)
+      lm_unsupported_add(d->R, s->loc, "stages of a run that is not given in steps or tokens");
+  }
+}
+
+// ---- optimizer
+
+// An argument of a group that the optimizer lacks. `optimizer = …`, another one for these
+// parameters, is planned.
+static void report_group_arg(const lm_reader *d, const ast_decl *optimizer, const ast_arg *a) {
+  if (strcmp(a->name, "optimizer"))
+    lm_read_unknown_arg(d, optimizer, 0, a);
+  else
+    lm_error(d->R->c, a->name_loc, "E900",
+             "an optimizer of its own for a group is not available yet");
+}
+
+static void read_group(const lm_reader *d, const lm_setting *s) {
+  const ast_decl *optimizer = d->r->optimizer.target.decl;
+  lm_recipe_group g = {.pattern = s->sel->text, .loc = s->sel->loc, .file = s->file};
+  g.args = optimizer ? lm_read_args(d, optimizer, 0, s->value->args, s->value->n_args, s->file)
+                     : s->value->args;
+  g.n_args = s->value->n_args;
+  for (uint32_t i = 0; optimizer && i < g.n_args; i++)
+    if (lm_read_param(&optimizer->sig, g.args[i].name) < 0)
+      report_group_arg(d, optimizer, &g.args[i]);
+  LM_PUSH(d->R->c->arena, d->r->groups, d->r->n_groups, d->r->cap_groups) = g;
+}
+
+static void read_optimizer(const lm_reader *d) {
+  const lm_file *file = lm_read_file(d, lm_read_setting(d, "recipe.optimizer"));
+  d->r->optimizer = lm_read_call(d, lm_read_value(d, "recipe.optimizer"), file, DC_OPTIMIZER, 0);
+  const ast_expr *schedule = lm_read_value(d, "recipe.schedule");
+  const ast_expr *clip = lm_read_value(d, "recipe.clip");
+  const lm_schema_key *key = lm_schema_find("recipe.schedule");
+  if (!lm_read_is_word(schedule, "none"))
+    d->r->schedule =
+        lm_read_call(d, schedule, lm_read_file(d, lm_read_setting(d, "recipe.schedule")), DC_FN,
+                     lm_call_implied(key));
+  if (!lm_read_is_word(clip, "none"))
+    d->r->clip = lm_read_arg_number(d, "recipe.clip", clip, "max",
+                                    lm_read_file(d, lm_read_setting(d, "recipe.clip")));
+  for (uint32_t i = 0; i < d->s->n; i++)
+    if (!strcmp(d->s->v[i]->key->path, "recipe.group") && d->s->v[i]->value)
+      read_group(d, d->s->v[i]);
+}
+
+// ---- precision and memory
+
+static lm_reader inside(const lm_reader *d, const char *section, lm_settings *none) {
+  const lm_setting *s = lm_read_setting(d, section);
+  return (lm_reader){d->R, d->r, s ? &s->children : none};
+}
+
+static void read_precision(const lm_reader *recipe) {
+  lm_settings none = {0};
+  lm_reader d = inside(recipe, "recipe.precision", &none);
+  lm_recipe_precision *p = &d.r->precision;
+  const ast_expr *compute = lm_read_value(&d, "recipe.precision.compute");
+  p->compute = lm_read_is_word(compute, "f32")    ? LM_RECIPE_COMPUTE_F32
+               : lm_read_is_word(compute, "bf16") ? LM_RECIPE_COMPUTE_BF16
+                                                  : LM_RECIPE_COMPUTE_AUTO;
+  p->compute_loc = compute->loc;
+  const ast_expr *matmul = lm_read_value(&d, "recipe.precision.matmul");
+  p->tf32 = lm_read_is_word(matmul, "tf32");
+  if (p->tf32 && p->compute != LM_RECIPE_COMPUTE_F32)
+    lm_error(d.R->c, matmul->loc, "E202",
+             "matmul = tf32 rounds operands of f32: it needs compute = f32");
+  for (uint32_t i = 0; i < d.s->n; i++) {
+    const lm_setting *s = d.s->v[i];
+    if (strcmp(s->key->path, "recipe.precision.keep") || s->broken)
+      continue;
+    bool list = s->value->kind == EX_LIST;
+    for (uint32_t k = 0; k < (list ? s->value->n_args : 1); k++) {
+      const ast_expr *pattern = list ? s->value->args[k].expr : s->value;
+      LM_PUSH(d.R->c->arena, p->keep, p->n_keep, p->cap_keep) =
+          (lm_recipe_keep){s->sel->text, pattern->text, pattern->loc};
+    }
+  }
+}
+
+static void read_memory(const lm_reader *recipe) {
+  lm_settings none = {0};
+  lm_reader d = inside(recipe, "recipe.memory", &none);
+  lm_recipe_memory *m = &d.r->memory;
+  const ast_expr *budget = lm_read_value(&d, "recipe.memory.budget");
+  m->budget = (int64_t)lm_read_number(&d, "recipe.memory.budget", 0);
+  if (budget)
+    m->budget_loc = budget->loc;
+  static const struct {
+    const char *path;
+    lm_recipe_memory_kind kind;
+  } rules[] = {
+      {"recipe.memory.recompute", LM_RECIPE_MEMORY_RECOMPUTE},
+      {"recipe.memory.save", LM_RECIPE_MEMORY_SAVE},
+      {"recipe.memory.offload", LM_RECIPE_MEMORY_OFFLOAD},
+  };
+  for (uint32_t i = 0; i < d.s->n; i++)
+    for (size_t k = 0; k < LM_COUNT(rules); k++)
+      if (!strcmp(d.s->v[i]->key->path, rules[k].path))
+        LM_PUSH(d.R->c->arena, m->rules, m->n_rules, m->cap_rules) =
+            (lm_recipe_memory_rule){rules[k].kind, d.s->v[i]->sel->text, d.s->v[i]->sel->loc};
+}
+
+// ---- evaluation, checkpoints, samples
+
+static const char *const METRICS[] = {
+    [LM_RECIPE_METRIC_LOSS] = "loss",
+    [LM_RECIPE_METRIC_BITS_PER_BYTE] = "bits_per_byte",
+    [LM_RECIPE_METRIC_PERPLEXITY] = "perplexity",
+};
+
+static int metric_find(lm_sym name) {
+  for (int i = 0; i < (int)LM_COUNT(METRICS); i++)
+    if (!strcmp(METRICS[i], name))
+      return i;
+  return -1;
+}
+
+// DATA.HOLDOUT as an index, -1 for the training part.
+static int read_holdout_ref(const lm_reader *d, const ast_expr *e) {
+  const lm_recipe_data *data = &d->r->data;
+  const ast_expr *base = e->kind == EX_FIELD ? e->a : e;
+  if (!data->name)
+    return -1; // no data: reported
+  if (base->kind != EX_NAME || base->text != data->name) {
+    lm_diag *x = lm_error(d->R->c, e->loc, "E207", "evaluation is on the recipe's own data");
+    lm_diag_help(d->R->c, x, "write %s.HOLDOUT", data->name);
+    return -1;
+  }
+  const char **names = LM_NEW_N(d->R->c->arena, const char *, data->n_holdouts + 1);
+  for (uint32_t i = 0; i < data->n_holdouts; i++)
+    names[i] = data->holdouts[i].name;
+  for (uint32_t i = 0; e->kind == EX_FIELD && i < data->n_holdouts; i++)
+    if (data->holdouts[i].name == e->text)
+      return (int)i;
+  if (e->kind == EX_FIELD) {
+    lm_diag *x = lm_error(d->R->c, e->loc, "E207", "data section '%s' has no holdout '%s'",
+                          data->name, e->text);
+    lm_diag_note(d->R->c, x, data->loc, "declared here");
+    lm_read_suggest(d, x, lm_nearest(e->text, names, (int)data->n_holdouts));
+  }
+  return -1;
+}
+
+static void read_eval(const lm_reader *recipe, const lm_setting *s) {
+  lm_reader d = {recipe->R, recipe->r, &s->children};
+  lm_recipe_eval x = {.name = s->sel->text, .loc = s->loc, .holdout = -1};
+  const char *where = lm_arena_printf(d.R->c->arena, "eval %s", x.name);
+  const ast_expr *data = lm_read_value(&d, "recipe.eval.data");
+  lm_read_check_complete(&d, "recipe.eval", s->loc, where);
+  if (data)
+    x.holdout = read_holdout_ref(&d, data);
+  x.every = lm_read_every(&d, lm_read_file(&d, lm_read_setting(&d, "recipe.eval.every")),
+                          lm_read_value(&d, "recipe.eval.every"));
+  const ast_expr *metrics = lm_read_value(&d, "recipe.eval.metrics");
+  for (uint32_t i = 0; i < metrics->n_args; i++)
+    x.metrics[metric_find(metrics->args[i].expr->text)] = true;
+  LM_PUSH(d.R->c->arena, d.r->evals, d.r->n_evals, d.r->cap_evals) = x;
+}
+
+// EVAL.METRIC
+static lm_recipe_watch read_watch(const lm_reader *d, const ast_expr *e) {
+  lm_recipe_watch none = {-1, LM_RECIPE_METRIC_LOSS};
+  if (!e)
+    return none;
+  int metric = e->kind == EX_FIELD ? metric_find(e->text) : -1;
+  if (e->kind != EX_FIELD || e->a->kind != EX_NAME || metric < 0) {
+    lm_error(
+        d->R->c, e->loc, "E202",
+        "this is EVAL.METRIC, such as dev.loss; metrics are loss, bits_per_byte and perplexity");
+    return none;
+  }
+  const char **names = LM_NEW_N(d->R->c->arena, const char *, d->r->n_evals + 1);
+  for (uint32_t i = 0; i < d->r->n_evals; i++) {
+    names[i] = d->r->evals[i].name;
+    if (names[i] != e->a->text)
+      continue;
+    d->r->evals[i].metrics[metric] = true;
+    return (lm_recipe_watch){(int)i, metric};
+  }
+  lm_read_suggest(d,
+                  lm_error(d->R->c, e->a->loc, "E207", "the recipe has no 'eval %s'", e->a->text),
+                  lm_nearest(e->a->text, names, (int)d->r->n_evals));
+  return none;
+}
+
+static void read_guard(const lm_reader *recipe) {
+  lm_settings none = {0};
+  lm_reader d = inside(recipe, "recipe.guard", &none);
+  d.r->guard = (lm_recipe_guard){lm_read_whole(&d, "recipe.guard.skip", 0),
+                                 lm_read_whole(&d, "recipe.guard.rollback", 0),
+                                 lm_read_number(&d, "recipe.guard.spike", 0)};
+  if (d.r->guard.spike > 0 && d.r->guard.spike <= 1)
+    lm_error(d.R->c, lm_read_value(&d, "recipe.guard.spike")->loc, "E202",
+             "guard.spike is more than 1, or 0: a loss of %g times the mean is none",
+             d.r->guard.spike);
+}
+
+static void read_stop(const lm_reader *d) {
+  static const char key[] = "recipe.stop";
+  const ast_expr *e = lm_read_value(d, key);
+  const lm_file *file = lm_read_file(d, lm_read_setting(d, key));
+  d->r->stop.on.eval = -1;
+  if (lm_read_is_word(e, "none"))
+    return;
+  d->r->stop = (lm_recipe_stop){read_watch(d, lm_read_arg(d, key, e, "on")),
+                                (int64_t)lm_read_arg_number(d, key, e, "patience", file),
+                                lm_read_arg_number(d, key, e, "min_delta", file)};
+}
+
+static void read_save(const lm_reader *d) {
+  static const char key[] = "recipe.save";
+  const ast_expr *e = lm_read_value(d, key);
+  const lm_file *file = lm_read_file(d, lm_read_setting(d, key));
+  lm_recipe_save *s = &d->r->save;
+  s->best.eval = -1;
+  if (lm_read_is_word(e, "none"))
+    return;
+  *s = (lm_recipe_save){.dir = lm_read_arg_path(d, key, e, "dir"),
+                        .loc = e->loc,
+                        .every = lm_read_every(d, file, lm_read_arg(d, key, e, "every"))};
+  if (!lm_read_is_word(lm_read_arg(d, key, e, "keep"), "all"))
+    s->keep = (int64_t)lm_read_arg_number(d, key, e, "keep", file);
+  s->best = read_watch(d, lm_read_arg(d, key, e, "best"));
+  s->resume = lm_read_is_word(lm_read_arg(d, key, e, "resume"), "never") ? LM_RECIPE_RESUME_NEVER
+                                                                         : LM_RECIPE_RESUME_AUTO;
+}
+
+static void read_compile(const lm_reader *d) {
+  static const char key[] = "recipe.compile";
+  const ast_expr *e = lm_read_value(d, key);
+  const char *name = lm_read_arg_text(d, key, e, "name");
+  d->r->compile = !strcmp(name, "max-autotune")      ? LM_RECIPE_COMPILE_MAX_AUTOTUNE
+                  : !strcmp(name, "reduce-overhead") ? LM_RECIPE_COMPILE_REDUCE_OVERHEAD
+                                                     : LM_RECIPE_COMPILE_DEFAULT;
+  d->r->compile_loc = e->loc;
+  d->r->compile_budget =
+      lm_read_arg_number(d, key, e, "budget", lm_read_file(d, lm_read_setting(d, key)));
+}
+
+static const char *read_prompt(const lm_reader *d) {
+  const ast_expr *e = lm_read_value(d, "recipe.sample.prompt");
+  if (e && !*e->text)
+    lm_error(d->R->c, e->loc, "E202", "sample.prompt is a token at the least");
+  return e ? e->text : "";
+}
+
+static void read_sample(const lm_reader *recipe, const lm_setting *s) {
+  lm_reader d = {recipe->R, recipe->r, &s->children};
+  lm_recipe_sample x = {.name = s->sel ? s->sel->text : NULL, .loc = s->loc};
+  lm_read_check_complete(&d, "recipe.sample", s->loc, "sample");
+  x.every = lm_read_every(&d, lm_read_file(&d, lm_read_setting(&d, "recipe.sample.every")),
+                          lm_read_value(&d, "recipe.sample.every"));
+  x.prompt = read_prompt(&d);
+  x.n = lm_read_whole(&d, "recipe.sample.n", 0);
+  x.temperature = lm_read_number(&d, "recipe.sample.temperature", 1);
+  x.top_k = lm_read_whole(&d, "recipe.sample.top_k", 0);
+  x.top_p = lm_read_number(&d, "recipe.sample.top_p", 1);
+  x.seed = (uint64_t)lm_read_whole(&d, "recipe.sample.seed", 0);
+  LM_PUSH(d.R->c->arena, d.r->samples, d.r->n_samples, d.r->cap_samples) = x;
+}
+
+// ---- all of it
+
+static void collect_unsupported(lm_resolver *R, const lm_settings *s) {
+  for (uint32_t i = 0; i < s->n; i++) {
+    const lm_setting *x = s->v[i];
+    lm_value_collect_unsupported(R, x->key, x->value, x->loc);
+    if (!x->key->later)
+      collect_unsupported(R, &x->children);
+  }
+}
+
+void lm_recipe_read(lm_resolver *R, const lm_settings *s) {
+  lm_reader d = {R, R->r, s};
+  lm_read_check_complete(&d, "recipe", R->r->loc,
+                         lm_arena_printf(R->c->arena, "recipe '%s'", R->r->name));
+  R->r->seed = (uint64_t)lm_read_whole(&d, "recipe.seed", 0);
+  lm_read_data(&d);
+  read_batches(&d);
+  read_run(&d);
+  check_stages(&d);
+  read_model(&d);
+  read_optimizer(&d);
+  read_precision(&d);
+  read_memory(&d);
+  for (uint32_t i = 0; i < s->n; i++)
+    if (!strcmp(s->v[i]->key->path, "recipe.eval"))
+      read_eval(&d, s->v[i]);
+  read_guard(&d);
+  read_stop(&d);
+  read_save(&d);
+  read_compile(&d);
+  for (uint32_t i = 0; i < s->n; i++)
+    if (!strcmp(s->v[i]->key->path, "recipe.sample"))
+      read_sample(&d, s->v[i]);
+  collect_unsupported(R, R->r->settings);
+}

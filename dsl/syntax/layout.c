@@ -1,0 +1,441 @@
+// layout.c - layout: between flex and bison. Decides where a newline ends a statement, which words
+// are keywords in this place, where parentheses and braces that were never closed must have ended,
+// and what to skip after an error.
+//
+// A ';' is supplied, as in Go, for a newline after an operand outside parentheses (unless the next
+// word carries the statement on), before '}' and at the end of the file. One is supplied as well
+// where a word that can only begin a statement or a declaration turns up inside parentheses or
+// after an operator: the parser then reports what was missing right there and goes on with an
+// intact statement. So an error never costs more than what it stands in.
+#include "dsl/syntax/scan.h"
+#include <string.h>
+
+typedef enum {
+  WORD,
+  STARTER,
+  DECLARES
+} word_class; // STARTER: can only begin a statement or a member
+
+typedef struct token {
+  int kind;
+  word_class class; // of a keyword; else WORD
+  union lm_dsl_value value;
+  lm_loc loc;
+  size_t offset; // of its first byte
+  bool after_newline;
+  lm_loc newline; // the first newline between the token before and this one
+} token;
+
+typedef struct opening {
+  char which;
+  lm_loc loc;
+} opening;
+
+struct lm_layout {
+  lm_ctx *ctx;
+  const lm_source *source;
+  yyscan_t flex;
+  lm_scan scan;
+  token next;
+  bool has_next; // one token of lookahead
+  token given;   // the last one; for a supplied one, what stands there instead
+  enum {
+    AS_WRITTEN,
+    SUPPLIED,
+    SUPPLIED_LINE_END
+  } given_how;
+  int last; // kind of the last one
+  opening open[LM_MAX_NESTING];
+  int n_open;
+  int parens,
+      braces; // open ones: parens since the innermost brace; braces counts --set's implicit one
+  int base;   // braces outside of everything: 1 inside --set
+  enum {
+    GOING_ON,
+    TO_SEPARATOR,
+    TO_DECLARATION
+  } recovery;
+  int recovery_braces;
+  uint32_t errors_before; // in the context when this text was begun
+  bool started, stopped, unclosed_reported;
+};
+
+enum {
+  SEPARATOR = ';',
+  END = LM_TOKEN_YYEOF
+};
+
+// ---- words
+
+static const struct keyword {
+  const char *text;
+  int kind;
+  word_class class;
+} KEYWORDS[] = {
+    {"import", LM_TOKEN_IMPORT, DECLARES},
+    {"fn", LM_TOKEN_FN, DECLARES},
+    {"block", LM_TOKEN_BLOCK, DECLARES},
+    {"model", LM_TOKEN_MODEL, DECLARES},
+    {"optimizer", LM_TOKEN_OPTIMIZER, DECLARES},
+    {"data", LM_TOKEN_DATA, DECLARES},
+    {"recipe", LM_TOKEN_RECIPE, DECLARES},
+    {"let", LM_TOKEN_LET, STARTER},
+    {"return", LM_TOKEN_RETURN, STARTER},
+    {"emit", LM_TOKEN_EMIT, STARTER},
+    {"for", LM_TOKEN_FOR, STARTER},
+    {"dim", LM_TOKEN_DIM, STARTER},
+    {"param", LM_TOKEN_PARAM, STARTER},
+    {"state", LM_TOKEN_STATE, STARTER},
+    {"sub", LM_TOKEN_SUB, STARTER},
+    {"map", LM_TOKEN_MAP, STARTER},
+    {"extends", LM_TOKEN_EXTENDS, WORD},
+    {"from", LM_TOKEN_FROM, WORD},
+    {"with", LM_TOKEN_WITH, WORD},
+    {"where", LM_TOKEN_WHERE, WORD},
+    {"in", LM_TOKEN_IN, WORD},
+    {"carry", LM_TOKEN_CARRY, WORD},
+    {"if", LM_TOKEN_IF, WORD},
+    {"then", LM_TOKEN_THEN, WORD},
+    {"else", LM_TOKEN_ELSE, WORD},
+    {"divides", LM_TOKEN_DIVIDES, WORD},
+    {"mod", LM_TOKEN_MOD, WORD},
+};
+
+static const struct keyword *keyword_find(const char *text) {
+  for (size_t i = 0; i < LM_COUNT(KEYWORDS); i++)
+    if (KEYWORDS[i].text[0] == text[0] && !strcmp(KEYWORDS[i].text, text))
+      return &KEYWORDS[i];
+  return NULL;
+}
+
+static bool is_operand(int kind) {
+  switch (kind) {
+  case LM_TOKEN_NAME:
+  case LM_TOKEN_NUMBER:
+  case LM_TOKEN_QUANTITY:
+  case LM_TOKEN_STRING:
+  case LM_TOKEN_PATTERN:
+  case ')':
+  case ']':
+  case '}': return true;
+  default: return false;
+  }
+}
+
+static bool carries_on(int kind) { // a line that begins with it belongs to the one before
+  return kind == LM_TOKEN_WHERE || kind == LM_TOKEN_FROM || kind == LM_TOKEN_WITH ||
+         kind == LM_TOKEN_THEN || kind == LM_TOKEN_ELSE;
+}
+
+static bool is_word_start(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '"';
+}
+
+// A declaration's word counts at brace depth 0. At the start of a line with a name behind it, it
+// does anywhere: a brace or a parenthesis before it was never closed.
+static bool declares_here(const struct lm_layout *t, const token *n) {
+  bool margin = n->loc.col == 1 && t->base == 0;
+  if (t->braces == 0 && (t->parens == 0 || margin))
+    return true;
+  const char *after = t->source->text + n->offset + n->loc.len;
+  size_t blanks = strspn(after, " \t");
+  return margin && blanks && is_word_start(after[blanks]);
+}
+
+// The comment lines directly above the line of the declaration at `offset`, without their '#'; NULL
+// if there are none.
+static const char *doc_above(const struct lm_layout *t, size_t offset) {
+  const char *text = t->source->text;
+  const char *end = text + offset;
+  const char *from = end;
+  while (end > text && (end[-1] == ' ' || end[-1] == '\t'))
+    end--;
+  if (end > text && end[-1] != '\n')
+    return NULL;
+  for (const char *p = end; p > text;) { // p: the start of a line; look at the one above
+    const char *line = p - 1;
+    while (line > text && line[-1] != '\n')
+      line--;
+    if (line[strspn(line, " \t")] != '#')
+      break;
+    from = p = line;
+  }
+  if (from >= end)
+    return NULL;
+  lm_buf b = {0};
+  for (const char *p = from; p < end;) {
+    p = strchr(p, '#') + 1;
+    if (*p == ' ')
+      p++;
+    size_t n = strcspn(p, "\n");
+    lm_buf_add(&b, p, n && p[n - 1] == '\r' ? n - 1 : n);
+    p += n + 1;
+    if (p < end)
+      lm_buf_puts(&b, "\n");
+  }
+  const char *doc = lm_arena_strndup(t->ctx->arena, b.p ? b.p : "", b.n);
+  lm_buf_free(&b);
+  return doc;
+}
+
+// ---- reading
+
+struct lm_layout *lm_layout_create(lm_ctx *c, uint16_t source, bool is_item) {
+  struct lm_layout *t = LM_NEW(c->arena, struct lm_layout);
+  const lm_source *s = &c->sources[source];
+  t->ctx = c;
+  t->source = s;
+  t->scan = (lm_scan){c, source, 0, 1, 1};
+  t->base = t->braces = is_item;
+  t->errors_before = c->n_errors;
+  t->last = SEPARATOR;
+  if (lm_scan_lex_init_extra(&t->scan, &t->flex))
+    LM_BUG("flex");
+  lm_scan__scan_bytes(s->text, (int)s->n, t->flex);
+  return t;
+}
+
+void lm_layout_destroy(struct lm_layout *t) {
+  lm_scan_lex_destroy(t->flex);
+}
+
+void lm_layout_stop(struct lm_layout *t) {
+  t->stopped = true;
+}
+bool lm_layout_stopped(const struct lm_layout *t) {
+  return t->stopped;
+}
+
+static void make_keyword(struct lm_layout *t, token *n) {
+  const struct keyword *k = keyword_find(n->value.name.text);
+  if (!k || (k->class == DECLARES && !declares_here(t, n)))
+    return;
+  n->kind = k->kind;
+  n->class = k->class;
+  if (k->class == DECLARES)
+    n->value.doc = doc_above(t, n->offset);
+}
+
+static token *peek(struct lm_layout *t) {
+  token *n = &t->next;
+  if (t->has_next)
+    return n;
+  t->has_next = true;
+  *n = (token){0};
+  do {
+    n->offset = t->scan.offset;
+    n->loc = (lm_loc){t->scan.file, 1, t->scan.line, t->scan.col};
+    if (t->ctx->n_errors - t->errors_before >= t->ctx->max_errors)
+      t->stopped = true;
+    n->kind = t->stopped ? END : lm_scan_lex(&n->value, &n->loc, t->flex);
+    if (n->kind == LM_SCAN_NEWLINE && !n->after_newline) {
+      n->after_newline = true;
+      n->newline = n->loc;
+    }
+    if (n->kind != END)
+      n->offset = t->scan.offset - n->loc.len;
+  } while (n->kind == LM_SCAN_NEWLINE);
+  if (n->kind == LM_TOKEN_NAME)
+    make_keyword(t, n);
+  return n;
+}
+
+// ---- nesting
+
+static void pop_parens(struct lm_layout *t) {
+  while (t->parens) {
+    t->n_open--;
+    t->parens--;
+  }
+}
+
+static void push(struct lm_layout *t, const token *n) {
+  if (t->n_open == LM_MAX_NESTING) {
+    lm_error(t->ctx, n->loc, "E008", "nested deeper than %d", LM_MAX_NESTING);
+    t->stopped = true;
+    return;
+  }
+  if (n->kind == '{')
+    pop_parens(t);
+  t->open[t->n_open++] = (opening){(char)n->kind, n->loc};
+  if (n->kind == '{')
+    t->braces++;
+  else
+    t->parens++;
+}
+
+static void pop_brace(struct lm_layout *t) {
+  pop_parens(t);
+  t->n_open--;
+  t->braces--;
+}
+
+static void consume(struct lm_layout *t, const token *n) {
+  if (n->kind == '(' || n->kind == '[' || n->kind == '{')
+    push(t, n);
+  else if (n->kind == '}')
+    pop_brace(t);
+  else if ((n->kind == ')' || n->kind == ']') && t->parens) {
+    t->n_open--;
+    t->parens--;
+  } else if (n->class != WORD)
+    pop_parens(t);
+}
+
+lm_loc lm_layout_unclosed(const struct lm_layout *t, char *out_which) {
+  *out_which = t->parens ? t->open[t->n_open - 1].which : 0;
+  return t->parens ? t->open[t->n_open - 1].loc : (lm_loc){0};
+}
+
+static void report_unclosed(struct lm_layout *t,
+                            const token *n) { // once for all that n shows to be open
+  if (t->stopped || t->unclosed_reported || t->recovery == TO_DECLARATION)
+    return;
+  lm_diag *d =
+      lm_error(t->ctx, t->open[t->n_open - t->parens - 1].loc, "E009", "'{' is never closed");
+  if (n->kind != END)
+    lm_diag_note(t->ctx, d, n->loc, "the next declaration begins before a '}'");
+  t->unclosed_reported = true;
+}
+
+// ---- one token by the rules of layout
+
+static token supply(struct lm_layout *t, int kind, lm_loc at) {
+  token k = {.kind = kind, .loc = at};
+  t->last = kind;
+  t->given = t->next;
+  t->given_how = SUPPLIED;
+  return k;
+}
+
+static token supply_line_end(struct lm_layout *t) {
+  token k = supply(t, SEPARATOR, t->next.newline);
+  t->given_how = SUPPLIED_LINE_END;
+  return k;
+}
+
+static bool after_separator(const struct lm_layout *t) {
+  return t->last == SEPARATOR || t->last == '{';
+}
+
+// Everything that is open has to end before n.
+static bool ends_all(const struct lm_layout *t, const token *n) {
+  return n->kind == END || (n->class == DECLARES && t->braces > t->base);
+}
+
+static token step(struct lm_layout *t) {
+  for (;;) {
+    token *n = peek(t);
+    bool ends_line = is_operand(t->last) && !t->parens && n->after_newline && !carries_on(n->kind);
+    bool interrupts = n->class != WORD && (t->parens || !is_operand(t->last));
+    if (ends_line)
+      return supply_line_end(t);
+    if (!after_separator(t) && (n->kind == '}' || ends_all(t, n) || interrupts))
+      return supply(t, SEPARATOR, n->loc);
+    if (ends_all(t, n) && t->braces > t->base) {
+      report_unclosed(t, n);
+      pop_brace(t);
+      return supply(t, '}', n->loc);
+    }
+    t->has_next = n->kind == END;
+    if (n->kind == '}' && t->braces == t->base) {
+      if (t->recovery != TO_DECLARATION)
+        lm_error(t->ctx, n->loc, "E009", "'}' without a '{'");
+      continue;
+    }
+    consume(t, n);
+    t->last = n->kind;
+    t->given = *n;
+    t->given_how = AS_WRITTEN;
+    t->unclosed_reported = false;
+    return *n;
+  }
+}
+
+// ---- recovery
+
+void lm_layout_recover(struct lm_layout *t) {
+  int level = t->braces - (t->given.kind == '{' && t->given_how == AS_WRITTEN);
+  if (t->last != SEPARATOR) {
+    t->recovery = TO_SEPARATOR;
+    t->recovery_braces = level;
+  } else if (level == 0)
+    t->recovery = TO_DECLARATION;
+}
+
+static bool begins_declaration(const token *k) { // as far as can be told: at the margin
+  return k->loc.col == 1 && (k->class == DECLARES || k->kind == LM_TOKEN_LET);
+}
+
+static token next(struct lm_layout *t) {
+  token k = step(t);
+  if (t->recovery == TO_SEPARATOR) {
+    while (k.kind != END && (k.kind != SEPARATOR || t->braces > t->recovery_braces))
+      k = step(t);
+    t->recovery = t->recovery_braces ? GOING_ON : TO_DECLARATION;
+  } else if (t->recovery == TO_DECLARATION) {
+    while (k.kind != END && !begins_declaration(&k))
+      k = step(t);
+    t->recovery = GOING_ON;
+  }
+  return k;
+}
+
+int lm_dsl_lex(union lm_dsl_value *value, lm_loc *loc, lm_parser *ps) {
+  struct lm_layout *t = ps->layout;
+  if (!t->started) {
+    t->started = true;
+    *loc = (lm_loc){t->scan.file, 0, 1, 1};
+    return t->base ? LM_TOKEN_START_ITEM : LM_TOKEN_START_FILE;
+  }
+  token k = next(t);
+  *value = k.value;
+  *loc = k.loc;
+  if (k.kind != LM_SCAN_BAD)
+    return k.kind;
+  lm_layout_recover(t);
+  return LM_TOKEN_LM_DSL_error;
+}
+
+// ---- the last token in the user's terms
+
+lm_sym lm_layout_name(const struct lm_layout *t) {
+  return t->given.kind == LM_TOKEN_NAME ? t->given.value.name.text : NULL;
+}
+
+static bool is_word(char c) {
+  return (c >= '0' && c <= '9') || (c != '"' && is_word_start(c));
+}
+
+lm_sym lm_layout_word_before(const struct lm_layout *t, lm_loc *out_at) {
+  const char *text = t->source->text;
+  const char *end = text + t->given.offset;
+  while (end > text && (end[-1] == ' ' || end[-1] == '\t'))
+    end--;
+  const char *from = end;
+  while (from > text && is_word(from[-1]))
+    from--;
+  if (from == end)
+    return NULL;
+  size_t back = (size_t)(text + t->given.offset - from);
+  *out_at = (lm_loc){t->given.loc.file, (uint16_t)(end - from), t->given.loc.line,
+                     t->given.loc.col - (uint32_t)back};
+  return lm_intern_n(t->ctx->intern, from, (size_t)(end - from));
+}
+
+void lm_layout_found(const struct lm_layout *t, lm_buf *out) {
+  const token *g = &t->given;
+  int len = g->loc.len < 40 ? g->loc.len : 40;
+  if (t->given_how == SUPPLIED_LINE_END)
+    lm_buf_puts(out, "the end of the line");
+  else if (g->kind == END)
+    lm_buf_puts(out, "the end of the text");
+  else if (g->kind == LM_TOKEN_STRING)
+    lm_buf_puts(out, "a string");
+  else {
+    const char *what = g->kind == LM_TOKEN_NAME     ? "name "
+                       : g->kind == LM_TOKEN_NUMBER ? "number "
+                                                    : "";
+    lm_buf_printf(out, "%s'%.*s'", what, len, t->source->text + g->offset);
+  }
+}

@@ -1,0 +1,9 @@
+// scan.h - flex's interface, for layout.c and fmt.c.
+#ifndef LM_SCAN_H
+#define LM_SCAN_H
+#include "dsl/syntax/parse.h"
+#include "dsl/parser.tab.h"
+#define YYSTYPE union lm_dsl_value
+#define YYLTYPE lm_loc
+#include "dsl/lexer.h"
+#endif

@@ -1,0 +1,311 @@
+// gemm_kernel_test.c - generated code of products against plain loops in double: sizes that no tile
+// divides, every layout that code is made for, types, sums over several axes, sums that are added
+// to; and the same bits however a product is cut. bf16 also as for AMX, emulated.
+#include "tests/codegen/cache.h"
+
+#include <math.h>
+
+#include "codegen/cpu/cpu.h"
+#include "runtime/cpu/detect.h"
+#include "runtime/cpu/gemm.h"
+#include "runtime/cpu/kernels.h"
+#include "tests/codegen/sapphire.h"
+
+enum {
+  CASES = 36,
+  PANELS = 8 /* of them with B in panels */
+};
+
+static lm_plan_extent fixed(int64_t n) {
+  return (lm_plan_extent){.fixed = n};
+}
+
+typedef struct rng {
+  uint64_t state;
+} rng;
+static int64_t draw(rng *r, int64_t n) {
+  r->state = r->state * 6364136223846793005u + 1442695040888963407u;
+  return (int64_t)(r->state >> 33) % n;
+}
+
+typedef struct product {
+  lm_plan_gemm g;
+  int64_t elements[3];
+} product;
+
+// One batch axis and one summed axis besides k, each of 1 to 3 places; operands lie one after
+// another along them.
+static product product_make(int64_t m, int64_t n, int64_t k, int layout, bool half, bool half_c,
+                            bool add, int64_t batch, int64_t sum) {
+  bool ta = layout & 1;
+  bool tb = layout & 2;
+  bool tc = layout & 4;
+  product p = {.g = {.m = fixed(m),
+                     .n = fixed(n),
+                     .k = fixed(k),
+                     .a_m = ta ? 1 : k + 3,
+                     .a_k = ta ? m + 1 : 1,
+                     .b_k = tb ? 1 : n + 2,
+                     .b_n = tb ? k : 1,
+                     .c_m = tc ? 1 : n,
+                     .c_n = tc ? m + 5 : 1,
+                     .n_batch = 2,
+                     .accumulate = add,
+                     .dtype_ab = half ? LM_BF16 : LM_F32,
+                     .dtype_c = half_c ? LM_BF16 : LM_F32}};
+  int64_t a = ta ? k * p.g.a_k : m * p.g.a_m;
+  int64_t b = tb ? n * p.g.b_n : k * p.g.b_k;
+  int64_t c = tc ? n * p.g.c_n : m * p.g.c_m;
+  p.g.batch[0].size = fixed(batch);
+  p.g.batch[0].a = a * sum;
+  p.g.batch[0].b = b * sum;
+  p.g.batch[0].c = c;
+  p.g.batch[1].size = fixed(sum);
+  p.g.batch[1].a = a;
+  p.g.batch[1].b = b;
+  p.g.batch[1].sum = true;
+  p.elements[0] = a * batch * sum;
+  p.elements[1] = b * batch * sum;
+  p.elements[2] = c * batch;
+  return p;
+}
+
+// The same with B as pass layout lays it.
+static product product_in_panels(rng *r, const lm_plan_panel *panel, bool half) {
+  product p =
+      product_make(17 + draw(r, 200), panel->n * (1 + draw(r, 5)),
+                   panel->k > 1 ? panel->k * (1 + draw(r, 20)) : 33 + draw(r, 500), (int)draw(r, 2),
+                   half, half && draw(r, 2), draw(r, 2), 1 + draw(r, 2), 1 + draw(r, 2));
+  lm_plan_gemm *g = &p.g;
+  int64_t size = g->n.fixed * g->k.fixed;
+  g->b_k = g->b_lines = panel->lines;
+  g->b_n = g->k.fixed;
+  g->b_group = panel->group;
+  g->batch[0].b = size * g->batch[1].size.fixed;
+  g->batch[1].b = size;
+  p.elements[1] = size * g->batch[0].size.fixed * g->batch[1].size.fixed;
+  return p;
+}
+
+static product product_draw(rng *r, int i) {
+  static const int64_t odd[] = {16, 17, 31, 53, 97, 128, 200, 231};
+  int64_t m = odd[draw(r, 8)];
+  int64_t n = odd[draw(r, 8)];
+  int64_t k = i % 7 ? odd[draw(r, 6) + 2] : 257 + draw(r, 400);
+  bool half = i % 3 == 2;
+  return product_make(m, n, k, (int)draw(r, 8), half, half && draw(r, 2), draw(r, 2),
+                      1 + draw(r, 2), 1 + draw(r, 3));
+}
+
+// ---- numbers of few bits, which bf16 holds
+
+static double get(lm_dtype t, const char *p, int64_t i) {
+  float f = 0;
+  if (t == LM_BF16)
+    memcpy((char *)&f + 2, p + 2 * i, 2);
+  else
+    memcpy(&f, p + 4 * i, 4);
+  return f;
+}
+
+static char *random_memory(rng *r, lm_dtype t, int64_t n) {
+  char *p = lm_calloc((size_t)n, 4);
+  for (int64_t i = 0; i < n; i++) {
+    float v = (float)(draw(r, 255) - 127) / 128;
+    if (t == LM_BF16)
+      memcpy(p + 2 * i, (char *)&v + 2, 2);
+    else
+      memcpy(p + 4 * i, &v, 4);
+  }
+  return p;
+}
+
+// ---- what it should be
+
+static int64_t place_of_b(const lm_plan_gemm *g, int64_t k, int64_t j) {
+  int64_t lines = g->b_lines;
+  int64_t group = g->b_group;
+  return lines ? j / lines * lines * g->k.fixed + k / group * lines * group + j % lines * group +
+                     k % group
+               : k * g->b_k + j * g->b_n;
+}
+
+static double element(const lm_plan_gemm *g, const char *a, const char *b, const char *old,
+                      int64_t batch, int64_t i, int64_t j) {
+  lm_dtype t = (lm_dtype)g->dtype_ab;
+  double sum = g->accumulate
+                   ? get((lm_dtype)g->dtype_c, old, batch * g->batch[0].c + i * g->c_m + j * g->c_n)
+                   : 0;
+  for (int64_t s = 0; s < g->batch[1].size.fixed; s++)
+    for (int64_t k = 0; k < g->k.fixed; k++)
+      sum += get(t, a, batch * g->batch[0].a + s * g->batch[1].a + i * g->a_m + k * g->a_k) *
+             get(t, b, batch * g->batch[0].b + s * g->batch[1].b + place_of_b(g, k, j));
+  return sum;
+}
+
+static void compare(const lm_plan_gemm *g, const char *a, const char *b, const char *old,
+                    const char *c) {
+  double allowed = g->dtype_c == LM_BF16 ? 1.0 / 256 + 1e-4 : 1e-5;
+  for (int64_t z = 0; z < g->batch[0].size.fixed; z++)
+    for (int64_t i = 0; i < g->m.fixed; i++)
+      for (int64_t j = 0; j < g->n.fixed; j++) {
+        double want = element(g, a, b, old, z, i, j);
+        double x = get((lm_dtype)g->dtype_c, c, z * g->batch[0].c + i * g->c_m + j * g->c_n);
+        bool near = fabs(x - want) <= allowed * (1 + fabs(want));
+        if (!near)
+          fprintf(stderr, "m %lld n %lld k %lld: C[%lld, %lld] is %g, not %g\n",
+                  (long long)g->m.fixed, (long long)g->n.fixed, (long long)g->k.fixed, (long long)i,
+                  (long long)j, x, want);
+        CHECK(near);
+      }
+}
+
+// ---- runs
+
+static char *run(const lm_plan_gemm *g, const lm_kernels *kernels, int threads,
+                 const lm_gemm_tilings *cuts, const char *a, const char *b, const char *old,
+                 int64_t n) {
+  char *c = lm_calloc((size_t)n, 4);
+  memcpy(c, old, (size_t)n * 4);
+  lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = threads,
+                                                                 .primitives = 1u << LM_F64,
+                                                                 .cuts = cuts,
+                                                                 .code = true,
+                                                                 .kernels = kernels->fn});
+  lm_cpu_gemm_prepare(all, g);
+  CHECK(lm_cpu_gemm_tile(all, g).code);
+  lm_cpu_gemm(all, g, NULL, a, b, c);
+  lm_cpu_gemms_destroy(all);
+  return c;
+}
+
+static void case_run(rng *r, const product *p, const lm_kernels *kernels) {
+  const lm_plan_gemm *g = &p->g;
+  lm_gemm_tiling usual = {.tile = {.code = true}},
+              small = {.tile = {1 + draw(r, 90), 1 + draw(r, 90), true}};
+  lm_gemm_tilings whole = {&usual, 1, 1}, cut = {&small, 1, 1};
+  CHECK(lm_gemm_key_find(g, &usual.key) && lm_gemm_key_find(g, &small.key));
+  char *a = random_memory(r, g->dtype_ab, p->elements[0]);
+  char *b = random_memory(r, g->dtype_ab, p->elements[1]);
+  char *old = random_memory(r, g->dtype_c, p->elements[2]);
+  char *one = run(g, kernels, 1, &whole, a, b, old, p->elements[2]);
+  char *four = run(g, kernels, 4, &whole, a, b, old, p->elements[2]);
+  char *other = run(g, kernels, 2, &cut, a, b, old, p->elements[2]);
+  CHECK(!memcmp(one, four, (size_t)p->elements[2] * 4) &&
+        !memcmp(one, other, (size_t)p->elements[2] * 4));
+  compare(g, a, b, old, one);
+  char *used[] = {a, b, old, one, four, other};
+  for (size_t i = 0; i < LM_COUNT(used); i++)
+    lm_free(used[i]);
+}
+
+static void emit(lm_arena *a, lm_plan *plan, lm_plan_gemm *g) {
+  lm_kernel_code code = {0};
+  CHECK(lm_cpu_gemm_emit(g, a, &code));
+  while (g->code < plan->n_kernels && strcmp(plan->kernels[g->code].name, code.name))
+    g->code++;
+  if (g->code == plan->n_kernels)
+    plan->kernels[plan->n_kernels++] = (lm_plan_kernel){.name = code.name, .source = code.source};
+  g->code++;
+}
+
+// What is left to the library: sizes known at run time only, small ones, operands and results
+// without unit stride, float64; and what the library does as well.
+static void declined_check(lm_arena *a) {
+  lm_plan_gemm usual = product_make(1024, 512, 64, 0, false, false, false, 1, 1).g, g[6];
+  for (size_t i = 0; i < LM_COUNT(g); i++)
+    g[i] = usual;
+  g[0].m.n_dyn = 1;
+  g[1].k = fixed(8);
+  g[2].m = fixed(3);
+  g[3].a_k = 2;
+  g[4].c_n = 2;
+  g[5].dtype_ab = g[5].dtype_c = LM_F64;
+  lm_kernel_code code;
+  CHECK(lm_cpu_gemm_emit(&usual, a, &code));
+  for (size_t i = 0; i < LM_COUNT(g); i++)
+    CHECK(!lm_cpu_gemm_emit(&g[i], a, &code) && !lm_cpu_gemm_is_profitable(&g[i]));
+  CHECK(lm_cpu_gemm_is_profitable(&usual));
+  usual.n = fixed(64);
+  CHECK(lm_cpu_gemm_emit(&usual, a, &code) && !lm_cpu_gemm_is_profitable(&usual));
+}
+
+static void emulated_run(lm_arena *a, rng *r, const lm_plan *plan, const product *all) {
+  lm_plan emulated = *plan;
+  lm_kernels kernels;
+  lm_plan_panel panel[LM_DTYPES];
+  product laid[PANELS];
+  lm_cpu_panels(0, true, panel);
+  emulated.prelude = lm_arena_printf(a, "#define LM_AMX_EMULATED\n%s", plan->prelude);
+  emulated.kernels = LM_NEW_N(a, lm_plan_kernel, CASES + PANELS);
+  memcpy(emulated.kernels, plan->kernels, (size_t)plan->n_kernels * sizeof *plan->kernels);
+  for (int i = 0; i < PANELS; i++) {
+    laid[i] = product_in_panels(r, &panel[LM_BF16], true);
+    emit(a, &emulated, &laid[i].g);
+  }
+  CHECK_OK(lm_kernels_load(&emulated, &(lm_exec_options){0}, 2, &kernels));
+  for (int i = 0; i < CASES; i++)
+    if (all[i].g.dtype_ab == LM_BF16 && !all[i].g.b_lines)
+      case_run(r, &all[i], &kernels);
+  for (int i = 0; i < PANELS; i++)
+    case_run(r, &laid[i], &kernels);
+  lm_kernels_unload(&kernels);
+}
+
+// For a processor with AVX-512 and AMX: code of matrices and of its own panels.
+static void compiled_check(lm_arena *a, rng *r, const lm_plan *plan, const product *all) {
+  lm_buf text = {0}, listing = {0};
+  lm_plan_panel panel[LM_DTYPES];
+  lm_plan wide = {.kernels = LM_NEW_N(a, lm_plan_kernel, CASES + 2)};
+  product laid[2] = {0};
+  lm_cpu_panels(16, true, panel);
+  for (int i = 0; i < 2; i++) {
+    laid[i] = product_in_panels(r, &panel[i ? LM_BF16 : LM_F32], i);
+    emit(a, &wide, &laid[i].g);
+  }
+  for (int i = 0; i < CASES; i++) {
+    lm_plan_gemm g = all[i].g;
+    if (g.b_lines)
+      continue;
+    g.code = 0;
+    emit(a, &wide, &g);
+  }
+  lm_buf_puts(&text, plan->prelude);
+  for (int i = 0; i < wide.n_kernels; i++)
+    lm_buf_puts(&text, wide.kernels[i].source);
+  if (sapphire_compile(a, text.p, &listing))
+    CHECK(sapphire_count(&listing, "lm_tiles_bf16", "tdpbf16ps", "tmm") >= 4);
+  lm_buf_free(&text);
+  lm_buf_free(&listing);
+}
+
+int main(void) {
+  cache_begin();
+  lm_arena *a = lm_arena_create();
+  rng r = {11};
+  product all[CASES];
+  lm_plan plan = {.prelude = lm_cpu_prelude_text(a), .kernels = LM_NEW_N(a, lm_plan_kernel, CASES)};
+  int n = 0;
+  lm_plan_panel panel[LM_DTYPES] = {{0}};
+  lm_cpu_info cpu;
+  lm_cpu_detect(&cpu);
+  lm_cpu_panels(lm_cpu_vector(&cpu), lm_cpu_has_tiles(&cpu) || getenv("LM_TEST_AMX"), panel);
+  declined_check(a);
+  while (n < CASES) {
+    lm_kernel_code ignored;
+    lm_dtype type = n % 2 ? LM_BF16 : LM_F32;
+    bool in_panels = n < PANELS && panel[type].lines;
+    all[n] = in_panels ? product_in_panels(&r, &panel[type], type == LM_BF16) : product_draw(&r, n);
+    if (!lm_cpu_gemm_emit(&all[n].g, a, &ignored))
+      continue;
+    emit(a, &plan, &all[n++].g);
+  }
+  lm_kernels kernels;
+  CHECK_OK(lm_kernels_load(&plan, &(lm_exec_options){0}, 2, &kernels));
+  for (int i = 0; i < CASES; i++)
+    case_run(&r, &all[i], &kernels);
+  lm_kernels_unload(&kernels);
+  emulated_run(a, &r, &plan, all);
+  compiled_check(a, &r, &plan, all);
+  lm_arena_destroy(a);
+}

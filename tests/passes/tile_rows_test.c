@@ -1,0 +1,62 @@
+// tile_rows_test.c - where slabs are made: the bytes that they keep in caches against those that they
+// cost.
+#include "compiler/plan/planner.h"
+#include "tests/numeric/grad_check.h"
+
+// A feed-forward half of a layer: bytes kept grow with rows, those paid with weights and turns.
+static const char text[] =
+    "stage graph\naxis b = 8, t = %d, d = %d, ff = %d\n"
+    "param @w : f32[d, ff]\nparam @v : f32[ff, d]\n"
+    "func @loss(%%x: %s[b, t, d]) -> (sum: f32, weight: f32) {\n"
+    "  %%w0 = param @w : f32[d, ff]\n  %%w = cast %%w0 : %s[d, ff]\n  %%v0 = param @v : f32[ff, "
+    "d]\n  %%v = cast %%v0 : %s[ff, d]\n"
+    "  %%h = dot %%x, %%w over(d)\n  %%a = tanh %%h\n  %%y = dot %%a, %%v over(ff)\n  %%z = add "
+    "%%x, %%y\n"
+    "  %%f = cast %%z : f32[b, t, d]\n  %%s = sum %%f over(b, t, d)\n  return %%s, %%s\n}\n";
+
+static void count_loop(lm_op *op, void *user) {
+  *(int *)user += op->code == LM_OP_LOOP;
+}
+
+typedef struct sizes {
+  int t, d, ff;
+  const char *type;
+} sizes;
+
+static int slabs(sizes n, const lm_plan_target *target, bool asked) {
+  lm_ctx *c = lm_ctx_create();
+  const char *s = lm_arena_printf(c->arena, text, n.t, n.d, n.ff, n.type, n.type, n.type);
+  lm_module *m = must_parse(c, "tile_rows", s, strlen(s));
+  lm_pass_env env = {.target = target};
+  int found = 0;
+  bool ok;
+  if (asked)
+    CHECK_OK(lm_pass_force(c->arena, "tile_rows", &env));
+  CHECK_OK(lm_pass_run_list(m, "tile_rows", &env, &ok));
+  CHECK(ok);
+  lm_region_walk(lm_func_find(m, "loss")->body, count_loop, &found);
+  lm_ctx_destroy(c);
+  return found;
+}
+
+int main(void) {
+  sizes usual = {1024, 256, 768, "bf16"}, f32 = {1024, 256, 768, "f32"},
+        few = {64, 256, 768, "bf16"}, heavy = {1024, 8192, 8192, "bf16"};
+  lm_plan_target none = {0}, caches = {.slab = 4 << 20}, all = {.slab = 1 << 30},
+                 large = {.slab = 1 << 28, .rows = 512}, small = {.slab = 1 << 18, .rows = 512},
+                 short_turns = {.slab = 4 << 20, .rows = 32},
+                 slow = {.slab = 4 << 20, .launch = 32 << 20};
+  CHECK(slabs(usual, &caches, false) == 1 && slabs(usual, &large, false) == 1);
+  CHECK(slabs(usual, &none, false) == 0 &&
+        slabs(usual, &none, true) == 1); // of a GPU, say, or where it is not known
+  CHECK(slabs(f32, &caches, false) == 0 &&
+        slabs(f32, &caches, true) == 1); // products take longer than memory
+  CHECK(slabs(usual, &all, true) == 0 && slabs(few, &caches, true) == 0);     // one turn
+  CHECK(slabs(usual, &small, false) == 0 && slabs(usual, &small, true) == 1); // no room
+  CHECK(slabs(heavy, &large, false) == 0 &&
+        slabs(heavy, &large, true) == 1); // few rows for their weights
+  CHECK(slabs(usual, &short_turns, false) == 0 &&
+        slabs(usual, &short_turns, true) == 1); // gradients of weights are added too often
+  CHECK(slabs(usual, &slow, false) == 0 && slabs(usual, &slow, true) == 1);
+  return 0;
+}
