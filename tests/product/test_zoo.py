@@ -38,7 +38,7 @@ CASES = {
     "gpt_neox_sequential": ("gpt_neox", dict(NEOX, rotary_pct=1.0, use_parallel_residual=False, hidden_act="gelu_new")),
     "gpt_neox_tied": ("gpt_neox", dict(NEOX, rotary_pct=0.5, tie_word_embeddings=True, rotary_emb_base=5000), NEW),
     "gemma2": ("gemma2", dict(BASE, head_dim=16, sliding_window=6, query_pre_attn_scalar=24, final_logit_softcapping=3.0,
-                              attn_logit_softcapping=2.0, attn_implementation="eager"), NEW),
+                              attn_logit_softcapping=2.0), NEW),
     "gemma2_uncapped": ("gemma2", dict(BASE, head_dim=16, final_logit_softcapping=None, attn_logit_softcapping=None), NEW),
 }
 IDS = [(7 * i * i + 3 * i + 5) % 272 for i in range(40)]   # beyond the 16 positions of the original contexts
