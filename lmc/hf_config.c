@@ -47,12 +47,39 @@ static json_t *declared_value(const lm_lowered_config *c) {
   return json_loads(c->json, JSON_DECODE_ANY, NULL);
 }
 
+// Keys that transformers 5 takes as a real alone: a whole number is written as 30.0.
+static const char *const REALS[] = {"rms_norm_eps",
+                                    "layer_norm_eps",
+                                    "layer_norm_epsilon",
+                                    "rope_theta",
+                                    "rotary_pct",
+                                    "partial_rotary_factor",
+                                    "attn_logit_softcapping",
+                                    "final_logit_softcapping",
+                                    "rope_scaling.factor",
+                                    "rope_scaling.low_freq_factor",
+                                    "rope_scaling.high_freq_factor",
+                                    "rope_scaling.beta_fast",
+                                    "rope_scaling.beta_slow",
+                                    "rope_scaling.attention_factor"};
+
+static json_t *as_real(const char *key, json_t *value) {
+  bool real = false;
+  for (size_t i = 0; i < LM_COUNT(REALS); i++)
+    real |= !strcmp(REALS[i], key);
+  if (!real || !json_is_integer(value))
+    return value;
+  json_t *out = json_real(json_number_value(value));
+  json_decref(value);
+  return out;
+}
+
 // A key of a table that is null is left out; the table is null if all its keys are.
 static void declared_add(json_t *config, const lm_lowered_config *c) {
   const char *dot = strchr(c->key, '.');
   json_t *value = declared_value(c);
   if (!dot || !json_is_null(value)) {
-    lm_hf_config_set(config, c->key, value);
+    lm_hf_config_set(config, c->key, as_real(c->key, value));
     return;
   }
   json_decref(value);
