@@ -224,7 +224,7 @@ def overwritten(path, at, data):
         f.write(data)
 
 
-STEPS = 20000
+STEPS = 400
 
 
 def test_cached_data_changed(run):
