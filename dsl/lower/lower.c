@@ -337,7 +337,22 @@ static void check_block(lm_elab *e, const lm_file *file, ast_decl *d) {
     el_check_members(e, inst);
 }
 
-static void check_decl(lm_elab *e, const lm_file *file, ast_decl *d) {
+static void check_instance(lm_elab *e, lm_decl_ref ref) {
+  lm_recipe r = {.loc = ref.decl->loc, .model = lm_recipe_model_of(e->c, e->prog, ref)};
+  if (r.model.target.decl)
+    make_model(lm_elab_create(e->c, e->prog, lm_module_create(e->c)), &r);
+}
+
+// Parts of recipes, which are read only from files without other errors.
+static void check_section(lm_elab *e, const lm_file *file, ast_decl *d) {
+  lm_decl_ref ref = {d, file};
+  if (d->kind == DC_DATA)
+    lm_recipe_check_data(e->c, e->prog, ref);
+  if (d->kind == DC_MODEL_INST)
+    check_instance(e, ref);
+}
+
+static void check_decl(lm_elab *e, const lm_file *file, ast_decl *d, bool sections) {
   frame_of(e, file);
   switch (d->kind) {
   case DC_FN: el_check_fn(e, file, d); break;
@@ -345,22 +360,26 @@ static void check_decl(lm_elab *e, const lm_file *file, ast_decl *d) {
   case DC_MODEL: check_block(e, file, d); break;
   case DC_OPTIMIZER: lm_optimizer_check(e, file, d); break;
   case DC_LET: el_eval(e, d->let_expr); break;
-  default: break;
+  default:
+    if (sections)
+      check_section(e, file, d);
+    break;
   }
 }
 
-static void check_unreached(lm_elab *e, const lm_file *file) {
+static void check_unreached(lm_elab *e, const lm_file *file, bool sections) {
   for (uint32_t i = 0; i < file->tree->n; i++) {
     ast_decl *d = file->tree->v[i];
     bool reached = false;
     for (uint32_t k = 0; k < e->n_visited; k++)
       reached |= e->visited[k] == d;
     if (!reached)
-      check_decl(e, file, d);
+      check_decl(e, file, d, sections);
   }
 }
 
 void lm_check(lm_ctx *c, lm_program *prog, lm_recipe *r) {
+  bool sections = !c->n_errors;
   const ast_decl **visited = NULL;
   uint32_t n_visited = 0;
   if (r && r->model.target.decl) {
@@ -394,7 +413,7 @@ void lm_check(lm_ctx *c, lm_program *prog, lm_recipe *r) {
   e->n_visited = e->cap_visited = n_visited;
   for (uint32_t i = 0; i < prog->n_files; i++)
     if (!prog->files[i]->is_std)
-      check_unreached(e, prog->files[i]);
+      check_unreached(e, prog->files[i], sections);
   if (!c->n_errors)
     lm_lint(c, prog); // with errors, what is unused may be their consequence
 }

@@ -140,21 +140,28 @@ static lm_decl_ref choose(lm_ctx *c, const lm_program *p, const char *wanted) {
   return n == 1 || (n && wanted) ? found : report_choice(c, p, wanted);
 }
 
+lm_resolver lm_resolver_new(lm_ctx *c, const lm_program *p, const ast_decl *of) {
+  lm_resolver R = {.c = c, .p = (lm_program *)p};
+  R.r = LM_NEW(c->arena, lm_recipe);
+  R.set_file = LM_NEW(c->arena, lm_file);
+  *R.set_file = *p->files[0];
+  R.set_file->dir = ".";
+  R.defaults = LM_NEW_N(c->arena, const ast_expr *, LM_SCHEMA_COUNT);
+  *R.r = (lm_recipe){.c = c,
+                     .program = p,
+                     .name = of->name.text,
+                     .loc = of->name.loc,
+                     .settings = LM_NEW(c->arena, lm_settings)};
+  return R;
+}
+
 lm_recipe *lm_recipe_resolve(lm_ctx *c, const lm_program *p, const char *name,
                              const char *const *sets, int n_sets) {
   lm_decl_ref ref = choose(c, p, name);
   if (!ref.decl)
     return NULL;
-  lm_recipe *r = LM_NEW(c->arena, lm_recipe);
-  lm_resolver R = {.c = c, .p = (lm_program *)p, .r = r, .set_file = LM_NEW(c->arena, lm_file)};
-  *R.set_file = *p->files[0];
-  R.set_file->dir = ".";
-  R.defaults = LM_NEW_N(c->arena, const ast_expr *, LM_SCHEMA_COUNT);
-  *r = (lm_recipe){.c = c,
-                   .program = p,
-                   .name = ref.decl->name.text,
-                   .loc = ref.decl->name.loc,
-                   .settings = LM_NEW(c->arena, lm_settings)};
+  lm_resolver R = lm_resolver_new(c, p, ref.decl);
+  lm_recipe *r = R.r;
   lm_settings s = {0};
   lm_settings_of(&R, ref, "recipe", &s);
   for (int i = 0; i < n_sets; i++)

@@ -278,6 +278,12 @@ struct lm_recipe {
 lm_recipe *lm_recipe_resolve(lm_ctx *c, const lm_program *p, const char *name,
                              const char *const *sets, int n_sets);
 
+// Reports what is wrong with a data section by itself; one that others extend may lack what they
+// add.
+void lm_recipe_check_data(lm_ctx *c, const lm_program *p, lm_decl_ref ref);
+// The call in `model NAME = CALL`; its target is NULL if it is none of a model, which is reported.
+lm_recipe_call lm_recipe_model_of(lm_ctx *c, const lm_program *p, lm_decl_ref ref);
+
 // Reports what cannot run yet.
 void lm_recipe_report_unsupported(const lm_recipe *r);
 

@@ -204,6 +204,32 @@ static void check_sources(const lm_reader *d, const lm_recipe_data *x) {
     lm_error(d->R->c, x->holdouts[i].loc, "E202", "nothing can be held out of finished batches");
 }
 
+// Keys and values of a section; whether all that it needs is there is another question.
+static void read_section(const lm_reader *d, lm_recipe_data *out) {
+  const lm_settings *s = d->s;
+  read_tokenizer(d, out);
+  for (uint32_t i = 0; i < s->n; i++) {
+    if (!s->v[i]->broken && !strcmp(s->v[i]->key->path, "data.source"))
+      read_source(d, s->v[i], out);
+    if (!strcmp(s->v[i]->key->path, "data.holdout"))
+      read_holdout(d, s->v[i], out);
+  }
+  if (!out->replays) {
+    out->seq = read_length(d, "data.pack", lm_read_value(d, "data.pack"),
+                           lm_read_setting(d, "data.pack"));
+    read_stages(d, out);
+  }
+  check_sources(d, out);
+}
+
+void lm_recipe_check_data(lm_ctx *c, const lm_program *p, lm_decl_ref ref) {
+  lm_resolver R = lm_resolver_new(c, p, ref.decl);
+  lm_settings s = {0};
+  lm_settings_of(&R, ref, "data", &s);
+  if (has_source(&s))
+    read_section(&(lm_reader){&R, R.r, &s}, &R.r->data);
+}
+
 void lm_read_data(const lm_reader *recipe) {
   const ast_expr *e = lm_read_value(recipe, "recipe.data");
   if (!e)
@@ -224,19 +250,7 @@ void lm_read_data(const lm_reader *recipe) {
   lm_reader d = {recipe->R, recipe->r, &s};
   out->name = e->text;
   out->loc = ref.decl->name.loc;
-  read_tokenizer(&d, out);
-  for (uint32_t i = 0; i < s.n; i++) {
-    if (!s.v[i]->broken && !strcmp(s.v[i]->key->path, "data.source"))
-      read_source(&d, s.v[i], out);
-    if (!strcmp(s.v[i]->key->path, "data.holdout"))
-      read_holdout(&d, s.v[i], out);
-  }
-  if (!out->replays) {
-    out->seq = read_length(&d, "data.pack", lm_read_value(&d, "data.pack"),
-                           lm_read_setting(&d, "data.pack"));
-    read_stages(&d, out);
-  }
-  check_sources(&d, out);
+  read_section(&d, out);
   if (!has_source(&s))
     lm_error(d.R->c, out->loc, "E204", "data section '%s' has no 'source'", out->name);
   out->shuffle_docs = lm_read_whole(&d, "data.shuffle", 0);

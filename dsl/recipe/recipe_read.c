@@ -19,6 +19,22 @@ static void read_weights(const lm_reader *d, const lm_decl_ref *named) {
   r->from_loc = from->loc;
 }
 
+static const ast_expr *instance_call(const lm_reader *d, const ast_decl *named) {
+  if (lm_callee(named->inst))
+    return named->inst;
+  lm_error(d->R->c, named->inst->loc, "E207", "an instance is a call of a model, such as Llama()");
+  return NULL;
+}
+
+lm_recipe_call lm_recipe_model_of(lm_ctx *c, const lm_program *p, lm_decl_ref ref) {
+  lm_resolver R = lm_resolver_new(c, p, ref.decl);
+  lm_settings none = {0};
+  lm_reader d = {&R, R.r, &none};
+  const ast_expr *call = instance_call(&d, ref.decl);
+  read_weights(&d, &ref);
+  return call ? lm_read_call(&d, call, ref.file, DC_MODEL, 0) : (lm_recipe_call){0};
+}
+
 static const ast_expr *read_named_model(const lm_reader *d, const ast_expr *e,
                                         const lm_file **file) {
   lm_decl_ref ref = lm_program_find(d->R->p, *file, e->text);
@@ -44,11 +60,7 @@ static const ast_expr *read_named_model(const lm_reader *d, const ast_expr *e,
   }
   d->r->model_decl = ref;
   *file = ref.file;
-  if (lm_callee(ref.decl->inst))
-    return ref.decl->inst;
-  lm_error(d->R->c, ref.decl->inst->loc, "E207",
-           "an instance is a call of a model, such as Llama()");
-  return NULL;
+  return instance_call(d, ref.decl);
 }
 
 static void read_model(const lm_reader *d) {

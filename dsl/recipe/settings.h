@@ -42,6 +42,9 @@ typedef struct lm_resolver {
   bool base_missing;         // a chain of `extends` is broken: what is not given may have been
 } lm_resolver;
 
+// With a recipe that holds nothing yet but its name, that of `of`.
+lm_resolver lm_resolver_new(lm_ctx *c, const lm_program *p, const ast_decl *of);
+
 typedef struct lm_settings_layer {
   const lm_file *file;
   const char *who; // the same pointer for all of a layer
