@@ -386,6 +386,74 @@ static bool is_host_scalar(const el_val *v) {
   return v->k == V_TENSOR && v->v && v->v->type.dtype == LM_F64 && v->v->type.rank == 0;
 }
 
+// The functions that are made, and their arguments.
+typedef struct made {
+  el_axes elements, blocks;
+  lm_func *rates, *update;
+  lm_value *step, *run;            // of @rates
+  lm_value *p, *g, *scale, *group; // of @update; group: NULL if there is one
+  lm_lowered_states states;
+  el_val *state;
+} made;
+
+static void axes_make(lm_elab *e, const lm_lowered *l, made *m) {
+  el_axis *b = element_axis(e, "blk", lm_lowered_blocks(l));
+  el_axes_push(e, &m->elements, b);
+  el_axes_push(e, &m->elements, element_axis(e, "el", LM_BLOCK));
+  el_axes_push(e, &m->blocks, b);
+}
+
+static void rates_begin(lm_elab *e, made *m) {
+  lm_type number = lm_type_make(LM_F64, NULL, 0);
+  m->rates = lm_func_add(e->m, LM_SYM(e->c, "rates"));
+  m->step = lm_arg_add(e->m, m->rates->body, number, LM_SYM(e->c, "step"));
+  m->run = lm_arg_add(e->m, m->rates->body, number, LM_SYM(e->c, "run"));
+}
+
+// Arguments: p, g, the states, grad_scale, group.
+static void update_begin(lm_elab *e, const ast_decl *d, bool groups, lm_loc at, made *m) {
+  lm_func *f = m->update = lm_func_add(e->m, LM_SYM(e->c, "update"));
+  m->p = arena_arg(e, f, &m->elements, LM_SYM(e->c, "p"));
+  m->g = arena_arg(e, f, &m->elements, LM_SYM(e->c, "g"));
+  e->b = (lm_builder){.m = e->m, .at = f->body, .loc = at};
+  m->states = lm_optimizer_states(e, d);
+  m->state = LM_NEW_N(e->a, el_val, m->states.n + 1);
+  for (uint32_t i = 0; i < m->states.n; i++) {
+    lm_value *arg = arena_arg(e, f, &m->elements, m->states.v[i].name);
+    m->state[i] = el_tensor(K_F32, &m->elements, arg);
+  }
+  m->scale = lm_arg_add(e->m, f->body, lm_type_make(LM_F32, NULL, 0), LM_SYM(e->c, "grad_scale"));
+  lm_type ints = el_ir_type(e, K_INT, &m->blocks);
+  m->group = groups ? lm_arg_add(e->m, f->body, ints, LM_SYM(e->c, "group")) : NULL;
+}
+
+static void optimizer_make(lm_elab *e, lm_recipe *r, el_inst *inst, const ast_member *method,
+                           const combos *c, lm_lowered *out) {
+  made m = {0};
+  el_val lr;
+  axes_make(e, out, &m);
+  make_norm(e, &m.elements);
+  rates_begin(e, &m);
+  update_begin(e, inst->decl, c->n > 1, method->loc, &m);
+  out->states = m.states.v;
+  out->n_states = (int)m.states.n;
+  el_val rate = schedule(e, r, host_scalar(m.step), host_scalar(m.run));
+  if (rate.k == V_ERROR)
+    return;
+  if (!bind_hyperparameters(e, r, inst, c, m.group, &m.blocks, &rate, &lr))
+    return;
+  if (lr.k != V_ERROR)
+    lr = el_as_tensor(e, &lr, method->loc);
+  lm_value *scaled = lm_emit2(&e->b, LM_OP_MUL, m.g, m.scale);
+  el_val p = el_tensor(K_F32, &m.elements, m.p), g = el_tensor(K_F32, &m.elements, scaled);
+  lm_optimizer_values in = {method, &m.elements, {p, g, host_scalar(m.step)}, m.states, m.state};
+  el_val *now = LM_NEW_N(e->a, el_val, m.states.n + 1);
+  if (!lm_optimizer_run(e, &in, now))
+    return;
+  update_return(e, m.update, out, now, scaled);
+  lm_lower_rates(e, m.rates, m.update, is_host_scalar(&lr) ? lr.v : NULL);
+}
+
 void lm_lower_optimizer(lm_elab *e, lm_recipe *r, lm_lowered *out) {
   combos c = assign_groups(e, r, out);
   ast_decl *d = r->optimizer.target.decl;
@@ -399,51 +467,7 @@ void lm_lower_optimizer(lm_elab *e, lm_recipe *r, lm_lowered *out) {
   e->frame = &frame;
   e->n_loops = 0;
   e->mode = EL_UPDATE;
-  const ast_member *m = lm_optimizer_members(e, d);
-  if (!m)
-    return;
-  el_axes axes = {0}, blk = {0};
-  el_axis *b = element_axis(e, "blk", lm_lowered_blocks(out));
-  el_axis *el = element_axis(e, "el", LM_BLOCK);
-  el_axes_push(e, &axes, b);
-  el_axes_push(e, &axes, el);
-  el_axes_push(e, &blk, b);
-  make_norm(e, &axes);
-  lm_type number = lm_type_make(LM_F64, NULL, 0);
-  lm_func *rates = lm_func_add(e->m, LM_SYM(e->c, "rates"));
-  lm_func *update = lm_func_add(e->m, LM_SYM(e->c, "update"));
-  lm_value *step = lm_arg_add(e->m, rates->body, number, LM_SYM(e->c, "step"));
-  lm_value *run = lm_arg_add(e->m, rates->body, number, LM_SYM(e->c, "run"));
-  lm_value *p = arena_arg(e, update, &axes, LM_SYM(e->c, "p"));
-  lm_value *g = arena_arg(e, update, &axes, LM_SYM(e->c, "g"));
-  e->b = (lm_builder){.m = e->m, .at = update->body, .loc = m->loc};
-  lm_lowered_states states = lm_optimizer_states(e, d);
-  out->states = states.v;
-  out->n_states = (int)states.n;
-  el_val *state = LM_NEW_N(e->a, el_val, states.n + 1);
-  el_val *new = LM_NEW_N(e->a, el_val, states.n + 1);
-  for (uint32_t i = 0; i < states.n; i++)
-    state[i] = el_tensor(K_F32, &axes, arena_arg(e, update, &axes, states.v[i].name));
-  lm_value *scale =
-      lm_arg_add(e->m, update->body, lm_type_make(LM_F32, NULL, 0), LM_SYM(e->c, "grad_scale"));
-  lm_value *group =
-      c.n > 1 ? lm_arg_add(e->m, update->body, el_ir_type(e, K_INT, &blk), LM_SYM(e->c, "group"))
-              : NULL;
-  el_val rate = schedule(e, r, host_scalar(step), host_scalar(run));
-  el_val lr;
-  if (rate.k == V_ERROR || !bind_hyperparameters(e, r, inst, &c, group, &blk, &rate, &lr))
-    return;
-  if (lr.k != V_ERROR)
-    lr = el_as_tensor(e, &lr, m->loc);
-  lm_value *scaled = lm_emit2(&e->b, LM_OP_MUL, g, scale);
-  lm_optimizer_values in = {
-      m,
-      &axes,
-      {el_tensor(K_F32, &axes, p), el_tensor(K_F32, &axes, scaled), host_scalar(step)},
-      states,
-      state};
-  if (!lm_optimizer_run(e, &in, new))
-    return;
-  update_return(e, update, out, new, scaled);
-  lm_lower_rates(e, rates, update, is_host_scalar(&lr) ? lr.v : NULL);
+  const ast_member *method = lm_optimizer_members(e, d);
+  if (method)
+    optimizer_make(e, r, inst, method, &c, out);
 }

@@ -137,22 +137,28 @@ static bool is_incomplete(const ast_decl *d) {
   return false;
 }
 
+static bool check_second_update(lm_elab *e, const ast_decl *d, const ast_member *m) {
+  el_err(e, m->loc, "E0B7", "optimizer %s has update twice", d->name.text);
+  return false;
+}
+
+static bool check_member(lm_elab *e, const ast_decl *d, const ast_member *m,
+                         const ast_member *update) {
+  if (m->kind == MB_ERROR)
+    return true; // reported
+  if (m->kind == MB_STATE)
+    return check_state(e, d, m, update);
+  if (m == update)
+    return check_update(e, m);
+  bool again = update && m->kind == MB_METHOD && m->names.v[0].text == update->names.v[0].text;
+  return again ? check_second_update(e, d, m) : check_stranger(e, d, m);
+}
+
 const ast_member *lm_optimizer_members(lm_elab *e, const ast_decl *d) {
   const ast_member *update = update_find(d);
   bool ok = update != NULL && !is_incomplete(d);
-  for (uint32_t i = 0; i < d->members.n; i++) {
-    const ast_member *m = d->members.v[i];
-    if (m->kind == MB_ERROR)
-      continue;
-    if (m->kind == MB_STATE)
-      ok &= check_state(e, d, m, update);
-    else if (m == update)
-      ok &= check_update(e, m);
-    else if (m->kind == MB_METHOD && update && m->names.v[0].text == update->names.v[0].text)
-      ok = (el_err(e, m->loc, "E0B7", "optimizer %s has update twice", d->name.text), false);
-    else
-      ok &= check_stranger(e, d, m);
-  }
+  for (uint32_t i = 0; i < d->members.n; i++)
+    ok &= check_member(e, d, d->members.v[i], update);
   if (!update && !is_incomplete(d))
     el_err(e, d->loc, "E0B3", "optimizer %s has no %s", d->name.text, form);
   return ok ? update : NULL;
@@ -256,30 +262,32 @@ static void bind_arguments(lm_elab *e, el_inst *inst, const ast_member *update) 
                  false);
 }
 
+static void run_symbolic(lm_elab *e, el_inst *inst, const ast_member *update) {
+  const ast_decl *d = inst->decl;
+  el_axes elements = {0}, none = {0};
+  el_axis *el = el_axis_new(e, LM_SYM(e->c, "el"), lm_size_dim(e->a, LM_SYM(e->c, "el")), 0);
+  el->element = true;
+  el_axes_push(e, &elements, el);
+  lm_lowered_states states = lm_optimizer_states(e, d);
+  bind_arguments(e, inst, update);
+  el_where_check_all(e, &(el_where){&d->sig, d->name.text, d->loc, NULL});
+  el_val element = el_tensor(K_F32, &elements, NULL), step = el_tensor(K_NUM, &none, NULL);
+  el_val *out = LM_NEW_N(e->a, el_val, states.n + 1), *state = LM_NEW_N(e->a, el_val, states.n + 1);
+  for (uint32_t i = 0; i < states.n; i++)
+    state[i] = element;
+  lm_optimizer_values in = {update, &elements, {element, element, step}, states, state};
+  lm_optimizer_run(e, &in, out);
+}
+
 void lm_optimizer_check(lm_elab *e, const lm_file *file, ast_decl *d) {
   el_inst inst = {.decl = d, .file = file, .path = LM_SYM(e->c, "")};
   el_ref self = {.inst = &inst};
   el_frame frame = {.file = file, .self = &self, .real = K_REAL, .what = d->name.text};
   el_mode mode = e->mode;
-  el_axes elements = {0}, none = {0};
   e->frame = &frame;
   e->mode = EL_UPDATE;
   const ast_member *update = lm_optimizer_members(e, d);
-  if (update) {
-    el_axis *el = el_axis_new(e, LM_SYM(e->c, "el"), lm_size_dim(e->a, LM_SYM(e->c, "el")), 0);
-    el->element = true;
-    el_axes_push(e, &elements, el);
-    lm_lowered_states states = lm_optimizer_states(e, d);
-    bind_arguments(e, &inst, update);
-    el_where_check_all(e, &(el_where){&d->sig, d->name.text, d->loc, NULL});
-    el_val element = el_tensor(K_F32, &elements, NULL);
-    lm_optimizer_values in = {
-        update, &elements, {element, element, el_tensor(K_NUM, &none, NULL)}, states, NULL};
-    el_val *out = LM_NEW_N(e->a, el_val, states.n + 1);
-    in.state = LM_NEW_N(e->a, el_val, states.n + 1);
-    for (uint32_t i = 0; i < states.n; i++)
-      in.state[i] = element;
-    lm_optimizer_run(e, &in, out);
-  }
+  if (update)
+    run_symbolic(e, &inst, update);
   e->mode = mode;
 }
