@@ -168,7 +168,7 @@ static void extents_name(lm_plan *p) {
 lm_status lm_session_probe(const lm_session *s, lm_module *m) {
   lm_pass_env env = {0};
   bool ok;
-  LM_TRY(lm_pass_run_list(m, "inline,analyze,simplify,cse,dce,lookahead", &env, &ok));
+  LM_TRY(lm_pass_run_list(m, "inline,analyze,simplify,cse,dce,causal", &env, &ok));
   return lm_cli_verdict(s->cli);
 }
 
