@@ -102,6 +102,12 @@ class Run:
         return path
 
 
+def children_seconds():
+    """processor time of the processes that this one has started and waited for"""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def doctor(run, name):
     """The row of that name in what `lmc doctor` finds here, with the processor as LMC_CPU limits it."""
     return next(row for row in json.loads(run.result("doctor", "--json")[1]) if row["name"] == name)
@@ -168,9 +174,9 @@ def folder_bytes(path):
     return out
 
 
-def wait_for(path, process, seconds=120):
+def wait_for(path, process):
     """until there is such a file, or the process has ended"""
-    end = time.time() + seconds
+    end = time.time() + HANG_SECONDS
     while not os.path.exists(path) and process.poll() is None and time.time() < end:
         time.sleep(0.005)
 

@@ -4,13 +4,13 @@
 
 The exit status is 0 if every test passed or was skipped, 1 if one failed, 2 if no test matches --only.
 """
-import argparse, collections, glob, importlib, multiprocessing, os, random, resource, signal, subprocess, sys, tempfile, traceback
+import argparse, collections, glob, importlib, multiprocessing, os, random, signal, subprocess, sys, tempfile, time, traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FOLDERS = [HERE, os.path.join(os.path.dirname(HERE), "product")]
 sys.path[:0] = FOLDERS
 sys.dont_write_bytecode = True
-from harness import HANG_SECONDS, ROOT, Run, Skip, limits_set
+from harness import HANG_SECONDS, ROOT, Run, Skip, children_seconds, limits_set
 
 MESSAGE_LINES = 30         # of a failed program's output
 
@@ -46,7 +46,7 @@ def tests(only, programs):
 
 
 def processor_seconds():
-    return sum(u.ru_utime + u.ru_stime for u in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)))
+    return time.process_time() + children_seconds()
 
 
 def run(name):

@@ -195,7 +195,7 @@ def test_arguments_ahead(run):
 def test_tuned(run):
     """max-autotune: algorithms of products are measured once, kept with the run and for others, and hold when it goes on"""
     fake = Fake(run, heavy=True)
-    file = small(run, steps=2, rows=1, seq=8, depth=1, more='save = checkpoint("run", every = 1 steps)\n  compile = mode("max-autotune", budget = 60 s)')
+    file = small(run, steps=2, rows=1, seq=8, depth=1, more='save = checkpoint("run", every = 1 steps)\n  compile = mode("max-autotune", budget = 3600 s)')
     own, products = {"LMC_CACHE": run.path("cache")}, ("--target", "cuda", "--enable-pass", "cse")   # passes of the user's choice: no other steps are tried
 
     def train(folder, *args):

@@ -3,7 +3,7 @@ import json, os, re, time
 
 import numpy as np
 
-from harness import ROOT, check, distance, folder_bytes, small, within
+from harness import ROOT, check, distance, folder_bytes, small, wait_for, within
 
 
 def test_chunked_vocabulary(run):
@@ -154,20 +154,24 @@ recipe R {{
     within("what the parts leave out", abs(total - parts - said["arenas"]["io"]) / total, 0.02)
 
 
+def anonymous_bytes(process):
+    found = re.search(r"RssAnon:\s+(\d+) kB", open(f"/proc/{process.pid}/status").read())
+    return int(found[1]) * 1024 if found else 0
+
+
 def test_predicted(run):
     """anonymous memory of a run: what the plan says, and at most 32 MB for everything else"""
-    file = small(run, steps=4, rows=128, seq=64)
+    file = small(run, steps=400, rows=128, seq=64)
     predicted = plan_of(run, file)["peak_bytes"]
     p = run.start("run", file, "-q", "--out", run.path("run"))
-    most = 0
-    while p.poll() is None:
-        try:
-            found = re.search(r"RssAnon:\s+(\d+) kB", open(f"/proc/{p.pid}/status").read())
-        except OSError:
-            break
-        most = max(most, int(found[1]) * 1024 if found else 0)
-        time.sleep(0.005)
-    check(p.wait() == 0, p.communicate()[1])
-    check(most > 0.8 * predicted, f"{most} bytes resident, {predicted} predicted")
+    wait_for(run.path("run/metrics.jsonl"), p)
+    try:
+        while p.poll() is None and open(run.path("run/metrics.jsonl")).read().count("\n") < 3:   # all of it was written to by then
+            time.sleep(0.005)
+        most = anonymous_bytes(p)
+    finally:
+        p.kill()
+        p.communicate()
+    check(most > 0.8 * predicted)
     if not run.slow:
         within("MB resident beyond the plan", (most - predicted) / 1e6, 32)

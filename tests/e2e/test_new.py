@@ -28,7 +28,9 @@ def test_new_trains(run):
     facts, text = made(run, "small", "small.txt")
     check('source files = text("small.txt")' in text and "tokenizer = bytes()" in text, text)
     check(facts["text"]["bytes"] == os.path.getsize(run.path("small.txt")), facts)
-    check(0 < facts["run"]["seconds"] < 60, facts)   # of 6 s, on a machine that does other things too
+    plan = facts["run"]
+    seconds = plan["steps"] * plan["batch"] / plan["tokens_per_s"]
+    check(abs(plan["seconds"] - seconds) < 0.1 + 1e-3 * seconds, facts)   # printed with one decimal
     run("run", "small.lm", "--steps", 4, "-q", cwd=run.folder)
     out = run("generate", "runs/small", "--prompt", "the ", "-n", 8, cwd=run.folder)
     check(out.startswith("the ") and len(out) > 5, out)
@@ -158,10 +160,10 @@ def test_new_in_transformers(run):
     run("export", "runs/small", "--format", "hf", "-o", "there", cwd=run.folder)
     ids = list(b"the old house")
     side("logits", run.path("there"), json.dumps(ids), run.path("logits.npy"))
-    theirs = np.load(run.path("logits.npy"))[-1]
+    theirs = np.load(run.path("logits.npy"))[-1].astype("f8")
     ours = run("generate", "runs/small", "--prompt", bytes(ids).decode(), "--ids", "-n", 1, "-t", 0, "--set", "precision.compute=f32",
                cwd=run.folder)
-    check(int(ours) == theirs.argmax() and np.ptp(theirs) > 0.1, (ours, np.ptp(theirs), theirs.argmax()))
+    check(theirs.max() - theirs[int(ours)] < 1e-4 and np.ptp(theirs) > 0.1, (ours, theirs.argmax()))   # 1e-4: a tie, in f32
 
 
 def test_new_links(run):

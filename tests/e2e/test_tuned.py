@@ -22,7 +22,7 @@ def cached(run):
     return [x for x in os.listdir(run.path("cache")) if x.startswith("tuned-")]
 
 
-def file_of(run, budget="60 s", name="small.lm"):
+def file_of(run, budget="3600 s", name="small.lm"):
     return small(run, rows=8, seq=64, more=MORE.format(budget=budget), name=name)
 
 
@@ -82,7 +82,7 @@ def test_step_cache(run):
     """steps are measured once; what the cache says is what runs, on the user's own passes nothing is tuned"""
     if run.slow:
         raise Skip("as step_lock, to a sanitizer")
-    file, own = small(run, depth=1, steps=2, more='compile = mode("max-autotune", budget = 300 s)'), {"LMC_CACHE": run.path("cache"), "OMP_NUM_THREADS": "1"}
+    file, own = small(run, depth=1, steps=2, more='compile = mode("max-autotune", budget = 3600 s)'), {"LMC_CACHE": run.path("cache"), "OMP_NUM_THREADS": "1"}
     bench = lambda *options: json.loads(run("bench", file, "--json", "--steps", 1, *options, env=own))["tuned_step"]
     first = bench()
     kept = [x for x in os.listdir(run.path("cache")) if x.startswith("step-")]
@@ -127,7 +127,7 @@ def test_bad_locks(run):
 
 def test_elsewhere(run):
     """commands that measure nothing refuse it; a damaged cache is as good as none; bench tells too"""
-    file = file_of(run, "20 s")
+    file = file_of(run)
     check("lmc run, lmc bench" in run("compile", file, "--mode", "max-autotune", status=1), "compile measures nothing")
     check("there are default" in run("run", file, "--mode", "fast", status=1), "the modes")
     own = {"LMC_CACHE": run.path("cache")}
