@@ -125,7 +125,8 @@ static int by_bytes(const void *a, const void *b) {
                               : (x->first > y->first) - (x->first < y->first);
 }
 
-static void axes_draw(const lm_session *s, const lm_memory_breakdown *h, const scale *k, lm_buf *b) {
+static void axes_draw(const lm_session *s, const lm_memory_breakdown *h, const scale *k,
+                      lm_buf *b) {
   int bottom = HEIGHT - BOTTOM;
   double x = LEFT + (h->peak + 0.5) * k->step;
   lm_buf_printf(b,
@@ -152,7 +153,8 @@ static void axes_draw(const lm_session *s, const lm_memory_breakdown *h, const s
                 (WIDTH + LEFT) / 2, bottom + 34);
 }
 
-static lm_status picture_write(const lm_session *s, const lm_memory_breakdown *h, const char *path) {
+static lm_status picture_write(const lm_session *s, const lm_memory_breakdown *h,
+                               const char *path) {
   if (!h->func)
     return lm_fail(LM_USER, "there are no activations to draw");
   const lm_plan_func *f = h->func;

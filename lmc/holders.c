@@ -57,7 +57,8 @@ lm_memory_breakdown lm_memory_breakdown_make(lm_arena *a, const lm_plan *p, int6
                 {LM_ARENA_CACHE, "caches of decoding"}, {LM_ARENA_COPY, "copies of parameters"}};
   lm_memory_breakdown out = {0};
   find_func(&out, a, p);
-  out.v = LM_NEW_N(a, lm_memory_item, (int)LM_COUNT(arenas) + (out.func ? out.func->n_live : 0) + 2);
+  out.v =
+      LM_NEW_N(a, lm_memory_item, (int)LM_COUNT(arenas) + (out.func ? out.func->n_live : 0) + 2);
   for (size_t i = 0; i < LM_COUNT(arenas); i++)
     if (p->arena_bytes[arenas[i].id])
       out.v[out.n++] =
@@ -73,7 +74,8 @@ lm_memory_breakdown lm_memory_breakdown_make(lm_arena *a, const lm_plan *p, int6
   return out;
 }
 
-const char *lm_memory_item_when(lm_arena *a, const lm_memory_breakdown *all, const lm_memory_item *h) {
+const char *lm_memory_item_when(lm_arena *a, const lm_memory_breakdown *all,
+                                const lm_memory_item *h) {
   if (!h->func)
     return "always";
   return lm_arena_printf(a, "steps %d to %d of %d of %s", h->first, h->last, all->func->n_steps,

@@ -20,10 +20,12 @@ typedef struct lm_memory_breakdown {
   int64_t peak_bytes;       // that many; the arena may be larger, where gaps could not be filled
 } lm_memory_breakdown;
 
-lm_memory_breakdown lm_memory_breakdown_make(lm_arena *a, const lm_plan *p,
-                           int64_t scratch); // scratch: of products, beside the arenas
+lm_memory_breakdown
+lm_memory_breakdown_make(lm_arena *a, const lm_plan *p,
+                         int64_t scratch); // scratch: of products, beside the arenas
 // Bytes live at each step of f, n_steps of them.
 int64_t *lm_memory_live(lm_arena *a, const lm_plan_func *f);
-const char *lm_memory_item_when(lm_arena *a, const lm_memory_breakdown *all,
-                           const lm_memory_item *h); // "always", "steps 4 to 210 of 320 of micro"
+const char *
+lm_memory_item_when(lm_arena *a, const lm_memory_breakdown *all,
+                    const lm_memory_item *h); // "always", "steps 4 to 210 of 320 of micro"
 #endif

@@ -52,7 +52,7 @@ typedef struct lm_tuned { // how steps are planned and products computed (tuned.
   double step_gain;
   bool recalled;                   // all of it is that of the run that goes on
   double spent;                    // seconds, of the budget
-  lm_gemm_tilings cuts;               // on the CPU; none: by default
+  lm_gemm_tilings cuts;            // on the CPU; none: by default
   struct lm_cuda_choices *choices; // on a GPU; NULL: by default
   int products, measured,
       chosen; // all; measured for this session; computed otherwise than by default

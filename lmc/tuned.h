@@ -15,7 +15,7 @@
 #define LMC_TUNED_H
 #include "lmc/session.h"
 
-bool lm_tuned_is_requested(const lm_session *s);       // by the recipe
+bool lm_tuned_is_requested(const lm_session *s);   // by the recipe
 double lm_tuned_budget(const lm_session *s);       // seconds that are left of it
 const char *lm_tuned_machine(const lm_session *s); // what times measured here hold for
 // Before there is a plan, where the recipe asks for it: what RUN/tuned.json says of the run that is

@@ -21,10 +21,10 @@ static const double MACHINE_SHARE = 0.8; // of memory, for two plans at once
 // What is tried, the likeliest gain first. Rows and places that a plan has anyway, or that make no
 // difference, are not run.
 static const lm_variant changes[] = {
-    {.off = "tile_vocab"},  {.on = "fuse_gemms"},  {.off = "fuse_gemms"}, {.on = "prepack"},
-    {.off = "prepack"}, {.rows = 1024},  {.rows = 256},   {.rows = 2048},
-    {.rows = 8192},    {.off = "fuse_loops"},  {.places = 8},   {.places = 128},
-    {.places = 4096},  {.off = "licm"}, {.on = "tile_rows"},  {.off = "tile_rows"}};
+    {.off = "tile_vocab"}, {.on = "fuse_gemms"},  {.off = "fuse_gemms"}, {.on = "prepack"},
+    {.off = "prepack"},    {.rows = 1024},        {.rows = 256},         {.rows = 2048},
+    {.rows = 8192},        {.off = "fuse_loops"}, {.places = 8},         {.places = 128},
+    {.places = 4096},      {.off = "licm"},       {.on = "tile_rows"},   {.off = "tile_rows"}};
 
 // ---- text
 

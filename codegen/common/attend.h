@@ -58,7 +58,7 @@ typedef struct lm_attend_spec {
 bool lm_attend_spec_make(const lm_module *m, const lm_op *op, lm_attend_spec *out, lm_buf *why);
 bool lm_attend_is_supported(const lm_module *m, const lm_op *op); // whether it does not
 const lm_attend_dot *lm_attend_dot_of(const lm_attend_spec *f,
-                                              const lm_value *v); // NULL if v is none
+                                      const lm_value *v); // NULL if v is none
 int lm_attend_operand(const lm_attend_spec *f,
                       const lm_value *arg); // -1: no argument; the score's cotangent is -2
 #endif

@@ -1,5 +1,5 @@
-// expand_attention.c - attention of a form that the target's kernels do not know becomes plain operations
-// again.
+// expand_attention.c - attention of a form that the target's kernels do not know becomes plain
+// operations again.
 //
 // before: %o, %lse = attend over(t, s) (%v, %q, %k) { %a = dot %q, %k over(e)  yield %a, %mask,
 // %one } after:  %a = dot %q, %k over(e)   %x = select %mask, %a, -1e30   %m = max %x over(s)   %e

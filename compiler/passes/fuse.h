@@ -6,18 +6,18 @@
 
 enum {
   LM_FUSE_MIN_POINTS = 32,    // places that keep a machine busy, where its target says no other
-  LM_FUSE_LAUNCH = 4096,  // elements that take as long as starting a kernel
+  LM_FUSE_LAUNCH = 4096,      // elements that take as long as starting a kernel
   LM_FUSE_MAX_SERIAL = 16384, // elements that one place can sum up
-  LM_FUSE_ROW = 64,       // elements that make a loop worth running
-  LM_FUSE_MAX_CHUNKED_SUMS = 65536,   // results of a sum that is done in chunks
-  LM_FUSE_CHUNKS = 64,    // of a sum over places, likewise
-  LM_FUSE_OPS = 48,       // operations of a kernel that are not recomputed anyway
+  LM_FUSE_ROW = 64,           // elements that make a loop worth running
+  LM_FUSE_MAX_CHUNKED_SUMS = 65536, // results of a sum that is done in chunks
+  LM_FUSE_CHUNKS = 64,              // of a sum over places, likewise
+  LM_FUSE_OPS = 48,                 // operations of a kernel that are not recomputed anyway
 };
 
 typedef enum {
-  LM_FUSE_UNFUSED,  // stays outside of kernels
-  LM_FUSE_REMAT, // computed again in every kernel that uses it; views
-  LM_FUSE_FUSED,  // computed once, in the kernel of its group
+  LM_FUSE_UNFUSED, // stays outside of kernels
+  LM_FUSE_REMAT,   // computed again in every kernel that uses it; views
+  LM_FUSE_FUSED,   // computed once, in the kernel of its group
 } lm_fuse_kind;
 
 typedef struct lm_fuse_edge {
@@ -76,5 +76,6 @@ void lm_fuse_leaves(const lm_fuse *s, const lm_op *op, lm_fuse_leaf *fn, void *u
 // fuse_group.c: which operations share a kernel, and what of it is needed outside
 void lm_fuse_group(lm_fuse *s);
 void lm_fuse_needs(lm_fuse *s);
-lm_type lm_fuse_parallel_axes(const lm_fuse *s, uint32_t group); // outer axes of its kernel, in order
+lm_type lm_fuse_parallel_axes(const lm_fuse *s,
+                              uint32_t group); // outer axes of its kernel, in order
 #endif

@@ -1,5 +1,5 @@
-// fuse_gemms.c - products of one input with several weights become one product with the weights side by
-// side.
+// fuse_gemms.c - products of one input with several weights become one product with the weights
+// side by side.
 //
 // before: %q = dot %x, %wq over(d) : f32[b, t, g, h, e]   %k = dot %x, %wk over(d) : f32[b, t, g,
 // e] after:  %1 = view %wq (g, h, e) -> (side)   %2 = view %wk (g, e) -> (side.1)
@@ -163,7 +163,8 @@ static bool wanted(const pack *p, const lm_pass_env *env) {
   const lm_plan_target *target = env ? env->target : NULL;
   if (!target || lm_pass_is_forced(env, "fuse_gemms"))
     return true;
-  return target->launch > 0 && pays(p, (double)target->launch, !lm_pass_is_off(env, "hoist_params"));
+  return target->launch > 0 &&
+         pays(p, (double)target->launch, !lm_pass_is_off(env, "hoist_params"));
 }
 
 // ---- writing

@@ -1,5 +1,5 @@
-// fuse_loops.c - two loops of as many turns become one, where no turn of the second waits for another turn
-// of the first.
+// fuse_loops.c - two loops of as many turns become one, where no turn of the second waits for
+// another turn of the first.
 //
 // before: %s, %z = loop 8 over(part) %i { … yield %s1, %z1 }   %t = sum %s over(part)
 //         %g = loop 8 over(part) %j { %z2 = at %z, %j   %x1 = at %xs, %j   … yield %g1 }

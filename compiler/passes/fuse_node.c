@@ -187,7 +187,8 @@ static bool sums_many_rows(const lm_fuse *s, const lm_op *op) {
     if (op->attr.axes[i] == x.axis[x.rank - 1])
       return false;
   return elements(m, x) > LM_FUSE_MAX_SERIAL && rows >= s->machine.chunks &&
-         kept <= 16 * LM_FUSE_MAX_CHUNKED_SUMS && (kept < LM_FUSE_MAX_CHUNKED_SUMS || rows >= 16 * s->machine.chunks);
+         kept <= 16 * LM_FUSE_MAX_CHUNKED_SUMS &&
+         (kept < LM_FUSE_MAX_CHUNKED_SUMS || rows >= 16 * s->machine.chunks);
 }
 
 // Chunks of equal number share an axis, so that kernels that add them up are the same.

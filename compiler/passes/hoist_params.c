@@ -1,6 +1,6 @@
-// hoist_params.c - what is computed with is made of parameters once a change, not wherever it is used:
-// bf16 copies of f32, weights side by side (pass pack) or in another layout (pass layout), which
-// end in a concatenation or in a cast to their own type.
+// hoist_params.c - what is computed with is made of parameters once a change, not wherever it is
+// used: bf16 copies of f32, weights side by side (pass pack) or in another layout (pass layout),
+// which end in a concatenation or in a cast to their own type.
 //
 // before: %w = param @w[%i] : f32[d, f]   %h = cast %w : bf16[d, f]   %y = dot %x, %h over(d)
 //         %g = param @g[%i] : f32[d, f]   %u = param @u[%i] : f32[d, f]   %c = concat %g, %u (f, f)

@@ -55,7 +55,7 @@ lm_status lm_pass_run_list(lm_module *m, const char *names, const lm_pass_env *e
 lm_status lm_pass_disable(lm_arena *a, const char *names, lm_pass_env *env);
 lm_status
 lm_pass_force(lm_arena *a, const char *names,
-            lm_pass_env *env); // likewise: what `asked` says. LM_USER also on one that is off
+              lm_pass_env *env); // likewise: what `asked` says. LM_USER also on one that is off
 bool lm_pass_is_off(const lm_pass_env *env, const char *name);
 bool lm_pass_is_forced(const lm_pass_env *env, const char *name);
 // Runs lm_pipeline as far as it goes to `stage`.

@@ -85,8 +85,8 @@ static bool runs_find(laying *l) {
 static bool has_code(const laying *l) {
   lm_plan_gemm g;
   const lm_plan_target *t = l->target;
-  if (!lm_plan_gemm_from_dot(l->m, l->dot, &g) || g.n_batch || g.c_n != 1 || g.n.fixed != l->lines ||
-      g.k.fixed != l->places)
+  if (!lm_plan_gemm_from_dot(l->m, l->dot, &g) || g.n_batch || g.c_n != 1 ||
+      g.n.fixed != l->lines || g.k.fixed != l->places)
     return false;
   g.b_lines = l->panel.lines;
   g.b_group = l->panel.group;

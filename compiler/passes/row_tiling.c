@@ -58,7 +58,8 @@ static bool operands_fit(const lm_row_tiling *r, const lm_op *op) {
     lm_type t = op->in[i]->type;
     if (lm_type_dynamic(r->m, t))
       return false;
-    if (lm_type_intersects(t, r->rows) && !lm_row_tiling_is_contiguous(r, t) && !lm_type_subset(t, r->rows))
+    if (lm_type_intersects(t, r->rows) && !lm_row_tiling_is_contiguous(r, t) &&
+        !lm_type_subset(t, r->rows))
       return false;
   }
   return true;
@@ -97,7 +98,8 @@ static lm_attr without_rows(const lm_row_tiling *r, const lm_op *op, bool *out_r
 
 bool lm_row_tiling_is_row_sum(const lm_row_tiling *r, const lm_op *op) {
   bool rows;
-  if ((op->code != LM_OP_SUM && op->code != LM_OP_MAX) || !lm_row_tiling_is_contiguous(r, op->in[0]->type))
+  if ((op->code != LM_OP_SUM && op->code != LM_OP_MAX) ||
+      !lm_row_tiling_is_contiguous(r, op->in[0]->type))
     return false;
   lm_attr a = without_rows(r, op, &rows);
   return rows && a.n_axes && op->in[0]->type.rank == r->rows.rank + a.n_axes;

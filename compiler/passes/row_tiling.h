@@ -1,5 +1,5 @@
-// row_tiling.h - operations of a region that compute each row by itself run some rows at a time: what
-// passes chunk and slab share.
+// row_tiling.h - operations of a region that compute each row by itself run some rows at a time:
+// what passes chunk and slab share.
 //
 // before: %y = f(%x) : f32[b, t, d]
 // after:  %xs = view %x (b, t) -> (part, row) : f32[part, row, d]
@@ -37,12 +37,12 @@ typedef struct lm_row_tiling {
 
 bool lm_type_intersects(lm_type t, lm_type axes); // they share an axis
 lm_type lm_dot_free_axes(const lm_op *dot,
-                        int side); // axes of the product that its other operand has not
+                         int side); // axes of the product that its other operand has not
 // Sets row_count and turns: the most rows at a time, at most `most`, that divide all; false if that
 // is less than two turns or few rows.
 bool lm_row_tiling_divide(lm_row_tiling *r, int64_t most);
 bool lm_row_tiling_is_contiguous(const lm_row_tiling *r,
-                      lm_type t); // has all rows, next to each other and in order
+                                 lm_type t); // has all rows, next to each other and in order
 bool lm_row_tiling_has_only_rows(const lm_row_tiling *r, lm_type t);
 bool lm_row_tiling_is_rowwise(
     const lm_row_tiling *r,

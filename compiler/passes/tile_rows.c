@@ -1,6 +1,6 @@
-// tile_rows.c - operations that compute each row by itself, around products with weights, run some rows
-// at a time: a slab of rows goes through half a block, so that what lies between the operations
-// stays in the second-level caches.
+// tile_rows.c - operations that compute each row by itself, around products with weights, run some
+// rows at a time: a slab of rows goes through half a block, so that what lies between the
+// operations stays in the second-level caches.
 //
 // before: %n = mul %x, %r : f32[b, t, d]     %g = dot %n, %wg over(d) : f32[b, t, ff]   %a = tanh
 // %g
@@ -138,14 +138,15 @@ static bool is_alone(const lm_row_tiling *r, const lm_op *op) {
   if (op->code != LM_OP_DOT)
     return lm_row_tiling_is_rowwise(r, op);
   for (int i = 0; i < 2; i++)
-    if (lm_type_intersects(op->in[i]->type, r->rows) && !lm_row_tiling_is_contiguous(r, op->in[i]->type))
+    if (lm_type_intersects(op->in[i]->type, r->rows) &&
+        !lm_row_tiling_is_contiguous(r, op->in[i]->type))
       return false;
   return true;
 }
 
 static bool is_product(const lm_row_tiling *r, const lm_op *op) {
-  return op->code == LM_OP_DOT &&
-         (!lm_type_intersects(op->in[0]->type, r->rows) || !lm_type_intersects(op->in[1]->type, r->rows));
+  return op->code == LM_OP_DOT && (!lm_type_intersects(op->in[0]->type, r->rows) ||
+                                   !lm_type_intersects(op->in[1]->type, r->rows));
 }
 
 // As many rows as find room in the target's caches, with the widest product that has them and its
@@ -405,7 +406,9 @@ static bool marks_make(slab *s) {
     reaches(n->op, &v);
     if (n->op->body)
       lm_region_walk(n->op->body, reaches, &v);
-    n->op->mark = n->inside ? LM_ROW_TILE_FOLLOWS | LM_ROW_TILE_INSIDE : n->follows ? LM_ROW_TILE_FOLLOWS : 0;
+    n->op->mark = n->inside    ? LM_ROW_TILE_FOLLOWS | LM_ROW_TILE_INSIDE
+                  : n->follows ? LM_ROW_TILE_FOLLOWS
+                               : 0;
     if (!n->inside)
       continue;
     if (!s->by.first)

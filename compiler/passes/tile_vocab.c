@@ -1,5 +1,5 @@
-// tile_vocab.c - a large product that is only used row by row runs some rows at a time, so that it never
-// exists whole.
+// tile_vocab.c - a large product that is only used row by row runs some rows at a time, so that it
+// never exists whole.
 //
 // before: %z = dot %x, %w over(d) : f32[b, t, vocab]   %m = max %z over(vocab)   …   %l = sub %lse,
 // %at : f32[b, t]
@@ -72,8 +72,9 @@ static uint32_t mark_for(const chunk *c, const lm_op *op) {
     return reached ? LM_ROW_TILE_FOLLOWS : 0;
   if (lm_row_tiling_is_row_sum(&c->by, op))
     return LM_ROW_TILE_FOLLOWS | LM_ROW_TILE_INSIDE | LM_ROW_TILE_REDUCED;
-  bool goes = lm_row_tiling_is_rowwise(&c->by, op) && (lm_row_tiling_has_only_rows(&c->by, op->out[0]->type) ||
-                                            lm_type_intersects(op->out[0]->type, c->by.wide));
+  bool goes = lm_row_tiling_is_rowwise(&c->by, op) &&
+              (lm_row_tiling_has_only_rows(&c->by, op->out[0]->type) ||
+               lm_type_intersects(op->out[0]->type, c->by.wide));
   return goes ? LM_ROW_TILE_FOLLOWS | LM_ROW_TILE_INSIDE : LM_ROW_TILE_FOLLOWS;
 }
 

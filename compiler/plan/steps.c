@@ -237,7 +237,8 @@ void lm_step_dot(planner *p, lm_op *op) {
   place in[LM_DOT_ADDENDS + 2], out[LM_GELU_OF + 1];
   uint32_t n_out = op->n_out > 1 && p->uses[op->out[LM_GELU_OF]->id] ? 2 : 1;
   for (uint32_t i = 0; i < op->n_in; i++)
-    in[i] = i < LM_DOT_ADDENDS ? *lm_value_location(p, op->in[i]) : lm_value_dense(p, op->in[i], op);
+    in[i] =
+        i < LM_DOT_ADDENDS ? *lm_value_location(p, op->in[i]) : lm_value_dense(p, op->in[i], op);
   for (uint32_t i = 0; i < n_out; i++)
     out[i] = result_new(p, op->out[i], op);
   int64_t capacity[LM_COUNT(p->plan->extents)];

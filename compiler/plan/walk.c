@@ -210,9 +210,9 @@ static void const_walk(planner *p, lm_op *op) {
   lm_value *v = op->out[0];
   if (!p->in_memory[v->id])
     return;
-  place_set(
-      p, v,
-      lm_location_dense(p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, "const"), v->type));
+  place_set(p, v,
+            lm_location_dense(p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, "const"),
+                              v->type));
   lm_step_fill(p, op, v->type, op->attr.num, &p->places[v->id]);
 }
 

@@ -214,7 +214,7 @@ struct lm_elab {
   const void **unrolled;
   uint32_t n_unrolled, cap_unrolled; // of the same kind; see elab_unroll.c
   bool again;                        // the function being made has to be made again
-  struct el_remats *keeps;            // elab_keep.c; NULL: nothing is asked for
+  struct el_remats *keeps;           // elab_keep.c; NULL: nothing is asked for
   // Metrics: their value leaves the loops around it stacked, and is named by its places in them:
   // name.3, name.3.0.
   struct el_emit {
@@ -350,7 +350,8 @@ typedef struct el_inst_site {
   int64_t stack[4], place[4];
   lm_sym stack_name[4];
 } el_inst_site;
-el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file, const el_inst_site *where);
+el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file,
+                      const el_inst_site *where);
 // Where the value of its parameter k is written: through arguments that hand on a parameter of the
 // owner.
 lm_loc el_inst_origin(const el_inst *inst, uint32_t k);

@@ -23,7 +23,7 @@ bool el_is_random_allowed(el_call_site c); // false: reported
 bool el_over_elements(el_call_site c, const el_axes *axes,
                       lm_loc at); // reported: update sees one of them
 bool el_moves_positions(el_call_site c, const el_axis *x,
-                     lm_loc at); // reported: while decoding it may not
+                        lm_loc at); // reported: while decoding it may not
 el_val el_in_order(el_call_site c, el_kind kind, const el_axes *axes, lm_value *v);
 el_axis *el_axis_new_or_known(el_call_site c, lm_sym name, lm_size size, lm_loc at);
 bool el_distinct(el_call_site c, const el_axes *axes);

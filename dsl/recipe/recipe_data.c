@@ -215,8 +215,8 @@ static void read_section(const lm_reader *d, lm_recipe_data *out) {
       read_holdout(d, s->v[i], out);
   }
   if (!out->replays) {
-    out->seq = read_length(d, "data.pack", lm_read_value(d, "data.pack"),
-                           lm_read_setting(d, "data.pack"));
+    out->seq =
+        read_length(d, "data.pack", lm_read_value(d, "data.pack"), lm_read_setting(d, "data.pack"));
     read_stages(d, out);
   }
   check_sources(d, out);

@@ -27,14 +27,15 @@ struct lm_cpu_gemms {
   int threads;
   lm_team *team, *own_team; // NULL until products run; own_team: made here
   uint32_t primitives;
-  const lm_gemm_tilings *cuts;     // NULL: none
+  const lm_gemm_tilings *cuts;  // NULL: none
   bool code;                    // a plan's may be used
   uint32_t usual;               // 1 << lm_dtype: operands for which it is the default
   lm_kernel_fn *const *kernels; // as the plan's
   lm_matmuls *matmuls;          // NULL until a product wants one
   char *memory, *scratch;       // scratch: in memory, aligned
   int64_t per_thread, own,
-      more; // of it: own: lm_gemm_workspace, if a product needs that; more: what matmuls or code need
+      more; // of it: own: lm_gemm_workspace, if a product needs that; more: what matmuls or code
+            // need
 };
 
 // ---- a product
@@ -48,7 +49,7 @@ typedef struct problem { // a lm_plan_gemm with its run-time extents filled in
   bool accumulate, flipped;
   int64_t tile_m, tile_n;
   const lm_gemm_tiling *cut; // NULL: the default
-  int code;               // as lm_plan_gemm; 0 too if code is not used
+  int code;                  // as lm_plan_gemm; 0 too if code is not used
   int64_t panel; // B is panels, and tiles are multiples of so many columns; 0: it is a matrix
 } problem;
 
@@ -324,8 +325,9 @@ static void task_run(const run *r, int64_t task, int thread) {
   lm_gemm_shape s = summed(&tile, r->w.staged);
   int64_t size = lm_dtype_bytes((lm_dtype)s.ab);
   char *c = r->c + (o.c + i * p->s.c_m + j * p->s.c_n) * lm_dtype_bytes((lm_dtype)p->s.cc), *to = c;
-  float *sums =
-      r->w.staged ? ((lm_gemm_workspace *)(r->all->scratch + thread * r->all->per_thread))->c : NULL;
+  float *sums = r->w.staged
+                    ? ((lm_gemm_workspace *)(r->all->scratch + thread * r->all->per_thread))->c
+                    : NULL;
   if (r->w.staged)
     to = (char *)sums;
   if (r->w.staged && p->accumulate)

@@ -3,10 +3,10 @@
 //
 // The library does bf16 where the processor multiplies it, by matmul primitives; else what the plan
 // has code for is the code's where that is known to be faster, and the rest the library's, by its
-// f32 GEMM, on operands widened to f32 if they are bf16. A lm_gemm_tiling may say otherwise. In each
-// case products are summed in f32 and rounded once. The order of every sum depends on the shape
-// (and its lm_gemm_tiling) alone, and so do the tiles of the library, since its bits depend on them:
-// the number of threads never changes a bit.
+// f32 GEMM, on operands widened to f32 if they are bf16. A lm_gemm_tiling may say otherwise. In
+// each case products are summed in f32 and rounded once. The order of every sum depends on the
+// shape (and its lm_gemm_tiling) alone, and so do the tiles of the library, since its bits depend
+// on them: the number of threads never changes a bit.
 #ifndef LM_CPU_GEMM_H
 #define LM_CPU_GEMM_H
 #include "runtime/base/dtype.h"
@@ -38,7 +38,7 @@ typedef struct lm_gemm_tilings {
   uint32_t n, cap;
 } lm_gemm_tilings;
 const lm_gemm_tiling *lm_gemm_tilings_find(const lm_gemm_tilings *cuts,
-                                     const lm_gemm_key *key); // NULL if there is none
+                                           const lm_gemm_key *key); // NULL if there is none
 bool lm_gemm_key_find(const lm_plan_gemm *g,
                       lm_gemm_key *out); // false: a size is known only at run time
 
@@ -46,7 +46,7 @@ typedef struct lm_cpu_gemms lm_cpu_gemms; // what products share: scratch of eac
 typedef struct lm_cpu_gemm_options {
   int threads;
   uint32_t primitives; // 1 << lm_dtype: operands that go through matmul primitives; 0: bf16 alone
-  const lm_gemm_tilings *cuts;     // outlive what is made; NULL: none
+  const lm_gemm_tilings *cuts;  // outlive what is made; NULL: none
   bool code;                    // a plan's may be used for products that have some, and then
   lm_kernel_fn *const *kernels; // as the plan's; NULL: nothing is run
   lm_team *team;                // of `threads` threads, outlives what is made; NULL: its own

@@ -28,8 +28,8 @@ static lm_gemm_layout form_find(int64_t rows, int64_t cols, int64_t row, int64_t
 
 lm_gemm_layouts lm_gemm_layouts_find(const lm_gemm_shape *s) {
   return (lm_gemm_layouts){form_find(s->m, s->k, s->a_m, s->a_k),
-                         form_find(s->k, s->n, s->b_k, s->b_n),
-                         form_find(s->m, s->n, s->c_m, s->c_n)};
+                           form_find(s->k, s->n, s->b_k, s->b_n),
+                           form_find(s->m, s->n, s->c_m, s->c_n)};
 }
 
 static bool packs(uint8_t dtype, const lm_gemm_layout *f, int64_t uses) {

@@ -72,7 +72,8 @@ void lm_cpu_roofline(int threads, lm_dtype dtype, lm_roofline *out) {
 // What lies between two sizes counts as the smaller one: a bound must not be too high.
 static double bandwidth_of(const lm_roofline *r, double bytes) {
   int i = 0;
-  while (i + 1 < LM_ROOFLINE_SIZES && bytes >= (double)((int64_t)LM_ROOFLINE_MIN_BYTES << 2 * (i + 1)))
+  while (i + 1 < LM_ROOFLINE_SIZES &&
+         bytes >= (double)((int64_t)LM_ROOFLINE_MIN_BYTES << 2 * (i + 1)))
     i++;
   return r->bandwidth[i];
 }

@@ -273,7 +273,7 @@ static lm_gemm_tiling cut_default(const tuner *t, const job *j) {
 }
 
 static lm_gemm_tiling cut_find(const tuner *t, const job *j, const lm_gemm_tilings *known,
-                            int *measured) {
+                               int *measured) {
   const lm_gemm_tiling *have = lm_gemm_tilings_find(known, &j->key);
   bench b;
   if (have)

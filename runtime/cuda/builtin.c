@@ -197,8 +197,8 @@ lm_status lm_cuda_move(const lm_cuda_builtins *b, const lm_plan_move *m, const i
 
 // ---- products
 
-lm_status lm_cuda_small_gemm_run(const lm_cuda_builtins *b, const lm_cuda_small_gemm *p, int ab, int cc,
-                              lm_cuda_address x, lm_cuda_address w, lm_cuda_address z) {
+lm_status lm_cuda_small_gemm_run(const lm_cuda_builtins *b, const lm_cuda_small_gemm *p, int ab,
+                                 int cc, lm_cuda_address x, lm_cuda_address w, lm_cuda_address z) {
   lm_cuda_small_gemm args = *p;
   if (p->m * p->n > UINT32_MAX)
     return lm_fail(LM_ENV, "a product of %lld elements in strides that cuBLASLt does not take",
@@ -241,7 +241,7 @@ static uint8_t scalar_type(const lm_plan_port *p) {
 }
 
 lm_status lm_cuda_totals_add(const lm_cuda_builtins *b, const lm_plan_func *f, lm_cuda_address io,
-                        lm_cuda_address totals, bool first) {
+                             lm_cuda_address totals, bool first) {
   tally_args a = {.n = LM_TOTALS_MAX, .first = first};
   for (int i = 0; i < f->n_out; i++) {
     a.at[i] = f->out[i].buf.offset;
@@ -250,8 +250,8 @@ lm_status lm_cuda_totals_add(const lm_cuda_builtins *b, const lm_plan_func *f, l
   return launch(b, b->tally, LM_TOTALS_MAX, (void *[]){&io, &totals, &a});
 }
 
-lm_status lm_cuda_totals_scale(const lm_cuda_builtins *b, const lm_scale_rule *r, lm_cuda_address io,
-                        lm_cuda_address totals) {
+lm_status lm_cuda_totals_scale(const lm_cuda_builtins *b, const lm_scale_rule *r,
+                               lm_cuda_address io, lm_cuda_address totals) {
   judge_args a = {r->clip, r->limit, r->sum, r->weight};
   lm_cuda_address norm = io + (uint64_t)r->norm->buf.offset;
   lm_cuda_address scale = io + (uint64_t)r->scale->buf.offset;

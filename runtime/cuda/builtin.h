@@ -37,9 +37,9 @@ lm_status lm_cuda_move(const lm_cuda_builtins *b, const lm_plan_move *m, const i
 // As lm_totals_add and lm_totals_scale: io is the arena that ports are in, totals LM_TOTALS_MAX
 // float64s.
 lm_status lm_cuda_totals_add(const lm_cuda_builtins *b, const lm_plan_func *f, lm_cuda_address io,
-                        lm_cuda_address totals, bool first);
-lm_status lm_cuda_totals_scale(const lm_cuda_builtins *b, const lm_scale_rule *r, lm_cuda_address io,
-                        lm_cuda_address totals);
+                             lm_cuda_address totals, bool first);
+lm_status lm_cuda_totals_scale(const lm_cuda_builtins *b, const lm_scale_rule *r,
+                               lm_cuda_address io, lm_cuda_address totals);
 
 typedef struct lm_cuda_small_gemm {
   int64_t m, n, k, a_m, a_k, b_k, b_n, c_m, c_n;
@@ -60,6 +60,6 @@ lm_status lm_cuda_finish_run(const lm_cuda_builtins *b, const lm_cuda_finish *f,
                              lm_cuda_address y, lm_cuda_address bias, lm_cuda_address before);
 lm_status lm_cuda_round(const lm_cuda_builtins *b, const lm_cuda_rounding *r, lm_cuda_address x,
                         lm_cuda_address y);
-lm_status lm_cuda_small_gemm_run(const lm_cuda_builtins *b, const lm_cuda_small_gemm *p, int ab, int cc,
-                              lm_cuda_address x, lm_cuda_address w, lm_cuda_address z);
+lm_status lm_cuda_small_gemm_run(const lm_cuda_builtins *b, const lm_cuda_small_gemm *p, int ab,
+                                 int cc, lm_cuda_address x, lm_cuda_address w, lm_cuda_address z);
 #endif

@@ -480,7 +480,7 @@ static lm_status enqueue(cuda_exec *e, const lm_plan_func *f, const int64_t *ext
   LM_TRY(lm_cuda_memory_begin(&e->memory, f));
   if (e->rule)
     LM_TRY(lm_cuda_totals_scale(&e->builtins, e->rule, e->memory.at[LM_ARENA_IO],
-                         e->totals)); // behind the arguments, one of which it replaces
+                                e->totals)); // behind the arguments, one of which it replaces
   e->rule = NULL;
   if (e->timeline)
     LM_TRY(mark_add(e, NULL));
@@ -576,9 +576,9 @@ static void *port(lm_exec *hal, const lm_plan_port *p) {
 
 static lm_status totals_add(lm_exec *hal, const lm_plan_func *f, bool first) {
   cuda_exec *e = (cuda_exec *)hal;
-  return e->failed
-             ? failure_copy(e)
-             : fail(e, lm_cuda_totals_add(&e->builtins, f, e->memory.at[LM_ARENA_IO], e->totals, first));
+  return e->failed ? failure_copy(e)
+                   : fail(e, lm_cuda_totals_add(&e->builtins, f, e->memory.at[LM_ARENA_IO],
+                                                e->totals, first));
 }
 
 static lm_status totals_scale(lm_exec *hal, const lm_scale_rule *r) {

@@ -83,7 +83,7 @@ static lm_status stretch_encode(const build *b, size_t i, lm_tokens *out) {
   size_t n, before = out->n;
   const lm_data_source *source = &b->files->sources[b->files->files[s->file].source];
   const char *p = lm_text_span_read(s, source, b->o->tokenizer->needs_utf8, &n, &owner, fault,
-                                  sizeof fault, &r->line);
+                                    sizeof fault, &r->line);
   lm_status status = p ? text_encode(b->o->tokenizer, s, p, n, out) : NULL;
   r->fault = p ? NULL : lm_strdup(fault);
   r->n = (uint32_t)(out->n - before);

@@ -375,8 +375,8 @@ static void fields_print(json_t *object, const char *field, char *fault, size_t 
   lm_buf_free(&b);
 }
 
-static const char *json_text(const lm_text_span *s, const char *field, size_t *out_n, json_t **owner,
-                             char *fault, size_t n_fault) {
+static const char *json_text(const lm_text_span *s, const char *field, size_t *out_n,
+                             json_t **owner, char *fault, size_t n_fault) {
   json_error_t e;
   *owner =
       json_loadb(s->p, s->n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES, &e);
@@ -405,8 +405,8 @@ static size_t text_check(const char *p, size_t n, char *fault, size_t n_fault) {
 }
 
 const char *lm_text_span_read(const lm_text_span *s, const lm_data_source *source, bool check,
-                            size_t *out_n, struct json_t **owner, char *out_fault, size_t n_fault,
-                            uint64_t *out_line) {
+                              size_t *out_n, struct json_t **owner, char *out_fault, size_t n_fault,
+                              uint64_t *out_line) {
   const char *p = s->p;
   *owner = NULL;
   *out_n = s->n;

@@ -54,6 +54,6 @@ uint64_t lm_reader_consumed(const lm_reader *r); // bytes of files
 // UTF-8 without NUL.
 struct json_t;
 const char *lm_text_span_read(const lm_text_span *s, const lm_data_source *source, bool check,
-                            size_t *out_n, struct json_t **owner, char *out_fault, size_t n_fault,
-                            uint64_t *out_line);
+                              size_t *out_n, struct json_t **owner, char *out_fault, size_t n_fault,
+                              uint64_t *out_line);
 #endif

@@ -247,7 +247,7 @@ static lm_status row_visit(const lm_row_index *x, uint64_t set, uint64_t row,
 }
 
 lm_status lm_row_index_visit(const lm_row_index *x, uint64_t set, uint64_t first, uint64_t n,
-                        lm_status (*visit)(void *user, const lm_piece *p), void *user) {
+                             lm_status (*visit)(void *user, const lm_piece *p), void *user) {
   LM_ASSERT(set < x->n_sets && n <= x->sets[set].n_rows && first <= x->sets[set].n_rows - n);
   for (uint64_t row = first; row < first + n; row++)
     LM_TRY(row_visit(x, set, row, visit, user));

@@ -41,5 +41,5 @@ void lm_row_index_close(lm_row_index *x);
 // Calls visit for the pieces of rows first … first + n - 1 of a set, which exist, until it fails.
 // LM_ENV: the file is damaged.
 lm_status lm_row_index_visit(const lm_row_index *x, uint64_t set, uint64_t first, uint64_t n,
-                        lm_status (*visit)(void *user, const lm_piece *p), void *user);
+                             lm_status (*visit)(void *user, const lm_piece *p), void *user);
 #endif

@@ -36,7 +36,8 @@ static void stretch_count(void *user, int64_t i, int worker) {
   char why[300];
   size_t n;
   const lm_data_source *source = &c->files->sources[c->files->files[s->file].source];
-  const char *p = lm_text_span_read(s, source, true, &n, &owner, why, sizeof why, &c->faults[i].line);
+  const char *p =
+      lm_text_span_read(s, source, true, &n, &owner, why, sizeof why, &c->faults[i].line);
   c->faults[i].text = p ? NULL : lm_strdup(why);
   if (p && !c->statuses[worker])
     c->statuses[worker] = lm_bpe_trainer_add(c->trainer, worker, p, n);

@@ -1,5 +1,5 @@
-// totals.h - the scalars of a training step, added up and judged where they are: on a device without
-// the host in between.
+// totals.h - the scalars of a training step, added up and judged where they are: on a device
+// without the host in between.
 //
 // After each micro-batch its scalar results are added to totals, in float64, in order of the runs.
 // From the totals and the gradient's norm follows the scale of the gradient, an argument of the

@@ -112,8 +112,7 @@ static void product_bench(const bench *b, lm_plan_gemm g, int count, total *t) {
     lm_free(memory[i]);
 }
 
-static void projection_bench(const bench *b, const char *name, const lm_cpu_linear *p,
-                             total *t) {
+static void projection_bench(const bench *b, const char *name, const lm_cpu_linear *p, total *t) {
   lm_plan_extent m = fixed(p->m);
   lm_plan_extent k = fixed(p->k);
   lm_plan_extent n = fixed(p->n);

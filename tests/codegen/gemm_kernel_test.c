@@ -182,7 +182,7 @@ static char *run(const lm_plan_gemm *g, const lm_kernels *kernels, int threads,
 static void case_run(rng *r, const product *p, const lm_kernels *kernels) {
   const lm_plan_gemm *g = &p->g;
   lm_gemm_tiling usual = {.tile = {.code = true}},
-              small = {.tile = {1 + draw(r, 90), 1 + draw(r, 90), true}};
+                 small = {.tile = {1 + draw(r, 90), 1 + draw(r, 90), true}};
   lm_gemm_tilings whole = {&usual, 1, 1}, cut = {&small, 1, 1};
   CHECK(lm_gemm_key_find(g, &usual.key) && lm_gemm_key_find(g, &small.key));
   char *a = random_memory(r, g->dtype_ab, p->elements[0]);

@@ -85,7 +85,7 @@ static bool compile(model_case *k, const char *name, int slab) {
   lm_plan_target target = {.rows = slab};
   lm_pass_env env = {.target = slab ? &target : NULL};
   if (slab)
-    CHECK_OK(lm_pass_force(k->c->arena, "pack,slab", &env));
+    CHECK_OK(lm_pass_force(k->c->arena, "fuse_gemms,tile_rows", &env));
   if (diagnosed(k->c) || !lm_pipeline_run(k->l->m, LM_STAGE_STEP, &env) || diagnosed(k->c))
     return false;
   lm_region_walk(lm_func_find(k->l->m, "micro")->body, count_slab, k);

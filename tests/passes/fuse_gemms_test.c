@@ -1,5 +1,5 @@
-// fuse_gemms_test.c - products of one input side by side: the same loss and gradients as apart, in fewer
-// products.
+// fuse_gemms_test.c - products of one input side by side: the same loss and gradients as apart, in
+// fewer products.
 #include "tests/numeric/grad_check.h"
 
 // Two layers of grouped queries, keys with a bias and values behind a norm, dropout on what comes

@@ -1,5 +1,5 @@
-// tile_rows_test.c - where slabs are made: the bytes that they keep in caches against those that they
-// cost.
+// tile_rows_test.c - where slabs are made: the bytes that they keep in caches against those that
+// they cost.
 #include "compiler/plan/planner.h"
 #include "tests/numeric/grad_check.h"
 

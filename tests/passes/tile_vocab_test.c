@@ -60,7 +60,8 @@ static void compare(const char *projection, const char *logits) {
     lm_buf_puts(&text, parts_of[i]);
   micro_run whole = micro_run_make("tile_vocab", text.p, "grad,simplify,cse,dce", fill);
   micro_run parts = micro_run_make(
-      "tile_vocab", text.p, "simplify,cse,dce,tile_vocab,dce,grad,simplify,cse,dce,fuse_loops,cse,dce", fill);
+      "tile_vocab", text.p,
+      "simplify,cse,dce,tile_vocab,dce,grad,simplify,cse,dce,fuse_loops,cse,dce", fill);
   shape before = shape_of(&whole);
   shape after = shape_of(&parts);
   lm_buf_free(&text);

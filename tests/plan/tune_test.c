@@ -50,7 +50,7 @@ static double now(void *user) {
 }
 
 static lm_gemm_tilings tune(lm_arena *a, planted *x, double budget, const lm_gemm_tilings *known,
-                         int *measured) {
+                            int *measured) {
   // the lighter one first, and once more: equal shapes are one
   lm_plan_gemm gemms[] = {product(256, 128, 64), product(512, 512, 256), product(256, 128, 64),
                           product(8, 8, 8)};
@@ -68,7 +68,8 @@ static lm_gemm_tilings tune(lm_arena *a, planted *x, double budget, const lm_gem
 }
 
 // A plan of one product, of which nothing is known.
-static lm_gemm_tiling tune_one(lm_arena *a, lm_plan_gemm *g, const lm_tune_options *o, int *measured) {
+static lm_gemm_tiling tune_one(lm_arena *a, lm_plan_gemm *g, const lm_tune_options *o,
+                               int *measured) {
   lm_plan_step step = {.kind = LM_STEP_GEMM, .gemm = g};
   lm_plan_func f = {.name = "micro", .steps = &step, .n_steps = 1};
   lm_plan plan = {.funcs = &f, .n_funcs = 1};
