@@ -1,5 +1,5 @@
-// recipe.c - the ways into recipes: choosing one, putting its layers together, printing and
-// explaining what came of it.
+// recipe.c - the public functions of recipes: choosing a recipe, merging its layers, and printing
+// values with their origins.
 #include "dsl/recipe/recipe.h"
 #include "dsl/recipe/settings.h"
 #include <math.h>
@@ -17,13 +17,14 @@ static void report_no_base(lm_resolver *R, lm_decl_ref ref) {
     return;
   const char *const *names = lm_program_names(R->p, ref.file, (int)ref.decl->kind, &n);
   const char *near = lm_nearest(ref.decl->base.text, names, n);
-  lm_diag *d =
-      lm_error(R->c, ref.decl->base.loc, "E207", "there is no '%s' to extend", ref.decl->base.text);
+  lm_diag *d = lm_error(R->c, ref.decl->base.loc, "E207", "there is no declaration '%s' to extend",
+                        ref.decl->base.text);
   if (near)
     lm_diag_help(R->c, d, "did you mean '%s'?", near);
 }
 
-// The declarations from the base on; false if the chain is broken.
+// Stores `ref` and the declarations that it extends in `out`, the base last, and returns their
+// number. A broken chain is reported and sets base_missing.
 static int chain_of(lm_resolver *R, lm_decl_ref ref, lm_decl_ref *out) {
   int n = 0;
   for (; n < MAX_EXTENDS; n++) {
@@ -39,8 +40,9 @@ static int chain_of(lm_resolver *R, lm_decl_ref ref, lm_decl_ref *out) {
     ref = base;
   }
   R->base_missing = true;
-  lm_error(R->c, out[0].decl->base.loc, "E206", "'%s' extends itself, or more than %d others",
-           out[0].decl->name.text, MAX_EXTENDS);
+  lm_error(R->c, out[0].decl->base.loc, "E206",
+           "'%s' extends itself or a chain of more than %d declarations", out[0].decl->name.text,
+           MAX_EXTENDS);
   return 1;
 }
 
@@ -58,8 +60,8 @@ void lm_settings_set(lm_resolver *R, lm_settings *s, const char *section, const 
   lm_settings_apply(R, s, section, items, &layer);
 }
 
-// A value that begins like a path is no expression; with the quotes that the shell took away it is
-// a text.
+// A value that begins like a path cannot be an expression. The shell removes quotes, so they are
+// added again here.
 static const char *with_quotes(lm_resolver *R, const char *text) {
   const char *value = strchr(text, '=');
   if (!value)
@@ -70,21 +72,21 @@ static const char *with_quotes(lm_resolver *R, const char *text) {
   return lm_arena_printf(R->c->arena, "%.*s\"%s\"", (int)(value - text), text, value);
 }
 
-// For a value that does not parse, such as the glob data/*.txt.
+// Adds a help for a value that does not parse, such as the glob data/*.txt.
 static void help_quotes(lm_resolver *R, lm_diag *d, const char *text) {
   const char *value = strchr(text, '=');
   if (!d || d->help || !value || strchr(value, '"') || !strpbrk(value, "/.*"))
     return;
   value += 1 + strspn(value + 1, " \t");
   lm_diag_help(R->c, d,
-               "a text stands in quotes, and those in quotes of the shell: --set '%.*s\"%s\"'",
+               "strings need quotes, and the shell needs quotes around them: --set '%.*s\"%s\"'",
                (int)(value - text), text, value);
 }
 
 static void apply_set(lm_resolver *R, lm_settings *s, const char *text) {
-  lm_diag **said = R->c->diags_tail;
+  lm_diag **first_new = R->c->diags_tail;
   ast_item *item = lm_parse_set(R->c, with_quotes(R, text));
-  help_quotes(R, *said, text);
+  help_quotes(R, *first_new, text);
   if (item->path.n > 1 && !strcmp(item->path.v[0].text, "data")) {
     item->path.v++;
     item->path.n--;
@@ -140,7 +142,7 @@ static lm_decl_ref choose(lm_ctx *c, const lm_program *p, const char *wanted) {
   return n == 1 || (n && wanted) ? found : report_choice(c, p, wanted);
 }
 
-lm_resolver lm_resolver_new(lm_ctx *c, const lm_program *p, const ast_decl *of) {
+lm_resolver lm_resolver_new(lm_ctx *c, const lm_program *p, const ast_decl *decl) {
   lm_resolver R = {.c = c, .p = (lm_program *)p};
   R.r = LM_NEW(c->arena, lm_recipe);
   R.set_file = LM_NEW(c->arena, lm_file);
@@ -149,8 +151,8 @@ lm_resolver lm_resolver_new(lm_ctx *c, const lm_program *p, const ast_decl *of) 
   R.defaults = LM_NEW_N(c->arena, const ast_expr *, LM_SCHEMA_COUNT);
   *R.r = (lm_recipe){.c = c,
                      .program = p,
-                     .name = of->name.text,
-                     .loc = of->name.loc,
+                     .name = decl->name.text,
+                     .loc = decl->name.loc,
                      .settings = LM_NEW(c->arena, lm_settings)};
   return R;
 }
@@ -175,28 +177,28 @@ lm_recipe *lm_recipe_resolve(lm_ctx *c, const lm_program *p, const char *name,
 void lm_recipe_report_unsupported(const lm_recipe *r) {
   for (uint32_t i = 0; i < r->n_unsupported; i++) {
     const lm_recipe_unsupported *u = &r->unsupported[i];
-    lm_error(r->c, u->loc, "E209", "%s: not yet possible", u->feature);
+    lm_error(r->c, u->loc, "E209", "%s is not available yet", u->feature);
   }
 }
 
-// ---- sizes of steps
+// ---- batch sizes
 
-static bool check_multiple(const lm_recipe *r, const char *what, int64_t n, lm_loc at,
+static bool check_multiple(const lm_recipe *r, const char *name, int64_t n, lm_loc at,
                            const char *of, int64_t unit) {
   if (!n || !unit || n % unit == 0)
     return true;
   int64_t near = (n / unit + (n % unit * 2 >= unit)) * unit;
-  lm_diag *d = lm_error(r->c, at, "E206", "%s = %lld tokens is no multiple of %s, %lld tokens",
-                        what, (long long)n, of, (long long)unit);
-  lm_diag_help(r->c, d, "the nearest is %lld tokens", (long long)(near ? near : unit));
+  lm_diag *d = lm_error(r->c, at, "E206", "%s = %lld tokens is not a multiple of %s, %lld tokens",
+                        name, (long long)n, of, (long long)unit);
+  lm_diag_help(r->c, d, "the nearest multiple is %lld tokens", (long long)(near ? near : unit));
   return false;
 }
 
 bool lm_recipe_check_batches(lm_recipe *r) {
   bool of_seq =
-      check_multiple(r, "micro", r->micro, r->micro_loc, "the length of a row", r->data.seq);
+      check_multiple(r, "micro", r->micro, r->micro_loc, "the sequence length", r->data.seq);
   for (uint32_t i = 0; i < r->data.n_stages && of_seq; i++)
-    of_seq = check_multiple(r, "micro", r->micro, r->micro_loc, "the length of a row of a stage",
+    of_seq = check_multiple(r, "micro", r->micro, r->micro_loc, "the sequence length of a stage",
                             r->data.stages[i].seq);
   if (r->micro == r->batch)
     return of_seq;
@@ -271,7 +273,7 @@ static bool is_of(const lm_setting *s, const char *section) {
   return !strncmp(s->key->path, section, strlen(section));
 }
 
-// Defaults of plain values that were not given, so that the page is complete.
+// Prints the defaults of values that are not set.
 static void print_defaults(const lm_recipe *r, const char *section, const lm_settings *given,
                            const char *prefix, bool with_origins, lm_buf *out) {
   for (const lm_schema_key *k = NULL; (k = lm_schema_next(section, '.', k));) {
@@ -283,7 +285,7 @@ static void print_defaults(const lm_recipe *r, const char *section, const lm_set
                      out);
     else if (!s && lm_schema_has_default(k))
       lm_buf_printf(out, "%s%s%s%s%s\n", prefix, lm_schema_name(k),
-                    k->form == LM_FORM_CALLED ? " " : " = ", k->otherwise,
+                    k->form == LM_FORM_CALLED ? " " : " = ", k->default_text,
                     with_origins ? "  # default" : "");
   }
 }
@@ -313,7 +315,7 @@ static const char *written(const lm_recipe *r, const ast_expr *e) {
   return text;
 }
 
-// An argument of a value: as given, else the default of what is called.
+// The origin of an argument of a value: the given argument, else the default of the callee.
 static const lm_recipe_origin *arg_origin_find(const lm_recipe *r, const lm_setting *s,
                                                const char *name) {
   for (uint32_t i = 0; i < s->n_args; i++)
@@ -325,7 +327,7 @@ static const lm_recipe_origin *arg_origin_find(const lm_recipe *r, const lm_sett
   const lm_schema_key *param = form ? lm_schema_child(form->path, '.', name) : NULL;
   const char *who = callee ? lm_arena_printf(r->c->arena, "default of %s", callee) : NULL;
   if (param && lm_schema_has_default(param))
-    return default_origin(r, who, param->otherwise, (lm_loc){0});
+    return default_origin(r, who, param->default_text, (lm_loc){0});
   for (size_t k = 0; callee && k < LM_COUNT(calls); k++) {
     const ast_decl *decl = calls[k]->name == callee ? calls[k]->target.decl : NULL;
     for (uint32_t i = 0; decl && i < decl->sig.n_params; i++) {
@@ -337,10 +339,11 @@ static const lm_recipe_origin *arg_origin_find(const lm_recipe *r, const lm_sett
   return NULL;
 }
 
-// A key's default as if it had been given.
+// The default of a key as a setting.
 static lm_setting default_setting(const lm_recipe *r, const lm_schema_key *key) {
   const ast_expr *value =
-      lm_parse_item(r->c, "default", lm_arena_printf(r->c->arena, "x = %s", key->otherwise))->expr;
+      lm_parse_item(r->c, "default", lm_arena_printf(r->c->arena, "x = %s", key->default_text))
+          ->expr;
   lm_setting s = {.key = key, .value = value};
   for (uint32_t i = 0; value->kind == EX_CALL && i < value->n_args; i++) {
     const ast_arg *a = &value->args[i];
@@ -354,7 +357,7 @@ static lm_setting default_setting(const lm_recipe *r, const lm_schema_key *key) 
 static const lm_recipe_origin *origin_in(const lm_recipe *r, const lm_settings *s,
                                          const char *section, const char *key);
 
-// `rest`: what follows the setting in the key, "" for itself.
+// `rest`: the part of the key after the setting; "" for the setting itself.
 static const lm_recipe_origin *origin_under(const lm_recipe *r, const lm_setting *s,
                                             const char *rest) {
   if (!*rest)
@@ -389,9 +392,9 @@ static const lm_recipe_origin *origin_in(const lm_recipe *r, const lm_settings *
   if (!lm_schema_has_default(k))
     return NULL;
   if (!key[first])
-    return default_origin(r, "default", k->otherwise, (lm_loc){0});
-  lm_setting usual = default_setting(r, k);
-  return arg_origin_find(r, &usual, key + first + 1);
+    return default_origin(r, "default", k->default_text, (lm_loc){0});
+  lm_setting unset = default_setting(r, k);
+  return arg_origin_find(r, &unset, key + first + 1);
 }
 
 static const char *near_key(const lm_recipe *r, const char *key) {

@@ -1,18 +1,18 @@
-// recipe.h - a recipe and its data section, resolved and checked against schema.def: plain data for
-// compiler and runtime.
+// recipe.h - a recipe and its data section, resolved and checked against schema.def.
 //
-// Values come from the schema's defaults, then along the `extends` chain from the base on (a
-// section replaces a section whole, a dotted path one field), then from --set in order. Each keeps
-// where it came from and what it replaced. Quantities are in base units: tokens, steps, documents,
-// bytes, seconds; percent is a fraction. Paths are joined to the folder of the file that names them
-// (--set: the working directory).
+// Values come from the defaults of the schema, then from the chain of `extends`, base first (a
+// section replaces the whole section, a dotted path replaces one field), then from --set in order.
+// Each value records its origin and the value that it replaced. Quantities are in base units:
+// tokens, steps, documents, bytes, seconds; percent is a fraction. A relative path is joined to the
+// folder of the file that contains it; a path of --set is relative to the working directory.
+// Everything lives in the arena of the context.
 #ifndef LM_RECIPE_H
 #define LM_RECIPE_H
 #include "dsl/syntax/program.h"
 
 typedef struct lm_recipe lm_recipe;
 
-// ---- amounts, calls, places of origin
+// ---- amounts, calls, origins
 
 typedef enum {
   LM_RECIPE_UNIT_NONE,
@@ -25,22 +25,26 @@ typedef enum {
 typedef struct lm_recipe_every {
   lm_recipe_unit unit;
   double n;
-} lm_recipe_every; // NONE: never
+} lm_recipe_every; // unit NONE: never
+
+// n + per_param * (number of parameters)
 typedef struct lm_recipe_run {
   lm_recipe_unit unit;
   double n, per_param;
-} lm_recipe_run; // n + per_param * parameters
+} lm_recipe_run;
 
-// A call of a declared function, optimizer or model. Quantities among the arguments have become
-// numbers: percent a fraction; a duration (a parameter of type `steps`) a count of steps, or a
-// share of LM_SCHEDULE_RUN, the name to which the caller of a schedule binds the steps of the run.
-// What else they are is the evaluator's business.
+// Names to which the caller of a schedule binds the step and the number of steps of the run. A
+// program cannot contain them.
 #define LM_SCHEDULE_STEP "step'"
 #define LM_SCHEDULE_RUN "run'"
+
+// A call of a declared function, optimizer or model. Quantities in the arguments are converted to
+// numbers: percent to a fraction, a duration (a parameter of type `steps`) to a number of steps or
+// to a product with LM_SCHEDULE_RUN. All other expressions are evaluated by dsl/elab.
 typedef struct lm_recipe_call {
   lm_sym name; // NULL: none
   lm_loc loc;
-  const lm_file *file; // whose names its arguments mean
+  const lm_file *file; // the scope of the arguments
   lm_decl_ref target;
   const ast_arg *args;
   uint32_t n_args;
@@ -49,11 +53,11 @@ typedef struct lm_recipe_call {
 typedef struct lm_recipe_origin {
   lm_loc loc;                            // file 0: a default
   const char *who;                       // "default", "recipe Small", "--set"
-  const char *text;                      // the value as written
-  const struct lm_recipe_origin *before; // what this replaced, NULL if nothing
+  const char *text;                      // the value in the syntax of the language
+  const struct lm_recipe_origin *before; // the origin of the replaced value; NULL if there was none
 } lm_recipe_origin;
 
-// What is written in the language but cannot run yet.
+// A feature that the language names and that is not available yet.
 typedef struct lm_recipe_unsupported {
   lm_loc loc;
   const char *feature;
@@ -67,9 +71,8 @@ typedef enum {
 } lm_tokenizer_kind;
 typedef struct lm_recipe_tokenizer {
   lm_tokenizer_kind kind;
-  const char *file,
-      *merges;   // BPE: tokenizer.json alone, or encoder.json and vocab.bpe; NULL if absent
-  int64_t train; // BPE: train one of so many tokens on the data; 0: no
+  const char *file, *merges; // BPE: tokenizer.json, or encoder.json and vocab.bpe; else NULL
+  int64_t train;             // BPE: vocabulary size to train on the data; 0: read from files
   lm_loc loc, file_loc;
 } lm_recipe_tokenizer;
 
@@ -82,10 +85,10 @@ typedef struct lm_recipe_source {
   lm_sym name;
   lm_loc loc;
   lm_recipe_source_kind kind;
-  const char *path;
-  lm_loc path_loc;   // text, jsonl: a glob
-  const char *split; // text: what separates documents; NULL: a file is one
-  const char *field; // jsonl
+  const char *path; // text, jsonl: a glob
+  lm_loc path_loc;
+  const char *split; // text: the separator of documents; NULL: a file is one document
+  const char *field; // jsonl: the field that holds the text
 } lm_recipe_source;
 
 typedef enum {
@@ -96,8 +99,8 @@ typedef struct lm_recipe_holdout {
   lm_sym name;
   lm_loc loc;
   lm_recipe_holdout_kind kind;
-  int64_t docs;
-  double fraction; // sample: documents; tail: of the rows
+  int64_t docs;    // sample: number of documents
+  double fraction; // tail: share of the rows
 } lm_recipe_holdout;
 
 typedef struct lm_recipe_weight {
@@ -106,10 +109,10 @@ typedef struct lm_recipe_weight {
   lm_loc loc;
 } lm_recipe_weight;
 typedef struct lm_recipe_stage {
-  double from;
-  const lm_recipe_weight *mix; // NULL: rows of all sources are one set
+  double from;                 // begin, as a fraction of the run
+  const lm_recipe_weight *mix; // NULL: the rows of all sources are one set
   uint32_t n_mix;
-  int64_t seq; // places in a row
+  int64_t seq; // sequence length in tokens
   lm_loc loc;
 } lm_recipe_stage;
 
@@ -121,13 +124,14 @@ typedef struct lm_recipe_data {
   uint32_t n_sources, cap_sources;
   lm_recipe_holdout *holdouts;
   uint32_t n_holdouts, cap_holdouts;
+  // The first stage begins at 0. Each stage is complete: settings that it does not name are copied
+  // from the stage before.
   lm_recipe_stage *stages;
-  uint32_t n_stages,
-      cap_stages; // if there are any, the first is from 0; each with all that holds in it
+  uint32_t n_stages, cap_stages;
   int64_t shuffle_docs;
-  double bad;   // greatest share of unusable documents
-  int64_t seq;  // places in a row, at the end of the run; 0: as the batches' file has it
-  bool replays; // its one source is finished batches
+  double bad;   // maximum share of unusable documents
+  int64_t seq;  // sequence length in tokens at the end of the run; 0: from the file of batches
+  bool replays; // the only source is prepared batches
 } lm_recipe_data;
 
 // ---- the rest
@@ -145,7 +149,7 @@ typedef struct lm_recipe_keep {
 typedef struct lm_recipe_precision {
   lm_recipe_compute compute;
   lm_loc compute_loc;
-  bool tf32; // products of f32 round their operands on a GPU
+  bool tf32; // GEMMs of f32 round their operands to TF32 on a GPU
   lm_recipe_keep *keep;
   uint32_t n_keep, cap_keep;
 } lm_recipe_precision;
@@ -155,20 +159,20 @@ typedef enum {
   LM_RECIPE_MEMORY_SAVE,
   LM_RECIPE_MEMORY_OFFLOAD
 } lm_recipe_memory_kind;
-// later ones win
+// Later rules override earlier ones.
 typedef struct lm_recipe_memory_rule {
   lm_recipe_memory_kind kind;
   const char *pattern;
   lm_loc loc;
 } lm_recipe_memory_rule;
 typedef struct lm_recipe_memory {
-  int64_t budget;
-  lm_loc budget_loc; // bytes; 0: none
+  int64_t budget; // bytes; 0: no limit
+  lm_loc budget_loc;
   lm_recipe_memory_rule *rules;
   uint32_t n_rules, cap_rules;
 } lm_recipe_memory;
 
-// optimizer arguments of the parameters that match; later groups win
+// Optimizer arguments of the parameters that match. Later groups override earlier ones.
 typedef struct lm_recipe_group {
   const char *pattern;
   lm_loc loc;
@@ -185,24 +189,24 @@ typedef enum {
 typedef struct lm_recipe_eval {
   lm_sym name;
   lm_loc loc;
-  int holdout; // index into data.holdouts; -1: all of the training part
+  int holdout; // index into data.holdouts; -1: all training data
   lm_recipe_every every;
   bool metrics[LM_RECIPE_METRIC_PERPLEXITY + 1];
 } lm_recipe_eval;
 typedef struct lm_recipe_watch {
   int eval;
   lm_recipe_metric metric;
-} lm_recipe_watch; // eval -1: none
+} lm_recipe_watch; // eval: index into evals; -1: none
 
 typedef struct lm_recipe_guard {
   int64_t skip, rollback;
   double spike;
-} lm_recipe_guard; // spike 0: none
+} lm_recipe_guard; // spike 0: no limit
 typedef struct lm_recipe_stop {
   lm_recipe_watch on;
   int64_t patience;
   double min_delta;
-} lm_recipe_stop; // on.eval -1: none
+} lm_recipe_stop; // on.eval -1: no early stopping
 typedef enum {
   LM_RECIPE_RESUME_AUTO,
   LM_RECIPE_RESUME_NEVER
@@ -211,7 +215,7 @@ typedef struct lm_recipe_save {
   const char *dir; // NULL: nothing is saved
   lm_loc loc;
   lm_recipe_every every;
-  int64_t keep; // 0: all
+  int64_t keep; // number of checkpoints; 0: all
   lm_recipe_watch best;
   lm_recipe_resume resume;
 } lm_recipe_save;
@@ -223,8 +227,8 @@ typedef enum {
 } lm_recipe_compile_mode;
 
 typedef struct lm_recipe_sample {
-  lm_sym name;
-  lm_loc loc; // name NULL: the one without a name
+  lm_sym name; // NULL: a section without a name
+  lm_loc loc;
   lm_recipe_every every;
   const char *prompt;
   int64_t n, top_k;
@@ -239,20 +243,20 @@ struct lm_recipe {
   lm_loc loc;
   lm_decl_ref model_decl; // DC_MODEL, or the DC_MODEL_INST that `model` names
   lm_recipe_call model;   // the instance: its target is a DC_MODEL
-  const char *from;       // weights to begin with; NULL: none. The target's own `from "…"`
-  bool from_hf;           // through `map hf`
+  const char *from;       // initial weights, `from "PATH"` of the instance; NULL: none
+  bool from_hf;           // the weights have the names and layouts of `map hf`
   lm_loc from_loc;
-  const ast_items *surgery;
-  const lm_file *surgery_file; // `with { … }`, NULL if none
+  const ast_items *surgery; // `with { ... }` of the instance; NULL if none
+  const lm_file *surgery_file;
   lm_recipe_data data;
   uint64_t seed;
   lm_recipe_run run;
   lm_loc run_loc;
-  bool micro_auto;      // micro is the batch, unless a plan of that does not fit
-  int64_t batch, micro; // tokens of a step and of a micro-batch; 0: as the batches' file has it
+  bool micro_auto;      // micro is the batch if its plan fits in memory, else smaller
+  int64_t batch, micro; // tokens in a step and in a micro-batch; 0: from the file of batches
   lm_loc batch_loc, micro_loc;
-  lm_recipe_call optimizer, schedule; // schedule.name NULL: constant
-  double clip;                        // greatest gradient norm; 0: none
+  lm_recipe_call optimizer, schedule; // schedule.name NULL: a constant learning rate
+  double clip;                        // maximum gradient norm; 0: no clipping
   lm_recipe_group *groups;
   uint32_t n_groups, cap_groups;
   lm_recipe_precision precision;
@@ -263,45 +267,46 @@ struct lm_recipe {
   lm_recipe_stop stop;
   lm_recipe_save save;
   lm_recipe_compile_mode compile;
-  double compile_budget;
-  lm_loc compile_loc; // budget: seconds that max-autotune may take
+  double compile_budget; // time limit of max-autotune in seconds
+  lm_loc compile_loc;
   lm_recipe_sample *samples;
   uint32_t n_samples, cap_samples;
   lm_recipe_unsupported *unsupported;
   uint32_t n_unsupported, cap_unsupported;
-  struct lm_settings *settings; // every value with its origin, for explain and print
+  struct lm_settings *settings; // every value with its origin
 };
 
-// The recipe `name` (NULL: the only one of the first file), with the `--set` texts applied. NULL or
-// errors in the context if it does not resolve; what it returns is complete as far as it could be
-// read.
+// Resolves the recipe `name` of the first file (NULL: the only recipe) with the texts of --set.
+// Returns NULL if there is no such recipe. All other mistakes are errors in the context, and the
+// recipe that is returned then holds the values that could be read.
 lm_recipe *lm_recipe_resolve(lm_ctx *c, const lm_program *p, const char *name,
                              const char *const *sets, int n_sets);
 
-// Reports what is wrong with a data section by itself; one that others extend may lack what they
-// add.
+// Checks a data section that no recipe uses. A section without a source is not an error, because
+// another section may extend it.
 void lm_recipe_check_data(lm_ctx *c, const lm_program *p, lm_decl_ref ref);
-// The call in `model NAME = CALL`; its target is NULL if it is none of a model, which is reported.
+// The call in `model NAME = CALL`. Its target is NULL after an error.
 lm_recipe_call lm_recipe_model_of(lm_ctx *c, const lm_program *p, lm_decl_ref ref);
 
-// Reports what cannot run yet.
+// Reports each of r->unsupported as an error.
 void lm_recipe_report_unsupported(const lm_recipe *r);
 
-// batch a multiple of micro, micro of seq: reported with the nearest legal value. resolve does
-// this; call it again after filling in what only the data knows (replayed batches).
+// Checks that batch is a multiple of micro and micro of the sequence length; an error names the
+// nearest multiple. lm_recipe_resolve calls it; call it again after sizes are filled in from a file
+// of batches.
 bool lm_recipe_check_batches(lm_recipe *r);
 
-// Steps of the run, given the number of parameters and the tokens of an epoch; at least 1.
+// The steps of the run, at least 1, given the number of parameters and the tokens in an epoch.
 int64_t lm_recipe_steps(const lm_recipe *r, double params, double epoch_tokens);
-// An `every` in steps (at least 1), 0 for never; seconds are the caller's.
+// An interval in steps, at least 1; 0 for never and for seconds, which the caller measures.
 int64_t lm_recipe_every_steps(const lm_recipe *r, lm_recipe_every every, double epoch_tokens);
 
-// Every value, one a line: "optimizer.lr = 3e-4", with where it came from behind it.
+// Prints every value on a line, such as "optimizer = adamw(lr = 3e-4)", optionally with its origin.
 void lm_recipe_print(const lm_recipe *r, bool with_origins, lm_buf *out);
-// The origins of one value, or of all under it: newest first. NULL if there is no such key
-// (lm_nearest in *out_near).
+// The origins of the value of `key`, the newest first. NULL if there is no such key; then *out_near
+// is a similar key, or NULL.
 const lm_recipe_origin *lm_recipe_origin_find(const lm_recipe *r, const char *key,
                                               const char **out_near);
-// The reference of all keys, from the schema, as Markdown.
+// Writes docs/recipe.md, the reference of all keys.
 void lm_schema_write_reference(lm_buf *out);
 #endif

@@ -1,15 +1,15 @@
-// recipe_call.c - calls of optimizers, schedules and models: arguments against the declaration,
-// quantities as numbers.
+// recipe_call.c - calls of optimizers, schedules and models: checks the arguments against the
+// declaration and converts quantities to numbers.
 #include "dsl/recipe/recipe_read.h"
 #include <math.h>
 #include <string.h>
 
-// What an argument is for.
-typedef struct lm_argument_of {
+// The parameter to which an argument is bound.
+typedef struct binding {
   const ast_decl *decl;
   const ast_param *param;
   uint32_t implied;
-} lm_argument_of;
+} binding;
 
 static bool holds_quantity(const ast_expr *e) {
   if (!e)
@@ -37,53 +37,47 @@ static ast_expr *number_expr(const lm_reader *d, const ast_expr *from, double x)
 
 // ---- quantities among the arguments
 //
-// The declared type of a parameter says what a quantity means: a parameter of type `steps` is a
-// duration and takes steps, tokens, percent of the run or epochs; any other takes plain numbers, of
-// which percent is one.
-
-static const char *unit_name(const char *unit) {
-  return !strcmp(unit, "%") ? "percent" : !strcmp(unit, "s") ? "seconds" : unit;
-}
+// The declared type of a parameter determines the accepted units: a parameter of type `steps` is a
+// duration and accepts steps, tokens, percent of the run and epochs; all others accept plain
+// numbers and percent.
 
 static bool is_duration(const ast_param *p) {
   return p && p->type && p->type->name && !strcmp(p->type->name, "steps");
 }
 
-static const ast_expr *plain_quantity(const lm_reader *d, const lm_argument_of *of,
-                                      const ast_expr *e) {
-  const char *name = of->param->name.text;
+static const ast_expr *plain_quantity(const lm_reader *d, const binding *bound, const ast_expr *e) {
+  const char *name = bound->param->name.text;
   if (!strcmp(e->unit, "%"))
     return number_expr(d, e, e->num / 100);
   lm_diag *g = lm_error(d->R->c, e->loc, "E202", "%s of %s is a plain number, not a number of %s",
-                        name, of->decl->name.text, unit_name(e->unit));
-  lm_diag_note(d->R->c, g, of->param->name.loc, "declared here");
+                        name, bound->decl->name.text, lm_unit_name(e->unit));
+  lm_diag_note(d->R->c, g, bound->param->name.loc, "declared here");
   bool time = !strcmp(e->unit, "steps") || !strcmp(e->unit, "tokens") || !strcmp(e->unit, "epochs");
-  if (of->implied && time)
-    lm_diag_help(d->R->c, g, "a parameter that is a duration is declared %s: steps", name);
+  if (bound->implied && time)
+    lm_diag_help(d->R->c, g, "to make it a duration, declare it as %s: steps", name);
   return number_expr(d, e, e->num);
 }
 
-// The expression with percent as plain numbers; itself if it holds no quantity.
-static const ast_expr *plain(const lm_reader *d, const lm_argument_of *of, const ast_expr *e) {
+// The expression with percent as plain numbers; the same tree if it contains no quantity.
+static const ast_expr *plain(const lm_reader *d, const binding *bound, const ast_expr *e) {
   if (!holds_quantity(e))
     return e;
   if (e->kind == EX_QUANTITY)
-    return plain_quantity(d, of, e);
+    return plain_quantity(d, bound, e);
   ast_expr *copy = LM_NEW(d->R->c->arena, ast_expr);
   *copy = *e;
-  copy->a = (ast_expr *)plain(d, of, e->a);
-  copy->b = (ast_expr *)plain(d, of, e->b);
-  copy->c = (ast_expr *)plain(d, of, e->c);
+  copy->a = (ast_expr *)plain(d, bound, e->a);
+  copy->b = (ast_expr *)plain(d, bound, e->b);
+  copy->c = (ast_expr *)plain(d, bound, e->c);
   copy->args = LM_NEW_N(d->R->c->arena, ast_arg, e->n_args + 1);
   for (uint32_t i = 0; i < e->n_args; i++) {
     copy->args[i] = e->args[i];
-    copy->args[i].expr = (ast_expr *)plain(d, of, e->args[i].expr);
+    copy->args[i].expr = (ast_expr *)plain(d, bound, e->args[i].expr);
   }
   return copy;
 }
 
-// share * run, where `run` is the name under which the schedule's caller binds the steps of the
-// run.
+// share * LM_SCHEDULE_RUN, the number of steps of the run.
 static const ast_expr *share_of_run(const lm_reader *d, const ast_expr *from, double share) {
   ast_expr *run = LM_NEW(d->R->c->arena, ast_expr);
   ast_expr *e = LM_NEW(d->R->c->arena, ast_expr);
@@ -102,24 +96,24 @@ static const ast_expr *epochs_as_share(const lm_reader *d, const ast_expr *e, do
   const lm_recipe_run *run = &d->r->run;
   if (run->unit == LM_RECIPE_UNIT_EPOCHS && run->n > 0)
     return share_of_run(d, e, epochs / run->n);
-  lm_diag *g = lm_error(d->R->c, e->loc, "E202", "a duration in epochs needs a run in epochs");
+  lm_diag *g = lm_error(d->R->c, e->loc, "E202", "a duration in epochs needs a `run` in epochs");
   if (run->unit)
-    lm_diag_note(d->R->c, g, d->r->run_loc, "the run is given here");
-  lm_diag_help(d->R->c, g, "write it as percent of the run, or in steps or tokens");
+    lm_diag_note(d->R->c, g, d->r->run_loc, "`run` is set here");
+  lm_diag_help(d->R->c, g, "give the duration in percent of the run, in steps or in tokens");
   return number_expr(d, e, 0);
 }
 
-static const ast_expr *report_duration(const lm_reader *d, const lm_argument_of *of,
-                                       const ast_expr *e, const lm_amount *a) {
+static const ast_expr *report_duration(const lm_reader *d, const binding *bound, const ast_expr *e,
+                                       const lm_amount *a) {
   const char *units =
-      of->implied ? "steps, tokens, epochs or percent of the run" : "steps or tokens";
-  const char *name = of->param->name.text;
+      bound->implied ? "steps, tokens, epochs or percent of the run" : "steps or tokens";
+  const char *name = bound->param->name.text;
   lm_diag *g = a->unit ? lm_error(d->R->c, e->loc, "E202", "%s of %s is in %s, not in %s", name,
-                                  of->decl->name.text, units, unit_name(a->unit))
+                                  bound->decl->name.text, units, lm_unit_name(a->unit))
                        : lm_error(d->R->c, e->loc, "E202", "%s of %s needs a unit: %s", name,
-                                  of->decl->name.text, units);
-  bool share = of->implied && a->value > 0 && a->value < 1;
-  lm_diag_note(d->R->c, g, of->param->name.loc, "declared here");
+                                  bound->decl->name.text, units);
+  bool share = bound->implied && a->value > 0 && a->value < 1;
+  lm_diag_note(d->R->c, g, bound->param->name.loc, "declared here");
   if (!a->unit && share)
     lm_diag_help(d->R->c, g, "write %g%%", 100 * a->value);
   else if (!a->unit)
@@ -127,27 +121,27 @@ static const ast_expr *report_duration(const lm_reader *d, const lm_argument_of 
   return number_expr(d, e, 0);
 }
 
-static const ast_expr *duration(const lm_reader *d, const lm_argument_of *of, const ast_expr *e,
+static const ast_expr *duration(const lm_reader *d, const binding *bound, const ast_expr *e,
                                 const lm_file *file) {
   lm_amount a;
   if (!lm_amount_eval(d->R, file, e, false, &a))
     return number_expr(d, e, 0);
   bool percent = a.unit && !strcmp(a.unit, "%");
   if (a.value < 0 || (percent && a.value > 100)) {
-    lm_error(d->R->c, e->loc, "E202", "%s of %s is a duration: %s", of->param->name.text,
-             of->decl->name.text,
-             a.value < 0 ? "it is 0 or more" : "it is at most 100% of the run");
+    lm_error(d->R->c, e->loc, "E202", "%s of %s is a duration: it must be %s",
+             bound->param->name.text, bound->decl->name.text,
+             a.value < 0 ? "0 or more" : "at most 100% of the run");
     return number_expr(d, e, 0);
   }
-  if (percent && of->implied)
+  if (percent && bound->implied)
     return share_of_run(d, e, a.value / 100);
   switch (lm_read_unit(a.unit)) {
   case LM_RECIPE_UNIT_STEPS: return number_expr(d, e, a.value);
   case LM_RECIPE_UNIT_TOKENS:
     return number_expr(d, e, d->r->batch ? a.value / (double)d->r->batch : 0);
   case LM_RECIPE_UNIT_EPOCHS:
-    return of->implied ? epochs_as_share(d, e, a.value) : report_duration(d, of, e, &a);
-  default: return !a.unit && a.value == 0 ? number_expr(d, e, 0) : report_duration(d, of, e, &a);
+    return bound->implied ? epochs_as_share(d, e, a.value) : report_duration(d, bound, e, &a);
+  default: return !a.unit && a.value == 0 ? number_expr(d, e, 0) : report_duration(d, bound, e, &a);
   }
 }
 
@@ -171,8 +165,8 @@ void lm_read_unknown_arg(const lm_reader *d, const ast_decl *decl, uint32_t skip
   lm_read_suggest(d, e, lm_nearest(a->name, names, n));
 }
 
-// Which parameter argument i is for, -1 after a report. The first `skip` parameters are not the
-// caller's to give.
+// The index of the parameter of argument i; -1 after an error. The first `skip` parameters cannot
+// be given.
 static int param_of(const lm_reader *d, const ast_decl *decl, uint32_t skip, const ast_arg *a,
                     uint32_t i) {
   int at = a->kind == ARG_POS     ? (int)(skip + i)
@@ -184,8 +178,8 @@ static int param_of(const lm_reader *d, const ast_decl *decl, uint32_t skip, con
   }
   if (at >= 0 && at < (int)decl->sig.n_params)
     return at;
-  uint32_t most = decl->sig.n_params > skip ? decl->sig.n_params - skip : 0;
-  lm_error(d->R->c, a->loc, "E203", "%s takes %u arguments at the most", decl->name.text, most);
+  uint32_t max = decl->sig.n_params > skip ? decl->sig.n_params - skip : 0;
+  lm_error(d->R->c, a->loc, "E203", "%s takes at most %u arguments", decl->name.text, max);
   return -1;
 }
 
@@ -212,7 +206,7 @@ static bool check_args(const lm_reader *d, const lm_recipe_call *call, uint32_t 
   return d->R->c->n_errors == before;
 }
 
-// The parameter that argument i stands for; NULL if there is none, which is reported elsewhere.
+// The parameter of argument i; NULL if there is none, which check_args reports.
 static const ast_param *param_for(const ast_sig *sig, uint32_t implied, const ast_arg *a,
                                   uint32_t i) {
   int at = a->kind == ARG_NAMED ? lm_read_param(sig, a->name) : (int)(implied + i);
@@ -223,12 +217,12 @@ const ast_arg *lm_read_args(const lm_reader *d, const ast_decl *decl, uint32_t i
                             const ast_arg *args, uint32_t n, const lm_file *file) {
   ast_arg *copy = LM_NEW_N(d->R->c->arena, ast_arg, n + 1);
   for (uint32_t i = 0; i < n; i++) {
-    lm_argument_of of = {decl, param_for(&decl->sig, implied, &args[i], i), implied};
+    binding bound = {decl, param_for(&decl->sig, implied, &args[i], i), implied};
     copy[i] = args[i];
-    if (!args[i].expr || !of.param)
+    if (!args[i].expr || !bound.param)
       continue;
-    copy[i].expr = (ast_expr *)(is_duration(of.param) ? duration(d, &of, args[i].expr, file)
-                                                      : plain(d, &of, args[i].expr));
+    copy[i].expr = (ast_expr *)(is_duration(bound.param) ? duration(d, &bound, args[i].expr, file)
+                                                         : plain(d, &bound, args[i].expr));
   }
   return copy;
 }

@@ -1,4 +1,4 @@
-// recipe_data.c - the data section of a recipe.
+// recipe_data.c - reads the data section of a recipe: tokenizer, sources, holdouts and stages.
 #include "dsl/recipe/recipe_read.h"
 #include <math.h>
 #include <string.h>
@@ -24,7 +24,8 @@ static void read_tokenizer(const lm_reader *d, lm_recipe_data *out) {
         (int64_t)lm_number_eval(d->R, lm_read_file(d, lm_read_setting(d, key)), train);
   if (!out->tokenizer.file == !train)
     lm_error(d->R->c, e->loc, "E204",
-             "bpe is either of a file or trained: bpe(\"tokenizer.json\"), bpe(train = 4096)");
+             "bpe needs either a file or a vocabulary size to train: bpe(\"tokenizer.json\") or "
+             "bpe(train = 4096)");
 }
 
 static void read_source(const lm_reader *d, const lm_setting *s, lm_recipe_data *out) {
@@ -43,7 +44,7 @@ static void read_source(const lm_reader *d, const lm_setting *s, lm_recipe_data 
   if (x.kind == LM_RECIPE_SOURCE_JSONL)
     x.field = lm_read_arg_text(d, key, e, "field");
   if (x.split && !*x.split)
-    lm_error(d->R->c, e->loc, "E202", "documents cannot be split at an empty string");
+    lm_error(d->R->c, e->loc, "E202", "the separator of documents must not be empty");
   out->replays |= x.kind == LM_RECIPE_SOURCE_BATCHES;
   LM_PUSH(d->R->c->arena, out->sources, out->n_sources, out->cap_sources) = x;
 }
@@ -55,7 +56,7 @@ static void read_holdout(const lm_reader *d, const lm_setting *s, lm_recipe_data
                          .loc = s->loc,
                          .kind = sample ? LM_RECIPE_HOLDOUT_SAMPLE : LM_RECIPE_HOLDOUT_TAIL};
   if (s->broken)
-    x.fraction = 0; // reported; its name stands for what refers to it
+    x.fraction = 0; // reported; the name is kept for references to it
   else if (sample)
     x.docs = (int64_t)lm_read_arg_number(d, key, s->value, "docs", s->file);
   else
@@ -65,7 +66,7 @@ static void read_holdout(const lm_reader *d, const lm_setting *s, lm_recipe_data
 
 // ---- stages
 
-// Every source has a share, so that none is left out by an oversight.
+// Every source must have a share, so that none is left out by mistake.
 static bool mix_names_all(const lm_reader *d, const lm_setting *mix, const lm_recipe_data *out) {
   bool all = true;
   for (uint32_t k = 0; k < out->n_sources; k++) {
@@ -78,7 +79,7 @@ static bool mix_names_all(const lm_reader *d, const lm_setting *mix, const lm_re
     lm_diag *e =
         lm_error(d->R->c, mix->value->loc, "E204", "the mix has no share for source '%s'", name);
     lm_diag_note(d->R->c, e, out->sources[k].loc, "'%s' is declared here", name);
-    lm_diag_help(d->R->c, e, "to leave it out on purpose write %s = 0", name);
+    lm_diag_help(d->R->c, e, "to leave it out, write %s = 0", name);
     all = false;
   }
   return all;
@@ -89,7 +90,7 @@ static bool is_percent(const lm_reader *d, const lm_setting *mix, uint32_t i) {
   return lm_amount_eval(d->R, mix->file, mix->value->args[i].expr, false, &a) && a.unit;
 }
 
-// Shares are proportions, or percent of the whole.
+// The shares are either all proportions or all percent with the sum 100%.
 static bool mix_is_consistent(const lm_reader *d, const lm_setting *mix,
                               const lm_recipe_weight *w) {
   uint32_t n = mix->value->n_args, percent = 0, plain = 0;
@@ -102,20 +103,19 @@ static bool mix_is_consistent(const lm_reader *d, const lm_setting *mix,
   }
   if (percent && plain) {
     lm_diag *e = lm_error(d->R->c, mix->value->loc, "E202",
-                          "the mix has shares in percent and shares that are plain numbers");
+                          "the mix has both percent and plain numbers as shares");
     lm_diag_help(d->R->c, e,
-                 "write all of them in percent, or all as proportions such as (a = 3, b = 1)");
+                 "use percent for all shares, or plain numbers for all, such as (a = 3, b = 1)");
     return false;
   }
   if (percent && !(fabs(sum - 1) <= 1e-6)) {
     lm_diag *e = lm_error(d->R->c, mix->value->loc, "E202",
-                          "the shares of the mix are %.10g%% together, not 100%%", 100 * sum);
-    lm_diag_help(d->R->c, e,
-                 "plain numbers are proportions, whatever they add up to: (a = 3, b = 1)");
+                          "the shares of the mix add up to %.10g%%, not 100%%", 100 * sum);
+    lm_diag_help(d->R->c, e, "plain numbers are proportions and may have any sum: (a = 3, b = 1)");
     return false;
   }
   if (!(sum > 0))
-    lm_error(d->R->c, mix->value->loc, "E202", "every share of the mix is 0");
+    lm_error(d->R->c, mix->value->loc, "E202", "all shares of the mix are 0");
   return sum > 0;
 }
 
@@ -131,7 +131,7 @@ static void read_mix(const lm_reader *d, const lm_setting *mix, lm_recipe_stage 
     for (uint32_t k = 0; k < out->n_sources; k++)
       found |= out->sources[k].name == a->name;
     if (!found)
-      lm_error(d->R->c, a->name_loc, "E207", "the data has no source '%s'", a->name);
+      lm_error(d->R->c, a->name_loc, "E207", "the data section has no source '%s'", a->name);
     known &= found;
     w[i] = (lm_recipe_weight){a->name, lm_number_eval(d->R, mix->file, a->expr), a->name_loc};
   }
@@ -141,28 +141,28 @@ static void read_mix(const lm_reader *d, const lm_setting *mix, lm_recipe_stage 
   stage->n_mix = mix->value->n_args;
 }
 
-static int64_t read_length(const lm_reader *d, const char *key, const ast_expr *e,
-                           const lm_setting *pack) {
+static int64_t read_seq(const lm_reader *d, const char *key, const ast_expr *e,
+                        const lm_setting *pack) {
   return (int64_t)lm_read_arg_number(d, key, e, "seq", lm_read_file(d, pack));
 }
 
 static void stage_add(const lm_reader *d, const lm_recipe_stage *stage, lm_recipe_data *out) {
   lm_recipe_stage *last = out->n_stages ? &out->stages[out->n_stages - 1] : NULL;
   if (last && stage->from <= last->from && stage->from > 0)
-    lm_error(d->R->c, stage->loc, "E202", "stages stand in the order in which they come");
+    lm_error(d->R->c, stage->loc, "E202", "stages must be in ascending order of their begin");
   if (last && stage->mix && !last->mix) {
-    lm_diag *e =
-        lm_error(d->R->c, stage->loc, "E204", "a mix from here on needs one from the beginning");
-    lm_diag_help(d->R->c, e, "mix = (...) before the stages");
+    lm_diag *e = lm_error(d->R->c, stage->loc, "E204",
+                          "a stage has a mix, but there is no mix from the beginning of the run");
+    lm_diag_help(d->R->c, e, "add mix = (...) outside of the stages");
   }
   if (last && stage->from <= last->from)
-    *last = *stage; // both from the beginning
+    *last = *stage; // both begin at 0
   else
     LM_PUSH(d->R->c->arena, out->stages, out->n_stages, out->cap_stages) = *stage;
 }
 
-// What a stage does not say is as in the one before it; the first goes on from what stands outside
-// of stages.
+// A stage inherits the settings that it does not name from the stage before it, the first stage
+// from the settings outside of stages.
 static void read_stages(const lm_reader *d, lm_recipe_data *out) {
   const lm_setting *mix = lm_read_setting(d, "data.mix");
   lm_recipe_stage stage = {.seq = out->seq, .loc = mix ? mix->loc : out->loc};
@@ -181,14 +181,14 @@ static void read_stages(const lm_reader *d, lm_recipe_data *out) {
     stage.loc = s->loc;
     read_mix(d, lm_settings_find(&s->children, "data.stage.mix"), &stage, out);
     if (pack && !pack->broken)
-      stage.seq = read_length(d, "data.stage.pack", pack->value, pack);
+      stage.seq = read_seq(d, "data.stage.pack", pack->value, pack);
     stage_add(d, &stage, out);
   }
   if (any)
     out->seq = stage.seq;
 }
 
-static bool has_source(const lm_settings *s) { // be it a broken one
+static bool has_source(const lm_settings *s) { // also a source with an error
   for (uint32_t i = 0; i < s->n; i++)
     if (!strcmp(s->v[i]->key->path, "data.source"))
       return true;
@@ -199,12 +199,12 @@ static void check_sources(const lm_reader *d, const lm_recipe_data *x) {
   for (uint32_t i = 0; x->replays && x->n_sources > 1 && i < x->n_sources; i++)
     if (x->sources[i].kind == LM_RECIPE_SOURCE_BATCHES)
       lm_error(d->R->c, x->sources[i].loc, "E202",
-               "finished batches are the only source of their data section");
+               "a source of prepared batches must be the only source of its data section");
   for (uint32_t i = 0; x->replays && i < x->n_holdouts; i++)
-    lm_error(d->R->c, x->holdouts[i].loc, "E202", "nothing can be held out of finished batches");
+    lm_error(d->R->c, x->holdouts[i].loc, "E202", "a holdout of prepared batches is unsupported");
 }
 
-// Keys and values of a section; whether all that it needs is there is another question.
+// Reads and checks the keys and values that are set. Required keys are checked elsewhere.
 static void read_section(const lm_reader *d, lm_recipe_data *out) {
   const lm_settings *s = d->s;
   read_tokenizer(d, out);
@@ -216,7 +216,7 @@ static void read_section(const lm_reader *d, lm_recipe_data *out) {
   }
   if (!out->replays) {
     out->seq =
-        read_length(d, "data.pack", lm_read_value(d, "data.pack"), lm_read_setting(d, "data.pack"));
+        read_seq(d, "data.pack", lm_read_value(d, "data.pack"), lm_read_setting(d, "data.pack"));
     read_stages(d, out);
   }
   check_sources(d, out);
@@ -235,7 +235,7 @@ void lm_read_data(const lm_reader *recipe) {
   if (!e)
     return;
   if (e->kind != EX_NAME) {
-    lm_error(recipe->R->c, e->loc, "E202", "data is the name of a data section");
+    lm_error(recipe->R->c, e->loc, "E202", "data must be the name of a data section");
     return;
   }
   lm_decl_ref ref =

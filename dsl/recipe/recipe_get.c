@@ -1,5 +1,5 @@
-// recipe_get.c - reading settings: values with their defaults, amounts, paths, and the declarations
-// that names mean.
+// recipe_get.c - accessors of settings: values with their defaults, amounts, paths, and the
+// declarations that names refer to.
 #include "dsl/recipe/recipe_read.h"
 #include <string.h>
 
@@ -13,23 +13,22 @@ const lm_file *lm_read_file(const lm_reader *d, const lm_setting *s) {
   return s ? s->file : d->R->p->files[0];
 }
 
-// The value of a key, or its default; NULL if it has neither.
 const ast_expr *lm_read_value(const lm_reader *d, const char *path) {
   const lm_setting *s = lm_read_setting(d, path);
   return s ? s->value : lm_value_default(d->R, lm_schema_find(path));
 }
 
-double lm_read_number(const lm_reader *d, const char *path, double otherwise) {
+double lm_read_number(const lm_reader *d, const char *path, double default_value) {
   const ast_expr *e = lm_read_value(d, path);
-  return e ? lm_number_eval(d->R, lm_read_file(d, lm_read_setting(d, path)), e) : otherwise;
+  return e ? lm_number_eval(d->R, lm_read_file(d, lm_read_setting(d, path)), e) : default_value;
 }
 
-// A whole number exactly, also beyond 2^53 where it is written out.
-int64_t lm_read_whole(const lm_reader *d, const char *path, int64_t otherwise) {
+// A literal is read as an integer, because a double is exact only up to 2^53.
+int64_t lm_read_whole(const lm_reader *d, const char *path, int64_t default_value) {
   const ast_expr *e = lm_read_value(d, path);
   return e && e->kind == EX_NUMBER && e->is_int
              ? e->inum
-             : (int64_t)lm_read_number(d, path, (double)otherwise);
+             : (int64_t)lm_read_number(d, path, (double)default_value);
 }
 
 lm_recipe_unit lm_read_unit(lm_sym unit) {
@@ -54,7 +53,8 @@ lm_recipe_every lm_read_every(const lm_reader *d, const lm_file *file, const ast
   return (lm_recipe_every){lm_read_unit(a.unit), a.value};
 }
 
-// Paths are relative to the file that names them; --set and defaults to the working directory.
+// A path is relative to the file that contains it. Paths of --set and of defaults are in no file
+// and stay relative to the working directory.
 const char *lm_read_path(const lm_reader *d, const char *path, lm_loc at) {
   for (uint32_t i = 0; i < d->R->p->n_files; i++)
     if (d->R->p->files[i]->tree->source == at.file)
@@ -105,7 +105,7 @@ void lm_read_check_complete(const lm_reader *d, const char *section, lm_loc at, 
   if (n && !d->R->base_missing) {
     lm_diag *e = lm_error(d->R->c, at, "E204", "%s has no %s", where, names.p);
     if (n == 1)
-      lm_diag_help(d->R->c, e, "write %s  # %s", lm_schema_usage(d->R->c, first), first->help);
+      lm_diag_help(d->R->c, e, "add %s  # %s", lm_schema_usage(d->R->c, first), first->help);
   }
   lm_buf_free(&names);
 }
@@ -131,13 +131,13 @@ static const char *kind_name(ast_decl_kind kind) {
 
 const char *lm_read_nearest(lm_resolver *R, const lm_file *file, ast_decl_kind kind,
                             const char *name) {
-  int n, k;
+  int n, n_library;
   const char *const *own = lm_program_names(R->p, file, kind, &n);
   const char *near = lm_nearest(name, own, n);
   if (near || !R->p->optim)
     return near;
-  const char *const *library = lm_program_names(R->p, R->p->optim, kind, &k);
-  return lm_nearest(name, library, k);
+  const char *const *library = lm_program_names(R->p, R->p->optim, kind, &n_library);
+  return lm_nearest(name, library, n_library);
 }
 
 lm_decl_ref lm_read_decl(const lm_reader *d, const lm_file *file, ast_decl_kind kind, lm_sym name,
@@ -147,11 +147,11 @@ lm_decl_ref lm_read_decl(const lm_reader *d, const lm_file *file, ast_decl_kind 
     return ref;
   if (!ref.decl && file->incomplete)
     return ref;
-  lm_diag *e =
-      lm_error(d->R->c, at, "E207", ref.decl ? "'%2$s' is no %1$s" : "there is no %1$s '%2$s'",
-               kind_name(kind), name);
+  lm_diag *e = lm_error(d->R->c, at, "E207",
+                        ref.decl ? "'%2$s' is not %3$s %1$s" : "there is no %1$s '%2$s'",
+                        kind_name(kind), name, kind == DC_OPTIMIZER ? "an" : "a");
   if (ref.decl)
-    lm_diag_note(d->R->c, e, ref.decl->loc, "it is declared here");
+    lm_diag_note(d->R->c, e, ref.decl->loc, "declared here");
   else
     lm_read_suggest(d, e, lm_read_nearest(d->R, file, kind, name));
   return (lm_decl_ref){0};

@@ -1,6 +1,6 @@
-// recipe_merge.c - layers of items become one tree of settings: a section replaces a section whole,
-// a dotted path one field or one argument of a call, `key @pattern` adds a rule. Each value
-// remembers what it replaced.
+// recipe_merge.c - merges layers of items into one tree of settings. A section replaces the whole
+// section, a dotted path replaces one field or one argument of a call, and `key @pattern` adds a
+// rule. Each value records the value that it replaced.
 #include "dsl/recipe/settings.h"
 #include <string.h>
 
@@ -64,7 +64,7 @@ static void note_args(merge *m, lm_setting *s, const lm_setting *old) {
   }
 }
 
-// ---- finding and placing
+// ---- finding and inserting
 
 static bool same_selector(const ast_expr *a, const ast_expr *b) {
   if (!a || !b)
@@ -104,7 +104,7 @@ static void chain_children(const lm_settings *fresh, const lm_settings *old) {
   }
 }
 
-static void place(merge *m, lm_settings *s, lm_setting *fresh) {
+static void insert(merge *m, lm_settings *s, lm_setting *fresh) {
   lm_setting **old = fresh->key->form == LM_FORM_RULES ? NULL : find(s, fresh->key, fresh->sel);
   note_args(m, fresh, old ? *old : NULL);
   if (!old) {
@@ -129,8 +129,8 @@ static const char *section_name(const char *section) {
                                       : strchr(section, '.') + 1;
 }
 
-// The key from its section on, without the names of forms: "precision.compute", "data.pack.seq";
-// NULL: it takes a name in between.
+// The dotted path of a key without the names of forms: "precision.compute", "data.pack.seq". NULL
+// if the path contains a selector.
 static const char *path_without_forms(merge *m, const lm_schema_key *key) {
   lm_buf b = {0};
   bool named = false;
@@ -149,8 +149,8 @@ static const char *path_without_forms(merge *m, const lm_schema_key *key) {
   return path;
 }
 
-// Where a key of this name is instead: an argument of a value of the recipe, or further down in the
-// schema.
+// The path of a key of this name elsewhere: an argument of a value of the recipe, or a nested key
+// of the schema. NULL if there is none.
 static const char *key_elsewhere(merge *m, const lm_settings *s, const char *name) {
   const char *arg;
   for (uint32_t i = 0; i < s->n; i++)
@@ -190,7 +190,7 @@ static const lm_schema_key *key_find(merge *m, const lm_settings *s, const char 
 }
 
 static bool wrong_form(merge *m, const lm_schema_key *key, lm_loc at) {
-  lm_diag *d = lm_error(m->R->c, at, "E201", "'%s' is not written like this", lm_schema_name(key));
+  lm_diag *d = lm_error(m->R->c, at, "E201", "wrong syntax for '%s'", lm_schema_name(key));
   lm_diag_help(m->R->c, d, "write %s", lm_schema_usage(m->R->c, key));
   return false;
 }
@@ -230,11 +230,11 @@ static bool form_fits(const lm_schema_key *key, ast_item_kind kind) {
 }
 
 static bool check_selector_word(merge *m, const lm_schema_key *key, const ast_expr *sel) {
-  bool later;
+  bool planned;
   if (key->form != LM_FORM_NAMED || !*key->words ||
-      lm_schema_has_word(key->words, sel->text, &later))
+      lm_schema_has_word(key->words, sel->text, &planned))
     return true;
-  lm_diag *d = lm_error(m->R->c, sel->loc, "E201", "%s has no '%s', only %s", lm_schema_name(key),
+  lm_diag *d = lm_error(m->R->c, sel->loc, "E201", "%s has no '%s'; it has %s", lm_schema_name(key),
                         sel->text, lm_schema_list(m->R->c, key->words));
   const char *near = lm_schema_nearest_word(m->R->c, key->words, sel->text);
   if (near)
@@ -265,7 +265,7 @@ static void apply_plain(merge *m, lm_settings *s, const lm_schema_key *key, cons
   fresh->broken = broken;
   if (section)
     apply(m, &fresh->children, key->path, &it->items);
-  place(m, s, fresh);
+  insert(m, s, fresh);
 }
 
 // ---- dotted paths
@@ -273,7 +273,7 @@ static void apply_plain(merge *m, lm_settings *s, const lm_schema_key *key, cons
 typedef struct dotted {
   const ast_item *item;
   uint32_t at;
-} dotted; // the names from `at` on are still to be followed
+} dotted; // the names of the path from index `at` on
 
 static const ast_name *name_at(const dotted *d) {
   return &d->item->path.v[d->at];
@@ -295,7 +295,7 @@ static const char *params_of(merge *m, const lm_setting *s) {
   return text;
 }
 
-static int arg_place(merge *m, const lm_setting *s, lm_sym name) {
+static int arg_index(merge *m, const lm_setting *s, lm_sym name) {
   for (uint32_t i = 0; i < s->value->n_args; i++) {
     const ast_arg *a = &s->value->args[i];
     const char *own =
@@ -318,7 +318,7 @@ static bool takes_arg(merge *m, const lm_setting *s, const ast_name *name) {
   }
   lm_sym callee = lm_callee(s->value);
   if (!n)
-    return true; // an unknown callee is reported when the recipe is read
+    return true; // recipe_read.c reports an unknown callee
   lm_diag *d = lm_error(m->R->c, name->loc, "E203", "%s has no argument '%s'", callee, name->text);
   const char *near = lm_nearest(name->text, names, n);
   if (near)
@@ -328,7 +328,8 @@ static bool takes_arg(merge *m, const lm_setting *s, const ast_name *name) {
   return false;
 }
 
-// The call with one argument more, or another value for one: the tree of the base stays as it is.
+// A copy of the call in which one argument is added or replaced. The tree of the base is shared and
+// must not change.
 static ast_expr *call_with(merge *m, const lm_setting *s, const ast_item *it,
                            const ast_name *name) {
   ast_expr *call = LM_NEW(m->R->c->arena, ast_expr);
@@ -336,7 +337,7 @@ static ast_expr *call_with(merge *m, const lm_setting *s, const ast_item *it,
   call->args = LM_NEW_N(m->R->c->arena, ast_arg, call->n_args + 1);
   if (call->n_args)
     memcpy(call->args, s->value->args, sizeof *call->args * call->n_args);
-  int i = arg_place(m, s, name->text);
+  int i = arg_index(m, s, name->text);
   if (i < 0)
     i = (int)call->n_args++;
   ast_arg_kind kind = i < (int)s->value->n_args ? call->args[i].kind : ARG_NAMED;
@@ -345,8 +346,8 @@ static ast_expr *call_with(merge *m, const lm_setting *s, const ast_item *it,
   return call;
 }
 
-// The value of --set where a text is wanted: without quotes, which a shell takes away, it is the
-// text as it stands.
+// A value of --set for a key that expects a string. The shell removes quotes, so a value without
+// quotes is taken as the string.
 static ast_expr *bare_text(merge *m, const lm_schema_key *key, ast_expr *e) {
   const lm_source *s = &m->R->c->sources[e->loc.file];
   if (!key || !(key->types & (T_STR | T_PATH)) || e->kind == EX_STRING || strcmp(s->path, "--set"))
@@ -379,10 +380,10 @@ static void set_argument(merge *m, lm_setting *s, const dotted *d) {
   it->expr = bare_text(m, form_param(s, name_at(d)), it->expr);
   const ast_name *name = name_at(d);
   if (!s->value || s->value->kind != EX_CALL || !is_last(d)) {
-    lm_diag *e =
-        lm_error(m->R->c, name->loc, "E201", "'%s' has no fields here", it->path.v[d->at - 1].text);
+    lm_diag *e = lm_error(m->R->c, name->loc, "E201", "the value of '%s' has no fields",
+                          it->path.v[d->at - 1].text);
     if (s->value)
-      lm_diag_note(m->R->c, e, s->loc, "it is %s", value_text(m->R, s->value));
+      lm_diag_note(m->R->c, e, s->loc, "the value is %s", value_text(m->R, s->value));
     return;
   }
   if (!takes_arg(m, s, name))
@@ -427,7 +428,15 @@ static void set_whole(merge *m, lm_settings *s, const lm_schema_key *key, const 
   apply_plain(m, s, key, plain);
 }
 
-// eval.dev.every, source.web.path, source.web; sample.n is of the one without a name
+static void apply_in_named(merge *m, lm_setting *s, dotted d) {
+  if (s->key->form == LM_FORM_SECTIONS)
+    apply_dotted(m, &s->children, s->key->path, d);
+  else
+    set_argument(m, s, &d);
+}
+
+// Paths such as eval.dev.every, source.web.path and source.web. sample.n sets a key of the section
+// without a name.
 static void apply_named(merge *m, lm_settings *s, const lm_schema_key *key, dotted d) {
   const ast_name *name = name_at(&d);
   for (uint32_t i = 0; i < s->n; i++) {
@@ -438,18 +447,15 @@ static void apply_named(merge *m, lm_settings *s, const lm_schema_key *key, dott
       set_whole(m, s, key, x->sel, d.item);
     else if (is_last(&d))
       wrong_form(m, key, name->loc);
-    else if (d.at++, key->form == LM_FORM_SECTIONS)
-      apply_dotted(m, &x->children, key->path, d);
     else
-      set_argument(m, x, &d);
+      apply_in_named(m, x, (dotted){d.item, d.at + 1});
     return;
   }
   bool nameless = find(s, key, NULL) || is_last(&d) || lm_schema_child(key->path, '.', name->text);
   if (key->types & T_OPTIONAL && nameless)
     apply_dotted(m, &section_make(m, s, key, d.item)->children, key->path, d);
   else
-    lm_error(m->R->c, name->loc, "E201", "there is no %s '%s' to change", lm_schema_name(key),
-             name->text);
+    lm_error(m->R->c, name->loc, "E201", "there is no %s '%s'", lm_schema_name(key), name->text);
 }
 
 static void apply_value_field(merge *m, lm_settings *s, const lm_schema_key *key, const dotted *d) {
@@ -464,7 +470,8 @@ static void apply_value_field(merge *m, lm_settings *s, const lm_schema_key *key
   if (old)
     set_argument(m, *old, d);
   else
-    lm_error(m->R->c, d->item->loc, "E201", "'%s' is not set yet, so no part of it can be",
+    lm_error(m->R->c, d->item->loc, "E201",
+             "'%s' is not set and has no default, so no part of it can be changed",
              lm_schema_name(key));
 }
 
@@ -496,7 +503,7 @@ static void apply_item(merge *m, lm_settings *s, const char *section, const ast_
     return;
   if (it->kind == IT_MAP) {
     lm_error(m->R->c, it->loc, "E201",
-             "a pattern stands behind a key, such as group @**.norm = (decay = 0)");
+             "a pattern must follow a key, such as group @**.norm = (decay = 0)");
     return;
   }
   if (it->path.n > 1) {
@@ -507,7 +514,7 @@ static void apply_item(merge *m, lm_settings *s, const char *section, const ast_
   if (!key)
     return;
   if (it->kind == IT_SET && !m->layer->once)
-    set_whole(m, s, key, NULL, it); // --set has one form, KEY=VALUE, for all
+    set_whole(m, s, key, NULL, it); // --set writes all keys as KEY=VALUE
   else
     apply_plain(m, s, key, it);
 }

@@ -1,5 +1,5 @@
-// recipe_read.c - from checked settings to lm_recipe: names are resolved, amounts become numbers in
-// base units, and what concerns several keys at once is checked.
+// recipe_read.c - fills in lm_recipe from checked settings: resolves names, converts amounts to
+// base units, and checks conditions between several keys.
 #include "dsl/recipe/recipe_read.h"
 #include <string.h>
 
@@ -11,7 +11,7 @@ static void read_weights(const lm_reader *d, const lm_decl_ref *named) {
   if (!from)
     return;
   if (from->kind != EX_STRING) {
-    lm_error(d->R->c, from->loc, "E202", "weights come from a path in quotes");
+    lm_error(d->R->c, from->loc, "E202", "the weights must be a path in quotes");
     return;
   }
   r->from_hf = !strncmp(from->text, "hf:", 3);
@@ -22,7 +22,8 @@ static void read_weights(const lm_reader *d, const lm_decl_ref *named) {
 static const ast_expr *instance_call(const lm_reader *d, const ast_decl *named) {
   if (lm_callee(named->inst))
     return named->inst;
-  lm_error(d->R->c, named->inst->loc, "E207", "an instance is a call of a model, such as Llama()");
+  lm_error(d->R->c, named->inst->loc, "E207",
+           "an instance must be a call of a model, such as Llama()");
   return NULL;
 }
 
@@ -56,7 +57,7 @@ static const ast_expr *read_named_model(const lm_reader *d, const ast_expr *e,
   if (ref.decl->items.n) {
     d->r->surgery = &ref.decl->items;
     d->r->surgery_file = ref.file;
-    lm_unsupported_add(d->R, ref.decl->items.v[0]->loc, "changing a model by 'with'");
+    lm_unsupported_add(d->R, ref.decl->items.v[0]->loc, "changing a model with 'with'");
   }
   d->r->model_decl = ref;
   *file = ref.file;
@@ -77,9 +78,9 @@ static void read_model(const lm_reader *d) {
     d->r->model_decl = d->r->model.target;
 }
 
-// ---- sizes of steps
+// ---- batch sizes
 
-// batch or micro in tokens; 0 if only the data's file knows.
+// batch or micro in tokens; 0 for auto, or if only a file of batches determines it.
 static int64_t tokens_of(const lm_reader *d, const char *path) {
   const ast_expr *e = lm_read_value(d, path);
   lm_amount a;
@@ -89,13 +90,13 @@ static int64_t tokens_of(const lm_reader *d, const char *path) {
   if (lm_read_unit(a.unit) != LM_RECIPE_UNIT_SEQS)
     return (int64_t)a.value;
   const lm_recipe_data *data = &d->r->data;
-  const char *why = data->seq ? NULL : "the length of a row";
+  const char *needed = data->seq ? NULL : "a sequence length, which prepared batches do not give";
   for (uint32_t i = 0; i < data->n_stages; i++)
     if (data->stages[i].seq != data->seq)
-      why = "one length of rows, and stages change it";
-  if (why) {
+      needed = "one sequence length, but stages change it";
+  if (needed) {
     lm_error(d->R->c, e->loc, "E202", "%s in sequences needs %s",
-             lm_schema_name(lm_schema_find(path)), why);
+             lm_schema_name(lm_schema_find(path)), needed);
     return 0;
   }
   return (int64_t)(a.value * (double)d->r->data.seq);
@@ -111,7 +112,7 @@ static void read_batches(const lm_reader *d) {
   r->batch = batch || r->data.seq ? tokens_of(d, "recipe.batch") : 0;
   int64_t unit = r->micro ? r->micro : r->data.seq;
   if (!batch && unit && r->batch)
-    r->batch = (r->batch + unit - 1) / unit * unit; // the default gives way
+    r->batch = (r->batch + unit - 1) / unit * unit; // round the default up
   r->micro_auto = !r->micro;
   if (!r->micro)
     r->micro = r->batch;
@@ -127,8 +128,8 @@ static void read_run(const lm_reader *d) {
   d->r->run_loc = e->loc;
 }
 
-// A stage begins at a share of the run, whose length must then not depend on what only the model
-// or the data know.
+// A stage begins at a share of the run, so the length of the run must not depend on the number of
+// parameters or on the data.
 static void check_stages(const lm_reader *d) {
   const lm_recipe *r = d->r;
   lm_recipe_unit unit = r->run.unit;
@@ -138,20 +139,19 @@ static void check_stages(const lm_reader *d) {
   for (uint32_t i = 0; i < r->data.n_stages; i++) {
     const lm_recipe_stage *s = &r->data.stages[i];
     if (s->from > 0)
-      lm_unsupported_add(d->R, s->loc, "stages of a run that is not given in steps or tokens");
+      lm_unsupported_add(d->R, s->loc, "stages in a run whose length is not in steps or tokens");
   }
 }
 
 // ---- optimizer
 
-// An argument of a group that the optimizer lacks. `optimizer = …`, another one for these
-// parameters, is planned.
+// Reports an argument of a group that the optimizer does not have. `optimizer = ...` is planned.
 static void report_group_arg(const lm_reader *d, const ast_decl *optimizer, const ast_arg *a) {
   if (strcmp(a->name, "optimizer"))
     lm_read_unknown_arg(d, optimizer, 0, a);
   else
     lm_error(d->R->c, a->name_loc, "E900",
-             "an optimizer of its own for a group is not available yet");
+             "a different optimizer for a group is not available yet");
 }
 
 static void read_group(const lm_reader *d, const lm_setting *s) {
@@ -204,7 +204,7 @@ static void read_precision(const lm_reader *recipe) {
   p->tf32 = lm_read_is_word(matmul, "tf32");
   if (p->tf32 && p->compute != LM_RECIPE_COMPUTE_F32)
     lm_error(d.R->c, matmul->loc, "E202",
-             "matmul = tf32 rounds operands of f32: it needs compute = f32");
+             "matmul = tf32 rounds f32 operands, so it needs compute = f32");
   for (uint32_t i = 0; i < d.s->n; i++) {
     const lm_setting *s = d.s->v[i];
     if (strcmp(s->key->path, "recipe.precision.keep") || s->broken)
@@ -256,14 +256,15 @@ static int metric_find(lm_sym name) {
   return -1;
 }
 
-// DATA.HOLDOUT as an index, -1 for the training part.
+// The index of DATA.HOLDOUT; -1 for all training data and after an error.
 static int read_holdout_ref(const lm_reader *d, const ast_expr *e) {
   const lm_recipe_data *data = &d->r->data;
   const ast_expr *base = e->kind == EX_FIELD ? e->a : e;
   if (!data->name)
-    return -1; // no data: reported
+    return -1; // reported: there is no data
   if (base->kind != EX_NAME || base->text != data->name) {
-    lm_diag *x = lm_error(d->R->c, e->loc, "E207", "evaluation is on the recipe's own data");
+    lm_diag *x =
+        lm_error(d->R->c, e->loc, "E207", "an evaluation must use the data section of the recipe");
     lm_diag_help(d->R->c, x, "write %s.HOLDOUT", data->name);
     return -1;
   }
@@ -305,9 +306,9 @@ static lm_recipe_watch read_watch(const lm_reader *d, const ast_expr *e) {
     return none;
   int metric = e->kind == EX_FIELD ? metric_find(e->text) : -1;
   if (e->kind != EX_FIELD || e->a->kind != EX_NAME || metric < 0) {
-    lm_error(
-        d->R->c, e->loc, "E202",
-        "this is EVAL.METRIC, such as dev.loss; metrics are loss, bits_per_byte and perplexity");
+    lm_error(d->R->c, e->loc, "E202",
+             "expected EVAL.METRIC, such as dev.loss; the metrics are loss, bits_per_byte and "
+             "perplexity");
     return none;
   }
   const char **names = LM_NEW_N(d->R->c->arena, const char *, d->r->n_evals + 1);
@@ -331,9 +332,10 @@ static void read_guard(const lm_reader *recipe) {
                                  lm_read_whole(&d, "recipe.guard.rollback", 0),
                                  lm_read_number(&d, "recipe.guard.spike", 0)};
   if (d.r->guard.spike > 0 && d.r->guard.spike <= 1)
-    lm_error(d.R->c, lm_read_value(&d, "recipe.guard.spike")->loc, "E202",
-             "guard.spike is more than 1, or 0: a loss of %g times the mean is none",
-             d.r->guard.spike);
+    lm_error(
+        d.R->c, lm_read_value(&d, "recipe.guard.spike")->loc, "E202",
+        "guard.spike must be 0 or more than 1, because a loss of %g times the mean is not a spike",
+        d.r->guard.spike);
 }
 
 static void read_stop(const lm_reader *d) {
@@ -381,7 +383,7 @@ static void read_compile(const lm_reader *d) {
 static const char *read_prompt(const lm_reader *d) {
   const ast_expr *e = lm_read_value(d, "recipe.sample.prompt");
   if (e && !*e->text)
-    lm_error(d->R->c, e->loc, "E202", "sample.prompt is a token at the least");
+    lm_error(d->R->c, e->loc, "E202", "sample.prompt must have at least one token");
   return e ? e->text : "";
 }
 
@@ -400,13 +402,13 @@ static void read_sample(const lm_reader *recipe, const lm_setting *s) {
   LM_PUSH(d.R->c->arena, d.r->samples, d.r->n_samples, d.r->cap_samples) = x;
 }
 
-// ---- all of it
+// ---- the whole recipe
 
 static void collect_unsupported(lm_resolver *R, const lm_settings *s) {
   for (uint32_t i = 0; i < s->n; i++) {
     const lm_setting *x = s->v[i];
     lm_value_collect_unsupported(R, x->key, x->value, x->loc);
-    if (!x->key->later)
+    if (!x->key->planned)
       collect_unsupported(R, &x->children);
   }
 }

@@ -1,13 +1,13 @@
-// recipe_value.c - values of recipes: arithmetic over quantities, and checking against the schema.
+// recipe_value.c - values of recipes: arithmetic on quantities, and checks against the schema.
 #include "dsl/recipe/settings.h"
 #include <math.h>
 #include <string.h>
 
 enum {
-  MAX_LETS = 32
-}; // lets that are defined by lets
+  MAX_LETS = 32 // depth of lets that refer to lets
+};
 
-// ---- names of things, for messages
+// ---- names in messages
 
 const char *lm_key_label(lm_ctx *c, const lm_schema_key *key) {
   const char *path = strchr(key->path, '.') + 1;
@@ -30,7 +30,7 @@ static const char *found_text(lm_ctx *c, const ast_expr *e) {
 }
 
 static lm_diag *report(lm_resolver *R, const lm_schema_key *key, const ast_expr *e) {
-  return lm_error(R->c, e->loc, "E202", "%s is %s, not %s", lm_key_label(R->c, key),
+  return lm_error(R->c, e->loc, "E202", "%s must be %s, not %s", lm_key_label(R->c, key),
                   lm_schema_expectation(R->c, key), found_text(R->c, e));
 }
 
@@ -46,6 +46,10 @@ static void suggest(lm_resolver *R, lm_diag *d, const char *near) {
 
 lm_sym lm_callee(const ast_expr *call) {
   return call->kind == EX_CALL && call->a->kind == EX_NAME ? call->a->text : NULL;
+}
+
+const char *lm_unit_name(lm_sym unit) {
+  return !strcmp(unit, "%") ? "percent" : !strcmp(unit, "s") ? "seconds" : unit;
 }
 
 // ---- amounts
@@ -65,11 +69,12 @@ static bool eval_name(evaluation *v, const lm_file *file, const ast_expr *e, lm_
   }
   lm_decl_ref ref = lm_program_find(v->R->p, file, e->text);
   if (!ref.decl || ref.decl->kind != DC_LET || ref.decl->let_tuple) {
-    lm_error(v->R->c, e->loc, "E202", "'%s' is no number here", e->text);
+    lm_error(v->R->c, e->loc, "E202", "'%s' is not a number here", e->text);
     return false;
   }
   if (v->lets == MAX_LETS) {
-    lm_error(v->R->c, e->loc, "E202", "'%s' is defined by itself or by too many others", e->text);
+    lm_error(v->R->c, e->loc, "E202", "'%s' refers to itself, or to a chain of more than %d lets",
+             e->text, MAX_LETS);
     return false;
   }
   v->lets++;
@@ -124,7 +129,8 @@ static bool eval_binary(evaluation *v, const lm_file *file, const ast_expr *e, l
   default: break;
   }
   if (!ok) {
-    lm_error(v->R->c, e->loc, "E202", "'%s' makes no amount of these", lm_op_text(e->op));
+    lm_error(v->R->c, e->loc, "E202", "'%s' cannot combine the units of these operands",
+             lm_op_text(e->op));
     return false;
   }
   if (!isfinite(out->value) || !isfinite(out->per_param)) {
@@ -148,7 +154,7 @@ static bool eval(evaluation *v, const lm_file *file, const ast_expr *e, lm_amoun
     out->per_param = -out->per_param;
     return true;
   default:
-    lm_error(v->R->c, e->loc, "E202", "%s is no number", found_text(v->R->c, e));
+    lm_error(v->R->c, e->loc, "E202", "%s is not a number", found_text(v->R->c, e));
     return false;
   }
 }
@@ -175,21 +181,22 @@ static bool is_arithmetic(const ast_expr *e) {
 
 static bool wrong_unit(lm_resolver *R, const lm_schema_key *key, const ast_expr *e,
                        const lm_amount *a) {
-  bool later;
+  bool planned;
   lm_diag *d;
   const char *label = lm_key_label(R->c, key);
   const char *units = lm_schema_list(R->c, key->units);
   if (!*key->units)
-    d = lm_error(R->c, e->loc, "E202", "%s is a plain number, not one of %s", label, a->unit);
+    d = lm_error(R->c, e->loc, "E202", "%s must be a plain number, not a number of %s", label,
+                 a->unit);
   else if (!a->unit)
     d = lm_error(R->c, e->loc, "E202", "%s needs a unit: %s", label, units);
   else
-    d = lm_error(R->c, e->loc, "E202", "%s is in %s, not in %s", label, units,
-                 strcmp(a->unit, "%") ? a->unit : "percent");
-  const char *unit = lm_schema_has_word(key->units, "steps", &later)    ? "steps"
-                     : lm_schema_has_word(key->units, "tokens", &later) ? "tokens"
-                     : lm_schema_has_word(key->units, "docs", &later)   ? "docs"
-                                                                        : NULL;
+    d = lm_error(R->c, e->loc, "E202", "%s must be in %s, not in %s", label, units,
+                 lm_unit_name(a->unit));
+  const char *unit = lm_schema_has_word(key->units, "steps", &planned)    ? "steps"
+                     : lm_schema_has_word(key->units, "tokens", &planned) ? "tokens"
+                     : lm_schema_has_word(key->units, "docs", &planned)   ? "docs"
+                                                                          : NULL;
   if (!a->unit && unit && e->kind == EX_NUMBER)
     lm_diag_help(R->c, d, "write %s %s", e->spelling, unit);
   return false;
@@ -198,9 +205,9 @@ static bool wrong_unit(lm_resolver *R, const lm_schema_key *key, const ast_expr 
 static bool out_of_bounds(lm_resolver *R, const lm_schema_key *key, const ast_expr *e, double x,
                           bool percent) {
   lm_buf b = {0};
-  double scale = percent ? 100 : 1; // bounds in the unit in which the value is written
-  lm_buf_bounds(&b, scale * key->least, scale * key->most, scale * x, percent ? "%" : "");
-  lm_error(R->c, e->loc, "E202", "%s is %s", lm_key_label(R->c, key), b.p);
+  double scale = percent ? 100 : 1; // print bounds in the unit of the value
+  lm_buf_bounds(&b, scale * key->min, scale * key->max, scale * x, percent ? "%" : "");
+  lm_error(R->c, e->loc, "E202", "%s must be %s", lm_key_label(R->c, key), b.p);
   lm_buf_free(&b);
   return false;
 }
@@ -208,10 +215,11 @@ static bool out_of_bounds(lm_resolver *R, const lm_schema_key *key, const ast_ex
 static bool check_number(lm_resolver *R, const lm_schema_key *key, const ast_expr *e,
                          const lm_file *file) {
   lm_amount a;
-  bool later, percent, counted = false;
+  bool planned, percent, counted = false;
   if (!lm_amount_eval(R, file, e, key->types & T_PARAMS, &a))
     return false;
-  bool unit_known = a.unit ? lm_schema_has_word(key->units, a.unit, &later) : !(key->types & T_QTY);
+  bool unit_known =
+      a.unit ? lm_schema_has_word(key->units, a.unit, &planned) : !(key->types & T_QTY);
   if (!unit_known)
     return wrong_unit(R, key, e, &a);
   percent = a.unit && !strcmp(a.unit, "%");
@@ -220,35 +228,35 @@ static bool check_number(lm_resolver *R, const lm_schema_key *key, const ast_exp
   for (size_t i = 0; i < LM_COUNT(whole); i++)
     counted |= a.unit && !strcmp(a.unit, whole[i]);
   if (a.per_param == 0 && (key->types & T_INT || counted) && x != floor(x)) {
-    lm_error(R->c, e->loc, "E202", "%s is a whole number", lm_key_label(R->c, key));
+    lm_error(R->c, e->loc, "E202", "%s must be a whole number", lm_key_label(R->c, key));
     return false;
   }
   if (a.per_param < 0)
     return out_of_bounds(R, key, e, a.per_param, false);
-  if (a.per_param == 0 && key->most > 0 && !(x >= key->least && x <= key->most))
+  if (a.per_param == 0 && key->max > 0 && !(x >= key->min && x <= key->max))
     return out_of_bounds(R, key, e, x, percent);
   return true;
 }
 
 static bool check_word(lm_resolver *R, const lm_schema_key *key, const ast_expr *e) {
-  bool later;
+  bool planned;
   if (e->kind != EX_NAME)
     return wrong(R, key, e);
-  if (!*key->words || lm_schema_has_word(key->words, e->text, &later))
+  if (!*key->words || lm_schema_has_word(key->words, e->text, &planned))
     return true;
   suggest(R, report(R, key, e), lm_schema_nearest_word(R->c, key->words, e->text));
   return false;
 }
 
 static bool check_string(lm_resolver *R, const lm_schema_key *key, const ast_expr *e) {
-  bool later;
+  bool planned;
   if (e->kind != EX_STRING)
     return wrong(R, key, e);
   if (key->types & T_PATH && !*e->text) {
-    lm_error(R->c, e->loc, "E202", "this path is empty");
+    lm_error(R->c, e->loc, "E202", "the path is empty");
     return false;
   }
-  if (!*key->words || lm_schema_has_word(key->words, e->text, &later))
+  if (!*key->words || lm_schema_has_word(key->words, e->text, &planned))
     return true;
   suggest(R, report(R, key, e), lm_schema_nearest_word(R->c, key->words, e->text));
   return false;
@@ -258,7 +266,7 @@ static bool check_list(lm_resolver *R, const lm_schema_key *key, const ast_expr 
   ast_expr_kind wanted = key->types & T_STRS       ? EX_STRING
                          : key->types & T_PATTERNS ? EX_PATTERN
                                                    : EX_NAME;
-  bool later;
+  bool planned;
   if (wanted == EX_PATTERN && e->kind == EX_PATTERN)
     return true;
   if (e->kind != EX_LIST)
@@ -268,7 +276,7 @@ static bool check_list(lm_resolver *R, const lm_schema_key *key, const ast_expr 
     if (e->args[i].kind != ARG_POS || x->kind != wanted)
       return wrong(R, key, e);
     if (wanted != EX_NAME || key->form != LM_FORM_VALUE ||
-        lm_schema_has_word(key->words, x->text, &later))
+        lm_schema_has_word(key->words, x->text, &planned))
       continue;
     suggest(R, report(R, key, x), lm_schema_nearest_word(R->c, key->words, x->text));
     return false;
@@ -285,7 +293,7 @@ static bool check_ref(lm_resolver *R, const lm_schema_key *key, const ast_expr *
 
 static bool check_named(lm_resolver *R, const lm_schema_key *key, const ast_expr *e,
                         const lm_file *file) {
-  bool later, ok = true;
+  bool planned, ok = true;
   if (e->kind != EX_TUPLE || !e->n_args)
     return wrong(R, key, e);
   for (uint32_t i = 0; i < e->n_args; i++) {
@@ -299,9 +307,9 @@ static bool check_named(lm_resolver *R, const lm_schema_key *key, const ast_expr
       }
     if (!(key->types & T_WEIGHTS))
       continue;
-    if (*key->words && !lm_schema_has_word(key->words, a->name, &later)) {
+    if (*key->words && !lm_schema_has_word(key->words, a->name, &planned)) {
       suggest(R,
-              lm_error(R->c, a->name_loc, "E203", "%s has no '%s', only %s",
+              lm_error(R->c, a->name_loc, "E203", "%s has no '%s'; it has %s",
                        lm_key_label(R->c, key), a->name, lm_schema_list(R->c, key->words)),
               lm_schema_nearest_word(R->c, key->words, a->name));
       ok = false;
@@ -346,13 +354,13 @@ static bool check_form_arg(lm_resolver *R, const lm_schema_key *form, const ast_
   const char *names[16];
   int n = lm_schema_names(form->path, '.', names, LM_COUNT(names));
   if (a->kind != ARG_POS && a->kind != ARG_NAMED) {
-    lm_error(R->c, a->loc, "E203", "an argument of %s is a value or name = value",
+    lm_error(R->c, a->loc, "E203", "an argument of %s must be a value or name = value",
              lm_schema_name(form));
     return false;
   }
   const lm_schema_key *k = param_of(form, call, i);
   if (!k && a->kind == ARG_POS)
-    lm_error(R->c, a->loc, "E203", "%s takes %d arguments at the most", lm_schema_name(form), n);
+    lm_error(R->c, a->loc, "E203", "%s takes at most %d arguments", lm_schema_name(form), n);
   else if (!k)
     suggest(R,
             lm_error(R->c, a->name_loc, "E203", "%s has no argument '%s'", lm_schema_name(form),
@@ -361,7 +369,7 @@ static bool check_form_arg(lm_resolver *R, const lm_schema_key *form, const ast_
   return k && lm_value_check(R, k, a->expr, file);
 }
 
-// The place of the argument for `param`, -1 if it is not given.
+// The index of the argument for `param`, -1 if it is not given.
 static int arg_index(const lm_schema_key *form, const ast_expr *call, const lm_schema_key *param) {
   for (uint32_t i = 0; i < call->n_args; i++)
     if (param_of(form, call, i) == param)
@@ -396,14 +404,14 @@ static bool check_form(lm_resolver *R, const lm_schema_key *key, const ast_expr 
 bool lm_value_check(lm_resolver *R, const lm_schema_key *key, const ast_expr *e,
                     const lm_file *file) {
   unsigned t = key->types;
-  bool later, is_word = e->kind == EX_NAME && t & T_WORD &&
-                        (!*key->words || lm_schema_has_word(key->words, e->text, &later));
+  bool planned, is_word = e->kind == EX_NAME && t & T_WORD &&
+                          (!*key->words || lm_schema_has_word(key->words, e->text, &planned));
   if (is_word)
     return true;
   if (t & T_FORM && (e->kind == EX_CALL || !(t & T_WORD)))
     return check_form(R, key, e, file);
   if (t & (T_CALL | T_MODEL) && (lm_callee(e) || (t & T_MODEL && e->kind == EX_NAME)))
-    return true; // recipe_read.c looks closer
+    return true; // recipe_read.c checks calls
   if (t & (T_INT | T_NUM | T_QTY) && is_arithmetic(e) && !(t & T_WORD && e->kind == EX_NAME))
     return check_number(R, key, e, file);
   if (t & T_WORD)
@@ -419,7 +427,7 @@ bool lm_value_check(lm_resolver *R, const lm_schema_key *key, const ast_expr *e,
   return wrong(R, key, e);
 }
 
-// ---- reading what was checked
+// ---- checked values
 
 const ast_expr *lm_value_default(lm_resolver *R, const lm_schema_key *key) {
   size_t i = (size_t)(key - LM_SCHEMA);
@@ -427,7 +435,7 @@ const ast_expr *lm_value_default(lm_resolver *R, const lm_schema_key *key) {
     return NULL;
   if (!R->defaults[i]) {
     const ast_item *item =
-        lm_parse_item(R->c, "default", lm_arena_printf(R->c->arena, "x = %s", key->otherwise));
+        lm_parse_item(R->c, "default", lm_arena_printf(R->c->arena, "x = %s", key->default_text));
     LM_ASSERT(item->kind == IT_SET);
     R->defaults[i] = item->expr;
   }
@@ -459,7 +467,7 @@ const char *lm_call_param(lm_resolver *R, const lm_schema_key *key, const ast_ex
   return ref.decl && i < ref.decl->sig.n_params ? ref.decl->sig.params[i].name.text : NULL;
 }
 
-// ---- what cannot run yet
+// ---- features that are not available yet
 
 void lm_unsupported_add(lm_resolver *R, lm_loc at, const char *feature) {
   lm_recipe *r = R->r;
@@ -468,9 +476,9 @@ void lm_unsupported_add(lm_resolver *R, lm_loc at, const char *feature) {
 }
 
 static void collect_word(lm_resolver *R, const lm_schema_key *key, const ast_expr *e) {
-  bool later;
+  bool planned;
   bool word = e->kind == EX_NAME || e->kind == EX_STRING;
-  if (word && lm_schema_has_word(key->words, e->text, &later) && later)
+  if (word && lm_schema_has_word(key->words, e->text, &planned) && planned)
     lm_unsupported_add(R, e->loc,
                        lm_arena_printf(R->c->arena, "%s = %s", lm_key_label(R->c, key), e->text));
   for (uint32_t i = 0; key->types & T_WORDS && e->kind == EX_LIST && i < e->n_args; i++)
@@ -479,7 +487,7 @@ static void collect_word(lm_resolver *R, const lm_schema_key *key, const ast_exp
 
 void lm_value_collect_unsupported(lm_resolver *R, const lm_schema_key *key, const ast_expr *e,
                                   lm_loc at) {
-  if (key->later) {
+  if (key->planned) {
     lm_unsupported_add(R, at, lm_key_label(R->c, key));
     return;
   }
@@ -487,9 +495,9 @@ void lm_value_collect_unsupported(lm_resolver *R, const lm_schema_key *key, cons
     return;
   collect_word(R, key, e);
   const lm_schema_key *form = form_of(key, e);
-  if (form && form->later)
+  if (form && form->planned)
     lm_unsupported_add(R, e->loc, lm_key_label(R->c, form));
-  if (!form || form->later)
+  if (!form || form->planned)
     return;
   for (uint32_t i = 0; i < e->n_args; i++) {
     const ast_arg *a = &e->args[i];

@@ -1,13 +1,12 @@
-// schema.c - the table of schema.def: looking keys up, saying what they want, and writing the
-// reference.
+// schema.c - the keys of schema.def: lookup, descriptions for messages, and docs/recipe.md.
 #include "dsl/recipe/schema.h"
 #include "dsl/recipe/recipe.h"
 #include <string.h>
 
 #define NOW false
 #define LATER true
-#define LM_KEY(path, form, types, words, units, least, most, otherwise, when, help)                \
-  {path, LM_FORM_##form, types, words, units, least, most, otherwise, when, help},
+#define LM_KEY(path, form, types, words, units, min, max, default_text, planned, help)             \
+  {path, LM_FORM_##form, types, words, units, min, max, default_text, planned, help},
 const lm_schema_key LM_SCHEMA[] = {
 #include "dsl/recipe/schema.def"
 };
@@ -49,18 +48,18 @@ const char *lm_schema_name(const lm_schema_key *k) {
   return name;
 }
 
-int lm_schema_names(const char *prefix, char separator, const char **out, int most) {
+int lm_schema_names(const char *prefix, char separator, const char **out, int max) {
   int n = 0;
-  for (const lm_schema_key *k = NULL; n < most && (k = lm_schema_next(prefix, separator, k));)
+  for (const lm_schema_key *k = NULL; n < max && (k = lm_schema_next(prefix, separator, k));)
     out[n++] = lm_schema_name(k);
   return n;
 }
 
 bool lm_schema_is_required(const lm_schema_key *k) {
-  return *k->otherwise == '!';
+  return *k->default_text == '!';
 }
 bool lm_schema_has_default(const lm_schema_key *k) {
-  return *k->otherwise && *k->otherwise != '!';
+  return *k->default_text && *k->default_text != '!';
 }
 
 // ---- lists of words
@@ -68,7 +67,7 @@ bool lm_schema_has_default(const lm_schema_key *k) {
 typedef struct word {
   const char *s;
   size_t n;
-  bool later;
+  bool planned;
 } word;
 
 static bool word_next(const char **list, word *out) {
@@ -76,17 +75,17 @@ static bool word_next(const char **list, word *out) {
   size_t n = strcspn(*list, " ");
   if (!n)
     return false;
-  bool later = (*list)[n - 1] == '?';
-  *out = (word){*list, n - later, later};
+  bool planned = (*list)[n - 1] == '?';
+  *out = (word){*list, n - planned, planned};
   *list += n;
   return true;
 }
 
-bool lm_schema_has_word(const char *list, const char *text, bool *out_later) {
+bool lm_schema_has_word(const char *list, const char *text, bool *out_planned) {
   for (word w; word_next(&list, &w);) {
     if (w.n != strlen(text) || memcmp(w.s, text, w.n))
       continue;
-    *out_later = w.later;
+    *out_planned = w.planned;
     return true;
   }
   return false;
@@ -114,8 +113,8 @@ const char *lm_schema_list(lm_ctx *c, const char *list) {
       lm_buf_puts(&b, unit);
     else
       lm_buf_add(&b, w.s, w.n);
-    if (w.later)
-      lm_buf_puts(&b, " (not yet)");
+    if (w.planned)
+      lm_buf_puts(&b, " (not available yet)");
     more = !last;
     w = after;
   }
@@ -124,7 +123,7 @@ const char *lm_schema_list(lm_ctx *c, const char *list) {
   return text;
 }
 
-// ---- what a key wants
+// ---- descriptions of keys
 
 static const char *names_of_forms(lm_ctx *c, const lm_schema_key *k) {
   lm_buf b = {0};
@@ -204,44 +203,44 @@ static void write_cell(lm_buf *out, const char *text) {
 
 static void write_row(lm_ctx *c, const lm_schema_key *k, lm_buf *out) {
   const char *name = strchr(k->path, '.') + 1;
-  lm_buf_printf(out, "| `%s`%s | ", name, k->later ? " (not yet)" : "");
+  lm_buf_printf(out, "| `%s`%s | ", name, k->planned ? " (not available yet)" : "");
   if (k->form == LM_FORM_FORM)
     lm_buf_puts(out, "a call");
   else if (k->form == LM_FORM_ARG || k->form == LM_FORM_VALUE)
     write_cell(out, lm_schema_expectation(c, k));
   else
     lm_buf_printf(out, "`%s`", lm_schema_usage(c, k));
-  const char *otherwise = lm_schema_is_required(k) ? "required" : *k->otherwise ? k->otherwise : "";
-  lm_buf_printf(out, " | %s%s%s | %s |\n", lm_schema_has_default(k) ? "`" : "", otherwise,
+  const char *default_text = lm_schema_is_required(k) ? "required" : k->default_text;
+  lm_buf_printf(out, " | %s%s%s | %s |\n", lm_schema_has_default(k) ? "`" : "", default_text,
                 lm_schema_has_default(k) ? "`" : "", k->help);
 }
 
 static const char DURATIONS[] =
     "\n## Units of arguments\n\n"
-    "An argument of a model, an optimizer, a group or a schedule is a plain number, of which "
-    "percent is a way of "
-    "writing\n"
-    "(`floor = 5%` is 0.05); any other unit there is an error. A parameter that is declared with "
-    "the type `steps`, "
-    "such as\n"
-    "`warmup: steps = 0` of `warmup_cosine`, is a duration and is written with its unit:\n\n"
-    "| unit | of a schedule's parameter | of an optimizer's |\n|---|---|---|\n"
-    "| `40 steps` | that many steps | the same |\n"
-    "| `160Ki tokens` | the steps that train on so many tokens: tokens / `batch` | the same |\n"
-    "| `10%` | that share of the run's steps, whatever `run` is given in | an error |\n"
-    "| `1 epochs` | that share of a run in epochs; an error where `run` is given in steps or "
-    "tokens | an error |\n\n"
+    "Arguments of a model, an optimizer, a group or a schedule are plain numbers. Percent is a\n"
+    "notation for a plain number (`floor = 5%` is 0.05); any other unit is an error. A parameter\n"
+    "that is declared with the type `steps`, such as `warmup: steps = 0` of `warmup_cosine`, is a\n"
+    "duration and needs a unit:\n\n"
+    "| unit | parameter of a schedule | parameter of an optimizer |\n|---|---|---|\n"
+    "| `40 steps` | 40 steps | 40 steps |\n"
+    "| `160Ki tokens` | the number of steps that train on 160Ki tokens: tokens / `batch` | the "
+    "same |\n"
+    "| `10%` | 10% of the run's steps, in any unit of `run` | an error |\n"
+    "| `1 epochs` | 1 epoch as a share of the run, if the unit of `run` is epochs; an error "
+    "with steps or tokens | an error |\n\n"
     "A duration without a unit is an error, except 0.\n";
 
 void lm_schema_write_reference(lm_buf *out) {
   lm_ctx *c = lm_ctx_create();
-  lm_buf_puts(out, "# Keys of data and recipe sections\n\nGenerated from dsl/recipe/schema.def. "
-                   "`key:form` is a way to write the "
-                   "value of `key`; `key:form.argument` lists its arguments in order.\n");
+  lm_buf_puts(out, "# Keys of data and recipe sections\n\n"
+                   "Generated from dsl/recipe/schema.def. `key:form` is a call that may be the "
+                   "value of `key`;\n`key:form.argument` are the arguments of the call in order. "
+                   "Keys and values that are marked\n\"not available yet\" are checked, and "
+                   "are an error in a recipe that is run.\n");
   lm_buf_puts(out, DURATIONS);
   static const char *const sections[] = {"data.", "recipe."};
   for (size_t s = 0; s < LM_COUNT(sections); s++) {
-    lm_buf_printf(out, "\n## %.*s\n\n| key | value | otherwise | |\n|---|---|---|---|\n",
+    lm_buf_printf(out, "\n## %.*s\n\n| key | value | default | description |\n|---|---|---|---|\n",
                   (int)strlen(sections[s]) - 1, sections[s]);
     for (int i = 0; i < LM_SCHEMA_COUNT; i++)
       if (!strncmp(LM_SCHEMA[i].path, sections[s], strlen(sections[s])))

@@ -1,4 +1,6 @@
-// schema.h - access to the table of schema.def.
+// schema.h - access to the keys of schema.def.
+//
+// Strings that are returned live in the arena of the context, or are part of the table.
 #ifndef LM_SCHEMA_H
 #define LM_SCHEMA_H
 #include "dsl/syntax/ast.h"
@@ -15,24 +17,25 @@ typedef enum {
   LM_FORM_ARG,
 } lm_schema_form;
 
-enum { // types
+// Types of a value, joined by |.
+enum {
   T_INT = 1,
   T_NUM = 2,
   T_QTY = 4,
-  T_PARAMS = 8, // a quantity that may follow the number of parameters
+  T_PARAMS = 8, // a quantity that may be a multiple of `params`, the number of parameters
   T_STR = 16,
   T_PATH = 32,
-  T_WORD = 64,   // one of `words`, any if there are none
+  T_WORD = 64,   // one of `words`; any name if the list is empty
   T_WORDS = 128, // a list of them
   T_STRS = 256,
   T_PATTERNS = 512,
-  T_REF = 1024,       // a name, or names with dots
+  T_REF = 1024,       // a name, or names joined by dots
   T_WEIGHTS = 2048,   // (name = number, …)
   T_ARGS = 4096,      // (name = anything, …)
   T_FORM = 8192,      // one of the key's forms
-  T_CALL = 16384,     // of something declared
-  T_MODEL = 32768,    // a call or a name
-  T_OPTIONAL = 65536, // the name of a section may be left out
+  T_CALL = 16384,     // a call of a declared function or optimizer
+  T_MODEL = 32768,    // a call of a model, or the name of an instance
+  T_OPTIONAL = 65536, // the name of a section is optional
 };
 
 typedef struct lm_schema_key {
@@ -40,9 +43,9 @@ typedef struct lm_schema_key {
   lm_schema_form form;
   unsigned types;
   const char *words, *units;
-  double least, most;
-  const char *otherwise; // "!": must be given, "": none
-  bool later;
+  double min, max;          // both 0: no bounds
+  const char *default_text; // "!": the key is required; "": no default
+  bool planned;             // checked, but not available yet
   const char *help;
 } lm_schema_key;
 
@@ -50,25 +53,26 @@ extern const lm_schema_key LM_SCHEMA[];
 extern const int LM_SCHEMA_COUNT;
 
 const lm_schema_key *lm_schema_find(const char *path);
-// prefix + separator + name, e.g. ("recipe.eval", '.', "every").
+// The key `prefix` `separator` `name`, such as ("recipe.eval", '.', "every"); NULL if there is
+// none.
 const lm_schema_key *lm_schema_child(const char *prefix, char separator, const char *name);
-// The key right behind `previous` (NULL: the first) that is a direct child of prefix by that
-// separator.
+// The next direct child of `prefix` after `previous` (NULL: the first child), NULL after the last.
 const lm_schema_key *lm_schema_next(const char *prefix, char separator,
                                     const lm_schema_key *previous);
 const char *lm_schema_name(const lm_schema_key *k); // the last part: "every"
-int lm_schema_names(const char *prefix, char separator, const char **out,
-                    int most); // of all children
+// Stores the names of at most `max` direct children in `out` and returns their number.
+int lm_schema_names(const char *prefix, char separator, const char **out, int max);
 bool lm_schema_is_required(const lm_schema_key *k);
 bool lm_schema_has_default(const lm_schema_key *k);
 
-// Whether `word` is in a list such as "f32 bf16?"; *out_later: it is marked as not there yet.
-bool lm_schema_has_word(const char *list, const char *word, bool *out_later);
+// Whether `word` is in a list such as "f32 bf16?". *out_planned: a "?" marks it as not available
+// yet.
+bool lm_schema_has_word(const char *list, const char *word, bool *out_planned);
 const char *lm_schema_nearest_word(lm_ctx *c, const char *list, const char *word);
-// "steps, tokens or epochs"
+// A list for messages: "steps, tokens or epochs".
 const char *lm_schema_list(lm_ctx *c, const char *list);
-// What a value of the key may be, for messages: "a number of steps, tokens or epochs"
+// The accepted values of a key for messages: "a number of steps, tokens or epochs".
 const char *lm_schema_expectation(lm_ctx *c, const lm_schema_key *k);
-// How the key is written, for messages: "eval NAME { … }"
+// The syntax of a key for messages: "eval NAME { ... }".
 const char *lm_schema_usage(lm_ctx *c, const lm_schema_key *k);
 #endif

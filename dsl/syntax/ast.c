@@ -1,4 +1,5 @@
-// ast.c - building blocks of the tree, and the ways into the parser: a file, a path, one item of
+// ast.c - constructors of tree nodes, and the entry points of the parser: a file, a path, one item
+// of
 // --set.
 #include "dsl/syntax/parse.h"
 #include "runtime/base/utf8.h"
@@ -55,8 +56,8 @@ ast_expr *lm_expr_seal(lm_parser *ps, ast_expr *e) {
     return e;
   if (!lm_layout_stopped(ps->layout)) {
     lm_diag *d =
-        lm_error(ps->ctx, e->loc, "E008", "expression of more than %d levels", LM_MAX_HEIGHT);
-    lm_diag_help(ps->ctx, d, "name parts of it with 'let'");
+        lm_error(ps->ctx, e->loc, "E008", "the expression has more than %d levels", LM_MAX_HEIGHT);
+    lm_diag_help(ps->ctx, d, "give names to parts of it with 'let'");
   }
   lm_layout_stop(ps->layout);
   return lm_expr_new(ps, EX_ERROR, e->loc);
@@ -77,8 +78,8 @@ static void set_args(ast_expr *e, ast_args args) {
   e->trailing_comma = args.trailing_comma;
 }
 
-// As in Python: behind a named argument its place no longer says which parameter a positional one
-// is for.
+// As in Python: the index of a positional argument after a named one would not determine its
+// parameter.
 void lm_args_check_order(lm_parser *ps, const ast_args *args) {
   const ast_arg *named = NULL;
   for (uint32_t i = 0; i < args->n; i++) {
@@ -89,7 +90,7 @@ void lm_args_check_order(lm_parser *ps, const ast_args *args) {
       continue;
     lm_diag *d = lm_error(ps->ctx, a->loc, "E011",
                           "a positional argument follows the named argument '%s'", named->name);
-    lm_diag_help(ps->ctx, d, "give it by name too, or put it before the named arguments");
+    lm_diag_help(ps->ctx, d, "name this argument too, or move it before the named arguments");
     return;
   }
 }
@@ -119,18 +120,18 @@ ast_item *lm_item_new(lm_parser *ps, ast_item_kind kind, ast_name key) {
   return i;
 }
 
-// ---- ways in
+// ---- entry points
 
 static bool too_large(lm_ctx *c, uint16_t source) {
   lm_loc at = {source, 0, 1, 1};
   bool large = c->sources[source].n > LM_MAX_FILE_BYTES;
   if (large)
-    lm_error(c, at, "E001", "file of %zu bytes; the most is %d", c->sources[source].n,
+    lm_error(c, at, "E001", "the file has %zu bytes; the maximum is %d", c->sources[source].n,
              LM_MAX_FILE_BYTES);
   return large;
 }
 
-// Everything behind this check may take text for UTF-8 without NUL bytes.
+// The functions after this check may assume UTF-8 without NUL bytes.
 static bool is_text(lm_ctx *c, uint16_t source) {
   const lm_source *s = &c->sources[source];
   uint32_t line = 1, v;
@@ -138,8 +139,8 @@ static bool is_text(lm_ctx *c, uint16_t source) {
     int len = lm_utf8_decode(s->text + i, s->n - i, &v);
     if (!len || !v) {
       lm_loc at = {source, 1, line, (uint32_t)(i - start + 1)};
-      lm_diag *d = lm_error(c, at, "E001", "not a text: byte 0x%02x is %s",
-                            (unsigned char)s->text[i], len ? "no character" : "not UTF-8");
+      lm_diag *d = lm_error(c, at, "E001", "the file is not text: byte 0x%02x is %s",
+                            (unsigned char)s->text[i], len ? "not a character" : "not UTF-8");
       lm_diag_help(c, d, ".lm files are UTF-8");
       return false;
     }
@@ -168,16 +169,16 @@ ast_file *lm_parse_file(lm_ctx *c, uint16_t source) {
   return ps.file;
 }
 
-ast_file *lm_parse_path(lm_ctx *c, const char *path, lm_loc wanted_at) {
+ast_file *lm_parse_path(lm_ctx *c, const char *path, lm_loc import_at) {
   lm_buf text = {0};
   lm_status s = lm_file_read(path, LM_MAX_FILE_BYTES, &text);
   if (s) {
-    lm_diag *d = lm_error(c, wanted_at, "E001", "%s", s->text);
+    lm_diag *d = lm_error(c, import_at, "E001", "%s", s->text);
     struct stat st;
     if (!stat(path, &st) && S_ISDIR(st.st_mode))
       lm_diag_help(
           c, d,
-          "a program is a file, NAME.lm; that of a run stands in the run's folder under program/");
+          "give the path of a .lm file; the program of a run is in its folder under program/");
     lm_status_free(s);
     lm_buf_free(&text);
     return NULL;

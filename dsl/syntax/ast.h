@@ -1,5 +1,5 @@
-// ast.h - the tree of one .lm file. The parser builds it and does nothing else; it lives in the
-// context's arena.
+// ast.h - the syntax tree of one .lm file. It lives in the arena of the context. The parser checks
+// only syntax: whether names exist and types agree is checked by dsl/elab and dsl/recipe.
 #ifndef LM_AST_H
 #define LM_AST_H
 #include "runtime/base/diag.h"
@@ -11,22 +11,21 @@ typedef struct ast_item ast_item;
 typedef struct ast_decl ast_decl;
 
 typedef enum {
-  EX_NAME,     // text
-  EX_NUMBER,   // num, is_int, (inum when is_int); magnitude already applied: 2Ki -> 2048
-  EX_QUANTITY, // num, unit ("tokens", "steps", "epochs", "docs", "seqs", "bytes", "s", "%"): bytes
-               // and time are
-               //   already scaled (72GB -> 72e9 bytes; 10 min -> 600 s; ms likewise), percent is
-               //   num = 10, unit "%"
-  EX_STRING,   // text, escapes resolved
-  EX_PATTERN,  // text, with the leading @
-  EX_TUPLE,    // args; "()" and "(a, b)" and "(a = 1)" and "(t -> s)"; "(a)" alone is a itself
-  EX_LIST,     // args; [a, b]
-  EX_CALL,     // a = callee, args
-  EX_INDEX,    // a, args
-  EX_FIELD,    // a, text
-  EX_NEG,      // a
-  EX_BINARY,   // op, a, b
-  EX_IF,       // c, a, b:  if c then a else b
+  EX_NAME,   // text
+  EX_NUMBER, // num, is_int, and inum if is_int; the magnitude is applied: 2Ki is 2048
+  // num, unit: "tokens", "steps", "epochs", "docs", "seqs", "bytes", "s" or "%". Bytes and times
+  // are in base units (72GB is 72e9 bytes, 10 min is 600 s); 10% has num = 10.
+  EX_QUANTITY,
+  EX_STRING,  // text, with escapes resolved
+  EX_PATTERN, // text, with the leading @
+  EX_TUPLE,   // args: "()", "(a, b)", "(a = 1)", "(t -> s)"; "(a)" is the expression a
+  EX_LIST,    // args; [a, b]
+  EX_CALL,    // a = callee, args
+  EX_INDEX,   // a, args
+  EX_FIELD,   // a, text
+  EX_NEG,     // a
+  EX_BINARY,  // op, a, b
+  EX_IF,      // c, a, b:  if c then a else b
   EX_ERROR,
 } ast_expr_kind;
 
@@ -50,10 +49,10 @@ typedef enum {
 } ast_op;
 
 typedef enum {
-  ARG_POS,
-  ARG_NAMED /* name = expr */,
-  ARG_ARROW /* expr -> to */,
-  ARG_ROW /* ..name */
+  ARG_POS,   // expr
+  ARG_NAMED, // name = expr
+  ARG_ARROW, // expr -> to
+  ARG_ROW    // ..name
 } ast_arg_kind;
 typedef struct ast_arg {
   ast_arg_kind kind;
@@ -65,30 +64,33 @@ typedef struct ast_arg {
 
 struct ast_expr {
   ast_expr_kind kind;
-  lm_loc loc;  // the token that names it (an operator for EX_BINARY, the callee's name for EX_CALL)
-  lm_sym text; // see the kinds
+  lm_loc loc;  // the operator of EX_BINARY, the name of EX_FIELD, else the first token
+  lm_sym text; // see ast_expr_kind
   lm_sym unit;
   double num;
   int64_t inum;
   bool is_int;
-  lm_sym spelling; // as written (numbers, quantities): for fmt and messages
+  lm_sym spelling; // the source text of numbers and quantities
   ast_op op;
   ast_expr *a, *b, *c;
   ast_arg *args;
   uint32_t n_args, cap_args;
   bool trailing_comma;
-  uint16_t height; // of this tree; bounded by the parser, so that walks may recurse
+  uint16_t height; // height of this tree, bounded by the parser so that walks may recurse
 };
 
+// An axis of a type: an expression, or the row variable ..row.
 typedef struct ast_dim {
   lm_loc loc;
-  lm_sym row;
+  lm_sym row; // NULL for an expression
   ast_expr *expr;
-} ast_dim;        // row != NULL: ..row
-struct ast_type { // NAME | NAME[dims] | (types)
+} ast_dim;
+
+// NAME, NAME[dims] or (types)
+struct ast_type {
   lm_loc loc;
   lm_sym name;   // NULL for a tuple
-  bool has_dims; // f32[] and f32 differ only in spelling
+  bool has_dims; // f32[] and f32 are the same type
   ast_dim *dims;
   uint32_t n_dims, cap_dims;
   ast_type **tuple;
@@ -130,9 +132,9 @@ typedef struct ast_body {
 struct ast_stmt {
   ast_stmt_kind kind;
   lm_loc loc;
-  ast_names names; // LET: one or a tuple (is_tuple); SET, EMIT: one; FOR: the loop variable
+  ast_names names; // LET: one name, or several if is_tuple; SET, EMIT: one; FOR: the loop variable
   bool is_tuple;
-  ast_expr *expr;  // value; FOR: what is iterated
+  ast_expr *expr;  // the value; FOR: the list or trip count
   ast_names carry; // FOR
   ast_body body;   // FOR
 };
@@ -160,14 +162,14 @@ typedef struct ast_items {
 typedef struct ast_member {
   ast_member_kind kind;
   lm_loc loc;
-  // DIM: one each with exprs.v[i]; PARAM, STATE: names sharing type and init; SUB, MAP, METHOD: one
+  // DIM: one for each of exprs; PARAM, STATE: all names of a type and init; SUB, MAP, METHOD: one
   ast_names names;
-  ast_exprs exprs; // DIM: values
+  ast_exprs exprs; // DIM: the sizes
   ast_type *type;  // PARAM, STATE
   ast_expr *init;  // PARAM, STATE: initialiser; SUB: the instance
   ast_expr *from;  // SUB: `from "..."` or NULL
   ast_name index;
-  ast_expr *count; // SUB xs[index < count]; count NULL when single
+  ast_expr *count; // SUB xs[index < count]; NULL for a single instance
   ast_items items; // MAP
   ast_sig sig;
   ast_body body; // METHOD
@@ -179,27 +181,24 @@ typedef struct ast_members {
 
 // A line of a data or recipe section.
 typedef enum {
-  IT_SET, // path = expr                       model = Llama();   optimizer.lr = 1e-3
-  // NAME sel = expr                   source web = jsonl(...);  keep bf16 = [...]; group @x =
-  // (decay = 0)
-  IT_SET_SEL,
-  IT_DO, // NAME sel                          recompute @layers.**;  freeze @**
-  // NAME sel(args)                    filter lang(keep = ...); pack best_fit(seq = 2Ki tokens)
-  IT_CALL,
-  IT_SECTION,     // NAME { items }                    precision { ... }
-  IT_SECTION_SEL, // NAME sel { items }              eval dev { ... }; stage 80% { ... }
-  IT_MAP,         // PATTERN = expr                    in `map`
+  IT_SET,         // path = expr       model = Llama(); optimizer.lr = 1e-3
+  IT_SET_SEL,     // NAME sel = expr   source web = jsonl(...); group @x = (decay = 0)
+  IT_DO,          // NAME sel          recompute @layers.**
+  IT_CALL,        // NAME sel(args)    pack best_fit(seq = 2Ki tokens)
+  IT_SECTION,     // NAME { items }    precision { ... }
+  IT_SECTION_SEL, // NAME sel { items }    eval dev { ... }; stage 80% { ... }
+  IT_MAP,         // PATTERN = expr    in `map`
   IT_ERROR,
 } ast_item_kind;
 struct ast_item {
   ast_item_kind kind;
   lm_loc loc;
-  ast_names path; // the key; more than one name only for IT_SET with a dotted path
+  ast_names path; // the key; only IT_SET may have several names, a dotted path
   ast_expr *sel;  // EX_NAME, EX_PATTERN or EX_QUANTITY; IT_MAP: the pattern
-  ast_expr *expr; // value
-  ast_arg *args;
-  uint32_t n_args, cap_args; // IT_CALL
-  ast_items items;           // sections
+  ast_expr *expr; // the value
+  ast_arg *args;  // IT_CALL
+  uint32_t n_args, cap_args;
+  ast_items items; // IT_SECTION, IT_SECTION_SEL
 };
 
 typedef enum {
@@ -216,10 +215,10 @@ typedef enum {
 } ast_decl_kind;
 struct ast_decl {
   ast_decl_kind kind;
-  lm_loc loc; // of the keyword
+  lm_loc loc; // the keyword
   ast_name name;
-  const char *doc; // comment lines that stand directly above, NULL if none
-  // IMPORT: either a quoted path or dotted names; `names` is what is taken (empty: everything)
+  const char *doc; // the comment lines directly above, NULL if there are none
+  // IMPORT: a quoted path or dotted names; `names` are imported, all if it is empty
   lm_sym import_file;
   ast_names import_path;
   ast_names names;
@@ -241,42 +240,42 @@ typedef struct ast_file {
   uint32_t n, cap;
 } ast_file;
 
-// Parse text already added as a source. Errors go to the context; always returns a tree (with
-// *_ERROR nodes where it recovered). Depth of nesting and size of the file are bounded (an error,
-// not a crash, beyond).
+// Parses the text of a source of the context. Errors go to the context. Always returns a tree, with
+// *_ERROR nodes for the skipped parts. Too deep nesting and too large files are errors.
 ast_file *lm_parse_file(lm_ctx *c, uint16_t source);
-// Reads and parses; NULL with a diagnostic if it can't be read.
-ast_file *lm_parse_path(lm_ctx *c, const char *path, lm_loc wanted_at);
-// One `key = value` of --set: an IT_SET/IT_SET_SEL item, or a section item such as `precision {
-// compute = bf16 }`.
+// Reads and parses a file; NULL after an error if it cannot be read. import_at: the location for
+// that error.
+ast_file *lm_parse_path(lm_ctx *c, const char *path, lm_loc import_at);
+// Parses the text of one --set: an IT_SET or IT_SET_SEL item, or a section such as
+// `precision { compute = bf16 }`. lm_parse_item names the source `path` in messages.
 ast_item *lm_parse_set(lm_ctx *c, const char *text);
-ast_item *lm_parse_item(lm_ctx *c, const char *path,
-                        const char *text); // the same, `path` standing in messages
+ast_item *lm_parse_item(lm_ctx *c, const char *path, const char *text);
 
-// Canonical layout. Idempotent; keeps comments. Only for files that parse without errors.
+// Formats a source that parses without errors. Idempotent; keeps comments.
 void lm_fmt(lm_ctx *c, uint16_t source, lm_buf *out);
-void lm_ast_print(const ast_file *f, lm_buf *out); // --emit ast: an s-expression a line
+// Prints the tree as s-expressions, one for each declaration (--emit ast).
+void lm_ast_print(const ast_file *f, lm_buf *out);
 const char *lm_op_text(ast_op op);
-const char *lm_sig_names(lm_ctx *c, const ast_sig *sig,
-                         uint32_t from); // "lr, betas, eps": parameters from that one on
-void lm_expr_write(const ast_expr *e,
-                   lm_buf *out); // in the language, canonical layout, on one line
+// The names of the parameters from index `from` on: "lr, betas, eps".
+const char *lm_sig_names(lm_ctx *c, const ast_sig *sig, uint32_t from);
+// Writes an expression in the syntax of the language on one line.
+void lm_expr_write(const ast_expr *e, lm_buf *out);
 
-// ---- path patterns: @layers.*.attn.{wq,wk}, ** (any depth, `**.` may stand for nothing), # and *
-// (one component).
-// `#` matches a number. captures: the text that each # or * stood for, in order.
+// ---- path patterns
+//
+// A pattern such as @layers.*.attn.{wq,wk} matches paths of parameters. `*` is any one component,
+// `#` a number, `**` any number of components (`**.` also none).
 #define LM_PATTERN_CAPTURES 8
 typedef struct lm_match {
-  lm_sym cap[LM_PATTERN_CAPTURES];
+  lm_sym cap[LM_PATTERN_CAPTURES]; // the components that each # and * matched, in order
   int n_cap;
-  int alt[LM_PATTERN_CAPTURES];
+  int alt[LM_PATTERN_CAPTURES]; // the index of the alternative that each brace matched, in order
   int n_alt;
 } lm_match;
-bool lm_pattern_match(lm_ctx *c, const char *pattern, const char *path,
-                      lm_match *out /* may be NULL */);
-// What is wrong with the form of a pattern, NULL if nothing. The parser lets no other pattern
-// through without an error.
+// `out` is optional.
+bool lm_pattern_match(lm_ctx *c, const char *pattern, const char *path, lm_match *out);
+// Describes the syntax error of a pattern; NULL if there is none. The parser checks all patterns.
 const char *lm_pattern_check(const char *pattern);
-// Expands the braces of a pattern: n patterns in order, each without braces.
+// Expands the braces of a pattern to *n patterns without braces, in order.
 const char **lm_pattern_expand(lm_ctx *c, const char *pattern, int *n);
 #endif

@@ -1,5 +1,5 @@
-// ast_print.c - the tree as s-expressions, one line a declaration, member, statement or item,
-// without places: two files print alike exactly when their trees are the same.
+// ast_print.c - prints the tree as s-expressions, one line for each declaration, member, statement
+// and item, without locations. Two files have the same text exactly if their trees are equal.
 #include "dsl/syntax/ast.h"
 #include <string.h>
 

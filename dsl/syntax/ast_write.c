@@ -1,5 +1,5 @@
-// ast_write.c - expressions back as text of the language, with the parentheses that precedence asks
-// for.
+// ast_write.c - writes expressions in the syntax of the language, with the parentheses that
+// precedence requires.
 #include "dsl/syntax/ast.h"
 #include "runtime/base/utf8.h"
 #include <string.h>
@@ -21,7 +21,7 @@ static const struct {
     [OP_MUL] = {5},   [OP_DIV] = {5},        [OP_MOD] = {5},   [OP_POW] = {POWER},
 };
 
-static void write_at(const ast_expr *e, int least, lm_buf *out);
+static void write_at(const ast_expr *e, int min_level, lm_buf *out);
 
 static int level_of(const ast_expr *e) {
   switch (e->kind) {
@@ -79,7 +79,7 @@ static void write_binary(const ast_expr *e, lm_buf *out) {
   write_at(e->a, level + (right || LEVELS[e->op].nonassoc), out);
   lm_buf_printf(out, " %s ", lm_op_text(e->op));
   if (right && e->b->kind == EX_NEG)
-    write_at(e->b, LOWEST, out); // 2 ^ -x needs none
+    write_at(e->b, LOWEST, out); // 2 ^ -x needs no parentheses
   else
     write_at(e->b, level + !right, out);
 }
@@ -122,8 +122,8 @@ static void write_plain(const ast_expr *e, lm_buf *out) {
   }
 }
 
-static void write_at(const ast_expr *e, int least, lm_buf *out) {
-  bool parens = level_of(e) < least;
+static void write_at(const ast_expr *e, int min_level, lm_buf *out) {
+  bool parens = level_of(e) < min_level;
   if (parens)
     lm_buf_puts(out, "(");
   write_plain(e, out);

@@ -1,14 +1,17 @@
-// fmt.c - canonical layout. Works on tokens, not on the tree, so that comments, parentheses and the
-// author's line breaks stay and the sequence of tokens, hence the tree, cannot change.
+// fmt.c - the formatter. It works on tokens, not on the tree, so that comments, parentheses and
+// line breaks are kept and the sequence of tokens, and so the tree, cannot change.
 //
-//   - two blanks for each open brace; where a block's braces are on different lines, it begins and
-//   ends its line
-//   - inside parentheses a new line stands under what follows the parenthesis, or two blanks in if
-//   nothing does
-//   - any other line that carries on a statement: four blanks in
-//   - one blank around operators, none inside parentheses; ';' only between two things on one line
-//   - at most one empty line, none after '{' or before '}'; comments behind code are aligned over
-//   consecutive lines
+//   - A line is indented by two spaces for each open brace. If the braces of a block are on
+//   different
+//     lines, '{' ends its line and '}' begins its line.
+//   - A line inside parentheses is aligned with the token after the open parenthesis, or is
+//   indented
+//     by two spaces if that parenthesis ends its line.
+//   - Any other line that continues a statement is indented by four spaces.
+//   - There is one space around operators and none inside parentheses. ';' is kept only between two
+//     statements on one line.
+//   - There is at most one empty line, and none after '{' or before '}'. Trailing comments of
+//     consecutive lines are aligned.
 #include "dsl/syntax/scan.h"
 #include <string.h>
 
@@ -18,36 +21,38 @@ enum {
   UNALIGNED_DIFFERENCE = 25
 };
 
-typedef struct piece { // a token or a comment
+// A token or a comment.
+typedef struct lexeme {
   int kind;
   const char *text;
   size_t n;
-  uint32_t newlines; // before it
-  bool broken;       // '{' and '}' on different lines
-} piece;
+  uint32_t newlines; // number of newlines before it
+  bool broken;       // '{' and '}' of the block are on different lines
+} lexeme;
 
 typedef struct out_line {
   lm_buf code;
   const char *comment;
   size_t comment_n;
 } out_line;
-typedef struct paren {
+// Columns of lines inside parentheses, and of a line that begins with the closing parenthesis.
+typedef struct paren_columns {
   uint32_t inside, closing;
-} paren; // columns of lines within, and of one that begins with its end
+} paren_columns;
 
 typedef struct layout {
   lm_arena *arena;
-  piece *pieces;
-  uint32_t n_pieces, cap_pieces;
+  lexeme *lexemes;
+  uint32_t n_lexemes, cap_lexemes;
   out_line *lines;
   uint32_t n_lines, cap_lines;
-  paren parens[LM_MAX_NESTING + 1];
+  paren_columns parens[LM_MAX_NESTING + 1];
   uint32_t n_parens;
   uint32_t braces;
   uint32_t indent; // of the current line
 } layout;
 
-// ---- pieces
+// ---- tokens and comments
 
 static void add_gap(layout *f, const char *s, const char *end, uint32_t *newlines) {
   while (s < end) {
@@ -55,8 +60,8 @@ static void add_gap(layout *f, const char *s, const char *end, uint32_t *newline
       size_t n = strcspn(s, "\n"), kept = n;
       while (kept && strchr(" \t\r", s[kept - 1]))
         kept--;
-      LM_PUSH(f->arena, f->pieces, f->n_pieces, f->cap_pieces) =
-          (piece){COMMENT, s, kept, *newlines, false};
+      LM_PUSH(f->arena, f->lexemes, f->n_lexemes, f->cap_lexemes) =
+          (lexeme){COMMENT, s, kept, *newlines, false};
       *newlines = 0;
       s += n;
     } else
@@ -64,7 +69,7 @@ static void add_gap(layout *f, const char *s, const char *end, uint32_t *newline
   }
 }
 
-static void read_pieces(layout *f, lm_ctx *c, uint16_t source) {
+static void read_lexemes(layout *f, lm_ctx *c, uint16_t source) {
   const lm_source *src = &c->sources[source];
   lm_scan scan = {c, source, 0, 1, 1};
   yyscan_t flex;
@@ -72,7 +77,7 @@ static void read_pieces(layout *f, lm_ctx *c, uint16_t source) {
     LM_BUG("flex");
   lm_scan__scan_bytes(src->text, (int)src->n, flex);
   uint32_t newlines = 0;
-  size_t end = 0; // of the piece before
+  size_t end = 0; // of the previous lexeme
   for (int kind = 1; kind;) {
     union lm_dsl_value value;
     lm_loc at;
@@ -83,8 +88,8 @@ static void read_pieces(layout *f, lm_ctx *c, uint16_t source) {
     size_t start = kind ? scan.offset - n : src->n;
     add_gap(f, src->text + end, src->text + start, &newlines);
     if (kind)
-      LM_PUSH(f->arena, f->pieces, f->n_pieces, f->cap_pieces) =
-          (piece){kind, src->text + start, n, newlines, false};
+      LM_PUSH(f->arena, f->lexemes, f->n_lexemes, f->cap_lexemes) =
+          (lexeme){kind, src->text + start, n, newlines, false};
     newlines = 0;
     end = start + n;
   }
@@ -94,23 +99,24 @@ static void read_pieces(layout *f, lm_ctx *c, uint16_t source) {
 // A ';' is needed only between two things on one line.
 static void drop_separators(layout *f) {
   uint32_t k = 0;
-  for (uint32_t i = 0; i < f->n_pieces; i++) {
-    piece *p = &f->pieces[i];
-    piece *next = i + 1 < f->n_pieces ? p + 1 : NULL;
-    bool first = !k || p->newlines || f->pieces[k - 1].kind == '{' || f->pieces[k - 1].kind == ';';
+  for (uint32_t i = 0; i < f->n_lexemes; i++) {
+    lexeme *p = &f->lexemes[i];
+    lexeme *next = i + 1 < f->n_lexemes ? p + 1 : NULL;
+    bool first =
+        !k || p->newlines || f->lexemes[k - 1].kind == '{' || f->lexemes[k - 1].kind == ';';
     bool last = !next || next->newlines || next->kind == '}' || next->kind == COMMENT;
     if (p->kind != ';' || !(first || last))
-      f->pieces[k++] = *p;
+      f->lexemes[k++] = *p;
     else if (next && next->newlines < p->newlines)
       next->newlines = p->newlines;
   }
-  f->n_pieces = k;
+  f->n_lexemes = k;
 }
 
 static void mark_broken(layout *f) {
   uint32_t open[LM_MAX_NESTING + 1], n = 0, newlines[LM_MAX_NESTING + 1], total = 0;
-  for (uint32_t i = 0; i < f->n_pieces; i++) {
-    piece *p = &f->pieces[i];
+  for (uint32_t i = 0; i < f->n_lexemes; i++) {
+    lexeme *p = &f->lexemes[i];
     total += p->newlines;
     if (p->kind == '{' && n <= LM_MAX_NESTING) {
       open[n] = i;
@@ -119,11 +125,11 @@ static void mark_broken(layout *f) {
     if (p->kind != '}' || !n)
       continue;
     n--;
-    p->broken = f->pieces[open[n]].broken = total != newlines[n];
+    p->broken = f->lexemes[open[n]].broken = total != newlines[n];
   }
 }
 
-// ---- blanks between two pieces on one line
+// ---- spaces between two lexemes on one line
 
 static bool is_operand(int kind) {
   switch (kind) {
@@ -139,7 +145,7 @@ static bool is_operand(int kind) {
   }
 }
 
-static bool is_keyword(const piece *p) { // flex calls every word a NAME
+static bool is_keyword(const lexeme *p) { // flex returns NAME for all words
   static const char *const words[] = {"import", "fn",    "let",  "return", "emit",    "for",
                                       "in",     "carry", "if",   "then",   "else",    "divides",
                                       "mod",    "where", "from", "with",   "extends", "dim",
@@ -150,12 +156,12 @@ static bool is_keyword(const piece *p) { // flex calls every word a NAME
   return false;
 }
 
-static bool ends_operand(const piece *p) {
+static bool ends_operand(const lexeme *p) {
   return is_operand(p->kind) && !is_keyword(p);
 }
 
-// `before`: the piece in front of a, NULL if there is none.
-static bool blank_between(const piece *before, const piece *a, const piece *b) {
+// `before`: the lexeme before a, NULL if there is none.
+static bool space_between(const lexeme *before, const lexeme *a, const lexeme *b) {
   if (strchr(")],;:", b->kind) && b->kind < 256)
     return false;
   if (a->kind == '(' || a->kind == '[' || a->kind == '.' || b->kind == '.' ||
@@ -187,11 +193,11 @@ static void new_line(layout *f, uint32_t indent) {
   lm_buf_printf(&current(f)->code, "%*s", (int)indent, "");
 }
 
-static bool word_is(const piece *p, const char *s) {
+static bool word_is(const lexeme *p, const char *s) {
   return p->n == strlen(s) && !memcmp(p->text, s, p->n);
 }
 
-static bool carries_on(const piece *before, const piece *p) {
+static bool continues_statement(const lexeme *before, const lexeme *p) {
   if (!before || before->kind == '{' || before->kind == ';' || before->kind == COMMENT ||
       p->kind == '}')
     return false;
@@ -199,18 +205,18 @@ static bool carries_on(const piece *before, const piece *p) {
          word_is(p, "then") || word_is(p, "else");
 }
 
-// `before`: the last token, comments aside.
-static uint32_t indent_of(const layout *f, const piece *before, const piece *p) {
+// `before`: the last token before p.
+static uint32_t indent_of(const layout *f, const lexeme *before, const lexeme *p) {
   if (f->n_parens) {
-    const paren *in = &f->parens[f->n_parens - 1];
+    const paren_columns *in = &f->parens[f->n_parens - 1];
     return p->kind == ')' || p->kind == ']' ? in->closing : in->inside;
   }
   uint32_t depth = f->braces - (p->kind == '}' && f->braces);
-  return 2 * depth + (p->kind != COMMENT && carries_on(before, p) ? 4 : 0);
+  return 2 * depth + (p->kind != COMMENT && continues_statement(before, p) ? 4 : 0);
 }
 
-// Quantities are `20k docs`, `72GB`, `10%`; patterns have no blanks.
-static void add_text(lm_buf *b, const piece *p) {
+// Quantities are written `20k docs`, `72GB`, `10%`. Patterns have no spaces.
+static void add_text(lm_buf *b, const lexeme *p) {
   bool glued = p->kind == LM_TOKEN_PATTERN ||
                (p->kind == LM_TOKEN_QUANTITY && p->n > 1 && p->text[p->n - 1] == 'B');
   if (!glued && p->kind != LM_TOKEN_QUANTITY) {
@@ -218,25 +224,26 @@ static void add_text(lm_buf *b, const piece *p) {
     return;
   }
   for (size_t i = 0; i < p->n; i++) {
-    bool blank = p->text[i] == ' ' || p->text[i] == '\t';
-    if (!blank)
+    bool is_space = p->text[i] == ' ' || p->text[i] == '\t';
+    if (!is_space)
       lm_buf_add(b, p->text + i, 1);
     else if (!glued && b->p[b->n - 1] != ' ')
       lm_buf_puts(b, " ");
   }
 }
 
-static void open_paren(layout *f, const piece *next) {
+static void open_paren(layout *f, const lexeme *next) {
   uint32_t column = width(current(f)->code.p, current(f)->code.n);
   bool hanging = !next || next->newlines || next->kind == COMMENT || column > FARTHEST_ALIGNED;
-  paren p = hanging ? (paren){f->indent + 2, f->indent} : (paren){column, column - 1};
+  paren_columns p =
+      hanging ? (paren_columns){f->indent + 2, f->indent} : (paren_columns){column, column - 1};
   if (f->n_parens < LM_MAX_NESTING)
     f->parens[f->n_parens++] = p;
 }
 
-static void put_piece(layout *f, uint32_t i, const piece *before, const piece *before2) {
-  const piece *p = &f->pieces[i];
-  const piece *previous = i ? p - 1 : NULL;
+static void put_lexeme(layout *f, uint32_t i, const lexeme *before, const lexeme *before2) {
+  const lexeme *p = &f->lexemes[i];
+  const lexeme *previous = i ? p - 1 : NULL;
   bool inside_edge =
       previous && ((previous->kind == '{' && previous->broken) || (p->kind == '}' && p->broken));
   bool breaks = !previous || p->newlines || (inside_edge && p->kind != COMMENT);
@@ -250,7 +257,7 @@ static void put_piece(layout *f, uint32_t i, const piece *before, const piece *b
     l->comment_n = p->n;
     return;
   }
-  if (!breaks && before && blank_between(before2, before, p))
+  if (!breaks && before && space_between(before2, before, p))
     lm_buf_puts(&l->code, " ");
   add_text(&l->code, p);
   if (p->kind == '{')
@@ -260,10 +267,10 @@ static void put_piece(layout *f, uint32_t i, const piece *before, const piece *b
   if ((p->kind == ')' || p->kind == ']') && f->n_parens)
     f->n_parens--;
   if (p->kind == '(' || p->kind == '[')
-    open_paren(f, i + 1 < f->n_pieces ? p + 1 : NULL);
+    open_paren(f, i + 1 < f->n_lexemes ? p + 1 : NULL);
 }
 
-// ---- output: comments behind code stand in one column over consecutive lines
+// ---- output, with the trailing comments of consecutive lines in one column
 
 static void write_run(layout *f, uint32_t from, uint32_t to, lm_buf *out) {
   uint32_t column = 0;
@@ -309,15 +316,15 @@ static void write_lines(layout *f, lm_buf *out) {
 
 void lm_fmt(lm_ctx *c, uint16_t source, lm_buf *out) {
   layout f = {.arena = lm_arena_create()};
-  read_pieces(&f, c, source);
+  read_lexemes(&f, c, source);
   drop_separators(&f);
   mark_broken(&f);
-  const piece *before = NULL, *before2 = NULL;
-  for (uint32_t i = 0; i < f.n_pieces; i++) {
-    put_piece(&f, i, before, before2);
-    if (f.pieces[i].kind != COMMENT) {
+  const lexeme *before = NULL, *before2 = NULL;
+  for (uint32_t i = 0; i < f.n_lexemes; i++) {
+    put_lexeme(&f, i, before, before2);
+    if (f.lexemes[i].kind != COMMENT) {
       before2 = before;
-      before = &f.pieces[i];
+      before = &f.lexemes[i];
     }
   }
   write_lines(&f, out);

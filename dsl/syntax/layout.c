@@ -1,29 +1,29 @@
-// layout.c - layout: between flex and bison. Decides where a newline ends a statement, which words
-// are keywords in this place, where parentheses and braces that were never closed must have ended,
-// and what to skip after an error.
+// layout.c - the layer between flex and bison. It decides where a newline ends a statement, which
+// words are keywords in their context, where unclosed parentheses and braces end, and what is
+// skipped after an error.
 //
-// A ';' is supplied, as in Go, for a newline after an operand outside parentheses (unless the next
-// word carries the statement on), before '}' and at the end of the file. One is supplied as well
-// where a word that can only begin a statement or a declaration turns up inside parentheses or
-// after an operator: the parser then reports what was missing right there and goes on with an
-// intact statement. So an error never costs more than what it stands in.
+// As in Go, a ';' is inserted for a newline after an operand outside of parentheses (unless the
+// next word continues the statement), before '}' and at the end of the file. A ';' is also inserted
+// before a word that can only begin a statement or a declaration if it follows an operator or is
+// inside parentheses. The parser then reports the missing part at that word and continues with an
+// intact statement, so an error invalidates only the statement that contains it.
 #include "dsl/syntax/scan.h"
 #include <string.h>
 
 typedef enum {
   WORD,
-  STARTER,
-  DECLARES
-} word_class; // STARTER: can only begin a statement or a member
+  STARTER, // can only begin a statement or a member
+  DECLARES // begins a declaration
+} word_class;
 
 typedef struct token {
   int kind;
-  word_class class; // of a keyword; else WORD
+  word_class class; // WORD if it is not a keyword
   union lm_dsl_value value;
   lm_loc loc;
-  size_t offset; // of its first byte
+  size_t offset; // offset of the first byte
   bool after_newline;
-  lm_loc newline; // the first newline between the token before and this one
+  lm_loc newline; // the first newline after the previous token
 } token;
 
 typedef struct opening {
@@ -38,25 +38,25 @@ struct lm_layout {
   lm_scan scan;
   token next;
   bool has_next; // one token of lookahead
-  token given;   // the last one; for a supplied one, what stands there instead
+  token current; // the last token returned; for an inserted one, the token that follows it
   enum {
-    AS_WRITTEN,
-    SUPPLIED,
-    SUPPLIED_LINE_END
-  } given_how;
-  int last; // kind of the last one
+    FROM_TEXT,
+    INSERTED,
+    INSERTED_LINE_END
+  } current_origin;
+  int last; // kind of the last token returned
   opening open[LM_MAX_NESTING];
   int n_open;
-  int parens,
-      braces; // open ones: parens since the innermost brace; braces counts --set's implicit one
-  int base;   // braces outside of everything: 1 inside --set
+  int parens; // open parentheses and brackets since the innermost open brace
+  int braces; // open braces; includes the implicit brace of --set
+  int base;   // the value of `braces` at top level: 1 for --set
   enum {
-    GOING_ON,
+    NOT_RECOVERING,
     TO_SEPARATOR,
     TO_DECLARATION
   } recovery;
   int recovery_braces;
-  uint32_t errors_before; // in the context when this text was begun
+  uint32_t errors_before; // errors of the context before this text
   bool started, stopped, unclosed_reported;
 };
 
@@ -122,7 +122,8 @@ static bool is_operand(int kind) {
   }
 }
 
-static bool carries_on(int kind) { // a line that begins with it belongs to the one before
+// Whether a line that begins with this token continues the statement of the previous line.
+static bool continues_statement(int kind) {
   return kind == LM_TOKEN_WHERE || kind == LM_TOKEN_FROM || kind == LM_TOKEN_WITH ||
          kind == LM_TOKEN_THEN || kind == LM_TOKEN_ELSE;
 }
@@ -131,8 +132,8 @@ static bool is_word_start(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || c == '"';
 }
 
-// A declaration's word counts at brace depth 0. At the start of a line with a name behind it, it
-// does anywhere: a brace or a parenthesis before it was never closed.
+// A word such as `model` begins a declaration at brace depth 0. In column 1 and followed by a name
+// it does so at any depth: a brace or parenthesis before it is unclosed.
 static bool declares_here(const struct lm_layout *t, const token *n) {
   bool margin = n->loc.col == 1 && t->base == 0;
   if (t->braces == 0 && (t->parens == 0 || margin))
@@ -142,8 +143,8 @@ static bool declares_here(const struct lm_layout *t, const token *n) {
   return margin && blanks && is_word_start(after[blanks]);
 }
 
-// The comment lines directly above the line of the declaration at `offset`, without their '#'; NULL
-// if there are none.
+// The comment lines directly above the declaration at `offset`, without '#'; NULL if there are
+// none.
 static const char *doc_above(const struct lm_layout *t, size_t offset) {
   const char *text = t->source->text;
   const char *end = text + offset;
@@ -152,7 +153,7 @@ static const char *doc_above(const struct lm_layout *t, size_t offset) {
     end--;
   if (end > text && end[-1] != '\n')
     return NULL;
-  for (const char *p = end; p > text;) { // p: the start of a line; look at the one above
+  for (const char *p = end; p > text;) { // p: the start of a line; test the line above
     const char *line = p - 1;
     while (line > text && line[-1] != '\n')
       line--;
@@ -251,7 +252,7 @@ static void pop_parens(struct lm_layout *t) {
 
 static void push(struct lm_layout *t, const token *n) {
   if (t->n_open == LM_MAX_NESTING) {
-    lm_error(t->ctx, n->loc, "E008", "nested deeper than %d", LM_MAX_NESTING);
+    lm_error(t->ctx, n->loc, "E008", "more than %d nested parentheses and braces", LM_MAX_NESTING);
     t->stopped = true;
     return;
   }
@@ -287,30 +288,30 @@ lm_loc lm_layout_unclosed(const struct lm_layout *t, char *out_which) {
   return t->parens ? t->open[t->n_open - 1].loc : (lm_loc){0};
 }
 
-static void report_unclosed(struct lm_layout *t,
-                            const token *n) { // once for all that n shows to be open
+// Reports the unclosed brace before n, once for all braces that n ends.
+static void report_unclosed(struct lm_layout *t, const token *n) {
   if (t->stopped || t->unclosed_reported || t->recovery == TO_DECLARATION)
     return;
   lm_diag *d =
       lm_error(t->ctx, t->open[t->n_open - t->parens - 1].loc, "E009", "'{' is never closed");
   if (n->kind != END)
-    lm_diag_note(t->ctx, d, n->loc, "the next declaration begins before a '}'");
+    lm_diag_note(t->ctx, d, n->loc, "the next declaration begins here, before a '}'");
   t->unclosed_reported = true;
 }
 
-// ---- one token by the rules of layout
+// ---- one token, with inserted tokens
 
-static token supply(struct lm_layout *t, int kind, lm_loc at) {
+static token insert_token(struct lm_layout *t, int kind, lm_loc at) {
   token k = {.kind = kind, .loc = at};
   t->last = kind;
-  t->given = t->next;
-  t->given_how = SUPPLIED;
+  t->current = t->next;
+  t->current_origin = INSERTED;
   return k;
 }
 
-static token supply_line_end(struct lm_layout *t) {
-  token k = supply(t, SEPARATOR, t->next.newline);
-  t->given_how = SUPPLIED_LINE_END;
+static token insert_line_end(struct lm_layout *t) {
+  token k = insert_token(t, SEPARATOR, t->next.newline);
+  t->current_origin = INSERTED_LINE_END;
   return k;
 }
 
@@ -318,7 +319,7 @@ static bool after_separator(const struct lm_layout *t) {
   return t->last == SEPARATOR || t->last == '{';
 }
 
-// Everything that is open has to end before n.
+// Whether all open parentheses and braces end before n.
 static bool ends_all(const struct lm_layout *t, const token *n) {
   return n->kind == END || (n->class == DECLARES && t->braces > t->base);
 }
@@ -326,16 +327,17 @@ static bool ends_all(const struct lm_layout *t, const token *n) {
 static token step(struct lm_layout *t) {
   for (;;) {
     token *n = peek(t);
-    bool ends_line = is_operand(t->last) && !t->parens && n->after_newline && !carries_on(n->kind);
+    bool ends_line =
+        is_operand(t->last) && !t->parens && n->after_newline && !continues_statement(n->kind);
     bool interrupts = n->class != WORD && (t->parens || !is_operand(t->last));
     if (ends_line)
-      return supply_line_end(t);
+      return insert_line_end(t);
     if (!after_separator(t) && (n->kind == '}' || ends_all(t, n) || interrupts))
-      return supply(t, SEPARATOR, n->loc);
+      return insert_token(t, SEPARATOR, n->loc);
     if (ends_all(t, n) && t->braces > t->base) {
       report_unclosed(t, n);
       pop_brace(t);
-      return supply(t, '}', n->loc);
+      return insert_token(t, '}', n->loc);
     }
     t->has_next = n->kind == END;
     if (n->kind == '}' && t->braces == t->base) {
@@ -345,8 +347,8 @@ static token step(struct lm_layout *t) {
     }
     consume(t, n);
     t->last = n->kind;
-    t->given = *n;
-    t->given_how = AS_WRITTEN;
+    t->current = *n;
+    t->current_origin = FROM_TEXT;
     t->unclosed_reported = false;
     return *n;
   }
@@ -355,7 +357,7 @@ static token step(struct lm_layout *t) {
 // ---- recovery
 
 void lm_layout_recover(struct lm_layout *t) {
-  int level = t->braces - (t->given.kind == '{' && t->given_how == AS_WRITTEN);
+  int level = t->braces - (t->current.kind == '{' && t->current_origin == FROM_TEXT);
   if (t->last != SEPARATOR) {
     t->recovery = TO_SEPARATOR;
     t->recovery_braces = level;
@@ -363,7 +365,8 @@ void lm_layout_recover(struct lm_layout *t) {
     t->recovery = TO_DECLARATION;
 }
 
-static bool begins_declaration(const token *k) { // as far as can be told: at the margin
+// Only a keyword in column 1 is certain to begin a declaration.
+static bool begins_declaration(const token *k) {
   return k->loc.col == 1 && (k->class == DECLARES || k->kind == LM_TOKEN_LET);
 }
 
@@ -372,11 +375,11 @@ static token next(struct lm_layout *t) {
   if (t->recovery == TO_SEPARATOR) {
     while (k.kind != END && (k.kind != SEPARATOR || t->braces > t->recovery_braces))
       k = step(t);
-    t->recovery = t->recovery_braces ? GOING_ON : TO_DECLARATION;
+    t->recovery = t->recovery_braces ? NOT_RECOVERING : TO_DECLARATION;
   } else if (t->recovery == TO_DECLARATION) {
     while (k.kind != END && !begins_declaration(&k))
       k = step(t);
-    t->recovery = GOING_ON;
+    t->recovery = NOT_RECOVERING;
   }
   return k;
 }
@@ -397,10 +400,10 @@ int lm_dsl_lex(union lm_dsl_value *value, lm_loc *loc, lm_parser *ps) {
   return LM_TOKEN_LM_DSL_error;
 }
 
-// ---- the last token in the user's terms
+// ---- the current token in messages
 
 lm_sym lm_layout_name(const struct lm_layout *t) {
-  return t->given.kind == LM_TOKEN_NAME ? t->given.value.name.text : NULL;
+  return t->current.kind == LM_TOKEN_NAME ? t->current.value.name.text : NULL;
 }
 
 static bool is_word(char c) {
@@ -409,7 +412,7 @@ static bool is_word(char c) {
 
 lm_sym lm_layout_word_before(const struct lm_layout *t, lm_loc *out_at) {
   const char *text = t->source->text;
-  const char *end = text + t->given.offset;
+  const char *end = text + t->current.offset;
   while (end > text && (end[-1] == ' ' || end[-1] == '\t'))
     end--;
   const char *from = end;
@@ -417,19 +420,19 @@ lm_sym lm_layout_word_before(const struct lm_layout *t, lm_loc *out_at) {
     from--;
   if (from == end)
     return NULL;
-  size_t back = (size_t)(text + t->given.offset - from);
-  *out_at = (lm_loc){t->given.loc.file, (uint16_t)(end - from), t->given.loc.line,
-                     t->given.loc.col - (uint32_t)back};
+  size_t back = (size_t)(text + t->current.offset - from);
+  *out_at = (lm_loc){t->current.loc.file, (uint16_t)(end - from), t->current.loc.line,
+                     t->current.loc.col - (uint32_t)back};
   return lm_intern_n(t->ctx->intern, from, (size_t)(end - from));
 }
 
 void lm_layout_found(const struct lm_layout *t, lm_buf *out) {
-  const token *g = &t->given;
+  const token *g = &t->current;
   int len = g->loc.len < 40 ? g->loc.len : 40;
-  if (t->given_how == SUPPLIED_LINE_END)
+  if (t->current_origin == INSERTED_LINE_END)
     lm_buf_puts(out, "the end of the line");
   else if (g->kind == END)
-    lm_buf_puts(out, "the end of the text");
+    lm_buf_puts(out, "the end of the input");
   else if (g->kind == LM_TOKEN_STRING)
     lm_buf_puts(out, "a string");
   else {

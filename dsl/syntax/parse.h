@@ -1,16 +1,17 @@
-// parse.h - what lexer.l, layout.c and parser.y share. Private to them.
+// parse.h - private interface of lexer.l, layout.c and parser.y.
 //
-// Three layers: flex knows regular expressions (words, numbers, newlines); layout.c knows layout
-// (where statements end, which words are keywords here, how to go on after an error); bison knows
-// the grammar and builds the tree.
+// The parser has three layers: flex splits the text into words, numbers and newlines; layout.c
+// decides where statements end, which words are keywords in their context and what is skipped after
+// an error; bison applies the grammar and builds the tree.
 #ifndef LM_PARSE_H
 #define LM_PARSE_H
 #include "dsl/syntax/ast.h"
 
 enum {
   LM_MAX_FILE_BYTES = 4 << 20,
-  LM_MAX_NESTING = 200, // of parentheses, brackets and braces together
-  LM_MAX_HEIGHT = 1000, // of an expression's tree
+  LM_MAX_NESTING = 200, // total of open parentheses, brackets and braces
+  LM_MAX_TOKENS = 128,  // kinds of tokens of the grammar
+  LM_MAX_HEIGHT = 1000, // height of the tree of an expression
 };
 
 typedef struct ast_args {
@@ -38,10 +39,10 @@ typedef struct ast_pat {
   bool is_tuple;
 } ast_pat;
 
-// What a token or a rule stands for.
+// The semantic value of a token or a rule.
 union lm_dsl_value {
   ast_name name;   // NAME, and keywords with their text
-  const char *doc; // keywords of declarations: the comment above
+  const char *doc; // keywords of declarations: the comment lines above
   ast_names names;
   ast_expr *expr;
   ast_exprs exprs;
@@ -65,7 +66,7 @@ union lm_dsl_value {
   ast_decl *decl;
 };
 
-// Where flex stands in the text.
+// The position of flex in the text.
 typedef struct lm_scan {
   lm_ctx *ctx;
   uint16_t file;
@@ -73,8 +74,8 @@ typedef struct lm_scan {
   uint32_t line, col;
 } lm_scan;
 
-// What flex returns besides the grammar's tokens: the end of a line; text that is no token, already
-// reported.
+// Tokens of flex that the grammar does not have: the end of a line, and invalid text that is
+// already reported.
 enum {
   LM_SCAN_NEWLINE = 1,
   LM_SCAN_BAD = 2
@@ -84,38 +85,52 @@ typedef struct lm_parser {
   lm_ctx *ctx;
   uint16_t source;
   struct lm_layout *layout;
-  ast_file *file; // result for a file
-  ast_item *item; // result for one item of --set
+  ast_file *file; // the result for a file
+  ast_item *item; // the result for one item of --set
 } lm_parser;
 
 // ---- layout.c
 struct lm_layout *lm_layout_create(lm_ctx *c, uint16_t source, bool is_item);
 void lm_layout_destroy(struct lm_layout *t);
 int lm_dsl_lex(union lm_dsl_value *value, lm_loc *loc, lm_parser *ps);
-// For a syntax error at the token given last: skip to the end of the statement, member, item or
+// After a syntax error at the current token: skips to the end of the statement, member, item or
 // declaration.
 void lm_layout_recover(struct lm_layout *t);
-void lm_layout_stop(struct lm_layout *t); // nothing more but the end of the file
+// Makes the next token the end of the file.
+void lm_layout_stop(struct lm_layout *t);
 bool lm_layout_stopped(const struct lm_layout *t);
-void lm_layout_found(const struct lm_layout *t,
-                     lm_buf *out);                // the last token in the user's terms: "name 'x'"
-lm_sym lm_layout_name(const struct lm_layout *t); // the last token's text if it is a name
-lm_sym lm_layout_word_before(const struct lm_layout *t,
-                             lm_loc *out_at); // the word before it on its line; NULL if none
-lm_loc lm_layout_unclosed(const struct lm_layout *t,
-                          char *out_which); // innermost open ( or [; file 0 if none
+// Writes the current token for messages: "name 'x'".
+void lm_layout_found(const struct lm_layout *t, lm_buf *out);
+// The text of the current token if it is a name, else NULL.
+lm_sym lm_layout_name(const struct lm_layout *t);
+// The word before the current token on its line; NULL if there is none.
+lm_sym lm_layout_word_before(const struct lm_layout *t, lm_loc *out_at);
+// The innermost open ( or [; file 0 if there is none.
+lm_loc lm_layout_unclosed(const struct lm_layout *t, char *out_which);
 
 // ---- ast.c
 ast_expr *lm_expr_new(lm_parser *ps, ast_expr_kind kind, lm_loc at);
 ast_expr *lm_expr_binary(lm_parser *ps, ast_op op, lm_loc at, ast_expr *a, ast_expr *b);
 ast_expr *lm_expr_postfix(lm_parser *ps, ast_expr_kind kind, lm_loc at, ast_expr *a, ast_args args);
 void lm_args_check_order(lm_parser *ps, const ast_args *args);
-ast_expr *lm_expr_group(lm_parser *ps, ast_expr_kind kind, lm_loc at, ast_args args); // (…) or […]
-ast_expr *lm_expr_seal(lm_parser *ps,
-                       ast_expr *e); // computes the height and refuses trees that are too high
+// An expression in parentheses, a tuple or a list.
+ast_expr *lm_expr_group(lm_parser *ps, ast_expr_kind kind, lm_loc at, ast_args args);
+// Computes the height of a new node; a tree that is too high is an error.
+ast_expr *lm_expr_seal(lm_parser *ps, ast_expr *e);
 ast_item *lm_item_new(lm_parser *ps, ast_item_kind kind, ast_name key);
 
+// ---- syntax_error.c
+// The names of the tokens that the grammar accepts at a syntax error.
+typedef struct lm_expected {
+  const char *v[2 * LM_MAX_TOKENS];
+  int n;
+} lm_expected;
+// Reports a syntax error at the current token, whose name in the grammar is `token`. Changes
+// *expected.
+void lm_syntax_error(lm_parser *ps, lm_loc at, const char *token, lm_expected *expected);
+
 // ---- lexer.l
-int lm_number_read(const char *s, size_t n,
-                   ast_expr *out); // digits and magnitude; returns bytes read; inf: too large
+// Reads digits and a magnitude such as 2Ki; returns the number of bytes read. num is infinite if
+// the number is too large.
+int lm_number_read(const char *s, size_t n, ast_expr *out);
 #endif

@@ -1,10 +1,9 @@
-/* parser.y - the grammar of docs/language.md. Builds the tree of ast.h and does nothing else: whether names exist and
-   axes agree is for others. Locations are those of the token that names a thing. After an error the tokens up to the
-   end of the statement, member, item or declaration are skipped (layout.c) and parsing goes on behind it. */
+/* parser.y - the grammar of docs/language.md. It builds the tree of ast.h; dsl/elab and
+   dsl/recipe check names and axes. After an error, layout.c skips the tokens up to the end of the
+   statement, member, item or declaration, and parsing continues after them. */
 %require "3.8"
 %code requires { #include "dsl/syntax/parse.h" }
 %code {
-#include <string.h>
 #define YYMALLOC lm_alloc
 #define YYFREE lm_free
 #define YYLLOC_DEFAULT(cur, rhs, n) ((cur) = (n) ? YYRHSLOC(rhs, 1) : YYRHSLOC(rhs, 0))
@@ -12,9 +11,11 @@
 #define BINARY(op, at, a, b) lm_expr_binary(ps, op, at, a, b)
 
 static void yyerror(const lm_loc *at, lm_parser *ps, const char *text);
-static ast_stmt *stmt_new(lm_parser *ps, ast_stmt_kind kind, lm_loc at, ast_names names, ast_expr *expr);
+static ast_stmt *stmt_new(lm_parser *ps, ast_stmt_kind kind, lm_loc at, ast_names names,
+                          ast_expr *expr);
 static ast_member *member_new(lm_parser *ps, ast_member_kind kind, lm_loc at, ast_names names);
-static ast_decl *decl_new(lm_parser *ps, ast_decl_kind kind, lm_loc at, const char *doc, ast_name name);
+static ast_decl *decl_new(lm_parser *ps, ast_decl_kind kind, lm_loc at, const char *doc,
+                          ast_name name);
 static ast_names one(lm_parser *ps, ast_name name);
 static ast_sig sig_new(ast_params params, ast_type *ret, ast_exprs where);
 static ast_type *type_new(lm_parser *ps, lm_loc at, lm_sym name);
@@ -34,13 +35,14 @@ static void import_path_add(lm_parser *ps, ast_decl *d, ast_name n);
 %token START_FILE "a file" START_ITEM "an item"
 %token <name> NAME "a name"
 %token <expr> STRING "a string" PATTERN "a pattern" NUMBER "a number" QUANTITY "a quantity"
-%token <doc> IMPORT "'import'" FN "'fn'" BLOCK "'block'" MODEL "'model'" OPTIMIZER "'optimizer'" DATA "'data'" RECIPE "'recipe'"
+%token <doc> IMPORT "'import'" FN "'fn'" BLOCK "'block'" MODEL "'model'"
+%token <doc> OPTIMIZER "'optimizer'" DATA "'data'" RECIPE "'recipe'"
 %token LET "'let'" RETURN "'return'" EMIT "'emit'" FOR "'for'" CARRY "'carry'"
 %token DIM "'dim'" PARAM "'param'" STATE "'state'" SUB "'sub'" MAP "'map'"
 %token EXTENDS "'extends'" FROM "'from'" WITH "'with'" WHERE "'where'" IF "'if'" THEN "'then'"
 %token ELSE "'else'" IN "'in'" DIVIDES "'divides'" MOD "'mod'"
 %token ARROW "'->'" DOTDOT "'..'" EQ "'=='" NE "'!='" LE "'<='" GE "'>='"
-%token YYEOF 0 "the end of the text"
+%token YYEOF 0 "the end of the input"
 %precedence ELSE
 %left '|'
 %left '&'
@@ -81,29 +83,88 @@ start:
 file:
     %empty
   | file decl ';'                        { PUSH(*ps->file, $2); }
-  | file error ';'                       { yyerrok; PUSH(*ps->file, decl_new(ps, DC_ERROR, @2, NULL, (ast_name){0})); }
+  | file error ';'
+      {
+        yyerrok;
+        PUSH(*ps->file, decl_new(ps, DC_ERROR, @2, NULL, (ast_name){0}));
+      }
   | file ';'
   ;
 decl:
-    IMPORT import_path import_as         { $$ = $2; $$->loc = @1; $$->doc = $1; $$->names = $3; }
-  | FN NAME sig body                     { $$ = decl_new(ps, DC_FN, @1, $1, $2); $$->sig = $3; $$->body = $4; }
+    IMPORT import_path import_as
+      {
+        $$ = $2;
+        $$->loc = @1;
+        $$->doc = $1;
+        $$->names = $3;
+      }
+  | FN NAME sig body
+      {
+        $$ = decl_new(ps, DC_FN, @1, $1, $2);
+        $$->sig = $3;
+        $$->body = $4;
+      }
   | BLOCK NAME '(' params ')' where '{' members '}'
-      { $$ = decl_new(ps, DC_BLOCK, @1, $1, $2); $$->sig = sig_new($4, NULL, $6); $$->members = $8; }
+      {
+        $$ = decl_new(ps, DC_BLOCK, @1, $1, $2);
+        $$->sig = sig_new($4, NULL, $6);
+        $$->members = $8;
+      }
   | MODEL NAME '(' params ')' where '{' members '}'
-      { $$ = decl_new(ps, DC_MODEL, @1, $1, $2); $$->sig = sig_new($4, NULL, $6); $$->members = $8; }
+      {
+        $$ = decl_new(ps, DC_MODEL, @1, $1, $2);
+        $$->sig = sig_new($4, NULL, $6);
+        $$->members = $8;
+      }
   | MODEL NAME '=' inst with
-      { $$ = decl_new(ps, DC_MODEL_INST, @1, $1, $2); $$->inst = $4.expr; $$->from = $4.from; $$->items = $5; }
+      {
+        $$ = decl_new(ps, DC_MODEL_INST, @1, $1, $2);
+        $$->inst = $4.expr;
+        $$->from = $4.from;
+        $$->items = $5;
+      }
   | OPTIMIZER NAME '(' params ')' where '{' members '}'
-      { $$ = decl_new(ps, DC_OPTIMIZER, @1, $1, $2); $$->sig = sig_new($4, NULL, $6); $$->members = $8; }
-  | DATA NAME extends '{' items '}'      { $$ = decl_new(ps, DC_DATA, @1, $1, $2); $$->base = $3; $$->items = $5; }
-  | RECIPE NAME extends '{' items '}'    { $$ = decl_new(ps, DC_RECIPE, @1, $1, $2); $$->base = $3; $$->items = $5; }
+      {
+        $$ = decl_new(ps, DC_OPTIMIZER, @1, $1, $2);
+        $$->sig = sig_new($4, NULL, $6);
+        $$->members = $8;
+      }
+  | DATA NAME extends '{' items '}'
+      {
+        $$ = decl_new(ps, DC_DATA, @1, $1, $2);
+        $$->base = $3;
+        $$->items = $5;
+      }
+  | RECIPE NAME extends '{' items '}'
+      {
+        $$ = decl_new(ps, DC_RECIPE, @1, $1, $2);
+        $$->base = $3;
+        $$->items = $5;
+      }
   | LET pat '=' expr
-      { $$ = decl_new(ps, DC_LET, @1, NULL, $2.names.v[0]); $$->let_names = $2.names; $$->let_tuple = $2.is_tuple; $$->let_expr = $4; }
+      {
+        $$ = decl_new(ps, DC_LET, @1, NULL, $2.names.v[0]);
+        $$->let_names = $2.names;
+        $$->let_tuple = $2.is_tuple;
+        $$->let_expr = $4;
+      }
   ;
 import_path:
-    STRING                               { $$ = decl_new(ps, DC_IMPORT, @1, NULL, (ast_name){$1->text, @1}); $$->import_file = $1->text; }
-  | NAME                                 { $$ = decl_new(ps, DC_IMPORT, @1, NULL, $1); import_path_add(ps, $$, $1); }
-  | import_path '.' NAME                 { $$ = $1; import_path_add(ps, $$, $3); }
+    STRING
+      {
+        $$ = decl_new(ps, DC_IMPORT, @1, NULL, (ast_name){$1->text, @1});
+        $$->import_file = $1->text;
+      }
+  | NAME
+      {
+        $$ = decl_new(ps, DC_IMPORT, @1, NULL, $1);
+        import_path_add(ps, $$, $1);
+      }
+  | import_path '.' NAME
+      {
+        $$ = $1;
+        import_path_add(ps, $$, $3);
+      }
   ;
 import_as: %empty                        { $$ = (ast_names){0}; }
   | ':' names                            { $$ = $2; }
@@ -129,8 +190,16 @@ params: %empty                           { $$ = (ast_params){0}; }
   | plist
   | plist ','
   ;
-plist: param                             { $$ = (ast_params){0}; PUSH($$, $1); }
-  | plist ',' param                      { $$ = $1; PUSH($$, $3); }
+plist: param
+      {
+        $$ = (ast_params){0};
+        PUSH($$, $1);
+      }
+  | plist ',' param
+      {
+        $$ = $1;
+        PUSH($$, $3);
+      }
   ;
 param: NAME                              { $$ = (ast_param){$1, NULL, NULL}; }
   | NAME '=' expr                        { $$ = (ast_param){$1, NULL, $3}; }
@@ -139,86 +208,251 @@ param: NAME                              { $$ = (ast_param){$1, NULL, NULL}; }
   ;
 type: NAME                               { $$ = type_new(ps, @1, $1.text); }
   | NAME '[' dims ']'
-      { $$ = type_new(ps, @1, $1.text); $$->has_dims = true; $$->dims = $3.v; $$->n_dims = $3.n; $$->cap_dims = $3.cap; }
-  | '(' types ')'                        { $$ = type_new(ps, @1, NULL); $$->tuple = $2.v; $$->n_tuple = $2.n; $$->cap_tuple = $2.cap; }
+      {
+        $$ = type_new(ps, @1, $1.text);
+        $$->has_dims = true;
+        $$->dims = $3.v;
+        $$->n_dims = $3.n;
+        $$->cap_dims = $3.cap;
+      }
+  | '(' types ')'
+      {
+        $$ = type_new(ps, @1, NULL);
+        $$->tuple = $2.v;
+        $$->n_tuple = $2.n;
+        $$->cap_tuple = $2.cap;
+      }
   ;
-types: type                              { $$ = (ast_types){0}; PUSH($$, $1); }
-  | types ',' type                       { $$ = $1; PUSH($$, $3); }
+types: type
+      {
+        $$ = (ast_types){0};
+        PUSH($$, $1);
+      }
+  | types ',' type
+      {
+        $$ = $1;
+        PUSH($$, $3);
+      }
   ;
 dims: %empty                             { $$ = (ast_dims){0}; }
   | dlist
   ;
-dlist: dim                               { $$ = (ast_dims){0}; PUSH($$, $1); }
-  | dlist ',' dim                        { $$ = $1; PUSH($$, $3); }
+dlist: dim
+      {
+        $$ = (ast_dims){0};
+        PUSH($$, $1);
+      }
+  | dlist ',' dim
+      {
+        $$ = $1;
+        PUSH($$, $3);
+      }
   ;
 dim: expr                                { $$ = (ast_dim){@1, NULL, $1}; }
   | DOTDOT NAME                          { $$ = (ast_dim){@1, $2.text, NULL}; }
   ;
 members: %empty                          { $$ = (ast_members){0}; }
-  | members member ';'                   { $$ = $1; PUSH($$, $2); }
-  | members error ';'                    { yyerrok; $$ = $1; PUSH($$, member_new(ps, MB_ERROR, @2, (ast_names){0})); }
+  | members member ';'
+      {
+        $$ = $1;
+        PUSH($$, $2);
+      }
+  | members error ';'
+      {
+        yyerrok;
+        $$ = $1;
+        PUSH($$, member_new(ps, MB_ERROR, @2, (ast_names){0}));
+      }
   | members ';'
   ;
-member: DIM binds                        { $$ = $2; $$->loc = @1; }
-  | PARAM names ':' type '=' expr        { $$ = member_new(ps, MB_PARAM, @1, $2); $$->type = $4; $$->init = $6; }
-  | STATE names ':' type '=' expr        { $$ = member_new(ps, MB_STATE, @1, $2); $$->type = $4; $$->init = $6; }
-  | SUB NAME '=' inst                    { $$ = member_new(ps, MB_SUB, @1, one(ps, $2)); $$->init = $4.expr; $$->from = $4.from; }
+member: DIM binds
+      {
+        $$ = $2;
+        $$->loc = @1;
+      }
+  | PARAM names ':' type '=' expr
+      {
+        $$ = member_new(ps, MB_PARAM, @1, $2);
+        $$->type = $4;
+        $$->init = $6;
+      }
+  | STATE names ':' type '=' expr
+      {
+        $$ = member_new(ps, MB_STATE, @1, $2);
+        $$->type = $4;
+        $$->init = $6;
+      }
+  | SUB NAME '=' inst
+      {
+        $$ = member_new(ps, MB_SUB, @1, one(ps, $2));
+        $$->init = $4.expr;
+        $$->from = $4.from;
+      }
   | SUB NAME '[' NAME '<' expr ']' '=' inst
-      { $$ = member_new(ps, MB_SUB, @1, one(ps, $2)); $$->index = $4; $$->count = $6; $$->init = $9.expr; $$->from = $9.from; }
-  | MAP NAME '{' items '}'               { $$ = member_new(ps, MB_MAP, @1, one(ps, $2)); $$->items = $4; }
-  | NAME sig body                        { $$ = member_new(ps, MB_METHOD, @1, one(ps, $1)); $$->sig = $2; $$->body = $3; }
+      {
+        $$ = member_new(ps, MB_SUB, @1, one(ps, $2));
+        $$->index = $4;
+        $$->count = $6;
+        $$->init = $9.expr;
+        $$->from = $9.from;
+      }
+  | MAP NAME '{' items '}'
+      {
+        $$ = member_new(ps, MB_MAP, @1, one(ps, $2));
+        $$->items = $4;
+      }
+  | NAME sig body
+      {
+        $$ = member_new(ps, MB_METHOD, @1, one(ps, $1));
+        $$->sig = $2;
+        $$->body = $3;
+      }
   ;
-binds: NAME '=' expr                     { $$ = member_new(ps, MB_DIM, @1, one(ps, $1)); PUSH($$->exprs, $3); }
-  | binds ',' NAME '=' expr              { $$ = $1; PUSH($$->names, $3); PUSH($$->exprs, $5); }
+binds: NAME '=' expr
+      {
+        $$ = member_new(ps, MB_DIM, @1, one(ps, $1));
+        PUSH($$->exprs, $3);
+      }
+  | binds ',' NAME '=' expr
+      {
+        $$ = $1;
+        PUSH($$->names, $3);
+        PUSH($$->exprs, $5);
+      }
   ;
 names: NAME                              { $$ = one(ps, $1); }
-  | names ',' NAME                       { $$ = $1; PUSH($$, $3); }
+  | names ',' NAME
+      {
+        $$ = $1;
+        PUSH($$, $3);
+      }
   ;
-body: '{' stmts '}'                      { $$ = $2; $$.open = @1; $$.close = @3; }
+body: '{' stmts '}'
+      {
+        $$ = $2;
+        $$.open = @1;
+        $$.close = @3;
+      }
   ;
 stmts: %empty                            { $$ = (ast_body){0}; }
-  | stmts stmt ';'                       { $$ = $1; PUSH($$, $2); }
-  | stmts error ';'                      { yyerrok; $$ = $1; PUSH($$, stmt_new(ps, ST_ERROR, @2, (ast_names){0}, NULL)); }
+  | stmts stmt ';'
+      {
+        $$ = $1;
+        PUSH($$, $2);
+      }
+  | stmts error ';'
+      {
+        yyerrok;
+        $$ = $1;
+        PUSH($$, stmt_new(ps, ST_ERROR, @2, (ast_names){0}, NULL));
+      }
   | stmts ';'
   ;
-stmt: LET pat '=' expr                   { $$ = stmt_new(ps, ST_LET, @1, $2.names, $4); $$->is_tuple = $2.is_tuple; }
+stmt: LET pat '=' expr
+      {
+        $$ = stmt_new(ps, ST_LET, @1, $2.names, $4);
+        $$->is_tuple = $2.is_tuple;
+      }
   | NAME '=' expr                        { $$ = stmt_new(ps, ST_SET, @1, one(ps, $1), $3); }
   | RETURN expr                          { $$ = stmt_new(ps, ST_RETURN, @1, (ast_names){0}, $2); }
   | EMIT NAME '=' expr                   { $$ = stmt_new(ps, ST_EMIT, @1, one(ps, $2), $4); }
-  | FOR NAME IN expr CARRY names body    { $$ = stmt_new(ps, ST_FOR, @1, one(ps, $2), $4); $$->carry = $6; $$->body = $7; }
+  | FOR NAME IN expr CARRY names body
+      {
+        $$ = stmt_new(ps, ST_FOR, @1, one(ps, $2), $4);
+        $$->carry = $6;
+        $$->body = $7;
+      }
   ;
 pat: NAME                                { $$ = (ast_pat){one(ps, $1), false}; }
   | '(' names ')'                        { $$ = (ast_pat){$2, true}; }
   ;
 items: %empty                            { $$ = (ast_items){0}; }
-  | items item ';'                       { $$ = $1; PUSH($$, $2); }
-  | items error ';'                      { yyerrok; $$ = $1; PUSH($$, lm_item_new(ps, IT_ERROR, (ast_name){NULL, @2})); }
+  | items item ';'
+      {
+        $$ = $1;
+        PUSH($$, $2);
+      }
+  | items error ';'
+      {
+        yyerrok;
+        $$ = $1;
+        PUSH($$, lm_item_new(ps, IT_ERROR, (ast_name){NULL, @2}));
+      }
   | items ';'
   ;
-item: lhs '=' expr                       { $$ = lm_item_new(ps, IT_SET, $1.v[0]); $$->path = $1; $$->expr = $3; }
-  | NAME sel '=' expr                    { $$ = lm_item_new(ps, IT_SET_SEL, $1); $$->sel = $2; $$->expr = $4; }
-  | NAME sel                             { $$ = lm_item_new(ps, IT_DO, $1); $$->sel = $2; }
+item: lhs '=' expr
+      {
+        $$ = lm_item_new(ps, IT_SET, $1.v[0]);
+        $$->path = $1;
+        $$->expr = $3;
+      }
+  | NAME sel '=' expr
+      {
+        $$ = lm_item_new(ps, IT_SET_SEL, $1);
+        $$->sel = $2;
+        $$->expr = $4;
+      }
+  | NAME sel
+      {
+        $$ = lm_item_new(ps, IT_DO, $1);
+        $$->sel = $2;
+      }
   | NAME sel '(' args ')'
-      { lm_args_check_order(ps, &$4);
-        $$ = lm_item_new(ps, IT_CALL, $1); $$->sel = $2; $$->args = $4.v;
-        $$->n_args = $4.n; $$->cap_args = $4.cap; }
-  | NAME '{' items '}'                   { $$ = lm_item_new(ps, IT_SECTION, $1); $$->items = $3; }
-  | NAME sel '{' items '}'               { $$ = lm_item_new(ps, IT_SECTION_SEL, $1); $$->sel = $2; $$->items = $4; }
+      {
+        lm_args_check_order(ps, &$4);
+        $$ = lm_item_new(ps, IT_CALL, $1);
+        $$->sel = $2;
+        $$->args = $4.v;
+        $$->n_args = $4.n;
+        $$->cap_args = $4.cap;
+      }
+  | NAME '{' items '}'
+      {
+        $$ = lm_item_new(ps, IT_SECTION, $1);
+        $$->items = $3;
+      }
+  | NAME sel '{' items '}'
+      {
+        $$ = lm_item_new(ps, IT_SECTION_SEL, $1);
+        $$->sel = $2;
+        $$->items = $4;
+      }
   | PATTERN '=' expr
-      { $$ = lm_item_new(ps, IT_MAP, (ast_name){NULL, @1}); $$->sel = $1; $$->expr = $3; }
+      {
+        $$ = lm_item_new(ps, IT_MAP, (ast_name){NULL, @1});
+        $$->sel = $1;
+        $$->expr = $3;
+      }
   ;
-sel: NAME                                { $$ = lm_expr_new(ps, EX_NAME, @1); $$->text = $1.text; }
+sel: NAME
+      {
+        $$ = lm_expr_new(ps, EX_NAME, @1);
+        $$->text = $1.text;
+      }
   | PATTERN
   | QUANTITY
   ;
 lhs: NAME                                { $$ = one(ps, $1); }
-  | lhs '.' NAME                         { $$ = $1; PUSH($$, $3); }
+  | lhs '.' NAME
+      {
+        $$ = $1;
+        PUSH($$, $3);
+      }
   ;
-exprs: expr                              { $$ = (ast_exprs){0}; PUSH($$, $1); }
-  | exprs ',' expr                       { $$ = $1; PUSH($$, $3); }
+exprs: expr
+      {
+        $$ = (ast_exprs){0};
+        PUSH($$, $1);
+      }
+  | exprs ',' expr
+      {
+        $$ = $1;
+        PUSH($$, $3);
+      }
   ;
 expr: primary
-  | '-' expr %prec NEG                   { $$ = lm_expr_postfix(ps, EX_NEG, @1, $2, (ast_args){0}); }
+  | '-' expr %prec NEG
+      { $$ = lm_expr_postfix(ps, EX_NEG, @1, $2, (ast_args){0}); }
   | expr '+' expr                        { $$ = BINARY(OP_ADD, @2, $1, $3); }
   | expr '-' expr                        { $$ = BINARY(OP_SUB, @2, $1, $3); }
   | expr '*' expr                        { $$ = BINARY(OP_MUL, @2, $1, $3); }
@@ -236,9 +470,19 @@ expr: primary
   | expr IN expr                         { $$ = BINARY(OP_IN, @2, $1, $3); }
   | expr DIVIDES expr                    { $$ = BINARY(OP_DIVIDES, @2, $1, $3); }
   | IF expr THEN expr ELSE expr
-      { $$ = lm_expr_new(ps, EX_IF, @1); $$->c = $2; $$->a = $4; $$->b = $6; $$ = lm_expr_seal(ps, $$); }
+      {
+        $$ = lm_expr_new(ps, EX_IF, @1);
+        $$->c = $2;
+        $$->a = $4;
+        $$->b = $6;
+        $$ = lm_expr_seal(ps, $$);
+      }
   ;
-primary: NAME                            { $$ = lm_expr_new(ps, EX_NAME, @1); $$->text = $1.text; }
+primary: NAME
+      {
+        $$ = lm_expr_new(ps, EX_NAME, @1);
+        $$->text = $1.text;
+      }
   | NUMBER
   | QUANTITY
   | STRING
@@ -247,14 +491,30 @@ primary: NAME                            { $$ = lm_expr_new(ps, EX_NAME, @1); $$
   | '[' args ']'                         { $$ = lm_expr_group(ps, EX_LIST, @1, $2); }
   | primary '(' args ')'                 { $$ = lm_expr_postfix(ps, EX_CALL, $1->loc, $1, $3); }
   | primary '[' args ']'                 { $$ = lm_expr_postfix(ps, EX_INDEX, $1->loc, $1, $3); }
-  | primary '.' NAME                     { $$ = lm_expr_postfix(ps, EX_FIELD, @3, $1, (ast_args){0}); $$->text = $3.text; }
+  | primary '.' NAME
+      {
+        $$ = lm_expr_postfix(ps, EX_FIELD, @3, $1, (ast_args){0});
+        $$->text = $3.text;
+      }
   ;
 args: %empty                             { $$ = (ast_args){0}; }
   | alist
-  | alist ','                            { $$ = $1; $$.trailing_comma = true; }
+  | alist ','
+      {
+        $$ = $1;
+        $$.trailing_comma = true;
+      }
   ;
-alist: arg                               { $$ = (ast_args){0}; PUSH($$, $1); }
-  | alist ',' arg                        { $$ = $1; PUSH($$, $3); }
+alist: arg
+      {
+        $$ = (ast_args){0};
+        PUSH($$, $1);
+      }
+  | alist ',' arg
+      {
+        $$ = $1;
+        PUSH($$, $3);
+      }
   ;
 arg: expr                                { $$ = (ast_arg){ARG_POS, $1->loc, NULL, {0}, $1, NULL}; }
   | NAME '=' expr                        { $$ = (ast_arg){ARG_NAMED, @1, $1.text, @1, $3, NULL}; }
@@ -270,7 +530,8 @@ static ast_names one(lm_parser *ps, ast_name name) {
   return n;
 }
 
-static ast_stmt *stmt_new(lm_parser *ps, ast_stmt_kind kind, lm_loc at, ast_names names, ast_expr *expr) {
+static ast_stmt *stmt_new(lm_parser *ps, ast_stmt_kind kind, lm_loc at, ast_names names,
+                          ast_expr *expr) {
   ast_stmt *s = LM_NEW(ps->ctx->arena, ast_stmt);
   s->kind = kind;
   s->loc = at;
@@ -287,7 +548,8 @@ static ast_member *member_new(lm_parser *ps, ast_member_kind kind, lm_loc at, as
   return m;
 }
 
-static ast_decl *decl_new(lm_parser *ps, ast_decl_kind kind, lm_loc at, const char *doc, ast_name name) {
+static ast_decl *decl_new(lm_parser *ps, ast_decl_kind kind, lm_loc at, const char *doc,
+                          ast_name name) {
   ast_decl *d = LM_NEW(ps->ctx->arena, ast_decl);
   d->kind = kind;
   d->loc = at;
@@ -309,175 +571,28 @@ static ast_sig sig_new(ast_params params, ast_type *ret, ast_exprs where) {
 
 static void import_path_add(lm_parser *ps, ast_decl *d, ast_name n) {
   if (d->import_file)
-    lm_diag_help(ps->ctx, lm_error(ps->ctx, n.loc, "E010", "a quoted path has no parts"), "write the whole path in the quotes");
-  else PUSH(d->import_path, n);
+    lm_diag_help(ps->ctx,
+                 lm_error(ps->ctx, n.loc, "E010", "a quoted path cannot be followed by '.'"),
+                 "write the whole path inside the quotes");
+  else
+    PUSH(d->import_path, n);
 }
 
-// ---- messages
-
-// Tokens that mean one thing to a reader: where `sign` is among the expected ones, the members are named by `text`.
-typedef struct group { const char *sign, *text, *members[22]; } group;
-
-static const group GROUPS[] = {
-  {"'import'", "a declaration (import, fn, block, model, optimizer, data, recipe, let)",
-   {"'import'", "'fn'", "'block'", "'model'", "'optimizer'", "'data'", "'recipe'", "'let'", "';'", "the end of the text"}},
-  {"'param'", "a member (dim, param, state, sub, map or a method)",
-   {"'dim'", "'param'", "'state'", "'sub'", "'map'", "a name", "';'", "'}'"}},
-  {"'return'", "a statement (let, return, emit, for, or NAME = ...)",
-   {"'let'", "'return'", "'emit'", "'for'", "a name", "';'", "'}'"}},
-  {"a number", "an expression",
-   {"a name", "a string", "a pattern", "a number", "a quantity", "'('", "'['", "'-'", "'if'", "'..'"}},
-  {"'+'", "an operator",
-   {"'+'", "'-'", "'*'", "'/'", "'mod'", "'^'", "'&'", "'|'", "'=='", "'!='", "'<'", "'>'", "'<='", "'>='", "'in'",
-    "'divides'", "'('", "'['", "'.'"}},
-};
-
-typedef struct words { const char *v[YYNTOKENS + LM_COUNT(GROUPS)]; int n; } words;
-
-static bool has(const words *w, const char *text) {
-  for (int i = 0; i < w->n; i++)
-    if (!strcmp(w->v[i], text)) return true;
-  return false;
-}
-
-static void drop(words *w, const char *text) {
-  int k = 0;
-  for (int i = 0; i < w->n; i++)
-    if (strcmp(w->v[i], text)) w->v[k++] = w->v[i];
-  w->n = k;
-}
-
-static words expected_words(const yypcontext_t *at) {
-  yysymbol_kind_t kinds[YYNTOKENS];
-  words w = {.n = yypcontext_expected_tokens(at, kinds, YYNTOKENS)};
-  for (int i = 0; i < w.n; i++) w.v[i] = yysymbol_name(kinds[i]);
-  const char *said[LM_COUNT(GROUPS)];
-  int n_said = 0;
-  if (has(&w, "'='") && has(&w, "'{'")) {   // of a field: the likeliest first
-    drop(&w, "'='");
-    memmove(w.v + 1, w.v, sizeof *w.v * (size_t)w.n++);
-    w.v[0] = "'='";
-  }
-  for (size_t g = 0; g < LM_COUNT(GROUPS); g++) {
-    if (!has(&w, GROUPS[g].sign)) continue;
-    for (int i = 0; GROUPS[g].members[i]; i++) drop(&w, GROUPS[g].members[i]);
-    said[n_said++] = GROUPS[g].text;
-  }
-  for (int i = 0; i < n_said; i++) w.v[w.n++] = said[i];
-  return w;
-}
-
-static bool is_comparison(yysymbol_kind_t k) {
-  const char *text = yysymbol_name(k);
-  return strchr("<>=!", text[1]) && text[0] == '\'' && strcmp(text, "'='");
-}
-
-// By the text: a word that begins a member or a statement comes behind an end that the layout puts there.
-static bool is_keyword(const char *found) { return found[0] == '\'' && found[1] >= 'a' && found[1] <= 'z'; }
-
-// The unit that a word behind a number stands for elsewhere; NULL: none.
-static const char *unit_meant(lm_sym name) {
-  static const char *const words[][2] = {{"minute", "min"}, {"mins", "min"}, {"second", "s"}, {"sec", "s"}, {"hr", "hours"},
-                                         {"iter", "steps"}, {"document", "docs"}, {"row", "seqs"}, {"sequence", "seqs"}};
-  for (size_t i = 0; name && i < LM_COUNT(words); i++)
-    if (!strncmp(name, words[i][0], strlen(words[i][0]))) return words[i][1];
-  return NULL;
-}
-
-typedef struct word_pair { const char *found, *meant; } word_pair;
-
-// What a word of other languages is here; NULL: nothing.
-static const char *meant_by(const word_pair *pairs, size_t n, const char *word) {
-  for (size_t i = 0; i < n; i++)
-    if (!strcmp(pairs[i].found, word)) return pairs[i].meant;
-  return NULL;
-}
-
-// The word that begins a declaration, as it is meant by `name`.
-static const char *start_meant(const char *name) {
-  static const char *const starts[] = {"import", "fn", "block", "model", "optimizer", "data", "recipe", "let"};
-  static const word_pair others[] = {{"def", "fn"}, {"func", "fn"}, {"function", "fn"},
-                                     {"class", "block"}, {"struct", "block"}, {"module", "block"},
-                                     {"const", "let"}, {"var", "let"}, {"use", "import"}};
-  const char *meant = meant_by(others, LM_COUNT(others), name);
-  return meant ? meant : lm_nearest(name, starts, LM_COUNT(starts));
-}
-
-// Where one token alone can follow a name: the word of a statement or a member that `before`, the
-// name before the token, was meant to be.
-static const char *first_word_meant(const words *expected, const char *before) {
-  static const char *const statements[] = {"let", "return", "emit", "for"};
-  static const char *const members[] = {"dim", "param", "state", "sub", "map"};
-  static const word_pair others[] = {{"var", "let"}, {"const", "let"}};
-  if (!before || expected->n != 1) return NULL;
-  bool statement = has(expected, "'='"), member = has(expected, "'('");
-  const char *meant = statement ? meant_by(others, LM_COUNT(others), before) : NULL;
-  if (meant) return meant;
-  if (statement) return lm_nearest(before, statements, LM_COUNT(statements));
-  return member ? lm_nearest(before, members, LM_COUNT(members)) : NULL;
-}
-
-static const char *operator_meant(const char *name) {
-  static const word_pair pairs[] = {{"and", "'&'"}, {"or", "'|'"}, {"is", "'=='"}, {"xor", "'!='"}};
-  return name ? meant_by(pairs, LM_COUNT(pairs), name) : NULL;
-}
-
-static void add_hints(lm_parser *ps, lm_diag *d, const words *expected, yysymbol_kind_t token,
-                      const char *found) {
-  lm_loc at;
-  lm_sym name = token == YYSYMBOL_NAME ? lm_layout_name(ps->layout) : NULL;
-  lm_sym before = lm_layout_word_before(ps->layout, &at);
-  bool declares = name && has(expected, GROUPS[0].text);
-  const char *near = declares ? start_meant(name) : first_word_meant(expected, before);
-  const char *operator = has(expected, "an operator") ? operator_meant(name) : NULL;
-  char which;
-  lm_loc unclosed = lm_layout_unclosed(ps->layout, &which);
-  const char *unit = has(expected, "an operator") ? unit_meant(name) : NULL;
-  if (near) lm_diag_help(ps->ctx, d, "did you mean '%s'?", near);
-  else if (operator) lm_diag_help(ps->ctx, d, "write %s", operator);
-  else if (before && !strcmp(before, "not") && has(expected, "an operator"))
-    lm_diag_help(ps->ctx, d, "not is a function: not(x)");
-  else if (unit) lm_diag_help(ps->ctx, d, "the unit is written '%s'", unit);
-  else if (has(expected, "'{'") && !strcmp(found, "the end of the line"))
-    lm_diag_help(ps->ctx, d, "'{' stands on the line of what it belongs to");
-  else if (!strcmp(found, "'='") && has(expected, "an operator")) lm_diag_help(ps->ctx, d, "equality is '=='");
-  else if (token == YYSYMBOL_PATTERN && has(expected, "an operator")) lm_diag_help(ps->ctx, d, "a product sums over a named axis: dot(x, w, axis)");
-  else if (is_comparison(token) && has(expected, "an operator")) lm_diag_help(ps->ctx, d, "comparisons don't chain: a < b & b < c");
-  else if (token == YYSYMBOL_MOD && has(expected, "an expression")) lm_diag_help(ps->ctx, d, "mod stands between its operands: a mod b");
-  else if (is_keyword(found) && has(expected, "a name")) lm_diag_help(ps->ctx, d, "%s is a word of the language and names nothing", found);
-  if (unclosed.line < d->loc.line && has(expected, which == '(' ? "')'" : "']'"))
-    lm_diag_note(ps->ctx, d, unclosed, "'%c' opened here", which);
-}
-
-// `extra NAME = (…)`, a member of optimizers that is planned.
-static bool report_planned(lm_parser *ps, const words *expected) {
-  lm_loc at;
-  lm_sym before = lm_layout_word_before(ps->layout, &at);
-  if (!before || strcmp(before, "extra") || expected->n != 1 || !has(expected, "'('")) return false;
-  lm_error(ps->ctx, at, "E900",
-           "`extra` of an optimizer (the gradient of another loss) is not available yet");
-  return true;
-}
+// ---- errors
 
 static int yyreport_syntax_error(const yypcontext_t *at, lm_parser *ps) {
-  if (!lm_layout_stopped(ps->layout)) {
-    words w = expected_words(at);
-    lm_buf found = {0}, list = {0};
-    lm_layout_found(ps->layout, &found);
-    for (int i = 0; i < w.n && i < 6; i++)
-      lm_buf_printf(&list, "%s%s", !i ? "" : i == w.n - 1 || i == 5 ? " or " : ", ", strcmp(w.v[i], "';'") ? w.v[i] : "the end of the line");
-    if (!report_planned(ps, &w)) {
-      lm_diag *d = lm_error(ps->ctx, *yypcontext_location(at), "E010", "found %s, expected %s",
-                            found.p, list.p ? list.p : "nothing");
-      add_hints(ps, d, &w, yypcontext_token(at), found.p);
-    }
-    lm_buf_free(&found);
-    lm_buf_free(&list);
-  }
+  yysymbol_kind_t kinds[LM_MAX_TOKENS];
+  _Static_assert(YYNTOKENS <= LM_MAX_TOKENS, "the expected tokens fit in the array");
+  lm_expected expected = {.n = yypcontext_expected_tokens(at, kinds, LM_MAX_TOKENS)};
+  for (int i = 0; i < expected.n; i++)
+    expected.v[i] = yysymbol_name(kinds[i]);
+  lm_syntax_error(ps, *yypcontext_location(at), yysymbol_name(yypcontext_token(at)), &expected);
   lm_layout_recover(ps->layout);
   return 0;
 }
 
-static void yyerror(const lm_loc *at, lm_parser *ps, const char *text) {   // only for a stack that grew too far
-  if (!lm_layout_stopped(ps->layout)) lm_error(ps->ctx, *at, "E008", "nested too deep (%s)", text);
+// Called only if the parser's stack overflows.
+static void yyerror(const lm_loc *at, lm_parser *ps, const char *text) {
+  if (!lm_layout_stopped(ps->layout))
+    lm_error(ps->ctx, *at, "E008", "nested too deeply (%s)", text);
 }

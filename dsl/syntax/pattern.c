@@ -1,9 +1,9 @@
 // pattern.c - patterns over paths such as layers.17.attn.wq.
 //
-// A component is a word, `*` (any one component), `#` (a number) or `**` (any depth; `**.` may
-// stand for nothing, a last `**` for one component or more). Braces hold alternatives and are
-// expanded as text: {wq,wk}, {0,23}, x{1,2}. A check when the pattern is read bounds its length,
-// its braces and the number of its expansions.
+// A component is a word, `*` (any one component), `#` (a number) or `**` (any number of components;
+// a final `**` at least one). Braces hold alternatives and are expanded as text: {wq,wk}, {0,23},
+// x{1,2}. lm_pattern_check bounds the length of a pattern, its braces and the number of its
+// expansions.
 #include "dsl/syntax/ast.h"
 #include <string.h>
 
@@ -26,7 +26,7 @@ static bool is_word(const char *s, size_t n) {
   return true;
 }
 
-// Takes the part of *rest up to `sep` (outside of braces).
+// Removes the part of *rest up to the first `sep` outside of braces, and returns it.
 static span take(span *rest, char sep) {
   size_t i = 0;
   for (int depth = 0; i < rest->n && (depth || rest->s[i] != sep); i++)
@@ -37,13 +37,13 @@ static span take(span *rest, char sep) {
   return part;
 }
 
-// ---- the form
+// ---- syntax
 
 static const char *check_component(span c) {
   if (!c.n)
     return "a component is empty";
   bool special = (c.n == 1 && (*c.s == '*' || *c.s == '#')) || (c.n == 2 && !memcmp(c.s, "**", 2));
-  return special || is_word(c.s, c.n) ? NULL : "'*', '**' and '#' stand for whole components";
+  return special || is_word(c.s, c.n) ? NULL : "'*', '**' and '#' must be whole components";
 }
 
 static const char *check_path(span path) {
@@ -51,7 +51,7 @@ static const char *check_path(span path) {
   while (more) {
     const char *end = path.s + path.n;
     span c = take(&path, '.');
-    more = c.s + c.n < end; // a '.' followed, and so must a component
+    more = c.s + c.n < end; // a component must follow a '.'
     const char *wrong = check_component(c);
     if (wrong)
       return wrong;
@@ -59,8 +59,8 @@ static const char *check_path(span path) {
   return NULL;
 }
 
-// One brace with its alternatives; `alone`: nothing else in the component, so that an alternative
-// may be a path.
+// Checks the alternatives of one brace. `alone`: the brace is the whole component, so an
+// alternative may be a path.
 static const char *check_alternatives(span inside, bool alone, int *out_count) {
   const char *end = inside.s + inside.n;
   *out_count = 0;
@@ -71,7 +71,7 @@ static const char *check_alternatives(span inside, bool alone, int *out_count) {
       return "an alternative is empty";
     const char *wrong = alone               ? check_path(a)
                         : is_word(a.s, a.n) ? NULL
-                                            : "braces beside other text hold words";
+                                            : "braces next to other text may contain only words";
     if (wrong)
       return wrong;
   }
@@ -85,7 +85,7 @@ static const char *check_braced(span c, int *product, int *braces) {
       if (n > c.n - i)
         n = c.n - i;
       if (!is_word(c.s + i, n))
-        return "'*', '**' and '#' stand for whole components";
+        return "'*', '**' and '#' must be whole components";
       i += n;
       continue;
     }
@@ -108,7 +108,7 @@ static const char *check_braced(span c, int *product, int *braces) {
 const char *lm_pattern_check(const char *pattern) {
   span rest = {pattern + 1, strlen(pattern) - 1};
   if (rest.n > MAX_BYTES)
-    return "it is too long";
+    return "the pattern is too long";
   int product = 1, braces = 0, wildcards = 0;
   for (bool more = true; more;) {
     const char *end = rest.s + rest.n;
@@ -132,12 +132,13 @@ typedef struct walk {
   bool (*visit)(struct walk *w, size_t n); // true: stop
   lm_ctx *ctx;
   const char *path;
-  lm_match *match; // for matching
+  lm_match *match; // for lm_pattern_match
   const char **list;
-  uint32_t n_list, cap_list; // for expanding
+  uint32_t n_list, cap_list; // for lm_pattern_expand
 } walk;
 
-// Visits every expansion of `rest` behind the n bytes that are there; true if a visit stopped it.
+// Appends every expansion of `rest` to the first n bytes of w->text and visits the result; true if
+// a visit returned true.
 static bool walk_expansions(walk *w, const char *rest, size_t n) {
   size_t plain = strcspn(rest, "{");
   if (n + plain > MAX_BYTES)

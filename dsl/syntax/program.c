@@ -1,5 +1,4 @@
-// program.c - loads a file and all that it imports, each once, and answers which declaration a name
-// means.
+// program.c - loads a file and its imports, each once, and finds the declaration of a name.
 #include "dsl/syntax/program.h"
 #include <limits.h>
 #include <stdlib.h>
@@ -8,25 +7,24 @@
 struct lm_embedded {
   const char *path, *text;
 };
-extern const struct lm_embedded lm_stdlib[]; // the modules in the binary; ends with {0, 0}
+extern const struct lm_embedded lm_stdlib[]; // the modules embedded in the binary; ends with {0, 0}
 
 enum {
   MAX_FILES = 256
 };
 
-// A file while its program loads: by what it is recognised when it is named again, and who asked
-// for it.
+// A file while its program loads.
 typedef struct loading {
   lm_file *file;
-  const char *key;
-  bool done;
-  lm_loc wanted_at;
+  const char *key; // identifies the file: its real path, or the path of an embedded module
+  bool done;       // all imports are loaded
+  lm_loc import_at;
 } loading;
 
 typedef struct loader {
   lm_program *p;
   lm_ctx *c;
-  const lm_program *library; // parsed already, or NULL
+  const lm_program *library; // the parsed standard library, or NULL
   loading *v;
   uint32_t n, cap;
 } loader;
@@ -34,8 +32,8 @@ typedef struct loader {
 static lm_file *load(loader *l, const char *path, const char *key, const struct lm_embedded *std,
                      lm_loc at);
 
-// ---- symbols: an array in order of appearance, and a table of indices into it by the name's
-// pointer
+// ---- symbols: an array in source order, and a hash table of indices into it, keyed by the pointer
+// of the interned name
 
 static uint32_t *slot_of(const lm_file *f, lm_sym name) {
   uint32_t i = (uint32_t)(((uintptr_t)name >> 4) * 0x9e3779b1u) & (f->index_cap - 1);
@@ -93,12 +91,11 @@ static bool is_primitive(const char *name) {
   return false;
 }
 
-// Calls of that name mean the primitive, as everywhere else; so the declaration is the one mistake.
+// Calls of the name are not reported; they call the primitive.
 static void report_primitive(lm_ctx *c, const ast_decl *d) {
-  lm_diag *g =
-      lm_error(c, d->name.loc, "E105",
-               "'%s' is a function of the language and cannot be declared again", d->name.text);
-  lm_diag_help(c, g, "give it another name");
+  lm_diag *g = lm_error(c, d->name.loc, "E105",
+                        "'%s' is a built-in function and cannot be redefined", d->name.text);
+  lm_diag_help(c, g, "choose another name");
 }
 
 static void declare(lm_ctx *c, lm_file *f, ast_decl *d) {
@@ -116,7 +113,7 @@ static void declare(lm_ctx *c, lm_file *f, ast_decl *d) {
     symbol_add(c, f, d->let_names.v[i].text, ref, d->let_names.v[i].loc);
 }
 
-// ---- the library in the binary
+// ---- embedded modules
 
 static const char *module_name(lm_arena *a, const struct lm_embedded *e) { // "nn" for stdlib/nn.lm
   const char *base = strrchr(e->path, '/') ? strrchr(e->path, '/') + 1 : e->path;
@@ -190,11 +187,11 @@ static bool has_fn(const lm_file *f, lm_sym name) {
   return false;
 }
 
-// From the library one may also import what is visible everywhere.
+// Primitives and names of the prelude may also be imported from a module of the library.
 static void import_name(loader *l, lm_file *f, const lm_file *from, const ast_name *name) {
   const lm_symbol *s = symbol_find(from, name->text);
   if (!s && is_primitive(name->text) && (from->is_std || has_fn(from, name->text)))
-    return; // the latter is reported
+    return; // a function with the name of a primitive is reported at its declaration
   if (from->is_std && !s)
     s = symbol_find(l->p->prelude, name->text);
   if (s && (is_own(from, s) || is_own(l->p->prelude, s))) {
@@ -230,14 +227,14 @@ static void resolve_import(loader *l, lm_file *f, const ast_decl *d) {
 // ---- files
 
 static void report_cycle(loader *l, uint32_t again, lm_loc at) {
-  lm_diag *d = lm_error(l->c, at, "E102", "files import each other: %s is still being read",
-                        l->v[again].file->path);
+  lm_diag *d =
+      lm_error(l->c, at, "E102", "the files import each other: %s is imported while it is loaded",
+               l->v[again].file->path);
   for (uint32_t i = again + 1; i < l->n; i++)
     if (!l->v[i].done)
-      lm_diag_note(l->c, d, l->v[i].wanted_at, "imports %s", l->v[i].file->path);
+      lm_diag_note(l->c, d, l->v[i].import_at, "imports %s", l->v[i].file->path);
 }
 
-// key: what tells files apart, the real path of a file, or the path of a module in the binary.
 static void load_prelude(loader *l) {
   if (!l->p->prelude)
     l->p->prelude = load_std(l, "prelude", (lm_loc){0}, false);
@@ -253,7 +250,7 @@ static lm_file *load(loader *l, const char *path, const char *key, const struct 
     return l->v[i].done ? l->v[i].file : NULL;
   }
   if (l->n == MAX_FILES) {
-    lm_error(l->c, at, "E101", "more than %d files", MAX_FILES);
+    lm_error(l->c, at, "E101", "the program has more than %d files", MAX_FILES);
     return NULL;
   }
   ast_file *tree =
@@ -319,8 +316,8 @@ static bool is_kind(const lm_symbol *s, int kind) {
 
 const char *const *lm_program_names(lm_program *p, const lm_file *file, int kind, int *n) {
   const lm_file *const seen[] = {file, p->prelude};
-  uint32_t most = file->n_symbols + (p->prelude ? p->prelude->n_symbols : 0);
-  const char **names = LM_NEW_N(p->c->arena, const char *, most + 1);
+  uint32_t max = file->n_symbols + (p->prelude ? p->prelude->n_symbols : 0);
+  const char **names = LM_NEW_N(p->c->arena, const char *, max + 1);
   *n = 0;
   for (size_t k = 0; k < LM_COUNT(seen); k++)
     for (uint32_t i = 0; seen[k] && i < seen[k]->n_symbols; i++)

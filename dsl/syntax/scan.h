@@ -1,4 +1,4 @@
-// scan.h - flex's interface, for layout.c and fmt.c.
+// scan.h - the interface that flex generates, for layout.c and fmt.c.
 #ifndef LM_SCAN_H
 #define LM_SCAN_H
 #include "dsl/syntax/parse.h"

@@ -1,13 +1,13 @@
-// dsl_bad_test.c - exact messages. Each *.lm of bad/ (form, recipes) and bad-semantic/ (meaning)
-// begins with what must be said about it, one line of output a comment:
+// dsl_bad_test.c - exact messages. Each *.lm of bad/ (syntax, recipes) and bad-semantic/ (types,
+// axes) begins with the expected diagnostics, one line of output in each comment:
 //   #! 7:14: error[E010]: found '}', expected an expression
-//   #!   = help: …
-// (places in other files keep their path; excerpts of the source are left out), and may say how it
-// is read:
-//   #? recipe NAME        #? set KEY = VALUE
-//   #? probe     as a check that looks for places that see later ones        #? decode     as for
-//   generation
-// With -r the expectations are rewritten from what is said now.
+//   #!   = help: ...
+// Locations in other files include their path; excerpts of the source are left out. Directives:
+//   #? recipe NAME        selects a recipe
+//   #? set KEY = VALUE    as --set
+//   #? probe              checks that no position depends on a later one
+//   #? decode             also lowers prefill and decode
+// With -r the expected diagnostics are replaced by the actual ones.
 #include "compiler/passes/pass.h"
 #include "dsl/lower/lower.h"
 #include "tests/runtime/check.h"
@@ -67,7 +67,7 @@ static void read_program(lm_ctx *c, const lm_program *library, const char *path,
   lm_program *p = lm_program_load_with(c, path, library);
   if (!p)
     return;
-  if (c->n_errors) { // what can still be said is, as `lmc check` does, and nothing twice
+  if (c->n_errors) { // as `lmc check`, which reports further errors and none twice
     lm_check(c, p, NULL);
     return;
   }
@@ -76,7 +76,7 @@ static void read_program(lm_ctx *c, const lm_program *library, const char *path,
   if (r)
     lm_recipe_report_unsupported(r);
   if (!c->n_errors || strstr(path, "/bad-semantic/"))
-    lm_check(c, p, r); // models of bad/ mean nothing
+    lm_check(c, p, r); // the models in bad/ are incomplete
   if (r && !c->n_errors && (d.probes || d.decodes))
     lower(c, p, r, d.decodes);
 }
@@ -86,8 +86,9 @@ static bool is_excerpt(const char *line) { // "10 | let x" or "   |    ^"
   return starts(p, "| ") || starts(p, "|\n");
 }
 
-// What is said about the file as comment lines, without excerpts and without the file's own path.
-static void said_about(const lm_program *library, const char *path, const char *text, lm_buf *out) {
+// The diagnostics of the file as comment lines, without excerpts and without the path of the file.
+static void diagnostics_of(const lm_program *library, const char *path, const char *text,
+                           lm_buf *out) {
   lm_ctx *c = lm_ctx_create_on(library->c);
   lm_buf all = {0};
   read_program(c, library, path, text);
@@ -116,30 +117,30 @@ static void read_text(const char *path, lm_buf *out) {
     lm_buf_puts(out, "");
 }
 
-// Twice: the first time the header may change its number of lines, and with it every place.
+// Twice, because the first time may change the number of lines of the header and so all locations.
 static void rewrite(const lm_program *library, const char *path) {
   for (int i = 0; i < 2; i++) {
-    lm_buf text = {0}, said = {0};
+    lm_buf text = {0}, actual = {0};
     read_text(path, &text);
-    said_about(library, path, text.p, &said);
-    lm_buf_puts(&said, text.p + header_length(text.p));
-    CHECK_OK(lm_file_write_atomic(path, said.p, said.n));
+    diagnostics_of(library, path, text.p, &actual);
+    lm_buf_puts(&actual, text.p + header_length(text.p));
+    CHECK_OK(lm_file_write_atomic(path, actual.p, actual.n));
     lm_buf_free(&text);
-    lm_buf_free(&said);
+    lm_buf_free(&actual);
   }
 }
 
 static bool is_as_expected(const lm_program *library, const char *path) {
-  lm_buf text = {0}, said = {0};
+  lm_buf text = {0}, actual = {0};
   read_text(path, &text);
-  said_about(library, path, text.p, &said);
+  diagnostics_of(library, path, text.p, &actual);
   size_t n = header_length(text.p);
-  bool same = n && said.n == n && !memcmp(said.p, text.p, n);
+  bool same = n && actual.n == n && !memcmp(actual.p, text.p, n);
   if (!same)
-    fprintf(stderr, "%s: said\n%sexpected\n%.*s", path, said.p ? said.p : "(nothing)\n", (int)n,
-            text.p);
+    fprintf(stderr, "%s: found\n%sexpected\n%.*s", path, actual.p ? actual.p : "(nothing)\n",
+            (int)n, text.p);
   lm_buf_free(&text);
-  lm_buf_free(&said);
+  lm_buf_free(&actual);
   return same;
 }
 
@@ -148,18 +149,17 @@ int main(int argc, char **argv) {
   glob_t found;
   CHECK(!glob("tests/dsl/bad/*.lm", 0, NULL, &found) &&
         !glob("tests/dsl/bad-semantic/*.lm", GLOB_APPEND, NULL, &found));
-  int n_wrong = 0;
+  int n_failed = 0;
   lm_ctx *c = lm_ctx_create();
-  const lm_program *library =
-      lm_library_load(c); // for all of them: no file may leave a trace in it
+  const lm_program *library = lm_library_load(c); // shared by all files, which must not change it
   for (size_t i = 0; i < found.gl_pathc; i++) {
     if (rewrites)
       rewrite(library, found.gl_pathv[i]);
     else
-      n_wrong += !is_as_expected(library, found.gl_pathv[i]);
+      n_failed += !is_as_expected(library, found.gl_pathv[i]);
   }
-  printf("%zu files, %d not as expected\n", found.gl_pathc, n_wrong);
+  printf("%zu files, %d not as expected\n", found.gl_pathc, n_failed);
   globfree(&found);
   lm_ctx_destroy(c);
-  return n_wrong > 0;
+  return n_failed > 0;
 }

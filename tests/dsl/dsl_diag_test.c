@@ -1,11 +1,11 @@
-// dsl_diag_test.c - diagnostics as text and as JSON: carets, hostile bytes, long lines, order,
-// repetition, limits.
+// dsl_diag_test.c - diagnostics as text and as JSON: carets, invalid bytes, long lines, order,
+// repeated errors, limits.
 #include "tests/dsl/dsl_test.h"
 
-static void check_rendered(lm_ctx *c, const char *wanted) {
+static void check_rendered(lm_ctx *c, const char *expected) {
   lm_buf out = {0};
   lm_diag_render(c, &out, false);
-  CHECK_TEXT(out.p ? out.p : "", wanted);
+  CHECK_TEXT(out.p ? out.p : "", expected);
   lm_buf_free(&out);
   lm_ctx_destroy(c);
 }
@@ -33,7 +33,8 @@ static void test_full(void) {
                     "  = nowhere\n  = help: declare wk as real[d, g]\n");
 }
 
-static void test_cells(void) { // bytes, cells and escapes: the caret stands under what is meant
+// The caret is under the right column with multi-byte and wide characters and with escapes.
+static void test_cells(void) {
   static const char text[] = "é\t日本 \x1b[31m \xff x\xe2\x80\xae!";
   lm_ctx *c = lm_ctx_create();
   uint16_t s = lm_source_add(c, "bad\nname.lm", text, strlen(text));

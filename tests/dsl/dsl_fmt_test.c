@@ -1,6 +1,6 @@
-// dsl_fmt_test.c - fmt/*.lm become fmt/*.out; every .lm of the repository that parses keeps its
-// tree, and what is formatted stays as it is. Expressions written back from the tree give the same
-// tree.
+// dsl_fmt_test.c - fmt/*.lm are formatted as fmt/*.out. Formatting keeps the tree of every .lm file
+// of the repository and is idempotent. An expression that is written from its tree parses to the
+// same tree.
 #include "tests/dsl/dsl_test.h"
 #include <glob.h>
 
@@ -12,7 +12,8 @@ static lm_buf formatted(const parsed *p) {
   return out;
 }
 
-static void check_expr(lm_ctx *c, const ast_expr *e) { // written and read again: the same tree
+// An expression that is written and parsed again has the same text.
+static void check_expr(lm_ctx *c, const ast_expr *e) {
   lm_buf once = {0}, twice = {0};
   lm_expr_write(e, &once);
   ast_item *again = lm_parse_set(c, lm_arena_printf(c->arena, "x = %s", once.p));
@@ -70,16 +71,16 @@ static void test_layouts(void) {
   CHECK(!glob("tests/dsl/fmt/*.lm", 0, NULL, &found));
   for (size_t i = 0; i < found.gl_pathc; i++) {
     lm_ctx *c = lm_ctx_create();
-    lm_buf wanted = {0};
+    lm_buf expected = {0};
     char *path = lm_arena_printf(c->arena, "%.*s.out", (int)strlen(found.gl_pathv[i]) - 3,
                                  found.gl_pathv[i]);
     ast_file *f = lm_parse_path(c, found.gl_pathv[i], (lm_loc){0});
     CHECK(f && !c->n_errors);
     lm_buf out = {0};
     lm_fmt(c, f->source, &out);
-    CHECK_OK(lm_file_read(path, 1 << 20, &wanted));
-    CHECK_TEXT(out.p, wanted.p);
-    lm_buf_free(&wanted);
+    CHECK_OK(lm_file_read(path, 1 << 20, &expected));
+    CHECK_TEXT(out.p, expected.p);
+    lm_buf_free(&expected);
     lm_buf_free(&out);
     lm_ctx_destroy(c);
   }

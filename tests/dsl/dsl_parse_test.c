@@ -1,18 +1,18 @@
-// dsl_parse_test.c - trees of small texts, layout rules, and input of any bytes.
+// dsl_parse_test.c - the trees of small texts, the layout rules, and invalid input.
 #include "tests/dsl/dsl_test.h"
 #include <math.h>
 
-static void check_tree(const char *text, const char *wanted) {
+static void check_tree(const char *text, const char *expected) {
   parsed p = parse(text);
-  lm_buf said = {0};
-  lm_diag_render(p.c, &said, false);
+  lm_buf messages = {0};
+  lm_diag_render(p.c, &messages, false);
   if (p.c->n_errors)
-    fprintf(stderr, "%s", said.p);
+    fprintf(stderr, "%s", messages.p);
   CHECK(!p.c->n_errors);
   char *tree = tree_of(&p);
-  CHECK_TEXT(tree, wanted);
+  CHECK_TEXT(tree, expected);
   lm_free(tree);
-  lm_buf_free(&said);
+  lm_buf_free(&messages);
   lm_ctx_destroy(p.c);
 }
 
@@ -62,7 +62,7 @@ static void test_layout(void) {
              "(fn f (params (x)) where (divides 2 x)\n  (return (if x 1 2)))\n");
 }
 
-// Declarations' words are names inside of braces and parentheses.
+// The keywords of declarations are names inside braces and parentheses.
 static void test_words(void) {
   check_tree(
       "recipe R { model = 1; data = D; block = 2; optimizer.lr = 3 }",
@@ -129,7 +129,7 @@ static void test_set(void) {
   lm_ctx_destroy(c);
 }
 
-// One mistake, one message; what follows is read.
+// Each mistake is reported once, and the text after it is parsed.
 static void test_recovery(void) {
   parsed p = parse("fn f(x {\n let a = 1 +\n}\nfn g() {\n  let a = (1\n  let b = 2\n  return b "
                    "}\nrecipe R {\n  a = = "
@@ -144,33 +144,33 @@ static void test_recovery(void) {
 // ---- input of any bytes
 
 static void check_refused(const char *unit, size_t times, const char *before, const char *part) {
-  lm_buf text = {0}, said = {0};
+  lm_buf text = {0}, messages = {0};
   lm_buf_puts(&text, before);
   for (size_t i = 0; i < times; i++)
     lm_buf_puts(&text, unit);
   parsed p = parse_n(text.p, text.n);
-  lm_diag_render(p.c, &said, false);
+  lm_diag_render(p.c, &messages, false);
   CHECK(p.c->n_errors);
-  if (!strstr(said.p, part))
-    fprintf(stderr, "%s%s...: no \"%s\" in\n%.300s", before, unit, part, said.p);
-  CHECK(strstr(said.p, part));
+  if (!strstr(messages.p, part))
+    fprintf(stderr, "%s%s...: no \"%s\" in\n%.300s", before, unit, part, messages.p);
+  CHECK(strstr(messages.p, part));
   lm_buf_free(&text);
-  lm_buf_free(&said);
+  lm_buf_free(&messages);
   lm_ctx_destroy(p.c);
 }
 
 static void test_hostile(void) {
-  check_refused("(", 1000000, "let x = ", "nested deeper than 200");
-  check_refused("-", 1000000, "let x = ", "nested too deep");
-  check_refused("a ^ ", 100000, "let x = ", "nested too deep");
+  check_refused("(", 1000000, "let x = ", "more than 200 nested");
+  check_refused("-", 1000000, "let x = ", "nested too deeply");
+  check_refused("a ^ ", 100000, "let x = ", "nested too deeply");
   check_refused("a + ", 100000, "let x = ", "more than 1000 levels");
   check_refused("()", 100000, "let x = f", "more than 1000 levels");
-  check_refused("if a then ", 100000, "let x = ", "nested too deep");
-  check_refused("a {", 100000, "recipe R {", "nested deeper than 200");
+  check_refused("if a then ", 100000, "let x = ", "nested too deeply");
+  check_refused("a {", 100000, "recipe R {", "more than 200 nested");
   check_refused("{", 100000, "recipe R ", "expected");
   check_refused("}", 100000, "", "'}' without a '{'");
-  check_refused("@{a", 100000, "let x = ", "bad pattern");
-  check_refused(" ", 5000000, "", "the most is 4194304");
+  check_refused("@{a", 100000, "let x = ", "invalid pattern");
+  check_refused(" ", 5000000, "", "the maximum is 4194304");
   check_refused("\xff", 3, "# ", "not UTF-8");
   check_refused("\"", 99999, "", "string");
   parsed nul = parse_n("let a = 1\0", 10);

@@ -1,4 +1,4 @@
-// dsl_pattern_test.c - matching, captures, expansion and the form of path patterns; suggestions.
+// dsl_pattern_test.c - path patterns: matching, captures, expansion, syntax; similar names.
 #include "tests/dsl/dsl_test.h"
 
 static bool matches(lm_ctx *c, const char *pattern, const char *path) {
@@ -41,7 +41,7 @@ static void test_expand(lm_ctx *c) {
   CHECK(n == 1 && !strcmp(v[0], "@a.b"));
 }
 
-static void test_form(void) {
+static void test_syntax(void) {
   static const char *const good[] = {"@a", "@a.*.#.**", "@{a,b.c}.d", "@x{1,2}y{3,4}.z"};
   static const char *const bad[] = {"@",
                                     "@a.",
@@ -75,7 +75,7 @@ int main(void) {
   test_match(c);
   test_captures(c);
   test_expand(c);
-  test_form();
+  test_syntax();
   test_nearest();
   lm_ctx_destroy(c);
 }

@@ -1,5 +1,4 @@
-// dsl_recipe_test.c - recipes as they resolve: layers, units, defaults, origins, what cannot run
-// yet.
+// dsl_recipe_test.c - resolved recipes: layers, units, defaults, origins, unsupported features.
 #include "dsl/recipe/recipe.h"
 #include "tests/runtime/check.h"
 #include <math.h>
@@ -42,23 +41,23 @@ static lm_recipe *resolve(lm_ctx *c, const char *name, const char *const *sets, 
   lm_program *p = lm_program_load(c, "program.lm");
   CHECK(p);
   lm_recipe *r = lm_recipe_resolve(c, p, name, sets, n_sets);
-  lm_buf said = {0};
-  lm_diag_render(c, &said, false);
+  lm_buf messages = {0};
+  lm_diag_render(c, &messages, false);
   if (c->n_errors)
-    fprintf(stderr, "%s", said.p);
+    fprintf(stderr, "%s", messages.p);
   CHECK(r && !c->n_errors);
-  lm_buf_free(&said);
+  lm_buf_free(&messages);
   return r;
 }
 
-static void check_origins(const lm_recipe *r, const char *key, const char *wanted) {
+static void check_origins(const lm_recipe *r, const char *key, const char *expected) {
   lm_buf b = {0};
   const char *near;
   for (const lm_recipe_origin *o = lm_recipe_origin_find(r, key, &near); o; o = o->before)
     lm_buf_printf(&b, "%s%s %s", b.n ? "; " : "", o->text, o->who);
-  if (strcmp(b.p ? b.p : "", wanted))
+  if (strcmp(b.p ? b.p : "", expected))
     fprintf(stderr, "%s: %s\n", key, b.p ? b.p : "nothing");
-  CHECK(!strcmp(b.p ? b.p : "", wanted));
+  CHECK(!strcmp(b.p ? b.p : "", expected));
   lm_buf_free(&b);
 }
 
@@ -87,7 +86,7 @@ static void test_base(void) {
   CHECK(r->n_evals == 1 && r->evals[0].holdout == 1 &&
         lm_recipe_every_steps(r, r->evals[0].every, 0) == 2);
   CHECK(r->evals[0].metrics[LM_RECIPE_METRIC_BITS_PER_BYTE] &&
-        r->evals[0].metrics[LM_RECIPE_METRIC_LOSS]); // watched
+        r->evals[0].metrics[LM_RECIPE_METRIC_LOSS]); // used by `best`
   CHECK(r->stop.on.eval == 0 && r->stop.patience == 3 && r->stop.min_delta == 0);
   CHECK(!strcmp(r->save.dir, "runs/a") && r->save.keep == 3 &&
         r->save.best.metric == LM_RECIPE_METRIC_BITS_PER_BYTE);
@@ -111,10 +110,10 @@ static void test_child(void) {
         !strcmp(r->data.sources[1].path, "/books.txt"));
   CHECK(r->batch == 1024 && r->micro == 256 && lm_recipe_steps(r, 1, 1) == 1);
   CHECK(r->precision.compute ==
-        LM_RECIPE_COMPUTE_F32); // the section was replaced whole, moments with it
+        LM_RECIPE_COMPUTE_F32); // the whole section is replaced, with `moments`
   for (uint32_t i = 0; i < r->n_unsupported; i++)
     CHECK(!strstr(r->unsupported[i].feature, "moments"));
-  CHECK(r->memory.budget == 1000 && r->memory.n_rules == 2); // and this one was not
+  CHECK(r->memory.budget == 1000 && r->memory.n_rules == 2); // only one key is replaced
   CHECK(r->evals[0].holdout == 0 && r->evals[0].every.n == 7 && r->n_samples == 1 &&
         r->samples[0].n == 9);
   CHECK(!strcmp(r->save.dir, "here") && r->save.every.unit == LM_RECIPE_UNIT_NONE &&
@@ -134,7 +133,7 @@ static void test_child(void) {
   lm_ctx_destroy(c);
 }
 
-// --set reaches the data section, where its keys stand as they are printed.
+// --set changes keys of the data section.
 static void test_set_data(void) {
   static const char *const sets[] = {"data.pack.seq = 64 tokens",
                                      "data.source.web.path = \"other/*.txt\"",

@@ -1,4 +1,4 @@
-// dsl_test.h - a context with one source, for tests of the language.
+// dsl_test.h - parses one text in a new context, for tests of the language.
 #ifndef LM_DSL_TEST_H
 #define LM_DSL_TEST_H
 #include "dsl/syntax/ast.h"
@@ -21,17 +21,18 @@ static inline parsed parse(const char *text) {
   return parse_n(text, strlen(text));
 }
 
-static inline char *tree_of(const parsed *p) { // to be freed
+// The printed tree; the caller frees it.
+static inline char *tree_of(const parsed *p) {
   lm_buf b = {0};
   lm_ast_print(p->f, &b);
   return b.p ? b.p : lm_strdup("");
 }
 
-static inline void check_text(const char *got, const char *wanted, const char *file, int line) {
-  if (!strcmp(got, wanted))
+static inline void check_text(const char *got, const char *expected, const char *file, int line) {
+  if (!strcmp(got, expected))
     return;
-  fprintf(stderr, "%s:%d: got\n%s\nwanted\n%s\n", file, line, got, wanted);
+  fprintf(stderr, "%s:%d: got\n%s\nwanted\n%s\n", file, line, got, expected);
   exit(1);
 }
-#define CHECK_TEXT(got, wanted) check_text((got), (wanted), __FILE__, __LINE__)
+#define CHECK_TEXT(got, expected) check_text((got), (expected), __FILE__, __LINE__)
 #endif
