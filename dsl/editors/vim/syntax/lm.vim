@@ -6,7 +6,7 @@ endif
 syn match lmOperator "->\|\.\.\|==\|!=\|<=\|>=\|[-+*/^&|<>=]"
 syn match lmName "\h\w*"
 syn match lmCall "\h\w*\ze("
-" Words of declarations count at the margin; inside braces they are names.
+" The keywords of declarations are matched at the start of a line; inside braces they are names.
 syn match lmDeclaration "^\s*\%(import\|fn\|block\|model\|optimizer\|data\|recipe\)\>\ze\s\+[A-Za-z_\"]"
 syn keyword lmKeyword let return emit for dim param state sub map extends from with where carry
 syn keyword lmConditional if then else
