@@ -192,7 +192,7 @@ struct lm_elab {
   uint32_t depth, budget; // of calls; of evaluated expressions
   bool exhausted;         // the budget is spent, and that is reported
   uint32_t guarded,
-      dead; // branches of `select` around: any, and those that are not taken (elab_select.c)
+      dead; // branches of `select` around: any, and those that are not taken (select.c)
   lm_value *step, *row, *layer,
       *at;          // scalars of the function being made: for rng; first place of the cache
   lm_axis position; // axis t of the function being made: what history follows
@@ -212,9 +212,9 @@ struct lm_elab {
   } loops[4];
   int n_loops; // over: el_insts or ast_stmt
   const void **unrolled;
-  uint32_t n_unrolled, cap_unrolled; // of the same kind; see elab_unroll.c
+  uint32_t n_unrolled, cap_unrolled; // of the same kind; see unroll.c
   bool again;                        // the function being made has to be made again
-  struct el_remats *keeps;           // elab_keep.c; NULL: nothing is asked for
+  struct el_remats *keeps;           // remat.c; NULL: nothing is asked for
   // Metrics: their value leaves the loops around it stacked, and is named by its places in them:
   // name.3, name.3.0.
   struct el_emit {
@@ -224,17 +224,17 @@ struct lm_elab {
     el_val val;
   } * emits;
   uint32_t n_emits, cap_emits;
-  struct el_made *made; // what methods of the model gave in the function being made (elab_once.c)
+  struct el_made *made; // what methods of the model gave in the function being made (once.c)
   const ast_decl **visited;
   uint32_t n_visited, cap_visited;
 };
 
-// ---- names (elab_names.c)
+// ---- names (names.c)
 el_bind *el_names_find(const el_names *s, lm_sym name); // the last of that name, NULL
 void el_names_add(lm_elab *e, el_names *s, lm_sym name, el_val v, bool settable);
 void el_names_cut(el_names *s, const el_bind *last); // forgets what came after `last`
 
-// ---- values (elab_value.c)
+// ---- values (value.c)
 el_val el_error(void);
 el_val el_number(lm_elab *e, double v);
 el_val el_whole(lm_elab *e, int64_t v);
@@ -253,7 +253,7 @@ void el_note_value(lm_elab *e, lm_diag *d, const el_val *v); // "= x: real[b, t,
 lm_diag *el_err(lm_elab *e, lm_loc at, const char *code, const char *fmt, ...)
     LM_PRINTF(4, 5); // with the chain of instances
 
-// ---- axes (elab_value.c)
+// ---- axes (value.c)
 el_axis *el_axis_new(lm_elab *e, lm_sym name, lm_size size, int dyn); // also made live in the frame
 el_axis *el_axis_again(lm_elab *e, const el_axis *x); // a second axis with the properties of x
 lm_axis el_axis_ir(lm_elab *e, el_axis *x);
@@ -276,7 +276,7 @@ void el_live(lm_elab *e, const el_val *v); // makes the axes of a value live in 
 el_val el_rename(lm_elab *e, const el_val *v, const el_axes *from,
                  const el_axes *to); // tensors, tuples, records
 
-// ---- expressions (elab_expr.c, elab_prim.c)
+// ---- expressions (expr.c, prim.c)
 el_val el_eval(lm_elab *e, const ast_expr *x);
 // Of n arguments the one for parameter k of the declaration, NULL where the default stands.
 bool el_mentions(const ast_expr *x, const el_bind *names);
@@ -305,7 +305,7 @@ bool el_is_incomplete(const lm_elab *e);
 bool el_budget(lm_elab *e, lm_loc at);
 void el_count_check(lm_elab *e, uint32_t n, const char *what, lm_loc at);
 
-// ---- calls (elab_call.c)
+// ---- calls (call.c)
 el_val el_call(lm_elab *e, const ast_expr *x);
 el_val el_invoke_method(lm_elab *e, const el_ref *ref, lm_sym method, const el_val *args,
                         uint32_t n, lm_loc at);
@@ -315,13 +315,13 @@ el_kind el_kind_of_type(lm_elab *e, const ast_type *t, bool *out_ok);
 el_val el_lookup(lm_elab *e, lm_sym name, lm_loc at, bool report);
 void el_check_fn(lm_elab *e, const lm_file *file, ast_decl *d); // a definition that nothing reaches
 
-// ---- loops whose index decides something (elab_unroll.c)
+// ---- loops whose index decides something (unroll.c)
 bool el_unrolled(const lm_elab *e, const void *over);
 // A scalar computed from loop indices alone, wanted at compile time: true asks for those loops to
 // be unrolled. What the function holds until then, diagnostics included, is thrown away.
 bool el_decide(lm_elab *e, const el_val *v);
 
-// ---- constraints (elab_where.c), in the frame where the parameters' names are bound
+// ---- constraints (where.c), in the frame where the parameters' names are bound
 // locs: of the arguments; NULL: not known. inst: whose parameters they are; NULL: of no instance.
 typedef struct el_where {
   const ast_sig *sig;
@@ -334,14 +334,14 @@ lm_diag *el_where_check(lm_elab *e, const el_where *s,
                         const ast_expr *constraint); // NULL: it holds; else the report
 bool el_where_check_all(lm_elab *e, const el_where *s);
 
-// ---- statements (elab_stmt.c)
+// ---- statements (stmt.c)
 void el_run(lm_elab *e, const ast_body *body);
 void el_bind_name(lm_elab *e, lm_sym name, el_val v, bool settable);
 
 bool el_emits_check(lm_elab *e, lm_loc at,
                     uint64_t n); // whether so many values can be emitted; else it is an error
 
-// ---- instances (elab_inst.c)
+// ---- instances (inst.c)
 typedef struct el_inst_site {
   lm_decl_ref decl /* set: what the call names */;
   el_inst *owner;
@@ -374,7 +374,7 @@ const ast_member *el_method_find(const el_inst *inst, lm_sym name);
 
 lm_elab *lm_elab_create(lm_ctx *c, lm_program *prog, lm_module *m);
 
-// ---- what the recipe says to save or to compute again (elab_keep.c)
+// ---- what the recipe says to save or to compute again (remat.c)
 typedef struct lm_recipe_memory lm_recipe_memory;
 void el_remat_begin(lm_elab *e, const lm_recipe_memory *rules);
 // Operations emitted from here on are of self's method; returns what to put back into e->b.keep at

@@ -2,7 +2,7 @@
 #include "dsl/lower/lower.h"
 #include "dsl/elab/elab.h"
 #include "dsl/elab/lint.h"
-#include "dsl/lower/lower_internal.h"
+#include "dsl/lower/internal.h"
 #include "runtime/plan/plan.h"
 #include <string.h>
 

@@ -1,10 +1,10 @@
-// lower_maps.c - `map hf`: for every parameter, which elements of which foreign tensor it is.
+// maps.c - `map hf`: for every parameter, which elements of which foreign tensor it is.
 //
 //   @layers.#.attn.{wq,wk,wv} = ("….qkv_proj.weight", [(g, h, e) + (g, e) + (g, e), d])
 // A layout is a list of dims; a dim is an axis, 1, a product in parentheses, or a sum of which the
 // k-th name in braces is the k-th part. So an element's place is offset + Σ stride · index, and the
 // map is plain strides.
-#include "dsl/lower/lower_internal.h"
+#include "dsl/lower/internal.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-// elab_where.c - constraints: `where heads divides d, lr >= 0, betas < 1`.
+// where.c - constraints: `where heads divides d, lr >= 0, betas < 1`.
 //
 // A comparison with a tuple holds if it does for each of its elements. What only the run knows (a
 // schedule's step) holds.

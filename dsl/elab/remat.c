@@ -1,4 +1,4 @@
-// elab_remat.c - `memory { recompute @layers.**; save @layers.*.attn.o }`: which values of the
+// remat.c - `memory { recompute @layers.**; save @layers.*.attn.o }`: which values of the
 // training loss the backward pass finds, and which it computes again.
 //
 // A value's path is that of the instance whose method makes it, then the name of its `let`; one

@@ -1,4 +1,4 @@
-// elab_call.h - what the files about calls share.
+// call.h - what the files about calls share.
 #ifndef LM_ELAB_CALL_H
 #define LM_ELAB_CALL_H
 #include "dsl/elab/elab.h"
@@ -42,7 +42,7 @@ bool el_can_be_library(const el_invocation *v, const lm_file *file, lm_elab *e);
 bool el_call_library(lm_elab *e, el_invocation *v, const ast_decl *d, const lm_file *file,
                      el_val *out);
 
-// ---- calls that are made once (elab_once.c)
+// ---- calls that are made once (once.c)
 typedef struct el_once {
   bool asked; // else each call is run
   const el_inst *model;

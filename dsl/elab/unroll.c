@@ -1,4 +1,4 @@
-// elab_unroll.c - loops whose index decides something that only a number known at compile time can.
+// unroll.c - loops whose index decides something that only a number known at compile time can.
 //
 // A loop over layers computes what follows its index, so that the IR does not grow with depth.
 // Where the text decides by such a number (`if i < 2`, a size, a count), the loops that it comes

@@ -1,11 +1,11 @@
-// elab_call.c - calls of functions and methods: matching arguments, unifying axes, checking
+// call.c - calls of functions and methods: matching arguments, unifying axes, checking
 // results.
 //
 // Axes unify by position. A name of the signature that stands for nothing yet is bound to the
 // caller's axis; a name that is an axis of the instance has the caller's axis renamed to it.
 // Library functions are emitted once per signature as functions of their own and called; everything
 // else is inlined.
-#include "dsl/elab/elab_call.h"
+#include "dsl/elab/call.h"
 #include <string.h>
 
 enum {

@@ -1,10 +1,10 @@
-// lower_optim.c - the optimizer and the schedule as functions @norm, @rates and @update.
+// optim.c - the optimizer and the schedule as functions @norm, @rates and @update.
 //
-// The optimizer's body runs once over the whole parameter arena, f32[blk, el] (lower_update.c).
+// The optimizer's body runs once over the whole parameter arena, f32[blk, el] (update.c).
 // What depends on no element (bias corrections, the schedule) is a float64 scalar and moves to
-// @rates (lower_rates.c). An argument that groups override is chosen block by block:
+// @rates (rates.c). An argument that groups override is chosen block by block:
 //   %decay = select(%group == 1, 0, %rate.3)  : f32[blk]
-#include "dsl/lower/lower_internal.h"
+#include "dsl/lower/internal.h"
 #include "runtime/plan/plan.h"
 #include <string.h>
 

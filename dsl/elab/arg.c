@@ -1,5 +1,5 @@
-// elab_arg.c - reading the arguments of a primitive, and what primitives share.
-#include "dsl/elab/elab_prim.h"
+// arg.c - reading the arguments of a primitive, and what primitives share.
+#include "dsl/elab/prim.h"
 #include <string.h>
 
 // ---- arguments

@@ -1,4 +1,4 @@
-// lower_rates.c - moves what no element enters from @update to @rates.
+// rates.c - moves what no element enters from @update to @rates.
 //
 // The optimizer's body is emitted into @update as a whole. A scalar operation is on the host side
 // if it reads nothing but constants, arguments of @rates and results of such operations, and gives
@@ -8,7 +8,7 @@
 //   %4 = cast %double : f32        -> %double is a result of @rates, %4 an argument f32 of @update
 //   %5 = select %3, %g, %zero      reads an argument bool of @update
 // Constants are copied to the side that reads them.
-#include "dsl/lower/lower_internal.h"
+#include "dsl/lower/internal.h"
 #include <string.h>
 
 typedef enum {

@@ -1,5 +1,5 @@
-// elab_reduce.c - primitives where elements meet: reductions, dot, gather, scatter_add, history.
-#include "dsl/elab/elab_prim.h"
+// reduce.c - primitives where elements meet: reductions, dot, gather, scatter_add, history.
+#include "dsl/elab/prim.h"
 
 // ---- reductions, products, tables
 static el_val reduce(el_call_site c, lm_opcode op, bool mean) {

@@ -1,6 +1,6 @@
-// elab_shape.c - primitives that move elements: expand, view, permute, rename, slice, pad, split,
+// shape.c - primitives that move elements: expand, view, permute, rename, slice, pad, split,
 // concat, stack, unstack.
-#include "dsl/elab/elab_prim.h"
+#include "dsl/elab/prim.h"
 
 // ---- shape
 el_val p_expand(el_call_site c) {

@@ -1,6 +1,6 @@
-// elab_prim.c - the table of primitives; casts, elementwise functions, and what is made from
+// prim.c - the table of primitives; casts, elementwise functions, and what is made from
 // nothing.
-#include "dsl/elab/elab_prim.h"
+#include "dsl/elab/prim.h"
 #include <math.h>
 #include <string.h>
 

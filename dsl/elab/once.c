@@ -1,7 +1,7 @@
-// elab_once.c - methods of the model that an evaluation calls again with the same arguments are not
+// once.c - methods of the model that an evaluation calls again with the same arguments are not
 // run again: what is measured besides the loss asks for the logits that the loss has made. Not in
 // training, where each call has random numbers of its own.
-#include "dsl/elab/elab_call.h"
+#include "dsl/elab/call.h"
 #include <string.h>
 
 struct el_made {

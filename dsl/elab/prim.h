@@ -1,4 +1,4 @@
-// elab_prim.h - what the primitives' files share. Arguments are syntax, since names may be axes;
+// prim.h - what the primitives' files share. Arguments are syntax, since names may be axes;
 // every helper reports what is wrong and returns V_ERROR, NULL or false.
 #ifndef LM_ELAB_PRIM_H
 #define LM_ELAB_PRIM_H

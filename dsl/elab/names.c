@@ -1,4 +1,4 @@
-// elab_names.c - the names of a scope. Few are searched one by one; from INDEX_FROM on a hash index
+// names.c - the names of a scope. Few are searched one by one; from INDEX_FROM on a hash index
 // finds the last of each.
 #include "dsl/elab/elab.h"
 

@@ -1,4 +1,4 @@
-// elab_value.c - values and axes of the evaluator: constructors, printing for messages, scopes,
+// value.c - values and axes of the evaluator: constructors, printing for messages, scopes,
 // renaming.
 #include "dsl/elab/elab.h"
 #include <string.h>

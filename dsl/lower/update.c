@@ -1,11 +1,11 @@
-// lower_update.c - the declaration of an optimizer: its members, its states, and the body of
+// update.c - the declaration of an optimizer: its members, its states, and the body of
 // `update`.
 //
 // `update` is written for one element of a parameter. It is run once, over values that have the
 // axes of all elements: with a module they are arguments of @update, without one (an optimizer that
 // no recipe reaches) they are types alone.
-#include "dsl/elab/elab_call.h"
-#include "dsl/lower/lower_internal.h"
+#include "dsl/elab/call.h"
+#include "dsl/lower/internal.h"
 #include <string.h>
 
 static const char form[] = "update(p: f32, g: f32, k: f32) -> f32";

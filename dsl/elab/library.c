@@ -1,6 +1,6 @@
-// elab_library.c - calls of library functions: the body is emitted once for each signature, as a
+// library.c - calls of library functions: the body is emitted once for each signature, as a
 // function of its own.
-#include "dsl/elab/elab_call.h"
+#include "dsl/elab/call.h"
 #include <string.h>
 
 struct el_library_call {

@@ -1,4 +1,4 @@
-// elab_expr.c - expressions: names, literals, arithmetic over numbers known at compile time and
+// expr.c - expressions: names, literals, arithmetic over numbers known at compile time and
 // over tensors.
 #include "dsl/elab/elab.h"
 #include <math.h>

@@ -1,4 +1,4 @@
-// elab_inst.c - instances of blocks and models: their numbers, axes, parameters and subs; repeated
+// inst.c - instances of blocks and models: their numbers, axes, parameters and subs; repeated
 // subs as loops.
 //
 // Every element of `sub xs[i < n]` is instantiated with its own numbers; all share one set of

@@ -1,12 +1,12 @@
-// lower_tokens.c - what an evaluation measures besides the model's loss: how well its logits tell
+// tokens.c - what an evaluation measures besides the model's loss: how well its logits tell
 // the next token.
 //
 //   xent.sum = Σ w xent(apply(tok, pos, seg), next)      xent.weight = Σ w
 //
 // Perplexity and bits per byte are of these, whatever else a loss holds: a balance of experts, a
 // z-loss, smoothed targets, further heads. Logits that the loss has made are not made again
-// (elab_once.c), and pass cse finds the rest.
-#include "dsl/lower/lower_internal.h"
+// (dsl/elab/once.c), and pass cse finds the rest.
+#include "dsl/lower/internal.h"
 
 static lm_value *sum_all(lm_elab *e, lm_value *v) {
   return lm_emit_reduce(&e->b, LM_OP_SUM, v, v->type.axis, v->type.rank);

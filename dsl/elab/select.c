@@ -1,9 +1,9 @@
-// elab_select.c - select(condition, x, y).
+// select.c - select(condition, x, y).
 //
 // Both branches are evaluated, as the result has the axes of both. A branch that is not taken, or
 // that one condition for the whole run or step guards, may hold numbers that are not finite:
 // `select(x < peak, x / peak, (1 - x) / (1 - peak))` with peak = 1.
-#include "dsl/elab/elab_prim.h"
+#include "dsl/elab/prim.h"
 
 static el_val branch(el_call_site c, uint32_t i, const el_val *condition) {
   bool known = condition->k == V_BOOL && condition->known;

@@ -1,6 +1,6 @@
-// elab_check.c - definitions that nothing reaches: run once on arguments of their declared types,
+// check.c - definitions that nothing reaches: run once on arguments of their declared types,
 // sizes symbolic.
-#include "dsl/elab/elab_call.h"
+#include "dsl/elab/call.h"
 
 static el_axis *symbolic_axis(lm_elab *e, lm_sym name, bool opaque) {
   el_axis *a = el_axis_new(e, name, lm_size_dim(e->a, name), 0);

@@ -1,4 +1,4 @@
-// lower_config.c - `config { … }` of a model's `map hf`: what stands in the foreign project's
+// config.c - `config { … }` of a model's `map hf`: what stands in the foreign project's
 // config.json.
 //
 //   config { model_type = "llama"; hidden_size = d; rope_scaling.factor = factor
@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dsl/lower/lower_internal.h"
+#include "dsl/lower/internal.h"
 
 enum {
   DEPTH = 16

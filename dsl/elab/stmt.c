@@ -1,4 +1,4 @@
-// elab_stmt.c - statements: let, assignment to carried names and states, return, emit, for.
+// stmt.c - statements: let, assignment to carried names and states, return, emit, for.
 #include "dsl/elab/elab.h"
 
 void el_bind_name(lm_elab *e, lm_sym name, el_val v, bool settable) {
