@@ -21,9 +21,8 @@ el_val el_arg(el_call_site c, uint32_t i) {
   const ast_arg *a = el_positional(c, i);
   if (a && a->kind == ARG_POS)
     return el_eval(c.e, a->expr);
-  el_err(c.e, a ? a->loc : c.x->loc, "E050", "%s: argument %u should be a value", c.x->a->text,
-         i + 1);
-  return el_error();
+  return el_fail(c.e, a ? a->loc : c.x->loc, "E050", "%s: argument %u should be a value",
+                 c.x->a->text, i + 1);
 }
 
 el_val el_arg_tensor(el_call_site c, uint32_t i) {
@@ -79,10 +78,8 @@ bool el_one_axis(el_call_site c, const ast_expr *x, el_axis **out) {
   el_axes s = {0};
   if (!el_arg_axes(c, x, &s))
     return false;
-  if (s.n != 1) {
-    el_err(c.e, x->loc, "E040", "expected one axis, got %u", s.n);
-    return false;
-  }
+  if (s.n != 1)
+    return el_reject(c.e, x->loc, "E040", "expected one axis, got %u", s.n);
   *out = s.v[0];
   return true;
 }
@@ -144,11 +141,9 @@ el_axis *el_axis_new_or_known(el_call_site c, lm_sym name, lm_size size, lm_loc 
 
 bool el_distinct(el_call_site c, const el_axes *axes) {
   for (uint32_t i = 0; i < axes->n; i++)
-    if (el_axes_find(axes, axes->v[i]) < (int)i) {
-      el_err(c.e, c.x->loc, "E056", "axis '%s' twice in one tensor", axes->v[i]->name);
-      return false;
-    }
-  return axes->n <= LM_RANK || (el_err(c.e, c.x->loc, "E057", "more than %d axes", LM_RANK), false);
+    if (el_axes_find(axes, axes->v[i]) < (int)i)
+      return el_reject(c.e, c.x->loc, "E056", "axis '%s' twice in one tensor", axes->v[i]->name);
+  return axes->n <= LM_RANK || el_reject(c.e, c.x->loc, "E057", "more than %d axes", LM_RANK);
 }
 
 // Replaces the run of axes at `at` by `now`.

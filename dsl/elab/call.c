@@ -198,10 +198,8 @@ static const char *unify(lm_elab *e, el_invocation *v, const ast_type *t, const 
 static bool fit_kind(lm_elab *e, el_invocation *v, uint32_t i, const ast_type *t, el_val *x,
                      bool is_fn) {
   if (x->k == V_NUM || (x->k == V_TENSOR && x->kind == K_NUM)) {
-    if (el_type_is(t, "bool")) {
-      el_err(e, v->locs[i], "E072", "%s takes bool, got %s", v->what, el_show(e, x));
-      return false;
-    }
+    if (el_type_is(t, "bool"))
+      return el_reject(e, v->locs[i], "E072", "%s takes bool, got %s", v->what, el_show(e, x));
     bool scalar = x->k == V_NUM || x->axes.n == 0;
     if (scalar && !t->n_dims)
       return true; // scalars stay numbers and adapt where they meet a tensor
@@ -264,10 +262,8 @@ static bool unify_param(lm_elab *e, el_invocation *v, uint32_t i, bool is_fn) {
   if (!el_type_check(e, t))
     return false;
   if (el_type_is(t, "Batch")) {
-    if (x->k != V_RECORD) {
-      el_err(e, v->locs[i], "E072", "%s takes a Batch, got %s", v->what, el_show(e, x));
-      return false;
-    }
+    if (x->k != V_RECORD)
+      return el_reject(e, v->locs[i], "E072", "%s takes a Batch, got %s", v->what, el_show(e, x));
     for (uint32_t k = 0; k < x->n; k++) {
       const char *why = unify(e, v, t, &x->items[k].axes);
       if (why) {
@@ -347,10 +343,8 @@ static bool result_axes(lm_elab *e, const ast_type *t, el_axes *out) {
       continue;
     }
     el_axis *a = t->dims[i].row ? NULL : el_axis_lookup(e, name);
-    if (!a) {
-      el_err(e, t->dims[i].loc, "E041", "no axis '%s' here", name);
-      return false;
-    }
+    if (!a)
+      return el_reject(e, t->dims[i].loc, "E041", "no axis '%s' here", name);
     el_axes_push(e, out, a);
   }
   return true;
@@ -419,9 +413,8 @@ static el_val import_result(lm_elab *e, el_val r, const el_axes *known, lm_loc a
     if (mine && !lm_size_equal(mine->size, a->size)) {
       el_val x = el_sized(mine->size);
       el_val y = el_sized(a->size);
-      el_err(e, at, "E075", "the result has an axis '%s' of %s, which is %s here", a->name,
-             el_show(e, &y), el_show(e, &x));
-      return el_error();
+      return el_fail(e, at, "E075", "the result has an axis '%s' of %s, which is %s here", a->name,
+                     el_show(e, &y), el_show(e, &x));
     }
     if (!mine) {
       bool clash = false;
@@ -437,10 +430,8 @@ static el_val import_result(lm_elab *e, el_val r, const el_axes *known, lm_loc a
   }
   el_val out = el_rename(e, &r, &from, &to);
   for (uint32_t i = 0; i < out.axes.n; i++)
-    if (el_axes_find(&out.axes, out.axes.v[i]) < (int)i) {
-      el_err(e, at, "E056", "axis '%s' twice in the result", out.axes.v[i]->name);
-      return el_error();
-    }
+    if (el_axes_find(&out.axes, out.axes.v[i]) < (int)i)
+      return el_fail(e, at, "E056", "axis '%s' twice in the result", out.axes.v[i]->name);
   return out;
 }
 
@@ -741,10 +732,8 @@ el_val el_invoke_method(lm_elab *e, const el_ref *ref, lm_sym name, const el_val
   el_invocation v = {.sig = &m->sig,
                      .what = lm_arena_printf(e->a, "%s.%s", ref->inst->decl->name.text, name),
                      .at = at};
-  if (n != m->sig.n_params) {
-    el_err(e, m->loc, "E081", "%s should take %u parameters", v.what, n);
-    return el_error();
-  }
+  if (n != m->sig.n_params)
+    return el_fail(e, m->loc, "E081", "%s should take %u parameters", v.what, n);
   args_take(e, &v, args, n);
   return run_method(e, &v, ref, m);
 }
@@ -790,11 +779,9 @@ static el_val call_name(lm_elab *e, const ast_expr *x) {
     struct el_sub *s = &self->inst->subs[i];
     if (s->name != name)
       continue;
-    if (s->many) {
-      el_err(e, x->loc, "E083", "'%s' is a list of instances: `for l in %s carry x { … }`", name,
-             name);
-      return el_error();
-    }
+    if (s->many)
+      return el_fail(e, x->loc, "E083", "'%s' is a list of instances: `for l in %s carry x { … }`",
+                     name, name);
     if (!s->one)
       return el_error();
     el_ref ref = el_ref_sub(e, self, s->one);

@@ -252,6 +252,8 @@ lm_dtype el_dtype(const lm_elab *e, el_kind k);
 void el_note_value(lm_elab *e, lm_diag *d, const el_val *v); // "= x: real[b, t, d] (line 8)"
 lm_diag *el_err(lm_elab *e, lm_loc at, const char *code, const char *fmt, ...)
     LM_PRINTF(4, 5); // with the chain of instances
+el_val el_fail(lm_elab *e, lm_loc at, const char *code, const char *fmt, ...) LM_PRINTF(4, 5);
+bool el_reject(lm_elab *e, lm_loc at, const char *code, const char *fmt, ...) LM_PRINTF(4, 5);
 
 // ---- axes (value.c)
 el_axis *el_axis_new(lm_elab *e, lm_sym name, lm_size size, int dyn); // also made live in the frame

@@ -106,10 +106,8 @@ static el_val compare_numbers(ast_op op, const el_val *x, const el_val *y) {
 static el_val divides(lm_elab *e, const el_val *x, const el_val *y, lm_loc at) {
   int64_t n, m;
   lm_size q;
-  if (!x->has_size || !y->has_size) {
-    el_err(e, at, "E030", "'divides' takes whole numbers");
-    return el_error();
-  }
+  if (!x->has_size || !y->has_size)
+    return el_fail(e, at, "E030", "'divides' takes whole numbers");
   if (lm_size_whole(x->size, &n) && lm_size_whole(y->size, &m))
     return el_boolean(n != 0 && m % n == 0, true);
   if (!lm_size_div(e->a, y->size, x->size, &q))
@@ -134,11 +132,9 @@ static el_val number_binary(lm_elab *e, ast_op op, const el_val *x, const el_val
     return compare_numbers(op, x, y);
   if (op == OP_DIVIDES)
     return divides(e, x, y, at);
-  if (op == OP_AND || op == OP_OR) {
-    el_err(e, at, "E030", "'%s' takes conditions, got %s and %s", lm_op_text(op), el_show(e, x),
-           el_show(e, y));
-    return el_error();
-  }
+  if (op == OP_AND || op == OP_OR)
+    return el_fail(e, at, "E030", "'%s' takes conditions, got %s and %s", lm_op_text(op),
+                   el_show(e, x), el_show(e, y));
   if (size_arithmetic(e, op, x, y, &out))
     return out;
   if (!x->known || !y->known)
@@ -157,9 +153,8 @@ static el_val number_binary(lm_elab *e, ast_op op, const el_val *x, const el_val
   }
   if (isfinite(r) || e->guarded)
     return el_number(e, r);
-  el_err(e, at, "E033", "%s %s %s is not a finite number", el_show(e, x), lm_op_text(op),
-         el_show(e, y));
-  return el_error();
+  return el_fail(e, at, "E033", "%s %s %s is not a finite number", el_show(e, x), lm_op_text(op),
+                 el_show(e, y));
 }
 
 static el_val bool_binary(lm_elab *e, ast_op op, const el_val *x, const el_val *y, lm_loc at) {
@@ -197,19 +192,16 @@ el_val el_as_tensor(lm_elab *e, const el_val *v, lm_loc at) {
     el_val n = el_axis_size(e, v->axes.v[0], at);
     return el_as_tensor(e, &n, at);
   }
-  el_err(e, at, "E034", "expected a tensor, got %s", el_show(e, v));
-  return el_error();
+  return el_fail(e, at, "E034", "expected a tensor, got %s", el_show(e, v));
 }
 
 el_val el_adapt(lm_elab *e, const el_val *v, el_kind kind, lm_loc at) {
   if (v->k == V_TENSOR && v->kind != K_NUM)
     return *v;
   if (v->k == V_NUM && kind == K_INT && v->known &&
-      (v->num != floor(v->num) || fabs(v->num) > INT32_MAX)) {
-    el_err(e, at, "E035", "%s does not adapt to int, which holds whole numbers of 32 bits",
-           el_show(e, v));
-    return el_error();
-  }
+      (v->num != floor(v->num) || fabs(v->num) > INT32_MAX))
+    return el_fail(e, at, "E035", "%s does not adapt to int, which holds whole numbers of 32 bits",
+                   el_show(e, v));
   if (v->k == V_NUM && kind != K_NUM && kind != K_BOOL) {
     el_axes none = {0};
     lm_value *c =
@@ -298,10 +290,8 @@ static el_val tensor_binary(lm_elab *e, ast_op op, const el_val *x0, const el_va
   el_val x = *x0;
   el_val y = *y0;
   int64_t n;
-  if ((op == OP_DIV || op == OP_MOD) && y.k == V_NUM && y.known && y.num == 0 && !e->guarded) {
-    el_err(e, at, "E033", "%s %s 0 has no finite value", el_show(e, &x), lm_op_text(op));
-    return el_error();
-  }
+  if ((op == OP_DIV || op == OP_MOD) && y.k == V_NUM && y.known && y.num == 0 && !e->guarded)
+    return el_fail(e, at, "E033", "%s %s 0 has no finite value", el_show(e, &x), lm_op_text(op));
   if (op == OP_POW && x.k == V_TENSOR && y.k == V_NUM && y.known && y.num == floor(y.num) &&
       fabs(y.num) <= 64) {
     n = (int64_t)y.num;
@@ -312,24 +302,19 @@ static el_val tensor_binary(lm_elab *e, ast_op op, const el_val *x0, const el_va
   if (!join(e, what, &x, &y, at))
     return el_error();
   bool logic = op == OP_AND || op == OP_OR;
-  if (logic != (x.kind == K_BOOL) && !(x.kind == K_BOOL && (op == OP_EQ || op == OP_NE))) {
-    el_err(e, at, "E037", logic ? "'%s' takes bool tensors, got %s" : "'%s' of bool tensors: %s",
-           what, el_show(e, &x));
-    return el_error();
-  }
+  if (logic != (x.kind == K_BOOL) && !(x.kind == K_BOOL && (op == OP_EQ || op == OP_NE)))
+    return el_fail(e, at, "E037",
+                   logic ? "'%s' takes bool tensors, got %s" : "'%s' of bool tensors: %s", what,
+                   el_show(e, &x));
   if (x.kind == K_INT && op == OP_DIV) {
     lm_diag *d = el_err(e, at, "E038", "'/' is not defined on int tensors");
     lm_diag_help(e->c, d, "cast one with f32(…), or use idiv(x, y)");
     return el_error();
   }
-  if (x.kind == K_INT && op == OP_POW) {
-    el_err(e, at, "E038", "'^' of int tensors takes a whole literal");
-    return el_error();
-  }
-  if (op == OP_IN || op == OP_DIVIDES) {
-    el_err(e, at, "E030", "'%s' is not defined on tensors", what);
-    return el_error();
-  }
+  if (x.kind == K_INT && op == OP_POW)
+    return el_fail(e, at, "E038", "'^' of int tensors takes a whole literal");
+  if (op == OP_IN || op == OP_DIVIDES)
+    return el_fail(e, at, "E030", "'%s' is not defined on tensors", what);
   bool right = el_axes_subset(&y.axes, &x.axes);
   if (!right && !el_axes_subset(&x.axes, &y.axes))
     return mismatch(e, what, x0, y0, at);
@@ -360,8 +345,8 @@ el_val el_binary(lm_elab *e, ast_op op, const el_val *x, const el_val *y, lm_loc
     return el_boolean((a.text == b.text) == (op == OP_EQ), true);
   if (a.k == V_TENSOR || b.k == V_TENSOR)
     return tensor_binary(e, op, &a, &b, at);
-  el_err(e, at, "E030", "'%s' of %s and %s", lm_op_text(op), el_show(e, &a), el_show(e, &b));
-  return el_error();
+  return el_fail(e, at, "E030", "'%s' of %s and %s", lm_op_text(op), el_show(e, &a),
+                 el_show(e, &b));
 }
 
 // ---- names and axes
@@ -375,25 +360,20 @@ bool el_axis_list(lm_elab *e, const ast_expr *x, el_axes *out) {
           return false;
         continue;
       }
-      if (x->args[i].kind != ARG_POS) {
-        el_err(e, x->args[i].loc, "E040", "expected the name of an axis");
-        return false;
-      }
+      if (x->args[i].kind != ARG_POS)
+        return el_reject(e, x->args[i].loc, "E040", "expected the name of an axis");
       if (!el_axis_list(e, x->args[i].expr, out))
         return false;
     }
     for (uint32_t i = first; i < out->n; i++)
       for (uint32_t k = first; k < i; k++)
-        if (out->v[i] == out->v[k]) {
-          el_err(e, x->loc, "E056", "axis '%s' stands twice in the list", out->v[i]->name);
-          return false;
-        }
+        if (out->v[i] == out->v[k])
+          return el_reject(e, x->loc, "E056", "axis '%s' stands twice in the list",
+                           out->v[i]->name);
     return true;
   }
-  if (x->kind != EX_NAME) {
-    el_err(e, x->loc, "E040", "expected the name of an axis");
-    return false;
-  }
+  if (x->kind != EX_NAME)
+    return el_reject(e, x->loc, "E040", "expected the name of an axis");
   for (const el_bind *b = el_names_find(&e->frame->names, x->text); b; b = b->hides)
     if (b->val.k == V_AXES) {
       for (uint32_t i = 0; i < b->val.axes.n; i++)
@@ -483,9 +463,8 @@ el_val el_lookup(lm_elab *e, lm_sym name, lm_loc at, bool report) {
     const el_frame *here = e->frame;
     el_frame clean = {.up = e->frame, .file = top.file};
     e->frame = &clean;
-    el_val v = e->depth++ < 200
-                   ? el_eval(e, top.decl->let_expr)
-                   : (el_err(e, at, "E091", "'%s' is defined by itself", name), el_error());
+    el_val v = e->depth++ < 200 ? el_eval(e, top.decl->let_expr)
+                                : el_fail(e, at, "E091", "'%s' is defined by itself", name);
     e->depth--;
     e->frame = (el_frame *)here;
     for (uint32_t i = 0;
@@ -586,10 +565,8 @@ static el_val eval_neg(lm_elab *e, const ast_expr *x) {
 static el_val eval_tuple(lm_elab *e, const ast_expr *x) {
   el_val *items = LM_NEW_N(e->a, el_val, x->n_args + 1);
   for (uint32_t i = 0; i < x->n_args; i++) {
-    if (x->args[i].kind != ARG_POS) {
-      el_err(e, x->args[i].loc, "E044", "expected a value");
-      return el_error();
-    }
+    if (x->args[i].kind != ARG_POS)
+      return el_fail(e, x->args[i].loc, "E044", "expected a value");
     items[i] = el_eval(e, x->args[i].expr);
   }
   return el_tuple(e, items, x->n_args);
@@ -607,8 +584,8 @@ static el_val eval_index(lm_elab *e, const ast_expr *x) {
     int64_t n = a.k == V_TUPLE ? (int64_t)a.n : a.insts->n;
     if (at.k == V_NUM && at.has_size && lm_size_whole(at.size, &i) && i >= 0 && i < n)
       return a.k == V_TUPLE ? a.items[i] : el_insts_at(e, &a, &(el_index){NULL, i, 1});
-    el_err(e, x->args[0].loc, "E045", "expected a whole number from 0 to %lld", (long long)n - 1);
-    return el_error();
+    return el_fail(e, x->args[0].loc, "E045", "expected a whole number from 0 to %lld",
+                   (long long)n - 1);
   }
   lm_diag *d = el_err(e, x->loc, "E045", "cannot index %s", el_show(e, &a));
   if (a.k == V_TENSOR)

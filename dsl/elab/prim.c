@@ -43,8 +43,7 @@ static el_val unary(el_call_site c, lm_opcode op, double (*f)(double)) {
     double r = f(x);
     if (isfinite(r) || c.e->guarded)
       return el_number(c.e, r);
-    el_err(c.e, el_arg_loc(c, 0), "E033", "%s(%g) is not a finite number", c.x->a->text, x);
-    return el_error();
+    return el_fail(c.e, el_arg_loc(c, 0), "E033", "%s(%g) is not a finite number", c.x->a->text, x);
   }
   v = el_as_tensor(c.e, &v, el_arg_loc(c, 0));
   if (v.k == V_ERROR || !el_floating(c, &v, el_arg_loc(c, 0)))
@@ -107,10 +106,9 @@ static el_val p_not(el_call_site c) {
     return el_boolean(v.num == 0, v.known);
   if (v.k == V_ERROR)
     return v;
-  if (v.k != V_TENSOR || v.kind != K_BOOL) {
-    el_err(c.e, el_arg_loc(c, 0), "E037", "not takes a bool tensor, got %s", el_show(c.e, &v));
-    return el_error();
-  }
+  if (v.k != V_TENSOR || v.kind != K_BOOL)
+    return el_fail(c.e, el_arg_loc(c, 0), "E037", "not takes a bool tensor, got %s",
+                   el_show(c.e, &v));
   return el_tensor(K_BOOL, &v.axes, v.v ? lm_emit1(&c.e->b, LM_OP_NOT, v.v) : NULL);
 }
 
@@ -120,10 +118,8 @@ static el_val p_idiv(el_call_site c) {
   if (x.k == V_ERROR || y.k == V_ERROR)
     return el_error();
   bool by_zero = y.k == V_NUM && y.known && y.num == 0;
-  if (by_zero && !c.e->guarded) {
-    el_err(c.e, el_arg_loc(c, 1), "E033", "idiv by zero");
-    return el_error();
-  }
+  if (by_zero && !c.e->guarded)
+    return el_fail(c.e, el_arg_loc(c, 1), "E033", "idiv by zero");
   if (x.k == V_NUM && y.k == V_NUM) {
     if (!x.known || !y.known)
       return el_unknown_number();
@@ -134,10 +130,8 @@ static el_val p_idiv(el_call_site c) {
   if (x.k != V_TENSOR || y.k != V_TENSOR)
     return el_error();
   bool right = el_axes_subset(&y.axes, &x.axes);
-  if (x.kind != K_INT || y.kind != K_INT || (!right && !el_axes_subset(&x.axes, &y.axes))) {
-    el_err(c.e, c.x->loc, "E032", "idiv of %s and %s", el_show(c.e, &x), el_show(c.e, &y));
-    return el_error();
-  }
+  if (x.kind != K_INT || y.kind != K_INT || (!right && !el_axes_subset(&x.axes, &y.axes)))
+    return el_fail(c.e, c.x->loc, "E032", "idiv of %s and %s", el_show(c.e, &x), el_show(c.e, &y));
   return el_tensor(K_INT, right ? &x.axes : &y.axes,
                    x.v ? lm_emit2(&c.e->b, LM_OP_IDIV, x.v, y.v) : NULL);
 }
@@ -186,12 +180,10 @@ static el_val p_dropout(el_call_site c) {
     return el_error();
   bool follows =
       p.k == V_TENSOR && p.kind == K_NUM && !p.axes.n; // an index: another rate in every layer
-  if (!follows && (p.k != V_NUM || (p.known && (p.num < 0 || p.num >= 1)))) {
-    el_err(c.e, el_arg_loc(c, 1), "E054",
-           "dropout takes a rate known at compile time, from 0 to below 1; got %s",
-           el_show(c.e, &p));
-    return el_error();
-  }
+  if (!follows && (p.k != V_NUM || (p.known && (p.num < 0 || p.num >= 1))))
+    return el_fail(c.e, el_arg_loc(c, 1), "E054",
+                   "dropout takes a rate known at compile time, from 0 to below 1; got %s",
+                   el_show(c.e, &p));
   if (!el_floating(c, &x, el_arg_loc(c, 0)))
     return el_error();
   if ((!follows && p.num == 0) || c.e->mode != EL_TRAIN || !c.e->m)
@@ -218,8 +210,7 @@ static el_val p_rng(el_call_site c) {
 }
 
 static el_val p_later(el_call_site c) {
-  el_err(c.e, c.x->loc, "E900", "'%s' is not available yet", c.x->a->text);
-  return el_error();
+  return el_fail(c.e, c.x->loc, "E900", "'%s' is not available yet", c.x->a->text);
 }
 
 static const struct {
@@ -243,11 +234,9 @@ el_val el_primitive(lm_elab *e, const ast_expr *x, bool *out_found) {
       n += x->args[k].kind != ARG_NAMED;
       bool known = x->args[k].kind != ARG_NAMED || strcmp(table[i].name, "expand") == 0 ||
                    (strcmp(table[i].name, "stack") == 0 && strcmp(x->args[k].name, "before") == 0);
-      if (!known && table[i].run != p_later) {
-        el_err(e, x->args[k].loc, "E050", "%s has no argument named '%s'", x->a->text,
-               x->args[k].name);
-        return el_error();
-      }
+      if (!known && table[i].run != p_later)
+        return el_fail(e, x->args[k].loc, "E050", "%s has no argument named '%s'", x->a->text,
+                       x->args[k].name);
     }
     if (n >= table[i].min && n <= table[i].max) {
       if (e->m)

@@ -17,10 +17,8 @@ static el_val reduce(el_call_site c, lm_opcode op, bool mean) {
   for (uint32_t i = 0; i < axes.n; i++)
     if (el_lacks(c, &x, axes.v[i], el_arg_loc(c, 1)))
       return el_error();
-  if (x.kind == K_BOOL || (mean && x.kind == K_INT)) {
-    el_err(c.e, el_arg_loc(c, 0), "E052", "%s of %s", c.x->a->text, el_show(c.e, &x));
-    return el_error();
-  }
+  if (x.kind == K_BOOL || (mean && x.kind == K_INT))
+    return el_fail(c.e, el_arg_loc(c, 0), "E052", "%s of %s", c.x->a->text, el_show(c.e, &x));
   el_axes left = el_axes_minus(c.e, &x.axes, &axes);
   if (!x.v || !axes.n)
     return el_tensor(x.kind, &left, x.v);
@@ -52,10 +50,8 @@ el_val p_dot(el_call_site c) {
   el_axes over = {0};
   if (x.k == V_ERROR || w.k == V_ERROR)
     return el_error();
-  if (!el_positional(c, 2) || el_positional(c, 2)->kind != ARG_POS) {
-    el_err(c.e, c.x->loc, "E050", "dot takes the axes to sum over: dot(x, w, d)");
-    return el_error();
-  }
+  if (!el_positional(c, 2) || el_positional(c, 2)->kind != ARG_POS)
+    return el_fail(c.e, c.x->loc, "E050", "dot takes the axes to sum over: dot(x, w, d)");
   const ast_expr *list = el_positional(c, 2)->expr;
   if (!el_arg_axes(c, list, &over))
     return el_error();
@@ -111,9 +107,8 @@ el_val p_gather(el_call_site c) {
   i = el_adapt(c.e, &i, K_INT, el_arg_loc(c, 1));
   if (i.k == V_ERROR || i.kind != K_INT)
     return i.k == V_ERROR ? i
-                          : (el_err(c.e, el_arg_loc(c, 1), "E052",
-                                    "gather takes int indices, got %s", el_show(c.e, &i)),
-                             el_error());
+                          : el_fail(c.e, el_arg_loc(c, 1), "E052",
+                                    "gather takes int indices, got %s", el_show(c.e, &i));
   if (t.kind == K_NUM)
     t = el_adapt(c.e, &t, K_F32, el_arg_loc(c, 0));
   el_axes one = {0}, axes = i.axes;
@@ -146,19 +141,15 @@ el_val p_scatter_add(el_call_site c) {
   if (x.k == V_ERROR || i.k == V_ERROR || !el_positional(c, 2) ||
       el_positional(c, 2)->kind != ARG_POS || !el_one_axis(c, el_positional(c, 2)->expr, &v))
     return el_error();
-  if (i.kind != K_INT || !el_axes_subset(&i.axes, &x.axes)) {
-    el_err(c.e, c.x->loc, "E065",
-           "scatter_add of %s at %s: takes int indices whose axes are in the first",
-           el_show(c.e, &x), el_show(c.e, &i));
-    return el_error();
-  }
+  if (i.kind != K_INT || !el_axes_subset(&i.axes, &x.axes))
+    return el_fail(c.e, c.x->loc, "E065",
+                   "scatter_add of %s at %s: takes int indices whose axes are in the first",
+                   el_show(c.e, &x), el_show(c.e, &i));
   if (el_over_elements(c, &i.axes, c.x->loc))
     return el_error();
-  if (el_axes_has(&i.axes, v)) {
-    el_err(c.e, el_arg_loc(c, 2), "E065", "the indices have axis '%s', which is to be made",
-           v->name);
-    return el_error();
-  }
+  if (el_axes_has(&i.axes, v))
+    return el_fail(c.e, el_arg_loc(c, 2), "E065", "the indices have axis '%s', which is to be made",
+                   v->name);
   el_axes axes = {0}, rest = el_axes_minus(c.e, &x.axes, &i.axes);
   el_axes_push(c.e, &axes, v);
   for (uint32_t k = 0; k < rest.n; k++)
@@ -226,10 +217,8 @@ el_val el_history(lm_elab *e, const el_val *v, el_axis *t, el_axis *s, lm_loc at
     return el_tensor(x.kind, &axes, NULL);
   if (e->mode == EL_DECODE && el_axis_ir(e, t) == e->position) {
     lm_value *all = append_to_cache(e, &x, t, s);
-    if (!all) {
-      el_err(e, at, "E057", "more than %d axes", LM_RANK);
-      return el_error();
-    }
+    if (!all)
+      return el_fail(e, at, "E057", "more than %d axes", LM_RANK);
     return el_tensor(x.kind, &axes, all);
   }
   lm_attr attr = {.n_axes = 1, .n_to = 1};
@@ -264,23 +253,17 @@ el_val p_history(el_call_site c) {
   el_axis *t;
   if (v.k == V_ERROR || !a || !el_one_axis(c, a->expr, &t))
     return el_error();
-  if (a->to->kind != EX_NAME) {
-    el_err(e, a->to->loc, "E040", "expected the name of an axis");
-    return el_error();
-  }
+  if (a->to->kind != EX_NAME)
+    return el_fail(e, a->to->loc, "E040", "expected the name of an axis");
   if (e->in_library)
     e->library_failed = true;
   bool cached = e->m && e->mode == EL_DECODE && el_axis_ir(e, t) == e->position;
   lm_size size = cached ? lm_size_number(e->a, e->capacity) : t->size;
   el_axis *s = el_axis_lookup(e, a->to->text);
-  if (s && (!lm_size_equal(s->size, size) || s->dyn != (cached ? e->history_dyn : t->dyn))) {
-    el_err(e, a->to->loc, "E053", "axis '%s' has another size here", a->to->text);
-    return el_error();
-  }
-  if (s == t) {
-    el_err(e, a->to->loc, "E056", "history needs another name than '%s'", t->name);
-    return el_error();
-  }
+  if (s && (!lm_size_equal(s->size, size) || s->dyn != (cached ? e->history_dyn : t->dyn)))
+    return el_fail(e, a->to->loc, "E053", "axis '%s' has another size here", a->to->text);
+  if (s == t)
+    return el_fail(e, a->to->loc, "E056", "history needs another name than '%s'", t->name);
   if (!is_positions(e, t)) {
     err_not_positions(e, t, a->loc);
     return el_error();

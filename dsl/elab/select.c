@@ -36,11 +36,9 @@ el_val p_select(el_call_site c) {
   y = el_as_tensor(c.e, &y, el_arg_loc(c, 2));
   if (k.k == V_ERROR || x.k == V_ERROR || y.k == V_ERROR)
     return el_error();
-  if (k.kind != K_BOOL || x.kind != y.kind) {
-    el_err(c.e, c.x->loc, "E036", "select(%s, %s, %s): takes a bool and two of one type",
-           el_show(c.e, &k), el_show(c.e, &x), el_show(c.e, &y));
-    return el_error();
-  }
+  if (k.kind != K_BOOL || x.kind != y.kind)
+    return el_fail(c.e, c.x->loc, "E036", "select(%s, %s, %s): takes a bool and two of one type",
+                   el_show(c.e, &k), el_show(c.e, &x), el_show(c.e, &y));
   const el_axes *both = el_axes_subset(&y.axes, &x.axes) ? &x.axes : &y.axes;
   const el_axes *all = el_axes_subset(&k.axes, both) ? both : &k.axes;
   if (!el_axes_subset(&x.axes, all) || !el_axes_subset(&y.axes, all) ||

@@ -25,18 +25,14 @@ el_val p_expand(el_call_site c) {
         return n;
       if (el_decide(c.e, &n))
         return el_error();
-      if (n.k != V_NUM || (!n.has_size && n.known)) {
-        el_err(c.e, a->loc, "E055", "the size of '%s' should be a whole number, got %s", a->name,
-               el_show(c.e, &n));
-        return el_error();
-      }
+      if (n.k != V_NUM || (!n.has_size && n.known))
+        return el_fail(c.e, a->loc, "E055", "the size of '%s' should be a whole number, got %s",
+                       a->name, el_show(c.e, &n));
       el_axis *axis =
           el_axis_new(c.e, a->name, n.has_size ? n.size : lm_size_dim(c.e->a, a->name), 0);
       int64_t whole;
-      if (c.e->m && (!lm_size_whole(axis->size, &whole) || whole <= 0)) {
-        el_err(c.e, a->loc, "E055", "axis '%s' of size %s", a->name, el_show(c.e, &n));
-        return el_error();
-      }
+      if (c.e->m && (!lm_size_whole(axis->size, &whole) || whole <= 0))
+        return el_fail(c.e, a->loc, "E055", "axis '%s' of size %s", a->name, el_show(c.e, &n));
       el_axis_bind_name(c.e, a->name, axis);
       el_axes_push(c.e, &fresh, axis);
     } else if (a->kind != ARG_POS || !el_arg_axes(c, a->expr, &fresh)) {
@@ -44,10 +40,9 @@ el_val p_expand(el_call_site c) {
     }
   }
   for (uint32_t i = 0; i < fresh.n; i++)
-    if (el_axes_has(&x.axes, fresh.v[i]) || el_axes_find(&fresh, fresh.v[i]) < (int)i) {
-      el_err(c.e, c.x->loc, "E056", "%s has axis '%s' already", el_show(c.e, &x), fresh.v[i]->name);
-      return el_error();
-    }
+    if (el_axes_has(&x.axes, fresh.v[i]) || el_axes_find(&fresh, fresh.v[i]) < (int)i)
+      return el_fail(c.e, c.x->loc, "E056", "%s has axis '%s' already", el_show(c.e, &x),
+                     fresh.v[i]->name);
   for (uint32_t i = 0; i <= x.axes.n; i++) {
     bool here = anchor ? i < x.axes.n && x.axes.v[i] == anchor : i == x.axes.n;
     for (uint32_t k = 0; here && k < fresh.n; k++)
@@ -55,10 +50,8 @@ el_val p_expand(el_call_site c) {
     if (i < x.axes.n)
       el_axes_push(c.e, &axes, x.axes.v[i]);
   }
-  if (axes.n > LM_RANK) {
-    el_err(c.e, c.x->loc, "E057", "more than %d axes", LM_RANK);
-    return el_error();
-  }
+  if (axes.n > LM_RANK)
+    return el_fail(c.e, c.x->loc, "E057", "more than %d axes", LM_RANK);
   return el_tensor(x.kind, &axes,
                    x.v ? lm_emit_expand(&c.e->b, x.v, el_ir_type(c.e, x.kind, &axes)) : NULL);
 }
@@ -74,10 +67,8 @@ static bool parts(el_call_site c, const ast_expr *x, lm_size total, bool product
   int open = -1;
   lm_size rest = total;
   el_axis *found[LM_RANK];
-  if (n > LM_RANK || n == 0) {
-    el_err(e, x->loc, "E057", "expected 1 to %d axes", LM_RANK);
-    return false;
-  }
+  if (n > LM_RANK || n == 0)
+    return el_reject(e, x->loc, "E057", "expected 1 to %d axes", LM_RANK);
   for (uint32_t i = 0; i < n; i++) {
     if (args[i].kind == ARG_NAMED) {
       el_val s = el_eval(e, args[i].expr);
@@ -88,31 +79,25 @@ static bool parts(el_call_site c, const ast_expr *x, lm_size total, bool product
       if (s.k != V_NUM || !s.has_size)
         return s.k == V_NUM && !s.known
                    ? false
-                   : (el_err(e, args[i].loc, "E055",
-                             "the size of '%s' should be a whole number, got %s", args[i].name,
-                             el_show(e, &s)),
-                      false);
-      if (s.known && s.num < 1) {
-        el_err(e, args[i].loc, "E055", "axis '%s' of size %s", args[i].name, el_show(e, &s));
-        return false;
-      }
+                   : el_reject(e, args[i].loc, "E055",
+                               "the size of '%s' should be a whole number, got %s", args[i].name,
+                               el_show(e, &s));
+      if (s.known && s.num < 1)
+        return el_reject(e, args[i].loc, "E055", "axis '%s' of size %s", args[i].name,
+                         el_show(e, &s));
       found[i] = el_axis_new(e, args[i].name, s.size, 0);
       el_axis_bind_name(e, args[i].name, found[i]);
     } else if (args[i].kind == ARG_POS && args[i].expr->kind == EX_NAME) {
       found[i] = el_axis_lookup(e, args[i].expr->text);
-      if (!found[i] && open >= 0) {
-        el_err(e, args[i].loc, "E058", "two axes of unknown size; give one as `%s = size`",
-               args[i].expr->text);
-        return false;
-      }
+      if (!found[i] && open >= 0)
+        return el_reject(e, args[i].loc, "E058",
+                         "two axes of unknown size; give one as `%s = size`", args[i].expr->text);
       if (!found[i]) {
         open = (int)i;
         continue;
       }
-    } else {
-      el_err(e, args[i].loc, "E040", "expected the name of an axis");
-      return false;
-    }
+    } else
+      return el_reject(e, args[i].loc, "E040", "expected the name of an axis");
     bool ok = product ? lm_size_div(e->a, rest, found[i]->size, &rest)
                       : lm_size_add(e->a, rest, found[i]->size, -1, &rest);
     if (!ok)
@@ -224,11 +209,9 @@ el_val p_permute(el_call_site c) {
   if (x.k == V_ERROR || !el_positional(c, 1) || el_positional(c, 1)->kind != ARG_POS ||
       !el_arg_axes(c, el_positional(c, 1)->expr, &order))
     return el_error();
-  if (order.n != x.axes.n || !el_axes_subset(&order, &x.axes) || !el_axes_subset(&x.axes, &order)) {
-    el_err(c.e, el_arg_loc(c, 1), "E031", "%s is no order of %s", el_show_axes(c.e, &order),
-           el_show(c.e, &x));
-    return el_error();
-  }
+  if (order.n != x.axes.n || !el_axes_subset(&order, &x.axes) || !el_axes_subset(&x.axes, &order))
+    return el_fail(c.e, el_arg_loc(c, 1), "E031", "%s is no order of %s", el_show_axes(c.e, &order),
+                   el_show(c.e, &x));
   lm_type t = x.v ? el_ir_type(c.e, x.kind, &order) : (lm_type){0};
   return el_tensor(x.kind, &order, x.v ? lm_emit_permute(&c.e->b, x.v, t.axis, t.rank) : NULL);
 }
@@ -239,10 +222,8 @@ el_val p_rename(el_call_site c) {
   el_axis *from, *to;
   if (x.k == V_ERROR || !a || !el_one_axis(c, a->expr, &from) || el_lacks(c, &x, from, a->loc))
     return el_error();
-  if (a->to->kind != EX_NAME) {
-    el_err(c.e, a->to->loc, "E040", "expected the name of an axis");
-    return el_error();
-  }
+  if (a->to->kind != EX_NAME)
+    return el_fail(c.e, a->to->loc, "E040", "expected the name of an axis");
   bool known = el_axis_lookup(c.e, a->to->text);
   if (!(to = el_axis_new_or_known(c, a->to->text, from->size, a->to->loc)))
     return el_error();
@@ -302,8 +283,7 @@ static bool target(el_call_site c, const ast_expr *x, lm_sym *name, const ast_ex
     *size = x->args[0].expr;
     return true;
   }
-  el_err(c.e, x->loc, "E040", "expected the name of an axis");
-  return false;
+  return el_reject(c.e, x->loc, "E040", "expected the name of an axis");
 }
 
 el_val p_slice(el_call_site c) {
@@ -325,21 +305,19 @@ el_val p_slice(el_call_site c) {
     if (s.k != V_NUM || !s.has_size || !lm_size_whole(s.size, &size))
       return s.k == V_ERROR || el_decide(c.e, &s)
                  ? el_error()
-                 : (el_err(c.e, given->loc, "E055", "expected a whole number, got %s",
-                           el_show(c.e, &s)),
-                    el_error());
+                 : el_fail(c.e, given->loc, "E055", "expected a whole number, got %s",
+                           el_show(c.e, &s));
   } else if (to) {
     if (!lm_size_whole(to->size, &size))
       return el_error();
   } else {
     size = step > 0 && first >= 0 && first < n ? (n - 1 - first) / step + 1 : 0;
   }
-  if (step <= 0 || first < 0 || first >= n || size <= 0 || size - 1 > (n - 1 - first) / step) {
-    el_err(c.e, a->loc, "E061",
-           "%lld places from %lld on, in steps of %lld, are not all inside axis '%s' of size %lld",
-           (long long)size, (long long)first, (long long)step, from->name, (long long)n);
-    return el_error();
-  }
+  if (step <= 0 || first < 0 || first >= n || size <= 0 || size - 1 > (n - 1 - first) / step)
+    return el_fail(
+        c.e, a->loc, "E061",
+        "%lld places from %lld on, in steps of %lld, are not all inside axis '%s' of size %lld",
+        (long long)size, (long long)first, (long long)step, from->name, (long long)n);
   if (!to) {
     to = el_axis_new(c.e, name, lm_size_number(c.e->a, size), 0);
     el_axis_bind_name(c.e, name, to);
@@ -361,11 +339,10 @@ el_val p_pad(el_call_site c) {
     return el_error();
   lm_size size;
   if (before < 0 || after < 0 || before > LM_ELEMENTS_MAX || after > LM_ELEMENTS_MAX ||
-      !lm_size_add(c.e->a, from->size, lm_size_number(c.e->a, before + after), 1, &size)) {
-    el_err(c.e, c.x->loc, "E061", "pad takes 0 or more places before and after, got %lld and %lld",
-           (long long)before, (long long)after);
-    return el_error();
-  }
+      !lm_size_add(c.e->a, from->size, lm_size_number(c.e->a, before + after), 1, &size))
+    return el_fail(c.e, c.x->loc, "E061",
+                   "pad takes 0 or more places before and after, got %lld and %lld",
+                   (long long)before, (long long)after);
   if (!(to = el_axis_new_or_known(c, name, size, a->to->loc)))
     return el_error();
   el_axes now = {0};
@@ -409,10 +386,8 @@ el_val p_unstack(el_call_site c) {
     return el_error();
   if (!lm_size_whole(from->size, &n))
     return el_error();
-  if (n > 1024) {
-    el_err(c.e, el_arg_loc(c, 1), "E062", "unstack of %lld parts", (long long)n);
-    return el_error();
-  }
+  if (n > 1024)
+    return el_fail(c.e, el_arg_loc(c, 1), "E062", "unstack of %lld parts", (long long)n);
   el_val *items = LM_NEW_N(c.e->a, el_val, n);
   for (int64_t i = 0; i < n; i++)
     items[i] = emit_slice(c, &x, from, NULL, i, 1);
@@ -455,20 +430,16 @@ el_val p_stack(el_call_site c) {
   el_axis *axis, *anchor = NULL;
   if (!n)
     return el_error();
-  if (!a || a->kind != ARG_POS || a->expr->kind != EX_NAME) {
-    el_err(c.e, c.x->loc, "E040", "stack takes the name of the new axis");
-    return el_error();
-  }
+  if (!a || a->kind != ARG_POS || a->expr->kind != EX_NAME)
+    return el_fail(c.e, c.x->loc, "E040", "stack takes the name of the new axis");
   if (!(axis = el_axis_new_or_known(c, a->expr->text, lm_size_number(c.e->a, n), a->loc)) ||
       (before && !el_one_axis(c, before->expr, &anchor)))
     return el_error();
   const el_axes *base = &xs[0].axes;
   for (uint32_t i = 1; i < n; i++)
-    if (xs[i].axes.n != base->n || !el_axes_subset(&xs[i].axes, base)) {
-      el_err(c.e, el_arg_loc(c, 0), "E031", "stack of %s and %s", el_show(c.e, &xs[0]),
-             el_show(c.e, &xs[i]));
-      return el_error();
-    }
+    if (xs[i].axes.n != base->n || !el_axes_subset(&xs[i].axes, base))
+      return el_fail(c.e, el_arg_loc(c, 0), "E031", "stack of %s and %s", el_show(c.e, &xs[0]),
+                     el_show(c.e, &xs[i]));
   if (anchor && el_lacks(c, &xs[0], anchor, before->loc))
     return el_error();
   uint32_t at = anchor ? (uint32_t)el_axes_find(base, anchor) : base->n;
@@ -500,10 +471,8 @@ el_val p_concat(el_call_site c) {
   el_axes src = {0}, now = {0};
   if (!a || !el_arg_axes(c, a->expr, &src))
     return el_error();
-  if (src.n != n || a->to->kind != EX_NAME) {
-    el_err(c.e, a->loc, "E064", "concat of %u tensors takes %u axes -> one", n, n);
-    return el_error();
-  }
+  if (src.n != n || a->to->kind != EX_NAME)
+    return el_fail(c.e, a->loc, "E064", "concat of %u tensors takes %u axes -> one", n, n);
   lm_size total = {0};
   for (uint32_t i = 0; i < n; i++) {
     if (el_lacks(c, &xs[i], src.v[i], a->loc) || el_moves_positions(c, src.v[i], a->loc))
@@ -527,11 +496,9 @@ el_val p_concat(el_call_site c) {
     el_axes own = {0};
     el_axes_push(c.e, &own, src.v[i]);
     el_axes want = el_spliced(c, &xs[0].axes, at, 1, &own);
-    if (want.n != xs[i].axes.n || !el_axes_subset(&want, &xs[i].axes)) {
-      el_err(c.e, el_arg_loc(c, 0), "E031", "concat of %s and %s", el_show(c.e, &xs[0]),
-             el_show(c.e, &xs[i]));
-      return el_error();
-    }
+    if (want.n != xs[i].axes.n || !el_axes_subset(&want, &xs[i].axes))
+      return el_fail(c.e, el_arg_loc(c, 0), "E031", "concat of %s and %s", el_show(c.e, &xs[0]),
+                     el_show(c.e, &xs[i]));
     if (!c.e->m)
       continue;
     in[i] = el_in_order(c, xs[i].kind, &want, xs[i].v).v;

@@ -114,7 +114,7 @@ void el_note_value(lm_elab *e, lm_diag *d, const el_val *v) {
 
 // What goes wrong inside a function of the library is told at the call of it that the user wrote;
 // else `at`.
-static lm_loc users_place(const lm_elab *e, lm_loc at) {
+static lm_loc user_location(const lm_elab *e, lm_loc at) {
   lm_loc call = at;
   for (const el_frame *f = e->frame;
        f && f->file && f->file->is_std && f->file->tree->source == call.file; f = f->up)
@@ -123,25 +123,46 @@ static lm_loc users_place(const lm_elab *e, lm_loc at) {
   return call;
 }
 
-lm_diag *el_err(lm_elab *e, lm_loc at, const char *code, const char *fmt, ...) {
-  va_list ap;
-  va_start(ap, fmt);
+static lm_diag *report(lm_elab *e, lm_loc at, const char *code, const char *fmt, va_list ap) {
   lm_buf b = {0};
-  lm_buf_vprintf(&b, fmt, ap);
-  va_end(ap);
   lm_loc inside = at;
-  at = users_place(e, at);
+  lm_buf_vprintf(&b, fmt, ap);
+  at = user_location(e, at);
   lm_diag *d = lm_error(e->c, at, code, "%s", b.p);
   lm_buf_free(&b);
   if (inside.file != at.file)
     lm_diag_note(e->c, d, inside, "inside %s", e->frame->what);
   for (el_frame *f = e->frame; f && f->up && d->n_notes < 3; f = f->up) {
-    bool here = f->called_at.file == at.file &&
-                f->called_at.line == at.line; // an argument of the call is at fault
+    // an error in an argument of a call needs no note about the call on the same line
+    bool here = f->called_at.file == at.file && f->called_at.line == at.line;
     if (f->called_at.file && f->what && !here)
       lm_diag_note(e->c, d, f->called_at, "in %s", f->what);
   }
   return d;
+}
+
+lm_diag *el_err(lm_elab *e, lm_loc at, const char *code, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  lm_diag *d = report(e, at, code, fmt, ap);
+  va_end(ap);
+  return d;
+}
+
+el_val el_fail(lm_elab *e, lm_loc at, const char *code, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  report(e, at, code, fmt, ap);
+  va_end(ap);
+  return el_error();
+}
+
+bool el_reject(lm_elab *e, lm_loc at, const char *code, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  report(e, at, code, fmt, ap);
+  va_end(ap);
+  return false;
 }
 
 // ---- axes

@@ -39,10 +39,8 @@ static bool list_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
   lm_buf_puts(b, "[");
   for (uint32_t i = 0; i < x->n_args; i++) {
     lm_buf_puts(b, i ? ", " : "");
-    if (x->args[i].kind != ARG_POS || depth == DEPTH) {
-      el_err(e, x->args[i].loc, "E0C4", "a list of a config holds plain values");
-      return false;
-    }
+    if (x->args[i].kind != ARG_POS || depth == DEPTH)
+      return el_reject(e, x->args[i].loc, "E0C4", "a list of a config holds plain values");
     if (!value_print(e, x->args[i].expr, depth + 1, b))
       return false;
   }

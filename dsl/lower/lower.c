@@ -118,9 +118,8 @@ el_val lm_lower_logits(lm_elab *e, el_inst *model, const el_val *tok_pos_seg) {
                 r.axes.v[1] == places->v[1] && (r.kind == K_REAL || r.kind == K_F32);
   if (shaped)
     return r;
-  el_err(e, where, "E0A2", "a model's apply returns the logits, real[b, t, vocab]; got %s",
-         el_show(e, &r));
-  return el_error();
+  return el_fail(e, where, "E0A2", "a model's apply returns the logits, real[b, t, vocab]; got %s",
+                 el_show(e, &r));
 }
 
 // Parameters of `loss` behind the batch would be further columns of the data.

@@ -107,10 +107,9 @@ static el_val schedule(lm_elab *e, const lm_recipe *r, el_val step, el_val run) 
   if (!r->schedule.name || !r->schedule.target.decl)
     return el_whole(e, 1);
   const ast_decl *d = r->schedule.target.decl;
-  if (d->kind != DC_FN || d->sig.n_params < 2) {
-    el_err(e, r->schedule.loc, "E0B2", "a schedule is an fn (step: f32, run: f32, …) -> f32");
-    return el_error();
-  }
+  if (d->kind != DC_FN || d->sig.n_params < 2)
+    return el_fail(e, r->schedule.loc, "E0B2",
+                   "a schedule is an fn (step: f32, run: f32, …) -> f32");
   ast_expr *call = LM_NEW(e->a, ast_expr);
   ast_expr *name = LM_NEW(e->a, ast_expr);
   *name = (ast_expr){.kind = EX_NAME, .text = d->name.text, .loc = r->schedule.loc};
@@ -130,10 +129,9 @@ static el_val schedule(lm_elab *e, const lm_recipe *r, el_val step, el_val run) 
   e->frame->file = r->schedule.target.file;
   el_val v = el_eval(e, call);
   e->frame->file = was;
-  if (v.k != V_ERROR && v.k != V_NUM && (v.k != V_TENSOR || v.axes.n)) {
-    el_err(e, r->schedule.loc, "E0B2", "the schedule gives %s, not a number", el_show(e, &v));
-    return el_error();
-  }
+  if (v.k != V_ERROR && v.k != V_NUM && (v.k != V_TENSOR || v.axes.n))
+    return el_fail(e, r->schedule.loc, "E0B2", "the schedule gives %s, not a number",
+                   el_show(e, &v));
   return v;
 }
 
@@ -158,10 +156,8 @@ static el_val choose_number(lm_elab *e, const el_val *options, int n, lm_value *
 
 static el_val choose_by_block(lm_elab *e, const el_val *options, int n, lm_value *group,
                               const el_axes *blk, lm_loc at) {
-  if (options[0].k == V_BOOL) {
-    el_err(e, at, "E073", "a condition of an optimizer is the same for all groups");
-    return el_error();
-  }
+  if (options[0].k == V_BOOL)
+    return el_fail(e, at, "E073", "a condition of an optimizer is the same for all groups");
   if (options[0].k != V_TUPLE)
     return choose_number(e, options, n, group, blk, at);
   el_val all = el_tuple(e, options[0].items, options[0].n);

@@ -105,11 +105,9 @@ static bool check_stranger(lm_elab *e, const ast_decl *d, const ast_member *m) {
       [MB_DIM] = "dim", [MB_PARAM] = "param", [MB_SUB] = "sub", [MB_MAP] = "map"};
   bool method = m->kind == MB_METHOD;
   const char *what = method ? m->names.v[0].text : keywords[m->kind];
-  if (method && !strcmp(what, "eval")) {
-    el_err(e, m->loc, "E900",
-           "`eval` of an optimizer (other weights in evaluations) is not available yet");
-    return false;
-  }
+  if (method && !strcmp(what, "eval"))
+    return el_reject(e, m->loc, "E900",
+                     "`eval` of an optimizer (other weights in evaluations) is not available yet");
   lm_diag *err =
       el_err(e, m->loc, "E0B7", "an optimizer has states and update; '%s' is neither", what);
   const char *near = method ? lm_nearest(what, (const char *[]){"update"}, 1) : NULL;
@@ -138,8 +136,7 @@ static bool is_incomplete(const ast_decl *d) {
 }
 
 static bool check_second_update(lm_elab *e, const ast_decl *d, const ast_member *m) {
-  el_err(e, m->loc, "E0B7", "optimizer %s has update twice", d->name.text);
-  return false;
+  return el_reject(e, m->loc, "E0B7", "optimizer %s has update twice", d->name.text);
 }
 
 static bool check_member(lm_elab *e, const ast_decl *d, const ast_member *m,
@@ -204,10 +201,8 @@ static el_val over_elements(lm_elab *e, el_val v, const el_axes *axes, lm_loc at
   v = el_adapt(e, &v, K_F32, at);
   if (v.k == V_ERROR)
     return v;
-  if (v.k != V_TENSOR || v.kind != K_F32 || !el_axes_subset(&v.axes, axes)) {
-    el_err(e, at, "E0B5", "expected f32, got %s", el_show(e, &v));
-    return el_error();
-  }
+  if (v.k != V_TENSOR || v.kind != K_F32 || !el_axes_subset(&v.axes, axes))
+    return el_fail(e, at, "E0B5", "expected f32, got %s", el_show(e, &v));
   return el_tensor(K_F32, axes,
                    v.v ? lm_emit_expand(&e->b, v.v, el_ir_type(e, K_F32, axes)) : NULL);
 }
