@@ -26,11 +26,15 @@ typedef struct {
 
 bool el_type_is(const ast_type *t, const char *name);
 bool el_type_check(lm_elab *e, const ast_type *t); // whether its form is sound; else it is reported
-bool el_is_duration(const ast_type *t);            // the type `steps`, of parameters alone
+const char *el_type_text(lm_elab *e, const ast_type *t); // "real[b, t, d]"
+bool el_is_duration(const ast_type *t);                  // the type `steps`, of parameters alone
 el_row *el_row_find(lm_elab *e, lm_sym name);
 void el_row_bind(lm_elab *e, lm_sym name, el_axes axes);
 lm_sym el_dim_name(lm_elab *e, const ast_dim *d); // NULL: reported
 void el_known_axes(lm_elab *e, const el_val *v, el_axes *out);
+// unify.c: unifies argument i with its parameter and adapts numbers. False: reported.
+bool el_unify_param(lm_elab *e, el_invocation *v, uint32_t i, bool is_fn);
+el_axis *el_mapped(const el_mapping *m, el_axis *a); // what the call maps a to; a if nothing
 // The returned value against the declared type; adapts numbers.
 el_val el_check_result(lm_elab *e, const ast_type *t, el_val v, const char *what);
 // Unifies the arguments, runs the body, maps the result back to the caller's axes.

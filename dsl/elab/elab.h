@@ -315,6 +315,8 @@ el_val el_invoke_fn(lm_elab *e, lm_decl_ref fn, const el_val *args, uint32_t n,
                     lm_loc at); // args: tensors, one a parameter
 el_kind el_kind_of_type(lm_elab *e, const ast_type *t, bool *out_ok);
 el_val el_lookup(lm_elab *e, lm_sym name, lm_loc at, bool report);
+// A parameter, dim or sub of the frame's instance.
+el_val el_lookup_member(lm_elab *e, lm_sym name, bool *out_found);
 void el_check_fn(lm_elab *e, const lm_file *file, ast_decl *d); // a definition that nothing reaches
 
 // ---- loops whose index decides something (unroll.c)

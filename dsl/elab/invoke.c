@@ -1,0 +1,247 @@
+// invoke.c - one call: a frame for the callee, unification of its arguments, its body, and its
+// result in terms of the caller's axes.
+#include "dsl/elab/call.h"
+
+enum {
+  MAX_CALL_DEPTH = 100
+};
+
+// Two axes of the arguments and the instance must not be one axis of the IR; those that are get a
+// fresh one.
+static void separate(lm_elab *e, el_invocation *v) {
+  if (!e->m)
+    return;
+  el_axes seen = {0};
+  if (e->frame->self)
+    for (el_axis_bind *b = e->frame->self->inst->axes; b; b = b->up)
+      if (b->axis->ir)
+        el_axes_push(e, &seen, b->axis);
+  for (uint32_t i = 0; i < v->sig->n_params; i++) {
+    const el_val *x = &v->args[i];
+    for (uint32_t k = 0; k < (x->k == V_TENSOR ? x->axes.n : 0); k++) {
+      el_axis *a = x->axes.v[k];
+      if (el_axes_has(&v->map.from, a) || el_axes_has(&seen, a))
+        continue;
+      bool clash = false;
+      for (uint32_t j = 0; j < seen.n; j++)
+        clash |= seen.v[j]->ir == el_axis_ir(e, a);
+      if (clash) {
+        el_axis *fresh = el_axis_again(e, a);
+        for (uint32_t j = 0; j < seen.n; j++)
+          el_axes_push(e, &e->frame->live, seen.v[j]);
+        el_axis_ir(e, fresh);
+        el_axes_push(e, &v->map.from, a);
+        el_axes_push(e, &v->map.to, fresh);
+        a = fresh;
+      }
+      el_axes_push(e, &seen, a);
+    }
+  }
+}
+
+static void remap_scope(lm_elab *e, el_invocation *v, el_axis_bind *axes_end, el_row *rows_end) {
+  for (el_axis_bind *b = e->frame->axes; b != axes_end; b = b->up)
+    b->axis = el_mapped(&v->map, b->axis);
+  for (el_row *r = e->frame->rows; r != rows_end; r = r->up) {
+    el_axes now = {0};
+    for (uint32_t i = 0; i < r->axes.n; i++)
+      el_axes_push(e, &now, el_mapped(&v->map, r->axes.v[i]));
+    r->axes = now;
+  }
+}
+
+static bool result_axes(lm_elab *e, const ast_type *t, el_axes *out) {
+  for (uint32_t i = 0; i < t->n_dims; i++) {
+    lm_sym name = el_dim_name(e, &t->dims[i]);
+    if (!name)
+      return false;
+    el_row *r = t->dims[i].row ? el_row_find(e, name) : NULL;
+    if (r) {
+      for (uint32_t k = 0; k < r->axes.n; k++)
+        el_axes_push(e, out, r->axes.v[k]);
+      continue;
+    }
+    el_axis *a = t->dims[i].row ? NULL : el_axis_lookup(e, name);
+    if (!a)
+      return el_reject(e, t->dims[i].loc, "E041", "no axis '%s' here", name);
+    el_axes_push(e, out, a);
+  }
+  return true;
+}
+
+static void report_no_tuple(lm_elab *e, const ast_type *t, const el_val *v, const char *what) {
+  lm_diag *d = el_err(e, v->loc.file ? v->loc : t->loc, "E074",
+                      "%s returns %s, declared as a tuple of %u", what, el_show(e, v), t->n_tuple);
+  lm_diag_note(e->c, d, t->loc, "declared here");
+  if (v->k == V_TENSOR)
+    lm_diag_help(e->c, d, "return one value for each: return (a, b)");
+}
+
+// The returned value against the declared type; adapts numbers.
+el_val el_check_result(lm_elab *e, const ast_type *t, el_val v, const char *what) {
+  if (!t || v.k == V_ERROR)
+    return v;
+  if (!t->name) {
+    if (v.k != V_TUPLE || v.n != t->n_tuple) {
+      report_no_tuple(e, t, &v, what);
+      return el_error();
+    }
+    for (uint32_t i = 0; i < v.n; i++)
+      v.items[i] = el_check_result(e, t->tuple[i], v.items[i], what);
+    return v;
+  }
+  bool ok;
+  el_kind kind = el_kind_of_type(e, t, &ok);
+  if (!ok)
+    return el_error();
+  lm_loc at = v.loc.file ? v.loc : t->loc;
+  if ((v.k == V_NUM || (v.k == V_TENSOR && v.kind == K_NUM && !v.axes.n)) && !t->n_dims)
+    return v;
+  if (v.k == V_NUM || (v.k == V_TENSOR && v.kind == K_NUM))
+    v = el_adapt(e, &v, kind, at);
+  el_axes want = {0};
+  if (v.k == V_ERROR || !result_axes(e, t, &want))
+    return el_error();
+  if (v.k == V_TENSOR && v.kind == kind && el_axes_same(&v.axes, &want))
+    return v;
+  el_val declared = el_tensor(kind, &want, NULL);
+  lm_diag *d = el_err(e, at, "E074", "%s returns %s, declared %s", what, el_show(e, &v),
+                      el_show(e, &declared));
+  lm_diag_note(e->c, d, t->loc, "declared here");
+  if (v.k == V_TENSOR && v.kind == kind && v.axes.n && !want.n)
+    lm_diag_help(e->c, d, "sum it over all its axes: sum(...)");
+  if (v.k == V_TENSOR && v.kind == kind && v.axes.n == want.n && el_axes_subset(&v.axes, &want))
+    lm_diag_help(e->c, d, "the order differs: permute(x, %s)", el_show_axes(e, &want));
+  return el_error();
+}
+
+// Axes that the callee made come out under their names; the caller's axis of that name is the same
+// axis.
+static el_val import_result(lm_elab *e, el_val r, const el_axes *known, lm_loc at) {
+  if (r.k == V_TUPLE)
+    for (uint32_t i = 0; i < r.n; i++)
+      r.items[i] = import_result(e, r.items[i], known, at);
+  if (r.k != V_TENSOR)
+    return r;
+  el_axes from = {0}, to = {0};
+  for (uint32_t i = 0; i < r.axes.n; i++) {
+    el_axis *a = r.axes.v[i];
+    el_axis *mine = el_axis_lookup(e, a->name);
+    if (el_axes_has(known, a) || mine == a)
+      continue;
+    if (mine && !lm_size_equal(mine->size, a->size)) {
+      el_val x = el_sized(mine->size);
+      el_val y = el_sized(a->size);
+      return el_fail(e, at, "E075", "the result has an axis '%s' of %s, which is %s here", a->name,
+                     el_show(e, &y), el_show(e, &x));
+    }
+    if (!mine) {
+      bool clash = false;
+      for (uint32_t k = 0; e->m && k < e->frame->live.n; k++)
+        clash |= e->frame->live.v[k]->ir && e->frame->live.v[k]->ir == el_axis_ir(e, a);
+      mine = clash ? el_axis_again(e, a) : a;
+      el_axis_bind_name(e, a->name, mine);
+    }
+    if (mine != a) {
+      el_axes_push(e, &from, a);
+      el_axes_push(e, &to, mine);
+    }
+  }
+  el_val out = el_rename(e, &r, &from, &to);
+  for (uint32_t i = 0; i < out.axes.n; i++)
+    if (el_axes_find(&out.axes, out.axes.v[i]) < (int)i)
+      return el_fail(e, at, "E056", "axis '%s' twice in the result", out.axes.v[i]->name);
+  return out;
+}
+
+void el_known_axes(lm_elab *e, const el_val *v, el_axes *out) {
+  for (uint32_t i = 0; (v->k == V_TENSOR || v->k == V_AXES) && i < v->axes.n; i++)
+    if (!el_axes_has(out, v->axes.v[i]))
+      el_axes_push(e, out, v->axes.v[i]);
+  for (uint32_t i = 0; (v->k == V_TUPLE || v->k == V_RECORD) && i < v->n; i++)
+    el_known_axes(e, &v->items[i], out);
+}
+
+// Calls from the same function on down to this one, if it runs already: "g -> f -> g".
+static void report_depth(lm_elab *e, const el_invocation *v) {
+  const char *cycle = v->what;
+  const el_frame *f = e->frame;
+  for (; f && f->what && strcmp(f->what, v->what); f = f->up)
+    cycle = lm_arena_printf(e->a, "%s -> %s", f->what, cycle);
+  if (f && f->what)
+    el_err(e, v->at, "E076", "'%s' calls itself, and there is no recursion: %s -> %s", v->what,
+           v->what, cycle);
+  else
+    el_err(e, v->at, "E076", "calls nest more than %d deep", MAX_CALL_DEPTH);
+}
+
+el_val el_run_invocation(lm_elab *e, el_invocation *v, const lm_file *file, el_ref *self,
+                         const ast_body *body) {
+  el_frame frame = {.up = e->frame,
+                    .what = v->what,
+                    .called_at = v->at,
+                    .file = file,
+                    .self = self,
+                    .real = K_REAL};
+  el_frame *caller = e->frame;
+  bool is_fn = !self, ok = true;
+  el_axes known = {0};
+  for (uint32_t i = 0; i < v->sig->n_params; i++)
+    el_known_axes(e, &v->args[i], &known);
+  if (e->depth >= MAX_CALL_DEPTH) {
+    report_depth(e, v);
+    return el_error();
+  }
+  e->depth++;
+  e->frame = &frame;
+  if (self)
+    for (el_axis_bind *b = self->inst->axes; b; b = b->up)
+      el_axes_push(e, &frame.live, b->axis);
+  for (uint32_t i = 0; i < v->sig->n_params; i++) {
+    if (!v->given[i])
+      v->args[i] = el_eval(e, v->sig->params[i].init);
+    if (v->args[i].k == V_NUM || v->args[i].k == V_BOOL || v->args[i].k == V_STRING)
+      el_bind_name(e, v->sig->params[i].name.text, v->args[i], false);
+  }
+  for (uint32_t i = 0; i < v->sig->n_params;
+       i++) // an axis that is an argument goes by the parameter's name
+    if (v->args[i].k == V_AXES && v->args[i].axes.n == 1 && v->n_bound < LM_COUNT(v->bound)) {
+      v->bound_by[v->n_bound] = v->sig->params[i].name.text;
+      v->bound[v->n_bound++] = v->args[i].axes.v[0];
+      el_axis_bind_name(e, v->sig->params[i].name.text, v->args[i].axes.v[0]);
+    }
+  bool poisoned = false; // an argument is an error already; the others may still misfit
+  for (uint32_t i = 0; i < v->sig->n_params && ok; i++) { // what follows a misfit is no news
+    bool error = v->args[i].k == V_ERROR;
+    poisoned |= error;
+    if (!error)
+      ok = el_unify_param(e, v, i, is_fn);
+  }
+  el_val r = el_error();
+  if (ok && !poisoned) {
+    separate(e, v);
+    remap_scope(e, v, NULL, NULL);
+    frame.real = is_fn && v->real_set ? v->real : K_REAL;
+    for (uint32_t i = 0; i < v->sig->n_params; i++) {
+      el_val x = el_rename(e, &v->args[i], &v->map.from, &v->map.to);
+      x.name = v->sig->params[i].name.text;
+      x.loc = v->sig->params[i].name.loc;
+      el_live(e, &x);
+      el_bind_name(e, v->sig->params[i].name.text, x, false);
+    }
+    bool holds = el_where_check_all(e, &(el_where){v->sig, v->what, v->at, v->locs});
+    uint8_t keep = self ? el_remat_enter(e, self) : e->b.keep;
+    if (holds)
+      el_run(e, body);
+    v->ran = holds;
+    e->b.keep = keep;
+    r = frame.has_result ? el_check_result(e, v->sig->ret, frame.result, v->what) : el_error();
+    if (holds && !frame.has_result && e->budget)
+      el_err(e, body->close.file ? body->close : v->at, "E077", "%s returns nothing", v->what);
+    r = el_rename(e, &r, &v->map.to, &v->map.from);
+  }
+  e->depth--;
+  e->frame = caller;
+  r.name = NULL;
+  return import_result(e, r, &known, v->at);
+}

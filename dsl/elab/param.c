@@ -1,0 +1,179 @@
+// param.c - parameters of an instance: their types, initial values and globals of the module.
+#include "dsl/elab/inst.h"
+#include <string.h>
+
+// ---- parameters
+lm_sym el_inst_path(lm_elab *e, const el_inst *inst, lm_sym name) {
+  const char *out = "";
+  size_t done = 0;
+  for (int k = 0; k < inst->n_stack; k++) {
+    size_t n = strlen(inst->stack_name[k]);
+    out = lm_arena_printf(e->a, "%s%.*s.%lld", out, (int)(n - done), inst->path + done,
+                          (long long)inst->place[k]);
+    done = n;
+  }
+  return LM_SYM(e->c, lm_arena_printf(e->a, "%s%s%s%s", out, inst->path + done,
+                                      inst->path[0] && name[0] ? "." : "", name));
+}
+
+static lm_init initialiser(lm_elab *e, el_inst *inst, const ast_expr *x) {
+  static const struct {
+    const char *name;
+    lm_init_kind kind;
+    uint32_t n;
+  } table[] = {{"zeros", LM_INIT_ZEROS, 0},
+               {"ones", LM_INIT_ONES, 0},
+               {"const", LM_INIT_CONST, 1},
+               {"normal", LM_INIT_NORMAL, 1},
+               {"uniform", LM_INIT_UNIFORM, 2}};
+  const char *names[LM_COUNT(table)];
+  bool call = x->kind == EX_CALL && x->a->kind == EX_NAME;
+  lm_sym name = call ? x->a->text : x->kind == EX_NAME ? x->text : NULL;
+  for (size_t i = 0; i < LM_COUNT(table); i++) {
+    names[i] = table[i].name;
+    if (!name || strcmp(name, table[i].name))
+      continue;
+    uint32_t n = call ? x->n_args : 0;
+    if (n != table[i].n) {
+      el_err(e, x->loc, "E084", "%s takes %u argument%s", name, table[i].n,
+             table[i].n == 1 ? "" : "s");
+      return (lm_init){0};
+    }
+    double v[2] = {0};
+    for (uint32_t k = 0; k < n; k++) {
+      el_val a = x->args[k].expr ? el_inst_eval(e, inst, x->args[k].expr) : el_error();
+      if (!el_number_value(&a, &v[k]) && a.k != V_ERROR && (a.k != V_NUM || e->m))
+        el_err(e, x->args[k].loc, "E084", "%s takes numbers, got %s", name, el_show(e, &a));
+    }
+    if (table[i].kind == LM_INIT_NORMAL && v[0] < 0)
+      el_err(e, x->loc, "E084", "normal takes a standard deviation of 0 or more, got %g", v[0]);
+    return (lm_init){table[i].kind, v[0], v[1]};
+  }
+  lm_diag *d = el_err(e, x->loc, "E084",
+                      name ? "unknown initialiser '%s'" : "expected an initialiser", name);
+  const char *near = name ? lm_nearest(name, names, (int)LM_COUNT(table)) : NULL;
+  lm_diag_help(e->c, d,
+               near ? "did you mean '%s'?" : "normal(std), uniform(a, b), zeros, ones or const(c)",
+               near);
+  return (lm_init){0};
+}
+
+static void register_param(lm_elab *e, el_inst *inst, el_param *p, lm_init init) {
+  lm_axis axes[LM_RANK];
+  int rank = 0;
+  int64_t n_paths = 1, index = 0;
+  if (inst->n_stack + p->axes.n > LM_RANK) {
+    el_err(e, p->loc, "E057", "more than %d axes with its repetitions", LM_RANK);
+    return;
+  }
+  for (int k = 0; k < inst->n_stack; k++) {
+    lm_sym name = LM_SYM(e->c, lm_arena_printf(e->a, "stack.%s", inst->stack_name[k]));
+    axes[rank] = lm_axis_find(e->m, name);
+    if (!axes[rank])
+      axes[rank] = lm_axis_add(e->m, name, inst->stack[k], 0);
+    rank++;
+    n_paths *= inst->stack[k];
+    index = index * inst->stack[k] + inst->place[k];
+  }
+  el_frame frame = {.up = e->frame}, *was = e->frame;
+  e->frame = &frame; // names of the axes avoid each other alone
+  for (el_axis_bind *b = inst->axes; b; b = b->up)
+    el_axes_push(e, &frame.live, b->axis);
+  for (uint32_t k = 0; k < p->axes.n; k++)
+    axes[rank++] = el_axis_ir(e, p->axes.v[k]);
+  e->frame = was;
+  lm_type type = lm_type_make(LM_F32, axes, rank);
+  if (!el_size_check(e, type, p->loc))
+    return;
+  lm_global *g = lm_global_find(e->m, p->global);
+  if (!g) {
+    el_count_check(e, e->m->n_globals, "parameters", p->loc);
+    g = lm_global_add(e->m, LM_GLOBAL_PARAM, p->global, type, inst->n_stack);
+    g->n_paths = n_paths;
+    g->paths = LM_NEW_N(e->a, lm_sym, n_paths);
+    g->init = LM_NEW_N(e->a, lm_init, n_paths);
+    g->loc = p->loc;
+  } else if (!lm_type_equal(g->type, type)) {
+    lm_diag *d = el_err(e, inst->at, "E085",
+                        "parameter '%s' would change its shape along the repetition", p->global);
+    lm_diag_note(e->c, d, p->loc, "declared here");
+    return;
+  }
+  g->paths[index] = el_inst_path(e, inst, p->name);
+  g->init[index] = init;
+}
+
+void el_inst_add_params(lm_elab *e, el_inst *inst, const ast_member *m) {
+  el_ref self = el_inst_ref(inst);
+  el_frame frame = {.up = e->frame,
+                    .what = inst->decl->name.text,
+                    .called_at = inst->at,
+                    .file = inst->file,
+                    .self = &self,
+                    .real = K_REAL},
+           *was = e->frame;
+  e->frame = &frame;
+  el_axes axes = {0};
+  bool ok;
+  el_kind kind = el_kind_of_type(e, m->type, &ok);
+  if (ok && kind != K_REAL && kind != K_F32) {
+    el_err(e, m->type->loc, "E086", "a param is real or f32, not %s", el_kind_name(kind));
+    ok = false;
+  }
+  for (uint32_t i = 0; i < m->type->n_dims; i++) {
+    const ast_dim *d = &m->type->dims[i];
+    if (d->row || d->expr->kind != EX_NAME) {
+      lm_diag *g = el_err(e, d->loc, "E071", "an axis needs a name here");
+      lm_diag_help(e->c, g, "declare it first: dim three = 3");
+      ok = false;
+      continue;
+    }
+    if (!el_axis_list(e, d->expr, &axes))
+      ok = false;
+  }
+  for (uint32_t i = 0; i < axes.n; i++)
+    if (el_axes_find(&axes, axes.v[i]) < (int)i) {
+      el_err(e, ok ? m->type->dims[i].loc : m->type->loc, "E056", "axis '%s' twice in one tensor",
+             axes.v[i]->name);
+      ok = false;
+    }
+  e->frame = was;
+  lm_init init = initialiser(e, inst, m->init);
+  for (uint32_t i = 0; i < m->names.n; i++) {
+    const ast_name *n = &m->names.v[i];
+    el_param p = {.name = n->text, .axes = axes, .kind = kind, .loc = n->loc};
+    p.global = LM_SYM(
+        e->c, lm_arena_printf(e->a, "%s%s%s", inst->path, inst->path[0] ? "." : "", n->text));
+    if (!ok) {
+      el_inst_bind(e, inst, n->text, el_error());
+      continue;
+    }
+    LM_PUSH(e->a, inst->params, inst->n_params, inst->cap_params) = p;
+    if (e->m)
+      register_param(e, inst, &inst->params[inst->n_params - 1], init);
+  }
+}
+
+el_val el_param_value(lm_elab *e, const el_ref *ref, el_param *p) {
+  el_val v = el_tensor(p->kind, &p->axes, NULL);
+  v.name = p->name;
+  v.loc = p->loc;
+  el_live(e, &v);
+  if (!e->m)
+    return v;
+  if (!lm_global_find(e->m, p->global))
+    return el_error(); // refused where it was declared
+  if (e->in_library)
+    e->library_failed = true;
+  lm_attr attr = {.sym = p->global};
+  lm_value *in[4];
+  for (int k = 0; k < ref->n; k++) {
+    in[k] =
+        ref->at[k].loop ? ref->at[k].loop : lm_emit_const(&e->b, lm_type_make(LM_INT, NULL, 0), 0);
+    attr.imm[attr.n_imm++] = ref->at[k].first;
+    attr.imm[attr.n_imm++] = ref->at[k].step;
+  }
+  v.v = lm_emit_cast(&e->b, lm_emit(&e->b, LM_OP_PARAM, in, (uint32_t)ref->n, &attr, NULL),
+                     el_dtype(e, p->kind));
+  return v;
+}

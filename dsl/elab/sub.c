@@ -1,0 +1,243 @@
+// sub.c - sub-blocks of an instance, single and repeated.
+//
+// Every element of `sub xs[i < n]` is instantiated with its own arguments, and all elements share
+// one set of stacked parameters. A loop over them becomes one loop per segment of elements with
+// equal structure (el_insts_segment); an iteration may run several elements, as for `i mod 2 == 0`.
+// An argument that takes more than MAX_VARIANTS values is computed from the loop index instead, so
+// that it does not split the loop.
+#include "dsl/elab/inst.h"
+#include <string.h>
+
+enum {
+  MAX_REPEATS = 1 << 16,
+  MAX_VARIANTS = 4,
+  MAX_PERIOD = 8
+};
+
+// ---- subs
+// `if c then A(…) else B(…)`: the branch that the condition takes, which must be known here.
+static const ast_expr *chosen_call(lm_elab *e, const ast_expr *x) {
+  while (x->kind == EX_IF) {
+    el_val c = el_eval(e, x->c);
+    if (c.k != V_BOOL || !c.known) {
+      if (c.k != V_ERROR)
+        el_err(e, x->c->loc, "E08B", "the condition of a sub is decided at compile time, got %s",
+               el_show(e, &c));
+      return NULL;
+    }
+    x = c.num != 0 ? x->a : x->b;
+  }
+  return x;
+}
+
+static el_inst *make_element(lm_elab *e, el_inst *inst, const ast_member *m, int64_t i, int64_t n,
+                             lm_sym path) {
+  el_inst_site where = {.owner = inst, .path = path, .n_stack = inst->n_stack};
+  memcpy(where.stack, inst->stack, sizeof where.stack);
+  memcpy(where.place, inst->place, sizeof where.place);
+  memcpy(where.stack_name, inst->stack_name, sizeof where.stack_name);
+  el_ref self = el_inst_ref(inst);
+  el_frame frame = {.up = e->frame,
+                    .what = inst->decl->name.text,
+                    .called_at = inst->at,
+                    .file = inst->file,
+                    .self = &self,
+                    .real = K_REAL},
+           *was = e->frame;
+  e->frame = &frame;
+  if (m->count) {
+    where.stack[where.n_stack] = n;
+    where.place[where.n_stack] = i;
+    where.stack_name[where.n_stack++] = path;
+    el_bind_name(e, m->index.text,
+                 e->m ? el_whole(e, i) : el_sized(lm_size_dim(e->a, m->index.text)), false);
+  }
+  const ast_expr *call = m->count ? m->init : chosen_call(e, m->init);
+  el_inst *made = call ? el_inst_make(e, call, inst->file, &where) : NULL;
+  e->frame = was;
+  return made;
+}
+
+static bool same_value(const el_val *x, const el_val *y) {
+  if (x->k != y->k)
+    return false;
+  if (x->k == V_NUM)
+    return x->known && y->known ? x->num == y->num : !x->known && !y->known;
+  return x->k == V_BOOL ? x->num == y->num : x->k == V_STRING ? x->text == y->text : true;
+}
+
+// Which arguments take too many values to make loops of their own.
+static void find_following(lm_elab *e, el_insts *xs) {
+  const ast_sig *sig = &xs->of[0]->decl->sig;
+  xs->follows = LM_NEW_N(e->a, bool, sig->n_params + 1);
+  for (uint32_t k = 0; k < sig->n_params; k++) {
+    el_val seen[MAX_VARIANTS];
+    int n = 0;
+    for (int64_t i = 0; i < xs->n && !xs->follows[k]; i++) {
+      el_val v = el_inst_value(xs->of[i], sig->params[k].name.text);
+      int j = 0;
+      while (j < n && !same_value(&seen[j], &v))
+        j++;
+      if (j < n || v.k != V_NUM)
+        continue;
+      if (n == MAX_VARIANTS)
+        xs->follows[k] = true;
+      else
+        seen[n++] = v;
+    }
+  }
+}
+
+void el_inst_add_sub(lm_elab *e, el_inst *inst, const ast_member *m) {
+  lm_sym name = m->names.v[0].text;
+  lm_sym path =
+      LM_SYM(e->c, lm_arena_printf(e->a, "%s%s%s", inst->path, inst->path[0] ? "." : "", name));
+  struct el_sub sub = {.name = name, .loc = m->loc};
+  if (m->from)
+    el_err(e, m->from->loc, "E900", "`sub … from` is not available yet");
+  if (!m->count) {
+    sub.one = make_element(e, inst, m, 0, 0, path);
+  } else {
+    el_val count = el_inst_eval(e, inst, m->count);
+    int64_t n = 1;
+    if (count.k != V_NUM || (count.known && (!count.has_size || !lm_size_whole(count.size, &n) ||
+                                             n < 1 || n > MAX_REPEATS))) {
+      if (count.k != V_ERROR)
+        el_err(e, m->count->loc, "E087", "a repetition takes a whole number from 1 to %d, got %s",
+               MAX_REPEATS, el_show(e, &count));
+      n = 0;
+    }
+    int64_t all = n;
+    for (int k = 0; k < inst->n_stack && all <= MAX_REPEATS; k++)
+      all *= inst->stack[k];
+    if (all > MAX_REPEATS) {
+      el_err(e, m->loc, "E087", "repetitions make more than %d places of '%s'", MAX_REPEATS, path);
+      n = 0;
+    }
+    if (inst->n_stack == 4) {
+      el_err(e, m->loc, "E027", "repetitions nest more than 4 deep");
+      n = 0;
+    }
+    if (!e->m && n > 1)
+      n = 1;
+    el_insts *xs = n ? LM_NEW(e->a, el_insts) : NULL;
+    if (xs)
+      *xs = (el_insts){
+          .n = n, .of = LM_NEW_N(e->a, el_inst *, n), .index = m->index.text, .member = m};
+    for (int64_t i = 0; xs && i < n; i++)
+      if (!(xs->of[i] = make_element(e, inst, m, i, n, path)))
+        xs = NULL;
+    if (xs)
+      find_following(e, xs);
+    sub.many = xs;
+  }
+  LM_PUSH(e->a, inst->subs, inst->n_subs, inst->cap_subs) = sub;
+}
+
+// ---- arguments that follow an index
+// Whether a size of the declaration depends on its parameter: a dim or a count.
+static bool shapes_by(const ast_decl *d, lm_sym name) {
+  el_bind one = {.name = name};
+  for (uint32_t i = 0; i < d->members.n; i++) {
+    const ast_member *m = d->members.v[i];
+    if (m->count && el_mentions(m->count, &one))
+      return true;
+    for (uint32_t k = 0; m->kind == MB_DIM && k < m->exprs.n; k++)
+      if (el_mentions(m->exprs.v[k], &one))
+        return true;
+  }
+  return false;
+}
+
+// Parameters of ref's instance whose arguments (or defaults) follow the index of its own repetition
+// or of one around it are computed from the loops' indices: they go to ref->over.
+static void bind_following(lm_elab *e, const el_ref *owner, const el_insts *xs, const el_val *index,
+                           el_ref *ref) {
+  const ast_sig *sig = &ref->inst->decl->sig;
+  for (uint32_t k = 0; k < sig->n_params; k++) {
+    const ast_expr *x = el_argument(ref->inst->call->args, ref->inst->call->n_args, sig, k);
+    bool given = x;
+    el_ref self = given ? *owner : *ref;
+    if (!given)
+      x = sig->params[k].init;
+    if (!(xs && xs->follows[k]) && !el_mentions(x, self.over))
+      continue;
+    el_frame frame = {.up = e->frame, .file = self.inst->file, .self = &self, .real = K_REAL},
+             *was = e->frame;
+    e->frame = &frame;
+    if (given && xs)
+      el_bind_name(e, xs->index, *index, false);
+    el_bind *b = LM_NEW(e->a, el_bind);
+    *b = (el_bind){.name = sig->params[k].name.text, .val = el_eval(e, x), .up = ref->over};
+    e->frame = was;
+    ref->over = b;
+    if (shapes_by(ref->inst->decl, b->name))
+      el_decide(e, &b->val);
+  }
+}
+
+el_ref el_ref_sub(lm_elab *e, const el_ref *owner, el_inst *sub) {
+  el_ref ref = *owner;
+  ref.inst = sub;
+  ref.over = NULL;
+  if (owner->over)
+    bind_following(e, owner, NULL, NULL, &ref);
+  return ref;
+}
+
+// ---- loops over repeated subs
+static bool same_structure(const el_insts *xs, int64_t i, int64_t j) {
+  const ast_sig *sig = &xs->of[0]->decl->sig;
+  for (uint32_t k = 0; k < sig->n_params; k++) {
+    el_val x = el_inst_value(xs->of[i], sig->params[k].name.text);
+    el_val y = el_inst_value(xs->of[j], sig->params[k].name.text);
+    if (!xs->follows[k] && !same_value(&x, &y))
+      return false;
+  }
+  return true;
+}
+
+int64_t el_insts_segment(lm_elab *e, const el_insts *xs, int64_t first, int *out_period) {
+  int64_t best = 0;
+  for (int q = 1; q <= MAX_PERIOD && first + q <= xs->n; q++) {
+    int64_t end = first + q;
+    while (end < xs->n && same_structure(xs, end, end - q))
+      end++;
+    int64_t count = (end - first) / q;
+    if (count * q > best && (q == 1 || count > 1 || end == xs->n)) {
+      best = count * q;
+      *out_period = q;
+    }
+  }
+  return best / *out_period;
+}
+
+el_val el_index_value(lm_elab *e, const el_index *at) {
+  el_axes none = {0};
+  if (!e->m)
+    return el_unknown_number();
+  if (!at->loop)
+    return el_whole(e, at->first);
+  lm_builder *b = &e->b;
+  lm_type f64 = lm_type_make(LM_F64, NULL, 0);
+  lm_value *v = lm_emit_cast(b, at->loop, LM_F64);
+  if (at->step != 1)
+    v = lm_emit2(b, LM_OP_MUL, v, lm_emit_const(b, f64, (double)at->step));
+  if (at->first != 0)
+    v = lm_emit2(b, LM_OP_ADD, v, lm_emit_const(b, f64, (double)at->first));
+  return el_tensor(K_NUM, &none, v);
+}
+
+el_val el_insts_at(lm_elab *e, const el_val *insts, const el_index *at) {
+  const el_insts *xs = insts->insts;
+  el_val v = {.k = V_INST, .ref = insts->ref};
+  v.ref.inst = xs->of[at->first < xs->n ? at->first : 0];
+  v.ref.over = NULL;
+  if (v.ref.n < 4)
+    v.ref.at[v.ref.n++] = *at;
+  if (!e->m || (!at->loop && !insts->ref.over))
+    return v;
+  el_val index = el_index_value(e, at);
+  bind_following(e, &insts->ref, xs, &index, &v.ref);
+  return v;
+}

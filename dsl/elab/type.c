@@ -1,0 +1,94 @@
+// type.c - types of signatures: their form, their kinds of numbers, and row variables.
+#include "dsl/elab/call.h"
+#include <string.h>
+
+bool el_type_is(const ast_type *t, const char *name) {
+  return t && t->name && strcmp(t->name, name) == 0;
+}
+
+static bool same_axis(const ast_dim *a, const ast_dim *b) {
+  return !a->row && !b->row && a->expr->kind == EX_NAME && b->expr->kind == EX_NAME &&
+         a->expr->text == b->expr->text;
+}
+
+// Axis i of a type against those before it.
+static bool check_dim(lm_elab *e, const ast_type *t, uint32_t i) {
+  const ast_dim *d = &t->dims[i];
+  bool rows = false, twice = false;
+  for (uint32_t k = 0; k < i; k++) {
+    rows |= d->row && t->dims[k].row;
+    twice |= same_axis(d, &t->dims[k]);
+  }
+  if (rows)
+    el_err(e, d->loc, "E031", "a type has at most one row variable");
+  if (twice)
+    el_err(e, d->loc, "E056", "axis '%s' twice in one tensor", d->expr->text);
+  return !rows && !twice;
+}
+
+bool el_type_check(lm_elab *e, const ast_type *t) {
+  for (uint32_t i = 0; t && i < t->n_dims; i++)
+    if (!check_dim(e, t, i))
+      return false;
+  for (uint32_t i = 0; t && i < t->n_tuple; i++)
+    if (!el_type_check(e, t->tuple[i]))
+      return false;
+  return true;
+}
+
+bool el_is_duration(const ast_type *t) {
+  return el_type_is(t, "steps") && !t->has_dims;
+}
+
+el_kind el_kind_of_type(lm_elab *e, const ast_type *t, bool *out_ok) {
+  *out_ok = true;
+  if (el_type_is(t, "real"))
+    return e->frame->real;
+  if (el_type_is(t, "f32"))
+    return K_F32;
+  if (el_type_is(t, "int"))
+    return K_INT;
+  if (el_type_is(t, "bool"))
+    return K_BOOL;
+  *out_ok = false;
+  const char *names[] = {"real", "f32", "int", "bool", "axis", "Batch"};
+  lm_diag *d = el_err(e, t->loc, "E070", "unknown type '%s'", t->name ? t->name : "(…)");
+  const char *near = t->name ? lm_nearest(t->name, names, 6) : NULL;
+  if (near)
+    lm_diag_help(e->c, d, "did you mean '%s'?", near);
+  else
+    lm_diag_help(e->c, d, "types are real, f32, int, bool, axis and Batch");
+  return K_REAL;
+}
+
+el_row *el_row_find(lm_elab *e, lm_sym name) {
+  for (el_row *r = e->frame->rows; r; r = r->up)
+    if (r->name == name)
+      return r;
+  return NULL;
+}
+
+void el_row_bind(lm_elab *e, lm_sym name, el_axes axes) {
+  el_row *r = LM_NEW(e->a, el_row);
+  *r = (el_row){name, axes, e->frame->rows};
+  e->frame->rows = r;
+}
+
+lm_sym el_dim_name(lm_elab *e, const ast_dim *d) {
+  if (d->row)
+    return d->row;
+  if (d->expr->kind == EX_NAME)
+    return d->expr->text;
+  el_err(e, d->loc, "E071", "an axis needs a name here");
+  return NULL;
+}
+
+const char *el_type_text(lm_elab *e, const ast_type *t) {
+  const char *s = lm_arena_printf(e->a, "%s[", t->name);
+  for (uint32_t i = 0; i < t->n_dims; i++)
+    s = lm_arena_printf(e->a, "%s%s%s%s", s, i ? ", " : "", t->dims[i].row ? ".." : "",
+                        t->dims[i].row                     ? t->dims[i].row
+                        : t->dims[i].expr->kind == EX_NAME ? t->dims[i].expr->text
+                                                           : "…");
+  return lm_arena_printf(e->a, "%s]", s);
+}

@@ -1,0 +1,190 @@
+// unify.c - unification of the arguments of a call with the types of the parameters.
+//
+// Axes unify by position. A name of the signature that is not bound yet is bound to the caller's
+// axis. A name that is an axis of the instance keeps its meaning, and the caller's axis is renamed
+// to it for the duration of the call.
+#include "dsl/elab/call.h"
+
+static void misfit(lm_elab *e, el_invocation *v, uint32_t i, const ast_type *t, const el_val *x,
+                   const char *why) {
+  lm_diag *d = el_err(e, v->locs[i], "E031", "axis mismatch in the call of %s", v->what);
+  lm_diag_label(e->c, d, "%s", why);
+  lm_diag_note(e->c, d, v->sig->params[i].name.loc, "parameter %s: %s", v->sig->params[i].name.text,
+               el_type_text(e, t));
+  lm_diag_note(e->c, d, x->loc, "%s: %s", x->name ? x->name : "argument", el_show(e, x));
+}
+
+el_axis *el_mapped(const el_mapping *m, el_axis *a) {
+  int k = el_axes_find(&m->from, a);
+  return k < 0 ? a : m->to.v[k];
+}
+
+// Binds one name of the signature to one axis of the argument; false with a reason.
+static const char *bind_axis(lm_elab *e, el_invocation *v, lm_sym name, el_axis *actual) {
+  el_axis *a = el_mapped(&v->map, actual);
+  el_axis *have = el_axis_lookup(e, name);
+  if (have == a)
+    return NULL;
+  if (!have) {
+    if (v->n_bound < LM_COUNT(v->bound)) {
+      v->bound_by[v->n_bound] = name;
+      v->bound[v->n_bound++] = a;
+    }
+    el_axis_bind_name(e, name, a);
+    return NULL;
+  }
+  for (uint32_t k = 0; k < v->n_bound; k++)
+    if (v->bound_by[k] == name)
+      return lm_arena_printf(e->a, "'%s' is axis '%s' already, not %s'%s'", name, have->name,
+                             have->name == actual->name ? "another axis called " : "",
+                             actual->name);
+  if (!lm_size_equal(have->size, a->size) &&
+      (lm_size_is_const(have->size) == lm_size_is_const(a->size) || e->m)) {
+    el_val x = el_sized(have->size);
+    el_val y = el_sized(a->size);
+    return lm_arena_printf(e->a, "axis '%s' is %s here, got '%s' of %s", name, el_show(e, &x),
+                           actual->name, el_show(e, &y));
+  }
+  if (el_axes_has(&v->map.to, have))
+    return lm_arena_printf(e->a, "'%s' stands for another axis than '%s' already", name,
+                           actual->name);
+  if (a != actual)
+    return lm_arena_printf(e->a, "axis '%s' is both '%s' and '%s'", actual->name, a->name, name);
+  el_axes_push(e, &v->map.from, actual);
+  el_axes_push(e, &v->map.to, have);
+  return NULL;
+}
+
+static const char *unify(lm_elab *e, el_invocation *v, const ast_type *t, const el_axes *axes) {
+  int row = -1;
+  for (uint32_t i = 0; i < t->n_dims; i++) {
+    if (t->dims[i].row)
+      row = (int)i;
+  }
+  uint32_t fixed = t->n_dims - (row >= 0);
+  if (row < 0 ? axes->n != fixed : axes->n < fixed)
+    return lm_arena_printf(e->a, "expected %s%u axes, got %s", row < 0 ? "" : "at least ", fixed,
+                           el_show_axes(e, axes));
+  uint32_t extra = axes->n - fixed, k = 0;
+  for (uint32_t i = 0; i < t->n_dims; i++) {
+    if ((int)i != row) {
+      lm_sym name = el_dim_name(e, &t->dims[i]);
+      const char *why = name ? bind_axis(e, v, name, axes->v[k]) : NULL;
+      if (why)
+        return why;
+      k++;
+      continue;
+    }
+    el_axes got = {0};
+    for (uint32_t j = 0; j < extra; j++)
+      el_axes_push(e, &got, axes->v[k++]);
+    el_row *have = el_row_find(e, t->dims[i].row);
+    if (!have) {
+      el_row_bind(e, t->dims[i].row, got);
+      continue;
+    }
+    el_axes now = {0};
+    for (uint32_t j = 0; j < got.n; j++)
+      el_axes_push(e, &now, el_mapped(&v->map, got.v[j]));
+    el_axes old = {0};
+    for (uint32_t j = 0; j < have->axes.n; j++)
+      el_axes_push(e, &old, el_mapped(&v->map, have->axes.v[j]));
+    if (!el_axes_same(&old, &now))
+      return lm_arena_printf(e->a, "row '..%s' is %s, got %s", t->dims[i].row,
+                             el_show_axes(e, &old), el_show_axes(e, &now));
+  }
+  return NULL;
+}
+
+// Checks the kind of an argument and adapts numbers; false: reported.
+static bool fit_kind(lm_elab *e, el_invocation *v, uint32_t i, const ast_type *t, el_val *x,
+                     bool is_fn) {
+  if (x->k == V_NUM || (x->k == V_TENSOR && x->kind == K_NUM)) {
+    if (el_type_is(t, "bool"))
+      return el_reject(e, v->locs[i], "E072", "%s takes bool, got %s", v->what, el_show(e, x));
+    bool scalar = x->k == V_NUM || x->axes.n == 0;
+    if (scalar && !t->n_dims)
+      return true; // scalars stay numbers and adapt where they meet a tensor
+    *x = el_adapt(e, x,
+                  el_type_is(t, "int")                   ? K_INT
+                  : el_type_is(t, "real") && v->real_set ? v->real
+                                                         : K_F32,
+                  v->locs[i]);
+  }
+  if (x->k == V_BOOL && el_type_is(t, "bool") && !t->n_dims)
+    return true;
+  if (x->k != V_TENSOR) {
+    if (x->k != V_ERROR)
+      el_err(e, v->locs[i], "E072", "%s: parameter %s takes %s, got %s", v->what,
+             v->sig->params[i].name.text, el_type_text(e, t), el_show(e, x));
+    return false;
+  }
+  if (el_type_is(t, "real") && is_fn && (x->kind == K_REAL || x->kind == K_F32)) {
+    if (!v->real_set) {
+      v->real = x->kind;
+      v->real_set = true;
+    }
+    if (v->real == x->kind)
+      return true;
+  } else if ((el_type_is(t, "real") && x->kind == K_REAL) ||
+             (el_type_is(t, "f32") && x->kind == K_F32) ||
+             (el_type_is(t, "int") && x->kind == K_INT) ||
+             (el_type_is(t, "bool") && x->kind == K_BOOL)) {
+    return true;
+  }
+  bool ok;
+  el_kind want =
+      el_type_is(t, "real") && is_fn && v->real_set ? v->real : el_kind_of_type(e, t, &ok);
+  lm_diag *d = el_err(e, v->locs[i], "E072", "%s: parameter %s takes %s, got %s", v->what,
+                      v->sig->params[i].name.text, el_kind_name(want), el_show(e, x));
+  el_note_value(e, d, x);
+  if (want != K_BOOL)
+    lm_diag_help(e->c, d, "cast it: %s(…)", el_kind_name(want));
+  return false;
+}
+
+// `steps`: a number of steps, known at compile time or by the run alone.
+static bool fit_duration(lm_elab *e, const el_invocation *v, uint32_t i, const el_val *x) {
+  if (x->k == V_NUM || (x->k == V_TENSOR && x->kind == K_NUM && !x->axes.n))
+    return true;
+  lm_diag *d = el_err(e, v->locs[i], "E072", "%s: parameter %s takes a number of steps, got %s",
+                      v->what, v->sig->params[i].name.text, el_show(e, x));
+  if (x->k == V_QUANTITY)
+    lm_diag_help(
+        e->c, d,
+        "units belong to recipes; inside the language a number of steps is a plain number");
+  return false;
+}
+
+bool el_unify_param(lm_elab *e, el_invocation *v, uint32_t i, bool is_fn) {
+  const ast_type *t = v->sig->params[i].type;
+  el_val *x = &v->args[i];
+  if (!t || el_type_is(t, "axis"))
+    return true;
+  if (!el_type_check(e, t))
+    return false;
+  if (el_type_is(t, "Batch")) {
+    if (x->k != V_RECORD)
+      return el_reject(e, v->locs[i], "E072", "%s takes a Batch, got %s", v->what, el_show(e, x));
+    for (uint32_t k = 0; k < x->n; k++) {
+      const char *why = unify(e, v, t, &x->items[k].axes);
+      if (why) {
+        misfit(e, v, i, t, x, why);
+        return false;
+      }
+    }
+    return true;
+  }
+  if (el_is_duration(t))
+    return fit_duration(e, v, i, x);
+  if (!fit_kind(e, v, i, t, x, is_fn))
+    return false;
+  if (x->k != V_TENSOR || (x->kind == K_NUM && !x->axes.n))
+    return true;
+  const char *why = unify(e, v, t, &x->axes);
+  if (why) {
+    misfit(e, v, i, t, x, why);
+    return false;
+  }
+  return true;
+}
