@@ -1,4 +1,4 @@
-// arg.c - reading the arguments of a primitive, and what primitives share.
+// arg.c - arguments of primitives, and the checks that primitives share.
 #include "dsl/elab/prim.h"
 #include <string.h>
 
@@ -35,28 +35,26 @@ lm_loc el_arg_loc(el_call_site c, uint32_t i) {
   return a ? (a->kind == ARG_POS ? a->expr->loc : a->loc) : c.x->loc;
 }
 
-// `src -> dst` at position i, reported when it is something else
 const ast_arg *el_arg_arrow(el_call_site c, uint32_t i, const char *form) {
   const ast_arg *a = el_positional(c, i);
   if (a && a->kind == ARG_ARROW)
     return a;
-  lm_diag *d = el_err(c.e, a ? a->loc : c.x->loc, "E051", "%s takes `%s`", c.x->a->text, form);
-  (void)d;
+  el_err(c.e, a ? a->loc : c.x->loc, "E051", "%s takes `%s`", c.x->a->text, form);
   return NULL;
 }
 
-static lm_diag *err_update(el_call_site c, lm_loc at) {
+static void report_whole_parameter(el_call_site c, lm_loc at) {
   lm_diag *d = el_err(c.e, at, "E0B6",
-                      "'%s' in an optimizer: update sees one element of a parameter", c.x->a->text);
+                      "'%s' is unsupported in an optimizer: update sees one element of a parameter",
+                      c.x->a->text);
   lm_diag_help(c.e->c, d,
                "optimizers over whole parameters (sums, norms, matrices) are not available yet");
-  return d;
 }
 
 bool el_over_elements(el_call_site c, const el_axes *axes, lm_loc at) {
   for (uint32_t i = 0; i < axes->n; i++)
     if (axes->v[i]->element) {
-      err_update(c, at);
+      report_whole_parameter(c, at);
       return true;
     }
   return false;
@@ -65,8 +63,9 @@ bool el_over_elements(el_call_site c, const el_axes *axes, lm_loc at) {
 bool el_is_random_allowed(el_call_site c) {
   if (c.e->mode != EL_UPDATE)
     return true;
-  lm_diag *d = el_err(c.e, c.x->loc, "E0B6", "'%s' in an optimizer or a schedule", c.x->a->text);
-  lm_diag_note(c.e->c, d, (lm_loc){0}, "random numbers are available in models alone");
+  lm_diag *d = el_err(c.e, c.x->loc, "E0B6", "'%s' is unsupported in an optimizer or a schedule",
+                      c.x->a->text);
+  lm_diag_note(c.e->c, d, (lm_loc){0}, "only models have random numbers");
   return false;
 }
 
@@ -82,6 +81,21 @@ bool el_one_axis(el_call_site c, const ast_expr *x, el_axis **out) {
     return el_reject(c.e, x->loc, "E040", "expected one axis, got %u", s.n);
   *out = s.v[0];
   return true;
+}
+
+bool el_positional_axes(el_call_site c, uint32_t i, el_axes *out) {
+  const ast_arg *a = el_positional(c, i);
+  return a && a->kind == ARG_POS && el_arg_axes(c, a->expr, out);
+}
+
+bool el_positional_axis(el_call_site c, uint32_t i, el_axis **out) {
+  const ast_arg *a = el_positional(c, i);
+  return a && a->kind == ARG_POS && el_one_axis(c, a->expr, out);
+}
+
+bool el_arrow_name(el_call_site c, const ast_arg *a) {
+  return a->to->kind == EX_NAME ||
+         el_reject(c.e, a->to->loc, "E040", "expected the name of an axis");
 }
 
 bool el_lacks(el_call_site c, const el_val *x, el_axis *a, lm_loc at) {
@@ -108,12 +122,12 @@ bool el_moves_positions(el_call_site c, const el_axis *x, lm_loc at) {
     return false;
   lm_diag *d =
       el_err(c.e, at, "E0D1",
-             "positions meet outside of history, so this cannot be decoded place by place");
-  lm_diag_help(c.e->c, d, "history(x, t -> s) gives all places so far under an axis of their own");
+             "this combines positions outside of history, so it cannot be decoded token by token");
+  lm_diag_help(c.e->c, d,
+               "history(x, t -> s) gives all positions up to the current one, along a new axis s");
   return true;
 }
 
-// A result whose axes are in `axes`' order, whatever order the operation gave.
 el_val el_in_order(el_call_site c, el_kind kind, const el_axes *axes, lm_value *v) {
   if (v) {
     lm_type want = el_ir_type(c.e, kind, axes);
@@ -123,7 +137,6 @@ el_val el_in_order(el_call_site c, el_kind kind, const el_axes *axes, lm_value *
   return el_tensor(kind, axes, v);
 }
 
-// A name on the right of an arrow: a known axis (no size given), or a new one.
 el_axis *el_axis_new_or_known(el_call_site c, lm_sym name, lm_size size, lm_loc at) {
   el_axis *known = el_axis_lookup(c.e, name);
   if (!known) {
@@ -132,7 +145,7 @@ el_axis *el_axis_new_or_known(el_call_site c, lm_sym name, lm_size size, lm_loc 
   } else if (!lm_size_equal(known->size, size)) {
     el_val have = el_sized(known->size);
     el_val want = el_sized(size);
-    el_err(c.e, at, "E053", "axis '%s' is %s here, not %s", name, el_show(c.e, &have),
+    el_err(c.e, at, "E053", "axis '%s' has size %s here, not %s", name, el_show(c.e, &have),
            el_show(c.e, &want));
     return NULL;
   }
@@ -142,11 +155,12 @@ el_axis *el_axis_new_or_known(el_call_site c, lm_sym name, lm_size size, lm_loc 
 bool el_distinct(el_call_site c, const el_axes *axes) {
   for (uint32_t i = 0; i < axes->n; i++)
     if (el_axes_find(axes, axes->v[i]) < (int)i)
-      return el_reject(c.e, c.x->loc, "E056", "axis '%s' twice in one tensor", axes->v[i]->name);
-  return axes->n <= LM_RANK || el_reject(c.e, c.x->loc, "E057", "more than %d axes", LM_RANK);
+      return el_reject(c.e, c.x->loc, "E056", "axis '%s' occurs twice in one tensor",
+                       axes->v[i]->name);
+  return axes->n <= LM_RANK ||
+         el_reject(c.e, c.x->loc, "E057", "a tensor has at most %d axes", LM_RANK);
 }
 
-// Replaces the run of axes at `at` by `now`.
 el_axes el_spliced(el_call_site c, const el_axes *s, uint32_t at, uint32_t n, const el_axes *now) {
   el_axes out = {0};
   for (uint32_t i = 0; i < at; i++)

@@ -218,7 +218,8 @@ static el_val whole_power(lm_elab *e, const el_val *x, int64_t n, lm_loc at) {
   return inverse ? el_binary(e, OP_DIV, &one, &r, at) : r;
 }
 
-static el_val mismatch(lm_elab *e, const char *what, const el_val *x, const el_val *y, lm_loc at) {
+static el_val report_mismatch(lm_elab *e, const char *what, const el_val *x, const el_val *y,
+                              lm_loc at) {
   lm_diag *d = el_err(e, at, "E032", "%s of %s and %s: neither has all axes of the other", what,
                       el_show(e, x), el_show(e, y));
   el_note_value(e, d, x);
@@ -229,7 +230,8 @@ static el_val mismatch(lm_elab *e, const char *what, const el_val *x, const el_v
   return el_error();
 }
 
-static el_val promotion(lm_elab *e, const char *what, const el_val *x, const el_val *y, lm_loc at) {
+static el_val report_promotion(lm_elab *e, const char *what, const el_val *x, const el_val *y,
+                               lm_loc at) {
   lm_diag *d = el_err(e, at, "E036", "%s of %s and %s: types are never promoted", what,
                       el_show(e, x), el_show(e, y));
   el_note_value(e, d, x);
@@ -252,10 +254,10 @@ static bool join(lm_elab *e, const char *what, el_val *x, el_val *y, lm_loc at) 
     *y = el_adapt(e, y, x->k == V_TENSOR ? x->kind : K_NUM, at);
   if (x->k != V_TENSOR || y->k != V_TENSOR) {
     if (x->k != V_ERROR && y->k != V_ERROR)
-      promotion(e, what, x, y, at);
+      report_promotion(e, what, x, y, at);
     return false;
   }
-  return x->kind == y->kind || (promotion(e, what, x, y, at), false);
+  return x->kind == y->kind || (report_promotion(e, what, x, y, at), false);
 }
 
 static el_val tensor_binary(lm_elab *e, ast_op op, const el_val *x0, const el_val *y0, lm_loc at) {
@@ -289,7 +291,7 @@ static el_val tensor_binary(lm_elab *e, ast_op op, const el_val *x0, const el_va
     return el_fail(e, at, "E030", "'%s' is not defined on tensors", what);
   bool right = el_axes_subset(&y.axes, &x.axes);
   if (!right && !el_axes_subset(&x.axes, &y.axes))
-    return mismatch(e, what, x0, y0, at);
+    return report_mismatch(e, what, x0, y0, at);
   lm_value *v = NULL;
   if (e->m) {
     e->b.loc = at;

@@ -100,11 +100,16 @@ static void unvisit(lm_elab *e, const ast_decl *d) {
       e->visited[i--] = e->visited[--e->n_visited];
 }
 
-static void visit(lm_elab *e, const ast_decl *d) {
+bool el_is_visited(const lm_elab *e, const ast_decl *d) {
   for (uint32_t i = 0; i < e->n_visited; i++)
     if (e->visited[i] == d)
-      return;
-  LM_PUSH(e->a, e->visited, e->n_visited, e->cap_visited) = d;
+      return true;
+  return false;
+}
+
+void el_visit(lm_elab *e, const ast_decl *d) {
+  if (!el_is_visited(e, d))
+    LM_PUSH(e->a, e->visited, e->n_visited, e->cap_visited) = d;
 }
 
 static el_val run_fn(lm_elab *e, el_invocation *v, lm_decl_ref ref) {
@@ -113,7 +118,7 @@ static el_val run_fn(lm_elab *e, el_invocation *v, lm_decl_ref ref) {
     return out;
   out = el_run_invocation(e, v, ref.file, NULL, &ref.decl->body);
   if (v->ran)
-    visit(e, ref.decl);
+    el_visit(e, ref.decl);
   return out;
 }
 
@@ -155,13 +160,13 @@ static el_val run_method(lm_elab *e, el_invocation *v, const el_ref *ref,
                          const ast_member *method) {
   el_val r;
   el_ref self = *ref;
-  el_once once = el_once_begin(e, v, ref->inst, method);
-  if (el_once_find(e, &once, &r))
+  el_memo memo = el_memo_begin(e, v, ref->inst, method);
+  if (el_memo_find(e, &memo, &r))
     return r;
   r = el_run_invocation(e, v, ref->inst->file, &self, &method->body);
   if (!v->ran)
     unvisit(e, ref->inst->decl);
-  el_once_end(e, &once, r);
+  el_memo_end(e, &memo, r);
   return r;
 }
 
@@ -175,7 +180,7 @@ const ast_member *el_method_find(const el_inst *inst, lm_sym name) {
 }
 
 // Of a call of what is an error already: the mistakes in its arguments are their own.
-static el_val arguments_alone(lm_elab *e, const ast_expr *x) {
+static el_val eval_arguments(lm_elab *e, const ast_expr *x) {
   for (uint32_t i = 0; i < x->n_args; i++)
     if (x->args[i].kind == ARG_POS || x->args[i].kind == ARG_NAMED)
       el_eval(e, x->args[i].expr);
@@ -185,7 +190,7 @@ static el_val arguments_alone(lm_elab *e, const ast_expr *x) {
 static el_val call_method(lm_elab *e, const ast_expr *x, const el_ref *ref, lm_sym name) {
   const ast_member *m = el_method_find(ref->inst, name);
   if (ref->inst->broken)
-    return arguments_alone(e, x);
+    return eval_arguments(e, x);
   if (!m) {
     lm_diag *d =
         el_err(e, x->loc, "E080", "%s has no method '%s'", ref->inst->decl->name.text, name);
@@ -252,7 +257,7 @@ static el_val call_name(lm_elab *e, const ast_expr *x) {
   if (b && b->val.k != V_ERROR)
     el_err(e, x->loc, "E083", "'%s' is %s, not a function", name, el_show(e, &b->val));
   if (b)
-    return arguments_alone(e, x);
+    return eval_arguments(e, x);
   el_ref *self = e->frame->self;
   for (uint32_t i = 0; self && i < self->inst->n_subs; i++) {
     struct el_sub *s = &self->inst->subs[i];
@@ -296,7 +301,7 @@ el_val el_call(lm_elab *e, const ast_expr *x) {
         return call_method(e, x, &a.ref, x->a->text);
     }
     if (a.k == V_ERROR)
-      return arguments_alone(e, x);
+      return eval_arguments(e, x);
   }
   el_val f = el_eval(e, x->a);
   if (f.k == V_INST)

@@ -1,62 +1,68 @@
-// call.h - what the files about calls share.
+// call.h - declarations that the files about types and calls share.
 #ifndef LM_ELAB_CALL_H
 #define LM_ELAB_CALL_H
 #include "dsl/elab/elab.h"
 
-// What a call maps on its way in; the reverse is applied to its result.
+// Axes of the caller and the axes that represent them in the callee.
 typedef struct {
   el_axes from, to;
 } el_mapping;
 
 typedef struct {
   const ast_sig *sig;
-  const char *what;
-  el_val *args; // one per parameter; axes already evaluated
+  const char *what; // for messages: "rope", "Attn.apply"
+  el_val *args;     // one per parameter
   lm_loc *locs;
-  bool *given;
+  bool *given; // false: the parameter takes its default
   lm_loc at;
-  lm_sym bound_by[64];
+  lm_sym bound_by[64]; // names of axes that this call bound, and the axes
   el_axis *bound[64];
-  uint32_t n_bound; // names this call bound
-  el_mapping map;
-  el_kind real;
+  uint32_t n_bound;
+  el_mapping map; // applied to the arguments; its inverse is applied to the result
+  el_kind real;   // the meaning of `real` in a function: the kind of the first such argument
   bool real_set;
-  bool ran; // the body was run; not where an argument is an error or does not fit
+  bool ran; // the body was evaluated, as no argument was in error
 } el_invocation;
 
+// ---- types (type.c)
 bool el_type_is(const ast_type *t, const char *name);
-bool el_type_check(lm_elab *e, const ast_type *t); // whether its form is sound; else it is reported
+bool el_type_check(lm_elab *e, const ast_type *t);       // false: reported
+bool el_is_duration(const ast_type *t);                  // `steps`, a type of parameters only
 const char *el_type_text(lm_elab *e, const ast_type *t); // "real[b, t, d]"
-bool el_is_duration(const ast_type *t);                  // the type `steps`, of parameters alone
 el_row *el_row_find(lm_elab *e, lm_sym name);
 void el_row_bind(lm_elab *e, lm_sym name, el_axes axes);
 lm_sym el_dim_name(lm_elab *e, const ast_dim *d); // NULL: reported
-void el_known_axes(lm_elab *e, const el_val *v, el_axes *out);
-// unify.c: unifies argument i with its parameter and adapts numbers. False: reported.
+
+// ---- unification (unify.c)
+// Unifies argument i with its parameter and adapts numbers. False: reported.
 bool el_unify_param(lm_elab *e, el_invocation *v, uint32_t i, bool is_fn);
-el_axis *el_mapped(const el_mapping *m, el_axis *a); // what the call maps a to; a if nothing
-// The returned value against the declared type; adapts numbers.
+el_axis *el_mapped(const el_mapping *m, el_axis *a); // a itself if it is not mapped
+
+// ---- invocation (invoke.c)
+// Checks the returned value against the declared type, and adapts numbers.
 el_val el_check_result(lm_elab *e, const ast_type *t, el_val v, const char *what);
-// Unifies the arguments, runs the body, maps the result back to the caller's axes.
+void el_known_axes(lm_elab *e, const el_val *v, el_axes *out); // adds the axes of v
+// Unifies the arguments, evaluates the body and maps the result to the caller's axes.
 el_val el_run_invocation(lm_elab *e, el_invocation *v, const lm_file *file, el_ref *self,
                          const ast_body *body);
+
+// ---- library functions (library.c)
 bool el_can_be_library(const el_invocation *v, const lm_file *file, lm_elab *e);
-// False: the body needs what only the caller has (parameters, random numbers, caches), so it is to
-// be inlined.
+// False: the body uses parameters, random numbers or caches, so the call must be inlined.
 bool el_call_library(lm_elab *e, el_invocation *v, const ast_decl *d, const lm_file *file,
                      el_val *out);
 
-// ---- calls that are made once (once.c)
-typedef struct el_once {
-  bool asked; // else each call is run
+// ---- memoized calls (memo.c)
+typedef struct el_memo {
+  bool enabled; // false: every call is evaluated
   const el_inst *model;
   const ast_member *method;
   el_val *args;
   uint32_t n;
-  uint32_t sites; // of random numbers before it
-} el_once;
-el_once el_once_begin(lm_elab *e, const el_invocation *v, const el_inst *inst,
+  uint32_t sites; // of random numbers before the call
+} el_memo;
+el_memo el_memo_begin(lm_elab *e, const el_invocation *v, const el_inst *inst,
                       const ast_member *method);
-bool el_once_find(const lm_elab *e, const el_once *o, el_val *out);
-void el_once_end(lm_elab *e, const el_once *o, el_val result);
+bool el_memo_find(const lm_elab *e, const el_memo *o, el_val *out);
+void el_memo_end(lm_elab *e, const el_memo *o, el_val result);
 #endif

@@ -14,9 +14,9 @@ bool el_budget(lm_elab *e, lm_loc at) {
 }
 
 void el_count_check(lm_elab *e, uint32_t n, const char *what, lm_loc at) {
-  if (n < EL_MOST || e->exhausted)
+  if (n < EL_MAX_ITEMS || e->exhausted)
     return;
-  el_err(e, at, "E090", "the program expands to more than %d %s", EL_MOST, what);
+  el_err(e, at, "E090", "the program expands to more than %d %s", EL_MAX_ITEMS, what);
   e->exhausted = true;
   e->budget = 0;
 }
@@ -56,7 +56,7 @@ static el_val eval_if(lm_elab *e, const ast_expr *x) {
   el_val c = el_eval(e, x->c);
   if (c.k == V_BOOL && c.known)
     return el_eval(e, c.num != 0 ? x->a : x->b);
-  if (el_decide(e, &c))
+  if (el_request_unroll(e, &c))
     return el_error();
   bool undecided = c.k == V_NUM && !c.known && !e->m;
   if (c.k != V_BOOL && c.k != V_ERROR && !undecided) {
@@ -99,7 +99,7 @@ static el_val eval_index(lm_elab *e, const ast_expr *x) {
     return a;
   if (x->n_args == 1 && x->args[0].kind == ARG_POS && (a.k == V_INSTS || a.k == V_TUPLE)) {
     el_val at = el_eval(e, x->args[0].expr);
-    if (at.k == V_ERROR || (at.k == V_NUM && !at.known) || el_decide(e, &at))
+    if (at.k == V_ERROR || (at.k == V_NUM && !at.known) || el_request_unroll(e, &at))
       return el_error();
     int64_t n = a.k == V_TUPLE ? (int64_t)a.n : a.insts->n;
     if (at.k == V_NUM && at.has_size && lm_size_whole(at.size, &i) && i >= 0 && i < n)

@@ -102,7 +102,7 @@ lm_loc el_inst_origin(const el_inst *inst, uint32_t k) {
 el_ref el_inst_ref(el_inst *inst) {
   el_ref ref = {.inst = inst, .n = inst->n_stack};
   for (int k = 0; k < ref.n; k++)
-    ref.at[k] = (el_index){NULL, inst->place[k], 1};
+    ref.at[k] = (el_index){NULL, inst->index[k], 1};
   return ref;
 }
 
@@ -325,11 +325,7 @@ el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file,
     return NULL;
   }
   e->depth++;
-  bool seen = false;
-  for (uint32_t i = 0; i < e->n_visited; i++)
-    seen |= e->visited[i] == ref.decl;
-  if (!seen)
-    LM_PUSH(e->a, e->visited, e->n_visited, e->cap_visited) = ref.decl;
+  el_visit(e, ref.decl);
   el_inst *inst = LM_NEW(e->a, el_inst);
   *inst = (el_inst){.decl = ref.decl,
                     .file = ref.file,
@@ -339,7 +335,7 @@ el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file,
                     .call = call,
                     .n_stack = where->n_stack};
   memcpy(inst->stack, where->stack, sizeof inst->stack);
-  memcpy(inst->place, where->place, sizeof inst->place);
+  memcpy(inst->index, where->index, sizeof inst->index);
   memcpy(inst->stack_name, where->stack_name, sizeof inst->stack_name);
   for (uint32_t k = 0; k < ref.decl->sig.n_params; k++) {
     const ast_expr *x = el_argument(call->args, call->n_args, &ref.decl->sig, k);

@@ -8,7 +8,7 @@ enum {
 
 // Two axes of the arguments and the instance must not be one axis of the IR; those that are get a
 // fresh one.
-static void separate(lm_elab *e, el_invocation *v) {
+static void separate_axes(lm_elab *e, el_invocation *v) {
   if (!e->m)
     return;
   el_axes seen = {0};
@@ -26,7 +26,7 @@ static void separate(lm_elab *e, el_invocation *v) {
       for (uint32_t j = 0; j < seen.n; j++)
         clash |= seen.v[j]->ir == el_axis_ir(e, a);
       if (clash) {
-        el_axis *fresh = el_axis_again(e, a);
+        el_axis *fresh = el_axis_copy(e, a);
         for (uint32_t j = 0; j < seen.n; j++)
           el_axes_push(e, &e->frame->live, seen.v[j]);
         el_axis_ir(e, fresh);
@@ -139,7 +139,7 @@ static el_val import_result(lm_elab *e, el_val r, const el_axes *known, lm_loc a
       bool clash = false;
       for (uint32_t k = 0; e->m && k < e->frame->live.n; k++)
         clash |= e->frame->live.v[k]->ir && e->frame->live.v[k]->ir == el_axis_ir(e, a);
-      mine = clash ? el_axis_again(e, a) : a;
+      mine = clash ? el_axis_copy(e, a) : a;
       el_axis_bind_name(e, a->name, mine);
     }
     if (mine != a) {
@@ -219,14 +219,14 @@ el_val el_run_invocation(lm_elab *e, el_invocation *v, const lm_file *file, el_r
   }
   el_val r = el_error();
   if (ok && !poisoned) {
-    separate(e, v);
+    separate_axes(e, v);
     remap_scope(e, v, NULL, NULL);
     frame.real = is_fn && v->real_set ? v->real : K_REAL;
     for (uint32_t i = 0; i < v->sig->n_params; i++) {
       el_val x = el_rename(e, &v->args[i], &v->map.from, &v->map.to);
       x.name = v->sig->params[i].name.text;
       x.loc = v->sig->params[i].name.loc;
-      el_live(e, &x);
+      el_mark_live(e, &x);
       el_bind_name(e, v->sig->params[i].name.text, x, false);
     }
     bool holds = el_where_check_all(e, &(el_where){v->sig, v->what, v->at, v->locs});

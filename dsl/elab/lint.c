@@ -1,6 +1,6 @@
 // lint.c - names that nothing uses and statements that nothing reaches, found in the tree alone.
 //
-// A body is walked from its end to its beginning with the set of names that are used behind the
+// A body is walked from its end to its beginning with the set of names that are used later the
 // current statement, so that a `let` that shadows another one is told apart from it. Members and
 // parameters of a declaration are used if any of its bodies, types or constraints names them;
 // members also if any file of the program selects a field of that name.
@@ -57,13 +57,13 @@ typedef struct lint {
 
 typedef struct uses {
   lint *l;
-  name_set *behind;
-} uses; // behind: NULL outside of bodies
+  name_set *later;
+} uses; // later: NULL outside of bodies
 
 static void use(const uses *u, lm_sym name) {
   set_put(&u->l->used, name, true);
-  if (u->behind)
-    set_put(u->behind, name, true);
+  if (u->later)
+    set_put(u->later, name, true);
 }
 
 static void use_expr(const uses *u, const ast_expr *e) {
@@ -119,36 +119,36 @@ static void warn_let(lint *l, const ast_name *name) {
   lm_diag_help(l->c, d, "delete it, or call it _%s", name->text);
 }
 
-static void body_walk(lint *l, const ast_body *body, name_set *behind);
+static void body_walk(lint *l, const ast_body *body, name_set *later);
 
-static void let_walk(lint *l, const ast_stmt *st, name_set *behind) {
-  uses u = {l, behind};
+static void let_walk(lint *l, const ast_stmt *st, name_set *later) {
+  uses u = {l, later};
   for (uint32_t i = 0; i < st->names.n; i++) {
     const ast_name *name = &st->names.v[i];
-    if (!set_has(behind, name->text) && !is_exempt(name->text))
+    if (!set_has(later, name->text) && !is_exempt(name->text))
       warn_let(l, name);
-    set_put(behind, name->text, false);
+    set_put(later, name->text, false);
   }
   use_expr(&u, st->expr);
 }
 
 // Carried names leave the body as values of the loop, and enter it.
-static void for_walk(lint *l, const ast_stmt *st, name_set *behind) {
-  uses u = {l, behind};
+static void for_walk(lint *l, const ast_stmt *st, name_set *later) {
+  uses u = {l, later};
   for (uint32_t i = 0; i < st->carry.n; i++)
     use(&u, st->carry.v[i].text);
-  body_walk(l, &st->body, behind);
+  body_walk(l, &st->body, later);
   for (uint32_t i = 0; i < st->carry.n; i++)
     use(&u, st->carry.v[i].text);
   use_expr(&u, st->expr);
 }
 
-static void stmt_walk(lint *l, const ast_stmt *st, name_set *behind) {
-  uses u = {l, behind};
+static void stmt_walk(lint *l, const ast_stmt *st, name_set *later) {
+  uses u = {l, later};
   if (st->kind == ST_LET)
-    let_walk(l, st, behind);
+    let_walk(l, st, later);
   else if (st->kind == ST_FOR)
-    for_walk(l, st, behind);
+    for_walk(l, st, later);
   else
     use_expr(&u, st->expr);
 }
@@ -163,10 +163,10 @@ static void warn_unreached(lint *l, const ast_body *body) {
   }
 }
 
-static void body_walk(lint *l, const ast_body *body, name_set *behind) {
+static void body_walk(lint *l, const ast_body *body, name_set *later) {
   warn_unreached(l, body);
   for (uint32_t i = body->n; i-- > 0;)
-    stmt_walk(l, body->v[i], behind);
+    stmt_walk(l, body->v[i], later);
 }
 
 // What could not be parsed may have used anything.
@@ -218,13 +218,13 @@ static bool is_interface(const ast_decl *d) {
   return d->kind != DC_BLOCK;
 }
 
-static void method_check(lint *l, const ast_decl *d, const ast_member *m, name_set *behind) {
-  uses u = {l, behind};
-  body_walk(l, &m->body, behind);
+static void method_check(lint *l, const ast_decl *d, const ast_member *m, name_set *later) {
+  uses u = {l, later};
+  body_walk(l, &m->body, later);
   use_sig(&u, &m->sig);
   for (uint32_t i = 0; i < m->sig.n_params && !is_interface(d); i++) {
     const ast_name *name = &m->sig.params[i].name;
-    if (set_has(behind, name->text) || is_exempt(name->text))
+    if (set_has(later, name->text) || is_exempt(name->text))
       continue;
     lm_diag *g = lm_warn(l->c, name->loc, "W002", "parameter '%s' of %s.%s is never used",
                          name->text, d->name.text, m->names.v[0].text);
@@ -237,7 +237,7 @@ static bool members_walk(lint *l, const ast_decl *d) {
   uses u = {l, NULL};
   for (uint32_t i = 0; i < d->members.n; i++) {
     const ast_member *m = d->members.v[i];
-    name_set behind = {.a = l->c->arena};
+    name_set later = {.a = l->c->arena};
     for (uint32_t k = 0; k < m->exprs.n; k++)
       use_expr(&u, m->exprs.v[k]);
     use_type(&u, m->type);
@@ -246,7 +246,7 @@ static bool members_walk(lint *l, const ast_decl *d) {
     use_sig(&u, &m->sig);
     whole &= m->kind != MB_ERROR && is_whole(&m->body);
     if (m->kind == MB_METHOD && is_whole(&m->body))
-      method_check(l, d, m, &behind);
+      method_check(l, d, m, &later);
     for (uint32_t k = 0; k < m->items.n; k++)
       use_expr(&u, m->items.v[k]->expr);
     for (uint32_t k = 0; k < m->items.n; k++) // config { key = value }
@@ -258,7 +258,7 @@ static bool members_walk(lint *l, const ast_decl *d) {
 
 static void decl_check(lint *l, const ast_decl *d) {
   l->used = (name_set){.a = l->c->arena};
-  name_set behind = {.a = l->c->arena};
+  name_set later = {.a = l->c->arena};
   uses u = {l, NULL};
   bool block = d->kind == DC_BLOCK || d->kind == DC_MODEL || d->kind == DC_OPTIMIZER;
   if (d->kind != DC_FN && !block)
@@ -266,7 +266,7 @@ static void decl_check(lint *l, const ast_decl *d) {
   use_sig(&u, &d->sig);
   bool whole = members_walk(l, d) && is_whole(&d->body);
   if (whole && d->kind == DC_FN)
-    body_walk(l, &d->body, &behind);
+    body_walk(l, &d->body, &later);
   if (whole)
     params_check(l, d);
   for (uint32_t i = 0; whole && i < d->members.n; i++)

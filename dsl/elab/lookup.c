@@ -83,7 +83,7 @@ bool el_axis_list(lm_elab *e, const ast_expr *x, el_axes *out) {
 el_val el_lookup_member(lm_elab *e, lm_sym name, bool *found) {
   el_ref *self = e->frame->self;
   *found = true;
-  for (el_bind *b = self->over; b; b = b->up)
+  for (el_bind *b = self->indexed; b; b = b->up)
     if (b->name == name)
       return b->val;
   const el_bind *own = el_names_find(&self->inst->vals, name);

@@ -57,7 +57,7 @@ void el_names_add(lm_elab *e, el_names *s, lm_sym name, el_val v, bool settable)
     index_put(s, b);
 }
 
-void el_names_cut(el_names *s, const el_bind *last) {
+void el_names_truncate(el_names *s, const el_bind *last) {
   for (; s->last != last; s->last = s->last->up, s->n--)
     if (s->cap)
       s->index[slot_of(s, s->last->name)].last = s->last->hides;

@@ -9,7 +9,7 @@ lm_sym el_inst_path(lm_elab *e, const el_inst *inst, lm_sym name) {
   for (int k = 0; k < inst->n_stack; k++) {
     size_t n = strlen(inst->stack_name[k]);
     out = lm_arena_printf(e->a, "%s%.*s.%lld", out, (int)(n - done), inst->path + done,
-                          (long long)inst->place[k]);
+                          (long long)inst->index[k]);
     done = n;
   }
   return LM_SYM(e->c, lm_arena_printf(e->a, "%s%s%s%s", out, inst->path + done,
@@ -73,7 +73,7 @@ static void register_param(lm_elab *e, el_inst *inst, el_param *p, lm_init init)
       axes[rank] = lm_axis_add(e->m, name, inst->stack[k], 0);
     rank++;
     n_paths *= inst->stack[k];
-    index = index * inst->stack[k] + inst->place[k];
+    index = index * inst->stack[k] + inst->index[k];
   }
   el_frame frame = {.up = e->frame}, *was = e->frame;
   e->frame = &frame; // names of the axes avoid each other alone
@@ -104,15 +104,7 @@ static void register_param(lm_elab *e, el_inst *inst, el_param *p, lm_init init)
 }
 
 void el_inst_add_params(lm_elab *e, el_inst *inst, const ast_member *m) {
-  el_ref self = el_inst_ref(inst);
-  el_frame frame = {.up = e->frame,
-                    .what = inst->decl->name.text,
-                    .called_at = inst->at,
-                    .file = inst->file,
-                    .self = &self,
-                    .real = K_REAL},
-           *was = e->frame;
-  e->frame = &frame;
+  el_frame frame, *was = el_inst_enter(e, inst, &frame);
   el_axes axes = {0};
   bool ok;
   el_kind kind = el_kind_of_type(e, m->type, &ok);
@@ -158,7 +150,7 @@ el_val el_param_value(lm_elab *e, const el_ref *ref, el_param *p) {
   el_val v = el_tensor(p->kind, &p->axes, NULL);
   v.name = p->name;
   v.loc = p->loc;
-  el_live(e, &v);
+  el_mark_live(e, &v);
   if (!e->m)
     return v;
   if (!lm_global_find(e->m, p->global))

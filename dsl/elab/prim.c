@@ -1,5 +1,5 @@
-// prim.c - the table of primitives; casts, elementwise functions, and what is made from
-// nothing.
+// prim.c - the table of primitives, and those that are elementwise or take no tensor: casts,
+// functions, iota, random numbers.
 #include "dsl/elab/prim.h"
 #include <math.h>
 #include <string.h>
@@ -84,7 +84,7 @@ static el_val p_erf(el_call_site c) {
   return unary(c, LM_OP_ERF, erf);
 }
 
-// Of a number a whole one, which may be a size.
+// A number is rounded to a whole number, which may serve as a size.
 static el_val rounded(el_call_site c, lm_opcode op, double (*f)(double)) {
   el_val v = unary(c, op, f);
   bool whole = v.k == V_NUM && v.known && fabs(v.num) < 0x1p53;
@@ -107,7 +107,7 @@ static el_val p_not(el_call_site c) {
   if (v.k == V_ERROR)
     return v;
   if (v.k != V_TENSOR || v.kind != K_BOOL)
-    return el_fail(c.e, el_arg_loc(c, 0), "E037", "not takes a bool tensor, got %s",
+    return el_fail(c.e, el_arg_loc(c, 0), "E037", "'not' takes a bool tensor, got %s",
                    el_show(c.e, &v));
   return el_tensor(K_BOOL, &v.axes, v.v ? lm_emit1(&c.e->b, LM_OP_NOT, v.v) : NULL);
 }
@@ -119,11 +119,11 @@ static el_val p_idiv(el_call_site c) {
     return el_error();
   bool by_zero = y.k == V_NUM && y.known && y.num == 0;
   if (by_zero && !c.e->guarded)
-    return el_fail(c.e, el_arg_loc(c, 1), "E033", "idiv by zero");
+    return el_fail(c.e, el_arg_loc(c, 1), "E033", "idiv divides by zero");
   if (x.k == V_NUM && y.k == V_NUM) {
     if (!x.known || !y.known)
       return el_unknown_number();
-    return el_whole(c.e, by_zero ? 0 : (int64_t)floor(x.num / y.num)); // as idiv of int tensors
+    return el_whole(c.e, by_zero ? 0 : (int64_t)floor(x.num / y.num)); // 0, as for int tensors
   }
   x = el_adapt(c.e, &x, K_INT, el_arg_loc(c, 0));
   y = el_adapt(c.e, &y, K_INT, el_arg_loc(c, 1));
@@ -131,16 +131,18 @@ static el_val p_idiv(el_call_site c) {
     return el_error();
   bool right = el_axes_subset(&y.axes, &x.axes);
   if (x.kind != K_INT || y.kind != K_INT || (!right && !el_axes_subset(&x.axes, &y.axes)))
-    return el_fail(c.e, c.x->loc, "E032", "idiv of %s and %s", el_show(c.e, &x), el_show(c.e, &y));
+    return el_fail(
+        c.e, c.x->loc, "E032",
+        "idiv takes two int tensors, of which one has all axes of the other; got %s and %s",
+        el_show(c.e, &x), el_show(c.e, &y));
   return el_tensor(K_INT, right ? &x.axes : &y.axes,
                    x.v ? lm_emit2(&c.e->b, LM_OP_IDIV, x.v, y.v) : NULL);
 }
 
-// ---- made from nothing
+// ---- iota and random numbers
 static el_val p_iota(el_call_site c) {
   el_axis *a;
-  if (!el_positional(c, 0) || el_positional(c, 0)->kind != ARG_POS ||
-      !el_one_axis(c, el_positional(c, 0)->expr, &a))
+  if (!el_positional_axis(c, 0, &a))
     return el_error();
   el_axes axes = {0};
   el_axes_push(c.e, &axes, a);
@@ -152,8 +154,8 @@ static el_val p_iota(el_call_site c) {
   return el_tensor(K_NUM, &axes, v);
 }
 
-// Uniform numbers; the site is the place in the source and the instance, so that neither the order
-// of calls nor what stands around it matters.
+// Uniform random numbers. Their key is the path of the instance and the locations of the call and
+// of the calls around it, so they do not depend on the order of operations or on other code.
 static lm_value *random_numbers(el_call_site c, const el_axes *axes) {
   lm_elab *e = c.e;
   if (!e->m)
@@ -178,15 +180,15 @@ static el_val p_dropout(el_call_site c) {
   el_val p = el_arg(c, 1);
   if (x.k == V_ERROR || p.k == V_ERROR || !el_is_random_allowed(c))
     return el_error();
-  bool follows =
-      p.k == V_TENSOR && p.kind == K_NUM && !p.axes.n; // an index: another rate in every layer
-  if (!follows && (p.k != V_NUM || (p.known && (p.num < 0 || p.num >= 1))))
+  // a rate that depends on the index of a loop is a scalar of the loop's body
+  bool by_index = p.k == V_TENSOR && p.kind == K_NUM && !p.axes.n;
+  if (!by_index && (p.k != V_NUM || (p.known && (p.num < 0 || p.num >= 1))))
     return el_fail(c.e, el_arg_loc(c, 1), "E054",
-                   "dropout takes a rate known at compile time, from 0 to below 1; got %s",
+                   "dropout takes a rate from 0 to below 1, known at compile time; got %s",
                    el_show(c.e, &p));
   if (!el_floating(c, &x, el_arg_loc(c, 0)))
     return el_error();
-  if ((!follows && p.num == 0) || c.e->mode != EL_TRAIN || !c.e->m)
+  if ((!by_index && p.num == 0) || c.e->mode != EL_TRAIN || !c.e->m)
     return x;
   lm_builder *b = &c.e->b;
   el_val one = el_whole(c.e, 1);
@@ -204,7 +206,7 @@ static el_val p_rng(el_call_site c) {
   if (!el_is_random_allowed(c))
     return el_error();
   for (uint32_t i = 0; el_positional(c, i); i++)
-    if (el_positional(c, i)->kind != ARG_POS || !el_arg_axes(c, el_positional(c, i)->expr, &axes))
+    if (!el_positional_axes(c, i, &axes))
       return el_error();
   return el_tensor(K_F32, &axes, random_numbers(c, &axes));
 }
@@ -224,33 +226,44 @@ static const struct {
 #undef PRIMITIVE
 };
 
-el_val el_primitive(lm_elab *e, const ast_expr *x, bool *out_found) {
-  *out_found = true;
-  for (size_t i = 0; i < LM_COUNT(table); i++) {
-    if (strcmp(table[i].name, x->a->text))
-      continue;
-    uint32_t n = 0;
-    for (uint32_t k = 0; k < x->n_args; k++) {
-      n += x->args[k].kind != ARG_NAMED;
-      bool known = x->args[k].kind != ARG_NAMED || strcmp(table[i].name, "expand") == 0 ||
-                   (strcmp(table[i].name, "stack") == 0 && strcmp(x->args[k].name, "before") == 0);
-      if (!known && table[i].run != p_later)
-        return el_fail(e, x->args[k].loc, "E050", "%s has no argument named '%s'", x->a->text,
+static bool is_named_argument(const char *primitive, const char *name) {
+  return strcmp(primitive, "expand") == 0 ||
+         (strcmp(primitive, "stack") == 0 && strcmp(name, "before") == 0);
+}
+
+static bool check_argument_names(lm_elab *e, const ast_expr *x, const char *primitive) {
+  for (uint32_t k = 0; k < x->n_args; k++)
+    if (x->args[k].kind == ARG_NAMED && !is_named_argument(primitive, x->args[k].name))
+      return el_reject(e, x->args[k].loc, "E050", "%s has no argument named '%s'", primitive,
                        x->args[k].name);
-    }
-    if (n >= table[i].min && n <= table[i].max) {
-      if (e->m)
-        e->b.loc = x->loc;
-      return table[i].run((el_call_site){e, x});
-    }
-    lm_diag *d =
-        el_err(e, x->loc, "E050", "%s takes %u%s argument%s, got %u", x->a->text, table[i].min,
-               table[i].max == table[i].min ? "" : lm_arena_printf(e->a, " to %u", table[i].max),
-               table[i].max == 1 ? "" : "s", n);
-    if (*table[i].form)
-      lm_diag_help(e->c, d, "%s", table[i].form);
+  return true;
+}
+
+static bool check_argument_count(lm_elab *e, const ast_expr *x, size_t i) {
+  uint32_t n = 0, min = table[i].min, max = table[i].max;
+  for (uint32_t k = 0; k < x->n_args; k++)
+    n += x->args[k].kind != ARG_NAMED;
+  if (n >= min && n <= max)
+    return true;
+  lm_diag *d =
+      el_err(e, x->loc, "E050", "%s takes %u%s argument%s, got %u", table[i].name, min,
+             max == min ? "" : lm_arena_printf(e->a, " to %u", max), max == 1 ? "" : "s", n);
+  if (*table[i].form)
+    lm_diag_help(e->c, d, "%s", table[i].form);
+  return false;
+}
+
+el_val el_primitive(lm_elab *e, const ast_expr *x, bool *out_found) {
+  size_t i = 0;
+  while (i < LM_COUNT(table) && strcmp(table[i].name, x->a->text))
+    i++;
+  *out_found = i < LM_COUNT(table);
+  if (!*out_found)
     return el_error();
-  }
-  *out_found = false;
-  return el_error();
+  bool available = table[i].run != p_later;
+  if (available && (!check_argument_names(e, x, table[i].name) || !check_argument_count(e, x, i)))
+    return el_error();
+  if (e->m)
+    e->b.loc = x->loc;
+  return table[i].run((el_call_site){e, x});
 }

@@ -1,5 +1,7 @@
-// prim.h - what the primitives' files share. Arguments are syntax, since names may be axes;
-// every helper reports what is wrong and returns V_ERROR, NULL or false.
+// prim.h - helpers that the files of the primitives share.
+//
+// The arguments of a primitive are syntax, since a name may denote an axis. A helper that fails
+// reports the error and returns V_ERROR, NULL or false, unless its comment says otherwise.
 #ifndef LM_ELAB_PRIM_H
 #define LM_ELAB_PRIM_H
 #include "dsl/elab/elab.h"
@@ -9,24 +11,31 @@ typedef struct {
   const ast_expr *x;
 } el_call_site;
 
-const ast_arg *el_positional(el_call_site c, uint32_t i);
-const ast_arg *el_named(el_call_site c, const char *name);
+const ast_arg *el_positional(el_call_site c, uint32_t i);  // NULL if there is none; not reported
+const ast_arg *el_named(el_call_site c, const char *name); // likewise
 el_val el_arg(el_call_site c, uint32_t i);
 el_val el_arg_tensor(el_call_site c, uint32_t i);
 lm_loc el_arg_loc(el_call_site c, uint32_t i);
-const ast_arg *el_arg_arrow(el_call_site c, uint32_t i, const char *form);
+const ast_arg *el_arg_arrow(el_call_site c, uint32_t i, const char *form); // `src -> dst`
 bool el_arg_axes(el_call_site c, const ast_expr *x, el_axes *out);
+// The axes of positional argument i.
+bool el_positional_axes(el_call_site c, uint32_t i, el_axes *out);
 bool el_one_axis(el_call_site c, const ast_expr *x, el_axis **out);
-bool el_lacks(el_call_site c, const el_val *x, el_axis *a, lm_loc at);
+bool el_positional_axis(el_call_site c, uint32_t i, el_axis **out);
+bool el_arrow_name(el_call_site c, const ast_arg *a); // whether the right side is a single name
+bool el_lacks(el_call_site c, const el_val *x, el_axis *a, lm_loc at); // true: reported
 bool el_floating(el_call_site c, const el_val *x, lm_loc at);
-bool el_is_random_allowed(el_call_site c); // false: reported
-bool el_over_elements(el_call_site c, const el_axes *axes,
-                      lm_loc at); // reported: update sees one of them
-bool el_moves_positions(el_call_site c, const el_axis *x,
-                        lm_loc at); // reported: while decoding it may not
+bool el_is_random_allowed(el_call_site c);
+// True: reported, as an optimizer's update sees one element of a parameter.
+bool el_over_elements(el_call_site c, const el_axes *axes, lm_loc at);
+// True: reported, as decoding does not have all positions of x.
+bool el_moves_positions(el_call_site c, const el_axis *x, lm_loc at);
+// A tensor whose axes are in the order of `axes`; v may have another order.
 el_val el_in_order(el_call_site c, el_kind kind, const el_axes *axes, lm_value *v);
+// The axis of a name on the right of an arrow: a new one, or a known one of the same size.
 el_axis *el_axis_new_or_known(el_call_site c, lm_sym name, lm_size size, lm_loc at);
-bool el_distinct(el_call_site c, const el_axes *axes);
+bool el_distinct(el_call_site c, const el_axes *axes); // whether a tensor may have these axes
+// The axes of s with the n axes at index `at` replaced by `now`.
 el_axes el_spliced(el_call_site c, const el_axes *s, uint32_t at, uint32_t n, const el_axes *now);
 
 el_val p_concat(el_call_site c);

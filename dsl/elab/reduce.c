@@ -1,24 +1,25 @@
-// reduce.c - primitives where elements meet: reductions, dot, gather, scatter_add, history.
+// reduce.c - primitives that combine elements along axes: reductions, dot, gather, scatter_add,
+// history.
 #include "dsl/elab/prim.h"
 
-// ---- reductions, products, tables
+// ---- reductions, dot, gather and scatter
 static el_val reduce(el_call_site c, lm_opcode op, bool mean) {
   el_val x = el_arg_tensor(c, 0);
-  const ast_arg *over = el_positional(c, 1);
   el_axes axes = {0};
   if (x.k == V_ERROR)
     return x;
-  if (over && (over->kind != ARG_POS || !el_arg_axes(c, over->expr, &axes)))
-    return el_error();
-  if (!over)
+  if (!el_positional(c, 1))
     axes = x.axes;
+  else if (!el_positional_axes(c, 1, &axes))
+    return el_error();
   if (el_over_elements(c, &axes, c.x->loc))
     return el_error();
   for (uint32_t i = 0; i < axes.n; i++)
     if (el_lacks(c, &x, axes.v[i], el_arg_loc(c, 1)))
       return el_error();
   if (x.kind == K_BOOL || (mean && x.kind == K_INT))
-    return el_fail(c.e, el_arg_loc(c, 0), "E052", "%s of %s", c.x->a->text, el_show(c.e, &x));
+    return el_fail(c.e, el_arg_loc(c, 0), "E052", "%s is not defined for %s", c.x->a->text,
+                   el_show(c.e, &x));
   el_axes left = el_axes_minus(c.e, &x.axes, &axes);
   if (!x.v || !axes.n)
     return el_tensor(x.kind, &left, x.v);
@@ -100,8 +101,7 @@ el_val p_gather(el_call_site c) {
   el_val t = el_arg_tensor(c, 0);
   el_val i = el_arg_tensor(c, 1);
   el_axis *v;
-  if (t.k == V_ERROR || i.k == V_ERROR || !el_positional(c, 2) ||
-      el_positional(c, 2)->kind != ARG_POS || !el_one_axis(c, el_positional(c, 2)->expr, &v) ||
+  if (t.k == V_ERROR || i.k == V_ERROR || !el_positional_axis(c, 2, &v) ||
       el_lacks(c, &t, v, el_arg_loc(c, 2)))
     return el_error();
   i = el_adapt(c.e, &i, K_INT, el_arg_loc(c, 1));
@@ -117,7 +117,7 @@ el_val p_gather(el_call_site c) {
   el_axes own = el_axes_minus(c.e, &rest, &i.axes);
   if (own.n != rest.n && own.n) {
     lm_diag *d = el_err(c.e, c.x->loc, "E065",
-                        "gather of %s at %s: they share some axes but not all of the table's",
+                        "gather of %s at %s: they share some axes of the table but not all",
                         el_show(c.e, &t), el_show(c.e, &i));
     el_note_value(c.e, d, &t);
     return el_error();
@@ -138,18 +138,18 @@ el_val p_scatter_add(el_call_site c) {
   el_val x = el_arg_tensor(c, 0);
   el_val i = el_arg_tensor(c, 1);
   el_axis *v;
-  if (x.k == V_ERROR || i.k == V_ERROR || !el_positional(c, 2) ||
-      el_positional(c, 2)->kind != ARG_POS || !el_one_axis(c, el_positional(c, 2)->expr, &v))
+  if (x.k == V_ERROR || i.k == V_ERROR || !el_positional_axis(c, 2, &v))
     return el_error();
   if (i.kind != K_INT || !el_axes_subset(&i.axes, &x.axes))
-    return el_fail(c.e, c.x->loc, "E065",
-                   "scatter_add of %s at %s: takes int indices whose axes are in the first",
-                   el_show(c.e, &x), el_show(c.e, &i));
+    return el_fail(
+        c.e, c.x->loc, "E065",
+        "scatter_add of %s at %s: it takes int indices whose axes are axes of the values",
+        el_show(c.e, &x), el_show(c.e, &i));
   if (el_over_elements(c, &i.axes, c.x->loc))
     return el_error();
   if (el_axes_has(&i.axes, v))
-    return el_fail(c.e, el_arg_loc(c, 2), "E065", "the indices have axis '%s', which is to be made",
-                   v->name);
+    return el_fail(c.e, el_arg_loc(c, 2), "E065",
+                   "the indices have axis '%s', which is the new axis of the result", v->name);
   el_axes axes = {0}, rest = el_axes_minus(c.e, &x.axes, &i.axes);
   el_axes_push(c.e, &axes, v);
   for (uint32_t k = 0; k < rest.n; k++)
@@ -198,7 +198,7 @@ static lm_value *append_to_cache(lm_elab *e, const el_val *x, el_axis *t, el_axi
   return lm_emit(&e->b, LM_OP_APPEND, in, n, &attr, NULL);
 }
 
-el_val el_history(lm_elab *e, const el_val *v, el_axis *t, el_axis *s, lm_loc at) {
+static el_val history(lm_elab *e, const el_val *v, el_axis *t, el_axis *s, lm_loc at) {
   if (v->k != V_TENSOR) {
     if (v->k != V_ERROR)
       el_err(e, at, "E066", "history takes tensors, got %s", el_show(e, v));
@@ -218,7 +218,8 @@ el_val el_history(lm_elab *e, const el_val *v, el_axis *t, el_axis *s, lm_loc at
   if (e->mode == EL_DECODE && el_axis_ir(e, t) == e->position) {
     lm_value *all = append_to_cache(e, &x, t, s);
     if (!all)
-      return el_fail(e, at, "E057", "more than %d axes", LM_RANK);
+      return el_fail(e, at, "E057", "a KV cache inside of these loops has more than %d axes",
+                     LM_RANK);
     return el_tensor(x.kind, &axes, all);
   }
   lm_attr attr = {.n_axes = 1, .n_to = 1};
@@ -227,8 +228,8 @@ el_val el_history(lm_elab *e, const el_val *v, el_axis *t, el_axis *s, lm_loc at
   return el_tensor(x.kind, &axes, lm_emit(&e->b, LM_OP_HISTORY, &x.v, 1, &attr, NULL));
 }
 
-// Whether t may be the positions of a row: it is them, or, in a definition that nothing reaches, an
-// argument has it.
+// Whether t is the axis of positions. In a definition that the recipe does not use, any axis of an
+// argument may be.
 static bool is_positions(lm_elab *e, el_axis *t) {
   if (e->m)
     return e->mode != EL_UPDATE && el_axis_ir(e, t) == e->position;
@@ -238,12 +239,10 @@ static bool is_positions(lm_elab *e, el_axis *t) {
   return e->mode != EL_UPDATE;
 }
 
-static void err_not_positions(lm_elab *e, const el_axis *t, lm_loc at) {
+static void report_not_positions(lm_elab *e, const el_axis *t, lm_loc at) {
   lm_diag *d = el_err(e, at, "E0D5",
-                      "history runs over the positions of a row; '%s' is another axis", t->name);
-  lm_diag_help(
-      e->c, d,
-      "the positions are the last axis of tok, pos and seg: in apply(tok: int[b, t], …) it is t");
+                      "history takes the axis of the positions; '%s' is another axis", t->name);
+  lm_diag_help(e->c, d, "it is the last axis of tok, pos and seg: t in apply(tok: int[b, t], …)");
 }
 
 el_val p_history(el_call_site c) {
@@ -253,19 +252,20 @@ el_val p_history(el_call_site c) {
   el_axis *t;
   if (v.k == V_ERROR || !a || !el_one_axis(c, a->expr, &t))
     return el_error();
-  if (a->to->kind != EX_NAME)
-    return el_fail(e, a->to->loc, "E040", "expected the name of an axis");
+  if (!el_arrow_name(c, a))
+    return el_error();
   if (e->in_library)
     e->library_failed = true;
   bool cached = e->m && e->mode == EL_DECODE && el_axis_ir(e, t) == e->position;
   lm_size size = cached ? lm_size_number(e->a, e->capacity) : t->size;
   el_axis *s = el_axis_lookup(e, a->to->text);
   if (s && (!lm_size_equal(s->size, size) || s->dyn != (cached ? e->history_dyn : t->dyn)))
-    return el_fail(e, a->to->loc, "E053", "axis '%s' has another size here", a->to->text);
+    return el_fail(e, a->to->loc, "E053", "axis '%s' exists and has a different size", a->to->text);
   if (s == t)
-    return el_fail(e, a->to->loc, "E056", "history needs another name than '%s'", t->name);
+    return el_fail(e, a->to->loc, "E056", "the new axis of history needs a name other than '%s'",
+                   t->name);
   if (!is_positions(e, t)) {
-    err_not_positions(e, t, a->loc);
+    report_not_positions(e, t, a->loc);
     return el_error();
   }
   if (!s) {
@@ -273,9 +273,9 @@ el_val p_history(el_call_site c) {
     el_axis_bind_name(e, a->to->text, s);
   }
   if (v.k != V_TUPLE)
-    return el_history(e, &v, t, s, el_arg_loc(c, 0));
+    return history(e, &v, t, s, el_arg_loc(c, 0));
   el_val *items = LM_NEW_N(e->a, el_val, v.n + 1);
   for (uint32_t i = 0; i < v.n; i++)
-    items[i] = el_history(e, &v.items[i], t, s, el_arg_loc(c, 0));
+    items[i] = history(e, &v.items[i], t, s, el_arg_loc(c, 0));
   return el_tuple(e, items, v.n);
 }

@@ -1,7 +1,7 @@
 // select.c - select(condition, x, y).
 //
-// Both branches are evaluated, as the result has the axes of both. A branch that is not taken, or
-// that one condition for the whole run or step guards, may hold numbers that are not finite:
+// Both branches are evaluated, as the result has the axes of both. A branch may compute numbers
+// that are not finite if it is not selected, or if its condition is a scalar:
 // `select(x < peak, x / peak, (1 - x) / (1 - peak))` with peak = 1.
 #include "dsl/elab/prim.h"
 
@@ -14,7 +14,7 @@ static el_val branch(el_call_site c, uint32_t i, const el_val *condition) {
   el_val v = el_arg(c, i);
   c.e->guarded -= guarded;
   c.e->dead -= dead;
-  return dead && v.k == V_NUM ? el_whole(c.e, 0) : v; // a number of its type, whatever that is
+  return dead && v.k == V_NUM ? el_whole(c.e, 0) : v; // any number of the right type
 }
 
 el_val p_select(el_call_site c) {
@@ -37,15 +37,16 @@ el_val p_select(el_call_site c) {
   if (k.k == V_ERROR || x.k == V_ERROR || y.k == V_ERROR)
     return el_error();
   if (k.kind != K_BOOL || x.kind != y.kind)
-    return el_fail(c.e, c.x->loc, "E036", "select(%s, %s, %s): takes a bool and two of one type",
+    return el_fail(c.e, c.x->loc, "E036",
+                   "select takes a bool and two values of one type; got %s, %s and %s",
                    el_show(c.e, &k), el_show(c.e, &x), el_show(c.e, &y));
   const el_axes *both = el_axes_subset(&y.axes, &x.axes) ? &x.axes : &y.axes;
   const el_axes *all = el_axes_subset(&k.axes, both) ? both : &k.axes;
   if (!el_axes_subset(&x.axes, all) || !el_axes_subset(&y.axes, all) ||
       !el_axes_subset(&x.axes, both)) {
-    lm_diag *d =
-        el_err(c.e, c.x->loc, "E032", "select of %s, %s, %s: none has all axes of the others",
-               el_show(c.e, &k), el_show(c.e, &x), el_show(c.e, &y));
+    lm_diag *d = el_err(c.e, c.x->loc, "E032",
+                        "select of %s, %s and %s: none of them has all axes of the others",
+                        el_show(c.e, &k), el_show(c.e, &x), el_show(c.e, &y));
     el_note_value(c.e, d, &k);
     return el_error();
   }

@@ -23,7 +23,7 @@ el_val p_expand(el_call_site c) {
       el_val n = el_eval(c.e, a->expr);
       if (n.k == V_ERROR)
         return n;
-      if (el_decide(c.e, &n))
+      if (el_request_unroll(c.e, &n))
         return el_error();
       if (n.k != V_NUM || (!n.has_size && n.known))
         return el_fail(c.e, a->loc, "E055", "the size of '%s' should be a whole number, got %s",
@@ -74,7 +74,7 @@ static bool parts(el_call_site c, const ast_expr *x, lm_size total, bool product
       el_val s = el_eval(e, args[i].expr);
       if (s.k == V_ERROR)
         return false;
-      if (el_decide(e, &s))
+      if (el_request_unroll(e, &s))
         return false;
       if (s.k != V_NUM || !s.has_size)
         return s.k == V_NUM && !s.known
@@ -135,8 +135,8 @@ static el_val emit_slice(el_call_site c, const el_val *x, el_axis *from, el_axis
 
 // While decoding, places stand in one row: joining them with axes of size 1, or taking them apart
 // again, renames them.
-static el_val view_places(el_call_site c, const el_val *x, const el_axes *src, el_axis *from,
-                          const el_axes *dst, const el_axes *axes) {
+static el_val view_positions(el_call_site c, const el_val *x, const el_axes *src, el_axis *from,
+                             const el_axes *dst, const el_axes *axes) {
   el_axis *to = NULL;
   el_val v = *x;
   for (uint32_t i = 0; i < dst->n; i++) {
@@ -194,7 +194,7 @@ el_val p_view(el_call_site c) {
     return el_error();
   for (uint32_t i = 0; i < src.n; i++)
     if (src.v[i]->dyn)
-      return view_places(c, &x, &src, src.v[i], &dst, &axes);
+      return view_positions(c, &x, &src, src.v[i], &dst, &axes);
   lm_attr attr = {0};
   if (c.e->m) {
     ir_axes(c, &src, attr.axes, &attr.n_axes);
@@ -240,13 +240,13 @@ el_val p_rename(el_call_site c) {
   return el_distinct(c, &now) ? el_rename(c.e, &x, &f, &t) : el_error();
 }
 
-static bool whole_arg(el_call_site c, uint32_t i, int64_t *out) {
+static bool int_arg(el_call_site c, uint32_t i, int64_t *out) {
   if (!el_positional(c, i))
     return true;
   el_val v = el_arg(c, i);
   if (v.k == V_NUM && v.has_size && lm_size_whole(v.size, out))
     return true;
-  if (v.k != V_ERROR && !(v.k == V_NUM && !v.known) && !el_decide(c.e, &v))
+  if (v.k != V_ERROR && !(v.k == V_NUM && !v.known) && !el_request_unroll(c.e, &v))
     el_err(c.e, el_arg_loc(c, i), "E055", "expected a whole number, got %s", el_show(c.e, &v));
   return false;
 }
@@ -296,14 +296,14 @@ el_val p_slice(el_call_site c) {
   if (x.k == V_ERROR || !a || !el_one_axis(c, a->expr, &from) || el_lacks(c, &x, from, a->loc) ||
       !target(c, a->to, &name, &given))
     return el_error();
-  if (el_moves_positions(c, from, a->loc) || !whole_arg(c, 2, &first) || !whole_arg(c, 3, &step) ||
+  if (el_moves_positions(c, from, a->loc) || !int_arg(c, 2, &first) || !int_arg(c, 3, &step) ||
       !lm_size_whole(from->size, &n))
     return el_error();
   to = given ? NULL : el_axis_lookup(c.e, name);
   if (given) {
     el_val s = el_eval(c.e, given);
     if (s.k != V_NUM || !s.has_size || !lm_size_whole(s.size, &size))
-      return s.k == V_ERROR || el_decide(c.e, &s)
+      return s.k == V_ERROR || el_request_unroll(c.e, &s)
                  ? el_error()
                  : el_fail(c.e, given->loc, "E055", "expected a whole number, got %s",
                            el_show(c.e, &s));
@@ -335,7 +335,7 @@ el_val p_pad(el_call_site c) {
   if (x.k == V_ERROR || !a || !el_one_axis(c, a->expr, &from) || el_lacks(c, &x, from, a->loc) ||
       !target(c, a->to, &name, &given))
     return el_error();
-  if (el_moves_positions(c, from, a->loc) || !whole_arg(c, 2, &before) || !whole_arg(c, 3, &after))
+  if (el_moves_positions(c, from, a->loc) || !int_arg(c, 2, &before) || !int_arg(c, 3, &after))
     return el_error();
   lm_size size;
   if (before < 0 || after < 0 || before > LM_ELEMENTS_MAX || after > LM_ELEMENTS_MAX ||

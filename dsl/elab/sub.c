@@ -34,20 +34,12 @@ static el_inst *make_element(lm_elab *e, el_inst *inst, const ast_member *m, int
                              lm_sym path) {
   el_inst_site where = {.owner = inst, .path = path, .n_stack = inst->n_stack};
   memcpy(where.stack, inst->stack, sizeof where.stack);
-  memcpy(where.place, inst->place, sizeof where.place);
+  memcpy(where.index, inst->index, sizeof where.index);
   memcpy(where.stack_name, inst->stack_name, sizeof where.stack_name);
-  el_ref self = el_inst_ref(inst);
-  el_frame frame = {.up = e->frame,
-                    .what = inst->decl->name.text,
-                    .called_at = inst->at,
-                    .file = inst->file,
-                    .self = &self,
-                    .real = K_REAL},
-           *was = e->frame;
-  e->frame = &frame;
+  el_frame frame, *was = el_inst_enter(e, inst, &frame);
   if (m->count) {
     where.stack[where.n_stack] = n;
-    where.place[where.n_stack] = i;
+    where.index[where.n_stack] = i;
     where.stack_name[where.n_stack++] = path;
     el_bind_name(e, m->index.text,
                  e->m ? el_whole(e, i) : el_sized(lm_size_dim(e->a, m->index.text)), false);
@@ -67,13 +59,13 @@ static bool same_value(const el_val *x, const el_val *y) {
 }
 
 // Which arguments take too many values to make loops of their own.
-static void find_following(lm_elab *e, el_insts *xs) {
+static void find_by_index(lm_elab *e, el_insts *xs) {
   const ast_sig *sig = &xs->of[0]->decl->sig;
-  xs->follows = LM_NEW_N(e->a, bool, sig->n_params + 1);
+  xs->by_index = LM_NEW_N(e->a, bool, sig->n_params + 1);
   for (uint32_t k = 0; k < sig->n_params; k++) {
     el_val seen[MAX_VARIANTS];
     int n = 0;
-    for (int64_t i = 0; i < xs->n && !xs->follows[k]; i++) {
+    for (int64_t i = 0; i < xs->n && !xs->by_index[k]; i++) {
       el_val v = el_inst_value(xs->of[i], sig->params[k].name.text);
       int j = 0;
       while (j < n && !same_value(&seen[j], &v))
@@ -81,7 +73,7 @@ static void find_following(lm_elab *e, el_insts *xs) {
       if (j < n || v.k != V_NUM)
         continue;
       if (n == MAX_VARIANTS)
-        xs->follows[k] = true;
+        xs->by_index[k] = true;
       else
         seen[n++] = v;
     }
@@ -128,7 +120,7 @@ void el_inst_add_sub(lm_elab *e, el_inst *inst, const ast_member *m) {
       if (!(xs->of[i] = make_element(e, inst, m, i, n, path)))
         xs = NULL;
     if (xs)
-      find_following(e, xs);
+      find_by_index(e, xs);
     sub.many = xs;
   }
   LM_PUSH(e->a, inst->subs, inst->n_subs, inst->cap_subs) = sub;
@@ -150,9 +142,9 @@ static bool shapes_by(const ast_decl *d, lm_sym name) {
 }
 
 // Parameters of ref's instance whose arguments (or defaults) follow the index of its own repetition
-// or of one around it are computed from the loops' indices: they go to ref->over.
-static void bind_following(lm_elab *e, const el_ref *owner, const el_insts *xs, const el_val *index,
-                           el_ref *ref) {
+// or of one around it are computed from the loops' indices: they go to ref->indexed.
+static void bind_by_index(lm_elab *e, const el_ref *owner, const el_insts *xs, const el_val *index,
+                          el_ref *ref) {
   const ast_sig *sig = &ref->inst->decl->sig;
   for (uint32_t k = 0; k < sig->n_params; k++) {
     const ast_expr *x = el_argument(ref->inst->call->args, ref->inst->call->n_args, sig, k);
@@ -160,7 +152,7 @@ static void bind_following(lm_elab *e, const el_ref *owner, const el_insts *xs, 
     el_ref self = given ? *owner : *ref;
     if (!given)
       x = sig->params[k].init;
-    if (!(xs && xs->follows[k]) && !el_mentions(x, self.over))
+    if (!(xs && xs->by_index[k]) && !el_mentions(x, self.indexed))
       continue;
     el_frame frame = {.up = e->frame, .file = self.inst->file, .self = &self, .real = K_REAL},
              *was = e->frame;
@@ -168,20 +160,20 @@ static void bind_following(lm_elab *e, const el_ref *owner, const el_insts *xs, 
     if (given && xs)
       el_bind_name(e, xs->index, *index, false);
     el_bind *b = LM_NEW(e->a, el_bind);
-    *b = (el_bind){.name = sig->params[k].name.text, .val = el_eval(e, x), .up = ref->over};
+    *b = (el_bind){.name = sig->params[k].name.text, .val = el_eval(e, x), .up = ref->indexed};
     e->frame = was;
-    ref->over = b;
+    ref->indexed = b;
     if (shapes_by(ref->inst->decl, b->name))
-      el_decide(e, &b->val);
+      el_request_unroll(e, &b->val);
   }
 }
 
 el_ref el_ref_sub(lm_elab *e, const el_ref *owner, el_inst *sub) {
   el_ref ref = *owner;
   ref.inst = sub;
-  ref.over = NULL;
-  if (owner->over)
-    bind_following(e, owner, NULL, NULL, &ref);
+  ref.indexed = NULL;
+  if (owner->indexed)
+    bind_by_index(e, owner, NULL, NULL, &ref);
   return ref;
 }
 
@@ -191,7 +183,7 @@ static bool same_structure(const el_insts *xs, int64_t i, int64_t j) {
   for (uint32_t k = 0; k < sig->n_params; k++) {
     el_val x = el_inst_value(xs->of[i], sig->params[k].name.text);
     el_val y = el_inst_value(xs->of[j], sig->params[k].name.text);
-    if (!xs->follows[k] && !same_value(&x, &y))
+    if (!xs->by_index[k] && !same_value(&x, &y))
       return false;
   }
   return true;
@@ -232,12 +224,12 @@ el_val el_insts_at(lm_elab *e, const el_val *insts, const el_index *at) {
   const el_insts *xs = insts->insts;
   el_val v = {.k = V_INST, .ref = insts->ref};
   v.ref.inst = xs->of[at->first < xs->n ? at->first : 0];
-  v.ref.over = NULL;
+  v.ref.indexed = NULL;
   if (v.ref.n < 4)
     v.ref.at[v.ref.n++] = *at;
-  if (!e->m || (!at->loop && !insts->ref.over))
+  if (!e->m || (!at->loop && !insts->ref.indexed))
     return v;
   el_val index = el_index_value(e, at);
-  bind_following(e, &insts->ref, xs, &index, &v.ref);
+  bind_by_index(e, &insts->ref, xs, &index, &v.ref);
   return v;
 }

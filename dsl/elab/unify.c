@@ -1,12 +1,12 @@
 // unify.c - unification of the arguments of a call with the types of the parameters.
 //
 // Axes unify by position. A name of the signature that is not bound yet is bound to the caller's
-// axis. A name that is an axis of the instance keeps its meaning, and the caller's axis is renamed
+// axis. A name that is an axis of the instance remats its meaning, and the caller's axis is renamed
 // to it for the duration of the call.
 #include "dsl/elab/call.h"
 
-static void misfit(lm_elab *e, el_invocation *v, uint32_t i, const ast_type *t, const el_val *x,
-                   const char *why) {
+static void report_mismatch(lm_elab *e, el_invocation *v, uint32_t i, const ast_type *t,
+                            const el_val *x, const char *why) {
   lm_diag *d = el_err(e, v->locs[i], "E031", "axis mismatch in the call of %s", v->what);
   lm_diag_label(e->c, d, "%s", why);
   lm_diag_note(e->c, d, v->sig->params[i].name.loc, "parameter %s: %s", v->sig->params[i].name.text,
@@ -169,7 +169,7 @@ bool el_unify_param(lm_elab *e, el_invocation *v, uint32_t i, bool is_fn) {
     for (uint32_t k = 0; k < x->n; k++) {
       const char *why = unify(e, v, t, &x->items[k].axes);
       if (why) {
-        misfit(e, v, i, t, x, why);
+        report_mismatch(e, v, i, t, x, why);
         return false;
       }
     }
@@ -183,7 +183,7 @@ bool el_unify_param(lm_elab *e, el_invocation *v, uint32_t i, bool is_fn) {
     return true;
   const char *why = unify(e, v, t, &x->axes);
   if (why) {
-    misfit(e, v, i, t, x, why);
+    report_mismatch(e, v, i, t, x, why);
     return false;
   }
   return true;

@@ -2,15 +2,15 @@
 //
 // A loop over layers computes what follows its index, so that the IR does not grow with depth.
 // Where the text decides by such a number (`if i < 2`, a size, a count), the loops that it comes
-// from are unrolled instead: el_decide notes them and the function is made again from its beginning
-// (lower.c), with every place of those loops an iteration of its own.
+// from are unrolled instead: el_request_unroll notes them and the function is made again from its
+// beginning (lower.c), with every place of those loops an iteration of its own.
 #include "dsl/elab/elab.h"
 
 enum {
-  MOST_VISITS = 4096
+  MAX_VISITS = 4096
 };
 
-bool el_unrolled(const lm_elab *e, const void *over) {
+bool el_is_unrolled(const lm_elab *e, const void *over) {
   for (uint32_t i = 0; i < e->n_unrolled; i++)
     if (e->unrolled[i] == over)
       return true;
@@ -19,7 +19,7 @@ bool el_unrolled(const lm_elab *e, const void *over) {
 
 // Whether v is made of constants and indices of the loops around alone; *loops: which of them.
 static bool from_indices(const lm_elab *e, const lm_value *v, uint32_t *loops, int *visits) {
-  if (++*visits > MOST_VISITS)
+  if (++*visits > MAX_VISITS)
     return false;
   if (v->def) {
     bool all = v->def->n_out == 1 && (lm_op_info_of(v->def)->traits & LM_T_ELEMENTWISE);
@@ -35,13 +35,13 @@ static bool from_indices(const lm_elab *e, const lm_value *v, uint32_t *loops, i
   return false;
 }
 
-bool el_decide(lm_elab *e, const el_val *v) {
+bool el_request_unroll(lm_elab *e, const el_val *v) {
   uint32_t loops = 0;
   int visits = 0;
   if (v->k != V_TENSOR || v->axes.n || !v->v || !from_indices(e, v->v, &loops, &visits) || !loops)
     return false;
   for (int k = 0; k < e->n_loops; k++)
-    if (loops >> k & 1 && !el_unrolled(e, e->loops[k].over))
+    if (loops >> k & 1 && !el_is_unrolled(e, e->loops[k].over))
       LM_PUSH(e->a, e->unrolled, e->n_unrolled, e->cap_unrolled) = e->loops[k].over;
-  return e->again = true;
+  return e->restart = true;
 }

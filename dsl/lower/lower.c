@@ -47,7 +47,7 @@ static entry begin(lm_elab *e, const char *name, int64_t rows, int64_t seq, int 
   el_axes_push(e, &axes, x.t);
   e->b = (lm_builder){.m = e->m, .at = x.f->body};
   e->mode = mode;
-  e->made = NULL;
+  e->memo = NULL;
   e->n_caches = 0;
   e->n_emits = 0;
   e->n_loops = 0;
@@ -91,14 +91,14 @@ typedef struct {
 } attempt;
 
 static attempt attempt_begin(lm_elab *e) {
-  e->again = false;
+  e->restart = false;
   return (attempt){e->m->n_globals, lm_diag_mark_of(e->c)};
 }
 
 // Whether the function has to be made again; then nothing is left of this attempt.
-static bool attempt_again(lm_elab *e, const attempt *a, const char *name) {
+static bool attempt_restart(lm_elab *e, const attempt *a, const char *name) {
   lm_func *f = lm_func_find(e->m, name);
-  if (!e->again)
+  if (!e->restart)
     return false;
   if (f)
     lm_func_remove(e->m, f);
@@ -175,7 +175,7 @@ static void make_loss(lm_elab *e, el_inst *model, const char *name, el_mode mode
   if (!el_emits_check(e, where, e->n_emits))
     return;
   for (uint32_t i = 0; i < e->n_emits; i++) {
-    names[n] = LM_SYM(e->c, lm_arena_printf(e->a, "%s%s", e->emits[i].name, e->emits[i].places));
+    names[n] = LM_SYM(e->c, lm_arena_printf(e->a, "%s%s", e->emits[i].name, e->emits[i].suffix));
     out[n++] = e->emits[i].val.v;
   }
   if (mode == EL_EVAL)
@@ -210,7 +210,7 @@ static void lower_loss(lm_elab *e, el_inst *model, const char *name, el_mode mod
   do {
     a = attempt_begin(e);
     make_loss(e, model, name, mode, o, at);
-  } while (attempt_again(e, &a, name));
+  } while (attempt_restart(e, &a, name));
 }
 
 static lm_lower_options of_length(const lm_lower_options *o, int64_t seq) {
@@ -232,7 +232,7 @@ static void lower_apply(lm_elab *e, el_inst *model, const char *name, el_mode mo
   do {
     a = attempt_begin(e);
     make_apply(e, model, name, mode, o, chunk, out, at);
-  } while (attempt_again(e, &a, name));
+  } while (attempt_restart(e, &a, name));
 }
 
 // ---- the model and its parameters
@@ -369,10 +369,7 @@ static void check_decl(lm_elab *e, const lm_file *file, ast_decl *d, bool sectio
 static void check_unreached(lm_elab *e, const lm_file *file, bool sections) {
   for (uint32_t i = 0; i < file->tree->n; i++) {
     ast_decl *d = file->tree->v[i];
-    bool reached = false;
-    for (uint32_t k = 0; k < e->n_visited; k++)
-      reached |= e->visited[k] == d;
-    if (!reached)
+    if (!el_is_visited(e, d))
       check_decl(e, file, d, sections);
   }
 }

@@ -9,7 +9,7 @@
 #include <string.h>
 
 enum {
-  MOST_ENTRIES = 1 << 20
+  MAX_ENTRIES = 1 << 20
 };
 
 typedef struct {
@@ -88,7 +88,7 @@ static const ast_expr *pick_term(mapping *m, const ast_expr *x, int k, int64_t *
   return pick_term(m, x->b, k - left, offset);
 }
 
-static void place(mapping *m, const ast_expr *x, int64_t stride) {
+static void assign_strides(mapping *m, const ast_expr *x, int64_t stride) {
   if (!m->ok)
     return;
   if (x->kind == EX_NAME) {
@@ -103,7 +103,7 @@ static void place(mapping *m, const ast_expr *x, int64_t stride) {
     m->map.stride_foreign[i] = stride;
   } else if (x->kind == EX_TUPLE) {
     for (uint32_t i = x->n_args; i-- > 0; stride *= size_of(m, x->args[i].expr))
-      place(m, x->args[i].expr, stride);
+      assign_strides(m, x->args[i].expr, stride);
   } else if (x->kind == EX_BINARY) {
     int64_t offset = 0;
     if (count_terms(x) != m->n_parts) {
@@ -113,7 +113,7 @@ static void place(mapping *m, const ast_expr *x, int64_t stride) {
     const ast_expr *term = pick_term(m, x, m->part, &offset);
     m->map.offset_foreign += offset * stride;
     m->used_part = true;
-    place(m, term, stride);
+    assign_strides(m, term, stride);
   }
 }
 
@@ -160,7 +160,7 @@ static void add_entries(mapping *m, const char *name) {
     }
   int64_t n = indexed < 0 ? 1 : m->map.size[indexed];
   for (int64_t j = 0; j < n; j++) {
-    if (m->out->n_maps >= MOST_ENTRIES) {
+    if (m->out->n_maps >= MAX_ENTRIES) {
       fail(m, m->item->loc, "the map has too many tensors%s%s", "", "");
       return;
     }
@@ -214,7 +214,7 @@ static void map_param(lm_elab *e, lm_lowered *out, const ast_item *item, el_inst
       return;
     }
     m.map.shape_f[i] = size_of(&m, layout->args[i].expr);
-    place(&m, layout->args[i].expr, stride);
+    assign_strides(&m, layout->args[i].expr, stride);
     if (__builtin_mul_overflow(stride, m.map.shape_f[i], &stride))
       fail(&m, layout->loc, "the layout is too large%s%s", "", "");
   }
@@ -260,8 +260,8 @@ static void collect(lm_elab *e, el_inst *inst, targets *t) {
 }
 
 // One alternative of a directive over the targets below `base`; later directives win.
-static uint32_t direct(lm_elab *e, targets *t, const ast_item *item, const char *pattern,
-                       const char *base, int part, int n_parts) {
+static uint32_t assign_item(lm_elab *e, targets *t, const ast_item *item, const char *pattern,
+                            const char *base, int part, int n_parts) {
   uint32_t hits = 0;
   size_t skip = strlen(base);
   for (uint32_t i = 0; i < t->n; i++) {
@@ -279,7 +279,8 @@ static uint32_t direct(lm_elab *e, targets *t, const ast_item *item, const char 
   return hits;
 }
 
-static void no_match(lm_elab *e, const targets *t, const ast_item *item, const char *pattern) {
+static void report_no_match(lm_elab *e, const targets *t, const ast_item *item,
+                            const char *pattern) {
   const char *names[256];
   int n = 0;
   for (uint32_t i = 0; i < t->n && n < 256; i++)
@@ -368,9 +369,9 @@ static bool apply_maps(lm_elab *e, el_inst *inst, targets *t, lm_lowered *out) {
       int n;
       const char **alts = lm_pattern_expand(e->c, item->sel->text, &n);
       for (int a = 0; a < n; a++)
-        if (!direct(e, t, item, alts[a], base, a, n) &&
+        if (!assign_item(e, t, item, alts[a], base, a, n) &&
             !is_of_another_branch(e, inst->file, alts[a]))
-          no_match(e, t, item, alts[a]);
+          report_no_match(e, t, item, alts[a]);
     }
   }
   return any;
@@ -442,11 +443,11 @@ static void check_cover(lm_elab *e, entries *all) {
   }
 }
 
-static lm_loc map_loc(const el_inst *model, lm_loc otherwise) {
+static lm_loc map_loc(const el_inst *model, lm_loc fallback) {
   for (uint32_t i = 0; i < model->decl->members.n; i++)
     if (model->decl->members.v[i]->kind == MB_MAP)
       return model->decl->members.v[i]->names.v[0].loc;
-  return otherwise;
+  return fallback;
 }
 
 static void report_missing(lm_elab *e, const el_inst *model, lm_loc at, const char *paths,

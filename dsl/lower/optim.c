@@ -254,7 +254,7 @@ static bool hyper_check(lm_elab *e, const lm_recipe *r, const el_inst *inst, con
       at[k] = of[k].at[s];
     }
     all = el_where_check_all(e, &(el_where){sig, inst->decl->name.text, r->optimizer.loc, at});
-    el_names_cut(&e->frame->names, was);
+    el_names_truncate(&e->frame->names, was);
   }
   return all;
 }
@@ -356,13 +356,6 @@ static el_axis *element_axis(lm_elab *e, const char *name, int64_t size) {
   return x;
 }
 
-static void note_visit(lm_elab *e, const ast_decl *d) {
-  for (uint32_t i = 0; i < e->n_visited; i++)
-    if (e->visited[i] == d)
-      return;
-  LM_PUSH(e->a, e->visited, e->n_visited, e->cap_visited) = d;
-}
-
 // @update's results, in the order of its arguments p and states.
 static void update_return(lm_elab *e, lm_func *f, const lm_lowered *l, const el_val *new,
                           lm_value *scaled) {
@@ -455,7 +448,7 @@ void lm_lower_optimizer(lm_elab *e, lm_recipe *r, lm_lowered *out) {
   ast_decl *d = r->optimizer.target.decl;
   if (!d || d->kind != DC_OPTIMIZER)
     return;
-  note_visit(e, d);
+  el_visit(e, d);
   el_inst *inst = LM_NEW(e->a, el_inst);
   *inst = (el_inst){.decl = d, .file = r->optimizer.target.file, .path = LM_SYM(e->c, "")};
   el_ref self = {.inst = inst};

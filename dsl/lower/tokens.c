@@ -5,7 +5,7 @@
 //
 // Perplexity and bits per byte are of these, whatever else a loss holds: a balance of experts, a
 // z-loss, smoothed targets, further heads. Logits that the loss has made are not made again
-// (dsl/elab/once.c), and pass cse finds the rest.
+// (dsl/elab/memo.c), and pass cse finds the rest.
 #include "dsl/lower/internal.h"
 
 static lm_value *sum_all(lm_elab *e, lm_value *v) {

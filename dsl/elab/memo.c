@@ -1,16 +1,16 @@
-// once.c - methods of the model that an evaluation calls again with the same arguments are not
-// run again: what is measured besides the loss asks for the logits that the loss has made. Not in
-// training, where each call has random numbers of its own.
+// memo.c - memoized calls: if an evaluation calls a method of the model again with the same
+// arguments, it gets the result of the first call. The token metrics need the logits that the loss
+// has computed. Training does not memoize, as each call draws different random numbers.
 #include "dsl/elab/call.h"
 #include <string.h>
 
-struct el_made {
+struct el_memo_entry {
   const ast_member *method;
   const lm_region *in;
   const el_val *args;
   uint32_t n;
   el_val result;
-  struct el_made *next;
+  struct el_memo_entry *next;
 };
 
 static bool same_value(const el_val *x, const el_val *y) {
@@ -23,14 +23,14 @@ static bool same_value(const el_val *x, const el_val *y) {
   return same;
 }
 
-static bool same_args(const struct el_made *m, const el_once *o) {
+static bool same_args(const struct el_memo_entry *m, const el_memo *o) {
   bool same = m->n == o->n;
   for (uint32_t i = 0; same && i < m->n; i++)
     same = same_value(&m->args[i], &o->args[i]);
   return same;
 }
 
-// Whether its axes mean the same to every caller: they are the arguments' or the model's.
+// Whether every caller can use the result: its axes are those of the arguments or of the model.
 static bool is_portable(const el_val *r, const el_axes *known, const el_inst *model) {
   bool portable = r->k == V_TENSOR || r->k == V_TUPLE;
   for (uint32_t i = 0; r->k == V_TENSOR && i < r->axes.n; i++) {
@@ -44,7 +44,7 @@ static bool is_portable(const el_val *r, const el_axes *known, const el_inst *mo
   return portable;
 }
 
-// A default is evaluated by the call.
+// Defaults are evaluated inside the call, so calls that use them are not compared.
 static bool all_given(const el_invocation *v) {
   bool all = true;
   for (uint32_t i = 0; i < v->sig->n_params; i++)
@@ -52,17 +52,17 @@ static bool all_given(const el_invocation *v) {
   return all;
 }
 
-el_once el_once_begin(lm_elab *e, const el_invocation *v, const el_inst *inst,
+el_memo el_memo_begin(lm_elab *e, const el_invocation *v, const el_inst *inst,
                       const ast_member *method) {
-  el_once o = {.model = inst, .method = method, .n = v->sig->n_params, .sites = e->n_sites};
-  o.asked = e->m && e->mode == EL_EVAL && !inst->owner && all_given(v);
+  el_memo o = {.model = inst, .method = method, .n = v->sig->n_params, .sites = e->n_sites};
+  o.enabled = e->m && e->mode == EL_EVAL && !inst->owner && all_given(v);
   o.args = LM_NEW_N(e->a, el_val, o.n + 1);
   memcpy(o.args, v->args, o.n * sizeof *o.args); // before the call adapts them
   return o;
 }
 
-bool el_once_find(const lm_elab *e, const el_once *o, el_val *out) {
-  for (const struct el_made *m = o->asked ? e->made : NULL; m; m = m->next)
+bool el_memo_find(const lm_elab *e, const el_memo *o, el_val *out) {
+  for (const struct el_memo_entry *m = o->enabled ? e->memo : NULL; m; m = m->next)
     if (m->method == o->method && m->in == e->b.at && same_args(m, o)) {
       *out = m->result;
       return true;
@@ -70,13 +70,13 @@ bool el_once_find(const lm_elab *e, const el_once *o, el_val *out) {
   return false;
 }
 
-void el_once_end(lm_elab *e, const el_once *o, el_val r) {
+void el_memo_end(lm_elab *e, const el_memo *o, el_val r) {
   el_axes known = {0};
   for (uint32_t i = 0; i < o->n; i++)
     el_known_axes(e, &o->args[i], &known);
-  if (!o->asked || e->n_sites != o->sites || !is_portable(&r, &known, o->model))
+  if (!o->enabled || e->n_sites != o->sites || !is_portable(&r, &known, o->model))
     return;
-  struct el_made *m = LM_NEW(e->a, struct el_made);
-  *m = (struct el_made){o->method, e->b.at, o->args, o->n, r, e->made};
-  e->made = m;
+  struct el_memo_entry *m = LM_NEW(e->a, struct el_memo_entry);
+  *m = (struct el_memo_entry){o->method, e->b.at, o->args, o->n, r, e->memo};
+  e->memo = m;
 }

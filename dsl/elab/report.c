@@ -1,0 +1,118 @@
+// report.c - messages: values as the user writes them, and errors with the calls around them.
+#include "dsl/elab/elab.h"
+
+const char *el_show_axes(lm_elab *e, const el_axes *axes) {
+  const char *s = "[";
+  bool any = false;
+  for (uint32_t i = 0; i < axes->n; i++) {
+    const el_axis *x = axes->v[i];
+    if (x->element)
+      continue;
+    s = lm_arena_printf(e->a, "%s%s%s%s", s, any ? ", " : "", x->opaque ? ".." : "", x->name);
+    any = true;
+  }
+  return lm_arena_printf(e->a, "%s]", s);
+}
+
+// Users see a tensor of all elements as the one element that their optimizer is written for.
+static const char *show_tensor(lm_elab *e, const el_val *v) {
+  bool any = false;
+  for (uint32_t i = 0; i < v->axes.n; i++)
+    any |= !v->axes.v[i]->element;
+  const char *kind = el_kind_name(v->kind);
+  return any ? lm_arena_printf(e->a, "%s%s", kind, el_show_axes(e, &v->axes)) : kind;
+}
+
+static const char *show_list(lm_elab *e, const el_val *v) {
+  const char *s = "(";
+  for (uint32_t i = 0; i < v->n; i++)
+    s = lm_arena_printf(e->a, "%s%s%s", s, i ? ", " : "", el_show(e, &v->items[i]));
+  return lm_arena_printf(e->a, "%s)", s);
+}
+
+const char *el_show(lm_elab *e, const el_val *v) {
+  switch (v->k) {
+  case V_ERROR: return "?";
+  case V_NUM: {
+    if (!v->has_size)
+      return v->known ? lm_arena_printf(e->a, "%g", v->num) : "a number";
+    lm_buf b = {0};
+    lm_size_print(v->size, &b);
+    const char *s = lm_arena_printf(e->a, "%s", b.p);
+    lm_buf_free(&b);
+    return s;
+  }
+  case V_BOOL: return !v->known ? "a condition" : v->num != 0 ? "true" : "false";
+  case V_STRING: return lm_arena_printf(e->a, "\"%s\"", v->text);
+  case V_QUANTITY: return lm_arena_printf(e->a, "%g %s", v->num, v->text);
+  case V_PATTERN: return v->text;
+  case V_TENSOR: return show_tensor(e, v);
+  case V_TUPLE: return show_list(e, v);
+  case V_RECORD: return "Batch";
+  case V_AXES:
+    return v->axes.n == 1 ? lm_arena_printf(e->a, "axis %s", v->axes.v[0]->name)
+                          : lm_arena_printf(e->a, "axes %s", el_show_axes(e, &v->axes));
+  case V_INST: return lm_arena_printf(e->a, "an instance of %s", v->ref.inst->decl->name.text);
+  case V_INSTS: return "a list of instances";
+  }
+  return "?";
+}
+
+void el_note_value(lm_elab *e, lm_diag *d, const el_val *v) {
+  if (v->k == V_ERROR || !v->name)
+    return;
+  lm_diag_note(e->c, d, v->loc, "%s: %s", v->name, el_show(e, v));
+}
+
+// What goes wrong inside a function of the library is told at the call of it that the user wrote;
+// else `at`.
+static lm_loc user_location(const lm_elab *e, lm_loc at) {
+  lm_loc call = at;
+  for (const el_frame *f = e->frame;
+       f && f->file && f->file->is_std && f->file->tree->source == call.file; f = f->up)
+    if (f->called_at.file)
+      call = f->called_at;
+  return call;
+}
+
+static lm_diag *report(lm_elab *e, lm_loc at, const char *code, const char *fmt, va_list ap) {
+  lm_buf b = {0};
+  lm_loc inside = at;
+  lm_buf_vprintf(&b, fmt, ap);
+  at = user_location(e, at);
+  lm_diag *d = lm_error(e->c, at, code, "%s", b.p);
+  lm_buf_free(&b);
+  if (inside.file != at.file)
+    lm_diag_note(e->c, d, inside, "inside %s", e->frame->what);
+  for (el_frame *f = e->frame; f && f->up && d->n_notes < 3; f = f->up) {
+    // an error in an argument of a call needs no note about the call on the same line
+    bool here = f->called_at.file == at.file && f->called_at.line == at.line;
+    if (f->called_at.file && f->what && !here)
+      lm_diag_note(e->c, d, f->called_at, "in %s", f->what);
+  }
+  return d;
+}
+
+lm_diag *el_err(lm_elab *e, lm_loc at, const char *code, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  lm_diag *d = report(e, at, code, fmt, ap);
+  va_end(ap);
+  return d;
+}
+
+el_val el_fail(lm_elab *e, lm_loc at, const char *code, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  report(e, at, code, fmt, ap);
+  va_end(ap);
+  return el_error();
+}
+
+bool el_reject(lm_elab *e, lm_loc at, const char *code, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  report(e, at, code, fmt, ap);
+  va_end(ap);
+  return false;
+}
