@@ -8,7 +8,7 @@ enum {
   MAX_SYMBOLIC_POWER = 16
 };
 
-// False where the result is no size: too large for 64 bits, or of too many terms.
+// False: the result is not a size, as it exceeds 64 bits or has too many terms.
 static bool power_of_sizes(lm_elab *e, lm_size x, int64_t n, lm_size *out) {
   *out = lm_size_number(e->a, 1);
   if (n > MAX_SYMBOLIC_POWER && !lm_size_is_const(x))
@@ -22,7 +22,7 @@ static bool power_of_sizes(lm_elab *e, lm_size x, int64_t n, lm_size *out) {
   return true;
 }
 
-// Whole numbers and sizes stay exact; what is no whole number any more becomes a plain number.
+// Whole numbers and sizes stay exact. False: the result is not one of them, only a number.
 static bool size_arithmetic(lm_elab *e, ast_op op, const el_val *x, const el_val *y, el_val *out) {
   lm_size s;
   int64_t n, m;
@@ -79,7 +79,8 @@ static el_val divides(lm_elab *e, const el_val *x, const el_val *y, lm_loc at) {
   int64_t n, m;
   lm_size q;
   if (!x->has_size || !y->has_size)
-    return el_fail(e, at, "E030", "'divides' takes whole numbers");
+    return el_fail(e, at, "E030", "'divides' takes whole numbers, got %s and %s", el_show(e, x),
+                   el_show(e, y));
   if (lm_size_whole(x->size, &n) && lm_size_whole(y->size, &m))
     return el_boolean(n != 0 && m % n == 0, true);
   if (!lm_size_div(e->a, y->size, x->size, &q))
@@ -143,7 +144,9 @@ static el_val bool_binary(lm_elab *e, ast_op op, const el_val *x, const el_val *
     return el_boolean(a || b, x->known && y->known);
   case OP_EQ: return el_boolean(a == b, x->known && y->known);
   case OP_NE: return el_boolean(a != b, x->known && y->known);
-  default: el_err(e, at, "E030", "'%s' of conditions", lm_op_text(op)); return el_error();
+  default:
+    el_err(e, at, "E030", "'%s' is not defined for conditions", lm_op_text(op));
+    return el_error();
   }
 }
 
@@ -172,7 +175,7 @@ el_val el_adapt(lm_elab *e, const el_val *v, el_kind kind, lm_loc at) {
     return *v;
   if (v->k == V_NUM && kind == K_INT && v->known &&
       (v->num != floor(v->num) || fabs(v->num) > INT32_MAX))
-    return el_fail(e, at, "E035", "%s does not adapt to int, which holds whole numbers of 32 bits",
+    return el_fail(e, at, "E035", "%s cannot be an int: int holds whole numbers of 32 bits",
                    el_show(e, v));
   if (v->k == V_NUM && kind != K_NUM && kind != K_BOOL) {
     el_axes none = {0};
@@ -199,7 +202,7 @@ static lm_opcode tensor_opcode(ast_op op) {
   return table[op];
 }
 
-// x ^ n for a whole n: products alone, so that it holds for any x.
+// x ^ n for a whole n, by multiplication, so that it is defined for negative x too.
 static el_val whole_power(lm_elab *e, const el_val *x, int64_t n, lm_loc at) {
   el_val base = *x;
   el_val r = el_whole(e, 1);
@@ -220,19 +223,20 @@ static el_val whole_power(lm_elab *e, const el_val *x, int64_t n, lm_loc at) {
 
 static el_val report_mismatch(lm_elab *e, const char *what, const el_val *x, const el_val *y,
                               lm_loc at) {
-  lm_diag *d = el_err(e, at, "E032", "%s of %s and %s: neither has all axes of the other", what,
+  lm_diag *d = el_err(e, at, "E032", "'%s' of %s and %s: neither has all axes of the other", what,
                       el_show(e, x), el_show(e, y));
   el_note_value(e, d, x);
   el_note_value(e, d, y);
   el_axes lacks = el_axes_minus(e, &y->axes, &x->axes);
   if (lacks.n && x->axes.n)
-    lm_diag_help(e->c, d, "name the axes to repeat along: expand(…, %s)", lacks.v[0]->name);
+    lm_diag_help(e->c, d, "repeat one of them along the other's axes: expand(…, %s)",
+                 lacks.v[0]->name);
   return el_error();
 }
 
 static el_val report_promotion(lm_elab *e, const char *what, const el_val *x, const el_val *y,
                                lm_loc at) {
-  lm_diag *d = el_err(e, at, "E036", "%s of %s and %s: types are never promoted", what,
+  lm_diag *d = el_err(e, at, "E036", "'%s' of %s and %s: types are never promoted", what,
                       el_show(e, x), el_show(e, y));
   el_note_value(e, d, x);
   el_note_value(e, d, y);
@@ -240,7 +244,7 @@ static el_val report_promotion(lm_elab *e, const char *what, const el_val *x, co
   return el_error();
 }
 
-// The kind two operands share once literals have adapted; false: reported.
+// Adapts literals so that both operands have one kind. False: reported.
 static bool join(lm_elab *e, const char *what, el_val *x, el_val *y, lm_loc at) {
   bool xn = x->k != V_TENSOR || x->kind == K_NUM;
   bool yn = y->k != V_TENSOR || y->kind == K_NUM;
@@ -257,7 +261,10 @@ static bool join(lm_elab *e, const char *what, el_val *x, el_val *y, lm_loc at) 
       report_promotion(e, what, x, y, at);
     return false;
   }
-  return x->kind == y->kind || (report_promotion(e, what, x, y, at), false);
+  if (x->kind == y->kind)
+    return true;
+  report_promotion(e, what, x, y, at);
+  return false;
 }
 
 static el_val tensor_binary(lm_elab *e, ast_op op, const el_val *x0, const el_val *y0, lm_loc at) {
@@ -278,15 +285,17 @@ static el_val tensor_binary(lm_elab *e, ast_op op, const el_val *x0, const el_va
   bool logic = op == OP_AND || op == OP_OR;
   if (logic != (x.kind == K_BOOL) && !(x.kind == K_BOOL && (op == OP_EQ || op == OP_NE)))
     return el_fail(e, at, "E037",
-                   logic ? "'%s' takes bool tensors, got %s" : "'%s' of bool tensors: %s", what,
-                   el_show(e, &x));
+                   logic ? "'%s' takes bool tensors, got %s"
+                         : "'%s' is not defined for bool tensors, got %s",
+                   what, el_show(e, &x));
   if (x.kind == K_INT && op == OP_DIV) {
     lm_diag *d = el_err(e, at, "E038", "'/' is not defined on int tensors");
     lm_diag_help(e->c, d, "cast one with f32(…), or use idiv(x, y)");
     return el_error();
   }
   if (x.kind == K_INT && op == OP_POW)
-    return el_fail(e, at, "E038", "'^' of int tensors takes a whole literal");
+    return el_fail(e, at, "E038",
+                   "'^' of an int tensor takes a whole number known at compile time");
   if (op == OP_IN || op == OP_DIVIDES)
     return el_fail(e, at, "E030", "'%s' is not defined on tensors", what);
   bool right = el_axes_subset(&y.axes, &x.axes);
@@ -319,6 +328,6 @@ el_val el_binary(lm_elab *e, ast_op op, const el_val *x, const el_val *y, lm_loc
     return el_boolean((a.text == b.text) == (op == OP_EQ), true);
   if (a.k == V_TENSOR || b.k == V_TENSOR)
     return tensor_binary(e, op, &a, &b, at);
-  return el_fail(e, at, "E030", "'%s' of %s and %s", lm_op_text(op), el_show(e, &a),
+  return el_fail(e, at, "E030", "'%s' is not defined for %s and %s", lm_op_text(op), el_show(e, &a),
                  el_show(e, &b));
 }

@@ -11,8 +11,8 @@ static lm_sym name_of(const ast_arg *a) {
   return named && strlen(a->expr->text) > 1 ? a->expr->text : NULL;
 }
 
-// Values called `seg` and `pos` for parameters called `pos` and `seg`: their types are the same, so
-// nothing else tells.
+// Warns about values named `seg` and `pos` that are passed for parameters named `pos` and `seg`.
+// Their types are equal, so the type check does not find the mistake.
 static void warn_swapped(lm_elab *e, const el_invocation *v, const ast_expr *x) {
   const ast_sig *sig = v->sig;
   for (uint32_t i = 0; i < x->n_args && i < sig->n_params; i++)
@@ -21,79 +21,106 @@ static void warn_swapped(lm_elab *e, const el_invocation *v, const ast_expr *x) 
       lm_sym b = name_of(&x->args[k]);
       if (!a || !b || a == b || a != sig->params[k].name.text || b != sig->params[i].name.text)
         continue;
-      lm_diag *d = lm_warn(e->c, x->args[i].expr->loc, "W005",
-                           "'%s' and '%s' stand the other way round than the parameters of %s", a,
-                           b, v->what);
+      lm_diag *d =
+          lm_warn(e->c, x->args[i].expr->loc, "W005",
+                  "'%s' and '%s' are in the opposite order of the parameters of %s", a, b, v->what);
       lm_diag_note(e->c, d, sig->params[i].name.loc, "declared here");
-      lm_diag_help(e->c, d, "swap them; if they are meant so, write %s = %s, %s = %s", b, a, a, b);
+      lm_diag_help(e->c, d, "swap them; if the order is intended, write %s = %s, %s = %s", b, a, a,
+                   b);
     }
 }
 
-// Matches positional and named arguments with the parameters. `values` (methods run by us) replace
-// syntax.
-static bool match(lm_elab *e, el_invocation *v, const ast_expr *x) {
-  uint32_t n = v->sig->n_params, k = 0;
-  v->args = LM_NEW_N(e->a, el_val, n + 1);
-  v->locs = LM_NEW_N(e->a, lm_loc, n + 1);
-  v->given = LM_NEW_N(e->a, bool, n + 1);
-  bool ok = true, misnamed = false;
-  for (uint32_t i = 0; i < x->n_args; i++) {
-    const ast_arg *a = &x->args[i];
-    uint32_t p = k;
-    if (a->kind == ARG_NAMED)
-      for (p = 0; p < n && v->sig->params[p].name.text != a->name; p++) {
-      }
-    else
-      k++;
-    if (p >= n || (a->kind != ARG_POS && a->kind != ARG_NAMED)) {
-      const char *names[64];
-      uint32_t m = 0;
-      for (; m < n && m < 64; m++)
-        names[m] = v->sig->params[m].name.text;
-      lm_diag *d =
-          a->kind == ARG_NAMED
-              ? el_err(e, a->loc, "E078", "%s has no parameter '%s'", v->what, a->name)
-          : a->kind == ARG_POS
-              ? el_err(e, a->loc, "E078", "%s takes %u argument%s", v->what, n, n == 1 ? "" : "s")
-              : el_err(e, a->loc, "E078", "%s takes values here", v->what);
-      const char *near = a->kind == ARG_NAMED ? lm_nearest(a->name, names, (int)m) : NULL;
-      if (near)
-        lm_diag_help(e->c, d, "did you mean '%s'?", near);
-      else if (a->kind == ARG_NAMED)
-        lm_diag_help(e->c, d, "it takes %s", lm_sig_names(e->c, v->sig, 0));
-      ok = false;
-      misnamed |= a->kind == ARG_NAMED;
-      continue;
-    }
-    if (v->given[p]) {
-      el_err(e, a->loc, "E078", "%s: '%s' is given twice", v->what, v->sig->params[p].name.text);
-      ok = false;
-    }
-    v->given[p] = true;
-    v->locs[p] = a->expr->loc;
-    if (el_type_is(v->sig->params[p].type, "axis")) {
-      v->args[p] = (el_val){.k = V_AXES};
-      if (!el_axis_list(e, a->expr, &v->args[p].axes))
-        v->args[p] = el_error();
-    } else
-      v->args[p] = el_eval(e, a->expr);
-  }
-  for (uint32_t i = 0; i < n; i++) {
+// ---- matching of arguments with parameters
+static void report_argument(lm_elab *e, const el_invocation *v, const ast_arg *a) {
+  uint32_t n = v->sig->n_params, m = 0;
+  if (a->kind == ARG_POS)
+    el_err(e, a->loc, "E078", "%s takes %u argument%s", v->what, n, n == 1 ? "" : "s");
+  else if (a->kind != ARG_NAMED)
+    el_err(e, a->loc, "E078", "%s takes values as arguments", v->what);
+  if (a->kind != ARG_NAMED)
+    return;
+  const char *names[64];
+  for (; m < n && m < LM_COUNT(names); m++)
+    names[m] = v->sig->params[m].name.text;
+  const char *near = lm_nearest(a->name, names, (int)m);
+  lm_diag *d = el_err(e, a->loc, "E078", "%s has no parameter '%s'", v->what, a->name);
+  if (near)
+    lm_diag_help(e->c, d, "did you mean '%s'?", near);
+  else
+    lm_diag_help(e->c, d, "it takes %s", lm_sig_names(e->c, v->sig, 0));
+}
+
+// The value of parameter p: the axes of `a` if its type is `axis`, else the value of `a`.
+static el_val argument_value(lm_elab *e, const el_invocation *v, uint32_t p, const ast_arg *a) {
+  el_val axes = {.k = V_AXES};
+  if (!el_type_is(v->sig->params[p].type, "axis"))
+    return el_eval(e, a->expr);
+  return el_axis_list(e, a->expr, &axes.axes) ? axes : el_error();
+}
+
+// The parameter of argument `a`, which is the k-th positional one if it has no name; n_params if
+// there is none.
+static uint32_t parameter_of(const el_invocation *v, const ast_arg *a, uint32_t *k) {
+  uint32_t n = v->sig->n_params, p = 0;
+  if (a->kind != ARG_NAMED)
+    p = (*k)++;
+  while (a->kind == ARG_NAMED && p < n && v->sig->params[p].name.text != a->name)
+    p++;
+  return a->kind == ARG_NAMED || a->kind == ARG_POS ? p : n;
+}
+
+// After a misspelt name the parameter that it stood for would be missing too, so that is not
+// reported.
+static bool check_missing(lm_elab *e, const el_invocation *v, const ast_expr *x, bool misnamed) {
+  bool ok = true;
+  for (uint32_t i = 0; i < v->sig->n_params; i++) {
+    const ast_param *p = &v->sig->params[i];
     if (v->given[i])
       continue;
     v->locs[i] = x->loc;
-    if (v->sig->params[i].init || misnamed)
+    if (p->init || misnamed)
       continue;
-    lm_diag *d = el_err(e, x->loc, "E079", "%s: missing argument '%s'", v->what,
-                        v->sig->params[i].name.text);
-    lm_diag_note(e->c, d, v->sig->params[i].name.loc, "declared here");
+    lm_diag *d = el_err(e, x->loc, "E079", "%s: missing argument '%s'", v->what, p->name.text);
+    lm_diag_note(e->c, d, p->name.loc, "declared here");
     ok = false;
   }
   return ok;
 }
 
+static void allocate_arguments(lm_elab *e, el_invocation *v) {
+  uint32_t n = v->sig->n_params + 1;
+  v->args = LM_NEW_N(e->a, el_val, n);
+  v->locs = LM_NEW_N(e->a, lm_loc, n);
+  v->given = LM_NEW_N(e->a, bool, n);
+}
+
+// Matches positional and named arguments with the parameters, and evaluates them.
+static bool match(lm_elab *e, el_invocation *v, const ast_expr *x) {
+  uint32_t k = 0;
+  bool ok = true, misnamed = false;
+  allocate_arguments(e, v);
+  for (uint32_t i = 0; i < x->n_args; i++) {
+    const ast_arg *a = &x->args[i];
+    uint32_t p = parameter_of(v, a, &k);
+    if (p >= v->sig->n_params) {
+      report_argument(e, v, a);
+      ok = false;
+      misnamed |= a->kind == ARG_NAMED;
+      continue;
+    }
+    if (v->given[p])
+      ok = el_reject(e, a->loc, "E078", "%s: '%s' is given twice", v->what,
+                     v->sig->params[p].name.text);
+    v->given[p] = true;
+    v->locs[p] = a->expr->loc;
+    v->args[p] = argument_value(e, v, p, a);
+  }
+  return check_missing(e, v, x, misnamed) && ok;
+}
+
 // ---- entry points
-// A declaration whose body no call could run is checked by itself, like one that nothing reaches.
+// Marks a declaration as not evaluated if no call could run its body, so that it is checked on
+// symbolic arguments.
 static void unvisit(lm_elab *e, const ast_decl *d) {
   for (uint32_t i = 0; i < e->n_visited; i++)
     if (e->visited[i] == d)
@@ -139,9 +166,7 @@ static el_val call_fn(lm_elab *e, const ast_expr *x, lm_decl_ref ref) {
 }
 
 static void args_take(lm_elab *e, el_invocation *v, const el_val *args, uint32_t n) {
-  v->args = LM_NEW_N(e->a, el_val, n + 1);
-  v->locs = LM_NEW_N(e->a, lm_loc, n + 1);
-  v->given = LM_NEW_N(e->a, bool, n + 1);
+  allocate_arguments(e, v);
   for (uint32_t i = 0; i < n; i++) {
     v->args[i] = args[i];
     v->locs[i] = v->sig->params[i].name.loc;
@@ -179,7 +204,7 @@ const ast_member *el_method_find(const el_inst *inst, lm_sym name) {
   return NULL;
 }
 
-// Of a call of what is an error already: the mistakes in its arguments are their own.
+// The callee is an error already; its arguments are evaluated to report the errors in them.
 static el_val eval_arguments(lm_elab *e, const ast_expr *x) {
   for (uint32_t i = 0; i < x->n_args; i++)
     if (x->args[i].kind == ARG_POS || x->args[i].kind == ARG_NAMED)
@@ -217,7 +242,7 @@ el_val el_invoke_method(lm_elab *e, const el_ref *ref, lm_sym name, const el_val
                      .what = lm_arena_printf(e->a, "%s.%s", ref->inst->decl->name.text, name),
                      .at = at};
   if (n != m->sig.n_params)
-    return el_fail(e, m->loc, "E081", "%s should take %u parameters", v.what, n);
+    return el_fail(e, m->loc, "E081", "%s must take %u parameters", v.what, n);
   args_take(e, &v, args, n);
   return run_method(e, &v, ref, m);
 }

@@ -8,7 +8,7 @@ bool el_budget(lm_elab *e, lm_loc at) {
     return true;
   }
   if (!e->exhausted)
-    el_err(e, at, "E090", "the program expands to too many operations");
+    el_err(e, at, "E090", "the program expands to more than %d expressions", (int)EL_EXPRESSIONS);
   e->exhausted = true;
   return false;
 }
@@ -48,7 +48,7 @@ static el_val eval_field(lm_elab *e, const ast_expr *x) {
     lm_diag_help(e->c, d, "did you mean '%s'?", near);
   else if (a.k == V_RECORD)
     lm_diag_help(e->c, d,
-                 "it has tok, pos, seg, next and w; further columns are not available yet");
+                 "a Batch has tok, pos, seg, next and w; further columns are not available yet");
   return el_error();
 }
 
@@ -62,11 +62,11 @@ static el_val eval_if(lm_elab *e, const ast_expr *x) {
   if (c.k != V_BOOL && c.k != V_ERROR && !undecided) {
     lm_diag *d = el_err(e, x->c->loc, "E043",
                         "`if` takes a condition known at compile time, got %s", el_show(e, &c));
-    lm_diag_help(e->c, d, "choose element by element with select(condition, a, b)");
+    lm_diag_help(e->c, d, "select(condition, a, b) chooses for each element of a tensor");
     return el_error();
   }
   el_val a = el_eval(e, x->a);
-  el_val b = el_eval(e, x->b); // undecided while only checking: both must be right
+  el_val b = el_eval(e, x->b); // the condition is unknown while checking, so both must be valid
   return a.k == V_ERROR ? b : a.k == V_NUM && b.k == V_NUM ? el_unknown_number() : a;
 }
 
@@ -104,8 +104,7 @@ static el_val eval_index(lm_elab *e, const ast_expr *x) {
     int64_t n = a.k == V_TUPLE ? (int64_t)a.n : a.insts->n;
     if (at.k == V_NUM && at.has_size && lm_size_whole(at.size, &i) && i >= 0 && i < n)
       return a.k == V_TUPLE ? a.items[i] : el_insts_at(e, &a, &(el_index){NULL, i, 1});
-    return el_fail(e, x->args[0].loc, "E045", "expected a whole number from 0 to %lld",
-                   (long long)n - 1);
+    return el_fail(e, x->args[0].loc, "E045", "expected an index from 0 to %lld", (long long)n - 1);
   }
   lm_diag *d = el_err(e, x->loc, "E045", "cannot index %s", el_show(e, &a));
   if (a.k == V_TENSOR)
@@ -113,7 +112,7 @@ static el_val eval_index(lm_elab *e, const ast_expr *x) {
   return el_error();
 }
 
-// A quantity as a number: percent and plain magnitudes; other units belong to recipes.
+// Percent is a number in expressions. The other units have a meaning in recipes only.
 static el_val eval_quantity(lm_elab *e, const ast_expr *x) {
   if (strcmp(x->unit, "%") == 0)
     return el_number(e, x->num / 100);

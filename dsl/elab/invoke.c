@@ -6,8 +6,8 @@ enum {
   MAX_CALL_DEPTH = 100
 };
 
-// Two axes of the arguments and the instance must not be one axis of the IR; those that are get a
-// fresh one.
+// Axes of the arguments and of the instance that are different in the language must be different
+// axes of the IR. One that is not is renamed to a new axis for the duration of the call.
 static void separate_axes(lm_elab *e, el_invocation *v) {
   if (!e->m)
     return;
@@ -39,10 +39,11 @@ static void separate_axes(lm_elab *e, el_invocation *v) {
   }
 }
 
-static void remap_scope(lm_elab *e, el_invocation *v, el_axis_bind *axes_end, el_row *rows_end) {
-  for (el_axis_bind *b = e->frame->axes; b != axes_end; b = b->up)
+// Applies the mapping to the axes and rows that the call has bound.
+static void remap_scope(lm_elab *e, el_invocation *v) {
+  for (el_axis_bind *b = e->frame->axes; b; b = b->up)
     b->axis = el_mapped(&v->map, b->axis);
-  for (el_row *r = e->frame->rows; r != rows_end; r = r->up) {
+  for (el_row *r = e->frame->rows; r; r = r->up) {
     el_axes now = {0};
     for (uint32_t i = 0; i < r->axes.n; i++)
       el_axes_push(e, &now, el_mapped(&v->map, r->axes.v[i]));
@@ -71,13 +72,13 @@ static bool result_axes(lm_elab *e, const ast_type *t, el_axes *out) {
 
 static void report_no_tuple(lm_elab *e, const ast_type *t, const el_val *v, const char *what) {
   lm_diag *d = el_err(e, v->loc.file ? v->loc : t->loc, "E074",
-                      "%s returns %s, declared as a tuple of %u", what, el_show(e, v), t->n_tuple);
+                      "%s returns %s, but its declared type is a tuple of %u values", what,
+                      el_show(e, v), t->n_tuple);
   lm_diag_note(e->c, d, t->loc, "declared here");
   if (v->k == V_TENSOR)
-    lm_diag_help(e->c, d, "return one value for each: return (a, b)");
+    lm_diag_help(e->c, d, "return a tuple: return (a, b)");
 }
 
-// The returned value against the declared type; adapts numbers.
 el_val el_check_result(lm_elab *e, const ast_type *t, el_val v, const char *what) {
   if (!t || v.k == V_ERROR)
     return v;
@@ -105,8 +106,8 @@ el_val el_check_result(lm_elab *e, const ast_type *t, el_val v, const char *what
   if (v.k == V_TENSOR && v.kind == kind && el_axes_same(&v.axes, &want))
     return v;
   el_val declared = el_tensor(kind, &want, NULL);
-  lm_diag *d = el_err(e, at, "E074", "%s returns %s, declared %s", what, el_show(e, &v),
-                      el_show(e, &declared));
+  lm_diag *d = el_err(e, at, "E074", "%s returns %s, but its declared type is %s", what,
+                      el_show(e, &v), el_show(e, &declared));
   lm_diag_note(e->c, d, t->loc, "declared here");
   if (v.k == V_TENSOR && v.kind == kind && v.axes.n && !want.n)
     lm_diag_help(e->c, d, "sum it over all its axes: sum(...)");
@@ -115,8 +116,8 @@ el_val el_check_result(lm_elab *e, const ast_type *t, el_val v, const char *what
   return el_error();
 }
 
-// Axes that the callee made come out under their names; the caller's axis of that name is the same
-// axis.
+// Maps the axes that the callee created to the caller's axes of the same names, or binds the names
+// if the caller has none.
 static el_val import_result(lm_elab *e, el_val r, const el_axes *known, lm_loc at) {
   if (r.k == V_TUPLE)
     for (uint32_t i = 0; i < r.n; i++)
@@ -132,8 +133,9 @@ static el_val import_result(lm_elab *e, el_val r, const el_axes *known, lm_loc a
     if (mine && !lm_size_equal(mine->size, a->size)) {
       el_val x = el_sized(mine->size);
       el_val y = el_sized(a->size);
-      return el_fail(e, at, "E075", "the result has an axis '%s' of %s, which is %s here", a->name,
-                     el_show(e, &y), el_show(e, &x));
+      return el_fail(e, at, "E075",
+                     "the result has an axis '%s' of size %s, but '%s' has size %s here", a->name,
+                     el_show(e, &y), a->name, el_show(e, &x));
     }
     if (!mine) {
       bool clash = false;
@@ -150,7 +152,7 @@ static el_val import_result(lm_elab *e, el_val r, const el_axes *known, lm_loc a
   el_val out = el_rename(e, &r, &from, &to);
   for (uint32_t i = 0; i < out.axes.n; i++)
     if (el_axes_find(&out.axes, out.axes.v[i]) < (int)i)
-      return el_fail(e, at, "E056", "axis '%s' twice in the result", out.axes.v[i]->name);
+      return el_fail(e, at, "E056", "axis '%s' occurs twice in the result", out.axes.v[i]->name);
   return out;
 }
 
@@ -162,29 +164,113 @@ void el_known_axes(lm_elab *e, const el_val *v, el_axes *out) {
     el_known_axes(e, &v->items[i], out);
 }
 
-// Calls from the same function on down to this one, if it runs already: "g -> f -> g".
+// Reports the chain of calls from an earlier call of the same function: "g -> f -> g".
 static void report_depth(lm_elab *e, const el_invocation *v) {
   const char *cycle = v->what;
   const el_frame *f = e->frame;
   for (; f && f->what && strcmp(f->what, v->what); f = f->up)
     cycle = lm_arena_printf(e->a, "%s -> %s", f->what, cycle);
   if (f && f->what)
-    el_err(e, v->at, "E076", "'%s' calls itself, and there is no recursion: %s -> %s", v->what,
+    el_err(e, v->at, "E076", "'%s' calls itself; recursion is unsupported: %s -> %s", v->what,
            v->what, cycle);
   else
     el_err(e, v->at, "E076", "calls nest more than %d deep", MAX_CALL_DEPTH);
 }
 
+// ---- the steps of an invocation
+static void bind_parameter(lm_elab *e, const el_invocation *v, uint32_t i, el_val x) {
+  el_bind_name(e, v->sig->params[i].name.text, x, false);
+}
+
+// Evaluates defaults, and binds numbers so that later defaults and types can use them.
+static void bind_numbers(lm_elab *e, el_invocation *v) {
+  for (uint32_t i = 0; i < v->sig->n_params; i++) {
+    if (!v->given[i])
+      v->args[i] = el_eval(e, v->sig->params[i].init);
+    el_vkind k = v->args[i].k;
+    if (k == V_NUM || k == V_BOOL || k == V_STRING)
+      bind_parameter(e, v, i, v->args[i]);
+  }
+}
+
+// An argument that is an axis is bound to the name of its parameter.
+static void bind_axes(lm_elab *e, el_invocation *v) {
+  for (uint32_t i = 0; i < v->sig->n_params; i++) {
+    lm_sym name = v->sig->params[i].name.text;
+    if (v->args[i].k != V_AXES || v->args[i].axes.n != 1 || v->n_bound == LM_COUNT(v->bound))
+      continue;
+    el_axis *axis = v->args[i].axes.v[0];
+    v->bound_by[v->n_bound] = name;
+    v->bound[v->n_bound++] = axis;
+    el_axis_bind_name(e, name, axis);
+  }
+}
+
+// Stops at the first argument that does not fit, as it may be the cause of later misfits. An
+// argument that is an error already does not stop it.
+static bool unify_all(lm_elab *e, el_invocation *v, bool is_fn) {
+  bool errors = false;
+  for (uint32_t i = 0; i < v->sig->n_params; i++) {
+    if (v->args[i].k == V_ERROR)
+      errors = true;
+    else if (!el_unify_param(e, v, i, is_fn))
+      return false;
+  }
+  return !errors;
+}
+
+static void bind_arguments(lm_elab *e, const el_invocation *v) {
+  for (uint32_t i = 0; i < v->sig->n_params; i++) {
+    el_val x = el_rename(e, &v->args[i], &v->map.from, &v->map.to);
+    x.name = v->sig->params[i].name.text;
+    x.loc = v->sig->params[i].name.loc;
+    el_mark_live(e, &x);
+    bind_parameter(e, v, i, x);
+  }
+}
+
+static el_val run_body(lm_elab *e, el_invocation *v, const ast_body *body) {
+  const el_frame *frame = e->frame;
+  const el_ref *self = frame->self;
+  v->ran = el_where_check_all(e, &(el_where){v->sig, v->what, v->at, v->locs});
+  if (!v->ran)
+    return el_error();
+  uint8_t keep = self ? el_remat_enter(e, self) : e->b.keep;
+  el_run(e, body);
+  e->b.keep = keep;
+  if (frame->has_result)
+    return el_check_result(e, v->sig->ret, frame->result, v->what);
+  if (e->budget)
+    el_err(e, body->close.file ? body->close : v->at, "E077", "%s returns nothing", v->what);
+  return el_error();
+}
+
+static el_val run_in_frame(lm_elab *e, el_invocation *v, const ast_body *body) {
+  el_frame *frame = e->frame;
+  bool is_fn = !frame->self;
+  for (el_axis_bind *b = is_fn ? NULL : frame->self->inst->axes; b; b = b->up)
+    el_axes_push(e, &frame->live, b->axis);
+  bind_numbers(e, v);
+  bind_axes(e, v);
+  if (!unify_all(e, v, is_fn))
+    return el_error();
+  separate_axes(e, v);
+  remap_scope(e, v);
+  frame->real = is_fn && v->real_set ? v->real : K_REAL;
+  bind_arguments(e, v);
+  el_val r = run_body(e, v, body);
+  return el_rename(e, &r, &v->map.to, &v->map.from);
+}
+
 el_val el_run_invocation(lm_elab *e, el_invocation *v, const lm_file *file, el_ref *self,
                          const ast_body *body) {
-  el_frame frame = {.up = e->frame,
+  el_frame *caller = e->frame;
+  el_frame frame = {.up = caller,
                     .what = v->what,
                     .called_at = v->at,
                     .file = file,
                     .self = self,
                     .real = K_REAL};
-  el_frame *caller = e->frame;
-  bool is_fn = !self, ok = true;
   el_axes known = {0};
   for (uint32_t i = 0; i < v->sig->n_params; i++)
     el_known_axes(e, &v->args[i], &known);
@@ -194,52 +280,7 @@ el_val el_run_invocation(lm_elab *e, el_invocation *v, const lm_file *file, el_r
   }
   e->depth++;
   e->frame = &frame;
-  if (self)
-    for (el_axis_bind *b = self->inst->axes; b; b = b->up)
-      el_axes_push(e, &frame.live, b->axis);
-  for (uint32_t i = 0; i < v->sig->n_params; i++) {
-    if (!v->given[i])
-      v->args[i] = el_eval(e, v->sig->params[i].init);
-    if (v->args[i].k == V_NUM || v->args[i].k == V_BOOL || v->args[i].k == V_STRING)
-      el_bind_name(e, v->sig->params[i].name.text, v->args[i], false);
-  }
-  for (uint32_t i = 0; i < v->sig->n_params;
-       i++) // an axis that is an argument goes by the parameter's name
-    if (v->args[i].k == V_AXES && v->args[i].axes.n == 1 && v->n_bound < LM_COUNT(v->bound)) {
-      v->bound_by[v->n_bound] = v->sig->params[i].name.text;
-      v->bound[v->n_bound++] = v->args[i].axes.v[0];
-      el_axis_bind_name(e, v->sig->params[i].name.text, v->args[i].axes.v[0]);
-    }
-  bool poisoned = false; // an argument is an error already; the others may still misfit
-  for (uint32_t i = 0; i < v->sig->n_params && ok; i++) { // what follows a misfit is no news
-    bool error = v->args[i].k == V_ERROR;
-    poisoned |= error;
-    if (!error)
-      ok = el_unify_param(e, v, i, is_fn);
-  }
-  el_val r = el_error();
-  if (ok && !poisoned) {
-    separate_axes(e, v);
-    remap_scope(e, v, NULL, NULL);
-    frame.real = is_fn && v->real_set ? v->real : K_REAL;
-    for (uint32_t i = 0; i < v->sig->n_params; i++) {
-      el_val x = el_rename(e, &v->args[i], &v->map.from, &v->map.to);
-      x.name = v->sig->params[i].name.text;
-      x.loc = v->sig->params[i].name.loc;
-      el_mark_live(e, &x);
-      el_bind_name(e, v->sig->params[i].name.text, x, false);
-    }
-    bool holds = el_where_check_all(e, &(el_where){v->sig, v->what, v->at, v->locs});
-    uint8_t keep = self ? el_remat_enter(e, self) : e->b.keep;
-    if (holds)
-      el_run(e, body);
-    v->ran = holds;
-    e->b.keep = keep;
-    r = frame.has_result ? el_check_result(e, v->sig->ret, frame.result, v->what) : el_error();
-    if (holds && !frame.has_result && e->budget)
-      el_err(e, body->close.file ? body->close : v->at, "E077", "%s returns nothing", v->what);
-    r = el_rename(e, &r, &v->map.to, &v->map.from);
-  }
+  el_val r = run_in_frame(e, v, body);
   e->depth--;
   e->frame = caller;
   r.name = NULL;

@@ -1,6 +1,12 @@
-// lookup.c - names of values and axes, from the scope of the body out to the declarations of the
-// file.
+// lookup.c - resolution of the names of values and axes.
+//
+// A name is looked up in the scope of the body, then among the axes, then in the instance whose
+// method runs, and last among the declarations of the file.
 #include "dsl/elab/elab.h"
+
+enum {
+  MAX_LET_DEPTH = 200
+};
 
 bool el_is_incomplete(const lm_elab *e) {
   const ast_decl *d = e->frame->self ? e->frame->self->inst->decl : NULL;
@@ -10,76 +16,97 @@ bool el_is_incomplete(const lm_elab *e) {
   return e->frame->file && e->frame->file->incomplete;
 }
 
-// ---- names and axes
-bool el_axis_list(lm_elab *e, const ast_expr *x, el_axes *out) {
+// ---- axes
+static bool axis_list_of(lm_elab *e, const ast_expr *x, el_axes *out) {
   uint32_t first = out->n;
-  if (x->kind == EX_TUPLE || x->kind == EX_LIST) {
-    for (uint32_t i = 0; i < x->n_args; i++) {
-      if (x->args[i].kind == ARG_ROW) {
-        ast_expr row = {.kind = EX_NAME, .text = x->args[i].name, .loc = x->args[i].loc};
-        if (!el_axis_list(e, &row, out))
-          return false;
-        continue;
-      }
-      if (x->args[i].kind != ARG_POS)
-        return el_reject(e, x->args[i].loc, "E040", "expected the name of an axis");
-      if (!el_axis_list(e, x->args[i].expr, out))
-        return false;
-    }
-    for (uint32_t i = first; i < out->n; i++)
-      for (uint32_t k = first; k < i; k++)
-        if (out->v[i] == out->v[k])
-          return el_reject(e, x->loc, "E056", "axis '%s' stands twice in the list",
-                           out->v[i]->name);
-    return true;
+  for (uint32_t i = 0; i < x->n_args; i++) {
+    const ast_arg *a = &x->args[i];
+    ast_expr row = {.kind = EX_NAME, .text = a->name, .loc = a->loc};
+    if (a->kind != ARG_ROW && a->kind != ARG_POS)
+      return el_reject(e, a->loc, "E040", "expected the name of an axis");
+    if (!el_axis_list(e, a->kind == ARG_ROW ? &row : a->expr, out))
+      return false;
   }
-  if (x->kind != EX_NAME)
-    return el_reject(e, x->loc, "E040", "expected the name of an axis");
-  for (const el_bind *b = el_names_find(&e->frame->names, x->text); b; b = b->hides)
+  for (uint32_t i = first; i < out->n; i++)
+    for (uint32_t k = first; k < i; k++)
+      if (out->v[i] == out->v[k])
+        return el_reject(e, x->loc, "E056", "axis '%s' occurs twice in the list", out->v[i]->name);
+  return true;
+}
+
+static void push_all(lm_elab *e, const el_axes *axes, el_axes *out) {
+  for (uint32_t i = 0; i < axes->n; i++)
+    el_axes_push(e, out, axes->v[i]);
+}
+
+// A parameter of type `axis`, a row variable, or an axis.
+static bool find_axes(lm_elab *e, lm_sym name, el_axes *out) {
+  for (const el_bind *b = el_names_find(&e->frame->names, name); b; b = b->hides)
     if (b->val.k == V_AXES) {
-      for (uint32_t i = 0; i < b->val.axes.n; i++)
-        el_axes_push(e, out, b->val.axes.v[i]);
+      push_all(e, &b->val.axes, out);
       return true;
     }
-  for (el_row *r = e->frame->rows; r; r = r->up)
-    if (r->name == x->text) {
-      for (uint32_t i = 0; i < r->axes.n; i++)
-        el_axes_push(e, out, r->axes.v[i]);
+  for (const el_row *r = e->frame->rows; r; r = r->up)
+    if (r->name == name) {
+      push_all(e, &r->axes, out);
       return true;
     }
-  el_axis *axis = el_axis_lookup(e, x->text);
-  if (axis) {
+  el_axis *axis = el_axis_lookup(e, name);
+  if (axis)
     el_axes_push(e, out, axis);
-    return true;
-  }
-  const el_bind *own = e->frame->self ? el_names_find(&e->frame->self->inst->vals, x->text) : NULL;
-  for (; own; own = own->hides)
-    if (own->val.k == V_ERROR)
-      return false; // reported where it was made
+  return axis != NULL;
+}
+
+// Whether the instance has a dim or parameter of that name whose error has been reported.
+static bool is_reported(const lm_elab *e, lm_sym name) {
+  const el_inst *inst = e->frame->self ? e->frame->self->inst : NULL;
+  for (const el_bind *b = inst ? el_names_find(&inst->vals, name) : NULL; b; b = b->hides)
+    if (b->val.k == V_ERROR)
+      return true;
+  return false;
+}
+
+static const char *nearest_axis(const lm_elab *e, lm_sym name) {
   const char *names[64];
   int n = 0;
   for (el_axis_bind *b = e->frame->axes; b && n < 64; b = b->up)
     names[n++] = b->name;
   for (el_axis_bind *b = e->frame->self ? e->frame->self->inst->axes : NULL; b && n < 64; b = b->up)
     names[n++] = b->name;
+  return lm_nearest(name, names, n);
+}
+
+static void report_no_axis(lm_elab *e, const ast_expr *x) {
   lm_diag *d = el_err(e, x->loc, "E041", "no axis '%s' here", x->text);
   el_val v = el_lookup(e, x->text, x->loc, false);
-  const char *near = lm_nearest(x->text, names, n);
+  const char *near = nearest_axis(e, x->text);
   if (v.k == V_TENSOR)
     lm_diag_label(e->c, d, "'%s' is %s", x->text, el_show(e, &v));
   else if (v.k == V_NUM)
-    lm_diag_label(e->c, d, "'%s' is %s, which is no size of an axis: that is 1 or more", x->text,
-                  el_show(e, &v));
+    lm_diag_label(e->c, d, "'%s' is %s; the size of an axis is a whole number of 1 or more",
+                  x->text, el_show(e, &v));
   else if (near)
     lm_diag_help(e->c, d, "did you mean '%s'?", near);
   else if (el_axis_lookup(e, LM_SYM(e->c, "t")))
     lm_diag_help(e->c, d,
-                 "history(x, t -> %s) makes '%s' the axis of all positions so far; expand(x, %s = "
-                 "n) makes one of size n",
+                 "history(x, t -> %s) makes '%s' the axis of all positions up to the current one; "
+                 "expand(x, %s = n) makes one of size n",
                  x->text, x->text, x->text);
+}
+
+bool el_axis_list(lm_elab *e, const ast_expr *x, el_axes *out) {
+  if (x->kind == EX_TUPLE || x->kind == EX_LIST)
+    return axis_list_of(e, x, out);
+  if (x->kind != EX_NAME)
+    return el_reject(e, x->loc, "E040", "expected the name of an axis");
+  if (find_axes(e, x->text, out))
+    return true;
+  if (!is_reported(e, x->text))
+    report_no_axis(e, x);
   return false;
 }
 
+// ---- values
 el_val el_lookup_member(lm_elab *e, lm_sym name, bool *found) {
   el_ref *self = e->frame->self;
   *found = true;
@@ -106,58 +133,67 @@ el_val el_lookup_member(lm_elab *e, lm_sym name, bool *found) {
   return el_error();
 }
 
+static el_val eval_top_level_let(lm_elab *e, lm_decl_ref top, lm_sym name, lm_loc at) {
+  el_frame *caller = e->frame;
+  el_frame clean = {.up = caller, .file = top.file};
+  e->frame = &clean;
+  el_val v = e->depth++ < MAX_LET_DEPTH
+                 ? el_eval(e, top.decl->let_expr)
+                 : el_fail(e, at, "E091", "the definition of '%s' refers to itself", name);
+  e->depth--;
+  e->frame = caller;
+  if (!top.decl->let_tuple || v.k != V_TUPLE)
+    return v;
+  for (uint32_t i = 0; i < v.n && i < top.decl->let_names.n; i++)
+    if (top.decl->let_names.v[i].text == name)
+      return v.items[i];
+  return v;
+}
+
+static const char *nearest_value(const lm_elab *e, lm_sym name) {
+  const char *names[256];
+  int n = 0;
+  for (el_bind *b = e->frame->names.last; b && n < 250; b = b->up)
+    names[n++] = b->name;
+  const el_inst *s = e->frame->self ? e->frame->self->inst : NULL;
+  for (uint32_t i = 0; s && i < s->n_params && n < 250; i++)
+    names[n++] = s->params[i].name;
+  for (uint32_t i = 0; s && i < s->n_subs && n < 250; i++)
+    names[n++] = s->subs[i].name;
+  for (el_bind *b = s ? s->vals.last : NULL; b && n < 250; b = b->up)
+    names[n++] = b->name;
+  return lm_nearest(name, names, n);
+}
+
+static el_val report_unknown(lm_elab *e, lm_sym name, lm_loc at, bool is_declaration) {
+  const char *near = nearest_value(e, name);
+  lm_diag *d = el_err(e, at, "E020", "unknown name '%s'", name);
+  if (is_declaration)
+    lm_diag_help(e->c, d, "'%s' is a declaration, not a value", name);
+  else if (near)
+    lm_diag_help(e->c, d, "did you mean '%s'?", near);
+  return el_error();
+}
+
 el_val el_lookup(lm_elab *e, lm_sym name, lm_loc at, bool report) {
   const el_bind *here = el_names_find(&e->frame->names, name);
+  bool found = false;
   if (here)
     return here->val;
   for (el_axis_bind *b = e->frame->axes; b; b = b->up)
     if (b->name == name)
       return el_axis_size(e, b->axis, at);
-  if (e->frame->self) {
-    bool found;
-    el_val v = el_lookup_member(e, name, &found);
-    if (found)
-      return v;
-  }
+  el_val member = e->frame->self ? el_lookup_member(e, name, &found) : el_error();
+  if (found)
+    return member;
   lm_decl_ref top = lm_program_find(e->prog, e->frame->file, name);
-  if (top.decl && top.decl->kind == DC_LET && top.decl->let_expr) {
-    const el_frame *here = e->frame;
-    el_frame clean = {.up = e->frame, .file = top.file};
-    e->frame = &clean;
-    el_val v = e->depth++ < 200 ? el_eval(e, top.decl->let_expr)
-                                : el_fail(e, at, "E091", "'%s' is defined by itself", name);
-    e->depth--;
-    e->frame = (el_frame *)here;
-    for (uint32_t i = 0;
-         top.decl->let_tuple && v.k == V_TUPLE && i < v.n && i < top.decl->let_names.n; i++)
-      if (top.decl->let_names.v[i].text == name)
-        return v.items[i];
-    return v;
-  }
+  if (top.decl && top.decl->kind == DC_LET && top.decl->let_expr)
+    return eval_top_level_let(e, top, name, at);
   if (!report)
     return el_error();
   if (name == LM_SYM(e->c, "true") || name == LM_SYM(e->c, "false"))
     return el_boolean(name[0] == 't', true);
   if (!top.decl && el_is_incomplete(e))
     return el_error();
-  const char *names[256];
-  int n = 0;
-  for (el_bind *b = e->frame->names.last; b && n < 250; b = b->up)
-    names[n++] = b->name;
-  if (e->frame->self) {
-    el_inst *s = e->frame->self->inst;
-    for (uint32_t i = 0; i < s->n_params && n < 250; i++)
-      names[n++] = s->params[i].name;
-    for (uint32_t i = 0; i < s->n_subs && n < 250; i++)
-      names[n++] = s->subs[i].name;
-    for (el_bind *b = s->vals.last; b && n < 250; b = b->up)
-      names[n++] = b->name;
-  }
-  lm_diag *d = el_err(e, at, "E020", "unknown name '%s'", name);
-  const char *near = lm_nearest(name, names, n);
-  if (top.decl)
-    lm_diag_help(e->c, d, "'%s' is a declaration, not a value", name);
-  else if (near)
-    lm_diag_help(e->c, d, "did you mean '%s'?", near);
-  return el_error();
+  return report_unknown(e, name, at, top.decl != NULL);
 }

@@ -1,4 +1,4 @@
-// type.c - types of signatures: their form, their kinds of numbers, and row variables.
+// type.c - types in signatures: their form, their kinds, and row variables.
 #include "dsl/elab/call.h"
 #include <string.h>
 
@@ -11,7 +11,7 @@ static bool same_axis(const ast_dim *a, const ast_dim *b) {
          a->expr->text == b->expr->text;
 }
 
-// Axis i of a type against those before it.
+// Checks axis i of a type against the axes before it.
 static bool check_dim(lm_elab *e, const ast_type *t, uint32_t i) {
   const ast_dim *d = &t->dims[i];
   bool rows = false, twice = false;
@@ -22,7 +22,7 @@ static bool check_dim(lm_elab *e, const ast_type *t, uint32_t i) {
   if (rows)
     el_err(e, d->loc, "E031", "a type has at most one row variable");
   if (twice)
-    el_err(e, d->loc, "E056", "axis '%s' twice in one tensor", d->expr->text);
+    el_err(e, d->loc, "E056", "axis '%s' occurs twice in one tensor", d->expr->text);
   return !rows && !twice;
 }
 

@@ -6,9 +6,9 @@
 #include "dsl/elab/call.h"
 
 static void report_mismatch(lm_elab *e, el_invocation *v, uint32_t i, const ast_type *t,
-                            const el_val *x, const char *why) {
+                            const el_val *x, const char *reason) {
   lm_diag *d = el_err(e, v->locs[i], "E031", "axis mismatch in the call of %s", v->what);
-  lm_diag_label(e->c, d, "%s", why);
+  lm_diag_label(e->c, d, "%s", reason);
   lm_diag_note(e->c, d, v->sig->params[i].name.loc, "parameter %s: %s", v->sig->params[i].name.text,
                el_type_text(e, t));
   lm_diag_note(e->c, d, x->loc, "%s: %s", x->name ? x->name : "argument", el_show(e, x));
@@ -19,7 +19,7 @@ el_axis *el_mapped(const el_mapping *m, el_axis *a) {
   return k < 0 ? a : m->to.v[k];
 }
 
-// Binds one name of the signature to one axis of the argument; false with a reason.
+// Binds one name of the signature to one axis of the argument. NULL: done; else the reason why not.
 static const char *bind_axis(lm_elab *e, el_invocation *v, lm_sym name, el_axis *actual) {
   el_axis *a = el_mapped(&v->map, actual);
   el_axis *have = el_axis_lookup(e, name);
@@ -35,21 +35,22 @@ static const char *bind_axis(lm_elab *e, el_invocation *v, lm_sym name, el_axis 
   }
   for (uint32_t k = 0; k < v->n_bound; k++)
     if (v->bound_by[k] == name)
-      return lm_arena_printf(e->a, "'%s' is axis '%s' already, not %s'%s'", name, have->name,
-                             have->name == actual->name ? "another axis called " : "",
+      return lm_arena_printf(e->a, "'%s' is already bound to axis '%s', not to %s'%s'", name,
+                             have->name, have->name == actual->name ? "another axis named " : "",
                              actual->name);
   if (!lm_size_equal(have->size, a->size) &&
       (lm_size_is_const(have->size) == lm_size_is_const(a->size) || e->m)) {
     el_val x = el_sized(have->size);
     el_val y = el_sized(a->size);
-    return lm_arena_printf(e->a, "axis '%s' is %s here, got '%s' of %s", name, el_show(e, &x),
-                           actual->name, el_show(e, &y));
+    return lm_arena_printf(e->a, "axis '%s' has size %s here, got '%s' of size %s", name,
+                           el_show(e, &x), actual->name, el_show(e, &y));
   }
   if (el_axes_has(&v->map.to, have))
-    return lm_arena_printf(e->a, "'%s' stands for another axis than '%s' already", name,
+    return lm_arena_printf(e->a, "'%s' is already bound to an axis other than '%s'", name,
                            actual->name);
   if (a != actual)
-    return lm_arena_printf(e->a, "axis '%s' is both '%s' and '%s'", actual->name, a->name, name);
+    return lm_arena_printf(e->a, "axis '%s' would be both '%s' and '%s'", actual->name, a->name,
+                           name);
   el_axes_push(e, &v->map.from, actual);
   el_axes_push(e, &v->map.to, have);
   return NULL;
@@ -69,9 +70,9 @@ static const char *unify(lm_elab *e, el_invocation *v, const ast_type *t, const 
   for (uint32_t i = 0; i < t->n_dims; i++) {
     if ((int)i != row) {
       lm_sym name = el_dim_name(e, &t->dims[i]);
-      const char *why = name ? bind_axis(e, v, name, axes->v[k]) : NULL;
-      if (why)
-        return why;
+      const char *reason = name ? bind_axis(e, v, name, axes->v[k]) : NULL;
+      if (reason)
+        return reason;
       k++;
       continue;
     }
@@ -96,7 +97,7 @@ static const char *unify(lm_elab *e, el_invocation *v, const ast_type *t, const 
   return NULL;
 }
 
-// Checks the kind of an argument and adapts numbers; false: reported.
+// Checks the kind of an argument and adapts numbers. False: reported.
 static bool fit_kind(lm_elab *e, el_invocation *v, uint32_t i, const ast_type *t, el_val *x,
                      bool is_fn) {
   if (x->k == V_NUM || (x->k == V_TENSOR && x->kind == K_NUM)) {
@@ -104,7 +105,7 @@ static bool fit_kind(lm_elab *e, el_invocation *v, uint32_t i, const ast_type *t
       return el_reject(e, v->locs[i], "E072", "%s takes bool, got %s", v->what, el_show(e, x));
     bool scalar = x->k == V_NUM || x->axes.n == 0;
     if (scalar && !t->n_dims)
-      return true; // scalars stay numbers and adapt where they meet a tensor
+      return true; // scalars stay numbers, which adapt to the tensors they are combined with
     *x = el_adapt(e, x,
                   el_type_is(t, "int")                   ? K_INT
                   : el_type_is(t, "real") && v->real_set ? v->real
@@ -143,16 +144,15 @@ static bool fit_kind(lm_elab *e, el_invocation *v, uint32_t i, const ast_type *t
   return false;
 }
 
-// `steps`: a number of steps, known at compile time or by the run alone.
+// `steps`: a number of steps, known at compile time or at run time.
 static bool fit_duration(lm_elab *e, const el_invocation *v, uint32_t i, const el_val *x) {
   if (x->k == V_NUM || (x->k == V_TENSOR && x->kind == K_NUM && !x->axes.n))
     return true;
   lm_diag *d = el_err(e, v->locs[i], "E072", "%s: parameter %s takes a number of steps, got %s",
                       v->what, v->sig->params[i].name.text, el_show(e, x));
   if (x->k == V_QUANTITY)
-    lm_diag_help(
-        e->c, d,
-        "units belong to recipes; inside the language a number of steps is a plain number");
+    lm_diag_help(e->c, d,
+                 "units are part of recipes; in other declarations a number of steps has no unit");
   return false;
 }
 
@@ -167,9 +167,9 @@ bool el_unify_param(lm_elab *e, el_invocation *v, uint32_t i, bool is_fn) {
     if (x->k != V_RECORD)
       return el_reject(e, v->locs[i], "E072", "%s takes a Batch, got %s", v->what, el_show(e, x));
     for (uint32_t k = 0; k < x->n; k++) {
-      const char *why = unify(e, v, t, &x->items[k].axes);
-      if (why) {
-        report_mismatch(e, v, i, t, x, why);
+      const char *reason = unify(e, v, t, &x->items[k].axes);
+      if (reason) {
+        report_mismatch(e, v, i, t, x, reason);
         return false;
       }
     }
@@ -181,9 +181,9 @@ bool el_unify_param(lm_elab *e, el_invocation *v, uint32_t i, bool is_fn) {
     return false;
   if (x->k != V_TENSOR || (x->kind == K_NUM && !x->axes.n))
     return true;
-  const char *why = unify(e, v, t, &x->axes);
-  if (why) {
-    report_mismatch(e, v, i, t, x, why);
+  const char *reason = unify(e, v, t, &x->axes);
+  if (reason) {
+    report_mismatch(e, v, i, t, x, reason);
     return false;
   }
   return true;
