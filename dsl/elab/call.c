@@ -149,16 +149,21 @@ static el_val run_fn(lm_elab *e, el_invocation *v, lm_decl_ref ref) {
   return out;
 }
 
+// A number that is passed for a parameter with axes becomes a tensor of the parameter's kind.
+static void adapt_numbers(lm_elab *e, el_invocation *v) {
+  for (uint32_t i = 0; i < v->sig->n_params; i++) {
+    const ast_type *t = v->sig->params[i].type;
+    el_val *x = &v->args[i];
+    if (t && t->n_dims && x->k == V_TENSOR && x->kind == K_NUM)
+      *x = el_adapt(e, x, el_type_is(t, "int") ? K_INT : K_F32, v->locs[i]);
+  }
+}
+
 static el_val call_fn(lm_elab *e, const ast_expr *x, lm_decl_ref ref) {
   el_invocation v = {.sig = &ref.decl->sig, .what = ref.decl->name.text, .at = x->loc};
   if (!match(e, &v, x))
     return el_error();
-  for (uint32_t i = 0; i < v.sig->n_params;
-       i++) // numbers reach typed parameters as tensors of that type
-    if (v.sig->params[i].type && v.sig->params[i].type->n_dims && v.args[i].k == V_TENSOR &&
-        v.args[i].kind == K_NUM)
-      v.args[i] = el_adapt(e, &v.args[i], el_type_is(v.sig->params[i].type, "int") ? K_INT : K_F32,
-                           v.locs[i]);
+  adapt_numbers(e, &v);
   el_val r = run_fn(e, &v, ref);
   if (v.ran)
     warn_swapped(e, &v, x);
@@ -247,55 +252,85 @@ el_val el_invoke_method(lm_elab *e, const el_ref *ref, lm_sym name, const el_val
   return run_method(e, &v, ref, m);
 }
 
-static el_val unknown_function(lm_elab *e, const ast_expr *x) {
-  if (el_is_incomplete(e))
-    return el_error();
+static const char *nearest_function(lm_elab *e, lm_sym name) {
   int np, nf;
   const char *const *prim = lm_primitive_names(&np);
   const char *const *fns = lm_program_names(e->prog, e->frame->file, DC_FN, &nf);
   const char **all = LM_NEW_N(e->a, const char *, np + nf + 1);
   memcpy(all, prim, sizeof *all * (size_t)np);
   memcpy(all + np, fns, sizeof *all * (size_t)nf);
-  lm_diag *d = el_err(e, x->loc, "E082", "unknown function '%s'", x->a->text);
-  const char *near = lm_nearest(x->a->text, all, np + nf);
-  lm_file *nn = NULL;
+  return lm_nearest(name, all, np + nf);
+}
+
+static lm_file *library_nn(const lm_elab *e) {
   for (uint32_t i = 0; i < e->prog->n_files; i++)
     if (strcmp(e->prog->files[i]->path, "std.nn") == 0)
-      nn = e->prog->files[i];
+      return e->prog->files[i];
+  return NULL;
+}
+
+static el_val report_unknown_function(lm_elab *e, const ast_expr *x) {
+  if (el_is_incomplete(e))
+    return el_error();
   int n_nn = 0;
+  lm_sym name = x->a->text;
+  lm_file *nn = library_nn(e);
+  const char *near = nearest_function(e, name);
   const char *const *in_nn = nn ? lm_program_names(e->prog, nn, DC_FN, &n_nn) : NULL;
-  const char *far = lm_nearest(x->a->text, in_nn, n_nn);
-  if (nn && lm_program_find(e->prog, nn, x->a->text).decl)
-    lm_diag_help(e->c, d, "import std.nn: %s", x->a->text);
-  else if (!near && far)
-    lm_diag_help(e->c, d, "did you mean '%s'? import std.nn: %s", far, far);
+  const char *near_nn = lm_nearest(name, in_nn, n_nn);
+  lm_diag *d = el_err(e, x->loc, "E082", "unknown function '%s'", name);
+  if (nn && lm_program_find(e->prog, nn, name).decl)
+    lm_diag_help(e->c, d, "import std.nn: %s", name);
+  else if (!near && near_nn)
+    lm_diag_help(e->c, d, "did you mean '%s'? import std.nn: %s", near_nn, near_nn);
   else if (near)
     lm_diag_help(e->c, d, "did you mean '%s'?", near);
   return el_error();
 }
 
+static const struct el_sub *sub_find(const el_ref *self, lm_sym name) {
+  for (uint32_t i = 0; self && i < self->inst->n_subs; i++)
+    if (self->inst->subs[i].name == name)
+      return &self->inst->subs[i];
+  return NULL;
+}
+
+static el_val call_sub(lm_elab *e, const ast_expr *x, const struct el_sub *s) {
+  if (s->many)
+    return el_fail(e, x->loc, "E083", "'%s' is a list of instances: `for l in %s carry x { … }`",
+                   s->name, s->name);
+  if (!s->one)
+    return el_error();
+  el_ref ref = el_ref_sub(e, e->frame->self, s->one);
+  return call_method(e, x, &ref, LM_SYM(e->c, "apply"));
+}
+
+static el_val call_bound(lm_elab *e, const ast_expr *x, const el_val *v) {
+  if (v->k == V_INST)
+    return call_method(e, x, &v->ref, LM_SYM(e->c, "apply"));
+  if (v->k != V_ERROR)
+    el_err(e, x->loc, "E083", "'%s' is %s, not a function", x->a->text, el_show(e, v));
+  return eval_arguments(e, x);
+}
+
+static el_val report_not_function(lm_elab *e, const ast_expr *x, const ast_decl *decl) {
+  lm_diag *d = el_err(e, x->loc, "E083", "'%s' is not a function", x->a->text);
+  if (decl->kind == DC_BLOCK || decl->kind == DC_MODEL)
+    lm_diag_help(e->c, d, "instantiate it as a member: sub NAME = %s(…)", x->a->text);
+  return el_error();
+}
+
+// A name denotes, in this order: a value of the scope, a sub or method of the instance, a function
+// of the file, a primitive.
 static el_val call_name(lm_elab *e, const ast_expr *x) {
   lm_sym name = x->a->text;
-  const el_bind *b = el_names_find(&e->frame->names, name);
-  if (b && b->val.k == V_INST)
-    return call_method(e, x, &b->val.ref, LM_SYM(e->c, "apply"));
-  if (b && b->val.k != V_ERROR)
-    el_err(e, x->loc, "E083", "'%s' is %s, not a function", name, el_show(e, &b->val));
-  if (b)
-    return eval_arguments(e, x);
   el_ref *self = e->frame->self;
-  for (uint32_t i = 0; self && i < self->inst->n_subs; i++) {
-    struct el_sub *s = &self->inst->subs[i];
-    if (s->name != name)
-      continue;
-    if (s->many)
-      return el_fail(e, x->loc, "E083", "'%s' is a list of instances: `for l in %s carry x { … }`",
-                     name, name);
-    if (!s->one)
-      return el_error();
-    el_ref ref = el_ref_sub(e, self, s->one);
-    return call_method(e, x, &ref, LM_SYM(e->c, "apply"));
-  }
+  const el_bind *b = el_names_find(&e->frame->names, name);
+  if (b)
+    return call_bound(e, x, &b->val);
+  const struct el_sub *sub = sub_find(self, name);
+  if (sub)
+    return call_sub(e, x, sub);
   if (self && el_method_find(self->inst, name))
     return call_method(e, x, self, name);
   lm_decl_ref ref = lm_program_find(e->prog, e->frame->file, name);
@@ -305,12 +340,7 @@ static el_val call_name(lm_elab *e, const ast_expr *x) {
   el_val v = el_primitive(e, x, &found);
   if (found)
     return v;
-  if (!ref.decl)
-    return unknown_function(e, x);
-  lm_diag *d = el_err(e, x->loc, "E083", "'%s' is not a function", name);
-  if (ref.decl->kind == DC_BLOCK || ref.decl->kind == DC_MODEL)
-    lm_diag_help(e->c, d, "instantiate it as a member: sub NAME = %s(…)", name);
-  return el_error();
+  return ref.decl ? report_not_function(e, x, ref.decl) : report_unknown_function(e, x);
 }
 
 el_val el_call(lm_elab *e, const ast_expr *x) {
@@ -318,13 +348,8 @@ el_val el_call(lm_elab *e, const ast_expr *x) {
     return call_name(e, x);
   if (x->a->kind == EX_FIELD) {
     el_val a = el_eval(e, x->a->a);
-    if (a.k == V_INST) {
-      bool sub = false;
-      for (uint32_t i = 0; i < a.ref.inst->n_subs; i++)
-        sub |= a.ref.inst->subs[i].name == x->a->text;
-      if (!sub)
-        return call_method(e, x, &a.ref, x->a->text);
-    }
+    if (a.k == V_INST && !sub_find(&a.ref, x->a->text))
+      return call_method(e, x, &a.ref, x->a->text);
     if (a.k == V_ERROR)
       return eval_arguments(e, x);
   }

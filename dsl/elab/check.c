@@ -1,5 +1,5 @@
-// check.c - definitions that nothing reaches: run once on arguments of their declared types,
-// sizes symbolic.
+// check.c - checks of definitions that the recipe does not use: each body is evaluated once, on
+// arguments of the declared types with symbolic sizes.
 #include "dsl/elab/call.h"
 
 static el_axis *symbolic_axis(lm_elab *e, lm_sym name, bool opaque) {
@@ -20,7 +20,7 @@ static void bind_rows(lm_elab *e, const ast_sig *sig) {
     }
 }
 
-// `A in R`: the row R holds A's axes, in front of the rest (their place is unknown).
+// `A in R`: the row R contains the axes of A. Their position is unknown; they are put first.
 static void widen_rows(lm_elab *e, const ast_sig *sig) {
   for (uint32_t i = 0; i < sig->where.n; i++) {
     const ast_expr *w = sig->where.v[i];

@@ -98,7 +98,7 @@ lm_loc el_inst_origin(const el_inst *inst, uint32_t k) {
   return above < 0 ? x->loc : el_inst_origin(inst->owner, (uint32_t)above);
 }
 
-// ---- evaluating inside an instance
+// ---- evaluation inside an instance
 el_ref el_inst_ref(el_inst *inst) {
   el_ref ref = {.inst = inst, .n = inst->n_stack};
   for (int k = 0; k < ref.n; k++)
@@ -184,7 +184,7 @@ static bool member_names(lm_elab *e, const ast_decl *d) {
   return unique;
 }
 
-// A known whole number is a size however it was computed: 64 * 0.25.
+// A whole number is a size even if it was computed from fractions: 64 * 0.25.
 static el_val as_size(lm_elab *e, el_val v) {
   bool whole =
       v.k == V_NUM && v.known && !v.has_size && v.num == floor(v.num) && fabs(v.num) < 0x1p53;
@@ -195,14 +195,14 @@ static void make_dims(lm_elab *e, el_inst *inst, const ast_member *m) {
   for (uint32_t k = 0; k < m->names.n; k++) {
     el_val v = as_size(e, el_inst_eval(e, inst, m->exprs.v[k]));
     if (v.k == V_NUM && !v.known && !v.has_size)
-      v = el_sized(lm_size_dim(e->a, m->names.v[k].text)); // whatever it comes to
+      v = el_sized(lm_size_dim(e->a, m->names.v[k].text)); // a symbol for the unknown value
     int64_t whole;
     bool bad =
         v.k != V_NUM || (v.known && (!v.has_size || !lm_size_whole(v.size, &whole) || whole < 1));
     if (bad && v.k != V_ERROR) {
       lm_diag *d = el_err(e, m->exprs.v[k]->loc, "E089",
-                          "dim %s should be a whole number of 1 or more, got %s",
-                          m->names.v[k].text, el_show(e, &v));
+                          "dim %s must be a whole number of 1 or more, got %s", m->names.v[k].text,
+                          el_show(e, &v));
       if (inst->at.file)
         lm_diag_note(e->c, d, inst->at, "instantiated here");
       inst->broken = true;
@@ -269,9 +269,10 @@ static void check_sizes(lm_elab *e, el_inst *inst) {
     bool fits = number && v.has_size && lm_size_whole(v.size, &whole) && whole >= 1;
     if (!number || fits || !names_axis(inst->decl, p->name.text))
       continue;
-    lm_diag *d = el_err(e, el_inst_origin(inst, k), "E089",
-                        "%s is the size of an axis of %s: a whole number of 1 or more, not %s",
-                        p->name.text, inst->decl->name.text, el_show(e, &v));
+    lm_diag *d =
+        el_err(e, el_inst_origin(inst, k), "E089",
+               "%s is the size of an axis of %s and must be a whole number of 1 or more, got %s",
+               p->name.text, inst->decl->name.text, el_show(e, &v));
     lm_diag_note(e->c, d, p->name.loc, "declared here");
     inst->broken = true;
   }
@@ -297,8 +298,9 @@ static lm_decl_ref block_of(lm_elab *e, const ast_expr *call, const lm_file *fil
     memcpy(all, blocks, sizeof *all * (size_t)n);
   if (m)
     memcpy(all + n, models, sizeof *all * (size_t)m);
-  lm_diag *d = el_err(e, call->loc, "E08C",
-                      ref.decl ? "'%s' is no block or model" : "unknown block '%s'", call->a->text);
+  lm_diag *d =
+      el_err(e, call->loc, "E08C", ref.decl ? "'%s' is not a block or model" : "unknown block '%s'",
+             call->a->text);
   const char *near = lm_nearest(call->a->text, all, n + m);
   if (near)
     lm_diag_help(e->c, d, "did you mean '%s'?", near);
@@ -341,7 +343,7 @@ el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file,
     const ast_expr *x = el_argument(call->args, call->n_args, &ref.decl->sig, k);
     el_val v = x ? el_eval(e, x) : el_inst_eval(e, inst, ref.decl->sig.params[k].init);
     if (v.k == V_TENSOR || v.k == V_INST || v.k == V_INSTS || v.k == V_TUPLE) {
-      el_err(e, x ? x->loc : call->loc, "E08D", "%s takes numbers, conditions and text, got %s",
+      el_err(e, x ? x->loc : call->loc, "E08D", "%s takes numbers, conditions and strings, got %s",
              ref.decl->name.text, el_show(e, &v));
       v = el_error();
     }

@@ -1,5 +1,5 @@
-// library.c - calls of library functions: the body is emitted once for each signature, as a
-// function of its own.
+// library.c - calls of library functions. The body is emitted once per signature, as a function of
+// the module, and called wherever the signature occurs again.
 #include "dsl/elab/call.h"
 #include <string.h>
 
@@ -106,7 +106,7 @@ static el_library_call *library_make(lm_elab *e, el_invocation *v, const ast_dec
   return lib;
 }
 
-// The result of the recorded call with this call's axes and values in place of that call's.
+// The result of the first call with the axes and values of this call.
 static el_val library_result(lm_elab *e, const el_library_call *lib, el_val r, const el_axes *now,
                              lm_op *call, uint32_t *k) {
   if (r.k == V_TUPLE) {

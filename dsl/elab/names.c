@@ -1,5 +1,5 @@
-// names.c - the names of a scope. Few are searched one by one; from INDEX_FROM on a hash index
-// finds the last of each.
+// names.c - the names of a scope. A short list is searched linearly; from INDEX_FROM names on, a
+// hash index holds the last binding of each name.
 #include "dsl/elab/elab.h"
 
 enum {
@@ -7,8 +7,8 @@ enum {
 };
 
 static uint32_t slot_of(const el_names *s, lm_sym name) {
-  uint64_t h =
-      (uint64_t)(uintptr_t)name * 0x9e3779b97f4a7c15u; // interned: equal names are equal pointers
+  // names are interned, so equal names are equal pointers
+  uint64_t h = (uint64_t)(uintptr_t)name * 0x9e3779b97f4a7c15u;
   uint32_t at = (uint32_t)(h >> 32) & (s->cap - 1);
   while (s->index[at].name && s->index[at].name != name)
     at = (at + 1) & (s->cap - 1);
@@ -21,7 +21,7 @@ static void index_put(el_names *s, el_bind *b) {
   *slot = (el_slot){b->name, b};
 }
 
-// Bindings of one name follow each other in `hides`, so the index needs the last of each alone.
+// The index holds the last binding of each name; earlier ones are linked by `hides`.
 static void index_grow(lm_elab *e, el_names *s) {
   const el_slot *old = s->index;
   uint32_t n = s->cap;

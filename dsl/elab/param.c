@@ -16,7 +16,7 @@ lm_sym el_inst_path(lm_elab *e, const el_inst *inst, lm_sym name) {
                                       inst->path[0] && name[0] ? "." : "", name));
 }
 
-static lm_init initialiser(lm_elab *e, el_inst *inst, const ast_expr *x) {
+static lm_init initializer(lm_elab *e, el_inst *inst, const ast_expr *x) {
   static const struct {
     const char *name;
     lm_init_kind kind;
@@ -50,7 +50,7 @@ static lm_init initialiser(lm_elab *e, el_inst *inst, const ast_expr *x) {
     return (lm_init){table[i].kind, v[0], v[1]};
   }
   lm_diag *d = el_err(e, x->loc, "E084",
-                      name ? "unknown initialiser '%s'" : "expected an initialiser", name);
+                      name ? "unknown initializer '%s'" : "expected an initializer", name);
   const char *near = name ? lm_nearest(name, names, (int)LM_COUNT(table)) : NULL;
   lm_diag_help(e->c, d,
                near ? "did you mean '%s'?" : "normal(std), uniform(a, b), zeros, ones or const(c)",
@@ -63,7 +63,8 @@ static void register_param(lm_elab *e, el_inst *inst, el_param *p, lm_init init)
   int rank = 0;
   int64_t n_paths = 1, index = 0;
   if (inst->n_stack + p->axes.n > LM_RANK) {
-    el_err(e, p->loc, "E057", "more than %d axes with its repetitions", LM_RANK);
+    el_err(e, p->loc, "E057", "the parameter has more than %d axes, including its repetitions",
+           LM_RANK);
     return;
   }
   for (int k = 0; k < inst->n_stack; k++) {
@@ -76,7 +77,7 @@ static void register_param(lm_elab *e, el_inst *inst, el_param *p, lm_init init)
     index = index * inst->stack[k] + inst->index[k];
   }
   el_frame frame = {.up = e->frame}, *was = e->frame;
-  e->frame = &frame; // names of the axes avoid each other alone
+  e->frame = &frame; // IR names must differ only among the axes of this parameter
   for (el_axis_bind *b = inst->axes; b; b = b->up)
     el_axes_push(e, &frame.live, b->axis);
   for (uint32_t k = 0; k < p->axes.n; k++)
@@ -95,7 +96,8 @@ static void register_param(lm_elab *e, el_inst *inst, el_param *p, lm_init init)
     g->loc = p->loc;
   } else if (!lm_type_equal(g->type, type)) {
     lm_diag *d = el_err(e, inst->at, "E085",
-                        "parameter '%s' would change its shape along the repetition", p->global);
+                        "parameter '%s' must have the same shape in all elements of the repetition",
+                        p->global);
     lm_diag_note(e->c, d, p->loc, "declared here");
     return;
   }
@@ -125,12 +127,12 @@ void el_inst_add_params(lm_elab *e, el_inst *inst, const ast_member *m) {
   }
   for (uint32_t i = 0; i < axes.n; i++)
     if (el_axes_find(&axes, axes.v[i]) < (int)i) {
-      el_err(e, ok ? m->type->dims[i].loc : m->type->loc, "E056", "axis '%s' twice in one tensor",
-             axes.v[i]->name);
+      el_err(e, ok ? m->type->dims[i].loc : m->type->loc, "E056",
+             "axis '%s' occurs twice in one tensor", axes.v[i]->name);
       ok = false;
     }
   e->frame = was;
-  lm_init init = initialiser(e, inst, m->init);
+  lm_init init = initializer(e, inst, m->init);
   for (uint32_t i = 0; i < m->names.n; i++) {
     const ast_name *n = &m->names.v[i];
     el_param p = {.name = n->text, .axes = axes, .kind = kind, .loc = n->loc};
@@ -154,7 +156,7 @@ el_val el_param_value(lm_elab *e, const el_ref *ref, el_param *p) {
   if (!e->m)
     return v;
   if (!lm_global_find(e->m, p->global))
-    return el_error(); // refused where it was declared
+    return el_error(); // reported at its declaration
   if (e->in_library)
     e->library_failed = true;
   lm_attr attr = {.sym = p->global};

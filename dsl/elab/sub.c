@@ -15,13 +15,14 @@ enum {
 };
 
 // ---- subs
-// `if c then A(…) else B(…)`: the branch that the condition takes, which must be known here.
+// The branch of `if c then A(…) else B(…)` that the condition selects at compile time. NULL:
+// reported.
 static const ast_expr *chosen_call(lm_elab *e, const ast_expr *x) {
   while (x->kind == EX_IF) {
     el_val c = el_eval(e, x->c);
     if (c.k != V_BOOL || !c.known) {
       if (c.k != V_ERROR)
-        el_err(e, x->c->loc, "E08B", "the condition of a sub is decided at compile time, got %s",
+        el_err(e, x->c->loc, "E08B", "the condition of a sub must be known at compile time, got %s",
                el_show(e, &c));
       return NULL;
     }
@@ -58,7 +59,7 @@ static bool same_value(const el_val *x, const el_val *y) {
   return x->k == V_BOOL ? x->num == y->num : x->k == V_STRING ? x->text == y->text : true;
 }
 
-// Which arguments take too many values to make loops of their own.
+// Finds the arguments that take more than MAX_VARIANTS values.
 static void find_by_index(lm_elab *e, el_insts *xs) {
   const ast_sig *sig = &xs->of[0]->decl->sig;
   xs->by_index = LM_NEW_N(e->a, bool, sig->n_params + 1);
@@ -103,7 +104,8 @@ void el_inst_add_sub(lm_elab *e, el_inst *inst, const ast_member *m) {
     for (int k = 0; k < inst->n_stack && all <= MAX_REPEATS; k++)
       all *= inst->stack[k];
     if (all > MAX_REPEATS) {
-      el_err(e, m->loc, "E087", "repetitions make more than %d places of '%s'", MAX_REPEATS, path);
+      el_err(e, m->loc, "E087", "nested repetitions make more than %d instances of '%s'",
+             MAX_REPEATS, path);
       n = 0;
     }
     if (inst->n_stack == 4) {
@@ -126,8 +128,8 @@ void el_inst_add_sub(lm_elab *e, el_inst *inst, const ast_member *m) {
   LM_PUSH(e->a, inst->subs, inst->n_subs, inst->cap_subs) = sub;
 }
 
-// ---- arguments that follow an index
-// Whether a size of the declaration depends on its parameter: a dim or a count.
+// ---- arguments that depend on an index
+// Whether a dim or a count of the declaration depends on the parameter.
 static bool shapes_by(const ast_decl *d, lm_sym name) {
   el_bind one = {.name = name};
   for (uint32_t i = 0; i < d->members.n; i++) {
@@ -141,8 +143,8 @@ static bool shapes_by(const ast_decl *d, lm_sym name) {
   return false;
 }
 
-// Parameters of ref's instance whose arguments (or defaults) follow the index of its own repetition
-// or of one around it are computed from the loops' indices: they go to ref->indexed.
+// Computes the parameters of ref's instance that depend on the index of its repetition, or of one
+// around it, from the indices of the loops, and adds them to ref->indexed.
 static void bind_by_index(lm_elab *e, const el_ref *owner, const el_insts *xs, const el_val *index,
                           el_ref *ref) {
   const ast_sig *sig = &ref->inst->decl->sig;
