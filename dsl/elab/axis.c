@@ -21,8 +21,8 @@ bool el_axes_same(const el_axes *x, const el_axes *y) {
   return x->n == y->n && (x->n == 0 || memcmp(x->v, y->v, x->n * sizeof *x->v) == 0);
 }
 void el_axes_push(lm_elab *e, el_axes *s, el_axis *x) {
-  if (!s->cap || s->n == s->cap ||
-      s->v[s->n]) { // copies on growth, and where a set that shares the array has grown already
+  // the array is copied if it is full, and if another set that shares it has used the next element
+  if (!s->cap || s->n == s->cap || s->v[s->n]) {
     uint32_t cap = s->n * 2 + 4;
     el_axis **v = LM_NEW_N(e->a, el_axis *, cap);
     if (s->n)
@@ -69,8 +69,8 @@ static bool is_variant(const char *name, const char *base) {
          (name[n] == '.' && strspn(name + n + 1, "0123456789") == strlen(name + n + 1));
 }
 
-// The IR axis of a scope's axis: the first one of that name and size that nothing else in the frame
-// uses, so that equal programs give equal text.
+// The axis in the IR: the first one of that name and size that no other live axis of the frame
+// uses. Equal programs therefore give equal IR.
 lm_axis el_axis_ir(lm_elab *e, el_axis *x) {
   int64_t size;
   if (x->ir || !lm_size_whole(x->size, &size))
@@ -101,8 +101,8 @@ el_axis *el_axis_lookup(lm_elab *e, lm_sym name) {
       return b->axis;
   if (!e->frame->self)
     return NULL;
-  for (el_bind *b = e->frame->self->indexed; b;
-       b = b->up) // a size that changes from place to place
+  // a size that depends on the index of a loop
+  for (el_bind *b = e->frame->self->indexed; b; b = b->up)
     if (b->name == name)
       el_request_unroll(e, &b->val);
   for (el_axis_bind *b = e->frame->self->inst->axes; b; b = b->up)
@@ -120,9 +120,9 @@ el_val el_axis_size(lm_elab *e, const el_axis *x, lm_loc at) {
     return el_sized(x->size);
   lm_diag *d = el_err(
       e, at, "E0D3",
-      "the size of '%s' is the number of places, which is another in every call while decoding",
+      "the size of '%s' is the number of positions, which differs between calls while decoding",
       x->name);
-  lm_diag_help(e->c, d, "use pos, a place's number in its document");
+  lm_diag_help(e->c, d, "use pos, the position in the document");
   return el_error();
 }
 

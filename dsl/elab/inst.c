@@ -154,7 +154,7 @@ static void check_constraints(lm_elab *e, el_inst *inst, bool with_dims) {
   }
 }
 
-// ---- making an instance
+// ---- instantiation
 static bool member_names(lm_elab *e, const ast_decl *d) {
   bool unique = true;
   lm_sym seen[256];
@@ -258,8 +258,8 @@ static bool names_axis(const ast_decl *d, lm_sym name) {
   return false;
 }
 
-// A parameter that is the size of an axis is a whole number of 1 or more; what it is elsewhere
-// would be told many times.
+// Checks that a parameter that is the size of an axis is a whole number of 1 or more. One error
+// here replaces one for each tensor with that axis.
 static void check_sizes(lm_elab *e, el_inst *inst) {
   for (uint32_t k = 0; k < inst->decl->sig.n_params; k++) {
     const ast_param *p = &inst->decl->sig.params[k];

@@ -1,9 +1,9 @@
-// lint.c - names that nothing uses and statements that nothing reaches, found in the tree alone.
+// lint.c - unused names and unreachable statements, found in the syntax tree.
 //
-// A body is walked from its end to its beginning with the set of names that are used later the
-// current statement, so that a `let` that shadows another one is told apart from it. Members and
-// parameters of a declaration are used if any of its bodies, types or constraints names them;
-// members also if any file of the program selects a field of that name.
+// A body is walked from its end to its beginning with the set of names that later statements use,
+// so that a `let` is distinguished from another one of the same name that shadows it. Members and
+// parameters of a declaration are used if any of its bodies, types or constraints names them.
+// Members are also used if any file of the program selects a field of that name.
 #include "dsl/elab/lint.h"
 #include <string.h>
 
@@ -47,18 +47,18 @@ static bool set_has(const name_set *s, lm_sym name) {
   return s->cap && slot_of(s, name)->in;
 }
 
-// ---- what a tree uses
+// ---- uses
 
 typedef struct lint {
   lm_ctx *c;
   name_set fields; // selected anywhere in the program: x.NAME
-  name_set used;   // by the declaration that is looked at
+  name_set used;   // by the current declaration
 } lint;
 
 typedef struct uses {
   lint *l;
-  name_set *later;
-} uses; // later: NULL outside of bodies
+  name_set *later; // names that later statements use; NULL outside of bodies
+} uses;
 
 static void use(const uses *u, lm_sym name) {
   set_put(&u->l->used, name, true);
@@ -116,7 +116,7 @@ static bool is_exempt(lm_sym name) {
 
 static void warn_let(lint *l, const ast_name *name) {
   lm_diag *d = lm_warn(l->c, name->loc, "W001", "'%s' is never used", name->text);
-  lm_diag_help(l->c, d, "delete it, or call it _%s", name->text);
+  lm_diag_help(l->c, d, "delete it, or rename it to _%s", name->text);
 }
 
 static void body_walk(lint *l, const ast_body *body, name_set *later);
@@ -132,7 +132,7 @@ static void let_walk(lint *l, const ast_stmt *st, name_set *later) {
   use_expr(&u, st->expr);
 }
 
-// Carried names leave the body as values of the loop, and enter it.
+// The carries are used after the body, as results of the loop, and before it, as its inputs.
 static void for_walk(lint *l, const ast_stmt *st, name_set *later) {
   uses u = {l, later};
   for (uint32_t i = 0; i < st->carry.n; i++)
@@ -153,23 +153,23 @@ static void stmt_walk(lint *l, const ast_stmt *st, name_set *later) {
     use_expr(&u, st->expr);
 }
 
-static void warn_unreached(lint *l, const ast_body *body) {
+static void warn_unreachable(lint *l, const ast_body *body) {
   for (uint32_t i = 0; i + 1 < body->n; i++) {
     if (body->v[i]->kind != ST_RETURN)
       continue;
-    lm_diag *d = lm_warn(l->c, body->v[i + 1]->loc, "W004", "this statement is never reached");
+    lm_diag *d = lm_warn(l->c, body->v[i + 1]->loc, "W004", "this statement is unreachable");
     lm_diag_note(l->c, d, body->v[i]->loc, "the function returns here");
     return;
   }
 }
 
 static void body_walk(lint *l, const ast_body *body, name_set *later) {
-  warn_unreached(l, body);
+  warn_unreachable(l, body);
   for (uint32_t i = body->n; i-- > 0;)
     stmt_walk(l, body->v[i], later);
 }
 
-// What could not be parsed may have used anything.
+// A statement that could not be parsed may use any name.
 static bool is_whole(const ast_body *body) {
   for (uint32_t i = 0; i < body->n; i++)
     if (body->v[i]->kind == ST_ERROR ||
@@ -180,7 +180,8 @@ static bool is_whole(const ast_body *body) {
 
 // ---- declarations
 
-static bool is_schedule(const ast_sig *sig) { // its first parameters are the caller's
+// The first two parameters of a schedule are given by the caller.
+static bool is_schedule(const ast_sig *sig) {
   return sig->n_params >= 2 && !strcmp(sig->params[0].name.text, "step") &&
          !strcmp(sig->params[1].name.text, "run");
 }
@@ -192,7 +193,7 @@ static void params_check(lint *l, const ast_decl *d) {
       continue;
     lm_diag *g = lm_warn(l->c, name->loc, "W002", "parameter '%s' of %s is never used", name->text,
                          d->name.text);
-    lm_diag_help(l->c, g, "delete it, or call it _%s", name->text);
+    lm_diag_help(l->c, g, "delete it, or rename it to _%s", name->text);
   }
 }
 
@@ -209,11 +210,11 @@ static void member_check(lint *l, const ast_decl *d, const ast_member *m) {
       continue;
     lm_diag *g = lm_warn(l->c, name->loc, "W003", "%s '%s' of %s is never used",
                          member_word(m->kind), name->text, d->name.text);
-    lm_diag_help(l->c, g, "delete it, or call it _%s", name->text);
+    lm_diag_help(l->c, g, "delete it, or rename it to _%s", name->text);
   }
 }
 
-// Whoever calls apply and loss of a model and update of an optimizer decides what they are given.
+// The parameters of a model's apply and loss and of an optimizer's update are given by the caller.
 static bool is_interface(const ast_decl *d) {
   return d->kind != DC_BLOCK;
 }
@@ -228,7 +229,7 @@ static void method_check(lint *l, const ast_decl *d, const ast_member *m, name_s
       continue;
     lm_diag *g = lm_warn(l->c, name->loc, "W002", "parameter '%s' of %s.%s is never used",
                          name->text, d->name.text, m->names.v[0].text);
-    lm_diag_help(l->c, g, "delete it, or call it _%s", name->text);
+    lm_diag_help(l->c, g, "delete it, or rename it to _%s", name->text);
   }
 }
 

@@ -2,7 +2,7 @@
 //
 //   for l in layers carry x { x = l(x) }
 //   ->
-//   %y = loop 12 (%x) over loop0.layers { %0, %1 -> … return %2 }
+//   %y = loop 12 over(loop0.layers) %i carry(%c = %x) { … yield %c1 }
 //
 // A loop over subs becomes one loop of the IR per segment of equal structure (el_insts_segment). A
 // loop that must be unrolled (unroll.c) becomes one iteration at a time without a loop of the IR.
@@ -12,8 +12,8 @@ static const char *prefix_index(lm_elab *e, int64_t index, const char *suffix) {
   return lm_arena_printf(e->a, ".%lld%s", (long long)index, suffix);
 }
 
-// Emits from `first` on were given in a loop that has ended; its results from `stacked` on are
-// their values, a place each.
+// Replaces the metrics from `first` on, which were emitted inside of the loop, by one metric per
+// iteration. Results of the loop from `stacked` on hold their values, stacked over the iterations.
 static void emits_unstack(lm_elab *e, uint32_t first, const lm_op *loop, uint32_t stacked,
                           int64_t count, int period) {
   uint32_t n = e->n_emits - first;
@@ -43,15 +43,16 @@ static el_val *carried_value(lm_elab *e, lm_sym name) {
   return b ? &b->val : NULL;
 }
 
-// Whether a statement of the body could not be parsed, which is reported: nothing behind it is run.
-static bool has_unread(const ast_body *body) {
+// Whether a statement of the body could not be parsed. That is reported, and the statements after
+// it are not evaluated.
+static bool has_parse_error(const ast_body *body) {
   for (uint32_t i = 0; i < body->n; i++)
     if (body->v[i]->kind == ST_ERROR)
       return true;
   return false;
 }
 
-// Runs a loop's body once with the carried names bound to `in`; their new values go to `out`.
+// Evaluates the body once, with the carries bound to `in`. out: their new values.
 static void run_body_once(lm_elab *e, const ast_stmt *st, const el_val *var, const el_val *in,
                           el_val *out) {
   const el_bind *names = e->frame->names.last;
@@ -60,13 +61,13 @@ static void run_body_once(lm_elab *e, const ast_stmt *st, const el_val *var, con
   for (uint32_t i = 0; i < st->carry.n; i++)
     el_bind_name(e, st->carry.v[i].text, in[i], true);
   el_run(e, &st->body);
-  bool unread = has_unread(&st->body);
-  if (e->frame->has_result && !unread)
-    el_err(e, st->loc, "E025", "return inside a loop");
+  bool incomplete = has_parse_error(&st->body);
+  if (e->frame->has_result && !incomplete)
+    el_err(e, st->loc, "E025", "'return' is unsupported inside of a loop");
   e->frame->has_result = false;
   for (uint32_t i = 0; i < st->carry.n; i++) {
     out[i] = *carried_value(e, st->carry.v[i].text);
-    if (unread || out[i].k == V_ERROR || in[i].k == V_ERROR) {
+    if (incomplete || out[i].k == V_ERROR || in[i].k == V_ERROR) {
       out[i] = el_error();
       continue;
     }
@@ -75,27 +76,28 @@ static void run_body_once(lm_elab *e, const ast_stmt *st, const el_val *var, con
     if (same_carry(&in[i], &out[i]))
       continue;
     lm_diag *d = el_err(e, st->carry.v[i].loc, "E026",
-                        "the carried '%s' changes its type in the loop", st->carry.v[i].text);
-    lm_diag_note(e->c, d, in[i].loc, "enters as %s", el_show(e, &in[i]));
-    lm_diag_note(e->c, d, out[i].loc, "leaves as %s", el_show(e, &out[i]));
+                        "the carry '%s' changes its type in the loop", st->carry.v[i].text);
+    lm_diag_note(e->c, d, in[i].loc, "its type before the loop is %s", el_show(e, &in[i]));
+    lm_diag_note(e->c, d, out[i].loc, "its type at the end of an iteration is %s",
+                 el_show(e, &out[i]));
     out[i] = el_error();
   }
   el_names_truncate(&e->frame->names, names);
   e->frame->axes = axes;
 }
 
-// What one iteration does, given the loop's index (NULL while only checking): runs the body for
-// each of its places.
+// An iteration of a loop in the IR evaluates the body for `period` consecutive indices.
 typedef struct {
   const ast_stmt *st;
-  const el_val *over;
-  int64_t first;
+  const el_val *over; // of the statement: instances or a number
+  int64_t first;      // the index of the loop's first iteration
   int period;
-  bool repeat, unrolled;
+  bool repeat; // `over` is a number
+  bool unrolled;
 } iteration;
 
-// The number of an iteration among all of the loops around it: with the site, what random numbers
-// are keyed by.
+// The number of an iteration, including the loops around it. It is part of the key of random
+// numbers.
 static lm_value *layer_number(lm_elab *e, lm_value *outer, const el_index *at) {
   if (!e->m)
     return outer;
@@ -139,51 +141,61 @@ static bool any_error(const el_val *v, uint32_t n) {
   return false;
 }
 
-// One loop of `count` iterations over `carry`, which is updated.
-static void run_loop(lm_elab *e, const iteration *it, int64_t count, lm_sym name, el_val *carry) {
-  uint32_t n = it->st->carry.n;
-  uint32_t emitted = e->n_emits;
+// Evaluates the body without a loop of the IR.
+static void run_inline(lm_elab *e, const iteration *it, el_val *carry) {
+  uint32_t n = it->st->carry.n, emitted = e->n_emits;
   el_val *out = LM_NEW_N(e->a, el_val, n + 1);
+  run_iteration(e, it, NULL, carry, out);
+  for (uint32_t i = 0; i < n; i++)
+    carry[i] = out[i];
+  for (uint32_t i = emitted; i < e->n_emits; i++)
+    e->emits[i].suffix = prefix_index(e, e->emits[i].index, e->emits[i].suffix);
+}
+
+static lm_op *loop_enter(lm_elab *e, const iteration *it, int64_t count, lm_sym name,
+                         const el_val *carry) {
+  uint32_t n = it->st->carry.n;
   lm_value **v = LM_NEW_N(e->a, lm_value *, n + 1);
-  if (e->n_loops == (int)LM_COUNT(e->loops)) {
-    el_err(e, it->st->loc, "E027", "loops nest more than %d deep", (int)LM_COUNT(e->loops));
-    for (uint32_t i = 0; i < n; i++)
-      carry[i] = el_error();
-    return;
-  }
-  if (!e->m || it->unrolled || any_error(carry, n)) {
-    run_iteration(e, it, NULL, carry, out);
-    for (uint32_t i = 0; i < n; i++)
-      carry[i] = out[i];
-    for (uint32_t i = emitted; i < e->n_emits; i++)
-      e->emits[i].suffix = prefix_index(e, e->emits[i].index, e->emits[i].suffix);
-    return;
-  }
   for (uint32_t i = 0; i < n; i++)
     v[i] = carry[i].v;
-  // "loop0.layers": no axis of a program can have that name, nor can two loops around one another
+  // "loop0.layers": an axis of a program has no dot in its name, and nested loops differ in number
   lm_sym axis_name = LM_SYM(e->c, lm_arena_printf(e->a, "loop%d.%s", e->n_loops, name));
   el_axis axis = {.name = axis_name, .size = lm_size_number(e->a, count)};
   lm_op *loop = lm_loop_begin(&e->b, count, el_axis_ir(e, &axis), v, n);
   loop->loc = it->st->loc;
-  el_val *in = LM_NEW_N(e->a, el_val, n + 1);
-  for (uint32_t i = 0; i < n; i++) {
-    in[i] = carry[i];
-    in[i].v = loop->body->args[1 + i];
-  }
   e->loops[e->n_loops].index = loop->body->args[0];
   e->loops[e->n_loops].count = count;
   e->loops[e->n_loops].name = name;
   e->loops[e->n_loops++].over = it->repeat ? (const void *)it->st : it->over->insts;
-  run_iteration(e, it, loop->body->args[0], in, out);
-  e->n_loops--;
-  for (uint32_t i = 0; i < n; i++)
-    v[i] = out[i].k == V_ERROR ? in[i].v : out[i].v;
-  uint32_t n_stacked = e->n_emits - emitted;
+  return loop;
+}
+
+// Ends the loop with `next` as the new carries; metrics from `emitted` on leave it stacked.
+static void loop_leave(lm_elab *e, const iteration *it, lm_op *loop, lm_value **next,
+                       uint32_t emitted) {
+  uint32_t n = it->st->carry.n, n_stacked = e->n_emits - emitted;
   lm_value **stacked = LM_NEW_N(e->a, lm_value *, n_stacked + 1);
   for (uint32_t i = 0; i < n_stacked; i++)
     stacked[i] = e->emits[emitted + i].val.v;
-  lm_loop_end(&e->b, loop, v, n, stacked, n_stacked);
+  e->n_loops--;
+  lm_loop_end(&e->b, loop, next, n, stacked, n_stacked);
+}
+
+static void run_emitted(lm_elab *e, const iteration *it, int64_t count, lm_sym name,
+                        el_val *carry) {
+  uint32_t n = it->st->carry.n, emitted = e->n_emits;
+  el_val *in = LM_NEW_N(e->a, el_val, n + 1);
+  el_val *out = LM_NEW_N(e->a, el_val, n + 1);
+  lm_value **next = LM_NEW_N(e->a, lm_value *, n + 1);
+  lm_op *loop = loop_enter(e, it, count, name, carry);
+  for (uint32_t i = 0; i < n; i++) {
+    in[i] = carry[i];
+    in[i].v = loop->body->args[1 + i];
+  }
+  run_iteration(e, it, loop->body->args[0], in, out);
+  for (uint32_t i = 0; i < n; i++)
+    next[i] = out[i].k == V_ERROR ? in[i].v : out[i].v;
+  loop_leave(e, it, loop, next, emitted);
   emits_unstack(e, emitted, loop, n, count, it->period);
   for (uint32_t i = 0; i < n; i++) {
     bool bad = out[i].k == V_ERROR;
@@ -192,7 +204,22 @@ static void run_loop(lm_elab *e, const iteration *it, int64_t count, lm_sym name
   }
 }
 
-// `for at in t`: an axis of a tensor, rather than a number of the instance.
+// One loop of `count` iterations. carry: the values before the loop, then the values after it.
+static void run_loop(lm_elab *e, const iteration *it, int64_t count, lm_sym name, el_val *carry) {
+  uint32_t n = it->st->carry.n;
+  if (e->n_loops == (int)LM_COUNT(e->loops)) {
+    el_err(e, it->st->loc, "E027", "loops nest more than %d deep", (int)LM_COUNT(e->loops));
+    for (uint32_t i = 0; i < n; i++)
+      carry[i] = el_error();
+    return;
+  }
+  if (!e->m || it->unrolled || any_error(carry, n))
+    run_inline(e, it, carry);
+  else
+    run_emitted(e, it, count, name, carry);
+}
+
+// Whether x names an axis of a tensor, as in `for at in t`, and not a number of the instance.
 static bool names_axis(lm_elab *e, const ast_expr *x) {
   if (x->kind != EX_NAME)
     return false;
@@ -205,7 +232,7 @@ static bool names_axis(lm_elab *e, const ast_expr *x) {
   return false;
 }
 
-// A number that is not known yet may be a whole one, in a definition that nothing reaches.
+// While only checking, an unknown number may be whole.
 static bool is_count(const lm_elab *e, const el_val *over, int64_t *out) {
   if (over->k != V_NUM)
     return false;
@@ -214,57 +241,73 @@ static bool is_count(const lm_elab *e, const el_val *over, int64_t *out) {
   return over->has_size && lm_size_whole(over->size, out);
 }
 
+static el_val carry_in(lm_elab *e, const ast_name *name) {
+  const el_val *v = carried_value(e, name->text);
+  if (!v)
+    return el_fail(e, name->loc, "E020", "unknown name '%s'", name->text);
+  if (v->k == V_NUM)
+    return el_adapt(e, v, K_F32, name->loc);
+  if (v->k != V_TENSOR && v->k != V_ERROR)
+    return el_fail(e, name->loc, "E026", "carry takes tensors, '%s' is %s", name->text,
+                   el_show(e, v));
+  return *v;
+}
+
+static void carry_out(lm_elab *e, const ast_name *name, el_val v) {
+  const el_bind *b = el_names_find(&e->frame->names, name->text);
+  v.name = name->text;
+  el_bind_name(e, name->text, v, b && b->settable);
+}
+
+static void run_over_insts(lm_elab *e, const ast_stmt *st, const el_val *over, el_val *carry) {
+  const el_insts *xs = over->insts;
+  bool unrolled = el_is_unrolled(e, xs);
+  for (int64_t at = 0; at < xs->n;) {
+    int period = 1;
+    int64_t count = unrolled ? 1 : el_insts_segment(e, xs, at, &period);
+    iteration it = {st, over, at, period, false, unrolled};
+    run_loop(e, &it, count, xs->member->names.v[0].text, carry);
+    at += count * period;
+  }
+}
+
+static void run_over_count(lm_elab *e, const ast_stmt *st, const el_val *over, int64_t count,
+                           el_val *carry) {
+  bool unrolled = el_is_unrolled(e, st);
+  iteration it = {st, over, 0, 1, true, unrolled};
+  lm_sym name = st->names.v[0].text;
+  if (count < 0 || count > INT32_MAX) {
+    el_err(e, st->expr->loc, "E028", "the trip count of a loop is from 0 to %d, got %lld",
+           INT32_MAX, (long long)count);
+    return;
+  }
+  for (; unrolled && it.first < count && el_budget(e, st->loc); it.first++)
+    run_loop(e, &it, 1, name, carry);
+  if (count > 0 && !unrolled)
+    run_loop(e, &it, count, name, carry);
+}
+
+static void report_not_loopable(lm_elab *e, const ast_stmt *st, const el_val *over) {
+  lm_diag *d = el_err(e, st->expr->loc, "E028", "cannot loop over %s", el_show(e, over));
+  lm_diag_help(e->c, d, "loop over `sub xs[i < n]` or a whole number");
+}
+
 void el_run_for(lm_elab *e, const ast_stmt *st) {
   el_val over = el_eval(e, st->expr);
   uint32_t n = st->carry.n;
+  int64_t count = 1;
   el_val *carry = LM_NEW_N(e->a, el_val, n + 1);
-  for (uint32_t i = 0; i < n; i++) {
-    el_val *v = carried_value(e, st->carry.v[i].text);
-    carry[i] = v ? *v : el_error();
-    if (!v)
-      el_err(e, st->carry.v[i].loc, "E020", "unknown name '%s'", st->carry.v[i].text);
-    else if (v->k == V_NUM)
-      carry[i] = el_adapt(e, v, K_F32, st->carry.v[i].loc);
-    else if (v->k != V_TENSOR && v->k != V_ERROR) {
-      el_err(e, st->carry.v[i].loc, "E026", "carry takes tensors, '%s' is %s", st->carry.v[i].text,
-             el_show(e, v));
-      carry[i] = el_error();
-    }
-  }
-  int64_t count = 0;
-  if (over.k != V_ERROR && names_axis(e, st->expr)) {
-    el_err(e, st->expr->loc, "E900",
-           "`for … in AXIS` (the places of an axis in order) is not available yet");
-    over = el_error();
-  }
-  bool unrolled = el_is_unrolled(e, over.k == V_INSTS ? (const void *)over.insts : st);
-  if (over.k == V_INSTS) {
-    for (int64_t at = 0; at < over.insts->n;) {
-      int period = 1;
-      count = unrolled ? 1 : el_insts_segment(e, over.insts, at, &period);
-      iteration it = {st, &over, at, period, false, unrolled};
-      run_loop(e, &it, count, over.insts->member->names.v[0].text, carry);
-      at += count * period;
-    }
-  } else if (is_count(e, &over, &count)) {
-    iteration it = {st, &over, 0, 1, true, unrolled};
-    if (!over.known)
-      count = 1;
-    if (count < 0 || count > INT32_MAX) {
-      el_err(e, st->expr->loc, "E028", "a loop of %lld iterations", (long long)count);
-      count = 0;
-    }
-    for (; unrolled && it.first < count && el_budget(e, st->loc); it.first++)
-      run_loop(e, &it, 1, st->names.v[0].text, carry);
-    if (count > 0 && !unrolled)
-      run_loop(e, &it, count, st->names.v[0].text, carry);
-  } else if (over.k != V_ERROR && !el_request_unroll(e, &over)) {
-    lm_diag *d = el_err(e, st->expr->loc, "E028", "cannot loop over %s", el_show(e, &over));
-    lm_diag_help(e->c, d, "loop over `sub xs[i < n]` or a whole number");
-  }
-  for (uint32_t i = 0; i < n; i++) {
-    carry[i].name = st->carry.v[i].text;
-    const el_bind *b = el_names_find(&e->frame->names, st->carry.v[i].text);
-    el_bind_name(e, st->carry.v[i].text, carry[i], b && b->settable);
-  }
+  for (uint32_t i = 0; i < n; i++)
+    carry[i] = carry_in(e, &st->carry.v[i]);
+  if (over.k != V_ERROR && names_axis(e, st->expr))
+    over = el_fail(e, st->expr->loc, "E900",
+                   "`for … in AXIS` (a loop along an axis of a tensor) is not available yet");
+  if (over.k == V_INSTS)
+    run_over_insts(e, st, &over, carry);
+  else if (is_count(e, &over, &count))
+    run_over_count(e, st, &over, over.known ? count : 1, carry);
+  else if (over.k != V_ERROR && !el_request_unroll(e, &over))
+    report_not_loopable(e, st, &over);
+  for (uint32_t i = 0; i < n; i++)
+    carry_out(e, &st->carry.v[i], carry[i]);
 }

@@ -2,7 +2,6 @@
 #include "dsl/elab/inst.h"
 #include <string.h>
 
-// ---- parameters
 lm_sym el_inst_path(lm_elab *e, const el_inst *inst, lm_sym name) {
   const char *out = "";
   size_t done = 0;

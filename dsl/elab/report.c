@@ -1,4 +1,5 @@
-// report.c - messages: values as the user writes them, and errors with the calls around them.
+// report.c - messages: values in the notation of the language, and errors with the calls around
+// them.
 #include "dsl/elab/elab.h"
 
 const char *el_show_axes(lm_elab *e, const el_axes *axes) {
@@ -14,7 +15,7 @@ const char *el_show_axes(lm_elab *e, const el_axes *axes) {
   return lm_arena_printf(e->a, "%s]", s);
 }
 
-// Users see a tensor of all elements as the one element that their optimizer is written for.
+// A tensor over all elements of the parameters is shown as the one element that update sees.
 static const char *show_tensor(lm_elab *e, const el_val *v) {
   bool any = false;
   for (uint32_t i = 0; i < v->axes.n; i++)
@@ -64,8 +65,8 @@ void el_note_value(lm_elab *e, lm_diag *d, const el_val *v) {
   lm_diag_note(e->c, d, v->loc, "%s: %s", v->name, el_show(e, v));
 }
 
-// What goes wrong inside a function of the library is told at the call of it that the user wrote;
-// else `at`.
+// The location to report: for an error inside of a library function, the user's call of it; else
+// `at`.
 static lm_loc user_location(const lm_elab *e, lm_loc at) {
   lm_loc call = at;
   for (const el_frame *f = e->frame;

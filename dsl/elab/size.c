@@ -1,5 +1,5 @@
-// size.c - arithmetic of symbolic sizes. Terms are sorted by their dims, like terms joined, zero
-// terms dropped, so two equal sizes have equal representations.
+// size.c - arithmetic of symbolic sizes. Terms are sorted by their dims, terms with equal dims are
+// added, and zero terms are removed, so equal sizes have equal representations.
 #include "dsl/elab/size.h"
 #include <stdlib.h>
 #include <string.h>
@@ -23,8 +23,8 @@ static bool reduce(lm_size_term *t, __int128 num, __int128 den) {
     num /= a;
     den /= a;
   }
-  const __int128 most = (__int128)1 << 62;
-  if (num > most || num < -most || den > most)
+  const __int128 max = (__int128)1 << 62;
+  if (num > max || num < -max || den > max)
     return false;
   t->num = (int64_t)num;
   t->den = (int64_t)den;
@@ -50,7 +50,7 @@ static int compare_terms(const void *x, const void *y) {
   return compare_dims(x, y);
 }
 
-// Sorts and joins `n` terms in place and copies what is left.
+// Sorts the `n` terms, adds those with equal dims, and copies the rest to *out. False: overflow.
 static bool normal(lm_arena *a, lm_size_term *t, int n, lm_size *out) {
   qsort(t, (size_t)n, sizeof *t, compare_terms);
   int k = 0;
@@ -97,7 +97,7 @@ bool lm_size_add(lm_arena *a, lm_size x, lm_size y, int sign, lm_size *out) {
   return normal(a, t, x.n + y.n, out) && out->n <= MAX_TERMS;
 }
 
-// Product of two terms; `sign` -1 divides.
+// The product of two terms, or with sign = -1 their quotient. False: overflow or too many dims.
 static bool times(const lm_size_term *x, const lm_size_term *y, int sign, lm_size_term *out) {
   *out = *x;
   for (int j = 0; j < y->n; j++) {

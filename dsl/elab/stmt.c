@@ -1,4 +1,4 @@
-// stmt.c - statements: let, assignment to carried names and states, return, emit, for.
+// stmt.c - statements: let, assignment to carries and states, emit, return.
 #include "dsl/elab/elab.h"
 
 void el_bind_name(lm_elab *e, lm_sym name, el_val v, bool settable) {
@@ -51,7 +51,7 @@ static void run_set(lm_elab *e, const ast_stmt *st) {
 static void run_emit(lm_elab *e, const ast_stmt *st) {
   if (e->mode == EL_UPDATE) {
     el_err(e, st->loc, "E0B6",
-           "emit in an optimizer or a schedule: metrics are emitted by models alone");
+           "'emit' is unsupported in an optimizer or a schedule: only models emit metrics");
     return;
   }
   el_val v = el_eval(e, st->expr);
@@ -63,7 +63,7 @@ static void run_emit(lm_elab *e, const ast_stmt *st) {
       el_err(e, st->expr->loc, "E023", "emit takes a scalar, got %s", el_show(e, &v));
     return;
   }
-  if (e->in_library) { // its body is run where it is called instead
+  if (e->in_library) { // the call must be inlined
     e->library_failed = true;
     return;
   }
@@ -76,12 +76,12 @@ static void run_emit(lm_elab *e, const ast_stmt *st) {
 bool el_emits_check(lm_elab *e, lm_loc at, uint64_t n) {
   if (n > LM_EMITS_MAX)
     el_err(e, at, "E024",
-           "%llu values are emitted, in loops one for each iteration; the most is %d",
+           "%llu metrics are emitted, in a loop one per iteration; the maximum is %d",
            (unsigned long long)n, LM_EMITS_MAX);
   return n <= LM_EMITS_MAX;
 }
 
-// The values of a returned tuple are where they are written, for messages about them.
+// Gives the values of a returned tuple the locations of their expressions, for messages.
 static void locate_items(const ast_expr *x, el_val *v) {
   if (x->kind != EX_TUPLE || v->k != V_TUPLE)
     return;

@@ -14,7 +14,6 @@ enum {
   MAX_PERIOD = 8
 };
 
-// ---- subs
 // The branch of `if c then A(…) else B(…)` that the condition selects at compile time. NULL:
 // reported.
 static const ast_expr *chosen_call(lm_elab *e, const ast_expr *x) {

@@ -1,9 +1,10 @@
-// unroll.c - loops whose index decides something that only a number known at compile time can.
+// unroll.c - loops that must be unrolled, as their index determines a value that has to be known at
+// compile time.
 //
-// A loop over layers computes what follows its index, so that the IR does not grow with depth.
-// Where the text decides by such a number (`if i < 2`, a size, a count), the loops that it comes
-// from are unrolled instead: el_request_unroll notes them and the function is made again from its
-// beginning (lower.c), with every place of those loops an iteration of its own.
+// A loop over layers computes values from its index at run time, so that the IR does not grow with
+// depth. If such a value is a condition (`if i < 2`), a size or a count, el_request_unroll records
+// the loops that it comes from, and the function is emitted again from its beginning (lower.c) with
+// these loops unrolled.
 #include "dsl/elab/elab.h"
 
 enum {
@@ -17,7 +18,7 @@ bool el_is_unrolled(const lm_elab *e, const void *over) {
   return false;
 }
 
-// Whether v is made of constants and indices of the loops around alone; *loops: which of them.
+// Whether v is computed from constants and loop indices only. *loops: the set of these loops.
 static bool from_indices(const lm_elab *e, const lm_value *v, uint32_t *loops, int *visits) {
   if (++*visits > MAX_VISITS)
     return false;

@@ -1,7 +1,7 @@
 // where.c - constraints: `where heads divides d, lr >= 0, betas < 1`.
 //
-// A comparison with a tuple holds if it does for each of its elements. What only the run knows (a
-// schedule's step) holds.
+// A comparison with a tuple holds if it holds for each element. A comparison with a number of the
+// run (a schedule's step) is taken to hold.
 #include "dsl/elab/elab.h"
 
 static bool compares(ast_op op) {
@@ -45,7 +45,7 @@ static bool mentions(const ast_expr *w, const ast_sig *sig, uint32_t k) {
   return el_mentions(w, &(el_bind){.name = sig->params[k].name.text});
 }
 
-// The parameter that a constraint bounds by itself, -1: there is none, or it is about several.
+// The only parameter that a constraint mentions; -1: it mentions none or several.
 static int only_param(const ast_expr *w, const ast_sig *sig) {
   int only = -1;
   for (uint32_t k = 0; k < sig->n_params; k++) {
@@ -58,7 +58,7 @@ static int only_param(const ast_expr *w, const ast_sig *sig) {
   return only;
 }
 
-// All that is asked of one parameter: "betas >= 0, betas < 1".
+// All constraints on one parameter: "betas >= 0, betas < 1".
 static const char *range_of(lm_elab *e, const ast_sig *sig, int param) {
   lm_buf b = {0};
   for (uint32_t i = 0; i < sig->where.n; i++) {
@@ -83,7 +83,7 @@ static const char *written(lm_elab *e, const ast_expr *x) {
 static lm_diag *report_param(lm_elab *e, const el_where *s, const ast_expr *w, int k) {
   el_val v = el_lookup(e, s->sig->params[k].name.text, w->loc, false);
   lm_loc at = s->locs && s->locs[k].file ? s->locs[k] : s->at;
-  return el_err(e, at, "E073", "%s takes %s; got %s", s->what, range_of(e, s->sig, k),
+  return el_err(e, at, "E073", "%s requires %s; got %s", s->what, range_of(e, s->sig, k),
                 el_show(e, &v));
 }
 
@@ -92,8 +92,8 @@ static lm_diag *report_several(lm_elab *e, const el_where *s, const ast_expr *w)
                 s->what, written(e, w));
 }
 
-// Where a parameter's number was written down, one note for each parameter that the constraint
-// names.
+// Adds a note for each parameter that the constraint mentions, at the expression that gives it its
+// value.
 static void note_origins(lm_elab *e, lm_diag *d, const el_where *s, const ast_expr *w) {
   for (uint32_t k = 0; k < s->sig->n_params; k++) {
     if (!mentions(w, s->sig, k))
@@ -104,7 +104,7 @@ static void note_origins(lm_elab *e, lm_diag *d, const el_where *s, const ast_ex
   }
 }
 
-// "kv is 2, heads is 3"; numbers speak for themselves.
+// Adds the values of both sides, unless they are literals: "kv is 2, heads is 3".
 static void note_sides(lm_elab *e, lm_diag *d, const ast_expr *w) {
   lm_buf b = {0};
   for (int i = 0; i < 2; i++) {
