@@ -1,0 +1,274 @@
+// groups.c - the groups of a recipe: which parameters of the model each one matches, and the
+// optimizer's parameters that it sets.
+//
+//   group @**.{n1,n2,norm} = (decay = 0)
+//   ->
+//   %decay = select(%group == 1, 0, %rate.3)  : f32[blk]
+//
+// `group` is the index of a block's set of groups. An optimizer parameter with one value for all
+// sets is a scalar.
+#include "dsl/lower/internal.h"
+#include <string.h>
+
+enum {
+  MAX_GROUPS = 63
+};
+
+static bool group_sets(const lm_recipe_group *g, lm_sym name) {
+  for (uint32_t i = 0; i < g->n_args; i++)
+    if (g->args[i].name == name)
+      return true;
+  return false;
+}
+
+// The index of a set in the list of sets, to which it is added if it is new.
+static int set_index(lm_elab *e, lm_group_sets *c, uint64_t set) {
+  for (int i = 0; i < c->n; i++)
+    if (c->sets[i] == set)
+      return i;
+  uint64_t *now = LM_NEW_N(e->a, uint64_t, c->n + 1);
+  if (c->n)
+    memcpy(now, c->sets, sizeof *now * (size_t)c->n);
+  c->sets = now;
+  now[c->n] = set;
+  return c->n++;
+}
+
+static void report_group(lm_elab *e, lm_lowered *out, const lm_recipe_group *g, uint32_t hits) {
+  (void)LM_PUSH(e->a, out->resolved, out->n_resolved, out->cap_resolved);
+  out->resolved[out->n_resolved - 1].pattern = g->pattern;
+  out->resolved[out->n_resolved - 1].what = "group";
+  out->resolved[out->n_resolved - 1].n = hits;
+}
+
+static bool matches_any(const lm_elab *e, const char *pattern) {
+  for (uint32_t i = 0; i < e->m->n_globals; i++) {
+    const lm_global *g = &e->m->globals[i];
+    for (int64_t j = 0; g->kind == LM_GLOBAL_PARAM && j < g->n_paths; j++)
+      if (lm_pattern_match(e->c, pattern, g->paths[j], NULL))
+        return true;
+  }
+  return false;
+}
+
+static const char *nearest_param(const lm_elab *e, const char *pattern) {
+  const char *names[256], *last = strrchr(pattern, '.');
+  uint32_t n = 0;
+  for (; n < e->m->n_globals && n < LM_COUNT(names); n++) {
+    const char *own = strrchr(e->m->globals[n].name, '.');
+    names[n] = own ? own + 1 : e->m->globals[n].name;
+  }
+  return lm_nearest(last ? last + 1 : pattern + 1, names, (int)n);
+}
+
+// Every alternative of a pattern must match a parameter.
+static void check_pattern(lm_elab *e, const char *pattern, lm_loc at) {
+  int n;
+  const char **alts = lm_pattern_expand(e->c, pattern, &n);
+  for (int k = 0; k < n; k++) {
+    if (matches_any(e, alts[k]))
+      continue;
+    const char *near = nearest_param(e, alts[k]);
+    lm_diag *d = n > 1 ? el_err(e, at, "E0B0", "%s: '%s' matches no parameter", pattern, alts[k])
+                       : el_err(e, at, "E0B0", "'%s' matches no parameter", pattern);
+    if (near)
+      lm_diag_help(e->c, d, "there is a parameter '%s'", near);
+  }
+}
+
+// The set of groups that match a parameter.
+static uint64_t set_of(lm_elab *e, const lm_recipe *r, lm_sym path, uint32_t *hits) {
+  uint64_t set = 0;
+  for (uint32_t k = 0; k < r->n_groups && k < MAX_GROUPS; k++)
+    if (lm_pattern_match(e->c, r->groups[k].pattern, path, NULL)) {
+      set |= 1ull << k;
+      hits[k]++;
+    }
+  return set;
+}
+
+lm_group_sets lm_groups_assign(lm_elab *e, const lm_recipe *r, lm_lowered *out) {
+  lm_group_sets c = {0};
+  set_index(e, &c, 0);
+  if (r->n_groups > MAX_GROUPS)
+    el_err(e, r->groups[MAX_GROUPS].loc, "E0B1", "a recipe has at most %d groups", MAX_GROUPS);
+  for (uint32_t i = 0; i < r->n_groups; i++)
+    check_pattern(e, r->groups[i].pattern, r->groups[i].loc);
+  uint32_t hits[MAX_GROUPS] = {0};
+  for (uint32_t i = 0; i < e->m->n_globals; i++) {
+    const lm_global *g = &e->m->globals[i];
+    for (int64_t j = 0; g->kind == LM_GLOBAL_PARAM && j < g->n_paths; j++) {
+      uint64_t set = set_of(e, r, g->paths[j], hits);
+      lm_lowered_path *p = &LM_PUSH(e->a, out->paths, out->n_paths, out->cap_paths);
+      *p = (lm_lowered_path){g->paths[j], set_index(e, &c, set)};
+    }
+  }
+  for (uint32_t k = 0; k < r->n_groups && k < MAX_GROUPS; k++)
+    report_group(e, out, &r->groups[k], hits[k]);
+  return c;
+}
+
+// ---- values of the optimizer's parameters
+// One number for each block: the option whose index is the group of the block.
+static el_val choose_number(lm_elab *e, const el_val *options, int n, lm_value *group,
+                            const el_axes *blk, lm_loc at) {
+  lm_value *v = NULL;
+  lm_type scalar = lm_type_make(LM_INT, NULL, 0);
+  for (int i = 0; i < n; i++) {
+    el_val o = el_adapt(e, &options[i], K_F32, at);
+    if (o.k != V_TENSOR)
+      return el_error();
+    if (!v) {
+      v = lm_emit_expand(&e->b, o.v, el_ir_type(e, K_F32, blk));
+      continue;
+    }
+    lm_value *is = lm_emit2(&e->b, LM_OP_EQ, group, lm_emit_const(&e->b, scalar, i));
+    v = lm_emit_select(&e->b, is, o.v, v);
+  }
+  return el_tensor(K_F32, blk, v);
+}
+
+static el_val choose_by_block(lm_elab *e, const el_val *options, int n, lm_value *group,
+                              const el_axes *blk, lm_loc at) {
+  if (options[0].k == V_BOOL)
+    return el_fail(e, at, "E073", "a condition must have the same value for all groups");
+  if (options[0].k != V_TUPLE)
+    return choose_number(e, options, n, group, blk, at);
+  el_val all = el_tuple(e, options[0].items, options[0].n);
+  el_val *one = LM_NEW_N(e->a, el_val, n);
+  for (uint32_t k = 0; k < all.n; k++) {
+    for (int i = 0; i < n; i++)
+      one[i] = options[i].items[k];
+    all.items[k] = choose_number(e, one, n, group, blk, at);
+    if (all.items[k].k == V_ERROR)
+      return el_error();
+  }
+  return all;
+}
+
+// The values of an optimizer parameter and their locations, by set of groups.
+typedef struct {
+  el_val *v;
+  lm_loc *at;
+} values;
+
+static bool base_value(lm_elab *e, const lm_recipe *r, el_inst *inst, uint32_t k, el_val *out,
+                       lm_loc *out_at) {
+  const ast_param *p = &inst->decl->sig.params[k];
+  const ast_expr *x = el_argument(r->optimizer.args, r->optimizer.n_args, &inst->decl->sig, k);
+  const lm_file *was = e->frame->file;
+  e->frame->file = x ? r->optimizer.file : inst->file;
+  *out = el_eval(e, x ? x : p->init);
+  *out_at = x ? x->loc : r->optimizer.loc;
+  e->frame->file = was;
+  return out->k != V_ERROR;
+}
+
+// The value from the last group of the set that gives one; *out is unchanged if none does.
+static void group_value(lm_elab *e, const lm_recipe *r, const ast_sig *sig, uint64_t set,
+                        uint32_t k, el_val *out, lm_loc *out_at) {
+  const lm_file *was = e->frame->file;
+  for (uint32_t g = 0; g < r->n_groups && g < 63; g++) {
+    if (!(set >> g & 1) || !group_sets(&r->groups[g], sig->params[k].name.text))
+      continue;
+    const ast_expr *x = el_argument(r->groups[g].args, r->groups[g].n_args, sig, k);
+    e->frame->file = r->groups[g].file;
+    *out = el_eval(e, x);
+    *out_at = x->loc;
+  }
+  e->frame->file = was;
+}
+
+static bool values_read(lm_elab *e, const lm_recipe *r, el_inst *inst, const lm_group_sets *c,
+                        uint32_t k, values *out) {
+  *out = (values){LM_NEW_N(e->a, el_val, c->n), LM_NEW_N(e->a, lm_loc, c->n)};
+  if (!base_value(e, r, inst, k, &out->v[0], &out->at[0]))
+    return false;
+  for (int s = 1; s < c->n; s++) {
+    out->v[s] = out->v[0];
+    out->at[s] = out->at[0];
+    group_value(e, r, &inst->decl->sig, c->sets[s], k, &out->v[s], &out->at[s]);
+    if (out->v[s].k == V_ERROR)
+      return false;
+  }
+  return true;
+}
+
+// Whether an argument has the form of the default: a number, a condition, or a tuple of the same
+// length. Without a default it may have any of these forms.
+static bool values_fits(lm_elab *e, const el_inst *inst, uint32_t k, const el_val *v, lm_loc at) {
+  const ast_param *p = &inst->decl->sig.params[k];
+  const lm_file *was = e->frame->file;
+  e->frame->file = inst->file;
+  el_val like = p->init ? el_eval(e, p->init) : *v;
+  e->frame->file = was;
+  if (v->k == like.k && v->n == like.n && (v->k == V_NUM || v->k == V_BOOL || v->k == V_TUPLE))
+    return true;
+  lm_diag *d =
+      el_err(e, at, "E073", "%s takes %s for %s; got %s", inst->decl->name.text,
+             !p->init ? "a number" : lm_arena_printf(e->a, "a value such as %s", el_show(e, &like)),
+             p->name.text, el_show(e, v));
+  lm_diag_note(e->c, d, p->name.loc, "declared here");
+  return false;
+}
+
+// Checks the constraints of the optimizer for each set of groups.
+static bool values_check(lm_elab *e, const lm_recipe *r, const el_inst *inst,
+                         const lm_group_sets *c, const values *of) {
+  const ast_sig *sig = &inst->decl->sig;
+  const el_bind *was = e->frame->names.last;
+  bool all = true;
+  for (int s = 0; s < c->n && all; s++) {
+    for (uint32_t k = 0; k < sig->n_params; k++)
+      if (!values_fits(e, inst, k, &of[k].v[s], of[k].at[s]))
+        return false;
+    lm_loc *at = LM_NEW_N(e->a, lm_loc, sig->n_params + 1);
+    for (uint32_t k = 0; k < sig->n_params; k++) {
+      el_bind_name(e, sig->params[k].name.text, of[k].v[s], false);
+      at[k] = of[k].at[s];
+    }
+    all = el_where_check_all(e, &(el_where){sig, inst->decl->name.text, r->optimizer.loc, at});
+    el_names_truncate(&e->frame->names, was);
+  }
+  return all;
+}
+
+// The location of a value that differs from the first; no file if all are the same.
+static lm_loc differing(const values *h, int n) {
+  for (int s = 1; s < n; s++)
+    if (h->at[s].line != h->at[0].line || h->at[s].col != h->at[0].col ||
+        h->at[s].file != h->at[0].file)
+      return h->at[s];
+  return (lm_loc){0};
+}
+
+static bool same_for_all(const values *h, int n) {
+  return !differing(h, n).file;
+}
+
+bool lm_groups_bind(lm_elab *e, const lm_recipe *r, el_inst *inst, const lm_group_sets *c,
+                    lm_value *group, const el_axes *blk, const el_val *rate, el_val *out_lr) {
+  const ast_sig *sig = &inst->decl->sig;
+  values *of = LM_NEW_N(e->a, values, sig->n_params + 1);
+  *out_lr = el_error();
+  for (uint32_t k = 0; k < sig->n_params; k++)
+    if (!values_read(e, r, inst, c, k, &of[k]))
+      return false;
+  if (!values_check(e, r, inst, c, of))
+    return false;
+  for (uint32_t k = 0; k < sig->n_params; k++) {
+    lm_sym name = sig->params[k].name.text;
+    bool is_lr = name == LM_SYM(e->c, "lr");
+    for (int s = 0; s < c->n && is_lr; s++)
+      of[k].v[s] = el_binary(e, OP_MUL, &of[k].v[s], rate, r->optimizer.loc);
+    if (is_lr)
+      *out_lr = of[k].v[0];
+    el_val v = same_for_all(&of[k], c->n)
+                   ? of[k].v[0]
+                   : choose_by_block(e, of[k].v, c->n, group, blk, differing(&of[k], c->n));
+    el_names_add(e, &inst->vals, name, v, false);
+    if (v.k == V_ERROR)
+      return false;
+  }
+  return true;
+}
