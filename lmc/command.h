@@ -1,13 +1,13 @@
 // command.h - what every subcommand is made of, and what it is given.
 //
 // A command returns a status; its kind is the exit status. Faults of the user's program are
-// diagnostics in the context; lm_cli_verdict turns them into a status without text, which main
+// diagnostics in the context; lm_verdict turns them into a status without text, which main
 // renders as the diagnostics.
 #ifndef LMC_COMMAND_H
 #define LMC_COMMAND_H
-#include "compiler/ir/ir.h"
+#include "driver/events.h"
+#include "driver/text.h"
 #include "lmc/options.h"
-#include "runtime/base/diag.h"
 
 typedef struct lm_command lm_command;
 
@@ -18,7 +18,8 @@ typedef struct lm_cli {
   bool json;         // --json was given
   bool color;        // standard error is a terminal
   int interrupted;   // the signal that ended the command early, with its work saved; 0: none
-  lm_module *module; // being compiled, for the dump after a bug
+  lm_module *module; // being compiled, for the dump after an internal error
+  lm_events events;  // prints what the driver reports
 } lm_cli;
 
 struct lm_command {
@@ -68,24 +69,14 @@ extern const lm_command lm_cmd_check, lm_cmd_fmt, lm_cmd_compile, lm_cmd_run, lm
     .help = "takes kernels from there that were dumped, and edited"                                \
   }
 
-// NULL, or a status without text if the context holds errors.
-lm_status lm_cli_verdict(const lm_cli *cli);
 // Shows the diagnostics that were not shown yet, on standard error. At the end main does; before,
 // what takes long and has warnings.
 void lm_cli_diagnostics(const lm_cli *cli);
 // Writes to standard output; nothing more can be done here if that fails, so main asks at the end.
 void lm_cli_print(const char *fmt, ...) LM_PRINTF(1, 2);
+// Writes bytes to standard output at once; a callback of the driver.
+void lm_cli_write(void *user, const char *p, size_t n);
 void lm_cli_note(const char *fmt, ...) LM_PRINTF(1, 2); // to standard error
-
-// "12.3 MB", "4.2 M", "1 min 20 s" for people.
-void lm_show_bytes(lm_buf *b, double bytes);
-void lm_show_count(lm_buf *b, double n);
-void lm_show_seconds(lm_buf *b, double seconds);
-const char *
-lm_show_word(lm_arena *a,
-             const char *text); // as a shell takes it for one word: quoted where that is needed
-const char *lm_show_quoted(lm_arena *a, const char *text); // quoted in any case
-// An existing path as short as it can be written here: within the working directory relative to it,
-// without "..".
-const char *lm_show_path(lm_arena *a, const char *path);
+// Fills cli->events.
+void lm_cli_events(lm_cli *cli);
 #endif

@@ -6,11 +6,12 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "compiler/ir/ir.h"
 #include "lmc/command.h"
-#include "lmc/dump.h"
 
 static const lm_command *const commands[] = {
     &lm_cmd_new,       &lm_cmd_check,  &lm_cmd_run,     &lm_cmd_generate,
@@ -156,12 +157,33 @@ static lm_status dispatch(lm_cli *cli, int argc, char **argv) {
   return command_run(cli, argc - 2, argv + 2);
 }
 
+// ---- an internal error
+
+// Writes the module that is being compiled to a file in ${TMPDIR:-/tmp}. user: lm_module *const *.
+static void module_dump(void *user) {
+  const lm_module *m = *(lm_module *const *)user;
+  if (!m)
+    return;
+  const char *dir = getenv("TMPDIR");
+  char path[4096];
+  snprintf(path, sizeof path, "%s/lmc-bug-XXXXXX.lmir", dir && *dir ? dir : "/tmp");
+  int fd = mkstemps(path, (int)strlen(".lmir"));
+  FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
+  if (!f)
+    return;
+  lm_buf text = {0};
+  lm_module_print(m, &text);
+  fputs(text.p, f);
+  fclose(f);
+  fprintf(stderr, "lmc: this is a bug in lmc; the IR at that point is in %s\n", path);
+}
+
 // ---- the end
 
 // As JSON it is a diagnostic without a place, among the others.
 static int status_report(lm_cli *cli, lm_status s) {
   if (!s)
-    s = lm_cli_verdict(cli);
+    s = lm_verdict(cli->ctx);
   int kind = s ? (int)s->kind : LM_OK;
   const char *whose = kind == LM_BUG_STATUS ? "this is a bug in lmc: " : "";
   bool told = s && *s->text;
@@ -192,7 +214,8 @@ static int output_close(int kind) {
 int main(int argc, char **argv) {
   signal(SIGXFSZ, SIG_IGN); // a file that may grow no further is an error of the write
   lm_cli cli = {.ctx = lm_ctx_create(), .color = isatty(STDERR_FILENO)};
-  lm_bug_hook_set(lm_dump_bug, &cli.module);
+  lm_cli_events(&cli);
+  lm_bug_hook_set(module_dump, &cli.module);
   lm_status s = dispatch(&cli, argc, argv);
   fflush(stdout);
   int kind = output_close(status_report(&cli, s));

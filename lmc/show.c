@@ -1,14 +1,7 @@
-// show.c - what commands print, for people.
-#include <math.h>
+// show.c - what every command prints: results, diagnostics, and the events of the driver.
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "lmc/command.h"
-
-lm_status lm_cli_verdict(const lm_cli *cli) {
-  return cli->ctx->n_errors ? lm_fail(LM_USER, "%s", "") : NULL;
-}
 
 void lm_cli_diagnostics(const lm_cli *cli) {
   lm_ctx *c = cli->ctx;
@@ -32,6 +25,11 @@ void lm_cli_print(const char *fmt, ...) {
   va_end(ap);
 }
 
+void lm_cli_write(void *user, const char *p, size_t n) {
+  fwrite(p, 1, n, stdout);
+  fflush(stdout);
+}
+
 void lm_cli_note(const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
@@ -39,62 +37,29 @@ void lm_cli_note(const char *fmt, ...) {
   va_end(ap);
 }
 
-static void scaled(lm_buf *b, double x, const char *const *units, int n) {
-  int k = 0;
-  for (; x >= 999.5 && k + 1 < n; k++)
-    x /= 1000;
-  lm_buf_printf(b, k ? "%.3g%s" : "%.0f%s", x, units[k]);
+// ---- events of the driver
+
+static void warning_print(void *user, const char *text) {
+  lm_cli_note("warning: %s\n", text);
 }
 
-void lm_show_bytes(lm_buf *b, double bytes) {
-  static const char *const units[] = {" bytes", " kB", " MB", " GB", " TB"};
-  scaled(b, bytes, units, LM_COUNT(units));
+static void note_print(void *user, const char *text) {
+  lm_cli_note("note: %s\n", text);
 }
 
-void lm_show_count(lm_buf *b, double n) {
-  static const char *const units[] = {"", "k", "M", "G", "T", "P"};
-  scaled(b, n, units, LM_COUNT(units));
+static void progress_print(void *user, const char *text) {
+  lm_cli_note("\r%s\033[K", text ? text : "");
 }
 
-void lm_show_seconds(lm_buf *b, double seconds) {
-  if (seconds < 1)
-    lm_buf_printf(b, "%.0f ms", seconds * 1e3);
-  else if (seconds < 10)
-    lm_buf_printf(b, "%.1f s", seconds);
-  else if (seconds < 59.5)
-    lm_buf_printf(b, "%.0f s", seconds);
-  else if (seconds < 3600)
-    lm_buf_printf(b, "%d min %02d s", (int)(seconds / 60), (int)fmod(seconds, 60));
-  else
-    lm_buf_printf(b, "%d h %02d min", (int)(seconds / 3600), (int)fmod(seconds / 60, 60));
+static void module_take(void *user, lm_module *m) {
+  lm_cli *cli = user;
+  cli->module = m;
 }
 
-const char *lm_show_path(lm_arena *a, const char *path) {
-  char *here = realpath(".", NULL);
-  char *real = realpath(path, NULL);
-  size_t n = here ? strlen(here) : 0;
-  bool within = here && real && !strncmp(real, here, n) && real[n] == '/';
-  const char *shown =
-      real ? lm_arena_strndup(a, within ? real + n + 1 : real, strlen(within ? real + n + 1 : real))
-           : path;
-  free(here);
-  free(real);
-  return shown;
-}
-
-const char *lm_show_quoted(lm_arena *a, const char *text) {
-  lm_buf b = {0};
-  lm_buf_puts(&b, "'");
-  for (const char *p = text; *p; p++)
-    lm_buf_printf(&b, *p == '\'' ? "'\\''" : "%c", *p);
-  lm_buf_puts(&b, "'");
-  const char *quoted = lm_arena_strndup(a, b.p, b.n);
-  lm_buf_free(&b);
-  return quoted;
-}
-
-const char *lm_show_word(lm_arena *a, const char *text) {
-  static const char plain[] =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
-  return *text && !text[strspn(text, plain)] ? text : lm_show_quoted(a, text);
+void lm_cli_events(lm_cli *cli) {
+  cli->events = (lm_events){.warning = warning_print,
+                            .note = note_print,
+                            .progress = cli->color ? progress_print : NULL,
+                            .module = module_take,
+                            .user = cli};
 }

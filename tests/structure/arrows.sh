@@ -26,6 +26,9 @@ dsl/syntax:^runtime/base/
 dsl/recipe:^(runtime/base|dsl/syntax)/
 dsl/elab:^(runtime/(base|io/foreign|plan/plan)|compiler/ir|dsl/(syntax|recipe))
 dsl/lower:^(runtime/(base|io/foreign|plan/plan)|compiler/ir|dsl/(syntax|recipe|elab))
+driver/inspect:^(runtime/(base|plan|cpu|cuda)|compiler/|codegen/|dsl/syntax|driver/(text|target)[.])
+driver/advise:^runtime/
+driver:^(runtime|compiler|codegen|dsl)/
 '
 bad=0
 for rule in $rules; do
@@ -39,7 +42,9 @@ for rule in $rules; do
   echo "$found" | sed 's/^/  /'
   bad=1
 done
-system=$(grep -rnE '#[[:space:]]*include <(cuda|nvrtc|cublas|nccl)' compiler codegen dsl runtime lmc --include='*.[ch]')
+system=$(grep -rnE '#[[:space:]]*include <(cuda|nvrtc|cublas|nccl)' compiler codegen dsl runtime driver lmc --include='*.[ch]')
 [ -n "$system" ] && { echo "NVIDIA headers are loaded at run time, never included:"; echo "$system"; bad=1; }
+prints=$(grep -rnwE 'stdout|stderr|lm_args|lm_cli' driver --include='*.[ch]')
+[ -n "$prints" ] && { echo "driver/ reads no arguments and prints nothing; it returns results and reports events:"; echo "$prints"; bad=1; }
 [ $bad = 0 ] && echo "arrows: ok"
 exit $bad

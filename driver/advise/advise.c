@@ -1,0 +1,179 @@
+// advise.c - which model, and how long, for a text, a machine and a time.
+#include "driver/advise/advise.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "runtime/cpu/detect.h"
+#include "runtime/cpu/gemm.h"
+
+static const int widths[LM_MACHINE_WIDTHS] = {64, 128, 256, 512};
+
+// Of the speed of products alone. Whole runs, by processor time on AVX2: 0.53 of it with 0.4M
+// parameters, 0.71 with 1.4M, 0.65 with 5.8M (quickstart).
+#define EFFICIENCY 0.65
+#define VOCAB_SHARE_MOST (2.0 / 3) // of the parameters
+#define FLOPS_MEASURED 3e9         // of each width
+enum {
+  ROWS = 512,           // of the products that are measured
+  BYTES_PER_PARAM = 16, // weight, gradient, two moments, all f32
+  LOGITS_MOST = 256 << 20,
+  MICRO_MOST = 8192, // bytes of a micro-batch's logits, its tokens
+  DEV_ROWS = 16,     // held out at the least
+  VOCAB_LEAST = 1024,
+  VOCAB_MOST = 32768,
+  PARAMS_PER_TOKEN = 10,
+  PARAMS_LEAST = 4000000,
+};
+
+// ---- the machine
+
+#define BUSY_LOAD 0.5 // for each core
+
+bool lm_machine_is_busy(const lm_machine *m) {
+  return m->load > BUSY_LOAD * m->cores;
+}
+
+void lm_machine_measure(lm_machine *out) {
+  if (getloadavg(&out->load, 1) != 1)
+    out->load = 0;
+  lm_cpu_info *cpu = lm_alloc(sizeof *cpu);
+  lm_cpu_detect(cpu);
+  out->cores = cpu->cores;
+  out->memory = (double)lm_memory_of_machine();
+  lm_free(cpu);
+  for (int i = 0; i < LM_MACHINE_WIDTHS; i++) {
+    lm_cpu_linear p = {.m = ROWS, .k = widths[i], .n = 3 * widths[i], .count = 1};
+    double flops = 6.0 * (double)p.m * (double)p.k * (double)p.n;
+    lm_cpu_gemm_times t = lm_cpu_gemm_bench(&p, 1, lm_cpu_has_bf16() ? LM_BF16 : LM_F32, out->cores,
+                                            2 + (int)(FLOPS_MEASURED / flops));
+    out->flops[i] = flops / (t.forward + t.data + t.weight);
+  }
+}
+
+static double flops_at(const lm_machine *m, int64_t d) {
+  int i = 0;
+  while (i + 1 < LM_MACHINE_WIDTHS && widths[i] < d)
+    i++;
+  return m->flops[i];
+}
+
+// ---- the text
+
+static int64_t power_of_two(double x, int64_t least, int64_t most) {
+  int64_t n = (int64_t)exp2(round(log2(x > 1 ? x : 1)));
+  return n < least ? least : n > most ? most : n;
+}
+
+// About a token for each kilobyte: each is met often enough to be learned. Small texts are read
+// byte by byte.
+int64_t lm_advise_vocab(double bytes) {
+  return bytes < 3e5 ? 256 : power_of_two(bytes / 1000, VOCAB_LEAST, VOCAB_MOST);
+}
+
+// ---- the model
+
+static const struct {
+  int depth, d;
+} ladder[] = {{2, 32},   {2, 64},    {3, 96},    {4, 128},   {4, 192},  {6, 256},
+              {6, 320},  {6, 384},   {8, 448},   {8, 512},   {10, 640}, {12, 768},
+              {14, 896}, {16, 1024}, {20, 1280}, {24, 1536}, {24, 2048}};
+
+bool lm_advice_balanced(const lm_advice *a) {
+  return a->vocab <= VOCAB_LEAST || (double)(a->vocab * a->d) <= a->params * VOCAB_SHARE_MOST;
+}
+
+static void shape_set(lm_advice *a, int rung, const lm_text_facts *text) {
+  a->depth = ladder[rung].depth;
+  a->d = ladder[rung].d;
+  a->ff = 3 * a->d;
+  a->heads = a->d / (a->d < 512 ? 32 : 64);
+  a->vocab = text->vocab;
+  a->params = (double)a->vocab * (double)a->d +
+              (double)a->depth * (double)(a->d * (4 * a->d + 3 * a->ff + 2)) + (double)a->d;
+  int64_t most = a->d < 256 ? 128 : a->d < 512 ? 256 : a->d < 1024 ? 512 : 1024;
+  a->seq = power_of_two(text->tokens / 64, 16, text->vocab == 256 ? 2 * most : most);
+}
+
+static double token_seconds(const lm_advice *a, const lm_machine *m) {
+  double flops = 6 * a->params + 12 * (double)(a->depth * a->seq * a->d);
+  return flops / (flops_at(m, a->d) * EFFICIENCY);
+}
+
+static double memory_needed(const lm_advice *a) {
+  double place = 8.0 * (double)a->vocab + 4.0 * (double)(a->depth * (12 * a->d + 3 * a->ff));
+  return BYTES_PER_PARAM * a->params + place * MICRO_MOST;
+}
+
+static double loss_expected(double params, double tokens) {
+  return 1.69 + 406.4 / pow(params, 0.34) + 410.7 / pow(tokens, 0.28);
+}
+
+// A step is about the square root of the run: some hundred steps of a short one, ten thousands of a
+// long one.
+static void batch_set(lm_advice *a, double tokens) {
+  a->batch = power_of_two(sqrt(tokens), a->seq > 512 ? a->seq : 512, 1 << 20);
+  int64_t most = power_of_two((double)LOGITS_MOST / 4 / (double)a->vocab, a->seq, MICRO_MOST);
+  a->micro = a->batch < most ? a->batch : most;
+  a->lr = fmin(4e-3, fmax(2e-4, 0.5 / (double)a->d));
+}
+
+void lm_advise(const lm_machine *m, const lm_text_facts *text, double seconds, lm_advice *out) {
+  double best = INFINITY, most = LM_ADVICE_EPOCHS * text->tokens;
+  bool by_memory = false;
+  double params_most = fmax(PARAMS_PER_TOKEN * text->tokens, PARAMS_LEAST);
+  for (int i = 0; i < (int)LM_COUNT(ladder); i++) {
+    lm_advice a = {0};
+    shape_set(&a, i, text);
+    if (i && a.params > params_most)
+      break;
+    double fit = seconds / token_seconds(&a, m);
+    double tokens = fmin(fit, most);
+    double loss = loss_expected(a.params, tokens);
+    bool fits = memory_needed(&a) <= m->memory / 2;
+    by_memory = by_memory || (!fits && loss < best);
+    if (i && (!fits || loss >= best))
+      continue;
+    best = loss;
+    *out = a;
+    out->flops = flops_at(m, a.d);
+    out->tokens_per_s = 1 / token_seconds(&a, m);
+    batch_set(out, tokens);
+  }
+  if (by_memory)
+    out->bound = LM_BOUND_MEMORY;
+  lm_advise_steps(out, text, seconds, (double)out->batch / out->tokens_per_s);
+}
+
+// ---- the run
+
+// To two digits, down.
+static int64_t rounded(double n) {
+  double unit = fmax(1, pow(10, floor(log10(fmax(n, 1))) - 1));
+  int64_t r = (int64_t)(floor(n / unit) * unit);
+  return r < 1 ? 1 : r;
+}
+
+// Evaluations read the held-out part at a third of a step's cost; together they shall take no more
+// than about 2 % of the run.
+static void holdout_set(lm_advice *a, const lm_text_facts *text) {
+  double run = (double)(a->steps * a->batch);
+  double dev = fmax(fmin(0.01 * text->tokens, 0.02 * 3 / LM_ADVICE_REPORTS * run),
+                    (double)(DEV_ROWS * a->seq));
+  double digits = pow(10, floor(log10(dev / text->tokens)));
+  a->holdout = fmin(0.2, ceil(dev / text->tokens / digits) * digits);
+}
+
+void lm_advise_steps(lm_advice *a, const lm_text_facts *text, double seconds, double step_seconds) {
+  double by_time = seconds / step_seconds;
+  double by_text = LM_ADVICE_EPOCHS * text->tokens / (double)a->batch;
+  a->text_ends = by_text < by_time;
+  if (a->bound != LM_BOUND_MEMORY)
+    a->bound = a->text_ends ? LM_BOUND_TEXT : LM_BOUND_TIME;
+  a->every = rounded(fmin(by_time, by_text) / LM_ADVICE_REPORTS);
+  a->steps = LM_ADVICE_REPORTS * a->every; // the last one is evaluated, saved and sampled too
+  a->warmup = a->steps < 20 ? 1 : a->steps < 3000 ? a->steps / 10 : 300;
+  a->tokens_per_s = (double)a->batch / step_seconds;
+  holdout_set(a, text);
+}

@@ -1,0 +1,425 @@
+// survey.c - what text stands behind a path, judged by a sample of it.
+#define _GNU_SOURCE
+#include "driver/advise/dataset.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <glob.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "driver/advise/dataset_folder.h"
+#include "runtime/data/input.h"
+#include "runtime/data/reader.h"
+
+enum {
+  SAMPLE = 2 << 20,
+  SAMPLE_FILES = 4,
+  LINES_ASKED = 64,
+  FIELDS = 64
+};
+
+typedef struct {
+  lm_arena *a;
+  lm_dataset *out;
+  uint32_t cap;
+} surveyor;
+
+static bool ends_with(const char *s, const char *end) {
+  size_t n = strlen(s);
+  size_t m = strlen(end);
+  return n > m && !strcasecmp(s + n - m, end);
+}
+
+static bool is_packed(const char *path) {
+  return ends_with(path, ".zst");
+}
+
+// ---- which sources there are
+
+static void source_add(surveyor *x, const char *path) {
+  lm_dataset *s = x->out;
+  uint32_t n = (uint32_t)s->n_sources;
+  const char *name = n ? lm_arena_printf(x->a, "more%u", n) : "files";
+  LM_PUSH(x->a, s->sources, n, x->cap) = (lm_data_source){
+      .kind = lm_is_jsonl(path) ? LM_SOURCE_JSONL : LM_SOURCE_TEXT, .name = name, .path = path};
+  s->n_sources = (int)n;
+}
+
+static bool glob_finds(const char *pattern) {
+  glob_t found;
+  bool any = !glob(pattern, 0, NULL, &found);
+  globfree(&found);
+  return any;
+}
+
+// A name as a pattern that stands for it alone.
+static const char *escaped(surveyor *x, const char *name) {
+  lm_buf b = {0};
+  for (const char *p = name; *p; p++)
+    lm_buf_printf(&b, strchr("*?[\\", *p) ? "\\%c" : "%c", *p);
+  const char *text = lm_arena_strndup(x->a, b.p, b.n);
+  lm_buf_free(&b);
+  return text;
+}
+
+static void kind_remember(surveyor *x, const lm_file_kind *k) {
+  lm_dataset *s = x->out;
+  for (uint32_t i = 0; i < s->n_kinds; i++) {
+    lm_file_kind *have = &s->kinds[i];
+    if (strcmp(have->extension, k->extension) || have->why != k->why)
+      continue;
+    have->files += k->files;
+    have->unusable += k->unusable;
+    return;
+  }
+  LM_PUSH(x->a, s->kinds, s->n_kinds, s->cap_kinds) = *k;
+}
+
+// A source for each kind of text. pattern: of the folders, with its '/'.
+static void texts_add(surveyor *x, const char *pattern, lm_file_kinds *kinds) {
+  lm_file_kinds_judge(x->a, kinds);
+  for (uint32_t i = 0; i < kinds->n; i++) {
+    const lm_file_kind *k = &kinds->v[i];
+    kind_remember(x, k);
+    if (!k->why)
+      source_add(x, lm_arena_printf(x->a, "%s*%s", pattern, escaped(x, k->extension)));
+  }
+}
+
+typedef struct {
+  const char *name;
+  struct stat st;
+  bool linked;
+} subfolder;
+typedef struct {
+  subfolder *v;
+  uint32_t n, cap;
+  bool linked;
+} subfolders;
+
+// Those that are there by themselves before those that are linked to, each by name: of two names of
+// one, the first counts.
+static int by_kind_and_name(const void *a, const void *b) {
+  const subfolder *x = a, *y = b;
+  return x->linked != y->linked ? x->linked - y->linked : strcmp(x->name, y->name);
+}
+
+static void subfolders_list(surveyor *x, const char *path, subfolders *out) {
+  DIR *d = opendir(path);
+  *out = (subfolders){0};
+  for (struct dirent *e; d && (e = readdir(d));) {
+    subfolder s = {.name = lm_arena_strndup(x->a, e->d_name, strlen(e->d_name))};
+    const char *full = lm_path_join(x->a, path, s.name);
+    if (*s.name == '.' || stat(full, &s.st) || !S_ISDIR(s.st.st_mode))
+      continue;
+    struct stat own;
+    s.linked = !lstat(full, &own) && S_ISLNK(own.st_mode);
+    out->linked |= s.linked;
+    LM_PUSH(x->a, out->v, out->n, out->cap) = s;
+  }
+  if (d)
+    closedir(d);
+  if (out->n)
+    qsort(out->v, out->n, sizeof *out->v, by_kind_and_name);
+}
+
+static bool same_folder(const struct stat *a, const struct stat *b) {
+  return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+static void folders_count(surveyor *x, const char *path) {
+  subfolders below;
+  subfolders_list(x, path, &below);
+  x->out->folders_below += below.n;
+}
+
+// One by one, as a pattern would go through links that lead back.
+static lm_status subfolders_add(surveyor *x, const char *path, const char *folder,
+                                const subfolders *all) {
+  enum {
+    MOST = 32
+  };
+  struct stat root;
+  if (stat(path, &root))
+    return lm_fail_errno("cannot open folder %s", path);
+  for (uint32_t i = 0; i < all->n; i++) {
+    bool seen = same_folder(&root, &all->v[i].st);
+    lm_file_kinds kinds = {0};
+    for (uint32_t k = 0; k < i; k++)
+      seen |= same_folder(&all->v[k].st, &all->v[i].st);
+    if (seen)
+      continue;
+    lm_file_kinds_add(x->a, lm_path_join(x->a, path, all->v[i].name), &kinds);
+    texts_add(x, lm_arena_printf(x->a, "%s%s/", folder, escaped(x, all->v[i].name)), &kinds);
+    if (x->out->n_sources > MOST)
+      return lm_fail(LM_USER,
+                     "%s has links to folders and more than %d folders of text; name them by a "
+                     "pattern: --data '%s*/*.txt'",
+                     path, MOST, folder);
+  }
+  return NULL;
+}
+
+static void subfolders_add_by_pattern(surveyor *x, const char *path, const char *folder,
+                                      const subfolders *all) {
+  lm_file_kinds kinds = {0};
+  for (uint32_t i = 0; i < all->n; i++) {
+    const char *below = lm_path_join(x->a, path, all->v[i].name);
+    lm_file_kinds_add(x->a, below, &kinds);
+    folders_count(x, below);
+  }
+  texts_add(x, lm_arena_printf(x->a, "%s*/", folder), &kinds);
+}
+
+// "3 .gz (packed; only .zst is unpacked), 240 .pyc (not UTF-8 text)"
+void lm_survey_passed_over(const lm_dataset *s, lm_buf *b) {
+  for (uint32_t i = 0; i < s->n_kinds; i++) {
+    const lm_file_kind *k = &s->kinds[i];
+    if (!k->why)
+      continue;
+    lm_buf_printf(b, "%s%llu%s%s (%s)", b->n ? ", " : "", (unsigned long long)k->files,
+                  *k->extension ? " " : "", k->extension, k->why);
+  }
+  if (!s->folders_below)
+    return;
+  lm_buf_printf(b, "%s%llu folder%s further below", b->n ? ", " : "",
+                (unsigned long long)s->folders_below, s->folders_below == 1 ? "" : "s");
+}
+
+static void unusable_find(lm_dataset *s) {
+  double files = 0, unusable = 0;
+  for (uint32_t i = 0; i < s->n_kinds; i++) {
+    if (s->kinds[i].why)
+      continue;
+    files += (double)s->kinds[i].files;
+    unusable += (double)s->kinds[i].unusable;
+  }
+  s->unusable = files > 0 ? unusable / files : 0;
+}
+
+static lm_status no_text_found(surveyor *x, const char *path) {
+  lm_buf found = {0};
+  lm_survey_passed_over(x->out, &found);
+  lm_status s =
+      lm_fail(LM_USER, "%s holds no text that can be read, nor do the folders in it; found: %s",
+              path, found.n ? found.p : "nothing");
+  lm_buf_free(&found);
+  return s;
+}
+
+static lm_status folder_add(surveyor *x, const char *path) {
+  const char *slash = path[strlen(path) - 1] == '/' ? "" : "/";
+  const char *folder = lm_arena_printf(x->a, "%s%s", escaped(x, path), slash);
+  subfolders below;
+  lm_file_kinds kinds = {0};
+  subfolders_list(x, path, &below);
+  lm_file_kinds_add(x->a, path, &kinds);
+  texts_add(x, folder, &kinds);
+  if (below.linked)
+    LM_TRY(subfolders_add(x, path, folder, &below));
+  else
+    subfolders_add_by_pattern(x, path, folder, &below);
+  unusable_find(x->out);
+  return x->out->n_sources ? NULL : no_text_found(x, path);
+}
+
+static lm_status sources_find(surveyor *x, const char *path) {
+  static const char *const no_text[] = {".gz",      ".bz2",   ".xz",  ".zip",  ".tar", ".7z",
+                                        ".parquet", ".arrow", ".pdf", ".docx", ".epub"};
+  struct stat st;
+  for (size_t i = 0; i < LM_COUNT(no_text); i++)
+    if (ends_with(path, no_text[i]))
+      return lm_fail(LM_USER,
+                     "%s: a %s file is not read; text and .jsonl are, as they are or as .zst", path,
+                     no_text[i]);
+  bool there = !stat(path, &st);
+  if (there && S_ISDIR(st.st_mode))
+    return folder_add(x, path);
+  if (there && !S_ISREG(st.st_mode))
+    return lm_fail(LM_USER, "%s is neither a file nor a folder", path);
+  if (!there && !strpbrk(path, "*?["))
+    return lm_fail(LM_USER, "there is no %s", path);
+  if (!there && !glob_finds(path))
+    return lm_fail(LM_USER, "no file matches %s", path);
+  source_add(x, there ? escaped(x, path) : path);
+  return NULL;
+}
+
+// ---- fields of JSON lines
+
+typedef struct {
+  const char *name;
+  double bytes;
+} field;
+
+// The strings of one line, by the names of their fields.
+static void fields_count(surveyor *x, const lm_text_span *s, field *fields, int *n) {
+  json_t *line = json_loadb(s->p, s->n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL), *value;
+  const char *key;
+  json_object_foreach(line, key, value) {
+    int i = 0;
+    if (!json_is_string(value))
+      continue;
+    while (i < *n && strcmp(fields[i].name, key))
+      i++;
+    if (i == FIELDS)
+      continue;
+    if (i == *n)
+      fields[(*n)++] = (field){lm_arena_strndup(x->a, key, strlen(key)), 0};
+    fields[i].bytes += (double)json_string_length(value);
+  }
+  json_decref(line);
+}
+
+// "text" or "content" if lines have it, else the field that holds the most.
+static lm_status field_find(surveyor *x, const lm_text_span *stretches, size_t n,
+                            lm_data_source *source) {
+  field fields[FIELDS];
+  int n_fields = 0, best = 0;
+  for (size_t i = 0; i < n && i < LINES_ASKED; i++)
+    fields_count(x, &stretches[i], fields, &n_fields);
+  if (!n_fields)
+    return lm_fail(LM_USER, "%s: no line is a JSON object with a text in it: {\"text\": \"...\"}",
+                   source->path);
+  for (int i = 0; i < n_fields; i++) {
+    if (!strcmp(fields[i].name, "text") || !strcmp(fields[i].name, "content"))
+      fields[i].bytes *= 1e6;
+    if (fields[i].bytes > fields[best].bytes)
+      best = i;
+  }
+  source->field = fields[best].name;
+  return NULL;
+}
+
+// ---- the sample
+
+typedef struct {
+  double raw, text;
+  uint64_t docs, bad;
+  char fault[300];
+} tally;
+
+static void stretch_count(surveyor *x, const lm_text_span *s, const lm_data_source *source,
+                          tally *t) {
+  lm_buf *sample = &x->out->sample;
+  json_t *owner = NULL;
+  char fault[200];
+  uint64_t line;
+  size_t n = 0;
+  const char *p = lm_text_span_read(s, source, true, &n, &owner, fault, sizeof fault, &line);
+  t->raw += (double)s->n + (source->kind == LM_SOURCE_JSONL);
+  if (!p && !t->bad++)
+    snprintf(t->fault, sizeof t->fault, "line %llu: %s", (unsigned long long)line, fault);
+  if (p) {
+    t->docs += s->begins;
+    t->text += (double)n;
+    if (sample->n + n <= (size_t)2 * SAMPLE) {
+      lm_buf_add(sample, p, n);
+      lm_buf_puts(sample, s->ends ? "\n" : "");
+    }
+  }
+  json_decref(owner);
+}
+
+// Bytes of text for each byte of a packed file.
+static lm_status packing_measure(const char *path, double *out) {
+  lm_input *in;
+  char *to = lm_alloc(SAMPLE);
+  size_t n = 0, got = 0;
+  lm_status s = lm_input_open(path, &in);
+  if (!s) {
+    do {
+      s = lm_input_read(in, to, SAMPLE, &got);
+      n += s ? 0 : got;
+    } while (!s && got && n < 4 * (size_t)SAMPLE);
+    *out = (double)n / (double)(lm_input_consumed(in) + 1);
+    lm_input_close(in);
+  }
+  lm_free(to);
+  return s;
+}
+
+static lm_status tally_check(const lm_data_source *source, const tally *t, const char *sample,
+                             size_t n) {
+  bool blank = true;
+  for (size_t i = 0; blank && i < n; i++)
+    blank = isspace((unsigned char)sample[i]);
+  if (t->bad && (double)t->bad > 0.5 * (double)(t->bad + t->docs))
+    return lm_fail(LM_USER, "%s is no text to train on: %s", source->path, t->fault);
+  return blank ? lm_fail(LM_USER, "%s holds no text", source->path) : NULL;
+}
+
+// A few of the files, spread over all: a small share of each of many would hold no whole line.
+static lm_file_list some_files(surveyor *x, const lm_file_list *all) {
+  lm_file_list some = {.sources = all->sources, .n_sources = all->n_sources};
+  uint32_t n = all->n < SAMPLE_FILES ? all->n : SAMPLE_FILES;
+  some.files = LM_NEW_N(x->a, lm_file_entry, n);
+  for (uint32_t i = 0; i < n; i++) {
+    some.files[some.n++] = all->files[(uint64_t)i * all->n / n];
+    some.bytes += some.files[i].size;
+  }
+  return some;
+}
+
+static lm_status sample_take(surveyor *x, const lm_file_list *files, lm_data_source *source,
+                             tally *t) {
+  size_t before = x->out->sample.n, n;
+  const lm_text_span *stretches;
+  lm_reader *reader = lm_reader_create(files, SAMPLE);
+  lm_status s = lm_reader_next(reader, &stretches, &n);
+  if (!s && source->kind == LM_SOURCE_JSONL)
+    s = field_find(x, stretches, n, source);
+  for (size_t i = 0; !s && i < n; i++)
+    stretch_count(x, &stretches[i], source, t);
+  lm_reader_destroy(reader);
+  LM_TRY(s);
+  const char *text = x->out->sample.p ? x->out->sample.p + before : "";
+  LM_TRY(tally_check(source, t, text, x->out->sample.n - before));
+  if (source->kind == LM_SOURCE_TEXT && strstr(text, "<|endoftext|>"))
+    source->split = "<|endoftext|>";
+  return NULL;
+}
+
+static lm_status files_survey(surveyor *x, const lm_file_list *files, lm_data_source *source) {
+  lm_dataset *out = x->out;
+  double packing = 1;
+  tally t = {0};
+  if (!files->bytes)
+    return lm_fail(LM_USER, "%s is empty", source->path);
+  if (is_packed(files->files[0].path))
+    LM_TRY(packing_measure(files->files[0].path, &packing));
+  lm_file_list some = some_files(x, files);
+  LM_TRY(sample_take(x, &some, source, &t));
+  double raw = (double)files->bytes * packing;
+  bool whole = packing == 1 && some.n == files->n && files->bytes <= SAMPLE;
+  double times = whole ? 1 : raw / t.raw;
+  out->files += files->n;
+  out->bytes += t.text * times;
+  out->docs += source->kind == LM_SOURCE_JSONL ? (double)t.docs * times : (double)files->n;
+  out->estimated = out->estimated || (!whole && (source->kind == LM_SOURCE_JSONL || packing != 1));
+  return NULL;
+}
+
+static lm_status source_survey(surveyor *x, lm_data_source *source) {
+  lm_file_list files;
+  LM_TRY(lm_file_list_make(source, 1, &files));
+  lm_status s = files_survey(x, &files, source);
+  lm_file_list_free(&files);
+  return s;
+}
+
+lm_status lm_dataset_inspect(lm_arena *a, const char *path, lm_dataset *out) {
+  surveyor x = {a, out, 0};
+  *out = (lm_dataset){0};
+  LM_TRY(sources_find(&x, path));
+  for (int i = 0; i < out->n_sources; i++)
+    LM_TRY(source_survey(&x, &out->sources[i]));
+  return NULL;
+}
+
+void lm_dataset_free(lm_dataset *s) {
+  lm_buf_free(&s->sample);
+}

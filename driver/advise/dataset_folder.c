@@ -1,0 +1,150 @@
+// survey_folder.c - see survey_folder.h.
+#define _GNU_SOURCE
+#include "driver/advise/dataset_folder.h"
+
+#include <dirent.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "runtime/base/utf8.h"
+#include "runtime/data/input.h"
+
+enum {
+  LOOKED_AT = 64 << 10
+};                        // bytes of each file
+#define UNUSABLE_MOST 0.2 // of the files of a kind that is read nevertheless
+
+static bool ends_with(const char *s, const char *end) {
+  size_t n = strlen(s);
+  size_t m = strlen(end);
+  return n > m && !strcasecmp(s + n - m, end);
+}
+
+bool lm_is_jsonl(const char *path) {
+  static const char *const names[] = {".jsonl",     ".ndjson",     ".json",
+                                      ".jsonl.zst", ".ndjson.zst", ".json.zst"};
+  for (size_t i = 0; i < LM_COUNT(names); i++)
+    if (ends_with(path, names[i]))
+      return true;
+  return false;
+}
+
+// From the last dot on; of a file packed by zstd from the one before that, if there is one.
+static const char *extension_of(const char *name) {
+  const char *dot = strrchr(name, '.');
+  if (!dot || dot == name)
+    return "";
+  if (strcasecmp(dot, ".zst"))
+    return dot;
+  for (const char *p = dot; p > name + 1;)
+    if (*--p == '.')
+      return p;
+  return dot;
+}
+
+// Well-formed UTF-8 without NUL. The last character may be cut off.
+static bool is_text(const char *p, size_t n, bool whole) {
+  uint32_t point;
+  for (size_t i = 0; i < n;) {
+    int length = lm_utf8_decode(p + i, n - i, &point);
+    if (!length && !whole && n - i < 4)
+      return true;
+    if (!length || !point)
+      return false;
+    i += (size_t)length;
+  }
+  return true;
+}
+
+static bool begins_with_object(const char *p, size_t n) {
+  const char *end = memchr(p, '\n', n);
+  json_t *line =
+      json_loadb(p, end ? (size_t)(end - p) : n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+  bool object = json_is_object(line);
+  json_decref(line);
+  return object;
+}
+
+static bool beginning_read(const char *path, char *to, size_t *out_n) {
+  lm_input *in;
+  size_t got = 0;
+  *out_n = 0;
+  lm_status s = lm_input_open(path, &in);
+  if (!s) {
+    do {
+      s = lm_input_read(in, to + *out_n, LOOKED_AT - *out_n, &got);
+      *out_n += s ? 0 : got;
+    } while (!s && got && *out_n < LOOKED_AT);
+    lm_input_close(in);
+  }
+  bool good = !s;
+  lm_status_free(s);
+  return good;
+}
+
+static lm_file_kind *kind_find(lm_arena *a, lm_file_kinds *kinds, const char *extension) {
+  for (uint32_t i = 0; i < kinds->n; i++)
+    if (!strcmp(kinds->v[i].extension, extension))
+      return &kinds->v[i];
+  lm_file_kind kind = {.extension = lm_arena_strndup(a, extension, strlen(extension))};
+  LM_PUSH(a, kinds->v, kinds->n, kinds->cap) = kind;
+  return &kinds->v[kinds->n - 1];
+}
+
+static void file_look(const char *path, uint64_t size, char *room, lm_file_kind *kind) {
+  size_t n;
+  bool text = beginning_read(path, room, &n) && is_text(room, n, n < LOOKED_AT);
+  kind->unusable += !text;
+  if (text && n && !kind->bytes)
+    kind->lines = begins_with_object(room, n);
+  if (text)
+    kind->bytes += size;
+  kind->files++;
+}
+
+void lm_file_kinds_add(lm_arena *a, const char *folder, lm_file_kinds *out) {
+  DIR *d = opendir(folder);
+  char *room = lm_alloc(LOOKED_AT);
+  for (struct dirent *e; d && (e = readdir(d));) {
+    struct stat st;
+    const char *path = lm_path_join(a, folder, e->d_name);
+    if (*e->d_name == '.' || stat(path, &st) || !S_ISREG(st.st_mode))
+      continue;
+    file_look(path, (uint64_t)st.st_size, room, kind_find(a, out, extension_of(e->d_name)));
+  }
+  if (d)
+    closedir(d);
+  lm_free(room);
+}
+
+static const char *why_not(lm_arena *a, const lm_file_kind *k) {
+  static const char *const packed[] = {".gz", ".bz2", ".xz", ".lz4", ".zip", ".zst"};
+  for (size_t i = 0; i < LM_COUNT(packed); i++)
+    if (!strcasecmp(k->extension, packed[i]))
+      return i + 1 < LM_COUNT(packed) ? "packed; only .zst is unpacked"
+                                      : "zstd of an unknown kind: name them like a.txt.zst";
+  if (k->unusable == k->files)
+    return "not UTF-8 text";
+  if ((double)k->unusable > UNUSABLE_MOST * (double)k->files)
+    return lm_arena_printf(a, "%llu of them are not UTF-8 text", (unsigned long long)k->unusable);
+  if (!k->bytes)
+    return "empty";
+  if (!*k->extension)
+    return "without an extension; a pattern can name them";
+  return lm_is_jsonl(lm_arena_printf(a, "x%s", k->extension)) && !k->lines
+             ? "not one JSON object a line"
+             : NULL;
+}
+
+static int by_extension(const void *a, const void *b) {
+  return strcmp(((const lm_file_kind *)a)->extension, ((const lm_file_kind *)b)->extension);
+}
+
+void lm_file_kinds_judge(lm_arena *a, lm_file_kinds *kinds) {
+  if (kinds->n)
+    qsort(kinds->v, kinds->n, sizeof *kinds->v, by_extension);
+  for (uint32_t i = 0; i < kinds->n; i++)
+    kinds->v[i].why = why_not(a, &kinds->v[i]);
+}

@@ -1,0 +1,165 @@
+// bundle.c - the program in a run folder.
+#include "driver/bundle.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/io/json.h"
+
+// ---- the files' common folder
+
+static char *absolute(lm_arena *a, const char *path) {
+  char *real = realpath(path, NULL);
+  char *copy = real ? lm_arena_strndup(a, real, strlen(real)) : NULL;
+  free(real);
+  return copy;
+}
+
+// Bytes of the longest folder, with its '/', that both paths begin with.
+static size_t common_folder(const char *a, const char *b, size_t most) {
+  size_t n = 0;
+  for (size_t i = 0; i < most && a[i] == b[i] && a[i]; i++)
+    if (a[i] == '/')
+      n = i + 1;
+  return n;
+}
+
+static size_t program_root(lm_arena *a, const lm_program *p, const char **paths) {
+  size_t root = SIZE_MAX;
+  for (uint32_t i = 0; i < p->n_files; i++) {
+    paths[i] = p->files[i]->is_std ? NULL : absolute(a, p->files[i]->path);
+    if (!paths[i])
+      continue;
+    root = common_folder(paths[i], root == SIZE_MAX ? paths[i] : paths[0],
+                         root == SIZE_MAX ? strlen(paths[i]) : root);
+  }
+  return root;
+}
+
+// ---- writing
+
+static lm_status file_copy(lm_arena *a, const lm_ctx *c, const lm_file *f, const char *to) {
+  const lm_source *text = &c->sources[f->tree->source];
+  LM_TRY(lm_dir_make(lm_path_dir(a, to)));
+  return lm_file_write_atomic(to, text->text, text->n);
+}
+
+// main: the absolute path of the program's first file, of which `root` bytes are the folder of all.
+static lm_status manifest_write(const lm_session *s, const char *path, const char *main,
+                                size_t root, const char *const *sets, int n_sets) {
+  lm_buf b = {0};
+  lm_buf_puts(&b, "{\n  \"main\": ");
+  lm_buf_json(&b, main + root);
+  lm_buf_puts(&b, ",\n  \"folder\": ");
+  lm_buf_json(&b, lm_arena_strndup(s->ctx->arena, main, root > 1 ? root - 1 : root));
+  lm_buf_puts(&b, ",\n  \"recipe\": ");
+  lm_buf_json(&b, s->recipe->name);
+  lm_buf_puts(&b, ",\n  \"set\": [");
+  for (int i = 0; i < n_sets; i++) {
+    lm_buf_puts(&b, i ? ", " : "");
+    lm_buf_json(&b, sets[i]);
+  }
+  lm_buf_puts(&b, "]\n}\n");
+  lm_status status = lm_file_write_atomic(path, b.p, b.n);
+  lm_buf_free(&b);
+  return status;
+}
+
+static lm_status recipe_write(const lm_session *s, const char *path) {
+  lm_buf b = {0};
+  lm_recipe_print(s->recipe, true, &b);
+  lm_status status = lm_file_write_atomic(path, b.p, b.n);
+  lm_buf_free(&b);
+  return status;
+}
+
+// *out_main: the absolute path of the program's first file, of which *out_root bytes are the folder
+// of all.
+static lm_status files_copy(lm_arena *a, const lm_program *p, const char *dir,
+                            const char **out_main, size_t *out_root) {
+  const char **paths = LM_NEW_N(a, const char *, p->n_files + 1);
+  *out_root = program_root(a, p, paths);
+  *out_main = paths[0];
+  if (!paths[0])
+    return lm_fail(LM_ENV, "%s is gone", p->files[0]->path);
+  const char *folder = lm_path_join(a, dir, "program");
+  for (uint32_t i = 0; i < p->n_files; i++)
+    if (paths[i])
+      LM_TRY(file_copy(a, p->c, p->files[i], lm_path_join(a, folder, paths[i] + *out_root)));
+  return NULL;
+}
+
+lm_status lm_bundle_copy(lm_arena *a, const lm_program *p, const char *dir, const char **out_main) {
+  size_t root;
+  LM_TRY(files_copy(a, p, dir, out_main, &root));
+  *out_main += root;
+  return NULL;
+}
+
+static lm_status bundle_write(lm_arena *a, const lm_session *s, const char *dir,
+                              const char *const *sets, int n_sets) {
+  const char *main;
+  size_t root;
+  LM_TRY(files_copy(a, s->program, dir, &main, &root));
+  LM_TRY(recipe_write(s, lm_path_join(a, dir, "recipe.txt")));
+  return manifest_write(s, lm_path_join(a, dir, "program.json"), main, root, sets, n_sets);
+}
+
+lm_status lm_bundle_write(const lm_session *s, const char *dir, const char *const *sets,
+                          int n_sets) {
+  lm_arena *a = lm_arena_create();
+  lm_status status = bundle_write(a, s, dir, sets, n_sets);
+  lm_arena_destroy(a);
+  return status;
+}
+
+// ---- reading
+
+static lm_status parse(lm_arena *a, const char *dir, const json_t *j, lm_bundle *out) {
+  const char *main = json_string_value(json_object_get(j, "main"));
+  const char *recipe = json_string_value(json_object_get(j, "recipe"));
+  const char *folder = json_string_value(json_object_get(j, "folder"));
+  const json_t *sets = json_object_get(j, "set");
+  if (!main || !recipe || !json_is_array(sets))
+    return lm_fail(LM_USER, "%s/program.json: not the program of a run", dir);
+  out->root = lm_path_join(a, dir, "program");
+  out->path = lm_path_join(a, out->root, main);
+  out->folder =
+      folder && !access(folder, R_OK) ? lm_arena_strndup(a, folder, strlen(folder)) : NULL;
+  out->recipe = lm_arena_strndup(a, recipe, strlen(recipe));
+  out->n_sets = (int)json_array_size(sets);
+  out->sets = LM_NEW_N(a, const char *, out->n_sets + 1);
+  for (int i = 0; i < out->n_sets; i++) {
+    const char *text = json_string_value(json_array_get(sets, (size_t)i));
+    if (!text)
+      return lm_fail(LM_USER, "%s/program.json: not the program of a run", dir);
+    out->sets[i] = lm_arena_strndup(a, text, strlen(text));
+  }
+  return NULL;
+}
+
+void lm_bundle_restore(lm_program *p, const lm_bundle *b) {
+  size_t n = strlen(b->root);
+  for (uint32_t i = 0; b->folder && i < p->n_files; i++) {
+    lm_file *f = p->files[i];
+    if (f->is_std || strncmp(f->dir, b->root, n))
+      continue;
+    const char *below = f->dir + n + (f->dir[n] == '/');
+    f->dir = *below ? lm_path_join(p->c->arena, b->folder, below) : b->folder;
+  }
+}
+
+lm_status lm_bundle_read(lm_arena *a, const char *dir, lm_bundle *out) {
+  enum {
+    MOST_BYTES = 16 << 20
+  };
+  const char *path = lm_path_join(a, dir, "program.json");
+  if (access(path, F_OK))
+    return lm_fail(LM_USER, "%s is no run folder: it has no program.json", dir);
+  json_t *j;
+  LM_TRY(lm_json_read(path, MOST_BYTES, &j));
+  lm_status s = parse(a, dir, j, out);
+  json_decref(j);
+  return s;
+}

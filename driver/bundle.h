@@ -1,0 +1,29 @@
+// bundle.h - the program in a run folder, so that the folder alone is enough to generate or to go
+// on from.
+//
+//   program/…      every file of the program, placed to each other as they were
+//   program.json   {"main": "examples/quickstart.lm", "folder": "/home/me/lmc", "recipe":
+//   "Quickstart", "set": ["optimizer.lr=1e-3"]} recipe.txt     every value of the resolved recipe
+//   and where it came from
+#ifndef LMC_BUNDLE_H
+#define LMC_BUNDLE_H
+#include "driver/session.h"
+
+typedef struct lm_bundle {
+  const char *path, *recipe; // the main file within the run folder
+  const char *root,
+      *folder; // RUN/program; where its files stood when the run was made, NULL: nowhere else
+  const char **sets;
+  int n_sets;
+} lm_bundle;
+
+// The program's files to dir/program; *out_main: the place of its first file there, in `a`.
+lm_status lm_bundle_copy(lm_arena *a, const lm_program *p, const char *dir, const char **out_main);
+lm_status lm_bundle_write(const lm_session *s, const char *dir, const char *const *sets,
+                          int n_sets);
+// Paths that the program's files name are relative to where these files stood, as long as that
+// folder is there.
+void lm_bundle_restore(lm_program *p, const lm_bundle *b);
+// LM_USER if dir is no run folder.
+lm_status lm_bundle_read(lm_arena *a, const char *dir, lm_bundle *out);
+#endif

@@ -1,0 +1,255 @@
+// text.c - a session's tokenizer and data: from the recipe's words to what the runtime opens.
+#include <limits.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "driver/bundle.h"
+#include "driver/stages.h"
+#include "driver/data.h"
+
+enum {
+  SHOWN = 4
+}; // bad rows that a run names which leaves them out
+
+// ---- sources
+
+static lm_source_kind kind_of(lm_recipe_source_kind k) {
+  return k == LM_RECIPE_SOURCE_BATCHES ? LM_SOURCE_BATCHES
+         : k == LM_RECIPE_SOURCE_JSONL ? LM_SOURCE_JSONL
+                                       : LM_SOURCE_TEXT;
+}
+
+static void sources_fill(const lm_session *s, lm_data_options *o) {
+  const lm_recipe_data *d = &s->recipe->data;
+  lm_arena *a = s->ctx->arena;
+  lm_data_source *sources = LM_NEW_N(a, lm_data_source, d->n_sources);
+  lm_data_holdout *holdouts = LM_NEW_N(a, lm_data_holdout, d->n_holdouts + 1);
+  for (uint32_t i = 0; i < d->n_sources; i++) {
+    const lm_recipe_source *x = &d->sources[i];
+    sources[i] = (lm_data_source){.kind = kind_of(x->kind),
+                                  .name = x->name,
+                                  .path = x->path,
+                                  .split = x->split,
+                                  .field = x->field};
+  }
+  for (uint32_t i = 0; i < d->n_holdouts; i++) {
+    const lm_recipe_holdout *x = &d->holdouts[i];
+    lm_holdout_kind kind = x->kind == LM_RECIPE_HOLDOUT_TAIL ? LM_HOLDOUT_TAIL : LM_HOLDOUT_SAMPLE;
+    holdouts[i] =
+        (lm_data_holdout){.name = x->name, .kind = kind, .fraction = x->fraction, .docs = x->docs};
+  }
+  o->sources = sources;
+  o->n_sources = (int)d->n_sources;
+  o->holdouts = holdouts;
+  o->n_holdouts = (int)d->n_holdouts;
+}
+
+// The recipe was refused if it has stages and the length of the run is not known
+// (dsl/recipe/recipe_read.c).
+static void stages_fill(const lm_session *s, lm_data_options *o) {
+  const lm_recipe *r = s->recipe;
+  const lm_recipe_data *d = &r->data;
+  lm_data_stage *stages = LM_NEW_N(s->ctx->arena, lm_data_stage, d->n_stages + 1);
+  for (uint32_t i = 0; i < d->n_stages; i++) {
+    const lm_recipe_stage *x = &d->stages[i];
+    bool known = (r->run.unit == LM_RECIPE_UNIT_STEPS || r->run.unit == LM_RECIPE_UNIT_TOKENS) &&
+                 !r->run.per_param;
+    double *weights = x->mix ? LM_NEW_N(s->ctx->arena, double, d->n_sources + 1) : NULL;
+    for (uint32_t k = 0; k < x->n_mix; k++)
+      for (uint32_t j = 0; j < d->n_sources; j++)
+        if (d->sources[j].name == x->mix[k].source)
+          weights[j] = x->mix[k].weight;
+    int64_t first = known ? lm_stage_first(x->from, lm_recipe_steps(r, 0, 0)) : 0;
+    stages[i] = (lm_data_stage){.first_step = first, .weights = weights, .seq = x->seq};
+  }
+  o->stages = stages;
+  o->n_stages = (int)d->n_stages;
+}
+
+static void progress(void *user, uint64_t done, uint64_t total) {
+  const lm_session *s = user;
+  if (done >= total)
+    lm_event_progress_end(s->events);
+  else
+    lm_event_progress(s->events, "reading text: %3d %%",
+                      (int)(100.0 * (double)done / (double)total));
+}
+
+static lm_status data_options(lm_session *s, lm_data_options *out) {
+  lm_data_options o = {.tokenizer = s->tokenizer,
+                       .seq = s->recipe->data.seq,
+                       .seed = s->recipe->seed,
+                       .bad = s->recipe->data.bad,
+                       .shuffle = s->recipe->data.shuffle_docs,
+                       .prefetch = true,
+                       .progress = progress,
+                       .user = s};
+  LM_TRY(lm_data_cache_dir(s->ctx->arena, &o.cache));
+  sources_fill(s, &o);
+  *out = o;
+  return NULL;
+}
+
+static bool names(const char *text, const char *kind, lm_sym name) {
+  size_t k = strlen(kind);
+  size_t n = strlen(name);
+  return !strncmp(text, kind, k) && !strncmp(text + k, name, n) && strchr(": ", text[k + n]);
+}
+
+// Where a message about the data belongs: the path of the source, or the holdout, that it begins
+// with.
+static lm_loc place_of(const lm_recipe_data *d, const char *text) {
+  for (uint32_t i = 0; i < d->n_sources; i++)
+    if (names(text, "source ", d->sources[i].name))
+      return d->sources[i].path_loc;
+  for (uint32_t i = 0; i < d->n_holdouts; i++)
+    if (names(text, "holdout ", d->holdouts[i].name))
+      return d->holdouts[i].loc;
+  return d->loc;
+}
+
+// Notes of the first `most` lines of a list.
+static void list_note(const lm_session *s, lm_diag *d, const char *list, int most) {
+  for (int n; *list && most--; list += n + (list[n] == '\n')) {
+    n = (int)strcspn(list, "\n");
+    lm_diag_note(s->ctx, d, (lm_loc){0}, "%.*s", n, list);
+  }
+}
+
+// A fault of the user's gets its place in the file; the list of bad rows under its headline becomes
+// notes.
+static lm_status located(const lm_session *s, lm_status fault) {
+  const lm_recipe_data *d = &s->recipe->data;
+  if (!fault || fault->kind != LM_USER)
+    return lm_annotate(fault, "data %s", d->name);
+  const char *list = strchr(fault->text, '\n');
+  int headline = (int)strcspn(fault->text, "\n");
+  lm_loc at = list && d->n_sources == 1 ? d->sources[0].path_loc : place_of(d, fault->text);
+  lm_diag *diag = lm_error(s->ctx, at, "E214", "%.*s", headline, fault->text);
+  if (list) {
+    list_note(s, diag, list + 1, INT_MAX);
+    lm_diag_help(s->ctx, diag,
+                 "mend those documents, or let data %s leave out more of them: bad = …", d->name);
+  }
+  lm_status_free(fault);
+  return lm_verdict(s->ctx);
+}
+
+lm_status lm_session_sources(lm_session *s) {
+  lm_data_options o;
+  LM_TRY(data_options(s, &o));
+  stages_fill(s, &o);
+  LM_TRY(lm_verdict(s->ctx));
+  LM_TRY(located(s, lm_data_open(&o, &s->data)));
+  lm_data_info info = lm_data_info_of(s->data);
+  lm_umask_add(
+      info.unshared); // what is made of text that others may not read, they may not read either
+  if (info.bad) {
+    lm_diag *d = lm_warn(s->ctx, s->recipe->data.loc, "W212",
+                         "%lld of %lld documents are unusable and were left out",
+                         (long long)info.bad, (long long)info.read);
+    list_note(s, d, info.bad_list, SHOWN);
+    if (info.bad > SHOWN)
+      lm_diag_note(s->ctx, d, (lm_loc){0}, "… and %lld more", (long long)info.bad - SHOWN);
+  }
+  return NULL;
+}
+
+// ---- tokenizer
+
+static lm_status keep(lm_session_file *f, const char *name, const char *path) {
+  f->name = name;
+  return lm_file_read(path, (size_t)1 << 30, &f->text);
+}
+
+static lm_status open_files(lm_session *s, const char *path, const char *merges) {
+  LM_TRY(lm_tokenizer_bpe_open(path, merges, &s->tokenizer));
+  static const char config[] = "tokenizer_config.json";
+  const char *beside = lm_path_join(s->ctx->arena, lm_path_dir(s->ctx->arena, path), config);
+  if (!access(beside, R_OK))
+    LM_TRY(keep(&s->tokenizer_config, config, beside));
+  LM_TRY(keep(&s->tokenizer_files[s->n_tokenizer_files++],
+              merges ? "encoder.json" : "tokenizer.json", path));
+  return merges ? keep(&s->tokenizer_files[s->n_tokenizer_files++], "vocab.bpe", merges) : NULL;
+}
+
+static lm_status train(lm_session *s) {
+  lm_session_file *f = &s->tokenizer_files[s->n_tokenizer_files++];
+  lm_data_options o;
+  LM_TRY(data_options(s, &o));
+  f->name = "tokenizer.json";
+  LM_TRY(located(s, lm_data_tokenizer_train(&o, s->recipe->data.tokenizer.train, &f->text, NULL)));
+  return lm_tokenizer_bpe_parse(f->text.p, f->text.n, "the trained tokenizer", &s->tokenizer);
+}
+
+// What the run kept, so that its folder is enough.
+static lm_status open_kept(lm_session *s, const char *run, bool *out_found) {
+  lm_arena *a = s->ctx->arena;
+  const char *one = lm_path_join(a, run, "tokenizer.json");
+  const char *encoder = lm_path_join(a, run, "encoder.json");
+  *out_found = true;
+  if (access(one, R_OK) == 0)
+    return open_files(s, one, NULL);
+  if (access(encoder, R_OK) == 0)
+    return open_files(s, encoder, lm_path_join(a, run, "vocab.bpe"));
+  *out_found = false;
+  return NULL;
+}
+
+// Learned again, of text that may have changed since, the numbers of the weights' tokens could
+// stand for other text.
+static lm_status learned_missing(const lm_session *s, const char *run) {
+  return lm_fail(LM_USER,
+                 "%s is missing: the vocabulary that this run learned when it began; it is not "
+                 "learned again, as its tokens might be others",
+                 lm_path_join(s->ctx->arena, run, "tokenizer.json"));
+}
+
+// The files that the recipe names: what is wrong with them is reported there, with the folder in
+// which they were looked for.
+static lm_status open_named(lm_session *s) {
+  const lm_recipe_tokenizer *t = &s->recipe->data.tokenizer;
+  lm_status fault = open_files(s, t->file, t->merges);
+  if (!fault || fault->kind != LM_USER)
+    return fault;
+  char here[PATH_MAX];
+  const char *dir = lm_path_dir(s->ctx->arena, t->file);
+  if (getcwd(here, sizeof here))
+    dir = lm_path_join(s->ctx->arena, here, dir); // an absolute folder stays as it is
+  lm_diag *d = lm_error(s->ctx, t->file_loc, "E216", "%s", fault->text);
+  lm_diag_note(s->ctx, d, (lm_loc){0},
+               "looked for in %s; a path is relative to the folder of the file that names it", dir);
+  lm_status_free(fault);
+  return lm_verdict(s->ctx);
+}
+
+lm_status lm_session_tokenizer(lm_session *s) {
+  const lm_recipe_tokenizer *t = &s->recipe->data.tokenizer;
+  bool found = false;
+  if (s->tokenizer)
+    return NULL;
+  if (t->kind == LM_RECIPE_TOKENIZER_BYTES) {
+    s->tokenizer = lm_tokenizer_bytes_create();
+    return NULL;
+  }
+  const char *run = s->bundle ? lm_path_dir(s->ctx->arena, s->bundle->root)
+                    : t->file ? NULL
+                              : s->goes_on;
+  if (run)
+    LM_TRY(open_kept(s, run, &found));
+  if (found)
+    return NULL;
+  if (run && !t->file)
+    return learned_missing(s, run);
+  return t->file ? open_named(s) : train(s);
+}
+
+static lm_status file_put(const lm_session *s, const char *dir, const lm_session_file *f) {
+  return lm_file_write_atomic(lm_path_join(s->ctx->arena, dir, f->name), f->text.p, f->text.n);
+}
+
+lm_status lm_session_tokenizer_write(const lm_session *s, const char *dir) {
+  for (int i = 0; i < s->n_tokenizer_files; i++)
+    LM_TRY(file_put(s, dir, &s->tokenizer_files[i]));
+  return s->tokenizer_config.name ? file_put(s, dir, &s->tokenizer_config) : NULL;
+}

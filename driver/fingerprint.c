@@ -1,0 +1,152 @@
+// fingerprint.c - what a program trains, part by part.
+#include "driver/fingerprint.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "compiler/passes/pass.h"
+
+enum {
+  ROWS = 2,
+  SEQ = 16
+}; // of the functions that are compared; SEQ where only the data has the length
+static const char PARAMETER[] = "parameter ";
+
+// ---- parts
+
+static void part_add(lm_ctx *c, lm_fingerprint *f, const char *part, const char *value) {
+  LM_PUSH(c->arena, f->v, f->n, f->cap) = (lm_train_key){part, value};
+}
+
+static void func_add(lm_ctx *c, lm_fingerprint *f, lm_module *m, const char *name) {
+  const lm_func *func = lm_func_find(m, name);
+  if (!func)
+    return;
+  part_add(c, f, name,
+           lm_arena_printf(c->arena, "%016llx", (unsigned long long)lm_func_digest(func)));
+}
+
+// @norm, @rates and @update, and the first values of the states.
+static void optimizer_add(lm_ctx *c, lm_fingerprint *f, const lm_lowered *l) {
+  static const char *const funcs[] = {"norm", "rates", "update"};
+  uint64_t h = 0;
+  for (size_t i = 0; i < LM_COUNT(funcs); i++) {
+    const lm_func *func = lm_func_find(l->m, funcs[i]);
+    uint64_t digest = func ? lm_func_digest(func) : 0;
+    h = lm_hash(&digest, sizeof digest, h);
+  }
+  for (int i = 0; i < l->n_states; i++) {
+    const lm_lowered_state *s = &l->states[i];
+    const char *text = lm_arena_printf(c->arena, "%s %d %.13g", s->name, s->is_param, s->value);
+    h = lm_hash(text, strlen(text), h);
+  }
+  part_add(c, f, "optimizer", lm_arena_printf(c->arena, "%016llx", (unsigned long long)h));
+}
+
+static void init_write(lm_buf *b, const lm_init *init) {
+  switch (init->kind) {
+  case LM_INIT_ZEROS: lm_buf_puts(b, "zeros"); break;
+  case LM_INIT_ONES: lm_buf_puts(b, "ones"); break;
+  case LM_INIT_CONST: lm_buf_printf(b, "%.13g", init->a); break;
+  case LM_INIT_NORMAL: lm_buf_printf(b, "normal(%.13g)", init->a); break;
+  case LM_INIT_UNIFORM: lm_buf_printf(b, "uniform(%.13g, %.13g)", init->a, init->b); break;
+  }
+}
+
+static bool init_equal(const lm_init *x, const lm_init *y) {
+  return x->kind == y->kind && x->a == y->a && x->b == y->b;
+}
+
+// Of a parameter of several layers: each initialisation once, as long as it lasts.
+static void inits_write(lm_buf *b, const lm_global *g) {
+  for (int64_t i = 0; i < g->n_paths; i++) {
+    if (i && init_equal(&g->init[i], &g->init[i - 1]))
+      continue;
+    lm_buf_puts(b, i ? ", then " : " ");
+    init_write(b, &g->init[i]);
+  }
+}
+
+static void parameter_add(lm_ctx *c, lm_fingerprint *f, const lm_module *m, const lm_global *g) {
+  lm_buf b = {0};
+  lm_buf_printf(&b, "%s[", lm_dtype_name((lm_dtype)g->type.dtype));
+  for (int i = 0; i < g->type.rank; i++)
+    lm_buf_printf(&b, "%s%lld", i ? ", " : "", (long long)lm_axis_size(m, g->type.axis[i]));
+  lm_buf_puts(&b, "]");
+  inits_write(&b, g);
+  part_add(c, f, lm_arena_printf(c->arena, "%s%s", PARAMETER, g->name),
+           lm_arena_strndup(c->arena, b.p, b.n));
+  lm_buf_free(&b);
+}
+
+// ---- lowering
+
+// The recipe without what decides how something is computed, but not what.
+static lm_recipe plain_recipe(const lm_recipe *r) {
+  lm_recipe plain = *r;
+  plain.precision = (lm_recipe_precision){.compute = LM_RECIPE_COMPUTE_F32};
+  plain.memory = (lm_recipe_memory){0};
+  plain.seed = 0;
+  return plain;
+}
+
+static lm_lowered *lower(lm_ctx *c, lm_program *p, const lm_recipe *r) {
+  lm_recipe plain = plain_recipe(r);
+  lm_lower_options o = {.what = LM_LOWER_TRAIN | (r->n_evals ? LM_LOWER_EVAL : 0),
+                        .rows = ROWS,
+                        .seq = r->data.seq ? r->data.seq : SEQ};
+  lm_lowered *l = lm_lower(c, p, &plain, &o);
+  lm_pass_env env = {0};
+  bool ok = false;
+  if (l)
+    lm_status_free(lm_pass_run_list(l->m, "inline,simplify,cse,dce", &env, &ok));
+  return ok ? l : NULL;
+}
+
+lm_fingerprint lm_fingerprint_of(lm_ctx *c, lm_program *p, const lm_recipe *r) {
+  lm_fingerprint f = {0};
+  lm_diag_mark before = lm_diag_mark_of(c);
+  lm_lowered *l = lower(c, p, r);
+  lm_diag_return(c, before);
+  if (!l)
+    return f;
+  func_add(c, &f, l->m, "loss");
+  func_add(c, &f, l->m, "eval");
+  optimizer_add(c, &f, l);
+  for (uint32_t i = 0; i < l->m->n_globals; i++)
+    if (l->m->globals[i].kind == LM_GLOBAL_PARAM)
+      parameter_add(c, &f, l->m, &l->m->globals[i]);
+  return f;
+}
+
+// ---- comparing
+
+static const char *part_find(const lm_fingerprint *f, const char *part) {
+  for (uint32_t i = 0; i < f->n; i++)
+    if (!strcmp(f->v[i].key, part))
+      return f->v[i].value;
+  return NULL;
+}
+
+static bool is_parameter(const char *part) {
+  return !strncmp(part, PARAMETER, strlen(PARAMETER));
+}
+
+lm_fingerprint_changes lm_fingerprint_compare(lm_arena *a, const lm_fingerprint *was,
+                                              const lm_fingerprint *is) {
+  lm_fingerprint_changes all = {0};
+  for (uint32_t i = 0; i < is->n; i++) {
+    const char *part = is->v[i].key;
+    const char *now = is->v[i].value;
+    const char *old = part_find(was, part);
+    bool differs = old ? strcmp(old, now) != 0 : is_parameter(part);
+    if (differs)
+      LM_PUSH(a, all.v, all.n, all.cap) = (lm_fingerprint_change){part, old, now};
+  }
+  for (uint32_t i = 0; i < was->n; i++) {
+    const char *part = was->v[i].key;
+    if (is_parameter(part) && !part_find(is, part))
+      LM_PUSH(a, all.v, all.n, all.cap) = (lm_fingerprint_change){part, was->v[i].value, NULL};
+  }
+  return all;
+}

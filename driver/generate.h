@@ -1,0 +1,41 @@
+// sample.h - text from a running plan.
+#ifndef LM_DRIVER_GENERATE_H
+#define LM_DRIVER_GENERATE_H
+#include "driver/session.h"
+#include "runtime/infer/generate.h"
+
+typedef enum {
+  LM_SAMPLE_LENGTH,
+  LM_SAMPLE_EOS,
+  LM_SAMPLE_STOP
+} lm_sample_end;
+
+typedef struct lm_sample_options {
+  const int32_t *prompt;
+  int64_t n_prompt, n;
+  lm_sampler sampler;
+  // Receives text as soon as it is final: one that may still become a stop text is held back.
+  // Optional.
+  void (*write)(void *user, const char *p, size_t n);
+  void *user;
+  bool ids; // shows token numbers, not text; an end of document is one like any other
+  const char *const *stops;
+  int n_stops; // none empty: it ends in front of the first that is complete
+} lm_sample_options;
+
+// What was made: all tokens, with those of a stop or of the end of a document; the text without
+// these.
+typedef struct lm_sample_result {
+  lm_tokens ids;
+  lm_buf text;
+  lm_sample_end end;
+} lm_sample_result;
+
+lm_status lm_sample_make(const lm_session *s, const lm_sample_options *o,
+                         lm_sample_result *out); // free it in any case
+void lm_sample_free(lm_sample_result *r);
+// The same shown on a line: with text, the prompt in front of it.
+lm_status lm_sample_print(const lm_session *s, const lm_sample_options *o);
+// LM_USER if the model has fewer positions than prompt and continuation together.
+lm_status lm_sample_check(const lm_session *s, int64_t n_prompt, int64_t n);
+#endif

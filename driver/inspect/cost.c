@@ -1,0 +1,39 @@
+// cost.c - see cost.h.
+#include "driver/inspect/cost.h"
+
+lm_cost lm_cost_of(const lm_plan_func *f) {
+  lm_cost c = {0};
+  double times = 1;
+  for (int i = 0; i < f->n_steps; i++) {
+    const lm_plan_step *s = &f->steps[i];
+    if (s->kind == LM_STEP_LOOP)
+      times *= (double)s->count;
+    else if (s->kind == LM_STEP_END)
+      times /= (double)f->steps[s->match].count;
+    else {
+      c.flops += times * (double)s->flops;
+      c.bytes += times * (double)s->moved;
+      c.launches += (int64_t)times;
+    }
+  }
+  return c;
+}
+
+static void cost_add(const lm_plan *p, const char *name, double times, lm_cost *sum) {
+  const lm_plan_func *f = lm_plan_func_find(p, name);
+  if (!f)
+    return;
+  lm_cost c = lm_cost_of(f);
+  sum->flops += times * c.flops;
+  sum->bytes += times * c.bytes;
+  sum->launches += (int64_t)times * c.launches;
+}
+
+lm_cost lm_cost_of_step(const lm_plan *p, int64_t n_micro) {
+  lm_cost sum = {0};
+  cost_add(p, "micro", (double)n_micro, &sum);
+  cost_add(p, "norm", 1, &sum);
+  cost_add(p, "update", 1, &sum);
+  cost_add(p, "copies", 1, &sum);
+  return sum;
+}

@@ -1,0 +1,44 @@
+// dump.c - IR as text while passes run.
+#include "driver/inspect/ir_dump.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "compiler/passes/pass.h"
+
+static const char *const STAGES[LM_STAGES] = {"graph", "step", "kernel"};
+
+lm_status lm_dump_stage(const char *dir, const lm_module *m) {
+  lm_arena *a = lm_arena_create();
+  lm_buf text = {0};
+  lm_module_print(m, &text);
+  char *path = lm_path_join(a, dir, lm_arena_printf(a, "%s.lmir", STAGES[m->stage]));
+  lm_status s = lm_file_write_atomic(path, text.p, text.n);
+  lm_buf_free(&text);
+  lm_arena_destroy(a);
+  return s;
+}
+
+lm_status lm_dump_after(lm_dump *d, const char *pass) {
+  const lm_pass *found;
+  d->after = pass;
+  if (!pass || !strcmp(pass, "all"))
+    return NULL;
+  return lm_annotate(lm_pass_named(pass, strlen(pass), &found), "--print-after");
+}
+
+static void print_after(const lm_dump *d, const char *pass, const lm_module *m) {
+  lm_buf text = {0};
+  lm_module_print(m, &text);
+  fprintf(d->to, "# ---- %d: after %s\n%s\n", d->n_passes, pass, text.p);
+  lm_buf_free(&text);
+}
+
+void lm_dump_pass(lm_dump *d, const char *pass, const lm_module *m) {
+  d->n_passes++;
+  if (d->after && (!strcmp(d->after, "all") || !strcmp(d->after, pass)))
+    print_after(d, pass, m);
+  if (d->dir && !d->failed)
+    d->failed = lm_dump_stage(d->dir, m);
+}

@@ -1,0 +1,300 @@
+// resume.c - a run that is resumed.
+#include "driver/resume.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "driver/bundle.h"
+#include "driver/inspect/program_diff.h"
+#include "driver/text.h"
+#include "runtime/train/checkpoint_state.h"
+
+static const char CHANGE[] = "--change", CHANGE_MODEL[] = "--change-model";
+
+static void how_choose(const lm_session *s, lm_resumption *x) {
+  const char *how = x->wanted.how;
+  x->how = s->recipe->save.resume == LM_RECIPE_RESUME_NEVER ? LM_RESUME_NEVER : LM_RESUME_AUTO;
+  if (!how)
+    return;
+  x->how = !strcmp(how, "auto")    ? LM_RESUME_AUTO
+           : !strcmp(how, "never") ? LM_RESUME_NEVER
+                                   : LM_RESUME_PATH;
+  x->path = how;
+}
+
+static lm_status checkpoint_find(const lm_session *s, lm_resumption *x) {
+  lm_arena *a = s->ctx->arena;
+  const char *path = x->how == LM_RESUME_NEVER ? NULL : x->how == LM_RESUME_PATH ? x->path : x->dir;
+  if (!path)
+    return NULL;
+  LM_TRY(lm_checkpoint_choose(a, path, "last", LM_CHECKPOINT_ALL, &x->from));
+  if (!x->from.folder)
+    return NULL;
+  LM_TRY(lm_checkpoint_state_read(a, x->from.folder, &x->was));
+  x->run = lm_path_dir(a, x->from.folder);
+  return lm_history_read(a, x->run, &x->history);
+}
+
+// ---- the recipe
+
+static bool is_accepted(const lm_resume_choice *wanted, const char *key) {
+  for (int i = 0; i < wanted->n_changes; i++)
+    if (lm_recipe_key_under(key, wanted->changes[i]))
+      return true;
+  return false;
+}
+
+static void entry_add(const lm_session *s, lm_resumption *x, lm_history_entry e) {
+  e.step = x->was.step;
+  LM_PUSH(s->ctx->arena, x->history.v, x->history.n, x->history.cap) = e;
+}
+
+static lm_status keys_refuse(const lm_session *s, const lm_resumption *x,
+                             const lm_recipe_changes *all) {
+  lm_buf list = {0}, options = {0};
+  for (uint32_t i = 0; i < all->n; i++) {
+    const lm_recipe_change *c = &all->v[i];
+    if (is_accepted(&x->wanted, c->key))
+      continue;
+    lm_buf_printf(&list, "\n  %s was %s, is %s", c->key, c->was, c->is);
+    lm_buf_printf(&options, " %s %s", CHANGE, lm_show_word(s->ctx->arena, c->key));
+  }
+  lm_status status = !list.n ? NULL
+                             : lm_fail(LM_USER,
+                                       "%s cannot be resumed: these may not change:%s\n  to resume "
+                                       "with the new value:%s; to begin another run: --out DIR",
+                                       x->from.folder, list.p, options.p);
+  lm_buf_free(&list);
+  lm_buf_free(&options);
+  return status;
+}
+
+static lm_status paths_check(const lm_session *s, const lm_resumption *x) {
+  for (int i = 0; i < x->wanted.n_changes; i++)
+    LM_TRY(lm_recipe_key_check(s, &x->keys, x->wanted.changes[i]));
+  return NULL;
+}
+
+static lm_status keys_compare(const lm_session *s, lm_resumption *x) {
+  LM_TRY(paths_check(s, x));
+  if (!x->from.folder)
+    return NULL;
+  lm_recipe_changes all = lm_recipe_keys_compare(s, x->was.keys, x->was.n_keys, &x->keys);
+  LM_TRY(keys_refuse(s, x, &all));
+  for (uint32_t i = 0; i < all.n; i++)
+    entry_add(s, x,
+              (lm_history_entry){
+                  .option = CHANGE, .key = all.v[i].key, .was = all.v[i].was, .is = all.v[i].is});
+  return NULL;
+}
+
+// ---- the program
+
+typedef struct old_program {
+  lm_program *program; // NULL: it cannot be read any more
+  const char *folder;
+  lm_fingerprint fingerprint; // as this version of lmc lowers it
+  lm_fingerprint today;       // the same with the values of today's recipe
+} old_program;
+
+static lm_recipe_call with_arguments(lm_recipe_call old, const lm_recipe_call *now) {
+  bool same = old.target.decl && now->target.decl &&
+              old.target.decl->name.text == now->target.decl->name.text;
+  if (!same)
+    return *now; // another one was named, and that was accepted
+  old.args = now->args;
+  old.n_args = now->n_args;
+  return old;
+}
+
+// The declarations of the old program, called as today's recipe calls them: differences between
+// recipes are accepted by now.
+static lm_recipe called_as_today(const lm_recipe *old, const lm_recipe *now) {
+  lm_recipe r = *now;
+  r.program = old->program;
+  r.model = with_arguments(old->model, &now->model);
+  r.optimizer = with_arguments(old->optimizer, &now->optimizer);
+  r.schedule = with_arguments(old->schedule, &now->schedule);
+  return r;
+}
+
+static void old_fingerprints(const lm_session *s, const lm_bundle *b, old_program *out) {
+  lm_program *p = lm_program_load(s->ctx, b->path);
+  if (!p || s->ctx->n_errors)
+    return;
+  lm_bundle_restore(p, b);
+  const lm_recipe *r = lm_recipe_resolve(s->ctx, p, b->recipe, b->sets, b->n_sets);
+  if (!r || s->ctx->n_errors)
+    return;
+  lm_recipe today = called_as_today(r, s->recipe);
+  out->program = p;
+  out->fingerprint = lm_fingerprint_of(s->ctx, p, r);
+  out->today = lm_fingerprint_of(s->ctx, p, &today);
+}
+
+// Errors in it are not today's.
+static old_program old_read(const lm_session *s, const lm_resumption *x) {
+  old_program old = {.folder = x->program};
+  lm_bundle *b = LM_NEW(s->ctx->arena, lm_bundle);
+  lm_diag_mark before = lm_diag_mark_of(s->ctx);
+  lm_status none = lm_bundle_read(s->ctx->arena, old.folder, b);
+  if (!none)
+    old_fingerprints(s, b, &old);
+  lm_status_free(none);
+  lm_diag_return(s->ctx, before);
+  return old;
+}
+
+static bool is_hash(const char *text) {
+  return text && strlen(text) == 16 && strspn(text, "0123456789abcdef") == 16;
+}
+
+static const char *part_name(const char *part) {
+  return !strcmp(part, "loss")   ? "the loss"
+         : !strcmp(part, "eval") ? "the loss in evaluation"
+                                 : "the optimizer";
+}
+
+static void parts_print(const lm_fingerprint_changes *all, lm_buf *out) {
+  for (uint32_t i = 0; i < all->n; i++) {
+    const lm_fingerprint_change *c = &all->v[i];
+    if (is_hash(c->is) && is_hash(c->was))
+      lm_buf_printf(out, "\n  %s differs", part_name(c->part));
+    else
+      lm_buf_printf(out, "\n  %s was %s, is %s", c->part, c->was ? c->was : "absent",
+                    c->is ? c->is : "absent");
+  }
+}
+
+static void lines_print(const lm_session *s, const old_program *old, lm_buf *out) {
+  uint32_t more = 0, n = old->program ? lm_program_diff(old->program, s->program, out, &more) : 0;
+  if (more)
+    lm_buf_printf(out, "\n  and %u more lines", more);
+  if (old->program && !n)
+    lm_buf_puts(out, "\n  the program is the same, line by line: this version of lmc, or of its "
+                     "library, computes it differently");
+  if (!old->program)
+    lm_buf_printf(out,
+                  "\n  the program that it was trained with cannot be read in %s, so its lines "
+                  "cannot be compared",
+                  old->folder);
+}
+
+static lm_status model_refuse(const lm_session *s, const lm_resumption *x, const old_program *old,
+                              const lm_fingerprint_changes *all) {
+  lm_buf text = {0};
+  parts_print(all, &text);
+  lines_print(s, old, &text);
+  lm_status status =
+      lm_fail(LM_USER,
+              "%s cannot be resumed: the program does not compute what it was trained with up to "
+              "step %lld:%s\n"
+              "  to resume with the new program: %s; to begin another run: --out DIR",
+              x->from.folder, (long long)x->was.step, text.p, CHANGE_MODEL);
+  lm_buf_free(&text);
+  return status;
+}
+
+static void model_accept(const lm_session *s, lm_resumption *x, const old_program *old,
+                         const lm_fingerprint_changes *all) {
+  const char *kept = old->program
+                         ? lm_arena_printf(s->ctx->arena, "program-%06lld", (long long)x->was.step)
+                         : NULL;
+  x->replaced = old->program ? old->folder : NULL;
+  for (uint32_t i = 0; i < all->n; i++) {
+    const lm_fingerprint_change *c = &all->v[i];
+    entry_add(s, x,
+              (lm_history_entry){.option = CHANGE_MODEL,
+                                 .key = c->part,
+                                 .was = c->was ? c->was : "absent",
+                                 .is = c->is ? c->is : "absent",
+                                 .program = kept});
+  }
+}
+
+// What differs from the program that the checkpoint was made with, where the saved fingerprint is
+// not today's. A recipe whose values have changed, as is accepted or allowed, has another
+// fingerprint; the old program called like it has that too.
+static lm_fingerprint_changes model_changes(const lm_session *s, const lm_resumption *x,
+                                            const lm_fingerprint *saved, const old_program *old) {
+  lm_arena *a = s->ctx->arena;
+  if (!old->fingerprint.n || !old->today.n)
+    return lm_fingerprint_compare(a, saved, &x->fingerprint);
+  lm_fingerprint_changes program = lm_fingerprint_compare(a, &old->today, &x->fingerprint);
+  return program.n || !saved->n ? program : lm_fingerprint_compare(a, saved, &old->fingerprint);
+}
+
+static lm_status model_compare(lm_session *s, lm_resumption *x) {
+  x->fingerprint = lm_fingerprint_of(s->ctx, s->program, s->recipe);
+  if (!x->from.folder || !x->fingerprint.n)
+    return NULL; // errors of the program are reported when it is compiled
+  lm_fingerprint saved = {(lm_train_key *)x->was.model, (uint32_t)x->was.n_model, 0};
+  if (saved.n && !lm_fingerprint_compare(s->ctx->arena, &saved, &x->fingerprint).n)
+    return NULL;
+  old_program old = old_read(s, x);
+  if (!saved.n && !old.program) {
+    lm_event_warning(s->events,
+                     "%s: the program that it was trained with is not in %s, so the programs "
+                     "cannot be compared",
+                     x->from.folder, old.folder);
+    return NULL;
+  }
+  lm_fingerprint_changes all = model_changes(s, x, &saved, &old);
+  if (!all.n)
+    return NULL;
+  if (!x->wanted.change_model)
+    return model_refuse(s, x, &old, &all);
+  model_accept(s, x, &old, &all);
+  return NULL;
+}
+
+// ---- both
+
+// What was changed at this step or later belongs to steps that are not resumed from. Another run's
+// programs stay there.
+static void history_cut(const lm_session *s, lm_resumption *x) {
+  uint32_t n = 0;
+  if (x->from.folder)
+    x->program = lm_history_program(s->ctx->arena, &x->history, x->run, x->was.step);
+  for (uint32_t i = 0; i < x->history.n; i++) {
+    lm_history_entry e = x->history.v[i];
+    if (x->how == LM_RESUME_PATH && x->dir && strcmp(x->run, x->dir))
+      e.program = NULL;
+    if (e.step < x->was.step)
+      x->history.v[n++] = e;
+  }
+  x->history.n = n;
+}
+
+lm_status lm_resume_find(lm_session *s, const char *dir, const lm_resume_choice *wanted,
+                         lm_resumption *x) {
+  *x = (lm_resumption){.dir = dir, .wanted = *wanted};
+  how_choose(s, x);
+  LM_TRY(checkpoint_find(s, x));
+  x->keys = lm_recipe_keys_of(s);
+  history_cut(s, x);
+  LM_TRY(keys_compare(s, x));
+  return model_compare(s, x);
+}
+
+// The program, its manifest and its recipe.
+static lm_status program_keep(lm_arena *a, const char *from, const char *to) {
+  static const char *const parts[] = {"program", "program.json", "recipe.txt"};
+  LM_TRY(lm_dir_make(to));
+  for (size_t i = 0; i < LM_COUNT(parts); i++) {
+    const char *part = lm_path_join(a, from, parts[i]);
+    const char *there = lm_path_join(a, to, parts[i]);
+    if (!access(part, F_OK) && access(there, F_OK))
+      LM_TRY(lm_path_copy(part, there));
+  }
+  return NULL;
+}
+
+lm_status lm_resume_record(const lm_session *s, const lm_resumption *x) {
+  lm_arena *a = s->ctx->arena;
+  const char *kept = lm_arena_printf(a, "program-%06lld", (long long)x->was.step);
+  if (x->replaced)
+    LM_TRY(program_keep(a, x->replaced, lm_path_join(a, x->dir, kept)));
+  bool there = !access(lm_path_join(a, x->dir, "history.json"), F_OK);
+  return x->history.n || there ? lm_history_write(x->dir, &x->history) : NULL;
+}

@@ -1,0 +1,66 @@
+// text.c - quantities, words and paths as text for messages.
+#include "driver/text.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void scaled(lm_buf *b, double x, const char *const *units, int n) {
+  int k = 0;
+  for (; x >= 999.5 && k + 1 < n; k++)
+    x /= 1000;
+  lm_buf_printf(b, k ? "%.3g%s" : "%.0f%s", x, units[k]);
+}
+
+void lm_show_bytes(lm_buf *b, double bytes) {
+  static const char *const units[] = {" bytes", " kB", " MB", " GB", " TB"};
+  scaled(b, bytes, units, LM_COUNT(units));
+}
+
+void lm_show_count(lm_buf *b, double n) {
+  static const char *const units[] = {"", "k", "M", "G", "T", "P"};
+  scaled(b, n, units, LM_COUNT(units));
+}
+
+void lm_show_seconds(lm_buf *b, double seconds) {
+  if (seconds < 1)
+    lm_buf_printf(b, "%.0f ms", seconds * 1e3);
+  else if (seconds < 10)
+    lm_buf_printf(b, "%.1f s", seconds);
+  else if (seconds < 59.5)
+    lm_buf_printf(b, "%.0f s", seconds);
+  else if (seconds < 3600)
+    lm_buf_printf(b, "%d min %02d s", (int)(seconds / 60), (int)fmod(seconds, 60));
+  else
+    lm_buf_printf(b, "%d h %02d min", (int)(seconds / 3600), (int)fmod(seconds / 60, 60));
+}
+
+const char *lm_show_path(lm_arena *a, const char *path) {
+  char *here = realpath(".", NULL);
+  char *real = realpath(path, NULL);
+  size_t n = here ? strlen(here) : 0;
+  bool within = here && real && !strncmp(real, here, n) && real[n] == '/';
+  const char *shown =
+      real ? lm_arena_strndup(a, within ? real + n + 1 : real, strlen(within ? real + n + 1 : real))
+           : path;
+  free(here);
+  free(real);
+  return shown;
+}
+
+const char *lm_show_quoted(lm_arena *a, const char *text) {
+  lm_buf b = {0};
+  lm_buf_puts(&b, "'");
+  for (const char *p = text; *p; p++)
+    lm_buf_printf(&b, *p == '\'' ? "'\\''" : "%c", *p);
+  lm_buf_puts(&b, "'");
+  const char *quoted = lm_arena_strndup(a, b.p, b.n);
+  lm_buf_free(&b);
+  return quoted;
+}
+
+const char *lm_show_word(lm_arena *a, const char *text) {
+  static const char plain[] =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+  return *text && !text[strspn(text, plain)] ? text : lm_show_quoted(a, text);
+}

@@ -1,0 +1,16 @@
+// text.h - quantities, words and paths as text for messages.
+#ifndef LM_DRIVER_TEXT_H
+#define LM_DRIVER_TEXT_H
+#include "runtime/base/base.h"
+
+// Append a rounded quantity with its unit: "12.3 MB", "4.2M", "1 min 20 s".
+void lm_show_bytes(lm_buf *b, double bytes);
+void lm_show_count(lm_buf *b, double n);
+void lm_show_seconds(lm_buf *b, double seconds);
+// The results are allocated in `a`, or are `text` and `path` themselves.
+const char *lm_show_word(lm_arena *a, const char *text); // quoted for a shell if it must be
+const char *lm_show_quoted(lm_arena *a, const char *text);
+// The shortest form of an existing path: relative if it is below the working directory, otherwise
+// absolute; without "..".
+const char *lm_show_path(lm_arena *a, const char *path);
+#endif

@@ -1,0 +1,21 @@
+// trained.h - a model with its weights: a checkpoint of a run's folder, or a file whose model is
+// declared `from` weights.
+#ifndef LM_DRIVER_TRAINED_H
+#define LM_DRIVER_TRAINED_H
+#include "driver/session.h"
+
+typedef struct lm_trained_choice {
+  const lm_recipe_choice *from; // path: the folder of a run or a file; its sets follow the run's
+  const char *step;             // "N", "best" or "last" of a run's checkpoints; NULL: "last"
+  const char *command;          // what the weights are wanted for, named in messages
+} lm_trained_choice;
+
+// Opens the program of the run or the file. *out_weights: the checkpoint's file; NULL: the model's
+// `from` names the weights. LM_USER if there are no weights.
+lm_status lm_trained_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
+                          const lm_trained_choice *x, const char **out_weights);
+// Fills `arena`, laid out as the plan's parameters.
+lm_status lm_trained_load(const lm_session *s, const char *weights, float *arena);
+// Lowers and plans only what `map hf` needs: the parameters and their foreign names.
+lm_status lm_trained_params(lm_session *s);
+#endif

@@ -1,0 +1,57 @@
+// pairs.c - see pairs.h.
+#include "driver/tune/paired_timing.h"
+
+#include "runtime/train/ports.h"
+
+static const double MARGIN = 1.03;
+
+lm_status lm_pair_compare(lm_status (*turn)(void *plan, double *out_ms), void *first, void *second,
+                          double *out) {
+  double sum_a = 0, sum_b = 0;
+  *out = 0;
+  for (int i = 0; i < LM_PAIR_COMPARISONS; i++) {
+    double a, b;
+    if (i % 2)
+      LM_TRY(turn(second, &b));
+    LM_TRY(turn(first, &a));
+    if (i % 2 == 0)
+      LM_TRY(turn(second, &b));
+    if (a < MARGIN * b)
+      return NULL;
+    sum_a += a;
+    sum_b += b;
+  }
+  *out = sum_a / sum_b;
+  return NULL;
+}
+
+lm_status lm_step_batch(const lm_session *s) {
+  const lm_plan_func *f = lm_plan_func_find(s->plan, "micro");
+  lm_batch_ports in;
+  LM_TRY(lm_batch_ports_open(s->exec, f, &in));
+  lm_status status = lm_data_fill(s->data, 0, 0, s->n_micro, in.rows, &in.batch);
+  lm_batch_ports_close(&in);
+  return status;
+}
+
+static lm_status func_time(const lm_session *s, const char *name, bool counts, double *best) {
+  const lm_plan_func *f = lm_plan_func_find(s->plan, name);
+  double start = lm_now();
+  if (!f)
+    return NULL;
+  LM_TRY(lm_exec_call(s->exec, f, NULL));
+  double took = lm_now() - start;
+  if (counts && (*best == 0 || took < *best))
+    *best = took;
+  return NULL;
+}
+
+lm_status lm_step_measure(const lm_session *s, bool counts, lm_step_times *t) {
+  LM_TRY(func_time(s, "micro", counts, &t->micro));
+  LM_TRY(func_time(s, "norm", counts, &t->norm));
+  return func_time(s, "update", counts, &t->update);
+}
+
+double lm_step_ms(const lm_session *s, const lm_step_times *t) {
+  return 1e3 * ((double)s->n_micro * t->micro + t->norm + t->update);
+}

@@ -1,0 +1,266 @@
+// tuned.c - see tuned.h.
+#include "driver/tune/tune.h"
+
+#include <math.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "driver/tune/tune_gemm_cuda.h"
+#include "driver/tune/tune_store.h"
+#include "driver/tune/tune_step.h"
+#include "runtime/base/cache.h"
+#include "runtime/cpu/detect.h"
+#include "runtime/cpu/kernels.h"
+#include "runtime/cpu/tune.h"
+
+bool lm_tuned_is_requested(const lm_session *s) {
+  return s->recipe->compile == LM_RECIPE_COMPILE_MAX_AUTOTUNE;
+}
+
+double lm_tuned_budget(const lm_session *s) {
+  return fmax(0, s->recipe->compile_budget - s->tuned.spent);
+}
+
+// ---- text
+
+static const char *processor_text(lm_arena *a, const lm_cpu_info *cpu) {
+  return lm_arena_printf(a, "%s %s %s", cpu->model, cpu->isa, cpu->march);
+}
+
+static void cut_print(const lm_gemm_tiling *c, lm_buf *b) {
+  const lm_gemm_key *k = &c->key;
+  lm_buf_printf(b,
+                "{\"m\": %lld, \"n\": %lld, \"k\": %lld, \"a\": [%lld, %lld], \"b\": [%lld, %lld], "
+                "\"c\": [%lld, %lld], ",
+                (long long)k->m, (long long)k->n, (long long)k->k, (long long)k->a_m,
+                (long long)k->a_k, (long long)k->b_k, (long long)k->b_n, (long long)k->c_m,
+                (long long)k->c_n);
+  lm_buf_printf(
+      b, "\"batch\": %lld, \"sum\": %lld, \"add\": %s, \"type\": \"%s\", \"result\": \"%s\", ",
+      (long long)k->outers, (long long)k->sums, k->accumulate ? "true" : "false",
+      lm_dtype_name((lm_dtype)k->ab), lm_dtype_name((lm_dtype)k->cc));
+  lm_buf_printf(b, "\"tile\": [%lld, %lld], \"code\": %s, \"gain\": %.3f}", (long long)c->tile.m,
+                (long long)c->tile.n, c->tile.code ? "true" : "false", c->gain);
+}
+
+const char *lm_tuned_machine(const lm_session *s) {
+  lm_cpu_info cpu;
+  if (s->target.arch)
+    return s->target.arch;
+  lm_cpu_detect(&cpu);
+  return lm_arena_printf(s->ctx->arena, "%s %016llx %s", processor_text(s->ctx->arena, &cpu),
+                         (unsigned long long)cpu.features, cpu.onednn);
+}
+
+typedef struct written {
+  const lm_gemm_tilings *cuts;
+  bool only_measured;
+} written;
+
+static bool written_print(const void *user, uint32_t i, lm_buf *b) {
+  const written *x = user;
+  if (x->only_measured && !x->cuts->v[i].gain)
+    return false;
+  cut_print(&x->cuts->v[i], b);
+  return true;
+}
+
+// lock: the session whose lock it is; NULL: for the cache, which others read, only what was
+// measured.
+static lm_status cuts_write(lm_arena *a, const lm_cpu_info *cpu, const lm_gemm_tilings *cuts,
+                            const lm_session *lock, const char *path) {
+  lm_buf head = {0};
+  lm_buf_puts(&head, "\"processor\": ");
+  lm_buf_json(&head, processor_text(a, cpu));
+  lm_buf_puts(&head, ", \"onednn\": ");
+  lm_buf_json(&head, cpu->onednn);
+  if (lock)
+    lm_tuned_step_lock(lock, &head);
+  lm_status s = lm_tuned_list_write(path, head.p, cuts->n, written_print, &(written){cuts, !lock});
+  lm_buf_free(&head);
+  return s;
+}
+
+static bool dtype_read(const char *name, int64_t *out) {
+  static const lm_dtype types[] = {LM_F32, LM_BF16};
+  for (size_t i = 0; i < LM_COUNT(types); i++) {
+    if (strcmp(name, lm_dtype_name(types[i])))
+      continue;
+    *out = types[i];
+    return true;
+  }
+  return false;
+}
+
+static bool cut_read(json_t *j, lm_gemm_tiling *out) {
+  json_int_t m, n, k, a[2], b[2], c[2], batch, sum, tile[2];
+  const char *type, *result;
+  int add, code;
+  if (json_unpack_ex(
+          j, NULL, JSON_STRICT,
+          "{s:I, s:I, s:I, s:[II], s:[II], s:[II], s:I, s:I, s:b, s:s, s:s, s:[II], s:b, s:F}", "m",
+          &m, "n", &n, "k", &k, "a", &a[0], &a[1], "b", &b[0], &b[1], "c", &c[0], &c[1], "batch",
+          &batch, "sum", &sum, "add", &add, "type", &type, "result", &result, "tile", &tile[0],
+          &tile[1], "code", &code, "gain", &out->gain))
+    return false;
+  out->key = (lm_gemm_key){.m = m,
+                           .n = n,
+                           .k = k,
+                           .a_m = a[0],
+                           .a_k = a[1],
+                           .b_k = b[0],
+                           .b_n = b[1],
+                           .c_m = c[0],
+                           .c_n = c[1],
+                           .outers = batch,
+                           .sums = sum,
+                           .accumulate = add};
+  out->tile = (lm_tile){tile[0], tile[1], code};
+  return dtype_read(type, &out->key.ab) && dtype_read(result, &out->key.cc) && tile[0] > 0 &&
+         tile[1] > 0 && out->gain >= 0;
+}
+
+typedef struct reading {
+  lm_arena *a;
+  const lm_cpu_info *cpu;
+  lm_gemm_tilings *out;
+  const char *processor, *onednn;
+} reading;
+
+static bool head_read(void *user, json_t *list) {
+  reading *r = user;
+  return !json_unpack(list, "{s:s, s:s}", "processor", &r->processor, "onednn", &r->onednn);
+}
+
+static lm_status head_fits(void *user, const char *path) {
+  const reading *r = user;
+  const char *here = processor_text(r->a, r->cpu);
+  if (!strcmp(r->processor, here) && !strcmp(r->onednn, r->cpu->onednn))
+    return NULL;
+  return lm_fail(LM_USER,
+                 "%s: made on %s with oneDNN %s, not %s with oneDNN %s; without it products are "
+                 "measured anew, and the run goes on in other roundings",
+                 path, r->processor, r->onednn, here, r->cpu->onednn);
+}
+
+static bool product_read(void *user, json_t *product) {
+  const reading *r = user;
+  lm_gemm_tiling cut;
+  if (!cut_read(product, &cut))
+    return false;
+  LM_PUSH(r->a, r->out->v, r->out->n, r->out->cap) = cut;
+  return true;
+}
+
+static lm_status cuts_read(lm_arena *a, const lm_cpu_info *cpu, lm_session *lock, const char *path,
+                           lm_gemm_tilings *out) {
+  reading r = {.a = a, .cpu = cpu, .out = out};
+  return lm_tuned_list_read(path, &(lm_tuned_reader){"how products are cut", head_read, head_fits,
+                                                     product_read, &r, lock});
+}
+
+// ---- the cache
+
+static lm_status cache_path(lm_arena *a, const lm_cpu_info *cpu, int threads, const char **out) {
+  const char *dir;
+  LM_TRY(lm_cache_dir(a, &dir));
+  const char *parts[] = {processor_text(a, cpu),
+                         lm_arena_printf(a, "%016llx", (unsigned long long)cpu->features),
+                         cpu->onednn, lm_arena_printf(a, "%d", threads)};
+  *out =
+      lm_arena_printf(a, "%s/tuned-%s.json", dir, lm_cache_key_make(parts, LM_COUNT(parts)).text);
+  return NULL;
+}
+
+// What can't be read is as good as absent.
+static lm_gemm_tilings cache_read(lm_arena *a, const lm_cpu_info *cpu, const char *path) {
+  lm_gemm_tilings cuts = {0};
+  lm_status s = access(path, R_OK) ? NULL : cuts_read(a, cpu, NULL, path, &cuts);
+  if (s)
+    cuts = (lm_gemm_tilings){0};
+  lm_status_free(s);
+  return cuts;
+}
+
+static void merge(lm_arena *a, lm_gemm_tilings *known, const lm_gemm_tilings *found) {
+  for (uint32_t i = 0; i < found->n; i++)
+    if (!lm_gemm_tilings_find(known, &found->v[i].key))
+      LM_PUSH(a, known->v, known->n, known->cap) = found->v[i];
+}
+
+// ---- finding
+
+static void progress(void *user, int done, int all, double left) {
+  const lm_session *s = user;
+  if (done == all)
+    lm_event_progress_end(s->events);
+  else
+    lm_event_progress(s->events, "measuring GEMMs: %d of %d, at most %.0f s left", done, all, left);
+}
+
+static lm_status measure(lm_session *s, const lm_cpu_info *cpu, int threads) {
+  lm_arena *a = s->ctx->arena;
+  lm_tuned *t = &s->tuned;
+  const char *path;
+  lm_kernels kernels;
+  LM_TRY(cache_path(a, cpu, threads, &path));
+  lm_gemm_tilings known = cache_read(a, cpu, path);
+  lm_status status =
+      lm_kernels_load(s->plan, &(lm_exec_options){.load_dir = s->load_dir}, threads, &kernels);
+  lm_tune_options o = {.threads = threads,
+                       .kernels = kernels.fn,
+                       .budget = lm_tuned_budget(s),
+                       .progress = progress,
+                       .user = s};
+  if (!status)
+    lm_cpu_tune(a, s->plan, &o, &known, &t->cuts, &t->measured);
+  lm_kernels_unload(&kernels);
+  if (status)
+    return status;
+  if (!t->measured)
+    return NULL;
+  merge(a, &known, &t->cuts);
+  return cuts_write(a, cpu, &known, NULL, path);
+}
+
+lm_status lm_tuned_recall(lm_session *s, const char *run) {
+  const char *lock = lm_path_join(s->ctx->arena, run, "tuned.json");
+  lm_cpu_info cpu;
+  if (!lm_tuned_is_requested(s))
+    return NULL;
+  s->tuned.recalled = !access(lock, F_OK);
+  if (!s->tuned.recalled)
+    return NULL;
+  if (s->target.arch)
+    return lm_tuned_gpu_recall(s, lock);
+  lm_cpu_detect(&cpu);
+  return cuts_read(s->ctx->arena, &cpu, s, lock, &s->tuned.cuts);
+}
+
+lm_status lm_tuned_find(lm_session *s, int threads) {
+  lm_tuned *t = &s->tuned;
+  lm_cpu_info cpu;
+  if (!lm_tuned_is_requested(s))
+    return NULL;
+  if (s->target.arch)
+    return t->recalled ? NULL : lm_tuned_gpu_find(s);
+  lm_cpu_detect(&cpu);
+  if (!t->recalled)
+    LM_TRY(measure(s, &cpu, threads > 0 ? threads : cpu.cores));
+  t->products = (int)t->cuts.n;
+  for (uint32_t i = 0; i < t->cuts.n; i++)
+    t->chosen += t->cuts.v[i].gain > 1;
+  return NULL;
+}
+
+lm_status lm_tuned_write(const lm_session *s, const char *dir) {
+  lm_arena *a = s->ctx->arena;
+  lm_cpu_info cpu;
+  if (!lm_tuned_is_requested(s))
+    return NULL;
+  const char *path = lm_path_join(a, dir, "tuned.json");
+  if (s->target.arch)
+    return lm_tuned_gpu_write(s, path);
+  lm_cpu_detect(&cpu);
+  return cuts_write(a, &cpu, &s->tuned.cuts, s, path);
+}

@@ -1,0 +1,324 @@
+// tuned_step.c - see tuned_step.h.
+#include "driver/tune/tune_step.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "compiler/passes/pass.h"
+#include "driver/tune/paired_timing.h"
+#include "driver/tune/tune.h"
+#include "runtime/base/cache.h"
+#include "runtime/io/json.h"
+
+enum {
+  MOST_BYTES = 16 << 20,
+  MOST = 1 << 20 /* rows, places */
+};
+static const double SHARE = 0.5;         // of the budget
+static const double MACHINE_SHARE = 0.8; // of memory, for two plans at once
+
+// What is tried, the likeliest gain first. Rows and places that a plan has anyway, or that make no
+// difference, are not run.
+static const lm_variant changes[] = {
+    {.off = "tile_vocab"}, {.on = "fuse_gemms"},  {.off = "fuse_gemms"}, {.on = "prepack"},
+    {.off = "prepack"},    {.rows = 1024},        {.rows = 256},         {.rows = 2048},
+    {.rows = 8192},        {.off = "fuse_loops"}, {.places = 8},         {.places = 128},
+    {.places = 4096},      {.off = "licm"},       {.on = "tile_rows"},   {.off = "tile_rows"}};
+
+// ---- text
+
+void lm_tuned_step_json(const lm_session *s, lm_buf *out) {
+  const lm_variant *v = &s->tuned.step;
+  lm_buf_puts(out, "{\"off\": ");
+  lm_buf_json(out, v->off ? v->off : "");
+  lm_buf_puts(out, ", \"on\": ");
+  lm_buf_json(out, v->on ? v->on : "");
+  lm_buf_printf(out, ", \"rows\": %d, \"places\": %d, \"gain\": %.3f}", v->rows, v->places,
+                s->tuned.step_gain);
+}
+
+void lm_tuned_step_lock(const lm_session *s, lm_buf *out) {
+  lm_buf_puts(out, ", \"step\": ");
+  lm_tuned_step_json(s, out);
+}
+
+static const char *variant_text(lm_arena *a, const lm_variant *v) {
+  const char *parts[] = {v->off ? lm_arena_printf(a, "without %s", v->off) : NULL,
+                         v->on ? lm_arena_printf(a, "with %s", v->on) : NULL,
+                         v->rows ? lm_arena_printf(a, "%d rows at a time", v->rows) : NULL,
+                         v->places ? lm_arena_printf(a, "%d places a kernel", v->places) : NULL};
+  const char *text = "";
+  for (size_t i = 0; i < LM_COUNT(parts); i++)
+    if (parts[i])
+      text = lm_arena_printf(a, "%s%s%s", text, *text ? ", " : "", parts[i]);
+  return text;
+}
+
+const char *lm_tuned_step_text(const lm_session *s) {
+  if (s->tuned.step_gain <= 1)
+    return NULL;
+  return lm_arena_printf(s->ctx->arena, "%s, %.2f times as fast as by default",
+                         variant_text(s->ctx->arena, &s->tuned.step), s->tuned.step_gain);
+}
+
+static const char *names_or_null(lm_arena *a, const char *names) {
+  return *names ? lm_arena_printf(a, "%s", names) : NULL;
+}
+
+static bool variant_read(lm_arena *a, json_t *j, lm_variant *out, double *out_gain) {
+  const char *off, *on;
+  json_int_t rows, places;
+  if (json_unpack_ex(j, NULL, JSON_STRICT, "{s:s, s:s, s:I, s:I, s:F}", "off", &off, "on", &on,
+                     "rows", &rows, "places", &places, "gain", out_gain))
+    return false;
+  if (rows < 0 || rows > MOST || places < 0 || places > MOST)
+    return false;
+  lm_pass_env env = {0};
+  *out = (lm_variant){names_or_null(a, off), names_or_null(a, on), (int)rows, (int)places};
+  lm_status none = out->off ? lm_pass_disable(a, out->off, &env) : NULL;
+  if (!none && out->on)
+    none = lm_pass_force(a, out->on, &env);
+  lm_status_free(none);
+  return !none && *out_gain >= 0;
+}
+
+static void step_set(lm_session *s, const lm_variant *v, double gain) {
+  s->tuned.step = *v;
+  s->tuned.step_gain = gain;
+  s->variant = *v;
+}
+
+// What the user says of passes stands, and so do kernels made for the default plan.
+static bool is_told(const lm_session *s) {
+  return s->variant.off || s->variant.on || s->load_dir;
+}
+
+bool lm_tuned_step_recall(lm_session *s, json_t *step) {
+  lm_variant v;
+  double gain;
+  if (!step)
+    return true;
+  if (!variant_read(s->ctx->arena, step, &v, &gain))
+    return false;
+  if (!is_told(s))
+    step_set(s, &v, gain);
+  return true;
+}
+
+// ---- the cache
+
+static lm_status cache_path(const lm_session *s, const lm_buf *plan, const char **out) {
+  lm_arena *a = s->ctx->arena;
+  const char *dir,
+      *parts[] = {lm_tuned_machine(s), lm_arena_printf(a, "%d", s->threads),
+                  lm_arena_printf(a, "%016llx", (unsigned long long)lm_hash(plan->p, plan->n, 0))};
+  LM_TRY(lm_cache_dir(a, &dir));
+  *out = lm_arena_printf(a, "%s/step-%s.json", dir, lm_cache_key_make(parts, LM_COUNT(parts)).text);
+  return NULL;
+}
+
+static bool cache_read(lm_session *s, const char *path) {
+  json_t *j;
+  lm_variant v = {0};
+  double gain;
+  lm_status none =
+      access(path, R_OK) ? lm_fail(LM_ENV, "absent") : lm_json_read(path, MOST_BYTES, &j);
+  bool ok = !none && variant_read(s->ctx->arena, j, &v, &gain);
+  if (!none)
+    json_decref(j);
+  if (ok)
+    step_set(s, &v, gain);
+  lm_status_free(none);
+  return ok;
+}
+
+static lm_status cache_write(const lm_session *s, const char *path) {
+  lm_buf b = {0};
+  lm_tuned_step_json(s, &b);
+  lm_status status = lm_file_write_atomic(path, b.p, b.n);
+  lm_buf_free(&b);
+  return status;
+}
+
+// ---- trials
+
+typedef struct trial {
+  lm_session s;
+  lm_buf plan;
+} trial; // s shares all with the session that is tuned but what follows from its plan
+
+typedef struct search {
+  lm_session *s;
+  trial *best;
+  int64_t limit; // bytes of a plan
+  // of the best one against the default; when time is up; seconds of a turn of the default
+  double gain, end, turn;
+  bool late; // some had no time
+} search;
+
+static lm_status trial_plan(lm_session *of, const lm_variant *v, trial *out) {
+  lm_recompute r = {.extra = of->fit.recomputed};
+  *out = (trial){.s = *of};
+  lm_session *s = &out->s;
+  s->variant = *v;
+  s->dump = (lm_dump){0};
+  s->dump_dir = NULL;
+  s->timeline = NULL;
+  LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN, 0));
+  LM_TRY(lm_session_plan_once(s, &r));
+  lm_plan_print(s->plan, &out->plan);
+  return NULL;
+}
+
+// The first turn touches its memory.
+static lm_status trial_start(trial *t) {
+  LM_TRY(lm_session_start(&t->s, NULL));
+  LM_TRY(lm_session_train(&t->s));
+  LM_TRY(lm_step_batch(&t->s));
+  return lm_step_measure(&t->s, false, &(lm_step_times){0});
+}
+
+static void trial_close(trial *t) {
+  lm_trainer_destroy(t->s.trainer);
+  lm_exec_destroy(t->s.exec);
+  lm_buf_free(&t->plan);
+}
+
+static lm_status turn_ms(void *user, double *out) {
+  const trial *t = user;
+  lm_step_times x = {0};
+  LM_TRY(lm_step_measure(&t->s, true, &x));
+  *out = lm_step_ms(&t->s, &x);
+  return NULL;
+}
+
+static bool fits(const search *x, const trial *t) {
+  int64_t bytes = lm_session_memory(&t->s);
+  int64_t both = bytes + lm_session_memory(&x->best->s);
+  return bytes <= x->limit &&
+         (t->s.target.arch || both <= (int64_t)(MACHINE_SHARE * (double)lm_memory_of_machine()));
+}
+
+// t takes the place of the best one if it wins. What does not find memory beside it is no variant
+// for this machine.
+static lm_status trial_run(search *x, trial *t) {
+  double gain = 0;
+  lm_status status = trial_start(t);
+  if (!status)
+    status = lm_pair_compare(turn_ms, x->best, t, &gain);
+  if (status && status->kind == LM_ENV) {
+    lm_status_free(status);
+    status = NULL;
+    gain = 0;
+  }
+  if (status || !gain)
+    return status;
+  trial was = *x->best;
+  *x->best = *t;
+  *t = was;
+  x->gain *= gain;
+  return NULL;
+}
+
+static bool names_one(const char *list, const char *pass) {
+  return list && pass && strstr(list, pass);
+}
+
+static const char *both(lm_arena *a, const char *x, const char *y) {
+  return x && y ? lm_arena_printf(a, "%s,%s", x, y) : x ? x : y;
+}
+
+// The best one, and a change to it; false if it says something of that already.
+static bool changed(lm_arena *a, const lm_variant *best, const lm_variant *change,
+                    lm_variant *out) {
+  bool said = names_one(best->off, change->off) || names_one(best->off, change->on) ||
+              names_one(best->on, change->off) || names_one(best->on, change->on);
+  *out = (lm_variant){both(a, best->off, change->off), both(a, best->on, change->on),
+                      change->rows ? change->rows : best->rows,
+                      change->places ? change->places : best->places};
+  return !said && !(best->rows && change->rows) && !(best->places && change->places);
+}
+
+// Slabs are for caches of cores: a GPU wants all rows at once.
+static bool is_for(const lm_session *s, const lm_variant *change) {
+  return !s->target.arch || !names_one(change->on, "tile_rows");
+}
+
+static lm_status change_try(search *x, const lm_variant *change) {
+  trial t;
+  lm_variant v;
+  if (!is_for(x->s, change) || !changed(x->s->ctx->arena, &x->best->s.variant, change, &v))
+    return NULL;
+  lm_status status = trial_plan(x->s, &v, &t);
+  bool same =
+      !status && t.plan.n == x->best->plan.n && !memcmp(t.plan.p, x->best->plan.p, t.plan.n);
+  if (!status && !same && fits(x, &t))
+    status = trial_run(x, &t);
+  trial_close(&t);
+  return lm_annotate(status, "a step %s", variant_text(x->s->ctx->arena, &v));
+}
+
+static void progress(const search *x, int i) {
+  const lm_session *s = x->s;
+  if (i == (int)LM_COUNT(changes))
+    lm_event_progress_end(s->events);
+  else
+    lm_event_progress(s->events, "measuring steps: %s, %d of %d, at most %.0f s left",
+                      variant_text(s->ctx->arena, &changes[i]), i + 1, (int)LM_COUNT(changes),
+                      x->end - lm_now());
+}
+
+static lm_status changes_try(search *x) {
+  lm_step_times once = {0};
+  for (int i = 0; i < 2; i++)
+    LM_TRY(lm_step_measure(&x->best->s, true, &once));
+  x->turn = once.micro + once.norm + once.update;
+  for (int i = 0; i < (int)LM_COUNT(changes); i++) {
+    progress(x, i);
+    if (lm_now() + (1 + 2 * LM_PAIR_COMPARISONS) * x->turn < x->end)
+      LM_TRY(change_try(x, &changes[i]));
+    else
+      x->late = true;
+  }
+  progress(x, LM_COUNT(changes));
+  return NULL;
+}
+
+// ---- finding
+
+static lm_status best_find(lm_session *s, trial *base) {
+  const lm_recipe *r = s->recipe;
+  search x = {.s = s,
+              .best = base,
+              .gain = 1,
+              .limit = r->memory.budget ? r->memory.budget : INT64_MAX,
+              .end = lm_now() + SHARE * r->compile_budget};
+  const char *path;
+  LM_TRY(cache_path(s, &base->plan, &path));
+  if (cache_read(s, path))
+    return NULL;
+  if (r->compile_budget <= 0 || !fits(&x, base))
+    return NULL;
+  LM_TRY(trial_start(base));
+  LM_TRY(changes_try(&x));
+  step_set(s, &base->s.variant, x.gain);
+  return x.late ? NULL : cache_write(s, path); // another run may have the time
+}
+
+lm_status lm_tuned_step_find(lm_session *s) {
+  trial base;
+  double start = lm_now();
+  if (!lm_tuned_is_requested(s) || is_told(s) || s->tuned.recalled)
+    return NULL;
+  lm_status status = trial_plan(s, &s->variant, &base);
+  if (!status)
+    status = best_find(s, &base);
+  trial_close(&base);
+  lm_event_module(s->events, s->lowered->m);
+  s->tuned.spent = lm_now() - start;
+  if (status || s->tuned.step_gain <= 1)
+    return status;
+  LM_TRY(lm_session_lower(s, s->fit.what, s->fit.capacity));
+  return lm_session_plan(s);
+}

@@ -1,0 +1,56 @@
+// tuned_list.c - lists of tuned products as JSON.
+#include "driver/tune/tune_store.h"
+
+#include "driver/tune/tune_step.h"
+#include "runtime/io/json.h"
+
+enum {
+  VERSION = 2,
+  MOST_BYTES = 16 << 20
+};
+
+lm_status lm_tuned_list_write(const char *path, const char *head, uint32_t n,
+                              bool (*print)(const void *user, uint32_t i, lm_buf *b),
+                              const void *user) {
+  lm_buf b = {0}, product = {0};
+  const char *between = "\n";
+  lm_buf_printf(&b, "{\"version\": %d, %s, \"products\": [", VERSION, head);
+  for (uint32_t i = 0; i < n; i++) {
+    product.n = 0;
+    if (!print(user, i, &product))
+      continue;
+    lm_buf_printf(&b, "%s  ", between);
+    lm_buf_add(&b, product.p, product.n);
+    between = ",\n";
+  }
+  lm_buf_puts(&b, "\n]}\n");
+  lm_status s = lm_file_write_atomic(path, b.p, b.n);
+  lm_buf_free(&product);
+  lm_buf_free(&b);
+  return s;
+}
+
+static lm_status parse(const char *path, json_t *j, const lm_tuned_reader *r) {
+  int version;
+  json_t *products;
+  if (json_unpack(j, "{s:i, s:o}", "version", &version, "products", &products) ||
+      version != VERSION || !json_is_array(products) || !r->head(r->user, j))
+    return lm_fail(LM_USER, "%s: not %s; without it they are measured anew", path, r->what);
+  if (r->fits)
+    LM_TRY(r->fits(r->user, path));
+  if (r->lock && !lm_tuned_step_recall(r->lock, json_object_get(j, "step")))
+    return lm_fail(LM_USER, "%s: its step is none; without the file it is measured anew", path);
+  for (size_t i = 0; i < json_array_size(products); i++)
+    if (!r->product(r->user, json_array_get(products, i)))
+      return lm_fail(LM_USER, "%s: product %zu is none; without the file they are measured anew",
+                     path, i + 1);
+  return NULL;
+}
+
+lm_status lm_tuned_list_read(const char *path, const lm_tuned_reader *r) {
+  json_t *j;
+  LM_TRY(lm_json_read(path, MOST_BYTES, &j));
+  lm_status s = parse(path, j, r);
+  json_decref(j);
+  return s;
+}

@@ -1,0 +1,32 @@
+// tuned_list.h - the form that lists of tuned products share, in a run's folder and in the cache:
+//   {"version": 2, HEAD, "products": [
+//     PRODUCT,
+//     …
+//   ]}
+// What HEAD and a PRODUCT hold is the caller's: tuned.c, tuned_gpu.c.
+#ifndef LMC_TUNED_LIST_H
+#define LMC_TUNED_LIST_H
+#include <jansson.h>
+
+#include "driver/session.h"
+
+// head: "\"gpu\": …". print appends product i; false: it is left out.
+lm_status lm_tuned_list_write(const char *path, const char *head, uint32_t n,
+                              bool (*print)(const void *user, uint32_t i, lm_buf *b),
+                              const void *user);
+
+// head takes what stands beside the products, then product takes each; false: it is none. what:
+// such lists, for a message.
+typedef struct lm_tuned_reader {
+  const char *what; // "how products are cut"
+  bool (*head)(void *user, json_t *list);
+  lm_status (*fits)(
+      void *user,
+      const char *path); // behind head: whether it is of this machine; NULL: nobody asks
+  bool (*product)(void *user, json_t *product);
+  void *user;
+  // the list is its lock, and says how its step is planned (tuned_step.h) too; NULL: it does not
+  lm_session *lock;
+} lm_tuned_reader;
+lm_status lm_tuned_list_read(const char *path, const lm_tuned_reader *r);
+#endif

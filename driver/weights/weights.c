@@ -1,0 +1,209 @@
+// weights.c - parameters of a running plan by name.
+#include "driver/weights/weights.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/train/checkpoint.h"
+
+lm_foreign_native *lm_weights_views(lm_arena *a, const lm_plan *plan, float *arena) {
+  lm_foreign_native *views = LM_NEW_N(a, lm_foreign_native, plan->n_params);
+  for (int i = 0; i < plan->n_params; i++) {
+    const lm_plan_param *p = &plan->params[i];
+    views[i] = (lm_foreign_native){p->path, arena + p->offset, p->elements};
+  }
+  return views;
+}
+
+// ---- native names
+
+static bool shape_fits(const lm_st_tensor *t, const lm_plan_param *p) {
+  return t->rank == p->rank && !memcmp(t->shape, p->shape, sizeof *t->shape * (size_t)t->rank);
+}
+
+static void tensor_check(const lm_st_tensor *t, const lm_plan_param *p, lm_buf *faults) {
+  if (!t) {
+    lm_buf_printf(faults, "\n  missing: %s ", p->path);
+    lm_st_shape_print(faults, p->shape, p->rank);
+  } else if (!shape_fits(t, p)) {
+    lm_buf_printf(faults, "\n  shape: %s is ", p->path);
+    lm_st_shape_print(faults, t->shape, t->rank);
+    lm_buf_puts(faults, ", should be ");
+    lm_st_shape_print(faults, p->shape, p->rank);
+  } else if (!lm_st_dtype_is_float(t->dtype)) {
+    lm_buf_printf(faults, "\n  type: %s is %s, should be a float", p->path,
+                  lm_st_dtype_name(t->dtype));
+  }
+}
+
+static int by_path(const void *a, const void *b) {
+  return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static void extra_check(const lm_st *st, const lm_plan *plan, lm_buf *faults) {
+  const char **paths = lm_calloc((size_t)plan->n_params, sizeof *paths);
+  for (int i = 0; i < plan->n_params; i++)
+    paths[i] = plan->params[i].path;
+  qsort(paths, (size_t)plan->n_params, sizeof *paths, by_path);
+  for (size_t i = 0; i < lm_st_count(st); i++) {
+    const char *name = lm_st_at(st, i)->name;
+    if (!bsearch(&name, paths, (size_t)plan->n_params, sizeof *paths, by_path))
+      lm_buf_printf(faults, "\n  extra: %s", name);
+  }
+  lm_free(paths);
+}
+
+static lm_status load(const lm_session *s, const lm_st *st, float *arena) {
+  const lm_plan *plan = s->plan;
+  lm_buf faults = {0};
+  for (int i = 0; i < plan->n_params; i++)
+    tensor_check(lm_st_find(st, plan->params[i].path), &plan->params[i], &faults);
+  extra_check(st, plan, &faults);
+  lm_status status =
+      faults.n ? lm_fail(LM_USER, "the tensors do not fit the model:%s", faults.p) : NULL;
+  lm_buf_free(&faults);
+  for (int i = 0; !status && i < plan->n_params; i++) {
+    const lm_st_tensor *t = lm_st_find(st, plan->params[i].path);
+    lm_st_to_f32(t->dtype, t->data, 0, t->elements, arena + plan->params[i].offset);
+  }
+  return status;
+}
+
+// Of a run's folder its newest checkpoint that is whole; other folders and files are themselves.
+// An imported model's folder has no checkpoints.
+static lm_status checkpoint_of_run(const lm_session *s, const char **path) {
+  lm_arena *a = s->ctx->arena;
+  lm_checkpoint_choice c;
+  if (access(lm_path_join(a, *path, "program.json"), F_OK))
+    return NULL;
+  LM_TRY(lm_checkpoint_choose(a, *path, "last", LM_CHECKPOINT_WEIGHTS, &c));
+  if (!c.folder)
+    return NULL;
+  if (c.damage)
+    lm_event_warning(s->events, "%s\n  the newest complete checkpoint is loaded, that of step %lld",
+                     c.damage, (long long)c.step);
+  lm_event_note(s->events, "the weights are loaded from %s", c.folder);
+  *path = lm_path_join(a, c.folder, "model.safetensors");
+  return NULL;
+}
+
+lm_status lm_weights_load(const lm_session *s, const char *path, float *arena) {
+  lm_st *st;
+  LM_TRY(checkpoint_of_run(s, &path));
+  LM_TRY(lm_st_open(path, &st));
+  lm_status status = lm_annotate(load(s, st, arena), "%s", path);
+  lm_st_close(st);
+  return status;
+}
+
+lm_status lm_weights_save(const lm_session *s, const char *path, const float *arena) {
+  const lm_plan *plan = s->plan;
+  lm_st_tensor *list = lm_calloc((size_t)plan->n_params, sizeof *list);
+  lm_status status = NULL;
+  for (int i = 0; !status && i < plan->n_params; i++) {
+    const lm_plan_param *p = &plan->params[i];
+    if (p->rank > LM_ST_RANK)
+      status = lm_fail(LM_USER, "%s has %d axes, a file's tensors at most %d", p->path, p->rank,
+                       LM_ST_RANK);
+    list[i] = (lm_st_tensor){.name = p->path,
+                             .dtype = LM_ST_F32,
+                             .rank = p->rank,
+                             .elements = p->elements,
+                             .data = arena + p->offset};
+    for (int k = 0; !status && k < p->rank; k++)
+      list[i].shape[k] = p->shape[k];
+  }
+  if (!status)
+    status = lm_st_write(path, list, (size_t)plan->n_params);
+  lm_free(list);
+  return status;
+}
+
+// ---- foreign names
+
+lm_status lm_weights_no_map(const lm_session *s) {
+  return lm_fail(
+      LM_USER,
+      "model %s has no `map hf { … }`, which says what its parameters are called elsewhere",
+      s->recipe->model.target.decl->name.text);
+}
+
+lm_status lm_weights_foreign(const lm_session *s, const lm_foreign_native *views,
+                             lm_foreign **out) {
+  const lm_lowered *l = s->lowered;
+  if (!l->n_maps)
+    return lm_weights_no_map(s);
+  return lm_foreign_create(l->maps, l->n_maps, views, (size_t)s->plan->n_params, out);
+}
+
+// Checkpoints of one architecture come with and without the name of its inner model in front of
+// every tensor
+// ("transformer.wte.weight", "wte.weight"). The prefix under which every mapped tensor is there, ""
+// if there is none.
+static bool prefix_fits(const lm_session *s, const lm_st *st, lm_arena *a, const char *prefix) {
+  for (uint32_t i = 0; i < s->lowered->n_maps; i++)
+    if (!lm_st_find(st, lm_arena_printf(a, "%s%s", prefix, s->lowered->maps[i].foreign)))
+      return false;
+  return true;
+}
+
+static const char *prefix_find(const lm_session *s, const lm_st *st, lm_arena *a) {
+  const char *first = s->lowered->n_maps ? s->lowered->maps[0].foreign : "";
+  size_t tail = strlen(first);
+  for (size_t i = 0; tail && !lm_st_find(st, first) && i < lm_st_count(st); i++) {
+    const char *name = lm_st_at(st, i)->name;
+    size_t n = strlen(name);
+    if (n <= tail + 1 || strcmp(name + n - tail, first) || name[n - tail - 1] != '.')
+      continue;
+    const char *prefix = lm_arena_strndup(a, name, n - tail);
+    if (prefix_fits(s, st, a, prefix))
+      return prefix;
+  }
+  return "";
+}
+
+typedef struct {
+  const lm_session *s;
+  size_t prefix;
+} ignoring; // prefix: bytes of it
+
+static bool is_ignored(void *user, const char *name) {
+  const ignoring *x = user;
+  const lm_lowered *l = x->s->lowered;
+  for (uint32_t i = 0; i < l->n_ignored; i++)
+    if (lm_pattern_match(x->s->ctx, l->ignored[i], name, NULL) ||
+        (strlen(name) > x->prefix &&
+         lm_pattern_match(x->s->ctx, l->ignored[i], name + x->prefix, NULL)))
+      return true;
+  return false;
+}
+
+static lm_status import(const lm_session *s, lm_arena *a, const lm_foreign_native *views,
+                        const lm_st *st) {
+  const lm_lowered *l = s->lowered;
+  const char *prefix = prefix_find(s, st, a);
+  lm_foreign_map *maps = LM_NEW_N(a, lm_foreign_map, l->n_maps + 1);
+  lm_foreign *foreign;
+  for (uint32_t i = 0; i < l->n_maps; i++) {
+    maps[i] = l->maps[i];
+    maps[i].foreign = lm_arena_printf(a, "%s%s", prefix, l->maps[i].foreign);
+  }
+  LM_TRY(lm_foreign_create(maps, l->n_maps, views, (size_t)s->plan->n_params, &foreign));
+  ignoring x = {s, strlen(prefix)};
+  lm_status status = lm_foreign_import(foreign, st, is_ignored, &x);
+  lm_foreign_destroy(foreign);
+  return status;
+}
+
+lm_status lm_weights_import(const lm_session *s, const char *path, float *arena) {
+  lm_st *st;
+  if (!s->lowered->n_maps)
+    return lm_weights_no_map(s);
+  LM_TRY(lm_st_open(path, &st));
+  lm_arena *a = lm_arena_create();
+  lm_status status = lm_annotate(import(s, a, lm_weights_views(a, s->plan, arena), st), "%s", path);
+  lm_arena_destroy(a);
+  lm_st_close(st);
+  return status;
+}

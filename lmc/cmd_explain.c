@@ -1,0 +1,171 @@
+// explain.c - lmc explain: where a value of the recipe came from, what a step costs and holds.
+#include <string.h>
+#include <unistd.h>
+
+#include "lmc/cmd_explain.h"
+#include "driver/history.h"
+
+static const lm_opt options[] = {
+    {.name = "reference",
+     .kind = LM_OPT_FLAG,
+     .help = "every key of recipes and data there is, as Markdown (no file is needed)"},
+    {.name = "measure",
+     .kind = LM_OPT_FLAG,
+     .help = "cost: also runs steps, and sets the time of each kernel beside its bound"},
+    {.name = "svg",
+     .kind = LM_OPT_TEXT,
+     .value = "FILE",
+     .help = "memory: draws the activations over the steps there"},
+    LM_OPT_PASSES,
+    LM_OPT_TARGET,
+    LM_OPT_RECIPE,
+    LM_OPT_JSON,
+    {0}};
+
+static void origin_print(const lm_ctx *c, const lm_recipe_origin *o) {
+  lm_cli_print("  %-24s %s", o->text, o->who);
+  if (o->loc.file && o->loc.line)
+    lm_cli_print(", %s:%u:%u", c->sources[o->loc.file].path, o->loc.line, o->loc.col);
+  lm_cli_print("\n");
+}
+
+static void origins_json(const lm_ctx *c, const char *key, const lm_recipe_origin *o) {
+  lm_buf b = {0};
+  lm_buf_puts(&b, "{\"key\": ");
+  lm_buf_json(&b, key);
+  lm_buf_puts(&b, ", \"values\": [");
+  for (const lm_recipe_origin *first = o; o; o = o->before) {
+    lm_buf_puts(&b, o == first ? "{\"value\": " : ", {\"value\": ");
+    lm_buf_json(&b, o->text);
+    lm_buf_puts(&b, ", \"from\": ");
+    lm_buf_json(&b, o->who);
+    if (o->loc.file && o->loc.line) {
+      lm_buf_puts(&b, ", \"file\": ");
+      lm_buf_json(&b, c->sources[o->loc.file].path);
+      lm_buf_printf(&b, ", \"line\": %u, \"column\": %u", o->loc.line, o->loc.col);
+    }
+    lm_buf_puts(&b, "}");
+  }
+  lm_cli_print("%s]}\n", b.p);
+  lm_buf_free(&b);
+}
+
+static lm_status key_explain(const lm_cli *cli, const lm_recipe *r, const char *key) {
+  const char *near;
+  const lm_recipe_origin *o = lm_recipe_origin_find(r, key, &near);
+  if (!o && near)
+    return lm_fail(LM_USER, "the recipe has no value '%s'; did you mean '%s'?", key, near);
+  if (!o)
+    return lm_fail(LM_USER, "the recipe has no value '%s'; `lmc check` lists them", key);
+  if (cli->json) {
+    origins_json(cli->ctx, key, o);
+    return NULL;
+  }
+  lm_cli_print("%s\n", key);
+  for (; o; o = o->before)
+    origin_print(cli->ctx, o);
+  return NULL;
+}
+
+// ---- changes in the middle of a run
+
+static void change_print(const lm_history_entry *e) {
+  lm_cli_print("from step %lld on  %s: %s, before %s", (long long)e->step + 1, e->key, e->is,
+               e->was);
+  if (e->program)
+    lm_cli_print("  (the program until then: %s)", e->program);
+  lm_cli_print("\n");
+}
+
+static lm_status changes_explain(lm_cli *cli, const char *dir) {
+  lm_history h;
+  lm_buf b = {0};
+  if (access(lm_path_join(cli->ctx->arena, dir, "program.json"), F_OK))
+    return lm_fail(LM_USER, "%s is no run folder: it has no program.json", dir);
+  LM_TRY(lm_history_read(cli->ctx->arena, dir, &h));
+  lm_history_json(&h, &b);
+  if (cli->json)
+    lm_cli_print("%s", b.p);
+  else if (!h.n)
+    lm_cli_print("nothing was changed in the middle of this run\n");
+  for (uint32_t i = 0; i < h.n && !cli->json; i++)
+    change_print(&h.v[i]);
+  lm_buf_free(&b);
+  return NULL;
+}
+
+static void reference_print(void) {
+  lm_buf b = {0};
+  lm_schema_write_reference(&b);
+  lm_cli_print("%s", b.p);
+  lm_buf_free(&b);
+}
+
+static lm_status subject_explain(lm_cli *cli, lm_status (*subject)(const lm_cli *, lm_session *)) {
+  lm_session s = {.variant = lm_cli_variant(cli)};
+  lm_status status = lm_cli_target(cli, &s.target);
+  if (!status)
+    status = lm_cli_open(cli, &s);
+  if (!status)
+    status = subject(cli, &s);
+  lm_session_close(&s);
+  return status;
+}
+
+// LM_USER if an option that one subject alone has is given with another.
+static lm_status option_of(const lm_cli *cli, const char *option, const char *subject) {
+  if (!lm_args_given(&cli->args, option) || !strcmp(cli->args.rest[1], subject))
+    return NULL;
+  return lm_fail(LM_USER, "--%s goes with `lmc explain FILE %s`, not with %s", option, subject,
+                 cli->args.rest[1]);
+}
+
+static lm_status run(lm_cli *cli) {
+  bool reference = lm_args_given(&cli->args, "reference");
+  if (reference && cli->json)
+    return lm_fail(LM_USER, "--reference is Markdown; there is no --json of it");
+  if (reference) {
+    reference_print();
+    return NULL;
+  }
+  if (cli->args.n_rest < 2)
+    return lm_fail(
+        LM_USER, "an argument is missing: lmc explain FILE KEY, as in lmc explain %s optimizer.lr",
+        cli->args.n_rest ? cli->args.rest[0] : "FILE");
+  LM_TRY(option_of(cli, "measure", "cost"));
+  LM_TRY(option_of(cli, "svg", "memory"));
+  if (!strcmp(cli->args.rest[1], "changes"))
+    return changes_explain(cli, cli->args.rest[0]);
+  if (!strcmp(cli->args.rest[1], "cost"))
+    return subject_explain(cli, lm_explain_cost);
+  if (!strcmp(cli->args.rest[1], "memory"))
+    return subject_explain(cli, lm_explain_memory);
+  lm_recipe_choice x = lm_cli_recipe(cli);
+  lm_program *program = lm_program_load(cli->ctx, x.path);
+  LM_TRY(lm_verdict(cli->ctx));
+  const lm_recipe *r = lm_recipe_resolve(cli->ctx, program, x.recipe, x.sets, x.n_sets);
+  LM_TRY(lm_verdict(cli->ctx));
+  return key_explain(cli, r, cli->args.rest[1]);
+}
+
+const lm_command lm_cmd_explain = {
+    .name = "explain",
+    .usage = "FILE KEY|cost|memory [options], or RUN changes",
+    .summary = "where a value of the recipe came from; what a step costs, who holds its memory; "
+               "what was changed in a run",
+    .options = options,
+    .least = 0,
+    .most = 2,
+    .run = run,
+    .help = "KEY: the value, who gave it and where, and below it what it replaced.\n"
+            "cost: for each kernel of a training step what it moves and computes, the least time "
+            "that this machine needs for that, by\n"
+            "its bandwidth or its arithmetic (both measured, of a GPU as its driver states them), "
+            "and its share.\n"
+            "memory: the arenas, and who holds them when the most is needed, with their lines and "
+            "the steps between which they live.\n"
+            "changes: what --change and --change-model have changed in the middle of a run, and at "
+            "which step.\n\n"
+            "  lmc explain examples/quickstart.lm optimizer.lr\n"
+            "  lmc explain examples/bench-6m.lm cost --measure\n"
+            "  lmc explain examples/bench-6m.lm memory --svg memory.svg\n"};

@@ -1,0 +1,169 @@
+// generate.c - lmc generate: cached decoding from a run folder or a file.
+#include <string.h>
+
+#include "lmc/ids.h"
+#include "driver/generate.h"
+#include "driver/trained.h"
+#include "lmc/open.h"
+
+enum {
+  TOKENS = 128
+}; // made, if nothing is said
+
+static const lm_opt options[] = {{.name = "prompt",
+                                  .letter = 'p',
+                                  .kind = LM_OPT_TEXT,
+                                  .value = "TEXT",
+                                  .help = "what to go on from"},
+                                 {.name = "prompt-ids",
+                                  .kind = LM_OPT_TEXT,
+                                  .value = "1,2,3",
+                                  .help = "the same as token numbers"},
+                                 {.name = "ids",
+                                  .kind = LM_OPT_FLAG,
+                                  .help = "prints the numbers of N tokens, without the prompt's"},
+                                 {.name = "tokens",
+                                  .letter = 'n',
+                                  .kind = LM_OPT_WHOLE,
+                                  .value = "N",
+                                  .help = "tokens to make (128)",
+                                  .least = 1,
+                                  .most = 1e9},
+                                 {.name = "temperature",
+                                  .letter = 't',
+                                  .kind = LM_OPT_NUMBER,
+                                  .value = "T",
+                                  .help = "0: always the likeliest (1)",
+                                  .least = 0,
+                                  .most = 1000},
+                                 {.name = "top-k",
+                                  .kind = LM_OPT_WHOLE,
+                                  .value = "K",
+                                  .help = "among the K likeliest (all)",
+                                  .least = 0,
+                                  .most = 1e9},
+                                 {.name = "top-p",
+                                  .kind = LM_OPT_NUMBER,
+                                  .value = "P",
+                                  .help = "among the likeliest of probability P together (all)",
+                                  .least = 1e-9,
+                                  .most = 1},
+                                 {.name = "seed",
+                                  .kind = LM_OPT_WHOLE,
+                                  .value = "S",
+                                  .help = "of the choices (0)",
+                                  .least = 0,
+                                  .most = 9e15},
+                                 {.name = "stop",
+                                  .kind = LM_OPT_LIST,
+                                  .value = "TEXT",
+                                  .help = "ends in front of this text; may be repeated"},
+                                 LM_OPT_STEP,
+                                 LM_OPT_TARGET,
+                                 LM_OPT_RECIPE,
+                                 LM_OPT_JSON,
+                                 {0}};
+
+// ---- the prompt
+
+static lm_status prompt_read(const lm_session *s, const lm_args *a, lm_tokens *out) {
+  const char *text = lm_args_text(a, "prompt", NULL);
+  const char *ids = lm_args_text(a, "prompt-ids", NULL);
+  if (!text == !ids)
+    return lm_fail(LM_USER, "give either --prompt TEXT or --prompt-ids 1,2,3");
+  LM_TRY(ids ? lm_annotate(lm_ids_parse(ids, strlen(ids), out), "--prompt-ids %s", ids)
+             : lm_tokenizer_encode(s->tokenizer, text, strlen(text), out));
+  return out->n ? NULL : lm_fail(LM_USER, "the prompt is empty");
+}
+
+// ---- the model
+
+static lm_status model_start(lm_session *s, int64_t places, const char *weights) {
+  s->rows = 1;
+  s->seq = 1;
+  LM_TRY(lm_session_lower(s, LM_LOWER_DECODE, lm_session_capacity(places)));
+  LM_TRY(lm_session_plan(s));
+  LM_TRY(lm_session_start(s, NULL));
+  return lm_trained_load(s, weights, lm_exec_arena(s->exec, LM_ARENA_PARAM));
+}
+
+// ---- what is made
+
+static lm_status json_print(const lm_session *s, const lm_sample_options *o) {
+  static const char *const ends[] = {
+      [LM_SAMPLE_LENGTH] = "length", [LM_SAMPLE_EOS] = "eos", [LM_SAMPLE_STOP] = "stop"};
+  lm_sample_result r;
+  lm_buf b = {0};
+  lm_status status = lm_sample_make(s, o, &r);
+  lm_buf_puts(&b, "{\"text\": ");
+  lm_buf_json_n(&b, r.text.p, r.text.n);
+  lm_buf_puts(&b, ", \"ids\": [");
+  for (size_t i = 0; i < r.ids.n; i++)
+    lm_buf_printf(&b, "%s%d", i ? ", " : "", r.ids.ids[i]);
+  if (!status)
+    lm_cli_print("%s], \"end\": \"%s\"}\n", b.p, ends[r.end]);
+  lm_buf_free(&b);
+  lm_sample_free(&r);
+  return status;
+}
+
+static lm_status stops_read(const lm_args *a, lm_sample_options *o) {
+  o->stops = lm_args_list(a, "stop", &o->n_stops);
+  for (int i = 0; i < o->n_stops; i++)
+    if (!*o->stops[i])
+      return lm_fail(LM_USER, "--stop needs text of at least one byte");
+  return NULL;
+}
+
+static lm_status generate(lm_session *s, const lm_cli *cli, const lm_tokens *prompt,
+                          const char *weights) {
+  const lm_args *a = &cli->args;
+  int64_t n = lm_args_whole(a, "tokens", TOKENS);
+  lm_sampler sampler = {lm_args_number(a, "temperature", 1), (int32_t)lm_args_whole(a, "top-k", 0),
+                        lm_args_number(a, "top-p", 1), (uint64_t)lm_args_whole(a, "seed", 0)};
+  bool json = cli->json;
+  lm_sample_options o = {.prompt = prompt->ids,
+                         .n_prompt = (int64_t)prompt->n,
+                         .n = n,
+                         .sampler = sampler,
+                         .write = json ? NULL : lm_cli_write,
+                         .ids = lm_args_given(a, "ids")};
+  LM_TRY(stops_read(a, &o));
+  LM_TRY(model_start(s, (int64_t)prompt->n + n, weights));
+  return json ? json_print(s, &o) : lm_sample_print(s, &o);
+}
+
+static lm_status open_and_generate(lm_session *s, lm_cli *cli, lm_tokens *prompt) {
+  const char *weights;
+  LM_TRY(lm_cli_target(cli, &s->target));
+  LM_TRY(lm_cli_open_trained(cli, s, &weights));
+  LM_TRY(lm_session_tokenizer(s));
+  LM_TRY(prompt_read(s, &cli->args, prompt));
+  return generate(s, cli, prompt, weights);
+}
+
+static lm_status run(lm_cli *cli) {
+  lm_session s = {0};
+  lm_tokens prompt = {0};
+  lm_status status = open_and_generate(&s, cli, &prompt);
+  lm_tokens_free(&prompt);
+  lm_session_close(&s);
+  return status;
+}
+
+const lm_command lm_cmd_generate = {
+    .name = "generate",
+    .usage = "RUN|FILE --prompt TEXT [options]",
+    .summary = "text from a trained model, as it is made",
+    .options = options,
+    .least = 1,
+    .most = 1,
+    .run = run,
+    .help =
+        "RUN is the folder of a run, of which the newest checkpoint is taken. Given a FILE, the "
+        "weights are those that its\n"
+        "model is `from`. It ends behind N tokens, at the end of a document (not with --ids), or "
+        "in front of a --stop.\n"
+        "--json prints all at the end: {\"text\": without the prompt, \"ids\": [...], \"end\": "
+        "\"length\", \"eos\" or \"stop\"}.\n\n"
+        "  lmc generate runs/quickstart --prompt 'In the beginning' -n 200 --temperature 0.8\n"};

@@ -1,0 +1,48 @@
+// open.c - what a command's options say to the driver.
+#include "lmc/open.h"
+
+#include <string.h>
+
+#include "driver/trained.h"
+
+lm_recipe_choice lm_cli_recipe(const lm_cli *cli) {
+  lm_recipe_choice x = {.path = cli->args.rest[0],
+                        .recipe = lm_args_text(&cli->args, "recipe", NULL)};
+  x.sets = lm_args_list(&cli->args, "set", &x.n_sets);
+  return x;
+}
+
+lm_status lm_cli_open(lm_cli *cli, lm_session *s) {
+  lm_recipe_choice x = lm_cli_recipe(cli);
+  return lm_session_open(s, cli->ctx, &cli->events, &x);
+}
+
+lm_status lm_cli_target(const lm_cli *cli, lm_target *out) {
+  return lm_target_find(lm_args_text(&cli->args, "target", "cpu"), out);
+}
+
+lm_variant lm_cli_variant(const lm_cli *cli) {
+  return (lm_variant){.off = lm_args_text(&cli->args, "disable-pass", NULL),
+                      .on = lm_args_text(&cli->args, "enable-pass", NULL)};
+}
+
+void lm_cli_kernels(const lm_cli *cli, lm_session *s) {
+  s->dump_dir = lm_args_text(&cli->args, "dump-dir", NULL);
+  s->load_dir = lm_args_text(&cli->args, "load-dir", NULL);
+}
+
+// reduce-overhead is accepted and is the default: a function is one parallel region or one graph.
+lm_status lm_cli_mode_check(const char *mode) {
+  static const char *const modes[] = {"default", "reduce-overhead", "max-autotune"};
+  for (size_t i = 0; i < LM_COUNT(modes); i++)
+    if (!strcmp(mode, modes[i]))
+      return NULL;
+  return lm_fail(LM_USER, "--mode %s: there are default, reduce-overhead and max-autotune", mode);
+}
+
+lm_status lm_cli_open_trained(lm_cli *cli, lm_session *s, const char **out_weights) {
+  lm_recipe_choice from = lm_cli_recipe(cli);
+  lm_trained_choice x = {
+      .from = &from, .step = lm_args_text(&cli->args, "step", NULL), .command = cli->command->name};
+  return lm_trained_open(s, cli->ctx, &cli->events, &x, out_weights);
+}
