@@ -90,20 +90,14 @@ static lm_status data_options(lm_session *s, lm_data_options *out) {
   return NULL;
 }
 
-static bool names(const char *text, const char *kind, lm_sym name) {
-  size_t k = strlen(kind);
-  size_t n = strlen(name);
-  return !strncmp(text, kind, k) && !strncmp(text + k, name, n) && strchr(": ", text[k + n]);
-}
-
-// Where a message about the data belongs: the path of the source, or the holdout, that it begins
-// with.
-static lm_loc place_of(const lm_recipe_data *d, const char *text) {
-  for (uint32_t i = 0; i < d->n_sources; i++)
-    if (names(text, "source ", d->sources[i].name))
+// The source or holdout of the recipe that an error of the data is about; otherwise the data
+// section.
+static lm_loc location_of(const lm_recipe_data *d, const lm_data_options *o, const void *subject) {
+  for (int i = 0; i < o->n_sources; i++)
+    if (subject == &o->sources[i])
       return d->sources[i].path_loc;
-  for (uint32_t i = 0; i < d->n_holdouts; i++)
-    if (names(text, "holdout ", d->holdouts[i].name))
+  for (int i = 0; i < o->n_holdouts; i++)
+    if (subject == &o->holdouts[i])
       return d->holdouts[i].loc;
   return d->loc;
 }
@@ -116,15 +110,16 @@ static void list_note(const lm_session *s, lm_diag *d, const char *list, int mos
   }
 }
 
-// A fault of the user's gets its place in the file; the list of bad rows under its headline becomes
-// notes.
-static lm_status located(const lm_session *s, lm_status fault) {
+// A user error becomes a diagnostic with a location; the list of bad documents below its headline
+// becomes notes.
+static lm_status located(const lm_session *s, const lm_data_options *o, lm_status fault) {
   const lm_recipe_data *d = &s->recipe->data;
   if (!fault || fault->kind != LM_USER)
     return lm_annotate(fault, "data %s", d->name);
   const char *list = strchr(fault->text, '\n');
   int headline = (int)strcspn(fault->text, "\n");
-  lm_loc at = list && d->n_sources == 1 ? d->sources[0].path_loc : place_of(d, fault->text);
+  lm_loc at =
+      list && d->n_sources == 1 ? d->sources[0].path_loc : location_of(d, o, fault->subject);
   lm_diag *diag = lm_error(s->ctx, at, "E214", "%.*s", headline, fault->text);
   if (list) {
     list_note(s, diag, list + 1, INT_MAX);
@@ -140,7 +135,7 @@ lm_status lm_session_sources(lm_session *s) {
   LM_TRY(data_options(s, &o));
   stages_fill(s, &o);
   LM_TRY(lm_verdict(s->ctx));
-  LM_TRY(located(s, lm_data_open(&o, &s->data)));
+  LM_TRY(located(s, &o, lm_data_open(&o, &s->data)));
   lm_data_info info = lm_data_info_of(s->data);
   lm_umask_add(
       info.unshared); // what is made of text that others may not read, they may not read either
@@ -178,7 +173,8 @@ static lm_status train(lm_session *s) {
   lm_data_options o;
   LM_TRY(data_options(s, &o));
   f->name = "tokenizer.json";
-  LM_TRY(located(s, lm_data_tokenizer_train(&o, s->recipe->data.tokenizer.train, &f->text, NULL)));
+  LM_TRY(
+      located(s, &o, lm_data_tokenizer_train(&o, s->recipe->data.tokenizer.train, &f->text, NULL)));
   return lm_tokenizer_bpe_parse(f->text.p, f->text.n, "the trained tokenizer", &s->tokenizer);
 }
 

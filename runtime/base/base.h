@@ -76,12 +76,15 @@ typedef enum {
 typedef struct lm_status_s {
   lm_kind kind;
   char *text;
+  const void *subject; // the part of the caller's input that the error is about; NULL: not known
 } * lm_status;
 lm_status lm_fail(lm_kind kind, const char *fmt, ...) LM_PRINTF(2, 3);
 lm_status lm_fail_errno(const char *fmt, ...)
     LM_PRINTF(1, 2); // LM_ENV, appends ": " strerror(errno); errno is kept
 // What to do about some errors of the system, as " (…)"; "" for the others.
 const char *lm_errno_hint(int error);
+// Sets the subject of an error that has none; returns s. NULL stays NULL.
+lm_status lm_status_about(lm_status s, const void *subject);
 lm_status lm_annotate(lm_status s, const char *fmt, ...)
     LM_PRINTF(2, 3); // "fmt: old text"; NULL stays NULL
 void lm_status_free(lm_status s);

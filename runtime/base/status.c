@@ -10,6 +10,7 @@ static lm_status status_create(lm_kind kind, lm_buf *text) {
   lm_status s = lm_alloc(sizeof *s);
   s->kind = kind;
   s->text = text->p;
+  s->subject = NULL;
   return s;
 }
 
@@ -54,6 +55,12 @@ lm_status lm_annotate(lm_status s, const char *fmt, ...) {
   lm_buf_printf(&text, ": %s", s->text);
   lm_free(s->text);
   s->text = text.p;
+  return s;
+}
+
+lm_status lm_status_about(lm_status s, const void *subject) {
+  if (s && !s->subject)
+    s->subject = subject;
   return s;
 }
 

@@ -123,12 +123,15 @@ static lm_status samples_check(const lm_data *d, const lm_data_options *o, int64
     if (h->kind != LM_HOLDOUT_SAMPLE)
       continue;
     if (h->docs < 1)
-      return lm_fail(LM_USER, "holdout %s: a sample of %lld documents", h->name,
-                     (long long)h->docs);
+      return lm_status_about(
+          lm_fail(LM_USER, "holdout %s: a sample of %lld documents", h->name, (long long)h->docs),
+          h);
     if ((uint64_t)h->docs >= d->corpus.n_docs - taken)
-      return lm_fail(LM_USER,
-                     "holdout %s: a sample of %lld documents leaves none of the %llu to train on",
-                     h->name, (long long)h->docs, (unsigned long long)d->corpus.n_docs);
+      return lm_status_about(
+          lm_fail(LM_USER,
+                  "holdout %s: a sample of %lld documents leaves none of the %llu to train on",
+                  h->name, (long long)h->docs, (unsigned long long)d->corpus.n_docs),
+          h);
     taken += (uint64_t)h->docs;
     samples[(*out_n)++] = h->docs;
   }
@@ -164,15 +167,17 @@ static lm_status tail_take(lm_data *d, const lm_data_holdout *h, part *to) {
   part *train = &d->parts[0];
   to->spans = lm_calloc((size_t)d->groups, sizeof *to->spans);
   if (!(h->fraction > 0 && h->fraction < 1))
-    return lm_fail(LM_USER, "holdout %s: tail takes more than 0%% and less than 100%%", h->name);
+    return lm_status_about(
+        lm_fail(LM_USER, "holdout %s: tail takes more than 0%% and less than 100%%", h->name), h);
   for (int g = 0; g < d->groups; g++) {
     span *from = &train->spans[g];
     uint64_t n = (uint64_t)(h->fraction * (double)d->lengths[0].index.sets[from->set].n_rows + 0.5);
     if (!n)
       n = from->n > 0;
     if (n && n >= from->n)
-      return lm_fail(LM_USER, "holdout %s leaves no row of %llu to train on", h->name,
-                     (unsigned long long)from->n);
+      return lm_status_about(lm_fail(LM_USER, "holdout %s leaves no row of %llu to train on",
+                                     h->name, (unsigned long long)from->n),
+                             h);
     from->n -= n;
     train->n -= n;
     to->spans[g] = (span){from->set, from->first + from->n, n};
@@ -304,8 +309,10 @@ static lm_status mix_check(const lm_data *d, const lm_data_options *o) {
   for (int i = 0; i < o->n_stages; i++)
     for (int g = 0; g < o->n_sources; g++)
       if (d->mix.stages[i].share[g] && !d->lengths[d->stages[i].length].train->spans[g].n)
-        return lm_fail(LM_USER, "source %s has a share of the mix and no row to train on",
-                       o->sources[g].name);
+        return lm_status_about(lm_fail(LM_USER,
+                                       "source %s has a share of the mix and no row to train on",
+                                       o->sources[g].name),
+                               &o->sources[g]);
   return NULL;
 }
 
@@ -321,8 +328,10 @@ static lm_status files_open(lm_data *d, const lm_data_options *o) {
 static lm_status corpus_open(lm_data *d, const lm_data_options *o) {
   for (int i = 0; i < o->n_sources; i++)
     if (o->sources[i].kind == LM_SOURCE_BATCHES)
-      return lm_fail(LM_USER, "source %s: finished batches stand alone, without other sources",
-                     o->sources[i].name);
+      return lm_status_about(
+          lm_fail(LM_USER, "source %s: finished batches stand alone, without other sources",
+                  o->sources[i].name),
+          &o->sources[i]);
   LM_TRY(stages_read(d, o));
   LM_TRY(lm_mix_create(o, &d->mix));
   LM_TRY(files_open(d, o));
@@ -336,10 +345,13 @@ static lm_status corpus_open(lm_data *d, const lm_data_options *o) {
 
 static lm_status replay_open(lm_data *d, const lm_data_options *o) {
   if (o->n_holdouts)
-    return lm_fail(LM_USER, "holdout %s: nothing can be held out of finished batches",
-                   o->holdouts[0].name);
-  LM_TRY(
-      lm_annotate(lm_replay_open(o->sources[0].path, &d->replay), "source %s", o->sources[0].name));
+    return lm_status_about(lm_fail(LM_USER,
+                                   "holdout %s: nothing can be held out of finished batches",
+                                   o->holdouts[0].name),
+                           &o->holdouts[0]);
+  LM_TRY(lm_status_about(
+      lm_annotate(lm_replay_open(o->sources[0].path, &d->replay), "source %s", o->sources[0].name),
+      &o->sources[0]));
   int64_t steps, rows;
   lm_replay_shape(d->replay, &steps, &rows, &d->seq);
   d->unshared = lm_replay_unshared(d->replay);

@@ -113,11 +113,15 @@ static lm_status source_add(lm_file_list *l, int index) {
   return NULL;
 }
 
+static lm_status in_source(lm_status s, const lm_data_source *source) {
+  return lm_status_about(lm_annotate(s, "source %s", source->name), source);
+}
+
 lm_status lm_file_list_make(const lm_data_source *sources, int n, lm_file_list *out) {
   *out = (lm_file_list){.sources = sources, .n_sources = n};
   lm_status s = NULL;
   for (int i = 0; i < n && !s; i++)
-    s = lm_annotate(source_add(out, i), "source %s", sources[i].name);
+    s = in_source(source_add(out, i), &sources[i]);
   if (s)
     lm_file_list_free(out);
   return s;
@@ -273,8 +277,7 @@ static void buffer_cut(lm_reader *r) {
 
 static lm_status file_open(lm_reader *r) {
   const lm_file_entry *f = &r->list->files[r->file];
-  LM_TRY(lm_annotate(lm_input_open(f->path, &r->input), "source %s",
-                     r->list->sources[f->source].name));
+  LM_TRY(in_source(lm_input_open(f->path, &r->input), &r->list->sources[f->source]));
   bool all = r->most == UINT64_MAX || !r->list->bytes;
   r->left =
       all ? UINT64_MAX
@@ -298,9 +301,9 @@ static lm_status file_close(lm_reader *r) {
               st.st_mtim.tv_nsec == f->changed[1];
   if (same)
     return NULL;
-  return lm_fail(LM_USER,
-                 "source %s: %s was changed while it was read; run again when it is complete",
-                 r->list->sources[f->source].name, f->path);
+  return in_source(
+      lm_fail(LM_USER, "%s was changed while it was read; run again when it is complete", f->path),
+      &r->list->sources[f->source]);
 }
 
 static void byte_order_mark_skip(lm_reader *r, bool first) {
@@ -326,8 +329,8 @@ static lm_status chunk_read(lm_reader *r) {
   want = room_make(r);
   if (r->left < want)
     want = (size_t)r->left;
-  LM_TRY(lm_annotate(lm_input_read(r->input, r->buf + r->n, want, &got), "source %s",
-                     r->list->sources[r->list->files[r->file].source].name));
+  LM_TRY(in_source(lm_input_read(r->input, r->buf + r->n, want, &got),
+                   &r->list->sources[r->list->files[r->file].source]));
   r->n += got;
   r->left -= r->left == UINT64_MAX ? 0 : got;
   r->eof = !got || !r->left;

@@ -215,8 +215,10 @@ lm_status lm_data_tokenizer_train(const lm_data_options *o, int64_t vocab, lm_bu
                    (long long)vocab, LM_BPE_VOCAB_MIN);
   for (int i = 0; i < o->n_sources; i++)
     if (o->sources[i].kind == LM_SOURCE_BATCHES)
-      return lm_fail(LM_USER, "source %s: finished batches hold no text to train a vocabulary on",
-                     o->sources[i].name);
+      return lm_status_about(
+          lm_fail(LM_USER, "source %s: finished batches hold no text to train a vocabulary on",
+                  o->sources[i].name),
+          &o->sources[i]);
   LM_TRY(lm_file_list_make(o->sources, o->n_sources, &files));
   lm_status s = vocabulary_get(o, &files, vocab, out_json, &on);
   lm_file_list_free(&files);
