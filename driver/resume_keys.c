@@ -1,20 +1,18 @@
-// recipe_keys.c - the values of a recipe that a run may not be resumed with changed.
+// resume_keys.c - the values of a recipe that a run may not be resumed with changed.
 #include "driver/resume_keys.h"
 
 #include <string.h>
 
+#include "dsl/recipe/schema.h"
 #include "dsl/recipe/settings.h"
 
 // ---- collecting
 
-static bool may_change(const char *line) {
-  static const char *const keys[] = {"run",    "save", "stop",  "compile", "micro",
-                                     "sample", "eval", "guard", "memory"};
-  size_t n = strcspn(line, " .");
-  for (size_t i = 0; i < LM_COUNT(keys); i++)
-    if (strlen(keys[i]) == n && !strncmp(line, keys[i], n))
-      return true;
-  return false;
+// line: the path of a key, alone or with its value. A key of the recipe decides for all under it.
+static bool may_change(lm_arena *a, const char *line) {
+  const char *path = lm_arena_printf(a, "recipe.%.*s", (int)strcspn(line, " ."), line);
+  const lm_schema_key *key = lm_schema_find(path);
+  return key && key->resumable;
 }
 
 static const char *written(lm_arena *a, const ast_expr *e) {
@@ -61,7 +59,7 @@ lm_recipe_keys lm_recipe_keys_of(const lm_session *s) {
   lm_recipe_keys k = {0};
   lm_recipe_print(s->recipe, false, &text);
   for (const char *line = text.p; line && *line; line += strcspn(line, "\n"), line += *line == '\n')
-    if (!may_change(line))
+    if (!may_change(a, line))
       LM_PUSH(a, k.v, k.n, k.cap) = key_of(s, line, strcspn(line, "\n"));
   lm_buf_free(&text);
   if (s->variant.off)
@@ -235,7 +233,7 @@ lm_status lm_recipe_key_check(const lm_session *s, const lm_recipe_keys *keys, c
   for (uint32_t i = 0; i < names.n; i++)
     if (lm_recipe_key_under(names.v[i], path))
       return NULL;
-  if (may_change(path))
+  if (may_change(s->ctx->arena, path))
     return lm_fail(
         LM_USER, "--change %s: this value may differ when a run is resumed; --change is not needed",
         path);

@@ -3,10 +3,23 @@
 #include "dsl/recipe/recipe.h"
 #include <string.h>
 
-#define NOW false
-#define LATER true
-#define LM_KEY(path, form, types, words, units, min, max, default_text, planned, help)             \
-  {path, LM_FORM_##form, types, words, units, min, max, default_text, planned, help},
+enum {
+  NOW,
+  RESUMABLE,
+  LATER
+};
+#define LM_KEY(path, form, types, words, units, min, max, default_text, when, help)                \
+  {path,                                                                                           \
+   LM_FORM_##form,                                                                                 \
+   types,                                                                                          \
+   words,                                                                                          \
+   units,                                                                                          \
+   min,                                                                                            \
+   max,                                                                                            \
+   default_text,                                                                                   \
+   (when) == LATER,                                                                                \
+   (when) == RESUMABLE,                                                                            \
+   help},
 const lm_schema_key LM_SCHEMA[] = {
 #include "dsl/recipe/schema.def"
 };

@@ -46,6 +46,7 @@ typedef struct lm_schema_key {
   double min, max;          // both 0: no bounds
   const char *default_text; // "!": the key is required; "": no default
   bool planned;             // checked, but not available yet
+  bool resumable;           // a run may be resumed with another value
   const char *help;
 } lm_schema_key;
 
