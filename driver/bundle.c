@@ -60,7 +60,10 @@ static lm_status manifest_write(const lm_session *s, const char *path, const cha
     lm_buf_puts(&b, i ? ", " : "");
     lm_buf_json(&b, sets[i]);
   }
-  lm_buf_puts(&b, "]\n}\n");
+  lm_buf_puts(&b, "]");
+  if (s->recipe->micro_auto) // the choice rounds differently from others, so the run keeps it
+    lm_buf_printf(&b, ",\n  \"micro\": %lld", (long long)lm_run_micro(&s->run));
+  lm_buf_puts(&b, "\n}\n");
   lm_status status = lm_file_write_atomic(path, b.p, b.n);
   lm_buf_free(&b);
   return status;
@@ -128,6 +131,7 @@ static lm_status parse(lm_arena *a, const char *dir, const json_t *j, lm_bundle 
   out->folder =
       folder && !access(folder, R_OK) ? lm_arena_strndup(a, folder, strlen(folder)) : NULL;
   out->recipe = lm_arena_strndup(a, recipe, strlen(recipe));
+  out->micro = json_integer_value(json_object_get(j, "micro"));
   out->n_sets = (int)json_array_size(sets);
   out->sets = LM_NEW_N(a, const char *, out->n_sets + 1);
   for (int i = 0; i < out->n_sets; i++) {

@@ -1,10 +1,12 @@
 // bundle.h - the program in a run folder, so that the folder alone is enough to generate or to go
 // on from.
 //
-//   program/…      every file of the program, placed to each other as they were
-//   program.json   {"main": "examples/quickstart.lm", "folder": "/home/me/lmc", "recipe":
-//   "Quickstart", "set": ["optimizer.lr=1e-3"]} recipe.txt     every value of the resolved recipe
-//   and where it came from
+//   program/…      every file of the program, in the same relative folders
+//   program.json   {"main": "examples/quickstart.lm", "folder": "/home/me/lmc",
+//                   "recipe": "Quickstart", "set": ["optimizer.lr=1e-3"], "micro": 4096}
+//   recipe.txt     every value of the resolved recipe and where it came from
+//
+// "micro": the tokens of a micro-batch that `micro = auto` chose; absent if the recipe gives them.
 #ifndef LMC_BUNDLE_H
 #define LMC_BUNDLE_H
 #include "driver/session.h"
@@ -15,6 +17,7 @@ typedef struct lm_bundle {
       *folder; // RUN/program; where its files stood when the run was made, NULL: nowhere else
   const char **sets;
   int n_sets;
+  int64_t micro; // 0: the recipe gives it
 } lm_bundle;
 
 // The program's files to dir/program; *out_main: the place of its first file there, in `a`.

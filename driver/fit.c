@@ -38,7 +38,7 @@ static double seconds_of(const lm_session *s, const lm_roofline *r) { // of a st
     else
       sum += times * lm_roofline_seconds(r, (double)x->flops, (double)x->moved, NULL);
   }
-  return sum * (double)s->n_micro;
+  return sum * (double)s->run.n_micro;
 }
 
 // ---- attempts
@@ -50,9 +50,9 @@ typedef struct attempt {
 
 static lm_status try_plan(lm_session *s, attempt *x) {
   lm_recompute r = {.extra = x->extra};
-  bool same = x->micro == s->recipe->micro && s->fit.fresh;
+  bool same = x->micro == lm_run_micro(&s->run) && s->fit.fresh;
   if (!same) {
-    lm_session_micro(s, x->micro);
+    lm_run_spec_set_micro(&s->run, s->recipe, x->micro);
     LM_TRY(lm_session_lower(s, s->fit.what, s->fit.capacity));
   }
   s->fit.fresh = false;
@@ -65,9 +65,9 @@ static lm_status try_plan(lm_session *s, attempt *x) {
 static int micros_of(const lm_session *s, int64_t *out) {
   const lm_recipe *r = s->recipe;
   int n = 0;
-  for (int64_t k = 1; k <= r->batch / s->seq && n < CANDIDATES; k++) {
+  for (int64_t k = 1; k <= r->batch / s->run.seq && n < CANDIDATES; k++) {
     int64_t micro = r->batch / k;
-    bool fits = r->batch % k == 0 && micro % s->seq == 0;
+    bool fits = r->batch % k == 0 && micro % s->run.seq == 0;
     for (uint32_t i = 0; i < r->data.n_stages; i++)
       fits &= micro % r->data.stages[i].seq == 0;
     if (fits)
@@ -96,7 +96,7 @@ static lm_status micro_search(lm_session *s, const int64_t *micros, int from, in
 // The least number of values computed again with which the plan fits; -1 if it does with none.
 // *out_most: how many there are.
 static lm_status recompute_search(lm_session *s, int64_t limit, int *out, int *out_most) {
-  attempt all = {.micro = s->recipe->micro, .extra = INT32_MAX};
+  attempt all = {.micro = lm_run_micro(&s->run), .extra = INT32_MAX};
   LM_TRY(try_plan(s, &all));
   *out_most = all.chosen;
   *out = -1;
@@ -105,7 +105,7 @@ static lm_status recompute_search(lm_session *s, int64_t limit, int *out, int *o
   int low = 1, high = all.chosen;
   while (low < high) {
     int mid = low + (high - low) / 2;
-    LM_TRY(try_plan(s, &(attempt){.micro = s->recipe->micro, .extra = mid}));
+    LM_TRY(try_plan(s, &(attempt){.micro = lm_run_micro(&s->run), .extra = mid}));
     if (lm_session_memory(s) <= limit)
       high = mid;
     else
@@ -136,7 +136,7 @@ static const char *need_text(lm_session *s, int64_t bytes) {
 // The largest micro-batch below this one that fits, everything computed again that can be; or what
 // the smallest one takes.
 static lm_status remedy_find(lm_session *s, const char **out) {
-  int64_t micro = s->recipe->micro;
+  int64_t micro = lm_run_micro(&s->run);
   int64_t *micros = LM_NEW_N(s->ctx->arena, int64_t, CANDIDATES);
   int n = micros_of(s, micros), from = 0, fits;
   while (from < n && micros[from] >= micro)
@@ -149,7 +149,7 @@ static lm_status remedy_find(lm_session *s, const char **out) {
   *out = lm_arena_printf(s->ctx->arena,
                          fits < n ? "micro = %lld tokens takes %s and fits"
                                   : "the least, with micro = %lld tokens, is %s",
-                         (long long)s->recipe->micro, need_text(s, lm_session_memory(s)));
+                         (long long)lm_run_micro(&s->run), need_text(s, lm_session_memory(s)));
   return NULL;
 }
 
@@ -196,7 +196,7 @@ static lm_status recompute_choose(lm_session *s, int64_t limit) {
   LM_TRY(recompute_search(s, limit, &extra, &most));
   if (extra < 0)
     return s->recipe->memory.budget ? refuse(s, most) : NULL;
-  LM_TRY(try_plan(s, &(attempt){.micro = s->recipe->micro, .extra = extra}));
+  LM_TRY(try_plan(s, &(attempt){.micro = lm_run_micro(&s->run), .extra = extra}));
   s->fit.recomputed = extra;
   s->fit.candidates = most;
   s->fit.slowdown = seconds_of(s, &r) / before;
@@ -206,12 +206,12 @@ static lm_status recompute_choose(lm_session *s, int64_t limit) {
 lm_status lm_session_plan(lm_session *s) {
   const lm_recipe *r = s->recipe;
   bool trains = s->fit.what & LM_LOWER_TRAIN;
-  bool automatic = r->micro_auto && trains && !s->target.arch;
+  bool automatic = s->run.micro_auto && trains && !s->target.arch;
   int64_t limit = r->memory.budget ? r->memory.budget
                   : automatic      ? (int64_t)(MACHINE_SHARE * (double)lm_memory_of_machine())
                                    : INT64_MAX;
-  LM_TRY(try_plan(s, &(attempt){.micro = r->micro}));
-  if (lm_session_memory(s) > limit && r->micro_auto && trains)
+  LM_TRY(try_plan(s, &(attempt){.micro = lm_run_micro(&s->run)}));
+  if (lm_session_memory(s) > limit && s->run.micro_auto && trains)
     LM_TRY(micro_choose(s, limit));
   if (lm_session_memory(s) > limit && trains)
     LM_TRY(recompute_choose(s, limit));

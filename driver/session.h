@@ -17,7 +17,7 @@
 #include "driver/events.h"
 #include "driver/inspect/cost.h"
 #include "driver/inspect/ir_dump.h"
-#include "driver/stages.h"
+#include "driver/run_spec.h"
 #include "driver/target.h"
 #include "runtime/cpu/gemm.h"
 #include "runtime/train/trainer.h"
@@ -73,23 +73,20 @@ typedef struct lm_session {
   // NULL: none does
   const char *goes_on;
   lm_program *program;
-  lm_recipe *recipe;
+  const lm_recipe *recipe;
   lm_tokenizer *tokenizer;
   lm_session_file tokenizer_files[2];
   int n_tokenizer_files; // what it was made from
   lm_session_file
       tokenizer_config; // which says what ends a document; name NULL: none stood beside them
   lm_data *data;        // NULL until it is opened
-  // places in a row (at the end of the run), rows of a micro-batch, micro-batches of a step
-  int64_t seq, rows, n_micro;
-  double epoch_tokens; // places of an epoch
+  lm_run_spec run;
   lm_lowered *lowered;
   lm_limits limits;
-  lm_rows meeting;       // whether rows of a micro-batch meet in the loss
-  int64_t params, steps; // elements of all parameters; steps of the run
-  int64_t last_step;     // the last one that a command runs; 0: all
-  lm_run_stages stages;  // of the run, once it is lowered
-  double model_flops;    // of a micro-batch, at the end of the run
+  lm_rows meeting;    // whether rows of a micro-batch meet in the loss
+  int64_t params;     // elements of all parameters
+  int64_t last_step;  // of the steps that are executed; 0: all of the run
+  double model_flops; // of a micro-batch, at the end of the run
   lm_plan *plan;
   lm_fit fit;
   lm_tuned tuned;
@@ -117,8 +114,6 @@ lm_status lm_session_lower(lm_session *s, uint32_t what, int64_t capacity);
 // All that a run of the recipe calls: steps, evaluations, samples of at least so many places. A
 // prompt counts as many tokens as it has bytes, as text need not be read to know that.
 lm_status lm_session_lower_run(lm_session *s, int64_t places);
-// Micro-batches of so many tokens, whole rows that divide the batch; before it is lowered.
-void lm_session_micro(lm_session *s, int64_t micro);
 // What only passes can refuse in a module that was lowered: a model that looks ahead. For `check`,
 // which goes no further.
 lm_status lm_session_probe(const lm_session *s, lm_module *m);
@@ -131,6 +126,7 @@ void lm_session_rows_warn(const lm_session *s);
 lm_status lm_session_plan(lm_session *s);
 struct lm_recompute;
 lm_status lm_session_plan_once(lm_session *s, struct lm_recompute *recompute);
+lm_exec_options lm_session_exec_options(const lm_session *s); // but for what `start` adds
 lm_status lm_session_start(lm_session *s,
                            const lm_exec_options *o); // o: its timeline and dump_dir; may be NULL
 // Seconds of one run of a function of the plan: the best of some, at least two after the first, for

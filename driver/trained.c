@@ -67,6 +67,7 @@ static lm_status run_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
   LM_TRY(lm_bundle_read(a, dir, b));
   sets_append(a, b, x->from);
   s->bundle = b;
+  s->run.recorded_micro = b->micro;
   LM_TRY(lm_session_open(s, ctx, events,
                          &(lm_recipe_choice){b->path, x->from->recipe ? x->from->recipe : b->recipe,
                                              b->sets, b->n_sets}));
@@ -105,7 +106,7 @@ lm_status lm_trained_load(const lm_session *s, const char *weights, float *arena
 }
 
 lm_status lm_trained_params(lm_session *s) {
-  s->rows = s->seq = 1;
+  s->run.rows = s->run.seq = 1;
   LM_TRY(lm_session_lower(s, LM_LOWER_MAPS, 0));
   return lm_session_plan(s);
 }

@@ -58,7 +58,7 @@ lm_status lm_bench_open(lm_session *s, lm_cli *cli, lm_variant variant, int64_t 
   LM_TRY(lm_cli_open(cli, s));
   LM_TRY(lm_session_data(s));
   if (micro)
-    lm_session_micro(s, micro);
+    lm_run_spec_set_micro(&s->run, s->recipe, micro);
   return NULL;
 }
 
@@ -143,9 +143,9 @@ static lm_status measure(lm_session *s, lm_cli *cli, figures *out) {
   lm_cpu_gemm_times gemm = {0};
   if (!s->target.arch)
     gemm = gemms_time(s, threads, (int)repeats);
-  out->gemm_ms = 1e3 * (double)s->n_micro * (gemm.forward + gemm.data + gemm.weight);
+  out->gemm_ms = 1e3 * (double)s->run.n_micro * (gemm.forward + gemm.data + gemm.weight);
   out->tokens_per_s = (double)s->recipe->batch / out->ms_per_step * 1e3;
-  out->model_flops = (double)s->n_micro * s->model_flops;
+  out->model_flops = (double)s->run.n_micro * s->model_flops;
   out->peak_flops = lm_target_peak(&s->target, threads, s->lowered->compute);
   out->params = s->params;
   out->peak_bytes = lm_session_memory(s);

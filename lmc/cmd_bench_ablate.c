@@ -88,13 +88,13 @@ static lm_status rows_plan(ablation *a) {
 static int64_t micro_choose(const ablation *a) {
   const lm_session *s = &a->whole;
   const lm_recipe *r = s->recipe;
-  double per_token = lm_cost_of_step(s->plan, s->n_micro).flops / (double)r->batch /
+  double per_token = lm_cost_of_step(s->plan, s->run.n_micro).flops / (double)r->batch /
                      (SPEED * lm_target_peak(&s->target, s->threads, s->lowered->compute));
   double run = ((a->end - lm_now()) / (a->to_measure + 1) - START) / (1 + 2 * TURNS_LEAST);
-  int64_t best = s->seq;
+  int64_t best = s->run.seq;
   if (r->data.n_stages || !a->to_measure)
-    return r->micro;
-  for (int64_t m = s->seq; m <= r->micro; m += s->seq)
+    return lm_run_micro(&s->run);
+  for (int64_t m = s->run.seq; m <= lm_run_micro(&s->run); m += s->run.seq)
     if (r->batch % m == 0 && (double)m * per_token <= run)
       best = m;
   return best;
@@ -103,7 +103,7 @@ static int64_t micro_choose(const ablation *a) {
 static lm_status whole_start(ablation *a) {
   LM_TRY(model_start(&a->whole));
   a->micro = micro_choose(a);
-  if (a->micro == a->whole.recipe->micro)
+  if (a->micro == lm_run_micro(&a->whole.run))
     return NULL;
   lm_session_close(&a->whole);
   a->whole = (lm_session){0};

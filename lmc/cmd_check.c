@@ -162,13 +162,14 @@ static lm_status recipe_check(lm_session *s, bool json, lm_buf *out) {
   lm_recipe_report_unsupported(s->recipe);
   lm_check(s->ctx, s->program, s->recipe);
   LM_TRY(lm_verdict(s->ctx));
-  s->rows = ROWS;
-  s->seq = s->recipe->data.seq ? s->recipe->data.seq : SEQ;
+  s->run.rows = ROWS;
+  s->run.seq = s->recipe->data.seq ? s->recipe->data.seq : SEQ;
   LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN | LM_LOWER_MAPS, 0));
   LM_TRY(lm_session_probe(s, s->lowered->m));
   lm_session_analyzed(s);
   LM_TRY(lm_session_check_ids_of_recipe(s));
-  s->n_micro = s->recipe->micro && !s->recipe->micro_auto ? s->recipe->batch / s->recipe->micro : 0;
+  s->run.n_micro =
+      s->recipe->micro && !s->recipe->micro_auto ? s->recipe->batch / s->recipe->micro : 0;
   lm_session_rows_warn(s);
   generation_check(s);
   LM_TRY(lm_verdict(s->ctx));

@@ -128,7 +128,7 @@ static void summary_json(const lm_session *s, const summary *x) {
                "\"bytes\": %.0f, \"peak_bytes\": %lld, \"micro\": %lld, \"recomputed\": %d, "
                "\"slowdown\": %.4f, \"seconds\": %.3f%s}\n",
                x->kernels, x->compiled, (long long)x->step.launches, x->step.flops, x->step.bytes,
-               (long long)x->peak, (long long)s->recipe->micro, s->fit.recomputed,
+               (long long)x->peak, (long long)lm_run_micro(&s->run), s->fit.recomputed,
                s->fit.recomputed ? s->fit.slowdown : 1, x->seconds, code.n ? code.p : "");
   lm_buf_free(&code);
 }
@@ -205,7 +205,7 @@ static lm_status compile(lm_session *s, lm_cli *cli, lm_cuda_code *code) {
   LM_TRY(model_compile(s, emit, dir, code));
   summary x = {s->plan->n_kernels,
                s->exec ? lm_exec_kernels_compiled(s->exec) : code->compiled,
-               lm_cost_of_step(s->plan, s->n_micro),
+               lm_cost_of_step(s->plan, s->run.n_micro),
                lm_session_memory(s),
                lm_now() - start,
                s->exec ? NULL : code};

@@ -16,7 +16,7 @@ static const lm_opt options[] = {{.name = "show",
 // Where the model says how long the run is, a stage begins at 0 and there is one.
 static lm_run_stages stages_of(const lm_session *s, const lm_data_info *info) {
   const lm_recipe *r = s->recipe;
-  int64_t steps = lm_recipe_steps(r, 0, s->epoch_tokens);
+  int64_t steps = lm_recipe_steps(r, 0, s->run.epoch_tokens);
   int64_t batch_rows = info->batch_rows ? info->batch_rows : r->batch / info->seq;
   return lm_stages_find(s->ctx->arena, r, r->run.per_param ? 0 : steps, info->seq, batch_rows);
 }

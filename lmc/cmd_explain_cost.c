@@ -70,7 +70,7 @@ lm_status lm_explain_cost(const lm_cli *cli, lm_session *s) {
   lm_roofline r;
   int threads = lm_exec_threads(s->exec);
   lm_target_roofline(&s->target, threads, s->lowered->compute, &r);
-  lm_cost_rows rows = lm_cost_rows_find(s->ctx->arena, s->plan, s->n_micro, &r);
+  lm_cost_rows rows = lm_cost_rows_find(s->ctx->arena, s->plan, s->run.n_micro, &r);
   if (measured)
     LM_TRY(measure(s, &rows));
   if (cli->json)

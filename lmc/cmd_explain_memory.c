@@ -24,7 +24,7 @@ enum {
 static void text_print(const lm_session *s, const lm_memory_breakdown *h) {
   lm_buf b = {0};
   lm_show_bytes(&b, (double)lm_session_memory(s));
-  lm_buf_printf(&b, " with micro = %lld tokens", (long long)s->recipe->micro);
+  lm_buf_printf(&b, " with micro = %lld tokens", (long long)lm_run_micro(&s->run));
   if (s->fit.recomputed)
     lm_buf_printf(&b, "; %d of %d kept values are computed again", s->fit.recomputed,
                   s->fit.candidates);
@@ -56,7 +56,7 @@ static void json_print(const lm_session *s, const lm_memory_breakdown *h) {
   lm_buf b = {0};
   int64_t workspace = lm_session_workspace(s);
   lm_buf_printf(&b, "{\"bytes\": %lld, \"micro\": %lld, \"recomputed\": %d, \"arenas\": {",
-                (long long)(lm_session_arenas(s) + workspace), (long long)s->recipe->micro,
+                (long long)(lm_session_arenas(s) + workspace), (long long)lm_run_micro(&s->run),
                 s->fit.recomputed);
   for (int i = 0; i < LM_ARENAS; i++)
     lm_buf_printf(&b, "%s\"%s\": %lld", i ? ", " : "", lm_plan_arena_names[i],
@@ -138,7 +138,7 @@ static void axes_draw(const lm_session *s, const lm_memory_breakdown *h, const s
       LEFT, TOP, bottom, WIDTH - 20, LEFT);
   xml_put(b, s->recipe->name);
   lm_buf_printf(b, ": activations of @%s, micro = %lld tokens; dashed: the most at once, ",
-                h->func->name, (long long)s->recipe->micro);
+                h->func->name, (long long)lm_run_micro(&s->run));
   lm_show_bytes(b, (double)h->peak_bytes);
   lm_buf_puts(b, "</text>\n");
   for (int i = 0; i <= 4; i++) {

@@ -79,8 +79,8 @@ static lm_status prompt_read(const lm_session *s, const lm_args *a, lm_tokens *o
 // ---- the model
 
 static lm_status model_start(lm_session *s, int64_t places, const char *weights) {
-  s->rows = 1;
-  s->seq = 1;
+  s->run.rows = 1;
+  s->run.seq = 1;
   LM_TRY(lm_session_lower(s, LM_LOWER_DECODE, lm_session_capacity(places)));
   LM_TRY(lm_session_plan(s));
   LM_TRY(lm_session_start(s, NULL));

@@ -355,7 +355,7 @@ static lm_status funcs_time(maker *x, lm_session *s, double *out) {
   LM_TRY(lm_session_func_time(s, "micro", about, &micro));
   LM_TRY(lm_session_func_time(s, "norm", about / 5, &norm));
   LM_TRY(lm_session_func_time(s, "update", about / 5, &update));
-  *out = (double)s->n_micro * micro + norm + update;
+  *out = (double)s->run.n_micro * micro + norm + update;
   return NULL;
 }
 

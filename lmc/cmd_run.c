@@ -92,7 +92,6 @@ typedef struct runner {
   const char *dir; // NULL: nothing is saved
   const char **sets;
   int n_sets; // with what options stand for
-  bool micro_auto;
   sampler_state *samples;
   lm_resumption resumption;
   lm_run_options o;
@@ -128,7 +127,7 @@ static lm_status options_read(runner *x) {
 static lm_run_eval eval_of(const runner *x, const lm_recipe_eval *e) {
   return (lm_run_eval){e->name,
                        e->holdout + 1,
-                       lm_recipe_every_steps(x->s->recipe, e->every, x->s->epoch_tokens),
+                       lm_recipe_every_steps(x->s->recipe, e->every, x->s->run.epoch_tokens),
                        {[LM_EVAL_LOSS] = true,
                         [LM_EVAL_BITS_PER_BYTE] = e->metrics[LM_RECIPE_METRIC_BITS_PER_BYTE],
                         [LM_EVAL_PERPLEXITY] = e->metrics[LM_RECIPE_METRIC_PERPLEXITY]}};
@@ -168,7 +167,8 @@ static lm_status sample_prepare(runner *x, const lm_recipe_sample *r, sampler_st
   int32_t *ids = LM_NEW_N(x->cli->ctx->arena, int32_t, prompt.n + 1);
   if (prompt.n)
     memcpy(ids, prompt.ids, prompt.n * sizeof *ids);
-  *out = (sampler_state){.every = lm_recipe_every_steps(x->s->recipe, r->every, x->s->epoch_tokens),
+  *out = (sampler_state){.every =
+                             lm_recipe_every_steps(x->s->recipe, r->every, x->s->run.epoch_tokens),
                          .prompt = r->prompt,
                          .o = {.prompt = ids,
                                .n_prompt = (int64_t)prompt.n,
@@ -198,18 +198,11 @@ static lm_status samples_check(const runner *x) {
   return NULL;
 }
 
-static const char MICRO_SET[] = "micro = ";
-
-// `micro = auto` is decided once for a run, as it changes bits: what it was is among the settings
-// in the run's folder.
 static lm_status begin(void *user) {
   runner *x = user;
   if (!x->dir)
     return NULL;
   LM_TRY(lm_resume_record(x->s, &x->resumption));
-  if (x->micro_auto)
-    x->sets[x->n_sets++] = lm_arena_printf(x->cli->ctx->arena, "%s%lld tokens", MICRO_SET,
-                                           (long long)x->s->recipe->micro);
   LM_TRY(lm_session_tokenizer_write(x->s, x->dir));
   LM_TRY(lm_tuned_write(x->s, x->dir));
   return lm_bundle_write(x->s, x->dir, x->sets, x->n_sets);
@@ -264,13 +257,13 @@ static void memory_line(const lm_session *s, lm_buf *b) {
 static lm_status steps_time(const lm_session *s, int64_t done, double *out) {
   double seconds;
   *out = 0;
-  for (int i = 0; i < s->stages.n; i++) {
-    const lm_run_stage *x = &s->stages.v[i];
+  for (int i = 0; i < s->run.stages.n; i++) {
+    const lm_run_stage *x = &s->run.stages.v[i];
     int64_t first = x->first > done ? x->first : done + 1;
     if (x->last < first)
       continue;
     LM_TRY(lm_session_func_time(s, x->micro, MICRO_TIMED_S, &seconds));
-    *out += seconds * (double)(s->n_micro * (x->last - first + 1));
+    *out += seconds * (double)(s->run.n_micro * (x->last - first + 1));
   }
   return NULL;
 }
@@ -279,7 +272,7 @@ static lm_status steps_time(const lm_session *s, int64_t done, double *out) {
 static lm_status time_print(const runner *x) {
   const lm_session *s = x->s;
   int64_t done = x->resumption.was.step;
-  int64_t left = s->steps - done;
+  int64_t left = s->run.steps - done;
   double seconds;
   lm_buf time = {0};
   if (left <= 0)
@@ -302,9 +295,9 @@ static lm_status plan_print(runner *x) {
   lm_print_wrapped(x->to, INDENT, "model   %s: %s parameters in %d tensors, computed in %s\n",
                    s->recipe->model.name, params.p, s->plan->n_params, lm_session_compute(s));
   lm_print_wrapped(x->to, INDENT, "memory  %s\n", memory.p);
-  if (s->recipe->micro_auto && s->n_micro > 1)
+  if (s->run.micro_auto && s->run.n_micro > 1)
     lm_print_wrapped(x->to, INDENT, "micro   %lld tokens, the most that fit\n",
-                     (long long)s->recipe->micro);
+                     (long long)lm_run_micro(&s->run));
   if (s->fit.recomputed)
     lm_print_wrapped(
         x->to, INDENT,
@@ -351,28 +344,28 @@ static lm_status model_start(runner *x) {
 }
 
 static const lm_progress_stage *progress_stages(const lm_session *s) {
-  lm_progress_stage *stages = LM_NEW_N(s->ctx->arena, lm_progress_stage, s->stages.n);
-  for (int i = 0; i < s->stages.n; i++)
-    stages[i] = (lm_progress_stage){s->stages.v[i].first,
-                                    s->stages.v[i].flops / (double)(s->rows * s->seq)};
+  lm_progress_stage *stages = LM_NEW_N(s->ctx->arena, lm_progress_stage, s->run.stages.n);
+  for (int i = 0; i < s->run.stages.n; i++)
+    stages[i] = (lm_progress_stage){s->run.stages.v[i].first,
+                                    s->run.stages.v[i].flops / (double)(s->run.rows * s->run.seq)};
   return stages;
 }
 
 static void run_options_fill(runner *x) {
   const lm_session *s = x->s;
   x->o.trainer = s->trainer;
-  x->o.steps = s->steps;
+  x->o.steps = s->run.steps;
   x->o.seed = s->recipe->seed;
   x->o.dir = x->dir;
-  x->o.every = lm_recipe_every_steps(s->recipe, s->recipe->save.every, s->epoch_tokens);
+  x->o.every = lm_recipe_every_steps(s->recipe, s->recipe->save.every, s->run.epoch_tokens);
   x->o.keep = (int)s->recipe->save.keep;
   x->o.progress = (lm_progress){
       .to = x->to,
       .terminal = isatty(STDOUT_FILENO),
-      .steps = s->steps,
+      .steps = s->run.steps,
       .memory = lm_session_memory(s),
       .stages = progress_stages(s),
-      .n_stages = s->stages.n,
+      .n_stages = s->run.stages.n,
       .peak_flops =
           x->to ? lm_target_peak(&s->target, lm_exec_threads(s->exec), s->lowered->compute) : 0};
   x->o.begin = begin;
@@ -465,23 +458,14 @@ static void outcome_print(const runner *x, const lm_run_outcome *out) {
             (long long)out->step, lm_show_word(a, dir), lm_show_quoted(a, prompt));
 }
 
+// A run whose micro-batch was chosen once keeps it, as another one would round differently.
 static void micro_recall(runner *x) {
-  lm_recipe *r = x->s->recipe;
-  lm_bundle was = {0};
-  x->micro_auto = r->micro_auto;
-  if (!r->micro_auto || !x->dir || x->resumption.how == LM_RESUME_NEVER)
+  lm_bundle before = {0};
+  if (!x->dir || x->resumption.how == LM_RESUME_NEVER)
     return;
-  lm_status none = lm_bundle_read(x->cli->ctx->arena, x->dir, &was);
+  lm_status none = lm_bundle_read(x->cli->ctx->arena, x->dir, &before);
   lm_status_free(none);
-  for (int i = 0; !none && i < was.n_sets; i++) {
-    if (strncmp(was.sets[i], MICRO_SET, sizeof MICRO_SET - 1))
-      continue;
-    int64_t micro = strtoll(was.sets[i] + sizeof MICRO_SET - 1, NULL, 10);
-    if (micro < 1 || r->batch % micro)
-      continue; // the folder of another run
-    r->micro = micro;
-    r->micro_auto = false;
-  }
+  x->s->run.recorded_micro = none ? 0 : before.micro;
 }
 
 static lm_status train(runner *x) {

@@ -129,12 +129,12 @@ static lm_status logits_add(tracer *t) {
   const lm_plan_port *logits = lm_plan_port_find(apply, "logits", true);
   lm_batch_ports in;
   LM_TRY(lm_batch_ports_open(s->exec, apply, &in));
-  int64_t shape[3] = {s->n_micro * in.rows, in.seq, logits->shape[2]},
+  int64_t shape[3] = {s->run.n_micro * in.rows, in.seq, logits->shape[2]},
           part = in.rows * in.seq * shape[2];
   float *out = tensor_add(t, "logits", 3, shape);
   lm_status status = NULL;
-  for (int64_t i = 0; !status && i < s->n_micro; i++) {
-    status = lm_data_fill(s->data, 0, i, s->n_micro, in.rows, &in.batch);
+  for (int64_t i = 0; !status && i < s->run.n_micro; i++) {
+    status = lm_data_fill(s->data, 0, i, s->run.n_micro, in.rows, &in.batch);
     if (!status)
       status = lm_exec_call(s->exec, apply, NULL);
     if (!status)
@@ -219,7 +219,7 @@ static lm_status trace(tracer *t, lm_cli *cli) {
   LM_TRY(lm_output_file_check(out));
   t->s->last_step = lm_args_whole(&cli->args, "steps", 0);
   LM_TRY(model_start(t));
-  t->steps = t->s->last_step ? t->s->last_step : t->s->steps;
+  t->steps = t->s->last_step ? t->s->last_step : t->s->run.steps;
   LM_TRY(steps_trace(t));
   LM_TRY(lm_st_write(out, t->tensors, t->n_tensors));
   if (cli->json)

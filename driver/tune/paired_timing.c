@@ -29,7 +29,7 @@ lm_status lm_step_batch(const lm_session *s) {
   const lm_plan_func *f = lm_plan_func_find(s->plan, "micro");
   lm_batch_ports in;
   LM_TRY(lm_batch_ports_open(s->exec, f, &in));
-  lm_status status = lm_data_fill(s->data, 0, 0, s->n_micro, in.rows, &in.batch);
+  lm_status status = lm_data_fill(s->data, 0, 0, s->run.n_micro, in.rows, &in.batch);
   lm_batch_ports_close(&in);
   return status;
 }
@@ -53,5 +53,5 @@ lm_status lm_step_measure(const lm_session *s, bool counts, lm_step_times *t) {
 }
 
 double lm_step_ms(const lm_session *s, const lm_step_times *t) {
-  return 1e3 * ((double)s->n_micro * t->micro + t->norm + t->update);
+  return 1e3 * ((double)s->run.n_micro * t->micro + t->norm + t->update);
 }

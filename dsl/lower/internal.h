@@ -21,7 +21,7 @@ void lm_lower_args(lm_elab *e, el_inst *model, lm_lowered *out); // arguments th
 bool lm_item_is_config(const ast_item *item);                    // config { … }
 
 // ---- optim.c
-void lm_lower_optimizer(lm_elab *e, lm_recipe *r, lm_lowered *out);
+void lm_lower_optimizer(lm_elab *e, const lm_recipe *r, lm_lowered *out);
 
 // ---- groups.c: the groups of a recipe and the optimizer's parameters that they set
 // The combinations of groups that occur: bit g of a set represents group g. sets[0] is the empty

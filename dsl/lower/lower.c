@@ -236,7 +236,7 @@ static void lower_apply(lm_elab *e, el_inst *model, const char *name, el_mode mo
 }
 
 // ---- the model and its parameters
-static el_inst *make_model(lm_elab *e, lm_recipe *r) {
+static el_inst *make_model(lm_elab *e, const lm_recipe *r) {
   if (!r->model.target.decl)
     return NULL;
   frame_of(e, r->model.file);
@@ -287,7 +287,7 @@ static void lower_train(lm_elab *e, const lm_recipe *r, el_inst *model, const lm
     el_remat_check(e);
 }
 
-lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, lm_recipe *r, const lm_lower_options *o) {
+lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_lower_options *o) {
   uint32_t before = c->n_errors;
   lm_lowered *l = LM_NEW(c->arena, lm_lowered);
   l->m = lm_module_create(c);
@@ -374,7 +374,7 @@ static void check_unreached(lm_elab *e, const lm_file *file, bool sections) {
   }
 }
 
-void lm_check(lm_ctx *c, lm_program *prog, lm_recipe *r) {
+void lm_check(lm_ctx *c, lm_program *prog, const lm_recipe *r) {
   bool sections = !c->n_errors;
   const ast_decl **visited = NULL;
   uint32_t n_visited = 0;

@@ -96,11 +96,11 @@ enum {
 
 // Elaborates the recipe's model and emits what is asked for. NULL after errors; they are in the
 // context.
-lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, lm_recipe *r, const lm_lower_options *o);
+lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_lower_options *o);
 
 // Everything that needs neither weights nor data: the recipe's model if there is one, and every
 // definition of the file that it does not reach.
-void lm_check(lm_ctx *c, lm_program *prog, lm_recipe *r);
+void lm_check(lm_ctx *c, lm_program *prog, const lm_recipe *r);
 
 // Constraints of the schedule that are about the run, of which so many steps are known by now.
 void lm_lower_schedule_check(lm_ctx *c, lm_program *prog, const lm_recipe *r, int64_t steps);

@@ -175,7 +175,7 @@ static void lower_body(lm_elab *e, const lm_recipe *r, el_inst *inst, const ast_
   lm_lower_rates(e, f.rates, f.update, is_host_scalar(&lr) ? lr.v : NULL);
 }
 
-void lm_lower_optimizer(lm_elab *e, lm_recipe *r, lm_lowered *out) {
+void lm_lower_optimizer(lm_elab *e, const lm_recipe *r, lm_lowered *out) {
   lm_group_sets c = lm_groups_assign(e, r, out);
   ast_decl *d = r->optimizer.target.decl;
   if (!d || d->kind != DC_OPTIMIZER)

@@ -194,7 +194,7 @@ static bool check_multiple(const lm_recipe *r, const char *name, int64_t n, lm_l
   return false;
 }
 
-bool lm_recipe_check_batches(lm_recipe *r) {
+bool lm_recipe_check_batches(const lm_recipe *r) {
   bool of_seq =
       check_multiple(r, "micro", r->micro, r->micro_loc, "the sequence length", r->data.seq);
   for (uint32_t i = 0; i < r->data.n_stages && of_seq; i++)

@@ -294,7 +294,7 @@ void lm_recipe_report_unsupported(const lm_recipe *r);
 // Checks that batch is a multiple of micro and micro of the sequence length; an error names the
 // nearest multiple. lm_recipe_resolve calls it; call it again after sizes are filled in from a file
 // of batches.
-bool lm_recipe_check_batches(lm_recipe *r);
+bool lm_recipe_check_batches(const lm_recipe *r);
 
 // The steps of the run, at least 1, given the number of parameters and the tokens in an epoch.
 int64_t lm_recipe_steps(const lm_recipe *r, double params, double epoch_tokens);

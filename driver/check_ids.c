@@ -1,0 +1,54 @@
+// check_ids.c - whether token ids and positions of the data are within the tables of the model.
+#include "driver/session.h"
+
+static int64_t vocabulary_of(const lm_session *s) {
+  return s->limits.tok < s->limits.next ? s->limits.tok : s->limits.next;
+}
+
+static void ids_check(lm_session *s, int64_t max_id, int64_t max_pos) {
+  const lm_recipe *r = s->recipe;
+  int64_t ids = vocabulary_of(s);
+  if (max_id >= ids) {
+    lm_diag *d =
+        lm_error(s->ctx, r->model.loc, "E211",
+                 "the model's vocabulary has %lld tokens, the data's numbers go up to %lld",
+                 (long long)ids, (long long)max_id);
+    lm_diag_note(s->ctx, d, r->data.loc, "data %s", r->data.name);
+    lm_diag_help(s->ctx, d, "vocab = %lld", (long long)max_id + 1);
+  }
+  if (max_pos >= s->limits.pos) {
+    lm_diag *d = lm_error(s->ctx, r->model.loc, "E211",
+                          "the model knows %lld positions, the data's go up to %lld",
+                          (long long)s->limits.pos, (long long)max_pos);
+    lm_diag_note(s->ctx, d, r->data.loc, "data %s", r->data.name);
+  }
+}
+
+lm_status lm_session_check_ids(lm_session *s) {
+  lm_data_info info = lm_data_info_of(s->data);
+  ids_check(s, info.max_id, info.max_pos);
+  return lm_verdict(s->ctx);
+}
+
+lm_status lm_session_check_ids_of_recipe(lm_session *s) {
+  const lm_recipe_data *d = &s->recipe->data;
+  int64_t longest = d->seq;
+  if (d->replays)
+    return NULL;
+  for (uint32_t i = 0; i < d->n_stages; i++)
+    if (d->stages[i].seq > longest)
+      longest = d->stages[i].seq;
+  ids_check(s, d->tokenizer.kind == LM_RECIPE_TOKENIZER_BYTES ? UINT8_MAX : -1, longest - 1);
+  for (uint32_t i = 0; i < s->recipe->n_samples; i++) {
+    const lm_recipe_sample *x = &s->recipe->samples[i];
+    if (x->n >= s->limits.pos)
+      lm_error(s->ctx, x->loc, "E211",
+               "the model knows %lld positions; a prompt and %lld tokens to make are more",
+               (long long)s->limits.pos, (long long)x->n);
+  }
+  if (d->tokenizer.train > vocabulary_of(s))
+    lm_warn(s->ctx, d->tokenizer.loc, "W211",
+            "this learns up to %lld tokens, the model's vocabulary has %lld",
+            (long long)d->tokenizer.train, (long long)vocabulary_of(s));
+  return lm_verdict(s->ctx);
+}
