@@ -47,7 +47,7 @@ static const char *variant_text(lm_arena *a, const lm_variant *v) {
   const char *parts[] = {v->off ? lm_arena_printf(a, "without %s", v->off) : NULL,
                          v->on ? lm_arena_printf(a, "with %s", v->on) : NULL,
                          v->rows ? lm_arena_printf(a, "%d rows at a time", v->rows) : NULL,
-                         v->places ? lm_arena_printf(a, "%d places a kernel", v->places) : NULL};
+                         v->places ? lm_arena_printf(a, "%d points a kernel", v->places) : NULL};
   const char *text = "";
   for (size_t i = 0; i < LM_COUNT(parts); i++)
     if (parts[i])

@@ -102,7 +102,7 @@ def test_changed(run):
     run("run", file, "--out", run.path("run"), "-q", "--steps", 2)
     other = stages(run, LENGTHS.replace("64 tokens", "128 tokens"), "other.lm")
     err = run("run", other, "--out", run.path("run"), status=1)
-    check("data.stage.25%.pack was best_fit(seq = 64 tokens), is best_fit(seq = 128 tokens)" in err, err)
+    check("data.stage.25%.pack.seq was 64 tokens, is 128 tokens" in err, err)
 
 
 def test_data(run):

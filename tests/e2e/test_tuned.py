@@ -90,7 +90,7 @@ def test_step_cache(run):
     check(json.load(open(run.path("cache", kept[0]))) == first == bench(), "kept, and found again")
     run.write(f"cache/{kept[0]}", json.dumps(STEP))
     check(bench() == STEP, "what is kept holds")
-    check("the step is without licm, with pack, 256 rows at a time, 8 places a kernel, 1.50 times as fast" in run("bench", file, "--steps", 1, env=own), "told")
+    check("the step is without licm, with fuse_gemms, 256 rows at a time, 8 points a kernel, 1.50 times as fast" in run("bench", file, "--steps", 1, env=own), "told")
     check(bench("--disable-pass", "fuse_loops")["gain"] == 0, "with passes of the user's choice")
     run.write(f"cache/{kept[0]}", "{")
     check(bench()["gain"] >= 1, "damaged: measured anew")

@@ -1,0 +1,240 @@
+// train.c - a training run: from a recipe to steps, checkpoints, evaluations and samples.
+#include "driver/train.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "driver/bundle.h"
+#include "driver/data.h"
+#include "driver/tune/tune.h"
+#include "driver/tune/tune_step.h"
+
+_Static_assert((int)LM_EMITS_MAX <= (int)LM_TRAIN_METRICS,
+               "a step's result has an element for every emitted value");
+
+// ---- evaluation and checkpoints
+
+static lm_run_eval eval_of(const lm_training *x, const lm_recipe_eval *e) {
+  return (lm_run_eval){e->name,
+                       e->holdout + 1,
+                       lm_recipe_every_steps(x->s.recipe, e->every, x->s.run.epoch_tokens),
+                       {[LM_EVAL_LOSS] = true,
+                        [LM_EVAL_BITS_PER_BYTE] = e->metrics[LM_RECIPE_METRIC_BITS_PER_BYTE],
+                        [LM_EVAL_PERPLEXITY] = e->metrics[LM_RECIPE_METRIC_PERPLEXITY]}};
+}
+
+static lm_run_watch watch_of(lm_recipe_watch w) {
+  static const lm_eval_metric metrics[] = {[LM_RECIPE_METRIC_LOSS] = LM_EVAL_LOSS,
+                                           [LM_RECIPE_METRIC_BITS_PER_BYTE] = LM_EVAL_BITS_PER_BYTE,
+                                           [LM_RECIPE_METRIC_PERPLEXITY] = LM_EVAL_PERPLEXITY};
+  return (lm_run_watch){w.eval, metrics[w.metric]};
+}
+
+static void evals_collect(lm_training *x) {
+  const lm_recipe *r = x->s.recipe;
+  lm_run_eval *evals = LM_NEW_N(x->s.ctx->arena, lm_run_eval, r->n_evals + 1);
+  for (uint32_t i = 0; i < r->n_evals; i++)
+    evals[i] = eval_of(x, &r->evals[i]);
+  x->o.evals = evals;
+  x->o.n_evals = (int)r->n_evals;
+  x->o.best = watch_of(r->save.best);
+  if (!x->dir || !r->save.dir)
+    x->o.best.eval = -1;
+  x->o.stop = watch_of(r->stop.on);
+  x->o.patience = (int)r->stop.patience;
+  x->o.min_delta = r->stop.min_delta;
+  x->o.guard = (lm_guard_options){
+      .skip = r->guard.skip, .rollback = r->guard.rollback, .spike = r->guard.spike};
+}
+
+// ---- samples
+
+static lm_status sample_prepare(lm_training *x, const lm_recipe_sample *r,
+                                lm_training_sample *out) {
+  lm_tokens prompt = {0};
+  LM_TRY(lm_tokenizer_encode(x->s.tokenizer, r->prompt, strlen(r->prompt), &prompt));
+  if (!prompt.n)
+    lm_error(x->s.ctx, r->loc, "E213", "a sample needs a prompt of at least one token");
+  int32_t *ids = LM_NEW_N(x->s.ctx->arena, int32_t, prompt.n + 1);
+  if (prompt.n)
+    memcpy(ids, prompt.ids, prompt.n * sizeof *ids);
+  *out = (lm_training_sample){
+      .every = lm_recipe_every_steps(x->s.recipe, r->every, x->s.run.epoch_tokens),
+      .o = {.prompt = ids,
+            .n_prompt = (int64_t)prompt.n,
+            .n = r->n,
+            .write = x->options.write,
+            .user = x->options.user,
+            .sampler = {r->temperature, (int32_t)r->top_k, r->top_p, r->seed}}};
+  lm_tokens_free(&prompt);
+  return lm_verdict(x->s.ctx);
+}
+
+static lm_status samples_prepare(lm_training *x, int64_t *out_positions) {
+  const lm_recipe *r = x->s.recipe;
+  x->samples = LM_NEW_N(x->s.ctx->arena, lm_training_sample, r->n_samples + 1);
+  *out_positions = 0;
+  for (uint32_t i = 0; i < r->n_samples; i++) {
+    LM_TRY(sample_prepare(x, &r->samples[i], &x->samples[i]));
+    int64_t positions = x->samples[i].o.n_prompt + x->samples[i].o.n;
+    if (positions > *out_positions)
+      *out_positions = positions;
+  }
+  return NULL;
+}
+
+static lm_status samples_check(const lm_training *x) {
+  for (uint32_t i = 0; i < x->s.recipe->n_samples; i++)
+    LM_TRY(lm_sample_check(&x->s, x->samples[i].o.n_prompt, x->samples[i].o.n));
+  return NULL;
+}
+
+// ---- callbacks of the run
+
+static lm_status begin(void *user) {
+  lm_training *x = user;
+  if (!x->dir)
+    return NULL;
+  LM_TRY(lm_resume_record(&x->s, &x->resumption));
+  LM_TRY(lm_session_tokenizer_write(&x->s, x->dir));
+  LM_TRY(lm_tuned_write(&x->s, x->dir));
+  return lm_bundle_write(&x->s, x->dir, x->options.from.sets, x->options.from.n_sets);
+}
+
+static lm_status after_step(void *user, int64_t step, const lm_step_result *result,
+                            lm_progress *progress) {
+  lm_training *x = user;
+  for (uint32_t i = 0; x->options.write && i < x->s.recipe->n_samples; i++) {
+    lm_training_sample *s = &x->samples[i];
+    if (step != x->o.steps && (!s->every || step % s->every))
+      continue;
+    lm_progress_say(progress, "\nsample after step %lld:", (long long)step);
+    LM_TRY(lm_sample_print(&x->s, &s->o));
+    x->options.write(x->options.user, "\n", 1);
+  }
+  return NULL;
+}
+
+static void warn(void *user, const char *text) {
+  const lm_training *x = user;
+  lm_event_warning(x->s.events, "%s", text);
+}
+
+// ---- opening
+
+// A run whose micro-batch was chosen once keeps it, as another one would round differently.
+static void micro_recall(lm_training *x) {
+  lm_bundle before = {0};
+  if (!x->dir || x->resumption.how == LM_RESUME_NEVER)
+    return;
+  lm_status none = lm_bundle_read(x->s.ctx->arena, x->dir, &before);
+  lm_status_free(none);
+  x->s.run.recorded_micro = none ? 0 : before.micro;
+}
+
+lm_status lm_training_open(lm_training *x, lm_ctx *ctx, const lm_events *events,
+                           const lm_training_options *o) {
+  x->options = *o;
+  LM_TRY(lm_session_open(&x->s, ctx, events, &o->from));
+  x->dir = o->dir ? o->dir : x->s.recipe->save.dir;
+  if (x->dir)
+    LM_TRY(lm_run_folder_lock(x->dir, &x->o.lock));
+  LM_TRY(lm_resume_find(&x->s, x->dir, &o->resume, &x->resumption));
+  micro_recall(x);
+  return NULL;
+}
+
+lm_status lm_training_plan(lm_training *x) {
+  lm_session *s = &x->s;
+  // A resumed run keeps its vocabulary and, for equal bits, its plan and the tilings of its GEMMs.
+  const char *run = x->resumption.run;
+  int64_t positions;
+  s->goes_on = run;
+  LM_TRY(lm_session_data(s));
+  LM_TRY(samples_prepare(x, &positions));
+  LM_TRY(lm_session_lower_run(s, positions));
+  if (run)
+    LM_TRY(lm_tuned_recall(s, run));
+  LM_TRY(lm_session_plan(s));
+  LM_TRY(lm_session_check_ids(s));
+  LM_TRY(samples_check(x));
+  LM_TRY(lm_tuned_step_find(s));
+  LM_TRY(lm_tuned_find(s, 0));
+  return lm_session_start(s, &(lm_exec_options){.timeline = s->timeline});
+}
+
+// ---- how long it takes
+
+#define MICRO_TIMED_S 0.2
+
+lm_status lm_training_time(const lm_training *x, int64_t *out_steps, double *out_seconds) {
+  const lm_session *s = &x->s;
+  int64_t done = x->resumption.was.step;
+  *out_steps = s->run.steps - done;
+  *out_seconds = 0;
+  for (int i = 0; i < s->run.stages.n; i++) {
+    const lm_run_stage *stage = &s->run.stages.v[i];
+    int64_t first = stage->first > done ? stage->first : done + 1;
+    double seconds;
+    if (stage->last < first)
+      continue;
+    LM_TRY(lm_session_func_time(s, stage->micro, MICRO_TIMED_S, &seconds));
+    *out_seconds += seconds * (double)(s->run.n_micro * (stage->last - first + 1));
+  }
+  return NULL;
+}
+
+// ---- running
+
+static const lm_progress_stage *progress_stages(const lm_session *s) {
+  lm_progress_stage *stages = LM_NEW_N(s->ctx->arena, lm_progress_stage, s->run.stages.n);
+  for (int i = 0; i < s->run.stages.n; i++)
+    stages[i] = (lm_progress_stage){s->run.stages.v[i].first,
+                                    s->run.stages.v[i].flops / (double)(s->run.rows * s->run.seq)};
+  return stages;
+}
+
+static void run_options_fill(lm_training *x) {
+  const lm_session *s = &x->s;
+  x->o.trainer = s->trainer;
+  x->o.steps = s->run.steps;
+  x->o.seed = s->recipe->seed;
+  x->o.dir = x->dir;
+  x->o.every = lm_recipe_every_steps(s->recipe, s->recipe->save.every, s->run.epoch_tokens);
+  x->o.keep = (int)s->recipe->save.keep;
+  x->o.progress = (lm_progress){
+      .to = x->options.to,
+      .terminal = x->options.terminal,
+      .steps = s->run.steps,
+      .memory = lm_session_memory(s),
+      .stages = progress_stages(s),
+      .n_stages = s->run.stages.n,
+      .peak_flops = x->options.to
+                        ? lm_target_peak(&s->target, lm_exec_threads(s->exec), s->lowered->compute)
+                        : 0};
+  x->o.begin = begin;
+  x->o.warn = warn;
+  x->o.after_step = after_step;
+  x->o.user = x;
+  x->o.resume = x->resumption.how;
+  x->o.resume_path = x->resumption.path;
+  x->o.keys = x->resumption.keys.v;
+  x->o.n_keys = (int)x->resumption.keys.n;
+  x->o.model = x->resumption.fingerprint.v;
+  x->o.n_model = (int)x->resumption.fingerprint.n;
+}
+
+lm_status lm_training_run(lm_training *x, lm_run_outcome *out) {
+  LM_TRY(lm_session_train(&x->s));
+  if (x->s.timeline)
+    x->s.timeline->n_spans = 0; // without the micro-batches that were timed
+  run_options_fill(x);
+  evals_collect(x);
+  return lm_run_train(&x->o, out);
+}
+
+void lm_training_close(lm_training *x) {
+  if (x->o.lock)
+    close(x->o.lock);
+  lm_session_close(&x->s);
+}
