@@ -1,4 +1,4 @@
-// attend.c - an attend's region taken apart.
+// attend.c - analysis of the region of an attend or attend_vjp operation.
 #include "codegen/common/attend.h"
 #include <string.h>
 #include "compiler/ops/ops.h"
@@ -14,13 +14,13 @@ static void axis_add(const lm_module *m, lm_attend_axes *to, lm_axis a) {
   to->size *= lm_axis_size(m, a);
 }
 
-// Axes of t that the scores have not.
-static lm_attend_axes own_axes(const lm_attend_spec *f, lm_type t) {
-  lm_attend_axes own = {.size = 1};
+// Axes of t that the scores do not have.
+static lm_attend_axes channel_axes(const lm_attend_spec *f, lm_type t) {
+  lm_attend_axes channels = {.size = 1};
   for (int i = 0; i < t.rank; i++)
     if (!has(f->space, t.axis[i]))
-      axis_add(f->m, &own, t.axis[i]);
-  return own;
+      axis_add(f->m, &channels, t.axis[i]);
+  return channels;
 }
 
 int lm_attend_operand(const lm_attend_spec *f, const lm_value *arg) {
@@ -30,9 +30,9 @@ int lm_attend_operand(const lm_attend_spec *f, const lm_value *arg) {
 }
 
 const lm_attend_dot *lm_attend_dot_of(const lm_attend_spec *f, const lm_value *v) {
-  for (int i = 0; i < f->n_products; i++)
-    if (f->products[i].v == v)
-      return &f->products[i];
+  for (int i = 0; i < f->n_dots; i++)
+    if (f->dots[i].v == v)
+      return &f->dots[i];
   return NULL;
 }
 
@@ -42,7 +42,7 @@ static const lm_value *unpermuted(const lm_value *v) {
   return v;
 }
 
-// ---- products
+// ---- dots
 
 static bool same_axes(const lm_attend_axes *a, const lm_attend_axes *b) {
   bool same = a->n == b->n;
@@ -55,23 +55,24 @@ static bool same_axes(const lm_attend_axes *a, const lm_attend_axes *b) {
   return same;
 }
 
-// An operand's rows lie in one order, that of the first product that has it; `otherwise`: of none
-// with these axes.
+// All dots read the rows of an operand in one order of channel axes: the order of the first dot
+// that uses the operand with the same set of axes.
+// Returns `fallback` if there is no such dot.
 static lm_attend_axes row_order(const lm_attend_spec *f, uint32_t operand,
-                                const lm_attend_axes *otherwise) {
-  for (int i = 0; i < f->n_products; i++) {
-    const lm_attend_dot *p = &f->products[i];
-    if ((p->row == operand || p->col == operand) && same_axes(&p->over, otherwise))
+                                const lm_attend_axes *fallback) {
+  for (int i = 0; i < f->n_dots; i++) {
+    const lm_attend_dot *p = &f->dots[i];
+    if ((p->row == operand || p->col == operand) && same_axes(&p->over, fallback))
       return p->over;
   }
-  return *otherwise;
+  return *fallback;
 }
 
-static bool product_add(lm_attend_spec *f, const lm_op *dot, lm_buf *why) {
+static bool dot_add(lm_attend_spec *f, const lm_op *dot, lm_buf *why) {
   int x = lm_attend_operand(f, dot->in[0]);
   int w = lm_attend_operand(f, dot->in[1]);
-  if (x < 0 || w < 0 || f->n_products == LM_ATTEND_PARTS)
-    return lm_why(why, "a product of other than operands");
+  if (x < 0 || w < 0 || f->n_dots == LM_ATTEND_PARTS)
+    return lm_why(why, "a dot of values that are not operands");
   bool first = has(dot->in[0]->type, f->t);
   lm_attend_dot p = {
       .v = dot->out[0], .row = (uint32_t)(first ? x : w), .col = (uint32_t)(first ? w : x)};
@@ -80,16 +81,15 @@ static bool product_add(lm_attend_spec *f, const lm_op *dot, lm_buf *why) {
   lm_attend_axes row = row_order(f, p.row, &p.over);
   lm_attend_axes col = row_order(f, p.col, &row);
   if (memcmp(col.axis, row_order(f, p.row, &col).axis, sizeof *col.axis * (size_t)col.n))
-    return lm_why(why, "an operand whose axes stand in two orders");
+    return lm_why(why, "an operand whose axes are used in two orders");
   p.over = col;
-  f->products[f->n_products++] = p;
+  f->dots[f->n_dots++] = p;
   return true;
 }
 
-static bool products_find(lm_attend_spec *f, lm_buf *why) {
+static bool dots_find(lm_attend_spec *f, lm_buf *why) {
   for (const lm_op *op = f->op->body->first; op; op = op->next)
-    if (op->code == LM_OP_DOT && lm_attend_tiled(f->op, op->out[0]->type) &&
-        !product_add(f, op, why))
+    if (op->code == LM_OP_DOT && lm_attend_tiled(f->op, op->out[0]->type) && !dot_add(f, op, why))
       return false;
   return true;
 }
@@ -100,25 +100,26 @@ static bool sum_add(lm_attend_spec *f, uint32_t result, const lm_value *yield, l
   const lm_op *op = unpermuted(yield)->def;
   bool dot = op && op->code == LM_OP_DOT;
   if (!op || (!dot && op->code != LM_OP_SUM))
-    return lm_why(why, "a cotangent that is no sum over tiles");
-  uint32_t k = dot && !lm_attend_tiled(f->op, op->in[0]->type); // which operand the tile is
+    return lm_why(why, "a cotangent that is not a sum over tiles");
+  uint32_t k =
+      dot && !lm_attend_tiled(f->op, op->in[0]->type); // index of the operand that is a tile
   bool rows = lm_attr_has_axis(&op->attr, f->s);
   lm_attend_sum *sum = &f->sums[f->n_sums++];
   *sum = (lm_attend_sum){
-      .tile = op->in[k], .other = -1, .rows = rows, .result = result, .own = {.size = 1}};
+      .tile = op->in[k], .other = -1, .rows = rows, .result = result, .channels = {.size = 1}};
   if (!lm_attend_tiled(f->op, op->in[k]->type) || rows == lm_attr_has_axis(&op->attr, f->t))
-    return lm_why(why, "a sum over no tile");
+    return lm_why(why, "a sum over something that is not a tile");
   if (!dot)
     return true;
   sum->other = lm_attend_operand(f, op->in[1 - k]);
-  lm_attend_axes own = own_axes(f, op->in[1 - k]->type);
+  lm_attend_axes channels = channel_axes(f, op->in[1 - k]->type);
   if (sum->other >= 0)
-    sum->own = row_order(f, (uint32_t)sum->other, &own);
-  return sum->other >= 0 || lm_why(why, "a sum weighted with other than an operand");
+    sum->channels = row_order(f, (uint32_t)sum->other, &channels);
+  return sum->other >= 0 || lm_why(why, "a sum weighted by a value that is not an operand");
 }
 
 static bool sums_find(lm_attend_spec *f, lm_buf *why) {
-  f->sums[f->n_sums++] = (lm_attend_sum){.other = LM_ATTEND_DO, .own = f->v_own};
+  f->sums[f->n_sums++] = (lm_attend_sum){.other = LM_ATTEND_DO, .channels = f->v_channels};
   if (f->op->n_out > LM_ATTEND_PARTS)
     return lm_why(why, "more than %d cotangents", LM_ATTEND_PARTS);
   for (uint32_t i = 1; i < f->op->n_out; i++)
@@ -127,7 +128,7 @@ static bool sums_find(lm_attend_spec *f, lm_buf *why) {
   return true;
 }
 
-// ---- all of it
+// ---- the whole specification
 
 static bool is_const(const lm_value *v, double *out) {
   if (!v->def || v->def->code != LM_OP_CONST)
@@ -137,13 +138,13 @@ static bool is_const(const lm_value *v, double *out) {
 }
 
 static void axes_find(lm_attend_spec *f) {
-  f->outer = f->shared = (lm_attend_axes){.size = 1};
+  f->parallel = f->shared = (lm_attend_axes){.size = 1};
   for (int i = 0; i < f->space.rank; i++) {
     lm_axis a = f->space.axis[i];
     bool everywhere = true;
     if (a == f->t || a == f->s)
       continue;
-    axis_add(f->m, &f->outer, a);
+    axis_add(f->m, &f->parallel, a);
     for (uint32_t r = 0; r < f->op->n_out; r++)
       everywhere &= has(f->op->out[r]->type, a);
     if (everywhere)
@@ -170,9 +171,9 @@ bool lm_attend_spec_make(const lm_module *m, const lm_op *op, lm_attend_spec *ou
     out->mask = NULL;
   if (is_const(out->factor, &c) && c == 1)
     out->factor = NULL;
-  out->v_own = own_axes(out, op->in[LM_ATTEND_V]->type);
+  out->v_channels = channel_axes(out, op->in[LM_ATTEND_V]->type);
   axes_find(out);
-  return products_find(out, why) && (!out->vjp || sums_find(out, why));
+  return dots_find(out, why) && (!out->vjp || sums_find(out, why));
 }
 
 bool lm_attend_is_supported(const lm_module *m, const lm_op *op) {

@@ -1,4 +1,4 @@
-// gen.c - life of a generator, and text that is the same for all targets.
+// gen.c - creation and reset of a generator, and text that all targets share.
 #include "codegen/common/gen.h"
 #include <string.h>
 
@@ -20,7 +20,7 @@ void lm_gen_attempt(lm_gen *e) {
   e->n_temps = 0;
   e->n_accesses = 0;
   e->extents = 0;
-  e->ask.kind = LM_GEN_ASK_NOTHING;
+  e->request.kind = LM_GEN_REQUEST_NONE;
   e->body.n = 0;
   memset(e->done, 0, e->s->n_passes);
 }
@@ -34,9 +34,9 @@ void lm_gen_free(lm_gen *e) {
   lm_buf_free(&e->body);
 }
 
-// Found by the order in which a kernel first speaks of its axes, and sizes stand only where the
-// code needs them: kernels that differ in the names of axes, or in how often they run, are one
-// text.
+// Axes are numbered in the order in which the text first uses them, and extents appear only where
+// the code needs them, so kernels that differ only in the names of axes or in their trip counts
+// have the same text.
 static uint32_t axis_number(lm_gen *e, lm_axis a) {
   for (uint32_t i = 0; i < e->n_axes; i++)
     if (e->axes[i] == a)

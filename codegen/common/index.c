@@ -125,7 +125,7 @@ uint16_t lm_ix_split_find(const lm_vars *s, const lm_ix *a, int64_t n, int64_t *
   return 0;
 }
 
-uint16_t lm_ix_cut_find(const lm_vars *s, const lm_ix *a, int64_t bound, int64_t *out_at) {
+uint16_t lm_ix_partition_find(const lm_vars *s, const lm_ix *a, int64_t bound, int64_t *out_at) {
   for (int i = 0; i < a->n; i++) {
     const lm_var *v = &s->v[a->t[i].var];
     int64_t k = a->t[i].coef, min, max;
@@ -136,8 +136,8 @@ uint16_t lm_ix_cut_find(const lm_vars *s, const lm_ix *a, int64_t bound, int64_t
     lm_ix_range(s, &rest, &min, &max);
     if (min < 0)
       continue;
-    // Below the cut even the greatest rest stays under the bound, from it on even the least reaches
-    // it.
+    // Below `at` even the largest rest stays under the bound; from `at` on even the smallest
+    // reaches it.
     int64_t at = (bound - min + k - 1) / k;
     if (at <= v->lo || at >= v->hi || k * at + min < bound || k * (at - 1) + max >= bound)
       continue;

@@ -1,5 +1,5 @@
-// loops.c - the loops of a pass: which parts of axes they run over, what they are split and cut
-// into, where they stand.
+// loops.c - the loops of a pass: the parts of axes that they run over, how they are split and
+// partitioned, and their current indices.
 #include <string.h>
 #include "codegen/common/gen.h"
 
@@ -24,7 +24,7 @@ void lm_gen_domain_init(const lm_gen *e, const lm_sched_pass *p, lm_gen_domain *
 lm_ix lm_gen_axis_index(const lm_gen *e, lm_axis a) {
   for (int i = 0; i < e->kernel->attr.n_axes; i++)
     if (e->kernel->attr.axes[i] == a)
-      return lm_ix_var(&e->vars, e->outer[i]);
+      return lm_ix_var(&e->vars, e->parallel[i]);
   lm_ix at = lm_ix_const(0);
   const lm_gen_domain *d = &e->domains[e->pass];
   for (int i = 0; i < d->n; i++)
@@ -33,7 +33,7 @@ lm_ix lm_gen_axis_index(const lm_gen *e, lm_axis a) {
   return at;
 }
 
-void lm_gen_here(const lm_gen *e, lm_type t, lm_ix *out) {
+void lm_gen_loop_indices(const lm_gen *e, lm_type t, lm_ix *out) {
   for (int i = 0; i < t.rank; i++)
     out[i] = lm_gen_axis_index(e, t.axis[i]);
 }
@@ -48,7 +48,7 @@ void lm_gen_forget(lm_gen *e, int scope) {
   }
 }
 
-// ---- what was wished for
+// ---- requested changes
 
 static void atom_insert(lm_gen_domain *d, int at, lm_gen_atom a) {
   if (d->n == LM_GEN_ATOMS)
@@ -57,10 +57,10 @@ static void atom_insert(lm_gen_domain *d, int at, lm_gen_atom a) {
   d->atom[at] = a;
 }
 
-// i -> (high, low) with i = high * by + low
+// Replaces loop i by (high, low) with i = high * by + low.
 void lm_gen_atom_split(lm_gen *e, lm_gen_domain *d, int at, int64_t by) {
   lm_gen_atom high = d->atom[at], low = high;
-  high.n_cuts = low.n_cuts = 0;
+  high.n_partitions = low.n_partitions = 0;
   high.size /= by;
   high.stride *= by;
   low.size = by;
@@ -70,33 +70,31 @@ void lm_gen_atom_split(lm_gen *e, lm_gen_domain *d, int at, int64_t by) {
   atom_insert(d, at, high);
 }
 
-static bool atom_cut(lm_gen_atom *a, int64_t at) {
-  int i = a->n_cuts;
-  if (i == LM_GEN_CUTS)
+static bool atom_partition(lm_gen_atom *a, int64_t at) {
+  int i = a->n_partitions;
+  if (i == LM_GEN_PARTITIONS)
     return false;
-  for (; i > 0 && a->cut[i - 1] > at; i--)
-    a->cut[i] = a->cut[i - 1];
-  a->cut[i] = at;
-  a->n_cuts++;
+  for (; i > 0 && a->partition[i - 1] > at; i--)
+    a->partition[i] = a->partition[i - 1];
+  a->partition[i] = at;
+  a->n_partitions++;
   return true;
 }
 
-bool lm_gen_ask_apply(lm_gen *e) {
-  if (e->ask.kind == LM_GEN_ASK_NOTHING)
+bool lm_gen_request_apply(lm_gen *e) {
+  if (e->request.kind == LM_GEN_REQUEST_NONE)
     return false;
-  lm_gen_domain *d = &e->domains[e->ask.pass];
-  if (e->ask.kind == LM_GEN_ASK_CUT)
-    return atom_cut(&d->atom[e->ask.atom], e->ask.at);
+  lm_gen_domain *d = &e->domains[e->request.pass];
+  if (e->request.kind == LM_GEN_REQUEST_PARTITION)
+    return atom_partition(&d->atom[e->request.atom], e->request.at);
   if (d->n == LM_GEN_ATOMS)
     return false;
-  lm_gen_atom_split(e, d, e->ask.atom, e->ask.at);
+  lm_gen_atom_split(e, d, e->request.atom, e->request.at);
   return true;
 }
 
 // ---- merging
 
-// Loops over u (outside) and v (inside, of the given size) are one for every index printed in
-// `pass` (-1: in any).
 bool lm_gen_one_loop(const lm_gen *e, uint16_t u, uint16_t v, int64_t size, int pass) {
   for (uint32_t i = 0; i < e->n_accesses; i++) {
     const lm_gen_access *a = &e->accesses[i];
@@ -108,7 +106,6 @@ bool lm_gen_one_loop(const lm_gen *e, uint16_t u, uint16_t v, int64_t size, int 
   return true;
 }
 
-// Both axes are kept, or both reduced, by every reduction of the pass.
 bool lm_gen_alike(const lm_gen *e, int pass, lm_axis a, lm_axis b) {
   const lm_sched_pass *p = &e->s->passes[pass];
   for (uint32_t i = 0; i < p->n_roots; i++) {

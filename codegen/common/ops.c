@@ -1,12 +1,12 @@
-// ops.c - the table of scalar operations in C. Registers hold f32 and bf16 as float, f64 as double,
-// int and bool (0 or 1) as int32_t; bf16 is rounded where it is stored.
+// ops.c - the scalar operations as C. Registers hold f32 and bf16 as float, f64 as double, int and
+// bool (0 or 1) as int32_t; bf16 is rounded when it is stored.
 #include <math.h>
 #include <string.h>
 #include "codegen/common/gen.h"
 
-// $0, $1, $2 are the operands; which column holds is the type of the last operand.
+// $0, $1, $2 stand for the operands. The type of the last operand selects the column.
 typedef struct lm_op_row {
-  const char *f32, *f64, *whole;
+  const char *f32, *f64, *integer;
 } lm_op_row;
 static const lm_op_row table[LM_OPS] = {
     [LM_OP_NEG] = {"-$0", "-$0", "lm_isub(0, $0)"},
@@ -53,8 +53,8 @@ const char *lm_gen_held_type(lm_dtype t) {
   return lm_gen_register_type(t);
 }
 
-const char *lm_gen_load_text(lm_arena *a, lm_dtype t, const char *place) {
-  return t == LM_BF16 ? lm_arena_printf(a, "lm_bf16_load(%s)", place) : place;
+const char *lm_gen_load_text(lm_arena *a, lm_dtype t, const char *location) {
+  return t == LM_BF16 ? lm_arena_printf(a, "lm_bf16_load(%s)", location) : location;
 }
 
 const char *lm_gen_store_text(lm_arena *a, lm_dtype t, const char *value) {
@@ -91,7 +91,7 @@ static const char *cast_text(lm_arena *a, lm_dtype from, lm_dtype to, const char
   return lm_arena_printf(a, "lm_int_%s(%s)", from == LM_F64 ? "f64" : "f32", x);
 }
 
-static const char *fill_in(lm_arena *a, const char *form, const char *const *in) {
+static const char *substitute(lm_arena *a, const char *form, const char *const *in) {
   lm_buf b = {0};
   for (; *form; form++) {
     if (*form == '$')
@@ -109,14 +109,14 @@ const char *lm_gen_op_text(lm_gen *e, const lm_op *op, const char *const *in) {
   if (op->code == LM_OP_CAST)
     return cast_text(e->arena, t, op->out[0]->type.dtype, in[0]);
   const lm_op_row *row = &table[op->code];
-  const char *form = t == LM_F64 ? row->f64 : lm_dtype_is_float(t) ? row->f32 : row->whole;
+  const char *form = t == LM_F64 ? row->f64 : lm_dtype_is_float(t) ? row->f32 : row->integer;
   if (!form)
     LM_BUG("no C for %s of %s", lm_op_info_of(op)->name, lm_dtype_name(t));
-  return fill_in(e->arena, form, in);
+  return substitute(e->arena, form, in);
 }
 
-const char *lm_gen_neutral(lm_arena *a, const lm_value *v) {
+const char *lm_gen_identity(lm_arena *a, const lm_value *v) {
   lm_dtype t = v->type.dtype;
-  double least = t == LM_INT ? INT32_MIN : -__builtin_inf();
-  return lm_gen_const_text(a, t, v->def->code == LM_OP_MAX ? least : 0);
+  double minimum = t == LM_INT ? INT32_MIN : -__builtin_inf();
+  return lm_gen_const_text(a, t, v->def->code == LM_OP_MAX ? minimum : 0);
 }

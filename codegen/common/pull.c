@@ -1,8 +1,8 @@
-// pull.c - the value of one element as C: operands are pulled along maps of indices until something
-// is held in memory.
+// pull.c - the value of one element as C: operands are evaluated recursively ("pulled") through
+// index maps down to values that are held in memory.
 //
-// Every expression is a statement of its own in the outermost loop that sets all it depends on, and
-// is written once for equal indices. Views, slices and the like are nothing but other indices.
+// Each expression becomes a statement in the outermost loop that defines everything it depends on,
+// and is written once for equal indices. Views, slices and similar operations only change indices.
 #include <string.h>
 #include "codegen/common/gen.h"
 #include "compiler/ops/interface.h"
@@ -59,7 +59,6 @@ lm_gen_text lm_gen_temp(lm_gen *e, lm_dtype t, int level, const char *text, cons
 
 // ---- memory
 
-// Row-major offset, by capacities, of an element of t; only axes of `along` count if that has any.
 lm_ix lm_gen_dense_index(const lm_gen *e, lm_type t, const lm_ix *ix, lm_type counted) {
   lm_ix at = lm_ix_const(0);
   int64_t stride = 1;
@@ -80,12 +79,12 @@ const char *lm_gen_dense_offset(lm_gen *e, lm_type t, const lm_ix *ix, lm_type c
 static lm_gen_text load_dense(lm_gen *e, const char *base, lm_type t, const lm_ix *ix) {
   lm_ix at = lm_gen_dense_index(e, t, ix, t);
   const char *index = lm_gen_index(e, &at, true);
-  const char *place = lm_arena_printf(e->arena, "%s[%s]", base, index);
+  const char *location = lm_arena_printf(e->arena, "%s[%s]", base, index);
   lm_gen_text own;
   if (e->target->load && e->target->load(e, base, t, &at, &own))
     return own;
   return lm_gen_temp(e, t.dtype, lm_ix_level(&e->vars, &at),
-                     lm_gen_load_text(e->arena, t.dtype, place), NULL, t);
+                     lm_gen_load_text(e->arena, t.dtype, location), NULL, t);
 }
 
 static lm_gen_text load_operand(lm_gen *e, const lm_value *arg, lm_type t, const lm_ix *ix) {
@@ -100,7 +99,7 @@ static lm_gen_text load_operand(lm_gen *e, const lm_value *arg, lm_type t, const
   return x;
 }
 
-// ---- the shape of loops
+// ---- requests to split and partition loops
 
 static int atom_of(const lm_gen *e, uint16_t var) {
   const lm_gen_domain *d = &e->domains[e->pass];
@@ -110,26 +109,27 @@ static int atom_of(const lm_gen *e, uint16_t var) {
   return -1;
 }
 
-static bool ask(lm_gen *e, lm_gen_ask kind, uint16_t var, int64_t at) {
+static bool request(lm_gen *e, lm_gen_request kind, uint16_t var, int64_t at) {
   int atom = var ? atom_of(e, var) : -1;
   if (atom < 0)
     return false;
-  if (e->ask.kind == LM_GEN_ASK_NOTHING) {
-    e->ask.kind = kind;
-    e->ask.pass = e->pass;
-    e->ask.atom = atom;
-    e->ask.at = at;
+  if (e->request.kind == LM_GEN_REQUEST_NONE) {
+    e->request.kind = kind;
+    e->request.pass = e->pass;
+    e->request.atom = atom;
+    e->request.at = at;
   }
   return true;
 }
 
-// ix = n * quotient + rest; at run time if no split of a loop makes it plain.
+// Computes ix = n * quotient + rest: while generating code if a split of a loop allows it, else at
+// run time.
 static void divide(lm_gen *e, lm_ix ix, int64_t n, int64_t size, lm_ix *quotient, lm_ix *rest) {
   int64_t by = 0;
   if (lm_ix_divide(&e->vars, &ix, n, quotient, rest))
     return;
   uint16_t var = lm_ix_split_find(&e->vars, &ix, n, &by);
-  ask(e, LM_GEN_ASK_SPLIT, var, by);
+  request(e, LM_GEN_REQUEST_SPLIT, var, by);
   int level = lm_ix_level(&e->vars, &ix);
   const char *text = lm_gen_index(e, &ix, false);
   *quotient = lm_ix_var(
@@ -146,8 +146,8 @@ typedef enum {
   UNDECIDED
 } side;
 
-// On which side of the bound ix lies throughout the loops as they stand; asks for a cut that would
-// decide it.
+// Compares ix with the bound over the current ranges of the loops; if that is undecided, requests a
+// partition that decides it.
 static side side_of(lm_gen *e, const lm_ix *ix, int64_t bound) {
   int64_t min, max, at = 0;
   lm_ix_range(&e->vars, ix, &min, &max);
@@ -155,8 +155,8 @@ static side side_of(lm_gen *e, const lm_ix *ix, int64_t bound) {
     return BELOW;
   if (min >= bound)
     return ABOVE;
-  uint16_t var = lm_ix_cut_find(&e->vars, ix, bound, &at);
-  ask(e, LM_GEN_ASK_CUT, var, at);
+  uint16_t var = lm_ix_partition_find(&e->vars, ix, bound, &at);
+  request(e, LM_GEN_REQUEST_PARTITION, var, at);
   return UNDECIDED;
 }
 
@@ -210,7 +210,7 @@ static lm_gen_text pull_slice(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   return lm_gen_pull(e, op->in[0], in);
 }
 
-// ix clamped into [0, n), with a condition that says whether it lay there
+// ix clamped to [0, n), and a condition that is true if it was inside.
 static lm_ix clamped(lm_gen *e, lm_ix ix, int64_t n, const char **out_inside, int *out_level) {
   int level = lm_ix_level(&e->vars, &ix);
   const char *text = lm_gen_index(e, &ix, false);
@@ -255,8 +255,8 @@ static lm_gen_text pull_concat(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   return sum;
 }
 
-// j with ix = first + step * j, and whether there is one below n; steps other than 1 are decided at
-// run time.
+// j with ix = first + step * j, and a condition that it exists and is below n; steps other than 1
+// are decided at run time.
 static lm_gen_text pull_pad(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   lm_type from = op->in[0]->type;
   lm_type to = op->out[0]->type;
@@ -270,12 +270,12 @@ static lm_gen_text pull_pad(lm_gen *e, const lm_op *op, const lm_ix *ix) {
     step = 1;
   for (int i = 0; i < from.rank; i++)
     in[i] = ix[i + (added && i >= at)];
-  const char *inside, *whole = NULL;
+  const char *inside, *divisible = NULL;
   int level;
   if (step != 1) {
     const char *text = lm_gen_index(e, &local, false);
     level = lm_ix_level(&e->vars, &local);
-    whole = lm_arena_printf(e->arena, "(%s) %% %lld == 0", text, (long long)step);
+    divisible = lm_arena_printf(e->arena, "(%s) %% %lld == 0", text, (long long)step);
     local = (lm_ix){
         .n = 1,
         .t = {{lm_gen_temp_index(e, lm_arena_printf(e->arena, "(%s) / %lld", text, (long long)step),
@@ -287,19 +287,20 @@ static lm_gen_text pull_pad(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   side high = side_of(e, &local, n);
   if (low == BELOW || high == ABOVE)
     return zero;
-  bool decided = low == ABOVE && high == BELOW && !whole;
+  bool decided = low == ABOVE && high == BELOW && !divisible;
   lm_ix j = decided ? local : clamped(e, local, n, &inside, &level);
   if (!added)
     in[at] = j;
   lm_gen_text x = lm_gen_pull(e, op->in[0], in);
   if (decided)
     return x;
-  return choose(e, op, whole ? lm_arena_printf(e->arena, "%s & (%s)", inside, whole) : inside,
+  return choose(e, op,
+                divisible ? lm_arena_printf(e->arena, "%s & (%s)", inside, divisible) : inside,
                 level, x, zero);
 }
 
-// Variable that holds the index, clamped into the table's axis.
-static lm_ix pull_place(lm_gen *e, const lm_value *index, lm_axis axis, const lm_ix *ix) {
+// A variable that holds the index, clamped to the extent of the table's axis.
+static lm_ix gathered_index(lm_gen *e, const lm_value *index, lm_axis axis, const lm_ix *ix) {
   lm_gen_text i = lm_gen_pull(e, index, ix);
   const lm_axis_info *a = &e->m->axes[axis];
   const char *n = lm_gen_extent(e, a->size, a->dyn, 1);
@@ -314,11 +315,11 @@ static lm_gen_text pull_gather(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   lm_ix at[LM_RANK], in[LM_RANK];
   copy_shared(op, ix, index, at);
   copy_shared(op, ix, table, in);
-  in[lm_type_find(table, op->attr.axes[0])] = pull_place(e, op->in[1], op->attr.axes[0], at);
+  in[lm_type_find(table, op->attr.axes[0])] = gathered_index(e, op->in[1], op->attr.axes[0], at);
   return lm_gen_pull(e, op->in[0], in);
 }
 
-// ---- numbers made from indices
+// ---- values computed from indices
 
 static lm_gen_text pull_iota(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   return lm_gen_temp(e, LM_INT, lm_ix_level(&e->vars, ix),
@@ -326,7 +327,7 @@ static lm_gen_text pull_iota(lm_gen *e, const lm_op *op, const lm_ix *ix) {
                      op->out[0]->type);
 }
 
-// The element's number counts the row, %1, along the first axis.
+// The number of the element counts rows from operand 1 along the first axis.
 static lm_gen_text pull_rng(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   lm_type t = op->out[0]->type;
   lm_philox_key2 key = lm_philox_key((uint64_t)op->attr.imm[0], (uint64_t)op->attr.imm[1]);
@@ -344,7 +345,8 @@ static lm_gen_text pull_rng(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   return lm_gen_temp(e, t.dtype, level, text, op, t);
 }
 
-// x / y where y stays the same in an inner loop: its reciprocal is computed outside of that.
+// x / y where y is invariant in an inner loop: the reciprocal of y is computed outside of that
+// loop.
 static lm_gen_text divide_outside(lm_gen *e, const lm_op *op, lm_gen_text x, lm_gen_text y) {
   const char *one = lm_gen_const_text(e->arena, LM_F32, 1);
   lm_gen_text r = lm_gen_temp(e, LM_F32, y.level, lm_arena_printf(e->arena, "%s / %s", one, y.text),
@@ -396,7 +398,7 @@ static lm_gen_text pull_op(lm_gen *e, const lm_op *op, const lm_ix *ix) {
   }
 }
 
-// ---- pulling
+// ---- evaluation
 
 static lm_gen_memo *remembered(lm_gen *e, const lm_value *v, const lm_ix *ix) {
   for (lm_gen_memo *m = e->memo; m; m = m->next) {
@@ -409,7 +411,7 @@ static lm_gen_memo *remembered(lm_gen *e, const lm_value *v, const lm_ix *ix) {
   return NULL;
 }
 
-// Views of an operand are other types of the same dense memory.
+// The operand that v is a view of, or NULL: views are other types of the same dense memory.
 static const lm_value *base_of(const lm_value *v) {
   while (v->def && lm_op_has(v->def, LM_T_ORDERED))
     v = v->def->in[0];

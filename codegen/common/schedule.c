@@ -1,4 +1,4 @@
-// schedule.c - choosing roots and passes.
+// schedule.c - selection of roots and passes.
 #include <string.h>
 #include "codegen/common/schedule.h"
 #include "compiler/ops/interface.h"
@@ -51,8 +51,8 @@ bool lm_schedule_writes(const lm_schedule *s, lm_root r, uint32_t i) {
   return accumulator != r.copy;
 }
 
-// Operand i of op is read at other indices than those of the loops around op: the result's, or for
-// a reduction its operand's.
+// True if op reads operand i at indices other than those of the surrounding loops (the indices of
+// its result, or of its operand for a reduction).
 static bool reads_elsewhere(const lm_op *op, uint32_t i) {
   return !lm_op_is_reduction(op) && lm_op_touched_axes(op, i).rank;
 }
@@ -69,8 +69,8 @@ static bool same_axes(lm_type a, lm_type b) {
   return a.rank == b.rank && lm_type_subset(a, b);
 }
 
-// Results keep themselves unless they are summed over places. A result in bf16 is rounded, so what
-// is read back is too: accumulation happens elsewhere.
+// A result holds its own value unless it is summed over points. A bf16 result is rounded, and so is
+// a value read back from it; reductions therefore accumulate elsewhere.
 static void keep_results(lm_schedule *s) {
   const lm_op *yield = lm_kernel_yield(s->kernel);
   for (uint32_t i = 0; i < yield->n_in; i++) {
@@ -124,8 +124,8 @@ static void use_add(use *u, int phase, lm_type space) {
   *u = (use){phase, space, true, u->many, u->elsewhere};
 }
 
-// The loops over `inner` do not surround the other loops of the space: what lies inside is computed
-// again in each of these.
+// True if the loops over `inner` do not enclose the other loops of the space, so that a value over
+// `inner` is recomputed in each iteration of those.
 static bool repeats(lm_type inner, lm_type space) {
   for (int i = 0; i < inner.rank; i++)
     if (i >= space.rank || inner.axis[i] != space.axis[i])
@@ -133,23 +133,23 @@ static bool repeats(lm_type inner, lm_type space) {
   return false;
 }
 
-// A value that costs more than a store and loads, and that several passes need, or one at several
-// indices or in loops that it does not vary in, is kept in a row. Users come before what they use,
-// so each node knows all the roots that would pull it.
-static void keep_dear(lm_schedule *s) {
+// Holds values in rows that are more expensive than a store and loads, if several passes use them,
+// or one pass uses them at several indices or in loops that they do not vary in. Users precede the
+// values that they use, so each node knows all roots that would evaluate it.
+static void hold_expensive(lm_schedule *s) {
   enum {
-    DEAR = 5,
-    DEAR_ELSEWHERE = 12
+    EXPENSIVE = 5,
+    EXPENSIVE_ELSEWHERE = 12
   };
   use *uses = lm_calloc(s->n_nodes + 1, sizeof *uses);
   for (uint32_t i = s->n_nodes; i-- > 0;) {
     lm_node *n = &s->nodes[i];
     use *u = &uses[i];
     lm_type t = lm_kernel_inner(s->kernel, n->op->out[0]->type);
-    bool again = u->any && !u->elsewhere && t.rank < u->space.rank && repeats(t, u->space);
-    bool dear =
-        ((u->many || again) && n->cost > DEAR) || (u->elsewhere > 1 && n->cost > DEAR_ELSEWHERE);
-    if (n->held == LM_HELD_NOT && dear)
+    bool recomputed = u->any && !u->elsewhere && t.rank < u->space.rank && repeats(t, u->space);
+    bool expensive = ((u->many || recomputed) && n->cost > EXPENSIVE) ||
+                     (u->elsewhere > 1 && n->cost > EXPENSIVE_ELSEWHERE);
+    if (n->held == LM_HELD_NOT && expensive)
       hold(s, n, LM_HELD_ROW, 0);
     for (uint32_t j = 0; j < n->op->n_in; j++) {
       const lm_node *from = node_of(s, n->op->in[j]);
@@ -175,8 +175,8 @@ static void keep_dear(lm_schedule *s) {
 
 // ---- passes
 
-// Depth that a root must have at least because of what its expression reads: values of other
-// spaces, reductions, and what is read at other indices must be complete.
+// The minimum depth of a root, given by the values that its expression reads: values of other
+// spaces, reductions and values read at other indices must be complete.
 typedef struct reach {
   lm_schedule *s;
   lm_type space;
@@ -194,9 +194,9 @@ static void reach_walk(reach *r, const lm_value *v, bool elsewhere) {
       reach_walk(r, n->op->in[i], elsewhere || reads_elsewhere(n->op, i));
     return;
   }
-  bool whole = elsewhere || lm_op_is_reduction(n->op) ||
-               !same_axes(lm_kernel_space(r->s->kernel, (lm_root){v, false}), r->space);
-  int depth = r->s->passes[n->pass].depth + whole;
+  bool complete = elsewhere || lm_op_is_reduction(n->op) ||
+                  !same_axes(lm_kernel_space(r->s->kernel, (lm_root){v, false}), r->space);
+  int depth = r->s->passes[n->pass].depth + complete;
   if (depth > r->depth)
     r->depth = depth;
 }
@@ -276,7 +276,7 @@ lm_schedule *lm_schedule_make(const lm_module *m, const lm_op *kernel, bool keep
   keep_reductions(s);
   cost_nodes(s);
   if (keep)
-    keep_dear(s);
+    hold_expensive(s);
   for (uint32_t i = 0; i < n; i++) {
     const lm_value *v = s->nodes[i].op->out[0];
     if (!s->nodes[i].root)

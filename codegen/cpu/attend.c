@@ -1,21 +1,26 @@
-// attend.c - attention as C: the function around it, and the forward direction.
+// attend.c - attention as C: the function around the tiles, and the forward pass.
 //
-// A place is one tile of t at one place of the outer axes; for each tile of s in which anything is
-// let through (Milakov & Gimelshein 2018, Dao et al. 2022):
-//   x = score (-1e30 where the mask hides)    m' = max(m, max x)    l = l e^(m - m') + sum e^(x -
-//   m') o = o e^(m - m') + v e^(x - m')           and in the end o / l, m + log l
-// o is summed as [own][t], which is how e^(x - m') and what it is multiplied with lie.
+// A point is one tile of t at one point of the parallel axes. For each tile of s that is not masked
+// (Milakov & Gimelshein 2018, Dao et al. 2022):
+//
+//   x = score (-1e30 where masked)
+//   m' = max(m, max x)
+//   l = l e^(m - m') + sum e^(x - m')
+//   o = o e^(m - m') + v e^(x - m')
+//
+// and at the end o / l and m + log l. o is accumulated as [channels][t], the layout of e^(x - m').
 #include "codegen/cpu/attend.h"
 #include <string.h>
 
 enum {
+  // Sides of tiles if there is no block map.
   TILE = 32
-}; // sides of tiles without a map
+};
 
 // ---- a tile
 
-// A constant where tiles divide the axis: loops over them leave nothing over then.
-const char *cpu_attend_places(cpu_attend *e, bool row) {
+// The extent is a constant if tiles divide the axis, so that loops over it have no remainder.
+const char *cpu_attend_tile_extent(cpu_attend *e, bool row) {
   const lm_axis_info *a = &e->f.m->axes[row ? e->f.t : e->f.s];
   long long tile = row ? e->rows : e->cols;
   if (!a->dyn && a->size % tile == 0)
@@ -24,7 +29,7 @@ const char *cpu_attend_places(cpu_attend *e, bool row) {
                          lm_gen_extent(&e->g, a->size, a->dyn, 1), row ? "t0" : "s0");
 }
 
-// The tile of t and the tile of s that the map says nothing is let through in are left out.
+// Skips the pair of tiles if the block map says that it is entirely masked.
 void cpu_attend_map_check(cpu_attend *e, lm_buf *b) {
   if (!e->f.tile_t)
     return;
@@ -43,9 +48,9 @@ void cpu_attend_map_check(cpu_attend *e, lm_buf *b) {
                 (long long)across, (long long)e->cols);
 }
 
-void cpu_attend_products(cpu_attend *e, lm_buf *b) {
-  for (int i = 0; i < e->f.n_products; i++) {
-    const lm_attend_dot *p = &e->f.products[i];
+void cpu_attend_dots(cpu_attend *e, lm_buf *b) {
+  for (int i = 0; i < e->f.n_dots; i++) {
+    const lm_attend_dot *p = &e->f.dots[i];
     cpu_attend_dot(e, b, (int)p->col, (int)p->row, lm_arena_printf(e->g.arena, "p%d", i));
   }
 }
@@ -53,15 +58,16 @@ void cpu_attend_products(cpu_attend *e, lm_buf *b) {
 void cpu_attend_dot(cpu_attend *e, lm_buf *b, int col, int row, const char *to) {
   cpu_attend_call(e, b, "lm_dot", col);
   lm_buf_printf(b, "cols, %lld, %lld, %s, %lld, %s, %s);\n", (long long)e->rows,
-                (long long)e->operand[col].own.size, cpu_attend_form_name(e, col, CPU_ROWS),
-                (long long)e->operand[col].line, cpu_attend_form_name(e, row, CPU_TURNED), to);
+                (long long)e->operand[col].channels.size, cpu_attend_form_name(e, col, CPU_ROWS),
+                (long long)e->operand[col].row_stride, cpu_attend_form_name(e, row, CPU_TRANSPOSED),
+                to);
 }
 
 void cpu_attend_sum_s(cpu_attend *e, lm_buf *b, int operand, const char *z, const char *to) {
   cpu_attend_call(e, b, "lm_sum_s", operand);
   lm_buf_printf(b, "cols, %lld, %lld, %s, %lld, %s, %s);\n", (long long)e->rows,
-                (long long)e->operand[operand].own.size,
-                cpu_attend_form_name(e, operand, CPU_FLIPPED), (long long)e->cols, z, to);
+                (long long)e->operand[operand].channels.size,
+                cpu_attend_form_name(e, operand, CPU_LHS_TRANSPOSED), (long long)e->cols, z, to);
 }
 
 void cpu_attend_loops(cpu_attend *e, lm_buf *b, const char *body) {
@@ -96,8 +102,8 @@ static const lm_value *without_casts(const lm_value *v) {
   return v;
 }
 
-// Whether the score is a product times a positive constant, or a product alone.
-static const lm_attend_dot *scaled_product(const cpu_attend *e, double *out_times) {
+// The dot if the score is a dot, or a dot times a positive constant, else NULL.
+static const lm_attend_dot *scaled_dot(const cpu_attend *e, double *out_times) {
   const lm_value *v = without_casts(e->f.score), *times = NULL;
   for (int i = 0; !times && v->def && v->def->code == LM_OP_MUL && i < 2; i++) {
     const lm_value *one = without_casts(v->def->in[i]);
@@ -111,12 +117,12 @@ static const lm_attend_dot *scaled_product(const cpu_attend *e, double *out_time
   return *out_times > 0 ? lm_attend_dot_of(&e->f, v) : NULL;
 }
 
-// x = weights of this tile. What is but a scaled product is not written as a score before.
+// x = the weights of this tile. A score that is a scaled dot is not written to x first.
 static void softmax(cpu_attend *e, lm_buf *b, bool masked) {
   long long rows = e->rows;
   double times = 1;
-  const lm_attend_dot *p = masked ? NULL : scaled_product(e, &times);
-  const char *from = p ? lm_arena_printf(e->g.arena, "p%d", (int)(p - e->f.products)) : "x";
+  const lm_attend_dot *p = masked ? NULL : scaled_dot(e, &times);
+  const char *from = p ? lm_arena_printf(e->g.arena, "p%d", (int)(p - e->f.dots)) : "x";
   if (!p) {
     const char *score = cpu_attend_value(e, e->f.score);
     const char *mask = masked ? cpu_attend_value(e, e->f.mask) : NULL;
@@ -138,7 +144,7 @@ static void weights(cpu_attend *e, lm_buf *b) {
   softmax(e, b, e->f.mask);
   if (both)
     lm_buf_puts(b, "}\n");
-  lm_buf_printf(b, "if (less) lm_rescale(%lld, %lld, scale, o);\n", (long long)e->f.v_own.size,
+  lm_buf_printf(b, "if (less) lm_rescale(%lld, %lld, scale, o);\n", (long long)e->f.v_channels.size,
                 rows);
   if (!e->f.factor)
     return;
@@ -149,7 +155,7 @@ static void weights(cpu_attend *e, lm_buf *b) {
 static void tile_forward(cpu_attend *e, lm_buf *b) {
   cpu_attend_map_check(e, b);
   cpu_attend_fills(e, b, false);
-  cpu_attend_products(e, b);
+  cpu_attend_dots(e, b);
   weights(e, b);
   cpu_attend_sum_s(e, b, LM_ATTEND_V, "x", "o");
 }
@@ -158,18 +164,18 @@ static void results(cpu_attend *e, lm_buf *b) {
   lm_type o = e->f.op->out[0]->type;
   lm_type lse = e->f.op->out[1]->type;
   lm_buf at = {0};
-  const char *back = cpu_attend_turned_back(e, b, "o", LM_ATTEND_V);
+  const char *back = cpu_attend_untranspose(e, b, "o", LM_ATTEND_V);
   lm_buf_puts(b, "for (int64_t i = 0; i < rows; i++) {\nconst float part = 1.0f / sum[i];\n");
   cpu_attend_offset(e, &at, lse, "t0 + i", "");
   lm_buf_printf(b, "r1[%s] = top[i] + lm_log(sum[i]);\n", text_of(e, &at));
-  const char *flat = cpu_attend_own_loops(e, b, &e->f.v_own);
+  const char *flat = cpu_attend_channel_loops(e, b, &e->f.v_channels);
   cpu_attend_offset(e, &at, o, "t0 + i", "");
-  cpu_attend_own_offset(e, &at, o, &e->f.v_own);
+  cpu_attend_channel_offset(e, &at, o, &e->f.v_channels);
   const char *value = lm_arena_printf(e->g.arena, "%s[i * %lld + %s] * part", back,
-                                      (long long)e->operand[LM_ATTEND_V].line, flat);
+                                      (long long)e->operand[LM_ATTEND_V].row_stride, flat);
   lm_buf_printf(b, "r0[%s] = %s;\n", text_of(e, &at),
                 lm_gen_store_text(e->g.arena, (lm_dtype)o.dtype, value));
-  cpu_attend_close(b, e->f.v_own.n + 1);
+  cpu_attend_close(b, e->f.v_channels.n + 1);
 }
 
 static void forward(cpu_attend *e, lm_buf *b) {
@@ -184,19 +190,19 @@ static void forward(cpu_attend *e, lm_buf *b) {
     cpu_attend_buffer(e, lines[i], -1, rows);
   cpu_attend_buffer(e, "x", -1, rows * cols);
   cpu_attend_buffer(e, "o", -1, sums);
-  for (int i = 0; i < e->f.n_products; i++)
+  for (int i = 0; i < e->f.n_dots; i++)
     cpu_attend_buffer(e, "p", i, rows * cols);
   tile_forward(e, &tile);
   lm_buf_printf(b, "if (t0 >= %s) continue;\nconst int64_t rows = %s;\n", t,
-                cpu_attend_places(e, true));
-  lm_buf_add(b, e->place.p, e->place.n);
+                cpu_attend_tile_extent(e, true));
+  lm_buf_add(b, e->point.p, e->point.n);
   cpu_attend_rows(e, b);
   cpu_attend_fills(e, b, true);
   lm_buf_printf(b, "for (int64_t m = 0; m < %lld; m++) top[m] = -__builtin_inff(), sum[m] = 0;\n",
                 rows);
   lm_buf_printf(b, "for (int64_t j = 0; j < %lld; j++) o[j] = 0;\n", sums);
   lm_buf_printf(b, "for (int64_t s0 = 0; s0 < %s; s0 += %lld) {\nconst int64_t cols = %s;\n", s,
-                cols, cpu_attend_places(e, false));
+                cols, cpu_attend_tile_extent(e, false));
   lm_buf_add(b, tile.p, tile.n);
   lm_buf_puts(b, "}\n");
   results(e, b);
@@ -232,13 +238,13 @@ static void put_operands(cpu_attend *e, lm_buf *b) {
 static int64_t tiles_of_t(const cpu_attend *e) {
   return (lm_axis_size(e->f.m, e->f.t) + e->rows - 1) / e->rows;
 }
-static const lm_attend_axes *place_axes(const cpu_attend *e) {
-  return e->f.vjp ? &e->f.shared : &e->f.outer;
+static const lm_attend_axes *point_axes(const cpu_attend *e) {
+  return e->f.vjp ? &e->f.shared : &e->f.parallel;
 }
 
-// The tile of t, then the last axis, vary fastest.
+// The tile of t varies fastest, then the last axis.
 static void put_coordinates(cpu_attend *e, lm_buf *b) {
-  const lm_attend_axes *axes = place_axes(e);
+  const lm_attend_axes *axes = point_axes(e);
   long long tiles = tiles_of_t(e);
   lm_buf_puts(b, "int64_t at = place;\n");
   if (!e->f.vjp)
@@ -253,7 +259,7 @@ static void put_coordinates(cpu_attend *e, lm_buf *b) {
 }
 
 static lm_plan_extent space_of(const cpu_attend *e) {
-  const lm_attend_axes *axes = place_axes(e);
+  const lm_attend_axes *axes = point_axes(e);
   lm_plan_extent x = {.fixed = e->f.vjp ? 1 : tiles_of_t(e)};
   for (int i = 0; i < axes->n; i++) {
     const lm_axis_info *a = &e->f.m->axes[axes->axis[i]];
@@ -266,27 +272,27 @@ static lm_plan_extent space_of(const cpu_attend *e) {
 }
 
 static void put_function(cpu_attend *e, lm_buf *out) {
-  lm_buf places = {0}, text = {0};
-  put_coordinates(e, &places);
+  lm_buf positions = {0}, text = {0};
+  put_coordinates(e, &positions);
   if (e->f.vjp)
-    cpu_attend_backward(e, &places);
+    cpu_attend_backward(e, &positions);
   else
-    forward(e, &places);
+    forward(e, &positions);
   lm_buf_puts(&text, "(char *const *buf, const int64_t *var, int64_t lo, int64_t hi) {\n");
   put_operands(e, &text);
   lm_buf_add(&text, e->buffers.p, e->buffers.n);
-  if (e->halves)
+  if (e->any_bf16)
     lm_buf_puts(&text, "lm_unit unit;\nlm_unit_begin(&unit);\n");
   lm_buf_puts(&text, "for (int64_t place = lo; place < hi; place++) {\n");
-  lm_buf_add(&text, places.p, places.n);
-  lm_buf_puts(&text, e->halves ? "}\nlm_unit_end(&unit);\n}\n" : "}\n}\n");
+  lm_buf_add(&text, positions.p, positions.n);
+  lm_buf_puts(&text, e->any_bf16 ? "}\nlm_unit_end(&unit);\n}\n" : "}\n}\n");
   lm_gen_indent(text.p, out);
-  lm_buf_free(&places);
+  lm_buf_free(&positions);
   lm_buf_free(&text);
 }
 
-// Sums in f32 of the results that are bf16, one after the other.
-static void scratch_add(const cpu_attend *e, lm_kernel_code *out) {
+// Workspace for the f32 sums of bf16 results, one result after the other.
+static void workspace_add(const cpu_attend *e, lm_kernel_code *out) {
   int64_t sums = 0;
   for (uint32_t i = 0; e->f.vjp && i < e->f.op->n_out; i++) {
     lm_type t = e->f.op->out[i]->type;
@@ -298,28 +304,28 @@ static void scratch_add(const cpu_attend *e, lm_kernel_code *out) {
 
 bool lm_cpu_attend_emit(void *module, const lm_op *op, lm_arena *arena, lm_kernel_code *out) {
   const lm_module *m = module;
-  lm_arena *scratch = lm_arena_create();
-  cpu_attend e = {.g = {.arena = scratch, .m = m}};
+  lm_arena *temporary = lm_arena_create();
+  cpu_attend e = {.g = {.arena = temporary, .m = m}};
   lm_buf why = {0}, text = {0};
   bool ok = lm_attend_spec_make(m, op, &e.f, &why);
   if (!ok)
-    lm_error(m->ctx, op->loc, "E702", "attention: %s: not yet possible on the processor", why.p);
+    lm_error(m->ctx, op->loc, "E702", "attention: %s: unsupported on the CPU", why.p);
   e.rows = e.f.tile_t ? e.f.tile_t : TILE;
   e.cols = e.f.tile_s ? e.f.tile_s : TILE;
-  e.name = LM_NEW_N(scratch, const char *, m->n_values + 1);
-  e.operand = LM_NEW_N(scratch, cpu_attend_operand, op->n_in + 1);
+  e.name = LM_NEW_N(temporary, const char *, m->n_values + 1);
+  e.operand = LM_NEW_N(temporary, cpu_attend_operand, op->n_in + 1);
   if (ok)
     cpu_attend_operands(&e);
   if (ok)
     put_function(&e, &text);
   *out = (lm_kernel_code){.space = space_of(&e)};
   if (ok)
-    scratch_add(&e, out);
+    workspace_add(&e, out);
   out->name = lm_arena_printf(arena, "a%016llx", (unsigned long long)lm_hash(text.p, text.n, 0));
   out->source = lm_arena_printf(arena, "LM_CONTRACTED void %s%s", out->name, text.p);
-  lm_buf *used[] = {&why, &text, &e.buffers, &e.place, &e.row, &e.col, &e.tile};
+  lm_buf *used[] = {&why, &text, &e.buffers, &e.point, &e.row, &e.col, &e.tile};
   for (size_t i = 0; i < LM_COUNT(used); i++)
     lm_buf_free(used[i]);
-  lm_arena_destroy(scratch);
+  lm_arena_destroy(temporary);
   return ok;
 }

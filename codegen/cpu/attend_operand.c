@@ -1,27 +1,27 @@
-// attend_operand.c - operands of attention's products: tiles of them in the forms that the
-// prelude's tile_attend.h describes.
+// attend_operand.c - operands of attention's GEMMs: their tiles in the forms that tile_attend.h of
+// the prelude describes.
 //
-// Operands of t are filled once for a tile of t. Those of s are needed again by the next tile of t,
-// and by the other heads of a group: their tiles are kept in slots, each with the place in memory
-// that it was filled from, as far as there is room.
+// Operands with axis t are filled once for a tile of t. Operands with axis s are needed again by
+// the next tile of t and by the other heads of a group: as many of their tiles as fit are kept in
+// slots, each with the location in memory that it was filled from.
 #include "codegen/cpu/attend.h"
 
 enum {
-  HALF_TILE = 32,        // sides of tiles that bf16 may be multiplied in
-  LANES = 16,            // lines are whole vectors of any kind
-  KEPT_BYTES = 128 << 10 // of an operand's slots
+  BF16_TILE = 32,        // sides of the tiles that the matrix unit multiplies
+  LANES = 16,            // row strides are multiples of every vector width
+  KEPT_BYTES = 128 << 10 // limit for the slots of an operand
 };
-// Letters are none of those that values are named by (attend_tile.c).
+// The letters differ from those that name values (attend_tile.c).
 static const struct {
   cpu_attend_form form;
   char letter;
   const char *name;
 } FORMS[] = {{CPU_ROWS, 'b', "rows"},
-             {CPU_TURNED, 'w', "turned"},
-             {CPU_JOINED, 'y', "joined"},
-             {CPU_FLIPPED, 'v', "flipped"}};
+             {CPU_TRANSPOSED, 'w', "transposed"},
+             {CPU_INTERLEAVED, 'y', "interleaved"},
+             {CPU_LHS_TRANSPOSED, 'v', "lhs_transposed"}};
 
-static int64_t whole(int64_t n, int64_t of) {
+static int64_t round_up(int64_t n, int64_t of) {
   return (n + of - 1) / of * of;
 }
 
@@ -34,29 +34,30 @@ const char *cpu_attend_buffer(cpu_attend *e, const char *prefix, int number, int
   return name;
 }
 
-const char *cpu_attend_own_loops(cpu_attend *e, lm_buf *b, const lm_attend_axes *own) {
+const char *cpu_attend_channel_loops(cpu_attend *e, lm_buf *b, const lm_attend_axes *channels) {
   const char *flat = "0";
-  for (int i = 0; i < own->n; i++) {
-    long long size = lm_axis_size(e->f.m, own->axis[i]);
+  for (int i = 0; i < channels->n; i++) {
+    long long size = lm_axis_size(e->f.m, channels->axis[i]);
     lm_buf_printf(b, "for (int64_t j%d = 0; j%d < %lld; j%d++) {\n", i, i, size, i);
     flat = i ? lm_arena_printf(e->g.arena, "(%s) * %lld + j%d", flat, size, i) : "j0";
   }
   return flat;
 }
 
-void cpu_attend_own_offset(cpu_attend *e, lm_buf *b, lm_type t, const lm_attend_axes *own) {
+void cpu_attend_channel_offset(cpu_attend *e, lm_buf *b, lm_type t,
+                               const lm_attend_axes *channels) {
   int64_t stride = lm_type_elements(e->f.m, t);
   for (int i = 0; i < t.rank; i++) {
     stride /= lm_axis_size(e->f.m, t.axis[i]);
-    for (int k = 0; k < own->n; k++)
-      if (own->axis[k] == t.axis[i])
+    for (int k = 0; k < channels->n; k++)
+      if (channels->axis[k] == t.axis[i])
         lm_buf_printf(b, " + j%d * %lld", k, (long long)stride);
   }
 }
 
-int64_t cpu_attend_row_stride(const cpu_attend *e, lm_type t, const lm_attend_axes *own,
+int64_t cpu_attend_row_stride(const cpu_attend *e, lm_type t, const lm_attend_axes *channels,
                               lm_axis a) {
-  if (own->n != 1 || !t.rank || t.axis[t.rank - 1] != own->axis[0])
+  if (channels->n != 1 || !t.rank || t.axis[t.rank - 1] != channels->axis[0])
     return 0;
   int64_t stride = 1;
   for (int i = t.rank - 1; i >= 0; stride *= lm_axis_size(e->f.m, t.axis[i--]))
@@ -76,59 +77,61 @@ static const char *text_of(cpu_attend *e, lm_buf *b) {
   return text;
 }
 
-// ---- which there are
+// ---- operands and their forms
 
-static void need(cpu_attend *e, int k, cpu_attend_form form, const lm_attend_axes *own) {
+static void need(cpu_attend *e, int k, cpu_attend_form form, const lm_attend_axes *channels) {
   e->operand[k].forms |= form;
-  e->operand[k].own = *own;
+  e->operand[k].channels = *channels;
 }
 
 static void forms_find(cpu_attend *e) {
-  for (int i = 0; i < e->f.n_products; i++) {
-    need(e, (int)e->f.products[i].row, CPU_TURNED, &e->f.products[i].over);
-    need(e, (int)e->f.products[i].col, CPU_ROWS, &e->f.products[i].over);
+  for (int i = 0; i < e->f.n_dots; i++) {
+    need(e, (int)e->f.dots[i].row, CPU_TRANSPOSED, &e->f.dots[i].over);
+    need(e, (int)e->f.dots[i].col, CPU_ROWS, &e->f.dots[i].over);
   }
-  need(e, LM_ATTEND_V, e->f.vjp ? CPU_ROWS : CPU_FLIPPED, &e->f.v_own);
+  need(e, LM_ATTEND_V, e->f.vjp ? CPU_ROWS : CPU_LHS_TRANSPOSED, &e->f.v_channels);
   if (e->f.vjp)
-    need(e, LM_ATTEND_DO, CPU_TURNED, &e->f.v_own);
+    need(e, LM_ATTEND_DO, CPU_TRANSPOSED, &e->f.v_channels);
   for (int i = 0; i < e->f.n_sums; i++) {
     const lm_attend_sum *s = &e->f.sums[i];
     if (s->other >= 0)
-      e->operand[s->other].forms |= s->rows ? CPU_FLIPPED : CPU_JOINED;
+      e->operand[s->other].forms |= s->rows ? CPU_LHS_TRANSPOSED : CPU_INTERLEAVED;
   }
 }
 
-// Both of a product are bf16, or neither is taken as such.
+// Operands of one dot are multiplied as bf16 only if both are bf16. Returns false if that changed
+// one of them.
 static bool agree(cpu_attend *e, uint32_t a, uint32_t b) {
-  bool both = e->operand[a].half && e->operand[b].half;
-  bool same = e->operand[a].half == e->operand[b].half;
-  e->operand[a].half = e->operand[b].half = both;
+  bool both = e->operand[a].bf16 && e->operand[b].bf16;
+  bool same = e->operand[a].bf16 == e->operand[b].bf16;
+  e->operand[a].bf16 = e->operand[b].bf16 = both;
   return same;
 }
 
-static void halves_find(cpu_attend *e) {
-  bool fits = e->rows == HALF_TILE && e->cols == HALF_TILE, settled = false;
+static void bf16_find(cpu_attend *e) {
+  bool fits = e->rows == BF16_TILE && e->cols == BF16_TILE, settled = false;
   for (uint32_t k = 0; k < e->f.op->n_in; k++)
-    e->operand[k].half = fits && e->operand[k].forms && e->f.op->in[k]->type.dtype == LM_BF16;
+    e->operand[k].bf16 = fits && e->operand[k].forms && e->f.op->in[k]->type.dtype == LM_BF16;
   while (!settled) {
     settled = !e->f.vjp || agree(e, LM_ATTEND_V, LM_ATTEND_DO);
-    for (int i = 0; i < e->f.n_products; i++)
-      settled &= agree(e, e->f.products[i].row, e->f.products[i].col);
+    for (int i = 0; i < e->f.n_dots; i++)
+      settled &= agree(e, e->f.dots[i].row, e->f.dots[i].col);
   }
 }
 
-static int64_t places_of(const cpu_attend *e, const cpu_attend_operand *o) {
+static int64_t tile_positions(const cpu_attend *e, const cpu_attend_operand *o) {
   return o->row ? e->rows : e->cols;
 }
 
-// Rows of a matrix [own][…]: products write whole squares, or an odd last one and another.
+// Rows of a matrix [channels][...]: the GEMM writes whole squares, or pairs of rows.
 static int64_t own_rows(const cpu_attend_operand *o) {
-  return o->half ? o->line : whole(o->own.size, 2);
+  return o->bf16 ? o->row_stride : round_up(o->channels.size, 2);
 }
 
 static int64_t form_elements(const cpu_attend *e, const cpu_attend_operand *o,
                              cpu_attend_form form) {
-  return places_of(e, o) * (form == CPU_ROWS || form == CPU_JOINED ? o->line : own_rows(o));
+  return tile_positions(e, o) *
+         (form == CPU_ROWS || form == CPU_INTERLEAVED ? o->row_stride : own_rows(o));
 }
 
 int64_t cpu_attend_sums_elements(const cpu_attend *e, int operand) {
@@ -144,14 +147,14 @@ static int64_t slots_of(const cpu_attend *e, const cpu_attend_operand *o) {
   return o->row || most < 1 ? 1 : most < tiles ? most : tiles;
 }
 
-// Rows are filled first, whatever form is read. In f32 they are what is called joined.
+// Rows are filled first, whichever form is read. In f32 the rows are also the interleaved form.
 static void buffers_declare(cpu_attend *e, int k) {
   cpu_attend_operand *o = &e->operand[k];
-  const char *type = o->half ? "lm_part" : "float";
+  const char *type = o->bf16 ? "lm_operand" : "float";
   for (size_t i = 0; i < LM_COUNT(FORMS); i++) {
     bool rows = FORMS[i].form == CPU_ROWS;
     bool read = o->forms & FORMS[i].form;
-    if (!(rows || read) || (FORMS[i].form == CPU_JOINED && !o->half))
+    if (!(rows || read) || (FORMS[i].form == CPU_INTERLEAVED && !o->bf16))
       continue;
     lm_buf_printf(&e->buffers, "%s %s%c%d[%lld] __attribute__((aligned(64))) = {0};\n", type,
                   o->row || !read ? "" : "all_", FORMS[i].letter, k,
@@ -163,15 +166,15 @@ static void buffers_declare(cpu_attend *e, int k) {
 
 void cpu_attend_operands(cpu_attend *e) {
   forms_find(e);
-  halves_find(e);
+  bf16_find(e);
   for (uint32_t k = 0; k < e->f.op->n_in; k++) {
     cpu_attend_operand *o = &e->operand[k];
     if (!o->forms)
       continue;
     o->row = lm_type_find(e->f.op->in[k]->type, e->f.t) >= 0;
-    o->line = whole(o->own.size, o->half ? HALF_TILE : LANES);
+    o->row_stride = round_up(o->channels.size, o->bf16 ? BF16_TILE : LANES);
     o->slots = slots_of(e, o);
-    e->halves |= o->half;
+    e->any_bf16 |= o->bf16;
     buffers_declare(e, (int)k);
   }
 }
@@ -183,63 +186,63 @@ static const char *element(cpu_attend *e, int k) {
   lm_buf at = {0};
   lm_buf_printf(&at, "a%d[", k);
   cpu_attend_offset(e, &at, t, "t0 + i", "s0 + i");
-  cpu_attend_own_offset(e, &at, t, &e->operand[k].own);
+  cpu_attend_channel_offset(e, &at, t, &e->operand[k].channels);
   lm_buf_puts(&at, "]");
   const char *text = text_of(e, &at);
-  return e->operand[k].half ? lm_arena_printf(e->g.arena, "lm_part_of(%s)", text)
+  return e->operand[k].bf16 ? lm_arena_printf(e->g.arena, "lm_operand_of(%s)", text)
                             : lm_gen_load_text(e->g.arena, (lm_dtype)t.dtype, text);
 }
 
 static void rows_copy(cpu_attend *e, lm_buf *b, int k) {
   const cpu_attend_operand *o = &e->operand[k];
-  const char *places = o->row ? "rows" : "cols";
+  const char *positions = o->row ? "rows" : "cols";
   lm_type t = e->f.op->in[k]->type;
   int64_t stride =
-      t.dtype == LM_F32 ? cpu_attend_row_stride(e, t, &o->own, o->row ? e->f.t : e->f.s) : 0;
+      t.dtype == LM_F32 ? cpu_attend_row_stride(e, t, &o->channels, o->row ? e->f.t : e->f.s) : 0;
   lm_buf at = {0};
   if (stride) {
     cpu_attend_offset(e, &at, t, "t0", "s0");
-    lm_buf_printf(b, "lm_rows_copy(%s, %lld, a%d + %s, %lld, b%d, %lld);\n", places,
-                  (long long)o->own.size, k, text_of(e, &at), (long long)stride, k,
-                  (long long)o->line);
+    lm_buf_printf(b, "lm_rows_copy(%s, %lld, a%d + %s, %lld, b%d, %lld);\n", positions,
+                  (long long)o->channels.size, k, text_of(e, &at), (long long)stride, k,
+                  (long long)o->row_stride);
     return;
   }
-  lm_buf_printf(b, "for (int64_t i = 0; i < %s; i++) {\n", places);
-  const char *flat = cpu_attend_own_loops(e, b, &o->own);
+  lm_buf_printf(b, "for (int64_t i = 0; i < %s; i++) {\n", positions);
+  const char *flat = cpu_attend_channel_loops(e, b, &o->channels);
   const char *from = element(e, k);
-  lm_buf_printf(b, "b%d[i * %lld + %s] = %s;\n", k, (long long)o->line, flat, from);
-  cpu_attend_close(b, o->own.n + 1);
+  lm_buf_printf(b, "b%d[i * %lld + %s] = %s;\n", k, (long long)o->row_stride, flat, from);
+  cpu_attend_close(b, o->channels.n + 1);
 }
 
 static void rows_fill(cpu_attend *e, lm_buf *b, int k) {
   const cpu_attend_operand *o = &e->operand[k];
   const lm_axis_info *a = &e->f.m->axes[o->row ? e->f.t : e->f.s];
   rows_copy(e, b, k);
-  if (o->half && (a->dyn || a->size % HALF_TILE))
+  if (o->bf16 && (a->dyn || a->size % BF16_TILE))
     lm_buf_printf(b, "for (int64_t i = %s * %lld; i < %lld; i++) b%d[i] = 0;\n",
-                  o->row ? "rows" : "cols", (long long)o->line, (long long)(HALF_TILE * o->line),
-                  k);
+                  o->row ? "rows" : "cols", (long long)o->row_stride,
+                  (long long)(BF16_TILE * o->row_stride), k);
 }
 
 static void forms_fill(cpu_attend *e, lm_buf *b, int k) {
   const cpu_attend_operand *o = &e->operand[k];
-  const char *type = o->half ? "bf16" : "f32";
-  const char *places = o->row ? "rows" : "cols";
-  long long line = o->line;
+  const char *type = o->bf16 ? "bf16" : "f32";
+  const char *positions = o->row ? "rows" : "cols";
+  long long row_stride = o->row_stride;
   rows_fill(e, b, k);
   for (size_t i = 1; i < LM_COUNT(FORMS); i++) {
     if (!(o->forms & FORMS[i].form))
       continue;
-    if (FORMS[i].form != CPU_JOINED)
+    if (FORMS[i].form != CPU_INTERLEAVED)
       lm_buf_printf(b, "lm_form_%s_%s(%s, %lld, b%d, %lld, %c%d, %lld);\n", FORMS[i].name, type,
-                    places, (long long)o->own.size, k, line, FORMS[i].letter, k,
-                    (long long)places_of(e, o));
-    else if (o->half)
-      lm_buf_printf(b, "lm_form_joined_bf16(b%d, %lld, y%d);\n", k, line, k);
+                    positions, (long long)o->channels.size, k, row_stride, FORMS[i].letter, k,
+                    (long long)tile_positions(e, o));
+    else if (o->bf16)
+      lm_buf_printf(b, "lm_form_interleaved_bf16(b%d, %lld, y%d);\n", k, row_stride, k);
   }
 }
 
-// Of the slots, the one of this tile of s; it is filled unless it holds the tile.
+// Selects the slot of this tile of s and fills it unless it already holds the tile.
 static void kept_fill(cpu_attend *e, lm_buf *b, int k) {
   const cpu_attend_operand *o = &e->operand[k];
   lm_buf from = {0};
@@ -249,7 +252,7 @@ static void kept_fill(cpu_attend *e, lm_buf *b, int k) {
   lm_buf_printf(b, "%s;\n", text_of(e, &from));
   for (size_t i = 0; i < LM_COUNT(FORMS); i++)
     if (o->forms & FORMS[i].form)
-      lm_buf_printf(b, "%s *%c%d = all_%c%d + slot%d * %lld;\n", o->half ? "lm_part" : "float",
+      lm_buf_printf(b, "%s *%c%d = all_%c%d + slot%d * %lld;\n", o->bf16 ? "lm_operand" : "float",
                     FORMS[i].letter, k, FORMS[i].letter, k, k,
                     (long long)form_elements(e, o, FORMS[i].form));
   lm_buf_printf(b, "if (from%d[slot%d] != first%d) {\nfrom%d[slot%d] = first%d;\n", k, k, k, k, k,
@@ -269,25 +272,26 @@ void cpu_attend_fills(cpu_attend *e, lm_buf *b, bool rows) {
   }
 }
 
-// ---- use
+// ---- use in calls
 
 void cpu_attend_call(cpu_attend *e, lm_buf *b, const char *name, int operand) {
-  lm_buf_printf(b, "%s_%s", name, e->operand[operand].half ? "bf16(&unit, " : "f32(");
+  lm_buf_printf(b, "%s_%s", name, e->operand[operand].bf16 ? "bf16(&unit, " : "f32(");
 }
 
 const char *cpu_attend_form_name(cpu_attend *e, int operand, cpu_attend_form form) {
   char letter = 'b';
   for (size_t i = 0; i < LM_COUNT(FORMS); i++)
-    if (FORMS[i].form == form && (form != CPU_JOINED || e->operand[operand].half))
+    if (FORMS[i].form == form && (form != CPU_INTERLEAVED || e->operand[operand].bf16))
       letter = FORMS[i].letter;
   return lm_arena_printf(e->g.arena, "%c%d", letter, operand);
 }
 
-const char *cpu_attend_turned_back(cpu_attend *e, lm_buf *b, const char *sums, int operand) {
+const char *cpu_attend_untranspose(cpu_attend *e, lm_buf *b, const char *sums, int operand) {
   const cpu_attend_operand *o = &e->operand[operand];
-  const char *name =
-      cpu_attend_buffer(e, lm_arena_printf(e->g.arena, "back_%s", sums), -1, e->rows * o->line);
-  lm_buf_printf(b, "lm_form_turned_f32(%lld, %lld, %s, %lld, %s, %lld);\n", (long long)o->own.size,
-                (long long)e->rows, sums, (long long)e->rows, name, (long long)o->line);
+  const char *name = cpu_attend_buffer(e, lm_arena_printf(e->g.arena, "back_%s", sums), -1,
+                                       e->rows * o->row_stride);
+  lm_buf_printf(b, "lm_form_transposed_f32(%lld, %lld, %s, %lld, %s, %lld);\n",
+                (long long)o->channels.size, (long long)e->rows, sums, (long long)e->rows, name,
+                (long long)o->row_stride);
   return name;
 }

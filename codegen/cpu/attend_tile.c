@@ -1,5 +1,5 @@
-// attend_tile.c - the elements of an attend's region as C: each operation where the axes it depends
-// on are set.
+// attend_tile.c - the elements of an attend's region as C: each operation is written at the level
+// of the axes that it depends on.
 #include "codegen/cpu/attend.h"
 #include <string.h>
 #include "runtime/base/philox.h"
@@ -40,7 +40,7 @@ static const char *fresh(cpu_attend *e, char kind) {
   return lm_arena_printf(e->g.arena, "%c%d", kind, e->n_names++);
 }
 
-// Gives `text`, of type t, a name where its level is.
+// Assigns `text`, of type t, to a variable at its level; returns the name.
 static const char *statement(cpu_attend *e, level at, lm_dtype t, const char *text) {
   const char *type = lm_gen_register_type(t);
   const char *name = fresh(e, "uhke"[at]);
@@ -50,7 +50,7 @@ static const char *statement(cpu_attend *e, level at, lm_dtype t, const char *te
     lm_buf_printf(&e->row, "%s[m] = %s;\n", name, text);
     return lm_arena_printf(e->g.arena, "%s[m]", name);
   }
-  lm_buf_printf(at == UNIFORM ? &e->place
+  lm_buf_printf(at == UNIFORM ? &e->point
                 : at == COL   ? &e->col
                               : &e->tile,
                 "const %s %s = %s;\n", type, name, text);
@@ -88,7 +88,7 @@ static const char *iota(cpu_attend *e, lm_axis a) {
   return lm_arena_printf(e->g.arena, "(int32_t)(%s)", at);
 }
 
-// The element's number counts the row, operand 1, along the first axis (ops.def).
+// The number of the element counts rows from operand 1 along the first axis (ops.def).
 static const char *random_number(cpu_attend *e, const lm_op *op) {
   lm_type t = op->out[0]->type;
   lm_philox_key2 key = lm_philox_key((uint64_t)op->attr.imm[0], (uint64_t)op->attr.imm[1]);
@@ -105,8 +105,8 @@ static const char *random_number(cpu_attend *e, const lm_op *op) {
   return text;
 }
 
-// A sum of cotangents over outer axes is a term of it: all that follows is linear, and results add
-// up what the loops over these axes give.
+// For a sum of cotangents over parallel axes the term is returned: everything after it is linear,
+// and the loops over these axes accumulate into the results.
 static const char *computed(cpu_attend *e, const lm_op *op, level at) {
   const char *in[3];
   lm_dtype t = (lm_dtype)op->out[0]->type.dtype;
@@ -130,8 +130,8 @@ const char *cpu_attend_value(cpu_attend *e, const lm_value *v) {
   level at = level_of(e, v->type);
   const lm_attend_dot *p = lm_attend_dot_of(&e->f, v);
   if (p)
-    return keep(e, v, at,
-                lm_arena_printf(e->g.arena, "p%d[n * %lld + m]", (int)(p - e->f.products),
-                                (long long)e->rows));
+    return keep(
+        e, v, at,
+        lm_arena_printf(e->g.arena, "p%d[n * %lld + m]", (int)(p - e->f.dots), (long long)e->rows));
   return keep(e, v, at, v->def ? computed(e, v->def, at) : load(e, v, at));
 }

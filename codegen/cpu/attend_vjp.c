@@ -1,12 +1,14 @@
-// attend_vjp.c - the backward direction of attention as C.
+// attend_vjp.c - the backward pass of attention as C.
 //
-// A place is one place of the outer axes that all results have; in it all tiles, those of s inside
-// those of t:
-//   p = e^(x - lse)   dp = do v   g = p (factor dp - sum do o)   dv += p do, and what the region
-//   makes of g: dq += ds k, dk += ds q
-// Results over t are gathered in buffers for all of s; those over s are added to memory, which
-// belongs to the place alone, tile by tile in order: bits don't depend on threads. Results in bf16
-// are summed in f32, in scratch, and rounded when the place is done.
+// A point is one point of the parallel axes that all results have. It loops over all tiles, tiles
+// of s inside tiles of t:
+//
+//   p = e^(x - lse)   dp = do v   g = p (factor dp - sum do o)
+//   dv += p do; with the region's derivative ds of g: dq += ds k, dk += ds q
+//
+// Results over t are accumulated in buffers over all of s. Results over s are added to memory that
+// belongs to the point alone, tile by tile in order, so the bits do not depend on threads. bf16
+// results are summed in f32 in the workspace and rounded when the point is done.
 #include <string.h>
 #include "codegen/cpu/attend.h"
 
@@ -20,7 +22,7 @@ static lm_type result_type(const cpu_attend *e, int i) {
   return e->f.op->out[e->f.sums[i].result]->type;
 }
 static int64_t line_of(const cpu_attend *e, const lm_attend_sum *s) {
-  return s->other < 0 ? 1 : e->operand[s->other].line;
+  return s->other < 0 ? 1 : e->operand[s->other].row_stride;
 }
 
 // ---- results in memory
@@ -29,13 +31,14 @@ static bool rounded(const cpu_attend *e, int i) {
   return result_type(e, i).dtype == LM_BF16;
 }
 
-// Where result i is summed.
+// The memory in which result i is summed.
 static const char *memory(cpu_attend *e, int i) {
   return lm_arena_printf(e->g.arena, "%c%u", rounded(e, i) ? 'f' : 'r', e->f.sums[i].result);
 }
 
-// Loops over all elements of result i at this place; returns the text of an element's number.
-static const char *place_loops(cpu_attend *e, lm_buf *b, int i) {
+// Opens loops over all elements of result i at this point; returns the text of the element's
+// number.
+static const char *point_loops(cpu_attend *e, lm_buf *b, int i) {
   lm_type t = result_type(e, i);
   int64_t stride = lm_type_elements(e->f.m, t);
   lm_buf at = {0};
@@ -59,44 +62,44 @@ static const char *place_loops(cpu_attend *e, lm_buf *b, int i) {
 }
 
 static void zero(cpu_attend *e, lm_buf *b, int i) {
-  const char *at = place_loops(e, b, i);
+  const char *at = point_loops(e, b, i);
   lm_buf_printf(b, "%s[%s] = 0;\n", memory(e, i), at);
 }
 
 static void store(cpu_attend *e, lm_buf *b, int i) {
-  const char *at = place_loops(e, b, i);
+  const char *at = point_loops(e, b, i);
   const char *value = lm_arena_printf(e->g.arena, "%s[%s]", memory(e, i), at);
   lm_buf_printf(b, "r%u[%s] = %s;\n", e->f.sums[i].result, at,
                 lm_gen_store_text(e->g.arena, LM_BF16, value));
 }
 
-// Adds `from`, a tile's part of result i, to memory.
+// Adds `from`, the part of result i from one tile, to memory.
 static void add(cpu_attend *e, lm_buf *b, int i, const char *from) {
   const lm_attend_sum *s = &e->f.sums[i];
   lm_type t = result_type(e, i);
   int64_t stride =
-      s->other < 0 ? 0 : cpu_attend_row_stride(e, t, &s->own, s->rows ? e->f.t : e->f.s);
-  const char *places = s->rows ? "rows" : "cols";
+      s->other < 0 ? 0 : cpu_attend_row_stride(e, t, &s->channels, s->rows ? e->f.t : e->f.s);
+  const char *positions = s->rows ? "rows" : "cols";
   lm_buf at = {0};
   if (stride) {
     cpu_attend_offset(e, &at, t, "t0", "s0");
-    lm_buf_printf(b, "lm_rows_add(%s, %lld, %s, %lld, %s + %s, %lld);\n", places,
-                  (long long)s->own.size, from, (long long)line_of(e, s), memory(e, i),
+    lm_buf_printf(b, "lm_rows_add(%s, %lld, %s, %lld, %s + %s, %lld);\n", positions,
+                  (long long)s->channels.size, from, (long long)line_of(e, s), memory(e, i),
                   text_of(e, &at), (long long)stride);
     return;
   }
-  lm_buf_printf(b, "for (int64_t i = 0; i < %s; i++) {\n", places);
-  const char *flat = cpu_attend_own_loops(e, b, &s->own);
+  lm_buf_printf(b, "for (int64_t i = 0; i < %s; i++) {\n", positions);
+  const char *flat = cpu_attend_channel_loops(e, b, &s->channels);
   cpu_attend_offset(e, &at, t, "t0 + i", "s0 + i");
-  cpu_attend_own_offset(e, &at, t, &s->own);
+  cpu_attend_channel_offset(e, &at, t, &s->channels);
   lm_buf_printf(b, "%s[%s] += %s[i * %lld + %s];\n", memory(e, i), text_of(e, &at), from,
                 (long long)line_of(e, s), flat);
-  cpu_attend_close(b, s->own.n + 1);
+  cpu_attend_close(b, s->channels.n + 1);
 }
 
 // ---- a tile
 
-// Buffer of the tile that sum i is of: sums of the same share one.
+// The number of the tile that sum i reads: sums of the same value share a tile.
 static int tile_of(const cpu_attend *e, int i) {
   int k = 0;
   while (e->f.sums[k].tile != e->f.sums[i].tile)
@@ -104,7 +107,7 @@ static int tile_of(const cpu_attend *e, int i) {
   return k;
 }
 
-// p, g, and from them the tiles of all sums.
+// Computes p and g, and from them the tiles of all sums.
 static void element_loops(cpu_attend *e, lm_buf *b, bool masked) {
   long long rows = e->rows;
   const char *score = cpu_attend_value(e, e->f.score);
@@ -148,8 +151,8 @@ static void elements(cpu_attend *e, lm_buf *b) {
     lm_buf_puts(b, "}\n");
 }
 
-// Result i gains its part of this tile: into c<i> if it is over s, to be stored when all of s is
-// done.
+// Adds this tile to result i. A result over s accumulates in c<i> and is stored after all tiles of
+// s.
 static void sum(cpu_attend *e, lm_buf *b, int i) {
   const lm_attend_sum *s = &e->f.sums[i];
   long long rows = e->rows;
@@ -169,8 +172,9 @@ static void sum(cpu_attend *e, lm_buf *b, int i) {
     cpu_attend_sum_s(e, b, s->other, z, c);
   } else {
     cpu_attend_call(e, b, "lm_sum_t", s->other);
-    lm_buf_printf(b, "cols, rows, %lld, %lld, %s, %s, %lld, %s);\n", rows, (long long)s->own.size,
-                  z, cpu_attend_form_name(e, s->other, CPU_JOINED), (long long)line_of(e, s), c);
+    lm_buf_printf(b, "cols, rows, %lld, %lld, %s, %s, %lld, %s);\n", rows,
+                  (long long)s->channels.size, z,
+                  cpu_attend_form_name(e, s->other, CPU_INTERLEAVED), (long long)line_of(e, s), c);
   }
   if (!s->rows)
     add(e, b, i, c);
@@ -179,7 +183,7 @@ static void sum(cpu_attend *e, lm_buf *b, int i) {
 static void tile_backward(cpu_attend *e, lm_buf *b) {
   cpu_attend_map_check(e, b);
   cpu_attend_fills(e, b, false);
-  cpu_attend_products(e, b);
+  cpu_attend_dots(e, b);
   cpu_attend_dot(e, b, LM_ATTEND_V, LM_ATTEND_DO, "d");
   elements(e, b);
   for (int i = 0; i < e->f.n_sums; i++)
@@ -188,7 +192,7 @@ static void tile_backward(cpu_attend *e, lm_buf *b) {
 
 // ---- a tile of t
 
-// The sum of do * o, unless it is given.
+// The sum of do * o, unless it is an operand.
 static void mean_load(cpu_attend *e, lm_buf *b) {
   lm_type o = e->f.op->in[LM_ATTEND_O]->type;
   lm_dtype t = (lm_dtype)o.dtype;
@@ -199,18 +203,18 @@ static void mean_load(cpu_attend *e, lm_buf *b) {
     return;
   }
   lm_buf_puts(b, "float sum = 0;\n");
-  if (e->f.v_own.n == 1)
+  if (e->f.v_channels.n == 1)
     lm_buf_puts(b, "#pragma omp simd reduction(+ : sum)\n");
-  cpu_attend_own_loops(e, b, &e->f.v_own);
+  cpu_attend_channel_loops(e, b, &e->f.v_channels);
   cpu_attend_offset(e, &at, o, "t0 + i", "");
-  cpu_attend_own_offset(e, &at, o, &e->f.v_own);
-  const char *place = text_of(e, &at);
+  cpu_attend_channel_offset(e, &at, o, &e->f.v_channels);
+  const char *point = text_of(e, &at);
   const char *x =
-      lm_gen_load_text(e->g.arena, t, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_O, place));
+      lm_gen_load_text(e->g.arena, t, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_O, point));
   const char *y =
-      lm_gen_load_text(e->g.arena, t, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_DO, place));
+      lm_gen_load_text(e->g.arena, t, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_DO, point));
   lm_buf_printf(b, "sum += %s * %s;\n", x, y);
-  cpu_attend_close(b, e->f.v_own.n);
+  cpu_attend_close(b, e->f.v_channels.n);
   lm_buf_puts(b, "mean[i] = sum;\n");
 }
 
@@ -246,7 +250,7 @@ static void row_results(cpu_attend *e, lm_buf *b) {
     const lm_attend_sum *s = &e->f.sums[i];
     const char *c = lm_arena_printf(e->g.arena, "c%d", i);
     if (s->rows)
-      add(e, b, i, s->other < 0 ? c : cpu_attend_turned_back(e, b, c, s->other));
+      add(e, b, i, s->other < 0 ? c : cpu_attend_untranspose(e, b, c, s->other));
   }
 }
 
@@ -256,7 +260,7 @@ static void buffers(cpu_attend *e) {
   for (size_t i = 0; i < LM_COUNT(lines); i++)
     cpu_attend_buffer(e, lines[i], -1, e->rows);
   cpu_attend_buffer(e, "d", -1, elements);
-  for (int i = 0; i < e->f.n_products; i++)
+  for (int i = 0; i < e->f.n_dots; i++)
     cpu_attend_buffer(e, "p", i, elements);
   for (int i = 0; i < e->f.n_sums; i++) {
     if (tile_of(e, i) == i)
@@ -268,14 +272,14 @@ static void buffers(cpu_attend *e) {
 
 static int inner_loops(cpu_attend *e, lm_buf *b) {
   int n = 0;
-  for (int i = 0; i < e->f.outer.n; i++) {
+  for (int i = 0; i < e->f.parallel.n; i++) {
     bool fixed = false;
     for (int k = 0; k < e->f.shared.n; k++)
-      fixed |= e->f.shared.axis[k] == e->f.outer.axis[i];
+      fixed |= e->f.shared.axis[k] == e->f.parallel.axis[i];
     if (fixed)
       continue;
-    const lm_axis_info *a = &e->f.m->axes[e->f.outer.axis[i]];
-    const char *name = cpu_attend_coordinate(e, e->f.outer.axis[i]);
+    const lm_axis_info *a = &e->f.m->axes[e->f.parallel.axis[i]];
+    const char *name = cpu_attend_coordinate(e, e->f.parallel.axis[i]);
     lm_buf_printf(b, "for (int64_t %s = 0; %s < %s; %s++) {\n", name, name,
                   lm_gen_extent(&e->g, a->size, a->dyn, 1), name);
     n++;
@@ -296,12 +300,12 @@ void cpu_attend_backward(cpu_attend *e, lm_buf *b) {
   for (int i = 0; i < e->f.n_sums; i++)
     zero(e, b, i);
   int loops = inner_loops(e, b);
-  lm_buf_add(b, e->place.p, e->place.n);
+  lm_buf_add(b, e->point.p, e->point.n);
   lm_buf_printf(b, "for (int64_t t0 = 0; t0 < %s; t0 += %lld) {\nconst int64_t rows = %s;\n", t,
-                rows, cpu_attend_places(e, true));
+                rows, cpu_attend_tile_extent(e, true));
   row_loads(e, b);
   lm_buf_printf(b, "for (int64_t s0 = 0; s0 < %s; s0 += %lld) {\nconst int64_t cols = %s;\n", s,
-                cols, cpu_attend_places(e, false));
+                cols, cpu_attend_tile_extent(e, false));
   lm_buf_add(b, tile.p, tile.n);
   lm_buf_puts(b, "}\n");
   row_results(e, b);

@@ -1,33 +1,34 @@
-// cpu.h - C for the kernels of a module at stage kernel.
+// cpu.h - C code for the kernels of a module at stage kernel.
 //
-// A kernel becomes one function with the signature that runtime/plan/plan.h describes. Its text
-// depends on nothing but what it computes: no value numbers, layers or source lines, so that equal
-// kernels are equal text and are compiled once.
+// A kernel becomes one function with the signature that runtime/plan/plan.h describes. The text
+// depends only on what the kernel computes: it contains no value numbers, layer numbers or source
+// lines, so equal kernels have equal text and are compiled once.
 //
-//   for each place of the outer axes (or each chunk of them)
-//     pass 1: loops over inner axes; expressions that lie further out are computed there
-//     pass 2: …
+//   for each point of the parallel axes (or each chunk of them)
+//     pass 1: loops over inner axes; each expression is computed in the outermost loop that allows
+//     it pass 2: ...
 //
-// The innermost loops are contiguous and vectorise. Where a kernel has no inner loops worth that
-// (elementwise kernels, sums over leading axes), the last outer axes become its innermost loops
-// ("lanes"), a block of them a place.
+// The innermost loops are contiguous and vectorise. If a kernel has no inner loops that are
+// profitable to vectorise (elementwise kernels, sums over leading axes), the last parallel axes
+// become its innermost loops ("lanes"), and a point is a block of lanes.
 #ifndef LM_CODEGEN_CPU_H
 #define LM_CODEGEN_CPU_H
 #include "compiler/plan/planner.h"
 
-// For lm_plan_target: user is the module.
+// Functions for lm_plan_target; `module` is its `user`.
 bool lm_cpu_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out);
 bool lm_cpu_attend_emit(void *module, const lm_op *attend, lm_arena *arena, lm_kernel_code *out);
 bool lm_cpu_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand, uint32_t result);
 
-// Code for tiles of a product; false if it has a form for which there is none. Whether it is
-// expected to beat the library.
+// lm_cpu_gemm_emit writes code for the tiles of a GEMM; it returns false if the GEMM has an
+// unsupported form. lm_cpu_gemm_is_profitable tells whether that code is expected to be faster than
+// the library.
 bool lm_cpu_gemm_emit(const lm_plan_gemm *g, lm_arena *arena, lm_kernel_code *out);
 bool lm_cpu_gemm_is_profitable(const lm_plan_gemm *g);
 
-// How that code reads a weight on a processor with vectors of so many floats and, if so, a matrix
-// unit for bf16; by type of operands. A matrix unit takes as long to multiply as vectors to lay out
-// what it reads, so there it is usual.
+// The panel layouts in which that code reads a weight, by type of operands, for vectors of `vector`
+// floats (0: none) and, with `tiles`, a matrix unit for bf16. A matrix unit needs as long to
+// multiply as vector instructions need to pack its operands, so prepacking is the default there.
 void lm_cpu_panels(int vector, bool tiles, lm_plan_panel *out);
 
 // The text that every translation unit of kernels begins with.

@@ -1,5 +1,5 @@
-// kernel.c - a kernel operation as one C function: operands, places, passes; and the table that the
-// planner is given.
+// kernel.c - a kernel operation as one C function: operands, points, passes; and the function table
+// for the planner.
 #include <string.h>
 #include "codegen/common/attend.h"
 #include "codegen/cpu/emit.h"
@@ -18,24 +18,24 @@ static const lm_gen_target target = {.index = "int64_t", .held = cpu_held};
 
 // ---- attempts
 
-static void outer_vars(cpu_emit *e) {
+static void parallel_vars(cpu_emit *e) {
   for (int i = 0; i < e->g.kernel->attr.n_axes; i++) {
     const lm_axis_info *a = &e->g.m->axes[e->g.kernel->attr.axes[i]];
     const char *name =
         lm_arena_printf(e->g.arena, "i_%s", lm_gen_axis_name(&e->g, e->g.kernel->attr.axes[i]));
-    e->g.outer[i] = lm_var_add(
+    e->g.parallel[i] = lm_var_add(
         &e->g.vars,
         (lm_var){
-            .kind = LM_VAR_OUTER, .name = name, .size = a->size, .dyn = a->dyn, .hi = a->size});
+            .kind = LM_VAR_PARALLEL, .name = name, .size = a->size, .dyn = a->dyn, .hi = a->size});
   }
   for (int g = 0; g < e->n_groups; g++)
     for (int i = e->groups[g].first; i < e->groups[g].last; i++)
-      e->g.vars.v[e->g.outer[i]].into = e->g.outer[e->groups[g].last];
+      e->g.vars.v[e->g.parallel[i]].into = e->g.parallel[e->groups[g].last];
 }
 
 static void attempt(cpu_emit *e) {
   lm_gen_attempt(&e->g);
-  outer_vars(e);
+  parallel_vars(e);
   for (uint32_t i = 0; i < e->g.s->n_passes; i++)
     cpu_pass_emit(e, (int)i);
 }
@@ -46,7 +46,7 @@ cpu_emit *cpu_emit_make(const lm_module *m, const lm_op *kernel, lm_arena *arena
   cpu_groups_reset(e);
   for (int i = 0; i < ATTEMPTS; i++) {
     attempt(e);
-    if (!lm_gen_ask_apply(&e->g))
+    if (!lm_gen_request_apply(&e->g))
       break;
   }
   cpu_shape_choose(e);
@@ -67,7 +67,8 @@ static int64_t blocks(const cpu_emit *e, int64_t size) {
   return (size + e->block - 1) / e->block;
 }
 
-// Groups that places are counted over, and how many places the first lane group adds.
+// The points: the product of the groups that are not lanes, times the blocks of the first lane
+// group.
 static lm_plan_extent space_of(const cpu_emit *e) {
   lm_plan_extent x = {.fixed = 1};
   if (e->g.kernel->attr.n_to)
@@ -84,7 +85,7 @@ static lm_plan_extent space_of(const cpu_emit *e) {
   return x;
 }
 
-static int64_t places_most(const cpu_emit *e) {
+static int64_t max_points(const cpu_emit *e) {
   if (e->g.kernel->attr.n_to)
     return lm_axis_size(e->g.m, e->g.kernel->attr.to[0]);
   int64_t n = e->block ? blocks(e, e->groups[e->n_groups - e->n_lane_groups].size) : 1;
@@ -111,7 +112,7 @@ static void put_operands(cpu_emit *e, lm_buf *b) {
       lm_buf_printf(b, "const int64_t n%d = var[%d];\n", i, i);
 }
 
-// Row buffers: small ones on the stack, others in scratch memory, one row a place.
+// Row buffers: small ones are on the stack, others in the workspace with one row for each point.
 static void put_rows(cpu_emit *e, lm_buf *b, lm_buf *in_place) {
   int64_t stack = 0;
   for (uint32_t i = 0; i < e->g.s->n_nodes; i++) {
@@ -123,17 +124,17 @@ static void put_rows(cpu_emit *e, lm_buf *b, lm_buf *in_place) {
     int64_t bytes = elements * (t == LM_F64 ? 8 : 4);
     const char *type = lm_gen_held_type(t);
     stack += bytes;
-    if (stack <= STACK_BYTES || e->n_scratch == LM_KERNEL_WORKSPACES) {
+    if (stack <= STACK_BYTES || e->n_workspaces == LM_KERNEL_WORKSPACES) {
       lm_buf_printf(b, "%s h%u[%lld] __attribute__((aligned(64)))", type, i, (long long)elements);
       lm_gen_type_note(&e->g, b, lm_kernel_inner(e->g.kernel, n->op->out[0]->type));
       continue;
     }
     stack -= bytes;
-    e->scratch[e->n_scratch] = bytes * places_most(e);
+    e->workspace[e->n_workspaces] = bytes * max_points(e);
     lm_buf_printf(in_place, "%s *h%u = (%s *)buf[%d] + place * %lld;\n", type, i, type,
-                  (int)(e->g.kernel->n_in + e->g.kernel->n_out) + e->n_scratch,
+                  (int)(e->g.kernel->n_in + e->g.kernel->n_out) + e->n_workspaces,
                   (long long)elements);
-    e->n_scratch++;
+    e->n_workspaces++;
   }
 }
 
@@ -149,7 +150,7 @@ static void put_sums_zero(cpu_emit *e, lm_buf *b) {
   }
 }
 
-// Coordinates of place p: the last group varies fastest.
+// The coordinates of point p; the last group varies fastest.
 static void put_coordinates(cpu_emit *e, lm_buf *b, const char *p) {
   int n = e->n_groups - e->n_lane_groups;
   if (n || e->block)
@@ -174,7 +175,7 @@ static void put_coordinates(cpu_emit *e, lm_buf *b, const char *p) {
   }
 }
 
-static void put_places(cpu_emit *e, lm_buf *b, const char *rows) {
+static void put_points(cpu_emit *e, lm_buf *b, const char *rows) {
   lm_buf_puts(b, "for (int64_t place = lo; place < hi; place++) {\n");
   lm_buf_puts(b, rows);
   bool sums = e->g.kernel->attr.n_to;
@@ -199,49 +200,49 @@ static void put_places(cpu_emit *e, lm_buf *b, const char *rows) {
 static void put_function(cpu_emit *e, lm_buf *out) {
   lm_buf head = {0}, rows = {0}, text = {0};
   put_rows(e, &head, &rows);
-  lm_buf places = {0};
-  put_places(e, &places, rows.n ? rows.p : "");
+  lm_buf points = {0};
+  put_points(e, &points, rows.n ? rows.p : "");
   lm_buf_puts(&text, "(char *const *buf, const int64_t *var, int64_t lo, int64_t hi) {\n");
   put_operands(e, &text);
   lm_buf_add(&text, head.p, head.n);
-  lm_buf_add(&text, places.p, places.n);
+  lm_buf_add(&text, points.p, points.n);
   lm_buf_puts(&text, "}\n");
   lm_gen_indent(text.p, out);
   lm_buf_free(&head);
   lm_buf_free(&rows);
-  lm_buf_free(&places);
+  lm_buf_free(&points);
   lm_buf_free(&text);
 }
 
 bool lm_cpu_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out) {
   if (lm_op_attends(kernel))
     return lm_cpu_attend_emit(module, kernel, arena, out);
-  lm_arena *scratch = lm_arena_create();
-  cpu_emit *e = cpu_emit_make(module, kernel, scratch);
+  lm_arena *temporary = lm_arena_create();
+  cpu_emit *e = cpu_emit_make(module, kernel, temporary);
   lm_buf text = {0};
   put_function(e, &text);
-  *out = (lm_kernel_code){.space = space_of(e), .n_scratch = e->n_scratch};
-  memcpy(out->scratch, e->scratch, sizeof out->scratch);
+  *out = (lm_kernel_code){.space = space_of(e), .n_scratch = e->n_workspaces};
+  memcpy(out->scratch, e->workspace, sizeof out->scratch);
   out->name = lm_arena_printf(arena, "k%016llx", (unsigned long long)lm_hash(text.p, text.n, 0));
   out->source = lm_arena_printf(arena, "LM_FUSED void %s%s", out->name, text.p);
   lm_buf_free(&text);
   lm_gen_free(&e->g);
-  lm_arena_destroy(scratch);
+  lm_arena_destroy(temporary);
   return true;
 }
 
-// ---- sharing memory
+// ---- computing in place
 
-// Every read of the operand is of the element that the loops stand at, no later than the pass that
-// writes the result.
+// True if every read of the operand is at the current indices of the loops, no later than in the
+// pass that writes the result.
 bool lm_cpu_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand, uint32_t result) {
   const lm_module *m = module;
   if (kernel->code != LM_OP_KERNEL || lm_kernel_result_summed(kernel, result))
     return false;
   if (!lm_type_equal(kernel->in[operand]->type, kernel->out[result]->type))
     return false;
-  lm_arena *scratch = lm_arena_create();
-  cpu_emit *e = cpu_emit_make(m, kernel, scratch);
+  lm_arena *temporary = lm_arena_create();
+  cpu_emit *e = cpu_emit_make(m, kernel, temporary);
   const lm_value *v = lm_kernel_yield(kernel)->in[result];
   int written = (int)e->g.s->n_passes;
   for (uint32_t i = 0; i < e->g.s->n_passes; i++)
@@ -256,7 +257,7 @@ bool lm_cpu_kernel_in_place(void *module, const lm_op *kernel, uint32_t operand,
       fine &= a->same && a->pass <= written;
   }
   lm_gen_free(&e->g);
-  lm_arena_destroy(scratch);
+  lm_arena_destroy(temporary);
   return fine;
 }
 

@@ -1,9 +1,9 @@
 // nest.c - one pass of a kernel as loops.
 //
-// Level 0 is the place, level k the body of the k-th loop; each has statements before its loops,
-// the loops, and what follows them. Kept loops are those whose axes a reduction's result has. A
-// reduction accumulates in a scalar of the last kept loop when all reduced loops lie inside of it,
-// and otherwise in memory, filled with its neutral element before.
+// Level 0 is the point, level k the body of the k-th loop. Each level has statements before its
+// loops, the loops, and statements after them. Kept loops run over the axes of a reduction's
+// result. A reduction accumulates in a scalar of the last kept loop if all reduced loops are inside
+// of it, else in memory that is first filled with the identity element.
 //
 //   sum over e of [g, e]            sum over g of [g, e]
 //     for g                           for e: h[e] = 0
@@ -15,13 +15,14 @@
 #include "codegen/cpu/emit.h"
 
 enum {
+  // Elements that are added in float32 before the sum continues in double.
   LONG_SUM = 2048
-}; // elements that are added in float32 before the sum goes on in double
+};
 
-// ---- extents, places of values
+// ---- extents, locations of values
 
 uint16_t cpu_group_var(const cpu_emit *e, int group) {
-  return e->g.outer[e->groups[group].last];
+  return e->g.parallel[e->groups[group].last];
 }
 
 int64_t cpu_lanes(const cpu_emit *e) {
@@ -43,14 +44,14 @@ int64_t cpu_row_elements(const cpu_emit *e, const lm_node *n) {
 
 // ---- rows
 
-// Lanes are innermost in a row; the first lane group counts from the block's beginning.
+// Lanes are innermost in a row; the first lane group is indexed from the beginning of the block.
 static lm_ix row_index(const cpu_emit *e, const lm_value *v, const lm_ix *ix) {
   lm_type inner = lm_kernel_inner(e->g.kernel, v->type);
   lm_ix at = lm_ix_scale(lm_gen_dense_index(&e->g, v->type, ix, inner), cpu_lanes(e));
   int64_t stride = cpu_lanes(e);
   for (int g = e->n_groups - e->n_lane_groups; g < e->n_groups; g++) {
     bool blocked = e->block && g == e->n_groups - e->n_lane_groups;
-    uint16_t var = e->g.outer[e->groups[g].last];
+    uint16_t var = e->g.parallel[e->groups[g].last];
     stride /= blocked ? e->block : e->groups[g].size;
     lm_ix lane = {.n = 1, .t = {{var, 1}}};
     at = lm_ix_add(at, lm_ix_scale(lane, stride));
@@ -68,20 +69,20 @@ static const char *row_offset(cpu_emit *e, const lm_value *v, const lm_ix *ix) {
                          (long long)stride);
 }
 
-// What is held outside of results: in a variable, or in a row.
+// Reads a value that is held outside of the results: in a variable or in a row.
 lm_gen_text cpu_held(lm_gen *g, const lm_value *v, const lm_ix *ix) {
   cpu_emit *e = (cpu_emit *)g;
   const lm_node *n = lm_schedule_node(g->s, v);
   if (n->held == LM_HELD_SCALAR && !e->n_lane_groups)
     return (lm_gen_text){lm_arena_printf(g->arena, "h%d", n->op->mark), 0};
   lm_ix at = row_index(e, v, ix);
-  const char *place = lm_arena_printf(g->arena, "h%d[%s]", n->op->mark, row_offset(e, v, ix));
-  return lm_gen_temp(g, v->type.dtype, lm_ix_level(&g->vars, &at), place, NULL, v->type);
+  const char *location = lm_arena_printf(g->arena, "h%d[%s]", n->op->mark, row_offset(e, v, ix));
+  return lm_gen_temp(g, v->type.dtype, lm_ix_level(&g->vars, &at), location, NULL, v->type);
 }
 
-// ---- where results go
+// ---- locations of results
 
-static const char *held_place(cpu_emit *e, const lm_value *v, const lm_ix *ix) {
+static const char *held_location(cpu_emit *e, const lm_value *v, const lm_ix *ix) {
   const lm_node *n = lm_schedule_node(e->g.s, v);
   if (n->held == LM_HELD_RESULT)
     return lm_arena_printf(e->g.arena, "r%d[%s]", n->slot,
@@ -89,7 +90,7 @@ static const char *held_place(cpu_emit *e, const lm_value *v, const lm_ix *ix) {
   return lm_arena_printf(e->g.arena, "h%d[%s]", n->op->mark, row_offset(e, v, ix));
 }
 
-// The kernel's results that the root is; a summed one adds to its chunk's sum.
+// Stores x to the results that the root defines; a summed result adds it to the sum of its chunk.
 static void store_results(cpu_emit *e, const cpu_root *r, lm_gen_text x, const lm_ix *ix,
                           int level) {
   const lm_op *yield = lm_kernel_yield(e->g.kernel);
@@ -128,18 +129,19 @@ static bool sums_float(const cpu_root *r) {
          r->v->type.dtype != LM_F64;
 }
 
-// Accumulates blocks of a long innermost loop: in the scalar with suffix b, then in double.
+// True if the root accumulates blocks of a long innermost loop: in float in the scalar with suffix
+// b, then in double.
 static bool by_blocks(const cpu_emit *e, const cpu_root *r) {
   return e->wide && sums_float(r) && r->level < e->n_levels;
 }
 
-// Has a scalar at level k.
+// True if the root has a scalar at level k.
 static bool has_scalar(const cpu_emit *e, const cpu_root *r, int k) {
   return is_reduction(r) && r->v->def->code != LM_OP_SCATTER && r->level == k &&
          !(r->memory && k == e->n_levels);
 }
 
-// The range of a lane group's loop.
+// The range of the loop over a lane group.
 static void lane_range(cpu_emit *e, int g, const char **out_from, const char **out_to) {
   const cpu_group *group = &e->groups[g];
   int64_t front = lm_axis_size(e->g.m, e->g.kernel->attr.axes[group->first]);
@@ -150,7 +152,7 @@ static void lane_range(cpu_emit *e, int g, const char **out_from, const char **o
                          : lm_gen_extent(&e->g, group->size, 0, 1);
 }
 
-// Sets all that a reduction accumulates in at this place to its neutral element.
+// Fills the memory in which a reduction accumulates at this point with the identity element.
 static void fill(cpu_emit *e, const cpu_root *r) {
   lm_type t = r->v->type;
   lm_type inner = lm_kernel_inner(e->g.kernel, t);
@@ -177,7 +179,8 @@ static void fill(cpu_emit *e, const cpu_root *r) {
     lane_range(e, g, &from, &to);
     lm_buf_printf(b, "for (int64_t %s = %s; %s < %s; %s++) {\n", name, from, name, to, name);
   }
-  lm_gen_statement(&e->g, 0, "%s = %s;", held_place(e, r->v, ix), lm_gen_neutral(e->g.arena, r->v));
+  lm_gen_statement(&e->g, 0, "%s = %s;", held_location(e, r->v, ix),
+                   lm_gen_identity(e->g.arena, r->v));
   while (depth--)
     lm_buf_puts(b, "}\n");
 }
@@ -186,8 +189,8 @@ static bool axis_reduced(const cpu_root *r, lm_axis a) {
   return lm_type_find(r->v->type, a) < 0;
 }
 
-// level: the last kept loop.
-static void root_place(cpu_emit *e, cpu_root *r) {
+// Sets r->level to the last kept loop, and r->memory.
+static void root_set_level(cpu_emit *e, cpu_root *r) {
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
   int first_reduced = LM_GEN_LEVELS + 1;
   r->level = 0;
@@ -203,7 +206,7 @@ static void root_place(cpu_emit *e, cpu_root *r) {
   r->memory = first_reduced < r->level || r->v->def->code == LM_OP_SCATTER;
 }
 
-// Statements that surround the loops inside level k.
+// Statements before (begin) and after (end) the loops inside level k.
 static void reductions_begin(cpu_emit *e, int k) {
   for (int i = 0; i < e->n_roots; i++) {
     cpu_root *r = &e->roots[i];
@@ -212,7 +215,7 @@ static void reductions_begin(cpu_emit *e, int k) {
     r->acc = lm_gen_temp_name(&e->g, "s");
     lm_gen_statement(&e->g, k, "%s %s = %s;",
                      by_blocks(e, r) ? "double" : lm_gen_register_type(r->v->type.dtype), r->acc,
-                     lm_gen_neutral(e->g.arena, r->v));
+                     lm_gen_identity(e->g.arena, r->v));
   }
 }
 
@@ -222,7 +225,7 @@ static void reductions_end(cpu_emit *e, int k) {
     if (!has_scalar(e, r, k))
       continue;
     lm_ix ix[LM_RANK];
-    lm_gen_here(&e->g, r->v->type, ix);
+    lm_gen_loop_indices(&e->g, r->v->type, ix);
     const lm_node *n = lm_schedule_node(e->g.s, r->v);
     lm_buf saved = e->g.level[k].before;
     e->g.level[k].before = e->g.level[k].after;
@@ -231,9 +234,9 @@ static void reductions_end(cpu_emit *e, int k) {
     if (n->held == LM_HELD_SCALAR && !e->n_lane_groups)
       lm_gen_statement(&e->g, k, "const %s h%u = %s;", type, n->op->mark, x);
     else if (r->memory)
-      accumulate(e, k, r->v, held_place(e, r->v, ix), x);
+      accumulate(e, k, r->v, held_location(e, r->v, ix), x);
     else
-      lm_gen_statement(&e->g, k, "%s = %s;", held_place(e, r->v, ix), x);
+      lm_gen_statement(&e->g, k, "%s = %s;", held_location(e, r->v, ix), x);
     e->g.level[k].after = e->g.level[k].before;
     e->g.level[k].before = saved;
   }
@@ -241,24 +244,24 @@ static void reductions_end(cpu_emit *e, int k) {
 
 // ---- the innermost body
 
-// An index outside the axis adds to the nearest row.
+// An index outside of the axis adds to the nearest row.
 static void leaf_scatter(cpu_emit *e, const cpu_root *r) {
   const lm_op *op = r->v->def;
   lm_type t = r->v->type;
   lm_ix ix[LM_RANK], at[LM_RANK];
-  lm_gen_here(&e->g, op->in[0]->type, at);
+  lm_gen_loop_indices(&e->g, op->in[0]->type, at);
   lm_gen_text x = lm_gen_pull(&e->g, op->in[0], at);
-  lm_gen_here(&e->g, op->in[1]->type, at);
+  lm_gen_loop_indices(&e->g, op->in[1]->type, at);
   lm_gen_text i = lm_gen_pull(&e->g, op->in[1], at);
-  lm_gen_here(&e->g, t, ix);
+  lm_gen_loop_indices(&e->g, t, ix);
   const lm_axis_info *a = &e->g.m->axes[op->attr.axes[0]];
   const char *n = lm_gen_extent(&e->g, a->size, a->dyn, 1);
-  const char *place = lm_arena_printf(e->g.arena, "lm_clamp(%s, %s)", i.text, n);
+  const char *location = lm_arena_printf(e->g.arena, "lm_clamp(%s, %s)", i.text, n);
   ix[lm_type_find(t, op->attr.axes[0])] =
-      lm_ix_var(&e->g.vars, lm_gen_temp_index(&e->g, place, i.level, a->size, 0));
+      lm_ix_var(&e->g.vars, lm_gen_temp_index(&e->g, location, i.level, a->size, 0));
   if (i.level == e->n_levels && e->n_levels)
     e->ordered = true;
-  accumulate(e, e->n_levels, r->v, held_place(e, r->v, ix), x.text);
+  accumulate(e, e->n_levels, r->v, held_location(e, r->v, ix), x.text);
 }
 
 static void leaf(cpu_emit *e) {
@@ -270,11 +273,11 @@ static void leaf(cpu_emit *e) {
       continue;
     }
     const lm_value *v = is_reduction(r) ? r->v->def->in[0] : r->v;
-    lm_gen_here(&e->g, v->type, ix);
+    lm_gen_loop_indices(&e->g, v->type, ix);
     lm_gen_text x = lm_gen_pull(&e->g, v, ix);
-    lm_gen_here(&e->g, r->v->type, ix);
+    lm_gen_loop_indices(&e->g, r->v->type, ix);
     if (is_reduction(r)) {
-      const char *to = r->memory && r->level == e->n_levels ? held_place(e, r->v, ix)
+      const char *to = r->memory && r->level == e->n_levels ? held_location(e, r->v, ix)
                        : by_blocks(e, r) ? lm_arena_printf(e->g.arena, "%sb", r->acc)
                                          : r->acc;
       accumulate(e, e->n_levels, r->v, to, x.text);
@@ -282,14 +285,14 @@ static void leaf(cpu_emit *e) {
     }
     const lm_node *n = lm_schedule_node(e->g.s, v);
     if (n && n->held == LM_HELD_ROW && !r->copy)
-      lm_gen_statement(&e->g, e->n_levels, "%s = %s;", held_place(e, v, ix), x.text);
+      lm_gen_statement(&e->g, e->n_levels, "%s = %s;", held_location(e, v, ix), x.text);
     store_results(e, r, x, ix, e->n_levels);
   }
 }
 
 // ---- loops
 
-// reduction(…) clauses of the innermost loop for scalars that lie outside of it
+// reduction(...) clauses of the innermost loop, for scalars that are declared outside of it.
 static void simd_clauses(cpu_emit *e, lm_buf *b) {
   for (int i = 0; i < e->n_roots; i++) {
     const cpu_root *r = &e->roots[i];
@@ -300,7 +303,7 @@ static void simd_clauses(cpu_emit *e, lm_buf *b) {
   }
 }
 
-static bool whole_sums_only(const cpu_emit *e) {
+static bool no_integer_sums(const cpu_emit *e) {
   for (int i = 0; i < e->n_roots; i++)
     if (is_reduction(&e->roots[i]) && e->roots[i].v->type.dtype == LM_INT)
       return false;
@@ -309,7 +312,7 @@ static bool whole_sums_only(const cpu_emit *e) {
 
 static void loop_plain(cpu_emit *e, lm_buf *out, const char *name, const char *from, const char *to,
                        bool innermost, const char *body) {
-  if (innermost && !e->ordered && whole_sums_only(e)) {
+  if (innermost && !e->ordered && no_integer_sums(e)) {
     lm_buf_puts(out, "#pragma omp simd");
     simd_clauses(e, out);
     lm_buf_puts(out, "\n");
@@ -324,8 +327,8 @@ static bool is_number(const char *text, int64_t *out) {
   return end != text && !*end;
 }
 
-// A long sum: blocks in float32, the blocks' sums in double. Blocks that divide it leave nothing
-// over for another loop.
+// A long sum: blocks are added in float32, the sums of blocks in double. If the block size divides
+// the trip count, no remainder loop is needed.
 static void loop_wide(cpu_emit *e, lm_buf *out, const char *name, const char *from, const char *to,
                       const char *body) {
   int64_t first, last;
@@ -349,7 +352,7 @@ static void level_open(cpu_emit *e, int k) {
   reductions_begin(e, k);
 }
 
-// The text of level k, which is closed.
+// Closes level k and returns its text.
 static const char *level_close(cpu_emit *e, int k) {
   reductions_end(e, k);
   lm_buf b = {0};
@@ -364,7 +367,7 @@ static const char *level_close(cpu_emit *e, int k) {
 
 static void emit_level(cpu_emit *e, int k);
 
-// One run of the loop of level k over [from, to).
+// One loop of level k over [from, to).
 static void emit_run(cpu_emit *e, int k, const char *name, const char *from, const char *to,
                      bool once) {
   level_open(e, k);
@@ -383,7 +386,8 @@ static void emit_run(cpu_emit *e, int k, const char *name, const char *from, con
     e->ordered = false;
 }
 
-// Loop i with those that are merged into it: from the first of them, over `size` elements.
+// Loop i together with the loops that are merged into it: `first` is the first of them, `size` the
+// product of their trip counts.
 typedef struct span {
   int first;
   int64_t times;
@@ -407,9 +411,9 @@ static void emit_atom(cpu_emit *e, int k, int i) {
              lm_gen_extent(&e->g, d->atom[s.first].size, d->atom[s.first].dyn, s.times), false);
     return;
   }
-  for (int c = 0; c <= a->n_cuts; c++) {
-    int64_t lo = c ? a->cut[c - 1] : 0;
-    int64_t hi = c < a->n_cuts ? a->cut[c] : a->size;
+  for (int c = 0; c <= a->n_partitions; c++) {
+    int64_t lo = c ? a->partition[c - 1] : 0;
+    int64_t hi = c < a->n_partitions ? a->partition[c] : a->size;
     e->g.vars.v[a->var].lo = lo;
     e->g.vars.v[a->var].hi = hi;
     emit_run(e, k, name, lm_gen_extent(&e->g, lo, 0, 1), lm_gen_extent(&e->g, hi, 0, 1),
@@ -471,16 +475,16 @@ static void declare_vars(cpu_emit *e) {
   for (int g = e->n_groups - e->n_lane_groups; g < e->n_groups; g++) {
     level++;
     for (int i = e->groups[g].first; i <= e->groups[g].last; i++)
-      e->g.vars.v[e->g.outer[i]].level = level;
+      e->g.vars.v[e->g.parallel[i]].level = level;
   }
 }
 
-// The innermost loop adds up more elements than float32 should hold one after another.
+// True if the innermost loop adds more elements than a float32 accumulator should take in sequence.
 static bool is_long(const cpu_emit *e) {
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
   if (e->n_lane_groups || !d->n)
     return false;
-  if (span_of(d, d->n - 1).size <= LONG_SUM || d->atom[d->n - 1].n_cuts)
+  if (span_of(d, d->n - 1).size <= LONG_SUM || d->atom[d->n - 1].n_partitions)
     return false;
   for (int r = 0; r < e->n_roots; r++)
     if (sums_float(&e->roots[r]) && e->roots[r].level < e->n_levels)
@@ -498,7 +502,7 @@ void cpu_pass_emit(cpu_emit *e, int pass) {
     cpu_root *r = &e->roots[e->n_roots++];
     *r = (cpu_root){.v = p->roots[i].v, .copy = p->roots[i].copy};
     if (is_reduction(r))
-      root_place(e, r);
+      root_set_level(e, r);
   }
   e->wide = is_long(e);
   level_open(e, 0);

@@ -1,13 +1,13 @@
-// shape.c - the shape of a kernel's loops, chosen from the indices that a first attempt printed.
+// shape.c - the loop structure of a kernel, chosen from the indices that a first attempt printed.
 //
-// Adjacent loops become one where every index treats them as one (c1 = c2 * size2): f32[b, t, d]
-// read and written in order is one run of b * t * d elements. Outer axes become lanes where memory
-// is contiguous along them and no inner loop is.
+// Adjacent loops are merged if every index allows it (c1 = c2 * size2): f32[b, t, d] read and
+// written in order is one run of b * t * d elements. Parallel axes become lanes if memory is
+// contiguous along them and not along any inner loop.
 #include <string.h>
 #include "codegen/cpu/emit.h"
 
 enum {
-  PLACE_ELEMENTS = 2048,
+  POINT_ELEMENTS = 2048,
   ROW_LANES = 64,
   ROW_ELEMENTS = 32768
 };
@@ -19,15 +19,16 @@ static void merge_inner(cpu_emit *e, int pass) {
   for (int i = 0; i + 1 < d->n; i++) {
     lm_gen_atom *a = &d->atom[i];
     lm_gen_atom *b = &d->atom[i + 1];
-    bool plain = !a->n_cuts && !b->n_cuts && !b->dyn && lm_gen_alike(&e->g, pass, a->axis, b->axis);
+    bool plain = !a->n_partitions && !b->n_partitions && !b->dyn &&
+                 lm_gen_alike(&e->g, pass, a->axis, b->axis);
     a->merge = plain && lm_gen_one_loop(&e->g, a->var, b->var, b->size, pass);
   }
 }
 
-static int64_t outer_size(const cpu_emit *e, int i) {
+static int64_t parallel_size(const cpu_emit *e, int i) {
   return lm_axis_size(e->g.m, e->g.kernel->attr.axes[i]);
 }
-static int outer_dyn(const cpu_emit *e, int i) {
+static int parallel_dyn(const cpu_emit *e, int i) {
   return e->g.m->axes[e->g.kernel->attr.axes[i]].dyn;
 }
 
@@ -35,17 +36,18 @@ void cpu_groups_reset(cpu_emit *e) {
   e->n_groups = e->n_lane_groups = 0;
   e->block = 0;
   for (int i = 0; i < e->g.kernel->attr.n_axes; i++)
-    if (outer_size(e, i) > 1 || outer_dyn(e, i))
-      e->groups[e->n_groups++] = (cpu_group){i, i, outer_size(e, i), outer_dyn(e, i)};
+    if (parallel_size(e, i) > 1 || parallel_dyn(e, i))
+      e->groups[e->n_groups++] = (cpu_group){i, i, parallel_size(e, i), parallel_dyn(e, i)};
 }
 
-static void merge_outer(cpu_emit *e) {
+static void merge_parallel(cpu_emit *e) {
   int n = 0;
   for (int g = 0; g < e->n_groups; g++) {
     cpu_group next = e->groups[g];
     cpu_group *last = n ? &e->groups[n - 1] : NULL;
-    bool one = last && !next.dyn &&
-               lm_gen_one_loop(&e->g, e->g.outer[last->last], e->g.outer[next.last], next.size, -1);
+    bool one =
+        last && !next.dyn &&
+        lm_gen_one_loop(&e->g, e->g.parallel[last->last], e->g.parallel[next.last], next.size, -1);
     if (one) {
       last->last = next.last;
       last->size *= next.size;
@@ -65,20 +67,21 @@ static bool has_loops(const cpu_emit *e) {
   return false;
 }
 
-// An elementwise kernel: enough of the last outer axes for a place worth having.
+// For an elementwise kernel: makes lanes of as many of the last parallel axes as give a point
+// enough work.
 static void lanes_elementwise(cpu_emit *e) {
   int64_t n = 1;
-  while (e->n_lane_groups < e->n_groups && n < PLACE_ELEMENTS / 2)
+  while (e->n_lane_groups < e->n_groups && n < POINT_ELEMENTS / 2)
     n *= e->groups[e->n_groups - ++e->n_lane_groups].size;
   if (!e->n_lane_groups)
     return;
   int64_t rest = n / e->groups[e->n_groups - e->n_lane_groups].size;
-  if (n > 2 * PLACE_ELEMENTS)
-    e->block = PLACE_ELEMENTS / rest;
+  if (n > 2 * POINT_ELEMENTS)
+    e->block = POINT_ELEMENTS / rest;
 }
 
-// Accesses that are contiguous along the innermost loops, and along the last outer axes, weighted
-// by how often they run.
+// Compares the accesses that are contiguous along the innermost loops with those that are
+// contiguous along the last parallel axis, weighted by trip counts.
 static bool lanes_win(const cpu_emit *e) {
   uint16_t lane = cpu_group_var(e, e->n_groups - 1);
   double inner = 0, lanes = 0;
@@ -113,7 +116,7 @@ static void lanes_row(cpu_emit *e) {
 void cpu_shape_choose(cpu_emit *e) {
   for (uint32_t i = 0; i < e->g.s->n_passes; i++)
     merge_inner(e, (int)i);
-  merge_outer(e);
+  merge_parallel(e);
   if (e->g.kernel->attr.n_to || !e->n_groups)
     return;
   if (!has_loops(e))

@@ -1,14 +1,18 @@
-// attend.c - attention as CUDA C: the function around it, and the forward direction.
+// attend.c - attention as CUDA C: the function around the tiles, and the forward pass.
 //
-// A block has a tile of t at one place of the outer axes; for each tile of s in which anything is
-// let through (Milakov & Gimelshein 2018, Dao et al. 2022):
-//   x = score (-1e30 where the mask hides)    m' = max(m, max x)    l = l e^(m - m') + sum e^(x -
-//   m') o = o e^(m - m') + e^(x - m') v           and in the end o / l, m + log l
-// With tiles in bf16, x and m are the score without its constant factor c, and e^(c (x - m)) = 2^(c
-// log2(e) x - c log2(e) m): one multiply-add before the exponential. The last tiles of t come
-// first, and the first of s, since under causal masks they take longest: a multiprocessor that is
-// done early finds short ones left. So tiles of as many places of the outer axes as share a cache
-// are dealt out side by side.
+// A block computes one tile of t at one point of the parallel axes. For each tile of s that is not
+// masked (Milakov & Gimelshein 2018, Dao et al. 2022):
+//
+//   x = score (-1e30 where masked)
+//   m' = max(m, max x)
+//   l = l e^(m - m') + sum e^(x - m')
+//   o = o e^(m - m') + e^(x - m') v
+//
+// and at the end o / l and m + log l. With bf16 tiles x and m are the score without its constant
+// factor c, and e^(c (x - m)) = 2^(c log2(e) x - c log2(e) m): one multiply-add before the
+// exponential. The last tiles of t, and the first tiles of s in the backward pass, are scheduled
+// first: under causal masks they take longest, and a multiprocessor that finishes early then finds
+// short ones left. As many points of the parallel axes as fit in the cache are interleaved.
 #include "codegen/cuda/attend.h"
 #include "codegen/cuda/emit.h"
 #include <math.h>
@@ -26,7 +30,7 @@ void cuda_attend_section_begin(cuda_attend *e, bool rows_are_s) {
   e->row = rows_are_s ? e->f.s : e->f.t;
   e->col = rows_are_s ? e->f.t : e->f.s;
   e->pool = 0;
-  e->declare.n = e->place.n = e->by_row.n = e->by_pair.n = e->by_col.n = e->by_element.n = 0;
+  e->declare.n = e->point.n = e->by_row.n = e->by_pair.n = e->by_col.n = e->by_element.n = 0;
   e->n_local = 0;
   memset(e->name, 0, (e->f.m->n_values + 1) * sizeof *e->name);
   memset(e->has_tile, 0, (e->f.op->n_in + 1) * sizeof *e->has_tile);
@@ -38,7 +42,7 @@ void cuda_attend_section_put(cuda_attend *e, const lm_buf *text, lm_buf *out) {
   lm_buf_add(out, text->p, text->n);
 }
 
-// From `at`, the last axis fastest.
+// Decodes `at` into the given axes, the last varying fastest.
 static void coordinates(cuda_attend *e, lm_buf *b, const lm_axis *axes, int n) {
   for (int i = n - 1; i >= 0; i--) {
     const char *extent = cuda_attend_extent(e, axes[i]);
@@ -49,14 +53,13 @@ static void coordinates(cuda_attend *e, lm_buf *b, const lm_axis *axes, int n) {
 
 // ---- forward
 
-// Of what a mask hides, in units of x. A power of 2, so that in rows where all is hidden the
-// multiply-add of an exponent gives 0.
+// The score of masked elements, in units of x. It is a power of 2, so that the multiply-add of an
+// exponent gives 0 in rows that are entirely masked.
 static const char *low_text(const cuda_attend *e) {
   return lm_gen_const_text(e->g.arena, LM_F32,
-                           e->half ? -exp2(floor(log2(1e30 / e->scale))) : -1e30);
+                           e->bf16 ? -exp2(floor(log2(1e30 / e->scale))) : -1e30);
 }
 
-// Of tiles in which something is not let through, or that reach beyond their axis; NULL: of none.
 const char *cuda_attend_in_part(cuda_attend *e) {
   const char *part = e->f.mask ? (e->f.tile_t ? "!full" : "true") : NULL;
   if (!cuda_attend_inside(e))
@@ -89,21 +92,21 @@ const char *cuda_attend_log2(const cuda_attend *e) {
   return lm_gen_const_text(e->g.arena, LM_F32, e->scale * 1.4426950408889634);
 }
 
-// change = e^(m - m'), sum is scaled by it; x = weights.
+// change = e^(m - m'); sum is scaled by it; x = weights.
 static void weights(cuda_attend *e, lm_buf *b) {
   const char *unit = cuda_attend_log2(e);
   const char *factor =
       e->f.factor ? lm_arena_printf(e->g.arena, " * %s", cuda_attend_value(e, e->f.factor)) : "";
   lm_buf_puts(b, "LM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\nmost[r] = lm_row_max(most[r]);\n");
-  if (e->half)
+  if (e->bf16)
     lm_buf_printf(
-        b, "change[r] = lm_exp2_quick((top[r] - most[r]) * %s);\nleast[r] = -most[r] * %s;\n", unit,
-        unit);
+        b, "change[r] = lm_exp2_approx((top[r] - most[r]) * %s);\nleast[r] = -most[r] * %s;\n",
+        unit, unit);
   else
     lm_buf_puts(b, "change[r] = lm_exp(top[r] - most[r]);\n");
   lm_buf_puts(b, "top[r] = most[r];\nsum[r] *= change[r];\n}\n");
   const char *p =
-      e->half ? lm_arena_printf(e->g.arena, "lm_exp2_quick(LM_FMA(x[n][2 * r + c], %s, least[r]))",
+      e->bf16 ? lm_arena_printf(e->g.arena, "lm_exp2_approx(LM_FMA(x[n][2 * r + c], %s, least[r]))",
                                 unit)
               : "lm_exp(x[n][2 * r + c] - top[r])";
   cuda_attend_loops(e, b,
@@ -114,8 +117,8 @@ static void weights(cuda_attend *e, lm_buf *b) {
 
 void cuda_attend_softmax(cuda_attend *e, lm_buf *b) {
   cuda_attend_scores(e, b);
-  lm_buf_printf(b, "float most[2] = {top[0], top[1]}, change[2]%s;\n", e->half ? ", least[2]" : "");
-  cuda_attend_loops(e, b, "most[r] = lm_greater(most[r], x[n][2 * r + c]);\n");
+  lm_buf_printf(b, "float most[2] = {top[0], top[1]}, change[2]%s;\n", e->bf16 ? ", least[2]" : "");
+  cuda_attend_loops(e, b, "most[r] = lm_max_f32(most[r], x[n][2 * r + c]);\n");
   weights(e, b);
 }
 
@@ -129,17 +132,17 @@ void cuda_attend_rescale(lm_buf *b, long long width) {
 static void tile_forward(cuda_attend *e, lm_buf *b, long long width) {
   cuda_attend_map_check(e, b);
   lm_buf_puts(b, "lm_barrier();\n");
-  for (int i = 0; i < e->f.n_products; i++)
-    cuda_attend_fill(e, b, e->f.products[i].col, &e->f.products[i].over);
-  cuda_attend_fill(e, b, LM_ATTEND_V, &e->f.v_own);
+  for (int i = 0; i < e->f.n_dots; i++)
+    cuda_attend_fill(e, b, e->f.dots[i].col, &e->f.dots[i].over);
+  cuda_attend_fill(e, b, LM_ATTEND_V, &e->f.v_channels);
   cuda_attend_fills_wait(e, b);
-  for (int i = 0; i < e->f.n_products; i++) {
-    const lm_attend_dot *p = &e->f.products[i];
-    cuda_attend_product(e, b, lm_arena_printf(e->g.arena, "p%d", i), p->row, p->col, p->over.size);
+  for (int i = 0; i < e->f.n_dots; i++) {
+    const lm_attend_dot *p = &e->f.dots[i];
+    cuda_attend_dot(e, b, lm_arena_printf(e->g.arena, "p%d", i), p->row, p->col, p->over.size);
   }
   cuda_attend_softmax(e, b);
   cuda_attend_rescale(b, width);
-  cuda_attend_weighted(e, b, "o", "x", LM_ATTEND_V, e->f.v_own.size);
+  cuda_attend_weighted(e, b, "o", "x", LM_ATTEND_V, e->f.v_channels.size);
 }
 
 void cuda_attend_results(cuda_attend *e, lm_buf *b) {
@@ -155,22 +158,22 @@ void cuda_attend_results(cuda_attend *e, lm_buf *b) {
                     : lm_arena_printf(e->g.arena, "(top[r] > %s ? top[r] * %s : -1e30f)",
                                       low_text(e), lm_gen_const_text(e->g.arena, LM_F32, e->scale));
   lm_buf_printf(b, "if (lm_thread() %% 4 == 0) r1[%s] = %s + lm_log(all);\n", text_of(e, &at), top);
-  cuda_attend_row_store(e, b, 0, &e->f.v_own, "o", " * part", "true");
+  cuda_attend_row_store(e, b, 0, &e->f.v_channels, "o", " * part", "true");
   lm_buf_puts(b, "}\n");
 }
 
-// Bytes that the blocks of one place of the outer axes read in common: an operand for products and
-// one for sums.
+// The bytes that all blocks of one point of the parallel axes read: one operand of the scores and
+// one of the sums.
 static int64_t common_bytes(const cuda_attend *e) {
   return lm_axis_size(e->f.m, e->col) *
-         (e->f.v_own.size + (e->f.n_products ? e->f.products[0].over.size : 0)) * (e->half ? 2 : 4);
+         (e->f.v_channels.size + (e->f.n_dots ? e->f.dots[0].over.size : 0)) * (e->bf16 ? 2 : 4);
 }
 
 int64_t cuda_attend_rows_begin(cuda_attend *e, lm_buf *b, const lm_axis *axes, int n,
-                               int64_t places) {
+                               int64_t points) {
   long long tiles = (lm_axis_size(e->f.m, e->row) + e->rows - 1) / e->rows;
   long long swath = (16 << 20) / common_bytes(e);
-  long long all = places;
+  long long all = points;
   const char *tile =
       e->row == e->f.t ? lm_arena_printf(e->g.arena, "(%lld - at / wide)", tiles - 1) : "at / wide";
   if (swath < 1)
@@ -179,20 +182,21 @@ int64_t cuda_attend_rows_begin(cuda_attend *e, lm_buf *b, const lm_axis *axes, i
     lm_buf_printf(b, "const lm_at first = 0, wide = %lld;\n", all);
   else
     lm_buf_printf(b,
-                  "const lm_at first = at / %lld * %lld, wide = lm_no_further(%lld, %lld - first + "
+                  "const lm_at first = at / %lld * %lld, wide = lm_min_index(%lld, %lld - first + "
                   "1);\nat %%= %lld;\n",
                   swath * tiles, swath, swath, all, swath * tiles);
   lm_buf_printf(b, "const lm_at row0 = %s * %d;\nat = first + at %% wide;\n", tile, e->rows);
   coordinates(e, b, axes, n);
   lm_buf_printf(b, "if (row0 >= %s) return;\n", cuda_attend_extent(e, e->row));
-  return places * tiles;
+  return points * tiles;
 }
 
 int64_t cuda_attend_forward_begin(cuda_attend *e, lm_buf *b) {
   lm_buf_puts(b, "lm_at at = lm_block();\n");
-  int64_t blocks = cuda_attend_rows_begin(e, b, e->f.outer.axis, e->f.outer.n, e->f.outer.size);
-  if (e->place.n)
-    lm_buf_add(b, e->place.p, e->place.n);
+  int64_t blocks =
+      cuda_attend_rows_begin(e, b, e->f.parallel.axis, e->f.parallel.n, e->f.parallel.size);
+  if (e->point.n)
+    lm_buf_add(b, e->point.p, e->point.n);
   return blocks;
 }
 
@@ -204,11 +208,11 @@ void cuda_attend_sums_begin(lm_buf *b, long long width) {
 }
 
 static int64_t forward(cuda_attend *e, lm_buf *b) {
-  long long width = cuda_attend_width(e->f.v_own.size);
+  long long width = cuda_attend_width(e->f.v_channels.size);
   lm_buf tile = {0}, text = {0};
   cuda_attend_section_begin(e, false);
-  for (int i = 0; i < e->f.n_products; i++)
-    cuda_attend_fill(e, &text, e->f.products[i].row, &e->f.products[i].over);
+  for (int i = 0; i < e->f.n_dots; i++)
+    cuda_attend_fill(e, &text, e->f.dots[i].row, &e->f.dots[i].over);
   tile_forward(e, &tile, width);
   int64_t blocks = cuda_attend_forward_begin(e, b);
   cuda_attend_rows(e, &text);
@@ -226,7 +230,7 @@ static int64_t forward(cuda_attend *e, lm_buf *b) {
 
 // ---- the function
 
-// Maps belong to the text: kernels of equal text are one.
+// The tensor maps are part of the text, since kernels with equal text are merged.
 static void map_print(const cuda_attend *e, const lm_plan_map *m, lm_buf *b) {
   lm_buf_printf(b, "// m%d: boxes of", m->buf);
   for (int i = 0; i < LM_PLAN_MAP_RANK; i++)
@@ -263,47 +267,48 @@ static void put_params(cuda_attend *e, lm_buf *b) {
   }
 }
 
-// All that stands in tiles is bf16.
-static bool all_half(const lm_attend_spec *f) {
-  bool half = f->op->in[LM_ATTEND_V]->type.dtype == LM_BF16;
-  for (int i = 0; i < f->n_products; i++)
-    half &= f->op->in[f->products[i].row]->type.dtype == LM_BF16 &&
-            f->op->in[f->products[i].col]->type.dtype == LM_BF16;
+// True if all tiles are bf16.
+static bool all_bf16(const lm_attend_spec *f) {
+  bool bf16 = f->op->in[LM_ATTEND_V]->type.dtype == LM_BF16;
+  for (int i = 0; i < f->n_dots; i++)
+    bf16 &= f->op->in[f->dots[i].row]->type.dtype == LM_BF16 &&
+            f->op->in[f->dots[i].col]->type.dtype == LM_BF16;
   for (int i = 0; f->vjp && i < f->n_sums; i++)
     if (f->sums[i].other >= 0)
-      half &= f->op->in[f->sums[i].other]->type.dtype == LM_BF16;
-  return half && (!f->vjp || f->op->in[LM_ATTEND_DO]->type.dtype == LM_BF16);
+      bf16 &= f->op->in[f->sums[i].other]->type.dtype == LM_BF16;
+  return bf16 && (!f->vjp || f->op->in[LM_ATTEND_DO]->type.dtype == LM_BF16);
 }
 
 static int64_t widest(const lm_attend_spec *f) {
-  int64_t n = f->v_own.size;
-  for (int i = 0; i < f->n_products; i++)
-    if (f->products[i].over.size > n)
-      n = f->products[i].over.size;
+  int64_t n = f->v_channels.size;
+  for (int i = 0; i < f->n_dots; i++)
+    if (f->dots[i].over.size > n)
+      n = f->dots[i].over.size;
   return n;
 }
 
-// Writes the kernel with tiles of a size; false if they do not fit into shared memory.
+// Writes the kernel with tiles of the given size; returns false if they do not fit into shared
+// memory.
 static bool attempt(cuda_attend *e, int rows, int cols, lm_buf *body, int64_t *blocks) {
   e->rows = rows;
   e->cols = cols;
   e->threads = 2 * rows;
-  e->pool_most = 0;
+  e->max_pool = 0;
   e->n_names = 0;
   body->n = 0;
   *blocks = e->f.vjp ? cuda_attend_backward(e, body) : forward(e, body);
-  return e->pool_most <= CUDA_POOL_MOST;
+  return e->max_pool <= CUDA_MAX_POOL;
 }
 
 static const struct {
   int rows, cols;
 } sizes[] = {{64, 64}, {64, 32}, {32, 32}, {32, 16}, {16, 16}};
 
-// The first size whose scores and sums are sure to stay in registers.
+// The first size whose scores and sums are certain to stay in registers.
 static size_t size_first(const cuda_attend *e) {
   if (!e->f.vjp)
     return 0;
-  if (e->half)
+  if (e->bf16)
     return widest(&e->f) > 64;
   return widest(&e->f) > 96 ? 3 : 1;
 }
@@ -316,7 +321,7 @@ static bool choose(cuda_attend *e, lm_buf *body, int64_t *blocks) {
     e->note = lm_arena_printf(e->g.arena, "mma.sync on tiles copied by cp.async: %s", why);
   e->groups = e->groups && !why;
   if (e->groups) {
-    e->note = "wgmma on tiles that the copy engine brings";
+    e->note = "wgmma on tiles that TMA copies";
     e->rows = CUDA_GROUP_ROWS;
     e->cols = e->f.vjp ? 64 : 128;
     *blocks = e->f.vjp ? cuda_attend_backward(e, body) : cuda_attend_groups_forward(e, body);
@@ -357,7 +362,7 @@ static void finish(cuda_attend *e, const lm_buf *body, int64_t blocks, lm_arena 
   *out = (lm_kernel_code){
       .space = {.fixed = blocks},
       .launch = {
-          .threads = e->threads, .per_block = 1, .shared = e->pool_most, .extents = e->g.extents}};
+          .threads = e->threads, .per_block = 1, .shared = e->max_pool, .extents = e->g.extents}};
   out->launch.note = e->note ? lm_arena_strndup(arena, e->note, strlen(e->note)) : NULL;
   out->launch.maps = maps_keep(e, arena, &out->launch.n_maps);
   out->name = lm_arena_printf(arena, "a%016llx",
@@ -369,20 +374,21 @@ static void finish(cuda_attend *e, const lm_buf *body, int64_t blocks, lm_arena 
 
 bool cuda_attend_emit(const cuda_target *t, const lm_op *op, lm_arena *arena, lm_kernel_code *out) {
   const lm_module *m = t->m;
-  lm_arena *scratch = lm_arena_create();
-  cuda_attend e = {
-      .g = {.arena = scratch, .m = m}, .groups = t->groups, .products = t->tf32 ? "TF32" : "F32"};
+  lm_arena *temporary = lm_arena_create();
+  cuda_attend e = {.g = {.arena = temporary, .m = m},
+                   .groups = t->groups,
+                   .gemm_kind = t->tf32 ? "TF32" : "F32"};
   lm_buf why = {0}, body = {0};
   int64_t blocks = 0;
   bool ok = lm_attend_spec_make(m, op, &e.f, &why);
-  e.half = ok && all_half(&e.f);
-  if (e.half)
-    e.products = "BF16";
+  e.bf16 = ok && all_bf16(&e.f);
+  if (e.bf16)
+    e.gemm_kind = "BF16";
   e.scale = 1;
   if (ok)
-    e.score = e.half ? cuda_attend_unscaled(e.f.score, &e.scale) : e.f.score;
-  e.name = LM_NEW_N(scratch, const char *, m->n_values + 1);
-  e.has_tile = LM_NEW_N(scratch, bool, op->n_in + 1);
+    e.score = e.bf16 ? cuda_attend_unscaled(e.f.score, &e.scale) : e.f.score;
+  e.name = LM_NEW_N(temporary, const char *, m->n_values + 1);
+  e.has_tile = LM_NEW_N(temporary, bool, op->n_in + 1);
   if (ok && !choose(&e, &body, &blocks)) {
     ok = false;
     lm_buf_printf(&why, "heads of %lld elements do not fit into shared memory",
@@ -391,11 +397,11 @@ bool cuda_attend_emit(const cuda_target *t, const lm_op *op, lm_arena *arena, lm
   if (ok)
     finish(&e, &body, blocks, arena, out);
   else
-    lm_error(m->ctx, op->loc, "E702", "attention: %s: not yet possible on a GPU", why.p);
-  lm_buf *used[] = {&why,      &body,      &e.declare, &e.place,
+    lm_error(m->ctx, op->loc, "E702", "attention: %s: unsupported on a GPU", why.p);
+  lm_buf *used[] = {&why,      &body,      &e.declare, &e.point,
                     &e.by_row, &e.by_pair, &e.by_col,  &e.by_element};
   for (size_t i = 0; i < LM_COUNT(used); i++)
     lm_buf_free(used[i]);
-  lm_arena_destroy(scratch);
+  lm_arena_destroy(temporary);
   return ok;
 }

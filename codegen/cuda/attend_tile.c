@@ -1,5 +1,5 @@
-// attend_tile.c - the elements of an attend's region as CUDA C, each operation where the axes it
-// depends on are set; and tiles of operands in shared memory.
+// attend_tile.c - the elements of an attend's region as CUDA C, each operation at the level of the
+// axes that it depends on; and tiles of operands in shared memory.
 #include <string.h>
 #include "codegen/cuda/attend.h"
 #include "runtime/base/philox.h"
@@ -35,7 +35,7 @@ static const char *text_of(cuda_attend *e, lm_buf *b) {
   return text;
 }
 
-// ---- places in memory
+// ---- offsets in memory
 
 void cuda_attend_offset(cuda_attend *e, lm_buf *b, lm_type t, const char *at_row,
                         const char *at_col) {
@@ -51,15 +51,15 @@ void cuda_attend_offset(cuda_attend *e, lm_buf *b, lm_type t, const char *at_row
   }
 }
 
-void cuda_attend_own_offset(cuda_attend *e, lm_buf *b, lm_type t, const lm_attend_axes *own,
-                            const char *flat) {
+void cuda_attend_channel_offset(cuda_attend *e, lm_buf *b, lm_type t,
+                                const lm_attend_axes *channels, const char *flat) {
   int64_t below = 1;
-  for (int k = own->n - 1; k >= 0; k--) {
+  for (int k = channels->n - 1; k >= 0; k--) {
     int64_t stride = lm_type_elements(e->f.m, t);
-    int64_t size = lm_axis_size(e->f.m, own->axis[k]);
-    for (int i = 0; i <= lm_type_find(t, own->axis[k]); i++)
+    int64_t size = lm_axis_size(e->f.m, channels->axis[k]);
+    for (int i = 0; i <= lm_type_find(t, channels->axis[k]); i++)
       stride /= lm_axis_size(e->f.m, t.axis[i]);
-    if (own->n == 1)
+    if (channels->n == 1)
       lm_buf_printf(b, " + %s * %lld", flat, (long long)stride);
     else
       lm_buf_printf(b, " + %s / %lld %% %lld * %lld", flat, (long long)below, (long long)size,
@@ -78,7 +78,7 @@ static const char *statement(cuda_attend *e, level at, lm_dtype t, const char *t
     lm_buf_printf(&e->by_row, "%s[r] = %s;\n", name, text);
     return lm_arena_printf(e->g.arena, "%s[r]", name);
   }
-  lm_buf_printf(at == UNIFORM ? &e->place
+  lm_buf_printf(at == UNIFORM ? &e->point
                 : at == COL   ? &e->by_col
                               : &e->by_element,
                 "const %s %s = %s;\n", type, name, text);
@@ -91,26 +91,26 @@ static const char *keep(cuda_attend *e, const lm_value *v, level at, const char 
   return e->name[v->id] = text;
 }
 
-// Its tiles of so many places fill the axis.
-static bool filled(const cuda_attend *e, lm_axis a, int places) {
-  return !e->f.m->axes[a].dyn && lm_axis_size(e->f.m, a) % places == 0;
+// True if tiles of `positions` positions divide the axis.
+static bool filled(const cuda_attend *e, lm_axis a, int positions) {
+  return !e->f.m->axes[a].dyn && lm_axis_size(e->f.m, a) % positions == 0;
 }
 
-// The row and the column of an element; the last of its axis for one that is beyond.
+// Declare the row and the column of an element; an element beyond the axis gets the axis's last
+// index.
 static void row_declare(cuda_attend *e, lm_buf *b) {
   lm_buf_printf(b,
                 filled(e, e->row, e->rows)
                     ? "const lm_at row = row0 + lm_frag_row(r);\n(void)row;\n"
-                    : "const lm_at row = lm_no_further(row0 + lm_frag_row(r), %s);\n(void)row;\n",
+                    : "const lm_at row = lm_min_index(row0 + lm_frag_row(r), %s);\n(void)row;\n",
                 cuda_attend_extent(e, e->row));
 }
 static void col_declare(cuda_attend *e, lm_buf *b) {
-  lm_buf_printf(
-      b,
-      filled(e, e->col, e->cols)
-          ? "const lm_at col = col0 + lm_frag_col(n, c);\n(void)col;\n"
-          : "const lm_at col = lm_no_further(col0 + lm_frag_col(n, c), %s);\n(void)col;\n",
-      cuda_attend_extent(e, e->col));
+  lm_buf_printf(b,
+                filled(e, e->col, e->cols)
+                    ? "const lm_at col = col0 + lm_frag_col(n, c);\n(void)col;\n"
+                    : "const lm_at col = lm_min_index(col0 + lm_frag_col(n, c), %s);\n(void)col;\n",
+                cuda_attend_extent(e, e->col));
 }
 
 void cuda_attend_rows(cuda_attend *e, lm_buf *b) {
@@ -145,8 +145,8 @@ void cuda_attend_loops(cuda_attend *e, lm_buf *b, const char *body) {
 
 // ---- values
 
-// Two neighbouring columns of it are neighbours in memory, the first at an even place; none is
-// beyond the axis.
+// True if two neighbouring columns are neighbours in memory, the first at an even index, and no
+// column is beyond the axis.
 static bool in_pairs(const cuda_attend *e, lm_type t) {
   return filled(e, e->col, e->cols) && (t.dtype == LM_F32 || t.dtype == LM_INT) && t.rank &&
          t.axis[t.rank - 1] == e->col;
@@ -179,7 +179,7 @@ static const char *iota(cuda_attend *e, lm_axis a) {
   return lm_arena_printf(e->g.arena, "(int32_t)(%s)", at);
 }
 
-// The element's number counts the row, operand 1, along the first axis (ops.def).
+// The number of the element counts rows from operand 1 along the first axis (ops.def).
 static const char *random_number(cuda_attend *e, const lm_op *op) {
   lm_type t = op->out[0]->type;
   lm_philox_key2 key = lm_philox_key((uint64_t)op->attr.imm[0], (uint64_t)op->attr.imm[1]);
@@ -217,8 +217,7 @@ const char *cuda_attend_value(cuda_attend *e, const lm_value *v) {
   level at = level_of(e, v->type);
   const lm_attend_dot *p = lm_attend_dot_of(&e->f, v);
   if (p)
-    return keep(e, v, at,
-                lm_arena_printf(e->g.arena, "p%d[n][2 * r + c]", (int)(p - e->f.products)));
+    return keep(e, v, at, lm_arena_printf(e->g.arena, "p%d[n][2 * r + c]", (int)(p - e->f.dots)));
   return keep(e, v, at, v->def ? computed(e, v->def, at) : load(e, v, at));
 }
 
@@ -230,7 +229,7 @@ static bool constant(const lm_value *v, double *out) {
   return v->def && v->def->code == LM_OP_CONST;
 }
 
-// Only where the quotient of -1e30 and c stays far from the ends of f32.
+// Only if -1e30 / c stays far from the limits of f32.
 const lm_value *cuda_attend_unscaled(const lm_value *v, double *out_c) {
   *out_c = 1;
   if (!v->def || v->def->code != LM_OP_MUL || v->type.dtype != LM_F32)
@@ -255,9 +254,9 @@ int64_t cuda_attend_width(int64_t n) {
   return (n + 15) / 16 * 16;
 }
 
-// Rows begin in different banks.
+// Row pitch that makes rows begin in different banks.
 int64_t cuda_attend_pitch(const cuda_attend *e, int64_t n) {
-  return cuda_attend_width(n) + (e->half ? 8 : 4);
+  return cuda_attend_width(n) + (e->bf16 ? 8 : 4);
 }
 
 const char *cuda_attend_pool(cuda_attend *e, const char *type, int bytes, const char *prefix,
@@ -266,101 +265,102 @@ const char *cuda_attend_pool(cuda_attend *e, const char *type, int bytes, const 
   lm_buf_printf(&e->declare, "LM_POOL(%s, %s, %lld, %lld);\n", type, name, (long long)e->pool,
                 (long long)n);
   e->pool += (n * bytes + 127) / 128 * 128;
-  if (e->pool > e->pool_most)
-    e->pool_most = e->pool;
+  if (e->pool > e->max_pool)
+    e->max_pool = e->pool;
   return name;
 }
 
-bool cuda_attend_in_runs(lm_type t, const lm_attend_axes *own, int n) {
-  if (own->n > t.rank || own->size % n)
+bool cuda_attend_in_runs(lm_type t, const lm_attend_axes *channels, int n) {
+  if (channels->n > t.rank || channels->size % n)
     return false;
-  for (int i = 0; i < own->n; i++)
-    if (t.axis[t.rank - own->n + i] != own->axis[i])
+  for (int i = 0; i < channels->n; i++)
+    if (t.axis[t.rank - channels->n + i] != channels->axis[i])
       return false;
   return true;
 }
 
-static void fill_lines(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *own,
-                       const char *origin, const char *extent, int places) {
-  long long width = cuda_attend_width(own->size);
-  long long pitch = cuda_attend_pitch(e, own->size);
+static void fill_lines(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *channels,
+                       const char *origin, const char *extent, int positions) {
+  long long width = cuda_attend_width(channels->size);
+  long long pitch = cuda_attend_pitch(e, channels->size);
   lm_type t = e->f.op->in[k]->type;
   lm_buf at = {0};
   cuda_attend_offset(e, &at, t, "at", "at");
-  lm_buf_printf(b, "for (int32_t i = lm_thread(); i < %lld; i += %d) {\n", places * width / 8,
+  lm_buf_printf(b, "for (int32_t i = lm_thread(); i < %lld; i += %d) {\n", positions * width / 8,
                 2 * e->rows);
   lm_buf_printf(b,
-                "const int32_t j = i / %lld, k = i %% %lld * 8;\nconst lm_at at = lm_no_further(%s "
+                "const int32_t j = i / %lld, k = i %% %lld * 8;\nconst lm_at at = lm_min_index(%s "
                 "+ j, %s);\n",
                 width / 8, width / 8, origin, extent);
-  const char *pad =
-      width > own->size ? lm_arena_printf(e->g.arena, " && k < %lld", (long long)own->size) : "";
-  const char *column = width > own->size
-                           ? lm_arena_printf(e->g.arena, "(k < %lld ? k : 0)", (long long)own->size)
-                           : "k";
+  const char *pad = width > channels->size
+                        ? lm_arena_printf(e->g.arena, " && k < %lld", (long long)channels->size)
+                        : "";
+  const char *column = width > channels->size ? lm_arena_printf(e->g.arena, "(k < %lld ? k : 0)",
+                                                                (long long)channels->size)
+                                              : "k";
   lm_buf_printf(b, "lm_copy_async(b%u, j * %lld + k, a%u + (%s + %s), %s + j < %s%s);\n}\n", k,
                 pitch, k, text_of(e, &at), column, origin, extent, pad);
 }
 
-static void fill_elements(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *own,
-                          const char *origin, const char *extent, int places) {
-  long long width = cuda_attend_width(own->size);
-  long long pitch = cuda_attend_pitch(e, own->size);
+static void fill_elements(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *channels,
+                          const char *origin, const char *extent, int positions) {
+  long long width = cuda_attend_width(channels->size);
+  long long pitch = cuda_attend_pitch(e, channels->size);
   lm_type t = e->f.op->in[k]->type;
   lm_buf at = {0};
   cuda_attend_offset(e, &at, t, "at", "at");
-  cuda_attend_own_offset(e, &at, t, own, "k");
+  cuda_attend_channel_offset(e, &at, t, channels, "k");
   const char *from = lm_arena_printf(e->g.arena, "a%u[%s]", k, text_of(e, &at));
-  lm_buf_printf(b, "for (int32_t i = lm_thread(); i < %lld; i += %d) {\n", places * width,
+  lm_buf_printf(b, "for (int32_t i = lm_thread(); i < %lld; i += %d) {\n", positions * width,
                 2 * e->rows);
   lm_buf_printf(b, "const int32_t j = i / %lld, k = i %% %lld;\nconst lm_at at = %s + j;\n", width,
                 width, origin);
   lm_buf_printf(b, "lm_put(b%u, j * %lld + k, at < %s && k < %lld ? %s : 0);\n}\n", k, pitch,
-                extent, (long long)own->size,
-                e->half ? from : lm_gen_load_text(e->g.arena, (lm_dtype)t.dtype, from));
+                extent, (long long)channels->size,
+                e->bf16 ? from : lm_gen_load_text(e->g.arena, (lm_dtype)t.dtype, from));
 }
 
-void cuda_attend_fill(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *own) {
+void cuda_attend_fill(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *channels) {
   lm_type t = e->f.op->in[k]->type;
   bool row = cuda_attend_has(t, e->row);
-  int places = row ? e->rows : e->cols;
+  int positions = row ? e->rows : e->cols;
   const char *origin = row ? "row0" : "col0";
   const char *extent = cuda_attend_extent(e, row ? e->row : e->col);
   if (e->has_tile[k])
     return;
   e->has_tile[k] = true;
-  cuda_attend_pool(e, e->half ? "uint16_t" : "float", e->half ? 2 : 4, "b", (int)k,
-                   places * cuda_attend_pitch(e, own->size));
-  if (e->half && cuda_attend_in_runs(t, own, 8))
-    fill_lines(e, b, k, own, origin, extent, places);
+  cuda_attend_pool(e, e->bf16 ? "uint16_t" : "float", e->bf16 ? 2 : 4, "b", (int)k,
+                   positions * cuda_attend_pitch(e, channels->size));
+  if (e->bf16 && cuda_attend_in_runs(t, channels, 8))
+    fill_lines(e, b, k, channels, origin, extent, positions);
   else
-    fill_elements(e, b, k, own, origin, extent, places);
+    fill_elements(e, b, k, channels, origin, extent, positions);
 }
 
 void cuda_attend_fills_wait(cuda_attend *e, lm_buf *b) {
-  if (e->half)
+  if (e->bf16)
     lm_buf_puts(b, "lm_copies_commit();\nlm_copies_wait(0);\n");
   lm_buf_puts(b, "lm_barrier();\n");
 }
 
-void cuda_attend_product(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, uint32_t y,
-                         int64_t width) {
+void cuda_attend_dot(cuda_attend *e, lm_buf *b, const char *to, uint32_t x, uint32_t y,
+                     int64_t width) {
   if (e->groups) {
     lm_buf_printf(b,
-                  "float %s[%d][4];\nLM_GROUP_PRODUCT(%s, %d, b%u, lm_thread() / 128 * 64, %d, b%u "
+                  "float %s[%d][4];\nLM_GROUP_DOT(%s, %d, b%u, lm_thread() / 128 * 64, %d, b%u "
                   "+ stage * %lld, %lld)\n",
                   to, e->cols / 8, to, e->cols, x, CUDA_GROUP_ROWS, y, e->cols * (long long)width,
                   (long long)width);
     return;
   }
   lm_buf_printf(b, "float %s[%d][4] = {{0}};\n", to, e->cols / 8);
-  lm_buf_printf(b, "LM_TILE_PRODUCT_%s(%s, %d, b%u, lm_thread() / 32 * 16, b%u, %lld, %lld)\n",
-                e->products, to, e->cols / 8, x, y, (long long)cuda_attend_width(width),
+  lm_buf_printf(b, "LM_TILE_DOT_%s(%s, %d, b%u, lm_thread() / 32 * 16, b%u, %lld, %lld)\n",
+                e->gemm_kind, to, e->cols / 8, x, y, (long long)cuda_attend_width(width),
                 (long long)cuda_attend_pitch(e, width));
 }
 
-void cuda_attend_products_wait(cuda_attend *e, lm_buf *b, int left, int n, const char *const *to,
-                               const int64_t *width) {
+void cuda_attend_gemms_wait(cuda_attend *e, lm_buf *b, int left, int n, const char *const *to,
+                            const int64_t *width) {
   if (!e->groups || !n)
     return;
   lm_buf_printf(b, "lm_wgmma_wait(%d);\n", left);
@@ -381,56 +381,56 @@ void cuda_attend_weighted(cuda_attend *e, lm_buf *b, const char *to, const char 
                   (long long)width, z, e->cols, k, e->cols * (long long)width);
     return;
   }
-  lm_buf_printf(b, "LM_TILE_WEIGHTED_%s(%s, %lld, %s, %d, b%u, %lld)\n", e->products, to,
+  lm_buf_printf(b, "LM_TILE_WEIGHTED_%s(%s, %lld, %s, %d, b%u, %lld)\n", e->gemm_kind, to,
                 (long long)cuda_attend_width(width) / 8, z, e->cols / 8, k,
                 (long long)cuda_attend_pitch(e, width));
 }
 
 // ---- results
 
-// Two neighbouring columns at a time where they are neighbours in memory.
-void cuda_attend_row_store(cuda_attend *e, lm_buf *b, uint32_t i, const lm_attend_axes *own,
+// Stores two neighbouring columns at a time if they are neighbours in memory.
+void cuda_attend_row_store(cuda_attend *e, lm_buf *b, uint32_t i, const lm_attend_axes *channels,
                            const char *x, const char *scale, const char *inside) {
   lm_type t = e->f.op->out[i]->type;
-  bool pairs = cuda_attend_in_runs(t, own, 2) && (t.dtype == LM_BF16 || t.dtype == LM_F32);
+  bool pairs = cuda_attend_in_runs(t, channels, 2) && (t.dtype == LM_BF16 || t.dtype == LM_F32);
   lm_buf at = {0};
   cuda_attend_offset(e, &at, t, "row", "row");
   if (pairs)
     lm_buf_puts(&at, " + j");
   else
-    cuda_attend_own_offset(e, &at, t, own, "j");
+    cuda_attend_channel_offset(e, &at, t, channels, "j");
   lm_buf_printf(b, "LM_UNROLL\nfor (int32_t i = 0; i < %lld; i++) {\n",
-                (long long)cuda_attend_width(own->size) / 8);
+                (long long)cuda_attend_width(channels->size) / 8);
   if (pairs) {
     lm_buf_printf(b,
                   "const int32_t j = lm_frag_col(i, 0);\nconst float y[2] = {%s[i][2 * r]%s, "
                   "%s[i][2 * r + 1]%s};\n",
                   x, scale, x, scale);
     lm_buf_printf(b, "if (%s && j < %lld) lm_store2_%s(r%u + (%s), y);\n}\n", inside,
-                  (long long)own->size, lm_dtype_name(t.dtype), i, text_of(e, &at));
+                  (long long)channels->size, lm_dtype_name(t.dtype), i, text_of(e, &at));
     return;
   }
   const char *value = lm_gen_store_text(
       e->g.arena, (lm_dtype)t.dtype, lm_arena_printf(e->g.arena, "%s[i][2 * r + c]%s", x, scale));
   lm_buf_puts(
       b, "LM_UNROLL\nfor (int32_t c = 0; c < 2; c++) {\nconst int32_t j = lm_frag_col(i, c);\n");
-  lm_buf_printf(b, "if (%s && j < %lld) r%u[%s] = %s;\n}\n}\n", inside, (long long)own->size, i,
-                text_of(e, &at), value);
+  lm_buf_printf(b, "if (%s && j < %lld) r%u[%s] = %s;\n}\n}\n", inside, (long long)channels->size,
+                i, text_of(e, &at), value);
 }
 
-// ---- the map
+// ---- the block map
 
-// Whether ours are whole numbers of the map's tiles, or lie in one.
-static bool tiles_meet(int64_t map, int ours) {
+// True if the kernel's tiles are multiples of the map's tiles, or the reverse.
+static bool tiles_nest(int64_t map, int ours) {
   return map < ours ? ours % map == 0 : map % ours == 0;
 }
 
-// any: something is let through, full: everything. The lanes of a warp look at an entry of the map
-// each.
+// some: a score is not masked; full: no score is masked. Each lane of a warp reads one entry of the
+// map.
 void cuda_attend_map_check(cuda_attend *e, lm_buf *b) {
   int64_t tile_row = e->row == e->f.t ? e->f.tile_t : e->f.tile_s;
   int64_t tile_col = e->row == e->f.t ? e->f.tile_s : e->f.tile_t;
-  if (!e->f.tile_t || !tiles_meet(tile_row, e->rows) || !tiles_meet(tile_col, e->cols)) {
+  if (!e->f.tile_t || !tiles_nest(tile_row, e->rows) || !tiles_nest(tile_col, e->cols)) {
     lm_buf_puts(b, "const bool full = false;\n(void)full;\n");
     return;
   }
@@ -459,8 +459,8 @@ void cuda_attend_map_check(cuda_attend *e, lm_buf *b) {
   lm_buf_printf(b, " + %s / %lld * %lld + %s / %lld];\n", flip ? "c" : "r", (long long)e->f.tile_t,
                 (long long)across, flip ? "r" : "c", (long long)e->f.tile_s);
   lm_buf_printf(b,
-                "some |= seen != 0;\npart |= seen != lm_no_further(%lld, %s - r / %lld * %lld + 1) "
-                "* lm_no_further(%lld, %s - c / %lld * %lld + 1);\n}\n",
+                "some |= seen != 0;\npart |= seen != lm_min_index(%lld, %s - r / %lld * %lld + 1) "
+                "* lm_min_index(%lld, %s - c / %lld * %lld + 1);\n}\n",
                 (long long)tile_row, row, (long long)tile_row, (long long)tile_row,
                 (long long)tile_col, col, (long long)tile_col, (long long)tile_col);
   lm_buf_puts(

@@ -1,13 +1,13 @@
-// attend_vjp.c - the backward direction of attention as CUDA C.
+// attend_vjp.c - the backward pass of attention as CUDA C.
 //
-// Results with the same outer axes and direction are a section: blocks of their own, each of which
-// sums up one tile of places in registers, over tiles of the other axis and over the outer axes
-// that the results lack. So nothing is added by two blocks, and bits depend on nothing but the
-// shapes; scores are computed once a section.
+// Results with the same parallel axes and direction form a section. A section has its own blocks;
+// each of them accumulates one tile of positions in registers, over the tiles of the other axis and
+// over the parallel axes that the results lack. No element is added to by two blocks, and the bits
+// depend only on the shapes. Scores are computed once in each section.
 //
 //   p = e^(x - lse)   dp = do v   g = p (factor dp - sum do o)
-//   over s:  dq += ds k, rows are places of t        over t:  dv += p do, dk += ds q, rows are
-//   places of s
+//   over s:  dq += ds k               rows are positions of t
+//   over t:  dv += p do, dk += ds q   rows are positions of s
 #include <string.h>
 #include "codegen/cuda/attend.h"
 
@@ -25,19 +25,19 @@ typedef struct section {
   bool over_s;
   lm_axis axes[LM_RANK], rest[LM_RANK];
   int n_axes, n_rest;
-  int64_t places;
+  int64_t points;
 } section;
 
 static section section_of(const cuda_attend *e, int i) {
-  section s = {.over_s = e->f.sums[i].rows, .places = 1};
-  for (int k = 0; k < e->f.outer.n; k++) {
-    lm_axis a = e->f.outer.axis[k];
+  section s = {.over_s = e->f.sums[i].rows, .points = 1};
+  for (int k = 0; k < e->f.parallel.n; k++) {
+    lm_axis a = e->f.parallel.axis[k];
     if (!cuda_attend_has(result_type(e, i), a)) {
       s.rest[s.n_rest++] = a;
       continue;
     }
     s.axes[s.n_axes++] = a;
-    s.places *= lm_axis_size(e->f.m, a);
+    s.points *= lm_axis_size(e->f.m, a);
   }
   return s;
 }
@@ -52,24 +52,24 @@ static bool in_section(const cuda_attend *e, const section *s, int i) {
   return same_section(s, &other);
 }
 
-// ---- of a query: lse, the share of each place if nothing is seen, and the sum of do * o
+// ---- values of a query: lse, the share of each position if all are masked, and the sum of do * o
 
-// Four lanes to a line, which lm_row_sum then joins; in vectors where memory allows. Where the sum
-// is given, that.
-static const char *line_product(cuda_attend *e, const char *at) {
+// The sum of do * o: four lanes read a row, lm_row_sum adds them; in vectors if the memory layout
+// allows it. If the sum is an operand, it is loaded.
+static const char *row_dot(cuda_attend *e, const char *at) {
   lm_type o = e->f.op->in[LM_ATTEND_O]->type;
   lm_type d = e->f.op->in[LM_ATTEND_DO]->type;
-  bool vector = lm_type_equal(o, d) && cuda_attend_in_runs(o, &e->f.v_own, 8) &&
+  bool vector = lm_type_equal(o, d) && cuda_attend_in_runs(o, &e->f.v_channels, 8) &&
                 (o.dtype == LM_BF16 || o.dtype == LM_F32);
-  lm_buf place = {0};
-  cuda_attend_offset(e, &place, o, at, at);
+  lm_buf point = {0};
+  cuda_attend_offset(e, &point, o, at, at);
   if (lm_attend_has_mean(e->f.op))
-    return lm_arena_printf(e->g.arena, "dot = a%d[%s];\n", LM_ATTEND_O, text_of(e, &place));
+    return lm_arena_printf(e->g.arena, "dot = a%d[%s];\n", LM_ATTEND_O, text_of(e, &point));
   if (vector)
-    lm_buf_puts(&place, " + j");
+    lm_buf_puts(&point, " + j");
   else
-    cuda_attend_own_offset(e, &place, o, &e->f.v_own, "j");
-  const char *where = text_of(e, &place);
+    cuda_attend_channel_offset(e, &point, o, &e->f.v_channels, "j");
+  const char *where = text_of(e, &point);
   const char *kind = lm_dtype_name(o.dtype);
   if (vector)
     return lm_arena_printf(e->g.arena,
@@ -77,7 +77,7 @@ static const char *line_product(cuda_attend *e, const char *at) {
                            "x[8], y[8];\nlm_load8_%s(x, a%d + (%s));\nlm_load8_%s(y, a%d + (%s));\n"
                            "LM_UNROLL\nfor (int32_t i = 0; i < 8; i++) dot += x[i] * y[i];\n}\ndot "
                            "= lm_row_sum(dot);\n",
-                           e->groups ? "LM_UNROLL_1\n" : "", (long long)e->f.v_own.size, kind,
+                           e->groups ? "LM_UNROLL_1\n" : "", (long long)e->f.v_channels.size, kind,
                            LM_ATTEND_O, where, kind, LM_ATTEND_DO, where);
   const char *x = lm_gen_load_text(e->g.arena, (lm_dtype)o.dtype,
                                    lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_O, where));
@@ -86,59 +86,59 @@ static const char *line_product(cuda_attend *e, const char *at) {
   return lm_arena_printf(e->g.arena,
                          "for (int32_t j = lm_thread() %% 4; j < %lld; j += 4) dot += %s * "
                          "%s;\ndot = lm_row_sum(dot);\n",
-                         (long long)e->f.v_own.size, x, y);
+                         (long long)e->f.v_channels.size, x, y);
 }
 
-// What is added in the exponent: -lse, in powers of 2 where those are taken; to a query that sees
-// nothing, what leaves 0.
-static const char *far_text(cuda_attend *e, const char *at) {
-  lm_buf place = {0};
-  cuda_attend_offset(e, &place, e->f.op->in[LM_ATTEND_LSE]->type, at, at);
-  return lm_arena_printf(e->g.arena, "lm_far(a%d[%s]) * %s", LM_ATTEND_LSE, text_of(e, &place),
-                         e->half ? "1.44269504f" : "1.0f");
+// The term of the exponent: -lse, in powers of 2 if those are used; for a query that is entirely
+// masked a value whose exponential is 0.
+static const char *neg_lse_text(cuda_attend *e, const char *at) {
+  lm_buf point = {0};
+  cuda_attend_offset(e, &point, e->f.op->in[LM_ATTEND_LSE]->type, at, at);
+  return lm_arena_printf(e->g.arena, "lm_negative_lse(a%d[%s]) * %s", LM_ATTEND_LSE,
+                         text_of(e, &point), e->bf16 ? "1.44269504f" : "1.0f");
 }
 
-// The weight of each place of a query that sees nothing.
+// The weight of each position of a query that is entirely masked.
 static const char *share_text(cuda_attend *e, const char *far) {
   return lm_arena_printf(e->g.arena, "%s < -1e38f ? 1.0f / (float)%s : 0.0f", far,
                          cuda_attend_extent(e, e->f.s));
 }
 
-// Where rows are queries: in registers, the four lanes of a row together.
+// If rows are queries: in registers, computed by the four lanes of a row together.
 static void query_rows(cuda_attend *e, lm_buf *b) {
   lm_buf_puts(b,
               "float far[2], mean[2], share[2];\nLM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\n");
   lm_buf_printf(b,
-                "const lm_at row = lm_no_further(row0 + lm_frag_row(r), %s);\nfloat dot = 0.0f;\n",
+                "const lm_at row = lm_min_index(row0 + lm_frag_row(r), %s);\nfloat dot = 0.0f;\n",
                 cuda_attend_extent(e, e->row));
-  lm_buf_puts(b, line_product(e, "row"));
+  lm_buf_puts(b, row_dot(e, "row"));
   lm_buf_printf(b, "far[r] = %s;\nmean[r] = dot;\nshare[r] = %s;\n(void)share;\n}\n",
-                far_text(e, "row"), share_text(e, "far[r]"));
+                neg_lse_text(e, "row"), share_text(e, "far[r]"));
 }
 
-// Number of a column's place in what lies beside the tiles.
-static const char *beside(const cuda_attend *e, const char *col) {
+// The index of a column in the arrays that accompany the tiles.
+static const char *staged_index(const cuda_attend *e, const char *col) {
   return e->groups ? lm_arena_printf(e->g.arena, "stage * %d + %s", e->cols, col) : col;
 }
 
-// Where columns are queries: in shared memory, four lanes to a column.
+// If columns are queries: in shared memory, four lanes for each column.
 static void query_cols(cuda_attend *e, lm_buf *b) {
   cuda_attend_pool(e, "float", 4, "fars", -1, (e->groups ? 2 : 1) * e->cols);
   cuda_attend_pool(e, "float", 4, "means", -1, (e->groups ? 2 : 1) * e->cols);
   lm_buf_printf(b, "%sfor (int32_t i = %s / 4; i < %d; i += %d) {\n",
                 e->groups ? "LM_UNROLL_1\n" : "", e->groups ? "me" : "lm_thread()", e->cols,
                 e->groups ? 32 : e->rows / 2);
-  lm_buf_printf(b, "const lm_at col = lm_no_further(col0 + i, %s);\nfloat dot = 0.0f;\n",
+  lm_buf_printf(b, "const lm_at col = lm_min_index(col0 + i, %s);\nfloat dot = 0.0f;\n",
                 cuda_attend_extent(e, e->col));
-  lm_buf_puts(b, line_product(e, "col"));
+  lm_buf_puts(b, row_dot(e, "col"));
   lm_buf_printf(
       b, "if (lm_thread() %% 4 == 0) {\nlm_put(fars, %s, %s);\nlm_put(means, %s, dot);\n}\n}\n",
-      beside(e, "i"), far_text(e, "col"), beside(e, "i"));
+      staged_index(e, "i"), neg_lse_text(e, "col"), staged_index(e, "i"));
 }
 
-// Those of a column, where the columns are queries.
+// The values of a column, if the columns are queries.
 static void query_col(cuda_attend *e) {
-  const char *at = beside(e, "lm_frag_col(n, c)");
+  const char *at = staged_index(e, "lm_frag_col(n, c)");
   lm_buf_printf(
       &e->by_col,
       "const float far = lm_get(fars, %s), mean = lm_get(means, %s), share = %s;\n(void)share;\n",
@@ -147,7 +147,7 @@ static void query_col(cuda_attend *e) {
 
 // ---- a tile
 
-// Number of the tile that sum i is of: sums of the same share one.
+// The number of the tile that sum i reads: sums of the same value share a tile.
 static int tile_of(const cuda_attend *e, int i) {
   int k = 0;
   while (e->f.sums[k].tile != e->f.sums[i].tile)
@@ -162,12 +162,12 @@ static bool tile_wanted(const cuda_attend *e, const section *s, int k) {
   return false;
 }
 
-// The tile of sum k is out_c times this one; NULL: the weights. Casts to bf16 are done when it is
-// packed.
+// The tile of sum k is out_c times the returned value; NULL for the weights. Casts to bf16 happen
+// when the tile is packed.
 static const lm_value *tile_value(const cuda_attend *e, int k, double *out_c) {
   const lm_value *v = e->f.sums[k].tile;
   *out_c = 1;
-  if (!e->half || !v)
+  if (!e->bf16 || !v)
     return v;
   if (v->def && v->def->code == LM_OP_CAST && v->type.dtype == LM_BF16 &&
       v->def->in[0]->type.dtype == LM_F32)
@@ -183,12 +183,12 @@ static uint32_t value_side(const cuda_attend *e, lm_axis a) {
   return a == e->f.s ? LM_ATTEND_V : LM_ATTEND_DO;
 }
 
-// ---- elements: q = e^(x - lse), 0 where nothing is seen; weights w = q, or a share for each place
-// to a query that sees nothing; g = q (dp - mean); and the tiles to be summed
+// ---- elements: q = e^(x - lse), 0 where masked; weights w = q, or a share for each position of a
+// query that is entirely masked; g = q (dp - mean); and the tiles to be summed
 
-// With g alone to be summed beside the weights, exponentials need not wait for dp, nor the weights'
-// sums for g.
-static bool in_steps(const cuda_attend *e, const section *s) {
+// True if only g is summed apart from the weights: then exponentials need not wait for dp, nor the
+// sums of weights for g.
+static bool can_pipeline(const cuda_attend *e, const section *s) {
   bool plain = e->groups && !e->f.factor;
   for (int i = 0; i < e->f.n_sums; i++) {
     double c;
@@ -208,9 +208,9 @@ static void weights_write(cuda_attend *e, const section *s) {
   const char *far = s->over_s ? "far[r]" : "far";
   if (!s->over_s)
     query_col(e);
-  if (e->half)
+  if (e->bf16)
     lm_buf_printf(&e->by_element,
-                  "const float q = lm_exp2_quick(LM_FMA(x[n][2 * r + c], %s, %s));\n",
+                  "const float q = lm_exp2_approx(LM_FMA(x[n][2 * r + c], %s, %s));\n",
                   cuda_attend_log2(e), far);
   else
     lm_buf_printf(&e->by_element, "const float q = lm_exp(x[n][2 * r + c] + %s);\n", far);
@@ -229,7 +229,7 @@ static void gradients_write(cuda_attend *e, const section *s) {
   }
 }
 
-// z = x, and the share where it is one: only in tiles that have something to hide.
+// z = x plus the share: only in tiles with masked elements.
 static void shares_add(cuda_attend *e, lm_buf *b, const section *s, const char *z, const char *x) {
   if (!s->over_s)
     query_col(e);
@@ -241,7 +241,7 @@ static void shares_add(cuda_attend *e, lm_buf *b, const section *s, const char *
                                     inside ? inside : "true", share));
 }
 
-// The tile of weights, -1 where the section sums none.
+// The tile of weights; -1 if the section does not sum it.
 static int weights_tile(const cuda_attend *e, const section *s) {
   for (int k = 0; k < e->f.n_sums; k++)
     if (tile_of(e, k) == k && !e->f.sums[k].tile && tile_wanted(e, s, k))
@@ -253,21 +253,22 @@ static void z_declare(cuda_attend *e, lm_buf *b, int k) {
   lm_buf_printf(b, "float z%d[%d][4];\n", k, e->cols / 8);
 }
 
-// ---- sums and products
+// ---- GEMMs
 
-typedef struct running {
+typedef struct inflight {
   const char *name[LM_ATTEND_PARTS];
   int64_t width[LM_ATTEND_PARTS];
   int n;
-} running; // products under way
+  // GEMMs in flight.
+} inflight;
 
-static void running_add(running *x, const char *name, int64_t width) {
+static void inflight_add(inflight *x, const char *name, int64_t width) {
   x->name[x->n] = name;
   x->width[x->n++] = width;
 }
 
-// Products of a tile: those of weights, or those of g.
-static void sums(cuda_attend *e, lm_buf *b, const section *s, bool weights, running *under_way) {
+// Issues the GEMMs of a tile: of the weights, or of g.
+static void sums(cuda_attend *e, lm_buf *b, const section *s, bool weights, inflight *under_way) {
   for (int i = 0; i < e->f.n_sums; i++) {
     const lm_attend_sum *x = &e->f.sums[i];
     if (!in_section(e, s, i) || weights != !x->tile)
@@ -275,8 +276,8 @@ static void sums(cuda_attend *e, lm_buf *b, const section *s, bool weights, runn
     const char *z = lm_arena_printf(e->g.arena, "z%d", tile_of(e, i));
     const char *c = lm_arena_printf(e->g.arena, "c%d", i);
     if (x->other >= 0) {
-      cuda_attend_weighted(e, b, c, z, (uint32_t)x->other, x->own.size);
-      running_add(under_way, c, x->own.size);
+      cuda_attend_weighted(e, b, c, z, (uint32_t)x->other, x->channels.size);
+      inflight_add(under_way, c, x->channels.size);
       continue;
     }
     lm_buf_printf(b,
@@ -286,11 +287,11 @@ static void sums(cuda_attend *e, lm_buf *b, const section *s, bool weights, runn
   }
 }
 
-static void running_wait(cuda_attend *e, lm_buf *b, const running *x, int left) {
-  cuda_attend_products_wait(e, b, left, x->n, x->name, x->width);
+static void inflight_wait(cuda_attend *e, lm_buf *b, const inflight *x, int left) {
+  cuda_attend_gemms_wait(e, b, left, x->n, x->name, x->width);
 }
 
-// x = q is packed as weights; with shares, from a copy that lives no longer than that.
+// Packs x = q as weights; with shares, from a copy that lives only for that purpose.
 static void weights_pack(cuda_attend *e, lm_buf *b, const section *s, int k) {
   const char *part = e->f.mask ? cuda_attend_in_part(e) : NULL;
   const char *z = lm_arena_printf(e->g.arena, "z%d", k);
@@ -317,20 +318,20 @@ static void gradient_tiles_declare(cuda_attend *e, lm_buf *b, const section *s) 
       z_declare(e, b, k);
 }
 
-// Scores first, of which x becomes q; then the weights' sums are under way while g is computed from
-// dp.
-static void steps(cuda_attend *e, lm_buf *b, const section *s, const running *scores,
-                  const running *dp) {
-  running under_way = {0};
+// Scores first, which become q in place; the sums of weights are then in flight while g is computed
+// from dp.
+static void pipelined(cuda_attend *e, lm_buf *b, const section *s, const inflight *scores,
+                      const inflight *dp) {
+  inflight under_way = {0};
   int w = weights_tile(e, s);
-  running_wait(e, b, scores, 1);
+  inflight_wait(e, b, scores, 1);
   cuda_attend_scores(e, b);
   weights_write(e, s);
   cuda_attend_loops(e, b, "x[n][2 * r + c] = q;\n");
   if (w >= 0)
     weights_pack(e, b, s, w);
   sums(e, b, s, true, &under_way);
-  running_wait(e, b, dp, under_way.n);
+  inflight_wait(e, b, dp, under_way.n);
   if (!s->over_s)
     query_col(e);
   gradient_tiles_declare(e, b, s);
@@ -339,20 +340,20 @@ static void steps(cuda_attend *e, lm_buf *b, const section *s, const running *sc
   cuda_attend_loops(e, b, "");
   gradients_pack(e, b, s);
   sums(e, b, s, false, &under_way);
-  running_wait(e, b, &under_way, 0);
+  inflight_wait(e, b, &under_way, 0);
 }
 
-// All elements once all scores and dp are there: with factors, which are costly to compute twice,
-// or where other values than g are summed.
-static void at_once(cuda_attend *e, lm_buf *b, const section *s, const running *scores,
-                    const running *dp) {
-  running both = *scores, under_way = {0};
+// Computes all elements after all scores and dp are complete: with factors, which are expensive to
+// compute twice, or if values other than g are summed.
+static void unpipelined(cuda_attend *e, lm_buf *b, const section *s, const inflight *scores,
+                        const inflight *dp) {
+  inflight both = *scores, under_way = {0};
   int w = weights_tile(e, s);
   const char *z = lm_arena_printf(e->g.arena, "z%d", w);
   const char *part = e->f.mask && w >= 0 ? cuda_attend_in_part(e) : NULL;
   for (int i = 0; i < dp->n; i++)
-    running_add(&both, dp->name[i], dp->width[i]);
-  running_wait(e, b, &both, 0);
+    inflight_add(&both, dp->name[i], dp->width[i]);
+  inflight_wait(e, b, &both, 0);
   if (w >= 0)
     z_declare(e, b, w);
   gradient_tiles_declare(e, b, s);
@@ -369,38 +370,39 @@ static void at_once(cuda_attend *e, lm_buf *b, const section *s, const running *
   }
   if (w >= 0)
     cuda_attend_pack(e, b, z);
-  gradients_pack(e, b, s); // elements end in half as many registers before products begin
+  // Packing halves the registers of the elements before the GEMMs begin.
+  gradients_pack(e, b, s);
   sums(e, b, s, true, &under_way);
   sums(e, b, s, false, &under_way);
-  running_wait(e, b, &under_way, 0);
+  inflight_wait(e, b, &under_way, 0);
 }
 
-static void products(cuda_attend *e, lm_buf *b, const section *s) {
-  running scores = {0}, dp = {0};
-  for (int i = 0; i < e->f.n_products; i++) {
-    const lm_attend_dot *p = &e->f.products[i];
+static void dots(cuda_attend *e, lm_buf *b, const section *s) {
+  inflight scores = {0}, dp = {0};
+  for (int i = 0; i < e->f.n_dots; i++) {
+    const lm_attend_dot *p = &e->f.dots[i];
     const char *name = lm_arena_printf(e->g.arena, "p%d", i);
-    cuda_attend_product(e, b, name, of_axis(e, p, e->row), of_axis(e, p, e->col), p->over.size);
-    running_add(&scores, name, e->cols);
+    cuda_attend_dot(e, b, name, of_axis(e, p, e->row), of_axis(e, p, e->col), p->over.size);
+    inflight_add(&scores, name, e->cols);
   }
-  cuda_attend_product(e, b, "d", value_side(e, e->row), value_side(e, e->col), e->f.v_own.size);
-  running_add(&dp, "d", e->cols);
-  (in_steps(e, s) ? steps : at_once)(e, b, s, &scores, &dp);
+  cuda_attend_dot(e, b, "d", value_side(e, e->row), value_side(e, e->col), e->f.v_channels.size);
+  inflight_add(&dp, "d", e->cols);
+  (can_pipeline(e, s) ? pipelined : unpipelined)(e, b, s, &scores, &dp);
 }
 
 static void tile_backward(cuda_attend *e, lm_buf *b, const section *s) {
   cuda_attend_map_check(e, b);
   lm_buf_puts(b, "lm_barrier();\n");
-  for (int i = 0; i < e->f.n_products; i++)
-    cuda_attend_fill(e, b, of_axis(e, &e->f.products[i], e->col), &e->f.products[i].over);
-  cuda_attend_fill(e, b, value_side(e, e->col), &e->f.v_own);
+  for (int i = 0; i < e->f.n_dots; i++)
+    cuda_attend_fill(e, b, of_axis(e, &e->f.dots[i], e->col), &e->f.dots[i].over);
+  cuda_attend_fill(e, b, value_side(e, e->col), &e->f.v_channels);
   for (int i = 0; i < e->f.n_sums; i++)
     if (in_section(e, s, i) && e->f.sums[i].other >= 0)
-      cuda_attend_fill(e, b, (uint32_t)e->f.sums[i].other, &e->f.sums[i].own);
+      cuda_attend_fill(e, b, (uint32_t)e->f.sums[i].other, &e->f.sums[i].channels);
   if (!s->over_s)
     query_cols(e, b);
   cuda_attend_fills_wait(e, b);
-  products(e, b, s);
+  dots(e, b, s);
 }
 
 // ---- a section
@@ -413,7 +415,7 @@ static void accumulators(cuda_attend *e, lm_buf *b, const section *s) {
       lm_buf_printf(b, "float c%d[2] = {0};\n", i);
     else
       lm_buf_printf(b, "float c%d[%lld][4] = {{0}};\n", i,
-                    (long long)cuda_attend_width(e->f.sums[i].own.size) / 8);
+                    (long long)cuda_attend_width(e->f.sums[i].channels.size) / 8);
   }
 }
 
@@ -424,8 +426,8 @@ static void store(cuda_attend *e, lm_buf *b, int i) {
   const char *scale =
       c == 1 ? "" : lm_arena_printf(e->g.arena, " * %s", lm_gen_const_text(e->g.arena, LM_F32, c));
   if (s->other >= 0) {
-    cuda_attend_row_store(e, b, s->result, &s->own, lm_arena_printf(e->g.arena, "c%d", i), scale,
-                          "inside");
+    cuda_attend_row_store(e, b, s->result, &s->channels, lm_arena_printf(e->g.arena, "c%d", i),
+                          scale, "inside");
     return;
   }
   lm_type t = result_type(e, i);
@@ -453,9 +455,9 @@ static void stores(cuda_attend *e, lm_buf *b, const section *s) {
 static void row_tiles(cuda_attend *e, lm_buf *b, const section *s) {
   if (s->n_rest)
     lm_buf_puts(b, "lm_barrier();\n");
-  for (int i = 0; i < e->f.n_products; i++)
-    cuda_attend_fill(e, b, of_axis(e, &e->f.products[i], e->row), &e->f.products[i].over);
-  cuda_attend_fill(e, b, value_side(e, e->row), &e->f.v_own);
+  for (int i = 0; i < e->f.n_dots; i++)
+    cuda_attend_fill(e, b, of_axis(e, &e->f.dots[i], e->row), &e->f.dots[i].over);
+  cuda_attend_fill(e, b, value_side(e, e->row), &e->f.v_channels);
 }
 
 static void loops(cuda_attend *e, lm_buf *b, const section *s) {
@@ -467,18 +469,16 @@ static void loops(cuda_attend *e, lm_buf *b, const section *s) {
 }
 
 static void work_of(const cuda_attend *e, lm_axis row, lm_axis col, cuda_attend_work *w) {
-  for (int i = 0; i < e->f.n_products; i++) {
-    cuda_attend_work_side(w->row, &w->n_row, of_axis(e, &e->f.products[i], row),
-                          &e->f.products[i].over);
-    cuda_attend_work_side(w->col, &w->n_col, of_axis(e, &e->f.products[i], col),
-                          &e->f.products[i].over);
+  for (int i = 0; i < e->f.n_dots; i++) {
+    cuda_attend_work_side(w->row, &w->n_row, of_axis(e, &e->f.dots[i], row), &e->f.dots[i].over);
+    cuda_attend_work_side(w->col, &w->n_col, of_axis(e, &e->f.dots[i], col), &e->f.dots[i].over);
   }
-  cuda_attend_work_side(w->row, &w->n_row, value_side(e, row), &e->f.v_own);
-  cuda_attend_work_side(w->col, &w->n_col, value_side(e, col), &e->f.v_own);
+  cuda_attend_work_side(w->row, &w->n_row, value_side(e, row), &e->f.v_channels);
+  cuda_attend_work_side(w->col, &w->n_col, value_side(e, col), &e->f.v_channels);
 }
 
-// The section's text by warpgroups: `first`, then for each place of the axes that it sums over the
-// tiles, `last`.
+// The text of a section by warpgroups: `first`, then the tiles for each point of the axes that it
+// sums over, then `last`.
 static void section_groups(cuda_attend *e, lm_buf *text, const section *s) {
   lm_buf around = {0}, first = {0}, rows = {0}, tile = {0}, last = {0}, cols = {0};
   cuda_attend_work w = {.n_streams = 1, .n_loops = s->n_rest};
@@ -486,16 +486,16 @@ static void section_groups(cuda_attend *e, lm_buf *text, const section *s) {
   cuda_attend_groups_pools(e, &w);
   if (!s->over_s)
     query_cols(e, &cols);
-  products(e, &tile, s);
+  dots(e, &tile, s);
   loops(e, &around, s);
   accumulators(e, &first, s);
-  lm_buf_add(&rows, e->place.p ? e->place.p : "", e->place.n);
+  lm_buf_add(&rows, e->point.p ? e->point.p : "", e->point.n);
   cuda_attend_rows(e, &rows);
   if (s->over_s)
     query_rows(e, &rows);
   stores(e, &last, s);
   w.loops = around.n ? around.p : "";
-  w.beside = cols.n ? cols.p : "";
+  w.per_tile = cols.n ? cols.p : "";
   w.first = first.p;
   w.rows = rows.n ? rows.p : "";
   w.tile = tile.p;
@@ -512,8 +512,8 @@ static void section_tiles(cuda_attend *e, lm_buf *text, const section *s) {
   tile_backward(e, &tile, s);
   accumulators(e, text, s);
   loops(e, text, s);
-  if (e->place.n)
-    lm_buf_add(text, e->place.p, e->place.n);
+  if (e->point.n)
+    lm_buf_add(text, e->point.p, e->point.n);
   cuda_attend_rows(e, text);
   if (s->over_s)
     query_rows(e, text);
@@ -528,11 +528,11 @@ static void section_tiles(cuda_attend *e, lm_buf *text, const section *s) {
   lm_buf_free(&fills);
 }
 
-// Returns the number of its blocks; `at` counts them in the text.
+// Returns the number of blocks of the section; `at` counts them in the text.
 static int64_t section_put(cuda_attend *e, lm_buf *b, const section *s) {
   lm_buf text = {0};
   cuda_attend_section_begin(e, !s->over_s);
-  int64_t blocks = cuda_attend_rows_begin(e, &text, s->axes, s->n_axes, s->places);
+  int64_t blocks = cuda_attend_rows_begin(e, &text, s->axes, s->n_axes, s->points);
   if (e->groups)
     section_groups(e, &text, s);
   else
@@ -563,8 +563,8 @@ int64_t cuda_attend_backward(cuda_attend *e, lm_buf *b) {
   return blocks;
 }
 
-// Tiles of every operand are wgmma's, and those of a block's rows the same at all places that it
-// sums over.
+// Why the section cannot use wgmma; NULL if wgmma reads the tiles of every operand and the tiles of
+// a block's rows are the same at all points that it sums over.
 static const char *section_why(cuda_attend *e, const section *s) {
   lm_axis row = s->over_s ? e->f.t : e->f.s;
   lm_axis col = s->over_s ? e->f.s : e->f.t;
@@ -574,26 +574,26 @@ static const char *section_why(cuda_attend *e, const section *s) {
   for (int i = 0; i < w.n_row; i++)
     for (int k = 0; k < s->n_rest; k++)
       if (cuda_attend_has(e->f.op->in[w.row[i].k]->type, s->rest[k]))
-        return "keys that change along what they are summed over";
+        return "keys that change along the axes that they are summed over";
   for (int i = 0; !why && i < w.n_row; i++)
-    why = cuda_attend_groups_tile_why(e, w.row[i].k, w.row[i].own);
+    why = cuda_attend_groups_tile_why(e, w.row[i].k, w.row[i].channels);
   for (int i = 0; !why && i < w.n_col; i++)
-    why = cuda_attend_groups_tile_why(e, w.col[i].k, w.col[i].own);
-  return why || lm_axis_size(e->f.m, row) > CUDA_GROUP_ROWS / 2 ? why : "64 places or less";
+    why = cuda_attend_groups_tile_why(e, w.col[i].k, w.col[i].channels);
+  return why || lm_axis_size(e->f.m, row) > CUDA_GROUP_ROWS / 2 ? why : "64 positions or less";
 }
 
-// An operand that is multiplied by scores has tiles already.
+// True if the operand of sum i already has tiles, as an operand of a dot.
 static bool has_side(const cuda_attend *e, const section *s, int i) {
   const lm_attend_sum *x = &e->f.sums[i];
   lm_axis col = s->over_s ? e->f.s : e->f.t;
   return x->other < 0 || (uint32_t)x->other == value_side(e, col) ||
-         (uint32_t)x->other == of_axis(e, &e->f.products[0], col);
+         (uint32_t)x->other == of_axis(e, &e->f.dots[0], col);
 }
 
 const char *cuda_attend_groups_backward_why(cuda_attend *e) {
-  const char *why = !e->half               ? "operands that are not bf16"
-                    : e->f.n_products != 1 ? "scores of several products"
-                                           : NULL;
+  const char *why = !e->bf16           ? "operands that are not bf16"
+                    : e->f.n_dots != 1 ? "scores of several dots"
+                                       : NULL;
   for (int i = 0; !why && i < e->f.n_sums; i++) {
     section s = section_of(e, i);
     why = has_side(e, &s, i) ? section_why(e, &s) : "sums of other operands";

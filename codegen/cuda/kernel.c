@@ -1,5 +1,5 @@
-// kernel.c - a kernel operation as one CUDA function: parameters, places, passes; and the table
-// that the planner is given.
+// kernel.c - a kernel operation as one CUDA function: parameters, points, passes; and the function
+// table for the planner.
 #include <string.h>
 #include "codegen/common/attend.h"
 #include "codegen/cuda/emit.h"
@@ -17,43 +17,43 @@ extern const struct lm_embedded lm_cuda_prelude[], lm_common_prelude[];
 static const lm_gen_target narrow = {.index = "int32_t", .held = cuda_held, .load = cuda_load};
 static const lm_gen_target wide = {.index = "int64_t", .held = cuda_held, .load = cuda_load};
 
-// Indices fit in 32 bits where every tensor does, with room for the steps of loops over the grid.
+// Indices have 32 bits if every tensor fits, with room for the steps of grid-stride loops.
 const lm_gen_target *cuda_gen_target(const lm_module *m, const lm_op *kernel) {
-  int64_t most = 0;
+  int64_t max = 0;
   for (uint32_t i = 0; i < kernel->n_in; i++)
-    if (lm_type_elements(m, kernel->in[i]->type) > most)
-      most = lm_type_elements(m, kernel->in[i]->type);
+    if (lm_type_elements(m, kernel->in[i]->type) > max)
+      max = lm_type_elements(m, kernel->in[i]->type);
   for (const lm_op *op = kernel->body->first; op; op = op->next)
     for (uint32_t i = 0; i < op->n_out; i++)
-      if (lm_type_elements(m, op->out[i]->type) > most)
-        most = lm_type_elements(m, op->out[i]->type);
-  return most < (int64_t)3 << 29 ? &narrow : &wide;
+      if (lm_type_elements(m, op->out[i]->type) > max)
+        max = lm_type_elements(m, op->out[i]->type);
+  return max < (int64_t)3 << 29 ? &narrow : &wide;
 }
 
 // ---- attempts
 
-static void outer_vars(cuda_emit *e) {
+static void parallel_vars(cuda_emit *e) {
   lm_gen *g = &e->g;
   int n = g->kernel->attr.n_axes;
   for (int i = 0; i < n; i++) {
     lm_axis axis = g->kernel->attr.axes[i];
     const lm_axis_info *a = &g->m->axes[axis];
     const char *name = lm_arena_printf(g->arena, "i_%s", lm_gen_axis_name(g, axis));
-    g->outer[i] = lm_var_add(
+    g->parallel[i] = lm_var_add(
         &g->vars,
         (lm_var){
-            .kind = LM_VAR_OUTER, .name = name, .size = a->size, .dyn = a->dyn, .hi = a->size});
+            .kind = LM_VAR_PARALLEL, .name = name, .size = a->size, .dyn = a->dyn, .hi = a->size});
   }
   for (int i = n - 2; i >= 0; i--) {
-    uint16_t next = g->outer[i + 1];
-    if (e->outer_merge[i])
-      g->vars.v[g->outer[i]].into = g->vars.v[next].into ? g->vars.v[next].into : next;
+    uint16_t next = g->parallel[i + 1];
+    if (e->parallel_merge[i])
+      g->vars.v[g->parallel[i]].into = g->vars.v[next].into ? g->vars.v[next].into : next;
   }
 }
 
 static void attempt(cuda_emit *e) {
   lm_gen_attempt(&e->g);
-  outer_vars(e);
+  parallel_vars(e);
   for (uint32_t i = 0; i < e->g.s->n_passes; i++)
     cuda_pass_emit(e, (int)i);
 }
@@ -63,7 +63,7 @@ cuda_emit *cuda_emit_make(const lm_module *m, const lm_op *kernel, lm_arena *are
   cuda_shape_begin(e, m, kernel, arena);
   for (int i = 0; i < ATTEMPTS; i++) {
     attempt(e);
-    if (!lm_gen_ask_apply(&e->g))
+    if (!lm_gen_request_apply(&e->g))
       break;
   }
   cuda_shape_choose(e);
@@ -73,7 +73,7 @@ cuda_emit *cuda_emit_make(const lm_module *m, const lm_op *kernel, lm_arena *are
   return e;
 }
 
-// ---- sharing memory
+// ---- computing in place
 
 static bool writes(const cuda_emit *e, int pass, uint32_t result) {
   const lm_sched_pass *p = &e->g.s->passes[pass];
@@ -83,8 +83,8 @@ static bool writes(const cuda_emit *e, int pass, uint32_t result) {
   return false;
 }
 
-// Every read of the operand is of the element that the loops stand at: no later than the pass that
-// writes the result, or, where passes run side by side, in that pass.
+// True if every read of the operand is at the current indices of the loops, no later than in the
+// pass that writes the result, or, if passes run concurrently, in that pass.
 static bool in_place(const cuda_emit *e, uint32_t operand, uint32_t result) {
   const lm_op *k = e->g.kernel;
   const lm_value *v = lm_kernel_yield(k)->in[result];
@@ -111,11 +111,11 @@ static bool kernel_in_place(void *user, const lm_op *kernel, uint32_t operand, u
   const lm_module *m = ((const cuda_target *)user)->m;
   if (kernel->code != LM_OP_KERNEL || cuda_scatter_fits(m, kernel))
     return false;
-  lm_arena *scratch = lm_arena_create();
-  cuda_emit *e = cuda_emit_make(m, kernel, scratch);
+  lm_arena *temporary = lm_arena_create();
+  cuda_emit *e = cuda_emit_make(m, kernel, temporary);
   bool fine = in_place(e, operand, result);
   lm_gen_free(&e->g);
-  lm_arena_destroy(scratch);
+  lm_arena_destroy(temporary);
   return fine;
 }
 
@@ -145,7 +145,7 @@ void cuda_params(lm_gen *e, bool (*may_alias)(void *user, uint32_t operand), voi
 static void put_params(cuda_emit *e, lm_buf *b) {
   lm_buf_puts(b, "(");
   cuda_params(&e->g, may_alias, e, b);
-  for (int i = 0; i < e->n_scratch; i++)
+  for (int i = 0; i < e->n_workspaces; i++)
     lm_buf_printf(b, ", void *w%d", i);
   for (int i = 0; i < 32; i++)
     if (e->g.extents >> i & 1)
@@ -163,25 +163,25 @@ static void put_types(cuda_emit *e, lm_buf *b) {
   }
 }
 
-// Outer axes as places are counted: runs of axes that are one, the last of them fastest.
-static int outer_axes(cuda_emit *e, cuda_axis *out) {
+// The axes over which points are numbered: merged runs of parallel axes, the last varying fastest.
+static int parallel_axes(cuda_emit *e, cuda_axis *out) {
   const lm_attr *a = &e->g.kernel->attr;
   int n = 0;
   for (int i = 0; i < a->n_axes; i++) {
     int first = i;
     int64_t times = 1;
-    while (e->outer_merge[i] && i + 1 < a->n_axes)
+    while (e->parallel_merge[i] && i + 1 < a->n_axes)
       times *= lm_axis_size(e->g.m, a->axes[++i]);
     const lm_axis_info *front = &e->g.m->axes[a->axes[first]];
     if (front->size * times == 1 && !front->dyn)
       continue;
-    out[n].var = e->g.outer[i];
+    out[n].var = e->g.parallel[i];
     out[n++].extent = lm_gen_extent(&e->g, front->size, front->dyn, times);
   }
   return n;
 }
 
-static const char *places_text(cuda_emit *e, const cuda_axis *axes, int n) {
+static const char *points_text(cuda_emit *e, const cuda_axis *axes, int n) {
   lm_buf b = {0};
   for (int i = 0; i < n; i++)
     lm_buf_printf(&b, "%s%s", i ? " * " : "", axes[i].extent);
@@ -204,15 +204,15 @@ static void put_team(cuda_emit *e, lm_buf *b) {
                   "const int32_t lane = lm_thread() %% %d, team = lm_thread() / %d;\n(void)team;\n",
                   e->team, e->team);
   if (e->team <= CUDA_WARP)
-    lm_buf_printf(b, "const uint32_t mates = lm_mates(%d);\n(void)mates;\n", e->team);
+    lm_buf_printf(b, "const uint32_t mates = lm_team_mask(%d);\n(void)mates;\n", e->team);
   if (reduces_in_block(e))
     lm_buf_puts(b, "LM_SHARED(double, room, 32);\n");
 }
 
-// One place a team.
-static void put_places(cuda_emit *e, lm_buf *b, const char *rows) {
+// One point for each team.
+static void put_points(cuda_emit *e, lm_buf *b, const char *rows) {
   cuda_axis axes[LM_RANK];
-  int n = outer_axes(e, axes);
+  int n = parallel_axes(e, axes);
   const char *t = e->g.target->index;
   if (e->team > CUDA_WARP)
     lm_buf_printf(b, "const %s place = lm_block();\n", t);
@@ -221,22 +221,22 @@ static void put_places(cuda_emit *e, lm_buf *b, const char *rows) {
   else
     lm_buf_printf(b, "const %s place = (%s)lm_block() * %d + lm_thread();\n", t, t, e->teams);
   if (e->team <= CUDA_WARP)
-    lm_buf_printf(b, "if (place >= %s) return;\n", places_text(e, axes, n));
+    lm_buf_printf(b, "if (place >= %s) return;\n", points_text(e, axes, n));
   lm_buf_puts(b, rows);
   cuda_decode(e, axes, n, "place", b);
   lm_buf_add(b, e->g.body.p, e->g.body.n);
 }
 
-// A chunk of places a block.
+// One chunk of points for each block.
 static void put_chunk(cuda_emit *e, lm_buf *b, const char *rows) {
   cuda_axis axes[LM_RANK];
-  int n = outer_axes(e, axes);
+  int n = parallel_axes(e, axes);
   const char *t = e->g.target->index;
   long long chunks = lm_axis_size(e->g.m, e->g.kernel->attr.to[0]);
   cuda_sums_begin(e, b);
   lm_buf_printf(
       b, "const int64_t places = %s;\nconst %s end = (%s)((lm_block() + 1) * places / %lld);\n",
-      places_text(e, axes, n), t, t, chunks);
+      points_text(e, axes, n), t, t, chunks);
   lm_buf_printf(
       b, "for (%s place = (%s)(lm_block() * places / %lld) + team; place < end; place += %d) {\n",
       t, t, chunks, e->teams);
@@ -266,7 +266,7 @@ static void put_function(cuda_emit *e, lm_buf *out) {
     if (e->g.kernel->attr.n_to)
       put_chunk(e, &body, rows.n ? rows.p : "");
     else
-      put_places(e, &body, rows.n ? rows.p : "");
+      put_points(e, &body, rows.n ? rows.p : "");
   }
   put_params(e, &text);
   put_types(e, &text);
@@ -281,7 +281,7 @@ static void put_function(cuda_emit *e, lm_buf *out) {
 
 // ---- launch
 
-static lm_plan_extent product(const lm_module *m, const lm_axis *axes, int n) {
+static lm_plan_extent extent_product(const lm_module *m, const lm_axis *axes, int n) {
   lm_plan_extent x = {.fixed = 1};
   for (int i = 0; i < n; i++) {
     const lm_axis_info *a = &m->axes[axes[i]];
@@ -293,17 +293,17 @@ static lm_plan_extent product(const lm_module *m, const lm_axis *axes, int n) {
   return x;
 }
 
-// Every pass runs over the whole grid, which fits the longest.
+// Every pass runs over the whole grid, which fits the longest pass.
 static void launch_flat(const cuda_emit *e, lm_kernel_code *out) {
-  double most = 0;
+  double max = 0;
   out->launch.per_block = CUDA_THREADS;
   for (uint32_t i = 0; i < e->g.s->n_passes; i++) {
     lm_type t = e->g.s->passes[i].space;
     double n = (double)lm_type_elements(e->g.m, t) / e->width[i];
-    if (n <= most)
+    if (n <= max)
       continue;
-    most = n;
-    out->space = product(e->g.m, t.axis, t.rank);
+    max = n;
+    out->space = extent_product(e->g.m, t.axis, t.rank);
     out->launch.per_block = (int64_t)CUDA_THREADS * e->width[i];
   }
 }
@@ -312,28 +312,28 @@ static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
   const lm_attr *a = &e->g.kernel->attr;
   out->launch = (lm_plan_launch){
       .threads = e->form == CUDA_FLAT ? CUDA_THREADS : e->team * e->teams, .extents = e->g.extents};
-  out->n_scratch = e->n_scratch;
-  memcpy(out->scratch, e->scratch, sizeof out->scratch);
+  out->n_scratch = e->n_workspaces;
+  memcpy(out->scratch, e->workspace, sizeof out->scratch);
   if (e->form == CUDA_FLAT) {
     launch_flat(e, out);
     return;
   }
   out->launch.per_block = a->n_to ? 1 : e->teams;
   out->space = a->n_to ? (lm_plan_extent){.fixed = lm_axis_size(e->g.m, a->to[0])}
-                       : product(e->g.m, a->axes, a->n_axes);
+                       : extent_product(e->g.m, a->axes, a->n_axes);
 }
 
 static bool kernel_emit(void *user, const lm_op *kernel, lm_arena *arena, lm_kernel_code *out) {
   const lm_module *m = ((const cuda_target *)user)->m;
   if (kernel->code != LM_OP_KERNEL)
     return cuda_attend_emit(user, kernel, arena, out);
-  lm_arena *scratch = lm_arena_create();
+  lm_arena *temporary = lm_arena_create();
   lm_buf text = {0};
   *out = (lm_kernel_code){0};
   if (cuda_scatter_fits(m, kernel)) {
-    cuda_scatter_emit(m, kernel, scratch, &text, out);
+    cuda_scatter_emit(m, kernel, temporary, &text, out);
   } else {
-    cuda_emit *e = cuda_emit_make(m, kernel, scratch);
+    cuda_emit *e = cuda_emit_make(m, kernel, temporary);
     put_function(e, &text);
     launch_of(e, out);
     lm_gen_free(&e->g);
@@ -344,7 +344,7 @@ static bool kernel_emit(void *user, const lm_op *kernel, lm_arena *arena, lm_ker
   out->source =
       lm_arena_printf(arena, "LM_KERNEL(%d) %s%s", out->launch.threads, out->name, text.p);
   lm_buf_free(&text);
-  lm_arena_destroy(scratch);
+  lm_arena_destroy(temporary);
   return true;
 }
 

@@ -1,12 +1,15 @@
 // nest.c - one pass of a kernel as loops over the threads of a team.
 //
-//   elementwise, and sums of all       for each vector of the pass, strided: load, compute, store;
-//   s += x
-//                                      h = the team's sum of s
-//   sums that keep axes, many kept     for each kept place, strided: s = 0; for each summed place:
-//   s += x; store s sums that keep axes, few kept      for each kept place: s = 0; for each summed
-//   place, strided: s += x
-//                                        the team's sum of s; store
+//   elementwise and full reductions   for each vector, strided: load, compute, store; s += x
+//                                     h = reduction of s over the team
+//   partial sums, many kept points    for each kept point, strided: s = 0
+//                                       for each summed point: s += x
+//                                       store s
+//   partial sums, few kept points     for each kept point: s = 0
+//                                       for each summed point, strided: s += x
+//                                       store the reduction of s over the team
+//
+// Partial sums keep axes; a kept point is a point of those.
 #include <string.h>
 #include "codegen/cuda/emit.h"
 
@@ -29,7 +32,7 @@ void cuda_team_sync(const cuda_emit *e, lm_buf *b) {
 
 // ---- vectors
 
-// at = rest + the vector's variable, where rest is a multiple of the vector's width.
+// True if at = rest + the vector's variable, where rest is a multiple of the vector's width.
 static bool in_vectors(const cuda_emit *e, const lm_ix *at, lm_ix *out_rest) {
   int width = e->width[e->g.pass];
   if (!e->vector || lm_ix_coef(at, e->vector) != 1 || at->c % width)
@@ -90,7 +93,7 @@ static void store(cuda_emit *e, uint32_t i, lm_type t, const lm_ix *ix, const ch
         printed(e, &rest), name);
 }
 
-// The kernel's results that the root is; a summed one adds to its chunk's sum.
+// Stores x to the results that the root defines; a summed result adds it to the sum of its chunk.
 static void store_results(cuda_emit *e, const cuda_root *r, const char *x, const lm_ix *ix,
                           int level) {
   const lm_op *yield = lm_kernel_yield(e->g.kernel);
@@ -140,16 +143,16 @@ static void scalars_begin(cuda_emit *e) {
       continue;
     r->acc = lm_gen_temp_name(&e->g, "s");
     lm_gen_statement(&e->g, e->g.open, "%s %s = %s;", lm_gen_register_type(r->v->type.dtype),
-                     r->acc, lm_gen_neutral(e->g.arena, r->v));
+                     r->acc, lm_gen_identity(e->g.arena, r->v));
   }
 }
 
-// What a kept place reduces to goes to its row or result, written by one thread.
+// One thread writes the reduction of a kept point to its row or result.
 static void partial_end(cuda_emit *e) {
   const cuda_root *r = &e->roots[0];
   const lm_node *n = lm_schedule_node(e->g.s, r->v);
   lm_ix ix[LM_RANK];
-  lm_gen_here(&e->g, r->v->type, ix);
+  lm_gen_loop_indices(&e->g, r->v->type, ix);
   lm_buf saved = e->g.level[1].before;
   e->g.level[1].before = e->g.level[1].after;
   const char *x = r->acc;
@@ -181,23 +184,23 @@ static void whole_end(cuda_emit *e) {
 
 // ---- the innermost body
 
-// One thread has the place to itself, so it may add where the index says.
+// One thread owns the point, so it may add at any index.
 static void leaf_scatter(cuda_emit *e, const cuda_root *r) {
   const lm_op *op = r->v->def;
   lm_ix ix[LM_RANK], at[LM_RANK];
-  lm_gen_here(&e->g, op->in[0]->type, at);
+  lm_gen_loop_indices(&e->g, op->in[0]->type, at);
   lm_gen_text x = lm_gen_pull(&e->g, op->in[0], at);
-  lm_gen_here(&e->g, op->in[1]->type, at);
+  lm_gen_loop_indices(&e->g, op->in[1]->type, at);
   lm_gen_text i = lm_gen_pull(&e->g, op->in[1], at);
-  lm_gen_here(&e->g, r->v->type, ix);
+  lm_gen_loop_indices(&e->g, r->v->type, ix);
   const lm_axis_info *a = &e->g.m->axes[op->attr.axes[0]];
   const char *n = lm_gen_extent(&e->g, a->size, a->dyn, 1);
   const char *clamped = lm_arena_printf(e->g.arena, "lm_clamp(%s, %s)", i.text, n);
   ix[lm_type_find(r->v->type, op->attr.axes[0])] =
       lm_ix_var(&e->g.vars, lm_gen_temp_index(&e->g, clamped, i.level, a->size, 0));
-  const char *place = lm_gen_dense_offset(&e->g, r->v->type, ix, r->v->type);
+  const char *location = lm_gen_dense_offset(&e->g, r->v->type, ix, r->v->type);
   const lm_node *node = lm_schedule_node(e->g.s, r->v);
-  lm_gen_statement(&e->g, e->n_stages, "r%d[%s] += %s;", node->slot, place, x.text);
+  lm_gen_statement(&e->g, e->n_stages, "r%d[%s] += %s;", node->slot, location, x.text);
 }
 
 static void leaf(cuda_emit *e) {
@@ -209,7 +212,7 @@ static void leaf(cuda_emit *e) {
       continue;
     }
     const lm_value *v = r->reduces ? r->v->def->in[0] : r->v;
-    lm_gen_here(&e->g, v->type, ix);
+    lm_gen_loop_indices(&e->g, v->type, ix);
     lm_gen_text x = lm_gen_pull(&e->g, v, ix);
     if (r->reduces)
       accumulate(e, e->n_stages, r->v, r->acc, x.text);
@@ -227,7 +230,7 @@ static void level_open(cuda_emit *e, int k) {
     scalars_begin(e);
 }
 
-// The text of level k, which is closed.
+// Closes level k and returns its text.
 static const char *level_close(cuda_emit *e, int k) {
   bool scatter = scattering(&e->roots[0]);
   if (partial(e) && k == 1 && !scatter)
@@ -260,7 +263,7 @@ void cuda_decode(cuda_emit *e, const cuda_axis *axes, int n, const char *from, l
   }
 }
 
-// The loops of stage k that are not part of another and run more than once.
+// The loops of stage k that are not merged into another and run more than once.
 static int stage_axes(cuda_emit *e, int k, cuda_axis *out) {
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
   int n = 0;
@@ -273,11 +276,11 @@ static int stage_axes(cuda_emit *e, int k, cuda_axis *out) {
     int first = i;
     for (; first > 0 && d->atom[first - 1].merge; first--)
       times *= d->atom[first].size;
-    bool whole = first < i || a->dyn;
+    bool complete = first < i || a->dyn;
     const lm_gen_atom *front = &d->atom[first];
     out[n].var = a->var;
-    out[n++].extent = whole ? lm_gen_extent(&e->g, front->size, front->dyn, times)
-                            : lm_gen_extent(&e->g, v->hi - v->lo, 0, 1);
+    out[n++].extent = complete ? lm_gen_extent(&e->g, front->size, front->dyn, times)
+                               : lm_gen_extent(&e->g, v->hi - v->lo, 0, 1);
   }
   return n;
 }
@@ -305,7 +308,8 @@ static void write_loop(cuda_emit *e, int k, const char *body) {
   if (e->stages[k].vector)
     lm_buf_puts(out, "LM_UNROLL\n");
   else if (alone)
-    lm_buf_puts(out, "LM_UNROLL_8\n"); // so that one thread's loads do not wait for one another
+    // Unrolled, so that the loads of a thread do not wait for each other.
+    lm_buf_puts(out, "LM_UNROLL_8\n");
   lm_buf_printf(out, "for (%s %s = %s; %s < ", type, name, first, name);
   for (int i = 0; i < n; i++)
     lm_buf_printf(out, "%s%s", i ? " * " : "", axes[i].extent);
@@ -325,20 +329,20 @@ static void emit_run(cuda_emit *e, int k) {
   write_loop(e, k, body);
 }
 
-// Runs stage k once for each combination of the pieces that its loops are cut into.
+// Writes stage k once for each combination of the ranges into which its loops are partitioned.
 static void emit_pieces(cuda_emit *e, int k, int atom) {
   const lm_gen_domain *d = &e->g.domains[e->g.pass];
-  while (atom < d->n && (e->stage_of[atom] != k || !d->atom[atom].n_cuts))
+  while (atom < d->n && (e->stage_of[atom] != k || !d->atom[atom].n_partitions))
     atom++;
   if (atom == d->n) {
     emit_run(e, k);
     return;
   }
   const lm_gen_atom *a = &d->atom[atom];
-  for (int c = 0; c <= a->n_cuts; c++) {
+  for (int c = 0; c <= a->n_partitions; c++) {
     lm_var *v = &e->g.vars.v[a->var];
-    v->lo = c ? a->cut[c - 1] : 0;
-    v->hi = c < a->n_cuts ? a->cut[c] : a->size;
+    v->lo = c ? a->partition[c - 1] : 0;
+    v->hi = c < a->n_partitions ? a->partition[c] : a->size;
     emit_pieces(e, k, atom + 1);
   }
   e->g.vars.v[a->var].lo = 0;
@@ -404,7 +408,7 @@ static void declare_vars(cuda_emit *e) {
     }
 }
 
-// A scatter's own thread clears its part of the table first.
+// The thread of a scatter first clears its part of the table.
 static void scatter_clear(cuda_emit *e) {
   const lm_value *v = e->roots[0].v;
   lm_type inner = lm_kernel_inner(e->g.kernel, v->type);

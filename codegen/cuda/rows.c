@@ -1,13 +1,13 @@
-// rows.c - what passes hold besides scalars, and sums over places.
+// rows.c - rows that passes hold, and sums over points.
 //
-// A row is what a reduction that keeps axes leaves at one place: in shared memory, one row a team;
-// with one thread to a place in an array of its own; in scratch memory where it is too large for
-// either.
+// A row is the result at one point of a reduction that keeps axes. It is in shared memory, one row
+// for each team; with one thread for each point in a local array; in the workspace if it is too
+// large for either.
 //
-// A chunk's sums lie in shared memory, one set a team, and are added in the order of teams when the
-// chunk is done. In vectors of w elements, element j lies at (j mod w) * (n / w) + j / w, so that
-// neighbouring threads find different banks. What is too large lies in the result itself and needs
-// a team of all threads.
+// The sums of a chunk are in shared memory, one set for each team, and are added in the order of
+// teams at the end of the chunk. With vectors of w elements, element j is at (j mod w) * (n / w) +
+// j / w, so that neighbouring threads access different banks. Sums that are too large are
+// accumulated in the result itself, which needs a team of all threads.
 #include "codegen/cuda/emit.h"
 
 typedef struct row {
@@ -20,10 +20,10 @@ static row row_of(const cuda_emit *e, const lm_node *n) {
   row r = {.elements = lm_type_elements(e->g.m, lm_kernel_inner(e->g.kernel, n->op->out[0]->type))};
   r.bytes = r.elements * (t == LM_BF16 ? 4 : lm_dtype_bytes(t)) * (e->team > 1 ? e->teams : 1);
   if (e->team == 1)
-    r.kind = r.elements <= CUDA_LOCAL_MOST ? CUDA_ROW_LOCAL : CUDA_ROW_SCRATCH;
+    r.kind = r.elements <= CUDA_MAX_LOCAL ? CUDA_ROW_LOCAL : CUDA_ROW_WORKSPACE;
   else
-    r.kind = e->g.kernel->attr.n_to || r.bytes > CUDA_SHARED_MOST / 4 ? CUDA_ROW_SCRATCH
-                                                                      : CUDA_ROW_SHARED;
+    r.kind = e->g.kernel->attr.n_to || r.bytes > CUDA_MAX_SHARED / 4 ? CUDA_ROW_WORKSPACE
+                                                                     : CUDA_ROW_SHARED;
   return r;
 }
 
@@ -38,7 +38,7 @@ bool cuda_holds_rows(const cuda_emit *e) {
   return false;
 }
 
-static const char *row_place(cuda_emit *e, const lm_node *n, const lm_ix *at) {
+static const char *row_location(cuda_emit *e, const lm_node *n, const lm_ix *at) {
   const char *index = lm_gen_index(&e->g, at, false);
   row r = row_of(e, n);
   if (r.kind != CUDA_ROW_SHARED)
@@ -53,7 +53,7 @@ lm_gen_text cuda_held(lm_gen *g, const lm_value *v, const lm_ix *ix) {
     return (lm_gen_text){lm_arena_printf(g->arena, "h%u", n->op->mark), 0};
   lm_ix at = lm_gen_dense_index(g, v->type, ix, lm_kernel_inner(g->kernel, v->type));
   const char *form = row_of(e, n).kind == CUDA_ROW_SHARED ? "lm_get(h%u, %s)" : "h%u[%s]";
-  const char *text = lm_arena_printf(g->arena, form, n->op->mark, row_place(e, n, &at));
+  const char *text = lm_arena_printf(g->arena, form, n->op->mark, row_location(e, n, &at));
   return lm_gen_temp(g, v->type.dtype, lm_ix_level(&g->vars, &at), text, NULL, v->type);
 }
 
@@ -62,10 +62,10 @@ void cuda_row_put(cuda_emit *e, int level, const lm_value *v, const lm_ix *ix, c
   lm_ix at = lm_gen_dense_index(&e->g, v->type, ix, lm_kernel_inner(e->g.kernel, v->type));
   const char *form =
       row_of(e, n).kind == CUDA_ROW_SHARED ? "lm_put(h%u, %s, %s);" : "h%u[%s] = %s;";
-  lm_gen_statement(&e->g, level, form, n->op->mark, row_place(e, n, &at), x);
+  lm_gen_statement(&e->g, level, form, n->op->mark, row_location(e, n, &at), x);
 }
 
-// Rows in scratch memory are numbered by place, or by team within a chunk.
+// Rows in the workspace are numbered by point, or by team within a chunk.
 void cuda_rows_declare(cuda_emit *e, lm_buf *head, lm_buf *in_place) {
   int64_t chunks = e->g.kernel->attr.n_to ? lm_axis_size(e->g.m, e->g.kernel->attr.to[0]) : 0;
   for (uint32_t i = 0; i < e->g.s->n_nodes; i++) {
@@ -79,25 +79,25 @@ void cuda_rows_declare(cuda_emit *e, lm_buf *head, lm_buf *in_place) {
     if (r.kind == CUDA_ROW_LOCAL) {
       lm_buf_printf(head, "%s h%u[%lld]", type, i, (long long)r.elements);
       lm_gen_type_note(&e->g, head, inner);
-    } else if (r.kind == CUDA_ROW_SHARED && e->shared + r.bytes <= CUDA_SHARED_MOST) {
+    } else if (r.kind == CUDA_ROW_SHARED && e->shared + r.bytes <= CUDA_MAX_SHARED) {
       e->shared += r.bytes;
       lm_buf_printf(head, "LM_SHARED(%s, h%u, %lld)", type, i, (long long)(r.elements * e->teams));
       lm_gen_type_note(&e->g, head, inner);
     } else {
-      int64_t rows = chunks ? chunks * e->teams : cuda_places(e);
-      if (e->n_scratch == LM_KERNEL_WORKSPACES)
+      int64_t rows = chunks ? chunks * e->teams : cuda_points(e);
+      if (e->n_workspaces == LM_KERNEL_WORKSPACES)
         LM_BUG("a kernel with more than %d large rows", LM_KERNEL_WORKSPACES);
-      e->scratch[e->n_scratch] = rows * r.elements * (t == LM_BF16 ? 4 : lm_dtype_bytes(t));
+      e->workspace[e->n_workspaces] = rows * r.elements * (t == LM_BF16 ? 4 : lm_dtype_bytes(t));
       const char *number =
           chunks ? lm_arena_printf(e->g.arena, "(lm_block() * %d + team)", e->teams) : "place";
       lm_buf_printf(in_place, "%s *h%u = (%s *)w%d + (int64_t)%s * %lld", type, i, type,
-                    e->n_scratch++, number, (long long)r.elements);
+                    e->n_workspaces++, number, (long long)r.elements);
       lm_gen_type_note(&e->g, in_place, inner);
     }
   }
 }
 
-// ---- sums over places
+// ---- sums over points
 
 static int64_t sum_elements(const cuda_emit *e, uint32_t i) {
   lm_type t = e->g.kernel->out[i]->type;
@@ -109,7 +109,7 @@ static bool sum_shared(const cuda_emit *e, uint32_t result) {
   for (uint32_t i = 0; i <= result; i++)
     if (lm_kernel_result_summed(e->g.kernel, i))
       bytes += sum_elements(e, i) * e->teams * (int64_t)sizeof(float);
-  return bytes <= CUDA_SHARED_MOST;
+  return bytes <= CUDA_MAX_SHARED;
 }
 
 void cuda_sum_add(cuda_emit *e, int level, uint32_t result, lm_type t, const lm_ix *ix,
@@ -133,9 +133,9 @@ void cuda_sum_add(cuda_emit *e, int level, uint32_t result, lm_type t, const lm_
   }
   const char *index = lm_gen_index(&e->g, &at, false);
   if (shared) {
-    const char *place =
+    const char *location =
         lm_arena_printf(e->g.arena, "c%u, team * %lld + %s", result, (long long)n, index);
-    lm_gen_statement(&e->g, level, "lm_put(%s, lm_get(%s) + %s);", place, place, x);
+    lm_gen_statement(&e->g, level, "lm_put(%s, lm_get(%s) + %s);", location, location, x);
   } else {
     lm_gen_statement(&e->g, level, "c%u[%s] += %s;", result, index, x);
   }

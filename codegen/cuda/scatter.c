@@ -1,17 +1,17 @@
-// scatter.c - sums of rows into the places of a table that an index names: the gradient of an
-// embedding.
+// scatter.c - scatter-add of rows into a table: the gradient of an embedding.
 //
 //   %z = scatter_add %u : f32[b, t, d], %i : int[b, t] over(v) : f32[v, d]
 //
-// A block owns some places of v and some columns of d. Each of its warps goes through all of the
-// index, 32 at a time, and for each that names one of the block's places adds that row to its sum,
-// columns dealt out to lanes. So a sum is taken in the order of the index, by one thread, without
-// atomic operations. Declines what has other axes in the table, or axes that index and table share.
+// A block owns some rows of v and some columns of d. Each of its warps reads all indices, 32 at a
+// time, and for each index of a row of the block adds the update to the row's sum, with columns
+// distributed over lanes. A sum is therefore computed in the order of the indices by one thread,
+// without atomic operations. Declined if the table has further axes, or if the index and the table
+// share axes.
 #include <string.h>
 #include "codegen/cuda/emit.h"
 
 enum {
-  PLACES = 16,
+  ROWS = 16,
   COLUMNS = 256,
   THREADS = 128
 };
@@ -50,11 +50,11 @@ typedef struct numbering {
   uint16_t var[LM_RANK];
 } numbering;
 
-// Variables for the axes of t but `but`, named with a prefix, at a level.
-static numbering number(cuda_emit *e, lm_type t, lm_axis but, const char *prefix, int level) {
+// Variables for the axes of t except one, named with a prefix, at a level.
+static numbering number(cuda_emit *e, lm_type t, lm_axis except, const char *prefix, int level) {
   numbering n = {{0}};
   for (int i = 0; i < t.rank; i++) {
-    if (t.axis[i] == but)
+    if (t.axis[i] == except)
       continue;
     int64_t size = lm_axis_size(e->g.m, t.axis[i]);
     const char *name =
@@ -66,12 +66,12 @@ static numbering number(cuda_emit *e, lm_type t, lm_axis but, const char *prefix
   return n;
 }
 
-static void decode(cuda_emit *e, lm_type t, lm_axis but, const numbering *n, const char *from,
+static void decode(cuda_emit *e, lm_type t, lm_axis except, const numbering *n, const char *from,
                    lm_buf *b) {
   cuda_axis axes[LM_RANK];
   int count = 0;
   for (int i = 0; i < t.rank; i++)
-    if (t.axis[i] != but && lm_axis_size(e->g.m, t.axis[i]) > 1)
+    if (t.axis[i] != except && lm_axis_size(e->g.m, t.axis[i]) > 1)
       axes[count++] =
           (cuda_axis){n->var[i], lm_gen_extent(&e->g, lm_axis_size(e->g.m, t.axis[i]), 0, 1)};
   cuda_decode(e, axes, count, from, b);
@@ -103,24 +103,24 @@ static void emit_body(cuda_emit *e, const lm_op *op, lm_buf *b) {
   lm_type update = op->in[0]->type;
   lm_axis v = op->attr.axes[0];
   const char *type = e->g.target->index;
-  long long places = lm_axis_size(m, v);
-  long long columns = lm_type_elements(m, t) / places;
+  long long rows = lm_axis_size(m, v);
+  long long columns = lm_type_elements(m, t) / rows;
   long long n = lm_type_elements(m, index);
   numbering at_column = number(e, t, v, "i_", 0);
   numbering at_index = number(e, index, 0, "i_", 0);
   numbering at_row = number(e, index, 0, "i_", 0);
   lm_ix ix[LM_RANK], to[LM_RANK];
-  lm_buf_printf(b, "LM_SHARED(float, sum, %d);  // [%d places][%d columns]\n", PLACES * COLUMNS,
-                PLACES, COLUMNS);
+  lm_buf_printf(b, "LM_SHARED(float, sum, %d);  // [%d places][%d columns]\n", ROWS * COLUMNS, ROWS,
+                COLUMNS);
   lm_buf_printf(b,
                 "const int32_t lane = lm_thread() %% 32, first = lm_block() / %lld * %d, column0 = "
                 "lm_block() %% %lld * %d;\n",
-                (columns + COLUMNS - 1) / COLUMNS, PLACES, (columns + COLUMNS - 1) / COLUMNS,
+                (columns + COLUMNS - 1) / COLUMNS, ROWS, (columns + COLUMNS - 1) / COLUMNS,
                 COLUMNS);
   lm_buf_printf(b,
                 "for (int32_t z = lm_thread(); z < %d; z += %d)\nfor (int32_t j = 0; j < %d; j++) "
                 "lm_put(sum, j * %d + z, 0.0f);\n",
-                COLUMNS, THREADS, PLACES, COLUMNS);
+                COLUMNS, THREADS, ROWS, COLUMNS);
   lm_buf_printf(b,
                 "for (%s from = 0; from < %lld; from += 32) {\nint32_t place = -1;\nif (from + "
                 "lane < %lld) {\nconst %s p = from + lane;\n",
@@ -132,13 +132,14 @@ static void emit_body(cuda_emit *e, const lm_op *op, lm_buf *b) {
   lm_gen_text i = pull(e, op->in[1], ix, 0, &code);
   if (code.n)
     lm_buf_add(b, code.p, code.n);
-  lm_buf_printf(b, "const int32_t at = (int32_t)lm_clamp(%s, %lld);\n", i.text, places);
-  lm_buf_printf(b, "if (at >= first && at < first + %d) place = at - first;\n}\n", PLACES);
+  lm_buf_printf(b, "const int32_t at = (int32_t)lm_clamp(%s, %lld);\n", i.text, rows);
+  lm_buf_printf(b, "if (at >= first && at < first + %d) place = at - first;\n}\n", ROWS);
   lm_buf_puts(b, "for (uint32_t found = lm_ballot(place >= 0); found; found &= found - 1) {\n");
-  lm_buf_printf(b,
-                "const int32_t j = lm_lowest(found), row = lm_shuffle_int(~0u, place, j);\nconst "
-                "%s p = from + j;\n",
-                type);
+  lm_buf_printf(
+      b,
+      "const int32_t j = lm_lowest_bit(found), row = lm_shuffle_int(~0u, place, j);\nconst "
+      "%s p = from + j;\n",
+      type);
   decode(e, index, 0, &at_row, "p", b);
   lm_buf_printf(b,
                 "for (int32_t z = lm_thread(); z < %d && column0 + z < %lld; z += %d) {\nconst "
@@ -159,12 +160,12 @@ static void emit_body(cuda_emit *e, const lm_op *op, lm_buf *b) {
                 COLUMNS, columns, THREADS);
   decode(e, t, v, &at_column, "column", b);
   along(e, t, t, &at_column, to);
-  uint16_t j = lm_var_add(
-      &e->g.vars, (lm_var){.kind = LM_VAR_TEMP, .name = "place", .size = places, .hi = places});
+  uint16_t j = lm_var_add(&e->g.vars,
+                          (lm_var){.kind = LM_VAR_TEMP, .name = "place", .size = rows, .hi = rows});
   to[lm_type_find(t, v)] = lm_ix_var(&e->g.vars, j);
   lm_buf_printf(
       b, "for (int32_t j = 0; j < %d && first + j < %lld; j++) {\nconst %s place = first + j;\n",
-      PLACES, places, type);
+      ROWS, rows, type);
   lm_buf_printf(b, "r0[%s] = lm_get(sum, j * %d + z);\n}\n}\n",
                 lm_gen_dense_offset(&e->g, t, to, t), COLUMNS);
   lm_buf_free(&code);
@@ -188,11 +189,11 @@ void cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *arena,
   emit_body(e, op, &b);
   lm_buf_puts(&b, "}\n");
   lm_gen_indent(b.p, text);
-  int64_t places = lm_axis_size(m, op->attr.axes[0]);
-  int64_t columns = lm_type_elements(m, op->out[0]->type) / places;
+  int64_t rows = lm_axis_size(m, op->attr.axes[0]);
+  int64_t columns = lm_type_elements(m, op->out[0]->type) / rows;
   out->launch = (lm_plan_launch){.threads = THREADS, .per_block = 1};
-  out->space = (lm_plan_extent){.fixed = ((places + PLACES - 1) / PLACES) *
-                                         ((columns + COLUMNS - 1) / COLUMNS)};
+  out->space =
+      (lm_plan_extent){.fixed = ((rows + ROWS - 1) / ROWS) * ((columns + COLUMNS - 1) / COLUMNS)};
   lm_buf_free(&b);
   lm_gen_free(&e->g);
 }

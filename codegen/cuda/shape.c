@@ -1,11 +1,12 @@
-// shape.c - the form of a kernel: whether places are shared by teams of threads, how large a team
-// is, what runs in vectors.
+// shape.c - the form of a kernel: whether teams of threads share a point, the size of a team, and
+// the loops that use vectors.
 #include <string.h>
 #include "codegen/cuda/emit.h"
 
 enum {
+  // Threads that keep a device busy.
   THREADS_ENOUGH = 1 << 16
-}; // that keep a device busy
+};
 
 // ---- passes
 
@@ -17,7 +18,7 @@ static bool same_axes(lm_type a, lm_type b) {
   return a.rank == b.rank && lm_type_subset(a, b);
 }
 
-// Kept axes and summed ones: a pass of its own.
+// A reduction that keeps axes has a pass of its own.
 static bool is_partial(const lm_schedule *s, const lm_root *r) {
   return reduces(r) && lm_kernel_inner(s->kernel, r->v->type).rank > 0;
 }
@@ -37,8 +38,8 @@ static void roots_number(lm_schedule *s) {
     }
 }
 
-// Sums that keep axes leave their pass: other threads then read what the rest of it wrote, which is
-// a depth of its own.
+// Moves sums that keep axes to a pass of their own, at a depth of its own, since other threads then
+// read what the rest of the pass wrote.
 static void partial_split(lm_schedule *s) {
   lm_sched_pass *old = s->passes;
   uint32_t n = s->n_passes;
@@ -58,7 +59,7 @@ static void partial_split(lm_schedule *s) {
   roots_number(s);
 }
 
-// Without reductions every result is written by itself: one pass for all that have the same axes.
+// Without reductions results are independent: one pass for all results that have the same axes.
 static void flat_passes(lm_schedule *s) {
   const lm_op *yield = lm_kernel_yield(s->kernel);
   s->passes = NULL;
@@ -93,13 +94,13 @@ void cuda_shape_begin(cuda_emit *e, const lm_module *m, const lm_op *kernel, lm_
   e->flat = *kernel;
   if (e->form == CUDA_FLAT)
     e->flat.attr.n_axes = 0;
-  const lm_op *own = e->form == CUDA_FLAT ? &e->flat : kernel;
-  lm_schedule *s = lm_schedule_make(m, own, false, arena);
+  const lm_op *inner = e->form == CUDA_FLAT ? &e->flat : kernel;
+  lm_schedule *s = lm_schedule_make(m, inner, false, arena);
   if (e->form == CUDA_FLAT)
     flat_passes(s);
   else
     partial_split(s);
-  lm_gen_init(&e->g, cuda_gen_target(m, kernel), m, own, s, arena);
+  lm_gen_init(&e->g, cuda_gen_target(m, kernel), m, inner, s, arena);
   e->width = LM_NEW_N(arena, int, s->n_passes + 1);
   for (uint32_t i = 0; i < s->n_passes; i++)
     e->width[i] = 1;
@@ -141,7 +142,7 @@ static void vector_choose(cuda_emit *e, int pass) {
   if (!d->n || is_partial(e->g.s, &p->roots[0]))
     return;
   const lm_gen_atom *last = &d->atom[d->n - 1];
-  if (last->dyn || last->n_cuts || d->n == LM_GEN_ATOMS || !contiguous(e, pass, last->var))
+  if (last->dyn || last->n_partitions || d->n == LM_GEN_ATOMS || !contiguous(e, pass, last->var))
     return;
   int width = widest(e->g.kernel);
   while (last->size % width)
@@ -155,7 +156,7 @@ static void vector_choose(cuda_emit *e, int pass) {
 
 // ---- teams
 
-int64_t cuda_places(const cuda_emit *e) {
+int64_t cuda_points(const cuda_emit *e) {
   int64_t n = 1;
   for (int i = 0; i < e->g.kernel->attr.n_axes; i++)
     n *= lm_axis_size(e->g.m, e->g.kernel->attr.axes[i]);
@@ -169,13 +170,13 @@ static bool scatters(const cuda_emit *e) {
   return false;
 }
 
-// Memory is contiguous from place to place rather than within places, weighted by how often it is
-// accessed.
-static bool places_contiguous(const cuda_emit *e) {
+// True if more accesses, weighted by trip counts, are contiguous from point to point than within a
+// point.
+static bool points_contiguous(const cuda_emit *e) {
   int n = e->g.kernel->attr.n_axes;
   if (!n)
     return false;
-  double inner = 0, outer = 0;
+  double inner = 0, parallel = 0;
   for (uint32_t i = 0; i < e->g.n_accesses; i++) {
     const lm_gen_access *a = &e->g.accesses[i];
     const lm_gen_domain *d = &e->g.domains[a->pass];
@@ -183,45 +184,46 @@ static bool places_contiguous(const cuda_emit *e) {
       continue;
     if (d->n && lm_ix_coef(&a->ix, d->atom[d->n - 1].var) == 1)
       inner += times(d);
-    if (lm_ix_coef(&a->ix, e->g.outer[n - 1]) == 1)
-      outer += times(d);
+    if (lm_ix_coef(&a->ix, e->g.parallel[n - 1]) == 1)
+      parallel += times(d);
   }
-  return outer > inner;
+  return parallel > inner;
 }
 
 static int64_t longest(const cuda_emit *e) {
-  double most = 1;
+  double max = 1;
   for (uint32_t i = 0; i < e->g.s->n_passes; i++) {
     double n = times(&e->g.domains[i]) / e->width[i];
-    if (n > most)
-      most = n;
+    if (n > max)
+      max = n;
   }
-  return most < 1e15 ? (int64_t)most : (int64_t)1e15;
+  return max < 1e15 ? (int64_t)max : (int64_t)1e15;
 }
 
 static void team_choose(cuda_emit *e) {
   int64_t n = longest(e);
-  int64_t places =
-      e->g.kernel->attr.n_to ? lm_axis_size(e->g.m, e->g.kernel->attr.to[0]) : cuda_places(e);
+  int64_t points =
+      e->g.kernel->attr.n_to ? lm_axis_size(e->g.m, e->g.kernel->attr.to[0]) : cuda_points(e);
   e->team = 1;
   while (e->team < CUDA_WARP && e->team < n)
     e->team *= 2;
-  while (e->team >= CUDA_WARP && e->team < CUDA_THREADS_MOST &&
-         (n > 8 * e->team || (places * e->team < THREADS_ENOUGH && n > e->team)))
+  while (e->team >= CUDA_WARP && e->team < CUDA_MAX_THREADS &&
+         (n > 8 * e->team || (points * e->team < THREADS_ENOUGH && n > e->team)))
     e->team *= 2;
   if (e->g.kernel->attr.n_to && e->team > CUDA_WARP && n <= 32 * CUDA_WARP)
-    e->team = CUDA_WARP; // more places at once instead
+    // More points at a time instead of larger teams.
+    e->team = CUDA_WARP;
   e->teams = e->team > CUDA_WARP ? 1 : CUDA_THREADS / e->team;
-  while (!e->g.kernel->attr.n_to && e->teams > 1 && e->teams / 2 >= places &&
+  while (!e->g.kernel->attr.n_to && e->teams > 1 && e->teams / 2 >= points &&
          e->team * e->teams > CUDA_WARP)
     e->teams /= 2;
 }
 
 void cuda_shape_choose(cuda_emit *e) {
   bool alone =
-      e->form == CUDA_TEAM && !e->g.kernel->attr.n_to && (scatters(e) || places_contiguous(e));
+      e->form == CUDA_TEAM && !e->g.kernel->attr.n_to && (scatters(e) || points_contiguous(e));
   if (alone) {
-    e->teams = cuda_places(e) >= THREADS_ENOUGH ? CUDA_THREADS : 2 * CUDA_WARP;
+    e->teams = cuda_points(e) >= THREADS_ENOUGH ? CUDA_THREADS : 2 * CUDA_WARP;
     return;
   }
   for (uint32_t i = 0; i < e->g.s->n_passes; i++)
@@ -237,7 +239,7 @@ static bool mergeable(const cuda_emit *e, int pass, int i) {
   const lm_gen_atom *a = &d->atom[i];
   const lm_gen_atom *b = &d->atom[i + 1];
   bool into_vector = e->width[pass] > 1 && i + 1 == d->n - 1;
-  return !into_vector && !a->n_cuts && !b->n_cuts && !b->dyn &&
+  return !into_vector && !a->n_partitions && !b->n_partitions && !b->dyn &&
          lm_gen_alike(&e->g, pass, a->axis, b->axis) &&
          lm_gen_one_loop(&e->g, a->var, b->var, b->size, pass);
 }
@@ -248,7 +250,7 @@ void cuda_shape_merge(cuda_emit *e) {
       e->g.domains[p].atom[i].merge = mergeable(e, (int)p, i);
   for (int i = 0; i + 1 < e->g.kernel->attr.n_axes; i++) {
     const lm_axis_info *b = &e->g.m->axes[e->g.kernel->attr.axes[i + 1]];
-    e->outer_merge[i] =
-        !b->dyn && lm_gen_one_loop(&e->g, e->g.outer[i], e->g.outer[i + 1], b->size, -1);
+    e->parallel_merge[i] =
+        !b->dyn && lm_gen_one_loop(&e->g, e->g.parallel[i], e->g.parallel[i + 1], b->size, -1);
   }
 }

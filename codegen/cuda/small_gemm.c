@@ -1,11 +1,11 @@
-// small_gemm.c - what products on a GPU do with their result before they store it: the epilogues of
-// cuBLASLt.
+// small_gemm.c - the epilogues of cuBLASLt, which a GEMM on a GPU applies to its result before it
+// is stored.
 //
-// cublasLtMatmul gives D = f(A B + beta C + bias): C may be another matrix than D, a bias has an
-// element for each of D's rows of columns (our unit stride) in D's type, gelu is the form with tanh
-// and can store what it is taken of, whose leading dimension is then a multiple of 8. None of this
-// is there for f64. How exact gelu is in f32 is not said, so it is used where a result is rounded
-// to bf16.
+// cublasLtMatmul computes D = f(A B + beta C + bias). C may be another matrix than D. A bias has
+// one element for each row of D in cuBLASLt's column order (our unit stride), in the type of D.
+// gelu is the tanh form and can store its operand, whose leading dimension must then be a multiple
+// of 8. f64 has no epilogues. The accuracy of gelu in f32 is not documented, so gelu is used only
+// if the result is rounded to bf16.
 #include "codegen/cuda/emit.h"
 
 bool lm_cuda_epilogue_is_supported(const lm_plan_gemm *g) {

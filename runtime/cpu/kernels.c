@@ -133,7 +133,7 @@ static void flags_make(const lm_cpu_info *cpu, const char **out) {
 static const struct {
   const char *name;
   int cost;
-} SHARED[] = {{"lm_product_", 210}, {"lm_dot_", 100}};
+} SHARED[] = {{"lm_gemm_", 210}, {"lm_dot_", 100}};
 enum {
   LOOPS = LM_COUNT(SHARED)
 }; // fused operations, which share nothing

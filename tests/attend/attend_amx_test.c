@@ -1,6 +1,6 @@
 // attend_amx_test.c - attention in bf16 as a processor with a matrix unit (AMX) computes it,
 // emulated, against the interpreter: loss and derivatives, odd sizes, masks, scores, grouped heads;
-// and that all of it compiles for such a processor. With LM_TEST_AMX in the environment by the
+// and that everything compiles for such a processor. With LM_TEST_AMX in the environment, by the
 // instructions themselves (tests/emulate).
 #include "tests/codegen/cache.h"
 #include <unistd.h>
@@ -49,7 +49,7 @@ static char *text_of(lm_ctx *c, const attend_case *x) {
   return text;
 }
 
-// Weights and their cotangents are rounded to bf16: the error of a sum is a part of 2^-9 of its
+// Weights and their cotangents are rounded to bf16: the error of a sum is a fraction of 2^-9 of its
 // terms.
 static void check(const attend_case *x) {
   lm_ctx *c = lm_ctx_create();
@@ -57,8 +57,8 @@ static void check(const attend_case *x) {
   lm_ctx_destroy(c);
 }
 
-// For the real processor: products by its instructions, the softmax and the loop over a tile's
-// elements in whole vectors, none of which go through memory.
+// For the real processor: GEMMs use its instructions; the softmax and the loop over the elements of
+// a tile use whole vectors, without going through memory.
 static void compiled_check(const attend_case *x) {
   lm_ctx *c = lm_ctx_create();
   lm_module *m = parse_and_run(c, text_of(c, x), "decompose,cse,dce,fuse");
@@ -70,9 +70,9 @@ static void compiled_check(const attend_case *x) {
     if (plan->kernels[i].name[0] == 'a')
       lm_buf_puts(&text, plan->kernels[i].source);
   if (sapphire_compile(c->arena, text.p, &listing)) {
-    static const char *const products[] = {"lm_dot_bf16", "lm_sum_s_bf16", "lm_sum_t_bf16"};
-    for (size_t i = 0; i < LM_COUNT(products); i++)
-      CHECK(sapphire_count(&listing, products[i], "tdpbf16ps", "tmm") >= 4);
+    static const char *const functions[] = {"lm_dot_bf16", "lm_sum_s_bf16", "lm_sum_t_bf16"};
+    for (size_t i = 0; i < LM_COUNT(functions); i++)
+      CHECK(sapphire_count(&listing, functions[i], "tdpbf16ps", "tmm") >= 4);
     CHECK(sapphire_count(&listing, "lm_sum_", "vcvtne2ps2bf16", "zmm") >= 2);
     CHECK(sapphire_count(&listing, "lm_softmax", "vfmadd", "zmm") >= 10 &&
           !sapphire_count(&listing, "lm_softmax", "zmm", "(%rsp)"));

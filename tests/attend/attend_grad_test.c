@@ -1,4 +1,5 @@
-// attend_grad_test.c - the pass `attend` keeps the loss, and its derivative is that of the loss.
+// attend_grad_test.c - the pass `attend` preserves the loss, and its derivative is the derivative
+// of the loss.
 #include "compiler/plan/planner.h"
 #include "tests/attend/cases.h"
 #include "tests/numeric/grad_check.h"
@@ -31,7 +32,8 @@ static bool never(const lm_module *m, const lm_op *op) {
   return false;
 }
 
-// Where a target knows no such attention: the operations that it stands for, and none of it left.
+// If a target does not support an attention, it is expanded to its operations, and no attend
+// remains.
 static void unattend(lm_module *m) {
   lm_plan_target target = {.attends = never};
   CHECK(lm_pass_run(m, lm_pass_find("expand_attention"), &(lm_pass_env){.target = &target}));

@@ -1,6 +1,6 @@
-// attend_kernel_test.c - attention on the processor against the interpreter: loss and derivatives,
-// odd sizes, f32 and bf16.
-#include "tests/codegen/cache.h" // asks the system for nftw, so before all others
+// attend_kernel_test.c - attention on the CPU against the interpreter: loss and derivatives, odd
+// sizes, f32 and bf16.
+#include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #include "tests/attend/cases.h"
 #include <unistd.h>
 #include "tests/attend/bare.h"
@@ -26,7 +26,8 @@ static char *text_of(lm_arena *a, const attend_case *x, const int *size) {
   return text;
 }
 
-// The module at stage step as text, with attention as operations and all numbers as arguments.
+// The module at stage step as text, with attention expanded to operations and all numbers as
+// arguments.
 static char *step_text(lm_ctx *c, const attend_case *x, const int *size) {
   lm_module *m = parse_and_run(c, text_of(c->arena, x, size),
                                "attend,cse,licm,dce,grad,simplify,cse,licm,dce");

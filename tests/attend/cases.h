@@ -1,7 +1,7 @@
-// cases.h - attentions as IR, for tests of the pass, its derivative and the kernels.
+// cases.h - attention in IR, for tests of the pass, its derivative and the kernels.
 //
-// A case says which parameters there are, and computes %z (scores with s), %m (mask, may be
-// missing) and what is summed.
+// A case declares its parameters, and computes %z (scores with s), %m (mask, optional) and the sum
+// of weighted values.
 #ifndef LM_TESTS_ATTEND_CASES_H
 #define LM_TESTS_ATTEND_CASES_H
 #include "compiler/passes/pass.h"
@@ -9,7 +9,7 @@
 
 typedef struct attend_case {
   const char *name;
-  const char *params;  // besides q, k, v
+  const char *params;  // further parameters, in addition to q, k, v
   const char *score;   // %z : f32[b, t, g, h, s]
   const char *mask;    // %y from %z
   const char *product; // %o : f32[b, t, g, h, f] from %p; NULL: dot %p, %v over(s)
@@ -24,7 +24,7 @@ typedef struct attend_case {
 
 static const attend_case attend_cases[] = {
     {"causal in documents", "", QK SCALE "%z = mul %a, %c\n", CAUSAL, NULL, false},
-    {"all see all", "", QK SCALE "%z = mul %a, %c\n", "%y = mul %z, %c\n", NULL, false},
+    {"no mask", "", QK SCALE "%z = mul %a, %c\n", "%y = mul %z, %c\n", NULL, false},
     {"soft cap", "",
      QK SCALE "%u = mul %a, %c\n%h1 = tanh %u\n%five = const 5 : f32\n%z = mul %h1, %five\n",
      CAUSAL, NULL, false},
@@ -40,7 +40,7 @@ static const attend_case attend_cases[] = {
      CAUSAL, NULL, false},
     {"one temperature", "", QK "%tm = max %ps over(b, s)\n%tp = cast %tm : f32\n%z = mul %tp, %a\n",
      CAUSAL, NULL, false},
-    {"two products, one key for all heads",
+    {"two dots, one key for all heads",
      "param @qr : f32[b, t, g, h, r] = ones\nparam @kr : f32[b, s, r] = ones\n",
      QK "%qr = param @qr : f32[b, t, g, h, r]\n%kr = param @kr : f32[b, s, r]\n%a2 = dot %qr, %kr "
         "over(r)\n%z0 = add %a, %a2\n" SCALE "%z = mul %z0, %c\n",
@@ -48,8 +48,8 @@ static const attend_case attend_cases[] = {
     {"the same keys twice", "",
      QK "%a2 = tanh %a\n%q2 = mul %q, %q\n%a3 = dot %q2, %k over(e)\n%z = add %a2, %a3\n", CAUSAL,
      NULL, false},
-    {"nobody sees itself", "", QK SCALE "%z = mul %a, %c\n", PLACES "%m = gt %pt, %ps\n" NEVER,
-     NULL, false},
+    {"strictly causal: no query attends to itself", "", QK SCALE "%z = mul %a, %c\n",
+     PLACES "%m = gt %pt, %ps\n" NEVER, NULL, false},
     {"window and prefix", "", QK SCALE "%z = mul %a, %c\n",
      PLACES "%two = const 2 : int\n%d = sub %pt, %ps\n%near = le %d, %two\n%back = ge %pt, "
             "%ps\n%in = and %near, %back\n%pre = lt %ps, %two\n"
@@ -65,32 +65,31 @@ static const attend_case attend_cases[] = {
      "%gain = const 1.3333334 : f32\n%pg = mul %p, %gain\n%zf = const 0 : f32\n%pd = select %keep, "
      "%pg, %zf\n%o = dot %pd, %v over(s)\n",
      false},
-    {"rows of two axes, which stand otherwise in keys",
+    {"rows of two axes, in another order in keys",
      "param @q2 : f32[b, t, g, h, e, r] = ones\nparam @k2 : f32[b, s, r, g, e] = ones\n",
      QK "%q2 = param @q2 : f32[b, t, g, h, e, r]\n%k2 = param @k2 : f32[b, s, r, g, e]\n%a2 = dot "
         "%q2, %k2 over(e, r)\n%z = add %a, %a2\n",
      CAUSAL, NULL, false},
-    {"a rival without a value", "param @sink : f32[g, h] = ones\n", QK SCALE "%z = mul %a, %c\n",
-     CAUSAL,
+    {"an attention sink", "param @sink : f32[g, h] = ones\n", QK SCALE "%z = mul %a, %c\n", CAUSAL,
      "%sk = param @sink : f32[g, h]\n%tw = expand %sk : f32[b, t, g, h]\n%gr = ge %x0, %tw\n%c0 = "
      "select %gr, %x0, %tw\n%c1 = stop_grad %c0\n%y1 = sub %y, %c1\n"
      "%e1 = exp %y1\n%l1 = sum %e1 over(s)\n%r0 = sub %sk, %c1\n%r1 = exp %r0\n%d1 = add %l1, "
      "%r1\n%p1 = div %e1, %d1\n%o = dot %p1, %v over(s)\n",
      false},
-    {"a rival of each query, nothing taken off, in a window", "param @sink : f32[b, t, h] = ones\n",
-     QK SCALE "%z = mul %a, %c\n",
+    {"a sink of each query, no maximum subtracted, in a window",
+     "param @sink : f32[b, t, h] = ones\n", QK SCALE "%z = mul %a, %c\n",
      PLACES "%one = const 1 : int\n%d = sub %pt, %ps\n%m = le %d, %one\n" NEVER,
      "%sk = param @sink : f32[b, t, h]\n%r1 = exp %sk\n%e1 = exp %y\n%l1 = sum %e1 over(s)\n%rw = "
      "expand %r1 : f32[b, t, g, h]\n%d1 = add %rw, %l1\n"
      "%p1 = div %e1, %d1\n%o = dot %p1, %v over(s)\n",
      false},
-    {"a rival from which something else is taken off", "param @sink : f32[g, h] = ones\n",
+    {"a sink from which another value is subtracted", "param @sink : f32[g, h] = ones\n",
      QK SCALE "%z = mul %a, %c\n", CAUSAL,
      "%sk = param @sink : f32[g, h]\n%y1 = sub %y, %x0\n%e1 = exp %y1\n%l1 = sum %e1 over(s)\n%r1 "
      "= exp %sk\n%d1 = add %l1, %r1\n"
      "%p1 = div %e1, %d1\n%o = dot %p1, %v over(s)\n",
      true},
-    {"masks added to the score, behind a bias of keys: all see the first place",
+    {"masks added to the score, after a bias of keys: all attend to the first position",
      "param @kb : f32[b, s] = ones\n", QK "%kb = param @kb : f32[b, s]\n%z = add %a, %kb\n",
      PLACES "%no = const 0 : int\n%z1 = const 0 : f32\n%n = const -1e30 : f32\n%is = iota : "
             "int[s]\n%first = eq %is, %no\n%fw = expand %first : bool[b, t, s]\n"
@@ -103,8 +102,7 @@ static const attend_case attend_cases[] = {
      PLACES "%n = const -1e30 : f32\n%m1 = ge %pt, %ps\n%m2 = ne %st, %ss\n%y0 = select %m1, %z, "
             "%n\n%y = select %m2, %n, %y0\n",
      NULL, false},
-    {"the log of the sum used before the product stands, and behind it", "",
-     QK SCALE "%z = mul %a, %c\n", CAUSAL,
+    {"the log of the sum used before and after the dot", "", QK SCALE "%z = mul %a, %c\n", CAUSAL,
      "%lg = log %l\n%ls = add %lg, %x1\n%two = const 0.1 : f32\n%l2 = mul %ls, %two\n%gate = tanh "
      "%l2\n%o1 = dot %p, %v over(s)\n%o2 = mul %o1, %gate\n"
      "%l3 = add %x1, %lg\n%l4 = tanh %l3\n%o = add %o2, %l4\n",

@@ -1,5 +1,5 @@
-// cache.h - a cache of kernels that lasts as long as the test, unless LMC_CACHE names another.
-// Included first.
+// cache.h - a kernel cache that lasts as long as the test, unless LMC_CACHE names another. Included
+// first.
 #ifndef LM_TESTS_CODEGEN_CACHE_H
 #define LM_TESTS_CODEGEN_CACHE_H
 #ifndef _GNU_SOURCE

@@ -1,5 +1,6 @@
-// compilers_test.c - operations of a fused kernel under each C compiler that is here: a product is
-// rounded before it is added, and they all give the same bits, whatever else the kernel computes.
+// compilers_test.c - operations of a fused kernel under each installed C compiler: a product is
+// rounded before it is added, and all compilers give the same bits, whatever else the kernel
+// computes.
 #include "tests/codegen/cache.h"
 #include "runtime/cpu/process.h"
 #include "tests/codegen/run.h"
@@ -8,8 +9,8 @@ enum {
   N = 1000
 };
 
-// Sums with products that are used once; and with products that are needed rounded, being results
-// themselves.
+// Sums with products that are used once; and with products that must be rounded, since they are
+// results.
 static const char TEXT[] =
     "stage step\naxis n = 1000\n"
     "func @f(%x: f32[n], %y: f32[n], %z: f32[n]) -> (a: f32[n], b: f32[n], c: f32[n], d: f32[n], "
@@ -43,7 +44,7 @@ static void results_check(lm_exec *e, const lm_plan_func *f, int sum, int differ
   }
 }
 
-// Every result's bits, behind those of other functions.
+// The bits of every result, appended to those of other functions.
 static void function_run(lm_exec *e, const lm_plan *plan, const char *name, int sum, int difference,
                          lm_buf *out_bits) {
   const lm_plan_func *f = lm_plan_func_find(plan, name);

@@ -1,6 +1,6 @@
-// gemm_kernel_test.c - generated code of products against plain loops in double: sizes that no tile
-// divides, every layout that code is made for, types, sums over several axes, sums that are added
-// to; and the same bits however a product is cut. bf16 also as for AMX, emulated.
+// gemm_kernel_test.c - generated code of GEMMs against plain loops in double: sizes that are not
+// multiples of tiles, every supported layout, types, reductions over several axes, accumulation;
+// and the same bits for any division of the rows. bf16 also for AMX, emulated.
 #include "tests/codegen/cache.h"
 
 #include <math.h>
@@ -33,10 +33,10 @@ typedef struct product {
   int64_t elements[3];
 } product;
 
-// One batch axis and one summed axis besides k, each of 1 to 3 places; operands lie one after
-// another along them.
-static product product_make(int64_t m, int64_t n, int64_t k, int layout, bool half, bool half_c,
-                            bool add, int64_t batch, int64_t sum) {
+// One batch axis and one reduction axis besides k, each of size 1 to 3; operands are contiguous
+// along them.
+static product shape_make(int64_t m, int64_t n, int64_t k, int layout, bool half, bool half_c,
+                          bool add, int64_t batch, int64_t sum) {
   bool ta = layout & 1;
   bool tb = layout & 2;
   bool tc = layout & 4;
@@ -70,12 +70,12 @@ static product product_make(int64_t m, int64_t n, int64_t k, int layout, bool ha
   return p;
 }
 
-// The same with B as pass layout lays it.
+// The same with B prepacked by pass layout.
 static product product_in_panels(rng *r, const lm_plan_panel *panel, bool half) {
   product p =
-      product_make(17 + draw(r, 200), panel->n * (1 + draw(r, 5)),
-                   panel->k > 1 ? panel->k * (1 + draw(r, 20)) : 33 + draw(r, 500), (int)draw(r, 2),
-                   half, half && draw(r, 2), draw(r, 2), 1 + draw(r, 2), 1 + draw(r, 2));
+      shape_make(17 + draw(r, 200), panel->n * (1 + draw(r, 5)),
+                 panel->k > 1 ? panel->k * (1 + draw(r, 20)) : 33 + draw(r, 500), (int)draw(r, 2),
+                 half, half && draw(r, 2), draw(r, 2), 1 + draw(r, 2), 1 + draw(r, 2));
   lm_plan_gemm *g = &p.g;
   int64_t size = g->n.fixed * g->k.fixed;
   g->b_k = g->b_lines = panel->lines;
@@ -93,11 +93,11 @@ static product product_draw(rng *r, int i) {
   int64_t n = odd[draw(r, 8)];
   int64_t k = i % 7 ? odd[draw(r, 6) + 2] : 257 + draw(r, 400);
   bool half = i % 3 == 2;
-  return product_make(m, n, k, (int)draw(r, 8), half, half && draw(r, 2), draw(r, 2),
-                      1 + draw(r, 2), 1 + draw(r, 3));
+  return shape_make(m, n, k, (int)draw(r, 8), half, half && draw(r, 2), draw(r, 2), 1 + draw(r, 2),
+                    1 + draw(r, 3));
 }
 
-// ---- numbers of few bits, which bf16 holds
+// ---- numbers with few bits, which are exact in bf16
 
 static double get(lm_dtype t, const char *p, int64_t i) {
   float f = 0;
@@ -120,7 +120,7 @@ static char *random_memory(rng *r, lm_dtype t, int64_t n) {
   return p;
 }
 
-// ---- what it should be
+// ---- expected results
 
 static int64_t place_of_b(const lm_plan_gemm *g, int64_t k, int64_t j) {
   int64_t lines = g->b_lines;
@@ -209,10 +209,10 @@ static void emit(lm_arena *a, lm_plan *plan, lm_plan_gemm *g) {
   g->code++;
 }
 
-// What is left to the library: sizes known at run time only, small ones, operands and results
-// without unit stride, float64; and what the library does as well.
+// Unsupported by generated code: sizes known only at run time, small sizes, operands and results
+// without unit stride, float64; and unprofitable GEMMs.
 static void declined_check(lm_arena *a) {
-  lm_plan_gemm usual = product_make(1024, 512, 64, 0, false, false, false, 1, 1).g, g[6];
+  lm_plan_gemm usual = shape_make(1024, 512, 64, 0, false, false, false, 1, 1).g, g[6];
   for (size_t i = 0; i < LM_COUNT(g); i++)
     g[i] = usual;
   g[0].m.n_dyn = 1;
@@ -252,7 +252,7 @@ static void emulated_run(lm_arena *a, rng *r, const lm_plan *plan, const product
   lm_kernels_unload(&kernels);
 }
 
-// For a processor with AVX-512 and AMX: code of matrices and of its own panels.
+// For a processor with AVX-512 and AMX: code of matrices and of prepacked panels.
 static void compiled_check(lm_arena *a, rng *r, const lm_plan *plan, const product *all) {
   lm_buf text = {0}, listing = {0};
   lm_plan_panel panel[LM_DTYPES];

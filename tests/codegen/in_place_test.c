@@ -1,5 +1,5 @@
-// in_place_test.c - wherever a kernel may write a result over an operand, doing so changes no bit;
-// and where it must not, it says so. The kernels run here on memory of their own, without a plan.
+// in_place_test.c - if a kernel may write a result over an operand, doing so changes no bit; and
+// kernels that must not are refused. The kernels run here on their own memory, without a plan.
 #include "tests/codegen/cache.h"
 #include "codegen/cpu/cpu.h"
 #include "compiler/passes/pass.h"
@@ -48,7 +48,7 @@ static void memory_free(memory *x) {
     lm_free(x->buf[i]);
 }
 
-// Result r of the kernel, where it lies over operand o, against where it lies apart.
+// Compares result r of the kernel written over operand o with the same result in separate memory.
 static bool same_bits(const lm_module *m, const lm_op *k, const lm_kernel_code *code,
                       lm_kernel_fn *fn, uint32_t o, uint32_t r) {
   memory apart = memory_make(m, k, code);
@@ -115,7 +115,7 @@ static void check(const char *text, int allowed, int refused) {
 
 int main(void) {
   cache_begin();
-  // each element of one place: both results over both operands
+  // each element at one point: both results over both operands
   check(HEAD "func @f(%x: f32[b, d], %y: f32[b, d]) -> (p: f32[b, d], q: f32[b, d]) {\n"
              "  %p = add %x, %y\n  %q = mul %x, %y\n  return %p, %q\n}\n",
         4, 0);
@@ -123,11 +123,11 @@ int main(void) {
   check(HEAD "func @f(%x: f32[b, d]) -> (p: f32[b, d]) {\n"
              "  %s = sum %x over(d)\n  %t = exp %x\n  %u = mul %t, %s\n  return %u\n}\n",
         1, 0);
-  // the first result comes before the sum's pass reads its operand again
+  // the first result is written before the sum's pass reads its operand again
   check(HEAD "func @f(%x: f32[b, d]) -> (e: f32[b, d], n: f32[b, d]) {\n"
              "  %e = exp %x\n  %s = sum %e over(d)\n  %k = mul %x, %s\n  return %e, %k\n}\n",
         1, 1);
-  // other elements than the one written
+  // elements other than the one that is written
   check(HEAD "func @f(%x: f32[b, d], %y: f32[d]) -> (p: f32[b, d]) {\n"
              "  %v = view %x (d) -> (two, half)\n  %r = slice %v (two) -> (three) [1, -1]\n"
              "  %w = view %r (three, half) -> (d)\n  %p = add %w, %y\n  return %p\n}\n",
@@ -136,7 +136,7 @@ int main(void) {
              "  %t = permute %x : f32[e, d]\n  %r = rename %t (e, d) -> (d, e)\n  %p = add %x, "
              "%r\n  return %p\n}\n",
         0, 1);
-  // what chunks of places add up is nobody's row
+  // the sums of chunks are not rows of an operand
   check("stage step\naxis b = 300, d = 70\n"
         "func @f(%x: f32[b, d]) -> (s: f32[d]) {\n  %e = exp %x\n  %s = sum %e over(b)\n  return "
         "%s\n}\n",

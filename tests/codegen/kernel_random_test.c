@@ -1,5 +1,5 @@
-// kernel_random_test.c - random graphs as kernels against the interpreter. An argument is the first
-// seed, a second one how many; what fails prints its module and kernels.
+// kernel_random_test.c - random graphs as kernels against the interpreter. The first argument is
+// the first seed, the second the number of graphs; a failure prints its module and kernels.
 #include "tests/codegen/cache.h"
 #include "tests/codegen/run.h"
 
@@ -62,7 +62,7 @@ static void put_type(graph *g, const val *v) {
     lm_buf_puts(&g->text, "]");
 }
 
-// A new value; its line is begun.
+// Starts a line that defines a new value.
 static int begin(graph *g, val v) {
   g->v[g->n] = v;
   lm_buf_printf(&g->text, "  %%v%d = ", g->n);

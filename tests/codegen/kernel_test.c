@@ -1,5 +1,5 @@
-// kernel_test.c - every operation, and the groups that language models are made of, as generated
-// kernels against the interpreter. Sizes are odd where nothing asks for more.
+// kernel_test.c - every operation, and the groups of operations of language models, as generated
+// kernels against the interpreter. Sizes are odd unless a case needs otherwise.
 #include "tests/codegen/cache.h"
 #include "tests/codegen/run.h"
 
@@ -243,7 +243,7 @@ static const kernel_case cases[] = {
      2e-6, 0},
 };
 
-// A row too long for the stack, kept in scratch memory.
+// A row that is too long for the stack and is held in the workspace.
 static const char scratch_case[] =
     HEAD "axis b = 3, d = 90001\n"
          "func @f(%x: f32[b, d]) -> (y: f32[b, d]) {\n  %m = max %x over(d)\n  %z = sub %x, %m\n  "

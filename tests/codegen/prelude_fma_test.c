@@ -1,5 +1,4 @@
-// prelude_fma_test.c - prelude_test.c once more as kernels are compiled on a processor with fused
-// multiply-add.
+// prelude_fma_test.c - prelude_test.c compiled for a processor with fused multiply-add.
 #if defined(__x86_64__) && !defined(__FMA__)
 #pragma GCC target("avx2,fma")
 #endif

@@ -1,5 +1,5 @@
 // prelude_test.c - the functions of the kernels' prelude against libm in double, over dense ranges
-// and at the edges.
+// and at the limits.
 #include <math.h>
 #include <stdio.h>
 #include "codegen/common/prelude/types.h"
@@ -20,7 +20,7 @@
 #define EXP_LOW 2.5
 #endif
 
-// Distance of got from want in units in the last place of want as a float.
+// Distance of `got` from `want` in units in the last place of `want` as a float.
 static double ulps(float got, double want) {
   if (isnan(want))
     return isnan(got) ? 0 : INFINITY;
@@ -100,8 +100,8 @@ static void test_functions(void) {
     sweep(&dense, x, x + 0.001f);
 }
 
-// Scores of one query are a lane each, keys one below the other; scaled by a half, in two tiles,
-// the second of odd size.
+// The scores of one query form a lane, keys follow each other; scaled by 0.5, in two tiles, the
+// second of odd size.
 static void test_softmax(void) {
   enum {
     KEYS = 40,
@@ -160,7 +160,7 @@ static void test_pow(void) {
   for (size_t i = 0; i < LM_COUNT(xs); i++)
     for (size_t j = 0; j < LM_COUNT(ys); j++) {
       if (isinf(ys[j]))
-        continue; // "whole y" is all that the language promises beyond finite values
+        continue; // the language defines only integral y beyond finite values
       double want = pow(xs[i], ys[j]);
       if (isinf(xs[i]) && xs[i] < 0)
         continue;

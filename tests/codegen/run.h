@@ -1,5 +1,5 @@
-// run.h - a function at stage step, computed twice: by the interpreter in float64, and as kernels
-// through plan and executor.
+// run.h - computes the functions of a module at stage step twice: by the interpreter in float64,
+// and as kernels through plan and executor.
 #ifndef LM_TESTS_CODEGEN_RUN_H
 #define LM_TESTS_CODEGEN_RUN_H
 #include <math.h>
@@ -11,7 +11,7 @@
 #include "tests/codegen/sum_error.h"
 #include "tests/runtime/check.h"
 
-// What runs the kernels: the CPU, unless a test has said otherwise.
+// The target and executor of the kernels: the CPU, unless the test defines another.
 #ifndef RUN_CREATE
 #define RUN_CREATE(plan, o, out) lm_exec_create(plan, o, out)
 #endif
@@ -23,7 +23,7 @@
 #define RUN_AFTER(name) ((void)0)
 #define RUN_THREADS 2
 #define RUN_ERROR(dtype, error) ((void)0)
-#define RUN_SLACK 1 // on tolerances: float32 sums of other shapes
+#define RUN_SLACK 1 // a factor on tolerances: other summation orders in float32
 #endif
 
 static inline double draw(uint64_t *state) { // in [-1, 1)
@@ -53,7 +53,7 @@ static inline float bf16_value(float x) {
   return x;
 }
 
-// Values of arguments: ints in [0, 5), floats in [-1, 1) as their type has them.
+// Values of arguments: ints in [0, 5), floats in [-1, 1) rounded to their type.
 static inline void random_fill(lm_tensor *t, uint64_t *state) {
   for (int64_t i = 0; i < t->n; i++) {
     double v = draw(state);
@@ -95,7 +95,7 @@ static inline double element_load(const void *p, lm_dtype t, int64_t i) {
   }
 }
 
-// Place in memory, whose strides are by capacity, of element i of a tensor at its extents.
+// The offset in memory, whose strides are by capacity, of element i of a tensor at its extents.
 static inline int64_t memory_place(const lm_module *m, lm_type t, const int64_t *extents,
                                    int64_t i) {
   int64_t at = 0, stride = 1;
@@ -108,7 +108,7 @@ static inline int64_t memory_place(const lm_module *m, lm_type t, const int64_t 
   return at;
 }
 
-// `floor` is added to what errors are relative to.
+// `floor` is added to the magnitude that errors are relative to.
 typedef struct run_options {
   const char *name;
   double tolerance, floor;
@@ -118,8 +118,8 @@ typedef struct run_options {
   void (*kernels)(const lm_module *m);
 } run_options;
 
-// The greatest of (|got - want| - error of the sum) / (|want| + greatest |want|); sums: those
-// errors, or NULL.
+// The maximum of (|got - want| - error of the sum) / (|want| + max |want|); `sums` holds the errors
+// of sums, or is NULL.
 static inline double worst_error(const lm_tensor *want, const lm_module *m, const void *got,
                                  const double *sums, const run_options *o, int64_t *out_at) {
   double worst = 0, most = o->floor + 1e-30;
@@ -169,7 +169,7 @@ static inline void compare_results(const run_options *o, const char *text, lm_mo
   }
 }
 
-// Results are the same bits every time.
+// Results must be the same bits in every run.
 static inline void run_times(const run_options *o, lm_exec *e, const lm_plan_func *f) {
   lm_buf first = {0};
   for (int time = 0; time < RUN_TIMES; time++) {
@@ -192,7 +192,7 @@ static inline void run_times(const run_options *o, lm_exec *e, const lm_plan_fun
   lm_buf_free(&first);
 }
 
-// Runs every function of the module both ways; returns the kernels that there are.
+// Runs every function of the module both ways; returns the number of kernels.
 static inline int run_both(const char *text, const run_options *o) {
   lm_ctx *ctx[2] = {lm_ctx_create(), lm_ctx_create()};
   lm_module *step = parse_and_run(ctx[0], text, NULL);

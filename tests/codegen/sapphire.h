@@ -1,6 +1,6 @@
-// sapphire.h - code for a processor that this one may not be, with AVX-512 and AMX: that a compiler
-// accepts it, and what it makes of it. Processors other than x86-64, and compilers that do not know
-// this one, have nothing to say.
+// sapphire.h - code for a processor with AVX-512 and AMX, which this machine need not have: that a
+// compiler accepts it, and its instructions. Skipped on processors other than x86-64 and with
+// compilers that do not know the target.
 #ifndef LM_TESTS_CODEGEN_SAPPHIRE_H
 #define LM_TESTS_CODEGEN_SAPPHIRE_H
 #include <stdio.h>
@@ -22,7 +22,7 @@ static inline bool sapphire_run(const char *const *argv, lm_buf *out) {
   return !failed;
 }
 
-// The program's instructions, with names of functions; false: nothing can be said.
+// The disassembled program with names of functions; false if it cannot be made.
 static inline bool sapphire_compile(lm_arena *a, const char *text, lm_buf *listing) {
 #ifdef __x86_64__
   lm_cpu_info cpu;
@@ -57,7 +57,7 @@ static inline bool sapphire_compile(lm_arena *a, const char *text, lm_buf *listi
 #endif
 }
 
-// How many lines of functions whose name begins so hold both texts.
+// The number of lines that contain both texts, in functions whose name begins with `prefix`.
 static inline int sapphire_count(const lm_buf *listing, const char *function, const char *one,
                                  const char *other) {
   char head[128], line[512];

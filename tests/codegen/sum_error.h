@@ -1,15 +1,15 @@
-// sum_error.h - how far a sum in float32 may be from the exact one.
+// sum_error.h - a bound for the error of a sum in float32.
 //
 // Terms of either sign cancel, so the error of their sum is relative to the partial sums, not to
 // the result. The addition that makes the partial sum S[k] rounds by at most u |S[k]|, u = 2^-24.
-// Roundings of different additions behave as independent variables of mean zero, of a variance of
-// at most (u S[k])^2 / 3. Six standard deviations of their sum are
+// Roundings of different additions behave as independent variables of mean zero and of a variance
+// of at most (u S[k])^2 / 3. Six standard deviations of their sum are
 //
 //   6 u sqrt((S[1]^2 + ... + S[n]^2) / 3)
 //
 // S follows the order of memory. Kernels add in lanes and blocks, in other orders, but in shorter
 // chains, so with smaller partial sums. A sum that does not cancel (terms of one sign, or nearly)
-// is held to a tolerance relative to itself.
+// has a tolerance relative to itself.
 #ifndef LM_TESTS_CODEGEN_SUM_ERROR_H
 #define LM_TESTS_CODEGEN_SUM_ERROR_H
 #include <math.h>
@@ -22,8 +22,8 @@ static inline int64_t axis_extent(const lm_module *m, lm_axis axis, const int64_
   return a->dyn && extents ? extents[a->dyn - 1] : a->size;
 }
 
-// The element of a tensor of type `to` that element i of one of type `from` belongs to; `from` has
-// all axes of `to`.
+// The element of a tensor of type `to` that element i of a tensor of type `from` belongs to; `from`
+// has all axes of `to`.
 static inline int64_t element_of(const lm_module *m, lm_type from, lm_type to,
                                  const int64_t *extents, int64_t i) {
   int64_t at[LM_RANK], out = 0;
@@ -39,8 +39,8 @@ static inline int64_t element_of(const lm_module *m, lm_type from, lm_type to,
 
 typedef struct partial_sum {
   double sum, magnitudes, squares;
-} partial_sum; // sums of the terms so far, of their
-               // magnitudes, and of the squares of S
+  // Sums of the terms so far, of their magnitudes, and of the squares of S.
+} partial_sum;
 
 static inline void partial_add(partial_sum *p, double term) {
   p->sum += term;
@@ -54,7 +54,7 @@ static inline double partial_error(const partial_sum *p) {
   return cancels ? 6 * u * sqrt(p->squares / 3) : 0;
 }
 
-// For each element of `sum`, of which these are the terms.
+// Computes the bound for each element of `sum`, given its terms.
 static inline double *sum_errors_of(const lm_module *m, const lm_tensor *terms,
                                     const lm_tensor *sum, const int64_t *extents) {
   partial_sum *p = lm_calloc((size_t)sum->n, sizeof *p);
@@ -67,8 +67,8 @@ static inline double *sum_errors_of(const lm_module *m, const lm_tensor *terms,
   return out;
 }
 
-// For each element of a result of f that is a sum; NULL if it is none. The terms are what f gives
-// if it returns them in place of the sum. The caller frees the result.
+// The bound for each element of a result of f that is a sum; NULL for other results. The terms are
+// computed by making f return them in place of the sum. The caller frees the result.
 static inline double *sum_errors(lm_eval *eval, const lm_func *f, const lm_tensor *args,
                                  const lm_tensor *want, uint32_t result, const int64_t *extents) {
   lm_value **returned = &f->body->last->in[result];

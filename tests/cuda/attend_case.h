@@ -1,13 +1,14 @@
-// attend_case.h - attention and its derivative as a module, from text: for the tests that run its
-// kernels and those that compile them. Queries, keys and values are parameters, so that their
-// gradients are results.
+// attend_case.h - attention and its derivative as a module, built from text, for tests that run or
+// compile its kernels. Queries, keys and values are parameters, so that their gradients are
+// results.
 #ifndef LM_TESTS_CUDA_ATTEND_CASE_H
 #define LM_TESTS_CUDA_ATTEND_CASE_H
 #include "tests/codegen/run.h"
 
 typedef struct attend_case {
   const char *name, *type, *axes, *bias, *score, *mask, *factor;
-} attend_case; // factor: weights made of %ex, %l and %p as %pf; NULL: %p
+  // `factor` computes the weights %pf from %ex, %l and %p; NULL: the weights are %p.
+} attend_case;
 
 #define CAUSAL                                                                                     \
   "  %it = iota : int[t]\n  %is = iota : int[s]\n  %ie = expand %it : int[t, s]\n  %mask = ge "    \

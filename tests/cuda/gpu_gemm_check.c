@@ -1,15 +1,15 @@
-// gpu_gemm_check.c - products in random types, sizes and strides on a GPU against sums by hand, bit
+// gpu_gemm_check.c - GEMMs with random types, sizes and strides on a GPU against sums by hand, bit
 // for bit.
 //
-// Operands are multiples of 1/8 up to 2, so every sum is a number of f32 and of TF32's operands, in
-// whatever order it is taken; of a result in bf16 it is checked that it was rounded once. Each
-// product runs three times, the last ones as a graph.
+// Operands are multiples of 1/8 up to 2, so every sum is exact in f32 and with TF32 operands, in
+// any order; a bf16 result must be rounded once. Each GEMM runs three times, the second and third
+// time as a graph.
 //
-// A third of them have an epilogue: a residual, sometimes where the result goes, a bias, gelu,
-// whose operand may be stored. Where the library has no algorithm the runtime adds a bias to a
-// rounded result, and gelu is rounded: there two roundings are let pass. What has a bias or stores
-// gelu's operand is computed once more with these aligned to 16 bytes and no more, for which the
-// library's algorithm for the first may be none.
+// A third of them have an epilogue: a residual, sometimes in the memory of the result, a bias,
+// gelu, whose operand may be stored. If the library has no algorithm, the runtime adds the bias to
+// a rounded result, and gelu is rounded: then two roundings are accepted. A GEMM with a bias or a
+// stored operand of gelu is computed once more with these aligned to exactly 16 bytes, for which
+// the library's algorithm for the first may be invalid.
 //
 //   gpu_gemm_check [SEED [COUNT]]
 #include "tests/cuda/gpu_run.h"
@@ -46,7 +46,7 @@ typedef struct tensor {
 } tensor;
 typedef struct product {
   tensor t[TENSORS];
-  int64_t size[AXES]; // m, n, k, two batch axes, two further sum axes
+  int64_t size[AXES]; // m, n, k, two batch axes, two further reduction axes
   bool in[3][AXES];
   int row; // the axis of C's unit stride
   lm_plan_gemm gemm;
@@ -61,7 +61,7 @@ static void tensor_place(dice *r, tensor *t, int64_t *bytes) {
 }
 
 // Row-major in a random order of the tensor's axes, one of its two matrix axes innermost; sometimes
-// with gaps.
+// padded.
 static void tensor_make(dice *r, product *p, int which, bool gaps, int64_t *bytes) {
   static const int matrix[3][2] = {{0, 2}, {2, 1}, {0, 1}};
   tensor *t = &p->t[which];
@@ -97,8 +97,8 @@ static void axis_add(product *p, int a, bool sum) {
   g->batch[g->n_batch++].sum = sum;
 }
 
-// Sizes that one call does, of at least two places along each side of C; gelu of whole vectors in
-// bf16.
+// Sizes that one call computes, at least two elements along each side of C; gelu of whole vectors
+// in bf16.
 static void epilogue_draw(dice *r, product *p) {
   lm_plan_gemm *g = &p->gemm;
   for (int a = 3; a < AXES; a++)
@@ -143,7 +143,7 @@ static void step_make(product *p, bool keeps) {
   }
 }
 
-static void product_make(dice *r, product *p, int64_t most, int64_t *bytes) {
+static void shape_make(dice *r, product *p, int64_t most, int64_t *bytes) {
   static const lm_dtype types[][2] = {
       {LM_BF16, LM_BF16}, {LM_BF16, LM_F32}, {LM_F32, LM_F32}, {LM_F32, LM_BF16}};
   int types_of = (int)below(r, LM_COUNT(types));
@@ -187,7 +187,7 @@ static bool is_kept(const product *p) {
   return p->step.n_write > 1;
 }
 
-// False where all that the first product says of alignment holds of any.
+// Returns false if every alignment that the first GEMM relies on holds for any address.
 static bool less_aligned(const product *p, product *out, int64_t *bytes) {
   enum {
     LEAST = 16
@@ -241,7 +241,7 @@ static bool next(const product *p, int64_t *at, const bool *axes) {
   return false;
 }
 
-// slack, by place in C: what two roundings may come to, 0 where there is one.
+// slack: for each element of C the error that two roundings may cause, else 0.
 static void expect(const product *p, char *base, double *slack) {
   static const bool sums[AXES] = {0, 0, 1, 0, 0, 1, 1};
   int64_t at[AXES] = {0};
@@ -268,7 +268,7 @@ static void expect(const product *p, char *base, double *slack) {
   } while (next(p, at, p->in[2]));
 }
 
-// Takes what the device has made of t for what was wanted where it is near enough.
+// Replaces the expected values by the device's where they are within the slack.
 static void roundings_pass(const tensor *t, const double *slack, char *want, const char *got) {
   for (int64_t i = 0; i < t->elements; i++)
     if (fabs((double)get(want, t, i) - get(got, t, i)) <= slack[i])
@@ -326,7 +326,7 @@ static checks checks_make(dice *r, int count, lm_arena *a) {
   for (int i = 0; i < count; i++) {
     int64_t bytes = 0;
     product *p = &all.v[all.n];
-    product_make(r, p, i % 8 ? 20 : 70, &bytes);
+    shape_make(r, p, i % 8 ? 20 : 70, &bytes);
     check_add(&all, bytes);
     if (less_aligned(p, p + 1, &bytes))
       check_add(&all, bytes);
@@ -350,7 +350,7 @@ int main(int n_args, char **args) {
   CHECK_OK(RUN_CREATE(&all.plan, NULL, &e));
   for (int i = 0; i < all.n; i++)
     product_check(&r, e, &all.plan.funcs[i], &all.v[i], all.plan.arena_bytes[LM_ARENA_WORK]);
-  printf("%d products on %s, %d of them with an epilogue, bit for bit\n", all.n, gpu()->name,
+  printf("%d GEMMs on %s, %d of them with an epilogue, bit for bit\n", all.n, gpu()->name,
          with_epilogue(&all));
   lm_exec_destroy(e);
   lm_arena_destroy(a);

@@ -1,6 +1,6 @@
-// gpu_run.h - in front of a test of kernels: it runs them on this machine's GPU instead, three
-// times, the last ones as a graph. scripts/gpu-check runs these programs; no test of the build
-// does, as it has no GPU.
+// gpu_run.h - included before a test of kernels: the test then runs them on this machine's GPU,
+// three times, the second and third time as a graph. scripts/gpu-check runs these programs; the
+// build has no test that needs a GPU.
 #ifndef LM_TESTS_CUDA_GPU_RUN_H
 #define LM_TESTS_CUDA_GPU_RUN_H
 #define LM_TESTS_CUDA_SIMT_RUN_H // stands for it
@@ -16,7 +16,7 @@ static inline const lm_cuda_device *gpu(void) {
     return &device;
   CHECK_OK(lm_cuda_device_find(&driver, &device));
   CHECK_OK(lm_cuda_check(&driver, driver.cuDevicePrimaryCtxRetain(&context, device.number), "%s",
-                         device.name)); // outlives many small plans
+                         device.name)); // lives longer than many small plans
   return &device;
 }
 
@@ -25,7 +25,8 @@ static inline lm_status gpu_create(const lm_plan *plan, const lm_exec_options *o
 }
 static inline lm_plan_target gpu_target(lm_module *m) {
   return lm_cuda_target(m, gpu()->arch, false);
-} // attention has code of its own on some
+  // Attention has special code on some architectures.
+}
 
 #define RUN_TARGET gpu_target
 #define simt_target_of lm_cuda_target

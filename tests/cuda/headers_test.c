@@ -1,5 +1,5 @@
-// headers_test.c - what runtime/cuda declares of NVIDIA's libraries against their headers and, as
-// far as that takes no GPU, the libraries themselves. What is not installed is skipped, saying so.
+// headers_test.c - the declarations of NVIDIA's libraries in runtime/cuda against their headers
+// and, if that needs no GPU, against the libraries. Prints a note and skips what is not installed.
 #include "runtime/base/dtype.h"
 #include "runtime/cuda/driver.h"
 #include "runtime/cuda/gemm.h"
@@ -80,7 +80,7 @@ SAME(LM_NVTX_SYNC, NVTX_CB_MODULE_SYNC);
 SAME(LM_NVTX_MODULES, NVTX_CB_MODULE_SIZE);
 SAME(LM_NVTX_PUSH, NVTX_CBID_CORE_RangePushA);
 SAME(LM_NVTX_POP, NVTX_CBID_CORE_RangePop);
-SAME(NVTX_CBID_CORE_SIZE, 16); // as nvtx.c has them
+SAME(NVTX_CBID_CORE_SIZE, 16); // as in nvtx.c
 SAME(NVTX_CBID_CUDA_SIZE, 9);
 SAME(NVTX_CBID_OPENCL_SIZE, 15);
 SAME(NVTX_CBID_CUDART_SIZE, 7);
@@ -90,8 +90,8 @@ SAME(sizeof(lm_nvtx_callbacks), sizeof(NvtxExportTableCallbacks));
 SAME(sizeof(lm_nvtx_version), sizeof(NvtxExportTableVersionInfo));
 #endif
 
-// Where the header gives a function another name in the library, the table has that one. Those of
-// the default stream that differ by thread are not asked for.
+// If the header maps a function to another name in the library, the table has that name. Per-thread
+// variants of the default stream are not used.
 #define TEXT(x) #x
 #define NAME(x) TEXT(x)
 static void test_names(void) {
@@ -131,7 +131,7 @@ static void test_names(void) {
 }
 #endif
 
-// The library takes every attribute, in the size that we give it.
+// The library accepts every attribute, with the size that we pass.
 static void test_descriptors(void) {
   static const char *const names[] = {
 #define SYM(result, name, parameters) #name,
@@ -147,13 +147,15 @@ static void test_descriptors(void) {
   }
   CHECK_OK(lm_library_resolve(lt.library, "cuBLASLt", names, LM_COUNT(names), lt.functions));
   void *desc, *layout, *preference;
-  const int32_t turned = LM_LT_OP_T, count = 3;
+  const int32_t transposed = LM_LT_OP_T, count = 3;
   const int64_t stride = 1024;
   const size_t workspace = LM_CUDA_WORKSPACE;
   const uint32_t reduction = LM_LT_REDUCTION_COMPUTE_TYPE;
   CHECK(!lt.cublasLtMatmulDescCreate(&desc, LM_LT_COMPUTE_32F, LM_LT_R_32F));
-  CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, LM_LT_DESC_TRANSA, &turned, sizeof turned));
-  CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, LM_LT_DESC_TRANSB, &turned, sizeof turned));
+  CHECK(
+      !lt.cublasLtMatmulDescSetAttribute(desc, LM_LT_DESC_TRANSA, &transposed, sizeof transposed));
+  CHECK(
+      !lt.cublasLtMatmulDescSetAttribute(desc, LM_LT_DESC_TRANSB, &transposed, sizeof transposed));
   const uint32_t epilogue = LM_LT_EPILOGUE_GELU | LM_LT_EPILOGUE_AUX | LM_LT_EPILOGUE_BIAS;
   void *address = (void *)(uintptr_t)4096;
   CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, LM_LT_DESC_EPILOGUE, &epilogue, sizeof epilogue));

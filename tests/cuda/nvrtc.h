@@ -1,11 +1,11 @@
-// nvrtc.h - how a test that compiles with NVRTC begins. Included first.
+// nvrtc.h - setup of a test that compiles with NVRTC. Included first.
 #ifndef LM_TESTS_CUDA_NVRTC_H
 #define LM_TESTS_CUDA_NVRTC_H
 #include "tests/codegen/cache.h" // asks the system for nftw, so before all others
 #include "runtime/cuda/compile.h"
 
-// Ends the program, saying that it is skipped, where there is no NVRTC. own_cache: one that begins
-// empty, whatever LMC_CACHE says.
+// Prints that the test is skipped and exits if there is no NVRTC. own_cache: uses an empty cache,
+// whatever LMC_CACHE says.
 static inline void nvrtc_begin(bool own_cache) {
   lm_buf version = {0};
   lm_status missing = lm_cuda_nvrtc_version(&version);

@@ -1,10 +1,10 @@
-// nvrtc_attend_test.c - attention kernels as machine code: no thread of any keeps registers in
-// memory, and products of warpgroups are not made to wait for each other. Prints what each takes.
-// Without arguments, bf16 with heads of 64 and 128 and grouped queries for every architecture, and
-// f32 for one. With one, every shape whose name contains it for every architecture or that of the
-// second: "" for all, which takes minutes.
+// nvrtc_attend_test.c - attention kernels as machine code: no kernel spills registers, and wgmma
+// instructions are not serialized. Prints the resources of each kernel. Without arguments: bf16
+// with heads of 64 and 128 and grouped queries for every architecture, and f32 for one. With an
+// argument: every shape whose name contains it, for every architecture or for the second argument;
+// "" selects all shapes, which takes minutes.
 //
-// Skipped, saying so, where there is no NVRTC.
+// Prints that it is skipped if there is no NVRTC.
 #include "tests/cuda/nvrtc.h"
 
 #include "codegen/cuda/cuda.h"
@@ -43,8 +43,7 @@ static void test_kernel(const lm_plan *plan, int i, const char *name, const char
   lm_cuda_code_free(&code);
 }
 
-// Scores that are read while they are multiplied: the assembler must say that it then does one
-// product after another.
+// Reads scores while they are computed: the assembler must report that it serializes wgmma.
 static void test_hindered(const lm_plan *plan, int i, lm_arena *a) {
   static const char wait[] = "lm_wgmma_wait(1);\n";
   lm_plan one = *plan;

@@ -1,5 +1,5 @@
-// nvrtc_builtin_test.c - the runtime's own kernels for every architecture. Skipped, saying so,
-// where there is no NVRTC.
+// nvrtc_builtin_test.c - the runtime's own kernels for every architecture. Prints that it is
+// skipped if there is no NVRTC.
 #include "tests/cuda/nvrtc.h" // asks the system for memmem, too
 
 #include <string.h>

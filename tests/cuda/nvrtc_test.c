@@ -1,5 +1,5 @@
 // nvrtc_test.c - every kernel of tests/ir/llama.lmir as a training step, and of small programs of
-// each form, for every architecture; the second time from the cache. Skipped, saying so, where
+// each form, for every architecture; the second time from the cache. Prints that it is skipped if
 // there is no NVRTC.
 #include "tests/cuda/nvrtc.h"
 
@@ -25,7 +25,7 @@ static void test_arch(const lm_plan *plan, const char *arch, const bool *narrow)
   CHECK(code.compiled == plan->n_kernels && code.n_images >= 1);
   for (int i = 0; i < code.n_kernels; i++) {
     CHECK(code.kernels[i].registers > 0);
-    CHECK(code.kernels[i].spilled <= 16); // what a call to a slow division may take
+    CHECK(code.kernels[i].spilled <= 16); // a call to a slow division may spill
   }
   printf("%s: %d kernels in %.2f s\n", arch, code.compiled, code.seconds);
   lm_cuda_code_free(&code);

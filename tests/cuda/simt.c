@@ -1,5 +1,5 @@
-// simt.c - see simt.h: fibers and their schedule, barriers and exchanges, and shared memory with
-// its shadow.
+// simt.c - fibers and their schedule, barriers and exchanges, and shared memory with its shadow;
+// see simt.h.
 #include "tests/cuda/simt_state.h"
 
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 
 #define API __attribute__((visibility("default"), used))
 
-// ---- fibers: on x86-64 a switch is a dozen instructions, elsewhere the library's. The address
-// sanitizer is told of each.
+// ---- fibers: on x86-64 a switch takes a dozen instructions, elsewhere it is swapcontext. The
+// address sanitizer is notified of each switch.
 
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/common_interface_defs.h>
@@ -28,8 +28,10 @@ __asm__(".text\n.type simt_machine_switch, @function\nsimt_machine_switch:\n"
         "pop %r15\npop %r14\npop %r13\npop %r12\npop %rbx\npop %rbp\nret\n.size "
         "simt_machine_switch, .-simt_machine_switch\n");
 static void machine_make(machine *c, char *stack, void (*entry)(void)) {
-  void **sp = (void **)(stack + STACK - 72); // so that entry finds the stack as a call leaves it
-  *sp-- = NULL;                              // where entry would return to, which it does not
+  // The stack of `entry` is aligned as a call leaves it; its return address is NULL, since it does
+  // not return.
+  void **sp = (void **)(stack + STACK - 72);
+  *sp-- = NULL;
   *sp-- = (void *)entry;
   for (int i = 0; i < 6; i++)
     *sp-- = NULL;
@@ -97,10 +99,10 @@ static void fiber_main(void) {
   __sanitizer_finish_switch_fiber(NULL, &simt.scheduler.stack, &simt.scheduler.bytes);
   simt.call(simt.args);
   const fiber *me = &simt.fibers[simt.current];
-  if (me->n_products)
-    simt_complain(me->products[0].line, "ends with products under way");
+  if (me->n_wgmmas)
+    simt_complain(me->wgmmas[0].line, "ends with GEMMs in flight");
   if (me->n_copies)
-    simt_complain(0, "ends with copies under way");
+    simt_complain(0, "ends with copies in flight");
   simt.fibers[simt.current].wait = DONE;
   simt_switch(&simt.fibers[simt.current].context, &simt.scheduler);
   abort();
@@ -137,7 +139,7 @@ static void barrier_release(void) {
         simt.base[k] = simt.known[i][k];
 }
 
-// What the threads of a warp know, they all know.
+// After a warp barrier every thread of the mask knows what any of them knew.
 static void warp_tell(int warp, uint32_t mates) {
   uint32_t all[PARTIES];
   memset(all, 0, sizeof all);
@@ -170,8 +172,8 @@ static void exchange_complete(int first) {
     simt_mma_tf32_complete(warp);
   if (kind == SYNC)
     warp_tell(warp, mates);
-  if (kind == MATRICES || kind == MATRICES_TURNED)
-    simt_matrices_complete(warp, kind == MATRICES_TURNED);
+  if (kind == MATRICES || kind == MATRICES_TRANSPOSED)
+    simt_matrices_complete(warp, kind == MATRICES_TRANSPOSED);
   for (int i = 0; i < WARP; i++) {
     if (!(mates >> i & 1))
       continue;
@@ -179,7 +181,7 @@ static void exchange_complete(int first) {
     if (f->line != simt.fibers[first].line)
       simt_complain(f->line, "meets lanes that wait at line %d", simt.fibers[first].line);
     if (f->kind == EXCHANGE && !(f->from >= 0 && f->from < WARP && mates >> f->from & 1))
-      simt_complain(f->line, "shuffle from lane %d, which takes no part", f->from);
+      simt_complain(f->line, "shuffle from lane %d, which does not take part", f->from);
     else if (f->kind == EXCHANGE)
       f->value = values[f->from];
     else if (f->kind == VOTE)
@@ -188,7 +190,7 @@ static void exchange_complete(int first) {
   }
 }
 
-// The exchange that thread i waits for, if all of its lanes are there.
+// True if all lanes of the exchange that thread i waits for have arrived.
 static bool exchange_ready(int i) {
   const fiber *f = &simt.fibers[i];
   int warp = i / WARP * WARP;
@@ -238,7 +240,7 @@ static bool exchanges_complete(void) {
   return any;
 }
 
-// False when nobody can go on.
+// Returns false if no thread can continue.
 static bool unblock(void) {
   int waiting = 0, at_barrier = 0, line = 0;
   if (exchanges_complete())
@@ -276,7 +278,7 @@ static void block_run(void) {
     f->wait = READY;
     f->clock = 1;
     f->fenced = 0;
-    f->n_copies = f->group = f->n_products = f->products_group = 0;
+    f->n_copies = f->group = f->n_wgmmas = f->wgmma_group = 0;
     memset(simt.known[i], 0, sizeof simt.known[0]);
     context_make(&f->context, simt.stacks + (size_t)i * STACK, fiber_main);
   }
@@ -290,7 +292,7 @@ static void block_run(void) {
     simt_switch(&simt.scheduler, &simt.fibers[i].context);
   }
   if (simt.n_boxes)
-    simt_complain(simt.boxes[0].line, "a box is under way when the block ends");
+    simt_complain(simt.boxes[0].line, "a box is in flight when the block ends");
 }
 
 static void *pages(size_t bytes) {
@@ -321,7 +323,7 @@ void simt_run(void (*call)(void *args), void *args, int64_t blocks, int threads)
   }
 }
 
-// ---- what kernels call
+// ---- functions that kernels call
 
 API int32_t lm_simt_thread(void) {
   return simt.current;
@@ -360,7 +362,7 @@ API uint32_t lm_simt_vote(bool x, int line) {
 
 API void *lm_simt_word(const void *p, int64_t bytes) {
   if ((uintptr_t)p % (uintptr_t)bytes)
-    simt_complain(0, "%lld bytes at an odd address", (long long)bytes);
+    simt_complain(0, "%lld bytes at a misaligned address", (long long)bytes);
   return (void *)(uintptr_t)p;
 }
 
@@ -409,12 +411,12 @@ static void read_note(shadow *s, touch now) {
 void simt_grain_check(shadow *s, bool write, const array *a, int64_t byte, int line) {
   touch now = {(int16_t)simt.current, simt.fibers[simt.current].clock};
   if (s->coming)
-    simt_complain(line, "%s %s at byte %lld, where a copy is under way", write ? "writes" : "reads",
+    simt_complain(line, "%s %s at byte %lld, where a copy is in flight", write ? "writes" : "reads",
                   a->name, (long long)byte);
   if (!write && s->write.thread < 0)
-    simt_complain(line, "reads %s at byte %lld, which nothing wrote", a->name, (long long)byte);
+    simt_complain(line, "reads %s at byte %lld, which no thread wrote", a->name, (long long)byte);
   if (!ordered(&s->write) && s->write.thread >= ENGINE)
-    simt_complain(line, "%s %s at byte %lld, which the copy engine wrote with no wait since",
+    simt_complain(line, "%s %s at byte %lld, which a TMA copy wrote with no wait since",
                   write ? "writes" : "reads", a->name, (long long)byte);
   else if (!ordered(&s->write))
     simt_complain(line, "%s %s at byte %lld, which thread %d wrote with no barrier since",
@@ -438,7 +440,7 @@ const array *simt_array_at(int64_t at) {
   return NULL;
 }
 
-// Where in shared memory the access lies, after it was checked.
+// Checks the access; returns its offset in shared memory.
 int64_t simt_access_check(const void *base, int64_t offset, int64_t bytes, int write, int line) {
   int64_t at = (const char *)base - simt.shared;
   const array *a = simt_array_at(at);
@@ -489,7 +491,7 @@ static int bufs_of(const lm_plan *plan, int kernel) {
   return 0;
 }
 
-// As runtime/cuda/map.c has the driver do it.
+// Writes the call that makes a tensor map, like runtime/cuda/map.c.
 static void map_make(const lm_plan_map *m, lm_buf *b) {
   lm_buf_printf(b, "  lm_map m%d;\n  lm_simt_map(&m%d, buf[%d], (int64_t[]){", m->buf, m->buf,
                 m->buf);

@@ -1,15 +1,15 @@
-// simt.h - runs generated CUDA kernels on a host: each thread of a block is a fiber, and what the
-// hardware leaves undefined is reported. Kernels are compiled with the prelude simt.h, which calls
-// what simt.c defines.
+// simt.h - runs generated CUDA kernels on a host: each thread of a block is a fiber, and behaviour
+// that the hardware leaves undefined is reported. Kernels are compiled with the prelude simt.h,
+// which calls the functions of simt.c.
 //
-// Found: accesses to shared memory out of bounds, of what nothing wrote, or of what another thread
-// wrote or read without a barrier in between, of whatever kind; tensor cores that read what was
-// written without a proxy fence, or matrices that leave their pattern; boxes of the copy engine
-// over what was, or that bring other bytes than their phase expects; barriers, phases and shuffles
-// that not all of their threads reach; vectors at odd addresses. What a kernel computes under every
-// schedule must be the same bits.
+// Reported: accesses to shared memory that are out of bounds, that read unwritten bytes, or that
+// are not ordered after another thread's access by a barrier; tensor cores that read data written
+// without a proxy fence, or matrices that leave their pattern; boxes of TMA over such data, or with
+// other byte counts than their phase expects; barriers, phases and shuffles that not all of their
+// threads reach; misaligned vectors. The results of a kernel must be the same bits under every
+// schedule.
 //
-// One thread drives this; it keeps its state in one place of the process.
+// One thread drives the shim; the state is one variable of the process.
 #ifndef LM_TESTS_CUDA_SIMT_H
 #define LM_TESTS_CUDA_SIMT_H
 #include "compiler/plan/planner.h"
@@ -22,23 +22,24 @@ typedef enum {
 } simt_schedule;
 
 void simt_schedule_set(simt_schedule s);
-// Runs a grid of blocks; `call` runs the kernel for the thread that is current.
+// Runs a grid of blocks; `call` runs the kernel for the current thread.
 void simt_run(void (*call)(void *args), void *args, int64_t blocks, int threads);
-// What was found since the last call: NULL if nothing. The caller frees it.
+// The reports since the last call, NULL if there are none. The caller frees it.
 char *simt_report_take(void);
 int64_t simt_kernels_run(void);
 
-// Makes the kernels of a plan for CUDA into ones that lm_exec runs with one thread, each launching
+// Rewrites the CUDA kernels of a plan so that lm_exec runs them with one thread; each launches
 // itself under the shim.
 void simt_plan_prepare(lm_plan *plan, lm_arena *arena);
 lm_plan_target simt_target(lm_module *m);
-lm_plan_target simt_target_of(lm_module *m, const char *arch,
-                              bool tf32); // with the kernels of that architecture
-// A tensor map for kernels under the shim, as the driver makes one; NULL, or which of its rules is
-// not met.
+// With the kernels of that architecture.
+lm_plan_target simt_target_of(lm_module *m, const char *arch, bool tf32);
+// Makes a tensor map for kernels under the shim, as the driver does; returns NULL, or the rule that
+// is violated.
 const char *simt_map_make(void *out, int type, int rank, const void *base,
                           const unsigned long long *size, const unsigned long long *stride,
                           const unsigned *box, const unsigned *step, int interleave, int swizzle);
-// Where in shared memory a descriptor of wgmma has an element; text_line: for what is found wrong.
-int64_t simt_matrix_place(uint64_t at, int line, int k, bool turned, int text_line);
+// The offset in shared memory of an element of a wgmma descriptor; text_line is the line for
+// reports.
+int64_t simt_matrix_offset(uint64_t at, int line, int k, bool transposed, int text_line);
 #endif

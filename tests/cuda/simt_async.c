@@ -1,12 +1,11 @@
-// simt_async.c - the shim's tensor cores: products of warps, and of warpgroups, that go on while
-// the threads do.
+// simt_async.c - the shim's tensor cores: GEMMs of warps, and asynchronous GEMMs of warpgroups.
 #include "tests/cuda/simt_state.h"
 
 #include <string.h>
 
 #define API __attribute__((visibility("default"), used))
 
-// ---- tensor cores: fragments as PTX lays them out
+// ---- tensor cores: fragments as defined by PTX
 
 static float float_of(uint32_t bits) {
   float x;
@@ -44,7 +43,7 @@ void simt_mma_complete(int warp) {
 }
 
 // mma.m16n8k8 of TF32: a[0..3] hold rows g, g + 8, g, g + 8 at columns q, q, q + 4, q + 4; b[0..1]
-// rows q, q + 4 of column g. The lower 13 bits of an operand are not looked at.
+// rows q, q + 4 of column g. The lower 13 bits of an operand are ignored.
 void simt_mma_tf32_complete(int warp) {
   float a[16][8], b[8][8];
   for (int l = 0; l < WARP; l++) {
@@ -65,15 +64,15 @@ void simt_mma_tf32_complete(int warp) {
     }
 }
 
-// ldmatrix.x4: lane l gives row l % 8 of matrix l / 8 and receives, of each, elements 2 (l % 4) and
-// the next of row l / 4; turned: of column l / 4.
-void simt_matrices_complete(int warp, bool turned) {
+// ldmatrix.x4: lane l gives row l % 8 of matrix l / 8 and receives, of each matrix, element 2 (l %
+// 4) and the next of row l / 4; transposed: of column l / 4.
+void simt_matrices_complete(int warp, bool transposed) {
   for (int l = 0; l < WARP; l++)
     for (int i = 0; i < 4; i++) {
       uint16_t half[2];
       for (int h = 0; h < 2; h++) {
-        int line = turned ? l % 4 * 2 + h : l / 4;
-        int at = turned ? l / 4 : l % 4 * 2 + h;
+        int line = transposed ? l % 4 * 2 + h : l / 4;
+        int at = transposed ? l / 4 : l % 4 * 2 + h;
         memcpy(&half[h], simt.shared + simt.fibers[warp + 8 * i + line].place + 2 * at,
                sizeof half[h]);
       }
@@ -95,26 +94,26 @@ API void lm_simt_mma_tf32(float *d, const uint32_t *a, const uint32_t *b, int li
   mma(MMA_TF32, d, a, b, line);
 }
 
-API void lm_simt_matrices(uint32_t *r, const void *tile, int64_t byte, int turned, int line) {
+API void lm_simt_matrices(uint32_t *r, const void *tile, int64_t byte, int transposed, int line) {
   fiber *f = &simt.fibers[simt.current];
   f->place = simt_access_check(tile, byte, 16, 0, line);
   if (f->place % 16)
-    simt_complain(line, "a matrix row at an odd address");
+    simt_complain(line, "a matrix row at a misaligned address");
   f->r = r;
-  simt_exchange(turned ? MATRICES_TURNED : MATRICES, ~0u, 0, 0, line);
+  simt_exchange(transposed ? MATRICES_TRANSPOSED : MATRICES, ~0u, 0, 0, line);
 }
 
-// ---- wgmma: products of a warpgroup, that happen at once or when waited for.
+// ---- wgmma: GEMMs of a warpgroup, which execute at issue or when they are waited for
 
 API void lm_simt_proxy_fence(void) {
   fiber *f = &simt.fibers[simt.current];
   f->fenced = f->clock++;
 }
 
-// Where element (line, k) of a matrix lies, of 64 or n lines and 16 k, as its descriptor says: bits
-// 0-13 the address, 16-29 and 32-45 the leading and the stride offset, all in 16 bytes; 62-63 the
-// swizzle. k runs along memory, or, turned, lines do.
-int64_t simt_matrix_place(uint64_t at, int line, int k, bool turned, int text_line) {
+// The offset of element (line, k) of a matrix of 64 or n lines and 16 k, by its descriptor: bits
+// 0-13 are the address, 16-29 and 32-45 the leading and the stride offset, all in units of 16
+// bytes; 62-63 the swizzle. k has unit stride, or, if transposed, lines have.
+int64_t simt_matrix_offset(uint64_t at, int line, int k, bool transposed, int text_line) {
   static const int widths[] = {16, 128, 64, 32};
   int64_t start = (int64_t)(at & 0x3fff) << 4;
   int64_t leading = (int64_t)(at >> 16 & 0x3fff) << 4;
@@ -124,21 +123,21 @@ int64_t simt_matrix_place(uint64_t at, int line, int k, bool turned, int text_li
   int per = width / 2;
   if (start & 0x3ff & ~(width - 1) && width > 16)
     simt_complain(text_line, "a swizzled matrix that begins within a pattern");
-  if (turned && width == 16)
+  if (transposed && width == 16)
     place = start + line / 8 * stride + line % 8 * 2 + k % 8 * 16 + k / 8 * leading;
-  else if (turned)
+  else if (transposed)
     place = start + line / per * leading + line % per * 2 + k % 8 * width + k / 8 * stride;
   else if (width == 16)
     place = start + line / 8 * stride + line % 8 * 16 + k / 8 * leading + k % 8 * 2;
   else
     place = start + line / 8 * stride + line % 8 * width + k * 2;
-  if (!turned && width > 16 && start % width + 2 * k >= width)
+  if (!transposed && width > 16 && start % width + 2 * k >= width)
     simt_complain(text_line, "a matrix that leaves its lines");
   return width == 16 ? place : place ^ (place >> 7 & (width / 16 - 1)) << 4;
 }
 
-static float matrix_element(uint64_t at, int line, int k, bool turned, int text_line) {
-  int64_t place = simt_matrix_place(at, line, k, turned, text_line);
+static float matrix_element(uint64_t at, int line, int k, bool transposed, int text_line) {
+  int64_t place = simt_matrix_offset(at, line, k, transposed, text_line);
   const array *a = simt_array_at(place);
   uint16_t half;
   if (!a) {
@@ -161,10 +160,10 @@ static float matrix_element(uint64_t at, int line, int k, bool turned, int text_
   return bf16_of(half, 0);
 }
 
-// Fragments are mma's, 16 rows to each of four warps, and n / 8 of them side by side.
+// Fragments are those of mma, 16 rows for each of four warps, n / 8 of them side by side.
 static void product_complete(int first, int k) {
   static float a[64][16], b[16][256];
-  const product *p = &simt.fibers[first].products[k];
+  const product *p = &simt.fibers[first].wgmmas[k];
   int before = simt.current;
   simt.current = first;
   for (int i = 0; i < 64; i++)
@@ -173,13 +172,13 @@ static void product_complete(int first, int k) {
       int word = i % 16 / 8 + j / 8 * 2;
       a[i][j] = p->a_shared
                     ? matrix_element(p->a_at, i, j, false, p->line)
-                    : bf16_of(simt.fibers[first + i / 16 * WARP + lane].products[k].a[word], j % 2);
+                    : bf16_of(simt.fibers[first + i / 16 * WARP + lane].wgmmas[k].a[word], j % 2);
     }
   for (int j = 0; j < 16; j++)
     for (int n = 0; n < p->n; n++)
-      b[j][n] = matrix_element(p->b_at, n, j, p->b_turned, p->line);
+      b[j][n] = matrix_element(p->b_at, n, j, p->b_transposed, p->line);
   for (int t = 0; t < GROUP; t++) {
-    const product *own = &simt.fibers[first + t].products[k];
+    const product *own = &simt.fibers[first + t].wgmmas[k];
     if (own->line != p->line || own->n != p->n || own->b_at != p->b_at || own->a_at != p->a_at)
       simt_complain(own->line, "threads of a warpgroup multiply different matrices");
     for (int i = 0; i < p->n / 2; i++) {
@@ -204,38 +203,38 @@ bool simt_group_ready(int first) {
 void simt_group_complete(int first) {
   fiber *f = &simt.fibers[first];
   int done = 0;
-  while (done < f->n_products && (simt.schedule == SIMT_FORWARD ||
-                                  f->products[done].group < f->products_group - f->products_left))
+  while (done < f->n_wgmmas &&
+         (simt.schedule == SIMT_FORWARD || f->wgmmas[done].group < f->wgmma_group - f->wgmmas_left))
     product_complete(first, done++);
   for (int i = first; i < first + GROUP; i++) {
     fiber *g = &simt.fibers[i];
-    if (g->n_products != f->n_products || g->line != f->line) {
+    if (g->n_wgmmas != f->n_wgmmas || g->line != f->line) {
       simt_complain(g->line, "meets threads of its warpgroup that wait at line %d", f->line);
-      done = g->n_products;
+      done = g->n_wgmmas;
     }
   }
   for (int i = first; i < first + GROUP; i++) {
     fiber *g = &simt.fibers[i];
-    g->n_products -= done;
-    memmove(g->products, g->products + done, (size_t)g->n_products * sizeof *g->products);
+    g->n_wgmmas -= done;
+    memmove(g->wgmmas, g->wgmmas + done, (size_t)g->n_wgmmas * sizeof *g->wgmmas);
     g->wait = READY;
   }
 }
 
 API void lm_simt_wgmma(float *d, int n, const uint32_t *a, uint64_t a_at, uint64_t b_at,
-                       int b_turned, int add, int line) {
+                       int b_transposed, int add, int line) {
   fiber *f = &simt.fibers[simt.current];
-  if (f->n_products == PRODUCTS)
-    LM_BUG("more than %d products under way", PRODUCTS);
-  product *p = &f->products[f->n_products++];
+  if (f->n_wgmmas == WGMMAS)
+    LM_BUG("more than %d GEMMs in flight", WGMMAS);
+  product *p = &f->wgmmas[f->n_wgmmas++];
   *p = (product){.d = d,
                  .n = n,
                  .add = add,
                  .a_shared = !a,
-                 .b_turned = b_turned,
+                 .b_transposed = b_transposed,
                  .a_at = a_at,
                  .b_at = b_at,
-                 .group = f->products_group,
+                 .group = f->wgmma_group,
                  .line = line};
   if (a)
     memcpy(p->a, a, sizeof p->a);
@@ -243,9 +242,9 @@ API void lm_simt_wgmma(float *d, int n, const uint32_t *a, uint64_t a_at, uint64
     simt_wait_for(AT_GROUP, line);
 }
 API void lm_simt_wgmma_commit(void) {
-  simt.fibers[simt.current].products_group++;
+  simt.fibers[simt.current].wgmma_group++;
 }
 API void lm_simt_wgmma_wait(int left, int line) {
-  simt.fibers[simt.current].products_left = left;
+  simt.fibers[simt.current].wgmmas_left = left;
   simt_wait_for(AT_GROUP, line);
 }

@@ -1,7 +1,7 @@
 // simt_attend_test.c - attention and its derivative as CUDA kernels under the shim, against the
-// interpreter: f32 and bf16, grouped queries, widths and lengths that fill no tile, scores with
-// biases and caps, masks with empty and full tiles.
-#include "tests/codegen/cache.h" // asks the system for nftw, so before all others
+// interpreter: f32 and bf16, grouped queries, widths and lengths that are not multiples of tiles,
+// scores with biases and caps, masks with empty and full tiles.
+#include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #include "tests/cuda/simt_run.h"
 #include "tests/cuda/attend_case.h"
 
@@ -25,7 +25,7 @@ static const attend_case cases[] = {
      "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
 };
 
-// Warpgroups, on sm_90a.
+// Kernels with warpgroups, on sm_90a.
 static const attend_case grouped[] = {
     {"groups, causal", "bf16", "b = 1, t = 150, s = 150, g = 2, h = 2, e = 64", "", PLAIN, CAUSAL},
     {"groups, filled, documents", "bf16", "b = 2, t = 128, s = 128, g = 1, h = 2, e = 64",
@@ -40,7 +40,7 @@ static const attend_case grouped[] = {
      "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
 };
 
-// f32 on tensor cores.
+// f32 in TF32 on tensor cores.
 static const attend_case rounded[] = {
     {"tf32, causal, grouped", "f32", "b = 1, t = 70, s = 70, g = 2, h = 2, e = 40", "", PLAIN,
      CAUSAL},
@@ -69,7 +69,7 @@ static void fill(lm_plan *plan, lm_exec *e, lm_eval *eval, uint64_t *state) {
   }
 }
 
-// How many of its kernels have warpgroups.
+// The number of kernels that use warpgroups.
 static int with_groups(const lm_plan *plan) {
   int n = 0;
   for (int i = 0; i < plan->n_kernels; i++)
@@ -142,7 +142,7 @@ static void run_case(const attend_case *c, const char *arch, bool tf32) {
   lm_ctx_destroy(ctx[1]);
 }
 
-// Many more shapes, for both kinds of kernels: minutes.
+// Many more shapes, for both kinds of kernels; takes minutes.
 static void sweep(void) {
   static const int places[] = {65, 127, 128, 129, 192, 257}, widths[] = {64, 128, 72};
   static const char *const masks[] = {CAUSAL, DOCUMENTS, WINDOW}, *const scores[] = {PLAIN, CAPPED},

@@ -1,13 +1,13 @@
-// simt_copy.c - the shim's copies that go on while the threads do, by threads and by the copy
-// engine, and the phases of mbarriers that the latter counts into.
+// simt_copy.c - the shim's asynchronous copies, by threads and by TMA, and the phases of mbarriers
+// that TMA counts bytes in.
 #include "tests/cuda/simt_state.h"
 
 #include <string.h>
 
 #define API __attribute__((visibility("default"), used))
 
-// ---- copies that go on while the thread does. When they happen is up to the schedule: at once, or
-// when waited for.
+// ---- copies of threads (cp.async). The schedule decides when they execute: at issue, or when they
+// are waited for.
 
 static void copy_do(const copy *c) {
   if (c->valid)
@@ -20,11 +20,11 @@ API void lm_simt_copy(void *tile, int64_t byte, const void *from, int valid, int
   fiber *f = &simt.fibers[simt.current];
   copy c = {simt_access_check(tile, byte, 16, 1, line), from, valid != 0, f->group};
   if (c.to % 16 || (valid && (uintptr_t)from % 16))
-    simt_complain(line, "a copy between odd addresses");
+    simt_complain(line, "a copy between misaligned addresses");
   for (int i = 0; i < 16 / GRAIN; i++)
     simt.shadows[c.to / GRAIN + i].coming = true;
   if (f->n_copies == COPIES)
-    LM_BUG("more than %d copies of a thread under way", COPIES);
+    LM_BUG("more than %d copies of a thread in flight", COPIES);
   if (simt.schedule == SIMT_FORWARD)
     copy_do(&c);
   f->copies[f->n_copies++] = c;
@@ -54,8 +54,8 @@ API void lm_simt_copies_wait(int left) {
   f->n_copies = n;
 }
 
-// ---- mbarriers: a phase ends when as many arrived as it counts and the bytes are there that it
-// expects; those who wait then know what those who arrived knew, and of the copies.
+// ---- mbarriers: a phase is complete when its count of threads has arrived and its bytes have been
+// copied. Waiting threads then know what the arriving threads knew, and the copies.
 
 static phase_barrier *barrier_at(const void *base, int i, int line) {
   int64_t place = (const char *)base - simt.shared + 8 * i;
@@ -132,7 +132,8 @@ void simt_phase_tell(int thread) {
   f->wait = READY;
 }
 
-// Until the phase of that parity is over; before the first, those of parity 1 are.
+// Waits until the phase of that parity is complete; before the first phase, parity 1 counts as
+// complete.
 API void lm_simt_phase_wait(void *base, int i, uint32_t parity, int line) {
   fiber *f = &simt.fibers[simt.current];
   simt_access_check(base, 8 * i, 8, 0, line);
@@ -144,8 +145,8 @@ API void lm_simt_phase_wait(void *base, int i, uint32_t parity, int line) {
     simt_wait_for(AT_PHASE, line);
 }
 
-// ---- named barriers: phases of their own, that lie nowhere. Threads arrive, and some wait for the
-// end of that phase.
+// ---- named barriers: phases without a location in memory. Threads arrive, and some wait for the
+// end of the phase.
 
 static phase_barrier *turn_at(int i, int count) {
   for (int k = 0; k < simt.n_barriers; k++)
@@ -154,7 +155,7 @@ static phase_barrier *turn_at(int i, int count) {
   return barrier_add(-1 - i, count);
 }
 
-API void lm_simt_turn(int i, int count, int wait, int line) {
+API void lm_simt_pingpong(int i, int count, int wait, int line) {
   phase_barrier *b = turn_at(i, count);
   fiber *f = &simt.fibers[simt.current];
   f->phase_barrier = (int)(b - simt.barriers);
@@ -168,7 +169,7 @@ API void lm_simt_turn(int i, int count, int wait, int line) {
     simt_wait_for(AT_PHASE, line);
 }
 
-// ---- tensor maps: our own layout of what the driver packs, under its rules (cuda.h,
+// ---- tensor maps: a private encoding, under the rules of the driver (cuda.h,
 // cuTensorMapEncodeTiled)
 
 enum {
@@ -180,7 +181,8 @@ static const char MAP_MAGIC[8] = "SIMTMAP";
 typedef struct map {
   char magic[8];
   const char *base;
-  uint64_t size[MAP_RANK], stride[MAP_RANK]; // stride: bytes; that of dim 0 is an element's
+  // `stride` is in bytes; the stride of dim 0 is the size of an element.
+  uint64_t size[MAP_RANK], stride[MAP_RANK];
   uint16_t box[MAP_RANK];
   uint8_t rank, swizzle;
 } map;
@@ -196,24 +198,24 @@ const char *simt_map_make(void *out, int type, int rank, const void *base,
   if (rank < 1 || rank > MAP_RANK)
     return "a rank that is none";
   if ((uintptr_t)base % 16)
-    return "an odd address";
+    return "a misaligned address";
   for (int i = 0; i < rank; i++) {
     m.size[i] = size[i];
     m.stride[i] = i ? stride[i - 1] : 2;
     m.box[i] = (uint16_t)box[i];
     if (!size[i] || size[i] > 1ull << 32)
-      return "a dim of no size, or too large";
+      return "a dimension of size zero, or too large";
     if (i && (stride[i - 1] % 16 || stride[i - 1] >= 1ull << 40))
       return "an odd stride";
     if (i > 1 && stride[i - 1] % stride[i - 2])
-      return "a stride that is no multiple of the one before";
+      return "a stride that is not a multiple of the previous one";
     if (!box[i] || box[i] > 256 || !step[i] || step[i] > 8)
-      return "a box of no size, or too large";
+      return "a box of size zero, or too large";
     if (step[i] != 1)
       return "not modelled";
   }
   if (box[0] * 2 % 16 || (swizzle && (int)box[0] * 2 > spans[swizzle]))
-    return "a box whose lines are odd, or wider than the pattern";
+    return "a box whose lines are misaligned, or wider than the pattern";
   memcpy(m.magic, MAP_MAGIC, sizeof m.magic);
   _Static_assert(sizeof m <= 128, "");
   memcpy(out, &m, sizeof m);
@@ -236,7 +238,8 @@ API void lm_simt_map(void *out, const void *base, const int64_t *size, const int
     simt_complain(0, "a tensor map: %s", why);
 }
 
-// ---- boxes: asked for by one thread, they come when nobody can go on without them, or at once.
+// ---- boxes: requested by one thread; they arrive at the request, or when no thread can continue
+// without them
 
 static int64_t box_elements(const map *m) {
   int64_t n = 1;
@@ -245,7 +248,7 @@ static int64_t box_elements(const map *m) {
   return n;
 }
 
-// Of the n-th element of a box.
+// The coordinates of the n-th element of a box.
 static uint16_t box_element(const map *m, const int *at, int64_t n) {
   const char *from = m->base;
   uint16_t x = 0;
@@ -260,7 +263,8 @@ static uint16_t box_element(const map *m, const int *at, int64_t n) {
   return x;
 }
 
-// Units of 16 bytes are exchanged by the address in shared memory, over 8 units of the span.
+// The swizzle: units of 16 bytes are exchanged by the address in shared memory, over 8 units of the
+// span.
 static int64_t box_place(const map *m, int64_t place) {
   return place ^ (place >> 7 & (spans[m->swizzle] / 16 - 1)) << 4;
 }
@@ -335,7 +339,7 @@ API void lm_simt_box(void *tile, int64_t byte, const void *of, int k, int inner,
   memcpy(c.map, of, sizeof c.map);
   box_check(&m, &c, line);
   if (simt.n_boxes == BOXES)
-    LM_BUG("more than %d boxes under way", BOXES);
+    LM_BUG("more than %d boxes in flight", BOXES);
   if (simt.schedule == SIMT_FORWARD)
     box_come(&c);
   else

@@ -1,7 +1,7 @@
-// simt_planted_test.c - attention kernels with one mistake each: a barrier, a fence, a wait taken
-// out, wrong numbers of bytes, wrong places. Under some schedule the shim must say what is wrong,
-// or the results must differ; that it says nothing without the mistake is simt_attend_test's.
-#include "tests/codegen/cache.h" // asks the system for nftw, so before all others
+// simt_planted_test.c - attention kernels with one mistake each: a removed barrier, fence or wait,
+// a wrong number of bytes, a wrong location. Under some schedule the shim must report it, or the
+// results must differ. simt_attend_test checks that kernels without a mistake cause no report.
+#include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #include "tests/cuda/simt_run.h"
 #include "tests/cuda/attend_case.h"
 
@@ -10,9 +10,9 @@ typedef struct plant {
   bool backward;
 } plant;
 static const plant plants[] = {
-    {NULL, "lm_barrier();\n", "\n"}, // tiles are overwritten while others still read them
+    {NULL, "lm_barrier();\n", "\n"}, // tiles are overwritten while other threads read them
     {NULL, "lm_copies_wait(0);\n", "\n"},
-    {"sm_90a", "lm_proxy_fence();\n", "\n"}, // the mbarriers that boxes count into
+    {"sm_90a", "lm_proxy_fence();\n", "\n"}, // the mbarriers that boxes count in
     {"sm_90a", "lm_phase_wait(done, stage, parity);\n", "\n"},
     {"sm_90a", "lm_phase_wait(done, stage, parity);\n", "\n", true},
     {"sm_90a", "lm_phase_wait(ready, stage, parity);\n", "\n"},
@@ -21,16 +21,16 @@ static const plant plants[] = {
      "lm_phase_expect(ready, stage, 16368);\n"},
     {"sm_90a", "lm_phase_expect(ready, stage, 16384);\n",
      "lm_phase_expect(ready, stage, 32768);\n"},
-    {"sm_90a", "lm_wgmma_wait(1);\n", "\n"}, // the next scores, while they are multiplied
-    {"sm_90a", "lm_turn_give(1 - group);\n", "\n"},
+    {"sm_90a", "lm_wgmma_wait(1);\n", "\n"}, // reads the next scores while they are computed
+    {"sm_90a", "lm_pingpong_arrive(1 - group);\n", "\n"},
     {"sm_90a", "LM_GROUP_FETCH(b3 + stage",
-     "LM_GROUP_FETCH(b3 + 512 + stage"},  // half a pattern further
-    {"sm_90a", "col0, 0", "col0 + 1, 0"}, // a place further: no race, but other bits
+     "LM_GROUP_FETCH(b3 + 512 + stage"},  // half a pattern off
+    {"sm_90a", "col0, 0", "col0 + 1, 0"}, // one position off: no race, but other bits
 };
 static const attend_case shape = {
     "planted", "bf16", "b = 1, t = 390, s = 390, g = 1, h = 1, e = 64", "", PLAIN, CAUSAL};
 
-// Forward comes first.
+// The kernel of the forward pass comes first.
 static int attention_of(const lm_plan *plan, int skip) {
   for (int i = 0; i < plan->n_kernels; i++)
     if (plan->kernels[i].name[0] == 'a' && !skip--)
@@ -38,7 +38,7 @@ static int attention_of(const lm_plan *plan, int skip) {
   LM_BUG("no attention");
 }
 
-// The text with the first `from` in it replaced.
+// The text with its first `from` replaced.
 static const char *replaced(const char *text, const char *from, const char *to, lm_arena *a) {
   const char *at = strstr(text, from);
   CHECK(at);
@@ -62,8 +62,8 @@ static void inputs_fill(const lm_plan *plan, lm_exec *e) {
     ((float *)lm_exec_port(e, w))[k] = (float)draw(&state);
 }
 
-// What the shim says of a plan under the schedules, NULL for nothing; and a hash of the gradients'
-// bits under all.
+// The reports about a plan under the schedules, NULL if there are none; and a hash of the
+// gradients' bits under all schedules.
 static char *run(const plant *p, bool planted, uint64_t *out_bits) {
   lm_buf text = {0};
   text_make(&shape, &text);

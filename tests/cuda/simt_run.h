@@ -1,5 +1,5 @@
-// simt_run.h - in front of a test of kernels: it runs them as CUDA under the shim instead, under
-// every schedule.
+// simt_run.h - included before a test of kernels: the test then runs them as CUDA under the shim,
+// under every schedule.
 #ifndef LM_TESTS_CUDA_SIMT_RUN_H
 #define LM_TESTS_CUDA_SIMT_RUN_H
 #include <stdio.h>
@@ -14,7 +14,7 @@ static inline void simt_clean(const char *name) {
   exit(1);
 }
 
-// What a test has seen, told when it ends.
+// Statistics of a test, printed when it ends.
 static struct {
   int plans, kernels;
   double worst[LM_DTYPES];
@@ -34,7 +34,7 @@ static inline void simt_tell(void) {
   printf("\n");
 }
 
-// SHOW_KERNELS in the environment: prints them.
+// SHOW_KERNELS in the environment: prints the kernels.
 static inline void simt_prepare(lm_plan *plan, lm_arena *arena) {
   simt_plan_prepare(plan, arena);
   if (!simt_seen.plans++)

@@ -1,5 +1,5 @@
-// simt_state.h - what the parts of the shim share: the block that runs, its threads as fibers, and
-// shared memory with its shadow.
+// simt_state.h - state that the files of the shim share: the running block, its threads as fibers,
+// and shared memory with its shadow.
 #ifndef LM_TESTS_CUDA_SIMT_STATE_H
 #define LM_TESTS_CUDA_SIMT_STATE_H
 #include "tests/cuda/simt.h"
@@ -20,7 +20,7 @@ enum {
   READERS = 4,
   BARRIERS = 32,
   GROUP = 128,
-  PRODUCTS = 64,
+  WGMMAS = 64,
   BOXES = 64,
   ENGINE = THREADS,
   PARTIES = THREADS + BARRIERS
@@ -57,14 +57,14 @@ typedef enum {
   MMA,
   MMA_TF32,
   MATRICES,
-  MATRICES_TURNED
+  MATRICES_TRANSPOSED
 } warp_kind;
 
-// A wgmma that was issued: registers of a are taken then, all else is read when it happens.
+// An issued wgmma: registers of a are read at issue, all other operands when it executes.
 typedef struct product {
   float *d;
   int n;
-  bool add, a_shared, b_turned;
+  bool add, a_shared, b_transposed;
   uint32_t a[4];
   uint64_t a_at, b_at;
   int group, line;
@@ -80,28 +80,29 @@ typedef struct copy {
 typedef struct fiber {
   context context;
   wait_kind wait;
-  int line; // where it waits
+  int line; // the line at which it waits
   warp_kind kind;
-  uint32_t mates; // of the exchange it waits for
+  uint32_t mates; // of the exchange that it waits for
   uint64_t value;
   int32_t from;
-  uint32_t clock,
-      fenced; // counts releases; writes up to `fenced` are seen by the tensor cores' own path
+  // `clock` counts releases; writes up to `fenced` are visible to tensor cores and TMA.
+  uint32_t clock, fenced;
   int phase_barrier;
   uint32_t parity; // of the phase that it waits for
-  product products[PRODUCTS];
-  int n_products, products_group, products_left;
+  product wgmmas[WGMMAS];
+  int n_wgmmas, wgmma_group, wgmmas_left;
   float *d;
   uint32_t *r;
   const uint32_t *a, *b; // operands of a tensor-core operation
   int64_t place;         // of a matrix row in shared memory
   copy copies[COPIES];
-  int n_copies, group; // not yet waited for; the group that is being filled
+  // Copies that are not yet waited for; the group that is being filled.
+  int n_copies, group;
 } fiber;
 
-// Who touched two bytes last, and when by its own clock. An access is ordered after another if its
-// thread knows of that time, through barriers of the block or of warps and through phases of
-// mbarriers: vector clocks. Of readers the first few are kept.
+// The last thread that accessed two bytes, and its clock at that time. An access is ordered after
+// another if its thread knows that time, through barriers of the block or of warps and through
+// phases of mbarriers (vector clocks). Only the first few readers are recorded.
 typedef struct touch {
   int16_t thread;
   uint32_t clock;
@@ -110,10 +111,11 @@ typedef struct shadow {
   touch write, read[READERS];
   uint8_t readers;
   bool coming;
-} shadow; // coming: by a copy under way
+  // `coming`: a copy in flight will write it.
+} shadow;
 
 // Boxes that count into mbarrier k are written by party ENGINE + k, whose clock is the number of
-// the phase that they end.
+// the phase that they complete.
 typedef struct phase_barrier {
   int64_t place;
   int count, missing;
@@ -125,7 +127,8 @@ typedef struct box {
   uint64_t map[16];
   int64_t to;
   int at[5], barrier, line;
-} box; // asked for and not yet there
+  // A box that was requested and has not arrived.
+} box;
 
 typedef struct array {
   const char *name;
@@ -142,14 +145,15 @@ typedef struct simt_state {
   int64_t block, blocks;
   void (*call)(void *args);
   void *args;
-  uint32_t base[PARTIES];     // what the last barrier of the block told every thread of each
-  uint32_t (*known)[PARTIES]; // by thread: what it has learned since
+  // By party: the clock that the last barrier of the block made known to all threads.
+  uint32_t base[PARTIES];
+  uint32_t (*known)[PARTIES]; // by thread: the clocks that it has learned since
   phase_barrier barriers[BARRIERS];
   int n_barriers;
   box boxes[BOXES];
   int n_boxes;
-  uint32_t gathered[BARRIERS][PARTIES],
-      told[BARRIERS][PARTIES]; // by those who arrived; to those who wait
+  // Clocks contributed by arriving threads, and passed to waiting threads.
+  uint32_t gathered[BARRIERS][PARTIES], told[BARRIERS][PARTIES];
   char *shared;
   shadow *shadows;
   array arrays[ARRAYS];
@@ -165,22 +169,24 @@ extern simt_state simt;
 void simt_complain(int line, const char *fmt, ...) LM_PRINTF(2, 3);
 void simt_wait_for(wait_kind wait, int line);
 uint64_t simt_exchange(warp_kind kind, uint32_t mates, uint64_t x, int32_t from, int line);
-const array *simt_array_at(int64_t at); // NULL: none lies there
-void simt_grain_check(shadow *s, bool write, const array *a, int64_t byte,
-                      int line); // by the current thread
-int64_t simt_access_check(const void *base, int64_t offset, int64_t bytes, int write,
-                          int line); // where it lies, once checked
+// NULL if no array contains the offset.
+const array *simt_array_at(int64_t at);
+// An access by the current thread.
+void simt_grain_check(shadow *s, bool write, const array *a, int64_t byte, int line);
+// Checks the access; returns its offset in shared memory.
+int64_t simt_access_check(const void *base, int64_t offset, int64_t bytes, int write, int line);
 
 uint32_t simt_random(void);
 
-// ---- simt_async.c, simt_copy.c: called when nothing else can go on, or when all lanes of a warp
-// are there
+// ---- simt_async.c, simt_copy.c: called if no thread can continue, or if all lanes of a warp have
+// arrived
 void simt_mma_complete(int warp);
 void simt_mma_tf32_complete(int warp);
-void simt_matrices_complete(int warp, bool turned);
+void simt_matrices_complete(int warp, bool transposed);
 bool simt_group_ready(int first);
 void simt_group_complete(int first);
 bool simt_phase_passed(const fiber *f);
 void simt_phase_tell(int thread);
-bool simt_box_come(void); // one that is under way, if any
+// Delivers one box in flight; false if there is none.
+bool simt_box_come(void);
 #endif

@@ -1,5 +1,5 @@
-// simt_test.c - the shim itself: kernels with one mistake each, which it must name, and the same
-// without it, which it must let pass under every schedule.
+// simt_test.c - tests of the shim: kernels with one mistake each, which must be reported, and the
+// same kernels without it, which must pass under every schedule.
 #include "codegen/common/prelude/types.h"
 #include "codegen/common/prelude/math.h"
 #include "codegen/cuda/prelude/simt.h"
@@ -16,7 +16,7 @@ typedef struct arguments {
   const float *in;
 } arguments;
 
-// Each thread reads what its neighbour wrote.
+// Each thread reads the element that its neighbour wrote.
 static void neighbours(void *args) {
   const arguments *a = args;
   int32_t i = lm_thread();
@@ -28,7 +28,7 @@ static void neighbours(void *args) {
   a->out[lm_block() * n + i] = lm_get(row, (i + 1) % n);
 }
 
-// The next round's write waits for the last round's reads.
+// The writes of a round wait for the reads of the previous round.
 static void rounds(void *args) {
   const arguments *a = args;
   int32_t i = lm_thread();
@@ -45,12 +45,12 @@ static void rounds(void *args) {
   a->out[lm_block() * n + i] = sum;
 }
 
-// Within a warp, a barrier of the warp is enough.
+// Within a warp, a warp barrier is sufficient.
 static void warp_neighbours(void *args) {
   const arguments *a = args;
   int32_t i = lm_thread();
   int32_t warp = i / 32 * 32;
-  uint32_t mates = a->mistake ? lm_mates(16) : ~0u;
+  uint32_t mates = a->mistake ? lm_team_mask(16) : ~0u;
   LM_SHARED(float, row, 96);
   lm_put(row, i, a->in[i]);
   lm_warp_sync(mates);
@@ -76,7 +76,7 @@ static void unwritten(void *args) {
   a->out[lm_block() * lm_threads() + i] = lm_get(row, i);
 }
 
-// A barrier that some threads never reach while they wait for others in a shuffle.
+// Some threads never reach a barrier, because they wait for others in a shuffle.
 static void absent(void *args) {
   const arguments *a = args;
   int32_t i = lm_thread();
@@ -91,7 +91,7 @@ static void stranger(void *args) {
   const arguments *a = args;
   int32_t i = lm_thread();
   a->out[lm_block() * lm_threads() + i] =
-      lm_shuffle_xor_f32(lm_mates(8), a->in[i], a->mistake ? 8 : 4);
+      lm_shuffle_xor_f32(lm_team_mask(8), a->in[i], a->mistake ? 8 : 4);
 }
 
 static void odd_vector(void *args) {
@@ -108,12 +108,12 @@ static void sums(void *args) {
   LM_SHARED(double, room, 32);
   float all = lm_block_sum_f32(a->in[i], room);
   float most = lm_block_max_f32(a->in[i], room);
-  float team = lm_team_sum_f32(a->in[i], lm_mates(4), 4);
+  float team = lm_team_sum_f32(a->in[i], lm_team_mask(4), 4);
   a->out[lm_block() * lm_threads() + i] = all + 3 * most + 7 * team;
 }
 
-// The first warp writes rounds of two places for the others to read; `mistake`: they do not say
-// that they have read.
+// The first warp writes rounds of two stages that the others read; `mistake`: the readers do not
+// arrive.
 static void phases(void *args) {
   const arguments *a = args;
   int32_t i = lm_thread();
@@ -144,7 +144,7 @@ static void phases(void *args) {
   a->out[lm_block() * lm_threads() + i] = sum;
 }
 
-// Who waits for the wrong phase waits forever.
+// A thread that waits for the wrong phase waits forever.
 static void forever(void *args) {
   const arguments *a = args;
   LM_SHARED(uint64_t, ready, 1);
@@ -172,10 +172,10 @@ static const simt_case cases[] = {
     {"rounds", rounds, "no barrier since"},
     {"warp_neighbours", warp_neighbours, "no barrier since"},
     {"bounds", bounds, "writes row at byte 384 of 384"},
-    {"unwritten", unwritten, "which nothing wrote"},
+    {"unwritten", unwritten, "which no thread wrote"},
     {"absent", absent, "never come"},
-    {"stranger", stranger, "takes no part"},
-    {"odd_vector", odd_vector, "odd address"},
+    {"stranger", stranger, "does not take part"},
+    {"odd_vector", odd_vector, "misaligned address"},
     {"phases", phases, "line"},
 };
 
@@ -205,7 +205,7 @@ static void test_case(const simt_case *c, const float *in) {
   }
 }
 
-// ---- products of warpgroups
+// ---- GEMMs of warpgroups
 
 enum {
   GROUP_ROWS = 128,
@@ -224,7 +224,7 @@ static void tile_fill(uint16_t *tile, const uint16_t *from, int rows, int width)
 }
 
 // scores = a b', out = scores b, for two groups of 64 rows.
-static void products(void *args) {
+static void wgmmas(void *args) {
   const group_arguments *g = args;
   LM_POOL_DECLARE();
   LM_POOL(uint16_t, a, 0, GROUP_ROWS * WIDE);
@@ -236,8 +236,8 @@ static void products(void *args) {
     lm_proxy_fence();
   if (!g->early)
     lm_barrier();
-  LM_GROUP_PRODUCT(s, 64, a + (g->astray ? 8 * 64 * 2 + 64 : 0), lm_thread() / 128 * 64, GROUP_ROWS,
-                   b, WIDE)
+  LM_GROUP_DOT(s, 64, a + (g->astray ? 8 * 64 * 2 + 64 : 0), lm_thread() / 128 * 64, GROUP_ROWS, b,
+               WIDE)
   lm_wgmma_wait(0);
   uint32_t packed[COLUMNS / 16][4];
   LM_GROUP_PACK(packed, s, COLUMNS)
@@ -257,7 +257,7 @@ static void products_expect(const group_arguments *g) {
       float want = 0;
       for (int k = 0; k < WIDE; k++)
         want += lm_bf16_load(g->a[i * WIDE + k]) * lm_bf16_load(g->b[j * WIDE + k]);
-      CHECK(g->scores[i * COLUMNS + j] == want); // small whole numbers: exact
+      CHECK(g->scores[i * COLUMNS + j] == want); // small integers: exact
     }
   for (int i = 0; i < GROUP_ROWS; i++)
     for (int k = 0; k < WIDE; k++) {
@@ -269,11 +269,11 @@ static void products_expect(const group_arguments *g) {
     }
 }
 
-static void products_find(group_arguments g, const char *what) {
-  simt_run(products, &g, 1, 256);
+static void wgmmas_find(group_arguments g, const char *what) {
+  simt_run(wgmmas, &g, 1, 256);
   char *found = simt_report_take();
   if (!found || !strstr(found, what))
-    fprintf(stderr, "products: %s, not %s\n", found ? found : "nothing", what);
+    fprintf(stderr, "wgmma: %s, not %s\n", found ? found : "nothing", what);
   CHECK(found && strstr(found, what));
   lm_free(found);
 }
@@ -289,7 +289,7 @@ static void test_products(void) {
   for (int s = 0; s < SIMT_SCHEDULES; s++) {
     simt_schedule_set((simt_schedule)s);
     memset(out, 0, sizeof out);
-    simt_run(products, &g, 1, 256);
+    simt_run(wgmmas, &g, 1, 256);
     char *found = simt_report_take();
     if (found)
       fprintf(stderr, "%s", found);
@@ -298,12 +298,12 @@ static void test_products(void) {
   }
   group_arguments unfenced = g, early = g, astray = g;
   unfenced.unfenced = early.early = astray.astray = true;
-  products_find(unfenced, "with no fence since");
-  products_find(early, "no barrier since");
-  products_find(astray, "begins within a pattern");
+  wgmmas_find(unfenced, "with no fence since");
+  wgmmas_find(early, "no barrier since");
+  wgmmas_find(astray, "begins within a pattern");
 }
 
-// Places by hand from the pictures of PTX: 16-byte units of a line, exchanged by the line's number.
+// Offsets by hand from the figures of PTX: 16-byte units of a line, exchanged by the line's number.
 static void test_descriptors(void) {
   enum {
     NONE,
@@ -314,7 +314,7 @@ static void test_descriptors(void) {
   static const struct {
     uint64_t swizzle;
     int line, k;
-    bool turned;
+    bool transposed;
     int64_t place;
   } places[] = {
       {BY_128, 1, 0, false, 128 + 16},
@@ -337,9 +337,9 @@ static void test_descriptors(void) {
   for (size_t i = 0; i < LM_COUNT(places); i++) {
     uint64_t at =
         (uint64_t)(2048 >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | places[i].swizzle << 62;
-    int64_t place = simt_matrix_place(at, places[i].line, places[i].k, places[i].turned, 0);
+    int64_t place = simt_matrix_offset(at, places[i].line, places[i].k, places[i].transposed, 0);
     if (place != places[i].place)
-      fprintf(stderr, "place %zu: %lld, not %lld\n", i, (long long)place,
+      fprintf(stderr, "offset %zu: %lld, not %lld\n", i, (long long)place,
               (long long)places[i].place);
     CHECK(place == places[i].place);
   }
@@ -349,7 +349,7 @@ static void test_descriptors(void) {
   CHECK(!found);
 }
 
-// ---- boxes of the copy engine
+// ---- boxes of TMA
 
 enum {
   OWN = 128,
@@ -366,7 +366,8 @@ typedef struct box_arguments {
   uint16_t *out;
 } box_arguments;
 
-// One thread asks for a tile of 64 places of head 1 of batch 1; all read it where it should lie.
+// One thread requests a tile of 64 positions of head 1 of batch 1; all threads read it at its
+// expected offsets.
 static void boxes(void *args) {
   const box_arguments *a = args;
   LM_POOL(uint16_t, tile, 0, 64 * OWN);
@@ -436,7 +437,7 @@ static void test_boxes(void) {
                 plain = a, unfenced = a, unawaited = a, less = a, more = a;
   boxes_run(a, from, true);
   beyond.place = 40;
-  boxes_run(beyond, from, true); // what is beyond the tensor is zeros
+  boxes_run(beyond, from, true); // elements beyond the tensor are zeros
   before.place = -7;
   boxes_run(before, from, true);
   plain.map = &unswizzled;
@@ -447,7 +448,7 @@ static void test_boxes(void) {
   boxes_find(unfenced, "made with no fence since");
   boxes_find(less, "more bytes than the phase expects");
   boxes_find(more, "a phase that never ends");
-  boxes_find(unawaited, "cop"); // under way, or with no wait since
+  boxes_find(unawaited, "cop"); // in flight, or with no wait since
   CHECK(box_map(&map, from + 1, 3, 64, STRIDE) && box_map(&map, from, 3, 128, STRIDE) &&
         box_map(&map, from, 3, 64, STRIDE + 8) && box_map(&map, from, 3, 4, STRIDE));
 }

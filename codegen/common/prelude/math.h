@@ -1,6 +1,6 @@
-// math.h - float32 functions without branches or table look-ups, so that loops over them vectorise.
-// Errors are given in units in the last place, measured against libm in double; infinities and NaN
-// come out as IEEE 754 wants.
+// math.h - float32 functions without branches and table look-ups, so that loops over them
+// vectorise. Errors are in units in the last place, measured against libm in double; infinities and
+// NaN follow IEEE 754.
 typedef __INT32_TYPE__ int32_t;
 typedef __INT64_TYPE__ int64_t;
 typedef __UINT32_TYPE__ uint32_t;
@@ -39,8 +39,8 @@ static inline float lm_exp2i(int32_t n) {
   return lm_of_bits((uint32_t)(n + 127) << 23);
 }
 
-// Splits x = n ln 2 + r, |r| <= ln 2 / 2; adding 1.5 * 2^23 rounds to an integer, which its low
-// bits then hold. The upper part of ln 2 has 9 bits, so that its product with n is exact.
+// Splits x = n ln 2 + r, |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to an integer, which is then in
+// the low bits. The upper part of ln 2 has 9 bits, so its product with n is exact.
 static inline float lm_exp_reduce(float x, int32_t *out_n) {
   float t = LM_FMA(x, 0x1.715476p0f, 0x1.8p23f);
   float n = t - 0x1.8p23f;
@@ -55,8 +55,8 @@ static inline float lm_exp_poly(float r) {
   p = LM_FMA(p, r, 1.6666665459e-1f);
   return LM_FMA(p, r, 5.0000001201e-1f);
 }
-// e^x, 1 ulp; results below 2^-125 are 0. The scale is 2 * 2^(n - 1), so that n may be 128, and
-// whatever came of an argument that is too small is masked away.
+// e^x, 1 ulp; results below 2^-125 are 0. The scale is 2 * 2^(n - 1), so that n may be 128. The
+// result for an argument that is too small is masked to 0.
 static inline float lm_exp(float x) {
   int32_t n, small = -(x < -86.6f);
   float r = lm_exp_reduce(x > 89.0f ? 89.0f : x, &n);
@@ -86,7 +86,7 @@ static inline float lm_log(float x) {
   return x < 0.0f || x != x ? __builtin_nanf("") : y;
 }
 
-// log(1 + x), 2 ulp: the logarithm of the sum, and the quotient that its rounding error adds.
+// log(1 + x), 2 ulp: the logarithm of the rounded sum plus the rounding error divided by the sum.
 static inline float lm_log1p(float x) {
   float sum = 1.0f + x;
   float error = x - (sum - 1.0f);
@@ -189,7 +189,7 @@ static inline double lm_exp2_wide(double y) {
   p = LM_FMA64(p, r, 1.0);
   return p * lm_of_bits64((lm_bits64(t) << 52) + 0x3ff0000000000000ull);
 }
-// x^y, 1 ulp: 2^(y log2 |x|) in double, then what IEEE 754 says of signs, zeros and infinities.
+// x^y, 1 ulp: 2^(y log2 |x|) in double, then the signs, zeros and infinities of IEEE 754.
 static inline float lm_pow(float x, float y) {
   float inf = __builtin_inff();
   float a = __builtin_fabsf(x);
@@ -200,10 +200,10 @@ static inline float lm_pow(float x, float y) {
   float z = (float)lm_exp2_wide(e);
   float edge = (a == 0.0f) == (y > 0.0f) ? 0.0f : inf;
   z = (a == 0.0f || a == inf) ? edge : z;
-  int whole = __builtin_floorf(y) == y;
-  int odd = whole && __builtin_floorf(half) != half;
+  int integral = __builtin_floorf(y) == y;
+  int odd = integral && __builtin_floorf(half) != half;
   z = (lm_bits(x) >> 31) && odd ? -z : z;
-  z = x < 0.0f && a < inf && !whole ? __builtin_nanf("") : z;
+  z = x < 0.0f && a < inf && !integral ? __builtin_nanf("") : z;
   z = x != x || y != y ? __builtin_nanf("") : z;
   return y == 0.0f || x == 1.0f ? 1.0f : z;
 }
@@ -224,7 +224,7 @@ static inline float lm_mod(float x, float y) {
   return x - y * __builtin_floorf(x / y);
 }
 
-// float64 is for the few scalars that need it: the C library's functions.
+// float64 serves the few scalars that need it, by the C library's functions.
 static inline double lm_exp64(double x) {
   return __builtin_exp(x);
 }

@@ -4,8 +4,8 @@ typedef __INT32_TYPE__ int32_t;
 typedef __UINT32_TYPE__ uint32_t;
 typedef __UINT64_TYPE__ uint64_t;
 
-// Uniform in (0, 1), exact in float32: word element % 4 of the block with counter (element / 4,
-// layer, turn) under `key`.
+// Uniform in (0, 1), exact in float32: word `element` % 4 of the block with counter (element / 4,
+// layer, turn) under `key`, where `turn` is the step.
 static inline float lm_uniform(uint32_t key0, uint32_t key1, uint64_t element, int32_t layer,
                                int32_t turn) {
   uint32_t c0 = (uint32_t)(element >> 2);

@@ -1,5 +1,5 @@
-// types.h - scalar types of generated kernels, bfloat16, and integer arithmetic that wraps and
-// never traps.
+// types.h - scalar types of generated kernels, bfloat16, and integer arithmetic that wraps around
+// and never traps.
 typedef __INT32_TYPE__ int32_t;
 typedef __INT64_TYPE__ int64_t;
 typedef __UINT8_TYPE__ uint8_t;
@@ -18,8 +18,8 @@ static inline float lm_f32_of_bits(uint32_t u) {
   return x;
 }
 
-// bfloat16 is the upper half of a float32; rounding is to nearest, ties to even, and a NaN stays
-// one.
+// bfloat16 is the upper half of a float32. Rounding is to nearest, ties to even; a NaN remains a
+// NaN.
 static inline float lm_bf16_load(uint16_t h) {
   return lm_f32_of_bits((uint32_t)h << 16);
 }
@@ -38,8 +38,8 @@ static inline int32_t lm_isub(int32_t a, int32_t b) {
 static inline int32_t lm_imul(int32_t a, int32_t b) {
   return (int32_t)((uint32_t)a * (uint32_t)b);
 }
-// floor(a / b), 0 for b = 0. A quotient of 32-bit numbers is at least 2^-31 away from the integers
-// that it is not, so rounding to double never crosses one.
+// floor(a / b), 0 for b = 0. A non-integral quotient of 32-bit integers is at least 2^-31 away from
+// every integer, so rounding it to double never reaches one.
 static inline int32_t lm_idiv(int32_t a, int32_t b) {
   double q = __builtin_floor((double)a / (double)(b ? b : 1));
   return b ? (int32_t)(int64_t)q : 0;
@@ -47,7 +47,7 @@ static inline int32_t lm_idiv(int32_t a, int32_t b) {
 static inline int32_t lm_imod(int32_t a, int32_t b) {
   return b ? lm_isub(a, lm_imul(b, lm_idiv(a, b))) : 0;
 }
-// Truncates; beyond the range the nearest end of it, 0 for NaN.
+// Truncates; saturates beyond the range; 0 for NaN.
 static inline int32_t lm_int_f32(float x) {
   float y = x == x ? x : 0.0f;
   y = y < -0x1p31f ? -0x1p31f : y;
@@ -62,7 +62,7 @@ static inline int32_t lm_int_f64(double x) {
 static inline int32_t lm_imax(int32_t a, int32_t b) {
   return a > b ? a : b;
 }
-// An index into n places, clamped.
+// An index clamped to [0, n).
 static inline int64_t lm_clamp(int64_t i, int64_t n) {
   return i < 0 ? 0 : i >= n ? n - 1 : i;
 }

@@ -1,15 +1,17 @@
-// compiler.h - what GCC and Clang say differently. The rest of this folder follows, then kernels.
+// compiler.h - differences between GCC and Clang. The other files of this folder follow, then
+// kernels.
 #define LM_PRAGMA(...) _Pragma(#__VA_ARGS__)
 
-// Of kernels of fused operations, LM_FUSED: a product is rounded before it is added, whatever else
-// a kernel computes, so that an operation gives the same bits in every kernel. Functions of the
-// prelude name their multiply-adds. Attention and products of matrices, LM_CONTRACTED: the compiler
-// makes multiply-adds. GCC makes them but where an attribute forbids it. Clang ignores that
-// attribute and makes none but where a pragma says so, from there on.
+// LM_FUSED marks kernels of fused operations: a product is rounded before it is added, whatever
+// else the kernel computes, so that an operation gives the same bits in every kernel. Functions of
+// the prelude name their multiply-adds explicitly. LM_CONTRACTED marks attention and GEMMs, in
+// which the compiler may contract multiply and add. GCC contracts by default unless an attribute
+// forbids it. Clang ignores that attribute; it contracts only where a pragma allows it, from there
+// on.
 //
-// LM_UNROLL: the next loop has at most N turns, a constant number: they are written out, and what
-// they index lies in registers. (Told a number that is not exact, Clang does so too late for that.)
-// Of another loop GCC writes N turns out.
+// LM_UNROLL(N): the next loop has at most N iterations, a constant number; it is fully unrolled, so
+// that the arrays that it indexes are kept in registers. (Clang unrolls too late for that if N is
+// not exact.) GCC unrolls a longer loop N times.
 #ifdef __clang__
 #define LM_FUSED LM_PRAGMA(clang fp contract(off))
 #define LM_CONTRACTED LM_PRAGMA(clang fp contract(fast))

@@ -1,4 +1,4 @@
-// quad.h - four times four elements of 32 bits turned, rows to columns, whatever they hold.
+// quad.h - transpose of 4 x 4 elements of 32 bits.
 typedef float lm_quad __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int32_t lm_quad_int __attribute__((vector_size(16)));
 

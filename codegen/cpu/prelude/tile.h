@@ -1,7 +1,7 @@
-// tile.h - products of small matrices that lie in the first caches, for attention.
+// tile.h - GEMMs of small matrices in the first-level caches, for attention.
 //
-// Matrices are rows of float32, rows a multiple of LM_LANES apart. A block of the result is held in
-// registers: LM_BLOCK rows of two vectors, or two rows at the end.
+// Matrices have rows of float32; rows are a multiple of LM_LANES elements apart. A block of the
+// result is held in registers: LM_BLOCK rows of two vectors, or two rows at the end.
 typedef __INT64_TYPE__ int64_t;
 #if defined(__AVX512F__)
 enum {
@@ -61,12 +61,12 @@ static inline __attribute__((always_inline)) void lm_tile_rows(int rows, int64_t
     lm_tile_block(rows, 1, n, a, a_row, b + j, b_row, c + j, c_row, add);
 }
 
-// c[i][j] (+)= sum over k < n of a[i][k] * b[k][j], i < rows (an odd last one is followed by
-// another), j < width, a multiple of LM_LANES.
-static __attribute__((noinline)) void lm_tile_product(int64_t rows, int64_t width, int64_t n,
-                                                      const float *a, int64_t a_row, const float *b,
-                                                      int64_t b_row, float *c, int64_t c_row,
-                                                      int add) {
+// c[i][j] (+)= sum over k < n of a[i][k] * b[k][j] for i < rows and j < width, a multiple of
+// LM_LANES. If `rows` is odd, one row more is read and written.
+static __attribute__((noinline)) void lm_tile_gemm(int64_t rows, int64_t width, int64_t n,
+                                                   const float *a, int64_t a_row, const float *b,
+                                                   int64_t b_row, float *c, int64_t c_row,
+                                                   int add) {
   int64_t i = 0;
   for (; i + LM_BLOCK <= rows; i += LM_BLOCK)
     lm_tile_rows(LM_BLOCK, width, n, a + i * a_row, a_row, b, b_row, c + i * c_row, c_row, add);
@@ -74,11 +74,11 @@ static __attribute__((noinline)) void lm_tile_product(int64_t rows, int64_t widt
     lm_tile_rows(2, width, n, a + i * a_row, a_row, b, b_row, c + i * c_row, c_row, add);
 }
 
-// ---- sums of large products (tile_panel.h, tile_amx.h)
+// ---- results of large GEMMs (tile_panel.h, tile_amx.h)
 
-// Where they go: rows of f32, added to what is there if `add`. half: at the last slab of a product
-// whose result is bf16 the place of that, into which they are rounded; c then only holds what was
-// summed before.
+// Where sums are stored: rows of f32, to which they are added if `add` is set. At the last block of
+// k of a GEMM with a bf16 result, `half` is the location of that result, to which the sums are
+// rounded; c then only holds the sums of the previous blocks.
 typedef struct lm_sums {
   float *c;
   int64_t row;

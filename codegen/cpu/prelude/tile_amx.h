@@ -1,22 +1,22 @@
-// tile_amx.h - products of large matrices of bf16 by the processor's matrix unit (AMX): as
-// tile_panel.h, with tiles of 32 rows and 32 columns, and panels of bf16. The instructions are
-// behind a few macros, which have the same meaning in plain C for a processor without them
-// (LM_AMX_EMULATED): pairs along k are multiplied, and added one after the other in f32.
+// tile_amx.h - large GEMMs of bf16 by the processor's matrix unit (AMX): like tile_panel.h, with
+// tiles of 32 rows by 32 columns and panels of bf16. The instructions are behind a few macros,
+// which are also defined in plain C for processors without AMX (LM_AMX_EMULATED): pairs along k are
+// multiplied and added one after the other in f32.
 //
-// Panels of 16 lines hold squares of 1 KiB, one for each 32 places of k, zeros where the matrix
-// ends: of A 16 rows of 16 pairs, of B 16 pairs of 16 columns. There is an even number of panels.
-// What lies in rows already is A as it is wanted. Whoever calls this has permission of the
-// operating system to use tiles, or compiles with LM_AMX_REFUSED.
+// Panels of 16 rows (of A) or columns (of B) consist of squares of 1 KiB, one for each 32 elements
+// of k, with zeros beyond the matrix: for A 16 rows of 16 pairs, for B 16 pairs of 16 columns. The
+// number of panels is even. A matrix A with rows of unit stride is read in place. The caller has
+// the operating system's permission to use tiles, or compiles with LM_AMX_REFUSED.
 #if ((defined(__AMX_BF16__) || defined(__AMXBF16__)) && !defined(LM_AMX_REFUSED)) ||               \
     defined(LM_AMX_EMULATED)
 #define LM_AMX
 enum {
   LM_SQUARE = 16,
   LM_AMX_SIDE = 32,
-  LM_AMX_SLAB = 512,
-  LM_AMX_ROWS = 192
+  LM_AMX_KC = 512,
+  LM_AMX_MC = 192
 };
-typedef uint32_t lm_square[LM_SQUARE][LM_SQUARE]; // of pairs, or of f32
+typedef uint32_t lm_square[LM_SQUARE][LM_SQUARE]; // of pairs of bf16, or of f32
 
 #ifdef LM_AMX_EMULATED
 typedef struct lm_amx {
@@ -80,52 +80,53 @@ typedef uint16_t lm_sixteen_halves __attribute__((vector_size(32), aligned(2), m
 #define LM_ALL(F, S)                                                                               \
   F(S, 0), F(S, 1), F(S, 2), F(S, 3), F(S, 4), F(S, 5), F(S, 6), F(S, 7), F(S, 8), F(S, 9),        \
       F(S, 10), F(S, 11), F(S, 12), F(S, 13), F(S, 14), F(S, 15)
-#define LM_TURN_LOW(S, L) (L & S ? 16 + L - S : L)
-#define LM_TURN_HIGH(S, L) (L & S ? 16 + L : L + S)
-// Of 16 rows of 16 words, squares of S beside the diagonal change places; with S = 8, 4, 2, 1 rows
-// become columns.
-#define LM_TURN(X, S)                                                                              \
+#define LM_TRANSPOSE_LOW(S, L) (L & S ? 16 + L - S : L)
+#define LM_TRANSPOSE_HIGH(S, L) (L & S ? 16 + L : L + S)
+// Exchanges the off-diagonal S x S blocks of a 16 x 16 matrix of words; S = 8, 4, 2, 1 transposes
+// it.
+#define LM_TRANSPOSE(X, S)                                                                         \
   LM_UNROLL(16) for (int i = 0; i < 16; i++) if (!(i & S)) {                                       \
     lm_words a = (X)[i], b = (X)[i + S];                                                           \
-    (X)[i] = LM_SHUFFLE(lm_words_order, a, b, LM_ALL(LM_TURN_LOW, S));                             \
-    (X)[i + S] = LM_SHUFFLE(lm_words_order, a, b, LM_ALL(LM_TURN_HIGH, S));                        \
+    (X)[i] = LM_SHUFFLE(lm_words_order, a, b, LM_ALL(LM_TRANSPOSE_LOW, S));                        \
+    (X)[i + S] = LM_SHUFFLE(lm_words_order, a, b, LM_ALL(LM_TRANSPOSE_HIGH, S));                   \
   }
-static inline __attribute__((always_inline)) void lm_words_turn(lm_words *x, char *to,
-                                                                int64_t bytes) {
-  LM_TURN(x, 8)
-  LM_TURN(x, 4)
-  LM_TURN(x, 2)
-  LM_TURN(x, 1)
+static inline __attribute__((always_inline)) void lm_words_transpose(lm_words *x, char *to,
+                                                                     int64_t bytes) {
+  LM_TRANSPOSE(x, 8)
+  LM_TRANSPOSE(x, 4)
+  LM_TRANSPOSE(x, 2)
+  LM_TRANSPOSE(x, 1)
   LM_UNROLL(16)
   for (int i = 0; i < 16; i++)
     *(lm_words *)(to + i * bytes) = x[i];
 }
 
-// Rows k and k + 1: [k first][k + 1 second] of each column. As a shuffle it is two instructions
-// behind the loads, not nine.
-#define LM_IN_TURN(S, L) L, 16 + L
-static inline lm_words lm_words_join(const uint16_t *low, const uint16_t *high) {
+// Interleaves rows k and k + 1: [k first][k + 1 second] for each column. A shuffle takes two
+// instructions after the loads instead of nine.
+#define LM_INTERLEAVE(S, L) L, 16 + L
+static inline lm_words lm_words_interleave(const uint16_t *low, const uint16_t *high) {
   lm_sixteen_halves x = *(const lm_sixteen_halves *)low;
   lm_sixteen_halves y = *(const lm_sixteen_halves *)high;
 #if defined(__clang__) || __GNUC__ >= 12
-  return (lm_words)__builtin_shufflevector(x, y, LM_ALL(LM_IN_TURN, 0));
+  return (lm_words)__builtin_shufflevector(x, y, LM_ALL(LM_INTERLEAVE, 0));
 #else
   return __builtin_convertvector(x, lm_words) | __builtin_convertvector(y, lm_words) << 16;
 #endif
 }
 
-// A square of 16 lines and 32 places of k. In rows: [line][pair], as A has them; else [pair][line],
-// as B has them. Joined: lines lie side by side, places of k `stride` apart; else places of k lie
-// side by side, lines `stride` apart. Both are constants.
+// Fills a square of 16 rows (columns) and 32 elements of k. If `rows` is set, it is [row][pair], as
+// for A, else [pair][column], as for B. If `interleaved` is set, elements of a row of k have unit
+// stride in memory and `stride` separates elements along k; else elements along k have unit stride.
+// Both are constants.
 static inline __attribute__((always_inline)) void
-lm_square_fill(int rows, int joined, const uint16_t *from, int64_t stride, lm_square to) {
+lm_square_fill(int rows, int interleaved, const uint16_t *from, int64_t stride, lm_square to) {
   lm_words x[LM_SQUARE];
   LM_UNROLL(16)
   for (int i = 0; i < LM_SQUARE; i++)
-    x[i] = joined ? lm_words_join(from + 2 * i * stride, from + (2 * i + 1) * stride)
-                  : *(const lm_words *)(from + i * stride);
-  if (rows == joined) {
-    lm_words_turn(x, (char *)to, sizeof *to);
+    x[i] = interleaved ? lm_words_interleave(from + 2 * i * stride, from + (2 * i + 1) * stride)
+                       : *(const lm_words *)(from + i * stride);
+  if (rows == interleaved) {
+    lm_words_transpose(x, (char *)to, sizeof *to);
     return;
   }
   LM_UNROLL(16)
@@ -133,60 +134,63 @@ lm_square_fill(int rows, int joined, const uint16_t *from, int64_t stride, lm_sq
     *(lm_words *)to[i] = x[i];
 }
 
-// The first lines and places of k of a square that reaches beyond the matrix.
-static __attribute__((noinline)) void lm_square_part(int rows, const uint16_t *from, int64_t line,
-                                                     int64_t place, int64_t n, int64_t lines,
+// Fills a square that reaches beyond the matrix.
+static __attribute__((noinline)) void lm_square_edge(int rows, const uint16_t *from, int64_t line,
+                                                     int64_t k_stride, int64_t n, int64_t count_mn,
                                                      lm_square to) {
   for (int i = 0; i < LM_SQUARE; i++)
     for (int p = 0; p < LM_SQUARE; p++) {
-      uint32_t low = i < lines && 2 * p < n ? from[i * line + 2 * p * place] : 0;
-      uint32_t high = i < lines && 2 * p + 1 < n ? from[i * line + (2 * p + 1) * place] : 0;
+      uint32_t low = i < count_mn && 2 * p < n ? from[i * line + 2 * p * k_stride] : 0;
+      uint32_t high = i < count_mn && 2 * p + 1 < n ? from[i * line + (2 * p + 1) * k_stride] : 0;
       *(rows ? &to[i][p] : &to[p][i]) = low | high << 16;
     }
 }
 
-static inline __attribute__((always_inline)) void lm_squares(int rows, int joined,
+static inline __attribute__((always_inline)) void lm_squares(int rows, int interleaved,
                                                              const uint16_t *from, int64_t stride,
-                                                             int64_t n, int64_t lines, float *to) {
+                                                             int64_t n, int64_t count_mn,
+                                                             float *to) {
   lm_square *square = (lm_square *)to;
-  int64_t line = joined ? 1 : stride;
-  int64_t place = joined ? stride : 1;
-  for (int64_t i = 0; i < (lines + LM_AMX_SIDE - 1) / LM_AMX_SIDE * LM_AMX_SIDE; i += LM_SQUARE)
+  int64_t line = interleaved ? 1 : stride;
+  int64_t k_stride = interleaved ? stride : 1;
+  for (int64_t i = 0; i < (count_mn + LM_AMX_SIDE - 1) / LM_AMX_SIDE * LM_AMX_SIDE; i += LM_SQUARE)
     for (int64_t k = 0; k < n; k += 2 * LM_SQUARE, square++) {
-      const uint16_t *at = from + i * line + k * place;
-      if (i + LM_SQUARE > lines || k + 2 * LM_SQUARE > n)
-        lm_square_part(rows, at, line, place, n - k, lines - i, *square);
+      const uint16_t *at = from + i * line + k * k_stride;
+      if (i + LM_SQUARE > count_mn || k + 2 * LM_SQUARE > n)
+        lm_square_edge(rows, at, line, k_stride, n - k, count_mn - i, *square);
       else
-        lm_square_fill(rows, joined, at, stride, *square);
+        lm_square_fill(rows, interleaved, at, stride, *square);
     }
 }
-static __attribute__((noinline)) void lm_a_lines_bf16(const uint16_t *from, int64_t stride,
-                                                      int64_t n, int64_t lines, float *to) {
-  lm_squares(1, 1, from, stride, n, lines, to);
+static __attribute__((noinline)) void lm_pack_a_bf16(const uint16_t *from, int64_t stride,
+                                                     int64_t n, int64_t count_mn, float *to) {
+  lm_squares(1, 1, from, stride, n, count_mn, to);
 }
-static __attribute__((noinline)) void lm_a_turned_bf16(const uint16_t *from, int64_t stride,
-                                                       int64_t n, int64_t lines, float *to) {
-  lm_squares(1, 0, from, stride, n, lines, to);
+static __attribute__((noinline)) void lm_pack_a_transposed_bf16(const uint16_t *from,
+                                                                int64_t stride, int64_t n,
+                                                                int64_t count_mn, float *to) {
+  lm_squares(1, 0, from, stride, n, count_mn, to);
 }
-static __attribute__((noinline)) void lm_b_lines_bf16(const uint16_t *from, int64_t stride,
-                                                      int64_t n, int64_t lines, float *to) {
-  lm_squares(0, 1, from, stride, n, lines, to);
+static __attribute__((noinline)) void lm_pack_b_bf16(const uint16_t *from, int64_t stride,
+                                                     int64_t n, int64_t count_mn, float *to) {
+  lm_squares(0, 1, from, stride, n, count_mn, to);
 }
-static __attribute__((noinline)) void lm_b_turned_bf16(const uint16_t *from, int64_t stride,
-                                                       int64_t n, int64_t lines, float *to) {
-  lm_squares(0, 0, from, stride, n, lines, to);
+static __attribute__((noinline)) void lm_pack_b_transposed_bf16(const uint16_t *from,
+                                                                int64_t stride, int64_t n,
+                                                                int64_t count_mn, float *to) {
+  lm_squares(0, 0, from, stride, n, count_mn, to);
 }
 
 // ---- tiles
 
-// Squares of an operand: bytes from a square's row to the next, to the other 16 lines, to the next
-// 32 places of k.
+// Squares of an operand: bytes from a row of a square to the next, to the other 16 rows (columns),
+// and to the next 32 elements of k.
 typedef struct lm_squares_at {
   const void *first;
   int64_t row, other, step;
 } lm_squares_at;
 
-// c (+)= a b for `steps` times 32 places of k. Four squares of C stay in tiles.
+// c (+)= a b for `steps` times 32 elements of k. Four squares of C stay in tile registers.
 static inline __attribute__((always_inline)) void lm_amx_sum(lm_amx *x, int64_t steps,
                                                              lm_squares_at a, lm_squares_at b,
                                                              float *c, int64_t row, int add) {
@@ -221,20 +225,19 @@ static inline __attribute__((always_inline)) void lm_amx_sum(lm_amx *x, int64_t 
   LM_AMX_STORE(x, 3, lower + LM_SQUARE, bytes);
 }
 
-// Panels whose lines have `places` places of k.
-static inline lm_squares_at lm_panel_squares(const float *first, int64_t places) {
-  int64_t panel = (places + 2 * LM_SQUARE - 1) / (2 * LM_SQUARE) * (int64_t)sizeof(lm_square);
+// Panels with `depth` elements along k.
+static inline lm_squares_at lm_panel_squares(const float *first, int64_t depth) {
+  int64_t panel = (depth + 2 * LM_SQUARE - 1) / (2 * LM_SQUARE) * (int64_t)sizeof(lm_square);
   return (lm_squares_at){first, sizeof(lm_square) / LM_SQUARE, panel, sizeof(lm_square)};
 }
 
-static inline lm_squares_at lm_squares_move(lm_squares_at x, int64_t lines) {
-  x.first = (const char *)x.first + lines / LM_SQUARE * x.other;
+static inline lm_squares_at lm_squares_move(lm_squares_at x, int64_t count_mn) {
+  x.first = (const char *)x.first + count_mn / LM_SQUARE * x.other;
   return x;
 }
 
-// Where a tile reaches beyond C, its part of C goes through memory of its own; the sums are the
-// same.
-static __attribute__((noinline)) void lm_amx_part(lm_amx *x, int64_t steps, int64_t rows,
+// For a tile that reaches beyond C: computes it in a local buffer, with the same sums.
+static __attribute__((noinline)) void lm_amx_edge(lm_amx *x, int64_t steps, int64_t rows,
                                                   int64_t columns, lm_squares_at a, lm_squares_at b,
                                                   float *c, int64_t row, int add) {
   float t[LM_AMX_SIDE][LM_AMX_SIDE] __attribute__((aligned(64)));
@@ -247,7 +250,7 @@ static __attribute__((noinline)) void lm_amx_part(lm_amx *x, int64_t steps, int6
       c[i * row + j] = t[i][j];
 }
 
-// Rounded, those of `low` first. The instruction makes numbers below 2^-126 zeros.
+// Rounds to bf16, `low` first. The instruction flushes numbers below 2^-126 to zero.
 static inline lm_wide_halves lm_halves_round(lm_wide low, lm_wide high) {
   lm_wide_halves to;
 #ifdef __AVX512BF16__
@@ -292,7 +295,7 @@ static inline __attribute__((always_inline)) void lm_amx_tiles(int64_t n, int64_
         z.row = LM_AMX_SIDE;
       }
       if (down < LM_AMX_SIDE || across < LM_AMX_SIDE)
-        lm_amx_part(&x, steps, down, across, p, q, z.c, z.row, z.add);
+        lm_amx_edge(&x, steps, down, across, p, q, z.c, z.row, z.add);
       else
         lm_amx_sum(&x, steps, p, q, z.c, z.row, z.add);
       if (z.half)
@@ -307,12 +310,13 @@ static __attribute__((noinline)) void lm_tiles_bf16(int64_t n, int64_t rows, int
   lm_amx_tiles(n, rows, columns, lm_panel_squares(a, n), lm_panel_squares(b, line), sums);
 }
 
-// Rows are read where they lie: those of whole tiles, with whole steps along k; not rows whole
-// pages apart, which fall into the same sets of the first cache.
-static __attribute__((noinline)) void lm_rows_bf16(int64_t n, int64_t rows, int64_t columns,
-                                                   const uint16_t *from, int64_t stride, float *a,
-                                                   const float *b, int64_t line,
-                                                   const lm_sums *sums) {
+// Reads rows of A in place if they belong to whole tiles, with k a multiple of the step, and are
+// not whole pages apart, which would map them to the same sets of the first-level cache; packs the
+// rest.
+static __attribute__((noinline)) void lm_gemm_rows_bf16(int64_t n, int64_t rows, int64_t columns,
+                                                        const uint16_t *from, int64_t stride,
+                                                        float *a, const float *b, int64_t line,
+                                                        const lm_sums *sums) {
   int64_t whole = n % (2 * LM_SQUARE) || stride % 2048 == 0 ? 0 : rows / LM_AMX_SIDE * LM_AMX_SIDE;
   lm_squares_at there = {from, 2 * stride, 2 * LM_SQUARE * stride, 4 * LM_SQUARE};
   lm_sums rest = lm_sums_at(sums, whole, 0);
@@ -320,16 +324,16 @@ static __attribute__((noinline)) void lm_rows_bf16(int64_t n, int64_t rows, int6
     lm_amx_tiles(n, whole, columns, there, lm_panel_squares(b, line), sums);
   if (whole == rows)
     return;
-  lm_a_turned_bf16(from + whole * stride, stride, n, rows - whole, a);
+  lm_pack_a_transposed_bf16(from + whole * stride, stride, n, rows - whole, a);
   lm_tiles_bf16(n, rows - whole, columns, a, b, line, &rest);
 }
 
-static inline int64_t lm_slab_bf16(int64_t k) {
-  return LM_AMX_SLAB;
+static inline int64_t lm_kc_bf16(int64_t k) {
+  return LM_AMX_KC;
 }
 enum {
-  LM_ROWS_BF16 = LM_AMX_ROWS,
+  LM_MC_BF16 = LM_AMX_MC,
   LM_PANEL_BF16 = LM_SQUARE,
-  LM_PANELS_BF16 = LM_AMX_ROWS * LM_AMX_SLAB / 2 /* floats for A */
+  LM_PACKED_A_BF16 = LM_AMX_MC * LM_AMX_KC / 2 /* floats for A */
 };
 #endif

@@ -1,36 +1,36 @@
-// tile_panel.h - products of large matrices. A slab of both operands, so many places of k, is
-// copied into panels that lie as they are read: [line / width][k][width], zeros behind the last
-// line. A tile of C is then summed in registers from a panel of A, LM_TILE_M rows, and a panel of
-// B, LM_TILE_N columns; the latter stays in the first cache, the panels of A beside it in the
-// second. Each element of C is a sum over k in order, slab by slab: however C is cut, its bits are
-// the same.
+// tile_panel.h - large GEMMs. A block of KC elements along k of both operands is packed into panels
+// in the order in which they are read: [row or column / width][k][width], with zeros after the last
+// row or column. A tile of C is then accumulated in registers from a panel of A with LM_MR rows and
+// a panel of B with LM_NR columns; the panel of B stays in the first-level cache, the panels of A
+// in the second-level cache. Each element of C is a sum over k in order, block by block, so its
+// bits do not depend on the tiling of C.
 #if defined(__AVX512F__)
 enum {
-  LM_TILE_M = 14,
-  LM_SLAB = 192
+  LM_MR = 14,
+  LM_KC = 192
 };
 #elif defined(__AVX__)
 enum {
-  LM_TILE_M = 6,
-  LM_SLAB = 256
+  LM_MR = 6,
+  LM_KC = 256
 };
 #else
 enum {
-  LM_TILE_M = 4,
-  LM_SLAB = 256
+  LM_MR = 4,
+  LM_KC = 256
 };
 #endif
 enum {
-  LM_TILE_N = 2 * LM_LANES,
-  LM_PANEL_F32 = LM_TILE_N, // columns of a panel of B
-  LM_ROWS_F32 = 168,        // of A in panels at a time: a multiple of every LM_TILE_M
-  LM_PANELS_F32 = LM_ROWS_F32 * LM_SLAB + 16 // floats that they take
+  LM_NR = 2 * LM_LANES,
+  LM_PANEL_F32 = LM_NR, // columns of a panel of B
+  LM_MC_F32 = 168,      // rows of A that are packed at a time: a multiple of every LM_MR
+  LM_PACKED_A_F32 = LM_MC_F32 * LM_KC + 16 // floats of their panels
 };
 typedef uint16_t lm_quad_half __attribute__((vector_size(8), aligned(2), may_alias));
 
-// Slabs that k places are cut into are as even as multiples of four allow.
-static inline __attribute__((always_inline)) int64_t lm_slab_f32(int64_t k) {
-  int64_t slabs = (k + LM_SLAB - 1) / LM_SLAB;
+// The blocks of k are as even as multiples of four allow.
+static inline __attribute__((always_inline)) int64_t lm_kc_f32(int64_t k) {
+  int64_t slabs = (k + LM_KC - 1) / LM_KC;
   return ((k + slabs - 1) / slabs + 3) / 4 * 4;
 }
 
@@ -47,14 +47,14 @@ static inline lm_quad lm_quad_bf16(const uint16_t *p) {
   return (lm_quad)(__builtin_convertvector(*(const lm_quad_half *)p, lm_quad_int) << 16);
 }
 
-// `width` lines, a constant, at one place of k: as vectors from the start, which costs the compiler
-// a fourth of finding them.
-static inline __attribute__((always_inline)) void lm_place_f32(int width, const float *from,
-                                                               float *to) {
+// Copies `width` elements, a constant, of one k. Vectors are written out, which takes the compiler
+// a quarter of the time that it needs to find them.
+static inline __attribute__((always_inline)) void lm_copy_f32(int width, const float *from,
+                                                              float *to) {
   __builtin_memcpy(to, from, (uint64_t)width * sizeof *to);
 }
-static inline __attribute__((always_inline)) void lm_place_bf16(int width, const uint16_t *from,
-                                                                float *to) {
+static inline __attribute__((always_inline)) void lm_copy_bf16(int width, const uint16_t *from,
+                                                               float *to) {
   LM_UNROLL(8)
   for (int i = 0; i + 4 <= width; i += 4)
     *(lm_quad *)(to + i) = lm_quad_bf16(from + i);
@@ -63,41 +63,42 @@ static inline __attribute__((always_inline)) void lm_place_bf16(int width, const
     to[i] = lm_bf16_load(from[i]);
 }
 
-// Panels of `width` lines, a constant, from elements of type T: `from` is the slab's first, n its
-// places of k.
-//   lm_lines_T: lines lie side by side, places of k `stride` apart; four panels at a time, so that
-//   whole cache lines are read lm_turned_T: places of k lie side by side, lines `stride` apart.
-//   Four of either are turned at a time, the last lines first: what they write beyond their panel's
-//   width is overwritten; up to two floats behind the last panel are not
-#define LM_PANELS(T, TYPE)                                                                         \
-  static inline __attribute__((always_inline)) void lm_some_lines_##T(                             \
-      int width, int some, const TYPE *from, int64_t stride, int64_t n, float *to) {               \
+// Pack panels of `width` rows or columns, a constant, from elements of type T; `from` is the first
+// element of the block, n its elements along k.
+//   lm_pack_T: rows (columns) have unit stride, k has `stride`. Four panels at a time, so that
+//     whole cache lines are read.
+//   lm_pack_transposed_T: k has unit stride, rows (columns) have `stride`. Blocks of 4 x 4 are
+//     transposed, the last rows of a panel first: what they write beyond the width of their panel
+//     is overwritten, except for up to two floats after the last panel.
+#define LM_PACK(T, TYPE)                                                                           \
+  static inline __attribute__((always_inline)) void lm_pack_panels_##T(                            \
+      int width, int count, const TYPE *from, int64_t stride, int64_t n, float *to) {              \
     for (int64_t k = 0; k < n; k++)                                                                \
       LM_UNROLL(4)                                                                                 \
-    for (int p = 0; p < some; p++)                                                                 \
-      lm_place_##T(width, from + k * stride + p * width, to + (p * n + k) * width);                \
+    for (int p = 0; p < count; p++)                                                                \
+      lm_copy_##T(width, from + k * stride + p * width, to + (p * n + k) * width);                 \
   }                                                                                                \
-  static __attribute__((noinline)) void lm_rest_##T(int width, const TYPE *from, int64_t line,     \
-                                                    int64_t stride, int64_t n, int64_t lines,      \
-                                                    float *to) {                                   \
+  static __attribute__((noinline)) void lm_pack_edge_##T(int width, const TYPE *from,              \
+                                                         int64_t line, int64_t stride, int64_t n,  \
+                                                         int64_t count_mn, float *to) {            \
     for (int64_t k = 0; k < n; k++)                                                                \
       for (int i = 0; i < width; i++)                                                              \
-        to[k * width + i] = i < lines ? lm_panel_##T(from + i * line + k * stride) : 0;            \
+        to[k * width + i] = i < count_mn ? lm_panel_##T(from + i * line + k * stride) : 0;         \
   }                                                                                                \
-  static inline __attribute__((always_inline)) void lm_lines_##T(                                  \
-      int width, const TYPE *from, int64_t stride, int64_t n, int64_t lines, float *to) {          \
+  static inline __attribute__((always_inline)) void lm_pack_##T(                                   \
+      int width, const TYPE *from, int64_t stride, int64_t n, int64_t count_mn, float *to) {       \
     int64_t i = 0;                                                                                 \
-    for (; i + 4 * width <= lines; i += 4 * width)                                                 \
-      lm_some_lines_##T(width, 4, from + i, stride, n, to + i * n);                                \
-    for (; i + width <= lines; i += width)                                                         \
-      lm_some_lines_##T(width, 1, from + i, stride, n, to + i * n);                                \
-    if (i < lines)                                                                                 \
-      lm_rest_##T(width, from + i, 1, stride, n, lines - i, to + i * n);                           \
+    for (; i + 4 * width <= count_mn; i += 4 * width)                                              \
+      lm_pack_panels_##T(width, 4, from + i, stride, n, to + i * n);                               \
+    for (; i + width <= count_mn; i += width)                                                      \
+      lm_pack_panels_##T(width, 1, from + i, stride, n, to + i * n);                               \
+    if (i < count_mn)                                                                              \
+      lm_pack_edge_##T(width, from + i, 1, stride, n, count_mn - i, to + i * n);                   \
   }                                                                                                \
-  static inline __attribute__((always_inline)) void lm_turned_##T(                                 \
-      int width, const TYPE *from, int64_t stride, int64_t n, int64_t lines, float *to) {          \
+  static inline __attribute__((always_inline)) void lm_pack_transposed_##T(                        \
+      int width, const TYPE *from, int64_t stride, int64_t n, int64_t count_mn, float *to) {       \
     int64_t l = 0;                                                                                 \
-    for (; l + width <= lines; l += width, from += width * stride, to += width * n) {              \
+    for (; l + width <= count_mn; l += width, from += width * stride, to += width * n) {           \
       int64_t k = 0;                                                                               \
       for (; k + 4 <= n; k += 4)                                                                   \
         LM_UNROLL(8) for (int i = (width - 1) / 4 * 4; i >= 0; i -= 4) {                           \
@@ -112,47 +113,47 @@ static inline __attribute__((always_inline)) void lm_place_bf16(int width, const
         for (int i = 0; i < width; i++)                                                            \
           to[k * width + i] = lm_panel_##T(from + i * stride + k);                                 \
     }                                                                                              \
-    if (l < lines)                                                                                 \
-      lm_rest_##T(width, from, stride, 1, n, lines - l, to);                                       \
+    if (l < count_mn)                                                                              \
+      lm_pack_edge_##T(width, from, stride, 1, n, count_mn - l, to);                               \
   }                                                                                                \
-  static __attribute__((noinline)) void lm_a_lines_##T(const TYPE *from, int64_t stride,           \
-                                                       int64_t n, int64_t lines, float *to) {      \
-    lm_lines_##T(LM_TILE_M, from, stride, n, lines, to);                                           \
+  static __attribute__((noinline)) void lm_pack_a_##T(const TYPE *from, int64_t stride, int64_t n, \
+                                                      int64_t count_mn, float *to) {               \
+    lm_pack_##T(LM_MR, from, stride, n, count_mn, to);                                             \
   }                                                                                                \
-  static __attribute__((noinline)) void lm_a_turned_##T(const TYPE *from, int64_t stride,          \
-                                                        int64_t n, int64_t lines, float *to) {     \
-    lm_turned_##T(LM_TILE_M, from, stride, n, lines, to);                                          \
+  static __attribute__((noinline)) void lm_pack_a_transposed_##T(                                  \
+      const TYPE *from, int64_t stride, int64_t n, int64_t count_mn, float *to) {                  \
+    lm_pack_transposed_##T(LM_MR, from, stride, n, count_mn, to);                                  \
   }                                                                                                \
-  static __attribute__((noinline)) void lm_b_lines_##T(const TYPE *from, int64_t stride,           \
-                                                       int64_t n, int64_t lines, float *to) {      \
-    lm_lines_##T(LM_TILE_N, from, stride, n, lines, to);                                           \
+  static __attribute__((noinline)) void lm_pack_b_##T(const TYPE *from, int64_t stride, int64_t n, \
+                                                      int64_t count_mn, float *to) {               \
+    lm_pack_##T(LM_NR, from, stride, n, count_mn, to);                                             \
   }                                                                                                \
-  static __attribute__((noinline)) void lm_b_turned_##T(const TYPE *from, int64_t stride,          \
-                                                        int64_t n, int64_t lines, float *to) {     \
-    lm_turned_##T(LM_TILE_N, from, stride, n, lines, to);                                          \
+  static __attribute__((noinline)) void lm_pack_b_transposed_##T(                                  \
+      const TYPE *from, int64_t stride, int64_t n, int64_t count_mn, float *to) {                  \
+    lm_pack_transposed_##T(LM_NR, from, stride, n, count_mn, to);                                  \
   }
-LM_PANELS(f32, float)
+LM_PACK(f32, float)
 
-// c (+)= a b, of a panel each. Its rows are fetched meanwhile.
+// c (+)= a b for one panel of each. The rows of c are prefetched.
 static __attribute__((noinline)) void lm_tile_sum(int64_t n, const float *a, const float *b,
                                                   float *c, int64_t row, int add) {
-  lm_lanes sum[LM_TILE_M][2];
+  lm_lanes sum[LM_MR][2];
   LM_UNROLL(16)
-  for (int i = 0; i < LM_TILE_M; i++) {
+  for (int i = 0; i < LM_MR; i++) {
     __builtin_prefetch(c + i * row, 1);
     sum[i][0] = sum[i][1] = (lm_lanes){0};
   }
-  for (int64_t k = 0; k < n; k++, a += LM_TILE_M, b += LM_TILE_N) {
+  for (int64_t k = 0; k < n; k++, a += LM_MR, b += LM_NR) {
     lm_lanes x = *(const lm_lanes *)b;
     lm_lanes y = *(const lm_lanes *)(b + LM_LANES);
     LM_UNROLL(16)
-    for (int i = 0; i < LM_TILE_M; i++) {
+    for (int i = 0; i < LM_MR; i++) {
       sum[i][0] += a[i] * x;
       sum[i][1] += a[i] * y;
     }
   }
   LM_UNROLL(16)
-  for (int i = 0; i < LM_TILE_M; i++) {
+  for (int i = 0; i < LM_MR; i++) {
     lm_lanes *to = (lm_lanes *)(c + i * row), keep = {0}, keep_more = {0};
     if (add) {
       keep = to[0];
@@ -163,116 +164,118 @@ static __attribute__((noinline)) void lm_tile_sum(int64_t n, const float *a, con
   }
 }
 
-// The same for the first rows and columns of a tile that reaches beyond C.
-static __attribute__((noinline)) void lm_tile_part(int64_t n, int64_t rows, int64_t columns,
+// The same for a tile that reaches beyond C: stores its first rows and columns.
+static __attribute__((noinline)) void lm_tile_edge(int64_t n, int64_t rows, int64_t columns,
                                                    const float *a, const float *b, float *c,
                                                    int64_t row, int add) {
-  float t[LM_TILE_M][LM_TILE_N] __attribute__((aligned(64)));
-  lm_tile_sum(n, a, b, &t[0][0], LM_TILE_N, 0);
-  for (int64_t i = 0; i < rows && i < LM_TILE_M; i++)
-    for (int64_t j = 0; j < columns && j < LM_TILE_N; j++)
+  float t[LM_MR][LM_NR] __attribute__((aligned(64)));
+  lm_tile_sum(n, a, b, &t[0][0], LM_NR, 0);
+  for (int64_t i = 0; i < rows && i < LM_MR; i++)
+    for (int64_t j = 0; j < columns && j < LM_NR; j++)
       c[i * row + j] = add ? c[i * row + j] + t[i][j] : t[i][j];
 }
 
-// Sums of panels of a, which a slab of n places fills, and of b, in which a column has `line`
-// places; in f32.
+// Tiles of C in f32 from panels of a, which hold n elements along k, and panels of b, which hold
+// `line`.
 static __attribute__((noinline)) void lm_tiles_f32(int64_t n, int64_t rows, int64_t columns,
                                                    const float *a, const float *b, int64_t line,
                                                    const lm_sums *sums) {
   const int64_t row = sums->row;
-  for (int64_t j = 0; j < columns; j += LM_TILE_N)
-    for (int64_t i = 0; i < rows; i += LM_TILE_M) {
+  for (int64_t j = 0; j < columns; j += LM_NR)
+    for (int64_t i = 0; i < rows; i += LM_MR) {
       const float *x = a + i * n;
       const float *y = b + j * line;
       float *z = sums->c + i * row + j;
-      if (i + LM_TILE_M > rows || j + LM_TILE_N > columns)
-        lm_tile_part(n, rows - i, columns - j, x, y, z, row, sums->add);
+      if (i + LM_MR > rows || j + LM_NR > columns)
+        lm_tile_edge(n, rows - i, columns - j, x, y, z, row, sums->add);
       else
         lm_tile_sum(n, x, y, z, row, sums->add);
     }
 }
 
-// The same with sums that end here: each tile is rounded while it lies in the first cache.
-static __attribute__((noinline)) void lm_tiles_last(int64_t n, int64_t rows, int64_t columns,
-                                                    const float *a, const float *b, int64_t line,
-                                                    const lm_sums *sums) {
-  float t[LM_TILE_M][LM_TILE_N] __attribute__((aligned(64)));
-  for (int64_t j = 0; j < columns; j += LM_TILE_N)
-    for (int64_t i = 0; i < rows; i += LM_TILE_M) {
-      int64_t down = lm_min64(LM_TILE_M, rows - i);
-      int64_t across = lm_min64(LM_TILE_N, columns - j);
+// The same for the last block of k: each tile is rounded while it is in the first-level cache.
+static __attribute__((noinline)) void lm_tiles_round(int64_t n, int64_t rows, int64_t columns,
+                                                     const float *a, const float *b, int64_t line,
+                                                     const lm_sums *sums) {
+  float t[LM_MR][LM_NR] __attribute__((aligned(64)));
+  for (int64_t j = 0; j < columns; j += LM_NR)
+    for (int64_t i = 0; i < rows; i += LM_MR) {
+      int64_t down = lm_min64(LM_MR, rows - i);
+      int64_t across = lm_min64(LM_NR, columns - j);
       lm_sums z = lm_sums_at(sums, i, j);
       if (!z.add) {
         z.c = &t[0][0];
-        z.row = LM_TILE_N;
+        z.row = LM_NR;
       }
-      if (down < LM_TILE_M || across < LM_TILE_N)
-        lm_tile_part(n, down, across, a + i * n, b + j * line, z.c, z.row, z.add);
+      if (down < LM_MR || across < LM_NR)
+        lm_tile_edge(n, down, across, a + i * n, b + j * line, z.c, z.row, z.add);
       else
         lm_tile_sum(n, a + i * n, b + j * line, z.c, z.row, z.add);
       lm_sums_round(&z, down, across);
     }
 }
 
-// The same for rows of A, `from` one to the next: what lies in rows is copied into the panels `a`.
+// The same for rows of A that are `stride` apart with unit stride along k: packs them into `a`
+// first.
 #define LM_ROWS_MULTIPLY(T, TYPE)                                                                  \
-  static __attribute__((noinline)) void lm_rows_##T(                                               \
+  static __attribute__((noinline)) void lm_gemm_rows_##T(                                          \
       int64_t n, int64_t rows, int64_t columns, const TYPE *from, int64_t stride, float *a,        \
       const float *b, int64_t line, const lm_sums *sums) {                                         \
-    lm_a_turned_##T(from, stride, n, rows, a);                                                     \
+    lm_pack_a_transposed_##T(from, stride, n, rows, a);                                            \
     lm_tiles_##T(n, rows, columns, a, b, line, sums);                                              \
   }
 LM_ROWS_MULTIPLY(f32, float)
 
-// bf16 is widened on its way into panels, unless there is better (tile_amx.h).
+// bf16 is widened while it is packed, unless the processor has AMX (tile_amx.h).
 #ifndef LM_AMX
-LM_PANELS(bf16, uint16_t)
+LM_PACK(bf16, uint16_t)
 enum {
-  LM_ROWS_BF16 = LM_ROWS_F32,
-  LM_PANELS_BF16 = LM_PANELS_F32,
+  // LM_PANEL_BF16 = 0: B is never prepacked.
+  LM_MC_BF16 = LM_MC_F32,
+  LM_PACKED_A_BF16 = LM_PACKED_A_F32,
   LM_PANEL_BF16 = 0
-}; // 0: none that lie in memory
-#define lm_slab_bf16 lm_slab_f32
+};
+#define lm_kc_bf16 lm_kc_f32
 static inline void lm_tiles_bf16(int64_t n, int64_t rows, int64_t columns, const float *a,
                                  const float *b, int64_t line, const lm_sums *sums) {
   if (sums->half)
-    lm_tiles_last(n, rows, columns, a, b, line, sums);
+    lm_tiles_round(n, rows, columns, a, b, line, sums);
   else
     lm_tiles_f32(n, rows, columns, a, b, line, sums);
 }
 LM_ROWS_MULTIPLY(bf16, uint16_t)
 #endif
 
-// What buf and var hold is in runtime/plan/plan.h. Slab by slab: B into panels, then some rows of A
-// at a time.
-#define LM_PRODUCT(T, UPPER, TYPE)                                                                 \
-  static __attribute__((noinline)) void lm_product_##T(char *const *buf, const int64_t *var,       \
-                                                       int64_t lo, int64_t hi) {                   \
+// runtime/plan/plan.h describes buf and var. For each block of k: packs B, then LM_MC rows of A at
+// a time.
+#define LM_GEMM(T, UPPER, TYPE)                                                                    \
+  static __attribute__((noinline)) void lm_gemm_##T(char *const *buf, const int64_t *var,          \
+                                                    int64_t lo, int64_t hi) {                      \
     const TYPE *a = (const TYPE *)buf[0], *b = (const TYPE *)buf[1];                               \
-    float *c = (float *)buf[2], *pa = (float *)buf[3], *pb = pa + LM_PANELS_##UPPER;               \
-    const int64_t columns = var[0], row = var[1], half = var[3], places = var[4], a_row = var[5],  \
+    float *c = (float *)buf[2], *pa = (float *)buf[3], *pb = pa + LM_PACKED_A_##UPPER;             \
+    const int64_t columns = var[0], row = var[1], half = var[3], depth = var[4], a_row = var[5],   \
                   a_k = var[6], b_column = var[7], b_k = var[8];                                   \
-    const int64_t panels = var[9], slab = lm_slab_##T(places);                                     \
-    for (int64_t k = 0; k < places; k += slab) {                                                   \
-      const int64_t n = lm_min64(slab, places - k), line = panels ? places : n;                    \
+    const int64_t panels = var[9], slab = lm_kc_##T(depth);                                        \
+    for (int64_t k = 0; k < depth; k += slab) {                                                    \
+      const int64_t n = lm_min64(slab, depth - k), line = panels ? depth : n;                      \
       const float *y = panels ? (const float *)(b + k * LM_PANEL_##UPPER) : pb;                    \
       if (!panels && b_k == 1)                                                                     \
-        lm_b_turned_##T(b + k, b_column, n, columns, pb);                                          \
+        lm_pack_b_transposed_##T(b + k, b_column, n, columns, pb);                                 \
       else if (!panels)                                                                            \
-        lm_b_lines_##T(b + k * b_k, b_k, n, columns, pb);                                          \
-      for (int64_t i = lo; i < hi; i += LM_ROWS_##UPPER) {                                         \
-        const int64_t rows = lm_min64(LM_ROWS_##UPPER, hi - i);                                    \
+        lm_pack_b_##T(b + k * b_k, b_k, n, columns, pb);                                           \
+      for (int64_t i = lo; i < hi; i += LM_MC_##UPPER) {                                           \
+        const int64_t rows = lm_min64(LM_MC_##UPPER, hi - i);                                      \
         const TYPE *x = a + i * a_row + k * a_k;                                                   \
         const lm_sums sums = {c + i * row, row, var[2] || k > 0,                                   \
-                              half && k + n == places ? (uint16_t *)buf[4] + i * half : 0, half};  \
+                              half && k + n == depth ? (uint16_t *)buf[4] + i * half : 0, half};   \
         if (a_k == 1) {                                                                            \
-          lm_rows_##T(n, rows, columns, x, a_row, pa, y, line, &sums);                             \
+          lm_gemm_rows_##T(n, rows, columns, x, a_row, pa, y, line, &sums);                        \
         } else {                                                                                   \
-          lm_a_lines_##T(x, a_k, n, rows, pa);                                                     \
+          lm_pack_a_##T(x, a_k, n, rows, pa);                                                      \
           lm_tiles_##T(n, rows, columns, pa, y, line, &sums);                                      \
         }                                                                                          \
       }                                                                                            \
     }                                                                                              \
   }
-LM_PRODUCT(f32, F32, float)
-LM_PRODUCT(bf16, BF16, uint16_t)
+LM_GEMM(f32, F32, float)
+LM_GEMM(bf16, BF16, uint16_t)

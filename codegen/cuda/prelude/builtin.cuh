@@ -1,4 +1,4 @@
-// builtin.cuh - the names that the shared preludes know from C compilers, as CUDA has them.
+// builtin.cuh - CUDA's names of the builtins and types of C compilers that the shared preludes use.
 #define __INT8_TYPE__ signed char
 #define __INT32_TYPE__ int
 #define __INT64_TYPE__ long long

@@ -1,5 +1,8 @@
-// device.cuh - threads, barriers, shared memory and shuffles, as the hardware has them. simt.h is the same for a host.
-// One block a multiprocessor is all that is asked for: else the compiler would rather spill than miss a step of occupancy.
+// device.cuh - threads, barriers, shared memory and shuffles of the hardware. simt.h is the same
+// for a host.
+//
+// LM_KERNEL asks for one block for each multiprocessor; otherwise the compiler spills registers to
+// reach a higher occupancy.
 #define LM_KERNEL(threads) extern "C" __global__ void __launch_bounds__(threads, 1)
 #define LM_RESTRICT __restrict__
 #define LM_CONSTANT const __grid_constant__
@@ -13,7 +16,7 @@
 #define lm_word_get(W, to, p, i) ((void)((to) = ((const W *)(p))[i]))
 #define lm_word_put(W, p, i, x) ((void)(((W *)(p))[i] = (x)))
 #define LM_SHARED(T, name, n) __shared__ __align__(16) T name[n]
-// Arrays of one pool whose size the launch gives; `at`: bytes from its beginning.
+// Arrays in one pool whose size the launch gives; `at` is an offset in bytes.
 #define LM_POOL_DECLARE() extern __shared__ __align__(1024) uint8_t lm_pool[]
 #define LM_POOL(T, name, at, n) T *const name = (T *)(lm_pool + (at))
 #define lm_get(a, i) ((a)[i])
@@ -32,19 +35,19 @@ LM_INLINE int32_t lm_shuffle_xor_int(uint32_t mates, int32_t x, int32_t other) {
 LM_INLINE float lm_shuffle_f32(uint32_t mates, float x, int32_t from) { return __shfl_sync(mates, x, from); }
 LM_INLINE int32_t lm_shuffle_int(uint32_t mates, int32_t x, int32_t from) { return __shfl_sync(mates, x, from); }
 LM_INLINE uint32_t lm_ballot(bool x) { return __ballot_sync(~0u, x); }
-LM_INLINE int32_t lm_lowest(uint32_t bits) { return __ffs((int32_t)bits) - 1; }
+LM_INLINE int32_t lm_lowest_bit(uint32_t bits) { return __ffs((int32_t)bits) - 1; }
 
-// Two bf16 in a word, the first in its lower half.
+// Two bf16 in a word, the first in the lower half.
 LM_INLINE uint32_t lm_bf16_pair(float low, float high) {
   uint32_t u;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(u) : "f"(high), "f"(low));
   return u;
 }
 
-// 2^x to 2^-22 or so, relatively; below -126 it is 0.
-LM_INLINE float lm_exp2_quick(float x) {
+// 2^x, relative error about 2^-22; 0 below -126.
+LM_INLINE float lm_exp2_approx(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-LM_INLINE float lm_greater(float x, float y) { return fmaxf(x, y); }
+LM_INLINE float lm_max_f32(float x, float y) { return fmaxf(x, y); }

@@ -1,5 +1,5 @@
-// simt.h - what device.cuh has, on a host: each thread of a block is a fiber, and every access to
-// shared memory is checked. The functions are the host program's, which runs the kernel; see
+// simt.h - device.cuh for a host: each thread of a block is a fiber, and every access to shared
+// memory is checked. The functions belong to the host program that runs the kernel; see
 // tests/cuda/simt.h.
 #define LM_KERNEL(threads) void
 #define LM_RESTRICT
@@ -55,7 +55,7 @@ extern uint32_t lm_simt_vote(bool x, int line);
 #define lm_warp_sync(mates) lm_simt_warp_sync(mates, __LINE__)
 #define lm_ballot(x) lm_simt_vote(x, __LINE__)
 
-LM_INLINE int32_t lm_lane_of(void) {
+LM_INLINE int32_t lm_lane(void) {
   return lm_thread() % 32;
 }
 #define LM_SHUFFLE(KIND, T)                                                                        \
@@ -67,29 +67,29 @@ LM_INLINE int32_t lm_lane_of(void) {
     return x;                                                                                      \
   }                                                                                                \
   LM_INLINE T lm_shuffle_xor_##KIND(uint32_t mates, T x, int32_t other) {                          \
-    return lm_shuffle_##KIND(mates, x, lm_lane_of() ^ other);                                      \
+    return lm_shuffle_##KIND(mates, x, lm_lane() ^ other);                                         \
   }
 LM_SHUFFLE(f32, float)
 LM_SHUFFLE(f64, double)
 LM_SHUFFLE(int, int32_t)
 
-LM_INLINE float lm_exp2_quick(float x) {
+LM_INLINE float lm_exp2_approx(float x) {
   return (float)__builtin_exp2((double)x);
 }
-LM_INLINE float lm_greater(float x, float y) {
+LM_INLINE float lm_max_f32(float x, float y) {
   return x > y ? x : y;
 }
-LM_INLINE int32_t lm_lowest(uint32_t bits) {
+LM_INLINE int32_t lm_lowest_bit(uint32_t bits) {
   return __builtin_ctz(bits);
 }
 LM_INLINE uint32_t lm_bf16_pair(float low, float high) {
   return lm_bf16_round(low) | (uint32_t)lm_bf16_round(high) << 16;
 }
 
-// d += a b, and four matrices from shared memory, by all lanes of a warp together; copies that may
-// come at any time until they are waited for.
+// d += a b and loads of four matrices from shared memory, executed by all lanes of a warp together;
+// copies that may complete at any time until they are waited for.
 extern void lm_simt_mma_bf16(float *d, const uint32_t *a, const uint32_t *b, int line);
-extern void lm_simt_matrices(uint32_t *r, const void *tile, int64_t byte, int turned, int line);
+extern void lm_simt_matrices(uint32_t *r, const void *tile, int64_t byte, int transposed, int line);
 extern void lm_simt_copy(void *tile, int64_t byte, const void *from, int valid, int line);
 extern void lm_simt_copies_commit(void);
 extern void lm_simt_copies_wait(int left);
@@ -97,30 +97,32 @@ extern void lm_simt_mma_tf32(float *d, const uint32_t *a, const uint32_t *b, int
 #define lm_mma_tf32(d, a, b) lm_simt_mma_tf32(d, a, b, __LINE__)
 LM_INLINE uint32_t lm_tf32(float x) {
   return (lm_bits(x) + 0x1000u) & ~0x1fffu;
-} // ties away from zero
+  // Rounds ties away from zero.
+}
 #define lm_mma_bf16(d, a, b) lm_simt_mma_bf16(d, a, b, __LINE__)
 #define lm_matrices_load(r, tile, at) lm_simt_matrices(r, tile, (int64_t)(at)*2, 0, __LINE__)
-#define lm_matrices_load_turned(r, tile, at) lm_simt_matrices(r, tile, (int64_t)(at)*2, 1, __LINE__)
+#define lm_matrices_load_transposed(r, tile, at)                                                   \
+  lm_simt_matrices(r, tile, (int64_t)(at)*2, 1, __LINE__)
 #define lm_copy_async(tile, at, from, valid)                                                       \
   lm_simt_copy(tile, (int64_t)(at)*2, from, valid, __LINE__)
 #define lm_copies_commit() lm_simt_copies_commit()
 #define lm_copies_wait(left) lm_simt_copies_wait(left)
 
-// Phases of mbarriers, boxes (bulk.cuh), and products of warpgroups (wgmma.cuh).
+// Phases of mbarriers and boxes (bulk.cuh), and GEMMs of warpgroups (wgmma.cuh).
 typedef struct lm_map {
   uint64_t word[16];
 } lm_map;
 extern void lm_simt_map(void *out, const void *base, const int64_t *size, const int64_t *stride,
                         const int *box);
 extern void lm_simt_phase_expect(void *base, int i, int bytes, int line);
-extern void lm_simt_box(void *tile, int64_t byte, const void *map, int k, int inner, int place,
-                        int outer, void *base, int i, int line);
+extern void lm_simt_box(void *tile, int64_t byte, const void *map, int k, int inner, int position,
+                        int batch, void *base, int i, int line);
 extern void lm_simt_phase_make(void *base, int i, int count, int line);
 extern void lm_simt_phase_arrive(void *base, int i, int line);
 extern void lm_simt_phase_wait(void *base, int i, uint32_t parity, int line);
 extern void lm_simt_proxy_fence(void);
 extern void lm_simt_wgmma(float *d, int n, const uint32_t *a, uint64_t a_at, uint64_t b_at,
-                          int b_turned, int add, int line);
+                          int b_transposed, int add, int line);
 extern void lm_simt_wgmma_commit(void);
 extern void lm_simt_wgmma_wait(int left, int line);
 #define lm_shared_address(p) lm_simt_address(p)
@@ -128,20 +130,20 @@ extern void lm_simt_wgmma_wait(int left, int line);
 #define lm_phase_arrive(b, i) lm_simt_phase_arrive(b, i, __LINE__)
 #define lm_phase_wait(b, i, parity) lm_simt_phase_wait(b, i, parity, __LINE__)
 #define lm_phase_expect(b, i, bytes) lm_simt_phase_expect(b, i, bytes, __LINE__)
-#define lm_box_copy(tile, at, map, k, inner, place, outer, b, i)                                   \
-  lm_simt_box(tile, (int64_t)(at)*2, map, k, inner, place, outer, b, i, __LINE__)
+#define lm_box_copy(tile, at, map, k, inner, position, batch, b, i)                                \
+  lm_simt_box(tile, (int64_t)(at)*2, map, k, inner, position, batch, b, i, __LINE__)
 #define lm_proxy_fence() lm_simt_proxy_fence()
-extern void lm_simt_turn(int i, int count, int wait, int line);
-#define lm_turn_take(i) lm_simt_turn(i, 256, 1, __LINE__)
-#define lm_turn_give(i) lm_simt_turn(i, 256, 0, __LINE__)
+extern void lm_simt_pingpong(int i, int count, int wait, int line);
+#define lm_pingpong_wait(i) lm_simt_pingpong(i, 256, 1, __LINE__)
+#define lm_pingpong_arrive(i) lm_simt_pingpong(i, 256, 0, __LINE__)
 #define lm_registers_fewer(n) ((void)0)
 #define lm_registers_more(n) ((void)0)
 #define lm_wgmma_fence() ((void)0)
 #define lm_wgmma_commit() lm_simt_wgmma_commit()
 #define lm_wgmma_wait(left) lm_simt_wgmma_wait(left, __LINE__)
 #define lm_wgmma_settle(d, n) ((void)0)
-#define lm_behind(x) ((void)(x))
+#define lm_order_after(x) ((void)(x))
 #define lm_wgmma_64_shared(d, a, b, add) lm_simt_wgmma(&(d)[0][0], 64, 0, a, b, 0, add, __LINE__)
 #define lm_wgmma_128_shared(d, a, b, add) lm_simt_wgmma(&(d)[0][0], 128, 0, a, b, 0, add, __LINE__)
-#define lm_wgmma_64_turned(d, a, b) lm_simt_wgmma(&(d)[0][0], 64, a, 0, b, 1, 1, __LINE__)
-#define lm_wgmma_128_turned(d, a, b) lm_simt_wgmma(&(d)[0][0], 128, a, 0, b, 1, 1, __LINE__)
+#define lm_wgmma_64_transposed(d, a, b) lm_simt_wgmma(&(d)[0][0], 64, a, 0, b, 1, 1, __LINE__)
+#define lm_wgmma_128_transposed(d, a, b) lm_simt_wgmma(&(d)[0][0], 128, a, 0, b, 1, 1, __LINE__)

@@ -1,14 +1,14 @@
-// team.cuh - reductions over teams of threads: part of a warp, a warp, a block. Every thread gets the same bits, and they
-// depend on nothing but the values.
+// team.cuh - reductions over teams of threads: part of a warp, a warp, a block. Every thread gets
+// the same bits, which depend only on the values.
 
-// The lanes that share a place with this thread, n of them, a power of two.
-LM_INLINE uint32_t lm_mates(int32_t n) {
+// The mask of the n lanes, a power of two, that share a point with this thread.
+LM_INLINE uint32_t lm_team_mask(int32_t n) {
   return n == 32 ? ~0u : ((1u << n) - 1u) << (lm_thread() % 32 / n * n);
 }
 
 #define LM_ADD(a, b) ((a) + (b))
 #define LM_MAX(a, b) ((a) > (b) ? (a) : (b))
-// room: of 32 elements; in use from the first barrier to the next reduction's.
+// room: 32 elements, in use from the first barrier to the next reduction's first barrier.
 #define LM_TEAM_REDUCE(OP, EXPR, KIND, T)                                                        \
   LM_INLINE T lm_team_##OP##_##KIND(T x, uint32_t mates, int32_t n) {                            \
     LM_UNROLL                                                                                    \

@@ -1,16 +1,19 @@
-// tile.cuh - products of tiles that lie in shared memory, into fragments: a warp has 16 rows of a result, as mma.cuh says.
-// With f32 the fragments are the same, the products multiply-adds of single threads, or tensor cores' in TF32. Widths are padded with zeros to
-// multiples of 16; a tile's rows lie `pitch` elements apart.
+// tile.cuh - GEMMs of tiles in shared memory, with results in fragments: a warp has 16 rows of a
+// result, as in mma.cuh. In f32 the fragments are the same and the GEMMs are multiply-adds of
+// single threads, or tensor cores in TF32. Widths are padded with zeros to multiples of 16; rows of
+// a tile are `pitch` elements apart.
 LM_INLINE int32_t lm_frag_row(int32_t r) { return lm_thread() / 32 * 16 + lm_thread() % 32 / 4 + 8 * r; }
 LM_INLINE int32_t lm_frag_col(int32_t n, int32_t c) { return n * 8 + lm_thread() % 4 * 2 + c; }
 
-// -lse, or -inf where it is of a query that sees nothing.
-LM_INLINE float lm_far(float lse) { return lse < -1e29f ? -__builtin_inff() : -lse; }
-#define lm_no_further(i, n) ((i) < (n) ? (i) : (n) - 1)
+// -lse, or -inf for a query that is entirely masked.
+LM_INLINE float lm_negative_lse(float lse) { return lse < -1e29f ? -__builtin_inff() : -lse; }
+#define lm_min_index(i, n) ((i) < (n) ? (i) : (n) - 1)
 
-// The macros' own names end in _.
-// s[n] += rows of a, 16 from `row` on, times the rows of b, 8 n: a tile of scores from queries and keys.
-#define LM_TILE_PRODUCT_BF16(s, N, a, row, b, WIDTH, PITCH)                                       \
+// Names that are local to a macro end in _.
+//
+// s[n] += 16 rows of a from `row` on times the 8 n rows of b: a tile of scores from queries and
+// keys.
+#define LM_TILE_DOT_BF16(s, N, a, row, b, WIDTH, PITCH)                                       \
   LM_UNROLL_2 for (int32_t k = 0; k < (WIDTH); k += 16) {                                           \
     uint32_t a_[4], b_[4];                                                                        \
     const int32_t l_ = lm_thread() % 32;                                                          \
@@ -21,7 +24,7 @@ LM_INLINE float lm_far(float lse) { return lse < -1e29f ? -__builtin_inff() : -l
       lm_mma_bf16(s[n + 1], a_, b_ + 2);                                                          \
     }                                                                                             \
   }
-#define LM_TILE_PRODUCT_F32(s, N, a, row, b, WIDTH, PITCH)                                        \
+#define LM_TILE_DOT_F32(s, N, a, row, b, WIDTH, PITCH)                                        \
   LM_UNROLL_2 for (int32_t k = 0; k < (WIDTH); k++) {                                             \
     const float x0_ = lm_get(a, lm_frag_row(0) * (PITCH) + k), x1_ = lm_get(a, lm_frag_row(1) * (PITCH) + k);\
     LM_UNROLL for (int32_t n = 0; n < (N); n++)                                                   \
@@ -32,7 +35,7 @@ LM_INLINE float lm_far(float lse) { return lse < -1e29f ? -__builtin_inff() : -l
       }                                                                                           \
   }
 
-#define LM_TILE_PRODUCT_TF32(s, N, a, row, b, WIDTH, PITCH)                                       \
+#define LM_TILE_DOT_TF32(s, N, a, row, b, WIDTH, PITCH)                                       \
   LM_UNROLL_2 for (int32_t k = 0; k < (WIDTH); k += 8) {                                          \
     const int32_t g_ = lm_thread() % 32 / 4, q_ = k + lm_thread() % 4;                            \
     uint32_t a_[4], b_[2];                                                                        \
@@ -51,7 +54,7 @@ LM_INLINE float lm_far(float lse) { return lse < -1e29f ? -__builtin_inff() : -l
                      lm_bf16_pair(z[n + 1][0], z[n + 1][1]), lm_bf16_pair(z[n + 1][2], z[n + 1][3])};\
     LM_UNROLL for (int32_t e = 0; e < (E); e += 2) {                                              \
       uint32_t b_[4];                                                                             \
-      lm_matrices_load_turned(b_, v, (n * 8 + l_ % 16) * (PITCH) + e * 8 + l_ / 16 * 8);          \
+      lm_matrices_load_transposed(b_, v, (n * 8 + l_ % 16) * (PITCH) + e * 8 + l_ / 16 * 8);          \
       lm_mma_bf16(o[e], a_, b_);                                                                  \
       lm_mma_bf16(o[e + 1], a_, b_ + 2);                                                          \
     }                                                                                             \
@@ -70,7 +73,8 @@ LM_INLINE float lm_far(float lse) { return lse < -1e29f ? -__builtin_inff() : -l
         }                                                                                         \
     }
 
-// The order of what is summed is free: columns 2 q and 2 q + 1 of z, which a thread has, stand for q and q + 4.
+// The order of summation is free: columns 2 q and 2 q + 1 of z, which a thread has, stand for q and
+// q + 4.
 #define LM_TILE_WEIGHTED_TF32(o, E, z, N, v, PITCH)                                               \
   LM_UNROLL for (int32_t n = 0; n < (N); n++) {                                                   \
     const int32_t g_ = lm_thread() % 32 / 4, from_ = (n * 8 + lm_thread() % 4 * 2) * (PITCH) + g_;  \
@@ -81,10 +85,10 @@ LM_INLINE float lm_far(float lse) { return lse < -1e29f ? -__builtin_inff() : -l
     }                                                                                             \
   }
 
-// Over the four lanes that share a row.
+// Reductions over the four lanes that share a row.
 LM_INLINE float lm_row_max(float x) {
-  x = lm_greater(x, lm_shuffle_xor_f32(~0u, x, 1));
-  return lm_greater(x, lm_shuffle_xor_f32(~0u, x, 2));
+  x = lm_max_f32(x, lm_shuffle_xor_f32(~0u, x, 1));
+  return lm_max_f32(x, lm_shuffle_xor_f32(~0u, x, 2));
 }
 LM_INLINE float lm_row_sum(float x) {
   x += lm_shuffle_xor_f32(~0u, x, 1);

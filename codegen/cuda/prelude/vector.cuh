@@ -1,5 +1,5 @@
-// vector.cuh - n neighbouring elements between memory and registers, in accesses of up to 16 bytes. The place must be a
-// multiple of the access, unless LM_NARROW is defined.
+// vector.cuh - loads and stores of n neighbouring elements, in accesses of up to 16 bytes. The
+// address must be a multiple of the access, unless LM_NARROW is defined.
 typedef struct LM_ALIGN(16) lm_w4 { uint32_t w[4]; } lm_w4;
 typedef struct LM_ALIGN(8) lm_w2 { uint32_t w[2]; } lm_w2;
 typedef struct LM_ALIGN(4) lm_w1 { uint32_t w[1]; } lm_w1;
@@ -26,7 +26,7 @@ LM_INLINE void lm_bytes_copy(void *to, const void *from, int32_t n) {
   for (int32_t i = 0; i < n; i++) ((uint8_t *)to)[i] = ((const uint8_t *)from)[i];
 }
 
-// f32, f64 and int are words as they are.
+// f32, f64 and int are copied as words.
 #define LM_PLAIN(N, KIND, T, W)                                                                  \
   LM_INLINE void lm_load##N##_##KIND(T *x, const T *p) {                                         \
     enum { WORDS = N * sizeof(T) / 4 };                                                          \
@@ -50,7 +50,7 @@ LM_PLAIN(2, int, int32_t, lm_w2)
 LM_PLAIN(4, int, int32_t, lm_w4)
 LM_PLAIN(8, int, int32_t, lm_w4)
 
-// bf16 is rounded on its way to memory.
+// bf16 is rounded when it is stored.
 #define LM_BF16(N, W)                                                                            \
   LM_INLINE void lm_load##N##_bf16(float *x, const uint16_t *p) {                                \
     uint32_t words[N / 2];                                                                       \

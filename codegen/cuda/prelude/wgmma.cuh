@@ -1,21 +1,23 @@
-// wgmma.cuh - sm_90a: products that a warpgroup of 128 threads issues and the tensor cores do meanwhile. Accumulators are as
-// mma.cuh has them, 16 rows to each of four warps.
-// Two warpgroups take turns: `take` waits until the other has given this turn.
-#define lm_turn_take(i) asm volatile("bar.sync %0, 256;" ::"r"((i) + 1) : "memory")
-#define lm_turn_give(i) asm volatile("bar.arrive %0, 256;" ::"r"((i) + 1) : "memory")
+// wgmma.cuh - sm_90a: GEMMs that a warpgroup of 128 threads issues and tensor cores execute
+// asynchronously. Accumulators are those of mma.cuh, 16 rows for each of four warps.
+//
+// Two warpgroups alternate: lm_pingpong_wait(i) waits until the other group has called
+// lm_pingpong_arrive(i).
+#define lm_pingpong_wait(i) asm volatile("bar.sync %0, 256;" ::"r"((i) + 1) : "memory")
+#define lm_pingpong_arrive(i) asm volatile("bar.arrive %0, 256;" ::"r"((i) + 1) : "memory")
 #define lm_registers_fewer(n) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(n))
 #define lm_registers_more(n) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(n))
 
 LM_INLINE void lm_wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 LM_INLINE void lm_wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until at most `left` groups are under way.
+// Waits until at most `left` groups are in flight.
 #define lm_wgmma_wait(left) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(left) : "memory")
-// What follows stays behind the computing of x, which is never negative: past arithmetic the assembler moves waits up, past a trap
-// it does not.
-LM_INLINE void lm_behind(float x) {
+// Keeps the following instructions after the computation of x, which is never negative: the
+// assembler moves waits up past arithmetic, but not past a trap.
+LM_INLINE void lm_order_after(float x) {
   if (x < 0.0f) __trap();
 }
-// No access to the registers d moves across this.
+// Prevents accesses to the registers d from moving across this point.
 #define lm_wgmma_settle(d, n)                                                                     \
   LM_UNROLL for (int32_t i_ = 0; i_ < (n); i_++)                                                  \
     asm volatile("" : "+f"(d[i_][0]), "+f"(d[i_][1]), "+f"(d[i_][2]), "+f"(d[i_][3])::"memory")
@@ -29,8 +31,8 @@ LM_INLINE void lm_behind(float x) {
   "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
   "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}"
 
-// shared:  d = a b, or d += a b; matrices by their descriptors (group.cuh), k along the lines of both.
-// turned:  d += a b; a as mma.cuh has it, for each warp its 16 rows; the lines of b are k, N elements long.
+// shared: d = a b, or d += a b; matrices by their descriptors (group.cuh), both with k along rows.
+//  transposed: d += a b; a in registers as in mma.cuh, 16 rows for each warp; the rows of b are k, N elements long.
 #define LM_WGMMA(N, R, A, B, C, D, E, F, ...)                                                     \
   LM_INLINE void lm_wgmma_##N##_shared(float (*d)[4], uint64_t a, uint64_t b, int32_t add) {      \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #C ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 " LM_REGISTERS_##R \
@@ -39,7 +41,7 @@ LM_INLINE void lm_behind(float x) {
                  : "l"(a), "l"(b), "r"(add)                                                       \
                  : "memory");                                                                     \
   }                                                                                               \
-  LM_INLINE void lm_wgmma_##N##_turned(float (*d)[4], const uint32_t *a, uint64_t b) {            \
+  LM_INLINE void lm_wgmma_##N##_transposed(float (*d)[4], const uint32_t *a, uint64_t b) {            \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #F ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 " LM_REGISTERS_##R \
                  ", {%" #A ", %" #B ", %" #C ", %" #D "}, %" #E ", p, 1, 1, 1;\n}"                \
                  : __VA_ARGS__                                                                    \

@@ -1,4 +1,4 @@
-// cublaslt.c - the fake cuBLASLt: products by loops, after the checks that the library makes; see
+// cublaslt.c - the fake cuBLASLt: GEMMs by loops, after the checks that the library makes; see
 // fake.h.
 #include "tests/cuda/fake/fake.h"
 
@@ -20,11 +20,11 @@ enum {
 
 typedef struct desc {
   int compute, scale;
-  int32_t turned[2];
+  int32_t transposed[2];
   uint32_t epilogue, spare;
   int64_t aux_ld;
   unsigned long long bias, aux;
-} desc; // addresses last
+} desc;
 typedef struct layout {
   int type;
   uint64_t rows, cols;
@@ -109,7 +109,8 @@ FAKE_API int cublasLtMatmulDescSetAttribute(void *x, int attribute, const void *
   switch (attribute) {
   case LM_LT_DESC_TRANSA:
   case LM_LT_DESC_TRANSB:
-    return copy_in(&d->turned[attribute == LM_LT_DESC_TRANSB], sizeof *d->turned, value, bytes);
+    return copy_in(&d->transposed[attribute == LM_LT_DESC_TRANSB], sizeof *d->transposed, value,
+                   bytes);
   case LM_LT_DESC_EPILOGUE: return copy_in(&d->epilogue, sizeof d->epilogue, value, bytes);
   case LM_LT_DESC_AUX_LD: return copy_in(&d->aux_ld, sizeof d->aux_ld, value, bytes);
   case LM_LT_DESC_BIAS: return copy_in(&d->bias, sizeof d->bias, value, bytes);
@@ -140,17 +141,17 @@ FAKE_API int cublasLtMatmulPreferenceSetAttribute(void *x, int attribute, const 
   return copy_in(&p->align[attribute - LM_LT_PREF_ALIGN_A], sizeof *p->align, value, bytes);
 }
 
-// ---- what fits together
+// ---- compatibility checks
 
 static int bytes_of(int type) {
   return type == LM_LT_R_64F ? 8 : type == LM_LT_R_16BF ? 2 : 4;
 }
 
 static bool layouts_fit(const desc *d, const layout *a, const layout *b, const layout *c) {
-  uint64_t m = d->turned[0] ? a->cols : a->rows;
-  uint64_t k = d->turned[0] ? a->rows : a->cols;
-  uint64_t k2 = d->turned[1] ? b->cols : b->rows;
-  uint64_t n = d->turned[1] ? b->rows : b->cols;
+  uint64_t m = d->transposed[0] ? a->cols : a->rows;
+  uint64_t k = d->transposed[0] ? a->rows : a->cols;
+  uint64_t k2 = d->transposed[1] ? b->cols : b->rows;
+  uint64_t n = d->transposed[1] ? b->rows : b->cols;
   bool types = a->type == b->type &&
                (a->type == c->type || (a->type == LM_LT_R_16BF && c->type == LM_LT_R_32F));
   bool rounds = d->compute == LM_LT_COMPUTE_TF32 && a->type == LM_LT_R_32F;
@@ -163,9 +164,9 @@ static bool layouts_fit(const desc *d, const layout *a, const layout *b, const l
          a->count == c->count && b->count == c->count && c->count > 0;
 }
 
-// A bias is added to each column; gelu is its form with tanh, and with an auxiliary matrix, whose
-// columns are a multiple of 8 elements apart, stores there what it is taken of. Neither is there
-// for f64, nor is either without its address.
+// A bias is added to each column. gelu is the tanh form; with an auxiliary matrix, whose columns
+// are a multiple of 8 elements apart, it stores its operand there. f64 has neither, and each needs
+// its address.
 static bool epilogue_fits(const desc *d, const layout *c) {
   bool bias = d->epilogue & LM_LT_EPILOGUE_BIAS;
   bool gelu = d->epilogue & LM_LT_EPILOGUE_GELU;
@@ -181,22 +182,22 @@ static bool epilogue_fits(const desc *d, const layout *c) {
          (d->aux && d->aux % 16 == 0 && d->aux_ld % 8 == 0 && (uint64_t)d->aux_ld >= c->rows);
 }
 
-// Without the word "plain" the library knows every epilogue.
+// Unless FAKE_CUDA contains "plain", the library supports every epilogue.
 static bool refuses(const desc *d) {
   const char *how = getenv("FAKE_CUDA");
   return d->epilogue != LM_LT_EPILOGUE_NONE && how && strstr(how, "plain");
 }
 
-// The alignment that the library takes for granted of a pointer in the descriptor, from its value
-// when an algorithm is chosen (cublasLt.h on CUBLASLT_MATMUL_DESC_BIAS_POINTER): at most 256 bytes,
-// the default of the alignments that a preference states, as no algorithm needs more.
+// The alignment that the library assumes of a pointer in the descriptor, from its value when an
+// algorithm is chosen (cublasLt.h on CUBLASLT_MATMUL_DESC_BIAS_POINTER): at most 256 bytes, the
+// default alignment of a preference, since no algorithm needs more.
 static uint64_t alignment_of(unsigned long long at) {
   const uint64_t most = 256;
   uint64_t all = at | most;
   return all & -all;
 }
 
-// Bias and auxiliary matrix, one in each half.
+// The alignments of bias and auxiliary matrix, one in each half.
 static uint64_t descriptor_alignment(const desc *d) {
   return alignment_of(d->bias) | alignment_of(d->aux) << 32;
 }
@@ -207,7 +208,7 @@ static bool descriptor_aligned(const desc *d, uint64_t promised) {
   return bias && aux && d->bias % bias == 0 && d->aux % aux == 0;
 }
 
-// An algorithm is good for what it was asked for, at the alignment that was promised.
+// An algorithm is valid for the request that it was chosen for, at the alignment that was promised.
 static lm_lt_algo algo_of(const desc *d, const layout *a, const layout *b, const layout *c,
                           const uint32_t *align) {
   lm_lt_algo algo = {{lm_hash(d, offsetof(desc, bias), 1),
@@ -239,7 +240,7 @@ FAKE_API int cublasLtMatmulAlgoGetHeuristic(void *handle, void *d, void *a, void
   return 0;
 }
 
-// ---- products
+// ---- GEMMs
 
 typedef struct product {
   desc d;
@@ -259,7 +260,7 @@ static double element(const char *at, const layout *l, int64_t i) {
   return x;
 }
 
-// To 10 bits of mantissa, as tensor cores take it.
+// Rounds to 10 bits of mantissa, as tensor cores do.
 static double operand(const char *at, const layout *l, int64_t i, int compute) {
   double value = element(at, l, i);
   float x = (float)value;
@@ -288,7 +289,7 @@ static double gelu(double x) {
   return x * (1 + tanh(0.79788456080286536 * x * (1 + 0.044715 * x * x))) / 2;
 }
 
-// What D is to be at (m, n), from the sum that is there.
+// The value of D at (m, n), from the sum.
 static double finish(const product *p, const char *bias, char *aux, int64_t m, int64_t n,
                      double sum) {
   if (bias)
@@ -306,7 +307,7 @@ static char *matrix(unsigned long long at, const layout *l, int64_t i, const cha
 
 static void product_run(void *args) {
   const product *p = args;
-  int64_t k_size = (int64_t)(p->d.turned[0] ? p->a.rows : p->a.cols);
+  int64_t k_size = (int64_t)(p->d.transposed[0] ? p->a.rows : p->a.cols);
   int64_t unit = bytes_of(p->c.type);
   size_t aux_elements = (size_t)((int64_t)(p->c.cols - 1) * p->d.aux_ld + (int64_t)p->c.rows);
   const char *bias = p->d.epilogue & LM_LT_EPILOGUE_BIAS
@@ -324,9 +325,10 @@ static void product_run(void *args) {
       for (int64_t m = 0; m < (int64_t)p->c.rows; m++) {
         double sum = 0;
         for (int64_t k = 0; k < k_size; k++)
-          sum +=
-              operand(a, &p->a, p->d.turned[0] ? k + m * p->a.ld : m + k * p->a.ld, p->d.compute) *
-              operand(b, &p->b, p->d.turned[1] ? n + k * p->b.ld : k + n * p->b.ld, p->d.compute);
+          sum += operand(a, &p->a, p->d.transposed[0] ? k + m * p->a.ld : m + k * p->a.ld,
+                         p->d.compute) *
+                 operand(b, &p->b, p->d.transposed[1] ? n + k * p->b.ld : k + n * p->b.ld,
+                         p->d.compute);
         int64_t at = m + n * p->c.ld;
         element_set(
             to, &p->c, at,

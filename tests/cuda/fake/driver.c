@@ -45,7 +45,8 @@ typedef struct op {
   void *args;
   event *record, *wait;
   long number;
-} op; // number: of the record
+  // `number` is the number of the record.
+} op;
 typedef struct graph {
   op *ops;
   int n, cap, users;
@@ -59,7 +60,8 @@ typedef struct stream {
 typedef struct module {
   void *library;
   int file;
-} module; // the file stays open: the loader knows libraries by their paths
+  // The file stays open, since the loader identifies libraries by their paths.
+} module;
 typedef struct function {
   const fake_param *params;
   void (*call)(void **params);
@@ -174,7 +176,7 @@ static double now(void) {
 
 static void stream_run(stream *s, int to);
 
-// Runs what must come before: the other stream, up to the record that is waited for.
+// Runs the operations that must come before: the other stream, up to the record that is waited for.
 static void event_reach(event *e, long number) {
   stream *s = e->stream;
   while (e->ran < number && s->done < s->queue.n)
@@ -208,7 +210,8 @@ static void op_push(graph *g, op o) {
   g->ops[g->n++] = o;
 }
 
-// What an eager stream is given it does at once, after what it must wait for: as early as it may.
+// An eager stream executes an operation at once, after the operations that it must wait for: as
+// early as allowed.
 static void stream_push(stream *s, op o) {
   op_push(&s->queue, o);
   if (s->eager)
@@ -397,7 +400,7 @@ static void pinned_check(const void *p, size_t bytes) {
     complain("goes beyond pinned memory", "a copy");
 }
 
-// What lies in pageable memory is read at once.
+// Pageable memory is read at once.
 FAKE_API int cuMemcpyHtoDAsync_v2(address to, const void *from, size_t bytes, void *handle) {
   stream *s = handle;
   fake_memory(to, bytes, "a copy to the device");
@@ -415,7 +418,7 @@ FAKE_API int cuMemcpyHtoDAsync_v2(address to, const void *from, size_t bytes, vo
   return result;
 }
 
-// What goes to pageable memory is there on return.
+// A copy to pageable memory is complete on return.
 FAKE_API int cuMemcpyDtoHAsync_v2(void *to, address from, size_t bytes, void *handle) {
   stream *s = handle;
   fake_memory(from, bytes, "a copy from the device");
@@ -614,7 +617,7 @@ FAKE_API int cuLaunchKernel(void *handle, unsigned grid_x, unsigned grid_y, unsi
   return fake_enqueue(s, kernel_run, &l, offsetof(launch, bytes) + used);
 }
 
-// The bytes from `base` on that a map may name must lie on the device.
+// The bytes that a tensor map may access must be allocated on the device.
 FAKE_API int cuTensorMapEncodeTiled(void *out, int type, unsigned rank, void *base,
                                     const unsigned long long *size,
                                     const unsigned long long *stride, const unsigned *box,
@@ -636,7 +639,8 @@ FAKE_API int cuTensorMapEncodeTiled(void *out, int type, unsigned rank, void *ba
 
 // ---- the device
 
-// Kernels find the shim's functions in this library, which its user has loaded for itself alone.
+// Kernels find the shim's functions in this library, which its user has loaded with local
+// visibility.
 FAKE_API int cuInit(unsigned flags) {
   Dl_info me;
   const char *text = getenv("FAKE_CUDA");

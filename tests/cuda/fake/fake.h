@@ -1,23 +1,24 @@
-// fake.h - NVIDIA's libraries as far as lmc uses them, on a host: libcuda.so.1, libnvrtc.so.13,
-// libcublasLt.so.13 for tests of the runtime on machines without a GPU. LD_LIBRARY_PATH=build/fake
-// lmc run … --target cuda
+// fake.h - stand-ins on a host for the parts of NVIDIA's libraries that lmc uses: libcuda.so.1,
+// libnvrtc.so.13 and libcublasLt.so.13, for tests of the runtime on machines without a GPU:
 //
-// What the hardware leaves to chance is done in the way that hurts most:
-//   memory      not allocated with zeros; an address on the device is none on the host; copies and
-//   kernels' pointers must lie
-//               in what was allocated; what is left at the end of the process is reported
-//   streams     nothing happens before someone waits, so that what is read too early is old, and
-//   pinned memory that is
-//               written to too early changes what is copied
+//   LD_LIBRARY_PATH=build/fake lmc run ... --target cuda
+//
+// Behaviour that the hardware leaves undefined is implemented in the most harmful way:
+//
+//   memory      is not zeroed; a device address is not a host address; copies and pointers of
+//               kernels must be inside allocations; leaks at the end of the process are reported
+//   streams     do nothing before a wait, so that a premature read sees old data, and a premature
+//               write to pinned memory changes what is copied
 //   kernels     run under the SIMT shim, which reports races and accesses out of bounds
-//   products    by loops, after checking everything that the library would
-// What is wrong is said on standard error, and the process ends with status 99.
+//   GEMMs       run as loops, after all checks of the library
 //
-// FAKE_CUDA in the environment, words parted by commas: none (no GPU), cc=80 (compute capability),
-// alloc=N, launch=N (the N-th allocation or launch fails), fault=N (the N-th kernel to run faults;
-// from then on everything fails), driver=12040 (the CUDA that the driver knows), plain (cuBLASLt
-// has no algorithm for a product with an epilogue), eager (every stream but the first does what it
-// may at once)
+// Errors are reported on standard error, and the process ends with status 99.
+//
+// FAKE_CUDA in the environment, words separated by commas: none (no GPU), cc=80 (compute
+// capability), alloc=N, launch=N (the N-th allocation or launch fails), fault=N (the N-th kernel
+// faults; from then on everything fails), driver=12040 (the CUDA version of the driver), plain
+// (cuBLASLt has no algorithm for a GEMM with an epilogue), eager (every stream but the first
+// executes at once)
 #ifndef FAKE_H
 #define FAKE_H
 #include <stddef.h>
@@ -25,9 +26,10 @@
 
 #define FAKE_API __attribute__((visibility("default"), used))
 
-// An image that the fake NVRTC makes is this, then a shared object. For each kernel NAME it has
-//   const fake_param fake_params_NAME[], bytes 0 at the end; const int fake_threads_NAME; void
-//   fake_call_NAME(void **params)
+// An image that the fake NVRTC makes is this header, then a shared object. It exports for each
+// kernel NAME:
+//   const fake_param fake_params_NAME[], ended by bytes = 0; const int fake_threads_NAME;
+//   void fake_call_NAME(void **params)
 typedef struct fake_image {
   char magic[8];
   uint64_t bytes;
@@ -38,9 +40,10 @@ typedef struct fake_param {
   int pointer;
 } fake_param;
 
-// Of the fake driver, for the fake cuBLASLt. The host's address of bytes on the device.
+// Functions of the fake driver for the fake cuBLASLt. The host address of bytes on the device.
 typedef char *fake_memory_fn(unsigned long long address, size_t bytes, const char *what);
-// `fn` is called with a copy of the arguments when it is the stream's turn. A CUresult.
+// Calls `fn` with a copy of the arguments when the stream reaches it. Returns a CUresult.
 typedef int fake_enqueue_fn(void *stream, void (*fn)(void *args), const void *args, size_t bytes);
-typedef int fake_recording_fn(void); // streams that record a graph
+// The number of streams that record a graph.
+typedef int fake_recording_fn(void);
 #endif

@@ -1,4 +1,5 @@
-// nvrtc.c - the fake NVRTC: kernels for the SIMT shim, by the host's C compiler; see fake.h.
+// nvrtc.c - the fake NVRTC: compiles kernels for the SIMT shim with the host's C compiler; see
+// fake.h.
 #define _GNU_SOURCE
 #include "tests/cuda/fake/fake.h"
 
@@ -15,7 +16,7 @@ typedef struct program {
   lm_buf image, log;
 } program;
 
-// No version that there is, so that caches tell its code from the real one's.
+// A version that does not exist, so that caches distinguish this code from the real NVRTC's.
 FAKE_API int nvrtcVersion(int *major, int *minor) {
   *major = 99;
   *minor = 0;
@@ -52,7 +53,7 @@ FAKE_API int nvrtcDestroyProgram(void **handle) {
   return 0;
 }
 
-// Behind the device's prelude, where the first file NAME.cu begins.
+// The text after the device's prelude, where the first file NAME.cu begins.
 static const char *kernels_of(const char *text) {
   const char *at = strstr(text, ".cu\"\n");
   while (at && at > text && at[-1] != '\n')
@@ -60,9 +61,9 @@ static const char *kernels_of(const char *text) {
   return at ? at : text + strlen(text);
 }
 
-// ---- what the fake driver wants to know of each kernel
+// ---- exports for the fake driver
 
-// "const float *LM_RESTRICT a0": all but the name.
+// The type in "const float *LM_RESTRICT a0": all but the name.
 static void type_put(const char *param, size_t n, lm_buf *out) {
   while (n && isspace((unsigned char)param[n - 1]))
     n--;
@@ -104,7 +105,8 @@ static void kernels_describe(const char *text, lm_buf *out) {
   lm_buf_free(&types);
 }
 
-// Macros that define kernels are told by their uses: LM_MOVE(NAME, …), LM_PRODUCT(NAME, …).
+// Macros that define kernels are recognized by their uses: LM_MOVE(NAME, ...), LM_PRODUCT(NAME,
+// ...).
 static void preprocess_note(const char *text, lm_buf *out) {
   static const struct {
     const char *macro, *params;

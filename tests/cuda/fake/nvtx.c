@@ -1,4 +1,4 @@
-// nvtx.c - a tool that says on standard error which ranges it is told of:
+// nvtx.c - an NVTX tool that prints the ranges on standard error:
 // NVTX_INJECTION64_PATH=build/fake/libnvtxtool.so
 #include <stdio.h>
 
