@@ -12,11 +12,11 @@ enum {
   LM_ATTEND_PARTS = 16
 };
 
+// `size` is the product of the extents.
 typedef struct lm_attend_axes {
   lm_axis axis[LM_RANK];
   int n;
   int64_t size;
-  // `size` is the product of the extents.
 } lm_attend_axes;
 
 // dot(row, col) over channel axes, which the scores do not have. Operands are given by number.

@@ -25,8 +25,8 @@ typedef struct lm_gen_atom {
   const char *name;
   int64_t size, stride;
   int dyn;
-  int64_t partition[LM_GEN_PARTITIONS];
   // Ascending bounds at which the loop is partitioned into several loops.
+  int64_t partition[LM_GEN_PARTITIONS];
   int n_partitions;
   bool merge; // merged into the next loop
   uint16_t var;
@@ -36,10 +36,10 @@ typedef struct lm_gen_domain {
   int n;
 } lm_gen_domain;
 
+// an expression without side effects
 typedef struct lm_gen_text {
   const char *text;
   int level;
-  // an expression without side effects
 } lm_gen_text;
 // An expression that is already written. It is valid while the loops of `scope` and the loops
 // around them are unchanged: the memory that it reads may depend on their ranges even if its text
@@ -138,7 +138,7 @@ const char *lm_gen_temp_name(lm_gen *e, const char *prefix);
 const char *lm_gen_op_text(lm_gen *e, const lm_op *op, const char *const *in);
 const char *lm_gen_const_text(lm_arena *a, lm_dtype t, double v);
 const char *lm_gen_load_text(lm_arena *a, lm_dtype t,
-                             const char *place); // memory to register
+                             const char *location); // memory to register
 const char *lm_gen_store_text(lm_arena *a, lm_dtype t, const char *value);
 const char *lm_gen_register_type(lm_dtype t);
 const char *lm_gen_memory_type(lm_dtype t);

@@ -9,7 +9,7 @@
 #include "runtime/base/base.h"
 
 typedef enum {
-  LM_VAR_PARALLEL /* a coordinate of the place */,
+  LM_VAR_PARALLEL /* a coordinate of the point */,
   LM_VAR_LOOP,
   LM_VAR_TEMP
 } lm_var_kind;
@@ -23,11 +23,11 @@ typedef struct lm_var {
   uint16_t into;  // if not 0, one merged loop with variable `into` runs over both
 } lm_var;
 
+// v[0] is unused.
 typedef struct lm_vars {
   lm_arena *arena;
   lm_var *v;
   uint32_t n, cap;
-  // v[0] is unused.
 } lm_vars;
 uint16_t lm_var_add(lm_vars *s, lm_var v);
 

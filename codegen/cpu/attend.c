@@ -179,15 +179,15 @@ static void results(cpu_attend *e, lm_buf *b) {
 }
 
 static void forward(cpu_attend *e, lm_buf *b) {
-  static const char *const lines[] = {"top", "sum", "scale"};
+  static const char *const names[] = {"top", "sum", "scale"};
   const char *t = lm_gen_extent(&e->g, lm_axis_size(e->f.m, e->f.t), e->f.m->axes[e->f.t].dyn, 1);
   const char *s = lm_gen_extent(&e->g, lm_axis_size(e->f.m, e->f.s), e->f.m->axes[e->f.s].dyn, 1);
   long long rows = e->rows;
   long long cols = e->cols;
   long long sums = cpu_attend_sums_elements(e, LM_ATTEND_V);
   lm_buf tile = {0};
-  for (size_t i = 0; i < LM_COUNT(lines); i++)
-    cpu_attend_buffer(e, lines[i], -1, rows);
+  for (size_t i = 0; i < LM_COUNT(names); i++)
+    cpu_attend_buffer(e, names[i], -1, rows);
   cpu_attend_buffer(e, "x", -1, rows * cols);
   cpu_attend_buffer(e, "o", -1, sums);
   for (int i = 0; i < e->f.n_dots; i++)
@@ -246,7 +246,7 @@ static const lm_attend_axes *point_axes(const cpu_attend *e) {
 static void put_coordinates(cpu_attend *e, lm_buf *b) {
   const lm_attend_axes *axes = point_axes(e);
   long long tiles = tiles_of_t(e);
-  lm_buf_puts(b, "int64_t at = place;\n");
+  lm_buf_puts(b, "int64_t at = point;\n");
   if (!e->f.vjp)
     lm_buf_printf(b, "const int64_t t0 = at %% %lld * %lld;\nat /= %lld;\n", tiles,
                   (long long)e->rows, tiles);
@@ -283,7 +283,7 @@ static void put_function(cpu_attend *e, lm_buf *out) {
   lm_buf_add(&text, e->buffers.p, e->buffers.n);
   if (e->any_bf16)
     lm_buf_puts(&text, "lm_unit unit;\nlm_unit_begin(&unit);\n");
-  lm_buf_puts(&text, "for (int64_t place = lo; place < hi; place++) {\n");
+  lm_buf_puts(&text, "for (int64_t point = lo; point < hi; point++) {\n");
   lm_buf_add(&text, positions.p, positions.n);
   lm_buf_puts(&text, e->any_bf16 ? "}\nlm_unit_end(&unit);\n}\n" : "}\n}\n");
   lm_gen_indent(text.p, out);

@@ -143,8 +143,8 @@ static int64_t slots_of(const cpu_attend *e, const cpu_attend_operand *o) {
   for (size_t i = 0; i < LM_COUNT(FORMS); i++)
     if (o->forms & FORMS[i].form)
       bytes += form_elements(e, o, FORMS[i].form) * (int64_t)sizeof(float);
-  int64_t most = KEPT_BYTES / bytes;
-  return o->row || most < 1 ? 1 : most < tiles ? most : tiles;
+  int64_t max_slots = KEPT_BYTES / bytes;
+  return o->row || max_slots < 1 ? 1 : max_slots < tiles ? max_slots : tiles;
 }
 
 // Rows are filled first, whichever form is read. In f32 the rows are also the interleaved form.

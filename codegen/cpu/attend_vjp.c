@@ -21,7 +21,7 @@ static const char *text_of(cpu_attend *e, lm_buf *b) {
 static lm_type result_type(const cpu_attend *e, int i) {
   return e->f.op->out[e->f.sums[i].result]->type;
 }
-static int64_t line_of(const cpu_attend *e, const lm_attend_sum *s) {
+static int64_t row_stride_of(const cpu_attend *e, const lm_attend_sum *s) {
   return s->other < 0 ? 1 : e->operand[s->other].row_stride;
 }
 
@@ -84,7 +84,7 @@ static void add(cpu_attend *e, lm_buf *b, int i, const char *from) {
   if (stride) {
     cpu_attend_offset(e, &at, t, "t0", "s0");
     lm_buf_printf(b, "lm_rows_add(%s, %lld, %s, %lld, %s + %s, %lld);\n", positions,
-                  (long long)s->channels.size, from, (long long)line_of(e, s), memory(e, i),
+                  (long long)s->channels.size, from, (long long)row_stride_of(e, s), memory(e, i),
                   text_of(e, &at), (long long)stride);
     return;
   }
@@ -93,7 +93,7 @@ static void add(cpu_attend *e, lm_buf *b, int i, const char *from) {
   cpu_attend_offset(e, &at, t, "t0 + i", "s0 + i");
   cpu_attend_channel_offset(e, &at, t, &s->channels);
   lm_buf_printf(b, "%s[%s] += %s[i * %lld + %s];\n", memory(e, i), text_of(e, &at), from,
-                (long long)line_of(e, s), flat);
+                (long long)row_stride_of(e, s), flat);
   cpu_attend_close(b, s->channels.n + 1);
 }
 
@@ -172,9 +172,9 @@ static void sum(cpu_attend *e, lm_buf *b, int i) {
     cpu_attend_sum_s(e, b, s->other, z, c);
   } else {
     cpu_attend_call(e, b, "lm_sum_t", s->other);
-    lm_buf_printf(b, "cols, rows, %lld, %lld, %s, %s, %lld, %s);\n", rows,
-                  (long long)s->channels.size, z,
-                  cpu_attend_form_name(e, s->other, CPU_INTERLEAVED), (long long)line_of(e, s), c);
+    lm_buf_printf(
+        b, "cols, rows, %lld, %lld, %s, %s, %lld, %s);\n", rows, (long long)s->channels.size, z,
+        cpu_attend_form_name(e, s->other, CPU_INTERLEAVED), (long long)row_stride_of(e, s), c);
   }
   if (!s->rows)
     add(e, b, i, c);
@@ -208,17 +208,17 @@ static void mean_load(cpu_attend *e, lm_buf *b) {
   cpu_attend_channel_loops(e, b, &e->f.v_channels);
   cpu_attend_offset(e, &at, o, "t0 + i", "");
   cpu_attend_channel_offset(e, &at, o, &e->f.v_channels);
-  const char *point = text_of(e, &at);
+  const char *offset = text_of(e, &at);
   const char *x =
-      lm_gen_load_text(e->g.arena, t, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_O, point));
+      lm_gen_load_text(e->g.arena, t, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_O, offset));
   const char *y =
-      lm_gen_load_text(e->g.arena, t, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_DO, point));
+      lm_gen_load_text(e->g.arena, t, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_DO, offset));
   lm_buf_printf(b, "sum += %s * %s;\n", x, y);
   cpu_attend_close(b, e->f.v_channels.n);
   lm_buf_puts(b, "mean[i] = sum;\n");
 }
 
-static void line_loads(cpu_attend *e, lm_buf *b) {
+static void row_scalars_load(cpu_attend *e, lm_buf *b) {
   lm_type lse = e->f.op->in[LM_ATTEND_LSE]->type;
   const lm_axis_info *s = &e->f.m->axes[e->f.s];
   lm_buf at = {0};
@@ -236,7 +236,7 @@ static int64_t row_sums(const cpu_attend *e, const lm_attend_sum *s) {
 }
 
 static void row_loads(cpu_attend *e, lm_buf *b) {
-  line_loads(e, b);
+  row_scalars_load(e, b);
   cpu_attend_rows(e, b);
   cpu_attend_fills(e, b, true);
   for (int i = 0; i < e->f.n_sums; i++)
@@ -255,10 +255,10 @@ static void row_results(cpu_attend *e, lm_buf *b) {
 }
 
 static void buffers(cpu_attend *e) {
-  static const char *const lines[] = {"lse", "part", "mean"};
+  static const char *const names[] = {"lse", "part", "mean"};
   int64_t elements = e->rows * e->cols;
-  for (size_t i = 0; i < LM_COUNT(lines); i++)
-    cpu_attend_buffer(e, lines[i], -1, e->rows);
+  for (size_t i = 0; i < LM_COUNT(names); i++)
+    cpu_attend_buffer(e, names[i], -1, e->rows);
   cpu_attend_buffer(e, "d", -1, elements);
   for (int i = 0; i < e->f.n_dots; i++)
     cpu_attend_buffer(e, "p", i, elements);
@@ -266,7 +266,7 @@ static void buffers(cpu_attend *e) {
     if (tile_of(e, i) == i)
       cpu_attend_buffer(e, "z", i, elements);
     const lm_attend_sum *s = &e->f.sums[i];
-    cpu_attend_buffer(e, "c", i, s->rows ? row_sums(e, s) : e->cols * line_of(e, s));
+    cpu_attend_buffer(e, "c", i, s->rows ? row_sums(e, s) : e->cols * row_stride_of(e, s));
   }
 }
 

@@ -33,9 +33,9 @@ typedef struct cpu_emit {
   // the pass that is being written
   cpu_root *roots;
   int n_roots;
-  int n_levels; // loops of the pass, including lanes
-  bool ordered; // the innermost loop must not be vectorised
-  bool wide;    // the innermost loop is a long sum: its blocks are added in double
+  int n_levels;  // loops of the pass, including lanes
+  bool ordered;  // the innermost loop must not be vectorised
+  bool long_sum; // the innermost loop is a long sum: its blocks are added in double
   // state of the whole kernel
   int64_t workspace[LM_KERNEL_WORKSPACES];
   int n_workspaces;

@@ -14,17 +14,17 @@ enum {
   MAX_K_STRIDE = 16384
 };
 
+// `stride` separates neighbouring rows (of A) or columns (of B), `k` neighbouring elements along
+// k. `panel` is the number of columns in a panel, if the operand is prepacked.
 typedef struct operand {
   bool bf16;
   int64_t stride, k;
   int panel;
-  // `stride` separates neighbouring rows (of A) or columns (of B), `k` neighbouring elements along
-  // k. `panel` is the number of columns in a panel, if the operand is prepacked.
 } operand;
+// C has rows of unit stride.
 typedef struct gemm_shape {
   int64_t m, n, k;
   operand a, b;
-  // C has rows of unit stride.
 } gemm_shape;
 
 static int64_t min64(int64_t a, int64_t b) {

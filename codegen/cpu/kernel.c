@@ -131,7 +131,7 @@ static void put_rows(cpu_emit *e, lm_buf *b, lm_buf *in_place) {
     }
     stack -= bytes;
     e->workspace[e->n_workspaces] = bytes * max_points(e);
-    lm_buf_printf(in_place, "%s *h%u = (%s *)buf[%d] + place * %lld;\n", type, i, type,
+    lm_buf_printf(in_place, "%s *h%u = (%s *)buf[%d] + point * %lld;\n", type, i, type,
                   (int)(e->g.kernel->n_in + e->g.kernel->n_out) + e->n_workspaces,
                   (long long)elements);
     e->n_workspaces++;
@@ -145,7 +145,7 @@ static void put_sums_zero(cpu_emit *e, lm_buf *b) {
     lm_type t = e->g.kernel->out[i]->type;
     int64_t row = lm_type_elements(e->g.m, t) / lm_axis_size(e->g.m, t.axis[0]);
     lm_buf_printf(b,
-                  "%s *c%u = r%u + place * %lld;\nfor (int64_t z = 0; z < %lld; z++) c%u[z] = 0;\n",
+                  "%s *c%u = r%u + point * %lld;\nfor (int64_t z = 0; z < %lld; z++) c%u[z] = 0;\n",
                   lm_gen_memory_type(t.dtype), i, i, (long long)row, (long long)row, i);
   }
 }
@@ -176,21 +176,21 @@ static void put_coordinates(cpu_emit *e, lm_buf *b, const char *p) {
 }
 
 static void put_points(cpu_emit *e, lm_buf *b, const char *rows) {
-  lm_buf_puts(b, "for (int64_t place = lo; place < hi; place++) {\n");
+  lm_buf_puts(b, "for (int64_t point = lo; point < hi; point++) {\n");
   lm_buf_puts(b, rows);
   bool sums = e->g.kernel->attr.n_to;
   if (sums) {
     put_sums_zero(e, b);
-    lm_buf_puts(b, "const int64_t places = 1");
+    lm_buf_puts(b, "const int64_t points = 1");
     for (int g = 0; g < e->n_groups; g++)
       lm_buf_printf(b, " * (%s)", group_extent(e, g));
     long long chunks = lm_axis_size(e->g.m, e->g.kernel->attr.to[0]);
     lm_buf_printf(b,
-                  ", end = (place + 1) * places / %lld;\nfor (int64_t p = place * places / %lld; p "
+                  ", end = (point + 1) * points / %lld;\nfor (int64_t p = point * points / %lld; p "
                   "< end; p++) {\n",
                   chunks, chunks);
   }
-  put_coordinates(e, b, sums ? "p" : "place");
+  put_coordinates(e, b, sums ? "p" : "point");
   lm_buf_add(b, e->g.body.p, e->g.body.n);
   lm_buf_puts(b, sums ? "}\n}\n" : "}\n");
 }

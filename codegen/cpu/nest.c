@@ -132,7 +132,7 @@ static bool sums_float(const cpu_root *r) {
 // True if the root accumulates blocks of a long innermost loop: in float in the scalar with suffix
 // b, then in double.
 static bool by_blocks(const cpu_emit *e, const cpu_root *r) {
-  return e->wide && sums_float(r) && r->level < e->n_levels;
+  return e->long_sum && sums_float(r) && r->level < e->n_levels;
 }
 
 // True if the root has a scalar at level k.
@@ -329,8 +329,8 @@ static bool is_number(const char *text, int64_t *out) {
 
 // A long sum: blocks are added in float32, the sums of blocks in double. If the block size divides
 // the trip count, no remainder loop is needed.
-static void loop_wide(cpu_emit *e, lm_buf *out, const char *name, const char *from, const char *to,
-                      const char *body) {
+static void loop_long_sum(cpu_emit *e, lm_buf *out, const char *name, const char *from,
+                          const char *to, const char *body) {
   int64_t first, last;
   bool divides = is_number(from, &first) && is_number(to, &last) && (last - first) % LONG_SUM == 0;
   lm_buf_printf(out, "for (int64_t from = %s; from < %s; from += %d) {\nconst int64_t to = ", from,
@@ -378,8 +378,8 @@ static void emit_run(cpu_emit *e, int k, const char *name, const char *from, con
   bool innermost = k == e->n_levels;
   if (once)
     lm_buf_printf(out, "{  // %s = %s\n%s}\n", name, from, body);
-  else if (innermost && e->wide)
-    loop_wide(e, out, name, from, to, body);
+  else if (innermost && e->long_sum)
+    loop_long_sum(e, out, name, from, to, body);
   else
     loop_plain(e, out, name, from, to, innermost, body);
   if (innermost)
@@ -504,7 +504,7 @@ void cpu_pass_emit(cpu_emit *e, int pass) {
     if (is_reduction(r))
       root_set_level(e, r);
   }
-  e->wide = is_long(e);
+  e->long_sum = is_long(e);
   level_open(e, 0);
   for (int i = 0; i < e->n_roots; i++)
     if (is_reduction(&e->roots[i]) && e->roots[i].memory)

@@ -172,19 +172,19 @@ static int64_t common_bytes(const cuda_attend *e) {
 int64_t cuda_attend_rows_begin(cuda_attend *e, lm_buf *b, const lm_axis *axes, int n,
                                int64_t points) {
   long long tiles = (lm_axis_size(e->f.m, e->row) + e->rows - 1) / e->rows;
-  long long swath = (16 << 20) / common_bytes(e);
+  long long cached_points = (16 << 20) / common_bytes(e);
   long long all = points;
   const char *tile =
       e->row == e->f.t ? lm_arena_printf(e->g.arena, "(%lld - at / wide)", tiles - 1) : "at / wide";
-  if (swath < 1)
-    swath = 1;
-  if (swath >= all)
+  if (cached_points < 1)
+    cached_points = 1;
+  if (cached_points >= all)
     lm_buf_printf(b, "const lm_at first = 0, wide = %lld;\n", all);
   else
     lm_buf_printf(b,
                   "const lm_at first = at / %lld * %lld, wide = lm_min_index(%lld, %lld - first + "
                   "1);\nat %%= %lld;\n",
-                  swath * tiles, swath, swath, all, swath * tiles);
+                  cached_points * tiles, cached_points, cached_points, all, cached_points * tiles);
   lm_buf_printf(b, "const lm_at row0 = %s * %d;\nat = first + at %% wide;\n", tile, e->rows);
   coordinates(e, b, axes, n);
   lm_buf_printf(b, "if (row0 >= %s) return;\n", cuda_attend_extent(e, e->row));
@@ -334,13 +334,13 @@ static bool choose(cuda_attend *e, lm_buf *body, int64_t *blocks) {
 }
 
 static bool fits_int(const lm_attend_spec *f) {
-  int64_t most = 0;
+  int64_t max = 0;
   for (uint32_t i = 0; i < f->op->n_in + f->op->n_out; i++) {
     lm_type t = i < f->op->n_in ? f->op->in[i]->type : f->op->out[i - f->op->n_in]->type;
-    if (lm_type_elements(f->m, t) > most)
-      most = lm_type_elements(f->m, t);
+    if (lm_type_elements(f->m, t) > max)
+      max = lm_type_elements(f->m, t);
   }
-  return most < (int64_t)1 << 30;
+  return max < (int64_t)1 << 30;
 }
 
 static const lm_plan_map *maps_keep(const cuda_attend *e, lm_arena *arena, int *out_n) {

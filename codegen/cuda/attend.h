@@ -95,7 +95,7 @@ void cuda_attend_section_put(cuda_attend *e, const lm_buf *tile, lm_buf *out);
 // Decodes block `at` of a section into row0 and the point of the given axes. Returns the number of
 // blocks.
 int64_t cuda_attend_rows_begin(cuda_attend *e, lm_buf *b, const lm_axis *axes, int n,
-                               int64_t places);
+                               int64_t points);
 
 // Parts of the forward pass, in order: the rows of the block; empty sums; x = scores, then weights;
 // o rescaled to the new maximum; o and lse.
@@ -113,10 +113,10 @@ const char *cuda_attend_log2(const cuda_attend *e); // the factor of x in expone
 void cuda_attend_results(cuda_attend *e, lm_buf *b);
 
 // ---- attend_groups.c
+// The tiles of an operand.
 typedef struct cuda_attend_side {
   uint32_t k;
   const lm_attend_axes *channels;
-  // The tiles of an operand.
 } cuda_attend_side;
 typedef struct cuda_attend_work {
   cuda_attend_side row[4], col[4];
@@ -141,6 +141,14 @@ void cuda_attend_groups_put(cuda_attend *e, lm_buf *b, const cuda_attend_work *w
 const char *cuda_attend_groups_tile_why(cuda_attend *e, uint32_t k, const lm_attend_axes *channels);
 const char *cuda_attend_groups_forward_why(cuda_attend *e);
 int64_t cuda_attend_groups_forward(cuda_attend *e, lm_buf *b); // returns the number of blocks
+
+// ---- attend_query.c: values of a query, named far (-lse), mean (the sum of do * o) and share
+// If rows are queries: in registers, computed by the four lanes of a row together.
+void cuda_attend_query_rows(cuda_attend *e, lm_buf *b);
+// If columns are queries: in shared memory, four lanes for each column.
+void cuda_attend_query_cols(cuda_attend *e, lm_buf *b);
+// Declares the values of a column in by_col, if columns are queries.
+void cuda_attend_query_col(cuda_attend *e);
 
 // ---- attend_vjp.c
 // Writes all sections; returns the number of blocks.

@@ -279,8 +279,8 @@ bool cuda_attend_in_runs(lm_type t, const lm_attend_axes *channels, int n) {
   return true;
 }
 
-static void fill_lines(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *channels,
-                       const char *origin, const char *extent, int positions) {
+static void fill_rows(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *channels,
+                      const char *origin, const char *extent, int positions) {
   long long width = cuda_attend_width(channels->size);
   long long pitch = cuda_attend_pitch(e, channels->size);
   lm_type t = e->f.op->in[k]->type;
@@ -332,7 +332,7 @@ void cuda_attend_fill(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axe
   cuda_attend_pool(e, e->bf16 ? "uint16_t" : "float", e->bf16 ? 2 : 4, "b", (int)k,
                    positions * cuda_attend_pitch(e, channels->size));
   if (e->bf16 && cuda_attend_in_runs(t, channels, 8))
-    fill_lines(e, b, k, channels, origin, extent, positions);
+    fill_rows(e, b, k, channels, origin, extent, positions);
   else
     fill_elements(e, b, k, channels, origin, extent, positions);
 }

@@ -52,99 +52,6 @@ static bool in_section(const cuda_attend *e, const section *s, int i) {
   return same_section(s, &other);
 }
 
-// ---- values of a query: lse, the share of each position if all are masked, and the sum of do * o
-
-// The sum of do * o: four lanes read a row, lm_row_sum adds them; in vectors if the memory layout
-// allows it. If the sum is an operand, it is loaded.
-static const char *row_dot(cuda_attend *e, const char *at) {
-  lm_type o = e->f.op->in[LM_ATTEND_O]->type;
-  lm_type d = e->f.op->in[LM_ATTEND_DO]->type;
-  bool vector = lm_type_equal(o, d) && cuda_attend_in_runs(o, &e->f.v_channels, 8) &&
-                (o.dtype == LM_BF16 || o.dtype == LM_F32);
-  lm_buf point = {0};
-  cuda_attend_offset(e, &point, o, at, at);
-  if (lm_attend_has_mean(e->f.op))
-    return lm_arena_printf(e->g.arena, "dot = a%d[%s];\n", LM_ATTEND_O, text_of(e, &point));
-  if (vector)
-    lm_buf_puts(&point, " + j");
-  else
-    cuda_attend_channel_offset(e, &point, o, &e->f.v_channels, "j");
-  const char *where = text_of(e, &point);
-  const char *kind = lm_dtype_name(o.dtype);
-  if (vector)
-    return lm_arena_printf(e->g.arena,
-                           "%sfor (int32_t j = lm_thread() %% 4 * 8; j < %lld; j += 32) {\nfloat "
-                           "x[8], y[8];\nlm_load8_%s(x, a%d + (%s));\nlm_load8_%s(y, a%d + (%s));\n"
-                           "LM_UNROLL\nfor (int32_t i = 0; i < 8; i++) dot += x[i] * y[i];\n}\ndot "
-                           "= lm_row_sum(dot);\n",
-                           e->groups ? "LM_UNROLL_1\n" : "", (long long)e->f.v_channels.size, kind,
-                           LM_ATTEND_O, where, kind, LM_ATTEND_DO, where);
-  const char *x = lm_gen_load_text(e->g.arena, (lm_dtype)o.dtype,
-                                   lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_O, where));
-  const char *y = lm_gen_load_text(e->g.arena, (lm_dtype)d.dtype,
-                                   lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_DO, where));
-  return lm_arena_printf(e->g.arena,
-                         "for (int32_t j = lm_thread() %% 4; j < %lld; j += 4) dot += %s * "
-                         "%s;\ndot = lm_row_sum(dot);\n",
-                         (long long)e->f.v_channels.size, x, y);
-}
-
-// The term of the exponent: -lse, in powers of 2 if those are used; for a query that is entirely
-// masked a value whose exponential is 0.
-static const char *neg_lse_text(cuda_attend *e, const char *at) {
-  lm_buf point = {0};
-  cuda_attend_offset(e, &point, e->f.op->in[LM_ATTEND_LSE]->type, at, at);
-  return lm_arena_printf(e->g.arena, "lm_negative_lse(a%d[%s]) * %s", LM_ATTEND_LSE,
-                         text_of(e, &point), e->bf16 ? "1.44269504f" : "1.0f");
-}
-
-// The weight of each position of a query that is entirely masked.
-static const char *share_text(cuda_attend *e, const char *far) {
-  return lm_arena_printf(e->g.arena, "%s < -1e38f ? 1.0f / (float)%s : 0.0f", far,
-                         cuda_attend_extent(e, e->f.s));
-}
-
-// If rows are queries: in registers, computed by the four lanes of a row together.
-static void query_rows(cuda_attend *e, lm_buf *b) {
-  lm_buf_puts(b,
-              "float far[2], mean[2], share[2];\nLM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\n");
-  lm_buf_printf(b,
-                "const lm_at row = lm_min_index(row0 + lm_frag_row(r), %s);\nfloat dot = 0.0f;\n",
-                cuda_attend_extent(e, e->row));
-  lm_buf_puts(b, row_dot(e, "row"));
-  lm_buf_printf(b, "far[r] = %s;\nmean[r] = dot;\nshare[r] = %s;\n(void)share;\n}\n",
-                neg_lse_text(e, "row"), share_text(e, "far[r]"));
-}
-
-// The index of a column in the arrays that accompany the tiles.
-static const char *staged_index(const cuda_attend *e, const char *col) {
-  return e->groups ? lm_arena_printf(e->g.arena, "stage * %d + %s", e->cols, col) : col;
-}
-
-// If columns are queries: in shared memory, four lanes for each column.
-static void query_cols(cuda_attend *e, lm_buf *b) {
-  cuda_attend_pool(e, "float", 4, "fars", -1, (e->groups ? 2 : 1) * e->cols);
-  cuda_attend_pool(e, "float", 4, "means", -1, (e->groups ? 2 : 1) * e->cols);
-  lm_buf_printf(b, "%sfor (int32_t i = %s / 4; i < %d; i += %d) {\n",
-                e->groups ? "LM_UNROLL_1\n" : "", e->groups ? "me" : "lm_thread()", e->cols,
-                e->groups ? 32 : e->rows / 2);
-  lm_buf_printf(b, "const lm_at col = lm_min_index(col0 + i, %s);\nfloat dot = 0.0f;\n",
-                cuda_attend_extent(e, e->col));
-  lm_buf_puts(b, row_dot(e, "col"));
-  lm_buf_printf(
-      b, "if (lm_thread() %% 4 == 0) {\nlm_put(fars, %s, %s);\nlm_put(means, %s, dot);\n}\n}\n",
-      staged_index(e, "i"), neg_lse_text(e, "col"), staged_index(e, "i"));
-}
-
-// The values of a column, if the columns are queries.
-static void query_col(cuda_attend *e) {
-  const char *at = staged_index(e, "lm_frag_col(n, c)");
-  lm_buf_printf(
-      &e->by_col,
-      "const float far = lm_get(fars, %s), mean = lm_get(means, %s), share = %s;\n(void)share;\n",
-      at, at, share_text(e, "far"));
-}
-
 // ---- a tile
 
 // The number of the tile that sum i reads: sums of the same value share a tile.
@@ -207,7 +114,7 @@ static const char *factor_text(cuda_attend *e, const char *x) {
 static void weights_write(cuda_attend *e, const section *s) {
   const char *far = s->over_s ? "far[r]" : "far";
   if (!s->over_s)
-    query_col(e);
+    cuda_attend_query_col(e);
   if (e->bf16)
     lm_buf_printf(&e->by_element,
                   "const float q = lm_exp2_approx(LM_FMA(x[n][2 * r + c], %s, %s));\n",
@@ -232,7 +139,7 @@ static void gradients_write(cuda_attend *e, const section *s) {
 // z = x plus the share: only in tiles with masked elements.
 static void shares_add(cuda_attend *e, lm_buf *b, const section *s, const char *z, const char *x) {
   if (!s->over_s)
-    query_col(e);
+    cuda_attend_query_col(e);
   const char *share = factor_text(e, s->over_s ? "share[r]" : "share");
   const char *inside = cuda_attend_inside(e);
   const char *at = "[n][2 * r + c]";
@@ -255,11 +162,11 @@ static void z_declare(cuda_attend *e, lm_buf *b, int k) {
 
 // ---- GEMMs
 
+// GEMMs in flight.
 typedef struct inflight {
   const char *name[LM_ATTEND_PARTS];
   int64_t width[LM_ATTEND_PARTS];
   int n;
-  // GEMMs in flight.
 } inflight;
 
 static void inflight_add(inflight *x, const char *name, int64_t width) {
@@ -333,7 +240,7 @@ static void pipelined(cuda_attend *e, lm_buf *b, const section *s, const infligh
   sums(e, b, s, true, &under_way);
   inflight_wait(e, b, dp, under_way.n);
   if (!s->over_s)
-    query_col(e);
+    cuda_attend_query_col(e);
   gradient_tiles_declare(e, b, s);
   lm_buf_puts(&e->by_element, "const float q = x[n][2 * r + c];\n");
   gradients_write(e, s);
@@ -400,7 +307,7 @@ static void tile_backward(cuda_attend *e, lm_buf *b, const section *s) {
     if (in_section(e, s, i) && e->f.sums[i].other >= 0)
       cuda_attend_fill(e, b, (uint32_t)e->f.sums[i].other, &e->f.sums[i].channels);
   if (!s->over_s)
-    query_cols(e, b);
+    cuda_attend_query_cols(e, b);
   cuda_attend_fills_wait(e, b);
   dots(e, b, s);
 }
@@ -485,14 +392,14 @@ static void section_groups(cuda_attend *e, lm_buf *text, const section *s) {
   work_of(e, e->row, e->col, &w);
   cuda_attend_groups_pools(e, &w);
   if (!s->over_s)
-    query_cols(e, &cols);
+    cuda_attend_query_cols(e, &cols);
   dots(e, &tile, s);
   loops(e, &around, s);
   accumulators(e, &first, s);
   lm_buf_add(&rows, e->point.p ? e->point.p : "", e->point.n);
   cuda_attend_rows(e, &rows);
   if (s->over_s)
-    query_rows(e, &rows);
+    cuda_attend_query_rows(e, &rows);
   stores(e, &last, s);
   w.loops = around.n ? around.p : "";
   w.per_tile = cols.n ? cols.p : "";
@@ -516,7 +423,7 @@ static void section_tiles(cuda_attend *e, lm_buf *text, const section *s) {
     lm_buf_add(text, e->point.p, e->point.n);
   cuda_attend_rows(e, text);
   if (s->over_s)
-    query_rows(e, text);
+    cuda_attend_query_rows(e, text);
   lm_buf_add(text, fills.p, fills.n);
   lm_buf_printf(text, "for (lm_at col0 = 0; col0 < %s; col0 += %d) {\n",
                 cuda_attend_extent(e, e->col), e->cols);

@@ -204,9 +204,9 @@ static void put_team(cuda_emit *e, lm_buf *b) {
                   "const int32_t lane = lm_thread() %% %d, team = lm_thread() / %d;\n(void)team;\n",
                   e->team, e->team);
   if (e->team <= CUDA_WARP)
-    lm_buf_printf(b, "const uint32_t mates = lm_team_mask(%d);\n(void)mates;\n", e->team);
+    lm_buf_printf(b, "const uint32_t mask = lm_team_mask(%d);\n(void)mask;\n", e->team);
   if (reduces_in_block(e))
-    lm_buf_puts(b, "LM_SHARED(double, room, 32);\n");
+    lm_buf_puts(b, "LM_SHARED(double, partials, 32);\n");
 }
 
 // One point for each team.
@@ -215,15 +215,15 @@ static void put_points(cuda_emit *e, lm_buf *b, const char *rows) {
   int n = parallel_axes(e, axes);
   const char *t = e->g.target->index;
   if (e->team > CUDA_WARP)
-    lm_buf_printf(b, "const %s place = lm_block();\n", t);
+    lm_buf_printf(b, "const %s point = lm_block();\n", t);
   else if (e->team > 1)
-    lm_buf_printf(b, "const %s place = (%s)lm_block() * %d + team;\n", t, t, e->teams);
+    lm_buf_printf(b, "const %s point = (%s)lm_block() * %d + team;\n", t, t, e->teams);
   else
-    lm_buf_printf(b, "const %s place = (%s)lm_block() * %d + lm_thread();\n", t, t, e->teams);
+    lm_buf_printf(b, "const %s point = (%s)lm_block() * %d + lm_thread();\n", t, t, e->teams);
   if (e->team <= CUDA_WARP)
-    lm_buf_printf(b, "if (place >= %s) return;\n", points_text(e, axes, n));
+    lm_buf_printf(b, "if (point >= %s) return;\n", points_text(e, axes, n));
   lm_buf_puts(b, rows);
-  cuda_decode(e, axes, n, "place", b);
+  cuda_decode(e, axes, n, "point", b);
   lm_buf_add(b, e->g.body.p, e->g.body.n);
 }
 
@@ -235,13 +235,13 @@ static void put_chunk(cuda_emit *e, lm_buf *b, const char *rows) {
   long long chunks = lm_axis_size(e->g.m, e->g.kernel->attr.to[0]);
   cuda_sums_begin(e, b);
   lm_buf_printf(
-      b, "const int64_t places = %s;\nconst %s end = (%s)((lm_block() + 1) * places / %lld);\n",
+      b, "const int64_t points = %s;\nconst %s end = (%s)((lm_block() + 1) * points / %lld);\n",
       points_text(e, axes, n), t, t, chunks);
   lm_buf_printf(
-      b, "for (%s place = (%s)(lm_block() * places / %lld) + team; place < end; place += %d) {\n",
+      b, "for (%s point = (%s)(lm_block() * points / %lld) + team; point < end; point += %d) {\n",
       t, t, chunks, e->teams);
   lm_buf_puts(b, rows);
-  cuda_decode(e, axes, n, "place", b);
+  cuda_decode(e, axes, n, "point", b);
   lm_buf_add(b, e->g.body.p, e->g.body.n);
   if (cuda_holds_rows(e) || e->g.s->n_passes > 1)
     cuda_team_sync(e, b);

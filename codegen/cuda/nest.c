@@ -27,7 +27,7 @@ static void after(cuda_emit *e, int level, const char *fmt, ...) {
 void cuda_team_sync(const cuda_emit *e, lm_buf *b) {
   if (e->form == CUDA_FLAT || e->team == 1)
     return;
-  lm_buf_puts(b, e->team > CUDA_WARP ? "lm_barrier();\n" : "lm_warp_sync(mates);\n");
+  lm_buf_puts(b, e->team > CUDA_WARP ? "lm_barrier();\n" : "lm_warp_sync(mask);\n");
 }
 
 // ---- vectors
@@ -132,8 +132,8 @@ static const char *team_reduced(cuda_emit *e, const cuda_root *r) {
   if (e->team == 1)
     return r->acc;
   if (e->team > CUDA_WARP)
-    return lm_arena_printf(e->g.arena, "lm_block_%s_%s(%s, room)", op, kind, r->acc);
-  return lm_arena_printf(e->g.arena, "lm_team_%s_%s(%s, mates, %d)", op, kind, r->acc, e->team);
+    return lm_arena_printf(e->g.arena, "lm_block_%s_%s(%s, partials)", op, kind, r->acc);
+  return lm_arena_printf(e->g.arena, "lm_team_%s_%s(%s, mask, %d)", op, kind, r->acc, e->team);
 }
 
 static void scalars_begin(cuda_emit *e) {
@@ -173,7 +173,7 @@ static void partial_end(cuda_emit *e) {
   e->g.level[1].before = saved;
 }
 
-static void whole_end(cuda_emit *e) {
+static void full_end(cuda_emit *e) {
   for (int i = 0; i < e->n_roots; i++) {
     const cuda_root *r = &e->roots[i];
     if (r->reduces && !scattering(r))
@@ -236,7 +236,7 @@ static const char *level_close(cuda_emit *e, int k) {
   if (partial(e) && k == 1 && !scatter)
     partial_end(e);
   if (!partial(e) && k == 0)
-    whole_end(e);
+    full_end(e);
   lm_buf b = {0};
   lm_buf *parts[] = {&e->g.level[k].before, &e->g.level[k].loops, &e->g.level[k].after};
   for (int i = 0; i < 3; i++)

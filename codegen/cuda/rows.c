@@ -89,7 +89,7 @@ void cuda_rows_declare(cuda_emit *e, lm_buf *head, lm_buf *in_place) {
         LM_BUG("a kernel with more than %d large rows", LM_KERNEL_WORKSPACES);
       e->workspace[e->n_workspaces] = rows * r.elements * (t == LM_BF16 ? 4 : lm_dtype_bytes(t));
       const char *number =
-          chunks ? lm_arena_printf(e->g.arena, "(lm_block() * %d + team)", e->teams) : "place";
+          chunks ? lm_arena_printf(e->g.arena, "(lm_block() * %d + team)", e->teams) : "point";
       lm_buf_printf(in_place, "%s *h%u = (%s *)w%d + (int64_t)%s * %lld", type, i, type,
                     e->n_workspaces++, number, (long long)r.elements);
       lm_gen_type_note(&e->g, in_place, inner);

@@ -96,79 +96,107 @@ static lm_gen_text pull(cuda_emit *e, const lm_value *v, const lm_ix *ix, int le
   return x;
 }
 
-static void emit_body(cuda_emit *e, const lm_op *op, lm_buf *b) {
-  const lm_module *m = e->g.m;
-  lm_type t = op->out[0]->type;
-  lm_type index = op->in[1]->type;
-  lm_type update = op->in[0]->type;
-  lm_axis v = op->attr.axes[0];
-  const char *type = e->g.target->index;
-  long long rows = lm_axis_size(m, v);
-  long long columns = lm_type_elements(m, t) / rows;
-  long long n = lm_type_elements(m, index);
-  numbering at_column = number(e, t, v, "i_", 0);
-  numbering at_index = number(e, index, 0, "i_", 0);
-  numbering at_row = number(e, index, 0, "i_", 0);
-  lm_ix ix[LM_RANK], to[LM_RANK];
-  lm_buf_printf(b, "LM_SHARED(float, sum, %d);  // [%d places][%d columns]\n", ROWS * COLUMNS, ROWS,
+typedef struct scatter {
+  cuda_emit *e;
+  const lm_op *op;
+  lm_type table, index, update;
+  lm_axis v;
+  const char *type; // of indices
+  long long rows, columns, n;
+  numbering at_column, at_index, at_row;
+} scatter;
+
+static scatter scatter_make(cuda_emit *e, const lm_op *op) {
+  scatter s = {.e = e,
+               .op = op,
+               .table = op->out[0]->type,
+               .index = op->in[1]->type,
+               .update = op->in[0]->type,
+               .v = op->attr.axes[0],
+               .type = e->g.target->index};
+  s.rows = lm_axis_size(e->g.m, s.v);
+  s.columns = lm_type_elements(e->g.m, s.table) / s.rows;
+  s.n = lm_type_elements(e->g.m, s.index);
+  s.at_column = number(e, s.table, s.v, "i_", 0);
+  s.at_index = number(e, s.index, 0, "i_", 0);
+  s.at_row = number(e, s.index, 0, "i_", 0);
+  return s;
+}
+
+static void put_begin(lm_buf *b, long long columns) {
+  long long blocks = (columns + COLUMNS - 1) / COLUMNS;
+  lm_buf_printf(b, "LM_SHARED(float, sum, %d);  // [%d rows][%d columns]\n", ROWS * COLUMNS, ROWS,
                 COLUMNS);
   lm_buf_printf(b,
                 "const int32_t lane = lm_thread() %% 32, first = lm_block() / %lld * %d, column0 = "
                 "lm_block() %% %lld * %d;\n",
-                (columns + COLUMNS - 1) / COLUMNS, ROWS, (columns + COLUMNS - 1) / COLUMNS,
-                COLUMNS);
+                blocks, ROWS, blocks, COLUMNS);
   lm_buf_printf(b,
                 "for (int32_t z = lm_thread(); z < %d; z += %d)\nfor (int32_t j = 0; j < %d; j++) "
                 "lm_put(sum, j * %d + z, 0.0f);\n",
                 COLUMNS, THREADS, ROWS, COLUMNS);
+}
+
+// Opens the loop over indices, 32 at a time; slot: the block's row that this lane's index names.
+static void put_search(const scatter *s, lm_buf *b) {
+  lm_ix ix[LM_RANK];
   lm_buf_printf(b,
-                "for (%s from = 0; from < %lld; from += 32) {\nint32_t place = -1;\nif (from + "
+                "for (%s from = 0; from < %lld; from += 32) {\nint32_t slot = -1;\nif (from + "
                 "lane < %lld) {\nconst %s p = from + lane;\n",
-                type, n, n, type);
-  decode(e, index, 0, &at_index, "p", b);
-  along(e, index, index, &at_index, ix);
-  lm_buf_printf(b, "%s", "");
-  lm_buf code = {0};
-  lm_gen_text i = pull(e, op->in[1], ix, 0, &code);
-  if (code.n)
-    lm_buf_add(b, code.p, code.n);
-  lm_buf_printf(b, "const int32_t at = (int32_t)lm_clamp(%s, %lld);\n", i.text, rows);
-  lm_buf_printf(b, "if (at >= first && at < first + %d) place = at - first;\n}\n", ROWS);
-  lm_buf_puts(b, "for (uint32_t found = lm_ballot(place >= 0); found; found &= found - 1) {\n");
-  lm_buf_printf(
-      b,
-      "const int32_t j = lm_lowest_bit(found), row = lm_shuffle_int(~0u, place, j);\nconst "
-      "%s p = from + j;\n",
-      type);
-  decode(e, index, 0, &at_row, "p", b);
+                s->type, s->n, s->n, s->type);
+  decode(s->e, s->index, 0, &s->at_index, "p", b);
+  along(s->e, s->index, s->index, &s->at_index, ix);
+  lm_gen_text i = pull(s->e, s->op->in[1], ix, 0, b);
+  lm_buf_printf(b, "const int32_t at = (int32_t)lm_clamp(%s, %lld);\n", i.text, s->rows);
+  lm_buf_printf(b, "if (at >= first && at < first + %d) slot = at - first;\n}\n", ROWS);
+}
+
+static void put_column_loop(const scatter *s, lm_buf *b) {
   lm_buf_printf(b,
                 "for (int32_t z = lm_thread(); z < %d && column0 + z < %lld; z += %d) {\nconst "
                 "int32_t column = column0 + z;\n",
-                COLUMNS, columns, THREADS);
-  decode(e, t, v, &at_column, "column", b);
-  along(e, update, index, &at_row, ix);
-  along(e, update, t, &at_column, ix);
-  code.n = 0;
-  lm_gen_text x = pull(e, op->in[0], ix, 0, &code);
-  if (code.n)
-    lm_buf_add(b, code.p, code.n);
+                COLUMNS, s->columns, THREADS);
+  decode(s->e, s->table, s->v, &s->at_column, "column", b);
+}
+
+// Adds the updates that were found, in order, and closes the loop over indices.
+static void put_updates(const scatter *s, lm_buf *b) {
+  lm_ix ix[LM_RANK];
+  lm_buf_puts(b, "for (uint32_t found = lm_ballot(slot >= 0); found; found &= found - 1) {\n");
+  lm_buf_printf(b,
+                "const int32_t j = lm_lowest_bit(found), row = lm_shuffle_int(~0u, slot, j);\n"
+                "const %s p = from + j;\n",
+                s->type);
+  decode(s->e, s->index, 0, &s->at_row, "p", b);
+  put_column_loop(s, b);
+  along(s->e, s->update, s->index, &s->at_row, ix);
+  along(s->e, s->update, s->table, &s->at_column, ix);
+  lm_gen_text x = pull(s->e, s->op->in[0], ix, 0, b);
   lm_buf_printf(b, "lm_put(sum, row * %d + z, lm_get(sum, row * %d + z) + %s);\n}\n}\n}\n", COLUMNS,
                 COLUMNS, x.text);
-  lm_buf_printf(b,
-                "for (int32_t z = lm_thread(); z < %d && column0 + z < %lld; z += %d) {\nconst "
-                "int32_t column = column0 + z;\n",
-                COLUMNS, columns, THREADS);
-  decode(e, t, v, &at_column, "column", b);
-  along(e, t, t, &at_column, to);
-  uint16_t j = lm_var_add(&e->g.vars,
-                          (lm_var){.kind = LM_VAR_TEMP, .name = "place", .size = rows, .hi = rows});
-  to[lm_type_find(t, v)] = lm_ix_var(&e->g.vars, j);
+}
+
+static void put_results(const scatter *s, lm_buf *b) {
+  cuda_emit *e = s->e;
+  lm_ix to[LM_RANK];
+  put_column_loop(s, b);
+  along(e, s->table, s->table, &s->at_column, to);
+  uint16_t j = lm_var_add(
+      &e->g.vars, (lm_var){.kind = LM_VAR_TEMP, .name = "slot", .size = s->rows, .hi = s->rows});
+  to[lm_type_find(s->table, s->v)] = lm_ix_var(&e->g.vars, j);
   lm_buf_printf(
-      b, "for (int32_t j = 0; j < %d && first + j < %lld; j++) {\nconst %s place = first + j;\n",
-      ROWS, rows, type);
+      b, "for (int32_t j = 0; j < %d && first + j < %lld; j++) {\nconst %s slot = first + j;\n",
+      ROWS, s->rows, s->type);
   lm_buf_printf(b, "r0[%s] = lm_get(sum, j * %d + z);\n}\n}\n",
-                lm_gen_dense_offset(&e->g, t, to, t), COLUMNS);
-  lm_buf_free(&code);
+                lm_gen_dense_offset(&e->g, s->table, to, s->table), COLUMNS);
+}
+
+static void emit_body(cuda_emit *e, const lm_op *op, lm_buf *b) {
+  scatter s = scatter_make(e, op);
+  put_begin(b, s.columns);
+  put_search(&s, b);
+  put_updates(&s, b);
+  put_results(&s, b);
 }
 
 void cuda_scatter_emit(const lm_module *m, const lm_op *kernel, lm_arena *arena, lm_buf *text,

@@ -66,13 +66,13 @@ static void flat_passes(lm_schedule *s) {
   s->n_passes = s->cap_passes = 0;
   for (uint32_t i = 0; i < yield->n_in; i++) {
     lm_root r = {yield->in[i], false};
-    bool said = false;
+    bool duplicate = false;
     uint32_t at = 0;
     for (uint32_t j = 0; j < i; j++)
-      said |= yield->in[j] == yield->in[i];
+      duplicate |= yield->in[j] == yield->in[i];
     while (at < s->n_passes && !same_axes(s->passes[at].space, r.v->type))
       at++;
-    if (said)
+    if (duplicate)
       continue;
     if (at == s->n_passes)
       pass_add(s, r.v->type, 0, r);

@@ -9,18 +9,18 @@
 
 typedef struct attend_case {
   const char *name;
-  const char *params;  // further parameters, in addition to q, k, v
-  const char *score;   // %z : f32[b, t, g, h, s]
-  const char *mask;    // %y from %z
-  const char *product; // %o : f32[b, t, g, h, f] from %p; NULL: dot %p, %v over(s)
+  const char *params;   // further parameters, in addition to q, k, v
+  const char *score;    // %z : f32[b, t, g, h, s]
+  const char *mask;     // %y from %z
+  const char *weighted; // %o : f32[b, t, g, h, f] from %p; NULL: dot %p, %v over(s)
   bool declines;
 } attend_case;
 
 #define QK "%a = dot %q, %k over(e)\n"
 #define SCALE "%c = const 0.5 : f32\n"
-#define NEVER "%n = const -1e30 : f32\n%y = select %m, %z, %n\n"
-#define PLACES "%pt = expand %pos : int[b, t, s]\n%st = expand %seg : int[b, t, s]\n"
-#define CAUSAL PLACES "%m1 = ge %pt, %ps\n%m2 = eq %st, %ss\n%m = and %m1, %m2\n" NEVER
+#define MASKED "%n = const -1e30 : f32\n%y = select %m, %z, %n\n"
+#define POSITIONS "%pt = expand %pos : int[b, t, s]\n%st = expand %seg : int[b, t, s]\n"
+#define CAUSAL POSITIONS "%m1 = ge %pt, %ps\n%m2 = eq %st, %ss\n%m = and %m1, %m2\n" MASKED
 
 static const attend_case attend_cases[] = {
     {"causal in documents", "", QK SCALE "%z = mul %a, %c\n", CAUSAL, NULL, false},
@@ -29,10 +29,10 @@ static const attend_case attend_cases[] = {
      QK SCALE "%u = mul %a, %c\n%h1 = tanh %u\n%five = const 5 : f32\n%z = mul %h1, %five\n",
      CAUSAL, NULL, false},
     {"learned slopes", "param @slope : f32[g, h] = ones\n",
-     QK PLACES
+     QK POSITIONS
      "%d = sub %pt, %ps\n%df = cast %d : f32[b, t, s]\n%dw = expand %df : f32[b, t, g, h, s]\n"
      "%sl = param @slope : f32[g, h]\n%bi = mul %dw, %sl\n%z = sub %a, %bi\n",
-     "%m = ge %pt, %ps\n" NEVER, NULL, false},
+     "%m = ge %pt, %ps\n" MASKED, NULL, false},
     {"biases of keys, temperatures of queries",
      "param @kb : f32[b, s] = ones\nparam @qt : f32[b, t, g, h] = ones\n",
      QK "%kb = param @kb : f32[b, s]\n%qt = param @qt : f32[b, t, g, h]\n%qe = exp %qt\n%u = mul "
@@ -49,14 +49,14 @@ static const attend_case attend_cases[] = {
      QK "%a2 = tanh %a\n%q2 = mul %q, %q\n%a3 = dot %q2, %k over(e)\n%z = add %a2, %a3\n", CAUSAL,
      NULL, false},
     {"strictly causal: no query attends to itself", "", QK SCALE "%z = mul %a, %c\n",
-     PLACES "%m = gt %pt, %ps\n" NEVER, NULL, false},
+     POSITIONS "%m = gt %pt, %ps\n" MASKED, NULL, false},
     {"window and prefix", "", QK SCALE "%z = mul %a, %c\n",
-     PLACES "%two = const 2 : int\n%d = sub %pt, %ps\n%near = le %d, %two\n%back = ge %pt, "
-            "%ps\n%in = and %near, %back\n%pre = lt %ps, %two\n"
-            "%prew = expand %pre : bool[b, t, s]\n%m = or %in, %prew\n" NEVER,
+     POSITIONS "%two = const 2 : int\n%d = sub %pt, %ps\n%near = le %d, %two\n%back = ge %pt, "
+               "%ps\n%in = and %near, %back\n%pre = lt %ps, %two\n"
+               "%prew = expand %pre : bool[b, t, s]\n%m = or %in, %prew\n" MASKED,
      NULL, false},
     {"padding", "", QK SCALE "%z = mul %a, %c\n",
-     "%zero = const 0 : int\n%m = ge %ss, %zero\n" NEVER, NULL, false},
+     "%zero = const 0 : int\n%m = ge %ss, %zero\n" MASKED, NULL, false},
     {"values first", "", QK SCALE "%z = mul %a, %c\n", CAUSAL,
      "%o1 = dot %v, %p over(s)\n%o = permute %o1 : f32[b, t, g, h, f]\n", false},
     {"dropout", "", QK SCALE "%z = mul %a, %c\n", CAUSAL,
@@ -78,7 +78,7 @@ static const attend_case attend_cases[] = {
      false},
     {"a sink of each query, no maximum subtracted, in a window",
      "param @sink : f32[b, t, h] = ones\n", QK SCALE "%z = mul %a, %c\n",
-     PLACES "%one = const 1 : int\n%d = sub %pt, %ps\n%m = le %d, %one\n" NEVER,
+     POSITIONS "%one = const 1 : int\n%d = sub %pt, %ps\n%m = le %d, %one\n" MASKED,
      "%sk = param @sink : f32[b, t, h]\n%r1 = exp %sk\n%e1 = exp %y\n%l1 = sum %e1 over(s)\n%rw = "
      "expand %r1 : f32[b, t, g, h]\n%d1 = add %rw, %l1\n"
      "%p1 = div %e1, %d1\n%o = dot %p1, %v over(s)\n",
@@ -91,16 +91,18 @@ static const attend_case attend_cases[] = {
      true},
     {"masks added to the score, after a bias of keys: all attend to the first position",
      "param @kb : f32[b, s] = ones\n", QK "%kb = param @kb : f32[b, s]\n%z = add %a, %kb\n",
-     PLACES "%no = const 0 : int\n%z1 = const 0 : f32\n%n = const -1e30 : f32\n%is = iota : "
-            "int[s]\n%first = eq %is, %no\n%fw = expand %first : bool[b, t, s]\n"
-            "%m0 = ge %pt, %ps\n%m1 = or %m0, %fw\n%s1 = select %m1, %z1, %n\n%w1 = expand %s1 : "
-            "f32[b, t, g, h, s]\n%m2 = ne %st, %ss\n%rest = not %fw\n%m3 = and %m2, %rest\n"
-            "%s2 = select %m3, %n, %z1\n%w2 = expand %s2 : f32[b, t, g, h, s]\n%y0 = add %w1, "
-            "%z\n%y = add %y0, %w2\n",
+     POSITIONS
+     "%no = const 0 : int\n%z1 = const 0 : f32\n%n = const -1e30 : f32\n%is = iota : "
+     "int[s]\n%first = eq %is, %no\n%fw = expand %first : bool[b, t, s]\n"
+     "%m0 = ge %pt, %ps\n%m1 = or %m0, %fw\n%s1 = select %m1, %z1, %n\n%w1 = expand %s1 : "
+     "f32[b, t, g, h, s]\n%m2 = ne %st, %ss\n%rest = not %fw\n%m3 = and %m2, %rest\n"
+     "%s2 = select %m3, %n, %z1\n%w2 = expand %s2 : f32[b, t, g, h, s]\n%y0 = add %w1, "
+     "%z\n%y = add %y0, %w2\n",
      NULL, false},
     {"masks in masks, what is hidden first", "", QK SCALE "%z = mul %a, %c\n",
-     PLACES "%n = const -1e30 : f32\n%m1 = ge %pt, %ps\n%m2 = ne %st, %ss\n%y0 = select %m1, %z, "
-            "%n\n%y = select %m2, %n, %y0\n",
+     POSITIONS
+     "%n = const -1e30 : f32\n%m1 = ge %pt, %ps\n%m2 = ne %st, %ss\n%y0 = select %m1, %z, "
+     "%n\n%y = select %m2, %n, %y0\n",
      NULL, false},
     {"the log of the sum used before and after the dot", "", QK SCALE "%z = mul %a, %c\n", CAUSAL,
      "%lg = log %l\n%ls = add %lg, %x1\n%two = const 0.1 : f32\n%l2 = mul %ls, %two\n%gate = tanh "
@@ -128,7 +130,7 @@ static inline char *attend_text(lm_arena *a, const attend_case *c, const int *si
       "%%q = param @q\n%%k = param @k\n%%v = param @v\n%s%s%s%s"
       "%%ow = mul %%o, %%w\n%%sum = sum %%ow over(b, t, g, h, f)\nreturn %%sum, %%sum\n}\n",
       size[0], size[1], size[2], size[3], size[4], size[5], size[6], size[7], c->params, c->score,
-      c->mask, softmax, c->product ? c->product : "%o = dot %p, %v over(s)\n");
+      c->mask, softmax, c->weighted ? c->weighted : "%o = dot %p, %v over(s)\n");
 }
 
 static void count_attend(lm_op *op, void *user) {

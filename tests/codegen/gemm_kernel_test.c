@@ -28,31 +28,31 @@ static int64_t draw(rng *r, int64_t n) {
   return (int64_t)(r->state >> 33) % n;
 }
 
-typedef struct product {
+typedef struct gemm_case {
   lm_plan_gemm g;
   int64_t elements[3];
-} product;
+} gemm_case;
 
 // One batch axis and one reduction axis besides k, each of size 1 to 3; operands are contiguous
 // along them.
-static product shape_make(int64_t m, int64_t n, int64_t k, int layout, bool half, bool half_c,
-                          bool add, int64_t batch, int64_t sum) {
+static gemm_case shape_make(int64_t m, int64_t n, int64_t k, int layout, bool half, bool half_c,
+                            bool add, int64_t batch, int64_t sum) {
   bool ta = layout & 1;
   bool tb = layout & 2;
   bool tc = layout & 4;
-  product p = {.g = {.m = fixed(m),
-                     .n = fixed(n),
-                     .k = fixed(k),
-                     .a_m = ta ? 1 : k + 3,
-                     .a_k = ta ? m + 1 : 1,
-                     .b_k = tb ? 1 : n + 2,
-                     .b_n = tb ? k : 1,
-                     .c_m = tc ? 1 : n,
-                     .c_n = tc ? m + 5 : 1,
-                     .n_batch = 2,
-                     .accumulate = add,
-                     .dtype_ab = half ? LM_BF16 : LM_F32,
-                     .dtype_c = half_c ? LM_BF16 : LM_F32}};
+  gemm_case p = {.g = {.m = fixed(m),
+                       .n = fixed(n),
+                       .k = fixed(k),
+                       .a_m = ta ? 1 : k + 3,
+                       .a_k = ta ? m + 1 : 1,
+                       .b_k = tb ? 1 : n + 2,
+                       .b_n = tb ? k : 1,
+                       .c_m = tc ? 1 : n,
+                       .c_n = tc ? m + 5 : 1,
+                       .n_batch = 2,
+                       .accumulate = add,
+                       .dtype_ab = half ? LM_BF16 : LM_F32,
+                       .dtype_c = half_c ? LM_BF16 : LM_F32}};
   int64_t a = ta ? k * p.g.a_k : m * p.g.a_m;
   int64_t b = tb ? n * p.g.b_n : k * p.g.b_k;
   int64_t c = tc ? n * p.g.c_n : m * p.g.c_m;
@@ -71,8 +71,8 @@ static product shape_make(int64_t m, int64_t n, int64_t k, int layout, bool half
 }
 
 // The same with B prepacked by pass layout.
-static product product_in_panels(rng *r, const lm_plan_panel *panel, bool half) {
-  product p =
+static gemm_case prepacked_case(rng *r, const lm_plan_panel *panel, bool half) {
+  gemm_case p =
       shape_make(17 + draw(r, 200), panel->n * (1 + draw(r, 5)),
                  panel->k > 1 ? panel->k * (1 + draw(r, 20)) : 33 + draw(r, 500), (int)draw(r, 2),
                  half, half && draw(r, 2), draw(r, 2), 1 + draw(r, 2), 1 + draw(r, 2));
@@ -87,7 +87,7 @@ static product product_in_panels(rng *r, const lm_plan_panel *panel, bool half) 
   return p;
 }
 
-static product product_draw(rng *r, int i) {
+static gemm_case case_draw(rng *r, int i) {
   static const int64_t odd[] = {16, 17, 31, 53, 97, 128, 200, 231};
   int64_t m = odd[draw(r, 8)];
   int64_t n = odd[draw(r, 8)];
@@ -122,7 +122,7 @@ static char *random_memory(rng *r, lm_dtype t, int64_t n) {
 
 // ---- expected results
 
-static int64_t place_of_b(const lm_plan_gemm *g, int64_t k, int64_t j) {
+static int64_t offset_of_b(const lm_plan_gemm *g, int64_t k, int64_t j) {
   int64_t lines = g->b_lines;
   int64_t group = g->b_group;
   return lines ? j / lines * lines * g->k.fixed + k / group * lines * group + j % lines * group +
@@ -139,7 +139,7 @@ static double element(const lm_plan_gemm *g, const char *a, const char *b, const
   for (int64_t s = 0; s < g->batch[1].size.fixed; s++)
     for (int64_t k = 0; k < g->k.fixed; k++)
       sum += get(t, a, batch * g->batch[0].a + s * g->batch[1].a + i * g->a_m + k * g->a_k) *
-             get(t, b, batch * g->batch[0].b + s * g->batch[1].b + place_of_b(g, k, j));
+             get(t, b, batch * g->batch[0].b + s * g->batch[1].b + offset_of_b(g, k, j));
   return sum;
 }
 
@@ -179,7 +179,7 @@ static char *run(const lm_plan_gemm *g, const lm_kernels *kernels, int threads,
   return c;
 }
 
-static void case_run(rng *r, const product *p, const lm_kernels *kernels) {
+static void case_run(rng *r, const gemm_case *p, const lm_kernels *kernels) {
   const lm_plan_gemm *g = &p->g;
   lm_gemm_tiling usual = {.tile = {.code = true}},
                  small = {.tile = {1 + draw(r, 90), 1 + draw(r, 90), true}};
@@ -230,38 +230,38 @@ static void declined_check(lm_arena *a) {
   CHECK(lm_cpu_gemm_emit(&usual, a, &code) && !lm_cpu_gemm_is_profitable(&usual));
 }
 
-static void emulated_run(lm_arena *a, rng *r, const lm_plan *plan, const product *all) {
+static void emulated_run(lm_arena *a, rng *r, const lm_plan *plan, const gemm_case *all) {
   lm_plan emulated = *plan;
   lm_kernels kernels;
   lm_plan_panel panel[LM_DTYPES];
-  product laid[PANELS];
+  gemm_case prepacked[PANELS];
   lm_cpu_panels(0, true, panel);
   emulated.prelude = lm_arena_printf(a, "#define LM_AMX_EMULATED\n%s", plan->prelude);
   emulated.kernels = LM_NEW_N(a, lm_plan_kernel, CASES + PANELS);
   memcpy(emulated.kernels, plan->kernels, (size_t)plan->n_kernels * sizeof *plan->kernels);
   for (int i = 0; i < PANELS; i++) {
-    laid[i] = product_in_panels(r, &panel[LM_BF16], true);
-    emit(a, &emulated, &laid[i].g);
+    prepacked[i] = prepacked_case(r, &panel[LM_BF16], true);
+    emit(a, &emulated, &prepacked[i].g);
   }
   CHECK_OK(lm_kernels_load(&emulated, &(lm_exec_options){0}, 2, &kernels));
   for (int i = 0; i < CASES; i++)
     if (all[i].g.dtype_ab == LM_BF16 && !all[i].g.b_lines)
       case_run(r, &all[i], &kernels);
   for (int i = 0; i < PANELS; i++)
-    case_run(r, &laid[i], &kernels);
+    case_run(r, &prepacked[i], &kernels);
   lm_kernels_unload(&kernels);
 }
 
 // For a processor with AVX-512 and AMX: code of matrices and of prepacked panels.
-static void compiled_check(lm_arena *a, rng *r, const lm_plan *plan, const product *all) {
+static void compiled_check(lm_arena *a, rng *r, const lm_plan *plan, const gemm_case *all) {
   lm_buf text = {0}, listing = {0};
   lm_plan_panel panel[LM_DTYPES];
   lm_plan wide = {.kernels = LM_NEW_N(a, lm_plan_kernel, CASES + 2)};
-  product laid[2] = {0};
+  gemm_case prepacked[2] = {0};
   lm_cpu_panels(16, true, panel);
   for (int i = 0; i < 2; i++) {
-    laid[i] = product_in_panels(r, &panel[i ? LM_BF16 : LM_F32], i);
-    emit(a, &wide, &laid[i].g);
+    prepacked[i] = prepacked_case(r, &panel[i ? LM_BF16 : LM_F32], i);
+    emit(a, &wide, &prepacked[i].g);
   }
   for (int i = 0; i < CASES; i++) {
     lm_plan_gemm g = all[i].g;
@@ -283,7 +283,7 @@ int main(void) {
   cache_begin();
   lm_arena *a = lm_arena_create();
   rng r = {11};
-  product all[CASES];
+  gemm_case all[CASES];
   lm_plan plan = {.prelude = lm_cpu_prelude_text(a), .kernels = LM_NEW_N(a, lm_plan_kernel, CASES)};
   int n = 0;
   lm_plan_panel panel[LM_DTYPES] = {{0}};
@@ -294,8 +294,8 @@ int main(void) {
   while (n < CASES) {
     lm_kernel_code ignored;
     lm_dtype type = n % 2 ? LM_BF16 : LM_F32;
-    bool in_panels = n < PANELS && panel[type].lines;
-    all[n] = in_panels ? product_in_panels(&r, &panel[type], type == LM_BF16) : product_draw(&r, n);
+    bool is_prepacked = n < PANELS && panel[type].lines;
+    all[n] = is_prepacked ? prepacked_case(&r, &panel[type], type == LM_BF16) : case_draw(&r, n);
     if (!lm_cpu_gemm_emit(&all[n].g, a, &ignored))
       continue;
     emit(a, &plan, &all[n++].g);

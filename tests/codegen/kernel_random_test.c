@@ -6,7 +6,7 @@
 enum {
   VALUES = 64,
   AXES = 20,
-  MOST = 60000
+  MAX_ELEMENTS = 60000
 };
 static const struct {
   const char *name;
@@ -160,7 +160,7 @@ static void reduce(graph *g, int x) {
 static void expand(graph *g, int x) {
   val t = g->v[x];
   int a = below(g, AXES);
-  if (find(&t, a) >= 0 || t.rank == 5 || elements(&t) * axes[a].size > MOST)
+  if (find(&t, a) >= 0 || t.rank == 5 || elements(&t) * axes[a].size > MAX_ELEMENTS)
     return;
   int at = below(g, t.rank + 1);
   memmove(t.axis + at + 1, t.axis + at, sizeof *t.axis * (size_t)(t.rank++ - at));
@@ -206,7 +206,7 @@ static void rename_slice_pad(graph *g, int x) {
   int kind = below(g, 3);
   if (kind == 0)
     to = partner(g, &t, size);
-  if (to < 0 || find(&t, to) >= 0 || elements(&t) / size * axes[to].size > MOST)
+  if (to < 0 || find(&t, to) >= 0 || elements(&t) / size * axes[to].size > MAX_ELEMENTS)
     return;
   if (kind == 0) {
     move(g, x, "rename", at, to, "");
@@ -225,11 +225,11 @@ static void rename_slice_pad(graph *g, int x) {
   move(g, x, pad ? "pad" : "slice", at, to, imm);
 }
 
-static void one_place(graph *g, int x) {
+static void one_position(graph *g, int x) {
   val t = g->v[x];
   bool pad = below(g, 2);
   int a = below(g, AXES);
-  if (pad && (find(&t, a) >= 0 || t.rank == 5 || elements(&t) * axes[a].size > MOST))
+  if (pad && (find(&t, a) >= 0 || t.rank == 5 || elements(&t) * axes[a].size > MAX_ELEMENTS))
     return;
   if (!pad && !t.rank)
     return;
@@ -279,7 +279,7 @@ static void concat(graph *g, int x) { // (a, c) -> d, or three b -> ... by size
   for (int at = 0; at < t.rank; at++) {
     int size = axes[t.axis[at]].size;
     int to = partner(g, &t, size * 2);
-    if (to < 0 || elements(&t) * 2 > MOST)
+    if (to < 0 || elements(&t) * 2 > MAX_ELEMENTS)
       continue;
     int y = begin(g, t);
     lm_buf_printf(&g->text, "%s %%v%d\n", t.dtype == LM_F32 ? "sin" : "neg", x);
@@ -312,7 +312,7 @@ static void lookup(graph *g, int x) {
   for (int k = 0; k < rest.rank; k++)
     if (find(&r, rest.axis[k]) < 0)
       r.axis[r.rank++] = rest.axis[k];
-  if (elements(&r) > MOST)
+  if (elements(&r) > MAX_ELEMENTS)
     return;
   int y = begin(g, r);
   lm_buf_printf(&g->text, "gather %%v%d, %%v%d over(%s)\n", x, i, axes[v].name);
@@ -335,7 +335,7 @@ static void iota(graph *g) {
   lm_buf_printf(&g->text, "iota : int[%s]\n", axes[a].name);
 }
 
-static void product(graph *g, int x) {
+static void random_dot(graph *g, int x) {
   int y = pick(g, LM_F32);
   if (y < 0)
     return;
@@ -354,7 +354,7 @@ static void product(graph *g, int x) {
   for (int i = 0; i < w.rank && r.rank < 7; i++)
     if (w.axis[i] != over && find(&r, w.axis[i]) < 0)
       r.axis[r.rank++] = w.axis[i];
-  if (r.rank > 5 || elements(&r) > MOST)
+  if (r.rank > 5 || elements(&r) > MAX_ELEMENTS)
     return;
   char line[64];
   snprintf(line, sizeof line, "dot %%v%d, %%v%d over(%s)", x, y, axes[over].name);
@@ -380,13 +380,13 @@ static void step(graph *g) {
   case 10: rename_slice_pad(g, x); return;
   case 11:
     if (below(g, 2))
-      one_place(g, x);
+      one_position(g, x);
     else
       concat(g, x);
     return;
   case 12: view(g, x); return;
   case 13: lookup(g, x); return;
-  case 14: product(g, x); return;
+  case 14: random_dot(g, x); return;
   default:
     if (below(g, 3))
       binary(g, x);
@@ -400,7 +400,7 @@ static val random_type(graph *g, lm_dtype t, int rank) {
   val v = {.dtype = t};
   while (v.rank < rank) {
     int a = below(g, AXES);
-    if (find(&v, a) < 0 && elements(&v) * axes[a].size <= MOST)
+    if (find(&v, a) < 0 && elements(&v) * axes[a].size <= MAX_ELEMENTS)
       v.axis[v.rank++] = a;
     else
       rank--;

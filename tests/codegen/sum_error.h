@@ -37,9 +37,9 @@ static inline int64_t element_of(const lm_module *m, lm_type from, lm_type to,
   return out;
 }
 
+// Sums of the terms so far, of their magnitudes, and of the squares of S.
 typedef struct partial_sum {
   double sum, magnitudes, squares;
-  // Sums of the terms so far, of their magnitudes, and of the squares of S.
 } partial_sum;
 
 static inline void partial_add(partial_sum *p, double term) {

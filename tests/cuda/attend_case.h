@@ -5,9 +5,9 @@
 #define LM_TESTS_CUDA_ATTEND_CASE_H
 #include "tests/codegen/run.h"
 
+// `factor` computes the weights %pf from %ex, %l and %p; NULL: the weights are %p.
 typedef struct attend_case {
   const char *name, *type, *axes, *bias, *score, *mask, *factor;
-  // `factor` computes the weights %pf from %ex, %l and %p; NULL: the weights are %p.
 } attend_case;
 
 #define CAUSAL                                                                                     \

@@ -44,7 +44,7 @@ typedef struct tensor {
   int64_t offset, elements, stride[AXES];
   lm_dtype type;
 } tensor;
-typedef struct product {
+typedef struct gemm {
   tensor t[TENSORS];
   int64_t size[AXES]; // m, n, k, two batch axes, two further reduction axes
   bool in[3][AXES];
@@ -52,9 +52,9 @@ typedef struct product {
   lm_plan_gemm gemm;
   lm_plan_step step;
   lm_plan_buf bufs[TENSORS];
-} product;
+} gemm;
 
-static void tensor_place(dice *r, tensor *t, int64_t *bytes) {
+static void tensor_layout(dice *r, tensor *t, int64_t *bytes) {
   t->offset = (*bytes + AT_ALIGN - 1) / AT_ALIGN * AT_ALIGN +
               lm_dtype_bytes(t->type) * (below(r, 4) ? 0 : 1);
   *bytes = t->offset + t->elements * lm_dtype_bytes(t->type);
@@ -62,7 +62,7 @@ static void tensor_place(dice *r, tensor *t, int64_t *bytes) {
 
 // Row-major in a random order of the tensor's axes, one of its two matrix axes innermost; sometimes
 // padded.
-static void tensor_make(dice *r, product *p, int which, bool gaps, int64_t *bytes) {
+static void tensor_make(dice *r, gemm *p, int which, bool gaps, int64_t *bytes) {
   static const int matrix[3][2] = {{0, 2}, {2, 1}, {0, 1}};
   tensor *t = &p->t[which];
   int order[AXES], n = 0, last = matrix[which][below(r, 2)];
@@ -83,10 +83,10 @@ static void tensor_make(dice *r, product *p, int which, bool gaps, int64_t *byte
     t->stride[order[n]] = t->elements;
     t->elements *= p->size[order[n]] + (gaps && order[n] == last ? 3 * below(r, 2) : 0);
   }
-  tensor_place(r, t, bytes);
+  tensor_layout(r, t, bytes);
 }
 
-static void axis_add(product *p, int a, bool sum) {
+static void axis_add(gemm *p, int a, bool sum) {
   lm_plan_gemm *g = &p->gemm;
   if (p->size[a] == 1)
     return;
@@ -99,7 +99,7 @@ static void axis_add(product *p, int a, bool sum) {
 
 // Sizes that one call computes, at least two elements along each side of C; gelu of whole vectors
 // in bf16.
-static void epilogue_draw(dice *r, product *p) {
+static void epilogue_draw(dice *r, gemm *p) {
   lm_plan_gemm *g = &p->gemm;
   for (int a = 3; a < AXES; a++)
     p->size[a] = 1;
@@ -110,7 +110,7 @@ static void epilogue_draw(dice *r, product *p) {
     p->size[a] = g->gelu ? 8 * (1 + p->size[a] / 8) : 1 + p->size[a];
 }
 
-static void epilogue_place(dice *r, product *p, int64_t *bytes) {
+static void epilogue_layout(dice *r, gemm *p, int64_t *bytes) {
   const tensor *c = &p->t[C];
   for (int i = RESIDUAL; i < TENSORS; i++) {
     p->t[i] = *c;
@@ -118,7 +118,7 @@ static void epilogue_place(dice *r, product *p, int64_t *bytes) {
       continue;
     if (i == BIAS)
       p->t[i].elements = p->size[p->row];
-    tensor_place(r, &p->t[i], bytes);
+    tensor_layout(r, &p->t[i], bytes);
   }
 }
 
@@ -129,7 +129,7 @@ static lm_plan_buf buf_of(const tensor *t) {
                        .bytes = t->elements * lm_dtype_bytes(t->type)};
 }
 
-static void step_make(product *p, bool keeps) {
+static void step_make(gemm *p, bool keeps) {
   const lm_plan_gemm *g = &p->gemm;
   const bool is[TENSORS] = {true, true, true, g->residual, g->bias, keeps};
   static const int order[TENSORS] = {A, B, RESIDUAL, BIAS, C, BEFORE};
@@ -143,7 +143,7 @@ static void step_make(product *p, bool keeps) {
   }
 }
 
-static void shape_make(dice *r, product *p, int64_t most, int64_t *bytes) {
+static void shape_make(dice *r, gemm *p, int64_t most, int64_t *bytes) {
   static const lm_dtype types[][2] = {
       {LM_BF16, LM_BF16}, {LM_BF16, LM_F32}, {LM_F32, LM_F32}, {LM_F32, LM_BF16}};
   int types_of = (int)below(r, LM_COUNT(types));
@@ -179,25 +179,25 @@ static void shape_make(dice *r, product *p, int64_t most, int64_t *bytes) {
   for (int a = 3; a < AXES; a++)
     axis_add(p, a, a > 4);
   if (epilogue)
-    epilogue_place(r, p, bytes);
+    epilogue_layout(r, p, bytes);
   step_make(p, g->gelu && below(r, 2));
 }
 
-static bool is_kept(const product *p) {
+static bool is_kept(const gemm *p) {
   return p->step.n_write > 1;
 }
 
 // Returns false if every alignment that the first GEMM relies on holds for any address.
-static bool less_aligned(const product *p, product *out, int64_t *bytes) {
+static bool less_aligned(const gemm *p, gemm *out, int64_t *bytes) {
   enum {
-    LEAST = 16
+    ALIGNMENT = 16
   };
   if (!p->gemm.bias && !is_kept(p))
     return false;
   *out = *p;
   for (int i = BIAS; i < TENSORS; i++) {
     tensor *t = &out->t[i];
-    t->offset = (*bytes + AT_ALIGN - 1) / AT_ALIGN * AT_ALIGN + LEAST;
+    t->offset = (*bytes + AT_ALIGN - 1) / AT_ALIGN * AT_ALIGN + ALIGNMENT;
     *bytes = t->offset + t->elements * lm_dtype_bytes(t->type);
   }
   step_make(out, is_kept(p));
@@ -217,20 +217,20 @@ static void set(char *base, const tensor *t, int64_t i, double x) {
     ((float *)at)[i] = (float)x;
 }
 
-static void fill(dice *r, char *base, const product *p) {
+static void fill(dice *r, char *base, const gemm *p) {
   for (int i = 0; i < TENSORS; i++)
     for (int64_t k = 0; k < p->t[i].elements; k++)
       set(base, &p->t[i], k, (double)(below(r, 33) - 16) / 8);
 }
 
-static int64_t place(const tensor *t, const int64_t *at) {
+static int64_t offset(const tensor *t, const int64_t *at) {
   int64_t i = 0;
   for (int a = 0; a < AXES; a++)
     i += t->stride[a] * at[a];
   return i;
 }
 
-static bool next(const product *p, int64_t *at, const bool *axes) {
+static bool next(const gemm *p, int64_t *at, const bool *axes) {
   for (int a = 0; a < AXES; a++) {
     if (!axes[a])
       continue;
@@ -242,15 +242,15 @@ static bool next(const product *p, int64_t *at, const bool *axes) {
 }
 
 // slack: for each element of C the error that two roundings may cause, else 0.
-static void expect(const product *p, char *base, double *slack) {
+static void expect(const gemm *p, char *base, double *slack) {
   static const bool sums[AXES] = {0, 0, 1, 0, 0, 1, 1};
   int64_t at[AXES] = {0};
   do {
-    int64_t to = place(&p->t[2], at);
+    int64_t to = offset(&p->t[2], at);
     double sum = p->gemm.accumulate ? get(base, &p->t[2], to) : 0;
     do
-      sum += (double)get(base, &p->t[0], place(&p->t[0], at)) *
-             get(base, &p->t[1], place(&p->t[1], at));
+      sum += (double)get(base, &p->t[0], offset(&p->t[0], at)) *
+             get(base, &p->t[1], offset(&p->t[1], at));
     while (next(p, at, sums));
     if (p->gemm.residual)
       sum += get(base, &p->t[RESIDUAL], to);
@@ -275,8 +275,7 @@ static void roundings_pass(const tensor *t, const double *slack, char *want, con
       set(want, t, i, get(got, t, i));
 }
 
-static void product_check(dice *r, lm_exec *e, const lm_plan_func *f, const product *p,
-                          int64_t bytes) {
+static void gemm_check(dice *r, lm_exec *e, const lm_plan_func *f, const gemm *p, int64_t bytes) {
   char *want = lm_alloc((size_t)bytes);
   double *slack = lm_calloc((size_t)p->t[C].elements, sizeof *slack);
   for (int time = 0; time < RUN_TIMES; time++) {
@@ -304,13 +303,13 @@ static void product_check(dice *r, lm_exec *e, const lm_plan_func *f, const prod
 }
 
 typedef struct checks {
-  product *v;
+  gemm *v;
   int n;
   lm_plan plan;
 } checks;
 
 static void check_add(checks *all, int64_t bytes) {
-  product *p = &all->v[all->n];
+  gemm *p = &all->v[all->n];
   lm_plan *plan = &all->plan;
   plan->funcs[all->n++] =
       (lm_plan_func){.name = "product", .steps = &p->step, .n_steps = 1, .work_bytes = bytes};
@@ -320,12 +319,12 @@ static void check_add(checks *all, int64_t bytes) {
 }
 
 static checks checks_make(dice *r, int count, lm_arena *a) {
-  checks all = {.v = LM_NEW_N(a, product, 2 * count)};
+  checks all = {.v = LM_NEW_N(a, gemm, 2 * count)};
   all.plan =
       (lm_plan){.prelude = lm_cuda_prelude_text(a), .funcs = LM_NEW_N(a, lm_plan_func, 2 * count)};
   for (int i = 0; i < count; i++) {
     int64_t bytes = 0;
-    product *p = &all.v[all.n];
+    gemm *p = &all.v[all.n];
     shape_make(r, p, i % 8 ? 20 : 70, &bytes);
     check_add(&all, bytes);
     if (less_aligned(p, p + 1, &bytes))
@@ -349,7 +348,7 @@ int main(int n_args, char **args) {
   lm_exec *e;
   CHECK_OK(RUN_CREATE(&all.plan, NULL, &e));
   for (int i = 0; i < all.n; i++)
-    product_check(&r, e, &all.plan.funcs[i], &all.v[i], all.plan.arena_bytes[LM_ARENA_WORK]);
+    gemm_check(&r, e, &all.plan.funcs[i], &all.v[i], all.plan.arena_bytes[LM_ARENA_WORK]);
   printf("%d GEMMs on %s, %d of them with an epilogue, bit for bit\n", all.n, gpu()->name,
          with_epilogue(&all));
   lm_exec_destroy(e);

@@ -3,7 +3,7 @@
 // build has no test that needs a GPU.
 #ifndef LM_TESTS_CUDA_GPU_RUN_H
 #define LM_TESTS_CUDA_GPU_RUN_H
-#define LM_TESTS_CUDA_SIMT_RUN_H // stands for it
+#define LM_TESTS_CUDA_SIMT_RUN_H // replaces simt_run.h
 #include "codegen/cuda/cuda.h"
 #include "runtime/cuda/exec.h"
 #include "tests/runtime/check.h"

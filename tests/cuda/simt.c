@@ -66,7 +66,7 @@ static void simt_switch(context *from, context *to) {
 
 simt_state simt;
 
-void simt_complain(int line, const char *fmt, ...) {
+void simt_report_add(int line, const char *fmt, ...) {
   if (simt.n_reports++ >= REPORTS)
     return;
   va_list ap;
@@ -100,9 +100,9 @@ static void fiber_main(void) {
   simt.call(simt.args);
   const fiber *me = &simt.fibers[simt.current];
   if (me->n_wgmmas)
-    simt_complain(me->wgmmas[0].line, "ends with GEMMs in flight");
+    simt_report_add(me->wgmmas[0].line, "ends with GEMMs in flight");
   if (me->n_copies)
-    simt_complain(0, "ends with copies in flight");
+    simt_report_add(0, "ends with copies in flight");
   simt.fibers[simt.current].wait = DONE;
   simt_switch(&simt.fibers[simt.current].context, &simt.scheduler);
   abort();
@@ -127,7 +127,7 @@ static void barrier_release(void) {
     if (f->wait != AT_BARRIER)
       continue;
     if (line && f->line != line)
-      simt_complain(f->line, "meets threads that wait at another barrier, line %d", line);
+      simt_report_add(f->line, "meets threads that wait at another barrier, line %d", line);
     line = f->line;
     f->wait = READY;
   }
@@ -140,11 +140,11 @@ static void barrier_release(void) {
 }
 
 // After a warp barrier every thread of the mask knows what any of them knew.
-static void warp_tell(int warp, uint32_t mates) {
+static void warp_share_clocks(int warp, uint32_t mask) {
   uint32_t all[PARTIES];
   memset(all, 0, sizeof all);
   for (int i = 0; i < WARP; i++) {
-    if (!(mates >> i & 1))
+    if (!(mask >> i & 1))
       continue;
     for (int t = 0; t < PARTIES; t++)
       if (simt.known[warp + i][t] > all[t])
@@ -152,16 +152,16 @@ static void warp_tell(int warp, uint32_t mates) {
     all[warp + i] = simt.fibers[warp + i].clock++;
   }
   for (int i = 0; i < WARP; i++)
-    if (mates >> i & 1)
+    if (mask >> i & 1)
       memcpy(simt.known[warp + i], all, sizeof all);
 }
 
 static void exchange_complete(int first) {
-  uint32_t mates = simt.fibers[first].mates, votes = 0;
+  uint32_t mask = simt.fibers[first].mask, votes = 0;
   int warp = first / WARP * WARP;
   uint64_t values[WARP] = {0};
   for (int i = 0; i < WARP; i++)
-    if (mates >> i & 1) {
+    if (mask >> i & 1) {
       values[i] = simt.fibers[warp + i].value;
       votes |= (values[i] ? 1u : 0u) << i;
     }
@@ -171,17 +171,17 @@ static void exchange_complete(int first) {
   if (kind == MMA_TF32)
     simt_mma_tf32_complete(warp);
   if (kind == SYNC)
-    warp_tell(warp, mates);
+    warp_share_clocks(warp, mask);
   if (kind == MATRICES || kind == MATRICES_TRANSPOSED)
     simt_matrices_complete(warp, kind == MATRICES_TRANSPOSED);
   for (int i = 0; i < WARP; i++) {
-    if (!(mates >> i & 1))
+    if (!(mask >> i & 1))
       continue;
     fiber *f = &simt.fibers[warp + i];
     if (f->line != simt.fibers[first].line)
-      simt_complain(f->line, "meets lanes that wait at line %d", simt.fibers[first].line);
-    if (f->kind == EXCHANGE && !(f->from >= 0 && f->from < WARP && mates >> f->from & 1))
-      simt_complain(f->line, "shuffle from lane %d, which does not take part", f->from);
+      simt_report_add(f->line, "meets lanes that wait at line %d", simt.fibers[first].line);
+    if (f->kind == EXCHANGE && !(f->from >= 0 && f->from < WARP && mask >> f->from & 1))
+      simt_report_add(f->line, "shuffle from lane %d, which does not take part", f->from);
     else if (f->kind == EXCHANGE)
       f->value = values[f->from];
     else if (f->kind == VOTE)
@@ -194,16 +194,15 @@ static void exchange_complete(int first) {
 static bool exchange_ready(int i) {
   const fiber *f = &simt.fibers[i];
   int warp = i / WARP * WARP;
-  if (!(f->mates >> (i % WARP) & 1)) {
-    simt_complain(f->line, "takes part in an exchange of lanes %08x", f->mates);
+  if (!(f->mask >> (i % WARP) & 1)) {
+    simt_report_add(f->line, "takes part in an exchange of lanes %08x", f->mask);
     return true;
   }
   for (int k = 0; k < WARP; k++) {
     const fiber *g = &simt.fibers[warp + k];
-    if (!(f->mates >> k & 1))
+    if (!(f->mask >> k & 1))
       continue;
-    if (warp + k >= simt.threads || g->wait != AT_WARP || g->mates != f->mates ||
-        g->kind != f->kind)
+    if (warp + k >= simt.threads || g->wait != AT_WARP || g->mask != f->mask || g->kind != f->kind)
       return false;
   }
   return true;
@@ -234,7 +233,7 @@ static bool exchanges_complete(void) {
     }
   for (int i = 0; i < simt.threads; i++)
     if (simt.fibers[i].wait == AT_PHASE && simt_phase_passed(&simt.fibers[i])) {
-      simt_phase_tell(i);
+      simt_phase_share_clocks(i);
       any = true;
     }
   return any;
@@ -255,12 +254,12 @@ static bool unblock(void) {
       simt.current = i;
     }
   }
-  if (waiting && simt_box_come())
+  if (waiting && simt_box_deliver())
     return true;
   if (waiting) {
-    simt_complain(line, simt.fibers[simt.current].wait == AT_PHASE
-                            ? "waits for a phase that never ends"
-                            : "waits for lanes that never come");
+    simt_report_add(line, simt.fibers[simt.current].wait == AT_PHASE
+                              ? "waits for a phase that never ends"
+                              : "waits for lanes that never come");
     return false;
   }
   if (at_barrier)
@@ -292,7 +291,7 @@ static void block_run(void) {
     simt_switch(&simt.scheduler, &simt.fibers[i].context);
   }
   if (simt.n_boxes)
-    simt_complain(simt.boxes[0].line, "a box is in flight when the block ends");
+    simt_report_add(simt.boxes[0].line, "a box is in flight when the block ends");
 }
 
 static void *pages(size_t bytes) {
@@ -341,20 +340,20 @@ API void lm_simt_barrier(int line) {
   simt_wait_for(AT_BARRIER, line);
 }
 
-uint64_t simt_exchange(warp_kind kind, uint32_t mates, uint64_t x, int32_t from, int line) {
+uint64_t simt_exchange(warp_kind kind, uint32_t mask, uint64_t x, int32_t from, int line) {
   fiber *f = &simt.fibers[simt.current];
   f->kind = kind;
-  f->mates = mates;
+  f->mask = mask;
   f->value = x;
   f->from = from;
   simt_wait_for(AT_WARP, line);
   return f->value;
 }
-API void lm_simt_warp_sync(uint32_t mates, int line) {
-  simt_exchange(SYNC, mates, 0, 0, line);
+API void lm_simt_warp_sync(uint32_t mask, int line) {
+  simt_exchange(SYNC, mask, 0, 0, line);
 }
-API uint64_t lm_simt_exchange(uint32_t mates, uint64_t x, int32_t from, int line) {
-  return simt_exchange(EXCHANGE, mates, x, from, line);
+API uint64_t lm_simt_exchange(uint32_t mask, uint64_t x, int32_t from, int line) {
+  return simt_exchange(EXCHANGE, mask, x, from, line);
 }
 API uint32_t lm_simt_vote(bool x, int line) {
   return (uint32_t)simt_exchange(VOTE, ~0u, x, 0, line);
@@ -362,7 +361,7 @@ API uint32_t lm_simt_vote(bool x, int line) {
 
 API void *lm_simt_word(const void *p, int64_t bytes) {
   if ((uintptr_t)p % (uintptr_t)bytes)
-    simt_complain(0, "%lld bytes at a misaligned address", (long long)bytes);
+    simt_report_add(0, "%lld bytes at a misaligned address", (long long)bytes);
   return (void *)(uintptr_t)p;
 }
 
@@ -411,20 +410,20 @@ static void read_note(shadow *s, touch now) {
 void simt_grain_check(shadow *s, bool write, const array *a, int64_t byte, int line) {
   touch now = {(int16_t)simt.current, simt.fibers[simt.current].clock};
   if (s->coming)
-    simt_complain(line, "%s %s at byte %lld, where a copy is in flight", write ? "writes" : "reads",
-                  a->name, (long long)byte);
+    simt_report_add(line, "%s %s at byte %lld, where a copy is in flight",
+                    write ? "writes" : "reads", a->name, (long long)byte);
   if (!write && s->write.thread < 0)
-    simt_complain(line, "reads %s at byte %lld, which no thread wrote", a->name, (long long)byte);
+    simt_report_add(line, "reads %s at byte %lld, which no thread wrote", a->name, (long long)byte);
   if (!ordered(&s->write) && s->write.thread >= ENGINE)
-    simt_complain(line, "%s %s at byte %lld, which a TMA copy wrote with no wait since",
-                  write ? "writes" : "reads", a->name, (long long)byte);
+    simt_report_add(line, "%s %s at byte %lld, which a TMA copy wrote with no wait since",
+                    write ? "writes" : "reads", a->name, (long long)byte);
   else if (!ordered(&s->write))
-    simt_complain(line, "%s %s at byte %lld, which thread %d wrote with no barrier since",
-                  write ? "writes" : "reads", a->name, (long long)byte, s->write.thread);
+    simt_report_add(line, "%s %s at byte %lld, which thread %d wrote with no barrier since",
+                    write ? "writes" : "reads", a->name, (long long)byte, s->write.thread);
   for (int i = 0; write && i < s->readers; i++)
     if (!ordered(&s->read[i]))
-      simt_complain(line, "writes %s at byte %lld, which thread %d read with no barrier since",
-                    a->name, (long long)byte, s->read[i].thread);
+      simt_report_add(line, "writes %s at byte %lld, which thread %d read with no barrier since",
+                      a->name, (long long)byte, s->read[i].thread);
   if (!write) {
     read_note(s, now);
     return;
@@ -448,8 +447,8 @@ int64_t simt_access_check(const void *base, int64_t offset, int64_t bytes, int w
     LM_BUG("line %d: not an address in shared memory", line);
   int64_t byte = at - a->offset + offset;
   if (byte < 0 || byte + bytes > a->bytes) {
-    simt_complain(line, "%s %s at byte %lld of %lld", write ? "writes" : "reads", a->name,
-                  (long long)byte, (long long)a->bytes);
+    simt_report_add(line, "%s %s at byte %lld of %lld", write ? "writes" : "reads", a->name,
+                    (long long)byte, (long long)a->bytes);
     byte = 0;
   }
   int64_t first = a->offset + byte;

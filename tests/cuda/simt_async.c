@@ -73,7 +73,7 @@ void simt_matrices_complete(int warp, bool transposed) {
       for (int h = 0; h < 2; h++) {
         int line = transposed ? l % 4 * 2 + h : l / 4;
         int at = transposed ? l / 4 : l % 4 * 2 + h;
-        memcpy(&half[h], simt.shared + simt.fibers[warp + 8 * i + line].place + 2 * at,
+        memcpy(&half[h], simt.shared + simt.fibers[warp + 8 * i + line].offset + 2 * at,
                sizeof half[h]);
       }
       simt.fibers[warp + l].r[i] = half[0] | (uint32_t)half[1] << 16;
@@ -96,9 +96,9 @@ API void lm_simt_mma_tf32(float *d, const uint32_t *a, const uint32_t *b, int li
 
 API void lm_simt_matrices(uint32_t *r, const void *tile, int64_t byte, int transposed, int line) {
   fiber *f = &simt.fibers[simt.current];
-  f->place = simt_access_check(tile, byte, 16, 0, line);
-  if (f->place % 16)
-    simt_complain(line, "a matrix row at a misaligned address");
+  f->offset = simt_access_check(tile, byte, 16, 0, line);
+  if (f->offset % 16)
+    simt_report_add(line, "a matrix row at a misaligned address");
   f->r = r;
   simt_exchange(transposed ? MATRICES_TRANSPOSED : MATRICES, ~0u, 0, 0, line);
 }
@@ -118,52 +118,53 @@ int64_t simt_matrix_offset(uint64_t at, int line, int k, bool transposed, int te
   int64_t start = (int64_t)(at & 0x3fff) << 4;
   int64_t leading = (int64_t)(at >> 16 & 0x3fff) << 4;
   int64_t stride = (int64_t)(at >> 32 & 0x3fff) << 4;
-  int64_t place;
+  int64_t offset;
   int width = widths[at >> 62];
   int per = width / 2;
   if (start & 0x3ff & ~(width - 1) && width > 16)
-    simt_complain(text_line, "a swizzled matrix that begins within a pattern");
+    simt_report_add(text_line, "a swizzled matrix that begins within a pattern");
   if (transposed && width == 16)
-    place = start + line / 8 * stride + line % 8 * 2 + k % 8 * 16 + k / 8 * leading;
+    offset = start + line / 8 * stride + line % 8 * 2 + k % 8 * 16 + k / 8 * leading;
   else if (transposed)
-    place = start + line / per * leading + line % per * 2 + k % 8 * width + k / 8 * stride;
+    offset = start + line / per * leading + line % per * 2 + k % 8 * width + k / 8 * stride;
   else if (width == 16)
-    place = start + line / 8 * stride + line % 8 * 16 + k / 8 * leading + k % 8 * 2;
+    offset = start + line / 8 * stride + line % 8 * 16 + k / 8 * leading + k % 8 * 2;
   else
-    place = start + line / 8 * stride + line % 8 * width + k * 2;
+    offset = start + line / 8 * stride + line % 8 * width + k * 2;
   if (!transposed && width > 16 && start % width + 2 * k >= width)
-    simt_complain(text_line, "a matrix that leaves its lines");
-  return width == 16 ? place : place ^ (place >> 7 & (width / 16 - 1)) << 4;
+    simt_report_add(text_line, "a matrix that leaves its lines");
+  return width == 16 ? offset : offset ^ (offset >> 7 & (width / 16 - 1)) << 4;
 }
 
 static float matrix_element(uint64_t at, int line, int k, bool transposed, int text_line) {
-  int64_t place = simt_matrix_offset(at, line, k, transposed, text_line);
-  const array *a = simt_array_at(place);
+  int64_t offset = simt_matrix_offset(at, line, k, transposed, text_line);
+  const array *a = simt_array_at(offset);
   uint16_t half;
   if (!a) {
-    simt_complain(text_line, "a matrix outside of shared memory, at byte %lld", (long long)place);
+    simt_report_add(text_line, "a matrix outside of shared memory, at byte %lld",
+                    (long long)offset);
     return 0;
   }
-  shadow *s = &simt.shadows[place / GRAIN];
+  shadow *s = &simt.shadows[offset / GRAIN];
   if (s->write.thread >= 0 && s->write.thread < ENGINE &&
       s->write.clock > simt.fibers[s->write.thread].fenced)
-    simt_complain(text_line,
-                  "multiplies %s at byte %lld, which thread %d wrote with no fence since", a->name,
-                  (long long)(place - a->offset), s->write.thread);
+    simt_report_add(text_line,
+                    "multiplies %s at byte %lld, which thread %d wrote with no fence since",
+                    a->name, (long long)(offset - a->offset), s->write.thread);
   int first = simt.current;
   for (int w = 0; w < GROUP / WARP; w++) {
     simt.current = first + w * WARP;
-    simt_grain_check(s, false, a, place - a->offset, text_line);
+    simt_grain_check(s, false, a, offset - a->offset, text_line);
   }
   simt.current = first;
-  memcpy(&half, simt.shared + place, sizeof half);
+  memcpy(&half, simt.shared + offset, sizeof half);
   return bf16_of(half, 0);
 }
 
 // Fragments are those of mma, 16 rows for each of four warps, n / 8 of them side by side.
-static void product_complete(int first, int k) {
+static void wgmma_complete(int first, int k) {
   static float a[64][16], b[16][256];
-  const product *p = &simt.fibers[first].wgmmas[k];
+  const wgmma *p = &simt.fibers[first].wgmmas[k];
   int before = simt.current;
   simt.current = first;
   for (int i = 0; i < 64; i++)
@@ -178,9 +179,9 @@ static void product_complete(int first, int k) {
     for (int n = 0; n < p->n; n++)
       b[j][n] = matrix_element(p->b_at, n, j, p->b_transposed, p->line);
   for (int t = 0; t < GROUP; t++) {
-    const product *own = &simt.fibers[first + t].wgmmas[k];
+    const wgmma *own = &simt.fibers[first + t].wgmmas[k];
     if (own->line != p->line || own->n != p->n || own->b_at != p->b_at || own->a_at != p->a_at)
-      simt_complain(own->line, "threads of a warpgroup multiply different matrices");
+      simt_report_add(own->line, "threads of a warpgroup multiply different matrices");
     for (int i = 0; i < p->n / 2; i++) {
       int row = t / WARP * 16 + t % WARP / 4 + i % 4 / 2 * 8;
       int col = i / 4 * 8 + t % 4 * 2 + i % 2;
@@ -205,11 +206,11 @@ void simt_group_complete(int first) {
   int done = 0;
   while (done < f->n_wgmmas &&
          (simt.schedule == SIMT_FORWARD || f->wgmmas[done].group < f->wgmma_group - f->wgmmas_left))
-    product_complete(first, done++);
+    wgmma_complete(first, done++);
   for (int i = first; i < first + GROUP; i++) {
     fiber *g = &simt.fibers[i];
     if (g->n_wgmmas != f->n_wgmmas || g->line != f->line) {
-      simt_complain(g->line, "meets threads of its warpgroup that wait at line %d", f->line);
+      simt_report_add(g->line, "meets threads of its warpgroup that wait at line %d", f->line);
       done = g->n_wgmmas;
     }
   }
@@ -226,16 +227,16 @@ API void lm_simt_wgmma(float *d, int n, const uint32_t *a, uint64_t a_at, uint64
   fiber *f = &simt.fibers[simt.current];
   if (f->n_wgmmas == WGMMAS)
     LM_BUG("more than %d GEMMs in flight", WGMMAS);
-  product *p = &f->wgmmas[f->n_wgmmas++];
-  *p = (product){.d = d,
-                 .n = n,
-                 .add = add,
-                 .a_shared = !a,
-                 .b_transposed = b_transposed,
-                 .a_at = a_at,
-                 .b_at = b_at,
-                 .group = f->wgmma_group,
-                 .line = line};
+  wgmma *p = &f->wgmmas[f->n_wgmmas++];
+  *p = (wgmma){.d = d,
+               .n = n,
+               .add = add,
+               .a_shared = !a,
+               .b_transposed = b_transposed,
+               .a_at = a_at,
+               .b_at = b_at,
+               .group = f->wgmma_group,
+               .line = line};
   if (a)
     memcpy(p->a, a, sizeof p->a);
   if (simt.schedule == SIMT_FORWARD)

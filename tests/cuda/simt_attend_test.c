@@ -144,12 +144,12 @@ static void run_case(const attend_case *c, const char *arch, bool tf32) {
 
 // Many more shapes, for both kinds of kernels; takes minutes.
 static void sweep(void) {
-  static const int places[] = {65, 127, 128, 129, 192, 257}, widths[] = {64, 128, 72};
+  static const int lengths[] = {65, 127, 128, 129, 192, 257}, widths[] = {64, 128, 72};
   static const char *const masks[] = {CAUSAL, DOCUMENTS, WINDOW}, *const scores[] = {PLAIN, CAPPED},
                            *const types[] = {"bf16", "f32"};
   for (int i = 0; i < 36; i++) {
     char axes[100], name[200];
-    int n = places[i % 6];
+    int n = lengths[i % 6];
     int e = widths[i / 3 % 3];
     int g = 1 + i % 2;
     int h = 1 + i / 2 % 3;

@@ -20,7 +20,7 @@ API void lm_simt_copy(void *tile, int64_t byte, const void *from, int valid, int
   fiber *f = &simt.fibers[simt.current];
   copy c = {simt_access_check(tile, byte, 16, 1, line), from, valid != 0, f->group};
   if (c.to % 16 || (valid && (uintptr_t)from % 16))
-    simt_complain(line, "a copy between misaligned addresses");
+    simt_report_add(line, "a copy between misaligned addresses");
   for (int i = 0; i < 16 / GRAIN; i++)
     simt.shadows[c.to / GRAIN + i].coming = true;
   if (f->n_copies == COPIES)
@@ -58,20 +58,20 @@ API void lm_simt_copies_wait(int left) {
 // copied. Waiting threads then know what the arriving threads knew, and the copies.
 
 static phase_barrier *barrier_at(const void *base, int i, int line) {
-  int64_t place = (const char *)base - simt.shared + 8 * i;
+  int64_t offset = (const char *)base - simt.shared + 8 * i;
   for (int k = 0; k < simt.n_barriers; k++)
-    if (simt.barriers[k].place == place)
+    if (simt.barriers[k].offset == offset)
       return &simt.barriers[k];
   LM_BUG("line %d: an mbarrier that was never made", line);
 }
 
-static phase_barrier *barrier_add(int64_t place, int count) {
+static phase_barrier *barrier_add(int64_t offset, int count) {
   if (simt.n_barriers == BARRIERS)
     LM_BUG("more than %d mbarriers", BARRIERS);
   memset(simt.gathered[simt.n_barriers], 0, sizeof simt.gathered[0]);
   memset(simt.told[simt.n_barriers], 0, sizeof simt.told[0]);
   phase_barrier *b = &simt.barriers[simt.n_barriers++];
-  *b = (phase_barrier){.place = place,
+  *b = (phase_barrier){.offset = offset,
                        .count = count,
                        .missing = count,
                        .made = {(int16_t)simt.current, simt.fibers[simt.current].clock}};
@@ -101,7 +101,7 @@ static void arrive(phase_barrier *b, int line) {
   int k = (int)(b - simt.barriers);
   int me = simt.current;
   if (!b->missing) {
-    simt_complain(line, "arrives where all have arrived");
+    simt_report_add(line, "arrives where all have arrived");
     return;
   }
   gather(k, simt.known[me]);
@@ -124,7 +124,7 @@ bool simt_phase_passed(const fiber *f) {
   return (simt.barriers[f->phase_barrier].phase & 1) != f->parity;
 }
 
-void simt_phase_tell(int thread) {
+void simt_phase_share_clocks(int thread) {
   fiber *f = &simt.fibers[thread];
   for (int t = 0; t < PARTIES; t++)
     if (simt.told[f->phase_barrier][t] > simt.known[thread][t])
@@ -140,7 +140,7 @@ API void lm_simt_phase_wait(void *base, int i, uint32_t parity, int line) {
   f->phase_barrier = (int)(barrier_at(base, i, line) - simt.barriers);
   f->parity = parity;
   if (simt_phase_passed(f))
-    simt_phase_tell(simt.current);
+    simt_phase_share_clocks(simt.current);
   else
     simt_wait_for(AT_PHASE, line);
 }
@@ -148,15 +148,15 @@ API void lm_simt_phase_wait(void *base, int i, uint32_t parity, int line) {
 // ---- named barriers: phases without a location in memory. Threads arrive, and some wait for the
 // end of the phase.
 
-static phase_barrier *turn_at(int i, int count) {
+static phase_barrier *named_barrier_at(int i, int count) {
   for (int k = 0; k < simt.n_barriers; k++)
-    if (simt.barriers[k].place == -1 - i)
+    if (simt.barriers[k].offset == -1 - i)
       return &simt.barriers[k];
   return barrier_add(-1 - i, count);
 }
 
 API void lm_simt_pingpong(int i, int count, int wait, int line) {
-  phase_barrier *b = turn_at(i, count);
+  phase_barrier *b = named_barrier_at(i, count);
   fiber *f = &simt.fibers[simt.current];
   f->phase_barrier = (int)(b - simt.barriers);
   f->parity = b->phase & 1;
@@ -164,7 +164,7 @@ API void lm_simt_pingpong(int i, int count, int wait, int line) {
   if (!wait)
     return;
   if (simt_phase_passed(f))
-    simt_phase_tell(simt.current);
+    simt_phase_share_clocks(simt.current);
   else
     simt_wait_for(AT_PHASE, line);
 }
@@ -235,7 +235,7 @@ API void lm_simt_map(void *out, const void *base, const int64_t *size, const int
   const char *why =
       simt_map_make(out, BF16, LM_PLAN_MAP_RANK, base, sizes, strides + 1, boxes, steps, 0, 3);
   if (why)
-    simt_complain(0, "a tensor map: %s", why);
+    simt_report_add(0, "a tensor map: %s", why);
 }
 
 // ---- boxes: requested by one thread; they arrive at the request, or when no thread can continue
@@ -265,8 +265,8 @@ static uint16_t box_element(const map *m, const int *at, int64_t n) {
 
 // The swizzle: units of 16 bytes are exchanged by the address in shared memory, over 8 units of the
 // span.
-static int64_t box_place(const map *m, int64_t place) {
-  return place ^ (place >> 7 & (spans[m->swizzle] / 16 - 1)) << 4;
+static int64_t box_offset(const map *m, int64_t offset) {
+  return offset ^ (offset >> 7 & (spans[m->swizzle] / 16 - 1)) << 4;
 }
 
 static void box_come(box *c) {
@@ -276,21 +276,21 @@ static void box_come(box *c) {
   int64_t n = box_elements(&m);
   int engine = ENGINE + c->barrier;
   for (int64_t i = 0; i < n; i++) {
-    int64_t place = box_place(&m, c->to + 2 * i);
+    int64_t offset = box_offset(&m, c->to + 2 * i);
     uint16_t x = box_element(&m, c->at, i);
-    memcpy(simt.shared + place, &x, sizeof x);
-    simt.shadows[place / GRAIN].coming = false;
-    simt.shadows[place / GRAIN].write = (touch){(int16_t)engine, b->phase + 1};
+    memcpy(simt.shared + offset, &x, sizeof x);
+    simt.shadows[offset / GRAIN].coming = false;
+    simt.shadows[offset / GRAIN].write = (touch){(int16_t)engine, b->phase + 1};
   }
   simt.gathered[c->barrier][engine] = b->phase + 1;
   b->bytes -= 2 * n;
   if (b->bytes < 0)
-    simt_complain(c->line, "brings more bytes than the phase expects");
+    simt_report_add(c->line, "brings more bytes than the phase expects");
   else
     phase_end(b);
 }
 
-bool simt_box_come(void) {
+bool simt_box_deliver(void) {
   if (!simt.n_boxes)
     return false;
   int k = simt.schedule == SIMT_SHUFFLED ? (int)(simt_random() % (unsigned)simt.n_boxes)
@@ -307,33 +307,33 @@ static void box_check(const map *m, const box *c, int line) {
   if (!a)
     LM_BUG("line %d: not an address in shared memory", line);
   if (c->to % (m->swizzle ? 8 * spans[m->swizzle] : 128))
-    simt_complain(line, "a box that begins within a pattern");
+    simt_report_add(line, "a box that begins within a pattern");
   if (c->to - a->offset + bytes > a->bytes)
-    simt_complain(line, "a box that goes beyond %s", a->name);
+    simt_report_add(line, "a box that goes beyond %s", a->name);
   for (int64_t at = c->to; at < c->to + bytes; at += GRAIN) {
     shadow *s = &simt.shadows[at / GRAIN];
     if (!s->coming && s->write.thread >= 0 && s->write.thread < ENGINE &&
         s->write.clock > simt.fibers[s->write.thread].fenced)
-      simt_complain(line, "a box over what thread %d wrote with no fence since", s->write.thread);
+      simt_report_add(line, "a box over what thread %d wrote with no fence since", s->write.thread);
     simt_grain_check(s, true, a, at - a->offset, line);
     s->coming = true;
   }
 }
 
-API void lm_simt_box(void *tile, int64_t byte, const void *of, int k, int inner, int place,
-                     int outer, void *base, int i, int line) {
+API void lm_simt_box(void *tile, int64_t byte, const void *of, int k, int inner, int position,
+                     int batch, void *base, int i, int line) {
   map m;
   memcpy(&m, of, sizeof m);
   if (memcmp(m.magic, MAP_MAGIC, sizeof m.magic) || m.rank != 4) {
-    simt_complain(line, "no tensor map");
+    simt_report_add(line, "no tensor map");
     return;
   }
   phase_barrier *b = barrier_at(base, i, line);
   if (b->made.clock > simt.fibers[b->made.thread].fenced)
-    simt_complain(line, "counts into an mbarrier that thread %d made with no fence since",
-                  b->made.thread);
+    simt_report_add(line, "counts into an mbarrier that thread %d made with no fence since",
+                    b->made.thread);
   box c = {.to = (const char *)tile - simt.shared + byte,
-           .at = {k, inner, place, outer},
+           .at = {k, inner, position, batch},
            .barrier = (int)(b - simt.barriers),
            .line = line};
   memcpy(c.map, of, sizeof c.map);

@@ -61,14 +61,14 @@ typedef enum {
 } warp_kind;
 
 // An issued wgmma: registers of a are read at issue, all other operands when it executes.
-typedef struct product {
+typedef struct wgmma {
   float *d;
   int n;
   bool add, a_shared, b_transposed;
   uint32_t a[4];
   uint64_t a_at, b_at;
   int group, line;
-} product;
+} wgmma;
 
 typedef struct copy {
   int64_t to;
@@ -82,19 +82,19 @@ typedef struct fiber {
   wait_kind wait;
   int line; // the line at which it waits
   warp_kind kind;
-  uint32_t mates; // of the exchange that it waits for
+  uint32_t mask; // of the exchange that it waits for
   uint64_t value;
   int32_t from;
   // `clock` counts releases; writes up to `fenced` are visible to tensor cores and TMA.
   uint32_t clock, fenced;
   int phase_barrier;
   uint32_t parity; // of the phase that it waits for
-  product wgmmas[WGMMAS];
+  wgmma wgmmas[WGMMAS];
   int n_wgmmas, wgmma_group, wgmmas_left;
   float *d;
   uint32_t *r;
   const uint32_t *a, *b; // operands of a tensor-core operation
-  int64_t place;         // of a matrix row in shared memory
+  int64_t offset;        // of a matrix row in shared memory
   copy copies[COPIES];
   // Copies that are not yet waited for; the group that is being filled.
   int n_copies, group;
@@ -107,27 +107,27 @@ typedef struct touch {
   int16_t thread;
   uint32_t clock;
 } touch;
+// `coming`: a copy in flight will write it.
 typedef struct shadow {
   touch write, read[READERS];
   uint8_t readers;
   bool coming;
-  // `coming`: a copy in flight will write it.
 } shadow;
 
 // Boxes that count into mbarrier k are written by party ENGINE + k, whose clock is the number of
 // the phase that they complete.
 typedef struct phase_barrier {
-  int64_t place;
+  int64_t offset;
   int count, missing;
   int64_t bytes;
   uint32_t phase;
   touch made;
 } phase_barrier;
+// A box that was requested and has not arrived.
 typedef struct box {
   uint64_t map[16];
   int64_t to;
   int at[5], barrier, line;
-  // A box that was requested and has not arrived.
 } box;
 
 typedef struct array {
@@ -166,9 +166,9 @@ typedef struct simt_state {
 extern simt_state simt;
 
 // ---- simt.c
-void simt_complain(int line, const char *fmt, ...) LM_PRINTF(2, 3);
+void simt_report_add(int line, const char *fmt, ...) LM_PRINTF(2, 3);
 void simt_wait_for(wait_kind wait, int line);
-uint64_t simt_exchange(warp_kind kind, uint32_t mates, uint64_t x, int32_t from, int line);
+uint64_t simt_exchange(warp_kind kind, uint32_t mask, uint64_t x, int32_t from, int line);
 // NULL if no array contains the offset.
 const array *simt_array_at(int64_t at);
 // An access by the current thread.
@@ -186,7 +186,7 @@ void simt_matrices_complete(int warp, bool transposed);
 bool simt_group_ready(int first);
 void simt_group_complete(int first);
 bool simt_phase_passed(const fiber *f);
-void simt_phase_tell(int thread);
+void simt_phase_share_clocks(int thread);
 // Delivers one box in flight; false if there is none.
-bool simt_box_come(void);
+bool simt_box_deliver(void);
 #endif

@@ -50,10 +50,10 @@ static void warp_neighbours(void *args) {
   const arguments *a = args;
   int32_t i = lm_thread();
   int32_t warp = i / 32 * 32;
-  uint32_t mates = a->mistake ? lm_team_mask(16) : ~0u;
+  uint32_t mask = a->mistake ? lm_team_mask(16) : ~0u;
   LM_SHARED(float, row, 96);
   lm_put(row, i, a->in[i]);
-  lm_warp_sync(mates);
+  lm_warp_sync(mask);
   a->out[lm_block() * lm_threads() + i] = lm_get(row, warp + (i + 16) % 32);
 }
 
@@ -251,7 +251,7 @@ static void wgmmas(void *args) {
     g->out[(row + i % 4 / 2 * 8) * WIDE + i / 4 * 8 + col + i % 2] = o[i / 4][i % 4];
 }
 
-static void products_expect(const group_arguments *g) {
+static void wgmmas_expect(const group_arguments *g) {
   for (int i = 0; i < GROUP_ROWS; i++)
     for (int j = 0; j < COLUMNS; j++) {
       float want = 0;
@@ -278,7 +278,7 @@ static void wgmmas_find(group_arguments g, const char *what) {
   lm_free(found);
 }
 
-static void test_products(void) {
+static void test_wgmmas(void) {
   static uint16_t a[GROUP_ROWS * WIDE], b[COLUMNS * WIDE];
   static float scores[GROUP_ROWS * COLUMNS], out[GROUP_ROWS * WIDE];
   for (int i = 0; i < GROUP_ROWS * WIDE; i++)
@@ -294,7 +294,7 @@ static void test_products(void) {
     if (found)
       fprintf(stderr, "%s", found);
     CHECK(!found);
-    products_expect(&g);
+    wgmmas_expect(&g);
   }
   group_arguments unfenced = g, early = g, astray = g;
   unfenced.unfenced = early.early = astray.astray = true;
@@ -315,8 +315,8 @@ static void test_descriptors(void) {
     uint64_t swizzle;
     int line, k;
     bool transposed;
-    int64_t place;
-  } places[] = {
+    int64_t offset;
+  } offsets[] = {
       {BY_128, 1, 0, false, 128 + 16},
       {BY_128, 3, 40, false, 3 * 128 + 6 * 16},
       {BY_128, 9, 2, false, 1024 + 128 + 16 + 4},
@@ -334,14 +334,15 @@ static void test_descriptors(void) {
       {BY_64, 0, 2, true, 128 + 16},
       {NONE, 1, 1, true, 16 + 2},
   };
-  for (size_t i = 0; i < LM_COUNT(places); i++) {
+  for (size_t i = 0; i < LM_COUNT(offsets); i++) {
     uint64_t at =
-        (uint64_t)(2048 >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | places[i].swizzle << 62;
-    int64_t place = simt_matrix_offset(at, places[i].line, places[i].k, places[i].transposed, 0);
-    if (place != places[i].place)
-      fprintf(stderr, "offset %zu: %lld, not %lld\n", i, (long long)place,
-              (long long)places[i].place);
-    CHECK(place == places[i].place);
+        (uint64_t)(2048 >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | offsets[i].swizzle << 62;
+    int64_t offset =
+        simt_matrix_offset(at, offsets[i].line, offsets[i].k, offsets[i].transposed, 0);
+    if (offset != offsets[i].offset)
+      fprintf(stderr, "offset %zu: %lld, not %lld\n", i, (long long)offset,
+              (long long)offsets[i].offset);
+    CHECK(offset == offsets[i].offset);
   }
   char *found = simt_report_take();
   if (found)
@@ -354,13 +355,13 @@ static void test_descriptors(void) {
 enum {
   OWN = 128,
   HEADS = 3,
-  PLACES = 70,
+  POSITIONS = 70,
   BATCH = 2,
   BOX_THREADS = 32
 };
 typedef struct box_arguments {
   const lm_map *map;
-  int place;
+  int position;
   bool unfenced, unawaited;
   int expect;
   uint16_t *out;
@@ -377,7 +378,7 @@ static void boxes(void *args) {
     if (!a->unfenced)
       lm_proxy_fence();
     lm_phase_expect(ready, 0, a->expect);
-    LM_GROUP_FETCH(tile, 64, OWN, *a->map, 1, a->place, 1, ready, 0)
+    LM_GROUP_FETCH(tile, 64, OWN, *a->map, 1, a->position, 1, ready, 0)
     lm_phase_arrive(ready, 0);
   }
   lm_barrier();
@@ -389,8 +390,8 @@ static void boxes(void *args) {
 
 static const char *box_map(lm_map *out, const uint16_t *from, int swizzle, int width,
                            unsigned long long stride) {
-  return simt_map_make(out, 9, 4, from, (unsigned long long[]){OWN, HEADS, PLACES, BATCH},
-                       (unsigned long long[]){2 * OWN, stride, stride * PLACES},
+  return simt_map_make(out, 9, 4, from, (unsigned long long[]){OWN, HEADS, POSITIONS, BATCH},
+                       (unsigned long long[]){2 * OWN, stride, stride * POSITIONS},
                        (unsigned[]){(unsigned)width, 1, 64, 1}, (unsigned[]){1, 1, 1, 1}, 0,
                        swizzle);
 }
@@ -414,17 +415,17 @@ static void boxes_run(box_arguments a, const uint16_t *from, bool same) {
     simt_run(boxes, &a, 1, BOX_THREADS);
     CHECK(!simt_report_take());
     for (int i = 0; i < 64 * OWN; i++) {
-      int place = a.place + i / OWN;
-      differ +=
-          a.out[i] !=
-          (place >= 0 && place < PLACES ? from[((PLACES + place) * HEADS + 1) * OWN + i % OWN] : 0);
+      int position = a.position + i / OWN;
+      differ += a.out[i] != (position >= 0 && position < POSITIONS
+                                 ? from[((POSITIONS + position) * HEADS + 1) * OWN + i % OWN]
+                                 : 0);
     }
     CHECK(same == !differ);
   }
 }
 
 static void test_boxes(void) {
-  static _Alignas(16) uint16_t from[BATCH * PLACES * HEADS * OWN];
+  static _Alignas(16) uint16_t from[BATCH * POSITIONS * HEADS * OWN];
   static uint16_t out[64 * OWN];
   enum {
     STRIDE = 2 * OWN * HEADS
@@ -436,9 +437,9 @@ static void test_boxes(void) {
   box_arguments a = {.map = &map, .expect = 2 * 64 * OWN, .out = out}, beyond = a, before = a,
                 plain = a, unfenced = a, unawaited = a, less = a, more = a;
   boxes_run(a, from, true);
-  beyond.place = 40;
+  beyond.position = 40;
   boxes_run(beyond, from, true); // elements beyond the tensor are zeros
-  before.place = -7;
+  before.position = -7;
   boxes_run(before, from, true);
   plain.map = &unswizzled;
   boxes_run(plain, from, false);
@@ -461,7 +462,7 @@ int main(void) {
     test_case(&cases[i], in);
   test_case(&(simt_case){"sums", sums, NULL}, in);
   test_case(&(simt_case){"forever", forever, "a phase that never ends"}, in);
-  test_products();
+  test_wgmmas();
   test_descriptors();
   test_boxes();
 }

@@ -135,13 +135,14 @@ lm_square_fill(int rows, int interleaved, const uint16_t *from, int64_t stride, 
 }
 
 // Fills a square that reaches beyond the matrix.
-static __attribute__((noinline)) void lm_square_edge(int rows, const uint16_t *from, int64_t line,
-                                                     int64_t k_stride, int64_t n, int64_t count_mn,
-                                                     lm_square to) {
+static __attribute__((noinline)) void lm_square_edge(int rows, const uint16_t *from,
+                                                     int64_t stride_mn, int64_t k_stride, int64_t n,
+                                                     int64_t count_mn, lm_square to) {
   for (int i = 0; i < LM_SQUARE; i++)
     for (int p = 0; p < LM_SQUARE; p++) {
-      uint32_t low = i < count_mn && 2 * p < n ? from[i * line + 2 * p * k_stride] : 0;
-      uint32_t high = i < count_mn && 2 * p + 1 < n ? from[i * line + (2 * p + 1) * k_stride] : 0;
+      uint32_t low = i < count_mn && 2 * p < n ? from[i * stride_mn + 2 * p * k_stride] : 0;
+      uint32_t high =
+          i < count_mn && 2 * p + 1 < n ? from[i * stride_mn + (2 * p + 1) * k_stride] : 0;
       *(rows ? &to[i][p] : &to[p][i]) = low | high << 16;
     }
 }
@@ -151,13 +152,13 @@ static inline __attribute__((always_inline)) void lm_squares(int rows, int inter
                                                              int64_t n, int64_t count_mn,
                                                              float *to) {
   lm_square *square = (lm_square *)to;
-  int64_t line = interleaved ? 1 : stride;
+  int64_t stride_mn = interleaved ? 1 : stride;
   int64_t k_stride = interleaved ? stride : 1;
   for (int64_t i = 0; i < (count_mn + LM_AMX_SIDE - 1) / LM_AMX_SIDE * LM_AMX_SIDE; i += LM_SQUARE)
     for (int64_t k = 0; k < n; k += 2 * LM_SQUARE, square++) {
-      const uint16_t *at = from + i * line + k * k_stride;
+      const uint16_t *at = from + i * stride_mn + k * k_stride;
       if (i + LM_SQUARE > count_mn || k + 2 * LM_SQUARE > n)
-        lm_square_edge(rows, at, line, k_stride, n - k, count_mn - i, *square);
+        lm_square_edge(rows, at, stride_mn, k_stride, n - k, count_mn - i, *square);
       else
         lm_square_fill(rows, interleaved, at, stride, *square);
     }
@@ -305,9 +306,9 @@ static inline __attribute__((always_inline)) void lm_amx_tiles(int64_t n, int64_
 }
 
 static __attribute__((noinline)) void lm_tiles_bf16(int64_t n, int64_t rows, int64_t columns,
-                                                    const float *a, const float *b, int64_t line,
+                                                    const float *a, const float *b, int64_t b_depth,
                                                     const lm_sums *sums) {
-  lm_amx_tiles(n, rows, columns, lm_panel_squares(a, n), lm_panel_squares(b, line), sums);
+  lm_amx_tiles(n, rows, columns, lm_panel_squares(a, n), lm_panel_squares(b, b_depth), sums);
 }
 
 // Reads rows of A in place if they belong to whole tiles, with k a multiple of the step, and are
@@ -315,17 +316,17 @@ static __attribute__((noinline)) void lm_tiles_bf16(int64_t n, int64_t rows, int
 // rest.
 static __attribute__((noinline)) void lm_gemm_rows_bf16(int64_t n, int64_t rows, int64_t columns,
                                                         const uint16_t *from, int64_t stride,
-                                                        float *a, const float *b, int64_t line,
+                                                        float *a, const float *b, int64_t b_depth,
                                                         const lm_sums *sums) {
   int64_t whole = n % (2 * LM_SQUARE) || stride % 2048 == 0 ? 0 : rows / LM_AMX_SIDE * LM_AMX_SIDE;
   lm_squares_at there = {from, 2 * stride, 2 * LM_SQUARE * stride, 4 * LM_SQUARE};
   lm_sums rest = lm_sums_at(sums, whole, 0);
   if (whole)
-    lm_amx_tiles(n, whole, columns, there, lm_panel_squares(b, line), sums);
+    lm_amx_tiles(n, whole, columns, there, lm_panel_squares(b, b_depth), sums);
   if (whole == rows)
     return;
   lm_pack_a_transposed_bf16(from + whole * stride, stride, n, rows - whole, a);
-  lm_tiles_bf16(n, rows - whole, columns, a, b, line, &rest);
+  lm_tiles_bf16(n, rows - whole, columns, a, b, b_depth, &rest);
 }
 
 static inline int64_t lm_kc_bf16(int64_t k) {

@@ -79,11 +79,11 @@ static inline __attribute__((always_inline)) void lm_copy_bf16(int width, const 
       lm_copy_##T(width, from + k * stride + p * width, to + (p * n + k) * width);                 \
   }                                                                                                \
   static __attribute__((noinline)) void lm_pack_edge_##T(int width, const TYPE *from,              \
-                                                         int64_t line, int64_t stride, int64_t n,  \
-                                                         int64_t count_mn, float *to) {            \
+                                                         int64_t stride_mn, int64_t stride,        \
+                                                         int64_t n, int64_t count_mn, float *to) { \
     for (int64_t k = 0; k < n; k++)                                                                \
       for (int i = 0; i < width; i++)                                                              \
-        to[k * width + i] = i < count_mn ? lm_panel_##T(from + i * line + k * stride) : 0;         \
+        to[k * width + i] = i < count_mn ? lm_panel_##T(from + i * stride_mn + k * stride) : 0;    \
   }                                                                                                \
   static inline __attribute__((always_inline)) void lm_pack_##T(                                   \
       int width, const TYPE *from, int64_t stride, int64_t n, int64_t count_mn, float *to) {       \
@@ -176,15 +176,15 @@ static __attribute__((noinline)) void lm_tile_edge(int64_t n, int64_t rows, int6
 }
 
 // Tiles of C in f32 from panels of a, which hold n elements along k, and panels of b, which hold
-// `line`.
+// `b_depth`.
 static __attribute__((noinline)) void lm_tiles_f32(int64_t n, int64_t rows, int64_t columns,
-                                                   const float *a, const float *b, int64_t line,
+                                                   const float *a, const float *b, int64_t b_depth,
                                                    const lm_sums *sums) {
   const int64_t row = sums->row;
   for (int64_t j = 0; j < columns; j += LM_NR)
     for (int64_t i = 0; i < rows; i += LM_MR) {
       const float *x = a + i * n;
-      const float *y = b + j * line;
+      const float *y = b + j * b_depth;
       float *z = sums->c + i * row + j;
       if (i + LM_MR > rows || j + LM_NR > columns)
         lm_tile_edge(n, rows - i, columns - j, x, y, z, row, sums->add);
@@ -195,8 +195,8 @@ static __attribute__((noinline)) void lm_tiles_f32(int64_t n, int64_t rows, int6
 
 // The same for the last block of k: each tile is rounded while it is in the first-level cache.
 static __attribute__((noinline)) void lm_tiles_round(int64_t n, int64_t rows, int64_t columns,
-                                                     const float *a, const float *b, int64_t line,
-                                                     const lm_sums *sums) {
+                                                     const float *a, const float *b,
+                                                     int64_t b_depth, const lm_sums *sums) {
   float t[LM_MR][LM_NR] __attribute__((aligned(64)));
   for (int64_t j = 0; j < columns; j += LM_NR)
     for (int64_t i = 0; i < rows; i += LM_MR) {
@@ -208,9 +208,9 @@ static __attribute__((noinline)) void lm_tiles_round(int64_t n, int64_t rows, in
         z.row = LM_NR;
       }
       if (down < LM_MR || across < LM_NR)
-        lm_tile_edge(n, down, across, a + i * n, b + j * line, z.c, z.row, z.add);
+        lm_tile_edge(n, down, across, a + i * n, b + j * b_depth, z.c, z.row, z.add);
       else
-        lm_tile_sum(n, a + i * n, b + j * line, z.c, z.row, z.add);
+        lm_tile_sum(n, a + i * n, b + j * b_depth, z.c, z.row, z.add);
       lm_sums_round(&z, down, across);
     }
 }
@@ -220,9 +220,9 @@ static __attribute__((noinline)) void lm_tiles_round(int64_t n, int64_t rows, in
 #define LM_ROWS_MULTIPLY(T, TYPE)                                                                  \
   static __attribute__((noinline)) void lm_gemm_rows_##T(                                          \
       int64_t n, int64_t rows, int64_t columns, const TYPE *from, int64_t stride, float *a,        \
-      const float *b, int64_t line, const lm_sums *sums) {                                         \
+      const float *b, int64_t b_depth, const lm_sums *sums) {                                      \
     lm_pack_a_transposed_##T(from, stride, n, rows, a);                                            \
-    lm_tiles_##T(n, rows, columns, a, b, line, sums);                                              \
+    lm_tiles_##T(n, rows, columns, a, b, b_depth, sums);                                           \
   }
 LM_ROWS_MULTIPLY(f32, float)
 
@@ -237,11 +237,11 @@ enum {
 };
 #define lm_kc_bf16 lm_kc_f32
 static inline void lm_tiles_bf16(int64_t n, int64_t rows, int64_t columns, const float *a,
-                                 const float *b, int64_t line, const lm_sums *sums) {
+                                 const float *b, int64_t b_depth, const lm_sums *sums) {
   if (sums->half)
-    lm_tiles_round(n, rows, columns, a, b, line, sums);
+    lm_tiles_round(n, rows, columns, a, b, b_depth, sums);
   else
-    lm_tiles_f32(n, rows, columns, a, b, line, sums);
+    lm_tiles_f32(n, rows, columns, a, b, b_depth, sums);
 }
 LM_ROWS_MULTIPLY(bf16, uint16_t)
 #endif
@@ -257,7 +257,7 @@ LM_ROWS_MULTIPLY(bf16, uint16_t)
                   a_k = var[6], b_column = var[7], b_k = var[8];                                   \
     const int64_t panels = var[9], slab = lm_kc_##T(depth);                                        \
     for (int64_t k = 0; k < depth; k += slab) {                                                    \
-      const int64_t n = lm_min64(slab, depth - k), line = panels ? depth : n;                      \
+      const int64_t n = lm_min64(slab, depth - k), b_depth = panels ? depth : n;                   \
       const float *y = panels ? (const float *)(b + k * LM_PANEL_##UPPER) : pb;                    \
       if (!panels && b_k == 1)                                                                     \
         lm_pack_b_transposed_##T(b + k, b_column, n, columns, pb);                                 \
@@ -269,10 +269,10 @@ LM_ROWS_MULTIPLY(bf16, uint16_t)
         const lm_sums sums = {c + i * row, row, var[2] || k > 0,                                   \
                               half && k + n == depth ? (uint16_t *)buf[4] + i * half : 0, half};   \
         if (a_k == 1) {                                                                            \
-          lm_gemm_rows_##T(n, rows, columns, x, a_row, pa, y, line, &sums);                        \
+          lm_gemm_rows_##T(n, rows, columns, x, a_row, pa, y, b_depth, &sums);                     \
         } else {                                                                                   \
           lm_pack_a_##T(x, a_k, n, rows, pa);                                                      \
-          lm_tiles_##T(n, rows, columns, pa, y, line, &sums);                                      \
+          lm_tiles_##T(n, rows, columns, pa, y, b_depth, &sums);                                   \
         }                                                                                          \
       }                                                                                            \
     }                                                                                              \

@@ -27,13 +27,13 @@ LM_INLINE int64_t lm_block() { return (int64_t)blockIdx.x; }
 LM_INLINE int64_t lm_grid() { return (int64_t)gridDim.x; }
 LM_INLINE int32_t lm_threads() { return (int32_t)blockDim.x; }
 LM_INLINE void lm_barrier() { __syncthreads(); }
-LM_INLINE void lm_warp_sync(uint32_t mates) { __syncwarp(mates); }
+LM_INLINE void lm_warp_sync(uint32_t mask) { __syncwarp(mask); }
 
-LM_INLINE float lm_shuffle_xor_f32(uint32_t mates, float x, int32_t other) { return __shfl_xor_sync(mates, x, other); }
-LM_INLINE double lm_shuffle_xor_f64(uint32_t mates, double x, int32_t other) { return __shfl_xor_sync(mates, x, other); }
-LM_INLINE int32_t lm_shuffle_xor_int(uint32_t mates, int32_t x, int32_t other) { return __shfl_xor_sync(mates, x, other); }
-LM_INLINE float lm_shuffle_f32(uint32_t mates, float x, int32_t from) { return __shfl_sync(mates, x, from); }
-LM_INLINE int32_t lm_shuffle_int(uint32_t mates, int32_t x, int32_t from) { return __shfl_sync(mates, x, from); }
+LM_INLINE float lm_shuffle_xor_f32(uint32_t mask, float x, int32_t other) { return __shfl_xor_sync(mask, x, other); }
+LM_INLINE double lm_shuffle_xor_f64(uint32_t mask, double x, int32_t other) { return __shfl_xor_sync(mask, x, other); }
+LM_INLINE int32_t lm_shuffle_xor_int(uint32_t mask, int32_t x, int32_t other) { return __shfl_xor_sync(mask, x, other); }
+LM_INLINE float lm_shuffle_f32(uint32_t mask, float x, int32_t from) { return __shfl_sync(mask, x, from); }
+LM_INLINE int32_t lm_shuffle_int(uint32_t mask, int32_t x, int32_t from) { return __shfl_sync(mask, x, from); }
 LM_INLINE uint32_t lm_ballot(bool x) { return __ballot_sync(~0u, x); }
 LM_INLINE int32_t lm_lowest_bit(uint32_t bits) { return __ffs((int32_t)bits) - 1; }
 

@@ -25,8 +25,8 @@ extern void *lm_simt_word(const void *p, int64_t bytes);
 extern int32_t lm_simt_thread(void), lm_simt_threads(void);
 extern int64_t lm_simt_block(void), lm_simt_grid(void);
 extern void lm_simt_barrier(int line);
-extern void lm_simt_warp_sync(uint32_t mates, int line);
-extern uint64_t lm_simt_exchange(uint32_t mates, uint64_t x, int32_t from, int line);
+extern void lm_simt_warp_sync(uint32_t mask, int line);
+extern uint64_t lm_simt_exchange(uint32_t mask, uint64_t x, int32_t from, int line);
 extern uint32_t lm_simt_vote(bool x, int line);
 
 #define LM_SHARED(T, name, n) T *name = (T *)lm_simt_shared(#name, (int64_t)sizeof(T) * (n))
@@ -52,22 +52,22 @@ extern uint32_t lm_simt_vote(bool x, int line);
 #define lm_block lm_simt_block
 #define lm_grid lm_simt_grid
 #define lm_barrier() lm_simt_barrier(__LINE__)
-#define lm_warp_sync(mates) lm_simt_warp_sync(mates, __LINE__)
+#define lm_warp_sync(mask) lm_simt_warp_sync(mask, __LINE__)
 #define lm_ballot(x) lm_simt_vote(x, __LINE__)
 
 LM_INLINE int32_t lm_lane(void) {
   return lm_thread() % 32;
 }
 #define LM_SHUFFLE(KIND, T)                                                                        \
-  LM_INLINE T lm_shuffle_##KIND(uint32_t mates, T x, int32_t from) {                               \
+  LM_INLINE T lm_shuffle_##KIND(uint32_t mask, T x, int32_t from) {                                \
     uint64_t u = 0;                                                                                \
     __builtin_memcpy(&u, &x, sizeof x);                                                            \
-    u = lm_simt_exchange(mates, u, from, __LINE__);                                                \
+    u = lm_simt_exchange(mask, u, from, __LINE__);                                                 \
     __builtin_memcpy(&x, &u, sizeof x);                                                            \
     return x;                                                                                      \
   }                                                                                                \
-  LM_INLINE T lm_shuffle_xor_##KIND(uint32_t mates, T x, int32_t other) {                          \
-    return lm_shuffle_##KIND(mates, x, lm_lane() ^ other);                                         \
+  LM_INLINE T lm_shuffle_xor_##KIND(uint32_t mask, T x, int32_t other) {                           \
+    return lm_shuffle_##KIND(mask, x, lm_lane() ^ other);                                          \
   }
 LM_SHUFFLE(f32, float)
 LM_SHUFFLE(f64, double)

@@ -242,12 +242,12 @@ FAKE_API int cublasLtMatmulAlgoGetHeuristic(void *handle, void *d, void *a, void
 
 // ---- GEMMs
 
-typedef struct product {
+typedef struct gemm {
   desc d;
   layout a, b, c;
   double alpha, beta;
   unsigned long long at[4];
-} product; // A, B, C, D
+} gemm; // A, B, C, D
 
 static double element(const char *at, const layout *l, int64_t i) {
   float x;
@@ -290,8 +290,7 @@ static double gelu(double x) {
 }
 
 // The value of D at (m, n), from the sum.
-static double finish(const product *p, const char *bias, char *aux, int64_t m, int64_t n,
-                     double sum) {
+static double finish(const gemm *p, const char *bias, char *aux, int64_t m, int64_t n, double sum) {
   if (bias)
     sum += element(bias, &p->c, m);
   if (aux)
@@ -305,8 +304,8 @@ static char *matrix(unsigned long long at, const layout *l, int64_t i, const cha
   return driver.memory(at + (uint64_t)(i * l->stride) * bytes, elements * bytes, what);
 }
 
-static void product_run(void *args) {
-  const product *p = args;
+static void gemm_run(void *args) {
+  const gemm *p = args;
   int64_t k_size = (int64_t)(p->d.transposed[0] ? p->a.rows : p->a.cols);
   int64_t unit = bytes_of(p->c.type);
   size_t aux_elements = (size_t)((int64_t)(p->c.cols - 1) * p->d.aux_ld + (int64_t)p->c.rows);
@@ -365,13 +364,13 @@ FAKE_API int cublasLtMatmul(void *handle, void *d, const void *alpha, const void
     driver.memory((unsigned long long)(uintptr_t)workspace, workspace_bytes,
                   "a product's workspace");
   int scale = ((desc *)d)->scale;
-  product p = {*(desc *)d,
-               *(layout *)a_layout,
-               *(layout *)b_layout,
-               *(layout *)c_layout,
-               scalar(alpha, scale),
-               scalar(beta, scale),
-               {(unsigned long long)(uintptr_t)a, (unsigned long long)(uintptr_t)b,
-                (unsigned long long)(uintptr_t)c, (unsigned long long)(uintptr_t)out}};
-  return driver.enqueue(stream, product_run, &p, sizeof p) ? 14 : 0;
+  gemm p = {*(desc *)d,
+            *(layout *)a_layout,
+            *(layout *)b_layout,
+            *(layout *)c_layout,
+            scalar(alpha, scale),
+            scalar(beta, scale),
+            {(unsigned long long)(uintptr_t)a, (unsigned long long)(uintptr_t)b,
+             (unsigned long long)(uintptr_t)c, (unsigned long long)(uintptr_t)out}};
+  return driver.enqueue(stream, gemm_run, &p, sizeof p) ? 14 : 0;
 }

@@ -40,12 +40,12 @@ typedef struct event {
   struct stream *stream;
   long recorded, ran;
 } event; // counts of records
+// `number` is the number of the record.
 typedef struct op {
   void (*fn)(void *args);
   void *args;
   event *record, *wait;
   long number;
-  // `number` is the number of the record.
 } op;
 typedef struct graph {
   op *ops;
@@ -57,10 +57,10 @@ typedef struct stream {
   graph *capture;
   bool eager;
 } stream;
+// The file stays open, since the loader identifies libraries by their paths.
 typedef struct module {
   void *library;
   int file;
-  // The file stays open, since the loader identifies libraries by their paths.
 } module;
 typedef struct function {
   const fake_param *params;

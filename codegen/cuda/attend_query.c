@@ -1,0 +1,100 @@
+// attend_query.c - per-query values of the backward pass of attention: -lse, the sum of do * o, and
+// the share of each position if all positions are masked.
+#include "codegen/cuda/attend.h"
+
+static const char *text_of(cuda_attend *e, lm_buf *b) {
+  const char *text = lm_arena_strndup(e->g.arena, b->n ? b->p : "", b->n);
+  lm_buf_free(b);
+  return text;
+}
+
+// The sum of do * o: four lanes read a row, lm_row_sum adds them; in vectors if the memory layout
+// allows it. If the sum is an operand, it is loaded.
+static const char *row_dot(cuda_attend *e, const char *at) {
+  lm_type o = e->f.op->in[LM_ATTEND_O]->type;
+  lm_type d = e->f.op->in[LM_ATTEND_DO]->type;
+  bool vector = lm_type_equal(o, d) && cuda_attend_in_runs(o, &e->f.v_channels, 8) &&
+                (o.dtype == LM_BF16 || o.dtype == LM_F32);
+  lm_buf offset = {0};
+  cuda_attend_offset(e, &offset, o, at, at);
+  if (lm_attend_has_mean(e->f.op))
+    return lm_arena_printf(e->g.arena, "dot = a%d[%s];\n", LM_ATTEND_O, text_of(e, &offset));
+  if (vector)
+    lm_buf_puts(&offset, " + j");
+  else
+    cuda_attend_channel_offset(e, &offset, o, &e->f.v_channels, "j");
+  const char *where = text_of(e, &offset);
+  const char *kind = lm_dtype_name(o.dtype);
+  if (vector)
+    return lm_arena_printf(e->g.arena,
+                           "%sfor (int32_t j = lm_thread() %% 4 * 8; j < %lld; j += 32) {\nfloat "
+                           "x[8], y[8];\nlm_load8_%s(x, a%d + (%s));\nlm_load8_%s(y, a%d + (%s));\n"
+                           "LM_UNROLL\nfor (int32_t i = 0; i < 8; i++) dot += x[i] * y[i];\n}\ndot "
+                           "= lm_row_sum(dot);\n",
+                           e->groups ? "LM_UNROLL_1\n" : "", (long long)e->f.v_channels.size, kind,
+                           LM_ATTEND_O, where, kind, LM_ATTEND_DO, where);
+  const char *x = lm_gen_load_text(e->g.arena, (lm_dtype)o.dtype,
+                                   lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_O, where));
+  const char *y = lm_gen_load_text(e->g.arena, (lm_dtype)d.dtype,
+                                   lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_DO, where));
+  return lm_arena_printf(e->g.arena,
+                         "for (int32_t j = lm_thread() %% 4; j < %lld; j += 4) dot += %s * "
+                         "%s;\ndot = lm_row_sum(dot);\n",
+                         (long long)e->f.v_channels.size, x, y);
+}
+
+// The term of the exponent: -lse, in powers of 2 if those are used; for a query that is entirely
+// masked a value whose exponential is 0.
+static const char *neg_lse_text(cuda_attend *e, const char *at) {
+  lm_buf offset = {0};
+  cuda_attend_offset(e, &offset, e->f.op->in[LM_ATTEND_LSE]->type, at, at);
+  return lm_arena_printf(e->g.arena, "lm_negative_lse(a%d[%s]) * %s", LM_ATTEND_LSE,
+                         text_of(e, &offset), e->bf16 ? "1.44269504f" : "1.0f");
+}
+
+// The weight of each position of a query that is entirely masked.
+static const char *share_text(cuda_attend *e, const char *far) {
+  return lm_arena_printf(e->g.arena, "%s < -1e38f ? 1.0f / (float)%s : 0.0f", far,
+                         cuda_attend_extent(e, e->f.s));
+}
+
+// If rows are queries: in registers, computed by the four lanes of a row together.
+void cuda_attend_query_rows(cuda_attend *e, lm_buf *b) {
+  lm_buf_puts(b,
+              "float far[2], mean[2], share[2];\nLM_UNROLL\nfor (int32_t r = 0; r < 2; r++) {\n");
+  lm_buf_printf(b,
+                "const lm_at row = lm_min_index(row0 + lm_frag_row(r), %s);\nfloat dot = 0.0f;\n",
+                cuda_attend_extent(e, e->row));
+  lm_buf_puts(b, row_dot(e, "row"));
+  lm_buf_printf(b, "far[r] = %s;\nmean[r] = dot;\nshare[r] = %s;\n(void)share;\n}\n",
+                neg_lse_text(e, "row"), share_text(e, "far[r]"));
+}
+
+// The index of a column in the arrays that accompany the tiles.
+static const char *staged_index(const cuda_attend *e, const char *col) {
+  return e->groups ? lm_arena_printf(e->g.arena, "stage * %d + %s", e->cols, col) : col;
+}
+
+// If columns are queries: in shared memory, four lanes for each column.
+void cuda_attend_query_cols(cuda_attend *e, lm_buf *b) {
+  cuda_attend_pool(e, "float", 4, "fars", -1, (e->groups ? 2 : 1) * e->cols);
+  cuda_attend_pool(e, "float", 4, "means", -1, (e->groups ? 2 : 1) * e->cols);
+  lm_buf_printf(b, "%sfor (int32_t i = %s / 4; i < %d; i += %d) {\n",
+                e->groups ? "LM_UNROLL_1\n" : "", e->groups ? "me" : "lm_thread()", e->cols,
+                e->groups ? 32 : e->rows / 2);
+  lm_buf_printf(b, "const lm_at col = lm_min_index(col0 + i, %s);\nfloat dot = 0.0f;\n",
+                cuda_attend_extent(e, e->col));
+  lm_buf_puts(b, row_dot(e, "col"));
+  lm_buf_printf(
+      b, "if (lm_thread() %% 4 == 0) {\nlm_put(fars, %s, %s);\nlm_put(means, %s, dot);\n}\n}\n",
+      staged_index(e, "i"), neg_lse_text(e, "col"), staged_index(e, "i"));
+}
+
+// The values of a column, if the columns are queries.
+void cuda_attend_query_col(cuda_attend *e) {
+  const char *at = staged_index(e, "lm_frag_col(n, c)");
+  lm_buf_printf(
+      &e->by_col,
+      "const float far = lm_get(fars, %s), mean = lm_get(means, %s), share = %s;\n(void)share;\n",
+      at, at, share_text(e, "far"));
+}
