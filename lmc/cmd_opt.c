@@ -26,7 +26,7 @@ static const lm_opt options[] = {
 
 static void list_print(void) {
   for (int i = 0; i < lm_n_passes; i++)
-    lm_cli_print("  %-12s %s%s\n", lm_passes[i].name, lm_passes[i].summary,
+    lm_cli_print("  %-16s %s%s\n", lm_passes[i].name, lm_passes[i].summary,
                  lm_passes[i].off < 0 ? " (needed)" : "");
   lm_cli_print("\npipeline:");
   for (int i = 0; lm_pipeline[i]; i++)

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "compiler/ir/ir.h"
+#include "compiler/passes/pass.h"
 #include "lmc/command.h"
 
 static const lm_command *const commands[] = {
@@ -126,6 +127,21 @@ static bool wants_json(const lm_command *c, int argc, char **argv) {
   return given && has_option(c, "json");
 }
 
+// Reports the former names in the value of an option that takes a list of passes.
+static void former_names_note(const lm_cli *cli, const char *option) {
+  const char *names =
+      has_option(cli->command, option) ? lm_args_text(&cli->args, option, NULL) : NULL;
+  while (names) {
+    size_t n = strcspn(names, ",");
+    const lm_pass *pass = lm_pass_former(names, n);
+    if (pass)
+      lm_cli_note("note: pass %.*s is now called %s; --%s accepts the former name in this release "
+                  "only\n",
+                  (int)n, names, pass->name, option);
+    names = names[n] ? names + n + 1 : NULL;
+  }
+}
+
 static lm_status command_run(lm_cli *cli, int argc, char **argv) {
   bool help;
   cli->json = wants_json(cli->command, argc, argv);
@@ -135,6 +151,9 @@ static lm_status command_run(lm_cli *cli, int argc, char **argv) {
     return NULL;
   }
   LM_TRY(count_check(cli));
+  static const char *const lists[] = {"disable-pass", "enable-pass", "pass", "print-after"};
+  for (size_t i = 0; i < LM_COUNT(lists); i++)
+    former_names_note(cli, lists[i]);
   return cli->command->run(cli);
 }
 

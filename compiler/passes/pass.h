@@ -13,8 +13,8 @@ typedef struct lm_pass_env {
   const void *target; // what `lmc` knows of the target, for passes that need it
   const char *const *disabled;
   int n_disabled; // names of passes that are off (passes.def: what that means)
-  const char *const *asked;
-  int n_asked; // of passes that do what they can, also where they find that it does not pay
+  const char *const *forced;
+  int n_forced; // of passes that do what they can, also where they find that it does not pay
   lm_recompute *recompute; // NULL: marked values alone
   bool gradients_alone;    // nobody runs a loss but for its gradients: @micro takes its place
   // Called by the runner around each pass; NULL: nobody looks.
@@ -41,8 +41,11 @@ extern const lm_pass lm_passes[];
 extern const int lm_n_passes;
 extern const char *const lm_pipeline[];        // from graph to kernel in order, NULL at the end
 const lm_pass *lm_pass_find(const char *name); // NULL if there is none
-lm_status lm_pass_named(const char *name, size_t n,
-                        const lm_pass **out); // the same of n bytes, with what may have been meant
+// The pass named by n bytes, by its present or its former name. LM_USER, with the nearest name, if
+// there is none.
+lm_status lm_pass_named(const char *name, size_t n, const lm_pass **out);
+// The pass whose former name the n bytes are, or NULL.
+const lm_pass *lm_pass_former(const char *name, size_t n);
 
 // Runs one pass and verifies its result: a module that does not verify is an LM_BUG that names the
 // pass.

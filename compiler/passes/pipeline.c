@@ -10,6 +10,15 @@ const lm_pass lm_passes[] = {
 };
 const int lm_n_passes = LM_COUNT(lm_passes);
 
+static const struct {
+  const char *old, *now;
+} former_names[] = {
+#define PASS(...)
+#define FORMER(OLD, NEW) {OLD, NEW},
+#include "compiler/passes/passes.def"
+#undef PASS
+};
+
 // Cleaning before the derivative keeps what it stashes small; cleaning after removes what it made
 // twice.
 const char *const lm_pipeline[] = {
@@ -84,18 +93,31 @@ static bool fits(const lm_module *m, const lm_pass *pass) {
   return pass->before == LM_STAGES || pass->before == m->stage;
 }
 
+static bool name_equal(const char *name, const char *s, size_t n) {
+  return strlen(name) == n && !memcmp(name, s, n);
+}
+
+const lm_pass *lm_pass_former(const char *name, size_t n) {
+  for (size_t i = 0; i < LM_COUNT(former_names); i++)
+    if (name_equal(former_names[i].old, name, n))
+      return lm_pass_find(former_names[i].now);
+  return NULL;
+}
+
 lm_status lm_pass_named(const char *name, size_t n, const lm_pass **out) {
   const char *names[LM_COUNT(lm_passes)];
   char word[64];
   for (int i = 0; i < lm_n_passes; i++) {
     names[i] = lm_passes[i].name;
-    if (strlen(lm_passes[i].name) == n && !memcmp(lm_passes[i].name, name, n)) {
+    if (name_equal(names[i], name, n)) {
       *out = &lm_passes[i];
       return NULL;
     }
   }
+  if ((*out = lm_pass_former(name, n)))
+    return NULL;
   if (!n)
-    return lm_fail(LM_USER, "a pass is missing at a comma of the list");
+    return lm_fail(LM_USER, "the list of passes has an empty name between its commas");
   snprintf(word, sizeof word, "%.*s", (int)(n < sizeof word ? n : sizeof word - 1), name);
   const char *near = lm_nearest(word, names, lm_n_passes);
   return lm_fail(LM_USER, "there is no pass %s; %s%s%s", word,
@@ -108,7 +130,7 @@ static lm_status run_named(lm_module *m, const char *name, size_t n, const lm_pa
   const lm_pass *pass;
   LM_TRY(lm_pass_named(name, n, &pass));
   if (!fits(m, pass))
-    return lm_fail(LM_USER, "pass %s does not run on a module at this stage", pass->name);
+    return lm_fail(LM_USER, "pass %s does not run at the stage of this module", pass->name);
   *out_ok = lm_pass_run(m, pass, env);
   return NULL;
 }
@@ -136,7 +158,7 @@ bool lm_pass_is_off(const lm_pass_env *env, const char *name) {
   return named(env->disabled, env->n_disabled, name);
 }
 bool lm_pass_is_forced(const lm_pass_env *env, const char *name) {
-  return named(env->asked, env->n_asked, name);
+  return named(env->forced, env->n_forced, name);
 }
 
 // The passes of a comma-separated list, each once, of which `may` allows every one.
@@ -159,29 +181,29 @@ static lm_status names_read(lm_arena *a, const char *names,
   return NULL;
 }
 
-static lm_status may_be_off(const lm_pass *pass, const lm_pass_env *env) {
+static lm_status may_be_disabled(const lm_pass *pass, const lm_pass_env *env) {
   return pass->off < 0
-             ? lm_fail(LM_USER, "pass %s can't be switched off: what comes after needs it",
+             ? lm_fail(LM_USER, "pass %s cannot be disabled: later passes need its result",
                        pass->name)
              : NULL;
 }
 
-static lm_status may_be_asked(const lm_pass *pass, const lm_pass_env *env) {
+static lm_status may_be_forced(const lm_pass *pass, const lm_pass_env *env) {
   return lm_pass_is_off(env, pass->name)
-             ? lm_fail(LM_USER, "pass %s is switched off and asked for at once", pass->name)
+             ? lm_fail(LM_USER, "pass %s is both disabled and enabled", pass->name)
              : NULL;
 }
 
 lm_status lm_pass_disable(lm_arena *a, const char *names, lm_pass_env *env) {
-  return names_read(a, names, may_be_off, env, &env->disabled, &env->n_disabled);
+  return names_read(a, names, may_be_disabled, env, &env->disabled, &env->n_disabled);
 }
 lm_status lm_pass_force(lm_arena *a, const char *names, lm_pass_env *env) {
-  return names_read(a, names, may_be_asked, env, &env->asked, &env->n_asked);
+  return names_read(a, names, may_be_forced, env, &env->forced, &env->n_forced);
 }
 
 // ---- the pipeline
 
-static bool leads_on(const lm_pass *pass) {
+static bool changes_stage(const lm_pass *pass) {
   return pass->after != LM_STAGES && pass->after != pass->before;
 }
 
@@ -192,7 +214,7 @@ bool lm_pipeline_run(lm_module *m, lm_stage stage, const lm_pass_env *env) {
     const lm_pass *pass = lm_pass_find(lm_pipeline[i]);
     if (pass->after != LM_STAGES && pass->after > stage)
       break;
-    if (!fits(m, pass) || (!leads_on(pass) && lm_pass_is_off(env, pass->name)))
+    if (!fits(m, pass) || (!changes_stage(pass) && lm_pass_is_off(env, pass->name)))
       continue;
     if (!lm_pass_run(m, pass, env))
       return false;

@@ -25,7 +25,9 @@ lm_status lm_dump_after(lm_dump *d, const char *pass) {
   d->after = pass;
   if (!pass || !strcmp(pass, "all"))
     return NULL;
-  return lm_annotate(lm_pass_named(pass, strlen(pass), &found), "--print-after");
+  LM_TRY(lm_annotate(lm_pass_named(pass, strlen(pass), &found), "--print-after"));
+  d->after = found->name;
+  return NULL;
 }
 
 static void print_after(const lm_dump *d, const char *pass, const lm_module *m) {

@@ -111,11 +111,19 @@ def plan_of(run, file, name, *options):
 def test_refused(run):
     file = small(run)
     err = run("trace", file, "--out", run.path("x"), "--disable-pass", "cse,inline", status=1)
-    check("pass inline can't be switched off" in err, err)
+    check("pass inline cannot be disabled" in err, err)
     err = run("bench", file, "--disable-pass", "frob", status=1)
     check("there is no pass frob" in err, err)
     err = run("trace", file, "--out", run.path("x"), "--disable-pass", "fuse_gemms", "--enable-pass", "fuse_gemms", status=1)
-    check("pass pack is switched off and asked for at once" in err, err)
+    check("pass fuse_gemms is both disabled and enabled" in err, err)
+
+
+def test_former_name(run):
+    file = small(run)
+    plan = plan_of(run, file, "now", "--disable-pass", "fuse_loops,cse")
+    code, _, err = run.result("compile", file, "--out", run.path("former"), "--disable-pass", "jam,cse")
+    check(code == 0 and "note: pass jam is now called fuse_loops" in err, err)
+    check(open(plan).read() == open(run.path("former/plan.txt")).read(), "--disable-pass jam is not fuse_loops")
 
 
 def test_resume(run):

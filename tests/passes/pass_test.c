@@ -20,7 +20,7 @@ static void check_list(void) {
   CHECK(ok && m->stage == LM_STAGE_STEP && !strcmp(seen.p, "dce /dce grad /grad "));
   CHECK_FAILS(lm_pass_run_list(m, "cse,frob", &env, &ok), LM_USER, "there is no pass frob");
   CHECK_FAILS(lm_pass_run_list(m, "grad", &env, &ok), LM_USER,
-              "pass grad does not run on a module at this stage");
+              "pass grad does not run at the stage of this module");
   lm_buf_free(&seen);
   lm_ctx_destroy(c);
 }
@@ -35,6 +35,29 @@ static void check_disabled(void) {
   CHECK(m->stage == LM_STAGE_STEP && strstr(seen.p, "simplify") && !strstr(seen.p, "cse") &&
         !strstr(seen.p, "licm"));
   lm_buf_free(&seen);
+  lm_ctx_destroy(c);
+}
+
+// A former name stands for the pass in lists, and disables it.
+static void check_former_names(void) {
+  static const char *const names[][2] = {
+      {"lookahead", "causal"}, {"chunk", "tile_vocab"},    {"pack", "fuse_gemms"},
+      {"slab", "tile_rows"},   {"jam", "fuse_loops"},      {"widen", "accum_f32"},
+      {"layout", "prepack"},   {"copies", "hoist_params"}, {"unattend", "expand_attention"},
+  };
+  for (size_t i = 0; i < LM_COUNT(names); i++) {
+    const lm_pass *pass = lm_pass_former(names[i][0], strlen(names[i][0]));
+    CHECK(pass && !strcmp(pass->name, names[i][1]));
+    CHECK(!lm_pass_find(names[i][0]) && !lm_pass_former(names[i][1], strlen(names[i][1])));
+  }
+  lm_ctx *c = lm_ctx_create();
+  lm_pass_env env = {0};
+  CHECK_OK(lm_pass_disable(c->arena, "jam,cse", &env));
+  CHECK(lm_pass_is_off(&env, "fuse_loops") && lm_pass_is_off(&env, "cse") && env.n_disabled == 2);
+  CHECK_FAILS(lm_pass_force(c->arena, "jam", &env), LM_USER,
+              "pass fuse_loops is both disabled and enabled");
+  CHECK_FAILS(lm_pass_disable(c->arena, "lookahead", &env), LM_USER,
+              "pass causal cannot be disabled: later passes need its result");
   lm_ctx_destroy(c);
 }
 
@@ -65,5 +88,6 @@ static void check_errors(void) {
 int main(void) {
   check_list();
   check_disabled();
+  check_former_names();
   check_errors();
 }
