@@ -228,7 +228,7 @@ static bool check_number(lm_resolver *R, const lm_schema_key *key, const ast_exp
   for (size_t i = 0; i < LM_COUNT(whole); i++)
     counted |= a.unit && !strcmp(a.unit, whole[i]);
   if (a.per_param == 0 && (key->types & T_INT || counted) && x != floor(x)) {
-    lm_error(R->c, e->loc, "E202", "%s must be a whole number", lm_key_label(R->c, key));
+    lm_error(R->c, e->loc, "E202", "%s must be an integer", lm_key_label(R->c, key));
     return false;
   }
   if (a.per_param < 0)

@@ -152,7 +152,7 @@ const char *lm_schema_expectation(lm_ctx *c, const lm_schema_key *k) {
     unsigned type;
     const char *text;
   } plain[] = {
-      {T_INT, "a whole number"},
+      {T_INT, "an integer"},
       {T_NUM, "a number"},
       {T_STRS, "a list of strings"},
       {T_PATH, "a path in quotes"},
