@@ -72,7 +72,7 @@ def declined(run, name):
 GPT2 = """import "{root}/examples/gpt2.lm": GPT2
 data Batches {{ source s = batches("batches.safetensors") }}
 recipe Small {{
-  model = GPT2(depth = 2, d = 32, heads = 4, places = 128, vocab = 64)
+  model = GPT2(depth = 2, d = 32, heads = 4, positions = 128, vocab = 64)
   data = Batches; seed = 7
   run = 2 steps; batch = 2048 tokens; micro = 1024 tokens
   optimizer = adamw(lr = 1e-3)
