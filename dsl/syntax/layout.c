@@ -436,9 +436,9 @@ void lm_layout_found(const struct lm_layout *t, lm_buf *out) {
   else if (g->kind == LM_TOKEN_STRING)
     lm_buf_puts(out, "a string");
   else {
-    const char *what = g->kind == LM_TOKEN_NAME     ? "name "
+    const char *kind = g->kind == LM_TOKEN_NAME     ? "name "
                        : g->kind == LM_TOKEN_NUMBER ? "number "
                                                     : "";
-    lm_buf_printf(out, "%s'%.*s'", what, len, t->source->text + g->offset);
+    lm_buf_printf(out, "%s'%.*s'", kind, len, t->source->text + g->offset);
   }
 }
