@@ -6,6 +6,7 @@
 #include "driver/bundle.h"
 #include "driver/stages.h"
 #include "driver/data.h"
+#include "runtime/data/rows/vocab.h"
 
 enum {
   SHOWN = 4

@@ -7,7 +7,8 @@
 #include "lmc/command.h"
 #include "lmc/ids.h"
 #include "lmc/output.h"
-#include "runtime/data/data.h"
+#include "runtime/data/feed/data.h"
+#include "runtime/data/rows/vocab.h"
 
 static const lm_opt options[] = {
     {.name = "lines", .kind = LM_OPT_FLAG, .help = "each line of standard input by itself"},

@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 
 #include "driver/advise/dataset_folder.h"
-#include "runtime/data/input.h"
-#include "runtime/data/reader.h"
+#include "runtime/data/read/input.h"
+#include "runtime/data/read/reader.h"
 
 enum {
   SAMPLE = 2 << 20,
@@ -368,13 +368,13 @@ static lm_status sample_take(surveyor *x, const lm_file_list *files, lm_data_sou
                              tally *t) {
   size_t before = x->out->sample.n, n;
   const lm_text_span *stretches;
-  lm_reader *reader = lm_reader_create(files, SAMPLE);
-  lm_status s = lm_reader_next(reader, &stretches, &n);
+  lm_doc_reader *reader = lm_doc_reader_create(files, SAMPLE);
+  lm_status s = lm_doc_reader_next(reader, &stretches, &n);
   if (!s && source->kind == LM_SOURCE_JSONL)
     s = field_find(x, stretches, n, source);
   for (size_t i = 0; !s && i < n; i++)
     stretch_count(x, &stretches[i], source, t);
-  lm_reader_destroy(reader);
+  lm_doc_reader_destroy(reader);
   LM_TRY(s);
   const char *text = x->out->sample.p ? x->out->sample.p + before : "";
   LM_TRY(tally_check(source, t, text, x->out->sample.n - before));

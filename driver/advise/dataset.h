@@ -1,7 +1,7 @@
 // survey.h - what text stands behind a path, judged by a sample of it.
 #ifndef LMC_SURVEY_H
 #define LMC_SURVEY_H
-#include "runtime/data/data.h"
+#include "runtime/data/feed/data.h"
 
 typedef struct lm_dataset {
   lm_data_source *sources;

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 
 #include "runtime/base/utf8.h"
-#include "runtime/data/input.h"
+#include "runtime/data/read/input.h"
 
 enum {
   LOOKED_AT = 64 << 10

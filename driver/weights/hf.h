@@ -3,8 +3,8 @@
 #ifndef LMC_HF_H
 #define LMC_HF_H
 #include "driver/session.h"
-#include "runtime/io/hf_config.h"
-#include "runtime/io/hf_keys.h"
+#include "runtime/weights/hf_config.h"
+#include "runtime/weights/hf_keys.h"
 
 // What is written of a lowered model: what its tensors tell, its parameters `theta` and `eps`, then
 // `config { … }`, which has the last word. The caller owns it. *out_assumed: names of keys that

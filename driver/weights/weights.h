@@ -2,7 +2,7 @@
 #ifndef LMC_WEIGHTS_H
 #define LMC_WEIGHTS_H
 #include "driver/session.h"
-#include "runtime/io/foreign.h"
+#include "runtime/weights/foreign.h"
 
 // The parameters as they lie in `arena` (parameters, gradients or a state), plan->n_params of them,
 // made in `a`.

@@ -15,7 +15,7 @@
 #define LM_LOWER_H
 #include "compiler/ir/ir.h"
 #include "dsl/recipe/recipe.h"
-#include "runtime/io/foreign.h"
+#include "runtime/weights/foreign.h"
 
 // Extents (`dyn`) of axes in prefill and decode: places of the cache in use after the call, places
 // of the call.

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "runtime/base/dtype.h"
-#include "runtime/io/safetensors.h"
+#include "runtime/weights/safetensors.h"
 #include "runtime/train/ports.h"
 
 typedef struct {

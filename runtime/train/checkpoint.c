@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "runtime/io/safetensors.h"
+#include "runtime/weights/safetensors.h"
 #include "runtime/train/checkpoint_folder.h"
 #include "runtime/train/checkpoint_state.h"
 #include "runtime/train/checkpoint_sum.h"

@@ -4,8 +4,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "runtime/io/chart.h"
-#include "runtime/io/tensorboard.h"
+#include "runtime/telemetry/chart.h"
+#include "runtime/telemetry/tensorboard.h"
 
 struct lm_run_log {
   lm_arena *arena;

@@ -5,7 +5,7 @@
 // All three go on from a checkpoint: what an abandoned run left of later steps is removed.
 #ifndef LM_TRAIN_LOG_H
 #define LM_TRAIN_LOG_H
-#include "runtime/io/metrics.h"
+#include "runtime/telemetry/metrics.h"
 
 typedef struct lm_run_log lm_run_log;
 lm_status lm_run_log_open(const char *dir, int64_t step, lm_run_log **out);

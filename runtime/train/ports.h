@@ -1,7 +1,7 @@
 // ports.h - where a batch goes among the arguments of a plan's function.
 #ifndef LM_TRAIN_PORTS_H
 #define LM_TRAIN_PORTS_H
-#include "runtime/data/data.h"
+#include "runtime/data/feed/data.h"
 #include "runtime/hal/port.h"
 
 // Columns that f does not take get memory of their own, which close frees.

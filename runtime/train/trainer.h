@@ -21,7 +21,7 @@
 #ifndef LM_TRAIN_TRAINER_H
 #define LM_TRAIN_TRAINER_H
 #include "runtime/hal/totals.h"
-#include "runtime/io/metrics.h"
+#include "runtime/telemetry/metrics.h"
 #include "runtime/train/ports.h"
 
 // An argument of update that never changes: an array as the plan lays it out, e.g. one rate scale

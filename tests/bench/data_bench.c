@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 #include "runtime/base/philox.h"
-#include "runtime/data/data.h"
+#include "runtime/data/feed/data.h"
 
 enum {
   NUMBER = 12,

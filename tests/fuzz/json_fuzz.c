@@ -1,9 +1,9 @@
 // json_fuzz.c - JSON, metrics.jsonl and event files as a run finds them in its folder. The first
 // byte chooses which.
-#include "runtime/io/chart.h"
-#include "runtime/io/hf_keys.h"
+#include "runtime/telemetry/chart.h"
+#include "runtime/weights/hf_keys.h"
 #include "runtime/io/json.h"
-#include "runtime/io/tensorboard.h"
+#include "runtime/telemetry/tensorboard.h"
 #include "tests/fuzz/fuzz.h"
 
 static void value_read(void *user, const char *key, const json_t *value) {

@@ -1,5 +1,5 @@
 // safetensors_fuzz.c - safetensors files: what opens must be readable to its last element.
-#include "runtime/io/safetensors.h"
+#include "runtime/weights/safetensors.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {

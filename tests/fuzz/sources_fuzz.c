@@ -4,8 +4,8 @@
 #include <jansson.h>
 
 #include "runtime/base/utf8.h"
-#include "runtime/data/reader.h"
-#include "runtime/data/store.h"
+#include "runtime/data/read/reader.h"
+#include "runtime/data/read/store.h"
 #include "tests/fuzz/fuzz.h"
 
 static void stretch_read(const lm_data_source *source, const lm_text_span *s) {
@@ -18,11 +18,11 @@ static void stretch_read(const lm_data_source *source, const lm_text_span *s) {
   json_decref(owner);
 }
 
-static lm_status source_read(const lm_data_source *source, lm_reader *r) {
+static lm_status source_read(const lm_data_source *source, lm_doc_reader *r) {
   const lm_text_span *s;
   uint64_t line = 0;
   for (size_t n = 1; n;) {
-    LM_TRY(lm_reader_next(r, &s, &n));
+    LM_TRY(lm_doc_reader_next(r, &s, &n));
     for (size_t i = 0; i < n; i++) {
       LM_ASSERT(s[i].line >= line);
       line = s[i].line;
@@ -37,9 +37,9 @@ static void source_open(lm_source_kind kind, const char *path, const char *split
   lm_file_list files;
   lm_status s = lm_file_list_make(&source, 1, &files);
   LM_ASSERT(!s);
-  lm_reader *r = lm_reader_create(&files, 1 << 20);
+  lm_doc_reader *r = lm_doc_reader_create(&files, 1 << 20);
   lm_status_free(source_read(&source, r)); // of a packed file that is none
-  lm_reader_destroy(r);
+  lm_doc_reader_destroy(r);
   lm_file_list_free(&files);
 }
 

@@ -1,9 +1,9 @@
 // Permutations, packing, the order of rows, holdouts, replayed batches.
 #include <unistd.h>
 
-#include "runtime/data/data.h"
-#include "runtime/data/order.h"
-#include "runtime/io/safetensors.h"
+#include "runtime/data/feed/data.h"
+#include "runtime/data/feed/order.h"
+#include "runtime/weights/safetensors.h"
 #include "tests/runtime/check.h"
 
 static char dir[] = "/tmp/lm-data-XXXXXX";

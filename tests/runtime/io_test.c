@@ -3,9 +3,9 @@
 #include <math.h>
 #include <unistd.h>
 
-#include "runtime/io/foreign.h"
+#include "runtime/weights/foreign.h"
 #include "runtime/io/json.h"
-#include "runtime/io/metrics.h"
+#include "runtime/telemetry/metrics.h"
 #include "tests/runtime/check.h"
 
 static char dir[] = "/tmp/lm-io-XXXXXX";

@@ -6,9 +6,10 @@
 #include <unistd.h>
 #include <zstd.h>
 
-#include "runtime/data/data.h"
-#include "runtime/data/mix.h"
-#include "runtime/data/reader.h"
+#include "runtime/data/feed/data.h"
+#include "runtime/data/feed/mix.h"
+#include "runtime/data/read/reader.h"
+#include "runtime/data/rows/vocab.h"
 #include "tests/runtime/check.h"
 
 enum {
@@ -210,15 +211,15 @@ static void test_most(void) {
   char *text = memset(lm_alloc(all), 'a', all);
   lm_data_source s = {LM_SOURCE_TEXT, "t", write_packed("most.zst", text, all)};
   CHECK_OK(lm_file_list_make(&s, 1, &files));
-  lm_reader *r = lm_reader_create(&files, 100000);
+  lm_doc_reader *r = lm_doc_reader_create(&files, 100000);
   CHECK(files.bytes < 10000);
   do {
-    CHECK_OK(lm_reader_next(r, &stretches, &n));
+    CHECK_OK(lm_doc_reader_next(r, &stretches, &n));
     for (size_t i = 0; i < n; i++)
       got += stretches[i].n;
   } while (n);
   CHECK(got >= 100000 && got <= 100001);
-  lm_reader_destroy(r);
+  lm_doc_reader_destroy(r);
   lm_file_list_free(&files);
   lm_free(text);
 }

@@ -3,7 +3,7 @@
 // at no length.
 #include <unistd.h>
 
-#include "runtime/data/data.h"
+#include "runtime/data/feed/data.h"
 #include "tests/runtime/check.h"
 
 enum {

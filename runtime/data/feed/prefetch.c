@@ -1,0 +1,125 @@
+// prefetch.c - see prefetch.h. One slot, filled by the thread and emptied by the caller.
+#include "runtime/data/feed/prefetch.h"
+
+#include <pthread.h>
+#include <string.h>
+
+typedef enum {
+  EMPTY,
+  ASKED,
+  READY,
+  STOP
+} slot_state;
+
+struct lm_prefetch {
+  lm_fill_fn *fill;
+  void *user;
+  pthread_t thread;
+  pthread_mutex_t lock; // of all below
+  pthread_cond_t changed;
+  slot_state state;
+  lm_batch_id id; // ASKED, READY: which batch
+  lm_batch slot;
+  int64_t places; // room for so many
+  lm_status status;
+};
+
+static void slot_free(lm_prefetch *p) {
+  void *columns[] = {p->slot.tok, p->slot.pos, p->slot.seg, p->slot.next, p->slot.w};
+  for (size_t i = 0; i < LM_COUNT(columns); i++)
+    lm_free(columns[i]);
+}
+
+static void slot_resize(lm_prefetch *p, int64_t places) {
+  if (places <= p->places)
+    return;
+  slot_free(p);
+  size_t n = (size_t)places;
+  p->slot = (lm_batch){lm_calloc(n, 4), lm_calloc(n, 4), lm_calloc(n, 4), lm_calloc(n, 4),
+                       lm_calloc(n, 4)};
+  p->places = places;
+}
+
+static void batch_copy(const lm_batch *to, const lm_batch *from, int64_t places) {
+  size_t n = (size_t)places * 4;
+  memcpy(to->tok, from->tok, n);
+  memcpy(to->pos, from->pos, n);
+  memcpy(to->seg, from->seg, n);
+  memcpy(to->next, from->next, n);
+  memcpy(to->w, from->w, n);
+}
+
+static void *work(void *user) {
+  lm_prefetch *p = user;
+  pthread_mutex_lock(&p->lock);
+  while (p->state != STOP) {
+    if (p->state != ASKED) {
+      pthread_cond_wait(&p->changed, &p->lock);
+      continue;
+    }
+    pthread_mutex_unlock(&p->lock); // the slot is this thread's while the state is ASKED
+    lm_status s = p->fill(p->user, &p->id, &p->slot);
+    pthread_mutex_lock(&p->lock);
+    p->status = s;
+    if (p->state == ASKED)
+      p->state = READY;
+    pthread_cond_broadcast(&p->changed);
+  }
+  pthread_mutex_unlock(&p->lock);
+  return NULL;
+}
+
+lm_prefetch *lm_prefetch_create(lm_fill_fn *fill, void *user) {
+  lm_prefetch *p = lm_alloc(sizeof *p);
+  p->fill = fill;
+  p->user = user;
+  pthread_mutex_init(&p->lock, NULL);
+  pthread_cond_init(&p->changed, NULL);
+  if (!pthread_create(&p->thread, NULL, work, p))
+    return p;
+  lm_free(p);
+  return NULL;
+}
+
+void lm_prefetch_destroy(lm_prefetch *p) {
+  if (!p)
+    return;
+  pthread_mutex_lock(&p->lock);
+  p->state = STOP;
+  pthread_cond_broadcast(&p->changed);
+  pthread_mutex_unlock(&p->lock);
+  pthread_join(p->thread, NULL);
+  pthread_cond_destroy(&p->changed);
+  pthread_mutex_destroy(&p->lock);
+  lm_status_free(p->status);
+  slot_free(p);
+  lm_free(p);
+}
+
+static bool same(const lm_batch_id *a, const lm_batch_id *b) {
+  return a->step == b->step && a->micro == b->micro && a->n_micro == b->n_micro &&
+         a->rows == b->rows && a->seq == b->seq;
+}
+
+lm_status lm_prefetch_take(lm_prefetch *p, const lm_batch_id *id, const lm_batch_id *next,
+                           const lm_batch *b) {
+  pthread_mutex_lock(&p->lock);
+  while (p->state == ASKED)
+    pthread_cond_wait(&p->changed, &p->lock);
+  lm_status s = p->status;
+  bool ready = p->state == READY && same(&p->id, id);
+  p->status = NULL;
+  if (!ready) {
+    lm_status_free(s); // of a batch that nobody wants
+    s = p->fill(p->user, id, b);
+  } else if (!s) {
+    batch_copy(b, &p->slot, id->rows * id->seq);
+  }
+  p->state = s ? EMPTY : ASKED;
+  p->id = *next;
+  if (!s)
+    slot_resize(p, next->rows * next->seq);
+  pthread_cond_broadcast(&p->changed);
+  pthread_mutex_unlock(&p->lock);
+  return s;
+}

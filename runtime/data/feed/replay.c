@@ -1,0 +1,234 @@
+// replay.c - finished batches from a file.
+#include "runtime/data/feed/replay.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/base/file.h"
+#include "runtime/data/read/input.h"
+#include "runtime/weights/safetensors.h"
+
+enum {
+  TOK,
+  POS,
+  SEG,
+  NEXT,
+  W,
+  COLUMNS
+};
+static const struct {
+  const char *name;
+  lm_st_dtype dtype;
+  int32_t least;
+} columns[COLUMNS] = {
+    {"tok", LM_ST_I32, 0},  {"pos", LM_ST_I32, 0}, {"seg", LM_ST_I32, -1},
+    {"next", LM_ST_I32, 0}, {"w", LM_ST_F32, 0},
+};
+
+struct lm_replay {
+  lm_st *file; // its header; data is read from fd, as the file may shrink
+  char *path;
+  int fd;
+  struct stat opened; // as it was then
+  uint64_t all;       // hash of everything, to tell a changed file from a touched one
+  const lm_st_tensor *column[COLUMNS];
+  int32_t greatest[COLUMNS];
+};
+
+static lm_status column_find(lm_replay *r, const char *path, int c) {
+  const lm_st_tensor *t = lm_st_find(r->file, columns[c].name);
+  const lm_st_tensor *first = r->column[0];
+  if (!t)
+    return lm_fail(LM_USER, "%s: no tensor %s", path, columns[c].name);
+  if (t->dtype != columns[c].dtype)
+    return lm_fail(LM_USER, "%s: %s is %s, should be %s", path, t->name, lm_st_dtype_name(t->dtype),
+                   lm_st_dtype_name(columns[c].dtype));
+  if (t->rank != 3 || !t->elements)
+    return lm_fail(LM_USER, "%s: %s is not [steps, rows, seq]", path, t->name);
+  if (c && memcmp(t->shape, first->shape, 3 * sizeof *t->shape))
+    return lm_fail(LM_USER, "%s: %s and %s differ in shape", path, t->name, first->name);
+  r->column[c] = t;
+  return NULL;
+}
+
+static lm_status range_read(const lm_replay *r, int64_t at, size_t n, void *to) {
+  for (size_t done = 0; done < n;) {
+    ssize_t got = pread(r->fd, (char *)to + done, n - done, at + (int64_t)done);
+    if (got < 0 && errno == EINTR)
+      continue;
+    if (got < 0)
+      return lm_fail_errno("cannot read %s", r->path);
+    if (!got)
+      return lm_fail(LM_ENV, "%s has become shorter while it was in use", r->path);
+    done += (size_t)got;
+  }
+  return NULL;
+}
+
+typedef struct {
+  int32_t least, most;
+} extent;
+
+static extent extent_of(const void *p, size_t n, extent e) {
+  for (size_t i = 0; i < n; i++) {
+    int32_t x;
+    memcpy(&x, (const char *)p + 4 * i, sizeof x);
+    e.least = x < e.least ? x : e.least;
+    e.most = x > e.most ? x : e.most;
+  }
+  return e;
+}
+
+// Numbers that index something are never taken on trust.
+static lm_status piece_scan(lm_replay *r, int c, const char *p, size_t n) {
+  if (c == W)
+    return NULL;
+  extent e = extent_of(p, n, (extent){columns[c].least, r->greatest[c]});
+  if (e.least < columns[c].least)
+    return lm_fail(LM_USER, "%s: %s holds %d", r->path, columns[c].name, e.least);
+  r->greatest[c] = e.most;
+  return NULL;
+}
+
+// Goes through the first `places` of a column in pieces: they are hashed, and scanned where
+// `scanned` is not NULL.
+static lm_status column_visit(const lm_replay *r, int c, size_t places, lm_replay *scanned,
+                              uint64_t *key) {
+  enum {
+    PLACES = 1 << 18
+  };
+  char *piece = lm_alloc(4 * PLACES);
+  lm_hasher h = lm_hash_begin(*key);
+  lm_status s = NULL;
+  for (size_t at = 0; at < places && !s; at += PLACES) {
+    size_t n = places - at < PLACES ? places - at : PLACES;
+    s = range_read(r, r->column[c]->offset + 4 * (int64_t)at, 4 * n, piece);
+    if (!s)
+      lm_hash_add(&h, piece, 4 * n);
+    if (!s && scanned)
+      s = piece_scan(scanned, c, piece, n);
+  }
+  *key = lm_hash_end(&h);
+  lm_free(piece);
+  return s;
+}
+
+static lm_status columns_visit(const lm_replay *r, size_t places, lm_replay *scanned,
+                               uint64_t *key) {
+  for (int c = 0; c < COLUMNS; c++)
+    LM_TRY(column_visit(r, c, places, scanned, key));
+  return NULL;
+}
+
+static size_t places_of(const lm_replay *r, int64_t steps) {
+  const int64_t *shape = r->column[TOK]->shape;
+  return (size_t)((steps < shape[0] ? steps : shape[0]) * shape[1] * shape[2]);
+}
+
+// A file that is replaced between the two opens is found out by the scan, or by reading behind its
+// end.
+static lm_status columns_open(lm_replay *r, const char *path) {
+  r->path = lm_strdup(path);
+  LM_TRY(lm_st_open(path, &r->file));
+  for (int c = 0; c < COLUMNS; c++)
+    LM_TRY(column_find(r, path, c));
+  LM_TRY(lm_open_regular(r->column[0]->file, &r->fd));
+  if (fstat(r->fd, &r->opened))
+    return lm_fail_errno("cannot read %s", path);
+  return columns_visit(r, places_of(r, INT64_MAX), r, &r->all);
+}
+
+lm_status lm_replay_open(const char *path, lm_replay **out) {
+  lm_replay *r = lm_alloc(sizeof *r);
+  r->fd = -1;
+  lm_status s = columns_open(r, path);
+  if (s)
+    lm_replay_close(r);
+  *out = s ? NULL : r;
+  return s;
+}
+
+void lm_replay_close(lm_replay *r) {
+  if (!r)
+    return;
+  if (r->fd >= 0)
+    close(r->fd);
+  lm_st_close(r->file);
+  lm_free(r->path);
+  lm_free(r);
+}
+
+unsigned lm_replay_unshared(const lm_replay *r) {
+  return lm_input_unshared(&r->opened);
+}
+
+static bool is_same_time(const struct timespec *a, const struct timespec *b) {
+  return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
+}
+
+static lm_status changed(const lm_replay *r) {
+  return lm_fail(LM_ENV,
+                 "%s was changed while this run used it; steps since the last checkpoint may have "
+                 "seen other data",
+                 r->path);
+}
+
+lm_status lm_replay_unchanged(lm_replay *r) {
+  struct stat now;
+  uint64_t all = 0;
+  if (fstat(r->fd, &now))
+    return lm_fail_errno("cannot read %s", r->path);
+  bool same = now.st_size == r->opened.st_size && is_same_time(&now.st_mtim, &r->opened.st_mtim) &&
+              is_same_time(&now.st_ctim, &r->opened.st_ctim);
+  if (same)
+    return NULL;
+  if (now.st_size != r->opened.st_size)
+    return changed(r);
+  LM_TRY(columns_visit(r, places_of(r, INT64_MAX), NULL, &all));
+  if (all != r->all)
+    return changed(r);
+  r->opened = now; // its name, mode or times alone
+  return NULL;
+}
+
+void lm_replay_shape(const lm_replay *r, int64_t *out_steps, int64_t *out_rows, int64_t *out_seq) {
+  const int64_t *shape = r->column[TOK]->shape;
+  *out_steps = shape[0];
+  *out_rows = shape[1];
+  *out_seq = shape[2];
+}
+
+lm_status lm_replay_key(const lm_replay *r, int64_t steps, uint64_t *out) {
+  *out = lm_hash(r->column[TOK]->shape + 1, 2 * sizeof(int64_t), 0);
+  return columns_visit(r, places_of(r, steps), NULL, out);
+}
+
+void lm_replay_limits(const lm_replay *r, int32_t *out_max_id, int32_t *out_max_pos) {
+  *out_max_id = r->greatest[TOK] > r->greatest[NEXT] ? r->greatest[TOK] : r->greatest[NEXT];
+  *out_max_pos = r->greatest[POS];
+}
+
+// What was scanned may have been changed since.
+static lm_status filled_check(const lm_replay *r, int c, const void *p, size_t n) {
+  extent e = extent_of(p, n, (extent){columns[c].least, r->greatest[c]});
+  bool below = e.least < columns[c].least;
+  if (!below && e.most == r->greatest[c])
+    return NULL;
+  return lm_fail(
+      LM_ENV,
+      "%s: %s holds %d, and did not when this run began: the file was changed while it was in use",
+      r->path, columns[c].name, below ? e.least : e.most);
+}
+
+lm_status lm_replay_fill(const lm_replay *r, int64_t first, int64_t n, const lm_batch *b) {
+  void *to[COLUMNS] = {b->tok, b->pos, b->seg, b->next, b->w};
+  int64_t seq = r->column[TOK]->shape[2];
+  for (int c = 0; c < COLUMNS; c++) {
+    LM_TRY(range_read(r, r->column[c]->offset + 4 * first * seq, 4 * (size_t)(n * seq), to[c]));
+    if (c != W)
+      LM_TRY(filled_check(r, c, to[c], (size_t)(n * seq)));
+  }
+  return NULL;
+}

@@ -1,0 +1,163 @@
+// input.c - see input.h.
+#include "runtime/data/read/input.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zstd.h>
+
+#include "runtime/base/file.h"
+
+enum {
+  PACKED = 1 << 17,
+  WINDOW_LOG_MAX = 27
+}; // windows of 128 MiB at the most, zstd's own limit without --long
+
+struct lm_input {
+  int fd;
+  char *path;
+  uint64_t consumed, unpacked; // bytes of the file; those that they became
+  ZSTD_DStream *zstd;          // NULL: not packed
+  char *packed;
+  size_t n, at;  // what was read and not yet unpacked
+  bool in_frame; // the file cannot end here
+};
+
+static bool ends_in(const char *s, const char *end) {
+  size_t n = strlen(s);
+  size_t m = strlen(end);
+  return n > m && !strcmp(s + n - m, end);
+}
+
+static lm_status of_path(lm_status s) {
+  if (s && lm_errno_is_path(errno))
+    s->kind = LM_USER;
+  return s;
+}
+
+static lm_status ending_check(const char *path) {
+  static const char *const others[] = {".gz", ".bz2", ".xz", ".lz4", ".zip", ".parquet"};
+  for (size_t i = 0; i < LM_COUNT(others); i++)
+    if (ends_in(path, others[i]))
+      return lm_fail(LM_USER, "%s: files ending in %s cannot be read, only plain ones and .zst",
+                     path, others[i]);
+  return NULL;
+}
+
+lm_status lm_input_look(const char *path, struct stat *out) {
+  if (stat(path, out))
+    return of_path(lm_fail_errno("cannot open %s", path));
+  if (S_ISREG(out->st_mode))
+    return NULL;
+  if (S_ISDIR(out->st_mode))
+    return lm_fail(LM_USER, "%s is a folder: name its files, as in \"%s/*\"", path, path);
+  return lm_fail(
+      LM_USER,
+      "%s is a FIFO, a socket or a device: text is read from regular files; write it to one first",
+      path);
+}
+
+unsigned lm_input_unshared(const struct stat *st) {
+  unsigned group = st->st_mode & S_IRGRP ? 0 : S_IRWXG;
+  return group | (st->st_mode & S_IROTH ? 0 : S_IRWXO);
+}
+
+static lm_status open_file(lm_input *in) {
+  struct stat st;
+  LM_TRY(lm_input_look(in->path, &st));
+  LM_TRY(ending_check(in->path));
+  LM_TRY(of_path(lm_open_regular(in->path, &in->fd)));
+  if (!ends_in(in->path, ".zst"))
+    return NULL;
+  in->zstd = ZSTD_createDStream();
+  if (!in->zstd)
+    return lm_fail(LM_ENV, "no memory to unpack %s", in->path);
+  ZSTD_DCtx_setParameter(in->zstd, ZSTD_d_windowLogMax, WINDOW_LOG_MAX);
+  in->packed = lm_alloc(PACKED);
+  return NULL;
+}
+
+lm_status lm_input_open(const char *path, lm_input **out) {
+  lm_input *in = lm_alloc(sizeof *in);
+  in->fd = -1;
+  in->path = lm_strdup(path);
+  lm_status s = open_file(in);
+  if (s)
+    lm_input_close(in);
+  *out = s ? NULL : in;
+  return s;
+}
+
+void lm_input_close(lm_input *in) {
+  if (!in)
+    return;
+  if (in->fd >= 0)
+    close(in->fd);
+  ZSTD_freeDStream(in->zstd);
+  lm_free(in->packed);
+  lm_free(in->path);
+  lm_free(in);
+}
+
+static lm_status file_read(lm_input *in, char *to, size_t n, size_t *out_n) {
+  ssize_t got;
+  do
+    got = read(in->fd, to, n);
+  while (got < 0 && errno == EINTR);
+  if (got < 0)
+    return lm_fail_errno("cannot read %s", in->path);
+  in->consumed += (uint64_t)got;
+  *out_n = (size_t)got;
+  return NULL;
+}
+
+// A file made to fill the disk unpacks to ten thousand times its size; text that repeats itself, to
+// some hundred times.
+static lm_status ratio_check(const lm_input *in) {
+  enum {
+    RATIO_MAX = 1000,
+    ANYWAY = 256 << 20
+  };
+  if (in->unpacked <= ANYWAY || in->unpacked / RATIO_MAX <= in->consumed)
+    return NULL;
+  return lm_fail(LM_USER,
+                 "%s: its first %llu bytes unpack to more than %d times as much (%.0f MB so far), "
+                 "which looks made to fill the disk; if it is meant, "
+                 "unpack it with `zstd -d` and name that file",
+                 in->path, (unsigned long long)in->consumed, RATIO_MAX, (double)in->unpacked / 1e6);
+}
+
+static lm_status unpack(lm_input *in, char *to, size_t n, size_t *out_n) {
+  for (*out_n = 0; !*out_n;) {
+    ZSTD_inBuffer from = {in->packed, in->n, in->at};
+    ZSTD_outBuffer into = {to, n, 0};
+    if (from.pos < from.size ||
+        in->in_frame) { // a frame may have more to give without more to take
+      size_t rc = ZSTD_decompressStream(in->zstd, &into, &from);
+      if (ZSTD_isError(rc))
+        return lm_fail(LM_USER, "%s: cannot be unpacked: %s", in->path, ZSTD_getErrorName(rc));
+      in->in_frame = rc != 0;
+      in->at = from.pos;
+      *out_n = into.pos;
+      in->unpacked += into.pos;
+      LM_TRY(ratio_check(in));
+      if (into.pos || from.pos < from.size)
+        continue;
+    }
+    LM_TRY(file_read(in, in->packed, PACKED, &in->n));
+    in->at = 0;
+    if (!in->n)
+      return in->in_frame ? lm_fail(LM_USER, "%s: the packed file ends in the middle", in->path)
+                          : NULL;
+  }
+  return NULL;
+}
+
+lm_status lm_input_read(lm_input *in, char *to, size_t n, size_t *out_n) {
+  return in->zstd ? unpack(in, to, n, out_n) : file_read(in, to, n, out_n);
+}
+
+uint64_t lm_input_consumed(const lm_input *in) {
+  return in->consumed;
+}

@@ -1,0 +1,320 @@
+// reader.c - see reader.h.
+#define _GNU_SOURCE
+#include "runtime/data/read/reader.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "runtime/base/utf8.h"
+#include "runtime/data/read/input.h"
+#include "runtime/io/json.h"
+#include "runtime/tokenizer/tokenizer.h"
+
+enum {
+  ROUND = 8 << 20,
+  CHUNK = 1 << 20,
+  STRETCH = 1 << 20
+};
+
+struct lm_doc_reader {
+  const lm_file_list *list;
+  uint64_t most;
+  uint32_t file;     // the open one, else the next one
+  lm_input *input;   // NULL: none is open
+  uint64_t left;     // bytes to take of it
+  uint64_t consumed; // bytes of files that are closed
+  char *buf;
+  size_t n, cap, at; // what was read; all before `at` has been cut
+  uint64_t line;     // of `at`
+  bool eof;          // nothing comes behind buf in this file
+  bool in_document;  // text: a document began before `at`
+  bool skipping;     // jsonl: up to the end of a line that was too long
+  lm_text_span *out;
+  size_t n_out, cap_out; // p is an offset into buf until the round is over
+  size_t *starts;
+};
+
+lm_doc_reader *lm_doc_reader_create(const lm_file_list *files, uint64_t most) {
+  lm_doc_reader *r = lm_alloc(sizeof *r);
+  r->list = files;
+  r->most = most;
+  return r;
+}
+
+void lm_doc_reader_destroy(lm_doc_reader *r) {
+  if (!r)
+    return;
+  lm_input_close(r->input);
+  lm_free(r->buf);
+  lm_free(r->out);
+  lm_free(r->starts);
+  lm_free(r);
+}
+
+uint64_t lm_doc_reader_consumed(const lm_doc_reader *r) {
+  return r->consumed + (r->input ? lm_input_consumed(r->input) : 0);
+}
+
+static uint64_t lines_count(const char *p, size_t n) {
+  uint64_t lines = 0;
+  for (const char *end = p + n; (p = memchr(p, '\n', (size_t)(end - p))); p++)
+    lines++;
+  return lines;
+}
+
+// Hands out n bytes from `at` on, and passes over `gap` more.
+static void stretch_add(lm_doc_reader *r, size_t n, size_t gap, bool begins, bool ends,
+                        const char *fault) {
+  if (r->n_out == r->cap_out) {
+    r->cap_out = r->cap_out ? 2 * r->cap_out : 1024;
+    r->out = lm_realloc(r->out, r->cap_out * sizeof *r->out);
+    r->starts = lm_realloc(r->starts, r->cap_out * sizeof *r->starts);
+  }
+  r->starts[r->n_out] = r->at;
+  r->out[r->n_out++] = (lm_text_span){NULL, n, r->file, r->line, begins, ends, fault};
+  r->line += lines_count(r->buf + r->at, n + gap);
+  r->at += n + gap;
+}
+
+static bool is_blank(const char *p, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (!memchr(" \t\r", p[i], 3))
+      return false;
+  return true;
+}
+
+static void rest_skip(lm_doc_reader *r, size_t n) {
+  r->line += lines_count(r->buf + r->at, n);
+  r->at += n;
+}
+
+static void lines_cut(lm_doc_reader *r) {
+  for (const char *p, *stop; r->at < r->n;) {
+    p = r->buf + r->at;
+    size_t left = r->n - r->at;
+    stop = memchr(p, '\n', left);
+    size_t n = stop ? (size_t)(stop - p) : left;
+    if (r->skipping) {
+      rest_skip(r, n + (stop != NULL));
+      r->skipping = !stop;
+    } else if (n > LM_DOC_LINE_MAX) {
+      r->skipping = !stop;
+      size_t all = n + (stop != NULL);
+      stretch_add(r, 0, 0, true, true, "a line of more than 32 MiB");
+      rest_skip(r, all);
+    } else if (!stop && !r->eof) {
+      return;
+    } else if (is_blank(p, n)) {
+      rest_skip(r, n + (stop != NULL));
+    } else {
+      stretch_add(r, n, stop != NULL, true, true, NULL);
+    }
+  }
+}
+
+// One document, or as much of it as there is; what it ends with is `gap` bytes long. Long ones
+// become several stretches.
+static void document_cut(lm_doc_reader *r, size_t n, size_t gap, bool ends) {
+  while (n > STRETCH) {
+    size_t cut = lm_tokenizer_cut(r->buf + r->at, STRETCH);
+    stretch_add(r, cut, 0, !r->in_document, false, NULL);
+    r->in_document = true;
+    n -= cut;
+  }
+  if (!ends)
+    return;
+  stretch_add(r, n, gap, !r->in_document, true, NULL);
+  r->in_document = false;
+}
+
+static void documents_cut(lm_doc_reader *r, const char *split) {
+  size_t gap = split ? strlen(split) : 0;
+  while (r->at < r->n) {
+    size_t left = r->n - r->at;
+    const char *found = gap ? memmem(r->buf + r->at, left, split, gap) : NULL;
+    if (found)
+      document_cut(r, (size_t)(found - r->buf) - r->at, gap, true);
+    else if (r->eof)
+      document_cut(r, left, 0, true);
+    else {
+      // the end may hold half a separator
+      if (left > gap)
+        document_cut(r, left - gap, 0, false);
+      return;
+    }
+  }
+  if (r->eof && r->in_document)
+    document_cut(r, 0, 0, true);
+}
+
+static void buffer_cut(lm_doc_reader *r) {
+  const lm_data_source *s = &r->list->sources[r->list->files[r->file].source];
+  if (s->kind == LM_SOURCE_JSONL)
+    lines_cut(r);
+  else
+    documents_cut(r, s->split);
+}
+
+static lm_status file_open(lm_doc_reader *r) {
+  const lm_file_entry *f = &r->list->files[r->file];
+  LM_TRY(lm_source_status(lm_input_open(f->path, &r->input), &r->list->sources[f->source]));
+  bool all = r->most == UINT64_MAX || !r->list->bytes;
+  r->left =
+      all ? UINT64_MAX
+          : (uint64_t)((double)r->most * (double)f->size / (double)r->list->bytes) + 1; // unpacked
+  r->line = 1;
+  r->eof = r->in_document = r->skipping = false;
+  return NULL;
+}
+
+// What is kept of a file is kept under its size and time of change: they must be the same at its
+// end.
+static lm_status file_close(lm_doc_reader *r) {
+  const lm_file_entry *f = &r->list->files[r->file++];
+  struct stat st;
+  r->consumed += f->size;
+  lm_input_close(r->input);
+  r->input = NULL;
+  if (stat(f->path, &st))
+    return lm_fail_errno("%s was there and is gone", f->path);
+  bool same = (uint64_t)st.st_size == f->size && st.st_mtim.tv_sec == f->changed[0] &&
+              st.st_mtim.tv_nsec == f->changed[1];
+  if (same)
+    return NULL;
+  return lm_source_status(
+      lm_fail(LM_USER, "%s was changed while it was read; run again when it is complete", f->path),
+      &r->list->sources[f->source]);
+}
+
+static void byte_order_mark_skip(lm_doc_reader *r, bool first) {
+  bool jsonl = r->list->sources[r->list->files[r->file].source].kind == LM_SOURCE_JSONL;
+  if (first && jsonl && r->n - r->at >= 3 && !memcmp(r->buf + r->at, "\xef\xbb\xbf", 3))
+    r->at += 3;
+}
+
+// Room for the next chunk: a small file, and what it may be unpacked, need less than a whole one.
+static size_t room_make(lm_doc_reader *r) {
+  uint64_t size = r->list->files[r->file].size;
+  size_t least = size < CHUNK / 2 ? 2 * (size_t)size + 4096 : CHUNK;
+  if (r->cap - r->n < least)
+    r->buf = lm_realloc(r->buf, r->cap += r->cap + least);
+  return r->cap - r->n < CHUNK ? r->cap - r->n : CHUNK;
+}
+
+static lm_status chunk_read(lm_doc_reader *r) {
+  bool first = !r->input;
+  size_t got, want;
+  if (first)
+    LM_TRY(file_open(r));
+  want = room_make(r);
+  if (r->left < want)
+    want = (size_t)r->left;
+  LM_TRY(lm_source_status(lm_input_read(r->input, r->buf + r->n, want, &got),
+                          &r->list->sources[r->list->files[r->file].source]));
+  r->n += got;
+  r->left -= r->left == UINT64_MAX ? 0 : got;
+  r->eof = !got || !r->left;
+  byte_order_mark_skip(r, first);
+  buffer_cut(r);
+  return r->eof ? file_close(r) : NULL;
+}
+
+// Forgets what has been cut. No stretch may point there any more.
+static void cut_drop(lm_doc_reader *r) {
+  if (r->at)
+    memmove(r->buf, r->buf + r->at, r->n - r->at);
+  r->n -= r->at;
+  r->at = 0;
+}
+
+lm_status lm_doc_reader_next(lm_doc_reader *r, const lm_text_span **out, size_t *out_n) {
+  r->n_out = 0;
+  while ((r->at < ROUND || !r->n_out) && r->file < r->list->n) {
+    if (!r->n_out)
+      cut_drop(r); // also while a line is skipped
+    LM_TRY(chunk_read(r));
+  }
+  for (size_t i = 0; i < r->n_out; i++)
+    r->out[i].p = r->buf + r->starts[i];
+  *out = r->out;
+  *out_n = r->n_out;
+  return NULL;
+}
+
+// ---- the text of a stretch
+
+// no field "text"; there are "id", "content"
+static void fields_print(json_t *object, const char *field, char *fault, size_t n_fault) {
+  const char *key;
+  json_t *value;
+  lm_buf b = {0};
+  lm_buf_printf(&b, "no field \"%s\"", field);
+  const char *before = "; there are ";
+  json_object_foreach(object, key, value) {
+    lm_buf_printf(&b, "%s\"%s\"", before, key);
+    before = ", ";
+  }
+  snprintf(fault, n_fault, "%s", b.p);
+  lm_buf_free(&b);
+}
+
+static const char *json_text(const lm_text_span *s, const char *field, size_t *out_n,
+                             json_t **owner, char *fault, size_t n_fault) {
+  json_error_t e;
+  *owner =
+      json_loadb(s->p, s->n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL | JSON_REJECT_DUPLICATES, &e);
+  json_t *x = json_object_get(*owner, field);
+  if (!*owner)
+    snprintf(fault, n_fault, "not JSON: %s (column %d)", e.text, e.column);
+  else if (!json_is_object(*owner))
+    snprintf(fault, n_fault, "not a JSON object");
+  else if (!x)
+    fields_print(*owner, field, fault, n_fault);
+  else if (!json_is_string(x))
+    snprintf(fault, n_fault, "field \"%s\" is not a text", field);
+  *out_n = json_string_length(x);
+  return json_string_value(x);
+}
+
+// Where text stops being well-formed, its length if it does not.
+static size_t text_check(const char *p, size_t n, char *fault, size_t n_fault) {
+  size_t valid = lm_utf8_valid(p, n);
+  const char *nul = memchr(p, 0, valid);
+  if (nul)
+    snprintf(fault, n_fault, "holds a NUL");
+  else if (valid < n)
+    snprintf(fault, n_fault, "not UTF-8 (byte 0x%02x)", (unsigned char)p[valid]);
+  return nul ? (size_t)(nul - p) : valid;
+}
+
+const char *lm_text_span_read(const lm_text_span *s, const lm_data_source *source, bool check,
+                              size_t *out_n, struct json_t **owner, char *out_fault, size_t n_fault,
+                              uint64_t *out_line) {
+  const char *p = s->p;
+  *owner = NULL;
+  *out_n = s->n;
+  *out_line = s->line;
+  if (s->fault)
+    snprintf(out_fault, n_fault, "%s", s->fault);
+  if (s->fault)
+    return NULL;
+  bool jsonl = source->kind == LM_SOURCE_JSONL;
+  if (jsonl) {
+    size_t good = text_check(p, s->n, out_fault, n_fault);
+    if (good < s->n)
+      return NULL;
+    p = json_text(s, source->field ? source->field : "text", out_n, owner, out_fault, n_fault);
+    if (!p)
+      return NULL;
+  }
+  if (!check && !jsonl)
+    return p;
+  size_t good = text_check(p, *out_n, out_fault, n_fault);
+  if (good == *out_n)
+    return p;
+  if (!jsonl)
+    *out_line += lines_count(p, good);
+  return NULL;
+}

@@ -1,0 +1,423 @@
+// corpus.c - see corpus.h. Rounds of documents are cut into chunks of like size, chunks are
+// tokenised in any order and written in theirs, so the files do not depend on the number of
+// threads.
+#include "runtime/data/rows/corpus.h"
+
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "runtime/base/file.h"
+#include "runtime/base/parallel.h"
+
+enum {
+  CHUNK = 128 << 10,
+  LISTED = 20,
+  HOPELESS = 10000,
+  FORMAT = 2
+};
+
+typedef struct {
+  uint64_t format, token_root, n_docs, read, bad, width, n_sources, n_list;
+} doc_tail; // sources, list
+
+typedef struct {
+  uint32_t n;
+  uint64_t line;
+  char *fault;
+} result; // of a stretch: its tokens, or why there are none
+typedef struct {
+  size_t first, n;
+  lm_tokens ids;
+  lm_status status;
+} chunk; // of stretches
+
+typedef struct {
+  const lm_data_options *o;
+  const lm_file_list *files;
+  lm_doc_reader *reader;
+  const lm_text_span *stretches;
+  size_t n_stretches; // of this round
+  result *results;
+  size_t cap_results;
+  chunk *chunks;
+  size_t n_chunks, cap_chunks;
+  lm_store_writer *tokens, *docs;
+  uint64_t n_tokens, n_docs;
+  uint64_t *source_first;
+  lm_doc doc;
+  bool doc_bad; // the one being written
+  uint64_t read, bad;
+  lm_buf list;
+  void *narrow;
+  size_t cap_narrow; // a chunk's ids as they are stored
+  int width;
+} build;
+
+// ---- tokenising
+
+static lm_status text_encode(const lm_tokenizer *t, const lm_text_span *s, const char *p, size_t n,
+                             lm_tokens *out) {
+  size_t before = out->n;
+  if (s->begins)
+    lm_tokens_add_n(out, t->prefix, (size_t)t->n_prefix);
+  size_t framed = out->n;
+  LM_TRY(s->begins ? lm_tokenizer_encode(t, p, n, out) : lm_tokenizer_encode_more(t, p, n, out));
+  if (s->begins && s->ends && out->n == framed) { // nothing is no document
+    out->n = before;
+    return NULL;
+  }
+  if (!s->ends)
+    return NULL;
+  lm_tokens_add_n(out, t->suffix, (size_t)t->n_suffix);
+  if (t->eos >= 0 && (!out->n || out->ids[out->n - 1] != t->eos))
+    lm_tokens_add(out, t->eos);
+  return NULL;
+}
+
+static lm_status stretch_encode(const build *b, size_t i, lm_tokens *out) {
+  const lm_text_span *s = &b->stretches[i];
+  result *r = &b->results[i];
+  json_t *owner;
+  char fault[300];
+  size_t n, before = out->n;
+  const lm_data_source *source = &b->files->sources[b->files->files[s->file].source];
+  const char *p = lm_text_span_read(s, source, b->o->tokenizer->needs_utf8, &n, &owner, fault,
+                                    sizeof fault, &r->line);
+  lm_status status = p ? text_encode(b->o->tokenizer, s, p, n, out) : NULL;
+  r->fault = p ? NULL : lm_strdup(fault);
+  r->n = (uint32_t)(out->n - before);
+  json_decref(owner);
+  return lm_annotate(status, "%s:%llu", b->files->files[s->file].path, (unsigned long long)s->line);
+}
+
+static void chunk_encode(void *user, int64_t i, int worker) {
+  build *b = user;
+  chunk *c = &b->chunks[i];
+  c->ids.n = 0;
+  c->status = NULL;
+  for (size_t k = 0; k < c->n && !c->status; k++)
+    c->status = stretch_encode(b, c->first + k, &c->ids);
+}
+
+static chunk *chunk_add(build *b, size_t first) {
+  if (b->n_chunks == b->cap_chunks) {
+    size_t cap = b->cap_chunks ? 2 * b->cap_chunks : 64;
+    b->chunks = lm_realloc(b->chunks, cap * sizeof *b->chunks);
+    memset(b->chunks + b->cap_chunks, 0, (cap - b->cap_chunks) * sizeof *b->chunks);
+    b->cap_chunks = cap;
+  }
+  chunk *c = &b->chunks[b->n_chunks++];
+  c->first = first;
+  c->n = 0;
+  return c;
+}
+
+static void round_cut(build *b) {
+  b->n_chunks = 0;
+  size_t bytes = CHUNK;
+  for (size_t i = 0; i < b->n_stretches; bytes += b->stretches[i++].n) {
+    if (bytes >= CHUNK) {
+      chunk_add(b, i);
+      bytes = 0;
+    }
+    b->chunks[b->n_chunks - 1].n++;
+  }
+  if (b->n_stretches > b->cap_results) {
+    b->cap_results = b->n_stretches;
+    b->results = lm_realloc(b->results, b->cap_results * sizeof *b->results);
+  }
+  if (b->n_stretches)
+    memset(b->results, 0, b->n_stretches * sizeof *b->results);
+}
+
+// ---- writing
+
+static lm_status ids_write(build *b, const lm_tokens *t) {
+  if (b->width == 4)
+    return lm_store_add(b->tokens, t->ids, t->n * 4);
+  if (t->n > b->cap_narrow) {
+    b->cap_narrow = t->n;
+    b->narrow = lm_realloc(b->narrow, t->n * 2);
+  }
+  uint8_t *bytes = b->narrow;
+  uint16_t *pairs = b->narrow;
+  for (size_t i = 0; i < t->n && b->width == 1; i++)
+    bytes[i] = (uint8_t)t->ids[i];
+  for (size_t i = 0; i < t->n && b->width == 2; i++)
+    pairs[i] = (uint16_t)t->ids[i];
+  return lm_store_add(b->tokens, b->narrow, t->n * (size_t)b->width);
+}
+
+static void fault_note(build *b, const lm_text_span *s, const result *r) {
+  if (b->doc_bad)
+    return; // one fault a document
+  b->doc_bad = true;
+  if (b->bad++ < LISTED)
+    lm_buf_printf(&b->list, "%s:%llu: %s\n", b->files->files[s->file].path,
+                  (unsigned long long)r->line, r->fault);
+}
+
+static lm_status stretch_note(build *b, const lm_text_span *s, const result *r) {
+  if (s->begins) {
+    b->doc = (lm_doc){b->n_tokens, 0};
+    b->doc_bad = false;
+  }
+  b->n_tokens += r->n;
+  if (r->fault)
+    fault_note(b, s, r);
+  if (!s->ends)
+    return NULL;
+  b->doc.end = b->n_tokens;
+  bool some = b->doc.end > b->doc.start;
+  b->read += some || b->doc_bad;
+  if (!some || b->doc_bad)
+    return NULL;
+  b->n_docs++;
+  b->source_first[b->files->files[s->file].source + 1] = b->n_docs;
+  return lm_store_add(b->docs, &b->doc, sizeof b->doc);
+}
+
+static lm_status round_write(build *b) {
+  for (size_t i = 0; i < b->n_chunks; i++)
+    LM_TRY(ids_write(b, &b->chunks[i].ids));
+  for (size_t i = 0; i < b->n_stretches; i++)
+    LM_TRY(stretch_note(b, &b->stretches[i], &b->results[i]));
+  return NULL;
+}
+
+static lm_status round_run(build *b) {
+  round_cut(b);
+  lm_parallel(b->o->threads, (int64_t)b->n_chunks, chunk_encode, b);
+  lm_status s = NULL;
+  for (size_t i = 0; i < b->n_chunks; i++)
+    if (s)
+      lm_status_free(b->chunks[i].status); // the first in the order of the text is told
+    else
+      s = b->chunks[i].status;
+  if (!s)
+    s = round_write(b);
+  for (size_t i = 0; i < b->n_stretches; i++)
+    lm_free(b->results[i].fault);
+  return s;
+}
+
+// ---- bad rows
+
+static lm_status bad_check(const lm_data_options *o, uint64_t read, uint64_t bad, const char *list,
+                           const char *sofar) {
+  if (!bad || (double)bad <= o->bad * (double)read)
+    return NULL;
+  uint64_t more = bad > LISTED ? bad - LISTED : 0;
+  lm_buf rest = {0};
+  if (more)
+    lm_buf_printf(&rest, "… and %llu more\n", (unsigned long long)more);
+  lm_status s =
+      lm_fail(LM_USER,
+              "%llu of %llu documents%s cannot be used, more than the %g%% that `bad` allows\n%s%s",
+              (unsigned long long)bad, (unsigned long long)read, sofar, 100 * o->bad, list,
+              rest.p ? rest.p : "");
+  lm_buf_free(&rest);
+  s->text[strlen(s->text) - 1] = 0; // the list's last line end
+  return s;
+}
+
+static lm_status rounds_run(build *b) {
+  for (;;) {
+    LM_TRY(lm_doc_reader_next(b->reader, &b->stretches, &b->n_stretches));
+    if (!b->n_stretches)
+      return NULL;
+    LM_TRY(round_run(b));
+    if (b->o->progress)
+      b->o->progress(b->o->user, lm_doc_reader_consumed(b->reader), b->files->bytes);
+    // what is mostly unusable need not be read to its end
+    if (b->read >= HOPELESS && b->bad > b->read / 2)
+      LM_TRY(bad_check(b->o, b->read, b->bad, b->list.p, " so far"));
+  }
+}
+
+// ---- files
+
+const char *lm_cache_path(lm_arena *a, const char *dir, const uint64_t key[2], const char *ending) {
+  if (!dir)
+    return NULL;
+  return lm_arena_printf(a, "%s/%016llx%016llx.%s", dir, (unsigned long long)key[0],
+                         (unsigned long long)key[1], ending);
+}
+
+static bool tail_read(lm_corpus *c) {
+  doc_tail t;
+  if (c->docs->n_tail < sizeof t)
+    return false;
+  memcpy(&t, c->docs->tail, sizeof t);
+  if (t.format != FORMAT || t.token_root != c->tokens->root ||
+      t.n_docs * sizeof(lm_doc) != c->docs->n)
+    return false;
+  c->n_docs = t.n_docs;
+  c->read = t.read;
+  c->bad = t.bad;
+  c->width = (int)t.width;
+  c->source_first = (const uint64_t *)(c->docs->tail + sizeof t);
+  c->bad_list = (const char *)(c->source_first + t.n_sources + 1);
+  return c->docs->n_tail == sizeof t + (t.n_sources + 1) * sizeof(uint64_t) + t.n_list;
+}
+
+static lm_status found(const lm_data_options *o, const char *tokens, const char *docs,
+                       lm_corpus *out, bool *out_found) {
+  *out_found = false;
+  LM_TRY(lm_store_open(tokens, o->threads, &out->tokens));
+  if (out->tokens)
+    LM_TRY(lm_store_open(docs, o->threads, &out->docs));
+  if (out->docs && tail_read(out)) {
+    *out_found = true;
+    return NULL;
+  }
+  lm_corpus_close(out);
+  return NULL;
+}
+
+static lm_status files_finish(build *b, lm_corpus *out) {
+  for (int i = 1; i <= b->files->n_sources;
+       i++) // a source without documents ends where the one before does
+    if (b->source_first[i] < b->source_first[i - 1])
+      b->source_first[i] = b->source_first[i - 1];
+  lm_store_writer *tokens = b->tokens;
+  lm_store_writer *docs = b->docs;
+  b->tokens = NULL;
+  LM_TRY(lm_store_finish(tokens, NULL, 0, &out->tokens));
+  doc_tail t = {FORMAT,
+                out->tokens->root,
+                b->n_docs,
+                b->read,
+                b->bad,
+                (uint64_t)b->width,
+                (uint64_t)b->files->n_sources,
+                b->list.n + 1};
+  lm_buf tail = {0};
+  lm_buf_add(&tail, &t, sizeof t);
+  lm_buf_add(&tail, b->source_first, ((size_t)b->files->n_sources + 1) * sizeof *b->source_first);
+  lm_buf_add(&tail, b->list.p ? b->list.p : "", b->list.n + 1);
+  b->docs = NULL;
+  lm_status s = lm_store_finish(docs, tail.p, tail.n, &out->docs);
+  lm_buf_free(&tail);
+  if (!s && !tail_read(out))
+    LM_BUG("a corpus that does not read as it was written");
+  return s;
+}
+
+static void build_free(build *b) {
+  lm_doc_reader_destroy(b->reader);
+  lm_store_abort(b->tokens);
+  lm_store_abort(b->docs);
+  for (size_t i = 0; i < b->cap_chunks; i++)
+    lm_tokens_free(&b->chunks[i].ids);
+  lm_free(b->chunks);
+  lm_free(b->results);
+  lm_free(b->source_first);
+  lm_free(b->narrow);
+  lm_buf_free(&b->list);
+}
+
+static int width_of(int64_t vocab) {
+  return vocab <= 256 ? 1 : vocab <= 65536 ? 2 : 4;
+}
+
+static lm_status corpus_build(const lm_data_options *o, const lm_file_list *files,
+                              const char *tokens, const char *docs, lm_corpus *out) {
+  build b = {.o = o,
+             .files = files,
+             .reader = lm_doc_reader_create(files, UINT64_MAX),
+             .width = width_of(o->tokenizer->vocab)};
+  b.source_first = lm_calloc((size_t)files->n_sources + 1, sizeof *b.source_first);
+  bool there = false;
+  if (o->cache)
+    lm_temps_clean(o->cache);
+  lm_status s = lm_store_writer_create(tokens, &b.tokens);
+  if (!s && tokens)
+    s = found(o, tokens, docs, out, &there); // by another process, while we waited for the lock
+  if (!s && !there)
+    s = lm_store_writer_create(docs, &b.docs);
+  if (!s && !there)
+    s = rounds_run(&b);
+  if (!s && !there)
+    s = files_finish(&b, out);
+  build_free(&b);
+  return s;
+}
+
+static void corpus_key(const lm_data_options *o, const lm_file_list *files, uint64_t key[2]) {
+  uint64_t parts[] = {FORMAT,
+                      files->key[0],
+                      files->key[1],
+                      o->tokenizer->key[0],
+                      o->tokenizer->key[1],
+                      (uint64_t)o->tokenizer->vocab};
+  key[0] = key[1] = 0;
+  lm_hash_key(key, parts, sizeof parts);
+}
+
+lm_status lm_corpus_open(const lm_data_options *o, const lm_file_list *files, lm_corpus *out) {
+  uint64_t key[2];
+  lm_arena *a = lm_arena_create();
+  *out = (lm_corpus){.vocab = o->tokenizer->vocab};
+  corpus_key(o, files, key);
+  const char *tokens = lm_cache_path(a, o->cache, key, "tok");
+  const char *docs = lm_cache_path(a, o->cache, key, "doc");
+  lm_status s = o->cache ? lm_dir_make_private(o->cache) : NULL;
+  if (!s && o->cache)
+    s = found(o, tokens, docs, out, &out->from_cache);
+  if (!s && !out->from_cache)
+    s = corpus_build(o, files, tokens, docs, out);
+  if (!s)
+    s = bad_check(o, out->read, out->bad, out->bad_list,
+                  ""); // kept all the same: the next run may allow more
+  if (s)
+    lm_corpus_close(out);
+  lm_arena_destroy(a);
+  return s;
+}
+
+lm_status lm_corpus_docs(const lm_corpus *c, uint64_t first, uint64_t n, lm_doc *out) {
+  return lm_store_read(c->docs, first * sizeof *out, n * sizeof *out, out);
+}
+
+lm_status lm_corpus_unchanged(const lm_corpus *c) {
+  LM_TRY(lm_store_unchanged(c->tokens));
+  return lm_store_unchanged(c->docs);
+}
+
+// Blocks are compared with their hashes once: what is read later may have been changed since.
+static lm_status ids_check(const lm_corpus *c, uint64_t first, uint64_t n, const int32_t *ids) {
+  uint32_t greatest = 0;
+  for (uint64_t i = 0; i < n; i++)
+    greatest = (uint32_t)ids[i] > greatest ? (uint32_t)ids[i] : greatest;
+  if (greatest < (uint64_t)c->vocab)
+    return NULL;
+  return lm_fail(LM_ENV,
+                 "%s holds token id %u near token %llu, and the vocabulary has %lld: the file was "
+                 "changed while it was in use",
+                 lm_store_name(c->tokens), greatest, (unsigned long long)first,
+                 (long long)c->vocab);
+}
+
+// Narrow ids come to the end of their place, where widening them from the front never overtakes
+// what is still to be widened.
+lm_status lm_corpus_read(const lm_corpus *c, uint64_t first, uint64_t n, int32_t *out) {
+  uint64_t width = (uint64_t)c->width;
+  unsigned char *ids = (unsigned char *)(out + n) - n * width;
+  LM_TRY(lm_store_read(c->tokens, first * width, n * width, ids));
+  for (uint64_t i = 0; i < n && width == 1; i++)
+    out[i] = ids[i];
+  for (uint64_t i = 0; i < n && width == 2; i++) {
+    uint16_t id;
+    memcpy(&id, ids + 2 * i, sizeof id);
+    out[i] = id;
+  }
+  return ids_check(c, first, n, out);
+}
+
+void lm_corpus_close(lm_corpus *c) {
+  lm_store_close(c->tokens);
+  lm_store_close(c->docs);
+  *c = (lm_corpus){.vocab = c->vocab};
+}

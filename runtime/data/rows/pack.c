@@ -1,0 +1,118 @@
+// pack.c - best-fit decreasing. Rows with room are kept in one list for each amount of room, with a
+// bit set over the amounts that have any, so the fullest row that still fits is found by a scan of
+// bits.
+#include "runtime/data/rows/pack.h"
+
+#include <string.h>
+
+enum {
+  NONE = UINT32_MAX
+};
+
+typedef struct {
+  uint32_t seq, n_rows;
+  uint32_t *head; // [seq + 1]: a row with so much room
+  uint32_t *next; // [row]: another one
+  uint64_t *has;  // bit set over room
+} bins;
+
+// Order by falling length, equal ones as they stand: a counting sort.
+static void order_by_length(const lm_piece *pieces, uint32_t n, uint32_t seq, uint32_t *order) {
+  uint32_t *at = lm_calloc((size_t)seq + 2, sizeof *at);
+  for (uint32_t i = 0; i < n; i++)
+    at[seq - pieces[i].len + 1]++;
+  for (uint32_t k = 1; k <= seq; k++)
+    at[k] += at[k - 1];
+  for (uint32_t i = 0; i < n; i++)
+    order[at[seq - pieces[i].len]++] = i;
+  lm_free(at);
+}
+
+static void bin_push(bins *b, uint32_t room, uint32_t row) {
+  if (!room)
+    return;
+  b->next[row] = b->head[room];
+  b->head[room] = row;
+  b->has[room / 64] |= UINT64_C(1) << room % 64;
+}
+
+// The row with the least room that holds `len`, taken from its list, and its room; a new row if
+// there is none.
+static uint32_t bin_pop(bins *b, uint32_t len, uint32_t *out_room) {
+  uint64_t word = b->has[len / 64] & ~UINT64_C(0) << len % 64;
+  uint32_t k = len / 64;
+  uint32_t last = b->seq / 64;
+  while (!word && k < last)
+    word = b->has[++k];
+  if (!word) {
+    *out_room = b->seq;
+    return b->n_rows++;
+  }
+  uint32_t room = 64 * k + (uint32_t)__builtin_ctzll(word);
+  uint32_t row = b->head[room];
+  b->head[room] = b->next[row];
+  if (b->head[room] == NONE)
+    b->has[k] &= ~(UINT64_C(1) << room % 64);
+  *out_room = room;
+  return row;
+}
+
+// row_of[piece], in the order in which rows were opened; returns how many there are.
+static uint32_t rows_assign(const lm_piece *pieces, uint32_t n, uint32_t seq, uint32_t *row_of) {
+  bins b = {.seq = seq,
+            .head = lm_calloc((size_t)seq + 1, 4),
+            .next = lm_calloc(n, 4),
+            .has = lm_calloc(seq / 64 + 1, 8)};
+  memset(b.head, 0xff, 4 * ((size_t)seq + 1));
+  uint32_t *order = lm_calloc(n, sizeof *order);
+  order_by_length(pieces, n, seq, order);
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t room;
+    uint32_t len = pieces[order[i]].len;
+    uint32_t row = bin_pop(&b, len, &room);
+    row_of[order[i]] = row;
+    bin_push(&b, room - len, row);
+  }
+  lm_free(order);
+  lm_free(b.head);
+  lm_free(b.next);
+  lm_free(b.has);
+  return b.n_rows;
+}
+
+// Numbers rows by their first piece.
+static void rows_renumber(uint32_t *row_of, uint32_t n, uint32_t n_rows) {
+  uint32_t *number = lm_calloc(n_rows, sizeof *number), known = 0;
+  memset(number, 0xff, sizeof *number * n_rows);
+  for (uint32_t i = 0; i < n; i++) {
+    if (number[row_of[i]] == NONE)
+      number[row_of[i]] = known++;
+    row_of[i] = number[row_of[i]];
+  }
+  lm_free(number);
+}
+
+static void rows_gather(const lm_piece *pieces, const uint32_t *row_of, uint32_t n, lm_rows *out) {
+  out->pieces = lm_calloc(n, sizeof *out->pieces);
+  out->first = lm_calloc((size_t)out->n_rows + 2, sizeof *out->first);
+  for (uint32_t i = 0; i < n; i++)
+    out->first[row_of[i] + 2]++;
+  for (uint64_t r = 2; r < (uint64_t)out->n_rows + 2; r++)
+    out->first[r] += out->first[r - 1];
+  for (uint32_t i = 0; i < n; i++)
+    out->pieces[out->first[row_of[i] + 1]++] = pieces[i];
+}
+
+void lm_packed_rows_make(const lm_piece *pieces, uint32_t n, uint32_t seq, lm_rows *out) {
+  uint32_t *row_of = lm_calloc(n, sizeof *row_of);
+  out->n_rows = rows_assign(pieces, n, seq, row_of);
+  rows_renumber(row_of, n, out->n_rows);
+  rows_gather(pieces, row_of, n, out);
+  lm_free(row_of);
+}
+
+void lm_packed_rows_free(lm_rows *r) {
+  lm_free(r->pieces);
+  lm_free(r->first);
+  *r = (lm_rows){0};
+}

@@ -1,0 +1,255 @@
+// rows.c - see rows.h.
+#include "runtime/data/rows/rows.h"
+
+#include <string.h>
+
+#include "runtime/data/rows/permute.h"
+
+enum {
+  PIECES = 1 << 18,
+  DOCS = 1 << 12,
+  FORMAT = 1,
+  STREAM_SAMPLE = 1
+};
+
+typedef struct {
+  uint64_t format, docs_root, n_sets, n_blocks;
+} index_tail; // sets, blocks
+
+typedef struct {
+  const lm_corpus *c;
+  const lm_row_plan *plan;
+  int groups;
+  uint16_t *sample_of; // [document]: 1 + its sample, 0: none; NULL: there are no samples
+  lm_store_writer *to;
+  lm_doc *docs;
+  uint64_t first_doc, n_docs; // of the corpus, [DOCS]
+  lm_piece *pieces;
+  uint32_t n; // of the block being filled, [PIECES]
+  lm_row_set *sets;
+  uint64_t n_sets;
+  lm_row_block *blocks;
+  size_t n_blocks, cap_blocks;
+} packing;
+
+// ---- which documents
+
+static lm_status samples_draw(packing *p) {
+  uint64_t taken = 0, n = p->c->n_docs;
+  lm_philox_key2 key = lm_philox_key(0, STREAM_SAMPLE); // the same documents for every seed
+  if (p->plan->n_samples)
+    p->sample_of = lm_calloc(n, sizeof *p->sample_of);
+  for (int k = 0; k < p->plan->n_samples; k++)
+    for (int64_t i = 0; i < p->plan->samples[k]; i++)
+      p->sample_of[lm_permute(key, n, taken++)] = (uint16_t)(k + 1);
+  return NULL;
+}
+
+static void group_range(const packing *p, int group, uint64_t *out_first, uint64_t *out_end) {
+  *out_first = p->plan->by_source ? p->c->source_first[group] : 0;
+  *out_end = p->plan->by_source ? p->c->source_first[group + 1] : p->c->n_docs;
+}
+
+// ---- packing a set
+
+static lm_status block_flush(packing *p, lm_row_set *set) {
+  static const char zeros[8];
+  if (!p->n)
+    return NULL;
+  lm_rows rows;
+  lm_packed_rows_make(p->pieces, p->n, (uint32_t)p->plan->seq, &rows);
+  if (p->n_blocks == p->cap_blocks) {
+    p->cap_blocks = p->cap_blocks ? 2 * p->cap_blocks : 16;
+    p->blocks = lm_realloc(p->blocks, p->cap_blocks * sizeof *p->blocks);
+  }
+  p->blocks[p->n_blocks++] = (lm_row_block){lm_store_size(p->to), set->n_rows, rows.n_rows, p->n};
+  set->n_blocks++;
+  set->n_rows += rows.n_rows;
+  size_t n_first = ((size_t)rows.n_rows + 1) * sizeof *rows.first;
+  lm_status s = lm_store_add(p->to, rows.first, n_first);
+  if (!s)
+    s = lm_store_add(p->to, zeros, -n_first % 8);
+  if (!s)
+    s = lm_store_add(p->to, rows.pieces, p->n * sizeof *rows.pieces);
+  lm_packed_rows_free(&rows);
+  p->n = 0;
+  return s;
+}
+
+static lm_status document_add(packing *p, lm_row_set *set, const lm_doc *d) {
+  uint64_t seq = (uint64_t)p->plan->seq;
+  set->docs++;
+  set->tokens += d->end - d->start;
+  for (uint64_t at = d->start, len; at < d->end; at += len) {
+    len = d->end - at < seq ? d->end - at : seq;
+    p->pieces[p->n++] = (lm_piece){at, (uint32_t)len, at == d->start, at + len == d->end, 0};
+    if (p->n == PIECES)
+      LM_TRY(block_flush(p, set));
+  }
+  return NULL;
+}
+
+// Reads those around document i.
+static lm_status documents_reach(packing *p, uint64_t i) {
+  if (p->n_docs && i >= p->first_doc && i - p->first_doc < p->n_docs)
+    return NULL;
+  uint64_t left = p->c->n_docs - i;
+  p->first_doc = i;
+  p->n_docs = left < DOCS ? left : DOCS;
+  return lm_corpus_docs(p->c, i, p->n_docs, p->docs);
+}
+
+static lm_status set_pack(packing *p, int sample, int group) {
+  lm_row_set *set = &p->sets[p->n_sets++];
+  uint64_t first, end;
+  set->first_block = p->n_blocks;
+  group_range(p, group, &first, &end);
+  for (uint64_t i = first; i < end; i++) {
+    bool here = (p->sample_of ? p->sample_of[i] : 0) == sample &&
+                !(p->plan->left_out && p->plan->left_out[i]);
+    if (!here)
+      continue;
+    LM_TRY(documents_reach(p, i));
+    LM_TRY(document_add(p, set, &p->docs[i - p->first_doc]));
+  }
+  return block_flush(p, set);
+}
+
+static lm_status sets_pack(packing *p) {
+  LM_TRY(samples_draw(p));
+  p->docs = lm_calloc(DOCS, sizeof *p->docs);
+  p->pieces = lm_calloc(PIECES, sizeof *p->pieces);
+  p->sets = lm_calloc((size_t)(p->plan->n_samples + 1) * (size_t)p->groups, sizeof *p->sets);
+  for (int k = 0; k <= p->plan->n_samples; k++)
+    for (int g = 0; g < p->groups; g++)
+      LM_TRY(set_pack(p, k, g));
+  return NULL;
+}
+
+// ---- the file
+
+static bool tail_read(lm_row_index *x, const lm_corpus *c) {
+  index_tail t;
+  if (x->store->n_tail < sizeof t)
+    return false;
+  memcpy(&t, x->store->tail, sizeof t);
+  x->sets = (const lm_row_set *)(x->store->tail + sizeof t);
+  x->n_sets = t.n_sets;
+  x->blocks = (const lm_row_block *)(x->sets + t.n_sets);
+  x->n_blocks = t.n_blocks;
+  return t.format == FORMAT && t.docs_root == c->docs->root &&
+         x->store->n_tail == sizeof t + t.n_sets * sizeof *x->sets + t.n_blocks * sizeof *x->blocks;
+}
+
+static lm_status found(const char *path, int threads, const lm_corpus *c, lm_row_index *out) {
+  LM_TRY(lm_store_open(path, threads, &out->store));
+  if (out->store && !tail_read(out, c))
+    lm_row_index_close(out);
+  return NULL;
+}
+
+static lm_status file_finish(packing *p, lm_row_index *out) {
+  index_tail t = {FORMAT, p->c->docs->root, p->n_sets, p->n_blocks};
+  lm_buf tail = {0};
+  lm_buf_add(&tail, &t, sizeof t);
+  lm_buf_add(&tail, p->sets, p->n_sets * sizeof *p->sets);
+  lm_buf_add(&tail, p->blocks, p->n_blocks * sizeof *p->blocks);
+  lm_store_writer *to = p->to;
+  p->to = NULL;
+  lm_status s = lm_store_finish(to, tail.p, tail.n, &out->store);
+  lm_buf_free(&tail);
+  if (!s && !tail_read(out, p->c))
+    LM_BUG("a row index that does not read as it was written");
+  return s;
+}
+
+static lm_status index_build(const char *path, int threads, const lm_corpus *c,
+                             const lm_row_plan *plan, int groups, lm_row_index *out) {
+  packing p = {.c = c, .plan = plan, .groups = groups};
+  lm_status s = lm_store_writer_create(path, &p.to);
+  if (!s && path)
+    s = found(path, threads, c, out); // by another process, while we waited for the lock
+  if (!s && !out->store)
+    s = sets_pack(&p);
+  if (!s && !out->store)
+    s = file_finish(&p, out);
+  lm_store_abort(p.to);
+  lm_free(p.sample_of);
+  lm_free(p.docs);
+  lm_free(p.pieces);
+  lm_free(p.sets);
+  lm_free(p.blocks);
+  return s;
+}
+
+static void index_key(const lm_corpus *c, const lm_row_plan *plan, int groups, uint64_t key[2]) {
+  uint64_t parts[] = {
+      FORMAT,           c->tokens->root,           c->docs->root,     (uint64_t)plan->seq,
+      (uint64_t)groups, (uint64_t)plan->by_source, plan->left_out_key};
+  key[0] = key[1] = 0;
+  lm_hash_key(key, parts, sizeof parts);
+  lm_hash_key(key, plan->samples, (size_t)plan->n_samples * sizeof *plan->samples);
+}
+
+lm_status lm_row_index_open(const lm_data_options *o, const lm_corpus *c, const lm_row_plan *plan,
+                            lm_row_index *out) {
+  *out = (lm_row_index){0};
+  if (plan->seq < 1 || plan->seq > INT32_MAX)
+    return lm_fail(LM_USER, "rows of %lld tokens are not possible", (long long)plan->seq);
+  int groups = plan->by_source ? o->n_sources : 1;
+  uint64_t key[2];
+  index_key(c, plan, groups, key);
+  lm_arena *a = lm_arena_create();
+  const char *path = lm_cache_path(a, o->cache, key, "row");
+  lm_status s = path ? found(path, o->threads, c, out) : NULL;
+  if (!s && !out->store)
+    s = index_build(path, o->threads, c, plan, groups, out);
+  lm_arena_destroy(a);
+  return s;
+}
+
+void lm_row_index_close(lm_row_index *x) {
+  lm_store_close(x->store);
+  *x = (lm_row_index){0};
+}
+
+// ---- a row
+
+static const lm_row_block *block_find(const lm_row_index *x, uint64_t set, uint64_t row) {
+  const lm_row_block *first = x->blocks + x->sets[set].first_block;
+  uint64_t low = 0, high = x->sets[set].n_blocks; // the last block that begins at or before the row
+  while (high - low > 1) {
+    uint64_t middle = (low + high) / 2;
+    if (first[middle].first_row <= row)
+      low = middle;
+    else
+      high = middle;
+  }
+  return first + low;
+}
+
+static lm_status row_visit(const lm_row_index *x, uint64_t set, uint64_t row,
+                           lm_status (*visit)(void *user, const lm_piece *p), void *user) {
+  const lm_row_block *b = block_find(x, set, row);
+  uint64_t in_block = row - b->first_row;
+  uint64_t pieces = b->offset + ((b->n_rows + 1) * sizeof(uint32_t) + 7) / 8 * 8;
+  uint32_t ends[2];
+  LM_TRY(lm_store_read(x->store, b->offset + in_block * sizeof *ends, sizeof ends, ends));
+  for (uint32_t at = ends[0]; at < ends[1];) {
+    lm_piece some[32];
+    uint32_t n = ends[1] - at < LM_COUNT(some) ? ends[1] - at : LM_COUNT(some);
+    LM_TRY(lm_store_read(x->store, pieces + at * sizeof *some, n * sizeof *some, some));
+    for (uint32_t i = 0; i < n; i++)
+      LM_TRY(visit(user, &some[i]));
+    at += n;
+  }
+  return NULL;
+}
+
+lm_status lm_row_index_visit(const lm_row_index *x, uint64_t set, uint64_t first, uint64_t n,
+                             lm_status (*visit)(void *user, const lm_piece *p), void *user) {
+  LM_ASSERT(set < x->n_sets && n <= x->sets[set].n_rows && first <= x->sets[set].n_rows - n);
+  for (uint64_t row = first; row < first + n; row++)
+    LM_TRY(row_visit(x, set, row, visit, user));
+  return NULL;
+}

@@ -1,0 +1,232 @@
+// vocab.c - see vocab.h. The trained vocabulary is kept in the cache.
+#include "runtime/data/rows/vocab.h"
+
+#include <jansson.h>
+#include <string.h>
+
+#include "runtime/base/file.h"
+#include "runtime/base/parallel.h"
+#include "runtime/data/rows/corpus.h"
+#include "runtime/tokenizer/train.h"
+
+enum {
+  TEXT_MOST = 1 << 30,
+  FORMAT = 2,
+  LISTED = 20
+};
+
+typedef struct {
+  char *text;
+  uint64_t line;
+} fault; // text NULL: none
+
+typedef struct {
+  const lm_file_list *files;
+  lm_bpe_trainer *trainer;
+  const lm_text_span *stretches;
+  fault *faults;
+  size_t cap_faults;   // [stretch] of this round
+  lm_status *statuses; // [worker]: the first one
+  lm_data_trained_on *on;
+  bool is_bad; // the document that is being read has a fault already
+} counting;
+
+static void stretch_count(void *user, int64_t i, int worker) {
+  counting *c = user;
+  const lm_text_span *s = &c->stretches[i];
+  json_t *owner;
+  char why[300];
+  size_t n;
+  const lm_data_source *source = &c->files->sources[c->files->files[s->file].source];
+  const char *p =
+      lm_text_span_read(s, source, true, &n, &owner, why, sizeof why, &c->faults[i].line);
+  c->faults[i].text = p ? NULL : lm_strdup(why);
+  if (p && !c->statuses[worker])
+    c->statuses[worker] = lm_bpe_trainer_add(c->trainer, worker, p, n);
+  json_decref(owner);
+}
+
+static void fault_add(counting *c, const lm_text_span *s, const fault *f) {
+  const char *path = c->files->files[s->file].path;
+  if (c->on->unusable++ >= LISTED)
+    return;
+  lm_buf_printf(&c->on->list, "%s:%llu: %s\n", path, (unsigned long long)f->line, f->text);
+}
+
+// Counts documents and those of them that cannot be used; a document of several stretches counts
+// once.
+static void faults_count(counting *c, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    const lm_text_span *s = &c->stretches[i];
+    c->on->documents += s->begins;
+    c->is_bad &= !s->begins;
+    if (c->faults[i].text && !c->is_bad)
+      fault_add(c, s, &c->faults[i]);
+    c->is_bad |= c->faults[i].text != NULL;
+    lm_free(c->faults[i].text);
+  }
+}
+
+static void faults_reserve(counting *c, size_t n) {
+  if (n <= c->cap_faults)
+    return;
+  c->cap_faults = n;
+  c->faults = lm_realloc(c->faults, n * sizeof *c->faults);
+}
+
+static lm_status rounds_count(const lm_data_options *o, lm_doc_reader *reader, counting *c,
+                              int threads) {
+  for (size_t n;;) {
+    lm_status s = NULL;
+    LM_TRY(lm_doc_reader_next(reader, &c->stretches, &n));
+    if (!n)
+      return NULL;
+    faults_reserve(c, n);
+    lm_parallel(threads, (int64_t)n, stretch_count, c);
+    faults_count(c, n);
+    for (int i = 0; i < threads; i++) {
+      if (s)
+        lm_status_free(c->statuses[i]);
+      else
+        s = c->statuses[i];
+      c->statuses[i] = NULL;
+    }
+    if (s)
+      return s;
+    if (o->progress)
+      o->progress(o->user, lm_doc_reader_consumed(reader), c->files->bytes);
+  }
+}
+
+static lm_status usable_check(const lm_data_trained_on *on) {
+  if (!on->documents || on->unusable < on->documents)
+    return NULL;
+  return lm_fail(LM_USER, "none of %lld documents can be used\n%.*s", (long long)on->documents,
+                 (int)on->list.n - 1, on->list.p);
+}
+
+static lm_status train(const lm_data_options *o, const lm_file_list *files, int64_t vocab,
+                       lm_buf *out, lm_data_trained_on *on) {
+  int threads = lm_threads(o->threads);
+  counting c = {.files = files,
+                .trainer = lm_bpe_trainer_create(threads),
+                .on = on,
+                .statuses = lm_calloc((size_t)threads, sizeof(lm_status))};
+  lm_doc_reader *reader = lm_doc_reader_create(files, TEXT_MOST);
+  lm_status s = rounds_count(o, reader, &c, threads);
+  if (!s)
+    s = usable_check(on);
+  if (!s)
+    s = lm_bpe_trainer_finish(c.trainer, (int32_t)vocab, out);
+  lm_doc_reader_destroy(reader);
+  lm_bpe_trainer_destroy(c.trainer);
+  lm_free(c.statuses);
+  lm_free(c.faults);
+  return s;
+}
+
+// ---- the cache: the tokenizer.json, and in the tail what it was trained on
+
+typedef struct {
+  int64_t documents, unusable;
+} counts;
+
+static void tail_write(const lm_data_trained_on *on, lm_buf *out) {
+  counts n = {on->documents, on->unusable};
+  lm_buf_add(out, &n, sizeof n);
+  lm_buf_add(out, on->list.p, on->list.n);
+}
+
+static void tail_read(const lm_store *store, lm_data_trained_on *on) {
+  counts n;
+  if (store->n_tail < sizeof n)
+    return;
+  memcpy(&n, store->tail, sizeof n);
+  on->documents = n.documents;
+  on->unusable = n.unusable;
+  lm_buf_add(&on->list, store->tail + sizeof n, store->n_tail - sizeof n);
+}
+
+static lm_status found(const lm_data_options *o, const char *path, lm_buf *out,
+                       lm_data_trained_on *on, bool *out_found) {
+  lm_store *store;
+  LM_TRY(lm_store_open(path, o->threads, &store));
+  *out_found = store != NULL;
+  if (!store)
+    return NULL;
+  char *text = lm_alloc(store->n);
+  lm_status s = lm_store_read(store, 0, store->n, text);
+  if (!s) {
+    lm_buf_add(out, text, store->n);
+    tail_read(store, on);
+  }
+  lm_free(text);
+  lm_store_close(store);
+  return s;
+}
+
+static lm_status train_and_keep(const lm_data_options *o, const lm_file_list *files, int64_t vocab,
+                                const char *path, lm_buf *out, lm_data_trained_on *on) {
+  lm_store_writer *to;
+  lm_store *made = NULL;
+  lm_buf tail = {0};
+  bool there;
+  size_t before = out->n;
+  lm_temps_clean(o->cache);
+  LM_TRY(lm_store_writer_create(path, &to));
+  lm_status s = found(o, path, out, on, &there); // by another process, while we waited for the lock
+  if (!s && !there)
+    s = train(o, files, vocab, out, on);
+  if (!s && !there)
+    s = lm_store_add(to, out->p + before, out->n - before);
+  if (!s && !there)
+    tail_write(on, &tail);
+  if (!s && !there)
+    s = lm_store_finish(to, tail.p, tail.n, &made);
+  else
+    lm_store_abort(to);
+  lm_store_close(made);
+  lm_buf_free(&tail);
+  return s;
+}
+
+static lm_status vocabulary_get(const lm_data_options *o, const lm_file_list *files, int64_t vocab,
+                                lm_buf *out, lm_data_trained_on *on) {
+  if (!o->cache)
+    return train(o, files, vocab, out, on);
+  uint64_t parts[] = {FORMAT, files->key[0], files->key[1], (uint64_t)vocab}, key[2] = {0};
+  lm_hash_key(key, parts, sizeof parts);
+  bool there = false;
+  lm_arena *a = lm_arena_create();
+  const char *path = lm_cache_path(a, o->cache, key, "vocab");
+  lm_status s = lm_dir_make_private(o->cache);
+  if (!s)
+    s = found(o, path, out, on, &there);
+  if (!s && !there)
+    s = train_and_keep(o, files, vocab, path, out, on);
+  lm_arena_destroy(a);
+  return s;
+}
+
+lm_status lm_data_tokenizer_train(const lm_data_options *o, int64_t vocab, lm_buf *out_json,
+                                  lm_data_trained_on *out_on) {
+  lm_data_trained_on on = {0};
+  lm_file_list files;
+  if (vocab < LM_BPE_VOCAB_MIN || vocab > INT32_MAX)
+    return lm_fail(LM_USER, "a vocabulary of %lld tokens cannot be trained; the least is %d",
+                   (long long)vocab, LM_BPE_VOCAB_MIN);
+  for (int i = 0; i < o->n_sources; i++)
+    if (o->sources[i].kind == LM_SOURCE_BATCHES)
+      return lm_status_about(
+          lm_fail(LM_USER, "source %s: finished batches hold no text to train a vocabulary on",
+                  o->sources[i].name),
+          &o->sources[i]);
+  LM_TRY(lm_file_list_make(o->sources, o->n_sources, &files));
+  lm_status s = vocabulary_get(o, &files, vocab, out_json, &on);
+  lm_file_list_free(&files);
+  if (out_on)
+    *out_on = on;
+  else
+    lm_buf_free(&on.list);
+  return s;
+}

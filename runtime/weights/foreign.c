@@ -1,0 +1,381 @@
+// foreign.c - weights under another project's names and layouts, both ways.
+#include "runtime/weights/foreign.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct {
+  const lm_foreign_map *map;
+  const lm_foreign_native *native;
+} part;
+typedef struct {
+  uint32_t from, to;
+  int64_t elements;
+} group; // parts of one foreign tensor
+
+struct lm_foreign {
+  lm_arena *arena;
+  part *parts;
+  size_t n_parts; // sorted by foreign name
+  group *groups;
+  size_t n_groups;
+};
+
+// ---- coverage
+
+static int64_t product(const int64_t *size, int n) {
+  int64_t total = 1;
+  for (int i = 0; i < n; i++)
+    total *= size[i];
+  return total;
+}
+
+// Whether the part's axes, smallest stride first, are the digits of a mixed-radix number: then it
+// covers 0 … elements - 1 exactly once, without a look at each element.
+static bool is_dense(const int64_t *size, const int64_t *stride, int n, int64_t elements) {
+  int64_t radix = 1;
+  uint32_t used = 0;
+  for (int done = 0; done < n; done++) {
+    int next = -1;
+    for (int k = 0; k < n; k++)
+      if (!(used >> k & 1) && (stride[k] == radix || size[k] == 1))
+        next = k;
+    if (next < 0)
+      return false;
+    used |= 1u << next;
+    radix *= size[next];
+  }
+  return radix == elements;
+}
+
+// One side of a mapping: which elements of a tensor it touches.
+typedef struct {
+  const int64_t *size, *stride;
+  int n;
+  int64_t offset;
+} footprint;
+
+static footprint native_side(const lm_foreign_map *m) {
+  return (footprint){m->size, m->stride_native, m->n, m->offset_native};
+}
+static footprint foreign_side(const lm_foreign_map *m) {
+  return (footprint){m->size, m->stride_foreign, m->n, m->offset_foreign};
+}
+
+static bool is_inside(footprint p, int64_t elements) {
+  __int128 last = p.offset;
+  for (int k = 0; k < p.n; k++) {
+    if (p.size[k] < 1 || p.stride[k] < 0)
+      return false;
+    last += (__int128)(p.size[k] - 1) * p.stride[k];
+  }
+  return p.offset >= 0 && last < elements;
+}
+
+// Steps an index vector over all but the last axis; false when it has come round.
+static bool advance(int64_t *index, const int64_t *size, int n) {
+  for (int k = n - 2; k >= 0; k--) {
+    if (++index[k] < size[k])
+      return true;
+    index[k] = 0;
+  }
+  return false;
+}
+
+static int64_t place(int64_t offset, const int64_t *index, const int64_t *stride, int n) {
+  for (int k = 0; k < n - 1; k++)
+    offset += index[k] * stride[k];
+  return offset;
+}
+
+// Sets a bit for each element; false if one was set before.
+static bool mark(uint64_t *bits, footprint p) {
+  int64_t index[LM_FOREIGN_AXES] = {0};
+  int64_t inner = p.n ? p.size[p.n - 1] : 1;
+  int64_t step = p.n ? p.stride[p.n - 1] : 0;
+  do {
+    int64_t at = place(p.offset, index, p.stride, p.n);
+    for (int64_t i = 0; i < inner; i++, at += step) {
+      uint64_t bit = UINT64_C(1) << (at & 63);
+      if (bits[at >> 6] & bit)
+        return false;
+      bits[at >> 6] |= bit;
+    }
+  } while (advance(index, p.size, p.n));
+  return true;
+}
+
+// What is wrong with the footprints as a cover of `elements`, or NULL.
+static const char *cover_fault(const footprint *parts, size_t n, int64_t elements) {
+  int64_t total = 0;
+  for (size_t i = 0; i < n; i++) {
+    if (!is_inside(parts[i], elements))
+      return "is mapped outside its shape";
+    total += product(parts[i].size, parts[i].n);
+    if (total > elements)
+      return "has elements that are mapped twice";
+  }
+  if (total < elements)
+    return "has elements that are not mapped";
+  if (n == 1 && parts[0].offset == 0 &&
+      is_dense(parts[0].size, parts[0].stride, parts[0].n, elements))
+    return NULL;
+  uint64_t *bits = lm_calloc((size_t)elements / 64 + 1, sizeof *bits);
+  const char *fault = NULL;
+  for (size_t i = 0; i < n && !fault; i++)
+    if (!mark(bits, parts[i]))
+      fault = "has elements that are mapped twice";
+  lm_free(bits);
+  return fault;
+}
+
+// ---- building
+
+static int by_foreign(const void *a, const void *b) {
+  const part *x = a, *y = b;
+  int c = strcmp(x->map->foreign, y->map->foreign);
+  return c ? c : x->map < y->map ? -1 : x->map > y->map;
+}
+
+static int by_native(const void *a, const void *b) {
+  const part *x = a, *y = b;
+  int c = strcmp(x->map->native, y->map->native);
+  return c ? c : x->map < y->map ? -1 : x->map > y->map;
+}
+
+static int by_name(const void *a, const void *b) {
+  return strcmp(((const lm_foreign_native *)a)->name, ((const lm_foreign_native *)b)->name);
+}
+
+static bool same_shape(const lm_foreign_map *a, const lm_foreign_map *b) {
+  return a->rank_f == b->rank_f &&
+         !memcmp(a->shape_f, b->shape_f, sizeof *a->shape_f * (size_t)a->rank_f);
+}
+
+static void fault_add(lm_buf *faults, const char *side, const char *name, const char *what) {
+  lm_buf_printf(faults, "\n  %s tensor %s %s", side, name, what);
+}
+
+// Ties each map to its native tensor; those without one are faults.
+static void natives_find(lm_foreign *f, lm_foreign_native *natives, size_t n, lm_buf *faults) {
+  for (size_t i = 0; i < f->n_parts; i++) {
+    lm_foreign_native key = {.name = f->parts[i].map->native};
+    f->parts[i].native = n ? bsearch(&key, natives, n, sizeof key, by_name) : NULL;
+    if (!f->parts[i].native)
+      fault_add(faults, "native", key.name, "is mapped but does not exist");
+  }
+}
+
+static void natives_check(lm_foreign *f, const lm_foreign_native *natives, size_t n,
+                          lm_buf *faults) {
+  lm_foreign_native *sorted = LM_NEW_N(f->arena, lm_foreign_native, n);
+  if (n)
+    memcpy(sorted, natives, n * sizeof *sorted);
+  if (n)
+    qsort(sorted, n, sizeof *sorted, by_name);
+  if (f->n_parts)
+    qsort(f->parts, f->n_parts, sizeof *f->parts, by_native);
+  natives_find(f, sorted, n, faults);
+  footprint *sides = LM_NEW_N(f->arena, footprint, f->n_parts);
+  for (size_t i = 0; i < f->n_parts; i++)
+    sides[i] = native_side(f->parts[i].map);
+  for (size_t i = 0, from = 0; i < n; i++) { // both are sorted by name
+    while (from < f->n_parts && strcmp(f->parts[from].map->native, sorted[i].name) < 0)
+      from++;
+    size_t to = from;
+    while (to < f->n_parts && f->parts[to].native == &sorted[i])
+      to++;
+    const char *fault =
+        to == from ? "has no mapping" : cover_fault(sides + from, to - from, sorted[i].elements);
+    if (fault)
+      fault_add(faults, "native", sorted[i].name, fault);
+  }
+}
+
+static void group_check(lm_foreign *f, group *g, lm_buf *faults) {
+  const lm_foreign_map *first = f->parts[g->from].map;
+  footprint *sides = lm_calloc(g->to - g->from, sizeof *sides);
+  const char *fault = NULL;
+  for (uint32_t i = g->from; i < g->to; i++) {
+    if (!same_shape(first, f->parts[i].map))
+      fault = "is given two shapes";
+    sides[i - g->from] = foreign_side(f->parts[i].map);
+  }
+  g->elements = product(first->shape_f, first->rank_f);
+  if (!fault)
+    fault = cover_fault(sides, g->to - g->from, g->elements);
+  if (fault)
+    fault_add(faults, "foreign", first->foreign, fault);
+  lm_free(sides);
+}
+
+static void foreigns_check(lm_foreign *f, lm_buf *faults) {
+  if (f->n_parts)
+    qsort(f->parts, f->n_parts, sizeof *f->parts, by_foreign);
+  f->groups = LM_NEW_N(f->arena, group, f->n_parts);
+  for (uint32_t i = 0; i < f->n_parts;) {
+    group *g = &f->groups[f->n_groups++];
+    g->from = i;
+    while (i < f->n_parts && !strcmp(f->parts[i].map->foreign, f->parts[g->from].map->foreign))
+      i++;
+    g->to = i;
+    group_check(f, g, faults);
+  }
+}
+
+lm_status lm_foreign_create(const lm_foreign_map *maps, size_t n_maps,
+                            const lm_foreign_native *natives, size_t n_natives, lm_foreign **out) {
+  lm_arena *arena = lm_arena_create();
+  lm_foreign *f = LM_NEW(arena, lm_foreign);
+  *f = (lm_foreign){.arena = arena, .parts = LM_NEW_N(arena, part, n_maps), .n_parts = n_maps};
+  for (size_t i = 0; i < n_maps; i++)
+    f->parts[i].map = &maps[i];
+  lm_buf faults = {0};
+  natives_check(f, natives, n_natives, &faults);
+  foreigns_check(f, &faults);
+  lm_status s =
+      faults.n ? lm_fail(LM_USER, "the map of foreign names is not one to one:%s", faults.p) : NULL;
+  lm_buf_free(&faults);
+  if (s)
+    lm_foreign_destroy(f);
+  *out = s ? NULL : f;
+  return s;
+}
+
+void lm_foreign_destroy(lm_foreign *f) {
+  if (f)
+    lm_arena_destroy(f->arena);
+}
+
+// ---- import
+
+static bool shape_fits(const lm_st_tensor *t, const lm_foreign_map *m) {
+  return t->rank == m->rank_f && !memcmp(t->shape, m->shape_f, sizeof *t->shape * (size_t)t->rank);
+}
+
+static void tensor_check(const lm_st *st, const lm_foreign_map *m, lm_buf *faults) {
+  const lm_st_tensor *t = lm_st_find(st, m->foreign);
+  if (!t) {
+    lm_buf_printf(faults, "\n  missing: %s ", m->foreign);
+    lm_st_shape_print(faults, m->shape_f, m->rank_f);
+  } else if (!shape_fits(t, m)) {
+    lm_buf_printf(faults, "\n  shape: %s is ", m->foreign);
+    lm_st_shape_print(faults, t->shape, t->rank);
+    lm_buf_puts(faults, ", should be ");
+    lm_st_shape_print(faults, m->shape_f, m->rank_f);
+  } else if (!lm_st_dtype_is_float(t->dtype)) {
+    lm_buf_printf(faults, "\n  type: %s is %s, should be a float", m->foreign,
+                  lm_st_dtype_name(t->dtype));
+  }
+}
+
+static bool is_mapped(const lm_foreign *f, const char *name) {
+  size_t low = 0, high = f->n_groups;
+  while (low < high) {
+    size_t mid = (low + high) / 2;
+    int c = strcmp(name, f->parts[f->groups[mid].from].map->foreign);
+    if (!c)
+      return true;
+    if (c < 0)
+      high = mid;
+    else
+      low = mid + 1;
+  }
+  return false;
+}
+
+static lm_status import_check(const lm_foreign *f, const lm_st *st,
+                              bool (*ignored)(void *, const char *), void *user) {
+  lm_buf faults = {0};
+  for (size_t i = 0; i < f->n_groups; i++)
+    tensor_check(st, f->parts[f->groups[i].from].map, &faults);
+  for (size_t i = 0; i < lm_st_count(st); i++) {
+    const char *name = lm_st_at(st, i)->name;
+    if (!is_mapped(f, name) && !(ignored && ignored(user, name)))
+      lm_buf_printf(&faults, "\n  extra: %s", name);
+  }
+  lm_status s = faults.n ? lm_fail(LM_USER, "the tensors do not fit the model:%s", faults.p) : NULL;
+  lm_buf_free(&faults);
+  return s;
+}
+
+static void copy(float *to, footprint p, const float *from, footprint q) {
+  int64_t index[LM_FOREIGN_AXES] = {0}, inner = p.n ? p.size[p.n - 1] : 1;
+  int64_t to_step = p.n ? p.stride[p.n - 1] : 0;
+  int64_t from_step = p.n ? q.stride[p.n - 1] : 0;
+  do {
+    float *out = to + place(p.offset, index, p.stride, p.n);
+    const float *in = from + place(q.offset, index, q.stride, q.n);
+    for (int64_t i = 0; i < inner; i++)
+      out[i * to_step] = in[i * from_step];
+  } while (advance(index, p.size, p.n));
+}
+
+lm_status lm_foreign_import(const lm_foreign *f, const lm_st *st,
+                            bool (*ignored)(void *user, const char *name), void *user) {
+  LM_TRY(import_check(f, st, ignored, user));
+  for (size_t i = 0; i < f->n_groups; i++) {
+    const group *g = &f->groups[i];
+    const lm_st_tensor *t = lm_st_find(st, f->parts[g->from].map->foreign);
+    float *values = lm_calloc((size_t)g->elements, sizeof *values);
+    lm_st_to_f32(t->dtype, t->data, 0, g->elements, values);
+    for (uint32_t k = g->from; k < g->to; k++)
+      copy(f->parts[k].native->data, native_side(f->parts[k].map), values,
+           foreign_side(f->parts[k].map));
+    lm_free(values);
+  }
+  return NULL;
+}
+
+// ---- export
+
+size_t lm_foreign_count(const lm_foreign *f) {
+  return f->n_groups;
+}
+
+void lm_foreign_describe(const lm_foreign *f, size_t i, lm_st_tensor *t) {
+  const lm_foreign_map *m = f->parts[f->groups[i].from].map;
+  *t = (lm_st_tensor){
+      .name = m->foreign, .dtype = LM_ST_F32, .rank = m->rank_f, .elements = f->groups[i].elements};
+  memcpy(t->shape, m->shape_f, sizeof t->shape);
+}
+
+void lm_foreign_gather(const lm_foreign *f, size_t i, float *out) {
+  for (uint32_t k = f->groups[i].from; k < f->groups[i].to; k++)
+    copy(out, foreign_side(f->parts[k].map), f->parts[k].native->data,
+         native_side(f->parts[k].map));
+}
+
+static lm_status export_data(const lm_foreign *f, lm_st_writer *w, const lm_st_tensor *tensors) {
+  lm_status s = NULL;
+  for (size_t i = 0; i < f->n_groups && !s; i++) {
+    size_t n = (size_t)tensors[i].elements;
+    size_t bytes = n * (size_t)lm_st_dtype_bytes(tensors[i].dtype);
+    float *values = lm_calloc(n, sizeof *values);
+    void *rounded = lm_alloc(bytes);
+    lm_foreign_gather(f, i, values);
+    lm_st_from_f32(tensors[i].dtype, values, (int64_t)n, rounded);
+    s = lm_st_writer_append(w, rounded, bytes);
+    lm_free(values);
+    lm_free(rounded);
+  }
+  return s;
+}
+
+lm_status lm_foreign_export(const lm_foreign *f, const char *path, lm_st_dtype dtype) {
+  lm_st_tensor *tensors = lm_calloc(f->n_groups, sizeof *tensors);
+  for (size_t i = 0; i < f->n_groups; i++) {
+    lm_foreign_describe(f, i, &tensors[i]);
+    tensors[i].dtype = dtype;
+  }
+  lm_st_writer *w = NULL;
+  lm_status s = lm_st_writer_create(path, tensors, f->n_groups, &w);
+  if (!s)
+    s = export_data(f, w, tensors);
+  if (!s)
+    s = lm_st_writer_finish(w);
+  else
+    lm_st_writer_abort(w);
+  lm_free(tensors);
+  return s;
+}

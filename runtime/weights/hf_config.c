@@ -1,0 +1,143 @@
+// hf_config.c - config.json from names and shapes.
+#include "runtime/weights/hf_config.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+// The first whose tensor is there is the family.
+static const struct {
+  const char *tensor, *type, *architecture;
+} FAMILIES[] = {
+    {"layers.0.self_attn.q_norm.weight", "qwen3", "Qwen3ForCausalLM"},
+    {"layers.0.self_attn.q_proj.bias", "qwen2", "Qwen2ForCausalLM"},
+    {"layers.0.self_attn.q_proj.weight", "llama", "LlamaForCausalLM"},
+    {"h.0.attn.c_attn.weight", "gpt2", "GPT2LMHeadModel"},
+};
+
+// What a size of the config is: a tensor's dim; how many heads, or how large a head, are in that
+// dim, a head's elements being the innermost of it; the number of layers, of which the tensor is
+// the first one's.
+typedef enum {
+  SIZE,
+  HEADS,
+  HEAD,
+  LAYERS
+} meaning;
+typedef struct {
+  const char *key, *tensor;
+  int dim;
+  meaning what;
+} fact;
+
+static const fact LLAMA[] = {
+    {"vocab_size", "embed_tokens.weight", 0, SIZE},
+    {"hidden_size", "embed_tokens.weight", 1, SIZE},
+    {"intermediate_size", "layers.0.mlp.gate_proj.weight", 0, SIZE},
+    {"num_hidden_layers", "layers.0.self_attn.q_proj.weight", 0, LAYERS},
+    {"num_attention_heads", "layers.0.self_attn.q_proj.weight", 0, HEADS},
+    {"num_key_value_heads", "layers.0.self_attn.k_proj.weight", 0, HEADS},
+    {"head_dim", "layers.0.self_attn.q_proj.weight", 0, HEAD},
+    {0},
+};
+static const fact GPT2[] = {
+    {"vocab_size", "wte.weight", 0, SIZE},
+    {"n_positions", "wpe.weight", 0, SIZE},
+    {"n_embd", "wte.weight", 1, SIZE},
+    {"n_inner", "h.0.mlp.c_fc.weight", 1, SIZE},
+    {"n_layer", "h.0.attn.c_attn.weight", 0, LAYERS},
+    {"n_head", "h.0.attn.c_proj.weight", 0, HEADS},
+    {0},
+};
+
+// The tensor of that name, whatever stands in front of it.
+static const lm_foreign_map *tensor_find(const lm_foreign_map *maps, size_t n, const char *name) {
+  size_t tail = strlen(name);
+  for (size_t i = 0; i < n; i++) {
+    size_t whole = strlen(maps[i].foreign);
+    const char *at = maps[i].foreign + whole - tail;
+    if (whole >= tail && !strcmp(at, name) && (whole == tail || at[-1] == '.'))
+      return &maps[i];
+  }
+  return NULL;
+}
+
+// Elements of the native axis that runs fastest within a foreign dim.
+static int64_t innermost(const lm_foreign_map *m, int dim) {
+  int64_t stride = 1;
+  for (int i = m->rank_f - 1; i > dim; i--)
+    stride *= m->shape_f[i];
+  for (int i = 0; i < m->n; i++)
+    if (m->stride_foreign[i] == stride)
+      return m->size[i];
+  return 1;
+}
+
+// `first` is layers.0.…: the greatest number in the place of that 0, and one.
+static int64_t layers_count(const lm_foreign_map *maps, size_t n, const char *first) {
+  size_t head = (size_t)(strstr(first, ".0.") - first) + 1;
+  size_t tail = strlen(first) - head - 1;
+  int64_t most = 0;
+  for (size_t i = 0; i < n; i++) {
+    const char *name = maps[i].foreign;
+    const char *end = name + strlen(name) - tail;
+    const char *number = end;
+    if (end < name || strcmp(end, first + head + 1))
+      continue;
+    while (number > name && number[-1] >= '0' && number[-1] <= '9')
+      number--;
+    if (number - name >= (ptrdiff_t)head && !memcmp(number - head, first, head) &&
+        atoll(number) + 1 > most)
+      most = atoll(number) + 1;
+  }
+  return most;
+}
+
+static int64_t value_of(const lm_foreign_map *maps, size_t n, const fact *f) {
+  const lm_foreign_map *m = tensor_find(maps, n, f->tensor);
+  if (!m || f->dim >= m->rank_f)
+    return 0;
+  switch (f->what) {
+  case SIZE: return m->shape_f[f->dim];
+  case HEAD: return innermost(m, f->dim);
+  case HEADS: return m->shape_f[f->dim] / innermost(m, f->dim);
+  case LAYERS: return layers_count(maps, n, f->tensor);
+  }
+  return 0;
+}
+
+// Whether the tensors tell all of a family's sizes.
+static bool facts_add(json_t *config, const fact *facts, const lm_foreign_map *maps, size_t n) {
+  bool all = true;
+  for (; facts->key; facts++) {
+    int64_t value = value_of(maps, n, facts);
+    if (value)
+      json_object_set_new(config, facts->key, json_integer(value));
+    all &= value != 0;
+  }
+  return all;
+}
+
+json_t *lm_hf_config_infer(const lm_foreign_map *maps, size_t n) {
+  json_t *config = json_object();
+  for (size_t i = 0; i < LM_COUNT(FAMILIES); i++) {
+    if (!tensor_find(maps, n, FAMILIES[i].tensor))
+      continue;
+    bool gpt2 = !strcmp(FAMILIES[i].type, "gpt2");
+    json_object_set_new(config, "architectures", json_pack("[s]", FAMILIES[i].architecture));
+    json_object_set_new(config, "model_type", json_string(FAMILIES[i].type));
+    if (!facts_add(
+            config, gpt2 ? GPT2 : LLAMA, maps,
+            n)) { // shares some names with the family (experts, fused products), and is none of it
+      json_object_del(config, "architectures");
+      json_object_del(config, "model_type");
+    }
+    if (tensor_find(maps, n, "o_proj.bias"))
+      json_object_set_new(config, "attention_bias", json_true());
+    if (tensor_find(maps, n, "gate_proj.bias"))
+      json_object_set_new(config, "mlp_bias", json_true());
+    json_object_set_new(config, "tie_word_embeddings",
+                        json_boolean(!tensor_find(maps, n, "lm_head.weight")));
+    break;
+  }
+  return config;
+}

@@ -1,0 +1,394 @@
+// hf_keys.c - the table of config.json's keys, and the defaults of model types.
+#include "runtime/weights/hf_keys.h"
+
+#include <string.h>
+
+// ---- meanings
+
+static const char *const IGNORED[] = {
+    // names of the architecture, where it comes from, how it is stored
+    "model_type",
+    "architectures",
+    "_name_or_path",
+    "_commit_hash",
+    "transformers_version",
+    "transformers.js_config",
+    "torch_dtype",
+    "dtype",
+    "auto_map",
+    "_attn_implementation",
+    "_attn_implementation_autoset",
+    "attn_implementation",
+    "_flash_attn_2_enabled",
+    "tokenizer_class",
+    "torchscript",
+    "use_bfloat16",
+    "tf_legacy_loss",
+    "unsloth_version",
+    "unsloth_fixed",
+    // training
+    "initializer_range",
+    "attention_dropout",
+    "attention_probs_dropout_prob",
+    "hidden_dropout",
+    "hidden_dropout_prob",
+    "classifier_dropout",
+    "resid_pdrop",
+    "embd_pdrop",
+    "attn_pdrop",
+    "gradient_checkpointing",
+    "finetuning_task",
+    "task_specific_params",
+    "problem_type",
+    "id2label",
+    "label2id",
+    "num_labels",
+    // other heads than that of a language model
+    "summary_type",
+    "summary_use_proj",
+    "summary_activation",
+    "summary_proj_to_labels",
+    "summary_first_dropout",
+    "predict_special_tokens",
+    // token ids, limits, what a call returns
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "unk_token_id",
+    "sep_token_id",
+    "decoder_start_token_id",
+    "max_position_embeddings",
+    "n_ctx",
+    "use_cache",
+    "cache_implementation",
+    "output_attentions",
+    "output_hidden_states",
+    "output_scores",
+    "return_dict",
+    "return_dict_in_generate",
+    "is_encoder_decoder",
+    "is_decoder",
+    "chunk_size_feed_forward",
+    // the same numbers computed in other ways
+    "pretraining_tp",
+    "reorder_and_upcast_attn",
+    "max_window_layers",
+    // generation
+    "do_sample",
+    "temperature",
+    "top_k",
+    "top_p",
+    "typical_p",
+    "num_beams",
+    "num_beam_groups",
+    "diversity_penalty",
+    "early_stopping",
+    "length_penalty",
+    "repetition_penalty",
+    "max_length",
+    "min_length",
+    "no_repeat_ngram_size",
+    "encoder_no_repeat_ngram_size",
+    "num_return_sequences",
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "exponential_decay_length_penalty",
+    "remove_invalid_values",
+    "prefix",
+};
+
+static const char *const SHAPES[] = {"hidden_size",       "head_dim",   "intermediate_size",
+                                     "num_hidden_layers", "vocab_size", "n_embd",
+                                     "n_inner",           "n_layer",    "n_positions"};
+
+static const struct {
+  const char *key, *what, *neutral;
+} NUMBERS[] = {
+    {"num_attention_heads", "the number of query heads", NULL},
+    {"n_head", "the number of heads", NULL},
+    {"num_key_value_heads", "the number of key and value heads", NULL},
+    {"hidden_act", "the activation of the feed-forward part", NULL},
+    {"hidden_activation", "the activation of the feed-forward part", NULL},
+    {"activation_function", "the activation of the feed-forward part", NULL},
+    {"rms_norm_eps", "epsilon of the norms", NULL},
+    {"layer_norm_eps", "epsilon of the norms", NULL},
+    {"layer_norm_epsilon", "epsilon of the norms", NULL},
+    {"rope_theta", "the base of the rotary positions", NULL},
+    {"rotary_emb_base", "the base of the rotary positions", NULL},
+    {"rotary_pct", "the share of a head that is rotated", "1.0"},
+    {"partial_rotary_factor", "the share of a head that is rotated", "1.0"},
+    {"rope_scaling", "scaling of the rotary positions", "null"},
+    {"rope_scaling.rope_type", "the scaling of the rotary positions", "null"},
+    {"rope_scaling.factor", "the factor of the scaling of the rotary positions", "null"},
+    {"rope_scaling.low_freq_factor", "a bound of the scaling of the rotary positions", "null"},
+    {"rope_scaling.high_freq_factor", "a bound of the scaling of the rotary positions", "null"},
+    {"rope_scaling.original_max_position_embeddings",
+     "the context before the scaling of the rotary positions", "null"},
+    {"rope_scaling.beta_fast", "a bound of the scaling of the rotary positions", "null"},
+    {"rope_scaling.beta_slow", "a bound of the scaling of the rotary positions", "null"},
+    {"rope_scaling.attention_factor", "a factor of queries and keys", "null"},
+    {"rope_scaling.truncate", "rounding in the scaling of the rotary positions", "true"},
+    {"tie_word_embeddings", "whether the embedding is also the output projection", NULL},
+    {"attention_bias", "biases of the attention's projections", "false"},
+    {"mlp_bias", "biases of the feed-forward part", "false"},
+    {"use_sliding_window", "a sliding window", "false"},
+    {"sliding_window", "the size of the sliding window", "null"},
+    {"layer_types", "layers with and without a sliding window", NULL},
+    {"attn_logit_softcapping", "a cap of the attention's scores", "null"},
+    {"final_logit_softcapping", "a cap of the logits", "null"},
+    {"query_pre_attn_scalar", "the scale of the attention's scores", NULL},
+    {"scale_attn_weights", "the scale of the attention's scores", "true"},
+    {"scale_attn_by_inverse_layer_idx", "the scale of the attention's scores by layer", "false"},
+    {"use_parallel_residual", "whether attention and feed-forward part stand side by side", NULL},
+    {"use_bidirectional_attention", "attention to later positions", "null"},
+    {"add_cross_attention", "attention to an encoder", "false"},
+    {"quantization_config", "quantized weights", "null"},
+};
+
+lm_hf_key lm_hf_key_find(const char *key) {
+  for (size_t i = 0; i < LM_COUNT(IGNORED); i++)
+    if (!strcmp(IGNORED[i], key))
+      return (lm_hf_key){.meaning = LM_HF_IGNORED};
+  for (size_t i = 0; i < LM_COUNT(SHAPES); i++)
+    if (!strcmp(SHAPES[i], key))
+      return (lm_hf_key){.meaning = LM_HF_SHAPE};
+  for (size_t i = 0; i < LM_COUNT(NUMBERS); i++)
+    if (!strcmp(NUMBERS[i].key, key))
+      return (lm_hf_key){LM_HF_NUMBERS, NUMBERS[i].what, NUMBERS[i].neutral};
+  return (lm_hf_key){.meaning = LM_HF_UNKNOWN};
+}
+
+// ---- defaults of transformers' configuration classes
+//
+// value: JSON, or "=key": the value of that key. null_too: an explicit null means the default as
+// well.
+
+static const struct {
+  const char *types, *key, *value;
+  bool null_too;
+} DEFAULTS[] = {
+    {"llama mistral qwen2 qwen3", "hidden_act", "\"silu\"", false},
+    {"gemma2", "hidden_activation", "\"gelu_pytorch_tanh\"", true},
+    {"gpt_neox", "hidden_act", "\"gelu\"", false},
+    {"gpt2", "activation_function", "\"gelu_new\"", false},
+    {"llama mistral qwen2 qwen3 gemma2", "rms_norm_eps", "1e-6", false},
+    {"gpt_neox", "layer_norm_eps", "1e-5", false},
+    {"gpt2", "layer_norm_epsilon", "1e-5", false},
+    {"llama mistral qwen2 qwen3 gemma2", "rope_theta", "10000.0", true},
+    {"gpt_neox", "rotary_emb_base", "10000", true},
+    {"gpt_neox", "rotary_pct", "0.25", true},
+    {"llama mistral qwen2 qwen3 gpt_neox", "tie_word_embeddings", "false", false},
+    {"gpt2 gemma2", "tie_word_embeddings", "true", false},
+    {"llama", "num_key_value_heads", "=num_attention_heads", true},
+    {"mistral", "num_key_value_heads", "8", false},
+    {"qwen2 qwen3", "num_key_value_heads", "32", false},
+    {"gemma2", "num_key_value_heads", "4", false},
+    {"mistral qwen2 qwen3", "num_key_value_heads", "=num_attention_heads", true},
+    {"qwen3", "head_dim", "128", false},
+    {"gemma2", "head_dim", "256", false},
+    {"gpt_neox", "use_parallel_residual", "true", false},
+    {"gpt_neox", "attention_bias", "true", false},
+    {"mistral gemma2", "sliding_window", "4096", false},
+    {"qwen2 qwen3", "sliding_window", "4096", false},
+    {"qwen2 qwen3", "use_sliding_window", "false", false},
+    {"qwen2 qwen3", "max_window_layers", "28", false},
+    {"gemma2", "query_pre_attn_scalar", "256", false},
+    {"gemma2", "attn_logit_softcapping", "50.0", false},
+    {"gemma2", "final_logit_softcapping", "30.0", false},
+};
+
+static bool has_word(const char *words, const char *word) {
+  size_t n = strlen(word);
+  for (const char *at = words; n && (at = strstr(at, word)); at += n)
+    if ((at == words || at[-1] == ' ') && (!at[n] || at[n] == ' '))
+      return true;
+  return false;
+}
+
+static const char *type_of(const json_t *config) {
+  const char *type = json_string_value(json_object_get(config, "model_type"));
+  return type ? type : "";
+}
+
+static json_t *default_value(const json_t *config, const char *value) {
+  if (*value == '=')
+    return json_incref(json_object_get(config, value + 1));
+  return json_loads(value, JSON_DECODE_ANY, NULL);
+}
+
+static void defaults_add(json_t *config) {
+  const char *type = type_of(config);
+  for (size_t i = 0; i < LM_COUNT(DEFAULTS); i++) {
+    const json_t *given = json_object_get(config, DEFAULTS[i].key);
+    if (!has_word(DEFAULTS[i].types, type) ||
+        (given && !(json_is_null(given) && DEFAULTS[i].null_too)))
+      continue;
+    json_t *value = default_value(config, DEFAULTS[i].value);
+    if (value)
+      json_object_set_new(config, DEFAULTS[i].key, value);
+  }
+}
+
+// Where a head's size is not said, the heads share the width; GPT-2's inner width is four times the
+// outer one.
+static void sizes_add(json_t *config) {
+  json_t *heads = json_object_get(config, "num_attention_heads");
+  json_t *width = json_object_get(config, "hidden_size");
+  json_t *head = json_object_get(config, "head_dim");
+  json_t *embedding = json_object_get(config, "n_embd");
+  bool shares =
+      has_word("llama mistral qwen2 qwen3", type_of(config)) && (!head || json_is_null(head));
+  if (shares && json_integer_value(heads) > 0 && json_is_integer(width))
+    json_object_set_new(config, "head_dim",
+                        json_integer(json_integer_value(width) / json_integer_value(heads)));
+  if (!strcmp(type_of(config), "gpt2") && !json_is_integer(json_object_get(config, "n_inner")) &&
+      json_is_integer(embedding))
+    json_object_set_new(config, "n_inner",
+                        json_integer(4 * (json_int_t)(int32_t)json_integer_value(embedding)));
+}
+
+// ---- rotary positions
+
+static const char *const TABLES[] = {"rope_scaling", "rope_parameters"};
+
+static void key_move(json_t *from, const char *key, json_t *to, const char *name) {
+  json_t *value = json_object_get(from, key);
+  if (value && !json_is_null(value))
+    json_object_set(to, name, value);
+  json_object_del(from, key);
+}
+
+// A table of transformers 5, or of 4.43 and later: theta and share go to the keys that version 4
+// has for them, the rest is rope_scaling.
+static void rope_canonical(json_t *config, const char *table) {
+  bool neox = !strcmp(type_of(config), "gpt_neox");
+  json_t *rope = json_object_get(config, table);
+  if (!json_is_object(rope))
+    return;
+  rope = json_copy(rope);
+  json_object_del(config, table);
+  key_move(rope, "rope_theta", config, neox ? "rotary_emb_base" : "rope_theta");
+  key_move(rope, "partial_rotary_factor", config, neox ? "rotary_pct" : "partial_rotary_factor");
+  if (json_is_string(json_object_get(rope, "rope_type")))
+    json_object_del(rope, "type");
+  else
+    key_move(rope, "type", rope, "rope_type");
+  const char *type = json_string_value(json_object_get(rope, "rope_type"));
+  bool scales = json_object_size(rope) && !(type && !strcmp(type, "default"));
+  if (!scales)
+    json_object_set_new(config, "rope_scaling", json_null());
+  else
+    json_object_set(config, "rope_scaling", rope);
+  json_decref(rope);
+}
+
+// YaRN may leave out the context of the original model.
+static void context_add(json_t *config) {
+  json_t *rope = json_object_get(config, "rope_scaling");
+  json_t *places = json_object_get(config, "max_position_embeddings");
+  const char *type = json_string_value(json_object_get(rope, "rope_type"));
+  json_t *context = json_object_get(rope, "original_max_position_embeddings");
+  if (type && !strcmp(type, "yarn") && places && (!context || json_is_null(context)))
+    json_object_set(rope, "original_max_position_embeddings", places);
+}
+
+// ---- sliding windows
+
+// Whether layer i has a window, as the model type says where layer_types is absent.
+static bool has_window(const json_t *config, json_int_t i) {
+  if (!json_is_integer(json_object_get(config, "sliding_window")))
+    return false;
+  if (!strcmp(type_of(config), "gemma2"))
+    return i % 2 == 0;
+  return i >= json_integer_value(json_object_get(config, "max_window_layers"));
+}
+
+static bool layers_as_usual(const json_t *config, const json_t *layers) {
+  size_t i;
+  json_t *layer;
+  if (!json_is_array(layers))
+    return json_is_null(layers);
+  json_array_foreach(layers, i, layer) {
+    const char *kind = json_string_value(layer);
+    if (!kind ||
+        strcmp(kind, has_window(config, (json_int_t)i) ? "sliding_attention" : "full_attention"))
+      return false;
+  }
+  return true;
+}
+
+static void windows_canonical(json_t *config) {
+  json_t *use = json_object_get(config, "use_sliding_window");
+  json_t *layers = json_object_get(config, "layer_types");
+  if (json_is_false(use))
+    json_object_set_new(config, "sliding_window", json_null());
+  if (use && json_is_null(json_object_get(config, "sliding_window")))
+    json_object_set_new(config, "use_sliding_window", json_false());
+  if (layers && layers_as_usual(config, layers))
+    json_object_del(config, "layer_types");
+}
+
+json_t *lm_hf_config_canonical(const json_t *config) {
+  json_t *out = json_copy((json_t *)config);
+  if (!strcmp(type_of(out), "gemma2"))
+    json_object_del(out, "hidden_act"); // hidden_activation is what counts
+  for (size_t i = 0; i < LM_COUNT(TABLES); i++)
+    rope_canonical(out, TABLES[i]);
+  defaults_add(out);
+  sizes_add(out);
+  context_add(out);
+  windows_canonical(out);
+  return out;
+}
+
+// ---- keys of tables
+
+static bool is_table(const char *key) {
+  for (size_t i = 0; i < LM_COUNT(TABLES); i++)
+    if (!strcmp(TABLES[i], key))
+      return true;
+  return false;
+}
+
+void lm_hf_config_each(const json_t *config, lm_hf_each *each, void *user) {
+  const char *key, *inner;
+  json_t *value, *part;
+  json_object_foreach((json_t *)config, key, value) {
+    if (!is_table(key) || !json_is_object(value)) {
+      each(user, key, value);
+      continue;
+    }
+    json_object_foreach(value, inner, part) {
+      lm_buf path = {0};
+      lm_buf_printf(&path, "%s.%s", key, inner);
+      each(user, path.p, part);
+      lm_buf_free(&path);
+    }
+  }
+}
+
+json_t *lm_hf_config_at(const json_t *config, const char *key) {
+  const char *dot = strchr(key, '.');
+  json_t *whole = json_object_get(config, key);
+  if (whole || !dot)
+    return whole;
+  json_t *table = json_object_getn(config, key, (size_t)(dot - key));
+  return json_object_get(table, dot + 1);
+}
+
+void lm_hf_config_set(json_t *config, const char *key, json_t *value) {
+  const char *dot = strchr(key, '.');
+  if (!dot) {
+    json_object_set_new(config, key, value);
+    return;
+  }
+  json_t *table = json_object_getn(config, key, (size_t)(dot - key));
+  if (!json_is_object(table)) {
+    table = json_object();
+    json_object_setn_new(config, key, (size_t)(dot - key), table);
+  }
+  json_object_set_new(table, dot + 1, value);
+}
