@@ -1,11 +1,12 @@
-// generate.h - cached decoding: a prompt in, tokens out one by one.
+// generate.h - generates tokens with a KV cache.
 //
-// Functions of the plan, one row at a time:
-//   prefill  tok pos seg [1, t] int, at: int, the first place in the cache -> logits [1, t, vocab];
-//   in chunks of at most t decode   the same with t = 1
-// Extents, where the plan has ones of these names: t, the places of the call; s, the places of the
-// cache in use after it. Without prefill, decode takes the prompt too. Tokens stand at pos 0, 1, 2,
-// … of segment 0.
+// Functions of the plan, for one sequence:
+//   prefill  tok pos seg [1, t] int, at: int, index in the cache of the first position
+//            -> logits [1, t, vocab]; the prompt is split into chunks of at most t positions
+//   decode   the same with t = 1
+// If the plan has extents of these names, t is the number of positions of the call and s the number
+// of cache positions in use after it. Without prefill, decode also processes the prompt. Tokens
+// have pos 0, 1, 2, … in segment 0.
 #ifndef LM_INFER_GENERATE_H
 #define LM_INFER_GENERATE_H
 #include "runtime/hal/exec.h"
@@ -17,15 +18,15 @@ typedef struct lm_generate_options {
   lm_sampler sampler;
   const int32_t *prompt;
   int64_t n_prompt; // at least one token
-  int64_t n;        // tokens to make
-  int32_t eos;      // ends after this one; -1: none
-  // Called with every token made; false stops.
+  int64_t n;        // maximum number of tokens to generate
+  int32_t eos;      // generation ends after this token; -1: none
+  // Called with every generated token; false ends the generation.
   bool (*token)(void *user, int32_t id);
   void *user;
 } lm_generate_options;
 
-// LM_USER: the model cannot generate, a prompt token is none of its vocabulary, prompt and n exceed
-// the planned capacity.
+// LM_USER: the plan has no function decode, a prompt token is not in the vocabulary, or prompt and
+// n exceed the capacity of the cache.
 lm_status lm_generate(const lm_generate_options *o);
-int64_t lm_generate_capacity(const lm_plan *plan); // places of the cache; INT64_MAX: no limit
+int64_t lm_generate_capacity(const lm_plan *plan); // positions of the cache; INT64_MAX: no limit
 #endif

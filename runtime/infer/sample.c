@@ -1,5 +1,4 @@
-// sample.c - the next token from logits: temperature, then the k greatest, then the greatest that
-// reach p.
+// sample.c - see sample.h. Applies temperature, then top_k, then top_p.
 #include "runtime/infer/sample.h"
 
 #include <math.h>
@@ -15,7 +14,7 @@ static int32_t greatest(const float *logits, int32_t n) {
   return best;
 }
 
-// Greatest first, the first of equals first.
+// Sorts by decreasing probability, then by id.
 static int by_probability(const void *a, const void *b) {
   const lm_candidate *x = a, *y = b;
   if (x->p != y->p)
@@ -34,7 +33,7 @@ static double probabilities(const lm_sampler *s, const float *logits, int32_t n,
   return sum;
 }
 
-// How many of the sorted candidates stay; *sum becomes theirs.
+// The number of sorted candidates that top_p keeps; *sum becomes the sum of their probabilities.
 static int32_t nucleus(const lm_candidate *c, int32_t n, double top_p, double *sum) {
   double limit = top_p * *sum, reached = 0;
   int32_t kept = 0;
@@ -59,21 +58,21 @@ static int32_t restrict_to(const lm_sampler *s, lm_candidate *c, int32_t n, doub
   return some_p ? nucleus(c, n, s->top_p, sum) : n;
 }
 
-lm_status lm_sample(const lm_sampler *s, const float *logits, int32_t vocab, int64_t place,
-                    lm_candidate *scratch, int32_t *out) {
+lm_status lm_sample(const lm_sampler *s, const float *logits, int32_t vocab, int64_t index,
+                    lm_candidate *workspace, int32_t *out) {
   int32_t best = greatest(logits, vocab);
   if (best < 0)
     return lm_fail(LM_USER, "the model's logits are not numbers");
   *out = best;
   if (!(s->temperature > 0) || isinf(logits[best]))
     return NULL;
-  double sum = probabilities(s, logits, vocab, logits[best], scratch);
-  int32_t n = restrict_to(s, scratch, vocab, &sum);
+  double sum = probabilities(s, logits, vocab, logits[best], workspace);
+  int32_t n = restrict_to(s, workspace, vocab, &sum);
   double at =
-      sum * lm_philox_unit(lm_philox_block(lm_philox_key(s->seed, 0), (uint64_t)place).v[0]);
+      sum * lm_philox_unit(lm_philox_block(lm_philox_key(s->seed, 0), (uint64_t)index).v[0]);
   int32_t i = 0;
-  while (i + 1 < n && (at -= scratch[i].p) >= 0)
+  while (i + 1 < n && (at -= workspace[i].p) >= 0)
     i++;
-  *out = scratch[i].id;
+  *out = workspace[i].id;
   return NULL;
 }

@@ -1,6 +1,6 @@
-// bytechar.h - the characters that stand for bytes in the files of byte-level vocabularies, as
-// GPT-2 chose them: bytes that print stand for themselves, the other 68, in order, for U+0100 and
-// on (a space is 'Ġ', U+0120).
+// bytechar.h - GPT-2's mapping between bytes and characters, which byte-level vocabulary files use:
+// printable bytes map to themselves, the other 68, in order, to U+0100 and up (a space to 'Ġ',
+// U+0120).
 #ifndef LM_TOKENIZER_BYTECHAR_H
 #define LM_TOKENIZER_BYTECHAR_H
 #include "runtime/base/base.h"
@@ -19,7 +19,7 @@ static inline uint32_t lm_byte_to_char(uint32_t b) {
   return lm_byte_prints(b) ? b : 256 + (b < 33 ? b : b < 161 ? b - 127 + 33 : 67);
 }
 
-static inline int lm_char_to_byte(uint32_t c) { // -1: stands for none
+static inline int lm_char_to_byte(uint32_t c) { // -1: not in the mapping
   if (c < 256)
     return lm_byte_prints(c) ? (int)c : -1;
   if (c >= LM_BYTECHAR_END)
@@ -34,7 +34,8 @@ static inline void lm_bytes_to_chars(const char *s, size_t n, lm_buf *out) { // 
   }
 }
 
-// Appends the bytes; false, with nothing said of `out`, if some character stands for none.
+// Appends the bytes of the characters. false if some character is not in the mapping; `out` is then
+// unspecified.
 static inline bool lm_chars_to_bytes(const char *s, size_t n, lm_buf *out) {
   for (size_t at = 0; at < n;) {
     uint32_t c;

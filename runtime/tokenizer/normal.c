@@ -27,7 +27,7 @@ static bool is_normal(lm_normal_form form, const char *text, size_t n) {
 #ifdef LM_HAS_UTF8PROC
 #include <utf8proc.h>
 
-static lm_status transform(lm_normal_form form, const char *text, size_t n, lm_buf *scratch) {
+static lm_status transform(lm_normal_form form, const char *text, size_t n, lm_buf *workspace) {
   static const utf8proc_option_t options[] = {
       [LM_NORMAL_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
       [LM_NORMAL_NFD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
@@ -39,8 +39,8 @@ static lm_status transform(lm_normal_form form, const char *text, size_t n, lm_b
   if (length < 0)
     return lm_fail(length == UTF8PROC_ERROR_NOMEM ? LM_ENV : LM_BUG_STATUS, "%s: %s",
                    forms[form].name, utf8proc_errmsg(length));
-  scratch->n = 0;
-  lm_buf_add(scratch, made, (size_t)length);
+  workspace->n = 0;
+  lm_buf_add(workspace, made, (size_t)length);
   free(made); // utf8proc's own malloc
   return NULL;
 }
@@ -48,7 +48,7 @@ static lm_status form_check(const char *name) {
   return NULL;
 }
 #else
-static lm_status transform(lm_normal_form form, const char *text, size_t n, lm_buf *scratch) {
+static lm_status transform(lm_normal_form form, const char *text, size_t n, lm_buf *workspace) {
   LM_BUG("no utf8proc");
 }
 static lm_status form_check(const char *name) {
@@ -65,12 +65,12 @@ lm_status lm_normal_form_find(const char *name, lm_normal_form *out) {
   return lm_fail(LM_USER, "normalizer %s cannot be had, only NFC, NFD, NFKC, NFKD", name);
 }
 
-lm_status lm_normalize(lm_normal_form form, const char *text, size_t n, lm_buf *scratch,
+lm_status lm_normalize(lm_normal_form form, const char *text, size_t n, lm_buf *workspace,
                        const char **out, size_t *out_n) {
   bool same = form == LM_NORMAL_NONE || is_normal(form, text, n);
   if (!same)
-    LM_TRY(transform(form, text, n, scratch));
-  *out = same ? text : scratch->p;
-  *out_n = same ? n : scratch->n;
+    LM_TRY(transform(form, text, n, workspace));
+  *out = same ? text : workspace->p;
+  *out_n = same ? n : workspace->n;
   return NULL;
 }

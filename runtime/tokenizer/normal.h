@@ -1,4 +1,4 @@
-// normal.h - normalizers: the Unicode normal forms, through utf8proc where the build has found it.
+// normal.h - Unicode normal forms, by utf8proc if the build found it.
 #ifndef LM_TOKENIZER_NORMAL_H
 #define LM_TOKENIZER_NORMAL_H
 #include "runtime/base/base.h"
@@ -11,10 +11,10 @@ typedef enum {
   LM_NORMAL_NFKD
 } lm_normal_form;
 
-// The form of that name. LM_USER: there is none, or this build lacks utf8proc.
+// Looks up a form by name. LM_USER: there is no such form, or the build has no utf8proc.
 lm_status lm_normal_form_find(const char *name, lm_normal_form *out);
-// Text (well-formed UTF-8) that is surely in the form already is given back as it is, else what it
-// becomes, in `scratch`.
-lm_status lm_normalize(lm_normal_form form, const char *text, size_t n, lm_buf *scratch,
+// Normalizes text, which must be valid UTF-8. *out is `text` itself if a quick check shows that it
+// is normalized already, else the result in `workspace`.
+lm_status lm_normalize(lm_normal_form form, const char *text, size_t n, lm_buf *workspace,
                        const char **out, size_t *out_n);
 #endif

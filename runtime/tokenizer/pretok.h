@@ -1,12 +1,14 @@
-// pretok.h - pre-tokenizers: cut text into the pieces ("words") within which byte pairs are merged.
+// pretok.h - pre-tokenizers: split text into the words within which byte pairs are merged.
 //
-// A list of steps; each cuts every piece of the one before. The behaviours are those of Hugging
-// Face tokenizers: what becomes of the matches of a regular expression and of the text between them
-// ("gaps"):
-//   ISOLATED   each match and each gap is a piece           REMOVED    gaps are pieces, matches are
-//   dropped PREVIOUS   a match joins the gap before it              NEXT       a match joins the
-//   gap behind it CONTIGUOUS matches that touch are one piece, as are gaps
-// `invert` makes matches gaps and gaps matches.
+// A pre-tokenizer is a list of steps; each step splits every word of the step before. The behaviors
+// are the ones of Hugging Face tokenizers. They say how the matches of a regular expression, and
+// the gaps between matches, become words:
+//   ISOLATED    each match and each gap is a word
+//   REMOVED     each gap is a word; matches are dropped
+//   PREVIOUS    a match is appended to the gap before it
+//   NEXT        a match is prepended to the gap after it
+//   CONTIGUOUS  as ISOLATED, but adjacent matches are one word
+// `invert` exchanges matches and gaps.
 #ifndef LM_TOKENIZER_PRETOK_H
 #define LM_TOKENIZER_PRETOK_H
 #include "runtime/tokenizer/regex.h"
@@ -19,29 +21,29 @@ typedef enum {
   LM_SPLIT_CONTIGUOUS
 } lm_split_behavior;
 
-typedef struct lm_pretok lm_pretok; // immutable once its steps are added; LM_USER: too many
-typedef struct lm_pretok_room lm_pretok_room; // scratch: one for each thread
+typedef struct lm_pretok lm_pretok;           // immutable after its steps were added
+typedef struct lm_pretok_room lm_pretok_room; // workspace of one thread
 
 lm_pretok *lm_pretok_create(void);
-void lm_pretok_destroy(lm_pretok *p); // NULL is fine
+void lm_pretok_destroy(lm_pretok *p); // p may be NULL
+// The functions that add a step. LM_USER: too many steps, or the pattern is unsupported.
 lm_status lm_pretok_split_add(lm_pretok *p, const char *pattern, size_t n, bool literal,
                               lm_split_behavior b, bool invert);
-lm_status
-lm_pretok_prefix_add(lm_pretok *p); // a space in front of a piece that does not begin with one
-lm_status
-lm_pretok_chars_add(lm_pretok *p); // later steps see each byte as its character (bytechar.h)
-bool lm_pretok_gives_chars(
-    const lm_pretok *p); // such a step is there, and so `word` is given characters, too
+// Prepends a space to a word that does not begin with one.
+lm_status lm_pretok_prefix_add(lm_pretok *p);
+// Replaces each byte by its character (bytechar.h), for the later steps and for `word`.
+lm_status lm_pretok_chars_add(lm_pretok *p);
+bool lm_pretok_gives_chars(const lm_pretok *p); // whether `word` receives such characters
 
 lm_pretok_room *lm_pretok_room_create(const lm_pretok *p);
-void lm_pretok_room_destroy(lm_pretok_room *m); // NULL is fine
+void lm_pretok_room_destroy(lm_pretok_room *m); // m may be NULL
 
 typedef struct lm_word_sink {
   lm_status (*word)(void *user, const char *p, size_t n);
   void *user;
 } lm_word_sink;
-// text is well-formed UTF-8. continues: it goes on from text that was given before, so no space is
-// put in front.
+// Calls sink.word for each word of text, which must be valid UTF-8. continues: text continues an
+// earlier call's text, so no space is prepended.
 lm_status lm_pretok_run(const lm_pretok *p, lm_pretok_room *m, const char *text, size_t n,
                         bool continues, lm_word_sink sink);
 

@@ -1,13 +1,12 @@
-// train.h - learns a byte-level BPE vocabulary from text; the result is the text of a
-// tokenizer.json.
+// train.h - trains a byte-level BPE vocabulary; the result is the text of a tokenizer.json.
 //
-//   id 0 is <|endoftext|>, ids 1 … 256 the bytes in the order of their characters (bytechar.h),
-//   then merges as they were made. Words are cut as GPT-2 cuts them. Every round merges the pair
-//   that stands most often in the text; of equally frequent ones that with the least left id, then
-//   the least right id (as Hugging Face's trainer does, with min_frequency 2). It ends at the size
-//   asked for, or when no pair stands there twice.
-// The result is a function of the text alone, in whatever order and by however many threads it was
-// given.
+// Id 0 is <|endoftext|>, ids 1 … 256 are the bytes in the order of their characters (bytechar.h),
+// and the merges follow in the order in which they were made. Text is split into words as in GPT-2.
+// Each iteration merges the most frequent pair; ties are resolved by the least left id, then the
+// least right id (as in Hugging Face's trainer with min_frequency 2). Training ends when the
+// vocabulary has the requested size, or when no pair occurs twice.
+//
+// The result depends only on the text, not on its order or on the number of threads.
 #ifndef LM_TOKENIZER_TRAIN_H
 #define LM_TOKENIZER_TRAIN_H
 #include "runtime/base/base.h"
@@ -18,10 +17,10 @@ enum {
 
 typedef struct lm_bpe_trainer lm_bpe_trainer;
 lm_bpe_trainer *lm_bpe_trainer_create(int workers);
-void lm_bpe_trainer_destroy(lm_bpe_trainer *t); // NULL is fine
-// Counts the words of a text. Different workers may do so at the same time. Text may be cut where
-// lm_tokenizer_cut says. Bytes that are no UTF-8 and words over 1 KiB are not counted.
+void lm_bpe_trainer_destroy(lm_bpe_trainer *t); // t may be NULL
+// Counts the words of a text. Different workers may call this concurrently. Text may be split by
+// lm_tokenizer_cut. Bytes that are not valid UTF-8 and words over 1 KiB are not counted.
 lm_status lm_bpe_trainer_add(lm_bpe_trainer *t, int worker, const char *text, size_t n);
-// Merges up to `vocab` tokens, LM_BPE_VOCAB_MIN at the least. Once; only destroy may follow.
+// Trains at most `vocab` tokens (vocab >= LM_BPE_VOCAB_MIN). Only destroy may be called afterwards.
 lm_status lm_bpe_trainer_finish(lm_bpe_trainer *t, int32_t vocab, lm_buf *out_json);
 #endif

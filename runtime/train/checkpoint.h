@@ -1,45 +1,51 @@
-// checkpoint.h - a run's state on disk: folders step-000400 with
+// checkpoint.h - saves and loads checkpoints: folders step-000400 with
 //   model.safetensors      parameters, f32, by logical name (layers.17.attn.wq) in logical shapes
-//   optimizer.safetensors  optimizer states the same way, each name behind its state's:
-//   m.layers.17.attn.wq state.json             step, seed, what must not change on resume, and the
-//   run's own numbers checksums.txt          of these files (checkpoint_sum.h)
-// Written under a hidden name, synced, renamed: a folder of that name is complete. The same run
-// gives the same bytes. What is read is held against its checksum first: a disk may give back other
-// bytes than it was given.
+//   optimizer.safetensors  optimizer state in the same form, with the state's name as a prefix:
+//                          m.layers.17.attn.wq
+//   state.json             step, seed, the settings that must not change on resume, and the
+//   position
+//                          of the run
+//   checksums.txt          checksums of these files (checkpoint_sum.h)
+//
+// A checkpoint is written under a hidden name, synced and renamed, so a folder with the final name
+// is complete. Equal runs write equal bytes. Files are compared with their checksums before they
+// are used, since a disk may return other bytes than were written.
 #ifndef LM_TRAIN_CHECKPOINT_H
 #define LM_TRAIN_CHECKPOINT_H
 #include "runtime/train/guard.h"
 
+// A setting of the recipe, e.g. {"optimizer.betas", "(0.9, 0.95)"}.
 typedef struct lm_train_key {
   const char *key, *value;
-} lm_train_key; // e.g. {"optimizer.betas", "(0.9, 0.95)"}
+} lm_train_key;
 
 typedef struct lm_checkpoint {
-  int64_t step; // done
+  int64_t step; // completed steps
   uint64_t seed;
-  const lm_train_key *keys;
-  int n_keys; // of the recipe: what must not change; the caller compares
-  const lm_train_key *model;
-  int n_model; // what the program computes, part by part; the same
+  const lm_train_key *keys; // settings of the recipe that must not change; the caller compares them
+  int n_keys;
+  const lm_train_key *model; // description of the program's functions; as keys
+  int n_model;
+  // The best value of the evaluation that selects the checkpoint to keep, and its step. NAN: none.
   double best;
-  int64_t best_step; // of the evaluation whose best checkpoint stays; best NAN: none yet
+  int64_t best_step;
+  // Early stopping: the best value so far, and evaluations since then without an improvement.
   double stop_best;
-  int64_t bad_evals; // of early stopping: the best so far, evaluations since without a gain
-  const char *stop_on,
-      *ended;      // what it watches; the terms on which it ended the run, "": it has not. NULL: ""
-  int64_t tokens;  // seen so far
-  uint64_t data;   // lm_data_key of what was trained on; 0: not known
-  int64_t n_micro; // micro-batches in a step; 0: not known
+  int64_t bad_evals;
+  const char *stop_on; // the evaluation and metric that early stopping watches; NULL means ""
+  const char *ended;   // the settings under which early stopping ended the run; "": it did not
+  int64_t tokens;      // trained on so far
+  uint64_t data;       // lm_data_key of the training data; 0: unknown
+  int64_t n_micro;     // micro-batches per step; 0: unknown
   lm_guard guard;
 } lm_checkpoint;
 
-// Bytes that one takes on disk, but for its few hundred bytes of text.
+// Bytes of a checkpoint's tensors on disk.
 int64_t lm_checkpoint_bytes(const lm_plan *plan);
 
-// LM_USER, and nothing is saved, if a parameter or state is not finite.
-// Saves as dir/step-… and then removes all but the newest `keep` (0: all stay), counting only steps
-// up to this one, and whatever an abandoned run left of later steps. `also` (-1: none) is a step
-// that stays, the best one.
+// Saves dir/step-…, then removes older checkpoints until `keep` remain (0: removes none). `also`
+// (-1: none) is a further step to keep, the best one. LM_USER: a parameter or a state is not
+// finite; nothing is saved.
 lm_status lm_checkpoint_save(const lm_trainer *t, const char *dir, const lm_checkpoint *c, int keep,
                              int64_t also);
 
@@ -47,25 +53,25 @@ typedef enum {
   LM_CHECKPOINT_STATE = 1,
   LM_CHECKPOINT_WEIGHTS = 2,
   LM_CHECKPOINT_ALL = 3
-} lm_checkpoint_part; // what will be read
+} lm_checkpoint_part; // the files that will be read
 
-// A checkpoint whose files, as far as they will be read, are what was written.
+// A checkpoint whose files (those that will be read) are undamaged.
 typedef struct lm_checkpoint_choice {
-  const char *folder;   // NULL: there is none at all
-  int64_t step, newest; // its step and the newest one's, where it is the newest whole one
-  const char
-      *damage; // what is wrong with the ones that are newer, a line each; NULL: there is none
+  const char *folder; // NULL: there is no checkpoint
+  int64_t step;       // of the chosen checkpoint
+  int64_t newest;     // of the newest checkpoint, which may be damaged
+  const char *damage; // describes the damage of each newer checkpoint, a line each; NULL: no damage
 } lm_checkpoint_choice;
 
-// `path` is a run's folder, or, for "last", a checkpoint's. which: "last", the newest one that is
-// whole; "best", or a step's number: LM_USER if there is no such one. LM_ENV if none is whole, or
-// the one that was asked for is not.
+// `path` is the folder of a run or, for "last", also of a checkpoint. which: "last" (the newest
+// undamaged checkpoint), "best", or the number of a step. LM_USER: there is no such checkpoint.
+// LM_ENV: the checkpoint, or for "last" every checkpoint, is damaged.
 lm_status lm_checkpoint_choose(lm_arena *a, const char *path, const char *which,
                                lm_checkpoint_part part, lm_checkpoint_choice *out);
 
-// Loads the "last" one of a path. In *c keys and model stay as given, the rest is filled in;
-// LM_USER if the tensors are not the plan's. out->folder NULL, without error: `path` is a folder
-// without checkpoints, or nothing is there.
+// Loads the checkpoint "last" of a path. Fills in *c except keys and model. Without an error,
+// out->folder is NULL if `path` does not exist or has no checkpoints. LM_USER: the tensors do not
+// match the plan.
 lm_status lm_checkpoint_load(lm_arena *a, lm_trainer *t, const char *path, lm_checkpoint *c,
                              lm_checkpoint_choice *out);
 #endif

@@ -1,5 +1,5 @@
-// checkpoint_sum.h - checksums.txt of a checkpoint: size and hash of each of its files, and a hash
-// of those lines, so that damage to any file, this one too, is told from what was written:
+// checkpoint_sum.h - checksums.txt of a checkpoint: size and hash of each file, and a hash of these
+// lines, which detects damage to checksums.txt itself:
 //   23068848 5f0c1b2a3d4e5f60 model.safetensors
 //   …
 //   0123456789abcdef
@@ -9,12 +9,11 @@
 
 #define LM_CHECKPOINT_SUMS "checksums.txt"
 
-// sums[i]: of what was written to files[i], so that nothing need be read again.
+// sums[i] is the checksum that was computed while files[i] was written.
 lm_status lm_checkpoint_sums_write(lm_arena *a, const char *folder, const char *const *files,
                                    const lm_sum *sums, int n);
-// *out_damage: what is wrong with the checksums or the first of the files that is not what was
-// written; NULL: all are. A status only for what says nothing about the files, such as a permission
-// that is missing.
+// *out_damage describes the damage of checksums.txt or of the first damaged file; NULL: none. The
+// status reports only errors that do not prove damage, such as a missing permission.
 lm_status lm_checkpoint_sums_check(lm_arena *a, const char *folder, const char *const *files, int n,
                                    const char **out_damage);
 #endif

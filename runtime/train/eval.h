@@ -1,4 +1,4 @@
-// eval.h - the loss over a part of the data, and how well the model's logits tell its tokens.
+// eval.h - computes the loss, the cross-entropy and the perplexity over a part of the data.
 #ifndef LM_TRAIN_EVAL_H
 #define LM_TRAIN_EVAL_H
 #include "runtime/train/ports.h"
@@ -12,20 +12,22 @@ typedef enum {
 extern const char *const LM_EVAL_NAMES[LM_EVAL_METRICS];
 
 typedef struct lm_eval_result {
-  // the mean loss; of the tokens' cross-entropy: bits for a byte (NAN where bytes are not known),
-  // e^mean; both NAN without logits
+  // loss: sum of losses / sum of weights. With the mean cross-entropy H per predicted token in
+  // nats: bits per byte = H * tokens / (bytes * ln 2), NAN if the number of bytes is unknown;
+  // perplexity = exp(H). Both are NAN if the function has no logits.
   double value[LM_EVAL_METRICS];
-  double weight;
-  int64_t rows; // what the mean is over
+  double weight; // sum of the weights
+  int64_t rows;
 } lm_eval_result;
 
+// Reports progress.
 typedef struct lm_eval_watch {
   void (*rows)(void *user, int64_t done, int64_t all);
   void *user;
-} lm_eval_watch; // called as rows are done
+} lm_eval_watch;
 
-// Every row of the part through the plan's function `eval`, padding behind the last. Where the
-// weights sum to 0 or less, no value is a number. watch: NULL: nobody.
+// Runs the plan's function `eval` on every row of the part; the last call is filled up with
+// padding. All values are NAN if the weights sum to 0 or less. watch is optional.
 lm_status lm_eval_run(lm_exec *e, const lm_plan *plan, const lm_data *data, int part,
                       const lm_eval_watch *watch, lm_eval_result *out);
 #endif

@@ -1,8 +1,9 @@
-// init.h - initial values of parameters. Element i of the parameter named `path` is a function of
-// (seed, path, i) alone: word i mod 4 of Philox block i / 4 under lm_philox_key(seed,
-// lm_hash(path)). Normal numbers are made from pairs of words (0, 1) and (2, 3) by Box and Muller:
-// sqrt(-2 ln u) cos 2πv and sin 2πv, u and v in (0, 1), in float32 by functions of its own, so that
-// every machine and C library makes the same ones.
+// init.h - initial values of parameters. Element i of the parameter `path` depends only on (seed,
+// path, i): it uses word i mod 4 of Philox block i / 4 under lm_philox_key(seed, lm_hash(path)).
+// Normal values come from the word pairs (0, 1) and (2, 3) by the Box-Muller transform,
+// sqrt(-2 ln u) cos 2πv and sqrt(-2 ln u) sin 2πv with u and v in (0, 1), in float32. The
+// elementary functions are implemented here, so that all machines and C libraries give equal
+// values.
 #ifndef LM_TRAIN_INIT_H
 #define LM_TRAIN_INIT_H
 #include "runtime/base/dtype.h"

@@ -1,40 +1,39 @@
 // trainer.h - one training step over a plan.
 //
-// What the functions of a plan are given and give, by port name (a port that a function does not
-// need may be absent):
-//   micro   in:  tok pos seg next [rows, seq] int, w [rows, seq] f32; step: int, from 1; row: int,
-//   the first row of this
-//                micro-batch in its step
-//           out: sum, weight: f32; others are emitted metrics. Adds d(sum) / d(parameter) to the
-//           gradient arena.
-//   micro.N the same for rows of N places, where stages of the data change their length
-//   norm    out: norm: f32, the square root of the sum of squares of the gradient arena
-//   rates   in:  step: from 1; run: the run's steps. out: scalars (lr, bias corrections, …) for
-//   update, by name update  in:  grad_scale: what gradients are multiplied by; step; run; the
-//   results of rates; tables.
-//                Changes parameters and optimizer states in place, nothing if grad_scale is not a
-//                number.
+// Arguments and results of the plan's functions, by port name. A port that a function does not need
+// may be absent.
+//   micro    one micro-batch
+//     in:  tok pos seg next [rows, seq] int; w [rows, seq] f32; step: int, from 1; row: int, index
+//          in its step of the micro-batch's first row
+//     out: sum, weight: f32; further results are emitted metrics. Adds d(sum) / d(parameter) to the
+//          gradient arena.
+//   micro.N  the same for sequence length N, if the stages of the data change it
+//   norm     out: norm: f32, the square root of the sum of squares of the gradient arena
+//   rates    in:  step: from 1; run: number of steps of the run
+//            out: scalars for update, by name (lr, bias corrections, …)
+//   update   in:  grad_scale: factor of the gradients; step; run; the results of rates; tables
+//            Updates parameters and optimizer states; changes nothing if grad_scale is NAN.
 //
-// loss = Σ sum / Σ weight over the micro-batches; grad_norm = norm / Σ weight; grad_scale follows
-// from both where they are (tally.h), so a device goes through a step without waiting for the host,
-// and a bad one changes nothing. Sums over micro-batches are taken in float64, in order.
+// loss = Σ sum / Σ weight over the micro-batches; grad_norm = norm / Σ weight. grad_scale is
+// computed from both on the device (hal/totals.h), so that the device does not wait for the host,
+// and a bad step changes nothing. Sums over micro-batches are in float64, in order.
 #ifndef LM_TRAIN_TRAINER_H
 #define LM_TRAIN_TRAINER_H
 #include "runtime/hal/totals.h"
 #include "runtime/telemetry/metrics.h"
 #include "runtime/train/ports.h"
 
-// An argument of update that never changes: an array as the plan lays it out, e.g. one rate scale
-// for each block.
+// A constant argument of update: an array in the plan's layout, e.g. one learning-rate factor per
+// block.
 typedef struct lm_train_table {
   const char *port;
   const void *data;
   size_t bytes;
 } lm_train_table;
-// An optimizer state: its name in checkpoints, and its first value.
+// An optimizer state.
 typedef struct lm_train_state {
-  const char *name;
-  bool is_param;
+  const char *name; // prefix in checkpoints
+  bool is_param;    // initialized with the parameter's value, else with `value`
   double value;
 } lm_train_state;
 
@@ -43,10 +42,10 @@ typedef struct lm_trainer_options {
   lm_exec *exec;
   const lm_data *data;   // must outlive the trainer
   int64_t steps;         // of the run, for schedules
-  int64_t last;          // the last step that will be asked for; 0: steps
-  int64_t n_micro;       // micro-batches in a step
-  lm_timeline *timeline; // NULL: nobody looks
-  double clip;           // greatest gradient norm; 0: no clipping
+  int64_t last;          // the last step that the caller will run; 0: steps
+  int64_t n_micro;       // micro-batches per step
+  lm_timeline *timeline; // optional
+  double clip;           // maximum gradient norm; 0: no clipping
   const lm_train_table *tables;
   int n_tables;
   const lm_train_state *states; // [plan->n_states]
@@ -55,38 +54,41 @@ typedef struct lm_trainer_options {
 enum {
   LM_TRAIN_METRICS = LM_TOTALS_MAX - 2 /* sum, weight */
 };
-typedef struct lm_step_result {       // loss and grad_norm may be anything, also no numbers
-  double loss, weight, grad_norm, lr; // lr: 0 unless rates gives one
-  int64_t tokens;                     // places that were not padding
-  lm_metric emitted[LM_TRAIN_METRICS];
-  int n_emitted; // means over the micro-batches
+typedef struct lm_step_result {
+  double loss, grad_norm; // may be NAN or infinite
+  double weight;
+  double lr;                           // 0 if rates has no result lr
+  int64_t tokens;                      // positions that are not padding
+  lm_metric emitted[LM_TRAIN_METRICS]; // means over the micro-batches
+  int n_emitted;
 } lm_step_result;
 
 typedef struct lm_trainer lm_trainer;
 lm_status lm_trainer_create(const lm_trainer_options *o, lm_trainer **out);
-void lm_trainer_destroy(lm_trainer *t); // NULL is fine
+void lm_trainer_destroy(lm_trainer *t); // t may be NULL
 const lm_trainer_options *lm_trainer_options_of(const lm_trainer *t);
-// First values of parameters (by their initialisers, from the seed) and of states (which may follow
-// parameters: call this again, or lm_trainer_init_states, once parameters have been loaded from
-// elsewhere).
+// Initializes the parameters from the seed, and the states. Some states are copies of parameters:
+// call lm_trainer_init_states after parameters were loaded from elsewhere.
 void lm_trainer_init(lm_trainer *t, uint64_t seed);
 void lm_trainer_init_states(lm_trainer *t);
 
-// One step (from 1) is gradients, then update. `batch`: which one of the data, from 0. Between them
-// the gradient arena holds d(Σ sum) / d(parameter), and nothing else was changed: a step may be
-// left at that. Neither waits for a device.
+// Computes the gradients of a step (from 1) on batch `batch` of the data (from 0). Afterwards the
+// gradient arena holds d(Σ sum) / d(parameter); nothing else has changed, so the caller may abandon
+// the step. Does not wait for the device.
 lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch);
-// Of those gradients. Changes nothing if loss or norm are not finite, or the loss is above `limit`
-// (INFINITY: none is).
+// Updates parameters and states from these gradients. Changes nothing if the loss or the norm is
+// not finite, or the loss exceeds `limit` (INFINITY: no limit). Does not wait for the device.
 lm_status lm_trainer_update(lm_trainer *t, double limit);
-// Waits. Where the weights sum to 0 or less, loss and grad_norm are NAN and nothing was changed.
+// Waits for the device. If the weights sum to 0 or less, loss and grad_norm are NAN and nothing was
+// updated.
 lm_status lm_trainer_result(lm_trainer *t, lm_step_result *out);
+// Gradients, update and result.
 lm_status lm_trainer_step(lm_trainer *t, int64_t step, int64_t batch, double limit,
-                          lm_step_result *out); // all three
-// LM_USER if loss or norm are not finite or there was no weight, for callers that cannot leave a
-// step out.
+                          lm_step_result *out);
+// For callers that cannot skip a step. LM_USER: the loss or the norm is not finite, or the weights
+// sum to 0 or less.
 lm_status lm_step_check(int64_t step, const lm_step_result *r);
-// The name of a parameter with an element that is not finite, itself or in its states; NULL if
-// there is none.
+// The name of a parameter that has an element that is not finite, in the parameter or in its
+// states; NULL: all are finite.
 const char *lm_trainer_not_finite(const lm_trainer *t);
 #endif

@@ -1,12 +1,12 @@
-// safetensors.h - reading and writing https://github.com/huggingface/safetensors
+// safetensors.h - reads and writes https://github.com/huggingface/safetensors
 //
-// A file: 8 bytes N, little-endian; N bytes of JSON {"name": {"dtype", "shape", "data_offsets":
-// [begin, end]}, …,
-// "__metadata__": {string: string}}; the data, row-major, without holes or overlaps. Files are
-// mapped, not read: a tensor's `data` points into the mapping, has no alignment, and lives until
-// close.
-#ifndef LM_IO_SAFETENSORS_H
-#define LM_IO_SAFETENSORS_H
+// A file has a length N (8 bytes, little-endian), N bytes of JSON
+//   {"name": {"dtype", "shape", "data_offsets": [begin, end]}, …,
+//    "__metadata__": {string: string}}
+// and the row-major data, without gaps or overlaps. Files are memory-mapped: a tensor's `data`
+// points into the mapping, may be unaligned, and is valid until close.
+#ifndef LM_WEIGHTS_SAFETENSORS_H
+#define LM_WEIGHTS_SAFETENSORS_H
 #include "runtime/base/base.h"
 
 enum {
@@ -39,38 +39,37 @@ typedef struct lm_st_tensor {
   int64_t shape[LM_ST_RANK];
   int64_t elements; // product of the shape
   const void *data; // elements * lm_st_dtype_bytes(dtype) bytes
-  const char *file; // where it came from
+  const char *file; // path of the file that holds it
   int64_t offset;   // of the data in that file
 } lm_st_tensor;
 
-// Conversion of n elements from `from` on; the type must be a float. bf16 and f16 round to nearest
-// even.
+// Converts n elements, the first at index `from`; the type must be floating point. Conversion to
+// bf16 and f16 rounds to nearest even.
 void lm_st_to_f32(lm_st_dtype t, const void *data, int64_t from, int64_t n, float *out);
 void lm_st_from_f32(lm_st_dtype t, const float *x, int64_t n, void *out);
 void lm_st_shape_print(lm_buf *b, const int64_t *shape, int rank); // "[2, 3]"
 
-// ---- reading. `path` is a file, or a folder: with model.safetensors.index.json the files that it
-// names, else model.safetensors, else every *.safetensors in it. Malformed content is LM_USER, a
-// failing system LM_ENV.
+// ---- reading. `path` is a file or a folder. In a folder, model.safetensors.index.json names the
+// files; without it, the file is model.safetensors; without either, every *.safetensors file is
+// read. LM_USER: malformed content. LM_ENV: a system call failed.
 typedef struct lm_st lm_st;
 lm_status lm_st_open(const char *path, lm_st **out);
-void lm_st_close(lm_st *st); // NULL is fine
+void lm_st_close(lm_st *st); // st may be NULL
 size_t lm_st_count(const lm_st *st);
 const lm_st_tensor *lm_st_at(const lm_st *st, size_t i);           // sorted by name
-const lm_st_tensor *lm_st_find(const lm_st *st, const char *name); // NULL if there is none
+const lm_st_tensor *lm_st_find(const lm_st *st, const char *name); // NULL: no such tensor
 
-// ---- writing. The header is made from all tensors first (name, dtype, rank, shape; the rest is
-// ignored), then their data is appended in that order, in pieces of any size. What is written is a
-// temporary file beside `path` until finish, which syncs and renames. The same input gives the same
-// bytes.
+// ---- writing. `create` writes the header from name, dtype, rank and shape of all tensors; the
+// data is then appended in the same order, in pieces of any size. The file has a temporary name
+// next to `path` until `finish` syncs and renames it. Equal input gives equal bytes.
 typedef struct lm_st_writer lm_st_writer;
 lm_status lm_st_writer_create(const char *path, const lm_st_tensor *tensors, size_t n,
                               lm_st_writer **out);
 lm_status lm_st_writer_append(lm_st_writer *w, const void *data, size_t bytes);
-lm_status lm_st_writer_finish(lm_st_writer *w); // frees w, whatever comes of it
-void lm_st_writer_abort(lm_st_writer *w);       // removes the temporary file, frees w; NULL is fine
-// All at once, from each tensor's `data`.
+lm_status lm_st_writer_finish(lm_st_writer *w); // frees w, also on failure
+void lm_st_writer_abort(lm_st_writer *w); // removes the temporary file, frees w; w may be NULL
+// Writes all tensors from their `data`.
 lm_status lm_st_write(const char *path, const lm_st_tensor *tensors, size_t n);
 lm_status lm_st_write_summed(const char *path, const lm_st_tensor *tensors, size_t n,
-                             lm_sum *out_sum); // of the file
+                             lm_sum *out_sum); // checksum of the file
 #endif

@@ -108,8 +108,8 @@ static uint64_t stage_rows(const lm_mix *m, int stage, uint64_t rows_per_step) {
   return (uint64_t)(m->stages[stage + 1].first_step - m->stages[stage].first_step) * rows_per_step;
 }
 
-static void place_move(const lm_mix *m, int stage, uint64_t block, uint64_t rows_per_step,
-                       lm_mix_cursor *p) {
+static void cursor_move(const lm_mix *m, int stage, uint64_t block, uint64_t rows_per_step,
+                        lm_mix_cursor *p) {
   uint64_t count[LM_DATA_MIX_MAX];
   for (int i = 0; i < m->n_sources; i++)
     p->base[i] = 0;
@@ -131,7 +131,7 @@ void lm_mix_find(const lm_mix *m, int stage, uint64_t row, uint64_t rows_per_ste
   uint64_t block = row / LM_MIX_BLOCK;
   uint64_t r = row % LM_MIX_BLOCK;
   if (!p->valid || p->stage != stage || p->block != block || p->rows_per_step != rows_per_step)
-    place_move(m, stage, block, rows_per_step, p);
+    cursor_move(m, stage, block, rows_per_step, p);
   *out_source = p->source[r];
   *out_index = p->base[p->source[r]] + p->rank[r];
 }

@@ -1,14 +1,14 @@
-// mix.h - which source the rows of training come from, and the how-manieth row of that source each
-// one is: a function of (stages, seed, number of the row). Only rows of one length are counted with
-// each other.
+// mix.h - the source of each training row, and the row's index in the sequence of that source: a
+// function of (stages, seed, index of the row). Sequence lengths are counted separately.
 //
-// Within a stage, rows stand in blocks of 1,024. Block m has round((m + 1) * 1024 * w) - round(m *
-// 1024 * w) rows of a source of share w, and the source of the greatest share what remains, so the
-// shares hold within one row of any number of blocks; inside a block a permutation keyed by (seed,
-// stage, m) says where they stand. Rows of one source come in its own order.
-#ifndef LM_DATA_MIX_H
-#define LM_DATA_MIX_H
-#include "runtime/data/feed/data.h"
+// Within a stage, rows form blocks of 1,024. Block m has
+//   round((m + 1) * 1024 * w) - round(m * 1024 * w)
+// rows of a source of weight w; the source of the greatest weight gets the remaining rows. The
+// proportions are therefore within one row of exact after any number of blocks. A permutation keyed
+// by (seed, stage, m) orders the rows of a block. The rows of a source keep their own order.
+#ifndef LM_DATA_FEED_MIX_H
+#define LM_DATA_FEED_MIX_H
+#include "runtime/data/rows/options.h"
 
 enum {
   LM_MIX_BLOCK = 1024
@@ -16,9 +16,9 @@ enum {
 
 typedef struct lm_mix_stage {
   int64_t first_step, seq;
-  uint64_t share[LM_DATA_MIX_MAX];
-  int rest;
-} lm_mix_stage; // of 2^32
+  uint64_t share[LM_DATA_MIX_MAX]; // weight of each source, in units of 2^-32
+  int rest;                        // the source that gets the remaining rows of a block
+} lm_mix_stage;
 typedef struct lm_mix {
   uint64_t seed;
   int n_sources;
@@ -26,12 +26,11 @@ typedef struct lm_mix {
   int n_stages;
 } lm_mix;
 
-// LM_USER: weights that are no shares, too many sources.
+// LM_USER: the weights are not proportions, or there are too many sources.
 lm_status lm_mix_create(const lm_data_options *o, lm_mix *out);
 void lm_mix_free(lm_mix *m);
 
-// Where the last row that was looked for stands; zeroed at first. Neighbours are then found without
-// computing a block.
+// Caches the block of the last row that was looked up. Initialize to zero.
 typedef struct lm_mix_cursor {
   bool valid;
   int stage;
@@ -40,7 +39,7 @@ typedef struct lm_mix_cursor {
   uint8_t source[LM_MIX_BLOCK];
   uint16_t rank[LM_MIX_BLOCK];
 } lm_mix_cursor;
-// Row `row` of a stage, whose steps have so many.
+// Looks up row `row` of a stage that has rows_per_step rows in each step.
 void lm_mix_find(const lm_mix *m, int stage, uint64_t row, uint64_t rows_per_step,
-                 lm_mix_cursor *place, int *out_source, uint64_t *out_index);
+                 lm_mix_cursor *cursor, int *out_source, uint64_t *out_index);
 #endif

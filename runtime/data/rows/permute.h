@@ -1,8 +1,8 @@
-// permute.h - a pseudorandom permutation of 0 … n - 1, one element at a time: a balanced Feistel
-// network over the smallest power of four that holds n, walked until it lands inside. The round
-// function is Philox under the key.
-#ifndef LM_DATA_PERMUTE_H
-#define LM_DATA_PERMUTE_H
+// permute.h - a pseudorandom permutation of 0 … n - 1 that computes one element at a time: a
+// balanced Feistel network over the smallest power of four that is at least n, applied again until
+// the result is below n (cycle walking). The round function is Philox under the key.
+#ifndef LM_DATA_ROWS_PERMUTE_H
+#define LM_DATA_ROWS_PERMUTE_H
 #include "runtime/base/philox.h"
 
 static inline uint64_t lm_permute(lm_philox_key2 key, uint64_t n, uint64_t i) {
