@@ -1,4 +1,4 @@
-// generate.c - cached decoding.
+// generate.c - see generate.h.
 #include "runtime/infer/generate.h"
 
 #include <string.h>
@@ -15,16 +15,16 @@ typedef struct {
 
 typedef struct {
   const lm_generate_options *o;
-  stage prefill, decode; // prefill.f NULL: there is none
+  stage prefill, decode; // prefill.f NULL: no prefill
   int32_t vocab;
-  float *row;            // [vocab] logits of the last place
-  lm_candidate *scratch; // [vocab]
+  float *row;              // [vocab]: logits of the last position
+  lm_candidate *workspace; // [vocab]
 } generator;
 
 int64_t lm_generate_capacity(const lm_plan *plan) {
   for (int i = 0; i < plan->n_extents; i++)
     if (!strcmp(plan->extents[i].name, "s") && plan->extents[i].capacity)
-      return plan->extents[i].capacity; // 0: keeps nothing
+      return plan->extents[i].capacity; // capacity 0: no KV cache
   return INT64_MAX;
 }
 
@@ -34,7 +34,7 @@ static lm_status stage_open(const lm_generate_options *o, const char *name, stag
     return NULL;
   out->logits = lm_plan_port_find(out->f, "logits", true);
   if (!out->logits || out->logits->rank < 1)
-    return lm_fail(LM_BUG_STATUS, "%s gives no logits", name);
+    return lm_fail(LM_BUG_STATUS, "%s has no result logits", name);
   return lm_batch_ports_open(o->exec, out->f, &out->in);
 }
 
@@ -43,11 +43,13 @@ static lm_status prompt_check(const lm_generate_options *o, int32_t vocab) {
     return lm_fail(LM_USER, "the prompt is empty");
   for (int64_t i = 0; i < o->n_prompt; i++)
     if (o->prompt[i] < 0 || o->prompt[i] >= vocab)
-      return lm_fail(LM_USER, "prompt token %d is none of the model's %d", o->prompt[i], vocab);
+      return lm_fail(LM_USER, "prompt token id %d is outside the vocabulary of %d tokens",
+                     o->prompt[i], vocab);
   int64_t capacity = lm_generate_capacity(o->plan);
   if (o->n > capacity || o->n_prompt > capacity - o->n)
     return lm_fail(
-        LM_USER, "%lld tokens of prompt and %lld to make are more than the %lld that were planned",
+        LM_USER,
+        "a prompt of %lld tokens and %lld new tokens exceed the %lld positions of the KV cache",
         (long long)o->n_prompt, (long long)o->n, (long long)capacity);
   return NULL;
 }
@@ -57,11 +59,11 @@ static lm_status generator_open(generator *g) {
   LM_TRY(stage_open(o, "decode", &g->decode));
   LM_TRY(stage_open(o, "prefill", &g->prefill));
   if (!g->decode.f)
-    return lm_fail(LM_USER, "this model was not compiled for generating");
+    return lm_fail(LM_USER, "this model was not compiled for generation");
   g->vocab = (int32_t)g->decode.logits->shape[g->decode.logits->rank - 1];
   LM_TRY(prompt_check(o, g->vocab));
   g->row = lm_calloc((size_t)g->vocab, sizeof *g->row);
-  g->scratch = lm_calloc((size_t)g->vocab, sizeof *g->scratch);
+  g->workspace = lm_calloc((size_t)g->vocab, sizeof *g->workspace);
   return NULL;
 }
 
@@ -69,7 +71,7 @@ static void generator_close(generator *g) {
   lm_batch_ports_close(&g->decode.in);
   lm_batch_ports_close(&g->prefill.in);
   lm_free(g->row);
-  lm_free(g->scratch);
+  lm_free(g->workspace);
 }
 
 static void extents_set(const lm_plan *plan, int64_t t, int64_t s, int64_t *out) {
@@ -80,7 +82,7 @@ static void extents_set(const lm_plan *plan, int64_t t, int64_t s, int64_t *out)
   }
 }
 
-// n tokens at places at … at + n - 1; leaves the logits of the last in g->row.
+// Runs n tokens at positions at … at + n - 1 and copies the logits of the last one to g->row.
 static lm_status feed(generator *g, const stage *x, const int32_t *ids, int64_t n, int64_t at) {
   lm_exec *e = g->o->exec;
   const lm_batch *b = &x->in.batch;
@@ -112,9 +114,9 @@ static lm_status continue_prompt(generator *g) {
   const lm_generate_options *o = g->o;
   for (int64_t i = 0; i < o->n; i++) {
     int32_t id;
-    LM_TRY(lm_sample(&o->sampler, g->row, g->vocab, i, g->scratch, &id));
-    bool go_on = o->token(o->user, id) && id != o->eos;
-    if (!go_on || i + 1 == o->n)
+    LM_TRY(lm_sample(&o->sampler, g->row, g->vocab, i, g->workspace, &id));
+    bool more = o->token(o->user, id) && id != o->eos;
+    if (!more || i + 1 == o->n)
       return NULL;
     LM_TRY(feed(g, &g->decode, &id, 1, o->n_prompt + i));
   }

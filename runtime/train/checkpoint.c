@@ -1,4 +1,4 @@
-// checkpoint.c - a run's state on disk.
+// checkpoint.c - see checkpoint.h.
 #include "runtime/train/checkpoint.h"
 
 #include <math.h>
@@ -13,12 +13,12 @@
 
 static const char STATE[] = "state.json", MODEL[] = "model.safetensors",
                   OPTIMIZER[] = "optimizer.safetensors";
-static const char *const FILES[] = {STATE, MODEL,
-                                    OPTIMIZER}; // of which lm_checkpoint_part takes so many
+// An lm_checkpoint_part is the number of files, from the first, that it reads.
+static const char *const FILES[] = {STATE, MODEL, OPTIMIZER};
 
 // ---- tensors
 
-// Parameters (state < 0) or one state's elements.
+// The elements of the parameters (state < 0) or of one state.
 static float *arena_of(const lm_trainer *t, int state, bool change) {
   const lm_trainer_options *o = lm_trainer_options_of(t);
   lm_arena_id id = state < 0 ? LM_ARENA_PARAM : LM_ARENA_STATE;
@@ -52,7 +52,7 @@ static lm_status tensors_list(lm_arena *a, const lm_trainer *t, int first, int l
   for (int state = first; state < last; state++)
     for (int i = 0; i < plan->n_params; i++) {
       if (plan->params[i].rank > LM_ST_RANK)
-        return lm_fail(LM_USER, "parameter %s has %d axes; files hold at most %d",
+        return lm_fail(LM_USER, "parameter %s has %d axes; a checkpoint supports at most %d",
                        plan->params[i].path, plan->params[i].rank, LM_ST_RANK);
       list[n++] = tensor_of(a, t, state, &plan->params[i], change);
     }
@@ -73,7 +73,7 @@ static lm_status tensors_save(lm_arena *a, const lm_trainer *t, int first, int l
 static lm_status tensors_copy(const lm_st *st, const char *path, const lm_st_tensor *list,
                               size_t n) {
   if (lm_st_count(st) != n)
-    return lm_fail(LM_USER, "%s has %zu tensors, the model %zu", path, lm_st_count(st), n);
+    return lm_fail(LM_USER, "%s has %zu tensors, the model has %zu", path, lm_st_count(st), n);
   for (size_t i = 0; i < n; i++) {
     const lm_st_tensor *x = lm_st_find(st, list[i].name);
     if (!x)
@@ -81,7 +81,8 @@ static lm_status tensors_copy(const lm_st *st, const char *path, const lm_st_ten
     size_t shape_bytes = sizeof *x->shape * (size_t)x->rank;
     if (x->dtype != LM_ST_F32 || x->rank != list[i].rank ||
         memcmp(x->shape, list[i].shape, shape_bytes))
-      return lm_fail(LM_USER, "%s: tensor %s is of another type or shape", path, x->name);
+      return lm_fail(LM_USER, "%s: tensor %s has another type or shape than in the model", path,
+                     x->name);
   }
   for (size_t i = 0; i < n; i++)
     lm_st_to_f32(LM_ST_F32, lm_st_find(st, list[i].name)->data, 0, list[i].elements,
@@ -126,7 +127,7 @@ static lm_status save(lm_arena *a, const lm_trainer *t, const char *dir, const l
   LM_TRY(lm_dir_make(dir));
   lm_status s = folder_write(a, t, written, c);
   if (s) {
-    lm_status_free(lm_path_remove(written)); // the first failure is the one to tell
+    lm_status_free(lm_path_remove(written)); // report only the first failure
     return s;
   }
   LM_TRY(lm_checkpoint_folder_publish(a, written, lm_checkpoint_path(a, dir, c->step)));
@@ -145,8 +146,7 @@ lm_status lm_checkpoint_save(const lm_trainer *t, const char *dir, const lm_chec
                              int64_t also) {
   const char *bad = lm_trainer_not_finite(t);
   if (bad)
-    return lm_fail(LM_USER,
-                   "step %lld: parameter %s is not finite any more; this state is not saved",
+    return lm_fail(LM_USER, "step %lld: parameter %s is no longer finite; this state is not saved",
                    (long long)c->step, bad);
   lm_arena *a = lm_arena_create();
   lm_status s =
@@ -157,7 +157,7 @@ lm_status lm_checkpoint_save(const lm_trainer *t, const char *dir, const lm_chec
 
 // ---- choosing
 
-// Weights alone are an imported model's.
+// An imported model has only weights.
 static bool is_checkpoint(lm_arena *a, const char *path) {
   static const char *const own[] = {STATE, OPTIMIZER, LM_CHECKPOINT_SUMS};
   for (size_t i = 0; i < LM_COUNT(own); i++)
@@ -166,8 +166,8 @@ static bool is_checkpoint(lm_arena *a, const char *path) {
   return false;
 }
 
-static lm_status whole_newest(lm_arena *a, const char *path, lm_checkpoint_part part,
-                              lm_checkpoint_choice *out) {
+static lm_status newest_undamaged(lm_arena *a, const char *path, lm_checkpoint_part part,
+                                  lm_checkpoint_choice *out) {
   lm_checkpoint_steps all;
   lm_buf damage = {0};
   LM_TRY(lm_checkpoint_steps_list(a, path, &all));
@@ -189,14 +189,14 @@ static lm_status whole_newest(lm_arena *a, const char *path, lm_checkpoint_part 
   return s || out->folder || !all.n
              ? s
              : lm_fail(LM_ENV,
-                       "no checkpoint of %s is whole:\n  %s\n  to begin anew in this folder: lmc "
-                       "run with --resume never; in another one: with --out",
+                       "all checkpoints of %s are damaged:\n  %s\n  to restart in this folder, use "
+                       "lmc run with --resume never; to use another folder, --out",
                        path, out->damage);
 }
 
-// The one that was asked for: nothing takes its place.
-static lm_status whole_one(lm_arena *a, const char *folder, lm_checkpoint_part part,
-                           lm_checkpoint_choice *out) {
+// Checks one checkpoint; no other checkpoint replaces it.
+static lm_status undamaged_one(lm_arena *a, const char *folder, lm_checkpoint_part part,
+                               lm_checkpoint_choice *out) {
   const char *bad;
   *out = (lm_checkpoint_choice){.folder = folder};
   LM_TRY(lm_checkpoint_sums_check(a, folder, FILES, (int)part, &bad));
@@ -208,14 +208,14 @@ static lm_status best_find(lm_arena *a, const char *path, int64_t *out_step) {
   lm_checkpoint state;
   LM_TRY(lm_checkpoint_choose(a, path, "last", LM_CHECKPOINT_STATE, &last));
   if (!last.folder)
-    return lm_fail(LM_USER, "%s holds no checkpoint", path);
+    return lm_fail(LM_USER, "%s has no checkpoint", path);
   LM_TRY(lm_checkpoint_state_read(a, last.folder, &state));
   *out_step = state.best_step;
   if (!isnan(state.best))
     return NULL;
   return lm_fail(LM_USER,
-                 "%s: no evaluation says which checkpoint is the best; save = checkpoint(…, best = "
-                 "EVAL.METRIC) does",
+                 "%s: no evaluation selects the best checkpoint; declare one with save = "
+                 "checkpoint(…, best = EVAL.METRIC)",
                  path);
 }
 
@@ -232,7 +232,7 @@ static lm_status none_of_step(lm_arena *a, const char *path, int64_t step) {
                   : all.n == 1 ? ", only of step"
                                : ", only of steps",
                   (long long)all.v[i]);
-  lm_status s = lm_fail(LM_USER, "%s holds no checkpoint of step %lld%s%s", path, (long long)step,
+  lm_status s = lm_fail(LM_USER, "%s has no checkpoint of step %lld%s%s", path, (long long)step,
                         there.n ? there.p : "", all.n > SHOWN ? ", …" : "");
   lm_buf_free(&there);
   return s;
@@ -244,8 +244,8 @@ lm_status lm_checkpoint_choose(lm_arena *a, const char *path, const char *which,
   char *end;
   int64_t step = strtoll(which, &end, 10);
   if (last)
-    return is_checkpoint(a, path) ? whole_one(a, path, part, out)
-                                  : whole_newest(a, path, part, out);
+    return is_checkpoint(a, path) ? undamaged_one(a, path, part, out)
+                                  : newest_undamaged(a, path, part, out);
   if (!best && (!*which || *end || step < 0))
     return lm_fail(LM_USER, "a checkpoint is last, best or the number of a step, not '%s'", which);
   if (best)
@@ -253,7 +253,7 @@ lm_status lm_checkpoint_choose(lm_arena *a, const char *path, const char *which,
   const char *folder = lm_checkpoint_path(a, path, step);
   if (access(folder, F_OK))
     return none_of_step(a, path, step);
-  return whole_one(a, folder, part, out);
+  return undamaged_one(a, folder, part, out);
 }
 
 // ---- loading

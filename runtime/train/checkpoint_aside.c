@@ -1,5 +1,4 @@
-// checkpoint_aside.c - checkpoints that a run leaves behind because it is resumed from before them,
-// or begun again.
+// checkpoint_aside.c - moves the checkpoints that a restarted or resumed run supersedes.
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
@@ -31,7 +30,7 @@ static bool is_of_run(const char *name) {
   return strncmp(name, "step-", 5) && strncmp(name, SUPERSEDED, strlen(SUPERSEDED));
 }
 
-// The first superseded-N that is not there yet.
+// Creates the first superseded-N that does not exist.
 static lm_status folder_make(lm_arena *a, const char *dir, const char **out) {
   for (int i = 1;; i++) {
     *out = lm_path_join(a, dir, lm_arena_printf(a, "%s%d", SUPERSEDED, i));
@@ -42,8 +41,8 @@ static lm_status folder_make(lm_arena *a, const char *dir, const char **out) {
   }
 }
 
-// program-000020: a program that was replaced at that step. Behind `last` it is of no use to this
-// run any more.
+// program-000020 is a program that was replaced at step 20. This run does not need it if the step
+// is after `last`.
 static bool is_later_program(const char *name, int64_t last) {
   long long step;
   return sscanf(name, "program-%lld", &step) == 1 && step > last;

@@ -1,4 +1,4 @@
-// checkpoint_folder.c - the folders of a run.
+// checkpoint_folder.c - see checkpoint_folder.h.
 #define _GNU_SOURCE
 #include "runtime/train/checkpoint_folder.h"
 
@@ -18,7 +18,7 @@ char *lm_checkpoint_path(lm_arena *a, const char *dir, int64_t step) {
   return lm_path_join(a, dir, step_name(a, step));
 }
 
-// The step of "step-000400", -1 for other names.
+// The step of "step-000400"; -1 for other names.
 static int64_t step_of(const char *name) {
   if (strncmp(name, "step-", 5) || !name[5] || strspn(name + 5, "0123456789") != strlen(name + 5))
     return -1;
@@ -27,7 +27,7 @@ static int64_t step_of(const char *name) {
   return errno ? -1 : step;
 }
 
-static int falling(const void *a, const void *b) {
+static int by_step_descending(const void *a, const void *b) {
   int64_t x = *(const int64_t *)a;
   int64_t y = *(const int64_t *)b;
   return x < y ? 1 : x > y ? -1 : 0;
@@ -45,11 +45,11 @@ lm_status lm_checkpoint_steps_list(lm_arena *a, const char *dir, lm_checkpoint_s
       LM_PUSH(a, out->v, out->n, out->cap) = step_of(e->d_name);
   closedir(d);
   if (out->n)
-    qsort(out->v, out->n, sizeof *out->v, falling);
+    qsort(out->v, out->n, sizeof *out->v, by_step_descending);
   return NULL;
 }
 
-// Removed under a hidden name, so that what is left of it after a kill is no checkpoint.
+// Renames the folder to a hidden name first, so that a partly removed folder is never a checkpoint.
 static lm_status step_remove(lm_arena *a, const char *dir, int64_t step) {
   char *path = lm_checkpoint_path(a, dir, step);
   char *hidden = lm_path_join(a, dir, ".removing");
@@ -82,7 +82,7 @@ lm_status lm_checkpoint_folder_publish(lm_arena *a, const char *written, const c
   if (errno != EEXIST && errno != ENOTEMPTY && errno != ENOTDIR)
     return lm_fail_errno("cannot rename %s to %s", written, path);
   if (renameat2(AT_FDCWD, written, AT_FDCWD, path, RENAME_EXCHANGE)) {
-    LM_TRY(lm_path_remove(path)); // a file system without exchange
+    LM_TRY(lm_path_remove(path)); // the file system cannot exchange names
     if (rename(written, path))
       return lm_fail_errno("cannot rename %s to %s", written, path);
   }

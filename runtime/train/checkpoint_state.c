@@ -1,4 +1,4 @@
-// checkpoint_state.c - state.json of a checkpoint.
+// checkpoint_state.c - see checkpoint_state.h.
 #include "runtime/train/checkpoint_state.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 
 enum {
   FORMAT = 1,
-  STATE_MOST = 64 << 20
+  STATE_MAX = 64 << 20
 };
 
 static void number_print(lm_buf *b, const char *key, double x) {
@@ -88,7 +88,7 @@ void lm_checkpoint_state_print(lm_buf *b, const lm_checkpoint *c) {
   lm_buf_puts(b, "\n}\n");
 }
 
-// The texts of an object, in its order.
+// The strings of an object, in order.
 static lm_status texts_parse(lm_arena *a, json_t *object, const char *path,
                              const lm_train_key **out, int *out_n) {
   const char *key;
@@ -99,7 +99,7 @@ static lm_status texts_parse(lm_arena *a, json_t *object, const char *path,
   json_object_foreach(object, key, value) {
     const char *text = json_string_value(value);
     if (!text)
-      return lm_fail(LM_USER, "%s: '%s' is not a text", path, key);
+      return lm_fail(LM_USER, "%s: '%s' is not a string", path, key);
     list[(*out_n)++] = (lm_train_key){lm_arena_strndup(a, key, strlen(key)),
                                       lm_arena_strndup(a, text, strlen(text))};
   }
@@ -133,7 +133,7 @@ static lm_status state_parse(lm_arena *a, const json_t *j, const char *path, lm_
 lm_status lm_checkpoint_state_read(lm_arena *a, const char *folder, lm_checkpoint *c) {
   char *path = lm_path_join(a, folder, "state.json");
   json_t *j;
-  LM_TRY(lm_json_read(path, STATE_MOST, &j));
+  LM_TRY(lm_json_read(path, STATE_MAX, &j));
   lm_status s = state_parse(a, j, path, c);
   json_decref(j);
   return s;

@@ -1,4 +1,4 @@
-// checkpoint_sum.c - checksums of a checkpoint's files.
+// checkpoint_sum.c - see checkpoint_sum.h.
 #include "runtime/train/checkpoint_sum.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@ enum {
   TEXT_MAX = 1 << 16
 };
 
-// Whole pieces but for the last. *out_n < LM_SUM_PIECE: the end.
+// Reads one complete piece; *out_n < LM_SUM_PIECE at the end of the file.
 static bool piece_read(int fd, char *piece, size_t *out_n) {
   for (*out_n = 0; *out_n < LM_SUM_PIECE;) {
     ssize_t n = read(fd, piece + *out_n, LM_SUM_PIECE - *out_n);
@@ -29,7 +29,7 @@ static bool piece_read(int fd, char *piece, size_t *out_n) {
   return true;
 }
 
-// errno tells why it is false. Read, not mapped: a bad block is an error then.
+// On failure errno is set. The file is read, not mapped, so that a bad block is an error.
 static bool file_sum(const char *path, lm_sum *out) {
   int fd;
   lm_status closed = lm_open_regular(path, &fd);
@@ -64,8 +64,8 @@ lm_status lm_checkpoint_sums_write(lm_arena *a, const char *folder, const char *
 
 // ---- checking
 
-// Files that are gone, that are none or that the disk gives no more are damage; what else hinders
-// reading them is not.
+// A file that is missing, is not a regular file, or has bad blocks is damaged. Other errors that
+// prevent reading it are reported as a status.
 static lm_status unreadable(lm_arena *a, const char *path, const char **out_damage) {
   static const int of_damage[] = {ENOENT, EIO, EISDIR, ENOTDIR, ELOOP, ENXIO, EINVAL};
   const char *why = errno == ENOENT   ? " is missing"
@@ -81,7 +81,7 @@ static lm_status unreadable(lm_arena *a, const char *path, const char **out_dama
   return NULL;
 }
 
-// The lines above the last one, which is their hash; 0: it is not.
+// The size of the text before the last line if that line is its hash, else 0.
 static size_t sealed_bytes(const lm_buf *b) {
   enum {
     SEAL = 17
@@ -110,17 +110,16 @@ static lm_status file_check(lm_arena *a, const char *folder, const char *text, c
   char *path = lm_path_join(a, folder, file);
   lm_sum is, was;
   if (!sum_find(text, file, &was))
-    *out_damage =
-        lm_arena_printf(a, "%s: no line on %s", lm_path_join(a, folder, LM_CHECKPOINT_SUMS), file);
+    *out_damage = lm_arena_printf(a, "%s has no line for %s",
+                                  lm_path_join(a, folder, LM_CHECKPOINT_SUMS), file);
   else if (!file_sum(path, &is))
     return unreadable(a, path, out_damage);
   else if (is.bytes != was.bytes)
-    *out_damage = lm_arena_printf(a, "%s has %" PRIu64 " bytes, %" PRIu64 " were written", path,
-                                  is.bytes, was.bytes);
+    *out_damage = lm_arena_printf(a, "%s has %" PRIu64 " bytes, expected %" PRIu64, path, is.bytes,
+                                  was.bytes);
   else if (is.hash != was.hash)
-    *out_damage =
-        lm_arena_printf(a, "%s: its checksum is %016" PRIx64 ", what was written had %016" PRIx64,
-                        path, is.hash, was.hash);
+    *out_damage = lm_arena_printf(a, "%s: the checksum is %016" PRIx64 ", expected %016" PRIx64,
+                                  path, is.hash, was.hash);
   return NULL;
 }
 
@@ -128,8 +127,7 @@ static lm_status text_check(lm_arena *a, const char *folder, lm_buf *text, const
                             int n, const char **out_damage) {
   size_t lines = sealed_bytes(text);
   if (!lines) {
-    *out_damage = lm_arena_printf(a, "%s is not what was written",
-                                  lm_path_join(a, folder, LM_CHECKPOINT_SUMS));
+    *out_damage = lm_arena_printf(a, "%s is damaged", lm_path_join(a, folder, LM_CHECKPOINT_SUMS));
     return NULL;
   }
   text->p[lines] = 0;

@@ -1,4 +1,4 @@
-// eval.c - the loss over a part of the data.
+// eval.c - see eval.h.
 #include "runtime/train/eval.h"
 
 #include <math.h>

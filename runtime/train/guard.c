@@ -1,15 +1,15 @@
-// guard.c - what becomes of a step that went wrong.
+// guard.c - see guard.h.
 #include "runtime/train/guard.h"
 
 #include <math.h>
 
 enum {
-  MEAN_OVER = 50,
-  MEAN_LEAST = 20
-}; // steps that the mean remembers; that it needs before it judges
+  MEAN_OVER = 50, // steps of the moving average
+  MEAN_MIN = 20   // good steps that are needed before a loss can be a spike
+};
 
 double lm_guard_limit(const lm_guard *g, const lm_guard_options *o) {
-  return o->spike > 0 && g->seen >= MEAN_LEAST ? o->spike * g->mean : INFINITY;
+  return o->spike > 0 && g->seen >= MEAN_MIN ? o->spike * g->mean : INFINITY;
 }
 
 static const char *fault_of(const lm_guard *g, const lm_guard_options *o, const lm_step_result *r) {
@@ -21,7 +21,7 @@ static const char *fault_of(const lm_guard *g, const lm_guard_options *o, const 
     return "the gradient's norm is not a number";
   if (isinf(r->grad_norm))
     return "the gradient's norm is infinite";
-  return r->loss > lm_guard_limit(g, o) ? "the loss is far above those before it" : NULL;
+  return r->loss > lm_guard_limit(g, o) ? "the loss is far above the losses before it" : NULL;
 }
 
 lm_guard_verdict lm_guard_judge(lm_guard *g, const lm_guard_options *o, const lm_step_result *r,

@@ -1,4 +1,4 @@
-// init.c - initial values of parameters.
+// init.c - see init.h.
 #include "runtime/train/init.h"
 
 #include <math.h>
@@ -12,7 +12,7 @@ static void constant_fill(float *out, int64_t n, float value) {
     out[i] = value;
 }
 
-// ---- random values, some blocks of words at a time, in loops that run in vectors
+// ---- random values, BLOCKS Philox blocks at a time, in loops that the compiler vectorizes
 
 enum {
   BLOCKS = 64
@@ -33,8 +33,8 @@ static void words_draw(lm_philox_key2 key, uint64_t first, words *out) {
   }
 }
 
-// ln u, 1 ulp, of normal u in (0, 1): u = 2^k m, m in [sqrt 1/2, sqrt 2), and the polynomial of
-// Cephes.
+// ln u within 1 ulp for normal u in (0, 1): u = 2^k m with m in [sqrt 1/2, sqrt 2), and the
+// polynomial of Cephes' logf for ln m.
 static inline float log_of(float u) {
   uint32_t bits, m_bits;
   float m;
@@ -56,8 +56,8 @@ static inline float log_of(float u) {
   return k * 0.693359375f + (f + (k * -2.12194440e-4f + f * z * p - 0.5f * z));
 }
 
-// sin and cos of 2πv, 1 ulp: the nearest quarter turn is taken off, which is exact.
-static inline void turn(float v, float *out_sin, float *out_cos) {
+// sin and cos of 2πv within 1 ulp. Subtracting the nearest multiple of a quarter is exact.
+static inline void sin_cos(float v, float *out_sin, float *out_cos) {
   int quarter = (int)(4 * v + 0.5f);
   float x = 6.28318531f * (v - 0.25f * (float)quarter);
   float z = x * x;
@@ -77,7 +77,7 @@ static void normal_make(const words *x, lm_init init, values *out) {
 #pragma omp simd
     for (int i = 0; i < BLOCKS; i++) {
       float r = std * sqrtf(-2 * log_of(lm_philox_unit(x->v[k][i]))), sin, cos;
-      turn(lm_philox_unit(x->v[k + 1][i]), &sin, &cos);
+      sin_cos(lm_philox_unit(x->v[k + 1][i]), &sin, &cos);
       out->v[k][i] = r * cos;
       out->v[k + 1][i] = r * sin;
     }
@@ -92,7 +92,7 @@ static void uniform_make(const words *x, lm_init init, values *out) {
 
 enum {
   CHUNK = 4 * BLOCKS,
-  CHUNKS_OF_THREAD = 1 << 10 /* at the least: about 1 ms */
+  CHUNKS_OF_THREAD = 1 << 10 // minimum number of chunks per thread: about 1 ms
 };
 typedef struct filling {
   lm_init init;

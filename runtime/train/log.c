@@ -1,4 +1,4 @@
-// log.c - what a run leaves in its folder besides checkpoints.
+// log.c - see log.h.
 #include "runtime/train/log.h"
 
 #include <string.h>

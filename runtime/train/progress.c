@@ -7,15 +7,15 @@
 #include "runtime/base/terminal.h"
 
 enum {
-  INDENT = 2
-}; // of the continuation of a long line
+  INDENT = 2 // of the continuation lines of a long line
+};
 
 void lm_progress_start(lm_progress *p, int64_t first) {
   p->first = first;
   p->started = p->last = lm_now();
 }
 
-// Exponential mean over about ten steps; the first value stands for itself.
+// Exponential moving average over about ten steps, initialized with the first value.
 static double smoothed(double old, double now) {
   return old > 0 ? 0.9 * old + 0.1 * now : now;
 }
@@ -31,8 +31,8 @@ static double flops_at(const lm_progress *p, int64_t step) {
   return stage_at(p, step) ? stage_at(p, step)->flops_per_token : 0;
 }
 
-// Of the steps behind this one: as long as the last ones, but for stages that take more or less
-// operations.
+// Estimates the time of the remaining steps: as long as the last ones, scaled by the number of
+// operations of each stage.
 static double seconds_left(const lm_progress *p, int64_t step) {
   double now = flops_at(p, step);
   double steps = (double)(p->steps - step);
@@ -75,9 +75,9 @@ static void duration_print(lm_buf *b, double seconds) {
     lm_buf_printf(b, "%lldh%02lldm", s / 3600, s / 60 % 60);
 }
 
-// The fields of a line in order. Where not all fit, those with the lowest weight are left out.
+// The fields of a line in order. If not all fit, the fields with the lowest weights are omitted.
 enum {
-  FIELDS_MOST = 8,
+  FIELDS_MAX = 8,
   FIELD_BYTES = 64
 };
 typedef struct field {
@@ -86,7 +86,7 @@ typedef struct field {
 } field;
 typedef struct fields {
   int n;
-  field v[FIELDS_MOST];
+  field v[FIELDS_MAX];
 } fields;
 
 static void field_add(fields *f, int weight, lm_buf *text) {
@@ -122,34 +122,34 @@ static void fields_make(const lm_progress *p, int64_t step, const lm_step_result
   lm_buf_free(&b);
 }
 
-static int columns_of(const fields *f, int least) {
+static int columns_of(const fields *f, int min_weight) {
   int n = 0;
   for (int i = 0; i < f->n; i++)
-    if (f->v[i].weight >= least)
+    if (f->v[i].weight >= min_weight)
       n += (n ? 2 : 0) + (int)strlen(f->v[i].text);
   return n;
 }
 
 // At most `width` columns; 0: any number.
 static void line_print(const fields *f, int width, lm_buf *b) {
-  int least = 1;
-  while (width && least < 8 && columns_of(f, least) > width)
-    least++;
+  int min_weight = 1;
+  while (width && min_weight < 8 && columns_of(f, min_weight) > width)
+    min_weight++;
   for (int i = 0; i < f->n; i++)
-    if (f->v[i].weight >= least)
+    if (f->v[i].weight >= min_weight)
       lm_buf_printf(b, "%s%s", b->n ? "  " : "", f->v[i].text);
   if (width && b->n > (size_t)width)
     b->p[b->n = (size_t)width] = 0;
 }
 
-// Without a terminal: about fifty lines a run, and the first and the last step.
+// Without a terminal, a run prints about fifty lines, including the first and the last step.
 static bool is_shown(const lm_progress *p, int64_t step) {
   int64_t every = p->steps / 50 > 1 ? p->steps / 50 : 1;
   return p->terminal || step == p->first + 1 || step == p->steps || step % every == 0;
 }
 
-// Asked anew for each line, since a terminal may be resized. The last column stays free, since some
-// terminals wrap as soon as it is written.
+// Read again for each line, since a terminal may be resized. The last column stays empty, since
+// some terminals wrap when it is written.
 static int width_of(const lm_progress *p) {
   int width = lm_terminal_width(p->to);
   return width > 1 ? width - 1 : 1;

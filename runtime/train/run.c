@@ -14,11 +14,11 @@
 #include "runtime/train/checkpoint_folder.h"
 #include "runtime/train/log.h"
 
-// ---- interruption. A signal handler can reach nothing but process-wide state.
+// ---- interruption. A signal handler can access only global state.
 
 static volatile sig_atomic_t interrupted; // the signal; 0: none
 
-// The second one, whichever it is, ends the process as it does by default.
+// The second signal has its default action, which ends the process.
 static void on_signal(int number) {
   if (interrupted) {
     signal(number, SIG_DFL);
@@ -32,7 +32,7 @@ typedef struct {
   struct sigaction of[LM_COUNT(SIGNALS)];
 } old_handlers;
 
-// nohup has SIGHUP ignored, which stays so.
+// nohup ignores SIGHUP; keep it ignored.
 static void signals_catch(old_handlers *old) {
   struct sigaction a = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
   sigemptyset(&a.sa_mask);
@@ -57,11 +57,11 @@ typedef struct {
   lm_arena *arena;
   lm_progress progress;
   lm_checkpoint state;
-  lm_run_log *log;    // NULL: not written
-  const char *newest; // folder of the newest checkpoint that this run made or came from, NULL: none
-  int lock;           // the run's folder, if it was locked here; else 0
-  bool evals_empty;   // that was reported
-  int64_t saved;      // its step, -1: it is not in the run's own folder
+  lm_run_log *log;    // NULL: no folder
+  const char *newest; // folder of the newest checkpoint that was saved or resumed; NULL: none
+  int64_t saved;      // step of the newest checkpoint in the run's own folder; -1: none
+  int lock;           // lock of the run's folder that this run owns; 0: none
+  bool evals_empty;   // an evaluation without weight was reported
 } run;
 
 static lm_timeline *timeline_of(const run *r) {
@@ -69,10 +69,10 @@ static lm_timeline *timeline_of(const run *r) {
 }
 
 static const char *damage_text(lm_arena *a, const lm_checkpoint_choice *c) {
-  int64_t again = c->newest - c->step;
+  int64_t lost = c->newest - c->step;
   return lm_arena_printf(
-      a, "%s\n  the newest checkpoint that is whole is that of step %lld: %lld step%s done again",
-      c->damage, (long long)c->step, (long long)again, again == 1 ? " is" : "s are");
+      a, "%s\n  the newest undamaged checkpoint is from step %lld: %lld step%s repeated", c->damage,
+      (long long)c->step, (long long)lost, lost == 1 ? " is" : "s are");
 }
 
 // ---- early stopping
@@ -85,7 +85,7 @@ static const char *stop_on(const run *r) {
              : "";
 }
 
-// On other terms a run that has ended goes on.
+// A run that early stopping ended continues if these settings have changed.
 static const char *stop_terms(const run *r) {
   return lm_arena_printf(r->arena, "patience %d, min_delta %.17g, %lld steps", r->o->patience,
                          r->o->min_delta, (long long)r->o->steps);
@@ -124,7 +124,7 @@ static const char *stop_text(const run *r) {
                          r->state.stop_best);
 }
 
-// ---- going on from a checkpoint
+// ---- resuming from a checkpoint
 
 static void warn(const run *r, const char *text) {
   if (r->o->warn)
@@ -136,7 +136,7 @@ static lm_status data_key(const run *r, uint64_t *out) {
                      r->state.step + r->state.guard.shift, out);
 }
 
-// What the run may go on with, though not to the bits of one that was never interrupted.
+// Warns about changes with which the run can continue, but not bit for bit as if uninterrupted.
 static lm_status bits_compare(const run *r, const char *path) {
   uint64_t key;
   const lm_trainer_options *t = lm_trainer_options_of(r->o->trainer);
@@ -145,17 +145,17 @@ static lm_status bits_compare(const run *r, const char *path) {
   long long is = (long long)t->n_micro;
   LM_TRY(data_key(r, &key));
   if (r->state.data && r->state.data != key)
-    warn(r, lm_arena_printf(r->arena,
-                            "%s: the data is not what this run was trained on up to step %lld. Its "
-                            "rows are others, and in another order:\n"
-                            "  some may come twice and some not at all, and the run is not what an "
-                            "uninterrupted one would have been",
-                            path, step));
+    warn(r,
+         lm_arena_printf(r->arena,
+                         "%s: the data differs from the data that this run was trained on up to "
+                         "step %lld.\n  Rows and their order differ: some rows may be used twice "
+                         "and some never, and the result differs from an uninterrupted run",
+                         path, step));
   if (was && was != is)
     warn(r, lm_arena_printf(r->arena,
-                            "%s: up to step %lld a step was %lld micro-batch%s, from here on it is "
-                            "%lld: sums are taken in another order,\n"
-                            "  so the bits are not those of an uninterrupted run",
+                            "%s: up to step %lld a step had %lld micro-batch%s, now it has %lld: "
+                            "sums are taken in another order,\n"
+                            "  so the bits differ from those of an uninterrupted run",
                             path, step, was, was == 1 ? "" : "es", is));
   return NULL;
 }
@@ -169,7 +169,7 @@ static lm_status resume(run *r) {
     return NULL;
   LM_TRY(lm_checkpoint_load(r->arena, o->trainer, path, &r->state, &from));
   if (!from.folder)
-    return o->resume == LM_RESUME_PATH ? lm_fail(LM_USER, "%s holds no checkpoint", path) : NULL;
+    return o->resume == LM_RESUME_PATH ? lm_fail(LM_USER, "%s has no checkpoint", path) : NULL;
   r->state.seed = o->seed;
   if (o->resume != LM_RESUME_PATH)
     r->saved = r->state.step;
@@ -183,36 +183,37 @@ static lm_status resume(run *r) {
   return NULL;
 }
 
-// ---- before the first step: can what it will make be kept?
+// ---- disk space for checkpoints
 
 static int64_t checkpoints_kept(const lm_run_options *o) {
-  int64_t made = 1 + (o->every ? o->steps / o->every : 0);
+  int64_t saved = 1 + (o->every ? o->steps / o->every : 0);
   int64_t kept = o->keep + (o->best.eval >= 0);
-  return o->keep && kept < made ? kept : made;
+  return o->keep && kept < saved ? kept : saved;
 }
 
 static lm_status space_check(run *r) {
   struct statvfs v;
-  lm_buf need = {0}, all = {0}, room = {0};
+  lm_buf need = {0}, all = {0}, available = {0};
   if (statvfs(r->o->dir, &v))
-    return lm_fail_errno("cannot look at %s", r->o->dir);
+    return lm_fail_errno("cannot read the free space of %s", r->o->dir);
   double bytes = (double)lm_checkpoint_bytes(lm_trainer_options_of(r->o->trainer)->plan);
-  double have = (double)v.f_bavail * (double)v.f_frsize;
-  double most = bytes * (double)(checkpoints_kept(r->o) + 1); // and one that is being written
+  double free = (double)v.f_bavail * (double)v.f_frsize;
+  double max = bytes * (double)(checkpoints_kept(r->o) + 1); // including one that is being written
   lm_buf_printf(&need, "%.1f MB", bytes / 1e6);
-  lm_buf_printf(&all, "%.1f MB", most / 1e6);
-  lm_buf_printf(&room, "%.1f MB", have / 1e6);
+  lm_buf_printf(&all, "%.1f MB", max / 1e6);
+  lm_buf_printf(&available, "%.1f MB", free / 1e6);
   lm_status s = NULL;
-  if (have < bytes)
-    s = lm_fail(LM_ENV, "%s has room for %s, a checkpoint takes %s", r->o->dir, room.p, need.p);
-  else if (have < most)
-    lm_progress_say(&r->progress,
-                    "note: %s has room for %s; all checkpoints of this run take up to %s (save "
-                    "keeps fewer with `keep`)",
-                    r->o->dir, room.p, all.p);
+  if (free < bytes)
+    s = lm_fail(LM_ENV, "%s has %s free, a checkpoint needs %s", r->o->dir, available.p, need.p);
+  else if (free < max)
+    lm_progress_say(
+        &r->progress,
+        "note: %s has %s free; all checkpoints of this run need up to %s (`keep` of save "
+        "limits their number)",
+        r->o->dir, available.p, all.p);
   lm_buf_free(&need);
   lm_buf_free(&all);
-  lm_buf_free(&room);
+  lm_buf_free(&available);
   return s;
 }
 
@@ -223,12 +224,13 @@ lm_status lm_run_folder_lock(const char *dir, int *out) {
     return errno == ENOENT || errno == ENOTDIR
                ? NULL
                : lm_fail_errno("cannot open the run's folder %s", dir);
+  // other errors mean that the file system has no locks
   if (!flock(lock, LOCK_EX | LOCK_NB) || errno != EWOULDBLOCK) {
     *out = lock;
     return NULL;
-  } // other errors: no locks on this file system
+  }
   close(lock);
-  return lm_fail(LM_USER, "another run is at work in %s; --out names a folder of its own", dir);
+  return lm_fail(LM_USER, "another run is using %s; choose another folder with --out", dir);
 }
 
 static lm_status folder_lock(run *r) {
@@ -287,7 +289,7 @@ static lm_status save(run *r) {
 static bool best_watch(run *r, double value) {
   lm_checkpoint *c = &r->state;
   if (!isfinite(value) || value >= c->best)
-    return false; // NAN, none yet, compares false
+    return false; // c->best is NAN at first, which compares false
   c->best = value;
   c->best_step = c->step;
   return true;
@@ -303,7 +305,7 @@ static lm_status eval_write(run *r, const lm_run_eval *e, const lm_eval_result *
   return n ? lm_run_log_add(r->log, r->state.step, line, n) : NULL;
 }
 
-// There is no loss; the training does not depend on it.
+// Without weight there is no loss. Training does not depend on it, so this is reported only once.
 static lm_status eval_empty(run *r, const lm_run_eval *e, const lm_eval_result *x) {
   if (!r->evals_empty)
     lm_progress_say(
@@ -338,7 +340,7 @@ static lm_status evaluate(run *r, int i, bool *out_best) {
   return NULL;
 }
 
-// The best checkpoint is saved behind the last evaluation, with what all of them have changed.
+// Saves the best checkpoint after all evaluations, so that it contains their effect on the state.
 static lm_status evaluations(run *r) {
   bool best = false;
   for (int i = 0; i < r->o->n_evals; i++)
@@ -367,7 +369,7 @@ static lm_status step_good(run *r, int64_t step, lm_step_result *x) {
 
 static lm_status step_skip(run *r, int64_t step, lm_step_result *x, const char *why) {
   step_count(r, step, x);
-  lm_progress_say(&r->progress, "step %lld: %s; its batch is left out", (long long)step, why);
+  lm_progress_say(&r->progress, "step %lld: %s; its batch is skipped", (long long)step, why);
   return metrics_write(r, step, x);
 }
 
@@ -376,24 +378,23 @@ static bool none_was_good(const run *r) {
 }
 
 static lm_status give_up(const run *r, int64_t step, const char *why) {
-  return lm_fail(
-      LM_USER, "step %lld: %s%s; training stops and this state is not saved (%s%s). %s",
-      (long long)step, why,
-      r->state.guard.returns ? ", also after going back to the newest checkpoint" : "",
-      r->newest ? "the newest checkpoint is " : "there is no checkpoint",
-      r->newest ? r->newest : "",
-      none_was_good(r)
-          ? "No step went well: look at the model, the weights that it began with, and the data"
-          : "A smaller learning rate or clip may help");
+  return lm_fail(LM_USER, "step %lld: %s%s; training stops and this state is not saved (%s%s). %s",
+                 (long long)step, why,
+                 r->state.guard.returns ? ", also after a rollback to the newest checkpoint" : "",
+                 r->newest ? "the newest checkpoint is " : "there is no checkpoint",
+                 r->newest ? r->newest : "",
+                 none_was_good(r)
+                     ? "No step succeeded: check the model, its initial weights and the data"
+                     : "A smaller learning rate or a smaller `clip` may help");
 }
 
-// Finished batches end; other data does not.
-static bool batches_last(const run *r, int64_t shift) {
+// Whether the data lasts until the end of the run. Only precomputed batches are finite.
+static bool batches_suffice(const run *r, int64_t shift) {
   int64_t batches = lm_data_info_of(lm_trainer_options_of(r->o->trainer)->data).steps;
   return !batches || r->o->steps + shift <= batches;
 }
 
-static lm_status step_return(run *r, int64_t step, const char *why) {
+static lm_status step_rollback(run *r, int64_t step, const char *why) {
   lm_guard then = r->state.guard;
   lm_checkpoint_choice from;
   if (!r->newest || then.returns >= r->o->guard.rollback)
@@ -401,11 +402,11 @@ static lm_status step_return(run *r, int64_t step, const char *why) {
   LM_TRY(lm_checkpoint_load(r->arena, r->o->trainer, r->newest, &r->state, &from));
   stop_resume(r);
   lm_guard_rollback(&r->state.guard, &then, r->state.step, step);
-  if (!batches_last(r, r->state.guard.shift))
-    return lm_annotate(lm_fail(LM_USER, "there are no further batches to go on with"),
+  if (!batches_suffice(r, r->state.guard.shift))
+    return lm_annotate(lm_fail(LM_USER, "there are no more batches to continue with"),
                        "step %lld: %s", (long long)step, why);
   lm_progress_say(&r->progress,
-                  "step %lld: %s; back to step %lld, and on without the batches since",
+                  "step %lld: %s; rolling back to step %lld and skipping the batches since then",
                   (long long)step, why, (long long)r->state.step);
   lm_run_log_close(r->log);
   r->log = NULL;
@@ -416,36 +417,35 @@ static bool save_is_due(const run *r) {
   return is_over(r) || (r->o->every && r->state.step % r->o->every == 0 && !r->state.guard.bad);
 }
 
-// Numbers that ran away in the update of a step that looked well show here at the latest.
-static lm_status save_or_return(run *r, int64_t step) {
+// Detects values that became infinite or NAN in the update of a step whose loss was finite.
+static lm_status save_or_rollback(run *r, int64_t step) {
   const char *bad = r->o->dir ? lm_trainer_not_finite(r->o->trainer) : NULL;
   if (bad)
-    return step_return(r, step,
-                       lm_arena_printf(r->arena, "parameter %s is not finite any more", bad));
+    return step_rollback(r, step,
+                         lm_arena_printf(r->arena, "parameter %s is no longer finite", bad));
   return save(r);
 }
 
 enum {
-  EMPTY_MOST = 100
-}; // steps without weight, before the first good one
+  EMPTY_MAX = 100 // maximum number of empty steps before the first good one
+};
 
-// Data may well have such batches, so only the first one is reported as it comes.
+// Data may contain such batches, so only the first one is reported.
 static lm_status step_empty(run *r, int64_t step, lm_step_result *x) {
-  bool last = step >= r->o->steps || r->state.guard.empty + 1 >= EMPTY_MOST;
+  bool last = step >= r->o->steps || r->state.guard.empty + 1 >= EMPTY_MAX;
   r->state.guard.empty++;
   if (none_was_good(r) && last)
     return lm_fail(LM_USER,
-                   "step %lld: the weights of its tokens sum to %g, and no step before it had "
-                   "anything to learn "
-                   "from (%lld without weight); look at the weights (`w`) of the data",
+                   "step %lld: the weights of its tokens sum to %g, and no step had a positive sum "
+                   "so far (%lld empty steps); check the weights (`w`) of the data",
                    (long long)step, x->weight, (long long)r->state.guard.empty);
   step_count(r, step, x);
   if (!r->out->empty++)
-    lm_progress_say(
-        &r->progress,
-        "step %lld: the weights of its tokens sum to %g; its batch is left out, and so is each "
-        "further one like it",
-        (long long)step, x->weight);
+    lm_progress_say(&r->progress,
+                    "step %lld: the weights of its tokens sum to %g; this batch and all further "
+                    "ones like it are "
+                    "skipped",
+                    (long long)step, x->weight);
   return metrics_write(r, step, x);
 }
 
@@ -453,7 +453,7 @@ static lm_status step_judge(run *r, int64_t step, lm_step_result *x) {
   const char *why;
   lm_guard_verdict verdict = lm_guard_judge(&r->state.guard, &r->o->guard, x, &why);
   if (verdict == LM_GUARD_ROLLBACK)
-    return step_return(r, step, why);
+    return step_rollback(r, step, why);
   if (verdict == LM_GUARD_GOOD)
     return step_good(r, step, x);
   LM_TRY(step_skip(r, step, x, why));
@@ -468,11 +468,11 @@ static lm_status step_run(run *r) {
                          lm_guard_limit(&r->state.guard, &o->guard), x));
   LM_TRY(x->weight <= 0 ? step_empty(r, step, x) : step_judge(r, step, x));
   if (r->state.step != step)
-    return NULL; // it has returned to a checkpoint
+    return NULL; // rolled back
   if (o->after_step)
     LM_TRY(o->after_step(o->user, step, x, &r->progress));
   if (save_is_due(r))
-    LM_TRY(save_or_return(r, step));
+    LM_TRY(save_or_rollback(r, step));
   lm_progress_pause(&r->progress);
   return NULL;
 }
@@ -484,7 +484,7 @@ static bool same_folder(const char *x, const char *y) {
   return !stat(x, &a) && !stat(y, &b) && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-// Of the checkpoints in the run's folder, those up to the one that was resumed are this run's.
+// The last step of the checkpoints in the run's folder that this run continues; -1: none.
 static int64_t own_last(const run *r) {
   bool own = r->newest && same_folder(lm_path_dir(r->arena, r->newest), r->o->dir);
   return own ? r->state.step : -1;
@@ -503,8 +503,8 @@ static lm_status supersede(run *r) {
   const char *s = aside.steps.n == 1 ? "" : "s";
   warn(r, lm_arena_printf(
               r->arena,
-              "this run does not follow from the checkpoint%s of step%s %s in %s;\n  moved to %s",
-              s, s, steps.p, r->o->dir, aside.folder));
+              "this run does not continue the checkpoint%s of step%s %s in %s;\n  moved to %s", s,
+              s, steps.p, r->o->dir, aside.folder));
   lm_buf_free(&steps);
   return NULL;
 }
@@ -524,21 +524,21 @@ static lm_status train(run *r) {
   return lm_run_log_draw(r->log);
 }
 
-// A run that was over when it was started.
-static void already_tell(run *r) {
+// Reports that the run was complete when it was started.
+static void finished_report(run *r) {
   if (r->out->stopped_early)
     lm_progress_say(&r->progress,
-                    "this run is finished: it stopped after step %lld of %lld, %s; more patience "
-                    "or another length of the run lets it go on",
+                    "this run is finished: it stopped after step %lld of %lld, %s; a larger "
+                    "`patience` or another number of steps continues it",
                     (long long)r->state.step, (long long)r->o->steps, stop_text(r));
   else
     lm_progress_say(&r->progress,
-                    "this run is finished: it was to go to step %lld, and step %lld is done; a "
-                    "longer run goes on from there",
+                    "this run is finished: it has %lld steps, and step %lld is done; a larger "
+                    "number of steps continues it",
                     (long long)r->o->steps, (long long)r->state.step);
 }
 
-static void outcome_tell(run *r) {
+static void outcome_report(run *r) {
   r->out->step = r->state.step;
   r->out->skipped = r->state.guard.skipped;
   r->out->empty = r->state.guard.empty;
@@ -548,17 +548,16 @@ static void outcome_tell(run *r) {
   if (r->out->interrupted)
     lm_progress_say(&r->progress, "interrupted after step %lld%s", (long long)r->state.step, saved);
   else if (r->out->resumed == r->state.step && r->state.step)
-    already_tell(r);
+    finished_report(r);
   else if (r->out->stopped_early)
     lm_progress_say(&r->progress, "stopped after step %lld%s: %s", (long long)r->state.step, saved,
                     stop_text(r));
   if (r->out->empty)
     lm_progress_say(&r->progress,
-                    "%lld step%s left out, as the weights of the tokens do not sum to more than 0",
+                    "%lld step%s skipped, since the weights of the tokens sum to 0 or less",
                     (long long)r->out->empty, r->out->empty == 1 ? " was" : "s were");
   if (r->out->skipped)
-    lm_progress_say(&r->progress, "%lld steps went wrong and were left out",
-                    (long long)r->out->skipped);
+    lm_progress_say(&r->progress, "%lld bad steps were skipped", (long long)r->out->skipped);
 }
 
 lm_status lm_run_train(const lm_run_options *o, lm_run_outcome *out) {
@@ -583,7 +582,7 @@ lm_status lm_run_train(const lm_run_options *o, lm_run_outcome *out) {
   if (r.lock)
     close(r.lock);
   if (!s)
-    outcome_tell(&r);
+    outcome_report(&r);
   else
     lm_progress_end(&r.progress);
   lm_arena_destroy(r.arena);

@@ -1,4 +1,4 @@
-// trainer.c - one training step over a plan.
+// trainer.c - see trainer.h.
 #include "runtime/train/trainer.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@
 typedef struct {
   const lm_plan_func *f;
   lm_batch_ports in;
-} micro_func; // for rows of one length
+} micro_func; // for one sequence length
 
 struct lm_trainer {
   lm_trainer_options o;
@@ -19,7 +19,7 @@ struct lm_trainer {
   micro_func *micros;
   int n_micros;
   int64_t extents[16]; // at capacity
-  // of the step being made
+  // of the current step
   int64_t step, tokens;
   double lr;
   const micro_func *micro;
@@ -45,7 +45,7 @@ static lm_status tables_write(lm_trainer *t) {
   return NULL;
 }
 
-// Finished batches must be cut as the plan cuts them, and last for the run.
+// Precomputed batches must have the shape of the plan, and suffice for the run.
 static lm_status data_check(const lm_trainer *t) {
   lm_data_info data = lm_data_info_of(t->o.data);
   const lm_batch_ports *in = &t->micros[0].in;
@@ -55,16 +55,17 @@ static lm_status data_check(const lm_trainer *t) {
                    (long long)data.seq, (long long)in->seq);
   if (data.steps && data.batch_rows != rows)
     return lm_fail(
-        LM_USER, "the data's batches have %lld rows, the recipe's %lld: set batch = %lld tokens",
+        LM_USER,
+        "the data's batches have %lld rows, the recipe's have %lld: set batch = %lld tokens",
         (long long)data.batch_rows, (long long)rows, (long long)(data.batch_rows * data.seq));
   int64_t last = t->o.last ? t->o.last : t->o.steps;
   if (data.steps && data.steps < last)
-    return lm_fail(LM_USER, "%lld steps are asked for, the data has %lld batches, one a step",
+    return lm_fail(LM_USER, "the run has %lld steps, the data has only %lld batches, one per step",
                    (long long)last, (long long)data.steps);
   return NULL;
 }
 
-// @micro, the first, and each @micro.N.
+// Opens @micro, which is the first, and each @micro.N.
 static lm_status micros_open(lm_trainer *t) {
   const lm_plan *p = t->o.plan;
   t->micros = lm_calloc((size_t)p->n_funcs + 1, sizeof *t->micros);
@@ -144,7 +145,7 @@ void lm_trainer_init(lm_trainer *t, uint64_t seed) {
 
 // ---- gradients
 
-static int64_t places_used(const lm_batch_ports *b) {
+static int64_t positions_used(const lm_batch_ports *b) {
   int64_t n = 0;
   for (int64_t i = 0; i < b->rows * b->seq; i++)
     n += b->batch.seg[i] >= 0;
@@ -156,11 +157,10 @@ static const micro_func *micro_of(const lm_trainer *t, int64_t batch) {
   for (int i = 0; i < t->n_micros; i++)
     if (t->micros[i].in.seq == seq)
       return &t->micros[i];
-  LM_BUG("nothing was compiled for rows of %lld tokens", (long long)seq);
+  LM_BUG("the plan has no function for rows of %lld tokens", (long long)seq);
 }
 
-// The rows of a micro-batch become arguments, while a device may still be at work with those
-// before.
+// Fills the arguments of a micro-batch while the device may still compute the one before.
 static lm_status micro_fill(lm_trainer *t, int64_t step, int64_t batch, int64_t micro) {
   const micro_func *x = t->micro;
   double start = lm_timeline_now(t->o.timeline);
@@ -168,12 +168,12 @@ static lm_status micro_fill(lm_trainer *t, int64_t step, int64_t batch, int64_t 
   lm_timeline_add(t->o.timeline, LM_ROW_DATA, "rows of a micro-batch", NULL, micro, start);
   lm_port_set(t->o.exec, x->f, "step", (double)step);
   lm_port_set(t->o.exec, x->f, "row", (double)(micro * x->in.rows));
-  t->tokens += places_used(&x->in);
+  t->tokens += positions_used(&x->in);
   return NULL;
 }
 
-// Nobody waits: the next rows are laid out while a device computes with those before, whose results
-// add up where they are.
+// Does not wait: the host fills the next rows while the device computes the current ones, and the
+// results are summed on the device.
 static lm_status micros_run(lm_trainer *t, int64_t step, int64_t batch) {
   LM_TRY(micro_fill(t, step, batch, 0));
   for (int64_t m = 0; m < t->o.n_micro; m++) {
@@ -194,16 +194,15 @@ static lm_status finite_check(int64_t step, const char *what, double x) {
 
 lm_status lm_step_check(int64_t step, const lm_step_result *r) {
   if (r->weight <= 0)
-    return lm_fail(
-        LM_USER,
-        "step %lld: the weights of its tokens sum to %g, so there is nothing to learn from",
-        (long long)step, r->weight);
+    return lm_fail(LM_USER,
+                   "step %lld: the weights of its tokens sum to %g, so the step has no loss",
+                   (long long)step, r->weight);
   LM_TRY(finite_check(step, "loss", r->loss));
   return finite_check(step, "gradient's norm", r->grad_norm);
 }
 
-// What @rates gives depends on the step alone, so it is asked for first: nobody must wait for it
-// then.
+// The results of @rates depend only on the step. They are computed before the gradients, when the
+// device has no work queued that the host would have to wait for.
 static lm_status rates_run(lm_trainer *t, int64_t step) {
   lm_exec *e = t->o.exec;
   lm_port_set(e, t->rates, "step", (double)step);
@@ -257,13 +256,13 @@ lm_status lm_trainer_update(lm_trainer *t, double limit) {
   return NULL;
 }
 
-// ---- what came of it
+// ---- result
 
 static bool is_emitted(const lm_plan_port *p) {
   return p->rank == 0 && strcmp(p->name, "sum") && strcmp(p->name, "weight");
 }
 
-static void totals_take(const lm_trainer *t, const double *totals, lm_step_result *r,
+static void totals_read(const lm_trainer *t, const double *totals, lm_step_result *r,
                         double *out_sum) {
   const lm_plan_func *f = t->micro->f;
   for (int i = 0; i < f->n_out; i++) {
@@ -282,8 +281,8 @@ lm_status lm_trainer_result(lm_trainer *t, lm_step_result *out) {
   double sum = 0;
   *out = (lm_step_result){.lr = t->lr, .tokens = t->tokens};
   LM_TRY(lm_totals_read(t->o.exec, &totals));
-  totals_take(t, totals, out, &sum);
-  if (out->weight <= 0) { // the update has changed nothing (scale.h)
+  totals_read(t, totals, out, &sum);
+  if (out->weight <= 0) { // the update changed nothing (hal/scale.h)
     out->loss = out->grad_norm = NAN;
     return NULL;
   }
@@ -292,8 +291,8 @@ lm_status lm_trainer_result(lm_trainer *t, lm_step_result *out) {
   return NULL;
 }
 
-static lm_status step_make(lm_trainer *t, int64_t step, int64_t batch, double limit,
-                           lm_step_result *out) {
+static lm_status step_run(lm_trainer *t, int64_t step, int64_t batch, double limit,
+                          lm_step_result *out) {
   LM_TRY(lm_trainer_gradients(t, step, batch));
   LM_TRY(lm_trainer_update(t, limit));
   return lm_trainer_result(t, out);
@@ -304,14 +303,14 @@ lm_status lm_trainer_step(lm_trainer *t, int64_t step, int64_t batch, double lim
   char name[32];
   snprintf(name, sizeof name, "step %lld", (long long)step);
   lm_exec_range(t->o.exec, name);
-  lm_status s = step_make(t, step, batch, limit, out);
+  lm_status s = step_run(t, step, batch, limit, out);
   lm_exec_range(t->o.exec, NULL);
   return s;
 }
 
-// ---- after many steps
+// ---- check for finite values
 
-// Infinities and what is not a number have an exponent of ones.
+// All bits of the exponent are set in infinities and NAN.
 static bool all_finite(const float *x, int64_t n) {
   uint32_t found = 0, bits;
   for (int64_t i = 0; i < n; i++) {

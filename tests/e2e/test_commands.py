@@ -158,4 +158,4 @@ def test_trace_needs_the_batches_of_its_steps(run):
     check(len(one["loss"]) == 1 and one["lr"][0] == whole["lr"][0], "a schedule follows the recipe's steps, not those asked for")
     save(run.path("batches.safetensors"), random_batches(1, 4, 16))
     err = run("trace", file, "--out", run.path("t"), status=1)
-    check("2 steps are asked for, the data has 1 batches" in err, err)
+    check("the run has 2 steps, the data has only 1 batches" in err, err)

@@ -34,7 +34,7 @@ def test_left_out(run):
     """two batches of not-a-numbers: both steps change nothing and are counted"""
     file = small(run, steps=12, batches=poisoned(12, (5, 6)), more=SAVE.format(every=4))
     out = run("run", file, "--out", run.path("run"))
-    check("step 5: the loss is not a number; its batch is left out" in out and "2 steps went wrong and were left out" in out, out)
+    check("step 5: the loss is not a number; its batch is skipped" in out and "2 bad steps were skipped" in out, out)
     m = metrics(run)
     check(m[5]["loss"] is None and m[6]["loss"] is None and all(math.isfinite(m[k]["loss"]) for k in m if k not in (5, 6)), m)
     check("skipped" not in m[4] and m[5]["skipped"] == 1 and m[12]["skipped"] == 2, m)
@@ -65,7 +65,7 @@ def test_goes_back(run):
     bad = range(7, 12)
     file = small(run, steps=16, batches=poisoned(24, bad), more=SAVE.format(every=4) + "\n  guard { skip = 3 }")
     out = run("run", file, "--out", run.path("run"))
-    check("step 10: the loss is not a number; back to step 4, and on without the batches since" in out, out)
+    check("step 10: the loss is not a number; rolling back to step 4 and skipping the batches since then" in out, out)
     m = metrics(run)
     check(sorted(m) == list(range(1, 17)), sorted(m))
     check(m[5]["loss"] is None and all(math.isfinite(m[k]["loss"]) for k in range(6, 17)), "batch 11 is left out as step 5")
@@ -94,7 +94,7 @@ def test_stops(run):
     """going back does not help: the run stops, and the newest checkpoint is from before"""
     file = exploding(run, 10, SAVE.format(every=4) + "\n  guard { skip = 1; rollback = 2 }")
     err = run("run", file, "--out", run.path("run"), status=1)
-    check("also after going back to the newest checkpoint; training stops and this state is not saved" in err and "step-000008" in err, err)
+    check("also after a rollback to the newest checkpoint; training stops and this state is not saved" in err and "step-000008" in err, err)
     check(checkpoints(run) == [4, 8] and all_finite(run, 8), checkpoints(run))
     check(os.path.exists(run.path("run/metrics.jsonl")), "what led there can be read")
 
@@ -109,7 +109,7 @@ def test_update_runs_away(run):
     """the step whose update spoils the parameters looked well, and a checkpoint is due just then"""
     file = exploding(run, 12, SAVE.format(every=4) + "\n  guard { rollback = 1 }")
     err = run("run", file, "--out", run.path("run"), status=1)
-    check("is not finite any more" in err and "step-000008" in err, err)
+    check("is no longer finite" in err and "step-000008" in err, err)
     check(checkpoints(run) == [4, 8] and all_finite(run, 8), checkpoints(run))
 
 
@@ -121,7 +121,7 @@ def test_spike(run):
         b[name][29] = 50
     file = small(run, steps=40, lr="3e-2", batches=b, more=SAVE.format(every=20) + "\n  guard { spike = 1.5 }")
     out = run("run", file, "--out", run.path("run"))
-    check("step 30: the loss is far above those before it; its batch is left out" in out and "1 steps went wrong" in out, out)
+    check("step 30: the loss is far above the losses before it; its batch is skipped" in out and "1 bad steps were skipped" in out, out)
     m = metrics(run)
     check(m[30]["loss"] > 1 and m[29]["loss"] < 0.01 and m[31]["loss"] < 0.01 and m[40]["skipped"] == 1, m)
     out = run("run", file, "--out", run.path("other"), "--set", "guard.spike = 0")

@@ -122,7 +122,7 @@ def test_what_is_there(run):
     shutil.rmtree(run.path("run/step-000004"))
     run.write("run/step-000004", "a file")
     code, out, err = run.result("run", file, "--out", run.path("run"), "-q")
-    check(code == 0 and "that of step 2: 2 steps are done again" in err, err)
+    check(code == 0 and "is from step 2: 2 steps are repeated" in err, err)
     check(os.path.isdir(run.path("run/step-000004")), "and it is replaced")
 
 
@@ -132,7 +132,7 @@ def test_one_at_a_time(run):
     first = run.start("run", file, "-q")
     wait_for(run.path("run/metrics.jsonl"), first)
     try:
-        check("another run is at work in" in run("run", file, "-q", status=1), "the second one")
+        check("another run is using" in run("run", file, "-q", status=1), "the second one")
         check(first.poll() is None, "the first one goes on")
     finally:
         first.kill()
@@ -194,7 +194,7 @@ recipe Train {{
   data = Text; run = 12 steps; batch = 128 tokens; save = checkpoint("run", every = 6 steps)
 }}
 """
-OTHER_DATA = "the data is not what this run was trained on up to step 6"
+OTHER_DATA = "the data differs from the data that this run was trained on up to step 6"
 
 
 def test_resumed_over_other_data(run):
@@ -233,7 +233,7 @@ def test_resumed_with_another_micro(run):
     file = small(run, steps=8, more=SAVED.format(every=4, keep="all"))
     train(run, file, "run", "--steps", 4)
     code, out, err = run.result("run", file, "--out", run.path("run"), "-q", "--set", "micro = 32 tokens")
-    check(code == 0 and "up to step 4 a step was 1 micro-batch, from here on it is 2" in err, err)
+    check(code == 0 and "up to step 4 a step had 1 micro-batch, now it has 2" in err, err)
     check("is not what" not in err, err)
 
 
@@ -277,7 +277,7 @@ def test_stopped_early(run):
     run.write("stop.lm", STOPS.format(patience=3))
     check("stopped after step 12, saved: 3 evaluations" in run("run", file), "with more patience")
     out = run("run", file, "--steps", 8)
-    check("this run is finished: it was to go to step 8, and step 12 is done" in out, out)
+    check("this run is finished: it has 8 steps, and step 12 is done" in out, out)
     out = run("run", file, "--steps", 14)
     check("resumed at step 12" in out and "step-000014" in out, out)
 
@@ -300,8 +300,8 @@ def test_wrong_tensors(run):
     data = open(path, "rb").read()
     open(path, "wb").write(data[: len(data) // 2])
     err = run("run", file, "--out", run.path("run"), status=2)
-    check("no checkpoint of" in err and f"model.safetensors has {len(data) // 2} bytes, {len(data)} were written" in err, err)
-    check("to begin anew in this folder: lmc run with --resume never" in err, err)
+    check("all checkpoints of" in err and f"model.safetensors has {len(data) // 2} bytes, expected {len(data)}" in err, err)
+    check("to restart in this folder, use lmc run with --resume never" in err, err)
     train(run, file, "run", "--resume", "never")
     check(os.path.exists(run.path("run/step-000009")), "it does")
 
@@ -329,7 +329,7 @@ def test_damaged(run):
             harm(run.path("hurt/step-000008", name))
             code, out, err = run.result("run", file, "--out", run.path("hurt"), "-q")
             what = f"{harm.__name__} {name}: {err}"
-            check(code == 0 and f"step-000008/{name}" in err and "that of step 4: 4 steps are done again" in err, what)
+            check(code == 0 and f"step-000008/{name}" in err and "is from step 4: 4 steps are repeated" in err, what)
             same(checkpoint(run, "whole", 9), checkpoint(run, "hurt", 9), what)
             lines = [json.loads(x)["step"] for x in open(run.path("hurt/metrics.jsonl"))]
             check(lines == list(range(1, 10)), what)
@@ -345,7 +345,7 @@ def test_damaged_readers(run):
     check(run.result(*generate)[2] == "", "what is not read is not looked at")
     flip(run.path("run/step-000008/model.safetensors"))
     code, out, err = run.result(*generate)
-    check(code == 0 and out == older and "step-000008/model.safetensors: its checksum is" in err and "that of step 4" in err, out + err)
+    check(code == 0 and out == older and "step-000008/model.safetensors: the checksum is" in err and "is from step 4" in err, out + err)
     err = run(*generate, "--step", 8, status=2)
     check("this checkpoint is damaged" in err and "model.safetensors" in err, err)
     code, out, err = run.result("export", run.path("run"), "-o", run.path("hf"))
@@ -399,7 +399,7 @@ def test_too_small_a_disk(run):
     file = small(run)
     with mounted(run, "disk", "size=100k") as disk:
         err = run("run", file, "--out", disk + "/run", status=2)
-        check("has room for" in err and "a checkpoint takes" in err, err)
+        check(" free, a checkpoint needs " in err, err)
         check(not os.path.exists(disk + "/run/metrics.jsonl"), "nothing was begun")
 
 

@@ -235,7 +235,7 @@ static void test_refusals(void) {
   b.o.user = &b;
   b.o.resume = LM_RESUME_PATH;
   b.o.resume_path = in_dir("nothing");
-  CHECK_FAILS(lm_run_train(&b.o, &out), LM_USER, "holds no checkpoint");
+  CHECK_FAILS(lm_run_train(&b.o, &out), LM_USER, "has no checkpoint");
   lm_trainer_destroy(b.trainer);
 }
 
