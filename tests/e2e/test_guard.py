@@ -57,7 +57,7 @@ def test_none_good(run):
     """a run shorter than `skip` of which no step went well has trained nothing"""
     file = small(run, steps=2, batches=poisoned(2, (1, 2)), more=SAVE.format(every=1))
     err = run("run", file, "--out", run.path("run"), status=1)
-    check("No step went well" in err and checkpoints(run) == [], (err, checkpoints(run)))
+    check("No step succeeded" in err and checkpoints(run) == [], (err, checkpoints(run)))
 
 
 def test_goes_back(run):
@@ -102,7 +102,7 @@ def test_stops(run):
 def test_first_update_runs_away(run):
     """the first step went well, its update did not: that is no fault of the data"""
     err = run("run", exploding(run, 1, "guard { skip = 2 }"), status=1)
-    check("step 4: the loss is not a number" in err and "No step went well" not in err and "smaller learning rate" in err, err)
+    check("step 4: the loss is not a number" in err and "No step succeeded" not in err and "smaller learning rate" in err, err)
 
 
 def test_update_runs_away(run):

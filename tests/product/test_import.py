@@ -181,7 +181,7 @@ def test_tokenizer_train_field(run):
     file = run.write("rows.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     out = run.path("t.json")
     err = run("tokenizer", "train", "-o", out, "--vocab", 300, file, status=1)
-    check("none of 10 documents can be used" in err and f'{file}:1: no field "text"; there are "content", "id"' in err, err)
+    check("none of 10 documents can be used" in err and f'{file}:1: no field "text"; the fields are "content", "id"' in err, err)
     check(not os.path.exists(out), "a tokenizer was written")
     for _ in range(2):   # the second from the cache
         code, said, err = run.result("tokenizer", "train", "-o", out, "--vocab", 300, "--field", "content", file, "--json")
@@ -189,4 +189,4 @@ def test_tokenizer_train_field(run):
         check(code == 0 and told["documents"] == 10 and told["unusable"] == 1 and told["vocab_most"] == 300, said + err)
         vocab = json.load(open(out))["model"]["vocab"]
         check(257 < told["vocab"] == max(vocab.values()) + 1, f"{said} {len(vocab)}")
-        check(f'{file}:10: no field "content"; there are "id"' in err, err)
+        check(f'{file}:10: no field "content"; the fields are "id"' in err, err)

@@ -118,12 +118,12 @@ static void test_bad_rows(void) {
   } bad[] = {
       {"{\"text\": ", "bad.jsonl:2: not JSON: "},
       {"{\"other\": 1}", "bad.jsonl:4: no field \"text\""},
-      {"{\"text\": 3}", "bad.jsonl:6: field \"text\" is not a text"},
+      {"{\"text\": 3}", "bad.jsonl:6: field \"text\" is not a string"},
       {"{\"text\": \"a\xff\"}", "bad.jsonl:8: not UTF-8 (byte 0xff)"},
-      {"{\"text\": \"a\\u0000\"}", "bad.jsonl:10: holds a NUL"},
+      {"{\"text\": \"a\\u0000\"}", "bad.jsonl:10: contains a NUL"},
       {"[1]", "bad.jsonl:12: not a JSON object"},
       {"{\"text\": \"\\ud800\"}", "bad.jsonl:14: not JSON: "},
-      {"{\"text\": null}", "bad.jsonl:16: field \"text\" is not a text"},
+      {"{\"text\": null}", "bad.jsonl:16: field \"text\" is not a string"},
       {"{\"text\": \"one\", \"text\": \"two\"}", "bad.jsonl:18: not JSON: duplicate object key"},
       {"{\"text\": \"one\"}\r{\"text\": \"two\"}", "bad.jsonl:20: not JSON: end of file expected"}};
   for (size_t i = 0; i < LM_COUNT(bad); i++)
@@ -139,7 +139,7 @@ static void test_bad_rows(void) {
   o.bad = 0.5;
   d = open_data(&o);
   lm_data_info info = lm_data_info_of(d);
-  CHECK(info.read == 20 && info.bad == 10 && strstr(info.bad_list, "bad.jsonl:10: holds a NUL\n"));
+  CHECK(info.read == 20 && info.bad == 10 && strstr(info.bad_list, "bad.jsonl:10: contains a NUL\n"));
   documents_are(d, "[good][good][good][good][good][good][good][good][good][good]");
   lm_data_close(d);
   lm_buf_free(&text);
@@ -254,17 +254,17 @@ static void test_wrong_files(void) {
   lm_data *d;
   CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "is a folder: name its files");
   s.path = write_text("x.gz", "x");
-  CHECK_FAILS(lm_data_open(&o, &d), LM_USER, ".gz cannot be read");
+  CHECK_FAILS(lm_data_open(&o, &d), LM_USER, ".gz are unsupported");
   s.path = write_text("x.zst", "no zstd");
-  CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "x.zst: cannot be unpacked");
+  CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "x.zst: cannot be decompressed");
   lm_buf file = {0};
   char *whole = write_packed("y.zst", "some text that is packed, and then cut short", 44);
   CHECK_OK(lm_file_read(whole, 1000, &file));
   s.path = write_file("y.zst", file.p, file.n - 5);
-  CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "ends in the middle");
+  CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "is truncated");
   lm_buf_free(&file);
   s.path = write_text("none.txt", "");
-  CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "hold no text");
+  CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "contain no text");
 }
 
 // One document of 3 MB, read in stretches by several threads: its tokens are those of the whole.
@@ -508,7 +508,7 @@ static void test_mix_shares(void) { // exact in whole blocks
   CHECK_FAILS(lm_mix_create(&o, &m), LM_USER, "weights sum to 0");
   bad[1].first_step = 0;
   o.stages = &bad[1];
-  CHECK_FAILS(lm_mix_create(&o, &m), LM_USER, "-1 is no weight of source b");
+  CHECK_FAILS(lm_mix_create(&o, &m), LM_USER, "-1 is not a valid weight of source b");
 }
 
 static void test_mix_holdout(void) {
@@ -539,7 +539,7 @@ static void test_mix_holdout(void) {
   CHECK(letters[0] > letters[1] && letters[1] >= 4);
   lm_data_close(d);
   s[1].path = write_text("empty", "");
-  CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "source mix1 has a share of the mix and no row");
+  CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "source mix1 has a weight in the mix but no row");
 }
 
 // ---- a vocabulary of the sources

@@ -200,10 +200,10 @@ static void test_refusals(void) {
                        .stages = late,
                        .n_stages = 1};
   lm_data *d;
-  CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "stages begin at 0");
+  CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "the first stage must begin at 0");
   o.stages = half;
   o.n_stages = 2;
-  CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "stage 2 of a mix has none");
+  CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "stage 2 has no mix");
 }
 
 int main(void) {

@@ -4,8 +4,8 @@
 //         --mix, order by (seed, step)--> batches
 //
 // All cores tokenize documents while they are read. Token ids and row indexes are files (in a cache
-// folder, or in memory) that are mapped, so the text may be larger than memory, and a second run
-// with the same files, tokenizer and sequence length finds them ready. Damaged cache files are
+// folder, or in memory) that are read on demand, so the text may be larger than memory; a second
+// run with the same files, tokenizer and sequence length finds them ready. Damaged cache files are
 // rebuilt.
 //
 // A row has `seq` positions. A longer document is split into windows; best-fit packing puts windows
@@ -20,9 +20,9 @@
 // with `shuffle`, within windows of neighboring documents (order.h). With a mix, q selects a source
 // (mix.h) and the next row of that source's own sequence.
 //
-// Stages may change the sequence length. Each length has its own index and its own sequence of rows;
-// a stage continues the sequence of the last stage of equal length. Holdouts are rows of the last
-// stage's length, and no other length trains on a document that is partly in them.
+// Stages may change the sequence length. Each length has its own index and its own sequence of
+// rows; a stage continues the sequence of the last stage of equal length. Holdouts are rows of the
+// last stage's length, and no other length trains on a document that is partly in them.
 //
 // A bad document (invalid UTF-8 or a NUL, a line that is not a JSON object with the field, a line
 // over 32 MiB) is skipped, counted and named. Byte tokenizers take text as it is.
@@ -72,8 +72,8 @@ int lm_data_part_find(const lm_data *d, const char *name); // -1: no such part
 // `batches` steps, since steps may be appended to the file.
 lm_status lm_data_key(const lm_data *d, int64_t batches, uint64_t *out);
 
-// LM_ENV: a file that is read during training (of the cache, or of batches) was changed since it was
-// opened.
+// LM_ENV: a file that is read during training (of the cache, or of batches) was changed since it
+// was opened.
 lm_status lm_data_unchanged(const lm_data *d);
 
 int64_t lm_data_seq(const lm_data *d, int64_t step); // sequence length of a step (from 0)

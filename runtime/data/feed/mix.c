@@ -7,9 +7,9 @@
 
 enum {
   STREAM_MIX = 500
-}; // stage s draws from the stream STREAM_MIX + s, block m from the key's block m
+}; // stage s uses the random stream STREAM_MIX + s
 
-// ---- shares
+// ---- weights
 
 static lm_status stage_read(const lm_data_options *o, int index, lm_mix_stage *out) {
   const lm_data_stage *x = &o->stages[index];
@@ -18,7 +18,7 @@ static lm_status stage_read(const lm_data_options *o, int index, lm_mix_stage *o
   out->seq = x->seq ? x->seq : o->seq;
   for (int i = 0; i < o->n_sources; i++) {
     if (!(x->weights[i] >= 0) || isinf(x->weights[i]))
-      return lm_fail(LM_USER, "mix: %g is no weight of source %s", x->weights[i],
+      return lm_fail(LM_USER, "mix: %g is not a valid weight of source %s", x->weights[i],
                      o->sources[i].name);
     total += x->weights[i];
   }
@@ -37,7 +37,8 @@ lm_status lm_mix_create(const lm_data_options *o, lm_mix *out) {
   if (!o->n_stages || !o->stages[0].weights)
     return NULL;
   if (o->n_sources > LM_DATA_MIX_MAX)
-    return lm_fail(LM_USER, "mix: %d sources are more than %d", o->n_sources, LM_DATA_MIX_MAX);
+    return lm_fail(LM_USER, "mix: %d sources exceed the maximum of %d", o->n_sources,
+                   LM_DATA_MIX_MAX);
   out->stages = lm_calloc((size_t)o->n_stages, sizeof *out->stages);
   lm_status s = NULL;
   for (int i = 0; i < o->n_stages && !s; i++)
@@ -70,14 +71,14 @@ static lm_philox_key2 block_key(const lm_mix *m, int stage, uint64_t block) {
   return lm_philox_key(m->seed ^ lm_philox_mix(block), STREAM_MIX + (uint64_t)stage);
 }
 
-// Fills in source and rank of every row of a block.
-static void block_lay(const lm_mix *m, int stage, uint64_t block, lm_mix_cursor *p) {
-  uint64_t before[LM_DATA_MIX_MAX], behind[LM_DATA_MIX_MAX];
+// Fills in source and rank of each row of a block.
+static void block_fill(const lm_mix *m, int stage, uint64_t block, lm_mix_cursor *p) {
+  uint64_t before[LM_DATA_MIX_MAX], after[LM_DATA_MIX_MAX];
   uint16_t end[LM_DATA_MIX_MAX], seen[LM_DATA_MIX_MAX] = {0};
   blocks_count(m, stage, block, before);
-  blocks_count(m, stage, block + 1, behind);
+  blocks_count(m, stage, block + 1, after);
   for (int i = 0, sum = 0; i < m->n_sources; i++)
-    end[i] = (uint16_t)(sum += (int)(behind[i] - before[i]));
+    end[i] = (uint16_t)(sum += (int)(after[i] - before[i]));
   lm_philox_key2 key = block_key(m, stage, block);
   for (uint64_t r = 0; r < LM_MIX_BLOCK; r++) {
     uint64_t slot = lm_permute(key, LM_MIX_BLOCK, r);
@@ -97,12 +98,12 @@ static void stage_count(const lm_mix *m, int stage, uint64_t rows, lm_mix_cursor
   for (int i = 0; i < m->n_sources; i++)
     base[i] += count[i];
   if (rows % LM_MIX_BLOCK)
-    block_lay(m, stage, rows / LM_MIX_BLOCK, p);
+    block_fill(m, stage, rows / LM_MIX_BLOCK, p);
   for (uint64_t r = 0; r < rows % LM_MIX_BLOCK; r++)
     base[p->source[r]]++;
 }
 
-// ---- finding
+// ---- looking up rows
 
 static uint64_t stage_rows(const lm_mix *m, int stage, uint64_t rows_per_step) {
   return (uint64_t)(m->stages[stage + 1].first_step - m->stages[stage].first_step) * rows_per_step;
@@ -119,7 +120,7 @@ static void cursor_move(const lm_mix *m, int stage, uint64_t block, uint64_t row
   blocks_count(m, stage, block, count);
   for (int i = 0; i < m->n_sources; i++)
     p->base[i] += count[i];
-  block_lay(m, stage, block, p);
+  block_fill(m, stage, block, p);
   p->valid = true;
   p->stage = stage;
   p->block = block;

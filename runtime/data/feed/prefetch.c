@@ -6,7 +6,7 @@
 
 typedef enum {
   EMPTY,
-  ASKED,
+  REQUESTED,
   READY,
   STOP
 } slot_state;
@@ -15,12 +15,12 @@ struct lm_prefetch {
   lm_fill_fn *fill;
   void *user;
   pthread_t thread;
-  pthread_mutex_t lock; // of all below
+  pthread_mutex_t lock; // protects the members below
   pthread_cond_t changed;
   slot_state state;
-  lm_batch_id id; // ASKED, READY: which batch
+  lm_batch_id id; // the batch of a slot that is REQUESTED or READY
   lm_batch slot;
-  int64_t places; // room for so many
+  int64_t positions; // capacity of slot
   lm_status status;
 };
 
@@ -30,18 +30,18 @@ static void slot_free(lm_prefetch *p) {
     lm_free(columns[i]);
 }
 
-static void slot_resize(lm_prefetch *p, int64_t places) {
-  if (places <= p->places)
+static void slot_resize(lm_prefetch *p, int64_t positions) {
+  if (positions <= p->positions)
     return;
   slot_free(p);
-  size_t n = (size_t)places;
+  size_t n = (size_t)positions;
   p->slot = (lm_batch){lm_calloc(n, 4), lm_calloc(n, 4), lm_calloc(n, 4), lm_calloc(n, 4),
                        lm_calloc(n, 4)};
-  p->places = places;
+  p->positions = positions;
 }
 
-static void batch_copy(const lm_batch *to, const lm_batch *from, int64_t places) {
-  size_t n = (size_t)places * 4;
+static void batch_copy(const lm_batch *to, const lm_batch *from, int64_t positions) {
+  size_t n = (size_t)positions * 4;
   memcpy(to->tok, from->tok, n);
   memcpy(to->pos, from->pos, n);
   memcpy(to->seg, from->seg, n);
@@ -53,15 +53,15 @@ static void *work(void *user) {
   lm_prefetch *p = user;
   pthread_mutex_lock(&p->lock);
   while (p->state != STOP) {
-    if (p->state != ASKED) {
+    if (p->state != REQUESTED) {
       pthread_cond_wait(&p->changed, &p->lock);
       continue;
     }
-    pthread_mutex_unlock(&p->lock); // the slot is this thread's while the state is ASKED
+    pthread_mutex_unlock(&p->lock); // this thread owns the slot while the state is REQUESTED
     lm_status s = p->fill(p->user, &p->id, &p->slot);
     pthread_mutex_lock(&p->lock);
     p->status = s;
-    if (p->state == ASKED)
+    if (p->state == REQUESTED)
       p->state = READY;
     pthread_cond_broadcast(&p->changed);
   }
@@ -104,18 +104,18 @@ static bool same(const lm_batch_id *a, const lm_batch_id *b) {
 lm_status lm_prefetch_take(lm_prefetch *p, const lm_batch_id *id, const lm_batch_id *next,
                            const lm_batch *b) {
   pthread_mutex_lock(&p->lock);
-  while (p->state == ASKED)
+  while (p->state == REQUESTED)
     pthread_cond_wait(&p->changed, &p->lock);
   lm_status s = p->status;
   bool ready = p->state == READY && same(&p->id, id);
   p->status = NULL;
   if (!ready) {
-    lm_status_free(s); // of a batch that nobody wants
+    lm_status_free(s); // of a batch that is not needed
     s = p->fill(p->user, id, b);
   } else if (!s) {
     batch_copy(b, &p->slot, id->rows * id->seq);
   }
-  p->state = s ? EMPTY : ASKED;
+  p->state = s ? EMPTY : REQUESTED;
   p->id = *next;
   if (!s)
     slot_resize(p, next->rows * next->seq);

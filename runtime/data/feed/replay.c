@@ -1,4 +1,4 @@
-// replay.c - finished batches from a file.
+// replay.c - see replay.h.
 #include "runtime/data/feed/replay.h"
 
 #include <errno.h>
@@ -21,20 +21,20 @@ enum {
 static const struct {
   const char *name;
   lm_st_dtype dtype;
-  int32_t least;
+  int32_t min;
 } columns[COLUMNS] = {
     {"tok", LM_ST_I32, 0},  {"pos", LM_ST_I32, 0}, {"seg", LM_ST_I32, -1},
     {"next", LM_ST_I32, 0}, {"w", LM_ST_F32, 0},
 };
 
 struct lm_replay {
-  lm_st *file; // its header; data is read from fd, as the file may shrink
+  lm_st *file; // the header; data is read through fd, since the file may be truncated
   char *path;
   int fd;
-  struct stat opened; // as it was then
-  uint64_t all;       // hash of everything, to tell a changed file from a touched one
+  struct stat opened; // the result of stat when the file was opened
+  uint64_t all;       // hash of all data, which detects changes if the times differ
   const lm_st_tensor *column[COLUMNS];
-  int32_t greatest[COLUMNS];
+  int32_t max_of[COLUMNS];
 };
 
 static lm_status column_find(lm_replay *r, const char *path, int c) {
@@ -61,49 +61,49 @@ static lm_status range_read(const lm_replay *r, int64_t at, size_t n, void *to) 
     if (got < 0)
       return lm_fail_errno("cannot read %s", r->path);
     if (!got)
-      return lm_fail(LM_ENV, "%s has become shorter while it was in use", r->path);
+      return lm_fail(LM_ENV, "%s was truncated while it was in use", r->path);
     done += (size_t)got;
   }
   return NULL;
 }
 
 typedef struct {
-  int32_t least, most;
+  int32_t min, max;
 } extent;
 
 static extent extent_of(const void *p, size_t n, extent e) {
   for (size_t i = 0; i < n; i++) {
     int32_t x;
     memcpy(&x, (const char *)p + 4 * i, sizeof x);
-    e.least = x < e.least ? x : e.least;
-    e.most = x > e.most ? x : e.most;
+    e.min = x < e.min ? x : e.min;
+    e.max = x > e.max ? x : e.max;
   }
   return e;
 }
 
-// Numbers that index something are never taken on trust.
+// Checks the range of values that are used as indexes.
 static lm_status piece_scan(lm_replay *r, int c, const char *p, size_t n) {
   if (c == W)
     return NULL;
-  extent e = extent_of(p, n, (extent){columns[c].least, r->greatest[c]});
-  if (e.least < columns[c].least)
-    return lm_fail(LM_USER, "%s: %s holds %d", r->path, columns[c].name, e.least);
-  r->greatest[c] = e.most;
+  extent e = extent_of(p, n, (extent){columns[c].min, r->max_of[c]});
+  if (e.min < columns[c].min)
+    return lm_fail(LM_USER, "%s: %s holds %d", r->path, columns[c].name, e.min);
+  r->max_of[c] = e.max;
   return NULL;
 }
 
-// Goes through the first `places` of a column in pieces: they are hashed, and scanned where
-// `scanned` is not NULL.
-static lm_status column_visit(const lm_replay *r, int c, size_t places, lm_replay *scanned,
+// Hashes the first `positions` elements of a column in pieces, and checks them if `scanned` is not
+// NULL.
+static lm_status column_visit(const lm_replay *r, int c, size_t positions, lm_replay *scanned,
                               uint64_t *key) {
   enum {
-    PLACES = 1 << 18
+    POSITIONS = 1 << 18
   };
-  char *piece = lm_alloc(4 * PLACES);
+  char *piece = lm_alloc(4 * POSITIONS);
   lm_hasher h = lm_hash_begin(*key);
   lm_status s = NULL;
-  for (size_t at = 0; at < places && !s; at += PLACES) {
-    size_t n = places - at < PLACES ? places - at : PLACES;
+  for (size_t at = 0; at < positions && !s; at += POSITIONS) {
+    size_t n = positions - at < POSITIONS ? positions - at : POSITIONS;
     s = range_read(r, r->column[c]->offset + 4 * (int64_t)at, 4 * n, piece);
     if (!s)
       lm_hash_add(&h, piece, 4 * n);
@@ -115,20 +115,19 @@ static lm_status column_visit(const lm_replay *r, int c, size_t places, lm_repla
   return s;
 }
 
-static lm_status columns_visit(const lm_replay *r, size_t places, lm_replay *scanned,
+static lm_status columns_visit(const lm_replay *r, size_t positions, lm_replay *scanned,
                                uint64_t *key) {
   for (int c = 0; c < COLUMNS; c++)
-    LM_TRY(column_visit(r, c, places, scanned, key));
+    LM_TRY(column_visit(r, c, positions, scanned, key));
   return NULL;
 }
 
-static size_t places_of(const lm_replay *r, int64_t steps) {
+static size_t positions_of(const lm_replay *r, int64_t steps) {
   const int64_t *shape = r->column[TOK]->shape;
   return (size_t)((steps < shape[0] ? steps : shape[0]) * shape[1] * shape[2]);
 }
 
-// A file that is replaced between the two opens is found out by the scan, or by reading behind its
-// end.
+// If the file is replaced between the two opens, the scan or a read past its end detects it.
 static lm_status columns_open(lm_replay *r, const char *path) {
   r->path = lm_strdup(path);
   LM_TRY(lm_st_open(path, &r->file));
@@ -137,7 +136,7 @@ static lm_status columns_open(lm_replay *r, const char *path) {
   LM_TRY(lm_open_regular(r->column[0]->file, &r->fd));
   if (fstat(r->fd, &r->opened))
     return lm_fail_errno("cannot read %s", path);
-  return columns_visit(r, places_of(r, INT64_MAX), r, &r->all);
+  return columns_visit(r, positions_of(r, INT64_MAX), r, &r->all);
 }
 
 lm_status lm_replay_open(const char *path, lm_replay **out) {
@@ -186,10 +185,10 @@ lm_status lm_replay_unchanged(lm_replay *r) {
     return NULL;
   if (now.st_size != r->opened.st_size)
     return changed(r);
-  LM_TRY(columns_visit(r, places_of(r, INT64_MAX), NULL, &all));
+  LM_TRY(columns_visit(r, positions_of(r, INT64_MAX), NULL, &all));
   if (all != r->all)
     return changed(r);
-  r->opened = now; // its name, mode or times alone
+  r->opened = now; // only the name, the mode or the times changed
   return NULL;
 }
 
@@ -202,24 +201,24 @@ void lm_replay_shape(const lm_replay *r, int64_t *out_steps, int64_t *out_rows, 
 
 lm_status lm_replay_key(const lm_replay *r, int64_t steps, uint64_t *out) {
   *out = lm_hash(r->column[TOK]->shape + 1, 2 * sizeof(int64_t), 0);
-  return columns_visit(r, places_of(r, steps), NULL, out);
+  return columns_visit(r, positions_of(r, steps), NULL, out);
 }
 
 void lm_replay_limits(const lm_replay *r, int32_t *out_max_id, int32_t *out_max_pos) {
-  *out_max_id = r->greatest[TOK] > r->greatest[NEXT] ? r->greatest[TOK] : r->greatest[NEXT];
-  *out_max_pos = r->greatest[POS];
+  *out_max_id = r->max_of[TOK] > r->max_of[NEXT] ? r->max_of[TOK] : r->max_of[NEXT];
+  *out_max_pos = r->max_of[POS];
 }
 
-// What was scanned may have been changed since.
+// The data may have changed since it was checked.
 static lm_status filled_check(const lm_replay *r, int c, const void *p, size_t n) {
-  extent e = extent_of(p, n, (extent){columns[c].least, r->greatest[c]});
-  bool below = e.least < columns[c].least;
-  if (!below && e.most == r->greatest[c])
+  extent e = extent_of(p, n, (extent){columns[c].min, r->max_of[c]});
+  bool below = e.min < columns[c].min;
+  if (!below && e.max == r->max_of[c])
     return NULL;
   return lm_fail(
       LM_ENV,
       "%s: %s holds %d, and did not when this run began: the file was changed while it was in use",
-      r->path, columns[c].name, below ? e.least : e.most);
+      r->path, columns[c].name, below ? e.min : e.max);
 }
 
 lm_status lm_replay_fill(const lm_replay *r, int64_t first, int64_t n, const lm_batch *b) {

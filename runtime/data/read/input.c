@@ -10,18 +10,18 @@
 #include "runtime/base/file.h"
 
 enum {
-  PACKED = 1 << 17,
-  WINDOW_LOG_MAX = 27
-}; // windows of 128 MiB at the most, zstd's own limit without --long
+  PACKED = 1 << 17,   // bytes of compressed data that are read at a time
+  WINDOW_LOG_MAX = 27 // windows of at most 128 MiB, the default limit of zstd
+};
 
 struct lm_input {
   int fd;
   char *path;
-  uint64_t consumed, unpacked; // bytes of the file; those that they became
-  ZSTD_DStream *zstd;          // NULL: not packed
+  uint64_t consumed, unpacked; // bytes that were read; bytes after decompression
+  ZSTD_DStream *zstd;          // NULL: the file is not compressed
   char *packed;
-  size_t n, at;  // what was read and not yet unpacked
-  bool in_frame; // the file cannot end here
+  size_t n, at;  // packed[at … n - 1] is not decompressed yet
+  bool in_frame; // a frame is incomplete, so the file must not end here
 };
 
 static bool ends_in(const char *s, const char *end) {
@@ -40,7 +40,7 @@ static lm_status ending_check(const char *path) {
   static const char *const others[] = {".gz", ".bz2", ".xz", ".lz4", ".zip", ".parquet"};
   for (size_t i = 0; i < LM_COUNT(others); i++)
     if (ends_in(path, others[i]))
-      return lm_fail(LM_USER, "%s: files ending in %s cannot be read, only plain ones and .zst",
+      return lm_fail(LM_USER, "%s: files ending in %s are unsupported; use plain files or .zst",
                      path, others[i]);
   return NULL;
 }
@@ -72,7 +72,7 @@ static lm_status open_file(lm_input *in) {
     return NULL;
   in->zstd = ZSTD_createDStream();
   if (!in->zstd)
-    return lm_fail(LM_ENV, "no memory to unpack %s", in->path);
+    return lm_fail(LM_ENV, "no memory to decompress %s", in->path);
   ZSTD_DCtx_setParameter(in->zstd, ZSTD_d_windowLogMax, WINDOW_LOG_MAX);
   in->packed = lm_alloc(PACKED);
   return NULL;
@@ -112,19 +112,19 @@ static lm_status file_read(lm_input *in, char *to, size_t n, size_t *out_n) {
   return NULL;
 }
 
-// A file made to fill the disk unpacks to ten thousand times its size; text that repeats itself, to
-// some hundred times.
+// Protects against decompression bombs, whose ratio is in the ten thousands. Repetitive text has a
+// ratio of a few hundred.
 static lm_status ratio_check(const lm_input *in) {
   enum {
     RATIO_MAX = 1000,
-    ANYWAY = 256 << 20
+    ALWAYS_ALLOWED = 256 << 20
   };
-  if (in->unpacked <= ANYWAY || in->unpacked / RATIO_MAX <= in->consumed)
+  if (in->unpacked <= ALWAYS_ALLOWED || in->unpacked / RATIO_MAX <= in->consumed)
     return NULL;
   return lm_fail(LM_USER,
-                 "%s: its first %llu bytes unpack to more than %d times as much (%.0f MB so far), "
-                 "which looks made to fill the disk; if it is meant, "
-                 "unpack it with `zstd -d` and name that file",
+                 "%s: its first %llu bytes decompress to more than %d times as much (%.0f MB so "
+                 "far), as in a decompression bomb; if the file is intended, decompress it with "
+                 "`zstd -d` and use the result",
                  in->path, (unsigned long long)in->consumed, RATIO_MAX, (double)in->unpacked / 1e6);
 }
 
@@ -132,11 +132,11 @@ static lm_status unpack(lm_input *in, char *to, size_t n, size_t *out_n) {
   for (*out_n = 0; !*out_n;) {
     ZSTD_inBuffer from = {in->packed, in->n, in->at};
     ZSTD_outBuffer into = {to, n, 0};
-    if (from.pos < from.size ||
-        in->in_frame) { // a frame may have more to give without more to take
+    // a frame may produce more output without more input
+    if (from.pos < from.size || in->in_frame) {
       size_t rc = ZSTD_decompressStream(in->zstd, &into, &from);
       if (ZSTD_isError(rc))
-        return lm_fail(LM_USER, "%s: cannot be unpacked: %s", in->path, ZSTD_getErrorName(rc));
+        return lm_fail(LM_USER, "%s: cannot be decompressed: %s", in->path, ZSTD_getErrorName(rc));
       in->in_frame = rc != 0;
       in->at = from.pos;
       *out_n = into.pos;
@@ -148,7 +148,7 @@ static lm_status unpack(lm_input *in, char *to, size_t n, size_t *out_n) {
     LM_TRY(file_read(in, in->packed, PACKED, &in->n));
     in->at = 0;
     if (!in->n)
-      return in->in_frame ? lm_fail(LM_USER, "%s: the packed file ends in the middle", in->path)
+      return in->in_frame ? lm_fail(LM_USER, "%s: the compressed file is truncated", in->path)
                           : NULL;
   }
   return NULL;

@@ -15,31 +15,31 @@
 enum {
   ROUND = 8 << 20,
   CHUNK = 1 << 20,
-  STRETCH = 1 << 20
+  SPAN_MAX = 1 << 20
 };
 
 struct lm_doc_reader {
   const lm_file_list *list;
-  uint64_t most;
-  uint32_t file;     // the open one, else the next one
-  lm_input *input;   // NULL: none is open
-  uint64_t left;     // bytes to take of it
-  uint64_t consumed; // bytes of files that are closed
+  uint64_t max_bytes;
+  uint32_t file;     // index of the open file, or of the next one
+  lm_input *input;   // NULL: no file is open
+  uint64_t left;     // bytes still to read from the open file
+  uint64_t consumed; // bytes of the closed files
   char *buf;
-  size_t n, cap, at; // what was read; all before `at` has been cut
-  uint64_t line;     // of `at`
-  bool eof;          // nothing comes behind buf in this file
-  bool in_document;  // text: a document began before `at`
-  bool skipping;     // jsonl: up to the end of a line that was too long
+  size_t n, cap, at; // buf[at … n - 1] is not split into spans yet
+  uint64_t line;     // line number of `at`
+  bool eof;          // buf ends with the last byte of the file
+  bool in_document;  // text: `at` is inside a document
+  bool skipping;     // jsonl: inside a line that is too long
   lm_text_span *out;
-  size_t n_out, cap_out; // p is an offset into buf until the round is over
-  size_t *starts;
+  size_t n_out, cap_out;
+  size_t *starts; // [n_out]: offsets of the spans in buf, which may move until the round ends
 };
 
-lm_doc_reader *lm_doc_reader_create(const lm_file_list *files, uint64_t most) {
+lm_doc_reader *lm_doc_reader_create(const lm_file_list *files, uint64_t max_bytes) {
   lm_doc_reader *r = lm_alloc(sizeof *r);
   r->list = files;
-  r->most = most;
+  r->max_bytes = max_bytes;
   return r;
 }
 
@@ -64,9 +64,9 @@ static uint64_t lines_count(const char *p, size_t n) {
   return lines;
 }
 
-// Hands out n bytes from `at` on, and passes over `gap` more.
-static void stretch_add(lm_doc_reader *r, size_t n, size_t gap, bool begins, bool ends,
-                        const char *fault) {
+// Adds a span of n bytes at `at`, then skips `gap` bytes.
+static void span_add(lm_doc_reader *r, size_t n, size_t gap, bool begins, bool ends,
+                     const char *fault) {
   if (r->n_out == r->cap_out) {
     r->cap_out = r->cap_out ? 2 * r->cap_out : 1024;
     r->out = lm_realloc(r->out, r->cap_out * sizeof *r->out);
@@ -90,7 +90,7 @@ static void rest_skip(lm_doc_reader *r, size_t n) {
   r->at += n;
 }
 
-static void lines_cut(lm_doc_reader *r) {
+static void lines_split(lm_doc_reader *r) {
   for (const char *p, *stop; r->at < r->n;) {
     p = r->buf + r->at;
     size_t left = r->n - r->at;
@@ -102,75 +102,75 @@ static void lines_cut(lm_doc_reader *r) {
     } else if (n > LM_DOC_LINE_MAX) {
       r->skipping = !stop;
       size_t all = n + (stop != NULL);
-      stretch_add(r, 0, 0, true, true, "a line of more than 32 MiB");
+      span_add(r, 0, 0, true, true, "a line of more than 32 MiB");
       rest_skip(r, all);
     } else if (!stop && !r->eof) {
       return;
     } else if (is_blank(p, n)) {
       rest_skip(r, n + (stop != NULL));
     } else {
-      stretch_add(r, n, stop != NULL, true, true, NULL);
+      span_add(r, n, stop != NULL, true, true, NULL);
     }
   }
 }
 
-// One document, or as much of it as there is; what it ends with is `gap` bytes long. Long ones
-// become several stretches.
-static void document_cut(lm_doc_reader *r, size_t n, size_t gap, bool ends) {
-  while (n > STRETCH) {
-    size_t cut = lm_tokenizer_cut(r->buf + r->at, STRETCH);
-    stretch_add(r, cut, 0, !r->in_document, false, NULL);
+// Splits n bytes of one document into spans. ends: the document ends there, and a separator of
+// `gap` bytes follows; else the rest, which is too short for a span, stays in the buffer.
+static void document_split(lm_doc_reader *r, size_t n, size_t gap, bool ends) {
+  while (n > SPAN_MAX) {
+    size_t part = lm_tokenizer_cut(r->buf + r->at, SPAN_MAX);
+    span_add(r, part, 0, !r->in_document, false, NULL);
     r->in_document = true;
-    n -= cut;
+    n -= part;
   }
   if (!ends)
     return;
-  stretch_add(r, n, gap, !r->in_document, true, NULL);
+  span_add(r, n, gap, !r->in_document, true, NULL);
   r->in_document = false;
 }
 
-static void documents_cut(lm_doc_reader *r, const char *split) {
+static void documents_split(lm_doc_reader *r, const char *split) {
   size_t gap = split ? strlen(split) : 0;
   while (r->at < r->n) {
     size_t left = r->n - r->at;
     const char *found = gap ? memmem(r->buf + r->at, left, split, gap) : NULL;
     if (found)
-      document_cut(r, (size_t)(found - r->buf) - r->at, gap, true);
+      document_split(r, (size_t)(found - r->buf) - r->at, gap, true);
     else if (r->eof)
-      document_cut(r, left, 0, true);
+      document_split(r, left, 0, true);
     else {
-      // the end may hold half a separator
+      // the buffer may end inside a separator
       if (left > gap)
-        document_cut(r, left - gap, 0, false);
+        document_split(r, left - gap, 0, false);
       return;
     }
   }
   if (r->eof && r->in_document)
-    document_cut(r, 0, 0, true);
+    document_split(r, 0, 0, true);
 }
 
-static void buffer_cut(lm_doc_reader *r) {
+static void buffer_split(lm_doc_reader *r) {
   const lm_data_source *s = &r->list->sources[r->list->files[r->file].source];
   if (s->kind == LM_SOURCE_JSONL)
-    lines_cut(r);
+    lines_split(r);
   else
-    documents_cut(r, s->split);
+    documents_split(r, s->split);
 }
 
 static lm_status file_open(lm_doc_reader *r) {
   const lm_file_entry *f = &r->list->files[r->file];
   LM_TRY(lm_source_status(lm_input_open(f->path, &r->input), &r->list->sources[f->source]));
-  bool all = r->most == UINT64_MAX || !r->list->bytes;
-  r->left =
-      all ? UINT64_MAX
-          : (uint64_t)((double)r->most * (double)f->size / (double)r->list->bytes) + 1; // unpacked
+  bool all = r->max_bytes == UINT64_MAX || !r->list->bytes;
+  r->left = all ? UINT64_MAX
+                : (uint64_t)((double)r->max_bytes * (double)f->size / (double)r->list->bytes) +
+                      1; // decompressed bytes
   r->line = 1;
   r->eof = r->in_document = r->skipping = false;
   return NULL;
 }
 
-// What is kept of a file is kept under its size and time of change: they must be the same at its
-// end.
+// The cache identifies a file by its size and modification time, so they must not change while the
+// file is read.
 static lm_status file_close(lm_doc_reader *r) {
   const lm_file_entry *f = &r->list->files[r->file++];
   struct stat st;
@@ -178,7 +178,7 @@ static lm_status file_close(lm_doc_reader *r) {
   lm_input_close(r->input);
   r->input = NULL;
   if (stat(f->path, &st))
-    return lm_fail_errno("%s was there and is gone", f->path);
+    return lm_fail_errno("%s disappeared while it was read", f->path);
   bool same = (uint64_t)st.st_size == f->size && st.st_mtim.tv_sec == f->changed[0] &&
               st.st_mtim.tv_nsec == f->changed[1];
   if (same)
@@ -194,12 +194,12 @@ static void byte_order_mark_skip(lm_doc_reader *r, bool first) {
     r->at += 3;
 }
 
-// Room for the next chunk: a small file, and what it may be unpacked, need less than a whole one.
+// Makes room for the next chunk and returns its size; a small file needs less than a full chunk.
 static size_t room_make(lm_doc_reader *r) {
   uint64_t size = r->list->files[r->file].size;
-  size_t least = size < CHUNK / 2 ? 2 * (size_t)size + 4096 : CHUNK;
-  if (r->cap - r->n < least)
-    r->buf = lm_realloc(r->buf, r->cap += r->cap + least);
+  size_t needed = size < CHUNK / 2 ? 2 * (size_t)size + 4096 : CHUNK;
+  if (r->cap - r->n < needed)
+    r->buf = lm_realloc(r->buf, r->cap += r->cap + needed);
   return r->cap - r->n < CHUNK ? r->cap - r->n : CHUNK;
 }
 
@@ -217,12 +217,12 @@ static lm_status chunk_read(lm_doc_reader *r) {
   r->left -= r->left == UINT64_MAX ? 0 : got;
   r->eof = !got || !r->left;
   byte_order_mark_skip(r, first);
-  buffer_cut(r);
+  buffer_split(r);
   return r->eof ? file_close(r) : NULL;
 }
 
-// Forgets what has been cut. No stretch may point there any more.
-static void cut_drop(lm_doc_reader *r) {
+// Removes the bytes that were split into spans; these spans must not be used any more.
+static void split_drop(lm_doc_reader *r) {
   if (r->at)
     memmove(r->buf, r->buf + r->at, r->n - r->at);
   r->n -= r->at;
@@ -233,7 +233,7 @@ lm_status lm_doc_reader_next(lm_doc_reader *r, const lm_text_span **out, size_t 
   r->n_out = 0;
   while ((r->at < ROUND || !r->n_out) && r->file < r->list->n) {
     if (!r->n_out)
-      cut_drop(r); // also while a line is skipped
+      split_drop(r); // also while a long line is skipped
     LM_TRY(chunk_read(r));
   }
   for (size_t i = 0; i < r->n_out; i++)
@@ -243,15 +243,15 @@ lm_status lm_doc_reader_next(lm_doc_reader *r, const lm_text_span **out, size_t 
   return NULL;
 }
 
-// ---- the text of a stretch
+// ---- the text of a span
 
-// no field "text"; there are "id", "content"
+// For example: no field "text"; the fields are "id", "content"
 static void fields_print(json_t *object, const char *field, char *fault, size_t n_fault) {
   const char *key;
   json_t *value;
   lm_buf b = {0};
   lm_buf_printf(&b, "no field \"%s\"", field);
-  const char *before = "; there are ";
+  const char *before = "; the fields are ";
   json_object_foreach(object, key, value) {
     lm_buf_printf(&b, "%s\"%s\"", before, key);
     before = ", ";
@@ -273,17 +273,17 @@ static const char *json_text(const lm_text_span *s, const char *field, size_t *o
   else if (!x)
     fields_print(*owner, field, fault, n_fault);
   else if (!json_is_string(x))
-    snprintf(fault, n_fault, "field \"%s\" is not a text", field);
+    snprintf(fault, n_fault, "field \"%s\" is not a string", field);
   *out_n = json_string_length(x);
   return json_string_value(x);
 }
 
-// Where text stops being well-formed, its length if it does not.
+// The length of the valid prefix of text.
 static size_t text_check(const char *p, size_t n, char *fault, size_t n_fault) {
   size_t valid = lm_utf8_valid(p, n);
   const char *nul = memchr(p, 0, valid);
   if (nul)
-    snprintf(fault, n_fault, "holds a NUL");
+    snprintf(fault, n_fault, "contains a NUL");
   else if (valid < n)
     snprintf(fault, n_fault, "not UTF-8 (byte 0x%02x)", (unsigned char)p[valid]);
   return nul ? (size_t)(nul - p) : valid;

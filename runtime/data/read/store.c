@@ -23,13 +23,13 @@ static const char MAGIC[8] = "lmdata1";
 typedef struct {
   char magic[8];
   uint64_t payload, tail, blocks, root, self;
-} footer; // self: hash of the fields before
+} footer; // self: hash of the other fields
 
 struct lm_store_writer {
-  int fd;            // locked as long as it is open
+  int fd;            // holds the lock while it is open
   char *path, *temp; // NULL: in memory
   char *block;
-  size_t n; // what is not yet written
+  size_t n; // bytes of block that are not written yet
   uint64_t size;
   uint64_t *hashes;
   size_t n_hashes, cap_hashes;
@@ -53,7 +53,7 @@ lm_status lm_store_writer_create(const char *path, lm_store_writer **out) {
   } else {
     w->fd = memfd_create("lmc-data", MFD_CLOEXEC);
     if (w->fd < 0)
-      s = lm_fail_errno("cannot make a file in memory");
+      s = lm_fail_errno("cannot create a file in memory");
   }
   if (s)
     lm_store_abort(w);
@@ -83,7 +83,7 @@ static lm_status write_all(lm_store_writer *w, const void *p, size_t n) {
   return lm_fd_write(w->fd, w->temp ? w->temp : "to memory", p, n);
 }
 
-// Text may unpack to any size: the rest of the machine keeps some room.
+// Compressed text may have any size: leave some free space for other users of the disk.
 static lm_status room_check(const lm_store_writer *w) {
   enum {
     EVERY = 64,
@@ -139,7 +139,7 @@ static uint64_t root_hash(const void *tail, uint64_t n_tail, const uint64_t *has
   return lm_hash(hashes, blocks * sizeof *hashes, lm_hash(tail, n_tail, blocks));
 }
 
-// The tail is padded, so that the hashes behind it are aligned.
+// The tail is padded, so that the hashes after it are aligned.
 static lm_status seal(lm_store_writer *w, const void *tail, size_t n_tail) {
   static const char zeros[16];
   LM_TRY(block_write(w));
@@ -167,7 +167,7 @@ static lm_status name_give(lm_store_writer *w) {
   lm_status s = lm_dir_sync(lm_path_dir(a, w->path));
   lm_arena_destroy(a);
   flock(w->fd,
-        LOCK_UN); // the store keeps the file open: processes that wait would wait for its end
+        LOCK_UN); // the store keeps the file open, and other processes must not wait for it
   return s;
 }
 
@@ -181,8 +181,8 @@ const char *lm_store_name(const lm_store *s) {
   return s->path ? s->path : "memory";
 }
 
-// The bytes from `at` on, all of them. The file may shrink at any time, so it is read and never
-// mapped.
+// Reads exactly n bytes at offset `at`. The file is never mapped, since it may be truncated at any
+// time.
 static lm_status range_read(const lm_store *s, uint64_t at, uint64_t n, void *to) {
   for (uint64_t done = 0; done < n;) {
     ssize_t got = pread(s->fd, (char *)to + done, n - done, (off_t)(at + done));
@@ -191,13 +191,13 @@ static lm_status range_read(const lm_store *s, uint64_t at, uint64_t n, void *to
     if (got < 0)
       return lm_fail_errno("cannot read %s", lm_store_name(s));
     if (!got)
-      return lm_fail(LM_ENV, "%s has become shorter while it was in use", lm_store_name(s));
+      return lm_fail(LM_ENV, "%s was truncated while it was in use", lm_store_name(s));
     done += (uint64_t)got;
   }
   return NULL;
 }
 
-// False: the file is no whole store.
+// false: the file is not a complete store.
 static bool footer_fits(const footer *f, uint64_t size) {
   if (memcmp(f->magic, MAGIC, sizeof MAGIC) || f->self != lm_hash(f, offsetof(footer, self), 0))
     return false;
@@ -256,7 +256,7 @@ static bool all_good(lm_store *s, int threads) {
   return true;
 }
 
-// Takes fd; *out = NULL if it is no whole store.
+// Takes ownership of fd; *out = NULL if the file is not a complete store.
 static lm_status store_read(int fd, const char *path, lm_store **out) {
   bool whole = false;
   *out = NULL;
@@ -272,7 +272,7 @@ static lm_status store_read(int fd, const char *path, lm_store **out) {
   s->checked = lm_alloc(s->n_blocks);
   if (s->n > CHECKED_AT_ONCE)
     posix_fadvise(fd, 0, 0,
-                  POSIX_FADV_RANDOM); // rows come by chance: neighbours are not worth reading
+                  POSIX_FADV_RANDOM); // rows are read in random order, so reading ahead is useless
   *out = s;
   return NULL;
 }
@@ -284,7 +284,8 @@ lm_status lm_store_finish(lm_store_writer *w, const void *tail, size_t n_tail, l
   if (!s)
     s = store_read(fcntl(w->fd, F_DUPFD_CLOEXEC, 0), w->path, out);
   if (!s && !*out)
-    s = lm_fail(LM_ENV, "%s is not what was written to it", w->path ? w->path : "memory");
+    s = lm_fail(LM_ENV, "%s does not contain the bytes that were written to it",
+                w->path ? w->path : "memory");
   if (s) {
     *out = NULL;
     lm_store_abort(w);
@@ -295,8 +296,7 @@ lm_status lm_store_finish(lm_store_writer *w, const void *tail, size_t n_tail, l
   return NULL;
 }
 
-// A link, a FIFO or a device in the place of a file, or the file of another user, is removed as a
-// damaged one is.
+// Removes a link, a FIFO, a device or another user's file that has the path of a cache file.
 static lm_status file_open(const char *path, int *out_fd) {
   struct stat st;
   lm_status s = lm_open_regular_at(AT_FDCWD, path, path, out_fd);
@@ -312,7 +312,7 @@ static lm_status file_open(const char *path, int *out_fd) {
     return s;
   }
   lm_status_free(s);
-  return unlink(path) ? lm_fail_errno("cannot remove %s, which is no file of the cache", path)
+  return unlink(path) ? lm_fail_errno("cannot remove %s, which is not a file of the cache", path)
                       : NULL;
 }
 
@@ -352,7 +352,7 @@ lm_status lm_store_check(const lm_store *s, uint64_t at, uint64_t n) {
     if (!good) {
       unlink(s->path);
       return lm_fail(LM_ENV,
-                     "%s is damaged near byte %llu; it was removed, and the next run makes it anew",
+                     "%s is damaged near byte %llu; it was removed, and the next run rebuilds it",
                      s->path, (unsigned long long)(b * BLOCK));
     }
     __atomic_store_n(&s->checked[b], 1, __ATOMIC_RELAXED);
@@ -369,7 +369,7 @@ static bool is_same_time(const struct timespec *a, const struct timespec *b) {
   return a->tv_sec == b->tv_sec && a->tv_nsec == b->tv_nsec;
 }
 
-// A file that has been deleted or renamed is still there for those that have it open.
+// Deleting or renaming an open file does not change its content, so only fstat is compared.
 lm_status lm_store_unchanged(lm_store *s) {
   struct stat now;
   if (!s || !s->path)
@@ -380,11 +380,11 @@ lm_status lm_store_unchanged(lm_store *s) {
               is_same_time(&now.st_ctim, &s->opened.st_ctim);
   if (same)
     return NULL;
-  // its name, mode or times alone: then the bytes are those that were written
+  // if only the name, the mode or the times changed, the hashes still match
   if (now.st_size != s->opened.st_size || !all_good(s, 0))
     return lm_fail(LM_ENV,
                    "%s was changed while this run used it; steps since the last checkpoint may "
-                   "have seen other data. Run again: it is made anew, "
+                   "have used other data. Run again: the file is rebuilt, "
                    "and the run resumes from that checkpoint",
                    s->path);
   s->opened = now;

@@ -1,6 +1,6 @@
-// corpus.c - see corpus.h. Rounds of documents are cut into chunks of like size, chunks are
-// tokenised in any order and written in theirs, so the files do not depend on the number of
-// threads.
+// corpus.c - see corpus.h. Rounds of documents are split into chunks of similar size. Threads
+// tokenize chunks in any order, and chunks are written in order, so the files do not depend on the
+// number of threads.
 #include "runtime/data/rows/corpus.h"
 
 #include <jansson.h>
@@ -13,31 +13,31 @@
 enum {
   CHUNK = 128 << 10,
   LISTED = 20,
-  HOPELESS = 10000,
+  HOPELESS_MIN = 10000,
   FORMAT = 2
 };
 
 typedef struct {
   uint64_t format, token_root, n_docs, read, bad, width, n_sources, n_list;
-} doc_tail; // sources, list
+} doc_tail; // followed by source_first and the list of bad documents
 
 typedef struct {
   uint32_t n;
   uint64_t line;
   char *fault;
-} result; // of a stretch: its tokens, or why there are none
+} result; // of a span: the number of its tokens, or a fault
 typedef struct {
   size_t first, n;
   lm_tokens ids;
   lm_status status;
-} chunk; // of stretches
+} chunk; // a range of spans
 
 typedef struct {
   const lm_data_options *o;
   const lm_file_list *files;
   lm_doc_reader *reader;
-  const lm_text_span *stretches;
-  size_t n_stretches; // of this round
+  const lm_text_span *spans;
+  size_t n_spans; // of this round
   result *results;
   size_t cap_results;
   chunk *chunks;
@@ -46,15 +46,15 @@ typedef struct {
   uint64_t n_tokens, n_docs;
   uint64_t *source_first;
   lm_doc doc;
-  bool doc_bad; // the one being written
+  bool doc_bad; // the current document has a fault
   uint64_t read, bad;
   lm_buf list;
   void *narrow;
-  size_t cap_narrow; // a chunk's ids as they are stored
+  size_t cap_narrow; // the ids of a chunk, in the width in which they are stored
   int width;
 } build;
 
-// ---- tokenising
+// ---- tokenizing
 
 static lm_status text_encode(const lm_tokenizer *t, const lm_text_span *s, const char *p, size_t n,
                              lm_tokens *out) {
@@ -63,7 +63,7 @@ static lm_status text_encode(const lm_tokenizer *t, const lm_text_span *s, const
     lm_tokens_add_n(out, t->prefix, (size_t)t->n_prefix);
   size_t framed = out->n;
   LM_TRY(s->begins ? lm_tokenizer_encode(t, p, n, out) : lm_tokenizer_encode_more(t, p, n, out));
-  if (s->begins && s->ends && out->n == framed) { // nothing is no document
+  if (s->begins && s->ends && out->n == framed) { // an empty text is not a document
     out->n = before;
     return NULL;
   }
@@ -75,8 +75,8 @@ static lm_status text_encode(const lm_tokenizer *t, const lm_text_span *s, const
   return NULL;
 }
 
-static lm_status stretch_encode(const build *b, size_t i, lm_tokens *out) {
-  const lm_text_span *s = &b->stretches[i];
+static lm_status span_encode(const build *b, size_t i, lm_tokens *out) {
+  const lm_text_span *s = &b->spans[i];
   result *r = &b->results[i];
   json_t *owner;
   char fault[300];
@@ -97,7 +97,7 @@ static void chunk_encode(void *user, int64_t i, int worker) {
   c->ids.n = 0;
   c->status = NULL;
   for (size_t k = 0; k < c->n && !c->status; k++)
-    c->status = stretch_encode(b, c->first + k, &c->ids);
+    c->status = span_encode(b, c->first + k, &c->ids);
 }
 
 static chunk *chunk_add(build *b, size_t first) {
@@ -113,22 +113,22 @@ static chunk *chunk_add(build *b, size_t first) {
   return c;
 }
 
-static void round_cut(build *b) {
+static void round_split(build *b) {
   b->n_chunks = 0;
   size_t bytes = CHUNK;
-  for (size_t i = 0; i < b->n_stretches; bytes += b->stretches[i++].n) {
+  for (size_t i = 0; i < b->n_spans; bytes += b->spans[i++].n) {
     if (bytes >= CHUNK) {
       chunk_add(b, i);
       bytes = 0;
     }
     b->chunks[b->n_chunks - 1].n++;
   }
-  if (b->n_stretches > b->cap_results) {
-    b->cap_results = b->n_stretches;
+  if (b->n_spans > b->cap_results) {
+    b->cap_results = b->n_spans;
     b->results = lm_realloc(b->results, b->cap_results * sizeof *b->results);
   }
-  if (b->n_stretches)
-    memset(b->results, 0, b->n_stretches * sizeof *b->results);
+  if (b->n_spans)
+    memset(b->results, 0, b->n_spans * sizeof *b->results);
 }
 
 // ---- writing
@@ -151,14 +151,14 @@ static lm_status ids_write(build *b, const lm_tokens *t) {
 
 static void fault_note(build *b, const lm_text_span *s, const result *r) {
   if (b->doc_bad)
-    return; // one fault a document
+    return; // report one fault per document
   b->doc_bad = true;
   if (b->bad++ < LISTED)
     lm_buf_printf(&b->list, "%s:%llu: %s\n", b->files->files[s->file].path,
                   (unsigned long long)r->line, r->fault);
 }
 
-static lm_status stretch_note(build *b, const lm_text_span *s, const result *r) {
+static lm_status span_note(build *b, const lm_text_span *s, const result *r) {
   if (s->begins) {
     b->doc = (lm_doc){b->n_tokens, 0};
     b->doc_bad = false;
@@ -181,28 +181,28 @@ static lm_status stretch_note(build *b, const lm_text_span *s, const result *r) 
 static lm_status round_write(build *b) {
   for (size_t i = 0; i < b->n_chunks; i++)
     LM_TRY(ids_write(b, &b->chunks[i].ids));
-  for (size_t i = 0; i < b->n_stretches; i++)
-    LM_TRY(stretch_note(b, &b->stretches[i], &b->results[i]));
+  for (size_t i = 0; i < b->n_spans; i++)
+    LM_TRY(span_note(b, &b->spans[i], &b->results[i]));
   return NULL;
 }
 
 static lm_status round_run(build *b) {
-  round_cut(b);
+  round_split(b);
   lm_parallel(b->o->threads, (int64_t)b->n_chunks, chunk_encode, b);
   lm_status s = NULL;
   for (size_t i = 0; i < b->n_chunks; i++)
     if (s)
-      lm_status_free(b->chunks[i].status); // the first in the order of the text is told
+      lm_status_free(b->chunks[i].status); // report the first error in the order of the text
     else
       s = b->chunks[i].status;
   if (!s)
     s = round_write(b);
-  for (size_t i = 0; i < b->n_stretches; i++)
+  for (size_t i = 0; i < b->n_spans; i++)
     lm_free(b->results[i].fault);
   return s;
 }
 
-// ---- bad rows
+// ---- bad documents
 
 static lm_status bad_check(const lm_data_options *o, uint64_t read, uint64_t bad, const char *list,
                            const char *sofar) {
@@ -218,20 +218,20 @@ static lm_status bad_check(const lm_data_options *o, uint64_t read, uint64_t bad
               (unsigned long long)bad, (unsigned long long)read, sofar, 100 * o->bad, list,
               rest.p ? rest.p : "");
   lm_buf_free(&rest);
-  s->text[strlen(s->text) - 1] = 0; // the list's last line end
+  s->text[strlen(s->text) - 1] = 0; // remove the last line break
   return s;
 }
 
 static lm_status rounds_run(build *b) {
   for (;;) {
-    LM_TRY(lm_doc_reader_next(b->reader, &b->stretches, &b->n_stretches));
-    if (!b->n_stretches)
+    LM_TRY(lm_doc_reader_next(b->reader, &b->spans, &b->n_spans));
+    if (!b->n_spans)
       return NULL;
     LM_TRY(round_run(b));
     if (b->o->progress)
       b->o->progress(b->o->user, lm_doc_reader_consumed(b->reader), b->files->bytes);
-    // what is mostly unusable need not be read to its end
-    if (b->read >= HOPELESS && b->bad > b->read / 2)
+    // stop early if most documents are bad
+    if (b->read >= HOPELESS_MIN && b->bad > b->read / 2)
       LM_TRY(bad_check(b->o, b->read, b->bad, b->list.p, " so far"));
   }
 }
@@ -277,8 +277,8 @@ static lm_status found(const lm_data_options *o, const char *tokens, const char 
 }
 
 static lm_status files_finish(build *b, lm_corpus *out) {
-  for (int i = 1; i <= b->files->n_sources;
-       i++) // a source without documents ends where the one before does
+  // a source without documents is empty: it ends where it begins
+  for (int i = 1; i <= b->files->n_sources; i++)
     if (b->source_first[i] < b->source_first[i - 1])
       b->source_first[i] = b->source_first[i - 1];
   lm_store_writer *tokens = b->tokens;
@@ -301,7 +301,7 @@ static lm_status files_finish(build *b, lm_corpus *out) {
   lm_status s = lm_store_finish(docs, tail.p, tail.n, &out->docs);
   lm_buf_free(&tail);
   if (!s && !tail_read(out))
-    LM_BUG("a corpus that does not read as it was written");
+    LM_BUG("the corpus differs from what was written");
   return s;
 }
 
@@ -329,17 +329,18 @@ static lm_status corpus_build(const lm_data_options *o, const lm_file_list *file
              .reader = lm_doc_reader_create(files, UINT64_MAX),
              .width = width_of(o->tokenizer->vocab)};
   b.source_first = lm_calloc((size_t)files->n_sources + 1, sizeof *b.source_first);
-  bool there = false;
+  bool ready = false;
   if (o->cache)
     lm_temps_clean(o->cache);
   lm_status s = lm_store_writer_create(tokens, &b.tokens);
   if (!s && tokens)
-    s = found(o, tokens, docs, out, &there); // by another process, while we waited for the lock
-  if (!s && !there)
+    s = found(o, tokens, docs, out,
+              &ready); // another process built it while this one waited for the lock
+  if (!s && !ready)
     s = lm_store_writer_create(docs, &b.docs);
-  if (!s && !there)
+  if (!s && !ready)
     s = rounds_run(&b);
-  if (!s && !there)
+  if (!s && !ready)
     s = files_finish(&b, out);
   build_free(&b);
   return s;
@@ -370,7 +371,7 @@ lm_status lm_corpus_open(const lm_data_options *o, const lm_file_list *files, lm
     s = corpus_build(o, files, tokens, docs, out);
   if (!s)
     s = bad_check(o, out->read, out->bad, out->bad_list,
-                  ""); // kept all the same: the next run may allow more
+                  ""); // the corpus is kept anyway: the next run may allow more bad documents
   if (s)
     lm_corpus_close(out);
   lm_arena_destroy(a);
@@ -386,22 +387,21 @@ lm_status lm_corpus_unchanged(const lm_corpus *c) {
   return lm_store_unchanged(c->docs);
 }
 
-// Blocks are compared with their hashes once: what is read later may have been changed since.
+// Blocks are compared with their hashes only once, so the file may have changed since then.
 static lm_status ids_check(const lm_corpus *c, uint64_t first, uint64_t n, const int32_t *ids) {
-  uint32_t greatest = 0;
+  uint32_t max = 0;
   for (uint64_t i = 0; i < n; i++)
-    greatest = (uint32_t)ids[i] > greatest ? (uint32_t)ids[i] : greatest;
-  if (greatest < (uint64_t)c->vocab)
+    max = (uint32_t)ids[i] > max ? (uint32_t)ids[i] : max;
+  if (max < (uint64_t)c->vocab)
     return NULL;
   return lm_fail(LM_ENV,
                  "%s holds token id %u near token %llu, and the vocabulary has %lld: the file was "
                  "changed while it was in use",
-                 lm_store_name(c->tokens), greatest, (unsigned long long)first,
-                 (long long)c->vocab);
+                 lm_store_name(c->tokens), max, (unsigned long long)first, (long long)c->vocab);
 }
 
-// Narrow ids come to the end of their place, where widening them from the front never overtakes
-// what is still to be widened.
+// Reads narrow ids into the end of the buffer; widening them from the front then never overwrites
+// an id that is not widened yet.
 lm_status lm_corpus_read(const lm_corpus *c, uint64_t first, uint64_t n, int32_t *out) {
   uint64_t width = (uint64_t)c->width;
   unsigned char *ids = (unsigned char *)(out + n) - n * width;

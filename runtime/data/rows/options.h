@@ -12,8 +12,9 @@ typedef enum {
 typedef struct lm_data_holdout {
   const char *name;
   lm_holdout_kind kind;
-  double fraction; // tail: share of the rows, taken from the end (of each source, if there is a mix)
-  int64_t docs;    // sample: the number of documents; the choice does not depend on the seed
+  double
+      fraction; // tail: share of the rows, taken from the end (of each source, if there is a mix)
+  int64_t docs; // sample: the number of documents; the choice does not depend on the seed
 } lm_data_holdout;
 
 // A stage begins at first_step (step numbers begin at 0) and ends where the next one begins.

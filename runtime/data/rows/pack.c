@@ -1,6 +1,6 @@
-// pack.c - best-fit decreasing. Rows with room are kept in one list for each amount of room, with a
-// bit set over the amounts that have any, so the fullest row that still fits is found by a scan of
-// bits.
+// pack.c - see pack.h. Best-fit decreasing: rows with free positions are in one list per number of
+// free positions, and a bit set marks the lists that are not empty, so a scan of the bit set finds
+// the fullest row with enough room.
 #include "runtime/data/rows/pack.h"
 
 #include <string.h>
@@ -11,12 +11,12 @@ enum {
 
 typedef struct {
   uint32_t seq, n_rows;
-  uint32_t *head; // [seq + 1]: a row with so much room
-  uint32_t *next; // [row]: another one
-  uint64_t *has;  // bit set over room
+  uint32_t *head; // [seq + 1]: first row with `index` free positions
+  uint32_t *next; // [row]: next row in its list
+  uint64_t *has;  // bit set of the lists that are not empty
 } bins;
 
-// Order by falling length, equal ones as they stand: a counting sort.
+// Sorts by decreasing length with a stable counting sort.
 static void order_by_length(const lm_piece *pieces, uint32_t n, uint32_t seq, uint32_t *order) {
   uint32_t *at = lm_calloc((size_t)seq + 2, sizeof *at);
   for (uint32_t i = 0; i < n; i++)
@@ -36,8 +36,8 @@ static void bin_push(bins *b, uint32_t room, uint32_t row) {
   b->has[room / 64] |= UINT64_C(1) << room % 64;
 }
 
-// The row with the least room that holds `len`, taken from its list, and its room; a new row if
-// there is none.
+// Removes the fullest row with at least `len` free positions from its list and returns it and its
+// free positions; opens a new row if there is none.
 static uint32_t bin_pop(bins *b, uint32_t len, uint32_t *out_room) {
   uint64_t word = b->has[len / 64] & ~UINT64_C(0) << len % 64;
   uint32_t k = len / 64;
@@ -57,7 +57,7 @@ static uint32_t bin_pop(bins *b, uint32_t len, uint32_t *out_room) {
   return row;
 }
 
-// row_of[piece], in the order in which rows were opened; returns how many there are.
+// Fills row_of[piece] with row numbers in the order of opening; returns the number of rows.
 static uint32_t rows_assign(const lm_piece *pieces, uint32_t n, uint32_t seq, uint32_t *row_of) {
   bins b = {.seq = seq,
             .head = lm_calloc((size_t)seq + 1, 4),

@@ -14,25 +14,25 @@ enum {
 
 typedef struct {
   uint64_t format, docs_root, n_sets, n_blocks;
-} index_tail; // sets, blocks
+} index_tail; // followed by sets and blocks
 
 typedef struct {
   const lm_corpus *c;
   const lm_row_plan *plan;
   int groups;
-  uint16_t *sample_of; // [document]: 1 + its sample, 0: none; NULL: there are no samples
+  uint16_t *sample_of; // [document]: 1 + index of its sample, 0: none; NULL: no samples
   lm_store_writer *to;
   lm_doc *docs;
-  uint64_t first_doc, n_docs; // of the corpus, [DOCS]
+  uint64_t first_doc, n_docs; // range of the corpus in docs[DOCS]
   lm_piece *pieces;
-  uint32_t n; // of the block being filled, [PIECES]
+  uint32_t n; // pieces of the current block, at most PIECES
   lm_row_set *sets;
   uint64_t n_sets;
   lm_row_block *blocks;
   size_t n_blocks, cap_blocks;
 } packing;
 
-// ---- which documents
+// ---- selecting documents
 
 static lm_status samples_draw(packing *p) {
   uint64_t taken = 0, n = p->c->n_docs;
@@ -89,7 +89,7 @@ static lm_status document_add(packing *p, lm_row_set *set, const lm_doc *d) {
   return NULL;
 }
 
-// Reads those around document i.
+// Reads the documents around document i.
 static lm_status documents_reach(packing *p, uint64_t i) {
   if (p->n_docs && i >= p->first_doc && i - p->first_doc < p->n_docs)
     return NULL;
@@ -168,7 +168,7 @@ static lm_status index_build(const char *path, int threads, const lm_corpus *c,
   packing p = {.c = c, .plan = plan, .groups = groups};
   lm_status s = lm_store_writer_create(path, &p.to);
   if (!s && path)
-    s = found(path, threads, c, out); // by another process, while we waited for the lock
+    s = found(path, threads, c, out); // another process built it while this one waited for the lock
   if (!s && !out->store)
     s = sets_pack(&p);
   if (!s && !out->store)
@@ -195,7 +195,7 @@ lm_status lm_row_index_open(const lm_data_options *o, const lm_corpus *c, const 
                             lm_row_index *out) {
   *out = (lm_row_index){0};
   if (plan->seq < 1 || plan->seq > INT32_MAX)
-    return lm_fail(LM_USER, "rows of %lld tokens are not possible", (long long)plan->seq);
+    return lm_fail(LM_USER, "rows of %lld tokens are unsupported", (long long)plan->seq);
   int groups = plan->by_source ? o->n_sources : 1;
   uint64_t key[2];
   index_key(c, plan, groups, key);
@@ -213,11 +213,13 @@ void lm_row_index_close(lm_row_index *x) {
   *x = (lm_row_index){0};
 }
 
-// ---- a row
+// ---- reading rows
 
 static const lm_row_block *block_find(const lm_row_index *x, uint64_t set, uint64_t row) {
   const lm_row_block *first = x->blocks + x->sets[set].first_block;
-  uint64_t low = 0, high = x->sets[set].n_blocks; // the last block that begins at or before the row
+  uint64_t low = 0,
+           high =
+               x->sets[set].n_blocks; // search for the last block that begins at or before the row
   while (high - low > 1) {
     uint64_t middle = (low + high) / 2;
     if (first[middle].first_row <= row)

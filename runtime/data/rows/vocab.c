@@ -10,7 +10,7 @@
 #include "runtime/tokenizer/train.h"
 
 enum {
-  TEXT_MOST = 1 << 30,
+  TEXT_MAX = 1 << 30,
   FORMAT = 2,
   LISTED = 20
 };
@@ -18,22 +18,22 @@ enum {
 typedef struct {
   char *text;
   uint64_t line;
-} fault; // text NULL: none
+} fault; // text NULL: no fault
 
 typedef struct {
   const lm_file_list *files;
   lm_bpe_trainer *trainer;
-  const lm_text_span *stretches;
+  const lm_text_span *spans;
   fault *faults;
-  size_t cap_faults;   // [stretch] of this round
-  lm_status *statuses; // [worker]: the first one
+  size_t cap_faults;   // faults has one element per span of the round
+  lm_status *statuses; // [worker]: its first error
   lm_data_trained_on *on;
-  bool is_bad; // the document that is being read has a fault already
+  bool is_bad; // the current document already has a fault
 } counting;
 
-static void stretch_count(void *user, int64_t i, int worker) {
+static void span_count(void *user, int64_t i, int worker) {
   counting *c = user;
-  const lm_text_span *s = &c->stretches[i];
+  const lm_text_span *s = &c->spans[i];
   json_t *owner;
   char why[300];
   size_t n;
@@ -53,11 +53,10 @@ static void fault_add(counting *c, const lm_text_span *s, const fault *f) {
   lm_buf_printf(&c->on->list, "%s:%llu: %s\n", path, (unsigned long long)f->line, f->text);
 }
 
-// Counts documents and those of them that cannot be used; a document of several stretches counts
-// once.
+// Counts documents and unusable documents; a document of several spans counts once.
 static void faults_count(counting *c, size_t n) {
   for (size_t i = 0; i < n; i++) {
-    const lm_text_span *s = &c->stretches[i];
+    const lm_text_span *s = &c->spans[i];
     c->on->documents += s->begins;
     c->is_bad &= !s->begins;
     if (c->faults[i].text && !c->is_bad)
@@ -78,11 +77,11 @@ static lm_status rounds_count(const lm_data_options *o, lm_doc_reader *reader, c
                               int threads) {
   for (size_t n;;) {
     lm_status s = NULL;
-    LM_TRY(lm_doc_reader_next(reader, &c->stretches, &n));
+    LM_TRY(lm_doc_reader_next(reader, &c->spans, &n));
     if (!n)
       return NULL;
     faults_reserve(c, n);
-    lm_parallel(threads, (int64_t)n, stretch_count, c);
+    lm_parallel(threads, (int64_t)n, span_count, c);
     faults_count(c, n);
     for (int i = 0; i < threads; i++) {
       if (s)
@@ -112,7 +111,7 @@ static lm_status train(const lm_data_options *o, const lm_file_list *files, int6
                 .trainer = lm_bpe_trainer_create(threads),
                 .on = on,
                 .statuses = lm_calloc((size_t)threads, sizeof(lm_status))};
-  lm_doc_reader *reader = lm_doc_reader_create(files, TEXT_MOST);
+  lm_doc_reader *reader = lm_doc_reader_create(files, TEXT_MAX);
   lm_status s = rounds_count(o, reader, &c, threads);
   if (!s)
     s = usable_check(on);

@@ -9,10 +9,10 @@ typedef struct lm_data_trained_on {
 } lm_data_trained_on;          // the caller frees list
 
 // Trains a byte-level BPE vocabulary of `vocab` tokens (at least LM_BPE_VOCAB_MIN) and appends its
-// tokenizer.json to out_json, from the cache if it holds one. Reads at most 1 GiB of text: the first
-// part of each file, in proportion to its size. Only `sources`, `cache`, `threads` and `progress` of
-// the options are used. out_on may be NULL. LM_USER: no document is usable; the message names the
-// first one and says why.
+// tokenizer.json to out_json, from the cache if it holds one. Reads at most 1 GiB of text: the
+// first part of each file, in proportion to its size. Only `sources`, `cache`, `threads` and
+// `progress` of the options are used. out_on may be NULL. LM_USER: no document is usable; the
+// message names the first one and says why.
 lm_status lm_data_tokenizer_train(const lm_data_options *o, int64_t vocab, lm_buf *out_json,
                                   lm_data_trained_on *out_on);
 #endif

@@ -1,0 +1,55 @@
+// state.h - the members of lm_data. Private to runtime/data/feed.
+#ifndef LM_DATA_FEED_STATE_H
+#define LM_DATA_FEED_STATE_H
+#include "runtime/data/feed/data.h"
+#include "runtime/data/feed/mix.h"
+#include "runtime/data/feed/order.h"
+#include "runtime/data/feed/prefetch.h"
+#include "runtime/data/feed/replay.h"
+#include "runtime/data/rows/rows.h"
+
+typedef struct {
+  uint64_t set, first, n;
+} lm_data_span; // rows first … first + n - 1 of a set
+typedef struct {
+  char *name;
+  lm_data_span *spans; // [groups]
+  uint64_t n;          // rows of all spans
+  int64_t docs, tokens;
+} lm_data_rows;
+typedef struct {
+  int64_t seq;
+  lm_row_index index;
+  lm_data_rows *train;
+  uint64_t *windows; // [groups]: shuffle window in rows; 0: all
+} lm_data_length;
+typedef struct {
+  int64_t first_step;
+  int length;
+} lm_data_stage_start;
+
+struct lm_data {
+  uint64_t seed, shuffle;
+  int64_t seq; // sequence length of the last stage
+  const lm_tokenizer *tokenizer;
+  lm_replay *replay; // NULL: the members below are used
+  unsigned unshared; // see lm_data_info
+  lm_corpus corpus;
+  lm_data_stage_start *stages;
+  int n_stages; // at least one, the first from step 0
+  lm_data_length *lengths;
+  int n_lengths; // the first is the length of the last stage
+  int groups;    // with a mix one per source, else 1
+  lm_data_rows *parts;
+  int n_parts;           // they belong to the first length
+  lm_mix mix;            // n_stages 0: no mix
+  lm_mix_cursor *cursor; // used by the thread that fills
+  lm_prefetch *prefetch; // optional
+};
+
+int lm_data_stage_of(const lm_data *d, int64_t step); // index of the stage that contains a step
+// Calls visit for each piece of a span of rows (lm_row_index_visit).
+lm_status lm_data_span_visit(const lm_data_length *x, const lm_data_span *s,
+                             lm_status (*visit)(void *user, const lm_piece *p), void *user);
+lm_status lm_data_batch_fill(void *user, const lm_batch_id *id, const lm_batch *b); // lm_fill_fn
+#endif
