@@ -99,7 +99,7 @@ static const char *cache_text(lm_arena *a, lm_status *out_status) {
 // "2; one that waits for the others spins for at most 100 us, then sleeps"
 static const char *threads_text(lm_arena *a) {
   int threads = lm_threads(0);
-  double spin = lm_team_spin_most(threads);
+  double spin = lm_team_spin_max(threads);
   if (threads == 1)
     return "1";
   const char *why = getenv("OMP_WAIT_POLICY") ? ", by OMP_WAIT_POLICY" : "";

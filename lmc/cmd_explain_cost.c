@@ -65,7 +65,7 @@ lm_status lm_explain_cost(const lm_cli *cli, lm_session *s) {
   LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN, 0));
   LM_TRY(lm_session_plan(s));
   s->timeline = LM_NEW(s->ctx->arena, lm_timeline);
-  *s->timeline = (lm_timeline){.arena = s->ctx->arena, .most = SPANS_MOST};
+  *s->timeline = (lm_timeline){.arena = s->ctx->arena, .max = SPANS_MOST};
   LM_TRY(lm_session_start(s, &(lm_exec_options){.timeline = s->timeline}));
   lm_roofline r;
   int threads = lm_exec_threads(s->exec);

@@ -37,7 +37,7 @@ static void cut_print(const lm_gemm_tiling *c, lm_buf *b) {
                 (long long)k->c_n);
   lm_buf_printf(
       b, "\"batch\": %lld, \"sum\": %lld, \"add\": %s, \"type\": \"%s\", \"result\": \"%s\", ",
-      (long long)k->outers, (long long)k->sums, k->accumulate ? "true" : "false",
+      (long long)k->batches, (long long)k->sums, k->accumulate ? "true" : "false",
       lm_dtype_name((lm_dtype)k->ab), lm_dtype_name((lm_dtype)k->cc));
   lm_buf_printf(b, "\"tile\": [%lld, %lld], \"code\": %s, \"gain\": %.3f}", (long long)c->tile.m,
                 (long long)c->tile.n, c->tile.code ? "true" : "false", c->gain);
@@ -112,7 +112,7 @@ static bool cut_read(json_t *j, lm_gemm_tiling *out) {
                            .b_n = b[1],
                            .c_m = c[0],
                            .c_n = c[1],
-                           .outers = batch,
+                           .batches = batch,
                            .sums = sum,
                            .accumulate = add};
   out->tile = (lm_tile){tile[0], tile[1], code};

@@ -14,7 +14,7 @@
 // ---- text
 
 static void choice_print(const lm_cuda_choice *c, lm_buf *b) {
-  lm_buf_printf(b, "{\"product\": \"%016llx\", \"algorithm\": \"", (unsigned long long)c->product);
+  lm_buf_printf(b, "{\"product\": \"%016llx\", \"algorithm\": \"", (unsigned long long)c->gemm);
   for (size_t i = 0; i < LM_COUNT(c->algo.data); i++)
     lm_buf_printf(b, "%016llx", (unsigned long long)c->algo.data[i]);
   lm_buf_printf(b, "\", \"workspace\": %llu, \"gain\": %.3f}", (unsigned long long)c->workspace,
@@ -67,7 +67,7 @@ static bool choice_read(json_t *j, lm_cuda_choice *out) {
     return false;
   out->workspace = (uint64_t)workspace;
   return workspace >= 0 && workspace <= LM_CUDA_WORKSPACE && out->gain >= 0 &&
-         words_read(product, &out->product, 1) &&
+         words_read(product, &out->gemm, 1) &&
          words_read(algorithm, out->algo.data, LM_COUNT(out->algo.data));
 }
 

@@ -1,5 +1,5 @@
-// alloc.c - the one allocator. Process-wide by nature: the out-of-memory handler is the only state,
-// set up before threads start; any thread may allocate.
+// alloc.c - the only allocator. The out-of-memory handler is its only state and must be set before
+// threads start; any thread may allocate.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ void lm_oom_handler_set(void (*handler)(size_t bytes)) {
 
 _Noreturn static void out_of_memory(size_t bytes) {
   oom_handler(bytes);
-  abort(); // a handler that returns breaks its contract
+  abort(); // the handler must not return
 }
 
 void *lm_alloc(size_t bytes) {

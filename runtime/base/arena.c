@@ -1,5 +1,5 @@
-// arena.c - memory that is released all at once. A list of chunks, each twice the last up to a
-// limit; what does not fit a chunk gets one of its own.
+// arena.c - memory that is released all at once: a list of chunks, each twice as large as the last
+// up to a limit. An allocation larger than a chunk gets its own.
 #include <stdio.h>
 #include <string.h>
 

@@ -1,9 +1,9 @@
-// base.h - what every folder shares: allocation, arenas, interned strings, text buffers, status
-// values, hashing.
+// base.h - foundations that every folder uses: allocation, arenas, interned strings, text buffers,
+// statuses, hashing, files.
 //
-// Ownership: what comes from an arena lives until the arena is destroyed. `lm_status` values own
-// their text; hand them up or free them. Threads: nothing here is shared between threads unless it
-// says so.
+// Ownership: memory from an arena lives until the arena is destroyed. An `lm_status` owns its text:
+// return it to the caller or free it. Threads: an object must not be used by two threads at the
+// same time unless its description says otherwise.
 #ifndef LM_BASE_H
 #define LM_BASE_H
 #include <stdarg.h>
@@ -14,15 +14,15 @@
 #define LM_PRINTF(f, a) __attribute__((format(printf, f, a)))
 #define LM_COUNT(a) (sizeof(a) / sizeof *(a))
 
-// ---- allocation: the one allocator. Never returns NULL: on failure calls the out-of-memory
-// handler, which must not return (the command's prints a message and leaves with exit status 2);
-// tests/fault fails each of them in turn.
+// ---- allocation: all memory comes from these functions. They never return NULL: if memory is
+// exhausted they call the out-of-memory handler, which must not return (lmc's prints a message and
+// exits with status 2). tests/fault makes every single allocation fail.
 void *lm_alloc(size_t bytes); // zeroed
 void *lm_realloc(void *p, size_t bytes);
 void lm_free(void *p);
 char *lm_strdup(const char *s);
 void lm_oom_handler_set(void (*handler)(size_t bytes));
-// n * size with overflow checked (overflow counts as out of memory)
+// n * size, checked for overflow, which is treated as out of memory.
 void *lm_calloc(size_t n, size_t size);
 
 typedef struct lm_arena lm_arena;
@@ -34,39 +34,39 @@ char *lm_arena_printf(lm_arena *a, const char *fmt, ...) LM_PRINTF(2, 3);
 #define LM_NEW(arena, T) ((T *)lm_arena_alloc(arena, sizeof(T)))
 #define LM_NEW_N(arena, T, n) ((T *)lm_arena_alloc(arena, sizeof(T) * (size_t)(n)))
 
-// Growable array in an arena: `T *items; uint32_t n, cap;` as consecutive fields named x, n_x,
-// cap_x.
+// Appends to a growable array in an arena. An array is three consecutive struct members: `T *x;
+// uint32_t n_x, cap_x;`.
 //   LM_PUSH(arena, s->items, s->n_items, s->cap_items) = value;
 void *lm_grow(lm_arena *a, void *items, uint32_t n, uint32_t *cap, size_t size);
 #define LM_PUSH(arena, items, n, cap)                                                              \
   (*((items) = lm_grow((arena), (items), (n), &(cap), sizeof *(items)), &(items)[(n)++]))
 
-// ---- interned strings: equal text, equal pointer
+// ---- interned strings: equal texts have equal pointers
 typedef const char *lm_sym;
 typedef struct lm_intern lm_intern;
-lm_intern *
-lm_intern_create(lm_arena *a,
-                 const lm_intern *base); // texts that are in base (NULL: none) stay there
+// base: optional; a text that `base` contains keeps its pointer. `base` must outlive the table.
+lm_intern *lm_intern_create(lm_arena *a, const lm_intern *base);
 lm_sym lm_intern_n(lm_intern *t, const char *s, size_t n);
 lm_sym lm_intern_s(lm_intern *t, const char *s);
 
-// ---- growable text
+// ---- growable text. `p` is NUL-terminated after the first addition, NULL before.
 typedef struct lm_buf {
   char *p;
   size_t n, cap;
-} lm_buf; // p is always NUL-terminated once anything was added
+} lm_buf;
 void lm_buf_add(lm_buf *b, const void *s, size_t n);
 void lm_buf_puts(lm_buf *b, const char *s);
 void lm_buf_printf(lm_buf *b, const char *fmt, ...) LM_PRINTF(2, 3);
 void lm_buf_vprintf(lm_buf *b, const char *fmt, va_list ap);
 void lm_buf_json(lm_buf *b, const char *s);             // s as a JSON string with quotes
-void lm_buf_json_n(lm_buf *b, const char *s, size_t n); // any n bytes
-// "from 0 to 1", "more than 0", "at least 1": the bounds that x is outside of. least below 1e-6
-// stands for an open 0; a most from 1e9 on is told to those above it.
-void lm_buf_bounds(lm_buf *b, double least, double most, double x, const char *unit);
+void lm_buf_json_n(lm_buf *b, const char *s, size_t n); // the same for n bytes, which may hold NULs
+// Appends the bound that x violates: "from 0 to 1", "more than 0", "at least 1". A `min` in
+// (0, 1e-6) denotes the exclusive bound 0; a `max` of 1e9 or more is mentioned only if x exceeds
+// it.
+void lm_buf_bounds(lm_buf *b, double min, double max, double x, const char *unit);
 void lm_buf_free(lm_buf *b);
 
-// ---- status: NULL is success. The kind is the exit status of the command.
+// ---- status: NULL is success. The kind is the exit status of lmc.
 typedef enum {
   LM_OK = 0,
   LM_USER = 1,
@@ -79,14 +79,14 @@ typedef struct lm_status_s {
   const void *subject; // the part of the caller's input that the error is about; NULL: not known
 } * lm_status;
 lm_status lm_fail(lm_kind kind, const char *fmt, ...) LM_PRINTF(2, 3);
-lm_status lm_fail_errno(const char *fmt, ...)
-    LM_PRINTF(1, 2); // LM_ENV, appends ": " strerror(errno); errno is kept
-// What to do about some errors of the system, as " (…)"; "" for the others.
+// LM_ENV; appends ": " and strerror(errno). Preserves errno.
+lm_status lm_fail_errno(const char *fmt, ...) LM_PRINTF(1, 2);
+// Advice for some errno values, as " (…)"; "" for the others.
 const char *lm_errno_hint(int error);
 // Sets the subject of an error that has none; returns s. NULL stays NULL.
 lm_status lm_status_about(lm_status s, const void *subject);
-lm_status lm_annotate(lm_status s, const char *fmt, ...)
-    LM_PRINTF(2, 3); // "fmt: old text"; NULL stays NULL
+// Prefixes the text of s: "fmt: old text". NULL stays NULL.
+lm_status lm_annotate(lm_status s, const char *fmt, ...) LM_PRINTF(2, 3);
 void lm_status_free(lm_status s);
 #define LM_TRY(e)                                                                                  \
   do {                                                                                             \
@@ -95,7 +95,7 @@ void lm_status_free(lm_status s);
       return s_;                                                                                   \
   } while (0)
 
-// A broken invariant of ours: prints where, calls the dump hook if one is set, leaves with exit
+// Reports a violated invariant with its location, calls the dump hook if one is set and exits with
 // status 3.
 _Noreturn void lm_bug(const char *file, int line, const char *fmt, ...) LM_PRINTF(3, 4);
 #define LM_BUG(...) lm_bug(__FILE__, __LINE__, __VA_ARGS__)
@@ -107,9 +107,10 @@ _Noreturn void lm_bug(const char *file, int line, const char *fmt, ...) LM_PRINT
 void lm_bug_hook_set(void (*hook)(void *user), void *user);
 
 // ---- hashing, time, files
-uint64_t lm_hash(const void *p, size_t n,
-                 uint64_t seed); // stable across runs, machines and versions
-// The same in pieces, all but the last of them a multiple of 16 bytes long.
+// Stable across runs, machines and versions.
+uint64_t lm_hash(const void *p, size_t n, uint64_t seed);
+// The same hash, computed incrementally. The size of every piece but the last must be a multiple of
+// 16 bytes.
 typedef struct lm_hasher {
   uint64_t state, seed;
   size_t n;
@@ -117,36 +118,37 @@ typedef struct lm_hasher {
 lm_hasher lm_hash_begin(uint64_t seed);
 void lm_hash_add(lm_hasher *h, const void *p, size_t n);
 uint64_t lm_hash_end(const lm_hasher *h);
-// Adds to a key of 128 bits, whose halves are two hashes of different constants.
+// Adds to a 128-bit key, whose halves are two hashes with different constants.
 void lm_hash_key(uint64_t key[2], const void *p, size_t n);
-// The sum of a file that is written or read in pieces: all but the last, which may be empty, are
-// whole.
+// Checksum of a file that is written or read in pieces. Every piece but the last must have
+// LM_SUM_PIECE bytes; the last may be empty. hash = lm_hash(piece, hash of the previous pieces).
 enum {
   LM_SUM_PIECE = 1 << 20
 };
 typedef struct lm_sum {
   uint64_t bytes, hash;
-} lm_sum; // hash = lm_hash(piece, hash of the pieces before)
+} lm_sum;
 void lm_sum_add(lm_sum *s, const void *piece, size_t n);
-lm_sum lm_sum_of(const void *p, size_t n); // of all of it
-int64_t lm_memory_of_machine(void);        // bytes, at most those that its control group allows
+lm_sum lm_sum_of(const void *p, size_t n); // splits p into pieces
+int64_t lm_memory_of_machine(void);        // bytes, limited by the control group
 double lm_now(void);                       // seconds, monotonic
-// A regular file, or /dev/stdin and /dev/fd/N.
+// Reads a regular file, /dev/stdin or /dev/fd/N. LM_ENV or LM_USER if that fails or the file has
+// more than max_bytes.
 lm_status lm_file_read(const char *path, size_t max_bytes, lm_buf *out);
-lm_status lm_fd_read(int fd, const char *path, size_t max_bytes,
-                     lm_buf *out); // from where it stands; path: for the message
-lm_status lm_fd_write(int fd, const char *path, const void *p,
-                      size_t n); // all of it; path: for the message
-lm_status lm_file_write_atomic(const char *path, const void *p,
-                               size_t n); // temp, fsync, rename, fsync folder
-lm_status lm_dir_make(const char *path);  // and its parents
-void lm_umask_add(unsigned mask);         // permissions that new files do not give
+// Reads from the current offset to the end. `path` appears in messages only.
+lm_status lm_fd_read(int fd, const char *path, size_t max_bytes, lm_buf *out);
+// Writes all n bytes. `path` appears in messages only.
+lm_status lm_fd_write(int fd, const char *path, const void *p, size_t n);
+// Writes a temporary file, syncs it, renames it to `path` and syncs the folder.
+lm_status lm_file_write_atomic(const char *path, const void *p, size_t n);
+lm_status lm_dir_make(const char *path); // creates missing parents too
+void lm_umask_add(unsigned mask);        // permission bits that new files lack from now on
 lm_status lm_dir_sync(const char *path);
-// a file, a link, or a folder with all in it; what is not there is gone already
+// Removes a file, a link, or a folder with its contents. A missing path is success.
 lm_status lm_path_remove(const char *path);
-// A file, or a folder with all in it, to a path where no file is yet. Other things, such as links,
-// are left out.
+// Copies a file, or a folder with its contents, to a path that does not exist yet. Skips everything
+// but regular files and folders, such as links.
 lm_status lm_path_copy(const char *from, const char *to);
-char *lm_path_join(lm_arena *a, const char *dir, const char *path); // path if absolute
+char *lm_path_join(lm_arena *a, const char *dir, const char *path); // `path` itself if absolute
 char *lm_path_dir(lm_arena *a, const char *path);
 #endif

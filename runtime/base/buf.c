@@ -46,19 +46,19 @@ void lm_buf_printf(lm_buf *b, const char *fmt, ...) {
   va_end(ap);
 }
 
-void lm_buf_bounds(lm_buf *b, double least, double most, double x, const char *unit) {
-  bool open = least > 0 && least < 1e-6;
-  bool bounded = most < 1e9;
-  if (!bounded && x > most)
-    lm_buf_printf(b, "at most %.10g%s", most, unit);
+void lm_buf_bounds(lm_buf *b, double min, double max, double x, const char *unit) {
+  bool open = min > 0 && min < 1e-6;
+  bool bounded = max < 1e9;
+  if (!bounded && x > max)
+    lm_buf_printf(b, "at max %.10g%s", max, unit);
   else if (open)
     lm_buf_printf(b, "more than 0%s", unit);
   else if (!bounded)
-    lm_buf_printf(b, "at least %.10g%s", least, unit);
+    lm_buf_printf(b, "at min %.10g%s", min, unit);
   else
-    lm_buf_printf(b, "from %.10g%s to %.10g%s", least, unit, most, unit);
+    lm_buf_printf(b, "from %.10g%s to %.10g%s", min, unit, max, unit);
   if (open && bounded)
-    lm_buf_printf(b, " and at most %.10g%s", most, unit);
+    lm_buf_printf(b, " and at max %.10g%s", max, unit);
 }
 
 void lm_buf_free(lm_buf *b) {
@@ -74,7 +74,7 @@ static void json_escape(lm_buf *b, unsigned char c) {
     lm_buf_printf(b, "\\u%04x", c);
 }
 
-// Bytes that are no UTF-8 become U+FFFD: what is written always parses.
+// Bytes that are not UTF-8 become U+FFFD, so the output is always valid JSON.
 void lm_buf_json_n(lm_buf *b, const char *s, size_t left) {
   lm_buf_puts(b, "\"");
   while (left) {

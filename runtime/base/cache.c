@@ -18,7 +18,7 @@ enum {
 };
 static const char TEMP_PREFIX[] = "tmp-", PROCESS_PREFIX[] = "lmc-cache-";
 
-// The end of an entry; loaders of shared objects ignore it.
+// The trailer of an entry, which the loader of shared objects ignores.
 typedef struct seal {
   char magic[8];
   uint64_t bytes, hash;
@@ -29,9 +29,9 @@ static bool has_text(const char *s) {
   return s && *s;
 }
 
-// ---- the limit
+// ---- the size limit
 
-// 500M, 4Gi, 4GiB, 1000000: bytes; false: it is none of that.
+// Parses a size in bytes: 500M, 4Gi, 4GiB, 1000000.
 static bool size_parse(const char *text, uint64_t *out) {
   static const char units[] = "KMGT";
   char *end;
@@ -56,8 +56,8 @@ static lm_status limit_read(uint64_t *out) {
   *out = UINT64_C(4) << 30;
   if (!has_text(text) || size_parse(text, out))
     return NULL;
-  return lm_fail(
-      LM_ENV, "LMC_CACHE_SIZE is '%s'; a number of bytes is expected, such as 500M or 4Gi", text);
+  return lm_fail(LM_ENV, "LMC_CACHE_SIZE is '%s'; expected a number of bytes, such as 500M or 4Gi",
+                 text);
 }
 
 // ---- the folder
@@ -77,12 +77,13 @@ static const char *absolute(lm_arena *a, const char *path) {
   return kept;
 }
 
+// fd -1: the folder cannot be used, for the reason why_not.
 typedef struct folder {
   const char *path;
   int fd;
   bool writable;
   const char *why_not;
-} folder; // fd -1: not to be used, why_not
+} folder;
 
 static bool is_private(const struct stat *st) {
   return st->st_uid == geteuid() && lm_is_trusted(st);
@@ -99,12 +100,12 @@ static void folder_drop(folder *f, const char *why) {
   f->why_not = why;
 }
 
-static void own_folder_enter(lm_arena *a, folder *f) {
+static void subfolder_enter(lm_arena *a, folder *f) {
   const char *name = lm_arena_printf(a, "user-%lld", (long long)geteuid());
   const char *path = lm_path_join(a, f->path, name);
   struct stat st;
   if (mkdirat(f->fd, name, 0700) && errno != EEXIST) {
-    folder_drop(f, lm_arena_printf(a, "%s cannot be made: %s", path, strerror(errno)));
+    folder_drop(f, lm_arena_printf(a, "cannot create %s: %s", path, strerror(errno)));
     return;
   }
   int fd = openat(f->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -118,7 +119,7 @@ static void own_folder_enter(lm_arena *a, folder *f) {
     close(fd);
 }
 
-// Which of the rules of cache.h holds.
+// Applies the rules of cache.h to an open folder.
 static void folder_enter(lm_arena *a, folder *f) {
   struct stat st;
   if (fstat(f->fd, &st)) {
@@ -129,7 +130,7 @@ static void folder_enter(lm_arena *a, folder *f) {
   if (is_private(&st) || (lm_is_trusted(&st) && !f->writable))
     return;
   if (f->writable)
-    own_folder_enter(a, f);
+    subfolder_enter(a, f);
   else
     folder_drop(
         f, lm_arena_printf(a, "%s belongs to another user, or others may write to it", f->path));
@@ -146,8 +147,7 @@ static lm_status folder_open(lm_arena *a, const char *path, folder *out) {
   return NULL;
 }
 
-// ---- a folder for this process, where there is no other. Process-wide: removed when the process
-// ends.
+// ---- a temporary folder, if no other can be used; one per process, removed when it ends
 
 static struct {
   pthread_mutex_t lock;
@@ -157,7 +157,7 @@ static struct {
 
 static void process_dir_remove(void) {
   if (process.owner == getpid())
-    lm_temp_dir_remove(&process.dir); // not a child's to remove
+    lm_temp_dir_remove(&process.dir); // a forked child must not remove it
 }
 
 static lm_status process_dir_make(const char *why) {
@@ -168,8 +168,8 @@ static lm_status process_dir_make(const char *why) {
   LM_TRY(lm_temp_dir_make(parent, PROCESS_PREFIX, &process.dir));
   process.owner = getpid();
   atexit(process_dir_remove);
-  fprintf(stderr,
-          "lmc: note: what is compiled is not kept: %s; LMC_CACHE names the folder for it\n", why);
+  fprintf(stderr, "lmc: note: compiled kernels are not kept: %s; set LMC_CACHE to another folder\n",
+          why);
   return NULL;
 }
 
@@ -182,7 +182,7 @@ static lm_status process_dir_open(lm_arena *a, const char *why, folder *out) {
 
 // ---- opening
 
-// A second folder for what is new, when the named one gives none.
+// Opens a second folder for new entries if the first is not writable.
 static lm_status second_open(lm_arena *a, const char *named, const folder *first, lm_cache *c) {
   const char *fallback = default_dir(a);
   const char *why =
@@ -205,11 +205,11 @@ lm_status lm_cache_open(lm_arena *a, lm_cache *out) {
   *out = (lm_cache){.fd = -1, .shared_fd = -1};
   const char *named = has_text(getenv("LMC_CACHE")) ? getenv("LMC_CACHE") : default_dir(a);
   if (!named)
-    return lm_fail(LM_ENV, "no folder for compiled kernels: set LMC_CACHE or HOME");
+    return lm_fail(LM_ENV, "no cache folder for compiled kernels: set LMC_CACHE or HOME");
   LM_TRY(limit_read(&out->limit));
   folder f;
   LM_TRY(lm_annotate(folder_open(a, named, &f),
-                     "folder of compiled kernels (LMC_CACHE chooses another)"));
+                     "cache folder of compiled kernels (set LMC_CACHE to use another)"));
   if (f.writable) {
     out->dir = f.path;
     out->fd = f.fd;
@@ -294,7 +294,7 @@ bool lm_cache_read(const lm_cache *c, const char *name, const lm_cache_entry *e,
     return false;
   }
   out->n -= sizeof(seal);
-  futimens(e->fd, NULL); // when it was used last; a folder that is only read need not know
+  futimens(e->fd, NULL); // records the use; fails in a read-only folder, which does not matter
   flock(e->fd, LOCK_SH | LOCK_NB);
   return true;
 }
@@ -306,8 +306,8 @@ static void seal_make(const lm_buf *file, seal *out) {
   memcpy(out->magic, MAGIC, sizeof MAGIC);
 }
 
-// Appends the hash to the file; `out` is then all of it.
-static lm_status made_seal(const lm_temp_dir *from, const char *made, lm_buf *out) {
+// Appends the hash to the file. `out` receives the complete contents.
+static lm_status file_seal(const lm_temp_dir *from, const char *made, lm_buf *out) {
   int fd = openat(from->fd, made, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
   if (fd < 0)
     return lm_fail_errno("cannot open %s/%s", from->path, made);
@@ -333,7 +333,7 @@ static lm_status copy_write(const lm_temp_dir *from, const char *name, const lm_
   return s;
 }
 
-// Another process may be adding the same entry: the last one wins, both files are good.
+// If another process adds the same entry, the last one wins; both files are valid.
 static lm_status name_add(const lm_cache *c, const lm_temp_dir *from, const char *made,
                           const char *name, const lm_buf *file) {
   if (linkat(from->fd, made, from->fd, name, 0))
@@ -343,7 +343,7 @@ static lm_status name_add(const lm_cache *c, const lm_temp_dir *from, const char
   return lm_fail_errno("cannot rename %s/%s to %s/%s", from->path, name, c->dir, name);
 }
 
-// ---- the limit. Files of several names count once; an entry that a process has loaded is locked.
+// ---- eviction. A file with several names counts once; a process locks the entries that it loaded.
 
 typedef struct old_file {
   const char *name;
@@ -404,20 +404,21 @@ static bool file_evict(const lm_cache *c, const char *name) {
   return gone;
 }
 
-// `since`: what was used later is this call's own.
-static void limit_keep(const lm_cache *c, const struct timespec *since) {
+// Evicts entries until the size is within the limit. Entries used after `since` belong to this
+// call.
+static void limit_enforce(const lm_cache *c, const struct timespec *since) {
   lm_arena *a = lm_arena_create();
   old_files all = files_list(a, c);
   if (all.n)
     qsort(all.v, all.n, sizeof *all.v, by_use);
-  uint64_t going =
-      0; // the file of which a name was removed: only with its other names there is more room
+  // The file whose names are being removed: its space is freed only with its last name.
+  uint64_t evicting = 0;
   for (uint32_t i = 0; i < all.n && all.v[i].used.tv_sec < since->tv_sec; i++) {
-    if (all.bytes <= c->limit && all.v[i].inode != going)
+    if (all.bytes <= c->limit && all.v[i].inode != evicting)
       break;
     if (!file_evict(c, all.v[i].name))
       continue;
-    going = all.v[i].inode;
+    evicting = all.v[i].inode;
     all.bytes -= all.v[i].bytes;
   }
   lm_arena_destroy(a);
@@ -428,12 +429,12 @@ lm_status lm_cache_add(const lm_cache *c, const lm_temp_dir *from, const char *m
   lm_buf file = {0};
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
-  lm_status s = made_seal(from, made, &file);
+  lm_status s = file_seal(from, made, &file);
   for (int i = 0; i < n && !s; i++)
     s = name_add(c, from, made, names[i], &file);
   unlinkat(from->fd, made, 0);
   lm_buf_free(&file);
   if (!s)
-    limit_keep(c, &now);
+    limit_enforce(c, &now);
   return s;
 }

@@ -1,8 +1,8 @@
-// diag.c - the compilation context, and diagnostics as text for people and as JSON for machines.
+// diag.c - the compilation context, and diagnostics rendered as text and as JSON.
 //
-// Source text is outside input: control characters, bytes that are not UTF-8 and marks that reorder
-// text are shown as escapes, and a long line is cut around the place. Columns in `file:line:col`
-// count bytes; the caret counts cells.
+// Source text is untrusted: control characters, invalid UTF-8 and characters that reorder text are
+// rendered as escapes, and only a part of a long line is shown. Columns in `file:line:col` count
+// bytes; the position of the caret counts terminal cells.
 #include "runtime/base/diag.h"
 #include "runtime/base/utf8.h"
 #include <stdio.h>
@@ -57,12 +57,12 @@ static const char *vformat(lm_ctx *c, const char *fmt, va_list ap) {
   return s;
 }
 
-static bool same_place(lm_loc a, lm_loc b) {
+static bool same_location(lm_loc a, lm_loc b) {
   return a.file == b.file && a.line == b.line && a.col == b.col;
 }
 
 static bool same_report(const lm_diag *a, const lm_diag *b) {
-  if (a->severity != b->severity || !same_place(a->loc, b->loc))
+  if (a->severity != b->severity || !same_location(a->loc, b->loc))
     return false;
   if (a->code && b->code && a->loc.file)
     return !strcmp(a->code, b->code);
@@ -142,7 +142,7 @@ void lm_diag_help(lm_ctx *c, lm_diag *d, const char *fmt, ...) {
 
 static bool has_note(const lm_diag *d, lm_loc at, const char *text) {
   for (int i = 0; i < d->n_notes; i++)
-    if (same_place(d->note[i].loc, at) && !strcmp(d->note[i].text, text))
+    if (same_location(d->note[i].loc, at) && !strcmp(d->note[i].text, text))
       return true;
   return false;
 }
@@ -158,9 +158,10 @@ void lm_diag_note(lm_ctx *c, lm_diag *d, lm_loc at, const char *fmt, ...) {
   d->note[d->n_notes++].text = text;
 }
 
-// ---- text that is safe to print
+// ---- escaping
 
-static int cells(uint32_t v) { // East Asian wide and emoji take two
+// Terminal cells of a character: East Asian wide ones and emoji take two.
+static int cells(uint32_t v) {
   return (v >= 0x1100 && v < 0x1160) || (v >= 0x2e80 && v < 0xa4d0) ||
                  (v >= 0xac00 && v < 0xd7a4) || (v >= 0xf900 && v < 0xfb00) ||
                  (v >= 0xfe30 && v < 0xfe70) || (v >= 0xff00 && v < 0xff61) ||
@@ -169,8 +170,8 @@ static int cells(uint32_t v) { // East Asian wide and emoji take two
              : 1;
 }
 
-// Adds s[0..n) with hidden characters as escapes and tabs as one blank; returns how many cells that
-// takes.
+// Adds s[0..n) with hidden characters as escapes and each tab as one blank; returns the width in
+// cells.
 static int add_safe(lm_buf *b, const char *s, size_t n) {
   int width = 0;
   for (size_t i = 0; i < n;) {
@@ -220,9 +221,8 @@ static bool continues(char c) {
   return ((unsigned char)c & 0xc0) == 0x80;
 }
 
-// The part of a long line to show: [*from, *to), on boundaries of characters, with the caret
-// inside.
-static void cut_around(span l, size_t caret, size_t *from, size_t *to) {
+// Selects the part [*from, *to) of a long line that contains the caret, on character boundaries.
+static void excerpt_bounds(span l, size_t caret, size_t *from, size_t *to) {
   *from = 0;
   *to = l.n;
   if (l.n <= LINE_MAX_BYTES)
@@ -258,7 +258,7 @@ static const char *severity_name(lm_severity s) {
   return names[s];
 }
 
-// "10 |     let k = …" and the caret line below it; returns the width of the gutter.
+// Adds "10 |     let k = …" and the caret line below it; returns the width of the gutter.
 static int add_excerpt(const lm_ctx *c, const lm_diag *d, lm_buf *b, const style *st) {
   char number[16];
   int gutter = snprintf(number, sizeof number, "%u", d->loc.line);
@@ -266,7 +266,7 @@ static int add_excerpt(const lm_ctx *c, const lm_diag *d, lm_buf *b, const style
   size_t caret = d->loc.col ? d->loc.col - 1 : 0, from, to;
   if (caret > l.n)
     caret = l.n;
-  cut_around(l, caret, &from, &to);
+  excerpt_bounds(l, caret, &from, &to);
   lm_buf_printf(b, "%s%s |%s ", st->dim, number, st->off);
   size_t marked_end = caret + d->loc.len < to ? caret + d->loc.len : to;
   if (from)
@@ -330,7 +330,7 @@ typedef struct ordered {
   uint32_t i;
 } ordered;
 
-static int by_place(const void *pa, const void *pb) {
+static int by_location(const void *pa, const void *pb) {
   const ordered *a = pa, *b = pb;
   lm_loc x = a->d->loc;
   lm_loc y = b->d->loc;
@@ -352,7 +352,7 @@ static ordered *sorted(const lm_ctx *c, uint32_t *n) {
   for (const lm_diag *d = c->diags; d; d = d->next, i++)
     v[i] = (ordered){d, i};
   if (*n)
-    qsort(v, *n, sizeof *v, by_place);
+    qsort(v, *n, sizeof *v, by_location);
   return v;
 }
 
@@ -374,7 +374,7 @@ static void json_field(lm_buf *b, const char *key, const char *value) {
     lm_buf_puts(b, "null");
 }
 
-static void json_place(const lm_ctx *c, lm_buf *b, lm_loc at) {
+static void json_location(const lm_ctx *c, lm_buf *b, lm_loc at) {
   json_field(b, "file", at.file ? c->sources[at.file].path : NULL);
   lm_buf_printf(b, ", \"line\": %u, \"column\": %u, \"length\": %u", at.line, at.col, at.len);
 }
@@ -387,7 +387,7 @@ void lm_diag_render_json(const lm_ctx *c, lm_buf *out) {
     const lm_diag *d = v[i].d;
     lm_buf_printf(out, "%s\n {\"severity\": \"%s\"", i ? "," : "", severity_name(d->severity));
     json_field(out, "code", d->code);
-    json_place(c, out, d->loc);
+    json_location(c, out, d->loc);
     json_field(out, "message", d->text);
     json_field(out, "label", d->label);
     json_field(out, "help", d->help);
@@ -395,7 +395,7 @@ void lm_diag_render_json(const lm_ctx *c, lm_buf *out) {
     for (int k = 0; k < d->n_notes; k++) {
       lm_buf_puts(out, k ? ", {\"kind\": \"note\"" : "{\"kind\": \"note\"");
       json_field(out, "message", d->note[k].text);
-      json_place(c, out, d->note[k].loc);
+      json_location(c, out, d->note[k].loc);
       lm_buf_puts(out, "}");
     }
     lm_buf_puts(out, "]}");
@@ -406,12 +406,12 @@ void lm_diag_render_json(const lm_ctx *c, lm_buf *out) {
 
 // ---- suggestions
 
-static int least(int a, int b) {
+static int min(int a, int b) {
   return a < b ? a : b;
 }
 
-// Optimal string alignment distance (insert, delete, replace, swap neighbours), for words up to
-// NEAREST_MAX bytes.
+// Optimal string alignment distance (insertions, deletions, replacements, transpositions of
+// neighbours), for words of up to NEAREST_MAX bytes.
 static int edit_distance(const char *a, int n, const char *b, int m) {
   int row[3][NEAREST_MAX + 1];
   for (int j = 0; j <= m; j++)
@@ -423,16 +423,16 @@ static int edit_distance(const char *a, int n, const char *b, int m) {
     cur[0] = i;
     for (int j = 1; j <= m; j++) {
       int cost = a[i - 1] != b[j - 1];
-      cur[j] = least(least(up[j] + 1, cur[j - 1] + 1), up[j - 1] + cost);
+      cur[j] = min(min(up[j] + 1, cur[j - 1] + 1), up[j - 1] + cost);
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        cur[j] = least(cur[j], up2[j - 2] + 1);
+        cur[j] = min(cur[j], up2[j - 2] + 1);
     }
   }
   return row[n % 3][m];
 }
 
-// Whether one begins or ends with the other, which has at least four letters: weight_decay and
-// decay, xentropy and xent.
+// True if one word is a prefix or a suffix of the other and has at least four letters: weight_decay
+// and decay, xentropy and xent.
 static bool extends(const char *a, const char *b) {
   size_t n = strlen(a);
   size_t m = strlen(b);
@@ -455,9 +455,9 @@ static const char *nearest_extended(const char *word, const char *const *names, 
 const char *lm_nearest(const char *word, const char *const *names, int n) {
   size_t len = strlen(word);
   if (len < 2 || len > NEAREST_MAX)
-    return NULL; // every other letter is one letter's neighbour
+    return NULL; // every one-letter word would match
   const char *best = NULL;
-  int best_distance = least((int)(len + 2) / 3, 3) + 1;
+  int best_distance = min((int)(len + 2) / 3, 3) + 1;
   for (int i = 0; i < n; i++) {
     size_t m = names[i] ? strlen(names[i]) : 0;
     if (!m || m > NEAREST_MAX || !strcmp(word, names[i]))

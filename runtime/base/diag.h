@@ -1,6 +1,6 @@
-// diag.h - source files, locations and diagnostics; the compilation context that carries them.
+// diag.h - source files, locations and diagnostics, and the compilation context that holds them.
 //
-// A diagnostic names a place, says what is wrong, may point at a second place and may give a hint:
+// A diagnostic has a location and a text, and optionally a label, notes with locations and a hint:
 //   llama.lm:10:33: error[E031]: axis mismatch in dot
 //   10 |     let k = rope(rmsnorm(dot(x, wk, d), kn), ...
 //      |                                 ^^ real[f, g, e] has no axis 'd'
@@ -10,11 +10,12 @@
 #define LM_DIAG_H
 #include "runtime/base/base.h"
 
+// The location of a token. file 0: unknown; line and col count from 1; len is in bytes.
 typedef struct lm_loc {
   uint16_t file;
   uint16_t len;
   uint32_t line, col;
-} lm_loc; // file 0: nowhere; line, col from 1; len in bytes
+} lm_loc;
 
 typedef struct lm_source {
   const char *path;
@@ -36,14 +37,14 @@ typedef struct lm_diag {
   const char *text;  // headline
   const char *label; // under the caret; NULL for none
   struct {
-    lm_loc loc;
+    lm_loc loc; // file 0: no location
     const char *text;
-  } note[24]; // "= text" lines, a second place each; loc.file 0: no place
+  } note[24]; // the lines "= text"
   int n_notes;
   const char *help; // NULL for none
 } lm_diag;
 
-// The compilation context: everything of one invocation hangs here. Not shared between threads.
+// The compilation context owns everything of one compilation. Used by one thread at a time.
 typedef struct lm_ctx {
   lm_arena *arena;
   lm_intern *intern;
@@ -51,42 +52,43 @@ typedef struct lm_ctx {
   uint32_t n_sources, cap_sources; // [0] is unused
   lm_diag *diags, **diags_tail;
   uint32_t n_errors, n_warnings;
-  uint32_t max_errors; // further errors are counted, not kept (default 100)
+  uint32_t max_errors; // further errors are only counted (default 100)
 } lm_ctx;
 
 lm_ctx *lm_ctx_create(void);
-// sources and texts of base are its own too; base stays as it is, and outlives it
+// A context that contains the sources and interned texts of `base`. base is not changed and must
+// outlive the new context.
 lm_ctx *lm_ctx_create_on(const lm_ctx *base);
 void lm_ctx_destroy(lm_ctx *c);
-uint16_t lm_source_add(lm_ctx *c, const char *path, const char *text,
-                       size_t n); // keeps its own copy
+// Copies the text. Returns the file's number for lm_loc.
+uint16_t lm_source_add(lm_ctx *c, const char *path, const char *text, size_t n);
 #define LM_SYM(c, s) lm_intern_s((c)->intern, (s))
 
-// Add a diagnostic; returns it so that label, notes and help can follow. Never NULL. The same code
-// at the same place is reported once.
+// Add a diagnostic and return it, so that a label, notes and help can be added. Never NULL. An
+// error code is reported at most once per location.
 lm_diag *lm_error(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) LM_PRINTF(4, 5);
 lm_diag *lm_warn(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) LM_PRINTF(4, 5);
 lm_diag *lm_note(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) LM_PRINTF(4, 5);
-// What was reported since a mark is forgotten: for work whose mistakes are not what was asked
-// about.
+// A mark and a rollback to it: lm_diag_return discards the diagnostics that were added after the
+// mark, for speculative work whose errors do not concern the user.
 typedef struct lm_diag_mark {
   lm_diag **tail;
   uint32_t n_errors, n_warnings;
 } lm_diag_mark;
 lm_diag_mark lm_diag_mark_of(const lm_ctx *c);
 void lm_diag_return(lm_ctx *c, lm_diag_mark to);
-// Errors from `first` on (NULL: of all) become notes under the headline "what: …", as they are not
-// of what was asked for.
+// Turns the errors from `first` on (NULL: all errors) into notes under the headline "what: …", so
+// that they do not fail the compilation.
 void lm_diag_soften(lm_ctx *c, lm_diag *first, const char *what);
 void lm_diag_label(lm_ctx *c, lm_diag *d, const char *fmt, ...) LM_PRINTF(3, 4);
 void lm_diag_note(lm_ctx *c, lm_diag *d, lm_loc at, const char *fmt, ...) LM_PRINTF(4, 5);
 void lm_diag_help(lm_ctx *c, lm_diag *d, const char *fmt, ...) LM_PRINTF(3, 4);
 
-// Render all diagnostics sorted by place. `color`: ANSI colours. JSON: an array of objects, same
-// data.
+// Render all diagnostics, sorted by location; as text (`color`: with ANSI colours), or as a JSON
+// array of objects with the same data.
 void lm_diag_render(const lm_ctx *c, lm_buf *out, bool color);
 void lm_diag_render_json(const lm_ctx *c, lm_buf *out);
 
-// The nearest of `names` to `word` by edit distance, NULL if none is near enough to suggest.
+// The name nearest to `word` by edit distance; NULL if none is close enough to suggest.
 const char *lm_nearest(const char *word, const char *const *names, int n);
 #endif

@@ -1,4 +1,4 @@
-// dtype.h - types of elements and kinds of initialisers: what IR and plans both number.
+// dtype.h - element types and kinds of initialisers, which the IR and plans share.
 #ifndef LM_DTYPE_H
 #define LM_DTYPE_H
 #include <stdint.h>
@@ -12,14 +12,14 @@ typedef enum {
   LM_BOOL,
   LM_DTYPES
 } lm_dtype;
-extern const char *const lm_dtype_names[LM_DTYPES];
+extern const char *const lm_dtype_names[LM_DTYPES]; // "f32", "bf16", "f64", "int", "bool"
 static inline const char *lm_dtype_name(lm_dtype t) {
   return lm_dtype_names[t];
-} // "f32", "bf16", "f64", "int", "bool"
+}
 int lm_dtype_bytes(lm_dtype t); // 4, 2, 8, 4, 1
 
-// bf16 is the upper half of an f32; rounding is to nearest, ties to even, and a NaN stays one.
-// Without branches, for vectors.
+// bf16 is the upper half of an f32. The conversion rounds to nearest, ties to even, and keeps NaNs.
+// It has no branches, so loops of it vectorize.
 static inline float lm_bf16_to_f32(uint16_t h) {
   uint32_t bits = (uint32_t)h << 16;
   float f;
@@ -42,8 +42,9 @@ typedef enum {
   LM_INIT_NORMAL,
   LM_INIT_UNIFORM
 } lm_init_kind;
+// normal: standard deviation a; uniform: [a, b); const: a
 typedef struct lm_init {
   lm_init_kind kind;
   double a, b;
-} lm_init; // normal: a = std; uniform: [a, b); const: a
+} lm_init;
 #endif

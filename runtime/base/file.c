@@ -70,7 +70,7 @@ bool lm_is_trusted(const struct stat *st) {
   return own && !(st->st_mode & (S_IWGRP | S_IWOTH));
 }
 
-// ---- locks. A file system that has none gives none: then nothing is waited for.
+// ---- locks. On a file system without locks nothing is waited for.
 
 static bool lock_take(int fd, int how) {
   while (flock(fd, how))
@@ -87,8 +87,8 @@ static bool is_named(int fd, const char *path) {
 
 // ---- temporary files
 
-// Links with other names could be another user's trap: writing here would change the file of that
-// name.
+// A file with further hard links could be a trap of another user: writing would change the file
+// under its other names too.
 static bool is_own_file(int fd) {
   struct stat st;
   return !fstat(fd, &st) && S_ISREG(st.st_mode) && st.st_uid == geteuid() && st.st_nlink <= 1;
@@ -100,7 +100,7 @@ typedef enum {
   FOREIGN
 } temp_state;
 
-// GONE: the process that held the lock has renamed or removed the file meanwhile.
+// GONE: the process that held the lock has renamed or removed the file in the meantime.
 static temp_state temp_take(int fd, const char *path) {
   if (!is_own_file(fd))
     return is_named(fd, path) ? FOREIGN : GONE;
@@ -108,8 +108,7 @@ static temp_state temp_take(int fd, const char *path) {
   return is_named(fd, path) ? TAKEN : GONE;
 }
 
-// What is in the way, and could not be opened for writing either, is removed. `failed` is why it
-// could not be opened, else 0.
+// Removes a file that could not be opened for writing. `failed`: the errno of opening it, else 0.
 static lm_status temp_unlink(const char *path, int failed) {
   if (!unlink(path) || (errno == ENOENT && !failed))
     return NULL;
@@ -159,7 +158,7 @@ static void temp_clean(const char *path) {
   close(fd);
 }
 
-// Calls clean with the path of every entry that begins and ends so.
+// Calls clean with the path of every entry with the given prefix and suffix.
 static void entries_visit(const char *dir, const char *begin, const char *end,
                           void (*clean)(const char *path)) {
   DIR *d = opendir(dir);
@@ -200,7 +199,7 @@ lm_status lm_temp_dir_make(const char *parent, const char *prefix, lm_temp_dir *
       lock_take(out->fd, LOCK_EX);
     if (out->fd >= 0 && is_named(out->fd, path.p))
       return NULL;
-    // a process that cleans up may have come between making it and locking it: once more
+    // another process may have cleaned up between creation and locking: try again
     bool removed = out->fd >= 0 || (made && errno == ENOENT);
     lm_status s = removed ? NULL : lm_fail_errno("cannot make a temporary folder in %s", parent);
     if (out->fd >= 0)

@@ -1,42 +1,42 @@
-// file.h - opening files that somebody else may have put there: FIFOs, devices and links where a
-// regular file is expected, and temporary files and folders that outlive the process that made
-// them.
+// file.h - opening files in folders that other users may write to, where a FIFO, a device or a link
+// may be found instead of a regular file; temporary files and folders that are cleaned up after a
+// crash.
 #ifndef LM_BASE_FILE_H
 #define LM_BASE_FILE_H
 #include <sys/stat.h>
 
 #include "runtime/base/base.h"
 
-// Opens a regular file for reading. Never blocks: a FIFO, a device, a socket or a folder is an
-// error that names what it is. On failure errno says why: EISDIR for a folder, EINVAL for another
-// file that is not regular.
+// Opens a regular file for reading. Never blocks: for a FIFO, a device, a socket or a folder it
+// fails with the type in the message. On failure errno is set: EISDIR for a folder, EINVAL for
+// other files that are not regular.
 lm_status lm_open_regular(const char *path, int *out_fd);
-// The same below the folder `dir` (a descriptor), without following a link. `path` is for the
-// message.
+// The same for a name in the folder `dir` (a descriptor), without following links. `path` appears
+// in messages only.
 lm_status lm_open_regular_at(int dir, const char *name, const char *path, int *out_fd);
-// Whether an error of opening a path lies in the path (no such file, no permission) and not in the
-// machine.
+// True if an errno from opening a path is due to the path (no such file, no permission), false if
+// it is due to the machine.
 bool lm_errno_is_path(int error);
-// Whether nobody but this user and root could have written the file or changed the folder.
+// True if only this user and root could have written the file or changed the folder.
 bool lm_is_trusted(const struct stat *st);
 
-// Opens `path` empty for writing, and locks it. A file that another process holds is waited for;
-// one that was left behind is reused; anything else of that name (a link, a FIFO, the file of
-// another user) is removed first. Closing unlocks.
+// Opens `path` empty for writing and locks it; closing unlocks. Waits while another process holds
+// the lock. Reuses a file that a dead process left behind; removes anything else of that name
+// (a link, a FIFO, another user's file) first.
 lm_status lm_temp_open(const char *path, int *out_fd);
-// Removes the files DIR/*.tmp that no process holds.
+// Removes the files DIR/*.tmp that no process has locked.
 void lm_temps_clean(const char *dir);
 
-// A folder of mode 0700 with an unpredictable name, locked as long as it is in use.
+// A folder with mode 0700 and an unpredictable name, locked while it is in use. path NULL: none.
 typedef struct lm_temp_dir {
   char *path;
   int fd;
-} lm_temp_dir; // path NULL: none
+} lm_temp_dir;
 lm_status lm_temp_dir_make(const char *parent, const char *prefix, lm_temp_dir *out);
-void lm_temp_dir_remove(lm_temp_dir *d); // with all in it
-// Removes those of this user that no process holds.
+void lm_temp_dir_remove(lm_temp_dir *d); // with its contents
+// Removes this user's temporary folders that no process has locked.
 void lm_temp_dirs_clean(const char *parent, const char *prefix);
 
-lm_status
-lm_dir_make_private(const char *path); // as lm_dir_make; folders that it makes have mode 0700
+// As lm_dir_make, but folders that it creates have mode 0700.
+lm_status lm_dir_make_private(const char *path);
 #endif

@@ -18,9 +18,9 @@ static uint64_t load_le(const unsigned char *p, size_t n) { // n <= 8
   return v;
 }
 
-// The two halves of the product, added without carry. A factor of 0 gives 0 and a factor of 2^64 -
-// 1 gives 2^64 - 1, whatever the other factor is: the factors are added then, or the bytes that
-// make a factor so would make the hash forget all before them.
+// Adds the two halves of the product without carry. A factor of 0 gives 0, and a factor of 2^64 - 1
+// gives 2^64 - 1, for every other factor. In these cases the factors are added instead, since the
+// hash would otherwise lose all previous bytes.
 static uint64_t fold(uint64_t a, uint64_t b) {
   unsigned __int128 m = (unsigned __int128)a * b;
   uint64_t x = (uint64_t)m ^ (uint64_t)(m >> 64);
@@ -36,7 +36,7 @@ static const constants FIRST = {0xa0761d6478bd642full, 0xe7037ed1a0b428dbull,
 static const constants SECOND = {0x589965cc75374cc3ull, 0x1d8e4e27c47d124full,
                                  0xeb44accab455d165ull};
 
-// n is a multiple of 16 but at the end.
+// n is a multiple of 16 except in the last call.
 static uint64_t absorb(const constants *k, uint64_t h, const void *data, size_t n) {
   const unsigned char *p = data;
   for (size_t left = n; left;) {

@@ -1,4 +1,4 @@
-// intern.c - equal text, equal pointer: an open-addressing table in an arena, at most half full.
+// intern.c - interned strings: an open-addressing hash table in an arena, at most half full.
 #include <string.h>
 
 #include "runtime/base/base.h"
@@ -25,7 +25,7 @@ lm_intern *lm_intern_create(lm_arena *a, const lm_intern *base) {
   return t;
 }
 
-// The slot that holds the text, or the free one where it belongs.
+// The slot that contains the text, or the free slot for it.
 static slot *find(slot *slots, size_t cap, const char *s, size_t n, uint64_t hash) {
   for (size_t i = hash & (cap - 1);; i = (i + 1) & (cap - 1)) {
     slot *x = &slots[i];

@@ -1,5 +1,5 @@
-// os.c - what is asked of the operating system: the clock, whole files, folders, paths. Failures
-// are LM_ENV; a caller that knows the path came from the user's text changes the kind.
+// os.c - the operating system: the clock, whole files, folders, paths. Failures are LM_ENV; a
+// caller whose path comes from the user's text changes the kind.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -20,7 +20,7 @@ double lm_now(void) {
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-// A limit of the control group: a number, or "max". 0: none that can be read.
+// A limit of the control group, a number or "max". 0 if there is none or it cannot be read.
 static int64_t group_limit(const char *path) {
   lm_buf text = {0};
   lm_status s = lm_file_read(path, 64, &text);
@@ -33,17 +33,17 @@ static int64_t group_limit(const char *path) {
 int64_t lm_memory_of_machine(void) {
   static const char *const limits[] = {"/sys/fs/cgroup/memory.max",
                                        "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
-  int64_t least = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE);
+  int64_t min = (int64_t)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE);
   for (size_t i = 0; i < LM_COUNT(limits); i++) {
     int64_t n = group_limit(limits[i]);
-    if (n > 0 && n < least)
-      least = n;
+    if (n > 0 && n < min)
+      min = n;
   }
-  return least;
+  return min;
 }
 
-// Reads in bounded pieces: the size a file claims is never trusted, so devices and growing files
-// are safe.
+// Reads in bounded pieces and does not trust the size of the file, so devices and growing files are
+// safe.
 static lm_status read_all(int fd, const char *path, size_t max_bytes, lm_buf *out) {
   char piece[1 << 16];
   size_t start = out->n;
@@ -59,7 +59,7 @@ static lm_status read_all(int fd, const char *path, size_t max_bytes, lm_buf *ou
       return lm_fail(LM_ENV, "%s: larger than %zu bytes", path, max_bytes);
     lm_buf_add(out, piece, (size_t)n);
   }
-  lm_buf_add(out, "", 0); // an empty file, too, gives a terminated text
+  lm_buf_add(out, "", 0); // NUL-terminates an empty file too
   return NULL;
 }
 
@@ -67,8 +67,7 @@ lm_status lm_fd_read(int fd, const char *path, size_t max_bytes, lm_buf *out) {
   return read_all(fd, path, max_bytes, out);
 }
 
-// /dev/stdin and /dev/fd/N: opening a descriptor that is open already blocks nobody, whatever it
-// is.
+// /dev/stdin and /dev/fd/N: opening an open descriptor again never blocks, whatever its type.
 static bool names_descriptor(const char *path) {
   return !strcmp(path, "/dev/stdin") || !strncmp(path, "/dev/fd/", strlen("/dev/fd/"));
 }
@@ -106,7 +105,7 @@ static lm_status write_synced(int fd, const char *path, const void *p, size_t n)
   return NULL;
 }
 
-// The folder part of a path as a length; 0 when there is none.
+// The length of the folder part of a path; 0 if there is none.
 static size_t dir_length(const char *path) {
   const char *slash = strrchr(path, '/');
   return slash ? (slash == path ? 1 : (size_t)(slash - path)) : 0;
@@ -119,7 +118,7 @@ static lm_status replace_file(const char *temp, const char *path, const void *p,
   if (!s && rename(temp, path))
     s = lm_fail_errno("cannot rename %s to %s", temp, path);
   if (s)
-    unlink(temp); // before the lock is given up: the next process makes its own
+    unlink(temp); // before unlocking, since the next process creates its own
   close(fd);
   return s;
 }

@@ -50,7 +50,7 @@ static double quota_1(const char *folder) {
   return ratio(quota[0], period[0]);
 }
 
-// 0 stands for no limit.
+// 0 denotes no limit.
 static double lower(double a, double b) {
   return a == 0 || (b > 0 && b < a) ? b : a;
 }
@@ -142,8 +142,8 @@ static void items_take(void *user, int me) {
 
 void lm_parallel(int threads, int64_t n, lm_item_body body, void *user) {
   range r = {.n = n, .body = body, .user = user};
-  int most = lm_threads(threads);
-  lm_team *team = lm_team_create(n > most ? most : n > 1 ? (int)n : 1);
+  int max = lm_threads(threads);
+  lm_team *team = lm_team_create(n > max ? max : n > 1 ? (int)n : 1);
   lm_team_run(team, items_take, &r);
   lm_team_destroy(team);
 }
@@ -159,10 +159,10 @@ static void piece_do(void *user, int64_t i, int worker) {
   p->body(p->user, p->n * i / p->count, p->n * (i + 1) / p->count);
 }
 
-void lm_parallel_ranges(int64_t n, int64_t least, lm_range_body body, void *user) {
-  int64_t most = n / least;
+void lm_parallel_ranges(int64_t n, int64_t min, lm_range_body body, void *user) {
+  int64_t max = n / min;
   int64_t threads = lm_threads(0);
   pieces p = {.n = n, .body = body, .user = user};
-  p.count = most < 2 ? 1 : most < threads ? most : threads;
+  p.count = max < 2 ? 1 : max < threads ? max : threads;
   lm_parallel((int)p.count, p.count, piece_do, &p);
 }

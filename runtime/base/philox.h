@@ -1,13 +1,12 @@
 // philox.h - Philox4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel
-// random numbers: as easy as 1, 2, 3" (SC 2011). A draw is a pure function of (key, counter), so
-// nothing is carried from one to the next.
+// random numbers: as easy as 1, 2, 3" (SC 2011). A draw is a pure function of (key, counter); the
+// generator has no state.
 //
-// Layout, wherever this project draws:
-//   key     = (low, high 32 bits) of lm_philox_key(seed, stream): seed is the recipe's, stream says
-//   what is drawn,
-//             e.g. lm_hash of a parameter's path
-//   counter = (low, high 32 bits of the block number, 0, 0) unless the user of a stream documents
-//   more element i of a stream is word i % 4 of block i / 4
+// Every use in this project follows the same scheme:
+//   key     = the low and high 32 bits of lm_philox_key(seed, stream). `seed` comes from the
+//             program; `stream` identifies the random quantity, e.g. lm_hash of a parameter's path.
+//   counter = (low and high 32 bits of the block number, 0, 0), unless a stream documents more.
+//   Element i of a stream is word i % 4 of block i / 4.
 #ifndef LM_PHILOX_H
 #define LM_PHILOX_H
 #include <stdint.h>
@@ -31,7 +30,7 @@ static inline lm_philox4 lm_philox(lm_philox4 c, lm_philox_key2 k) {
   return c;
 }
 
-// splitmix64's finaliser: near arguments give unrelated results.
+// The finaliser of splitmix64: nearby arguments give unrelated results.
 static inline uint64_t lm_philox_mix(uint64_t z) {
   z += 0x9e3779b97f4a7c15u;
   z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -53,7 +52,7 @@ static inline uint64_t lm_philox_u64(lm_philox_key2 key, uint64_t block) {
   return r.v[0] | (uint64_t)r.v[1] << 32;
 }
 
-// In (0, 1): 23 bits and a half, exact in float32, so never an endpoint.
+// Maps 23 bits to the open interval (0, 1), exactly in float32.
 static inline float lm_philox_unit(uint32_t x) {
   return ((float)(x >> 9) + 0.5f) * 0x1p-23f;
 }

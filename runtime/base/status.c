@@ -1,4 +1,4 @@
-// status.c - errors as values, and the end of the process when an invariant of ours is broken.
+// status.c - errors as values, and the exit after an internal error.
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -38,7 +38,7 @@ enum {
   LINE = 64,   // bytes of a cache line
   PAUSES = 64, // between two looks at the clock: 1 to 4 microseconds
 };
-static const double SPIN_MOST = 100e-6, SPIN_LEAST = 2e-6, SPIN_ACTIVE = 1; // seconds
+static const double SPIN_MAX = 100e-6, SPIN_MIN = 2e-6, SPIN_ACTIVE = 1; // seconds
 static const double GROWTH = 1.25, SHRINKAGE = 0.5;
 
 typedef struct member { // of one thread; members are in different cache lines
@@ -51,7 +51,7 @@ typedef struct member { // of one thread; members are in different cache lines
 
 struct lm_team {
   atomic_int size;
-  double spin_most;
+  double spin_max;
   lm_team_body body; // NULL: the threads end
   void *user;
   bool running;
@@ -113,10 +113,10 @@ static void wait_for(lm_team *t, member *m, unsigned phase) {
   if (!met)
     sleep_until(t, phase);
   m->spin *= met ? GROWTH : SHRINKAGE;
-  if (m->spin < SPIN_LEAST)
-    m->spin = SPIN_LEAST;
-  if (m->spin > t->spin_most)
-    m->spin = t->spin_most;
+  if (m->spin < SPIN_MIN)
+    m->spin = SPIN_MIN;
+  if (m->spin > t->spin_max)
+    m->spin = t->spin_max;
 }
 
 // Only the last bit of the phase can change before the last thread advances it.
@@ -145,7 +145,7 @@ void lm_team_barrier(lm_team *t, int me) {
     wait_for(t, &t->members[me], phase);
 }
 
-// ---- life
+// ---- creation and destruction
 
 // Between runs a thread waits at the barrier that begins the next run.
 static void *member_run(void *user) {
@@ -160,11 +160,11 @@ static void *member_run(void *user) {
   }
 }
 
-double lm_team_spin_most(int threads) {
+double lm_team_spin_max(int threads) {
   const char *policy = getenv("OMP_WAIT_POLICY");
   if (threads > lm_processors() || (policy && !strcasecmp(policy, "passive")))
     return 0;
-  return policy && !strcasecmp(policy, "active") ? SPIN_ACTIVE : SPIN_MOST;
+  return policy && !strcasecmp(policy, "active") ? SPIN_ACTIVE : SPIN_MAX;
 }
 
 // Starts the threads; returns how many there are with the caller.
@@ -181,9 +181,9 @@ static int members_start(lm_team *t, int threads) {
 lm_team *lm_team_create(int threads) {
   threads = lm_threads(threads);
   lm_team *t = lm_alloc(sizeof *t + (size_t)threads * sizeof *t->members);
-  t->spin_most = lm_team_spin_most(threads);
+  t->spin_max = lm_team_spin_max(threads);
   for (int i = 0; i < threads; i++)
-    t->members[i] = (member){.team = t, .me = i, .spin = t->spin_most};
+    t->members[i] = (member){.team = t, .me = i, .spin = t->spin_max};
   atomic_init(&t->size, threads);
   atomic_store_explicit(&t->size, members_start(t, threads), memory_order_relaxed);
   return t;

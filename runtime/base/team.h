@@ -18,15 +18,15 @@ void lm_team_destroy(lm_team *t); // no run is in progress; NULL is ignored
 int lm_team_size(const lm_team *t);
 
 // Calls body(user, me) once on each thread, me = 0 on the calling thread. Returns when every call
-// has returned; all that the calls have written is then visible to the caller. One run at a time: a
-// body must not run its own team again, but may run another one.
+// has returned; everything that the calls have written is then visible to the caller. One run at a
+// time: a body must not run its own team again, but may run another one.
 void lm_team_run(lm_team *t, lm_team_body body, void *user);
 
-// In a body: returns when every thread of the team has called it. What they wrote before is then
-// visible to all of them.
+// Called in a body: returns when every thread of the team has called it. Everything that the
+// threads wrote before is then visible to all of them.
 void lm_team_barrier(lm_team *t, int me);
 
 // The longest spin in seconds for a team of `threads`: 0 if OMP_WAIT_POLICY is passive or there are
 // more threads than processors, a second if it is active.
-double lm_team_spin_most(int threads);
+double lm_team_spin_max(int threads);
 #endif

@@ -1,22 +1,22 @@
-// terminal.h - text for people whose terminal has a width.
+// terminal.h - the width of a terminal, and text wrapped to it.
 #ifndef LM_TERMINAL_H
 #define LM_TERMINAL_H
 #include <stdio.h>
 
 #include "runtime/base/base.h"
 
-// Columns of the terminal that a stream writes to, as of now; 0 if it is no terminal, 80 if the
-// terminal does not say.
+// Current number of columns of the terminal that a stream writes to; 0 if the stream is not a
+// terminal, 80 if the terminal does not report its width.
 int lm_terminal_width(FILE *f);
 
 // Columns that UTF-8 text takes, one for each code point.
 int lm_text_columns(const char *text);
 
-// Appends text, broken at blanks into lines of at most `width` columns, whose continuations begin
-// with `indent` blanks. Words that are longer stay whole. width 0: as it is.
+// Appends text, broken at blanks into lines of at most `width` columns; continuation lines begin
+// with `indent` blanks. Words longer than a line are not broken. width 0: no wrapping.
 void lm_text_wrap(lm_buf *b, const char *text, int width, int indent);
 
-// Prints wrapped to the stream's terminal; as it is if that is none.
+// Prints text wrapped to the width of the stream's terminal, unwrapped if it is not a terminal.
 void lm_print_wrapped(FILE *to, int indent, const char *fmt, ...) LM_PRINTF(3, 4);
 void lm_vprint_wrapped(FILE *to, int indent, const char *fmt, va_list ap);
 #endif

@@ -4,7 +4,7 @@
 void lm_timeline_span(lm_timeline *t, lm_span s) {
   if (!t)
     return;
-  if (t->n_spans == t->most)
+  if (t->n_spans == t->max)
     t->left_out++;
   else
     LM_PUSH(t->arena, t->spans, t->n_spans, t->cap_spans) = s;

@@ -1,12 +1,12 @@
-// utf8.h - UTF-8 as RFC 3629 has it: no overlong forms, no surrogates, at most U+10FFFF.
+// utf8.h - UTF-8 by RFC 3629: no overlong forms, no surrogates, at most U+10FFFF.
 #ifndef LM_UTF8_H
 #define LM_UTF8_H
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-// The length in bytes of the sequence at s (at most n bytes), 0 if it is not well-formed. `*out` is
-// its code point.
+// The length in bytes of the sequence at `text` (of n bytes), 0 if it is malformed. `*out` is its
+// code point.
 static inline int lm_utf8_decode(const char *text, size_t n, uint32_t *out) {
   static const uint32_t smallest[] = {0, 0, 0x80, 0x800, 0x10000};
   const unsigned char *s = (const unsigned char *)text;
@@ -38,14 +38,14 @@ static inline int lm_utf8_is_bidi(uint32_t v) {
          (v >= 0x2066 && v <= 0x2069);
 }
 
-// Controls, and marks that reorder or hide text: output shows them as escapes.
+// Control characters, and characters that reorder or hide text. Output escapes them.
 static inline int lm_utf8_is_hidden(uint32_t v) {
   return v < 0x20 || (v >= 0x7f && v < 0xa0) || lm_utf8_is_bidi(v) ||
          (v >= 0x200b && v <= 0x200f) || (v >= 0x2028 && v <= 0x202e) ||
          (v >= 0x2060 && v <= 0x206f) || v == 0xfeff;
 }
 
-// Writes a code point; returns how many bytes it took, at most 4.
+// Encodes a code point into `out` (4 bytes); returns the number of bytes written.
 static inline int lm_utf8_encode(uint32_t point, char *out) {
   if (point < 0x80) {
     out[0] = (char)point;
@@ -58,7 +58,7 @@ static inline int lm_utf8_encode(uint32_t point, char *out) {
   return len;
 }
 
-// The length of the longest well-formed text at the beginning of s.
+// The length of the longest well-formed prefix of s.
 static inline size_t lm_utf8_valid(const char *s, size_t n) {
   size_t at = 0;
   for (uint64_t word; at < n;) {

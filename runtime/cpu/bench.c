@@ -1,5 +1,5 @@
-// bench.c - what the machine can do: GEMMs of a model's projections alone, multiply-adds of
-// registers alone.
+// bench.c - measures the machine's peaks: the GEMMs of a model's linear layers, and multiply-adds
+// in registers.
 #include <string.h>
 #include <sys/mman.h>
 
@@ -8,7 +8,7 @@
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/gemm.h"
 
-// So many zeros of four bytes, in huge pages.
+// `elements` zeros of four bytes, in huge pages.
 static char *matrix(int64_t elements) {
   enum {
     PAGE = 2 << 20
@@ -109,13 +109,13 @@ lm_cpu_gemm_times lm_cpu_gemm_bench(const lm_cpu_linear *p, int n, lm_dtype dtyp
   return total;
 }
 
-// A function of 12 independent chains of multiply-adds, which hide each other's latency, on vectors
-// of N floats.
+// A function of 12 independent chains of multiply-adds on vectors of N floats; the independence
+// hides the latency.
 enum {
   CHAINS = 12,
   ROUNDS = 1 << 20,
-  PEAK_RUNS = 40
-}; // some 2 ms each: short enough that one of them has all cores to itself
+  PEAK_RUNS = 40 // of about 2 ms each, short enough that one of them runs undisturbed
+};
 #define CHAINS_OF(N, TARGET)                                                                       \
   __attribute__((target(TARGET), optimize("fp-contract=fast"))) static float chains_##N(           \
       float start) {                                                                               \
@@ -171,7 +171,7 @@ static double register_peak(int threads) {
   return (double)threads * CHAINS * lanes * 2 * ROUNDS / best;
 }
 
-// Each thread has some tiles of C to do, for which B and its part of A lie in its own caches.
+// Each thread computes its own tiles of C, whose operands fit into its caches.
 double lm_cpu_gemm_peak(int threads, lm_dtype dtype) {
   enum {
     ROWS = 512,

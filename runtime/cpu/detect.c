@@ -14,8 +14,8 @@
 
 #include "runtime/cpu/process.h"
 
-// The text after "KEY<blanks>: " of the first line that begins with KEY, copied up to the end of
-// the line.
+// Copies the text after "KEY<blanks>: " in the first line that begins with KEY, up to the line's
+// end.
 static void cpuinfo_field(const char *text, const char *key, char *out, size_t n) {
   out[0] = 0;
   for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n') {
@@ -44,7 +44,7 @@ static bool has_flag(const char *flags, const char *name) {
   return false;
 }
 
-// Levels of the x86-64 psABI, and what of the list below each leaves.
+// Levels of the x86-64 psABI: oneDNN's ISA, and how many entries of `known` below may be used.
 static const struct {
   const char *name;
   dnnl_cpu_isa_t most;
@@ -69,7 +69,7 @@ static bool level_supported(size_t i) {
 #endif
 }
 
-// What of the processor may be used: how many of the known sets.
+// The allowed part of the processor, as a number of entries of `known`.
 static int level_choose(lm_cpu_info *out) {
   for (size_t i = 0; i < LM_COUNT(LEVELS); i++)
     if (!strcmp(level_name(), LEVELS[i].name) && level_supported(i)) {
@@ -86,8 +86,8 @@ lm_status lm_cpu_march_check(const lm_cpu_info *cpu) {
     return NULL;
   for (size_t i = 0; i < LM_COUNT(LEVELS); i++)
     if (!strcmp(level_name(), LEVELS[i].name))
-      return lm_fail(LM_ENV, "LMC_CPU is %s, which this processor is not", level_name());
-  return lm_fail(LM_ENV, "LMC_CPU is '%s'; it may be native, x86-64-v2, x86-64-v3 or x86-64-v4",
+      return lm_fail(LM_ENV, "LMC_CPU is %s, which this processor does not support", level_name());
+  return lm_fail(LM_ENV, "LMC_CPU is '%s'; expected native, x86-64-v2, x86-64-v3 or x86-64-v4",
                  level_name());
 }
 
@@ -137,7 +137,7 @@ static lm_status version_ask(const lm_cpu_info *cpu, lm_arena *a, int output, lm
   LM_TRY(lm_process_output_read(output, 1 << 20, out));
   if (!exit_status)
     return NULL;
-  return lm_fail(LM_ENV, "%s --version ended with status %d%s%.*s", lm_cpu_compiler_text(cpu, a),
+  return lm_fail(LM_ENV, "%s --version exited with status %d%s%.*s", lm_cpu_compiler_text(cpu, a),
                  exit_status, out->n ? ":\n" : "", 1000, out->p);
 }
 
@@ -163,7 +163,7 @@ static const char *compiler_name(void) {
   return name && *name ? name : "cc";
 }
 
-// A path with blanks is one word if there is such a program.
+// A name with blanks is one path if a program of that name exists.
 static bool compiler_split(const char *name, lm_cpu_info *out) {
   static const char BLANKS[] = " \t";
   if (lm_executable_find(name, out->compiler, sizeof out->compiler))
@@ -186,14 +186,13 @@ lm_status lm_cpu_compiler_find(lm_cpu_info *out) {
   if (compiler_split(name, out))
     return version_read(out);
   out->compiler[0] = 0;
-  return lm_fail(LM_ENV,
-                 "no C compiler: '%s' is not in PATH; install gcc or clang, or name one in LMC_CC",
+  return lm_fail(LM_ENV, "no C compiler: '%s' is not in PATH; install gcc or clang, or set LMC_CC",
                  name);
 }
 
 bool lm_cpu_has_bf16(void) {
   lm_cpu_info cpu;
-  level_choose(&cpu); // what oneDNN may use is settled by the first question about it
+  level_choose(&cpu); // before the first query, which fixes oneDNN's ISA
   unsigned isa = dnnl_get_effective_cpu_isa(), bf16 = dnnl_cpu_isa_avx512_core_bf16;
   return (isa & bf16) == bf16;
 }
@@ -201,9 +200,9 @@ bool lm_cpu_has_bf16(void) {
 bool lm_cpu_tiles_ask(void) {
 #ifdef __x86_64__
   enum {
-    REQUEST = 0x1023,
-    TILE_DATA = 18
-  }; // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    REQUEST = 0x1023, // ARCH_REQ_XCOMP_PERM
+    TILE_DATA = 18    // XFEATURE_XTILEDATA
+  };
   return !syscall(SYS_arch_prctl, REQUEST, TILE_DATA);
 #else
   return false;

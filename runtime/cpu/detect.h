@@ -1,4 +1,4 @@
-// detect.h - what this machine has, for `lmc doctor` and as part of the key of cached kernels.
+// detect.h - the processor and the C compiler, for `lmc doctor` and for the keys of cached kernels.
 #ifndef LM_CPU_DETECT_H
 #define LM_CPU_DETECT_H
 #include "runtime/base/base.h"
@@ -7,44 +7,40 @@
 typedef struct lm_cpu_info {
   int cores;          // that the process may use
   char model[128];    // "AMD EPYC 9B14"
-  char isa[64];       // "avx2 fma", "avx512 vnni bf16 amx": what the generated code profits from
-  char march[32];     // what code is generated for: "native", or what LMC_CPU names; empty if that
-                      // can't be
+  char isa[64];       // extensions that the generated code uses: "avx2 fma", "avx512 vnni bf16 amx"
+  char march[32];     // target of generated code: "native" or $LMC_CPU; empty if LMC_CPU is invalid
   uint64_t features;  // hash of the model and of all its flags
   char compiler[512]; // absolute path; empty if there is none
-  char compiler_words[256]; // what follows the path in LMC_CC or CC, as gcc in "ccache gcc"; blanks
-                            // separate
+  char compiler_words[256];   // arguments after the path in LMC_CC or CC, as gcc in "ccache gcc"
   char compiler_version[256]; // first line of its --version
   char onednn[32];            // "2.6.3"
 } lm_cpu_info;
 
-// All but the compiler, which takes a process to ask. LMC_CPU=x86-64-v2, -v3 or -v4 leaves the rest
-// of the processor unused, by generated code and by oneDNN alike; the latter only if this comes
-// before its first product.
+// Fills in everything but the compiler, which costs a process. LMC_CPU=x86-64-v2, -v3 or -v4
+// restricts the instructions of generated code, and of oneDNN if this is called before oneDNN
+// computes anything.
 void lm_cpu_detect(lm_cpu_info *out);
-lm_status lm_cpu_march_check(
-    const lm_cpu_info *cpu); // LM_ENV if LMC_CPU is none of those, or more than there is
-// Whether products of bf16 are instructions of this processor (AVX512-BF16 or AMX), and oneDNN uses
-// them.
+// LM_ENV if LMC_CPU is none of these, or more than the processor supports.
+lm_status lm_cpu_march_check(const lm_cpu_info *cpu);
+// True if the processor multiplies bf16 (AVX512-BF16 or AMX) and oneDNN uses that.
 bool lm_cpu_has_bf16(void);
-// Whether generated code of products beats oneDNN on processors of this kind: measured with AVX2,
-// without AVX-512; and known of the matrix unit, where oneDNN lays out both operands anew in each
-// call.
+// True if generated GEMM kernels are faster than oneDNN on processors of this kind. Measured: with
+// AVX2 but without AVX-512. Also with AMX, where oneDNN repacks both operands in every call.
 bool lm_cpu_prefers_code(const lm_cpu_info *cpu, lm_dtype operands);
-// Floats of a vector of generated code; 0: of a processor that is not known.
+// Vector width of generated code in floats; 0 if the processor is unknown.
 int lm_cpu_vector(const lm_cpu_info *cpu);
-bool lm_cpu_has_tiles(const lm_cpu_info *cpu); // a matrix unit for bf16 that the system lets us use
-int lm_cpu_processors(void); // that the machine has, whichever of them the process may use
-// Asks the system for the processor's matrix unit (AMX), without which code for it is killed; false
-// if it gives none.
+bool lm_cpu_has_tiles(const lm_cpu_info *cpu); // AMX for bf16, permitted by the system
+int lm_cpu_processors(void); // of the machine, including processors that the process may not use
+// Requests permission to use AMX; without it, the first AMX instruction kills the process. False
+// if the system refuses.
 bool lm_cpu_tiles_ask(void);
-// ${LMC_CC:-${CC:-cc}}, a program or several words of which the first is one, looked up in PATH;
-// LM_ENV if there is none or it can't be asked its version.
+// Finds ${LMC_CC:-${CC:-cc}} in PATH: a program, optionally with arguments. LM_ENV if it does not
+// exist or `--version` fails.
 lm_status lm_cpu_compiler_find(lm_cpu_info *out);
-// The path and the words behind it as the first arguments of a call; returns how many they are.
+// The compiler's path and its arguments as the beginning of an argv; returns their number.
 enum {
-  LM_COMPILER_WORDS = 130
-}; // as many as compiler_words can hold, and the path
+  LM_COMPILER_WORDS = 130 // the path, and the maximum number of words in compiler_words
+};
 int lm_cpu_compiler_call(const lm_cpu_info *cpu, lm_arena *a, const char *out[LM_COMPILER_WORDS]);
 const char *lm_cpu_compiler_text(const lm_cpu_info *cpu, lm_arena *a); // for messages
 #endif

@@ -1,9 +1,9 @@
 // exec.c - runs the steps of a plan on the CPU.
 //
-// A function is one run of the team: every thread walks its steps and takes a share of each, a
-// contiguous range of a kernel's parallel space or tiles of a product. After a shared step the
-// threads meet at a barrier. Steps too small to be shared are done by the first thread alone; the
-// others wait for it only before the next shared step.
+// A function is one run of the team: every thread walks over its steps and computes a share of
+// each: a contiguous range of a kernel's parallel space, or tiles of a GEMM. After a shared step
+// the threads barrier at a barrier. Steps too small to be shared are run by the first thread alone;
+// the others wait for it only before the next shared step.
 #include "runtime/cpu/exec.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@
 enum {
   HUGE_PAGE = 2 << 20
 };
-static const double ALONE = 20e-6; // seconds of work below which one thread does it
+static const double ALONE = 20e-6; // seconds; steps that are estimated shorter are not shared
 
 typedef struct mapping {
   void *base;
@@ -34,28 +34,30 @@ typedef struct cpu_exec {
   int threads;
   lm_kernels kernels;
   mapping arenas[LM_ARENAS];
-  lm_timeline *timeline; // NULL: nobody looks
+  lm_timeline *timeline; // optional
   lm_cpu_gemms *gemms;
   lm_team *team;
   lm_tickets tickets;
   struct worker *workers; // [threads]
-  bool *alone;            // by function: none of its steps is worth sharing
+  bool *alone;            // by function: all of its steps are too small to be shared
 } cpu_exec;
 
+// A thread's share of a step. met: when it had passed the barrier.
 typedef struct thread_span {
   const lm_plan_step *step;
   double start, end, met;
-} thread_span; // met: its barrier is passed
+} thread_span;
 
-typedef struct worker { // what a thread of its own has
+// The state of one thread.
+typedef struct worker {
   cpu_exec *e;
   lm_share share;
   lm_plan_walk walk;
-  char **pointers; // of the step being run
-  bool behind;     // the first thread may still be at small steps
+  char **pointers; // of the current step
+  bool behind;     // the first thread may still be running small steps
   lm_status status;
-  thread_span *spans;
-  uint32_t n_spans, cap_spans; // of the running function, if each thread's are wanted
+  thread_span *spans; // of the current function, if the timeline has rows of threads
+  uint32_t n_spans, cap_spans;
 } worker;
 
 // ---- arenas
@@ -98,13 +100,13 @@ static lm_status arenas_make(cpu_exec *e) {
   return NULL;
 }
 
-// ---- life
+// ---- creation and destruction
 
 static int threads_of(const lm_exec_options *o) {
   return o->threads > 0 ? o->threads : lm_threads(0);
 }
 static lm_cpu_gemm_options gemm_options(const lm_exec_options *o) {
-  return (lm_cpu_gemm_options){.threads = threads_of(o), .cuts = o->cuts, .code = true};
+  return (lm_cpu_gemm_options){.threads = threads_of(o), .tilings = o->tilings, .code = true};
 }
 
 int64_t lm_exec_workspace(const lm_plan *plan, const lm_exec_options *o) {
@@ -117,17 +119,17 @@ static void workers_make(cpu_exec *e) {
   for (int i = 0; i < e->threads; i++) {
     worker *w = &e->workers[i];
     w->e = e;
-    w->pointers = lm_calloc((size_t)lm_plan_bufs_most(e->plan), sizeof *w->pointers);
+    w->pointers = lm_calloc((size_t)lm_plan_bufs_max(e->plan), sizeof *w->pointers);
     lm_plan_walk_open(e->plan, &w->walk);
   }
 }
 
-// Too little to be shared. A guess from the plan's counts, at 2 GFLOP/s of generated scalar code at
-// worst, 50 GFLOP/s of products, and 10 GB/s.
+// True if a step is too small to be shared, by the plan's counts: at 2 GFLOP/s of generated scalar
+// code, 50 GFLOP/s of GEMMs, and 10 GB/s. These are conservative.
 static bool is_small(const lm_plan_step *s) {
   double flop = s->kind == LM_STEP_GEMM ? 0.02e-9 : 0.5e-9;
   if (s->kind == LM_STEP_KERNEL && s->flops + s->moved == 0)
-    return false; // nothing is known
+    return false; // its cost is unknown
   return s->kind == LM_STEP_LOOP || s->kind == LM_STEP_END ||
          (double)s->flops * flop + (double)s->moved * 0.1e-9 < ALONE;
 }
@@ -194,9 +196,9 @@ static void *arena(lm_exec *e, lm_arena_id id, bool change) {
 }
 
 static void arena_clear(lm_exec *e, lm_arena_id id) {
-  cpu_exec *own = (cpu_exec *)e;
-  if (own->plan->arena_bytes[id])
-    memset(own->arenas[id].start, 0, (size_t)own->plan->arena_bytes[id]);
+  cpu_exec *self = (cpu_exec *)e;
+  if (self->plan->arena_bytes[id])
+    memset(self->arenas[id].start, 0, (size_t)self->plan->arena_bytes[id]);
 }
 
 static void *port(lm_exec *e, const lm_plan_port *p) {
@@ -228,10 +230,10 @@ static lm_status copy_run(worker *w, const lm_plan_step *s, const lm_share *shar
   int64_t at = 0;
   if (m->at_dim >= 0) {
     at = *(const int32_t *)w->pointers[1];
-    int64_t more = lm_plan_extent_value(&m->dim[m->at_dim].size, w->walk.var);
-    if (at < 0 || at + more > m->at_limit)
-      return lm_fail(LM_USER, "%s: places %lld to %lld of a cache of %lld", s->label, (long long)at,
-                     (long long)(at + more), (long long)m->at_limit);
+    int64_t length = lm_plan_extent_value(&m->dim[m->at_dim].size, w->walk.var);
+    if (at < 0 || at + length > m->at_limit)
+      return lm_fail(LM_USER, "%s: positions %lld to %lld are outside of a cache of %lld", s->label,
+                     (long long)at, (long long)(at + length), (long long)m->at_limit);
   }
   lm_cpu_move(m, w->walk.var, w->pointers[0], w->pointers[s->n_read], at, s->kind == LM_STEP_ADD,
               share);
@@ -257,12 +259,12 @@ static lm_status step_do(worker *w, const lm_plan_step *s, lm_share *share) {
   }
 }
 
-static void meet(const worker *w) {
+static void barrier(const worker *w) {
   if (w->share.all > 1)
     lm_team_barrier(w->e->team, w->share.me);
 }
 
-// ---- what each thread does, for a profile
+// ---- spans of threads, for profiles
 
 static bool wants_threads(const lm_timeline *t) {
   return t && t->threads;
@@ -289,10 +291,9 @@ static void spans_report(worker *w, lm_timeline *t) {
   w->n_spans = 0;
 }
 
-// ---- a step by its threads
+// ---- running a step on all threads
 
-// A step that fails in one thread must end the others' walk too, and at the same step: what can
-// fail is shared by all.
+// If a step fails, all threads must stop at that step, so a step that can fail runs on all of them.
 static bool can_fail(const lm_plan_step *s) {
   return (s->kind == LM_STEP_COPY || s->kind == LM_STEP_ADD) && s->move->at_dim >= 0;
 }
@@ -313,12 +314,12 @@ static lm_status step_run(void *user, const lm_plan_step *s) {
     return status;
   }
   if (w->behind)
-    meet(w);
+    barrier(w);
   w->behind = false;
   double start = lm_timeline_now(w->e->timeline);
   status = step_do(w, s, &w->share);
   double end = lm_timeline_now(w->e->timeline);
-  meet(w);
+  barrier(w);
   span_keep(w, s, start, end);
   lm_timeline_add(timeline, LM_ROW_STEP, s->label, s, -1, start);
   return status;

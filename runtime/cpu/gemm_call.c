@@ -8,15 +8,15 @@
 #include "runtime/base/base.h"
 
 enum {
-  BAD_STRIDE = 1024, // floats
-  PACK_USES = 16,    // of each packed element, below which packing for speed does not pay
+  BAD_STRIDE = 1024, // floats; a row stride that is a multiple of it makes the library slow
+  PACK_USES = 16,    // minimum uses of each packed element for packing to be profitable then
 };
 
-// ---- forms
+// ---- layouts
 
-static lm_gemm_layout form_find(int64_t rows, int64_t cols, int64_t row, int64_t col) {
+static lm_gemm_layout layout_find(int64_t rows, int64_t cols, int64_t row, int64_t col) {
   if (rows == 1 && row < cols)
-    row = cols; // strides over a size of 1 are free
+    row = cols; // the stride along an axis of size 1 is arbitrary
   if (cols == 1 && col < rows)
     col = rows;
   if ((col == 1 || cols == 1) && row >= cols)
@@ -27,9 +27,9 @@ static lm_gemm_layout form_find(int64_t rows, int64_t cols, int64_t row, int64_t
 }
 
 lm_gemm_layouts lm_gemm_layouts_find(const lm_gemm_shape *s) {
-  return (lm_gemm_layouts){form_find(s->m, s->k, s->a_m, s->a_k),
-                           form_find(s->k, s->n, s->b_k, s->b_n),
-                           form_find(s->m, s->n, s->c_m, s->c_n)};
+  return (lm_gemm_layouts){layout_find(s->m, s->k, s->a_m, s->a_k),
+                           layout_find(s->k, s->n, s->b_k, s->b_n),
+                           layout_find(s->m, s->n, s->c_m, s->c_n)};
 }
 
 static bool packs(uint8_t dtype, const lm_gemm_layout *f, int64_t uses) {
@@ -38,7 +38,7 @@ static bool packs(uint8_t dtype, const lm_gemm_layout *f, int64_t uses) {
 
 // ---- packing
 
-// n elements, `stride` apart
+// Converts or gathers n elements, `stride` apart.
 static void line_widen(uint8_t dtype, const char *from, int64_t stride, int64_t n, float *to) {
   const uint16_t *half = (const uint16_t *)from;
   const float *full = (const float *)from;
@@ -57,15 +57,15 @@ static void line_widen(uint8_t dtype, const char *from, int64_t stride, int64_t 
   }
 }
 
-// Copies rows x cols of a matrix; what had a form keeps it. f->ld becomes the copy's.
+// Packs a matrix of rows x cols. *f is its layout and becomes the copy's; trans is kept if set.
 static const float *pack(uint8_t dtype, const char *from, int64_t row, int64_t col, int64_t rows,
                          int64_t cols, lm_gemm_layout *f, float *to) {
-  bool turned = f->trans == 'T';
-  int64_t lines = turned ? cols : rows;
-  int64_t length = turned ? rows : cols;
-  int64_t line = turned ? col : row;
-  int64_t step = turned ? row : col;
-  *f = (lm_gemm_layout){turned ? 'T' : 'N', length + LM_GEMM_GAP};
+  bool transposed = f->trans == 'T';
+  int64_t lines = transposed ? cols : rows;
+  int64_t length = transposed ? rows : cols;
+  int64_t line = transposed ? col : row;
+  int64_t step = transposed ? row : col;
+  *f = (lm_gemm_layout){transposed ? 'T' : 'N', length + LM_GEMM_GAP};
   if (length == 1)
     step = 1;
   for (int64_t i = 0; i < lines; i++)
@@ -76,27 +76,29 @@ static const float *pack(uint8_t dtype, const char *from, int64_t row, int64_t c
 
 // ---- the call
 
+// OpenMP's setting belongs to the calling thread.
 void lm_gemm_call_one_thread(void) {
   omp_set_num_threads(1);
-} // a setting of the calling thread
+}
 
-// dnnl_sgemm takes its panels from posix_memalign, anew for each call. What that cuts off around
-// them the GNU C library keeps for the thread as if it were in use, up to seven scraps of a size;
-// the panels between two scraps are too small for the next call once they are freed, and some
-// twenty times 0.9 MB pile up before the lists are full. So they are filled beforehand.
+// dnnl_sgemm allocates its panels by posix_memalign in each call. The alignment leaves small
+// remainders, which the GNU C library keeps in the thread's cache, up to seven of a size, where
+// they count as in use. A freed panel between two remainders is too small for the next call, so
+// about twenty panels of 0.9 MB would accumulate before the cache is full. Filling it first
+// prevents that.
 void lm_gemm_call_thread_begin(void) {
   enum {
-    KEPT = 7,
-    SCRAP_STEP = 16,
-    SCRAP_MOST = 512
+    CACHED = 7,
+    SIZE_STEP = 16,
+    SIZE_MAX_CACHED = 512
   };
-  void *scraps[KEPT];
+  void *blocks[CACHED];
   lm_gemm_call_one_thread();
-  for (size_t size = SCRAP_STEP / 2; size <= SCRAP_MOST; size += SCRAP_STEP) {
-    for (int i = 0; i < KEPT; i++)
-      scraps[i] = lm_alloc(size);
-    for (int i = 0; i < KEPT; i++)
-      lm_free(scraps[i]);
+  for (size_t size = SIZE_STEP / 2; size <= SIZE_MAX_CACHED; size += SIZE_STEP) {
+    for (int i = 0; i < CACHED; i++)
+      blocks[i] = lm_alloc(size);
+    for (int i = 0; i < CACHED; i++)
+      lm_free(blocks[i]);
   }
 }
 
@@ -114,7 +116,7 @@ bool lm_gemm_packs(const lm_gemm_shape *s) {
 }
 
 void lm_gemm_call(const lm_gemm_shape *s, const char *a, const char *b, float *c, bool add,
-                  lm_gemm_workspace *scratch) {
+                  lm_gemm_workspace *workspace) {
   lm_gemm_layouts f = lm_gemm_layouts_find(s);
   bool pack_a = packs(s->ab, &f.a, s->n);
   bool pack_b = packs(s->ab, &f.b, s->m);
@@ -129,9 +131,9 @@ void lm_gemm_call(const lm_gemm_shape *s, const char *a, const char *b, float *c
     const char *bk = b + k * s->b_k * lm_dtype_bytes((lm_dtype)s->ab);
     lm_gemm_layouts g = f;
     const float *x =
-        pack_a ? pack(s->ab, ak, s->a_m, s->a_k, s->m, n, &g.a, scratch->a) : (const float *)ak;
+        pack_a ? pack(s->ab, ak, s->a_m, s->a_k, s->m, n, &g.a, workspace->a) : (const float *)ak;
     const float *y =
-        pack_b ? pack(s->ab, bk, s->b_k, s->b_n, n, s->n, &g.b, scratch->b) : (const float *)bk;
+        pack_b ? pack(s->ab, bk, s->b_k, s->b_n, n, s->n, &g.b, workspace->b) : (const float *)bk;
     call(s, n, &g, x, y, c, add || k);
   }
 }

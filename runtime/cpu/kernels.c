@@ -1,8 +1,8 @@
 // kernels.c - see kernels.h.
 //
-// Kernels that the cache lacks are dealt into one translation unit a core, compiled side by side.
-// Each unit becomes one shared object that is filed under the keys of all its kernels. A unit is of
-// loops or of tiles, which want more of a compiler.
+// Kernels that are not in the cache are distributed over one translation unit per core, compiled in
+// parallel. Each unit becomes one shared object that is cached under the keys of all its kernels. A
+// unit contains either loops or tiles of GEMMs and attention; the latter need more optimization.
 #define _GNU_SOURCE
 #include "runtime/cpu/kernels.h"
 
@@ -17,8 +17,8 @@
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/process.h"
 
-// Loops are written as they are to run, unrolled where that pays: what -O3 adds to vectors takes
-// time and gains nothing.
+// Generated loops are already unrolled where that is profitable: the passes that -O3 adds take time
+// and gain nothing.
 static const char *const FLAGS[] = {"-std=gnu11",
                                     "-ftree-vectorize",
                                     "-fopenmp-simd",
@@ -29,18 +29,17 @@ static const char *const FLAGS[] = {"-std=gnu11",
                                     "-fPIC",
                                     "-x",
                                     "c"};
-// GCC makes vectors only where they cost nothing, if it is not told to weigh them; Clang knows no
-// such option, and weighs them at -O2. Multiply-adds are contracted in attention and products of
-// matrices (prelude/compiler.h): which, depends on the text and the compiler alone, and both are
-// part of the key.
+// By default GCC's -O2 vectorizes only if that is free, so it needs a cost model; Clang does not
+// know the option and needs none. Multiply-adds are contracted in attention and GEMMs
+// (prelude/compiler.h), which depends on the text and the compiler alone. Both are part of the key.
 static const char *const GCC_FLAGS[] = {"-ffp-contract=fast", "-fvect-cost-model=dynamic"},
                          *const CLANG_FLAGS[] = {"-ffp-contract=off"};
-// Of all that GCC's -O2 adds, loops are faster by these; tiles take it all.
+// The passes of GCC's -O2 that make loops faster; tiles get all of -O2.
 static const char *const GCC_LOOPS[] = {"-O1", "-fschedule-insns2", "-fgcse",
                                         "-frerun-cse-after-loop", NULL},
                          *const TILES[] = {"-O2", NULL};
 enum {
-  BATCHES_LEAST = 2,
+  BATCHES_MIN = 2,
   BATCHES_MAX = 64,
   MESSAGE_MAX = 2000
 };
@@ -50,21 +49,22 @@ typedef struct loader {
   const lm_exec_options *options;
   lm_kernels *out;
   lm_cpu_info cpu;
-  const char *flags[LM_KERNEL_FLAGS]; // of the compiler, a NULL behind them
+  const char *flags[LM_KERNEL_FLAGS]; // of the compiler, NULL-terminated
   lm_cache cache;
   lm_temp_dir temp;    // where units are compiled
-  const char **source; // as plan->kernels, replaced by load_dir's
-  const char **name;   // of their entries in the cache
-  bool replaced;       // some source is the user's
+  const char **source; // indexed as plan->kernels; sources from load_dir replace the plan's
+  const char **name;   // of the kernels' cache entries
+  bool replaced;       // some source is from load_dir
 } loader;
 
-typedef struct batch { // one translation unit
+// One translation unit.
+typedef struct batch {
   int *kernels;
   int n;
   int cost;
-  const char *const *level; // more flags, a NULL behind them
-  const char *c, *so;       // names in the temporary folder
-  int output;               // of the compiler; -1: none
+  const char *const *level; // optimization flags, NULL-terminated
+  const char *c, *so;       // file names in the temporary folder
+  int output;               // descriptor of the compiler's output; -1: none
   pid_t pid;                // 0: not started
 } batch;
 
@@ -89,12 +89,12 @@ static lm_status sources_collect(loader *l) {
     if (o->dump_dir)
       LM_TRY(lm_file_write_atomic(lm_path_join(l->out->arena, o->dump_dir, file), k->source,
                                   strlen(k->source)));
-    const char *own = o->load_dir ? lm_path_join(l->out->arena, o->load_dir, file) : NULL;
-    if (own && !access(own, R_OK))
-      LM_TRY(source_replace(l, i, own));
+    const char *replacement = o->load_dir ? lm_path_join(l->out->arena, o->load_dir, file) : NULL;
+    if (replacement && !access(replacement, R_OK))
+      LM_TRY(source_replace(l, i, replacement));
   }
   if (o->load_dir && !l->replaced)
-    return lm_fail(LM_USER, "%s holds no source of these kernels: files NAME.c, as they are dumped",
+    return lm_fail(LM_USER, "%s holds no source of these kernels; expected files NAME.c as dumped",
                    o->load_dir);
   return NULL;
 }
@@ -114,9 +114,9 @@ const char **lm_kernels_flags(const lm_cpu_info *cpu, const char **out) {
   return out;
 }
 
-// What is told of this machine besides. Whole vectors of AVX-512 slow a core down where it is old,
-// so compilers take halves; a core that multiplies bf16 is not. The system may refuse tiles that
-// the processor has.
+// Adds the flags that depend on the machine. Compilers prefer 256-bit vectors, since older cores
+// lower their frequency for AVX-512; cores with AVX512-BF16 do not. The system may deny the use of
+// AMX even if the processor has it.
 static void flags_make(const lm_cpu_info *cpu, const char **out) {
   out = lm_kernels_flags(cpu, out);
   if (strstr(cpu->isa, "bf16"))
@@ -126,17 +126,18 @@ static void flags_make(const lm_cpu_info *cpu, const char **out) {
   *out = NULL;
 }
 
-// ---- what they are
+// ---- kinds of kernels
 
-// Functions of the prelude that compute tiles; compiled again in each unit with a kernel that calls
-// them, so kernels that share one go together. cost: of the function, as below.
+// Prelude functions that compute tiles. Each is compiled again in every unit with a kernel that
+// calls it, so kernels that share one belong in one unit. cost: of compiling the function, in the
+// units of KERNEL_COST.
 static const struct {
   const char *name;
   int cost;
 } SHARED[] = {{"lm_gemm_", 210}, {"lm_dot_", 100}};
 enum {
-  LOOPS = LM_COUNT(SHARED)
-}; // fused operations, which share nothing
+  LOOPS = LM_COUNT(SHARED) // the kind of kernels that call none of these functions
+};
 
 static int kind_of(const char *source) {
   int kind = 0;
@@ -149,7 +150,7 @@ static const char *const *level_of(const loader *l, int kind) {
   return kind == LOOPS && !is_clang(&l->cpu) ? GCC_LOOPS : TILES;
 }
 
-// All that a kernel is compiled with.
+// All flags that a kernel is compiled with, for the key.
 static const char *flags_text(const loader *l, int kind) {
   lm_buf text = {0};
   for (const char *const *flag = l->flags; *flag; flag++)
@@ -178,16 +179,16 @@ static void names_make(loader *l) {
 
 // ---- loading
 
-// An open file, verified and locked in the cache, and what dlopen made of it.
+// An open file in the cache, verified, and its dlopen handle.
 struct lm_kernel_unit {
   lm_cache_entry file;
   void *handle;
 };
 typedef struct lm_kernel_unit unit;
 
-// The file that was verified is loaded, not whatever has its name by now. The loader knows objects
-// by the text of their path, and numbers of descriptors come again: each path is spelled in a way
-// of its own, by a serial number in binary of "./" and "//".
+// Loads the file that was verified, through its descriptor, whatever its name refers to by now.
+// dlopen identifies objects by the text of their path, and descriptor numbers are reused, so each
+// path is spelled uniquely: a serial number in binary, written with "./" and "//".
 static void *descriptor_load(int fd) {
   static _Atomic uint32_t serial;
   lm_buf path = {0};
@@ -200,7 +201,7 @@ static void *descriptor_load(int fd) {
   return handle;
 }
 
-// Takes the file; NULL: it is damaged or cannot be loaded.
+// Takes ownership of the file. NULL if it is damaged or cannot be loaded.
 static const unit *unit_load(loader *l, const char *name, const lm_cache_entry *file) {
   lm_buf content = {0};
   bool whole = lm_cache_read(&l->cache, name, file, &content);
@@ -248,8 +249,8 @@ static int missing_find(loader *l, int *missing) {
 
 // ---- compiling
 
-// About the milliseconds that GCC takes for a kernel, for each loop, which becomes some, and for
-// each kilobyte of text: most for tiles, where it is calls that are inlined.
+// Estimated milliseconds of GCC per kernel, per loop, and per kilobyte of text. Text is max
+// expensive in tiles, since it consists of calls that are inlined.
 enum {
   KERNEL_COST = 3,
   LOOP_COST = 2,
@@ -270,7 +271,7 @@ static part part_of(const loader *l, int kernel) {
   return x;
 }
 
-// The dearest first; of equal ones, in the plan's order.
+// Most expensive first; equal ones in the plan's order.
 static part *parts_in_order(const loader *l, const int *missing, int n) {
   part *parts = LM_NEW_N(l->out->arena, part, n);
   for (int i = 0; i < n; i++) {
@@ -287,9 +288,9 @@ typedef struct units {
   int loops, tiles;
 } units;
 
-// As many of loops as they are of the cost, the rest of tiles; none that would be empty, and at
-// least one of what there is.
-static units units_count(const part *parts, int n, int most) {
+// Divides `max` units among loops and tiles by cost. Neither gets more units than it has kernels or
+// kinds, and each that exists gets at least one.
+static units units_count(const part *parts, int n, int max) {
   int cost[LOOPS + 1] = {0}, tiles = 0, kinds = 0, loops = 0;
   for (int i = 0; i < n; i++) {
     cost[parts[i].kind] += parts[i].cost;
@@ -299,18 +300,18 @@ static units units_count(const part *parts, int n, int most) {
     tiles += cost[i] ? cost[i] + SHARED[i].cost : 0;
     kinds += cost[i] > 0;
   }
-  units u = {(int)((double)most * cost[LOOPS] / (tiles + cost[LOOPS]) + 0.5), 0};
-  if (u.loops >= most && kinds)
-    u.loops = most - 1;
+  units u = {(int)((double)max * cost[LOOPS] / (tiles + cost[LOOPS]) + 0.5), 0};
+  if (u.loops >= max && kinds)
+    u.loops = max - 1;
   if (u.loops < 1)
     u.loops = 1;
   if (u.loops > loops)
     u.loops = loops;
-  u.tiles = most - u.loops < kinds ? most - u.loops : kinds;
+  u.tiles = max - u.loops < kinds ? max - u.loops : kinds;
   return u;
 }
 
-static batch *lightest(batch *batches, int n) {
+static batch *cheapest(batch *batches, int n) {
   batch *best = batches;
   for (int i = 1; i < n; i++)
     if (batches[i].cost < best->cost)
@@ -318,16 +319,16 @@ static batch *lightest(batch *batches, int n) {
   return best;
 }
 
-// Each to the lightest batch of its sort, those for loops first, or to that of those with which it
-// shares.
-static void deal(const loader *l, const part *parts, int n, batch *batches, units u) {
+// Adds each kernel of loops to the cheapest of the first u.loops batches. A kernel of tiles goes to
+// the batch that has the shared function already, or else to the cheapest of the others.
+static void distribute(const loader *l, const part *parts, int n, batch *batches, units u) {
   batch *home[LOOPS + 1] = {0};
   for (int i = 0; i < n; i++) {
     const part *x = &parts[i];
     bool tiles = x->kind < LOOPS;
     bool first = tiles && !home[x->kind];
-    batch *to = !tiles  ? lightest(batches, u.loops)
-                : first ? lightest(batches + u.loops, u.tiles)
+    batch *to = !tiles  ? cheapest(batches, u.loops)
+                : first ? cheapest(batches + u.loops, u.tiles)
                         : home[x->kind];
     to->level = level_of(l, x->kind);
     to->kernels[to->n++] = x->kernel;
@@ -358,8 +359,8 @@ static lm_status batch_write(loader *l, batch *b) {
   return s;
 }
 
-// The compiler runs in the temporary folder and is given names without a folder: no path of the
-// user's becomes an option.
+// The compiler runs in the temporary folder and gets bare file names, so no path of the user can be
+// taken for an option.
 static lm_status batch_start(loader *l, batch *b, int index) {
   lm_arena *a = l->out->arena;
   b->c = lm_arena_printf(a, "unit-%d.c", index);
@@ -372,34 +373,33 @@ static lm_status batch_start(loader *l, batch *b, int index) {
     *at++ = *flag;
   for (const char *const *flag = b->level; *flag; flag++)
     *at++ = *flag;
-  const char *rest[] = {
+  const char *tail[] = {
       lm_arena_printf(a, "-march=%s", l->cpu.march), b->c, "-o", b->so, "-lm", NULL};
-  memcpy(at, rest, sizeof rest);
+  memcpy(at, tail, sizeof tail);
   return lm_process_start(argv, l->temp.fd, b->output, &b->pid);
 }
 
-// What the machine did to the compiler, or to a program that it started: no room, no memory, no
-// more files, a signal.
-static const int OF_MACHINE[] = {ENOSPC, EDQUOT, ENOMEM, EMFILE, ENFILE, EAGAIN, EROFS, EIO};
+// Errors that are due to the machine, not to the source: no disk space, no memory, too many files.
+static const int MACHINE_ERRORS[] = {ENOSPC, EDQUOT, ENOMEM, EMFILE, ENFILE, EAGAIN, EROFS, EIO};
 
-// The error of the system that the compiler's words name; 0: none of those.
-static int error_named(const char *words) {
-  for (size_t i = 0; i < LM_COUNT(OF_MACHINE); i++)
-    if (strstr(words, strerror(OF_MACHINE[i])))
-      return OF_MACHINE[i];
+// The errno whose text appears in the compiler's output; 0 if there is none.
+static int error_named(const char *messages) {
+  for (size_t i = 0; i < LM_COUNT(MACHINE_ERRORS); i++)
+    if (strstr(messages, strerror(MACHINE_ERRORS[i])))
+      return MACHINE_ERRORS[i];
   return 0;
 }
 
-static bool is_of_machine(int exit_status, const char *words) {
-  static const char *const signs[] = {"signal terminated program", "unable to execute command",
-                                      "memory exhausted", "out of memory", "cannot execute"};
-  bool found = exit_status > LM_PROCESS_SIGNAL || error_named(words);
-  for (size_t i = 0; i < LM_COUNT(signs); i++)
-    found = found || strstr(words, signs[i]);
+static bool is_machine_error(int exit_status, const char *messages) {
+  static const char *const patterns[] = {"signal terminated program", "unable to execute command",
+                                         "memory exhausted", "out of memory", "cannot execute"};
+  bool found = exit_status > LM_PROCESS_SIGNAL || error_named(messages);
+  for (size_t i = 0; i < LM_COUNT(patterns); i++)
+    found = found || strstr(messages, patterns[i]);
   return found;
 }
 
-// The source outlives the temporary folder; where even that fails, the message has none.
+// Keeps the failed source in the cache folder and returns a note with its path; "" if that fails.
 static const char *source_keep(loader *l, const batch *b) {
   lm_arena *a = l->out->arena;
   const char *entry = l->name[b->kernels[0]];
@@ -410,31 +410,31 @@ static const char *source_keep(loader *l, const batch *b) {
 }
 
 static lm_status compile_error(loader *l, const batch *b, int exit_status) {
-  lm_buf words = {0};
-  lm_status_free(lm_process_output_read(b->output, 16 << 20, &words));
-  lm_buf_puts(&words, "");
+  lm_buf messages = {0};
+  lm_status_free(lm_process_output_read(b->output, 16 << 20, &messages));
+  lm_buf_puts(&messages, "");
   bool killed = exit_status > LM_PROCESS_SIGNAL;
   if (killed)
-    lm_buf_printf(&words, "it was ended by signal %d: %s\n", exit_status - LM_PROCESS_SIGNAL,
+    lm_buf_printf(&messages, "killed by signal %d: %s\n", exit_status - LM_PROCESS_SIGNAL,
                   strsignal(exit_status - LM_PROCESS_SIGNAL));
-  bool of_machine = is_of_machine(exit_status, words.p);
-  lm_status s = lm_fail(of_machine    ? LM_ENV
+  bool machine_error = is_machine_error(exit_status, messages.p);
+  lm_status s = lm_fail(machine_error ? LM_ENV
                         : l->replaced ? LM_USER
                                       : LM_BUG_STATUS,
                         "%s cannot compile a generated kernel (status %d)%s%s:\n%.*s",
                         lm_cpu_compiler_text(&l->cpu, l->out->arena), exit_status,
-                        of_machine ? lm_errno_hint(error_named(words.p)) : "", source_keep(l, b),
-                        MESSAGE_MAX, words.p);
-  lm_buf_free(&words);
+                        machine_error ? lm_errno_hint(error_named(messages.p)) : "",
+                        source_keep(l, b), MESSAGE_MAX, messages.p);
+  lm_buf_free(&messages);
   return s;
 }
 
-static lm_status made_check(const loader *l, const batch *b) {
+static lm_status output_check(const loader *l, const batch *b) {
   if (!faccessat(l->temp.fd, b->so, F_OK, 0))
     return NULL;
   return lm_fail(LM_ENV,
-                 "%s ended with status 0 but made no file: it is not a C compiler that takes GCC's "
-                 "options; LMC_CC names another",
+                 "%s exited with status 0 but wrote no file: it is not a C compiler that accepts "
+                 "GCC's options; set LMC_CC to another one",
                  lm_cpu_compiler_text(&l->cpu, l->out->arena));
 }
 
@@ -445,7 +445,7 @@ static lm_status batch_finish(loader *l, batch *b) {
   LM_TRY(lm_process_wait(pid, &exit_status));
   if (exit_status)
     return compile_error(l, b, exit_status);
-  LM_TRY(made_check(l, b));
+  LM_TRY(output_check(l, b));
   const char **names = LM_NEW_N(l->out->arena, const char *, b->n);
   for (int i = 0; i < b->n; i++)
     names[i] = l->name[b->kernels[i]];
@@ -480,13 +480,13 @@ static lm_status missing_compile(loader *l, int *missing, int n, int cores) {
     return NULL;
   const part *parts = parts_in_order(l, missing, n);
   units u = units_count(parts, n,
-                        cores < BATCHES_LEAST ? BATCHES_LEAST
+                        cores < BATCHES_MIN   ? BATCHES_MIN
                         : cores < BATCHES_MAX ? cores
                                               : BATCHES_MAX);
   batch *batches = LM_NEW_N(l->out->arena, batch, u.loops + u.tiles);
   for (int i = 0; i < u.loops + u.tiles; i++)
     batches[i] = (batch){.kernels = LM_NEW_N(l->out->arena, int, n), .output = -1};
-  deal(l, parts, n, batches, u);
+  distribute(l, parts, n, batches, u);
   l->out->compiled = n;
   return batches_run(l, batches, u.loops + u.tiles);
 }

@@ -7,8 +7,8 @@
 #include "runtime/base/base.h"
 
 enum {
-  SCRATCH_MOST = 8 << 20
-}; // bytes a thread; what needs more is not made
+  WORKSPACE_MAX = 8 << 20 // bytes per thread; primitives that need more are not made
+};
 
 typedef enum {
   SRC,
@@ -26,22 +26,22 @@ typedef struct key {
 
 struct lm_matmul {
   key key;
-  dnnl_primitive_t primitive; // NULL: the library has no fast one
+  dnnl_primitive_t primitive; // NULL: the library has no fast one, or it needs too much workspace
   const char *name;
-  dnnl_memory_t (*memory)[N_ARGS]; // of each thread
+  dnnl_memory_t (*memory)[N_ARGS]; // by thread
 };
 
 struct lm_matmuls {
   lm_arena *arena;
   dnnl_engine_t engine;
-  dnnl_stream_t *streams; // of each thread
+  dnnl_stream_t *streams; // by thread
   int threads;
   lm_matmul **v;
   uint32_t n, cap;
-  int64_t scratch;
+  int64_t workspace;
 };
 
-// ---- keys: what a primitive depends on
+// ---- keys: everything that a primitive depends on
 
 static key key_of(const lm_gemm_shape *s, bool add) {
   lm_gemm_layouts f = lm_gemm_layouts_find(s);
@@ -63,7 +63,7 @@ const lm_matmul *lm_matmuls_find(const lm_matmuls *all, const lm_gemm_shape *s, 
   return x && x->primitive ? x : NULL;
 }
 
-// ---- making one
+// ---- creating a primitive
 
 static bool ok(dnnl_status_t s) {
   return s == dnnl_success;
@@ -123,8 +123,8 @@ static void memories_destroy(const lm_matmuls *all, lm_matmul *x) {
         dnnl_memory_destroy(x->memory[t][i]);
 }
 
-// The library lists its reference loops last: where they are the first that fits, nothing better
-// does.
+// The library lists its reference loops last, so if they are the first match there is no faster
+// one.
 static bool is_fast(lm_arena *a, const_dnnl_primitive_desc_t d, const char **out_name) {
   const char *name = NULL;
   if (!ok(dnnl_primitive_desc_query(d, dnnl_query_impl_info_str, 0, &name)) || !name)
@@ -137,11 +137,13 @@ static void primitive_make(lm_matmuls *all, lm_matmul *x, const lm_gemm_shape *s
   dnnl_primitive_desc_t d = NULL;
   if (!descriptor_make(all, s, add, &d))
     return;
-  const dnnl_memory_desc_t *scratch = dnnl_primitive_desc_query_md(d, dnnl_query_scratchpad_md, 0);
-  int64_t bytes = scratch ? (int64_t)dnnl_memory_desc_get_size(scratch) : 0;
-  bool fits = is_fast(all->arena, d, &x->name) && bytes <= SCRATCH_MOST && memories_make(all, x, d);
-  if (fits && ok(dnnl_primitive_create(&x->primitive, d)) && bytes > all->scratch)
-    all->scratch = bytes;
+  const dnnl_memory_desc_t *workspace =
+      dnnl_primitive_desc_query_md(d, dnnl_query_scratchpad_md, 0);
+  int64_t bytes = workspace ? (int64_t)dnnl_memory_desc_get_size(workspace) : 0;
+  bool usable =
+      is_fast(all->arena, d, &x->name) && bytes <= WORKSPACE_MAX && memories_make(all, x, d);
+  if (usable && ok(dnnl_primitive_create(&x->primitive, d)) && bytes > all->workspace)
+    all->workspace = bytes;
   dnnl_primitive_desc_destroy(d);
 }
 
@@ -155,7 +157,7 @@ void lm_matmuls_add(lm_matmuls *all, const lm_gemm_shape *s, bool add) {
   LM_PUSH(all->arena, all->v, all->n, all->cap) = x;
 }
 
-// ---- life
+// ---- creation and destruction
 
 lm_matmuls *lm_matmuls_create(int threads) {
   lm_arena *a = lm_arena_create();
@@ -188,7 +190,7 @@ void lm_matmuls_destroy(lm_matmuls *all) {
 }
 
 int64_t lm_matmuls_workspace(const lm_matmuls *all) {
-  return (all->scratch + 63) / 64 * 64;
+  return (all->workspace + 63) / 64 * 64;
 }
 const char *lm_matmul_name(const lm_matmul *x) {
   return x->name;
@@ -197,11 +199,11 @@ const char *lm_matmul_name(const lm_matmul *x) {
 // ---- running
 
 void lm_matmul_run(const lm_matmuls *all, const lm_matmul *x, int thread, const char *a,
-                   const char *b, char *c, char *scratch) {
+                   const char *b, char *c, char *workspace) {
   void *at[N_ARGS] = {[SRC] = (void *)(uintptr_t)a,
                       [WEIGHTS] = (void *)(uintptr_t)b,
                       [DST] = c,
-                      [SCRATCHPAD] = scratch};
+                      [SCRATCHPAD] = workspace};
   dnnl_exec_arg_t args[N_ARGS];
   dnnl_status_t status = dnnl_success;
   for (int i = 0; i < N_ARGS && ok(status); i++) {

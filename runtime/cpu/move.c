@@ -1,5 +1,5 @@
-// move.c - see move.h. Work is split over the outermost dim that has more than one place; every
-// element is written once, so how it is split changes nothing.
+// move.c - see move.h. The outermost dim whose size is not 1 is divided among the threads. Every
+// element is written once, so the division does not change the result.
 #include "runtime/cpu/move.h"
 
 #include <string.h>

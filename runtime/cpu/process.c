@@ -16,8 +16,8 @@
 
 extern char **environ;
 
-// Messages are looked through, so they come in one language. The list alone is freed; the texts are
-// the environment's.
+// Programs run in the C locale, since their messages are searched. Only the list is allocated; its
+// strings belong to the environment.
 static const char **environment_make(void) {
   size_t n = 0, kept = 0;
   while (environ[n])
@@ -30,7 +30,7 @@ static const char **environment_make(void) {
   return list;
 }
 
-// The order matters where `output` is 0 or 2 itself.
+// The order of redirections matters if `output` is 0 or 2.
 static int files_set(posix_spawn_file_actions_t *files, int dir, int output) {
   int error = dir >= 0 ? posix_spawn_file_actions_addfchdir_np(files, dir) : 0;
   if (!error)
@@ -58,13 +58,13 @@ lm_status lm_process_start(const char *const *argv, int dir, int output, pid_t *
 
 lm_status lm_process_output(int *out_fd) {
   *out_fd = memfd_create("lmc-output", MFD_CLOEXEC);
-  return *out_fd < 0 ? lm_fail_errno("cannot make a file in memory") : NULL;
+  return *out_fd < 0 ? lm_fail_errno("cannot create a file in memory") : NULL;
 }
 
 lm_status lm_process_output_read(int fd, size_t max_bytes, lm_buf *out) {
   if (lseek(fd, 0, SEEK_SET))
     return lm_fail_errno("cannot read a file in memory");
-  return lm_fd_read(fd, "what a program printed", max_bytes, out);
+  return lm_fd_read(fd, "the output of a program", max_bytes, out);
 }
 
 lm_status lm_process_wait(pid_t pid, int *out_exit) {
@@ -81,8 +81,8 @@ static bool is_program(const char *path) {
   return !access(path, X_OK) && !stat(path, &st) && S_ISREG(st.st_mode);
 }
 
-// A name that holds for processes in other folders, too. Links stay: some programs look at the name
-// that they are called by.
+// Makes the path absolute, so that it is valid for processes in other folders. Does not resolve
+// links, since some programs depend on the name that they are called by.
 static bool path_copy(const char *path, char *out, size_t n) {
   char here[PATH_MAX] = "";
   if (*path != '/' && !getcwd(here, sizeof here))

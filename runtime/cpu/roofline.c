@@ -1,4 +1,4 @@
-// roofline.c - see roofline.h. Bandwidth is that of c = a + s b, each thread over its own stretch
+// roofline.c - see roofline.h. Bandwidth is measured with c = a + s b, each thread on its own part
 // of the arrays.
 #include "runtime/cpu/roofline.h"
 
@@ -62,14 +62,15 @@ void lm_cpu_roofline(int threads, lm_dtype dtype, lm_roofline *out) {
     out->bandwidth[i] = (double)bytes / triad_time(team, arrays, n, rounds);
   }
   lm_team_destroy(team);
-  for (int i = LM_ROOFLINE_SIZES - 2; i >= 0;
-       i--) // little is no slower than much: what disturbed a measurement goes
+  // A smaller working set is not slower than a larger one; this removes disturbed measurements.
+  for (int i = LM_ROOFLINE_SIZES - 2; i >= 0; i--)
     if (out->bandwidth[i] < out->bandwidth[i + 1])
       out->bandwidth[i] = out->bandwidth[i + 1];
   lm_free(arrays);
 }
 
-// What lies between two sizes counts as the smaller one: a bound must not be too high.
+// The bandwidth of the largest measured size that is not larger, since a lower bound of the time
+// must not be too high.
 static double bandwidth_of(const lm_roofline *r, double bytes) {
   int i = 0;
   while (i + 1 < LM_ROOFLINE_SIZES &&

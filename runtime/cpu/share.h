@@ -21,7 +21,8 @@ static inline lm_share lm_share_alone(void) {
   return (lm_share){.all = 1};
 }
 
-// The next of n pieces for this thread, -1 when none are left. Each thread asks until it gets -1.
+// The index of the next of n pieces for this thread, -1 when none are left. Each thread must call
+// this until it gets -1.
 static inline int64_t lm_share_take(lm_share *s, int64_t n) {
   int64_t piece =
       s->all == 1 ? s->base++
@@ -32,7 +33,7 @@ static inline int64_t lm_share_take(lm_share *s, int64_t n) {
   return -1;
 }
 
-// This thread's part of `size` positions.
+// This thread's contiguous part of `size` elements.
 static inline int64_t lm_share_first(const lm_share *s, int64_t size) {
   return size * s->me / s->all;
 }

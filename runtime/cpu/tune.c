@@ -5,20 +5,22 @@
 #include <string.h>
 
 enum {
-  ROUNDS = 3, // runs of each of two tiles that are compared
-  FINALS = 4,
-  ROUNDS_FINAL = 7, // comparisons that the best candidate has to win besides, and runs in each
+  ROUNDS = 3,       // runs of each of two tiles that are compared
+  FINALS = 4,       // further comparisons that the best candidate has to win
+  ROUNDS_FINAL = 7, // runs in each of them
   CANDIDATES = 11,
-  STEP = 16, // tiles are multiples of it, or the whole side
-  LEAST = 64,
+  STEP = 16, // tile sides are multiples of it, or the whole side
+  MIN_SIDE = 64,
 };
-static const double FLOPS_LEAST = 1e6; // below, one thread does the whole product
-static const double MARGIN = 0.97; // of the default's time, which another tile has to stay below
+static const double FLOPS_MIN = 1e6; // smaller GEMMs run on one thread
+static const double MARGIN = 0.97;   // maximum time of another tile relative to the default's
 
-typedef struct job { // a distinct product
+// A distinct GEMM.
+typedef struct job {
   const lm_plan_gemm *g;
   lm_gemm_key key;
-  double flops, work; // of one; of all like it in one run of every function
+  double flops; // of one execution
+  double work;  // FLOPs of all equal ones in one run of every function
 } job;
 
 typedef struct tuner {
@@ -29,11 +31,12 @@ typedef struct tuner {
   double began;
 } tuner;
 
-typedef struct bench { // a product being measured
+// A GEMM that is being measured.
+typedef struct bench {
   const tuner *t;
   const job *job;
-  lm_gemm_tiling cut; // what `cuts` holds
-  lm_gemm_tilings cuts;
+  lm_gemm_tiling tiling; // the only element of `tilings`
+  lm_gemm_tilings tilings;
   lm_cpu_gemms *all;
   char *a, *b, *c;
 } bench;
@@ -45,14 +48,14 @@ static bool is_over(const tuner *t) {
   return elapsed(t) >= t->o->budget;
 }
 
-// ---- what there is to measure
+// ---- the distinct GEMMs of a plan
 
 static void job_add(tuner *t, const lm_plan_gemm *g, double times) {
   lm_gemm_key k;
   if (g->dtype_ab == LM_F64 || g->dtype_c == LM_F64 || !lm_gemm_key_find(g, &k))
     return;
-  double flops = 2.0 * (double)k.m * (double)k.n * (double)k.k * (double)k.outers * (double)k.sums;
-  if (flops < FLOPS_LEAST)
+  double flops = 2.0 * (double)k.m * (double)k.n * (double)k.k * (double)k.batches * (double)k.sums;
+  if (flops < FLOPS_MIN)
     return;
   for (uint32_t i = 0; i < t->n_jobs; i++) {
     if (memcmp(&t->jobs[i].key, &k, sizeof k))
@@ -76,15 +79,15 @@ static void jobs_collect(tuner *t, const lm_plan_func *f) {
   }
 }
 
-// The heaviest first; of equal ones, the first of the plan.
-static int heavier(const void *x, const void *y) {
+// Most expensive first; ties are broken by key.
+static int by_work(const void *x, const void *y) {
   const job *a = x, *b = y;
   if (a->work != b->work)
     return a->work < b->work ? 1 : -1;
   return memcmp(&a->key, &b->key, sizeof a->key);
 }
 
-// ---- one product
+// ---- one GEMM
 
 typedef enum {
   A,
@@ -92,7 +95,7 @@ typedef enum {
   C
 } operand;
 
-// Elements from the first to the last that a product touches of an operand.
+// Elements of an operand's memory, from the first to the last that a GEMM accesses.
 static int64_t elements(const lm_plan_gemm *g, operand x) {
   int64_t rows = x == B ? g->k.fixed : g->m.fixed;
   int64_t cols = x == A ? g->k.fixed : g->n.fixed;
@@ -106,15 +109,15 @@ static int64_t elements(const lm_plan_gemm *g, operand x) {
   return last + 1;
 }
 
-static lm_cpu_gemms *gemms_make(const tuner *t, const lm_gemm_tilings *cuts) {
+static lm_cpu_gemms *gemms_make(const tuner *t, const lm_gemm_tilings *tilings) {
   return lm_cpu_gemms_create(&(lm_cpu_gemm_options){
-      .threads = t->o->threads, .cuts = cuts, .code = true, .kernels = t->o->kernels});
+      .threads = t->o->threads, .tilings = tilings, .code = true, .kernels = t->o->kernels});
 }
 
 static void bench_open(bench *b, const tuner *t, const job *j) {
-  *b = (bench){.t = t, .job = j, .cut = {.key = j->key}};
-  b->cuts = (lm_gemm_tilings){&b->cut, 0, 1};
-  b->all = gemms_make(t, &b->cuts);
+  *b = (bench){.t = t, .job = j, .tiling = {.key = j->key}};
+  b->tilings = (lm_gemm_tilings){&b->tiling, 0, 1};
+  b->all = gemms_make(t, &b->tilings);
   if (t->o->run)
     return;
   b->a = lm_cpu_matrix_make(elements(j->g, A), j->g->dtype_ab);
@@ -129,17 +132,18 @@ static void bench_close(bench *b) {
   lm_free(b->c);
 }
 
-// What it is really cut into, which has its primitives then: limits are gemm.c's.
+// Sets a tile and returns the tile that gemm.c makes of it within its limits. Its primitives exist
+// after this.
 static lm_tile tile_set(bench *b, lm_tile t) {
-  b->cut.tile = t;
-  b->cuts.n = 1;
+  b->tiling.tile = t;
+  b->tilings.n = 1;
   lm_cpu_gemm_prepare(b->all, b->job->g);
   return lm_cpu_gemm_tile(b->all, b->job->g);
 }
 
 static double run_once(bench *b, lm_tile tile) {
   const lm_tune_options *o = b->t->o;
-  b->cut.tile = tile;
+  b->tiling.tile = tile;
   if (o->run)
     return o->run(o->user, b->job->g, tile);
   double start = lm_now();
@@ -147,7 +151,7 @@ static double run_once(bench *b, lm_tile tile) {
   return lm_now() - start;
 }
 
-// Best time of x ÷ best time of y, run in turn; 1 if the time is over before that is known.
+// Ratio of the minimum times of x and y, in alternating runs; 1 if the budget ends before.
 static double compare(bench *b, lm_tile x, lm_tile y, int rounds) {
   double best_x = 1e30, best_y = 1e30;
   for (int i = 0; i < rounds; i++) {
@@ -163,10 +167,11 @@ static double compare(bench *b, lm_tile x, lm_tile y, int rounds) {
   return best_x / best_y;
 }
 
-static int64_t side(int64_t tile, int64_t size, int factor) { // in halves
+// A side of `tile` * factor / 2, rounded and limited to the side's size.
+static int64_t side(int64_t tile, int64_t size, int factor) {
   int64_t wanted = (tile * factor / 2 + STEP - 1) / STEP * STEP;
-  if (wanted < LEAST)
-    wanted = LEAST;
+  if (wanted < MIN_SIDE)
+    wanted = MIN_SIDE;
   return wanted < size ? wanted : size;
 }
 
@@ -174,7 +179,7 @@ static bool same(lm_tile x, lm_tile y) {
   return x.m == y.m && x.n == y.n && x.code == y.code;
 }
 
-// C of a run in such tiles, from zeros. lm_free it.
+// C after a run with the given tile, starting from zeros. The caller frees it.
 static char *result_of(bench *b, lm_tile t, size_t bytes) {
   memset(b->c, 0, bytes);
   run_once(b, t);
@@ -183,8 +188,8 @@ static char *result_of(bench *b, lm_tile t, size_t bytes) {
   return copy;
 }
 
-// Whether both give the same numbers but for rounding: code may never have run on such a processor
-// before.
+// True if the results agree up to rounding. A guard: the generated kernel may never found run on
+// this kind of processor before.
 static bool agree(bench *b, lm_tile x, lm_tile y) {
   const lm_plan_gemm *g = b->job->g;
   if (b->t->o->run)
@@ -203,37 +208,37 @@ static bool agree(bench *b, lm_tile x, lm_tile y) {
   }
   lm_free(of_x);
   lm_free(of_y);
-  return off <= limit * limit * norm; // not if one of them is no number
+  return off <= limit * limit * norm; // false if there is a NaN
 }
 
-// Other tiles than the default: those of the library where the default is code of the product's
-// own; each side halved, kept or doubled; whole rows and columns.
-static int candidates_list(bench *b, lm_tile usual, lm_tile *out) {
+// Candidates other than the default: the other implementation with its default tile; each side
+// halved, kept or doubled; whole rows and whole columns.
+static int candidates_list(bench *b, lm_tile base, lm_tile *out) {
   static const struct {
     int m, n;
   } factors[] = {{1, 2}, {2, 1}, {1, 1}, {4, 2}, {2, 4}, {4, 4}, {4, 1}, {1, 4}};
   const lm_gemm_key *k = &b->job->key;
   lm_tile wanted[CANDIDATES];
   int n_wanted = 0, n = 0;
-  wanted[n_wanted++] = (lm_tile){.code = !usual.code};
+  wanted[n_wanted++] = (lm_tile){.code = !base.code};
   for (size_t i = 0; i < LM_COUNT(factors); i++)
     wanted[n_wanted++] =
-        (lm_tile){side(usual.m, k->m, factors[i].m), side(usual.n, k->n, factors[i].n), usual.code};
-  wanted[n_wanted++] = (lm_tile){k->m, side(usual.n, k->n, 2), usual.code};
-  wanted[n_wanted++] = (lm_tile){side(usual.m, k->m, 2), k->n, usual.code};
+        (lm_tile){side(base.m, k->m, factors[i].m), side(base.n, k->n, factors[i].n), base.code};
+  wanted[n_wanted++] = (lm_tile){k->m, side(base.n, k->n, 2), base.code};
+  wanted[n_wanted++] = (lm_tile){side(base.m, k->m, 2), k->n, base.code};
   for (int i = 0; i < n_wanted; i++) {
     lm_tile t = tile_set(b, tile_set(b, wanted[i]));
-    bool new = !same(t, usual);
+    bool new = !same(t, base);
     for (int j = 0; j < n; j++)
       new &= !same(t, out[j]);
-    if (new && (t.code == usual.code || agree(b, t, usual)))
+    if (new && (t.code == base.code || agree(b, t, base)))
       out[n++] = t;
   }
   return n;
 }
 
-// The best of few noisy times is often a lucky one, so what wins has to win again and again; the
-// least of its gains counts.
+// The minimum of few noisy times is often luck, so the winner has to win repeatedly. Returns the
+// ratio of its worst comparison.
 static double confirm(bench *b, lm_tile x, lm_tile y) {
   double worst = 0;
   for (int i = 0; i < FINALS && worst < MARGIN; i++) {
@@ -244,50 +249,50 @@ static double confirm(bench *b, lm_tile x, lm_tile y) {
   return worst;
 }
 
-static lm_gemm_tiling cut_measure(bench *b) {
+static lm_gemm_tiling tiling_measure(bench *b) {
   lm_cpu_gemm_prepare(b->all, b->job->g);
-  lm_tile usual = lm_cpu_gemm_tile(b->all, b->job->g), others[CANDIDATES], best = usual;
-  double least = MARGIN;
-  int n = candidates_list(b, usual, others);
-  tile_set(b, usual);
-  run_once(b, usual); // touches the memory
+  lm_tile base = lm_cpu_gemm_tile(b->all, b->job->g), others[CANDIDATES], best = base;
+  double best_ratio = MARGIN;
+  int n = candidates_list(b, base, others);
+  tile_set(b, base);
+  run_once(b, base); // faults in the memory
   for (int i = 0; i < n && !is_over(b->t); i++) {
-    double ratio = compare(b, others[i], usual, ROUNDS);
-    if (ratio >= least)
+    double ratio = compare(b, others[i], base, ROUNDS);
+    if (ratio >= best_ratio)
       continue;
-    least = ratio;
+    best_ratio = ratio;
     best = others[i];
   }
-  double ratio = least < MARGIN ? confirm(b, best, usual) : 1;
+  double ratio = best_ratio < MARGIN ? confirm(b, best, base) : 1;
   bool known = !is_over(b->t), better = known && ratio < MARGIN;
-  return (lm_gemm_tiling){b->job->key, better ? best : usual, better ? 1 / ratio : known ? 1 : 0};
+  return (lm_gemm_tiling){b->job->key, better ? best : base, better ? 1 / ratio : known ? 1 : 0};
 }
 
-// Unmeasured, with its default's tiles.
-static lm_gemm_tiling cut_default(const tuner *t, const job *j) {
+// The default tiling, unmeasured.
+static lm_gemm_tiling tiling_default(const tuner *t, const job *j) {
   lm_cpu_gemms *all = gemms_make(t, NULL);
   lm_cpu_gemm_prepare(all, j->g);
-  lm_gemm_tiling cut = {j->key, lm_cpu_gemm_tile(all, j->g), 0};
+  lm_gemm_tiling tiling = {j->key, lm_cpu_gemm_tile(all, j->g), 0};
   lm_cpu_gemms_destroy(all);
-  return cut;
+  return tiling;
 }
 
-static lm_gemm_tiling cut_find(const tuner *t, const job *j, const lm_gemm_tilings *known,
-                               int *measured) {
-  const lm_gemm_tiling *have = lm_gemm_tilings_find(known, &j->key);
+static lm_gemm_tiling tiling_find(const tuner *t, const job *j, const lm_gemm_tilings *known,
+                                  int *measured) {
+  const lm_gemm_tiling *found = lm_gemm_tilings_find(known, &j->key);
   bench b;
-  if (have)
-    return *have;
+  if (found)
+    return *found;
   if (is_over(t))
-    return cut_default(t, j);
+    return tiling_default(t, j);
   bench_open(&b, t, j);
-  lm_gemm_tiling cut = cut_measure(&b);
+  lm_gemm_tiling tiling = tiling_measure(&b);
   bench_close(&b);
-  *measured += cut.gain > 0;
-  return cut;
+  *measured += tiling.gain > 0;
+  return tiling;
 }
 
-// ---- all of them
+// ---- all GEMMs
 
 static void progress(const tuner *t, uint32_t done) {
   double spent = elapsed(t);
@@ -307,11 +312,11 @@ void lm_cpu_tune(lm_arena *a, const lm_plan *plan, const lm_tune_options *o,
   for (int i = 0; i < plan->n_funcs; i++)
     jobs_collect(&t, &plan->funcs[i]);
   if (t.n_jobs)
-    qsort(t.jobs, t.n_jobs, sizeof *t.jobs, heavier);
+    qsort(t.jobs, t.n_jobs, sizeof *t.jobs, by_work);
   *out_measured = 0;
   for (uint32_t i = 0; i < t.n_jobs; i++) {
     progress(&t, i);
-    LM_PUSH(a, out->v, out->n, out->cap) = cut_find(&t, &t.jobs[i], known, out_measured);
+    LM_PUSH(a, out->v, out->n, out->cap) = tiling_find(&t, &t.jobs[i], known, out_measured);
   }
   progress(&t, t.n_jobs);
 }

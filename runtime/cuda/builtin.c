@@ -5,8 +5,8 @@
 
 enum {
   THREADS = 256,
-  BLOCKS_MOST = 4096,
-  PIECE_MOST = 1 << 30 /* elements of a launch */
+  MAX_BLOCKS = 4096,
+  MAX_ELEMENTS = 1 << 30 // of a launch, since kernels count in 32 bits
 };
 
 struct lm_embedded {
@@ -40,8 +40,8 @@ void lm_cuda_builtins_set(lm_cuda_builtins *b, void *const *f) {
 
 static lm_status launch(const lm_cuda_builtins *b, void *function, int64_t n, void **params) {
   int64_t blocks = (n + THREADS - 1) / THREADS;
-  if (blocks > BLOCKS_MOST)
-    blocks = BLOCKS_MOST;
+  if (blocks > MAX_BLOCKS)
+    blocks = MAX_BLOCKS;
   if (!blocks)
     return NULL;
   return lm_cuda_check(b->driver,
@@ -52,7 +52,8 @@ static lm_status launch(const lm_cuda_builtins *b, void *function, int64_t n, vo
 
 // ---- fills
 
-static bool repeats(uint64_t pattern, int bytes) { // of 8 bytes, every `bytes`
+// True if the 8 bytes of the pattern repeat every `bytes`.
+static bool repeats(uint64_t pattern, int bytes) {
   uint64_t part = bytes == 8 ? pattern : pattern & ((1ull << 8 * bytes) - 1), all = 0;
   for (int i = 0; i < 8; i += bytes)
     all |= part << 8 * i;
@@ -85,17 +86,18 @@ lm_status lm_cuda_fill(const lm_cuda_builtins *b, lm_cuda_address to, const lm_p
 typedef struct dim {
   int64_t size, from, to;
 } dim;
+// A loop nest over the dims of a move; strides in bytes.
 typedef struct nest {
   dim d[12];
   int rank, element;
   int64_t n;
-} nest; // strides in bytes
+} nest;
 typedef struct move_args {
   int64_t size[12], from[12], to[12], at_to, at_more, at_limit, n;
   int32_t rank, step;
 } move_args;
 
-// Dims of one place are left out, neighbours that repeat evenly are one.
+// Drops dims of size 1 and merges adjacent dims whose strides permit it.
 static nest nest_make(const lm_plan_move *m, const int64_t *var) {
   nest x = {.element = m->element, .n = 1};
   for (int i = 0; i < m->rank; i++) {
@@ -112,14 +114,15 @@ static nest nest_make(const lm_plan_move *m, const int64_t *var) {
   return x;
 }
 
+// True if all addresses and strides, but the innermost stride, are multiples of `bytes`.
 static bool even(const nest *x, uint64_t all, int bytes) {
   for (int i = 0; i < x->rank - 1; i++)
     all |= (uint64_t)(x->d[i].from | x->d[i].to);
   return all % (uint64_t)bytes == 0;
 }
 
-// Rows without gaps are moved in the widest pieces that they are a multiple of. addresses: of both,
-// and the position's stride.
+// If the rows are contiguous, moves them in the widest elements (up to 8 bytes) that alignment
+// permits. addresses: bitwise or of both addresses and the position's stride.
 static void widen(nest *x, uint64_t addresses) {
   dim *d = x->rank ? &x->d[x->rank - 1] : NULL;
   if (!d || d->from != x->element || d->to != x->element)
@@ -154,18 +157,18 @@ static lm_status nest_launch(const lm_cuda_builtins *b, const nest *x, const mov
   return launch(b, function, x->n, (void *[]){&from, &to, &at, &fault, &a});
 }
 
-// A kernel counts elements in 32 bits: what is larger is cut along the outermost dim.
+// Splits a move that exceeds MAX_ELEMENTS along its outermost dim.
 static lm_status nest_run(const lm_cuda_builtins *b, const nest *x, const move_args *head,
                           lm_cuda_address from, lm_cuda_address at, lm_cuda_address to, bool add) {
-  if (x->n <= PIECE_MOST)
+  if (x->n <= MAX_ELEMENTS)
     return nest_launch(b, x, head, from, at, to, add);
   int64_t row = x->n / x->d[0].size;
-  int64_t most = PIECE_MOST / row;
-  if (!most)
-    return lm_fail(LM_ENV, "a move of %lld elements", (long long)x->n);
-  for (int64_t i = 0; i < x->d[0].size; i += most) {
+  int64_t rows = MAX_ELEMENTS / row;
+  if (!rows)
+    return lm_fail(LM_ENV, "a move of %lld elements is unsupported", (long long)x->n);
+  for (int64_t i = 0; i < x->d[0].size; i += rows) {
     nest part = *x;
-    part.d[0].size = x->d[0].size - i < most ? x->d[0].size - i : most;
+    part.d[0].size = x->d[0].size - i < rows ? x->d[0].size - i : rows;
     part.n = row * part.d[0].size;
     LM_TRY(nest_launch(b, &part, head, from + (uint64_t)(i * x->d[0].from), at,
                        to + (uint64_t)(i * x->d[0].to), add));
@@ -195,16 +198,16 @@ lm_status lm_cuda_move(const lm_cuda_builtins *b, const lm_plan_move *m, const i
   return nest_run(b, &x, &head, from, at, to, add);
 }
 
-// ---- products
+// ---- GEMMs
 
 lm_status lm_cuda_small_gemm_run(const lm_cuda_builtins *b, const lm_cuda_small_gemm *p, int ab,
                                  int cc, lm_cuda_address x, lm_cuda_address w, lm_cuda_address z) {
   lm_cuda_small_gemm args = *p;
   if (p->m * p->n > UINT32_MAX)
-    return lm_fail(LM_ENV, "a product of %lld elements in strides that cuBLASLt does not take",
+    return lm_fail(LM_ENV, "a GEMM of %lld elements, in strides that cuBLASLt does not support",
                    (long long)(p->m * p->n));
   if (!b->product[ab][cc])
-    return lm_fail(LM_BUG_STATUS, "no product of types %d and %d", ab, cc);
+    return lm_fail(LM_BUG_STATUS, "no GEMM of types %d and %d", ab, cc);
   return launch(b, b->product[ab][cc], p->m * p->n, (void *[]){&x, &w, &z, &args});
 }
 
@@ -222,7 +225,7 @@ lm_status lm_cuda_round(const lm_cuda_builtins *b, const lm_cuda_rounding *r, lm
   return launch(b, b->round, r->m * r->n, (void *[]){&x, &y, &args});
 }
 
-// ---- the scalars of a step
+// ---- totals of a step
 
 typedef struct tally_args {
   int64_t at[LM_TOTALS_MAX];
@@ -230,7 +233,7 @@ typedef struct tally_args {
   int32_t n, first;
 } tally_args;
 _Static_assert(LM_TOTALS_MAX == 136 && (int)LM_TOTALS_MAX <= (int)THREADS,
-               "as builtin.cu has it: one block does all");
+               "builtin.cu assumes this size, and one block computes all totals");
 typedef struct judge_args {
   double clip, limit;
   int32_t sum, weight;

@@ -1,6 +1,5 @@
-// builtin.cu - kernels of the runtime's own: what plans move and fill, products in strides that the library refuses, the scalars
-// of a step. The text stands behind the prelude of the plan's kernels and hal/scale.h; runtime/cuda/builtin.c has the structs as
-// the host fills them.
+// builtin.cu - kernels of the runtime: moves and fills of plans, GEMMs in strides that the library does not support, totals of a
+// step. The text follows the prelude of the plan's kernels and hal/scale.h; the structs are those of runtime/cuda/builtin.c.
 
 typedef struct lm_move_args { int64_t size[12], from[12], to[12], at_to, at_more, at_limit, n; int32_t rank, step; } lm_move_args;
 typedef struct lm_product_args { int64_t m, n, k, a_m, a_k, b_k, b_n, c_m, c_n; int32_t add, spare; } lm_product_args;
@@ -9,7 +8,7 @@ LM_KERNEL(256) lm_fill_8(uint64_t *y, uint64_t x, int64_t n) {
   for (int64_t i = lm_block() * 256 + lm_thread(); i < n; i += lm_grid() * 256) y[i] = x;
 }
 
-// Element i of the row-major product of the sizes; strides in elements. at: where the destination starts, NULL: at 0.
+// Element i in row-major order of the sizes; strides in elements. at: optional, the position where the destination starts.
 #define LM_MOVE(NAME, T, ASSIGN)                                                                                       \
   LM_KERNEL(256) NAME(const T *x, T *y, const int32_t *at, int32_t *fault, lm_move_args m) {                           \
     int64_t start = at ? *at : 0;                                                                                      \
@@ -38,7 +37,7 @@ LM_MOVE(lm_move_4, uint32_t, =)
 LM_MOVE(lm_move_8, uint64_t, =)
 LM_MOVE(lm_add_f32, float, +=)
 
-// One element of C a thread, its sum in order of k.
+// Each thread computes one element of C and sums in order of k.
 #define LM_PRODUCT(NAME, AB, LOAD, C, LOAD_C, STORE, SUM)                                                              \
   LM_KERNEL(256) NAME(const AB *a, const AB *b, C *c, lm_product_args p) {                                             \
     _Pragma("unroll 1") for (int64_t i = lm_block() * 256 + lm_thread(); i < p.m * p.n; i += lm_grid() * 256) {        \
@@ -55,7 +54,7 @@ LM_PRODUCT(lm_product_f64, double, , double, , , double)
 LM_PRODUCT(lm_product_bf16, uint16_t, lm_bf16_load, uint16_t, lm_bf16_load, lm_bf16_round, float)
 LM_PRODUCT(lm_product_bf16_f32, uint16_t, lm_bf16_load, float, , , float)
 
-// What the library left over of a product: a bias along rows, what gelu is taken of, gelu. NULL stands for none.
+// An epilogue that the library did not compute: a bias along rows, storing the input of gelu, gelu. Pointers may be NULL.
 typedef struct lm_finish_args { int64_t n, row; int32_t gelu, spare; } lm_finish_args;
 #define LM_FINISH(NAME, T, LOAD, STORE)                                                                                \
   LM_KERNEL(256) NAME(T *y, const T *bias, T *before, lm_finish_args f) {                                              \
@@ -68,7 +67,7 @@ typedef struct lm_finish_args { int64_t n, row; int32_t gelu, spare; } lm_finish
 LM_FINISH(lm_finish_f32, float, , )
 LM_FINISH(lm_finish_bf16, uint16_t, lm_bf16_load, lm_bf16_round)
 
-// Sums in f32, complete: rounded to where they belong.
+// Rounds complete f32 sums and stores or adds them.
 typedef struct lm_rounding { int64_t m, n, y_m, y_n; int32_t add, spare; } lm_rounding;
 LM_KERNEL(256) lm_round_bf16(const float *x, uint16_t *y, lm_rounding r) {
   for (int64_t i = lm_block() * 256 + lm_thread(); i < r.m * r.n; i += lm_grid() * 256) {
@@ -77,10 +76,10 @@ LM_KERNEL(256) lm_round_bf16(const float *x, uint16_t *y, lm_rounding r) {
   }
 }
 
-// ---- the scalars of a step
+// ---- totals of a step
 
 enum { LM_SCALAR_F32 = 1, LM_SCALAR_F64 = 2, LM_SCALAR_INT = 3 };
-typedef struct lm_tally_args { int64_t at[136]; uint8_t type[136]; int32_t n, first; } lm_tally_args;   // type 0: no scalar
+typedef struct lm_tally_args { int64_t at[136]; uint8_t type[136]; int32_t n, first; } lm_tally_args;   // type 0: not a scalar
 typedef struct lm_judge_args { double clip, limit; int32_t sum, weight; } lm_judge_args;
 
 LM_KERNEL(256) lm_tally(const char *io, double *totals, lm_tally_args a) {

@@ -1,4 +1,4 @@
-// builtin.h - the runtime's own kernels: their functions, and what a plan's steps want of them.
+// builtin.h - kernels that are part of the runtime: moves, fills, small GEMMs, epilogues, totals.
 #ifndef LM_CUDA_BUILTIN_H
 #define LM_CUDA_BUILTIN_H
 #include "runtime/base/dtype.h"
@@ -12,46 +12,46 @@ typedef struct lm_cuda_builtins {
   const lm_cuda_driver *driver;
   void *stream;
   void *fill_8, *move[4] /* of 1, 2, 4, 8 bytes */, *add;
-  void *product[LM_DTYPES][LM_DTYPES]; // by types of A and C; NULL: there is none
-  void *finish[LM_DTYPES];             // by type; NULL: there is none
+  void *product[LM_DTYPES][LM_DTYPES]; // GEMMs by types of A and C; NULL: unsupported
+  void *finish[LM_DTYPES];             // epilogues by type; NULL: unsupported
   void *round, *tally, *judge;
-  lm_cuda_address fault; // two int32: a step and the position that it refused; zeros if all is well
+  lm_cuda_address fault; // two int32: the step that failed and its invalid position; zeros if none
 } lm_cuda_builtins;
 
-// The kernels as the compiler takes them: each of `n` has the same text, which defines all.
+// All kernels are defined by one text, lm_cuda_builtin_text.
 enum {
   LM_CUDA_BUILTIN_KERNELS = 15
 };
 extern const char *const lm_cuda_builtin_names[LM_CUDA_BUILTIN_KERNELS];
 const char *lm_cuda_builtin_text(lm_arena *a);
-// From the functions of those names, in order.
+// functions: those of lm_cuda_builtin_names, in order.
 void lm_cuda_builtins_set(lm_cuda_builtins *b, void *const *functions);
 
 lm_status lm_cuda_fill(const lm_cuda_builtins *b, lm_cuda_address to, const lm_plan_step *s);
-// from, position (0: none), to; `step`: what is left in `fault` if the position is out of range,
-// not 0.
+// at: address of the position, 0 if there is none. If the position is out of range, nothing is
+// moved and `step`, which must not be 0, is stored in `fault`.
 lm_status lm_cuda_move(const lm_cuda_builtins *b, const lm_plan_move *m, const int64_t *var,
                        lm_cuda_address from, lm_cuda_address at, lm_cuda_address to, bool add,
                        int step);
 
-// As lm_totals_add and lm_totals_scale: io is the arena that ports are in, totals LM_TOTALS_MAX
-// float64s.
+// As lm_totals_add and lm_totals_scale. io: the arena of the ports; totals: LM_TOTALS_MAX float64s.
 lm_status lm_cuda_totals_add(const lm_cuda_builtins *b, const lm_plan_func *f, lm_cuda_address io,
                              lm_cuda_address totals, bool first);
 lm_status lm_cuda_totals_scale(const lm_cuda_builtins *b, const lm_scale_rule *r,
                                lm_cuda_address io, lm_cuda_address totals);
 
+// C (+)= A B
 typedef struct lm_cuda_small_gemm {
   int64_t m, n, k, a_m, a_k, b_k, b_n, c_m, c_n;
   int32_t add, spare;
-} lm_cuda_small_gemm; // C (+)= A B
-// y (+)= x of f32, dense [m, n], rounded to bf16 in these strides.
+} lm_cuda_small_gemm;
+// y (+)= x rounded to bf16. x is f32, dense [m, n]; y has the given strides.
 typedef struct lm_cuda_rounding {
   int64_t m, n, y_m, y_n;
   int32_t add, spare;
 } lm_cuda_rounding;
-// y += bias, which a row of `row` elements has one of each of; before = y; y = gelu(y): what of it
-// there is (addresses not 0).
+// y += bias, where the bias has `row` elements and repeats; before = y; y = gelu(y). Parts whose
+// address is 0 are skipped.
 typedef struct lm_cuda_finish {
   int64_t n, row;
   int32_t gelu, spare;

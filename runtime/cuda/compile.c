@@ -1,7 +1,7 @@
 // compile.c - see compile.h.
 //
-// A file of the cache: 8 bytes that say how long the image is, the image, then the compiler's log,
-// which tells each kernel's registers and memory. All kernels of one program share one file.
+// A cache entry consists of the size of the image (8 bytes), the image, and the compiler's log,
+// which contains each kernel's registers and memory. All kernels of a program share one entry.
 #include "runtime/cuda/compile.h"
 
 #include <stdio.h>
@@ -14,13 +14,13 @@
 #include "runtime/cuda/library.h"
 
 enum {
-  VECTOR = 16 /* bytes, the widest access */,
+  VECTOR = 16, // bytes of the widest memory access
   MESSAGE_MAX = 2000,
   PROGRAMS_MAX = 64
 };
-// A multiplication and an addition become one rounding where the compiler sees them side by side,
-// as on the processor: which do depends on the text, the options and NVRTC's version, all of them
-// part of a kernel's key, so the same file has the same bits.
+// --fmad contracts multiplications and additions, as on the CPU. Which ones depends on the text,
+// the options and NVRTC's version; all are part of a kernel's key, so the same text computes the
+// same bits.
 static const char *const OPTIONS[] = {"-default-device", "-w", "--ptxas-options=-v", "--std=c++17",
                                       "--fmad=true"};
 
@@ -53,7 +53,7 @@ static const char *const names[] = {
 #undef SYM
 };
 
-// Stays open for the process: NVRTC keeps threads and tables of its own.
+// The library is never closed: NVRTC keeps threads and tables.
 static lm_status nvrtc_open(int driver, nvrtc *out) {
   LM_TRY(lm_toolkit_open("NVRTC, the run-time compiler of CUDA,", "libnvrtc.so", driver,
                          &out->library));
@@ -73,7 +73,7 @@ lm_status lm_cuda_nvrtc_version(lm_buf *out) {
   return NULL;
 }
 
-// NVRTC takes the numbers that it lists with any letter behind them: 90 is sm_90a as well.
+// NVRTC accepts any suffix of the architectures that it lists: 90 includes sm_90a.
 static lm_status arch_known(const nvrtc *n, const char *arch) {
   int count = 0, known[64];
   if (n->nvrtcGetNumSupportedArchs(&count) || count > (int)LM_COUNT(known) ||
@@ -84,14 +84,15 @@ static lm_status arch_known(const nvrtc *n, const char *arch) {
       return NULL;
   lm_buf version = {0};
   version_print(n, &version);
-  lm_status s = lm_fail(LM_ENV, "%s makes no code for %s: a newer one is needed", version.p, arch);
+  lm_status s = lm_fail(LM_ENV, "%s makes no code for %s: install a newer one", version.p, arch);
   lm_buf_free(&version);
   return s;
 }
 
 // ---- programs
 
-typedef struct program { // one translation unit
+// One translation unit.
+typedef struct program {
   int *kernels;
   int n;
   size_t bytes;
@@ -114,7 +115,7 @@ typedef struct compiler {
   int n_programs;
 } compiler;
 
-static bool buf_odd(const lm_plan_buf *b) {
+static bool is_unaligned(const lm_plan_buf *b) {
   int64_t all = b->offset;
   for (int d = 0; d < LM_PLAN_DEPTH; d++)
     all |= b->stride[d];
@@ -127,7 +128,7 @@ bool *lm_cuda_narrow_find(const lm_plan *plan, lm_arena *a) {
     for (int i = 0; i < plan->funcs[f].n_steps; i++) {
       const lm_plan_step *s = &plan->funcs[f].steps[i];
       for (int j = 0; s->kind == LM_STEP_KERNEL && j < s->n_bufs; j++)
-        narrow[s->kernel] |= buf_odd(&s->bufs[j]);
+        narrow[s->kernel] |= is_unaligned(&s->bufs[j]);
     }
   return narrow;
 }
@@ -161,9 +162,9 @@ static lm_status sources_collect(compiler *c) {
     c->source[i] = text;
     if (c->o->dump_dir)
       LM_TRY(lm_file_write_atomic(lm_path_join(a, c->o->dump_dir, file), text, strlen(text)));
-    const char *own = c->o->load_dir ? lm_path_join(a, c->o->load_dir, file) : NULL;
-    if (own && !access(own, R_OK))
-      LM_TRY(source_replace(c, i, own));
+    const char *replacement = c->o->load_dir ? lm_path_join(a, c->o->load_dir, file) : NULL;
+    if (replacement && !access(replacement, R_OK))
+      LM_TRY(source_replace(c, i, replacement));
   }
   return NULL;
 }
@@ -195,7 +196,7 @@ static int image_find(compiler *c, const char *bytes, size_t n) {
   return (int)out->n_images - 1;
 }
 
-// A number of the log before `what`, 0 if it is not said.
+// The number that precedes `what` in the log; 0 if there is none.
 static int number_before(const char *from, const char *end, const char *what) {
   const char *at = strstr(from, what);
   if (!at || at > end)
@@ -207,7 +208,7 @@ static int number_before(const char *from, const char *end, const char *what) {
   return atoi(at);
 }
 
-// A line of the log warns of `what` in the function of that name.
+// True if a line of the log contains `what` and, after it, the quoted name of the function.
 static bool warned(const char *log, const char *what, const char *quoted) {
   for (const char *at = log; (at = strstr(at, what)); at++) {
     const char *named = strstr(at, quoted);
@@ -245,7 +246,7 @@ static bool kernel_open(compiler *c, int i) {
   good = good && n <= file.n - sizeof n;
   if (good) {
     c->out->kernels[i].image = image_find(c, file.p + sizeof n, n);
-    lm_buf_add(&file, "", 0); // the hash behind the log is cut off
+    lm_buf_add(&file, "", 0); // terminates the log, which the hash followed
     log_read(file.p + sizeof n + n, c->plan->kernels[i].name, &c->out->kernels[i]);
   }
   lm_buf_free(&file);
@@ -254,9 +255,9 @@ static bool kernel_open(compiler *c, int i) {
 
 // ---- compiling
 
-// Each kernel goes to the program with the least text of its kind: half of the programs at most are
-// narrow.
-static void deal(compiler *c, const int *missing, int n, int cores) {
+// Adds each kernel to the smallest program of its kind. Half of the programs are for narrow
+// kernels.
+static void distribute(compiler *c, const int *missing, int n, int cores) {
   int per_kind = n < cores ? n : cores;
   if (per_kind > PROGRAMS_MAX)
     per_kind = PROGRAMS_MAX;
@@ -350,7 +351,7 @@ static lm_status program_finish(compiler *c, program *p, const lm_temp_dir *temp
   LM_TRY(program_file(c, p, temp));
   for (int i = 0; i < p->n; i++)
     if (!kernel_open(c, p->kernels[i]))
-      return lm_fail(LM_ENV, "%s/%s, just written, cannot be read", c->cache.dir,
+      return lm_fail(LM_ENV, "%s/%s was just written but cannot be read", c->cache.dir,
                      c->name[p->kernels[i]]);
   return NULL;
 }
@@ -364,7 +365,7 @@ static void program_free(program *p) {
 static lm_status missing_compile(compiler *c, const int *missing, int n) {
   if (!n)
     return NULL;
-  deal(c, missing, n, lm_threads(c->o->threads));
+  distribute(c, missing, n, lm_threads(c->o->threads));
   c->out->compiled = n;
   lm_parallel(c->o->threads, c->n_programs, program_compile, c);
   lm_temp_dir temp;
@@ -380,7 +381,7 @@ static lm_status missing_compile(compiler *c, const int *missing, int n) {
 
 static lm_status compile(compiler *c) {
   if (!lm_cuda_arch_find(c->o->arch))
-    return lm_fail(LM_USER, "there is no target %s", c->o->arch);
+    return lm_fail(LM_USER, "unknown target %s", c->o->arch);
   LM_TRY(nvrtc_open(c->o->driver, &c->nvrtc));
   LM_TRY(arch_known(&c->nvrtc, c->o->arch));
   LM_TRY(lm_cache_open(c->out->arena, &c->cache));

@@ -37,13 +37,13 @@ static lm_status driver_open(lm_cuda_driver *out) {
   return lm_cuda_check(out, out->cuInit(0), "the NVIDIA driver does not start");
 }
 
+// flops: per multiprocessor and cycle
 static const struct {
   int major, minor;
   const char *arch;
   int flops;
-} generations[] = { // flops: of a multiprocessor in a cycle
-    {8, 0, "sm_80", 2048}, {8, 6, "sm_80", 1024},  {8, 7, "sm_80", 1024},
-    {8, 9, "sm_89", 1024}, {9, 0, "sm_90a", 4096}, {10, 0, "sm_100a", 8192}};
+} generations[] = {{8, 0, "sm_80", 2048}, {8, 6, "sm_80", 1024},  {8, 7, "sm_80", 1024},
+                   {8, 9, "sm_89", 1024}, {9, 0, "sm_90a", 4096}, {10, 0, "sm_100a", 8192}};
 
 static void generation_find(lm_cuda_device *x, double hertz) {
   for (size_t i = 0; i < LM_COUNT(generations); i++) {
@@ -74,7 +74,7 @@ static lm_status device_describe(const lm_cuda_driver *d, lm_cuda_device *x) {
   LM_TRY(lm_cuda_check(d, d->cuDriverGetVersion(&x->driver), "the driver's version"));
   x->number = handle;
   x->memory = (int64_t)bytes;
-  x->bandwidth = 2.0 * memory_kilohertz * 1e3 * bits / 8; // two transfers a cycle
+  x->bandwidth = 2.0 * memory_kilohertz * 1e3 * bits / 8; // two transfers per cycle
   generation_find(x, kilohertz * 1e3);
   return NULL;
 }
@@ -83,7 +83,7 @@ lm_status lm_cuda_device_find(lm_cuda_driver *out_driver, lm_cuda_device *out) {
   int n = 0;
   *out = (lm_cuda_device){0};
   LM_TRY(driver_open(out_driver));
-  LM_TRY(lm_cuda_check(out_driver, out_driver->cuDeviceGetCount(&n), "GPUs cannot be counted"));
+  LM_TRY(lm_cuda_check(out_driver, out_driver->cuDeviceGetCount(&n), "counting GPUs"));
   if (!n)
     return lm_fail(LM_ENV, "there is no NVIDIA GPU, or CUDA_VISIBLE_DEVICES hides it");
   return device_describe(out_driver, out);

@@ -1,11 +1,11 @@
-// driver.h - the CUDA driver and the GPU that this process uses: the first that
-// CUDA_VISIBLE_DEVICES leaves.
+// driver.h - the CUDA driver and the GPU that this process uses: the first one in
+// CUDA_VISIBLE_DEVICES.
 #ifndef LM_CUDA_DRIVER_H
 #define LM_CUDA_DRIVER_H
 #include "runtime/base/base.h"
 
-// Numbers of NVIDIA's cuda.h; tests/cuda/headers_test.c compares them where the toolkit is
-// installed.
+// Constants of NVIDIA's cuda.h; tests/cuda/headers_test.c compares them with the header if the
+// toolkit is installed.
 enum {
   LM_CU_OUT_OF_MEMORY = 2,
   LM_CU_CLOCK_RATE = 13,
@@ -13,8 +13,8 @@ enum {
   LM_CU_MEMORY_CLOCK = 36,
   LM_CU_MEMORY_BITS = 37,
   LM_CU_MAJOR = 75,
-  LM_CU_MINOR = 76,         // attributes of devices
-  LM_CU_DYNAMIC_SHARED = 8, // of functions: the most bytes of it
+  LM_CU_MINOR = 76,         // the last of the device attributes
+  LM_CU_DYNAMIC_SHARED = 8, // function attribute: maximum bytes of dynamic shared memory
   LM_CU_STREAM_NON_BLOCKING = 1,
   LM_CU_EVENT_NO_TIMES = 2,
   LM_CU_CAPTURE_RELAXED = 2,
@@ -39,16 +39,16 @@ typedef struct lm_cuda_device {
   int number;
   char name[128];   // "NVIDIA H100 80GB HBM3"
   int major, minor; // compute capability
-  const char *arch; // of lm_cuda_archs, whose code runs here; NULL: none does
+  const char *arch; // the element of lm_cuda_archs for this GPU; NULL: unsupported
   int64_t memory;   // bytes
   int multiprocessors;
-  double peak_flops; // multiplications and additions of bf16 products a second; 0 if not known
-  double bandwidth;  // bytes a second
-  int driver;        // version of CUDA that the driver knows: 13000
+  double peak_flops; // bf16 FLOP/s; 0 if unknown
+  double bandwidth;  // bytes per second
+  int driver;        // CUDA version that the driver supports: 13000
 } lm_cuda_device;
 
-// LM_ENV without a driver or a GPU. The driver stays loaded for the process.
+// LM_ENV if there is no driver or no GPU. The driver stays loaded until the process ends.
 lm_status lm_cuda_device_find(lm_cuda_driver *out_driver, lm_cuda_device *out);
-// NULL for 0; else LM_ENV: what was being done, then the driver's words for `result`.
+// NULL for result 0; else LM_ENV with the formatted text and the driver's message for `result`.
 lm_status lm_cuda_check(const lm_cuda_driver *d, int result, const char *fmt, ...) LM_PRINTF(3, 4);
 #endif

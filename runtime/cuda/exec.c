@@ -1,4 +1,4 @@
-// exec.c - see exec.h.
+// exec.c - the CUDA executor; see exec.h.
 #include "runtime/cuda/exec.h"
 
 #include <stdlib.h>
@@ -14,16 +14,17 @@
 
 typedef struct func_state {
   bool writes[LM_ARENAS];
-  bool fixed;      // depends on no run-time extent
-  bool may_refuse; // has a move to a position known at run time
+  bool fixed;     // does not depend on run-time extents
+  bool may_fault; // has a move to a position that is read at run time and checked on the device
   int runs;
   void *graph; // CUgraphExec; NULL until it is recorded
 } func_state;
 
+// For profiles: an event that is recorded when a step is done.
 typedef struct mark {
   void *event;
   const lm_plan_step *step;
-} mark; // of a profile: when a step was done
+} mark;
 
 typedef struct cuda_exec {
   lm_exec hal;
@@ -35,21 +36,21 @@ typedef struct cuda_exec {
   void *context, *stream;
   void **modules;
   uint32_t n_modules;
-  void **functions; // of the plan's kernels, then of the runtime's own
+  void **functions; // of the plan's kernels, then of the builtins
   lm_cuda_builtins builtins;
   lm_cuda_gemms *gemms;
   lm_cuda_memory memory;
   lm_plan_walk walk;
   func_state *funcs;
-  const lm_plan_func *func,
-      *since; // that runs; the first since the stream was last at rest, NULL: none
-  const lm_plan_func *may_refuse; // the last that ran of those that may
-  lm_cuda_address *pointers;      // of the step being run
+  const lm_plan_func *func;          // the current one
+  const lm_plan_func *first_pending; // the first after the last synchronization; NULL: none
+  const lm_plan_func *may_fault;     // the last one that ran with func_state.may_fault
+  lm_cuda_address *pointers;         // of the current step
   void **params;
-  int32_t *refused;          // pinned copy of the builtins' `fault`
+  int32_t *fault;            // pinned copy of the builtins' `fault`
   lm_cuda_address totals;    // LM_TOTALS_MAX float64s
   double *totals_read;       // pinned copy of them
-  const lm_scale_rule *rule; // of the next run; NULL: none
+  const lm_scale_rule *rule; // for the next run; NULL: none
   lm_timeline *timeline;
   mark *marks;
   uint32_t n_marks, cap_marks, n_events;
@@ -65,7 +66,7 @@ static lm_status failure_copy(const cuda_exec *e) {
   return e->failed ? lm_fail(e->failed->kind, "%s", e->failed->text) : NULL;
 }
 
-// Keeps the first.
+// Records the first failure and returns a copy of it; takes s.
 static lm_status fail(cuda_exec *e, lm_status s) {
   if (!s)
     return NULL;
@@ -97,45 +98,46 @@ static lm_status step_failed(const cuda_exec *e, const lm_plan_step *s, lm_statu
   return status;
 }
 
-static lm_status refusal(const cuda_exec *e) {
-  const lm_plan_step *s = &e->may_refuse->steps[e->refused[0] - 1];
-  return lm_fail(LM_USER, "%s: it would begin at place %d of a cache of %lld", s->label,
-                 e->refused[1], (long long)s->move->at_limit);
+static lm_status fault_status(const cuda_exec *e) {
+  const lm_plan_step *s = &e->may_fault->steps[e->fault[0] - 1];
+  return lm_fail(LM_USER, "%s: position %d is outside of a cache of %lld", s->label, e->fault[1],
+                 (long long)s->move->at_limit);
 }
 
-// Which of the kernels since the last rest failed is not known, so the message names their
-// functions: "micro … update".
-static lm_status rest_failed(cuda_exec *e, int result) {
-  const char *first = e->since ? e->since->name : "copying";
-  const char *last = e->since ? e->func->name : first;
+// Kernels run asynchronously, so it is not known which one failed. The message names the functions
+// first_pending the last synchronization: "micro … update".
+static lm_status sync_failed(cuda_exec *e, int result) {
+  const char *first = e->first_pending ? e->first_pending->name : "copying";
+  const char *last = e->first_pending ? e->func->name : first;
   bool one = !strcmp(first, last);
   return fail(e,
               lm_cuda_check(&e->d, result, "%s%s%s failed on %s; LMC_CUDA_SYNC=1 names the kernel",
                             first, one ? "" : " … ", one ? "" : last, e->device.name));
 }
 
-// Waits for the stream.
-static lm_status rest(cuda_exec *e) {
+// Synchronizes with the stream.
+static lm_status synchronize(cuda_exec *e) {
   if (e->failed)
     return failure_copy(e);
   int result = e->d.cuStreamSynchronize(e->stream);
   if (result)
-    return rest_failed(e, result);
-  e->since = NULL;
-  if (e->refused && e->refused[0])
-    return fail(e, refusal(e));
+    return sync_failed(e, result);
+  e->first_pending = NULL;
+  if (e->fault && e->fault[0])
+    return fail(e, fault_status(e));
   return NULL;
 }
 
-// ---- life
+// ---- creation and destruction
 
 static lm_status device_open(cuda_exec *e, const char *arch) {
   LM_TRY(lm_cuda_device_find(&e->d, &e->device));
   if (!e->device.arch)
-    return lm_fail(LM_ENV, "%s has compute capability %d.%d, for which there is no code",
-                   e->device.name, e->device.major, e->device.minor);
+    return lm_fail(LM_ENV, "%s has compute capability %d.%d, which is unsupported", e->device.name,
+                   e->device.major, e->device.minor);
   if (arch && strcmp(arch, e->device.arch))
-    return lm_fail(LM_ENV, "%s runs code for %s, not %s", e->device.name, e->device.arch, arch);
+    return lm_fail(LM_ENV, "the plan is compiled for %s, but %s runs code for %s", arch,
+                   e->device.name, e->device.arch);
   LM_TRY(lm_cuda_check(&e->d, e->d.cuDevicePrimaryCtxRetain(&e->context, e->device.number),
                        "%s cannot be used", e->device.name));
   LM_TRY(
@@ -144,7 +146,7 @@ static lm_status device_open(cuda_exec *e, const char *arch) {
                        "a stream");
 }
 
-// The plan with the runtime's own kernels behind its own. The first of these holds the text of all.
+// The plan with a further kernel, whose source is the text of all builtins.
 static lm_plan plan_extend(const cuda_exec *e) {
   lm_plan all = *e->plan;
   all.kernels = LM_NEW_N(e->arena, lm_plan_kernel, all.n_kernels + 1);
@@ -227,30 +229,30 @@ static void func_describe(const cuda_exec *e, const lm_plan_func *f, func_state 
     const lm_plan_step *s = &f->steps[i];
     x->fixed = x->fixed && step_fixed(s) &&
                (s->kind != LM_STEP_KERNEL || !e->plan->kernels[s->kernel].launch.extents);
-    x->may_refuse |= s->kind == LM_STEP_COPY && s->move->at_dim >= 0;
+    x->may_fault |= s->kind == LM_STEP_COPY && s->move->at_dim >= 0;
     for (int j = s->kind == LM_STEP_FILL || s->kind == LM_STEP_LOOP ? 0 : s->n_read; j < s->n_bufs;
          j++)
       x->writes[s->bufs[j].arena] = true;
   }
 }
 
-static lm_status refused_make(cuda_exec *e) {
+static lm_status fault_make(cuda_exec *e) {
   void *p;
-  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemAlloc_v2(&e->builtins.fault, 2 * sizeof *e->refused),
-                       "%s cannot give any memory", e->device.name));
+  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemAlloc_v2(&e->builtins.fault, 2 * sizeof *e->fault),
+                       "%s cannot allocate any memory", e->device.name));
   LM_TRY(lm_cuda_check(&e->d, e->d.cuMemsetD32Async(e->builtins.fault, 0, 2, e->stream), "memory"));
-  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemHostAlloc(&p, 2 * sizeof *e->refused, 0),
-                       "the host's memory for copies"));
-  e->refused = memset(p, 0, 2 * sizeof *e->refused);
+  LM_TRY(
+      lm_cuda_check(&e->d, e->d.cuMemHostAlloc(&p, 2 * sizeof *e->fault, 0), "pinned host memory"));
+  e->fault = memset(p, 0, 2 * sizeof *e->fault);
   return NULL;
 }
 
 static lm_status totals_make(cuda_exec *e) {
   void *p;
   LM_TRY(lm_cuda_check(&e->d, e->d.cuMemAlloc_v2(&e->totals, sizeof e->hal.totals),
-                       "%s cannot give any memory", e->device.name));
-  LM_TRY(lm_cuda_check(&e->d, e->d.cuMemHostAlloc(&p, sizeof e->hal.totals, 0),
-                       "the host's memory for copies"));
+                       "%s cannot allocate any memory", e->device.name));
+  LM_TRY(
+      lm_cuda_check(&e->d, e->d.cuMemHostAlloc(&p, sizeof e->hal.totals, 0), "pinned host memory"));
   e->totals_read = p;
   return NULL;
 }
@@ -261,7 +263,7 @@ static void pointers_find(cuda_exec *e, const lm_plan_step *s) {
         e->memory.at[s->bufs[i].arena] + (uint64_t)lm_plan_walk_offset(&e->walk, &s->bufs[i]);
 }
 
-static lm_status product_measure(void *user, const lm_plan_step *s) {
+static lm_status gemm_measure(void *user, const lm_plan_step *s) {
   cuda_exec *e = user;
   if (s->kind != LM_STEP_GEMM)
     return NULL;
@@ -269,16 +271,16 @@ static lm_status product_measure(void *user, const lm_plan_step *s) {
   return lm_cuda_gemm(e->gemms, s, e->walk.var, e->pointers, e->memory.workspace);
 }
 
-// Of the functions that are run again and again at the same sizes, while all memory is zeros, which
-// products leave so.
-static lm_status products_measure(cuda_exec *e) {
+// Measures the GEMMs of the functions without run-time extents. All memory is zero at this time,
+// and remains so.
+static lm_status gemms_measure(cuda_exec *e) {
   lm_status s = lm_cuda_gemms_measure(e->gemms, true);
   for (int i = 0; !s && i < e->plan->n_funcs; i++)
     if (e->funcs[i].fixed)
-      s = lm_plan_walk_run(&e->walk, &e->plan->funcs[i], NULL, product_measure, e);
+      s = lm_plan_walk_run(&e->walk, &e->plan->funcs[i], NULL, gemm_measure, e);
   lm_status end = lm_cuda_gemms_measure(e->gemms, false);
   if (!s)
-    return end ? end : rest(e);
+    return end ? end : synchronize(e);
   lm_status_free(end);
   return s;
 }
@@ -291,18 +293,18 @@ static lm_status exec_make(cuda_exec *e, const char *arch, const lm_exec_options
   e->builtins.driver = &e->d;
   e->builtins.stream = e->stream;
   LM_TRY(lm_cuda_gemms_create(&e->builtins, &e->device, o->tf32, o->choices, &e->gemms));
-  LM_TRY(refused_make(e));
+  LM_TRY(fault_make(e));
   LM_TRY(totals_make(e));
   for (int i = 0; i < plan->n_funcs; i++)
     func_describe(e, &plan->funcs[i], &e->funcs[i]);
   LM_TRY(lm_cuda_memory_make(&e->memory, plan, &e->d, &e->device, e->stream, lm_cuda_workspace()));
-  LM_TRY(rest(e));
-  return o->choices && !o->choices->locked ? products_measure(e) : NULL;
+  LM_TRY(synchronize(e));
+  return o->choices && !o->choices->locked ? gemms_measure(e) : NULL;
 }
 
-static bool asked(const char *name, bool otherwise) {
+static bool env_enabled(const char *name, bool by_default) {
   const char *text = getenv(name);
-  return text && *text ? strcmp(text, "0") != 0 : otherwise;
+  return text && *text ? strcmp(text, "0") != 0 : by_default;
 }
 
 int64_t lm_cuda_workspace(void) {
@@ -320,11 +322,11 @@ lm_status lm_cuda_exec_create(const lm_plan *plan, const char *arch, const lm_ex
                    .threads = lm_threads(o->threads),
                    .arena = lm_arena_create(),
                    .timeline = o->timeline};
-  e->sync = asked("LMC_CUDA_SYNC", false);
-  e->graphs = asked("LMC_CUDA_GRAPHS", true) && !e->sync && !o->timeline;
-  int most = lm_plan_bufs_most(plan);
-  e->pointers = LM_NEW_N(e->arena, lm_cuda_address, most);
-  e->params = LM_NEW_N(e->arena, void *, most + LM_COUNT(plan->extents) + LM_PLAN_MAPS);
+  e->sync = env_enabled("LMC_CUDA_SYNC", false);
+  e->graphs = env_enabled("LMC_CUDA_GRAPHS", true) && !e->sync && !o->timeline;
+  int max_bufs = lm_plan_bufs_max(plan);
+  e->pointers = LM_NEW_N(e->arena, lm_cuda_address, max_bufs);
+  e->params = LM_NEW_N(e->arena, void *, max_bufs + LM_COUNT(plan->extents) + LM_PLAN_MAPS);
   e->funcs = LM_NEW_N(e->arena, func_state, plan->n_funcs + 1);
   lm_plan_walk_open(plan, &e->walk);
   lm_status s = exec_make(e, arch, o);
@@ -348,8 +350,8 @@ static void destroy(lm_exec *hal) {
   lm_cuda_memory_free(&e->memory);
   if (e->builtins.fault)
     d->cuMemFree_v2(e->builtins.fault);
-  if (e->refused)
-    d->cuMemFreeHost(e->refused);
+  if (e->fault)
+    d->cuMemFreeHost(e->fault);
   if (e->totals)
     d->cuMemFree_v2(e->totals);
   if (e->totals_read)
@@ -377,7 +379,7 @@ static lm_status kernel_launch(cuda_exec *e, const lm_plan_step *s) {
   if (!blocks)
     return NULL;
   if (blocks > INT32_MAX)
-    return lm_fail(LM_ENV, "%lld blocks are more than a launch takes", (long long)blocks);
+    return lm_fail(LM_ENV, "%lld blocks exceed the limit of a launch", (long long)blocks);
   for (; n < s->n_bufs; n++)
     e->params[n] = &e->pointers[n];
   for (int i = 0; i < e->plan->n_extents; i++)
@@ -478,25 +480,23 @@ static lm_status steps_enqueue(cuda_exec *e, const lm_plan_func *f, const int64_
 static lm_status enqueue(cuda_exec *e, const lm_plan_func *f, const int64_t *extents) {
   func_state *x = &e->funcs[f - e->plan->funcs];
   LM_TRY(lm_cuda_memory_begin(&e->memory, f));
-  if (e->rule)
-    LM_TRY(lm_cuda_totals_scale(&e->builtins, e->rule, e->memory.at[LM_ARENA_IO],
-                                e->totals)); // behind the arguments, one of which it replaces
+  if (e->rule) // after the copy of the arguments, one of which it overwrites
+    LM_TRY(lm_cuda_totals_scale(&e->builtins, e->rule, e->memory.at[LM_ARENA_IO], e->totals));
   e->rule = NULL;
   if (e->timeline)
     LM_TRY(mark_add(e, NULL));
   LM_TRY(steps_enqueue(e, f, extents));
   LM_TRY(lm_cuda_memory_end(&e->memory, f, x->writes));
-  if (!x->may_refuse)
+  if (!x->may_fault)
     return NULL;
-  e->may_refuse = f;
+  e->may_fault = f;
   return lm_cuda_check(
       &e->d,
-      e->d.cuMemcpyDtoHAsync_v2(e->refused, e->builtins.fault, 2 * sizeof *e->refused, e->stream),
+      e->d.cuMemcpyDtoHAsync_v2(e->fault, e->builtins.fault, 2 * sizeof *e->fault, e->stream),
       "results from the GPU");
 }
 
-// The device's times between marks, set on the host's clock so that the last step ends when the
-// function does.
+// Converts the device's times between marks to the host's clock, such that the last step ends now.
 static lm_status timeline_fill(cuda_exec *e, const lm_plan_func *f) {
   double end = lm_now();
   float all = 0, from = 0, to = 0;
@@ -521,8 +521,8 @@ static lm_status run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents
   if (e->failed)
     return failure_copy(e);
   e->func = f;
-  if (!e->since)
-    e->since = f;
+  if (!e->first_pending)
+    e->first_pending = f;
   e->n_marks = 0;
   lm_nvtx_push(f->name);
   lm_status s = enqueue(e, f, extents);
@@ -531,25 +531,25 @@ static lm_status run(lm_exec *hal, const lm_plan_func *f, const int64_t *extents
     return fail(e, s);
   if (!e->timeline)
     return NULL;
-  LM_TRY(rest(e));
+  LM_TRY(synchronize(e));
   return fail(e, timeline_fill(e, f));
 }
 
 static lm_status wait(lm_exec *hal) {
-  return rest((cuda_exec *)hal);
+  return synchronize((cuda_exec *)hal);
 }
 
-// ---- what the host sees. A failure is told by `wait` and `run`.
+// ---- access by the host. `wait` and `run` report failures.
 
-static bool at_rest(cuda_exec *e) {
-  lm_status s = rest(e);
+static bool is_synchronized(cuda_exec *e) {
+  lm_status s = synchronize(e);
   lm_status_free(s);
   return !s;
 }
 
 static void *arena(lm_exec *hal, lm_arena_id id, bool change) {
   cuda_exec *e = (cuda_exec *)hal;
-  if (at_rest(e))
+  if (is_synchronized(e))
     lm_status_free(fail(e, lm_cuda_memory_fetch(&e->memory, id)));
   e->memory.mirrors[id].ahead |= change;
   return lm_cuda_memory_mirror(&e->memory, id);
@@ -567,12 +567,12 @@ static void *port(lm_exec *hal, const lm_plan_port *p) {
     return (char *)arena(hal, (lm_arena_id)p->buf.arena,
                          lm_cuda_memory_is_argument(&e->memory, p)) +
            p->buf.offset;
-  if (!lm_cuda_memory_is_argument(&e->memory, p) && at_rest(e))
+  if (!lm_cuda_memory_is_argument(&e->memory, p) && is_synchronized(e))
     lm_status_free(fail(e, lm_cuda_memory_result(&e->memory, p)));
   return e->memory.mirrors[LM_ARENA_IO].host + p->buf.offset;
 }
 
-// ---- the scalars of a step
+// ---- totals of a step
 
 static lm_status totals_add(lm_exec *hal, const lm_plan_func *f, bool first) {
   cuda_exec *e = (cuda_exec *)hal;
@@ -593,7 +593,7 @@ static lm_status totals_read(lm_exec *hal) {
                                  e->d.cuMemcpyDtoHAsync_v2(e->totals_read, e->totals,
                                                            sizeof hal->totals, e->stream),
                                  "totals from the GPU")));
-  LM_TRY(rest(e));
+  LM_TRY(synchronize(e));
   memcpy(hal->totals, e->totals_read, sizeof hal->totals);
   return NULL;
 }

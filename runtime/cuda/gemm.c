@@ -1,4 +1,4 @@
-// gemm.c - see gemm.h.
+// gemm.c - runs a GEMM of a plan by calls of cuBLASLt; see gemm.h.
 #include "runtime/cuda/gemm.h"
 
 #include <math.h>
@@ -8,18 +8,17 @@
 #include "runtime/cuda/library.h"
 
 enum {
-  ALIGN_MOST = 256,
-  VECTOR_ALIGN =
-      16 /* of a bias, which the library reads in vectors, and of what it stores beside D */
+  ALIGN_MAX = 256,
+  VECTOR_ALIGN = 16 // of a bias, which the library reads in vectors, and of the input of gelu
 };
 
-// All that a call of the library depends on but addresses and whether it adds; without padding, as
-// it is hashed.
+// Everything that a call of the library depends on, except for the addresses and whether it adds.
+// Has no padding, since it is hashed.
 typedef struct key {
   int64_t rows, cols, k;          // of the library's C = op(A) op(B)
-  int64_t ld[3], batch[3], count; // A, B, C; elements from one to the next of `count` matrices
-  int32_t turned[2],
-      align[6]; // bytes that addresses are a multiple of: A, B, C, D, bias, what gelu is taken of
+  int64_t ld[3], batch[3], count; // of A, B, C; batch: stride in elements between `count` matrices
+  int32_t is_transposed[2];       // whether A and B are transposed
+  int32_t align[6];               // alignment in bytes of A, B, C, D, bias and the input of gelu
   int32_t ab, cc, epilogue, spare;
 } key;
 
@@ -29,23 +28,24 @@ typedef struct entry {
   void *desc, *layout[3];
   lm_lt_algo algo;
   size_t workspace;
-  bool fits;
+  bool supported;
 } entry;
 
 struct lm_cuda_gemms {
   lm_cublaslt lt;
   const lm_cuda_builtins *builtins;
   bool tf32;
-  lm_cuda_choices *choices; // NULL: none
+  lm_cuda_choices *choices; // optional
   bool measuring;
-  double until;    // when measuring ends
+  double deadline; // lm_now() when the budget for measuring is exhausted
   void *from, *to; // events, while measuring
   lm_arena *arena;
   void *handle;
   entry *entries;
   uint32_t n_entries, cap_entries;
-  // by hash: an entry's number + 1, 0: none; a power of two, never more than half of them taken
-  uint32_t *places, n_places;
+  // A hash table of entries: index + 1, or 0 for an empty slot. Its size is a power of two and at
+  // best_time twice the number of entries.
+  uint32_t *slots, n_slots;
 };
 
 static const char *const names[] = {
@@ -67,7 +67,7 @@ static lm_status library_open(lm_cuda_gemms *g, int driver) {
   return check(g, g->lt.cublasLtCreate(&g->handle), "starting");
 }
 
-// Those of another device or version: an error where they must hold, else forgotten.
+// Choices for another device or version are an error if they are locked, else they are discarded.
 static lm_status choices_check(lm_cuda_gemms *g, const lm_cuda_device *device) {
   lm_cuda_choices *c = g->choices;
   uint64_t version = g->lt.cublasLtGetVersion();
@@ -76,8 +76,9 @@ static lm_status choices_check(lm_cuda_gemms *g, const lm_cuda_device *device) {
     return NULL;
   if (c->locked)
     return lm_fail(LM_USER,
-                   "products were chosen on %s with cuBLASLt %llu, not %s with %llu; without "
-                   "tuned.json they are measured anew, and the run goes on in other roundings",
+                   "GEMM algorithms were chosen on %s with cuBLASLt %llu, not on %s with %llu; "
+                   "without tuned.json they are measured again, and the run continues with "
+                   "different rounding",
                    c->device, (unsigned long long)c->version, device->name,
                    (unsigned long long)version);
   c->n = 0;
@@ -110,7 +111,7 @@ static void entry_free(const lm_cuda_gemms *g, entry *e) {
       g->lt.cublasLtMatrixLayoutDestroy(e->layout[i]);
 }
 
-// The library itself stays loaded: it keeps code on the device.
+// Does not unload the library, which keeps code on the device.
 void lm_cuda_gemms_destroy(lm_cuda_gemms *g) {
   if (!g)
     return;
@@ -122,26 +123,27 @@ void lm_cuda_gemms_destroy(lm_cuda_gemms *g) {
   lm_free(g);
 }
 
-// ---- a product as the library sees it
+// ---- a GEMM in the library's terms
 
-// Addresses are 0 where there is none. row: elements of the bias, those of C's unit stride.
+// row: elements of the bias, along C's axis of unit stride. An address is 0 if its part is absent.
 typedef struct epilogue {
-  lm_cuda_address residual, bias, before;
+  lm_cuda_address residual, bias, gelu_input;
   int64_t row;
   bool gelu;
 } epilogue;
 
-typedef struct call { // C (+)= A B, `batch.size` times; if there is an epilogue, once
+// C (+)= A B, `batch.size` times. With an epilogue, batch.size is 1.
+typedef struct call {
   lm_cuda_small_gemm p;
   lm_plan_batch batch;
   int ab, cc;
   lm_cuda_address a, b, c;
-  epilogue then;
+  epilogue epi;
 } call;
 
-// By columns: rows of unit stride, columns ld apart; turned: the same of the transpose. Strides
-// over one place are free.
-static bool form_find(int64_t rows, int64_t cols, int64_t row, int64_t col, int32_t *out_turned,
+// Expresses a matrix in column-major layout: rows have unit stride and columns are ld separate;
+// is_transposed: this holds for the transpose. Strides along an axis of size 1 are arbitrary.
+static bool form_find(int64_t rows, int64_t cols, int64_t row, int64_t col, int32_t *out_transposed,
                       int64_t *out_ld) {
   if (rows == 1 && cols == 1)
     row = col = 1;
@@ -149,9 +151,9 @@ static bool form_find(int64_t rows, int64_t cols, int64_t row, int64_t col, int3
     row = 1;
   else if (cols == 1)
     col = row == 1 ? rows : 1;
-  *out_turned = !(row == 1 && col >= rows);
-  *out_ld = *out_turned ? row : col;
-  return !*out_turned || (col == 1 && row >= cols);
+  *out_transposed = !(row == 1 && col >= rows);
+  *out_ld = *out_transposed ? row : col;
+  return !*out_transposed || (col == 1 && row >= cols);
 }
 
 static call transposed(const call *x) {
@@ -172,17 +174,17 @@ static call transposed(const call *x) {
                 .a = x->b,
                 .b = x->a,
                 .c = x->c,
-                .then = x->then};
+                .epi = x->epi};
 }
 
 static int32_t epilogue_number(const epilogue *e) {
-  int32_t gelu = e->gelu ? LM_LT_EPILOGUE_GELU | (e->before ? LM_LT_EPILOGUE_AUX : 0) : 0;
+  int32_t gelu = e->gelu ? LM_LT_EPILOGUE_GELU | (e->gelu_input ? LM_LT_EPILOGUE_AUX : 0) : 0;
   int32_t bias = e->bias ? LM_LT_EPILOGUE_BIAS : 0;
   return gelu | bias ? gelu | bias : LM_LT_EPILOGUE_NONE;
 }
 
 static int32_t alignment(lm_cuda_address at, int64_t batch, int dtype) {
-  uint64_t all = at | (uint64_t)(batch * lm_dtype_bytes((lm_dtype)dtype)) | ALIGN_MOST;
+  uint64_t all = at | (uint64_t)(batch * lm_dtype_bytes((lm_dtype)dtype)) | ALIGN_MAX;
   return (int32_t)(all & -all);
 }
 
@@ -194,34 +196,34 @@ static bool types_known(int ab, int cc) {
 static bool key_make(const call *x, key *out) {
   const lm_cuda_small_gemm *p = &x->p;
   bool many = x->batch.size > 1;
-  int32_t turned_c;
+  int32_t transposed_c;
   *out = (key){.rows = p->m,
                .cols = p->n,
                .k = p->k,
                .count = x->batch.size,
                .ab = x->ab,
                .cc = x->cc,
-               .epilogue = epilogue_number(&x->then)};
-  if (!form_find(p->m, p->n, p->c_m, p->c_n, &turned_c, &out->ld[2]) || turned_c)
+               .epilogue = epilogue_number(&x->epi)};
+  if (!form_find(p->m, p->n, p->c_m, p->c_n, &transposed_c, &out->ld[2]) || transposed_c)
     return false;
-  if (out->epilogue != LM_LT_EPILOGUE_NONE && p->m != x->then.row)
+  if (out->epilogue != LM_LT_EPILOGUE_NONE && p->m != x->epi.row)
     return false;
-  if (!form_find(p->m, p->k, p->a_m, p->a_k, &out->turned[0], &out->ld[0]))
+  if (!form_find(p->m, p->k, p->a_m, p->a_k, &out->is_transposed[0], &out->ld[0]))
     return false;
-  if (!form_find(p->k, p->n, p->b_k, p->b_n, &out->turned[1], &out->ld[1]))
+  if (!form_find(p->k, p->n, p->b_k, p->b_n, &out->is_transposed[1], &out->ld[1]))
     return false;
   if (many)
     memcpy(out->batch, (int64_t[]){x->batch.a, x->batch.b, x->batch.c}, sizeof out->batch);
   out->align[0] = alignment(x->a, out->batch[0], x->ab);
   out->align[1] = alignment(x->b, out->batch[1], x->ab);
-  out->align[2] = alignment(x->then.residual ? x->then.residual : x->c, out->batch[2], x->cc);
+  out->align[2] = alignment(x->epi.residual ? x->epi.residual : x->c, out->batch[2], x->cc);
   out->align[3] = alignment(x->c, out->batch[2], x->cc);
-  out->align[4] = alignment(x->then.bias, 0, x->cc);
-  out->align[5] = alignment(x->then.before, 0, x->cc);
+  out->align[4] = alignment(x->epi.bias, 0, x->cc);
+  out->align[5] = alignment(x->epi.gelu_input, 0, x->cc);
   return out->align[4] >= VECTOR_ALIGN && out->align[5] >= VECTOR_ALIGN;
 }
 
-// ---- what the library is told of it, and which algorithm it takes
+// ---- descriptors, and the choice of the algorithm
 
 static int lt_type(int t) {
   return t == LM_F64 ? LM_LT_R_64F : t == LM_BF16 ? LM_LT_R_16BF : LM_LT_R_32F;
@@ -231,28 +233,28 @@ static lm_status layout_make(const lm_cuda_gemms *g, const key *k, int i, void *
   const lm_cublaslt *lt = &g->lt;
   int64_t rows = i == 1 ? k->k : k->rows;
   int64_t cols = i == 0 ? k->k : k->cols;
-  bool turned = i < 2 && k->turned[i];
+  bool is_transposed = i < 2 && k->is_transposed[i];
   int32_t count = (int32_t)k->count;
   LM_TRY(check(g,
                lt->cublasLtMatrixLayoutCreate(out, lt_type(i < 2 ? k->ab : k->cc),
-                                              (uint64_t)(turned ? cols : rows),
-                                              (uint64_t)(turned ? rows : cols), k->ld[i]),
-               "a layout"));
+                                              (uint64_t)(is_transposed ? cols : rows),
+                                              (uint64_t)(is_transposed ? rows : cols), k->ld[i]),
+               "a matrix layout"));
   if (count == 1)
     return NULL;
   LM_TRY(check(
       g, lt->cublasLtMatrixLayoutSetAttribute(*out, LM_LT_LAYOUT_BATCH_COUNT, &count, sizeof count),
-      "a layout's batch"));
+      "the batch of a matrix layout"));
   return check(g,
                lt->cublasLtMatrixLayoutSetAttribute(*out, LM_LT_LAYOUT_BATCH_STRIDE, &k->batch[i],
                                                     sizeof k->batch[i]),
-               "a layout's batch");
+               "the batch of a matrix layout");
 }
 
 static lm_status desc_make(const lm_cuda_gemms *g, const key *k, void **out) {
   const lm_cublaslt *lt = &g->lt;
   static const int attributes[2] = {LM_LT_DESC_TRANSA, LM_LT_DESC_TRANSB};
-  const int32_t turned = LM_LT_OP_T;
+  const int32_t is_transposed = LM_LT_OP_T;
   bool wide = k->ab == LM_F64;
   bool rounds = g->tf32 && k->ab == LM_F32;
   LM_TRY(check(g,
@@ -261,12 +263,13 @@ static lm_status desc_make(const lm_cuda_gemms *g, const key *k, void **out) {
                                             : rounds ? LM_LT_COMPUTE_TF32
                                                      : LM_LT_COMPUTE_32F,
                                             wide ? LM_LT_R_64F : LM_LT_R_32F),
-               "a product"));
+               "a GEMM descriptor"));
   for (int i = 0; i < 2; i++)
-    if (k->turned[i])
+    if (k->is_transposed[i])
       LM_TRY(check(g,
-                   lt->cublasLtMatmulDescSetAttribute(*out, attributes[i], &turned, sizeof turned),
-                   "a product"));
+                   lt->cublasLtMatmulDescSetAttribute(*out, attributes[i], &is_transposed,
+                                                      sizeof is_transposed),
+                   "a GEMM descriptor"));
   if (k->epilogue == LM_LT_EPILOGUE_NONE)
     return NULL;
   const uint32_t epilogue = (uint32_t)k->epilogue;
@@ -280,12 +283,13 @@ static lm_status desc_make(const lm_cuda_gemms *g, const key *k, void **out) {
       "an epilogue");
 }
 
-// Bias and second result are in the descriptor; the heuristic reads off them how they are aligned.
+// The addresses of the bias and of the input of gelu are part of the descriptor; the heuristic
+// derives their alignment from them.
 static lm_status addresses_set(const lm_cuda_gemms *g, const call *x, const entry *e) {
   const struct {
     int attribute;
     lm_cuda_address at;
-  } of[2] = {{LM_LT_DESC_BIAS, x->then.bias}, {LM_LT_DESC_AUX, x->then.before}};
+  } of[2] = {{LM_LT_DESC_BIAS, x->epi.bias}, {LM_LT_DESC_AUX, x->epi.gelu_input}};
   for (int i = 0; i < 2; i++) {
     void *at = (void *)(uintptr_t)of[i].at;
     if (at)
@@ -296,9 +300,9 @@ static lm_status addresses_set(const lm_cuda_gemms *g, const call *x, const entr
   return NULL;
 }
 
-// Parts of a sum that several blocks compute are added in the type that is computed in, by a step
-// of its own: the other schemes add them in the result's type, bf16 mostly, or in the order in
-// which blocks arrive. By itself the library takes any.
+// If several blocks compute partial sums, they must be added in the compute type by a separate
+// step. The library's other schemes, which it uses by default, add them in the result's type, often
+// bf16, or in the order in which blocks finish, which is not deterministic.
 static lm_status preference_set(const lm_cuda_gemms *g, const entry *e, void *preference) {
   const lm_cublaslt *lt = &g->lt;
   static const int attributes[4] = {LM_LT_PREF_ALIGN_A, LM_LT_PREF_ALIGN_B, LM_LT_PREF_ALIGN_C,
@@ -323,11 +327,11 @@ static lm_status preference_set(const lm_cuda_gemms *g, const entry *e, void *pr
   return NULL;
 }
 
-// That the library has no algorithm is an answer. It must not be asked while its stream records a
-// graph (13.3 fails then), and it is not: what a graph records was run before, at the same
-// addresses.
-static lm_status algorithms_ask(const lm_cuda_gemms *g, const entry *e, int wanted,
-                                lm_lt_heuristic *out, int *out_n) {
+// *out_n is 0 if the library has no algorithm. Must not be called while the stream is recorded into
+// a graph (cuBLASLt 13.3 fails epi), and is not: a function ran gelu_input with the same addresses
+// when its graph is recorded.
+static lm_status algorithms_query(const lm_cuda_gemms *g, const entry *e, int max,
+                                  lm_lt_heuristic *out, int *out_n) {
   void *preference = NULL;
   *out_n = 0;
   LM_TRY(check(g, g->lt.cublasLtMatmulPreferenceCreate(&preference), "a preference"));
@@ -335,22 +339,22 @@ static lm_status algorithms_ask(const lm_cuda_gemms *g, const entry *e, int want
   int status = s ? 0
                  : g->lt.cublasLtMatmulAlgoGetHeuristic(g->handle, e->desc, e->layout[0],
                                                         e->layout[1], e->layout[2], e->layout[2],
-                                                        preference, wanted, out, out_n);
+                                                        preference, max, out, out_n);
   g->lt.cublasLtMatmulPreferenceDestroy(preference);
   if (!s && status != LM_LT_NOT_SUPPORTED)
-    s = check(g, status, "choosing how to compute a product");
+    s = check(g, status, "choosing a GEMM algorithm");
   return s;
 }
 
-static const lm_cuda_choice *choice_find(const lm_cuda_choices *c, uint64_t product) {
+static const lm_cuda_choice *choice_find(const lm_cuda_choices *c, uint64_t gemm) {
   for (uint32_t i = 0; c && i < c->n; i++)
-    if (c->v[i].product == product)
+    if (c->v[i].gemm == gemm)
       return &c->v[i];
   return NULL;
 }
 
 static void algorithm_set(entry *e, const lm_lt_algo *algo, uint64_t workspace) {
-  e->fits = true;
+  e->supported = true;
   e->algo = *algo;
   e->workspace = workspace;
 }
@@ -363,7 +367,7 @@ static lm_status algorithm_find(const lm_cuda_gemms *g, entry *e) {
     algorithm_set(e, &known->algo, known->workspace);
     return NULL;
   }
-  LM_TRY(algorithms_ask(g, e, 1, &best, &n));
+  LM_TRY(algorithms_query(g, e, 1, &best, &n));
   if (n && !best.state)
     algorithm_set(e, &best.algo, best.workspace);
   return NULL;
@@ -377,33 +381,33 @@ static lm_status entry_fill(const lm_cuda_gemms *g, const call *x, entry *e) {
   return algorithm_find(g, e);
 }
 
-// Where the entry of the key is or would be. Decoding meets new keys with every token, so there may
-// be thousands.
-static uint32_t place_find(const lm_cuda_gemms *g, const key *k, uint64_t hash) {
-  uint32_t i = (uint32_t)hash & (g->n_places - 1);
-  for (; g->places[i]; i = (i + 1) & (g->n_places - 1)) {
-    const entry *e = &g->entries[g->places[i] - 1];
+// The slot of the key's entry, or the empty slot for it. Decoding adds new keys with every token,
+// so there may be thousands.
+static uint32_t slot_find(const lm_cuda_gemms *g, const key *k, uint64_t hash) {
+  uint32_t i = (uint32_t)hash & (g->n_slots - 1);
+  for (; g->slots[i]; i = (i + 1) & (g->n_slots - 1)) {
+    const entry *e = &g->entries[g->slots[i] - 1];
     if (e->hash == hash && !memcmp(&e->k, k, sizeof *k))
       break;
   }
   return i;
 }
 
-static void places_grow(lm_cuda_gemms *g) {
-  if (2 * (g->n_entries + 1) <= g->n_places)
+static void slots_grow(lm_cuda_gemms *g) {
+  if (2 * (g->n_entries + 1) <= g->n_slots)
     return;
-  g->n_places = g->n_places ? 2 * g->n_places : 256;
-  g->places = LM_NEW_N(g->arena, uint32_t, g->n_places);
+  g->n_slots = g->n_slots ? 2 * g->n_slots : 256;
+  g->slots = LM_NEW_N(g->arena, uint32_t, g->n_slots);
   for (uint32_t i = 0; i < g->n_entries; i++)
-    g->places[place_find(g, &g->entries[i].k, g->entries[i].hash)] = i + 1;
+    g->slots[slot_find(g, &g->entries[i].k, g->entries[i].hash)] = i + 1;
 }
 
 static lm_status entry_find(lm_cuda_gemms *g, const call *x, const key *k, entry **out) {
-  places_grow(g);
+  slots_grow(g);
   uint64_t hash = lm_hash(k, sizeof *k, 0);
-  uint32_t place = place_find(g, k, hash);
-  if (g->places[place]) {
-    *out = &g->entries[g->places[place] - 1];
+  uint32_t slot = slot_find(g, k, hash);
+  if (g->slots[slot]) {
+    *out = &g->entries[g->slots[slot] - 1];
     return NULL;
   }
   entry e = {.hash = hash, .k = *k};
@@ -413,7 +417,7 @@ static lm_status entry_find(lm_cuda_gemms *g, const call *x, const key *k, entry
     return s;
   }
   LM_PUSH(g->arena, g->entries, g->n_entries, g->cap_entries) = e;
-  g->places[place] = g->n_entries;
+  g->slots[slot] = g->n_entries;
   *out = &g->entries[g->n_entries - 1];
   return NULL;
 }
@@ -425,11 +429,11 @@ static int library_call(const lm_cuda_gemms *g, const call *x, const entry *e,
   const double one_f64 = 1, zero_f64 = 0;
   const float one = 1, zero = 0;
   bool wide = x->ab == LM_F64;
-  bool add = x->p.add || x->then.residual;
+  bool add = x->p.add || x->epi.residual;
   const void *alpha = wide ? (const void *)&one_f64 : &one;
   const void *beta =
       wide ? (add ? (const void *)&one_f64 : &zero_f64) : (add ? (const void *)&one : &zero);
-  lm_cuda_address c = x->then.residual ? x->then.residual : x->c;
+  lm_cuda_address c = x->epi.residual ? x->epi.residual : x->c;
 #define AT(address) ((void *)(uintptr_t)(address))
   return g->lt.cublasLtMatmul(g->handle, e->desc, alpha, AT(x->a), e->layout[0], AT(x->b),
                               e->layout[1], beta, AT(c), e->layout[2], AT(x->c), e->layout[2],
@@ -439,7 +443,8 @@ static int library_call(const lm_cuda_gemms *g, const call *x, const entry *e,
 
 // ---- measuring
 
-// Seconds of one call, the best of a few times several; HUGE_VAL for an algorithm that is refused.
+// Seconds of one call, minimum of several measurements; HUGE_VAL if the library rejects the
+// algorithm.
 static lm_status algorithm_time(const lm_cuda_gemms *g, const call *x, const entry *e,
                                 lm_cuda_address workspace, double *out) {
   enum {
@@ -448,71 +453,73 @@ static lm_status algorithm_time(const lm_cuda_gemms *g, const call *x, const ent
   };
   const lm_cuda_driver *d = g->builtins->driver;
   *out = HUGE_VAL;
-  for (int i = 0; i < TIMES; i++) { // the first loads code
+  for (int i = 0; i < TIMES; i++) { // the first iteration loads code
     float ms = 0;
-    LM_TRY(lm_cuda_check(d, d->cuEventRecord(g->from, g->builtins->stream), "measuring products"));
+    LM_TRY(lm_cuda_check(d, d->cuEventRecord(g->from, g->builtins->stream), "measuring GEMMs"));
     for (int k = 0; k < CALLS; k++)
       if (library_call(g, x, e, workspace))
         return NULL;
-    LM_TRY(lm_cuda_check(d, d->cuEventRecord(g->to, g->builtins->stream), "measuring products"));
-    LM_TRY(lm_cuda_check(d, d->cuEventSynchronize(g->to), "measuring products"));
-    LM_TRY(lm_cuda_check(d, d->cuEventElapsedTime(&ms, g->from, g->to), "measuring products"));
+    LM_TRY(lm_cuda_check(d, d->cuEventRecord(g->to, g->builtins->stream), "measuring GEMMs"));
+    LM_TRY(lm_cuda_check(d, d->cuEventSynchronize(g->to), "measuring GEMMs"));
+    LM_TRY(lm_cuda_check(d, d->cuEventElapsedTime(&ms, g->from, g->to), "measuring GEMMs"));
     if (i && 1e-3 * ms / CALLS < *out)
       *out = 1e-3 * ms / CALLS;
   }
   return NULL;
 }
 
-// Another answer than the first must be worth it.
+// Measures the heuristic's candidates. Another than the first is taken only if it is clearly
+// faster.
 static lm_status entry_measure(lm_cuda_gemms *g, const call *x, entry *e,
                                lm_cuda_address workspace) {
-  static const double WORTH = 1.02;
-  lm_lt_heuristic answers[LM_LT_ANSWERS];
+  static const double MARGIN = 1.02;
+  lm_lt_heuristic candidates[LM_LT_CANDIDATES];
   entry best = *e;
-  double first = HUGE_VAL, least = HUGE_VAL;
+  double first = HUGE_VAL, best_time = HUGE_VAL;
   int n;
   LM_TRY(addresses_set(g, x, e));
-  LM_TRY(algorithms_ask(g, e, LM_LT_ANSWERS, answers, &n));
+  LM_TRY(algorithms_query(g, e, LM_LT_CANDIDATES, candidates, &n));
   for (int i = 0; i < n; i++) {
     entry other = *e;
     double time;
-    if (answers[i].state || answers[i].workspace > LM_CUDA_WORKSPACE)
+    if (candidates[i].state || candidates[i].workspace > LM_CUDA_WORKSPACE)
       continue;
-    algorithm_set(&other, &answers[i].algo, answers[i].workspace);
+    algorithm_set(&other, &candidates[i].algo, candidates[i].workspace);
     LM_TRY(algorithm_time(g, x, &other, workspace, &time));
     if (!i)
       first = time;
-    if (time * (i ? WORTH : 1) >= least)
+    if (time * (i ? MARGIN : 1) >= best_time)
       continue;
-    least = time;
+    best_time = time;
     best = other;
   }
   *e = best;
   LM_PUSH(g->choices->arena, g->choices->v, g->choices->n, g->choices->cap) =
-      (lm_cuda_choice){.product = e->hash,
+      (lm_cuda_choice){.gemm = e->hash,
                        .algo = e->algo,
                        .workspace = e->workspace,
-                       .gain = least > 0 && first < HUGE_VAL ? first / least : 1};
+                       .gain = best_time > 0 && first < HUGE_VAL ? first / best_time : 1};
   g->choices->measured++;
   return NULL;
 }
 
-// What the budget does not reach stays as the heuristic has it, also when the run goes on.
+// GEMMs beyond the budget get the heuristic's algorithm, recorded so that a resumed run uses it
+// too.
 static lm_status entry_choose(lm_cuda_gemms *g, const call *x, entry *e,
                               lm_cuda_address workspace) {
-  if (!e->fits || choice_find(g->choices, e->hash))
+  if (!e->supported || choice_find(g->choices, e->hash))
     return NULL;
-  if (lm_now() < g->until)
+  if (lm_now() < g->deadline)
     return entry_measure(g, x, e, workspace);
   LM_PUSH(g->choices->arena, g->choices->v, g->choices->n, g->choices->cap) =
-      (lm_cuda_choice){.product = e->hash, .algo = e->algo, .workspace = e->workspace};
+      (lm_cuda_choice){.gemm = e->hash, .algo = e->algo, .workspace = e->workspace};
   return NULL;
 }
 
 lm_status lm_cuda_gemms_measure(lm_cuda_gemms *g, bool on) {
   const lm_cuda_driver *d = g->builtins->driver;
   g->measuring = on;
-  g->until = lm_now() + (on ? g->choices->budget : 0);
+  g->deadline = lm_now() + (on ? g->choices->budget : 0);
   if (on) {
     LM_TRY(lm_cuda_check(d, d->cuEventCreate(&g->from, 0), "an event"));
     return lm_cuda_check(d, d->cuEventCreate(&g->to, 0), "an event");
@@ -539,48 +546,48 @@ static lm_status loop_run(const lm_cuda_gemms *g, const call *x) {
 
 static lm_status call_run(lm_cuda_gemms *g, const call *x, lm_cuda_address workspace);
 
-// The product alone, on top of the residual, then the rest of the epilogue over the result, which
-// is dense.
+// Without the library's epilogue: the GEMM, added to the residual, and epi a builtin kernel that
+// applies the rest of the epilogue to the dense result.
 static lm_status parts_run(lm_cuda_gemms *g, const call *x, lm_cuda_address workspace) {
   const lm_cuda_driver *d = g->builtins->driver;
   const lm_cuda_small_gemm *p = &x->p;
   call plain = *x;
-  plain.p.add = x->then.residual != 0;
-  plain.then = (epilogue){0};
+  plain.p.add = x->epi.residual != 0;
+  plain.epi = (epilogue){0};
   size_t bytes = (size_t)(p->m * p->n * lm_dtype_bytes((lm_dtype)x->cc));
-  bool apart = x->then.residual && x->then.residual != x->c;
-  if (apart && !g->measuring)
+  bool separate = x->epi.residual && x->epi.residual != x->c;
+  if (separate && !g->measuring)
     LM_TRY(lm_cuda_check(
-        d, d->cuMemcpyDtoDAsync_v2(x->c, x->then.residual, bytes, g->builtins->stream), "copy"));
+        d, d->cuMemcpyDtoDAsync_v2(x->c, x->epi.residual, bytes, g->builtins->stream), "copy"));
   LM_TRY(call_run(g, &plain, workspace));
-  if (g->measuring || (!x->then.bias && !x->then.gelu))
+  if (g->measuring || (!x->epi.bias && !x->epi.gelu))
     return NULL;
-  lm_cuda_finish f = {p->m * p->n, x->then.row, x->then.gelu, 0};
-  return lm_cuda_finish_run(g->builtins, &f, x->cc, x->c, x->then.bias, x->then.before);
+  lm_cuda_finish f = {p->m * p->n, x->epi.row, x->epi.gelu, 0};
+  return lm_cuda_finish_run(g->builtins, &f, x->cc, x->c, x->epi.bias, x->epi.gelu_input);
 }
 
 static lm_status call_run(lm_cuda_gemms *g, const call *x, lm_cuda_address workspace) {
   call other = transposed(x);
   key k;
   const call *fit = key_make(x, &k) ? x : key_make(&other, &k) ? &other : NULL;
-  bool plain = epilogue_number(&x->then) == LM_LT_EPILOGUE_NONE && !x->then.residual;
+  bool plain = epilogue_number(&x->epi) == LM_LT_EPILOGUE_NONE && !x->epi.residual;
   entry *e = NULL;
   if (fit && types_known(x->ab, x->cc))
     LM_TRY(entry_find(g, fit, &k, &e));
-  if (!plain && !(e && e->fits))
+  if (!plain && !(e && e->supported))
     return parts_run(g, x, workspace);
   if (g->measuring)
     return e ? entry_choose(g, fit, e, workspace) : NULL;
-  if (!e || !e->fits)
+  if (!e || !e->supported)
     return loop_run(g, x);
   LM_TRY(addresses_set(g, fit, e));
-  return check(g, library_call(g, fit, e, workspace), "a product");
+  return check(g, library_call(g, fit, e, workspace), "a GEMM");
 }
 
 typedef struct problem {
-  lm_plan_batch outer[LM_PLAN_BATCH], sum[LM_PLAN_BATCH], batch;
-  int n_outer, n_sum;
-  int64_t n_outers, n_sums;
+  lm_plan_batch loop[LM_PLAN_BATCH], sum[LM_PLAN_BATCH], batch;
+  int n_loop, n_sum;
+  int64_t n_loops, n_sums;
 } problem;
 
 static void axis_swap(lm_plan_batch *a, lm_plan_batch *b) {
@@ -589,9 +596,9 @@ static void axis_swap(lm_plan_batch *a, lm_plan_batch *b) {
   *b = keep;
 }
 
-// The longest axis that is not summed becomes the library's batch.
+// The longest batch axis that is not summed becomes the library's batch.
 static problem problem_make(const lm_plan_gemm *g, const int64_t *var) {
-  problem p = {.batch = {.size = 1}, .n_outers = 1, .n_sums = 1};
+  problem p = {.batch = {.size = 1}, .n_loops = 1, .n_sums = 1};
   for (int i = 0; i < g->n_batch; i++) {
     lm_plan_batch x = lm_plan_batch_axis(g, i, var);
     if (!g->batch[i].sum && x.size > p.batch.size)
@@ -599,10 +606,10 @@ static problem problem_make(const lm_plan_gemm *g, const int64_t *var) {
     if (g->batch[i].sum)
       p.sum[p.n_sum++] = x;
     else
-      p.outer[p.n_outer++] = x;
+      p.loop[p.n_loop++] = x;
   }
-  for (int i = 0; i < p.n_outer; i++)
-    p.n_outers *= p.outer[i].size;
+  for (int i = 0; i < p.n_loop; i++)
+    p.n_loops *= p.loop[i].size;
   for (int i = 0; i < p.n_sum; i++)
     p.n_sums *= p.sum[i].size;
   return p;
@@ -612,11 +619,11 @@ static uint64_t bytes_of(int64_t elements, int dtype) {
   return (uint64_t)(elements * lm_dtype_bytes((lm_dtype)dtype));
 }
 
-// The calls of one result, each of which adds to what those before left in C.
+// The calls for one result, each of which adds to C.
 static lm_status sums_run(lm_cuda_gemms *g, const call *x, const problem *all,
                           lm_cuda_address workspace) {
   for (int64_t j = 0; j < all->n_sums; j++) {
-    lm_plan_batch at = lm_plan_batch_place(all->sum, all->n_sum, j);
+    lm_plan_batch at = lm_plan_batch_at(all->sum, all->n_sum, j);
     call y = *x;
     y.a += bytes_of(at.a, x->ab);
     y.b += bytes_of(at.b, x->ab);
@@ -626,7 +633,7 @@ static lm_status sums_run(lm_cuda_gemms *g, const call *x, const problem *all,
   return NULL;
 }
 
-// Rows `row` … and columns `col` … of matrix `i`, summed in f32 and rounded once.
+// Computes a submatrix of matrix `i` of the batch in f32 and rounds it once.
 static lm_status panel_run(lm_cuda_gemms *g, const call *x, const problem *all, int64_t i,
                            int64_t row, int64_t rows, int64_t col, int64_t cols,
                            lm_cuda_address workspace) {
@@ -648,15 +655,15 @@ static lm_status panel_run(lm_cuda_gemms *g, const call *x, const problem *all, 
                        &(lm_cuda_rounding){rows, cols, x->p.c_m, x->p.c_n, x->p.add, 0}, sums, to);
 }
 
-// A result of bf16 that several calls add to, or of operands that the library does not round: in
-// pieces that fit into memory for sums. Which pieces depends on sizes alone.
+// For a bf16 result that is the sum of several calls, or whose operands are not bf16: computes it
+// in pieces that fit into the f32 buffer. The pieces depend on sizes alone.
 static lm_status panels_run(lm_cuda_gemms *g, const call *x, const problem *all,
                             lm_cuda_address workspace) {
   enum {
-    MOST = LM_CUDA_SUMS / 4
+    MAX_SUMS = LM_CUDA_SUMS / 4
   };
-  int64_t cols = x->p.n < MOST ? x->p.n : MOST;
-  int64_t rows = MOST / cols;
+  int64_t cols = x->p.n < MAX_SUMS ? x->p.n : MAX_SUMS;
+  int64_t rows = MAX_SUMS / cols;
   for (int64_t i = 0; i < x->batch.size; i++)
     for (int64_t row = 0; row < x->p.m; row += rows)
       for (int64_t col = 0; col < x->p.n; col += cols)
@@ -674,7 +681,7 @@ static epilogue epilogue_of(const lm_plan_step *s, const int64_t *var, const lm_
   if (p->bias)
     e.bias = *next;
   if (s->n_write > 1)
-    e.before = at[s->n_read + 1];
+    e.gelu_input = at[s->n_read + 1];
   return e;
 }
 
@@ -695,14 +702,14 @@ lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_step *s, const int64_t *v
             .batch = all.batch,
             .ab = p->dtype_ab,
             .cc = p->dtype_c,
-            .then = epilogue_of(s, var, at)};
+            .epi = epilogue_of(s, var, at)};
   bool rounds = x.cc == LM_BF16 && (all.n_sums > 1 || x.ab != LM_BF16);
   if (!x.p.m || !x.p.n || !all.batch.size)
     return NULL;
   if ((p->residual || p->bias || p->gelu) && (p->n_batch || rounds))
-    return lm_fail(LM_BUG_STATUS, "a product of several calls has an epilogue");
-  for (int64_t i = 0; i < all.n_outers; i++) {
-    lm_plan_batch to = lm_plan_batch_place(all.outer, all.n_outer, i);
+    return lm_fail(LM_BUG_STATUS, "a GEMM that takes several calls has an epilogue");
+  for (int64_t i = 0; i < all.n_loops; i++) {
+    lm_plan_batch to = lm_plan_batch_at(all.loop, all.n_loop, i);
     x.a = at[0] + bytes_of(to.a, x.ab);
     x.b = at[1] + bytes_of(to.b, x.ab);
     x.c = at[s->n_read] + bytes_of(to.c, x.cc);

@@ -1,39 +1,39 @@
-// gemm.h - matrix products of a plan on a GPU, by cuBLASLt.
+// gemm.h - the GEMMs of a plan on a GPU, by cuBLASLt.
 //
-// The library lays matrices out by columns; a product in other strides is its transpose, or takes
-// transposed operands. Batch axes: the longest is the library's, the others are loops; sum axes are
-// calls that add, in f32 memory of their own if the result is of bf16. What no layout of the
-// library expresses a kernel of our own computes. Which algorithm computes a product is settled
-// when it is first met, by the library's heuristic for its shape, strides and alignment alone,
-// within LM_CUDA_WORKSPACE.
+// The library's matrices are column-major, so a GEMM is expressed by transposing operands or the
+// entire GEMM. The longest batch axis becomes the library's batch, the others are loops of calls.
+// Summed batch axes are calls that accumulate, in a separate f32 buffer if the result is bf16. A
+// GEMM whose strides no layout of the library expresses is computed by a builtin kernel. The
+// algorithm is chosen when a GEMM is first run, by the library's heuristic, for its shape, strides
+// and alignment alone, within LM_CUDA_WORKSPACE.
 //
-// A residual is the library's C, the result its D; biases and gelu are its epilogues. If it has no
-// algorithm for a product with one, at these sizes and addresses, it computes the product without,
-// which a kernel of our own then goes over.
+// A residual is passed as the library's C, with the result as its D; bias and gelu are epilogues of
+// the library. If it has no algorithm with the epilogue for these sizes and addresses, the GEMM is
+// computed without it and a builtin kernel applies the epilogue afterwards.
 #ifndef LM_CUDA_GEMM_H
 #define LM_CUDA_GEMM_H
 #include "runtime/cuda/builtin.h"
 
-// Bytes: of the library's workspace, which NVIDIA recommends for Hopper; of sums that are rounded
-// when they are complete. They lie one behind the other.
+// Bytes of the library's workspace (as NVIDIA recommends for Hopper), and of the f32 buffer for
+// sums that are rounded when they are complete. They are adjacent.
 enum {
   LM_CUDA_WORKSPACE = 32 << 20,
   LM_CUDA_SUMS = 8 << 20
 };
 
-// Numbers of NVIDIA's headers; tests/cuda/headers_test.c compares them where the toolkit is
-// installed.
+// Constants of NVIDIA's headers; tests/cuda/headers_test.c compares them with the headers if the
+// toolkit is installed.
 enum {
   LM_LT_R_32F = 0,
   LM_LT_R_64F = 1,
-  LM_LT_R_16BF = 14, // cudaDataType
+  LM_LT_R_16BF = 14, // the last of cudaDataType
   LM_LT_COMPUTE_32F = 68,
   LM_LT_COMPUTE_64F = 70,
   LM_LT_COMPUTE_TF32 = 77,
   LM_LT_OP_T = 1,
   LM_LT_REDUCTION_COMPUTE_TYPE = 2,
   LM_LT_NOT_SUPPORTED = 15, // a status
-  LM_LT_ANSWERS = 8,        // of the heuristic, when they are compared
+  LM_LT_CANDIDATES = 8,     // our own: how many algorithms are measured
   LM_LT_DESC_TRANSA = 3,
   LM_LT_DESC_TRANSB = 4,
   LM_LT_DESC_EPILOGUE = 7,
@@ -43,7 +43,7 @@ enum {
   LM_LT_EPILOGUE_NONE = 1,
   LM_LT_EPILOGUE_BIAS = 4,
   LM_LT_EPILOGUE_GELU = 32,
-  LM_LT_EPILOGUE_AUX = 128, // to be combined
+  LM_LT_EPILOGUE_AUX = 128, // a flag
   LM_LT_LAYOUT_BATCH_COUNT = 5,
   LM_LT_LAYOUT_BATCH_STRIDE = 6,
   LM_LT_PREF_WORKSPACE = 1,
@@ -76,36 +76,36 @@ typedef struct lm_cublaslt {
   };
 } lm_cublaslt;
 
-// Which algorithm computes a product, among those that the library's heuristic names: kept, so that
-// nothing is measured twice and bits stay. An algorithm means something to one version of the
-// library alone.
+// The algorithm of a GEMM, among those that the library's heuristic proposes. Choices are stored so
+// that nothing is measured twice and a resumed run computes the same bits. An algorithm is
+// meaningful for one version of the library only.
 typedef struct lm_cuda_choice {
-  uint64_t product; // hash of all that it depends on
+  uint64_t gemm; // hash of everything that the choice depends on
   lm_lt_algo algo;
   uint64_t workspace;
-  double gain; // time of the heuristic's first by this one's; 0: not measured
+  double gain; // time of the heuristic's first algorithm / time of this one; 0: not measured
 } lm_cuda_choice;
 typedef struct lm_cuda_choices {
   lm_arena *arena;
   const char *device;
-  uint64_t version; // whose they are; NULL: there are none yet
+  uint64_t version; // of the library; `device` NULL: there are no choices yet
   lm_cuda_choice *v;
   uint32_t n, cap;
-  bool locked;   // they hold: of another device or version they are LM_USER, and none is added
-  double budget; // seconds for measuring those that are missing
-  int measured;  // of them
+  bool locked;   // read-only: LM_USER if they are for another device or version
+  double budget; // seconds for measuring missing choices
+  int measured;  // number of choices that were measured
 } lm_cuda_choices;
 
 typedef struct lm_cuda_gemms lm_cuda_gemms;
-// The builtins and the choices, NULL for the heuristic's, must outlive it; its context is current.
-// tf32: as lm_exec_options.
+// The builtins and the choices (optional) must outlive the result. The CUDA context must be
+// current. tf32: as in lm_exec_options.
 lm_status lm_cuda_gemms_create(const lm_cuda_builtins *b, const lm_cuda_device *device, bool tf32,
                                lm_cuda_choices *choices, lm_cuda_gemms **out);
 void lm_cuda_gemms_destroy(lm_cuda_gemms *g);
-// Between the two, products are not computed but measured, on operands that are zeros: nothing else
-// is in memory yet.
+// Between a call with `on` and one without, lm_cuda_gemm measures algorithms and computes nothing.
+// Operands must be zeros.
 lm_status lm_cuda_gemms_measure(lm_cuda_gemms *g, bool on);
-// Enqueues a step's product on the builtins' stream; at: where its buffers are.
+// Enqueues a GEMM step on the builtins' stream. at: addresses of the step's buffers.
 lm_status lm_cuda_gemm(lm_cuda_gemms *g, const lm_plan_step *s, const int64_t *var,
                        const lm_cuda_address *at, lm_cuda_address workspace);
 #endif

@@ -7,10 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// They stay in memory when they are closed: what they allocated as they were loaded hangs on their
-// own variables.
+// RTLD_NODELETE: the libraries stay loaded after dlclose, since their allocations are referenced
+// only by their own variables.
 enum {
-  HOW = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE
+  OPEN_FLAGS = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE
 };
 
 static void *open_in(const char *folder, const char *name) {
@@ -19,7 +19,7 @@ static void *open_in(const char *folder, const char *name) {
   for (size_t i = 0; folder && *folder && !found && i < LM_COUNT(parts); i++) {
     lm_buf path = {0};
     lm_buf_printf(&path, "%s/%s/%s", folder, parts[i], name);
-    found = dlopen(path.p, HOW);
+    found = dlopen(path.p, OPEN_FLAGS);
     lm_buf_free(&path);
   }
   return found;
@@ -30,7 +30,7 @@ lm_status lm_library_open(const char *what, const char *const *names, void **out
   lm_buf tried = {0};
   *out = NULL;
   for (int i = 0; names[i] && !*out; i++) {
-    *out = dlopen(names[i], HOW);
+    *out = dlopen(names[i], OPEN_FLAGS);
     for (size_t f = 0; !*out && f < LM_COUNT(folders); f++)
       *out = open_in(folders[f], names[i]);
     lm_buf_printf(&tried, "%s%s", i ? ", " : "", names[i]);
@@ -57,7 +57,7 @@ lm_status lm_toolkit_open(const char *what, const char *stem, int driver, void *
     n++;
   }
   if (!n)
-    return lm_fail(LM_ENV, "the NVIDIA driver knows CUDA %d.%d; CUDA %d is the oldest that will do",
+    return lm_fail(LM_ENV, "the NVIDIA driver knows CUDA %d.%d; CUDA %d is the oldest supported",
                    driver / 1000, driver % 1000 / 10, OLDEST);
   return lm_library_open(what, names, out);
 }

@@ -5,8 +5,8 @@
 #include <string.h>
 
 enum {
-  SMALL = 64 << 10 /* bytes of a result that comes back unasked */,
-  FEW = 512 /* of arguments that gain nothing by travelling ahead */
+  SMALL = 64 << 10, // results of at most this many bytes are copied back after each run
+  FEW = 512         // arguments of at most this many bytes are not worth a separate stream
 };
 
 static const char *const ARENA_NAMES[LM_ARENAS] = {
@@ -15,11 +15,12 @@ static const char *const ARENA_NAMES[LM_ARENAS] = {
 
 // ---- the device's memory
 
-static lm_status no_room(const lm_cuda_memory *m, int result, int64_t bytes, const char *what) {
+static lm_status out_of_memory(const lm_cuda_memory *m, int result, int64_t bytes,
+                               const char *what) {
   size_t left = 0, total = 0;
   m->driver->cuMemGetInfo_v2(&left, &total);
   lm_status s = lm_cuda_check(
-      m->driver, result, "%s cannot give %.1f MB for %s (%.1f of its %.1f MB are free)",
+      m->driver, result, "%s cannot allocate %.1f MB for %s (%.1f of its %.1f MB are free)",
       m->device->name, (double)bytes * 1e-6, what, (double)left * 1e-6, (double)total * 1e-6);
   lm_buf sizes = {0};
   for (int i = 0; i < LM_ARENAS; i++)
@@ -38,7 +39,7 @@ static lm_status arena_make(lm_cuda_memory *m, int i) {
     return NULL;
   int result = d->cuMemAlloc_v2(&m->at[i], bytes);
   if (result)
-    return no_room(m, result, (int64_t)bytes, ARENA_NAMES[i]);
+    return out_of_memory(m, result, (int64_t)bytes, ARENA_NAMES[i]);
   return lm_cuda_check(d, d->cuMemsetD8Async(m->at[i], 0, bytes, m->stream), "memory for %s",
                        ARENA_NAMES[i]);
 }
@@ -48,7 +49,7 @@ static lm_status pinned_make(const lm_cuda_memory *m, int64_t bytes, char **out)
   if (!bytes)
     return NULL;
   LM_TRY(lm_cuda_check(m->driver, m->driver->cuMemHostAlloc(&p, (size_t)bytes, 0),
-                       "%.1f MB of the host's memory for copies", (double)bytes * 1e-6));
+                       "%.1f MB of pinned host memory", (double)bytes * 1e-6));
   memset(p, 0, (size_t)bytes);
   *out = p;
   return NULL;
@@ -61,7 +62,7 @@ static int by_offset(const void *a, const void *b) {
   return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-// Ports that follow each other but for the gap of their alignment are one range.
+// Merges ports that are adjacent up to alignment into one range.
 static int ranges_merge(lm_cuda_range *r, int n) {
   int kept = 0;
   qsort(r, (size_t)n, sizeof *r, by_offset);
@@ -97,19 +98,19 @@ static void io_make(lm_cuda_memory *m, const lm_plan_func *f, lm_cuda_io *io) {
 
 static lm_status staging_make(lm_cuda_memory *m) {
   const lm_cuda_driver *d = m->driver;
-  int64_t most = 0;
+  int64_t max = 0;
   m->io = LM_NEW_N(m->arena, lm_cuda_io, m->plan->n_funcs + 1);
   for (int i = 0; i < m->plan->n_funcs; i++) {
     io_make(m, &m->plan->funcs[i], &m->io[i]);
-    if (m->io[i].in_bytes > most)
-      most = m->io[i].in_bytes;
+    if (m->io[i].in_bytes > max)
+      max = m->io[i].in_bytes;
   }
   LM_TRY(lm_cuda_check(d, d->cuStreamCreate(&m->copies, LM_CU_STREAM_NON_BLOCKING), "a stream"));
   for (int i = 0; i < 2; i++) {
-    LM_TRY(pinned_make(m, most, &m->staging[i].host));
-    int result = most > FEW ? d->cuMemAlloc_v2(&m->staging[i].device, (size_t)most) : 0;
+    LM_TRY(pinned_make(m, max, &m->staging[i].host));
+    int result = max > FEW ? d->cuMemAlloc_v2(&m->staging[i].device, (size_t)max) : 0;
     if (result)
-      return no_room(m, result, most, "arguments on their way");
+      return out_of_memory(m, result, max, "staging of arguments");
     LM_TRY(
         lm_cuda_check(d, d->cuEventCreate(&m->staging[i].sent, LM_CU_EVENT_NO_TIMES), "an event"));
     LM_TRY(
@@ -118,7 +119,7 @@ static lm_status staging_make(lm_cuda_memory *m) {
   return NULL;
 }
 
-// ---- life
+// ---- creation and destruction
 
 lm_status lm_cuda_memory_make(lm_cuda_memory *m, const lm_plan *plan, const lm_cuda_driver *d,
                               const lm_cuda_device *device, void *stream, int64_t workspace) {
@@ -132,7 +133,7 @@ lm_status lm_cuda_memory_make(lm_cuda_memory *m, const lm_plan *plan, const lm_c
     LM_TRY(arena_make(m, i));
   int result = workspace ? d->cuMemAlloc_v2(&m->workspace, (size_t)workspace) : 0;
   if (result)
-    return no_room(m, result, workspace, "products' workspace");
+    return out_of_memory(m, result, workspace, "the workspace of GEMMs");
   LM_TRY(pinned_make(m, plan->arena_bytes[LM_ARENA_IO], &m->mirrors[LM_ARENA_IO].host));
   return staging_make(m);
 }
@@ -166,7 +167,7 @@ void lm_cuda_memory_free(lm_cuda_memory *m) {
   lm_arena_destroy(m->arena);
 }
 
-// ---- around a run
+// ---- copies before and after a run
 
 static lm_status mirrors_send(lm_cuda_memory *m) {
   for (int i = 0; i < LM_ARENAS; i++) {
@@ -187,7 +188,7 @@ static void arguments_pack(const lm_cuda_memory *m, const lm_cuda_io *io, char *
     memcpy(to, m->mirrors[LM_ARENA_IO].host + io->in[i].offset, (size_t)io->in[i].bytes);
 }
 
-// Few arguments: straight to their places.
+// Copies few arguments directly to their addresses.
 static lm_status arguments_send(const lm_cuda_memory *m, const lm_cuda_io *io, const char *from,
                                 void *sent) {
   const lm_cuda_driver *d = m->driver;
@@ -199,14 +200,14 @@ static lm_status arguments_send(const lm_cuda_memory *m, const lm_cuda_io *io, c
   return lm_cuda_check(d, d->cuEventRecord(sent, m->stream), "arguments");
 }
 
-static lm_status arguments_send_ahead(const lm_cuda_memory *m, const lm_cuda_io *io, int turn) {
+static lm_status arguments_send_ahead(const lm_cuda_memory *m, const lm_cuda_io *io, int slot) {
   const lm_cuda_driver *d = m->driver;
-  lm_cuda_address from = m->staging[turn].device;
-  void *sent = m->staging[turn].sent;
-  void *taken = m->staging[turn].taken;
+  lm_cuda_address from = m->staging[slot].device;
+  void *sent = m->staging[slot].sent;
+  void *taken = m->staging[slot].taken;
   LM_TRY(lm_cuda_check(d, d->cuStreamWaitEvent(m->copies, taken, 0), "arguments"));
   LM_TRY(lm_cuda_check(
-      d, d->cuMemcpyHtoDAsync_v2(from, m->staging[turn].host, (size_t)io->in_bytes, m->copies),
+      d, d->cuMemcpyHtoDAsync_v2(from, m->staging[slot].host, (size_t)io->in_bytes, m->copies),
       "arguments"));
   LM_TRY(lm_cuda_check(d, d->cuEventRecord(sent, m->copies), "arguments"));
   LM_TRY(lm_cuda_check(d, d->cuStreamWaitEvent(m->stream, sent, 0), "arguments"));
@@ -218,19 +219,19 @@ static lm_status arguments_send_ahead(const lm_cuda_memory *m, const lm_cuda_io 
   return lm_cuda_check(d, d->cuEventRecord(taken, m->stream), "arguments");
 }
 
-// An event that was never recorded is not waited for.
+// Synchronizing with an event that was never recorded returns at once.
 lm_status lm_cuda_memory_begin(lm_cuda_memory *m, const lm_plan_func *f) {
   const lm_cuda_io *io = &m->io[f - m->plan->funcs];
   LM_TRY(mirrors_send(m));
   if (!io->n_in)
     return NULL;
-  m->turn = !m->turn;
-  LM_TRY(lm_cuda_check(m->driver, m->driver->cuEventSynchronize(m->staging[m->turn].sent),
+  m->slot = !m->slot;
+  LM_TRY(lm_cuda_check(m->driver, m->driver->cuEventSynchronize(m->staging[m->slot].sent),
                        "arguments of %s", f->name));
-  arguments_pack(m, io, m->staging[m->turn].host);
+  arguments_pack(m, io, m->staging[m->slot].host);
   lm_status s = io->in_bytes > FEW
-                    ? arguments_send_ahead(m, io, m->turn)
-                    : arguments_send(m, io, m->staging[m->turn].host, m->staging[m->turn].sent);
+                    ? arguments_send_ahead(m, io, m->slot)
+                    : arguments_send(m, io, m->staging[m->slot].host, m->staging[m->slot].sent);
   return lm_annotate(s, "%s", f->name);
 }
 
@@ -254,7 +255,7 @@ lm_status lm_cuda_memory_end(lm_cuda_memory *m, const lm_plan_func *f, const boo
   return NULL;
 }
 
-// ---- what the host sees
+// ---- access by the host
 
 char *lm_cuda_memory_mirror(lm_cuda_memory *m, lm_arena_id id) {
   lm_cuda_mirror *x = &m->mirrors[id];

@@ -1,7 +1,7 @@
-// nvtx.c - see nvtx.h. A tool names its library in NVTX_INJECTION64_PATH. Its initialization is
-// given a function that hands out tables; in one of them it finds the places of the functions that
-// an application calls, and puts its own there. That function has no argument of ours, so the
-// places belong to the process.
+// nvtx.c - see nvtx.h. A profiler names its library in NVTX_INJECTION64_PATH. The library's
+// initialization receives a callback that returns tables of pointers to the functions that an
+// application calls, and stores its own functions there. The callback has no user argument, so the
+// tables are global.
 #include "runtime/cuda/nvtx.h"
 
 #include <dlfcn.h>
@@ -14,7 +14,7 @@ enum {
 
 static const unsigned SIZES[LM_NVTX_MODULES] = {0, 16, 9, 15, 7, 16, 7};
 static struct {
-  lm_nvtx_function place[LM_NVTX_MODULES][FUNCTIONS],
+  lm_nvtx_function slot[LM_NVTX_MODULES][FUNCTIONS],
       *table[LM_NVTX_MODULES][FUNCTIONS + 1]; // NULL in front and behind
   bool opened;
 } process;
@@ -23,7 +23,7 @@ static int functions(int module, lm_nvtx_function ***out_table, unsigned *out_n)
   if (module <= 0 || module >= LM_NVTX_MODULES)
     return 0;
   for (unsigned i = 1; i < SIZES[module]; i++)
-    process.table[module][i] = &process.place[module][i];
+    process.table[module][i] = &process.slot[module][i];
   if (out_table)
     *out_table = process.table[module];
   if (out_n)
@@ -51,18 +51,18 @@ void lm_nvtx_open(void) {
   if (!library || (initialize && initialize(tables)))
     return;
   for (int i = 0; i < FUNCTIONS; i++)
-    process.place[LM_NVTX_CORE][i] = NULL;
+    process.slot[LM_NVTX_CORE][i] = NULL;
   dlclose(library);
 }
 
 void lm_nvtx_push(const char *name) {
-  lm_nvtx_function f = process.place[LM_NVTX_CORE][LM_NVTX_PUSH];
+  lm_nvtx_function f = process.slot[LM_NVTX_CORE][LM_NVTX_PUSH];
   if (f)
     ((int (*)(const char *))f)(name);
 }
 
 void lm_nvtx_pop(void) {
-  lm_nvtx_function f = process.place[LM_NVTX_CORE][LM_NVTX_POP];
+  lm_nvtx_function f = process.slot[LM_NVTX_CORE][LM_NVTX_POP];
   if (f)
     ((int (*)(void))f)();
 }

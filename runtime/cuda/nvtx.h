@@ -1,17 +1,16 @@
-// nvtx.h - ranges of time under names, for a profiler of NVIDIA's (Nsight Systems, Nsight Compute)
-// that runs this process. One thread uses them. Where no profiler listens they do nothing.
+// nvtx.h - named ranges for NVIDIA's profilers (Nsight Systems, Nsight Compute) that run this
+// process. Not thread-safe. Without a profiler the functions do nothing.
 #ifndef LM_CUDA_NVTX_H
 #define LM_CUDA_NVTX_H
 #include <stddef.h>
 #include <stdint.h>
 
-void lm_nvtx_open(void);             // before the others; more than once is as good
-void lm_nvtx_push(const char *name); // which need not last
+void lm_nvtx_open(void);             // call before the others; further calls do nothing
+void lm_nvtx_push(const char *name); // copies the name
 void lm_nvtx_pop(void);
 
-// What an application and a tool agree on, as NVIDIA's nvtxTypes.h has it (version 3 of the
-// protocol, which has been the same since CUDA 10); tests/cuda/headers_test.c compares them where
-// the toolkit is installed.
+// The interface of NVIDIA's nvtxTypes.h (version 3 of the protocol, unchanged since CUDA 10);
+// tests/cuda/headers_test.c compares it with the header if the toolkit is installed.
 enum {
   LM_NVTX_VERSION = 3,
   LM_NVTX_CALLBACKS = 1,

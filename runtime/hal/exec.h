@@ -1,12 +1,12 @@
-// exec.h - what runs a plan: one interface, a table of functions for each backend.
+// exec.h - an executor runs the functions of a plan. Backends implement it as a table of functions.
 //
-// A backend owns the arenas. Its memory may be a device's: what these functions hand out are host
-// addresses, which stay valid as long as the exec, and the exec moves the bytes when it must. Only
-// what is said to be clean is not moved back.
+// A backend owns the arenas, which may be in a device's memory. These functions return host
+// addresses, which stay valid as long as the executor exists; the executor copies between host and
+// device as needed. Memory that was requested for reading only is not copied back.
 //
-//   lm_exec_create (runtime/cpu/exec.h), lm_cuda_exec_create (runtime/cuda/exec.h)
-//   lm_exec_port(e, in): write the argument     lm_exec_run(e, f, extents)     lm_exec_port(e,
-//   out): read the result
+//   lm_exec_create (runtime/cpu/exec.h) or lm_cuda_exec_create (runtime/cuda/exec.h)
+//   write arguments to lm_exec_port(e, in); lm_exec_run(e, f, extents); read results from
+//   lm_exec_port(e, out)
 #ifndef LM_HAL_EXEC_H
 #define LM_HAL_EXEC_H
 #include "runtime/base/timeline.h"
@@ -20,64 +20,66 @@ typedef struct lm_exec lm_exec;
 struct lm_scale_rule;
 typedef struct lm_exec_options {
   int threads;          // of the host; 0: as many as the process may use
-  const char *dump_dir; // non-NULL: also write every kernel's source there
-  const char
-      *load_dir; // non-NULL: a file there named like a dumped one replaces that kernel's source
-  struct lm_cuda_choices
-      *choices; // of products on a GPU (runtime/cuda/gemm.h); outlives the exec. NULL: as they come
-  bool tf32;    // a device may round the operands of products of f32 to 10 bits of mantissa
-  lm_timeline *timeline; // non-NULL: gets a span for every function and every step that is run
-  const struct lm_gemm_tilings
-      *cuts; // of products on the CPU (runtime/cpu/gemm.h); outlives the exec. NULL: as they come
+  const char *dump_dir; // optional: a folder to which the source of every kernel is written
+  const char *load_dir; // optional: a folder with replacements for dumped sources, by file name
+  struct lm_cuda_choices *choices; // of GEMM algorithms (runtime/cuda/gemm.h), optional; outlives
+                                   // the executor. Default: the library's heuristic
+  bool tf32;             // allow a device to round f32 operands of GEMMs to 10 bits of mantissa
+  lm_timeline *timeline; // optional: receives a span for every function and every step that runs
+  const struct lm_gemm_tilings *tilings; // of CPU GEMMs (runtime/cpu/gemm.h), optional; outlives
+                                         // the executor. Default: by the cost model
 } lm_exec_options;
 
 typedef struct lm_exec_ops {
   void (*destroy)(lm_exec *e);
   lm_status (*run)(lm_exec *e, const lm_plan_func *f, const int64_t *extents);
-  lm_status (*wait)(lm_exec *e); // NULL: nothing is at work when `run` returns
+  lm_status (*wait)(lm_exec *e); // NULL if `run` is synchronous
   void *(*arena)(lm_exec *e, lm_arena_id id, bool change);
   void (*arena_clear)(lm_exec *e, lm_arena_id id);
   void *(*port)(lm_exec *e, const lm_plan_port *p);
   int (*threads)(const lm_exec *e);
   int (*kernels_compiled)(const lm_exec *e);
-  void (*range)(lm_exec *e, const char *name); // NULL: nobody is told
-  // tally.h; NULL: by the host. The rule outlives the next run; `totals_read` waits and fills in
-  // e->totals.
+  void (*range)(lm_exec *e, const char *name); // optional
+  // See totals.h; NULL: the host computes them. The rule must outlive the next run. `totals_read`
+  // waits and fills in e->totals.
   lm_status (*totals_add)(lm_exec *e, const lm_plan_func *f, bool first);
   lm_status (*totals_scale)(lm_exec *e, const struct lm_scale_rule *r);
   lm_status (*totals_read)(lm_exec *e);
 } lm_exec_ops;
 
-struct lm_exec { // first member of each backend's own
+// The first member of every backend's executor.
+struct lm_exec {
   const lm_exec_ops *ops;
-  bool copied; // the copies that functions compute with are those of the parameters as they stand
-  double totals[LM_TOTALS_MAX]; // of a step (tally.h)
+  bool copied;                  // the COPY arena is up to date with the parameters
+  double totals[LM_TOTALS_MAX]; // of a training step (totals.h)
 };
 
 static inline void lm_exec_destroy(lm_exec *e) {
   if (e)
     e->ops->destroy(e);
 }
-// Runs a function once with the given run-time extents (n_extents of the plan; may be NULL if it
-// has none). A device may still be at work when this returns; whoever looks at a port or an arena
-// waits.
+// Runs a function once with the given run-time extents (plan->n_extents of them; may be NULL if
+// there are none). A device may still be computing when this returns; access to a port or an arena
+// waits for it.
 static inline lm_status lm_exec_run(lm_exec *e, const lm_plan_func *f, const int64_t *extents) {
   if (f->copies && !e->copied)
     LM_TRY(e->ops->run(e, f->copies, extents));
   e->copied = (e->copied || f->copies) && !f->changes_params;
   return e->ops->run(e, f, extents);
 }
-// Waits for all that was run. What went wrong on a device is told here or by the next run, and by
-// all that follow; what ports and arenas show then means nothing, so nothing may be kept of it.
+// Waits for all previous runs. An error on a device is reported here or by the next run, and by
+// every later call. After an error the contents of ports and arenas are undefined and must not be
+// saved.
 static inline lm_status lm_exec_wait(lm_exec *e) {
   return e->ops->wait ? e->ops->wait(e) : NULL;
 }
-// Both: for whoever reads the results next.
+// Runs and waits.
 static inline lm_status lm_exec_call(lm_exec *e, const lm_plan_func *f, const int64_t *extents) {
   LM_TRY(lm_exec_run(e, f, extents));
   return lm_exec_wait(e);
 }
-// All of an arena as it stands, to read and change until the next run; `peek`: to read only.
+// The contents of an arena. lm_exec_arena: for reading and writing until the next run;
+// lm_exec_arena_read: for reading only.
 static inline void *lm_exec_arena(lm_exec *e, lm_arena_id id) {
   e->copied &= id != LM_ARENA_PARAM;
   return e->ops->arena(e, id, true);
@@ -85,17 +87,16 @@ static inline void *lm_exec_arena(lm_exec *e, lm_arena_id id) {
 static inline const void *lm_exec_arena_read(lm_exec *e, lm_arena_id id) {
   return e->ops->arena(e, id, false);
 }
-static inline void lm_exec_arena_clear(lm_exec *e, lm_arena_id id) { // to zeros
+static inline void lm_exec_arena_clear(lm_exec *e, lm_arena_id id) { // fills it with zeros
   e->copied &= id != LM_ARENA_PARAM;
   e->ops->arena_clear(e, id);
 }
-// An argument, to write before a run of its function (which has taken it when it returns), or a
-// result, to read after one.
+// The memory of an argument, to be written before its function runs and reusable when lm_exec_run
+// returns; or of a result, to be read after its function ran.
 static inline void *lm_exec_port(lm_exec *e, const lm_plan_port *p) {
   return e->ops->port(e, p);
 }
-// For profilers of a device: from here a range of that name, which need not last; NULL: the
-// innermost one ends.
+// Begins a named range in a device's profiler; the name is copied. NULL ends the innermost range.
 static inline void lm_exec_range(lm_exec *e, const char *name) {
   if (e->ops->range)
     e->ops->range(e, name);
@@ -103,7 +104,8 @@ static inline void lm_exec_range(lm_exec *e, const char *name) {
 static inline int lm_exec_threads(const lm_exec *e) {
   return e->ops->threads(e);
 }
+// The number of kernels that were not in the cache.
 static inline int lm_exec_kernels_compiled(const lm_exec *e) {
   return e->ops->kernels_compiled(e);
-} // 0: all came from the cache
+}
 #endif

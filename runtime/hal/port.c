@@ -31,7 +31,7 @@ void lm_port_set(lm_exec *e, const lm_plan_func *f, const char *name, double val
     lm_port_store(e, p, value);
 }
 
-double lm_port_get(lm_exec *e, const lm_plan_func *f, const char *name, double otherwise) {
+double lm_port_get(lm_exec *e, const lm_plan_func *f, const char *name, double missing) {
   const lm_plan_port *p = lm_plan_port_find(f, name, true);
-  return p ? lm_port_value(e, p) : otherwise;
+  return p ? lm_port_value(e, p) : missing;
 }

@@ -1,5 +1,5 @@
-// scale.h - what the gradient of a training step is multiplied by. In front of the GPU's own
-// kernels too, so that both decide alike to the bit: C on nothing.
+// scale.h - the factor by which the gradient of a training step is multiplied. The GPU's builtin
+// kernels include this file too, so that both compute the same bits; it must not include others.
 #ifndef LM_HAL_SCALE_H
 #define LM_HAL_SCALE_H
 
@@ -7,9 +7,9 @@ static inline int lm_scale_finite(double x) {
   return x - x == 0;
 }
 
-// From a step's sums of losses, of weights, and the norm of the gradient of the first: min(1, clip
-// / (norm / weight + 1e-6)) / weight, 1 / weight without a clip (0). Not a number for a step that
-// is to change nothing: loss or norm not finite, a loss above `limit`, no weight.
+// The scale from a step's sum of losses, sum of weights, and norm of the gradient of the sum:
+// min(1, clip / (norm / weight + 1e-6)) / weight, or 1 / weight if clip is 0. NaN for a step that
+// must be skipped: loss or norm not finite, loss above `limit`, or weight 0.
 static inline double lm_scale_of(double sum, double weight, double norm, double clip,
                                  double limit) {
   double loss = sum / weight;

@@ -1,4 +1,4 @@
-// totals.c - see tally.h; what is here is done by the host, for backends whose memory it shares.
+// totals.c - see totals.h; host implementation for backends that share its memory.
 #include "runtime/hal/totals.h"
 
 #include "runtime/hal/port.h"

@@ -1,25 +1,25 @@
-// totals.h - the scalars of a training step, added up and judged where they are: on a device
-// without the host in between.
+// totals.h - sums of the scalar results of a training step, computed where the results are: on a
+// device this needs no synchronization with the host.
 //
-// After each micro-batch its scalar results are added to totals, in float64, in order of the runs.
-// From the totals and the gradient's norm follows the scale of the gradient, an argument of the
-// update (scale.h), which for a bad step is no number.
+// After each micro-batch its scalar results are added to the totals, in float64, in order of the
+// runs. The totals and the gradient's norm determine the scale of the gradient (scale.h), which is
+// an argument of the update; it is NaN for a step that must be skipped.
 #ifndef LM_HAL_TOTALS_H
 #define LM_HAL_TOTALS_H
 #include "runtime/hal/exec.h"
 
 typedef struct lm_scale_rule {
-  int sum, weight; // by number of the function's results
-  const lm_plan_port *norm,
-      *scale;         // f32: a result that has been computed, an argument of the next run
-  double clip, limit; // 0: none; INFINITY: none
+  int sum, weight;           // indices of the function's results
+  const lm_plan_port *norm;  // f32, a result that has been computed
+  const lm_plan_port *scale; // f32, an argument of the next run
+  double clip, limit;        // 0: no clipping; INFINITY: no limit
 } lm_scale_rule;
 
-// totals[i] (+)= result i of f, which was just run, for those that are scalars. first: there are
-// none before.
+// Adds every scalar result i of f, which has just run, to totals[i]. first: the totals are zeroed
+// before.
 lm_status lm_totals_add(lm_exec *e, const lm_plan_func *f, bool first);
-// What the next run, of the function that has the argument `scale`, gets for it.
+// Computes r->scale for the next run.
 lm_status lm_totals_scale(lm_exec *e, const lm_scale_rule *r);
-// Waits; LM_TOTALS_MAX of them, zeros behind the last.
+// Waits. *out has LM_TOTALS_MAX values, zeros after the last result.
 lm_status lm_totals_read(lm_exec *e, const double **out);
 #endif

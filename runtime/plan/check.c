@@ -1,23 +1,24 @@
-// check.c - a plan's memory, checked by running it on shadow memory.
+// check.c - checks a plan's memory by running it on shadow memory.
 //
-// A granule of the work arena remembers through which live stretch, and in which life of it, it was
-// last written. The stretches of a loop's body begin a new life with each iteration: what the last
-// one left there must not be read.
+// Each granule of the work arena records the live range, and the life of it, through which it was
+// last written. Live ranges inside a loop's body begin a new life with each iteration, since values
+// of an earlier iteration must not be read.
 #include "runtime/plan/plan.h"
 
 enum {
   GRANULE = LM_PLAN_ALIGN
 };
 
+// live: index + 1; 0: never written
 typedef struct mark {
   int live, life;
-} mark; // live: index + 1; 0: never written
+} mark;
 
 typedef struct checker {
   const lm_plan *plan;
   const lm_plan_func *f;
   mark *shadow;
-  int *life; // by live stretch
+  int *life; // by live range
   int64_t index[LM_PLAN_DEPTH];
   lm_buf *why;
   int faults;
@@ -47,16 +48,16 @@ static bool bounds_hold(checker *c, int step, int i) {
   if (b->arena != LM_ARENA_WORK)
     return true;
   if (b->live < 0 || b->live >= c->f->n_live) {
-    fault(c, step, i, "no live stretch");
+    fault(c, step, i, "no live range");
     return false;
   }
   const lm_plan_live *l = &c->f->live[b->live];
   if (lo < l->offset || hi > l->offset + l->bytes) {
-    fault(c, step, i, "outside its stretch");
+    fault(c, step, i, "outside its live range");
     return false;
   }
   if (step < l->first || step > l->last) {
-    fault(c, step, i, "used when its stretch is not taken");
+    fault(c, step, i, "used outside the lifetime of its live range");
     return false;
   }
   return true;
@@ -74,9 +75,9 @@ static void touch(checker *c, int step, int i, bool write) {
     else if (!c->shadow[g].live)
       return fault(c, step, i, "read before it was written");
     else if (c->shadow[g].live != now.live)
-      return fault(c, step, i, "overwritten by another before it was read");
+      return fault(c, step, i, "overwritten by another buffer before it was read");
     else if (c->shadow[g].life != now.life)
-      return fault(c, step, i, "holds what an earlier iteration left");
+      return fault(c, step, i, "read in an iteration that has not written it");
   }
 }
 
@@ -114,18 +115,18 @@ static bool overlap(const lm_plan_live *a, const lm_plan_live *b) {
          a->first <= b->last && b->first <= a->last;
 }
 
-static void stretches_check(checker *c) {
+static void ranges_check(checker *c) {
   for (int i = 0; i < c->f->n_live; i++)
     for (int j = 0; j < i; j++)
       if (overlap(&c->f->live[i], &c->f->live[j]) && c->faults++ < 20)
-        lm_buf_printf(c->why, "%s: stretches %d and %d overlap\n", c->f->name, j, i);
+        lm_buf_printf(c->why, "%s: live ranges %d and %d overlap\n", c->f->name, j, i);
 }
 
 bool lm_plan_check(const lm_plan *p, const lm_plan_func *f, lm_buf *why) {
   checker c = {.plan = p, .f = f, .why = why};
   c.shadow = lm_calloc((size_t)(p->arena_bytes[LM_ARENA_WORK] / GRANULE) + 1, sizeof *c.shadow);
   c.life = lm_calloc((size_t)f->n_live + 1, sizeof *c.life);
-  stretches_check(&c);
+  ranges_check(&c);
   for (int pc = 0; pc < f->n_steps;) {
     lm_step_kind kind = f->steps[pc].kind;
     if (kind == LM_STEP_LOOP || kind == LM_STEP_END)

@@ -1,5 +1,5 @@
-// parse.c - a plan from its text. Kernels come without source, parameters without shapes: their
-// text has neither.
+// parse.c - reads a plan from its text, which contains neither the source of kernels nor the shapes
+// of parameters.
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "runtime/plan/plan.h"
 
 enum {
-  MOST_ITEMS = 1 << 20
+  MAX_ITEMS = 1 << 20
 };
 
 typedef struct {
@@ -37,7 +37,7 @@ static bool take(reader *r, const char *text) {
   return true;
 }
 
-static void want(reader *r, const char *text) {
+static void expect(reader *r, const char *text) {
   if (!take(r, text))
     r->failed = true;
 }
@@ -79,20 +79,20 @@ static int choice(reader *r, const char *const *names, int n) {
   return 0;
 }
 
-// One more item of an array with a plain int count.
+// Appends to an array whose count is an int.
 #define ADD(r, items, n, cap)                                                                      \
   (*(void **)&(items) = lm_grow((r)->a, (items), (uint32_t)(n), &(cap), sizeof *(items)),          \
    &(items)[(n)++])
 
-// ---- pieces
+// ---- parts of a line
 
 static lm_plan_buf buffer(reader *r) {
   lm_plan_buf b = {.arena = (uint8_t)choice(r, lm_plan_arena_names, LM_ARENAS), .live = -1};
-  want(r, "[");
+  expect(r, "[");
   b.offset = number(r);
   while (!r->failed && r->at < r->end && (*r->at == '+' || *r->at == '-')) {
     int64_t stride = number(r);
-    want(r, "*i");
+    expect(r, "*i");
     int64_t d = number(r);
     if (d < 0 || d >= LM_PLAN_DEPTH) {
       r->failed = true;
@@ -100,9 +100,9 @@ static lm_plan_buf buffer(reader *r) {
     }
     b.stride[d] = stride;
   }
-  want(r, ":");
+  expect(r, ":");
   b.bytes = number(r);
-  want(r, "]");
+  expect(r, "]");
   return b;
 }
 
@@ -128,13 +128,13 @@ static lm_plan_extent extent(reader *r) {
 }
 
 static void triple(reader *r, int64_t *a, int64_t *b, int64_t *c) {
-  want(r, "(");
+  expect(r, "(");
   *a = number(r);
-  want(r, ",");
+  expect(r, ",");
   *b = number(r);
-  want(r, ",");
+  expect(r, ",");
   *c = number(r);
-  want(r, ")");
+  expect(r, ")");
 }
 
 static int kernel_named(reader *r) {
@@ -150,13 +150,13 @@ static int kernel_named(reader *r) {
 static void gemm(reader *r, lm_plan_step *s) {
   lm_plan_gemm *g = s->gemm = LM_NEW(r->a, lm_plan_gemm);
   int64_t zero;
-  want(r, "m=");
+  expect(r, "m=");
   g->m = extent(r);
   triple(r, &g->a_m, &zero, &g->c_m);
-  want(r, "n=");
+  expect(r, "n=");
   g->n = extent(r);
   triple(r, &zero, &g->b_n, &g->c_n);
-  want(r, "k=");
+  expect(r, "k=");
   g->k = extent(r);
   triple(r, &g->a_k, &g->b_k, &zero);
   for (bool sum; !r->failed && ((sum = take(r, "sum=")) || take(r, "batch="));) {
@@ -171,7 +171,7 @@ static void gemm(reader *r, lm_plan_step *s) {
   }
   if (take(r, "panels=")) {
     g->b_lines = (int)number(r);
-    want(r, ",");
+    expect(r, ",");
     g->b_group = (int)number(r);
   }
   g->accumulate = take(r, "accumulate");
@@ -204,11 +204,11 @@ static void move(reader *r, lm_plan_step *s) {
     }
     int i = m->rank++;
     m->dim[i].size = extent(r);
-    want(r, "(");
+    expect(r, "(");
     m->dim[i].from = number(r);
-    want(r, ",");
+    expect(r, ",");
     m->dim[i].to = number(r);
-    want(r, ")");
+    expect(r, ")");
     if (take(r, "at"))
       m->at_dim = i;
   }
@@ -217,9 +217,9 @@ static void move(reader *r, lm_plan_step *s) {
 // ---- steps
 
 static void loop_begin(reader *r, lm_plan_step *s, int index) {
-  want(r, "i");
+  expect(r, "i");
   s->depth = (int)number(r);
-  want(r, "<");
+  expect(r, "<");
   s->count = number(r);
   if (r->depth == LM_PLAN_DEPTH || s->depth != r->depth) {
     r->failed = true;
@@ -240,13 +240,13 @@ static void loop_end(reader *r, lm_plan_step *s, int index) {
 
 static void kernel(reader *r, lm_plan_step *s) {
   s->kernel = kernel_named(r);
-  want(r, "over");
+  expect(r, "over");
   s->space = extent(r);
 }
 
 static void operands(reader *r, lm_plan_step *s) {
   uint32_t cap = 0;
-  int part = 0, count[3] = {0}; // read, written, scratch
+  int part = 0, count[3] = {0}; // read, written, workspaces
   for (blanks(r); !r->failed && r->at < r->end; blanks(r)) {
     if (take(r, "//")) {
       s->label = rest(r);
@@ -272,7 +272,7 @@ static void operands(reader *r, lm_plan_step *s) {
 static void step(reader *r) {
   static const char *const kinds[] = {"kernel", "gemm", "loop", "end", "copy", "fill", "add"};
   int index = r->f->n_steps;
-  if (number(r) != index || index >= MOST_ITEMS) {
+  if (number(r) != index || index >= MAX_ITEMS) {
     r->failed = true;
     return;
   }
@@ -292,16 +292,16 @@ static void step(reader *r) {
 
 static void port(reader *r, bool result) {
   lm_plan_port x = {.name = word(r, ":")};
-  want(r, ":");
+  expect(r, ":");
   x.dtype = (uint8_t)choice(r, lm_dtype_names, LM_DTYPES);
-  want(r, "[");
+  expect(r, "[");
   while (!r->failed && !take(r, "]")) {
     if (x.rank == (int)LM_COUNT(x.shape)) {
       r->failed = true;
       return;
     }
     if (x.rank)
-      want(r, ",");
+      expect(r, ",");
     x.shape[x.rank++] = number(r);
   }
   x.buf = buffer(r);
@@ -315,15 +315,15 @@ static void live(reader *r) {
   if (number(r) != r->f->n_live)
     r->failed = true;
   lm_plan_live *x = ADD(r, r->f->live, r->f->n_live, r->cap_live);
-  want(r, ":");
-  want(r, "work[");
+  expect(r, ":");
+  expect(r, "work[");
   x->offset = number(r);
-  want(r, ":");
+  expect(r, ":");
   x->bytes = number(r);
-  want(r, "]");
-  want(r, "steps");
+  expect(r, "]");
+  expect(r, "steps");
   x->first = (int)number(r);
-  want(r, "..");
+  expect(r, "..");
   x->last = (int)number(r);
   x->label = rest(r);
 }
@@ -341,8 +341,9 @@ static void func_line(reader *r) {
 
 // ---- the file
 
-// The stretch that holds a buffer at a step: those taken at one time do not overlap.
-static int stretch_of(const lm_plan_func *f, int step, const lm_plan_buf *b) {
+// The live range that contains a buffer at a step. Ranges that are live at the same time do not
+// overlap.
+static int live_range_of(const lm_plan_func *f, int step, const lm_plan_buf *b) {
   for (int i = 0; i < f->n_live; i++) {
     const lm_plan_live *x = &f->live[i];
     if (x->first <= step && step <= x->last && x->offset <= b->offset &&
@@ -359,7 +360,7 @@ static void func_end(reader *r) {
     for (int k = 0; k < r->f->steps[i].n_bufs; k++) {
       lm_plan_buf *b = &r->f->steps[i].bufs[k];
       if (b->arena == LM_ARENA_WORK)
-        b->live = stretch_of(r->f, i, b);
+        b->live = live_range_of(r->f, i, b);
     }
 }
 
@@ -367,7 +368,7 @@ static void func(reader *r) {
   func_end(r);
   r->f = ADD(r, r->p->funcs, r->p->n_funcs, r->cap_funcs);
   *r->f = (lm_plan_func){.name = word(r, " ")};
-  want(r, "work");
+  expect(r, "work");
   r->f->work_bytes = number(r);
   r->cap_steps = r->cap_in = r->cap_out = r->cap_live = 0;
 }
@@ -383,13 +384,13 @@ static void top_line(reader *r) {
       return;
     }
     p->extents[p->n_extents].name = word(r, " ");
-    want(r, "<=");
+    expect(r, "<=");
     p->extents[p->n_extents++].capacity = number(r);
   } else if (take(r, "param ")) {
     lm_plan_param *x = ADD(r, p->params, p->n_params, r->cap_params);
     *x = (lm_plan_param){.path = word(r, " ")};
     x->offset = number(r);
-    want(r, ":");
+    expect(r, ":");
     x->elements = number(r);
   } else if (take(r, "kernel ")) {
     lm_plan_kernel *x = ADD(r, p->kernels, p->n_kernels, r->cap_kernels);
@@ -418,12 +419,12 @@ lm_status lm_plan_parse(lm_arena *a, const char *text, size_t n, lm_plan **out) 
     if (!r.failed && (blanks(&r), r.at < r.end))
       r.failed = true;
     if (r.failed)
-      return lm_fail(LM_USER, "line %d: '%.*s' is no line of a plan", r.line,
+      return lm_fail(LM_USER, "line %d: '%.*s' is not a line of a plan", r.line,
                      (int)(r.end - at < 80 ? r.end - at : 80), at);
   }
   func_end(&r);
   if (r.failed)
-    return lm_fail(LM_USER, "line %d: a loop without its end", r.line);
+    return lm_fail(LM_USER, "line %d: a loop without an end", r.line);
   lm_plan_copies_bind(r.p);
   *out = r.p;
   return NULL;

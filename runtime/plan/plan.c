@@ -1,4 +1,4 @@
-// plan.c - looking things up in a plan, and its text.
+// plan.c - lookups in a plan, and printing it.
 #include "runtime/plan/plan.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ const lm_plan_func *lm_plan_func_find(const lm_plan *p, const char *name) {
   return NULL;
 }
 
-lm_plan_batch lm_plan_batch_place(const lm_plan_batch *axes, int n, int64_t index) {
+lm_plan_batch lm_plan_batch_at(const lm_plan_batch *axes, int n, int64_t index) {
   lm_plan_batch at = {0};
   for (int i = n - 1; i >= 0; i--) {
     int64_t j = index % axes[i].size;

@@ -11,13 +11,13 @@ void lm_plan_walk_close(lm_plan_walk *w) {
   lm_free(w->var);
 }
 
-int lm_plan_bufs_most(const lm_plan *p) {
-  int most = 1;
+int lm_plan_bufs_max(const lm_plan *p) {
+  int max = 1;
   for (int i = 0; i < p->n_funcs; i++)
     for (int j = 0; j < p->funcs[i].n_steps; j++)
-      if (p->funcs[i].steps[j].n_bufs > most)
-        most = p->funcs[i].steps[j].n_bufs;
-  return most;
+      if (p->funcs[i].steps[j].n_bufs > max)
+        max = p->funcs[i].steps[j].n_bufs;
+  return max;
 }
 
 int64_t lm_plan_walk_offset(const lm_plan_walk *w, const lm_plan_buf *b) {
@@ -34,14 +34,14 @@ static lm_status extents_set(lm_plan_walk *w, const lm_plan_func *f, const int64
   for (int i = 0; i < p->n_extents; i++) {
     w->var[i] = extents ? extents[i] : p->extents[i].capacity;
     if (w->var[i] < 0 || w->var[i] > p->extents[i].capacity)
-      return lm_fail(LM_BUG_STATUS, "%s: extent %s is %lld, planned for at most %lld", f->name,
+      return lm_fail(LM_BUG_STATUS, "%s: extent %s is %lld, planned for at max %lld", f->name,
                      p->extents[i].name, (long long)w->var[i], (long long)p->extents[i].capacity);
   }
   return NULL;
 }
 
-// From `pc`, which begins or ends a loop, to the step after it; *out_loop: the loop, if an
-// iteration of it begins. LOOP and END name each other, so no stack is needed.
+// Advances from a LOOP or END step. *out_loop: the loop, if an iteration of it begins, else NULL.
+// LOOP and END refer to each other, so no stack is needed.
 static int loop_step(lm_plan_walk *w, const lm_plan_func *f, int pc,
                      const lm_plan_step **out_loop) {
   const lm_plan_step *s = &f->steps[pc];

@@ -1,5 +1,5 @@
-// walk.h - the steps of a plan's function in the order in which they run: what every backend's exec
-// is built on.
+// walk.h - iterates over the steps of a plan's function in the order of execution. Every backend's
+// executor is built on it.
 #ifndef LM_PLAN_WALK_H
 #define LM_PLAN_WALK_H
 #include "runtime/plan/plan.h"
@@ -11,15 +11,15 @@ typedef struct lm_plan_walk {
 
 void lm_plan_walk_open(const lm_plan *plan, lm_plan_walk *out);
 void lm_plan_walk_close(lm_plan_walk *w);
-// Hands every step but LOOP and END to `step`, as often as it runs; at the start of each iteration
-// also a LOOP that has a buffer for its index. extents: NULL: at capacity. Ends with the first
-// status of `step`.
+// Calls `step` for every execution of every step except LOOP and END, and at the start of each
+// iteration for a LOOP that has a buffer for its index. extents: optional, default the capacities.
+// Returns the first status of `step` that is not NULL.
 lm_status lm_plan_walk_run(lm_plan_walk *w, const lm_plan_func *f, const int64_t *extents,
                            lm_status (*step)(void *user, const lm_plan_step *s), void *user);
-int64_t lm_plan_walk_offset(const lm_plan_walk *w,
-                            const lm_plan_buf *b); // in its arena, in the present iterations
+// The buffer's offset in its arena, in bytes, in the current iterations.
+int64_t lm_plan_walk_offset(const lm_plan_walk *w, const lm_plan_buf *b);
 static inline int32_t lm_plan_walk_index(const lm_plan_walk *w, const lm_plan_step *loop) {
   return (int32_t)w->var[w->plan->n_extents + loop->depth];
 }
-int lm_plan_bufs_most(const lm_plan *p); // of any step
+int lm_plan_bufs_max(const lm_plan *p); // maximum number of buffers of a step
 #endif

@@ -81,9 +81,9 @@ static void product_bench(const bench *b, lm_plan_gemm g, int count, total *t) {
   lm_cpu_gemm_options o = {.threads = b->threads};
   lm_cpu_gemms *library = lm_cpu_gemms_create(&o);
   lm_gemm_tiling cut = {.tile = {.code = true}};
-  lm_gemm_tilings cuts = {&cut, 1, 1};
+  lm_gemm_tilings tilings = {&cut, 1, 1};
   o.code = lm_gemm_key_find(&g, &cut.key);
-  o.cuts = &cuts;
+  o.tilings = &tilings;
   o.kernels = kernels.fn;
   lm_cpu_gemms *own = lm_cpu_gemms_create(&o);
   char *memory[] = {lm_cpu_matrix_make(m * k, b->dtype), lm_cpu_matrix_make(k * n, b->dtype),

@@ -163,13 +163,13 @@ static void compare(const lm_plan_gemm *g, const char *a, const char *b, const c
 // ---- runs
 
 static char *run(const lm_plan_gemm *g, const lm_kernels *kernels, int threads,
-                 const lm_gemm_tilings *cuts, const char *a, const char *b, const char *old,
+                 const lm_gemm_tilings *tilings, const char *a, const char *b, const char *old,
                  int64_t n) {
   char *c = lm_calloc((size_t)n, 4);
   memcpy(c, old, (size_t)n * 4);
   lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = threads,
                                                                  .primitives = 1u << LM_F64,
-                                                                 .cuts = cuts,
+                                                                 .tilings = tilings,
                                                                  .code = true,
                                                                  .kernels = kernels->fn});
   lm_cpu_gemm_prepare(all, g);

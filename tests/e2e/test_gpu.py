@@ -259,7 +259,7 @@ def test_failures(run):
     check("(tried libnvrtc.so.12)" in fake(*how, how="driver=12040", status=2), "a driver that runs nothing of CUDA 13")
     check("knows CUDA 11.8; CUDA 12 is the oldest" in fake(*how, how="driver=11080", status=2), "an old driver")
     check("makes no code for sm_100a" in fake(*how, how="cc=100", status=2), "a compiler older than the device")
-    check("runs code for sm_80, not sm_90a" in fake("run", file, "--target", "sm_90a", how="cc=80", status=2), "another device")
+    check("the plan is compiled for sm_90a, but" in fake("run", file, "--target", "sm_90a", how="cc=80", status=2), "another device")
     for n, what in ((1, "for parameters"), (3, "for optimizer state"), (5, "memory"), (6, "for activations")):
         err = fake(*how, how=f"alloc={n}", status=2)
         check("CUDA_ERROR_OUT_OF_MEMORY" in err, f"allocation {n}: {err}")

@@ -206,7 +206,7 @@ static void error_test(void) {
   compiler_make("*unit-*.c) echo 'ld: cannot open output file: Too many open files'; exit 1");
   CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "ulimit -n");
   compiler_make("*unit-*.c) exit 0");
-  CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "ended with status 0 but made no file");
+  CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "exited with status 0 but wrote no file");
   compiler_make("*unit-*.c) echo 'clang: error: unable to execute command: Killed'; exit 1");
   CHECK_FAILS(lm_exec_create(&plan, NULL, &e), LM_ENV, "unable to execute");
   CHECK(files_each(".c", file_remove) == 1 && files_each(".sh", file_remove) == 1);

@@ -126,7 +126,7 @@ static void code_check(lm_arena *a) {
   lm_plan_gemm g = product(512, 512, 256);
   g.code = 1;
   lm_gemm_tiling other = {.tile = {.code = !code_is_usual()}};
-  lm_gemm_tilings cuts = {&other, 1, 1};
+  lm_gemm_tilings tilings = {&other, 1, 1};
   int measured;
   planted even = {.time = 1};
   lm_tune_options o = {.threads = 2, .budget = 1e9, .run = run, .now = now, .user = &even};
@@ -134,7 +134,7 @@ static void code_check(lm_arena *a) {
   CHECK(usual.tile.code == code_is_usual() && usual.gain == 1);
   CHECK(lm_gemm_key_find(&g, &other.key));
   lm_cpu_gemms *all =
-      lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = 2, .cuts = &cuts, .code = true});
+      lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = 2, .tilings = &tilings, .code = true});
   planted fast = {.fast = lm_cpu_gemm_tile(all, &g), .time = 0.8};
   lm_cpu_gemms_destroy(all);
   CHECK(fast.fast.code == other.tile.code);
@@ -144,9 +144,9 @@ static void code_check(lm_arena *a) {
 }
 
 static float *multiply(const lm_plan_gemm *g, int threads, uint32_t primitives,
-                       const lm_gemm_tilings *cuts, const char *a, const char *b) {
+                       const lm_gemm_tilings *tilings, const char *a, const char *b) {
   float *c = (float *)lm_cpu_matrix_make(g->m.fixed * g->n.fixed, LM_F32);
-  lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){threads, primitives, cuts});
+  lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){threads, primitives, tilings});
   lm_cpu_gemm_prepare(all, g);
   lm_cpu_gemm(all, g, NULL, a, b, (char *)c);
   lm_cpu_gemms_destroy(all);
@@ -157,15 +157,15 @@ static float *multiply(const lm_plan_gemm *g, int threads, uint32_t primitives,
 static void products_check(uint32_t primitives) {
   lm_plan_gemm g = product(300, 260, 190);
   lm_gemm_tiling cut = {.tile = {48, 80}};
-  lm_gemm_tilings cuts = {&cut, 1, 1}, none = {0};
+  lm_gemm_tilings tilings = {&cut, 1, 1}, none = {0};
   CHECK(lm_gemm_key_find(&g, &cut.key));
-  lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){1, primitives, &cuts});
+  lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){1, primitives, &tilings});
   CHECK(equal(lm_cpu_gemm_tile(all, &g), cut.tile));
   lm_cpu_gemms_destroy(all);
   char *a = lm_cpu_matrix_make(300 * 190, LM_F32);
   char *b = lm_cpu_matrix_make(190 * 260, LM_F32);
-  float *one = multiply(&g, 1, primitives, &cuts, a, b);
-  float *three = multiply(&g, 3, primitives, &cuts, a, b);
+  float *one = multiply(&g, 1, primitives, &tilings, a, b);
+  float *three = multiply(&g, 3, primitives, &tilings, a, b);
   float *usual = multiply(&g, 1, 0, &none, a, b);
   CHECK(!memcmp(one, three, sizeof(float) * 300 * 260));
   for (int i = 0; i < 300 * 260; i++)

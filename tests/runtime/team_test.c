@@ -205,12 +205,12 @@ static void refused_check(void) {}
 static void policy_check(void) {
   int most = lm_processors();
   setenv("OMP_WAIT_POLICY", "passive", 1);
-  CHECK(lm_team_spin_most(1) == 0);
+  CHECK(lm_team_spin_max(1) == 0);
   setenv("OMP_WAIT_POLICY", "ACTIVE", 1);
-  CHECK(lm_team_spin_most(most) >= 1 && lm_team_spin_most(most + 1) == 0);
+  CHECK(lm_team_spin_max(most) >= 1 && lm_team_spin_max(most + 1) == 0);
   unsetenv("OMP_WAIT_POLICY");
-  CHECK(lm_team_spin_most(most) > 1e-6 && lm_team_spin_most(most) < 1e-3 &&
-        lm_team_spin_most(most + 1) == 0);
+  CHECK(lm_team_spin_max(most) > 1e-6 && lm_team_spin_max(most) < 1e-3 &&
+        lm_team_spin_max(most + 1) == 0);
 }
 
 static void team_check(int threads) {
