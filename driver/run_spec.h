@@ -3,7 +3,7 @@
 #ifndef LM_DRIVER_RUN_SPEC_H
 #define LM_DRIVER_RUN_SPEC_H
 #include "driver/stages.h"
-#include "runtime/data/data.h"
+#include "runtime/data/feed/data.h"
 
 typedef struct lm_run_spec {
   int64_t seq;            // tokens in a row, at the end of the run

@@ -100,7 +100,7 @@ lm_status lm_run_profile_begin(lm_cli *cli, lm_training *x) {
   if (path)
     LM_TRY(lm_file_write_atomic(path, "", 0));
   x->s.timeline = LM_NEW(cli->ctx->arena, lm_timeline);
-  *x->s.timeline = (lm_timeline){.arena = cli->ctx->arena, .most = MAX_SPANS, .threads = true};
+  *x->s.timeline = (lm_timeline){.arena = cli->ctx->arena, .max = MAX_SPANS, .threads = true};
   return NULL;
 }
 

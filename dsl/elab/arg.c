@@ -83,14 +83,23 @@ bool el_one_axis(el_call_site c, const ast_expr *x, el_axis **out) {
   return true;
 }
 
-bool el_positional_axes(el_call_site c, uint32_t i, el_axes *out) {
+static const ast_expr *axis_argument(el_call_site c, uint32_t i) {
   const ast_arg *a = el_positional(c, i);
-  return a && a->kind == ARG_POS && el_arg_axes(c, a->expr, out);
+  if (a && a->kind == ARG_POS)
+    return a->expr;
+  el_err(c.e, a ? a->loc : c.x->loc, "E040", "%s: argument %u should be the name of an axis",
+         c.x->a->text, i + 1);
+  return NULL;
+}
+
+bool el_positional_axes(el_call_site c, uint32_t i, el_axes *out) {
+  const ast_expr *x = axis_argument(c, i);
+  return x && el_arg_axes(c, x, out);
 }
 
 bool el_positional_axis(el_call_site c, uint32_t i, el_axis **out) {
-  const ast_arg *a = el_positional(c, i);
-  return a && a->kind == ARG_POS && el_one_axis(c, a->expr, out);
+  const ast_expr *x = axis_argument(c, i);
+  return x && el_one_axis(c, x, out);
 }
 
 bool el_arrow_name(el_call_site c, const ast_arg *a) {

@@ -1,13 +1,11 @@
-// config.c - `config { … }` of a model's `map hf`: what stands in the foreign project's
-// config.json.
+// config.c - `config { … }` of a model's `map hf`: the entries of the other project's config.json.
 //
 //   config { model_type = "llama"; hidden_size = d; rope_scaling.factor = factor
 //            sliding_window = if w == 0 then null else w }
-// A key may be one of a table within the file (`rope_scaling.factor`). A value is a string, true,
-// false, null, a list of values, a number made of the model's parameters and dims, or an `if` of
-// them. Export writes the keys with these values. Import inverts the two forms that can be
-// inverted: `key = NAME`, where NAME is a parameter of the model, sets that parameter; `key = if
-// NAME == VALUE then null else NAME` does too, and null sets it to VALUE.
+// A key may be inside of a table of the file (`rope_scaling.factor`). A value is a string, true,
+// false, null, a list of values, a number computed from the model's parameters and dims, or an `if`
+// over them. Export writes the keys with these values. Import sets a parameter of the model from
+// two forms: `key = NAME`, and `key = if NAME == VALUE then null else NAME`, where null sets VALUE.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,12 +14,12 @@
 #include "dsl/lower/internal.h"
 
 enum {
-  DEPTH = 16
+  MAX_DEPTH = 16
 };
 
 static void number_print(lm_buf *b, double x) {
   char text[32];
-  if (x == floor(x) && fabs(x) < 0x1p53) { // a size is a whole number to whoever reads it
+  if (x == floor(x) && fabs(x) < 0x1p53) { // readers expect a size without a decimal point
     lm_buf_printf(b, "%lld", (long long)x);
     return;
   }
@@ -39,8 +37,8 @@ static bool list_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
   lm_buf_puts(b, "[");
   for (uint32_t i = 0; i < x->n_args; i++) {
     lm_buf_puts(b, i ? ", " : "");
-    if (x->args[i].kind != ARG_POS || depth == DEPTH)
-      return el_reject(e, x->args[i].loc, "E0C4", "a list of a config holds plain values");
+    if (x->args[i].kind != ARG_POS || depth == MAX_DEPTH)
+      return el_reject(e, x->args[i].loc, "E0C4", "a list in config holds values only");
     if (!value_print(e, x->args[i].expr, depth + 1, b))
       return false;
   }
@@ -48,13 +46,14 @@ static bool list_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
   return true;
 }
 
-// Its branches may be what an expression cannot: null, lists.
+// The branches may be null or lists, which are not expressions.
 static bool if_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
   el_val c = el_eval(e, x->c);
   if (c.k == V_BOOL && c.known)
     return value_print(e, c.num != 0 ? x->a : x->b, depth + 1, b);
   if (c.k != V_ERROR)
-    el_err(e, x->loc, "E0C4", "the condition is not known here: %s", el_show(e, &c));
+    el_err(e, x->loc, "E0C4", "the condition must be known at compile time, got %s",
+           el_show(e, &c));
   return false;
 }
 
@@ -62,7 +61,7 @@ static bool value_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
   double number;
   if (x->kind == EX_LIST)
     return list_print(e, x, depth, b);
-  if (x->kind == EX_IF && depth < DEPTH)
+  if (x->kind == EX_IF && depth < MAX_DEPTH)
     return if_print(e, x, depth, b);
   if (x->kind == EX_NAME && x->text == LM_SYM(e->c, "null")) {
     lm_buf_puts(b, "null");
@@ -85,7 +84,7 @@ static bool value_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
     number_print(b, number);
   else if (v.k != V_ERROR)
     el_err(e, x->loc, "E0C4",
-           "a config holds strings, numbers, true, false, null and lists of them, not %s",
+           "a value of config is a string, a number, true, false, null or a list of them, got %s",
            el_show(e, &v));
   return v.k != V_ERROR && b->n;
 }
@@ -102,7 +101,7 @@ static void entry_add(lm_elab *e, const ast_item *item, lm_lowered *out) {
   lm_buf text = {0};
   for (uint32_t i = 0; i < out->n_config; i++)
     if (out->config[i].key == key) {
-      el_err(e, item->loc, "E0C4", "'%s' stands twice in the config", key);
+      el_err(e, item->loc, "E0C4", "'%s' occurs twice in config", key);
       return;
     }
   if (value_print(e, item->expr, 0, &text))
@@ -111,7 +110,7 @@ static void entry_add(lm_elab *e, const ast_item *item, lm_lowered *out) {
   lm_buf_free(&text);
 }
 
-// The values of an instance's own names, as its methods see them.
+// Enters the scope of the instance's methods.
 static void scope_enter(lm_elab *e, el_inst *inst, el_ref *self, el_frame *frame) {
   *self = (el_ref){.inst = inst};
   *frame = (el_frame){
@@ -123,7 +122,7 @@ void lm_lower_config(lm_elab *e, el_inst *inst, const ast_item *section, lm_lowe
   el_ref self;
   el_frame frame;
   if (inst->path[0])
-    return; // a model used as a part of another: the whole one's config counts
+    return; // only the outermost model has a config
   scope_enter(e, inst, &self, &frame);
   for (uint32_t i = 0; i < section->items.n; i++) {
     const ast_item *item = section->items.v[i];
@@ -148,7 +147,7 @@ void lm_lower_args(lm_elab *e, el_inst *model, lm_lowered *out) {
     }
 }
 
-// ---- before anything is lowered
+// ---- inversion, without lowering
 
 static bool has_param(const ast_decl *d, lm_sym name) {
   for (uint32_t i = 0; i < d->sig.n_params; i++)
@@ -169,8 +168,8 @@ static const char *written(lm_ctx *c, const ast_expr *x) {
   return text;
 }
 
-// `NAME`, or `if NAME == VALUE then null else NAME`: the name, with VALUE as text in *out_absent
-// (NULL: null is no value of it).
+// The name of `NAME` or of `if NAME == VALUE then null else NAME`; NULL for other forms.
+// *out_absent: the text of VALUE, or NULL.
 static lm_sym inverted(lm_ctx *c, const ast_expr *x, const char **out_absent) {
   *out_absent = NULL;
   if (x->kind == EX_NAME)

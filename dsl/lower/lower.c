@@ -1,4 +1,4 @@
-// lower.c - from a recipe's model to the functions of the module.
+// lower.c - lowers the model of a recipe to the functions of the module, and checks a file.
 #include "dsl/lower/lower.h"
 #include "dsl/elab/elab.h"
 #include "dsl/elab/lint.h"
@@ -33,7 +33,7 @@ typedef struct {
 
 static const char *const columns[] = {"tok", "pos", "seg", "next", "w"};
 
-// Begins a function over [b, t]: its axes, its columns (3 or 5), its scalars.
+// Begins a function over [b, t], with 3 columns (tok, pos, seg) or 5 (also next, w).
 static entry begin(lm_elab *e, const char *name, int64_t rows, int64_t seq, int dyn, int n_columns,
                    el_mode mode, const lm_file *file) {
   entry x = {.f = lm_func_add(e->m, LM_SYM(e->c, name))};
@@ -78,13 +78,13 @@ static const ast_member *need_method(lm_elab *e, el_inst *model, const char *nam
     lm_diag_help(e->c, d,
                  strcmp(name, "loss")
                      ? "apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] "
-                       "gives the logits"
+                       "returns the logits"
                      : "loss(bt: Batch[b, t]) -> (f32, f32) returns the sum and the weight");
   }
   return m;
 }
 
-// ---- functions that are made again once it is known which loops have to be unrolled
+// ---- functions are emitted again if loops must be unrolled (dsl/elab/unroll.c)
 typedef struct {
   uint32_t n_globals;
   lm_diag_mark diags;
@@ -95,7 +95,7 @@ static attempt attempt_begin(lm_elab *e) {
   return (attempt){e->m->n_globals, lm_diag_mark_of(e->c)};
 }
 
-// Whether the function has to be made again; then nothing is left of this attempt.
+// Whether the function must be emitted again. If so, this attempt is undone.
 static bool attempt_restart(lm_elab *e, const attempt *a, const char *name) {
   lm_func *f = lm_func_find(e->m, name);
   if (!e->restart)
@@ -109,70 +109,81 @@ static bool attempt_restart(lm_elab *e, const attempt *a, const char *name) {
 
 el_val lm_lower_logits(lm_elab *e, el_inst *model, const el_val *tok_pos_seg) {
   el_ref self = {.inst = model};
-  const el_axes *places = &tok_pos_seg->axes;
+  const el_axes *columns_axes = &tok_pos_seg->axes;
   el_val r = el_invoke_method(e, &self, LM_SYM(e->c, "apply"), tok_pos_seg, 3, (lm_loc){0});
   if (r.k == V_ERROR)
     return r;
   lm_loc where = el_method_find(model, LM_SYM(e->c, "apply"))->loc;
-  bool shaped = r.k == V_TENSOR && r.axes.n == 3 && r.axes.v[0] == places->v[0] &&
-                r.axes.v[1] == places->v[1] && (r.kind == K_REAL || r.kind == K_F32);
+  bool shaped = r.k == V_TENSOR && r.axes.n == 3 && r.axes.v[0] == columns_axes->v[0] &&
+                r.axes.v[1] == columns_axes->v[1] && (r.kind == K_REAL || r.kind == K_F32);
   if (shaped)
     return r;
-  return el_fail(e, where, "E0A2", "a model's apply returns the logits, real[b, t, vocab]; got %s",
+  return el_fail(e, where, "E0A2",
+                 "apply of a model must return the logits, real[b, t, vocab]; got %s",
                  el_show(e, &r));
 }
 
-// Parameters of `loss` behind the batch would be further columns of the data.
+// Parameters of `loss` after the batch would be further columns of the data.
 static bool takes_columns(lm_elab *e, const ast_member *loss) {
   if (loss->sig.n_params < 2)
     return false;
   const ast_param *p = &loss->sig.params[1];
-  lm_diag *d =
-      el_err(e, p->name.loc, "E900",
-             "columns of the data besides the batch are not available yet: '%s'", p->name.text);
-  lm_diag_help(e->c, d, "loss(bt: Batch[b, t]) takes the batch alone");
+  lm_diag *d = el_err(e, p->name.loc, "E900",
+                      "further columns of the data are not available yet: '%s'", p->name.text);
+  lm_diag_help(e->c, d, "declare loss(bt: Batch[b, t]), with the batch as its only parameter");
   return true;
+}
+
+// Emits the call of `loss`. False: reported.
+static bool emit_loss(lm_elab *e, el_inst *model, const entry *x, el_val *out) {
+  lm_sym fields[LM_COUNT(columns)];
+  for (size_t i = 0; i < LM_COUNT(columns); i++)
+    fields[i] = LM_SYM(e->c, columns[i]);
+  el_val bt = {.k = V_RECORD, .n = LM_COUNT(columns), .items = (el_val *)x->cols, .names = fields};
+  el_ref self = {.inst = model};
+  *out = el_invoke_method(e, &self, LM_SYM(e->c, "loss"), &bt, 1, (lm_loc){0});
+  return out->k != V_ERROR;
+}
+
+static bool check_pair(lm_elab *e, const el_val *r, lm_loc where) {
+  if (r->k == V_TUPLE && r->n == 2)
+    return true;
+  lm_diag *d = el_err(e, r->loc.file ? r->loc : where, "E0A1",
+                      "loss must return (sum, weight), got %s", el_show(e, r));
+  lm_diag_help(e->c, d,
+               "loss(bt: Batch[b, t]) -> (f32, f32) { ... return (sum(l * bt.w), sum(bt.w)) }");
+  return false;
+}
+
+// Item i of the result of `loss` as a scalar of f32. NULL: reported.
+static lm_value *loss_item(lm_elab *e, const el_val *r, int i, lm_loc where) {
+  el_val v = el_adapt(e, &r->items[i], K_F32, where);
+  if (v.k == V_TENSOR && !v.axes.n && v.kind == K_F32)
+    return v.v;
+  if (v.k != V_ERROR)
+    el_err(e, r->items[i].loc.file ? r->items[i].loc : where, "E0A1",
+           "loss must return two f32 scalars (sum, weight), got %s", el_show(e, r));
+  return NULL;
 }
 
 static void make_loss(lm_elab *e, el_inst *model, const char *name, el_mode mode,
                       const lm_lower_options *o, lm_loc at) {
   const ast_member *loss = need_method(e, model, "loss", at);
+  el_val r;
   if (!loss || takes_columns(e, loss))
     return;
-  entry x = begin(e, name, o->rows, o->seq, 0, 5, mode, model->file);
+  entry x = begin(e, name, o->rows, o->seq, 0, LM_COUNT(columns), mode, model->file);
   e->step = scalar_arg(e, x.f, "step", LM_INT);
   e->row = scalar_arg(e, x.f, "row", LM_INT);
-  el_val bt = {.k = V_RECORD, .n = 5, .items = x.cols};
-  lm_sym fields[5];
-  for (int i = 0; i < 5; i++)
-    fields[i] = LM_SYM(e->c, columns[i]);
-  bt.names = fields;
-  el_ref self = {.inst = model};
-  el_val r = el_invoke_method(e, &self, LM_SYM(e->c, "loss"), &bt, 1, (lm_loc){0});
-  if (r.k == V_ERROR)
+  if (!emit_loss(e, model, &x, &r) || !check_pair(e, &r, loss->loc))
     return;
-  lm_loc where = el_method_find(model, LM_SYM(e->c, "loss"))->loc;
-  if (r.k != V_TUPLE || r.n != 2) {
-    lm_diag *d = el_err(e, r.loc.file ? r.loc : where, "E0A1", "loss returns (sum, weight), got %s",
-                        el_show(e, &r));
-    lm_diag_help(e->c, d,
-                 "loss(bt: Batch[b, t]) -> (f32, f32) { ... return (sum(l * bt.w), sum(bt.w)) }");
-    return;
-  }
   lm_value *out[4 + LM_EMITS_MAX];
   lm_sym names[4 + LM_EMITS_MAX] = {LM_SYM(e->c, "sum"), LM_SYM(e->c, "weight")};
   uint32_t n = 2;
-  for (int i = 0; i < 2; i++) {
-    el_val v = el_adapt(e, &r.items[i], K_F32, where);
-    if (v.k != V_TENSOR || v.axes.n || v.kind != K_F32) {
-      if (v.k != V_ERROR)
-        el_err(e, r.items[i].loc.file ? r.items[i].loc : where, "E0A1",
-               "loss returns two f32 scalars (sum, weight), got %s", el_show(e, &r));
+  for (int i = 0; i < 2; i++)
+    if (!(out[i] = loss_item(e, &r, i, loss->loc)))
       return;
-    }
-    out[i] = v.v;
-  }
-  if (!el_emits_check(e, where, e->n_emits))
+  if (!el_emits_check(e, loss->loc, e->n_emits))
     return;
   for (uint32_t i = 0; i < e->n_emits; i++) {
     names[n] = LM_SYM(e->c, lm_arena_printf(e->a, "%s%s", e->emits[i].name, e->emits[i].suffix));
@@ -249,11 +260,11 @@ static el_inst *make_model(lm_elab *e, const lm_recipe *r) {
                      .args = (ast_arg *)r->model.args,
                      .n_args = r->model.n_args};
   el_inst_site where = {.decl = r->model.target, .path = LM_SYM(e->c, "")};
-  lm_func *aside =
-      lm_func_add(e->m, LM_SYM(e->c, "instances")); // for what arguments and dims compute
-  e->b = (lm_builder){.m = e->m, .at = aside->body};
+  // a temporary function holds the operations of arguments and dims
+  lm_func *temporary = lm_func_add(e->m, LM_SYM(e->c, "instances"));
+  e->b = (lm_builder){.m = e->m, .at = temporary->body};
   el_inst *model = el_inst_make(e, call, r->model.file, &where);
-  lm_func_remove(e->m, aside);
+  lm_func_remove(e->m, temporary);
   if (!model || model->broken)
     return NULL;
   if (!e->m->n_globals && !e->c->n_errors)
@@ -342,7 +353,7 @@ static void check_instance(lm_elab *e, lm_decl_ref ref) {
     make_model(lm_elab_create(e->c, e->prog, lm_module_create(e->c)), &r);
 }
 
-// Parts of recipes, which are read only from files without other errors.
+// Parts of recipes. They are checked only if the file has no other errors.
 static void check_section(lm_elab *e, const lm_file *file, ast_decl *d) {
   lm_decl_ref ref = {d, file};
   if (d->kind == DC_DATA)
@@ -366,7 +377,7 @@ static void check_decl(lm_elab *e, const lm_file *file, ast_decl *d, bool sectio
   }
 }
 
-static void check_unreached(lm_elab *e, const lm_file *file, bool sections) {
+static void check_unused(lm_elab *e, const lm_file *file, bool sections) {
   for (uint32_t i = 0; i < file->tree->n; i++) {
     ast_decl *d = file->tree->v[i];
     if (!el_is_visited(e, d))
@@ -374,42 +385,39 @@ static void check_unreached(lm_elab *e, const lm_file *file, bool sections) {
   }
 }
 
+// Lowers the functions of the recipe for their diagnostics; returns the elaborator.
+static lm_elab *check_recipe(lm_ctx *c, lm_program *prog, const lm_recipe *r) {
+  lm_lower_options o = {.what = LM_LOWER_TRAIN | LM_LOWER_MAPS, .rows = 2, .seq = 16};
+  lm_elab *e = lm_elab_create(c, prog, lm_module_create(c));
+  lm_lowered l = {.m = e->m};
+  uint32_t before = c->n_errors;
+  e->seed = r->seed;
+  el_inst *model = make_model(e, r);
+  if (c->n_errors > before)
+    e->n_visited = 0; // the definitions are checked on symbolic arguments instead
+  if (!model || c->n_errors > before)
+    return e;
+  lower_train(e, r, model, &o);
+  lm_lower_tokens_check(e, r, model);
+  if (el_method_find(model, LM_SYM(c, "apply")) && c->n_errors == before)
+    lower_apply(e, model, "apply", EL_EVAL, &o, false, &l, r->model.loc);
+  lm_lower_maps(e, model, &l, r->model.loc);
+  if (c->n_errors == before)
+    lm_lower_optimizer(e, r, &l);
+  if (c->n_errors == before && r->run.unit != LM_RECIPE_UNIT_EPOCHS)
+    lm_lower_schedule_check(c, prog, r, lm_recipe_steps(r, (double)lm_lowered_params(&l), 0));
+  return e;
+}
+
 void lm_check(lm_ctx *c, lm_program *prog, const lm_recipe *r) {
   bool sections = !c->n_errors;
-  const ast_decl **visited = NULL;
-  uint32_t n_visited = 0;
-  if (r && r->model.target.decl) {
-    lm_lower_options o = {.what = LM_LOWER_TRAIN | LM_LOWER_MAPS, .rows = 2, .seq = 16};
-    lm_elab *e = lm_elab_create(c, prog, lm_module_create(c));
-    lm_lowered l = {.m = e->m};
-    e->seed = r->seed;
-    uint32_t before = c->n_errors;
-    el_inst *model = make_model(e, r);
-    if (c->n_errors > before) {
-      model = NULL;
-      e->n_visited = 0;
-    } // its definitions alone, then
-    if (model) {
-      lower_train(e, r, model, &o);
-      lm_lower_tokens_check(e, r, model);
-    }
-    if (model && el_method_find(model, LM_SYM(c, "apply")) && c->n_errors == before)
-      lower_apply(e, model, "apply", EL_EVAL, &o, false, &l, r->model.loc);
-    if (model)
-      lm_lower_maps(e, model, &l, r->model.loc);
-    if (model && c->n_errors == before)
-      lm_lower_optimizer(e, r, &l);
-    if (model && c->n_errors == before && r->run.unit != LM_RECIPE_UNIT_EPOCHS)
-      lm_lower_schedule_check(c, prog, r, lm_recipe_steps(r, (double)lm_lowered_params(&l), 0));
-    visited = e->visited;
-    n_visited = e->n_visited;
-  }
+  const lm_elab *used = r && r->model.target.decl ? check_recipe(c, prog, r) : NULL;
   lm_elab *e = lm_elab_create(c, prog, NULL);
-  e->visited = visited;
-  e->n_visited = e->cap_visited = n_visited;
+  e->visited = used ? used->visited : NULL;
+  e->n_visited = e->cap_visited = used ? used->n_visited : 0;
   for (uint32_t i = 0; i < prog->n_files; i++)
     if (!prog->files[i]->is_std)
-      check_unreached(e, prog->files[i], sections);
-  if (!c->n_errors)
-    lm_lint(c, prog); // with errors, what is unused may be their consequence
+      check_unused(e, prog->files[i], sections);
+  if (!c->n_errors) // an unused name may be a consequence of an error
+    lm_lint(c, prog);
 }

@@ -1,27 +1,33 @@
-// lower.h - a resolved program as graph IR, with what the runtime needs beside it.
+// lower.h - lowers a resolved program to graph IR, with the data about it that the runtime needs.
 //
-// One declaration gives every function of the run:
-//   loss     tok pos seg next [b, t] int, w [b, t] f32, step, row -> sum, weight, emitted scalars
-//   (training: dropout) loss.N   the same over rows of N places, as many in all eval     the same
-//   without dropout; and xent.sum, xent.weight: the cross-entropy of apply's logits at next, if
-//   there is one apply    tok pos seg [b, t] -> logits [b, t, vocab], of the first step's length
-//   prefill  tok pos seg [1, t], at -> logits, through caches of `capacity` places; t is known at
-//   run time, at most `chunk` decode   the same with t = 1 probe    apply over one row, for the
-//   pass that refuses models that look ahead norm     g -> norm, the root of the sum of squares of
-//   all gradients rates    step, run (f64) -> every number of the optimizer that does not depend on
-//   an element update   p, g, states [blk, el] f32, grad_scale, group [blk] int, results of rates
-//   -> p, states: as they were if grad_scale is NaN
+// One declaration gives all functions of the run. b: rows, t: positions, "columns": tok, pos, seg.
+//
+//   loss     columns, next [b, t] int; w [b, t] f32; step, row -> sum, weight, metrics.
+//            Training, with dropout.
+//   loss.N   the same over rows of N positions, with the same number of positions in all.
+//   eval     the same without dropout, and also xent.sum and xent.weight: the cross-entropy of the
+//            logits of `apply` at next, if the model has `apply`.
+//   apply    columns -> logits [b, t, vocab], with the sequence length of the first step.
+//   prefill  columns [1, t], at -> logits, with KV caches of `capacity` positions. t is known at
+//   run
+//            time and at most `chunk`.
+//   decode   the same with t = 1.
+//   probe    apply over one row, for the pass that rejects models that are not causal.
+//   norm     g -> norm, the 2-norm of all gradients.
+//   rates    step, run (f64) -> every number of the optimizer that depends on no element.
+//   update   p, g, states [blk, el] f32; grad_scale; group [blk] int; results of rates -> p,
+//   states.
+//            They keep their values if grad_scale is NaN.
 #ifndef LM_LOWER_H
 #define LM_LOWER_H
 #include "compiler/ir/ir.h"
 #include "dsl/recipe/recipe.h"
 #include "runtime/weights/foreign.h"
 
-// Extents (`dyn`) of axes in prefill and decode: places of the cache in use after the call, places
-// of the call.
+// Extents (`dyn`) of axes in prefill and decode.
 enum {
-  LM_EXTENT_CONTEXT = 1,
-  LM_EXTENT_CHUNK = 2
+  LM_EXTENT_CONTEXT = 1, // positions of the cache that are filled after the call
+  LM_EXTENT_CHUNK = 2    // positions of the call
 };
 
 enum {
@@ -34,80 +40,83 @@ enum {
 };
 
 typedef struct lm_lower_options {
-  uint32_t what;
-  int64_t rows, seq; // of one micro-batch
-  const int64_t *lengths;
-  int n_lengths;           // further lengths of rows that are trained on
-  int64_t first;           // the length of the first step; 0: seq
-  int64_t capacity, chunk; // of decoding
-  bool bf16;               // the target multiplies bf16 in hardware: what `compute = auto` asks
+  uint32_t what;          // LM_LOWER_…: the functions to emit
+  int64_t rows, seq;      // of one micro-batch
+  const int64_t *lengths; // further sequence lengths of the training
+  int n_lengths;
+  int64_t first;           // the sequence length of the first step; 0: seq
+  int64_t capacity, chunk; // of decoding, in positions
+  bool bf16;               // the target has bf16 matrix instructions, so `compute = auto` is bf16
 } lm_lower_options;
 
+// A state of the optimizer. Its initial value is the parameter's, or a number.
 typedef struct lm_lowered_state {
   lm_sym name;
   bool is_param;
   double value;
 } lm_lowered_state;
 
+// A parameter and its value of the argument `group` of @update.
 typedef struct lm_lowered_path {
   lm_sym path;
   int group;
 } lm_lowered_path;
 
-// key: "key" or "table.key".
+// An entry of config.json. key: "key" or "table.key"; json: the value as JSON.
 typedef struct lm_lowered_config {
   lm_sym key;
   const char *json;
 } lm_lowered_config;
+
 typedef struct lm_lowered_arg {
   lm_sym name;
   double value;
 } lm_lowered_arg;
 
+// Allocated in the arena of the context.
 typedef struct lm_lowered {
   lm_module *m;
   lm_dtype compute;
-  int64_t vocab; // size of the last axis of the logits, 0 if not known
+  int64_t vocab; // the size of the last axis of the logits; 0: unknown
   lm_lowered_state *states;
   int n_states;
-  lm_lowered_path *paths;
-  uint32_t n_paths, cap_paths; // every parameter with its value of @update's `group`
-  lm_foreign_map *maps;
-  uint32_t n_maps, cap_maps; // `map hf`
-  const char **ignored;
+  lm_lowered_path *paths; // of all parameters
+  uint32_t n_paths, cap_paths;
+  lm_foreign_map *maps; // of `map hf`
+  uint32_t n_maps, cap_maps;
+  const char **ignored; // patterns of foreign names that `map hf` ignores
   uint32_t n_ignored, cap_ignored;
-  lm_lowered_config *config;
-  uint32_t n_config, cap_config; // of `map hf`: keys of config.json
-  lm_lowered_arg *args;
-  uint32_t n_args, cap_args; // of the model, those that are numbers; with LM_LOWER_MAPS
+  lm_lowered_config *config; // of `map hf`
+  uint32_t n_config, cap_config;
+  lm_lowered_arg *args; // of the model, if they are numbers; with LM_LOWER_MAPS
+  uint32_t n_args, cap_args;
   struct {
     lm_sym pattern;
     const char *what;
     uint32_t n;
-  } * resolved;
-  uint32_t n_resolved, cap_resolved; // for lmc check
+  } * resolved; // the number of parameters that each pattern matches, for `lmc check`
+  uint32_t n_resolved, cap_resolved;
 } lm_lowered;
 
-// Positions in the row of @probe: some documents, one of 512 and more; far ones are a sample
-// (compiler/passes/lookahead_row.c).
+// Positions of the row of @probe. It holds several documents, one of them with at least 512
+// positions (compiler/passes/lookahead_row.c).
 enum {
   LM_PROBE_POSITIONS = 768
 };
 
-// Elaborates the recipe's model and emits what is asked for. NULL after errors; they are in the
-// context.
+// Elaborates the recipe's model and emits the functions of o->what. NULL: errors were reported to
+// the context.
 lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_lower_options *o);
 
-// Everything that needs neither weights nor data: the recipe's model if there is one, and every
-// definition of the file that it does not reach.
+// Checks everything that needs neither weights nor data: the recipe's model if r is not NULL, and
+// all definitions that it does not use.
 void lm_check(lm_ctx *c, lm_program *prog, const lm_recipe *r);
 
-// Constraints of the schedule that are about the run, of which so many steps are known by now.
+// Checks the constraints of the schedule on the number of steps of the run.
 void lm_lower_schedule_check(lm_ctx *c, lm_program *prog, const lm_recipe *r, int64_t steps);
 
-// Keys of `config { … }` (a key in a table as "table.key") whose value can be inverted to a
-// parameter of the model: what import sets it from. absent: the text of the value that stands for
-// null, NULL if there is none.
+// A key of `config { … }` whose value determines a parameter of the model, which import sets from
+// it. key: "key" or "table.key". absent: the expression that null represents; NULL: none.
 typedef struct lm_config_param {
   lm_sym key, param;
   const char *absent;
@@ -118,9 +127,9 @@ typedef struct lm_config_params {
 } lm_config_params;
 lm_config_params lm_config_params_of(lm_ctx *c, const ast_decl *model);
 
-// Blocks of LM_BLOCK elements that the parameters take, each tensor of each layer beginning a
-// block.
+// The number of blocks of LM_BLOCK elements in the parameter arena. Each tensor of each layer
+// starts at a block boundary.
 int64_t lm_lowered_blocks(const lm_lowered *l);
-// Logical elements of all parameters.
+// The number of elements of all parameters, without padding.
 int64_t lm_lowered_params(const lm_lowered *l);
 #endif

@@ -1,9 +1,11 @@
-// maps.c - `map hf`: for every parameter, which elements of which foreign tensor it is.
+// maps.c - `map hf`: for each parameter, the elements of another project's tensor that it consists
+// of.
 //
 //   @layers.#.attn.{wq,wk,wv} = ("….qkv_proj.weight", [(g, h, e) + (g, e) + (g, e), d])
-// A layout is a list of dims; a dim is an axis, 1, a product in parentheses, or a sum of which the
-// k-th name in braces is the k-th part. So an element's place is offset + Σ stride · index, and the
-// map is plain strides.
+//
+// A layout is a list of dims. A dim is an axis, 1, a product in parentheses, or a sum, of which the
+// k-th name in braces takes the k-th term. The offset of an element in the tensor is therefore
+// offset + Σ stride · index, so a map consists of strides only.
 #include "dsl/lower/internal.h"
 #include <stdlib.h>
 #include <string.h>
@@ -20,12 +22,19 @@ typedef struct {
   const el_param *param;
   int part, n_parts;
   lm_foreign_map map;
-  bool used_part, ok;
+  bool ok;
 } mapping;
 
-static void fail(mapping *m, lm_loc at, const char *fmt, const char *a, const char *b) {
+// Reports the first error of a map only.
+LM_PRINTF(3, 4) static void fail(mapping *m, lm_loc at, const char *fmt, ...) {
+  lm_buf text = {0};
+  va_list ap;
+  va_start(ap, fmt);
+  lm_buf_vprintf(&text, fmt, ap);
+  va_end(ap);
   if (m->ok)
-    el_err(m->e, at, "E0C0", fmt, a, b);
+    el_err(m->e, at, "E0C0", "%s", text.p);
+  lm_buf_free(&text);
   m->ok = false;
 }
 
@@ -36,40 +45,39 @@ static el_axis *axis_of(const el_inst *inst, lm_sym name) {
   return NULL;
 }
 
+static int64_t size_of(mapping *m, const ast_expr *x);
+
+static int64_t size_of_axis(mapping *m, const ast_expr *x) {
+  int64_t n = 1;
+  const el_axis *a = axis_of(m->inst, x->text);
+  if (!a || !lm_size_whole(a->size, &n))
+    fail(m, x->loc, "%s has no axis '%s'", m->inst->decl->name.text, x->text);
+  return m->ok ? n : 1;
+}
+
+static int64_t size_of_product(mapping *m, const ast_expr *x) {
+  int64_t n = 1;
+  for (uint32_t i = 0; i < x->n_args && m->ok; i++) {
+    if (x->args[i].kind != ARG_POS)
+      fail(m, x->args[i].loc, "a layout holds axes");
+    else if (__builtin_mul_overflow(n, size_of(m, x->args[i].expr), &n))
+      fail(m, x->loc, "the layout is too large");
+  }
+  return m->ok ? n : 1;
+}
+
+// The size of a dim; 1 after an error.
 static int64_t size_of(mapping *m, const ast_expr *x) {
-  int64_t n = 1, k;
   if (!m->ok)
     return 1;
-  switch (x->kind) {
-  case EX_NAME: {
-    el_axis *a = axis_of(m->inst, x->text);
-    if (a && lm_size_whole(a->size, &n))
-      return n;
-    fail(m, x->loc, "%s has no axis '%s'", m->inst->decl->name.text, x->text);
-    return 1;
-  }
-  case EX_NUMBER:
-    if (x->is_int && x->inum == 1)
-      return 1;
-    break;
-  case EX_TUPLE:
-    for (uint32_t i = 0; i < x->n_args; i++) {
-      if (x->args[i].kind != ARG_POS) {
-        fail(m, x->args[i].loc, "a layout holds axes%s%s", "", "");
-        return 1;
-      }
-      k = size_of(m, x->args[i].expr);
-      if (__builtin_mul_overflow(n, k, &n))
-        fail(m, x->loc, "the layout is too large%s%s", "", "");
-    }
-    return n;
-  case EX_BINARY:
-    if (x->op == OP_ADD)
-      return size_of(m, x->a) + size_of(m, x->b);
-    break;
-  default: break;
-  }
-  fail(m, x->loc, "a layout holds axes, 1, (products) and sums of them%s%s", "", "");
+  if (x->kind == EX_NAME)
+    return size_of_axis(m, x);
+  if (x->kind == EX_TUPLE)
+    return size_of_product(m, x);
+  if (x->kind == EX_BINARY && x->op == OP_ADD)
+    return size_of(m, x->a) + size_of(m, x->b);
+  if (x->kind != EX_NUMBER || !x->is_int || x->inum != 1)
+    fail(m, x->loc, "a layout holds axes, 1, (products) and sums of them");
   return 1;
 }
 
@@ -77,7 +85,7 @@ static int count_terms(const ast_expr *x) {
   return x->kind == EX_BINARY && x->op == OP_ADD ? count_terms(x->a) + count_terms(x->b) : 1;
 }
 
-// Term `k` of a sum; *offset gains the sizes of those before it.
+// Term `k` of a sum. *offset is increased by the sizes of the terms before it.
 static const ast_expr *pick_term(mapping *m, const ast_expr *x, int k, int64_t *offset) {
   if (x->kind != EX_BINARY || x->op != OP_ADD)
     return x;
@@ -88,35 +96,46 @@ static const ast_expr *pick_term(mapping *m, const ast_expr *x, int k, int64_t *
   return pick_term(m, x->b, k - left, offset);
 }
 
+static void assign_strides(mapping *m, const ast_expr *x, int64_t stride);
+
+static void assign_axis(mapping *m, const ast_expr *x, int64_t stride) {
+  el_axis *a = axis_of(m->inst, x->text);
+  int i = a ? el_axes_find(&m->param->axes, a) : -1;
+  if (i < 0) {
+    fail(m, x->loc, "parameter '%s' has no axis '%s'", m->param->name, x->text);
+    return;
+  }
+  if (m->map.stride_foreign[i])
+    fail(m, x->loc, "axis '%s' occurs twice in the layout of '%s'", x->text, m->param->name);
+  m->map.stride_foreign[i] = stride;
+}
+
+static void assign_sum(mapping *m, const ast_expr *x, int64_t stride) {
+  int64_t offset = 0;
+  if (count_terms(x) != m->n_parts) {
+    fail(m, x->loc, "the sum needs one name in braces for each of its terms");
+    return;
+  }
+  const ast_expr *term = pick_term(m, x, m->part, &offset);
+  m->map.offset_foreign += offset * stride;
+  assign_strides(m, term, stride);
+}
+
+// Sets the strides of the axes of a dim; the innermost one gets `stride`.
 static void assign_strides(mapping *m, const ast_expr *x, int64_t stride) {
   if (!m->ok)
     return;
-  if (x->kind == EX_NAME) {
-    el_axis *a = axis_of(m->inst, x->text);
-    int i = a ? el_axes_find(&m->param->axes, a) : -1;
-    if (i < 0) {
-      fail(m, x->loc, "parameter '%s' has no axis '%s'", m->param->name, x->text);
-      return;
-    }
-    if (m->map.stride_foreign[i])
-      fail(m, x->loc, "axis '%s' stands twice in the layout of '%s'", x->text, m->param->name);
-    m->map.stride_foreign[i] = stride;
-  } else if (x->kind == EX_TUPLE) {
-    for (uint32_t i = x->n_args; i-- > 0; stride *= size_of(m, x->args[i].expr))
-      assign_strides(m, x->args[i].expr, stride);
-  } else if (x->kind == EX_BINARY) {
-    int64_t offset = 0;
-    if (count_terms(x) != m->n_parts) {
-      fail(m, x->loc, "the sum needs one name in braces for each of its parts%s%s", "", "");
-      return;
-    }
-    const ast_expr *term = pick_term(m, x, m->part, &offset);
-    m->map.offset_foreign += offset * stride;
-    m->used_part = true;
-    assign_strides(m, term, stride);
+  if (x->kind == EX_NAME)
+    assign_axis(m, x, stride);
+  else if (x->kind == EX_BINARY)
+    assign_sum(m, x, stride);
+  for (uint32_t i = x->kind == EX_TUPLE ? x->n_args : 0; i-- > 0;) {
+    assign_strides(m, x->args[i].expr, stride);
+    stride *= size_of(m, x->args[i].expr);
   }
 }
 
+// Replaces each # of a foreign name by the number that the pattern's # matched.
 static const char *fill_numbers(lm_elab *e, const char *name, const lm_match *match) {
   for (int i = 0; i < match->n_cap; i++) {
     const char *at = strchr(name, '#');
@@ -127,7 +146,7 @@ static const char *fill_numbers(lm_elab *e, const char *name, const lm_match *ma
   return name;
 }
 
-// Removes axis i of the map at place j of it: what `{E}` in a name stands for.
+// Removes axis i of the map by fixing its index to j, as `{E}` in a name requires.
 static void fix_axis(lm_foreign_map *f, int i, int64_t j) {
   f->offset_native += j * f->stride_native[i];
   for (int k = i; k + 1 < f->n; k++) {
@@ -138,95 +157,85 @@ static void fix_axis(lm_foreign_map *f, int i, int64_t j) {
   f->n--;
 }
 
-static void add_entries(mapping *m, const char *name) {
-  lm_elab *e = m->e;
-  const char *open = strchr(name, '{');
-  const char *close = open ? strchr(open, '}') : NULL;
-  int indexed = -1;
-  if (close) {
-    el_axis *a = axis_of(m->inst, lm_intern_n(e->c->intern, open + 1, (size_t)(close - open - 1)));
-    indexed = a ? el_axes_find(&m->param->axes, a) : -1;
-    if (indexed < 0 || m->map.stride_foreign[indexed]) {
-      fail(m, m->item->expr->loc, "'%s' in the name is no further axis of '%s'",
-           lm_arena_strndup(e->a, open, (size_t)(close - open + 1)), m->param->name);
-      return;
-    }
-  }
+// The axis of `{E}` in a foreign name, as an index of the parameter's axes. -1: not found.
+static int indexed_axis(mapping *m, const char *open, const char *close) {
+  lm_sym name = lm_intern_n(m->e->c->intern, open + 1, (size_t)(close - open - 1));
+  el_axis *a = axis_of(m->inst, name);
+  int i = a ? el_axes_find(&m->param->axes, a) : -1;
+  if (i >= 0 && !m->map.stride_foreign[i])
+    return i;
+  fail(m, m->item->expr->loc, "'%.*s' in the name is not an axis of '%s' outside of the layout",
+       (int)(close - open + 1), open, m->param->name);
+  return -1;
+}
+
+// Every axis of the parameter must be in the layout or in the name, unless its size is 1.
+static bool check_axes(mapping *m, int indexed) {
   for (int i = 0; i < m->map.n; i++)
     if (!m->map.stride_foreign[i] && i != indexed && m->map.size[i] != 1) {
       fail(m, m->item->expr->loc, "the layout of '%s' lacks axis '%s'", m->param->name,
            m->param->axes.v[i]->name);
-      return;
+      return false;
     }
+  return true;
+}
+
+// One map, or one for each index of the axis of `{E}` in the name.
+static void add_entries(mapping *m, const char *name) {
+  const char *open = strchr(name, '{');
+  const char *close = open ? strchr(open, '}') : NULL;
+  int indexed = close ? indexed_axis(m, open, close) : -1;
+  if (!m->ok || !check_axes(m, indexed))
+    return;
   int64_t n = indexed < 0 ? 1 : m->map.size[indexed];
   for (int64_t j = 0; j < n; j++) {
+    lm_foreign_map f = m->map;
+    f.foreign = name;
     if (m->out->n_maps >= MAX_ENTRIES) {
-      fail(m, m->item->loc, "the map has too many tensors%s%s", "", "");
+      fail(m, m->item->loc, "the map has more than %d tensors", MAX_ENTRIES);
       return;
     }
-    lm_foreign_map f = m->map;
-    f.foreign = indexed < 0 ? name
-                            : lm_arena_printf(e->a, "%.*s%lld%s", (int)(open - name), name,
-                                              (long long)j, close + 1);
-    if (indexed >= 0)
+    if (indexed >= 0) {
+      f.foreign =
+          lm_arena_printf(m->e->a, "%.*s%lld%s", (int)(open - name), name, (long long)j, close + 1);
       fix_axis(&f, indexed, j);
-    LM_PUSH(e->a, m->out->maps, m->out->n_maps, m->out->cap_maps) = f;
+    }
+    LM_PUSH(m->e->a, m->out->maps, m->out->n_maps, m->out->cap_maps) = f;
   }
 }
 
-static void map_param(lm_elab *e, lm_lowered *out, const ast_item *item, el_inst *inst,
-                      const el_param *p, lm_sym path, const char *prefix, const lm_match *match,
-                      int part, int n_parts) {
-  mapping m = {.e = e,
-               .out = out,
-               .item = item,
-               .inst = inst,
-               .param = p,
-               .part = part,
-               .n_parts = n_parts,
-               .ok = true};
-  const ast_expr *x = item->expr;
-  bool form = x->kind == EX_TUPLE && x->n_args == 2 && x->args[0].kind == ARG_POS &&
-              x->args[1].kind == ARG_POS && x->args[0].expr->kind == EX_STRING &&
-              x->args[1].expr->kind == EX_LIST;
-  if (!form) {
-    fail(&m, x->loc, "expected (\"foreign.name\", [axes])%s%s", "", "");
-    return;
-  }
-  const ast_expr *layout = x->args[1].expr;
-  if (layout->n_args > LM_ST_RANK || p->axes.n > LM_FOREIGN_AXES) {
-    fail(&m, layout->loc, "too many axes%s%s", "", "");
-    return;
-  }
-  m.map.native = path;
-  m.map.n = (int)p->axes.n;
-  m.map.rank_f = (int)layout->n_args;
+// False: an axis of the parameter has no known size.
+static bool native_strides(mapping *m) {
+  const el_axes *axes = &m->param->axes;
   int64_t stride = 1;
-  for (uint32_t i = p->axes.n; i-- > 0; stride *= m.map.size[i]) {
-    if (!lm_size_whole(p->axes.v[i]->size, &m.map.size[i]))
-      return;
-    m.map.stride_native[i] = stride;
+  m->map.n = (int)axes->n;
+  for (uint32_t i = axes->n; i-- > 0; stride *= m->map.size[i]) {
+    if (!lm_size_whole(axes->v[i]->size, &m->map.size[i]))
+      return false;
+    m->map.stride_native[i] = stride;
   }
-  stride = 1;
+  return true;
+}
+
+static void foreign_strides(mapping *m, const ast_expr *layout) {
+  int64_t stride = 1;
+  m->map.rank_f = (int)layout->n_args;
   for (uint32_t i = layout->n_args; i-- > 0;) {
     if (layout->args[i].kind != ARG_POS) {
-      fail(&m, layout->args[i].loc, "a layout holds axes%s%s", "", "");
+      fail(m, layout->args[i].loc, "a layout holds axes");
       return;
     }
-    m.map.shape_f[i] = size_of(&m, layout->args[i].expr);
-    assign_strides(&m, layout->args[i].expr, stride);
-    if (__builtin_mul_overflow(stride, m.map.shape_f[i], &stride))
-      fail(&m, layout->loc, "the layout is too large%s%s", "", "");
+    m->map.shape_f[i] = size_of(m, layout->args[i].expr);
+    assign_strides(m, layout->args[i].expr, stride);
+    if (__builtin_mul_overflow(stride, m->map.shape_f[i], &stride))
+      fail(m, layout->loc, "the layout is too large");
   }
-  if (!m.ok)
-    return;
-  const char *name = fill_numbers(e, x->args[0].expr->text, match);
-  if (strchr(name, '#')) {
-    fail(&m, x->args[0].expr->loc, "the pattern has no number for a # of \"%s\"%s",
-         x->args[0].expr->text, "");
-    return;
-  }
-  add_entries(&m, lm_arena_printf(e->a, "%s%s", prefix, name));
+}
+
+static bool is_entry(const ast_expr *x) {
+  return x->kind == EX_TUPLE && x->n_args == 2 && x->args[0].kind == ARG_POS &&
+         x->args[1].kind == ARG_POS && x->args[0].expr->kind == EX_STRING &&
+         x->args[1].expr->kind == EX_LIST;
 }
 
 // ---- all parameters of an instance, with their logical paths
@@ -234,16 +243,51 @@ typedef struct {
   el_inst *inst;
   const el_param *p;
   lm_sym path;
-  const ast_item *by;
+  const ast_item *by; // the directive that maps the parameter, or NULL
   lm_match match;
-  int part, n_parts;
-  const char *prefix;
-  uint32_t end;
-} target; // end: of its maps
+  int part, n_parts;  // the index of the pattern's alternative, and their number
+  const char *prefix; // of foreign names
+  uint32_t end;       // the number of maps up to this parameter's
+} target;
+
 typedef struct {
   target *v;
   uint32_t n, cap;
 } targets;
+
+static void map_param(lm_elab *e, lm_lowered *out, const target *t) {
+  const ast_expr *x = t->by->expr;
+  mapping m = {.e = e,
+               .out = out,
+               .item = t->by,
+               .inst = t->inst,
+               .param = t->p,
+               .part = t->part,
+               .n_parts = t->n_parts,
+               .map = {.native = t->path},
+               .ok = true};
+  if (!is_entry(x)) {
+    fail(&m, x->loc, "expected (\"foreign.name\", [axes])");
+    return;
+  }
+  const ast_expr *layout = x->args[1].expr;
+  if (layout->n_args > LM_ST_RANK || t->p->axes.n > LM_FOREIGN_AXES) {
+    fail(&m, layout->loc, "a layout has at most %d dims and a parameter at most %d axes",
+         LM_ST_RANK, LM_FOREIGN_AXES);
+    return;
+  }
+  if (!native_strides(&m))
+    return;
+  foreign_strides(&m, layout);
+  if (!m.ok)
+    return;
+  const char *name = fill_numbers(e, x->args[0].expr->text, &t->match);
+  if (strchr(name, '#'))
+    fail(&m, x->args[0].expr->loc, "the pattern has no number for a # of \"%s\"",
+         x->args[0].expr->text);
+  else
+    add_entries(&m, lm_arena_printf(e->a, "%s%s", t->prefix, name));
+}
 
 static void collect(lm_elab *e, el_inst *inst, targets *t) {
   for (uint32_t i = 0; i < inst->n_params; i++) {
@@ -259,7 +303,8 @@ static void collect(lm_elab *e, el_inst *inst, targets *t) {
   }
 }
 
-// One alternative of a directive over the targets below `base`; later directives win.
+// Assigns a directive to the parameters below `base` that one alternative of its pattern matches.
+// Later directives take precedence.
 static uint32_t assign_item(lm_elab *e, targets *t, const ast_item *item, const char *pattern,
                             const char *base, int part, int n_parts) {
   uint32_t hits = 0;
@@ -300,9 +345,9 @@ static bool has_param_named(const ast_decl *d, lm_sym name) {
   return false;
 }
 
-// Whether some block that the file sees declares the parameter that the pattern ends with: then a
-// branch of `sub … = if` that was not taken has it, and the pattern is for that branch. Every
-// parameter that there is must be mapped in any case (E0C2).
+// Whether a block that is visible in the file declares the parameter that the pattern ends with.
+// The pattern is then for a branch of `sub … = if` that was not selected. All parameters of the
+// model must be mapped in any case (E0C2).
 static bool is_of_another_branch(const lm_elab *e, const lm_file *file, const char *pattern) {
   const char *last = strrchr(pattern, '.');
   lm_sym name = LM_SYM(e->c, last ? last + 1 : pattern + 1);
@@ -328,56 +373,68 @@ static void ignore_list(lm_elab *e, lm_lowered *out, const ast_item *item) {
            "ignore takes a list of patterns of foreign names: [@lm_head.bias]");
 }
 
-static bool apply_maps(lm_elab *e, el_inst *inst, targets *t, lm_lowered *out) {
+static void apply_patterns(lm_elab *e, const el_inst *inst, targets *t, const ast_item *item,
+                           const char *base) {
+  int n;
+  const char **alts = lm_pattern_expand(e->c, item->sel->text, &n);
+  for (int a = 0; a < n; a++)
+    if (!assign_item(e, t, item, alts[a], base, a, n) &&
+        !is_of_another_branch(e, inst->file, alts[a]))
+      report_no_match(e, t, item, alts[a]);
+}
+
+static void apply_item(lm_elab *e, el_inst *inst, targets *t, const ast_item *item,
+                       const char *base, lm_lowered *out) {
+  if (item->kind == IT_SET && item->path.n == 1 && !strcmp(item->path.v[0].text, "ignore"))
+    ignore_list(e, out, item);
+  else if (lm_item_is_config(item))
+    lm_lower_config(e, inst, item, out);
+  else if (item->kind == IT_MAP)
+    apply_patterns(e, inst, t, item, base);
+  else if (item->kind != IT_ERROR)
+    el_err(e, item->loc, "E0C0",
+           "expected @pattern = (\"foreign.name\", [axes]), ignore = [@pattern] or config { "
+           "key = value }");
+}
+
+static bool apply_maps(lm_elab *e, el_inst *inst, targets *t, lm_lowered *out);
+
+static bool apply_maps_of_subs(lm_elab *e, el_inst *inst, targets *t, lm_lowered *out) {
   bool any = false;
+  for (uint32_t i = 0; i < inst->n_subs; i++) {
+    el_insts *many = inst->subs[i].many;
+    if (inst->subs[i].one)
+      any |= apply_maps(e, inst->subs[i].one, t, out);
+    for (int64_t k = 0; many && k < many->n; k++)
+      any |= apply_maps(e, many->of[k], t, out);
+  }
+  return any;
+}
+
+// Maps of an instance take precedence over those of its subs, which are applied first. Returns
+// whether there is any `map hf`.
+static bool apply_maps(lm_elab *e, el_inst *inst, targets *t, lm_lowered *out) {
   const char *base = el_inst_path(e, inst, "");
   if (base[0])
     base = lm_arena_printf(e->a, "%s.", base);
-  for (uint32_t i = 0; i < inst->n_subs; i++) { // inner maps first: outer ones win
-    if (inst->subs[i].one)
-      any |= apply_maps(e, inst->subs[i].one, t, out);
-    for (int64_t k = 0; inst->subs[i].many && k < inst->subs[i].many->n; k++)
-      any |= apply_maps(e, inst->subs[i].many->of[k], t, out);
-  }
+  bool any = apply_maps_of_subs(e, inst, t, out);
   for (uint32_t i = 0; i < inst->decl->members.n; i++) {
     const ast_member *m = inst->decl->members.v[i];
     if (m->kind != MB_MAP)
       continue;
     if (strcmp(m->names.v[0].text, "hf")) {
-      el_err(e, m->names.v[0].loc, "E0C1", "unknown map '%s': there is hf", m->names.v[0].text);
+      el_err(e, m->names.v[0].loc, "E0C1", "unknown map '%s'; the only map is hf",
+             m->names.v[0].text);
       continue;
     }
     any = true;
-    for (uint32_t k = 0; k < m->items.n; k++) {
-      const ast_item *item = m->items.v[k];
-      if (item->kind == IT_SET && item->path.n == 1 && !strcmp(item->path.v[0].text, "ignore")) {
-        ignore_list(e, out, item);
-        continue;
-      }
-      if (lm_item_is_config(item)) {
-        lm_lower_config(e, inst, item, out);
-        continue;
-      }
-      if (item->kind == IT_ERROR)
-        continue;
-      if (item->kind != IT_MAP) {
-        el_err(e, item->loc, "E0C0",
-               "expected @pattern = (\"foreign.name\", [axes]), ignore = [@pattern] or config { "
-               "key = value }");
-        continue;
-      }
-      int n;
-      const char **alts = lm_pattern_expand(e->c, item->sel->text, &n);
-      for (int a = 0; a < n; a++)
-        if (!assign_item(e, t, item, alts[a], base, a, n) &&
-            !is_of_another_branch(e, inst->file, alts[a]))
-          report_no_match(e, t, item, alts[a]);
-    }
+    for (uint32_t k = 0; k < m->items.n; k++)
+      apply_item(e, inst, t, m->items.v[k], base, out);
   }
   return any;
 }
 
-// ---- every element of every foreign tensor once
+// ---- coverage: every element of every foreign tensor is mapped once
 typedef struct {
   const lm_foreign_map *map;
   const ast_item *by;
@@ -403,7 +460,7 @@ static bool same_shape(const lm_foreign_map *x, const lm_foreign_map *y) {
          memcmp(x->shape_f, y->shape_f, sizeof *x->shape_f * (size_t)x->rank_f) == 0;
 }
 
-// The entries of one foreign tensor. Counts alone: that no two of them overlap is found where
+// Checks the entries of one foreign tensor by the number of elements. Overlaps are found when
 // weights are read.
 static void check_tensor(lm_elab *e, const entry *x, uint32_t n) {
   const char *name = x->map->foreign;
@@ -413,24 +470,27 @@ static void check_tensor(lm_elab *e, const entry *x, uint32_t n) {
     covered += product(x[i].map->size, x[i].map->n);
     if (same_shape(x->map, x[i].map))
       continue;
-    lm_diag_note(e->c, el_err(e, x[i].by->expr->loc, "E0C3", "'%s' has another shape here", name),
-                 x->by->expr->loc, "than here");
+    lm_diag_note(e->c,
+                 el_err(e, x[i].by->expr->loc, "E0C3", "'%s' has a different shape here", name),
+                 x->by->expr->loc, "its shape here differs");
     return;
   }
   if (covered == total)
     return;
-  lm_diag *d = covered > total
-                   ? el_err(e, other->by->expr->loc, "E0C3", "'%s' is covered more than once", name)
-                   : el_err(e, other->by->expr->loc, "E0C3",
-                            "'%s' has %lld elements, of which %lld are covered", name,
-                            (long long)total, (long long)covered);
+  lm_diag *d = covered > total ? el_err(e, other->by->expr->loc, "E0C3",
+                                        "elements of '%s' are mapped more than once", name)
+                               : el_err(e, other->by->expr->loc, "E0C3",
+                                        "'%s' has %lld elements, but only %lld of them are mapped",
+                                        name, (long long)total, (long long)covered);
   if (covered < total)
     return;
   lm_diag_note(e->c, d, (lm_loc){0}, "by %s and %s", x->map->native, other->map->native);
-  lm_diag_help(e->c, d,
-               x->by == other->by
-                   ? "a number in the name (#), or parts side by side (a + b), keep them apart"
-                   : "each tensor has one directive; later ones win only for the same parameter");
+  lm_diag_help(
+      e->c, d,
+      x->by == other->by
+          ? "distinguish the tensors by a number in the name (#), or their parts by a sum (a + b)"
+          : "map each tensor once; a later line replaces an earlier one for the same parameter "
+            "only");
 }
 
 static void check_cover(lm_elab *e, entries *all) {
@@ -454,8 +514,8 @@ static void report_missing(lm_elab *e, const el_inst *model, lm_loc at, const ch
                            bool more) {
   lm_diag *d =
       el_err(e, map_loc(model, at), "E0C2", "map hf leaves out %s%s", paths, more ? ", …" : "");
-  lm_diag_note(e->c, d, at, "of this model");
-  lm_diag_help(e->c, d, "each parameter has a line: @%.*s = (\"foreign.name\", [axes])",
+  lm_diag_note(e->c, d, at, "the model is used here");
+  lm_diag_help(e->c, d, "add a line for each parameter: @%.*s = (\"foreign.name\", [axes])",
                (int)strcspn(paths, ","), paths);
 }
 
@@ -471,7 +531,7 @@ void lm_lower_maps(lm_elab *e, el_inst *model, lm_lowered *out, lm_loc at) {
   for (uint32_t i = 0; i < t.n; i++) {
     target *x = &t.v[i];
     if (x->by)
-      map_param(e, out, x->by, x->inst, x->p, x->path, x->prefix, &x->match, x->part, x->n_parts);
+      map_param(e, out, x);
     else if (n_missing++ < 4)
       missing = lm_arena_printf(e->a, "%s%s%s", missing, n_missing > 1 ? ", " : "", x->path);
     x->end = out->n_maps;

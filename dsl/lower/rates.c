@@ -1,9 +1,9 @@
-// rates.c - moves what no element enters from @update to @rates.
+// rates.c - moves the operations of @update that depend on no element to @rates.
 //
-// The optimizer's body is emitted into @update as a whole. A scalar operation is on the host side
-// if it reads nothing but constants, arguments of @rates and results of such operations, and gives
-// f64, int or bool; it moves to @rates, which runs once a step. A value of the host side that an
-// operation of @update reads becomes a result of @rates and an argument of @update:
+// The body of the optimizer is emitted into @update. A scalar operation is on the host side if its
+// operands are constants, arguments of @rates or results of such operations, and its result is f64,
+// int or bool. It moves to @rates, which runs once per step. A host value that an operation of
+// @update reads becomes a result of @rates and an argument of @update:
 //   %3 = gt %step, 1 : bool        -> @rates, a result of it
 //   %4 = cast %double : f32        -> %double is a result of @rates, %4 an argument f32 of @update
 //   %5 = select %3, %g, %zero      reads an argument bool of @update
@@ -20,10 +20,10 @@ typedef enum {
 typedef struct mover {
   lm_elab *e;
   lm_region *rates, *update;
-  uint32_t n_values;   // before anything is moved
+  uint32_t n_values;   // of the module before the move
   side *sides;         // by value id
   lm_value **on_host;  // by value id: the copy of a constant in @rates
-  lm_value **argument; // by value id: the argument of @update that stands for it
+  lm_value **argument; // by value id: the argument of @update that replaces it
   lm_value **out;
   uint32_t n_out, cap_out;
   lm_sym *names;

@@ -1,18 +1,17 @@
-// tokens.c - what an evaluation measures besides the model's loss: how well its logits tell
-// the next token.
+// tokens.c - metrics of an evaluation that are independent of the model's loss: the cross-entropy
+// of the next token.
 //
 //   xent.sum = Σ w xent(apply(tok, pos, seg), next)      xent.weight = Σ w
 //
-// Perplexity and bits per byte are of these, whatever else a loss holds: a balance of experts, a
-// z-loss, smoothed targets, further heads. Logits that the loss has made are not made again
-// (dsl/elab/memo.c), and pass cse finds the rest.
+// Perplexity and bits per byte are computed from these sums. The loss may contain other terms, such
+// as a load-balancing loss, a z-loss, label smoothing or further heads. The logits are those that
+// the loss has computed (dsl/elab/memo.c, and pass cse).
 #include "dsl/lower/internal.h"
 
 static lm_value *sum_all(lm_elab *e, lm_value *v) {
   return lm_emit_reduce(&e->b, LM_OP_SUM, v, v->type.axis, v->type.rank);
 }
 
-// Metrics of the tokens ask for logits.
 void lm_lower_tokens_check(lm_elab *e, const lm_recipe *r, const el_inst *model) {
   if (el_method_find(model, LM_SYM(e->c, "apply")))
     return;
@@ -22,8 +21,8 @@ void lm_lower_tokens_check(lm_elab *e, const lm_recipe *r, const el_inst *model)
       continue;
     const char *what = x->metrics[LM_RECIPE_METRIC_PERPLEXITY] ? "perplexity" : "bits_per_byte";
     lm_diag *d =
-        el_err(e, x->loc, "E0A0", "%s is of a model's logits, and %s has no method 'apply'", what,
-               model->decl->name.text);
+        el_err(e, x->loc, "E0A0", "%s is computed from the logits, but %s has no method 'apply'",
+               what, model->decl->name.text);
     lm_diag_note(e->c, d, model->decl->name.loc, "declared here");
     lm_diag_help(e->c, d,
                  "apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] gives "
@@ -42,7 +41,7 @@ void lm_lower_tokens(lm_elab *e, el_inst *model, const el_val *columns, lm_value
     return;
   uint32_t emits = e->n_emits;
   el_val logits = lm_lower_logits(e, model, columns);
-  e->n_emits = emits; // of the loss alone
+  e->n_emits = emits; // metrics are emitted by the loss only
   if (logits.k == V_ERROR)
     return;
   el_val each = el_invoke_fn(e, xent, (el_val[]){logits, columns[NEXT]}, 2, (lm_loc){0});

@@ -1,9 +1,9 @@
 // update.c - the declaration of an optimizer: its members, its states, and the body of
 // `update`.
 //
-// `update` is written for one element of a parameter. It is run once, over values that have the
-// axes of all elements: with a module they are arguments of @update, without one (an optimizer that
-// no recipe reaches) they are types alone.
+// `update` is written for one element of a parameter. It is evaluated once, over values with the
+// axes of all elements. With a module, they are arguments of @update. Without one, for an optimizer
+// that the recipe does not use, they are only types.
 #include "dsl/elab/call.h"
 #include "dsl/lower/internal.h"
 #include <string.h>
@@ -12,11 +12,12 @@ static const char form[] = "update(p: f32, g: f32, k: f32) -> f32";
 
 // ---- members
 
-static lm_diag *err_form(lm_elab *e, lm_loc at) {
+static lm_diag *report_form(lm_elab *e, lm_loc at) {
   lm_diag *d = el_err(e, at, "E0B3", "update takes (p: f32, g: f32, k: f32)");
   lm_diag_help(
       e->c, d,
-      "%s: the new value of one element p, from its gradient g in step k; k may be left out", form);
+      "%s returns the new value of one element p, from its gradient g in step k; k is optional",
+      form);
   return d;
 }
 
@@ -33,21 +34,21 @@ static bool check_type(lm_elab *e, const ast_type *t) {
   if (!t || is_element(e, t, "an optimizer over whole parameters or matrices", &reported))
     return true;
   if (!reported)
-    err_form(e, t->loc);
+    report_form(e, t->loc);
   return false;
 }
 
 static bool check_update(lm_elab *e, const ast_member *m) {
   const ast_sig *sig = &m->sig;
   if (sig->n_params != 2 && sig->n_params != 3) {
-    err_form(e, m->loc);
+    report_form(e, m->loc);
     return false;
   }
   for (uint32_t i = 0; i < sig->n_params; i++) {
     if (!check_type(e, sig->params[i].type))
       return false;
     if (sig->params[i].init) {
-      err_form(e, sig->params[i].init->loc);
+      report_form(e, sig->params[i].init->loc);
       return false;
     }
   }
@@ -56,7 +57,7 @@ static bool check_update(lm_elab *e, const ast_member *m) {
   if (!sig->where.n)
     return true;
   lm_diag *d = el_err(e, sig->where.v[0]->loc, "E0B3", "update has no constraints");
-  lm_diag_help(e->c, d, "constraints on an optimizer's arguments belong to its first line");
+  lm_diag_help(e->c, d, "write constraints on the optimizer's parameters after its parameter list");
   return false;
 }
 
@@ -86,7 +87,7 @@ static bool check_state(lm_elab *e, const ast_decl *d, const ast_member *m,
   if (!is_element(e, m->type, "a state of whole parameters", &reported)) {
     if (!reported)
       el_err(e, m->type->loc, "E0B7",
-             "a state is one number for each element of a parameter: write `f32`");
+             "the type of a state is f32: one number for each element of a parameter");
     ok = false;
   }
   for (uint32_t k = 0; k < m->names.n; k++) {
@@ -94,27 +95,30 @@ static bool check_state(lm_elab *e, const ast_decl *d, const ast_member *m,
     bool taken = has_param(&d->sig, n->text) || (update && has_param(&update->sig, n->text));
     if (!taken && !is_state_before(d, n))
       continue;
-    el_err(e, n->loc, "E0B7", "optimizer %s has another '%s'", d->name.text, n->text);
+    el_err(e, n->loc, "E0B7", "optimizer %s already has a parameter or state '%s'", d->name.text,
+           n->text);
     ok = false;
   }
   return ok;
 }
 
-static bool check_stranger(lm_elab *e, const ast_decl *d, const ast_member *m) {
+static bool check_other_member(lm_elab *e, const ast_decl *d, const ast_member *m) {
   static const char *const keywords[] = {
       [MB_DIM] = "dim", [MB_PARAM] = "param", [MB_SUB] = "sub", [MB_MAP] = "map"};
   bool method = m->kind == MB_METHOD;
   const char *what = method ? m->names.v[0].text : keywords[m->kind];
   if (method && !strcmp(what, "eval"))
-    return el_reject(e, m->loc, "E900",
-                     "`eval` of an optimizer (other weights in evaluations) is not available yet");
-  lm_diag *err =
-      el_err(e, m->loc, "E0B7", "an optimizer has states and update; '%s' is neither", what);
+    return el_reject(
+        e, m->loc, "E900",
+        "`eval` of an optimizer (different weights in evaluations) is not available yet");
+  lm_diag *err = el_err(e, m->loc, "E0B7",
+                        "an optimizer has states and a method update; '%s' is neither", what);
   const char *near = method ? lm_nearest(what, (const char *[]){"update"}, 1) : NULL;
   if (near)
     lm_diag_help(e->c, err, "did you mean '%s'?", near);
   else if (method)
-    lm_diag_help(e->c, err, "a function of the file, `fn %s(…)`, can be called in %s.update", what,
+    lm_diag_help(e->c, err,
+                 "declare it as a function of the file, `fn %s(…)`, and call it in %s.update", what,
                  d->name.text);
   return false;
 }
@@ -135,10 +139,6 @@ static bool is_incomplete(const ast_decl *d) {
   return false;
 }
 
-static bool check_second_update(lm_elab *e, const ast_decl *d, const ast_member *m) {
-  return el_reject(e, m->loc, "E0B7", "optimizer %s has update twice", d->name.text);
-}
-
 static bool check_member(lm_elab *e, const ast_decl *d, const ast_member *m,
                          const ast_member *update) {
   if (m->kind == MB_ERROR)
@@ -147,8 +147,9 @@ static bool check_member(lm_elab *e, const ast_decl *d, const ast_member *m,
     return check_state(e, d, m, update);
   if (m == update)
     return check_update(e, m);
-  bool again = update && m->kind == MB_METHOD && m->names.v[0].text == update->names.v[0].text;
-  return again ? check_second_update(e, d, m) : check_stranger(e, d, m);
+  if (update && m->kind == MB_METHOD && m->names.v[0].text == update->names.v[0].text)
+    return el_reject(e, m->loc, "E0B7", "optimizer %s has two methods update", d->name.text);
+  return check_other_member(e, d, m);
 }
 
 const ast_member *lm_optimizer_members(lm_elab *e, const ast_decl *d) {
@@ -170,7 +171,8 @@ static lm_lowered_state state_of(lm_elab *e, const ast_member *m) {
   el_val v = el_eval(e, m->init);
   bool known = el_number_value(&v, &s.value);
   if (!known && v.k != V_ERROR)
-    el_err(e, m->init->loc, "E0B4", "a state begins as a number or as p, got %s", el_show(e, &v));
+    el_err(e, m->init->loc, "E0B4", "the initial value of a state is a number or p, got %s",
+           el_show(e, &v));
   return s;
 }
 
@@ -196,7 +198,7 @@ static el_val bound(const lm_elab *e, lm_sym name) {
   return b ? b->val : el_error();
 }
 
-// A result over all elements, whatever axes of them it lacks.
+// A result over all elements; axes of them that it lacks are added.
 static el_val over_elements(lm_elab *e, el_val v, const el_axes *axes, lm_loc at) {
   v = el_adapt(e, &v, K_F32, at);
   if (v.k == V_ERROR)
@@ -231,9 +233,9 @@ bool lm_optimizer_run(lm_elab *e, const lm_optimizer_values *in, el_val *out) {
   return ok;
 }
 
-// ---- an optimizer that no recipe reaches
+// ---- an optimizer that the recipe does not use
 
-// Whether a `let (a, b) = name` of the body takes it apart.
+// Whether the body has a `let (a, b) = name`.
 static bool is_tuple(const ast_body *body, lm_sym name) {
   for (uint32_t i = 0; i < body->n; i++) {
     const ast_stmt *st = body->v[i];
@@ -243,7 +245,8 @@ static bool is_tuple(const ast_body *body, lm_sym name) {
   return false;
 }
 
-// Without a default an argument may be anything; taken apart it is no number.
+// Without a default an argument may have any value; if the body destructures it, it is not a
+// number.
 static el_val argument_of(lm_elab *e, const ast_param *p, const ast_member *update) {
   if (p->init)
     return el_eval(e, p->init);
@@ -267,7 +270,8 @@ static void run_symbolic(lm_elab *e, el_inst *inst, const ast_member *update) {
   bind_arguments(e, inst, update);
   el_where_check_all(e, &(el_where){&d->sig, d->name.text, d->loc, NULL});
   el_val element = el_tensor(K_F32, &elements, NULL), step = el_tensor(K_NUM, &none, NULL);
-  el_val *out = LM_NEW_N(e->a, el_val, states.n + 1), *state = LM_NEW_N(e->a, el_val, states.n + 1);
+  el_val *out = LM_NEW_N(e->a, el_val, states.n + 1);
+  el_val *state = LM_NEW_N(e->a, el_val, states.n + 1);
   for (uint32_t i = 0; i < states.n; i++)
     state[i] = element;
   lm_optimizer_values in = {update, &elements, {element, element, step}, states, state};
