@@ -1,5 +1,5 @@
-// added.c - see added.h. A trie over bytes: nodes have a first child and a next sibling, the root a
-// table.
+// added.c - see added.h. A trie over bytes: nodes have a first child and a next sibling; the root
+// has a table of children.
 #include "runtime/tokenizer/added.h"
 
 #include <string.h>
@@ -10,7 +10,7 @@ typedef struct {
   unsigned char byte;
   uint32_t child, sibling;
   uint32_t token;
-} node; // 0: none; token: 1 + its place
+} node; // 0: none; token: 1 + index
 
 struct lm_added {
   node *nodes;
@@ -18,7 +18,7 @@ struct lm_added {
   lm_added_token *tokens;
   uint32_t n, cap;
   uint32_t root[256];
-  lm_regex *word; // one character that words are made of; NULL: not needed
+  lm_regex *word; // matches one word character; NULL: not needed
 };
 
 lm_added *lm_added_create(void) {
@@ -55,7 +55,7 @@ static uint32_t child_find(const lm_added *a, uint32_t first, unsigned char byte
   return first;
 }
 
-// The child of `parent` (0: the root) by that byte, made if need be.
+// The child of `parent` (0: the root) for a byte; creates it if necessary.
 static uint32_t child_make(lm_added *a, uint32_t parent, unsigned char byte) {
   uint32_t found = parent ? child_find(a, a->nodes[parent].child, byte) : a->root[byte];
   if (found)
@@ -96,7 +96,7 @@ static const lm_added_token *longest_at(const lm_added *a, const char *text, siz
   return best ? &a->tokens[best - 1] : NULL;
 }
 
-// ---- what touches a token
+// ---- characters adjacent to a token
 
 static size_t char_before(const char *text, size_t at) {
   do

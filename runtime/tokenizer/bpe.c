@@ -1,6 +1,6 @@
-// bpe.c - encoding with byte pairs. Most words of a text were seen a moment ago, so each encoder
-// keeps the ids of recent words; the others are merged over a linked list with a heap of
-// candidates: O(n log n) in the word's length.
+// bpe.c - encodes words by byte-pair merges. Words repeat often, so each encoder caches the ids of
+// recent words. Other words are a linked list of symbols with a heap of candidate merges: O(n log
+// n) in the length of the word.
 #include "runtime/tokenizer/bpe.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ typedef struct {
 
 typedef struct {
   int32_t id, prev, next;
-} symbol; // id -1: merged into the one before; next -1: the last
+} symbol; // id -1: merged into the symbol before; next -1: the last symbol
 typedef struct {
   uint32_t rank;
   int32_t at, left, right, made;
@@ -37,11 +37,11 @@ typedef struct lm_bpe_encoder {
   candidate *heap;
   size_t n_heap, cap_heap;
   lm_buf normal[2], spaced, bytes;
-  bool begun; // something of the text is encoded
+  bool begun; // part of the text is encoded
   lm_tokens *out;
 } encoder;
 
-// ---- making one
+// ---- creating
 
 lm_bpe *lm_bpe_create(void) {
   lm_bpe *b = lm_alloc(sizeof *b);
@@ -76,7 +76,7 @@ static uint32_t pair_hash(int32_t left, int32_t right) {
   return (uint32_t)(h >> 32) ^ (uint32_t)(h >> 15);
 }
 
-// The place of a pair in the table, or the empty one where it belongs.
+// The slot of a pair in the hash table, or the empty slot for it.
 static lm_bpe_pair *pair_at(const lm_bpe *b, int32_t left, int32_t right) {
   uint32_t at = pair_hash(left, right) & (b->cap_pairs - 1);
   while (b->pairs[at].made >= 0 && (b->pairs[at].left != left || b->pairs[at].right != right))
@@ -196,7 +196,7 @@ static void symbol_add(encoder *e, int32_t *n, int32_t id) {
   ++*n;
 }
 
-// Whether all bytes have tokens.
+// Whether all bytes of the unit have tokens.
 static bool has_bytes(const lm_bpe *b, const char *p, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (b->byte_id[(unsigned char)p[i]] < 0)
@@ -204,8 +204,8 @@ static bool has_bytes(const lm_bpe *b, const char *p, size_t n) {
   return true;
 }
 
-// The symbols of a unit, a byte or a character; *unknown: whether the unit before this one had
-// none.
+// Adds the symbols of a unit (a byte or a character). *unknown: whether the unit before had no
+// token.
 static void unit_add(encoder *e, int32_t *count, const char *p, size_t n, bool *unknown) {
   const lm_bpe *b = e->b;
   int32_t id = b->chars ? *word_at(b, p, n) : -1;
@@ -220,7 +220,8 @@ static void unit_add(encoder *e, int32_t *count, const char *p, size_t n, bool *
   *unknown = none;
 }
 
-// Symbols of a word's bytes or characters, those that have no id as `unk` says; returns how many.
+// Splits a word into the symbols of its bytes or characters; returns the number of symbols. Units
+// without a token are handled as `unk` and `fuse_unk` specify.
 static int32_t symbols_make(encoder *e, const char *p, size_t n) {
   int32_t count = 0;
   bool unknown = false;
@@ -232,7 +233,7 @@ static int32_t symbols_make(encoder *e, const char *p, size_t n) {
   for (size_t i = 0, unit; i < n; i += unit) {
     unit = e->b->chars ? lm_utf8_decode(p + i, n - i, &point) : 1;
     if (!unit)
-      unit = 1; // a byte that is no UTF-8
+      unit = 1; // a byte that is not valid UTF-8
     unit_add(e, &count, p + i, unit, &unknown);
   }
   if (count)
@@ -283,7 +284,7 @@ static void word_encode_cached(encoder *e, const char *p, size_t n) {
 static lm_status on_word(void *user, const char *p, size_t n) {
   encoder *e = user;
   if (n > INT32_MAX / 2)
-    return lm_fail(LM_USER, "a word of %zu bytes is more than can be merged", n);
+    return lm_fail(LM_USER, "a word of %zu bytes exceeds the maximum length", n);
   if (n <= CACHE_BYTES)
     word_encode_cached(e, p, n);
   else
@@ -303,8 +304,8 @@ static lm_status on_word_of_chars(void *user, const char *p, size_t n) {
 
 typedef lm_status stretch_fn(encoder *e, const char *text, size_t n, bool continues);
 
-// Calls `between` for what lies between added tokens. Only the first stretch can continue earlier
-// text.
+// Adds the ids of added tokens, and calls `between` for the text between them. Only the first part
+// can continue earlier text.
 static lm_status added_split(encoder *e, const lm_added *a, const char *text, size_t n,
                              bool continues, stretch_fn *between) {
   if (lm_added_is_empty(a))
@@ -324,7 +325,7 @@ static lm_status added_split(encoder *e, const lm_added *a, const char *text, si
   return done < n ? between(e, text + done, n - done, continues && !done) : NULL;
 }
 
-// ---- the spaces of SentencePiece
+// ---- spaces of SentencePiece vocabularies
 
 static bool is_space_mark(const char *p, size_t n) {
   return n >= 3 && !memcmp(p, LM_SPACE_MARK, 3);
@@ -340,7 +341,7 @@ static bool wants_prefix(const encoder *e, const char *text, size_t n, bool cont
   return p == LM_PREFIX_ALWAYS || !begins_with_space(text, n);
 }
 
-// U+2581 becomes a space, and a space comes in front where the vocabulary wants one.
+// Replaces U+2581 by a space, and prepends a space if the vocabulary requires one.
 static void spaces_make(encoder *e, const char **text, size_t *n, bool continues) {
   lm_buf *out = &e->spaced;
   out->n = 0;

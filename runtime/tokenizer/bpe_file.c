@@ -1,56 +1,30 @@
-// bpe_file.c - reads tokenizer.json, or encoder.json and vocab.bpe. What the file asks for is done
-// as it says or refused by name. `truncation` and `padding` are not looked at: documents are cut
-// and packed by the data section.
-#include <string.h>
+// bpe_file.c - reads tokenizer.json, or encoder.json and vocab.bpe. Each feature that a file uses
+// is either implemented or rejected by name. `truncation` and `padding` are ignored, since the data
+// section splits and packs documents.
+#include "runtime/tokenizer/bpe_file.h"
 
-#include "runtime/io/json.h"
-#include "runtime/tokenizer/bpe.h"
 #include "runtime/tokenizer/bytechar.h"
 
 enum {
   FILE_MAX = 256 << 20
 };
 
-typedef struct {
-  lm_bpe *b;
-  json_t *vocab;
-  lm_buf bytes;
-  bool byte_level, fallback, prepends, cuts;
-} reading;
-
-static lm_status refuse(const char *what) {
-  return lm_fail(LM_USER, "%s cannot be had", what);
-}
-static const char *type_of(const json_t *x) {
-  return json_string_value(json_object_get(x, "type"));
-}
-static bool is_type(const json_t *x, const char *type) {
-  return type_of(x) && !strcmp(type_of(x), type);
-}
-
-static bool flag(const json_t *x, const char *key, bool otherwise) {
-  json_t *v = json_object_get(x, key);
-  return json_is_boolean(v) ? json_is_true(v) : otherwise;
-}
-
 // ---- vocabulary and merges
 
 static lm_status id_read(const json_t *x, const char *token, int32_t *out) {
   json_int_t id = json_integer_value(x);
   if (!json_is_integer(x) || id < 0 || id >= LM_BPE_IDS)
-    return lm_fail(LM_USER, "token \"%.100s\": its id is not a number less than %d", token,
-                   LM_BPE_IDS);
+    return lm_fail(LM_USER, "token \"%.100s\": its id is not an integer from 0 to less than %d",
+                   token, LM_BPE_IDS);
   *out = (int32_t)id;
   return NULL;
 }
 
-// What a token of the vocabulary stands for: bytes, one a character, or where some character is
-// none's, its own text.
 static int hex_digit(char c) {
   return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
 }
 
-// The byte of a token <0x00> … <0xFF>, -1: it is none.
+// The byte of a token <0x00> … <0xFF>; -1: another token.
 static int fallback_byte(const char *text, size_t n) {
   if (n != 6 || memcmp(text, "<0x", 3) || text[5] != '>')
     return -1;
@@ -59,8 +33,8 @@ static int fallback_byte(const char *text, size_t n) {
   return high < 0 || low < 0 ? -1 : 16 * high + low;
 }
 
-// Of a SentencePiece vocabulary: U+2581 is a space.
-static void chars_piece_add(reading *r, int32_t id, const char *text, size_t n) {
+// Adds a token of a SentencePiece vocabulary, in which U+2581 is a space.
+static void chars_piece_add(lm_bpe_reading *r, int32_t id, const char *text, size_t n) {
   int byte = r->fallback ? fallback_byte(text, n) : -1;
   r->bytes.n = 0;
   if (byte >= 0)
@@ -75,7 +49,9 @@ static void chars_piece_add(reading *r, int32_t id, const char *text, size_t n) 
   lm_bpe_piece_set(r->b, id, r->bytes.p ? r->bytes.p : "", r->bytes.n);
 }
 
-static void piece_add(reading *r, int32_t id, const char *text, size_t n) {
+// Adds a token of a byte-level vocabulary, whose characters are bytes (bytechar.h). A token with
+// other characters is its own text.
+static void piece_add(lm_bpe_reading *r, int32_t id, const char *text, size_t n) {
   if (r->b->chars) {
     chars_piece_add(r, id, text, n);
     return;
@@ -87,12 +63,12 @@ static void piece_add(reading *r, int32_t id, const char *text, size_t n) {
     lm_bpe_piece_set(r->b, id, text, n);
 }
 
-static int32_t token_find(const reading *r, const char *text) {
+static int32_t token_find(const lm_bpe_reading *r, const char *text) {
   json_t *id = json_object_get(r->vocab, text);
   return id ? (int32_t)json_integer_value(id) : -1;
 }
 
-static lm_status vocab_read(reading *r) {
+static lm_status vocab_read(lm_bpe_reading *r) {
   const char *token;
   json_t *x;
   int32_t id = -1;
@@ -112,7 +88,7 @@ static lm_status vocab_read(reading *r) {
   return NULL;
 }
 
-static lm_status merge_add(reading *r, const char *left, size_t n_left, const char *right,
+static lm_status merge_add(lm_bpe_reading *r, const char *left, size_t n_left, const char *right,
                            size_t n_right, uint32_t rank) {
   lm_buf made = {0};
   int32_t id[3];
@@ -126,7 +102,7 @@ static lm_status merge_add(reading *r, const char *left, size_t n_left, const ch
       lm_buf_add(&made, right, n_right);
     id[i] = token_find(r, made.p);
     if (id[i] < 0)
-      s = lm_fail(LM_USER, "merge %u: \"%.100s\" is no token", rank + 1, made.p);
+      s = lm_fail(LM_USER, "merge %u: \"%.100s\" is not in the vocabulary", rank + 1, made.p);
   }
   lm_buf_free(&made);
   if (!s)
@@ -135,21 +111,21 @@ static lm_status merge_add(reading *r, const char *left, size_t n_left, const ch
 }
 
 // "left right"
-static lm_status merge_line_add(reading *r, const char *line, size_t n, uint32_t rank) {
+static lm_status merge_line_add(lm_bpe_reading *r, const char *line, size_t n, uint32_t rank) {
   const char *gap = memchr(line, ' ', n);
   size_t left = gap ? (size_t)(gap - line) : 0;
   size_t right = gap ? n - left - 1 : 0;
   if (!left || !right || memchr(gap + 1, ' ', right))
-    return lm_fail(LM_USER, "merge %u: \"%.*s\" is no pair", rank + 1, n > 100 ? 100 : (int)n,
+    return lm_fail(LM_USER, "merge %u: \"%.*s\" is not a pair", rank + 1, n > 100 ? 100 : (int)n,
                    line);
   return merge_add(r, line, left, gap + 1, right, rank);
 }
 
-static lm_status merges_read(reading *r, const json_t *merges) {
+static lm_status merges_read(lm_bpe_reading *r, const json_t *merges) {
   size_t i;
   json_t *m;
   if (!json_is_array(merges))
-    return lm_fail(LM_USER, "model.merges is no list");
+    return lm_fail(LM_USER, "model.merges is not a list");
   json_array_foreach(merges, i, m) {
     const char *left = json_string_value(json_array_get(m, 0));
     const char *right = json_string_value(json_array_get(m, 1));
@@ -158,7 +134,7 @@ static lm_status merges_read(reading *r, const json_t *merges) {
     else if (left && right)
       LM_TRY(merge_add(r, left, strlen(left), right, strlen(right), (uint32_t)i));
     else
-      return lm_fail(LM_USER, "merge %zu is neither a text nor a pair of them", i + 1);
+      return lm_fail(LM_USER, "merge %zu is neither a string nor a pair of strings", i + 1);
   }
   return NULL;
 }
@@ -168,28 +144,29 @@ static bool is_text(const json_t *x, const char *key) {
   return s && *s;
 }
 
-static lm_status model_read(reading *r, const json_t *model) {
+static lm_status model_read(lm_bpe_reading *r, const json_t *model) {
   if (!json_is_object(model))
-    return lm_fail(LM_USER, "no model: this is no tokenizer.json");
-  if (type_of(model) && !is_type(model, "BPE"))
-    return lm_fail(LM_USER, "a model of type %s cannot be had, only BPE", type_of(model));
+    return lm_fail(LM_USER, "no model: this is not a tokenizer.json");
+  if (lm_json_type(model) && !lm_json_is_type(model, "BPE"))
+    return lm_fail(LM_USER, "a model of type %s is unsupported; the only supported type is BPE",
+                   lm_json_type(model));
   if (json_number_value(json_object_get(model, "dropout")) > 0)
-    return refuse("model.dropout");
+    return lm_bpe_refuse("model.dropout");
   if (is_text(model, "continuing_subword_prefix"))
-    return refuse("model.continuing_subword_prefix");
+    return lm_bpe_refuse("model.continuing_subword_prefix");
   if (is_text(model, "end_of_word_suffix"))
-    return refuse("model.end_of_word_suffix");
-  r->fallback = flag(model, "byte_fallback", false);
+    return lm_bpe_refuse("model.end_of_word_suffix");
+  r->fallback = lm_json_flag(model, "byte_fallback", false);
   if (r->fallback && !r->b->chars)
-    return refuse("model.byte_fallback with a pre-tokenizer ByteLevel");
+    return lm_bpe_refuse("model.byte_fallback with a pre-tokenizer ByteLevel");
   r->vocab = json_object_get(model, "vocab");
   LM_TRY(vocab_read(r));
   LM_TRY(merges_read(r, json_object_get(model, "merges")));
   const char *unk = json_string_value(json_object_get(model, "unk_token"));
   if (unk)
     r->b->unk = token_find(r, unk);
-  r->b->fuse_unk = flag(model, "fuse_unk", false);
-  r->b->whole_words = flag(model, "ignore_merges", false);
+  r->b->fuse_unk = lm_json_flag(model, "fuse_unk", false);
+  r->b->whole_words = lm_json_flag(model, "ignore_merges", false);
   if (r->b->whole_words || r->b->chars)
     lm_bpe_words_index(r->b);
   return NULL;
@@ -197,23 +174,23 @@ static lm_status model_read(reading *r, const json_t *model) {
 
 // ---- added tokens
 
-// What is looked for in normalized text is normalized itself.
-static lm_status added_normalize(reading *r, lm_added_token *t) {
-  lm_buf scratch[2] = {0};
+// Normalizes a token that is matched in normalized text.
+static lm_status added_normalize(lm_bpe_reading *r, lm_added_token *t) {
+  lm_buf workspace[2] = {0};
   lm_status s = NULL;
   for (int i = 0; i < r->b->n_forms && !s; i++)
-    s = lm_normalize(r->b->forms[i], t->text, t->n, &scratch[i & 1], &t->text, &t->n);
+    s = lm_normalize(r->b->forms[i], t->text, t->n, &workspace[i & 1], &t->text, &t->n);
   if (!s && r->prepends) {
     t->text = lm_arena_printf(r->b->arena, " %.*s", (int)t->n, t->text);
     t->n++;
   } else if (!s)
     t->text = lm_arena_strndup(r->b->arena, t->text, t->n);
-  lm_buf_free(&scratch[0]);
-  lm_buf_free(&scratch[1]);
+  lm_buf_free(&workspace[0]);
+  lm_buf_free(&workspace[1]);
   return s;
 }
 
-static lm_status added_read(reading *r, const json_t *x) {
+static lm_status added_read(lm_bpe_reading *r, const json_t *x) {
   const char *text = json_string_value(json_object_get(x, "content"));
   int32_t id = -1;
   if (!text)
@@ -228,10 +205,10 @@ static lm_status added_read(reading *r, const json_t *x) {
   lm_added_token t = {lm_arena_strndup(r->b->arena, text, strlen(text)),
                       strlen(text),
                       id,
-                      flag(x, "single_word", false),
-                      flag(x, "lstrip", false),
-                      flag(x, "rstrip", false)};
-  if (!flag(x, "normalized", !flag(x, "special", false))) {
+                      lm_json_flag(x, "single_word", false),
+                      lm_json_flag(x, "lstrip", false),
+                      lm_json_flag(x, "rstrip", false)};
+  if (!lm_json_flag(x, "normalized", !lm_json_flag(x, "special", false))) {
     lm_added_token_add(r->b->added, &t);
     return NULL;
   }
@@ -240,253 +217,99 @@ static lm_status added_read(reading *r, const json_t *x) {
   return NULL;
 }
 
-static lm_status all_added_read(reading *r, const json_t *list) {
+static lm_status all_added_read(lm_bpe_reading *r, const json_t *list) {
   size_t i;
   json_t *x;
   json_array_foreach(list, i, x) LM_TRY(added_read(r, x));
   return NULL;
 }
 
-// ---- normalizers, pre-tokenizers
+// ---- tokens around a text
 
-static const char *text_of(const json_t *x, const char *key) {
-  const char *s = json_string_value(json_object_get(x, key));
-  return s ? s : "";
-}
-
-static bool replaces(const json_t *x, const char *from, const char *to) {
-  return !strcmp(text_of(json_object_get(x, "pattern"), "String"), from) &&
-         !strcmp(text_of(x, "content"), to);
-}
-
-// What SentencePiece does with spaces, written as normalizers.
-static lm_status space_normalizer_read(reading *r, const json_t *x) {
-  bool prepends = is_type(x, "Prepend");
-  if (!r->b->chars)
-    return lm_fail(LM_USER, "normalizer %s with a pre-tokenizer ByteLevel is not supported",
-                   type_of(x));
-  if (prepends && strcmp(text_of(x, "prepend"), LM_SPACE_MARK))
-    return refuse("a normalizer Prepend of another text than U+2581");
-  if (!prepends && !replaces(x, " ", LM_SPACE_MARK))
-    return refuse("a normalizer Replace of anything but a space by U+2581");
-  if (prepends) {
-    r->b->prefix = LM_PREFIX_ALWAYS;
-    r->prepends = true;
-  } else
-    r->b->spaces = LM_SPACES_NORMAL;
-  return NULL;
-}
-
-static lm_status normalizer_read(reading *r, const json_t *x) {
-  size_t i;
-  json_t *part;
-  if (!x || json_is_null(x))
-    return NULL;
-  if (!type_of(x))
-    return lm_fail(LM_USER, "a normalizer has no type");
-  if (is_type(x, "Sequence")) {
-    json_array_foreach(json_object_get(x, "normalizers"), i, part) LM_TRY(normalizer_read(r, part));
-    return NULL;
-  }
-  if (is_type(x, "Prepend") || is_type(x, "Replace"))
-    return space_normalizer_read(r, x);
-  if (r->b->n_forms == LM_COUNT(r->b->forms))
-    return lm_fail(LM_USER, "more than %zu normalizers", LM_COUNT(r->b->forms));
-  return lm_normal_form_find(type_of(x), &r->b->forms[r->b->n_forms++]);
-}
-
-// Behind ByteLevel, pieces are characters that stand for bytes.
-static lm_status split_add(reading *r, const char *pattern, bool literal, lm_split_behavior b,
-                           bool invert) {
-  if (literal && !*pattern)
-    return NULL; // nothing is found nowhere
-  r->cuts = true;
-  if (r->byte_level)
-    LM_TRY(lm_pretok_chars_add(r->b->pretok));
-  return lm_pretok_split_add(r->b->pretok, pattern, strlen(pattern), literal, b, invert);
-}
-
-static lm_status behavior_read(const json_t *x, lm_split_behavior otherwise,
-                               lm_split_behavior *out) {
-  static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext",
-                                      "Contiguous"};
-  const char *name = json_string_value(json_object_get(x, "behavior"));
-  *out = otherwise;
-  if (!name)
-    return NULL;
-  for (size_t i = 0; i < LM_COUNT(names); i++)
-    if (!strcmp(name, names[i])) {
-      *out = (lm_split_behavior)i;
-      return NULL;
-    }
-  return lm_fail(LM_USER, "behavior %s of a pre-tokenizer is not known", name);
-}
-
-static lm_status split_read(reading *r, const json_t *x) {
-  json_t *pattern = json_object_get(x, "pattern");
-  const char *regex = json_string_value(json_object_get(pattern, "Regex"));
-  const char *text = json_string_value(json_object_get(pattern, "String"));
-  lm_split_behavior b;
-  LM_TRY(behavior_read(x, LM_SPLIT_ISOLATED, &b));
-  if (!regex && !text)
-    return lm_fail(LM_USER, "a pre-tokenizer Split has no pattern");
-  return split_add(r, regex ? regex : text, !regex, b, flag(x, "invert", false));
-}
-
-static lm_status byte_level_read(reading *r, const json_t *x) {
-  if (r->byte_level)
-    return lm_fail(LM_USER, "the pre-tokenizer ByteLevel stands twice");
-  if (flag(x, "add_prefix_space", true))
-    LM_TRY(lm_pretok_prefix_add(r->b->pretok));
-  if (flag(x, "use_regex", true))
-    LM_TRY(split_add(r, LM_PRETOK_GPT2, false, LM_SPLIT_ISOLATED, false));
-  r->byte_level = true;
-  return NULL;
-}
-
-static lm_status simple_split_read(reading *r, const json_t *x) {
-  lm_split_behavior b;
-  bool single = flag(x, "individual_digits", false);
-  const char *delimiter = json_string_value(json_object_get(x, "delimiter"));
-  if (is_type(x, "Digits"))
-    return split_add(r, "\\p{N}", false, single ? LM_SPLIT_ISOLATED : LM_SPLIT_CONTIGUOUS, false);
-  if (is_type(x, "Whitespace"))
-    return split_add(r, "\\w+|[^\\w\\s]+", false, LM_SPLIT_REMOVED, true);
-  if (is_type(x, "WhitespaceSplit"))
-    return split_add(r, "\\s", false, LM_SPLIT_REMOVED, false);
-  if (is_type(x, "CharDelimiterSplit") && delimiter)
-    return split_add(r, delimiter, true, LM_SPLIT_REMOVED, false);
-  if (!is_type(x, "Punctuation"))
-    return lm_fail(LM_USER, "pre-tokenizer %s cannot be had", type_of(x));
-  LM_TRY(behavior_read(x, LM_SPLIT_ISOLATED, &b));
-  return split_add(r, "[\\p{P}$+<=>^`|~]", false, b, false);
-}
-
-// What a SentencePiece vocabulary may have: Metaspace alone; or nothing that cuts, as the
-// normalizers have left no space to cut at.
-static lm_status space_pretok_read(reading *r, const json_t *x) {
-  const char *scheme = text_of(x, "prepend_scheme");
-  const char *pattern = text_of(json_object_get(x, "pattern"), "String");
-  bool always = !strcmp(scheme, "always") || (!*scheme && flag(x, "add_prefix_space", true));
-  if (r->b->spaces == LM_SPACES_NORMAL && is_type(x, "Split") && !strcmp(pattern, " "))
-    return NULL;
-  if (r->b->spaces || r->cuts || strcmp(text_of(x, "replacement"), LM_SPACE_MARK))
-    return lm_fail(LM_USER,
-                   "a pre-tokenizer %s like this is not supported with a SentencePiece vocabulary",
-                   type_of(x));
-  r->b->spaces = LM_SPACES_SPLIT;
-  r->b->prefix = !strcmp(scheme, "first") ? LM_PREFIX_FIRST
-                 : always                 ? LM_PREFIX_UNLESS
-                                          : LM_PREFIX_NONE;
-  return flag(x, "split", true)
-             ? lm_pretok_split_add(r->b->pretok, " ", 1, true, LM_SPLIT_NEXT, false)
-             : NULL;
-}
-
-static lm_status pretok_read(reading *r, const json_t *x) {
-  size_t i;
-  json_t *part;
-  bool one = type_of(x) && !is_type(x, "Sequence");
-  if (r->b->chars && one && (r->b->spaces || is_type(x, "Metaspace")))
-    return space_pretok_read(r, x);
-  if (!type_of(x))
-    return x && !json_is_null(x) ? lm_fail(LM_USER, "a pre-tokenizer has no type") : NULL;
-  if (is_type(x, "ByteLevel"))
-    return byte_level_read(r, x);
-  if (is_type(x, "Split"))
-    return split_read(r, x);
-  if (!is_type(x, "Sequence"))
-    return simple_split_read(r, x);
-  json_array_foreach(json_object_get(x, "pretokenizers"), i, part) LM_TRY(pretok_read(r, part));
-  return NULL;
-}
-
-// ---- what stands around a text
-
-static lm_status frame_add(reading *r, bool behind, int32_t id) {
+static lm_status frame_add(lm_bpe_reading *r, bool after, int32_t id) {
   lm_tokenizer *t = &r->b->base;
-  int *n = behind ? &t->n_suffix : &t->n_prefix;
+  int *n = after ? &t->n_suffix : &t->n_prefix;
   if (id < 0 || id >= t->vocab || !r->b->pieces[id].p)
-    return lm_fail(LM_USER, "the post-processor adds %d, which is no token", id);
+    return lm_fail(LM_USER, "the post-processor adds %d, which is not in the vocabulary", id);
   if (*n == LM_TOKENIZER_FRAME)
     return lm_fail(LM_USER, "the post-processor adds more than %d tokens", LM_TOKENIZER_FRAME);
-  (behind ? t->suffix : t->prefix)[(*n)++] = id;
+  (after ? t->suffix : t->prefix)[(*n)++] = id;
   return NULL;
 }
 
-static lm_status template_read(reading *r, const json_t *x) {
+static lm_status template_read(lm_bpe_reading *r, const json_t *x) {
   size_t i, k;
   json_t *item, *id;
-  bool behind = false;
+  bool after = false;
   json_array_foreach(json_object_get(x, "single"), i, item) {
     const char *name =
         json_string_value(json_object_get(json_object_get(item, "SpecialToken"), "id"));
     if (!name) {
-      if (behind || !json_object_get(item, "Sequence"))
+      if (after || !json_object_get(item, "Sequence"))
         return lm_fail(LM_USER, "a post-processor's template that is not tokens around one text");
-      behind = true;
+      after = true;
       continue;
     }
     json_t *ids =
         json_object_get(json_object_get(json_object_get(x, "special_tokens"), name), "ids");
     if (!json_array_size(ids))
-      return lm_fail(LM_USER, "the post-processor does not say what %s is", name);
+      return lm_fail(LM_USER, "the post-processor does not define %s", name);
     json_array_foreach(ids, k, id)
-        LM_TRY(frame_add(r, behind, json_is_integer(id) ? (int32_t)json_integer_value(id) : -1));
+        LM_TRY(frame_add(r, after, json_is_integer(id) ? (int32_t)json_integer_value(id) : -1));
   }
   return NULL;
 }
 
-static lm_status pair_frame_read(reading *r, const json_t *x) {
+static lm_status pair_frame_read(lm_bpe_reading *r, const json_t *x) {
   static const char *const keys[] = {"cls", "sep"};
-  for (int behind = 0; behind < 2; behind++) {
-    json_t *id = json_array_get(json_object_get(x, keys[behind]), 1);
-    LM_TRY(frame_add(r, behind, json_is_integer(id) ? (int32_t)json_integer_value(id) : -1));
+  for (int after = 0; after < 2; after++) {
+    json_t *id = json_array_get(json_object_get(x, keys[after]), 1);
+    LM_TRY(frame_add(r, after, json_is_integer(id) ? (int32_t)json_integer_value(id) : -1));
   }
   return NULL;
 }
 
-static lm_status post_read(reading *r, const json_t *x) {
+static lm_status post_read(lm_bpe_reading *r, const json_t *x) {
   size_t i;
   json_t *part;
-  if (!x || json_is_null(x) || is_type(x, "ByteLevel"))
-    return NULL; // ByteLevel moves offsets, which are not kept
-  if (is_type(x, "TemplateProcessing"))
+  if (!x || json_is_null(x) || lm_json_is_type(x, "ByteLevel"))
+    return NULL; // ByteLevel changes only offsets, which are not used
+  if (lm_json_is_type(x, "TemplateProcessing"))
     return template_read(r, x);
-  if (is_type(x, "RobertaProcessing") || is_type(x, "BertProcessing"))
+  if (lm_json_is_type(x, "RobertaProcessing") || lm_json_is_type(x, "BertProcessing"))
     return pair_frame_read(r, x);
-  if (!is_type(x, "Sequence"))
-    return lm_fail(LM_USER, "post-processor %s cannot be had",
-                   type_of(x) ? type_of(x) : "without a type");
+  if (!lm_json_is_type(x, "Sequence"))
+    return lm_fail(LM_USER, "post-processor %s is unsupported",
+                   lm_json_type(x) ? lm_json_type(x) : "without a type");
   json_array_foreach(json_object_get(x, "processors"), i, part) LM_TRY(post_read(r, part));
   return NULL;
 }
 
 // ---- decoders
 
-static lm_status decoder_read(reading *r, const json_t *x) {
+static lm_status decoder_read(lm_bpe_reading *r, const json_t *x) {
   size_t i;
   json_t *part;
   bool chars = r->b->chars;
-  if (!type_of(x) || is_type(x, chars ? "Fuse" : "ByteLevel") ||
-      (chars && is_type(x, "ByteFallback")))
+  if (!lm_json_type(x) || lm_json_is_type(x, chars ? "Fuse" : "ByteLevel") ||
+      (chars && lm_json_is_type(x, "ByteFallback")))
     return NULL;
-  if (chars && is_type(x, "Replace") && replaces(x, LM_SPACE_MARK, " "))
+  if (chars && lm_json_is_type(x, "Replace") && lm_json_replaces(x, LM_SPACE_MARK, " "))
     return NULL;
-  if (chars && is_type(x, "Sequence")) {
+  if (chars && lm_json_is_type(x, "Sequence")) {
     json_array_foreach(json_object_get(x, "decoders"), i, part) LM_TRY(decoder_read(r, part));
     return NULL;
   }
-  bool one = is_type(x, "Strip") && !strcmp(text_of(x, "content"), " ") &&
+  bool one = lm_json_is_type(x, "Strip") && !strcmp(lm_json_text(x, "content"), " ") &&
              json_integer_value(json_object_get(x, "start")) == 1 &&
              json_integer_value(json_object_get(x, "stop")) == 0;
-  if (!chars || (!one && !is_type(x, "Metaspace")))
-    return lm_fail(LM_USER, "this decoder %s is not supported", type_of(x));
-  r->b->base.prefix_space = one || strcmp(text_of(x, "prepend_scheme"), "never");
+  if (!chars || (!one && !lm_json_is_type(x, "Metaspace")))
+    return lm_fail(LM_USER, "this decoder %s is not supported", lm_json_type(x));
+  r->b->base.prefix_space = one || strcmp(lm_json_text(x, "prepend_scheme"), "never");
   return NULL;
 }
 
-// ---- the end of a text
+// ---- end of text
 
 static lm_status config_eos_read(const char *dir, lm_buf *out) {
   lm_arena *a = lm_arena_create();
@@ -494,12 +317,12 @@ static lm_status config_eos_read(const char *dir, lm_buf *out) {
   lm_buf text = {0};
   json_t *config = NULL;
   lm_status s = lm_file_read(path, FILE_MAX, &text);
-  if (s) {
+  if (s) { // the file is optional
     lm_status_free(s);
     s = NULL;
-  } // it need not be there
-  else
+  } else {
     s = lm_json_parse(text.p, text.n, path, &config);
+  }
   json_t *eos = json_object_get(config, "eos_token");
   const char *name = json_string_value(json_is_object(eos) ? json_object_get(eos, "content") : eos);
   if (name)
@@ -537,17 +360,17 @@ static void key_add(lm_bpe *b, const char *p, size_t n) {
 static bool has_byte_level(const json_t *x) {
   size_t i;
   json_t *part;
-  bool any = is_type(x, "ByteLevel");
+  bool any = lm_json_is_type(x, "ByteLevel");
   json_array_foreach(json_object_get(x, "pretokenizers"), i, part) any |= has_byte_level(part);
   return any;
 }
 
-static lm_status tokenizer_read(reading *r, const json_t *root) {
+static lm_status tokenizer_read(lm_bpe_reading *r, const json_t *root) {
   r->b->chars = !has_byte_level(json_object_get(root, "pre_tokenizer"));
   LM_TRY(model_read(r, json_object_get(root, "model")));
-  LM_TRY(normalizer_read(r, json_object_get(root, "normalizer")));
+  LM_TRY(lm_bpe_normalizer_read(r, json_object_get(root, "normalizer")));
   LM_TRY(all_added_read(r, json_object_get(root, "added_tokens")));
-  LM_TRY(pretok_read(r, json_object_get(root, "pre_tokenizer")));
+  LM_TRY(lm_bpe_pretok_read(r, json_object_get(root, "pre_tokenizer")));
   if (r->b->chars && !r->b->spaces)
     return lm_fail(LM_USER, "no pre-tokenizer ByteLevel and no spaces of SentencePiece (U+2581): "
                             "no other vocabulary is supported");
@@ -557,7 +380,7 @@ static lm_status tokenizer_read(reading *r, const json_t *root) {
 
 static lm_status parse(const char *text, size_t n, const char *what, const char *eos,
                        lm_tokenizer **out) {
-  reading r = {.b = lm_bpe_create()};
+  lm_bpe_reading r = {.b = lm_bpe_create()};
   json_t *root;
   lm_status s = lm_json_parse(text, n, what, &root);
   if (!s)
@@ -579,7 +402,7 @@ lm_status lm_tokenizer_bpe_parse(const char *json, size_t n, const char *what, l
   return parse(json, n, what, NULL, out);
 }
 
-// A file that the user named: that it can't be read is the user's error.
+// Reads a file that the user named; failure is a user error.
 static lm_status named_file_read(const char *path, lm_buf *out) {
   lm_status s = lm_file_read(path, FILE_MAX, out);
   if (s)
@@ -587,7 +410,7 @@ static lm_status named_file_read(const char *path, lm_buf *out) {
   return s;
 }
 
-static lm_status merge_lines_read(reading *r, const char *text, size_t n) {
+static lm_status merge_lines_read(lm_bpe_reading *r, const char *text, size_t n) {
   uint32_t rank = 0;
   for (const char *at = text, *end = text + n, *stop; at < end; at = stop + 1) {
     stop = memchr(at, '\n', (size_t)(end - at));
@@ -603,9 +426,9 @@ static lm_status merge_lines_read(reading *r, const char *text, size_t n) {
   return NULL;
 }
 
-// These files name no special tokens, so "<|endoftext|>" in a text is text, as in GPT-2's own
+// These files have no special tokens, so "<|endoftext|>" in a text is plain text, as in GPT-2's
 // encoder.
-static lm_status pair_of_files_read(reading *r, const char *path, const char *merges,
+static lm_status pair_of_files_read(lm_bpe_reading *r, const char *path, const char *merges,
                                     json_t **root) {
   lm_buf encoder = {0}, lines = {0};
   *root = NULL;
@@ -633,7 +456,7 @@ static lm_status pair_of_files_read(reading *r, const char *path, const char *me
 }
 
 static lm_status pair_of_files_open(const char *path, const char *merges, lm_tokenizer **out) {
-  reading r = {.b = lm_bpe_create()};
+  lm_bpe_reading r = {.b = lm_bpe_create()};
   json_t *root;
   lm_status s = pair_of_files_read(&r, path, merges, &root);
   json_decref(root);

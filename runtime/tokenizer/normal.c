@@ -8,7 +8,7 @@ static const struct {
   const char *name;
   uint32_t quick;
 } forms[] = {
-    // the least code point that the form may change or join to the one before
+    // the least code point that the form may change or combine with the one before
     [LM_NORMAL_NONE] = {"", 0},        [LM_NORMAL_NFC] = {"NFC", 0x300},
     [LM_NORMAL_NFD] = {"NFD", 0xc0},   [LM_NORMAL_NFKC] = {"NFKC", 0xa0},
     [LM_NORMAL_NFKD] = {"NFKD", 0xa0},
@@ -41,7 +41,7 @@ static lm_status transform(lm_normal_form form, const char *text, size_t n, lm_b
                    forms[form].name, utf8proc_errmsg(length));
   workspace->n = 0;
   lm_buf_add(workspace, made, (size_t)length);
-  free(made); // utf8proc's own malloc
+  free(made); // allocated by utf8proc with malloc
   return NULL;
 }
 static lm_status form_check(const char *name) {
@@ -62,7 +62,7 @@ lm_status lm_normal_form_find(const char *name, lm_normal_form *out) {
       *out = (lm_normal_form)i;
       return form_check(name);
     }
-  return lm_fail(LM_USER, "normalizer %s cannot be had, only NFC, NFD, NFKC, NFKD", name);
+  return lm_fail(LM_USER, "normalizer %s is unsupported; use NFC, NFD, NFKC or NFKD", name);
 }
 
 lm_status lm_normalize(lm_normal_form form, const char *text, size_t n, lm_buf *workspace,

@@ -1,4 +1,4 @@
-// pretok.c - see pretok.h. Pieces are passed on as they are found; nothing is collected.
+// pretok.c - see pretok.h. Each word is passed to the next step immediately; no list is built.
 #include "runtime/tokenizer/pretok.h"
 
 #include "runtime/tokenizer/bytechar.h"
@@ -70,7 +70,7 @@ static bool has_step(const lm_pretok *p, step_kind kind) {
   return false;
 }
 
-// A second time changes nothing.
+// Has no effect if such a step exists already.
 static lm_status step_add_once(lm_pretok *p, step_kind kind) {
   return has_step(p, kind) ? NULL : step_add(p, (step){.kind = kind});
 }
@@ -104,7 +104,7 @@ void lm_pretok_room_destroy(lm_pretok_room *m) {
 
 static lm_status piece_cut(const pass *x, int i, const char *p, size_t n);
 
-// The piece that is still growing, and whether the span that was added last is a match.
+// The current word, and whether its last span is a match.
 typedef struct {
   const char *p;
   size_t n;
@@ -142,7 +142,7 @@ static size_t char_length(const char *p) {
   return c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
 }
 
-// An empty match cuts; the search goes on one character later.
+// An empty match splits the text; the search continues one character later.
 static lm_status split(const pass *x, int i, const char *p, size_t n) {
   growing g = {0};
   size_t start, end, cut = 0;

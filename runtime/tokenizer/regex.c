@@ -38,8 +38,7 @@ typedef struct {
   lm_buf out;
 } rewriting;
 
-// \p{Han} is a script in Oniguruma, and a script or one of the scripts that share a character in
-// PCRE2.
+// \p{Han} means Script in Oniguruma but Script_Extensions in PCRE2, so it becomes \p{sc:Han}.
 static bool is_script(const char *name, size_t n) {
   lm_buf text = {0};
   int error;
@@ -51,7 +50,7 @@ static bool is_script(const char *name, size_t n) {
   return code != NULL;
 }
 
-// p is behind \p or \P; what is in braces is copied whole.
+// Copies a property; p points after \p or \P.
 static void property_copy(rewriting *w, char letter) {
   const char *close =
       w->p < w->end && *w->p == '{' ? memchr(w->p, '}', (size_t)(w->end - w->p)) : NULL;
@@ -77,7 +76,7 @@ static lm_status escape_rewrite(rewriting *w) {
   case 'w': lm_buf_puts(&w->out, w->in_class ? WORD : "[" WORD "]"); return NULL;
   case 'W':
     if (w->in_class)
-      return lm_fail(LM_USER, "\\W in a class cannot be had");
+      return lm_fail(LM_USER, "\\W in a class is unsupported");
     lm_buf_puts(&w->out, "[^" WORD "]");
     return NULL;
   case 'p':
@@ -97,18 +96,18 @@ static lm_status escape_rewrite(rewriting *w) {
   }
   }
   if (strchr("hHbBRXGKyY", c))
-    return lm_fail(LM_USER, "\\%c cannot be had", c);
+    return lm_fail(LM_USER, "\\%c is unsupported", c);
   lm_buf_printf(&w->out, "\\%c", c);
   return NULL;
 }
 
 static lm_status class_rewrite(rewriting *w) {
   if (*w->p == '[' && w->end - w->p > 1 && w->p[1] == ':')
-    return lm_fail(LM_USER, "[:…:] cannot be had");
+    return lm_fail(LM_USER, "[:…:] is unsupported");
   if (*w->p == '[')
-    return lm_fail(LM_USER, "a class in a class cannot be had");
+    return lm_fail(LM_USER, "a nested class is unsupported");
   if (*w->p == '&' && w->end - w->p > 1 && w->p[1] == '&')
-    return lm_fail(LM_USER, "&& in a class cannot be had");
+    return lm_fail(LM_USER, "&& in a class is unsupported");
   if (*w->p == ']')
     w->in_class = false;
   lm_buf_add(&w->out, w->p++, 1);
@@ -117,7 +116,7 @@ static lm_status class_rewrite(rewriting *w) {
 
 static lm_status plain_rewrite(rewriting *w) {
   if (*w->p == '}' && w->end - w->p > 1 && w->p[1] == '+')
-    return lm_fail(LM_USER, "{…}+ cannot be had");
+    return lm_fail(LM_USER, "{…}+ is unsupported");
   w->in_class = *w->p == '[';
   lm_buf_add(&w->out, w->p++, 1);
   if (!w->in_class)
@@ -136,7 +135,7 @@ static lm_status pattern_rewrite(rewriting *w) {
   return NULL;
 }
 
-// ---- making one
+// ---- creating
 
 static lm_status compile(lm_regex *r, const char *pattern, size_t n, uint32_t options) {
   int error;
@@ -149,7 +148,7 @@ static lm_status compile(lm_regex *r, const char *pattern, size_t n, uint32_t op
     pcre2_get_error_message(error, why, sizeof why);
     return lm_fail(LM_USER, "%s", (char *)why);
   }
-  pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE); // where there is no JIT, pcre2_match interprets
+  pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE); // without a JIT, pcre2_match interprets
   return NULL;
 }
 
@@ -220,7 +219,7 @@ lm_status lm_regex_find(const lm_regex *r, lm_regex_room *m, const char *text, s
   if (rc < 0) {
     PCRE2_UCHAR why[200];
     pcre2_get_error_message(rc, why, sizeof why);
-    return lm_fail(LM_USER, "the tokenizer's regular expression gives up on this text: %s",
+    return lm_fail(LM_USER, "the tokenizer's regular expression fails on this text: %s",
                    (char *)why);
   }
   const size_t *found = pcre2_get_ovector_pointer(m->data);

@@ -1,4 +1,4 @@
-// tokenizer.c - what all tokenizers share, and the simplest of them: bytes.
+// tokenizer.c - functions common to all tokenizers, and the byte tokenizer.
 #include "runtime/tokenizer/tokenizer.h"
 
 #include <string.h>
@@ -46,12 +46,12 @@ static bool is_letter_or_digit(char c) {
   return is_letter(c) || (c >= '0' && c <= '9');
 }
 
-// 3: before a space; 2: behind a line; 1: between characters; 0: not here. Text is cut in front of
-// p.
+// The quality of a split before p: 3: before a space; 2: after a line; 1: between characters; 0: no
+// split.
 static int cut_quality(const char *p) {
   if (p[0] == ' ' && is_letter_or_digit(p[-1]) && is_letter(p[1]))
     return 3;
-  // what stands before the line's end is ASCII: other white space could be part of it
+  // require ASCII before the line break, since other white space could belong to it
   if (p[-1] == '\n' && p[-2] > ' ' && is_letter(p[0]))
     return 2;
   return ((unsigned char)p[0] & 0xc0) != 0x80;

@@ -1,7 +1,7 @@
-// train.c - see train.h. Words are counted once, so merging works on the different words of a text,
-// not on its length. Each pair knows how often it stands and in which words it may; a heap holds
-// pairs by count. Counts in the heap may be too high (a pair that only lost occurrences is not
-// looked for there): what is popped is compared and put back if need be.
+// train.c - see train.h. Words are counted first, so the cost of merging depends on the number of
+// distinct words. Each pair has a count and a list of the words that may contain it; a heap orders
+// pairs by count. Counts in the heap may be too high, since a pair that only lost occurrences is
+// not updated there: a popped pair whose count is outdated is pushed again.
 #include "runtime/tokenizer/train.h"
 
 #include <stdlib.h>
@@ -20,7 +20,7 @@ typedef struct {
   const char *p;
   uint32_t n;
   uint64_t count;
-} word; // p NULL: an empty place
+} word; // p NULL: an empty slot
 typedef struct {
   word *at;
   size_t n, cap;
@@ -49,21 +49,21 @@ struct lm_bpe_trainer {
   int n_counters;
   // merging
   word *words;
-  size_t n_words;  // in order of their bytes
+  size_t n_words;  // sorted by their bytes
   uint64_t *first; // [n_words]: word w is symbols[first[w]] … + words[w].n - 1; n shrinks
   int32_t *symbols;
   pair *pairs;
   uint32_t n_pairs, cap_pairs;
   uint32_t *index;
-  size_t cap_index; // hash table of pairs: 1 + place; 0: empty
+  size_t cap_index; // hash table of pairs: 1 + index; 0: empty
   uint32_t *dirty;
-  size_t n_dirty, cap_dirty; // pairs that gained occurrences in this round
+  size_t n_dirty, cap_dirty; // pairs that gained occurrences in this iteration
   entry *heap;
   size_t n_heap, cap_heap;
   lm_buf text;
   uint64_t *ends;
   int32_t vocab;
-  uint32_t cap_ends; // piece of id: bytes ends[id - 1] … ends[id] of text
+  uint32_t cap_ends; // the piece of id is text[ends[id - 1] … ends[id] - 1]
   int32_t *merges;
   size_t n_merges, cap_merges; // left, right
 };
@@ -192,7 +192,7 @@ static const char *piece_of(const lm_bpe_trainer *t, int32_t id, size_t *out_n) 
   return t->text.p + start;
 }
 
-// The bytes in the order of the characters that stand for them; byte_id[byte] is each one's id.
+// Assigns ids to bytes in the order of their characters (bytechar.h); byte_id[byte] is the id.
 static void bytes_add(lm_bpe_trainer *t, int32_t *byte_id) {
   for (uint32_t c = 0; c < LM_BYTECHAR_END; c++) {
     int byte = lm_char_to_byte(c);
@@ -275,7 +275,7 @@ static void pair_mark(lm_bpe_trainer *t, pair *p) {
   t->dirty[t->n_dirty++] = (uint32_t)(p - t->pairs);
 }
 
-// Adds `sign` times the pairs of a word. Those with `made` in them (-1: all) are new to it.
+// Adds `sign` times the pairs of a word. Pairs that contain `made` (-1: all pairs) are new to it.
 static void word_pairs_add(lm_bpe_trainer *t, uint32_t w, int sign, int32_t made) {
   const int32_t *s = t->symbols + t->first[w];
   for (uint32_t i = 0; i + 1 < t->words[w].n; i++) {
@@ -288,7 +288,7 @@ static void word_pairs_add(lm_bpe_trainer *t, uint32_t w, int sign, int32_t made
   }
 }
 
-// ---- the heap: most frequent first, then least left, then least right
+// ---- heap: by decreasing count, then increasing left id, then increasing right id
 
 static bool comes_before(const lm_bpe_trainer *t, const entry *a, const entry *b) {
   const pair *p = &t->pairs[a->pair];
@@ -335,7 +335,7 @@ static void dirty_push(lm_bpe_trainer *t) {
   t->n_dirty = 0;
 }
 
-// The most frequent pair, NULL if none stands there twice.
+// The most frequent pair; NULL if no pair occurs twice.
 static pair *pair_best(lm_bpe_trainer *t) {
   while (t->n_heap) {
     entry e = heap_pop(t);
@@ -369,7 +369,8 @@ static void word_merge(lm_bpe_trainer *t, uint32_t w, int32_t left, int32_t righ
   t->words[w].n = to;
 }
 
-// The id of left and right side by side: different pairs can make one text, and it is one token.
+// The id of left and right concatenated. Different pairs can give the same text, which is one
+// token.
 static int32_t made_find(lm_bpe_trainer *t, word_table *known, int32_t left, int32_t right) {
   size_t n[2];
   const char *p[2] = {piece_of(t, left, &n[0]), piece_of(t, right, &n[1])};
@@ -389,7 +390,7 @@ static int32_t made_find(lm_bpe_trainer *t, word_table *known, int32_t left, int
 }
 
 static void pair_merge(lm_bpe_trainer *t, pair *best, int32_t made) {
-  pair p = *best; // `pairs` moves as it grows
+  pair p = *best; // copied, since `pairs` may move
   best->words = NULL;
   best->n = best->cap = 0;
   for (uint32_t i = 0; i < p.n; i++) {
@@ -405,7 +406,8 @@ static void pair_merge(lm_bpe_trainer *t, pair *best, int32_t made) {
 
 static void merges_make(lm_bpe_trainer *t, int32_t vocab) {
   word_table known = {
-      .arena = t->counters[0].words.arena}; // text of a merged token -> its id, as the count
+      .arena = t->counters[0]
+                   .words.arena}; // maps the text of a merged token to its id, stored as the count
   for (size_t w = 0; w < t->n_words; w++)
     word_pairs_add(t, (uint32_t)w, 1, -1);
   dirty_push(t);
@@ -472,11 +474,13 @@ static void json_write(const lm_bpe_trainer *t, lm_buf *out) {
 lm_status lm_bpe_trainer_finish(lm_bpe_trainer *t, int32_t vocab, lm_buf *out_json) {
   int32_t byte_id[256];
   if (vocab < LM_BPE_VOCAB_MIN)
-    return lm_fail(LM_USER, "a vocabulary of %d: bytes and the end of text alone are %d", vocab,
-                   LM_BPE_VOCAB_MIN);
+    return lm_fail(LM_USER,
+                   "a vocabulary of %d tokens is too small: bytes and end of text are %d tokens",
+                   vocab, LM_BPE_VOCAB_MIN);
   words_collect(t);
   if (t->n_words > UINT32_MAX)
-    return lm_fail(LM_USER, "%zu different words are more than can be trained on", t->n_words);
+    return lm_fail(LM_USER, "the text has %zu distinct words, which exceeds the maximum",
+                   t->n_words);
   piece_add(t, EOS_TEXT, strlen(EOS_TEXT));
   bytes_add(t, byte_id);
   symbols_make(t, byte_id);

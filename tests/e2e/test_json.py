@@ -119,13 +119,13 @@ def test_keys(run):
         "lmc new": [parsed(run, "new", "made", "--data", text, "--minutes", 1, cwd=run.folder)],
         "lmc fmt": [parsed(run, "fmt", "--check", file, status=0)] if run.result("fmt", "--check", file)[0] == 0 else [parsed(run, "fmt", file)],
         "lmc doctor": [json.loads(run.result("doctor", "--json")[1])],
-        "Faults, of every command": [json.loads(run.result("check", run.write("bad.lm", "let a = (1\nlet b = 2"), "--json")[2]),
+        "Diagnostics, of every command": [json.loads(run.result("check", run.write("bad.lm", "let a = (1\nlet b = 2"), "--json")[2]),
                                      json.loads(run.result("run", file, "--steps", "x", "--json")[2])]}
     told = documented()
     check(set(told) == set(got), set(told) ^ set(got))
     for name, documents in got.items():
         keys = {re.sub(r"^dev\.", "HOLDOUT.", re.sub(r"mix\.\w+", "mix.SOURCE", k)) for d in documents for k in keys_of(d)}
-        wanted = {k for k in told[name] if name != "Faults, of every command" or "notes" not in k} | {k for k in keys if ".notes" in k}
+        wanted = {k for k in told[name] if name != "Diagnostics, of every command" or "notes" not in k} | {k for k in keys if ".notes" in k}
         check(keys - {"[]"} == wanted, f"{name}: {sorted(keys ^ wanted)}")
     bench, trained, memory, compiled = (got[f"lmc {name}"][0] for name in ("bench", "run", "explain memory", "compile"))
     ms = bench["ms_per_step"]

@@ -218,7 +218,7 @@ static void test_two_files(void) {
   CHECK(x.n > 1);
   lm_tokenizer_destroy(t);
   CHECK_OK(lm_file_write_atomic(lines, "a b c\n", 6));
-  CHECK_FAILS(lm_tokenizer_bpe_open(encoder, lines, &t), LM_USER, "merge 1: \"a b c\" is no pair");
+  CHECK_FAILS(lm_tokenizer_bpe_open(encoder, lines, &t), LM_USER, "merge 1: \"a b c\" is not a pair");
   CHECK_FAILS(lm_tokenizer_bpe_open(encoder, "/nowhere", &t), LM_USER, "/nowhere");
   CHECK_FAILS(lm_tokenizer_bpe_open("/nowhere", NULL, &t), LM_USER, "/nowhere");
   lm_tokens_free(&x);
@@ -267,11 +267,11 @@ static void test_refused(void) {
   refused("model.vocab", "{\"a\": \"b\"}", "\"a\": its id");
   refused("model.vocab", "{\"a\": 1, \"b\": 1}", "id 1 is given to two");
   refused("model.vocab", "{}", "no vocabulary");
-  refused("model.merges", "[\"zzz q\"]", "merge 1: \"zzz\" is no token");
-  refused("model.merges", "[\"ab\"]", "merge 1: \"ab\" is no pair");
+  refused("model.merges", "[\"zzz q\"]", "merge 1: \"zzz\" is not in the vocabulary");
+  refused("model.merges", "[\"ab\"]", "merge 1: \"ab\" is not a pair");
   refused("model.merges", "[3]", "merge 1");
-  refused("model.merges", "3", "merges is no list");
-  refused("normalizer", "{\"type\": \"Lowercase\"}", "normalizer Lowercase cannot be had");
+  refused("model.merges", "3", "merges is not a list");
+  refused("normalizer", "{\"type\": \"Lowercase\"}", "normalizer Lowercase is unsupported");
   refused("normalizer", "{}", "no type");
   refused("pre_tokenizer", "null", "no pre-tokenizer ByteLevel");
   refused("pre_tokenizer", "{\"type\": \"Metaspace\"}", "pre-tokenizer Metaspace");
@@ -280,7 +280,7 @@ static void test_refused(void) {
   refused("pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"[a&&b]\"}}",
           "&& in a class");
   refused("pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"\\\\h\"}}",
-          "\\h cannot be had");
+          "\\h is unsupported");
   refused("pre_tokenizer", "{\"type\": \"Split\", \"pattern\": {\"Regex\": \"a{1,2}+\"}}", "{…}+");
   refused("pre_tokenizer", "{\"type\": \"Split\"}", "no pattern");
   refused("pre_tokenizer",
@@ -296,7 +296,7 @@ static void test_refused(void) {
   refused("post_processor", "{\"type\": \"Other\"}", "post-processor Other");
   refused("post_processor",
           "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"x\"}}]}",
-          "does not say what x is");
+          "does not define x");
   refused("post_processor",
           "{\"type\": \"RobertaProcessing\", \"cls\": [\"x\", 5000], \"sep\": [\"y\", 1]}", "5000");
   refused("decoder", "{\"type\": \"WordPiece\"}", "decoder WordPiece");
