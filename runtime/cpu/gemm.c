@@ -129,7 +129,7 @@ static int64_t side_of(int64_t size, int64_t pieces, int64_t step, int64_t max) 
 // estimate is in cycles per element of k: one for a multiply-add of 16 floats, two for an element
 // that is packed, which is mostly limited by memory.
 static void tiles_of_code(problem *p, int threads, int64_t max) {
-  int64_t max_n = min(max, LM_PRODUCT_COLUMNS);
+  int64_t max_n = min(max, LM_GEMM_KERNEL_COLUMNS);
   int64_t first_m = pieces_of(p->s.m, max);
   int64_t first_n = pieces_of(p->s.n, max_n);
   double best = 1e300;
@@ -485,7 +485,7 @@ static bool gemm_prepare(lm_cpu_gemms *all, const lm_plan_gemm *g) {
   if (primitives)
     matmul_choose(all, &p, &w, true);
   w = strategy_choose(all, &p);
-  int64_t other_bytes = w.implementation == CODE ? LM_PRODUCT_SCRATCH
+  int64_t other_bytes = w.implementation == CODE ? LM_GEMM_KERNEL_WORKSPACE
                         : all->matmuls           ? lm_matmuls_workspace(all->matmuls)
                                                  : 0;
   if (other_bytes > all->other_bytes)

@@ -27,10 +27,10 @@ void lm_cuda_builtins_set(lm_cuda_builtins *b, void *const *f) {
   b->fill_8 = f[0];
   memcpy(b->move, f + 1, sizeof b->move);
   b->add = f[5];
-  b->product[LM_F32][LM_F32] = f[6];
-  b->product[LM_F64][LM_F64] = f[7];
-  b->product[LM_BF16][LM_BF16] = f[8];
-  b->product[LM_BF16][LM_F32] = f[9];
+  b->small_gemm[LM_F32][LM_F32] = f[6];
+  b->small_gemm[LM_F64][LM_F64] = f[7];
+  b->small_gemm[LM_BF16][LM_BF16] = f[8];
+  b->small_gemm[LM_BF16][LM_F32] = f[9];
   b->round = f[10];
   b->tally = f[11];
   b->judge = f[12];
@@ -206,9 +206,9 @@ lm_status lm_cuda_small_gemm_run(const lm_cuda_builtins *b, const lm_cuda_small_
   if (p->m * p->n > UINT32_MAX)
     return lm_fail(LM_ENV, "a GEMM of %lld elements, in strides that cuBLASLt does not support",
                    (long long)(p->m * p->n));
-  if (!b->product[ab][cc])
+  if (!b->small_gemm[ab][cc])
     return lm_fail(LM_BUG_STATUS, "no GEMM of types %d and %d", ab, cc);
-  return launch(b, b->product[ab][cc], p->m * p->n, (void *[]){&x, &w, &z, &args});
+  return launch(b, b->small_gemm[ab][cc], p->m * p->n, (void *[]){&x, &w, &z, &args});
 }
 
 lm_status lm_cuda_finish_run(const lm_cuda_builtins *b, const lm_cuda_finish *f, int type,

@@ -12,8 +12,8 @@ typedef struct lm_cuda_builtins {
   const lm_cuda_driver *driver;
   void *stream;
   void *fill_8, *move[4] /* of 1, 2, 4, 8 bytes */, *add;
-  void *product[LM_DTYPES][LM_DTYPES]; // GEMMs by types of A and C; NULL: unsupported
-  void *finish[LM_DTYPES];             // epilogues by type; NULL: unsupported
+  void *small_gemm[LM_DTYPES][LM_DTYPES]; // GEMMs by types of A and C; NULL: unsupported
+  void *finish[LM_DTYPES];                // epilogues by type; NULL: unsupported
   void *round, *tally, *judge;
   lm_cuda_address fault; // two int32: the step that failed and its invalid position; zeros if none
 } lm_cuda_builtins;

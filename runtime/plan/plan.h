@@ -129,9 +129,9 @@ typedef struct lm_plan_gemm {
 
 // A CPU kernel of a GEMM computes rows lo … hi - 1 of a tile: C (+)= A B in f32, at one point of
 // all batch axes.
-//   buf: A, B and C from the first element of the tile, and a workspace of LM_PRODUCT_SCRATCH
+//   buf: A, B and C from the first element of the tile, and a workspace of LM_GEMM_KERNEL_WORKSPACE
 //        bytes. If the result is bf16, C holds the f32 sums and the result follows the workspace.
-//   var: [0] columns of the tile, at most LM_PRODUCT_COLUMNS
+//   var: [0] columns of the tile, at most LM_GEMM_KERNEL_COLUMNS
 //        [1] row stride of C
 //        [2] whether to add to C
 //        [3] row stride of a bf16 result if the sums are complete after this call and are to be
@@ -143,8 +143,8 @@ typedef struct lm_plan_gemm {
 // Rows of C have unit stride; if C has unit stride along m instead, the transpose is computed with
 // A and B exchanged. Every element has the same bits for every tiling.
 enum {
-  LM_PRODUCT_COLUMNS = 1024,
-  LM_PRODUCT_SCRATCH = 5 << 18
+  LM_GEMM_KERNEL_COLUMNS = 1024,
+  LM_GEMM_KERNEL_WORKSPACE = 5 << 18
 };
 
 // A batch axis with its run-time size filled in; also the offsets of the operands at a point of the

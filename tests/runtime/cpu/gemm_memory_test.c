@@ -1,5 +1,5 @@
-// gemm_memory_test.c - what products by oneDNN leave behind: memory of the process grows by the
-// panels of each thread once, not call by call.
+// gemm_memory_test.c - memory after GEMMs by oneDNN: the process grows by the panels of each thread
+// once, not with every call.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,9 +28,9 @@ static int64_t anonymous_bytes(void) {
   return bytes;
 }
 
-// A's columns lie side by side in rows that are far apart, for which the library puts operands into
-// panels.
-static void product(const float *a, const float *b, float *c) {
+// A has unit stride along its columns and a large row stride, for which the library copies operands
+// into panels.
+static void gemm_run(const float *a, const float *b, float *c) {
   lm_gemm_shape s = {.m = M,
                      .n = N,
                      .k = K,
@@ -51,27 +51,27 @@ typedef struct operands {
   float *c;
 } operands;
 
-static void products(void *user, int me) {
+static void gemms_run(void *user, int me) {
   const operands *o = user;
   for (int i = 0; i < CALLS; i++)
-    product(o->a, o->b, o->c + me * M * N);
+    gemm_run(o->a, o->b, o->c + me * M * N);
 }
 
 int main(void) {
 #ifdef __SANITIZE_ADDRESS__
-  return 0; // it keeps what is freed
+  return 0; // it does not return freed memory
 #endif
   float *a = lm_calloc((size_t)ROW * K, sizeof *a);
   float *b = lm_calloc(K * N, sizeof *b);
   float *c = lm_calloc(THREADS * M * N, sizeof *c);
-  memset(c, 1, sizeof *c * THREADS * M * N); // its pages are there before
+  memset(c, 1, sizeof *c * THREADS * M * N); // faults in its pages
   lm_team *team = lm_team_create(THREADS);
   lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = THREADS, .team = team});
   int64_t before = anonymous_bytes();
   operands o = {a, b, c};
-  lm_team_run(team, products, &o);
+  lm_team_run(team, gemms_run, &o);
   int64_t grown = anonymous_bytes() - before;
-  printf("%d products on each of %d threads: %.1f MB\n", CALLS, THREADS, (double)grown * 1e-6);
+  printf("%d GEMMs on each of %d threads: %.1f MB\n", CALLS, THREADS, (double)grown * 1e-6);
   CHECK(grown < (int64_t)THREADS * MOST);
   lm_cpu_gemms_destroy(all);
   lm_team_destroy(team);

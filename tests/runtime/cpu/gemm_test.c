@@ -1,6 +1,6 @@
-// gemm_test.c - GEMMs of plans against plain loops in double, over random strides, batches and
-// sums, in every type and by every way there is (f32 also through the matmul primitives that bf16
-// takes where the processor has it); equal bits whatever the number of threads.
+// gemm_test.c - GEMMs of plans against plain loops in double, with random strides, batch axes and
+// summed axes, in every type and by every implementation (f32 also through the matmul primitives
+// that bf16 uses on processors that multiply it); equal bits for every number of threads.
 #include <dirent.h>
 #include <math.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ static lm_plan_extent fixed(int64_t n) {
   return (lm_plan_extent){.fixed = n};
 }
 
-// Three operands; axes are dealt to each in random order, innermost first, with gaps now and then.
+// Three operands. Axes are assigned strides in random order, innermost first, with occasional gaps.
 typedef struct tensor {
   int64_t elements;
   float *p;
@@ -41,8 +41,8 @@ static void shuffle(rng *r, int *order, int n) {
   }
 }
 
-// strides[i]: where to put the stride of axis i of size[i]; NULL: not an axis of this tensor.
-// Returns its elements.
+// strides[i] receives the stride of axis i of size[i]; NULL: the tensor lacks that axis. Returns
+// the number of elements.
 static int64_t strides_deal(rng *r, const int64_t *size, int64_t **strides, int n) {
   int order[16];
   int64_t stride = draw(r, 8) ? 1 : 2;
@@ -109,7 +109,7 @@ static void reference(const lm_plan_gemm *g, int level, const double *a, const d
         c[i * g->c_m + j * g->c_n] += a[i * g->a_m + k * g->a_k] * b[k * g->b_k + j * g->b_n];
 }
 
-// Elements of C that the product writes: there the reference begins at 0 unless it accumulates.
+// Sets the elements of C that the GEMM writes to 0 in the reference, unless it accumulates.
 static void begin(const lm_plan_gemm *g, int level, double *c) {
   if (level < g->n_batch) {
     for (int64_t i = 0; i < g->batch[level].size.fixed; i++)
@@ -121,7 +121,7 @@ static void begin(const lm_plan_gemm *g, int level, double *c) {
       c[i * g->c_m + j * g->c_n] = 0;
 }
 
-// ---- numbers in memory of a type
+// ---- numbers in memory, by type
 
 static void element_set(lm_dtype t, char *p, int64_t i, double v) {
   float f = (float)v;
@@ -130,7 +130,7 @@ static void element_set(lm_dtype t, char *p, int64_t i, double v) {
   else if (t == LM_F32)
     memcpy(p + 4 * i, &f, 4);
   else
-    memcpy(p + 2 * i, (char *)&f + 2, 2); // v has few bits: nothing is lost
+    memcpy(p + 2 * i, (char *)&f + 2, 2); // exact, since v has few bits
 }
 
 static double element_get(lm_dtype t, const char *p, int64_t i) {
@@ -147,7 +147,7 @@ static double element_get(lm_dtype t, const char *p, int64_t i) {
   return f;
 }
 
-// Numbers that bf16 holds, as doubles and in memory.
+// Numbers that bf16 represents exactly, as doubles and in memory.
 static double *random_numbers(rng *r, lm_dtype t, int64_t n, char **out_memory) {
   double *v = lm_calloc((size_t)n, sizeof *v);
   *out_memory = lm_calloc((size_t)n, sizeof *v);
@@ -156,9 +156,9 @@ static double *random_numbers(rng *r, lm_dtype t, int64_t n, char **out_memory) 
   return v;
 }
 
-// Runs g on so many threads; C begins as `old`. The caller frees.
-static char *product(const lm_plan_gemm *g, const kind *k, int threads, const char *a,
-                     const char *b, const char *old, int64_t n) {
+// Runs g on the given number of threads; C begins as `old`. The caller frees the result.
+static char *gemm_run(const lm_plan_gemm *g, const kind *k, int threads, const char *a,
+                      const char *b, const char *old, int64_t n) {
   char *c = lm_calloc((size_t)n, sizeof(double));
   memcpy(c, old, (size_t)n * sizeof(double));
   lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){threads, k->primitives});
@@ -188,8 +188,8 @@ static void check(rng *r, const kind *k, const lm_plan_gemm *g, const int64_t *n
   double *want = random_numbers(r, k->c, n[2], &c);
   begin(g, 0, want);
   reference(g, 0, x, w, want);
-  char *one = product(g, k, 1, a, b, c, n[2]);
-  char *four = product(g, k, 4, a, b, c, n[2]);
+  char *one = gemm_run(g, k, 1, a, b, c, n[2]);
+  char *four = gemm_run(g, k, 4, a, b, c, n[2]);
   CHECK(!memcmp(one, four, (size_t)n[2] * sizeof(double)));
   compare(k, g, want, one, n[2]);
   void *used[] = {a, b, c, x, w, want, one, four};
@@ -203,9 +203,9 @@ static void case_run(rng *r, const kind *k) {
   check(r, k, &g, n);
 }
 
-// Large enough to be cut into tiles, sizes that tiles do not divide. With a stride of 4 KiB f32 is
-// packed. Of A, B and C each may be the transpose of rows; with `accumulate` as a weight's gradient
-// is.
+// Large enough for several tiles, in sizes that are not multiples of a tile. A stride of 4 KiB
+// makes f32 operands packed. Each of A, B and C may be transposed; with `accumulate` as in the
+// gradient of a weight.
 static void tiles_run(rng *r, const kind *k, int layout, bool strided) {
   int64_t m = strided ? 1024 : 700 + draw(r, 99);
   int64_t n = 300 + draw(r, 99);
@@ -228,8 +228,8 @@ static void tiles_run(rng *r, const kind *k, int layout, bool strided) {
   check(r, k, &g, (int64_t[]){m * l, l * n, m * n});
 }
 
-// Padded rows, a transpose, an accumulation: the library has fast primitives for what plans ask of
-// it.
+// Padded rows, a transpose and accumulation: the library has fast primitives for the layouts of
+// plans.
 static void primitives_exist(void) {
   lm_gemm_shape s = {.m = 33,
                      .n = 17,
@@ -268,7 +268,7 @@ static int64_t scratch_of(int64_t n, int64_t k, lm_dtype dtype, int threads) {
 }
 
 static int threads_alive(void) {
-  int n = -2; // . and ..
+  int n = -2; // excludes . and ..
   DIR *d = opendir("/proc/self/task");
   CHECK(d);
   while (readdir(d))
@@ -277,8 +277,8 @@ static int threads_alive(void) {
   return n;
 }
 
-// Rows as the library takes them need none, others some for each thread. Whoever only counts starts
-// none.
+// Rows that the library supports need no workspace, other layouts need one per thread. Computing
+// its size starts no threads.
 static void scratch_counts(void) {
   int before = threads_alive();
   CHECK(scratch_of(96, 80, LM_F32, 4) == 0);
@@ -290,8 +290,8 @@ static void scratch_counts(void) {
   CHECK(threads_alive() == before);
 }
 
-// Products come near what registers do alone; a wide margin, as other work may take its turn with
-// either.
+// GEMMs come near the peak of multiply-adds in registers. The margin is wide, since other processes
+// may disturb either measurement.
 static void peak_is_near(void) {
   CHECK(lm_cpu_gemm_peak(1, LM_F32) > 0.1 * lm_cpu_peak(1, LM_F32));
   CHECK(lm_cpu_peak(1, LM_BF16) > 0);

@@ -1,5 +1,5 @@
-// cache_test.c - compiled kernels on disk: used again, rebuilt when damaged, shared between
-// processes; what is said when there is no compiler or the text does not compile.
+// cache_test.c - cached kernels on disk: reused, rebuilt when damaged, shared between processes;
+// errors without a compiler or when a kernel does not compile.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -44,7 +44,7 @@ static lm_plan_func func_make(lm_plan_step *steps, lm_plan_buf *buf) {
   return (lm_plan_func){.name = "f", .steps = steps, .n_steps = KERNELS};
 }
 
-// Runs all kernels once; returns how many had to be compiled.
+// Runs all kernels once; returns the number of kernels that were compiled.
 static int run(const lm_exec_options *o) {
   lm_plan_step steps[KERNELS];
   lm_plan_buf buf;
@@ -61,7 +61,7 @@ static int run(const lm_exec_options *o) {
   return compiled;
 }
 
-// Calls fn on the path of each file of the cache with that ending; returns how many.
+// Calls fn on the path of each file of the cache with that suffix; returns their number.
 static int files_each(const char *ending, void (*fn)(const char *path)) {
   DIR *d = opendir(dir);
   int n = 0;
@@ -102,14 +102,13 @@ static void use_test(void) {
   CHECK(run(NULL) == KERNELS);
   CHECK(run(NULL) == 0);
   CHECK(files_each(".so", NULL) == KERNELS &&
-        files_each("", NULL) == KERNELS); // nothing else is left behind
+        files_each("", NULL) == KERNELS); // no other files remain
   plan.prelude = "#define ADD(x, y) ((y) + (x))\n";
   CHECK(run(NULL) == KERNELS);
   CHECK(run(NULL) == 0);
 }
 
-// CC="ccache gcc" and the like: words, the first of which is a program. A file's path may hold
-// blanks, too.
+// A compiler with arguments, such as CC="ccache gcc". The path of a program may contain blanks.
 static void words_test(void) {
   char path[500];
   snprintf(path, sizeof path, "%s/c c", dir);
@@ -123,8 +122,8 @@ static void words_test(void) {
   CHECK(!unlink(path));
 }
 
-// A name that an option could have is no option; several executors load and unload the same kernels
-// in any order.
+// A name that looks like an option is not taken for one; several executors load and unload the same
+// kernels in any order.
 static void loading_test(void) {
   char here[400];
   CHECK(getcwd(here, sizeof here) && !chdir(dir));
@@ -174,7 +173,7 @@ static void processes_test(void) {
   CHECK(run(NULL) == 0);
 }
 
-// LMC_CC: a compiler that does this where it is given a source.
+// LMC_CC: a script that runs `on_source` if it is given a source, else the compiler.
 static void compiler_make(const char *on_source) {
   char path[500];
   snprintf(path, sizeof path, "%s/cc.sh", dir);
@@ -216,7 +215,7 @@ static void error_test(void) {
   setenv("LMC_CACHE", dir, 1);
 }
 
-// A dumped source, edited, takes the place of the generated one.
+// A dumped source that was edited replaces the generated one.
 static void replace_test(void) {
   char dump[420], path[520];
   plan_make(4);
@@ -239,7 +238,7 @@ static void replace_test(void) {
 int main(void) {
   CHECK(mkdtemp(dir));
   setenv("LMC_CACHE", dir, 1);
-  processes_test(); // before any thread has been started
+  processes_test(); // first, since it forks and must run before any thread starts
   files_each(".so", file_remove);
   use_test();
   words_test();

@@ -1,5 +1,5 @@
-// tune_test.c - which tiles are chosen, by a planted time of each and a clock of the test's own;
-// that products so cut are the same product, and the same bits whatever the number of threads.
+// tune_test.c - the choice of tiles with simulated times and a simulated clock; results are correct
+// with every tiling, and have the same bits for every number of threads.
 #include <math.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -13,7 +13,7 @@ static lm_plan_extent fixed(int64_t n) {
   return (lm_plan_extent){.fixed = n};
 }
 
-static lm_plan_gemm product(int64_t m, int64_t n, int64_t k) {
+static lm_plan_gemm gemm_make(int64_t m, int64_t n, int64_t k) {
   return (lm_plan_gemm){.m = fixed(m),
                         .n = fixed(n),
                         .k = fixed(k),
@@ -28,7 +28,7 @@ static lm_plan_gemm product(int64_t m, int64_t n, int64_t k) {
 }
 
 typedef struct planted {
-  lm_tile fast, lucky; // fast: takes `time`; lucky: half of it, but only the first `luck` times
+  lm_tile fast, lucky; // fast: takes `time`; lucky: half of it, but only in its first `luck` runs
   double time, now;
   int runs, luck;
 } planted;
@@ -51,9 +51,9 @@ static double now(void *user) {
 
 static lm_gemm_tilings tune(lm_arena *a, planted *x, double budget, const lm_gemm_tilings *known,
                             int *measured) {
-  // the lighter one first, and once more: equal shapes are one
-  lm_plan_gemm gemms[] = {product(256, 128, 64), product(512, 512, 256), product(256, 128, 64),
-                          product(8, 8, 8)};
+  // the cheaper one first, and twice: equal shapes are measured once
+  lm_plan_gemm gemms[] = {gemm_make(256, 128, 64), gemm_make(512, 512, 256),
+                          gemm_make(256, 128, 64), gemm_make(8, 8, 8)};
   lm_plan_step steps[LM_COUNT(gemms)] = {0};
   for (size_t i = 0; i < LM_COUNT(gemms); i++)
     steps[i] = (lm_plan_step){.kind = LM_STEP_GEMM, .gemm = &gemms[i]};
@@ -67,7 +67,7 @@ static lm_gemm_tilings tune(lm_arena *a, planted *x, double budget, const lm_gem
   return out;
 }
 
-// A plan of one product, of which nothing is known.
+// A plan of one GEMM without known tilings.
 static lm_gemm_tiling tune_one(lm_arena *a, lm_plan_gemm *g, const lm_tune_options *o,
                                int *measured) {
   lm_plan_step step = {.kind = LM_STEP_GEMM, .gemm = g};
@@ -89,10 +89,10 @@ static void choices_check(lm_arena *a) {
   planted fast = {.fast = other, .time = 0.8};
   lm_gemm_tilings c = tune(a, &fast, 1e9, NULL, &measured);
   CHECK(equal(c.v[0].tile, other) && c.v[0].gain > 1.24 && c.v[0].gain < 1.26);
-  planted barely = {.fast = other, .time = 0.98}; // within what noise may be
+  planted barely = {.fast = other, .time = 0.98}; // within noise
   c = tune(a, &barely, 1e9, NULL, &measured);
   CHECK(equal(c.v[0].tile, d) && c.v[0].gain == 1);
-  planted late = {.fast = other, .time = 0.8}; // the time is over before anything is known
+  planted late = {.fast = other, .time = 0.8}; // the budget ends before anything is measured
   c = tune(a, &late, 5, NULL, &measured);
   CHECK(measured == 0 && equal(c.v[0].tile, d) && c.v[0].gain == 0 &&
         equal(c.v[1].tile, usual.v[1].tile) && c.v[1].gain == 0);
@@ -104,7 +104,7 @@ static void choices_check(lm_arena *a) {
   CHECK(never.runs == 0 && measured == 0 && c.v[0].gain == 1);
 }
 
-// What wins is measured again; luck that lasts through the first rounds is then seen.
+// The winner is measured again, which exposes luck that lasts through the first rounds.
 static void luck_check(lm_arena *a) {
   int measured;
   planted even = {.time = 1};
@@ -120,10 +120,10 @@ static bool code_is_usual(void) {
   return lm_cpu_prefers_code(&cpu, LM_F32);
 }
 
-// Where a product has code, one of code and library is its default, as the processor is, and the
-// other a candidate.
+// If a GEMM has a kernel, the kernel or the library is the default, depending on the processor, and
+// the other one is a candidate.
 static void code_check(lm_arena *a) {
-  lm_plan_gemm g = product(512, 512, 256);
+  lm_plan_gemm g = gemm_make(512, 512, 256);
   g.code = 1;
   lm_gemm_tiling other = {.tile = {.code = !code_is_usual()}};
   lm_gemm_tilings tilings = {&other, 1, 1};
@@ -153,14 +153,14 @@ static float *multiply(const lm_plan_gemm *g, int threads, uint32_t primitives,
   return c;
 }
 
-// primitives: of f32 too, as bf16 has them where the processor multiplies it.
-static void products_check(uint32_t primitives) {
-  lm_plan_gemm g = product(300, 260, 190);
-  lm_gemm_tiling cut = {.tile = {48, 80}};
-  lm_gemm_tilings tilings = {&cut, 1, 1}, none = {0};
-  CHECK(lm_gemm_key_find(&g, &cut.key));
+// primitives: also for f32, as for bf16 on processors that multiply it.
+static void gemms_check(uint32_t primitives) {
+  lm_plan_gemm g = gemm_make(300, 260, 190);
+  lm_gemm_tiling tiling = {.tile = {48, 80}};
+  lm_gemm_tilings tilings = {&tiling, 1, 1}, none = {0};
+  CHECK(lm_gemm_key_find(&g, &tiling.key));
   lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){1, primitives, &tilings});
-  CHECK(equal(lm_cpu_gemm_tile(all, &g), cut.tile));
+  CHECK(equal(lm_cpu_gemm_tile(all, &g), tiling.tile));
   lm_cpu_gemms_destroy(all);
   char *a = lm_cpu_matrix_make(300 * 190, LM_F32);
   char *b = lm_cpu_matrix_make(190 * 260, LM_F32);
@@ -175,9 +175,9 @@ static void products_check(uint32_t primitives) {
     lm_free(all_memory[i]);
 }
 
-// Real runs, real clock: whatever is chosen was measured, and is a tile of the product.
+// Real runs and the real clock: the choice was measured and is a valid tile of the GEMM.
 static void real_check(lm_arena *a) {
-  lm_plan_gemm g = product(256, 256, 256);
+  lm_plan_gemm g = gemm_make(256, 256, 256);
   g.n_batch = 2;
   g.batch[0].size = fixed(2);
   g.batch[0].a = 256 * 256;
@@ -195,11 +195,11 @@ static void real_check(lm_arena *a) {
 
 static void nothing(char *const *buf, const int64_t *var, int64_t lo, int64_t hi) {}
 
-// Code that is faster than all others and wrong is not taken in place of the library.
+// A kernel that is faster but computes wrong results does not replace the library.
 static void wrong_check(lm_arena *a) {
   setenv("LMC_CPU", "x86-64-v2", 1); // a level at which the library is the default
   CHECK(!code_is_usual());
-  lm_plan_gemm g = product(256, 256, 256);
+  lm_plan_gemm g = gemm_make(256, 256, 256);
   g.code = 1;
   lm_kernel_fn *const kernels[] = {nothing, nothing};
   int measured;
@@ -208,7 +208,7 @@ static void wrong_check(lm_arena *a) {
   CHECK(measured == 1 && !out.tile.code);
 }
 
-// In a process of its own, as what oneDNN may use of a processor is settled once.
+// Runs in a separate process, since oneDNN's ISA can be set only once.
 static void aside(void (*check)(lm_arena *)) {
   pid_t child = fork();
   int status = 1;
@@ -227,8 +227,8 @@ int main(void) {
   choices_check(a);
   luck_check(a);
   code_check(a);
-  products_check(0);
-  products_check(1 << LM_F32);
+  gemms_check(0);
+  gemms_check(1 << LM_F32);
   real_check(a);
   lm_arena_destroy(a);
   return 0;
