@@ -1,24 +1,25 @@
-// accum_f32.c - what is added to a gradient is computed in the gradient's own type.
+// accum_f32.c - computes the terms of a gradient in the gradient's dtype.
 //
 // before: %g = dot %x, %dy over(b, t) : bf16[d, f]   %h = cast %g : f32[d, f]   accum @w, %h
 // after:  %g = dot %x, %dy over(b, t) : f32[d, f]    accum @w, %g
 //
-// A parameter in f32 that is computed with in bf16 gets its gradient through casts. Each goes back
-// through additions, movements and sums to where the terms are made, so that a sum over many places
-// is rounded nowhere on its way. Each stays where it was. Declines: values with other uses, which
-// are cast as before. Cost: none; f32 in place of bf16 where a sum is stored before it is added.
+// The gradient of an f32 parameter that is used in bf16 arrives through casts. The pass moves each
+// cast up through additions, data movement and sums to the operations that compute the terms, so
+// that no partial sum over positions is rounded to bf16. Rewritten operations stay region their
+// location. Declines: values with other uses, which keep their cast. Cost: f32 instead of bf16
+// where a partial sum is stored.
 #include "compiler/ops/interface.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 
-typedef struct widening {
+typedef struct rewriter {
   lm_builder b;
   const uint32_t *uses;
   uint32_t n_uses;
-  const lm_region *at;
-} widening;
+  const lm_region *region;
+} rewriter;
 
-static lm_value *wide(widening *w, lm_value *v);
+static lm_value *in_f32(rewriter *w, lm_value *v);
 
 static bool moves(const lm_op *op) {
   if (lm_op_has(op, LM_T_ASSEMBLE) || op->code == LM_OP_ADD)
@@ -26,8 +27,8 @@ static bool moves(const lm_op *op) {
   return lm_op_info_of(op)->traits & LM_T_VIEW && op->n_in == 1;
 }
 
-// The operation again, in f32 and in its place; NULL if it is none that keeps the sum exact.
-static lm_value *again(widening *w, lm_op *op) {
+// The operation recomputed in f32 region its location; NULL if the operation rounds its result.
+static lm_value *recomputed(rewriter *w, lm_op *op) {
   lm_value *in[LM_RANK];
   lm_type t = op->out[0]->type;
   t.dtype = LM_F32;
@@ -37,7 +38,7 @@ static lm_value *again(widening *w, lm_op *op) {
     in[i] = op->in[i];
   if (moves(op)) {
     for (uint32_t i = 0; i < op->n_in; i++)
-      in[i] = wide(w, op->in[i]);
+      in[i] = in_f32(w, op->in[i]);
   } else if (op->code == LM_OP_SUM || op->code == LM_OP_SCATTER) {
     in[0] = lm_emit_cast(&w->b, in[0], LM_F32);
   } else if (op->code != LM_OP_DOT) {
@@ -46,36 +47,36 @@ static lm_value *again(widening *w, lm_op *op) {
   return lm_emit(&w->b, op->code, in, op->n_in, &op->attr, &t);
 }
 
-static lm_value *wide(widening *w, lm_value *v) {
+static lm_value *in_f32(rewriter *w, lm_value *v) {
   lm_op *op = v->def;
-  lm_builder outer = w->b;
+  lm_builder saved = w->b;
   lm_value *z = NULL;
-  if (op && op->parent == w->at && op->n_out == 1 && v->id < w->n_uses && w->uses[v->id] == 1) {
-    w->b = (lm_builder){outer.m, op->parent, op, op->loc};
-    z = op->code == LM_OP_CAST ? lm_emit_cast(&w->b, op->in[0], LM_F32) : again(w, op);
-    w->b = outer;
+  if (op && op->parent == w->region && op->n_out == 1 && v->id < w->n_uses && w->uses[v->id] == 1) {
+    w->b = (lm_builder){saved.m, op->parent, op, op->loc};
+    z = op->code == LM_OP_CAST ? lm_emit_cast(&w->b, op->in[0], LM_F32) : recomputed(w, op);
+    w->b = saved;
   }
   if (z && v->name && !z->name)
     z->name = v->name;
   return z ? z : lm_emit_cast(&w->b, v, LM_F32);
 }
 
-// What is added, or the terms of a sum in f32 that is.
-static void term(widening *w, lm_op *user, lm_value **in) {
+// Rewrites the operand of an accum, or the terms of the f32 sum that it is.
+static void term(rewriter *w, lm_op *user, lm_value **in) {
   lm_op *op = (*in)->def;
-  if (!op || op->parent != w->at || (*in)->id >= w->n_uses || w->uses[(*in)->id] != 1)
+  if (!op || op->parent != w->region || (*in)->id >= w->n_uses || w->uses[(*in)->id] != 1)
     return;
   w->b = (lm_builder){w->b.m, op->parent, user, user->loc};
   if (op->code == LM_OP_CAST && op->in[0]->type.dtype == LM_BF16)
-    *in = wide(w, op->in[0]);
+    *in = in_f32(w, op->in[0]);
   else if (op->code == LM_OP_ADD)
     for (int i = 0; i < 2; i++)
       term(w, op, &op->in[i]);
 }
 
 static void visit(lm_op *op, void *user) {
-  widening *w = user;
-  w->at = op->parent;
+  rewriter *w = user;
+  w->region = op->parent;
   if (op->code == LM_OP_ACCUM)
     term(w, op, &op->in[op->n_in - 1]);
 }
@@ -83,7 +84,7 @@ static void visit(lm_op *op, void *user) {
 bool lm_pass_accum_f32(lm_module *m, const lm_pass_env *env) {
   for (lm_func *f = m->funcs; f; f = f->next) {
     uint32_t *uses = lm_func_uses(f);
-    widening w = {.b = {.m = m}, .uses = uses, .n_uses = m->n_values};
+    rewriter w = {.b = {.m = m}, .uses = uses, .n_uses = m->n_values};
     lm_region_walk(f->body, visit, &w);
     lm_free(uses);
   }

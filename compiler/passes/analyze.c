@@ -1,9 +1,9 @@
-// analyze.c - passes `analyze` and `count`: record facts about the model in the module, change
-// nothing.
+// analyze.c - passes `analyze` and `count`: record facts about the model in the module; the IR does
+// not change.
 //
-// `analyze` runs once there are no calls, on operations as the user wrote them, whose locations its
-// diagnostics name. `count` runs in front of `grad`, where attention is one operation and nothing
-// is computed twice yet.
+// `analyze` runs after `inline`, on operations as the user wrote them, because its diagnostics name
+// their locations. `count` runs before `grad`, when attention is one operation and nothing is
+// recomputed yet.
 #include "compiler/analysis/analysis.h"
 #include "compiler/passes/pass.h"
 

@@ -1,53 +1,58 @@
-// attend.c - softmax attention as one operation.
+// attend.c - recognizes softmax attention and makes it one operation.
 //
 // before: %a = dot %q, %k over(e)   %z = mul %a, 0.125   %y = select %mask, %z, -1e30
-//         %x = exp(%y - stop_grad(max %y over(s)))   %p = div %x, (sum %x over(s))   %o = dot %p,
-//         %v over(s)
-// after:  %n = …                                                              pairs that the mask
-// lets through, by tile
+//         %x = exp(%y - stop_grad(max %y over(s)))   %p = div %x, (sum %x over(s))
+//         %o = dot %p, %v over(s)
+// after:  %n = …                           (the tile map: unmasked pairs of each tile)
 //         %o, %lse = attend over(t, s) [32, 32] (%v, %n, %q, %k, %i, %j) {
-//           %a = dot %q, %k over(e)   %z = mul %a, 0.125   %mask = ge %i, %j   yield %z, %mask,
-//           %one }
+//           %a = dot %q, %k over(e)   %z = mul %a, 0.125   %mask = ge %i, %j
+//           yield %z, %mask, %one }
 //
-// What the operation means. The region gives for every query t and key s (and for every place of
-// the other axes, b, g, h) a score, a mask and a factor. It sees nothing but its arguments, one for
-// each operand; it holds elementwise operations and products of operands that have not both t and
-// s. With `space` the axes of the score:
+// Semantics of attend. For each query t and key s (and each index of the other axes b, g, h) the
+// region yields a score, a mask and a factor. The region uses its arguments only, one per operand;
+// it contains elementwise operations and dots whose operands do not have both t and s. With `space`
+// the axes of the score:
 //
-//   p   = softmax over s of select(mask, score, -1e30)      o   = dot(p * factor, v) over s : space
-//   without s, then v's own axes lse = log of the sum over s of e^select(…)  : f32[space without s]
+//   p   = softmax over s of select(mask, score, -1e30)
+//   o   = dot(p * factor, v) over s        : space without s, then the axes that only v has
+//   lse = log of the sum over s of e^select(mask, score, -1e30)        : f32[space without s]
 //
-// Where the weights leave room for a rival of all keys that has no value (an attention sink), %x /
-// (sum %x + exp(%r - c)) with the c that is taken off the scores, %o is what was meant times 1 / (1
-// + e^(%r - %lse)), in operations behind it. What else is made of log(sum %x over(s)) + c is made
-// of %lse. A query that sees nothing at all therefore takes the mean of all v, as the body says.
-// Operands, in order: %v; the map, if the operation has two numbers; what the region reads
-// (compiler/ir/attend.h names them). Axes may differ as they like: v and k may lack axes of the
-// query (grouped heads), v's width is its own, there may be several products (DeepSeek's MLA),
-// extents of t and s may be known at run time only.
+// A query without visible keys therefore gets the mean of all v, like the original operations.
 //
-// attend_vjp over(t, s) %g (%v, %o, %lse, %do, [map,] …) { … yield %score, %mask, %factor, %c1, … }
-// : dv, c1, … gives the cotangent of v, and those that its region yields. %g stands for the score's
+// With an attention sink, %x / (sum %x + exp(%r - c)), where c is the value subtracted from the
+// scores, the result is %o * 1 / (1 + e^(%r - %lse)), computed by operations after the attend.
+// Other uses of log(sum %x over(s)) + c use %lse instead.
+//
+// Operands, in order: %v; the tile map, if the operation has two immediates; the values that the
+// region reads (compiler/ir/attend.h names them). Axes are not fixed: v and k may lack axes of the
+// query (grouped-query attention), the width of v is independent, there may be several dots (the
+// MLA of DeepSeek), and t and s may be known at run time only.
+//
+// attend_vjp over(t, s) %g (%v, %o, %lse, %do, [map,] …)
+//   { … yield %score, %mask, %factor, %c1, … } : dv, c1, …
+//
+// computes the cotangent of v, and the cotangents that its region yields. %g is the score's
 // cotangent:
 //
-//   p = e^(score - lse)   dp = factor * dot(do, v)   g = p * (dp - mean), 0 where the mask hides
-//   mean = sum over v's own axes of do * o; in the place of %o it can be given itself, as where lse
-//   has a cotangent: that is taken off dv = dot(p * factor, do) over what v lacks       c1, … :
-//   products or sums of tiles, as dq = dot(ds, k) over s
+//   p = e^(score - lse)   dp = factor * dot(do, v)   g = p * (dp - mean), 0 where masked
+//   mean = sum over the axes that only v has of do * o
+//   dv = dot(p * factor, do) over the axes that v lacks
+//   c1, … : dots or sums of tiles, such as dq = dot(ds, k) over s
 //
-// A query that sees nothing has lse = -1e30; its p is 1 / (places of s).
+// The operand %o may be the mean itself: if lse has a cotangent, it is subtracted from the mean. A
+// query without visible keys has lse = -1e30; its p is 1 / (extent of s).
 //
-// The map: int[…, t / tile_t, s / tile_s], a value for each tile: 0, nothing in it is let through
-// and it can be left out; as many as the tile has pairs, everything is and the mask need not be
-// looked at; any other number, the mask decides (negative: a query of these sees nothing at all,
-// none of its tiles may be left out). It comes from plain operations outside, which licm moves out
-// of the loop over layers. Leaving a tile out adds no zeros: results keep their bits but for the
-// signs of zeros.
+// The tile map: int[…, t / tile_t, s / tile_s], one value per tile. 0: all pairs are masked and the
+// tile is skipped. The number of pairs of a tile: no pair is masked and the mask is not evaluated.
+// Any other number: the mask is evaluated. A negative number: some query of the tile has no visible
+// key, so none of its tiles may be skipped. Plain operations outside compute the map, and licm
+// hoists them out of the loop over layers. Skipping a tile adds no zeros: results are bit-identical
+// except for the signs of zeros.
 //
-// Declines, and the body stays: weights that are used elsewhere, scores with operations that move
-// elements, tensors in memory with both t and s, a factor that depends on parameters, one query
-// alone (decoding), targets without such kernels. Cost: backward computes the scores again; no
-// tensor with both t and s is stored.
+// Declines: weights with other uses, scores with operations that move elements, tensors in memory
+// with both t and s, a factor that depends on parameters, a single query (decoding), targets
+// without attention kernels. Cost: the backward pass recomputes the scores; no tensor with both t
+// and s is stored.
 #include "compiler/ir/attend.h"
 #include <math.h>
 #include <string.h>
@@ -57,17 +62,18 @@
 #include "compiler/passes/simplify.h"
 #include "compiler/plan/planner.h"
 
+// Side of the tiles of the map if there is no target.
 enum {
   TILE = 32
-};                    // of the map, along t and s, where no target says
-#define NEVER (-1e29) // what a masked score is at most
+};
+#define NEVER (-1e29) // upper bound of a masked score
 
 typedef struct tile_axes {
   lm_axis axis, tiles, inside;
   struct tile_axes *next;
 } tile_axes;
 
-// log(sum) + centre is lse; centre: NULL, nothing was taken off.
+// log(sum) + centre equals lse; centre is NULL if nothing was subtracted from the scores.
 typedef struct known_lse {
   const lm_value *sum, *centre;
   lm_value *lse;
@@ -77,33 +83,34 @@ typedef struct known_lse {
 typedef struct pass {
   lm_module *m;
   lm_func *f;
-  int64_t tile;      // of the map, along t and s
-  uint32_t n_values; // as the function was when these were made:
+  int64_t tile;      // side of the tiles of the map
+  uint32_t n_values; // size of the two tables below
   uint32_t *uses;    // by value id
-  uint8_t *active;   // by value id: depends on a parameter; NULL where no derivative is taken
+  uint8_t *active;   // by value id: depends on a parameter; NULL without differentiation
   tile_axes *tiles;
   known_lse *known;
 } pass;
 
-// weights = e / sum(e, s), or beside a rival's score, which has no value: e / (sum(e, s) + its e)
+// weights = e / sum(e, s), or with an attention sink e / (sum(e, s) + exp(sink))
 typedef struct softmax {
-  lm_value *weights, *sum, *rival;
+  lm_value *weights, *sum, *sink;
 } softmax;
 
-// What is found of one attention.
+// The parts of one match.
 typedef struct found {
   pass *p;
   const lm_op *dot;
-  lm_value *v, *scores, *score, *mask, *weights,
-      *weighted;          // scores: what the softmax is of; mask: NULL, all see all
-  lm_value *visible;      // the mask, and what is added to the score as one; NULL: all see all
-  lm_value *sum, *rival;  // of the softmax
-  const lm_value *centre; // what was taken off the scores in e^(scores - centre)
+  lm_value *v, *weights, *weighted;
+  lm_value *scores, *score; // the input of the softmax, with and without its masks
+  lm_value *mask;           // optional
+  lm_value *visible;        // the mask and the masks that are added to the score; optional
+  lm_value *sum, *sink;     // of the softmax
+  const lm_value *centre;   // subtracted in e^(scores - centre)
   lm_axis t, s;
-  lm_value **leaves;
-  uint32_t n_leaves, cap_leaves; // what the region reads
-  lm_op **ops;
-  uint32_t n_ops, cap_ops; // what it holds, in order
+  lm_value **leaves; // values that the region reads
+  uint32_t n_leaves, cap_leaves;
+  lm_op **ops; // operations of the region, in order
+  uint32_t n_ops, cap_ops;
   lm_idmap seen;
 } found;
 
@@ -123,9 +130,9 @@ static bool is_sum_of(const lm_value *v, const lm_value *e, lm_axis s) {
   return lm_op_is(v, LM_OP_SUM) && over_one(v->def, s) && v->def->in[0] == e;
 }
 
-// Of exp(r - c) with the c that is taken off in exp(x - c), or of exp(r) where nothing is: r, which
-// has not s.
-static lm_value *rival_of(const lm_value *v, const lm_value *e, lm_axis s) {
+// Matches exp(r - c), where c is also subtracted in exp(x - c), or exp(r) if nothing is subtracted.
+// Returns r, which must not have axis s, or NULL.
+static lm_value *sink_of(const lm_value *v, const lm_value *e, lm_axis s) {
   if (lm_op_is(v, LM_OP_EXPAND))
     v = v->def->in[0];
   if (!lm_op_is(v, LM_OP_EXP) || lm_type_find(v->type, s) >= 0)
@@ -147,12 +154,12 @@ static bool is_softmax(lm_value *v, lm_axis s, softmax *out) {
     out->sum = all;
     return true;
   }
-  for (int side = 0; side < 2 && lm_op_is(all, LM_OP_ADD) && !out->rival; side++)
+  for (int side = 0; side < 2 && lm_op_is(all, LM_OP_ADD) && !out->sink; side++)
     if (is_sum_of(all->def->in[side], e, s)) {
       out->sum = all->def->in[side];
-      out->rival = rival_of(all->def->in[1 - side], e, s);
+      out->sink = sink_of(all->def->in[1 - side], e, s);
     }
-  return out->rival;
+  return out->sink;
 }
 
 static bool is_zero(const lm_value *v) {
@@ -160,16 +167,16 @@ static bool is_zero(const lm_value *v) {
   return lm_const_of(v, &c) && c == 0;
 }
 
-// By which operand the weights come into an operation on the way from the softmax to the product.
-static uint32_t way_of(const lm_op *op) {
+// The operand through which the weights reach an operation between the softmax and the dot.
+static uint32_t chain_operand(const lm_op *op) {
   return op->code == LM_OP_SELECT ||
          (op->code == LM_OP_MUL && op->in[0]->type.rank < op->in[1]->type.rank);
 }
 
-// From what multiplies the values down to the softmax: casts, products with a factor, select(kept,
-// …, 0).
+// Follows the operand of the dot up to the softmax: through casts, products with a factor and
+// select(kept, …, 0).
 static bool softmax_below(const pass *p, lm_value *v, lm_axis s, softmax *out) {
-  for (; v->def && !is_softmax(v, s, out); v = v->def->in[way_of(v->def)]) {
+  for (; v->def && !is_softmax(v, s, out); v = v->def->in[chain_operand(v->def)]) {
     const lm_op *op = v->def;
     bool passes = is_float_cast(op) || op->code == LM_OP_MUL ||
                   (op->code == LM_OP_SELECT && is_zero(op->in[2]));
@@ -179,18 +186,18 @@ static bool softmax_below(const pass *p, lm_value *v, lm_axis s, softmax *out) {
   return v->def && used(p, v, 1) && used(p, v->def->in[0], 2);
 }
 
-// x - max(x, s), with or without stop_grad: x; beside a rival that all is measured by, x - anything
-// that has not s
-static lm_value *uncentred(lm_value *x, lm_axis s, bool rival, const lm_value **out_centre) {
+// Of x - max(x, s), with or without stop_grad: x. With a sink, the subtrahend may be any value
+// without axis s.
+static lm_value *uncentred(lm_value *x, lm_axis s, bool sink, const lm_value **out_centre) {
   if (!lm_op_is(x, LM_OP_SUB))
     return x;
-  const lm_value *most = *out_centre = x->def->in[1];
-  if (rival && lm_type_find(most->type, s) < 0)
+  const lm_value *maximum = *out_centre = x->def->in[1];
+  if (sink && lm_type_find(maximum->type, s) < 0)
     return x->def->in[0];
-  if (lm_op_is(most, LM_OP_STOP))
-    most = most->def->in[0];
-  bool centred =
-      lm_op_is(most, LM_OP_MAX) && over_one(most->def, s) && most->def->in[0] == x->def->in[0];
+  if (lm_op_is(maximum, LM_OP_STOP))
+    maximum = maximum->def->in[0];
+  bool centred = lm_op_is(maximum, LM_OP_MAX) && over_one(maximum->def, s) &&
+                 maximum->def->in[0] == x->def->in[0];
   if (!centred)
     *out_centre = NULL;
   return centred ? x->def->in[0] : x;
@@ -203,7 +210,7 @@ static bool is_never(const lm_value *v) {
   return lm_const_of(v, &c) && c <= NEVER && isfinite(c);
 }
 
-// Both, where the axes of one are among the other's, else x.
+// The conjunction if the axes of one are a subset of the other's, else x.
 static lm_value *and_of(lm_builder *b, lm_value *x, lm_value *y) {
   if (!x || !y)
     return x ? x : y;
@@ -212,8 +219,8 @@ static lm_value *and_of(lm_builder *b, lm_value *x, lm_value *y) {
   return lm_emit2(b, LM_OP_AND, x, y);
 }
 
-// select(mask, other, -1e30), or select(hidden, -1e30, other): the mask, and the other; NULL: no
-// such value
+// Matches select(mask, other, -1e30) and select(hidden, -1e30, other): returns the mask and sets
+// *out_other; NULL if v is neither.
 static lm_value *mask_of(lm_builder *b, const lm_value *v, lm_value **out_other) {
   if (lm_op_is(v, LM_OP_EXPAND))
     v = v->def->in[0];
@@ -226,15 +233,15 @@ static lm_value *mask_of(lm_builder *b, const lm_value *v, lm_value **out_other)
   return hides ? lm_emit1(b, LM_OP_NOT, v->def->in[0]) : v->def->in[0];
 }
 
-// What the terms of a sum let through: `seen`, and the masks of those that are -1e30 elsewhere.
-static lm_value *seen_by_terms(lm_builder *b, const lm_value *v, lm_value *seen) {
+// The conjunction of `visible` and the masks of the terms of a sum that are -1e30 where masked.
+static lm_value *visible_of_terms(lm_builder *b, const lm_value *v, lm_value *visible) {
   lm_value *other;
   if (lm_op_is(v, LM_OP_ADD))
-    return seen_by_terms(b, v->def->in[1], seen_by_terms(b, v->def->in[0], seen));
-  return and_of(b, seen, mask_of(b, v, &other));
+    return visible_of_terms(b, v->def->in[1], visible_of_terms(b, v->def->in[0], visible));
+  return and_of(b, visible, mask_of(b, v, &other));
 }
 
-// Masks around masks are one; one that is added to the score stays in it, so that its derivative is
+// Nested masks become one. A mask that is added to the score stays in it, so that the derivative is
 // the score's.
 static void match_masks(found *x, lm_builder *b) {
   lm_value *other, *mask;
@@ -245,7 +252,7 @@ static void match_masks(found *x, lm_builder *b) {
     x->mask = and_of(b, x->mask, mask);
     x->score = other;
   }
-  x->visible = seen_by_terms(b, x->score, x->mask);
+  x->visible = visible_of_terms(b, x->score, x->mask);
 }
 
 static bool match_softmax(found *x, int side, lm_builder *b) {
@@ -257,13 +264,13 @@ static bool match_softmax(found *x, int side, lm_builder *b) {
     return false;
   x->weights = soft.weights;
   x->sum = soft.sum;
-  x->rival = soft.rival;
-  x->scores = x->score = uncentred(x->weights->def->in[0]->def->in[0], x->s, x->rival, &x->centre);
+  x->sink = soft.sink;
+  x->scores = x->score = uncentred(x->weights->def->in[0]->def->in[0], x->s, x->sink, &x->centre);
   match_masks(x, b);
   return true;
 }
 
-// ---- which axis holds the queries
+// ---- the query axis
 
 typedef struct origin {
   lm_axis s, from;
@@ -278,7 +285,7 @@ static void find_origin(lm_op *op, void *user) {
       o->from = op->attr.axes[i];
 }
 
-// The axis that s is the history of; else the largest that the values have not.
+// The axis whose history s is; else the largest axis of the scores that v lacks.
 static lm_axis query_axis(const found *x) {
   origin o = {.s = x->s};
   lm_type t = x->scores->type;
@@ -296,7 +303,7 @@ static lm_axis query_axis(const found *x) {
   return best;
 }
 
-// ---- what goes into the region
+// ---- the region
 
 static bool tiled(const found *x, const lm_value *v) {
   return lm_type_find(v->type, x->t) >= 0 && lm_type_find(v->type, x->s) >= 0;
@@ -312,8 +319,8 @@ static void leaf(found *x, lm_value *v) {
     LM_PUSH(x->p->m->arena, x->leaves, x->n_leaves, x->cap_leaves) = v;
 }
 
-// A product of one operand with t and one with s, over axes that the scores have not.
-static bool product_fits(const found *x, const lm_op *op) {
+// A dot of one operand with t and one with s, over axes that the scores lack.
+static bool dot_fits(const found *x, const lm_op *op) {
   for (int i = 0; i < op->attr.n_axes; i++)
     if (lm_type_find(x->scores->type, op->attr.axes[i]) >= 0)
       return false;
@@ -324,7 +331,7 @@ static bool op_fits(const found *x, const lm_op *op) {
   if (!op || !lm_type_subset(op->out[0]->type, x->scores->type))
     return false;
   if (op->code == LM_OP_DOT)
-    return product_fits(x, op);
+    return dot_fits(x, op);
   return op->code == LM_OP_RNG || op->code == LM_OP_PERMUTE ||
          lm_op_info_of(op)->traits & LM_T_ELEMENTWISE;
 }
@@ -346,12 +353,12 @@ static bool gather_cone(found *x, lm_value *v) {
   return true;
 }
 
-// Along the chain from the weighted values down to the softmax, everything but the chain itself.
+// Collects the other operands along the chain from the weighted values to the softmax.
 static bool gather_factor(found *x) {
   const pass *p = x->p;
   for (lm_value *v = x->weighted, *next; v != x->weights; v = next) {
     const lm_op *op = v->def;
-    uint32_t chain = way_of(op);
+    uint32_t chain = chain_operand(op);
     next = op->in[chain];
     for (uint32_t i = 0; i < op->n_in; i++) {
       const lm_value *other = op->in[i];
@@ -366,17 +373,17 @@ static bool gather_factor(found *x) {
   return true;
 }
 
-// If lse is to have a cotangent, v needs an axis of its own.
+// A cotangent of lse requires an axis that only v has.
 static bool lse_fits(const found *x) {
   return !lm_type_subset(x->v->type, x->scores->type);
 }
-static bool rival_fits(const found *x) {
-  return !x->rival || (lm_type_subset(x->rival->type, x->scores->type) && lse_fits(x));
+static bool sink_fits(const found *x) {
+  return !x->sink || (lm_type_subset(x->sink->type, x->scores->type) && lse_fits(x));
 }
 
 static bool gather(found *x) {
   lm_dtype t = (lm_dtype)x->scores->type.dtype;
-  if (!rival_fits(x))
+  if (!sink_fits(x))
     return false;
   if (t == LM_F64 || !lm_type_subset(x->weighted->type, x->scores->type) ||
       lm_type_find(x->v->type, x->t) >= 0)
@@ -403,8 +410,8 @@ static tile_axes *tiles_of(pass *p, lm_axis a) {
   return p->tiles = t;
 }
 
-// Axis a of x as tiles, zeros behind its end.
-static lm_value *cut(pass *p, lm_builder *b, lm_value *x, lm_axis a) {
+// Splits axis a of x into tiles, padded with zeros at its end.
+static lm_value *split_tiles(pass *p, lm_builder *b, lm_value *x, lm_axis a) {
   tile_axes *t = tiles_of(p, a);
   int64_t size = lm_axis_size(p->m, t->tiles) * p->tile;
   lm_attr view = {.axes = {a}, .n_axes = 1, .to = {t->tiles, t->inside}, .n_to = 2};
@@ -426,13 +433,13 @@ static bool map_fits(const found *x) {
   for (int i = 0; i < x->visible->type.rank; i++) {
     lm_axis a = x->visible->type.axis[i];
     if (a != x->t && a != x->s && lm_type_find(x->v->type, a) < 0)
-      return false; // differs between heads of a group
+      return false; // differs between the heads of a group
   }
   return true;
 }
 
-// Visible pairs in each tile; a query that sees nothing anywhere takes off more than the others can
-// add.
+// The number of visible pairs of each tile. A query without visible keys subtracts more than the
+// other queries can add.
 static lm_value *map_make(found *x, lm_builder *b) {
   pass *p = x->p;
   tile_axes *t = tiles_of(p, x->t);
@@ -450,24 +457,26 @@ static lm_value *map_make(found *x, lm_builder *b) {
       order[n++] = pairs->type.axis[i];
   order[n++] = t->tiles;
   order[n++] = s->tiles;
-  return lm_emit_permute(
-      b, lm_emit_reduce(b, LM_OP_SUM, cut(p, b, cut(p, b, pairs, x->t), x->s), inside, 2), order,
-      n);
+  return lm_emit_permute(b,
+                         lm_emit_reduce(b, LM_OP_SUM,
+                                        split_tiles(p, b, split_tiles(p, b, pairs, x->t), x->s),
+                                        inside, 2),
+                         order, n);
 }
 
-// ---- writing the operation
+// ---- building the operation
 
 typedef struct writer {
   lm_rewrite *r;
-  lm_value **map;
+  lm_value **map; // by value id: the value inside the region
   lm_type space;
-} writer; // map: by value id, what stands inside
+} writer;
 
 static lm_value *inside(const writer *w, const lm_value *v) {
   return w->map[v->id];
 }
 
-// What the weights are multiplied with on the way from `v` down to the softmax, NULL for 1.
+// The factor of the weights between the softmax and `v`; NULL for 1.
 static lm_value *factor_of(const found *x, const writer *w, lm_value *v) {
   if (v == x->weights)
     return NULL;
@@ -475,11 +484,11 @@ static lm_value *factor_of(const found *x, const writer *w, lm_value *v) {
   lm_builder *b = &w->r->b;
   if (op->code == LM_OP_CAST)
     return factor_of(x, w, op->in[0]);
-  uint32_t way = way_of(op);
-  lm_value *below = factor_of(x, w, op->in[way]);
+  uint32_t chain = chain_operand(op);
+  lm_value *below = factor_of(x, w, op->in[chain]);
   lm_dtype f = (lm_dtype)w->space.dtype;
   if (op->code == LM_OP_MUL) {
-    lm_value *other = lm_emit_cast(b, inside(w, op->in[1 - way]), f);
+    lm_value *other = lm_emit_cast(b, inside(w, op->in[1 - chain]), f);
     return below ? lm_emit2(b, LM_OP_MUL, below, other) : other;
   }
   lm_type scalar = lm_type_make(f, NULL, 0);
@@ -488,20 +497,21 @@ static lm_value *factor_of(const found *x, const writer *w, lm_value *v) {
   return lm_emit_select(b, inside(w, op->in[0]), below, lm_emit_const(b, scalar, 0));
 }
 
-// What the rival leaves of a result: 1 / (1 + e^(r - lse)), as a tanh that neither end overflows.
-static lm_value *beside_rival(const found *x, lm_rewrite *r, const lm_op *attend) {
+// Scales o by the share that an attention sink leaves: 1 / (1 + e^(r - lse)), as a tanh, which does
+// not overflow.
+static lm_value *scale_by_sink(const found *x, lm_rewrite *r, const lm_op *attend) {
   lm_builder *b = &r->b;
   lm_value *o = attend->out[0];
   lm_value *lse = attend->out[1];
   lm_value *half = lm_emit_const(b, lm_type_make(LM_F32, NULL, 0), 0.5);
   lm_value *lead =
-      lm_emit2(b, LM_OP_SUB, lse, lm_cast_to(r, lm_emit_cast(b, x->rival, LM_F32), lse->type));
-  lm_value *turn = lm_emit1(b, LM_OP_TANH, lm_emit2(b, LM_OP_MUL, lead, half));
-  lm_value *share = lm_emit2(b, LM_OP_ADD, lm_emit2(b, LM_OP_MUL, turn, half), half);
+      lm_emit2(b, LM_OP_SUB, lse, lm_cast_to(r, lm_emit_cast(b, x->sink, LM_F32), lse->type));
+  lm_value *bounded = lm_emit1(b, LM_OP_TANH, lm_emit2(b, LM_OP_MUL, lead, half));
+  lm_value *share = lm_emit2(b, LM_OP_ADD, lm_emit2(b, LM_OP_MUL, bounded, half), half);
   return lm_emit2(b, LM_OP_MUL, o, lm_emit_cast(b, share, (lm_dtype)o->type.dtype));
 }
 
-static lm_value *write_attend(found *x, lm_rewrite *r) {
+static lm_value *build_attend(found *x, lm_rewrite *r) {
   lm_module *m = x->p->m;
   lm_builder *b = &r->b;
   lm_attr a = {.axes = {x->t, x->s}, .n_axes = 2};
@@ -534,7 +544,7 @@ static lm_value *write_attend(found *x, lm_rewrite *r) {
   *known = (known_lse){x->sum, x->centre, attend->out[1], x->p->known};
   if (lse_fits(x))
     x->p->known = known;
-  return lm_emit_permute(b, x->rival ? beside_rival(x, r, attend) : attend->out[0], want.axis,
+  return lm_emit_permute(b, x->sink ? scale_by_sink(x, r, attend) : attend->out[0], want.axis,
                          want.rank);
 }
 
@@ -542,9 +552,9 @@ static bool one_query(const found *x) {
   return !x->p->m->axes[x->t].dyn && lm_axis_size(x->p->m, x->t) == 1;
 }
 
-// ---- the log of the sum, where it is used
+// ---- uses of the log of the sum
 
-// log(sum), or of a sum from whose exponents something was taken off log(sum) + that
+// Replaces log(sum), or log(sum) + centre if centre was subtracted from the exponents, by lse.
 static lm_value *lse_of(const pass *p, lm_rewrite *r, const lm_op *op) {
   lm_type t = op->out[0]->type;
   for (const known_lse *k = t.dtype == LM_F32 ? p->known : NULL; k; k = k->next) {
@@ -558,8 +568,7 @@ static lm_value *lse_of(const pass *p, lm_rewrite *r, const lm_op *op) {
   return NULL;
 }
 
-// The log of a sum between it and the product: what is made of it may be used before the product
-// stands.
+// The log of the sum between the sum and the dot. Its users may precede the dot.
 static lm_op *log_between(const lm_value *sum, const lm_op *dot) {
   for (lm_op *op = sum->def; op && op != dot; op = op->next)
     if (op->code == LM_OP_LOG && op->in[0] == sum)
@@ -567,45 +576,46 @@ static lm_op *log_between(const lm_value *sum, const lm_op *dot) {
   return NULL;
 }
 
-static bool stands_behind(const lm_value *v, const lm_op *op) {
+static bool comes_after(const lm_value *v, const lm_op *op) {
   return v->def && v->region == op->parent && v->def->mark > op->mark;
 }
 
-// Moves the product and what lies between it and the softmax in front of the log, if nothing that
-// they need stands behind.
-static void raise_product(const pass *p, lm_op *dot, int side) {
+// Moves the dot, and the operations between it and the softmax, before the log if all their
+// operands precede it.
+static void hoist_dot(const pass *p, lm_op *dot, int side) {
   softmax soft;
   if (!softmax_below(p, dot->in[side], dot->attr.axes[0], &soft) || soft.sum->region != dot->parent)
     return;
-  lm_op *at = log_between(soft.sum, dot), *chain[LM_RANK];
+  lm_op *at = log_between(soft.sum, dot), *moved[LM_RANK];
   int n = 0;
-  uint32_t way = (uint32_t)side;
-  for (lm_op *op = dot; at && op->mark > at->mark; op = op->in[way]->def, way = way_of(op)) {
+  uint32_t chain = (uint32_t)side;
+  for (lm_op *op = dot; at && op->mark > at->mark;
+       op = op->in[chain]->def, chain = chain_operand(op)) {
     if (n == LM_RANK)
       return;
-    chain[n++] = op;
+    moved[n++] = op;
     for (uint32_t i = 0; i < op->n_in; i++)
-      if ((i != way || op == soft.weights->def) && stands_behind(op->in[i], at))
+      if ((i != chain || op == soft.weights->def) && comes_after(op->in[i], at))
         return;
     if (op == soft.weights->def)
       break;
   }
   while (n--) {
-    lm_op_remove(chain[n]);
-    lm_op_insert_before(at, chain[n]);
+    lm_op_remove(moved[n]);
+    lm_op_insert_before(at, moved[n]);
   }
 }
 
-static void raise_products(const pass *p, lm_region *r) {
+static void hoist_dots(const pass *p, lm_region *r) {
   uint32_t n = 0;
   for (lm_op *op = r->first; op; op = op->next)
     op->mark = ++n;
   for (lm_op *op = r->first, *next; op; op = next) {
     next = op->next;
     if (op->body)
-      raise_products(p, op->body);
+      hoist_dots(p, op->body);
     for (int side = 0; side < 2 && op->code == LM_OP_DOT && op->attr.n_axes == 1; side++)
-      raise_product(p, op, side);
+      hoist_dot(p, op, side);
   }
 }
 
@@ -626,7 +636,7 @@ static lm_value *rule(lm_rewrite *r, lm_op *op) {
     bool fits = x.t && !one_query(&x) && gather(&x);
     lm_idmap_free(&x.seen);
     if (fits)
-      return write_attend(&x, r);
+      return build_attend(&x, r);
   }
   return NULL;
 }
@@ -643,7 +653,7 @@ bool lm_pass_attend(lm_module *m, const lm_pass_env *env) {
     p.active = differentiated ? lm_gradient_activity(f) : NULL;
     p.n_values = m->n_values;
     p.known = NULL;
-    raise_products(&p, f->body);
+    hoist_dots(&p, f->body);
     lm_rewrite_func(f, rule, &p);
     lm_free(p.uses);
     lm_free(p.active);

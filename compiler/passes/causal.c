@@ -1,21 +1,19 @@
-// causal.c - refuses a model in which a position sees positions that come after it, or another
-// document; looks at
-// @probe and removes it.
+// causal.c - rejects a model in which a position depends on later positions, or on another
+// document. It analyzes @probe and removes it.
 //
-// @probe is @apply over one row of packed documents (lookahead_row.c). What follows from its
-// integer columns is computed: positions, documents, masks. Of every other value that has an axis
-// t, each cell (t, s) with a position s of the history is either unknown or a constant, as a mask
-// makes it (lookahead_cells.c):
+// @probe is @apply on one row of packed documents (causal_row.c). Values that depend only on its
+// integer columns are computed: positions, document indices, masks. For every other value with axis
+// t, each cell (t, s), where s is a position of the history, is either unknown or a constant that a
+// mask determines (causal_cells.c):
 //   %m = ge %pos_t, %pos_s                known
 //   %a = select %m, %scores, -1e30        cells where %m is false: -1e30
-//   %e = exp(%a - %max)                   cells where %m is false: 0; but 1 in a row that %m hides
-//   whole, where the
-//                                         maximum is -1e30 as well
-// Reductions over s must find a constant in every cell with s after t, and products over s a zero.
-// Where @decode exists, an operation that joins positions in any other way (a sum over t, a shift
-// along t, numbers of positions) is an error too, as one position at a time it would give something
-// else.
-#include "compiler/passes/lookahead.h"
+//   %e = exp(%a - %max)                   cells where %m is false: 0, but 1 in a fully masked row,
+//                                         whose maximum is -1e30 as well
+// A reduction over s must have a constant in every cell with s after t, and a dot over s must have
+// zero there. If @decode exists, an operation that combines positions in another way (a sum over t,
+// a shift along t, an iota along t) is an error too, because one position at a time gives another
+// result.
+#include "compiler/passes/causal.h"
 
 #include <math.h>
 
@@ -30,7 +28,7 @@ bool lm_probe_has(const bool *set, lm_type t, lm_axis *out) {
 
 bool lm_probe_gridded(const probe *p, lm_type t) {
   lm_axis a, b;
-  return lm_probe_has(p->is_place, t, &a) && lm_probe_has(p->is_past, t, &b);
+  return lm_probe_has(p->is_position, t, &a) && lm_probe_has(p->is_history, t, &b);
 }
 
 bool lm_probe_over(const lm_op *op, const bool *set) {
@@ -40,11 +38,10 @@ bool lm_probe_over(const lm_op *op, const bool *set) {
   return false;
 }
 
-// ---- what is refused
-static const char ahead[] =
-    "the model looks ahead: a position takes in positions that come after it";
-static const char mask_help[] =
-    "mask what is reduced: select(expand(pos, s) >= ps & expand(seg, s) == ss, scores, -1e30)";
+// ---- errors
+static const char ahead[] = "the model is not causal: a position depends on later positions";
+static const char mask_help[] = "mask the operand of the reduction: select(expand(pos, s) >= ps & "
+                                "expand(seg, s) == ss, scores, -1e30)";
 
 static lm_diag *refuse(probe *p, const lm_op *op, const char *code, const char *text) {
   p->ok = false;
@@ -52,7 +49,7 @@ static lm_diag *refuse(probe *p, const lm_op *op, const char *code, const char *
   return d;
 }
 
-// A cell that is not masked though s comes after t; t -1: the value has no axis t.
+// A cell with s after t that is not masked; t is -1 if the value has no axis t.
 typedef struct leak {
   int64_t t, s;
   bool same_document;
@@ -60,35 +57,37 @@ typedef struct leak {
 
 static void refuse_all(probe *p, const lm_op *op) {
   lm_diag *d = refuse(p, op, "E0D0", ahead);
-  lm_diag_note(p->c, d, (lm_loc){0}, "this takes in all positions of the history at once");
+  lm_diag_note(p->c, d, (lm_loc){0},
+               "this reduces over all positions of the history without a mask");
   lm_diag_help(p->c, d, "%s", mask_help);
 }
 
 static void refuse_hidden(probe *p, const lm_op *op, const leak *at) {
   lm_diag *d = refuse(p, op, "E0D0", ahead);
-  lm_diag_note(p->c, d, (lm_loc){0},
-               "the mask hides all positions from position %.0f of a document, so a softmax weighs "
-               "all of them alike",
-               p->pos[at->t]);
-  lm_diag_help(p->c, d, "let a position see itself: expand(pos, s) >= ps");
+  lm_diag_note(
+      p->c, d, (lm_loc){0},
+      "the mask hides every position from position %.0f of a document, so its softmax gives "
+      "all of them the same weight",
+      p->pos[at->t]);
+  lm_diag_help(p->c, d, "let each position attend to itself: expand(pos, s) >= ps");
 }
 
 static void refuse_mixed(probe *p, const lm_op *op, const leak *at) {
   lm_diag *d =
       refuse(p, op, "E0D4",
-             "the model mixes documents: a position takes in positions of another document");
+             "the model mixes documents: a position depends on positions of another document");
   lm_diag_note(
       p->c, d, (lm_loc){0},
-      "in a row of packed documents position %.0f of one sees position %.0f of a later one",
+      "in a row of packed documents, position %.0f of one depends on position %.0f of a later one",
       p->pos[at->t], p->pos[at->s]);
   lm_diag_help(p->c, d,
-               "keep documents apart in the mask: … & expand(seg, s) == ss, where ss is "
+               "separate the documents in the mask: … & expand(seg, s) == ss, where ss is "
                "history(seg, t -> s)");
 }
 
 static void refuse_later(probe *p, const lm_op *op, const leak *at) {
   lm_diag *d = refuse(p, op, "E0D0", ahead);
-  lm_diag_note(p->c, d, (lm_loc){0}, "position %.0f of a document sees position %.0f of it",
+  lm_diag_note(p->c, d, (lm_loc){0}, "position %.0f of a document depends on its position %.0f",
                p->pos[at->t], p->pos[at->s]);
   lm_diag_help(p->c, d, "%s", mask_help);
 }
@@ -106,20 +105,22 @@ static void refuse_leak(probe *p, const lm_op *op, const lm_value *v, const leak
 }
 
 static void refuse_joined(probe *p, const lm_op *op) {
-  lm_diag *d =
-      refuse(p, op, "E0D0", "what stands beside the places of a history has no place of its own");
-  lm_diag_note(p->c, d, (lm_loc){0}, "behind this no place has the number that it had");
+  lm_diag *d = refuse(p, op, "E0D0",
+                      "a value that is concatenated to the positions of a history has no position");
+  lm_diag_note(p->c, d, (lm_loc){0},
+               "after this concatenation the indices of the positions differ");
   lm_diag_help(p->c, d,
-               "a sink goes into the sum: let most = stop_grad(maximum(max(a, s), sink)); let x = "
+               "add an attention sink to the softmax sum instead: let most = "
+               "stop_grad(maximum(max(a, s), sink)); let x = "
                "exp(a - most); x / (sum(x, s) + exp(sink - most))");
 }
 
 static void refuse_by_number(probe *p, const lm_op *op) {
   lm_diag *d = refuse(p, op, "E0D0", ahead);
-  lm_diag_note(p->c, d, (lm_loc){0}, "positions of the history are picked by their number here");
-  lm_diag_help(
-      p->c, d,
-      "pick by a mask: sum(select(expand(pos, s) - ps == 1 & expand(seg, s) == ss, x, 0), s)");
+  lm_diag_note(p->c, d, (lm_loc){0}, "this selects positions of the history by index");
+  lm_diag_help(p->c, d,
+               "select them by a mask: sum(select(expand(pos, s) - ps == 1 & expand(seg, s) == ss, "
+               "x, 0), s)");
 }
 
 static bool leaks(const probe *p, const lm_op *op, const lm_value *v, int64_t t, int64_t s) {
@@ -127,11 +128,11 @@ static bool leaks(const probe *p, const lm_op *op, const lm_value *v, int64_t t,
   return op->code == LM_OP_DOT ? c != 0 : isnan(c);
 }
 
-// One within a document before one between two.
+// Prefers a leak within one document to a leak between two.
 static bool leak_find(const probe *p, const lm_op *op, const lm_value *v, leak *out) {
   *out = (leak){-1, -1, false};
-  for (int64_t t = 0; t < p->places && !out->same_document; t++)
-    for (int64_t s = t + 1; s < p->places && !out->same_document; s++) {
+  for (int64_t t = 0; t < p->n_positions && !out->same_document; t++)
+    for (int64_t s = t + 1; s < p->n_positions && !out->same_document; s++) {
       bool same = p->seg[t] == p->seg[s];
       if ((same || out->t < 0) && leaks(p, op, v, t, s))
         *out = (leak){t, s, same};
@@ -139,7 +140,7 @@ static bool leak_find(const probe *p, const lm_op *op, const lm_value *v, leak *
   return out->t >= 0;
 }
 
-// Of a product one of both has to be zero where s comes after t.
+// A dot over s needs an operand that is zero wherever s comes after t.
 static void check_past(probe *p, const lm_op *op) {
   bool product = op->code == LM_OP_DOT;
   leak at = {-1, -1, false};
@@ -164,19 +165,19 @@ static void check_op(probe *p, const lm_op *op) {
   case LM_OP_MAX:
   case LM_OP_ARGMAX:
   case LM_OP_DOT:
-    if (lm_probe_over(op, p->is_past)) {
+    if (lm_probe_over(op, p->is_history)) {
       check_past(p, op);
       return;
     }
     break;
   case LM_OP_IOTA: {
     lm_axis t;
-    if (p->decoded && lm_probe_has(p->is_place, op->out[0]->type, &t))
-      lm_diag_help(
-          p->c,
-          refuse(p, op, "E0D2",
-                 "iota numbers the places of one call, so it cannot be decoded place by place"),
-          "use pos, a place's number in its document");
+    if (p->decoded && lm_probe_has(p->is_position, op->out[0]->type, &t))
+      lm_diag_help(p->c,
+                   refuse(p, op, "E0D2",
+                          "iota counts the positions of one call, so the model cannot decode one "
+                          "position at a time"),
+                   "use pos, the position within the document");
     return;
   }
   case LM_OP_SLICE:
@@ -187,17 +188,18 @@ static void check_op(probe *p, const lm_op *op) {
   case LM_OP_SCATTER: break;
   default: return;
   }
-  if (lm_probe_over(op, p->is_past)) {
+  if (lm_probe_over(op, p->is_history)) {
     op->code == LM_OP_CONCAT ? refuse_joined(p, op) : refuse_by_number(p, op);
     return;
   }
-  if (!lm_probe_over(op, p->is_place) || !p->decoded)
+  if (!lm_probe_over(op, p->is_position) || !p->decoded)
     return;
-  lm_diag_help(
-      p->c,
-      refuse(p, op, "E0D1",
-             "positions meet outside of history, so this cannot be decoded place by place"),
-      "history(x, t -> s) gives all places so far under an axis of their own");
+  lm_diag_help(p->c,
+               refuse(p, op, "E0D1",
+                      "this combines positions outside of history, so the model cannot decode one "
+                      "position at a "
+                      "time"),
+               "history(x, t -> s) gives all positions so far along axis s");
 }
 
 // ---- the walk
@@ -207,16 +209,16 @@ static void mark_axes(probe *p, const lm_op *op) {
   for (int i = 0; i < op->attr.n_axes; i++) {
     lm_axis from = op->attr.axes[i];
     lm_axis to = op->attr.to[i];
-    if (op->code == LM_OP_HISTORY && p->is_place[from])
-      p->is_past[to] = true;
-    else if (p->is_place[from])
-      p->is_place[to] = true;
-    if (p->is_past[from])
-      p->is_past[to] = true;
+    if (op->code == LM_OP_HISTORY && p->is_position[from])
+      p->is_history[to] = true;
+    else if (p->is_position[from])
+      p->is_position[to] = true;
+    if (p->is_history[from])
+      p->is_history[to] = true;
   }
 }
 
-// One mistake in a mask makes one message: the products of a softmax that was refused stay silent.
+// Suppresses follow-up errors: values computed from a rejected softmax are not reported.
 static void spread_refusal(probe *p, const lm_op *op) {
   if (op->n_out != 1 || !lm_probe_gridded(p, op->out[0]->type))
     return;
@@ -225,7 +227,7 @@ static void spread_refusal(probe *p, const lm_op *op) {
       lm_fact(p, op->out[0])->refused = true;
 }
 
-// Facts of large values go with their last use.
+// Frees the facts of a value after its last use.
 static void forget_used(probe *p, const lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++)
     if (--p->uses[op->in[i]->id] == 0)
@@ -249,8 +251,8 @@ static void probe_free(probe *p) {
   }
   lm_free(p->facts);
   lm_free(p->uses);
-  lm_free(p->is_place);
-  lm_free(p->is_past);
+  lm_free(p->is_position);
+  lm_free(p->is_history);
   lm_free(p->pos);
   lm_free(p->seg);
 }
@@ -262,16 +264,16 @@ bool lm_pass_causal(lm_module *m, const lm_pass_env *env) {
   lm_axis t = f->body->args[0]->type.axis[1];
   probe p = {.m = m,
              .c = m->ctx,
-             .places = lm_axis_size(m, t),
+             .n_positions = lm_axis_size(m, t),
              .ok = true,
              .decoded = lm_func_find(m, "decode") != NULL};
   p.facts = lm_calloc(m->n_values, sizeof *p.facts);
   p.uses = lm_func_uses(f);
-  p.is_place = lm_calloc(m->n_axes, sizeof *p.is_place);
-  p.is_past = lm_calloc(m->n_axes, sizeof *p.is_past);
-  p.pos = lm_calloc((size_t)p.places, sizeof *p.pos);
-  p.seg = lm_calloc((size_t)p.places, sizeof *p.seg);
-  p.is_place[t] = true;
+  p.is_position = lm_calloc(m->n_axes, sizeof *p.is_position);
+  p.is_history = lm_calloc(m->n_axes, sizeof *p.is_history);
+  p.pos = lm_calloc((size_t)p.n_positions, sizeof *p.pos);
+  p.seg = lm_calloc((size_t)p.n_positions, sizeof *p.seg);
+  p.is_position[t] = true;
   lm_probe_row(&p, f);
   lm_region_walk(f->body, visit, &p);
   probe_free(&p);

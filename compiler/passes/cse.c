@@ -1,12 +1,12 @@
-// cse.c - an operation that equals an earlier one is that one (common subexpressions).
+// cse.c - common subexpression elimination: replaces an operation by an equal earlier one.
 //
 // before: %a = mul %x, %y   %r = loop 8 … { %b = mul %y, %x   … %b … }
 // after:  %a = mul %x, %y   %r = loop 8 … { … %a … }
 //
-// Equal: code, operands (in any order for commutative operations whose result has the same type),
-// attributes, result type. An operation of an outer region serves the regions inside it, but not
-// kernels, which see their arguments alone. Declines: operations with effects or regions. Cost:
-// linear; a value may live longer.
+// Operations are equal if opcode, operands (in any order if the operation commutes and the operands
+// have one type), attributes and result type are. An operation of an outer region replaces
+// operations of the regions inside it, except in kernels, which can use their arguments only.
+// Declines: operations with effects or regions. Cost: linear; a value may live longer.
 #include <string.h>
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"

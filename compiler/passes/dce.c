@@ -1,12 +1,15 @@
-// dce.c - what nobody uses goes (dead code).
+// dce.c - dead code elimination.
 //
-// before: %a = exp %x   %y, %z, %s = loop 8 over(l) %i carry(%c = %x, %d = %w) { … yield %c2, %d,
-// %e }   return %y after:  %y = loop 8 over(l) %i carry(%c = %x) { … yield %c2 }   return %y
+// before: %a = exp %x
+//         %y, %z, %s = loop 8 over(l) %i carry(%c = %x, %d = %w) { … yield %c2, %d, %e }
+//         return %y
+// after:  %y = loop 8 over(l) %i carry(%c = %x) { … yield %c2 }   return %y
 //
-// Live are effects, what a function returns, and what these use. Of a loop go stacked results that
-// nobody uses, and carried values that neither the result nor any other live value of the body
-// uses. A loop or kernel of which nothing lives and that has no effect inside goes whole. Declines:
-// functions are kept. Cost: a few linear walks.
+// Live are operations with effects, the results of functions, and transitively the operands of live
+// operations. The pass removes from a loop the stacked results that have no live use, and the
+// carries that neither a live result nor another live value of the body depends on. It removes a
+// loop or kernel without live results and without effects. Declines: functions are kept. Cost: a
+// few linear walks.
 #include <string.h>
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
@@ -16,7 +19,7 @@ typedef struct liveness {
   bool changed;
 } liveness; // by value id; op->mark: 1 is live
 
-static void use(liveness *l, const lm_value *v) {
+static void mark_live(liveness *l, const lm_value *v) {
   l->changed |= !l->live[v->id];
   l->live[v->id] = 1;
 }
@@ -30,34 +33,34 @@ static bool any_live(const liveness *l, const lm_op *op) {
 
 static bool mark_region(liveness *l, lm_region *r);
 
-// A carried value lives if its result or its argument does; then so do what it starts from and what
-// follows it.
+// A carry is live if its result or its argument is; then its initial value and its next value are
+// live.
 static void mark_loop(liveness *l, lm_op *op) {
   lm_op *yield = op->body->last;
   for (uint32_t i = 0; i < op->n_out; i++) {
     bool carried = i < op->n_in;
     if (carried && l->live[op->body->args[i + 1]->id])
-      use(l, op->out[i]);
+      mark_live(l, op->out[i]);
     if (!l->live[op->out[i]->id])
       continue;
-    use(l, yield->in[i]);
+    mark_live(l, yield->in[i]);
     if (!carried)
       continue;
-    use(l, op->body->args[i + 1]);
-    use(l, op->in[i]);
+    mark_live(l, op->body->args[i + 1]);
+    mark_live(l, op->in[i]);
   }
 }
 
-// A kernel is needed whole: with fewer results it would be another kernel, which may round
-// elsewhere. So is an attend.
+// Kernels and attends are kept or removed as a whole: a kernel with fewer results would be another
+// kernel, which may round differently.
 static void mark_whole(liveness *l, lm_op *op) {
   for (uint32_t i = 0; i < op->body->last->n_in; i++)
-    use(l, op->body->last->in[i]);
+    mark_live(l, op->body->last->in[i]);
   for (uint32_t i = 0; i < op->n_in; i++)
-    use(l, op->in[i]);
+    mark_live(l, op->in[i]);
 }
 
-// True if something in r must run.
+// True if an operation in r has an effect.
 static bool mark_region(liveness *l, lm_region *r) {
   bool runs = false;
   for (lm_op *op = r->last; op; op = op->prev) {
@@ -75,12 +78,12 @@ static bool mark_region(liveness *l, lm_region *r) {
       mark_whole(l, op);
     else
       for (uint32_t i = 0; i < op->n_in; i++)
-        use(l, op->in[i]);
+        mark_live(l, op->in[i]);
   }
   return runs;
 }
 
-// Keeps the entries of v for which the result of the same place lives.
+// Keeps the entries of v whose result, at the same index, is live. Returns their number.
 static uint32_t keep(const liveness *l, lm_value **v, lm_value *const *results, uint32_t n) {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < n; i++)

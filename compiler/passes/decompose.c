@@ -1,15 +1,18 @@
-// decompose.c - operations that kernels do not know become ones that they do.
+// decompose.c - lowers operations that kernels do not support to operations that they do.
 //
-// before: %i = argmax %x over(v)           after: %m = max %x over(v), the greatest n - 1 - place
-// where %x == %m, n - 1
-// - that before: %z = scatter_add %u, %i over(v)  after: %z = select clamped %i == iota(v), %u, 0
-// if no two elements of %u meet before: %s = sum %x over(d) : bf16       after: sums in f32 before:
-// %s = sum %x over(b, t)           after: %r = sum %x over(t), %s = sum %r over(b), which fuse
-// turns into chunks
+// before: %i = argmax %x over(v)
+// after:  %m = max %x over(v)   %r = select %x == %m, n - 1 - index, 0
+//         %i = n - 1 - (max %r over(v))
+// before: %z = scatter_add %u, %i over(v)            (no two elements of %u have one index)
+// after:  %z = select clamped %i == iota(v), %u, 0
+// before: %s = sum %x over(d) : bf16
+// after:  the sum in f32, cast to bf16
+// before: %s = sum %x over(b, t)
+// after:  %r = sum %x over(t)   %s = sum %r over(b)
 //
-// The last so that a long sum is first one of rows, contiguous in memory, and then one of many
-// rows. Declines: sums whose rows are many already, or that are short. Costs nothing but the
-// operations it names.
+// The last rewrite makes a long sum a sum of rows that are contiguous in memory, followed by a sum
+// of many rows, which pass fuse computes in chunks. Declines: sums with many results, and short
+// sums. Cost: none besides the operations above.
 #include "compiler/passes/fuse.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
@@ -24,8 +27,8 @@ static lm_value *iota(lm_rewrite *r, lm_axis a) {
   return lm_emit(&r->b, LM_OP_IOTA, NULL, 0, NULL, &t);
 }
 
-// Row-major place over the axes `over`, of x's axes; *out_n: how many there are.
-static lm_value *place(lm_rewrite *r, lm_type x, const lm_attr *over, int64_t *out_n) {
+// The row-major index over the axes `over` of x; *out_n is the number of elements along them.
+static lm_value *row_major_index(lm_rewrite *r, lm_type x, const lm_attr *over, int64_t *out_n) {
   lm_value *sum = NULL;
   *out_n = 1;
   x.dtype = LM_INT;
@@ -44,7 +47,7 @@ static lm_value *argmax(lm_rewrite *r, lm_op *op) {
   int64_t n;
   lm_value *best = lm_emit_reduce(&r->b, LM_OP_MAX, x, op->attr.axes, op->attr.n_axes);
   lm_value *here = lm_emit2(&r->b, LM_OP_EQ, x, best);
-  lm_value *at = place(r, x->type, &op->attr, &n);
+  lm_value *at = row_major_index(r, x->type, &op->attr, &n);
   lm_value *rank = lm_emit_select(&r->b, here, lm_emit2(&r->b, LM_OP_SUB, int_const(r, n - 1), at),
                                   int_const(r, 0));
   lm_value *first = lm_emit_reduce(&r->b, LM_OP_MAX, rank, op->attr.axes, op->attr.n_axes);
@@ -77,8 +80,8 @@ static int64_t product(const lm_module *m, const lm_axis *a, int n) {
   return p;
 }
 
-// Splits the axes summed over into inner ones, the last in memory and long enough for a loop, and
-// the others. False if the sum is fine as it is.
+// Splits the reduction axes into inner ones, which are last in memory and long enough for a loop,
+// and outer ones. False if the sum needs no split.
 static bool split_axes(const lm_module *m, const lm_op *op, lm_attr *outer, lm_attr *inner) {
   lm_type x = op->in[0]->type;
   *outer = *inner = (lm_attr){0};
@@ -100,15 +103,15 @@ static bool split_axes(const lm_module *m, const lm_op *op, lm_attr *outer, lm_a
 static lm_value *sum(lm_rewrite *r, lm_op *op) {
   lm_attr outer, inner;
   if (op->parent->owner && lm_op_attends(op->parent->owner))
-    return NULL; // its kernels sum tiles, in f32, and round at the end
+    return NULL; // attention kernels sum in f32 and round at the end
   const lm_module *m = r->b.m;
   if (op->out[0]->type.dtype == LM_BF16) {
     lm_value *x = lm_emit_cast(&r->b, op->in[0], LM_F32);
     return lm_emit_cast(&r->b, lm_emit(&r->b, LM_OP_SUM, &x, 1, &op->attr, NULL), LM_BF16);
   }
   bool many = lm_type_elements(m, op->out[0]->type) >= *(const int *)r->user;
-  bool little = lm_type_elements(m, op->in[0]->type) <= LM_FUSE_MAX_SERIAL;
-  if (many || little || !split_axes(m, op, &outer, &inner))
+  bool is_short = lm_type_elements(m, op->in[0]->type) <= LM_FUSE_MAX_SERIAL;
+  if (many || is_short || !split_axes(m, op, &outer, &inner))
     return NULL;
   lm_value *row = lm_emit(&r->b, LM_OP_SUM, &op->in[0], 1, &inner, NULL);
   return lm_emit(&r->b, LM_OP_SUM, &row, 1, &outer, NULL);
@@ -124,8 +127,8 @@ static lm_value *rule(lm_rewrite *r, lm_op *op) {
 }
 
 bool lm_pass_decompose(lm_module *m, const lm_pass_env *env) {
-  int places = lm_fuse_machine_of(env).places;
+  int points = lm_fuse_machine_of(env).points;
   for (lm_func *f = m->funcs; f; f = f->next)
-    lm_rewrite_func(f, rule, &places);
+    lm_rewrite_func(f, rule, &points);
   return true;
 }

@@ -1,30 +1,28 @@
-// epilogue.c - a product takes over what is done with its result, where the target's library does
-// that before it stores it.
+// epilogue.c - fuses a residual, a bias and gelu into GEMMs where the target's library supports it.
 //
-// before: %o = dot %a, %w over(e) : bf16[b, t, d]   %y = add %o, %c   %h = add %x, %y        (%c :
-// bf16[d])
+// before: %o = dot %a, %w over(e) : bf16[b, t, d]   %y = add %o, %c   %h = add %x, %y
+//         (%c : bf16[d])
 //         %p = dot %n, %u over(d) : bf16[b, t, ff]  %v = add %p, %b
-//         %g = 0.5 * %v * (1 + tanh(0.79788 * (%v + 0.044715 * %v^3)))                       (in
-//         plain operations)
+//         %g = 0.5 * %v * (1 + tanh(0.79788 * (%v + 0.044715 * %v^3)))
 // after:  %h = dot_add %a, %w, %x, %c over(e)       %g, %v = dot_gelu %n, %u, %b over(d)
 //
-// What is moved, in tensors of the result's size, before and after, whether or not kernels read the
-// sum again:
-//   a residual, then a sum that is in memory anyway    %o written, %o and %x read, %h written: 4;
-//   %x read, %h written: 2 (read again: 3) a bias, likewise                                   3;  1
-//   (read again: 2) gelu                                               3;  1, or 2 if the backward
-//   pass needs %v, which is then written too
-// A sum that only one kernel goes on with moves as much either way, and is left to it; so is one to
-// which something would be added that has to be written first. Where a sum is taken over, pass grad
-// has stashed it and not the product, which costs the same memory; the backward pass then reads one
-// tensor instead of adding two or three again.
+// Memory traffic before and after, in tensors of the size of the result. The sum is stored in both
+// cases; kernels may read it again:
+//   residual   before: %o written, %o and %x read, %h written: 4
+//              after:  %x read, %h written: 2 (3 if the sum is read again)
+//   bias       before: 3    after: 1 (2 if the sum is read again)
+//   gelu       before: 3    after: 1, or 2 if the backward pass needs %v
+// A sum that only one kernel reads costs the same either way and stays in that kernel. So does a
+// sum with an addend that would have to be stored first. If a GEMM produces a sum, pass grad
+// stashes the sum instead of the dot, which takes the same memory; the backward pass then reads one
+// tensor instead of recomputing the sum of two or three.
 //
-// Declines what lm_plan_target.epilogue refuses, products in several calls, biases shorter than a
-// row, and gelu in any other form (it is judged by its values, so its spelling does not matter).
-// Not taken over: relu, whose NaN is 0 in cuBLASLt, so that a bad step would not be seen; the
-// derivative of gelu and the sums for gradients of biases, as the kernel that does both also
-// computes gelu again for the weight's gradient: of the 5 tensors that it and its product move, it
-// would save one, and need a second kernel. Costs a rounding to bf16 less.
+// Declines: GEMMs that lm_plan_target.epilogue rejects or that take several calls, a bias shorter
+// than a row, and other functions than gelu (a formula is compared by its values, so its spelling
+// does not matter). Not fused: relu, because cuBLASLt maps NaN to 0, which would hide a bad step;
+// the derivative of gelu and the sums for bias gradients, because the kernel that computes both
+// also recomputes gelu for the weight gradient: of the 5 tensors that the kernel and its GEMM move,
+// fusion would save one and need a second kernel. Effect on numerics: one rounding to bf16 less.
 #include "compiler/passes/epilogue.h"
 #include <math.h>
 #include <string.h>
@@ -36,15 +34,15 @@
 #include "compiler/plan/planner.h"
 
 typedef struct sums {
-  const lm_fuse *kernels; // those that would be made; NULL: it is too early to say
-  uint32_t *uses;         // by value id
-  lm_op **user;           // one of them
-  uint8_t *taken;         // sums that a product gives
-  lm_value **map;         // what stands for values, once the IR is changed; NULL: it is not
+  const lm_fuse *kernels; // the kernels that pass fuse would create; NULL before they are known
+  uint32_t *uses;         // by value id, like the tables below
+  lm_op **user;           // one of the users
+  uint8_t *taken;         // sums that a GEMM computes
+  lm_value **map;         // replacements; NULL if the IR is only analyzed
   uint32_t n;
 } sums;
 
-// dot + residual + bias, of those that are there; end: the result.
+// dot + residual + bias, where residual and bias are optional; end is the result.
 typedef struct sum {
   lm_op *dot;
   lm_value *residual, *bias, *end;
@@ -76,9 +74,9 @@ static void sums_free(sums *s) {
   lm_free(s->map);
 }
 
-// ---- what is in memory
+// ---- values in memory
 
-// Dense, and written to memory whoever reads it.
+// Dense and stored in memory, whichever operation reads it.
 static bool stored(const sums *s, const lm_value *v) {
   while (!s->taken[v->id] && v->def && lm_op_has(v->def, LM_T_ORDERED))
     v = v->def->in[0];
@@ -89,8 +87,8 @@ static lm_value *other_operand(const lm_op *op, const lm_value *v) {
   return op->in[op->in[0] == v];
 }
 
-// Whether something else than the kernel that would sum v up reads it. Before there are kernels:
-// more than one operation.
+// v has a reader besides the kernel that would compute the sum. Before kernels are known: more than
+// one user.
 static bool read_elsewhere(const sums *s, const lm_value *v) {
   const lm_fuse_node *n = s->kernels ? lm_fuse_node_of(s->kernels, v) : NULL;
   if (n)
@@ -101,7 +99,7 @@ static bool read_elsewhere(const sums *s, const lm_value *v) {
   return lm_fuse_stays(op) || (lm_fuse_is_view(op) && read_elsewhere(s, op->out[0]));
 }
 
-// Is in memory anyway, or another product adds it to what is.
+// v is stored anyway, or a further GEMM adds to v and that sum is stored.
 static bool kept(const sums *s, const lm_value *v) {
   if (read_elsewhere(s, v))
     return true;
@@ -135,8 +133,7 @@ static bool sum_extend(const sums *s, sum *x) {
   return true;
 }
 
-// The sums that begin with a product and were not taken yet, the longest first, then the product
-// alone.
+// The sums that begin with the dot and are not fused yet, longest first; the last is the dot alone.
 static int sums_of(const sums *s, lm_op *dot, sum *out) {
   sum x = {.dot = dot, .end = dot->out[0]}, all[TERMS + 1];
   int n = 0, n_out = 0;
@@ -152,7 +149,7 @@ static int sums_of(const sums *s, lm_op *dot, sum *out) {
   return n_out;
 }
 
-static bool worth(const sums *s, const sum *x) {
+static bool is_profitable(const sums *s, const sum *x) {
   return x->end != x->dot->out[0] && kept(s, x->end);
 }
 
@@ -161,7 +158,7 @@ static void note_sum(lm_op *op, void *user) {
   sum x[TERMS + 1];
   int n = op->code == LM_OP_DOT ? sums_of(s, op, x) : 0;
   for (int i = 0; i < n; i++)
-    if (worth(s, &x[i])) {
+    if (is_profitable(s, &x[i])) {
       s->taken[x[i].end->id] = 1;
       return;
     }
@@ -183,7 +180,8 @@ uint8_t *lm_epilogue_sums(lm_func *f) {
 
 // ---- gelu
 
-// Of a formula in %u alone its value where %u is x. At most `budget` operations.
+// Evaluates v, a formula in %u only, at %u = x. False if it has more than `budget` operations or is
+// not such a formula.
 static bool formula(const lm_value *v, const lm_value *u, double x, int *budget, double *out) {
   if (v == u) {
     *out = x;
@@ -233,8 +231,9 @@ typedef struct epilogue {
   sums s;
 } epilogue;
 
-// The product that gives x, in front of where it was summed; NULL if the target has none.
-static lm_op *product(const epilogue *e, const sum *x, lm_opcode code) {
+// Emits the fused GEMM for x before the operation of the sum; NULL if the target does not support
+// it.
+static lm_op *gemm_emit(const epilogue *e, const sum *x, lm_opcode code) {
   lm_op *at = x->end->def;
   lm_value *in[LM_DOT_ADDENDS + TERMS] = {x->dot->in[LM_DOT_X], x->dot->in[LM_DOT_W]};
   uint32_t n = LM_DOT_ADDENDS;
@@ -251,27 +250,27 @@ static lm_op *product(const epilogue *e, const sum *x, lm_opcode code) {
   return NULL;
 }
 
-static void stand_for(epilogue *e, lm_value *old, lm_value *v) {
+static void replace(epilogue *e, lm_value *old, lm_value *v) {
   e->s.map[old->id] = v;
   e->s.taken[old->id] = 1;
   v->name = old->name;
 }
 
-static bool take_gelu(epilogue *e, const sum *x) {
+static bool fuse_gelu(epilogue *e, const sum *x) {
   lm_value *gelu = gelu_find(x->end);
-  lm_op *op = gelu ? product(e, x, LM_OP_DOT_GELU) : NULL;
+  lm_op *op = gelu ? gemm_emit(e, x, LM_OP_DOT_GELU) : NULL;
   if (!op)
     return false;
-  stand_for(e, gelu, op->out[0]);
-  stand_for(e, x->end, op->out[LM_GELU_OF]);
+  replace(e, gelu, op->out[0]);
+  replace(e, x->end, op->out[LM_GELU_OF]);
   return true;
 }
 
-static bool take_sum(epilogue *e, const sum *x) {
-  lm_op *op = worth(&e->s, x) ? product(e, x, LM_OP_DOT_ADD) : NULL;
+static bool fuse_sum(epilogue *e, const sum *x) {
+  lm_op *op = is_profitable(&e->s, x) ? gemm_emit(e, x, LM_OP_DOT_ADD) : NULL;
   if (!op)
     return false;
-  stand_for(e, x->end, op->out[0]);
+  replace(e, x->end, op->out[0]);
   return true;
 }
 
@@ -280,7 +279,7 @@ static void visit(lm_op *op, void *user) {
   sum x[TERMS + 1];
   int n = op->code == LM_OP_DOT && op->out[0]->id < e->s.n ? sums_of(&e->s, op, x) : 0;
   for (int i = 0; i < n; i++)
-    if (take_gelu(e, &x[i]) || take_sum(e, &x[i]))
+    if (fuse_gelu(e, &x[i]) || fuse_sum(e, &x[i]))
       return;
 }
 

@@ -1,13 +1,12 @@
-// epilogue.h - sums that begin with a product, which a target's library may add up as it stores the
-// product.
+// epilogue.h - sums that begin with a dot, which the target's GEMM library may compute in its
+// epilogue.
 #ifndef LM_EPILOGUE_H
 #define LM_EPILOGUE_H
 #include "compiler/passes/pass.h"
 
-// Whether the pass will run for the target of env, and there is anything that it can do.
+// Pass epilogue is enabled and the target of env supports epilogues.
 bool lm_epilogue_is_enabled(const lm_pass_env *env);
-// By value id, which the caller frees: the sums of f that products will give in place of
-// themselves. What such a product alone would give is then in no memory, so the backward pass is to
-// find the sum there instead.
+// By value id: the sums of f that pass epilogue will fuse into GEMMs. The caller frees the array
+// with lm_free. The result of such a dot is not stored, so pass grad stashes the sum instead.
 uint8_t *lm_epilogue_sums(lm_func *f);
 #endif

@@ -1,86 +1,89 @@
-// expand_attention.c - attention of a form that the target's kernels do not know becomes plain
-// operations again.
+// expand_attention.c - lowers attention that the target has no kernel for to plain operations.
 //
-// before: %o, %lse = attend over(t, s) (%v, %q, %k) { %a = dot %q, %k over(e)  yield %a, %mask,
-// %one } after:  %a = dot %q, %k over(e)   %x = select %mask, %a, -1e30   %m = max %x over(s)   %e
-// = exp(%x - %m)   %z = sum %e over(s)
-//         %lse = %m + log %z        %p = div %e, %z                %o = dot %p, %v over(s)
-// and of attend_vjp what attend.c says that it means, from the same weights:
-//         dv = dot(p * factor, do)   dp = factor * dot(do, v)   g = select(mask, p * (dp - sum(p *
-//         dp)), 0), or what is given for that sum   the region with g
+// before: %o, %lse = attend over(t, s) (%v, %q, %k) {
+//           %a = dot %q, %k over(e)   yield %a, %mask, %one }
+// after:  %a = dot %q, %k over(e)   %x = select %mask, %a, -1e30   %m = max %x over(s)
+//         %e = exp(%x - %m)   %z = sum %e over(s)   %lse = %m + log %z
+//         %p = div %e, %z     %o = dot %p, %v over(s)
 //
-// Declines what the target knows, and everything where there is no target. Costs what `attend`
-// saves: tensors with both t and s.
+// attend_vjp becomes its definition in attend.c, with the weights recomputed the same way:
+//
+//         dv = dot(p * factor, do)   dp = factor * dot(do, v)
+//         g = select(mask, p * (dp - mean), 0)   mean = sum(p * dp), or the given operand
+//         the operations of the region, with g
+//
+// Declines: attention that the target supports; everything if there is no target. Cost: the tensors
+// with both t and s that `attend` avoids.
 #include "compiler/ir/attend.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 #include "compiler/passes/simplify.h"
 #include "compiler/plan/planner.h"
 
-#define NEVER (-1e30) // the score of what the mask hides
+#define NEVER (-1e30) // the score of a masked pair
 
-typedef struct unattend {
-  lm_rewrite r; // its builder alone is used
+typedef struct expansion {
+  lm_rewrite r; // only its builder is used
   const lm_plan_target *target;
-  lm_value **out;
-  uint32_t n_out; // by value id: what stands for the results of operations that are gone
-  lm_value **map; // by value id: what stands for the values of the region at hand
+  lm_value **out; // by value id: the replacement of a result of a removed operation
+  uint32_t n_out;
+  lm_value **map; // by value id: the value outside for a value of the current region
   const lm_op *op;
   lm_type space;
-} unattend;
+} expansion;
 
-// ---- the region's values
+// ---- values of the region
 
-static lm_value *made(unattend *u, lm_value *v) {
+static lm_value *materialize(expansion *u, lm_value *v) {
   if (!u->map[v->id]) {
     for (uint32_t i = 0; i < v->def->n_in; i++)
-      made(u, v->def->in[i]);
+      materialize(u, v->def->in[i]);
     lm_op_clone(&u->r.b, v->def, u->map);
   }
   return u->map[v->id];
 }
 
-static lm_value *yielded(unattend *u, uint32_t i) {
-  return made(u, lm_attend_yield(u->op, i));
+static lm_value *yielded(expansion *u, uint32_t i) {
+  return materialize(u, lm_attend_yield(u->op, i));
 }
 
-static lm_value *wide(unattend *u, lm_value *x) {
+static lm_value *broadcast(expansion *u, lm_value *x) {
   lm_type t = u->space;
   t.dtype = x->type.dtype;
   return lm_cast_to(&u->r, x, t);
 }
 
-static lm_value *over_s(unattend *u, lm_opcode code, lm_value *x) {
+static lm_value *over_s(expansion *u, lm_opcode code, lm_value *x) {
   lm_axis s = lm_attend_s(u->op);
   return lm_emit_reduce(&u->r.b, code, x, &s, 1);
 }
 
-static lm_value *hidden(unattend *u, lm_value *x, double instead) {
+static lm_value *hidden(expansion *u, lm_value *x, double instead) {
   lm_value *other =
       lm_emit_const(&u->r.b, lm_type_make((lm_dtype)u->space.dtype, NULL, 0), instead);
-  return lm_emit_select(&u->r.b, wide(u, yielded(u, LM_ATTEND_MASK)), x, other);
+  return lm_emit_select(&u->r.b, broadcast(u, yielded(u, LM_ATTEND_MASK)), x, other);
 }
 
 // ---- both directions
 
-// Softmax over s; *out_lse: the log of its sum.
-static lm_value *weights(unattend *u, lm_value **out_lse) {
+// The softmax over s; sets *out_lse to the log of its denominator.
+static lm_value *weights(expansion *u, lm_value **out_lse) {
   lm_builder *b = &u->r.b;
   lm_value *x = hidden(u, yielded(u, LM_ATTEND_SCORE), NEVER);
-  lm_value *most = over_s(u, LM_OP_MAX, x);
-  lm_value *e = lm_emit1(b, LM_OP_EXP, lm_emit2(b, LM_OP_SUB, x, most));
+  lm_value *maximum = over_s(u, LM_OP_MAX, x);
+  lm_value *e = lm_emit1(b, LM_OP_EXP, lm_emit2(b, LM_OP_SUB, x, maximum));
   lm_value *sum = over_s(u, LM_OP_SUM, e);
-  *out_lse = lm_emit_cast(b, lm_emit2(b, LM_OP_ADD, most, lm_emit1(b, LM_OP_LOG, sum)), LM_F32);
+  *out_lse = lm_emit_cast(b, lm_emit2(b, LM_OP_ADD, maximum, lm_emit1(b, LM_OP_LOG, sum)), LM_F32);
   return lm_emit2(b, LM_OP_DIV, e, sum);
 }
 
-static lm_value *factored(unattend *u, lm_value *x) {
+static lm_value *factored(expansion *u, lm_value *x) {
   return lm_emit2(&u->r.b, LM_OP_MUL, x,
                   lm_emit_cast(&u->r.b, yielded(u, LM_ATTEND_FACTOR), (lm_dtype)u->space.dtype));
 }
 
-// A product summed over the axes of `summed` that `kept` has not, in the order of `to`.
-static lm_value *product(unattend *u, lm_value *x, lm_value *y, lm_type summed, lm_type kept,
+// The dot of x and y over the axes of `summed` that `kept` lacks, in the axis order of `to`.
+static lm_value *product(expansion *u, lm_value *x, lm_value *y, lm_type summed, lm_type kept,
                          lm_type to) {
   lm_axis over[LM_RANK];
   int n = 0;
@@ -90,8 +93,8 @@ static lm_value *product(unattend *u, lm_value *x, lm_value *y, lm_type summed, 
   return lm_emit_permute(&u->r.b, lm_emit_dot(&u->r.b, x, y, over, n), to.axis, to.rank);
 }
 
-// 0 where the mask hides
-static lm_value *score_cotangent(unattend *u, lm_value *p) {
+// The cotangent of the score, 0 where masked.
+static lm_value *score_cotangent(expansion *u, lm_value *p) {
   lm_builder *b = &u->r.b;
   lm_value *v = u->op->in[LM_ATTEND_V];
   lm_value *go = u->op->in[LM_ATTEND_DO];
@@ -103,7 +106,7 @@ static lm_value *score_cotangent(unattend *u, lm_value *p) {
   return hidden(u, lm_emit2(b, LM_OP_MUL, p, lm_emit2(b, LM_OP_SUB, dp, mean)), 0);
 }
 
-static void expand(unattend *u) {
+static void expand(expansion *u) {
   const lm_op *op = u->op;
   lm_type v = op->in[LM_ATTEND_V]->type;
   lm_type s = lm_type_make(v.dtype, &op->attr.axes[1], 1);
@@ -125,7 +128,7 @@ static void expand(unattend *u) {
 }
 
 static void visit(lm_op *op, void *user) {
-  unattend *u = user;
+  expansion *u = user;
   if (!lm_op_attends(op) || u->target->attends(u->r.b.m, op))
     return;
   u->op = op;
@@ -138,13 +141,13 @@ static void visit(lm_op *op, void *user) {
 }
 
 static void sweep(lm_op *op, void *user) {
-  const unattend *u = user;
+  const expansion *u = user;
   if (lm_op_attends(op) && op->out[0]->id < u->n_out && u->out[op->out[0]->id])
     lm_op_remove(op);
 }
 
 bool lm_pass_expand_attention(lm_module *m, const lm_pass_env *env) {
-  unattend u = {.target = env->target, .r.b.m = m};
+  expansion u = {.target = env->target, .r.b.m = m};
   if (!u.target || !u.target->attends)
     return true;
   for (lm_func *f = m->funcs; f; f = f->next) {

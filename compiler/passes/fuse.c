@@ -1,21 +1,22 @@
-// fuse.c - from tensor operations to kernels.
+// fuse.c - fuses tensor operations into kernels.
 //
-// before: %s = add %x, %y : f32[b, t, d]   %q = mul %s, %s   %m = sum %q over(d)   …   %z = dot %n,
-// %w over(d) after:  %s, %n = kernel outer(b, t) (%x, %y, %g) { … the same operations … yield %s,
-// %n }   %z = dot %n, %w over(d)
+// before: %s = add %x, %y : f32[b, t, d]   %q = mul %s, %s   %m = sum %q over(d)   …
+//         %z = dot %n, %w over(d)
+// after:  %s, %n = kernel outer(b, t) (%x, %y, %g) { … the same operations … yield %s, %n }
+//         %z = dot %n, %w over(d)
 //
-// 1. Cheap elementwise operations, constants and views are recomputed wherever they are used
-// (fuse_node.c).
-// 2. The others are grouped (fuse_group.c); a group becomes a kernel with the recomputed operations
-// copied into it.
-// 3. A sum of many rows becomes a result of the kernel that makes the rows, summed in chunks of
-// places, and a small kernel
-//    that adds the chunks.
-// 4. What a product reads through a view that no strides can express is copied first.
+// 1. Cheap elementwise operations, constants and views are recomputed in every kernel that uses
+//    them (fuse_node.c).
+// 2. The other operations are grouped (fuse_group.c). A group becomes a kernel, with copies of the
+//    recomputed operations.
+// 3. A column sum, a sum of many rows, becomes a result of the kernel that computes the rows,
+// summed
+//    in chunks of points, and a small kernel that adds the chunks.
+// 4. An operand of a GEMM that is a view without strides is copied first.
 //
-// Operations run in the order of the program except that a kernel stands right before the first
-// that needs it. Declines: nothing; an operation alone is a kernel too, and each is one where the
-// pass is off. Cost: what is recomputed.
+// Operations keep the order of the program, except that a kernel is placed right before the first
+// operation that needs it. Declines: nothing; a single operation is a kernel too, and if the pass
+// is disabled, each operation is one. Cost: the recomputed operations.
 #include "compiler/passes/fuse.h"
 #include <string.h>
 #include "compiler/ir/internal.h"
@@ -24,10 +25,9 @@
 #include "compiler/passes/rewrite.h"
 #include "compiler/plan/planner.h"
 
-// ---- operands of products
+// ---- operands of GEMMs
 
-// A copy of v where it is in other strides: under renames and permutations, which any product can
-// read through.
+// A dense copy of v. It is made below renames and permutations, which every GEMM can read through.
 static lm_value *dense(lm_builder *b, lm_value *v) {
   lm_op *op = v->def;
   if (op && (op->code == LM_OP_RENAME || op->code == LM_OP_PERMUTE)) {
@@ -47,26 +47,26 @@ static void dense_operands(lm_op *op, void *user) {
     op->in[k] = dense(&b, op->in[k]);
 }
 
-// ---- writing a region anew
+// ---- rebuilding a region
 
 typedef struct writer {
   lm_fuse *s;
   lm_region *region;
   lm_builder b;
-  lm_idmap map; // value of before -> value of now, outside of kernels
+  lm_idmap map; // old value -> new value, outside of kernels
 } writer;
 
-// A kernel that is being written: operands are found while its body is copied.
+// A kernel under construction: its operands are collected before its body is copied.
 typedef struct body {
   writer *w;
   uint32_t group;
-  lm_idmap map; // value of before -> value inside
+  lm_idmap map; // old value -> value inside the kernel
   lm_value **in;
   uint32_t n_in, cap_in;
   lm_builder b;
 } body;
 
-static lm_value *now(writer *w, lm_value *v) {
+static lm_value *new_value(writer *w, lm_value *v) {
   lm_value *to = lm_idmap_get(&w->map, v);
   return to ? to : v;
 }
@@ -80,14 +80,14 @@ static void collect_operand(void *user, lm_value *v, lm_type touched) {
   LM_PUSH(k->w->s->arena, k->in, k->n_in, k->cap_in) = v;
 }
 
-static lm_value *copy(body *k, lm_op *op);
+static lm_value *copy_op(body *k, lm_op *op);
 
 static lm_value *inside(body *k, lm_value *v) {
   lm_value *to = lm_idmap_get(&k->map, v);
-  return to ? to : copy(k, v->def);
+  return to ? to : copy_op(k, v->def);
 }
 
-static lm_value *copy(body *k, lm_op *op) {
+static lm_value *copy_op(body *k, lm_op *op) {
   lm_value **in = LM_NEW_N(k->w->s->arena, lm_value *, op->n_in + 1);
   for (uint32_t i = 0; i < op->n_in; i++)
     in[i] = inside(k, op->in[i]);
@@ -99,7 +99,7 @@ static lm_value *copy(body *k, lm_op *op) {
   return v;
 }
 
-// The chunks of a sum, added in order by a kernel of their own.
+// A kernel that adds the chunks of a column sum in order.
 static lm_value *add_chunks(writer *w, lm_value *chunks, const lm_op *sum) {
   lm_type t = sum->out[0]->type;
   lm_attr a = {.n_axes = t.rank}, over = {.axes = {chunks->type.axis[0]}, .n_axes = 1};
@@ -111,10 +111,13 @@ static lm_value *add_chunks(writer *w, lm_value *chunks, const lm_op *sum) {
 }
 
 static lm_attr kernel_attr(const lm_fuse *s, uint32_t group, lm_axis chunk, uint32_t first) {
-  lm_type outer = lm_fuse_parallel_axes(s, group);
-  lm_attr a = {
-      .n_axes = outer.rank, .to = {chunk}, .n_to = chunk != 0, .imm = {first}, .n_imm = chunk != 0};
-  memcpy(a.axes, outer.axis, sizeof a.axes);
+  lm_type parallel = lm_fuse_parallel_axes(s, group);
+  lm_attr a = {.n_axes = parallel.rank,
+               .to = {chunk},
+               .n_to = chunk != 0,
+               .imm = {first},
+               .n_imm = chunk != 0};
+  memcpy(a.axes, parallel.axis, sizeof a.axes);
   return a;
 }
 
@@ -131,7 +134,7 @@ static uint32_t *members_in_order(const lm_fuse *s, uint32_t group) {
   return list;
 }
 
-// Sums over places of one kernel share its chunks.
+// The column sums of one kernel share the axis of its chunks.
 static lm_axis chunk_of(const lm_fuse *s, const uint32_t *members, uint32_t n) {
   for (uint32_t i = 0; i < n; i++)
     if (s->nodes[members[i]].chunk)
@@ -155,7 +158,7 @@ static void write_kernel(writer *w, uint32_t group) {
   lm_attr a = kernel_attr(s, group, chunk_of(s, members, n), plain);
   lm_value **in = LM_NEW_N(s->arena, lm_value *, k.n_in + 1);
   for (uint32_t i = 0; i < k.n_in; i++)
-    in[i] = now(w, k.in[i]);
+    in[i] = new_value(w, k.in[i]);
   w->b.loc = s->nodes[members[0]].op->loc;
   lm_op *kernel = lm_kernel_begin(&w->b, &a, in, k.n_in);
   k.b = w->b;
@@ -163,7 +166,7 @@ static void write_kernel(writer *w, uint32_t group) {
     lm_idmap_set(&k.map, k.in[i], kernel->body->args[i]);
   for (uint32_t i = 0; i < n; i++)
     if (!s->nodes[members[i]].chunk)
-      copy(&k, s->nodes[members[i]].op);
+      copy_op(&k, s->nodes[members[i]].op);
   for (int sums = 0; sums < 2; sums++)
     for (uint32_t i = 0; i < n; i++) {
       lm_fuse_node *m = &s->nodes[members[i]];
@@ -203,7 +206,7 @@ static void write_group(writer *w, uint32_t group) {
     write_kernel(w, group);
 }
 
-// A view or constant that stays outside of kernels: written where it is used first.
+// Emits a view or constant that stays outside of kernels before its first use.
 static void write_views(writer *w, lm_value *v) {
   lm_fuse_node *n = lm_fuse_node_of(w->s, v);
   if (!n || n->kind != LM_FUSE_REMAT || n->placed || n->op->parent != w->region)
@@ -211,7 +214,7 @@ static void write_views(writer *w, lm_value *v) {
   n->placed = true;
   for (uint32_t i = 0; i < n->op->n_in; i++) {
     write_views(w, n->op->in[i]);
-    n->op->in[i] = now(w, n->op->in[i]);
+    n->op->in[i] = new_value(w, n->op->in[i]);
   }
   lm_op_link(w->region, NULL, n->op);
 }
@@ -222,7 +225,7 @@ static void write_top(writer *w, lm_fuse_node *n) {
   write_deps(w, n);
   for (uint32_t i = 0; i < op->n_in; i++) {
     write_views(w, op->in[i]);
-    op->in[i] = now(w, op->in[i]);
+    op->in[i] = new_value(w, op->in[i]);
   }
   lm_op_link(w->region, NULL, op);
   if (op->code != LM_OP_LOOP)
@@ -241,7 +244,7 @@ static void write_op(writer *w, lm_op *op) {
     write_top(w, n);
 }
 
-// Views of outer values that a loop's body uses as they are stand in front of the loop.
+// Emits views of parallel values that a loop body uses directly before the loop.
 static void views_of_body(writer *w, const lm_region *r) {
   for (const lm_op *op = r->first; op; op = op->next) {
     if (op->code == LM_OP_LOOP)

@@ -1,30 +1,33 @@
-// fuse_gemms.c - products of one input with several weights become one product with the weights
-// side by side.
+// fuse_gemms.c - merges GEMMs with a common input into one GEMM with concatenated weights.
 //
-// before: %q = dot %x, %wq over(d) : f32[b, t, g, h, e]   %k = dot %x, %wk over(d) : f32[b, t, g,
-// e] after:  %1 = view %wq (g, h, e) -> (side)   %2 = view %wk (g, e) -> (side.1)
-//         %w = concat %1, %2 (side, side.1) -> (pack) : f32[d, pack]   %y = dot %x, %w over(d) :
-//         f32[b, t, pack] %3 = slice %y (pack) -> (side) [0, 1]        %q = view %3 (side) -> (g,
-//         h, e) %4 = slice %y (pack) -> (side.1) [24, 1]     %k = view %4 (side.1) -> (g, e)
+// before: %q = dot %x, %wq over(d) : f32[b, t, g, h, e]
+//         %k = dot %x, %wk over(d) : f32[b, t, g, e]
+// after:  %1 = view %wq (g, h, e) -> (side)   %2 = view %wk (g, e) -> (side.1)
+//         %w = concat %1, %2 (side, side.1) -> (pack) : f32[d, pack]
+//         %y = dot %x, %w over(d) : f32[b, t, pack]
+//         %3 = slice %y (pack) -> (side) [0, 1]        %q = view %3 (side) -> (g, h, e)
+//         %4 = slice %y (pack) -> (side.1) [24, 1]     %k = view %4 (side.1) -> (g, e)
 //
-// Queries, keys and values, gate and up: what they are called does not matter, only that they read
-// the same and that each weight's own axes lie at the same place, next to each other. It runs
-// before `grad`, which lays the cotangents of the slices side by side: that of x is one product
-// over the joined axis, where there were as many as weights and a sum of them. The gradient of each
-// weight stays a product of its own (vjp_concat), which reads its slice where it lies and is added
-// to where the gradient lies. Parameters stay what they were: names, shapes, checkpoints, groups.
+// This applies to queries, keys and values, and to gate and up. Names do not matter: the GEMMs must
+// read the same input, and the free axes of each weight must be adjacent, at the same index. The
+// pass runs before `grad`, which concatenates the cotangents of the slices: the gradient of x is
+// one GEMM over the joined axis instead of a sum of one GEMM per weight. The gradient of each
+// weight stays a GEMM (vjp_concat), which reads its slice in place and accumulates in place.
+// Parameters keep their names, shapes, checkpoints and groups.
 //
-// Gained, of n products: x is read once and not n times, and so is its cotangent written and read;
-// two times n - 1 launches. Paid: the weights are copied together once a change (pass copies); a
-// slice that attention reads is copied, again backward (other kernels read slices where they lie);
-// where cotangents come from kernels of their own, behind a norm or attention, one more lays them
-// side by side. All is counted in bytes; lm_plan_target.launch says how many a launch takes as long
-// as. Declines: where that does not pay, unless the pass is asked for; on targets for which
-// launches cost nothing (a CPU without a matrix unit: side by side took 0.82 to 1.07 of the time
-// apart forward, 1.00 to 1.49 for x's cotangent); weights that differ in layout, in what they share
-// with x, or in what is to be kept of them; axes with an extent of run time; weights that depend on
-// more than parameters. Cost: the bytes of the weights, held once more; linear, but for pairs of
-// products in one region.
+// Gain for n GEMMs: x is read once instead of n times, its cotangent is written and read once, and
+// 2 (n - 1) launches are saved. Cost: the weights are concatenated once per update (pass
+// hoist_params); a slice that attention reads is copied, and again in the backward pass (other
+// kernels read slices in place); if separate kernels compute the cotangents, after a norm or
+// attention, one more kernel concatenates them. The cost model counts bytes; lm_plan_target.launch
+// is the cost of a launch.
+//
+// Declines: unprofitable merges, unless the pass is forced; targets without launch cost (on a CPU
+// without matrix unit the merged GEMM took 0.82 to 1.07 of the separate time forward, and 1.00 to
+// 1.49 for the gradient of x); weights that differ in layout, in the axes shared with x, or in
+// their rematerialization mark; axes with dynamic extent; weights that depend on more than
+// parameters. Cost in memory: one more copy of the weights. Compile time is linear, except for
+// pairs of GEMMs in one region.
 #include <string.h>
 
 #include "compiler/ir/internal.h"
@@ -34,8 +37,8 @@
 
 typedef struct member {
   lm_op *dot;
-  int at, n;    // its weight's own axes: n of them from this position
-  lm_axis side; // what they become
+  int at, n;    // the free axes of its weight: n axes from index `at`
+  lm_axis side; // the axis that replaces them
 } member;
 
 typedef struct pack {
@@ -45,10 +48,9 @@ typedef struct pack {
   int n;
 } pack;
 
-// ---- which products
+// ---- matching
 
-// x's own axes and the weight's share nothing but what is summed over; the weight's own are next to
-// each other.
+// x and the weight share the reduction axes only, and the free axes of the weight are adjacent.
 static bool member_of(const lm_module *m, lm_op *op, member *out) {
   if (op->code != LM_OP_DOT || lm_value_is_weight(op->in[0]) || !lm_value_is_weight(op->in[1]))
     return false;
@@ -68,7 +70,7 @@ static bool member_of(const lm_module *m, lm_op *op, member *out) {
   return out->n > 0 && op->out[0]->type.dtype == x.dtype;
 }
 
-// Type of the weight with `side` for its own axes.
+// The type of the weight with `side` in place of its free axes.
 static lm_type sided(const member *a, lm_axis side) {
   lm_type w = a->dot->in[1]->type, t = {.dtype = w.dtype};
   for (int i = 0; i < w.rank; i++) {
@@ -91,7 +93,7 @@ static bool fits(const member *a, const member *b) {
   return lm_type_equal(sided(a, 0), sided(b, 0));
 }
 
-// The first product and what fits it of those behind it, in order.
+// Collects the first GEMM and the later GEMMs that match it, in order.
 static bool pack_find(pack *p, lm_op *first) {
   p->n = 0;
   if (!member_of(p->m, first, &p->of[0]))
@@ -103,16 +105,18 @@ static bool pack_find(pack *p, lm_op *first) {
   return p->n > 1;
 }
 
-// ---- whether it pays
+// ---- the cost model
 
+// op->mark: a view of the GEMM's result; computed from the result elementwise.
 enum {
   VIEWED = 1,
   FOLLOWS = 2
-}; // op->mark: the product under views; computed from it place by place
+};
+// Attention reads the result; the kernel that computes its cotangent also has other reductions.
 enum {
   COPIED = 1,
   APART = 2
-}; // attention reads it; its cotangent is made by a kernel that sums more than places
+};
 
 static int fate_of(const lm_op *dot) {
   int fate = 0;
@@ -135,11 +139,11 @@ static int fate_of(const lm_op *dot) {
   return fate;
 }
 
-// Bytes gained less bytes paid. Where there is a derivative, what is moved forward is moved
-// backward as well; cotangents of which some have kernels of their own are laid side by side by one
-// more. Weights are laid side by side once a change (pass copies), which counts where parameters
-// change. `launch`: bytes that a launch is worth; once: pass copies is on.
-static bool pays(const pack *p, double launch, bool once) {
+// The bytes saved exceed the bytes of the cost. In a differentiated function the forward traffic
+// occurs in the backward pass as well; cotangents from separate kernels are concatenated by one
+// more kernel. Weights are concatenated once per update (pass hoist_params), which counts where
+// parameters change. launch: cost of a launch in bytes; once: hoist_params is enabled.
+static bool is_profitable(const pack *p, double launch, bool once) {
   double x = lm_type_traffic(p->m, p->of[0].dot->in[0]->type), w = launch, y = 0, gain;
   int trains = lm_func_is_loss(p->f);
   int ways = 1 + trains;
@@ -159,17 +163,17 @@ static bool pays(const pack *p, double launch, bool once) {
   return gain > w * (once ? trains : ways);
 }
 
-static bool wanted(const pack *p, const lm_pass_env *env) {
+static bool is_enabled(const pack *p, const lm_pass_env *env) {
   const lm_plan_target *target = env ? env->target : NULL;
   if (!target || lm_pass_is_forced(env, "fuse_gemms"))
     return true;
   return target->launch > 0 &&
-         pays(p, (double)target->launch, !lm_pass_is_off(env, "hoist_params"));
+         is_profitable(p, (double)target->launch, !lm_pass_is_off(env, "hoist_params"));
 }
 
-// ---- writing
+// ---- rewriting
 
-// What a weight is made of moves in front of `at`, if it stands behind it in the same region.
+// Moves the operations that compute v before `at`, if they follow it in the same region.
 static void raise(lm_op *at, lm_value *v) {
   lm_op *op = v->def;
   if (!op || op->parent != at->parent)
@@ -198,14 +202,14 @@ static lm_value *side_of(pack *p, lm_builder *b, member *a) {
   return lm_emit(b, LM_OP_VIEW, &w, 1, &v, NULL);
 }
 
-// What stands for the product of a, whose places along the packed axis begin at `first`.
+// The replacement of a's result: the slice of y that begins at index `first` of the merged axis.
 static lm_value *part_of(lm_builder *b, const member *a, lm_value *y, lm_axis axis, int64_t first) {
-  lm_attr cut = {
+  lm_attr slice = {
       .axes = {axis}, .n_axes = 1, .to = {a->side}, .n_to = 1, .imm = {first, 1}, .n_imm = 2};
   lm_attr v = {.axes = {a->side}, .n_axes = 1, .n_to = (uint8_t)a->n};
   memcpy(v.to, a->dot->in[1]->type.axis + a->at, (size_t)a->n * sizeof *v.to);
   b->loc = a->dot->loc;
-  lm_value *z = lm_emit(b, LM_OP_SLICE, &y, 1, &cut, NULL);
+  lm_value *z = lm_emit(b, LM_OP_SLICE, &y, 1, &slice, NULL);
   if (a->n > 1)
     z = lm_emit(b, LM_OP_VIEW, &z, 1, &v, NULL);
   z->name = a->dot->out[0]->name;
@@ -246,7 +250,7 @@ static void pack_region(pack *p, lm_region *r, const lm_pass_env *env) {
     next = op->next;
     if (op->code == LM_OP_LOOP)
       pack_region(p, op->body, env);
-    if (!pack_find(p, op) || !wanted(p, env))
+    if (!pack_find(p, op) || !is_enabled(p, env))
       continue;
     lm_op *before = op->prev;
     pack_write(p);

@@ -1,11 +1,12 @@
-// fuse_group.c - which operations share a kernel.
+// fuse_group.c - assigns operations to kernels.
 //
-// A group has outer axes O that all its operations have and none of them reduces; what one reads of
-// another along O it reads at the place it writes. So a place of O needs nothing of another place,
-// and everything between operations of a group stays in registers or in a row. Groups grow
-// greedily, first along the dependences in order, then between groups that read the same. Merging
-// declines where O would leave too few places for the work, and where something outside would have
-// to run in between.
+// The parallel axes of a group are axes that all its operations have and none of them reduces.
+// Along these axes an operation reads the results of other operations of the group only at its
+// own point. A point therefore depends on no other point, and values between operations of a
+// group stay in registers or in a row buffer. Groups grow greedily, first along the dependences in
+// program order, then between groups that read the same values. Two groups are not merged if the
+// parallel axes would leave too few points for the work, or if an operation outside would have to
+// run in between.
 #include <string.h>
 #include "compiler/passes/fuse.h"
 
@@ -48,7 +49,7 @@ static bool search(lm_fuse *s, uint32_t group, uint32_t target) {
   return false;
 }
 
-// `late` waits for `early` through an operation outside of both.
+// `late` depends on `early` through an operation outside of both.
 static bool path_around(lm_fuse *s, uint32_t early, uint32_t late) {
   s->visits++;
   s->nodes[late].visit = s->visits;
@@ -63,7 +64,8 @@ static bool path_around(lm_fuse *s, uint32_t early, uint32_t late) {
 
 // ---- merging
 
-// Axes that edges from group a to group b touch; whether one of them can't lie inside a kernel.
+// Adds to t the axes that edges from group a to group b touch. False if one of the edges cannot be
+// inside a kernel.
 static bool touched_between(const lm_fuse *s, uint32_t a, uint32_t b, lm_type *t) {
   for (uint32_t n = b; n; n = s->nodes[n].next)
     for (uint32_t i = 0; i < s->nodes[n].n_deps; i++) {
@@ -83,7 +85,7 @@ static bool same_axes(lm_type a, lm_type b) {
   return a.rank == b.rank && lm_type_subset(a, b);
 }
 
-static bool sums_places(const lm_fuse *s, uint32_t g) {
+static bool has_column_sum(const lm_fuse *s, uint32_t g) {
   for (uint32_t n = g; n; n = s->nodes[n].next)
     if (s->nodes[n].chunk)
       return true;
@@ -94,48 +96,48 @@ static bool scatters(const lm_fuse *s, uint32_t g) {
   return s->nodes[g].op->code == LM_OP_SCATTER;
 }
 
-// A group that sums over places is parallel over exactly these.
-static bool outer_merged(const lm_fuse *s, uint32_t a, uint32_t b, lm_type *out) {
+// The parallel axes of a group with column sums are fixed.
+static bool merged_axes(const lm_fuse *s, uint32_t a, uint32_t b, lm_type *out) {
   lm_type touched = {0};
   if (!touched_between(s, a, b, &touched) || !touched_between(s, b, a, &touched))
     return false;
   lm_type x = s->nodes[a].allowed;
   lm_type y = s->nodes[b].allowed;
   *out = subtract(x.rank >= y.rank ? intersect(x, y) : intersect(y, x), touched);
-  bool fixed_a = sums_places(s, a);
-  bool fixed_b = sums_places(s, b);
+  bool fixed_a = has_column_sum(s, a);
+  bool fixed_b = has_column_sum(s, b);
   return (!fixed_a || same_axes(*out, x)) && (!fixed_b || same_axes(*out, y));
 }
 
-// Workers that a kernel can have: its places, of which those along the innermost axis are the lanes
-// of one.
-static double workers(const lm_fuse *s, lm_type outer, lm_axis innermost) {
-  double lanes = lm_type_find(outer, innermost) < 0 ? 1 : (double)lm_axis_size(s->m, innermost);
-  double places = product(s->m, outer);
-  places /= lanes < LM_FUSE_ROW ? lanes : LM_FUSE_ROW;
-  return places < s->machine.places ? places : s->machine.places;
+// Parallel workers of a kernel: its points, where points along the innermost axis are SIMD lanes of
+// one worker.
+static double workers(const lm_fuse *s, lm_type parallel, lm_axis innermost) {
+  double lanes = lm_type_find(parallel, innermost) < 0 ? 1 : (double)lm_axis_size(s->m, innermost);
+  double points = product(s->m, parallel);
+  points /= lanes < LM_FUSE_ROW ? lanes : LM_FUSE_ROW;
+  return points < s->machine.points ? points : s->machine.points;
 }
 
-// One kernel is not slower than two that pass on what is computed through memory. In elements done
-// by one worker.
-static bool worth(const lm_fuse *s, uint32_t a, uint32_t b, lm_type outer) {
+// One kernel is not slower than two that exchange values through memory. Times are in elements per
+// worker.
+static bool is_profitable(const lm_fuse *s, uint32_t a, uint32_t b, lm_type parallel) {
   const lm_fuse_node *x = &s->nodes[a];
   const lm_fuse_node *y = &s->nodes[b];
   lm_axis innermost = x->widest >= y->widest ? x->innermost : y->innermost;
-  double one = (x->work + y->work) / workers(s, outer, innermost);
+  double one = (x->work + y->work) / workers(s, parallel, innermost);
   double two = x->work / workers(s, x->allowed, x->innermost) +
                y->work / workers(s, y->allowed, y->innermost);
   return one <= two + LM_FUSE_LAUNCH;
 }
 
-static void join(lm_fuse *s, uint32_t a, uint32_t b, lm_type outer) {
+static void join(lm_fuse *s, uint32_t a, uint32_t b, lm_type parallel) {
   uint32_t last = a;
   while (s->nodes[last].next)
     last = s->nodes[last].next;
   s->nodes[last].next = b;
   for (uint32_t n = b; n; n = s->nodes[n].next)
     s->nodes[n].group = a;
-  s->nodes[a].allowed = outer;
+  s->nodes[a].allowed = parallel;
   s->nodes[a].n_group += s->nodes[b].n_group;
   s->nodes[a].work += s->nodes[b].work;
   if (s->nodes[b].widest <= s->nodes[a].widest)
@@ -144,49 +146,49 @@ static void join(lm_fuse *s, uint32_t a, uint32_t b, lm_type outer) {
   s->nodes[a].innermost = s->nodes[b].innermost;
 }
 
-// Into the group with the smaller number, so that the order of the program is kept where nothing
-// else decides.
+// Merges into the group with the smaller number, which keeps the program order unless a dependence
+// decides.
 static bool try_join(lm_fuse *s, uint32_t a, uint32_t b) {
-  lm_type outer;
+  lm_type parallel;
   if (a == b || s->nodes[a].op->parent != s->nodes[b].op->parent)
     return false;
   if (scatters(s, a) || scatters(s, b))
     return false;
   if (s->nodes[a].n_group + s->nodes[b].n_group > LM_FUSE_OPS)
     return false;
-  if (!outer_merged(s, a, b, &outer) || !worth(s, a, b, outer))
+  if (!merged_axes(s, a, b, &parallel) || !is_profitable(s, a, b, parallel))
     return false;
   if (path_around(s, a, b) || path_around(s, b, a))
     return false;
-  join(s, a < b ? a : b, a < b ? b : a, outer);
+  join(s, a < b ? a : b, a < b ? b : a, parallel);
   return true;
 }
 
-static bool own(const lm_fuse *s, uint32_t n) {
+static bool is_fused(const lm_fuse *s, uint32_t n) {
   return s->nodes[n].kind == LM_FUSE_FUSED;
 }
 
 static void join_along(lm_fuse *s) {
   for (uint32_t n = 1; n < s->n; n++) {
-    if (!own(s, n))
+    if (!is_fused(s, n))
       continue;
     for (uint32_t i = 0; i < s->nodes[n].n_deps; i++) {
       uint32_t from = s->nodes[n].deps[i].from;
-      if (own(s, from))
+      if (is_fused(s, from))
         try_join(s, group_of(s, from), group_of(s, n));
     }
   }
 }
 
-// ---- groups that read the same
+// ---- groups with common operands
 
 typedef struct reader {
   lm_fuse *s;
   uint32_t node;
-  uint32_t *last;
-} reader; // last reader by value id, in this region
+  uint32_t *last; // by value id: the last reader
+} reader;
 
-// What is read twice is read once, and there is one kernel less.
+// Groups that read a common value become one: the value is read once, and one launch is saved.
 static void join_reader(void *user, lm_value *v, lm_type touched) {
   reader *r = user;
   lm_fuse *s = r->s;
@@ -204,7 +206,7 @@ static void join_siblings(lm_fuse *s) {
   uint32_t *last = lm_calloc(s->m->n_values + 1, sizeof *last);
   for (uint32_t n = 1; n < s->n; n++) {
     reader r = {s, n, last};
-    if (own(s, n))
+    if (is_fused(s, n))
       lm_fuse_leaves(s, s->nodes[n].op, join_reader, &r);
   }
   lm_free(last);
@@ -215,7 +217,7 @@ void lm_fuse_group(lm_fuse *s) {
   join_siblings(s);
 }
 
-// ---- what is needed outside of its kernel
+// ---- values used outside of their kernel
 
 typedef struct need {
   lm_fuse *s;
@@ -238,7 +240,7 @@ void lm_fuse_needs(lm_fuse *s) {
   }
 }
 
-// In the order of the operation with the most axes.
+// The axis order is that of the operation with the most axes.
 lm_type lm_fuse_parallel_axes(const lm_fuse *s, uint32_t group) {
   lm_type allowed = s->nodes[group].allowed, best = allowed;
   int rank = 0;

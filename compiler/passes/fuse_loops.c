@@ -1,23 +1,24 @@
-// fuse_loops.c - two loops of as many turns become one, where no turn of the second waits for
-// another turn of the first.
+// fuse_loops.c - fuses two loops of equal trip count if each iteration of the second depends on the
+// same iteration of the first only.
 //
 // before: %s, %z = loop 8 over(part) %i { … yield %s1, %z1 }   %t = sum %s over(part)
 //         %g = loop 8 over(part) %j { %z2 = at %z, %j   %x1 = at %xs, %j   … yield %g1 }
-// after:  %s, %g = loop 8 over(part) %j { … %s1 … %z1 …   %x1 = at %xs, %j   … yield %s1, %g1 } %t
-// = sum %s over(part)
+// after:  %s, %g = loop 8 over(part) %j { … %s1 … %z1 …   %x1 = at %xs, %j   … yield %s1, %g1 }
+//         %t = sum %s over(part)
 //
-// The first loop carries nothing and has no effects. Of its results the second one reads the place
-// of its own turn: that is the value itself, so a stash that only served this is gone after dce,
-// and cse finds what both loops computed. What else follows from the first loop and stands between
-// the two moves behind them. This makes one loop of the forward and the backward pass through a
-// chunked product (pass chunk). Declines: loops of which something in between depends on the first
-// and has an effect, or is needed by the second. Cost: none.
+// The first loop has no carries and no effects. The second loop reads the results of the first at
+// its own iteration, and these reads become the value itself: dce removes a stash with no other
+// use, and cse merges what both loops computed. Other operations between the two that depend on the
+// first loop move after the fused loop. This fuses the forward and the backward loop of a tiled
+// GEMM (pass tile_vocab). Declines: loops with an operation in between that depends on the first
+// and has an effect, or that the second depends on. Cost: none.
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 
+// op->mark: depends on the first loop.
 enum {
   FOLLOWS = 1
-}; // op->mark: depends on the first loop
+};
 
 typedef struct search {
   const lm_op *first, *second;
@@ -28,46 +29,47 @@ static bool follows(const search *s, const lm_value *v) {
   return v->def && v->region == s->first->parent && v->def->mark == FOLLOWS;
 }
 
-static void look(lm_op *op, void *user) {
+static void visit_operands(lm_op *op, void *user) {
   search *s = user;
   for (uint32_t i = 0; i < op->n_in; i++)
     s->found |= follows(s, op->in[i]);
   s->effect |= lm_op_info_of(op)->traits & LM_T_EFFECT;
 }
 
-static bool is_own_place(const search *s, const lm_op *op) {
+static bool reads_own_iteration(const search *s, const lm_op *op) {
   return op->code == LM_OP_AT && op->in[0]->def == s->first &&
          op->in[1] == s->second->body->args[0] && op->attr.imm[0] == 0 && op->attr.imm[1] == 1;
 }
 
-static void look_second(lm_op *op, void *user) {
-  if (!is_own_place(user, op))
-    look(op, user);
+static void visit_second(lm_op *op, void *user) {
+  if (!reads_own_iteration(user, op))
+    visit_operands(op, user);
 }
 
 static bool has_effect(const lm_op *loop) {
   search s = {.first = loop};
-  lm_region_walk(loop->body, look, &s);
+  lm_region_walk(loop->body, visit_operands, &s);
   return s.effect;
 }
 
-// Marks what stands between and depends on the first. False if that can't move behind the second.
-static bool may_jam(lm_op *a, lm_op *b) {
+// Marks the operations between the loops that depend on the first. False if they cannot move after
+// the second.
+static bool can_fuse(lm_op *a, lm_op *b) {
   search whole = {.first = a, .second = b};
   for (lm_op *op = a->parent->first; op; op = op->next)
     op->mark = op == a ? FOLLOWS : 0;
   for (lm_op *op = a->next; op != b; op = op->next) {
     search s = {.first = a, .second = b};
-    look(op, &s);
+    visit_operands(op, &s);
     if (op->body)
-      lm_region_walk(op->body, look, &s);
+      lm_region_walk(op->body, visit_operands, &s);
     if (s.found && s.effect)
       return false;
     op->mark = s.found ? FOLLOWS : 0;
   }
   for (uint32_t i = 0; i < b->n_in; i++)
     whole.found |= follows(&whole, b->in[i]);
-  lm_region_walk(b->body, look_second, &whole);
+  lm_region_walk(b->body, visit_second, &whole);
   return !whole.found;
 }
 
@@ -75,27 +77,27 @@ static bool axes_fit(const lm_op *a, const lm_op *b) {
   return !a->attr.n_axes || !b->attr.n_axes || a->attr.axes[0] == b->attr.axes[0];
 }
 
-typedef struct places {
+typedef struct replacement {
   const search *s;
-  lm_value **stand;
-} places;
+  lm_value **map;
+} replacement;
 
-static void replace_place(lm_op *op, void *user) {
-  const places *p = user;
-  if (!is_own_place(p->s, op))
+static void replace_read(lm_op *op, void *user) {
+  const replacement *p = user;
+  if (!reads_own_iteration(p->s, op))
     return;
-  p->stand[op->out[0]->id] = p->s->first->body->last->in[op->in[0]->index];
+  p->map[op->out[0]->id] = p->s->first->body->last->in[op->in[0]->index];
   lm_op_remove(op);
 }
 
-static void jam(lm_module *m, lm_op *a, lm_op *b) {
+static void fuse(lm_module *m, lm_op *a, lm_op *b) {
   uint32_t n_values = m->n_values;
   lm_op *yield = a->body->last;
-  lm_value **stand = lm_calloc((size_t)n_values + 1, sizeof *stand);
+  lm_value **map = lm_calloc((size_t)n_values + 1, sizeof *map);
   search s = {.first = a, .second = b};
-  lm_region_walk(b->body, replace_place, &(places){&s, stand});
+  lm_region_walk(b->body, replace_read, &(replacement){&s, map});
   lm_op *first = b->body->first;
-  stand[a->body->args[0]->id] = b->body->args[0];
+  map[a->body->args[0]->id] = b->body->args[0];
   for (lm_op *op = a->body->first, *next; op != yield; op = next) {
     next = op->next;
     lm_op_remove(op);
@@ -106,20 +108,20 @@ static void jam(lm_module *m, lm_op *a, lm_op *b) {
     b->attr.n_axes = a->attr.n_axes;
   }
   for (uint32_t i = 0; i < a->n_out; i++)
-    stand[a->out[i]->id] = lm_loop_stack(m, b, yield->in[i]);
+    map[a->out[i]->id] = lm_loop_stack(m, b, yield->in[i]);
   lm_ops_sink(a, b->next, FOLLOWS);
   lm_op_remove(a);
-  lm_func_substitute(b->parent->func, stand, n_values);
-  lm_free(stand);
+  lm_func_substitute(b->parent->func, map, n_values);
+  lm_free(map);
 }
 
-// The next loop of the region that a can be jammed into; NULL if there is none.
+// The next loop of the region that a can be fused with; NULL if there is none.
 static lm_op *partner(lm_op *a) {
   if (a->n_in || has_effect(a))
     return NULL;
   for (lm_op *b = a->next; b; b = b->next) {
     bool fits = b->code == LM_OP_LOOP && b->attr.imm[0] == a->attr.imm[0] && axes_fit(a, b);
-    if (fits && may_jam(a, b))
+    if (fits && can_fuse(a, b))
       return b;
   }
   return NULL;
@@ -134,8 +136,8 @@ static void visit(lm_module *m, lm_region *r) {
     lm_op *b = partner(op);
     if (!b)
       continue;
-    jam(m, op, b);
-    next = r->first; // what stood between them may have moved
+    fuse(m, op, b);
+    next = r->first; // operations between the loops may have moved
   }
 }
 

@@ -1,15 +1,17 @@
-// fuse_node.c - what the pass `fuse` knows of each operation: whether it is computed again wherever
-// it is used, the axes that its kernel may be parallel over, and what it waits for.
+// fuse_node.c - the facts that pass `fuse` needs about each operation: whether it is recomputed at
+// every use, the axes that its kernel may be parallel over, and its dependences.
 #include <string.h>
 #include "compiler/ops/interface.h"
 #include "compiler/passes/fuse.h"
 #include "compiler/passes/rewrite.h"
 #include "runtime/base/dtype.h"
 
+// Bounds of a recomputation that is cheaper than storing and loading the value: operations per
+// element, and bytes read per byte of the value.
 enum {
   FREE_FLOPS = 6
-}; // an element's recomputation that costs less than writing and reading it
-static const double FREE_BYTES = 1.3; // bytes read for it, against its own
+};
+static const double FREE_BYTES = 1.3;
 
 static double elements(const lm_module *m, lm_type t) {
   return (double)lm_type_elements(m, t);
@@ -71,10 +73,9 @@ void lm_fuse_leaves(const lm_fuse *s, const lm_op *op, lm_fuse_leaf *fn, void *u
   leaves_of(s, op, (lm_type){0}, fn, user);
 }
 
-// ---- what is recomputed
+// ---- recomputed operations
 
-// Bytes that recomputing all of a value of type t reads from v: all of v, unless only part of it is
-// wanted.
+// Bytes of v that a recomputation of a value of type t reads: all of v, or fewer if t is smaller.
 static double bytes_read(const lm_module *m, lm_type t, const lm_value *v) {
   double all = lm_type_traffic(m, v->type);
   double some = elements(m, t) * lm_dtype_bytes((lm_dtype)v->type.dtype);
@@ -91,21 +92,21 @@ static void classify(lm_fuse *s, lm_fuse_node *n) {
   n->flops = lm_op_info_of(op)->flops * elements(s->m, t);
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_fuse_node *from = lm_fuse_node_of(s, op->in[i]);
-    bool again = from && from->kind == LM_FUSE_REMAT;
-    double part = again && elements(s->m, op->in[i]->type) > elements(s->m, t)
+    bool recomputed = from && from->kind == LM_FUSE_REMAT;
+    double part = recomputed && elements(s->m, op->in[i]->type) > elements(s->m, t)
                       ? elements(s->m, t) / elements(s->m, op->in[i]->type)
                       : 1;
-    n->flops += again ? from->flops * part : 0;
-    n->bytes += again ? from->bytes * part : bytes_read(s->m, t, op->in[i]);
+    n->flops += recomputed ? from->flops * part : 0;
+    n->bytes += recomputed ? from->bytes * part : bytes_read(s->m, t, op->in[i]);
   }
   bool cheap = n->flops <= FREE_FLOPS * elements(s->m, t) && n->bytes <= FREE_BYTES * own;
   lm_recompute_class class = lm_op_recompute_class(op);
-  bool again = class == LM_RECOMPUTE_FREE || (class == LM_RECOMPUTE_CHEAP && cheap);
-  n->kind = again ? LM_FUSE_REMAT : LM_FUSE_FUSED;
+  bool recomputed = class == LM_RECOMPUTE_FREE || (class == LM_RECOMPUTE_CHEAP && cheap);
+  n->kind = recomputed ? LM_FUSE_REMAT : LM_FUSE_FUSED;
 }
 
-// What is in memory is computed once: a value that is used outside of kernels is, under the views
-// of it.
+// A value that is used outside of kernels is stored, so it is computed once; views of it are not
+// copied.
 static void demand(lm_fuse *s, lm_value *v) {
   lm_fuse_node *n = lm_fuse_node_of(s, v);
   if (!n || n->kind != LM_FUSE_REMAT)
@@ -116,17 +117,17 @@ static void demand(lm_fuse *s, lm_value *v) {
     n->kind = LM_FUSE_FUSED;
 }
 
-// ---- axes that may be outer
+// ---- axes that may be parallel
 
-// A gather of cuts: pads and concatenations are written part by part, views with splits in nested
-// loops, so their axes stay inside a place.
+// Pads and concatenations are computed part by part, and views that split axes in nested loops, so
+// their axes must be inner axes.
 static void keep_inside(const lm_op *op, lm_type *allowed) {
-  bool cut = lm_op_has(op, LM_T_ASSEMBLE) || (op->code == LM_OP_VIEW && op->attr.n_axes > 1);
-  if (cut)
+  bool splits = lm_op_has(op, LM_T_ASSEMBLE) || (op->code == LM_OP_VIEW && op->attr.n_axes > 1);
+  if (splits)
     *allowed = without_all(*allowed, op->attr.to, op->attr.n_to);
 }
 
-// A view of what is in memory is that memory under another type: no split is needed.
+// A view of a value in memory is that memory under another type and needs no split.
 static bool reads_operand_whole(const lm_fuse *s, const lm_op *op) {
   if (op->code != LM_OP_VIEW)
     return false;
@@ -165,7 +166,7 @@ static lm_type allowed_axes(const lm_fuse *s, const lm_fuse_node *n) {
   return t;
 }
 
-// ---- sums over places
+// ---- column sums
 
 static double product(const lm_module *m, const lm_attr *a) {
   double p = 1;
@@ -174,8 +175,7 @@ static double product(const lm_module *m, const lm_attr *a) {
   return p;
 }
 
-// A sum of many rows: over axes of which none is innermost, so that no row of its own is worth a
-// place.
+// A sum of many rows: the innermost axis is not reduced, so a point per row is not profitable.
 static bool sums_many_rows(const lm_fuse *s, const lm_op *op) {
   const lm_module *m = s->m;
   if (op->code != LM_OP_SUM)
@@ -191,7 +191,7 @@ static bool sums_many_rows(const lm_fuse *s, const lm_op *op) {
          (kept < LM_FUSE_MAX_CHUNKED_SUMS || rows >= 16 * s->machine.chunks);
 }
 
-// Chunks of equal number share an axis, so that kernels that add them up are the same.
+// Equal numbers of chunks share an axis, so that the kernels that add them are identical.
 static lm_axis chunk_axis(lm_module *m, lm_type x, int64_t n) {
   return lm_axis_shared(m, LM_SYM(m->ctx, "chunk"), n, x);
 }
@@ -223,7 +223,7 @@ static void dep_add(void *user, lm_value *v, lm_type touched) {
       (lm_fuse_edge){v->def->mark, touched};
 }
 
-// A loop waits for what its body uses.
+// A loop depends on the values that its body uses.
 static void deps_of_body(collect *c, const lm_region *r) {
   for (const lm_op *op = r->first; op; op = op->next) {
     lm_fuse_leaves(c->s, op, dep_add, c);
@@ -247,18 +247,18 @@ static void enter(lm_op *op, void *user) {
   ((lm_fuse *)user)->nodes[op->mark].op = op;
 }
 
-static void widen(const lm_fuse *s, lm_fuse_node *n, lm_type t) {
+static void note_size(const lm_fuse *s, lm_fuse_node *n, lm_type t) {
   if (elements(s->m, t) <= n->widest)
     return;
   n->widest = elements(s->m, t);
   n->innermost = t.rank ? t.axis[t.rank - 1] : 0;
 }
 
-// Of a gather's table only what the result holds is read.
+// A gather reads only as many elements of its table as its result has.
 static void weigh(const lm_fuse *s, lm_fuse_node *n) {
-  widen(s, n, n->op->out[0]->type);
+  note_size(s, n, n->op->out[0]->type);
   for (uint32_t i = 0; n->op->code != LM_OP_GATHER && i < n->op->n_in; i++)
-    widen(s, n, n->op->in[i]->type);
+    note_size(s, n, n->op->in[i]->type);
   n->work = n->widest;
 }
 

@@ -1,30 +1,31 @@
-// grad.c - @micro: @loss, with its derivative added to every parameter's gradient; the module
-// becomes a step.
+// grad.c - reverse-mode differentiation: @micro is @loss, and adds the gradient of every parameter.
+// The module becomes a step.
 //
-// before: func @loss(%x) -> (sum, weight) { %w = param @w   %y = dot %x, %w over(d)   %s = sum %y
-// over(b)   return %s, %n } after:  @loss, and
+// before: func @loss(%x) -> (sum, weight) {
+//           %w = param @w   %y = dot %x, %w over(d)   %s = sum %y over(b)   return %s, %n }
+// after:  @loss, and
 //         func @micro(%x) -> (sum, weight) {
 //           %w = param @w   %y = dot %x, %w over(d)   %s = sum %y over(b)
 //           %one = const 1   %gy = expand %one   %gw = dot %x, %gy over(b)   accum @w, %gw
 //           return %s, %n }
 //
-// Reverse mode: the operations of the clone are visited last to first; the rule of each
-// (compiler/ops) turns the cotangent of its result into those of its operands. A loop becomes a
-// loop from its last turn to its first (grad_loop.c), which reads what the forward loop stashed or
-// computes it again (grad_value.c). Only values that depend on a parameter get cotangents, and zero
-// ones are not made: a parameter that the loss does not depend on gets no accum. `stop_grad` and
-// `history` have no meaning of their own after this: they become their operand and a rename.
-// @loss.N, the same over rows of another length, gives @micro.N. Losses that nobody runs for
-// themselves go (lm_pass_env.gradients_alone): no pass, kernel or place in memory is spent on them.
-// Declines: a module without @loss only changes stage. Cost: the backward pass; the forward loops'
-// stashes.
+// The operations of the clone are visited last to first; the rule of each (compiler/ops) computes
+// the cotangents of its operands from the cotangent of its result. A loop becomes a loop from its
+// last iteration to its first (grad_loop.c), which reads the stashes of the forward loop or
+// recomputes values (grad_value.c). Only values that depend on a parameter get cotangents, and zero
+// cotangents are not materialized: a parameter that the loss does not depend on gets no accum.
+// `stop_grad` and `history` have no meaning after this pass: they become their operand and a
+// rename. @loss.N, the loss at another sequence length, gives @micro.N. Losses that are never run
+// on their own are removed (lm_pass_env.gradients_alone), so that no pass, kernel or memory is
+// spent on them. Declines: a module without @loss only changes its stage. Cost: the backward pass,
+// and the stashes of the forward loops.
 #include "compiler/ops/interface.h"
 #include "compiler/passes/grad.h"
 #include "compiler/passes/epilogue.h"
 #include "compiler/passes/pass.h"
 #include <string.h>
 
-// ---- which values depend on a parameter
+// ---- activity: values that depend on a parameter
 
 typedef struct activity {
   uint8_t *of;
@@ -90,7 +91,7 @@ void lm_gradient_leave(gradient *g) {
   lm_idmap_free(&f->parts);
   lm_idmap_free(&f->total);
   lm_idmap_free(&f->memo);
-  lm_idmap_free(&f->turns);
+  lm_idmap_free(&f->elements);
 }
 
 static bool has_cotangent(gradient *g, const lm_op *op) {
@@ -100,8 +101,8 @@ static bool has_cotangent(gradient *g, const lm_op *op) {
   return false;
 }
 
-// The list is made first: backward code of the function's own frame, and renames in front of
-// yields, join the region while it is walked.
+// The operations are listed first, because the backward code of the function's frame, and renames
+// before yields, are added to the region during the walk.
 void lm_gradient_reverse(gradient *g) {
   uint32_t n = 0;
   for (lm_op *op = g->at->forward->first; op; op = op->next)
@@ -141,10 +142,10 @@ static void differentiate_region(lm_grad *base, lm_region *body, lm_value *of, l
 static const lm_grad_methods methods = {
     .cotangent = lm_gradient_cotangent,
     .value = lm_gradient_value,
-    .wants = lm_gradient_is_needed,
+    .needed = lm_gradient_is_needed,
     .add = lm_gradient_add,
-    .add_place = lm_gradient_add_slice,
-    .add_turn = lm_gradient_add_iteration,
+    .add_slice = lm_gradient_add_slice,
+    .add_iteration = lm_gradient_add_iteration,
     .indices = lm_gradient_indices,
     .loop = lm_gradient_reverse_loop,
     .region = differentiate_region,

@@ -1,8 +1,8 @@
-// grad.h - what the files of the pass `grad` share.
+// grad.h - data structures of pass `grad`.
 //
-// A frame is a forward region being reversed, and the backward code for it. The function's frame
-// emits in front of the function's `return`; a loop's frame into the body of the reversed loop.
-// Frames nest as the regions do.
+// A frame is a forward region that is being reversed, with the builder of its backward code. The
+// frame of the function emits before the function's `return`; the frame of a loop emits into the
+// body of the reversed loop. Frames nest like the regions.
 #ifndef LM_GRAD_PASS_H
 #define LM_GRAD_PASS_H
 #include "compiler/ops/grad.h"
@@ -12,44 +12,48 @@ typedef struct part part;
 struct part {
   part *next;
   lm_value *v;
-  const lm_op *slice;
-}; // v is a cotangent, or that of what `slice` took
+  const lm_op *slice; // v is the cotangent of the elements that `slice` takes; NULL: of all
+};
 
 typedef struct frame {
   struct frame *outer;
   lm_region *forward;
   lm_op *loop, *reversed; // NULL for the function's frame
   lm_builder b;
-  lm_idmap parts; // forward value -> part list, last added first
-  lm_idmap total; // forward value -> cotangent, once asked for
-  lm_idmap memo;  // forward value -> what stands for it here
-  lm_value **captured;
-  uint32_t n_captured, cap_captured; // of outer regions, with cotangents, in order
-  bool forth;                        // a loop that carries nothing: its turns run in the same order
-  lm_idmap turns; // captured values of which each turn reads its own place: cotangent of that
-  lm_value **turned;
-  uint32_t n_turned, cap_turned; // those, in order
+  lm_idmap parts;      // forward value -> part list, last added first
+  lm_idmap total;      // forward value -> cotangent, once computed
+  lm_idmap memo;       // forward value -> its value in the backward code
+  lm_value **captured; // values of outer regions that have cotangents, in order
+  uint32_t n_captured, cap_captured;
+  bool in_order; // a loop without carries: the reversed loop runs in the same order
+  // Captured values of which each iteration reads its own element: the cotangent of that element,
+  // and the values in order.
+  lm_idmap elements;
+  lm_value **sliced;
+  uint32_t n_sliced, cap_sliced;
 } frame;
 
 typedef struct gradient {
-  lm_grad base; // first: the rules see this
+  lm_grad base; // first member: the rules use it
   lm_module *m;
   frame *at;
-  uint8_t *active;
-  uint32_t n_active; // by value id: depends on a parameter
-  uint8_t *sums;     // by value id, of the forward pass: stashed in place of its product; or NULL
-  lm_axis one;       // an axis of size 1, made when needed
+  uint8_t *active; // by value id: depends on a parameter
+  uint32_t n_active;
+  uint8_t *sums; // by forward value id: a sum that is stashed instead of its dot; optional
+  lm_axis one;   // an axis of size 1, created on demand
 } gradient;
 
 bool lm_func_is_loss(const lm_func *f); // @loss or @loss.N
-// By value id, which the caller frees: whether a value of f depends on a parameter.
+// By value id: whether a value of f depends on a parameter. The caller frees the array with
+// lm_free.
 uint8_t *lm_gradient_activity(const lm_func *f);
 void lm_gradient_enter(gradient *g, frame *f); // f becomes g->at
 void lm_gradient_leave(gradient *g);
 // Reverses the operations of the frame's region, given the cotangents added so far.
 void lm_gradient_reverse(gradient *g);
 void lm_gradient_reverse_loop(lm_grad *base, lm_op *loop); // grad_loop.c
-// Place first + step * i of the forward loop's turns is this pair at turn i of the reversed loop.
+// Converts index first + step * i of the forward loop's iteration i to the reversed loop: out[0] +
+// out[1] * i.
 void lm_gradient_iteration(const frame *f, int64_t first, int64_t step, int64_t *out);
 
 // grad_value.c: forward values for the backward code
@@ -62,7 +66,7 @@ void lm_gradient_add(lm_grad *base, lm_value *v, lm_value *cotangent);
 void lm_gradient_add_slice(lm_grad *base, const lm_op *slice, lm_value *cotangent);
 bool lm_gradient_add_iteration(lm_grad *base, const lm_op *at, lm_value *cotangent);
 lm_value *lm_gradient_cotangent(lm_grad *base, lm_value *v); // NULL for zero
-// What frame f, outside of the one at hand, has of v's cotangent so far, NULL for zero; from then
-// on it has none of it.
+// Removes the cotangent of v that frame f, outside of the current one, has collected so far, and
+// returns it; NULL for zero.
 lm_value *lm_gradient_take(gradient *g, frame *f, lm_value *v);
 #endif

@@ -1,27 +1,27 @@
 // grad_loop.c - the derivative of a loop: the reversed loop.
 //
-// before: %y = loop 24 over(l) %i carry(%x = %x0) { %w = param @w[%i]   %x2 = f(%x, %w, %t)   yield
-// %x2 }     %t of outside after:  %y, %xs = loop 24 over(l) %i carry(%x = %x0) { …   yield %x2, %x
-// }                                  %x stashed
+// before: %y = loop 24 over(l) %i carry(%x = %x0) {
+//           %w = param @w[%i]   %x2 = f(%x, %w, %t)   yield %x2 }          (%t is defined outside)
+// after:  %y, %xs = loop 24 over(l) %i carry(%x = %x0) { …   yield %x2, %x }    (%x is stashed)
 //         %gx0, %gt = loop 24 %j carry(%g = %gy, %a = 0) {
 //           %x = at %xs, %j [23, -1]   %w = param @w[%j * -1 + 23]
 //           accum @w[%j * -1 + 23], ∂f/∂w   yield ∂f/∂x, %a + ∂f/∂t }
 //
-// Carried: the cotangents of the carried values that depend on parameters, then of the captured
-// outer values, which start from zero and are added to. A parameter read outside the loop needs no
-// such carry: its gradient is accumulated inside.
+// The carries are the cotangents of the carries that depend on parameters, then the cotangents of
+// captured outer values, which start at zero and accumulate. A parameter that is read outside of
+// the loop needs no carry: its gradient is accumulated inside.
 //
-// A loop that carries nothing is reversed to one that runs in the same order, so that pass jam can
-// make one of both. Of outer values that it reads place by place, one a turn, the reversed loop
-// stacks the cotangents; what others have added to these by then is added in their turn, rather
-// than to all of it afterwards.
+// A loop without carries is reversed to a loop in the same order, so that pass fuse_loops can fuse
+// both. If each iteration reads its own element of an outer value, the reversed loop stacks the
+// cotangents of the elements; cotangents from other uses are added inside the loop, per iteration,
+// instead of to the whole tensor afterwards.
 #include "compiler/passes/grad.h"
 
 static lm_value *zeros(lm_builder *b, lm_type t) {
   return lm_emit_const(b, t, 0);
 }
 
-// Which carried values have a cotangent: their numbers, and where the reversed loop starts from.
+// The carries that have a cotangent: their indices, and the initial values of the reversed loop.
 static uint32_t starts(gradient *g, lm_op *loop, uint32_t *which, lm_value **start) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < loop->n_in; i++) {
@@ -34,7 +34,8 @@ static uint32_t starts(gradient *g, lm_op *loop, uint32_t *which, lm_value **sta
   return n;
 }
 
-// Cotangents of stacked results reach the values that the body yields, turn by turn.
+// Adds the cotangents of carries and stacked results, per iteration, to the values that the body
+// yields.
 static void seed(gradient *g, frame *f, lm_value *const *stacked, const uint32_t *which,
                  uint32_t n) {
   const lm_op *loop = f->loop;
@@ -61,8 +62,7 @@ static void carry_add(gradient *g, lm_op *loop, lm_value *init) {
   lm_arg_add(g->m, loop->body, init->type, init->name);
 }
 
-// A parameter in another type or with its elements in other places: how many operations away it is;
-// 0: v is nothing such.
+// The number of casts and movements between v and a parameter; 0 if v is not such a value.
 static uint32_t distance_to_parameter(const lm_value *v) {
   uint32_t n = 0;
   for (; lm_op_is(v, LM_OP_CAST) || lm_op_is(v, LM_OP_VIEW) || lm_op_is(v, LM_OP_PERMUTE) ||
@@ -72,22 +72,22 @@ static uint32_t distance_to_parameter(const lm_value *v) {
   return lm_op_is(v, LM_OP_PARAM) ? n : 0;
 }
 
-// Takes cotangents of such values on to the parameters, which are captured too then, the furthest
-// first: what they are made of may have other uses.
+// Propagates cotangents of such values to the parameters, which thereby become captured. The
+// maximum distant values are first, because intermediate values may have other uses.
 static void weights_reverse(gradient *g, frame *f) {
-  uint32_t most = 0;
+  uint32_t maximum = 0;
   for (uint32_t i = 0; i < f->n_captured; i++)
-    if (distance_to_parameter(f->captured[i]) > most)
-      most = distance_to_parameter(f->captured[i]);
-  for (; most; most--)
+    if (distance_to_parameter(f->captured[i]) > maximum)
+      maximum = distance_to_parameter(f->captured[i]);
+  for (; maximum; maximum--)
     for (uint32_t i = 0, n = f->n_captured; i < n; i++)
-      if (distance_to_parameter(f->captured[i]) == most)
+      if (distance_to_parameter(f->captured[i]) == maximum)
         lm_op_info_of(f->captured[i]->def)->vjp(&g->base, f->captured[i]->def);
 }
 
-// Cotangents of outer values: accumulated if they are parameters, in whatever type and shape they
-// are computed with, else carried. Entries of `captured` that are carried move to its front;
-// returns their number.
+// Cotangents of outer values: parameters are accumulated, in the dtype and shape in which they are
+// used; other values are carried. The carried entries of `captured` move to its front; returns
+// their number.
 static uint32_t carry_captured(gradient *g, frame *f, lm_value **next, uint32_t n) {
   uint32_t kept = 0;
   weights_reverse(g, f);
@@ -107,21 +107,21 @@ static uint32_t carry_captured(gradient *g, frame *f, lm_value **next, uint32_t 
   return kept;
 }
 
-// Cotangents of the places that each turn reads, which the reversed loop stacks along the axis of
-// the first.
-static lm_value **turns_of(gradient *g, frame *f) {
-  lm_value **own = LM_NEW_N(g->m->arena, lm_value *, f->n_turned + 1);
-  for (uint32_t i = 0; i < f->n_turned; i++) {
-    lm_value *others = lm_gradient_take(g, f->outer, f->turned[i]);
-    lm_attr place = {.imm = {0, 1}, .n_imm = 2};
-    own[i] = lm_idmap_get(&f->turns, f->turned[i]);
+// Cotangents of the elements that each iteration reads. The reversed loop stacks them along the
+// axis of the first.
+static lm_value **element_cotangents(gradient *g, frame *f) {
+  lm_value **own = LM_NEW_N(g->m->arena, lm_value *, f->n_sliced + 1);
+  for (uint32_t i = 0; i < f->n_sliced; i++) {
+    lm_value *others = lm_gradient_take(g, f->outer, f->sliced[i]);
+    lm_attr index = {.imm = {0, 1}, .n_imm = 2};
+    own[i] = lm_idmap_get(&f->elements, f->sliced[i]);
     if (others)
       own[i] = lm_emit2(&f->b, LM_OP_ADD, own[i],
                         lm_emit(&f->b, LM_OP_AT, (lm_value *[]){others, f->reversed->body->args[0]},
-                                2, &place, NULL));
+                                2, &index, NULL));
   }
-  if (f->n_turned)
-    f->reversed->attr.axes[f->reversed->attr.n_axes++] = f->turned[0]->type.axis[0];
+  if (f->n_sliced)
+    f->reversed->attr.axes[f->reversed->attr.n_axes++] = f->sliced[0]->type.axis[0];
   return own;
 }
 
@@ -138,10 +138,11 @@ static lm_value **stacked_cotangents(gradient *g, const lm_op *loop) {
   return out;
 }
 
-// The stacked results are counted before the body is reversed, which adds stashes to them.
+// The cotangents of stacked results are computed before the body is reversed, which adds stashes to
+// the results.
 void lm_gradient_reverse_loop(lm_grad *base, lm_op *loop) {
   gradient *g = (gradient *)base;
-  frame *outer = g->at, f = {.forward = loop->body, .loop = loop, .forth = !loop->n_in};
+  frame *outer = g->at, f = {.forward = loop->body, .loop = loop, .in_order = !loop->n_in};
   lm_builder after = outer->b;
   uint32_t *which = LM_NEW_N(g->m->arena, uint32_t, loop->n_in + 1);
   lm_value **start = LM_NEW_N(g->m->arena, lm_value *, loop->n_in + 1),
@@ -149,7 +150,7 @@ void lm_gradient_reverse_loop(lm_grad *base, lm_op *loop) {
   uint32_t n = starts(g, loop, which, start);
   f.b = outer->b;
   f.reversed = lm_loop_begin(&f.b, loop->attr.imm[0], 0, start, n);
-  outer->b.before = f.reversed; // what the body needs of outer regions goes in front
+  outer->b.before = f.reversed; // operations of outer regions precede the loop
 
   lm_gradient_enter(g, &f);
   seed(g, &f, stacked, which, n);
@@ -160,8 +161,8 @@ void lm_gradient_reverse_loop(lm_grad *base, lm_op *loop) {
     next[i] = c ? c : zeros(&f.b, loop->in[which[i]]->type);
   }
   uint32_t carried = carry_captured(g, &f, next, n);
-  lm_value **own = turns_of(g, &f);
-  lm_loop_end(&f.b, f.reversed, next, n + carried, own, f.n_turned);
+  lm_value **own = element_cotangents(g, &f);
+  lm_loop_end(&f.b, f.reversed, next, n + carried, own, f.n_sliced);
   lm_gradient_leave(g);
 
   outer->b.before = after.before;
@@ -169,7 +170,7 @@ void lm_gradient_reverse_loop(lm_grad *base, lm_op *loop) {
     lm_gradient_add(base, loop->in[which[i]], f.reversed->out[i]);
   for (uint32_t i = 0; i < carried; i++)
     lm_gradient_add(base, f.captured[i], f.reversed->out[n + i]);
-  for (uint32_t i = 0; i < f.n_turned; i++)
-    lm_gradient_add(base, f.turned[i],
-                    with_axis_of(outer, f.turned[i], f.reversed->out[n + carried + i]));
+  for (uint32_t i = 0; i < f.n_sliced; i++)
+    lm_gradient_add(base, f.sliced[i],
+                    with_axis_of(outer, f.sliced[i], f.reversed->out[n + carried + i]));
 }

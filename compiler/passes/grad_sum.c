@@ -1,10 +1,12 @@
-// grad_sum.c - cotangents: collecting the parts of each and adding them up.
+// grad_sum.c - cotangents: collects the parts of each cotangent and sums them.
 //
-// A value's cotangent is the sum of what its uses give. Parts that belong to slices of the value
-// are kept apart until the sum is wanted: where they tile an axis, they are laid side by side,
+// The cotangent of a value is the sum of the contributions of its uses. Parts that belong to slices
+// of the value are kept separate until the sum is needed. If they tile an axis, they are
+// concatenated:
 //   before: %a = pad %ga (x) -> (e) [0, 1]   %b = pad %gb (y) -> (e) [4, 1]   %g = add %a, %b
 //   after:  %g = concat %ga, %gb (x, y) -> (e)
-// which is what the queries, keys and values of one product, and the halves of a rotation, come to.
+// This is the case for the queries, keys and values of one merged GEMM, and for the halves of a
+// rotary embedding.
 #include <stdlib.h>
 #include <string.h>
 #include "compiler/passes/grad.h"
@@ -14,7 +16,7 @@ bool lm_gradient_is_needed(lm_grad *base, lm_value *v) {
   return v->id < g->n_active && g->active[v->id];
 }
 
-// c summed over the axes that t has not, in t's order
+// c summed over the axes that t lacks, in the axis order of t.
 static lm_value *fit(lm_builder *b, lm_value *c, lm_type t) {
   lm_axis over[LM_RANK];
   int n = 0;
@@ -23,7 +25,7 @@ static lm_value *fit(lm_builder *b, lm_value *c, lm_type t) {
       over[n++] = c->type.axis[i];
   c = lm_emit_permute(b, lm_emit_reduce(b, LM_OP_SUM, c, over, n), t.axis, t.rank);
   if (!lm_type_equal(c->type, t))
-    LM_BUG("a cotangent of another type than its value");
+    LM_BUG("the cotangent has another type than its value");
   return c;
 }
 
@@ -51,10 +53,11 @@ void lm_gradient_add_slice(lm_grad *base, const lm_op *slice, lm_value *cotangen
     add_part((gradient *)base, slice->in[0], cotangent, slice);
 }
 
-// Each turn of a loop that runs forth reads its own place of what lies outside, and all are read.
-static bool turn_by_turn(const gradient *g, const lm_op *at) {
+// Each iteration of a loop that runs in order reads its own element of an outer value, and all
+// elements are read.
+static bool reads_own_elements(const gradient *g, const lm_op *at) {
   const frame *f = g->at;
-  if (!f->forth || at->in[1] != f->forward->args[0] || at->in[0]->region == f->forward)
+  if (!f->in_order || at->in[1] != f->forward->args[0] || at->in[0]->region == f->forward)
     return false;
   bool in_order = at->attr.imm[0] == 0 && at->attr.imm[1] == 1;
   return in_order && lm_axis_size(g->m, at->in[0]->type.axis[0]) == f->loop->attr.imm[0];
@@ -64,20 +67,20 @@ bool lm_gradient_add_iteration(lm_grad *base, const lm_op *at, lm_value *cotange
   gradient *g = (gradient *)base;
   frame *f = g->at;
   lm_value *whole = at->in[0];
-  lm_value *old = lm_idmap_get(&f->turns, whole);
-  if (!turn_by_turn(g, at))
+  lm_value *old = lm_idmap_get(&f->elements, whole);
+  if (!reads_own_elements(g, at))
     return false;
   if (!lm_gradient_is_needed(base, whole))
     return true;
   if (!old)
-    LM_PUSH(g->m->arena, f->turned, f->n_turned, f->cap_turned) = whole;
-  lm_idmap_set(&f->turns, whole, add(g, old, fit(base->b, cotangent, at->out[0]->type)));
+    LM_PUSH(g->m->arena, f->sliced, f->n_sliced, f->cap_sliced) = whole;
+  lm_idmap_set(&f->elements, whole, add(g, old, fit(base->b, cotangent, at->out[0]->type)));
   return true;
 }
 
 // ---- tiles
 
-static int by_place(const void *a, const void *b) {
+static int by_first(const void *a, const void *b) {
   const part *x = *(part *const *)a;
   const part *y = *(part *const *)b;
   int64_t i = x->slice->attr.imm[0];
@@ -85,12 +88,12 @@ static int by_place(const void *a, const void *b) {
   return i < j ? -1 : i > j;
 }
 
-static int64_t places(const lm_module *m, const lm_op *slice) {
+static int64_t slice_size(const lm_module *m, const lm_op *slice) {
   return slice->attr.n_to ? lm_axis_size(m, slice->attr.to[0]) : 1;
 }
 
-// The parts that are slices along axis, in order of place, if they cover it without gap or overlap;
-// 0 if not.
+// The parts that are slices along axis, in the order of their elements, if they cover the axis
+// without gap or overlap; 0 if not.
 static int tiles(const gradient *g, part *list, lm_axis axis, part **out) {
   int n = 0;
   int64_t at = 0;
@@ -101,16 +104,16 @@ static int tiles(const gradient *g, part *list, lm_axis axis, part **out) {
       return 0;
     out[n++] = p;
   }
-  qsort(out, (size_t)n, sizeof *out, by_place);
+  qsort(out, (size_t)n, sizeof *out, by_first);
   for (int i = 0; i < n; i++) {
     if (out[i]->slice->attr.imm[0] != at)
       return 0;
-    at += places(g->m, out[i]->slice);
+    at += slice_size(g->m, out[i]->slice);
   }
   return at == lm_axis_size(g->m, axis) ? n : 0;
 }
 
-// The part with an axis of size 1 where its slice took one place
+// The part, with an axis of size 1 if its slice took one element.
 static lm_value *with_axis(gradient *g, const part *p, lm_type whole, lm_axis axis) {
   if (p->slice->attr.n_to)
     return p->v;
@@ -120,14 +123,14 @@ static lm_value *with_axis(gradient *g, const part *p, lm_type whole, lm_axis ax
   return lm_emit_expand(g->base.b, p->v, whole);
 }
 
-static lm_value *side_by_side(gradient *g, lm_value *v, part **tile, int n) {
+static lm_value *concatenated(gradient *g, lm_value *v, part **tile, int n) {
   lm_value *in[LM_RANK];
   lm_axis axis = tile[0]->slice->attr.axes[0];
   lm_attr a = {.n_axes = (uint8_t)n, .to = {axis}, .n_to = 1};
   for (int i = 0; i < n; i++) {
     in[i] = with_axis(g, tile[i], v->type, axis);
     a.axes[i] = tile[i]->slice->attr.n_to ? tile[i]->slice->attr.to[0] : g->one;
-    tile[i]->v = NULL; // spent
+    tile[i]->v = NULL; // consumed
   }
   return lm_emit(g->base.b, LM_OP_CONCAT, in, (uint32_t)n, &a, NULL);
 }
@@ -164,7 +167,7 @@ static lm_value *sum_of(gradient *g, lm_value *v, part *list) {
     if (!p->slice || !p->v)
       continue;
     int n = tiles(g, list, p->slice->attr.axes[0], tile);
-    sum = add(g, sum, n ? side_by_side(g, v, tile, n) : padded(g, p, v->type));
+    sum = add(g, sum, n ? concatenated(g, v, tile, n) : padded(g, p, v->type));
   }
   return sum;
 }

@@ -1,15 +1,15 @@
-// grad_value.c - forward values for the backward code: themselves, stashed, or computed again.
+// grad_value.c - forward values in the backward code: used directly, stashed or recomputed.
 //
-// Outside of loops a forward value is simply used. The reversed loop can't see into the forward
-// one: of its values, those that are dear to compute are stashed - stacked by the forward loop,
-// read at their turn by the reversed one - and the others are computed again from these, once for
-// each frame and only if a rule asks.
+// Outside of loops a forward value is used directly. The reversed loop cannot access values of the
+// forward loop: expensive ones are stashed, that is stacked by the forward loop and read per
+// iteration by the reversed one; the others are recomputed from these, once per frame and only if a
+// rule needs them.
 #include <string.h>
 #include "compiler/ops/interface.h"
 #include "compiler/passes/grad.h"
 
-// A product of two activations that share axes, larger than either of them, as attention's scores
-// are: computing it again costs less than writing it and reading it back.
+// A dot of two activations that share axes, larger than either of them, such as attention scores:
+// recomputing it is cheaper than storing and loading it.
 static bool outer_product(const lm_module *m, const lm_op *op) {
   lm_type x = op->in[0]->type;
   lm_type w = op->in[1]->type;
@@ -22,11 +22,11 @@ static bool outer_product(const lm_module *m, const lm_op *op) {
   return n > lm_type_elements(m, x) && n > lm_type_elements(m, w);
 }
 
-// The policy. Stashed: products but outer ones, reductions, gathers and scatters of floats, loops,
-// attention. Computed again: everything elementwise, movements, parameters, constants, and random
-// numbers, which are functions of their place. Carried values are stashed too (see owned_value),
-// sums that their product gives (pass epilogue), and what the recipe says to save. What it says to
-// compute again is the affair of pass recompute, which takes stashes away.
+// The policy. Stashed: dots except outer products, reductions, gathers and scatters of floats,
+// loops, attention. Recomputed: elementwise operations, data movement, parameters, constants, and
+// random numbers, which are functions of their index. Also stashed: carries (see owned_value), sums
+// that a GEMM computes (pass epilogue), and values that the recipe marks `save`. Values that it
+// marks `recompute` are the concern of pass recompute, which removes stashes.
 static bool keeps(const lm_module *m, const lm_op *op) {
   if (op->keep == LM_REMAT_SAVE)
     return true;
@@ -37,7 +37,8 @@ static bool keeps(const lm_module *m, const lm_op *op) {
   return lm_op_accumulates(op) || op->body;
 }
 
-// The value under names that do not meet the loop's axis, in front of the forward loop's yield.
+// Emits a rename of v, from an axis that conflicts with the loop's axis, before the forward loop's
+// yield.
 static lm_value *renamed(lm_module *m, lm_op *loop, lm_value *v, lm_axis from, lm_axis to) {
   lm_builder b = {m, loop->body, loop->body->last, loop->loc};
   lm_attr a = {.axes = {from}, .n_axes = 1, .to = {to}, .n_to = 1};
@@ -68,9 +69,9 @@ static lm_value *stash(gradient *g, frame *f, lm_value *v) {
   return lm_emit(&f->b, LM_OP_RENAME, &here, 1, &back, NULL);
 }
 
-// count - 1 - turn, or the turn itself
+// The index of the forward loop: count - 1 - iteration, or the iteration if the loop runs in order.
 static lm_value *forward_index(frame *f) {
-  if (f->forth)
+  if (f->in_order)
     return f->reversed->body->args[0];
   lm_type t = lm_type_make(LM_INT, NULL, 0);
   lm_value *last = lm_emit_const(&f->b, t, (double)(f->loop->attr.imm[0] - 1));
@@ -90,7 +91,7 @@ static bool is_index(const frame *f, const lm_value *v) {
   return f->loop && v == f->forward->args[0];
 }
 
-static lm_value *again(gradient *g, frame *f, lm_op *op) {
+static lm_value *recomputed(gradient *g, frame *f, lm_op *op) {
   frame *inner = g->at;
   lm_value **in = LM_NEW_N(g->m->arena, lm_value *, op->n_in + 1);
   lm_attr a = op->attr;
@@ -114,7 +115,7 @@ static lm_value *owned_value(gradient *g, frame *f, lm_value *v) {
   if (is_index(f, v))
     return forward_index(f);
   bool sum = g->sums && v->id < g->n_active && g->sums[v->id];
-  return !v->def || sum || keeps(g->m, v->def) ? stash(g, f, v) : again(g, f, v->def);
+  return !v->def || sum || keeps(g->m, v->def) ? stash(g, f, v) : recomputed(g, f, v->def);
 }
 
 lm_value *lm_gradient_value(lm_grad *base, lm_value *v) {
@@ -130,11 +131,11 @@ lm_value *lm_gradient_value(lm_grad *base, lm_value *v) {
   return here;
 }
 
-// The forward loop's index is count - 1 - turn: its place is first + step * (count - 1), minus step
-// * turn.
+// The forward index is count - 1 - j at iteration j of the reversed loop: first + step * (count -
+// 1) - step * j.
 void lm_gradient_iteration(const frame *f, int64_t first, int64_t step, int64_t *out) {
-  out[0] = f->forth ? first : first + step * (f->loop->attr.imm[0] - 1);
-  out[1] = f->forth ? step : -step;
+  out[0] = f->in_order ? first : first + step * (f->loop->attr.imm[0] - 1);
+  out[1] = f->in_order ? step : -step;
 }
 
 void lm_gradient_indices(lm_grad *base, const lm_op *op, uint32_t n, lm_value **out,

@@ -1,23 +1,26 @@
-// hoist_params.c - what is computed with is made of parameters once a change, not wherever it is
-// used: bf16 copies of f32, weights side by side (pass pack) or in another layout (pass layout),
-// which end in a concatenation or in a cast to their own type.
+// hoist_params.c - computes values derived from parameters once per update instead of at every use:
+// bf16 copies of f32 parameters, and weights that are concatenated (pass fuse_gemms) or laid out
+// recomputed (pass prepack), which end in a concat or in a cast to their own type.
 //
 // before: %w = param @w[%i] : f32[d, f]   %h = cast %w : bf16[d, f]   %y = dot %x, %h over(d)
-//         %g = param @g[%i] : f32[d, f]   %u = param @u[%i] : f32[d, f]   %c = concat %g, %u (f, f)
-//         -> (pack)
+//         %g = param @g[%i] : f32[d, f]   %u = param @u[%i] : f32[d, f]
+//         %c = concat %g, %u (f, f) -> (pack)
 // after:  %h = param @w[%i] : bf16[d, f]   %y = dot %x, %h over(d)
 //         %c = param @made.0[%i] : f32[d, pack]
 //         made @made.0 : f32[layers, d, pack] stacked 1
-//         func @copies(%p: f32[blk, el]) -> (copies: bf16[blk, el], made.0: f32[layers, d, pack]) {
-//           %c = cast %p   %m = loop 24 over(layers) %i { %g = param @g[%i]   %u = param @u[%i] %c1
-//           = concat %g, %u   yield %c1 } return %c, %m }
+//         func @copies(%p: f32[blk, el])
+//             -> (copies: bf16[blk, el], made.0: f32[layers, d, pack]) {
+//           %c = cast %p
+//           %m = loop 24 over(layers) %i {
+//             %g = param @g[%i]   %u = param @u[%i]   %c1 = concat %g, %u   yield %c1 }
+//           return %c, %m }
 //
-// Such a param reads an arena of copies: what is made, then copies in the layout of the parameters.
-// Whoever runs the plan runs @copies before a function that reads it, if parameters have changed
-// since. Declines: casts to other types; what is made of anything but parameters, cast and under
-// views, at one place of the same stacked axes; modules without any. Cost: two bytes a parameter
-// that is cast, and one pass over all of them for each change, where a step of n micro-batches took
-// 2 n; the bytes of what is laid side by side or anew, likewise.
+// Such a param reads the arena of copies: the `made` globals, then the bf16 copies in the layout of
+// the parameters. The runtime runs @copies before a function that reads the arena if parameters
+// have changed since the last time. Declines: casts to other types; values that depend on anything
+// other than casts and views of parameters at one index of the same stacked axes; modules without
+// such values. Cost: two bytes per parameter that is cast, and one pass over all of them per update
+// instead of 2 n in a step of n micro-batches; likewise for the `made` globals.
 #include <string.h>
 
 #include "compiler/passes/pass.h"
@@ -34,12 +37,12 @@ static lm_value *cast_rule(lm_rewrite *r, lm_op *op) {
   return lm_emit(&r->b, LM_OP_PARAM, def->in, def->n_in, &def->attr, &op->out[0]->type);
 }
 
-// ---- weights side by side
+// ---- concatenated and prepacked weights
 
 typedef struct made {
   lm_sym name;
-  const lm_op *like;
-} made; // like: one concatenation that it stands for
+  const lm_op *like; // one of the operations that the global replaces
+} made;
 typedef struct making {
   made *all;
   uint32_t n, cap;
@@ -51,7 +54,7 @@ static const lm_op *param_under(const lm_value *v) {
   return v->def;
 }
 
-static bool same_place(const lm_op *a, const lm_op *b) {
+static bool same_indices(const lm_op *a, const lm_op *b) {
   if (a->n_in != b->n_in || memcmp(a->attr.imm, b->attr.imm, sizeof a->attr.imm))
     return false;
   for (uint32_t i = 0; i < a->n_in; i++)
@@ -73,19 +76,19 @@ static bool of_parameters(lm_module *m, const lm_op *op) {
       return false;
     const lm_op *first = param_under(op->in[0]);
     const lm_op *p = param_under(op->in[i]);
-    if (!same_place(first, p) || !same_stack(m, first->attr.sym, p->attr.sym))
+    if (!same_indices(first, p) || !same_stack(m, first->attr.sym, p->attr.sym))
       return false;
   }
   return op->n_in > 0;
 }
 
-// Side by side, or in another order (pass layout).
-static bool lays_anew(const lm_op *op) {
+// A concat, or the copy of a new layout (pass prepack).
+static bool is_copy(const lm_op *op) {
   return op->code == LM_OP_CONCAT ||
          (op->code == LM_OP_CAST && lm_type_equal(op->in[0]->type, op->out[0]->type));
 }
 
-// The same movements of the same parameters, each at its own place.
+// The same movements of the same parameters; the indices of the parameters may differ.
 static bool alike(const lm_value *a, const lm_value *b) {
   const lm_op *x = a->def;
   const lm_op *y = b->def;
@@ -120,7 +123,7 @@ static lm_sym made_add(lm_module *m, making *k, const lm_op *op) {
 }
 
 static lm_value *made_rule(lm_rewrite *r, lm_op *op) {
-  if (!lays_anew(op) || !of_parameters(r->b.m, op))
+  if (!is_copy(op) || !of_parameters(r->b.m, op))
     return NULL;
   lm_sym name = made_add(r->b.m, r->user, op);
   const lm_op *p = param_under(op->in[0]);
@@ -131,12 +134,12 @@ static lm_value *made_rule(lm_rewrite *r, lm_op *op) {
 
 // ---- @copies
 
-static lm_value *again(lm_builder *b, const lm_value *v, lm_value *const *index, uint32_t n) {
+static lm_value *recomputed(lm_builder *b, const lm_value *v, lm_value *const *index, uint32_t n) {
   const lm_op *op = v->def;
   lm_value *in[LM_RANK];
   if (op->code != LM_OP_PARAM) {
     for (uint32_t i = 0; i < op->n_in; i++)
-      in[i] = again(b, op->in[i], index, n);
+      in[i] = recomputed(b, op->in[i], index, n);
     return lm_emit(b, op->code, in, op->n_in, &op->attr, &v->type);
   }
   lm_attr a = {.sym = op->attr.sym, .n_imm = (uint8_t)(2 * n)};
@@ -145,18 +148,18 @@ static lm_value *again(lm_builder *b, const lm_value *v, lm_value *const *index,
   return lm_emit_cast(b, lm_emit(b, LM_OP_PARAM, index, n, &a, NULL), (lm_dtype)v->type.dtype);
 }
 
-// All places of the stacked axes from `level` on, one after another.
+// A loop nest over the stacked axes from `level` on.
 static lm_value *made_whole(lm_builder *b, const made *x, lm_value **index, uint32_t level) {
   const lm_global *g = lm_global_find(b->m, x->name);
   if (level == (uint32_t)g->n_stack)
-    return again(b, x->like->out[0], index, level);
-  lm_region *outside = b->at;
+    return recomputed(b, x->like->out[0], index, level);
+  lm_region *parent = b->at;
   lm_axis axis = g->type.axis[level];
   lm_op *loop = lm_loop_begin(b, lm_axis_size(b->m, axis), axis, NULL, 0);
   index[level] = loop->body->args[0];
   lm_value *v = made_whole(b, x, index, level + 1);
   lm_loop_end(b, loop, NULL, 0, &v, 1);
-  b->at = outside;
+  b->at = parent;
   b->before = NULL;
   return loop->out[0];
 }
@@ -199,7 +202,7 @@ bool lm_pass_hoist_params(lm_module *m, const lm_pass_env *env) {
     lm_rewrite_func(f, made_rule, &k);
   }
   if (k.n)
-    lm_pass_dce(m, env); // what only the made were made of
+    lm_pass_dce(m, env); // removes operations that only the hoisted values used
   for (lm_func *f = m->funcs; f; f = f->next)
     lm_region_walk(f->body, is_read, &casts);
   if (casts || k.n)

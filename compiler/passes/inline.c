@@ -1,12 +1,12 @@
-// inline.c - calls become the bodies of the functions they call.
+// inline.c - replaces calls by the bodies of the functions.
 //
 // before: %y = call @rmsnorm(%x, %w) : f32[b, t, d]
 // after:  %sq = mul %x, %x … %y = mul %xn, %w            the operations of @rmsnorm, on %x and %w
 //
-// What was inlined carries the place of the call, which is the user's. What is to be computed again
-// is so whole; of what is to be saved it is the results. Functions that were called are gone
-// afterwards. Declines: functions that call each other in a circle are an error. Cost: the module
-// grows by the size of a body for each call.
+// Inlined operations have the source location of the call, which is in the user's program. A call
+// marked `recompute` marks all its operations; a call marked `save` marks its results. Functions
+// that were called are removed. Declines: recursive functions are an error. Cost: the module grows
+// by the size of the body per call.
 #include <string.h>
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
@@ -22,8 +22,8 @@ typedef struct inliner {
   visit *state;
   bool *called;
   uint32_t n;
-  lm_value **copy;
-  uint32_t n_copy; // by value id of a callee: its copy at the call; NULL between calls
+  lm_value **copy; // by value id of a callee: its copy at the call; NULL between calls
+  uint32_t n_copy;
   bool ok;
 } inliner;
 
@@ -32,7 +32,7 @@ static uint32_t index_of(const inliner *x, const char *name) {
   for (uint32_t i = 0; i < x->n; i++)
     if (x->funcs[i] == f)
       return i;
-  LM_BUG("call of @%s, which is no function", name);
+  LM_BUG("call of @%s, which is not a function", name);
 }
 
 static void copy_reserve(inliner *x) {
@@ -56,7 +56,8 @@ static void copy_forget(lm_value **copy, const lm_region *r) {
   }
 }
 
-// Puts the callee's operations in front of the call; map: what stands for the call's results.
+// Inserts the callee's operations before the call and maps the call's results to their
+// replacements.
 static void expand_call(inliner *x, lm_op *call, const lm_func *callee, lm_idmap *map) {
   lm_builder b = {x->m, call->parent, call, call->loc};
   copy_reserve(x);

@@ -1,25 +1,25 @@
-// licm.c - costly operations that do not vary in a loop move in front of it (loop-invariant code
-// motion).
+// licm.c - loop-invariant code motion of expensive operations.
 //
 // before: %y = loop 24 … %i … { %a = mul %pos, %f   %c = cos %a   %w = param @w   … }
 // after:  %a = mul %pos, %f   %c = cos %a   %y = loop 24 … %i … { %w = param @w   … }
 //
-// An operation moves if it is pure, all it uses is defined outside, and it costs something: 4 flops
-// an element or more, a reduction, a product or a gather. What it uses moves with it. Cheap
-// operations stay, as they cost less in the kernels that use them than a tensor read from memory
-// would: a mask of positions is recomputed in the attention of each layer. Declines: operations
-// with effects, loops. Cost: what moves lives as long as the loop.
+// An operation moves if it is pure, its operands are defined outside, and it is expensive: at least
+// 4 flops per element, a reduction, a dot or a gather. Its operands move with it. Cheap operations
+// stay, because recomputing them in the kernels that use them is faster than reading a tensor from
+// memory: a mask of positions is recomputed in the attention of each layer. Declines: operations
+// with effects, loops. Cost: moved values are live during the whole loop.
 #include "compiler/ops/interface.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 
+// op->mark
 enum {
   STAYS,
   INVARIANT,
   MOVES
-}; // in op->mark
+};
 
-static bool costly(const lm_op *op) {
+static bool is_expensive(const lm_op *op) {
   return lm_op_accumulates(op) || (op->out[0]->type.rank && lm_op_info_of(op)->flops >= 4);
 }
 
@@ -34,12 +34,12 @@ static bool invariant(const lm_op *op) {
   return true;
 }
 
-static void pull(const lm_op *op) {
+static void mark_operands(const lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_op *def = op->in[i]->def;
     if (def && def->parent == op->parent && def->mark == INVARIANT) {
       def->mark = MOVES;
-      pull(def);
+      mark_operands(def);
     }
   }
 }
@@ -47,12 +47,12 @@ static void pull(const lm_op *op) {
 static void hoist(lm_op *loop) {
   for (lm_op *op = loop->body->first; op; op = op->next) {
     op->mark = invariant(op) ? INVARIANT : STAYS;
-    if (op->mark && costly(op))
+    if (op->mark && is_expensive(op))
       op->mark = MOVES;
   }
   for (lm_op *op = loop->body->first; op; op = op->next)
     if (op->mark == MOVES)
-      pull(op);
+      mark_operands(op);
   for (lm_op *op = loop->body->first, *next; op; op = next) {
     next = op->next;
     if (op->mark != MOVES)
@@ -62,7 +62,7 @@ static void hoist(lm_op *loop) {
   }
 }
 
-// Inner loops first, so that what leaves them can leave the outer ones.
+// Inner loops first, so that operations can move through several loops.
 static void visit(lm_region *r) {
   for (lm_op *op = r->first; op; op = op->next) {
     if (op->code != LM_OP_LOOP)

@@ -19,8 +19,8 @@ static const struct {
 #undef PASS
 };
 
-// Cleaning before the derivative keeps what it stashes small; cleaning after removes what it made
-// twice.
+// Cleanup passes before `grad` reduce the stashes; cleanup passes after it remove redundant
+// backward code.
 const char *const lm_pipeline[] = {
     "inline",
     "analyze",
@@ -145,7 +145,7 @@ lm_status lm_pass_run_list(lm_module *m, const char *names, const lm_pass_env *e
   return NULL;
 }
 
-// ---- passes that are off, and those that are asked for
+// ---- disabled and forced passes
 
 static bool named(const char *const *names, int n, const char *name) {
   for (int i = 0; i < n; i++)
@@ -161,7 +161,7 @@ bool lm_pass_is_forced(const lm_pass_env *env, const char *name) {
   return named(env->forced, env->n_forced, name);
 }
 
-// The passes of a comma-separated list, each once, of which `may` allows every one.
+// Reads a comma-separated list of passes, without duplicates. `may` is the check of each.
 static lm_status names_read(lm_arena *a, const char *names,
                             lm_status (*may)(const lm_pass *pass, const lm_pass_env *env),
                             const lm_pass_env *env, const char *const **out, int *out_n) {
@@ -207,8 +207,8 @@ static bool changes_stage(const lm_pass *pass) {
   return pass->after != LM_STAGES && pass->after != pass->before;
 }
 
-// A pass that belongs to a later stage than `stage` ends the run; so does one that nothing lifted
-// the module to.
+// A pass of a later stage than `stage` ends the run. Passes of another stage than the module's are
+// skipped.
 bool lm_pipeline_run(lm_module *m, lm_stage stage, const lm_pass_env *env) {
   for (int i = 0; lm_pipeline[i]; i++) {
     const lm_pass *pass = lm_pass_find(lm_pipeline[i]);

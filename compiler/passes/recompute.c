@@ -1,33 +1,35 @@
-// recompute.c - stashes of loops that are computed again in the backward pass instead of kept.
+// recompute.c - recomputes stashes of loops in the backward pass instead of keeping them.
 //
-// before: %y, %xs, %hs = loop 24 … %i carry(%x) { %w = param @w[%i]   %d = dot %x, %w   %h = kernel
-// (%d) { … }   …   yield %x2, %x, %h }
+// before: %y, %xs, %hs = loop 24 … %i carry(%x) {
+//           %w = param @w[%i]   %d = dot %x, %w   %h = kernel (%d) { … }   …   yield %x2, %x, %h }
 //         loop 24 … %j { %x1 = at %xs, %j [23, -1]   %h1 = at %hs, %j [23, -1]   … }
 // after:  %y, %xs = loop 24 …
-//         loop 24 … %j { %x1 = at %xs, %j [23, -1]   %w1 = param @w[%j * -1 + 23]   %d1 = dot %x1,
-//         %w1   %h1 = kernel (%d1) { … }   … }
+//         loop 24 … %j { %x1 = at %xs, %j [23, -1]   %w1 = param @w[%j * -1 + 23]
+//           %d1 = dot %x1, %w1   %h1 = kernel (%d1) { … }   … }
 //
-// A stash is a stacked result that one later loop reads, each turn the place of one forward turn.
-// What is computed again comes from what is still stashed, carried values (which then are),
-// parameters and values outside. Kernels stand by now, and are repeated whole: the same code reads
-// the same bits and rounds where it rounded before, whatever the type; no other kernel is changed.
-// So losses and gradients keep their bits, and there is nothing new to compile. Which: values
-// marked `again`; and env->recompute->extra more, the cheapest first, by seconds a byte that is
-// freed. Values marked `save` stay. A choice changes what others cost, so it is made one at a time.
-// Declines: carried values, and what needs a place of a loop inside by the index of this one.
-// Cost: the operations above, in each turn of the backward loop.
+// A stash is a stacked result that one later loop reads, each iteration the element of one forward
+// iteration. A recomputed value is computed from the remaining stashes, carries (which are stashed
+// for this), parameters and outer values. The pass runs after fusion and repeats kernels whole: the
+// same code reads the same bits and rounds at the same locations, and no other kernel changes.
+// Losses and gradients are therefore bit-identical, and no new kernel is compiled.
+//
+// Recomputed are the values marked `recompute`, and env->recompute->extra more, the cheapest first,
+// in seconds per byte freed. Values marked `save` stay. Stashes are chosen one at a time, because a
+// choice changes the cost of the others. Declines: carries, and values inside an inner loop that
+// are indexed by the index of this one. Cost: the recomputed operations, in each iteration of the
+// backward loop.
 #include <string.h>
 #include "compiler/ir/dot.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 
-static const double FLOPS_PER_BYTE = 16; // that a machine does in the time that it moves one
+static const double FLOPS_PER_BYTE = 16; // flops in the time that one byte is moved
 
 typedef struct stash {
   lm_op *loop, *reader;
-  lm_value *stacked, *v; // v: of the loop's body
-  int64_t first, step;   // place of the reader's turns
-  bool fits, again;
+  lm_value *stacked, *v; // v: the value in the loop's body
+  int64_t first, step;   // the reader's iteration j reads element first + step * j
+  bool fits, recomputed;
 } stash;
 
 typedef struct pass {
@@ -35,9 +37,9 @@ typedef struct pass {
   lm_func *f;
   stash *all;
   uint32_t n, cap;
-  uint32_t *of;     // by value id: number of the stash that it is stacked as, from 1
+  uint32_t *of;     // by value id: the number of its stash, from 1
   uint8_t *in_cone; // by value id
-  lm_value **map;   // by value id: what stands for it in the reader
+  lm_value **map;   // by value id: its value in the reader
 } pass;
 
 // ---- stashes
@@ -49,7 +51,8 @@ static void find_loops(lm_op *op, void *user) {
         (stash){.loop = op, .stacked = op->out[i], .v = op->body->last->in[i], .fits = true};
 }
 
-// Reads the place of its own turn, of as many turns, as the derivative of the loop does.
+// The read is in a loop of equal trip count and at its own iteration, in either order, as in the
+// derivative of the loop.
 static bool read_by(const stash *s, const lm_op *at) {
   const lm_op *r = at->parent->owner;
   if (at->code != LM_OP_AT || !r || r->code != LM_OP_LOOP || r->parent != s->loop->parent ||
@@ -78,17 +81,17 @@ static void find_reads(lm_op *op, void *user) {
   }
 }
 
-// The stash of v, a value of s's loop, that stays; NULL if there is none.
+// The stash of v, a value of s's loop, that is kept; NULL if there is none.
 static const stash *kept_stash(const pass *p, const stash *s, const lm_value *v) {
   for (uint32_t i = 0; i < p->n; i++)
-    if (p->all[i].v == v && p->all[i].loop == s->loop && !p->all[i].again)
+    if (p->all[i].v == v && p->all[i].loop == s->loop && !p->all[i].recomputed)
       return &p->all[i];
   return NULL;
 }
 
-// ---- what it takes
+// ---- the cost
 
-static bool is_place(const lm_op *op, uint32_t i) {
+static bool is_index(const lm_op *op, uint32_t i) {
   return (op->code == LM_OP_AT && i == 1) || op->code == LM_OP_PARAM;
 }
 
@@ -124,7 +127,7 @@ static void cone_add(cone *c, lm_value *v);
 static void cone_captured(lm_op *op, void *user) {
   cone *c = user;
   for (uint32_t i = 0; i < op->n_in; i++) {
-    if (is_place(op, i) && op->in[i] == c->s->loop->body->args[0])
+    if (is_index(op, i) && op->in[i] == c->s->loop->body->args[0])
       c->possible = false;
     else if (op->in[i]->region == c->s->loop->body)
       cone_add(c, op->in[i]);
@@ -147,25 +150,25 @@ static void cone_add(cone *c, lm_value *v) {
     lm_region_walk(op->body, cone_captured, c);
 }
 
-// Seconds (in bytes moved) of everything that is chosen and of s besides; -1 if that can't be.
+// Time (in bytes moved) of all chosen stashes and s; -1 if s cannot be recomputed.
 static double seconds_with(pass *p, stash *s) {
   double seconds = 0;
-  bool was = s->again, possible = true;
+  bool was = s->recomputed, possible = true;
   memset(p->in_cone, 0, p->m->n_values + 1);
-  s->again = true;
+  s->recomputed = true;
   for (uint32_t i = 0; i < p->n; i++) {
-    if (!p->all[i].again)
+    if (!p->all[i].recomputed)
       continue;
     cone c = {p, &p->all[i], true, 0};
     cone_add(&c, p->all[i].v);
     seconds += c.seconds;
     possible &= c.possible;
   }
-  s->again = was;
+  s->recomputed = was;
   return possible ? seconds : -1;
 }
 
-// ---- which
+// ---- the choice
 
 static lm_remat keep_of(const lm_value *v) {
   if (lm_op_is(v, LM_OP_KERNEL))
@@ -173,7 +176,7 @@ static lm_remat keep_of(const lm_value *v) {
   if (!v->def)
     return LM_REMAT_AUTO;
   if (lm_op_is(v, LM_OP_RENAME) && !v->def->keep && v->def->in[0]->def)
-    v = v->def->in[0]; // stacked under another name
+    v = v->def->in[0]; // stacked under another axis name
   return (lm_remat)v->def->keep;
 }
 
@@ -181,35 +184,35 @@ static void choose_marked(pass *p) {
   for (uint32_t i = 0; i < p->n; i++) {
     stash *s = &p->all[i];
     s->fits &= s->reader && s->v->def && s->v->def->parent == s->loop->body;
-    s->again = s->fits && keep_of(s->v) == LM_REMAT_RECOMPUTE && seconds_with(p, s) >= 0;
+    s->recomputed = s->fits && keep_of(s->v) == LM_REMAT_RECOMPUTE && seconds_with(p, s) >= 0;
   }
 }
 
-// How many could be chosen.
+// Chooses up to `extra` stashes; returns their number.
 static int choose_cheapest(pass *p, int extra) {
-  double now = 0, least = 0;
+  double now = 0, best_rate = 0;
   stash *best;
   int n = 0;
   for (uint32_t i = 0; i < p->n; i++)
-    if (p->all[i].again)
+    if (p->all[i].recomputed)
       now = seconds_with(p, &p->all[i]);
   do {
     best = NULL;
     double then = 0;
     for (uint32_t i = 0; i < p->n; i++) {
       stash *s = &p->all[i];
-      if (s->again || !s->fits || keep_of(s->v) == LM_REMAT_SAVE)
+      if (s->recomputed || !s->fits || keep_of(s->v) == LM_REMAT_SAVE)
         continue;
       double seconds = seconds_with(p, s);
       double rate = (seconds - now) / lm_type_traffic(p->m, s->stacked->type);
-      if (seconds < 0 || (best && rate >= least))
+      if (seconds < 0 || (best && rate >= best_rate))
         continue;
       best = s;
-      least = rate;
+      best_rate = rate;
       then = seconds;
     }
     if (best && n < extra) {
-      best->again = true;
+      best->recomputed = true;
       now = then;
       n++;
     }
@@ -217,15 +220,15 @@ static int choose_cheapest(pass *p, int extra) {
   return n;
 }
 
-// ---- computing it again
+// ---- recomputing
 
 typedef struct writer {
   pass *p;
   const stash *s;
-  lm_builder b;
-} writer; // in the reader, in front of the first use
+  lm_builder b; // in the reader, before the first use
+} writer;
 
-static lm_value *remade(writer *w, lm_value *v);
+static lm_value *recompute(writer *w, lm_value *v);
 
 static lm_value *stash_read(writer *w, lm_value *stacked) {
   lm_attr a = {.imm = {w->s->first, w->s->step}, .n_imm = 2};
@@ -244,25 +247,25 @@ static lm_value *forward_index(writer *w) {
   return kernel->out[0];
 }
 
-static void remake_captured(lm_op *op, void *user) {
+static void recompute_captured(lm_op *op, void *user) {
   writer *w = user;
   for (uint32_t i = 0; i < op->n_in; i++)
     if (op->in[i]->region == w->s->loop->body)
-      remade(w, op->in[i]);
+      recompute(w, op->in[i]);
 }
 
-static lm_op *remade_op(writer *w, lm_op *op) {
+static lm_op *recompute_op(writer *w, lm_op *op) {
   lm_value **map = w->p->map;
   lm_value *index = w->s->loop->body->args[0];
   for (uint32_t i = 0; i < op->n_in; i++)
-    if (!(is_place(op, i) && op->in[i] == index))
-      remade(w, op->in[i]);
+    if (!(is_index(op, i) && op->in[i] == index))
+      recompute(w, op->in[i]);
   if (op->body && !lm_op_isolated(op))
-    lm_region_walk(op->body, remake_captured, w);
+    lm_region_walk(op->body, recompute_captured, w);
   lm_op *copy = lm_op_clone(&w->b, op, map);
-  for (uint32_t i = 0, k = 0; i < op->n_in;
-       i++) { // place first + step * i, where i = the reader's first + step * j
-    if (!is_place(op, i))
+  // Index first + step * i, where i = the reader's first + step * j.
+  for (uint32_t i = 0, k = 0; i < op->n_in; i++) {
+    if (!is_index(op, i))
       continue;
     int64_t *imm = &copy->attr.imm[2 * k++];
     if (op->in[i] != index)
@@ -274,8 +277,8 @@ static lm_op *remade_op(writer *w, lm_op *op) {
   return copy;
 }
 
-// The value of the forward loop's body that v is, in the reader.
-static lm_value *remade(writer *w, lm_value *v) {
+// The reader's copy of v, a value of the forward loop's body.
+static lm_value *recompute(writer *w, lm_value *v) {
   lm_value **map = w->p->map;
   if (v->region != w->s->loop->body)
     return v;
@@ -286,36 +289,37 @@ static lm_value *remade(writer *w, lm_value *v) {
     return map[v->id] = forward_index(w);
   if (kept || !v->def)
     return map[v->id] = stash_read(w, kept ? kept->stacked : lm_loop_stack(w->p->m, w->s->loop, v));
-  remade_op(w, v->def);
+  recompute_op(w, v->def);
   return map[v->id];
 }
 
-// In the order of the reader's operations, so that what is made for one read precedes the next.
-static void rewrite_reader(pass *p, lm_op *reader, lm_value **stand, uint32_t n_values) {
+// Visits the reader's operations in order, so that the operations recomputed for one read precede
+// the next.
+static void rewrite_reader(pass *p, lm_op *reader, lm_value **map, uint32_t n_values) {
   memset(p->map, 0, (n_values + 1) * sizeof *p->map);
   for (lm_op *op = reader->body->first, *next; op; op = next) {
     next = op->next;
     uint32_t k = op->code == LM_OP_AT ? p->of[op->in[0]->id] : 0;
     stash *s = k ? &p->all[k - 1] : NULL;
-    if (!s || !s->again)
+    if (!s || !s->recomputed)
       continue;
     writer w = {p, s, {p->m, reader->body, op, op->loc}};
-    stand[op->out[0]->id] = remade(&w, s->v);
+    map[op->out[0]->id] = recompute(&w, s->v);
     lm_op_remove(op);
   }
 }
 
 static void rewrite_readers(pass *p, uint32_t n_values) {
-  lm_value **stand = lm_calloc((size_t)n_values + 1, sizeof *stand);
+  lm_value **map = lm_calloc((size_t)n_values + 1, sizeof *map);
   for (uint32_t i = 0; i < p->n; i++) {
-    bool first = p->all[i].again;
+    bool first = p->all[i].recomputed;
     for (uint32_t k = 0; k < i; k++)
-      first &= !(p->all[k].again && p->all[k].reader == p->all[i].reader);
+      first &= !(p->all[k].recomputed && p->all[k].reader == p->all[i].reader);
     if (first)
-      rewrite_reader(p, p->all[i].reader, stand, n_values);
+      rewrite_reader(p, p->all[i].reader, map, n_values);
   }
-  lm_func_substitute(p->f, stand, n_values);
-  lm_free(stand);
+  lm_func_substitute(p->f, map, n_values);
+  lm_free(map);
 }
 
 static int recompute_func(lm_module *m, lm_func *f, int extra) {

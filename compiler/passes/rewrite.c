@@ -21,7 +21,7 @@ void lm_idmap_free(lm_idmap *m) {
   *m = (lm_idmap){0};
 }
 
-static lm_value *stands_for(const lm_idmap *m, lm_value *v) {
+static lm_value *replacement_of(const lm_idmap *m, lm_value *v) {
   for (lm_value *to; (to = lm_idmap_get(m, v));)
     v = to;
   return v;
@@ -31,7 +31,7 @@ static void rewrite_region(lm_rewrite *r, lm_region *region) {
   for (lm_op *op = region->first, *next; op; op = next) {
     next = op->next;
     for (uint32_t i = 0; i < op->n_in; i++)
-      op->in[i] = stands_for(&r->map, op->in[i]);
+      op->in[i] = replacement_of(&r->map, op->in[i]);
     if (op->body)
       rewrite_region(r, op->body);
     if (op->n_out != 1)
@@ -74,7 +74,7 @@ bool lm_region_inside(const lm_region *r, const lm_region *outer) {
 }
 
 void lm_ops_sink(lm_op *from, lm_op *to, uint32_t mark) {
-  lm_op *last = to->prev; // what was moved stands behind it
+  lm_op *last = to->prev; // moved operations are inserted after it
   for (lm_op *op = from->next, *next; from != last && op != to; op = next) {
     next = op == last ? to : op->next;
     if (op->mark != mark)

@@ -1,4 +1,4 @@
-// row_tiling.c - see by_rows.h.
+// row_tiling.c - see row_tiling.h.
 #include "compiler/passes/row_tiling.h"
 #include <string.h>
 #include "compiler/ops/interface.h"
@@ -26,18 +26,18 @@ lm_type lm_dot_free_axes(const lm_op *dot, int side) {
   return own;
 }
 
-bool lm_row_tiling_divide(lm_row_tiling *r, int64_t most) {
+bool lm_row_tiling_divide(lm_row_tiling *r, int64_t max) {
   int64_t all = lm_type_elements(r->m, r->rows);
-  int64_t n = most < all ? most : all;
-  int64_t least = most < LM_TILE_ROWS_MIN ? most : LM_TILE_ROWS_MIN;
+  int64_t n = max < all ? max : all;
+  int64_t min = max < LM_TILE_ROWS_MIN ? max : LM_TILE_ROWS_MIN;
   while (all % n)
     n--;
   r->row_count = n;
-  r->turns = all / n;
-  return n >= least && r->turns > 1;
+  r->n_tiles = all / n;
+  return n >= min && r->n_tiles > 1;
 }
 
-// ---- what computes each row by itself
+// ---- rowwise operations
 
 bool lm_row_tiling_is_contiguous(const lm_row_tiling *r, lm_type t) {
   int at = lm_type_find(t, r->rows.axis[0]);
@@ -51,8 +51,8 @@ bool lm_row_tiling_has_only_rows(const lm_row_tiling *r, lm_type t) {
   return t.rank == r->rows.rank && lm_row_tiling_is_contiguous(r, t);
 }
 
-// What is read inside: all rows, none, or some of them with nothing else, which is repeated for the
-// others.
+// Each operand has all rows, no rows, or some axes of the rows and no other axis, which is
+// broadcast over the other rows.
 static bool operands_fit(const lm_row_tiling *r, const lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_type t = op->in[i]->type;
@@ -65,11 +65,10 @@ static bool operands_fit(const lm_row_tiling *r, const lm_op *op) {
   return true;
 }
 
-// Elements of random numbers are counted from the first row (see copied).
+// Indices of random numbers count from the first row (see copied).
 static bool by_row(const lm_row_tiling *r, const lm_op *op) {
   switch (lm_op_row_class(op)) {
-  case LM_ROW_EACH:
-    return op->n_in && !lm_op_has(op, LM_T_PRODUCT); // products are the callers' choice
+  case LM_ROW_EACH: return op->n_in && !lm_op_has(op, LM_T_PRODUCT); // the caller chooses the GEMMs
   case LM_ROW_BY_INDEX: return lm_type_intersects(op->in[1]->type, r->rows);
   case LM_ROW_NUMBERED: return op->n_in && lm_type_find(op->out[0]->type, r->rows.axis[0]) == 0;
   default: return false;
@@ -84,7 +83,7 @@ bool lm_row_tiling_is_rowwise(const lm_row_tiling *r, const lm_op *op) {
          !lm_type_intersects(axes_type(op->attr.to, op->attr.n_to), r->rows);
 }
 
-// Axes of op but rows; *out_rows: whether there were any.
+// The reduction axes of op without the rows; sets *out_rows if op reduces rows.
 static lm_attr without_rows(const lm_row_tiling *r, const lm_op *op, bool *out_rows) {
   lm_attr a = op->attr;
   a.n_axes = 0;
@@ -105,10 +104,10 @@ bool lm_row_tiling_is_row_sum(const lm_row_tiling *r, const lm_op *op) {
   return rows && a.n_axes && op->in[0]->type.rank == r->rows.rank + a.n_axes;
 }
 
-// ---- writing the loop
+// ---- building the loop
 
-// Of a type with rows, that of those of one turn.
-static lm_type few(const lm_row_tiling *r, lm_type t) {
+// The type of one tile of a tensor of type t.
+static lm_type tile_type(const lm_row_tiling *r, lm_type t) {
   lm_type out = {.dtype = t.dtype};
   for (int i = 0; i < t.rank; i++) {
     int k = lm_type_find(r->rows, t.axis[i]);
@@ -118,8 +117,8 @@ static lm_type few(const lm_row_tiling *r, lm_type t) {
   return out;
 }
 
-// v with the rows in front, as turns of a few; in front of the loop.
-static lm_value *by_turns(lm_row_tiling *r, lm_value *v) {
+// v with the rows first, split into tiles; emitted before the loop.
+static lm_value *split_rows(lm_row_tiling *r, lm_value *v) {
   lm_builder b = {r->m, r->loop->parent, r->loop, r->b.loc};
   lm_axis order[LM_RANK];
   lm_type whole = r->rows;
@@ -131,40 +130,41 @@ static lm_value *by_turns(lm_row_tiling *r, lm_value *v) {
   for (int i = 0; i < v->type.rank; i++)
     if (lm_type_find(r->rows, v->type.axis[i]) < 0)
       order[n++] = whole.axis[whole.rank++] = v->type.axis[i];
-  lm_attr a = {.n_axes = r->rows.rank, .to = {r->turn, r->row}, .n_to = 2};
+  lm_attr a = {.n_axes = r->rows.rank, .to = {r->tile, r->row}, .n_to = 2};
   memcpy(a.axes, r->rows.axis, sizeof a.axes);
   lm_value *x = lm_emit_expand(&b, lm_emit_permute(&b, v, order, n), whole);
   return lm_emit(&b, LM_OP_VIEW, &x, 1, &a, NULL);
 }
 
-// The rows of v, in the order of axes that v has; some rows come in front.
+// The tile of v of this iteration, in the axis order of v; if v has only some axes of the rows, the
+// rows are first.
 static lm_value *sliced(lm_row_tiling *r, lm_value *v) {
   lm_attr a = {.imm = {0, 1}, .n_imm = 2};
-  lm_value *x =
-      lm_emit(&r->b, LM_OP_AT, (lm_value *[]){by_turns(r, v), r->loop->body->args[0]}, 2, &a, NULL);
+  lm_value *x = lm_emit(&r->b, LM_OP_AT, (lm_value *[]){split_rows(r, v), r->loop->body->args[0]},
+                        2, &a, NULL);
   if (!lm_row_tiling_is_contiguous(r, v->type))
     return x;
-  lm_type t = few(r, v->type);
+  lm_type t = tile_type(r, v->type);
   return lm_emit_permute(&r->b, x, t.axis, t.rank);
 }
 
 static lm_value *inside(lm_row_tiling *r, lm_value *v);
 
-// From the place of the whole's first row along the first axis of rows to that of the turn's first
-// row among all rows.
+// Converts the index of the tensor's first row along the first row axis to the index of the tile's
+// first row among all rows.
 static lm_value *first_row(lm_row_tiling *r, lm_value *row) {
   int64_t length = lm_type_elements(r->m, r->rows) / lm_axis_size(r->m, r->rows.axis[0]);
   lm_type scalar = lm_type_make(LM_INT, NULL, 0);
   lm_value *whole = lm_emit2(&r->b, LM_OP_MUL, row, lm_emit_const(&r->b, scalar, (double)length));
-  lm_value *turn = lm_emit2(&r->b, LM_OP_MUL, r->loop->body->args[0],
+  lm_value *tile = lm_emit2(&r->b, LM_OP_MUL, r->loop->body->args[0],
                             lm_emit_const(&r->b, scalar, (double)r->row_count));
-  return lm_emit2(&r->b, LM_OP_ADD, whole, turn);
+  return lm_emit2(&r->b, LM_OP_ADD, whole, tile);
 }
 
 static lm_value *copied(lm_row_tiling *r, lm_op *op) {
   bool rows = false;
   lm_value **in = LM_NEW_N(r->m->arena, lm_value *, op->n_in + 1);
-  lm_type t = few(r, op->out[0]->type);
+  lm_type t = tile_type(r, op->out[0]->type);
   for (uint32_t i = 0; i < op->n_in; i++)
     in[i] = inside(r, op->in[i]);
   if (op->code == LM_OP_RNG)
@@ -178,17 +178,17 @@ static lm_value *copied(lm_row_tiling *r, lm_op *op) {
   return v;
 }
 
-// Something wide that is not inside (a mask, say) is made inside as well.
+// The value inside the loop. A wide value that is not inside, such as a mask, is recomputed inside.
 static lm_value *inside(lm_row_tiling *r, lm_value *v) {
   lm_value *there = lm_idmap_get(&r->map, v);
   if (there || !lm_type_intersects(v->type, r->rows))
     return there ? there : v;
-  bool again = v->def && v->region == r->first->parent && lm_type_intersects(v->type, r->wide) &&
-               lm_row_tiling_is_rowwise(r, v->def);
+  bool recomputed = v->def && v->region == r->first->parent &&
+                    lm_type_intersects(v->type, r->wide) && lm_row_tiling_is_rowwise(r, v->def);
   if (lm_op_is(v, LM_OP_CONST))
-    there = lm_emit_const(&r->b, few(r, v->type), v->def->attr.num);
+    there = lm_emit_const(&r->b, tile_type(r, v->type), v->def->attr.num);
   else
-    there = again ? copied(r, v->def) : sliced(r, v);
+    there = recomputed ? copied(r, v->def) : sliced(r, v);
   lm_idmap_set(&r->map, v, there);
   return there;
 }
@@ -211,10 +211,10 @@ static uint8_t *used_outside(lm_row_tiling *r) {
   return used;
 }
 
-// What stands outside for the result of op: all turns, and of a LM_ROW_TILE_REDUCED one the sum or
-// maximum over their rows.
+// The value outside for the result of op: all tiles joined, and for LM_ROW_TILE_REDUCED their sum
+// or maximum over the rows.
 static lm_value *joined(lm_row_tiling *r, const lm_op *op, lm_value *stacked) {
-  lm_attr a = {.axes = {r->turn, r->row}, .n_axes = 2, .n_to = r->rows.rank};
+  lm_attr a = {.axes = {r->tile, r->row}, .n_axes = 2, .n_to = r->rows.rank};
   memcpy(a.to, r->rows.axis, sizeof a.to);
   lm_value *v = lm_emit(&r->b, LM_OP_VIEW, &stacked, 1, &a, NULL);
   if (!(op->mark & LM_ROW_TILE_REDUCED))
@@ -231,15 +231,15 @@ static lm_value *joined(lm_row_tiling *r, const lm_op *op, lm_value *stacked) {
 void lm_row_tiling_apply(lm_row_tiling *r) {
   lm_module *m = r->m;
   uint32_t n = 0, cap = 0, n_ops = 0, cap_ops = 0, n_values = m->n_values;
-  lm_value **results = NULL, **stand = lm_calloc((size_t)n_values + 1, sizeof *stand);
+  lm_value **results = NULL, **replacement = lm_calloc((size_t)n_values + 1, sizeof *replacement);
   lm_op **ops = NULL;
   uint8_t *outside = used_outside(r);
-  if (!r->turn)
-    r->turn = lm_axis_add(m, LM_SYM(m->ctx, "part"), r->turns, 0);
+  if (!r->tile)
+    r->tile = lm_axis_add(m, LM_SYM(m->ctx, "part"), r->n_tiles, 0);
   if (!r->row)
     r->row = lm_axis_add(m, LM_SYM(m->ctx, "row"), r->row_count, 0);
   r->b = (lm_builder){m, r->first->parent, r->last->next, r->first->loc};
-  r->loop = lm_loop_begin(&r->b, r->turns, r->turn, NULL, 0);
+  r->loop = lm_loop_begin(&r->b, r->n_tiles, r->tile, NULL, 0);
   for (lm_op *op = r->first; op != r->loop; op = op->next) {
     if (!(op->mark & LM_ROW_TILE_INSIDE))
       continue;
@@ -252,15 +252,15 @@ void lm_row_tiling_apply(lm_row_tiling *r) {
   }
   lm_loop_end(&r->b, r->loop, NULL, 0, results, n);
   for (uint32_t i = 0; i < n; i++)
-    stand[ops[i]->out[0]->id] = joined(r, ops[i], r->loop->out[i]);
+    replacement[ops[i]->out[0]->id] = joined(r, ops[i], r->loop->out[i]);
   lm_ops_sink(r->first, r->b.before, LM_ROW_TILE_FOLLOWS);
   for (lm_op *op = r->loop->prev, *prev; op; op = prev) {
     prev = op == r->first ? NULL : op->prev;
     if (op->mark & LM_ROW_TILE_INSIDE)
       lm_op_remove(op);
   }
-  lm_func_substitute(r->loop->parent->func, stand, n_values);
+  lm_func_substitute(r->loop->parent->func, replacement, n_values);
   lm_idmap_free(&r->map);
   lm_free(outside);
-  lm_free(stand);
+  lm_free(replacement);
 }

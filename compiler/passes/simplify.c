@@ -1,14 +1,14 @@
-// simplify.c - algebraic identities, constants, movements that cancel.
+// simplify.c - algebraic simplification, constant folding, elimination of redundant data movement.
 //
-// before: %c = const 2 : f32  %d = const 3 : f32  %e = add %c, %d   %n = neg %x   %y = sub %a, %n
-// %z = mul %y, %one after:  %e = const 5 : f32                                        %y = add %a,
-// %x
+// before: %c = const 2 : f32   %d = const 3 : f32   %e = add %c, %d
+//         %n = neg %x   %y = sub %a, %n   %z = mul %y, %one
+// after:  %e = const 5 : f32   %y = add %a, %x
 //
-// Rules look at an operation and at what made its operands, and run until none fits (at most ROUNDS
-// times). They keep the bits of finite results but for the sign of zero, except: a sum over
-// repeated elements is a product, constants fold in float64, and a product may meet its terms in
-// another order. Declines: x * 0 (NaN), x / c for c no power of two. Cost: a few linear walks. Dead
-// operations are left to dce.
+// Rules match an operation and the operations that define its operands, and run to a fixed point
+// (at most ROUNDS times). They preserve the bits of finite results except for the sign of zero,
+// with these exceptions: a sum over broadcast elements becomes a multiplication, constants fold in
+// float64, and a dot may sum its terms in another order. Declines: x * 0 (NaN), x / c if c is not a
+// power of two. Cost: a few linear walks. Dead operations are left to dce.
 #include "compiler/passes/simplify.h"
 #include <math.h>
 #include "compiler/eval/eval.h"
@@ -52,7 +52,7 @@ static lm_value *fold(lm_rewrite *r, lm_op *op) {
   return lm_emit_const(&r->b, op->out[0]->type, lm_eval_scalar(op, in));
 }
 
-// ---- arithmetic: what is x op c
+// ---- arithmetic
 
 static bool power_of_two(double c) {
   int e;
@@ -74,7 +74,7 @@ static lm_value *times(lm_rewrite *r, lm_value *x, double c) {
                   lm_emit_const(&r->b, lm_type_make(x->type.dtype, NULL, 0), c));
 }
 
-// x op c, for c on the right; unwidened.
+// Simplifies x op c, where c is the right operand. The result may lack axes of the operation's.
 static lm_value *right_const(lm_rewrite *r, lm_op *op, lm_value *x, double c) {
   double c2;
   switch (op->code) {
@@ -101,7 +101,7 @@ static lm_value *right_const(lm_rewrite *r, lm_op *op, lm_value *x, double c) {
   }
 }
 
-// Signs move outwards, where sums take them in: -x * y is -(x * y), a + -b is a - b.
+// Moves signs outwards, where additions absorb them: -x * y is -(x * y), a + -b is a - b.
 static lm_value *signs(lm_rewrite *r, lm_op *op, lm_value *x, lm_value *y) {
   if (op->code == LM_OP_ADD && lm_op_is(y, LM_OP_NEG))
     return lm_emit2(&r->b, LM_OP_SUB, x, y->def->in[0]);
@@ -170,7 +170,7 @@ static lm_value *selection(lm_rewrite *r, lm_op *op) {
   return to ? lm_cast_to(r, to, op->out[0]->type) : NULL;
 }
 
-// Whether every value of type a is one of type b.
+// Every value of dtype a is a value of dtype b.
 static bool embeds(lm_dtype a, lm_dtype b) {
   if (a == b || a == LM_BOOL)
     return true;
@@ -193,7 +193,7 @@ static bool same_axes(lm_type a, lm_type b) {
   return lm_type_equal(a, b);
 }
 
-// f(x repeated, y repeated alike, number) is f(x, y, number) repeated.
+// f(expand x, expand y, number) becomes expand f(x, y, number).
 static lm_value *before_expand(lm_rewrite *r, lm_op *op) {
   lm_value *in[3], *first = NULL;
   lm_type t = op->out[0]->type;
@@ -218,7 +218,7 @@ static lm_value *before_expand(lm_rewrite *r, lm_op *op) {
   return lm_emit_expand(&r->b, lm_emit(&r->b, op->code, in, op->n_in, &op->attr, &narrow), t);
 }
 
-// An operand repeated along axes that another operand has anyway need not be.
+// Removes the expand of an operand along axes that another operand has.
 static void narrow_operands(lm_rewrite *r, lm_op *op) {
   lm_buf why = {0};
   for (uint32_t i = 0; i < op->n_in && op->n_in > 1; i++) {
@@ -269,7 +269,7 @@ static lm_value *rule(lm_rewrite *r, lm_op *op) {
   return z;
 }
 
-// What a product reads is in memory: slices of a concatenation that one reads are views of it
+// Marks concatenations that dots read: they are stored, so a slice of one is a view
 // (lm_simplify_move).
 static void mark_multiplied(lm_op *op, void *user) {
   op->mark = 0;

@@ -1,5 +1,5 @@
-// simplify_move.c - rules of simplify.c for movements: those that cancel, compose, or move one
-// number.
+// simplify_move.c - rules of simplify.c for data movement: movements that cancel, compose, or move
+// a constant.
 #include <string.h>
 #include "compiler/passes/simplify.h"
 #include "compiler/ops/interface.h"
@@ -15,8 +15,8 @@ static lm_value *expansion(lm_rewrite *r, lm_op *op) {
   return lm_op_is(x, LM_OP_EXPAND) ? lm_emit_expand(&r->b, x->def->in[0], op->out[0]->type) : NULL;
 }
 
-// permute of permute; of an expand; of a product that has the wanted order with its operands
-// exchanged
+// A permute of a permute, of an expand, or of a dot that has the order of the result if its
+// operands are exchanged.
 static lm_value *permutation(lm_rewrite *r, lm_op *op) {
   lm_value *x = op->in[0];
   lm_type t = op->out[0]->type;
@@ -74,7 +74,7 @@ static interval taken(const lm_rewrite *r, const lm_op *slice) {
   return (interval){a->imm[0], a->imm[1], a->n_to ? lm_axis_size(r->b.m, a->to[0]) : 1};
 }
 
-// x along axis `from`, the places of iv, with the axis (or none) of slice's result
+// The elements iv of x along axis `from`, with the result axis (or none) of the slice.
 static lm_value *resliced(lm_rewrite *r, lm_op *slice, lm_value *x, lm_axis from, interval iv) {
   lm_attr a = slice->attr;
   a.axes[0] = from;
@@ -105,7 +105,7 @@ static lm_value *slice_of_concat(lm_rewrite *r, lm_op *op, const lm_op *cat, int
   return NULL;
 }
 
-// What a pad put exactly there comes back; one place of none of it is zero.
+// A slice of exactly the padded operand is that operand; a single element outside of it is zero.
 static lm_value *slice_of_pad(lm_rewrite *r, lm_op *op, const lm_op *pad, interval iv) {
   const lm_attr *p = &pad->attr;
   if (p->to[0] != op->attr.axes[0])
@@ -121,7 +121,7 @@ static lm_value *slice_of_pad(lm_rewrite *r, lm_op *op, const lm_op *pad, interv
   return NULL;
 }
 
-// A slice of a permutation is a permutation of a slice, often one that changes nothing.
+// A slice of a permute is a permute of a slice, which is often the identity.
 static lm_value *slice_of_permute(lm_rewrite *r, lm_op *op, lm_value *x) {
   lm_type t = op->out[0]->type;
   return lm_emit_permute(&r->b, lm_emit(&r->b, LM_OP_SLICE, &x, 1, &op->attr, NULL), t.axis,
@@ -149,7 +149,7 @@ static lm_value *slice(lm_rewrite *r, lm_op *op) {
   return resliced(r, op, x->def->in[0], in->axes[0], both);
 }
 
-// ---- concat: the parts of one value in order are that value
+// ---- concat: the slices of one value in order are that value
 
 static lm_value *concatenation(lm_rewrite *r, lm_op *op) {
   int64_t at = 0;

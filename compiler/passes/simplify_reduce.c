@@ -1,10 +1,10 @@
-// simplify_reduce.c - rules of simplify.c for reductions and products.
+// simplify_reduce.c - rules of simplify.c for reductions and dots.
 #include <math.h>
 #include "compiler/ir/internal.h"
 #include "compiler/passes/simplify.h"
 
-// sum or max of what is the same along some axes: those are not reduced over; a sum is so many
-// times as large.
+// A sum or maximum of an expanded value: the expanded axes are not reduced; a sum is multiplied by
+// their size.
 static lm_value *of_expand(lm_rewrite *r, lm_op *op, lm_value *x) {
   const lm_module *m = r->b.m;
   lm_attr rest = {0};
@@ -40,8 +40,8 @@ static lm_value *of_const(lm_rewrite *r, lm_op *op, double c) {
   return lm_emit_const(&r->b, op->out[0]->type, op->code == LM_OP_SUM ? c * times : c);
 }
 
-// Of an axis with one place that place is the sum, and the greatest.
-static lm_value *of_one_place(lm_rewrite *r, lm_op *op) {
+// An axis of size 1 is not reduced: its only element is the sum and the maximum.
+static lm_value *of_size_one(lm_rewrite *r, lm_op *op) {
   lm_attr rest = {0};
   lm_value *x = op->in[0];
   for (int i = 0; i < op->attr.n_axes; i++) {
@@ -60,7 +60,7 @@ static lm_value *reduction(lm_rewrite *r, lm_op *op) {
   double c;
   if (lm_const_of(x, &c))
     return of_const(r, op, c);
-  if ((one = of_one_place(r, op)))
+  if ((one = of_size_one(r, op)))
     return one;
   if (op->code == LM_OP_SUM && lm_op_is(x, LM_OP_NEG))
     return lm_emit1(
@@ -69,8 +69,8 @@ static lm_value *reduction(lm_rewrite *r, lm_op *op) {
   return lm_op_is(x, LM_OP_EXPAND) ? of_expand(r, op, x->def->in[0]) : NULL;
 }
 
-// A product with ones is a sum.
-static lm_value *product(lm_rewrite *r, lm_op *op) {
+// A dot with ones is a sum.
+static lm_value *dot(lm_rewrite *r, lm_op *op) {
   double c;
   lm_value *x = op->in[0];
   lm_value *w = op->in[1];
@@ -80,8 +80,8 @@ static lm_value *product(lm_rewrite *r, lm_op *op) {
   return lm_type_equal(y->type, op->out[0]->type) ? y : NULL;
 }
 
-// An operand need not be permuted if the result has the same axes without.
-static void unpermuted(lm_rewrite *r, lm_op *op) {
+// Removes the permute of an operand if the result keeps its axes.
+static void remove_permutes(lm_rewrite *r, lm_op *op) {
   lm_buf why = {0};
   for (uint32_t i = 0; i < op->n_in; i++) {
     lm_value *x = op->in[i];
@@ -97,12 +97,12 @@ static void unpermuted(lm_rewrite *r, lm_op *op) {
   lm_buf_free(&why);
 }
 
-// What an attend's region sums over tiles stays a sum of its own.
+// A reduction in an attend's region sums over tiles and stays as it is.
 lm_value *lm_simplify_reduce(lm_rewrite *r, lm_op *op) {
   if (op->parent->owner && lm_op_attends(op->parent->owner))
     return NULL;
-  lm_value *z = op->code == LM_OP_DOT ? product(r, op) : reduction(r, op);
+  lm_value *z = op->code == LM_OP_DOT ? dot(r, op) : reduction(r, op);
   if (!z)
-    unpermuted(r, op);
+    remove_permutes(r, op);
   return z;
 }

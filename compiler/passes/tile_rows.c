@@ -1,39 +1,38 @@
-// tile_rows.c - operations that compute each row by itself, around products with weights, run some
-// rows at a time: a slab of rows goes through half a block, so that what lies between the
-// operations stays in the second-level caches.
+// tile_rows.c - tiles the rows of each half of a transformer block: rowwise operations around
+// weight GEMMs run on one tile of rows at a time, so that intermediate tensors stay in the L2
+// cache.
 //
-// before: %n = mul %x, %r : f32[b, t, d]     %g = dot %n, %wg over(d) : f32[b, t, ff]   %a = tanh
-// %g
-//         %y = dot %a, %wd over(ff) : f32[b, t, d]   %z = add %x, %y
+// before: %n = mul %x, %r : f32[b, t, d]     %g = dot %n, %wg over(d) : f32[b, t, ff]
+//         %a = tanh %g   %y = dot %a, %wd over(ff) : f32[b, t, d]   %z = add %x, %y
 // after:  %xs = view %x (b, t) -> (part, row) : f32[part, row, d]
 //         %zs = loop 16 over(part) %i {
-//           %x1 = at %xs, %i   %n1 = mul %x1, %r1 : f32[row, d]   %g1 = dot %n1, %wg over(d) :
-//           f32[row, ff]   …   yield %z1
+//           %x1 = at %xs, %i   %n1 = mul %x1, %r1 : f32[row, d]
+//           %g1 = dot %n1, %wg over(d) : f32[row, ff]   …   yield %z1
 //         } : f32[part, row, d]
 //         %z = view %zs (part, row) -> (b, t) : f32[b, t, d]
 //
-// Rows are the axes of a product that its weight has not. Operations that work along rows
-// (attention, sums over tokens) part a region into levels: a slab is of one level, all that the
-// products of the level are made of and all that is made of them, so a transformer has two in a
-// layer: norm and projections up to attention, and from the projection behind it to the end of the
-// layer. Behind its last product a slab goes on, unless that leaves as much and has to be kept for
-// the derivative beside what it is made of (queries normed by head: the product leaves, once). The
-// derivative of the slab is a loop over slabs again (pass grad): it reads stashes turn by turn, and
-// adds to the gradients of weights once a turn.
+// Rows are the axes of a GEMM that its weight lacks. Operations along the rows (attention, sums
+// over tokens) divide a region into levels. One loop covers one level: the GEMMs of the level, the
+// rowwise operations that they depend on, and the rowwise operations that depend on them. A
+// transformer layer has two: from the norm and the query, key and value GEMMs up to attention, and
+// from the output GEMM to the end of the layer. After the last GEMM, operations stay inside unless
+// their result is as large and has to be stashed in addition to their operand (queries with a norm
+// per head: the result of the GEMM leaves the loop once). The derivative of the loop is a loop over
+// tiles (pass grad): it reads stashes per tile and accumulates the gradients of weights per tile.
 //
-// Gained, in bytes that no longer go through memory: of a product's result that is used inside its
-// reading, and backward the writing of its cotangent and two readings (the gradients of weight and
-// of data), 4 times its bytes; of an operand made inside the writing, again backward, and for each
-// product that reads it both readings and those of its cotangent: 2 times its bytes, and 4 times
-// for each product. Paid, for each turn but the first: the weights are read again (forward and for
-// the gradient of data), their gradients, f32, are read and written again; three launches a
-// product. And the cotangent of what comes from outside is stacked, to be added to what others make
-// of it: 2 times its bytes. Gained only where a slab finds room in the caches and memory is what a
-// step waits for: in bf16 on processors that multiply it (lm_plan_target.slab), by estimate. In f32
-// with AVX2 it is not: whether tensors between products are 2 or 32 MB makes no difference, so
-// there it is only done if asked for. Declines: where that does not pay; functions without
-// derivative; sizes known only at run time; rows too few for two turns; loops that carry nothing
-// (pass chunk's). Cost: linear in the operations of a region, for each slab.
+// Gain, in bytes that do not go through memory: for the result of a GEMM that is used inside, one
+// read, and in the backward pass one write of its cotangent and two reads (weight gradient and data
+// gradient), 4 times its bytes; for an operand that is computed inside, one write, again in the
+// backward pass, and for each GEMM that reads it both reads and the accesses of its cotangent, 2
+// times its bytes plus 4 times per GEMM. Cost, for each tile but the first: weights are read again
+// (forward and data gradient), their f32 gradients are read and written again, and three launches
+// per GEMM; and the cotangent of an outer value is stacked and added to its other contributions, 2
+// times its bytes. The tiling is profitable only if a tile fits the caches and memory bandwidth
+// limits the step: in bf16 on processors with bf16 dot products (lm_plan_target.slab), by
+// estimate. In f32 with AVX2 it makes no difference whether tensors between GEMMs take 2 or 32 MB,
+// so the pass runs there only if forced. Declines: unprofitable tilings; functions that are not
+// differentiated; dynamic extents; too few rows for two tiles; loops without carries (made by
+// pass tile_vocab). Compile time: linear in the operations of a region, per loop.
 #include <string.h>
 
 #include "compiler/ops/interface.h"
@@ -42,35 +41,37 @@
 #include "compiler/passes/pass.h"
 #include "compiler/plan/planner.h"
 
+// Elements of the widest GEMM result for which a tile is profitable.
 enum {
   ELEMENTS = 1 << 16
-}; // of the widest product, that are worth a turn
+};
 
-typedef struct node { // an operation of the region, by its mark
+// An operation of the region, indexed by its mark.
+typedef struct node {
   lm_op *op;
-  uint32_t level, until; // until: the least level of what uses it
-  bool alone, product;   // computes each row by itself; is a product of rows and something without
-  bool feeds, follows;   // of the slab's level: a product is made of it; it is made of one
-  // behind the last product: its derivative reads values as large; it ends in one number a row
-  bool bent, narrows;
-  bool inside, read; // read: by something inside
+  uint32_t level, until; // until: the minimum level of its users
+  bool rowwise, gemm;    // gemm: rowwise, and one operand of the dot has no rows
+  bool feeds, follows;   // within the level: a GEMM depends on it; it depends on a GEMM
+  bool nonlinear;        // after the last GEMM: its derivative reads values of this size
+  bool narrows;          // after the last GEMM: it ends in one number per row
+  bool inside, read;     // read: by an operation inside
 } node;
 
-typedef struct slab {
-  lm_row_tiling by;
+typedef struct tiling {
+  lm_row_tiling rows;
   const lm_region *region;
   node *nodes;
-  uint32_t n; // [0] unused
-  uint8_t *active;
-  uint32_t n_active; // by value id: depends on a parameter
-  uint32_t level;    // of the root
-} slab;
+  uint32_t n;      // [0] unused
+  uint8_t *active; // by value id: depends on a parameter
+  uint32_t n_active;
+  uint32_t level; // of the root
+} tiling;
 
-// ---- operands, those of regions inside too
+// ---- operands, including those of nested regions
 
-typedef void operand_fn(slab *s, node *user, node *of, const lm_value *v);
+typedef void operand_fn(tiling *s, node *user, node *of, const lm_value *v);
 typedef struct visit {
-  slab *s;
+  tiling *s;
   node *user;
   operand_fn *fn;
 } visit;
@@ -82,26 +83,27 @@ static void visit_op(lm_op *op, void *user) {
       v->fn(v->s, v->user, &v->s->nodes[op->in[i]->def->mark], op->in[i]);
 }
 
-static void operands(slab *s, node *n, operand_fn *fn) {
+static void operands(tiling *s, node *n, operand_fn *fn) {
   visit v = {s, n, fn};
   visit_op(n->op, &v);
   if (n->op->body)
     lm_region_walk(n->op->body, visit_op, &v);
 }
 
-static void forward(slab *s, operand_fn *fn) {
+static void forward(tiling *s, operand_fn *fn) {
   for (uint32_t i = 1; i <= s->n; i++)
     operands(s, &s->nodes[i], fn);
 }
 
-static void backward(slab *s, operand_fn *fn) {
+static void backward(tiling *s, operand_fn *fn) {
   for (uint32_t i = s->n; i; i--)
     operands(s, &s->nodes[i], fn);
 }
 
-// ---- which rows, and what computes each by itself
+// ---- rows and rowwise operations
 
-// The operand of a product that has its rows in front; the other one has none. -1: no such product.
+// The operand of a GEMM that has its leading rows, which the other operand lacks; -1 if op is not
+// such a GEMM.
 static int side_of_rows(const lm_op *op) {
   if (op->code != LM_OP_DOT)
     return -1;
@@ -113,7 +115,7 @@ static int side_of_rows(const lm_op *op) {
   return -1;
 }
 
-// The rows of op, as far as they lie in front of the product.
+// The free axes of the operand, as far as they are leading axes of the result.
 static lm_type rows_of(const lm_op *op, int side) {
   lm_type own = lm_dot_free_axes(op, side);
   lm_type z = op->out[0]->type;
@@ -124,17 +126,17 @@ static lm_type rows_of(const lm_op *op, int side) {
   return own;
 }
 
-static bool begins(lm_type t, lm_type with) {
+static bool has_prefix(lm_type t, lm_type with) {
   return t.rank >= with.rank && !memcmp(t.axis, with.axis, with.rank * sizeof *t.axis);
 }
 
-static bool is_alone(const lm_row_tiling *r, const lm_op *op) {
+static bool is_rowwise(const lm_row_tiling *r, const lm_op *op) {
   if (op->body || op->n_out != 1 || lm_type_dynamic(r->m, op->out[0]->type) ||
-      !begins(op->out[0]->type, r->rows))
+      !has_prefix(op->out[0]->type, r->rows))
     return false;
   if (op->code == LM_OP_GATHER)
     return lm_row_tiling_is_contiguous(r, op->in[0]->type) &&
-           lm_row_tiling_is_rowwise(r, op); // a table's gradient is large
+           lm_row_tiling_is_rowwise(r, op); // excludes tables, whose gradients are large
   if (op->code != LM_OP_DOT)
     return lm_row_tiling_is_rowwise(r, op);
   for (int i = 0; i < 2; i++)
@@ -144,19 +146,19 @@ static bool is_alone(const lm_row_tiling *r, const lm_op *op) {
   return true;
 }
 
-static bool is_product(const lm_row_tiling *r, const lm_op *op) {
+static bool is_gemm(const lm_row_tiling *r, const lm_op *op) {
   return op->code == LM_OP_DOT && (!lm_type_intersects(op->in[0]->type, r->rows) ||
                                    !lm_type_intersects(op->in[1]->type, r->rows));
 }
 
-// As many rows as find room in the target's caches, with the widest product that has them and its
-// operand; as the target says of large products, if it does; where nothing is known of caches
-// LM_ROWS, or as many as make a tensor worth a loop.
+// Chooses the rows per tile: as many as fit the target's caches, with the widest GEMM result and
+// its operand; the target's own number for large GEMMs if it has one; without a target LM_ROWS, or
+// as many as make a loop profitable.
 static bool divides(lm_row_tiling *r, const lm_region *region, const lm_plan_target *target) {
   double rows = (double)lm_type_elements(r->m, r->rows), widest = 1, room = 1;
   for (const lm_op *op = region->first; op; op = op->next) {
     int side = side_of_rows(op);
-    if (side < 0 || !begins(op->out[0]->type, r->rows))
+    if (side < 0 || !has_prefix(op->out[0]->type, r->rows))
       continue;
     lm_type z = op->out[0]->type;
     double width = (double)lm_type_elements(r->m, z) / rows;
@@ -166,15 +168,16 @@ static bool divides(lm_row_tiling *r, const lm_region *region, const lm_plan_tar
     if (bytes > room)
       room = bytes;
   }
-  double most = ELEMENTS / widest > LM_ROWS ? ELEMENTS / widest : LM_ROWS;
+  double max_rows = ELEMENTS / widest > LM_ROWS ? ELEMENTS / widest : LM_ROWS;
   if (target && target->slab)
-    most = (double)target->slab / room;
+    max_rows = (double)target->slab / room;
   if (target && target->rows)
-    most = target->rows;
-  return !lm_type_dynamic(r->m, r->rows) && most >= 1 && lm_row_tiling_divide(r, (int64_t)most);
+    max_rows = target->rows;
+  return !lm_type_dynamic(r->m, r->rows) && max_rows >= 1 &&
+         lm_row_tiling_divide(r, (int64_t)max_rows);
 }
 
-// Of products whose rows begin alike the fewest axes are rows to all.
+// Among GEMMs with a common prefix of rows, chooses the fewest axes, which are rows of all.
 static bool rows_choose(lm_row_tiling *r, const lm_op *root, const lm_plan_target *target) {
   int side = side_of_rows(root);
   if (side < 0)
@@ -187,7 +190,7 @@ static bool rows_choose(lm_row_tiling *r, const lm_op *root, const lm_plan_targe
       continue;
     lm_row_tiling fewer = *r;
     fewer.rows = rows_of(op, side);
-    if (fewer.rows.rank < r->rows.rank && begins(r->rows, fewer.rows) &&
+    if (fewer.rows.rank < r->rows.rank && has_prefix(r->rows, fewer.rows) &&
         divides(&fewer, root->parent, target))
       *r = fewer;
   }
@@ -196,28 +199,28 @@ static bool rows_choose(lm_row_tiling *r, const lm_op *root, const lm_plan_targe
 
 // ---- levels
 
-static void level_rise(slab *s, node *user, node *of, const lm_value *v) {
+static void level_rise(tiling *s, node *user, node *of, const lm_value *v) {
   (void)s;
   (void)v;
-  uint32_t least = of->level + (user->alone && !of->alone);
-  if (least > user->level)
-    user->level = least;
+  uint32_t level = of->level + (user->rowwise && !of->rowwise);
+  if (level > user->level)
+    user->level = level;
 }
 
-// An operation without product may wait for those that use it.
+// A rowwise operation that is not a GEMM may move to the level of its users.
 static void level_settle(node *n) {
-  if (n->alone && !n->product && n->until != UINT32_MAX && n->until > n->level)
+  if (n->rowwise && !n->gemm && n->until != UINT32_MAX && n->until > n->level)
     n->level = n->until;
 }
 
-static void until_lower(slab *s, node *user, node *of, const lm_value *v) {
+static void until_lower(tiling *s, node *user, node *of, const lm_value *v) {
   (void)s;
   (void)v;
   if (user->level < of->until)
     of->until = user->level;
 }
 
-static void levels_make(slab *s) {
+static void levels_make(tiling *s) {
   forward(s, level_rise);
   for (uint32_t i = s->n; i; i--) {
     level_settle(&s->nodes[i]);
@@ -225,50 +228,52 @@ static void levels_make(slab *s) {
   }
 }
 
-// ---- what is inside
+// ---- operations inside
 
-static bool at_level(const slab *s, const node *n) {
-  return n->alone && n->level == s->level;
+static bool at_level(const tiling *s, const node *n) {
+  return n->rowwise && n->level == s->level;
 }
-static bool is_tail(const slab *s, const node *n) {
-  return at_level(s, n) && n->follows && !n->feeds && !n->product;
+static bool is_tail(const tiling *s, const node *n) {
+  return at_level(s, n) && n->follows && !n->feeds && !n->gemm;
 }
 
-static void follow(slab *s, node *user, node *of, const lm_value *v) {
+static void follow(tiling *s, node *user, node *of, const lm_value *v) {
   (void)v;
-  user->follows |= at_level(s, user) && at_level(s, of) && (of->product || of->follows);
+  user->follows |= at_level(s, user) && at_level(s, of) && (of->gemm || of->follows);
 }
 
-static void feed(slab *s, node *user, node *of, const lm_value *v) {
+static void feed(tiling *s, node *user, node *of, const lm_value *v) {
   (void)v;
-  of->feeds |= at_level(s, user) && at_level(s, of) && (user->product || user->feeds);
+  of->feeds |= at_level(s, user) && at_level(s, of) && (user->gemm || user->feeds);
 }
 
 static bool is_active(const void *user, const lm_value *v) {
-  const slab *s = user;
+  const tiling *s = user;
   return v->id < s->n_active && s->active[v->id];
 }
 
-static void bend(slab *s, node *user, node *of, const lm_value *v) {
+static void mark_nonlinear(tiling *s, node *user, node *of, const lm_value *v) {
   (void)v;
   if (is_tail(s, user))
-    user->bent |= !lm_op_is_linear(user->op, is_active, s) || (is_tail(s, of) && of->bent);
+    user->nonlinear |=
+        !lm_op_is_linear(user->op, is_active, s) || (is_tail(s, of) && of->nonlinear);
 }
 
-static void narrow(slab *s, node *user, node *of, const lm_value *v) {
+static void narrow(tiling *s, node *user, node *of, const lm_value *v) {
   if (is_tail(s, of))
-    of->narrows &= is_tail(s, user) ? user->narrows : lm_row_tiling_has_only_rows(&s->by, v->type);
+    of->narrows &=
+        is_tail(s, user) ? user->narrows : lm_row_tiling_has_only_rows(&s->rows, v->type);
 }
 
-static void leave(slab *s, node *user, node *of, const lm_value *v) {
+static void leave(tiling *s, node *user, node *of, const lm_value *v) {
   (void)v;
   if (is_tail(s, user) && is_tail(s, of))
     user->inside &= of->inside;
 }
 
-// What something inside is made of is inside too; what only moves or widens values on their way out
-// is not.
-static void keep(slab *s, node *user, node *of, const lm_value *v) {
+// Operands of operations inside are inside too, except operations at the end that only move or
+// widen values.
+static void keep(tiling *s, node *user, node *of, const lm_value *v) {
   (void)v;
   if (!user->inside || !at_level(s, of))
     return;
@@ -281,17 +286,17 @@ static bool only_moves(const lm_op *op) {
   return widens || lm_op_has(op, LM_T_MOVE);
 }
 
-static void members_find(slab *s) {
+static void members_find(tiling *s) {
   forward(s, follow);
   backward(s, feed);
-  forward(s, bend);
+  forward(s, mark_nonlinear);
   for (uint32_t i = 1; i <= s->n; i++)
     s->nodes[i].narrows = true;
   backward(s, narrow);
   for (uint32_t i = 1; i <= s->n; i++) {
     node *n = &s->nodes[i];
     n->inside =
-        at_level(s, n) && (n->product || n->feeds || (n->follows && (!n->bent || n->narrows)));
+        at_level(s, n) && (n->gemm || n->feeds || (n->follows && (!n->nonlinear || n->narrows)));
   }
   forward(s, leave);
   for (uint32_t i = s->n; i; i--) {
@@ -302,18 +307,19 @@ static void members_find(slab *s) {
   }
 }
 
-// ---- whether it pays
+// ---- the cost model
 
-static node *inside_of(slab *s, const lm_value *v) {
+static node *inside_of(tiling *s, const lm_value *v) {
   node *n = v->def && v->region == s->region ? &s->nodes[v->def->mark] : NULL;
   return n && n->inside ? n : NULL;
 }
 
 typedef struct bytes {
-  // that stay in caches; that are paid once, for each turn but the first; of the widest product and
-  // its operand
-  double kept, once, turn, room;
-  uint8_t *seen; // by value id
+  double kept;     // saved: stays in caches
+  double once;     // paid once
+  double per_tile; // paid for each tile but the first
+  double tile;     // size of the widest GEMM result and its operand, for all rows
+  uint8_t *seen;   // by value id
 } bytes;
 
 static bool see(bytes *sum, const lm_value *v) {
@@ -322,67 +328,69 @@ static bool see(bytes *sum, const lm_value *v) {
   return first;
 }
 
-static void operand_count(slab *s, const node *user, const lm_value *x, bytes *sum, double *room) {
-  double n = lm_type_traffic(s->by.m, x->type);
-  bool rows = lm_type_intersects(x->type, s->by.rows);
+static void operand_count(tiling *s, const node *user, const lm_value *x, bytes *sum,
+                          double *room) {
+  double n = lm_type_traffic(s->rows.m, x->type);
+  bool rows = lm_type_intersects(x->type, s->rows.rows);
   bool made = inside_of(s, x) != NULL;
   if (rows && !made && is_active(s, x) && see(sum, x))
     sum->once += 2 * n;
-  if (!user->product)
+  if (!user->gemm)
     return;
   if (rows)
     *room += n;
   else
-    sum->turn += 2 * n + 2.0 * lm_dtype_bytes(LM_F32) * (double)lm_type_elements(s->by.m, x->type);
+    sum->per_tile +=
+        2 * n + 2.0 * lm_dtype_bytes(LM_F32) * (double)lm_type_elements(s->rows.m, x->type);
   if (made)
     sum->kept += see(sum, x) ? 6 * n : 4 * n;
 }
 
-static bytes bytes_count(slab *s, double launch) {
-  bytes sum = {.seen = lm_calloc((size_t)s->by.m->n_values + 1, 1)};
+static bytes bytes_count(tiling *s, double launch) {
+  bytes sum = {.seen = lm_calloc((size_t)s->rows.m->n_values + 1, 1)};
   for (uint32_t i = 1; i <= s->n; i++) {
     node *n = &s->nodes[i];
     if (!n->inside)
       continue;
-    double result = lm_type_traffic(s->by.m, n->op->out[0]->type), room = result;
+    double result = lm_type_traffic(s->rows.m, n->op->out[0]->type), room = result;
     for (uint32_t k = 0; k < n->op->n_in; k++)
       operand_count(s, n, n->op->in[k], &sum, &room);
-    if (!n->product)
+    if (!n->gemm)
       continue;
     if (n->read)
       sum.kept += 4 * result;
-    sum.turn += 3 * launch;
-    if (room > sum.room)
-      sum.room = room;
+    sum.per_tile += 3 * launch;
+    if (room > sum.tile)
+      sum.tile = room;
   }
   lm_free(sum.seen);
   return sum;
 }
 
-static bool wanted(slab *s, const lm_op *root, const lm_pass_env *env) {
+static bool is_profitable(tiling *s, const lm_op *root, const lm_pass_env *env) {
   const lm_plan_target *target = env ? env->target : NULL;
   bytes n = bytes_count(s, target ? (double)target->launch : 0);
   if (!n.kept || !target || lm_pass_is_forced(env, "tile_rows"))
     return n.kept > 0;
-  double turns = (double)s->by.turns;
-  return root->in[0]->type.dtype == LM_BF16 && n.room / turns <= (double)target->slab &&
-         n.kept > n.once + (turns - 1) * n.turn;
+  double n_tiles = (double)s->rows.n_tiles;
+  return root->in[0]->type.dtype == LM_BF16 && n.tile / n_tiles <= (double)target->slab &&
+         n.kept > n.once + (n_tiles - 1) * n.per_tile;
 }
 
-// ---- the slab around a product
+// ---- the loop around a GEMM
 
-static void nodes_make(slab *s, lm_op *root) {
-  const lm_row_tiling *r = &s->by;
+static void nodes_make(tiling *s, lm_op *root) {
+  const lm_row_tiling *r = &s->rows;
   for (lm_op *op = s->region->first; op; op = op->next)
     op->mark = ++s->n;
   s->nodes = lm_calloc(s->n + 1, sizeof *s->nodes);
   for (lm_op *op = s->region->first; op; op = op->next) {
-    bool alone = is_alone(r, op);
+    bool rowwise = is_rowwise(r, op);
     s->nodes[op->mark] = (node){.op = op,
-                                .level = alone,
+                                .level = rowwise,
                                 .until = UINT32_MAX,
-                                .alone = alone,
-                                .product = alone && is_product(r, op)};
+                                .rowwise = rowwise,
+                                .gemm = rowwise && is_gemm(r, op)};
   }
   levels_make(s);
   s->level = s->nodes[root->mark].level;
@@ -395,8 +403,9 @@ static void reaches(lm_op *op, void *user) {
     v->user->follows |= op->in[i]->region == v->s->region && op->in[i]->def && op->in[i]->def->mark;
 }
 
-// For the loop: what is inside, and what only follows. False if the latter has an effect.
-static bool marks_make(slab *s) {
+// Marks the operations that are inside and those that depend on them. False if one of the latter
+// has an effect.
+static bool marks_make(tiling *s) {
   for (uint32_t i = 1; i <= s->n; i++)
     s->nodes[i].op->mark = 0;
   for (uint32_t i = 1; i <= s->n; i++) {
@@ -411,26 +420,26 @@ static bool marks_make(slab *s) {
                                : 0;
     if (!n->inside)
       continue;
-    if (!s->by.first)
-      s->by.first = n->op;
-    s->by.last = n->op;
+    if (!s->rows.first)
+      s->rows.first = n->op;
+    s->rows.last = n->op;
   }
-  for (const lm_op *op = s->by.first; op != s->by.last; op = op->next)
+  for (const lm_op *op = s->rows.first; op != s->rows.last; op = op->next)
     if (op->mark == LM_ROW_TILE_FOLLOWS && lm_op_info_of(op)->traits & LM_T_EFFECT)
       return false;
   return true;
 }
 
-// Whether there is a loop around the product now; *out_next: the first operation that was not
-// inside, from where the slab began.
-static bool slab_write(slab *s, lm_op *root, const lm_pass_env *env, lm_op **out_next) {
-  s->n_active = s->by.m->n_values;
+// Tiles the operations around the GEMM if profitable. *out_next is the first operation, from the
+// beginning of the loop's operations, that was not moved.
+static bool tile_around(tiling *s, lm_op *root, const lm_pass_env *env, lm_op **out_next) {
+  s->n_active = s->rows.m->n_values;
   s->active = lm_gradient_activity(root->parent->func);
   nodes_make(s, root);
-  bool ok = wanted(s, root, env) && marks_make(s);
+  bool ok = is_profitable(s, root, env) && marks_make(s);
   if (ok) {
-    lm_op *before = s->by.first->prev;
-    lm_row_tiling_apply(&s->by);
+    lm_op *before = s->rows.first->prev;
+    lm_row_tiling_apply(&s->rows);
     *out_next = before ? before->next : s->region->first;
   }
   lm_free(s->nodes);
@@ -441,26 +450,26 @@ static bool slab_write(slab *s, lm_op *root, const lm_pass_env *env, lm_op **out
 // ---- the pass
 
 typedef struct last {
-  int64_t turns, row_count;
-  lm_axis turn, row;
-} last; // slab of the function: one of as many rows has its axes
+  int64_t n_tiles, row_count;
+  lm_axis tile, row;
+} last; // the previous tiling of the function: equal tilings share its axes
 
-static void slab_region(lm_func *f, const lm_region *r, int depth, const lm_pass_env *env,
+static void tile_region(lm_func *f, const lm_region *r, int depth, const lm_pass_env *env,
                         last *was) {
   const lm_plan_target *target = env ? env->target : NULL;
   for (lm_op *op = r->first, *next; op; op = next) {
-    slab s = {.by.m = f->module, .region = r};
+    tiling s = {.rows.m = f->module, .region = r};
     next = op->next;
     if (op->code == LM_OP_LOOP && op->n_in)
-      slab_region(f, op->body, depth + 1, env, was);
-    if (depth == LM_PLAN_DEPTH || !rows_choose(&s.by, op, target))
+      tile_region(f, op->body, depth + 1, env, was);
+    if (depth == LM_PLAN_DEPTH || !rows_choose(&s.rows, op, target))
       continue;
-    if (s.by.turns == was->turns && s.by.row_count == was->row_count) {
-      s.by.turn = was->turn;
-      s.by.row = was->row;
+    if (s.rows.n_tiles == was->n_tiles && s.rows.row_count == was->row_count) {
+      s.rows.tile = was->tile;
+      s.rows.row = was->row;
     }
-    if (slab_write(&s, op, env, &next))
-      *was = (last){s.by.turns, s.by.row_count, s.by.turn, s.by.row};
+    if (tile_around(&s, op, env, &next))
+      *was = (last){s.rows.n_tiles, s.rows.row_count, s.rows.tile, s.rows.row};
   }
 }
 
@@ -470,6 +479,6 @@ bool lm_pass_tile_rows(lm_module *m, const lm_pass_env *env) {
     return true;
   for (lm_func *f = m->funcs; f; f = f->next)
     if (lm_func_is_loss(f))
-      slab_region(f, f->body, 0, env, &(last){0});
+      tile_region(f, f->body, 0, env, &(last){0});
   return true;
 }

@@ -1,50 +1,49 @@
-// tile_vocab.c - a large product that is only used row by row runs some rows at a time, so that it
-// never exists whole.
+// tile_vocab.c - tiles the rows of a large GEMM whose result is only used row by row, such as the
+// logits, so that the result is never stored as a whole.
 //
-// before: %z = dot %x, %w over(d) : f32[b, t, vocab]   %m = max %z over(vocab)   …   %l = sub %lse,
-// %at : f32[b, t]
-//         %s = sum %l over(b, t)
+// before: %z = dot %x, %w over(d) : f32[b, t, vocab]   %m = max %z over(vocab)   …
+//         %l = sub %lse, %at : f32[b, t]   %s = sum %l over(b, t)
 // after:  %xs = view %x (b, t) -> (part, row) : f32[part, row, d]
 //         %ls = loop 8 over(part) %i {
-//           %x1 = at %xs, %i   %z1 = dot %x1, %w over(d) : f32[row, vocab]   …   yield %l1 :
-//           f32[row]
+//           %x1 = at %xs, %i   %z1 = dot %x1, %w over(d) : f32[row, vocab]   …
+//           yield %l1 : f32[row]
 //         } : f32[part, row]
 //         %l = view %ls (part, row) -> (b, t) : f32[b, t]   %s = sum %l over(b, t)
 //
-// Rows are the axes of the product that only its first operand has, wide axes those that only the
-// second one has. What follows from the product goes into the loop as far as each row is computed
-// by itself; all that leaves it has one number a row. A sum or maximum over rows and more leaves as
-// one of rows. The loop carries nothing, so its derivative runs in the same order (pass grad) and
-// both become one loop (pass jam): logits and their cotangents live for some rows alone. How many
-// rows there are at a time depends on sizes alone. Declines: products that are small, whose sizes
-// are known only at run time, or of which something wide or another product is made. Cost:
-// gradients of weights are read and written once a turn.
+// Rows are the axes of the result that only the first operand has, wide axes those of the second
+// operand only. Rowwise operations that depend on the GEMM move into the loop; the results that
+// leave the loop have one number per row. A sum or maximum over rows and wide axes leaves as a
+// value per row. The loop has no carries, so its derivative runs in the same order (pass grad) and
+// both loops are fused (pass fuse_loops): logits and their cotangents exist for one tile of rows at
+// a time. The number of rows per tile depends on sizes only. Declines: GEMMs that are small, have
+// dynamic extents, or feed a wide value or another GEMM outside of the loop. Cost: gradients of
+// weights are read and written once per tile.
 #include "compiler/passes/row_tiling.h"
 #include "compiler/passes/pass.h"
 #include "compiler/plan/planner.h"
 
+// Elements of the GEMM result per tile, or as many as LM_ROWS rows have.
 enum {
   ELEMENTS = 1 << 22
-}; // of the product at a time, or as many as there are in LM_ROWS rows
+};
 
-typedef struct chunk {
+typedef struct tiling {
   lm_row_tiling by;
-  int64_t most; // rows at a time, unless they are narrow
-  lm_op *root;  // the product
-} chunk;
+  int64_t max_rows; // rows per tile, unless they are narrow
+  lm_op *root;      // the GEMM
+} tiling;
 
-static uint32_t mark_of(const chunk *c, const lm_value *v) {
+static uint32_t mark_of(const tiling *c, const lm_value *v) {
   return v->def && v->region == c->root->parent ? v->def->mark : 0;
 }
-static bool in_loop(const chunk *c, const lm_value *v) {
+static bool in_loop(const tiling *c, const lm_value *v) {
   return (mark_of(c, v) & (LM_ROW_TILE_INSIDE | LM_ROW_TILE_REDUCED)) == LM_ROW_TILE_INSIDE;
 }
 
-// ---- which products
+// ---- matching
 
-// Rows are the axes of the product that only its first operand has, wide axes those that only the
-// second one has.
-static bool is_large_product(chunk *c, lm_op *op) {
+// Sets rows and wide axes.
+static bool is_large_gemm(tiling *c, lm_op *op) {
   lm_row_tiling *r = &c->by;
   if (op->code != LM_OP_DOT)
     return false;
@@ -57,12 +56,12 @@ static bool is_large_product(chunk *c, lm_op *op) {
   if (!r->rows.rank || !r->wide.rank || r->rows.rank + r->wide.rank != z.rank)
     return false;
   int64_t narrow = ELEMENTS / lm_type_elements(r->m, r->wide);
-  return lm_row_tiling_divide(r, narrow > c->most ? narrow : c->most);
+  return lm_row_tiling_divide(r, narrow > c->max_rows ? narrow : c->max_rows);
 }
 
-// ---- what goes into the loop
+// ---- operations inside
 
-static uint32_t mark_for(const chunk *c, const lm_op *op) {
+static uint32_t mark_for(const tiling *c, const lm_op *op) {
   bool reached = false, outside = false;
   for (uint32_t i = 0; i < op->n_in; i++) {
     reached |= mark_of(c, op->in[i]) & LM_ROW_TILE_FOLLOWS;
@@ -72,18 +71,18 @@ static uint32_t mark_for(const chunk *c, const lm_op *op) {
     return reached ? LM_ROW_TILE_FOLLOWS : 0;
   if (lm_row_tiling_is_row_sum(&c->by, op))
     return LM_ROW_TILE_FOLLOWS | LM_ROW_TILE_INSIDE | LM_ROW_TILE_REDUCED;
-  bool goes = lm_row_tiling_is_rowwise(&c->by, op) &&
-              (lm_row_tiling_has_only_rows(&c->by, op->out[0]->type) ||
-               lm_type_intersects(op->out[0]->type, c->by.wide));
-  return goes ? LM_ROW_TILE_FOLLOWS | LM_ROW_TILE_INSIDE : LM_ROW_TILE_FOLLOWS;
+  bool inside = lm_row_tiling_is_rowwise(&c->by, op) &&
+                (lm_row_tiling_has_only_rows(&c->by, op->out[0]->type) ||
+                 lm_type_intersects(op->out[0]->type, c->by.wide));
+  return inside ? LM_ROW_TILE_FOLLOWS | LM_ROW_TILE_INSIDE : LM_ROW_TILE_FOLLOWS;
 }
 
 typedef struct leaving {
-  chunk *c;
+  tiling *c;
   bool fits;
 } leaving;
 
-// What leaves the loop has one number a row.
+// Values that leave the loop have one number per row.
 static void check_use(lm_op *op, void *user) {
   leaving *l = user;
   for (uint32_t i = 0; i < op->n_in; i++)
@@ -97,7 +96,7 @@ static void reach_inner(lm_op *op, void *user) {
     l->fits |= mark_of(l->c, op->in[i]) & LM_ROW_TILE_FOLLOWS;
 }
 
-static bool region_marks(chunk *c) {
+static bool region_marks(tiling *c) {
   leaving l = {c, true};
   for (lm_op *op = c->root->parent->first; op != c->root; op = op->next)
     op->mark = 0;
@@ -119,8 +118,8 @@ static bool region_marks(chunk *c) {
     if (op->body)
       lm_region_walk(op->body, check_use, &l);
   }
-  for (lm_op *op = c->root; op != c->by.last;
-       op = op->next) // what only follows the loop has to move behind it
+  // Operations that depend on the loop and are not inside move after it.
+  for (lm_op *op = c->root; op != c->by.last; op = op->next)
     if (op->mark == LM_ROW_TILE_FOLLOWS && lm_op_info_of(op)->traits & LM_T_EFFECT)
       return false;
   return l.fits && c->by.last != c->root;
@@ -128,16 +127,15 @@ static bool region_marks(chunk *c) {
 
 // ---- the pass
 
-// The loop stands where its last operation stood; other large products may lie in front of it, and
-// are next.
-static void chunk_region(lm_module *m, lm_region *r, int64_t most) {
+// The loop replaces its last operation; other large GEMMs may precede it and are visited next.
+static void tile_region(lm_module *m, lm_region *r, int64_t max_rows) {
   for (lm_op *op = r->first, *next; op; op = next) {
-    chunk c = {.by.m = m, .most = most};
+    tiling c = {.by.m = m, .max_rows = max_rows};
     const lm_op *before = op->prev;
     next = op->next;
     if (op->code == LM_OP_LOOP)
-      chunk_region(m, op->body, most);
-    if (!is_large_product(&c, op) || !region_marks(&c))
+      tile_region(m, op->body, max_rows);
+    if (!is_large_gemm(&c, op) || !region_marks(&c))
       continue;
     lm_row_tiling_apply(&c.by);
     next = before ? before->next : r->first;
@@ -147,6 +145,6 @@ static void chunk_region(lm_module *m, lm_region *r, int64_t most) {
 bool lm_pass_tile_vocab(lm_module *m, const lm_pass_env *env) {
   const lm_plan_target *target = env ? env->target : NULL;
   for (lm_func *f = m->funcs; f; f = f->next)
-    chunk_region(m, f->body, target && target->rows ? target->rows : LM_ROWS);
+    tile_region(m, f->body, target && target->rows ? target->rows : LM_ROWS);
   return true;
 }

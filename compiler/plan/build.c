@@ -1,5 +1,5 @@
-// build.c - a plan from a module: layout, then function by function the walk, the packing and the
-// final addresses.
+// build.c - builds a plan from a module: the layout, then for each function the walk, packing and
+// the final addresses.
 #include <string.h>
 
 #include "compiler/plan/internal.h"
@@ -27,7 +27,7 @@ static void extents_collect(planner *p) {
       plan->extents[i].name = "unused";
 }
 
-// One logical parameter for each place of the stacked axes, the last of them fastest.
+// One logical parameter per index of the stacked axes; the last axis varies fastest.
 static void params_of(planner *p, uint32_t index, int *n) {
   const lm_global *g = &p->m->globals[index];
   for (int64_t i = 0; i < g->n_paths; i++) {
@@ -102,7 +102,7 @@ static void steps_finish(planner *p, lm_plan_func *out) {
 static void func_plan(planner *p, lm_func *f) {
   uint32_t n = p->m->n_values + 1;
   p->f = f;
-  p->places = LM_NEW_N(p->arena, place, n);
+  p->locations = LM_NEW_N(p->arena, location, n);
   p->last_use = LM_NEW_N(p->arena, uint32_t, n);
   p->uses = LM_NEW_N(p->arena, uint32_t, n);
   p->in_memory = LM_NEW_N(p->arena, bool, n);

@@ -1,10 +1,9 @@
-// gemm.c - a dot as a GEMM: which of its axes form the matrices of one call, which are repeated
-// around it.
+// gemm.c - describes a dot as a GEMM: the axes of one call, and the axes that are looped over.
 //
-// An axis of a dot is one of four: x's own (m), w's own (n), summed (k), shared (batch). Neighbours
-// of one kind that are evenly spaced in all three tensors are merged. Of each of m, n and k one
-// axis (or none) makes the call; the product of their sizes is to be as large as possible while
-// every matrix keeps a unit stride. The rest are outer loops.
+// An axis of a dot is a free axis of x (M), a free axis of w (N), a reduction axis (K) or shared
+// (batch). Adjacent axes of one kind that are evenly spaced in all three tensors are merged. One
+// axis (or none) of each of M, N and K makes the call: the choice with the largest dot of sizes
+// for which every matrix keeps a unit stride. The other axes are loops around the call.
 #include <string.h>
 
 #include "compiler/ir/dot.h"
@@ -19,10 +18,10 @@ typedef enum {
 } axis_kind;
 typedef struct dim {
   axis_kind kind;
-  int64_t size, s[3];
+  int64_t size, s[3]; // s: strides in x, w, z
   lm_plan_extent extent;
   bool dynamic;
-} dim; // s: strides in x, w, z
+} dim;
 typedef struct dims {
   dim d[2 * LM_RANK];
   int n;
@@ -60,7 +59,8 @@ static void dims_add(const lm_module *m, const lm_op *dot, lm_axis a, const int6
     d->extent.dyn[0].var = info->dyn - 1;
 }
 
-// Whether `inner` repeats evenly at the steps of `outer`, so that both are one axis.
+// The strides of `outer` are multiples of the extent of `inner` in every tensor, so both are one
+// axis.
 static bool mergeable(const dim *outer, const dim *inner) {
   if (outer->kind != inner->kind || inner->dynamic || outer->extent.n_dyn == 4)
     return false;
@@ -87,8 +87,8 @@ static void dims_merge(dims *d) {
     }
 }
 
-// A matrix whose axes have strides r and c: one of them is 1, the other steps over whole rows. An
-// axis of size 1 that is absent (none chosen) suits any.
+// A matrix with row stride r and column stride c: one of them is 1, the other at least a whole row.
+// An absent axis (size 1) fits any.
 static bool matrix_ok(const dim *rows, const dim *cols, int t) {
   int64_t r = rows->s[t];
   int64_t c = cols->s[t];
@@ -103,7 +103,7 @@ static bool matrix_ok(const dim *rows, const dim *cols, int t) {
   return (c == 1 && r >= cols->size) || (r == 1 && c >= rows->size);
 }
 
-// The first matrix that is in the way, -1 if none is.
+// The first matrix without a unit stride, -1 if there is none.
 static int form_fault(const dim *m, const dim *n, const dim *k) {
   if (!matrix_ok(m, k, 0))
     return 0;
@@ -113,10 +113,10 @@ static int form_fault(const dim *m, const dim *n, const dim *k) {
 }
 
 typedef struct choice {
-  int m, n, k;
+  int m, n, k; // indices into dims; -1: none
   double flops;
   int fault;
-} choice; // indices into dims, -1: none
+} choice;
 
 static const dim *dim_at(const dims *d, int i) {
   return i < 0 ? &NONE : &d->d[i];
@@ -125,7 +125,7 @@ static bool is_kind(const dims *d, int i, axis_kind kind) {
   return i < 0 || d->d[i].kind == kind;
 }
 
-// A sound form beats one at fault; else the larger product wins.
+// Prefers a valid form, then the larger one.
 static choice choose(const dims *d) {
   choice best = {-1, -1, -1, 0, 3};
   for (int m = -1; m < d->n; m++)
@@ -138,9 +138,9 @@ static choice choose(const dims *d) {
         const dim *dk = dim_at(d, k);
         choice c = {m, n, k, (double)dm->size * (double)dn->size * (double)dk->size,
                     form_fault(dm, dn, dk)};
-        bool sound = c.fault < 0;
-        bool best_sound = best.fault < 0;
-        if (sound != best_sound ? sound : c.flops > best.flops)
+        bool valid = c.fault < 0;
+        bool best_valid = best.fault < 0;
+        if (valid != best_valid ? valid : c.flops > best.flops)
           best = c;
       }
   return best;
@@ -204,38 +204,38 @@ static bool is_batch(const lm_plan_gemm *g, int i, int64_t a, int64_t b, int64_t
   return !g->batch[i].size.n_dyn && g->batch[i].a == a && g->batch[i].b == b && g->batch[i].c == c;
 }
 
-// Of [panel, place, line, pair] the lines and pairs make the call, so panels are a batch axis and
-// places one that is summed; without pairs places are k.
+// Of [panel, place, line, pair], lines and pairs are axes of the call, panels are a batch axis and
+// k a summed batch axis; without pairs, k are K.
 bool lm_gemm_panels(lm_plan_gemm *g, lm_plan_panel p) {
   bool paired = p.group > 1;
   if (!p.lines || g->n_batch != 1 + paired || g->n.n_dyn || g->k.n_dyn || g->m.n_dyn)
     return false;
-  int64_t places = paired ? g->batch[1].size.fixed * p.group : g->k.fixed;
+  int64_t k = paired ? g->batch[1].size.fixed * p.group : g->k.fixed;
   bool call =
       g->n.fixed == p.lines && g->c_n == 1 && g->b_n == p.group && g->b_k == (paired ? 1 : p.lines);
   bool pairs = !paired || (g->k.fixed == p.group && g->a_k == 1 &&
                            is_batch(g, 1, p.group, p.lines * p.group, 0));
-  if (!call || !pairs || g->batch[0].sum || !is_batch(g, 0, 0, places * p.lines, p.lines))
+  if (!call || !pairs || g->batch[0].sum || !is_batch(g, 0, 0, k * p.lines, p.lines))
     return false;
   g->n.fixed *= g->batch[0].size.fixed;
-  g->k.fixed = places;
+  g->k.fixed = k;
   g->b_k = g->b_lines = p.lines;
-  g->b_n = places;
+  g->b_n = k;
   g->b_group = p.group;
   g->n_batch = 0;
   return true;
 }
 
-// ---- before there are places
+// ---- before locations are known
 
-static bool is_place_view(const lm_op *op) {
+static bool is_alias(const lm_op *op) {
   return op && lm_op_info_of(op)->traits & LM_T_VIEW;
 }
 
-// False if the chain of views has no strides.
+// The strides of a value through its chain of views. False if it has none.
 static bool chain_strides(const lm_module *m, const lm_value *v, int64_t *out) {
   const lm_op *op = v->def;
-  if (!is_place_view(op)) {
+  if (!is_alias(op)) {
     lm_strides_dense(m, v->type, out);
     return true;
   }
@@ -257,15 +257,14 @@ bool lm_plan_dot_strides_ok(const lm_module *m, const lm_op *dot, int *out_opera
   }
   lm_strides_dense(m, dot->out[0]->type, s[2]);
   lm_plan_gemm g;
-  // Where both operands are dense already (or the result is at fault) a copy of one would change
-  // nothing.
+  // If both operands are dense, or the result is at fault, a copy would not help.
   if (lm_dot_gemm(m, dot, s[0], s[1], s[2], &g, out_operand) || *out_operand > 1)
     return true;
-  return !is_place_view(dot->in[*out_operand]->def);
+  return !is_alias(dot->in[*out_operand]->def);
 }
 
-static bool bias_fits(const lm_module *m, const lm_op *product, const lm_plan_gemm *g) {
-  const lm_value *bias = lm_dot_bias(product);
+static bool bias_fits(const lm_module *m, const lm_op *dot, const lm_plan_gemm *g) {
+  const lm_value *bias = lm_dot_bias(dot);
   const lm_plan_extent *row = g->c_n == 1 ? &g->n : &g->m;
   return !bias ||
          (g->c_n != g->c_m && !row->n_dyn && row->fixed == lm_type_elements(m, bias->type) &&
@@ -281,6 +280,6 @@ bool lm_plan_gemm_from_dot(const lm_module *m, const lm_op *dot, lm_plan_gemm *o
   return lm_dot_gemm(m, dot, s[0], s[1], s[2], out, NULL);
 }
 
-bool lm_plan_gemm_from_epilogue(const lm_module *m, const lm_op *product, lm_plan_gemm *out) {
-  return lm_plan_gemm_from_dot(m, product, out) && !out->n_batch && bias_fits(m, product, out);
+bool lm_plan_gemm_from_epilogue(const lm_module *m, const lm_op *dot, lm_plan_gemm *out) {
+  return lm_plan_gemm_from_dot(m, dot, out) && !out->n_batch && bias_fits(m, dot, out);
 }

@@ -1,24 +1,24 @@
-// internal.h - what the files of the planner share.
+// internal.h - data structures of the planner.
 //
-// Planning one function is one walk over its operations. Every value has a place: a view of a
-// storage. Steps refer to places; addresses are known only at the end, when storages that live at
-// different times have been packed. Until then a storage may still be put inside another one (a
-// stacked result, a carry, an argument), so that what was planned to be written to it goes to its
-// final place.
+// Planning a function is one walk over its operations. Every value has a location: a view of a
+// storage. Steps refer to locations. Addresses are known only at the end, when storages with
+// disjoint lifetimes have been packed. Until then a storage may be placed inside another one (a
+// stacked result, a carry, an argument), so that a step writes to the final location directly.
 #ifndef LM_COMPILER_PLAN_INTERNAL_H
 #define LM_COMPILER_PLAN_INTERNAL_H
 #include "compiler/plan/planner.h"
 #include "runtime/base/dtype.h"
 
-// ---- layout.c: where globals lie
+// ---- layout.c: the layout of globals
 
 typedef struct lm_layout {
+  // By index in module.globals, in elements for params and bytes for others. stride: of the stacked
+  // axes.
   struct {
     int64_t offset, stride[LM_RANK];
-  } * globals; // as module.globals; elements (params) or bytes (others); stride:
-               // from one place of each stacked axis to the next
-  int64_t param_elements, cache_bytes,
-      made_bytes; // in the arena of copies what is made comes first
+  } * globals;
+  int64_t param_elements, cache_bytes;
+  int64_t made_bytes; // the `made` globals precede the bf16 copies in the arena of copies
 } lm_layout;
 
 void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out);
@@ -27,45 +27,45 @@ void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out);
 
 void lm_strides_dense(const lm_module *m, lm_type t, int64_t *stride);
 bool lm_strides_are_dense(const lm_module *m, lm_type t, const int64_t *stride);
-// From the strides of the operand of permute, rename, view or slice to those of its result. False
-// if they have none.
+// Computes the strides of the result of permute, rename, view or slice from the operand's. False if
+// the result has no strides.
 bool lm_view_strides(const lm_module *m, const lm_op *op, const int64_t *in, int64_t *out,
                      int64_t *out_offset);
-// The way back: where the operand must lie for the result to lie there. Not for slices.
+// The inverse: the strides of the operand for given strides of the result. Not for slices.
 bool lm_view_invert(const lm_module *m, const lm_op *op, const int64_t *out, int64_t *in);
 
 // ---- gemm.c: a dot as a GEMM
 
-// Strides of the two operands and the result, in elements. False (with a form for plain loops) if
-// no choice of axes gives every operand a unit stride: out_operand, which may be NULL, is then the
-// one that stands in the way, 2 the result.
+// Describes a dot as a GEMM, given the strides of the two operands and the result, in elements.
+// False (with a form for plain loops) if no choice of axes gives every matrix a unit stride;
+// *out_operand (optional) is then the matrix at fault: 0, 1, or 2 for the result.
 bool lm_dot_gemm(const lm_module *m, const lm_op *dot, const int64_t *x, const int64_t *w,
                  const int64_t *z, lm_plan_gemm *out, int *out_operand);
 
-// Of a product with a dense result: a second operand in panels of the target's and the axes that it
-// was split along are one again.
+// If the second operand of a GEMM with a dense result is packed in panels p, merges the axes that
+// packing split. False if it is not packed.
 bool lm_gemm_panels(lm_plan_gemm *g, lm_plan_panel p);
 
-// ---- storage.c: stretches of memory
+// ---- storage.c: storages, their lifetimes and offsets
 
 typedef struct storage {
   struct storage *next;
   uint8_t arena;
-  int64_t offset, bytes; // offset: given but in the work arena
-  int depth; // loops around its home: an iteration of an inner loop finds what the last one left
-  uint32_t last_use;    // of the values that lie in it, as a number of an operation
-  struct storage *into; // lies inside another: at into_offset + into_loop · loop indices
+  int64_t offset, bytes; // offset: computed by packing in the work arena, else given
+  int depth;             // loops around it; its contents persist over iterations of inner loops
+  uint32_t last_use;     // number of the last operation that uses a value in it
+  struct storage *into;  // the storage that contains it, at into_offset + into_loop · loop indices
   int64_t into_offset, into_loop[LM_PLAN_DEPTH];
   const char *label;
-  int first, last; // steps between which it is taken
+  int first, last; // its lifetime, in steps
   int live;        // index in the function's table
 } storage;
 
-typedef struct place {
+typedef struct location {
   storage *at;
-  int64_t offset, loop[LM_PLAN_DEPTH]; // bytes, bytes an iteration
+  int64_t offset, loop[LM_PLAN_DEPTH]; // bytes; bytes per iteration of each loop
   int64_t stride[LM_RANK];             // elements
-} place;
+} location;
 
 typedef struct ref {
   storage *at;
@@ -74,17 +74,18 @@ typedef struct ref {
 typedef struct pstep {
   lm_plan_step step;
   ref *refs;
-  int loop;
+  int loop; // the innermost LOOP step around it, or -1
   lm_op *op;
-} pstep; // loop: innermost LOOP step around it, -1
+} pstep;
 
-typedef struct frame { // a loop being walked
+// A loop that is being walked.
+typedef struct frame {
   lm_op *op;
-  int step;                 // its LOOP
-  storage **carry, **stack; // carry: its storage, or that of the stack whose slots it runs through
-  bool *slots;              // the carry is slot i of a stack of count + 1
+  int step;                 // its LOOP step
+  storage **carry, **stack; // carry: its storage, or the stack whose slots it uses
+  bool *slots;              // the carry is slot i of a stack of count + 1 slots
   int64_t *slot_bytes;
-  storage *index; // of the index, where that is needed in memory
+  storage *index; // of the loop index; NULL unless it is needed in memory
 } frame;
 
 typedef struct planner {
@@ -93,17 +94,17 @@ typedef struct planner {
   lm_arena *arena;
   lm_plan *plan;
   lm_layout layout;
-  storage *fixed[LM_ARENAS]; // one for each arena that is laid out beforehand
+  storage *fixed[LM_ARENAS]; // one per arena with a given layout
   int64_t io_bytes;
   bool has_gradients, has_copies;
   lm_sym *states;
   uint32_t n_states, cap_states;
   uint32_t cap_kernels;
-  // of the function at hand
+  // Of the current function.
   lm_func *f;
-  place *places;             // by value id; at is NULL: none
-  uint32_t *last_use, *uses; // by value id; last_use counts uses of views as uses of what they view
-  bool *in_memory; // some use reads it through its address (constants and indices may do without)
+  location *locations;       // by value id; at is NULL if the value has none
+  uint32_t *last_use, *uses; // by value id; last_use includes the uses of views of the value
+  bool *in_memory;           // by value id: some use needs its address
   pstep *steps;
   uint32_t n_steps, cap_steps;
   frame frames[LM_PLAN_DEPTH];
@@ -113,36 +114,38 @@ typedef struct planner {
 } planner;
 
 storage *lm_storage_new(planner *p, int64_t bytes, int depth, const char *label);
-ref lm_storage_resolve(storage *s); // the outermost storage, and where in it
-// Lets `v` be written to `to` at once instead of being copied there at the end of the region it is
-// made in. False if what `to` held might still be needed after v is first written, or v has no
-// storage of its own. `since`: the first step that may read what `to` held; -1: none does.
-bool lm_storage_claim(planner *p, lm_value *v, const place *to, int since, lm_op *at);
-void lm_storage_pack(planner *p,
-                     lm_plan_func *out); // sets first, last, offset of all in the work arena
+// The outermost storage that contains s, and the location of s in it.
+ref lm_storage_resolve(storage *s);
+// Makes the steps that compute `v` write to `to` directly instead of copying at the end of the
+// region. False if the previous contents of `to` may be read after v is first written, or if v has
+// no storage of its own. since: the first step that may read the previous contents; -1: none.
+bool lm_storage_claim(planner *p, lm_value *v, const location *to, int since, lm_op *at);
+// Sets the lifetimes and offsets of all storages in the work arena.
+void lm_storage_pack(planner *p, lm_plan_func *out);
 
 // ---- steps.c: adding steps
 
 int64_t lm_type_bytes(const planner *p, lm_type t);
-place lm_location_dense(const planner *p, storage *at, lm_type t);
+location lm_location_dense(const planner *p, storage *at, lm_type t);
 pstep *lm_step_add(planner *p, lm_step_kind kind, lm_op *op, int n_bufs);
-ref lm_location_ref(const planner *p, const place *at, lm_type t);
-void lm_step_copy(planner *p, lm_op *op, lm_type t, const place *from, const place *to, bool add);
-void lm_step_append(planner *p, lm_op *op, lm_type t, const place *from, const place *to, int axis,
-                    int64_t limit, const place *at);
-void lm_step_fill(planner *p, lm_op *op, lm_type t, double value, const place *to);
+ref lm_location_ref(const planner *p, const location *at, lm_type t);
+void lm_step_copy(planner *p, lm_op *op, lm_type t, const location *from, const location *to,
+                  bool add);
+void lm_step_append(planner *p, lm_op *op, lm_type t, const location *from, const location *to,
+                    int axis, int64_t limit, const location *at);
+void lm_step_fill(planner *p, lm_op *op, lm_type t, double value, const location *to);
 void lm_step_kernel(planner *p, lm_op *op);
 void lm_step_dot(planner *p, lm_op *op);
-void lm_steps_code(planner *p); // once nothing changes any more: code of products
-bool lm_step_dot_accumulate(planner *p, lm_op *accum,
-                            const place *to); // the accumulated value's dot adds to `to` itself
+void lm_steps_code(planner *p); // code of GEMMs, when the steps are final
+// Makes the GEMM that computes the accumulated value add to `to`. False if it cannot.
+bool lm_step_dot_accumulate(planner *p, lm_op *accum, const location *to);
 
 // ---- walk.c
 
-place *lm_value_location(planner *p, lm_value *v); // a bug if it has none
-place lm_value_dense(planner *p, lm_value *v,
-                     lm_op *op); // copied if it is a view that is not dense
-void lm_value_store(planner *p, lm_value *v, const place *to, lm_op *op);
+location *lm_value_location(planner *p, lm_value *v); // LM_BUG if it has none
+// The location of v, or of a dense copy if v is a view that is not dense.
+location lm_value_dense(planner *p, lm_value *v, lm_op *op);
+void lm_value_store(planner *p, lm_value *v, const location *to, lm_op *op);
 void lm_func_walk(planner *p);
 void lm_plan_error(planner *p, const lm_op *op, const char *fmt, ...) LM_PRINTF(3, 4);
 #endif

@@ -1,4 +1,4 @@
-// label.c - names of operations for people: plans, profiles, drawings.
+// label.c - readable names of operations for plans, profiles and drawings.
 #include <string.h>
 
 #include "compiler/plan/planner.h"
@@ -44,16 +44,16 @@ const char *lm_plan_origin(lm_arena *a, const lm_module *m, const lm_op *op) {
   return out;
 }
 
-// The dearest operations of a kernel, each once.
+// The most expensive operations of a kernel, without duplicates.
 static void kernel_summary(const lm_op *op, lm_buf *out) {
-  bool said[LM_OPS] = {0};
+  bool seen[LM_OPS] = {0};
   int n = 0;
   for (const lm_op *o = op->body->first; o && n < 4; o = o->next) {
     const lm_op_info *info = lm_op_info_of(o);
-    if (said[o->code] ||
+    if (seen[o->code] ||
         (!(info->traits & LM_T_REDUCE) && info->flops < 2 && o->code != LM_OP_GATHER))
       continue;
-    said[o->code] = true;
+    seen[o->code] = true;
     lm_buf_printf(out, "%s%s", n++ ? "+" : " ", info->name);
   }
 }

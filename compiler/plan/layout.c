@@ -1,8 +1,8 @@
-// layout.c - where parameters, caches and what is made of parameters lie.
+// layout.c - the layout of parameters, caches and `made` globals.
 //
-// Parameters: those of no repetition one after another; at the first parameter of a repetition, its
-// bucket, which holds all of one iteration (inner repetitions alike), as often as the repetition
-// has iterations. Each tensor begins at a multiple of LM_BLOCK.
+// Parameters without stacked axes are consecutive. At the first parameter of a stack its bucket
+// begins, which holds all parameters of one iteration (inner stacks alike), repeated for each
+// iteration. Each tensor begins at a multiple of LM_BLOCK elements.
 #include <string.h>
 
 #include "compiler/plan/internal.h"
@@ -29,7 +29,7 @@ static bool in_bucket(const lm_global *g, const lm_axis *prefix, int level) {
   return true;
 }
 
-// Lays out, from element `base`, one iteration of the repetitions `prefix`; returns its size.
+// Lays out one iteration of the stacks `prefix` from element `base`; returns its size.
 static int64_t bucket_lay(layer *l, const lm_axis *prefix, int level, int64_t base) {
   int64_t size = 0;
   for (uint32_t i = 0; i < l->m->n_globals; i++) {
@@ -57,7 +57,7 @@ static int64_t aligned(int64_t n) {
   return (n + LM_PLAN_ALIGN - 1) / LM_PLAN_ALIGN * LM_PLAN_ALIGN;
 }
 
-// Those of a kind one after another, dense; returns their bytes.
+// Lays out the globals of a kind consecutively and densely; returns their bytes.
 static int64_t dense_lay(const lm_module *m, lm_layout *out, lm_global_kind kind) {
   int64_t bytes = 0;
   for (uint32_t i = 0; i < m->n_globals; i++) {
@@ -84,8 +84,8 @@ void lm_layout_make(const lm_module *m, lm_arena *arena, lm_layout *out) {
 
 int64_t lm_plan_layout_blocks(const lm_module *m) {
   lm_layout l;
-  lm_arena *scratch = lm_arena_create();
-  lm_layout_make(m, scratch, &l);
-  lm_arena_destroy(scratch);
+  lm_arena *temporary = lm_arena_create();
+  lm_layout_make(m, temporary, &l);
+  lm_arena_destroy(temporary);
   return l.param_elements / LM_BLOCK;
 }

@@ -1,4 +1,4 @@
-// steps.c - adding steps: kernels, GEMMs, moves.
+// steps.c - adds steps: kernels, GEMMs, copies.
 #include <limits.h>
 #include <string.h>
 
@@ -10,14 +10,14 @@ int64_t lm_type_bytes(const planner *p, lm_type t) {
   return lm_type_elements(p->m, t) * lm_dtype_bytes(t.dtype);
 }
 
-place lm_location_dense(const planner *p, storage *at, lm_type t) {
-  place out = {.at = at};
+location lm_location_dense(const planner *p, storage *at, lm_type t) {
+  location out = {.at = at};
   lm_strides_dense(p->m, t, out.stride);
   return out;
 }
 
-// Elements before the first (negative strides) are not counted.
-ref lm_location_ref(const planner *p, const place *at, lm_type t) {
+// Elements at negative strides are not counted.
+ref lm_location_ref(const planner *p, const location *at, lm_type t) {
   ref r = {.at = at->at, .offset = at->offset, .bytes = lm_dtype_bytes(t.dtype)};
   memcpy(r.loop, at->loop, sizeof r.loop);
   for (int i = 0; i < t.rank; i++)
@@ -54,8 +54,8 @@ static void move_dim_add(lm_plan_move *m, const lm_axis_info *axis, int64_t from
   m->dim[m->rank++].to = to;
 }
 
-// keep: an axis that stays a dim of its own, -1 for none; its number is left in at_dim.
-static lm_plan_move *move_make(planner *p, lm_type t, const place *from, const place *to,
+// keep: an axis that is not merged, or -1; at_dim is set to its index.
+static lm_plan_move *move_make(planner *p, lm_type t, const location *from, const location *to,
                                int keep) {
   lm_plan_move *m = LM_NEW(p->arena, lm_plan_move);
   int element = lm_dtype_bytes(t.dtype);
@@ -73,7 +73,8 @@ static lm_plan_move *move_make(planner *p, lm_type t, const place *from, const p
   return m;
 }
 
-void lm_step_copy(planner *p, lm_op *op, lm_type t, const place *from, const place *to, bool add) {
+void lm_step_copy(planner *p, lm_op *op, lm_type t, const location *from, const location *to,
+                  bool add) {
   pstep *s = lm_step_add(p, add ? LM_STEP_ADD : LM_STEP_COPY, op, 2);
   s->refs[0] = lm_location_ref(p, from, t);
   s->refs[1] = lm_location_ref(p, to, t);
@@ -83,8 +84,8 @@ void lm_step_copy(planner *p, lm_op *op, lm_type t, const place *from, const pla
   s->step.flops = add ? lm_type_elements(p->m, t) : 0;
 }
 
-void lm_step_append(planner *p, lm_op *op, lm_type t, const place *from, const place *to, int axis,
-                    int64_t limit, const place *at) {
+void lm_step_append(planner *p, lm_op *op, lm_type t, const location *from, const location *to,
+                    int axis, int64_t limit, const location *at) {
   lm_type whole = op->out[0]->type, scalar = {.dtype = LM_INT};
   pstep *s = lm_step_add(p, LM_STEP_COPY, op, 3);
   s->refs[0] = lm_location_ref(p, from, t);
@@ -113,7 +114,7 @@ static uint64_t pattern_of(lm_dtype t, double v) {
   return bits;
 }
 
-void lm_step_fill(planner *p, lm_op *op, lm_type t, double value, const place *to) {
+void lm_step_fill(planner *p, lm_op *op, lm_type t, double value, const location *to) {
   LM_ASSERT(lm_strides_are_dense(p->m, t, to->stride));
   pstep *s = lm_step_add(p, LM_STEP_FILL, op, 1);
   s->refs[0] = lm_location_ref(p, to, t);
@@ -148,7 +149,7 @@ static int kernel_find(planner *p, const lm_op *op, const lm_kernel_code *code) 
   return plan->n_kernels - 1;
 }
 
-// Bytes that a kernel's region reads of v: where it only takes slices of it, those.
+// Bytes of v that a kernel's region reads: all, or the slices that it takes.
 static int64_t bytes_read(const planner *p, const lm_region *r, const lm_value *v) {
   int64_t all = lm_type_bytes(p, v->type), sum = 0;
   for (const lm_op *op = r->first; op && sum < all; op = op->next)
@@ -173,12 +174,12 @@ static void kernel_cost(planner *p, const lm_op *op, lm_plan_step *s) {
   s->flops = (int64_t)lm_flops_of(p->m, op);
 }
 
-static place result_new(planner *p, lm_value *v, lm_op *op) {
-  place out = lm_location_dense(
+static location result_new(planner *p, lm_value *v, lm_op *op) {
+  location out = lm_location_dense(
       p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, lm_plan_label(p->arena, p->m, op)),
       v->type);
   out.at->last_use = p->last_use[v->id];
-  return p->places[v->id] = out;
+  return p->locations[v->id] = out;
 }
 
 void lm_step_kernel(planner *p, lm_op *op) {
@@ -187,7 +188,7 @@ void lm_step_kernel(planner *p, lm_op *op) {
     p->failed = true;
     return;
   }
-  place *in = LM_NEW_N(p->arena, place, op->n_in + 1);
+  location *in = LM_NEW_N(p->arena, location, op->n_in + 1);
   for (uint32_t i = 0; i < op->n_in; i++)
     in[i] = lm_value_dense(p, op->in[i], op);
   int index = kernel_find(p, op, &code);
@@ -201,7 +202,7 @@ void lm_step_kernel(planner *p, lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++)
     *r++ = lm_location_ref(p, &in[i], op->in[i]->type);
   for (uint32_t i = 0; i < op->n_out; i++) {
-    place out = result_new(p, op->out[i], op);
+    location out = result_new(p, op->out[i], op);
     *r++ = lm_location_ref(p, &out, op->out[i]->type);
   }
   for (int i = 0; i < code.n_scratch; i++)
@@ -219,11 +220,11 @@ static int64_t gemm_flops(const lm_plan_gemm *g, const int64_t *capacity) {
   return n;
 }
 
-static bool library_has(const planner *p, const lm_op *op, const lm_plan_gemm *g) {
+static bool library_supports(const planner *p, const lm_op *op, const lm_plan_gemm *g) {
   return op->code == LM_OP_DOT || (p->target->epilogue && !g->n_batch && p->target->epilogue(g));
 }
 
-// Panels only where there is code that reads them: another batch of products may lie as they do.
+// Uses panels only if a kernel for them exists: the batch of another dot may have the same strides.
 static void panels_find(const planner *p, lm_plan_gemm *g) {
   lm_plan_gemm panels = *g;
   if (!p->target->product_is_worth || !lm_gemm_panels(&panels, p->target->panel[g->dtype_ab]))
@@ -232,9 +233,10 @@ static void panels_find(const planner *p, lm_plan_gemm *g) {
     *g = panels;
 }
 
-// The factors through views, what is added dense; a second result only where something reads it.
+// The factors are read through views, the addends must be dense. A second result is written only if
+// it is used.
 void lm_step_dot(planner *p, lm_op *op) {
-  place in[LM_DOT_ADDENDS + 2], out[LM_GELU_OF + 1];
+  location in[LM_DOT_ADDENDS + 2], out[LM_GELU_OF + 1];
   uint32_t n_out = op->n_out > 1 && p->uses[op->out[LM_GELU_OF]->id] ? 2 : 1;
   for (uint32_t i = 0; i < op->n_in; i++)
     in[i] =
@@ -249,8 +251,8 @@ void lm_step_dot(planner *p, lm_op *op) {
   lm_dot_gemm(p->m, op, in[LM_DOT_X].stride, in[LM_DOT_W].stride, out[0].stride, s->step.gemm,
               NULL);
   panels_find(p, s->step.gemm);
-  if (!library_has(p, op, s->step.gemm))
-    lm_plan_error(p, op, "the target's library has no '%s' of these types and strides",
+  if (!library_supports(p, op, s->step.gemm))
+    lm_plan_error(p, op, "the target's library does not support '%s' with these types and strides",
                   lm_op_info_of(op)->name);
   for (uint32_t i = 0; i < op->n_in; i++)
     s->refs[i] = lm_location_ref(p, &in[i], op->in[i]->type);
@@ -275,7 +277,7 @@ void lm_steps_code(planner *p) {
   }
 }
 
-// The step of a dot of the region being walked, NULL if it is another's.
+// The step of the dot if the dot is in the region that is being walked, else NULL.
 static pstep *dot_step(planner *p, const lm_op *dot, const lm_op *at) {
   if (dot->parent != at->parent)
     return NULL;
@@ -285,7 +287,7 @@ static pstep *dot_step(planner *p, const lm_op *dot, const lm_op *at) {
   return NULL;
 }
 
-bool lm_step_dot_accumulate(planner *p, lm_op *accum, const place *to) {
+bool lm_step_dot_accumulate(planner *p, lm_op *accum, const location *to) {
   lm_value *v = accum->in[accum->n_in - 1];
   int64_t stride[LM_RANK], in[LM_RANK];
   memcpy(stride, to->stride, sizeof stride);
@@ -299,16 +301,16 @@ bool lm_step_dot_accumulate(planner *p, lm_op *accum, const place *to) {
   lm_plan_gemm g;
   if (!s || s->refs[2].at->into)
     return false;
-  const place *x = lm_value_location(p, v->def->in[0]);
-  const place *w = lm_value_location(p, v->def->in[1]);
+  const location *x = lm_value_location(p, v->def->in[0]);
+  const location *w = lm_value_location(p, v->def->in[1]);
   if (!lm_dot_gemm(p->m, v->def, x->stride, w->stride, stride, &g, NULL))
     return false;
   g.accumulate = true;
   g.dtype_c = LM_F32;
   *s->step.gemm = g;
-  place there = *to;
-  memcpy(there.stride, stride, sizeof stride);
-  s->refs[2] = lm_location_ref(p, &there, v->type);
+  location target = *to;
+  memcpy(target.stride, stride, sizeof stride);
+  s->refs[2] = lm_location_ref(p, &target, v->type);
   s->step.label = lm_arena_printf(p->arena, "%s, accumulated", s->step.label);
   return true;
 }

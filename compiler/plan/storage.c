@@ -1,5 +1,4 @@
-// storage.c - stretches of memory: which may lie inside which, how long they are needed, where they
-// go.
+// storage.c - storages: which may be placed inside which, their lifetimes, and their offsets.
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,10 +29,10 @@ ref lm_storage_resolve(storage *s) {
   return r;
 }
 
-// ---- writing to the final place at once
+// ---- writing to the final location directly
 
-// The step of which step i is a part, seen from loop depth `depth`: itself, or the LOOP (END) of an
-// inner loop around it.
+// The step at loop depth `depth` that contains step i: itself, or the LOOP (or END, if `end`) step
+// of an inner loop around it.
 static int step_outward(const planner *p, int i, int depth, bool end) {
   for (int loop = p->steps[i].loop; loop >= 0 && p->steps[loop].step.depth >= depth;
        loop = p->steps[loop].loop)
@@ -57,8 +56,7 @@ static ref ref_resolve(const ref *r) {
   return out;
 }
 
-// Whether two references may touch the same bytes; what moves in a loop counts as touching
-// everything.
+// Two references may overlap. References that move in a loop are assumed to overlap.
 static bool refs_meet(const ref *a, const ref *b) {
   ref x = ref_resolve(a);
   ref y = ref_resolve(b);
@@ -69,7 +67,7 @@ static bool refs_meet(const ref *a, const ref *b) {
   return x.offset < y.offset + y.bytes && y.offset < x.offset + x.bytes;
 }
 
-// A product's result may lie where its residual does.
+// The result of a GEMM may have the address of its residual.
 static bool result_in_place(planner *p, const pstep *s, int o, int r) {
   if (s->step.kind == LM_STEP_GEMM)
     return s->step.gemm->residual && o == LM_DOT_ADDENDS && r == 0;
@@ -90,8 +88,7 @@ static bool step_in_place(planner *p, const pstep *s, const ref *from, const sto
   return true;
 }
 
-// Whether r is, in each turn of the loop at `depth`, a part of that turn's slot of what begins at
-// `whole`.
+// In each iteration of the loop at `depth`, r is within that iteration's slot of `whole`.
 static bool is_own_slot(const ref *r, const ref *whole, int depth, int64_t slot) {
   int64_t offset = r->offset - whole->offset;
   for (int d = 0; d < LM_PLAN_DEPTH; d++)
@@ -100,9 +97,9 @@ static bool is_own_slot(const ref *r, const ref *whole, int depth, int64_t slot)
   return offset >= 0 && offset + r->bytes <= slot;
 }
 
-// Whether a loop that writes s turn by turn reads of `to`, in each turn before it writes, the place
-// of that turn alone; and nothing behind the loop reads it.
-static bool turns_are_safe(planner *p, const storage *s, const ref *to, int loop) {
+// The loop writes s one slot per iteration, reads only the same slot of `to` and before the write,
+// and no step after the loop reads it.
+static bool slots_are_safe(planner *p, const storage *s, const ref *to, int loop) {
   ref whole = ref_resolve(to), own = {.at = (storage *)s};
   int64_t slot = s->bytes / p->steps[loop].step.count;
   int end = p->steps[loop].step.match, first_write = INT_MAX, last_read = -1;
@@ -124,8 +121,8 @@ static bool turns_are_safe(planner *p, const storage *s, const ref *to, int loop
   return last_read < first_write;
 }
 
-// Whether what `to` holds has been read for the last time before (or in place while) s is first
-// written.
+// The previous contents of `to` are last read before s is first written, or in location by the same
+// step.
 static bool claim_is_safe(planner *p, const storage *s, const ref *to, int since) {
   int first_write = INT_MAX, last_read = -1;
   for (int i = since; i < (int)p->n_steps; i++) {
@@ -142,13 +139,13 @@ static bool claim_is_safe(planner *p, const storage *s, const ref *to, int since
     return false;
   const pstep *first = &p->steps[first_write];
   if (first->step.kind == LM_STEP_LOOP && first->step.match == last_read)
-    return turns_are_safe(p, s, to, first_write);
+    return slots_are_safe(p, s, to, first_write);
   return last_read < first_write ||
          (last_read == first_write && step_in_place(p, &p->steps[first_write], to, s));
 }
 
-bool lm_storage_claim(planner *p, lm_value *v, const place *to, int since, lm_op *at) {
-  place *from = lm_value_location(p, v);
+bool lm_storage_claim(planner *p, lm_value *v, const location *to, int since, lm_op *at) {
+  location *from = lm_value_location(p, v);
   storage *s = from->at;
   if (s->into || s->arena != LM_ARENA_WORK || s->depth != p->depth || s->last_use > at->mark)
     return false;
@@ -168,7 +165,7 @@ bool lm_storage_claim(planner *p, lm_value *v, const place *to, int since, lm_op
   return true;
 }
 
-// ---- when each is needed
+// ---- lifetimes
 
 static void use_note(planner *p, int i, storage *s) {
   if (s->arena != LM_ARENA_WORK)
@@ -187,8 +184,8 @@ static void uses_note(planner *p) {
       use_note(p, i, lm_storage_resolve(p->steps[i].refs[b].at).at);
 }
 
-// ---- where each goes: each in turn to the tightest gap between those already placed that are
-// needed at the same time
+// ---- offsets: each storage in order gets the tightest gap between the storages with an
+// overlapping lifetime that are already placed
 
 static int by_bytes(const void *a, const void *b) {
   const storage *x = *(storage *const *)a;
@@ -216,7 +213,7 @@ static int64_t aligned(int64_t n) {
   return (n + LM_PLAN_ALIGN - 1) / LM_PLAN_ALIGN * LM_PLAN_ALIGN;
 }
 
-// placed: sorted by offset.
+// The offset of the best gap for s. `placed` is sorted by offset.
 static int64_t gap_find(storage *const *placed, int n, const storage *s) {
   int64_t end = 0, best = -1, best_size = INT64_MAX;
   for (int i = 0; i < n; i++) {
@@ -249,7 +246,8 @@ static int64_t pack(storage **all, int n, storage **placed) {
   return peak;
 }
 
-// Orders leave ties as they find them, so each begins from the same.
+// Tries each order and keeps the best. Sorting is stable only for equal input, so each order starts
+// from `given`.
 static int64_t pack_best(storage *const *given, storage **all, int n, storage **placed) {
   static int (*const orders[])(const void *, const void *) = {by_bytes, by_area, by_first};
   int best = 0;

@@ -22,8 +22,7 @@ bool lm_strides_are_dense(const lm_module *m, lm_type t, const int64_t *stride) 
   return true;
 }
 
-// The stride of the innermost element of axes from..to (inclusive) as one axis; 0 if they don't
-// make one.
+// The stride of axes from..to (inclusive) merged into one axis. False if they cannot be merged.
 static bool run_stride(const lm_module *m, const lm_axis *axes, const int64_t *stride, int from,
                        int to, int64_t *out) {
   int64_t size = 1, unit = 0;
@@ -49,8 +48,8 @@ static void run_split(const lm_module *m, const lm_axis *axes, int64_t *stride, 
   }
 }
 
-// Adjacent axes a become b, same product. From the right, the shortest runs of equal product are
-// matched: within a run the axes of a must be evenly spaced.
+// The strides of adjacent axes a viewed as axes b, with the same number of elements. Matches the
+// shortest runs of equal size from the right: the axes of a within a run must be mergeable.
 static bool regroup(const lm_module *m, const lm_axis *a, int n_a, const int64_t *stride,
                     const lm_axis *b, int n_b, int64_t *out) {
   int i = n_a - 1;
@@ -75,7 +74,7 @@ static bool regroup(const lm_module *m, const lm_axis *a, int n_a, const int64_t
   return true;
 }
 
-// x's axes from position `at`, n of them, are replaced by n_to others, whose strides are in `mid`.
+// Replaces n axes of x from index `at` by n_to others with the strides `mid`.
 static void splice(const int64_t *x, int rank, int at, int n, const int64_t *mid, int n_to,
                    int64_t *out) {
   memcpy(out, x, (size_t)at * sizeof *out);
@@ -113,7 +112,7 @@ bool lm_view_strides(const lm_module *m, const lm_op *op, const int64_t *in, int
     splice(in, x.rank, at, a->n_axes, mid, a->n_to, out);
     return true;
   }
-  default: LM_BUG("%s is no view", lm_op_info_of(op)->name);
+  default: LM_BUG("%s is not a view", lm_op_info_of(op)->name);
   }
 }
 

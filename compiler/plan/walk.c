@@ -1,5 +1,5 @@
-// walk.c - one walk over a function: every value gets a place, every operation that does something
-// its steps.
+// walk.c - the walk over a function: assigns a location to every value and emits the steps of every
+// operation.
 #include <string.h>
 
 #include "compiler/plan/internal.h"
@@ -15,35 +15,35 @@ void lm_plan_error(planner *p, const lm_op *op, const char *fmt, ...) {
   p->failed = true;
 }
 
-place *lm_value_location(planner *p, lm_value *v) {
-  place *at = &p->places[v->id];
+location *lm_value_location(planner *p, lm_value *v) {
+  location *at = &p->locations[v->id];
   if (!at->at)
-    LM_BUG("value %%%u has no place", v->id);
+    LM_BUG("value %%%u has no location", v->id);
   return at;
 }
 
-static void place_set(planner *p, lm_value *v, place at) {
-  p->places[v->id] = at;
+static void location_set(planner *p, lm_value *v, location at) {
+  p->locations[v->id] = at;
   if (at.at->last_use < p->last_use[v->id])
     at.at->last_use = p->last_use[v->id];
 }
 
-static place slot_place(const planner *p, storage *at, lm_type t, int64_t offset, int depth,
-                        int64_t stride) {
-  place out = lm_location_dense(p, at, t);
+static location slot_location(const planner *p, storage *at, lm_type t, int64_t offset, int depth,
+                              int64_t stride) {
+  location out = lm_location_dense(p, at, t);
   out.offset = offset;
   if (depth >= 0)
     out.loop[depth] = stride;
   return out;
 }
 
-// ---- what is known before the walk
+// ---- uses, before the walk
 
 static bool is_alias(const lm_op *op) {
   return lm_op_info_of(op)->traits & LM_T_VIEW;
 }
 
-// Operands that are only the number of a place.
+// Operands that are indices of a location.
 static bool is_index(const planner *p, const lm_op *op, uint32_t i) {
   if (op->code == LM_OP_AT)
     return i == 1;
@@ -77,7 +77,7 @@ static uint32_t region_number(lm_region *r, uint32_t n) {
   return n;
 }
 
-// Backwards, so that the uses of a view are known when what it views is reached.
+// Backwards, so that the uses of a view are known before the value that it views.
 static void region_uses(planner *p, lm_region *r) {
   for (lm_op *op = r->last; op; op = op->prev) {
     if (op->code == LM_OP_LOOP)
@@ -89,11 +89,11 @@ static void region_uses(planner *p, lm_region *r) {
 
 // ---- values
 
-place lm_value_dense(planner *p, lm_value *v, lm_op *op) {
-  place from = *lm_value_location(p, v);
+location lm_value_dense(planner *p, lm_value *v, lm_op *op) {
+  location from = *lm_value_location(p, v);
   if (lm_strides_are_dense(p->m, v->type, from.stride))
     return from;
-  place to = lm_location_dense(
+  location to = lm_location_dense(
       p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, lm_plan_label(p->arena, p->m, op)),
       v->type);
   lm_step_copy(p, op, v->type, &from, &to, false);
@@ -104,7 +104,7 @@ static bool is_const(const lm_value *v) {
   return v->def && v->def->code == LM_OP_CONST;
 }
 
-void lm_value_store(planner *p, lm_value *v, const place *to, lm_op *op) {
+void lm_value_store(planner *p, lm_value *v, const location *to, lm_op *op) {
   if (is_const(v))
     lm_step_fill(p, op, v->type, v->def->attr.num, to);
   else
@@ -112,7 +112,7 @@ void lm_value_store(planner *p, lm_value *v, const place *to, lm_op *op) {
 }
 
 static void view_walk(planner *p, lm_op *op) {
-  place in = *lm_value_location(p, op->in[0]), out = in;
+  location in = *lm_value_location(p, op->in[0]), out = in;
   int64_t offset;
   if (!lm_view_strides(p->m, op, in.stride, out.stride, &offset)) {
     in = lm_value_dense(p, op->in[0], op);
@@ -120,12 +120,12 @@ static void view_walk(planner *p, lm_op *op) {
     lm_view_strides(p->m, op, in.stride, out.stride, &offset);
   }
   out.offset += offset * lm_dtype_bytes(op->out[0]->type.dtype);
-  place_set(p, op->out[0], out);
+  location_set(p, op->out[0], out);
 }
 
-// Moves `at` to place first + step * i of an axis of `size` places, `stride` bytes apart.
-static void place_index(planner *p, lm_op *op, lm_value *i, const int64_t *imm, int64_t size,
-                        int64_t stride, place *at) {
+// Moves `at` to index first + step * i of an axis of `size` elements, `stride` bytes apart.
+static void location_index(planner *p, lm_op *op, lm_value *i, const int64_t *imm, int64_t size,
+                           int64_t stride, location *at) {
   int64_t first = imm[0];
   int64_t step = imm[1];
   int64_t last;
@@ -137,8 +137,7 @@ static void place_index(planner *p, lm_op *op, lm_value *i, const int64_t *imm, 
     while (depth >= 0 && p->frames[depth].op->body->args[0] != i)
       depth--;
     if (depth < 0) {
-      lm_plan_error(p, op,
-                    "the place that '%s' names is not given by the index of a loop around it",
+      lm_plan_error(p, op, "the index of '%s' is not the index of an enclosing loop",
                     lm_op_info_of(op)->name);
       return;
     }
@@ -147,44 +146,44 @@ static void place_index(planner *p, lm_op *op, lm_value *i, const int64_t *imm, 
   }
   at->offset += first * stride;
   if (first < 0 || first >= size || last < 0 || last >= size)
-    lm_plan_error(p, op, "'%s' names places %lld to %lld of %lld", lm_op_info_of(op)->name,
-                  (long long)first, (long long)last, (long long)size);
+    lm_plan_error(p, op, "'%s' accesses indices %lld to %lld of an axis of %lld",
+                  lm_op_info_of(op)->name, (long long)first, (long long)last, (long long)size);
 }
 
 static void at_walk(planner *p, lm_op *op) {
   lm_type x = op->in[0]->type;
-  place in = *lm_value_location(p, op->in[0]), out = in;
+  location in = *lm_value_location(p, op->in[0]), out = in;
   memcpy(out.stride, in.stride + 1, (size_t)(x.rank - 1) * sizeof *in.stride);
-  place_index(p, op, op->in[1], op->attr.imm, lm_axis_size(p->m, x.axis[0]),
-              in.stride[0] * lm_dtype_bytes(x.dtype), &out);
-  place_set(p, op->out[0], out);
+  location_index(p, op, op->in[1], op->attr.imm, lm_axis_size(p->m, x.axis[0]),
+                 in.stride[0] * lm_dtype_bytes(x.dtype), &out);
+  location_set(p, op->out[0], out);
 }
 
-// The place of a global's tensor at the indices that begin the operands of op.
-static place global_place(planner *p, lm_op *op, lm_arena_id arena, lm_type t) {
+// The location of a global's tensor at the indices that are the first operands of op.
+static location global_location(planner *p, lm_op *op, lm_arena_id arena, lm_type t) {
   const lm_global *g = lm_global_find(p->m, op->attr.sym);
   uint32_t i = (uint32_t)(g - p->m->globals);
   int64_t unit = g->kind != LM_GLOBAL_PARAM ? 1
                  : arena == LM_ARENA_COPY   ? lm_dtype_bytes(LM_BF16)
                                             : lm_dtype_bytes(LM_F32);
-  place out = lm_location_dense(p, p->fixed[arena], t);
+  location out = lm_location_dense(p, p->fixed[arena], t);
   out.offset = p->layout.globals[i].offset * unit +
                (g->kind == LM_GLOBAL_PARAM && arena == LM_ARENA_COPY ? p->layout.made_bytes : 0);
   for (int s = 0; s < g->n_stack; s++)
-    place_index(p, op, op->in[s], &op->attr.imm[2 * s], lm_axis_size(p->m, g->type.axis[s]),
-                p->layout.globals[i].stride[s] * unit, &out);
+    location_index(p, op, op->in[s], &op->attr.imm[2 * s], lm_axis_size(p->m, g->type.axis[s]),
+                   p->layout.globals[i].stride[s] * unit, &out);
   return out;
 }
 
 static void param_walk(planner *p, lm_op *op) {
   lm_type t = op->out[0]->type;
   bool copied = t.dtype == LM_BF16 || lm_global_find(p->m, op->attr.sym)->kind == LM_GLOBAL_MADE;
-  place_set(p, op->out[0], global_place(p, op, copied ? LM_ARENA_COPY : LM_ARENA_PARAM, t));
+  location_set(p, op->out[0], global_location(p, op, copied ? LM_ARENA_COPY : LM_ARENA_PARAM, t));
 }
 
 static void accum_walk(planner *p, lm_op *op) {
   lm_value *v = op->in[op->n_in - 1];
-  place to = global_place(p, op, LM_ARENA_GRAD, v->type);
+  location to = global_location(p, op, LM_ARENA_GRAD, v->type);
   p->has_gradients = true;
   if (lm_step_dot_accumulate(p, op, &to))
     return;
@@ -199,33 +198,33 @@ static void append_walk(planner *p, lm_op *op) {
   lm_value *at = op->in[op->n_in - 2];
   lm_value *x = op->in[op->n_in - 1];
   lm_type t = op->out[0]->type;
-  place to = global_place(p, op, LM_ARENA_CACHE, t);
+  location to = global_location(p, op, LM_ARENA_CACHE, t);
   int axis = lm_type_find(x->type, op->attr.axes[0]);
   lm_step_append(p, op, x->type, lm_value_location(p, x), &to, axis,
                  lm_axis_size(p->m, op->attr.to[0]), lm_value_location(p, at));
-  place_set(p, op->out[0], to);
+  location_set(p, op->out[0], to);
 }
 
 static void const_walk(planner *p, lm_op *op) {
   lm_value *v = op->out[0];
   if (!p->in_memory[v->id])
     return;
-  place_set(p, v,
-            lm_location_dense(p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, "const"),
-                              v->type));
-  lm_step_fill(p, op, v->type, op->attr.num, &p->places[v->id]);
+  location_set(p, v,
+               lm_location_dense(p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, "const"),
+                                 v->type));
+  lm_step_fill(p, op, v->type, op->attr.num, &p->locations[v->id]);
 }
 
-// ---- storing several values at once: what a region yields or returns
+// ---- storing the values that a region yields or returns
 
 typedef struct item {
   lm_value *v;
-  place to;
-  bool fresh; // nobody has read what is at `to` since the region began
+  location to;
+  bool fresh; // no step has read the contents of `to` since the region began
   bool done;
 } item;
 
-static bool places_equal(const planner *p, const place *a, const place *b, lm_type t) {
+static bool locations_equal(const planner *p, const location *a, const location *b, lm_type t) {
   ref x = lm_storage_resolve(a->at);
   ref y = lm_storage_resolve(b->at);
   if (x.at != y.at || x.offset + a->offset != y.offset + b->offset)
@@ -236,7 +235,7 @@ static bool places_equal(const planner *p, const place *a, const place *b, lm_ty
   return lm_strides_are_dense(p->m, t, a->stride) && lm_strides_are_dense(p->m, t, b->stride);
 }
 
-// Whether another item has yet to be read from the storage that `items[k]` goes to.
+// Another item must still be read from the storage that `items[k]` is written to.
 static bool read_by_another(planner *p, const item *items, int n, int k) {
   storage *to = lm_storage_resolve(items[k].to.at).at;
   for (int i = 0; i < n; i++) {
@@ -253,7 +252,7 @@ static void items_claim(planner *p, lm_op *op, item *items, int n, int since) {
     item *x = &items[i];
     if (is_const(x->v))
       continue;
-    x->done = places_equal(p, lm_value_location(p, x->v), &x->to, x->v->type);
+    x->done = locations_equal(p, lm_value_location(p, x->v), &x->to, x->v->type);
   }
   for (int i = 0; i < n; i++) {
     item *x = &items[i];
@@ -263,25 +262,25 @@ static void items_claim(planner *p, lm_op *op, item *items, int n, int since) {
   }
 }
 
-// What is read from where another item goes is first put aside.
+// An item in a storage that another item is written to is saved in a temporary first.
 static void items_store(planner *p, lm_op *op, item *items, int n, int since) {
   items_claim(p, op, items, n, since);
-  place *from = LM_NEW_N(p->arena, place, n + 1);
+  location *from = LM_NEW_N(p->arena, location, n + 1);
   for (int i = 0; i < n; i++) {
     lm_value *v = items[i].v;
     if (items[i].done || is_const(v))
       continue;
     from[i] = *lm_value_location(p, v);
-    bool aside = false;
+    bool conflicts = false;
     for (int j = 0; j < n; j++)
-      aside |= j != i && !items[j].fresh && !items[j].done &&
-               lm_storage_resolve(items[j].to.at).at == lm_storage_resolve(from[i].at).at;
-    if (!aside)
+      conflicts |= j != i && !items[j].fresh && !items[j].done &&
+                   lm_storage_resolve(items[j].to.at).at == lm_storage_resolve(from[i].at).at;
+    if (!conflicts)
       continue;
-    place kept = lm_location_dense(
-        p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, "carry put aside"), v->type);
-    lm_step_copy(p, op, v->type, &from[i], &kept, false);
-    from[i] = kept;
+    location saved = lm_location_dense(
+        p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, "carry put conflicts"), v->type);
+    lm_step_copy(p, op, v->type, &from[i], &saved, false);
+    from[i] = saved;
   }
   for (int i = 0; i < n; i++) {
     if (items[i].done)
@@ -299,11 +298,12 @@ static void items_store(planner *p, lm_op *op, item *items, int n, int since) {
 // or after an iteration), the carry runs through the slots of the stack instead: iteration i reads
 // slot i and writes slot i + 1.
 
+// A stacked value: not a carry, or a carry before or after the iteration.
 typedef enum {
   STACK_ALONE,
   STACK_BEFORE,
   STACK_AFTER
-} stack_kind; // of a carry, before or after the iteration
+} stack_kind;
 typedef struct stacking {
   stack_kind kind;
   uint32_t carry;
@@ -326,12 +326,12 @@ static stacking stacking_find(const lm_op *loop, const frame *f, uint32_t s) {
   return (stacking){STACK_ALONE, 0};
 }
 
-// What is stacked, of how many turns: who looks for memory looks for this.
+// The label of a stack: trip count and value, which users look for in reports of memory.
 static const char *stack_label(planner *p, const lm_op *loop, uint32_t s) {
   const lm_value *v = yield_of(loop)->in[loop->n_in + s];
-  const char *what = lm_plan_label(p->arena, p->m, v->def ? v->def : loop);
+  const char *name = lm_plan_label(p->arena, p->m, v->def ? v->def : loop);
   return lm_arena_printf(p->arena, "%lld x %s%s", (long long)loop->attr.imm[0],
-                         v->def ? "" : "carry of ", what);
+                         v->def ? "" : "carry of ", name);
 }
 
 static stacking *loop_storages(planner *p, frame *f, lm_op *op) {
@@ -359,20 +359,20 @@ static stacking *loop_storages(planner *p, frame *f, lm_op *op) {
   return kinds;
 }
 
-// A carry of the loop around that ends its life as the first value of an inner carry gives that its
-// storage.
+// If the last use of an enclosing loop's carry is as the initial value of an inner carry, both
+// share the storage.
 static bool carry_inherit(planner *p, lm_op *op, lm_value *init, storage *carry) {
   if (!p->depth)
     return false;
-  const frame *outer = &p->frames[p->depth - 1];
-  for (uint32_t k = 0; k < outer->op->n_in; k++) {
-    if (init != outer->op->body->args[k + 1] || outer->slots[k] ||
-        outer->carry[k]->last_use > op->mark)
+  const frame *enclosing = &p->frames[p->depth - 1];
+  for (uint32_t k = 0; k < enclosing->op->n_in; k++) {
+    if (init != enclosing->op->body->args[k + 1] || enclosing->slots[k] ||
+        enclosing->carry[k]->last_use > op->mark)
       continue;
     for (uint32_t j = 0, taken = 0; j < op->n_in; j++)
       if (op->in[j] == init && taken++)
         return false;
-    carry->into = outer->carry[k];
+    carry->into = enclosing->carry[k];
     return true;
   }
   return false;
@@ -380,7 +380,7 @@ static bool carry_inherit(planner *p, lm_op *op, lm_value *init, storage *carry)
 
 static void carry_init(planner *p, frame *f, lm_op *op, uint32_t k) {
   lm_value *init = op->in[k];
-  place to = lm_location_dense(p, f->carry[k], init->type);
+  location to = lm_location_dense(p, f->carry[k], init->type);
   if (!is_const(init)) {
     if (!f->slots[k] && carry_inherit(p, op, init, f->carry[k]))
       return;
@@ -403,12 +403,12 @@ static void loop_begin(planner *p, frame *f, lm_op *op) {
     s->refs[0] = (ref){.at = f->index, .bytes = sizeof(int32_t)};
   int depth = p->depth++;
   if (f->index)
-    place_set(p, index, lm_location_dense(p, f->index, index->type));
+    location_set(p, index, lm_location_dense(p, f->index, index->type));
   for (uint32_t k = 0; k < op->n_in; k++) {
     lm_value *arg = op->body->args[k + 1];
-    place_set(p, arg,
-              slot_place(p, f->carry[k], arg->type, 0, depth,
-                         f->slots[k] ? lm_type_bytes(p, arg->type) : 0));
+    location_set(p, arg,
+                 slot_location(p, f->carry[k], arg->type, 0, depth,
+                               f->slots[k] ? lm_type_bytes(p, arg->type) : 0));
   }
 }
 
@@ -421,11 +421,11 @@ static void loop_yield(planner *p, frame *f, lm_op *op, const stacking *kinds) {
     lm_value *v = yield->in[i];
     int64_t slot = lm_type_bytes(p, v->type);
     if (i >= n_carry && kinds[i - n_carry].kind != STACK_ALONE)
-      continue; // where the carry is
+      continue; // stored with the carry
     bool stacked = i >= n_carry || f->slots[i];
     storage *at = i < n_carry ? f->carry[i] : f->stack[i - n_carry];
-    place to =
-        slot_place(p, at, v->type, i < n_carry && stacked ? slot : 0, depth, stacked ? slot : 0);
+    location to =
+        slot_location(p, at, v->type, i < n_carry && stacked ? slot : 0, depth, stacked ? slot : 0);
     items[n++] = (item){v, to, stacked, false};
   }
   items_store(p, yield, items, n, f->step);
@@ -443,9 +443,9 @@ static void loop_end(planner *p, frame *f, lm_op *op, const stacking *kinds) {
     int64_t slot = lm_type_bytes(p, yield_of(op)->in[i]->type);
     int64_t offset = i < op->n_in ? (f->slots[i] ? slot * op->attr.imm[0] : 0)
                                   : (kinds[i - op->n_in].kind == STACK_AFTER ? slot : 0);
-    place_set(
-        p, v,
-        slot_place(p, i < op->n_in ? f->carry[i] : f->stack[i - op->n_in], v->type, offset, -1, 0));
+    location_set(p, v,
+                 slot_location(p, i < op->n_in ? f->carry[i] : f->stack[i - op->n_in], v->type,
+                               offset, -1, 0));
   }
 }
 
@@ -487,7 +487,7 @@ static void op_walk(planner *p, lm_op *op) {
   case LM_OP_CONST: const_walk(p, op); break;
   case LM_OP_LOOP: loop_walk(p, op); break;
   case LM_OP_YIELD:
-  case LM_OP_RETURN: break; // by the owner of the region
+  case LM_OP_RETURN: break; // handled by the owner of the region
   default: LM_BUG("'%s' outside a kernel", lm_op_info_of(op)->name);
   }
 }
@@ -511,24 +511,24 @@ static int state_index(planner *p, lm_sym name) {
   return (int)p->n_states - 1;
 }
 
-// An array of all blocks is an arena: parameters `p`, gradients `g`, or the next optimizer state;
-// in bf16 the copies. What is made of parameters lies in front of these.
+// A tensor of all blocks is an arena: parameters `p`, gradients `g`, or the next optimizer state;
+// in bf16 the copies, which follow the `made` globals.
 static bool is_blocks(const planner *p, lm_type t) {
   return (t.dtype == LM_F32 || t.dtype == LM_BF16) && t.rank == 2 &&
          lm_axis_size(p->m, t.axis[0]) * LM_BLOCK == p->layout.param_elements &&
          lm_axis_size(p->m, t.axis[1]) == LM_BLOCK;
 }
 
-static place port_place(planner *p, lm_sym name, lm_type t) {
+static location port_location(planner *p, lm_sym name, lm_type t) {
   const lm_global *g = lm_global_find(p->m, name);
   if (g && g->kind == LM_GLOBAL_MADE) {
-    place out = lm_location_dense(p, p->fixed[LM_ARENA_COPY], t);
+    location out = lm_location_dense(p, p->fixed[LM_ARENA_COPY], t);
     out.offset = p->layout.globals[g - p->m->globals].offset;
     return out;
   }
   if (is_blocks(p, t)) {
     if (t.dtype == LM_BF16) {
-      place out = lm_location_dense(p, p->fixed[LM_ARENA_COPY], t);
+      location out = lm_location_dense(p, p->fixed[LM_ARENA_COPY], t);
       p->has_copies = true;
       out.offset = p->layout.made_bytes;
       return out;
@@ -539,17 +539,17 @@ static place port_place(planner *p, lm_sym name, lm_type t) {
       p->has_gradients = true;
       return lm_location_dense(p, p->fixed[LM_ARENA_GRAD], t);
     }
-    place out = lm_location_dense(p, p->fixed[LM_ARENA_STATE], t);
+    location out = lm_location_dense(p, p->fixed[LM_ARENA_STATE], t);
     out.offset = state_index(p, name) * lm_type_bytes(p, t);
     return out;
   }
-  place out = lm_location_dense(p, p->fixed[LM_ARENA_IO], t);
+  location out = lm_location_dense(p, p->fixed[LM_ARENA_IO], t);
   out.offset = p->io_bytes;
   p->io_bytes += aligned(lm_type_bytes(p, t));
   return out;
 }
 
-static lm_plan_port port_make(planner *p, lm_sym name, lm_type t, const place *at) {
+static lm_plan_port port_make(planner *p, lm_sym name, lm_type t, const location *at) {
   lm_plan_port port = {
       .name = name,
       .dtype = t.dtype,
@@ -567,8 +567,8 @@ static void arguments_walk(planner *p, lm_plan_func *out) {
   out->n_in = (int)body->n_args;
   for (uint32_t i = 0; i < body->n_args; i++) {
     lm_value *v = body->args[i];
-    place at = port_place(p, v->name, v->type);
-    place_set(p, v, at);
+    location at = port_location(p, v->name, v->type);
+    location_set(p, v, at);
     out->in[i] = port_make(p, v->name, v->type, &at);
   }
 }
@@ -580,7 +580,7 @@ static void results_walk(planner *p, lm_plan_func *out) {
   out->n_out = (int)ret->n_in;
   for (uint32_t i = 0; i < ret->n_in; i++) {
     lm_value *v = ret->in[i];
-    place to = port_place(p, p->f->out_names[i], v->type);
+    location to = port_location(p, p->f->out_names[i], v->type);
     items[i] = (item){v, to, to.at->arena == LM_ARENA_IO || to.at->arena == LM_ARENA_COPY, false};
     out->out[i] = port_make(p, p->f->out_names[i], v->type, &to);
   }

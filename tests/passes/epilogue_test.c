@@ -153,7 +153,7 @@ static void check_text(void) {
   } cases[] = {
       {"%y = dot_add %x, %w, %r, %b over(c) return %y }", NULL},
       {"%y, %u = dot_gelu %x, %w over(c) return %y }", NULL},
-      {"%y = dot_add %x, %w over(c) return %y }", "adds nothing"},
+      {"%y = dot_add %x, %w over(c) return %y }", "has neither residual nor bias"},
       {"%y = dot_add %x, %w, %b, %r over(c) return %y }",
        "is neither residual nor bias of f32[a, f]"},
       {"%y = dot_add %x, %w, %l over(c) return %y }", "f32[a] is neither residual nor bias"},

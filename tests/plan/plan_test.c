@@ -353,18 +353,18 @@ static void layout_test(void) {
   subject_free(&s);
 }
 
-// What the planner refuses, it refuses at a place in the text.
+// Errors of the planner have locations in the text.
 static void refused_test(void) {
   static const struct {
     const char *text, *part;
   } cases[] = {{"stage step\naxis a = 3, n = 2\nfunc @f(%x: f32[n, a], %i: int) -> (y: f32[a]) {\n "
                 " %y = at %x, %i [0, "
                 "1]\n  return %y\n}\n",
-                "not given by the index of a loop"},
+                "the index of 'at' is not the index of an enclosing loop"},
                {"stage step\naxis a = 3, n = 2\nfunc @f(%x: f32[n, a]) -> (y: f32[a]) {\n  %i = "
                 "const 2 : int\n  %y = "
                 "at %x, %i [0, 1]\n  return %y\n}\n",
-                "places 2 to 2 of 2"}};
+                "indices 2 to 2 of an axis of 2"}};
   for (size_t i = 0; i < LM_COUNT(cases); i++) {
     lm_ctx *c = lm_ctx_create();
     lm_module *m = parse(c, cases[i].text, NULL);

@@ -1,14 +1,13 @@
-// lookahead_cells.c - what follows from the columns of positions and documents: known values, and
-// cells of others.
+// causal_cells.c - propagates the columns of positions and documents through @probe: values that
+// are known as a whole, and cells of other values.
 #include <math.h>
 #include <string.h>
-#include "compiler/passes/lookahead.h"
+#include "compiler/passes/causal.h"
 #include "compiler/passes/rewrite.h"
 
 enum {
-  MOST_KNOWN = 1 << 20, // elements of a value that is known as a whole
-  MOST_OTHERS =
-      64, // places along other axes at which a cell is computed, to see whether it is constant
+  MAX_KNOWN = 1 << 20, // elements of a value that is known as a whole
+  MAX_OTHERS = 64,     // indices along other axes that are compared to find a constant cell
   OPERANDS = 8,
 };
 
@@ -33,9 +32,9 @@ static source source_of_known(const probe *p, const lm_tensor *x, lm_type out) {
     lm_axis a = x->type.axis[i];
     int64_t step = stride(p, x->type, i);
     int other = lm_type_find(out, a);
-    if (p->is_place[a])
+    if (p->is_position[a])
       s.at_t = step;
-    else if (p->is_past[a])
+    else if (p->is_history[a])
       s.at_s = step;
     else if (other >= 0)
       s.at[other] = step;
@@ -50,14 +49,15 @@ static source source_of(const probe *p, const lm_value *v, lm_type out) {
   return f->cell ? (source){.v = f->cell, .at_t = f->width, .at_s = f->width > 1} : (source){0};
 }
 
-// n values of the row of t; a pointer into the operand where they lie side by side there.
-static const double *row(const source *x, int64_t t, int64_t other, int64_t n, double *room) {
+// n values of row t: a pointer into the operand if they are contiguous there, else a copy in
+// `buffer`.
+static const double *row(const source *x, int64_t t, int64_t other, int64_t n, double *buffer) {
   const double *from = x->v ? x->v + t * x->at_t + other : NULL;
   if (from && (x->at_s == 1 || n == 1))
     return from;
   for (int64_t s = 0; s < n; s++)
-    room[s] = from ? from[s * x->at_s] : NAN;
-  return room;
+    buffer[s] = from ? from[s * x->at_s] : NAN;
+  return buffer;
 }
 
 // ---- elementwise
@@ -108,7 +108,7 @@ static double any_other(const lm_op *op, const double *const *in, int64_t s) {
   for (int64_t s = 0; s < n; s++)                                                                  \
   out[s] = (VALUE)
 
-// n cells of the result; NAN stands for what no constant is known of.
+// n cells of the result; NAN: not a constant.
 static void combine(const lm_op *op, const double *const *in, int64_t n, double *out) {
   const double *x = in[0];
   const double *y = op->n_in > 1 ? in[1] : NULL;
@@ -132,8 +132,8 @@ static void combine(const lm_op *op, const double *const *in, int64_t n, double 
   }
 }
 
-// Axes of the result along which an operand that is known varies: a cell is a constant if it is the
-// same at all of them.
+// The axes of the result along which a known operand varies. A cell is a constant if it is equal at
+// every index of these axes.
 typedef struct others {
   int axis[LM_RANK], n;
   int64_t count;
@@ -176,14 +176,15 @@ static void merge(double *out, const double *now, int64_t n) {
 }
 
 static void elementwise_row(const probe *p, const lm_op *op, const source *in, const others *o,
-                            int64_t t, int64_t n, double *room, double *out) {
+                            int64_t t, int64_t n, double *buffer, double *out) {
   for (int64_t k = 0; k < o->count; k++) {
     const double *x[OPERANDS] = {0};
     for (uint32_t i = 0; i < op->n_in; i++)
-      x[i] = row(&in[i], t, other_offset(p, op->out[0]->type, o, k, &in[i]), n, room + (i + 1) * n);
-    combine(op, x, n, k ? room : out);
+      x[i] =
+          row(&in[i], t, other_offset(p, op->out[0]->type, o, k, &in[i]), n, buffer + (i + 1) * n);
+    combine(op, x, n, k ? buffer : out);
     if (k)
-      merge(out, room, n);
+      merge(out, buffer, n);
   }
 }
 
@@ -197,10 +198,10 @@ static bool any_known(const source *in, uint32_t n) {
 static void cells_begin(probe *p, const lm_op *op, int64_t width) {
   fact *f = lm_fact(p, op->out[0]);
   f->width = width;
-  f->cell = lm_calloc((size_t)(p->places * width), sizeof *f->cell);
+  f->cell = lm_calloc((size_t)(p->n_positions * width), sizeof *f->cell);
 }
 
-// Whether all that is known of the operands is one number each.
+// Each known operand is a single number.
 static bool is_uniform(const source *in, uint32_t n) {
   for (uint32_t i = 0; i < n; i++)
     if (in[i].v && (in[i].at_t || in[i].at_s))
@@ -212,7 +213,7 @@ static void fill_cells(probe *p, const lm_op *op, int64_t width, double x) {
   if (isnan(x))
     return;
   cells_begin(p, op, width);
-  for (int64_t i = 0; i < p->places * width; i++)
+  for (int64_t i = 0; i < p->n_positions * width; i++)
     lm_fact(p, op->out[0])->cell[i] = x;
 }
 
@@ -221,7 +222,7 @@ static void find_elementwise(probe *p, const lm_op *op, int64_t width) {
   for (uint32_t i = 0; i < op->n_in; i++)
     in[i] = source_of(p, op->in[i], op->out[0]->type);
   others o = others_of(p, op->out[0]->type, in, op->n_in);
-  if (o.count > MOST_OTHERS) {
+  if (o.count > MAX_OTHERS) {
     forget_varying(in, op->n_in);
     o = (others){.count = 1};
   }
@@ -233,29 +234,30 @@ static void find_elementwise(probe *p, const lm_op *op, int64_t width) {
     fill_cells(p, op, width, cell);
     return;
   }
-  double *room = lm_calloc((size_t)(width * (OPERANDS + 1)), sizeof *room);
+  double *buffer = lm_calloc((size_t)(width * (OPERANDS + 1)), sizeof *buffer);
   cells_begin(p, op, width);
-  for (int64_t t = 0; t < p->places; t++)
-    elementwise_row(p, op, in, &o, t, width, room, lm_fact(p, op->out[0])->cell + t * width);
-  lm_free(room);
+  for (int64_t t = 0; t < p->n_positions; t++)
+    elementwise_row(p, op, in, &o, t, width, buffer, lm_fact(p, op->out[0])->cell + t * width);
+  lm_free(buffer);
 }
 
 // ---- reductions over the history
 
-// The maximum of a row that a mask hides whole, or of which all is known; likewise the sum.
+// The maximum of a fully masked row, or the maximum or sum of a row in which every cell is
+// constant.
 static double row_reduced(const lm_op *op, const double *x, int64_t n, bool *out_hidden) {
-  double sum = 0, most = -INFINITY;
+  double sum = 0, maximum = -INFINITY;
   bool all = true;
   *out_hidden = op->code == LM_OP_MAX;
   for (int64_t s = 0; s < n; s++) {
     *out_hidden &= x[s] <= LM_NEVER;
     all &= !isnan(x[s]);
     sum += x[s];
-    most = x[s] > most ? x[s] : most;
+    maximum = x[s] > maximum ? x[s] : maximum;
   }
   if (*out_hidden)
     return 10 * LM_NEVER;
-  return !all ? NAN : op->code == LM_OP_MAX ? most : sum;
+  return !all ? NAN : op->code == LM_OP_MAX ? maximum : sum;
 }
 
 static void find_reduced(probe *p, const lm_op *op) {
@@ -264,13 +266,13 @@ static void find_reduced(probe *p, const lm_op *op) {
   if (!x->cell || x->width == 1 || (op->code == LM_OP_SUM && op->attr.n_axes > 1))
     return;
   cells_begin(p, op, 1);
-  f->hidden = lm_calloc((size_t)p->places, sizeof *f->hidden);
+  f->hidden = lm_calloc((size_t)p->n_positions, sizeof *f->hidden);
   f->owns_hidden = true;
-  for (int64_t t = 0; t < p->places; t++)
-    f->cell[t] = row_reduced(op, x->cell + t * p->places, p->places, &f->hidden[t]);
+  for (int64_t t = 0; t < p->n_positions; t++)
+    f->cell[t] = row_reduced(op, x->cell + t * p->n_positions, p->n_positions, &f->hidden[t]);
 }
 
-// ---- movements that keep t and s where they are
+// ---- data movement that keeps t and s
 
 static bool keeps_grid(const probe *p, const lm_op *op) {
   switch (op->code) {
@@ -285,10 +287,11 @@ static bool keeps_grid(const probe *p, const lm_op *op) {
   case LM_OP_DOT: break;
   default: return false;
   }
-  return !lm_probe_over(op, p->is_place) && !lm_probe_over(op, p->is_past);
+  return !lm_probe_over(op, p->is_position) && !lm_probe_over(op, p->is_history);
 }
 
-// A cell is its operands' common constant; of a product, zero if one's is (heads that are mixed).
+// The cell is the constant that the operands share. A dot (over heads) is zero if one of its
+// operands is.
 static double moved(const probe *p, const lm_op *op, int64_t t, int64_t s) {
   double x = lm_fact_cell(p, op->in[0], t, s);
   if (op->code == LM_OP_DOT)
@@ -315,12 +318,12 @@ static void find_moved(probe *p, const lm_op *op, int64_t width) {
   if (!moves_cells(p, op))
     return;
   cells_begin(p, op, width);
-  for (int64_t t = 0; t < p->places; t++)
+  for (int64_t t = 0; t < p->n_positions; t++)
     for (int64_t s = 0; s < width; s++)
       lm_fact(p, op->out[0])->cell[t * width + s] = moved(p, op, t, s);
 }
 
-// The constant of a known tensor at (t, s), NAN if it differs along other axes.
+// The constant of a known tensor at (t, s); NAN if it differs along other axes.
 static double known_cell(const probe *p, const lm_tensor *x, int64_t t, int64_t s) {
   lm_type none = {0};
   source all = source_of_known(p, x, x->type);
@@ -340,7 +343,7 @@ double lm_fact_cell(const probe *p, const lm_value *v, int64_t t, int64_t s) {
   return f->cell ? f->cell[t * f->width + (f->width > 1 ? s : 0)] : NAN;
 }
 
-// ---- all of them
+// ---- every operation
 
 static bool is_computed(const lm_op *op) {
   if (op->n_out != 1 || op->n_in > OPERANDS || op->body || !lm_op_pure(op))
@@ -355,7 +358,7 @@ static bool fill_known(const probe *p, const lm_value *v, lm_tensor *out) {
   source grid = source_of_known(p, out, none);
   others o = others_of(p, v->type, &to, 1);
   int64_t width = lm_fact(p, v)->width;
-  for (int64_t t = 0; t < p->places; t++)
+  for (int64_t t = 0; t < p->n_positions; t++)
     for (int64_t s = 0; s < width; s++)
       for (int64_t k = 0; k < o.count; k++) {
         double x = lm_fact(p, v)->cell[t * width + s];
@@ -366,11 +369,12 @@ static bool fill_known(const probe *p, const lm_value *v, lm_tensor *out) {
   return true;
 }
 
-// A value whose cells are all constants is known as a whole; false if it is not, or is too large.
+// A value whose cells are all constants is known as a whole; false if some cell is not, or if the
+// value is too large.
 static bool make_known(const probe *p, const lm_value *v) {
   fact *f = lm_fact(p, v);
   int64_t n = lm_type_elements(p->m, v->type);
-  if (f->known.v || !f->cell || n > MOST_KNOWN)
+  if (f->known.v || !f->cell || n > MAX_KNOWN)
     return f->known.v;
   lm_tensor x = {v->type, n, lm_calloc((size_t)n, sizeof *x.v)};
   if (fill_known(p, v, &x))
@@ -382,7 +386,7 @@ static bool make_known(const probe *p, const lm_value *v) {
 
 static bool find_known(probe *p, const lm_op *op) {
   lm_tensor in[OPERANDS] = {{{0}}};
-  if (!is_computed(op) || lm_type_elements(p->m, op->out[0]->type) > MOST_KNOWN)
+  if (!is_computed(op) || lm_type_elements(p->m, op->out[0]->type) > MAX_KNOWN)
     return false;
   for (uint32_t i = 0; i < op->n_in; i++) {
     if (!make_known(p, op->in[i]))
@@ -400,7 +404,7 @@ static void inherit_hidden(probe *p, const lm_op *op) {
 }
 
 void lm_fact_find(probe *p, const lm_op *op) {
-  lm_axis place;
+  lm_axis position;
   if (op->n_out != 1)
     return;
   lm_type t = op->out[0]->type;
@@ -408,10 +412,11 @@ void lm_fact_find(probe *p, const lm_op *op) {
   bool gridded = lm_probe_gridded(p, t);
   if (!(elementwise && gridded) && find_known(p, op))
     return;
-  if (!lm_probe_has(p->is_place, t, &place) || op->n_in > OPERANDS)
+  if (!lm_probe_has(p->is_position, t, &position) || op->n_in > OPERANDS)
     return;
-  int64_t width = gridded ? p->places : 1;
-  bool reduces = (op->code == LM_OP_MAX || op->code == LM_OP_SUM) && lm_probe_over(op, p->is_past);
+  int64_t width = gridded ? p->n_positions : 1;
+  bool reduces =
+      (op->code == LM_OP_MAX || op->code == LM_OP_SUM) && lm_probe_over(op, p->is_history);
   inherit_hidden(p, op);
   if (op->code == LM_OP_CONST)
     fill_cells(p, op, width, op->attr.num);

@@ -1,12 +1,12 @@
-// lookahead_row.c - the row of packed documents on which @probe is looked at.
+// causal_row.c - the row of packed documents on which @probe is analyzed.
 //
-// Two short documents, a long one without a gap in its first 512 positions, and one of some first
-// positions. Both of the last go on with a sample of later positions, which are those that decide
-// something: around the constants that the model compares positions with (a window of 4096 ends
-// between 4095 and 4096), around twice as many, and two at each power of two, where a factor such
-// as 1.001 shows. A row with gaps is as good as one without: what a mask sees of a position is its
-// number.
-#include "compiler/passes/lookahead.h"
+// The row holds two short documents, a long one whose first 512 positions are consecutive, and a
+// short last one. The last two documents continue with a sample of later positions at which masks
+// may change: around the constants that the model compares positions with (a window of 4096 ends
+// between 4095 and 4096), around twice these constants, and two at each power of two, where a
+// factor such as 1.001 makes a difference. Gaps do not matter, because a mask depends on the value
+// of a position only.
+#include "compiler/passes/causal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -17,30 +17,31 @@ enum {
   SECOND = 7,
   LAST = 8,
   SAMPLE = 112,
-  LEAST = LM_PROBE_FILLED / 2,
-  MOST_CONSTANTS = 12
+  MIN_CONSTANT = LM_PROBE_FILLED / 2,
+  MAX_CONSTANTS = 12
 };
-static const double LARGEST = 1 << 30; // a position is a number of 32 bits, twice a constant too
+// Positions are 32-bit integers, and so are doubled constants.
+static const double LARGEST = 1 << 30;
 
 typedef struct numbers {
-  double v[MOST_CONSTANTS];
+  double v[MAX_CONSTANTS];
   int n;
   bool many;
 } numbers;
 typedef struct finder {
   const probe *p;
-  bool *follows;
+  bool *follows; // by value id: depends on pos or seg
   numbers found;
-} finder; // follows: by value id, from pos or seg
+} finder;
 
 static void number_add(numbers *s, double c) {
   c = floor(fabs(c));
-  if (!(c > LEAST) || c > LARGEST)
-    return; // below, positions without a gap go to twice as many
+  if (!(c > MIN_CONSTANT) || c > LARGEST)
+    return; // the consecutive positions cover smaller constants and their doubles
   for (int i = 0; i < s->n; i++)
     if (s->v[i] == c)
       return;
-  if (s->n == MOST_CONSTANTS)
+  if (s->n == MAX_CONSTANTS)
     s->many = true;
   else
     s->v[s->n++] = c;
@@ -91,15 +92,15 @@ static int compare(const void *x, const void *y) {
   return (a > b) - (a < b);
 }
 
-// Numbers of later positions, ascending, each once, at most `room`.
-static int64_t sample(const numbers *c, int64_t room, double *out) {
+// Later positions, ascending and distinct, at most `max` of them.
+static int64_t sample(const numbers *c, int64_t max, double *out) {
   int64_t n = 0, kept = 0;
   for (int i = 0; i < c->n; i++)
-    for (int k = -1; k <= 1 && n + 2 <= room; k++) {
+    for (int k = -1; k <= 1 && n + 2 <= max; k++) {
       out[n++] = c->v[i] + k;
       out[n++] = 2 * c->v[i] + k;
     }
-  for (double at = 2 * LM_PROBE_FILLED; at < LARGEST && n + 2 <= room; at *= 2) {
+  for (double at = 2 * LM_PROBE_FILLED; at < LARGEST && n + 2 <= max; at *= 2) {
     out[n++] = at;
     out[n++] = at + 1;
   }
@@ -110,7 +111,7 @@ static int64_t sample(const numbers *c, int64_t room, double *out) {
   return kept;
 }
 
-// The positions of a document of n places: 0, 1, 2, … and the sample behind what that reaches.
+// The positions of a document of n tokens: 0, 1, 2, …, then the sampled positions after these.
 static void fill_long(const double *later, int64_t found, int64_t n, double *out) {
   int64_t first = 0, filled = n - found;
   for (; first < found && later[first] < (double)filled; filled = n - (found - first))
@@ -122,31 +123,31 @@ static void fill_long(const double *later, int64_t found, int64_t n, double *out
 }
 
 static int64_t document(probe *p, int64_t at, int64_t n, int number) {
-  for (int64_t i = 0; i < n && at + i < p->places; i++) {
+  for (int64_t i = 0; i < n && at + i < p->n_positions; i++) {
     p->pos[at + i] = (double)i;
     p->seg[at + i] = number;
   }
-  return at + n < p->places ? at + n : p->places;
+  return at + n < p->n_positions ? at + n : p->n_positions;
 }
 
 static lm_tensor column(const probe *p, const lm_value *arg, const double *v) {
-  lm_tensor x = {arg->type, p->places, lm_calloc((size_t)p->places, sizeof *x.v)};
-  memcpy(x.v, v, (size_t)p->places * sizeof *x.v);
+  lm_tensor x = {arg->type, p->n_positions, lm_calloc((size_t)p->n_positions, sizeof *x.v)};
+  memcpy(x.v, v, (size_t)p->n_positions * sizeof *x.v);
   return x;
 }
 
 void lm_probe_row(probe *p, const lm_func *f) {
   numbers c = constants(p, f);
   double later[SAMPLE];
-  bool is_long = p->places >= LM_PROBE_FILLED + 2 * SAMPLE; // the row of a test may be short
+  bool is_long = p->n_positions >= LM_PROBE_FILLED + 2 * SAMPLE; // rows of tests may be short
   int64_t found = is_long ? sample(&c, SAMPLE, later) : 0;
   int64_t at = document(p, document(p, 0, FIRST, 0), SECOND, 1);
-  int64_t end = is_long ? p->places - LAST - found : p->places;
+  int64_t end = is_long ? p->n_positions - LAST - found : p->n_positions;
   document(p, at, end - at, 2);
-  document(p, end, p->places - end, 3);
+  document(p, end, p->n_positions - end, 3);
   fill_long(later, found, end - at, p->pos + at);
   if (is_long)
-    fill_long(later, found, p->places - end, p->pos + end);
+    fill_long(later, found, p->n_positions - end, p->pos + end);
   for (uint32_t i = 0; i < f->body->n_args; i++) {
     const double *v = column_of(p, f->body->args[i]);
     if (v)
@@ -154,7 +155,7 @@ void lm_probe_row(probe *p, const lm_func *f) {
   }
   if (c.many)
     lm_warn(p->c, (lm_loc){0}, "E0D7",
-            "positions are compared with more than %d constants above %d: not all of them are "
-            "probed for looking ahead",
-            MOST_CONSTANTS, LEAST);
+            "positions are compared with more than %d constants above %d; causality is not checked "
+            "around all of them",
+            MAX_CONSTANTS, MIN_CONSTANT);
 }

@@ -1,0 +1,57 @@
+// causal.h - facts about the values of @probe, shared by causal.c, causal_cells.c and causal_row.c.
+#ifndef LM_CAUSAL_H
+#define LM_CAUSAL_H
+#include "compiler/eval/eval.h"
+#include "compiler/passes/pass.h"
+
+#define LM_NEVER (-1e29) // upper bound of a masked score
+
+// A value is either known as a whole (`known`), or has cells. A cell is the constant that the value
+// holds at one position t and one position s of the history, for every index of the other axes;
+// NAN: not a constant. A value without an axis of the history has one cell per t (`width` 1), other
+// values one cell per (t, s).
+typedef struct fact {
+  lm_tensor known;
+  double *cell;
+  int64_t width;
+  // By t: all scores of the row are masked. The maximum of the softmax owns the array.
+  bool *hidden;
+  bool owns_hidden;
+  // depends on a reduction over s that was rejected
+  bool refused;
+} fact;
+
+typedef struct probe {
+  lm_module *m;
+  lm_ctx *c;
+  fact *facts;                    // by value id
+  uint32_t *uses;                 // by value id: remaining uses
+  bool *is_position, *is_history; // by axis: t and its renamings; s
+  int64_t n_positions;
+  double *pos, *seg; // the columns, by t
+  bool decoded, ok;
+} probe;
+
+static inline fact *lm_fact(const probe *p, const lm_value *v) {
+  return &p->facts[v->id];
+}
+// Sets *out to the first axis of t that is in the set.
+bool lm_probe_has(const bool *set, lm_type t, lm_axis *out);
+// t has an axis of positions and an axis of the history.
+bool lm_probe_gridded(const probe *p, lm_type t);
+// The operation names an axis of the set.
+bool lm_probe_over(const lm_op *op, const bool *set);
+
+// ---- causal_cells.c
+// Derives the fact of the operation's result from the facts of its operands.
+void lm_fact_find(probe *p, const lm_op *op);
+void lm_fact_free(fact *f);
+double lm_fact_cell(const probe *p, const lm_value *v, int64_t t, int64_t s);
+
+// ---- causal_row.c: the row of packed documents
+// Consecutive positions at the start of the long document.
+enum {
+  LM_PROBE_FILLED = 512
+};
+void lm_probe_row(probe *p, const lm_func *f); // sets p->pos and p->seg
+#endif
