@@ -1,7 +1,7 @@
 // analysis.h - facts about a model that passes `analyze` and `count` record in the module.
 //
-// They serve diagnostics and reports, describe the model before it is differentiated, and stay with
-// the module while later passes change it.
+// Diagnostics and reports use them. They describe the model before differentiation and remain valid
+// while later passes transform the module.
 #ifndef LM_ANALYSIS_H
 #define LM_ANALYSIS_H
 #include "compiler/analysis/flops.h"
@@ -9,17 +9,20 @@
 #include "compiler/analysis/row_mix.h"
 
 struct lm_analysis {
-  lm_limits limits; // by `analyze`, as are the next two
+  // Recorded by `analyze`.
+  lm_limits limits;
   lm_rows rows;
   lm_weight_products products;
+  // Recorded by `count`, per function.
   lm_model_flops *flops;
-  uint32_t n_flops, cap_flops; // by `count`: of each function
+  uint32_t n_flops, cap_flops;
 };
 
-void lm_analysis_of_model(lm_module *m); // what pass `analyze` does
-void lm_analysis_count(lm_module *m);    // what pass `count` does
-// The results; a module on which `analyze` has not run is a bug.
+void lm_analysis_of_model(lm_module *m); // the body of pass `analyze`
+void lm_analysis_count(lm_module *m);    // the body of pass `count`
+// The recorded facts; LM_BUG if `analyze` has not run.
 const lm_analysis *lm_analysis_of(const lm_module *m);
-// FLOPs of a training micro-batch by a loss, 0 if the module has no such function: see flops.h.
+// FLOPs of a training micro-batch with this loss (see flops.h); 0 if the module has no such
+// function.
 double lm_analysis_flops(const lm_module *m, const char *loss);
 #endif

@@ -15,14 +15,14 @@ static double dot_flops(const lm_module *m, const lm_op *dot) {
   return n;
 }
 
-// What a mask compares: an argument of the region, moved or not.
+// An operand of a mask's comparison: an argument of the region, possibly moved.
 static lm_type compared(const lm_value *v) {
   while (v->def && lm_op_info_of(v->def)->traits & LM_T_MOVE)
     v = v->def->in[0];
   return v->type;
 }
 
-// `t >= s` in one of the ways to write it, alone or as one of several conditions.
+// `t >= s` in any equivalent form, alone or in a conjunction.
 static bool orders_places(const lm_op *attend, const lm_value *mask) {
   const lm_op *op = mask->def;
   if (!op)
@@ -40,9 +40,9 @@ static bool orders_places(const lm_op *attend, const lm_value *mask) {
   return straight != crossed;
 }
 
-// The products with v (one forward; those with do and for dv backward) and what the region holds. A
-// mask that orders places leaves half of the pairs; what documents leave out is known only to the
-// data.
+// The dots with v (one forward; those with do and for dv backward) and the operations of the
+// region. A causal mask halves the pairs; the number of pairs that packed documents mask is not
+// known statically.
 static double attend_flops(const lm_module *m, const lm_op *op) {
   lm_type space = lm_attend_space(op);
   lm_type v = op->in[LM_ATTEND_V]->type;
@@ -70,7 +70,7 @@ double lm_flops_of(const lm_module *m, const lm_op *op) {
   return n;
 }
 
-// ---- of a model
+// ---- models
 
 static int64_t trips_around(const lm_op *op) {
   int64_t n = 1;
@@ -100,7 +100,7 @@ lm_model_flops lm_model_flops_of(const lm_func *f) {
   return (lm_model_flops){f->name, 3 * c.flops};
 }
 
-// ---- products with parameters
+// ---- weight GEMMs
 
 typedef struct finder {
   lm_arena *a;
@@ -108,7 +108,8 @@ typedef struct finder {
   lm_weight_products *out;
 } finder;
 
-// The number of elements of `of` along the axes that are (or are not) axes of `in` and not summed.
+// The number of elements of `of` along the axes that are (or are not) axes of `in` and are not
+// reduced.
 static int64_t elements_of(const finder *f, const lm_op *dot, lm_type of, lm_type in, bool shared) {
   int64_t n = 1;
   for (int i = 0; i < of.rank; i++) {

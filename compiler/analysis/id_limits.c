@@ -10,7 +10,7 @@ typedef struct {
   lm_limits *out;
 } finder;
 
-// The region argument that a value is, seen through movements; NULL if it is computed.
+// The region argument that v is, through data movement; NULL if v is computed.
 static const lm_value *source_of(const lm_value *v) {
   while (v->def) {
     if (!lm_op_has(v->def, LM_T_MOVE))

@@ -1,13 +1,13 @@
-// id_limits.h - how large the ids in a batch may be: the sizes of the tables that they index.
+// id_limits.h - upper bounds of the ids in a batch: the sizes of the tables that they index.
 #ifndef LM_ANALYSIS_ID_LIMITS_H
 #define LM_ANALYSIS_ID_LIMITS_H
 #include "compiler/ir/ir.h"
 
 typedef struct lm_limits {
-  int64_t tok, pos, next;
-} lm_limits; // numbers below it; INT64_MAX: no table is indexed by it
+  int64_t tok, pos, next; // ids must be below it; INT64_MAX: not used as an index
+} lm_limits;
 
-// Of every function of a module without calls. A table counts where it is indexed by the argument
-// itself, moved around or not, in loops or not.
+// The limits of all functions of a module without calls. A table counts if the argument itself
+// indexes it, possibly moved, in loops or not.
 lm_limits lm_limits_find(const lm_module *m);
 #endif

@@ -1,13 +1,13 @@
-// row_mix.c - whether a loss depends on which rows stand together in a micro-batch.
+// row_mix.c - see row_mix.h.
 //
 // Each value has a kind:
-//   ZERO    0                             ONE    the same for any rows (parameters, numbers)
-//   EACH    has an axis of rows, and each row follows from that row of the batch
+//   ZERO    0                             ONE    independent of the rows (parameters, constants)
+//   EACH    has an axis of rows; each row depends on that row of the batch only
 //   SUM     a sum over rows of EACH       BOTH   SUM + ONE
-//   MIXED   anything else: it follows from which rows there are together
-// A loss is free of how rows are dealt to micro-batches if its sum and its weight are SUM, or the
-// sum is BOTH and the weight ONE. Cost: a few visits of each operation; loops are visited until
-// their carried kinds stay.
+//   MIXED   anything else: depends on the set of rows
+// A loss does not depend on the micro-batches if its sum and its weight are SUM, or its sum is BOTH
+// and its weight ONE. Cost: a few visits of each operation; loops are visited until the kinds of
+// their carries are stable.
 #include "compiler/analysis/row_mix.h"
 
 #include "compiler/ops/interface.h"
@@ -23,13 +23,13 @@ typedef enum {
 typedef struct {
   kind kind;
   lm_loc loc;
-} fact; // loc: of BOTH and MIXED, where it became so
+} fact; // loc: of BOTH and MIXED, the operation that caused it
 
 typedef struct {
   const lm_module *m;
   fact *of;
   bool *is_row;
-} finder; // by value; by axis
+} finder; // the tables are by value and by axis
 
 static int row_axes(const finder *f, lm_type t) {
   int n = 0;
@@ -53,7 +53,7 @@ static fact made(const lm_op *op, kind k) {
   return (fact){k, op->loc};
 }
 
-// What may be either of two: a carried value, a branch.
+// The kind of a value that is one of two: a carry, a select.
 static fact join(fact a, fact b) {
   if (a.kind == b.kind || b.kind == ZERO || a.kind == MIXED)
     return a;
@@ -77,7 +77,7 @@ static bool is_alike(fact x) {
   return x.kind == ZERO || x.kind == ONE;
 }
 
-// A function of each element that is not linear: of sums it is no sum.
+// A nonlinear elementwise function: of a SUM it is MIXED.
 static fact any_function(const finder *f, const lm_op *op) {
   fact r = {ZERO};
   for (uint32_t i = 0; i < op->n_in; i++) {
@@ -104,7 +104,7 @@ static fact product(const finder *f, const lm_op *op) {
   return a.kind == EACH && b.kind == EACH ? a : made(op, MIXED);
 }
 
-// Over axes of rows a product of two that have them is a sum over rows.
+// A dot over axes of rows of two operands that have them is a sum over rows.
 static fact contraction(const finder *f, const lm_op *op, fact x) {
   if (!any_row(f, op->attr.axes, op->attr.n_axes))
     return x;
@@ -131,7 +131,7 @@ static fact expansion(const finder *f, const lm_op *op) {
 static fact source(const finder *f, const lm_op *op) {
   bool rows = row_axes(f, op->out[0]->type);
   if (op->code == LM_OP_IOTA && rows)
-    return made(op, MIXED); // a row's place in the micro-batch
+    return made(op, MIXED); // the index of a row in the micro-batch
   if (op->code == LM_OP_CONST && op->attr.num == 0)
     return (fact){ZERO};
   return (fact){rows ? EACH : ONE};
@@ -154,7 +154,8 @@ static fact joined_parts(const finder *f, const lm_op *op) {
   return any_row(f, op->attr.axes, op->attr.n_axes) && r.kind != MIXED ? made(op, MIXED) : r;
 }
 
-// Each element follows from the element of each operand at its position, and is linear in some.
+// Each element depends on the elements of the operands at the same position, and is linear in some
+// operands.
 static fact elementwise(const finder *f, const lm_op *op) {
   bool rounds = op->code == LM_OP_CAST && !lm_dtype_is_float(op->out[0]->type.dtype);
   if (op->code == LM_OP_SELECT)
@@ -192,7 +193,7 @@ static fact rule(const finder *f, const lm_op *op) {
   return lm_op_has(op, LM_T_ELEMENTWISE) ? elementwise(f, op) : any_function(f, op);
 }
 
-// What renames or divides an axis of rows gives axes of rows.
+// Renaming or splitting an axis of rows gives axes of rows.
 static void axes_follow(finder *f, const lm_op *op) {
   if (!lm_op_has(op, LM_T_ORDERED) || !any_row(f, op->attr.axes, op->attr.n_axes))
     return;
@@ -201,7 +202,7 @@ static void axes_follow(finder *f, const lm_op *op) {
       f->is_row[op->attr.to[i]] = true;
 }
 
-// Two axes of rows where no operand has them are pairs of rows.
+// Two axes of rows that no single operand has form pairs of rows.
 static bool makes_pairs(const finder *f, const lm_op *op) {
   int most = 1;
   for (uint32_t i = 0; i < op->n_in; i++)

@@ -1,23 +1,23 @@
-// row_mix.h - whether a loss depends on which rows stand together in a micro-batch.
+// row_mix.h - whether a loss depends on the assignment of rows to micro-batches.
 //
-// A step is taken in micro-batches, whose losses (sum, weight) are added. That is the same for
-// every `micro` if both are sums over rows of what each row gives by itself. A statistic of all
-// rows of a micro-batch, a product of two such sums, a term that is added to the sum once: each
-// makes `micro` part of what is computed.
+// A step adds the losses (sum, weight) of its micro-batches. The result is independent of the
+// micro-batch size if both are sums over rows of a function of each row. A statistic of all rows of
+// a micro-batch, a product of two such sums, or a term that is added to the sum once makes the
+// result depend on the micro-batch size.
 #ifndef LM_ANALYSIS_ROW_MIX_H
 #define LM_ANALYSIS_ROW_MIX_H
 #include "compiler/ir/ir.h"
 
 typedef enum {
   LM_ROWS_APART,
-  LM_ROWS_MEET /* rows meet otherwise than in a sum */,
-  LM_ROWS_ONCE /* a term for each micro-batch */
+  LM_ROWS_MEET, // rows are combined other than by a sum
+  LM_ROWS_ONCE, // a term is added once per micro-batch
 } lm_rows_kind;
 typedef struct lm_rows {
   lm_rows_kind kind;
-  lm_loc loc;
-} lm_rows; // loc: the first operation that makes it so
+  lm_loc loc; // the first operation with this effect
+} lm_rows;
 
-// Of @loss, in a module without calls.
+// Classifies @loss, in a module without calls.
 lm_rows lm_rows_find(lm_module *m);
 #endif

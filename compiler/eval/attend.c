@@ -1,18 +1,18 @@
-// attend.c - the meaning of attend and attend_vjp, by whole tensors.
+// attend.c - attend and attend_vjp, evaluated with whole tensors.
 #include <math.h>
 #include "compiler/eval/internal.h"
 #include "compiler/ir/attend.h"
 #include "compiler/ir/internal.h"
 
-static const double NEVER = -1e30; // the score of what the mask hides
+static const double NEVER = -1e30; // the score of a masked pair
 
 typedef struct work {
   lm_eval *e;
   lm_tensor made[32];
   int n;
-} work; // tensors freed at the end
+} work; // tensors that are freed at the end
 
-// The result of one operation on tensors that are no values of the program.
+// The result of an operation on tensors that are not values of the program.
 static lm_tensor apply(work *w, lm_opcode code, const lm_attr *attr, const lm_tensor *in,
                        uint32_t n_in, const lm_type *type) {
   lm_value values[4] = {0}, result = {0}, *at[4], *out = &result;
@@ -80,7 +80,7 @@ static void args_give(lm_eval *e, const lm_op *op) {
     give(e, lm_attend_arg(op, i), of_value(e, op->in[i]));
 }
 
-// softmax over s of select(mask, score, -1e30); lse: the log of its sum
+// The softmax over s of select(mask, score, -1e30); lse is the log of its denominator.
 static lm_tensor weights(work *w, const lm_op *op, lm_tensor *out_lse) {
   lm_eval *e = w->e;
   lm_axis s = lm_attend_s(op);
@@ -110,8 +110,8 @@ static void forward(work *w, const lm_op *op) {
   give(e, op->out[1], lse);
 }
 
-// g = p (dp - sum of p dp over s, if that is not given), dp = factor * (do . v); 0 where the mask
-// hides
+// g = p (dp - mean), 0 where masked; dp = factor * (do . v); mean = sum of p dp over s unless it is
+// given
 static lm_tensor score_cotangent(work *w, const lm_op *op, lm_tensor p) {
   lm_eval *e = w->e;
   lm_type space = lm_attend_space(op);
@@ -130,7 +130,7 @@ static lm_tensor score_cotangent(work *w, const lm_op *op, lm_tensor p) {
                3, NULL);
 }
 
-// The region runs twice: for scores alone, then with their cotangent.
+// The region runs twice: for the scores only, then with their cotangent.
 static void backward(work *w, const lm_op *op) {
   lm_eval *e = w->e;
   lm_tensor lse;

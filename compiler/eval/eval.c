@@ -87,9 +87,9 @@ static void round_to_type(lm_tensor *t) {
                                          : t->v[i];
 }
 
-// ---- places
+// ---- indices
 
-// first + step * i of index k of op along axis a; -1 after noting a failure.
+// Index first + step * i of the k-th index of op along axis a; -1 after recording a failure.
 static int64_t place(lm_eval *e, const lm_op *op, const lm_value *index, const int64_t *imm,
                      int64_t size) {
   int64_t p = imm[0] + imm[1] * (int64_t)of(e, index)->v[0];
@@ -101,7 +101,7 @@ static int64_t place(lm_eval *e, const lm_op *op, const lm_value *index, const i
   return -1;
 }
 
-// Where the part of a global that op's indices choose begins, in elements; -1 on failure.
+// The offset of the part of a global that op's indices select, in elements; -1 on failure.
 static int64_t part(lm_eval *e, const lm_op *op, const lm_global *g) {
   int64_t at = 0;
   for (int i = 0; i < g->n_stack; i++) {
@@ -227,8 +227,8 @@ static void eval_loop(lm_eval *e, const lm_op *op) {
   }
 }
 
-// Results from imm[0] on are sums over the outer axes, dealt out to chunks: here the first has it
-// all.
+// Results from imm[0] on are column sums over the parallel axes in chunks. The interpreter stores
+// the whole sum in the first chunk.
 static void eval_kernel(lm_eval *e, const lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++)
     *of(e, op->body->args[i]) = tensor_copy(of(e, op->in[i]));
@@ -267,7 +267,7 @@ static void eval_math(lm_eval *e, const lm_op *op) {
     lm_free(in);
 }
 
-// Its product, then what is added, then gelu, whose operand is the second result.
+// The dot, then the addends, then gelu, whose argument is the second result.
 static void eval_epilogue(lm_eval *e, const lm_op *op) {
   lm_tensor in[2] = {*of(e, op->in[LM_DOT_X]), *of(e, op->in[LM_DOT_W])},
             sum = lm_eval_tensor(e, op->out[0]->type);
@@ -312,7 +312,7 @@ static void eval_op(lm_eval *e, const lm_op *op) {
     round_to_type(of(e, op->out[i]));
 }
 
-// What is made of parameters is made anew for each call.
+// The `made` globals are computed again for each call.
 static lm_status made_fill(lm_eval *e, const lm_func *copies) {
   lm_tensor *args = lm_calloc(copies->body->n_args + 1, sizeof *args);
   lm_tensor *out = lm_calloc(copies->n_out + 1, sizeof *out);

@@ -1,4 +1,4 @@
-// internal.h - what the interpreter's files share.
+// internal.h - data structures and functions shared by the files of the interpreter.
 #ifndef LM_EVAL_INTERNAL_H
 #define LM_EVAL_INTERNAL_H
 #include "compiler/eval/eval.h"
@@ -11,11 +11,11 @@ enum {
 
 struct lm_eval {
   lm_module *m;
-  int64_t extent[LM_EXTENTS]; // 0: the axis' size
+  int64_t extent[LM_EXTENTS]; // 0: the size of the axis
   bool round;
   lm_tensor *global, *gradient;
   uint32_t n_globals;
-  lm_tensor *env;   // by value id; v is NULL where nothing is known
+  lm_tensor *env;   // by value id; v is NULL if the value is not computed
   lm_status failed; // the first failure
 };
 
@@ -27,28 +27,28 @@ typedef struct nest {
 } nest;
 
 int64_t lm_eval_size(const lm_eval *e, lm_axis a);
-// A nest over the axes given.
+// A nest over n axes.
 nest nest_over(const lm_eval *e, const lm_axis *axes, int n);
 void nest_add(const lm_eval *e, nest *n, lm_axis a);
-// Operand k is a dense tensor of type t: axes that it has not do not move it.
+// Operand k is a dense tensor of type t; its stride along axes that t lacks is 0.
 void nest_operand(const lm_eval *e, nest *n, int k, lm_type t);
-// The same for storage at capacity.
+// The same for a tensor stored at capacity.
 void nest_operand_capacity(const lm_eval *e, nest *n, int k, lm_type t);
 int64_t stride_of(const lm_eval *e, lm_type t, lm_axis a);
-// inner(user, count, at, step): `count` turns of the last axis, operand k at at[k], at[k] +
-// step[k], …
+// inner(user, count, at, step) runs `count` iterations of the last axis, with operand k at at[k],
+// at[k] + step[k], …
 typedef void nest_inner(void *user, int64_t count, const int64_t *at, const int64_t *step);
 void nest_run(const nest *n, nest_inner *inner, void *user);
 
-// attend.c; eval.c gives it its region
+// attend.c
 void lm_eval_attend(lm_eval *e, const lm_op *op);
-void lm_eval_region(lm_eval *e, const lm_region *r); // runs it; its arguments are set
-void lm_eval_forget(lm_eval *e, const lm_region *r); // frees what it left in the environment
+void lm_eval_region(lm_eval *e, const lm_region *r); // runs the region; its arguments are set
+void lm_eval_forget(lm_eval *e, const lm_region *r); // frees the values of the region
 
-// math.c: everything that computes elements of one result from whole operands
+// math.c: operations that compute one result from whole operands
 void lm_eval_math(lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *out);
-// out += the sum over op's axes of in[0] * in[1]
+// out += the dot of in[0] and in[1] over op's axes
 void lm_eval_dot(const lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *out);
-// dst[…] = src[…] (or +=) over the nest, operand 0 being dst and 1 src
+// dst[…] = src[…] (or +=) over the nest; operand 0 is dst, operand 1 is src
 void lm_eval_copy(const nest *n, double *dst, const double *src, bool add);
 #endif

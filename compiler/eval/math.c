@@ -1,4 +1,4 @@
-// math.c - the meaning of every operation that computes a result from whole operands.
+// math.c - operations that compute one result from whole operands.
 #include <math.h>
 #include <string.h>
 #include "compiler/eval/internal.h"
@@ -118,7 +118,7 @@ static void elementwise(const lm_eval *e, run *r, nest_inner *inner) {
   nest_run(&n, inner, r);
 }
 
-// ---- random numbers: operand 1 of the nest is the element's number at capacity
+// ---- random numbers: operand 1 of the nest is the element's index at capacity
 
 static void rng_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
   const run *r = user;
@@ -162,7 +162,7 @@ static void max_inner(void *user, int64_t n, const int64_t *at, const int64_t *s
   }
 }
 
-// Operand 2 of the nest is the row-major place over the axes.
+// Operand 2 of the nest is the row-major index over the axes.
 static void argmax_inner(void *user, int64_t n, const int64_t *at, const int64_t *step) {
   const run *r = user;
   for (int64_t i = 0; i < n; i++) {
@@ -184,8 +184,8 @@ static void dot_inner(void *user, int64_t n, const int64_t *at, const int64_t *s
     z[i * step[0]] += x[i * step[1]] * w[i * step[2]];
 }
 
-// Over the result's axes but the last, the axes summed over, then the last: inner loops run along
-// rows.
+// The loop order: the result's axes except the last, the reduction axes, then the last, so that
+// inner loops run along rows.
 static nest reduction(const lm_eval *e, const lm_op *op) {
   lm_type t = op->out[0]->type;
   nest n = nest_over(e, t.axis, t.rank ? t.rank - 1 : 0);
@@ -214,7 +214,7 @@ static void argmax(const lm_eval *e, run *r, lm_tensor *out) {
   lm_free(best.v);
 }
 
-// ---- movements: a copy between strides
+// ---- data movement: a copy between strides
 
 static void move(const lm_eval *e, run *r, lm_type from, lm_type to, bool out_is_wide) {
   const lm_attr *a = &r->op->attr;
@@ -254,7 +254,7 @@ static void same_order(run *r, const lm_tensor *in) {
 
 // ---- gather: operand 0 the result (or the updates), 1 the index, 2 the table
 
-// The row of the table that element `at` of the index names, clamped.
+// The row of the table that element `at` of the index selects, clamped.
 static int64_t row_of(const run *r, int64_t at) {
   return (int64_t)fmin(fmax(r->in[1][at], 0), (double)(r->size - 1));
 }
@@ -285,7 +285,7 @@ static void gather(const lm_eval *e, run *r, lm_type rows, lm_type table, nest_i
   nest_run(&n, inner, r);
 }
 
-// ---- all of them
+// ---- every operation
 
 static void reduce(const lm_eval *e, run *r, nest_inner *inner) {
   nest n = reduction(e, r->op);

@@ -1,4 +1,4 @@
-// nest.c - loops over axes with a stride for each operand.
+// nest.c - loop nests over axes, with a stride per operand.
 #include "compiler/eval/internal.h"
 
 int64_t lm_eval_size(const lm_eval *e, lm_axis a) {

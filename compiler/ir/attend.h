@@ -1,27 +1,30 @@
-// attend.h - the operands of attend and attend_vjp by their roles.
+// attend.h - the operands of attend and attend_vjp by role.
 //
 //   attend     %v, [%map,] rest…
-//   attend_vjp %v, %o, %lse, %do, [%map,] rest…     (o, lse: results of the attend; do: cotangent
-//   of o)
-// In the place of %o, which is only read for the sum of do * o over the values' own axes, can stand
-// that sum, of lse's type. The map is there where the operation has two numbers, the sizes of its
-// tiles along t and s.
+//   attend_vjp %v, %o, %lse, %do, [%map,] rest…
+//
+// o and lse are the results of the attend, do is the cotangent of o. The operand %o, which is only
+// read for the mean (the sum of do * o over the axes that only v has), may be the mean itself,
+// which has the type of lse. The map is present if the operation has two immediates, the tile sizes
+// along t and s.
 #ifndef LM_IR_ATTEND_H
 #define LM_IR_ATTEND_H
 #include "compiler/ir/ir.h"
 
+// Operands; O, LSE and DO of attend_vjp only.
 enum {
   LM_ATTEND_V,
   LM_ATTEND_O,
   LM_ATTEND_LSE,
   LM_ATTEND_DO
-}; // operands; O, LSE, DO of attend_vjp only
+};
+// The operands of the region's yield.
 enum {
   LM_ATTEND_SCORE,
   LM_ATTEND_MASK,
   LM_ATTEND_FACTOR,
   LM_ATTEND_COTANGENTS
-}; // what the region yields
+};
 
 static inline uint32_t lm_attend_fixed(const lm_op *op) {
   return op->code == LM_OP_ATTEND ? 1 : 4;
@@ -51,11 +54,11 @@ static inline lm_axis lm_attend_t(const lm_op *op) {
 static inline lm_axis lm_attend_s(const lm_op *op) {
   return op->attr.axes[1];
 }
-// Axes of the scores, t and s among them.
+// The axes of the scores, including t and s.
 static inline lm_type lm_attend_space(const lm_op *op) {
   return lm_attend_yield(op, LM_ATTEND_SCORE)->type;
 }
-// Has both t and s: exists tile by tile only.
+// Has both t and s, so only tiles of it are computed.
 static inline bool lm_attend_tiled(const lm_op *op, lm_type t) {
   return lm_type_find(t, lm_attend_t(op)) >= 0 && lm_type_find(t, lm_attend_s(op)) >= 0;
 }

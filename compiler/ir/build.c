@@ -1,9 +1,9 @@
-// build.c - making values, operations, regions and functions; the builder computes result types by
-// the shape rules.
+// build.c - creates values, operations, regions and functions; the shape rules compute result
+// types.
 #include <string.h>
 #include "compiler/ir/internal.h"
 
-// ---- pieces
+// ---- allocation
 
 lm_region *lm_region_new(lm_module *m, lm_func *f, lm_op *owner) {
   lm_region *r = LM_NEW(m->arena, lm_region);
@@ -89,7 +89,7 @@ void lm_func_remove(lm_module *m, lm_func *f) {
     m->funcs_tail = at;
 }
 
-// An array of n values that grows one by one has room for the next power of two.
+// An array that grows one value at a time has room for the next power of two.
 static lm_value **room_for_one(lm_module *m, lm_value **old, uint32_t n) {
   if (n & (n - 1))
     return old;
@@ -222,7 +222,7 @@ lm_op *lm_loop_begin(lm_builder *b, int64_t count, lm_axis axis, lm_value *const
   return op;
 }
 
-// Results of an operation with a region follow from the region's yield.
+// The results of an operation with a region follow from its yield.
 static void region_end(lm_builder *b, lm_op *op, lm_value *const *yields, uint32_t n) {
   b->at = op->body;
   b->before = NULL;

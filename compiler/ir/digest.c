@@ -1,10 +1,10 @@
-// digest.c - what a function computes, as one number.
+// digest.c - a hash of the computation of a function.
 //
-// The digest of a value is a hash of its operation, its attributes, its type and the digests of its
-// operands, so it does not depend on the names of values, on locations, or on the order of
-// statements. Axes are numbered in the order in which the results reach them. Constants count with
-// 13 digits: the last bits of what was folded at compile time differ between C libraries. Calls
-// must be inlined. Operations with an effect are reached only through their results.
+// The digest of a value is a hash of its operation, attributes, type and the digests of its
+// operands. It does not depend on names of values, on locations, or on the order of statements.
+// Axes are numbered in the order in which a traversal from the results reaches them. Constants are
+// hashed with 13 digits, because the last bits of folded constants differ between C libraries.
+// Calls must be inlined. Operations with effects are reached through their results only.
 #include <stdio.h>
 #include <string.h>
 
@@ -76,15 +76,15 @@ static int depth_of(const lm_region *r) {
   return depth;
 }
 
-// An argument of a region is known by how deep the region lies and by its own position.
+// An argument of a region is identified by the depth of the region and by its index.
 static uint64_t value_digest(digester *d, const lm_value *v) {
   if (v->def)
     return mix(d->ops[v->def->mark], v->index);
   return type_mix(d, mix(mix(0xa5, (uint64_t)depth_of(v->region)), v->index), v->type);
 }
 
-// The operand to look at after `next` others: the operation that makes it, or NULL. A loop's last
-// one is its body's end.
+// The operation that defines the operand after `next` others, or NULL. The last one of a loop is
+// the end of its body.
 static const lm_op *operand_of(const lm_op *op, uint32_t next) {
   return next < op->n_in ? op->in[next]->def : op->body->last;
 }
@@ -111,8 +111,7 @@ static void push(digester *d, const lm_op *op) {
     LM_PUSH(d->a, d->stack, d->n, d->cap) = (frame){op, 0};
 }
 
-// Operands before the operation, without recursion: programs may be chains of many thousand
-// statements.
+// A post-order traversal without recursion: programs may be chains of thousands of statements.
 static uint64_t digest_from(digester *d, const lm_op *last) {
   push(d, last);
   while (d->n) {

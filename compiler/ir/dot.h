@@ -1,24 +1,27 @@
-// dot.h - the operands of products by their roles.
+// dot.h - the operands of dot, dot_add and dot_gelu by role.
 //
 //   dot %x, %w      dot_add %x, %w, [%residual,] [%bias]      dot_gelu %x, %w, [%residual,] [%bias]
-// A residual is of the result's type; a bias has the last of the result's axes, not all of them.
+//
+// A residual has the type of the result; a bias has the last axes of the result, but not all.
 #ifndef LM_IR_PRODUCT_H
 #define LM_IR_PRODUCT_H
 #include "compiler/ir/ir.h"
 
+// Operands; the third and fourth are added.
 enum {
   LM_DOT_X,
   LM_DOT_W,
   LM_DOT_ADDENDS
-}; // operands: the third and fourth are added
+};
+// The second result of dot_gelu: the argument of gelu.
 enum {
   LM_GELU_OF = 1
-}; // the second result of dot_gelu: what gelu is taken of
+};
 
 static inline bool lm_op_multiplies(const lm_op *op) {
   return lm_op_info_of(op)->traits & LM_T_PRODUCT;
 }
-// NULL where there is none.
+// NULL if there is none.
 static inline lm_value *lm_dot_residual(const lm_op *op) {
   return op->n_in > LM_DOT_ADDENDS && op->in[LM_DOT_ADDENDS]->type.rank == op->out[0]->type.rank
              ? op->in[LM_DOT_ADDENDS]

@@ -1,4 +1,4 @@
-// lex.c - .lmir text to tokens. Any bytes give tokens: what is none is TK_BAD.
+// lex.c - the tokens of .lmir text. All input gives tokens: invalid bytes are TK_BAD.
 #include "compiler/ir/lex.h"
 #include <ctype.h>
 #include <errno.h>
@@ -56,8 +56,7 @@ static int hex4(const char *s, const char *end) {
   return v;
 }
 
-// JSON's escapes as lm_buf_json writes them: \u below 128, and \ufffd for a byte that is no UTF-8,
-// which stays one.
+// The JSON escapes that lm_buf_json writes: \u below 128, and \ufffd for an invalid UTF-8 byte.
 static bool unescape(lm_lexer *x, lm_buf *out) {
   static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
   char c = x->p < x->end ? *x->p++ : 0;

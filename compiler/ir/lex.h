@@ -6,12 +6,12 @@
 typedef enum {
   TK_END,
   TK_NAME,   // sym: stage, f32, t.1, "quoted text"
-  TK_VALUE,  // %x.12: sym is the whole spelling, name "x" or NULL, id 12 or -1
+  TK_VALUE,  // %x.12: sym is the spelling, name is "x" or NULL, id is 12 or -1
   TK_SYM,    // @layers.wq, @"quoted": sym without the @
-  TK_NUMBER, // num; is_int and inum where it is a whole number of 64 bits
+  TK_NUMBER, // num; is_int and inum if it is a 64-bit integer
   TK_PUNCT,  // one of ( ) [ ] { } , : = * +
-  TK_ARROW,
-  TK_BAD // ->; anything else
+  TK_ARROW,  // ->
+  TK_BAD,    // anything else
 } lm_token_kind;
 
 typedef struct lm_token {

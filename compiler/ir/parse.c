@@ -1,9 +1,9 @@
-// parse.c - .lmir text to a module (print.c has the form). The first error ends it: diagnostics are
-// located in the text.
+// parse.c - parses .lmir text into a module (print.c shows the format). It stops at the first
+// error; diagnostics have locations in the text.
 //
-// Names are looked up as spelled, so a hand-written file may leave the numbers away; explicit
-// numbers are kept. Each line is checked as it is read (lm_op_check). Memory is proportional to the
-// text: sizes that the text states are bounded.
+// Names are looked up as spelled, so a hand-written file may omit the numbers of values; explicit
+// numbers are kept. Each operation is checked as it is read (lm_op_check). Memory is proportional
+// to the text: sizes that the text gives are bounded.
 #include <math.h>
 #include <string.h>
 #include "compiler/ir/internal.h"
@@ -37,11 +37,11 @@ typedef struct parser {
   bool failed;
   int depth;
   named *table;
-  uint32_t n_table, cap_table; // names of the function at hand: open addressing
+  uint32_t n_table, cap_table; // names of the current function: open addressing
   made *values;
-  uint32_t n_values, cap_values; // all, with the numbers that the text gives
+  uint32_t n_values, cap_values; // all values, with their explicit numbers
   uint8_t *ids;
-  uint32_t n_ids; // numbers taken
+  uint32_t n_ids; // used numbers
   uint16_t *files;
   uint32_t n_files, cap_files;
 } parser;
@@ -64,7 +64,7 @@ static bool fail(parser *p, lm_loc at, const char *fmt, ...) {
 
 static bool next(parser *p) {
   p->t = lm_lex(&p->lex);
-  return p->t.kind != TK_BAD || fail(p, p->t.loc, "this is no part of the IR's text");
+  return p->t.kind != TK_BAD || fail(p, p->t.loc, "unexpected token");
 }
 
 static bool at_punct(const parser *p, char c) {
@@ -93,7 +93,7 @@ static bool integer(parser *p, int64_t *out) {
   if (!want_kind(p, TK_NUMBER, "a whole number", &t))
     return false;
   *out = t.inum;
-  return t.is_int || fail(p, t.loc, "expected a whole number");
+  return t.is_int || fail(p, t.loc, "expected an integer");
 }
 
 static bool real(parser *p, double *out) {
@@ -139,7 +139,7 @@ static bool take_id(parser *p, const lm_token *t) {
     p->n_ids = n;
   }
   if (p->ids[t->id]++)
-    return fail(p, t->loc, "value number %lld is taken", (long long)t->id);
+    return fail(p, t->loc, "value number %lld is used twice", (long long)t->id);
   return true;
 }
 
@@ -179,7 +179,7 @@ static bool add_use(parser *p, lm_region *r, operands *o) {
   return v != NULL;
 }
 
-// Numbers that the text left away: the next free ones, in order.
+// Assigns the next free numbers, in order, to values without one.
 static void number_values(parser *p) {
   uint32_t next_id = 0;
   for (uint32_t i = 0; i < p->n_values; i++)
@@ -222,7 +222,7 @@ static bool type(parser *p, lm_type *out) {
   while (dtype < LM_DTYPES && strcmp(lm_dtype_name(dtype), t.sym))
     dtype++;
   if (dtype == LM_DTYPES)
-    return fail(p, t.loc, "%s is no type: expected f32, bf16, f64, int or bool", t.sym);
+    return fail(p, t.loc, "%s is not a type: expected f32, bf16, f64, int or bool", t.sym);
   if (opt(p, '[') && !axis_list(p, ']', axes, &n))
     return false;
   if (p->failed)
@@ -247,12 +247,12 @@ static bool location(parser *p, lm_loc *out) {
   if (v[0] < 1 || v[0] > p->n_files)
     return fail(p, at, "there is no file %lld", (long long)v[0]);
   if (v[1] < 1 || v[1] > UINT32_MAX || v[2] < 0 || v[2] > UINT32_MAX)
-    return fail(p, at, "no such place");
+    return fail(p, at, "the location is out of range");
   *out = (lm_loc){.file = p->files[v[0] - 1], .line = (uint32_t)v[1], .col = (uint32_t)v[2]};
   return want(p, ')');
 }
 
-// (d) -> (g, e), or over(d) for operations that only reduce
+// (d) -> (g, e), or over(d) for reductions
 static bool attr_axes(parser *p, lm_opcode code, lm_attr *a) {
   uint32_t has = lm_op_table[code].attrs;
   if (!(has & LM_A_AXES))
@@ -345,7 +345,7 @@ static bool kernel_head(parser *p, lm_region *outer, lm_region *body, lm_attr *a
   return attr_axes(p, LM_OP_KERNEL, a) && attr_imm(p, LM_OP_KERNEL, a) && bind(p, outer, body, in);
 }
 
-// The score's cotangent is an argument of its own type, as no operand has it.
+// The type of the score's cotangent is written, because no operand has it.
 static bool attend_head(parser *p, lm_region *outer, lm_region *body, lm_opcode code, lm_attr *a,
                         operands *in) {
   lm_token t;
@@ -367,7 +367,7 @@ static bool call_operands(parser *p, lm_region *r, operands *in) {
   return next(p);
 }
 
-// Values separated by commas; the first is there if its token is a value.
+// Values separated by commas, or none.
 static bool operand_list(parser *p, lm_region *r, operands *in) {
   if (p->t.kind == TK_VALUE && !add_use(p, r, in))
     return false;
@@ -414,7 +414,7 @@ static bool result_types(parser *p, results *out) {
   return !p->failed;
 }
 
-// Types that the text leaves away follow from the shape rule.
+// Types that the text omits are inferred by the shape rule.
 static bool make_results(parser *p, lm_op *op, results *res, lm_loc at, lm_buf *why) {
   bool typed = lm_op_info_of(op)->traits & LM_T_TYPED;
   int64_t n = lm_op_result_count(p->m, op, why);
@@ -445,7 +445,7 @@ static bool make_results(parser *p, lm_op *op, results *res, lm_loc at, lm_buf *
   return true;
 }
 
-// A call's function may stand further down: it is checked when all are read.
+// The function of a call may be defined later: calls are checked at the end.
 static bool judge(parser *p, lm_op *op, results *res, lm_loc at) {
   lm_buf why = {0};
   bool ok;
@@ -638,7 +638,7 @@ static bool axis_table(parser *p) {
     if (size < 1 || size >= LM_ELEMENTS_MAX)
       return fail(p, at, "the size of an axis is from 1 to 2^47");
     if (dyn < 0 || dyn > MAX_DYN)
-      return fail(p, at, "there are %d extents known at run time", MAX_DYN);
+      return fail(p, at, "the number of a dynamic extent is from 1 to %d", MAX_DYN);
     if (p->m->n_axes == MAX_AXES)
       return fail(p, t.loc, "more than %d axes", MAX_AXES);
     lm_axis_add(p->m, t.sym, size, (int)dyn);
@@ -674,11 +674,13 @@ static bool inits(parser *p, lm_global *g) {
     if (!at && !at_punct(p, ',') && n == 1)
       n = g->n_paths;
     if (n < 1 || n > g->n_paths - at)
-      return fail(p, loc, "@%s has %lld places", g->name, (long long)g->n_paths);
+      return fail(p, loc, "@%s has %lld elements along its stacked axes", g->name,
+                  (long long)g->n_paths);
     while (n--)
       g->init[at++] = v;
   } while (opt(p, ','));
-  return at == g->n_paths || fail(p, loc, "@%s has %lld places", g->name, (long long)g->n_paths);
+  return at == g->n_paths || fail(p, loc, "@%s has %lld elements along its stacked axes", g->name,
+                                  (long long)g->n_paths);
 }
 
 static bool path_list(parser *p, lm_global *g) {

@@ -1,5 +1,5 @@
-// print.c - the IR as text. What is printed parses to the same module, value numbers and locations
-// included.
+// print.c - prints the IR as text. The text parses to the same module, including value numbers and
+// locations.
 //
 //   stage graph
 //   file "llama.lm"
@@ -42,7 +42,7 @@ static void put_sym(lm_buf *out, const char *s) {
   put_name(out, s);
 }
 
-// The fewest digits that read back as v.
+// The shortest decimal representation that reads back as v.
 static void put_number(lm_buf *out, double v) {
   char text[40];
   int digits = 15;
@@ -86,7 +86,7 @@ static void put_loc(printer *p, lm_loc at) {
 
 // ---- operations
 
-// [%i, %j * -1 + 23]: the places that `param`, `accum` and `append` go to
+// [%i, %j * -1 + 23]: the indices of `param`, `accum` and `append`
 static void put_indices(lm_buf *out, const lm_op *op, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) {
     lm_buf_puts(out, i ? ", " : "[");
@@ -126,7 +126,7 @@ static void put_attr_axes(const lm_module *m, lm_buf *out, const lm_op *op) {
   put_axes(m, out, op->attr.to, op->attr.n_to);
 }
 
-// (%a.4 = %x, …): what stands for the operands inside the region
+// (%a.4 = %x, …): the region's arguments and the operands
 static void put_bindings(lm_buf *out, const lm_op *op, uint32_t first_arg) {
   lm_buf_puts(out, "(");
   for (uint32_t i = 0; i < op->n_in && op->body; i++) {
@@ -318,7 +318,7 @@ static bool init_equal(lm_init x, lm_init y) {
   return x.kind == y.kind && x.a == y.a && x.b == y.b;
 }
 
-// = normal(0.02) where all places have that; else = zeros * 3, ones, …
+// = normal(0.02) if all elements have it; else = zeros * 3, ones, …
 static void put_inits(lm_buf *out, const lm_global *g) {
   lm_buf_puts(out, " = ");
   for (int64_t i = 0, n; i < g->n_paths; i += n) {
@@ -333,7 +333,7 @@ static void put_inits(lm_buf *out, const lm_global *g) {
 }
 
 // The path with # for the stacked indices: the first n_stack components of path 0 that are "0".
-// NULL if some place's path is not that with its indices put in, or a path is not known.
+// NULL if a path is unknown or does not match.
 static char *path_template(const lm_module *m, const lm_global *g) {
   if (!g->paths[0])
     return NULL;

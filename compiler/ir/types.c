@@ -20,7 +20,7 @@ lm_axis lm_axis_find(const lm_module *m, lm_sym name) {
   return 0;
 }
 
-// The greatest K of axes NAME.K.
+// The maximum K of axes named NAME.K.
 static unsigned long last_variant(const lm_module *m, const char *name) {
   size_t n = strlen(name);
   unsigned long last = 0;
@@ -49,12 +49,12 @@ lm_axis lm_axis_add(lm_module *m, lm_sym name, int64_t size, int dyn) {
   return (lm_axis)(m->n_axes - 1);
 }
 
-lm_axis lm_axis_shared(lm_module *m, lm_sym name, int64_t size, lm_type but) {
+lm_axis lm_axis_shared(lm_module *m, lm_sym name, int64_t size, lm_type except) {
   size_t n = strlen(name);
   for (uint32_t i = 1; i < m->n_axes; i++) {
     const lm_axis_info *a = &m->axes[i];
     bool named = !strncmp(a->name, name, n) && (!a->name[n] || a->name[n] == '.');
-    if (named && a->size == size && !a->dyn && lm_type_find(but, (lm_axis)i) < 0)
+    if (named && a->size == size && !a->dyn && lm_type_find(except, (lm_axis)i) < 0)
       return (lm_axis)i;
   }
   return lm_axis_add(m, name, size, 0);
@@ -62,7 +62,7 @@ lm_axis lm_axis_shared(lm_module *m, lm_sym name, int64_t size, lm_type but) {
 
 lm_type lm_type_make(lm_dtype dtype, const lm_axis *axes, int n) {
   if (n > LM_RANK)
-    LM_BUG("a tensor of %d axes", n);
+    LM_BUG("a tensor with %d axes", n);
   lm_type t = {.dtype = (uint8_t)dtype, .rank = (uint8_t)n};
   for (int i = 0; i < n; i++)
     t.axis[i] = axes[i];
@@ -87,7 +87,7 @@ bool lm_type_subset(lm_type a, lm_type b) {
   return true;
 }
 
-// Saturates: such a type does not pass lm_type_valid.
+// Saturates; lm_type_valid rejects such a type.
 int64_t lm_type_elements(const lm_module *m, lm_type t) {
   int64_t n = 1;
   for (int i = 0; i < t.rank; i++)
@@ -141,8 +141,8 @@ static int64_t stack_places(const lm_module *m, lm_type t, int n_stack) {
   return lm_type_elements(m, t);
 }
 
-// Paths are NULL and initial values zero until whoever adds a global fills them; a single place has
-// the global's name.
+// Paths are NULL and initial values zero until the caller sets them; the path of a global without
+// stacked axes is its name.
 lm_global *lm_global_add(lm_module *m, lm_global_kind kind, lm_sym name, lm_type type,
                          int n_stack) {
   if (n_stack < 0 || n_stack > type.rank)
@@ -175,7 +175,7 @@ lm_sym lm_path_fill(const lm_module *m, const lm_global *g, const char *template
   if (count_of(template, '#') != g->n_stack)
     return NULL;
   lm_buf b = {0};
-  int64_t below = g->n_paths; // places per index of the axis at hand
+  int64_t below = g->n_paths; // elements per index of this axis
   const lm_axis *axis = g->type.axis;
   for (const char *s = template; *s; s++) {
     if (*s != '#') {

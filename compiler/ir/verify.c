@@ -1,7 +1,8 @@
-// verify.c - what must hold of every module: structure, visibility, order, types, stages.
+// verify.c - the invariants of a module: structure, visibility, order, types, stages.
 //
-// lm_op_check judges one operation where it stands; the parser calls it for each line that it
-// reads, so that the message has a place, and lm_module_verify for all of a module between passes.
+// lm_op_check checks one operation in its region. The parser calls it for each operation that it
+// reads, so that the message has a location; lm_module_verify calls it for a whole module between
+// passes.
 #include <string.h>
 #include "compiler/ir/internal.h"
 #include "compiler/ops/ops.h"
@@ -69,7 +70,7 @@ bool lm_op_infer(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why)
   return true;
 }
 
-// The isolated operation that r stands in, NULL outside of such.
+// The isolated operation that contains r; NULL if there is none.
 static const lm_op *isolation(const lm_region *r) {
   for (; r->owner; r = r->owner->parent)
     if (lm_op_isolated(r->owner))

@@ -1,4 +1,4 @@
-// walk.c - visiting, substituting, cloning and counting uses over whole regions.
+// walk.c - visits, substitutes, clones and counts uses in whole regions.
 #include <string.h>
 #include "compiler/ir/internal.h"
 

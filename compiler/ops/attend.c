@@ -1,13 +1,13 @@
-// attend.c - softmax attention: shape rules and derivative. compiler/passes/attend.c says what both
-// operations mean.
+// attend.c - softmax attention: shape rules and derivative. compiler/passes/attend.c defines both
+// operations.
 #include <string.h>
 #include "compiler/ir/attend.h"
 #include "compiler/ops/ops.h"
 
 enum {
   FIXED = 4,
-  MOST_TERMS = 64
-}; // operands of attend_vjp before the map; uses of operands in a region
+  MAX_TERMS = 64
+};
 
 // ---- shapes
 
@@ -34,7 +34,7 @@ static bool region_fits(const lm_module *m, const lm_op *op, lm_buf *why) {
     if (!region_op_fits(o))
       return lm_why(why, "%s stands in the region", lm_op_info_of(o)->name);
   if (!r->last || r->last->code != LM_OP_YIELD || r->last->n_in < LM_ATTEND_COTANGENTS)
-    return lm_why(why, "the region yields no score, mask and factor");
+    return lm_why(why, "the region does not yield score, mask and factor");
   return !lead || lm_type_equal(r->args[0]->type, lm_attend_space(op)) ||
          lm_why(why, "the cotangent is not of the score's type");
 }
@@ -56,7 +56,7 @@ static int64_t tiles(const lm_module *m, lm_axis a, int64_t tile) {
   return (lm_axis_size(m, a) + tile - 1) / tile;
 }
 
-// Tiles along t and s last.
+// The map's last axes are the tiles along t and s.
 static bool map_fits(const lm_module *m, const lm_op *op, lm_buf *why) {
   if (!op->attr.n_imm)
     return true;
@@ -86,7 +86,7 @@ static bool attends(const lm_module *m, const lm_op *op, lm_buf *why) {
   return ok || lm_why_type(why, m, "the values are ", v, "");
 }
 
-// The score's axes but s; with those that v alone has.
+// The score's axes without s, then the axes that only v has.
 static bool result_types(const lm_module *m, const lm_op *op, lm_type *out_o, lm_type *out_lse,
                          lm_buf *why) {
   lm_type space = lm_attend_space(op);
@@ -131,8 +131,8 @@ bool shape_attend_vjp(const lm_module *m, const lm_op *op, lm_type *out, lm_buf 
 
 // ---- derivative
 
-// Copies the region of `from` into that of `to`; yields: what its score, mask and factor have
-// become.
+// Copies the region of `from` into the region of `to`; sets yields to the copies of score, mask and
+// factor.
 static void region_copy(lm_builder *b, const lm_op *from, const lm_op *to, lm_value **yields) {
   lm_value **map = lm_calloc(b->m->n_values, sizeof *map);
   for (uint32_t i = 0; i < from->n_in; i++) {
@@ -146,8 +146,8 @@ static void region_copy(lm_builder *b, const lm_op *from, const lm_op *to, lm_va
   lm_free(map);
 }
 
-// A cotangent of an operand as sums over tiles, each of which becomes a result: what is added up,
-// and what is summed over more than s (or t), is that outside.
+// The cotangent of an operand as sums over tiles, each of which becomes a result. They are added,
+// and reduced over axes other than s (or t), outside.
 static uint32_t terms_split(lm_builder *b, const lm_op *vjp, lm_value *c, lm_value **out,
                             uint32_t n) {
   lm_op *op = c->def;
@@ -165,14 +165,14 @@ static uint32_t terms_split(lm_builder *b, const lm_op *vjp, lm_value *c, lm_val
         over = op->attr.axes[i];
     c = lm_emit_reduce(b, LM_OP_SUM, op->in[0], &over, 1);
   }
-  if (n == MOST_TERMS)
-    LM_BUG("an operand of attend is used more than %d times", MOST_TERMS);
+  if (n == MAX_TERMS)
+    LM_BUG("an operand of attend is used more than %d times", MAX_TERMS);
   out[n] = c;
   return n + 1;
 }
 
-// The sum of do * o over the values' own axes, less the cotangent of lse: what is taken off in each
-// cotangent of a score.
+// The mean: the sum of do * o over the axes that only v has, minus the cotangent of lse. It is
+// subtracted in the cotangent of the score.
 static lm_value *mean_make(lm_grad *g, const lm_op *op, lm_value *o, lm_value *go,
                            lm_value *g_lse) {
   lm_builder *b = g->b;
@@ -202,7 +202,7 @@ static lm_op *vjp_begin(lm_grad *g, lm_op *op) {
   return lm_attend_begin(g->b, &op->attr, in, op->n_in + more, &score);
 }
 
-// Differentiates the region; terms[k] is part of the cotangent of operand of[k].
+// Differentiates the region; terms[k] is a part of the cotangent of operand of[k].
 static uint32_t region_back(lm_grad *g, const lm_op *op, const lm_op *vjp, lm_value *score,
                             lm_value **terms, uint32_t *of) {
   lm_arena *a = g->b->m->arena;
@@ -226,11 +226,11 @@ static uint32_t region_back(lm_grad *g, const lm_op *op, const lm_op *vjp, lm_va
   return n_terms;
 }
 
-// attend_vjp computes the cotangents of v and of the scores; the region takes the latter on to the
+// attend_vjp computes the cotangents of v and of the score; its region propagates the latter to the
 // operands that it reads.
 void vjp_attend(lm_grad *g, lm_op *op) {
-  lm_value *yields[LM_ATTEND_COTANGENTS + MOST_TERMS];
-  uint32_t of[MOST_TERMS];
+  lm_value *yields[LM_ATTEND_COTANGENTS + MAX_TERMS];
+  uint32_t of[MAX_TERMS];
   lm_op *vjp = vjp_begin(g, op);
   region_copy(g->b, op, vjp, yields);
   uint32_t n = region_back(g, op, vjp, yields[LM_ATTEND_SCORE], yields + LM_ATTEND_COTANGENTS, of);

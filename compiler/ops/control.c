@@ -23,28 +23,28 @@ static bool same(const lm_module *m, const char *what, lm_type want, lm_type got
   return lm_why_type(why, m, ", not ", want, "");
 }
 
-// Arguments of the body: the index, then what is carried. Yielded: the next carried values, then
-// what is stacked.
+// Arguments of the body: the index, then the carries. Yielded: the next carries, then the values to
+// stack.
 bool shape_loop(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_op *yield = yield_of(op, why);
   if (!yield)
     return false;
   if (op->attr.n_imm != 1 || op->attr.imm[0] < 1 || op->attr.imm[0] > INT32_MAX)
-    return lm_why(why, "the count is not from 1 to 2^31 - 1");
+    return lm_why(why, "the trip count is not from 1 to 2^31 - 1");
   if (op->body->n_args != op->n_in + 1 || yield->n_in < op->n_in)
     return lm_why(why, "%u values are carried", op->n_in);
   if (!same(m, "the index", lm_type_make(LM_INT, NULL, 0), op->body->args[0]->type, why))
     return false;
   for (uint32_t i = 0; i < op->n_in; i++) {
     out[i] = op->in[i]->type;
-    if (!same(m, "a carried argument", out[i], op->body->args[i + 1]->type, why))
+    if (!same(m, "the argument of a carry", out[i], op->body->args[i + 1]->type, why))
       return false;
-    if (!same(m, "a carried value", out[i], yield->in[i]->type, why))
+    if (!same(m, "the next value of a carry", out[i], yield->in[i]->type, why))
       return false;
   }
   if (op->attr.n_axes && lm_axis_size(m, op->attr.axes[0]) != op->attr.imm[0])
-    return lm_why(why, "axis %s does not have %lld places", lm_axis_name(m, op->attr.axes[0]),
-                  (long long)op->attr.imm[0]);
+    return lm_why(why, "the size of axis %s is not the trip count %lld",
+                  lm_axis_name(m, op->attr.axes[0]), (long long)op->attr.imm[0]);
   if (yield->n_in == op->n_in)
     return true;
   if (op->attr.n_axes != 1)
@@ -94,9 +94,8 @@ static lm_type stacked(lm_axis front, lm_type t) {
   return u;
 }
 
-// The body computes with the operands' full types. With `to`, results from imm[0] on are summed
-// over the outer axes, in as many chunks as the axis `to` has places: they lose the outer axes and
-// have `to` in front.
+// The body has the operands' full types. With `to`, results from imm[0] on are column sums over the
+// parallel axes, in one chunk per index of axis `to`: `to` replaces the parallel axes, in front.
 bool shape_kernel(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_attr *a = &op->attr;
   const lm_op *yield = yield_of(op, why);
@@ -108,7 +107,8 @@ bool shape_kernel(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
     if (!same(m, "an argument", op->in[i]->type, op->body->args[i]->type, why))
       return false;
   if (a->n_to > 1 || a->n_imm != a->n_to || (a->n_to && !a->n_axes))
-    return lm_why(why, "sums need outer axes, one axis `to` and where they begin");
+    return lm_why(why,
+                  "column sums need parallel axes, one axis `to` and the index of the first sum");
   if (a->n_to && (a->imm[0] < 0 || a->imm[0] > yield->n_in))
     return lm_why(why, "there is no result %lld", (long long)a->imm[0]);
   for (uint32_t i = 0; i < yield->n_in; i++) {

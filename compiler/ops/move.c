@@ -1,10 +1,9 @@
-// move.c - operations that make a tensor from nothing, and those that move elements without
-// computing.
+// move.c - sources, and operations that move elements without computing.
 #include <math.h>
 #include <string.h>
 #include "compiler/ops/ops.h"
 
-// ---- from nothing
+// ---- sources
 
 bool shape_given(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   double v = op->attr.num;
@@ -43,7 +42,7 @@ bool shape_expand(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
   return lm_why_type(why, m, "", x, " in their order");
 }
 
-// Replaces n axes from position `at` by `to`.
+// Replaces n axes from index `at` by `to`.
 static bool splice(const lm_module *m, lm_type x, int at, int n, const lm_axis *to, int n_to,
                    lm_type *out, lm_buf *why) {
   if (x.rank - n + n_to > LM_RANK)
@@ -84,7 +83,7 @@ bool shape_view(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) 
   lm_type x = op->in[0]->type;
   int64_t before, after;
   if (!a->n_axes)
-    return lm_why(why, "names no axes");
+    return lm_why(why, "no axes are given");
   for (int i = 0; i < a->n_axes; i++)
     if (!has_axis(m, x, a->axes[i], why))
       return false;
@@ -114,7 +113,7 @@ bool shape_rename(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
   const lm_attr *a = &op->attr;
   lm_type t = op->in[0]->type;
   if (a->n_axes != a->n_to || !a->n_axes)
-    return lm_why(why, "needs as many new names as axes");
+    return lm_why(why, "needs one new axis per axis");
   for (int i = 0; i < a->n_axes; i++) {
     if (!has_axis(m, op->in[0]->type, a->axes[i], why))
       return false;
@@ -131,7 +130,7 @@ bool shape_rename(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
   return true;
 }
 
-// Places first + step * j for j < n lie in [0, size).
+// The elements first + step * j for j < n are in [0, size).
 static bool places(const lm_module *m, const lm_attr *a, int64_t n, lm_axis whole, lm_buf *why) {
   if (a->n_imm != 2)
     return lm_why(why, "needs [first, step]");
@@ -145,7 +144,7 @@ static bool places(const lm_module *m, const lm_attr *a, int64_t n, lm_axis whol
     return lm_why(why, "the step is 0");
   if (!bad && first >= 0 && first < size && last >= 0 && last < size)
     return true;
-  return lm_why(why, "places %lld, step %lld, %lld of them, are outside axis %s of size %lld",
+  return lm_why(why, "first %lld, step %lld, count %lld exceed axis %s of size %lld",
                 (long long)first, (long long)step, (long long)n, lm_axis_name(m, whole),
                 (long long)size);
 }
@@ -154,7 +153,7 @@ bool shape_slice(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why)
   const lm_attr *a = &op->attr;
   lm_type x = op->in[0]->type;
   if (a->n_axes != 1 || a->n_to > 1)
-    return lm_why(why, "needs one axis, and one or none that it becomes");
+    return lm_why(why, "needs one axis, and at most one new axis");
   if (!has_axis(m, x, a->axes[0], why))
     return false;
   if (!places(m, a, a->n_to ? lm_axis_size(m, a->to[0]) : 1, a->axes[0], why))
@@ -166,7 +165,7 @@ bool shape_pad(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_attr *a = &op->attr;
   lm_type x = op->in[0]->type;
   if (a->n_axes > 1 || a->n_to != 1)
-    return lm_why(why, "needs one axis or none, and one that it becomes");
+    return lm_why(why, "needs at most one axis, and one new axis");
   if (a->n_axes && !has_axis(m, x, a->axes[0], why))
     return false;
   if (!places(m, a, a->n_axes ? lm_axis_size(m, a->axes[0]) : 1, a->to[0], why))
@@ -197,11 +196,11 @@ bool shape_concat(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
   }
   if (size == lm_axis_size(m, a->to[0]))
     return true;
-  return lm_why(why, "the parts have %lld places, axis %s has %lld", (long long)size,
+  return lm_why(why, "the parts have %lld elements in total, axis %s has %lld", (long long)size,
                 lm_axis_name(m, a->to[0]), (long long)lm_axis_size(m, a->to[0]));
 }
 
-// ---- derivatives: each is undone by another of these
+// ---- derivatives: the inverse of each operation is one of these
 
 static lm_value *back(lm_grad *g, lm_op *op, lm_opcode code, const int64_t *imm) {
   lm_attr a = {.n_axes = op->attr.n_to, .n_to = op->attr.n_axes};
@@ -216,7 +215,7 @@ static lm_value *back(lm_grad *g, lm_op *op, lm_opcode code, const int64_t *imm)
   return lm_emit(g->b, code, &gz, 1, &a, NULL);
 }
 
-// lm_grad_add sums over the new axes, and puts axes in order.
+// lm_grad_add sums over the new axes and permutes.
 void vjp_expand(lm_grad *g, lm_op *op) {
   lm_grad_add(g, op->in[0], lm_grad_of(g, op->out[0]));
 }
@@ -241,9 +240,9 @@ void vjp_pad(lm_grad *g, lm_op *op) {
   lm_grad_add(g, op->in[0], back(g, op, LM_OP_SLICE, op->attr.imm));
 }
 
-// A slice of a product along an axis of one operand is the product of that operand's slice: the
-// gradients of weights that lie side by side are then each summed where it goes, and never exist
-// together. NULL: gz is no such product.
+// A slice of a dot along an axis of one operand is a dot with a slice of this operand. The
+// gradients of concatenated weights are thereby accumulated separately and never stored together.
+// NULL if gz is not such a dot.
 static lm_value *slice_of_product(lm_grad *g, const lm_op *dot, const lm_attr *cut) {
   if (!dot || dot->code != LM_OP_DOT)
     return NULL;

@@ -1,8 +1,8 @@
 // ops.h - shape rules and derivatives of the operations of ops.def, one file per family.
 //
-// A shape rule fills the result types of an operation whose number of operands and attributes was
-// checked before; false with a reason appended otherwise. A derivative adds to the cotangents of an
-// operation's operands (grad.h).
+// A shape rule computes the result types of an operation whose number of operands and attributes
+// has been checked; it returns false and appends the reason if the operation is invalid. A
+// derivative rule adds to the cotangents of the operands (grad.h).
 #ifndef LM_OPS_H
 #define LM_OPS_H
 #include "compiler/ir/ir.h"
@@ -17,12 +17,12 @@ typedef void lm_vjp_rule(lm_grad *g, lm_op *op);
 #include "compiler/ir/ops.def"
 #undef OP
 
-// Appends a reason; always false, so that a rule can `return lm_why(why, …)`.
+// Appends a reason. Always false, so that a rule can `return lm_why(why, …)`.
 bool lm_why(lm_buf *why, const char *fmt, ...) LM_PRINTF(2, 3);
 // "<before><type><after>"
 bool lm_why_type(lm_buf *why, const lm_module *m, const char *before, lm_type t, const char *after);
 const char *lm_axis_name(const lm_module *m, lm_axis a);
-// The type of an elementwise operation's result but for its dtype: that of the operand with the
-// most axes, the first of equals; every other operand has a subset of its axes.
+// The type of an elementwise operation's result without its dtype: the type of the operand with the
+// most axes, the first of equals. Every other operand must have a subset of its axes.
 bool lm_broadcast(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why);
 #endif

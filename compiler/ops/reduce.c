@@ -1,4 +1,4 @@
-// reduce.c - sums, maxima and products over axes.
+// reduce.c - sums, maxima and dots over axes.
 #include <string.h>
 #include "compiler/ir/dot.h"
 #include "compiler/ops/ops.h"
@@ -21,7 +21,7 @@ bool shape_reduce(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
   if (x.dtype == LM_BOOL)
     return lm_why(why, "the operand is bool");
   if (!op->attr.n_axes)
-    return lm_why(why, "names no axis");
+    return lm_why(why, "no axis is given");
   if (!over_axes(m, op, x, why))
     return false;
   *out = (lm_type){.dtype = x.dtype};
@@ -37,13 +37,13 @@ bool shape_argmax(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
   int64_t n = 1;
   for (int i = 0; i < op->attr.n_axes; i++)
     if (__builtin_mul_overflow(n, lm_axis_size(m, op->attr.axes[i]), &n) || n > INT32_MAX)
-      return lm_why(why, "the axes have more places than an int can number");
+      return lm_why(why, "the axes have more elements than an int can index");
   out->dtype = LM_INT;
   return true;
 }
 
-// x's axes but those summed over, then those that only w has.
-// A product of bf16 may be given in f32, as it is summed.
+// The free and batch axes of x, then the axes that only w has. The result of bf16 operands may be
+// f32.
 bool shape_dot(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   lm_type x = op->in[0]->type;
   lm_type w = op->in[1]->type;
@@ -68,7 +68,7 @@ bool shape_dot(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   return true;
 }
 
-// A residual, a bias, or both in this order, behind the operands of the product.
+// The operands after the factors: a residual, a bias, or both in this order.
 static bool addends_fit(const lm_module *m, const lm_op *op, lm_type z, lm_buf *why) {
   uint32_t i = LM_DOT_ADDENDS;
   if (i < op->n_in && lm_type_equal(op->in[i]->type, z))
@@ -83,13 +83,13 @@ static bool addends_fit(const lm_module *m, const lm_op *op, lm_type z, lm_buf *
 
 bool shape_dot_add(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   if (op->n_in <= LM_DOT_ADDENDS)
-    return lm_why(why, "adds nothing");
+    return lm_why(why, "has neither residual nor bias");
   return shape_dot(m, op, out, why) && addends_fit(m, op, out[0], why);
 }
 
 bool shape_dot_gelu(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   if (op->n_in < LM_DOT_ADDENDS)
-    return lm_why(why, "multiplies two operands");
+    return lm_why(why, "needs two factors");
   if (!shape_dot(m, op, out, why) || !addends_fit(m, op, out[0], why))
     return false;
   out[LM_GELU_OF] = out[0];
@@ -100,7 +100,8 @@ void vjp_sum(lm_grad *g, lm_op *op) {
   lm_grad_add(g, op->in[0], lm_emit_expand(g->b, lm_grad_of(g, op->out[0]), op->in[0]->type));
 }
 
-// Row-major place over the axes `over` of every element of a tensor of type t; int, of t's axes.
+// The row-major index over the axes `over` of every element of a tensor of type t; int, with t's
+// axes.
 static lm_value *place(lm_grad *g, lm_type t, const lm_attr *over) {
   lm_builder *b = g->b;
   lm_value *sum = NULL;
@@ -115,7 +116,7 @@ static lm_value *place(lm_grad *g, lm_type t, const lm_attr *over) {
   return sum;
 }
 
-// All of it goes to the first of the greatest.
+// The first maximum receives the whole cotangent.
 void vjp_max(lm_grad *g, lm_op *op) {
   lm_builder *b = g->b;
   lm_value *x = lm_grad_value(g, op->in[0]);
@@ -126,7 +127,7 @@ void vjp_max(lm_grad *g, lm_op *op) {
   lm_grad_add(g, op->in[0], lm_emit_select(b, here, gz, zero));
 }
 
-// gz * other where no axis is left to sum over: an element of `of` for each.
+// gz * other if no axis is reduced: one element of `of` per element.
 static lm_value *outer_product(lm_grad *g, lm_type of, lm_value *gz, lm_value *other) {
   lm_type t = {.dtype = of.dtype};
   for (int i = 0; i < of.rank; i++)
@@ -136,8 +137,8 @@ static lm_value *outer_product(lm_grad *g, lm_type of, lm_value *gz, lm_value *o
   return lm_emit2(g->b, LM_OP_MUL, lm_emit_expand(g->b, x, of), other);
 }
 
-// How well the axes of dot(x, w) fit the order wanted: 2 it is that, 1 rows along the same last
-// axis, 0 neither.
+// How well the axis order of dot(x, w) matches the wanted order: 2 equal, 1 the same last axis, 0
+// neither.
 static int dot_fit(lm_builder *b, lm_value *x, lm_value *w, const lm_attr *over, lm_type want) {
   lm_op probe = {.code = LM_OP_DOT, .in = (lm_value *[]){x, w}, .n_in = 2, .attr = *over};
   lm_buf why = {0};
@@ -149,8 +150,8 @@ static int dot_fit(lm_builder *b, lm_value *x, lm_value *w, const lm_attr *over,
   return lm_type_equal(t, want) ? 2 : t.axis[t.rank - 1] == want.axis[want.rank - 1];
 }
 
-// Sum over the axes that only `other` has of gz * other, with the operands in the order that leaves
-// least to permute.
+// The sum of gz * other over the axes that only `other` has, with the operand order that needs the
+// least permutation.
 static lm_value *dot_back(lm_grad *g, lm_type of, lm_value *gz, lm_value *other) {
   lm_attr only = {0};
   for (int i = 0; i < other->type.rank; i++)
@@ -163,7 +164,7 @@ static lm_value *dot_back(lm_grad *g, lm_type of, lm_value *gz, lm_value *other)
               : lm_emit_dot(g->b, gz, other, only.axes, only.n_axes);
 }
 
-// x: dot(g, w, axes of w alone); w: dot(g, x, axes of x alone)
+// x: dot(g, w) over the axes that only w has; w: dot(g, x) over the axes that only x has
 void vjp_dot(lm_grad *g, lm_op *op) {
   lm_value *gz = lm_emit_cast(g->b, lm_grad_of(g, op->out[0]), op->in[0]->type.dtype);
   for (int i = 0; i < 2; i++) {

@@ -1,20 +1,20 @@
-// state.c - operations that read and write at places: table rows, parameters, gradients, caches,
+// state.c - operations that read and write at indices: table rows, parameters, gradients, caches,
 // stacked values.
 //
-// A place along an axis is first + step * i of an index i. `param`, `accum` and `append` have one
-// index for each stacked axis of their global, and as many (first, step) pairs.
+// The element along an axis is first + step * i of an index i. `param`, `accum` and `append` have
+// one index, and one (first, step) pair, for each stacked axis of their global.
 #include <string.h>
 #include "compiler/ops/ops.h"
 
 // ---- gather and scatter_add
 
-// The axes of gather(table, index): the index's, then the table's others.
+// The axes of gather(table, index): the index's, then the other axes of the table.
 static bool gathered(const lm_module *m, lm_type table, lm_type index, const lm_attr *a,
                      lm_type *out, lm_buf *why) {
   if (index.dtype != LM_INT)
     return lm_why_type(why, m, "the index is ", index, ", not int");
   if (a->n_axes != 1)
-    return lm_why(why, "reads along one axis");
+    return lm_why(why, "needs exactly one axis");
   const char *v = lm_axis_name(m, a->axes[0]);
   if (lm_type_find(table, a->axes[0]) < 0) {
     lm_why_type(why, m, "", table, " has no axis ");
@@ -54,8 +54,8 @@ bool shape_scatter(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *wh
   return lm_type_equal(t, op->in[0]->type) || lm_why_type(why, m, "the updates are not ", t, "");
 }
 
-// Whether the index is a column of the batch, whose numbers are checked against the tables that
-// they index when the batch is read (lmc/limits.h).
+// The index is a column of the batch, whose ids are checked against the sizes of the tables when
+// the batch is read (lmc/limits.h).
 static bool is_checked(const lm_value *index) {
   const lm_value *v = index;
   while (v->def && (lm_op_info_of(v->def)->traits & LM_T_VIEW || v->def->code == LM_OP_EXPAND ||
@@ -66,9 +66,9 @@ static bool is_checked(const lm_value *index) {
   return !strcmp(v->name, "tok") || !strcmp(v->name, "pos") || !strcmp(v->name, "next");
 }
 
-// gather and scatter_add clamp their index, so each is the derivative of the other.
-// Elements of a table read in place: a comparison with the clamped index, which fuses; rows:
-// scatter_add.
+// gather and scatter_add clamp their index, so each is the derivative of the other. If single
+// elements of a table are read, the derivative is a comparison with the clamped index, which can be
+// fused; for rows it is scatter_add.
 void vjp_gather(lm_grad *g, lm_op *op) {
   lm_type table = op->in[0]->type;
   lm_value *index = lm_grad_value(g, op->in[1]);
@@ -95,17 +95,18 @@ void vjp_scatter(lm_grad *g, lm_op *op) {
               lm_emit(g->b, LM_OP_GATHER, (lm_value *[]){gz, index}, 2, &op->attr, NULL));
 }
 
-// Pairs of first and step, of a size that arithmetic on them can't leave 64 bits.
+// The magnitude of (first, step) pairs is bounded, so that arithmetic on them does not overflow 64
+// bits.
 static bool pairs_fit(const lm_attr *a, lm_buf *why) {
   for (int i = 0; i < a->n_imm; i++)
     if (a->imm[i] > UINT32_MAX || a->imm[i] < -(int64_t)UINT32_MAX)
-      return lm_why(why, "place %lld is too far", (long long)a->imm[i]);
+      return lm_why(why, "index %lld is out of bounds", (long long)a->imm[i]);
   return true;
 }
 
 // ---- globals
 
-// kind, or what is made of such
+// A global of this kind, or a `made` global.
 static const lm_global *global(const lm_module *m, const lm_op *op, lm_global_kind kind,
                                uint32_t extra, lm_buf *why) {
   const char *kinds[] = {"parameter", "cache"};
@@ -135,7 +136,7 @@ static lm_type unstacked(lm_type t, int n) {
   return u;
 }
 
-// Of one in f32 there is a copy in bf16.
+// A param of an f32 global may be bf16: it reads the copy.
 bool shape_param(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   const lm_global *p = global(m, op, LM_GLOBAL_PARAM, 0, why);
   bool copy = p && p->type.dtype == LM_F32 && out->dtype == LM_BF16;
@@ -163,7 +164,7 @@ bool shape_append(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
   lm_type at = op->in[c->n_stack]->type;
   lm_type x = op->in[c->n_stack + 1]->type;
   if (at.dtype != LM_INT || at.rank)
-    return lm_why(why, "the place is not a scalar int");
+    return lm_why(why, "the position is not a scalar int");
   if (op->attr.n_axes != 1 || op->attr.n_to != 1)
     return lm_why(why, "needs (t) -> (s)");
   *out = unstacked(c->type, c->n_stack);
@@ -171,7 +172,7 @@ bool shape_append(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
   if (k >= 0)
     x.axis[k] = op->attr.to[0];
   return (k >= 0 && lm_type_equal(x, *out)) ||
-         lm_why_type(why, m, "what is appended does not fit ", *out, "");
+         lm_why_type(why, m, "the appended value does not fit ", *out, "");
 }
 
 void vjp_param(lm_grad *g, lm_op *op) {
@@ -196,8 +197,8 @@ bool shape_at(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
   return pairs_fit(&op->attr, why);
 }
 
-// The cotangent at its place along the leading axis, zero elsewhere; of a loop that reads all
-// places, turn by turn.
+// The cotangent at its index along the leading axis, zero elsewhere; per iteration in a loop that
+// reads all elements.
 void vjp_at(lm_grad *g, lm_op *op) {
   lm_builder *b = g->b;
   lm_type x = op->in[0]->type;
