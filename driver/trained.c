@@ -54,7 +54,7 @@ static lm_status refuse_checkpoint(lm_arena *a, const char *dir) {
     return NULL;
   return lm_fail(LM_USER,
                  "%s is a checkpoint of the run %s, which holds the program: give the run's folder "
-                 "and --step %lld",
+                 "with --step %lld",
                  dir, run, step);
 }
 

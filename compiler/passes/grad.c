@@ -23,6 +23,7 @@
 #include "compiler/passes/grad.h"
 #include "compiler/passes/epilogue.h"
 #include "compiler/passes/pass.h"
+#include "runtime/plan/plan_stage.h"
 #include <string.h>
 
 // ---- activity: values that depend on a parameter
@@ -206,14 +207,14 @@ static bool loss_fits(lm_module *m, const lm_func *loss) {
 }
 
 bool lm_func_is_loss(const lm_func *f) {
-  return !strcmp(f->name, "loss") || !strncmp(f->name, "loss.", strlen("loss."));
+  return lm_stage_func_suffix(f->name, LM_FUNC_LOSS) != NULL;
 }
 
 static void micro_make(lm_func *loss, bool sums) {
   lm_ctx *c = loss->module->ctx;
-  differentiate(lm_func_clone(loss, LM_SYM(c, lm_arena_printf(c->arena, "micro%s",
-                                                              loss->name + strlen("loss")))),
-                sums);
+  const char *length = lm_stage_func_suffix(loss->name, LM_FUNC_LOSS);
+  differentiate(
+      lm_func_clone(loss, LM_SYM(c, lm_arena_printf(c->arena, LM_FUNC_MICRO "%s", length))), sums);
 }
 
 bool lm_pass_grad(lm_module *m, const lm_pass_env *env) {

@@ -4,6 +4,7 @@
 #include "dsl/elab/lint.h"
 #include "dsl/lower/internal.h"
 #include "runtime/plan/plan.h"
+#include "runtime/plan/plan_stage.h"
 #include <string.h>
 
 lm_elab *lm_elab_create(lm_ctx *c, lm_program *prog, lm_module *m) {
@@ -234,7 +235,7 @@ static lm_lower_options of_length(const lm_lower_options *o, int64_t seq) {
 static void lower_length(lm_elab *e, el_inst *model, const lm_lower_options *o, int64_t seq,
                          lm_loc at) {
   lm_lower_options own = of_length(o, seq);
-  lower_loss(e, model, lm_arena_printf(e->a, "loss.%lld", (long long)seq), EL_TRAIN, &own, at);
+  lower_loss(e, model, lm_stage_func(e->a, LM_FUNC_LOSS, seq), EL_TRAIN, &own, at);
 }
 
 static void lower_apply(lm_elab *e, el_inst *model, const char *name, el_mode mode,

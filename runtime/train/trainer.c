@@ -7,6 +7,7 @@
 
 #include "runtime/base/parallel.h"
 #include "runtime/train/init.h"
+#include "runtime/plan/plan_stage.h"
 
 typedef struct {
   const lm_plan_func *f;
@@ -69,10 +70,12 @@ static lm_status data_check(const lm_trainer *t) {
 static lm_status micros_open(lm_trainer *t) {
   const lm_plan *p = t->o.plan;
   t->micros = lm_calloc((size_t)p->n_funcs + 1, sizeof *t->micros);
-  LM_TRY(func_need(p, "micro", &t->micros[t->n_micros++].f));
-  for (int i = 0; i < p->n_funcs; i++)
-    if (!strncmp(p->funcs[i].name, "micro.", strlen("micro.")))
+  LM_TRY(func_need(p, LM_FUNC_MICRO, &t->micros[t->n_micros++].f));
+  for (int i = 0; i < p->n_funcs; i++) {
+    const char *length = lm_stage_func_suffix(p->funcs[i].name, LM_FUNC_MICRO);
+    if (length && *length)
       t->micros[t->n_micros++].f = &p->funcs[i];
+  }
   for (int i = 0; i < t->n_micros; i++)
     LM_TRY(lm_batch_ports_open(t->o.exec, t->micros[i].f, &t->micros[i].in));
   return NULL;

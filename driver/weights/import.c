@@ -1,0 +1,428 @@
+// import.c - a Hugging Face model as a run folder.
+//
+// The model is the one of examples/zoo for config.json's model_type, or the one that the caller
+// names; its `map hf` gives the foreign names of its parameters. Keys of its `config { … }` that
+// can be inverted to a parameter of the model set that parameter; every other key that changes what
+// is computed must agree (hf_config.c).
+#include "driver/weights/import.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "driver/bundle.h"
+#include "driver/trained.h"
+#include "driver/weights/hf.h"
+#include "driver/weights/weights.h"
+#include "driver/weights/zoo.h"
+#include "runtime/io/json.h"
+
+typedef struct importer {
+  lm_ctx *ctx;
+  const lm_events *events;
+  lm_arena *arena;
+  const char *from, *dir;  // folders
+  const char *file, *name; // of the model
+  const lm_zoo_model *zoo; // NULL: --model was given
+  json_t *config;          // in its canonical form; NULL: DIR has none
+  const char *const *ignored;
+  int n_ignored;
+  lm_program *program; // of FILE
+  const char *call;    // the instance as text: "Llama(depth = 2, d = 64)"
+  lm_buf text;         // of imported.lm
+} importer;
+
+static bool exists(importer *x, const char *name) {
+  return !access(lm_path_join(x->arena, x->from, name), R_OK);
+}
+static char *out_path(const importer *x, const char *name) {
+  return lm_path_join(x->arena, x->dir, name);
+}
+
+static lm_status config_read(importer *x) {
+  const char *path = lm_path_join(x->arena, x->from, "config.json");
+  json_t *j;
+  if (!exists(x, "config.json"))
+    return NULL;
+  LM_TRY(lm_json_read(path, 16 << 20, &j));
+  if (json_is_object(j))
+    x->config = lm_hf_config_canonical(j);
+  json_decref(j);
+  return x->config ? NULL : lm_fail(LM_USER, "%s holds no object", path);
+}
+
+static lm_status ignored_check(const importer *x) {
+  for (int i = 0; i < x->n_ignored; i++)
+    if (strcmp(x->ignored[i], "*") && !lm_hf_config_at(x->config, x->ignored[i]))
+      return lm_fail(LM_USER, "--ignore-config %s: %s/config.json has no such key", x->ignored[i],
+                     x->from);
+  return NULL;
+}
+
+static lm_status named_model(importer *x, const char *model) {
+  const char *colon = strrchr(model, ':');
+  if (!colon || colon == model || !colon[1])
+    return lm_fail(LM_USER, "--model takes FILE:NAME, such as --model llama.lm:Llama");
+  x->file = lm_arena_strndup(x->arena, model, (size_t)(colon - model));
+  x->name = colon + 1;
+  return NULL;
+}
+
+static lm_status zoo_model(importer *x) {
+  const char *type = json_string_value(json_object_get(x->config, "model_type"));
+  if (!type)
+    return lm_fail(
+        LM_USER,
+        "%s has no config.json with a model_type, so --model FILE:NAME must name the model",
+        x->from);
+  x->zoo = lm_zoo_find(type);
+  if (!x->zoo)
+    return lm_fail(LM_USER,
+                   "%s/config.json: model_type \"%s\" has no ready model; there are %s; a model of "
+                   "your own is named by --model FILE:NAME",
+                   x->from, type, lm_zoo_types(x->arena));
+  x->name = x->zoo->model;
+  x->file = lm_path_join(x->arena, lm_path_join(x->arena, x->dir, "program"), x->zoo->file);
+  return NULL;
+}
+
+static lm_status source_read(importer *x, const lm_import_options *o) {
+  x->from = o->from;
+  x->dir = o->dir;
+  x->ignored = o->ignored;
+  x->n_ignored = o->n_ignored;
+  if (access(x->from, R_OK))
+    return lm_fail(LM_USER, "there is no folder %s", x->from);
+  LM_TRY(config_read(x));
+  LM_TRY(ignored_check(x));
+  return o->model ? named_model(x, o->model) : zoo_model(x);
+}
+
+// ---- the arguments of the model
+
+static lm_status model_find(importer *x, lm_decl_ref *out) {
+  lm_ctx *c = x->ctx;
+  x->program = lm_program_load(c, x->file);
+  LM_TRY(lm_verdict(x->ctx));
+  lm_sym name = lm_intern_n(c->intern, x->name, strcspn(x->name, "( "));
+  *out = lm_program_find(x->program, x->program->files[0], name);
+  if (out->decl && (out->decl->kind == DC_MODEL || out->decl->kind == DC_MODEL_INST))
+    return NULL;
+  int n;
+  const char *const *names = lm_program_names(x->program, x->program->files[0], DC_MODEL, &n);
+  const char *near = lm_nearest(name, names, n);
+  return near ? lm_fail(LM_USER, "%s has no model '%s'; did you mean '%s'?", x->file, name, near)
+              : lm_fail(LM_USER, "%s has no model '%s'", x->file, name);
+}
+
+// Whether the call's text already gives the argument.
+static bool is_given(const char *call, const char *param) {
+  size_t n = strlen(param);
+  for (const char *p = call; (p = strstr(p, param)); p += n) {
+    const char *after = p + n + strspn(p + n, " ");
+    if (p > call && strchr("(, ", p[-1]) && *after == '=')
+      return true;
+  }
+  return false;
+}
+
+// The text of the parameter's default, NULL if it has none.
+static const char *default_text(importer *x, const ast_decl *model, const char *param) {
+  lm_buf b = {0};
+  const char *text = NULL;
+  for (uint32_t i = 0; i < model->sig.n_params; i++) {
+    if (strcmp(model->sig.params[i].name.text, param) || !model->sig.params[i].init)
+      continue;
+    lm_expr_write(model->sig.params[i].init, &b);
+    text = lm_arena_strndup(x->arena, b.p, b.n);
+  }
+  lm_buf_free(&b);
+  return text;
+}
+
+static const char *literal(importer *x, const json_t *value) {
+  lm_buf b = {0};
+  if (json_is_boolean(value))
+    lm_buf_puts(&b, json_is_true(value) ? "true" : "false");
+  else if (json_is_string(value))
+    lm_buf_json(&b, json_string_value(value));
+  else if (json_is_integer(value))
+    lm_buf_printf(&b, "%lld", (long long)json_integer_value(value));
+  else if (json_is_real(value))
+    lm_json_number(&b, json_real_value(value));
+  const char *text = b.n ? lm_arena_strndup(x->arena, b.p, b.n) : NULL;
+  lm_buf_free(&b);
+  return text;
+}
+
+// What config.json says of the parameter, as text of the language; NULL: nothing, or what the
+// parameter is by default.
+static const char *arg_text(importer *x, const ast_decl *model, const lm_config_param *p) {
+  json_t *value = lm_hf_config_at(x->config, p->key);
+  if (lm_hf_config_names(x->ignored, x->n_ignored, p->key))
+    return NULL; // "*" takes what it can
+  bool null = value ? json_is_null(value) : strchr(p->key, '.') != NULL;
+  if (!null)
+    return value ? literal(x, value) : NULL;
+  const char *usual = default_text(x, model, p->param);
+  return p->absent && !(usual && !strcmp(usual, p->absent)) ? p->absent : NULL;
+}
+
+static void arg_add(importer *x, const ast_decl *model, lm_buf *b, const lm_config_param *p,
+                    bool *first) {
+  const char *text = arg_text(x, model, p);
+  if (!text || is_given(x->name, p->param) || is_given(b->p, p->param))
+    return;
+  lm_buf_printf(b, "%s%s = %s", *first ? "" : ", ", p->param, text);
+  *first = false;
+}
+
+// "Llama", or "Llama(d = 512)" with more arguments behind.
+static const char *call_make(importer *x, const ast_decl *model) {
+  lm_buf b = {0};
+  size_t n = strlen(x->name);
+  bool called = x->name[n - 1] == ')';
+  bool first = !called || x->name[n - 2] == '(';
+  lm_buf_printf(&b, "%.*s", (int)(called ? n - 1 : n), x->name);
+  lm_buf_puts(&b, called ? "" : "(");
+  lm_config_params params = lm_config_params_of(x->ctx, model);
+  for (uint32_t i = 0; x->config && i < params.n; i++)
+    arg_add(x, model, &b, &params.v[i], &first);
+  const char *text = lm_arena_printf(x->arena, "%s)", b.p);
+  lm_buf_free(&b);
+  return text;
+}
+
+static lm_status call_find(importer *x, const char **out_model) {
+  lm_decl_ref ref;
+  LM_TRY(model_find(x, &ref));
+  *out_model = ref.decl->name.text;
+  if (ref.decl->kind == DC_MODEL) {
+    x->call = call_make(x, ref.decl);
+    return NULL;
+  }
+  lm_buf b = {0};
+  lm_expr_write(ref.decl->inst, &b);
+  x->call = lm_arena_strndup(x->arena, b.p, b.n);
+  *out_model = lm_arena_strndup(x->arena, b.p, strcspn(b.p, "("));
+  lm_buf_free(&b);
+  return NULL;
+}
+
+// ---- imported.lm
+
+static const char *const OUTPUTS[] = {"imported.lm", "program",
+                                      "model.safetensors"}; // beside program.json and
+static const char *const TOKENIZER_FILES[] = {"tokenizer.json", "tokenizer_config.json",
+                                              "vocab.json", "merges.txt",
+                                              "special_tokens_map.json"};
+
+static const char *tokenizer_of(importer *x) {
+  if (exists(x, "tokenizer.json"))
+    return "bpe(\"tokenizer.json\")";
+  if (exists(x, "vocab.json") && exists(x, "merges.txt"))
+    return "bpe(\"vocab.json\", \"merges.txt\")";
+  return "bytes()";
+}
+
+static void ignored_write(void *user, const char *key, const json_t *value) {
+  importer *x = user;
+  if (!lm_hf_config_ignores(x->ignored, x->n_ignored, key) ||
+      lm_hf_key_find(key).meaning == LM_HF_IGNORED)
+    return;
+  char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+  lm_buf_printf(&x->text, "# Not checked (--ignore-config): config.json says %s = %s.\n", key,
+                text);
+  lm_free(text);
+}
+
+// A call of many arguments, wrapped behind its commas.
+static const char *wrapped(importer *x, const char *call) {
+  enum {
+    COLUMNS = 96
+  };
+  lm_buf b = {0};
+  for (size_t line = sizeof "model Imported = " - 1; *call; call++) {
+    lm_buf_add(&b, call, 1);
+    if (++line < COLUMNS || *call != ',' || call[1] != ' ')
+      continue;
+    lm_buf_puts(&b, "\n ");
+    line = 2;
+  }
+  const char *text = lm_arena_strndup(x->arena, b.p, b.n);
+  lm_buf_free(&b);
+  return text;
+}
+
+static void text_make(importer *x, const char *model, const char *main) {
+  lm_buf_printf(&x->text, "# %s with the weights of %s.\n", model, x->from);
+  lm_hf_config_each(x->config, ignored_write, x);
+  lm_buf_printf(&x->text,
+                "import \"program/%s\": %s\n\nmodel Imported = %s from \"model.safetensors\"\n\n",
+                main, model, wrapped(x, x->call));
+  lm_buf_printf(
+      &x->text,
+      "# To fine-tune: put text beside this file, or name it here, then lmc run.\ndata Text {\n  "
+      "tokenizer = %s\n  source text = text(\"*.txt\")\n"
+      "  holdout dev = tail(1%%)\n  pack best_fit(seq = 512 tokens)\n}\n\n"
+      "recipe Tune {\n  model = Imported\n  data = Text\n  run = 1 epochs; batch = 8Ki tokens\n"
+      "  optimizer = adamw(lr = 1e-4, betas = (0.9, 0.95), decay = 0.1)\n  schedule = "
+      "warmup_cosine(warmup = 20 steps, floor = 10%%)\n"
+      "  clip = global_norm(max = 1.0)\n  eval dev { data = Text.dev; every = 100 steps; metrics = "
+      "[loss, perplexity] }\n"
+      "  save = checkpoint(\"tuned\", every = 100 steps, keep = 2)\n}\n",
+      tokenizer_of(x));
+}
+
+// What generate, run and eval would refuse later is refused here.
+static lm_status tokenizer_check(importer *x) {
+  bool one = exists(x, "tokenizer.json");
+  bool two = exists(x, "vocab.json") && exists(x, "merges.txt");
+  lm_tokenizer *t = NULL;
+  if (!one && exists(x, "tokenizer.model"))
+    return lm_fail(LM_USER,
+                   "%s has its tokenizer as tokenizer.model, which lmc does not read; transformers "
+                   "writes a tokenizer.json by "
+                   "AutoTokenizer.from_pretrained(\"%s\").save_pretrained(\"%s\")",
+                   x->from, x->from, x->from);
+  if (!one && !two) {
+    lm_event_note(x->events,
+                  "%s has no tokenizer; imported.lm says bytes(), of which the model knows "
+                  "nothing: give token ids",
+                  x->from);
+    return NULL;
+  }
+  const char *path = lm_path_join(x->arena, x->from, one ? "tokenizer.json" : "vocab.json");
+  lm_status s =
+      lm_tokenizer_bpe_open(path, one ? NULL : lm_path_join(x->arena, x->from, "merges.txt"), &t);
+  lm_tokenizer_destroy(t);
+  return lm_annotate(
+      s, "the tokenizer cannot be used; a copy of the folder without it imports the weights alone");
+}
+
+static lm_status file_copy(importer *x, const char *name) {
+  lm_buf text = {0};
+  lm_status s = lm_file_read(lm_path_join(x->arena, x->from, name), (size_t)1 << 30, &text);
+  if (!s)
+    s = lm_file_write_atomic(out_path(x, name), text.p, text.n);
+  lm_buf_free(&text);
+  return s;
+}
+
+// The files of the model to DIR/program: that of the zoo, or the program that --model names.
+static lm_status model_copy(importer *x, const char **out_main) {
+  if (!x->zoo)
+    return lm_bundle_copy(x->arena, x->program, x->dir, out_main);
+  *out_main = x->zoo->file; // written before the program was loaded
+  return NULL;
+}
+
+static lm_status zoo_write(const importer *x) {
+  const char *text = lm_zoo_text(x->zoo);
+  LM_TRY(lm_dir_make(lm_path_dir(x->arena, x->file)));
+  return lm_file_write_atomic(x->file, text, strlen(text));
+}
+
+static lm_status program_write(importer *x) {
+  static const char manifest[] =
+      "{\n  \"main\": \"../imported.lm\",\n  \"recipe\": \"Tune\",\n  \"set\": []\n}\n";
+  const char *model, *main;
+  LM_TRY(lm_dir_make(x->dir));
+  if (x->zoo)
+    LM_TRY(zoo_write(x));
+  LM_TRY(call_find(x, &model));
+  LM_TRY(model_copy(x, &main));
+  for (size_t i = 0; i < LM_COUNT(TOKENIZER_FILES); i++)
+    if (exists(x, TOKENIZER_FILES[i]))
+      LM_TRY(file_copy(x, TOKENIZER_FILES[i]));
+  text_make(x, model, main);
+  LM_TRY(lm_file_write_atomic(out_path(x, "imported.lm"), x->text.p, x->text.n));
+  return lm_file_write_atomic(out_path(x, "program.json"), manifest, strlen(manifest));
+}
+
+// ---- weights
+
+// The instance with its arguments from config.json: its model may not have what they ask for.
+static lm_status instance_open(importer *x, lm_session *s) {
+  lm_status status = lm_session_open(s, x->ctx, x->events,
+                                     &(lm_recipe_choice){.path = out_path(x, "imported.lm")});
+  if (!status)
+    status = lm_trained_params(s);
+  if (status && x->config && x->ctx->n_errors)
+    lm_event_note(x->events, "%s/config.json asks for %s, which this model does not compute",
+                  x->from, x->call);
+  return status;
+}
+
+static lm_status weights_write(importer *x, lm_session *s) {
+  LM_TRY(instance_open(x, s));
+  if (x->config)
+    LM_TRY(lm_hf_config_check(s, x->config, lm_path_join(x->arena, x->from, "config.json"),
+                              x->ignored, x->n_ignored));
+  float *params = lm_alloc((size_t)s->plan->arena_bytes[LM_ARENA_PARAM]);
+  lm_status status = lm_weights_import(s, x->from, params);
+  if (!status)
+    status = lm_weights_save(s, out_path(x, "model.safetensors"), params);
+  lm_free(params);
+  return status;
+}
+
+// ---- after an error the folder holds what it held before
+
+typedef struct {
+  bool folder, of[LM_COUNT(OUTPUTS)], tokenizer[LM_COUNT(TOKENIZER_FILES)];
+} standing;
+
+static bool stands(const importer *x, const char *name) {
+  return !access(out_path(x, name), F_OK);
+}
+
+static standing standing_of(const importer *x) {
+  standing was = {.folder = !access(x->dir, F_OK)};
+  for (size_t i = 0; i < LM_COUNT(OUTPUTS); i++)
+    was.of[i] = stands(x, OUTPUTS[i]);
+  for (size_t i = 0; i < LM_COUNT(TOKENIZER_FILES); i++)
+    was.tokenizer[i] = stands(x, TOKENIZER_FILES[i]);
+  return was;
+}
+
+// The error that led here is the one to report.
+static void output_remove(const importer *x, const char *name) {
+  lm_status_free(lm_path_remove(out_path(x, name)));
+}
+
+static void outputs_remove(const importer *x, const standing *was) {
+  for (size_t i = 0; i < LM_COUNT(OUTPUTS); i++)
+    if (!was->of[i])
+      output_remove(x, OUTPUTS[i]);
+  for (size_t i = 0; i < LM_COUNT(TOKENIZER_FILES); i++)
+    if (!was->tokenizer[i])
+      output_remove(x, TOKENIZER_FILES[i]);
+  output_remove(x, "program.json"); // the folder is no run folder any more
+  if (!was->folder)
+    rmdir(x->dir);
+}
+
+static lm_status import(importer *x, const lm_import_options *o, lm_import_result *out) {
+  lm_session s = {0};
+  LM_TRY(source_read(x, o));
+  LM_TRY(tokenizer_check(x));
+  standing before = standing_of(x);
+  lm_status status = program_write(x);
+  if (!status)
+    status = weights_write(x, &s);
+  if (!status)
+    *out = (lm_import_result){x->call, s.plan->n_params, s.params};
+  else
+    outputs_remove(x, &before);
+  lm_session_close(&s);
+  return status;
+}
+
+lm_status lm_import_hf(lm_ctx *ctx, const lm_events *events, const lm_import_options *o,
+                       lm_import_result *out) {
+  importer x = {.ctx = ctx, .events = events, .arena = ctx->arena};
+  lm_status status = import(&x, o, out);
+  json_decref(x.config);
+  lm_buf_free(&x.text);
+  return status;
+}
