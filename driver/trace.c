@@ -1,0 +1,137 @@
+// trace.c - the values of a few steps, to compare with another framework.
+#include "driver/trace.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "driver/weights/weights.h"
+
+const char *const LM_TRACE_NAMES[LM_TRACE_VALUES] = {"loss",   "grad_norm", "lr",
+                                                     "logits", "grads",     "params"};
+
+static float *tensor_add(lm_trace *t, const char *name, int rank, const int64_t *shape) {
+  lm_st_tensor x = {.name = name, .dtype = LM_ST_F32, .rank = rank, .elements = 1};
+  for (int i = 0; i < rank; i++) {
+    x.shape[i] = shape[i];
+    x.elements *= shape[i];
+  }
+  float *data = LM_NEW_N(t->arena, float, x.elements);
+  x.data = data;
+  LM_PUSH(t->arena, t->tensors, t->n_tensors, t->cap_tensors) = x;
+  return data;
+}
+
+// ---- parameters and gradients
+
+static lm_status native_add(lm_trace *t, const char *prefix, const float *arena, double scale) {
+  const lm_plan *plan = t->o.s->plan;
+  for (int i = 0; i < plan->n_params; i++) {
+    const lm_plan_param *p = &plan->params[i];
+    if (p->rank > LM_ST_RANK)
+      return lm_fail(LM_USER, "%s has %d axes, a file's tensors at most %d", p->path, p->rank,
+                     LM_ST_RANK);
+    float *out =
+        tensor_add(t, lm_arena_printf(t->arena, "%s.%s", prefix, p->path), p->rank, p->shape);
+    for (int64_t k = 0; k < p->elements; k++)
+      out[k] = (float)(arena[p->offset + k] * scale);
+  }
+  return NULL;
+}
+
+static lm_status foreign_add(lm_trace *t, const char *prefix, float *arena, double scale) {
+  lm_foreign *f;
+  LM_TRY(lm_weights_foreign(t->o.s, lm_weights_views(t->arena, t->o.s->plan, arena), &f));
+  for (size_t i = 0; i < lm_foreign_count(f); i++) {
+    lm_st_tensor x;
+    lm_foreign_describe(f, i, &x);
+    float *out = tensor_add(t, lm_arena_printf(t->arena, "%s.%s", prefix, x.name), x.rank, x.shape);
+    lm_foreign_gather(f, i, out);
+    for (int64_t k = 0; k < x.elements; k++)
+      out[k] = (float)(out[k] * scale);
+  }
+  lm_foreign_destroy(f);
+  return NULL;
+}
+
+static lm_status arena_add(lm_trace *t, const char *prefix, lm_arena_id id, double scale) {
+  float *arena = (float *)lm_exec_arena_read(t->o.s->exec, id);
+  LM_TRY(lm_exec_wait(t->o.s->exec));
+  return t->o.foreign ? foreign_add(t, prefix, arena, scale) : native_add(t, prefix, arena, scale);
+}
+
+// ---- logits
+
+static lm_status logits_add(lm_trace *t) {
+  const lm_session *s = t->o.s;
+  const lm_plan_func *apply = lm_plan_func_find(s->plan, "apply");
+  const lm_plan_port *logits = lm_plan_port_find(apply, "logits", true);
+  lm_batch_ports in;
+  LM_TRY(lm_batch_ports_open(s->exec, apply, &in));
+  int64_t shape[3] = {s->run.n_micro * in.rows, in.seq, logits->shape[2]},
+          part = in.rows * in.seq * shape[2];
+  float *out = tensor_add(t, "logits", 3, shape);
+  lm_status status = NULL;
+  for (int64_t i = 0; !status && i < s->run.n_micro; i++) {
+    status = lm_data_fill(s->data, 0, i, s->run.n_micro, in.rows, &in.batch);
+    if (!status)
+      status = lm_exec_call(s->exec, apply, NULL);
+    if (!status)
+      memcpy(out + i * part, lm_exec_port(s->exec, logits), (size_t)part * sizeof *out);
+  }
+  lm_batch_ports_close(&in);
+  return status;
+}
+
+// ---- steps
+
+static lm_status step_trace(lm_trace *t, int64_t step) {
+  lm_step_result r;
+  if (step == 1 && t->o.values & LM_TRACE_LOGITS)
+    LM_TRY(logits_add(t));
+  LM_TRY(lm_trainer_gradients(t->o.s->trainer, step, step - 1));
+  LM_TRY(lm_trainer_result(t->o.s->trainer, &r));
+  LM_TRY(lm_step_check(step, &r));
+  if (step == 1 && t->o.values & LM_TRACE_GRADS)
+    LM_TRY(arena_add(t, "grad", LM_ARENA_GRAD, 1 / r.weight));
+  LM_TRY(lm_trainer_update(t->o.s->trainer, INFINITY));
+  const double values[3] = {r.loss, r.grad_norm, r.lr};
+  for (int i = 0; i < 3; i++)
+    if (t->curves[i])
+      t->curves[i][step - 1] = (float)values[i];
+  return NULL;
+}
+
+static lm_status steps_trace(lm_trace *t) {
+  for (int i = 0; i < 3; i++)
+    if (t->o.values & 1u << i)
+      t->curves[i] = tensor_add(t, LM_TRACE_NAMES[i], 1, &t->steps);
+  for (int64_t step = 1; step <= t->steps; step++)
+    LM_TRY(step_trace(t, step));
+  return t->o.values & LM_TRACE_PARAMS ? arena_add(t, "final", LM_ARENA_PARAM, 1) : NULL;
+}
+
+static lm_status model_start(lm_trace *t) {
+  lm_session *s = t->o.s;
+  LM_TRY(lm_session_data(s));
+  LM_TRY(lm_session_lower(s,
+                          LM_LOWER_TRAIN | (t->o.foreign ? LM_LOWER_MAPS : 0) |
+                              (t->o.values & LM_TRACE_LOGITS ? LM_LOWER_APPLY : 0),
+                          0));
+  LM_TRY(lm_session_plan(s));
+  LM_TRY(lm_session_check_ids(s));
+  LM_TRY(lm_session_start(s, NULL));
+  return lm_session_train(s);
+}
+
+lm_status lm_trace_run(const lm_trace_options *o, lm_trace *t) {
+  *t = (lm_trace){.o = *o, .arena = lm_arena_create()};
+  LM_TRY(model_start(t));
+  t->steps = o->s->last_step ? o->s->last_step : o->s->run.steps;
+  LM_TRY(steps_trace(t));
+  return lm_st_write(o->path, t->tensors, t->n_tensors);
+}
+
+void lm_trace_free(lm_trace *t) {
+  if (t->arena)
+    lm_arena_destroy(t->arena);
+}
