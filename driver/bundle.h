@@ -1,5 +1,5 @@
-// bundle.h - the program in a run folder, so that the folder alone is enough to generate or to go
-// on from.
+// bundle.h - the program in a run folder, so that the folder alone is enough to generate and to
+// resume.
 //
 //   program/…      every file of the program, in the same relative folders
 //   program.json   {"main": "examples/quickstart.lm", "folder": "/home/me/lmc",
@@ -7,26 +7,26 @@
 //   recipe.txt     every value of the resolved recipe and where it came from
 //
 // "micro": the tokens of a micro-batch that `micro = auto` chose; absent if the recipe gives them.
-#ifndef LMC_BUNDLE_H
-#define LMC_BUNDLE_H
+#ifndef LM_DRIVER_BUNDLE_H
+#define LM_DRIVER_BUNDLE_H
 #include "driver/session.h"
 
 typedef struct lm_bundle {
-  const char *path, *recipe; // the main file within the run folder
-  const char *root,
-      *folder; // RUN/program; where its files stood when the run was made, NULL: nowhere else
+  const char *path, *recipe; // the copy of the main file; the recipe's name
+  const char *root;          // RUN/program
+  const char *folder;        // of the original files; NULL: it does not exist any more
   const char **sets;
   int n_sets;
   int64_t micro; // 0: the recipe gives it
 } lm_bundle;
 
-// The program's files to dir/program; *out_main: the place of its first file there, in `a`.
+// Copies the program's files to dir/program. *out_main: the path of its main file in there, in `a`.
 lm_status lm_bundle_copy(lm_arena *a, const lm_program *p, const char *dir, const char **out_main);
 lm_status lm_bundle_write(const lm_session *s, const char *dir, const char *const *sets,
                           int n_sets);
-// Paths that the program's files name are relative to where these files stood, as long as that
-// folder is there.
+// Resolves the paths in the program's files relative to the folder of the original files, if that
+// still exists.
 void lm_bundle_restore(lm_program *p, const lm_bundle *b);
-// LM_USER if dir is no run folder.
+// LM_USER if dir is not a run folder.
 lm_status lm_bundle_read(lm_arena *a, const char *dir, lm_bundle *out);
 #endif

@@ -100,15 +100,15 @@ lm_status lm_session_probe(const lm_session *s, lm_module *m) {
 
 void lm_session_analyzed(lm_session *s) {
   s->limits = lm_analysis_of(s->lowered->m)->limits;
-  s->meeting = lm_analysis_of(s->lowered->m)->rows;
+  s->row_mix = lm_analysis_of(s->lowered->m)->rows;
 }
 
 void lm_session_rows_warn(const lm_session *s) {
   const lm_recipe *r = s->recipe;
-  if (s->meeting.kind == LM_ROWS_APART || s->run.n_micro < 2)
+  if (s->row_mix.kind == LM_ROWS_APART || s->run.n_micro < 2)
     return;
-  bool meet = s->meeting.kind == LM_ROWS_MEET;
-  lm_diag *d = lm_warn(s->ctx, s->meeting.loc, "W216", "%s, so `micro` is part of what is computed",
+  bool meet = s->row_mix.kind == LM_ROWS_MEET;
+  lm_diag *d = lm_warn(s->ctx, s->row_mix.loc, "W216", "%s, so `micro` is part of what is computed",
                        meet ? "rows of a micro-batch meet here otherwise than in a sum"
                             : "this is added once for each micro-batch, whatever its weight");
   lm_diag_note(s->ctx, d, r->micro_loc, "a step of %lld tokens is %lld micro-batches of %lld",

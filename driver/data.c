@@ -231,7 +231,7 @@ lm_status lm_session_tokenizer(lm_session *s) {
   }
   const char *run = s->bundle ? lm_path_dir(s->ctx->arena, s->bundle->root)
                     : t->file ? NULL
-                              : s->goes_on;
+                              : s->resumed_run;
   if (run)
     LM_TRY(open_kept(s, run, &found));
   if (found)

@@ -11,7 +11,7 @@
 lm_exec_options lm_session_exec_options(const lm_session *s) {
   return (lm_exec_options){.threads = s->threads,
                            .tf32 = s->recipe->precision.tf32,
-                           .tilings = s->tuned.cuts.n ? &s->tuned.cuts : NULL,
+                           .tilings = s->tuned.tilings.n ? &s->tuned.tilings : NULL,
                            .choices = s->tuned.choices};
 }
 

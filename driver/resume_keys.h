@@ -1,5 +1,5 @@
-// recipe_keys.h - the values of a recipe that a run may not be resumed with changed: the resolved
-// recipe without what only says how long, how often and where; and the passes that are off.
+// resume_keys.h - the values of a recipe that must not change when a run is resumed: all but the
+// keys that schema.def marks RESUMABLE; and the passes that are disabled.
 #ifndef LM_DRIVER_RESUME_KEYS_H
 #define LM_DRIVER_RESUME_KEYS_H
 #include "driver/session.h"
@@ -19,12 +19,11 @@ typedef struct lm_recipe_changes {
   lm_recipe_change *v;
   uint32_t n, cap;
 } lm_recipe_changes;
-// What differs, argument by argument where the same is called with other arguments.
+// The differences; one for each argument where the same function is called with other arguments.
 lm_recipe_changes lm_recipe_keys_compare(const lm_session *s, const lm_train_key *was, int n_was,
                                          const lm_recipe_keys *is);
 
-// Whether `path` (of --change) names the key or something that it is part of: optimizer names
-// optimizer.lr.
+// Whether `path` is the key or a prefix of it: optimizer is a prefix of optimizer.lr.
 bool lm_recipe_key_under(const char *key, const char *path);
 // LM_USER if `path` names no value of the recipe.
 lm_status lm_recipe_key_check(const lm_session *s, const lm_recipe_keys *keys, const char *path);

@@ -149,7 +149,7 @@ lm_status lm_training_plan(lm_training *x) {
   // A resumed run keeps its vocabulary and, for equal bits, its plan and the tilings of its GEMMs.
   const char *run = x->resumption.run;
   int64_t positions;
-  s->goes_on = run;
+  s->resumed_run = run;
   LM_TRY(lm_session_data(s));
   LM_TRY(samples_prepare(x, &positions));
   LM_TRY(lm_session_lower_run(s, positions));

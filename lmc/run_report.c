@@ -73,11 +73,11 @@ lm_status lm_run_plan_print(const lm_training *x) {
         s->fit.recomputed, s->fit.candidates, s->fit.slowdown);
   if (lm_tuned_step_text(s))
     lm_print_wrapped(to, INDENT, "tuned   the step is %s\n", lm_tuned_step_text(s));
-  if (s->tuned.products)
+  if (s->tuned.gemms)
     lm_print_wrapped(
         to, INDENT,
         "tuned   %d of %d products are computed otherwise than by default; %d measured now\n",
-        s->tuned.chosen, s->tuned.products, s->tuned.measured);
+        s->tuned.chosen, s->tuned.gemms, s->tuned.measured);
   lm_buf_free(&params);
   lm_buf_free(&memory);
   LM_TRY(time_print(x));

@@ -1,4 +1,4 @@
-// dump.c - IR as text while passes run.
+// ir_dump.c - prints the IR while passes run.
 #include "driver/inspect/ir_dump.h"
 
 #include <stdlib.h>

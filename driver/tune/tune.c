@@ -213,13 +213,13 @@ static lm_status measure(lm_session *s, const lm_cpu_info *cpu, int threads) {
                        .progress = progress,
                        .user = s};
   if (!status)
-    lm_cpu_tune(a, s->plan, &o, &known, &t->cuts, &t->measured);
+    lm_cpu_tune(a, s->plan, &o, &known, &t->tilings, &t->measured);
   lm_kernels_unload(&kernels);
   if (status)
     return status;
   if (!t->measured)
     return NULL;
-  merge(a, &known, &t->cuts);
+  merge(a, &known, &t->tilings);
   return cuts_write(a, cpu, &known, NULL, path);
 }
 
@@ -234,7 +234,7 @@ lm_status lm_tuned_recall(lm_session *s, const char *run) {
   if (s->target.arch)
     return lm_tuned_gpu_recall(s, lock);
   lm_cpu_detect(&cpu);
-  return cuts_read(s->ctx->arena, &cpu, s, lock, &s->tuned.cuts);
+  return cuts_read(s->ctx->arena, &cpu, s, lock, &s->tuned.tilings);
 }
 
 lm_status lm_tuned_find(lm_session *s, int threads) {
@@ -247,9 +247,9 @@ lm_status lm_tuned_find(lm_session *s, int threads) {
   lm_cpu_detect(&cpu);
   if (!t->recalled)
     LM_TRY(measure(s, &cpu, threads > 0 ? threads : cpu.cores));
-  t->products = (int)t->cuts.n;
-  for (uint32_t i = 0; i < t->cuts.n; i++)
-    t->chosen += t->cuts.v[i].gain > 1;
+  t->gemms = (int)t->tilings.n;
+  for (uint32_t i = 0; i < t->tilings.n; i++)
+    t->chosen += t->tilings.v[i].gain > 1;
   return NULL;
 }
 
@@ -262,5 +262,5 @@ lm_status lm_tuned_write(const lm_session *s, const char *dir) {
   if (s->target.arch)
     return lm_tuned_gpu_write(s, path);
   lm_cpu_detect(&cpu);
-  return cuts_write(a, &cpu, &s->tuned.cuts, s, path);
+  return cuts_write(a, &cpu, &s->tuned.tilings, s, path);
 }

@@ -135,7 +135,7 @@ lm_status lm_tuned_gpu_find(lm_session *s) {
 lm_status lm_tuned_gpu_keep(lm_session *s) {
   const lm_cuda_choices *c = s->tuned.choices;
   const char *path;
-  s->tuned.products = (int)c->n;
+  s->tuned.gemms = (int)c->n;
   s->tuned.measured = c->measured;
   for (uint32_t i = 0; i < c->n; i++)
     s->tuned.chosen += c->v[i].gain > 1;
