@@ -1,14 +1,13 @@
-// fit.c - planning until the plan fits: micro-batches as large as memory allows, stashes computed
-// again where it is short.
+// fit.c - searches for a plan within the memory limit: the recipe's `memory { budget }`; without
+// one, for `micro = auto`, a share of this machine's memory.
 //
-// What it has to fit is the recipe's `memory { budget }`; without one, `micro = auto` fits a share
-// of this machine's memory.
-//   1. micro = auto: the largest micro-batch whose plan fits; if none does, the smallest.
-//   2. Values computed again (pass recompute), the cheapest first, as few as are enough.
-//   3. A budget that is still too small is an error that says who holds the memory, and what would
-//   fit.
-// Every attempt is a whole compilation up to the plan; searches halve. The same recipe and limit
-// give the same plan.
+//   1. With micro = auto, the largest micro-batch whose plan fits; if none does, the smallest one.
+//   2. As few recomputed stashes as are enough, the cheapest first (pass recompute).
+//   3. If the plan still exceeds the budget: an error with the largest items of memory and a
+//      micro-batch that would fit.
+//
+// Each attempt compiles up to the plan; the searches are binary. The same recipe and limit give the
+// same plan. The choice is written to run_spec, never to the recipe.
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,13 +17,13 @@
 #include "driver/text.h"
 
 enum {
-  HOLDERS = 3,
+  SHOWN_ITEMS = 3,
   CANDIDATES = 4096
 };
 static const double MACHINE_SHARE = 0.8; // of memory
 
-// What is predicted of a machine that is not here: so many operations while it moves a byte.
-static const lm_roofline ELSEWHERE = {.peak = 16, .bandwidth = {1, 1, 1, 1, 1, 1}};
+// Of a target that is not this machine, for predictions: FLOPs in the time of moving a byte.
+static const lm_roofline UNKNOWN_MACHINE = {.peak = 16, .bandwidth = {1, 1, 1, 1, 1, 1}};
 
 static double seconds_of(const lm_session *s, const lm_roofline *r) { // of a step, at the least
   double sum = 0, times = 1;
@@ -76,8 +75,8 @@ static int micros_of(const lm_session *s, int64_t *out) {
   return n;
 }
 
-// The first of the micro-batches from `from` on whose plan fits, by halves: smaller ones need less.
-// n if none does.
+// *out: the index, from `from` on, of the largest micro-batch whose plan fits; n if none does.
+// Smaller micro-batches need less memory.
 static lm_status micro_search(lm_session *s, const int64_t *micros, int from, int n, int extra,
                               int64_t limit, int *out) {
   int low = from, high = n;
@@ -93,8 +92,8 @@ static lm_status micro_search(lm_session *s, const int64_t *micros, int from, in
   return NULL;
 }
 
-// The least number of values computed again with which the plan fits; -1 if it does with none.
-// *out_most: how many there are.
+// *out: the smallest number of recomputed stashes with which the plan fits; -1 if it fits with no
+// number of them. *out_most: how many there are.
 static lm_status recompute_search(lm_session *s, int64_t limit, int *out, int *out_most) {
   attempt all = {.micro = lm_run_micro(&s->run), .extra = INT32_MAX};
   LM_TRY(try_plan(s, &all));
@@ -115,7 +114,7 @@ static lm_status recompute_search(lm_session *s, int64_t limit, int *out, int *o
   return NULL;
 }
 
-// ---- what to say when nothing helps
+// ---- the error
 
 static const char *bytes_text(lm_session *s, int64_t bytes) {
   lm_buf b = {0};
@@ -125,7 +124,7 @@ static const char *bytes_text(lm_session *s, int64_t bytes) {
   return text;
 }
 
-// Rounded up: a budget of what this says is enough.
+// Rounded up, so that a budget of that size is enough.
 static const char *need_text(lm_session *s, int64_t bytes) {
   int64_t unit = 1;
   while (bytes / unit >= 1000)
@@ -133,8 +132,8 @@ static const char *need_text(lm_session *s, int64_t bytes) {
   return bytes_text(s, (bytes + unit - 1) / unit * unit);
 }
 
-// The largest micro-batch below this one that fits, everything computed again that can be; or what
-// the smallest one takes.
+// The largest micro-batch below the present one that fits if all stashes are recomputed; otherwise
+// the memory of the smallest one.
 static lm_status remedy_find(lm_session *s, const char **out) {
   int64_t micro = lm_run_micro(&s->run);
   int64_t *micros = LM_NEW_N(s->ctx->arena, int64_t, CANDIDATES);
@@ -153,8 +152,7 @@ static lm_status remedy_find(lm_session *s, const char **out) {
   return NULL;
 }
 
-// s->plan is that of the smallest memory with this micro-batch; `most` values are computed again in
-// it.
+// s->plan takes the least memory possible with this micro-batch; it recomputes `most` stashes.
 static lm_status refuse(lm_session *s, int most) {
   const lm_recipe_memory *m = &s->recipe->memory;
   lm_memory_breakdown h = lm_memory_breakdown_make(s->ctx->arena, s->plan, lm_session_workspace(s));
@@ -167,7 +165,7 @@ static lm_status refuse(lm_session *s, int most) {
     lm_diag_note(s->ctx, d, (lm_loc){0},
                  "%d values are computed again in it; kept, they make it %s", most,
                  bytes_text(s, s->fit.natural));
-  for (int i = 0; i < h.n && i < HOLDERS; i++)
+  for (int i = 0; i < h.n && i < SHOWN_ITEMS; i++)
     lm_diag_note(s->ctx, d, (lm_loc){0}, "%s: %s, %s", bytes_text(s, h.v[i].bytes), h.v[i].label,
                  lm_memory_item_when(s->ctx->arena, &h, &h.v[i]));
   if (remedy)
@@ -190,7 +188,7 @@ static lm_status recompute_choose(lm_session *s, int64_t limit) {
   int extra, most;
   lm_roofline r;
   if (!lm_target_roofline(&s->target, s->threads, s->lowered->compute, &r))
-    r = ELSEWHERE;
+    r = UNKNOWN_MACHINE;
   double before = seconds_of(s, &r);
   s->fit.natural = lm_session_memory(s);
   LM_TRY(recompute_search(s, limit, &extra, &most));

@@ -1,5 +1,5 @@
-// sample.c - text from a running plan. Text is shown as soon as it can no longer be the beginning
-// of a stop.
+// generate.c - text from a started session. Text is written as soon as it can no longer be the
+// beginning of a stop text.
 #define _GNU_SOURCE
 #include "driver/generate.h"
 

@@ -1,4 +1,4 @@
-// sample.h - text from a running plan.
+// generate.h - text from a started session.
 #ifndef LM_DRIVER_GENERATE_H
 #define LM_DRIVER_GENERATE_H
 #include "driver/session.h"
@@ -18,13 +18,13 @@ typedef struct lm_sample_options {
   // Optional.
   void (*write)(void *user, const char *p, size_t n);
   void *user;
-  bool ids; // shows token numbers, not text; an end of document is one like any other
+  bool ids; // writes token ids instead of text; an end-of-document token does not end it
   const char *const *stops;
-  int n_stops; // none empty: it ends in front of the first that is complete
+  int n_stops; // none is empty; the text ends before the first one that is complete
 } lm_sample_options;
 
-// What was made: all tokens, with those of a stop or of the end of a document; the text without
-// these.
+// All generated tokens, including those of a stop text or of the end of a document; the text
+// without them.
 typedef struct lm_sample_result {
   lm_tokens ids;
   lm_buf text;
@@ -32,9 +32,9 @@ typedef struct lm_sample_result {
 } lm_sample_result;
 
 lm_status lm_sample_make(const lm_session *s, const lm_sample_options *o,
-                         lm_sample_result *out); // free it in any case
+                         lm_sample_result *out); // *out must be freed in any case
 void lm_sample_free(lm_sample_result *r);
-// The same shown on a line: with text, the prompt in front of it.
+// Writes the same as one line, a text with its prompt in front.
 lm_status lm_sample_print(const lm_session *s, const lm_sample_options *o);
 // LM_USER if the model has fewer positions than prompt and continuation together.
 lm_status lm_sample_check(const lm_session *s, int64_t n_prompt, int64_t n);

@@ -1,11 +1,11 @@
-// history.h - history.json of a run folder: what was changed in the middle of the run, with
-// --change and --change-model.
+// history.h - history.json of a run folder: the changes that were accepted when the run was
+// resumed.
 //
 //   [{"step": 20, "option": "--change", "key": "optimizer.lr", "old": "2e-3", "new": "1e-3",
 //   "program": null}, …]
 //
-// program: the folder within the run's that holds the program up to that step, where the model was
-// changed.
+// program: the folder within the run folder that holds the program up to that step, if the model
+// was changed.
 #ifndef LM_DRIVER_HISTORY_H
 #define LM_DRIVER_HISTORY_H
 #include "runtime/base/base.h"
@@ -13,13 +13,13 @@
 typedef struct lm_history_entry {
   int64_t step;
   const char *option, *key, *was, *is, *program;
-} lm_history_entry; // program NULL: the same
+} lm_history_entry; // program NULL: it was not changed
 typedef struct lm_history {
   lm_history_entry *v;
   uint32_t n, cap;
 } lm_history;
 
-// Empty if the folder has none. LM_USER if the file is no history.
+// Empty if the folder has no such file. LM_USER if the file is malformed.
 lm_status lm_history_read(lm_arena *a, const char *dir, lm_history *out);
 lm_status lm_history_write(const char *dir, const lm_history *h);
 // The folder, a run's or one within it, that holds the program of the checkpoint of `step`

@@ -1,10 +1,10 @@
-// resume.h - a run that is resumed: from which checkpoint, and whether the recipe and the program
-// are still the same.
+// resume.h - finds the checkpoint that a run resumes from, and compares its recipe and its program
+// with those that it was made with.
 //
-// Values of the recipe that shape the result are compared one by one; --change KEY accepts a
-// difference. What the program computes is compared by its fingerprint, so names, comments and form
-// do not count; --change-model accepts a difference. What was accepted is written to history.json,
-// and the program that was replaced to program-STEP.
+// Values of the recipe that influence the result are compared one by one; --change KEY accepts a
+// difference. Programs are compared by fingerprint, so names, comments and layout do not count;
+// --change-model accepts a difference. Accepted changes are written to history.json, and the
+// replaced program is kept in program-STEP.
 #ifndef LM_DRIVER_RESUME_H
 #define LM_DRIVER_RESUME_H
 #include "driver/fingerprint.h"
@@ -25,20 +25,20 @@ typedef struct lm_resumption {
   lm_resume how;
   const char *path;           // of LM_RESUME_PATH
   const char *dir;            // the run's folder, NULL: nothing is saved
-  lm_recipe_keys keys;        // of the recipe today
-  lm_fingerprint fingerprint; // of the program today
-  lm_checkpoint_choice from;  // folder NULL: the run begins
-  lm_checkpoint was;          // the state in it
-  const char *run,
-      *program; // the folder of the run that it is of; where the program is that it was made with
-  const char *replaced; // the folder whose program was replaced: to be kept; NULL: none was
-  lm_history history;   // what was changed up to that step, and what is accepted now
+  lm_recipe_keys keys;        // of the present recipe
+  lm_fingerprint fingerprint; // of the present program
+  lm_checkpoint_choice from;  // folder NULL: the run begins at step 1
+  lm_checkpoint was;          // its state
+  const char *run;            // the folder of the run of that checkpoint
+  const char *program;        // the folder of the program that it was made with
+  const char *replaced;       // the folder of the program to keep, as it is replaced; NULL: none
+  lm_history history;         // changes up to that step, and those accepted now
 } lm_resumption;
 
 // Of an open session, before any expensive work: finds the checkpoint and compares recipe and
 // program with those that it was made with. LM_USER for a difference that is not accepted.
 lm_status lm_resume_find(lm_session *s, const char *dir, const lm_resume_choice *wanted,
                          lm_resumption *out);
-// Once it is certain that the run resumes, before its folder gets today's program.
+// Writes history.json and keeps a replaced program, before the folder receives the present one.
 lm_status lm_resume_record(const lm_session *s, const lm_resumption *x);
 #endif

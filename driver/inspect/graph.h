@@ -1,10 +1,10 @@
-// draw.h - functions of a module as graphs for Graphviz.
-#ifndef LMC_DRAW_H
-#define LMC_DRAW_H
+// graph.h - functions of a module as graphs for Graphviz.
+#ifndef LM_DRIVER_GRAPH_H
+#define LM_DRIVER_GRAPH_H
 #include "compiler/ir/ir.h"
 
-// NAME.dot in `dir` for each function. Nodes are what a step of the plan is made of, lines are the
-// tensors between them, wider where there is more to move; a loop is a frame with what goes in,
-// what comes out, and how often it turns. Uses the marks of operations.
+// Writes NAME.dot in `dir` for each function. Nodes are the operations that become a step of the
+// plan; edges are tensors, wider with more bytes; a loop is a frame with its operands, its results
+// and its trip count. Overwrites the marks of operations.
 lm_status lm_draw_module(lm_module *m, const char *dir);
 #endif

@@ -1,4 +1,4 @@
-// holders.c - who holds the memory of a plan, and when.
+// memory.c - who holds the memory of a plan, and when.
 #include "driver/inspect/memory.h"
 
 #include <stdlib.h>

@@ -1,12 +1,12 @@
-// holders.h - who holds the memory of a plan, and when.
-#ifndef LMC_HOLDERS_H
-#define LMC_HOLDERS_H
+// memory.h - the breakdown of a plan's memory: which values take it, and when.
+#ifndef LM_DRIVER_MEMORY_H
+#define LM_DRIVER_MEMORY_H
 #include "runtime/base/base.h"
 #include "runtime/plan/plan.h"
 
-// What is taken for the whole run has func = NULL; else stretches of the function's work arena
-// under one label (the operation and its source lines) that are taken at the step where the
-// function needs most. Steps: from the first of them to the last.
+// Memory of the whole run has func = NULL. Other items are the buffers with one label (operation
+// and source lines) in the function's work arena that are live at the step where the function needs
+// most; first and last: their steps.
 typedef struct lm_memory_item {
   const char *label, *func;
   int64_t bytes;
@@ -15,15 +15,14 @@ typedef struct lm_memory_item {
 typedef struct lm_memory_breakdown {
   lm_memory_item *v;
   int n;                    // the largest first
-  const lm_plan_func *func; // the one that needs the largest work arena; NULL: none does
-  int peak;                 // its step where most bytes are live
-  int64_t peak_bytes;       // that many; the arena may be larger, where gaps could not be filled
+  const lm_plan_func *func; // with the largest work arena; NULL: none has one
+  int peak;                 // the step of func where most bytes are live
+  int64_t peak_bytes;       // live bytes there; the arena may be larger, by gaps between buffers
 } lm_memory_breakdown;
 
-lm_memory_breakdown
-lm_memory_breakdown_make(lm_arena *a, const lm_plan *p,
-                         int64_t scratch); // scratch: of products, beside the arenas
-// Bytes live at each step of f, n_steps of them.
+lm_memory_breakdown lm_memory_breakdown_make(lm_arena *a, const lm_plan *p,
+                                             int64_t workspace); // of GEMMs, beyond the arenas
+// Live bytes at each of the f->n_steps steps.
 int64_t *lm_memory_live(lm_arena *a, const lm_plan_func *f);
 const char *
 lm_memory_item_when(lm_arena *a, const lm_memory_breakdown *all,

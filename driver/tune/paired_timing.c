@@ -1,4 +1,4 @@
-// pairs.c - see pairs.h.
+// paired_timing.c - compares two plans of one recipe.
 #include "driver/tune/paired_timing.h"
 
 #include "runtime/train/ports.h"

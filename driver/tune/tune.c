@@ -1,4 +1,4 @@
-// tuned.c - see tuned.h.
+// tune.c - tilings of GEMMs on the CPU, in run folders and in the cache.
 #include "driver/tune/tune.h"
 
 #include <math.h>

@@ -1,28 +1,28 @@
-// tuned.h - how a run's steps are planned (tuned_step.h) and its products computed: found once,
-// kept in its folder and for other runs of this machine. Of products on the CPU how they are cut,
-// and whether by code of their own; on a GPU by which algorithm (tuned_gpu.h).
+// tune.h - what max-autotune measures and keeps: the variant of a run's steps (tune_step.h) and how
+// each GEMM is computed: on the CPU its tiling and whether by generated code, on a GPU its
+// algorithm (tune_gemm_cuda.h).
 //
-//   RUN/tuned.json                what holds for the run: going on from a checkpoint measures
-//   nothing, and bits stay CACHE/tuned-KEY.json          what was measured by this processor,
-//   library and number of threads
+//   RUN/tuned.json           of this run: resuming measures nothing and keeps the bits
+//   CACHE/tuned-KEY.json     by processor, library version and number of threads, for other runs
 //
 //   {"version": 2, "processor": "AMD EPYC 9B14 avx2 fma", "onednn": "2.6.3", "step": {…},
-//   "products": [
-//     {"m": 512, "n": 768, "k": 256, "a": [256, 1], "b": [1, 256], "c": [768, 1], "batch": 1,
-//     "sum": 1, "add": false,
-//      "type": "f32", "result": "f32", "tile": [256, 192], "code": true, "gain": 1.08}, …
-#ifndef LMC_TUNED_H
-#define LMC_TUNED_H
+//    "products": [
+//      {"m": 512, "n": 768, "k": 256, "a": [256, 1], "b": [1, 256], "c": [768, 1], "batch": 1,
+//       "sum": 1, "add": false, "type": "f32", "result": "f32", "tile": [256, 192], "code": true,
+//       "gain": 1.08}, …
+#ifndef LM_DRIVER_TUNE_H
+#define LM_DRIVER_TUNE_H
 #include "driver/session.h"
 
-bool lm_tuned_is_requested(const lm_session *s);   // by the recipe
-double lm_tuned_budget(const lm_session *s);       // seconds that are left of it
-const char *lm_tuned_machine(const lm_session *s); // what times measured here hold for
-// Before there is a plan, where the recipe asks for it: what RUN/tuned.json says of the run that is
-// resumed, so that nothing is measured. LM_USER if it is none of such, or another processor's.
+bool lm_tuned_is_requested(const lm_session *s); // whether the recipe asks for max-autotune
+double lm_tuned_budget(const lm_session *s);     // remaining seconds
+const char *
+lm_tuned_machine(const lm_session *s); // the machine whose times these are: a part of cache keys
+// Each of these does nothing unless the recipe asks for max-autotune.
+// Before planning: reads RUN/tuned.json of the run that is resumed, so that nothing is measured.
+// LM_USER if the file is malformed or of another processor.
 lm_status lm_tuned_recall(lm_session *s, const char *run);
-// Fills in s->tuned, where the recipe asks for it and nothing was recalled, once there is a plan.
+// After planning: fills s->tuned, unless it was recalled. threads: 0 for all cores.
 lm_status lm_tuned_find(lm_session *s, int threads);
-// Writes dir/tuned.json, where the recipe asks for it.
-lm_status lm_tuned_write(const lm_session *s, const char *dir);
+lm_status lm_tuned_write(const lm_session *s, const char *dir); // dir/tuned.json
 #endif

@@ -1,4 +1,4 @@
-// tuned_gpu.c - see tuned_gpu.h.
+// tune_gemm_cuda.c - algorithms of GEMMs on GPUs, in run folders and in the cache.
 #include "driver/tune/tune_gemm_cuda.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-// tuned_step.c - see tuned_step.h.
+// tune_step.c - the search for the fastest variant of a step.
 #include "driver/tune/tune_step.h"
 
 #include <stdio.h>

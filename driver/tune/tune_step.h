@@ -1,30 +1,30 @@
-// tuned_step.h - the part of tuned.h for whole steps: plans that the default does not choose, of
-// which one may be faster here.
+// tune_step.h - the part of tune.h for whole steps: variants of the plan, one of which may be
+// faster on this machine than the default.
 //
-// Variants are tried in the order of what they may be worth: each is compiled, planned - it must
-// fit what the default has to fit - and run in turn with the best plan so far, on the first
-// micro-batch of the data. It takes that one's place only if it wins every one of five comparisons
-// by 3 %; the next are tried on top of it. So a plan is never slower than the default by what was
-// measured, and is the same plan if there was no time. Half of the budget goes to steps, what is
-// left to products.
+// Variants are tried in the order of their expected gain. Each is compiled and planned; if it fits
+// the memory limit, its steps alternate with steps of the best plan so far, on the first
+// micro-batch of the data. It replaces that plan only if it wins each of five comparisons by 3 %,
+// and the next variants build on it. So the chosen plan is never slower than the default by the
+// measured margin, and without time it is the default. Steps get half of the budget, GEMMs the
+// rest.
 //
-//   RUN/tuned.json        ..., "step": {"off": "tile_vocab", "on": "", "rows": 0, "places": 0,
-//   "gain": 1.062}, "products": [... CACHE/step-KEY.json   the same object, by machine, threads and
-//   the default plan, every line of it
-#ifndef LMC_TUNED_STEP_H
-#define LMC_TUNED_STEP_H
+//   RUN/tuned.json        …, "step": {"off": "tile_vocab", "on": "", "rows": 0, "places": 0,
+//                         "gain": 1.062}, "products": […
+//   CACHE/step-KEY.json   the same object, by machine, threads and the text of the default plan
+#ifndef LM_DRIVER_TUNE_STEP_H
+#define LM_DRIVER_TUNE_STEP_H
 #include <jansson.h>
 
 #include "driver/session.h"
 
-// The variant of a run that goes on, before it is planned: s->variant. step: the object; NULL,
-// where the lock has none: the default. False: it is none.
+// Before planning: sets s->variant to the one of the run that is resumed. step: the JSON object;
+// NULL: the default. False if it is malformed.
 bool lm_tuned_step_recall(lm_session *s, json_t *step);
-// Where the recipe asks for it and nothing was recalled: finds the best variant and plans s with
-// it. s is planned, not started.
+// Of a session that is planned and not started: finds the best variant and plans with it, if the
+// recipe asks for max-autotune and nothing was recalled.
 lm_status lm_tuned_step_find(lm_session *s);
 void lm_tuned_step_json(const lm_session *s, lm_buf *out); // {"off": …}
 void lm_tuned_step_lock(const lm_session *s, lm_buf *out); // , "step": {"off": …}
-// "without chunk, 1.06 times as fast as by default"; NULL: the step is the default's.
+// "without tile_vocab, 1.06 times as fast as by default"; NULL: the step is the default one.
 const char *lm_tuned_step_text(const lm_session *s);
 #endif

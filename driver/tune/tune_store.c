@@ -1,4 +1,4 @@
-// tuned_list.c - lists of tuned products as JSON.
+// tune_store.c - lists of tuned GEMMs as JSON.
 #include "driver/tune/tune_store.h"
 
 #include "driver/tune/tune_step.h"

@@ -1,16 +1,16 @@
-// tuned_list.h - the form that lists of tuned products share, in a run's folder and in the cache:
+// tune_store.h - the file format that tuned GEMMs share in a run folder and in the cache:
 //   {"version": 2, HEAD, "products": [
-//     PRODUCT,
+//     GEMM,
 //     …
 //   ]}
-// What HEAD and a PRODUCT hold is the caller's: tuned.c, tuned_gpu.c.
-#ifndef LMC_TUNED_LIST_H
-#define LMC_TUNED_LIST_H
+// The callers define HEAD and GEMM: tune.c, tune_gemm_cuda.c.
+#ifndef LM_DRIVER_TUNE_STORE_H
+#define LM_DRIVER_TUNE_STORE_H
 #include <jansson.h>
 
 #include "driver/session.h"
 
-// head: "\"gpu\": …". print appends product i; false: it is left out.
+// head: "\"gpu\": …". print appends GEMM i; false: it is left out.
 lm_status lm_tuned_list_write(const char *path, const char *head, uint32_t n,
                               bool (*print)(const void *user, uint32_t i, lm_buf *b),
                               const void *user);
