@@ -2,7 +2,7 @@
 #ifndef LM_DRIVER_TRACE_H
 #define LM_DRIVER_TRACE_H
 #include "driver/session.h"
-#include "runtime/io/safetensors.h"
+#include "runtime/weights/safetensors.h"
 
 enum {
   LM_TRACE_LOSS = 1,
