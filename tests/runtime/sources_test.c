@@ -139,7 +139,8 @@ static void test_bad_rows(void) {
   o.bad = 0.5;
   d = open_data(&o);
   lm_data_info info = lm_data_info_of(d);
-  CHECK(info.read == 20 && info.bad == 10 && strstr(info.bad_list, "bad.jsonl:10: contains a NUL\n"));
+  CHECK(info.read == 20 && info.bad == 10 &&
+        strstr(info.bad_list, "bad.jsonl:10: contains a NUL\n"));
   documents_are(d, "[good][good][good][good][good][good][good][good][good][good]");
   lm_data_close(d);
   lm_buf_free(&text);

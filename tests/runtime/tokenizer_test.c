@@ -218,7 +218,8 @@ static void test_two_files(void) {
   CHECK(x.n > 1);
   lm_tokenizer_destroy(t);
   CHECK_OK(lm_file_write_atomic(lines, "a b c\n", 6));
-  CHECK_FAILS(lm_tokenizer_bpe_open(encoder, lines, &t), LM_USER, "merge 1: \"a b c\" is not a pair");
+  CHECK_FAILS(lm_tokenizer_bpe_open(encoder, lines, &t), LM_USER,
+              "merge 1: \"a b c\" is not a pair");
   CHECK_FAILS(lm_tokenizer_bpe_open(encoder, "/nowhere", &t), LM_USER, "/nowhere");
   CHECK_FAILS(lm_tokenizer_bpe_open("/nowhere", NULL, &t), LM_USER, "/nowhere");
   lm_tokens_free(&x);

@@ -251,10 +251,10 @@ static lm_status mix_check(const lm_data *d, const lm_data_options *o) {
   for (int i = 0; i < o->n_stages; i++)
     for (int g = 0; g < o->n_sources; g++)
       if (d->mix.stages[i].share[g] && !d->lengths[d->stages[i].length].train->spans[g].n)
-        return lm_status_about(
-            lm_fail(LM_USER, "source %s has a weight in the mix but no row to train on",
-                    o->sources[g].name),
-            &o->sources[g]);
+        return lm_status_about(lm_fail(LM_USER,
+                                       "source %s has a weight in the mix but no row to train on",
+                                       o->sources[g].name),
+                               &o->sources[g]);
   return NULL;
 }
 
@@ -287,9 +287,9 @@ static lm_status corpus_open(lm_data *d, const lm_data_options *o) {
 
 static lm_status replay_open(lm_data *d, const lm_data_options *o) {
   if (o->n_holdouts)
-    return lm_status_about(lm_fail(LM_USER, "holdout %s: a file of batches cannot have holdouts",
-                                   o->holdouts[0].name),
-                           &o->holdouts[0]);
+    return lm_status_about(
+        lm_fail(LM_USER, "holdout %s: a file of batches cannot have holdouts", o->holdouts[0].name),
+        &o->holdouts[0]);
   LM_TRY(lm_source_status(lm_replay_open(o->sources[0].path, &d->replay), &o->sources[0]));
   int64_t steps, rows;
   lm_replay_shape(d->replay, &steps, &rows, &d->seq);
