@@ -50,7 +50,7 @@ void lm_buf_bounds(lm_buf *b, double min, double max, double x, const char *unit
   bool open = min > 0 && min < 1e-6;
   bool bounded = max < 1e9;
   if (!bounded && x > max)
-    lm_buf_printf(b, "at max %.10g%s", max, unit);
+    lm_buf_printf(b, "at most %.10g%s", max, unit);
   else if (open)
     lm_buf_printf(b, "more than 0%s", unit);
   else if (!bounded)
@@ -58,7 +58,7 @@ void lm_buf_bounds(lm_buf *b, double min, double max, double x, const char *unit
   else
     lm_buf_printf(b, "from %.10g%s to %.10g%s", min, unit, max, unit);
   if (open && bounded)
-    lm_buf_printf(b, " and at max %.10g%s", max, unit);
+    lm_buf_printf(b, " and at most %.10g%s", max, unit);
 }
 
 void lm_buf_free(lm_buf *b) {
