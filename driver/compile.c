@@ -109,7 +109,7 @@ void lm_session_rows_warn(const lm_session *s) {
     return;
   bool meet = s->row_mix.kind == LM_ROWS_MEET;
   lm_diag *d = lm_warn(s->ctx, s->row_mix.loc, "W216", "%s, so `micro` is part of what is computed",
-                       meet ? "rows of a micro-batch meet here otherwise than in a sum"
+                       meet ? "this operation mixes the rows of a micro-batch"
                             : "this is added once for each micro-batch, whatever its weight");
   lm_diag_note(s->ctx, d, r->micro_loc, "a step of %lld tokens is %lld micro-batches of %lld",
                (long long)r->batch, (long long)s->run.n_micro, (long long)lm_run_micro(&s->run));

@@ -25,7 +25,7 @@ static const double MACHINE_SHARE = 0.8; // of memory
 // Of a target that is not this machine, for predictions: FLOPs in the time of moving a byte.
 static const lm_roofline UNKNOWN_MACHINE = {.peak = 16, .bandwidth = {1, 1, 1, 1, 1, 1}};
 
-static double seconds_of(const lm_session *s, const lm_roofline *r) { // of a step, at the least
+static double seconds_of(const lm_session *s, const lm_roofline *r) { // lower bound of a step
   double sum = 0, times = 1;
   const lm_plan_func *f = lm_plan_func_find(s->plan, "micro");
   for (int i = 0; f && i < f->n_steps; i++) {

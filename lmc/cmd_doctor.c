@@ -124,7 +124,7 @@ static int findings_collect(lm_arena *a, finding *out) {
       lm_arena_printf(a, "%s, %d core%s", cpu->model, cpu->cores, cpu->cores == 1 ? "" : "s"), ""};
   out[n++] = (finding){"threads", true, threads_text(a), ""};
   out[n++] =
-      (finding){"instructions", cpu->isa[0], cpu->isa, "fast kernels: AVX2 and FMA at the least"};
+      (finding){"instructions", cpu->isa[0], cpu->isa, "fast kernels: at least AVX2 and FMA"};
   out[n++] = (finding){"bf16", lm_cpu_has_bf16(),
                        "products of the processor's own, which compute = auto takes",
                        "faster products on AVX512-BF16 or AMX; compute = auto is f32"};

@@ -610,7 +610,7 @@ static lm_status make(maker *x) {
   LM_TRY(lm_dataset_inspect(cli->ctx->arena, x->data, &x->survey));
   if (x->survey.bytes < TEXT_LEAST)
     return lm_fail(LM_USER,
-                   "%s holds %.0f bytes of text; a model needs %d at the least, and learns "
+                   "%s holds %.0f bytes of text; a model needs at least %d, and learns "
                    "something from a million",
                    x->data, x->survey.bytes, TEXT_LEAST);
   lm_machine_measure(&x->machine);

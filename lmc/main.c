@@ -119,7 +119,7 @@ static bool has_option(const lm_command *c, const char *name) {
   return false;
 }
 
-// Before options are read, as their mistakes are told as JSON too.
+// Called before options are parsed, because their errors are reported as JSON too.
 static bool wants_json(const lm_command *c, int argc, char **argv) {
   bool given = false;
   for (int i = 0; i < argc && strcmp(argv[i], "--"); i++)

@@ -74,10 +74,9 @@ lm_status lm_run_plan_print(const lm_training *x) {
   if (lm_tuned_step_text(s))
     lm_print_wrapped(to, INDENT, "tuned   the step is %s\n", lm_tuned_step_text(s));
   if (s->tuned.gemms)
-    lm_print_wrapped(
-        to, INDENT,
-        "tuned   %d of %d products are computed otherwise than by default; %d measured now\n",
-        s->tuned.chosen, s->tuned.gemms, s->tuned.measured);
+    lm_print_wrapped(to, INDENT,
+                     "tuned   %d of %d GEMMs differ from the default; %d measured now\n",
+                     s->tuned.chosen, s->tuned.gemms, s->tuned.measured);
   lm_buf_free(&params);
   lm_buf_free(&memory);
   LM_TRY(time_print(x));

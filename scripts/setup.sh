@@ -43,7 +43,7 @@ build() {
 }
 
 # hf_python: prints a Python that has transformers and TensorBoard, in a virtual environment outside the tree, made once;
-# nothing where they cannot be had.
+# nothing if they cannot be installed.
 hf_python() {
   local folder=${XDG_CACHE_HOME:-$HOME/.cache}/lmc-test/hf
   if ! [ -e "$folder/complete" ]; then

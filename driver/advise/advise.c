@@ -20,7 +20,7 @@ enum {
   BYTES_PER_PARAM = 16, // weight, gradient, two moments, all f32
   LOGITS_MOST = 256 << 20,
   MICRO_MOST = 8192, // bytes of a micro-batch's logits, its tokens
-  DEV_ROWS = 16,     // held out at the least
+  DEV_ROWS = 16,     // minimum number of rows held out
   VOCAB_LEAST = 1024,
   VOCAB_MOST = 32768,
   PARAMS_PER_TOKEN = 10,

@@ -100,7 +100,7 @@ void lm_cost_rows_measure(lm_cost_rows *rows, const lm_timeline *t, int64_t step
 
 // ---- printing
 
-static int dearest(const void *a, const void *b) {
+static int by_seconds(const void *a, const void *b) {
   const lm_cost_row *const *x = a, *const *y = b;
   double p = (*x)->seconds;
   double q = (*y)->seconds;
@@ -116,7 +116,7 @@ static const lm_cost_row **sorted(const lm_cost_rows *rows) {
   const lm_cost_row **list = lm_calloc(rows->n + 1, sizeof *list);
   for (uint32_t i = 0; i < rows->n; i++)
     list[i] = &rows->v[i];
-  qsort(list, rows->n, sizeof *list, dearest);
+  qsort(list, rows->n, sizeof *list, by_seconds);
   return list;
 }
 

@@ -1,4 +1,4 @@
-"""Kernels dumped, edited and loaded: the edit is what runs; what cannot be is told."""
+"""Kernels dumped, edited and loaded: the edit runs; an edit that cannot run is reported."""
 import glob, json, os, subprocess
 
 from harness import ROOT, check, small

@@ -244,7 +244,7 @@ def test_profile(run):
 
 
 def test_ranges(run):
-    """what a profiler of NVIDIA's is told"""
+    """the ranges that a profiler of NVIDIA gets"""
     fake, tool = Fake(run), {"NVTX_INJECTION64_PATH": os.path.abspath(os.path.join(os.path.dirname(run.lmc), "fake", "libnvtxtool.so"))}
     _, _, err = run.result("bench", tiny(run), "--target", "cuda", "--steps", "1", env={**fake.env, **tool})
     lines = [line.removeprefix("range ") for line in err.splitlines() if line.startswith("range ")]

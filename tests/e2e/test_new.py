@@ -1,4 +1,4 @@
-"""lmc new: the recipe that it writes for a text is whole, canonical, and trains; what it cannot do is told, and leaves nothing."""
+"""lmc new: the recipe that it writes for a text is whole, canonical, and trains; what it cannot do is reported, and leaves nothing."""
 import json, os, random, shutil, subprocess
 
 import numpy as np

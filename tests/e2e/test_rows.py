@@ -1,4 +1,4 @@
-"""A loss that depends on how rows are dealt to micro-batches is told, and no other: held against the losses themselves."""
+"""A loss that depends on how rows are assigned to micro-batches is reported, and no other: compared with the losses themselves."""
 from harness import check, random_batches, save
 
 MODEL = """import std.nn: xent

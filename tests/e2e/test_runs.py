@@ -367,7 +367,7 @@ def test_other_model(run):
 
 
 def test_unwritable(run):
-    """a run folder that can't be made is told before the first step"""
+    """a run folder that can't be made is reported before the first step"""
     file = small(run)
     run.write("taken", "a file")
     err = run("run", file, "--out", run.path("taken/run"), status=2)

@@ -106,7 +106,7 @@ def test_changed(run):
 
 
 def test_data(run):
-    """each stage is told: its steps, rows and mix"""
+    """each stage is reported: its steps, rows and mix"""
     texts(run)
     file = stages(run)
     out = run("data", file)

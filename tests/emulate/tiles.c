@@ -1,5 +1,5 @@
 // tiles.c - preloaded in the guest, whose kernel knows nothing of tiles: who asks it for them
-// (arch_prctl) is told that it may. One thread alone may use them, as nobody saves them when
+// (arch_prctl) is permitted to. One thread alone may use them, as nobody saves them when
 // threads change.
 #define _GNU_SOURCE
 #include <errno.h>

@@ -164,7 +164,7 @@ recipe R {{
 
 
 def test_tokenizer_refused(run):
-    """what generate would refuse is told at once, and nothing is written"""
+    """what generate would refuse is reported at once, and nothing is written"""
     theirs = folder(run)
     open(f"{theirs}/tokenizer.model", "w").write("x")
     err = run("import", "hf", theirs, "-o", run.path("out"), status=1)

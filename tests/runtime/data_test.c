@@ -56,7 +56,7 @@ enum {
 static int doc_len[DOCS];
 
 // Document i is i's two digits in base 100, each plus 32, then places 0, 1, 2, …: every (document,
-// place) can be told apart.
+// place) can be distinguished.
 static void docs_write(void) {
   lm_buf b = {0};
   for (int i = 0; i < DOCS; i++) {

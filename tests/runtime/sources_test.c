@@ -183,7 +183,8 @@ static void test_text(void) {
   CHECK_FAILS(lm_data_open(&o, &d), LM_USER, "lines.txt:5: not UTF-8 (byte 0xc3)");
 }
 
-// A packed file of several frames is read through; what is no frame behind them is told.
+// A packed file of several frames is read through; bytes behind them that are not a frame are
+// reported.
 static void test_frames(void) {
   lm_buf file = {0};
   CHECK_OK(lm_file_read(write_packed("1.zst", "{\"text\": \"one\"}\n{\"te", 20), 1000, &file));

@@ -1,5 +1,5 @@
 // Stages that change the length of rows, and the mix: every document once an epoch at each length,
-// a length that comes again goes on, any step can be had alone, and what is held out is trained on
+// a length that comes again goes on, any step can be read alone, and what is held out is trained on
 // at no length.
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-"""Layers that are told their number: kind, window, widths and shifts of a layer are decided by it, in repetitions of repetitions."""
+"""Layers that take their number: kind, window, widths and shifts of a layer are decided by it, in repetitions of repetitions."""
 from ops import *
 
 VOCAB, D, L, N, H, FF, TIMES = 32, 12, 7, 2, 2, 8, 3
