@@ -39,7 +39,7 @@ static void test_arch(const lm_plan *plan, const char *arch, const bool *narrow)
 static void test_errors(lm_plan *plan) {
   lm_cuda_code code;
   CHECK_FAILS(lm_cuda_compile(plan, &(lm_cuda_compile_options){.arch = "sm_20"}, &code), LM_USER,
-              "no target sm_20");
+              "unknown target sm_20");
   plan->kernels[0].source = "LM_KERNEL(32) broken(";
   CHECK_FAILS(lm_cuda_compile(plan, &(lm_cuda_compile_options){.arch = "sm_80"}, &code),
               LM_BUG_STATUS, "cannot compile");

@@ -77,7 +77,7 @@ static void test_generate(void) {
   CHECK_OK(lm_generate(&o));
   CHECK(again.n == 2);
   o.n = 96;
-  CHECK_FAILS(lm_generate(&o), LM_USER, "more than the 100");
+  CHECK_FAILS(lm_generate(&o), LM_USER, "exceed the 100 positions");
   o.n = 0;
   CHECK_OK(lm_generate(&o));
   prompt[2] = VOCAB;
