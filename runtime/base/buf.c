@@ -54,7 +54,7 @@ void lm_buf_bounds(lm_buf *b, double min, double max, double x, const char *unit
   else if (open)
     lm_buf_printf(b, "more than 0%s", unit);
   else if (!bounded)
-    lm_buf_printf(b, "at min %.10g%s", min, unit);
+    lm_buf_printf(b, "at least %.10g%s", min, unit);
   else
     lm_buf_printf(b, "from %.10g%s to %.10g%s", min, unit, max, unit);
   if (open && bounded)

@@ -112,7 +112,7 @@ def test_lists_of_ids(run):
     check("missing between two commas" in run("tokenizer", "decode", "bytes()", stdin="72,,105", status=1), "decode")
     check(run("tokenizer", "decode", "bytes()", stdin="72, 105\n33") == "Hi!\n", "decode")
     for args, what in ((("trace", file, "--out", run.path("t"), "--values", "loss,,lr"), "--values has no ''"),
-                       (("compile", file, "--emit", "ir,"), "--emit has no ''"), (("compile", file, "--disable-pass", "cse,"), "a pass is missing")):
+                       (("compile", file, "--emit", "ir,"), "--emit has no ''"), (("compile", file, "--disable-pass", "cse,"), "an empty name between its commas")):
         check(what in run(*args, status=1), args)
 
 
