@@ -180,3 +180,11 @@ el_axes el_spliced(el_call_site c, const el_axes *s, uint32_t at, uint32_t n, co
     el_axes_push(c.e, &out, s->v[i]);
   return out;
 }
+
+// A symbolic size can have too many terms to be decided while a definition is checked; an instance
+// has constant sizes, which fail only beyond 64 bits.
+bool el_size_undecided(el_call_site c, lm_loc at) {
+  if (c.e->m)
+    el_err(c.e, at, "E059", "a size here exceeds 64 bits");
+  return false;
+}

@@ -23,6 +23,8 @@ bool el_positional_axes(el_call_site c, uint32_t i, el_axes *out);
 bool el_one_axis(el_call_site c, const ast_expr *x, el_axis **out);
 bool el_positional_axis(el_call_site c, uint32_t i, el_axis **out);
 bool el_arrow_name(el_call_site c, const ast_arg *a); // whether the right side is a single name
+// Reports a size beyond 64 bits, in an instance; false.
+bool el_size_undecided(el_call_site c, lm_loc at);
 bool el_lacks(el_call_site c, const el_val *x, el_axis *a, lm_loc at); // true: reported
 bool el_floating(el_call_site c, const el_val *x, lm_loc at);
 bool el_is_random_allowed(el_call_site c);

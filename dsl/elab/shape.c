@@ -144,7 +144,7 @@ static bool side_divide(el_call_site c, side *s, const ast_expr *x, bool product
     lm_size size = s->found[i]->size;
     if (product ? !lm_size_div(c.e->a, s->rest, size, &s->rest)
                 : !lm_size_add(c.e->a, s->rest, size, -1, &s->rest))
-      return false;
+      return el_size_undecided(c, s->args[i].loc);
   }
   bool decided = lm_size_is_const(s->rest);
   bool fits = lm_size_whole(s->rest, &whole) && (s->open >= 0 ? whole > 0 : whole == neutral);
@@ -223,8 +223,10 @@ el_val p_view(el_call_site c) {
   for (uint32_t i = 0; i < src.n; i++) {
     if (el_lacks(c, &x, src.v[i], a->loc))
       return el_error();
-    if (!lm_size_mul(c.e->a, total, src.v[i]->size, &total))
+    if (!lm_size_mul(c.e->a, total, src.v[i]->size, &total)) {
+      el_size_undecided(c, a->loc);
       return el_error();
+    }
   }
   int at = el_axes_find(&x.axes, src.v[0]);
   for (uint32_t i = 0; i < src.n; i++)

@@ -87,8 +87,10 @@ el_val p_concat(el_call_site c) {
   for (uint32_t i = 0; i < n; i++) {
     if (el_lacks(c, &xs[i], src.v[i], a->loc) || el_moves_positions(c, src.v[i], a->loc))
       return el_error();
-    if (!lm_size_add(c.e->a, total, src.v[i]->size, 1, &total))
+    if (!lm_size_add(c.e->a, total, src.v[i]->size, 1, &total)) {
+      el_size_undecided(c, a->loc);
       return el_error();
+    }
   }
   el_axis *axis = el_axis_new_or_known(c, a->to->text, total, a->to->loc);
   if (!axis)
