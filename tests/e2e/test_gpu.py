@@ -213,7 +213,7 @@ def test_tuned(run):
     json.dump({**kept, "gpu": "NVIDIA H100 80GB HBM3"}, open(lock, "w"))
     shutil.rmtree(run.path("parts", "step-000002"))
     err = fake("run", file, *products, "--out", run.path("parts"), status=1, **own)
-    check("chosen on NVIDIA H100 80GB HBM3" in err and "not Fake GPU" in err, err)
+    check("chosen on NVIDIA H100 80GB HBM3" in err and "not on Fake GPU" in err, err)
 
 
 def test_bad_step(run):
