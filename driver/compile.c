@@ -108,17 +108,17 @@ void lm_session_rows_warn(const lm_session *s) {
   if (s->row_mix.kind == LM_ROWS_APART || s->run.n_micro < 2)
     return;
   bool meet = s->row_mix.kind == LM_ROWS_MEET;
-  lm_diag *d = lm_warn(s->ctx, s->row_mix.loc, "W216", "%s, so `micro` is part of what is computed",
+  lm_diag *d = lm_warn(s->ctx, s->row_mix.loc, "W216", "%s, so results depend on `micro`",
                        meet ? "this operation mixes the rows of a micro-batch"
                             : "this is added once for each micro-batch, whatever its weight");
   lm_diag_note(s->ctx, d, r->micro_loc, "a step of %lld tokens is %lld micro-batches of %lld",
-               (long long)r->batch, (long long)s->run.n_micro, (long long)lm_run_micro(&s->run));
+               (long long)r->batch, (long long)s->run.n_micro,
+               (long long)(r->batch / s->run.n_micro));
   if (meet)
-    lm_diag_help(s->ctx, d, "micro = %lld tokens takes it of all rows of a step",
+    lm_diag_help(s->ctx, d, "micro = %lld tokens computes it over all rows of a step",
                  (long long)r->batch);
   else
-    lm_diag_help(s->ctx, d,
-                 "multiplied by the weight (sum(bt.w)) it counts as often as the tokens");
+    lm_diag_help(s->ctx, d, "multiply the term by the weight, sum(bt.w)");
 }
 
 // ---- planning

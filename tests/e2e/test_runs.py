@@ -456,4 +456,4 @@ def test_durations(run):
         check(rates[key] == ten, f"{key}: {rates[key]}, {ten}")
     check(rates["1 epochs", "2 epochs"] == rates["50%", "2 epochs"] and len(rates["50%", "2 epochs"]) > 10, f"{rates}")
     err = run("run", run.write("set.lm", text.replace("WARMUP", "1 epochs").replace("run = 40 steps", "run = 2 epochs")), "--steps", 5, status=1)
-    check("a duration in epochs needs a run in epochs" in err, err)
+    check("a duration in epochs needs a `run` in epochs" in err, err)
