@@ -26,7 +26,7 @@ static lm_plan_target emulated_target(lm_module *m) {
 #define RUN_TIMES 2
 #define RUN_BEFORE(time) ((void)0)
 #define RUN_AFTER(name) ((void)0)
-#define RUN_THREADS 2
+#define RUN_THREADS test_threads(2)
 #define RUN_ERROR(dtype, error) (worst = error > worst ? error : worst)
 #define RUN_SLACK 1
 #include "tests/attend/bare.h"

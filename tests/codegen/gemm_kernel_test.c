@@ -10,6 +10,7 @@
 #include "runtime/cpu/gemm.h"
 #include "runtime/cpu/kernels.h"
 #include "tests/codegen/sapphire.h"
+#include "tests/codegen/threads.h"
 
 enum {
   CASES = 36,
@@ -167,7 +168,7 @@ static char *run(const lm_plan_gemm *g, const lm_kernels *kernels, int threads,
                  int64_t n) {
   char *c = lm_calloc((size_t)n, 4);
   memcpy(c, old, (size_t)n * 4);
-  lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = threads,
+  lm_cpu_gemms *all = lm_cpu_gemms_create(&(lm_cpu_gemm_options){.threads = test_threads(threads),
                                                                  .primitives = 1u << LM_F64,
                                                                  .tilings = tilings,
                                                                  .code = true,

@@ -9,6 +9,7 @@
 #include "runtime/base/dtype.h"
 #include "runtime/cpu/exec.h"
 #include "tests/codegen/sum_error.h"
+#include "tests/codegen/threads.h"
 #include "tests/runtime/check.h"
 
 // The target and executor of the kernels: the CPU, unless the test defines another.
@@ -21,7 +22,7 @@
 #define RUN_TIMES 1
 #define RUN_BEFORE(time) ((void)0)
 #define RUN_AFTER(name) ((void)0)
-#define RUN_THREADS 2
+#define RUN_THREADS test_threads(2)
 #define RUN_ERROR(dtype, error) ((void)0)
 #define RUN_SLACK 1 // a factor on tolerances: other summation orders in float32
 #endif
