@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Runs tests: the functions test_* of tests/e2e and tests/product, which use the whole command, and the programs that
 --programs names. Prints one line for each test, then 'N passed, N failed[, N skipped]'.
 
