@@ -81,11 +81,11 @@ static void test_generate(void) {
   o.n = 0;
   CHECK_OK(lm_generate(&o));
   prompt[2] = VOCAB;
-  CHECK_FAILS(lm_generate(&o), LM_USER, "prompt token 16");
+  CHECK_FAILS(lm_generate(&o), LM_USER, "prompt token id 16");
   o.n_prompt = 0;
   CHECK_FAILS(lm_generate(&o), LM_USER, "empty");
   plan->funcs[6].name = "none";
-  CHECK_FAILS(lm_generate(&o), LM_USER, "not compiled for generating");
+  CHECK_FAILS(lm_generate(&o), LM_USER, "not compiled for generation");
   lm_arena_destroy(a);
 }
 
