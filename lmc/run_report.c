@@ -22,7 +22,7 @@ static void memory_line(const lm_session *s, lm_buf *b) {
     const char *name;
   } parts[] = {{LM_ARENA_PARAM, "parameters"}, {LM_ARENA_GRAD, "gradients"},
                {LM_ARENA_STATE, "optimizer"},  {LM_ARENA_WORK, "activations"},
-               {LM_ARENA_COPY, "copies"},      {LM_ARENA_CACHE, "caches of decoding"}};
+               {LM_ARENA_COPY, "copies"},      {LM_ARENA_CACHE, "KV cache"}};
   int64_t scratch = lm_session_workspace(s);
   lm_show_bytes(b, (double)(lm_session_arenas(s) + scratch));
   for (size_t i = 0; i < LM_COUNT(parts); i++) {
@@ -33,7 +33,7 @@ static void memory_line(const lm_session *s, lm_buf *b) {
   }
   if (!scratch)
     return;
-  lm_buf_puts(b, ", scratch of products ");
+  lm_buf_puts(b, ", GEMM workspace ");
   lm_show_bytes(b, (double)scratch);
 }
 

@@ -52,9 +52,9 @@ lm_memory_breakdown lm_memory_breakdown_make(lm_arena *a, const lm_plan *p, int6
   static const struct {
     lm_arena_id id;
     const char *label;
-  } arenas[] = {{LM_ARENA_PARAM, "parameters"},         {LM_ARENA_GRAD, "gradients"},
-                {LM_ARENA_STATE, "optimizer states"},   {LM_ARENA_IO, "arguments and results"},
-                {LM_ARENA_CACHE, "caches of decoding"}, {LM_ARENA_COPY, "copies of parameters"}};
+  } arenas[] = {{LM_ARENA_PARAM, "parameters"},       {LM_ARENA_GRAD, "gradients"},
+                {LM_ARENA_STATE, "optimizer states"}, {LM_ARENA_IO, "arguments and results"},
+                {LM_ARENA_CACHE, "KV cache"},         {LM_ARENA_COPY, "copies of parameters"}};
   lm_memory_breakdown out = {0};
   find_func(&out, a, p);
   out.v =
@@ -64,7 +64,7 @@ lm_memory_breakdown lm_memory_breakdown_make(lm_arena *a, const lm_plan *p, int6
       out.v[out.n++] =
           (lm_memory_item){.label = arenas[i].label, .bytes = p->arena_bytes[arenas[i].id], .n = 1};
   if (scratch)
-    out.v[out.n++] = (lm_memory_item){.label = "scratch of products", .bytes = scratch, .n = 1};
+    out.v[out.n++] = (lm_memory_item){.label = "GEMM workspace", .bytes = scratch, .n = 1};
   for (int i = 0; out.func && i < out.func->n_live; i++) {
     const lm_plan_live *l = &out.func->live[i];
     if (l->first <= out.peak && out.peak <= l->last)

@@ -91,7 +91,7 @@ def test_budget(run):
 
 
 def test_budget_bf16(run):
-    """the same bits with seven tenths of what arenas take; scratch of products is a matter of cores"""
+    """the same bits with seven tenths of what arenas take; GEMM workspace is a matter of cores"""
     how = dict(steps=1, rows=8, seq=64, depth=12, compute="bf16")
     file = small(run, **how)
     said = json.loads(run("explain", file, "memory", "--json"))
@@ -145,7 +145,7 @@ recipe R {{
     said = json.loads(run("explain", file, "memory", "--json"))
     check(said["bytes"] == plan_of(run, file)["peak_bytes"] and said["arenas"]["cache"] > 0, said)
     labels = {h["label"]: h["bytes"] for h in said["holders"]}
-    check(labels.get("scratch of products", 0) == said["workspace"] and labels["caches of decoding"] == said["arenas"]["cache"], labels)
+    check(labels.get("GEMM workspace", 0) == said["workspace"] and labels["KV cache"] == said["arenas"]["cache"], labels)
     line = re.search(r"^memory  (.*): (.*)$", run("run", file), re.M)
     check(run("explain", file, "memory").startswith(line[1] + " with"), line[0])
     check(f"peak memory {line[1]};" in run("compile", file), line[0])
