@@ -194,6 +194,8 @@ static const char *random_number(cuda_attend *e, const lm_op *op) {
   return text_of(e, &b);
 }
 
+// For a sum of cotangents over parallel axes the term is returned: every operation after it is
+// linear, and the section accumulates its results over these axes.
 static const char *computed(cuda_attend *e, const lm_op *op, level at) {
   const char *in[3];
   lm_dtype t = (lm_dtype)op->out[0]->type.dtype;
@@ -205,7 +207,7 @@ static const char *computed(cuda_attend *e, const lm_op *op, level at) {
     return statement(e, at, t, random_number(e, op));
   for (uint32_t i = 0; i < op->n_in; i++)
     in[i] = cuda_attend_value(e, op->in[i]);
-  if (op->code == LM_OP_EXPAND || op->code == LM_OP_PERMUTE)
+  if (op->code == LM_OP_EXPAND || op->code == LM_OP_PERMUTE || op->code == LM_OP_SUM)
     return in[0];
   const char *text = lm_gen_op_text(&e->g, op, in);
   return text == in[0] ? text : statement(e, at, t, text);

@@ -26,6 +26,17 @@ typedef struct attend_case {
 #define PLAIN "  %y = mul %x, %c\n"
 #define CAPPED "  %x0 = mul %x, %c\n  %x1 = tanh %x0\n  %y = mul %x1, %three\n"
 #define BIASED "  %x0 = mul %x, %c\n  %bias = param @bias : f32[g, h, s]\n  %y = add %x0, %bias\n"
+// Queries and keys that lack the group axis of the values, as in multi-query attention: their
+// gradients are sums over g.
+#define SHARED "param @q1 : f32[b, t, h, e] = zeros\nparam @k1 : f32[b, t, e] = zeros\n"
+#define SHARED_DOT(type)                                                                           \
+  "  %q2 = param @q1 : f32[b, t, h, e]\n  %k2 = param @k1 : f32[b, t, e]\n"                        \
+  "  %q3 = cast %q2 : " type "[b, t, h, e]\n  %k3 = cast %k2 : " type "[b, t, e]\n"                \
+  "  %k4 = rename %k3 (t) -> (s)\n  %a1 = dot %q3, %k4 over(e)\n"                                 \
+  "  %x1 = cast %a1 : f32[b, t, h, s]\n  %x2 = mul %x1, %c\n"                                     \
+  "  %x3 = expand %x2 : f32[b, t, g, h, s]\n"
+#define SHARED_ALONE(type) SHARED_DOT(type) "  %y = mul %x3, %three\n"
+#define SHARED_TOO(type) SHARED_DOT(type) "  %x0 = mul %x, %c\n  %y = add %x0, %x3\n"
 
 static inline void text_make(const attend_case *c, lm_buf *b) {
   lm_buf_printf(b,

@@ -23,6 +23,12 @@ static const attend_case cases[] = {
     {"f32, sink", "f32", "b = 1, t = 40, s = 40, g = 2, h = 2, e = 16", SINK, PLAIN, CAUSAL, SUNK},
     {"bf16, biased", "bf16", "b = 2, t = 50, s = 50, g = 2, h = 1, e = 40",
      "param @bias : f32[g, h, s] = zeros\n", BIASED, DOCUMENTS},
+    {"f32, shared by groups", "f32", "b = 2, t = 40, s = 40, g = 3, h = 2, e = 16", SHARED,
+     SHARED_ALONE("f32"), CAUSAL},
+    {"bf16, shared by groups", "bf16", "b = 1, t = 70, s = 70, g = 2, h = 2, e = 24", SHARED,
+     SHARED_ALONE("bf16"), CAUSAL},
+    {"f32, two dots, one shared", "f32", "b = 1, t = 40, s = 40, g = 2, h = 2, e = 8", SHARED,
+     SHARED_TOO("f32"), DOCUMENTS},
 };
 
 // Kernels with warpgroups, on sm_90a.
