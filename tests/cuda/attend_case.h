@@ -32,8 +32,8 @@ typedef struct attend_case {
 #define SHARED_DOT(type)                                                                           \
   "  %q2 = param @q1 : f32[b, t, h, e]\n  %k2 = param @k1 : f32[b, t, e]\n"                        \
   "  %q3 = cast %q2 : " type "[b, t, h, e]\n  %k3 = cast %k2 : " type "[b, t, e]\n"                \
-  "  %k4 = rename %k3 (t) -> (s)\n  %a1 = dot %q3, %k4 over(e)\n"                                 \
-  "  %x1 = cast %a1 : f32[b, t, h, s]\n  %x2 = mul %x1, %c\n"                                     \
+  "  %k4 = rename %k3 (t) -> (s)\n  %a1 = dot %q3, %k4 over(e)\n"                                  \
+  "  %x1 = cast %a1 : f32[b, t, h, s]\n  %x2 = mul %x1, %c\n"                                      \
   "  %x3 = expand %x2 : f32[b, t, g, h, s]\n"
 #define SHARED_ALONE(type) SHARED_DOT(type) "  %y = mul %x3, %three\n"
 #define SHARED_TOO(type) SHARED_DOT(type) "  %x0 = mul %x, %c\n  %y = add %x0, %x3\n"
