@@ -1,6 +1,7 @@
 // text.c - quantities, words and paths as text for messages.
 #include "driver/text.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,4 +64,44 @@ const char *lm_show_word(lm_arena *a, const char *text) {
   static const char plain[] =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
   return *text && !text[strspn(text, plain)] ? text : lm_show_quoted(a, text);
+}
+
+// Seconds of the unit that a text begins with, 0 if it is none; *out_n: the length of that word.
+static double unit_seconds(const char *text, size_t *out_n) {
+  static const struct {
+    const char *names[6];
+    double seconds;
+  } units[] = {{{"s", "sec", "secs", "second", "seconds"}, 1},
+               {{"m", "min", "mins", "minute", "minutes"}, 60},
+               {{"h", "hr", "hrs", "hour", "hours"}, 3600},
+               {{"d", "day", "days"}, 86400}};
+  size_t n = 0;
+  while (isalpha((unsigned char)text[n]))
+    n++;
+  *out_n = n;
+  for (size_t i = 0; i < LM_COUNT(units); i++)
+    for (size_t k = 0; k < LM_COUNT(units[i].names) && units[i].names[k]; k++)
+      if (strlen(units[i].names[k]) == n && !strncasecmp(text, units[i].names[k], n))
+        return units[i].seconds;
+  return 0;
+}
+
+double lm_seconds_parse(const char *text) {
+  double total = 0;
+  do {
+    char *end;
+    size_t unit;
+    double x = strtod(text, &end);
+    bool number =
+        end > text && x >= 0 && isfinite(x) && (isdigit((unsigned char)end[-1]) || end[-1] == '.');
+    text = end + strspn(end, " ");
+    if (number && !*text && total == 0)
+      return 60 * x;
+    double seconds = unit_seconds(text, &unit);
+    if (!number || seconds == 0)
+      return 0;
+    total += x * seconds;
+    text += unit + strspn(text + unit, " ");
+  } while (*text);
+  return total;
 }

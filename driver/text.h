@@ -7,6 +7,9 @@
 void lm_show_bytes(lm_buf *b, double bytes);
 void lm_show_count(lm_buf *b, double n);
 void lm_show_seconds(lm_buf *b, double seconds);
+// The reverse of lm_show_seconds: numbers with units, "1h 30m"; a number alone is minutes. 0: not a
+// time.
+double lm_seconds_parse(const char *text);
 // The results are allocated in `a`, or are `text` and `path` themselves.
 const char *lm_show_word(lm_arena *a, const char *text); // quoted for a shell if it must be
 const char *lm_show_quoted(lm_arena *a, const char *text);

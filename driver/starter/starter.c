@@ -1,0 +1,217 @@
+// starter.c - chooses a model for a text, writes its recipe and times a step of it.
+#include "driver/starter/starter.h"
+
+#include <ctype.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "driver/session.h"
+#include "driver/text.h"
+#include "runtime/tokenizer/train.h"
+
+enum {
+  MIN_SECONDS = 3,
+  MAX_SECONDS = 60000000,
+  MIN_BYTES = 2000, // of text: rows to train on and some to hold out
+  NAME_BYTES = 64,
+  PROMPT_BYTES = 24,
+  STEPS_TIMED = 3
+};
+// What a run does beside training: it reads the text, starts, and makes samples, whose tokens each
+// read all weights once.
+static const double READ_BYTES_PER_S = 1e7;
+static const double START_SECONDS = 1.5;
+static const double MEMORY_BYTES_PER_S = 8e9;
+static const double OVERHEAD = 0.03; // share of the time for evaluations and checkpoints
+
+static const double TIMED_SECONDS = 1;        // a micro-batch is timed for so long
+static const double TIMED_SECONDS_BUSY = 2.5; // if other processes use the processors
+static const double MAX_TIMED_SECONDS = 20;   // a step that is expected to take longer is not timed
+// Where a step reaches a smaller share of the speed that the GEMMs promise, the model is chosen
+// again.
+static const double MIN_SPEED = 0.7;
+
+// ---- names
+
+static bool is_name(const char *name, size_t n) {
+  bool good = n && n <= NAME_BYTES && isalnum((unsigned char)name[0]);
+  for (size_t i = 0; i < n; i++)
+    good = good && (isalnum((unsigned char)name[i]) || strchr("_-.", name[i]));
+  return good;
+}
+
+static lm_status name_read(lm_starter *x, const char *name) {
+  size_t n = strlen(name);
+  struct stat st;
+  if (n > 3 && !strcmp(name + n - 3, ".lm"))
+    n -= 3;
+  if (!is_name(name, n))
+    return lm_fail(LM_USER,
+                   "'%s' is no name for a recipe: letters, digits, '-', '_' and '.', at most 64, a "
+                   "letter or digit first",
+                   name);
+  x->name = lm_arena_strndup(x->ctx->arena, name, n);
+  x->path = lm_arena_printf(x->ctx->arena, "%s.lm", x->name);
+  if (lstat(x->path, &st))
+    return NULL;
+  return lm_fail(LM_USER, "%s is there already, and is left as it is; choose another name",
+                 x->path);
+}
+
+static lm_status time_read(lm_starter *x, const char *text) {
+  x->seconds = lm_seconds_parse(text);
+  if (x->seconds >= MIN_SECONDS && x->seconds <= MAX_SECONDS)
+    return NULL;
+  return lm_fail(
+      LM_USER,
+      "--minutes takes a time from 3 s to 1e6 minutes, such as 10, 90m, 1h or '45 min', not '%s'",
+      text);
+}
+
+// ---- the text
+
+// Bytes for each token of a vocabulary learned from the sample.
+static lm_status tokens_measure(lm_starter *x, int64_t vocab) {
+  const lm_buf *sample = &x->dataset.sample;
+  x->text = (lm_text_facts){.tokens = x->dataset.bytes, .bytes_per_token = 1, .vocab = vocab};
+  if (vocab == 256)
+    return NULL;
+  lm_buf json = {0};
+  lm_tokens ids = {0};
+  lm_tokenizer *t = NULL;
+  lm_bpe_trainer *trainer = lm_bpe_trainer_create(1);
+  lm_status s = lm_bpe_trainer_add(trainer, 0, sample->p, sample->n);
+  if (!s)
+    s = lm_bpe_trainer_finish(trainer, (int32_t)x->text.vocab, &json);
+  if (!s)
+    s = lm_tokenizer_bpe_parse(json.p, json.n, "the sample's tokenizer", &t);
+  if (!s)
+    s = lm_tokenizer_encode(t, sample->p, sample->n, &ids);
+  if (!s)
+    x->text.bytes_per_token = (double)sample->n / (double)ids.n;
+  x->text.tokens = x->dataset.bytes / x->text.bytes_per_token;
+  lm_tokenizer_destroy(t);
+  lm_bpe_trainer_destroy(trainer);
+  lm_tokens_free(&ids);
+  lm_buf_free(&json);
+  return s;
+}
+
+// The first words of the text, up to the first character that a shell or a string would have to
+// quote.
+static void prompt_find(lm_starter *x) {
+  const char *s = x->dataset.sample.p;
+  size_t n = 0, words = 0;
+  while (isspace((unsigned char)*s))
+    s++;
+  for (size_t i = 0; i <= PROMPT_BYTES && s[i] != '\n'; i++) {
+    unsigned char c = (unsigned char)s[i];
+    if ((c == ' ' || !c) && i > n) {
+      n = i;
+      words++;
+    }
+    if (!c || (!isalnum(c) && c < 0x80 && !strchr(" .,:;-_", c)))
+      break;
+  }
+  x->prompt = words ? lm_arena_strndup(x->ctx->arena, s, n) : "The";
+}
+
+// ---- a step of the recipe
+
+static lm_status funcs_time(const lm_starter *x, lm_session *s, double *out) {
+  double micro, norm, update;
+  double about = lm_machine_is_busy(&x->machine) ? TIMED_SECONDS_BUSY : TIMED_SECONDS;
+  LM_TRY(lm_session_open(s, x->ctx, x->events, &(lm_recipe_choice){.path = x->path}));
+  LM_TRY(lm_session_sizes(s));
+  LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN, 0));
+  LM_TRY(lm_session_plan(s));
+  LM_TRY(lm_session_start(s, NULL));
+  LM_TRY(lm_session_func_time(s, "micro", about, &micro));
+  LM_TRY(lm_session_func_time(s, "norm", about / 5, &norm));
+  LM_TRY(lm_session_func_time(s, "update", about / 5, &update));
+  *out = (double)s->run.n_micro * micro + norm + update;
+  return NULL;
+}
+
+// Seconds of a step of the recipe that was written.
+static lm_status step_time(const lm_starter *x, double *out) {
+  lm_session s = {0};
+  lm_status status = funcs_time(x, &s, out);
+  lm_session_close(&s);
+  return status;
+}
+
+// ---- choosing
+
+// Seconds of the requested time that remain for training.
+static double seconds_left(const lm_starter *x) {
+  double sample = LM_ADVICE_SAMPLE * (1e-3 + 4 * x->advice.params / MEMORY_BYTES_PER_S);
+  double rest = START_SECONDS + x->dataset.bytes / READ_BYTES_PER_S + LM_ADVICE_REPORTS * sample;
+  return x->seconds > 2 * rest ? (1 - OVERHEAD) * (x->seconds - rest) : x->seconds / 2;
+}
+
+// Halves the vocabulary as long as most parameters of the model that the time allows would be the
+// vocabulary's.
+static lm_status model_choose(lm_starter *x, const lm_machine *machine) {
+  x->vocab_of_text = lm_advise_vocab(x->dataset.bytes);
+  for (int64_t vocab = x->vocab_of_text;; vocab /= 2) {
+    LM_TRY(tokens_measure(x, vocab));
+    lm_advise(machine, &x->text, seconds_left(x), &x->advice);
+    if (lm_advice_balanced(&x->advice))
+      return NULL;
+  }
+}
+
+// Chooses again for a machine of which a step reaches the share `reached` of the measured speed.
+static lm_status choose_again(lm_starter *x, double reached) {
+  lm_machine slower = x->machine;
+  for (int i = 0; i < LM_MACHINE_WIDTHS; i++)
+    slower.flops[i] *= reached;
+  LM_TRY(model_choose(x, &slower));
+  x->advice.flops /= reached;
+  return lm_starter_write(x);
+}
+
+static lm_status steps_settle(lm_starter *x) {
+  double seconds;
+  if ((double)x->advice.micro / x->advice.tokens_per_s * STEPS_TIMED > MAX_TIMED_SECONDS)
+    return NULL;
+  LM_TRY(step_time(x, &seconds));
+  double reached = (double)x->advice.batch / x->advice.tokens_per_s / seconds;
+  if (reached < MIN_SPEED) {
+    LM_TRY(choose_again(x, reached));
+    LM_TRY(step_time(x, &seconds));
+  }
+  x->timed = true;
+  lm_advise_steps(&x->advice, &x->text, seconds_left(x), seconds);
+  return lm_starter_write(x);
+}
+
+lm_status lm_starter_make(lm_ctx *ctx, const lm_events *events, const lm_starter_options *o,
+                          lm_starter *x) {
+  *x = (lm_starter){.ctx = ctx, .events = events, .data = o->data};
+  LM_TRY(time_read(x, o->time));
+  LM_TRY(name_read(x, o->name));
+  if (!x->data)
+    return lm_fail(LM_USER, "which text? lmc new %s --data PATH: a file, a folder or a pattern",
+                   x->name);
+  LM_TRY(lm_dataset_inspect(ctx->arena, x->data, &x->dataset));
+  if (x->dataset.bytes < MIN_BYTES)
+    return lm_fail(LM_USER,
+                   "%s holds %.0f bytes of text; a model needs at least %d, and learns "
+                   "something from a million",
+                   x->data, x->dataset.bytes, MIN_BYTES);
+  lm_machine_measure(&x->machine);
+  LM_TRY(model_choose(x, &x->machine));
+  prompt_find(x);
+  LM_TRY(lm_starter_write(x));
+  lm_status status = steps_settle(x);
+  if (status)
+    unlink(x->path);
+  return status;
+}
+
+void lm_starter_free(lm_starter *x) {
+  lm_dataset_free(&x->dataset);
+}

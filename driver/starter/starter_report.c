@@ -1,0 +1,192 @@
+// starter_report.c - what was found and chosen for a first recipe, as text and as JSON.
+#include <string.h>
+#include <unistd.h>
+
+#include "driver/starter/starter.h"
+#include "driver/text.h"
+#include "runtime/base/terminal.h"
+
+enum {
+  INDENT = 10,
+  SHOWN_LINES = 3,
+  SHOWN_BYTES = 96
+};
+
+// One line of the text, its control characters replaced by blanks.
+static void line_print(const char *line, size_t n, bool cut, FILE *to) {
+  lm_buf b = {0};
+  lm_buf_add(&b, line, n);
+  for (size_t i = 0; i < n; i++)
+    if ((unsigned char)b.p[i] < 32 || b.p[i] == 127)
+      b.p[i] = ' ';
+  fprintf(to, "          | %s%s\n", b.p, cut ? "..." : "");
+  lm_buf_free(&b);
+}
+
+static void text_print(const lm_starter *x, FILE *to) {
+  lm_buf bytes = {0}, docs = {0};
+  const char *about = x->dataset.estimated ? "about " : "";
+  const char *line = x->dataset.sample.p;
+  lm_show_bytes(&bytes, x->dataset.bytes);
+  lm_show_count(&docs, x->dataset.docs);
+  fprintf(to, "text      %s: %s%s in %llu file%s, %s%s document%s\n", x->data, about, bytes.p,
+          (unsigned long long)x->dataset.files, x->dataset.files == 1 ? "" : "s", about, docs.p,
+          x->dataset.docs == 1 ? "" : "s");
+  for (int i = 0; i < SHOWN_LINES && *line; line += strcspn(line, "\n"), line += *line == '\n') {
+    size_t n = strcspn(line, "\n"), shown = n;
+    if (n > SHOWN_BYTES)
+      for (shown = SHOWN_BYTES; shown && ((unsigned char)line[shown] & 0xc0) == 0x80; shown--) {
+      }
+    if (n) {
+      line_print(line, shown, shown < n, to);
+      i++;
+    }
+  }
+  lm_buf_free(&bytes);
+  lm_buf_free(&docs);
+}
+
+static void files_print(const lm_starter *x, FILE *to) {
+  lm_buf passed = {0};
+  lm_survey_passed_over(&x->dataset, &passed);
+  if (passed.n)
+    lm_print_wrapped(to, INDENT, "not read  %s\n", passed.p);
+  lm_buf_free(&passed);
+}
+
+static void machine_print(const lm_starter *x, FILE *to) {
+  const lm_machine *m = &x->machine;
+  lm_buf flops = {0}, memory = {0}, rate = {0};
+  lm_show_count(&flops, x->advice.flops);
+  lm_show_bytes(&memory, m->memory);
+  lm_show_count(&rate, x->advice.tokens_per_s);
+  lm_print_wrapped(to, INDENT,
+                   "machine   %d core%s, %s memory; %sFLOP/s in matrix products %lld wide; %s "
+                   "tokens a second with this model%s\n",
+                   m->cores, m->cores == 1 ? "" : "s", memory.p, flops.p, (long long)x->advice.d,
+                   rate.p, x->timed ? ", timed" : " (estimated)");
+  if (lm_machine_is_busy(m))
+    lm_print_wrapped(to, INDENT,
+                     "busy      other processes use the processors (load average %.1f on %d "
+                     "core%s): the least of several timings counts, and the "
+                     "estimate is for a quiet machine; the run takes longer while they go on\n",
+                     m->load, m->cores, m->cores == 1 ? "" : "s");
+  lm_buf_free(&flops);
+  lm_buf_free(&memory);
+  lm_buf_free(&rate);
+}
+
+static void tokens_print(const lm_starter *x, FILE *to) {
+  const lm_advice *a = &x->advice;
+  lm_buf text = {0}, more = {0};
+  lm_show_count(&text, x->text.tokens);
+  if (a->vocab < x->vocab_of_text)
+    lm_buf_printf(
+        &more,
+        "; %lld would suit the text, but most parameters of so small a model would be theirs",
+        (long long)x->vocab_of_text);
+  if (a->vocab == 256)
+    lm_print_wrapped(to, INDENT, "tokens    bytes, as the text is small: %s\n", text.p);
+  else
+    lm_print_wrapped(to, INDENT,
+                     "tokens    byte pairs, %lld of them, learned from the text: about %s, of %.1f "
+                     "bytes each%s\n",
+                     (long long)a->vocab, text.p, x->text.bytes_per_token, more.p ? more.p : "");
+  lm_buf_free(&text);
+  lm_buf_free(&more);
+}
+
+static void choice_print(const lm_starter *x, FILE *to) {
+  static const char *const why[] = {
+      [LM_BOUND_TIME] =
+          "a larger one would see too few tokens in this time, a smaller one could not use them",
+      [LM_BOUND_TEXT] =
+          "the text is the limit, not the time; a smaller one would learn less from it",
+      [LM_BOUND_MEMORY] = "a larger one does not fit in memory"};
+  const lm_advice *a = &x->advice;
+  lm_buf params = {0}, tokens = {0}, time = {0};
+  double run = (double)(a->steps * a->batch);
+  lm_show_count(&params, a->params);
+  lm_show_count(&tokens, run);
+  lm_show_seconds(&time, run / a->tokens_per_s);
+  lm_print_wrapped(
+      to, INDENT,
+      "model     %s parameters (%.0f%% of them the vocabulary's), %lld layers %lld wide: %s\n",
+      params.p, 100 * (double)(a->vocab * a->d) / a->params, (long long)a->depth, (long long)a->d,
+      why[a->bound]);
+  lm_print_wrapped(to, INDENT,
+                   "run       %lld steps of %lld tokens, about %s: %s tokens, %.2g for each "
+                   "parameter, the text %.2g times\n",
+                   (long long)a->steps, (long long)a->batch, time.p, tokens.p, run / a->params,
+                   run / x->text.tokens);
+  if (x->advice.text_ends)
+    lm_print_wrapped(to, INDENT,
+                     "          shorter than asked: read more often than %d times, text is learned "
+                     "by heart; more text would use the time\n",
+                     LM_ADVICE_EPOCHS);
+  lm_buf_free(&params);
+  lm_buf_free(&tokens);
+  lm_buf_free(&time);
+}
+
+static void next_print(const lm_starter *x, FILE *to) {
+  fprintf(to, "\n%s is written. Next:\n  lmc check %s\n  lmc run %s\n", x->path, x->path, x->path);
+  if (!access(lm_arena_printf(x->ctx->arena, "runs/%s", x->name), F_OK))
+    fprintf(to,
+            "runs/%s is there already: another recipe's run does not go on in it; remove it, or "
+            "add --out\n",
+            x->name);
+}
+
+void lm_starter_print(const lm_starter *x, FILE *to) {
+  text_print(x, to);
+  files_print(x, to);
+  machine_print(x, to);
+  tokens_print(x, to);
+  choice_print(x, to);
+  next_print(x, to);
+}
+
+// ---- as JSON
+
+// The end of the object "text".
+static void passed_json(const lm_starter *x, lm_buf *b) {
+  lm_buf passed = {0};
+  lm_survey_passed_over(&x->dataset, &passed);
+  lm_buf_puts(b, ", \"not_read\": ");
+  lm_buf_json(b, passed.n ? passed.p : "");
+  lm_buf_puts(b, "}");
+  lm_buf_free(&passed);
+}
+
+void lm_starter_json(const lm_starter *x, lm_buf *out) {
+  static const char *const bounds[] = {
+      [LM_BOUND_TIME] = "time", [LM_BOUND_TEXT] = "text", [LM_BOUND_MEMORY] = "memory"};
+  const lm_advice *a = &x->advice;
+  lm_buf_puts(out, "{\"file\": ");
+  lm_buf_json(out, x->path);
+  lm_buf_printf(out,
+                ", \"text\": {\"files\": %llu, \"bytes\": %.0f, \"documents\": %.0f, \"tokens\": "
+                "%.0f, \"estimated\": %s",
+                (unsigned long long)x->dataset.files, x->dataset.bytes, x->dataset.docs,
+                x->text.tokens, x->dataset.estimated ? "true" : "false");
+  passed_json(x, out);
+  lm_buf_printf(out,
+                ", \"machine\": {\"cores\": %d, \"memory\": %.0f, \"flops\": %.4g, \"load\": %.2f, "
+                "\"busy\": %s}",
+                x->machine.cores, x->machine.memory, a->flops, x->machine.load,
+                lm_machine_is_busy(&x->machine) ? "true" : "false");
+  lm_buf_printf(out,
+                ", \"model\": {\"params\": %.0f, \"depth\": %lld, \"d\": %lld, \"ff\": %lld, "
+                "\"heads\": %lld, \"vocab\": %lld, \"bound\": \"%s\"}",
+                a->params, (long long)a->depth, (long long)a->d, (long long)a->ff,
+                (long long)a->heads, (long long)a->vocab, bounds[a->bound]);
+  lm_buf_printf(out,
+                ", \"run\": {\"steps\": %lld, \"batch\": %lld, \"micro\": %lld, \"seq\": %lld, "
+                "\"lr\": %g, \"every\": %lld, \"tokens_per_s\": %.1f, "
+                "\"seconds\": %.1f, \"timed\": %s, \"text_ends\": %s}}",
+                (long long)a->steps, (long long)a->batch, (long long)a->micro, (long long)a->seq,
+                a->lr, (long long)a->every, a->tokens_per_s,
+                (double)(a->steps * a->batch) / a->tokens_per_s, x->timed ? "true" : "false",
+                x->advice.text_ends ? "true" : "false");
+}
