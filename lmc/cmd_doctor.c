@@ -6,7 +6,7 @@
 
 #include "lmc/command.h"
 #include "runtime/base/cache.h"
-#include "runtime/base/parallel.h"
+#include "runtime/base/processors.h"
 #include "runtime/base/team.h"
 #include "runtime/cpu/detect.h"
 #include "runtime/cuda/driver.h"

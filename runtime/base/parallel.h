@@ -1,19 +1,7 @@
-// parallel.h - the number of threads to use, and parallel loops.
+// parallel.h - parallel loops over items and over ranges.
 #ifndef LM_PARALLEL_H
 #define LM_PARALLEL_H
 #include <stdint.h>
-
-// Processors that this process may use: the size of its affinity mask, limited by the CPU quota of
-// its control groups (rounded up). At least 1.
-int lm_processors(void);
-
-// The CPU quota in processors; 0 if there is none. root: the mount point of the control groups,
-// /sys/fs/cgroup; list: the file with the control groups of the process, /proc/self/cgroup.
-double lm_processors_quota(const char *root, const char *list);
-
-// The number of threads to use: `wanted`, or if that is 0 one per processor, at most
-// OMP_NUM_THREADS. The result is in 1 … 256.
-int lm_threads(int wanted);
 
 // Calls body(user, i, worker) for every i in 0 … n - 1 with worker in 0 … threads - 1, and returns
 // when all calls have returned. The assignment of items to workers is not deterministic, so results

@@ -1,7 +1,5 @@
-// status.c - errors as values, and the exit after an internal error.
+// status.c - errors as values.
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "runtime/base/base.h"
@@ -69,27 +67,4 @@ void lm_status_free(lm_status s) {
     return;
   lm_free(s->text);
   lm_free(s);
-}
-
-static void (*bug_hook)(void *user);
-static void *bug_hook_user;
-
-void lm_bug_hook_set(void (*hook)(void *user), void *user) {
-  bug_hook = hook;
-  bug_hook_user = user;
-}
-
-_Noreturn void lm_bug(const char *file, int line, const char *fmt, ...) {
-  va_list ap;
-  va_start(ap, fmt);
-  fprintf(stderr, "lmc: internal error at %s:%d: ", file, line);
-  vfprintf(stderr, fmt, ap);
-  fputc('\n', stderr);
-  va_end(ap);
-  void (*hook)(void *) = bug_hook;
-  bug_hook = NULL; // a bug inside the hook must not call it again
-  if (hook)
-    hook(bug_hook_user);
-  fflush(NULL);
-  _Exit(LM_BUG_STATUS);
 }

@@ -31,7 +31,7 @@
 #include <unistd.h>
 
 #include "runtime/base/base.h"
-#include "runtime/base/parallel.h"
+#include "runtime/base/processors.h"
 
 enum {
   SLEEPERS = 1,

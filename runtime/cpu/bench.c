@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "runtime/base/parallel.h"
+#include "runtime/base/processors.h"
 #include "runtime/base/team.h"
 #include "runtime/cpu/detect.h"
 #include "runtime/cpu/gemm.h"

@@ -1,7 +1,7 @@
 // detect.c - see detect.h.
 #include "runtime/cpu/detect.h"
 
-#include "runtime/base/parallel.h"
+#include "runtime/base/processors.h"
 
 #include <dnnl.h>
 #include <stdio.h>

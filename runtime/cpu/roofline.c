@@ -2,7 +2,7 @@
 // of the arrays.
 #include "runtime/cpu/roofline.h"
 
-#include "runtime/base/parallel.h"
+#include "runtime/base/processors.h"
 #include "runtime/base/team.h"
 #include "runtime/cpu/gemm.h"
 

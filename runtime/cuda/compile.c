@@ -11,6 +11,7 @@
 
 #include "runtime/base/cache.h"
 #include "runtime/base/parallel.h"
+#include "runtime/base/processors.h"
 #include "runtime/cuda/library.h"
 
 enum {

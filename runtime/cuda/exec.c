@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/base/parallel.h"
+#include "runtime/base/processors.h"
 #include "runtime/cuda/compile.h"
 #include "runtime/cuda/gemm.h"
 #include "runtime/cuda/map.h"

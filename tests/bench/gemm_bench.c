@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "codegen/cpu/cpu.h"
-#include "runtime/base/parallel.h"
+#include "runtime/base/processors.h"
 #include "runtime/cpu/gemm.h"
 #include "runtime/cpu/kernels.h"
 #include "tests/runtime/check.h"

@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "runtime/base/parallel.h"
+#include "runtime/base/processors.h"
 #include "runtime/cpu/share.h"
 #include "tests/runtime/check.h"
 

@@ -6,6 +6,7 @@
 
 #include "runtime/base/file.h"
 #include "runtime/base/parallel.h"
+#include "runtime/base/processors.h"
 #include "runtime/data/rows/corpus.h"
 #include "runtime/tokenizer/train.h"
 
