@@ -1,4 +1,5 @@
-// data.c - see data.h. Opens sources, packs rows and splits off the holdouts; fill.c fills batches.
+// data.c - see data.h. Opens sources, packs rows and splits off the holdouts; fill.c fills batches,
+// state.c answers questions about the opened data.
 #include "runtime/data/feed/data.h"
 
 #include <math.h>
@@ -41,17 +42,6 @@ static lm_status stages_read(lm_data *d, const lm_data_options *o) {
   return NULL;
 }
 
-int lm_data_stage_of(const lm_data *d, int64_t step) {
-  int i = 0;
-  while (i + 1 < d->n_stages && step >= d->stages[i + 1].first_step)
-    i++;
-  return i;
-}
-
-int64_t lm_data_seq(const lm_data *d, int64_t step) {
-  return d->replay ? d->seq : d->lengths[d->stages[lm_data_stage_of(d, step)].length].seq;
-}
-
 // ---- holdouts
 
 static lm_status samples_check(const lm_data *d, const lm_data_options *o, int64_t *samples,
@@ -89,11 +79,6 @@ static void part_take_set(const lm_data *d, const lm_row_index *index, lm_data_r
     p->docs += (int64_t)s->docs;
     p->tokens += (int64_t)s->tokens;
   }
-}
-
-lm_status lm_data_span_visit(const lm_data_length *x, const lm_data_span *s,
-                             lm_status (*visit)(void *user, const lm_piece *p), void *user) {
-  return lm_row_index_visit(&x->index, s->set, s->first, s->n, visit, user);
 }
 
 static lm_status piece_count(void *user, const lm_piece *p) {
@@ -352,63 +337,4 @@ lm_status lm_data_cache_dir(lm_arena *a, const char **out) {
   LM_TRY(lm_cache_dir(a, &dir));
   *out = lm_path_join(a, dir, "data");
   return NULL;
-}
-
-// ---- information
-
-lm_data_info lm_data_info_of(const lm_data *d) {
-  lm_data_info info = {
-      .n_parts = d->n_parts, .seq = d->seq, .bad_list = "", .unshared = d->unshared};
-  if (d->replay) {
-    lm_replay_shape(d->replay, &info.steps, &info.batch_rows, &info.seq);
-    lm_replay_limits(d->replay, &info.max_id, &info.max_pos);
-  } else {
-    info.max_id = d->tokenizer->vocab - 1;
-    for (int i = 0; i < d->n_lengths; i++)
-      if (d->lengths[i].seq > info.max_pos)
-        info.max_pos = (int32_t)d->lengths[i].seq - 1;
-    info.read = (int64_t)d->corpus.read;
-    info.bad = (int64_t)d->corpus.bad;
-    info.bad_list = d->corpus.bad_list;
-    info.from_cache = d->corpus.from_cache;
-  }
-  return info;
-}
-
-lm_data_part_info lm_data_part(const lm_data *d, int index) {
-  const lm_data_rows *p = &d->parts[index];
-  return (lm_data_part_info){p->name, p->docs, p->tokens, (int64_t)p->n};
-}
-
-// With a mix, the key also depends on the source of each document.
-static uint64_t corpus_key(const lm_corpus *c, int groups) {
-  uint64_t parts[] = {c->tokens->root, lm_store_payload_key(c->docs)};
-  uint64_t key = lm_hash(parts, sizeof parts, 0);
-  return groups > 1 ? lm_hash(c->source_first, ((size_t)groups + 1) * sizeof *c->source_first, key)
-                    : key;
-}
-
-lm_status lm_data_key(const lm_data *d, int64_t batches, uint64_t *out) {
-  *out = 0;
-  if (d->replay)
-    LM_TRY(lm_replay_key(d->replay, batches, out));
-  else
-    *out = corpus_key(&d->corpus, d->groups);
-  *out += !*out;
-  return NULL;
-}
-
-lm_status lm_data_unchanged(const lm_data *d) {
-  if (d->replay)
-    return lm_replay_unchanged(d->replay);
-  for (int i = 0; i < d->n_lengths; i++)
-    LM_TRY(lm_store_unchanged(d->lengths[i].index.store));
-  return lm_corpus_unchanged(&d->corpus);
-}
-
-int lm_data_part_find(const lm_data *d, const char *name) {
-  for (int i = 0; i < d->n_parts; i++)
-    if (!strcmp(d->parts[i].name, name))
-      return i;
-  return -1;
 }
