@@ -75,9 +75,21 @@ static void give(lm_eval *e, const lm_value *v, lm_tensor t) {
     to->v[i] = t.v[i];
 }
 
-static void args_give(lm_eval *e, const lm_op *op) {
+void lm_eval_attend_bind(lm_eval *e, const lm_op *op, const lm_tensor *cotangent) {
   for (uint32_t i = 0; i < op->n_in; i++)
     give(e, lm_attend_arg(op, i), of_value(e, op->in[i]));
+  if (op->code == LM_OP_ATTEND)
+    return;
+  const lm_value *score_cotangent = op->body->args[0];
+  if (cotangent)
+    give(e, score_cotangent, *cotangent);
+  else
+    e->env[score_cotangent->id] = lm_eval_tensor(e, score_cotangent->type);
+}
+
+static void work_free(work *w) {
+  while (w->n)
+    lm_tensor_free(&w->made[--w->n]);
 }
 
 // The softmax over s of select(mask, score, -1e30); lse is the log of its denominator.
@@ -97,17 +109,18 @@ static lm_tensor weights(work *w, const lm_op *op, lm_tensor *out_lse) {
   return apply2(w, LM_OP_DIV, p, sum);
 }
 
-static void forward(work *w, const lm_op *op) {
-  lm_eval *e = w->e;
+void lm_eval_attend(lm_eval *e, const lm_op *op) {
+  work w = {.e = e};
   lm_axis s = lm_attend_s(op);
   lm_tensor lse;
-  lm_tensor p = weights(w, op, &lse);
+  lm_tensor p = weights(&w, op, &lse);
   lm_tensor factor = of_value(e, lm_attend_yield(op, LM_ATTEND_FACTOR));
   lm_tensor v = of_value(e, op->in[LM_ATTEND_V]);
-  lm_tensor scaled = apply2(w, LM_OP_MUL, p, factor);
+  lm_tensor scaled = apply2(&w, LM_OP_MUL, p, factor);
   scaled.type.dtype = v.type.dtype;
-  give(e, op->out[0], dot(w, scaled, v, lm_type_make(LM_F32, &s, 1)));
+  give(e, op->out[0], dot(&w, scaled, v, lm_type_make(LM_F32, &s, 1)));
   give(e, op->out[1], lse);
+  work_free(&w);
 }
 
 // g = p (dp - mean), 0 where masked; dp = factor * (do . v); mean = sum of p dp over s unless it is
@@ -130,36 +143,24 @@ static lm_tensor score_cotangent(work *w, const lm_op *op, lm_tensor p) {
                3, NULL);
 }
 
-// The region runs twice: for the scores only, then with their cotangent.
-static void backward(work *w, const lm_op *op) {
-  lm_eval *e = w->e;
+lm_tensor lm_eval_attend_vjp(lm_eval *e, const lm_op *op) {
+  work w = {.e = e};
   lm_tensor lse;
-  lm_tensor p = weights(w, op, &lse);
+  lm_tensor p = weights(&w, op, &lse);
   lm_tensor go = of_value(e, op->in[LM_ATTEND_DO]);
-  lm_tensor scaled = apply2(w, LM_OP_MUL, p, of_value(e, lm_attend_yield(op, LM_ATTEND_FACTOR)));
-  lm_tensor g = score_cotangent(w, op, p);
+  lm_tensor factor = of_value(e, lm_attend_yield(op, LM_ATTEND_FACTOR));
+  lm_tensor scaled = apply2(&w, LM_OP_MUL, p, factor);
+  lm_tensor g = score_cotangent(&w, op, p);
   scaled.type.dtype = go.type.dtype;
   lm_type v = op->in[LM_ATTEND_V]->type;
-  give(e, op->out[0], in_order(w, dot(w, scaled, go, without(lm_attend_space(op), v)), v));
-  lm_eval_forget(e, op->body);
-  args_give(e, op);
-  give(e, op->body->args[0], g);
-  lm_eval_region(e, op->body);
-  for (uint32_t i = 1; i < op->n_out; i++)
-    give(e, op->out[i], of_value(e, lm_attend_yield(op, i - 1 + LM_ATTEND_COTANGENTS)));
+  lm_tensor dv = dot(&w, scaled, go, without(lm_attend_space(op), v));
+  give(e, op->out[0], in_order(&w, dv, v));
+  g = lm_tensor_copy(&g);
+  work_free(&w);
+  return g;
 }
 
-void lm_eval_attend(lm_eval *e, const lm_op *op) {
-  work w = {.e = e};
-  args_give(e, op);
-  if (op->code == LM_OP_ATTEND_VJP)
-    e->env[op->body->args[0]->id] = lm_eval_tensor(e, op->body->args[0]->type);
-  lm_eval_region(e, op->body);
-  if (op->code == LM_OP_ATTEND)
-    forward(&w, op);
-  else
-    backward(&w, op);
-  lm_eval_forget(e, op->body);
-  while (w.n)
-    lm_tensor_free(&w.made[--w.n]);
+void lm_eval_attend_vjp_results(lm_eval *e, const lm_op *op) {
+  for (uint32_t i = 1; i < op->n_out; i++)
+    give(e, op->out[i], of_value(e, lm_attend_yield(op, i - 1 + LM_ATTEND_COTANGENTS)));
 }

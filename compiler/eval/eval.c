@@ -4,30 +4,6 @@
 #include "compiler/eval/internal.h"
 #include "compiler/ir/dot.h"
 
-// ---- tensors
-
-static lm_tensor tensor(lm_type t, int64_t n) {
-  return (lm_tensor){t, n, lm_calloc((size_t)n, sizeof(double))};
-}
-
-lm_tensor lm_eval_tensor(const lm_eval *e, lm_type type) {
-  int64_t n = 1;
-  for (int i = 0; i < type.rank; i++)
-    n *= lm_eval_size(e, type.axis[i]);
-  return tensor(type, n);
-}
-
-void lm_tensor_free(lm_tensor *t) {
-  lm_free(t->v);
-  t->v = NULL;
-}
-
-static lm_tensor tensor_copy(const lm_tensor *t) {
-  lm_tensor c = tensor(t->type, t->n);
-  memcpy(c.v, t->v, (size_t)t->n * sizeof *c.v);
-  return c;
-}
-
 // ---- the environment
 
 lm_eval *lm_eval_create(lm_module *m) {
@@ -38,9 +14,9 @@ lm_eval *lm_eval_create(lm_module *m) {
   e->gradient = lm_calloc(m->n_globals + 1, sizeof *e->gradient);
   for (uint32_t i = 0; i < m->n_globals; i++) {
     lm_type t = m->globals[i].type;
-    e->global[i] = tensor(t, lm_type_elements(m, t));
+    e->global[i] = lm_tensor_create(t, lm_type_elements(m, t));
     if (m->globals[i].kind == LM_GLOBAL_PARAM)
-      e->gradient[i] = tensor(t, lm_type_elements(m, t));
+      e->gradient[i] = lm_tensor_create(t, lm_type_elements(m, t));
   }
   return e;
 }
@@ -195,11 +171,7 @@ static const lm_op *run_region(lm_eval *e, const lm_region *r) {
   return r->last;
 }
 
-void lm_eval_region(lm_eval *e, const lm_region *r) {
-  run_region(e, r);
-}
-
-void lm_eval_forget(lm_eval *e, const lm_region *r) {
+static void region_forget(lm_eval *e, const lm_region *r) {
   for (uint32_t i = 0; i < r->n_args; i++)
     lm_tensor_free(of(e, r->args[i]));
   for (const lm_op *op = r->first; op; op = op->next)
@@ -211,19 +183,19 @@ static void eval_loop(lm_eval *e, const lm_op *op) {
   lm_region *r = op->body;
   for (uint32_t i = 0; i < op->n_out; i++)
     *of(e, op->out[i]) =
-        i < op->n_in ? tensor_copy(of(e, op->in[i])) : lm_eval_tensor(e, op->out[i]->type);
+        i < op->n_in ? lm_tensor_copy(of(e, op->in[i])) : lm_eval_tensor(e, op->out[i]->type);
   for (int64_t turn = 0; turn < op->attr.imm[0]; turn++) {
-    *of(e, r->args[0]) = tensor(r->args[0]->type, 1);
+    *of(e, r->args[0]) = lm_tensor_create(r->args[0]->type, 1);
     of(e, r->args[0])->v[0] = (double)turn;
     for (uint32_t i = 0; i < op->n_in; i++)
-      *of(e, r->args[i + 1]) = tensor_copy(of(e, op->out[i]));
+      *of(e, r->args[i + 1]) = lm_tensor_copy(of(e, op->out[i]));
     const lm_op *yield = run_region(e, r);
     for (uint32_t i = 0; i < op->n_out; i++) {
       const lm_tensor *y = of(e, yield->in[i]);
       memcpy(of(e, op->out[i])->v + (i < op->n_in ? 0 : turn * y->n), y->v,
              (size_t)y->n * sizeof *y->v);
     }
-    lm_eval_forget(e, r);
+    region_forget(e, r);
   }
 }
 
@@ -231,7 +203,7 @@ static void eval_loop(lm_eval *e, const lm_op *op) {
 // the whole sum in the first chunk.
 static void eval_kernel(lm_eval *e, const lm_op *op) {
   for (uint32_t i = 0; i < op->n_in; i++)
-    *of(e, op->body->args[i]) = tensor_copy(of(e, op->in[i]));
+    *of(e, op->body->args[i]) = lm_tensor_copy(of(e, op->in[i]));
   const lm_op *yield = run_region(e, op->body);
   for (uint32_t i = 0; i < op->n_out; i++) {
     const lm_tensor *y = of(e, yield->in[i]);
@@ -242,17 +214,34 @@ static void eval_kernel(lm_eval *e, const lm_op *op) {
     nest_operand(e, &n, 1, y->type);
     lm_eval_copy(&n, t->v, y->v, true);
   }
-  lm_eval_forget(e, op->body);
+  region_forget(e, op->body);
+}
+
+// The region of a backward pass runs twice: for the scores only, then with their cotangent.
+static void eval_attend(lm_eval *e, const lm_op *op) {
+  lm_eval_attend_bind(e, op, NULL);
+  run_region(e, op->body);
+  if (op->code == LM_OP_ATTEND)
+    lm_eval_attend(e, op);
+  else {
+    lm_tensor g = lm_eval_attend_vjp(e, op);
+    region_forget(e, op->body);
+    lm_eval_attend_bind(e, op, &g);
+    run_region(e, op->body);
+    lm_eval_attend_vjp_results(e, op);
+    lm_tensor_free(&g);
+  }
+  region_forget(e, op->body);
 }
 
 static void eval_call(lm_eval *e, const lm_op *op) {
   const lm_func *f = lm_func_find(e->m, op->attr.sym);
   for (uint32_t i = 0; i < op->n_in; i++)
-    *of(e, f->body->args[i]) = tensor_copy(of(e, op->in[i]));
+    *of(e, f->body->args[i]) = lm_tensor_copy(of(e, op->in[i]));
   const lm_op *ret = run_region(e, f->body);
   for (uint32_t i = 0; i < op->n_out; i++)
-    *of(e, op->out[i]) = tensor_copy(of(e, ret->in[i]));
-  lm_eval_forget(e, f->body);
+    *of(e, op->out[i]) = lm_tensor_copy(of(e, ret->in[i]));
+  region_forget(e, f->body);
 }
 
 static void eval_math(lm_eval *e, const lm_op *op) {
@@ -298,7 +287,7 @@ static void eval_op(lm_eval *e, const lm_op *op) {
   case LM_OP_LOOP: eval_loop(e, op); break;
   case LM_OP_KERNEL: eval_kernel(e, op); break;
   case LM_OP_ATTEND:
-  case LM_OP_ATTEND_VJP: lm_eval_attend(e, op); break;
+  case LM_OP_ATTEND_VJP: eval_attend(e, op); break;
   case LM_OP_CALL: eval_call(e, op); break;
   case LM_OP_PARAM: eval_param(e, op); break;
   case LM_OP_ACCUM: eval_accum(e, op); break;
@@ -347,13 +336,13 @@ lm_status lm_eval_call(lm_eval *e, const lm_func *f, const lm_tensor *args, lm_t
   for (uint32_t i = 0; i < f->body->n_args && !e->failed; i++) {
     if (!lm_type_equal(args[i].type, f->body->args[i]->type))
       e->failed = lm_fail(LM_BUG_STATUS, "argument %u of @%s has another type", i, f->name);
-    *of(e, f->body->args[i]) = tensor_copy(&args[i]);
+    *of(e, f->body->args[i]) = lm_tensor_copy(&args[i]);
   }
   if (!e->failed)
     run_region(e, f->body);
   for (uint32_t i = 0; i < f->n_out && !e->failed; i++)
-    out[i] = tensor_copy(of(e, f->body->last->in[i]));
-  lm_eval_forget(e, f->body);
+    out[i] = lm_tensor_copy(of(e, f->body->last->in[i]));
+  region_forget(e, f->body);
   lm_free(e->env);
   lm_status s = e->failed;
   e->failed = NULL;

@@ -40,10 +40,20 @@ int64_t stride_of(const lm_eval *e, lm_type t, lm_axis a);
 typedef void nest_inner(void *user, int64_t count, const int64_t *at, const int64_t *step);
 void nest_run(const nest *n, nest_inner *inner, void *user);
 
-// attend.c
+// tensor.c
+lm_tensor lm_tensor_create(lm_type t, int64_t n); // n elements, zeros
+lm_tensor lm_tensor_copy(const lm_tensor *t);
+
+// attend.c: attend and attend_vjp, between the runs of their region by eval.c
+// Sets the arguments of the region. cotangent: of the score, for attend_vjp; NULL: zero.
+void lm_eval_attend_bind(lm_eval *e, const lm_op *op, const lm_tensor *cotangent);
+// Computes the results of attend from what the region yields.
 void lm_eval_attend(lm_eval *e, const lm_op *op);
-void lm_eval_region(lm_eval *e, const lm_region *r); // runs the region; its arguments are set
-void lm_eval_forget(lm_eval *e, const lm_region *r); // frees the values of the region
+// Computes the cotangent of v, the first result of attend_vjp. Returns the cotangent of the score,
+// which the caller frees.
+lm_tensor lm_eval_attend_vjp(lm_eval *e, const lm_op *op);
+// The other results of attend_vjp, from the region that was run with that cotangent.
+void lm_eval_attend_vjp_results(lm_eval *e, const lm_op *op);
 
 // math.c: operations that compute one result from whole operands
 void lm_eval_math(lm_eval *e, const lm_op *op, const lm_tensor *in, lm_tensor *out);
