@@ -56,10 +56,9 @@
 #include "compiler/ir/attend.h"
 #include <math.h>
 #include <string.h>
-#include "compiler/passes/grad.h"
+#include "compiler/passes/activity.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
-#include "compiler/passes/simplify.h"
 #include "compiler/plan/planner.h"
 
 // Side of the tiles of the map if there is no target.
@@ -650,7 +649,7 @@ bool lm_pass_attend(lm_module *m, const lm_pass_env *env) {
     bool differentiated = lm_func_is_loss(f);
     p.f = f;
     p.uses = lm_func_uses(f);
-    p.active = differentiated ? lm_gradient_activity(f) : NULL;
+    p.active = differentiated ? lm_activity_of_func(f) : NULL;
     p.n_values = m->n_values;
     p.known = NULL;
     hoist_dots(&p, f->body);

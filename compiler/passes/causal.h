@@ -35,14 +35,14 @@ typedef struct probe {
 static inline fact *lm_fact(const probe *p, const lm_value *v) {
   return &p->facts[v->id];
 }
+
+// ---- causal_cells.c
 // Sets *out to the first axis of t that is in the set.
 bool lm_probe_has(const bool *set, lm_type t, lm_axis *out);
 // t has an axis of positions and an axis of the history.
 bool lm_probe_gridded(const probe *p, lm_type t);
 // The operation names an axis of the set.
 bool lm_probe_over(const lm_op *op, const bool *set);
-
-// ---- causal_cells.c
 // Derives the fact of the operation's result from the facts of its operands.
 void lm_fact_find(probe *p, const lm_op *op);
 void lm_fact_free(fact *f);

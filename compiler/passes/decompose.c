@@ -16,7 +16,6 @@
 #include "compiler/passes/fuse.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
-#include "compiler/passes/simplify.h"
 
 static lm_value *int_const(lm_rewrite *r, int64_t v) {
   return lm_emit_const(&r->b, lm_type_make(LM_INT, NULL, 0), (double)v);

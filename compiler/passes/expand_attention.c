@@ -17,7 +17,6 @@
 #include "compiler/ir/attend.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
-#include "compiler/passes/simplify.h"
 #include "compiler/plan/planner.h"
 
 #define NEVER (-1e30) // the score of a masked pair

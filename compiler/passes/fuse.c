@@ -295,12 +295,6 @@ static void fuse_func(lm_module *m, lm_func *f, lm_fuse_machine machine, bool gr
   lm_arena_destroy(s.arena);
 }
 
-lm_fuse_machine lm_fuse_machine_of(const lm_pass_env *env) {
-  const lm_plan_target *t = env ? env->target : NULL;
-  return (lm_fuse_machine){t && t->places ? t->places : LM_FUSE_MIN_POINTS,
-                           t && t->chunks ? t->chunks : LM_FUSE_CHUNKS};
-}
-
 bool lm_pass_fuse(lm_module *m, const lm_pass_env *env) {
   lm_fuse_machine machine = lm_fuse_machine_of(env);
   for (lm_func *f = m->funcs; f; f = f->next)

@@ -31,7 +31,7 @@
 #include <string.h>
 
 #include "compiler/ir/internal.h"
-#include "compiler/passes/grad.h"
+#include "compiler/passes/rewrite.h"
 #include "compiler/passes/pass.h"
 #include "compiler/plan/planner.h"
 

@@ -4,6 +4,7 @@
 #include "compiler/ops/interface.h"
 #include "compiler/passes/fuse.h"
 #include "compiler/passes/rewrite.h"
+#include "compiler/plan/planner.h"
 #include "runtime/base/dtype.h"
 
 // Bounds of a recomputation that is cheaper than storing and loading the value: operations per
@@ -287,4 +288,10 @@ void lm_fuse_nodes_make(lm_fuse *s) {
     n->allowed = allowed_axes(s, n);
     weigh(s, n);
   }
+}
+
+lm_fuse_machine lm_fuse_machine_of(const lm_pass_env *env) {
+  const lm_plan_target *t = env ? env->target : NULL;
+  return (lm_fuse_machine){t && t->places ? t->places : LM_FUSE_MIN_POINTS,
+                           t && t->chunks ? t->chunks : LM_FUSE_CHUNKS};
 }

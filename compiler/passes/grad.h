@@ -43,15 +43,14 @@ typedef struct gradient {
   lm_axis one;   // an axis of size 1, created on demand
 } gradient;
 
-bool lm_func_is_loss(const lm_func *f); // @loss or @loss.N
-// By value id: whether a value of f depends on a parameter. The caller frees the array with
-// lm_free.
-uint8_t *lm_gradient_activity(const lm_func *f);
+// grad_region.c: the operations of one region, last to first
 void lm_gradient_enter(gradient *g, frame *f); // f becomes g->at
 void lm_gradient_leave(gradient *g);
 // Reverses the operations of the frame's region, given the cotangents added so far.
 void lm_gradient_reverse(gradient *g);
-void lm_gradient_reverse_loop(lm_grad *base, lm_op *loop); // grad_loop.c
+
+// grad_loop.c
+void lm_gradient_reverse_loop(lm_grad *base, lm_op *loop);
 // Converts index first + step * i of the forward loop's iteration i to the reversed loop: out[0] +
 // out[1] * i.
 void lm_gradient_iteration(const frame *f, int64_t first, int64_t step, int64_t *out);

@@ -58,8 +58,12 @@ lm_status lm_pass_run_list(lm_module *m, const char *names, const lm_pass_env *e
 lm_status lm_pass_disable(lm_arena *a, const char *names, lm_pass_env *env);
 // Forces the passes of a comma-separated list, likewise. LM_USER also for a disabled pass.
 lm_status lm_pass_force(lm_arena *a, const char *names, lm_pass_env *env);
-bool lm_pass_is_off(const lm_pass_env *env, const char *name);
-bool lm_pass_is_forced(const lm_pass_env *env, const char *name);
 // Runs the passes of lm_pipeline up to `stage`. False if a pass reported errors.
 bool lm_pipeline_run(lm_module *m, lm_stage stage, const lm_pass_env *env);
+
+// ---- pass_env.c
+bool lm_pass_is_off(const lm_pass_env *env, const char *name);
+bool lm_pass_is_forced(const lm_pass_env *env, const char *name);
+// `name` is one of the n names.
+bool lm_pass_among(const char *const *names, int n, const char *name);
 #endif

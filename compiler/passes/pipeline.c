@@ -147,20 +147,6 @@ lm_status lm_pass_run_list(lm_module *m, const char *names, const lm_pass_env *e
 
 // ---- disabled and forced passes
 
-static bool named(const char *const *names, int n, const char *name) {
-  for (int i = 0; i < n; i++)
-    if (!strcmp(names[i], name))
-      return true;
-  return false;
-}
-
-bool lm_pass_is_off(const lm_pass_env *env, const char *name) {
-  return named(env->disabled, env->n_disabled, name);
-}
-bool lm_pass_is_forced(const lm_pass_env *env, const char *name) {
-  return named(env->forced, env->n_forced, name);
-}
-
 // Reads a comma-separated list of passes, without duplicates. `may` is the check of each.
 static lm_status names_read(lm_arena *a, const char *names,
                             lm_status (*may)(const lm_pass *pass, const lm_pass_env *env),
@@ -172,7 +158,7 @@ static lm_status names_read(lm_arena *a, const char *names,
     const lm_pass *pass;
     LM_TRY(lm_pass_named(s, length, &pass));
     LM_TRY(may(pass, env));
-    if (!named(list, n, pass->name))
+    if (!lm_pass_among(list, n, pass->name))
       list[n++] = pass->name;
     s = s[length] ? s + length + 1 : NULL;
   }

@@ -1,6 +1,7 @@
 // rewrite.c - replacing values while walking a function.
 #include "compiler/passes/rewrite.h"
 #include <string.h>
+#include "runtime/plan/plan_stage.h"
 
 void *lm_idmap_get(const lm_idmap *m, const lm_value *v) {
   return v->id < m->n ? m->at[v->id] : NULL;
@@ -82,4 +83,24 @@ void lm_ops_sink(lm_op *from, lm_op *to, uint32_t mark) {
     lm_op_remove(op);
     lm_op_insert_before(to, op);
   }
+}
+
+bool lm_const_of(const lm_value *v, double *out) {
+  if (!lm_op_is(v, LM_OP_CONST))
+    return false;
+  *out = v->def->attr.num;
+  return true;
+}
+
+lm_value *lm_cast_to(lm_rewrite *r, lm_value *x, lm_type t) {
+  lm_axis order[LM_RANK];
+  int n = 0;
+  for (int i = 0; i < t.rank; i++)
+    if (lm_type_find(x->type, t.axis[i]) >= 0)
+      order[n++] = t.axis[i];
+  return lm_emit_expand(&r->b, lm_emit_permute(&r->b, x, order, n), t);
+}
+
+bool lm_func_is_loss(const lm_func *f) {
+  return lm_stage_func_suffix(f->name, LM_FUNC_LOSS) != NULL;
 }

@@ -30,9 +30,14 @@ int lm_rewrite_func(lm_func *f, lm_value *(*rule)(lm_rewrite *r, lm_op *op), voi
 bool lm_op_pure(const lm_op *op);
 // v is the result of an operation with this opcode.
 bool lm_op_is(const lm_value *v, lm_opcode code);
+// v is a constant; sets *out to its number.
+bool lm_const_of(const lm_value *v, double *out);
+// x, whose axes are a subset of t's, permuted to t's order and broadcast along t's other axes.
+lm_value *lm_cast_to(lm_rewrite *r, lm_value *x, lm_type t);
 // Moves the operations between `from` and `to`, of one region, whose mark is `mark` before `to`, in
 // order.
 void lm_ops_sink(lm_op *from, lm_op *to, uint32_t mark);
 // r is outer or a region nested in it.
 bool lm_region_inside(const lm_region *r, const lm_region *outer);
+bool lm_func_is_loss(const lm_func *f); // @loss or @loss.N
 #endif

@@ -19,25 +19,9 @@ enum {
   ROUNDS = 10
 };
 
-bool lm_const_of(const lm_value *v, double *out) {
-  if (!lm_op_is(v, LM_OP_CONST))
-    return false;
-  *out = v->def->attr.num;
-  return true;
-}
-
 static bool is_const(const lm_value *v, double x) {
   double c;
   return lm_const_of(v, &c) && c == x;
-}
-
-lm_value *lm_cast_to(lm_rewrite *r, lm_value *x, lm_type t) {
-  lm_axis order[LM_RANK];
-  int n = 0;
-  for (int i = 0; i < t.rank; i++)
-    if (lm_type_find(x->type, t.axis[i]) >= 0)
-      order[n++] = t.axis[i];
-  return lm_emit_expand(&r->b, lm_emit_permute(&r->b, x, order, n), t);
 }
 
 // ---- constants

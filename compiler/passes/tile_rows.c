@@ -37,7 +37,7 @@
 
 #include "compiler/ops/interface.h"
 #include "compiler/passes/row_tiling.h"
-#include "compiler/passes/grad.h"
+#include "compiler/passes/activity.h"
 #include "compiler/passes/pass.h"
 #include "compiler/plan/planner.h"
 
@@ -434,7 +434,7 @@ static bool marks_make(tiling *s) {
 // beginning of the loop's operations, that was not moved.
 static bool tile_around(tiling *s, lm_op *root, const lm_pass_env *env, lm_op **out_next) {
   s->n_active = s->rows.m->n_values;
-  s->active = lm_gradient_activity(root->parent->func);
+  s->active = lm_activity_of_func(root->parent->func);
   nodes_make(s, root);
   bool ok = is_profitable(s, root, env) && marks_make(s);
   if (ok) {
