@@ -59,7 +59,7 @@ static void json_print(const lm_session *s, const lm_memory_breakdown *h) {
                 (long long)(lm_session_arenas(s) + workspace), (long long)lm_run_micro(&s->run),
                 s->fit.recomputed);
   for (int i = 0; i < LM_ARENAS; i++)
-    lm_buf_printf(&b, "%s\"%s\": %lld", i ? ", " : "", lm_plan_arena_names[i],
+    lm_buf_printf(&b, "%s\"%s\": %lld", i ? ", " : "", lm_arena_names[i],
                   (long long)s->plan->arena_bytes[i]);
   lm_buf_printf(&b,
                 "}, \"workspace\": %lld, \"peak_step\": %d, \"peak_live\": %lld, \"holders\": [",

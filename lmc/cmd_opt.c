@@ -57,10 +57,10 @@ static const char *count_text(int n) {
 static const struct {
   uint32_t bit;
   const char *name;
-} stages[] = {{LM_IN_GRAPH, "graph"},
-              {LM_IN_STEP, "step"},
-              {LM_IN_KERNEL, "kernel"},
-              {LM_IN_BODY, "inside kernels"}};
+} stages[] = {
+#define STAGE(ID, NAME) {LM_IN_##ID, NAME},
+#include "contract/stages.def"
+    {LM_IN_BODY, "inside kernels"}};
 
 // operands and results: -1 is any number
 static void ops_json(void) {

@@ -17,19 +17,13 @@ enum {
 }; // of what follows their first words
 
 static void memory_line(const lm_session *s, lm_buf *b) {
-  static const struct {
-    lm_arena_id id;
-    const char *name;
-  } parts[] = {{LM_ARENA_PARAM, "parameters"}, {LM_ARENA_GRAD, "gradients"},
-               {LM_ARENA_STATE, "optimizer"},  {LM_ARENA_WORK, "activations"},
-               {LM_ARENA_COPY, "copies"},      {LM_ARENA_CACHE, "KV cache"}};
   int64_t scratch = lm_session_workspace(s);
   lm_show_bytes(b, (double)(lm_session_arenas(s) + scratch));
-  for (size_t i = 0; i < LM_COUNT(parts); i++) {
-    if (!s->plan->arena_bytes[parts[i].id])
+  for (int i = 0; i < LM_ARENAS; i++) {
+    if (!s->plan->arena_bytes[i] || i == LM_ARENA_IO) // which is small
       continue;
-    lm_buf_printf(b, "%s%s ", i ? ", " : ": ", parts[i].name);
-    lm_show_bytes(b, (double)s->plan->arena_bytes[parts[i].id]);
+    lm_buf_printf(b, "%s%s ", i ? ", " : ": ", lm_arena_titles[i]);
+    lm_show_bytes(b, (double)s->plan->arena_bytes[i]);
   }
   if (!scratch)
     return;

@@ -41,12 +41,11 @@ static const lm_op_row table[LM_OPS] = {
 };
 
 const char *lm_gen_register_type(lm_dtype t) {
-  return t == LM_F64 ? "double" : lm_dtype_is_float(t) ? "float" : "int32_t";
+  return lm_dtype_table[t].register_type;
 }
 
 const char *lm_gen_memory_type(lm_dtype t) {
-  static const char *const names[LM_DTYPES] = {"float", "uint16_t", "double", "int32_t", "uint8_t"};
-  return names[t];
+  return lm_dtype_table[t].memory_type;
 }
 
 const char *lm_gen_held_type(lm_dtype t) {

@@ -21,12 +21,9 @@
 // Tensors are dense and row-major in the order of their axes, unless a plan assigns other strides.
 #ifndef LM_IR_H
 #define LM_IR_H
+#include "contract/stage.h"
 #include "runtime/base/diag.h"
 #include "runtime/base/dtype.h"
-
-static inline bool lm_dtype_is_float(lm_dtype t) {
-  return t <= LM_F64;
-}
 
 typedef uint16_t lm_axis; // index into module.axes; 0 is no axis
 typedef struct lm_axis_info {
@@ -137,13 +134,6 @@ typedef struct lm_global {
   int64_t n_paths;
   lm_loc loc;
 } lm_global;
-
-typedef enum {
-  LM_STAGE_GRAPH,
-  LM_STAGE_STEP,
-  LM_STAGE_KERNEL,
-  LM_STAGES
-} lm_stage;
 
 struct lm_module {
   lm_ctx *ctx;

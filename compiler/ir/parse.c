@@ -729,11 +729,10 @@ static bool global(parser *p, lm_global_kind kind) {
 }
 
 static bool stage(parser *p) {
-  static const char *const names[] = {"graph", "step", "kernel"};
   if (!opt_word(p, "stage"))
     return fail(p, p->t.loc, "expected 'stage graph', 'stage step' or 'stage kernel'");
   for (int i = 0; i < LM_STAGES; i++)
-    if (opt_word(p, names[i])) {
+    if (opt_word(p, lm_stage_names[i])) {
       p->m->stage = (lm_stage)i;
       return !p->failed;
     }

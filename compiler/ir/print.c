@@ -400,9 +400,8 @@ static uint16_t *number_files(const lm_module *m) {
 }
 
 void lm_module_print(const lm_module *m, lm_buf *out) {
-  static const char *const stages[] = {"graph", "step", "kernel"};
   printer p = {m, out, number_files(m)};
-  lm_buf_printf(out, "stage %s\n", stages[m->stage]);
+  lm_buf_printf(out, "stage %s\n", lm_stage_names[m->stage]);
   for (uint32_t i = 1; i < m->ctx->n_sources; i++)
     if (p.files[i]) {
       lm_buf_puts(out, "file ");

@@ -7,8 +7,6 @@
 #include "compiler/ir/internal.h"
 #include "compiler/ops/ops.h"
 
-static const char *const stage_names[] = {"graph", "step", "kernel"};
-
 int64_t lm_op_result_count(const lm_module *m, const lm_op *op, lm_buf *why) {
   const lm_op_info *info = lm_op_info_of(op);
   if (info->n_out >= 0)
@@ -86,7 +84,7 @@ static bool stage_allows(const lm_module *m, const lm_op *op, lm_buf *why) {
   if (lm_op_info_of(op)->stages & allowed)
     return true;
   return kernel ? lm_why(why, "is not allowed in a kernel")
-                : lm_why(why, "is not allowed at stage %s", stage_names[m->stage]);
+                : lm_why(why, "is not allowed at stage %s", lm_stage_names[m->stage]);
 }
 
 static bool result_types_match(const lm_module *m, const lm_op *op, const lm_type *want,

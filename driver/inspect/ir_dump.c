@@ -7,13 +7,11 @@
 
 #include "compiler/passes/pass.h"
 
-static const char *const STAGES[LM_STAGES] = {"graph", "step", "kernel"};
-
 lm_status lm_dump_stage(const char *dir, const lm_module *m) {
   lm_arena *a = lm_arena_create();
   lm_buf text = {0};
   lm_module_print(m, &text);
-  char *path = lm_path_join(a, dir, lm_arena_printf(a, "%s.lmir", STAGES[m->stage]));
+  char *path = lm_path_join(a, dir, lm_arena_printf(a, "%s.lmir", lm_stage_names[m->stage]));
   lm_status s = lm_file_write_atomic(path, text.p, text.n);
   lm_buf_free(&text);
   lm_arena_destroy(a);

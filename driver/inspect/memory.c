@@ -49,20 +49,13 @@ static void find_func(lm_memory_breakdown *out, lm_arena *a, const lm_plan *p) {
 }
 
 lm_memory_breakdown lm_memory_breakdown_make(lm_arena *a, const lm_plan *p, int64_t scratch) {
-  static const struct {
-    lm_arena_id id;
-    const char *label;
-  } arenas[] = {{LM_ARENA_PARAM, "parameters"},       {LM_ARENA_GRAD, "gradients"},
-                {LM_ARENA_STATE, "optimizer states"}, {LM_ARENA_IO, "arguments and results"},
-                {LM_ARENA_CACHE, "KV cache"},         {LM_ARENA_COPY, "copies of parameters"}};
   lm_memory_breakdown out = {0};
   find_func(&out, a, p);
-  out.v =
-      LM_NEW_N(a, lm_memory_item, (int)LM_COUNT(arenas) + (out.func ? out.func->n_live : 0) + 2);
-  for (size_t i = 0; i < LM_COUNT(arenas); i++)
-    if (p->arena_bytes[arenas[i].id])
+  out.v = LM_NEW_N(a, lm_memory_item, LM_ARENAS + (out.func ? out.func->n_live : 0) + 2);
+  for (int i = 0; i < LM_ARENAS; i++)
+    if (i != LM_ARENA_WORK && p->arena_bytes[i]) // whose values are listed below
       out.v[out.n++] =
-          (lm_memory_item){.label = arenas[i].label, .bytes = p->arena_bytes[arenas[i].id], .n = 1};
+          (lm_memory_item){.label = lm_arena_titles[i], .bytes = p->arena_bytes[i], .n = 1};
   if (scratch)
     out.v[out.n++] = (lm_memory_item){.label = "GEMM workspace", .bytes = scratch, .n = 1};
   for (int i = 0; out.func && i < out.func->n_live; i++) {

@@ -1,22 +1,9 @@
-// dtype.h - element types and kinds of initialisers, which the IR and plans share.
+// dtype.h - conversion of bf16, and kinds of initialisers, which the IR and plans share.
 #ifndef LM_DTYPE_H
 #define LM_DTYPE_H
-#include <stdint.h>
 #include <string.h>
 
-typedef enum {
-  LM_F32,
-  LM_BF16,
-  LM_F64,
-  LM_INT /* 32 bits */,
-  LM_BOOL,
-  LM_DTYPES
-} lm_dtype;
-extern const char *const lm_dtype_names[LM_DTYPES]; // "f32", "bf16", "f64", "int", "bool"
-static inline const char *lm_dtype_name(lm_dtype t) {
-  return lm_dtype_names[t];
-}
-int lm_dtype_bytes(lm_dtype t); // 4, 2, 8, 4, 1
+#include "contract/dtype.h"
 
 // bf16 is the upper half of an f32. The conversion rounds to nearest, ties to even, and keeps NaNs.
 // It has no branches, so loops of it vectorize.

@@ -62,10 +62,6 @@ typedef struct worker {
 
 // ---- arenas
 
-static const char *const ARENA_NAMES[LM_ARENAS] = {
-    "parameters",  "gradients", "optimizer state",     "arguments and results",
-    "activations", "caches",    "copies of parameters"};
-
 // Aligned to huge pages, since the kernel backs only whole ones.
 static bool mapping_make(int64_t bytes, mapping *out) {
   if (!bytes)
@@ -88,10 +84,10 @@ static lm_status arenas_make(cpu_exec *e) {
     if (mapping_make(e->plan->arena_bytes[i], &e->arenas[i]))
       continue;
     lm_status s = lm_fail_errno("cannot allocate %.1f MB for %s",
-                                (double)e->plan->arena_bytes[i] * 1e-6, ARENA_NAMES[i]);
+                                (double)e->plan->arena_bytes[i] * 1e-6, lm_arena_titles[i]);
     lm_buf sizes = {0};
     for (int j = 0; j < LM_ARENAS; j++)
-      lm_buf_printf(&sizes, "%s%s %.1f MB", j ? ", " : "", ARENA_NAMES[j],
+      lm_buf_printf(&sizes, "%s%s %.1f MB", j ? ", " : "", lm_arena_titles[j],
                     (double)e->plan->arena_bytes[j] * 1e-6);
     s = lm_annotate(s, "the plan needs %s", sizes.p);
     lm_buf_free(&sizes);

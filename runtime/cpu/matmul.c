@@ -69,11 +69,15 @@ static bool ok(dnnl_status_t s) {
   return s == dnnl_success;
 }
 
+_Static_assert((int)LM_ONEDNN_F32 == dnnl_f32 && (int)LM_ONEDNN_BF16 == dnnl_bf16 &&
+                   (int)LM_ONEDNN_INT == dnnl_s32,
+               "contract/dtypes.def has oneDNN's numbers");
+
 static bool matrix_describe(uint8_t dtype, int64_t rows, int64_t cols, lm_gemm_layout f,
                             dnnl_memory_desc_t *out) {
   dnnl_dims_t size = {rows, cols}, stride = {f.trans == 'N' ? f.ld : 1, f.trans == 'N' ? 1 : f.ld};
   return f.trans && ok(dnnl_memory_desc_init_by_strides(
-                        out, 2, size, dtype == LM_BF16 ? dnnl_bf16 : dnnl_f32, stride));
+                        out, 2, size, (dnnl_data_type_t)lm_dtype_table[dtype].onednn, stride));
 }
 
 static bool attributes_make(bool add, dnnl_primitive_attr_t *out) {

@@ -225,10 +225,6 @@ static bool key_make(const call *x, key *out) {
 
 // ---- descriptors, and the choice of the algorithm
 
-static int lt_type(int t) {
-  return t == LM_F64 ? LM_LT_R_64F : t == LM_BF16 ? LM_LT_R_16BF : LM_LT_R_32F;
-}
-
 static lm_status layout_make(const lm_cuda_gemms *g, const key *k, int i, void **out) {
   const lm_cublaslt *lt = &g->lt;
   int64_t rows = i == 1 ? k->k : k->rows;
@@ -236,7 +232,7 @@ static lm_status layout_make(const lm_cuda_gemms *g, const key *k, int i, void *
   bool is_transposed = i < 2 && k->is_transposed[i];
   int32_t count = (int32_t)k->count;
   LM_TRY(check(g,
-               lt->cublasLtMatrixLayoutCreate(out, lt_type(i < 2 ? k->ab : k->cc),
+               lt->cublasLtMatrixLayoutCreate(out, lm_dtype_table[i < 2 ? k->ab : k->cc].cublaslt,
                                               (uint64_t)(is_transposed ? cols : rows),
                                               (uint64_t)(is_transposed ? rows : cols), k->ld[i]),
                "a matrix layout"));
@@ -262,7 +258,7 @@ static lm_status desc_make(const lm_cuda_gemms *g, const key *k, void **out) {
                                             wide     ? LM_LT_COMPUTE_64F
                                             : rounds ? LM_LT_COMPUTE_TF32
                                                      : LM_LT_COMPUTE_32F,
-                                            wide ? LM_LT_R_64F : LM_LT_R_32F),
+                                            wide ? LM_CUBLASLT_F64 : LM_CUBLASLT_F32),
                "a GEMM descriptor"));
   for (int i = 0; i < 2; i++)
     if (k->is_transposed[i])

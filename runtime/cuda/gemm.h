@@ -24,9 +24,6 @@ enum {
 // Constants of NVIDIA's headers; tests/cuda/headers_test.c compares them with the headers if the
 // toolkit is installed.
 enum {
-  LM_LT_R_32F = 0,
-  LM_LT_R_64F = 1,
-  LM_LT_R_16BF = 14, // the last of cudaDataType
   LM_LT_COMPUTE_32F = 68,
   LM_LT_COMPUTE_64F = 70,
   LM_LT_COMPUTE_TF32 = 77,

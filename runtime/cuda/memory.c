@@ -9,10 +9,6 @@ enum {
   FEW = 512         // arguments of at most this many bytes are not worth a separate stream
 };
 
-static const char *const ARENA_NAMES[LM_ARENAS] = {
-    "parameters",  "gradients", "optimizer state",     "arguments and results",
-    "activations", "caches",    "copies of parameters"};
-
 // ---- the device's memory
 
 static lm_status out_of_memory(const lm_cuda_memory *m, int result, int64_t bytes,
@@ -24,7 +20,7 @@ static lm_status out_of_memory(const lm_cuda_memory *m, int result, int64_t byte
       m->device->name, (double)bytes * 1e-6, what, (double)left * 1e-6, (double)total * 1e-6);
   lm_buf sizes = {0};
   for (int i = 0; i < LM_ARENAS; i++)
-    lm_buf_printf(&sizes, "%s%s %.1f MB", i ? ", " : "", ARENA_NAMES[i],
+    lm_buf_printf(&sizes, "%s%s %.1f MB", i ? ", " : "", lm_arena_titles[i],
                   (double)m->plan->arena_bytes[i] * 1e-6);
   s = lm_annotate(s, "the plan needs %s, workspace %.1f MB", sizes.p,
                   (double)m->workspace_bytes * 1e-6);
@@ -39,9 +35,9 @@ static lm_status arena_make(lm_cuda_memory *m, int i) {
     return NULL;
   int result = d->cuMemAlloc_v2(&m->at[i], bytes);
   if (result)
-    return out_of_memory(m, result, (int64_t)bytes, ARENA_NAMES[i]);
+    return out_of_memory(m, result, (int64_t)bytes, lm_arena_titles[i]);
   return lm_cuda_check(d, d->cuMemsetD8Async(m->at[i], 0, bytes, m->stream), "memory for %s",
-                       ARENA_NAMES[i]);
+                       lm_arena_titles[i]);
 }
 
 static lm_status pinned_make(const lm_cuda_memory *m, int64_t bytes, char **out) {
@@ -177,7 +173,7 @@ static lm_status mirrors_send(lm_cuda_memory *m) {
         lm_cuda_check(m->driver,
                       m->driver->cuMemcpyHtoDAsync_v2(m->at[i], m->mirrors[i].host,
                                                       (size_t)m->plan->arena_bytes[i], m->stream),
-                      "%s to the GPU", ARENA_NAMES[i]));
+                      "%s to the GPU", lm_arena_titles[i]));
     m->mirrors[i].ahead = false;
   }
   return NULL;
@@ -271,9 +267,9 @@ lm_status lm_cuda_memory_fetch(lm_cuda_memory *m, lm_arena_id id) {
   LM_TRY(lm_cuda_check(m->driver,
                        m->driver->cuMemcpyDtoHAsync_v2(lm_cuda_memory_mirror(m, id), m->at[id],
                                                        (size_t)m->plan->arena_bytes[id], m->stream),
-                       "%s from the GPU", ARENA_NAMES[id]));
+                       "%s from the GPU", lm_arena_titles[id]));
   LM_TRY(lm_cuda_check(m->driver, m->driver->cuStreamSynchronize(m->stream), "%s from the GPU",
-                       ARENA_NAMES[id]));
+                       lm_arena_titles[id]));
   x->behind = false;
   return NULL;
 }
@@ -306,5 +302,5 @@ lm_status lm_cuda_memory_clear(lm_cuda_memory *m, lm_arena_id id) {
   return lm_cuda_check(
       m->driver,
       m->driver->cuMemsetD8Async(m->at[id], 0, (size_t)m->plan->arena_bytes[id], m->stream),
-      "zeros for %s", ARENA_NAMES[id]);
+      "zeros for %s", lm_arena_titles[id]);
 }

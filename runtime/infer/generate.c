@@ -96,7 +96,7 @@ static lm_status feed(generator *g, const stage *x, const int32_t *ids, int64_t 
   extents_set(g->o->plan, n, at + n, extents);
   lm_port_set(e, x->f, "at", (double)at);
   LM_TRY(lm_exec_call(e, x->f, extents));
-  lm_st_dtype dtype = x->logits->dtype == LM_BF16 ? LM_ST_BF16 : LM_ST_F32;
+  lm_st_dtype dtype = lm_dtype_table[x->logits->dtype].stored;
   lm_st_to_f32(dtype, lm_exec_port(e, x->logits), (n - 1) * g->vocab, g->vocab, g->row);
   return NULL;
 }

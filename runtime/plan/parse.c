@@ -87,7 +87,7 @@ static int choice(reader *r, const char *const *names, int n) {
 // ---- parts of a line
 
 static lm_plan_buf buffer(reader *r) {
-  lm_plan_buf b = {.arena = (uint8_t)choice(r, lm_plan_arena_names, LM_ARENAS), .live = -1};
+  lm_plan_buf b = {.arena = (uint8_t)choice(r, lm_arena_names, LM_ARENAS), .live = -1};
   expect(r, "[");
   b.offset = number(r);
   while (!r->failed && r->at < r->end && (*r->at == '+' || *r->at == '-')) {
@@ -187,8 +187,8 @@ static bool at_buffer(const reader *r) {
   while (p < r->end && *p == ' ')
     p++;
   for (int i = 0; i < LM_ARENAS; i++) {
-    size_t n = strlen(lm_plan_arena_names[i]);
-    if ((size_t)(r->end - p) > n && !memcmp(p, lm_plan_arena_names[i], n) && p[n] == '[')
+    size_t n = strlen(lm_arena_names[i]);
+    if ((size_t)(r->end - p) > n && !memcmp(p, lm_arena_names[i], n) && p[n] == '[')
       return true;
   }
   return p < r->end && (*p == '-' || *p == '/'); // "->", "// label"
@@ -376,7 +376,7 @@ static void func(reader *r) {
 static void top_line(reader *r) {
   lm_plan *p = r->p;
   if (take(r, "arena ")) {
-    int i = choice(r, lm_plan_arena_names, LM_ARENAS);
+    int i = choice(r, lm_arena_names, LM_ARENAS);
     p->arena_bytes[i] = number(r);
   } else if (take(r, "extent ")) {
     if (p->n_extents == (int)LM_COUNT(p->extents)) {

@@ -51,11 +51,8 @@ const lm_plan_port *lm_plan_port_find(const lm_plan_func *f, const char *name, b
 
 // ---- text
 
-const char *const lm_plan_arena_names[LM_ARENAS] = {"param", "grad",  "state", "io",
-                                                    "work",  "cache", "copy"};
-
 static void print_buf(const lm_plan_buf *b, lm_buf *out) {
-  lm_buf_printf(out, " %s[%lld", lm_plan_arena_names[b->arena], (long long)b->offset);
+  lm_buf_printf(out, " %s[%lld", lm_arena_names[b->arena], (long long)b->offset);
   for (int d = 0; d < LM_PLAN_DEPTH; d++)
     if (b->stride[d])
       lm_buf_printf(out, "%+lld*i%d", (long long)b->stride[d], d);
@@ -170,7 +167,7 @@ static void print_func(const lm_plan *p, const lm_plan_func *f, lm_buf *out) {
 
 void lm_plan_print(const lm_plan *p, lm_buf *out) {
   for (int i = 0; i < LM_ARENAS; i++)
-    lm_buf_printf(out, "arena %s %lld\n", lm_plan_arena_names[i], (long long)p->arena_bytes[i]);
+    lm_buf_printf(out, "arena %s %lld\n", lm_arena_names[i], (long long)p->arena_bytes[i]);
   for (int i = 0; i < p->n_extents; i++)
     lm_buf_printf(out, "extent %s <= %lld\n", p->extents[i].name,
                   (long long)p->extents[i].capacity);

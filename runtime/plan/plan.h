@@ -12,6 +12,7 @@
 // layout in arenas of their own, so an optimizer is one launch over all blocks.
 #ifndef LM_PLAN_H
 #define LM_PLAN_H
+#include "contract/arena.h"
 #include "runtime/base/base.h"
 
 enum {
@@ -20,20 +21,6 @@ enum {
   LM_PLAN_ALIGN = 64,
   LM_PLAN_BATCH = 24 // maximum batch axes of a GEMM: all axes of two operands
 };
-
-typedef enum {
-  LM_ARENA_PARAM, // f32 master weights
-  LM_ARENA_GRAD,  // f32, same layout
-  LM_ARENA_STATE, // f32, n_states times the layout, one behind another
-  LM_ARENA_IO,    // arguments and results of functions
-  LM_ARENA_WORK,  // activations, stashes, workspaces: shared by all functions
-  LM_ARENA_CACHE, // state of decoding, such as the KV cache
-  // copies of parameters for computation: concatenated weights, then bf16 copies in the
-  // parameters' layout
-  LM_ARENA_COPY,
-  LM_ARENAS
-} lm_arena_id;
-extern const char *const lm_plan_arena_names[LM_ARENAS]; // as in the text of a plan
 
 // Only the alignment of an element is guaranteed: the buffers of loops (stashes, carries) start at
 // any multiple of their slot's size.

@@ -7,27 +7,12 @@
 // points into the mapping, may be unaligned, and is valid until close.
 #ifndef LM_WEIGHTS_SAFETENSORS_H
 #define LM_WEIGHTS_SAFETENSORS_H
+#include "contract/dtype.h"
 #include "runtime/base/base.h"
 
 enum {
   LM_ST_RANK = 8
 };
-typedef enum {
-  LM_ST_F32,
-  LM_ST_BF16,
-  LM_ST_F16,
-  LM_ST_F64,
-  LM_ST_I64,
-  LM_ST_I32,
-  LM_ST_I16,
-  LM_ST_I8,
-  LM_ST_U64,
-  LM_ST_U32,
-  LM_ST_U16,
-  LM_ST_U8,
-  LM_ST_BOOL,
-  LM_ST_DTYPES
-} lm_st_dtype;
 const char *lm_st_dtype_name(lm_st_dtype t); // "F32"
 int lm_st_dtype_bytes(lm_st_dtype t);
 bool lm_st_dtype_is_float(lm_st_dtype t);

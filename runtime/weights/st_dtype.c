@@ -5,28 +5,14 @@
 #include "runtime/base/dtype.h"
 #include "runtime/weights/safetensors.h"
 
-static const struct {
-  const char *name;
-  int bytes;
-  bool is_float;
-} dtypes[LM_ST_DTYPES] = {
-    [LM_ST_F32] = {"F32", 4, true},    [LM_ST_BF16] = {"BF16", 2, true},
-    [LM_ST_F16] = {"F16", 2, true},    [LM_ST_F64] = {"F64", 8, true},
-    [LM_ST_I64] = {"I64", 8, false},   [LM_ST_I32] = {"I32", 4, false},
-    [LM_ST_I16] = {"I16", 2, false},   [LM_ST_I8] = {"I8", 1, false},
-    [LM_ST_U64] = {"U64", 8, false},   [LM_ST_U32] = {"U32", 4, false},
-    [LM_ST_U16] = {"U16", 2, false},   [LM_ST_U8] = {"U8", 1, false},
-    [LM_ST_BOOL] = {"BOOL", 1, false},
-};
-
 const char *lm_st_dtype_name(lm_st_dtype t) {
-  return dtypes[t].name;
+  return lm_st_dtype_table[t].name;
 }
 int lm_st_dtype_bytes(lm_st_dtype t) {
-  return dtypes[t].bytes;
+  return lm_st_dtype_table[t].bytes;
 }
 bool lm_st_dtype_is_float(lm_st_dtype t) {
-  return dtypes[t].is_float;
+  return lm_st_dtype_table[t].is_float;
 }
 
 static float float_of(uint32_t bits) {
@@ -65,7 +51,7 @@ static uint16_t f16_from_f32(float f) {
 }
 
 void lm_st_to_f32(lm_st_dtype t, const void *data, int64_t from, int64_t n, float *out) {
-  const char *p = (const char *)data + from * dtypes[t].bytes;
+  const char *p = (const char *)data + from * lm_st_dtype_table[t].bytes;
   switch (t) {
   case LM_ST_F32:
     if (n)
@@ -92,7 +78,7 @@ void lm_st_to_f32(lm_st_dtype t, const void *data, int64_t from, int64_t n, floa
       out[i] = (float)x;
     }
     break;
-  default: LM_BUG("%s is no float", dtypes[t].name);
+  default: LM_BUG("%s is no float", lm_st_dtype_table[t].name);
   }
 }
 
@@ -121,7 +107,7 @@ void lm_st_from_f32(lm_st_dtype t, const float *x, int64_t n, void *out) {
       memcpy(p + 8 * i, &y, 8);
     }
     break;
-  default: LM_BUG("%s is no float", dtypes[t].name);
+  default: LM_BUG("%s is no float", lm_st_dtype_table[t].name);
   }
 }
 

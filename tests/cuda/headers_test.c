@@ -29,9 +29,10 @@ SAME(LM_CU_MAP_BF16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16);
 SAME(LM_CU_MAP_SWIZZLE_128, CU_TENSOR_MAP_SWIZZLE_128B);
 SAME(LM_CU_MAP_PROMOTE_128, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 SAME(sizeof(lm_cuda_map), sizeof(CUtensorMap));
-SAME(LM_LT_R_32F, CUDA_R_32F);
-SAME(LM_LT_R_64F, CUDA_R_64F);
-SAME(LM_LT_R_16BF, CUDA_R_16BF);
+SAME(LM_CUBLASLT_F32, CUDA_R_32F);
+SAME(LM_CUBLASLT_F64, CUDA_R_64F);
+SAME(LM_CUBLASLT_BF16, CUDA_R_16BF);
+SAME(LM_CUBLASLT_INT, CUDA_R_32I);
 SAME(LM_LT_COMPUTE_32F, CUBLAS_COMPUTE_32F);
 SAME(LM_LT_COMPUTE_64F, CUBLAS_COMPUTE_64F);
 SAME(LM_LT_COMPUTE_TF32, CUBLAS_COMPUTE_32F_FAST_TF32);
@@ -151,7 +152,7 @@ static void test_descriptors(void) {
   const int64_t stride = 1024;
   const size_t workspace = LM_CUDA_WORKSPACE;
   const uint32_t reduction = LM_LT_REDUCTION_COMPUTE_TYPE;
-  CHECK(!lt.cublasLtMatmulDescCreate(&desc, LM_LT_COMPUTE_32F, LM_LT_R_32F));
+  CHECK(!lt.cublasLtMatmulDescCreate(&desc, LM_LT_COMPUTE_32F, LM_CUBLASLT_F32));
   CHECK(
       !lt.cublasLtMatmulDescSetAttribute(desc, LM_LT_DESC_TRANSA, &transposed, sizeof transposed));
   CHECK(
@@ -162,7 +163,7 @@ static void test_descriptors(void) {
   CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, LM_LT_DESC_BIAS, &address, sizeof address));
   CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, LM_LT_DESC_AUX, &address, sizeof address));
   CHECK(!lt.cublasLtMatmulDescSetAttribute(desc, LM_LT_DESC_AUX_LD, &stride, sizeof stride));
-  CHECK(!lt.cublasLtMatrixLayoutCreate(&layout, LM_LT_R_16BF, 32, 16, 32));
+  CHECK(!lt.cublasLtMatrixLayoutCreate(&layout, LM_CUBLASLT_BF16, 32, 16, 32));
   CHECK(
       !lt.cublasLtMatrixLayoutSetAttribute(layout, LM_LT_LAYOUT_BATCH_COUNT, &count, sizeof count));
   CHECK(!lt.cublasLtMatrixLayoutSetAttribute(layout, LM_LT_LAYOUT_BATCH_STRIDE, &stride,

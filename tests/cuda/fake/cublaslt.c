@@ -144,7 +144,7 @@ FAKE_API int cublasLtMatmulPreferenceSetAttribute(void *x, int attribute, const 
 // ---- compatibility checks
 
 static int bytes_of(int type) {
-  return type == LM_LT_R_64F ? 8 : type == LM_LT_R_16BF ? 2 : 4;
+  return type == LM_CUBLASLT_F64 ? 8 : type == LM_CUBLASLT_BF16 ? 2 : 4;
 }
 
 static bool layouts_fit(const desc *d, const layout *a, const layout *b, const layout *c) {
@@ -153,11 +153,11 @@ static bool layouts_fit(const desc *d, const layout *a, const layout *b, const l
   uint64_t k2 = d->transposed[1] ? b->cols : b->rows;
   uint64_t n = d->transposed[1] ? b->rows : b->cols;
   bool types = a->type == b->type &&
-               (a->type == c->type || (a->type == LM_LT_R_16BF && c->type == LM_LT_R_32F));
-  bool rounds = d->compute == LM_LT_COMPUTE_TF32 && a->type == LM_LT_R_32F;
-  bool numbers =
-      (rounds || d->compute == (a->type == LM_LT_R_64F ? LM_LT_COMPUTE_64F : LM_LT_COMPUTE_32F)) &&
-      d->scale == (a->type == LM_LT_R_64F ? LM_LT_R_64F : LM_LT_R_32F);
+               (a->type == c->type || (a->type == LM_CUBLASLT_BF16 && c->type == LM_CUBLASLT_F32));
+  bool rounds = d->compute == LM_LT_COMPUTE_TF32 && a->type == LM_CUBLASLT_F32;
+  bool numbers = (rounds || d->compute == (a->type == LM_CUBLASLT_F64 ? LM_LT_COMPUTE_64F
+                                                                      : LM_LT_COMPUTE_32F)) &&
+                 d->scale == (a->type == LM_CUBLASLT_F64 ? LM_CUBLASLT_F64 : LM_CUBLASLT_F32);
   bool lds = (uint64_t)a->ld >= a->rows && (uint64_t)b->ld >= b->rows &&
              (uint64_t)c->ld >= c->rows && a->ld > 0 && b->ld > 0 && c->ld > 0;
   return types && numbers && lds && m == c->rows && n == c->cols && k == k2 && m && n && k &&
@@ -176,7 +176,7 @@ static bool epilogue_fits(const desc *d, const layout *c) {
   if (d->epilogue & ~(uint32_t)(LM_LT_EPILOGUE_BIAS | LM_LT_EPILOGUE_GELU | LM_LT_EPILOGUE_AUX) ||
       !(bias || gelu) || (aux && !gelu))
     return false;
-  if (c->type == LM_LT_R_64F || (bias && (!d->bias || d->bias % 16)))
+  if (c->type == LM_CUBLASLT_F64 || (bias && (!d->bias || d->bias % 16)))
     return false;
   return !aux ||
          (d->aux && d->aux % 16 == 0 && d->aux_ld % 8 == 0 && (uint64_t)d->aux_ld >= c->rows);
@@ -251,9 +251,9 @@ typedef struct gemm {
 
 static double element(const char *at, const layout *l, int64_t i) {
   float x;
-  if (l->type == LM_LT_R_64F)
+  if (l->type == LM_CUBLASLT_F64)
     return ((const double *)at)[i];
-  if (l->type == LM_LT_R_32F)
+  if (l->type == LM_CUBLASLT_F32)
     return ((const float *)at)[i];
   uint32_t u = (uint32_t)((const uint16_t *)at)[i] << 16;
   memcpy(&x, &u, sizeof x);
@@ -277,9 +277,9 @@ static void element_set(char *at, const layout *l, int64_t i, double value) {
   float x = (float)value;
   uint32_t u;
   memcpy(&u, &x, sizeof u);
-  if (l->type == LM_LT_R_64F)
+  if (l->type == LM_CUBLASLT_F64)
     ((double *)at)[i] = value;
-  else if (l->type == LM_LT_R_32F)
+  else if (l->type == LM_CUBLASLT_F32)
     ((float *)at)[i] = x;
   else
     ((uint16_t *)at)[i] = (uint16_t)((x == x ? u + 0x7fff + (u >> 16 & 1) : u | 0x400000) >> 16);
@@ -337,7 +337,7 @@ static void gemm_run(void *args) {
 }
 
 static double scalar(const void *x, int type) {
-  return type == LM_LT_R_64F ? *(const double *)x : *(const float *)x;
+  return type == LM_CUBLASLT_F64 ? *(const double *)x : *(const float *)x;
 }
 
 FAKE_API int cublasLtMatmul(void *handle, void *d, const void *alpha, const void *a, void *a_layout,

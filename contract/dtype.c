@@ -1,0 +1,23 @@
+// dtype.c - see dtype.h.
+#include "contract/dtype.h"
+
+const lm_dtype_info lm_dtype_table[LM_DTYPES] = {
+#define DTYPE(ID, NAME, BITS, IS_FLOAT, MEMORY, REGISTER, FILE, ...)                               \
+  {NAME, BITS, IS_FLOAT, #MEMORY, #REGISTER, LM_ST_##FILE, LM_ONEDNN_##ID, LM_CUBLASLT_##ID},
+#include "contract/dtypes.def"
+};
+
+const char *const lm_dtype_names[LM_DTYPES] = {
+#define DTYPE(ID, NAME, ...) NAME,
+#include "contract/dtypes.def"
+};
+
+const lm_st_dtype_info lm_st_dtype_table[LM_ST_DTYPES] = {
+#define DTYPE(ID, NAME, BITS, IS_FLOAT, MEMORY, REGISTER, FILE, ...) {#FILE, BITS / 8, IS_FLOAT},
+#define STORED(ID, BITS, IS_FLOAT) {#ID, BITS / 8, IS_FLOAT},
+#include "contract/dtypes.def"
+};
+
+#define DTYPE(ID, NAME, BITS, IS_FLOAT, MEMORY, ...)                                               \
+  _Static_assert(BITS % 8 == 0 && BITS == 8 * sizeof(MEMORY), "the size of " NAME " in memory");
+#include "contract/dtypes.def"
