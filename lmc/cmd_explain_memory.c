@@ -5,7 +5,7 @@
 
 #include "lmc/cmd_explain.h"
 #include "driver/inspect/memory.h"
-#include "lmc/output.h"
+#include "driver/outputs.h"
 
 enum {
   LISTED = 16,
@@ -181,7 +181,7 @@ static lm_status picture_write(const lm_session *s, const lm_memory_breakdown *h
 
 lm_status lm_explain_memory(const lm_cli *cli, lm_session *s) {
   const char *svg = lm_args_text(&cli->args, "svg", NULL);
-  LM_TRY(lm_output_check_recipe(cli, s->recipe, svg));
+  LM_TRY(lm_output_check_recipe(s->recipe, svg));
   if (svg)
     LM_TRY(lm_output_file_check(svg));
   LM_TRY(lm_session_sizes(s));

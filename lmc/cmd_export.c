@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "driver/weights/hf.h"
-#include "lmc/output.h"
+#include "driver/outputs.h"
 #include "driver/trained.h"
 #include "lmc/open.h"
 #include "driver/weights/weights.h"

@@ -1,8 +1,10 @@
 // cmd_import.c - lmc import: reads a Hugging Face model.
 #include <string.h>
 
+#include "driver/text.h"
 #include "driver/weights/import.h"
-#include "lmc/output.h"
+#include "lmc/command.h"
+#include "driver/outputs.h"
 
 static const lm_opt options[] = {
     {.name = "model",

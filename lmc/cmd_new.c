@@ -19,13 +19,11 @@ static const lm_opt options[] = {
 
 static void result_print(const lm_cli *cli, const lm_starter *x) {
   lm_buf json = {0};
-  if (!cli->json) {
+  if (cli->json)
+    lm_starter_json(x, &json);
+  else
     lm_starter_print(x, stdout);
-    return;
-  }
-  lm_starter_json(x, &json);
-  lm_cli_print("%s\n", json.p);
-  lm_buf_free(&json);
+  lm_cli_put(&json);
 }
 
 static lm_status run(lm_cli *cli) {

@@ -6,7 +6,7 @@
 #include "compiler/passes/pass.h"
 #include "lmc/command.h"
 #include "driver/inspect/ir_dump.h"
-#include "lmc/output.h"
+#include "driver/outputs.h"
 
 static const lm_opt options[] = {
     {.name = "pass", .kind = LM_OPT_TEXT, .value = "A,B", .help = "passes to run, in this order"},

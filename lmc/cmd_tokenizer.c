@@ -6,7 +6,7 @@
 #include "dsl/syntax/ast.h"
 #include "lmc/command.h"
 #include "lmc/ids.h"
-#include "lmc/output.h"
+#include "driver/outputs.h"
 #include "runtime/data/feed/data.h"
 #include "runtime/data/rows/vocab.h"
 

@@ -3,7 +3,7 @@
 
 #include "driver/trace.h"
 #include "lmc/open.h"
-#include "lmc/output.h"
+#include "driver/outputs.h"
 
 static const lm_opt options[] = {{.name = "steps",
                                   .kind = LM_OPT_WHOLE,
@@ -80,7 +80,7 @@ static lm_status options_read(lm_cli *cli, lm_trace_options *o) {
   lm_cli_kernels(cli, o->s);
   LM_TRY(lm_cli_target(cli, &o->s->target));
   LM_TRY(lm_cli_open(cli, o->s));
-  LM_TRY(lm_output_check_recipe(cli, o->s->recipe, o->path));
+  LM_TRY(lm_output_check_recipe(o->s->recipe, o->path));
   LM_TRY(lm_output_file_check(o->path));
   o->s->last_step = lm_args_whole(a, "steps", 0);
   return NULL;

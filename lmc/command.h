@@ -74,6 +74,7 @@ extern const lm_command lm_cmd_check, lm_cmd_fmt, lm_cmd_compile, lm_cmd_run, lm
 void lm_cli_diagnostics(const lm_cli *cli);
 // Writes to standard output; nothing more can be done here if that fails, so main asks at the end.
 void lm_cli_print(const char *fmt, ...) LM_PRINTF(1, 2);
+void lm_cli_put(lm_buf *text); // prints and frees a text
 // Writes bytes to standard output at once; a callback of the driver.
 void lm_cli_write(void *user, const char *p, size_t n);
 void lm_cli_note(const char *fmt, ...) LM_PRINTF(1, 2); // to standard error

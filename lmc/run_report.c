@@ -5,7 +5,7 @@
 
 #include "driver/inspect/profile.h"
 #include "driver/tune/tune_step.h"
-#include "lmc/output.h"
+#include "driver/outputs.h"
 #include "runtime/base/terminal.h"
 #include "runtime/io/json.h"
 #include "runtime/train/checkpoint_folder.h"
@@ -89,7 +89,7 @@ lm_status lm_run_profile_begin(lm_cli *cli, lm_training *x) {
   const char *path = lm_args_text(&cli->args, "profile", NULL);
   if (!lm_args_given(&cli->args, "profile"))
     return NULL;
-  LM_TRY(lm_output_check_recipe(cli, x->s.recipe, path));
+  LM_TRY(lm_output_check_recipe(x->s.recipe, path));
   if (path)
     LM_TRY(lm_file_write_atomic(path, "", 0));
   x->s.timeline = LM_NEW(cli->ctx->arena, lm_timeline);

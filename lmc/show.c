@@ -25,6 +25,11 @@ void lm_cli_print(const char *fmt, ...) {
   va_end(ap);
 }
 
+void lm_cli_put(lm_buf *text) {
+  fputs(text->p ? text->p : "", stdout);
+  lm_buf_free(text);
+}
+
 void lm_cli_write(void *user, const char *p, size_t n) {
   fwrite(p, 1, n, stdout);
   fflush(stdout);

@@ -187,7 +187,7 @@ static lm_status func_write(const lm_module *m, lm_func *f, const char *dir) {
   return s;
 }
 
-lm_status lm_draw_module(lm_module *m, const char *dir) {
+lm_status lm_graphs_write(lm_module *m, const char *dir) {
   for (lm_func *f = m->funcs; f; f = f->next)
     LM_TRY(func_write(m, f, dir));
   return NULL;

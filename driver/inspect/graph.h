@@ -6,5 +6,5 @@
 // Writes NAME.dot in `dir` for each function. Nodes are the operations that become a step of the
 // plan; edges are tensors, wider with more bytes; a loop is a frame with its operands, its results
 // and its trip count. Overwrites the marks of operations.
-lm_status lm_draw_module(lm_module *m, const char *dir);
+lm_status lm_graphs_write(lm_module *m, const char *dir);
 #endif

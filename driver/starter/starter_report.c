@@ -184,7 +184,7 @@ void lm_starter_json(const lm_starter *x, lm_buf *out) {
   lm_buf_printf(out,
                 ", \"run\": {\"steps\": %lld, \"batch\": %lld, \"micro\": %lld, \"seq\": %lld, "
                 "\"lr\": %g, \"every\": %lld, \"tokens_per_s\": %.1f, "
-                "\"seconds\": %.1f, \"timed\": %s, \"text_ends\": %s}}",
+                "\"seconds\": %.1f, \"timed\": %s, \"text_ends\": %s}}\n",
                 (long long)a->steps, (long long)a->batch, (long long)a->micro, (long long)a->seq,
                 a->lr, (long long)a->every, a->tokens_per_s,
                 (double)(a->steps * a->batch) / a->tokens_per_s, x->timed ? "true" : "false",

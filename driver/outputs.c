@@ -1,6 +1,8 @@
-// output.c - what a command writes is nothing that it reads.
-#include "lmc/output.h"
+// outputs.c - files that a command writes must not be files that it reads.
+#include "driver/outputs.h"
 
+#include <dirent.h>
+#include <fnmatch.h>
 #include <glob.h>
 #include <sys/stat.h>
 
@@ -38,12 +40,11 @@ static lm_status source_check(const char *path, const struct stat *st, const cha
   return s;
 }
 
-lm_status lm_output_check_recipe(const lm_cli *cli, const lm_recipe *r, const char *path) {
+lm_status lm_output_check_recipe(const lm_recipe *r, const char *path) {
   struct stat st;
   if (!path || stat(path, &st))
     return NULL;
   const char *named[] = {r->data.tokenizer.file, r->data.tokenizer.merges, r->from};
-  LM_TRY(lm_output_check(path, cli->args.rest, cli->args.n_rest));
   LM_TRY(lm_output_check(path, named, LM_COUNT(named)));
   for (uint32_t i = 0; i < r->program->n_files; i++)
     if (!r->program->files[i]->is_std)
@@ -64,4 +65,18 @@ lm_status lm_output_file_check(const char *path) {
     s = lm_fail(LM_USER, "there is no folder %s to write %s in", dir, path);
   lm_arena_destroy(a);
   return s;
+}
+
+lm_status lm_output_folder_check(const lm_recipe *r, const char *dir, const char *const *patterns) {
+  lm_arena *a = lm_arena_create();
+  DIR *d = opendir(dir);
+  lm_status status = NULL;
+  for (struct dirent *file; d && !status && (file = readdir(d));)
+    for (const char *const *p = patterns; *p && !status; p++)
+      if (!fnmatch(*p, file->d_name, 0))
+        status = lm_output_check_recipe(r, lm_path_join(a, dir, file->d_name));
+  if (d)
+    closedir(d);
+  lm_arena_destroy(a);
+  return status;
 }

@@ -1,0 +1,15 @@
+// outputs.h - files that a command writes must not be files that it reads.
+#ifndef LM_DRIVER_OUTPUTS_H
+#define LM_DRIVER_OUTPUTS_H
+#include "dsl/recipe/recipe.h"
+
+// LM_USER if `path`, a file or a folder, is one of `inputs` under any name; inputs may be NULL.
+lm_status lm_output_check(const char *path, const char *const *inputs, size_t n);
+// The same for all files that a recipe reads: the program, texts, the tokenizer, weights.
+lm_status lm_output_check_recipe(const lm_recipe *r, const char *path);
+// The same for every file in `dir` whose name matches one of the patterns, which end with NULL.
+lm_status lm_output_folder_check(const lm_recipe *r, const char *dir, const char *const *patterns);
+// LM_USER if a file of this name cannot be made, because it is a folder or its folder is missing.
+// Called before the work whose result it receives.
+lm_status lm_output_file_check(const char *path);
+#endif

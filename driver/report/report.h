@@ -1,0 +1,10 @@
+// report.h - results of the driver as text for people and as JSON. Nothing here computes; a front
+// end prints the text.
+#ifndef LM_DRIVER_REPORT_H
+#define LM_DRIVER_REPORT_H
+#include "driver/plan_folder.h"
+
+// lmc compile.
+void lm_report_compile(const lm_session *s, const lm_plan_figures *x, lm_buf *out);
+void lm_report_compile_json(const lm_session *s, const lm_plan_figures *x, lm_buf *out);
+#endif
