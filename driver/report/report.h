@@ -7,4 +7,8 @@
 // lmc compile.
 void lm_report_compile(const lm_session *s, const lm_plan_figures *x, lm_buf *out);
 void lm_report_compile_json(const lm_session *s, const lm_plan_figures *x, lm_buf *out);
+
+// lmc check, of a lowered session.
+void lm_report_check(const lm_session *s, lm_buf *out);
+void lm_report_check_json(const lm_session *s, lm_buf *out);
 #endif

@@ -34,7 +34,7 @@ def test_unknown_target(run):
 def test_check(run):
     """what a recipe comes to on a GPU that is not here"""
     file = small(run, compute="auto")
-    check("computed in bf16, as `auto` chooses here" in run("check", file, "--target", "sm_90a"), "bf16 on a GPU")
+    check("computed in bf16, which `auto` chooses on this target" in run("check", file, "--target", "sm_90a"), "bf16 on a GPU")
 
 
 # ---- running, on NVIDIA's libraries as tests/cuda/fake has them: the runtime is the real one, kernels run under the SIMT shim

@@ -1,0 +1,126 @@
+// check_report.c - what lmc check prints of a recipe: its values, its parameters, and what each
+// pattern matched.
+#include <string.h>
+
+#include "driver/report/report.h"
+
+static void name_with_stars(const lm_global *g, lm_buf *out) {
+  if (!g->n_stack) {
+    lm_buf_puts(out, g->paths[0]);
+    return;
+  }
+  for (const char *s = g->paths[0]; *s; s++) { // layers.0.attn.wq -> layers.#.attn.wq
+    bool number = *s >= '0' && *s <= '9' && (s == g->paths[0] || s[-1] == '.');
+    size_t n = number ? strspn(s, "0123456789") : 0;
+    bool index = n && (!s[n] || s[n] == '.');
+    lm_buf_add(out, index ? "#" : s, 1);
+    if (index)
+      s += n - 1;
+  }
+}
+
+static void shape_print(const lm_module *m, const lm_global *g, lm_buf *out) {
+  lm_buf_puts(out, "[");
+  for (int i = g->n_stack; i < g->type.rank; i++) {
+    const lm_axis_info *a = &m->axes[g->type.axis[i]];
+    lm_buf_printf(out, "%s%.*s = %lld", i > g->n_stack ? ", " : "", (int)strcspn(a->name, "."),
+                  a->name, (long long)a->size);
+  }
+  lm_buf_puts(out, "]");
+}
+
+static void parameters_print(const lm_session *s, lm_buf *out) {
+  const lm_module *m = s->lowered->m;
+  lm_buf_printf(out, "\nparameters\n  %-32s %-44s %6s %12s\n", "name", "shape", "times",
+                "elements");
+  for (uint32_t i = 0; i < m->n_globals; i++) {
+    const lm_global *g = &m->globals[i];
+    lm_buf name = {0}, shape = {0};
+    if (g->kind != LM_GLOBAL_PARAM)
+      continue;
+    name_with_stars(g, &name);
+    shape_print(m, g, &shape);
+    lm_buf_printf(out, "  %-32s %-44s %6lld %12lld\n", name.p, shape.p, (long long)g->n_paths,
+                  (long long)lm_type_elements(m, g->type));
+    lm_buf_free(&name);
+    lm_buf_free(&shape);
+  }
+  lm_buf_printf(out, "  %-32s %-44s %6s %12lld\n", "total", "", "", (long long)s->params);
+}
+
+static void patterns_print(const lm_lowered *l, lm_buf *out) {
+  if (l->n_resolved)
+    lm_buf_puts(out, "\npatterns\n");
+  for (uint32_t i = 0; i < l->n_resolved; i++)
+    lm_buf_printf(out, "  %-40s %s: %u\n", l->resolved[i].pattern, l->resolved[i].what,
+                  l->resolved[i].n);
+}
+
+void lm_report_check(const lm_session *s, lm_buf *out) {
+  lm_buf_printf(out, "recipe %s\n", s->recipe->name);
+  lm_buf values = {0};
+  lm_recipe_print(s->recipe, true, &values);
+  for (const char *line = values.p; line && *line;
+       line += strcspn(line, "\n"), line += *line == '\n')
+    lm_buf_printf(out, "  %.*s\n", (int)strcspn(line, "\n"), line);
+  lm_buf_free(&values);
+  bool chosen = s->recipe->precision.compute == LM_RECIPE_COMPUTE_AUTO;
+  lm_buf_printf(out, "\ncomputed in %s%s%s\n", lm_session_compute(s),
+                chosen ? ", which `auto` chooses on this target" : "",
+                s->recipe->precision.tf32 ? ", a GPU's GEMMs in tf32" : "");
+  parameters_print(s, out);
+  patterns_print(s->lowered, out);
+}
+
+// ---- as JSON
+
+static void parameter_json(const lm_module *m, const lm_global *g, lm_buf *out) {
+  lm_buf name = {0};
+  name_with_stars(g, &name);
+  lm_buf_puts(out, "{\"name\": ");
+  lm_buf_json(out, name.p);
+  lm_buf_puts(out, ", \"shape\": [");
+  for (int i = g->n_stack; i < g->type.rank; i++)
+    lm_buf_printf(out, "%s%lld", i > g->n_stack ? ", " : "",
+                  (long long)lm_axis_size(m, g->type.axis[i]));
+  lm_buf_printf(out, "], \"times\": %lld, \"elements\": %lld}", (long long)g->n_paths,
+                (long long)lm_type_elements(m, g->type));
+  lm_buf_free(&name);
+}
+
+static void parameters_json(const lm_session *s, lm_buf *out) {
+  const lm_module *m = s->lowered->m;
+  int n = 0;
+  lm_buf_printf(out, ", \"params\": %lld, \"parameters\": [", (long long)s->params);
+  for (uint32_t i = 0; i < m->n_globals; i++) {
+    if (m->globals[i].kind != LM_GLOBAL_PARAM)
+      continue;
+    lm_buf_puts(out, n++ ? ",\n  " : "\n  ");
+    parameter_json(m, &m->globals[i], out);
+  }
+  lm_buf_puts(out, "]");
+}
+
+static void patterns_json(const lm_lowered *l, lm_buf *out) {
+  lm_buf_puts(out, ", \"patterns\": [");
+  for (uint32_t i = 0; i < l->n_resolved; i++) {
+    lm_buf_puts(out, i ? ", {\"pattern\": " : "{\"pattern\": ");
+    lm_buf_json(out, l->resolved[i].pattern);
+    lm_buf_printf(out, ", \"what\": \"%s\", \"n\": %u}", l->resolved[i].what, l->resolved[i].n);
+  }
+  lm_buf_puts(out, "]");
+}
+
+void lm_report_check_json(const lm_session *s, lm_buf *out) {
+  lm_buf values = {0};
+  lm_recipe_print(s->recipe, false, &values);
+  lm_buf_puts(out, "{\"recipe\": ");
+  lm_buf_json(out, s->recipe->name);
+  lm_buf_puts(out, ", \"values\": ");
+  lm_buf_json(out, values.p ? values.p : "");
+  lm_buf_free(&values);
+  lm_buf_printf(out, ", \"compute\": \"%s\"", lm_session_compute(s));
+  parameters_json(s, out);
+  patterns_json(s->lowered, out);
+  lm_buf_puts(out, "}");
+}
