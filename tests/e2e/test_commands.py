@@ -106,8 +106,8 @@ def test_lists_of_ids(run):
     run("run", file, "-q")
     generate = lambda ids, **how: run("generate", run.path("run"), "--prompt-ids", ids, "-n", 3, "--ids", "-t", 0, **how)
     check(generate("1,2,3") == generate("1 2 3") == generate(" 1, 2 ,3 "), "the same prompt")
-    for ids, what in (("1,,2", "missing between two commas"), (",1", "missing in front of the first comma"), ("1,", "missing behind the last comma"),
-                      ("1;2", "'1;2' is no token number"), ("1,-2", "-2 is no token number: they are from 0"), ("9999999999", "is no token number")):
+    for ids, what in (("1,,2", "missing between two commas"), (",1", "missing before the first comma"), ("1,", "missing after the last comma"),
+                      ("1;2", "'1;2' is not a token id"), ("1,-2", "-2 is not a token id: expected 0"), ("9999999999", "is not a token id")):
         check(what in generate(ids, status=1), ids)
     check("missing between two commas" in run("tokenizer", "decode", "bytes()", stdin="72,,105", status=1), "decode")
     check(run("tokenizer", "decode", "bytes()", stdin="72, 105\n33") == "Hi!\n", "decode")
