@@ -1,0 +1,140 @@
+// bench.c - how fast a recipe trains on this machine.
+#include "driver/bench/bench.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "driver/tune/tune.h"
+#include "driver/tune/tune_step.h"
+
+enum {
+  WARM = 1,
+  REPEATS = 5 // of the GEMMs alone, at most; no more than steps are run
+};
+
+lm_status lm_bench_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
+                        const lm_bench_options *o, int64_t micro) {
+  s->variant = o->variant;
+  s->threads = o->threads;
+  s->target = o->target;
+  s->dump_dir = o->dump_dir;
+  s->load_dir = o->load_dir;
+  LM_TRY(lm_session_open(s, ctx, events, &o->from));
+  LM_TRY(lm_session_data(s));
+  if (micro)
+    lm_run_spec_set_micro(&s->run, s->recipe, micro);
+  return NULL;
+}
+
+lm_status lm_bench_plan(lm_session *s) {
+  LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN, 0));
+  LM_TRY(lm_session_plan(s));
+  return lm_session_check_ids(s);
+}
+
+lm_status lm_bench_start(lm_session *s) {
+  LM_TRY(lm_tuned_find(s, s->threads));
+  return lm_session_start(s, NULL);
+}
+
+// Runs step i, from 1; finished batches are repeated when they end.
+static lm_status step_time(lm_session *s, int64_t i, double *out_ms) {
+  int64_t finished = lm_data_info_of(s->data).steps;
+  int64_t step = finished ? (i - 1) % finished + 1 : i;
+  lm_step_result r;
+  double start = lm_now();
+  LM_TRY(lm_trainer_step(s->trainer, step, step - 1, INFINITY, &r));
+  LM_TRY(lm_step_check(step, &r));
+  *out_ms = 1e3 * (lm_now() - start);
+  return NULL;
+}
+// The best step is the program's own time; the mean of all includes the effect of other load on the
+// machine.
+static lm_status steps_time(lm_session *s, int64_t steps, double began, lm_bench_figures *out) {
+  for (int64_t i = 1; i <= WARM + steps; i++) {
+    double ms;
+    LM_TRY(step_time(s, i, &ms));
+    if (i == 1) {
+      out->ms_first = ms;
+      out->first_s = lm_now() - began;
+    }
+    if (i <= WARM)
+      continue;
+    if (!out->ms_per_step || ms < out->ms_per_step)
+      out->ms_per_step = ms;
+    out->ms_mean += ms / (double)steps;
+  }
+  return NULL;
+}
+
+// Anonymous memory of the process, most of which the plan predicts; 0 if /proc does not report it.
+static int64_t resident_bytes(void) {
+  lm_buf text = {0};
+  lm_status s = lm_file_read("/proc/self/status", 1 << 20, &text);
+  const char *at = s ? NULL : strstr(text.p, "RssAnon:");
+  int64_t bytes = at ? 1024 * strtoll(at + strlen("RssAnon:"), NULL, 10) : 0;
+  lm_status_free(s);
+  lm_buf_free(&text);
+  return bytes;
+}
+
+// The GEMMs of the model's weights alone, as a library computes them.
+static lm_cpu_gemm_times gemms_time(const lm_session *s, int threads, int repeats) {
+  const lm_weight_products *all = &lm_analysis_of(s->lowered->m)->products;
+  lm_cpu_linear *p = LM_NEW_N(s->ctx->arena, lm_cpu_linear, all->n + 1);
+  for (uint32_t i = 0; i < all->n; i++) {
+    const lm_weight_product *x = &all->v[i];
+    p[i] = (lm_cpu_linear){x->m, x->k, x->n, x->count};
+  }
+  return lm_cpu_gemm_bench(p, (int)all->n, s->lowered->compute, threads, repeats);
+}
+
+static void model_describe(const lm_session *s, lm_bench_figures *out) {
+  lm_buf step = {0};
+  lm_tuned_step_json(s, &step);
+  out->compute = lm_session_compute(s);
+  out->tuned_text = lm_tuned_step_text(s);
+  out->tuned_step = lm_arena_strndup(s->ctx->arena, step.p, step.n);
+  out->params = s->params;
+  out->peak_bytes = lm_session_memory(s);
+  out->kernels = s->plan->n_kernels;
+  out->compiled = lm_exec_kernels_compiled(s->exec);
+  out->tuned = s->tuned.chosen;
+  out->measured = s->tuned.measured;
+  lm_buf_free(&step);
+}
+
+static lm_status session_measure(lm_session *s, lm_ctx *ctx, const lm_events *events,
+                                 const lm_bench_options *o, lm_bench_figures *out) {
+  double began = lm_now();
+  int64_t repeats = WARM + o->steps < REPEATS ? WARM + o->steps : REPEATS;
+  LM_TRY(lm_bench_open(s, ctx, events, o, 0));
+  double opened = lm_now();
+  LM_TRY(lm_bench_plan(s));
+  LM_TRY(lm_tuned_step_find(s));
+  LM_TRY(lm_bench_start(s));
+  out->compile_s = lm_now() - opened;
+  LM_TRY(lm_session_train(s));
+  int threads = lm_exec_threads(s->exec);
+  LM_TRY(steps_time(s, o->steps, began, out));
+  out->resident_bytes = resident_bytes();
+  lm_cpu_gemm_times gemm = {0};
+  if (!s->target.arch)
+    gemm = gemms_time(s, threads, (int)repeats);
+  out->gemm_ms = 1e3 * (double)s->run.n_micro * (gemm.forward + gemm.data + gemm.weight);
+  out->tokens_per_s = (double)s->recipe->batch / out->ms_per_step * 1e3;
+  out->model_flops = (double)s->run.n_micro * s->model_flops;
+  out->peak_flops = lm_target_peak(&s->target, threads, s->lowered->compute);
+  model_describe(s, out);
+  return NULL;
+}
+
+lm_status lm_bench_run(lm_ctx *ctx, const lm_events *events, const lm_bench_options *o,
+                       lm_bench_figures *out) {
+  lm_session s = {0};
+  *out = (lm_bench_figures){0};
+  lm_status status = session_measure(&s, ctx, events, o, out);
+  lm_session_close(&s);
+  return status;
+}
