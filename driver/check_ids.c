@@ -1,5 +1,6 @@
 // check_ids.c - whether token ids and positions of the data are within the tables of the model.
 #include "driver/session.h"
+#include "runtime/base/diag_code.h"
 
 static int64_t vocabulary_of(const lm_session *s) {
   return s->limits.tok < s->limits.next ? s->limits.tok : s->limits.next;
@@ -9,17 +10,13 @@ static void ids_check(lm_session *s, int64_t max_id, int64_t max_pos) {
   const lm_recipe *r = s->recipe;
   int64_t ids = vocabulary_of(s);
   if (max_id >= ids) {
-    lm_diag *d =
-        lm_error(s->ctx, r->model.loc, "E211",
-                 "the model's vocabulary has %lld tokens, the data's numbers go up to %lld",
-                 (long long)ids, (long long)max_id);
+    lm_diag *d = LM_REPORT(s->ctx, r->model.loc, E211, (long long)ids, (long long)max_id);
     lm_diag_note(s->ctx, d, r->data.loc, "data %s", r->data.name);
     lm_diag_help(s->ctx, d, "vocab = %lld", (long long)max_id + 1);
   }
   if (max_pos >= s->limits.pos) {
-    lm_diag *d = lm_error(s->ctx, r->model.loc, "E211",
-                          "the model knows %lld positions, the data's go up to %lld",
-                          (long long)s->limits.pos, (long long)max_pos);
+    lm_diag *d =
+        LM_REPORT(s->ctx, r->model.loc, E217, (long long)s->limits.pos, (long long)max_pos);
     lm_diag_note(s->ctx, d, r->data.loc, "data %s", r->data.name);
   }
 }
@@ -42,13 +39,10 @@ lm_status lm_session_check_ids_of_recipe(lm_session *s) {
   for (uint32_t i = 0; i < s->recipe->n_samples; i++) {
     const lm_recipe_sample *x = &s->recipe->samples[i];
     if (x->n >= s->limits.pos)
-      lm_error(s->ctx, x->loc, "E211",
-               "the model knows %lld positions; a prompt and %lld tokens to make are more",
-               (long long)s->limits.pos, (long long)x->n);
+      LM_REPORT(s->ctx, x->loc, E218, (long long)s->limits.pos, (long long)x->n);
   }
   if (d->tokenizer.train > vocabulary_of(s))
-    lm_warn(s->ctx, d->tokenizer.loc, "W211",
-            "this learns up to %lld tokens, the model's vocabulary has %lld",
-            (long long)d->tokenizer.train, (long long)vocabulary_of(s));
+    LM_REPORT(s->ctx, d->tokenizer.loc, W211, (long long)d->tokenizer.train,
+              (long long)vocabulary_of(s));
   return lm_verdict(s->ctx);
 }

@@ -4,6 +4,7 @@
 
 #include "compiler/passes/pass.h"
 #include "driver/session.h"
+#include "runtime/base/diag_code.h"
 #include "runtime/cpu/detect.h"
 
 enum {
@@ -108,9 +109,9 @@ void lm_session_rows_warn(const lm_session *s) {
   if (s->row_mix.kind == LM_ROWS_APART || s->run.n_micro < 2)
     return;
   bool meet = s->row_mix.kind == LM_ROWS_MEET;
-  lm_diag *d = lm_warn(s->ctx, s->row_mix.loc, "W216", "%s, so results depend on `micro`",
-                       meet ? "this operation mixes the rows of a micro-batch"
-                            : "this is added once for each micro-batch, whatever its weight");
+  lm_diag *d = LM_REPORT(s->ctx, s->row_mix.loc, W216,
+                         meet ? "this operation mixes the rows of a micro-batch"
+                              : "this is added once for each micro-batch, whatever its weight");
   lm_diag_note(s->ctx, d, r->micro_loc, "a step of %lld tokens is %lld micro-batches of %lld",
                (long long)r->batch, (long long)s->run.n_micro,
                (long long)(r->batch / s->run.n_micro));

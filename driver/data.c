@@ -6,6 +6,7 @@
 #include "driver/bundle.h"
 #include "driver/stages.h"
 #include "driver/data.h"
+#include "runtime/base/diag_code.h"
 #include "runtime/data/rows/vocab.h"
 
 enum {
@@ -121,7 +122,7 @@ static lm_status located(const lm_session *s, const lm_data_options *o, lm_statu
   int headline = (int)strcspn(fault->text, "\n");
   lm_loc at =
       list && d->n_sources == 1 ? d->sources[0].path_loc : location_of(d, o, fault->subject);
-  lm_diag *diag = lm_error(s->ctx, at, "E214", "%.*s", headline, fault->text);
+  lm_diag *diag = LM_REPORT(s->ctx, at, E214, headline, fault->text);
   if (list) {
     list_note(s, diag, list + 1, INT_MAX);
     lm_diag_help(s->ctx, diag,
@@ -141,9 +142,8 @@ lm_status lm_session_sources(lm_session *s) {
   lm_umask_add(
       info.unshared); // what is made of text that others may not read, they may not read either
   if (info.bad) {
-    lm_diag *d = lm_warn(s->ctx, s->recipe->data.loc, "W212",
-                         "%lld of %lld documents are unusable and were left out",
-                         (long long)info.bad, (long long)info.read);
+    lm_diag *d =
+        LM_REPORT(s->ctx, s->recipe->data.loc, W212, (long long)info.bad, (long long)info.read);
     list_note(s, d, info.bad_list, SHOWN);
     if (info.bad > SHOWN)
       lm_diag_note(s->ctx, d, (lm_loc){0}, "… and %lld more", (long long)info.bad - SHOWN);
@@ -213,7 +213,7 @@ static lm_status open_named(lm_session *s) {
   const char *dir = lm_path_dir(s->ctx->arena, t->file);
   if (getcwd(here, sizeof here))
     dir = lm_path_join(s->ctx->arena, here, dir); // an absolute folder stays as it is
-  lm_diag *d = lm_error(s->ctx, t->file_loc, "E216", "%s", fault->text);
+  lm_diag *d = LM_REPORT(s->ctx, t->file_loc, E216, fault->text);
   lm_diag_note(s->ctx, d, (lm_loc){0},
                "looked for in %s; a path is relative to the folder of the file that names it", dir);
   lm_status_free(fault);

@@ -6,6 +6,7 @@
 #include "driver/session.h"
 #include "driver/tune/tune_gemm_cuda.h"
 #include "driver/weights/weights.h"
+#include "runtime/base/diag_code.h"
 #include "runtime/train/init.h"
 
 lm_exec_options lm_session_exec_options(const lm_session *s) {
@@ -22,7 +23,7 @@ lm_status lm_session_weights(lm_session *s) {
   if (!r->from)
     return NULL;
   if (access(r->from, F_OK)) {
-    lm_error(s->ctx, r->from_loc, "E215", "there is no file or folder %s", r->from);
+    LM_REPORT(s->ctx, r->from_loc, E215, r->from);
     return lm_verdict(s->ctx);
   }
   return r->from_hf ? lm_weights_import(s, r->from, params) : lm_weights_load(s, r->from, params);

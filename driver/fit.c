@@ -15,6 +15,7 @@
 #include "driver/inspect/memory.h"
 #include "driver/session.h"
 #include "driver/text.h"
+#include "runtime/base/diag_code.h"
 
 enum {
   SHOWN_ITEMS = 3,
@@ -159,8 +160,7 @@ static lm_status refuse(lm_session *s, int most) {
   const char *remedy = NULL, *need = need_text(s, lm_session_memory(s));
   if (s->fit.what & LM_LOWER_TRAIN)
     LM_TRY(remedy_find(s, &remedy));
-  lm_diag *d = lm_error(s->ctx, m->budget_loc, "E210", "the plan needs %s, the budget is %s", need,
-                        bytes_text(s, m->budget));
+  lm_diag *d = LM_REPORT(s->ctx, m->budget_loc, E210, need, bytes_text(s, m->budget));
   if (most)
     lm_diag_note(s->ctx, d, (lm_loc){0},
                  "%d values are computed again in it; kept, they make it %s", most,

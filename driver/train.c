@@ -8,6 +8,7 @@
 #include "driver/data.h"
 #include "driver/tune/tune.h"
 #include "driver/tune/tune_step.h"
+#include "runtime/base/diag_code.h"
 
 _Static_assert((int)LM_EMITS_MAX <= (int)LM_TRAIN_METRICS,
                "a step's result has an element for every emitted value");
@@ -54,7 +55,7 @@ static lm_status sample_prepare(lm_training *x, const lm_recipe_sample *r,
   lm_tokens prompt = {0};
   LM_TRY(lm_tokenizer_encode(x->s.tokenizer, r->prompt, strlen(r->prompt), &prompt));
   if (!prompt.n)
-    lm_error(x->s.ctx, r->loc, "E213", "a sample needs a prompt of at least one token");
+    LM_REPORT(x->s.ctx, r->loc, E213);
   int32_t *ids = LM_NEW_N(x->s.ctx->arena, int32_t, prompt.n + 1);
   if (prompt.n)
     memcpy(ids, prompt.ids, prompt.n * sizeof *ids);

@@ -9,6 +9,7 @@
 #include "driver/bundle.h"
 #include "driver/text.h"
 #include "driver/weights/weights.h"
+#include "runtime/base/diag_code.h"
 #include "runtime/train/checkpoint.h"
 
 static bool is_folder(const char *path) {
@@ -81,8 +82,7 @@ static lm_status file_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
     return lm_fail(LM_USER, "--step takes the folder of a run; %s is a file", x->from->path);
   if (s->recipe->from)
     return NULL;
-  lm_diag *d = lm_error(ctx, s->recipe->model.loc, "E212",
-                        "this model has no `from`, so there are no weights to %s with", x->command);
+  lm_diag *d = LM_REPORT(ctx, s->recipe->model.loc, E212, x->command);
   if (s->recipe->save.dir)
     lm_diag_help(ctx, d, "once it is trained: lmc %s %s", x->command,
                  lm_show_word(ctx->arena, s->recipe->save.dir));

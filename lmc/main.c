@@ -207,7 +207,7 @@ static int status_report(lm_cli *cli, lm_status s) {
   const char *whose = kind == LM_BUG_STATUS ? "this is a bug in lmc: " : "";
   bool told = s && *s->text;
   if (told && cli->json)
-    lm_error(cli->ctx, (lm_loc){0}, NULL, "%s%s", whose, s->text);
+    lm_report_plain(cli->ctx, (lm_loc){0}, "%s%s", whose, s->text);
   lm_cli_diagnostics(cli);
   if (told && !cli->json)
     fprintf(stderr, "lmc: %s%s\n", whose, s->text);

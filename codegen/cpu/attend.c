@@ -10,6 +10,7 @@
 //
 // and at the end o / l and m + log l. o is accumulated as [channels][t], the layout of e^(x - m').
 #include "codegen/cpu/attend.h"
+#include "runtime/base/diag_code.h"
 #include <string.h>
 
 enum {
@@ -309,7 +310,7 @@ bool lm_cpu_attend_emit(void *module, const lm_op *op, lm_arena *arena, lm_kerne
   lm_buf why = {0}, text = {0};
   bool ok = lm_attend_spec_make(m, op, &e.f, &why);
   if (!ok)
-    lm_error(m->ctx, op->loc, "E702", "attention: %s: unsupported on the CPU", why.p);
+    LM_REPORT(m->ctx, op->loc, E702, why.p);
   e.rows = e.f.tile_t ? e.f.tile_t : TILE;
   e.cols = e.f.tile_s ? e.f.tile_s : TILE;
   e.name = LM_NEW_N(temporary, const char *, m->n_values + 1);

@@ -15,6 +15,7 @@
 // short ones left. As many points of the parallel axes as fit in the cache are interleaved.
 #include "codegen/cuda/attend.h"
 #include "codegen/cuda/emit.h"
+#include "runtime/base/diag_code.h"
 #include <math.h>
 #include <string.h>
 
@@ -397,7 +398,7 @@ bool cuda_attend_emit(const cuda_target *t, const lm_op *op, lm_arena *arena, lm
   if (ok)
     finish(&e, &body, blocks, arena, out);
   else
-    lm_error(m->ctx, op->loc, "E702", "attention: %s: unsupported on a GPU", why.p);
+    LM_REPORT(m->ctx, op->loc, E703, why.p);
   lm_buf *used[] = {&why,      &body,      &e.declare, &e.point,
                     &e.by_row, &e.by_pair, &e.by_col,  &e.by_element};
   for (size_t i = 0; i < LM_COUNT(used); i++)

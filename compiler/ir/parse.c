@@ -8,6 +8,7 @@
 #include <string.h>
 #include "compiler/ir/internal.h"
 #include "compiler/ir/lex.h"
+#include "runtime/base/diag_code.h"
 
 enum {
   MAX_DEPTH = 64,
@@ -56,7 +57,7 @@ static bool fail(parser *p, lm_loc at, const char *fmt, ...) {
   lm_buf_vprintf(&b, fmt, ap);
   va_end(ap);
   if (!p->failed)
-    lm_error(p->c, at, "E900", "%s", b.p);
+    LM_REPORT(p->c, at, E710, b.p);
   lm_buf_free(&b);
   p->failed = true;
   return false;

@@ -14,18 +14,21 @@
 // a shift along t, an iota along t) is an error too, because one position at a time gives another
 // result.
 #include "compiler/passes/causal.h"
+#include "runtime/base/diag_code.h"
 
 #include <math.h>
 
 // ---- errors
-static const char ahead[] = "the model is not causal: a position depends on later positions";
 static const char mask_help[] = "mask the operand of the reduction: select(expand(pos, s) >= ps & "
                                 "expand(seg, s) == ss, scores, -1e30)";
 
-static lm_diag *refuse(probe *p, const lm_op *op, const char *code, const char *text) {
+static lm_diag *refuse(probe *p, lm_diag *d) {
   p->ok = false;
-  lm_diag *d = lm_error(p->c, op->loc, code, "%s", text);
   return d;
+}
+
+static lm_diag *refuse_ahead(probe *p, const lm_op *op) {
+  return refuse(p, LM_REPORT(p->c, op->loc, E0D0));
 }
 
 // A cell with s after t that is not masked; t is -1 if the value has no axis t.
@@ -35,14 +38,14 @@ typedef struct leak {
 } leak;
 
 static void refuse_all(probe *p, const lm_op *op) {
-  lm_diag *d = refuse(p, op, "E0D0", ahead);
+  lm_diag *d = refuse_ahead(p, op);
   lm_diag_note(p->c, d, (lm_loc){0},
                "this reduces over all positions of the history without a mask");
   lm_diag_help(p->c, d, "%s", mask_help);
 }
 
 static void refuse_hidden(probe *p, const lm_op *op, const leak *at) {
-  lm_diag *d = refuse(p, op, "E0D0", ahead);
+  lm_diag *d = refuse_ahead(p, op);
   lm_diag_note(
       p->c, d, (lm_loc){0},
       "the mask hides every position from position %.0f of a document, so its softmax gives "
@@ -52,9 +55,7 @@ static void refuse_hidden(probe *p, const lm_op *op, const leak *at) {
 }
 
 static void refuse_mixed(probe *p, const lm_op *op, const leak *at) {
-  lm_diag *d =
-      refuse(p, op, "E0D4",
-             "the model mixes documents: a position depends on positions of another document");
+  lm_diag *d = refuse(p, LM_REPORT(p->c, op->loc, E0D4));
   lm_diag_note(
       p->c, d, (lm_loc){0},
       "in a row of packed documents, position %.0f of one depends on position %.0f of a later one",
@@ -65,7 +66,7 @@ static void refuse_mixed(probe *p, const lm_op *op, const leak *at) {
 }
 
 static void refuse_later(probe *p, const lm_op *op, const leak *at) {
-  lm_diag *d = refuse(p, op, "E0D0", ahead);
+  lm_diag *d = refuse_ahead(p, op);
   lm_diag_note(p->c, d, (lm_loc){0}, "position %.0f of a document depends on its position %.0f",
                p->pos[at->t], p->pos[at->s]);
   lm_diag_help(p->c, d, "%s", mask_help);
@@ -84,8 +85,7 @@ static void refuse_leak(probe *p, const lm_op *op, const lm_value *v, const leak
 }
 
 static void refuse_joined(probe *p, const lm_op *op) {
-  lm_diag *d = refuse(p, op, "E0D0",
-                      "a value that is concatenated to the positions of a history has no position");
+  lm_diag *d = refuse(p, LM_REPORT(p->c, op->loc, E0D6));
   lm_diag_note(p->c, d, (lm_loc){0},
                "after this concatenation the indices of the positions differ");
   lm_diag_help(p->c, d,
@@ -95,7 +95,7 @@ static void refuse_joined(probe *p, const lm_op *op) {
 }
 
 static void refuse_by_number(probe *p, const lm_op *op) {
-  lm_diag *d = refuse(p, op, "E0D0", ahead);
+  lm_diag *d = refuse_ahead(p, op);
   lm_diag_note(p->c, d, (lm_loc){0}, "this selects positions of the history by index");
   lm_diag_help(p->c, d,
                "select them by a mask: sum(select(expand(pos, s) - ps == 1 & expand(seg, s) == ss, "
@@ -152,10 +152,7 @@ static void check_op(probe *p, const lm_op *op) {
   case LM_OP_IOTA: {
     lm_axis t;
     if (p->decoded && lm_probe_has(p->is_position, op->out[0]->type, &t))
-      lm_diag_help(p->c,
-                   refuse(p, op, "E0D2",
-                          "iota counts the positions of one call, so the model cannot decode one "
-                          "position at a time"),
+      lm_diag_help(p->c, refuse(p, LM_REPORT(p->c, op->loc, E0D2)),
                    "use pos, the position within the document");
     return;
   }
@@ -173,11 +170,7 @@ static void check_op(probe *p, const lm_op *op) {
   }
   if (!lm_probe_over(op, p->is_position) || !p->decoded)
     return;
-  lm_diag_help(p->c,
-               refuse(p, op, "E0D1",
-                      "this combines positions outside of history, so the model cannot decode one "
-                      "position at a "
-                      "time"),
+  lm_diag_help(p->c, refuse(p, LM_REPORT(p->c, op->loc, E0D1)),
                "history(x, t -> s) gives all positions so far along axis s");
 }
 

@@ -7,6 +7,7 @@
 // factor such as 1.001 makes a difference. Gaps do not matter, because a mask depends on the value
 // of a position only.
 #include "compiler/passes/causal.h"
+#include "runtime/base/diag_code.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -154,8 +155,5 @@ void lm_probe_row(probe *p, const lm_func *f) {
       lm_fact(p, f->body->args[i])->known = column(p, f->body->args[i], v);
   }
   if (c.many)
-    lm_warn(p->c, (lm_loc){0}, "E0D7",
-            "positions are compared with more than %d constants above %d; causality is not checked "
-            "around all of them",
-            MAX_CONSTANTS, MIN_CONSTANT);
+    LM_REPORT(p->c, (lm_loc){0}, W0D7, MAX_CONSTANTS, MIN_CONSTANT);
 }

@@ -23,6 +23,7 @@
 #include "compiler/passes/activity.h"
 #include "compiler/passes/epilogue.h"
 #include "compiler/passes/pass.h"
+#include "runtime/base/diag_code.h"
 #include "runtime/plan/plan_stage.h"
 #include <string.h>
 
@@ -96,8 +97,7 @@ static bool inlined(lm_module *m) {
   for (lm_func *f = m->funcs; f; f = f->next)
     lm_region_walk(f->body, find_call, &call);
   if (call)
-    lm_error(m->ctx, call->loc, "E902", "call @%s has no derivative before pass inline",
-             call->attr.sym);
+    LM_REPORT(m->ctx, call->loc, E902, call->attr.sym);
   return !call;
 }
 
@@ -105,7 +105,7 @@ static bool loss_fits(lm_module *m, const lm_func *loss) {
   const lm_op *end = loss->body->last;
   bool ok = end->n_in >= 2 && lm_dtype_is_float(end->in[0]->type.dtype) && !end->in[0]->type.rank;
   if (!ok)
-    lm_error(m->ctx, end->loc, "E903", "@loss returns a sum, one floating number, and a weight");
+    LM_REPORT(m->ctx, end->loc, E903);
   return ok;
 }
 

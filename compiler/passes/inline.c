@@ -10,6 +10,7 @@
 #include <string.h>
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
+#include "runtime/base/diag_code.h"
 
 typedef enum {
   FRESH,
@@ -100,7 +101,7 @@ static void visit_region(inliner *x, lm_region *r, lm_idmap *map) {
     uint32_t k = index_of(x, op->attr.sym);
     x->called[k] = true;
     if (x->state[k] == ACTIVE)
-      lm_error(x->m->ctx, op->loc, "E901", "@%s calls itself", op->attr.sym);
+      LM_REPORT(x->m->ctx, op->loc, E901, op->attr.sym);
     x->ok &= x->state[k] != ACTIVE;
     if (!x->ok)
       return;

@@ -11,8 +11,7 @@ static void extents_collect(planner *p) {
     if (!a->dyn)
       continue;
     if (a->dyn > (int)LM_COUNT(plan->extents)) {
-      lm_plan_error(p, NULL, "more than %d sizes are known only at run time",
-                    (int)LM_COUNT(plan->extents));
+      LM_PLAN_ERROR(p, NULL, E701, (int)LM_COUNT(plan->extents));
       return;
     }
     if (a->dyn > plan->n_extents)
@@ -63,7 +62,7 @@ static void params_collect(planner *p) {
     if (g->kind != LM_GLOBAL_PARAM)
       continue;
     if (g->type.dtype != LM_F32)
-      lm_plan_error(p, NULL, "parameter %s is %s, not f32", g->name, lm_dtype_name(g->type.dtype));
+      LM_PLAN_ERROR(p, NULL, E704, g->name, lm_dtype_name(g->type.dtype));
     params_of(p, i, &p->plan->n_params);
   }
   p->plan->n_blocks = (int)(p->layout.param_elements / LM_BLOCK);

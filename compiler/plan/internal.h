@@ -7,6 +7,7 @@
 #ifndef LM_COMPILER_PLAN_INTERNAL_H
 #define LM_COMPILER_PLAN_INTERNAL_H
 #include "compiler/plan/planner.h"
+#include "runtime/base/diag_code.h"
 #include "runtime/base/dtype.h"
 
 // ---- layout.c: the layout of globals
@@ -147,5 +148,7 @@ location *lm_value_location(planner *p, lm_value *v); // LM_BUG if it has none
 location lm_value_dense(planner *p, lm_value *v, lm_op *op);
 void lm_value_store(planner *p, lm_value *v, const location *to, lm_op *op);
 void lm_func_walk(planner *p);
-void lm_plan_error(planner *p, const lm_op *op, const char *fmt, ...) LM_PRINTF(3, 4);
+#define LM_PLAN_ERROR(p, op, code, ...) lm_plan_error(p, op, LM_DIAGNOSTIC(code, ##__VA_ARGS__))
+void lm_plan_error(planner *p, const lm_op *op, lm_diag_id id, const char *fmt, ...)
+    LM_PRINTF(4, 5);
 #endif

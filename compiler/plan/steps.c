@@ -252,8 +252,7 @@ void lm_step_dot(planner *p, lm_op *op) {
               NULL);
   panels_find(p, s->step.gemm);
   if (!library_supports(p, op, s->step.gemm))
-    lm_plan_error(p, op, "the target's library does not support '%s' with these types and strides",
-                  lm_op_info_of(op)->name);
+    LM_PLAN_ERROR(p, op, E705, lm_op_info_of(op)->name);
   for (uint32_t i = 0; i < op->n_in; i++)
     s->refs[i] = lm_location_ref(p, &in[i], op->in[i]->type);
   for (uint32_t i = 0; i < n_out; i++)

@@ -4,14 +4,11 @@
 
 #include "compiler/plan/internal.h"
 
-void lm_plan_error(planner *p, const lm_op *op, const char *fmt, ...) {
-  lm_buf text = {0};
+void lm_plan_error(planner *p, const lm_op *op, lm_diag_id id, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
-  lm_buf_vprintf(&text, fmt, ap);
+  lm_vreport(p->m->ctx, op ? op->loc : (lm_loc){0}, id, fmt, ap);
   va_end(ap);
-  lm_error(p->m->ctx, op ? op->loc : (lm_loc){0}, "E701", "%s", text.p);
-  lm_buf_free(&text);
   p->failed = true;
 }
 
@@ -137,8 +134,7 @@ static void location_index(planner *p, lm_op *op, lm_value *i, const int64_t *im
     while (depth >= 0 && p->frames[depth].op->body->args[0] != i)
       depth--;
     if (depth < 0) {
-      lm_plan_error(p, op, "the index of '%s' is not the index of an enclosing loop",
-                    lm_op_info_of(op)->name);
+      LM_PLAN_ERROR(p, op, E706, lm_op_info_of(op)->name);
       return;
     }
     last = first + step * (p->frames[depth].op->attr.imm[0] - 1);
@@ -146,8 +142,8 @@ static void location_index(planner *p, lm_op *op, lm_value *i, const int64_t *im
   }
   at->offset += first * stride;
   if (first < 0 || first >= size || last < 0 || last >= size)
-    lm_plan_error(p, op, "'%s' accesses indices %lld to %lld of an axis of %lld",
-                  lm_op_info_of(op)->name, (long long)first, (long long)last, (long long)size);
+    LM_PLAN_ERROR(p, op, E707, lm_op_info_of(op)->name, (long long)first, (long long)last,
+                  (long long)size);
 }
 
 static void at_walk(planner *p, lm_op *op) {
@@ -188,7 +184,7 @@ static void accum_walk(planner *p, lm_op *op) {
   if (lm_step_dot_accumulate(p, op, &to))
     return;
   if (v->type.dtype != LM_F32) {
-    lm_plan_error(p, op, "a gradient of type %s", lm_dtype_name(v->type.dtype));
+    LM_PLAN_ERROR(p, op, E708, lm_dtype_name(v->type.dtype));
     return;
   }
   lm_step_copy(p, op, v->type, lm_value_location(p, v), &to, true);
@@ -453,7 +449,7 @@ static void region_walk(planner *p, lm_region *r);
 
 static void loop_walk(planner *p, lm_op *op) {
   if (p->depth == LM_PLAN_DEPTH) {
-    lm_plan_error(p, op, "loops are nested more than %d deep", LM_PLAN_DEPTH);
+    LM_PLAN_ERROR(p, op, E709, LM_PLAN_DEPTH);
     return;
   }
   frame *f = &p->frames[p->depth];

@@ -21,8 +21,7 @@ el_val el_arg(el_call_site c, uint32_t i) {
   const ast_arg *a = el_positional(c, i);
   if (a && a->kind == ARG_POS)
     return el_eval(c.e, a->expr);
-  return el_fail(c.e, a ? a->loc : c.x->loc, "E050", "%s: argument %u should be a value",
-                 c.x->a->text, i + 1);
+  return EL_FAIL(c.e, a ? a->loc : c.x->loc, E050, c.x->a->text, i + 1);
 }
 
 el_val el_arg_tensor(el_call_site c, uint32_t i) {
@@ -39,14 +38,12 @@ const ast_arg *el_arg_arrow(el_call_site c, uint32_t i, const char *form) {
   const ast_arg *a = el_positional(c, i);
   if (a && a->kind == ARG_ARROW)
     return a;
-  el_err(c.e, a ? a->loc : c.x->loc, "E051", "%s takes `%s`", c.x->a->text, form);
+  EL_ERR(c.e, a ? a->loc : c.x->loc, E051, c.x->a->text, form);
   return NULL;
 }
 
 static void report_whole_parameter(el_call_site c, lm_loc at) {
-  lm_diag *d = el_err(c.e, at, "E0B6",
-                      "'%s' is unsupported in an optimizer: update sees one element of a parameter",
-                      c.x->a->text);
+  lm_diag *d = EL_ERR(c.e, at, E0B6, c.x->a->text);
   lm_diag_help(c.e->c, d,
                "optimizers over whole parameters (sums, norms, matrices) are not available yet");
 }
@@ -63,8 +60,7 @@ bool el_over_elements(el_call_site c, const el_axes *axes, lm_loc at) {
 bool el_is_random_allowed(el_call_site c) {
   if (c.e->mode != EL_UPDATE)
     return true;
-  lm_diag *d = el_err(c.e, c.x->loc, "E0B6", "'%s' is unsupported in an optimizer or a schedule",
-                      c.x->a->text);
+  lm_diag *d = EL_ERR(c.e, c.x->loc, E0B8, c.x->a->text);
   lm_diag_note(c.e->c, d, (lm_loc){0}, "only models have random numbers");
   return false;
 }
@@ -78,7 +74,7 @@ bool el_one_axis(el_call_site c, const ast_expr *x, el_axis **out) {
   if (!el_arg_axes(c, x, &s))
     return false;
   if (s.n != 1)
-    return el_reject(c.e, x->loc, "E040", "expected one axis, got %u", s.n);
+    return EL_REJECT(c.e, x->loc, E046, s.n);
   *out = s.v[0];
   return true;
 }
@@ -87,8 +83,7 @@ static const ast_expr *axis_argument(el_call_site c, uint32_t i) {
   const ast_arg *a = el_positional(c, i);
   if (a && a->kind == ARG_POS)
     return a->expr;
-  el_err(c.e, a ? a->loc : c.x->loc, "E040", "%s: argument %u should be the name of an axis",
-         c.x->a->text, i + 1);
+  EL_ERR(c.e, a ? a->loc : c.x->loc, E047, c.x->a->text, i + 1);
   return NULL;
 }
 
@@ -103,14 +98,13 @@ bool el_positional_axis(el_call_site c, uint32_t i, el_axis **out) {
 }
 
 bool el_arrow_name(el_call_site c, const ast_arg *a) {
-  return a->to->kind == EX_NAME ||
-         el_reject(c.e, a->to->loc, "E040", "expected the name of an axis");
+  return a->to->kind == EX_NAME || EL_REJECT(c.e, a->to->loc, E040);
 }
 
 bool el_lacks(el_call_site c, const el_val *x, el_axis *a, lm_loc at) {
   if (el_axes_has(&x->axes, a))
     return false;
-  lm_diag *d = el_err(c.e, at, "E031", "axis mismatch in %s", c.x->a->text);
+  lm_diag *d = EL_ERR(c.e, at, E031, c.x->a->text);
   lm_diag_label(c.e->c, d, "%s has no axis '%s'", el_show(c.e, x), a->name);
   el_note_value(c.e, d, x);
   return true;
@@ -119,8 +113,7 @@ bool el_lacks(el_call_site c, const el_val *x, el_axis *a, lm_loc at) {
 bool el_floating(el_call_site c, const el_val *x, lm_loc at) {
   if (x->kind == K_REAL || x->kind == K_F32 || x->kind == K_NUM)
     return true;
-  lm_diag *d =
-      el_err(c.e, at, "E052", "%s takes a floating type, got %s", c.x->a->text, el_show(c.e, x));
+  lm_diag *d = EL_ERR(c.e, at, E052, c.x->a->text, el_show(c.e, x));
   el_note_value(c.e, d, x);
   lm_diag_help(c.e->c, d, "cast it: f32(…)");
   return false;
@@ -129,9 +122,7 @@ bool el_floating(el_call_site c, const el_val *x, lm_loc at) {
 bool el_moves_positions(el_call_site c, const el_axis *x, lm_loc at) {
   if (!el_axis_is_sequence(c.e, x))
     return false;
-  lm_diag *d =
-      el_err(c.e, at, "E0D1",
-             "this combines positions outside of history, so it cannot be decoded token by token");
+  lm_diag *d = EL_ERR(c.e, at, E0D1);
   lm_diag_help(c.e->c, d,
                "history(x, t -> s) gives all positions up to the current one, along a new axis s");
   return true;
@@ -154,8 +145,7 @@ el_axis *el_axis_new_or_known(el_call_site c, lm_sym name, lm_size size, lm_loc 
   } else if (!lm_size_equal(known->size, size)) {
     el_val have = el_sized(known->size);
     el_val want = el_sized(size);
-    el_err(c.e, at, "E053", "axis '%s' has size %s here, not %s", name, el_show(c.e, &have),
-           el_show(c.e, &want));
+    EL_ERR(c.e, at, E053, name, el_show(c.e, &have), el_show(c.e, &want));
     return NULL;
   }
   return known;
@@ -164,10 +154,8 @@ el_axis *el_axis_new_or_known(el_call_site c, lm_sym name, lm_size size, lm_loc 
 bool el_distinct(el_call_site c, const el_axes *axes) {
   for (uint32_t i = 0; i < axes->n; i++)
     if (el_axes_find(axes, axes->v[i]) < (int)i)
-      return el_reject(c.e, c.x->loc, "E056", "axis '%s' occurs twice in one tensor",
-                       axes->v[i]->name);
-  return axes->n <= LM_RANK ||
-         el_reject(c.e, c.x->loc, "E057", "a tensor has at most %d axes", LM_RANK);
+      return EL_REJECT(c.e, c.x->loc, E056, axes->v[i]->name);
+  return axes->n <= LM_RANK || EL_REJECT(c.e, c.x->loc, E057, LM_RANK);
 }
 
 el_axes el_spliced(el_call_site c, const el_axes *s, uint32_t at, uint32_t n, const el_axes *now) {
@@ -185,6 +173,6 @@ el_axes el_spliced(el_call_site c, const el_axes *s, uint32_t at, uint32_t n, co
 // has constant sizes, which fail only beyond 64 bits.
 bool el_size_undecided(el_call_site c, lm_loc at) {
   if (c.e->m)
-    el_err(c.e, at, "E059", "a size here exceeds 64 bits");
+    EL_ERR(c.e, at, E059);
   return false;
 }

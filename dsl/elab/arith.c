@@ -79,8 +79,7 @@ static el_val divides(lm_elab *e, const el_val *x, const el_val *y, lm_loc at) {
   int64_t n, m;
   lm_size q;
   if (!x->has_size || !y->has_size)
-    return el_fail(e, at, "E030", "'divides' takes whole numbers, got %s and %s", el_show(e, x),
-                   el_show(e, y));
+    return EL_FAIL(e, at, E04C, el_show(e, x), el_show(e, y));
   if (lm_size_whole(x->size, &n) && lm_size_whole(y->size, &m))
     return el_boolean(n != 0 && m % n == 0, true);
   if (!lm_size_div(e->a, y->size, x->size, &q))
@@ -106,8 +105,7 @@ static el_val number_binary(lm_elab *e, ast_op op, const el_val *x, const el_val
   if (op == OP_DIVIDES)
     return divides(e, x, y, at);
   if (op == OP_AND || op == OP_OR)
-    return el_fail(e, at, "E030", "'%s' takes conditions, got %s and %s", lm_op_text(op),
-                   el_show(e, x), el_show(e, y));
+    return EL_FAIL(e, at, E049, lm_op_text(op), el_show(e, x), el_show(e, y));
   if (size_arithmetic(e, op, x, y, &out))
     return out;
   if (!x->known || !y->known)
@@ -126,8 +124,7 @@ static el_val number_binary(lm_elab *e, ast_op op, const el_val *x, const el_val
   }
   if (isfinite(r) || e->guarded)
     return el_number(e, r);
-  return el_fail(e, at, "E033", "%s %s %s is not a finite number", el_show(e, x), lm_op_text(op),
-                 el_show(e, y));
+  return EL_FAIL(e, at, E033, el_show(e, x), lm_op_text(op), el_show(e, y));
 }
 
 static el_val bool_binary(lm_elab *e, ast_op op, const el_val *x, const el_val *y, lm_loc at) {
@@ -144,9 +141,7 @@ static el_val bool_binary(lm_elab *e, ast_op op, const el_val *x, const el_val *
     return el_boolean(a || b, x->known && y->known);
   case OP_EQ: return el_boolean(a == b, x->known && y->known);
   case OP_NE: return el_boolean(a != b, x->known && y->known);
-  default:
-    el_err(e, at, "E030", "'%s' is not defined for conditions", lm_op_text(op));
-    return el_error();
+  default: EL_ERR(e, at, E04A, lm_op_text(op)); return el_error();
   }
 }
 
@@ -167,7 +162,7 @@ el_val el_as_tensor(lm_elab *e, const el_val *v, lm_loc at) {
     el_val n = el_axis_size(e, v->axes.v[0], at);
     return el_as_tensor(e, &n, at);
   }
-  return el_fail(e, at, "E034", "expected a tensor, got %s", el_show(e, v));
+  return EL_FAIL(e, at, E034, el_show(e, v));
 }
 
 el_val el_adapt(lm_elab *e, const el_val *v, el_kind kind, lm_loc at) {
@@ -175,8 +170,7 @@ el_val el_adapt(lm_elab *e, const el_val *v, el_kind kind, lm_loc at) {
     return *v;
   if (v->k == V_NUM && kind == K_INT && v->known &&
       (v->num != floor(v->num) || fabs(v->num) > INT32_MAX))
-    return el_fail(e, at, "E035", "%s cannot be an int: int holds whole numbers of 32 bits",
-                   el_show(e, v));
+    return EL_FAIL(e, at, E035, el_show(e, v));
   if (v->k == V_NUM && kind != K_NUM && kind != K_BOOL) {
     el_axes none = {0};
     lm_value *c =
@@ -223,8 +217,7 @@ static el_val whole_power(lm_elab *e, const el_val *x, int64_t n, lm_loc at) {
 
 static el_val report_mismatch(lm_elab *e, const char *what, const el_val *x, const el_val *y,
                               lm_loc at) {
-  lm_diag *d = el_err(e, at, "E032", "'%s' of %s and %s: neither has all axes of the other", what,
-                      el_show(e, x), el_show(e, y));
+  lm_diag *d = EL_ERR(e, at, E032, what, el_show(e, x), el_show(e, y));
   el_note_value(e, d, x);
   el_note_value(e, d, y);
   el_axes lacks = el_axes_minus(e, &y->axes, &x->axes);
@@ -236,8 +229,7 @@ static el_val report_mismatch(lm_elab *e, const char *what, const el_val *x, con
 
 static el_val report_promotion(lm_elab *e, const char *what, const el_val *x, const el_val *y,
                                lm_loc at) {
-  lm_diag *d = el_err(e, at, "E036", "'%s' of %s and %s: types are never promoted", what,
-                      el_show(e, x), el_show(e, y));
+  lm_diag *d = EL_ERR(e, at, E036, what, el_show(e, x), el_show(e, y));
   el_note_value(e, d, x);
   el_note_value(e, d, y);
   lm_diag_help(e->c, d, "cast one: f32(…), real(…) or int(…)");
@@ -272,7 +264,7 @@ static el_val tensor_binary(lm_elab *e, ast_op op, const el_val *x0, const el_va
   el_val y = *y0;
   int64_t n;
   if ((op == OP_DIV || op == OP_MOD) && y.k == V_NUM && y.known && y.num == 0 && !e->guarded)
-    return el_fail(e, at, "E033", "%s %s 0 has no finite value", el_show(e, &x), lm_op_text(op));
+    return EL_FAIL(e, at, E04D, el_show(e, &x), lm_op_text(op));
   if (op == OP_POW && x.k == V_TENSOR && y.k == V_NUM && y.known && y.num == floor(y.num) &&
       fabs(y.num) <= 64) {
     n = (int64_t)y.num;
@@ -283,21 +275,19 @@ static el_val tensor_binary(lm_elab *e, ast_op op, const el_val *x0, const el_va
   if (!join(e, what, &x, &y, at))
     return el_error();
   bool logic = op == OP_AND || op == OP_OR;
-  if (logic != (x.kind == K_BOOL) && !(x.kind == K_BOOL && (op == OP_EQ || op == OP_NE)))
-    return el_fail(e, at, "E037",
-                   logic ? "'%s' takes bool tensors, got %s"
-                         : "'%s' is not defined for bool tensors, got %s",
-                   what, el_show(e, &x));
+  if (logic && x.kind != K_BOOL)
+    return EL_FAIL(e, at, E037, what, el_show(e, &x));
+  if (!logic && x.kind == K_BOOL && op != OP_EQ && op != OP_NE)
+    return EL_FAIL(e, at, E08E, what, el_show(e, &x));
   if (x.kind == K_INT && op == OP_DIV) {
-    lm_diag *d = el_err(e, at, "E038", "'/' is not defined on int tensors");
+    lm_diag *d = EL_ERR(e, at, E038);
     lm_diag_help(e->c, d, "cast one with f32(…), or use idiv(x, y)");
     return el_error();
   }
   if (x.kind == K_INT && op == OP_POW)
-    return el_fail(e, at, "E038",
-                   "'^' of an int tensor takes a whole number known at compile time");
+    return EL_FAIL(e, at, E092);
   if (op == OP_IN || op == OP_DIVIDES)
-    return el_fail(e, at, "E030", "'%s' is not defined on tensors", what);
+    return EL_FAIL(e, at, E04B, what);
   bool right = el_axes_subset(&y.axes, &x.axes);
   if (!right && !el_axes_subset(&x.axes, &y.axes))
     return report_mismatch(e, what, x0, y0, at);
@@ -328,6 +318,5 @@ el_val el_binary(lm_elab *e, ast_op op, const el_val *x, const el_val *y, lm_loc
     return el_boolean((a.text == b.text) == (op == OP_EQ), true);
   if (a.k == V_TENSOR || b.k == V_TENSOR)
     return tensor_binary(e, op, &a, &b, at);
-  return el_fail(e, at, "E030", "'%s' is not defined for %s and %s", lm_op_text(op), el_show(e, &a),
-                 el_show(e, &b));
+  return EL_FAIL(e, at, E030, lm_op_text(op), el_show(e, &a), el_show(e, &b));
 }

@@ -118,10 +118,7 @@ bool el_axis_is_sequence(const lm_elab *e, const el_axis *x) {
 el_val el_axis_size(lm_elab *e, const el_axis *x, lm_loc at) {
   if (!el_axis_is_sequence(e, x))
     return el_sized(x->size);
-  lm_diag *d = el_err(
-      e, at, "E0D3",
-      "the size of '%s' is the number of positions, which differs between calls while decoding",
-      x->name);
+  lm_diag *d = EL_ERR(e, at, E0D3, x->name);
   lm_diag_help(e->c, d, "use pos, the position in the document");
   return el_error();
 }
@@ -134,8 +131,7 @@ bool el_size_check(lm_elab *e, lm_type t, lm_loc at) {
   for (int i = 0; i < t.rank; i++)
     lm_buf_printf(&sizes, "%s%s = %lld", i ? ", " : "", e->m->axes[t.axis[i]].name,
                   (long long)lm_axis_size(e->m, t.axis[i]));
-  lm_diag_note(e->c, el_err(e, at, "E05A", "%s has more than 2^47 elements", b.p), (lm_loc){0},
-               "%s", sizes.p);
+  lm_diag_note(e->c, EL_ERR(e, at, E05A, b.p), (lm_loc){0}, "%s", sizes.p);
   lm_buf_free(&b);
   lm_buf_free(&sizes);
   return false;

@@ -21,9 +21,7 @@ static void warn_swapped(lm_elab *e, const el_invocation *v, const ast_expr *x) 
       lm_sym b = name_of(&x->args[k]);
       if (!a || !b || a == b || a != sig->params[k].name.text || b != sig->params[i].name.text)
         continue;
-      lm_diag *d =
-          lm_warn(e->c, x->args[i].expr->loc, "W005",
-                  "'%s' and '%s' are in the opposite order of the parameters of %s", a, b, v->what);
+      lm_diag *d = LM_REPORT(e->c, x->args[i].expr->loc, W005, a, b, v->what);
       lm_diag_note(e->c, d, sig->params[i].name.loc, "declared here");
       lm_diag_help(e->c, d, "swap them; if the order is intended, write %s = %s, %s = %s", b, a, a,
                    b);
@@ -34,16 +32,16 @@ static void warn_swapped(lm_elab *e, const el_invocation *v, const ast_expr *x) 
 static void report_argument(lm_elab *e, const el_invocation *v, const ast_arg *a) {
   uint32_t n = v->sig->n_params, m = 0;
   if (a->kind == ARG_POS)
-    el_err(e, a->loc, "E078", "%s takes %u argument%s", v->what, n, n == 1 ? "" : "s");
+    EL_ERR(e, a->loc, E084, v->what, n, n == 1 ? "" : "s");
   else if (a->kind != ARG_NAMED)
-    el_err(e, a->loc, "E078", "%s takes values as arguments", v->what);
+    EL_ERR(e, a->loc, E094, v->what);
   if (a->kind != ARG_NAMED)
     return;
   const char *names[64];
   for (; m < n && m < LM_COUNT(names); m++)
     names[m] = v->sig->params[m].name.text;
   const char *near = lm_nearest(a->name, names, (int)m);
-  lm_diag *d = el_err(e, a->loc, "E078", "%s has no parameter '%s'", v->what, a->name);
+  lm_diag *d = EL_ERR(e, a->loc, E078, v->what, a->name);
   if (near)
     lm_diag_help(e->c, d, "did you mean '%s'?", near);
   else
@@ -80,7 +78,7 @@ static bool check_missing(lm_elab *e, const el_invocation *v, const ast_expr *x,
     v->locs[i] = x->loc;
     if (p->init || misnamed)
       continue;
-    lm_diag *d = el_err(e, x->loc, "E079", "%s: missing argument '%s'", v->what, p->name.text);
+    lm_diag *d = EL_ERR(e, x->loc, E079, v->what, p->name.text);
     lm_diag_note(e->c, d, p->name.loc, "declared here");
     ok = false;
   }
@@ -109,8 +107,7 @@ static bool match(lm_elab *e, el_invocation *v, const ast_expr *x) {
       continue;
     }
     if (v->given[p])
-      ok = el_reject(e, a->loc, "E078", "%s: '%s' is given twice", v->what,
-                     v->sig->params[p].name.text);
+      ok = EL_REJECT(e, a->loc, E095, v->what, v->sig->params[p].name.text);
     v->given[p] = true;
     v->locs[p] = a->expr->loc;
     v->args[p] = argument_value(e, v, p, a);
@@ -222,8 +219,7 @@ static el_val call_method(lm_elab *e, const ast_expr *x, const el_ref *ref, lm_s
   if (ref->inst->broken)
     return eval_arguments(e, x);
   if (!m) {
-    lm_diag *d =
-        el_err(e, x->loc, "E080", "%s has no method '%s'", ref->inst->decl->name.text, name);
+    lm_diag *d = EL_ERR(e, x->loc, E080, ref->inst->decl->name.text, name);
     lm_diag_note(e->c, d, ref->inst->decl->name.loc, "declared here");
     return el_error();
   }
@@ -247,7 +243,7 @@ el_val el_invoke_method(lm_elab *e, const el_ref *ref, lm_sym name, const el_val
                      .what = lm_arena_printf(e->a, "%s.%s", ref->inst->decl->name.text, name),
                      .at = at};
   if (n != m->sig.n_params)
-    return el_fail(e, m->loc, "E081", "%s must take %u parameters", v.what, n);
+    return EL_FAIL(e, m->loc, E081, v.what, n);
   args_take(e, &v, args, n);
   return run_method(e, &v, ref, m);
 }
@@ -278,7 +274,7 @@ static el_val report_unknown_function(lm_elab *e, const ast_expr *x) {
   const char *near = nearest_function(e, name);
   const char *const *in_nn = nn ? lm_program_names(e->prog, nn, DC_FN, &n_nn) : NULL;
   const char *near_nn = lm_nearest(name, in_nn, n_nn);
-  lm_diag *d = el_err(e, x->loc, "E082", "unknown function '%s'", name);
+  lm_diag *d = EL_ERR(e, x->loc, E082, name);
   if (nn && lm_program_find(e->prog, nn, name).decl)
     lm_diag_help(e->c, d, "import std.nn: %s", name);
   else if (!near && near_nn)
@@ -297,8 +293,7 @@ static const struct el_sub *sub_find(const el_ref *self, lm_sym name) {
 
 static el_val call_sub(lm_elab *e, const ast_expr *x, const struct el_sub *s) {
   if (s->many)
-    return el_fail(e, x->loc, "E083", "'%s' is a list of instances: `for l in %s carry x { … }`",
-                   s->name, s->name);
+    return EL_FAIL(e, x->loc, E083, s->name, s->name);
   if (!s->one)
     return el_error();
   el_ref ref = el_ref_sub(e, e->frame->self, s->one);
@@ -309,12 +304,12 @@ static el_val call_bound(lm_elab *e, const ast_expr *x, const el_val *v) {
   if (v->k == V_INST)
     return call_method(e, x, &v->ref, LM_SYM(e->c, "apply"));
   if (v->k != V_ERROR)
-    el_err(e, x->loc, "E083", "'%s' is %s, not a function", x->a->text, el_show(e, v));
+    EL_ERR(e, x->loc, E097, x->a->text, el_show(e, v));
   return eval_arguments(e, x);
 }
 
 static el_val report_not_function(lm_elab *e, const ast_expr *x, const ast_decl *decl) {
-  lm_diag *d = el_err(e, x->loc, "E083", "'%s' is not a function", x->a->text);
+  lm_diag *d = EL_ERR(e, x->loc, E098, x->a->text);
   if (decl->kind == DC_BLOCK || decl->kind == DC_MODEL)
     lm_diag_help(e->c, d, "instantiate it as a member: sub NAME = %s(…)", x->a->text);
   return el_error();
@@ -357,6 +352,6 @@ el_val el_call(lm_elab *e, const ast_expr *x) {
   if (f.k == V_INST)
     return call_method(e, x, &f.ref, LM_SYM(e->c, "apply"));
   if (f.k != V_ERROR)
-    el_err(e, x->loc, "E083", "%s is not a function", el_show(e, &f));
+    EL_ERR(e, x->loc, E099, el_show(e, &f));
   return el_error();
 }

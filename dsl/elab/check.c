@@ -115,7 +115,7 @@ static void run_symbolic(lm_elab *e, const char *what, const ast_sig *sig, const
   if (frame.has_result)
     el_check_result(e, sig->ret, frame.result, what);
   else if (e->budget)
-    el_err(e, body->close, "E077", "%s returns nothing", what);
+    EL_ERR(e, body->close, E077, what);
   e->frame = caller;
 }
 

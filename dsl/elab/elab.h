@@ -13,6 +13,7 @@
 #include "compiler/ir/ir.h"
 #include "dsl/syntax/program.h"
 #include "dsl/elab/size.h"
+#include "runtime/base/diag_code.h"
 
 typedef struct lm_elab lm_elab;
 typedef struct el_inst el_inst;
@@ -264,11 +265,15 @@ el_val el_rename(lm_elab *e, const el_val *v, const el_axes *from, const el_axes
 const char *el_show(lm_elab *e, const el_val *v); // "real[b, t, d]"
 const char *el_show_axes(lm_elab *e, const el_axes *axes);
 void el_note_value(lm_elab *e, lm_diag *d, const el_val *v); // "= x: real[b, t, d] (line 8)"
-// Each reports an error, with notes for the calls around it. el_fail returns V_ERROR, el_reject
-// false.
-lm_diag *el_err(lm_elab *e, lm_loc at, const char *code, const char *fmt, ...) LM_PRINTF(4, 5);
-el_val el_fail(lm_elab *e, lm_loc at, const char *code, const char *fmt, ...) LM_PRINTF(4, 5);
-bool el_reject(lm_elab *e, lm_loc at, const char *code, const char *fmt, ...) LM_PRINTF(4, 5);
+// Each reports an error of the catalogue, with notes for the calls around it: EL_ERR(e, at, E020,
+// name). EL_FAIL returns V_ERROR, EL_REJECT false.
+#define EL_ERR(e, at, code, ...) el_err(e, at, LM_DIAGNOSTIC(code, ##__VA_ARGS__))
+#define EL_FAIL(e, at, code, ...) el_fail(e, at, LM_DIAGNOSTIC(code, ##__VA_ARGS__))
+#define EL_REJECT(e, at, code, ...) el_reject(e, at, LM_DIAGNOSTIC(code, ##__VA_ARGS__))
+lm_diag *el_err(lm_elab *e, lm_loc at, lm_diag_id id, const char *fmt, ...) LM_PRINTF(4, 5);
+el_val el_fail(lm_elab *e, lm_loc at, lm_diag_id id, const char *fmt, ...) LM_PRINTF(4, 5);
+bool el_reject(lm_elab *e, lm_loc at, lm_diag_id id, const char *fmt, ...) LM_PRINTF(4, 5);
+lm_diag *el_verr(lm_elab *e, lm_loc at, lm_diag_id id, const char *fmt, va_list ap);
 
 // ---- axes (axis.c)
 el_axis *el_axis_new(lm_elab *e, lm_sym name, lm_size size, int dyn); // live in the frame

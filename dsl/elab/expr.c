@@ -8,7 +8,7 @@ bool el_budget(lm_elab *e, lm_loc at) {
     return true;
   }
   if (!e->exhausted)
-    el_err(e, at, "E090", "the program expands to more than %d expressions", (int)EL_EXPRESSIONS);
+    EL_ERR(e, at, E090, (int)EL_EXPRESSIONS, "expressions");
   e->exhausted = true;
   return false;
 }
@@ -16,7 +16,7 @@ bool el_budget(lm_elab *e, lm_loc at) {
 void el_count_check(lm_elab *e, uint32_t n, const char *what, lm_loc at) {
   if (n < EL_MAX_ITEMS || e->exhausted)
     return;
-  el_err(e, at, "E090", "the program expands to more than %d %s", EL_MAX_ITEMS, what);
+  EL_ERR(e, at, E090, EL_MAX_ITEMS, what);
   e->exhausted = true;
   e->budget = 0;
 }
@@ -43,7 +43,7 @@ static el_val eval_field(lm_elab *e, const ast_expr *x) {
       return v;
   }
   const char *near = a.k == V_RECORD ? lm_nearest(x->text, a.names, (int)a.n) : NULL;
-  lm_diag *d = el_err(e, x->loc, "E042", "%s has no field '%s'", el_show(e, &a), x->text);
+  lm_diag *d = EL_ERR(e, x->loc, E042, el_show(e, &a), x->text);
   if (near)
     lm_diag_help(e->c, d, "did you mean '%s'?", near);
   else if (a.k == V_RECORD)
@@ -60,8 +60,7 @@ static el_val eval_if(lm_elab *e, const ast_expr *x) {
     return el_error();
   bool undecided = c.k == V_NUM && !c.known && !e->m;
   if (c.k != V_BOOL && c.k != V_ERROR && !undecided) {
-    lm_diag *d = el_err(e, x->c->loc, "E043",
-                        "`if` takes a condition known at compile time, got %s", el_show(e, &c));
+    lm_diag *d = EL_ERR(e, x->c->loc, E043, el_show(e, &c));
     lm_diag_help(e->c, d, "select(condition, a, b) chooses for each element of a tensor");
     return el_error();
   }
@@ -86,7 +85,7 @@ static el_val eval_tuple(lm_elab *e, const ast_expr *x) {
   el_val *items = LM_NEW_N(e->a, el_val, x->n_args + 1);
   for (uint32_t i = 0; i < x->n_args; i++) {
     if (x->args[i].kind != ARG_POS)
-      return el_fail(e, x->args[i].loc, "E044", "expected a value");
+      return EL_FAIL(e, x->args[i].loc, E044);
     items[i] = el_eval(e, x->args[i].expr);
   }
   return el_tuple(e, items, x->n_args);
@@ -104,9 +103,9 @@ static el_val eval_index(lm_elab *e, const ast_expr *x) {
     int64_t n = a.k == V_TUPLE ? (int64_t)a.n : a.insts->n;
     if (at.k == V_NUM && at.has_size && lm_size_whole(at.size, &i) && i >= 0 && i < n)
       return a.k == V_TUPLE ? a.items[i] : el_insts_at(e, &a, &(el_index){NULL, i, 1});
-    return el_fail(e, x->args[0].loc, "E045", "expected an index from 0 to %lld", (long long)n - 1);
+    return EL_FAIL(e, x->args[0].loc, E045, (long long)n - 1);
   }
-  lm_diag *d = el_err(e, x->loc, "E045", "cannot index %s", el_show(e, &a));
+  lm_diag *d = EL_ERR(e, x->loc, E09C, el_show(e, &a));
   if (a.k == V_TENSOR)
     lm_diag_help(e->c, d, "use slice(x, e -> a, first, step), split, unstack or gather");
   return el_error();

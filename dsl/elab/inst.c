@@ -61,9 +61,8 @@ static bool check_arguments(lm_elab *e, const ast_expr *call, const ast_decl *d)
       continue;
     for (; m < n && m < 64; m++)
       names[m] = d->sig.params[m].name.text;
-    lm_diag *g = a->kind == ARG_NAMED
-                     ? el_err(e, a->loc, "E078", "%s has no parameter '%s'", d->name.text, a->name)
-                     : el_err(e, a->loc, "E078", "%s takes %u arguments", d->name.text, n);
+    lm_diag *g = a->kind == ARG_NAMED ? EL_ERR(e, a->loc, E078, d->name.text, a->name)
+                                      : EL_ERR(e, a->loc, E084, d->name.text, n, n == 1 ? "" : "s");
     const char *near = a->kind == ARG_NAMED ? lm_nearest(a->name, names, (int)m) : NULL;
     if (near)
       lm_diag_help(e->c, g, "did you mean '%s'?", near);
@@ -74,8 +73,7 @@ static bool check_arguments(lm_elab *e, const ast_expr *call, const ast_decl *d)
   for (uint32_t k = 0; k < n; k++) {
     if (!ok || d->sig.params[k].init || el_argument(call->args, call->n_args, &d->sig, k))
       continue;
-    lm_diag *g = el_err(e, call->loc, "E079", "%s: missing argument '%s'", d->name.text,
-                        d->sig.params[k].name.text);
+    lm_diag *g = EL_ERR(e, call->loc, E079, d->name.text, d->sig.params[k].name.text);
     lm_diag_note(e->c, g, d->sig.params[k].name.loc, "declared here");
     ok = false;
   }
@@ -169,8 +167,7 @@ static bool member_names(lm_elab *e, const ast_decl *d) {
     for (uint32_t k = 0; k < m->names.n && m->kind != MB_MAP; k++) {
       for (int j = 0; j < n; j++)
         if (seen[j] == m->names.v[k].text) {
-          lm_diag *g = el_err(e, m->names.v[k].loc, "E088", "'%s' is declared twice in %s", seen[j],
-                              d->name.text);
+          lm_diag *g = EL_ERR(e, m->names.v[k].loc, E088, seen[j], d->name.text);
           lm_diag_note(e->c, g, at[j], "first here");
           unique = false;
           break;
@@ -200,9 +197,7 @@ static void make_dims(lm_elab *e, el_inst *inst, const ast_member *m) {
     bool bad =
         v.k != V_NUM || (v.known && (!v.has_size || !lm_size_whole(v.size, &whole) || whole < 1));
     if (bad && v.k != V_ERROR) {
-      lm_diag *d = el_err(e, m->exprs.v[k]->loc, "E089",
-                          "dim %s must be a whole number of 1 or more, got %s", m->names.v[k].text,
-                          el_show(e, &v));
+      lm_diag *d = EL_ERR(e, m->exprs.v[k]->loc, E089, m->names.v[k].text, el_show(e, &v));
       if (inst->at.file)
         lm_diag_note(e->c, d, inst->at, "instantiated here");
       inst->broken = true;
@@ -229,7 +224,7 @@ static el_inst *make(lm_elab *e, el_inst *inst) {
     if (m->kind == MB_SUB)
       el_inst_add_sub(e, inst, m);
     if (m->kind == MB_STATE)
-      el_err(e, m->loc, "E08A", "state belongs to optimizers");
+      EL_ERR(e, m->loc, E08A);
   }
   return inst;
 }
@@ -269,10 +264,8 @@ static void check_sizes(lm_elab *e, el_inst *inst) {
     bool fits = number && v.has_size && lm_size_whole(v.size, &whole) && whole >= 1;
     if (!number || fits || !names_axis(inst->decl, p->name.text))
       continue;
-    lm_diag *d =
-        el_err(e, el_inst_origin(inst, k), "E089",
-               "%s is the size of an axis of %s and must be a whole number of 1 or more, got %s",
-               p->name.text, inst->decl->name.text, el_show(e, &v));
+    lm_diag *d = EL_ERR(e, el_inst_origin(inst, k), E09D, p->name.text, inst->decl->name.text,
+                        el_show(e, &v));
     lm_diag_note(e->c, d, p->name.loc, "declared here");
     inst->broken = true;
   }
@@ -282,7 +275,7 @@ static lm_decl_ref block_of(lm_elab *e, const ast_expr *call, const lm_file *fil
   if (call->kind == EX_ERROR)
     return (lm_decl_ref){0};
   if (call->kind != EX_CALL || call->a->kind != EX_NAME) {
-    el_err(e, call->loc, "E08B", "expected an instance: NAME(arguments)");
+    EL_ERR(e, call->loc, E08B);
     return (lm_decl_ref){0};
   }
   lm_decl_ref ref = lm_program_find(e->prog, file, call->a->text);
@@ -298,9 +291,8 @@ static lm_decl_ref block_of(lm_elab *e, const ast_expr *call, const lm_file *fil
     memcpy(all, blocks, sizeof *all * (size_t)n);
   if (m)
     memcpy(all + n, models, sizeof *all * (size_t)m);
-  lm_diag *d =
-      el_err(e, call->loc, "E08C", ref.decl ? "'%s' is not a block or model" : "unknown block '%s'",
-             call->a->text);
+  lm_diag *d = ref.decl ? EL_ERR(e, call->loc, E08C, call->a->text)
+                        : EL_ERR(e, call->loc, E09F, call->a->text);
   const char *near = lm_nearest(call->a->text, all, n + m);
   if (near)
     lm_diag_help(e->c, d, "did you mean '%s'?", near);
@@ -312,9 +304,9 @@ static void report_nesting(lm_elab *e, lm_loc at, const ast_decl *d, const el_in
   for (; owner && owner->decl != d; owner = owner->owner)
     cycle = lm_arena_printf(e->a, "%s -> %s", owner->decl->name.text, cycle);
   if (owner)
-    el_err(e, at, "E076", "'%s' contains itself: %s -> %s", d->name.text, d->name.text, cycle);
+    EL_ERR(e, at, E076, d->name.text, d->name.text, cycle);
   else
-    el_err(e, at, "E076", "instances nest more than %d deep", MAX_DEPTH);
+    EL_ERR(e, at, E027, "instances", MAX_DEPTH);
 }
 
 el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file,
@@ -343,8 +335,7 @@ el_inst *el_inst_make(lm_elab *e, const ast_expr *call, const lm_file *file,
     const ast_expr *x = el_argument(call->args, call->n_args, &ref.decl->sig, k);
     el_val v = x ? el_eval(e, x) : el_inst_eval(e, inst, ref.decl->sig.params[k].init);
     if (v.k == V_TENSOR || v.k == V_INST || v.k == V_INSTS || v.k == V_TUPLE) {
-      el_err(e, x ? x->loc : call->loc, "E08D", "%s takes numbers, conditions and strings, got %s",
-             ref.decl->name.text, el_show(e, &v));
+      EL_ERR(e, x ? x->loc : call->loc, E08D, ref.decl->name.text, el_show(e, &v));
       v = el_error();
     }
     if (v.k == V_ERROR)

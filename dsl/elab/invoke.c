@@ -64,16 +64,14 @@ static bool result_axes(lm_elab *e, const ast_type *t, el_axes *out) {
     }
     el_axis *a = t->dims[i].row ? NULL : el_axis_lookup(e, name);
     if (!a)
-      return el_reject(e, t->dims[i].loc, "E041", "no axis '%s' here", name);
+      return EL_REJECT(e, t->dims[i].loc, E041, name);
     el_axes_push(e, out, a);
   }
   return true;
 }
 
 static void report_no_tuple(lm_elab *e, const ast_type *t, const el_val *v, const char *what) {
-  lm_diag *d = el_err(e, v->loc.file ? v->loc : t->loc, "E074",
-                      "%s returns %s, but its declared type is a tuple of %u values", what,
-                      el_show(e, v), t->n_tuple);
+  lm_diag *d = EL_ERR(e, v->loc.file ? v->loc : t->loc, E0A7, what, el_show(e, v), t->n_tuple);
   lm_diag_note(e->c, d, t->loc, "declared here");
   if (v->k == V_TENSOR)
     lm_diag_help(e->c, d, "return a tuple: return (a, b)");
@@ -106,8 +104,7 @@ el_val el_check_result(lm_elab *e, const ast_type *t, el_val v, const char *what
   if (v.k == V_TENSOR && v.kind == kind && el_axes_same(&v.axes, &want))
     return v;
   el_val declared = el_tensor(kind, &want, NULL);
-  lm_diag *d = el_err(e, at, "E074", "%s returns %s, but its declared type is %s", what,
-                      el_show(e, &v), el_show(e, &declared));
+  lm_diag *d = EL_ERR(e, at, E074, what, el_show(e, &v), el_show(e, &declared));
   lm_diag_note(e->c, d, t->loc, "declared here");
   if (v.k == V_TENSOR && v.kind == kind && v.axes.n && !want.n)
     lm_diag_help(e->c, d, "sum it over all its axes: sum(...)");
@@ -133,9 +130,7 @@ static el_val import_result(lm_elab *e, el_val r, const el_axes *known, lm_loc a
     if (mine && !lm_size_equal(mine->size, a->size)) {
       el_val x = el_sized(mine->size);
       el_val y = el_sized(a->size);
-      return el_fail(e, at, "E075",
-                     "the result has an axis '%s' of size %s, but '%s' has size %s here", a->name,
-                     el_show(e, &y), a->name, el_show(e, &x));
+      return EL_FAIL(e, at, E075, a->name, el_show(e, &y), a->name, el_show(e, &x));
     }
     if (!mine) {
       bool clash = false;
@@ -152,7 +147,7 @@ static el_val import_result(lm_elab *e, el_val r, const el_axes *known, lm_loc a
   el_val out = el_rename(e, &r, &from, &to);
   for (uint32_t i = 0; i < out.axes.n; i++)
     if (el_axes_find(&out.axes, out.axes.v[i]) < (int)i)
-      return el_fail(e, at, "E056", "axis '%s' occurs twice in the result", out.axes.v[i]->name);
+      return EL_FAIL(e, at, E068, out.axes.v[i]->name);
   return out;
 }
 
@@ -171,10 +166,9 @@ static void report_depth(lm_elab *e, const el_invocation *v) {
   for (; f && f->what && strcmp(f->what, v->what); f = f->up)
     cycle = lm_arena_printf(e->a, "%s -> %s", f->what, cycle);
   if (f && f->what)
-    el_err(e, v->at, "E076", "'%s' calls itself; recursion is unsupported: %s -> %s", v->what,
-           v->what, cycle);
+    EL_ERR(e, v->at, E0A5, v->what, v->what, cycle);
   else
-    el_err(e, v->at, "E076", "calls nest more than %d deep", MAX_CALL_DEPTH);
+    EL_ERR(e, v->at, E027, "calls", MAX_CALL_DEPTH);
 }
 
 // ---- the steps of an invocation
@@ -241,7 +235,7 @@ static el_val run_body(lm_elab *e, el_invocation *v, const ast_body *body) {
   if (frame->has_result)
     return el_check_result(e, v->sig->ret, frame->result, v->what);
   if (e->budget)
-    el_err(e, body->close.file ? body->close : v->at, "E077", "%s returns nothing", v->what);
+    EL_ERR(e, body->close.file ? body->close : v->at, E077, v->what);
   return el_error();
 }
 

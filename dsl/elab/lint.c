@@ -5,6 +5,7 @@
 // parameters of a declaration are used if any of its bodies, types or constraints names them.
 // Members are also used if any file of the program selects a field of that name.
 #include "dsl/elab/lint.h"
+#include "runtime/base/diag_code.h"
 #include <string.h>
 
 // ---- a set of names
@@ -115,7 +116,7 @@ static bool is_exempt(lm_sym name) {
 }
 
 static void warn_let(lint *l, const ast_name *name) {
-  lm_diag *d = lm_warn(l->c, name->loc, "W001", "'%s' is never used", name->text);
+  lm_diag *d = LM_REPORT(l->c, name->loc, W001, name->text);
   lm_diag_help(l->c, d, "delete it, or rename it to _%s", name->text);
 }
 
@@ -157,7 +158,7 @@ static void warn_unreachable(lint *l, const ast_body *body) {
   for (uint32_t i = 0; i + 1 < body->n; i++) {
     if (body->v[i]->kind != ST_RETURN)
       continue;
-    lm_diag *d = lm_warn(l->c, body->v[i + 1]->loc, "W004", "this statement is unreachable");
+    lm_diag *d = LM_REPORT(l->c, body->v[i + 1]->loc, W004);
     lm_diag_note(l->c, d, body->v[i]->loc, "the function returns here");
     return;
   }
@@ -191,8 +192,7 @@ static void params_check(lint *l, const ast_decl *d) {
     const ast_name *name = &d->sig.params[i].name;
     if (set_has(&l->used, name->text) || is_exempt(name->text))
       continue;
-    lm_diag *g = lm_warn(l->c, name->loc, "W002", "parameter '%s' of %s is never used", name->text,
-                         d->name.text);
+    lm_diag *g = LM_REPORT(l->c, name->loc, W002, name->text, d->name.text);
     lm_diag_help(l->c, g, "delete it, or rename it to _%s", name->text);
   }
 }
@@ -208,8 +208,7 @@ static void member_check(lint *l, const ast_decl *d, const ast_member *m) {
     const ast_name *name = &m->names.v[i];
     if (set_has(&l->used, name->text) || set_has(&l->fields, name->text) || is_exempt(name->text))
       continue;
-    lm_diag *g = lm_warn(l->c, name->loc, "W003", "%s '%s' of %s is never used",
-                         member_word(m->kind), name->text, d->name.text);
+    lm_diag *g = LM_REPORT(l->c, name->loc, W003, member_word(m->kind), name->text, d->name.text);
     lm_diag_help(l->c, g, "delete it, or rename it to _%s", name->text);
   }
 }
@@ -227,8 +226,7 @@ static void method_check(lint *l, const ast_decl *d, const ast_member *m, name_s
     const ast_name *name = &m->sig.params[i].name;
     if (set_has(later, name->text) || is_exempt(name->text))
       continue;
-    lm_diag *g = lm_warn(l->c, name->loc, "W002", "parameter '%s' of %s.%s is never used",
-                         name->text, d->name.text, m->names.v[0].text);
+    lm_diag *g = LM_REPORT(l->c, name->loc, W006, name->text, d->name.text, m->names.v[0].text);
     lm_diag_help(l->c, g, "delete it, or rename it to _%s", name->text);
   }
 }

@@ -23,14 +23,14 @@ static bool axis_list_of(lm_elab *e, const ast_expr *x, el_axes *out) {
     const ast_arg *a = &x->args[i];
     ast_expr row = {.kind = EX_NAME, .text = a->name, .loc = a->loc};
     if (a->kind != ARG_ROW && a->kind != ARG_POS)
-      return el_reject(e, a->loc, "E040", "expected the name of an axis");
+      return EL_REJECT(e, a->loc, E040);
     if (!el_axis_list(e, a->kind == ARG_ROW ? &row : a->expr, out))
       return false;
   }
   for (uint32_t i = first; i < out->n; i++)
     for (uint32_t k = first; k < i; k++)
       if (out->v[i] == out->v[k])
-        return el_reject(e, x->loc, "E056", "axis '%s' occurs twice in the list", out->v[i]->name);
+        return EL_REJECT(e, x->loc, E069, out->v[i]->name);
   return true;
 }
 
@@ -77,7 +77,7 @@ static const char *nearest_axis(const lm_elab *e, lm_sym name) {
 }
 
 static void report_no_axis(lm_elab *e, const ast_expr *x) {
-  lm_diag *d = el_err(e, x->loc, "E041", "no axis '%s' here", x->text);
+  lm_diag *d = EL_ERR(e, x->loc, E041, x->text);
   el_val v = el_lookup(e, x->text, x->loc, false);
   const char *near = nearest_axis(e, x->text);
   if (v.k == V_TENSOR)
@@ -98,7 +98,7 @@ bool el_axis_list(lm_elab *e, const ast_expr *x, el_axes *out) {
   if (x->kind == EX_TUPLE || x->kind == EX_LIST)
     return axis_list_of(e, x, out);
   if (x->kind != EX_NAME)
-    return el_reject(e, x->loc, "E040", "expected the name of an axis");
+    return EL_REJECT(e, x->loc, E040);
   if (find_axes(e, x->text, out))
     return true;
   if (!is_reported(e, x->text))
@@ -137,9 +137,8 @@ static el_val eval_top_level_let(lm_elab *e, lm_decl_ref top, lm_sym name, lm_lo
   el_frame *caller = e->frame;
   el_frame clean = {.up = caller, .file = top.file};
   e->frame = &clean;
-  el_val v = e->depth++ < MAX_LET_DEPTH
-                 ? el_eval(e, top.decl->let_expr)
-                 : el_fail(e, at, "E091", "the definition of '%s' refers to itself", name);
+  el_val v =
+      e->depth++ < MAX_LET_DEPTH ? el_eval(e, top.decl->let_expr) : EL_FAIL(e, at, E091, name);
   e->depth--;
   e->frame = caller;
   if (!top.decl->let_tuple || v.k != V_TUPLE)
@@ -167,7 +166,7 @@ static const char *nearest_value(const lm_elab *e, lm_sym name) {
 
 static el_val report_unknown(lm_elab *e, lm_sym name, lm_loc at, bool is_declaration) {
   const char *near = nearest_value(e, name);
-  lm_diag *d = el_err(e, at, "E020", "unknown name '%s'", name);
+  lm_diag *d = EL_ERR(e, at, E020, name);
   if (is_declaration)
     lm_diag_help(e->c, d, "'%s' is a declaration, not a value", name);
   else if (near)

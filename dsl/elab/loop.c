@@ -63,7 +63,7 @@ static void run_body_once(lm_elab *e, const ast_stmt *st, const el_val *var, con
   el_run(e, &st->body);
   bool incomplete = has_parse_error(&st->body);
   if (e->frame->has_result && !incomplete)
-    el_err(e, st->loc, "E025", "'return' is unsupported inside of a loop");
+    EL_ERR(e, st->loc, E025);
   e->frame->has_result = false;
   for (uint32_t i = 0; i < st->carry.n; i++) {
     out[i] = *carried_value(e, st->carry.v[i].text);
@@ -75,8 +75,7 @@ static void run_body_once(lm_elab *e, const ast_stmt *st, const el_val *var, con
       out[i] = el_adapt(e, &out[i], in[i].kind, st->loc);
     if (same_carry(&in[i], &out[i]))
       continue;
-    lm_diag *d = el_err(e, st->carry.v[i].loc, "E026",
-                        "the carry '%s' changes its type in the loop", st->carry.v[i].text);
+    lm_diag *d = EL_ERR(e, st->carry.v[i].loc, E026, st->carry.v[i].text);
     lm_diag_note(e->c, d, in[i].loc, "its type before the loop is %s", el_show(e, &in[i]));
     lm_diag_note(e->c, d, out[i].loc, "its type at the end of an iteration is %s",
                  el_show(e, &out[i]));
@@ -208,7 +207,7 @@ static void run_emitted(lm_elab *e, const iteration *it, int64_t count, lm_sym n
 static void run_loop(lm_elab *e, const iteration *it, int64_t count, lm_sym name, el_val *carry) {
   uint32_t n = it->st->carry.n;
   if (e->n_loops == (int)LM_COUNT(e->loops)) {
-    el_err(e, it->st->loc, "E027", "loops nest more than %d deep", (int)LM_COUNT(e->loops));
+    EL_ERR(e, it->st->loc, E027, "loops", (int)LM_COUNT(e->loops));
     for (uint32_t i = 0; i < n; i++)
       carry[i] = el_error();
     return;
@@ -244,12 +243,11 @@ static bool is_count(const lm_elab *e, const el_val *over, int64_t *out) {
 static el_val carry_in(lm_elab *e, const ast_name *name) {
   const el_val *v = carried_value(e, name->text);
   if (!v)
-    return el_fail(e, name->loc, "E020", "unknown name '%s'", name->text);
+    return EL_FAIL(e, name->loc, E020, name->text);
   if (v->k == V_NUM)
     return el_adapt(e, v, K_F32, name->loc);
   if (v->k != V_TENSOR && v->k != V_ERROR)
-    return el_fail(e, name->loc, "E026", "carry takes tensors, '%s' is %s", name->text,
-                   el_show(e, v));
+    return EL_FAIL(e, name->loc, E029, name->text, el_show(e, v));
   return *v;
 }
 
@@ -277,8 +275,7 @@ static void run_over_count(lm_elab *e, const ast_stmt *st, const el_val *over, i
   iteration it = {st, over, 0, 1, true, unrolled};
   lm_sym name = st->names.v[0].text;
   if (count < 0 || count > INT32_MAX) {
-    el_err(e, st->expr->loc, "E028", "the trip count of a loop is from 0 to %d, got %lld",
-           INT32_MAX, (long long)count);
+    EL_ERR(e, st->expr->loc, E028, INT32_MAX, (long long)count);
     return;
   }
   for (; unrolled && it.first < count && el_budget(e, st->loc); it.first++)
@@ -288,7 +285,7 @@ static void run_over_count(lm_elab *e, const ast_stmt *st, const el_val *over, i
 }
 
 static void report_not_loopable(lm_elab *e, const ast_stmt *st, const el_val *over) {
-  lm_diag *d = el_err(e, st->expr->loc, "E028", "cannot loop over %s", el_show(e, over));
+  lm_diag *d = EL_ERR(e, st->expr->loc, E02B, el_show(e, over));
   lm_diag_help(e->c, d, "loop over `sub xs[i < n]` or a whole number");
 }
 
@@ -300,8 +297,7 @@ void el_run_for(lm_elab *e, const ast_stmt *st) {
   for (uint32_t i = 0; i < n; i++)
     carry[i] = carry_in(e, &st->carry.v[i]);
   if (over.k != V_ERROR && names_axis(e, st->expr))
-    over = el_fail(e, st->expr->loc, "E900",
-                   "`for … in AXIS` (a loop along an axis of a tensor) is not available yet");
+    over = EL_FAIL(e, st->expr->loc, E907);
   if (over.k == V_INSTS)
     run_over_insts(e, st, &over, carry);
   else if (is_count(e, &over, &count))

@@ -34,22 +34,20 @@ static lm_init initializer(lm_elab *e, el_inst *inst, const ast_expr *x) {
       continue;
     uint32_t n = call ? x->n_args : 0;
     if (n != table[i].n) {
-      el_err(e, x->loc, "E084", "%s takes %u argument%s", name, table[i].n,
-             table[i].n == 1 ? "" : "s");
+      EL_ERR(e, x->loc, E084, name, table[i].n, table[i].n == 1 ? "" : "s");
       return (lm_init){0};
     }
     double v[2] = {0};
     for (uint32_t k = 0; k < n; k++) {
       el_val a = x->args[k].expr ? el_inst_eval(e, inst, x->args[k].expr) : el_error();
       if (!el_number_value(&a, &v[k]) && a.k != V_ERROR && (a.k != V_NUM || e->m))
-        el_err(e, x->args[k].loc, "E084", "%s takes numbers, got %s", name, el_show(e, &a));
+        EL_ERR(e, x->args[k].loc, E0A8, name, el_show(e, &a));
     }
     if (table[i].kind == LM_INIT_NORMAL && v[0] < 0)
-      el_err(e, x->loc, "E084", "normal takes a standard deviation of 0 or more, got %g", v[0]);
+      EL_ERR(e, x->loc, E0A9, v[0]);
     return (lm_init){table[i].kind, v[0], v[1]};
   }
-  lm_diag *d = el_err(e, x->loc, "E084",
-                      name ? "unknown initializer '%s'" : "expected an initializer", name);
+  lm_diag *d = name ? EL_ERR(e, x->loc, E0AA, name) : EL_ERR(e, x->loc, E0AB);
   const char *near = name ? lm_nearest(name, names, (int)LM_COUNT(table)) : NULL;
   lm_diag_help(e->c, d,
                near ? "did you mean '%s'?" : "normal(std), uniform(a, b), zeros, ones or const(c)",
@@ -62,8 +60,7 @@ static void register_param(lm_elab *e, el_inst *inst, el_param *p, lm_init init)
   int rank = 0;
   int64_t n_paths = 1, index = 0;
   if (inst->n_stack + p->axes.n > LM_RANK) {
-    el_err(e, p->loc, "E057", "the parameter has more than %d axes, including its repetitions",
-           LM_RANK);
+    EL_ERR(e, p->loc, E06C, LM_RANK);
     return;
   }
   for (int k = 0; k < inst->n_stack; k++) {
@@ -94,9 +91,7 @@ static void register_param(lm_elab *e, el_inst *inst, el_param *p, lm_init init)
     g->init = LM_NEW_N(e->a, lm_init, n_paths);
     g->loc = p->loc;
   } else if (!lm_type_equal(g->type, type)) {
-    lm_diag *d = el_err(e, inst->at, "E085",
-                        "parameter '%s' must have the same shape in all elements of the repetition",
-                        p->global);
+    lm_diag *d = EL_ERR(e, inst->at, E085, p->global);
     lm_diag_note(e->c, d, p->loc, "declared here");
     return;
   }
@@ -110,13 +105,13 @@ void el_inst_add_params(lm_elab *e, el_inst *inst, const ast_member *m) {
   bool ok;
   el_kind kind = el_kind_of_type(e, m->type, &ok);
   if (ok && kind != K_REAL && kind != K_F32) {
-    el_err(e, m->type->loc, "E086", "a param is real or f32, not %s", el_kind_name(kind));
+    EL_ERR(e, m->type->loc, E086, el_kind_name(kind));
     ok = false;
   }
   for (uint32_t i = 0; i < m->type->n_dims; i++) {
     const ast_dim *d = &m->type->dims[i];
     if (d->row || d->expr->kind != EX_NAME) {
-      lm_diag *g = el_err(e, d->loc, "E071", "an axis needs a name here");
+      lm_diag *g = EL_ERR(e, d->loc, E071);
       lm_diag_help(e->c, g, "declare it first: dim three = 3");
       ok = false;
       continue;
@@ -126,8 +121,7 @@ void el_inst_add_params(lm_elab *e, el_inst *inst, const ast_member *m) {
   }
   for (uint32_t i = 0; i < axes.n; i++)
     if (el_axes_find(&axes, axes.v[i]) < (int)i) {
-      el_err(e, ok ? m->type->dims[i].loc : m->type->loc, "E056",
-             "axis '%s' occurs twice in one tensor", axes.v[i]->name);
+      EL_ERR(e, ok ? m->type->dims[i].loc : m->type->loc, E056, axes.v[i]->name);
       ok = false;
     }
   e->frame = was;

@@ -43,7 +43,7 @@ static el_val unary(el_call_site c, lm_opcode op, double (*f)(double)) {
     double r = f(x);
     if (isfinite(r) || c.e->guarded)
       return el_number(c.e, r);
-    return el_fail(c.e, el_arg_loc(c, 0), "E033", "%s(%g) is not a finite number", c.x->a->text, x);
+    return EL_FAIL(c.e, el_arg_loc(c, 0), E04E, c.x->a->text, x);
   }
   v = el_as_tensor(c.e, &v, el_arg_loc(c, 0));
   if (v.k == V_ERROR || !el_floating(c, &v, el_arg_loc(c, 0)))
@@ -107,8 +107,7 @@ static el_val p_not(el_call_site c) {
   if (v.k == V_ERROR)
     return v;
   if (v.k != V_TENSOR || v.kind != K_BOOL)
-    return el_fail(c.e, el_arg_loc(c, 0), "E037", "'not' takes a bool tensor, got %s",
-                   el_show(c.e, &v));
+    return EL_FAIL(c.e, el_arg_loc(c, 0), E08F, el_show(c.e, &v));
   return el_tensor(K_BOOL, &v.axes, v.v ? lm_emit1(&c.e->b, LM_OP_NOT, v.v) : NULL);
 }
 
@@ -119,7 +118,7 @@ static el_val p_idiv(el_call_site c) {
     return el_error();
   bool by_zero = y.k == V_NUM && y.known && y.num == 0;
   if (by_zero && !c.e->guarded)
-    return el_fail(c.e, el_arg_loc(c, 1), "E033", "idiv divides by zero");
+    return EL_FAIL(c.e, el_arg_loc(c, 1), E04F);
   if (x.k == V_NUM && y.k == V_NUM) {
     if (!x.known || !y.known)
       return el_unknown_number();
@@ -131,10 +130,7 @@ static el_val p_idiv(el_call_site c) {
     return el_error();
   bool right = el_axes_subset(&y.axes, &x.axes);
   if (x.kind != K_INT || y.kind != K_INT || (!right && !el_axes_subset(&x.axes, &y.axes)))
-    return el_fail(
-        c.e, c.x->loc, "E032",
-        "idiv takes two int tensors, of which one has all axes of the other; got %s and %s",
-        el_show(c.e, &x), el_show(c.e, &y));
+    return EL_FAIL(c.e, c.x->loc, E07B, el_show(c.e, &x), el_show(c.e, &y));
   return el_tensor(K_INT, right ? &x.axes : &y.axes,
                    x.v ? lm_emit2(&c.e->b, LM_OP_IDIV, x.v, y.v) : NULL);
 }
@@ -183,9 +179,7 @@ static el_val p_dropout(el_call_site c) {
   // a rate that depends on the index of a loop is a scalar of the loop's body
   bool by_index = p.k == V_TENSOR && p.kind == K_NUM && !p.axes.n;
   if (!by_index && (p.k != V_NUM || (p.known && (p.num < 0 || p.num >= 1))))
-    return el_fail(c.e, el_arg_loc(c, 1), "E054",
-                   "dropout takes a rate from 0 to below 1, known at compile time; got %s",
-                   el_show(c.e, &p));
+    return EL_FAIL(c.e, el_arg_loc(c, 1), E054, el_show(c.e, &p));
   if (!el_floating(c, &x, el_arg_loc(c, 0)))
     return el_error();
   if ((!by_index && p.num == 0) || c.e->mode != EL_TRAIN || !c.e->m)
@@ -212,7 +206,7 @@ static el_val p_rng(el_call_site c) {
 }
 
 static el_val p_later(el_call_site c) {
-  return el_fail(c.e, c.x->loc, "E900", "'%s' is not available yet", c.x->a->text);
+  return EL_FAIL(c.e, c.x->loc, E904, c.x->a->text);
 }
 
 static const struct {
@@ -234,8 +228,7 @@ static bool is_named_argument(const char *primitive, const char *name) {
 static bool check_argument_names(lm_elab *e, const ast_expr *x, const char *primitive) {
   for (uint32_t k = 0; k < x->n_args; k++)
     if (x->args[k].kind == ARG_NAMED && !is_named_argument(primitive, x->args[k].name))
-      return el_reject(e, x->args[k].loc, "E050", "%s has no argument named '%s'", primitive,
-                       x->args[k].name);
+      return EL_REJECT(e, x->args[k].loc, E05B, primitive, x->args[k].name);
   return true;
 }
 
@@ -246,7 +239,7 @@ static bool check_argument_count(lm_elab *e, const ast_expr *x, size_t i) {
   if (n >= min && n <= max)
     return true;
   lm_diag *d =
-      el_err(e, x->loc, "E050", "%s takes %u%s argument%s, got %u", table[i].name, min,
+      EL_ERR(e, x->loc, E05C, table[i].name, min,
              max == min ? "" : lm_arena_printf(e->a, " to %u", max), max == 1 ? "" : "s", n);
   if (*table[i].form)
     lm_diag_help(e->c, d, "%s", table[i].form);

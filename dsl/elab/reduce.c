@@ -18,8 +18,7 @@ static el_val reduce(el_call_site c, lm_opcode op, bool mean) {
     if (el_lacks(c, &x, axes.v[i], el_arg_loc(c, 1)))
       return el_error();
   if (x.kind == K_BOOL || (mean && x.kind == K_INT))
-    return el_fail(c.e, el_arg_loc(c, 0), "E052", "%s is not defined for %s", c.x->a->text,
-                   el_show(c.e, &x));
+    return EL_FAIL(c.e, el_arg_loc(c, 0), E05E, c.x->a->text, el_show(c.e, &x));
   el_axes left = el_axes_minus(c.e, &x.axes, &axes);
   if (!x.v || !axes.n)
     return el_tensor(x.kind, &left, x.v);
@@ -52,7 +51,7 @@ el_val p_dot(el_call_site c) {
   if (x.k == V_ERROR || w.k == V_ERROR)
     return el_error();
   if (!el_positional(c, 2) || el_positional(c, 2)->kind != ARG_POS)
-    return el_fail(c.e, c.x->loc, "E050", "dot takes the axes to sum over: dot(x, w, d)");
+    return EL_FAIL(c.e, c.x->loc, E05D);
   const ast_expr *list = el_positional(c, 2)->expr;
   if (!el_arg_axes(c, list, &over))
     return el_error();
@@ -62,7 +61,7 @@ el_val p_dot(el_call_site c) {
                                                                : NULL;
     if (!lacking)
       continue;
-    lm_diag *d = el_err(c.e, el_arg_loc(c, lacking == &x ? 0 : 1), "E031", "axis mismatch in dot");
+    lm_diag *d = EL_ERR(c.e, el_arg_loc(c, lacking == &x ? 0 : 1), E031, "dot");
     lm_diag_label(c.e->c, d, "%s has no axis '%s'", el_show(c.e, lacking), over.v[i]->name);
     el_note_value(c.e, d, &x);
     el_note_value(c.e, d, &w);
@@ -76,9 +75,7 @@ el_val p_dot(el_call_site c) {
     x = el_adapt(c.e, &x, K_F32, el_arg_loc(c, 0));
   if (x.kind != w.kind || !el_floating(c, &x, el_arg_loc(c, 0))) {
     if (x.kind != w.kind)
-      lm_diag_help(c.e->c,
-                   el_err(c.e, c.x->loc, "E036", "dot of %s and %s: types are never promoted",
-                          el_show(c.e, &x), el_show(c.e, &w)),
+      lm_diag_help(c.e->c, EL_ERR(c.e, c.x->loc, E036, "dot", el_show(c.e, &x), el_show(c.e, &w)),
                    "cast one: f32(…) or real(…)");
     return el_error();
   }
@@ -106,9 +103,7 @@ el_val p_gather(el_call_site c) {
     return el_error();
   i = el_adapt(c.e, &i, K_INT, el_arg_loc(c, 1));
   if (i.k == V_ERROR || i.kind != K_INT)
-    return i.k == V_ERROR ? i
-                          : el_fail(c.e, el_arg_loc(c, 1), "E052",
-                                    "gather takes int indices, got %s", el_show(c.e, &i));
+    return i.k == V_ERROR ? i : EL_FAIL(c.e, el_arg_loc(c, 1), E05F, el_show(c.e, &i));
   if (t.kind == K_NUM)
     t = el_adapt(c.e, &t, K_F32, el_arg_loc(c, 0));
   el_axes one = {0}, axes = i.axes;
@@ -116,9 +111,7 @@ el_val p_gather(el_call_site c) {
   el_axes rest = el_axes_minus(c.e, &t.axes, &one);
   el_axes own = el_axes_minus(c.e, &rest, &i.axes);
   if (own.n != rest.n && own.n) {
-    lm_diag *d = el_err(c.e, c.x->loc, "E065",
-                        "gather of %s at %s: they share some axes of the table but not all",
-                        el_show(c.e, &t), el_show(c.e, &i));
+    lm_diag *d = EL_ERR(c.e, c.x->loc, E065, el_show(c.e, &t), el_show(c.e, &i));
     el_note_value(c.e, d, &t);
     return el_error();
   }
@@ -141,15 +134,11 @@ el_val p_scatter_add(el_call_site c) {
   if (x.k == V_ERROR || i.k == V_ERROR || !el_positional_axis(c, 2, &v))
     return el_error();
   if (i.kind != K_INT || !el_axes_subset(&i.axes, &x.axes))
-    return el_fail(
-        c.e, c.x->loc, "E065",
-        "scatter_add of %s at %s: it takes int indices whose axes are axes of the values",
-        el_show(c.e, &x), el_show(c.e, &i));
+    return EL_FAIL(c.e, c.x->loc, E0AC, el_show(c.e, &x), el_show(c.e, &i));
   if (el_over_elements(c, &i.axes, c.x->loc))
     return el_error();
   if (el_axes_has(&i.axes, v))
-    return el_fail(c.e, el_arg_loc(c, 2), "E065",
-                   "the indices have axis '%s', which is the new axis of the result", v->name);
+    return EL_FAIL(c.e, el_arg_loc(c, 2), E0AD, v->name);
   el_axes axes = {0}, rest = el_axes_minus(c.e, &x.axes, &i.axes);
   el_axes_push(c.e, &axes, v);
   for (uint32_t k = 0; k < rest.n; k++)
@@ -201,11 +190,11 @@ static lm_value *append_to_cache(lm_elab *e, const el_val *x, el_axis *t, el_axi
 static el_val history(lm_elab *e, const el_val *v, el_axis *t, el_axis *s, lm_loc at) {
   if (v->k != V_TENSOR) {
     if (v->k != V_ERROR)
-      el_err(e, at, "E066", "history takes tensors, got %s", el_show(e, v));
+      EL_ERR(e, at, E066, el_show(e, v));
     return el_error();
   }
   if (!el_axes_has(&v->axes, t)) {
-    lm_diag *d = el_err(e, at, "E031", "axis mismatch in history");
+    lm_diag *d = EL_ERR(e, at, E031, "history");
     lm_diag_label(e->c, d, "%s has no axis '%s'", el_show(e, v), t->name);
     return el_error();
   }
@@ -218,8 +207,7 @@ static el_val history(lm_elab *e, const el_val *v, el_axis *t, el_axis *s, lm_lo
   if (e->mode == EL_DECODE && el_axis_ir(e, t) == e->position) {
     lm_value *all = append_to_cache(e, &x, t, s);
     if (!all)
-      return el_fail(e, at, "E057", "a KV cache inside of these loops has more than %d axes",
-                     LM_RANK);
+      return EL_FAIL(e, at, E06D, LM_RANK);
     return el_tensor(x.kind, &axes, all);
   }
   lm_attr attr = {.n_axes = 1, .n_to = 1};
@@ -240,8 +228,7 @@ static bool is_positions(lm_elab *e, el_axis *t) {
 }
 
 static void report_not_positions(lm_elab *e, const el_axis *t, lm_loc at) {
-  lm_diag *d = el_err(e, at, "E0D5",
-                      "history takes the axis of the positions; '%s' is another axis", t->name);
+  lm_diag *d = EL_ERR(e, at, E0D5, t->name);
   lm_diag_help(e->c, d, "it is the last axis of tok, pos and seg: t in apply(tok: int[b, t], …)");
 }
 
@@ -260,10 +247,9 @@ el_val p_history(el_call_site c) {
   lm_size size = cached ? lm_size_number(e->a, e->capacity) : t->size;
   el_axis *s = el_axis_lookup(e, a->to->text);
   if (s && (!lm_size_equal(s->size, size) || s->dyn != (cached ? e->history_dyn : t->dyn)))
-    return el_fail(e, a->to->loc, "E053", "axis '%s' exists and has a different size", a->to->text);
+    return EL_FAIL(e, a->to->loc, E067, a->to->text);
   if (s == t)
-    return el_fail(e, a->to->loc, "E056", "the new axis of history needs a name other than '%s'",
-                   t->name);
+    return EL_FAIL(e, a->to->loc, E06A, t->name);
   if (!is_positions(e, t)) {
     report_not_positions(e, t, a->loc);
     return el_error();

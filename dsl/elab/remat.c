@@ -72,10 +72,7 @@ static lm_remat remat_of(lm_elab *e, const el_ref *self, lm_sym name, bool carri
     if (hits == total)
       keep = rule->kind == LM_RECIPE_MEMORY_SAVE ? LM_REMAT_SAVE : LM_REMAT_RECOMPUTE;
     else if (!s->split[k])
-      el_err(e, rule->loc, "E209",
-             "%s selects some elements of a repetition, which is not available yet; # or * selects "
-             "all",
-             rule->pattern);
+      EL_ERR(e, rule->loc, E209, rule->pattern);
     s->split[k] |= hits != total;
   }
   return keep;
@@ -106,7 +103,7 @@ static void report_unmatched(lm_elab *e, const lm_recipe_memory_rule *rule) {
   const struct el_remats *s = e->remats;
   const char *last = strrchr(rule->pattern, '.');
   const char *near = lm_nearest(last ? last + 1 : rule->pattern + 1, s->names, (int)s->n_names);
-  lm_diag *d = el_err(e, rule->loc, "E0B0", "'%s' matches no value of the model", rule->pattern);
+  lm_diag *d = EL_ERR(e, rule->loc, E0BA, rule->pattern);
   if (near)
     lm_diag_help(e->c, d, "there is a value '%s'", near);
 }
@@ -120,8 +117,6 @@ void el_remat_check(lm_elab *e) {
     if (!s->hit[k] && rule->kind != LM_RECIPE_MEMORY_OFFLOAD)
       report_unmatched(e, rule);
     if (s->hit[k] && !s->repeats[k] && rule->kind == LM_RECIPE_MEMORY_RECOMPUTE)
-      el_err(e, rule->loc, "E209",
-             "recomputing %s is not available yet: its values are outside of repetitions",
-             rule->pattern);
+      EL_ERR(e, rule->loc, E20A, rule->pattern);
   }
 }

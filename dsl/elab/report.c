@@ -76,13 +76,10 @@ static lm_loc user_location(const lm_elab *e, lm_loc at) {
   return call;
 }
 
-static lm_diag *report(lm_elab *e, lm_loc at, const char *code, const char *fmt, va_list ap) {
-  lm_buf b = {0};
+lm_diag *el_verr(lm_elab *e, lm_loc at, lm_diag_id id, const char *fmt, va_list ap) {
   lm_loc inside = at;
-  lm_buf_vprintf(&b, fmt, ap);
   at = user_location(e, at);
-  lm_diag *d = lm_error(e->c, at, code, "%s", b.p);
-  lm_buf_free(&b);
+  lm_diag *d = lm_vreport(e->c, at, id, fmt, ap);
   if (inside.file != at.file)
     lm_diag_note(e->c, d, inside, "inside %s", e->frame->what);
   for (el_frame *f = e->frame; f && f->up && d->n_notes < 3; f = f->up) {
@@ -94,26 +91,26 @@ static lm_diag *report(lm_elab *e, lm_loc at, const char *code, const char *fmt,
   return d;
 }
 
-lm_diag *el_err(lm_elab *e, lm_loc at, const char *code, const char *fmt, ...) {
+lm_diag *el_err(lm_elab *e, lm_loc at, lm_diag_id id, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
-  lm_diag *d = report(e, at, code, fmt, ap);
+  lm_diag *d = el_verr(e, at, id, fmt, ap);
   va_end(ap);
   return d;
 }
 
-el_val el_fail(lm_elab *e, lm_loc at, const char *code, const char *fmt, ...) {
+el_val el_fail(lm_elab *e, lm_loc at, lm_diag_id id, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
-  report(e, at, code, fmt, ap);
+  el_verr(e, at, id, fmt, ap);
   va_end(ap);
   return el_error();
 }
 
-bool el_reject(lm_elab *e, lm_loc at, const char *code, const char *fmt, ...) {
+bool el_reject(lm_elab *e, lm_loc at, lm_diag_id id, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
-  report(e, at, code, fmt, ap);
+  el_verr(e, at, id, fmt, ap);
   va_end(ap);
   return false;
 }

@@ -37,16 +37,12 @@ el_val p_select(el_call_site c) {
   if (k.k == V_ERROR || x.k == V_ERROR || y.k == V_ERROR)
     return el_error();
   if (k.kind != K_BOOL || x.kind != y.kind)
-    return el_fail(c.e, c.x->loc, "E036",
-                   "select takes a bool and two values of one type; got %s, %s and %s",
-                   el_show(c.e, &k), el_show(c.e, &x), el_show(c.e, &y));
+    return EL_FAIL(c.e, c.x->loc, E07E, el_show(c.e, &k), el_show(c.e, &x), el_show(c.e, &y));
   const el_axes *both = el_axes_subset(&y.axes, &x.axes) ? &x.axes : &y.axes;
   const el_axes *all = el_axes_subset(&k.axes, both) ? both : &k.axes;
   if (!el_axes_subset(&x.axes, all) || !el_axes_subset(&y.axes, all) ||
       !el_axes_subset(&x.axes, both)) {
-    lm_diag *d = el_err(c.e, c.x->loc, "E032",
-                        "select of %s, %s and %s: none of them has all axes of the others",
-                        el_show(c.e, &k), el_show(c.e, &x), el_show(c.e, &y));
+    lm_diag *d = EL_ERR(c.e, c.x->loc, E07C, el_show(c.e, &k), el_show(c.e, &x), el_show(c.e, &y));
     el_note_value(c.e, d, &k);
     return el_error();
   }

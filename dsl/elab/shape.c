@@ -3,13 +3,11 @@
 #include "dsl/elab/prim.h"
 
 static el_val err_size(el_call_site c, lm_loc at, lm_sym name, const el_val *v) {
-  return el_fail(c.e, at, "E055", "the size of '%s' should be a whole number, got %s", name,
-                 el_show(c.e, v));
+  return EL_FAIL(c.e, at, E0BC, name, el_show(c.e, v));
 }
 
 static bool check_positive(el_call_site c, lm_loc at, lm_sym name, const el_val *v) {
-  return v->num >= 1 || el_reject(c.e, at, "E055", "the size of '%s' must be 1 or more, got %s",
-                                  name, el_show(c.e, v));
+  return v->num >= 1 || EL_REJECT(c.e, at, E0BC, name, el_show(c.e, v));
 }
 
 // ---- expand
@@ -25,8 +23,7 @@ static el_axis *expand_new(el_call_site c, const ast_arg *a) {
   lm_size size = n.has_size ? n.size : lm_size_dim(c.e->a, a->name);
   int64_t whole;
   if (c.e->m && (!lm_size_whole(size, &whole) || whole <= 0)) {
-    el_err(c.e, a->loc, "E055", "the size of '%s' must be a whole number of 1 or more, got %s",
-           a->name, el_show(c.e, &n));
+    EL_ERR(c.e, a->loc, E0BC, a->name, el_show(c.e, &n));
     return NULL;
   }
   el_axis *axis = el_axis_new(c.e, a->name, size, 0);
@@ -68,8 +65,7 @@ el_val p_expand(el_call_site c) {
     return el_error();
   for (uint32_t i = 0; i < fresh.n; i++)
     if (el_axes_has(&x.axes, fresh.v[i]) || el_axes_find(&fresh, fresh.v[i]) < (int)i)
-      return el_fail(c.e, c.x->loc, "E056", "%s has axis '%s' already", el_show(c.e, &x),
-                     fresh.v[i]->name);
+      return EL_FAIL(c.e, c.x->loc, E06B, el_show(c.e, &x), fresh.v[i]->name);
   uint32_t at = anchor ? (uint32_t)el_axes_find(&x.axes, anchor) : x.axes.n;
   el_axes axes = el_spliced(c, &x.axes, at, 0, &fresh);
   if (!el_distinct(c, &axes))
@@ -109,20 +105,19 @@ static bool side_read(el_call_site c, side *s, uint32_t i) {
   if (a->kind == ARG_NAMED)
     return (s->found[i] = side_new(c, a)) != NULL;
   if (a->kind != ARG_POS || a->expr->kind != EX_NAME)
-    return el_reject(c.e, a->loc, "E040", "expected the name of an axis");
+    return EL_REJECT(c.e, a->loc, E040);
   s->found[i] = el_axis_lookup(c.e, a->expr->text);
   if (s->found[i])
     return true;
   if (s->open >= 0)
-    return el_reject(c.e, a->loc, "E058", "two axes of unknown size; give one as `%s = size`",
-                     a->expr->text);
+    return EL_REJECT(c.e, a->loc, E058, a->expr->text);
   s->open = (int)i;
   return true;
 }
 
 static bool report_sizes(el_call_site c, const side *s, lm_loc at, lm_size total) {
   el_val t = el_sized(total);
-  lm_diag *d = el_err(c.e, at, "E059", "the sizes of these axes do not make %s", el_show(c.e, &t));
+  lm_diag *d = EL_ERR(c.e, at, E06F, el_show(c.e, &t));
   for (uint32_t i = 0; i < s->n && i < 3; i++) {
     if ((int)i == s->open)
       continue;
@@ -158,7 +153,7 @@ static bool side_axes(el_call_site c, const ast_expr *x, lm_size total, bool pro
   bool many = x->kind == EX_TUPLE || x->kind == EX_LIST;
   side s = {.args = many ? x->args : &single, .n = many ? x->n_args : 1, .open = -1, .rest = total};
   if (s.n > LM_RANK || s.n == 0)
-    return el_reject(c.e, x->loc, "E057", "expected 1 to %d axes", LM_RANK);
+    return EL_REJECT(c.e, x->loc, E06E, LM_RANK);
   if (!side_divide(c, &s, x, product))
     return false;
   if (s.open >= 0) {
@@ -231,8 +226,7 @@ el_val p_view(el_call_site c) {
   int at = el_axes_find(&x.axes, src.v[0]);
   for (uint32_t i = 0; i < src.n; i++)
     if (at + i >= x.axes.n || x.axes.v[at + i] != src.v[i]) {
-      lm_diag *d = el_err(c.e, a->loc, "E060", "%s are not adjacent in this order in %s",
-                          el_show_axes(c.e, &src), el_show(c.e, &x));
+      lm_diag *d = EL_ERR(c.e, a->loc, E060, el_show_axes(c.e, &src), el_show(c.e, &x));
       lm_diag_help(c.e->c, d, "permute first");
       return el_error();
     }
@@ -258,8 +252,7 @@ el_val p_permute(el_call_site c) {
   if (x.k == V_ERROR || !el_positional_axes(c, 1, &order))
     return el_error();
   if (order.n != x.axes.n || !el_axes_subset(&order, &x.axes) || !el_axes_subset(&x.axes, &order))
-    return el_fail(c.e, el_arg_loc(c, 1), "E031", "%s is not a permutation of the axes of %s",
-                   el_show_axes(c.e, &order), el_show(c.e, &x));
+    return EL_FAIL(c.e, el_arg_loc(c, 1), E03B, el_show_axes(c.e, &order), el_show(c.e, &x));
   lm_type t = x.v ? el_ir_type(c.e, x.kind, &order) : (lm_type){0};
   return el_tensor(x.kind, &order, x.v ? lm_emit_permute(&c.e->b, x.v, t.axis, t.rank) : NULL);
 }
@@ -296,7 +289,7 @@ static bool int_arg(el_call_site c, uint32_t i, int64_t *out) {
   if (v.k == V_NUM && v.has_size && lm_size_whole(v.size, out))
     return true;
   if (v.k != V_ERROR && !(v.k == V_NUM && !v.known) && !el_request_unroll(c.e, &v))
-    el_err(c.e, el_arg_loc(c, i), "E055", "expected a whole number, got %s", el_show(c.e, &v));
+    EL_ERR(c.e, el_arg_loc(c, i), E055, el_show(c.e, &v));
   return false;
 }
 
@@ -332,7 +325,7 @@ static bool target_axis(el_call_site c, const ast_expr *x, lm_sym *name, const a
     *size = x->args[0].expr;
     return true;
   }
-  return el_reject(c.e, x->loc, "E040", "expected the name of an axis");
+  return EL_REJECT(c.e, x->loc, E040);
 }
 
 el_val p_slice(el_call_site c) {
@@ -354,8 +347,7 @@ el_val p_slice(el_call_site c) {
     if (s.k != V_NUM || !s.has_size || !lm_size_whole(s.size, &size))
       return s.k == V_ERROR || el_request_unroll(c.e, &s)
                  ? el_error()
-                 : el_fail(c.e, given->loc, "E055", "expected a whole number, got %s",
-                           el_show(c.e, &s));
+                 : EL_FAIL(c.e, given->loc, E055, el_show(c.e, &s));
   } else if (to) {
     if (!lm_size_whole(to->size, &size))
       return el_error();
@@ -363,10 +355,8 @@ el_val p_slice(el_call_site c) {
     size = step > 0 && first >= 0 && first < n ? (n - 1 - first) / step + 1 : 0;
   }
   if (step <= 0 || first < 0 || first >= n || size <= 0 || size - 1 > (n - 1 - first) / step)
-    return el_fail(
-        c.e, a->loc, "E061",
-        "%lld elements from index %lld on, in steps of %lld, exceed axis '%s' of size %lld",
-        (long long)size, (long long)first, (long long)step, from->name, (long long)n);
+    return EL_FAIL(c.e, a->loc, E061, (long long)size, (long long)first, (long long)step,
+                   from->name, (long long)n);
   if (!to) {
     to = el_axis_new(c.e, name, lm_size_number(c.e->a, size), 0);
     el_axis_bind_name(c.e, name, to);
@@ -389,9 +379,7 @@ el_val p_pad(el_call_site c) {
   lm_size size;
   if (before < 0 || after < 0 || before > LM_ELEMENTS_MAX || after > LM_ELEMENTS_MAX ||
       !lm_size_add(c.e->a, from->size, lm_size_number(c.e->a, before + after), 1, &size))
-    return el_fail(c.e, c.x->loc, "E061",
-                   "pad takes 0 or more elements before and after, got %lld and %lld",
-                   (long long)before, (long long)after);
+    return EL_FAIL(c.e, c.x->loc, E0BD, (long long)before, (long long)after);
   if (!(to = el_axis_new_or_known(c, name, size, a->to->loc)))
     return el_error();
   el_axes now = {0};
@@ -435,8 +423,7 @@ el_val p_unstack(el_call_site c) {
   if (!lm_size_whole(from->size, &n))
     return el_error();
   if (n > 1024)
-    return el_fail(c.e, el_arg_loc(c, 1), "E062", "unstack makes at most 1024 parts, got %lld",
-                   (long long)n);
+    return EL_FAIL(c.e, el_arg_loc(c, 1), E062, (long long)n);
   el_val *items = LM_NEW_N(c.e->a, el_val, n);
   for (int64_t i = 0; i < n; i++)
     items[i] = emit_slice(c, &x, from, NULL, i, 1);

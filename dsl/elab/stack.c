@@ -7,8 +7,7 @@ static uint32_t tensors(el_call_site c, el_val **out) {
   if (v.k == V_ERROR)
     return 0;
   if (v.k != V_TUPLE || v.n == 0 || v.n > LM_RANK) {
-    el_err(c.e, el_arg_loc(c, 0), "E063", "%s takes a tuple of 1 to %d tensors, got %s",
-           c.x->a->text, LM_RANK, el_show(c.e, &v));
+    EL_ERR(c.e, el_arg_loc(c, 0), E063, c.x->a->text, LM_RANK, el_show(c.e, &v));
     return 0;
   }
   el_kind kind = K_NUM;
@@ -20,8 +19,7 @@ static uint32_t tensors(el_call_site c, el_val **out) {
     if (v.items[i].k == V_ERROR)
       return 0;
     if (v.items[i].kind != v.items[0].kind) {
-      el_err(c.e, el_arg_loc(c, 0), "E036", "%s of %s: types are never promoted", c.x->a->text,
-             el_show(c.e, &v));
+      EL_ERR(c.e, el_arg_loc(c, 0), E07F, c.x->a->text, el_show(c.e, &v));
       return 0;
     }
   }
@@ -38,17 +36,14 @@ el_val p_stack(el_call_site c) {
   if (!n)
     return el_error();
   if (!a || a->kind != ARG_POS || a->expr->kind != EX_NAME)
-    return el_fail(c.e, c.x->loc, "E040",
-                   "stack takes the name of the new axis: stack((x, y), two)");
+    return EL_FAIL(c.e, c.x->loc, E048);
   if (!(axis = el_axis_new_or_known(c, a->expr->text, lm_size_number(c.e->a, n), a->loc)) ||
       (before && !el_one_axis(c, before->expr, &anchor)))
     return el_error();
   const el_axes *base = &xs[0].axes;
   for (uint32_t i = 1; i < n; i++)
     if (xs[i].axes.n != base->n || !el_axes_subset(&xs[i].axes, base))
-      return el_fail(c.e, el_arg_loc(c, 0), "E031",
-                     "stack takes tensors with the same axes, got %s and %s", el_show(c.e, &xs[0]),
-                     el_show(c.e, &xs[i]));
+      return EL_FAIL(c.e, el_arg_loc(c, 0), E03C, el_show(c.e, &xs[0]), el_show(c.e, &xs[i]));
   if (anchor && el_lacks(c, &xs[0], anchor, before->loc))
     return el_error();
   uint32_t at = anchor ? (uint32_t)el_axes_find(base, anchor) : base->n;
@@ -81,8 +76,7 @@ el_val p_concat(el_call_site c) {
   if (!a || !el_arg_axes(c, a->expr, &src))
     return el_error();
   if (src.n != n || a->to->kind != EX_NAME)
-    return el_fail(c.e, a->loc, "E064",
-                   "concat of %u tensors takes the name of an axis of each: (a, b) -> e", n);
+    return EL_FAIL(c.e, a->loc, E064, n);
   lm_size total = {0};
   for (uint32_t i = 0; i < n; i++) {
     if (el_lacks(c, &xs[i], src.v[i], a->loc) || el_moves_positions(c, src.v[i], a->loc))
@@ -109,9 +103,7 @@ el_val p_concat(el_call_site c) {
     el_axes_push(c.e, &own, src.v[i]);
     el_axes want = el_spliced(c, &xs[0].axes, at, 1, &own);
     if (want.n != xs[i].axes.n || !el_axes_subset(&want, &xs[i].axes))
-      return el_fail(c.e, el_arg_loc(c, 0), "E031",
-                     "concat takes tensors that differ in one axis, got %s and %s",
-                     el_show(c.e, &xs[0]), el_show(c.e, &xs[i]));
+      return EL_FAIL(c.e, el_arg_loc(c, 0), E03D, el_show(c.e, &xs[0]), el_show(c.e, &xs[i]));
     if (!c.e->m)
       continue;
     in[i] = el_in_order(c, xs[i].kind, &want, xs[i].v).v;

@@ -24,7 +24,7 @@ static void run_let(lm_elab *e, const ast_stmt *st) {
   }
   bool fits = (v.k == V_TUPLE) && v.n == st->names.n;
   if (!fits && v.k != V_ERROR)
-    el_err(e, st->loc, "E021", "%u names for %s", st->names.n,
+    EL_ERR(e, st->loc, E021, st->names.n,
            v.k == V_TUPLE ? lm_arena_printf(e->a, "%u values", v.n) : el_show(e, &v));
   for (uint32_t i = 0; i < st->names.n; i++)
     bind_let(e, &st->names.v[i], fits ? v.items[i] : el_error());
@@ -35,7 +35,7 @@ static void run_set(lm_elab *e, const ast_stmt *st) {
   const el_bind *b = el_names_find(&e->frame->names, n->text);
   el_val v = el_eval(e, st->expr);
   if (!b || !b->settable) {
-    lm_diag *d = el_err(e, n->loc, "E022", "'%s' cannot be assigned here", n->text);
+    lm_diag *d = EL_ERR(e, n->loc, E022, n->text);
     lm_diag_help(e->c, d,
                  b ? "write `let %s = …` for a new value, or name it in `carry`"
                    : "write `let %s = …`",
@@ -50,8 +50,7 @@ static void run_set(lm_elab *e, const ast_stmt *st) {
 
 static void run_emit(lm_elab *e, const ast_stmt *st) {
   if (e->mode == EL_UPDATE) {
-    el_err(e, st->loc, "E0B6",
-           "'emit' is unsupported in an optimizer or a schedule: only models emit metrics");
+    EL_ERR(e, st->loc, E0B9);
     return;
   }
   el_val v = el_eval(e, st->expr);
@@ -60,7 +59,7 @@ static void run_emit(lm_elab *e, const ast_stmt *st) {
   v = el_adapt(e, &v, v.k == V_TENSOR && v.kind != K_NUM ? v.kind : K_F32, st->expr->loc);
   if (v.k != V_TENSOR || v.axes.n) {
     if (v.k != V_ERROR)
-      el_err(e, st->expr->loc, "E023", "emit takes a scalar, got %s", el_show(e, &v));
+      EL_ERR(e, st->expr->loc, E023, el_show(e, &v));
     return;
   }
   if (e->in_library) { // the call must be inlined
@@ -75,9 +74,7 @@ static void run_emit(lm_elab *e, const ast_stmt *st) {
 
 bool el_emits_check(lm_elab *e, lm_loc at, uint64_t n) {
   if (n > LM_EMITS_MAX)
-    el_err(e, at, "E024",
-           "%llu metrics are emitted, in a loop one per iteration; the maximum is %d",
-           (unsigned long long)n, LM_EMITS_MAX);
+    EL_ERR(e, at, E024, (unsigned long long)n, LM_EMITS_MAX);
   return n <= LM_EMITS_MAX;
 }
 

@@ -21,8 +21,7 @@ static const ast_expr *chosen_call(lm_elab *e, const ast_expr *x) {
     el_val c = el_eval(e, x->c);
     if (c.k != V_BOOL || !c.known) {
       if (c.k != V_ERROR)
-        el_err(e, x->c->loc, "E08B", "the condition of a sub must be known at compile time, got %s",
-               el_show(e, &c));
+        EL_ERR(e, x->c->loc, E043, el_show(e, &c));
       return NULL;
     }
     x = c.num != 0 ? x->a : x->b;
@@ -86,7 +85,7 @@ void el_inst_add_sub(lm_elab *e, el_inst *inst, const ast_member *m) {
       LM_SYM(e->c, lm_arena_printf(e->a, "%s%s%s", inst->path, inst->path[0] ? "." : "", name));
   struct el_sub sub = {.name = name, .loc = m->loc};
   if (m->from)
-    el_err(e, m->from->loc, "E900", "`sub … from` is not available yet");
+    EL_ERR(e, m->from->loc, E905);
   if (!m->count) {
     sub.one = make_element(e, inst, m, 0, 0, path);
   } else {
@@ -95,20 +94,18 @@ void el_inst_add_sub(lm_elab *e, el_inst *inst, const ast_member *m) {
     if (count.k != V_NUM || (count.known && (!count.has_size || !lm_size_whole(count.size, &n) ||
                                              n < 1 || n > MAX_REPEATS))) {
       if (count.k != V_ERROR)
-        el_err(e, m->count->loc, "E087", "a repetition takes a whole number from 1 to %d, got %s",
-               MAX_REPEATS, el_show(e, &count));
+        EL_ERR(e, m->count->loc, E087, MAX_REPEATS, el_show(e, &count));
       n = 0;
     }
     int64_t all = n;
     for (int k = 0; k < inst->n_stack && all <= MAX_REPEATS; k++)
       all *= inst->stack[k];
     if (all > MAX_REPEATS) {
-      el_err(e, m->loc, "E087", "nested repetitions make more than %d instances of '%s'",
-             MAX_REPEATS, path);
+      EL_ERR(e, m->loc, E0BE, MAX_REPEATS, path);
       n = 0;
     }
     if (inst->n_stack == 4) {
-      el_err(e, m->loc, "E027", "repetitions nest more than 4 deep");
+      EL_ERR(e, m->loc, E027, "repetitions", 4);
       n = 0;
     }
     if (!e->m && n > 1)

@@ -20,9 +20,9 @@ static bool check_dim(lm_elab *e, const ast_type *t, uint32_t i) {
     twice |= same_axis(d, &t->dims[k]);
   }
   if (rows)
-    el_err(e, d->loc, "E031", "a type has at most one row variable");
+    EL_ERR(e, d->loc, E03E);
   if (twice)
-    el_err(e, d->loc, "E056", "axis '%s' occurs twice in one tensor", d->expr->text);
+    EL_ERR(e, d->loc, E056, d->expr->text);
   return !rows && !twice;
 }
 
@@ -52,7 +52,7 @@ el_kind el_kind_of_type(lm_elab *e, const ast_type *t, bool *out_ok) {
     return K_BOOL;
   *out_ok = false;
   const char *names[] = {"real", "f32", "int", "bool", "axis", "Batch"};
-  lm_diag *d = el_err(e, t->loc, "E070", "unknown type '%s'", t->name ? t->name : "(…)");
+  lm_diag *d = EL_ERR(e, t->loc, E070, t->name ? t->name : "(…)");
   const char *near = t->name ? lm_nearest(t->name, names, 6) : NULL;
   if (near)
     lm_diag_help(e->c, d, "did you mean '%s'?", near);
@@ -79,7 +79,7 @@ lm_sym el_dim_name(lm_elab *e, const ast_dim *d) {
     return d->row;
   if (d->expr->kind == EX_NAME)
     return d->expr->text;
-  el_err(e, d->loc, "E071", "an axis needs a name here");
+  EL_ERR(e, d->loc, E071);
   return NULL;
 }
 

@@ -7,7 +7,7 @@
 
 static void report_mismatch(lm_elab *e, el_invocation *v, uint32_t i, const ast_type *t,
                             const el_val *x, const char *reason) {
-  lm_diag *d = el_err(e, v->locs[i], "E031", "axis mismatch in the call of %s", v->what);
+  lm_diag *d = EL_ERR(e, v->locs[i], E031, lm_arena_printf(e->a, "the call of %s", v->what));
   lm_diag_label(e->c, d, "%s", reason);
   lm_diag_note(e->c, d, v->sig->params[i].name.loc, "parameter %s: %s", v->sig->params[i].name.text,
                el_type_text(e, t));
@@ -102,7 +102,8 @@ static bool fit_kind(lm_elab *e, el_invocation *v, uint32_t i, const ast_type *t
                      bool is_fn) {
   if (x->k == V_NUM || (x->k == V_TENSOR && x->kind == K_NUM)) {
     if (el_type_is(t, "bool"))
-      return el_reject(e, v->locs[i], "E072", "%s takes bool, got %s", v->what, el_show(e, x));
+      return EL_REJECT(e, v->locs[i], E072, v->what, v->sig->params[i].name.text, "bool",
+                       el_show(e, x));
     bool scalar = x->k == V_NUM || x->axes.n == 0;
     if (scalar && !t->n_dims)
       return true; // scalars stay numbers, which adapt to the tensors they are combined with
@@ -116,8 +117,8 @@ static bool fit_kind(lm_elab *e, el_invocation *v, uint32_t i, const ast_type *t
     return true;
   if (x->k != V_TENSOR) {
     if (x->k != V_ERROR)
-      el_err(e, v->locs[i], "E072", "%s: parameter %s takes %s, got %s", v->what,
-             v->sig->params[i].name.text, el_type_text(e, t), el_show(e, x));
+      EL_ERR(e, v->locs[i], E072, v->what, v->sig->params[i].name.text, el_type_text(e, t),
+             el_show(e, x));
     return false;
   }
   if (el_type_is(t, "real") && is_fn && (x->kind == K_REAL || x->kind == K_F32)) {
@@ -136,8 +137,8 @@ static bool fit_kind(lm_elab *e, el_invocation *v, uint32_t i, const ast_type *t
   bool ok;
   el_kind want =
       el_type_is(t, "real") && is_fn && v->real_set ? v->real : el_kind_of_type(e, t, &ok);
-  lm_diag *d = el_err(e, v->locs[i], "E072", "%s: parameter %s takes %s, got %s", v->what,
-                      v->sig->params[i].name.text, el_kind_name(want), el_show(e, x));
+  lm_diag *d = EL_ERR(e, v->locs[i], E072, v->what, v->sig->params[i].name.text, el_kind_name(want),
+                      el_show(e, x));
   el_note_value(e, d, x);
   if (want != K_BOOL)
     lm_diag_help(e->c, d, "cast it: %s(…)", el_kind_name(want));
@@ -148,8 +149,8 @@ static bool fit_kind(lm_elab *e, el_invocation *v, uint32_t i, const ast_type *t
 static bool fit_duration(lm_elab *e, const el_invocation *v, uint32_t i, const el_val *x) {
   if (x->k == V_NUM || (x->k == V_TENSOR && x->kind == K_NUM && !x->axes.n))
     return true;
-  lm_diag *d = el_err(e, v->locs[i], "E072", "%s: parameter %s takes a number of steps, got %s",
-                      v->what, v->sig->params[i].name.text, el_show(e, x));
+  lm_diag *d = EL_ERR(e, v->locs[i], E072, v->what, v->sig->params[i].name.text,
+                      "a number of steps", el_show(e, x));
   if (x->k == V_QUANTITY)
     lm_diag_help(e->c, d,
                  "units are part of recipes; in other declarations a number of steps has no unit");
@@ -165,7 +166,8 @@ bool el_unify_param(lm_elab *e, el_invocation *v, uint32_t i, bool is_fn) {
     return false;
   if (el_type_is(t, "Batch")) {
     if (x->k != V_RECORD)
-      return el_reject(e, v->locs[i], "E072", "%s takes a Batch, got %s", v->what, el_show(e, x));
+      return EL_REJECT(e, v->locs[i], E072, v->what, v->sig->params[i].name.text, "a Batch",
+                       el_show(e, x));
     for (uint32_t k = 0; k < x->n; k++) {
       const char *reason = unify(e, v, t, &x->items[k].axes);
       if (reason) {

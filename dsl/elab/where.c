@@ -83,13 +83,11 @@ static const char *written(lm_elab *e, const ast_expr *x) {
 static lm_diag *report_param(lm_elab *e, const el_where *s, const ast_expr *w, int k) {
   el_val v = el_lookup(e, s->sig->params[k].name.text, w->loc, false);
   lm_loc at = s->locs && s->locs[k].file ? s->locs[k] : s->at;
-  return el_err(e, at, "E073", "%s requires %s; got %s", s->what, range_of(e, s->sig, k),
-                el_show(e, &v));
+  return EL_ERR(e, at, E073, s->what, range_of(e, s->sig, k), el_show(e, &v));
 }
 
 static lm_diag *report_several(lm_elab *e, const el_where *s, const ast_expr *w) {
-  return el_err(e, s->at.file ? s->at : w->loc, "E073", "%s: the constraint `%s` does not hold",
-                s->what, written(e, w));
+  return EL_ERR(e, s->at.file ? s->at : w->loc, E0C7, s->what, written(e, w));
 }
 
 // Adds a note for each parameter that the constraint mentions, at the expression that gives it its

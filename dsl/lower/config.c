@@ -38,7 +38,7 @@ static bool list_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
   for (uint32_t i = 0; i < x->n_args; i++) {
     lm_buf_puts(b, i ? ", " : "");
     if (x->args[i].kind != ARG_POS || depth == MAX_DEPTH)
-      return el_reject(e, x->args[i].loc, "E0C4", "a list in config holds values only");
+      return EL_REJECT(e, x->args[i].loc, E0C4);
     if (!value_print(e, x->args[i].expr, depth + 1, b))
       return false;
   }
@@ -52,8 +52,7 @@ static bool if_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
   if (c.k == V_BOOL && c.known)
     return value_print(e, c.num != 0 ? x->a : x->b, depth + 1, b);
   if (c.k != V_ERROR)
-    el_err(e, x->loc, "E0C4", "the condition must be known at compile time, got %s",
-           el_show(e, &c));
+    EL_ERR(e, x->loc, E043, el_show(e, &c));
   return false;
 }
 
@@ -83,9 +82,7 @@ static bool value_print(lm_elab *e, const ast_expr *x, int depth, lm_buf *b) {
   else if (v.k == V_NUM && el_number_value(&v, &number) && isfinite(number))
     number_print(b, number);
   else if (v.k != V_ERROR)
-    el_err(e, x->loc, "E0C4",
-           "a value of config is a string, a number, true, false, null or a list of them, got %s",
-           el_show(e, &v));
+    EL_ERR(e, x->loc, E0CB, el_show(e, &v));
   return v.k != V_ERROR && b->n;
 }
 
@@ -101,7 +98,7 @@ static void entry_add(lm_elab *e, const ast_item *item, lm_lowered *out) {
   lm_buf text = {0};
   for (uint32_t i = 0; i < out->n_config; i++)
     if (out->config[i].key == key) {
-      el_err(e, item->loc, "E0C4", "'%s' occurs twice in config", key);
+      EL_ERR(e, item->loc, E0CC, key);
       return;
     }
   if (value_print(e, item->expr, 0, &text))
@@ -129,7 +126,7 @@ void lm_lower_config(lm_elab *e, el_inst *inst, const ast_item *section, lm_lowe
     if (item->kind == IT_SET && item->path.n <= 2)
       entry_add(e, item, out);
     else if (item->kind != IT_ERROR)
-      el_err(e, item->loc, "E0C4", "expected key = value or table.key = value, as in config.json");
+      EL_ERR(e, item->loc, E0CD);
   }
   e->frame = frame.up;
 }

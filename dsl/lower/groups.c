@@ -69,8 +69,7 @@ static void check_pattern(lm_elab *e, const char *pattern, lm_loc at) {
     if (matches_any(e, alts[k]))
       continue;
     const char *near = nearest_param(e, alts[k]);
-    lm_diag *d = n > 1 ? el_err(e, at, "E0B0", "%s: '%s' matches no parameter", pattern, alts[k])
-                       : el_err(e, at, "E0B0", "'%s' matches no parameter", pattern);
+    lm_diag *d = n > 1 ? EL_ERR(e, at, E0BB, pattern, alts[k]) : EL_ERR(e, at, E0B0, pattern);
     if (near)
       lm_diag_help(e->c, d, "there is a parameter '%s'", near);
   }
@@ -91,7 +90,7 @@ lm_group_sets lm_groups_assign(lm_elab *e, const lm_recipe *r, lm_lowered *out) 
   lm_group_sets c = {0};
   set_index(e, &c, 0);
   if (r->n_groups > MAX_GROUPS)
-    el_err(e, r->groups[MAX_GROUPS].loc, "E0B1", "a recipe has at most %d groups", MAX_GROUPS);
+    EL_ERR(e, r->groups[MAX_GROUPS].loc, E0B1, MAX_GROUPS);
   for (uint32_t i = 0; i < r->n_groups; i++)
     check_pattern(e, r->groups[i].pattern, r->groups[i].loc);
   uint32_t hits[MAX_GROUPS] = {0};
@@ -131,7 +130,7 @@ static el_val choose_number(lm_elab *e, const el_val *options, int n, lm_value *
 static el_val choose_by_block(lm_elab *e, const el_val *options, int n, lm_value *group,
                               const el_axes *blk, lm_loc at) {
   if (options[0].k == V_BOOL)
-    return el_fail(e, at, "E073", "a condition must have the same value for all groups");
+    return EL_FAIL(e, at, E0C8);
   if (options[0].k != V_TUPLE)
     return choose_number(e, options, n, group, blk, at);
   el_val all = el_tuple(e, options[0].items, options[0].n);
@@ -205,7 +204,7 @@ static bool values_fits(lm_elab *e, const el_inst *inst, uint32_t k, const el_va
   if (v->k == like.k && v->n == like.n && (v->k == V_NUM || v->k == V_BOOL || v->k == V_TUPLE))
     return true;
   lm_diag *d =
-      el_err(e, at, "E073", "%s takes %s for %s; got %s", inst->decl->name.text,
+      EL_ERR(e, at, E0C9, inst->decl->name.text,
              !p->init ? "a number" : lm_arena_printf(e->a, "a value such as %s", el_show(e, &like)),
              p->name.text, el_show(e, v));
   lm_diag_note(e->c, d, p->name.loc, "declared here");

@@ -74,7 +74,7 @@ static void finish(lm_elab *e, lm_func *f, lm_value *const *out, const lm_sym *n
 static const ast_member *need_method(lm_elab *e, el_inst *model, const char *name, lm_loc at) {
   const ast_member *m = el_method_find(model, LM_SYM(e->c, name));
   if (!m) {
-    lm_diag *d = el_err(e, at, "E0A0", "model %s has no method '%s'", model->decl->name.text, name);
+    lm_diag *d = EL_ERR(e, at, E0A0, model->decl->name.text, name);
     lm_diag_note(e->c, d, model->decl->name.loc, "declared here");
     lm_diag_help(e->c, d,
                  strcmp(name, "loss")
@@ -119,9 +119,7 @@ el_val lm_lower_logits(lm_elab *e, el_inst *model, const el_val *tok_pos_seg) {
                 r.axes.v[1] == columns_axes->v[1] && (r.kind == K_REAL || r.kind == K_F32);
   if (shaped)
     return r;
-  return el_fail(e, where, "E0A2",
-                 "apply of a model must return the logits, real[b, t, vocab]; got %s",
-                 el_show(e, &r));
+  return EL_FAIL(e, where, E0A2, el_show(e, &r));
 }
 
 // Parameters of `loss` after the batch would be further columns of the data.
@@ -129,8 +127,7 @@ static bool takes_columns(lm_elab *e, const ast_member *loss) {
   if (loss->sig.n_params < 2)
     return false;
   const ast_param *p = &loss->sig.params[1];
-  lm_diag *d = el_err(e, p->name.loc, "E900",
-                      "further columns of the data are not available yet: '%s'", p->name.text);
+  lm_diag *d = EL_ERR(e, p->name.loc, E906, p->name.text);
   lm_diag_help(e->c, d, "declare loss(bt: Batch[b, t]), with the batch as its only parameter");
   return true;
 }
@@ -149,8 +146,7 @@ static bool emit_loss(lm_elab *e, el_inst *model, const entry *x, el_val *out) {
 static bool check_pair(lm_elab *e, const el_val *r, lm_loc where) {
   if (r->k == V_TUPLE && r->n == 2)
     return true;
-  lm_diag *d = el_err(e, r->loc.file ? r->loc : where, "E0A1",
-                      "loss must return (sum, weight), got %s", el_show(e, r));
+  lm_diag *d = EL_ERR(e, r->loc.file ? r->loc : where, E0A1, el_show(e, r));
   lm_diag_help(e->c, d,
                "loss(bt: Batch[b, t]) -> (f32, f32) { ... return (sum(l * bt.w), sum(bt.w)) }");
   return false;
@@ -162,8 +158,7 @@ static lm_value *loss_item(lm_elab *e, const el_val *r, int i, lm_loc where) {
   if (v.k == V_TENSOR && !v.axes.n && v.kind == K_F32)
     return v.v;
   if (v.k != V_ERROR)
-    el_err(e, r->items[i].loc.file ? r->items[i].loc : where, "E0A1",
-           "loss must return two f32 scalars (sum, weight), got %s", el_show(e, r));
+    EL_ERR(e, r->items[i].loc.file ? r->items[i].loc : where, E0CF, el_show(e, r));
   return NULL;
 }
 
@@ -269,7 +264,7 @@ static el_inst *make_model(lm_elab *e, const lm_recipe *r) {
   if (!model || model->broken)
     return NULL;
   if (!e->m->n_globals && !e->c->n_errors)
-    el_err(e, r->model.loc, "E0A3", "the model has no parameters");
+    EL_ERR(e, r->model.loc, E0A3);
   return e->m->n_globals ? model : NULL;
 }
 

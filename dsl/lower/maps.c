@@ -26,15 +26,14 @@ typedef struct {
 } mapping;
 
 // Reports the first error of a map only.
-LM_PRINTF(3, 4) static void fail(mapping *m, lm_loc at, const char *fmt, ...) {
-  lm_buf text = {0};
+#define MAP_FAIL(m, at, code, ...) map_fail(m, at, LM_DIAGNOSTIC(code, ##__VA_ARGS__))
+LM_PRINTF(4, 5)
+static void map_fail(mapping *m, lm_loc at, lm_diag_id id, const char *fmt, ...) {
   va_list ap;
   va_start(ap, fmt);
-  lm_buf_vprintf(&text, fmt, ap);
-  va_end(ap);
   if (m->ok)
-    el_err(m->e, at, "E0C0", "%s", text.p);
-  lm_buf_free(&text);
+    el_verr(m->e, at, id, fmt, ap);
+  va_end(ap);
   m->ok = false;
 }
 
@@ -51,7 +50,7 @@ static int64_t size_of_axis(mapping *m, const ast_expr *x) {
   int64_t n = 1;
   const el_axis *a = axis_of(m->inst, x->text);
   if (!a || !lm_size_whole(a->size, &n))
-    fail(m, x->loc, "%s has no axis '%s'", m->inst->decl->name.text, x->text);
+    MAP_FAIL(m, x->loc, E0D9, m->inst->decl->name.text, x->text);
   return m->ok ? n : 1;
 }
 
@@ -59,9 +58,9 @@ static int64_t size_of_product(mapping *m, const ast_expr *x) {
   int64_t n = 1;
   for (uint32_t i = 0; i < x->n_args && m->ok; i++) {
     if (x->args[i].kind != ARG_POS)
-      fail(m, x->args[i].loc, "a layout holds axes");
+      MAP_FAIL(m, x->args[i].loc, E0C0);
     else if (__builtin_mul_overflow(n, size_of(m, x->args[i].expr), &n))
-      fail(m, x->loc, "the layout is too large");
+      MAP_FAIL(m, x->loc, E0D8);
   }
   return m->ok ? n : 1;
 }
@@ -77,7 +76,7 @@ static int64_t size_of(mapping *m, const ast_expr *x) {
   if (x->kind == EX_BINARY && x->op == OP_ADD)
     return size_of(m, x->a) + size_of(m, x->b);
   if (x->kind != EX_NUMBER || !x->is_int || x->inum != 1)
-    fail(m, x->loc, "a layout holds axes, 1, (products) and sums of them");
+    MAP_FAIL(m, x->loc, E0C0);
   return 1;
 }
 
@@ -102,18 +101,18 @@ static void assign_axis(mapping *m, const ast_expr *x, int64_t stride) {
   el_axis *a = axis_of(m->inst, x->text);
   int i = a ? el_axes_find(&m->param->axes, a) : -1;
   if (i < 0) {
-    fail(m, x->loc, "parameter '%s' has no axis '%s'", m->param->name, x->text);
+    MAP_FAIL(m, x->loc, E0DB, m->param->name, x->text);
     return;
   }
   if (m->map.stride_foreign[i])
-    fail(m, x->loc, "axis '%s' occurs twice in the layout of '%s'", x->text, m->param->name);
+    MAP_FAIL(m, x->loc, E0DC, x->text, m->param->name);
   m->map.stride_foreign[i] = stride;
 }
 
 static void assign_sum(mapping *m, const ast_expr *x, int64_t stride) {
   int64_t offset = 0;
   if (count_terms(x) != m->n_parts) {
-    fail(m, x->loc, "the sum needs one name in braces for each of its terms");
+    MAP_FAIL(m, x->loc, E0DD);
     return;
   }
   const ast_expr *term = pick_term(m, x, m->part, &offset);
@@ -164,8 +163,7 @@ static int indexed_axis(mapping *m, const char *open, const char *close) {
   int i = a ? el_axes_find(&m->param->axes, a) : -1;
   if (i >= 0 && !m->map.stride_foreign[i])
     return i;
-  fail(m, m->item->expr->loc, "'%.*s' in the name is not an axis of '%s' outside of the layout",
-       (int)(close - open + 1), open, m->param->name);
+  MAP_FAIL(m, m->item->expr->loc, E0DE, (int)(close - open + 1), open, m->param->name);
   return -1;
 }
 
@@ -173,8 +171,7 @@ static int indexed_axis(mapping *m, const char *open, const char *close) {
 static bool check_axes(mapping *m, int indexed) {
   for (int i = 0; i < m->map.n; i++)
     if (!m->map.stride_foreign[i] && i != indexed && m->map.size[i] != 1) {
-      fail(m, m->item->expr->loc, "the layout of '%s' lacks axis '%s'", m->param->name,
-           m->param->axes.v[i]->name);
+      MAP_FAIL(m, m->item->expr->loc, E0DF, m->param->name, m->param->axes.v[i]->name);
       return false;
     }
   return true;
@@ -192,7 +189,7 @@ static void add_entries(mapping *m, const char *name) {
     lm_foreign_map f = m->map;
     f.foreign = name;
     if (m->out->n_maps >= MAX_ENTRIES) {
-      fail(m, m->item->loc, "the map has more than %d tensors", MAX_ENTRIES);
+      MAP_FAIL(m, m->item->loc, E0E0, MAX_ENTRIES);
       return;
     }
     if (indexed >= 0) {
@@ -222,13 +219,13 @@ static void foreign_strides(mapping *m, const ast_expr *layout) {
   m->map.rank_f = (int)layout->n_args;
   for (uint32_t i = layout->n_args; i-- > 0;) {
     if (layout->args[i].kind != ARG_POS) {
-      fail(m, layout->args[i].loc, "a layout holds axes");
+      MAP_FAIL(m, layout->args[i].loc, E0C0);
       return;
     }
     m->map.shape_f[i] = size_of(m, layout->args[i].expr);
     assign_strides(m, layout->args[i].expr, stride);
     if (__builtin_mul_overflow(stride, m->map.shape_f[i], &stride))
-      fail(m, layout->loc, "the layout is too large");
+      MAP_FAIL(m, layout->loc, E0D8);
   }
 }
 
@@ -267,13 +264,12 @@ static void map_param(lm_elab *e, lm_lowered *out, const target *t) {
                .map = {.native = t->path},
                .ok = true};
   if (!is_entry(x)) {
-    fail(&m, x->loc, "expected (\"foreign.name\", [axes])");
+    MAP_FAIL(&m, x->loc, E0E1);
     return;
   }
   const ast_expr *layout = x->args[1].expr;
   if (layout->n_args > LM_ST_RANK || t->p->axes.n > LM_FOREIGN_AXES) {
-    fail(&m, layout->loc, "a layout has at most %d dims and a parameter at most %d axes",
-         LM_ST_RANK, LM_FOREIGN_AXES);
+    MAP_FAIL(&m, layout->loc, E0E2, LM_ST_RANK, LM_FOREIGN_AXES);
     return;
   }
   if (!native_strides(&m))
@@ -283,8 +279,7 @@ static void map_param(lm_elab *e, lm_lowered *out, const target *t) {
     return;
   const char *name = fill_numbers(e, x->args[0].expr->text, &t->match);
   if (strchr(name, '#'))
-    fail(&m, x->args[0].expr->loc, "the pattern has no number for a # of \"%s\"",
-         x->args[0].expr->text);
+    MAP_FAIL(&m, x->args[0].expr->loc, E0E3, x->args[0].expr->text);
   else
     add_entries(&m, lm_arena_printf(e->a, "%s%s", t->prefix, name));
 }
@@ -332,7 +327,7 @@ static void report_no_match(lm_elab *e, const targets *t, const ast_item *item,
     names[n++] = t->v[i].p->name;
   const char *last = strrchr(pattern, '.');
   const char *near = lm_nearest(last ? last + 1 : pattern + 1, names, n);
-  lm_diag *d = el_err(e, item->sel->loc, "E0B0", "'%s' matches no parameter", pattern);
+  lm_diag *d = EL_ERR(e, item->sel->loc, E0B0, pattern);
   if (near)
     lm_diag_help(e->c, d, "there is a parameter '%s'", near);
 }
@@ -369,8 +364,7 @@ static void ignore_list(lm_elab *e, lm_lowered *out, const ast_item *item) {
       list = false;
   }
   if (!list)
-    el_err(e, item->expr->loc, "E0C0",
-           "ignore takes a list of patterns of foreign names: [@lm_head.bias]");
+    EL_ERR(e, item->expr->loc, E0E4);
 }
 
 static void apply_patterns(lm_elab *e, const el_inst *inst, targets *t, const ast_item *item,
@@ -392,9 +386,7 @@ static void apply_item(lm_elab *e, el_inst *inst, targets *t, const ast_item *it
   else if (item->kind == IT_MAP)
     apply_patterns(e, inst, t, item, base);
   else if (item->kind != IT_ERROR)
-    el_err(e, item->loc, "E0C0",
-           "expected @pattern = (\"foreign.name\", [axes]), ignore = [@pattern] or config { "
-           "key = value }");
+    EL_ERR(e, item->loc, E0E5);
 }
 
 static bool apply_maps(lm_elab *e, el_inst *inst, targets *t, lm_lowered *out);
@@ -423,8 +415,7 @@ static bool apply_maps(lm_elab *e, el_inst *inst, targets *t, lm_lowered *out) {
     if (m->kind != MB_MAP)
       continue;
     if (strcmp(m->names.v[0].text, "hf")) {
-      el_err(e, m->names.v[0].loc, "E0C1", "unknown map '%s'; the only map is hf",
-             m->names.v[0].text);
+      EL_ERR(e, m->names.v[0].loc, E0C1, m->names.v[0].text);
       continue;
     }
     any = true;
@@ -470,18 +461,15 @@ static void check_tensor(lm_elab *e, const entry *x, uint32_t n) {
     covered += product(x[i].map->size, x[i].map->n);
     if (same_shape(x->map, x[i].map))
       continue;
-    lm_diag_note(e->c,
-                 el_err(e, x[i].by->expr->loc, "E0C3", "'%s' has a different shape here", name),
-                 x->by->expr->loc, "its shape here differs");
+    lm_diag_note(e->c, EL_ERR(e, x[i].by->expr->loc, E0C3, name), x->by->expr->loc,
+                 "its shape here differs");
     return;
   }
   if (covered == total)
     return;
-  lm_diag *d = covered > total ? el_err(e, other->by->expr->loc, "E0C3",
-                                        "elements of '%s' are mapped more than once", name)
-                               : el_err(e, other->by->expr->loc, "E0C3",
-                                        "'%s' has %lld elements, but only %lld of them are mapped",
-                                        name, (long long)total, (long long)covered);
+  lm_diag *d = covered > total ? EL_ERR(e, other->by->expr->loc, E0E6, name)
+                               : EL_ERR(e, other->by->expr->loc, E0E7, name, (long long)total,
+                                        (long long)covered);
   if (covered < total)
     return;
   lm_diag_note(e->c, d, (lm_loc){0}, "by %s and %s", x->map->native, other->map->native);
@@ -512,8 +500,7 @@ static lm_loc map_loc(const el_inst *model, lm_loc fallback) {
 
 static void report_missing(lm_elab *e, const el_inst *model, lm_loc at, const char *paths,
                            bool more) {
-  lm_diag *d =
-      el_err(e, map_loc(model, at), "E0C2", "map hf leaves out %s%s", paths, more ? ", …" : "");
+  lm_diag *d = EL_ERR(e, map_loc(model, at), E0C2, paths, more ? ", …" : "");
   lm_diag_note(e->c, d, at, "the model is used here");
   lm_diag_help(e->c, d, "add a line for each parameter: @%.*s = (\"foreign.name\", [axes])",
                (int)strcspn(paths, ","), paths);

@@ -20,8 +20,7 @@ static el_val schedule(lm_elab *e, const lm_recipe *r, el_val step, el_val run) 
     return el_whole(e, 1);
   const ast_decl *d = r->schedule.target.decl;
   if (d->kind != DC_FN || d->sig.n_params < 2)
-    return el_fail(e, r->schedule.loc, "E0B2",
-                   "a schedule is an fn (step: f32, run: f32, …) -> f32");
+    return EL_FAIL(e, r->schedule.loc, E0B2);
   ast_expr *call = LM_NEW(e->a, ast_expr);
   ast_expr *name = LM_NEW(e->a, ast_expr);
   *name = (ast_expr){.kind = EX_NAME, .text = d->name.text, .loc = r->schedule.loc};
@@ -42,8 +41,7 @@ static el_val schedule(lm_elab *e, const lm_recipe *r, el_val step, el_val run) 
   el_val v = el_eval(e, call);
   e->frame->file = was;
   if (v.k != V_ERROR && v.k != V_NUM && (v.k != V_TENSOR || v.axes.n))
-    return el_fail(e, r->schedule.loc, "E0B2", "the schedule must return a number, got %s",
-                   el_show(e, &v));
+    return EL_FAIL(e, r->schedule.loc, E0E8, el_show(e, &v));
   return v;
 }
 

@@ -20,9 +20,7 @@ void lm_lower_tokens_check(lm_elab *e, const lm_recipe *r, const el_inst *model)
     if (!x->metrics[LM_RECIPE_METRIC_BITS_PER_BYTE] && !x->metrics[LM_RECIPE_METRIC_PERPLEXITY])
       continue;
     const char *what = x->metrics[LM_RECIPE_METRIC_PERPLEXITY] ? "perplexity" : "bits_per_byte";
-    lm_diag *d =
-        el_err(e, x->loc, "E0A0", "%s is computed from the logits, but %s has no method 'apply'",
-               what, model->decl->name.text);
+    lm_diag *d = EL_ERR(e, x->loc, E0CE, what, model->decl->name.text);
     lm_diag_note(e->c, d, model->decl->name.loc, "declared here");
     lm_diag_help(e->c, d,
                  "apply(tok: int[b, t], pos: int[b, t], seg: int[b, t]) -> real[b, t, vocab] gives "

@@ -13,7 +13,7 @@ static const char form[] = "update(p: f32, g: f32, k: f32) -> f32";
 // ---- members
 
 static lm_diag *report_form(lm_elab *e, lm_loc at) {
-  lm_diag *d = el_err(e, at, "E0B3", "update takes (p: f32, g: f32, k: f32)");
+  lm_diag *d = EL_ERR(e, at, E0B3);
   lm_diag_help(
       e->c, d,
       "%s returns the new value of one element p, from its gradient g in step k; k is optional",
@@ -25,7 +25,7 @@ static lm_diag *report_form(lm_elab *e, lm_loc at) {
 static bool is_element(lm_elab *e, const ast_type *t, const char *whole, bool *out_reported) {
   *out_reported = t->n_dims > 0;
   if (t->n_dims)
-    el_err(e, t->loc, "E900", "%s is not available yet", whole);
+    EL_ERR(e, t->loc, E900, whole);
   return !t->n_dims && !t->has_dims && el_type_is(t, "f32");
 }
 
@@ -56,7 +56,7 @@ static bool check_update(lm_elab *e, const ast_member *m) {
     return false;
   if (!sig->where.n)
     return true;
-  lm_diag *d = el_err(e, sig->where.v[0]->loc, "E0B3", "update has no constraints");
+  lm_diag *d = EL_ERR(e, sig->where.v[0]->loc, E0E9);
   lm_diag_help(e->c, d, "write constraints on the optimizer's parameters after its parameter list");
   return false;
 }
@@ -86,8 +86,7 @@ static bool check_state(lm_elab *e, const ast_decl *d, const ast_member *m,
   bool ok = true, reported;
   if (!is_element(e, m->type, "a state of whole parameters", &reported)) {
     if (!reported)
-      el_err(e, m->type->loc, "E0B7",
-             "the type of a state is f32: one number for each element of a parameter");
+      EL_ERR(e, m->type->loc, E0EC);
     ok = false;
   }
   for (uint32_t k = 0; k < m->names.n; k++) {
@@ -95,8 +94,7 @@ static bool check_state(lm_elab *e, const ast_decl *d, const ast_member *m,
     bool taken = has_param(&d->sig, n->text) || (update && has_param(&update->sig, n->text));
     if (!taken && !is_state_before(d, n))
       continue;
-    el_err(e, n->loc, "E0B7", "optimizer %s already has a parameter or state '%s'", d->name.text,
-           n->text);
+    EL_ERR(e, n->loc, E0EB, d->name.text, n->text);
     ok = false;
   }
   return ok;
@@ -108,11 +106,8 @@ static bool check_other_member(lm_elab *e, const ast_decl *d, const ast_member *
   bool method = m->kind == MB_METHOD;
   const char *what = method ? m->names.v[0].text : keywords[m->kind];
   if (method && !strcmp(what, "eval"))
-    return el_reject(
-        e, m->loc, "E900",
-        "`eval` of an optimizer (different weights in evaluations) is not available yet");
-  lm_diag *err = el_err(e, m->loc, "E0B7",
-                        "an optimizer has states and a method update; '%s' is neither", what);
+    return EL_REJECT(e, m->loc, E908);
+  lm_diag *err = EL_ERR(e, m->loc, E0B7, what);
   const char *near = method ? lm_nearest(what, (const char *[]){"update"}, 1) : NULL;
   if (near)
     lm_diag_help(e->c, err, "did you mean '%s'?", near);
@@ -148,7 +143,7 @@ static bool check_member(lm_elab *e, const ast_decl *d, const ast_member *m,
   if (m == update)
     return check_update(e, m);
   if (update && m->kind == MB_METHOD && m->names.v[0].text == update->names.v[0].text)
-    return el_reject(e, m->loc, "E0B7", "optimizer %s has two methods update", d->name.text);
+    return EL_REJECT(e, m->loc, E0ED, d->name.text);
   return check_other_member(e, d, m);
 }
 
@@ -158,7 +153,7 @@ const ast_member *lm_optimizer_members(lm_elab *e, const ast_decl *d) {
   for (uint32_t i = 0; i < d->members.n; i++)
     ok &= check_member(e, d, d->members.v[i], update);
   if (!update && !is_incomplete(d))
-    el_err(e, d->loc, "E0B3", "optimizer %s has no %s", d->name.text, form);
+    EL_ERR(e, d->loc, E0EA, d->name.text, form);
   return ok ? update : NULL;
 }
 
@@ -171,8 +166,7 @@ static lm_lowered_state state_of(lm_elab *e, const ast_member *m) {
   el_val v = el_eval(e, m->init);
   bool known = el_number_value(&v, &s.value);
   if (!known && v.k != V_ERROR)
-    el_err(e, m->init->loc, "E0B4", "the initial value of a state is a number or p, got %s",
-           el_show(e, &v));
+    EL_ERR(e, m->init->loc, E0B4, el_show(e, &v));
   return s;
 }
 
@@ -204,7 +198,7 @@ static el_val over_elements(lm_elab *e, el_val v, const el_axes *axes, lm_loc at
   if (v.k == V_ERROR)
     return v;
   if (v.k != V_TENSOR || v.kind != K_F32 || !el_axes_subset(&v.axes, axes))
-    return el_fail(e, at, "E0B5", "expected f32, got %s", el_show(e, &v));
+    return EL_FAIL(e, at, E0B5, el_show(e, &v));
   return el_tensor(K_F32, axes,
                    v.v ? lm_emit_expand(&e->b, v.v, el_ir_type(e, K_F32, axes)) : NULL);
 }
@@ -222,7 +216,7 @@ bool lm_optimizer_run(lm_elab *e, const lm_optimizer_values *in, el_val *out) {
   el_run(e, &m->body);
   if (!e->frame->has_result) {
     if (e->budget)
-      el_err(e, m->body.close, "E077", "%s.update returns nothing", e->frame->what);
+      EL_ERR(e, m->body.close, E077, lm_arena_printf(e->a, "%s.update", e->frame->what));
     return false;
   }
   out[0] = over_elements(e, e->frame->result, in->elements, e->frame->result.loc);

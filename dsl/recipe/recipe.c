@@ -17,8 +17,7 @@ static void report_no_base(lm_resolver *R, lm_decl_ref ref) {
     return;
   const char *const *names = lm_program_names(R->p, ref.file, (int)ref.decl->kind, &n);
   const char *near = lm_nearest(ref.decl->base.text, names, n);
-  lm_diag *d = lm_error(R->c, ref.decl->base.loc, "E207", "there is no declaration '%s' to extend",
-                        ref.decl->base.text);
+  lm_diag *d = LM_REPORT(R->c, ref.decl->base.loc, E20E, ref.decl->base.text);
   if (near)
     lm_diag_help(R->c, d, "did you mean '%s'?", near);
 }
@@ -40,9 +39,7 @@ static int chain_of(lm_resolver *R, lm_decl_ref ref, lm_decl_ref *out) {
     ref = base;
   }
   R->base_missing = true;
-  lm_error(R->c, out[0].decl->base.loc, "E206",
-           "'%s' extends itself or a chain of more than %d declarations", out[0].decl->name.text,
-           MAX_EXTENDS);
+  LM_REPORT(R->c, out[0].decl->base.loc, E21E, out[0].decl->name.text, MAX_EXTENDS);
   return 1;
 }
 
@@ -113,13 +110,12 @@ static lm_decl_ref report_choice(lm_ctx *c, const lm_program *p, const char *wan
   for (int i = 0; i < n; i++)
     lm_buf_printf(&list, "%s%s", i ? ", " : "", names[i]);
   if (!n)
-    lm_error(c, nowhere, "E208", "%s has no recipe", f->path);
+    LM_REPORT(c, nowhere, E208, f->path);
   else if (!wanted)
-    lm_diag_help(c, lm_error(c, first, "E208", "%s has several recipes: %s", f->path, list.p),
-                 "choose one: --recipe %s", names[0]);
+    lm_diag_help(c, LM_REPORT(c, first, E21F, f->path, list.p), "choose one: --recipe %s",
+                 names[0]);
   else {
-    lm_diag *d =
-        lm_error(c, nowhere, "E208", "%s has no recipe '%s'; it has %s", f->path, wanted, list.p);
+    lm_diag *d = LM_REPORT(c, nowhere, E220, f->path, wanted, list.p);
     const char *near = lm_nearest(wanted, names, n);
     if (near)
       lm_diag_help(c, d, "did you mean '%s'?", near);
@@ -177,7 +173,7 @@ lm_recipe *lm_recipe_resolve(lm_ctx *c, const lm_program *p, const char *name,
 void lm_recipe_report_unsupported(const lm_recipe *r) {
   for (uint32_t i = 0; i < r->n_unsupported; i++) {
     const lm_recipe_unsupported *u = &r->unsupported[i];
-    lm_error(r->c, u->loc, "E209", "%s is not available yet", u->feature);
+    LM_REPORT(r->c, u->loc, E900, u->feature);
   }
 }
 
@@ -188,8 +184,7 @@ static bool check_multiple(const lm_recipe *r, const char *name, int64_t n, lm_l
   if (!n || !unit || n % unit == 0)
     return true;
   int64_t near = (n / unit + (n % unit * 2 >= unit)) * unit;
-  lm_diag *d = lm_error(r->c, at, "E206", "%s = %lld tokens is not a multiple of %s, %lld tokens",
-                        name, (long long)n, of, (long long)unit);
+  lm_diag *d = LM_REPORT(r->c, at, E206, name, (long long)n, of, (long long)unit);
   lm_diag_help(r->c, d, "the nearest multiple is %lld tokens", (long long)(near ? near : unit));
   return false;
 }

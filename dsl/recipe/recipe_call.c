@@ -41,6 +41,11 @@ static ast_expr *number_expr(const lm_reader *d, const ast_expr *from, double x)
 // duration and accepts steps, tokens, percent of the run and epochs; all others accept plain
 // numbers and percent.
 
+static const char *label_of(const lm_reader *d, const binding *bound) {
+  return lm_arena_printf(d->R->c->arena, "%s of %s", bound->param->name.text,
+                         bound->decl->name.text);
+}
+
 static bool is_duration(const ast_param *p) {
   return p && p->type && p->type->name && !strcmp(p->type->name, "steps");
 }
@@ -49,8 +54,7 @@ static const ast_expr *plain_quantity(const lm_reader *d, const binding *bound, 
   const char *name = bound->param->name.text;
   if (!strcmp(e->unit, "%"))
     return number_expr(d, e, e->num / 100);
-  lm_diag *g = lm_error(d->R->c, e->loc, "E202", "%s of %s is a plain number, not a number of %s",
-                        name, bound->decl->name.text, lm_unit_name(e->unit));
+  lm_diag *g = LM_REPORT(d->R->c, e->loc, E238, label_of(d, bound), lm_unit_name(e->unit));
   lm_diag_note(d->R->c, g, bound->param->name.loc, "declared here");
   bool time = !strcmp(e->unit, "steps") || !strcmp(e->unit, "tokens") || !strcmp(e->unit, "epochs");
   if (bound->implied && time)
@@ -96,7 +100,7 @@ static const ast_expr *epochs_as_share(const lm_reader *d, const ast_expr *e, do
   const lm_recipe_run *run = &d->r->run;
   if (run->unit == LM_RECIPE_UNIT_EPOCHS && run->n > 0)
     return share_of_run(d, e, epochs / run->n);
-  lm_diag *g = lm_error(d->R->c, e->loc, "E202", "a duration in epochs needs a `run` in epochs");
+  lm_diag *g = LM_REPORT(d->R->c, e->loc, E221);
   if (run->unit)
     lm_diag_note(d->R->c, g, d->r->run_loc, "`run` is set here");
   lm_diag_help(d->R->c, g, "give the duration in percent of the run, in steps or in tokens");
@@ -107,11 +111,9 @@ static const ast_expr *report_duration(const lm_reader *d, const binding *bound,
                                        const lm_amount *a) {
   const char *units =
       bound->implied ? "steps, tokens, epochs or percent of the run" : "steps or tokens";
-  const char *name = bound->param->name.text;
-  lm_diag *g = a->unit ? lm_error(d->R->c, e->loc, "E202", "%s of %s is in %s, not in %s", name,
-                                  bound->decl->name.text, units, lm_unit_name(a->unit))
-                       : lm_error(d->R->c, e->loc, "E202", "%s of %s needs a unit: %s", name,
-                                  bound->decl->name.text, units);
+  const char *label = label_of(d, bound);
+  lm_diag *g = a->unit ? LM_REPORT(d->R->c, e->loc, E23A, label, units, lm_unit_name(a->unit))
+                       : LM_REPORT(d->R->c, e->loc, E239, label, units);
   bool share = bound->implied && a->value > 0 && a->value < 1;
   lm_diag_note(d->R->c, g, bound->param->name.loc, "declared here");
   if (!a->unit && share)
@@ -128,9 +130,8 @@ static const ast_expr *duration(const lm_reader *d, const binding *bound, const 
     return number_expr(d, e, 0);
   bool percent = a.unit && !strcmp(a.unit, "%");
   if (a.value < 0 || (percent && a.value > 100)) {
-    lm_error(d->R->c, e->loc, "E202", "%s of %s is a duration: it must be %s",
-             bound->param->name.text, bound->decl->name.text,
-             a.value < 0 ? "0 or more" : "at most 100% of the run");
+    LM_REPORT(d->R->c, e->loc, E224, bound->param->name.text, bound->decl->name.text,
+              a.value < 0 ? "0 or more" : "at most 100% of the run");
     return number_expr(d, e, 0);
   }
   if (percent && bound->implied)
@@ -158,8 +159,7 @@ void lm_read_unknown_arg(const lm_reader *d, const ast_decl *decl, uint32_t skip
   int n = 0;
   for (uint32_t i = skip; i < decl->sig.n_params && n < (int)LM_COUNT(names); i++)
     names[n++] = decl->sig.params[i].name.text;
-  lm_diag *e =
-      lm_error(d->R->c, a->name_loc, "E203", "%s has no argument '%s'", decl->name.text, a->name);
+  lm_diag *e = LM_REPORT(d->R->c, a->name_loc, E203, decl->name.text, a->name);
   lm_diag_note(d->R->c, e, decl->name.loc, "%s takes %s", decl->name.text,
                lm_sig_names(d->R->c, &decl->sig, skip));
   lm_read_suggest(d, e, lm_nearest(a->name, names, n));
@@ -179,7 +179,7 @@ static int param_of(const lm_reader *d, const ast_decl *decl, uint32_t skip, con
   if (at >= 0 && at < (int)decl->sig.n_params)
     return at;
   uint32_t max = decl->sig.n_params > skip ? decl->sig.n_params - skip : 0;
-  lm_error(d->R->c, a->loc, "E203", "%s takes at most %u arguments", decl->name.text, max);
+  LM_REPORT(d->R->c, a->loc, E23F, decl->name.text, max);
   return -1;
 }
 
@@ -192,15 +192,13 @@ static bool check_args(const lm_reader *d, const lm_recipe_call *call, uint32_t 
     if (at < 0)
       return false;
     if (seen[at])
-      lm_error(d->R->c, call->args[i].loc, "E203", "'%s' is given twice",
-               decl->sig.params[at].name.text);
+      LM_REPORT(d->R->c, call->args[i].loc, E23E, decl->sig.params[at].name.text);
     seen[at] = true;
   }
   for (uint32_t i = skip; i < decl->sig.n_params; i++) {
     if (seen[i] || decl->sig.params[i].init)
       continue;
-    lm_diag *e = lm_error(d->R->c, call->loc, "E204", "%s needs '%s'", call->name,
-                          decl->sig.params[i].name.text);
+    lm_diag *e = LM_REPORT(d->R->c, call->loc, E204, call->name, decl->sig.params[i].name.text);
     lm_diag_note(d->R->c, e, decl->sig.params[i].name.loc, "it has no default");
   }
   return d->R->c->n_errors == before;

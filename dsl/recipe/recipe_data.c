@@ -23,9 +23,7 @@ static void read_tokenizer(const lm_reader *d, lm_recipe_data *out) {
     out->tokenizer.train =
         (int64_t)lm_number_eval(d->R, lm_read_file(d, lm_read_setting(d, key)), train);
   if (!out->tokenizer.file == !train)
-    lm_error(d->R->c, e->loc, "E204",
-             "bpe needs either a file or a vocabulary size to train: bpe(\"tokenizer.json\") or "
-             "bpe(train = 4096)");
+    LM_REPORT(d->R->c, e->loc, E243);
 }
 
 static void read_source(const lm_reader *d, const lm_setting *s, lm_recipe_data *out) {
@@ -44,7 +42,7 @@ static void read_source(const lm_reader *d, const lm_setting *s, lm_recipe_data 
   if (x.kind == LM_RECIPE_SOURCE_JSONL)
     x.field = lm_read_arg_text(d, key, e, "field");
   if (x.split && !*x.split)
-    lm_error(d->R->c, e->loc, "E202", "the separator of documents must not be empty");
+    LM_REPORT(d->R->c, e->loc, E225);
   out->replays |= x.kind == LM_RECIPE_SOURCE_BATCHES;
   LM_PUSH(d->R->c->arena, out->sources, out->n_sources, out->cap_sources) = x;
 }
@@ -76,8 +74,7 @@ static bool mix_names_all(const lm_reader *d, const lm_setting *mix, const lm_re
       named |= mix->value->args[i].name == name;
     if (named)
       continue;
-    lm_diag *e =
-        lm_error(d->R->c, mix->value->loc, "E204", "the mix has no share for source '%s'", name);
+    lm_diag *e = LM_REPORT(d->R->c, mix->value->loc, E244, name);
     lm_diag_note(d->R->c, e, out->sources[k].loc, "'%s' is declared here", name);
     lm_diag_help(d->R->c, e, "to leave it out, write %s = 0", name);
     all = false;
@@ -102,20 +99,18 @@ static bool mix_is_consistent(const lm_reader *d, const lm_setting *mix,
     sum += w[i].weight;
   }
   if (percent && plain) {
-    lm_diag *e = lm_error(d->R->c, mix->value->loc, "E202",
-                          "the mix has both percent and plain numbers as shares");
+    lm_diag *e = LM_REPORT(d->R->c, mix->value->loc, E226);
     lm_diag_help(d->R->c, e,
                  "use percent for all shares, or plain numbers for all, such as (a = 3, b = 1)");
     return false;
   }
   if (percent && !(fabs(sum - 1) <= 1e-6)) {
-    lm_diag *e = lm_error(d->R->c, mix->value->loc, "E202",
-                          "the shares of the mix add up to %.10g%%, not 100%%", 100 * sum);
+    lm_diag *e = LM_REPORT(d->R->c, mix->value->loc, E227, 100 * sum);
     lm_diag_help(d->R->c, e, "plain numbers are proportions and may have any sum: (a = 3, b = 1)");
     return false;
   }
   if (!(sum > 0))
-    lm_error(d->R->c, mix->value->loc, "E202", "all shares of the mix are 0");
+    LM_REPORT(d->R->c, mix->value->loc, E228);
   return sum > 0;
 }
 
@@ -131,7 +126,7 @@ static void read_mix(const lm_reader *d, const lm_setting *mix, lm_recipe_stage 
     for (uint32_t k = 0; k < out->n_sources; k++)
       found |= out->sources[k].name == a->name;
     if (!found)
-      lm_error(d->R->c, a->name_loc, "E207", "the data section has no source '%s'", a->name);
+      LM_REPORT(d->R->c, a->name_loc, E20C, a->name);
     known &= found;
     w[i] = (lm_recipe_weight){a->name, lm_number_eval(d->R, mix->file, a->expr), a->name_loc};
   }
@@ -149,10 +144,9 @@ static int64_t read_seq(const lm_reader *d, const char *key, const ast_expr *e,
 static void stage_add(const lm_reader *d, const lm_recipe_stage *stage, lm_recipe_data *out) {
   lm_recipe_stage *last = out->n_stages ? &out->stages[out->n_stages - 1] : NULL;
   if (last && stage->from <= last->from && stage->from > 0)
-    lm_error(d->R->c, stage->loc, "E202", "stages must be in ascending order of their begin");
+    LM_REPORT(d->R->c, stage->loc, E229);
   if (last && stage->mix && !last->mix) {
-    lm_diag *e = lm_error(d->R->c, stage->loc, "E204",
-                          "a stage has a mix, but there is no mix from the beginning of the run");
+    lm_diag *e = LM_REPORT(d->R->c, stage->loc, E245);
     lm_diag_help(d->R->c, e, "add mix = (...) outside of the stages");
   }
   if (last && stage->from <= last->from)
@@ -198,10 +192,9 @@ static bool has_source(const lm_settings *s) { // also a source with an error
 static void check_sources(const lm_reader *d, const lm_recipe_data *x) {
   for (uint32_t i = 0; x->replays && x->n_sources > 1 && i < x->n_sources; i++)
     if (x->sources[i].kind == LM_RECIPE_SOURCE_BATCHES)
-      lm_error(d->R->c, x->sources[i].loc, "E202",
-               "a source of prepared batches must be the only source of its data section");
+      LM_REPORT(d->R->c, x->sources[i].loc, E22A);
   for (uint32_t i = 0; x->replays && i < x->n_holdouts; i++)
-    lm_error(d->R->c, x->holdouts[i].loc, "E202", "a holdout of prepared batches is unsupported");
+    LM_REPORT(d->R->c, x->holdouts[i].loc, E22B);
 }
 
 // Reads and checks the keys and values that are set. Required keys are checked elsewhere.
@@ -235,7 +228,7 @@ void lm_read_data(const lm_reader *recipe) {
   if (!e)
     return;
   if (e->kind != EX_NAME) {
-    lm_error(recipe->R->c, e->loc, "E202", "data must be the name of a data section");
+    LM_REPORT(recipe->R->c, e->loc, E22C);
     return;
   }
   lm_decl_ref ref =
@@ -252,7 +245,7 @@ void lm_read_data(const lm_reader *recipe) {
   out->loc = ref.decl->name.loc;
   read_section(&d, out);
   if (!has_source(&s))
-    lm_error(d.R->c, out->loc, "E204", "data section '%s' has no 'source'", out->name);
+    LM_REPORT(d.R->c, out->loc, E246, out->name);
   out->shuffle_docs = lm_read_whole(&d, "data.shuffle", 0);
   out->bad = lm_read_number(&d, "data.bad", 0);
   for (uint32_t i = 0; i < s.n; i++)

@@ -103,7 +103,7 @@ void lm_read_check_complete(const lm_reader *d, const char *section, lm_loc at, 
     lm_buf_printf(&names, "%s'%s'", n > 1 ? ", " : "", lm_schema_name(k));
   }
   if (n && !d->R->base_missing) {
-    lm_diag *e = lm_error(d->R->c, at, "E204", "%s has no %s", where, names.p);
+    lm_diag *e = LM_REPORT(d->R->c, at, E247, where, names.p);
     if (n == 1)
       lm_diag_help(d->R->c, e, "add %s  # %s", lm_schema_usage(d->R->c, first), first->help);
   }
@@ -147,12 +147,13 @@ lm_decl_ref lm_read_decl(const lm_reader *d, const lm_file *file, ast_decl_kind 
     return ref;
   if (!ref.decl && file->incomplete)
     return ref;
-  lm_diag *e = lm_error(d->R->c, at, "E207",
-                        ref.decl ? "'%2$s' is not %3$s %1$s" : "there is no %1$s '%2$s'",
-                        kind_name(kind), name, kind == DC_OPTIMIZER ? "an" : "a");
-  if (ref.decl)
+  if (ref.decl) {
+    lm_diag *e =
+        LM_REPORT(d->R->c, at, E20D, name, kind == DC_OPTIMIZER ? "an" : "a", kind_name(kind));
     lm_diag_note(d->R->c, e, ref.decl->loc, "declared here");
-  else
-    lm_read_suggest(d, e, lm_read_nearest(d->R, file, kind, name));
+    return (lm_decl_ref){0};
+  }
+  lm_diag *e = LM_REPORT(d->R->c, at, E207, kind_name(kind), name);
+  lm_read_suggest(d, e, lm_read_nearest(d->R, file, kind, name));
   return (lm_decl_ref){0};
 }

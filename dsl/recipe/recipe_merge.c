@@ -112,8 +112,7 @@ static void insert(merge *m, lm_settings *s, lm_setting *fresh) {
     return;
   }
   if (m->layer->once && (*old)->origin->who == m->layer->who) {
-    lm_diag *d =
-        lm_error(m->R->c, fresh->loc, "E205", "'%s' is set twice", lm_schema_name(fresh->key));
+    lm_diag *d = LM_REPORT(m->R->c, fresh->loc, E205, lm_schema_name(fresh->key));
     lm_diag_note(m->R->c, d, (*old)->loc, "first here");
   }
   fresh->origin->before = (*old)->origin;
@@ -179,8 +178,7 @@ static const lm_schema_key *key_find(merge *m, const lm_settings *s, const char 
     return key;
   const char *names[64];
   int n = lm_schema_names(section, '.', names, LM_COUNT(names));
-  lm_diag *d =
-      lm_error(m->R->c, name->loc, "E201", "%s has no key '%s'", section_name(section), name->text);
+  lm_diag *d = LM_REPORT(m->R->c, name->loc, E201, section_name(section), name->text);
   const char *near = strcmp(section, "recipe") ? NULL : key_elsewhere(m, s, name->text);
   if (!near)
     near = lm_nearest(name->text, names, n);
@@ -190,7 +188,7 @@ static const lm_schema_key *key_find(merge *m, const lm_settings *s, const char 
 }
 
 static bool wrong_form(merge *m, const lm_schema_key *key, lm_loc at) {
-  lm_diag *d = lm_error(m->R->c, at, "E201", "wrong syntax for '%s'", lm_schema_name(key));
+  lm_diag *d = LM_REPORT(m->R->c, at, E249, lm_schema_name(key));
   lm_diag_help(m->R->c, d, "write %s", lm_schema_usage(m->R->c, key));
   return false;
 }
@@ -234,8 +232,8 @@ static bool check_selector_word(merge *m, const lm_schema_key *key, const ast_ex
   if (key->form != LM_FORM_NAMED || !*key->words ||
       lm_schema_has_word(key->words, sel->text, &planned))
     return true;
-  lm_diag *d = lm_error(m->R->c, sel->loc, "E201", "%s has no '%s'; it has %s", lm_schema_name(key),
-                        sel->text, lm_schema_list(m->R->c, key->words));
+  lm_diag *d = LM_REPORT(m->R->c, sel->loc, E240, lm_schema_name(key), sel->text,
+                         lm_schema_list(m->R->c, key->words));
   const char *near = lm_schema_nearest_word(m->R->c, key->words, sel->text);
   if (near)
     lm_diag_help(m->R->c, d, "did you mean '%s'?", near);
@@ -319,7 +317,7 @@ static bool takes_arg(merge *m, const lm_setting *s, const ast_name *name) {
   lm_sym callee = lm_callee(s->value);
   if (!n)
     return true; // recipe_read.c reports an unknown callee
-  lm_diag *d = lm_error(m->R->c, name->loc, "E203", "%s has no argument '%s'", callee, name->text);
+  lm_diag *d = LM_REPORT(m->R->c, name->loc, E203, callee, name->text);
   const char *near = lm_nearest(name->text, names, n);
   if (near)
     lm_diag_help(m->R->c, d, "did you mean '%s'?", near);
@@ -380,8 +378,7 @@ static void set_argument(merge *m, lm_setting *s, const dotted *d) {
   it->expr = bare_text(m, form_param(s, name_at(d)), it->expr);
   const ast_name *name = name_at(d);
   if (!s->value || s->value->kind != EX_CALL || !is_last(d)) {
-    lm_diag *e = lm_error(m->R->c, name->loc, "E201", "the value of '%s' has no fields",
-                          it->path.v[d->at - 1].text);
+    lm_diag *e = LM_REPORT(m->R->c, name->loc, E24B, it->path.v[d->at - 1].text);
     if (s->value)
       lm_diag_note(m->R->c, e, s->loc, "the value is %s", value_text(m->R, s->value));
     return;
@@ -455,7 +452,7 @@ static void apply_named(merge *m, lm_settings *s, const lm_schema_key *key, dott
   if (key->types & T_OPTIONAL && nameless)
     apply_dotted(m, &section_make(m, s, key, d.item)->children, key->path, d);
   else
-    lm_error(m->R->c, name->loc, "E201", "there is no %s '%s'", lm_schema_name(key), name->text);
+    LM_REPORT(m->R->c, name->loc, E207, lm_schema_name(key), name->text);
 }
 
 static void apply_value_field(merge *m, lm_settings *s, const lm_schema_key *key, const dotted *d) {
@@ -470,9 +467,7 @@ static void apply_value_field(merge *m, lm_settings *s, const lm_schema_key *key
   if (old)
     set_argument(m, *old, d);
   else
-    lm_error(m->R->c, d->item->loc, "E201",
-             "'%s' is not set and has no default, so no part of it can be changed",
-             lm_schema_name(key));
+    LM_REPORT(m->R->c, d->item->loc, E24D, lm_schema_name(key));
 }
 
 static void apply_dotted(merge *m, lm_settings *s, const char *section, dotted d) {
@@ -502,8 +497,7 @@ static void apply_item(merge *m, lm_settings *s, const char *section, const ast_
   if (it->kind == IT_ERROR)
     return;
   if (it->kind == IT_MAP) {
-    lm_error(m->R->c, it->loc, "E201",
-             "a pattern must follow a key, such as group @**.norm = (decay = 0)");
+    LM_REPORT(m->R->c, it->loc, E24E);
     return;
   }
   if (it->path.n > 1) {

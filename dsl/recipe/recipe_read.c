@@ -11,7 +11,7 @@ static void read_weights(const lm_reader *d, const lm_decl_ref *named) {
   if (!from)
     return;
   if (from->kind != EX_STRING) {
-    lm_error(d->R->c, from->loc, "E202", "the weights must be a path in quotes");
+    LM_REPORT(d->R->c, from->loc, E22D);
     return;
   }
   r->from_hf = !strncmp(from->text, "hf:", 3);
@@ -22,8 +22,7 @@ static void read_weights(const lm_reader *d, const lm_decl_ref *named) {
 static const ast_expr *instance_call(const lm_reader *d, const ast_decl *named) {
   if (lm_callee(named->inst))
     return named->inst;
-  lm_error(d->R->c, named->inst->loc, "E207",
-           "an instance must be a call of a model, such as Llama()");
+  LM_REPORT(d->R->c, named->inst->loc, E20F);
   return NULL;
 }
 
@@ -40,15 +39,14 @@ static const ast_expr *read_named_model(const lm_reader *d, const ast_expr *e,
                                         const lm_file **file) {
   lm_decl_ref ref = lm_program_find(d->R->p, *file, e->text);
   if (ref.decl && ref.decl->kind == DC_MODEL) {
-    lm_diag *x =
-        lm_error(d->R->c, e->loc, "E207", "'%s' is a model, not an instance of one", e->text);
+    lm_diag *x = LM_REPORT(d->R->c, e->loc, E219, e->text);
     lm_diag_help(d->R->c, x, "write %s()", e->text);
     return NULL;
   }
   if (!ref.decl && (*file)->incomplete)
     return NULL;
   if (!ref.decl || ref.decl->kind != DC_MODEL_INST) {
-    lm_diag *x = lm_error(d->R->c, e->loc, "E207", "there is no model '%s'", e->text);
+    lm_diag *x = LM_REPORT(d->R->c, e->loc, E207, "model", e->text);
     const char *near = lm_read_nearest(d->R, *file, DC_MODEL_INST, e->text);
     lm_read_suggest(d, x, near ? near : lm_read_nearest(d->R, *file, DC_MODEL, e->text));
     return NULL;
@@ -95,8 +93,7 @@ static int64_t tokens_of(const lm_reader *d, const char *path) {
     if (data->stages[i].seq != data->seq)
       needed = "one sequence length, but stages change it";
   if (needed) {
-    lm_error(d->R->c, e->loc, "E202", "%s in sequences needs %s",
-             lm_schema_name(lm_schema_find(path)), needed);
+    LM_REPORT(d->R->c, e->loc, E22E, lm_schema_name(lm_schema_find(path)), needed);
     return 0;
   }
   return (int64_t)(a.value * (double)d->r->data.seq);
@@ -150,8 +147,7 @@ static void report_group_arg(const lm_reader *d, const ast_decl *optimizer, cons
   if (strcmp(a->name, "optimizer"))
     lm_read_unknown_arg(d, optimizer, 0, a);
   else
-    lm_error(d->R->c, a->name_loc, "E900",
-             "a different optimizer for a group is not available yet");
+    LM_REPORT(d->R->c, a->name_loc, E909);
 }
 
 static void read_group(const lm_reader *d, const lm_setting *s) {
@@ -203,8 +199,7 @@ static void read_precision(const lm_reader *recipe) {
   const ast_expr *matmul = lm_read_value(&d, "recipe.precision.matmul");
   p->tf32 = lm_read_is_word(matmul, "tf32");
   if (p->tf32 && p->compute != LM_RECIPE_COMPUTE_F32)
-    lm_error(d.R->c, matmul->loc, "E202",
-             "matmul = tf32 rounds f32 operands, so it needs compute = f32");
+    LM_REPORT(d.R->c, matmul->loc, E22F);
   for (uint32_t i = 0; i < d.s->n; i++) {
     const lm_setting *s = d.s->v[i];
     if (strcmp(s->key->path, "recipe.precision.keep") || s->broken)
@@ -263,8 +258,7 @@ static int read_holdout_ref(const lm_reader *d, const ast_expr *e) {
   if (!data->name)
     return -1; // reported: there is no data
   if (base->kind != EX_NAME || base->text != data->name) {
-    lm_diag *x =
-        lm_error(d->R->c, e->loc, "E207", "an evaluation must use the data section of the recipe");
+    lm_diag *x = LM_REPORT(d->R->c, e->loc, E21B);
     lm_diag_help(d->R->c, x, "write %s.HOLDOUT", data->name);
     return -1;
   }
@@ -275,8 +269,7 @@ static int read_holdout_ref(const lm_reader *d, const ast_expr *e) {
     if (data->holdouts[i].name == e->text)
       return (int)i;
   if (e->kind == EX_FIELD) {
-    lm_diag *x = lm_error(d->R->c, e->loc, "E207", "data section '%s' has no holdout '%s'",
-                          data->name, e->text);
+    lm_diag *x = LM_REPORT(d->R->c, e->loc, E21C, data->name, e->text);
     lm_diag_note(d->R->c, x, data->loc, "declared here");
     lm_read_suggest(d, x, lm_nearest(e->text, names, (int)data->n_holdouts));
   }
@@ -306,9 +299,7 @@ static lm_recipe_watch read_watch(const lm_reader *d, const ast_expr *e) {
     return none;
   int metric = e->kind == EX_FIELD ? metric_find(e->text) : -1;
   if (e->kind != EX_FIELD || e->a->kind != EX_NAME || metric < 0) {
-    lm_error(d->R->c, e->loc, "E202",
-             "expected EVAL.METRIC, such as dev.loss; the metrics are loss, bits_per_byte and "
-             "perplexity");
+    LM_REPORT(d->R->c, e->loc, E230);
     return none;
   }
   const char **names = LM_NEW_N(d->R->c->arena, const char *, d->r->n_evals + 1);
@@ -319,8 +310,7 @@ static lm_recipe_watch read_watch(const lm_reader *d, const ast_expr *e) {
     d->r->evals[i].metrics[metric] = true;
     return (lm_recipe_watch){(int)i, metric};
   }
-  lm_read_suggest(d,
-                  lm_error(d->R->c, e->a->loc, "E207", "the recipe has no 'eval %s'", e->a->text),
+  lm_read_suggest(d, LM_REPORT(d->R->c, e->a->loc, E21D, e->a->text),
                   lm_nearest(e->a->text, names, (int)d->r->n_evals));
   return none;
 }
@@ -332,10 +322,7 @@ static void read_guard(const lm_reader *recipe) {
                                  lm_read_whole(&d, "recipe.guard.rollback", 0),
                                  lm_read_number(&d, "recipe.guard.spike", 0)};
   if (d.r->guard.spike > 0 && d.r->guard.spike <= 1)
-    lm_error(
-        d.R->c, lm_read_value(&d, "recipe.guard.spike")->loc, "E202",
-        "guard.spike must be 0 or more than 1, because a loss of %g times the mean is not a spike",
-        d.r->guard.spike);
+    LM_REPORT(d.R->c, lm_read_value(&d, "recipe.guard.spike")->loc, E231, d.r->guard.spike);
 }
 
 static void read_stop(const lm_reader *d) {
@@ -383,7 +370,7 @@ static void read_compile(const lm_reader *d) {
 static const char *read_prompt(const lm_reader *d) {
   const ast_expr *e = lm_read_value(d, "recipe.sample.prompt");
   if (e && !*e->text)
-    lm_error(d->R->c, e->loc, "E202", "sample.prompt must have at least one token");
+    LM_REPORT(d->R->c, e->loc, E213);
   return e ? e->text : "";
 }
 

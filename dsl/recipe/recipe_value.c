@@ -30,8 +30,8 @@ static const char *found_text(lm_ctx *c, const ast_expr *e) {
 }
 
 static lm_diag *report(lm_resolver *R, const lm_schema_key *key, const ast_expr *e) {
-  return lm_error(R->c, e->loc, "E202", "%s must be %s, not %s", lm_key_label(R->c, key),
-                  lm_schema_expectation(R->c, key), found_text(R->c, e));
+  return LM_REPORT(R->c, e->loc, E23B, lm_key_label(R->c, key), lm_schema_expectation(R->c, key),
+                   found_text(R->c, e));
 }
 
 static bool wrong(lm_resolver *R, const lm_schema_key *key, const ast_expr *e) {
@@ -69,12 +69,11 @@ static bool eval_name(evaluation *v, const lm_file *file, const ast_expr *e, lm_
   }
   lm_decl_ref ref = lm_program_find(v->R->p, file, e->text);
   if (!ref.decl || ref.decl->kind != DC_LET || ref.decl->let_tuple) {
-    lm_error(v->R->c, e->loc, "E202", "'%s' is not a number here", e->text);
+    LM_REPORT(v->R->c, e->loc, E234, e->text);
     return false;
   }
   if (v->lets == MAX_LETS) {
-    lm_error(v->R->c, e->loc, "E202", "'%s' refers to itself, or to a chain of more than %d lets",
-             e->text, MAX_LETS);
+    LM_REPORT(v->R->c, e->loc, E235, e->text, MAX_LETS);
     return false;
   }
   v->lets++;
@@ -129,13 +128,11 @@ static bool eval_binary(evaluation *v, const lm_file *file, const ast_expr *e, l
   default: break;
   }
   if (!ok) {
-    lm_error(v->R->c, e->loc, "E202", "'%s' cannot combine the units of these operands",
-             lm_op_text(e->op));
+    LM_REPORT(v->R->c, e->loc, E236, lm_op_text(e->op));
     return false;
   }
   if (!isfinite(out->value) || !isfinite(out->per_param)) {
-    lm_error(v->R->c, e->loc, "E033", "%g %s %g is not a finite number", a.value, lm_op_text(e->op),
-             b.value);
+    LM_REPORT(v->R->c, e->loc, E24F, a.value, lm_op_text(e->op), b.value);
     return false;
   }
   return true;
@@ -153,9 +150,7 @@ static bool eval(evaluation *v, const lm_file *file, const ast_expr *e, lm_amoun
     out->value = -out->value;
     out->per_param = -out->per_param;
     return true;
-  default:
-    lm_error(v->R->c, e->loc, "E202", "%s is not a number", found_text(v->R->c, e));
-    return false;
+  default: LM_REPORT(v->R->c, e->loc, E237, found_text(v->R->c, e)); return false;
   }
 }
 
@@ -186,13 +181,11 @@ static bool wrong_unit(lm_resolver *R, const lm_schema_key *key, const ast_expr 
   const char *label = lm_key_label(R->c, key);
   const char *units = lm_schema_list(R->c, key->units);
   if (!*key->units)
-    d = lm_error(R->c, e->loc, "E202", "%s must be a plain number, not a number of %s", label,
-                 a->unit);
+    d = LM_REPORT(R->c, e->loc, E238, label, a->unit);
   else if (!a->unit)
-    d = lm_error(R->c, e->loc, "E202", "%s needs a unit: %s", label, units);
+    d = LM_REPORT(R->c, e->loc, E239, label, units);
   else
-    d = lm_error(R->c, e->loc, "E202", "%s must be in %s, not in %s", label, units,
-                 lm_unit_name(a->unit));
+    d = LM_REPORT(R->c, e->loc, E23A, label, units, lm_unit_name(a->unit));
   const char *unit = lm_schema_has_word(key->units, "steps", &planned)    ? "steps"
                      : lm_schema_has_word(key->units, "tokens", &planned) ? "tokens"
                      : lm_schema_has_word(key->units, "docs", &planned)   ? "docs"
@@ -207,7 +200,7 @@ static bool out_of_bounds(lm_resolver *R, const lm_schema_key *key, const ast_ex
   lm_buf b = {0};
   double scale = percent ? 100 : 1; // print bounds in the unit of the value
   lm_buf_bounds(&b, scale * key->min, scale * key->max, scale * x, percent ? "%" : "");
-  lm_error(R->c, e->loc, "E202", "%s must be %s", lm_key_label(R->c, key), b.p);
+  LM_REPORT(R->c, e->loc, E202, lm_key_label(R->c, key), b.p);
   lm_buf_free(&b);
   return false;
 }
@@ -228,7 +221,7 @@ static bool check_number(lm_resolver *R, const lm_schema_key *key, const ast_exp
   for (size_t i = 0; i < LM_COUNT(whole); i++)
     counted |= a.unit && !strcmp(a.unit, whole[i]);
   if (a.per_param == 0 && (key->types & T_INT || counted) && x != floor(x)) {
-    lm_error(R->c, e->loc, "E202", "%s must be an integer", lm_key_label(R->c, key));
+    LM_REPORT(R->c, e->loc, E23C, lm_key_label(R->c, key));
     return false;
   }
   if (a.per_param < 0)
@@ -253,7 +246,7 @@ static bool check_string(lm_resolver *R, const lm_schema_key *key, const ast_exp
   if (e->kind != EX_STRING)
     return wrong(R, key, e);
   if (key->types & T_PATH && !*e->text) {
-    lm_error(R->c, e->loc, "E202", "the path is empty");
+    LM_REPORT(R->c, e->loc, E23D);
     return false;
   }
   if (!*key->words || lm_schema_has_word(key->words, e->text, &planned))
@@ -302,15 +295,15 @@ static bool check_named(lm_resolver *R, const lm_schema_key *key, const ast_expr
       return wrong(R, key, e);
     for (uint32_t k = 0; k < i; k++)
       if (e->args[k].name == a->name) {
-        lm_error(R->c, a->name_loc, "E203", "'%s' is given twice", a->name);
+        LM_REPORT(R->c, a->name_loc, E23E, a->name);
         ok = false;
       }
     if (!(key->types & T_WEIGHTS))
       continue;
     if (*key->words && !lm_schema_has_word(key->words, a->name, &planned)) {
       suggest(R,
-              lm_error(R->c, a->name_loc, "E203", "%s has no '%s'; it has %s",
-                       lm_key_label(R->c, key), a->name, lm_schema_list(R->c, key->words)),
+              LM_REPORT(R->c, a->name_loc, E240, lm_key_label(R->c, key), a->name,
+                        lm_schema_list(R->c, key->words)),
               lm_schema_nearest_word(R->c, key->words, a->name));
       ok = false;
     }
@@ -354,17 +347,14 @@ static bool check_form_arg(lm_resolver *R, const lm_schema_key *form, const ast_
   const char *names[16];
   int n = lm_schema_names(form->path, '.', names, LM_COUNT(names));
   if (a->kind != ARG_POS && a->kind != ARG_NAMED) {
-    lm_error(R->c, a->loc, "E203", "an argument of %s must be a value or name = value",
-             lm_schema_name(form));
+    LM_REPORT(R->c, a->loc, E241, lm_schema_name(form));
     return false;
   }
   const lm_schema_key *k = param_of(form, call, i);
   if (!k && a->kind == ARG_POS)
-    lm_error(R->c, a->loc, "E203", "%s takes at most %d arguments", lm_schema_name(form), n);
+    LM_REPORT(R->c, a->loc, E23F, lm_schema_name(form), (unsigned)n);
   else if (!k)
-    suggest(R,
-            lm_error(R->c, a->name_loc, "E203", "%s has no argument '%s'", lm_schema_name(form),
-                     a->name),
+    suggest(R, LM_REPORT(R->c, a->name_loc, E203, lm_schema_name(form), a->name),
             lm_nearest(a->name, names, n));
   return k && lm_value_check(R, k, a->expr, file);
 }
@@ -388,14 +378,13 @@ static bool check_form(lm_resolver *R, const lm_schema_key *key, const ast_expr 
     ok &= check_form_arg(R, form, e, i, file);
     if (!param || arg_index(form, e, param) == (int)i)
       continue;
-    lm_error(R->c, e->args[i].loc, "E203", "'%s' is given twice", lm_schema_name(param));
+    LM_REPORT(R->c, e->args[i].loc, E23E, lm_schema_name(param));
     ok = false;
   }
   for (const lm_schema_key *k = NULL; (k = lm_schema_next(form->path, '.', k));) {
     if (!lm_schema_is_required(k) || arg_index(form, e, k) >= 0)
       continue;
-    lm_error(R->c, e->loc, "E204", "%s needs '%s': %s", lm_schema_name(form), lm_schema_name(k),
-             k->help);
+    LM_REPORT(R->c, e->loc, E248, lm_schema_name(form), lm_schema_name(k), k->help);
     ok = false;
   }
   return ok;

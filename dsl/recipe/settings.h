@@ -8,6 +8,7 @@
 #define LM_SETTINGS_H
 #include "dsl/recipe/recipe.h"
 #include "dsl/recipe/schema.h"
+#include "runtime/base/diag_code.h"
 
 typedef struct lm_setting lm_setting;
 typedef struct lm_settings {

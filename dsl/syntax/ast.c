@@ -55,8 +55,7 @@ ast_expr *lm_expr_seal(lm_parser *ps, ast_expr *e) {
   if (height <= LM_MAX_HEIGHT)
     return e;
   if (!lm_layout_stopped(ps->layout)) {
-    lm_diag *d =
-        lm_error(ps->ctx, e->loc, "E008", "the expression has more than %d levels", LM_MAX_HEIGHT);
+    lm_diag *d = LM_REPORT(ps->ctx, e->loc, E008, LM_MAX_HEIGHT);
     lm_diag_help(ps->ctx, d, "give names to parts of it with 'let'");
   }
   lm_layout_stop(ps->layout);
@@ -88,8 +87,7 @@ void lm_args_check_order(lm_parser *ps, const ast_args *args) {
       named = a;
     if (a->kind != ARG_POS || !named)
       continue;
-    lm_diag *d = lm_error(ps->ctx, a->loc, "E011",
-                          "a positional argument follows the named argument '%s'", named->name);
+    lm_diag *d = LM_REPORT(ps->ctx, a->loc, E011, named->name);
     lm_diag_help(ps->ctx, d, "name this argument too, or move it before the named arguments");
     return;
   }
@@ -126,8 +124,7 @@ static bool too_large(lm_ctx *c, uint16_t source) {
   lm_loc at = {source, 0, 1, 1};
   bool large = c->sources[source].n > LM_MAX_FILE_BYTES;
   if (large)
-    lm_error(c, at, "E001", "the file has %zu bytes; the maximum is %d", c->sources[source].n,
-             LM_MAX_FILE_BYTES);
+    LM_REPORT(c, at, E00D, c->sources[source].n, LM_MAX_FILE_BYTES);
   return large;
 }
 
@@ -139,8 +136,8 @@ static bool is_text(lm_ctx *c, uint16_t source) {
     int len = lm_utf8_decode(s->text + i, s->n - i, &v);
     if (!len || !v) {
       lm_loc at = {source, 1, line, (uint32_t)(i - start + 1)};
-      lm_diag *d = lm_error(c, at, "E001", "the file is not text: byte 0x%02x is %s",
-                            (unsigned char)s->text[i], len ? "not a character" : "not UTF-8");
+      lm_diag *d =
+          LM_REPORT(c, at, E00C, (unsigned char)s->text[i], len ? "not a character" : "not UTF-8");
       lm_diag_help(c, d, ".lm files are UTF-8");
       return false;
     }
@@ -173,7 +170,7 @@ ast_file *lm_parse_path(lm_ctx *c, const char *path, lm_loc import_at) {
   lm_buf text = {0};
   lm_status s = lm_file_read(path, LM_MAX_FILE_BYTES, &text);
   if (s) {
-    lm_diag *d = lm_error(c, import_at, "E001", "%s", s->text);
+    lm_diag *d = LM_REPORT(c, import_at, E001, s->text);
     struct stat st;
     if (!stat(path, &st) && S_ISDIR(st.st_mode))
       lm_diag_help(

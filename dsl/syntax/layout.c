@@ -252,7 +252,7 @@ static void pop_parens(struct lm_layout *t) {
 
 static void push(struct lm_layout *t, const token *n) {
   if (t->n_open == LM_MAX_NESTING) {
-    lm_error(t->ctx, n->loc, "E008", "more than %d nested parentheses and braces", LM_MAX_NESTING);
+    LM_REPORT(t->ctx, n->loc, E00A, LM_MAX_NESTING);
     t->stopped = true;
     return;
   }
@@ -292,8 +292,7 @@ lm_loc lm_layout_unclosed(const struct lm_layout *t, char *out_which) {
 static void report_unclosed(struct lm_layout *t, const token *n) {
   if (t->stopped || t->unclosed_reported || t->recovery == TO_DECLARATION)
     return;
-  lm_diag *d =
-      lm_error(t->ctx, t->open[t->n_open - t->parens - 1].loc, "E009", "'{' is never closed");
+  lm_diag *d = LM_REPORT(t->ctx, t->open[t->n_open - t->parens - 1].loc, E009);
   if (n->kind != END)
     lm_diag_note(t->ctx, d, n->loc, "the next declaration begins here, before a '}'");
   t->unclosed_reported = true;
@@ -342,7 +341,7 @@ static token step(struct lm_layout *t) {
     t->has_next = n->kind == END;
     if (n->kind == '}' && t->braces == t->base) {
       if (t->recovery != TO_DECLARATION)
-        lm_error(t->ctx, n->loc, "E009", "'}' without a '{'");
+        LM_REPORT(t->ctx, n->loc, E00E);
       continue;
     }
     consume(t, n);

@@ -6,6 +6,7 @@
 #ifndef LM_PARSE_H
 #define LM_PARSE_H
 #include "dsl/syntax/ast.h"
+#include "runtime/base/diag_code.h"
 
 enum {
   LM_MAX_FILE_BYTES = 4 << 20,

@@ -572,7 +572,7 @@ static ast_sig sig_new(ast_params params, ast_type *ret, ast_exprs where) {
 static void import_path_add(lm_parser *ps, ast_decl *d, ast_name n) {
   if (d->import_file)
     lm_diag_help(ps->ctx,
-                 lm_error(ps->ctx, n.loc, "E010", "a quoted path cannot be followed by '.'"),
+                 LM_REPORT(ps->ctx, n.loc, E013),
                  "write the whole path inside the quotes");
   else
     PUSH(d->import_path, n);
@@ -594,5 +594,5 @@ static int yyreport_syntax_error(const yypcontext_t *at, lm_parser *ps) {
 // Called only if the parser's stack overflows.
 static void yyerror(const lm_loc *at, lm_parser *ps, const char *text) {
   if (!lm_layout_stopped(ps->layout))
-    lm_error(ps->ctx, *at, "E008", "nested too deeply (%s)", text);
+    LM_REPORT(ps->ctx, *at, E00B, text);
 }

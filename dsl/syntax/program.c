@@ -1,5 +1,6 @@
 // program.c - loads a file and its imports, each once, and finds the declaration of a name.
 #include "dsl/syntax/program.h"
+#include "runtime/base/diag_code.h"
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +64,7 @@ static void symbol_add(lm_ctx *c, lm_file *f, lm_sym name, lm_decl_ref ref, lm_l
   if (old && old->ref.decl == ref.decl && ref.decl->kind != DC_LET)
     return; // imported twice
   if (old) {
-    lm_diag *d = lm_error(c, at, "E103", "'%s' is defined twice", name);
+    lm_diag *d = LM_REPORT(c, at, E103, name);
     lm_diag_note(c, d, old->at, "first here");
     return;
   }
@@ -93,8 +94,7 @@ static bool is_primitive(const char *name) {
 
 // Calls of the name are not reported; they call the primitive.
 static void report_primitive(lm_ctx *c, const ast_decl *d) {
-  lm_diag *g = lm_error(c, d->name.loc, "E105",
-                        "'%s' is a built-in function and cannot be redefined", d->name.text);
+  lm_diag *g = LM_REPORT(c, d->name.loc, E105, d->name.text);
   lm_diag_help(c, g, "choose another name");
 }
 
@@ -132,7 +132,7 @@ static void report_unknown_module(loader *l, const char *module, lm_loc at) {
   int n = 0;
   for (const struct lm_embedded *e = lm_stdlib; e->path && n < 64; e++)
     names[n++] = module_name(l->c->arena, e);
-  lm_diag *d = lm_error(l->c, at, "E101", "there is no module std.%s", module);
+  lm_diag *d = LM_REPORT(l->c, at, E101, module);
   const char *near = lm_nearest(module, names, n);
   if (near)
     lm_diag_help(l->c, d, "did you mean std.%s?", near);
@@ -206,7 +206,7 @@ static void import_name(loader *l, lm_file *f, const lm_file *from, const ast_na
   for (uint32_t i = 0; i < from->n_symbols; i++)
     if (is_own(from, &from->symbols[i]))
       names[n++] = from->symbols[i].name;
-  lm_diag *d = lm_error(l->c, name->loc, "E104", "%s has no '%s'", from->path, name->text);
+  lm_diag *d = LM_REPORT(l->c, name->loc, E104, from->path, name->text);
   const char *near = lm_nearest(name->text, names, n);
   if (near)
     lm_diag_help(l->c, d, "did you mean '%s'?", near);
@@ -227,9 +227,7 @@ static void resolve_import(loader *l, lm_file *f, const ast_decl *d) {
 // ---- files
 
 static void report_cycle(loader *l, uint32_t again, lm_loc at) {
-  lm_diag *d =
-      lm_error(l->c, at, "E102", "the files import each other: %s is imported while it is loaded",
-               l->v[again].file->path);
+  lm_diag *d = LM_REPORT(l->c, at, E102, l->v[again].file->path);
   for (uint32_t i = again + 1; i < l->n; i++)
     if (!l->v[i].done)
       lm_diag_note(l->c, d, l->v[i].import_at, "imports %s", l->v[i].file->path);
@@ -250,7 +248,7 @@ static lm_file *load(loader *l, const char *path, const char *key, const struct 
     return l->v[i].done ? l->v[i].file : NULL;
   }
   if (l->n == MAX_FILES) {
-    lm_error(l->c, at, "E101", "the program has more than %d files", MAX_FILES);
+    LM_REPORT(l->c, at, E106, MAX_FILES);
     return NULL;
   }
   ast_file *tree =

@@ -196,8 +196,7 @@ static bool report_planned(lm_parser *ps, const lm_expected *expected) {
   lm_sym before = lm_layout_word_before(ps->layout, &at);
   if (!before || strcmp(before, "extra") || expected->n != 1 || !has(expected, "'('"))
     return false;
-  lm_error(ps->ctx, at, "E900",
-           "`extra` of an optimizer (the gradient of another loss) is not available yet");
+  LM_REPORT(ps->ctx, at, E90A);
   return true;
 }
 
@@ -219,8 +218,7 @@ void lm_syntax_error(lm_parser *ps, lm_loc at, const char *token, lm_expected *e
     return;
   lm_layout_found(ps->layout, &found);
   list_tokens(expected, &list);
-  lm_diag *d =
-      lm_error(ps->ctx, at, "E010", "found %s, expected %s", found.p, list.p ? list.p : "nothing");
+  lm_diag *d = LM_REPORT(ps->ctx, at, E010, found.p, list.p ? list.p : "nothing");
   add_hints(ps, d, expected, token, found.p);
   lm_buf_free(&found);
   lm_buf_free(&list);

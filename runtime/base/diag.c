@@ -69,8 +69,8 @@ static bool same_report(const lm_diag *a, const lm_diag *b) {
   return a->code == b->code && !strcmp(a->text, b->text);
 }
 
-static lm_diag *add(lm_ctx *c, lm_severity severity, lm_loc at, const char *code, const char *fmt,
-                    va_list ap) {
+lm_diag *lm_diag_add(lm_ctx *c, lm_severity severity, lm_loc at, const char *code, const char *fmt,
+                     va_list ap) {
   lm_diag *d = LM_NEW(c->arena, lm_diag);
   d->severity = severity;
   d->code = code;
@@ -88,21 +88,12 @@ static lm_diag *add(lm_ctx *c, lm_severity severity, lm_loc at, const char *code
   return d;
 }
 
-#define ADD(severity)                                                                              \
-  va_list ap;                                                                                      \
-  va_start(ap, fmt);                                                                               \
-  lm_diag *d = add(c, severity, at, code, fmt, ap);                                                \
-  va_end(ap);                                                                                      \
-  return d
-
-lm_diag *lm_error(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) {
-  ADD(LM_SEV_ERROR);
-}
-lm_diag *lm_warn(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) {
-  ADD(LM_SEV_WARNING);
-}
-lm_diag *lm_note(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) {
-  ADD(LM_SEV_NOTE);
+lm_diag *lm_report_plain(lm_ctx *c, lm_loc at, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  lm_diag *d = lm_diag_add(c, LM_SEV_ERROR, at, NULL, fmt, ap);
+  va_end(ap);
+  return d;
 }
 
 lm_diag_mark lm_diag_mark_of(const lm_ctx *c) {

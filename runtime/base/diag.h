@@ -64,11 +64,12 @@ void lm_ctx_destroy(lm_ctx *c);
 uint16_t lm_source_add(lm_ctx *c, const char *path, const char *text, size_t n);
 #define LM_SYM(c, s) lm_intern_s((c)->intern, (s))
 
-// Add a diagnostic and return it, so that a label, notes and help can be added. Never NULL. An
-// error code is reported at most once per location.
-lm_diag *lm_error(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) LM_PRINTF(4, 5);
-lm_diag *lm_warn(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) LM_PRINTF(4, 5);
-lm_diag *lm_note(lm_ctx *c, lm_loc at, const char *code, const char *fmt, ...) LM_PRINTF(4, 5);
+// Add a diagnostic and return it, so that a label, notes and help can be added. Never NULL. A code
+// is reported at most once per location. Diagnostics with a code are reported by LM_REPORT
+// (diag_code.h); lm_report_plain adds an error without one, such as the text of a status.
+lm_diag *lm_diag_add(lm_ctx *c, lm_severity severity, lm_loc at, const char *code, const char *fmt,
+                     va_list ap);
+lm_diag *lm_report_plain(lm_ctx *c, lm_loc at, const char *fmt, ...) LM_PRINTF(3, 4);
 // A mark and a rollback to it: lm_diag_return discards the diagnostics that were added after the
 // mark, for speculative work whose errors do not concern the user.
 typedef struct lm_diag_mark {

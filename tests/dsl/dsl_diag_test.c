@@ -14,18 +14,27 @@ static lm_loc at(uint16_t file, uint32_t line, uint32_t col, uint16_t len) {
   return (lm_loc){file, len, line, col};
 }
 
+static LM_PRINTF(5, 6) lm_diag *report(lm_ctx *c, lm_severity severity, lm_loc where,
+                                       const char *code, const char *fmt, ...) {
+  va_list ap;
+  va_start(ap, fmt);
+  lm_diag *d = lm_diag_add(c, severity, where, code, fmt, ap);
+  va_end(ap);
+  return d;
+}
+
 static void test_full(void) {
   static const char text[] = "block A {\n  let k = dot(x, wk, d)\n}\n";
   lm_ctx *c = lm_ctx_create();
   uint16_t s = lm_source_add(c, "a.lm", text, strlen(text));
   uint16_t other = lm_source_add(c, "b.lm", "x", 1);
-  lm_diag *d = lm_error(c, at(s, 2, 18, 2), "E031", "axis mismatch in %s", "dot");
+  lm_diag *d = report(c, LM_SEV_ERROR, at(s, 2, 18, 2), "E031", "axis mismatch in %s", "dot");
   lm_diag_label(c, d, "real[f, g] has no axis 'd'");
   lm_diag_note(c, d, at(s, 1, 1, 1), "x: real[b, d]");
   lm_diag_note(c, d, at(other, 1, 1, 1), "wk declared");
   lm_diag_note(c, d, (lm_loc){0}, "nowhere");
   lm_diag_help(c, d, "declare wk as real[d, g]");
-  lm_warn(c, at(s, 1, 7, 1), NULL, "first in the file");
+  report(c, LM_SEV_WARNING, at(s, 1, 7, 1), NULL, "first in the file");
   check_rendered(c, "a.lm:1:7: warning: first in the file\n1 | block A {\n  |       ^\n"
                     "a.lm:2:18: error[E031]: axis mismatch in dot\n2 |   let k = dot(x, wk, d)\n"
                     "  |                  ^^ real[f, g] has no axis 'd'\n  = x: real[b, d] (line "
@@ -38,7 +47,7 @@ static void test_cells(void) {
   static const char text[] = "é\t日本 \x1b[31m \xff x\xe2\x80\xae!";
   lm_ctx *c = lm_ctx_create();
   uint16_t s = lm_source_add(c, "bad\nname.lm", text, strlen(text));
-  lm_error(c, at(s, 1, 19, 1), "E1", "here %s", "\x1b]0;x\a");
+  report(c, LM_SEV_ERROR, at(s, 1, 19, 1), "E1", "here %s", "\x1b]0;x\a");
   check_rendered(c, "bad\\x0aname.lm:1:19: error[E1]: here \\x1b]0;x\\x07\n"
                     "1 | é 日本 \\x1b[31m \\xff x\\u{202e}!\n  |                      ^\n");
 }
@@ -49,9 +58,9 @@ static void test_long_line(void) {
   for (int i = 0; i < 100000; i++)
     lm_buf_puts(&text, "é");
   uint16_t s = lm_source_add(c, "long.lm", text.p, text.n);
-  lm_error(c, at(s, 1, 100001, 2), "E1", "in the middle");
-  lm_error(c, at(s, 1, 4000000, 9), "E2", "behind the end");
-  lm_error(c, at(s, 77, 3, 1), "E3", "below the end");
+  report(c, LM_SEV_ERROR, at(s, 1, 100001, 2), "E1", "in the middle");
+  report(c, LM_SEV_ERROR, at(s, 1, 4000000, 9), "E2", "behind the end");
+  report(c, LM_SEV_ERROR, at(s, 77, 3, 1), "E3", "below the end");
   lm_diag_render(c, &out, false);
   CHECK(out.n < 2000);
   lm_buf_free(&text);
@@ -62,11 +71,11 @@ static void test_long_line(void) {
 static void test_repetition(void) {
   lm_ctx *c = lm_ctx_create();
   uint16_t s = lm_source_add(c, "a.lm", "x\n", 2);
-  lm_error(c, at(s, 1, 1, 1), "E1", "one");
-  lm_error(c, at(s, 1, 1, 1), "E1", "one again");
+  report(c, LM_SEV_ERROR, at(s, 1, 1, 1), "E1", "one");
+  report(c, LM_SEV_ERROR, at(s, 1, 1, 1), "E1", "one again");
   CHECK(c->n_errors == 1);
   for (uint32_t i = 2; i < 500; i++)
-    lm_error(c, at(s, i, 1, 1), "E1", "many");
+    report(c, LM_SEV_ERROR, at(s, i, 1, 1), "E1", "many");
   CHECK(c->n_errors == 499);
   lm_buf out = {0};
   lm_diag_render(c, &out, false);
@@ -78,7 +87,7 @@ static void test_repetition(void) {
 static void test_json(void) {
   lm_ctx *c = lm_ctx_create();
   uint16_t s = lm_source_add(c, "a.lm", "x\n", 2);
-  lm_diag *d = lm_error(c, at(s, 1, 1, 1), "E1", "say \"x\"");
+  lm_diag *d = report(c, LM_SEV_ERROR, at(s, 1, 1, 1), "E1", "say \"x\"");
   lm_diag_note(c, d, (lm_loc){0}, "n");
   lm_buf out = {0};
   lm_diag_render_json(c, &out);
