@@ -357,4 +357,4 @@ def test_check_refuses_what_run_refuses(run):
         "precision { matmul = fp8() }", "parallel { mesh = (dp = 2) }", "parallel { zero = 1 }", "precision { moments = bf16 }"))]
     for file, options in cases:
         errors = [run(command, file, *options, status=1) for command in ("check", "run")]
-        check("error[E209]" in errors[0] and errors[0] == errors[1], errors)
+        check("error[E900]" in errors[0] and errors[0] == errors[1], errors)
