@@ -3,6 +3,7 @@
 #define LM_IR_INTERNAL_H
 #include "compiler/ir/ir.h"
 
+// ---- region.c
 lm_region *lm_region_new(lm_module *m, lm_func *f, lm_op *owner);
 lm_value *lm_value_new(lm_module *m, lm_type type, lm_op *def, lm_region *region, uint32_t index,
                        lm_sym name);
@@ -15,6 +16,7 @@ void lm_op_link(lm_region *r, lm_op *before, lm_op *op);
 // region.
 void lm_op_results_make(lm_module *m, lm_op *op, const lm_type *types, uint32_t n);
 
+// ---- infer.c
 // The number of results of op (from a loop's yield, or a call's function); -1 with a reason if it
 // is unknown.
 int64_t lm_op_result_count(const lm_module *m, const lm_op *op, lm_buf *why);
@@ -22,12 +24,16 @@ int64_t lm_op_result_count(const lm_module *m, const lm_op *op, lm_buf *why);
 // lm_op_result_count types; out[0] is the given type (its dtype is LM_DTYPES if there is none),
 // which typed operations need.
 bool lm_op_infer(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why);
+
+// ---- verify.c
 // lm_op_infer, and checks that the stage allows op in its region, and that its results have the
 // inferred types.
 bool lm_op_check(const lm_module *m, const lm_op *op, lm_buf *why);
 // v may be used in region r: v is defined in r or in an outer region, without an isolated operation
 // in between.
 bool lm_value_visible(const lm_value *v, const lm_region *r);
+
+// ---- types.c
 bool lm_type_wellformed(const lm_module *m, lm_type t,
                         lm_buf *why); // axes exist, without duplicates
 // Also checks that it has fewer than LM_ELEMENTS_MAX elements.

@@ -291,16 +291,11 @@ enum {
   LM_IN_KERNEL = 4 /* at top level of the kernel stage */,
   LM_IN_BODY = 8 /* inside a kernel */
 };
-typedef struct lm_grad lm_grad;
 typedef struct lm_op_info {
   const char *name;
   int n_in, n_out; // -1: any number
   uint32_t attrs, traits, stages;
-  // Computes the result types of op from op->in and attr; out[0] holds the given type, which
-  // LM_T_TYPED operations check. False, with the reason appended to why, if op is invalid.
-  bool (*shape)(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why);
-  void (*vjp)(lm_grad *g, lm_op *op); // see lm_op_derivative
-  double flops;                       // per result element (reductions: per operand element)
+  double flops; // per result element (reductions: per operand element)
   const char *doc;
 } lm_op_info;
 extern const lm_op_info lm_op_table[LM_OPS];

@@ -1,9 +1,10 @@
-// ops.c - the table that ops.def describes.
-#include "compiler/ops/ops.h"
+// ops.c - the properties of operations that ops.def lists. The tables of its shape rules and
+// derivatives are in compiler/ops.
+#include "compiler/ir/ir.h"
 
 const lm_op_info lm_op_table[LM_OPS] = {
 #define OP(E, NAME, IN, OUT, ATTRS, TRAITS, STAGES, SHAPE, VJP, FLOPS, DOC)                        \
-  [LM_OP_##E] = {NAME, IN, OUT, ATTRS, TRAITS, STAGES, SHAPE, VJP, FLOPS, DOC},
+  [LM_OP_##E] = {NAME, IN, OUT, ATTRS, TRAITS, STAGES, FLOPS, DOC},
 #include "compiler/ir/ops.def"
 #undef OP
 };

@@ -122,7 +122,3 @@ bool shape_kernel(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why
   }
   return true;
 }
-
-void vjp_loop(lm_grad *g, lm_op *op) {
-  lm_grad_loop(g, op);
-}

@@ -9,6 +9,7 @@
 #define LM_GRAD_H
 #include "compiler/ir/ir.h"
 
+typedef struct lm_grad lm_grad;
 struct lm_grad {
   lm_builder *b; // insertion point of the backward code
   const struct lm_grad_methods *methods;
@@ -67,4 +68,6 @@ static inline void lm_grad_region(lm_grad *g, lm_region *body, lm_value *of, lm_
 static inline void lm_grad_loop(lm_grad *g, lm_op *loop) {
   g->methods->loop(g, loop);
 }
+// Applies the derivative rule of op: the table of ops.def (derivative.c).
+void lm_op_differentiate(lm_grad *g, lm_op *op);
 #endif

@@ -1,8 +1,6 @@
 // interface.c - see interface.h.
 #include "compiler/ops/interface.h"
 
-#include "compiler/ops/ops.h"
-
 static void axes_add(lm_type *t, const lm_axis *axes, int n) {
   for (int i = 0; i < n; i++)
     if (lm_type_find(*t, axes[i]) < 0 && t->rank < LM_RANK)
@@ -46,18 +44,6 @@ bool lm_op_is_linear(const lm_op *op, lm_value_test *active, const void *user) {
   if (lm_op_has(op, LM_T_LINEAR_FIRST))
     return n == active(user, op->in[0]);
   return n == 0;
-}
-
-void vjp_zero(lm_grad *g, lm_op *op) {}
-void vjp_none(lm_grad *g, lm_op *op) {
-  LM_BUG("'%s' has no derivative", lm_op_info_of(op)->name);
-}
-
-lm_derivative lm_op_derivative(lm_opcode code) {
-  lm_vjp_rule *rule = lm_op_table[code].vjp;
-  if (rule == vjp_none)
-    return LM_DERIVATIVE_NONE;
-  return rule == vjp_zero ? LM_DERIVATIVE_ZERO : LM_DERIVATIVE_RULE;
 }
 
 lm_recompute_class lm_op_recompute_class(const lm_op *op) {

@@ -31,7 +31,7 @@ bool lm_op_is_linear(const lm_op *op, lm_value_test *active, const void *user);
 typedef enum {
   LM_DERIVATIVE_NONE, // never differentiated
   LM_DERIVATIVE_ZERO, // no cotangent reaches the operands
-  LM_DERIVATIVE_RULE, // lm_op_info.vjp
+  LM_DERIVATIVE_RULE, // lm_op_differentiate (grad.h)
 } lm_derivative;
 lm_derivative lm_op_derivative(lm_opcode code);
 

@@ -1,4 +1,6 @@
-// ops.h - shape rules and derivatives of the operations of ops.def, one file per family.
+// ops.h - shape rules and derivatives of the operations of ops.def: FAMILY.c has the shape rules of
+// a family of operations, FAMILY_vjp.c their derivatives. The tables are in shape.c and
+// derivative.c.
 //
 // A shape rule computes the result types of an operation whose number of operands and attributes
 // has been checked; it returns false and appends the reason if the operation is invalid. A
@@ -16,6 +18,9 @@ typedef void lm_vjp_rule(lm_grad *g, lm_op *op);
   lm_vjp_rule VJP;
 #include "compiler/ir/ops.def"
 #undef OP
+
+// Applies the shape rule of op. out[0] holds the given type, which LM_T_TYPED operations check.
+bool lm_op_shape(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why);
 
 // Appends a reason. Always false, so that a rule can `return lm_why(why, …)`.
 bool lm_why(lm_buf *why, const char *fmt, ...) LM_PRINTF(2, 3);

@@ -82,7 +82,7 @@ static void weights_reverse(gradient *g, frame *f) {
   for (; maximum; maximum--)
     for (uint32_t i = 0, n = f->n_captured; i < n; i++)
       if (distance_to_parameter(f->captured[i]) == maximum)
-        lm_op_info_of(f->captured[i]->def)->vjp(&g->base, f->captured[i]->def);
+        lm_op_differentiate(&g->base, f->captured[i]->def);
 }
 
 // Cotangents of outer values: parameters are accumulated, in the dtype and shape in which they are
@@ -96,7 +96,7 @@ static uint32_t carry_captured(gradient *g, frame *f, lm_value **next, uint32_t 
     if (distance_to_parameter(v))
       continue;
     if (lm_op_is(v, LM_OP_PARAM)) {
-      lm_op_info_of(v->def)->vjp(&g->base, v->def);
+      lm_op_differentiate(&g->base, v->def);
       continue;
     }
     lm_value *c = lm_gradient_cotangent(&g->base, v);

@@ -42,7 +42,7 @@ void lm_gradient_reverse(gradient *g) {
     if (lm_op_derivative(op->code) == LM_DERIVATIVE_ZERO || !has_cotangent(g, op))
       continue;
     g->at->b.loc = op->loc;
-    lm_op_info_of(op)->vjp(&g->base, op);
+    lm_op_differentiate(&g->base, op);
   }
   lm_free(ops);
 }

@@ -114,6 +114,19 @@ typedef struct planner {
   bool failed;
 } planner;
 
+// ---- location.c
+
+#define LM_PLAN_ERROR(p, op, code, ...) lm_plan_error(p, op, LM_DIAGNOSTIC(code, ##__VA_ARGS__))
+void lm_plan_error(planner *p, const lm_op *op, lm_diag_id id, const char *fmt, ...)
+    LM_PRINTF(4, 5);
+int64_t lm_type_bytes(const planner *p, lm_type t);
+location *lm_value_location(planner *p, lm_value *v); // LM_BUG if it has none
+location lm_location_dense(const planner *p, storage *at, lm_type t);
+// The bytes of a tensor of type t at a location, as one range of its storage.
+ref lm_location_ref(const planner *p, const location *at, lm_type t);
+
+// ---- storage.c
+
 storage *lm_storage_new(planner *p, int64_t bytes, int depth, const char *label);
 // The outermost storage that contains s, and the location of s in it.
 ref lm_storage_resolve(storage *s);
@@ -126,10 +139,9 @@ void lm_storage_pack(planner *p, lm_plan_func *out);
 
 // ---- steps.c: adding steps
 
-int64_t lm_type_bytes(const planner *p, lm_type t);
-location lm_location_dense(const planner *p, storage *at, lm_type t);
+// The location of v, or of a dense copy if v is a view that is not dense.
+location lm_value_dense(planner *p, lm_value *v, lm_op *op);
 pstep *lm_step_add(planner *p, lm_step_kind kind, lm_op *op, int n_bufs);
-ref lm_location_ref(const planner *p, const location *at, lm_type t);
 void lm_step_copy(planner *p, lm_op *op, lm_type t, const location *from, const location *to,
                   bool add);
 void lm_step_append(planner *p, lm_op *op, lm_type t, const location *from, const location *to,
@@ -143,12 +155,6 @@ bool lm_step_dot_accumulate(planner *p, lm_op *accum, const location *to);
 
 // ---- walk.c
 
-location *lm_value_location(planner *p, lm_value *v); // LM_BUG if it has none
-// The location of v, or of a dense copy if v is a view that is not dense.
-location lm_value_dense(planner *p, lm_value *v, lm_op *op);
 void lm_value_store(planner *p, lm_value *v, const location *to, lm_op *op);
 void lm_func_walk(planner *p);
-#define LM_PLAN_ERROR(p, op, code, ...) lm_plan_error(p, op, LM_DIAGNOSTIC(code, ##__VA_ARGS__))
-void lm_plan_error(planner *p, const lm_op *op, lm_diag_id id, const char *fmt, ...)
-    LM_PRINTF(4, 5);
 #endif

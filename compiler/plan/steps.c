@@ -6,26 +6,6 @@
 #include "compiler/ir/dot.h"
 #include "compiler/plan/internal.h"
 
-int64_t lm_type_bytes(const planner *p, lm_type t) {
-  return lm_type_elements(p->m, t) * lm_dtype_bytes(t.dtype);
-}
-
-location lm_location_dense(const planner *p, storage *at, lm_type t) {
-  location out = {.at = at};
-  lm_strides_dense(p->m, t, out.stride);
-  return out;
-}
-
-// Elements at negative strides are not counted.
-ref lm_location_ref(const planner *p, const location *at, lm_type t) {
-  ref r = {.at = at->at, .offset = at->offset, .bytes = lm_dtype_bytes(t.dtype)};
-  memcpy(r.loop, at->loop, sizeof r.loop);
-  for (int i = 0; i < t.rank; i++)
-    if (at->stride[i] > 0)
-      r.bytes += (lm_axis_size(p->m, t.axis[i]) - 1) * at->stride[i] * lm_dtype_bytes(t.dtype);
-  return r;
-}
-
 pstep *lm_step_add(planner *p, lm_step_kind kind, lm_op *op, int n_bufs) {
   pstep *s = &LM_PUSH(p->arena, p->steps, p->n_steps, p->cap_steps);
   *s = (pstep){.step = {.kind = kind, .n_bufs = n_bufs, .label = lm_plan_label(p->arena, p->m, op)},
@@ -124,18 +104,18 @@ void lm_step_fill(planner *p, lm_op *op, lm_type t, double value, const location
   s->step.pattern = pattern_of(t.dtype, value);
 }
 
-// ---- kernels
-
-bool lm_plan_in_place(const lm_op *kernel, uint32_t o, uint32_t r) {
-  if (kernel->code != LM_OP_KERNEL || kernel->attr.n_to)
-    return false;
-  if (!lm_type_equal(kernel->in[o]->type, kernel->out[r]->type))
-    return false;
-  for (const lm_op *op = kernel->body->first; op; op = op->next)
-    if (op->code != LM_OP_YIELD && !(lm_op_info_of(op)->traits & LM_T_ELEMENTWISE))
-      return false;
-  return true;
+location lm_value_dense(planner *p, lm_value *v, lm_op *op) {
+  location from = *lm_value_location(p, v);
+  if (lm_strides_are_dense(p->m, v->type, from.stride))
+    return from;
+  location to = lm_location_dense(
+      p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, lm_plan_label(p->arena, p->m, op)),
+      v->type);
+  lm_step_copy(p, op, v->type, &from, &to, false);
+  return to;
 }
+
+// ---- kernels
 
 static int kernel_find(planner *p, const lm_op *op, const lm_kernel_code *code) {
   lm_plan *plan = p->plan;

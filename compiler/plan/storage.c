@@ -67,6 +67,17 @@ static bool refs_meet(const ref *a, const ref *b) {
   return x.offset < y.offset + y.bytes && y.offset < x.offset + x.bytes;
 }
 
+bool lm_plan_in_place(const lm_op *kernel, uint32_t o, uint32_t r) {
+  if (kernel->code != LM_OP_KERNEL || kernel->attr.n_to)
+    return false;
+  if (!lm_type_equal(kernel->in[o]->type, kernel->out[r]->type))
+    return false;
+  for (const lm_op *op = kernel->body->first; op; op = op->next)
+    if (op->code != LM_OP_YIELD && !(lm_op_info_of(op)->traits & LM_T_ELEMENTWISE))
+      return false;
+  return true;
+}
+
 // The result of a GEMM may have the address of its residual.
 static bool result_in_place(planner *p, const pstep *s, int o, int r) {
   if (s->step.kind == LM_STEP_GEMM)

@@ -4,21 +4,6 @@
 
 #include "compiler/plan/internal.h"
 
-void lm_plan_error(planner *p, const lm_op *op, lm_diag_id id, const char *fmt, ...) {
-  va_list ap;
-  va_start(ap, fmt);
-  lm_vreport(p->m->ctx, op ? op->loc : (lm_loc){0}, id, fmt, ap);
-  va_end(ap);
-  p->failed = true;
-}
-
-location *lm_value_location(planner *p, lm_value *v) {
-  location *at = &p->locations[v->id];
-  if (!at->at)
-    LM_BUG("value %%%u has no location", v->id);
-  return at;
-}
-
 static void location_set(planner *p, lm_value *v, location at) {
   p->locations[v->id] = at;
   if (at.at->last_use < p->last_use[v->id])
@@ -85,17 +70,6 @@ static void region_uses(planner *p, lm_region *r) {
 }
 
 // ---- values
-
-location lm_value_dense(planner *p, lm_value *v, lm_op *op) {
-  location from = *lm_value_location(p, v);
-  if (lm_strides_are_dense(p->m, v->type, from.stride))
-    return from;
-  location to = lm_location_dense(
-      p, lm_storage_new(p, lm_type_bytes(p, v->type), p->depth, lm_plan_label(p->arena, p->m, op)),
-      v->type);
-  lm_step_copy(p, op, v->type, &from, &to, false);
-  return to;
-}
 
 static bool is_const(const lm_value *v) {
   return v->def && v->def->code == LM_OP_CONST;
