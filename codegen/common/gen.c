@@ -62,6 +62,12 @@ void lm_gen_type_note(lm_gen *e, lm_buf *b, lm_type t) {
   lm_buf_puts(b, "\n");
 }
 
+const char *lm_gen_take(lm_gen *e, lm_buf *b) {
+  const char *text = lm_arena_strndup(e->arena, b->n ? b->p : "", b->n);
+  lm_buf_free(b);
+  return text;
+}
+
 void lm_gen_indent(const char *text, lm_buf *out) {
   int depth = 0;
   for (const char *end; *text; text = end + 1) {

@@ -116,6 +116,8 @@ void lm_gen_free(lm_gen *e);
 const char *lm_gen_axis_name(lm_gen *e, lm_axis a);
 void lm_gen_type_print(lm_gen *e, lm_type t, lm_buf *b); // "f32[i_0, i_2]"
 void lm_gen_type_note(lm_gen *e, lm_buf *b, lm_type t);  // ";  // f32[…]", ends the line
+// The text of b, in e's arena; b becomes empty.
+const char *lm_gen_take(lm_gen *e, lm_buf *b);
 // Indents by braces, which occur only at the ends of lines.
 void lm_gen_indent(const char *text, lm_buf *out);
 

@@ -18,84 +18,7 @@ enum {
   TILE = 32
 };
 
-// ---- a tile
-
-// The extent is a constant if tiles divide the axis, so that loops over it have no remainder.
-const char *cpu_attend_tile_extent(cpu_attend *e, bool row) {
-  const lm_axis_info *a = &e->f.m->axes[row ? e->f.t : e->f.s];
-  long long tile = row ? e->rows : e->cols;
-  if (!a->dyn && a->size % tile == 0)
-    return lm_arena_printf(e->g.arena, "%lld", tile);
-  return lm_arena_printf(e->g.arena, "lm_min64(%lld, %s - %s)", tile,
-                         lm_gen_extent(&e->g, a->size, a->dyn, 1), row ? "t0" : "s0");
-}
-
-// Skips the pair of tiles if the block map says that it is entirely masked.
-void cpu_attend_map_check(cpu_attend *e, lm_buf *b) {
-  if (!e->f.tile_t)
-    return;
-  uint32_t k = lm_attend_map(e->f.op);
-  lm_type t = e->f.op->in[k]->type;
-  int64_t across = lm_axis_size(e->f.m, t.axis[t.rank - 1]);
-  int64_t down = lm_axis_size(e->f.m, t.axis[t.rank - 2]);
-  int64_t stride = lm_type_elements(e->f.m, t);
-  lm_buf_printf(b, "const int32_t seen = a%u[0", k);
-  for (int i = 0; i + 2 < t.rank; i++) {
-    stride /= lm_axis_size(e->f.m, t.axis[i]);
-    lm_buf_printf(b, " + %s * %lld", cpu_attend_coordinate(e, t.axis[i]), (long long)stride);
-  }
-  LM_ASSERT(stride == across * down);
-  lm_buf_printf(b, " + t0 / %lld * %lld + s0 / %lld];\nif (!seen) continue;\n", (long long)e->rows,
-                (long long)across, (long long)e->cols);
-}
-
-void cpu_attend_dots(cpu_attend *e, lm_buf *b) {
-  for (int i = 0; i < e->f.n_dots; i++) {
-    const lm_attend_dot *p = &e->f.dots[i];
-    cpu_attend_dot(e, b, (int)p->col, (int)p->row, lm_arena_printf(e->g.arena, "p%d", i));
-  }
-}
-
-void cpu_attend_dot(cpu_attend *e, lm_buf *b, int col, int row, const char *to) {
-  cpu_attend_call(e, b, "lm_dot", col);
-  lm_buf_printf(b, "cols, %lld, %lld, %s, %lld, %s, %s);\n", (long long)e->rows,
-                (long long)e->operand[col].channels.size, cpu_attend_form_name(e, col, CPU_ROWS),
-                (long long)e->operand[col].row_stride, cpu_attend_form_name(e, row, CPU_TRANSPOSED),
-                to);
-}
-
-void cpu_attend_sum_s(cpu_attend *e, lm_buf *b, int operand, const char *z, const char *to) {
-  cpu_attend_call(e, b, "lm_sum_s", operand);
-  lm_buf_printf(b, "cols, %lld, %lld, %s, %lld, %s, %s);\n", (long long)e->rows,
-                (long long)e->operand[operand].channels.size,
-                cpu_attend_form_name(e, operand, CPU_LHS_TRANSPOSED), (long long)e->cols, z, to);
-}
-
-void cpu_attend_loops(cpu_attend *e, lm_buf *b, const char *body) {
-  lm_buf_puts(b, "for (int64_t n = 0; n < cols; n++) {\n");
-  lm_buf_add(b, e->col.p, e->col.n);
-  lm_buf_printf(b, "for (int64_t m = 0; m < %lld; m++) {\n", (long long)e->rows);
-  lm_buf_add(b, e->tile.p, e->tile.n);
-  lm_buf_puts(b, body);
-  cpu_attend_close(b, 2);
-  cpu_attend_loops_end(e);
-}
-
-void cpu_attend_rows(cpu_attend *e, lm_buf *b) {
-  if (!e->row.n)
-    return;
-  lm_buf_puts(b, "for (int64_t m = 0; m < rows; m++) {\n");
-  lm_buf_add(b, e->row.p, e->row.n);
-  cpu_attend_close(b, 1);
-}
-
 // ---- forward
-
-static const char *text_of(cpu_attend *e, lm_buf *b) {
-  const char *text = lm_arena_strndup(e->g.arena, b->n ? b->p : "", b->n);
-  lm_buf_free(b);
-  return text;
-}
 
 static const lm_value *without_casts(const lm_value *v) {
   while (v->def && (v->def->code == LM_OP_CAST || v->def->code == LM_OP_EXPAND))
@@ -168,13 +91,13 @@ static void results(cpu_attend *e, lm_buf *b) {
   const char *back = cpu_attend_untranspose(e, b, "o", LM_ATTEND_V);
   lm_buf_puts(b, "for (int64_t i = 0; i < rows; i++) {\nconst float part = 1.0f / sum[i];\n");
   cpu_attend_offset(e, &at, lse, "t0 + i", "");
-  lm_buf_printf(b, "r1[%s] = top[i] + lm_log(sum[i]);\n", text_of(e, &at));
+  lm_buf_printf(b, "r1[%s] = top[i] + lm_log(sum[i]);\n", lm_gen_take(&e->g, &at));
   const char *flat = cpu_attend_channel_loops(e, b, &e->f.v_channels);
   cpu_attend_offset(e, &at, o, "t0 + i", "");
   cpu_attend_channel_offset(e, &at, o, &e->f.v_channels);
   const char *value = lm_arena_printf(e->g.arena, "%s[i * %lld + %s] * part", back,
                                       (long long)e->operand[LM_ATTEND_V].row_stride, flat);
-  lm_buf_printf(b, "r0[%s] = %s;\n", text_of(e, &at),
+  lm_buf_printf(b, "r0[%s] = %s;\n", lm_gen_take(&e->g, &at),
                 lm_gen_store_text(e->g.arena, (lm_dtype)o.dtype, value));
   cpu_attend_close(b, e->f.v_channels.n + 1);
 }

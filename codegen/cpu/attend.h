@@ -79,7 +79,7 @@ int64_t cpu_attend_sums_elements(const cpu_attend *e, int operand); // of sums [
 // buffer.
 const char *cpu_attend_untranspose(cpu_attend *e, lm_buf *b, const char *sums, int operand);
 
-// ---- attend.c: tiles
+// ---- attend_loops.c: the work on one tile
 // The extent of a tile along t (`row`) or s, as text.
 const char *cpu_attend_tile_extent(cpu_attend *e, bool row);
 void cpu_attend_dots(cpu_attend *e, lm_buf *b); // p<i> = dot i of this tile

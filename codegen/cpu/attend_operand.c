@@ -71,12 +71,6 @@ void cpu_attend_close(lm_buf *b, int braces) {
     lm_buf_puts(b, "}\n");
 }
 
-static const char *text_of(cpu_attend *e, lm_buf *b) {
-  const char *text = lm_arena_strndup(e->g.arena, b->n ? b->p : "", b->n);
-  lm_buf_free(b);
-  return text;
-}
-
 // ---- operands and their forms
 
 static void need(cpu_attend *e, int k, cpu_attend_form form, const lm_attend_axes *channels) {
@@ -188,7 +182,7 @@ static const char *element(cpu_attend *e, int k) {
   cpu_attend_offset(e, &at, t, "t0 + i", "s0 + i");
   cpu_attend_channel_offset(e, &at, t, &e->operand[k].channels);
   lm_buf_puts(&at, "]");
-  const char *text = text_of(e, &at);
+  const char *text = lm_gen_take(&e->g, &at);
   return e->operand[k].bf16 ? lm_arena_printf(e->g.arena, "lm_operand_of(%s)", text)
                             : lm_gen_load_text(e->g.arena, (lm_dtype)t.dtype, text);
 }
@@ -203,7 +197,7 @@ static void rows_copy(cpu_attend *e, lm_buf *b, int k) {
   if (stride) {
     cpu_attend_offset(e, &at, t, "t0", "s0");
     lm_buf_printf(b, "lm_rows_copy(%s, %lld, a%d + %s, %lld, b%d, %lld);\n", positions,
-                  (long long)o->channels.size, k, text_of(e, &at), (long long)stride, k,
+                  (long long)o->channels.size, k, lm_gen_take(&e->g, &at), (long long)stride, k,
                   (long long)o->row_stride);
     return;
   }
@@ -249,7 +243,7 @@ static void kept_fill(cpu_attend *e, lm_buf *b, int k) {
   lm_buf_printf(b, "const int64_t slot%d = s0 / %lld %% %lld, first%d = 1 + ", k,
                 (long long)e->cols, (long long)o->slots, k);
   cpu_attend_offset(e, &from, e->f.op->in[k]->type, "t0", "s0");
-  lm_buf_printf(b, "%s;\n", text_of(e, &from));
+  lm_buf_printf(b, "%s;\n", lm_gen_take(&e->g, &from));
   for (size_t i = 0; i < LM_COUNT(FORMS); i++)
     if (o->forms & FORMS[i].form)
       lm_buf_printf(b, "%s *%c%d = all_%c%d + slot%d * %lld;\n", o->bf16 ? "lm_operand" : "float",

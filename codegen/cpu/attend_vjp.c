@@ -12,12 +12,6 @@
 #include <string.h>
 #include "codegen/cpu/attend.h"
 
-static const char *text_of(cpu_attend *e, lm_buf *b) {
-  const char *text = lm_arena_strndup(e->g.arena, b->n ? b->p : "", b->n);
-  lm_buf_free(b);
-  return text;
-}
-
 static lm_type result_type(const cpu_attend *e, int i) {
   return e->f.op->out[e->f.sums[i].result]->type;
 }
@@ -58,7 +52,7 @@ static const char *point_loops(cpu_attend *e, lm_buf *b, int i) {
     lm_buf_printf(&at, "z%d * %lld + ", loops++, (long long)stride);
   }
   lm_buf_puts(&at, "0");
-  return text_of(e, &at);
+  return lm_gen_take(&e->g, &at);
 }
 
 static void zero(cpu_attend *e, lm_buf *b, int i) {
@@ -85,14 +79,14 @@ static void add(cpu_attend *e, lm_buf *b, int i, const char *from) {
     cpu_attend_offset(e, &at, t, "t0", "s0");
     lm_buf_printf(b, "lm_rows_add(%s, %lld, %s, %lld, %s + %s, %lld);\n", positions,
                   (long long)s->channels.size, from, (long long)row_stride_of(e, s), memory(e, i),
-                  text_of(e, &at), (long long)stride);
+                  lm_gen_take(&e->g, &at), (long long)stride);
     return;
   }
   lm_buf_printf(b, "for (int64_t i = 0; i < %s; i++) {\n", positions);
   const char *flat = cpu_attend_channel_loops(e, b, &s->channels);
   cpu_attend_offset(e, &at, t, "t0 + i", "s0 + i");
   cpu_attend_channel_offset(e, &at, t, &s->channels);
-  lm_buf_printf(b, "%s[%s] += %s[i * %lld + %s];\n", memory(e, i), text_of(e, &at), from,
+  lm_buf_printf(b, "%s[%s] += %s[i * %lld + %s];\n", memory(e, i), lm_gen_take(&e->g, &at), from,
                 (long long)row_stride_of(e, s), flat);
   cpu_attend_close(b, s->channels.n + 1);
 }
@@ -199,7 +193,7 @@ static void mean_load(cpu_attend *e, lm_buf *b) {
   lm_buf at = {0};
   if (lm_attend_has_mean(e->f.op)) {
     cpu_attend_offset(e, &at, o, "t0 + i", "");
-    lm_buf_printf(b, "mean[i] = a%d[%s];\n", LM_ATTEND_O, text_of(e, &at));
+    lm_buf_printf(b, "mean[i] = a%d[%s];\n", LM_ATTEND_O, lm_gen_take(&e->g, &at));
     return;
   }
   lm_buf_puts(b, "float sum = 0;\n");
@@ -208,7 +202,7 @@ static void mean_load(cpu_attend *e, lm_buf *b) {
   cpu_attend_channel_loops(e, b, &e->f.v_channels);
   cpu_attend_offset(e, &at, o, "t0 + i", "");
   cpu_attend_channel_offset(e, &at, o, &e->f.v_channels);
-  const char *offset = text_of(e, &at);
+  const char *offset = lm_gen_take(&e->g, &at);
   const char *x =
       lm_gen_load_text(e->g.arena, t, lm_arena_printf(e->g.arena, "a%d[%s]", LM_ATTEND_O, offset));
   const char *y =
@@ -224,7 +218,7 @@ static void row_scalars_load(cpu_attend *e, lm_buf *b) {
   lm_buf at = {0};
   cpu_attend_offset(e, &at, lse, "t0 + i", "");
   lm_buf_printf(b, "for (int64_t i = 0; i < rows; i++) {\nlse[i] = a%d[%s];\n", LM_ATTEND_LSE,
-                text_of(e, &at));
+                lm_gen_take(&e->g, &at));
   lm_buf_printf(b, "part[i] = lse[i] < -1e29f ? 1.0f / (float)%s : 1.0f;\n",
                 lm_gen_extent(&e->g, s->size, s->dyn, 1));
   mean_load(e, b);

@@ -88,7 +88,8 @@ void cuda_attend_map_check(cuda_attend *e, lm_buf *b);
 const char *cuda_attend_extent(cuda_attend *e, lm_axis a);
 bool cuda_attend_has(lm_type t, lm_axis a);
 
-// ---- attend.c
+// ---- attend_forward.c
+int64_t cuda_attend_forward(cuda_attend *e, lm_buf *b); // returns the number of blocks
 void cuda_attend_section_begin(cuda_attend *e, bool rows_are_s);
 // Appends the declarations, then the text.
 void cuda_attend_section_put(cuda_attend *e, const lm_buf *tile, lm_buf *out);
@@ -103,9 +104,8 @@ int64_t cuda_attend_forward_begin(cuda_attend *e, lm_buf *b); // returns the num
 void cuda_attend_sums_begin(lm_buf *b, long long width);
 // x = score / scale; very low where masked, -inf beyond the axis.
 void cuda_attend_scores(cuda_attend *e, lm_buf *b);
-const char *
 // The condition that the tile has masked or outside elements; NULL if none can have.
-cuda_attend_in_part(cuda_attend *e);
+const char *cuda_attend_in_part(cuda_attend *e);
 // Leaves in `change` the factor by which o must be rescaled.
 void cuda_attend_softmax(cuda_attend *e, lm_buf *b);
 void cuda_attend_rescale(lm_buf *b, long long width);

@@ -2,12 +2,6 @@
 // the share of each position if all positions are masked.
 #include "codegen/cuda/attend.h"
 
-static const char *text_of(cuda_attend *e, lm_buf *b) {
-  const char *text = lm_arena_strndup(e->g.arena, b->n ? b->p : "", b->n);
-  lm_buf_free(b);
-  return text;
-}
-
 // The sum of do * o: four lanes read a row, lm_row_sum adds them; in vectors if the memory layout
 // allows it. If the sum is an operand, it is loaded.
 static const char *row_dot(cuda_attend *e, const char *at) {
@@ -18,12 +12,13 @@ static const char *row_dot(cuda_attend *e, const char *at) {
   lm_buf offset = {0};
   cuda_attend_offset(e, &offset, o, at, at);
   if (lm_attend_has_mean(e->f.op))
-    return lm_arena_printf(e->g.arena, "dot = a%d[%s];\n", LM_ATTEND_O, text_of(e, &offset));
+    return lm_arena_printf(e->g.arena, "dot = a%d[%s];\n", LM_ATTEND_O,
+                           lm_gen_take(&e->g, &offset));
   if (vector)
     lm_buf_puts(&offset, " + j");
   else
     cuda_attend_channel_offset(e, &offset, o, &e->f.v_channels, "j");
-  const char *where = text_of(e, &offset);
+  const char *where = lm_gen_take(&e->g, &offset);
   const char *kind = lm_dtype_name(o.dtype);
   if (vector)
     return lm_arena_printf(e->g.arena,
@@ -49,7 +44,7 @@ static const char *neg_lse_text(cuda_attend *e, const char *at) {
   lm_buf offset = {0};
   cuda_attend_offset(e, &offset, e->f.op->in[LM_ATTEND_LSE]->type, at, at);
   return lm_arena_printf(e->g.arena, "lm_negative_lse(a%d[%s]) * %s", LM_ATTEND_LSE,
-                         text_of(e, &offset), e->bf16 ? "1.44269504f" : "1.0f");
+                         lm_gen_take(&e->g, &offset), e->bf16 ? "1.44269504f" : "1.0f");
 }
 
 // The weight of each position of a query that is entirely masked.

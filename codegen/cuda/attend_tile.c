@@ -29,12 +29,6 @@ const char *cuda_attend_extent(cuda_attend *e, lm_axis a) {
   return lm_gen_extent(&e->g, lm_axis_size(e->f.m, a), e->f.m->axes[a].dyn, 1);
 }
 
-static const char *text_of(cuda_attend *e, lm_buf *b) {
-  const char *text = lm_arena_strndup(e->g.arena, b->n ? b->p : "", b->n);
-  lm_buf_free(b);
-  return text;
-}
-
 // ---- offsets in memory
 
 void cuda_attend_offset(cuda_attend *e, lm_buf *b, lm_type t, const char *at_row,
@@ -159,7 +153,7 @@ static const char *load_pair(cuda_attend *e, const lm_value *arg) {
   cuda_attend_offset(e, &b, arg->type, "row", "(col0 + lm_frag_col(n, 0))");
   lm_buf_printf(&e->by_pair, "%s %s[2];\nlm_load2_%s(%s, a%d + (%s));\n",
                 lm_gen_register_type((lm_dtype)arg->type.dtype), name, kind, name,
-                lm_attend_operand(&e->f, arg), text_of(e, &b));
+                lm_attend_operand(&e->f, arg), lm_gen_take(&e->g, &b));
   return lm_arena_printf(e->g.arena, "%s[c]", name);
 }
 
@@ -171,7 +165,7 @@ static const char *load(cuda_attend *e, const lm_value *arg, level at) {
   cuda_attend_offset(e, &b, arg->type, "row", "col");
   lm_buf_puts(&b, "]");
   return statement(e, at, (lm_dtype)arg->type.dtype,
-                   lm_gen_load_text(e->g.arena, (lm_dtype)arg->type.dtype, text_of(e, &b)));
+                   lm_gen_load_text(e->g.arena, (lm_dtype)arg->type.dtype, lm_gen_take(&e->g, &b)));
 }
 
 static const char *iota(cuda_attend *e, lm_axis a) {
@@ -191,7 +185,7 @@ static const char *random_number(cuda_attend *e, const lm_op *op) {
   lm_buf_printf(&b, "lm_uniform(%uu, %uu, (uint64_t)(", key.v[0], key.v[1]);
   cuda_attend_offset(e, &b, t, "row", "col");
   lm_buf_printf(&b, " + (int64_t)%s * %lld), %s, %s)", first, (long long)row, layer, step);
-  return text_of(e, &b);
+  return lm_gen_take(&e->g, &b);
 }
 
 // For a sum of cotangents over parallel axes the term is returned: every operation after it is
@@ -301,7 +295,7 @@ static void fill_rows(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axe
                                                                 (long long)channels->size)
                                               : "k";
   lm_buf_printf(b, "lm_copy_async(b%u, j * %lld + k, a%u + (%s + %s), %s + j < %s%s);\n}\n", k,
-                pitch, k, text_of(e, &at), column, origin, extent, pad);
+                pitch, k, lm_gen_take(&e->g, &at), column, origin, extent, pad);
 }
 
 static void fill_elements(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend_axes *channels,
@@ -312,7 +306,7 @@ static void fill_elements(cuda_attend *e, lm_buf *b, uint32_t k, const lm_attend
   lm_buf at = {0};
   cuda_attend_offset(e, &at, t, "at", "at");
   cuda_attend_channel_offset(e, &at, t, channels, "k");
-  const char *from = lm_arena_printf(e->g.arena, "a%u[%s]", k, text_of(e, &at));
+  const char *from = lm_arena_printf(e->g.arena, "a%u[%s]", k, lm_gen_take(&e->g, &at));
   lm_buf_printf(b, "for (int32_t i = lm_thread(); i < %lld; i += %d) {\n", positions * width,
                 2 * e->rows);
   lm_buf_printf(b, "const int32_t j = i / %lld, k = i %% %lld;\nconst lm_at at = %s + j;\n", width,
@@ -409,7 +403,7 @@ void cuda_attend_row_store(cuda_attend *e, lm_buf *b, uint32_t i, const lm_atten
                   "%s[i][2 * r + 1]%s};\n",
                   x, scale, x, scale);
     lm_buf_printf(b, "if (%s && j < %lld) lm_store2_%s(r%u + (%s), y);\n}\n", inside,
-                  (long long)channels->size, lm_dtype_name(t.dtype), i, text_of(e, &at));
+                  (long long)channels->size, lm_dtype_name(t.dtype), i, lm_gen_take(&e->g, &at));
     return;
   }
   const char *value = lm_gen_store_text(
@@ -417,7 +411,7 @@ void cuda_attend_row_store(cuda_attend *e, lm_buf *b, uint32_t i, const lm_atten
   lm_buf_puts(
       b, "LM_UNROLL\nfor (int32_t c = 0; c < 2; c++) {\nconst int32_t j = lm_frag_col(i, c);\n");
   lm_buf_printf(b, "if (%s && j < %lld) r%u[%s] = %s;\n}\n}\n", inside, (long long)channels->size,
-                i, text_of(e, &at), value);
+                i, lm_gen_take(&e->g, &at), value);
 }
 
 // ---- the block map

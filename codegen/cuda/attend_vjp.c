@@ -11,12 +11,6 @@
 #include <string.h>
 #include "codegen/cuda/attend.h"
 
-static const char *text_of(cuda_attend *e, lm_buf *b) {
-  const char *text = lm_arena_strndup(e->g.arena, b->n ? b->p : "", b->n);
-  lm_buf_free(b);
-  return text;
-}
-
 static lm_type result_type(const cuda_attend *e, int i) {
   return e->f.op->out[e->f.sums[i].result]->type;
 }
@@ -344,7 +338,7 @@ static void store(cuda_attend *e, lm_buf *b, int i) {
       b,
       "const float s%d = lm_row_sum(c%d[r])%s;\nif (inside && lm_thread() %% 4 == 0) r%u[%s] = "
       "%s;\n",
-      i, i, scale, s->result, text_of(e, &at),
+      i, i, scale, s->result, lm_gen_take(&e->g, &at),
       lm_gen_store_text(e->g.arena, (lm_dtype)t.dtype, lm_arena_printf(e->g.arena, "s%d", i)));
 }
 
