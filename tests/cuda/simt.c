@@ -71,8 +71,9 @@ void simt_report_add(int line, const char *fmt, ...) {
     return;
   va_list ap;
   va_start(ap, fmt);
-  lm_buf_printf(&simt.report, "line %d, block %lld, thread %d: ", line, (long long)simt.block,
-                simt.current);
+  const char *kernel = simt_kernel_name();
+  lm_buf_printf(&simt.report, "%s%sline %d, block %lld, thread %d: ", kernel ? kernel : "",
+                kernel ? ", " : "", line, (long long)simt.block, simt.current);
   lm_buf_vprintf(&simt.report, fmt, ap);
   lm_buf_puts(&simt.report, "\n");
   va_end(ap);
@@ -288,7 +289,9 @@ static void block_run(void) {
     if (i < 0)
       continue;
     simt.current = i;
+    simt.running = true;
     simt_switch(&simt.scheduler, &simt.fibers[i].context);
+    simt.running = false;
   }
   if (simt.n_boxes)
     simt_report_add(simt.boxes[0].line, "a box is in flight when the block ends");
@@ -316,6 +319,7 @@ void simt_run(void (*call)(void *args), void *args, int64_t blocks, int threads)
   simt.blocks = blocks;
   simt.random = 1;
   simt.kernels++;
+  simt_global_begin();
   for (int64_t k = 0; k < blocks; k++) {
     simt.block = simt.schedule == SIMT_BACKWARD ? blocks - 1 - k : k;
     block_run();
@@ -359,9 +363,10 @@ API uint32_t lm_simt_vote(bool x, int line) {
   return (uint32_t)simt_exchange(VOTE, ~0u, x, 0, line);
 }
 
-API void *lm_simt_word(const void *p, int64_t bytes) {
+API void *lm_simt_word(const void *p, int64_t bytes, int write) {
   if ((uintptr_t)p % (uintptr_t)bytes)
     simt_report_add(0, "%lld bytes at a misaligned address", (long long)bytes);
+  simt_global_touch(p, (size_t)bytes, write, __builtin_return_address(0));
   return (void *)(uintptr_t)p;
 }
 
@@ -391,7 +396,7 @@ API uint32_t lm_simt_address(const void *p) {
   return (uint32_t)((const char *)p - simt.shared);
 }
 
-static bool ordered(const touch *before) {
+bool simt_ordered(const touch *before) {
   int t = before->thread;
   return t < 0 || t == simt.current || before->clock <= simt.base[t] ||
          before->clock <= simt.known[simt.current][t];
@@ -400,7 +405,7 @@ static bool ordered(const touch *before) {
 static void read_note(shadow *s, touch now) {
   int n = 0;
   for (int i = 0; i < s->readers; i++)
-    if (!ordered(&s->read[i]))
+    if (!simt_ordered(&s->read[i]))
       s->read[n++] = s->read[i];
   if (n < READERS)
     s->read[n++] = now;
@@ -414,14 +419,14 @@ void simt_grain_check(shadow *s, bool write, const array *a, int64_t byte, int l
                     write ? "writes" : "reads", a->name, (long long)byte);
   if (!write && s->write.thread < 0)
     simt_report_add(line, "reads %s at byte %lld, which no thread wrote", a->name, (long long)byte);
-  if (!ordered(&s->write) && s->write.thread >= ENGINE)
+  if (!simt_ordered(&s->write) && s->write.thread >= ENGINE)
     simt_report_add(line, "%s %s at byte %lld, which a TMA copy wrote with no wait since",
                     write ? "writes" : "reads", a->name, (long long)byte);
-  else if (!ordered(&s->write))
+  else if (!simt_ordered(&s->write))
     simt_report_add(line, "%s %s at byte %lld, which thread %d wrote with no barrier since",
                     write ? "writes" : "reads", a->name, (long long)byte, s->write.thread);
   for (int i = 0; write && i < s->readers; i++)
-    if (!ordered(&s->read[i]))
+    if (!simt_ordered(&s->read[i]))
       simt_report_add(line, "writes %s at byte %lld, which thread %d read with no barrier since",
                       a->name, (long long)byte, s->read[i].thread);
   if (!write) {
@@ -463,6 +468,22 @@ API void *lm_simt_access(const void *base, int64_t offset, int64_t bytes, int wr
 
 // ---- plans
 
+// The compiler that the environment names, with the arguments. Kernels need no library but libm,
+// which this program has.
+void simt_compiler_set(void) {
+  const char *name = getenv("LMC_CC");
+  if (!name || !*name)
+    name = getenv("CC");
+  if (!name || !*name)
+    name = "cc";
+  if (strstr(name, SIMT_COMPILER_FLAGS))
+    return;
+  lm_buf words = {0};
+  lm_buf_printf(&words, "%s %s", name, SIMT_COMPILER_FLAGS);
+  setenv("LMC_CC", words.p, 1);
+  lm_buf_free(&words);
+}
+
 typedef struct launch {
   void (*call)(char *const *buf, const int64_t *var);
   char *const *buf;
@@ -475,9 +496,13 @@ static void launch_call(void *args) {
 }
 
 API void lm_simt_launch(void (*call)(char *const *buf, const int64_t *var), char *const *buf,
-                        const int64_t *var, int64_t blocks, int threads) {
+                        const int64_t *var, int64_t blocks, int threads, const char *kernel,
+                        const char *const *names, int n) {
   launch l = {call, buf, var};
+  simt_buffers b = {kernel, names, buf, n};
+  simt_buffers_set(&b);
   simt_run(launch_call, &l, blocks, threads);
+  simt_buffers_set(NULL);
 }
 
 static int bufs_of(const lm_plan *plan, int kernel) {
@@ -510,13 +535,26 @@ static void map_make(const lm_plan_map *m, lm_buf *b) {
   lm_buf_puts(b, "});\n");
 }
 
+// The names of the first n parameters, as strings of C.
+static void names_put(const char *source, int n, lm_buf *out) {
+  const char *at = strchr(strchr(source, ')') + 1, '('); // after LM_KERNEL(threads) and the name
+  for (int i = 0; i < n; i++) {
+    const char *end = at + 1 + strcspn(at + 1, ",)");
+    const char *first = end;
+    while (first[-1] != ' ' && first[-1] != '*')
+      first--;
+    lm_buf_printf(out, "%s\"%.*s\"", i ? ", " : "", (int)(end - first), first);
+    at = end;
+  }
+}
+
 static const char *wrapped(const lm_plan *plan, int i, lm_arena *arena) {
   const lm_plan_kernel *k = &plan->kernels[i];
   lm_buf b = {0};
   lm_buf_printf(&b,
-                "#define %s %s_gpu\n%s#undef %s\nstatic void %s_call(char *const *buf, const "
-                "int64_t *var) {\n",
-                k->name, k->name, k->source, k->name, k->name);
+                "#define %s %s_gpu\n#line 1 \"%s.cu\"\n%s#undef %s\nstatic void %s_call(char "
+                "*const *buf, const int64_t *var) {\n",
+                k->name, k->name, k->name, k->source, k->name, k->name);
   for (int j = 0; j < k->launch.n_maps; j++)
     map_make(&k->launch.maps[j], &b);
   lm_buf_printf(&b, "  %s_gpu(", k->name);
@@ -530,11 +568,17 @@ static const char *wrapped(const lm_plan *plan, int i, lm_arena *arena) {
     lm_buf_printf(&b, ", m%d", k->launch.maps[j].buf);
   lm_buf_printf(&b,
                 ");\n}\nextern void lm_simt_launch(void (*call)(char *const *buf, const int64_t "
-                "*var), char *const *buf, const int64_t *var, int64_t blocks, int threads);\n"
+                "*var), char *const *buf, const int64_t *var, int64_t blocks, int threads, const "
+                "char *kernel, const char *const *names, int n);\n"
                 "void %s(char *const *buf, const int64_t *var, int64_t lo, int64_t hi) {\n  "
-                "lm_simt_launch(%s_call, buf, var, (hi + %lld) / %lld, %d);\n}\n",
-                k->name, k->name, (long long)k->launch.per_block - 1,
-                (long long)k->launch.per_block, k->launch.threads);
+                "static const char *const names[] = {",
+                k->name);
+  names_put(k->source, n, &b);
+  lm_buf_printf(&b,
+                "};\n  lm_simt_launch(%s_call, buf, var, (hi + %lld) / %lld, %d, \"%s\", names, "
+                "%d);\n}\n",
+                k->name, (long long)k->launch.per_block - 1, (long long)k->launch.per_block,
+                k->launch.threads, k->name, n);
   const char *text = lm_arena_strndup(arena, b.p, b.n);
   lm_buf_free(&b);
   return text;
@@ -546,6 +590,7 @@ void simt_plan_prepare(lm_plan *plan, lm_arena *arena) {
 }
 
 lm_plan_target simt_target_of(lm_module *m, const char *arch, bool tf32) {
+  simt_compiler_set();
   lm_plan_target t = lm_cuda_target(m, arch, tf32);
   t.prelude = lm_cuda_prelude_simt_text(m->arena);
   return t;

@@ -3,11 +3,12 @@
 // which calls the functions of simt.c.
 //
 // Reported: accesses to shared memory that are out of bounds, that read unwritten bytes, or that
-// are not ordered after another thread's access by a barrier; tensor cores that read data written
-// without a proxy fence, or matrices that leave their pattern; boxes of TMA over such data, or with
-// other byte counts than their phase expects; barriers, phases and shuffles that not all of their
-// threads reach; misaligned vectors. The results of a kernel must be the same bits under every
-// schedule.
+// are not ordered after another thread's access by a barrier; accesses to global memory of which
+// one is a write and that no barrier orders, or that are in two blocks of a launch (for kernels
+// that are compiled as simt_compiler_set says); tensor cores that read data written without a proxy
+// fence, or matrices that leave their pattern; boxes of TMA over such data, or with other byte
+// counts than their phase expects; barriers, phases and shuffles that not all of their threads
+// reach; misaligned vectors. The results of a kernel must be the same bits under every schedule.
 //
 // One thread drives the shim; the state is one variable of the process.
 #ifndef LM_TESTS_CUDA_SIMT_H
@@ -20,6 +21,20 @@ typedef enum {
   SIMT_SHUFFLED,
   SIMT_SCHEDULES
 } simt_schedule;
+
+// The arguments of a launch that are addresses, for reports.
+typedef struct simt_buffers {
+  const char *kernel;
+  const char *const *names;
+  char *const *at;
+  int n;
+} simt_buffers;
+// Of the next launches; it must outlive them.
+void simt_buffers_set(const simt_buffers *b);
+// Makes lm_exec compile kernels so that they announce accesses to memory.
+void simt_compiler_set(void);
+// The arguments for that, after the compiler's name.
+#define SIMT_COMPILER_FLAGS "-fsanitize=thread -nodefaultlibs -g1"
 
 void simt_schedule_set(simt_schedule s);
 // Runs a grid of blocks; `call` runs the kernel for the current thread.

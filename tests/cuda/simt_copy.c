@@ -19,6 +19,8 @@ static void copy_do(const copy *c) {
 API void lm_simt_copy(void *tile, int64_t byte, const void *from, int valid, int line) {
   fiber *f = &simt.fibers[simt.current];
   copy c = {simt_access_check(tile, byte, 16, 1, line), from, valid != 0, f->group};
+  if (valid)
+    simt_global_touch(from, 16, false, __builtin_return_address(0));
   if (c.to % 16 || (valid && (uintptr_t)from % 16))
     simt_report_add(line, "a copy between misaligned addresses");
   for (int i = 0; i < 16 / GRAIN; i++)
@@ -301,6 +303,24 @@ bool simt_box_deliver(void) {
   return true;
 }
 
+// The thread that requests a box reads the part of each of its rows that is inside the tensor.
+static void box_touch(const map *m, const int *at, const void *code) {
+  int64_t n = box_elements(m);
+  int first = at[0] < 0 ? 0 : at[0];
+  int end = at[0] + m->box[0] < (int64_t)m->size[0] ? at[0] + m->box[0] : (int)m->size[0];
+  for (int64_t row = 0; row < n && first < end; row += m->box[0]) {
+    const char *from = m->base + 2 * first;
+    bool inside = true;
+    for (int64_t i = 1, left = row / m->box[0]; i < m->rank; left /= m->box[i++]) {
+      int64_t k = at[i] + left % m->box[i];
+      inside &= k >= 0 && (uint64_t)k < m->size[i];
+      from += inside ? (uint64_t)k * m->stride[i] : 0;
+    }
+    if (inside)
+      simt_global_touch(from, 2 * (size_t)(end - first), false, code);
+  }
+}
+
 static void box_check(const map *m, const box *c, int line) {
   const array *a = simt_array_at(c->to);
   int64_t bytes = 2 * box_elements(m);
@@ -338,6 +358,7 @@ API void lm_simt_box(void *tile, int64_t byte, const void *of, int k, int inner,
            .line = line};
   memcpy(c.map, of, sizeof c.map);
   box_check(&m, &c, line);
+  box_touch(&m, c.at, __builtin_return_address(0));
   if (simt.n_boxes == BOXES)
     LM_BUG("more than %d boxes in flight", BOXES);
   if (simt.schedule == SIMT_FORWARD)

@@ -1,8 +1,10 @@
 // simt_planted_test.c - attention kernels with one mistake each: a removed barrier, fence or wait,
 // a wrong number of bytes, a wrong location. Under some schedule the shim must report it, or the
 // results must differ. simt_attend_test checks that kernels without a mistake cause no report.
+// And small kernels that race in global memory, each beside one that does not.
 #include "tests/codegen/cache.h" // defines _GNU_SOURCE, so it comes first
 #include "tests/cuda/simt_run.h"
+#include "codegen/cuda/cuda.h"
 #include "tests/cuda/attend_case.h"
 
 typedef struct plant {
@@ -94,8 +96,87 @@ static char *run(const plant *p, bool planted, uint64_t *out_bits) {
   return found;
 }
 
+// ---- races in global memory
+
+// `text`: the body of a kernel of 64 threads a block and 3 blocks. `found`: part of the report,
+// NULL if there must be none.
+typedef struct race {
+  const char *name, *text, *found;
+} race;
+static const race races[] = {
+    {"own", "r0[(lm_block() * 64 + lm_thread()) % 5000] += a0[0];", NULL},
+    {"warps", "if (lm_thread() % 32 == 0) r0[lm_block()] += a0[0];",
+     "line 2, block 0, thread 32: writes r0 at byte 0"},
+    {"warps_at_line", "if (lm_thread() % 32 == 0) r0[lm_block()] = a0[0];",
+     "which thread 0 of block 0 wrote at line 2 with no barrier since"},
+    {"lanes", "r0[lm_block() * 32 + lm_thread() / 2] = a0[0];", "with no barrier since"},
+    {"barrier",
+     "if (lm_thread() == 5) r0[lm_block()] = a0[0];\nlm_barrier();\n"
+     "if (lm_thread() == 40) r0[lm_block()] += a0[0];",
+     NULL},
+    {"read",
+     "if (lm_thread() == 40) r0[lm_block()] = a0[0];\n"
+     "r0[3 + lm_block() * 64 + lm_thread()] = r0[lm_block()];",
+     "reads r0 at byte"},
+    {"blocks", "if (lm_thread() == lm_block()) r0[4] = a0[0];",
+     "which thread 0 of block 0 wrote at line 2 in the same launch"},
+    {"blocks_read",
+     "if (lm_thread() == 0 && lm_block() == 2) r0[4] = a0[0];\n"
+     "else if (lm_thread() == 0) r0[5 + lm_block()] = r0[4];",
+     "in the same launch"},
+    {"halves", "uint16_t *h = (uint16_t *)r0;\nh[lm_block() * 64 + lm_thread()] = 1;", NULL},
+    {"bytes", "uint8_t *h = (uint8_t *)r0;\nh[lm_block() * 64 + lm_thread()] = 1;", NULL},
+    {"halves_shared", "uint16_t *h = (uint16_t *)r0;\nh[lm_block() * 64 + lm_thread() / 2] = 1;",
+     "with no barrier since"},
+    {"vectors",
+     "float x[4] = {1, 2, 3, 4};\nlm_store4_f32(r0 + 4 * (lm_thread() / 2 + 32 * lm_block()), x);",
+     "writes r0 at byte"},
+};
+
+static const char *race_text(const race *r, lm_arena *a) {
+  return lm_arena_printf(a, "LM_KERNEL(64) %s(const float *a0, float *r0) {\n%s\n}\n", r->name,
+                         r->text);
+}
+
+// A plan of one launch of that kernel.
+static void race_run(const race *r) {
+  lm_arena *a = lm_arena_create();
+  lm_plan_kernel kernel = {.name = r->name,
+                           .source = race_text(r, a),
+                           .origin = "planted",
+                           .launch = {.threads = 64, .per_block = 1}};
+  lm_plan_buf bufs[] = {{.arena = LM_ARENA_WORK, .bytes = 16},
+                        {.arena = LM_ARENA_WORK, .offset = 64, .bytes = 1 << 16}};
+  lm_plan_step step = {.kind = LM_STEP_KERNEL, .bufs = bufs, .n_bufs = 2, .space = {.fixed = 3}};
+  lm_plan_func func = {.name = "f", .steps = &step, .n_steps = 1};
+  lm_plan plan = {.prelude = lm_cuda_prelude_simt_text(a),
+                  .kernels = &kernel,
+                  .n_kernels = 1,
+                  .funcs = &func,
+                  .n_funcs = 1};
+  plan.arena_bytes[LM_ARENA_WORK] = 64 + (1 << 16);
+  simt_compiler_set();
+  simt_prepare(&plan, a);
+  lm_exec *e;
+  CHECK_OK(lm_exec_create(&plan, &(lm_exec_options){.threads = 1}, &e));
+  for (int s = 0; s < SIMT_SCHEDULES; s++) {
+    simt_schedule_set((simt_schedule)s);
+    CHECK_OK(lm_exec_run(e, &func, NULL));
+    char *found = simt_report_take();
+    bool right = r->found ? found && (s || strstr(found, r->found)) : !found;
+    if (!right)
+      fprintf(stderr, "%s, schedule %d: %s\n", r->name, s, found ? found : "nothing was found");
+    CHECK(right);
+    lm_free(found);
+  }
+  lm_exec_destroy(e);
+  lm_arena_destroy(a);
+}
+
 int main(void) {
   cache_begin();
+  for (size_t i = 0; i < LM_COUNT(races); i++)
+    race_run(&races[i]);
   uint64_t right, bits;
   CHECK(!run(&(plant){"sm_90a"}, false, &right));
   for (size_t i = 0; i < LM_COUNT(plants); i++) {

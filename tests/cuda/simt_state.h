@@ -143,6 +143,7 @@ typedef struct simt_state {
   context scheduler;
   int threads, current;
   int64_t block, blocks;
+  bool running; // a kernel, and not the host program around it
   void (*call)(void *args);
   void *args;
   // By party: the clock that the last barrier of the block made known to all threads.
@@ -177,6 +178,14 @@ void simt_grain_check(shadow *s, bool write, const array *a, int64_t byte, int l
 int64_t simt_access_check(const void *base, int64_t offset, int64_t bytes, int write, int line);
 
 uint32_t simt_random(void);
+// True if the current thread knows of the access.
+bool simt_ordered(const touch *before);
+
+// ---- simt_global.c: accesses to global memory
+void simt_global_begin(void); // of a launch
+void simt_global_touch(const void *p, size_t bytes, bool write, const void *code);
+// NULL outside of a plan.
+const char *simt_kernel_name(void);
 
 // ---- simt_async.c, simt_copy.c: called if no thread can continue, or if all lanes of a warp have
 // arrived

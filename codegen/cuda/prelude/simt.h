@@ -21,7 +21,7 @@ extern void *lm_simt_shared(const char *name, int64_t bytes);
 extern void *lm_simt_pool(const char *name, int64_t at, int64_t bytes);
 extern uint32_t lm_simt_address(const void *p);
 extern void *lm_simt_access(const void *base, int64_t offset, int64_t bytes, int write, int line);
-extern void *lm_simt_word(const void *p, int64_t bytes);
+extern void *lm_simt_word(const void *p, int64_t bytes, int write);
 extern int32_t lm_simt_thread(void), lm_simt_threads(void);
 extern int64_t lm_simt_block(void), lm_simt_grid(void);
 extern void lm_simt_barrier(int line);
@@ -43,10 +43,10 @@ extern uint32_t lm_simt_vote(bool x, int line);
   } while (0)
 #define lm_word_get(W, to, p, i)                                                                   \
   ((void)__builtin_memcpy(                                                                         \
-      &(to), lm_simt_word((const char *)(p) + (i) * (int64_t)sizeof(W), sizeof(W)), sizeof(W)))
+      &(to), lm_simt_word((const char *)(p) + (i) * (int64_t)sizeof(W), sizeof(W), 0), sizeof(W)))
 #define lm_word_put(W, p, i, x)                                                                    \
-  ((void)__builtin_memcpy(lm_simt_word((const char *)(p) + (i) * (int64_t)sizeof(W), sizeof(W)),   \
-                          &(x), sizeof(W)))
+  ((void)__builtin_memcpy(                                                                         \
+      lm_simt_word((const char *)(p) + (i) * (int64_t)sizeof(W), sizeof(W), 1), &(x), sizeof(W)))
 #define lm_thread lm_simt_thread
 #define lm_threads lm_simt_threads
 #define lm_block lm_simt_block

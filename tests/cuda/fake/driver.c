@@ -565,6 +565,21 @@ static void kernel_call(void *params) {
   ((function *)p[0])->call(p + 1);
 }
 
+// Runs the kernel; the shim's reports name its parameters that are addresses.
+static void kernel_watched(launch *l, void **params) {
+  const char *names[PARAMS];
+  char *at[PARAMS];
+  int n = 0;
+  for (int i = 0; l->f->params[i].bytes; i++)
+    if (l->f->params[i].pointer) {
+      names[n] = l->f->params[i].name;
+      at[n++] = *(char **)params[i + 1];
+    }
+  simt_buffers_set(&(simt_buffers){l->f->name, names, at, n});
+  simt_run(kernel_call, params, l->blocks, l->threads);
+  simt_buffers_set(NULL);
+}
+
 static void kernel_run(void *args) {
   launch *l = args;
   void *params[PARAMS + 1] = {l->f};
@@ -578,7 +593,7 @@ static void kernel_run(void *args) {
     if (l->f->params[i].pointer && *a)
       *a = (address)(uintptr_t)fake_memory(*a, 1, l->f->name);
   }
-  simt_run(kernel_call, params, l->blocks, l->threads);
+  kernel_watched(l, params);
   for (int i = 0; l->f->params[i].bytes; i++) // a graph runs the launch again
     if (l->f->params[i].pointer && *(address *)params[i + 1])
       *(address *)params[i + 1] ^= TAG;

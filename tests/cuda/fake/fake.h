@@ -9,7 +9,8 @@
 //               kernels must be inside allocations; leaks at the end of the process are reported
 //   streams     do nothing before a wait, so that a premature read sees old data, and a premature
 //               write to pinned memory changes what is copied
-//   kernels     run under the SIMT shim, which reports races and accesses out of bounds
+//   kernels     run under the SIMT shim, which reports races, in global memory too, and accesses
+//               out of bounds
 //   GEMMs       run as loops, after all checks of the library
 //
 // Errors are reported on standard error, and the process ends with status 99.
@@ -38,6 +39,7 @@ typedef struct fake_image {
 typedef struct fake_param {
   uint64_t bytes;
   int pointer;
+  const char *name;
 } fake_param;
 
 // Functions of the fake driver for the fake cuBLASLt. The host address of bytes on the device.

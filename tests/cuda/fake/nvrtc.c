@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "codegen/cuda/cuda.h"
+#include "tests/cuda/simt.h"
 
 typedef struct program {
   char *text;
@@ -63,31 +64,34 @@ static const char *kernels_of(const char *text) {
 
 // ---- exports for the fake driver
 
-// The type in "const float *LM_RESTRICT a0": all but the name.
-static void type_put(const char *param, size_t n, lm_buf *out) {
+// The type in "const float *LM_RESTRICT a0": all but the name, which is returned.
+static const char *type_put(const char *param, size_t n, lm_buf *out) {
   while (n && isspace((unsigned char)param[n - 1]))
     n--;
   while (n && (isalnum((unsigned char)param[n - 1]) || param[n - 1] == '_'))
     n--;
   lm_buf_add(out, param, n);
+  return param + n;
 }
 
 static void kernel_describe(const char *name, int n_name, const char *params, int threads,
                             lm_buf *types, lm_buf *out) {
   lm_buf call = {0};
-  lm_buf_printf(out, "const struct { uint64_t bytes; int pointer; } fake_params_%.*s[] = {", n_name,
-                name);
+  lm_buf_printf(
+      out, "const struct { uint64_t bytes; int pointer; const char *name; } fake_params_%.*s[] = {",
+      n_name, name);
   lm_buf_printf(&call, "const int fake_threads_%.*s = %d;\nvoid fake_call_%.*s(void **p) { %.*s(",
                 n_name, name, threads, n_name, name, n_name, name);
   for (int i = 0; *params != ')'; i++) {
     size_t n = strcspn(params, ",)");
     types->n = 0;
-    type_put(params, n, types);
-    lm_buf_printf(out, "{sizeof(%s), %d}, ", types->p, memchr(params, '*', n) != NULL);
+    const char *own = type_put(params, n, types);
+    lm_buf_printf(out, "{sizeof(%s), %d, \"%.*s\"}, ", types->p, memchr(params, '*', n) != NULL,
+                  (int)strcspn(own, " ,)"), own);
     lm_buf_printf(&call, "%s*(%s *)p[%d]", i ? ", " : "", types->p, i);
     params += n + (params[n] == ',');
   }
-  lm_buf_printf(out, "{0, 0}};\n%s); }\n", call.p);
+  lm_buf_printf(out, "{0, 0, 0}};\n%s); }\n", call.p);
   lm_buf_free(&call);
 }
 
@@ -143,8 +147,8 @@ static int object_make(program *p, const lm_buf *source) {
   if (so >= 0)
     close(so);
   snprintf(command, sizeof command,
-           "cc -std=gnu11 -O1 -w -fPIC -shared -ffp-contract=off -fno-math-errno -o %s %s 2>&1",
-           object, c);
+           "cc -std=gnu11 -O1 -w -fPIC -shared -ffp-contract=off -fno-math-errno %s -o %s %s 2>&1",
+           SIMT_COMPILER_FLAGS, object, c);
   FILE *pipe = result ? NULL : popen(command, "r");
   char line[512];
   while (pipe && fgets(line, sizeof line, pipe))
