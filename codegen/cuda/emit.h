@@ -5,10 +5,11 @@
 #include "codegen/cuda/cuda.h"
 
 enum {
-  // Limit in bytes for rows and for sums in shared memory; larger ones are in the workspace.
   CUDA_WARP = 32,
   CUDA_THREADS = 256, // threads of a block, unless a point needs more
   CUDA_MAX_THREADS = 1024,
+  // Limit in bytes for rows in shared memory, and for sums in arrays that the kernel declares.
+  // Larger rows are in the workspace, larger sums in the pool, whose size the launch gives.
   CUDA_MAX_SHARED = 40 << 10,
   CUDA_MAX_LOCAL = 128, // limit in elements for a row in a thread's local array
 };
@@ -52,8 +53,9 @@ typedef struct cuda_emit {
   int stage_of[LM_GEN_ATOMS];
   uint16_t vector; // variable of the vector loop, 0: none
   // state of the whole kernel
-  int *sum_width; // by result: the vector width that permutes its sums in shared memory
-  int64_t shared; // bytes of shared memory
+  int *sum_width;   // by result: the vector width that permutes its sums in shared memory
+  int64_t shared;   // bytes of shared memory that the kernel declares
+  int64_t max_pool; // limit in bytes of the pool
   int64_t workspace[LM_KERNEL_WORKSPACES];
   int n_workspaces;
 } cuda_emit;
@@ -61,7 +63,8 @@ typedef struct cuda_emit {
 // The target of kernels: lm_plan_target.user.
 typedef struct cuda_target {
   const lm_module *m;
-  bool groups; // wgmma is available (sm_90a)
+  int64_t max_pool; // bytes of dynamic shared memory that a block can have
+  bool groups;      // wgmma is available (sm_90a)
   bool tf32;
 } cuda_target;
 
@@ -96,6 +99,10 @@ void cuda_sum_add(cuda_emit *e, int level, uint32_t result, lm_type t, const lm_
                   const char *x);
 bool cuda_holds_rows(const cuda_emit *e);
 void cuda_rows_declare(cuda_emit *e, lm_buf *head, lm_buf *in_place);
+// Bytes of the pool that holds the sums; 0 if they are in declared arrays, or in the results.
+int64_t cuda_sums_pool(const cuda_emit *e);
+// True if shared memory can hold a set of the sums for each team of a block.
+bool cuda_sums_fit(const cuda_emit *e, int teams);
 void cuda_sums_begin(cuda_emit *e, lm_buf *b);
 void cuda_sums_finish(cuda_emit *e, lm_buf *b);
 
@@ -109,7 +116,7 @@ bool lm_cuda_epilogue_is_supported(const lm_plan_gemm *g);
 
 // ---- kernel.c
 // A generator with all passes written.
-cuda_emit *cuda_emit_make(const lm_module *m, const lm_op *kernel, lm_arena *arena);
+cuda_emit *cuda_emit_make(const cuda_target *t, const lm_op *kernel, lm_arena *arena);
 const lm_gen_target *cuda_gen_target(const lm_module *m, const lm_op *kernel);
 void cuda_params(lm_gen *e, bool (*may_alias)(void *user, uint32_t operand), void *user, lm_buf *b);
 #endif

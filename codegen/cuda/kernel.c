@@ -58,9 +58,10 @@ static void attempt(cuda_emit *e) {
     cuda_pass_emit(e, (int)i);
 }
 
-cuda_emit *cuda_emit_make(const lm_module *m, const lm_op *kernel, lm_arena *arena) {
+cuda_emit *cuda_emit_make(const cuda_target *t, const lm_op *kernel, lm_arena *arena) {
   cuda_emit *e = LM_NEW(arena, cuda_emit);
-  cuda_shape_begin(e, m, kernel, arena);
+  e->max_pool = t->max_pool;
+  cuda_shape_begin(e, t->m, kernel, arena);
   for (int i = 0; i < ATTEMPTS; i++) {
     attempt(e);
     if (!lm_gen_request_apply(&e->g))
@@ -112,7 +113,7 @@ static bool kernel_in_place(void *user, const lm_op *kernel, uint32_t operand, u
   if (kernel->code != LM_OP_KERNEL || cuda_scatter_fits(m, kernel))
     return false;
   lm_arena *temporary = lm_arena_create();
-  cuda_emit *e = cuda_emit_make(m, kernel, temporary);
+  cuda_emit *e = cuda_emit_make(user, kernel, temporary);
   bool fine = in_place(e, operand, result);
   lm_gen_free(&e->g);
   lm_arena_destroy(temporary);
@@ -319,6 +320,7 @@ static void launch_of(const cuda_emit *e, lm_kernel_code *out) {
     return;
   }
   out->launch.per_block = a->n_to ? 1 : e->teams;
+  out->launch.shared = a->n_to ? cuda_sums_pool(e) : 0;
   out->space = a->n_to ? (lm_plan_extent){.fixed = lm_axis_size(e->g.m, a->to[0])}
                        : extent_product(e->g.m, a->axes, a->n_axes);
 }
@@ -333,7 +335,7 @@ static bool kernel_emit(void *user, const lm_op *kernel, lm_arena *arena, lm_ker
   if (cuda_scatter_fits(m, kernel)) {
     cuda_scatter_emit(m, kernel, temporary, &text, out);
   } else {
-    cuda_emit *e = cuda_emit_make(m, kernel, temporary);
+    cuda_emit *e = cuda_emit_make(user, kernel, temporary);
     put_function(e, &text);
     launch_of(e, out);
     lm_gen_free(&e->g);
@@ -391,9 +393,23 @@ const char *lm_cuda_prelude_simt_text(lm_arena *arena) {
   return prelude(arena, false);
 }
 
+// What a block can have of dynamic shared memory, less one KB for what the kernel declares and
+// one that the system takes.
+static int64_t max_pool(const char *arch) {
+  static const struct {
+    const char *arch;
+    int64_t bytes;
+  } known[] = {{"sm_80", 162 << 10}, {"sm_90a", 226 << 10}, {"sm_100a", 226 << 10}};
+  for (size_t i = 0; arch && i < LM_COUNT(known); i++)
+    if (!strcmp(known[i].arch, arch))
+      return known[i].bytes;
+  return 98 << 10; // on every architecture
+}
+
 lm_plan_target lm_cuda_target(lm_module *m, const char *arch, bool tf32) {
   cuda_target *t = LM_NEW(m->arena, cuda_target);
-  *t = (cuda_target){.m = m, .groups = arch && !strcmp(arch, "sm_90a"), .tf32 = tf32};
+  *t = (cuda_target){
+      .m = m, .max_pool = max_pool(arch), .groups = arch && !strcmp(arch, "sm_90a"), .tf32 = tf32};
   return (lm_plan_target){.user = t,
                           .prelude = lm_cuda_prelude_text(m->arena),
                           .kernel = kernel_emit,

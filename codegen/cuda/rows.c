@@ -6,8 +6,10 @@
 //
 // The sums of a chunk are in shared memory, one set for each team, and are added in the order of
 // teams at the end of the chunk. With vectors of w elements, element j is at (j mod w) * (n / w) +
-// j / w, so that neighbouring threads access different banks. Sums that are too large are
-// accumulated in the result itself, which needs a team of all threads.
+// j / w, so that neighbouring threads access different banks. cuda_shape_choose gives a block as
+// many teams as it has room for sets. If that is one, the team is the whole block, and sums that
+// are too large for shared memory are accumulated in the result itself: one thread adds all terms
+// of an element there. Two teams would race.
 #include "codegen/cuda/emit.h"
 
 typedef struct row {
@@ -104,12 +106,31 @@ static int64_t sum_elements(const cuda_emit *e, uint32_t i) {
   return lm_type_elements(e->g.m, t) / lm_axis_size(e->g.m, t.axis[0]);
 }
 
-static bool sum_shared(const cuda_emit *e, uint32_t result) {
-  int64_t bytes = 0;
-  for (uint32_t i = 0; i <= result; i++)
+// Bytes of a team's sums of the results before that one.
+static int64_t sums_bytes(const cuda_emit *e, uint32_t result) {
+  int64_t elements = 0;
+  for (uint32_t i = 0; i < result; i++)
     if (lm_kernel_result_summed(e->g.kernel, i))
-      bytes += sum_elements(e, i) * e->teams * (int64_t)sizeof(float);
-  return bytes <= CUDA_MAX_SHARED;
+      elements += sum_elements(e, i);
+  return elements * (int64_t)sizeof(float);
+}
+
+bool cuda_sums_fit(const cuda_emit *e, int teams) {
+  return sums_bytes(e, e->g.kernel->n_out) * teams <= e->max_pool;
+}
+
+static bool sum_shared(const cuda_emit *e, uint32_t result) {
+  bool fits = sums_bytes(e, result + 1) * e->teams <= e->max_pool;
+  LM_ASSERT(fits || e->teams == 1);
+  return fits;
+}
+
+int64_t cuda_sums_pool(const cuda_emit *e) {
+  uint32_t n = e->g.kernel->n_out;
+  while (n && !sum_shared(e, n - 1))
+    n--;
+  int64_t bytes = sums_bytes(e, n) * e->teams;
+  return bytes > CUDA_MAX_SHARED ? bytes : 0;
 }
 
 void cuda_sum_add(cuda_emit *e, int level, uint32_t result, lm_type t, const lm_ix *ix,
@@ -141,19 +162,32 @@ void cuda_sum_add(cuda_emit *e, int level, uint32_t result, lm_type t, const lm_
   }
 }
 
+// Declares the sums of a result; returns their number in a block.
+static long long sum_declare(cuda_emit *e, uint32_t i, lm_buf *b) {
+  long long n = sum_elements(e, i);
+  long long all = n * e->teams;
+  if (!sum_shared(e, i)) {
+    lm_buf_printf(b, "float *c%u = r%u + (int64_t)lm_block() * %lld;\n", i, i, n);
+    return n;
+  }
+  if (cuda_sums_pool(e)) {
+    lm_buf_printf(b, "LM_POOL(float, c%u, %lld, %lld);\n", i,
+                  (long long)sums_bytes(e, i) * e->teams, all);
+    return all;
+  }
+  lm_buf_printf(b, "LM_SHARED(float, c%u, %lld);\n", i, all);
+  e->shared += all * (int64_t)sizeof(float);
+  return all;
+}
+
 void cuda_sums_begin(cuda_emit *e, lm_buf *b) {
   int threads = e->team * e->teams;
+  if (cuda_sums_pool(e))
+    lm_buf_puts(b, "LM_POOL_DECLARE();\n");
   for (uint32_t i = 0; i < e->g.kernel->n_out; i++) {
     if (!lm_kernel_result_summed(e->g.kernel, i))
       continue;
-    long long n = sum_elements(e, i);
-    long long all = sum_shared(e, i) ? n * e->teams : n;
-    if (sum_shared(e, i))
-      lm_buf_printf(b, "LM_SHARED(float, c%u, %lld);\n", i, all);
-    else
-      lm_buf_printf(b, "float *c%u = r%u + (int64_t)lm_block() * %lld;\n", i, i, n);
-    if (sum_shared(e, i))
-      e->shared += all * (int64_t)sizeof(float);
+    long long all = sum_declare(e, i, b);
     const char *clear = sum_shared(e, i) ? "lm_put(c%u, z, 0.0f);\n" : "c%u[z] = 0.0f;\n";
     lm_buf_printf(b, "for (int32_t z = lm_thread(); z < %lld; z += %d) ", all, threads);
     lm_buf_printf(b, clear, i);

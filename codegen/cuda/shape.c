@@ -200,6 +200,14 @@ static int64_t longest(const cuda_emit *e) {
   return max < 1e15 ? (int64_t)max : (int64_t)1e15;
 }
 
+// At least two teams have sets of the sums in shared memory, or the team is the whole block.
+static void teams_fit(cuda_emit *e) {
+  while (e->teams > 1 && !cuda_sums_fit(e, e->teams))
+    e->teams /= 2;
+  if (e->teams == 1 && e->team < CUDA_THREADS)
+    e->team = CUDA_THREADS;
+}
+
 static void team_choose(cuda_emit *e) {
   int64_t n = longest(e);
   int64_t points =
@@ -217,6 +225,8 @@ static void team_choose(cuda_emit *e) {
   while (!e->g.kernel->attr.n_to && e->teams > 1 && e->teams / 2 >= points &&
          e->team * e->teams > CUDA_WARP)
     e->teams /= 2;
+  if (e->g.kernel->attr.n_to)
+    teams_fit(e);
 }
 
 void cuda_shape_choose(cuda_emit *e) {

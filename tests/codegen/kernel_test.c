@@ -101,6 +101,44 @@ static const kernel_case cases[] = {
           "  %h = mul %dy, %w\n  %k = mul %h, %n\n  %a = sum %k over(d)\n  %na = mul %n, %a\n  %c "
           "= sub %h, %na\n  %dx = mul %c, %r\n  return %dx, %dw, %db\n}\n",
      1e-6, 2},
+    {"derivative of a wide bias",
+     HEAD "axis b = 3, t = 88, d = 3072\n"
+          "func @f(%x: bf16[b, t, d], %y: bf16[b, t, d]) -> (dx: bf16[b, t, d], db: f32[d]) {\n"
+          "  %t = mul %x, %y\n  %f = cast %t : f32[b, t, d]\n  %db = sum %f over(b, t)\n  return "
+          "%t, %db\n}\n",
+     1e-6, 0},
+    {"derivative of a layer norm of 768",
+     HEAD
+     "axis b = 3, t = 88, d = 768\n"
+     "func @f(%x: f32[b, t, d], %dy: f32[b, t, d], %w: f32[d]) -> (dx: f32[b, t, d], dw: "
+     "f32[d], db: f32[d]) {\n"
+     "  %i = const 0.00130208333 : f32\n  %s1 = sum %x over(d)\n  %m = mul %s1, %i\n  %c = "
+     "sub %x, %m\n  %q = mul %c, %c\n  %s2 = sum %q over(d)\n  %v = mul %s2, %i\n  %r = "
+     "rsqrt %v\n  %n = mul %c, %r\n  %g = mul %dy, %n\n  %dw = sum %g over(b, t)\n  %db = sum "
+     "%dy over(b, t)\n  %h = mul %dy, %w\n  %k = mul %h, %n\n  %a = sum %k over(d)\n  %ai = mul "
+     "%a, %i\n  %na = mul %n, %ai\n  %e = sum %h over(d)\n  %ei = mul %e, %i\n  %u = sub %h, "
+     "%na\n  %z = sub %u, %ei\n  %dx = mul %z, %r\n  return %dx, %dw, %db\n}\n",
+     2e-6, 2},
+    {"derivative of a norm of 2048, in bf16",
+     HEAD
+     "axis b = 3, t = 88, d = 2048\n"
+     "func @f(%x: bf16[b, t, d], %dy: bf16[b, t, d], %w: f32[d]) -> (dx: bf16[b, t, d], dw: "
+     "f32[d]) {\n"
+     "  %xf = cast %x : f32[b, t, d]\n  %df = cast %dy : f32[b, t, d]\n  %q = mul %xf, %xf\n  "
+     "%s = sum %q over(d)\n  %i = const 0.00048828125 : f32\n  %v = mul %s, %i\n  %r = rsqrt "
+     "%v\n  %n = mul %xf, %r\n  %g = mul %df, %n\n  %dw = sum %g over(b, t)\n  %h = mul %df, "
+     "%w\n  %k = mul %h, %n\n  %a = sum %k over(d)\n  %ai = mul %a, %i\n  %na = mul %n, %ai\n  "
+     "%c = sub %h, %na\n  %dx0 = mul %c, %r\n  %dx = cast %dx0 : bf16[b, t, d]\n  return %dx, "
+     "%dw\n}\n",
+     1e-6, 2},
+    {"sums that do not fit into shared memory",
+     HEAD "axis b = 264, d = 8192\n"
+          "func @f(%x: bf16[b, d], %y: bf16[b, d]) -> (s: f32[d], t: f32[d], u: f32[d], v: f32[d]) "
+          "{\n"
+          "  %xf = cast %x : f32[b, d]\n  %yf = cast %y : f32[b, d]\n  %xy = mul %xf, %yf\n  %xx = "
+          "mul %xf, %xf\n  %s = sum %xf over(b)\n  %t = sum %yf over(b)\n  %u = sum %xy over(b)\n  "
+          "%v = sum %xx over(b)\n  return %s, %t, %u, %v\n}\n",
+     1e-6, 0},
     {"sums of every kind",
      HEAD "axis a = 3, b = 17, c = 5, d = 29\n"
           "func @f(%x: f32[a, b, c, d]) -> (p: f32[a, b, c], q: f32[b, c, d], r: f32[a, c], s: "
