@@ -124,6 +124,18 @@ void lm_session_rows_warn(const lm_session *s) {
 
 // ---- planning
 
+void lm_pass_names_note(const lm_events *e, const char *option, const char *names) {
+  while (names) {
+    size_t n = strcspn(names, ",");
+    const lm_pass *pass = lm_pass_former(names, n);
+    if (pass)
+      lm_event_note(e,
+                    "pass %.*s is now called %s; --%s accepts the former name in this release only",
+                    (int)n, names, pass->name, option);
+    names = names[n] ? names + n + 1 : NULL;
+  }
+}
+
 lm_status lm_session_plan_once(lm_session *s, struct lm_recompute *recompute) {
   lm_plan_target target = lm_target_plan(&s->target, s->recipe->precision.tf32, s->lowered->m);
   lm_pass_env env = {.target = &target,

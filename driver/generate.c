@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "driver/trained.h"
+
 typedef struct {
   const lm_tokenizer *tokenizer;
   const lm_sample_options *o;
@@ -145,4 +147,13 @@ lm_status lm_sample_print(const lm_session *s, const lm_sample_options *o) {
     o->write(o->user, "\n", 1);
   lm_sample_free(&result);
   return status;
+}
+
+lm_status lm_sample_start(lm_session *s, int64_t positions, const char *weights) {
+  s->run.rows = 1;
+  s->run.seq = 1;
+  LM_TRY(lm_session_lower(s, LM_LOWER_DECODE, lm_session_capacity(positions)));
+  LM_TRY(lm_session_plan(s));
+  LM_TRY(lm_session_start(s, NULL));
+  return lm_trained_load(s, weights, lm_exec_arena(s->exec, LM_ARENA_PARAM));
 }

@@ -31,6 +31,9 @@ typedef struct lm_sample_result {
   lm_sample_end end;
 } lm_sample_result;
 
+// Compiles a session that lm_trained_open has opened for decoding up to `positions`, and loads its
+// weights.
+lm_status lm_sample_start(lm_session *s, int64_t positions, const char *weights);
 lm_status lm_sample_make(const lm_session *s, const lm_sample_options *o,
                          lm_sample_result *out); // *out must be freed in any case
 void lm_sample_free(lm_sample_result *r);

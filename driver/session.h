@@ -126,6 +126,9 @@ lm_status lm_session_probe(const lm_session *s, lm_module *m);
 void lm_session_analyzed(lm_session *s);
 // Warns if the loss depends on the division of a step's rows into micro-batches.
 void lm_session_rows_warn(const lm_session *s);
+// Notes the former names of passes in `names`, a list joined by commas; NULL: none. option: whose
+// value it is.
+void lm_pass_names_note(const lm_events *e, const char *option, const char *names);
 // Plans within the memory limit (fit.c). May lower again with another micro-batch, which changes
 // `run`.
 lm_status lm_session_plan(lm_session *s);

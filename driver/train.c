@@ -6,12 +6,19 @@
 
 #include "driver/bundle.h"
 #include "driver/data.h"
+#include "driver/inspect/profile.h"
+#include "driver/outputs.h"
+#include "driver/text.h"
 #include "driver/tune/tune.h"
 #include "driver/tune/tune_step.h"
 #include "runtime/base/diag_code.h"
 
 _Static_assert((int)LM_EMITS_MAX <= (int)LM_TRAIN_METRICS,
                "a step's result has an element for every emitted value");
+
+enum {
+  MAX_SPANS = 1 << 18 // of a profile: some tens of MB as text
+};
 
 // ---- evaluation and checkpoints
 
@@ -133,6 +140,40 @@ static void micro_recall(lm_training *x) {
   x->s.run.recorded_micro = none ? 0 : before.micro;
 }
 
+// ---- the profile
+
+// A file that cannot be written is reported before the training.
+static lm_status profile_begin(lm_training *x) {
+  lm_arena *a = x->s.ctx->arena;
+  if (!x->options.profile)
+    return NULL;
+  LM_TRY(lm_output_check_recipe(x->s.recipe, x->options.profile_path));
+  if (x->options.profile_path)
+    LM_TRY(lm_file_write_atomic(x->options.profile_path, "", 0));
+  x->s.timeline = LM_NEW(a, lm_timeline);
+  *x->s.timeline = (lm_timeline){.arena = a, .max = MAX_SPANS, .threads = true};
+  return NULL;
+}
+
+static lm_status profile_end(const lm_training *x) {
+  const lm_timeline *t = x->s.timeline;
+  lm_arena *a = x->s.ctx->arena;
+  const char *path = x->options.profile_path;
+  lm_roofline roofline;
+  if (!t)
+    return NULL;
+  if (!path)
+    path = lm_path_join(a, x->dir ? x->dir : ".", "profile.json");
+  lm_target_roofline(&x->s.target, lm_exec_threads(x->s.exec), x->s.lowered->compute, &roofline);
+  LM_TRY(lm_profile_write(x->s.plan, t, &roofline, path));
+  if (!x->options.to)
+    return NULL;
+  fprintf(x->options.to, "profile: %s", lm_show_path(a, path));
+  fprintf(x->options.to, t->left_out ? ", the first %.0f%% of the run\n" : "\n",
+          100.0 * t->n_spans / (t->n_spans + (double)t->left_out));
+  return NULL;
+}
+
 lm_status lm_training_open(lm_training *x, lm_ctx *ctx, const lm_events *events,
                            const lm_training_options *o) {
   x->options = *o;
@@ -142,7 +183,7 @@ lm_status lm_training_open(lm_training *x, lm_ctx *ctx, const lm_events *events,
     LM_TRY(lm_run_folder_lock(x->dir, &x->o.lock));
   LM_TRY(lm_resume_find(&x->s, x->dir, &o->resume, &x->resumption));
   micro_recall(x);
-  return NULL;
+  return profile_begin(x);
 }
 
 lm_status lm_training_plan(lm_training *x) {
@@ -231,7 +272,8 @@ lm_status lm_training_run(lm_training *x, lm_run_outcome *out) {
     x->s.timeline->n_spans = 0; // without the micro-batches that were timed
   run_options_fill(x);
   evals_collect(x);
-  return lm_run_train(&x->o, out);
+  LM_TRY(lm_run_train(&x->o, out));
+  return profile_end(x);
 }
 
 void lm_training_close(lm_training *x) {

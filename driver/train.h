@@ -15,8 +15,10 @@ typedef struct lm_training_options {
   lm_recipe_choice from;
   const char *dir; // the run's folder; NULL: the recipe's, and without `save` nothing is written
   lm_resume_choice resume;
-  FILE *to;      // receives the status of the training; NULL: nothing
-  bool terminal; // `to` is a terminal
+  bool profile;             // records when each kernel runs
+  const char *profile_path; // NULL: profile.json in the run's folder
+  FILE *to;                 // receives the status of the training; NULL: nothing
+  bool terminal;            // `to` is a terminal
   // Receives the text of samples; NULL: none are made.
   void (*write)(void *user, const char *p, size_t n);
   void *user;

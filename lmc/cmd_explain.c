@@ -1,9 +1,9 @@
-// explain.c - lmc explain: where a value of the recipe came from, what a step costs and holds.
+// cmd_explain.c - lmc explain: where a value of the recipe came from, what a step costs and holds.
 #include <string.h>
 #include <unistd.h>
 
+#include "driver/report/report.h"
 #include "lmc/cmd_explain.h"
-#include "driver/history.h"
 
 static const lm_opt options[] = {
     {.name = "reference",
@@ -22,60 +22,20 @@ static const lm_opt options[] = {
     LM_OPT_JSON,
     {0}};
 
-static void origin_print(const lm_ctx *c, const lm_recipe_origin *o) {
-  lm_cli_print("  %-24s %s", o->text, o->who);
-  if (o->loc.file && o->loc.line)
-    lm_cli_print(", %s:%u:%u", c->sources[o->loc.file].path, o->loc.line, o->loc.col);
-  lm_cli_print("\n");
-}
-
-static void origins_json(const lm_ctx *c, const char *key, const lm_recipe_origin *o) {
-  lm_buf b = {0};
-  lm_buf_puts(&b, "{\"key\": ");
-  lm_buf_json(&b, key);
-  lm_buf_puts(&b, ", \"values\": [");
-  for (const lm_recipe_origin *first = o; o; o = o->before) {
-    lm_buf_puts(&b, o == first ? "{\"value\": " : ", {\"value\": ");
-    lm_buf_json(&b, o->text);
-    lm_buf_puts(&b, ", \"from\": ");
-    lm_buf_json(&b, o->who);
-    if (o->loc.file && o->loc.line) {
-      lm_buf_puts(&b, ", \"file\": ");
-      lm_buf_json(&b, c->sources[o->loc.file].path);
-      lm_buf_printf(&b, ", \"line\": %u, \"column\": %u", o->loc.line, o->loc.col);
-    }
-    lm_buf_puts(&b, "}");
-  }
-  lm_cli_print("%s]}\n", b.p);
-  lm_buf_free(&b);
-}
-
 static lm_status key_explain(const lm_cli *cli, const lm_recipe *r, const char *key) {
+  lm_buf text = {0};
   const char *near;
   const lm_recipe_origin *o = lm_recipe_origin_find(r, key, &near);
   if (!o && near)
     return lm_fail(LM_USER, "the recipe has no value '%s'; did you mean '%s'?", key, near);
   if (!o)
     return lm_fail(LM_USER, "the recipe has no value '%s'; `lmc check` lists them", key);
-  if (cli->json) {
-    origins_json(cli->ctx, key, o);
-    return NULL;
-  }
-  lm_cli_print("%s\n", key);
-  for (; o; o = o->before)
-    origin_print(cli->ctx, o);
+  (cli->json ? lm_report_origins_json : lm_report_origins)(cli->ctx, key, o, &text);
+  lm_cli_put(&text);
   return NULL;
 }
 
 // ---- changes in the middle of a run
-
-static void change_print(const lm_history_entry *e) {
-  lm_cli_print("from step %lld on  %s: %s, before %s", (long long)e->step + 1, e->key, e->is,
-               e->was);
-  if (e->program)
-    lm_cli_print("  (the program until then: %s)", e->program);
-  lm_cli_print("\n");
-}
 
 static lm_status changes_explain(lm_cli *cli, const char *dir) {
   lm_history h;
@@ -83,22 +43,9 @@ static lm_status changes_explain(lm_cli *cli, const char *dir) {
   if (access(lm_path_join(cli->ctx->arena, dir, "program.json"), F_OK))
     return lm_fail(LM_USER, "%s is no run folder: it has no program.json", dir);
   LM_TRY(lm_history_read(cli->ctx->arena, dir, &h));
-  lm_history_json(&h, &b);
-  if (cli->json)
-    lm_cli_print("%s", b.p);
-  else if (!h.n)
-    lm_cli_print("nothing was changed in the middle of this run\n");
-  for (uint32_t i = 0; i < h.n && !cli->json; i++)
-    change_print(&h.v[i]);
-  lm_buf_free(&b);
+  (cli->json ? lm_history_json : lm_report_changes)(&h, &b);
+  lm_cli_put(&b);
   return NULL;
-}
-
-static void reference_print(void) {
-  lm_buf b = {0};
-  lm_schema_write_reference(&b);
-  lm_cli_print("%s", b.p);
-  lm_buf_free(&b);
 }
 
 static lm_status subject_explain(lm_cli *cli, lm_status (*subject)(const lm_cli *, lm_session *)) {
@@ -121,11 +68,13 @@ static lm_status option_of(const lm_cli *cli, const char *option, const char *su
 }
 
 static lm_status run(lm_cli *cli) {
+  lm_buf text = {0};
   bool reference = lm_args_given(&cli->args, "reference");
   if (reference && cli->json)
     return lm_fail(LM_USER, "--reference is Markdown; there is no --json of it");
   if (reference) {
-    reference_print();
+    lm_schema_write_reference(&text);
+    lm_cli_put(&text);
     return NULL;
   }
   if (cli->args.n_rest < 2)

@@ -1,21 +1,20 @@
-// generate.c - lmc generate: cached decoding from a run folder or a file.
+// cmd_generate.c - lmc generate: cached decoding from a run folder or a file.
 #include <string.h>
 
-#include "driver/generate.h"
+#include "driver/report/report.h"
 #include "driver/tokenize.h"
-#include "driver/trained.h"
 #include "lmc/open.h"
 
 enum {
-  TOKENS = 128
-}; // made, if nothing is said
+  TOKENS = 128 // default number to generate
+};
 
 static const lm_opt options[] = {
     {.name = "prompt",
      .letter = 'p',
      .kind = LM_OPT_TEXT,
      .value = "TEXT",
-     .help = "what to go on from"},
+     .help = "the text to continue"},
     {.name = "prompt-ids", .kind = LM_OPT_TEXT, .value = "1,2,3", .help = "the same as token ids"},
     {.name = "ids",
      .kind = LM_OPT_FLAG,
@@ -24,38 +23,38 @@ static const lm_opt options[] = {
      .letter = 'n',
      .kind = LM_OPT_WHOLE,
      .value = "N",
-     .help = "tokens to make (128)",
+     .help = "tokens to generate (128)",
      .least = 1,
      .most = 1e9},
     {.name = "temperature",
      .letter = 't',
      .kind = LM_OPT_NUMBER,
      .value = "T",
-     .help = "0: always the likeliest (1)",
+     .help = "0: always the most probable token (1)",
      .least = 0,
      .most = 1000},
     {.name = "top-k",
      .kind = LM_OPT_WHOLE,
      .value = "K",
-     .help = "among the K likeliest (all)",
+     .help = "samples among the K most probable tokens (all)",
      .least = 0,
      .most = 1e9},
     {.name = "top-p",
      .kind = LM_OPT_NUMBER,
      .value = "P",
-     .help = "among the likeliest of probability P together (all)",
+     .help = "samples among the most probable tokens that reach probability P together (all)",
      .least = 1e-9,
      .most = 1},
     {.name = "seed",
      .kind = LM_OPT_WHOLE,
      .value = "S",
-     .help = "of the choices (0)",
+     .help = "of sampling (0)",
      .least = 0,
      .most = 9e15},
     {.name = "stop",
      .kind = LM_OPT_LIST,
      .value = "TEXT",
-     .help = "ends in front of this text; may be repeated"},
+     .help = "ends before this text; may be repeated"},
     LM_OPT_STEP,
     LM_OPT_TARGET,
     LM_OPT_RECIPE,
@@ -74,33 +73,15 @@ static lm_status prompt_read(const lm_session *s, const lm_args *a, lm_tokens *o
   return out->n ? NULL : lm_fail(LM_USER, "the prompt is empty");
 }
 
-// ---- the model
-
-static lm_status model_start(lm_session *s, int64_t places, const char *weights) {
-  s->run.rows = 1;
-  s->run.seq = 1;
-  LM_TRY(lm_session_lower(s, LM_LOWER_DECODE, lm_session_capacity(places)));
-  LM_TRY(lm_session_plan(s));
-  LM_TRY(lm_session_start(s, NULL));
-  return lm_trained_load(s, weights, lm_exec_arena(s->exec, LM_ARENA_PARAM));
-}
-
-// ---- what is made
+// ---- the text
 
 static lm_status json_print(const lm_session *s, const lm_sample_options *o) {
-  static const char *const ends[] = {
-      [LM_SAMPLE_LENGTH] = "length", [LM_SAMPLE_EOS] = "eos", [LM_SAMPLE_STOP] = "stop"};
   lm_sample_result r;
   lm_buf b = {0};
   lm_status status = lm_sample_make(s, o, &r);
-  lm_buf_puts(&b, "{\"text\": ");
-  lm_buf_json_n(&b, r.text.p, r.text.n);
-  lm_buf_puts(&b, ", \"ids\": [");
-  for (size_t i = 0; i < r.ids.n; i++)
-    lm_buf_printf(&b, "%s%d", i ? ", " : "", r.ids.ids[i]);
   if (!status)
-    lm_cli_print("%s], \"end\": \"%s\"}\n", b.p, ends[r.end]);
-  lm_buf_free(&b);
+    lm_report_sample_json(&r, &b);
+  lm_cli_put(&b);
   lm_sample_free(&r);
   return status;
 }
@@ -127,7 +108,7 @@ static lm_status generate(lm_session *s, const lm_cli *cli, const lm_tokens *pro
                          .write = json ? NULL : lm_cli_write,
                          .ids = lm_args_given(a, "ids")};
   LM_TRY(stops_read(a, &o));
-  LM_TRY(model_start(s, (int64_t)prompt->n + n, weights));
+  LM_TRY(lm_sample_start(s, (int64_t)prompt->n + n, weights));
   return json ? json_print(s, &o) : lm_sample_print(s, &o);
 }
 

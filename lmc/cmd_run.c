@@ -3,8 +3,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "driver/report/report.h"
 #include "lmc/open.h"
-#include "lmc/run_report.h"
 
 #define LM_OPT_RESUME                                                                              \
   {.name = "resume",                                                                               \
@@ -87,6 +87,8 @@ static lm_status options_read(lm_cli *cli, lm_training *x, lm_training_options *
                              .dir = lm_args_text(a, "out", NULL),
                              .resume = {.how = lm_args_text(a, "resume", NULL),
                                         .change_model = lm_args_given(a, "change-model")},
+                             .profile = lm_args_given(a, "profile"),
+                             .profile_path = lm_args_text(a, "profile", NULL),
                              .terminal = isatty(STDOUT_FILENO)};
   o->resume.changes = lm_args_list(a, "change", &o->resume.n_changes);
   o->to = lm_args_given(a, "quiet") || cli->json ? NULL : stdout;
@@ -105,18 +107,18 @@ static lm_status train(lm_cli *cli, lm_training *x) {
   lm_run_outcome out;
   LM_TRY(options_read(cli, x, &o));
   LM_TRY(lm_training_open(x, cli->ctx, &cli->events, &o));
-  LM_TRY(lm_run_profile_begin(cli, x));
   LM_TRY(lm_training_plan(x));
   if (!cli->json)
     lm_cli_diagnostics(cli); // before the training, which may take days
   if (o.to)
-    LM_TRY(lm_run_plan_print(x));
+    LM_TRY(lm_report_run_plan(x));
   LM_TRY(lm_training_run(x, &out));
-  LM_TRY(lm_run_profile_end(cli, x));
+  lm_buf text = {0};
   if (cli->json)
-    lm_run_outcome_json(x, &out);
+    lm_report_run_json(x, &out, &text);
   else if (o.to)
-    lm_run_outcome_print(x, &out);
+    lm_report_run(x, &out, &text);
+  lm_cli_put(&text);
   cli->interrupted = out.interrupted;
   return NULL;
 }

@@ -1,8 +1,8 @@
-// command.h - what every subcommand is made of, and what it is given.
+// command.h - what a subcommand consists of, and what it receives.
 //
-// A command returns a status; its kind is the exit status. Faults of the user's program are
-// diagnostics in the context; lm_verdict turns them into a status without text, which main
-// renders as the diagnostics.
+// A command returns a status; its kind is the exit status. Errors in the user's program are
+// diagnostics in the context; lm_verdict turns them into a status without text, for which main
+// renders the diagnostics.
 #ifndef LMC_COMMAND_H
 #define LMC_COMMAND_H
 #include "driver/events.h"
@@ -28,13 +28,15 @@ struct lm_command {
   const char *summary; // one line
   const char *help;    // more, with an example
   const lm_opt *options;
-  uint32_t least, most; // arguments that are no options
+  uint32_t least, most; // arguments that are not options
   lm_status (*run)(lm_cli *cli);
 };
 
-extern const lm_command lm_cmd_check, lm_cmd_fmt, lm_cmd_compile, lm_cmd_run, lm_cmd_data,
-    lm_cmd_generate, lm_cmd_trace, lm_cmd_explain, lm_cmd_eval, lm_cmd_export, lm_cmd_import,
-    lm_cmd_tokenizer, lm_cmd_opt, lm_cmd_bench, lm_cmd_doctor, lm_cmd_new;
+// ---- cmd_help.c
+const lm_command *lm_command_find(const char *name); // NULL: there is none
+lm_status lm_command_unknown(const char *name);      // the error, with the nearest name
+// To standard output: one command's help; all commands if it is NULL; everything as Markdown.
+void lm_help_print(const lm_command *c, bool markdown);
 
 // Options that several commands share.
 #define LM_OPT_JSON                                                                                \
@@ -56,7 +58,7 @@ extern const lm_command lm_cmd_check, lm_cmd_fmt, lm_cmd_compile, lm_cmd_run, lm
    .help = "leaves optimizations out (`lmc opt --list`)"},                                         \
   {                                                                                                \
     .name = "enable-pass", .kind = LM_OPT_TEXT, .value = "A,B",                                    \
-    .help = "takes optimizations also where they find that they do not pay"                        \
+    .help = "forces optimizations that find themselves unprofitable"                               \
   }
 
 #define LM_OPT_KERNELS                                                                             \
@@ -66,13 +68,13 @@ extern const lm_command lm_cmd_check, lm_cmd_fmt, lm_cmd_compile, lm_cmd_run, lm
    .help = "writes the source of every kernel there"},                                             \
   {                                                                                                \
     .name = "load-dir", .kind = LM_OPT_TEXT, .value = "DIR",                                       \
-    .help = "takes kernels from there that were dumped, and edited"                                \
+    .help = "uses the kernels there, which were dumped and edited"                                 \
   }
 
-// Shows the diagnostics that were not shown yet, on standard error. At the end main does; before,
-// what takes long and has warnings.
+// Prints the diagnostics that were not printed yet to standard error. main does so at the end; a
+// command does so before work that takes long.
 void lm_cli_diagnostics(const lm_cli *cli);
-// Writes to standard output; nothing more can be done here if that fails, so main asks at the end.
+// Writes to standard output; main checks at the end whether that failed.
 void lm_cli_print(const char *fmt, ...) LM_PRINTF(1, 2);
 void lm_cli_put(lm_buf *text); // prints and frees a text
 // Writes bytes to standard output at once; a callback of the driver.

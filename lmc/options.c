@@ -170,22 +170,3 @@ const char *const *lm_args_list(const lm_args *a, const char *name, int *out_n) 
   *out_n = (int)v->n_list;
   return v->list;
 }
-
-// ---- help
-
-static void option_print(const lm_opt *o, lm_buf *out) {
-  lm_buf left = {0};
-  if (o->letter)
-    lm_buf_printf(&left, "-%c, ", o->letter);
-  lm_buf_printf(&left, "--%s", o->name);
-  if (o->value)
-    lm_buf_printf(&left, o->kind == LM_OPT_MAYBE ? "[=%s]" : " %s", o->value);
-  lm_buf_printf(out, "  %-28s %s\n", left.p, o->help);
-  lm_buf_free(&left);
-}
-
-void lm_opt_table_print(const lm_opt *table, lm_buf *out) {
-  for (int i = 0; table[i].name; i++)
-    option_print(&table[i], out);
-  option_print(&(lm_opt){.name = "help", .letter = 'h', .help = "this text"}, out);
-}

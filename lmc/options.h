@@ -55,5 +55,4 @@ int64_t lm_args_whole(const lm_args *a, const char *name, int64_t otherwise);
 double lm_args_number(const lm_args *a, const char *name, double otherwise);
 const char *const *lm_args_list(const lm_args *a, const char *name, int *out_n);
 
-void lm_opt_table_print(const lm_opt *table, lm_buf *out); // the options' part of a help text
 #endif

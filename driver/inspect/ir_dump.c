@@ -42,3 +42,40 @@ void lm_dump_pass(lm_dump *d, const char *pass, const lm_module *m) {
   if (d->dir && !d->failed)
     d->failed = lm_dump_stage(d->dir, m);
 }
+
+lm_status lm_module_read(lm_ctx *ctx, const char *path, lm_module **out) {
+  enum {
+    MOST_BYTES = 256 << 20
+  };
+  lm_buf text = {0}, why = {0};
+  lm_status s = lm_file_read(path, MOST_BYTES, &text);
+  if (s) {
+    lm_buf_free(&text);
+    return s;
+  }
+  *out = lm_module_parse(ctx, lm_source_add(ctx, path, text.p ? text.p : "", text.n));
+  lm_buf_free(&text);
+  if (ctx->n_errors)
+    return lm_fail(LM_USER, "%s", "");
+  if (!lm_module_verify(*out, &why))
+    s = lm_fail(LM_USER, "%s: %s", path, why.p);
+  lm_buf_free(&why);
+  return s;
+}
+
+const char *lm_module_dump(const lm_module *m) {
+  static char path[4096];
+  const char *dir = getenv("TMPDIR");
+  if (!m)
+    return NULL;
+  snprintf(path, sizeof path, "%s/lmc-bug-XXXXXX.lmir", dir && *dir ? dir : "/tmp");
+  int fd = mkstemps(path, (int)strlen(".lmir"));
+  FILE *f = fd >= 0 ? fdopen(fd, "w") : NULL;
+  if (!f)
+    return NULL;
+  lm_buf text = {0};
+  lm_module_print(m, &text);
+  fputs(text.p, f);
+  fclose(f);
+  return path;
+}

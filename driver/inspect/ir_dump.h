@@ -17,4 +17,9 @@ typedef struct lm_dump {
 lm_status lm_dump_after(lm_dump *d, const char *pass);
 void lm_dump_pass(lm_dump *d, const char *pass, const lm_module *m); // after each pass
 lm_status lm_dump_stage(const char *dir, const lm_module *m);        // writes STAGE.lmir
+// Reads and verifies a module's text. LM_USER without text: the errors are diagnostics.
+lm_status lm_module_read(lm_ctx *ctx, const char *path, lm_module **out);
+// Writes `m` to a new file in ${TMPDIR:-/tmp}, for a report of an internal error. Its path, in
+// memory that lives as long as the process; NULL if there is no module or no file could be written.
+const char *lm_module_dump(const lm_module *m);
 #endif

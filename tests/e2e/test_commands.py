@@ -98,7 +98,7 @@ def test_export_of_no_family(run):
     run.write("t.txt", "some text to read " * 20)
     run("run", run.write("m.lm", MAPPED), "-q")
     code, out, err = run.result("export", run.path("run"), "-o", run.path("out"))
-    check(code == 0 and "tell no architecture" in err and "config.json" not in os.listdir(run.path("out")), out + err)
+    check(code == 0 and "identify no architecture" in err and "config.json" not in os.listdir(run.path("out")), out + err)
 
 
 def test_lists_of_ids(run):

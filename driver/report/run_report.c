@@ -1,20 +1,18 @@
-// run_report.c - what `lmc run` prints: the plan, the profile, and how the run ended.
-#include "lmc/run_report.h"
-
+// run_report.c - what lmc run prints: the plan before the training, and how the run ended.
 #include <math.h>
 
-#include "driver/inspect/profile.h"
+#include "driver/report/report.h"
+#include "driver/text.h"
 #include "driver/tune/tune_step.h"
-#include "driver/outputs.h"
 #include "runtime/base/terminal.h"
 #include "runtime/io/json.h"
 #include "runtime/train/checkpoint_folder.h"
 
-// ---- the plan
-
 enum {
-  INDENT = 8
-}; // of what follows their first words
+  INDENT = 8 // of continuation lines
+};
+
+// ---- the plan
 
 static void memory_line(const lm_session *s, lm_buf *b) {
   int64_t scratch = lm_session_workspace(s);
@@ -48,7 +46,7 @@ static lm_status time_print(const lm_training *x) {
   return NULL;
 }
 
-lm_status lm_run_plan_print(const lm_training *x) {
+lm_status lm_report_run_plan(const lm_training *x) {
   const lm_session *s = &x->s;
   FILE *to = x->options.to;
   lm_buf params = {0}, memory = {0};
@@ -78,80 +76,40 @@ lm_status lm_run_plan_print(const lm_training *x) {
   return NULL;
 }
 
-// ---- the profile
-
-enum {
-  MAX_SPANS = 1 << 18 // some tens of MB as text
-};
-
-// A file that cannot be written is reported before the training.
-lm_status lm_run_profile_begin(lm_cli *cli, lm_training *x) {
-  const char *path = lm_args_text(&cli->args, "profile", NULL);
-  if (!lm_args_given(&cli->args, "profile"))
-    return NULL;
-  LM_TRY(lm_output_check_recipe(x->s.recipe, path));
-  if (path)
-    LM_TRY(lm_file_write_atomic(path, "", 0));
-  x->s.timeline = LM_NEW(cli->ctx->arena, lm_timeline);
-  *x->s.timeline = (lm_timeline){.arena = cli->ctx->arena, .max = MAX_SPANS, .threads = true};
-  return NULL;
-}
-
-lm_status lm_run_profile_end(lm_cli *cli, lm_training *x) {
-  const lm_timeline *t = x->s.timeline;
-  if (!t)
-    return NULL;
-  lm_arena *a = cli->ctx->arena;
-  const char *path =
-      lm_args_text(&cli->args, "profile", lm_path_join(a, x->dir ? x->dir : ".", "profile.json"));
-  lm_roofline roofline;
-  lm_target_roofline(&x->s.target, lm_exec_threads(x->s.exec), x->s.lowered->compute, &roofline);
-  LM_TRY(lm_profile_write(x->s.plan, t, &roofline, path));
-  if (!x->options.to)
-    return NULL;
-  fprintf(x->options.to, "profile: %s", lm_show_path(a, path));
-  fprintf(x->options.to, t->left_out ? ", the first %.0f%% of the run\n" : "\n",
-          100.0 * t->n_spans / (t->n_spans + (double)t->left_out));
-  return NULL;
-}
-
 // ---- the outcome
 
-void lm_run_outcome_json(const lm_training *x, const lm_run_outcome *out) {
+void lm_report_run_json(const lm_training *x, const lm_run_outcome *r, lm_buf *out) {
   lm_arena *a = x->s.ctx->arena;
-  lm_buf b = {0};
-  lm_buf_printf(&b, "{\"step\": %lld, \"resumed\": %lld, \"loss\": ", (long long)out->step,
-                (long long)out->resumed);
-  lm_json_number(&b, out->step > out->resumed ? out->last.loss : NAN);
-  lm_buf_printf(&b, ", \"skipped\": %lld, \"empty\": %lld", (long long)out->skipped,
-                (long long)out->empty);
-  lm_buf_printf(&b, ", \"interrupted\": %s, \"stopped_early\": %s",
-                out->interrupted ? "true" : "false", out->stopped_early ? "true" : "false");
-  lm_buf_printf(&b,
+  lm_buf_printf(out, "{\"step\": %lld, \"resumed\": %lld, \"loss\": ", (long long)r->step,
+                (long long)r->resumed);
+  lm_json_number(out, r->step > r->resumed ? r->last.loss : NAN);
+  lm_buf_printf(out, ", \"skipped\": %lld, \"empty\": %lld", (long long)r->skipped,
+                (long long)r->empty);
+  lm_buf_printf(out, ", \"interrupted\": %s, \"stopped_early\": %s",
+                r->interrupted ? "true" : "false", r->stopped_early ? "true" : "false");
+  lm_buf_printf(out,
                 ", \"peak_bytes\": %lld, \"checkpoint\": ", (long long)lm_session_memory(&x->s));
   if (x->dir)
-    lm_buf_json(&b, lm_checkpoint_path(a, x->dir, out->step));
+    lm_buf_json(out, lm_checkpoint_path(a, x->dir, r->step));
   else
-    lm_buf_puts(&b, "null");
-  lm_buf_printf(&b, ", \"tuned\": %d, \"measured\": %d, \"tuned_step\": ", x->s.tuned.chosen,
+    lm_buf_puts(out, "null");
+  lm_buf_printf(out, ", \"tuned\": %d, \"measured\": %d, \"tuned_step\": ", x->s.tuned.chosen,
                 x->s.tuned.measured);
-  lm_tuned_step_json(&x->s, &b);
-  lm_cli_print("%s}\n", b.p);
-  lm_buf_free(&b);
+  lm_tuned_step_json(&x->s, out);
+  lm_buf_puts(out, "}\n");
 }
 
-void lm_run_outcome_print(const lm_training *x, const lm_run_outcome *out) {
-  FILE *to = x->options.to;
+void lm_report_run(const lm_training *x, const lm_run_outcome *r, lm_buf *out) {
   const char *prompt = x->s.recipe->n_samples ? x->s.recipe->samples[0].prompt : "...";
   if (!x->dir) {
-    fprintf(to, "done; nothing was saved, as the recipe has no `save`\n");
+    lm_buf_printf(out, "done; nothing was saved, as the recipe has no `save`\n");
     return;
   }
   lm_arena *a = x->s.ctx->arena;
   const char *dir = lm_show_path(a, x->dir);
-  if (out->interrupted)
-    fprintf(to, "the same command resumes from %s\n", dir);
+  if (r->interrupted)
+    lm_buf_printf(out, "the same command resumes from %s\n", dir);
   else
-    fprintf(to, "done: %s/step-%06lld; next: lmc generate %s --prompt %s\n", dir,
-            (long long)out->step, lm_show_word(a, dir), lm_show_quoted(a, prompt));
+    lm_buf_printf(out, "done: %s/step-%06lld; next: lmc generate %s --prompt %s\n", dir,
+                  (long long)r->step, lm_show_word(a, dir), lm_show_quoted(a, prompt));
 }

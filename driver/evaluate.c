@@ -1,0 +1,104 @@
+// evaluate.c - a trained model evaluated on parts of its data.
+#include "driver/evaluate.h"
+
+#include "driver/text.h"
+#include "driver/trained.h"
+
+// ---- parts of the data
+
+static lm_status part_named(const lm_session *s, const char *name, int *out) {
+  const char *names[64];
+  lm_data_info info = lm_data_info_of(s->data);
+  *out = lm_data_part_find(s->data, name);
+  if (*out >= 0)
+    return NULL;
+  int n = info.n_parts < (int)LM_COUNT(names) ? info.n_parts : (int)LM_COUNT(names);
+  for (int i = 0; i < n; i++)
+    names[i] = lm_data_part(s->data, i).name;
+  const char *near = lm_nearest(name, names, n);
+  if (near)
+    return lm_fail(LM_USER, "data %s has no part '%s'; did you mean '%s'?", s->recipe->data.name,
+                   name, near);
+  lm_buf all = {0};
+  for (int i = 0; i < n; i++)
+    lm_buf_printf(&all, "%s%s", i ? ", " : "", names[i]);
+  lm_status none =
+      lm_fail(LM_USER, "data %s has no part '%s', only %s", s->recipe->data.name, name, all.p);
+  lm_buf_free(&all);
+  return none;
+}
+
+static lm_status parts_find(const lm_session *s, const char *const *names, int n, int **out,
+                            int *out_n) {
+  int parts = lm_data_info_of(s->data).n_parts;
+  *out = LM_NEW_N(s->ctx->arena, int, n + parts);
+  *out_n = 0;
+  for (int i = 0; i < n; i++)
+    LM_TRY(part_named(s, names[i], &(*out)[(*out_n)++]));
+  for (int i = 1; !n && i < parts; i++)
+    (*out)[(*out_n)++] = i;
+  if (*out_n)
+    return NULL;
+  return lm_fail(LM_USER,
+                 "data %s holds nothing out: holdout dev = tail(1%%) does, --on train evaluates "
+                 "what was trained on",
+                 s->recipe->data.name);
+}
+
+// ---- progress
+
+typedef struct watcher {
+  const lm_events *events;
+  const char *part;
+  double start, shown;
+} watcher;
+
+static void rows_report(void *user, int64_t done, int64_t all) {
+  watcher *w = user;
+  double now = lm_now();
+  if (done < all && now - w->shown < 1)
+    return;
+  bool was_shown = w->shown > w->start;
+  w->shown = now;
+  lm_buf left = {0};
+  lm_show_seconds(&left, (now - w->start) / (double)done * (double)(all - done));
+  if (done < all)
+    lm_event_progress(w->events, "%s: %lld of %lld rows, about %s left", w->part, (long long)done,
+                      (long long)all, left.p);
+  else if (was_shown)
+    lm_event_progress_end(w->events);
+  lm_buf_free(&left);
+}
+
+static lm_status part_evaluate(const lm_session *s, const lm_evaluation_options *o, int part) {
+  lm_eval_result x;
+  const char *name = lm_data_part(s->data, part).name;
+  double now = lm_now();
+  watcher w = {s->events, name, now, now};
+  bool watched = s->events && s->events->progress;
+  LM_TRY(lm_eval_run(s->exec, s->plan, s->data, part,
+                     watched ? &(lm_eval_watch){rows_report, &w} : NULL, &x));
+  if (!(x.weight > 0))
+    return lm_fail(
+        LM_USER,
+        "part %s of the data has nothing to predict: the weights of its %lld rows sum to %g", name,
+        (long long)x.rows, x.weight);
+  o->result(o->user, name, &x);
+  return NULL;
+}
+
+lm_status lm_evaluation_run(lm_session *s, const lm_evaluation_options *o) {
+  int *parts, n;
+  LM_TRY(lm_session_data(s));
+  if (s->recipe->data.replays)
+    return lm_fail(LM_USER, "finished batches hold nothing out to evaluate on");
+  LM_TRY(parts_find(s, o->parts, o->n_parts, &parts, &n));
+  LM_TRY(lm_session_lower(s, LM_LOWER_EVAL, 0));
+  LM_TRY(lm_session_plan(s));
+  LM_TRY(lm_session_check_ids(s));
+  LM_TRY(lm_session_start(s, NULL));
+  LM_TRY(lm_trained_load(s, o->weights, lm_exec_arena(s->exec, LM_ARENA_PARAM)));
+  for (int i = 0; i < n; i++)
+    LM_TRY(part_evaluate(s, o, parts[i]));
+  return NULL;
+}

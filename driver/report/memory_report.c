@@ -1,0 +1,59 @@
+// memory_report.c - what lmc explain FILE memory prints: arenas, and the values that take most of
+// them when most is needed.
+#include "driver/report/report.h"
+#include "driver/text.h"
+
+enum {
+  LISTED = 16
+};
+
+void lm_report_memory(const lm_session *s, const lm_memory_breakdown *h, lm_buf *out) {
+  lm_show_bytes(out, (double)lm_session_memory(s));
+  lm_buf_printf(out, " with micro = %lld tokens", (long long)lm_run_micro(&s->run));
+  if (s->fit.recomputed)
+    lm_buf_printf(out, "; %d of %d kept values are computed again", s->fit.recomputed,
+                  s->fit.candidates);
+  if (h->func) {
+    lm_buf_puts(out, "\nactivations: an arena of ");
+    lm_show_bytes(out, (double)s->plan->arena_bytes[LM_ARENA_WORK]);
+    lm_buf_puts(out, "; the most live at once is ");
+    lm_show_bytes(out, (double)h->peak_bytes);
+    const lm_plan_step *x = &h->func->steps[h->peak];
+    lm_buf_printf(out, ", in step %d of %d of %s: %s", h->peak, h->func->n_steps, h->func->name,
+                  x->label ? x->label : "");
+  }
+  lm_buf_puts(out, "\n\n       bytes  who, and when\n");
+  for (int i = 0; i < h->n && i < LISTED; i++) {
+    lm_buf size = {0};
+    lm_show_bytes(&size, (double)h->v[i].bytes);
+    lm_buf_printf(out, "%12s  %s%s, %s\n", size.p, h->v[i].label,
+                  h->v[i].n > 1 ? lm_arena_printf(s->ctx->arena, " (%d)", h->v[i].n) : "",
+                  lm_memory_item_when(s->ctx->arena, h, &h->v[i]));
+    lm_buf_free(&size);
+  }
+  if (h->n > LISTED)
+    lm_buf_printf(out, "              and %d more\n", h->n - LISTED);
+}
+
+void lm_report_memory_json(const lm_session *s, const lm_memory_breakdown *h, lm_buf *out) {
+  int64_t workspace = lm_session_workspace(s);
+  lm_buf_printf(out, "{\"bytes\": %lld, \"micro\": %lld, \"recomputed\": %d, \"arenas\": {",
+                (long long)(lm_session_arenas(s) + workspace), (long long)lm_run_micro(&s->run),
+                s->fit.recomputed);
+  for (int i = 0; i < LM_ARENAS; i++)
+    lm_buf_printf(out, "%s\"%s\": %lld", i ? ", " : "", lm_arena_names[i],
+                  (long long)s->plan->arena_bytes[i]);
+  lm_buf_printf(out,
+                "}, \"workspace\": %lld, \"peak_step\": %d, \"peak_live\": %lld, \"holders\": [",
+                (long long)workspace, h->peak, (long long)h->peak_bytes);
+  for (int i = 0; i < h->n; i++) {
+    lm_buf_puts(out, i ? ", {\"label\": " : "{\"label\": ");
+    lm_buf_json(out, h->v[i].label);
+    lm_buf_printf(out, ", \"bytes\": %lld, \"n\": %d", (long long)h->v[i].bytes, h->v[i].n);
+    if (h->v[i].func)
+      lm_buf_printf(out, ", \"func\": \"%s\", \"first\": %d, \"last\": %d", h->v[i].func,
+                    h->v[i].first, h->v[i].last);
+    lm_buf_puts(out, "}");
+  }
+  lm_buf_puts(out, "]}\n");
+}

@@ -1,0 +1,15 @@
+// step_cost.h - the kernels of a training step against what the machine can do at best.
+#ifndef LM_DRIVER_STEP_COST_H
+#define LM_DRIVER_STEP_COST_H
+#include "driver/inspect/cost_rows.h"
+#include "driver/session.h"
+
+typedef struct lm_step_cost {
+  lm_cost_rows rows;
+  lm_roofline roofline;
+  int threads;
+} lm_step_cost;
+
+// Compiles and starts an open session. measured: also times each kernel over some steps.
+lm_status lm_step_cost_find(lm_session *s, bool measured, lm_step_cost *out);
+#endif

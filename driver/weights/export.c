@@ -1,0 +1,109 @@
+// export.c - a trained model as a Hugging Face folder.
+#include "driver/weights/export.h"
+
+#include <string.h>
+
+#include "driver/outputs.h"
+#include "driver/trained.h"
+#include "driver/weights/hf.h"
+#include "driver/weights/weights.h"
+
+typedef struct dtype {
+  const char *name, *torch;
+  lm_st_dtype type;
+} dtype;
+static const dtype DTYPES[] = {
+    {"f32", "float32", LM_ST_F32}, {"bf16", "bfloat16", LM_ST_BF16}, {"f16", "float16", LM_ST_F16}};
+
+typedef struct exporter {
+  const lm_session *s;
+  const lm_export_options *o;
+  const dtype *dtype;
+  lm_export_result *out;
+} exporter;
+
+static lm_status dtype_find(const char *name, const dtype **out) {
+  for (size_t i = 0; i < LM_COUNT(DTYPES); i++) {
+    if (strcmp(DTYPES[i].name, name))
+      continue;
+    *out = &DTYPES[i];
+    return NULL;
+  }
+  return lm_fail(LM_USER, "--dtype is f32, bf16 or f16, not '%s'", name);
+}
+
+static const char *path_in(const exporter *x, const char *name) {
+  return lm_path_join(x->s->ctx->arena, x->o->dir, name);
+}
+
+// ---- weights
+
+static lm_status foreign_write(const exporter *x, const lm_foreign_native *views) {
+  lm_foreign *f;
+  LM_TRY(lm_weights_foreign(x->s, views, &f));
+  x->out->tensors = lm_foreign_count(f);
+  lm_status status = lm_foreign_export(f, path_in(x, "model.safetensors"), x->dtype->type);
+  lm_foreign_destroy(f);
+  return status;
+}
+
+static lm_status weights_write(const exporter *x) {
+  const lm_session *s = x->s;
+  float *params = lm_alloc((size_t)s->plan->arena_bytes[LM_ARENA_PARAM]);
+  lm_status status = lm_trained_load(s, x->o->weights, params);
+  if (!status)
+    status = foreign_write(x, lm_weights_views(s->ctx->arena, s->plan, params));
+  lm_free(params);
+  return status;
+}
+
+// ---- config.json
+
+static lm_status json_write(const exporter *x, const char *name, const json_t *j) {
+  char *text = json_dumps(j, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+  lm_buf b = {0};
+  lm_buf_printf(&b, "%s\n", text);
+  lm_free(text);
+  lm_status status = lm_file_write_atomic(path_in(x, name), b.p, b.n);
+  lm_buf_free(&b);
+  return status;
+}
+
+static lm_status config_write(const exporter *x) {
+  const lm_session *s = x->s;
+  const char *assumed;
+  json_t *config = lm_hf_config_make(s, x->dtype->torch, &assumed);
+  const char *type = json_string_value(json_object_get(config, "model_type"));
+  x->out->config = type ? lm_arena_strndup(s->ctx->arena, type, strlen(type)) : NULL;
+  if (!type)
+    lm_event_note(s->events,
+                  "the tensors' names identify no architecture, so there is no config.json; map hf "
+                  "{ config { model_type = \"…\" } } adds one");
+  if (assumed)
+    lm_event_note(
+        s->events,
+        "config.json has assumed values of %s, which the model does not determine; map hf "
+        "{ config { … } } does",
+        assumed);
+  lm_status status = type ? json_write(x, "config.json", config) : NULL;
+  json_decref(config);
+  return status;
+}
+
+lm_status lm_export_hf(lm_session *s, const lm_export_options *o, lm_export_result *out) {
+  exporter x = {.s = s, .o = o, .out = out};
+  *out = (lm_export_result){0};
+  LM_TRY(dtype_find(o->dtype, &x.dtype));
+  if (!s->recipe->data.replays)
+    LM_TRY(lm_session_tokenizer(s));
+  LM_TRY(lm_trained_params(s));
+  if (!s->lowered->n_maps)
+    return lm_weights_no_map(s);
+  const char *read[] = {o->from,
+                        o->weights ? lm_path_dir(s->ctx->arena, o->weights) : s->recipe->from};
+  LM_TRY(lm_output_check(o->dir, read, LM_COUNT(read)));
+  LM_TRY(lm_dir_make(o->dir));
+  LM_TRY(weights_write(&x));
+  LM_TRY(config_write(&x));
+  return s->tokenizer ? lm_hf_tokenizer_write(s, o->dir, &out->tokenizer) : NULL;
+}
