@@ -54,11 +54,23 @@ static const char *const names[] = {
 #undef SYM
 };
 
+// NVRTC loads this library by its name when it first compiles. It is beside NVRTC, in a folder that
+// the loader need not know.
+static const char *builtins_name(const nvrtc *n, lm_arena *a) {
+  int major = 0, minor = 0;
+  n->nvrtcVersion(&major, &minor);
+  return lm_arena_printf(a, "libnvrtc-builtins.so.%d.%d", major, minor);
+}
+
 // The library is never closed: NVRTC keeps threads and tables.
 static lm_status nvrtc_open(int driver, nvrtc *out) {
   LM_TRY(lm_toolkit_open("NVRTC, the run-time compiler of CUDA,", "libnvrtc.so", driver,
                          &out->library));
-  return lm_library_resolve(out->library, "NVRTC", names, LM_COUNT(names), out->functions);
+  LM_TRY(lm_library_resolve(out->library, "NVRTC", names, LM_COUNT(names), out->functions));
+  lm_arena *a = lm_arena_create();
+  lm_library_preload(out->library, builtins_name(out, a));
+  lm_arena_destroy(a);
+  return NULL;
 }
 
 static void version_print(const nvrtc *n, lm_buf *out) {
@@ -324,7 +336,21 @@ static void program_compile(void *user, int64_t i, int worker) {
   lm_buf_free(&arch);
 }
 
+// The installation is incomplete, whatever the kernel.
+static lm_status builtins_error(const compiler *c) {
+  lm_arena *a = c->out->arena;
+  return lm_fail(LM_ENV,
+                 "%s cannot load %s: install both in one folder, or add the folder of the second "
+                 "to LD_LIBRARY_PATH",
+                 lm_library_path(a, c->nvrtc.library), builtins_name(&c->nvrtc, a));
+}
+
 static lm_status compile_error(const compiler *c, const program *p) {
+  enum {
+    BUILTIN_OPERATION_FAILURE = 7 // of NVRTC
+  };
+  if (p->result == BUILTIN_OPERATION_FAILURE)
+    return builtins_error(c);
   return lm_fail(c->replaced ? LM_USER : LM_BUG_STATUS,
                  "NVRTC cannot compile a generated kernel for %s (%s):\n%.*s", c->o->arch,
                  c->nvrtc.nvrtcGetErrorString(p->result), MESSAGE_MAX, p->log.p ? p->log.p : "");

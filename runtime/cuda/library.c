@@ -6,6 +6,7 @@
 #include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 // RTLD_NODELETE: the libraries stay loaded after dlclose, since their allocations are referenced
 // only by their own variables.
@@ -76,6 +77,15 @@ const char *lm_library_path(lm_arena *a, void *library) {
   struct link_map *map = NULL;
   return !dlinfo(library, RTLD_DI_LINKMAP, &map) && map ? lm_arena_printf(a, "%s", map->l_name)
                                                         : "";
+}
+
+void lm_library_preload(void *library, const char *name) {
+  lm_arena *a = lm_arena_create();
+  const char *path = lm_library_path(a, library);
+  const char *slash = strrchr(path, '/');
+  if (slash)
+    dlopen(lm_arena_printf(a, "%.*s/%s", (int)(slash - path), path, name), OPEN_FLAGS);
+  lm_arena_destroy(a);
 }
 
 void lm_library_close(void *library) {

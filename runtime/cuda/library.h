@@ -18,6 +18,9 @@ lm_status lm_toolkit_open(const char *what, const char *stem, int driver, void *
 // Sets functions[i] to the address of names[i]. LM_ENV with the first name that is missing.
 lm_status lm_library_resolve(void *library, const char *what, const char *const *names, int n,
                              void **functions);
+// Loads the file of that name in the folder of `library`, if there is one, so that the library
+// finds it by its name later, wherever the loader searches.
+void lm_library_preload(void *library, const char *name);
 const char *lm_library_path(lm_arena *a, void *library); // path of its file
 void lm_library_close(void *library);
 #endif

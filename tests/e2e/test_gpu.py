@@ -1,5 +1,5 @@
 """GPUs: compiling for them, which takes none, and running on NVIDIA's libraries as tests/cuda/fake has them."""
-import json, math, os, shutil, subprocess, sys
+import glob, json, math, os, re, shutil, subprocess, sys
 
 import numpy as np
 
@@ -29,6 +29,32 @@ def test_compile(run):
 
 def test_unknown_target(run):
     check("--target is cpu, cuda, native, sm_80, sm_89, sm_90a, sm_100a, not 'sm_20'" in run("compile", small(run), "--target", "sm_20", status=1), "names what there is")
+
+
+def test_toolkit_folder(run):
+    """NVRTC in a folder that only CUDA_HOME names: the loader has no cache of libraries and no path"""
+    found = doctor(run, "nvrtc")
+    loader = "/lib64/ld-linux-x86-64.so.2"
+    path = re.search(r"\S*libnvrtc\.so\.\d+", found["what"])
+    builtins = glob.glob(os.path.join(os.path.dirname(path[0]), "libnvrtc-builtins.so.*.*")) if path else []
+    if not builtins or not os.path.exists(loader) or run.slow:
+        raise Skip("no NVRTC")
+    folder = run.path("toolkit", "lib64")
+    os.makedirs(folder)
+    command = [loader, "--inhibit-cache", run.lmc, "compile", small(run), "--target", "sm_90a"]
+    env = {**os.environ, "CUDA_HOME": run.path("toolkit"), "LD_LIBRARY_PATH": "", "LMC_CACHE": run.path("cache")}
+
+    def compiled(status):
+        p = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+        check(p.returncode == status, f"exit status {p.returncode}, not {status}\n{p.stdout}{p.stderr}")
+        return p.stdout + p.stderr
+
+    os.symlink(path[0], os.path.join(folder, os.path.basename(path[0])))
+    text = compiled(2)
+    check(f"{folder}/libnvrtc.so" in text and "cannot load libnvrtc-builtins.so." in text and "bug" not in text, text)
+    for file in builtins:
+        os.symlink(file, os.path.join(folder, os.path.basename(file)))
+    check("for sm_90a in" in compiled(0), "compiled")
 
 
 def test_check(run):
