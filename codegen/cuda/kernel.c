@@ -17,7 +17,8 @@ extern const struct lm_embedded lm_cuda_prelude[], lm_common_prelude[];
 static const lm_gen_target narrow = {.index = "int32_t", .held = cuda_held, .load = cuda_load};
 static const lm_gen_target wide = {.index = "int64_t", .held = cuda_held, .load = cuda_load};
 
-// Indices have 32 bits if every tensor fits, with room for the steps of grid-stride loops.
+// Indices have 32 bits if every tensor fits twice: the counter of a grid-stride loop ends at less
+// than the number of elements plus a step, and a step is at most that number.
 const lm_gen_target *cuda_gen_target(const lm_module *m, const lm_op *kernel) {
   int64_t max = 0;
   for (uint32_t i = 0; i < kernel->n_in; i++)
@@ -27,7 +28,7 @@ const lm_gen_target *cuda_gen_target(const lm_module *m, const lm_op *kernel) {
     for (uint32_t i = 0; i < op->n_out; i++)
       if (lm_type_elements(m, op->out[i]->type) > max)
         max = lm_type_elements(m, op->out[i]->type);
-  return max < (int64_t)3 << 29 ? &narrow : &wide;
+  return max < (int64_t)1 << 30 ? &narrow : &wide;
 }
 
 // ---- attempts
