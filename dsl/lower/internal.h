@@ -4,10 +4,9 @@
 #include "dsl/elab/elab.h"
 #include "dsl/lower/lower.h"
 
-// lower.c: the logits of a model that has `apply`.
-el_val lm_lower_logits(lm_elab *e, el_inst *model, const el_val *tok_pos_seg);
-
 // ---- tokens.c
+// The logits of a model that has `apply`.
+el_val lm_lower_logits(lm_elab *e, el_inst *model, const el_val *tok_pos_seg);
 // Adds xent.sum and xent.weight to the results of an evaluation, if the model has `apply`.
 void lm_lower_tokens(lm_elab *e, el_inst *model, const el_val *columns, lm_value **out,
                      lm_sym *names, uint32_t *n);

@@ -7,13 +7,6 @@
 #include "runtime/plan/plan_stage.h"
 #include <string.h>
 
-lm_elab *lm_elab_create(lm_ctx *c, lm_program *prog, lm_module *m) {
-  lm_elab *e = LM_NEW(c->arena, lm_elab);
-  *e = (lm_elab){
-      .c = c, .a = c->arena, .prog = prog, .m = m, .budget = EL_EXPRESSIONS, .compute = LM_F32};
-  return e;
-}
-
 static el_frame *frame_of(lm_elab *e, const lm_file *file) {
   el_frame *f = LM_NEW(e->a, el_frame);
   *f = (el_frame){.file = file, .real = K_REAL};
@@ -106,20 +99,6 @@ static bool attempt_restart(lm_elab *e, const attempt *a, const char *name) {
   e->m->n_globals = a->n_globals;
   lm_diag_return(e->c, a->diags);
   return true;
-}
-
-el_val lm_lower_logits(lm_elab *e, el_inst *model, const el_val *tok_pos_seg) {
-  el_ref self = {.inst = model};
-  const el_axes *columns_axes = &tok_pos_seg->axes;
-  el_val r = el_invoke_method(e, &self, LM_SYM(e->c, "apply"), tok_pos_seg, 3, (lm_loc){0});
-  if (r.k == V_ERROR)
-    return r;
-  lm_loc where = el_method_find(model, LM_SYM(e->c, "apply"))->loc;
-  bool shaped = r.k == V_TENSOR && r.axes.n == 3 && r.axes.v[0] == columns_axes->v[0] &&
-                r.axes.v[1] == columns_axes->v[1] && (r.kind == K_REAL || r.kind == K_F32);
-  if (shaped)
-    return r;
-  return EL_FAIL(e, where, E0A2, el_show(e, &r));
 }
 
 // Parameters of `loss` after the batch would be further columns of the data.
@@ -266,24 +245,6 @@ static el_inst *make_model(lm_elab *e, const lm_recipe *r) {
   if (!e->m->n_globals && !e->c->n_errors)
     EL_ERR(e, r->model.loc, E0A3);
   return e->m->n_globals ? model : NULL;
-}
-
-int64_t lm_lowered_params(const lm_lowered *l) {
-  int64_t n = 0;
-  for (uint32_t i = 0; i < l->m->n_globals; i++)
-    if (l->m->globals[i].kind == LM_GLOBAL_PARAM)
-      n += lm_type_elements(l->m, l->m->globals[i].type);
-  return n;
-}
-
-int64_t lm_lowered_blocks(const lm_lowered *l) {
-  int64_t n = 0;
-  for (uint32_t i = 0; i < l->m->n_globals; i++) {
-    const lm_global *g = &l->m->globals[i];
-    if (g->kind == LM_GLOBAL_PARAM)
-      n += g->n_paths * ((lm_type_elements(l->m, g->type) / g->n_paths + LM_BLOCK - 1) / LM_BLOCK);
-  }
-  return n;
 }
 
 static void lower_train(lm_elab *e, const lm_recipe *r, el_inst *model, const lm_lower_options *o) {

@@ -1,5 +1,5 @@
-// tokens.c - metrics of an evaluation that are independent of the model's loss: the cross-entropy
-// of the next token.
+// tokens.c - the logits of a model, and metrics of an evaluation that are independent of the
+// model's loss: the cross-entropy of the next token.
 //
 //   xent.sum = Σ w xent(apply(tok, pos, seg), next)      xent.weight = Σ w
 //
@@ -7,6 +7,20 @@
 // as a load-balancing loss, a z-loss, label smoothing or further heads. The logits are those that
 // the loss has computed (dsl/elab/memo.c, and pass cse).
 #include "dsl/lower/internal.h"
+
+el_val lm_lower_logits(lm_elab *e, el_inst *model, const el_val *tok_pos_seg) {
+  el_ref self = {.inst = model};
+  const el_axes *columns_axes = &tok_pos_seg->axes;
+  el_val r = el_invoke_method(e, &self, LM_SYM(e->c, "apply"), tok_pos_seg, 3, (lm_loc){0});
+  if (r.k == V_ERROR)
+    return r;
+  lm_loc where = el_method_find(model, LM_SYM(e->c, "apply"))->loc;
+  bool shaped = r.k == V_TENSOR && r.axes.n == 3 && r.axes.v[0] == columns_axes->v[0] &&
+                r.axes.v[1] == columns_axes->v[1] && (r.kind == K_REAL || r.kind == K_F32);
+  if (shaped)
+    return r;
+  return EL_FAIL(e, where, E0A2, el_show(e, &r));
+}
 
 static lm_value *sum_all(lm_elab *e, lm_value *v) {
   return lm_emit_reduce(&e->b, LM_OP_SUM, v, v->type.axis, v->type.rank);

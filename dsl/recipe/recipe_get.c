@@ -112,15 +112,6 @@ void lm_read_check_complete(const lm_reader *d, const char *section, lm_loc at, 
 
 // ---- declarations
 
-lm_decl_ref lm_callable_find(lm_resolver *R, const lm_file *file, lm_sym name) {
-  lm_decl_ref ref = lm_program_find(R->p, file, name);
-  return ref.decl || !R->p->optim ? ref : lm_program_find(R->p, R->p->optim, name);
-}
-
-uint32_t lm_call_implied(const lm_schema_key *key) {
-  return !strcmp(key->path, "recipe.schedule") ? 2 : 0;
-}
-
 static const char *kind_name(ast_decl_kind kind) {
   return kind == DC_MODEL       ? "model"
          : kind == DC_OPTIMIZER ? "optimizer"

@@ -99,6 +99,27 @@ static int64_t tokens_of(const lm_reader *d, const char *path) {
   return (int64_t)(a.value * (double)d->r->data.seq);
 }
 
+static bool check_multiple(const lm_recipe *r, const char *name, int64_t n, lm_loc at,
+                           const char *of, int64_t unit) {
+  if (!n || !unit || n % unit == 0)
+    return true;
+  int64_t near = (n / unit + (n % unit * 2 >= unit)) * unit;
+  lm_diag *d = LM_REPORT(r->c, at, E206, name, (long long)n, of, (long long)unit);
+  lm_diag_help(r->c, d, "the nearest multiple is %lld tokens", (long long)(near ? near : unit));
+  return false;
+}
+
+bool lm_recipe_check_batches(const lm_recipe *r) {
+  bool of_seq =
+      check_multiple(r, "micro", r->micro, r->micro_loc, "the sequence length", r->data.seq);
+  for (uint32_t i = 0; i < r->data.n_stages && of_seq; i++)
+    of_seq = check_multiple(r, "micro", r->micro, r->micro_loc, "the sequence length of a stage",
+                            r->data.stages[i].seq);
+  if (r->micro == r->batch)
+    return of_seq;
+  return check_multiple(r, "batch", r->batch, r->batch_loc, "micro", r->micro) && of_seq;
+}
+
 static void read_batches(const lm_reader *d) {
   lm_recipe *r = d->r;
   const lm_setting *batch = lm_read_setting(d, "recipe.batch");

@@ -493,3 +493,12 @@ void lm_value_collect_unsupported(lm_resolver *R, const lm_schema_key *key, cons
     lm_value_collect_unsupported(R, param_of(form, e, i), a->expr, a->loc);
   }
 }
+
+lm_decl_ref lm_callable_find(lm_resolver *R, const lm_file *file, lm_sym name) {
+  lm_decl_ref ref = lm_program_find(R->p, file, name);
+  return ref.decl || !R->p->optim ? ref : lm_program_find(R->p, R->p->optim, name);
+}
+
+uint32_t lm_call_implied(const lm_schema_key *key) {
+  return !strcmp(key->path, "recipe.schedule") ? 2 : 0;
+}

@@ -3,7 +3,8 @@
 // recipe_merge.c merges the items of the layers (base, child, --set) into a tree of settings.
 // recipe_value.c checks each value against the schema; a value with an error is reported and
 // replaced by its default. So every value is well-formed when recipe_read.c resolves names and
-// fills in lm_recipe. The public functions are in recipe.c.
+// fills in lm_recipe. recipe_settings.c merges the layers of a declaration; recipe.c has the public
+// functions.
 #ifndef LM_SETTINGS_H
 #define LM_SETTINGS_H
 #include "dsl/recipe/recipe.h"
@@ -42,9 +43,6 @@ typedef struct lm_resolver {
   const ast_expr **defaults; // by index in LM_SCHEMA; parsed at the first use
   bool base_missing;         // a chain of `extends` is broken, so missing keys are not reported
 } lm_resolver;
-
-// A resolver with a new recipe that has only the name and location of `decl`.
-lm_resolver lm_resolver_new(lm_ctx *c, const lm_program *p, const ast_decl *decl);
 
 typedef struct lm_settings_layer {
   const lm_file *file;
@@ -94,14 +92,19 @@ const char *lm_form_param(const lm_schema_key *key, const ast_expr *call, uint32
 const char *lm_call_param(lm_resolver *R, const lm_schema_key *key, const ast_expr *call,
                           const lm_file *file, uint32_t i);
 
-// ---- recipe_read.c
-void lm_recipe_read(lm_resolver *R, const lm_settings *s);
 // The declaration of a name as `file` sees it, or in std.optim.
 lm_decl_ref lm_callable_find(lm_resolver *R, const lm_file *file, lm_sym name);
 // The number of leading parameters that the runtime provides: step and run of a schedule.
 uint32_t lm_call_implied(const lm_schema_key *key);
+
+// ---- recipe_settings.c
+// A resolver with a new recipe that has only the name and location of `decl`.
+lm_resolver lm_resolver_new(lm_ctx *c, const lm_program *p, const ast_decl *decl);
 // Applies items of --set to the settings of a section.
 void lm_settings_set(lm_resolver *R, lm_settings *s, const char *section, const ast_items *items);
 // The settings of a data or recipe declaration merged with the declarations that it extends.
 void lm_settings_of(lm_resolver *R, lm_decl_ref ref, const char *section, lm_settings *out);
+
+// ---- recipe_read.c
+void lm_recipe_read(lm_resolver *R, const lm_settings *s);
 #endif
