@@ -7,6 +7,7 @@
 
 #include "driver/tune/tune.h"
 #include "driver/tune/tune_step.h"
+#include "driver/tune/tune_variant.h"
 
 enum {
   WARM = 1,

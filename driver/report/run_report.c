@@ -3,7 +3,7 @@
 
 #include "driver/report/report.h"
 #include "driver/text.h"
-#include "driver/tune/tune_step.h"
+#include "driver/tune/tune_variant.h"
 #include "runtime/base/terminal.h"
 #include "runtime/io/json.h"
 #include "runtime/train/checkpoint_folder.h"

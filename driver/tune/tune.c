@@ -1,31 +1,16 @@
 // tune.c - tilings of GEMMs on the CPU, in run folders and in the cache.
 #include "driver/tune/tune.h"
 
-#include <math.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "driver/tune/tune_gemm_cuda.h"
+#include "driver/tune/tune_machine.h"
 #include "driver/tune/tune_store.h"
-#include "driver/tune/tune_step.h"
+#include "driver/tune/tune_variant.h"
 #include "runtime/base/cache.h"
-#include "runtime/cpu/detect.h"
 #include "runtime/cpu/kernels.h"
 #include "runtime/cpu/tune.h"
-
-bool lm_tuned_is_requested(const lm_session *s) {
-  return s->recipe->compile == LM_RECIPE_COMPILE_MAX_AUTOTUNE;
-}
-
-double lm_tuned_budget(const lm_session *s) {
-  return fmax(0, s->recipe->compile_budget - s->tuned.spent);
-}
-
-// ---- text
-
-static const char *processor_text(lm_arena *a, const lm_cpu_info *cpu) {
-  return lm_arena_printf(a, "%s %s %s", cpu->model, cpu->isa, cpu->march);
-}
 
 static void cut_print(const lm_gemm_tiling *c, lm_buf *b) {
   const lm_gemm_key *k = &c->key;
@@ -41,15 +26,6 @@ static void cut_print(const lm_gemm_tiling *c, lm_buf *b) {
       lm_dtype_name((lm_dtype)k->ab), lm_dtype_name((lm_dtype)k->cc));
   lm_buf_printf(b, "\"tile\": [%lld, %lld], \"code\": %s, \"gain\": %.3f}", (long long)c->tile.m,
                 (long long)c->tile.n, c->tile.code ? "true" : "false", c->gain);
-}
-
-const char *lm_tuned_machine(const lm_session *s) {
-  lm_cpu_info cpu;
-  if (s->target.arch)
-    return s->target.arch;
-  lm_cpu_detect(&cpu);
-  return lm_arena_printf(s->ctx->arena, "%s %016llx %s", processor_text(s->ctx->arena, &cpu),
-                         (unsigned long long)cpu.features, cpu.onednn);
 }
 
 typedef struct written {
@@ -71,7 +47,7 @@ static lm_status cuts_write(lm_arena *a, const lm_cpu_info *cpu, const lm_gemm_t
                             const lm_session *lock, const char *path) {
   lm_buf head = {0};
   lm_buf_puts(&head, "\"processor\": ");
-  lm_buf_json(&head, processor_text(a, cpu));
+  lm_buf_json(&head, lm_tuned_processor(a, cpu));
   lm_buf_puts(&head, ", \"onednn\": ");
   lm_buf_json(&head, cpu->onednn);
   if (lock)
@@ -134,7 +110,7 @@ static bool head_read(void *user, json_t *list) {
 
 static lm_status head_fits(void *user, const char *path) {
   const reading *r = user;
-  const char *here = processor_text(r->a, r->cpu);
+  const char *here = lm_tuned_processor(r->a, r->cpu);
   if (!strcmp(r->processor, here) && !strcmp(r->onednn, r->cpu->onednn))
     return NULL;
   return lm_fail(LM_USER,
@@ -164,7 +140,7 @@ static lm_status cuts_read(lm_arena *a, const lm_cpu_info *cpu, lm_session *lock
 static lm_status cache_path(lm_arena *a, const lm_cpu_info *cpu, int threads, const char **out) {
   const char *dir;
   LM_TRY(lm_cache_dir(a, &dir));
-  const char *parts[] = {processor_text(a, cpu),
+  const char *parts[] = {lm_tuned_processor(a, cpu),
                          lm_arena_printf(a, "%016llx", (unsigned long long)cpu->features),
                          cpu->onednn, lm_arena_printf(a, "%d", threads)};
   *out =

@@ -14,10 +14,6 @@
 #define LM_DRIVER_TUNE_H
 #include "driver/session.h"
 
-bool lm_tuned_is_requested(const lm_session *s); // whether the recipe asks for max-autotune
-double lm_tuned_budget(const lm_session *s);     // remaining seconds
-const char *
-lm_tuned_machine(const lm_session *s); // the machine whose times these are: a part of cache keys
 // Each of these does nothing unless the recipe asks for max-autotune.
 // Before planning: reads RUN/tuned.json of the run that is resumed, so that nothing is measured.
 // LM_USER if the file is malformed or of another processor.

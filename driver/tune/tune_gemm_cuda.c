@@ -5,9 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "driver/tune/tune.h"
+#include "driver/tune/tune_machine.h"
 #include "driver/tune/tune_store.h"
-#include "driver/tune/tune_step.h"
+#include "driver/tune/tune_variant.h"
 #include "runtime/base/cache.h"
 #include "runtime/cuda/gemm.h"
 

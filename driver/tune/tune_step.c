@@ -7,13 +7,13 @@
 
 #include "compiler/passes/pass.h"
 #include "driver/tune/paired_timing.h"
-#include "driver/tune/tune.h"
+#include "driver/tune/tune_machine.h"
+#include "driver/tune/tune_variant.h"
 #include "runtime/base/cache.h"
 #include "runtime/io/json.h"
 
 enum {
-  MOST_BYTES = 16 << 20,
-  MOST = 1 << 20 /* rows, places */
+  MAX_BYTES = 16 << 20 // of a cache file
 };
 static const double SHARE = 0.5;         // of the budget
 static const double MACHINE_SHARE = 0.8; // of memory, for two plans at once
@@ -25,86 +25,6 @@ static const lm_variant changes[] = {
     {.off = "prepack"},    {.rows = 1024},        {.rows = 256},         {.rows = 2048},
     {.rows = 8192},        {.off = "fuse_loops"}, {.places = 8},         {.places = 128},
     {.places = 4096},      {.off = "licm"},       {.on = "tile_rows"},   {.off = "tile_rows"}};
-
-// ---- text
-
-void lm_tuned_step_json(const lm_session *s, lm_buf *out) {
-  const lm_variant *v = &s->tuned.step;
-  lm_buf_puts(out, "{\"off\": ");
-  lm_buf_json(out, v->off ? v->off : "");
-  lm_buf_puts(out, ", \"on\": ");
-  lm_buf_json(out, v->on ? v->on : "");
-  lm_buf_printf(out, ", \"rows\": %d, \"places\": %d, \"gain\": %.3f}", v->rows, v->places,
-                s->tuned.step_gain);
-}
-
-void lm_tuned_step_lock(const lm_session *s, lm_buf *out) {
-  lm_buf_puts(out, ", \"step\": ");
-  lm_tuned_step_json(s, out);
-}
-
-static const char *variant_text(lm_arena *a, const lm_variant *v) {
-  const char *parts[] = {v->off ? lm_arena_printf(a, "without %s", v->off) : NULL,
-                         v->on ? lm_arena_printf(a, "with %s", v->on) : NULL,
-                         v->rows ? lm_arena_printf(a, "%d rows at a time", v->rows) : NULL,
-                         v->places ? lm_arena_printf(a, "%d points a kernel", v->places) : NULL};
-  const char *text = "";
-  for (size_t i = 0; i < LM_COUNT(parts); i++)
-    if (parts[i])
-      text = lm_arena_printf(a, "%s%s%s", text, *text ? ", " : "", parts[i]);
-  return text;
-}
-
-const char *lm_tuned_step_text(const lm_session *s) {
-  if (s->tuned.step_gain <= 1)
-    return NULL;
-  return lm_arena_printf(s->ctx->arena, "%s, %.2f times as fast as by default",
-                         variant_text(s->ctx->arena, &s->tuned.step), s->tuned.step_gain);
-}
-
-static const char *names_or_null(lm_arena *a, const char *names) {
-  return *names ? lm_arena_printf(a, "%s", names) : NULL;
-}
-
-static bool variant_read(lm_arena *a, json_t *j, lm_variant *out, double *out_gain) {
-  const char *off, *on;
-  json_int_t rows, places;
-  if (json_unpack_ex(j, NULL, JSON_STRICT, "{s:s, s:s, s:I, s:I, s:F}", "off", &off, "on", &on,
-                     "rows", &rows, "places", &places, "gain", out_gain))
-    return false;
-  if (rows < 0 || rows > MOST || places < 0 || places > MOST)
-    return false;
-  lm_pass_env env = {0};
-  *out = (lm_variant){names_or_null(a, off), names_or_null(a, on), (int)rows, (int)places};
-  lm_status none = out->off ? lm_pass_disable(a, out->off, &env) : NULL;
-  if (!none && out->on)
-    none = lm_pass_force(a, out->on, &env);
-  lm_status_free(none);
-  return !none && *out_gain >= 0;
-}
-
-static void step_set(lm_session *s, const lm_variant *v, double gain) {
-  s->tuned.step = *v;
-  s->tuned.step_gain = gain;
-  s->variant = *v;
-}
-
-// What the user says of passes stands, and so do kernels made for the default plan.
-static bool is_told(const lm_session *s) {
-  return s->variant.off || s->variant.on || s->load_dir;
-}
-
-bool lm_tuned_step_recall(lm_session *s, json_t *step) {
-  lm_variant v;
-  double gain;
-  if (!step)
-    return true;
-  if (!variant_read(s->ctx->arena, step, &v, &gain))
-    return false;
-  if (!is_told(s))
-    step_set(s, &v, gain);
-  return true;
-}
 
 // ---- the cache
 
@@ -123,12 +43,12 @@ static bool cache_read(lm_session *s, const char *path) {
   lm_variant v = {0};
   double gain;
   lm_status none =
-      access(path, R_OK) ? lm_fail(LM_ENV, "absent") : lm_json_read(path, MOST_BYTES, &j);
-  bool ok = !none && variant_read(s->ctx->arena, j, &v, &gain);
+      access(path, R_OK) ? lm_fail(LM_ENV, "absent") : lm_json_read(path, MAX_BYTES, &j);
+  bool ok = !none && lm_variant_read(s->ctx->arena, j, &v, &gain);
   if (!none)
     json_decref(j);
   if (ok)
-    step_set(s, &v, gain);
+    lm_tuned_step_set(s, &v, gain);
   lm_status_free(none);
   return ok;
 }
@@ -256,7 +176,7 @@ static lm_status change_try(search *x, const lm_variant *change) {
   if (!status && !same && fits(x, &t))
     status = trial_run(x, &t);
   trial_close(&t);
-  return lm_annotate(status, "a step %s", variant_text(x->s->ctx->arena, &v));
+  return lm_annotate(status, "a step %s", lm_variant_text(x->s->ctx->arena, &v));
 }
 
 static void progress(const search *x, int i) {
@@ -265,7 +185,7 @@ static void progress(const search *x, int i) {
     lm_event_progress_end(s->events);
   else
     lm_event_progress(s->events, "measuring steps: %s, %d of %d, at most %.0f s left",
-                      variant_text(s->ctx->arena, &changes[i]), i + 1, (int)LM_COUNT(changes),
+                      lm_variant_text(s->ctx->arena, &changes[i]), i + 1, (int)LM_COUNT(changes),
                       x->end - lm_now());
 }
 
@@ -302,14 +222,14 @@ static lm_status best_find(lm_session *s, trial *base) {
     return NULL;
   LM_TRY(trial_start(base));
   LM_TRY(changes_try(&x));
-  step_set(s, &base->s.variant, x.gain);
+  lm_tuned_step_set(s, &base->s.variant, x.gain);
   return x.late ? NULL : cache_write(s, path); // another run may have the time
 }
 
 lm_status lm_tuned_step_find(lm_session *s) {
   trial base;
   double start = lm_now();
-  if (!lm_tuned_is_requested(s) || is_told(s) || s->tuned.recalled)
+  if (!lm_tuned_is_requested(s) || lm_variant_is_given(s) || s->tuned.recalled)
     return NULL;
   lm_status status = trial_plan(s, &s->variant, &base);
   if (!status)

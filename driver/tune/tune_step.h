@@ -13,18 +13,9 @@
 //   CACHE/step-KEY.json   the same object, by machine, threads and the text of the default plan
 #ifndef LM_DRIVER_TUNE_STEP_H
 #define LM_DRIVER_TUNE_STEP_H
-#include <jansson.h>
-
 #include "driver/session.h"
 
-// Before planning: sets s->variant to the one of the run that is resumed. step: the JSON object;
-// NULL: the default. False if it is malformed.
-bool lm_tuned_step_recall(lm_session *s, json_t *step);
 // Of a session that is planned and not started: finds the best variant and plans with it, if the
 // recipe asks for max-autotune and nothing was recalled.
 lm_status lm_tuned_step_find(lm_session *s);
-void lm_tuned_step_json(const lm_session *s, lm_buf *out); // {"off": …}
-void lm_tuned_step_lock(const lm_session *s, lm_buf *out); // , "step": {"off": …}
-// "without tile_vocab, 1.06 times as fast as by default"; NULL: the step is the default one.
-const char *lm_tuned_step_text(const lm_session *s);
 #endif

@@ -1,7 +1,7 @@
 // tune_store.c - lists of tuned GEMMs as JSON.
 #include "driver/tune/tune_store.h"
 
-#include "driver/tune/tune_step.h"
+#include "driver/tune/tune_variant.h"
 #include "runtime/io/json.h"
 
 enum {

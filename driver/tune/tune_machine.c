@@ -1,0 +1,25 @@
+// tune_machine.c - whether a session is tuned, for how long, and the machine that is measured.
+#include "driver/tune/tune_machine.h"
+
+#include <math.h>
+
+bool lm_tuned_is_requested(const lm_session *s) {
+  return s->recipe->compile == LM_RECIPE_COMPILE_MAX_AUTOTUNE;
+}
+
+double lm_tuned_budget(const lm_session *s) {
+  return fmax(0, s->recipe->compile_budget - s->tuned.spent);
+}
+
+const char *lm_tuned_processor(lm_arena *a, const lm_cpu_info *cpu) {
+  return lm_arena_printf(a, "%s %s %s", cpu->model, cpu->isa, cpu->march);
+}
+
+const char *lm_tuned_machine(const lm_session *s) {
+  lm_cpu_info cpu;
+  if (s->target.arch)
+    return s->target.arch;
+  lm_cpu_detect(&cpu);
+  return lm_arena_printf(s->ctx->arena, "%s %016llx %s", lm_tuned_processor(s->ctx->arena, &cpu),
+                         (unsigned long long)cpu.features, cpu.onednn);
+}

@@ -1,0 +1,85 @@
+// tune_variant.c - the variant of a run's steps as text and as JSON.
+#include "driver/tune/tune_variant.h"
+
+#include "compiler/passes/pass.h"
+
+enum {
+  MAX_NUMBER = 1 << 20 // of rows and of points of a kernel
+};
+
+void lm_tuned_step_json(const lm_session *s, lm_buf *out) {
+  const lm_variant *v = &s->tuned.step;
+  lm_buf_puts(out, "{\"off\": ");
+  lm_buf_json(out, v->off ? v->off : "");
+  lm_buf_puts(out, ", \"on\": ");
+  lm_buf_json(out, v->on ? v->on : "");
+  lm_buf_printf(out, ", \"rows\": %d, \"places\": %d, \"gain\": %.3f}", v->rows, v->places,
+                s->tuned.step_gain);
+}
+
+void lm_tuned_step_lock(const lm_session *s, lm_buf *out) {
+  lm_buf_puts(out, ", \"step\": ");
+  lm_tuned_step_json(s, out);
+}
+
+const char *lm_variant_text(lm_arena *a, const lm_variant *v) {
+  const char *parts[] = {v->off ? lm_arena_printf(a, "without %s", v->off) : NULL,
+                         v->on ? lm_arena_printf(a, "with %s", v->on) : NULL,
+                         v->rows ? lm_arena_printf(a, "%d rows at a time", v->rows) : NULL,
+                         v->places ? lm_arena_printf(a, "%d points a kernel", v->places) : NULL};
+  const char *text = "";
+  for (size_t i = 0; i < LM_COUNT(parts); i++)
+    if (parts[i])
+      text = lm_arena_printf(a, "%s%s%s", text, *text ? ", " : "", parts[i]);
+  return text;
+}
+
+const char *lm_tuned_step_text(const lm_session *s) {
+  if (s->tuned.step_gain <= 1)
+    return NULL;
+  return lm_arena_printf(s->ctx->arena, "%s, %.2f times as fast as by default",
+                         lm_variant_text(s->ctx->arena, &s->tuned.step), s->tuned.step_gain);
+}
+
+static const char *names_or_null(lm_arena *a, const char *names) {
+  return *names ? lm_arena_printf(a, "%s", names) : NULL;
+}
+
+bool lm_variant_read(lm_arena *a, json_t *j, lm_variant *out, double *out_gain) {
+  const char *off, *on;
+  json_int_t rows, places;
+  if (json_unpack_ex(j, NULL, JSON_STRICT, "{s:s, s:s, s:I, s:I, s:F}", "off", &off, "on", &on,
+                     "rows", &rows, "places", &places, "gain", out_gain))
+    return false;
+  if (rows < 0 || rows > MAX_NUMBER || places < 0 || places > MAX_NUMBER)
+    return false;
+  lm_pass_env env = {0};
+  *out = (lm_variant){names_or_null(a, off), names_or_null(a, on), (int)rows, (int)places};
+  lm_status none = out->off ? lm_pass_disable(a, out->off, &env) : NULL;
+  if (!none && out->on)
+    none = lm_pass_force(a, out->on, &env);
+  lm_status_free(none);
+  return !none && *out_gain >= 0;
+}
+
+void lm_tuned_step_set(lm_session *s, const lm_variant *v, double gain) {
+  s->tuned.step = *v;
+  s->tuned.step_gain = gain;
+  s->variant = *v;
+}
+
+bool lm_variant_is_given(const lm_session *s) {
+  return s->variant.off || s->variant.on || s->load_dir;
+}
+
+bool lm_tuned_step_recall(lm_session *s, json_t *step) {
+  lm_variant v;
+  double gain;
+  if (!step)
+    return true;
+  if (!lm_variant_read(s->ctx->arena, step, &v, &gain))
+    return false;
+  if (!lm_variant_is_given(s))
+    lm_tuned_step_set(s, &v, gain);
+  return true;
+}
