@@ -246,7 +246,7 @@ bool lm_cpu_attend_emit(void *module, const lm_op *op, lm_arena *arena, lm_kerne
   if (ok)
     workspace_add(&e, out);
   out->name = lm_arena_printf(arena, "a%016llx", (unsigned long long)lm_hash(text.p, text.n, 0));
-  out->source = lm_arena_printf(arena, "LM_CONTRACTED void %s%s", out->name, text.p);
+  out->source = lm_arena_printf(arena, "void %s%s", out->name, text.p);
   lm_buf *used[] = {&why, &text, &e.buffers, &e.point, &e.row, &e.col, &e.tile};
   for (size_t i = 0; i < LM_COUNT(used); i++)
     lm_buf_free(used[i]);

@@ -224,7 +224,7 @@ bool lm_cpu_kernel_emit(void *module, const lm_op *kernel, lm_arena *arena, lm_k
   *out = (lm_kernel_code){.space = space_of(e), .n_scratch = e->n_workspaces};
   memcpy(out->scratch, e->workspace, sizeof out->scratch);
   out->name = lm_arena_printf(arena, "k%016llx", (unsigned long long)lm_hash(text.p, text.n, 0));
-  out->source = lm_arena_printf(arena, "LM_FUSED void %s%s", out->name, text.p);
+  out->source = lm_arena_printf(arena, "void %s%s", out->name, text.p);
   lm_buf_free(&text);
   lm_gen_free(&e->g);
   lm_arena_destroy(temporary);

@@ -19,21 +19,13 @@
 
 // Generated loops are already unrolled where that is profitable: the passes that -O3 adds take time
 // and gain nothing.
-static const char *const FLAGS[] = {"-std=gnu11",
-                                    "-ftree-vectorize",
-                                    "-fopenmp-simd",
-                                    "-fno-math-errno",
-                                    "-w",
-                                    "-fno-trapping-math",
-                                    "-shared",
-                                    "-fPIC",
-                                    "-x",
-                                    "c"};
+static const char *const FLAGS[] = {
+    "-std=gnu11", "-ftree-vectorize",   "-fopenmp-simd", "-fno-math-errno", "-ffp-contract=off",
+    "-w",         "-fno-trapping-math", "-shared",       "-fPIC",           "-x",
+    "c"};
 // By default GCC's -O2 vectorizes only if that is free, so it needs a cost model; Clang does not
-// know the option and needs none. Multiply-adds are contracted in attention and GEMMs
-// (prelude/compiler.h), which depends on the text and the compiler alone. Both are part of the key.
-static const char *const GCC_FLAGS[] = {"-ffp-contract=fast", "-fvect-cost-model=dynamic"},
-                         *const CLANG_FLAGS[] = {"-ffp-contract=off"};
+// know the option and needs none.
+static const char *const GCC_FLAGS[] = {"-fvect-cost-model=dynamic"};
 // The passes of GCC's -O2 that make loops faster; tiles get all of -O2.
 static const char *const GCC_LOOPS[] = {"-O1", "-fschedule-insns2", "-fgcse",
                                         "-frerun-cse-after-loop", NULL},
@@ -109,8 +101,6 @@ const char **lm_kernels_flags(const lm_cpu_info *cpu, const char **out) {
     *out++ = FLAGS[i];
   for (size_t i = 0; i < LM_COUNT(GCC_FLAGS) && !clang; i++)
     *out++ = GCC_FLAGS[i];
-  for (size_t i = 0; i < LM_COUNT(CLANG_FLAGS) && clang; i++)
-    *out++ = CLANG_FLAGS[i];
   return out;
 }
 

@@ -19,9 +19,9 @@ enum {
   MESSAGE_MAX = 2000,
   PROGRAMS_MAX = 64
 };
-// --fmad contracts multiplications and additions, as on the CPU. Which ones depends on the text,
-// the options and NVRTC's version; all are part of a kernel's key, so the same text computes the
-// same bits.
+// --fmad contracts multiplications and additions. Which ones depends on the text of the program,
+// the options and NVRTC's version; all are part of the key, so the same text computes the same
+// bits.
 static const char *const OPTIONS[] = {"-default-device", "-w", "--ptxas-options=-v", "--std=c++17",
                                       "--fmad=true"};
 

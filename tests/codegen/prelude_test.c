@@ -2,10 +2,10 @@
 // and at the limits.
 #include <math.h>
 #include <stdio.h>
+#include "codegen/common/prelude/inline.h"
 #include "codegen/common/prelude/types.h"
 #include "codegen/common/prelude/math.h"
 #pragma GCC push_options
-#pragma GCC optimize("fp-contract=fast") // as kernels of attention are compiled
 #pragma GCC diagnostic ignored "-Wunused-function"
 #include "codegen/cpu/prelude/compiler.h"
 #include "codegen/cpu/prelude/quad.h"

@@ -1,5 +1,6 @@
 // simt_test.c - tests of the shim: kernels with one mistake each, which must be reported, and the
 // same kernels without it, which must pass under every schedule.
+#include "codegen/common/prelude/inline.h"
 #include "codegen/common/prelude/types.h"
 #include "codegen/common/prelude/math.h"
 #include "codegen/cuda/prelude/simt.h"

@@ -14,41 +14,41 @@ typedef __UINT64_TYPE__ uint64_t;
 #define LM_FMA64(a, b, c) ((a) * (b) + (c))
 #endif
 
-static inline uint32_t lm_bits(float x) {
+LM_INLINE uint32_t lm_bits(float x) {
   uint32_t u;
   __builtin_memcpy(&u, &x, 4);
   return u;
 }
-static inline float lm_of_bits(uint32_t u) {
+LM_INLINE float lm_of_bits(uint32_t u) {
   float x;
   __builtin_memcpy(&x, &u, 4);
   return x;
 }
-static inline uint64_t lm_bits64(double x) {
+LM_INLINE uint64_t lm_bits64(double x) {
   uint64_t u;
   __builtin_memcpy(&u, &x, 8);
   return u;
 }
-static inline double lm_of_bits64(uint64_t u) {
+LM_INLINE double lm_of_bits64(uint64_t u) {
   double x;
   __builtin_memcpy(&x, &u, 8);
   return x;
 }
 // 2^n for n in [-126, 127]
-static inline float lm_exp2i(int32_t n) {
+LM_INLINE float lm_exp2i(int32_t n) {
   return lm_of_bits((uint32_t)(n + 127) << 23);
 }
 
 // Splits x = n ln 2 + r, |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to an integer, which is then in
 // the low bits. The upper part of ln 2 has 9 bits, so its product with n is exact.
-static inline float lm_exp_reduce(float x, int32_t *out_n) {
+LM_INLINE float lm_exp_reduce(float x, int32_t *out_n) {
   float t = LM_FMA(x, 0x1.715476p0f, 0x1.8p23f);
   float n = t - 0x1.8p23f;
   *out_n = (int32_t)(lm_bits(t) - 0x4b400000u);
   return LM_FMA(n, 2.12194440e-4f, LM_FMA(n, -0.693359375f, x));
 }
 // (e^r - 1 - r) / r^2, the minimax polynomial of Cephes
-static inline float lm_exp_poly(float r) {
+LM_INLINE float lm_exp_poly(float r) {
   float p = LM_FMA(1.9875691500e-4f, r, 1.3981999507e-3f);
   p = LM_FMA(p, r, 8.3334519073e-3f);
   p = LM_FMA(p, r, 4.1665795894e-2f);
@@ -57,7 +57,7 @@ static inline float lm_exp_poly(float r) {
 }
 // e^x, 1 ulp; results below 2^-125 are 0. The scale is 2 * 2^(n - 1), so that n may be 128. The
 // result for an argument that is too small is masked to 0.
-static inline float lm_exp(float x) {
+LM_INLINE float lm_exp(float x) {
   int32_t n, small = -(x < -86.6f);
   float r = lm_exp_reduce(x > 89.0f ? 89.0f : x, &n);
   float e = LM_FMA(lm_exp_poly(r), r * r, r) + 1.0f;
@@ -65,7 +65,7 @@ static inline float lm_exp(float x) {
 }
 
 // Natural logarithm, 1 ulp (Cephes): x = 2^k m, m in [sqrt 1/2, sqrt 2).
-static inline float lm_log(float x) {
+LM_INLINE float lm_log(float x) {
   int tiny = x < 0x1p-126f;
   uint32_t u = lm_bits(tiny ? x * 0x1p23f : x) - 0x3f3504f3u;
   float k = (float)((int32_t)u >> 23) - (tiny ? 23.0f : 0.0f);
@@ -87,7 +87,7 @@ static inline float lm_log(float x) {
 }
 
 // log(1 + x), 2 ulp: the logarithm of the rounded sum plus the rounding error divided by the sum.
-static inline float lm_log1p(float x) {
+LM_INLINE float lm_log1p(float x) {
   float sum = 1.0f + x;
   float error = x - (sum - 1.0f);
   float more = x > -1.0f && x < 0x1p24f ? error / sum : 0.0f;
@@ -96,7 +96,7 @@ static inline float lm_log1p(float x) {
 }
 
 // tanh, 2.5 ulp: t / (t + 2) with t = e^(2|x|) - 1, which keeps small x exact.
-static inline float lm_tanh(float x) {
+LM_INLINE float lm_tanh(float x) {
   float a = __builtin_fabsf(x);
   float y = a > 9.5f ? 19.0f : 2.0f * a;
   int32_t n;
@@ -108,7 +108,7 @@ static inline float lm_tanh(float x) {
 }
 
 // Error function, 1 ulp: odd polynomial near 0, 1 - e^(polynomial) beyond (after N. Juffa).
-static inline float lm_erf(float x) {
+LM_INLINE float lm_erf(float x) {
   float a = __builtin_fabsf(x);
   float s = x * x;
   float r = LM_FMA(-1.72853470e-5f, a, 3.83197126e-4f);
@@ -127,32 +127,32 @@ static inline float lm_erf(float x) {
 }
 
 // Splits x = n pi/2 + r in double: n * (the upper 25 bits of pi/2) is exact for |x| < 2^28.
-static inline float lm_trig_reduce(float x, uint32_t *out_quadrant) {
+LM_INLINE float lm_trig_reduce(float x, uint32_t *out_quadrant) {
   double t = (double)x * 0.63661977236758134308 + 0x1.8p52;
   double n = t - 0x1.8p52;
   *out_quadrant = (uint32_t)lm_bits64(t);
   return (float)((double)x - n * 1.57079631090164184570 - n * 1.58932547735281966916e-8);
 }
-static inline float lm_sin_poly(float r, float s) {
+LM_INLINE float lm_sin_poly(float r, float s) {
   float p = LM_FMA(-1.9515295891e-4f, s, 8.3321608736e-3f);
   return LM_FMA(LM_FMA(p, s, -1.6666654611e-1f), s * r, r);
 }
-static inline float lm_cos_poly(float s) {
+LM_INLINE float lm_cos_poly(float s) {
   float p = LM_FMA(2.443315711809948e-5f, s, -1.388731625493765e-3f);
   return LM_FMA(LM_FMA(p, s, 4.166664568298827e-2f), s * s, LM_FMA(-0.5f, s, 1.0f));
 }
-static inline float lm_quarter(float r, uint32_t quadrant) {
+LM_INLINE float lm_quarter(float r, uint32_t quadrant) {
   float s = r * r;
   float y = quadrant & 1u ? lm_cos_poly(s) : lm_sin_poly(r, s);
   return quadrant & 2u ? -y : y;
 }
 // sine and cosine, 2 ulp for |x| < 2^28
-static inline float lm_sin(float x) {
+LM_INLINE float lm_sin(float x) {
   uint32_t q;
   float r = lm_trig_reduce(x, &q);
   return lm_quarter(r, q);
 }
-static inline float lm_cos(float x) {
+LM_INLINE float lm_cos(float x) {
   uint32_t q;
   float r = lm_trig_reduce(x, &q);
   return lm_quarter(r, q + 1u);
@@ -160,7 +160,7 @@ static inline float lm_cos(float x) {
 
 // log2 of a positive normal double, absolute error below 1e-11: 2 artanh(s) / ln 2 with s = (m - 1)
 // / (m + 1)
-static inline double lm_log2_wide(double x) {
+LM_INLINE double lm_log2_wide(double x) {
   uint64_t u = lm_bits64(x) - 0x3fe6a09e667f3bcdull;
   double k = (double)((int32_t)(u >> 32) >> 20);
   double m = lm_of_bits64((u & 0xfffffffffffffull) + 0x3fe6a09e667f3bcdull);
@@ -175,7 +175,7 @@ static inline double lm_log2_wide(double x) {
   return LM_FMA64(s * p, 2.8853900817779268147, k);
 }
 // 2^y for |y| <= 160, relative error below 1e-10
-static inline double lm_exp2_wide(double y) {
+LM_INLINE double lm_exp2_wide(double y) {
   double t = y + 0x1.8p52;
   double n = t - 0x1.8p52;
   double r = (y - n) * 0.69314718055994530942;
@@ -190,7 +190,7 @@ static inline double lm_exp2_wide(double y) {
   return p * lm_of_bits64((lm_bits64(t) << 52) + 0x3ff0000000000000ull);
 }
 // x^y, 1 ulp: 2^(y log2 |x|) in double, then the signs, zeros and infinities of IEEE 754.
-static inline float lm_pow(float x, float y) {
+LM_INLINE float lm_pow(float x, float y) {
   float inf = __builtin_inff();
   float a = __builtin_fabsf(x);
   float half = y * 0.5f;
@@ -208,59 +208,59 @@ static inline float lm_pow(float x, float y) {
   return y == 0.0f || x == 1.0f ? 1.0f : z;
 }
 
-static inline float lm_sqrt(float x) {
+LM_INLINE float lm_sqrt(float x) {
   return __builtin_sqrtf(x);
 }
-static inline float lm_rsqrt(float x) {
+LM_INLINE float lm_rsqrt(float x) {
   return 1.0f / __builtin_sqrtf(x);
 }
-static inline float lm_floor(float x) {
+LM_INLINE float lm_floor(float x) {
   return __builtin_floorf(x);
 }
-static inline float lm_round(float x) {
+LM_INLINE float lm_round(float x) {
   return __builtin_rintf(x);
 }
-static inline float lm_mod(float x, float y) {
+LM_INLINE float lm_mod(float x, float y) {
   return x - y * __builtin_floorf(x / y);
 }
 
 // float64 serves the few scalars that need it, by the C library's functions.
-static inline double lm_exp64(double x) {
+LM_INLINE double lm_exp64(double x) {
   return __builtin_exp(x);
 }
-static inline double lm_log64(double x) {
+LM_INLINE double lm_log64(double x) {
   return __builtin_log(x);
 }
-static inline double lm_log1p64(double x) {
+LM_INLINE double lm_log1p64(double x) {
   return __builtin_log1p(x);
 }
-static inline double lm_tanh64(double x) {
+LM_INLINE double lm_tanh64(double x) {
   return __builtin_tanh(x);
 }
-static inline double lm_erf64(double x) {
+LM_INLINE double lm_erf64(double x) {
   return __builtin_erf(x);
 }
-static inline double lm_sin64(double x) {
+LM_INLINE double lm_sin64(double x) {
   return __builtin_sin(x);
 }
-static inline double lm_cos64(double x) {
+LM_INLINE double lm_cos64(double x) {
   return __builtin_cos(x);
 }
-static inline double lm_pow64(double x, double y) {
+LM_INLINE double lm_pow64(double x, double y) {
   return __builtin_pow(x, y);
 }
-static inline double lm_sqrt64(double x) {
+LM_INLINE double lm_sqrt64(double x) {
   return __builtin_sqrt(x);
 }
-static inline double lm_rsqrt64(double x) {
+LM_INLINE double lm_rsqrt64(double x) {
   return 1.0 / __builtin_sqrt(x);
 }
-static inline double lm_floor64(double x) {
+LM_INLINE double lm_floor64(double x) {
   return __builtin_floor(x);
 }
-static inline double lm_round64(double x) {
+LM_INLINE double lm_round64(double x) {
   return __builtin_rint(x);
 }
-static inline double lm_mod64(double x, double y) {
+LM_INLINE double lm_mod64(double x, double y) {
   return x - y * __builtin_floor(x / y);
 }

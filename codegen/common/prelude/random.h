@@ -6,8 +6,8 @@ typedef __UINT64_TYPE__ uint64_t;
 
 // Uniform in (0, 1), exact in float32: word `element` % 4 of the block with counter (element / 4,
 // layer, turn) under `key`, where `turn` is the step.
-static inline float lm_uniform(uint32_t key0, uint32_t key1, uint64_t element, int32_t layer,
-                               int32_t turn) {
+LM_INLINE float lm_uniform(uint32_t key0, uint32_t key1, uint64_t element, int32_t layer,
+                           int32_t turn) {
   uint32_t c0 = (uint32_t)(element >> 2);
   uint32_t c1 = (uint32_t)(element >> 34);
   uint32_t c2 = (uint32_t)layer;

@@ -7,12 +7,12 @@ typedef __UINT16_TYPE__ uint16_t;
 typedef __UINT32_TYPE__ uint32_t;
 typedef __UINT64_TYPE__ uint64_t;
 
-static inline uint32_t lm_f32_bits(float x) {
+LM_INLINE uint32_t lm_f32_bits(float x) {
   uint32_t u;
   __builtin_memcpy(&u, &x, 4);
   return u;
 }
-static inline float lm_f32_of_bits(uint32_t u) {
+LM_INLINE float lm_f32_of_bits(uint32_t u) {
   float x;
   __builtin_memcpy(&x, &u, 4);
   return x;
@@ -20,52 +20,52 @@ static inline float lm_f32_of_bits(uint32_t u) {
 
 // bfloat16 is the upper half of a float32. Rounding is to nearest, ties to even; a NaN remains a
 // NaN.
-static inline float lm_bf16_load(uint16_t h) {
+LM_INLINE float lm_bf16_load(uint16_t h) {
   return lm_f32_of_bits((uint32_t)h << 16);
 }
-static inline uint16_t lm_bf16_round(float x) {
+LM_INLINE uint16_t lm_bf16_round(float x) {
   uint32_t u = lm_f32_bits(x);
   uint32_t rounded = u + 0x7fffu + ((u >> 16) & 1u);
   return (uint16_t)((x == x ? rounded : u | 0x400000u) >> 16);
 }
 
-static inline int32_t lm_iadd(int32_t a, int32_t b) {
+LM_INLINE int32_t lm_iadd(int32_t a, int32_t b) {
   return (int32_t)((uint32_t)a + (uint32_t)b);
 }
-static inline int32_t lm_isub(int32_t a, int32_t b) {
+LM_INLINE int32_t lm_isub(int32_t a, int32_t b) {
   return (int32_t)((uint32_t)a - (uint32_t)b);
 }
-static inline int32_t lm_imul(int32_t a, int32_t b) {
+LM_INLINE int32_t lm_imul(int32_t a, int32_t b) {
   return (int32_t)((uint32_t)a * (uint32_t)b);
 }
 // floor(a / b), 0 for b = 0. A non-integral quotient of 32-bit integers is at least 2^-31 away from
 // every integer, so rounding it to double never reaches one.
-static inline int32_t lm_idiv(int32_t a, int32_t b) {
+LM_INLINE int32_t lm_idiv(int32_t a, int32_t b) {
   double q = __builtin_floor((double)a / (double)(b ? b : 1));
   return b ? (int32_t)(int64_t)q : 0;
 }
-static inline int32_t lm_imod(int32_t a, int32_t b) {
+LM_INLINE int32_t lm_imod(int32_t a, int32_t b) {
   return b ? lm_isub(a, lm_imul(b, lm_idiv(a, b))) : 0;
 }
 // Truncates; saturates beyond the range; 0 for NaN.
-static inline int32_t lm_int_f32(float x) {
+LM_INLINE int32_t lm_int_f32(float x) {
   float y = x == x ? x : 0.0f;
   y = y < -0x1p31f ? -0x1p31f : y;
   y = y > 0x1.fffffep30f ? 0x1.fffffep30f : y;
   return x >= 0x1p31f ? 0x7fffffff : (int32_t)y;
 }
-static inline int32_t lm_int_f64(double x) {
+LM_INLINE int32_t lm_int_f64(double x) {
   double y = x == x ? x : 0.0;
   y = y < -0x1p31 ? -0x1p31 : y;
   return (int32_t)(y > 2147483647.0 ? 2147483647.0 : y);
 }
-static inline int32_t lm_imax(int32_t a, int32_t b) {
+LM_INLINE int32_t lm_imax(int32_t a, int32_t b) {
   return a > b ? a : b;
 }
 // An index clamped to [0, n).
-static inline int64_t lm_clamp(int64_t i, int64_t n) {
+LM_INLINE int64_t lm_clamp(int64_t i, int64_t n) {
   return i < 0 ? 0 : i >= n ? n - 1 : i;
 }
-static inline int64_t lm_min64(int64_t a, int64_t b) {
+LM_INLINE int64_t lm_min64(int64_t a, int64_t b) {
   return a < b ? a : b;
 }

@@ -2,7 +2,7 @@
 typedef float lm_quad __attribute__((vector_size(16), aligned(4), may_alias));
 typedef int32_t lm_quad_int __attribute__((vector_size(16)));
 
-static inline __attribute__((always_inline)) void lm_quad_transpose(lm_quad *x) {
+LM_INLINE void lm_quad_transpose(lm_quad *x) {
   lm_quad a = LM_SHUFFLE(lm_quad_int, x[0], x[1], 0, 4, 1, 5);
   lm_quad b = LM_SHUFFLE(lm_quad_int, x[2], x[3], 0, 4, 1, 5);
   lm_quad c = LM_SHUFFLE(lm_quad_int, x[0], x[1], 2, 6, 3, 7);

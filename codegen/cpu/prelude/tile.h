@@ -21,11 +21,25 @@ enum {
 #endif
 typedef float lm_lanes __attribute__((vector_size(LM_LANES * 4), aligned(4), may_alias));
 
+// A vector of equal elements. Subtracting 0 changes no number, not even -0.
+#define LM_LANES_OF(X) ((X) - (lm_lanes){0})
+
+// a * b + c, rounded once if the processor has such an instruction, as LM_FMA for one number.
+LM_INLINE lm_lanes lm_lanes_fma(lm_lanes a, lm_lanes b, lm_lanes c) {
+#ifndef __FMA__
+  return a * b + c;
+#elif defined(__clang__) && __has_builtin(__builtin_elementwise_fma)
+  return __builtin_elementwise_fma(a, b, c);
+#elif defined(__AVX512F__)
+  return __builtin_ia32_vfmaddps512_mask(a, b, c, (uint16_t)-1, 4 /* the current rounding mode */);
+#else
+  return __builtin_ia32_vfmaddps256(a, b, c);
+#endif
+}
+
 // c (+)= a b for `rows` rows and `vectors` vectors, both constants; rows of a are a_row apart.
-static inline __attribute__((always_inline)) void lm_tile_block(int rows, int vectors, int64_t n,
-                                                                const float *a, int64_t a_row,
-                                                                const float *b, int64_t b_row,
-                                                                float *c, int64_t c_row, int add) {
+LM_INLINE void lm_tile_block(int rows, int vectors, int64_t n, const float *a, int64_t a_row,
+                             const float *b, int64_t b_row, float *c, int64_t c_row, int add) {
   lm_lanes sum[LM_BLOCK][2];
   LM_UNROLL(8)
   for (int i = 0; i < rows; i++)
@@ -41,7 +55,7 @@ static inline __attribute__((always_inline)) void lm_tile_block(int rows, int ve
     for (int i = 0; i < rows; i++)
       LM_UNROLL(2)
     for (int j = 0; j < vectors; j++)
-      sum[i][j] += a[i * a_row + k] * x[j];
+      sum[i][j] = lm_lanes_fma(LM_LANES_OF(a[i * a_row + k]), x[j], sum[i][j]);
   }
   LM_UNROLL(8)
   for (int i = 0; i < rows; i++)
@@ -50,10 +64,8 @@ static inline __attribute__((always_inline)) void lm_tile_block(int rows, int ve
     *(lm_lanes *)(c + i * c_row + j * LM_LANES) = sum[i][j];
 }
 
-static inline __attribute__((always_inline)) void lm_tile_rows(int rows, int64_t width, int64_t n,
-                                                               const float *a, int64_t a_row,
-                                                               const float *b, int64_t b_row,
-                                                               float *c, int64_t c_row, int add) {
+LM_INLINE void lm_tile_rows(int rows, int64_t width, int64_t n, const float *a, int64_t a_row,
+                            const float *b, int64_t b_row, float *c, int64_t c_row, int add) {
   int64_t j = 0;
   for (; j + 2 * LM_LANES <= width; j += 2 * LM_LANES)
     lm_tile_block(rows, 2, n, a, a_row, b + j, b_row, c + j, c_row, add);
@@ -87,7 +99,7 @@ typedef struct lm_sums {
   int64_t half_row;
 } lm_sums;
 
-static inline lm_sums lm_sums_at(const lm_sums *s, int64_t i, int64_t j) {
+LM_INLINE lm_sums lm_sums_at(const lm_sums *s, int64_t i, int64_t j) {
   lm_sums x = *s;
   x.c += i * x.row + j;
   if (x.half)

@@ -48,7 +48,7 @@ typedef struct lm_amx {
   uint16_t bytes[16];
   uint8_t rows[16];
 } lm_amx;
-static inline void lm_amx_begin(lm_amx *x) {
+LM_INLINE void lm_amx_begin(lm_amx *x) {
   *x = (lm_amx){.palette = 1};
   for (int i = 0; i < 8; i++) {
     x->bytes[i] = 64;
@@ -90,8 +90,7 @@ typedef uint16_t lm_sixteen_halves __attribute__((vector_size(32), aligned(2), m
     (X)[i] = LM_SHUFFLE(lm_words_order, a, b, LM_ALL(LM_TRANSPOSE_LOW, S));                        \
     (X)[i + S] = LM_SHUFFLE(lm_words_order, a, b, LM_ALL(LM_TRANSPOSE_HIGH, S));                   \
   }
-static inline __attribute__((always_inline)) void lm_words_transpose(lm_words *x, char *to,
-                                                                     int64_t bytes) {
+LM_INLINE void lm_words_transpose(lm_words *x, char *to, int64_t bytes) {
   LM_TRANSPOSE(x, 8)
   LM_TRANSPOSE(x, 4)
   LM_TRANSPOSE(x, 2)
@@ -104,7 +103,7 @@ static inline __attribute__((always_inline)) void lm_words_transpose(lm_words *x
 // Interleaves rows k and k + 1: [k first][k + 1 second] for each column. A shuffle takes two
 // instructions after the loads instead of nine.
 #define LM_INTERLEAVE(S, L) L, 16 + L
-static inline lm_words lm_words_interleave(const uint16_t *low, const uint16_t *high) {
+LM_INLINE lm_words lm_words_interleave(const uint16_t *low, const uint16_t *high) {
   lm_sixteen_halves x = *(const lm_sixteen_halves *)low;
   lm_sixteen_halves y = *(const lm_sixteen_halves *)high;
 #if defined(__clang__) || __GNUC__ >= 12
@@ -118,8 +117,8 @@ static inline lm_words lm_words_interleave(const uint16_t *low, const uint16_t *
 // for A, else [pair][column], as for B. If `interleaved` is set, elements of a row of k have unit
 // stride in memory and `stride` separates elements along k; else elements along k have unit stride.
 // Both are constants.
-static inline __attribute__((always_inline)) void
-lm_square_fill(int rows, int interleaved, const uint16_t *from, int64_t stride, lm_square to) {
+LM_INLINE void lm_square_fill(int rows, int interleaved, const uint16_t *from, int64_t stride,
+                              lm_square to) {
   lm_words x[LM_SQUARE];
   LM_UNROLL(16)
   for (int i = 0; i < LM_SQUARE; i++)
@@ -147,10 +146,8 @@ static __attribute__((noinline)) void lm_square_edge(int rows, const uint16_t *f
     }
 }
 
-static inline __attribute__((always_inline)) void lm_squares(int rows, int interleaved,
-                                                             const uint16_t *from, int64_t stride,
-                                                             int64_t n, int64_t count_mn,
-                                                             float *to) {
+LM_INLINE void lm_squares(int rows, int interleaved, const uint16_t *from, int64_t stride,
+                          int64_t n, int64_t count_mn, float *to) {
   lm_square *square = (lm_square *)to;
   int64_t stride_mn = interleaved ? 1 : stride;
   int64_t k_stride = interleaved ? stride : 1;
@@ -192,9 +189,8 @@ typedef struct lm_squares_at {
 } lm_squares_at;
 
 // c (+)= a b for `steps` times 32 elements of k. Four squares of C stay in tile registers.
-static inline __attribute__((always_inline)) void lm_amx_sum(lm_amx *x, int64_t steps,
-                                                             lm_squares_at a, lm_squares_at b,
-                                                             float *c, int64_t row, int add) {
+LM_INLINE void lm_amx_sum(lm_amx *x, int64_t steps, lm_squares_at a, lm_squares_at b, float *c,
+                          int64_t row, int add) {
   const char *upper = a.first;
   const char *left = b.first;
   int64_t bytes = row * 4;
@@ -227,12 +223,12 @@ static inline __attribute__((always_inline)) void lm_amx_sum(lm_amx *x, int64_t 
 }
 
 // Panels with `depth` elements along k.
-static inline lm_squares_at lm_panel_squares(const float *first, int64_t depth) {
+LM_INLINE lm_squares_at lm_panel_squares(const float *first, int64_t depth) {
   int64_t panel = (depth + 2 * LM_SQUARE - 1) / (2 * LM_SQUARE) * (int64_t)sizeof(lm_square);
   return (lm_squares_at){first, sizeof(lm_square) / LM_SQUARE, panel, sizeof(lm_square)};
 }
 
-static inline lm_squares_at lm_squares_move(lm_squares_at x, int64_t count_mn) {
+LM_INLINE lm_squares_at lm_squares_move(lm_squares_at x, int64_t count_mn) {
   x.first = (const char *)x.first + count_mn / LM_SQUARE * x.other;
   return x;
 }
@@ -252,7 +248,7 @@ static __attribute__((noinline)) void lm_amx_edge(lm_amx *x, int64_t steps, int6
 }
 
 // Rounds to bf16, `low` first. The instruction flushes numbers below 2^-126 to zero.
-static inline lm_wide_halves lm_halves_round(lm_wide low, lm_wide high) {
+LM_INLINE lm_wide_halves lm_halves_round(lm_wide low, lm_wide high) {
   lm_wide_halves to;
 #ifdef __AVX512BF16__
   __asm__("vcvtne2ps2bf16 %1, %2, %0" : "=v"(to) : "v"(low), "v"(high));
@@ -265,7 +261,7 @@ static inline lm_wide_halves lm_halves_round(lm_wide low, lm_wide high) {
   return to;
 }
 
-static inline void lm_amx_round(const lm_sums *s, int64_t rows, int64_t columns) {
+LM_INLINE void lm_amx_round(const lm_sums *s, int64_t rows, int64_t columns) {
   if (columns != LM_AMX_SIDE) {
     lm_sums_round(s, rows, columns);
     return;
@@ -276,10 +272,8 @@ static inline void lm_amx_round(const lm_sums *s, int64_t rows, int64_t columns)
   }
 }
 
-static inline __attribute__((always_inline)) void lm_amx_tiles(int64_t n, int64_t rows,
-                                                               int64_t columns, lm_squares_at a,
-                                                               lm_squares_at b,
-                                                               const lm_sums *sums) {
+LM_INLINE void lm_amx_tiles(int64_t n, int64_t rows, int64_t columns, lm_squares_at a,
+                            lm_squares_at b, const lm_sums *sums) {
   lm_amx x;
   float t[LM_AMX_SIDE][LM_AMX_SIDE] __attribute__((aligned(64)));
   int64_t steps = (n + 2 * LM_SQUARE - 1) / (2 * LM_SQUARE);
@@ -329,7 +323,7 @@ static __attribute__((noinline)) void lm_gemm_rows_bf16(int64_t n, int64_t rows,
   lm_tiles_bf16(n, rows - whole, columns, a, b, b_depth, &rest);
 }
 
-static inline int64_t lm_kc_bf16(int64_t k) {
+LM_INLINE int64_t lm_kc_bf16(int64_t k) {
   return LM_AMX_KC;
 }
 enum {

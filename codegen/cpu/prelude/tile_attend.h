@@ -56,21 +56,21 @@ static __attribute__((noinline)) void lm_form_transposed_f32(int64_t positions, 
 #define lm_form_lhs_transposed_f32 lm_form_transposed_f32
 
 // z = rows x transposed, reduced over channels, of the first `cols` rows
-static inline void lm_dot_f32(int64_t cols, int64_t side, int64_t channels, const float *rows,
-                              int64_t stride_row, const float *transposed, float *z) {
+LM_INLINE void lm_dot_f32(int64_t cols, int64_t side, int64_t channels, const float *rows,
+                          int64_t stride_row, const float *transposed, float *z) {
   lm_tile_gemm(cols, side, channels, rows, stride_row, transposed, side, z, side, 0);
 }
 // c[channels][t] += lhs_transposed x z, reduced over the first `cols` positions of s; `positions`
 // is the row stride of lhs_transposed
-static inline void lm_sum_s_f32(int64_t cols, int64_t side, int64_t channels,
-                                const float *lhs_transposed, int64_t positions, const float *z,
-                                float *c) {
+LM_INLINE void lm_sum_s_f32(int64_t cols, int64_t side, int64_t channels,
+                            const float *lhs_transposed, int64_t positions, const float *z,
+                            float *c) {
   lm_tile_gemm(channels, side, cols, lhs_transposed, positions, z, side, c, side, 1);
 }
 // c[s][stride_row] = z x interleaved, reduced over the first `rows` positions of t
-static inline void lm_sum_t_f32(int64_t cols, int64_t rows, int64_t side, int64_t channels,
-                                const float *z, const float *interleaved, int64_t stride_row,
-                                float *c) {
+LM_INLINE void lm_sum_t_f32(int64_t cols, int64_t rows, int64_t side, int64_t channels,
+                            const float *z, const float *interleaved, int64_t stride_row,
+                            float *c) {
   lm_tile_gemm(cols, (channels + LM_LANES - 1) / LM_LANES * LM_LANES, rows, z, side, interleaved,
                stride_row, c, stride_row, 0);
 }
@@ -90,8 +90,8 @@ typedef struct lm_unit {
 #define lm_dot_bf16(X, ...) lm_dot_f32(__VA_ARGS__)
 #define lm_sum_s_bf16(X, ...) lm_sum_s_f32(__VA_ARGS__)
 #define lm_sum_t_bf16(X, ...) lm_sum_t_f32(__VA_ARGS__)
-static inline void lm_form_interleaved_bf16(const lm_operand *from, int64_t stride_row,
-                                            lm_operand *to) {
+LM_INLINE void lm_form_interleaved_bf16(const lm_operand *from, int64_t stride_row,
+                                        lm_operand *to) {
   __builtin_memcpy(to, from, (uint64_t)stride_row * 32 * sizeof *to);
 }
 
@@ -105,13 +105,13 @@ enum {
   LM_TILE_BYTES = 4 * LM_AMX_SIDE
 };
 
-static inline lm_operand lm_operand_of(uint16_t h) {
+LM_INLINE lm_operand lm_operand_of(uint16_t h) {
   return h;
 }
-static inline void lm_unit_begin(lm_unit *x) {
+LM_INLINE void lm_unit_begin(lm_unit *x) {
   LM_AMX_BEGIN(x);
 }
-static inline void lm_unit_end(lm_unit *x) {
+LM_INLINE void lm_unit_end(lm_unit *x) {
   LM_AMX_END(x);
 }
 
@@ -152,13 +152,13 @@ lm_form_lhs_transposed_bf16(int64_t positions, int64_t channels, const lm_operan
 }
 
 // Two rows of Z rounded to bf16 and interleaved.
-static inline lm_wide_halves lm_halves_interleave(lm_wide low, lm_wide high) {
+LM_INLINE lm_wide_halves lm_halves_interleave(lm_wide low, lm_wide high) {
   lm_wide_halves x = lm_halves_round(low, high);
   return LM_SHUFFLE(lm_wide_halves, x, x, LM_ALL(LM_INTERLEAVE, 0));
 }
 
 // to: [s][t], zeros from `rows` on
-static inline void lm_z_rows(int64_t rows, const float *z, lm_operand *to) {
+LM_INLINE void lm_z_rows(int64_t rows, const float *z, lm_operand *to) {
   for (int64_t n = 0; n < LM_AMX_SIDE; n++, z += LM_AMX_SIDE, to += LM_AMX_SIDE) {
     *(lm_wide_halves *)to = lm_halves_round(*(const lm_wide *)z, *(const lm_wide *)(z + 16));
     for (int64_t m = rows; m < LM_AMX_SIDE; m++)
@@ -166,7 +166,7 @@ static inline void lm_z_rows(int64_t rows, const float *z, lm_operand *to) {
   }
 }
 // to: [pair of s][t], zeros from `cols` on
-static inline void lm_z_pairs(int64_t cols, const float *z, lm_operand *to) {
+LM_INLINE void lm_z_pairs(int64_t cols, const float *z, lm_operand *to) {
   enum {
     PAIR = 2 * LM_AMX_SIDE
   };
@@ -183,7 +183,7 @@ static inline void lm_z_pairs(int64_t cols, const float *z, lm_operand *to) {
                    : (lm_wide_halves){0};
 }
 
-static inline int64_t lm_square_count(int64_t channels) {
+LM_INLINE int64_t lm_square_count(int64_t channels) {
   return (channels + LM_AMX_SIDE - 1) / LM_AMX_SIDE;
 }
 
@@ -224,38 +224,41 @@ static __attribute__((noinline)) void lm_sum_t_bf16(lm_unit *x, int64_t cols, in
 
 typedef int32_t lm_lanes_bits __attribute__((vector_size(LM_LANES * 4), aligned(4), may_alias));
 
-// e^r for |r| <= ln 2 / 2, relative error 1.1e-7: minimax, exact at 0.
-#define LM_EXP_SERIES(r)                                                                           \
-  (((((0x1.106226p-7f * (r) + 0x1.572a56p-5f) * (r) + 0x1.5557b0p-3f) * (r) + 0x1.fffdfcp-2f) *    \
-        (r) +                                                                                      \
-    1.0f) *                                                                                        \
-       (r) +                                                                                       \
-   1.0f)
-#define LM_EXP_REST(n, x) ((x) - (n)*0.693359375f - (n) * -2.12194440e-4f)
+// e^r for |r| <= ln 2 / 2, relative error 1.1e-7: minimax, exact at 0. FMA computes a * b + c, OF
+// converts a constant to the type of r.
+#define LM_EXP_SERIES(FMA, OF, r)                                                                  \
+  FMA(FMA(FMA(FMA(FMA(OF(0x1.106226p-7f), r, OF(0x1.572a56p-5f)), r, OF(0x1.5557b0p-3f)), r,       \
+              OF(0x1.fffdfcp-2f)),                                                                 \
+          r, OF(1.0f)),                                                                            \
+      r, OF(1.0f))
+// x - n ln 2
+#define LM_EXP_REST(FMA, OF, n, x) FMA(n, OF(2.12194440e-4f), FMA(n, OF(-0.693359375f), x))
 enum {
   LM_EXP_MIN = -86
 };
 #define LM_EXP_ROUND (0x1.8p23f + 127)
+#define LM_NUMBER_OF(X) (X)
 
 // e^x for x <= 80, 2.2 ulp (2.5 if products are rounded before they are added); 0 below -86. Like
 // lm_exp with two thirds of the operations: x = n ln 2 + r, and after adding 1.5 * 2^23 + 127 the
 // low bits of the sum, shifted, are 2^n.
-static inline float lm_exp_low(float x) {
-  float t = x * 0x1.715476p0f + LM_EXP_ROUND;
+LM_INLINE float lm_exp_low(float x) {
+  float t = LM_FMA(x, 0x1.715476p0f, LM_EXP_ROUND);
   float n = t - LM_EXP_ROUND;
-  float r = LM_EXP_REST(n, x);
-  return lm_of_bits(lm_bits(LM_EXP_SERIES(r) * lm_of_bits(lm_bits(t) << 23)) &
-                    ~-(uint32_t)(x < LM_EXP_MIN));
+  float r = LM_EXP_REST(LM_FMA, LM_NUMBER_OF, n, x);
+  float e = LM_EXP_SERIES(LM_FMA, LM_NUMBER_OF, r);
+  return lm_of_bits(lm_bits(e * lm_of_bits(lm_bits(t) << 23)) & ~-(uint32_t)(x < LM_EXP_MIN));
 }
-static inline lm_lanes lm_lanes_exp_low(lm_lanes x) {
-  lm_lanes t = x * 0x1.715476p0f + LM_EXP_ROUND;
+LM_INLINE lm_lanes lm_lanes_exp_low(lm_lanes x) {
+  lm_lanes t = lm_lanes_fma(x, LM_LANES_OF(0x1.715476p0f), LM_LANES_OF(LM_EXP_ROUND));
   lm_lanes n = t - LM_EXP_ROUND;
-  lm_lanes r = LM_EXP_REST(n, x);
-  return (lm_lanes)((lm_lanes_bits)(LM_EXP_SERIES(r) * (lm_lanes)((lm_lanes_bits)t << 23)) &
+  lm_lanes r = LM_EXP_REST(lm_lanes_fma, LM_LANES_OF, n, x);
+  lm_lanes e = LM_EXP_SERIES(lm_lanes_fma, LM_LANES_OF, r);
+  return (lm_lanes)((lm_lanes_bits)(e * (lm_lanes)((lm_lanes_bits)t << 23)) &
                     ~(lm_lanes_bits)(x < (float)LM_EXP_MIN));
 }
 
-static inline lm_lanes lm_lanes_max(lm_lanes a, lm_lanes b) {
+LM_INLINE lm_lanes lm_lanes_max(lm_lanes a, lm_lanes b) {
 #if defined(__AVX__)
   __asm__("vmaxps %1, %2, %0" : "=v"(a) : "v"(a), "v"(b));
   return a;
@@ -286,14 +289,15 @@ static __attribute__((noinline)) int lm_softmax(int64_t cols, int64_t side, cons
     max = lm_lanes_max(lm_lanes_max(other, max) * times, before);
     LM_UNROLL(2)
     for (int64_t n = 0; n < cols; n++) {
-      lm_lanes p = lm_lanes_exp_low(*(const lm_lanes *)(z + n * side + m) * times - max);
+      lm_lanes score = *(const lm_lanes *)(z + n * side + m);
+      lm_lanes p = lm_lanes_exp_low(lm_lanes_fma(score, LM_LANES_OF(times), -max));
       total += p;
       *(lm_lanes *)(x + n * side + m) = p;
     }
     lm_lanes change = lm_lanes_exp_low(before - max);
     *(lm_lanes *)(top + m) = max;
     *(lm_lanes *)(scale + m) = change;
-    *(lm_lanes *)(sum + m) = *(lm_lanes *)(sum + m) * change + total;
+    *(lm_lanes *)(sum + m) = lm_lanes_fma(*(lm_lanes *)(sum + m), change, total);
     changed |= change != 1.0f;
   }
   int any = 0;

@@ -29,32 +29,30 @@ enum {
 typedef uint16_t lm_quad_half __attribute__((vector_size(8), aligned(2), may_alias));
 
 // The blocks of k are as even as multiples of four allow.
-static inline __attribute__((always_inline)) int64_t lm_kc_f32(int64_t k) {
+LM_INLINE int64_t lm_kc_f32(int64_t k) {
   int64_t slabs = (k + LM_KC - 1) / LM_KC;
   return ((k + slabs - 1) / slabs + 3) / 4 * 4;
 }
 
-static inline float lm_panel_f32(const float *p) {
+LM_INLINE float lm_panel_f32(const float *p) {
   return *p;
 }
-static inline float lm_panel_bf16(const uint16_t *p) {
+LM_INLINE float lm_panel_bf16(const uint16_t *p) {
   return lm_bf16_load(*p);
 }
-static inline lm_quad lm_quad_f32(const float *p) {
+LM_INLINE lm_quad lm_quad_f32(const float *p) {
   return *(const lm_quad *)p;
 }
-static inline lm_quad lm_quad_bf16(const uint16_t *p) {
+LM_INLINE lm_quad lm_quad_bf16(const uint16_t *p) {
   return (lm_quad)(__builtin_convertvector(*(const lm_quad_half *)p, lm_quad_int) << 16);
 }
 
 // Copies `width` elements, a constant, of one k. Vectors are written out, which takes the compiler
 // a quarter of the time that it needs to find them.
-static inline __attribute__((always_inline)) void lm_copy_f32(int width, const float *from,
-                                                              float *to) {
+LM_INLINE void lm_copy_f32(int width, const float *from, float *to) {
   __builtin_memcpy(to, from, (uint64_t)width * sizeof *to);
 }
-static inline __attribute__((always_inline)) void lm_copy_bf16(int width, const uint16_t *from,
-                                                               float *to) {
+LM_INLINE void lm_copy_bf16(int width, const uint16_t *from, float *to) {
   LM_UNROLL(8)
   for (int i = 0; i + 4 <= width; i += 4)
     *(lm_quad *)(to + i) = lm_quad_bf16(from + i);
@@ -71,8 +69,8 @@ static inline __attribute__((always_inline)) void lm_copy_bf16(int width, const 
 //     transposed, the last rows of a panel first: what they write beyond the width of their panel
 //     is overwritten, except for up to two floats after the last panel.
 #define LM_PACK(T, TYPE)                                                                           \
-  static inline __attribute__((always_inline)) void lm_pack_panels_##T(                            \
-      int width, int count, const TYPE *from, int64_t stride, int64_t n, float *to) {              \
+  LM_INLINE void lm_pack_panels_##T(int width, int count, const TYPE *from, int64_t stride,        \
+                                    int64_t n, float *to) {                                        \
     for (int64_t k = 0; k < n; k++)                                                                \
       LM_UNROLL(4)                                                                                 \
     for (int p = 0; p < count; p++)                                                                \
@@ -85,8 +83,8 @@ static inline __attribute__((always_inline)) void lm_copy_bf16(int width, const 
       for (int i = 0; i < width; i++)                                                              \
         to[k * width + i] = i < count_mn ? lm_panel_##T(from + i * stride_mn + k * stride) : 0;    \
   }                                                                                                \
-  static inline __attribute__((always_inline)) void lm_pack_##T(                                   \
-      int width, const TYPE *from, int64_t stride, int64_t n, int64_t count_mn, float *to) {       \
+  LM_INLINE void lm_pack_##T(int width, const TYPE *from, int64_t stride, int64_t n,               \
+                             int64_t count_mn, float *to) {                                        \
     int64_t i = 0;                                                                                 \
     for (; i + 4 * width <= count_mn; i += 4 * width)                                              \
       lm_pack_panels_##T(width, 4, from + i, stride, n, to + i * n);                               \
@@ -95,8 +93,8 @@ static inline __attribute__((always_inline)) void lm_copy_bf16(int width, const 
     if (i < count_mn)                                                                              \
       lm_pack_edge_##T(width, from + i, 1, stride, n, count_mn - i, to + i * n);                   \
   }                                                                                                \
-  static inline __attribute__((always_inline)) void lm_pack_transposed_##T(                        \
-      int width, const TYPE *from, int64_t stride, int64_t n, int64_t count_mn, float *to) {       \
+  LM_INLINE void lm_pack_transposed_##T(int width, const TYPE *from, int64_t stride, int64_t n,    \
+                                        int64_t count_mn, float *to) {                             \
     int64_t l = 0;                                                                                 \
     for (; l + width <= count_mn; l += width, from += width * stride, to += width * n) {           \
       int64_t k = 0;                                                                               \
@@ -148,8 +146,8 @@ static __attribute__((noinline)) void lm_tile_sum(int64_t n, const float *a, con
     lm_lanes y = *(const lm_lanes *)(b + LM_LANES);
     LM_UNROLL(16)
     for (int i = 0; i < LM_MR; i++) {
-      sum[i][0] += a[i] * x;
-      sum[i][1] += a[i] * y;
+      sum[i][0] = lm_lanes_fma(LM_LANES_OF(a[i]), x, sum[i][0]);
+      sum[i][1] = lm_lanes_fma(LM_LANES_OF(a[i]), y, sum[i][1]);
     }
   }
   LM_UNROLL(16)
@@ -236,8 +234,8 @@ enum {
   LM_PANEL_BF16 = 0
 };
 #define lm_kc_bf16 lm_kc_f32
-static inline void lm_tiles_bf16(int64_t n, int64_t rows, int64_t columns, const float *a,
-                                 const float *b, int64_t b_depth, const lm_sums *sums) {
+LM_INLINE void lm_tiles_bf16(int64_t n, int64_t rows, int64_t columns, const float *a,
+                             const float *b, int64_t b_depth, const lm_sums *sums) {
   if (sums->half)
     lm_tiles_round(n, rows, columns, a, b, b_depth, sums);
   else

@@ -10,7 +10,6 @@
 #define LM_UNROLL_1 _Pragma("unroll 1")
 #define LM_UNROLL_2 _Pragma("unroll 2")
 #define LM_UNROLL_8 _Pragma("unroll 8")
-#define LM_INLINE static __device__ __forceinline__
 #define LM_ALIGN(n) __align__(n)
 // The i-th word of type W from p on.
 #define lm_word_get(W, to, p, i) ((void)((to) = ((const W *)(p))[i]))

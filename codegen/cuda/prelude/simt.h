@@ -8,7 +8,6 @@
 #define LM_UNROLL_1
 #define LM_UNROLL_2
 #define LM_UNROLL_8
-#define LM_INLINE static inline
 #define LM_ALIGN(n) __attribute__((aligned(n)))
 #ifndef __bool_true_false_are_defined
 #define __bool_true_false_are_defined 1
