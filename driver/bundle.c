@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "driver/run_record.h"
 #include "runtime/io/json.h"
 
 // ---- the files' common folder
@@ -47,7 +48,7 @@ static lm_status file_copy(lm_arena *a, const lm_ctx *c, const lm_file *f, const
 
 // main: the absolute path of the program's first file, of which `root` bytes are the folder of all.
 static lm_status manifest_write(const lm_session *s, const char *path, const char *main,
-                                size_t root, const char *const *sets, int n_sets) {
+                                size_t root, const lm_recipe_overrides *o) {
   lm_buf b = {0};
   lm_buf_puts(&b, "{\n  \"main\": ");
   lm_buf_json(&b, main + root);
@@ -56,14 +57,11 @@ static lm_status manifest_write(const lm_session *s, const char *path, const cha
   lm_buf_puts(&b, ",\n  \"recipe\": ");
   lm_buf_json(&b, s->recipe->name);
   lm_buf_puts(&b, ",\n  \"set\": [");
-  for (int i = 0; i < n_sets; i++) {
+  for (int i = 0; i < o->n_sets; i++) {
     lm_buf_puts(&b, i ? ", " : "");
-    lm_buf_json(&b, sets[i]);
+    lm_buf_json(&b, o->sets[i]);
   }
-  lm_buf_puts(&b, "]");
-  if (s->recipe->micro_auto) // the choice rounds differently from others, so the run keeps it
-    lm_buf_printf(&b, ",\n  \"micro\": %lld", (long long)lm_run_micro(&s->run));
-  lm_buf_puts(&b, "\n}\n");
+  lm_buf_puts(&b, "]\n}\n");
   lm_status status = lm_file_write_atomic(path, b.p, b.n);
   lm_buf_free(&b);
   return status;
@@ -101,18 +99,17 @@ lm_status lm_bundle_copy(lm_arena *a, const lm_program *p, const char *dir, cons
 }
 
 static lm_status bundle_write(lm_arena *a, const lm_session *s, const char *dir,
-                              const char *const *sets, int n_sets) {
+                              const lm_recipe_overrides *o) {
   const char *main;
   size_t root;
   LM_TRY(files_copy(a, s->program, dir, &main, &root));
   LM_TRY(recipe_write(s, lm_path_join(a, dir, "recipe.txt")));
-  return manifest_write(s, lm_path_join(a, dir, "program.json"), main, root, sets, n_sets);
+  return manifest_write(s, lm_path_join(a, dir, "program.json"), main, root, o);
 }
 
-lm_status lm_bundle_write(const lm_session *s, const char *dir, const char *const *sets,
-                          int n_sets) {
+lm_status lm_bundle_write(const lm_session *s, const char *dir, const lm_recipe_overrides *o) {
   lm_arena *a = lm_arena_create();
-  lm_status status = bundle_write(a, s, dir, sets, n_sets);
+  lm_status status = bundle_write(a, s, dir, o);
   lm_arena_destroy(a);
   return status;
 }
@@ -131,14 +128,15 @@ static lm_status parse(lm_arena *a, const char *dir, const json_t *j, lm_bundle 
   out->folder =
       folder && !access(folder, R_OK) ? lm_arena_strndup(a, folder, strlen(folder)) : NULL;
   out->recipe = lm_arena_strndup(a, recipe, strlen(recipe));
-  out->micro = json_integer_value(json_object_get(j, "micro"));
-  out->n_sets = (int)json_array_size(sets);
-  out->sets = LM_NEW_N(a, const char *, out->n_sets + 1);
-  for (int i = 0; i < out->n_sets; i++) {
+  int n = (int)json_array_size(sets);
+  const char **texts = LM_NEW_N(a, const char *, n + 1);
+  out->overrides.sets = texts;
+  out->overrides.n_sets = n;
+  for (int i = 0; i < n; i++) {
     const char *text = json_string_value(json_array_get(sets, (size_t)i));
     if (!text)
       return lm_fail(LM_USER, "%s/program.json: not the program of a run", dir);
-    out->sets[i] = lm_arena_strndup(a, text, strlen(text));
+    texts[i] = lm_arena_strndup(a, text, strlen(text));
   }
   return NULL;
 }
@@ -154,6 +152,15 @@ void lm_bundle_restore(lm_program *p, const lm_bundle *b) {
   }
 }
 
+static lm_status record_read(lm_arena *a, const char *dir, lm_bundle *out) {
+  lm_run_record r;
+  LM_TRY(lm_run_record_read(a, dir, &r));
+  out->overrides.steps = r.steps;
+  out->overrides.mode = r.mode;
+  out->micro = r.micro;
+  return NULL;
+}
+
 lm_status lm_bundle_read(lm_arena *a, const char *dir, lm_bundle *out) {
   enum {
     MOST_BYTES = 16 << 20
@@ -165,5 +172,5 @@ lm_status lm_bundle_read(lm_arena *a, const char *dir, lm_bundle *out) {
   LM_TRY(lm_json_read(path, MOST_BYTES, &j));
   lm_status s = parse(a, dir, j, out);
   json_decref(j);
-  return s;
+  return s ? s : record_read(a, dir, out);
 }

@@ -3,27 +3,25 @@
 //
 //   program/…      every file of the program, in the same relative folders
 //   program.json   {"main": "examples/quickstart.lm", "folder": "/home/me/lmc",
-//                   "recipe": "Quickstart", "set": ["optimizer.lr=1e-3"], "micro": 4096}
+//                   "recipe": "Quickstart", "set": ["optimizer.lr=1e-3"]}
 //   recipe.txt     every value of the resolved recipe and where it came from
-//
-// "micro": the tokens of a micro-batch that `micro = auto` chose; absent if the recipe gives them.
+//   run.json       the numbers of the run (run_record.h)
 #ifndef LM_DRIVER_BUNDLE_H
 #define LM_DRIVER_BUNDLE_H
 #include "driver/session.h"
 
 typedef struct lm_bundle {
-  const char *path, *recipe; // the copy of the main file; the recipe's name
-  const char *root;          // RUN/program
-  const char *folder;        // of the original files; NULL: it does not exist any more
-  const char **sets;
-  int n_sets;
-  int64_t micro; // 0: the recipe gives it
+  const char *path, *recipe;     // the copy of the main file; the recipe's name
+  const char *root;              // RUN/program
+  const char *folder;            // of the original files; NULL: it does not exist any more
+  lm_recipe_overrides overrides; // of the command that started the run
+  int64_t micro;                 // tokens of the micro-batch that was chosen; 0: none was
 } lm_bundle;
 
 // Copies the program's files to dir/program. *out_main: the path of its main file in there, in `a`.
 lm_status lm_bundle_copy(lm_arena *a, const lm_program *p, const char *dir, const char **out_main);
-lm_status lm_bundle_write(const lm_session *s, const char *dir, const char *const *sets,
-                          int n_sets);
+// Without run.json.
+lm_status lm_bundle_write(const lm_session *s, const char *dir, const lm_recipe_overrides *o);
 // Resolves the paths in the program's files relative to the folder of the original files, if that
 // still exists.
 void lm_bundle_restore(lm_program *p, const lm_bundle *b);

@@ -61,7 +61,7 @@ static lm_status named_check(const checker *x, const char *name) {
   const lm_recipe_choice *from = &x->o->from;
   lm_session s = {
       .ctx = x->ctx, .events = x->events, .program = x->program, .target = x->o->target};
-  s.recipe = lm_recipe_resolve(x->ctx, x->program, name, from->sets, from->n_sets);
+  s.recipe = lm_recipe_resolve(x->ctx, x->program, name, &from->overrides);
   if (x->ctx->n_errors)
     lm_check(x->ctx, x->program, s.recipe);
   LM_TRY(lm_verdict(x->ctx));
@@ -83,8 +83,8 @@ static lm_status recipes_check(const checker *x, int *out_n) {
     (*out_n)++;
     LM_TRY(named_check(x, tree->v[i]->name.text));
   }
-  if (!*out_n && (from->recipe || from->n_sets)) // reports which recipes there are
-    lm_recipe_resolve(x->ctx, x->program, from->recipe, from->sets, from->n_sets);
+  if (!*out_n && (from->recipe || from->overrides.n_sets)) // reports which recipes there are
+    lm_recipe_resolve(x->ctx, x->program, from->recipe, &from->overrides);
   else if (!*out_n)
     lm_check(x->ctx, x->program, NULL);
   return lm_verdict(x->ctx);

@@ -123,7 +123,7 @@ static void old_fingerprints(const lm_session *s, const lm_bundle *b, old_progra
   if (!p || s->ctx->n_errors)
     return;
   lm_bundle_restore(p, b);
-  const lm_recipe *r = lm_recipe_resolve(s->ctx, p, b->recipe, b->sets, b->n_sets);
+  const lm_recipe *r = lm_recipe_resolve(s->ctx, p, b->recipe, &b->overrides);
   if (!r || s->ctx->n_errors)
     return;
   lm_recipe today = called_as_today(r, s->recipe);
@@ -279,7 +279,7 @@ lm_status lm_resume_find(lm_session *s, const char *dir, const lm_resume_choice 
 
 // The program, its manifest and its recipe.
 static lm_status program_keep(lm_arena *a, const char *from, const char *to) {
-  static const char *const parts[] = {"program", "program.json", "recipe.txt"};
+  static const char *const parts[] = {"program", "program.json", "run.json", "recipe.txt"};
   LM_TRY(lm_dir_make(to));
   for (size_t i = 0; i < LM_COUNT(parts); i++) {
     const char *part = lm_path_join(a, from, parts[i]);

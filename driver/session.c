@@ -1,8 +1,19 @@
 // session.c - opening a program, its recipe and its data.
 #include "driver/session.h"
 
+#include <string.h>
+
 #include "driver/bundle.h"
 #include "driver/data.h"
+
+// reduce-overhead is accepted and is the default: a function is one parallel region or one graph.
+lm_status lm_mode_check(const char *mode) {
+  static const char *const modes[] = {"default", "reduce-overhead", "max-autotune"};
+  for (size_t i = 0; i < LM_COUNT(modes); i++)
+    if (!strcmp(mode, modes[i]))
+      return NULL;
+  return lm_fail(LM_USER, "--mode %s: there are default, reduce-overhead and max-autotune", mode);
+}
 
 lm_status lm_session_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
                           const lm_recipe_choice *from) {
@@ -12,7 +23,7 @@ lm_status lm_session_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
   LM_TRY(lm_verdict(ctx));
   if (s->bundle)
     lm_bundle_restore(s->program, s->bundle);
-  s->recipe = lm_recipe_resolve(ctx, s->program, from->recipe, from->sets, from->n_sets);
+  s->recipe = lm_recipe_resolve(ctx, s->program, from->recipe, &from->overrides);
   LM_TRY(lm_verdict(ctx));
   lm_recipe_report_unsupported(s->recipe);
   return lm_verdict(ctx);

@@ -99,14 +99,14 @@ typedef struct lm_session {
   lm_trainer *trainer;
 } lm_session;
 
-// A recipe and its overrides, "KEY = VALUE" each.
+// A recipe of a file, and its overrides.
 typedef struct lm_recipe_choice {
   const char *path;   // of the program's main file
   const char *recipe; // its name; NULL: the file has one
-  const char *const *sets;
-  int n_sets;
+  lm_recipe_overrides overrides;
 } lm_recipe_choice;
 
+lm_status lm_mode_check(const char *mode); // LM_USER unless it is a value of --mode
 // Loads the program and resolves the recipe. `ctx` and `events` must outlive the session.
 lm_status lm_session_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
                           const lm_recipe_choice *from);

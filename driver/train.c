@@ -8,6 +8,7 @@
 #include "driver/data.h"
 #include "driver/inspect/profile.h"
 #include "driver/outputs.h"
+#include "driver/run_record.h"
 #include "driver/text.h"
 #include "driver/tune/tune.h"
 #include "driver/tune/tune_step.h"
@@ -106,7 +107,8 @@ static lm_status begin(void *user) {
   LM_TRY(lm_resume_record(&x->s, &x->resumption));
   LM_TRY(lm_session_tokenizer_write(&x->s, x->dir));
   LM_TRY(lm_tuned_write(&x->s, x->dir));
-  return lm_bundle_write(&x->s, x->dir, x->options.from.sets, x->options.from.n_sets);
+  LM_TRY(lm_bundle_write(&x->s, x->dir, &x->options.from.overrides));
+  return lm_run_record_write(&x->s, &x->options.from.overrides, x->dir);
 }
 
 static lm_status after_step(void *user, int64_t step, const lm_step_result *result,
@@ -131,13 +133,13 @@ static void warn(void *user, const char *text) {
 // ---- opening
 
 // A run whose micro-batch was chosen once keeps it, as another one would round differently.
-static void micro_recall(lm_training *x) {
-  lm_bundle before = {0};
+static lm_status micro_recall(lm_training *x) {
+  lm_run_record before;
   if (!x->dir || x->resumption.how == LM_RESUME_NEVER)
-    return;
-  lm_status none = lm_bundle_read(x->s.ctx->arena, x->dir, &before);
-  lm_status_free(none);
-  x->s.run.recorded_micro = none ? 0 : before.micro;
+    return NULL;
+  LM_TRY(lm_run_record_read(x->s.ctx->arena, x->dir, &before));
+  x->s.run.recorded_micro = before.micro;
+  return NULL;
 }
 
 // ---- the profile
@@ -182,7 +184,7 @@ lm_status lm_training_open(lm_training *x, lm_ctx *ctx, const lm_events *events,
   if (x->dir)
     LM_TRY(lm_run_folder_lock(x->dir, &x->o.lock));
   LM_TRY(lm_resume_find(&x->s, x->dir, &o->resume, &x->resumption));
-  micro_recall(x);
+  LM_TRY(micro_recall(x));
   return profile_begin(x);
 }
 

@@ -18,14 +18,14 @@ static bool is_folder(const char *path) {
 }
 
 // The overrides that the run was started with, then those of `more`.
-static void sets_append(lm_arena *a, lm_bundle *b, const lm_recipe_choice *more) {
-  const char **all = LM_NEW_N(a, const char *, b->n_sets + more->n_sets + 1);
-  for (int i = 0; i < b->n_sets; i++)
-    all[i] = b->sets[i];
+static void sets_append(lm_arena *a, lm_recipe_overrides *o, const lm_recipe_overrides *more) {
+  const char **all = LM_NEW_N(a, const char *, o->n_sets + more->n_sets + 1);
+  for (int i = 0; i < o->n_sets; i++)
+    all[i] = o->sets[i];
   for (int i = 0; i < more->n_sets; i++)
-    all[b->n_sets + i] = more->sets[i];
-  b->sets = all;
-  b->n_sets += more->n_sets;
+    all[o->n_sets + i] = more->sets[i];
+  o->sets = all;
+  o->n_sets += more->n_sets;
 }
 
 // An imported model has no checkpoints: its program names its weights.
@@ -66,12 +66,13 @@ static lm_status run_open(lm_session *s, lm_ctx *ctx, const lm_events *events,
   lm_bundle *b = LM_NEW(a, lm_bundle);
   LM_TRY(refuse_checkpoint(a, dir));
   LM_TRY(lm_bundle_read(a, dir, b));
-  sets_append(a, b, x->from);
+  sets_append(a, &b->overrides, &x->from->overrides);
   s->bundle = b;
   s->run.recorded_micro = b->micro;
-  LM_TRY(lm_session_open(s, ctx, events,
-                         &(lm_recipe_choice){b->path, x->from->recipe ? x->from->recipe : b->recipe,
-                                             b->sets, b->n_sets}));
+  lm_recipe_choice from = {.path = b->path,
+                           .recipe = x->from->recipe ? x->from->recipe : b->recipe,
+                           .overrides = b->overrides};
+  LM_TRY(lm_session_open(s, ctx, events, &from));
   return checkpoint_find(s, dir, x->step, out_weights);
 }
 

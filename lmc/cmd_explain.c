@@ -92,7 +92,7 @@ static lm_status run(lm_cli *cli) {
   lm_recipe_choice x = lm_cli_recipe(cli);
   lm_program *program = lm_program_load(cli->ctx, x.path);
   LM_TRY(lm_verdict(cli->ctx));
-  const lm_recipe *r = lm_recipe_resolve(cli->ctx, program, x.recipe, x.sets, x.n_sets);
+  const lm_recipe *r = lm_recipe_resolve(cli->ctx, program, x.recipe, &x.overrides);
   LM_TRY(lm_verdict(cli->ctx));
   return key_explain(cli, r, cli->args.rest[1]);
 }

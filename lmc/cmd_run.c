@@ -63,24 +63,6 @@ static lm_status resume_check(const char *how) {
 
 // ---- options
 
-static lm_status sets_read(const lm_cli *cli, lm_recipe_choice *from) {
-  const lm_args *a = &cli->args;
-  lm_arena *arena = cli->ctx->arena;
-  const char *mode = lm_args_text(a, "mode", NULL);
-  const char **sets = LM_NEW_N(arena, const char *, from->n_sets + 2);
-  for (int i = 0; i < from->n_sets; i++)
-    sets[i] = from->sets[i];
-  if (mode)
-    LM_TRY(lm_cli_mode_check(mode));
-  if (mode)
-    sets[from->n_sets++] = lm_arena_printf(arena, "compile = mode(\"%s\")", mode);
-  if (lm_args_given(a, "steps"))
-    sets[from->n_sets++] =
-        lm_arena_printf(arena, "run = %lld steps", (long long)lm_args_whole(a, "steps", 0));
-  from->sets = sets;
-  return NULL;
-}
-
 static lm_status options_read(lm_cli *cli, lm_training *x, lm_training_options *o) {
   const lm_args *a = &cli->args;
   *o = (lm_training_options){.from = lm_cli_recipe(cli),
@@ -97,7 +79,9 @@ static lm_status options_read(lm_cli *cli, lm_training *x, lm_training_options *
   lm_cli_kernels(cli, &x->s);
   LM_TRY(lm_cli_target(cli, &x->s.target));
   LM_TRY(resume_check(lm_args_text(a, "resume", "auto")));
-  return sets_read(cli, &o->from);
+  o->from.overrides.steps = lm_args_whole(a, "steps", 0);
+  o->from.overrides.mode = lm_args_text(a, "mode", NULL);
+  return o->from.overrides.mode ? lm_mode_check(o->from.overrides.mode) : NULL;
 }
 
 // ---- the run

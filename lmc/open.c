@@ -8,7 +8,7 @@
 lm_recipe_choice lm_cli_recipe(const lm_cli *cli) {
   lm_recipe_choice x = {.path = cli->args.rest[0],
                         .recipe = lm_args_text(&cli->args, "recipe", NULL)};
-  x.sets = lm_args_list(&cli->args, "set", &x.n_sets);
+  x.overrides.sets = lm_args_list(&cli->args, "set", &x.overrides.n_sets);
   return x;
 }
 
@@ -29,15 +29,6 @@ lm_variant lm_cli_variant(const lm_cli *cli) {
 void lm_cli_kernels(const lm_cli *cli, lm_session *s) {
   s->dump_dir = lm_args_text(&cli->args, "dump-dir", NULL);
   s->load_dir = lm_args_text(&cli->args, "load-dir", NULL);
-}
-
-// reduce-overhead is accepted and is the default: a function is one parallel region or one graph.
-lm_status lm_cli_mode_check(const char *mode) {
-  static const char *const modes[] = {"default", "reduce-overhead", "max-autotune"};
-  for (size_t i = 0; i < LM_COUNT(modes); i++)
-    if (!strcmp(mode, modes[i]))
-      return NULL;
-  return lm_fail(LM_USER, "--mode %s: there are default, reduce-overhead and max-autotune", mode);
 }
 
 lm_status lm_cli_open_trained(lm_cli *cli, lm_session *s, const char **out_weights) {

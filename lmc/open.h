@@ -23,7 +23,6 @@ lm_status lm_cli_open(lm_cli *cli, lm_session *s); // opens it
 lm_status lm_cli_target(const lm_cli *cli, lm_target *out);
 lm_variant lm_cli_variant(const lm_cli *cli);             // LM_OPT_PASSES
 void lm_cli_kernels(const lm_cli *cli, lm_session *s);    // LM_OPT_KERNELS, before it is started
-lm_status lm_cli_mode_check(const char *mode);            // LM_USER unless it is a value of --mode
 lm_status lm_cli_open_trained(lm_cli *cli, lm_session *s, // RUN or FILE
                               const char **out_weights);
 #endif

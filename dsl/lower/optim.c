@@ -49,7 +49,7 @@ static el_val schedule(lm_elab *e, const lm_recipe *r, el_val step, el_val run) 
 static bool is_trial(const lm_recipe *r) {
   const char *near;
   const lm_recipe_origin *o = lm_recipe_origin_find(r, "run", &near);
-  return o && !strcmp(o->who, "--set");
+  return o && (!strcmp(o->who, "--set") || !strcmp(o->who, "--steps"));
 }
 
 void lm_lower_schedule_check(lm_ctx *c, lm_program *prog, const lm_recipe *r, int64_t steps) {

@@ -41,6 +41,53 @@ static void apply_set(lm_resolver *R, lm_settings *s, const char *text) {
   lm_settings_set(R, s, "recipe", &(ast_items){&item, 1, 1});
 }
 
+// One value that an option gives, as a layer of its own.
+static void apply_value(lm_resolver *R, lm_settings *s, const char *option, const char *key,
+                        ast_expr *value) {
+  ast_name name = {LM_SYM(R->c, key), {0}};
+  ast_item *item = LM_NEW(R->c->arena, ast_item);
+  lm_settings_layer layer = {R->set_file, option, false};
+  *item = (ast_item){.kind = IT_SET, .expr = value};
+  LM_PUSH(R->c->arena, item->path.v, item->path.n, item->path.cap) = name;
+  lm_settings_apply(R, s, "recipe", &(ast_items){&item, 1, 1}, &layer);
+}
+
+static ast_expr *expr_new(lm_resolver *R, ast_expr e) {
+  ast_expr *out = LM_NEW(R->c->arena, ast_expr);
+  *out = e;
+  return out;
+}
+
+static ast_expr *steps_expr(lm_resolver *R, int64_t steps) {
+  return expr_new(R, (ast_expr){.kind = EX_QUANTITY,
+                                .unit = LM_SYM(R->c, "steps"),
+                                .num = (double)steps,
+                                .inum = steps,
+                                .is_int = true,
+                                .spelling = lm_arena_printf(R->c->arena, "%lld", (long long)steps),
+                                .height = 1});
+}
+
+static ast_expr *mode_expr(lm_resolver *R, const char *mode) {
+  ast_expr *callee =
+      expr_new(R, (ast_expr){.kind = EX_NAME, .text = LM_SYM(R->c, "mode"), .height = 1});
+  ast_expr *name =
+      expr_new(R, (ast_expr){.kind = EX_STRING, .text = LM_SYM(R->c, mode), .height = 1});
+  ast_expr *call = expr_new(R, (ast_expr){.kind = EX_CALL, .a = callee, .height = 2});
+  LM_PUSH(R->c->arena, call->args, call->n_args, call->cap_args) =
+      (ast_arg){.kind = ARG_POS, .expr = name};
+  return call;
+}
+
+static void apply_overrides(lm_resolver *R, lm_settings *s, const lm_recipe_overrides *o) {
+  for (int i = 0; i < o->n_sets; i++)
+    apply_set(R, s, o->sets[i]);
+  if (o->mode)
+    apply_value(R, s, "--mode", "compile", mode_expr(R, o->mode));
+  if (o->steps)
+    apply_value(R, s, "--steps", "run", steps_expr(R, o->steps));
+}
+
 // ---- choosing
 
 static lm_decl_ref report_choice(lm_ctx *c, const lm_program *p, const char *wanted) {
@@ -87,7 +134,7 @@ static lm_decl_ref choose(lm_ctx *c, const lm_program *p, const char *wanted) {
 }
 
 lm_recipe *lm_recipe_resolve(lm_ctx *c, const lm_program *p, const char *name,
-                             const char *const *sets, int n_sets) {
+                             const lm_recipe_overrides *overrides) {
   lm_decl_ref ref = choose(c, p, name);
   if (!ref.decl)
     return NULL;
@@ -95,8 +142,8 @@ lm_recipe *lm_recipe_resolve(lm_ctx *c, const lm_program *p, const char *name,
   lm_recipe *r = R.r;
   lm_settings s = {0};
   lm_settings_of(&R, ref, "recipe", &s);
-  for (int i = 0; i < n_sets; i++)
-    apply_set(&R, &s, sets[i]);
+  if (overrides)
+    apply_overrides(&R, &s, overrides);
   for (uint32_t i = 0; i < s.n; i++)
     LM_PUSH(c->arena, r->settings->v, r->settings->n, r->settings->cap) = s.v[i];
   lm_recipe_read(&R, &s);

@@ -52,7 +52,7 @@ typedef struct lm_recipe_call {
 
 typedef struct lm_recipe_origin {
   lm_loc loc;                            // file 0: a default
-  const char *who;                       // "default", "recipe Small", "--set"
+  const char *who;                       // "default", "recipe Small", "--set", "--steps"
   const char *text;                      // the value in the syntax of the language
   const struct lm_recipe_origin *before; // the origin of the replaced value; NULL if there was none
 } lm_recipe_origin;
@@ -276,11 +276,19 @@ struct lm_recipe {
   struct lm_settings *settings; // every value with its origin
 };
 
-// Resolves the recipe `name` of the first file (NULL: the only recipe) with the texts of --set.
+// Values that replace those of a recipe.
+typedef struct lm_recipe_overrides {
+  const char *const *sets; // of --set: "KEY = VALUE", applied in order
+  int n_sets;
+  int64_t steps;    // of --steps: the length of the run; 0: the recipe's
+  const char *mode; // of --mode: the name in `compile = mode(NAME)`; NULL: the recipe's
+} lm_recipe_overrides;
+
+// Resolves the recipe `name` of the first file (NULL: the only recipe) with overrides (NULL: none).
 // Returns NULL if there is no such recipe. All other mistakes are errors in the context, and the
 // recipe that is returned then holds the values that could be read.
 lm_recipe *lm_recipe_resolve(lm_ctx *c, const lm_program *p, const char *name,
-                             const char *const *sets, int n_sets);
+                             const lm_recipe_overrides *overrides);
 
 // Checks a data section that no recipe uses. A section without a source is not an error, because
 // another section may extend it.

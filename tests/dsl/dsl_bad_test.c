@@ -71,8 +71,10 @@ static void read_program(lm_ctx *c, const lm_program *library, const char *path,
     lm_check(c, p, NULL);
     return;
   }
-  lm_recipe *r =
-      has_recipe(p) || d.recipe ? lm_recipe_resolve(c, p, d.recipe, d.sets, d.n_sets) : NULL;
+  lm_recipe *r = has_recipe(p) || d.recipe
+                     ? lm_recipe_resolve(c, p, d.recipe,
+                                         &(lm_recipe_overrides){.sets = d.sets, .n_sets = d.n_sets})
+                     : NULL;
   if (r)
     lm_recipe_report_unsupported(r);
   if (!c->n_errors || strstr(path, "/bad-semantic/"))

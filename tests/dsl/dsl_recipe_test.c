@@ -40,7 +40,8 @@ static const char PROGRAM[] =
 static lm_recipe *resolve(lm_ctx *c, const char *name, const char *const *sets, int n_sets) {
   lm_program *p = lm_program_load(c, "program.lm");
   CHECK(p);
-  lm_recipe *r = lm_recipe_resolve(c, p, name, sets, n_sets);
+  lm_recipe *r =
+      lm_recipe_resolve(c, p, name, &(lm_recipe_overrides){.sets = sets, .n_sets = n_sets});
   lm_buf messages = {0};
   lm_diag_render(c, &messages, false);
   if (c->n_errors)

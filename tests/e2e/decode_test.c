@@ -32,7 +32,7 @@ typedef struct {
 static bool model_open(const char *path, model *out) {
   lm_ctx *c = out->c = lm_ctx_create();
   lm_program *p = lm_program_load(c, path);
-  lm_recipe *r = p ? lm_recipe_resolve(c, p, "Reference", NULL, 0) : NULL;
+  lm_recipe *r = p ? lm_recipe_resolve(c, p, "Reference", NULL) : NULL;
   lm_lower_options o = {.what = LM_LOWER_APPLY | LM_LOWER_DECODE,
                         .rows = 1,
                         .seq = SEQ,

@@ -114,7 +114,7 @@ def test_micro_auto(run):
     whole, parts = (folder_bytes(run.path(d, "step-000004")) for d in ("whole", "parts"))
     tensors = [name for name in whole if name.endswith(".safetensors")]
     check(tensors and all(whole[name] == parts[name] for name in tensors), f"{sorted(whole)}")
-    check(json.load(open(run.path("parts", "program.json")))["micro"] == 64, "recorded")
+    check(json.load(open(run.path("parts", "run.json")))["micro"] == 64, "recorded")
 
 
 def test_explain(run):

@@ -457,3 +457,19 @@ def test_durations(run):
     check(rates["1 epochs", "2 epochs"] == rates["50%", "2 epochs"] and len(rates["50%", "2 epochs"]) > 10, f"{rates}")
     err = run("run", run.write("set.lm", text.replace("WARMUP", "1 epochs").replace("run = 40 steps", "run = 2 epochs")), "--steps", 5, status=1)
     check("a duration in epochs needs a `run` in epochs" in err, err)
+
+
+def test_record(run):
+    """run.json holds the numbers of a run, and the options that replace values of the recipe; program.json holds --set alone"""
+    file = small(run, steps=8, more=SAVED.format(every=2, keep="all"))
+    run("run", file, "--out", run.path("run"), "-q", "--steps", 2, "--mode", "reduce-overhead", "--set", "optimizer.lr = 1e-3")
+    record, program = (json.load(open(run.path("run", name))) for name in ("run.json", "program.json"))
+    check(record["options"] == {"steps": 2, "mode": "reduce-overhead"} and record["steps"] == 2, record)
+    check(record["batch"] == 64 and record["stages"][0]["last"] == 2 and program["set"] == ["optimizer.lr = 1e-3"], (record, program))
+    check("--steps" in open(run.path("run/recipe.txt")).read(), "recipe.txt names the option")
+    run("run", file, "--out", run.path("run"), "-q", "--set", "optimizer.lr = 1e-3")
+    record = json.load(open(run.path("run/run.json")))
+    check(record["options"] == {"steps": None, "mode": None} and record["steps"] == 8, record)
+    open(run.path("run/run.json"), "w").write('{"micro": "many"}')
+    err = run("run", file, "--out", run.path("run"), "-q", "--set", "optimizer.lr = 1e-3", status=1)
+    check("run.json: not the record of a run" in err, err)

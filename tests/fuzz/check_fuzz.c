@@ -22,7 +22,8 @@ static void lower(lm_ctx *c, lm_program *p, lm_recipe *r) {
 
 static void recipe_check(lm_ctx *c, lm_program *p, const char *name) {
   static const char *const sets[] = {"optimizer.lr = 1e-3", "precision.compute = f32"};
-  lm_recipe *r = lm_recipe_resolve(c, p, name, sets, LM_COUNT(sets));
+  lm_recipe *r =
+      lm_recipe_resolve(c, p, name, &(lm_recipe_overrides){.sets = sets, .n_sets = LM_COUNT(sets)});
   lm_buf out = {0};
   lm_check(c, p, r);
   if (r)

@@ -68,7 +68,7 @@ static void count_slab(lm_op *op, void *user) {
 // slab: rows of one; 0: none.
 static bool compile(model_case *k, const char *name, int slab) {
   lm_program *p = lm_program_load(k->c, in_folder(k, name, "reference.lm"));
-  k->r = p ? lm_recipe_resolve(k->c, p, "Reference", NULL, 0) : NULL;
+  k->r = p ? lm_recipe_resolve(k->c, p, "Reference", NULL) : NULL;
   if (!k->r || diagnosed(k->c))
     return false;
   const lm_st_tensor *tok = lm_st_find(k->batches, "tok");

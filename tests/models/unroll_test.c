@@ -73,7 +73,7 @@ static lm_lowered *lower(lm_ctx *c, const variant *v, int64_t rows) {
   FILE *out = fd < 0 ? NULL : fdopen(fd, "w");
   CHECK(out && fprintf(out, text, v->rate, v->depth, v->steps, v->again) > 0 && !fclose(out));
   lm_program *p = lm_program_load(c, path);
-  lm_recipe *r = lm_recipe_resolve(c, p, NULL, NULL, 0);
+  lm_recipe *r = lm_recipe_resolve(c, p, NULL, NULL);
   lm_lowered *l =
       r && !c->n_errors
           ? lm_lower(c, p, r, &(lm_lower_options){.what = LM_LOWER_TRAIN, .rows = rows, .seq = 8})

@@ -1,7 +1,9 @@
 #!/usr/bin/python3
-"""Measures the source tree and fails where a figure is beyond its bound. Run by hand: not every bound holds yet.
+"""Measures the source tree and fails where a figure is beyond its bound.
 
-usage: figures.py [BUILD]     with a build folder, also the circles of calls between source files (from object files)
+usage: figures.py [--met] [BUILD]
+    --met   only the figures whose bounds hold; the suite runs these (figures.sh), so that they stay
+    BUILD   a build folder: also the circles of calls between source files, from object files
 """
 import collections, os, re, subprocess, sys
 
@@ -99,10 +101,13 @@ def circles(edges):
 
 
 class Report:
-    def __init__(self):
+    def __init__(self, met):
         self.failed = 0
+        self.met = met      # leave out figures whose bounds do not hold yet
 
-    def line(self, what, value, bound, places=()):
+    def line(self, what, value, bound, places=(), open_yet=False):
+        if open_yet and self.met:
+            return
         bad = value > bound
         self.failed += bad
         print(f"{'FAIL' if bad else 'ok  '}  {what}: {value:.4g} (at most {bound})")
@@ -111,22 +116,25 @@ class Report:
 
 
 def main():
-    r = Report()
+    arguments = [a for a in sys.argv[1:] if a != "--met"]
+    r = Report("--met" in sys.argv[1:])
     code = [p for p in tracked("*.c", "*.h") if not p.startswith("tests/")]
     text = [p for p in tracked("*.c", "*.h", "*.def", "*.cuh", "*.cu", "*.lm", "*.sh") if not p.startswith("tests/")]
     r.line("tokens per line of code", tokens_per_line(code), 10)
     wide = wide_lines(text)
-    r.line("lines of more than 100 columns", len(wide), 0, wide)
+    r.line("lines of more than 100 columns", len(wide), 0, wide, open_yet=True)
     lengths = function_lengths(code)
     r.line("lines of a function, 90th percentile", lengths[len(lengths) * 9 // 10][0], 25)
     r.line("lines of the longest function", lengths[-1][0], 80, [lengths[-1][1]])
     sizes = sorted((text_of(p).count("\n"), p) for p in code)
-    r.line("lines of the longest file", sizes[-1][0], 700, [f"{n} {p}" for n, p in sizes[:-6:-1]])
+    r.line("lines of the longest file", sizes[-1][0], 700, [f"{n} {p}" for n, p in sizes[:-6:-1]], open_yet=True)
     helpers = [p for p in code if p.startswith("lmc/") and not re.match(r"lmc/cmd_\w+\.c$", p)]
     r.line("lines of lmc/ beside cmd_*.c", sum(text_of(p).count("\n") for p in helpers), 600)
-    if len(sys.argv) > 1:
-        found = [c for c in circles(calls(sys.argv[1])) if not all(MAY_BE_CIRCULAR.match(p) for p in c)]
-        r.line("circles of calls between files", len(found), 0, [" ".join(c) for c in found])
+    commands = sorted((n, p) for n, p in sizes if re.match(r"lmc/cmd_\w+\.c$", p))
+    r.line("lines of the longest cmd_*.c", commands[-1][0], 150, [f"{n} {p}" for n, p in commands[::-1]])
+    if arguments:
+        found = [c for c in circles(calls(arguments[0])) if not all(MAY_BE_CIRCULAR.match(p) for p in c)]
+        r.line("circles of calls between files", len(found), 0, [" ".join(c) for c in found], open_yet=True)
     return r.failed > 0
 
 

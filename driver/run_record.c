@@ -1,0 +1,70 @@
+// run_record.c - run.json of a run folder.
+#include "driver/run_record.h"
+
+#include <unistd.h>
+
+#include "runtime/io/json.h"
+
+static void options_print(const lm_recipe_overrides *o, lm_buf *b) {
+  lm_buf_puts(b, "\"options\": {\"steps\": ");
+  if (o->steps)
+    lm_buf_printf(b, "%lld", (long long)o->steps);
+  else
+    lm_buf_puts(b, "null");
+  lm_buf_puts(b, ", \"mode\": ");
+  if (o->mode)
+    lm_buf_json(b, o->mode);
+  else
+    lm_buf_puts(b, "null");
+  lm_buf_puts(b, "}");
+}
+
+lm_status lm_run_record_write(const lm_session *s, const lm_recipe_overrides *options,
+                              const char *dir) {
+  lm_arena *a = lm_arena_create();
+  lm_buf b = {0};
+  lm_buf_printf(&b,
+                "{\"steps\": %lld, \"batch\": %lld, \"seq\": %lld, \"micro\": %lld, "
+                "\"micro_chosen\": %s, \"recomputed\": %d,\n \"stages\": ",
+                (long long)s->run.steps, (long long)s->recipe->batch, (long long)s->run.seq,
+                (long long)lm_run_micro(&s->run), s->recipe->micro_auto ? "true" : "false",
+                s->fit.recomputed);
+  lm_stages_json(&s->run.stages, &b);
+  lm_buf_puts(&b, ",\n ");
+  options_print(options, &b);
+  lm_buf_puts(&b, "}\n");
+  lm_status status = lm_file_write_atomic(lm_path_join(a, dir, "run.json"), b.p, b.n);
+  lm_buf_free(&b);
+  lm_arena_destroy(a);
+  return status;
+}
+
+static lm_status parse(lm_arena *a, const char *path, json_t *j, lm_run_record *out) {
+  json_int_t micro;
+  int chosen;
+  json_t *steps, *mode;
+  if (json_unpack(j, "{s:I, s:b, s:{s:o, s:o}}", "micro", &micro, "micro_chosen", &chosen,
+                  "options", "steps", &steps, "mode", &mode) ||
+      micro < 0 || json_integer_value(steps) < 0)
+    return lm_fail(LM_USER, "%s: not the record of a run", path);
+  out->micro = chosen ? micro : 0;
+  out->steps = json_integer_value(steps);
+  if (json_is_string(mode))
+    out->mode = lm_arena_printf(a, "%s", json_string_value(mode));
+  return out->mode ? lm_mode_check(out->mode) : NULL;
+}
+
+lm_status lm_run_record_read(lm_arena *a, const char *dir, lm_run_record *out) {
+  enum {
+    MAX_BYTES = 16 << 20
+  };
+  const char *path = lm_path_join(a, dir, "run.json");
+  json_t *j;
+  *out = (lm_run_record){0};
+  if (access(path, F_OK))
+    return NULL;
+  LM_TRY(lm_json_read(path, MAX_BYTES, &j));
+  lm_status s = parse(a, path, j, out);
+  json_decref(j);
+  return s;
+}
