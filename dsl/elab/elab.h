@@ -139,6 +139,8 @@ typedef struct el_frame {
   el_val result;
 } el_frame;
 
+typedef struct el_draws el_draws; // the random numbers drawn so far in a function (draw.c)
+
 typedef struct el_param {
   lm_sym name;
   el_axes axes;
@@ -209,6 +211,7 @@ struct lm_elab {
   lm_axis position;             // axis t of the current function, the axis of `history`
   int64_t capacity;             // EL_DECODE: positions of the KV cache
   int history_dyn;              // EL_DECODE: the extent that holds how many of them are filled
+  const el_draws *draws;
   uint32_t n_sites, n_caches;
   uint64_t seed;
   el_library_call *library; // library functions emitted so far, by signature
@@ -239,6 +242,12 @@ struct lm_elab {
   const ast_decl **visited;   // declarations that have been evaluated
   uint32_t n_visited, cap_visited;
 };
+
+// ---- random numbers (draw.c)
+// The site of the next draw of the instance whose method runs, as in docs/language.md.
+uint64_t el_draw(lm_elab *e);
+// For each instance the higher of two counts, of which each is at least that of a common past.
+const el_draws *el_draws_join(lm_elab *e, const el_draws *a, const el_draws *b);
 
 // ---- names (names.c)
 el_bind *el_names_find(const el_names *s, lm_sym name); // the last binding of the name, or NULL

@@ -93,6 +93,8 @@ typedef struct {
   int period;
   bool repeat; // `over` is a number
   bool unrolled;
+  const el_draws *draws_before; // of the statement
+  const el_draws **draws_after; // of the iterations so far, joined
 } iteration;
 
 // The number of an iteration, including the loops around it. It is part of the key of random
@@ -124,7 +126,9 @@ static void run_iteration(lm_elab *e, const iteration *it, lm_value *index, cons
     e->layer = layer_number(e, outer, &at);
     el_val var = it->repeat ? el_index_value(e, &at) : el_insts_at(e, it->over, &at);
     uint32_t emitted = e->n_emits;
+    e->draws = it->draws_before;
     run_body_once(e, it->st, &var, now, out);
+    e->draws = *it->draws_after = el_draws_join(e, *it->draws_after, e->draws);
     for (uint32_t i = emitted; i < e->n_emits; i++)
       e->emits[i].index = it->first + j;
     for (uint32_t i = 0; i < n; i++)
@@ -260,10 +264,11 @@ static void carry_out(lm_elab *e, const ast_name *name, el_val v) {
 static void run_over_insts(lm_elab *e, const ast_stmt *st, const el_val *over, el_val *carry) {
   const el_insts *xs = over->insts;
   bool unrolled = el_is_unrolled(e, xs);
+  const el_draws *before = e->draws, *after = before;
   for (int64_t at = 0; at < xs->n;) {
     int period = 1;
     int64_t count = unrolled ? 1 : el_insts_segment(e, xs, at, &period);
-    iteration it = {st, over, at, period, false, unrolled};
+    iteration it = {st, over, at, period, false, unrolled, before, &after};
     run_loop(e, &it, count, xs->member->names.v[0].text, carry);
     at += count * period;
   }
@@ -272,7 +277,8 @@ static void run_over_insts(lm_elab *e, const ast_stmt *st, const el_val *over, e
 static void run_over_count(lm_elab *e, const ast_stmt *st, const el_val *over, int64_t count,
                            el_val *carry) {
   bool unrolled = el_is_unrolled(e, st);
-  iteration it = {st, over, 0, 1, true, unrolled};
+  const el_draws *before = e->draws, *after = before;
+  iteration it = {st, over, 0, 1, true, unrolled, before, &after};
   lm_sym name = st->names.v[0].text;
   if (count < 0 || count > INT32_MAX) {
     EL_ERR(e, st->expr->loc, E028, INT32_MAX, (long long)count);

@@ -150,22 +150,15 @@ static el_val p_iota(el_call_site c) {
   return el_tensor(K_NUM, &axes, v);
 }
 
-// Uniform random numbers. Their key is the path of the instance and the locations of the call and
-// of the calls around it, so they do not depend on the order of operations or on other code.
-static lm_value *random_numbers(el_call_site c, const el_axes *axes) {
-  lm_elab *e = c.e;
+static lm_value *random_numbers(lm_elab *e, const el_axes *axes) {
   if (!e->m)
     return NULL;
   if (e->in_library || !e->step)
     e->library_failed = true;
   if (!e->step)
     return lm_emit_const(&e->b, el_ir_type(e, K_F32, axes), 0.5);
-  const char *path = e->frame->self ? e->frame->self->inst->path : "";
-  uint64_t site = lm_hash(path, strlen(path), (uint64_t)c.x->loc.line << 20 | c.x->loc.col);
-  for (el_frame *f = e->frame; f; f = f->up)
-    site = lm_hash(&(uint64_t[]){(uint64_t)f->called_at.line << 20 | f->called_at.col}[0], 8, site);
   e->n_sites++;
-  lm_attr attr = {.imm = {(int64_t)e->seed, (int64_t)(site >> 33)}, .n_imm = 2};
+  lm_attr attr = {.imm = {(int64_t)e->seed, (int64_t)el_draw(e)}, .n_imm = 2};
   lm_value *zero = e->layer ? e->layer : lm_emit_const(&e->b, lm_type_make(LM_INT, NULL, 0), 0);
   lm_type t = el_ir_type(e, K_F32, axes);
   return lm_emit(&e->b, LM_OP_RNG, (lm_value *[]){e->step, e->row, zero}, 3, &attr, &t);
@@ -182,15 +175,20 @@ static el_val p_dropout(el_call_site c) {
     return EL_FAIL(c.e, el_arg_loc(c, 1), E054, el_show(c.e, &p));
   if (!el_floating(c, &x, el_arg_loc(c, 0)))
     return el_error();
-  if ((!by_index && p.num == 0) || c.e->mode != EL_TRAIN || !c.e->m)
+  if (c.e->mode != EL_TRAIN || !c.e->m)
     return x;
+  if (!by_index && p.num == 0) {
+    if (c.e->step)
+      el_draw(c.e); // other draws are the same for every rate
+    return x;
+  }
   lm_builder *b = &c.e->b;
   el_val one = el_whole(c.e, 1);
   el_val kept = el_binary(c.e, OP_SUB, &one, &p, c.x->loc);
   el_val gain = el_binary(c.e, OP_DIV, &one, &kept, c.x->loc);
   lm_type real = lm_type_make((lm_dtype)x.v->type.dtype, NULL, 0);
   lm_value *keep =
-      lm_emit2(b, LM_OP_GE, random_numbers(c, &x.axes), el_adapt(c.e, &p, K_F32, c.x->loc).v);
+      lm_emit2(b, LM_OP_GE, random_numbers(c.e, &x.axes), el_adapt(c.e, &p, K_F32, c.x->loc).v);
   lm_value *scaled = lm_emit2(b, LM_OP_MUL, x.v, el_adapt(c.e, &gain, x.kind, c.x->loc).v);
   return el_tensor(x.kind, &x.axes, lm_emit_select(b, keep, scaled, lm_emit_const(b, real, 0)));
 }
@@ -202,7 +200,7 @@ static el_val p_rng(el_call_site c) {
   for (uint32_t i = 0; el_positional(c, i); i++)
     if (!el_positional_axes(c, i, &axes))
       return el_error();
-  return el_tensor(K_F32, &axes, random_numbers(c, &axes));
+  return el_tensor(K_F32, &axes, random_numbers(c.e, &axes));
 }
 
 static el_val p_later(el_call_site c) {

@@ -42,6 +42,7 @@ static entry begin(lm_elab *e, const char *name, int64_t rows, int64_t seq, int 
   e->b = (lm_builder){.m = e->m, .at = x.f->body};
   e->mode = mode;
   e->memo = NULL;
+  e->draws = NULL;
   e->n_caches = 0;
   e->n_emits = 0;
   e->n_loops = 0;
