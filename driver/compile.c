@@ -22,10 +22,10 @@ static void watch(void *user, const char *pass, bool after, const lm_module *m) 
 
 static void flops_take(lm_session *s) {
   const lm_module *m = s->lowered->m;
-  s->model_flops = lm_analysis_flops(m, "loss");
+  s->model_flops = lm_analysis_flops(m, LM_FUNC_LOSS, 0);
   for (int i = 0; i < s->run.stages.n; i++) {
     lm_run_stage *stage = &s->run.stages.v[i];
-    stage->flops = lm_analysis_flops(m, stage->loss);
+    stage->flops = lm_analysis_flops(m, LM_FUNC_LOSS, stage->func_seq);
   }
 }
 

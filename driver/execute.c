@@ -40,8 +40,9 @@ lm_status lm_session_start(lm_session *s, const lm_exec_options *o) {
 
 // Other processes may slow some runs down, so the shortest one counts; the first one faults pages
 // in and does not.
-lm_status lm_session_func_time(const lm_session *s, const char *name, double about, double *out) {
-  const lm_plan_func *f = lm_plan_func_find(s->plan, name);
+lm_status lm_session_func_time(const lm_session *s, lm_func_id id, int64_t seq, double about,
+                               double *out) {
+  const lm_plan_func *f = lm_plan_func_get(s->plan, id, seq);
   double begin = lm_now(), best = 1e30;
   for (int i = 0; f && (i < 3 || lm_now() - begin < about); i++) {
     double start = lm_now();
@@ -88,8 +89,8 @@ lm_status lm_session_train(lm_session *s) {
   for (int i = 0; i < l->n_states; i++)
     states[i] = (lm_train_state){l->states[i].name, l->states[i].is_param, l->states[i].value};
   lm_train_table *group = LM_NEW(a, lm_train_table);
-  *group =
-      (lm_train_table){"group", groups_of_blocks(s), sizeof(int32_t) * (size_t)s->plan->n_blocks};
+  *group = (lm_train_table){LM_PORT_GROUP, groups_of_blocks(s),
+                            sizeof(int32_t) * (size_t)s->plan->n_blocks};
   lm_trainer_options o = {.plan = s->plan,
                           .exec = s->exec,
                           .data = s->data,

@@ -18,20 +18,20 @@ static void part_add(lm_ctx *c, lm_fingerprint *f, const char *part, const char 
   LM_PUSH(c->arena, f->v, f->n, f->cap) = (lm_train_key){part, value};
 }
 
-static void func_add(lm_ctx *c, lm_fingerprint *f, lm_module *m, const char *name) {
-  const lm_func *func = lm_func_find(m, name);
+static void func_add(lm_ctx *c, lm_fingerprint *f, const lm_module *m, lm_func_id id) {
+  const lm_func *func = lm_func_get(m, id, 0);
   if (!func)
     return;
-  part_add(c, f, name,
+  part_add(c, f, func->name,
            lm_arena_printf(c->arena, "%016llx", (unsigned long long)lm_func_digest(func)));
 }
 
 // @norm, @rates and @update, and the first values of the states.
 static void optimizer_add(lm_ctx *c, lm_fingerprint *f, const lm_lowered *l) {
-  static const char *const funcs[] = {"norm", "rates", "update"};
+  static const lm_func_id funcs[] = {LM_FUNC_NORM, LM_FUNC_RATES, LM_FUNC_UPDATE};
   uint64_t h = 0;
   for (size_t i = 0; i < LM_COUNT(funcs); i++) {
-    const lm_func *func = lm_func_find(l->m, funcs[i]);
+    const lm_func *func = lm_func_get(l->m, funcs[i], 0);
     uint64_t digest = func ? lm_func_digest(func) : 0;
     h = lm_hash(&digest, sizeof digest, h);
   }
@@ -110,8 +110,8 @@ lm_fingerprint lm_fingerprint_of(lm_ctx *c, lm_program *p, const lm_recipe *r) {
   lm_diag_return(c, before);
   if (!l)
     return f;
-  func_add(c, &f, l->m, "loss");
-  func_add(c, &f, l->m, "eval");
+  func_add(c, &f, l->m, LM_FUNC_LOSS);
+  func_add(c, &f, l->m, LM_FUNC_EVAL);
   optimizer_add(c, &f, l);
   for (uint32_t i = 0; i < l->m->n_globals; i++)
     if (l->m->globals[i].kind == LM_GLOBAL_PARAM)

@@ -28,7 +28,7 @@ static const lm_roofline UNKNOWN_MACHINE = {.peak = 16, .bandwidth = {1, 1, 1, 1
 
 static double seconds_of(const lm_session *s, const lm_roofline *r) { // lower bound of a step
   double sum = 0, times = 1;
-  const lm_plan_func *f = lm_plan_func_find(s->plan, "micro");
+  const lm_plan_func *f = lm_plan_func_get(s->plan, LM_FUNC_MICRO, 0);
   for (int i = 0; f && i < f->n_steps; i++) {
     const lm_plan_step *x = &f->steps[i];
     if (x->kind == LM_STEP_LOOP)

@@ -150,9 +150,11 @@ static bool is_hash(const char *text) {
 }
 
 static const char *part_name(const char *part) {
-  return !strcmp(part, "loss")   ? "the loss"
-         : !strcmp(part, "eval") ? "the loss in evaluation"
-                                 : "the optimizer";
+  switch (lm_func_key_parse(part).id) {
+  case LM_FUNC_LOSS: return "the loss";
+  case LM_FUNC_EVAL: return "the loss in evaluation";
+  default: return "the optimizer";
+  }
 }
 
 static void parts_print(const lm_fingerprint_changes *all, lm_buf *out) {

@@ -139,7 +139,8 @@ lm_exec_options lm_session_exec_options(const lm_session *s); // without timelin
 lm_status lm_session_start(lm_session *s, const lm_exec_options *o);
 // Seconds of one call of a plan's function: the shortest of the calls made in about `about`
 // seconds, at least two after a first one that does not count. 0 if the plan has no such function.
-lm_status lm_session_func_time(const lm_session *s, const char *name, double about, double *out);
+lm_status lm_session_func_time(const lm_session *s, lm_func_id id, int64_t seq, double about,
+                               double *out);
 // Initial parameters, or those of the model's `from`.
 lm_status lm_session_weights(lm_session *s);
 lm_status lm_session_train(lm_session *s);

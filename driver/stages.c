@@ -3,23 +3,18 @@
 
 #include <math.h>
 
-#include "runtime/plan/plan_stage.h"
-
 int64_t lm_stage_first(double from, int64_t steps) {
   return from > 0 ? (int64_t)ceil(from * (double)steps) : 0;
 }
 
-static lm_run_stage stage_of(lm_arena *a, const lm_recipe_stage *x, int64_t steps, int64_t seq,
-                             int64_t rows) {
-  bool own = x->seq != seq; // the sequence length at the end has the plain names
+static lm_run_stage stage_of(const lm_recipe_stage *x, int64_t steps, int64_t seq, int64_t rows) {
   return (lm_run_stage){.first = lm_stage_first(x->from, steps) + 1,
                         .last = steps,
                         .seq = x->seq,
                         .rows = rows * seq / x->seq,
                         .mix = x->mix,
                         .n_mix = x->n_mix,
-                        .loss = lm_stage_func(a, LM_FUNC_LOSS, own ? x->seq : 0),
-                        .micro = lm_stage_func(a, LM_FUNC_MICRO, own ? x->seq : 0)};
+                        .func_seq = x->seq != seq ? x->seq : 0};
 }
 
 lm_run_stages lm_stages_find(lm_arena *a, const lm_recipe *r, int64_t steps, int64_t seq,
@@ -27,16 +22,11 @@ lm_run_stages lm_stages_find(lm_arena *a, const lm_recipe *r, int64_t steps, int
   const lm_recipe_data *d = &r->data;
   lm_run_stages s = {LM_NEW_N(a, lm_run_stage, d->n_stages + 1), (int)d->n_stages};
   for (int i = 0; i < s.n; i++)
-    s.v[i] = stage_of(a, &d->stages[i], steps, seq, rows);
+    s.v[i] = stage_of(&d->stages[i], steps, seq, rows);
   for (int i = 0; i + 1 < s.n; i++)
     s.v[i].last = s.v[i + 1].first - 1;
   if (!s.n)
-    s.v[s.n++] = (lm_run_stage){.first = 1,
-                                .last = steps,
-                                .seq = seq,
-                                .rows = rows,
-                                .loss = LM_FUNC_LOSS,
-                                .micro = LM_FUNC_MICRO};
+    s.v[s.n++] = (lm_run_stage){.first = 1, .last = steps, .seq = seq, .rows = rows};
   return s;
 }
 

@@ -7,9 +7,9 @@ typedef struct lm_run_stage {
   int64_t first, last; // steps, from 1; last < first: the run is too short for the stage
   int64_t seq, rows;   // tokens in a row, rows of a step
   const lm_recipe_weight *mix;
-  uint32_t n_mix;           // 0: the rows of all sources are one set
-  const char *loss, *micro; // functions that compute its micro-batches (plan_stage.h)
-  double flops;             // of the model, a micro-batch; 0: not known yet
+  uint32_t n_mix;   // 0: the rows of all sources are one set
+  int64_t func_seq; // lm_func_key.seq of the functions that compute its micro-batches
+  double flops;     // of the model, a micro-batch; 0: not known yet
 } lm_run_stage;
 typedef struct lm_run_stages {
   lm_run_stage *v;

@@ -63,8 +63,8 @@ static lm_status arena_add(lm_trace *t, const char *prefix, lm_arena_id id, doub
 
 static lm_status logits_add(lm_trace *t) {
   const lm_session *s = t->o.s;
-  const lm_plan_func *apply = lm_plan_func_find(s->plan, "apply");
-  const lm_plan_port *logits = lm_plan_port_find(apply, "logits", true);
+  const lm_plan_func *apply = lm_plan_func_get(s->plan, LM_FUNC_APPLY, 0);
+  const lm_plan_port *logits = lm_plan_port_get(apply, LM_PORT_LOGITS, true);
   lm_batch_ports in;
   LM_TRY(lm_batch_ports_open(s->exec, apply, &in));
   int64_t shape[3] = {s->run.n_micro * in.rows, in.seq, logits->shape[2]},

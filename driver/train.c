@@ -222,7 +222,7 @@ lm_status lm_training_time(const lm_training *x, int64_t *out_steps, double *out
     double seconds;
     if (stage->last < first)
       continue;
-    LM_TRY(lm_session_func_time(s, stage->micro, MICRO_TIMED_S, &seconds));
+    LM_TRY(lm_session_func_time(s, LM_FUNC_MICRO, stage->func_seq, MICRO_TIMED_S, &seconds));
     *out_seconds += seconds * (double)(s->run.n_micro * (stage->last - first + 1));
   }
   return NULL;

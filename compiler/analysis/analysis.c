@@ -1,8 +1,6 @@
 // analysis.c - see analysis.h.
 #include "compiler/analysis/analysis.h"
 
-#include <string.h>
-
 static lm_analysis *results(lm_module *m) {
   if (!m->analysis)
     m->analysis = LM_NEW(m->arena, lm_analysis);
@@ -29,10 +27,10 @@ const lm_analysis *lm_analysis_of(const lm_module *m) {
   return m->analysis;
 }
 
-double lm_analysis_flops(const lm_module *m, const char *loss) {
+double lm_analysis_flops(const lm_module *m, lm_func_id loss, int64_t seq) {
   const lm_analysis *a = lm_analysis_of(m);
   for (uint32_t i = 0; i < a->n_flops; i++)
-    if (!strcmp(a->flops[i].func, loss))
+    if (lm_func_key_equal(a->flops[i].func, (lm_func_key){loss, seq}))
       return a->flops[i].flops;
   return 0;
 }

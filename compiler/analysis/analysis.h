@@ -24,5 +24,5 @@ void lm_analysis_count(lm_module *m);    // the body of pass `count`
 const lm_analysis *lm_analysis_of(const lm_module *m);
 // FLOPs of a training micro-batch with this loss (see flops.h); 0 if the module has no such
 // function.
-double lm_analysis_flops(const lm_module *m, const char *loss);
+double lm_analysis_flops(const lm_module *m, lm_func_id loss, int64_t seq);
 #endif

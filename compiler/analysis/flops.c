@@ -97,7 +97,7 @@ static void count(lm_op *op, void *user) {
 lm_model_flops lm_model_flops_of(const lm_func *f) {
   counter c = {.m = f->module};
   lm_region_walk(f->body, count, &c);
-  return (lm_model_flops){f->name, 3 * c.flops};
+  return (lm_model_flops){f->key, 3 * c.flops};
 }
 
 // ---- weight GEMMs
@@ -141,7 +141,7 @@ static void visit(lm_op *op, void *user) {
 
 lm_weight_products lm_weight_products_find(lm_arena *a, lm_module *m) {
   lm_weight_products out = {0};
-  lm_func *loss = lm_func_find(m, "loss");
+  lm_func *loss = lm_func_get(m, LM_FUNC_LOSS, 0);
   if (loss)
     lm_region_walk(loss->body, visit, &(finder){a, m, &out});
   return out;

@@ -10,7 +10,7 @@ double lm_flops_of(const lm_module *m, const lm_op *op);
 // Model FLOPs of a training step by the usual convention: three times the dots and attentions of
 // the loss, without recomputation.
 typedef struct lm_model_flops {
-  lm_sym func;
+  lm_func_key func;
   double flops;
 } lm_model_flops;
 lm_model_flops lm_model_flops_of(const lm_func *f);

@@ -1,8 +1,6 @@
 // id_limits.c - see id_limits.h.
 #include "compiler/analysis/id_limits.h"
 
-#include <string.h>
-
 #include "compiler/ops/interface.h"
 
 typedef struct {
@@ -24,11 +22,12 @@ static int64_t *limit_of(const finder *f, const lm_value *v) {
   const lm_value *arg = source_of(v);
   if (!arg || arg->region != f->func->body || !arg->name)
     return NULL;
-  if (!strcmp(arg->name, "tok"))
-    return &f->out->tok;
-  if (!strcmp(arg->name, "pos"))
-    return &f->out->pos;
-  return strcmp(arg->name, "next") ? NULL : &f->out->next;
+  switch (lm_column_find(arg->name)) {
+  case LM_COLUMN_TOK: return &f->out->tok;
+  case LM_COLUMN_POS: return &f->out->pos;
+  case LM_COLUMN_NEXT: return &f->out->next;
+  default: return NULL;
+  }
 }
 
 static void visit(lm_op *op, void *user) {

@@ -255,7 +255,7 @@ static lm_rows verdict(fact sum, fact weight) {
 }
 
 lm_rows lm_rows_find(lm_module *m) {
-  const lm_func *loss = lm_func_find(m, "loss");
+  const lm_func *loss = lm_func_get(m, LM_FUNC_LOSS, 0);
   if (!loss || !loss->body->last || loss->body->last->n_in < 2)
     return (lm_rows){LM_ROWS_APART};
   lm_arena *a = lm_arena_create();

@@ -329,7 +329,7 @@ static bool has_made(const lm_eval *e) {
 }
 
 lm_status lm_eval_call(lm_eval *e, const lm_func *f, const lm_tensor *args, lm_tensor *out) {
-  const lm_func *copies = has_made(e) ? lm_func_find(e->m, "copies") : NULL;
+  const lm_func *copies = has_made(e) ? lm_func_get(e->m, LM_FUNC_COPIES, 0) : NULL;
   if (copies && f != copies)
     LM_TRY(made_fill(e, copies));
   e->env = lm_calloc((size_t)e->m->n_values + 1, sizeof *e->env);

@@ -15,7 +15,7 @@ int64_t lm_op_result_count(const lm_module *m, const lm_op *op, lm_buf *why) {
     lm_why(why, "the region yields no score, mask and factor");
     return -1;
   }
-  const lm_func *f = op->attr.sym ? lm_func_find((lm_module *)m, op->attr.sym) : NULL;
+  const lm_func *f = op->attr.sym ? lm_func_find(m, op->attr.sym) : NULL;
   if (f)
     return f->n_out;
   lm_why(why, op->attr.sym ? "there is no function @%s" : "there is no body%s",

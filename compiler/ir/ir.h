@@ -21,6 +21,7 @@
 // Tensors are dense and row-major in the order of their axes, unless a plan assigns other strides.
 #ifndef LM_IR_H
 #define LM_IR_H
+#include "contract/func.h"
 #include "contract/stage.h"
 #include "runtime/base/diag.h"
 #include "runtime/base/dtype.h"
@@ -107,6 +108,7 @@ struct lm_region {
 
 struct lm_func {
   lm_sym name;
+  lm_func_key key; // of the name; its id is LM_FUNCS if contract/functions.def has none such
   lm_region *body; // args[i]->name is the name of parameter i; ends with `return`
   lm_sym *out_names;
   uint32_t n_out; // names of the results
@@ -192,7 +194,11 @@ typedef struct lm_builder {
   uint8_t keep;
 } lm_builder;
 lm_func *lm_func_add(lm_module *m, lm_sym name);
-lm_func *lm_func_find(lm_module *m, const char *name);
+// The function of a symbol of the program; lm_func_get: the one of functions.def. NULL if there is
+// none.
+lm_func *lm_func_find(const lm_module *m, const char *name);
+lm_func *lm_func_get(const lm_module *m, lm_func_id id, int64_t seq);
+lm_func *lm_func_add_key(lm_module *m, lm_func_key key);
 void lm_func_remove(lm_module *m, lm_func *f);
 lm_value *lm_arg_add(lm_module *m, lm_region *r, lm_type type, lm_sym name);
 lm_op *lm_emit_op(lm_builder *b, lm_opcode code, lm_value *const *in, uint32_t n_in,

@@ -63,16 +63,29 @@ void lm_op_remove(lm_op *op) {
 
 // ---- functions
 
-lm_func *lm_func_find(lm_module *m, const char *name) {
+lm_func *lm_func_find(const lm_module *m, const char *name) {
   for (lm_func *f = m->funcs; f; f = f->next)
     if (!strcmp(f->name, name))
       return f;
   return NULL;
 }
 
+lm_func *lm_func_get(const lm_module *m, lm_func_id id, int64_t seq) {
+  for (lm_func *f = m->funcs; f; f = f->next)
+    if (lm_func_key_equal(f->key, (lm_func_key){id, seq}))
+      return f;
+  return NULL;
+}
+
+lm_func *lm_func_add_key(lm_module *m, lm_func_key key) {
+  char name[LM_FUNC_NAME];
+  return lm_func_add(m, LM_SYM(m->ctx, lm_func_key_print(key, name)));
+}
+
 lm_func *lm_func_add(lm_module *m, lm_sym name) {
   lm_func *f = LM_NEW(m->arena, lm_func);
   f->name = name;
+  f->key = lm_func_key_parse(name);
   f->module = m;
   f->body = lm_region_new(m, f, NULL);
   *m->funcs_tail = f;

@@ -63,7 +63,7 @@ bool shape_loop(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) 
 }
 
 bool shape_call(const lm_module *m, const lm_op *op, lm_type *out, lm_buf *why) {
-  const lm_func *f = lm_func_find((lm_module *)m, op->attr.sym);
+  const lm_func *f = lm_func_find(m, op->attr.sym);
   if (!f || !f->body->last || f->body->last->code != LM_OP_RETURN)
     return lm_why(why, "there is no function @%s", op->attr.sym);
   if (op->n_in != f->body->n_args)

@@ -1,6 +1,5 @@
 // state_vjp.c - derivatives of operations that read at indices: gathers, parameters, stacked
 // values.
-#include <string.h>
 #include "compiler/ops/ops.h"
 
 // The index is a column of the batch, whose ids are checked against the sizes of the tables when
@@ -12,7 +11,8 @@ static bool is_checked(const lm_value *index) {
     v = v->def->in[0];
   if (v->def || v->region->owner || !v->name)
     return false;
-  return !strcmp(v->name, "tok") || !strcmp(v->name, "pos") || !strcmp(v->name, "next");
+  lm_column_id column = lm_column_find(v->name);
+  return column < LM_COLUMNS && lm_column_table[column].is_index;
 }
 
 // gather and scatter_add clamp their index, so each is the derivative of the other. If single

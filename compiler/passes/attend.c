@@ -646,7 +646,7 @@ bool lm_pass_attend(lm_module *m, const lm_pass_env *env) {
   if (!p.tile)
     return true;
   for (lm_func *f = m->funcs; f; f = f->next) {
-    bool differentiated = lm_func_is_loss(f);
+    bool differentiated = f->key.id == LM_FUNC_LOSS;
     p.f = f;
     p.uses = lm_func_uses(f);
     p.active = differentiated ? lm_activity_of_func(f) : NULL;

@@ -230,7 +230,7 @@ static void probe_free(probe *p) {
 }
 
 bool lm_pass_causal(lm_module *m, const lm_pass_env *env) {
-  lm_func *f = lm_func_find(m, "probe");
+  lm_func *f = lm_func_get(m, LM_FUNC_PROBE, 0);
   if (!f || f->body->n_args == 0 || f->body->args[0]->type.rank != 2)
     return true;
   lm_axis t = f->body->args[0]->type.axis[1];
@@ -238,7 +238,7 @@ bool lm_pass_causal(lm_module *m, const lm_pass_env *env) {
              .c = m->ctx,
              .n_positions = lm_axis_size(m, t),
              .ok = true,
-             .decoded = lm_func_find(m, "decode") != NULL};
+             .decoded = lm_func_get(m, LM_FUNC_DECODE, 0) != NULL};
   p.facts = lm_calloc(m->n_values, sizeof *p.facts);
   p.uses = lm_func_uses(f);
   p.is_position = lm_calloc(m->n_axes, sizeof *p.is_position);

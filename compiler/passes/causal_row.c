@@ -73,7 +73,11 @@ static void visit(lm_op *op, void *user) {
 static const double *column_of(const probe *p, const lm_value *arg) {
   if (!arg->name || arg->type.rank != 2)
     return NULL;
-  return !strcmp(arg->name, "pos") ? p->pos : !strcmp(arg->name, "seg") ? p->seg : NULL;
+  switch (lm_column_find(arg->name)) {
+  case LM_COLUMN_POS: return p->pos;
+  case LM_COLUMN_SEG: return p->seg;
+  default: return NULL;
+  }
 }
 
 static numbers constants(const probe *p, const lm_func *f) {

@@ -145,7 +145,7 @@ static int fate_of(const lm_op *dot) {
 // parameters change. launch: cost of a launch in bytes; once: hoist_params is enabled.
 static bool is_profitable(const pack *p, double launch, bool once) {
   double x = lm_type_traffic(p->m, p->of[0].dot->in[0]->type), w = launch, y = 0, gain;
-  int trains = lm_func_is_loss(p->f);
+  int trains = p->f->key.id == LM_FUNC_LOSS;
   int ways = 1 + trains;
   int fates = 0;
   gain = (p->n - 1) * (x + launch) + trains * (p->n - 1) * (2 * x + launch);

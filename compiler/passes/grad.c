@@ -24,7 +24,6 @@
 #include "compiler/passes/epilogue.h"
 #include "compiler/passes/pass.h"
 #include "runtime/base/diag_code.h"
-#include "runtime/plan/plan_stage.h"
 #include <string.h>
 
 static void differentiate_region(lm_grad *base, lm_region *body, lm_value *of, lm_value *cotangent,
@@ -110,22 +109,21 @@ static bool loss_fits(lm_module *m, const lm_func *loss) {
 }
 
 static void micro_make(lm_func *loss, bool sums) {
-  lm_ctx *c = loss->module->ctx;
-  const char *length = lm_stage_func_suffix(loss->name, LM_FUNC_LOSS);
-  differentiate(
-      lm_func_clone(loss, LM_SYM(c, lm_arena_printf(c->arena, LM_FUNC_MICRO "%s", length))), sums);
+  char name[LM_FUNC_NAME];
+  lm_func_key_print((lm_func_key){LM_FUNC_MICRO, loss->key.seq}, name);
+  differentiate(lm_func_clone(loss, LM_SYM(loss->module->ctx, name)), sums);
 }
 
 bool lm_pass_grad(lm_module *m, const lm_pass_env *env) {
   if (!inlined(m))
     return false;
   for (const lm_func *f = m->funcs; f; f = f->next)
-    if (lm_func_is_loss(f) && !loss_fits(m, f))
+    if (f->key.id == LM_FUNC_LOSS && !loss_fits(m, f))
       return false;
   m->stage = LM_STAGE_STEP;
   for (lm_func *f = m->funcs, *next; f; f = next) {
     next = f->next;
-    if (!lm_func_is_loss(f))
+    if (f->key.id != LM_FUNC_LOSS)
       continue;
     micro_make(f, lm_epilogue_is_enabled(env));
     if (env->gradients_alone)

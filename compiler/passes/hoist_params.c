@@ -168,17 +168,17 @@ static lm_value *copies_cast(lm_builder *b) {
   lm_module *m = b->m;
   lm_axis axes[2] = {lm_axis_add(m, LM_SYM(m->ctx, "blk"), lm_plan_layout_blocks(m), 0),
                      lm_axis_add(m, LM_SYM(m->ctx, "el"), LM_BLOCK, 0)};
-  return lm_emit_cast(b, lm_arg_add(m, b->at, lm_type_make(LM_F32, axes, 2), LM_SYM(m->ctx, "p")),
-                      LM_BF16);
+  lm_sym p = LM_SYM(m->ctx, lm_port_table[LM_PORT_P].name);
+  return lm_emit_cast(b, lm_arg_add(m, b->at, lm_type_make(LM_F32, axes, 2), p), LM_BF16);
 }
 
 static void copies_make(lm_module *m, bool casts, const making *k) {
-  lm_func *f = lm_func_add(m, LM_SYM(m->ctx, "copies"));
+  lm_func *f = lm_func_add_key(m, (lm_func_key){LM_FUNC_COPIES});
   lm_builder b = {.m = m, .at = f->body};
   lm_value **out = LM_NEW_N(m->arena, lm_value *, k->n + 1), *index[LM_RANK];
   f->out_names = LM_NEW_N(m->arena, lm_sym, k->n + 1);
   if (casts) {
-    f->out_names[f->n_out] = f->name;
+    f->out_names[f->n_out] = LM_SYM(m->ctx, lm_port_table[LM_PORT_COPIES].name);
     out[f->n_out++] = copies_cast(&b);
   }
   for (uint32_t i = 0; i < k->n; i++) {

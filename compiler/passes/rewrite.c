@@ -1,7 +1,6 @@
 // rewrite.c - replacing values while walking a function.
 #include "compiler/passes/rewrite.h"
 #include <string.h>
-#include "runtime/plan/plan_stage.h"
 
 void *lm_idmap_get(const lm_idmap *m, const lm_value *v) {
   return v->id < m->n ? m->at[v->id] : NULL;
@@ -99,8 +98,4 @@ lm_value *lm_cast_to(lm_rewrite *r, lm_value *x, lm_type t) {
     if (lm_type_find(x->type, t.axis[i]) >= 0)
       order[n++] = t.axis[i];
   return lm_emit_expand(&r->b, lm_emit_permute(&r->b, x, order, n), t);
-}
-
-bool lm_func_is_loss(const lm_func *f) {
-  return lm_stage_func_suffix(f->name, LM_FUNC_LOSS) != NULL;
 }

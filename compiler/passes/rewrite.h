@@ -39,5 +39,4 @@ lm_value *lm_cast_to(lm_rewrite *r, lm_value *x, lm_type t);
 void lm_ops_sink(lm_op *from, lm_op *to, uint32_t mark);
 // r is outer or a region nested in it.
 bool lm_region_inside(const lm_region *r, const lm_region *outer);
-bool lm_func_is_loss(const lm_func *f); // @loss or @loss.N
 #endif

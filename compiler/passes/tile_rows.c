@@ -478,7 +478,7 @@ bool lm_pass_tile_rows(lm_module *m, const lm_pass_env *env) {
   if (target && !target->slab && !lm_pass_is_forced(env, "tile_rows"))
     return true;
   for (lm_func *f = m->funcs; f; f = f->next)
-    if (lm_func_is_loss(f))
+    if (f->key.id == LM_FUNC_LOSS)
       tile_region(f, f->body, 0, env, &(last){0});
   return true;
 }

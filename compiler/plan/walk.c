@@ -489,6 +489,20 @@ static bool is_blocks(const planner *p, lm_type t) {
          lm_axis_size(p->m, t.axis[1]) == LM_BLOCK;
 }
 
+static location blocks_location(planner *p, lm_sym name, lm_type t) {
+  lm_port_id port = t.dtype == LM_BF16 ? LM_PORT_COPIES : lm_port_find(name);
+  bool listed = port < LM_PORTS && lm_port_table[port].role == LM_ROLE_BLOCKS;
+  lm_arena_id arena = listed ? lm_port_table[port].arena : LM_ARENA_STATE;
+  location out = lm_location_dense(p, p->fixed[arena], t);
+  p->has_copies |= arena == LM_ARENA_COPY;
+  p->has_gradients |= arena == LM_ARENA_GRAD;
+  if (arena == LM_ARENA_COPY)
+    out.offset = p->layout.made_bytes;
+  if (arena == LM_ARENA_STATE)
+    out.offset = state_index(p, name) * lm_type_bytes(p, t);
+  return out;
+}
+
 static location port_location(planner *p, lm_sym name, lm_type t) {
   const lm_global *g = lm_global_find(p->m, name);
   if (g && g->kind == LM_GLOBAL_MADE) {
@@ -496,23 +510,8 @@ static location port_location(planner *p, lm_sym name, lm_type t) {
     out.offset = p->layout.globals[g - p->m->globals].offset;
     return out;
   }
-  if (is_blocks(p, t)) {
-    if (t.dtype == LM_BF16) {
-      location out = lm_location_dense(p, p->fixed[LM_ARENA_COPY], t);
-      p->has_copies = true;
-      out.offset = p->layout.made_bytes;
-      return out;
-    }
-    if (!strcmp(name, "p"))
-      return lm_location_dense(p, p->fixed[LM_ARENA_PARAM], t);
-    if (!strcmp(name, "g")) {
-      p->has_gradients = true;
-      return lm_location_dense(p, p->fixed[LM_ARENA_GRAD], t);
-    }
-    location out = lm_location_dense(p, p->fixed[LM_ARENA_STATE], t);
-    out.offset = state_index(p, name) * lm_type_bytes(p, t);
-    return out;
-  }
+  if (is_blocks(p, t))
+    return blocks_location(p, name, t);
   location out = lm_location_dense(p, p->fixed[LM_ARENA_IO], t);
   out.offset = p->io_bytes;
   p->io_bytes += aligned(lm_type_bytes(p, t));
@@ -522,6 +521,7 @@ static location port_location(planner *p, lm_sym name, lm_type t) {
 static lm_plan_port port_make(planner *p, lm_sym name, lm_type t, const location *at) {
   lm_plan_port port = {
       .name = name,
+      .id = lm_port_find(name),
       .dtype = t.dtype,
       .rank = t.rank,
       .buf = {
@@ -560,6 +560,7 @@ static void results_walk(planner *p, lm_plan_func *out) {
 void lm_func_walk(planner *p) {
   lm_plan_func *out = &p->plan->funcs[p->plan->n_funcs++];
   out->name = p->f->name;
+  out->key = p->f->key;
   region_number(p->f->body, 0);
   region_uses(p, p->f->body);
   arguments_walk(p, out);

@@ -19,8 +19,8 @@ lm_cost lm_cost_of(const lm_plan_func *f) {
   return c;
 }
 
-static void cost_add(const lm_plan *p, const char *name, double times, lm_cost *sum) {
-  const lm_plan_func *f = lm_plan_func_find(p, name);
+static void cost_add(const lm_plan *p, lm_func_id id, double times, lm_cost *sum) {
+  const lm_plan_func *f = lm_plan_func_get(p, id, 0);
   if (!f)
     return;
   lm_cost c = lm_cost_of(f);
@@ -31,9 +31,9 @@ static void cost_add(const lm_plan *p, const char *name, double times, lm_cost *
 
 lm_cost lm_cost_of_step(const lm_plan *p, int64_t n_micro) {
   lm_cost sum = {0};
-  cost_add(p, "micro", (double)n_micro, &sum);
-  cost_add(p, "norm", 1, &sum);
-  cost_add(p, "update", 1, &sum);
-  cost_add(p, "copies", 1, &sum);
+  cost_add(p, LM_FUNC_MICRO, (double)n_micro, &sum);
+  cost_add(p, LM_FUNC_NORM, 1, &sum);
+  cost_add(p, LM_FUNC_UPDATE, 1, &sum);
+  cost_add(p, LM_FUNC_COPIES, 1, &sum);
   return sum;
 }

@@ -6,7 +6,7 @@
 
 #include "driver/text.h"
 
-static const char *const FUNCS[LM_STEP_FUNCS] = {"micro", "norm", "update"};
+static const lm_func_id FUNCS[LM_STEP_FUNCS] = {LM_FUNC_MICRO, LM_FUNC_NORM, LM_FUNC_UPDATE};
 
 // ---- which steps are one row
 
@@ -45,7 +45,7 @@ static uint32_t row_of(lm_arena *a, lm_cost_rows *rows, const lm_plan_step *s) {
 
 static void func_add(lm_arena *a, lm_cost_rows *rows, int func, int64_t times,
                      const lm_roofline *r) {
-  const lm_plan_func *f = lm_plan_func_find(rows->plan, FUNCS[func]);
+  const lm_plan_func *f = lm_plan_func_get(rows->plan, FUNCS[func], 0);
   if (!f)
     return;
   rows->row[func] = LM_NEW_N(a, uint32_t, f->n_steps + 1);
@@ -80,7 +80,7 @@ lm_cost_rows lm_cost_rows_find(lm_arena *a, const lm_plan *plan, int64_t n_micro
 static lm_cost_row *row_of_span(const lm_cost_rows *rows, const lm_span *span) {
   const lm_plan_step *s = span->what;
   for (int i = 0; s && i < LM_STEP_FUNCS; i++) {
-    const lm_plan_func *f = lm_plan_func_find(rows->plan, FUNCS[i]);
+    const lm_plan_func *f = lm_plan_func_get(rows->plan, FUNCS[i], 0);
     if (f && s >= f->steps && s < f->steps + f->n_steps)
       return &rows->v[rows->row[i][s - f->steps]];
   }

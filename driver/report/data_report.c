@@ -117,8 +117,8 @@ static lm_status rows_show(const lm_session *s, int64_t n, int64_t seq, bool jso
         out, "rows of the last stage, of %lld tokens; a run takes them by its mix and by chance\n",
         (long long)seq);
   lm_arena *a = lm_arena_create();
-  lm_batch b = {LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, int32_t, seq),
-                LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, float, seq)};
+  lm_batch b = {{LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, int32_t, seq),
+                 LM_NEW_N(a, int32_t, seq), LM_NEW_N(a, float, seq)}};
   lm_status status = NULL;
   for (int64_t i = 0; !status && i < n && i < rows; i++) {
     lm_data_fill_part(s->data, 0, i, 1, &b);

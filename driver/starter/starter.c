@@ -127,9 +127,9 @@ static lm_status funcs_time(const lm_starter *x, lm_session *s, double *out) {
   LM_TRY(lm_session_lower(s, LM_LOWER_TRAIN, 0));
   LM_TRY(lm_session_plan(s));
   LM_TRY(lm_session_start(s, NULL));
-  LM_TRY(lm_session_func_time(s, "micro", about, &micro));
-  LM_TRY(lm_session_func_time(s, "norm", about / 5, &norm));
-  LM_TRY(lm_session_func_time(s, "update", about / 5, &update));
+  LM_TRY(lm_session_func_time(s, LM_FUNC_MICRO, 0, about, &micro));
+  LM_TRY(lm_session_func_time(s, LM_FUNC_NORM, 0, about / 5, &norm));
+  LM_TRY(lm_session_func_time(s, LM_FUNC_UPDATE, 0, about / 5, &update));
   *out = (double)s->run.n_micro * micro + norm + update;
   return NULL;
 }

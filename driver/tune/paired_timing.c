@@ -26,7 +26,7 @@ lm_status lm_pair_compare(lm_status (*turn)(void *plan, double *out_ms), void *f
 }
 
 lm_status lm_step_batch(const lm_session *s) {
-  const lm_plan_func *f = lm_plan_func_find(s->plan, "micro");
+  const lm_plan_func *f = lm_plan_func_get(s->plan, LM_FUNC_MICRO, 0);
   lm_batch_ports in;
   LM_TRY(lm_batch_ports_open(s->exec, f, &in));
   lm_status status = lm_data_fill(s->data, 0, 0, s->run.n_micro, in.rows, &in.batch);
@@ -34,8 +34,8 @@ lm_status lm_step_batch(const lm_session *s) {
   return status;
 }
 
-static lm_status func_time(const lm_session *s, const char *name, bool counts, double *best) {
-  const lm_plan_func *f = lm_plan_func_find(s->plan, name);
+static lm_status func_time(const lm_session *s, lm_func_id id, bool counts, double *best) {
+  const lm_plan_func *f = lm_plan_func_get(s->plan, id, 0);
   double start = lm_now();
   if (!f)
     return NULL;
@@ -47,9 +47,9 @@ static lm_status func_time(const lm_session *s, const char *name, bool counts, d
 }
 
 lm_status lm_step_measure(const lm_session *s, bool counts, lm_step_times *t) {
-  LM_TRY(func_time(s, "micro", counts, &t->micro));
-  LM_TRY(func_time(s, "norm", counts, &t->norm));
-  return func_time(s, "update", counts, &t->update);
+  LM_TRY(func_time(s, LM_FUNC_MICRO, counts, &t->micro));
+  LM_TRY(func_time(s, LM_FUNC_NORM, counts, &t->norm));
+  return func_time(s, LM_FUNC_UPDATE, counts, &t->update);
 }
 
 double lm_step_ms(const lm_session *s, const lm_step_times *t) {

@@ -61,12 +61,11 @@ static el_val symbolic_argument(lm_elab *e, const ast_param *p) {
     el_axes_push(e, &axes, el_axis_lookup(e, name));
   }
   if (el_type_is(p->type, "Batch")) {
-    static const char *const fields[] = {"tok", "pos", "seg", "next", "w"};
-    el_val r = {.k = V_RECORD, .n = 5, .items = LM_NEW_N(e->a, el_val, 5)};
-    lm_sym *names = LM_NEW_N(e->a, lm_sym, 5);
-    for (int i = 0; i < 5; i++) {
-      names[i] = LM_SYM(e->c, fields[i]);
-      r.items[i] = el_tensor(i == 4 ? K_F32 : K_INT, &axes, NULL);
+    el_val r = {.k = V_RECORD, .n = LM_COLUMNS, .items = LM_NEW_N(e->a, el_val, LM_COLUMNS)};
+    lm_sym *names = LM_NEW_N(e->a, lm_sym, LM_COLUMNS);
+    for (int c = 0; c < LM_COLUMNS; c++) {
+      names[c] = LM_SYM(e->c, lm_column_table[c].name);
+      r.items[c] = el_tensor(el_kind_of_column((lm_column_id)c), &axes, NULL);
     }
     r.names = names;
     return r;

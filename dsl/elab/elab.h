@@ -345,6 +345,7 @@ el_val el_invoke_method(lm_elab *e, const el_ref *ref, lm_sym method, const el_v
 el_val el_invoke_fn(lm_elab *e, lm_decl_ref fn, const el_val *args, uint32_t n, lm_loc at);
 const ast_member *el_method_find(const el_inst *inst, lm_sym name);
 el_kind el_kind_of_type(lm_elab *e, const ast_type *t, bool *out_ok);
+el_kind el_kind_of_column(lm_column_id c);
 void el_visit(lm_elab *e, const ast_decl *d); // d has been evaluated
 bool el_is_visited(const lm_elab *e, const ast_decl *d);
 

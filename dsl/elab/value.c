@@ -41,6 +41,10 @@ bool el_number_value(const el_val *v, double *out) {
 const char *el_kind_name(el_kind k) {
   return (const char *[]){"real", "f32", "int", "bool", "number"}[k];
 }
+el_kind el_kind_of_column(lm_column_id c) {
+  return lm_column_table[c].dtype == LM_F32 ? K_F32 : K_INT;
+}
+
 lm_dtype el_dtype(const lm_elab *e, el_kind k) {
   return k == K_REAL ? e->compute : (lm_dtype[]){LM_F32, LM_F32, LM_INT, LM_BOOL, LM_F64}[k];
 }

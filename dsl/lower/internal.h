@@ -4,6 +4,10 @@
 #include "dsl/elab/elab.h"
 #include "dsl/lower/lower.h"
 
+static inline lm_sym lm_port_name(const lm_elab *e, lm_port_id id) {
+  return LM_SYM(e->c, lm_port_table[id].name);
+}
+
 // ---- tokens.c
 // The logits of a model that has `apply`.
 el_val lm_lower_logits(lm_elab *e, el_inst *model, const el_val *tok_pos_seg);

@@ -4,7 +4,6 @@
 #include "dsl/elab/lint.h"
 #include "dsl/lower/internal.h"
 #include "runtime/plan/plan.h"
-#include "runtime/plan/plan_stage.h"
 #include <string.h>
 
 static el_frame *frame_of(lm_elab *e, const lm_file *file) {
@@ -15,22 +14,30 @@ static el_frame *frame_of(lm_elab *e, const lm_file *file) {
 }
 
 // ---- functions
-static lm_value *scalar_arg(lm_elab *e, lm_func *f, const char *name, lm_dtype t) {
-  return lm_arg_add(e->m, f->body, lm_type_make(t, NULL, 0), LM_SYM(e->c, name));
+static lm_value *scalar_arg(lm_elab *e, lm_func *f, lm_port_id id) {
+  return lm_arg_add(e->m, f->body, lm_type_make(lm_port_table[id].dtype, NULL, 0),
+                    lm_port_name(e, id));
+}
+
+static el_val column_arg(lm_elab *e, lm_func *f, lm_column_id c, const el_axes *axes) {
+  el_kind k = el_kind_of_column(c);
+  lm_sym name = lm_port_name(e, (lm_port_id)c);
+  el_val v = el_tensor(k, axes, lm_arg_add(e->m, f->body, el_ir_type(e, k, axes), name));
+  v.name = name;
+  return v;
 }
 
 typedef struct {
   lm_func *f;
   el_axis *b, *t;
-  el_val cols[5];
+  el_val cols[LM_COLUMNS];
 } entry;
 
-static const char *const columns[] = {"tok", "pos", "seg", "next", "w"};
-
-// Begins a function over [b, t], with 3 columns (tok, pos, seg) or 5 (also next, w).
-static entry begin(lm_elab *e, const char *name, int64_t rows, int64_t seq, int dyn, int n_columns,
-                   el_mode mode, const lm_file *file) {
-  entry x = {.f = lm_func_add(e->m, LM_SYM(e->c, name))};
+// Begins a function over [b, t], with the columns and scalars that it takes.
+static entry begin(lm_elab *e, lm_func_key key, int64_t rows, int64_t seq, int dyn, el_mode mode,
+                   const lm_file *file) {
+  uint32_t takes = lm_func_table[key.id].takes;
+  entry x = {.f = lm_func_add_key(e->m, key)};
   frame_of(e, file);
   x.b = el_axis_new(e, LM_SYM(e->c, "b"), lm_size_number(e->a, rows), 0);
   x.t = el_axis_new(e, LM_SYM(e->c, "t"), lm_size_number(e->a, seq), dyn);
@@ -48,12 +55,15 @@ static entry begin(lm_elab *e, const char *name, int64_t rows, int64_t seq, int 
   e->n_loops = 0;
   e->step = e->row = e->layer = e->at = NULL;
   e->position = el_axis_ir(e, x.t);
-  for (int i = 0; i < n_columns; i++) {
-    el_kind k = i == 4 ? K_F32 : K_INT;
-    x.cols[i] = el_tensor(
-        k, &axes, lm_arg_add(e->m, x.f->body, el_ir_type(e, k, &axes), LM_SYM(e->c, columns[i])));
-    x.cols[i].name = LM_SYM(e->c, columns[i]);
-  }
+  for (int c = 0; c < LM_COLUMNS; c++)
+    if (takes & LM_PORT_BIT(c))
+      x.cols[c] = column_arg(e, x.f, (lm_column_id)c, &axes);
+  if (takes & LM_PORT_BIT(LM_PORT_STEP))
+    e->step = scalar_arg(e, x.f, LM_PORT_STEP);
+  if (takes & LM_PORT_BIT(LM_PORT_ROW))
+    e->row = scalar_arg(e, x.f, LM_PORT_ROW);
+  if (takes & LM_PORT_BIT(LM_PORT_AT))
+    e->at = scalar_arg(e, x.f, LM_PORT_AT);
   return x;
 }
 
@@ -91,8 +101,8 @@ static attempt attempt_begin(lm_elab *e) {
 }
 
 // Whether the function must be emitted again. If so, this attempt is undone.
-static bool attempt_restart(lm_elab *e, const attempt *a, const char *name) {
-  lm_func *f = lm_func_find(e->m, name);
+static bool attempt_restart(lm_elab *e, const attempt *a, lm_func_key key) {
+  lm_func *f = lm_func_get(e->m, key.id, key.seq);
   if (!e->restart)
     return false;
   if (f)
@@ -114,10 +124,10 @@ static bool takes_columns(lm_elab *e, const ast_member *loss) {
 
 // Emits the call of `loss`. False: reported.
 static bool emit_loss(lm_elab *e, el_inst *model, const entry *x, el_val *out) {
-  lm_sym fields[LM_COUNT(columns)];
-  for (size_t i = 0; i < LM_COUNT(columns); i++)
-    fields[i] = LM_SYM(e->c, columns[i]);
-  el_val bt = {.k = V_RECORD, .n = LM_COUNT(columns), .items = (el_val *)x->cols, .names = fields};
+  lm_sym fields[LM_COLUMNS];
+  for (int c = 0; c < LM_COLUMNS; c++)
+    fields[c] = x->cols[c].name;
+  el_val bt = {.k = V_RECORD, .n = LM_COLUMNS, .items = (el_val *)x->cols, .names = fields};
   el_ref self = {.inst = model};
   *out = el_invoke_method(e, &self, LM_SYM(e->c, "loss"), &bt, 1, (lm_loc){0});
   return out->k != V_ERROR;
@@ -142,19 +152,17 @@ static lm_value *loss_item(lm_elab *e, const el_val *r, int i, lm_loc where) {
   return NULL;
 }
 
-static void make_loss(lm_elab *e, el_inst *model, const char *name, el_mode mode,
+static void make_loss(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode,
                       const lm_lower_options *o, lm_loc at) {
   const ast_member *loss = need_method(e, model, "loss", at);
   el_val r;
   if (!loss || takes_columns(e, loss))
     return;
-  entry x = begin(e, name, o->rows, o->seq, 0, LM_COUNT(columns), mode, model->file);
-  e->step = scalar_arg(e, x.f, "step", LM_INT);
-  e->row = scalar_arg(e, x.f, "row", LM_INT);
+  entry x = begin(e, key, o->rows, o->seq, 0, mode, model->file);
   if (!emit_loss(e, model, &x, &r) || !check_pair(e, &r, loss->loc))
     return;
   lm_value *out[4 + LM_EMITS_MAX];
-  lm_sym names[4 + LM_EMITS_MAX] = {LM_SYM(e->c, "sum"), LM_SYM(e->c, "weight")};
+  lm_sym names[4 + LM_EMITS_MAX] = {lm_port_name(e, LM_PORT_SUM), lm_port_name(e, LM_PORT_WEIGHT)};
   uint32_t n = 2;
   for (int i = 0; i < 2; i++)
     if (!(out[i] = loss_item(e, &r, i, loss->loc)))
@@ -170,16 +178,16 @@ static void make_loss(lm_elab *e, el_inst *model, const char *name, el_mode mode
   finish(e, x.f, out, names, n);
 }
 
-static void make_apply(lm_elab *e, el_inst *model, const char *name, el_mode mode,
-                       const lm_lower_options *o, bool chunk, lm_lowered *out, lm_loc at) {
+static void make_apply(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode,
+                       const lm_lower_options *o, lm_lowered *out, lm_loc at) {
   bool decoding = mode == EL_DECODE;
+  bool chunk = key.id == LM_FUNC_PREFILL;
   if (!need_method(e, model, "apply", at))
     return;
   int64_t seq = !decoding ? o->seq : chunk ? o->chunk : 1;
-  entry x = begin(e, name, decoding ? 1 : o->rows, seq, decoding && chunk ? LM_EXTENT_CHUNK : 0, 3,
-                  mode, model->file);
+  entry x =
+      begin(e, key, decoding ? 1 : o->rows, seq, chunk ? LM_EXTENT_CHUNK : 0, mode, model->file);
   if (decoding) {
-    e->at = scalar_arg(e, x.f, "at", LM_INT);
     e->capacity = o->capacity;
     e->history_dyn = LM_EXTENT_CONTEXT;
   }
@@ -188,16 +196,16 @@ static void make_apply(lm_elab *e, el_inst *model, const char *name, el_mode mod
     return;
   lm_value *v = lm_emit_cast(&e->b, r.v, LM_F32);
   out->vocab = lm_axis_size(e->m, v->type.axis[2]);
-  finish(e, x.f, &v, (lm_sym[]){LM_SYM(e->c, "logits")}, 1);
+  finish(e, x.f, &v, (lm_sym[]){lm_port_name(e, LM_PORT_LOGITS)}, 1);
 }
 
-static void lower_loss(lm_elab *e, el_inst *model, const char *name, el_mode mode,
+static void lower_loss(lm_elab *e, el_inst *model, lm_func_key key, el_mode mode,
                        const lm_lower_options *o, lm_loc at) {
   attempt a;
   do {
     a = attempt_begin(e);
-    make_loss(e, model, name, mode, o, at);
-  } while (attempt_restart(e, &a, name));
+    make_loss(e, model, key, mode, o, at);
+  } while (attempt_restart(e, &a, key));
 }
 
 static lm_lower_options of_length(const lm_lower_options *o, int64_t seq) {
@@ -210,16 +218,17 @@ static lm_lower_options of_length(const lm_lower_options *o, int64_t seq) {
 static void lower_length(lm_elab *e, el_inst *model, const lm_lower_options *o, int64_t seq,
                          lm_loc at) {
   lm_lower_options own = of_length(o, seq);
-  lower_loss(e, model, lm_stage_func(e->a, LM_FUNC_LOSS, seq), EL_TRAIN, &own, at);
+  lower_loss(e, model, (lm_func_key){LM_FUNC_LOSS, seq}, EL_TRAIN, &own, at);
 }
 
-static void lower_apply(lm_elab *e, el_inst *model, const char *name, el_mode mode,
-                        const lm_lower_options *o, bool chunk, lm_lowered *out, lm_loc at) {
+static void lower_apply(lm_elab *e, el_inst *model, lm_func_id id, el_mode mode,
+                        const lm_lower_options *o, lm_lowered *out, lm_loc at) {
+  lm_func_key key = {id};
   attempt a;
   do {
     a = attempt_begin(e);
-    make_apply(e, model, name, mode, o, chunk, out, at);
-  } while (attempt_restart(e, &a, name));
+    make_apply(e, model, key, mode, o, out, at);
+  } while (attempt_restart(e, &a, key));
 }
 
 // ---- the model and its parameters
@@ -251,7 +260,7 @@ static el_inst *make_model(lm_elab *e, const lm_recipe *r) {
 static void lower_train(lm_elab *e, const lm_recipe *r, el_inst *model, const lm_lower_options *o) {
   uint32_t before = e->c->n_errors;
   el_remat_begin(e, &r->memory);
-  lower_loss(e, model, "loss", EL_TRAIN, o, r->model.loc);
+  lower_loss(e, model, (lm_func_key){LM_FUNC_LOSS}, EL_TRAIN, o, r->model.loc);
   if (e->c->n_errors == before)
     el_remat_check(e);
 }
@@ -277,19 +286,19 @@ lm_lowered *lm_lower(lm_ctx *c, lm_program *prog, const lm_recipe *r, const lm_l
   if (o->what & LM_LOWER_EVAL)
     lm_lower_tokens_check(e, r, model);
   if (o->what & LM_LOWER_EVAL)
-    lower_loss(e, model, "eval", EL_EVAL, o, r->model.loc);
+    lower_loss(e, model, (lm_func_key){LM_FUNC_EVAL}, EL_EVAL, o, r->model.loc);
   if (o->what & LM_LOWER_APPLY) {
     lm_lower_options first = of_length(o, o->first ? o->first : o->seq);
-    lower_apply(e, model, "apply", EL_EVAL, &first, false, l, r->model.loc);
+    lower_apply(e, model, LM_FUNC_APPLY, EL_EVAL, &first, l, r->model.loc);
   }
   if (o->what & LM_LOWER_PROBE && el_method_find(model, LM_SYM(c, "apply"))) {
     lm_lower_options probe = {.rows = 1, .seq = LM_PROBE_POSITIONS};
-    lower_apply(e, model, "probe", EL_EVAL, &probe, false, l, r->model.loc);
+    lower_apply(e, model, LM_FUNC_PROBE, EL_EVAL, &probe, l, r->model.loc);
   }
   if (o->what & LM_LOWER_DECODE) {
-    lower_apply(e, model, "prefill", EL_DECODE, o, true, l, r->model.loc);
+    lower_apply(e, model, LM_FUNC_PREFILL, EL_DECODE, o, l, r->model.loc);
     if (c->n_errors == before)
-      lower_apply(e, model, "decode", EL_DECODE, o, false, l, r->model.loc);
+      lower_apply(e, model, LM_FUNC_DECODE, EL_DECODE, o, l, r->model.loc);
   }
   if (o->what & LM_LOWER_MAPS)
     lm_lower_maps(e, model, l, r->from_hf ? r->from_loc : r->model.loc);
@@ -358,7 +367,7 @@ static lm_elab *check_recipe(lm_ctx *c, lm_program *prog, const lm_recipe *r) {
   lower_train(e, r, model, &o);
   lm_lower_tokens_check(e, r, model);
   if (el_method_find(model, LM_SYM(c, "apply")) && c->n_errors == before)
-    lower_apply(e, model, "apply", EL_EVAL, &o, false, &l, r->model.loc);
+    lower_apply(e, model, LM_FUNC_APPLY, EL_EVAL, &o, &l, r->model.loc);
   lm_lower_maps(e, model, &l, r->model.loc);
   if (c->n_errors == before)
     lm_lower_optimizer(e, r, &l);

@@ -69,14 +69,14 @@ static lm_value *arena_arg(lm_elab *e, lm_func *f, const el_axes *axes, lm_sym n
 }
 
 static void make_norm(lm_elab *e, const el_axes *axes) {
-  lm_func *f = lm_func_add(e->m, LM_SYM(e->c, "norm"));
-  lm_value *g = arena_arg(e, f, axes, LM_SYM(e->c, "g"));
+  lm_func *f = lm_func_add_key(e->m, (lm_func_key){LM_FUNC_NORM});
+  lm_value *g = arena_arg(e, f, axes, lm_port_name(e, LM_PORT_G));
   lm_builder b = {.m = e->m, .at = f->body};
   lm_value *sum = lm_emit_reduce(&b, LM_OP_SUM, lm_emit2(&b, LM_OP_MUL, g, g), g->type.axis, 2);
   lm_value *norm = lm_emit1(&b, LM_OP_SQRT, sum);
   lm_emit_op(&b, LM_OP_RETURN, &norm, 1, NULL, NULL);
   f->out_names = LM_NEW(e->a, lm_sym);
-  f->out_names[0] = LM_SYM(e->c, "norm");
+  f->out_names[0] = lm_port_name(e, LM_PORT_NORM);
   f->n_out = 1;
 }
 
@@ -106,7 +106,7 @@ static void update_return(lm_elab *e, lm_func *f, const lm_lowered *l, const el_
   f->n_out = n;
   for (uint32_t i = 0; i < n; i++) {
     results[i] = new[i].v;
-    f->out_names[i] = i ? l->states[i - 1].name : LM_SYM(e->c, "p");
+    f->out_names[i] = i ? l->states[i - 1].name : lm_port_name(e, LM_PORT_P);
   }
   skip_bad_step(e, scaled, f->body, results, (int)n);
   lm_emit_op(&e->b, LM_OP_RETURN, results, n, NULL, NULL);
@@ -128,21 +128,22 @@ typedef struct {
 static functions functions_begin(lm_elab *e, const ast_decl *d, lm_loc at, const el_axes *axes,
                                  const el_axes *blk, bool has_groups) {
   lm_type number = lm_type_make(LM_F64, NULL, 0);
-  functions f = {.rates = lm_func_add(e->m, LM_SYM(e->c, "rates")),
-                 .update = lm_func_add(e->m, LM_SYM(e->c, "update"))};
+  functions f = {.rates = lm_func_add_key(e->m, (lm_func_key){LM_FUNC_RATES}),
+                 .update = lm_func_add_key(e->m, (lm_func_key){LM_FUNC_UPDATE})};
   lm_region *body = f.update->body;
-  f.step = lm_arg_add(e->m, f.rates->body, number, LM_SYM(e->c, "step"));
-  f.run = lm_arg_add(e->m, f.rates->body, number, LM_SYM(e->c, "run"));
-  f.p = arena_arg(e, f.update, axes, LM_SYM(e->c, "p"));
-  f.g = arena_arg(e, f.update, axes, LM_SYM(e->c, "g"));
+  f.step = lm_arg_add(e->m, f.rates->body, number, lm_port_name(e, LM_PORT_STEP));
+  f.run = lm_arg_add(e->m, f.rates->body, number, lm_port_name(e, LM_PORT_RUN));
+  f.p = arena_arg(e, f.update, axes, lm_port_name(e, LM_PORT_P));
+  f.g = arena_arg(e, f.update, axes, lm_port_name(e, LM_PORT_G));
   e->b = (lm_builder){.m = e->m, .at = body, .loc = at};
   f.states = lm_optimizer_states(e, d);
   f.state = LM_NEW_N(e->a, el_val, f.states.n + 1);
   for (uint32_t i = 0; i < f.states.n; i++)
     f.state[i] = el_tensor(K_F32, axes, arena_arg(e, f.update, axes, f.states.v[i].name));
-  f.scale = lm_arg_add(e->m, body, lm_type_make(LM_F32, NULL, 0), LM_SYM(e->c, "grad_scale"));
+  f.scale =
+      lm_arg_add(e->m, body, lm_type_make(LM_F32, NULL, 0), lm_port_name(e, LM_PORT_GRAD_SCALE));
   if (has_groups)
-    f.group = lm_arg_add(e->m, body, el_ir_type(e, K_INT, blk), LM_SYM(e->c, "group"));
+    f.group = lm_arg_add(e->m, body, el_ir_type(e, K_INT, blk), lm_port_name(e, LM_PORT_GROUP));
   return f;
 }
 

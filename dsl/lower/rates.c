@@ -138,7 +138,7 @@ void lm_lower_rates(lm_elab *e, lm_func *rates, lm_func *update, lm_value *lr) {
   if (lr)
     LM_PUSH(e->a, m.out, m.n_out, m.cap_out) = lr;
   if (lr)
-    LM_PUSH(e->a, m.names, m.n_names, m.cap_names) = LM_SYM(e->c, "lr");
+    LM_PUSH(e->a, m.names, m.n_names, m.cap_names) = lm_port_name(e, LM_PORT_LR);
   lm_region_walk(update->body, op_read, &m);
   lm_func_substitute(update, m.argument, n);
   rates_return(&m, rates);

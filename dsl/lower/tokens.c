@@ -44,10 +44,6 @@ void lm_lower_tokens_check(lm_elab *e, const lm_recipe *r, const el_inst *model)
 
 void lm_lower_tokens(lm_elab *e, el_inst *model, const el_val *columns, lm_value **out,
                      lm_sym *names, uint32_t *n) {
-  enum {
-    NEXT = 3,
-    W = 4
-  };
   lm_decl_ref xent = lm_program_find(e->prog, e->prog->nn, LM_SYM(e->c, "xent"));
   if (!el_method_find(model, LM_SYM(e->c, "apply")))
     return;
@@ -56,11 +52,11 @@ void lm_lower_tokens(lm_elab *e, el_inst *model, const el_val *columns, lm_value
   e->n_emits = emits; // metrics are emitted by the loss only
   if (logits.k == V_ERROR)
     return;
-  el_val each = el_invoke_fn(e, xent, (el_val[]){logits, columns[NEXT]}, 2, (lm_loc){0});
+  el_val each = el_invoke_fn(e, xent, (el_val[]){logits, columns[LM_COLUMN_NEXT]}, 2, (lm_loc){0});
   if (each.k == V_ERROR)
     return;
-  names[*n] = LM_SYM(e->c, "xent.sum");
-  out[(*n)++] = sum_all(e, lm_emit2(&e->b, LM_OP_MUL, each.v, columns[W].v));
-  names[*n] = LM_SYM(e->c, "xent.weight");
-  out[(*n)++] = sum_all(e, columns[W].v);
+  names[*n] = lm_port_name(e, LM_PORT_XENT_SUM);
+  out[(*n)++] = sum_all(e, lm_emit2(&e->b, LM_OP_MUL, each.v, columns[LM_COLUMN_W].v));
+  names[*n] = lm_port_name(e, LM_PORT_XENT_WEIGHT);
+  out[(*n)++] = sum_all(e, columns[LM_COLUMN_W].v);
 }

@@ -25,13 +25,13 @@ double lm_port_value(lm_exec *e, const lm_plan_port *p) {
   }
 }
 
-void lm_port_set(lm_exec *e, const lm_plan_func *f, const char *name, double value) {
-  const lm_plan_port *p = lm_plan_port_find(f, name, false);
+void lm_port_set(lm_exec *e, const lm_plan_func *f, lm_port_id id, double value) {
+  const lm_plan_port *p = lm_plan_port_get(f, id, false);
   if (p)
     lm_port_store(e, p, value);
 }
 
-double lm_port_get(lm_exec *e, const lm_plan_func *f, const char *name, double missing) {
-  const lm_plan_port *p = lm_plan_port_find(f, name, true);
+double lm_port_get(lm_exec *e, const lm_plan_func *f, lm_port_id id, double missing) {
+  const lm_plan_port *p = lm_plan_port_get(f, id, true);
   return p ? lm_port_value(e, p) : missing;
 }

@@ -28,13 +28,13 @@ int64_t lm_generate_capacity(const lm_plan *plan) {
   return INT64_MAX;
 }
 
-static lm_status stage_open(const lm_generate_options *o, const char *name, stage *out) {
-  out->f = lm_plan_func_find(o->plan, name);
+static lm_status stage_open(const lm_generate_options *o, lm_func_id id, stage *out) {
+  out->f = lm_plan_func_get(o->plan, id, 0);
   if (!out->f)
     return NULL;
-  out->logits = lm_plan_port_find(out->f, "logits", true);
+  out->logits = lm_plan_port_get(out->f, LM_PORT_LOGITS, true);
   if (!out->logits || out->logits->rank < 1)
-    return lm_fail(LM_BUG_STATUS, "%s has no result logits", name);
+    return lm_fail(LM_BUG_STATUS, "%s has no result logits", out->f->name);
   return lm_batch_ports_open(o->exec, out->f, &out->in);
 }
 
@@ -56,8 +56,8 @@ static lm_status prompt_check(const lm_generate_options *o, int32_t vocab) {
 
 static lm_status generator_open(generator *g) {
   const lm_generate_options *o = g->o;
-  LM_TRY(stage_open(o, "decode", &g->decode));
-  LM_TRY(stage_open(o, "prefill", &g->prefill));
+  LM_TRY(stage_open(o, LM_FUNC_DECODE, &g->decode));
+  LM_TRY(stage_open(o, LM_FUNC_PREFILL, &g->prefill));
   if (!g->decode.f)
     return lm_fail(LM_USER, "this model was not compiled for generation");
   g->vocab = (int32_t)g->decode.logits->shape[g->decode.logits->rank - 1];
@@ -94,7 +94,7 @@ static lm_status feed(generator *g, const stage *x, const int32_t *ids, int64_t 
   }
   int64_t extents[LM_COUNT(g->o->plan->extents)];
   extents_set(g->o->plan, n, at + n, extents);
-  lm_port_set(e, x->f, "at", (double)at);
+  lm_port_set(e, x->f, LM_PORT_AT, (double)at);
   LM_TRY(lm_exec_call(e, x->f, extents));
   lm_st_dtype dtype = lm_dtype_table[x->logits->dtype].stored;
   lm_st_to_f32(dtype, lm_exec_port(e, x->logits), (n - 1) * g->vocab, g->vocab, g->row);

@@ -270,14 +270,13 @@ static void operands(reader *r, lm_plan_step *s) {
 }
 
 static void step(reader *r) {
-  static const char *const kinds[] = {"kernel", "gemm", "loop", "end", "copy", "fill", "add"};
   int index = r->f->n_steps;
   if (number(r) != index || index >= MAX_ITEMS) {
     r->failed = true;
     return;
   }
   lm_plan_step *s = ADD(r, r->f->steps, r->f->n_steps, r->cap_steps);
-  *s = (lm_plan_step){.kind = (lm_step_kind)choice(r, kinds, LM_COUNT(kinds))};
+  *s = (lm_plan_step){.kind = (lm_step_kind)choice(r, lm_step_names, LM_STEP_KINDS)};
   switch (s->kind) {
   case LM_STEP_KERNEL: kernel(r, s); break;
   case LM_STEP_GEMM: gemm(r, s); break;
@@ -292,6 +291,7 @@ static void step(reader *r) {
 
 static void port(reader *r, bool result) {
   lm_plan_port x = {.name = word(r, ":")};
+  x.id = lm_port_find(x.name);
   expect(r, ":");
   x.dtype = (uint8_t)choice(r, lm_dtype_names, LM_DTYPES);
   expect(r, "[");
@@ -368,6 +368,7 @@ static void func(reader *r) {
   func_end(r);
   r->f = ADD(r, r->p->funcs, r->p->n_funcs, r->cap_funcs);
   *r->f = (lm_plan_func){.name = word(r, " ")};
+  r->f->key = lm_func_key_parse(r->f->name);
   expect(r, "work");
   r->f->work_bytes = number(r);
   r->cap_steps = r->cap_in = r->cap_out = r->cap_live = 0;

@@ -5,6 +5,13 @@
 
 #include "runtime/base/dtype.h"
 
+const lm_plan_func *lm_plan_func_get(const lm_plan *p, lm_func_id id, int64_t seq) {
+  for (int i = 0; i < p->n_funcs; i++)
+    if (lm_func_key_equal(p->funcs[i].key, (lm_func_key){id, seq}))
+      return &p->funcs[i];
+  return NULL;
+}
+
 const lm_plan_func *lm_plan_func_find(const lm_plan *p, const char *name) {
   for (int i = 0; i < p->n_funcs; i++)
     if (!strcmp(p->funcs[i].name, name))
@@ -33,11 +40,20 @@ static bool touches(const lm_plan_func *f, lm_arena_id arena, bool write) {
 }
 
 void lm_plan_copies_bind(lm_plan *p) {
-  const lm_plan_func *copies = lm_plan_func_find(p, "copies");
+  const lm_plan_func *copies = lm_plan_func_get(p, LM_FUNC_COPIES, 0);
   for (int i = 0; i < p->n_funcs; i++) {
     p->funcs[i].copies = touches(&p->funcs[i], LM_ARENA_COPY, false) ? copies : NULL;
     p->funcs[i].changes_params = touches(&p->funcs[i], LM_ARENA_PARAM, true);
   }
+}
+
+const lm_plan_port *lm_plan_port_get(const lm_plan_func *f, lm_port_id id, bool result) {
+  const lm_plan_port *ports = result ? f->out : f->in;
+  int n = result ? f->n_out : f->n_in;
+  for (int i = 0; i < n; i++)
+    if (ports[i].id == id)
+      return &ports[i];
+  return NULL;
 }
 
 const lm_plan_port *lm_plan_port_find(const lm_plan_func *f, const char *name, bool result) {
@@ -50,6 +66,11 @@ const lm_plan_port *lm_plan_port_find(const lm_plan_func *f, const char *name, b
 }
 
 // ---- text
+
+const char *const lm_step_names[LM_STEP_KINDS] = {
+    [LM_STEP_KERNEL] = "kernel", [LM_STEP_GEMM] = "gemm", [LM_STEP_LOOP] = "loop",
+    [LM_STEP_END] = "end",       [LM_STEP_COPY] = "copy", [LM_STEP_FILL] = "fill",
+    [LM_STEP_ADD] = "add"};
 
 static void print_buf(const lm_plan_buf *b, lm_buf *out) {
   lm_buf_printf(out, " %s[%lld", lm_arena_names[b->arena], (long long)b->offset);
@@ -111,10 +132,9 @@ static void print_move(const lm_plan *p, const lm_plan_move *m, lm_buf *out) {
 
 static void print_step(const lm_plan *p, const lm_plan_step *s, int number, int *depth,
                        lm_buf *out) {
-  static const char *const kinds[] = {"kernel", "gemm", "loop", "end", "copy", "fill", "add"};
   if (s->kind == LM_STEP_END)
     --*depth;
-  lm_buf_printf(out, "  %4d %*s%s", number, 2 * *depth, "", kinds[s->kind]);
+  lm_buf_printf(out, "  %4d %*s%s", number, 2 * *depth, "", lm_step_names[s->kind]);
   switch (s->kind) {
   case LM_STEP_KERNEL:
     lm_buf_printf(out, " %s over ", p->kernels[s->kernel].name);

@@ -12,7 +12,7 @@
 // layout in arenas of their own, so an optimizer is one launch over all blocks.
 #ifndef LM_PLAN_H
 #define LM_PLAN_H
-#include "contract/arena.h"
+#include "contract/func.h"
 #include "runtime/base/base.h"
 
 enum {
@@ -171,6 +171,10 @@ typedef enum {
   LM_STEP_FILL, // fills `bytes` of bufs[0] with `pattern` of `element` bytes
   LM_STEP_ADD,  // bufs[1] += bufs[0], f32, by `move`
 } lm_step_kind;
+enum {
+  LM_STEP_KINDS = LM_STEP_ADD + 1
+};
+extern const char *const lm_step_names[LM_STEP_KINDS]; // as in the text of a plan
 
 typedef struct lm_plan_step {
   lm_step_kind kind;
@@ -197,6 +201,7 @@ typedef struct lm_plan_step {
 // An argument or a result of a function, dense.
 typedef struct lm_plan_port {
   const char *name;
+  lm_port_id id; // LM_PORTS: the program names it
   lm_plan_buf buf;
   uint8_t dtype; // lm_dtype
   int rank;
@@ -211,7 +216,8 @@ typedef struct lm_plan_live {
 } lm_plan_live;
 
 typedef struct lm_plan_func {
-  const char *name; // micro, norm, rates, update, copies, eval, apply, prefill, decode
+  const char *name;
+  lm_func_key key; // of the name
   lm_plan_step *steps;
   int n_steps;
   lm_plan_port *in, *out;
@@ -253,8 +259,12 @@ typedef struct lm_plan {
   } extents[16];
 } lm_plan;
 
-const lm_plan_func *lm_plan_func_find(const lm_plan *p, const char *name); // NULL if absent
+// NULL if absent. The second takes the name in the plan's text.
+const lm_plan_func *lm_plan_func_get(const lm_plan *p, lm_func_id id, int64_t seq);
+const lm_plan_func *lm_plan_func_find(const lm_plan *p, const char *name);
 void lm_plan_copies_bind(lm_plan *p); // computes `copies` and `changes_params` from the steps
+// NULL if absent. The second takes the name in the plan's text.
+const lm_plan_port *lm_plan_port_get(const lm_plan_func *f, lm_port_id id, bool result);
 const lm_plan_port *lm_plan_port_find(const lm_plan_func *f, const char *name, bool result);
 // Reads the text that lm_plan_print writes, into `a`. Kernels have no source and parameters no
 // shapes; printing gives the same text again. LM_USER with the line number of the first mistake.

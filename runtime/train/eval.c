@@ -16,12 +16,12 @@ static lm_status rows_run(lm_exec *e, const lm_plan_func *f, const lm_batch_port
                           const lm_eval_watch *watch, sums *out) {
   for (int64_t first = 0; first < rows; first += in->rows) {
     LM_TRY(lm_data_fill_part(data, part, first, in->rows, &in->batch));
-    lm_port_set(e, f, "row", (double)first);
+    lm_port_set(e, f, LM_PORT_ROW, (double)first);
     LM_TRY(lm_exec_call(e, f, extents));
-    out->loss += lm_port_get(e, f, "sum", 0);
-    out->weight += lm_port_get(e, f, "weight", 0);
-    out->xent += lm_port_get(e, f, "xent.sum", NAN);
-    out->xent_weight += lm_port_get(e, f, "xent.weight", NAN);
+    out->loss += lm_port_get(e, f, LM_PORT_SUM, 0);
+    out->weight += lm_port_get(e, f, LM_PORT_WEIGHT, 0);
+    out->xent += lm_port_get(e, f, LM_PORT_XENT_SUM, NAN);
+    out->xent_weight += lm_port_get(e, f, LM_PORT_XENT_WEIGHT, NAN);
     if (watch)
       watch->rows(watch->user, first + in->rows < rows ? first + in->rows : rows, rows);
   }
@@ -30,7 +30,7 @@ static lm_status rows_run(lm_exec *e, const lm_plan_func *f, const lm_batch_port
 
 lm_status lm_eval_run(lm_exec *e, const lm_plan *plan, const lm_data *data, int part,
                       const lm_eval_watch *watch, lm_eval_result *out) {
-  const lm_plan_func *f = lm_plan_func_find(plan, "eval");
+  const lm_plan_func *f = lm_plan_func_get(plan, LM_FUNC_EVAL, 0);
   int64_t extents[LM_COUNT(plan->extents)];
   sums x = {0};
   lm_batch_ports in;

@@ -7,7 +7,6 @@
 
 #include "runtime/base/parallel.h"
 #include "runtime/train/init.h"
-#include "runtime/plan/plan_stage.h"
 
 typedef struct {
   const lm_plan_func *f;
@@ -27,19 +26,20 @@ struct lm_trainer {
   lm_scale_rule rule;
 };
 
-static lm_status func_need(const lm_plan *p, const char *name, const lm_plan_func **out) {
-  *out = lm_plan_func_find(p, name);
-  return *out ? NULL : lm_fail(LM_BUG_STATUS, "the plan has no function %s", name);
+static lm_status func_need(const lm_plan *p, lm_func_id id, const lm_plan_func **out) {
+  *out = lm_plan_func_get(p, id, 0);
+  return *out ? NULL
+              : lm_fail(LM_BUG_STATUS, "the plan has no function %s", lm_func_table[id].name);
 }
 
 static lm_status tables_write(lm_trainer *t) {
   for (int i = 0; i < t->o.n_tables; i++) {
     const lm_train_table *x = &t->o.tables[i];
-    const lm_plan_port *p = lm_plan_port_find(t->update, x->port, false);
+    const lm_plan_port *p = lm_plan_port_get(t->update, x->port, false);
     if (!p)
       continue;
     if ((size_t)p->buf.bytes != x->bytes)
-      return lm_fail(LM_BUG_STATUS, "table %s: %zu bytes for %lld", x->port, x->bytes,
+      return lm_fail(LM_BUG_STATUS, "table %s: %zu bytes for %lld", p->name, x->bytes,
                      (long long)p->buf.bytes);
     memcpy(lm_exec_port(t->o.exec, p), x->data, x->bytes);
   }
@@ -71,11 +71,9 @@ static lm_status micros_open(lm_trainer *t) {
   const lm_plan *p = t->o.plan;
   t->micros = lm_calloc((size_t)p->n_funcs + 1, sizeof *t->micros);
   LM_TRY(func_need(p, LM_FUNC_MICRO, &t->micros[t->n_micros++].f));
-  for (int i = 0; i < p->n_funcs; i++) {
-    const char *length = lm_stage_func_suffix(p->funcs[i].name, LM_FUNC_MICRO);
-    if (length && *length)
+  for (int i = 0; i < p->n_funcs; i++)
+    if (p->funcs[i].key.id == LM_FUNC_MICRO && p->funcs[i].key.seq)
       t->micros[t->n_micros++].f = &p->funcs[i];
-  }
   for (int i = 0; i < t->n_micros; i++)
     LM_TRY(lm_batch_ports_open(t->o.exec, t->micros[i].f, &t->micros[i].in));
   return NULL;
@@ -84,9 +82,9 @@ static lm_status micros_open(lm_trainer *t) {
 static lm_status trainer_open(lm_trainer *t) {
   const lm_plan *p = t->o.plan;
   LM_TRY(micros_open(t));
-  LM_TRY(func_need(p, "norm", &t->norm));
-  LM_TRY(func_need(p, "update", &t->update));
-  t->rates = lm_plan_func_find(p, "rates");
+  LM_TRY(func_need(p, LM_FUNC_NORM, &t->norm));
+  LM_TRY(func_need(p, LM_FUNC_UPDATE, &t->update));
+  t->rates = lm_plan_func_get(p, LM_FUNC_RATES, 0);
   for (int i = 0; i < p->n_extents; i++)
     t->extents[i] = p->extents[i].capacity;
   return data_check(t);
@@ -169,8 +167,8 @@ static lm_status micro_fill(lm_trainer *t, int64_t step, int64_t batch, int64_t 
   double start = lm_timeline_now(t->o.timeline);
   LM_TRY(lm_data_fill(t->o.data, batch, micro, t->o.n_micro, x->in.rows, &x->in.batch));
   lm_timeline_add(t->o.timeline, LM_ROW_DATA, "rows of a micro-batch", NULL, micro, start);
-  lm_port_set(t->o.exec, x->f, "step", (double)step);
-  lm_port_set(t->o.exec, x->f, "row", (double)(micro * x->in.rows));
+  lm_port_set(t->o.exec, x->f, LM_PORT_STEP, (double)step);
+  lm_port_set(t->o.exec, x->f, LM_PORT_ROW, (double)(micro * x->in.rows));
   t->tokens += positions_used(&x->in);
   return NULL;
 }
@@ -208,13 +206,16 @@ lm_status lm_step_check(int64_t step, const lm_step_result *r) {
 // device has no work queued that the host would have to wait for.
 static lm_status rates_run(lm_trainer *t, int64_t step) {
   lm_exec *e = t->o.exec;
-  lm_port_set(e, t->rates, "step", (double)step);
-  lm_port_set(e, t->rates, "run", (double)t->o.steps);
+  lm_port_set(e, t->rates, LM_PORT_STEP, (double)step);
+  lm_port_set(e, t->rates, LM_PORT_RUN, (double)t->o.steps);
   LM_TRY(lm_exec_call(e, t->rates, t->extents));
-  for (int i = 0; i < t->rates->n_out; i++)
-    if (t->rates->out[i].rank == 0)
-      lm_port_set(e, t->update, t->rates->out[i].name, lm_port_value(e, &t->rates->out[i]));
-  t->lr = lm_port_get(e, t->rates, "lr", 0);
+  for (int i = 0; i < t->rates->n_out; i++) {
+    const lm_plan_port *from = &t->rates->out[i];
+    const lm_plan_port *to = lm_plan_port_find(t->update, from->name, false);
+    if (to && from->rank == 0)
+      lm_port_store(e, to, lm_port_value(e, from));
+  }
+  t->lr = lm_port_get(e, t->rates, LM_PORT_LR, 0);
   return NULL;
 }
 
@@ -234,25 +235,25 @@ lm_status lm_trainer_gradients(lm_trainer *t, int64_t step, int64_t batch) {
 
 // ---- update
 
-static lm_status result_number(const lm_plan_func *f, const char *name, int *out) {
-  const lm_plan_port *p = lm_plan_port_find(f, name, true);
+static lm_status result_number(const lm_plan_func *f, lm_port_id id, int *out) {
+  const lm_plan_port *p = lm_plan_port_get(f, id, true);
   *out = p ? (int)(p - f->out) : 0;
-  return p ? NULL : lm_fail(LM_BUG_STATUS, "%s has no result %s", f->name, name);
+  return p ? NULL : lm_fail(LM_BUG_STATUS, "%s has no result %s", f->name, lm_port_table[id].name);
 }
 
 lm_status lm_trainer_update(lm_trainer *t, double limit) {
   double start = lm_timeline_now(t->o.timeline);
-  t->rule = (lm_scale_rule){.norm = lm_plan_port_find(t->norm, "norm", true),
-                            .scale = lm_plan_port_find(t->update, "grad_scale", false),
+  t->rule = (lm_scale_rule){.norm = lm_plan_port_get(t->norm, LM_PORT_NORM, true),
+                            .scale = lm_plan_port_get(t->update, LM_PORT_GRAD_SCALE, false),
                             .clip = t->o.clip,
                             .limit = limit};
   if (!t->rule.norm || !t->rule.scale)
     return lm_fail(LM_BUG_STATUS, "the plan has no norm, or its update no grad_scale");
-  LM_TRY(result_number(t->micro->f, "sum", &t->rule.sum));
-  LM_TRY(result_number(t->micro->f, "weight", &t->rule.weight));
+  LM_TRY(result_number(t->micro->f, LM_PORT_SUM, &t->rule.sum));
+  LM_TRY(result_number(t->micro->f, LM_PORT_WEIGHT, &t->rule.weight));
   LM_TRY(tables_write(t));
-  lm_port_set(t->o.exec, t->update, "step", (double)t->step);
-  lm_port_set(t->o.exec, t->update, "run", (double)t->o.steps);
+  lm_port_set(t->o.exec, t->update, LM_PORT_STEP, (double)t->step);
+  lm_port_set(t->o.exec, t->update, LM_PORT_RUN, (double)t->o.steps);
   LM_TRY(lm_totals_scale(t->o.exec, &t->rule));
   LM_TRY(lm_exec_run(t->o.exec, t->update, t->extents));
   lm_timeline_add(t->o.timeline, LM_ROW_RUN, "update of step", NULL, t->step, start);
@@ -262,7 +263,7 @@ lm_status lm_trainer_update(lm_trainer *t, double limit) {
 // ---- result
 
 static bool is_emitted(const lm_plan_port *p) {
-  return p->rank == 0 && strcmp(p->name, "sum") && strcmp(p->name, "weight");
+  return p->rank == 0 && p->id != LM_PORT_SUM && p->id != LM_PORT_WEIGHT;
 }
 
 static void totals_read(const lm_trainer *t, const double *totals, lm_step_result *r,
@@ -270,9 +271,9 @@ static void totals_read(const lm_trainer *t, const double *totals, lm_step_resul
   const lm_plan_func *f = t->micro->f;
   for (int i = 0; i < f->n_out; i++) {
     const lm_plan_port *p = &f->out[i];
-    if (!strcmp(p->name, "sum"))
+    if (p->id == LM_PORT_SUM)
       *out_sum = totals[i];
-    else if (!strcmp(p->name, "weight"))
+    else if (p->id == LM_PORT_WEIGHT)
       r->weight = totals[i];
     else if (is_emitted(p) && r->n_emitted < LM_TRAIN_METRICS)
       r->emitted[r->n_emitted++] = (lm_metric){p->name, totals[i] / (double)t->o.n_micro};
@@ -290,7 +291,7 @@ lm_status lm_trainer_result(lm_trainer *t, lm_step_result *out) {
     return NULL;
   }
   out->loss = sum / out->weight;
-  out->grad_norm = lm_port_get(t->o.exec, t->norm, "norm", NAN) / out->weight;
+  out->grad_norm = lm_port_get(t->o.exec, t->norm, LM_PORT_NORM, NAN) / out->weight;
   return NULL;
 }
 

@@ -1,18 +1,8 @@
 // trainer.h - one training step over a plan.
 //
-// Arguments and results of the plan's functions, by port name. A port that a function does not need
-// may be absent.
-//   micro    one micro-batch
-//     in:  tok pos seg next [rows, seq] int; w [rows, seq] f32; step: int, from 1; row: int, index
-//          in its step of the micro-batch's first row
-//     out: sum, weight: f32; further results are emitted metrics. Adds d(sum) / d(parameter) to the
-//          gradient arena.
-//   micro.N  the same for sequence length N, if the stages of the data change it
-//   norm     out: norm: f32, the square root of the sum of squares of the gradient arena
-//   rates    in:  step: from 1; run: number of steps of the run
-//            out: scalars for update, by name (lr, bias corrections, …)
-//   update   in:  grad_scale: factor of the gradients; step; run; the results of rates; tables
-//            Updates parameters and optimizer states; changes nothing if grad_scale is NAN.
+// The plan has the functions micro (for each sequence length), norm, rates and update of
+// contract/functions.def; a port that a function does not need may be absent. Results of micro that
+// are not in the table are emitted metrics, the results of rates are arguments of update by name.
 //
 // loss = Σ sum / Σ weight over the micro-batches; grad_norm = norm / Σ weight. grad_scale is
 // computed from both on the device (hal/totals.h), so that the device does not wait for the host,
@@ -26,7 +16,7 @@
 // A constant argument of update: an array in the plan's layout, e.g. one learning-rate factor per
 // block.
 typedef struct lm_train_table {
-  const char *port;
+  lm_port_id port;
   const void *data;
   size_t bytes;
 } lm_train_table;

@@ -68,7 +68,7 @@ static void products_test(void) {
   CHECK(a->products.n == 1);
   const lm_weight_product *p = a->products.v;
   CHECK(p->m == 32 && p->k == 3 && p->n == 16 && p->count == 5);
-  CHECK(a->n_flops == 1 && !strcmp(a->flops[0].func, "loss"));
+  CHECK(a->n_flops == 1 && a->flops[0].func.id == LM_FUNC_LOSS);
   CHECK(a->flops[0].flops == 3.0 * 5 * 2 * 32 * 3 * 16);
   lm_ctx_destroy(c);
 }

@@ -1,5 +1,6 @@
 // gpu_models_test.c - every recipe of every model of the tree has a plan for GPUs of each
-// generation. Kernels are written but not compiled, so this needs neither a GPU nor NVRTC.
+// generation, whose functions have the ports of contract/functions.def. Kernels are written but not
+// compiled, so this needs neither a GPU nor NVRTC.
 #include <glob.h>
 #include <string.h>
 
@@ -9,6 +10,27 @@
 static const char *const models[] = {"examples/*.lm", "tests/models/*/*.lm",
                                      "tests/reference/*/*.lm"};
 static const char *const archs[] = {"sm_80", "sm_90a", "sm_100a"};
+
+static void test_ports(const lm_plan_func *f, const lm_plan_port *ports, int n, uint32_t listed) {
+  for (int i = 0; i < n; i++) {
+    lm_port_id id = ports[i].id;
+    bool known = id < LM_PORTS && listed & LM_PORT_BIT(id);
+    if (known ? ports[i].buf.arena == lm_port_table[id].arena
+              : lm_func_table[f->key.id].form & LM_FUNC_OPEN)
+      continue;
+    fprintf(stderr, "functions.def does not list port %s of %s\n", ports[i].name, f->name);
+    exit(1);
+  }
+}
+
+static void test_functions(const lm_plan *plan) {
+  for (int i = 0; i < plan->n_funcs; i++) {
+    const lm_plan_func *f = &plan->funcs[i];
+    CHECK(f->key.id < LM_FUNCS);
+    test_ports(f, f->in, f->n_in, lm_func_table[f->key.id].takes);
+    test_ports(f, f->out, f->n_out, lm_func_table[f->key.id].gives);
+  }
+}
 
 static void test_recipe(const char *path, const char *recipe, const char *arch) {
   lm_ctx *c = lm_ctx_create();
@@ -29,6 +51,7 @@ static void test_recipe(const char *path, const char *recipe, const char *arch) 
             failed && failed->text ? failed->text : "");
     exit(1);
   }
+  test_functions(s.plan);
   lm_session_close(&s);
   lm_ctx_destroy(c);
 }

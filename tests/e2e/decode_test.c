@@ -67,7 +67,7 @@ static void feed(const model *m, const char *name, const int32_t *ids, int64_t n
     in.batch.seg[i] = 0;
   }
   int64_t extents[16] = {[LM_EXTENT_CONTEXT - 1] = at + n, [LM_EXTENT_CHUNK - 1] = n};
-  lm_port_set(m->exec, f, "at", (double)at);
+  lm_port_set(m->exec, f, LM_PORT_AT, (double)at);
   for (int i = 0; i < m->plan->n_extents; i++)
     if (!m->plan->extents[i].capacity)
       extents[i] = 0; // the model has no such axis

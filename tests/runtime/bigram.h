@@ -86,7 +86,7 @@ static inline void bigram_update(lm_exec *e, const lm_plan_func *f) {
   double k = *(int32_t *)port(e, f, "step", false);
   double c1 = 1 - pow(0.9, k);
   double c2 = 1 - pow(0.95, k);
-  const float *rate = port(e, f, "rate", false);
+  const float *rate = port(e, f, "group", false);
   if (scale != scale)
     return;
   for (int i = 0; i < BLOCKS * LM_BLOCK; i++) {
@@ -125,6 +125,7 @@ static inline lm_plan_port bigram_port(lm_plan *p, const char *name, uint8_t dty
   int64_t n = (rank > 0 ? rows : 1) * (rank > 1 ? columns : 1) * bytes[dtype];
   lm_plan_port x = {
       .name = name,
+      .id = name ? lm_port_find(name) : LM_PORTS,
       .buf = {.arena = LM_ARENA_IO, .offset = p->arena_bytes[LM_ARENA_IO], .bytes = n},
       .dtype = dtype,
       .rank = rank,
@@ -153,7 +154,8 @@ static inline lm_plan_port *bigram_ports(lm_plan *p, lm_arena *a, const bigram_s
   }
 #define FUNC(func_name, ins, outs)                                                                 \
   p->funcs[p->n_funcs++] = (lm_plan_func) {                                                        \
-    .name = func_name, .in = bigram_ports(p, a, ins, LM_COUNT(ins)), .n_in = LM_COUNT(ins),        \
+    .name = func_name, .key = lm_func_key_parse(func_name),                                        \
+    .in = bigram_ports(p, a, ins, LM_COUNT(ins)), .n_in = LM_COUNT(ins),                           \
     .out = bigram_ports(p, a, outs, LM_COUNT(outs)), .n_out = LM_COUNT(outs)                       \
   }
 
@@ -167,7 +169,7 @@ static inline lm_plan *bigram_plan(lm_arena *a) {
   static const bigram_spec update_in[] = {{"grad_scale", LM_F32},
                                           {"lr", LM_F32},
                                           {"step", LM_INT},
-                                          {"rate", LM_F32, 1, BLOCKS}},
+                                          {"group", LM_F32, 1, BLOCKS}},
                            none[1];
   static const bigram_spec decode_in[] = {BATCH(1, 1), {"at", LM_INT}},
                            prefill_in[] = {BATCH(1, 3), {"at", LM_INT}};

@@ -74,7 +74,7 @@ typedef struct {
   float w[SEQ];
 } row;
 static lm_batch batch_of(row *r) {
-  return (lm_batch){r->tok, r->pos, r->seg, r->next, r->w};
+  return (lm_batch){{r->tok, r->pos, r->seg, r->next, r->w}};
 }
 
 // A row's own consistency; counts its tokens and its documents' ends.

@@ -66,7 +66,7 @@ static void test_generate(void) {
     CHECK(out.ids[i] == (4 + 3 * i) % VOCAB);
   output again = {0};
   o.user = &again;
-  plan->funcs[5].name = "none"; // without prefill
+  plan->funcs[5].key.id = LM_FUNCS; // without prefill
   CHECK_OK(lm_generate(&o));
   CHECK(!memcmp(&out, &again, sizeof out));
   o.eos = 10;
@@ -84,7 +84,7 @@ static void test_generate(void) {
   CHECK_FAILS(lm_generate(&o), LM_USER, "prompt token id 16");
   o.n_prompt = 0;
   CHECK_FAILS(lm_generate(&o), LM_USER, "empty");
-  plan->funcs[6].name = "none";
+  plan->funcs[6].key.id = LM_FUNCS;
   CHECK_FAILS(lm_generate(&o), LM_USER, "not compiled for generation");
   lm_arena_destroy(a);
 }

@@ -57,7 +57,7 @@ typedef struct {
   float w[SEQ];
 } row;
 static lm_batch batch_of(row *r) {
-  return (lm_batch){r->tok, r->pos, r->seg, r->next, r->w};
+  return (lm_batch){{r->tok, r->pos, r->seg, r->next, r->w}};
 }
 
 // All documents of part 0, in the order of the index, each in brackets; only for those that fit in
@@ -287,7 +287,7 @@ static void test_long_document(void) {
         (int64_t)text.n - 1); // all but the first byte; the end of text is none
   int32_t *all = lm_calloc(4 * 8192, 4);
   float *w = lm_calloc(8192, 4);
-  lm_batch b = {all, all + 8192, all + 2 * 8192, all + 3 * 8192, w};
+  lm_batch b = {{all, all + 8192, all + 2 * 8192, all + 3 * 8192, w}};
   for (int64_t at = 0, q = 0; q < lm_data_part(d, 0).rows; q++) {
     CHECK_OK(lm_data_fill_part(d, 0, q, 1, &b));
     for (int i = 0; i < 8192 && b.seg[i] >= 0; i++)

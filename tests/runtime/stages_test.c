@@ -40,7 +40,7 @@ typedef struct {
   float w[PLACES];
 } batch;
 static lm_batch batch_of(batch *x) {
-  return (lm_batch){x->tok, x->pos, x->seg, x->next, x->w};
+  return (lm_batch){{x->tok, x->pos, x->seg, x->next, x->w}};
 }
 
 typedef struct {

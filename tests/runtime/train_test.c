@@ -45,7 +45,7 @@ static lm_status after_step(void *user, int64_t step, const lm_step_result *r, l
 }
 
 static const float rate[BLOCKS] = {1, 0.5f};
-static const lm_train_table tables[] = {{"rate", rate, sizeof rate}};
+static const lm_train_table tables[] = {{LM_PORT_GROUP, rate, sizeof rate}};
 static const lm_train_state states[] = {{"m", false, 0}, {"v", false, 0}};
 static const lm_train_key keys[] = {{"model", "Bigram()"}, {"optimizer", "adamw(lr = \"x\")"}};
 static lm_run_eval evals[] = {{"dev", 1, 5, {true, true}}};

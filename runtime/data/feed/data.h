@@ -30,6 +30,7 @@
 // Alternatively the source is one file of precomputed batches, which are replayed unchanged.
 #ifndef LM_DATA_FEED_DATA_H
 #define LM_DATA_FEED_DATA_H
+#include "contract/port.h"
 #include "runtime/data/rows/options.h"
 
 // Part 0 is the training part, part 1 + i is holdout i.
@@ -53,9 +54,13 @@ typedef struct lm_data_info {
   unsigned unshared;
 } lm_data_info;
 
-typedef struct lm_batch {
-  int32_t *tok, *pos, *seg, *next;
-  float *w;
+// b.tok, b.pos and so on, as elements of the column's type; or by number.
+typedef union lm_batch {
+  struct {
+#define COLUMN(ID, NAME, TYPE, ...) lm_c_##TYPE *NAME;
+#include "contract/columns.def"
+  };
+  void *column[LM_COLUMNS];
 } lm_batch; // each [rows, seq]
 
 typedef struct lm_data lm_data;

@@ -77,7 +77,8 @@ static void position_fill(const lm_batch *b, int64_t at, int32_t tok, int32_t po
 
 static void padding_fill(const lm_batch *b, int64_t from, int64_t to) {
   for (int64_t at = from; at < to; at++)
-    position_fill(b, at, 0, 0, -1, 0, 0);
+    position_fill(b, at, lm_column_table[LM_COLUMN_TOK].min, lm_column_table[LM_COLUMN_POS].min,
+                  lm_column_table[LM_COLUMN_SEG].min, lm_column_table[LM_COLUMN_NEXT].min, 0);
 }
 
 typedef struct {

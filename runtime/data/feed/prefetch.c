@@ -25,28 +25,22 @@ struct lm_prefetch {
 };
 
 static void slot_free(lm_prefetch *p) {
-  void *columns[] = {p->slot.tok, p->slot.pos, p->slot.seg, p->slot.next, p->slot.w};
-  for (size_t i = 0; i < LM_COUNT(columns); i++)
-    lm_free(columns[i]);
+  for (int c = 0; c < LM_COLUMNS; c++)
+    lm_free(p->slot.column[c]);
 }
 
 static void slot_resize(lm_prefetch *p, int64_t positions) {
   if (positions <= p->positions)
     return;
   slot_free(p);
-  size_t n = (size_t)positions;
-  p->slot = (lm_batch){lm_calloc(n, 4), lm_calloc(n, 4), lm_calloc(n, 4), lm_calloc(n, 4),
-                       lm_calloc(n, 4)};
+  for (int c = 0; c < LM_COLUMNS; c++)
+    p->slot.column[c] = lm_calloc((size_t)positions, LM_COLUMN_BYTES);
   p->positions = positions;
 }
 
 static void batch_copy(const lm_batch *to, const lm_batch *from, int64_t positions) {
-  size_t n = (size_t)positions * 4;
-  memcpy(to->tok, from->tok, n);
-  memcpy(to->pos, from->pos, n);
-  memcpy(to->seg, from->seg, n);
-  memcpy(to->next, from->next, n);
-  memcpy(to->w, from->w, n);
+  for (int c = 0; c < LM_COLUMNS; c++)
+    memcpy(to->column[c], from->column[c], (size_t)positions * LM_COLUMN_BYTES);
 }
 
 static void *work(void *user) {

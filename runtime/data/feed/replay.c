@@ -10,41 +10,25 @@
 #include "runtime/data/read/input.h"
 #include "runtime/weights/safetensors.h"
 
-enum {
-  TOK,
-  POS,
-  SEG,
-  NEXT,
-  W,
-  COLUMNS
-};
-static const struct {
-  const char *name;
-  lm_st_dtype dtype;
-  int32_t min;
-} columns[COLUMNS] = {
-    {"tok", LM_ST_I32, 0},  {"pos", LM_ST_I32, 0}, {"seg", LM_ST_I32, -1},
-    {"next", LM_ST_I32, 0}, {"w", LM_ST_F32, 0},
-};
-
 struct lm_replay {
   lm_st *file; // the header; data is read through fd, since the file may be truncated
   char *path;
   int fd;
   struct stat opened; // the result of stat when the file was opened
   uint64_t all;       // hash of all data, which detects changes if the times differ
-  const lm_st_tensor *column[COLUMNS];
-  int32_t max_of[COLUMNS];
+  const lm_st_tensor *column[LM_COLUMNS];
+  int32_t max_of[LM_COLUMNS];
 };
 
 static lm_status column_find(lm_replay *r, const char *path, int c) {
-  const lm_st_tensor *t = lm_st_find(r->file, columns[c].name);
+  const lm_st_tensor *t = lm_st_find(r->file, lm_column_table[c].name);
   const lm_st_tensor *first = r->column[0];
   if (!t)
-    return lm_fail(LM_USER, "%s: no tensor %s", path, columns[c].name);
-  if (t->dtype != columns[c].dtype)
+    return lm_fail(LM_USER, "%s: no tensor %s", path, lm_column_table[c].name);
+  lm_st_dtype dtype = lm_dtype_table[lm_column_table[c].dtype].stored;
+  if (t->dtype != dtype)
     return lm_fail(LM_USER, "%s: %s is %s, should be %s", path, t->name, lm_st_dtype_name(t->dtype),
-                   lm_st_dtype_name(columns[c].dtype));
+                   lm_st_dtype_name(dtype));
   if (t->rank != 3 || !t->elements)
     return lm_fail(LM_USER, "%s: %s is not [steps, rows, seq]", path, t->name);
   if (c && memcmp(t->shape, first->shape, 3 * sizeof *t->shape))
@@ -83,11 +67,11 @@ static extent extent_of(const void *p, size_t n, extent e) {
 
 // Checks the range of values that are used as indexes.
 static lm_status piece_scan(lm_replay *r, int c, const char *p, size_t n) {
-  if (c == W)
+  if (lm_column_table[c].dtype != LM_INT)
     return NULL;
-  extent e = extent_of(p, n, (extent){columns[c].min, r->max_of[c]});
-  if (e.min < columns[c].min)
-    return lm_fail(LM_USER, "%s: %s holds %d", r->path, columns[c].name, e.min);
+  extent e = extent_of(p, n, (extent){lm_column_table[c].min, r->max_of[c]});
+  if (e.min < lm_column_table[c].min)
+    return lm_fail(LM_USER, "%s: %s holds %d", r->path, lm_column_table[c].name, e.min);
   r->max_of[c] = e.max;
   return NULL;
 }
@@ -99,14 +83,15 @@ static lm_status column_visit(const lm_replay *r, int c, size_t positions, lm_re
   enum {
     POSITIONS = 1 << 18
   };
-  char *piece = lm_alloc(4 * POSITIONS);
+  char *piece = lm_alloc(LM_COLUMN_BYTES * POSITIONS);
   lm_hasher h = lm_hash_begin(*key);
   lm_status s = NULL;
   for (size_t at = 0; at < positions && !s; at += POSITIONS) {
     size_t n = positions - at < POSITIONS ? positions - at : POSITIONS;
-    s = range_read(r, r->column[c]->offset + 4 * (int64_t)at, 4 * n, piece);
+    s = range_read(r, r->column[c]->offset + LM_COLUMN_BYTES * (int64_t)at, LM_COLUMN_BYTES * n,
+                   piece);
     if (!s)
-      lm_hash_add(&h, piece, 4 * n);
+      lm_hash_add(&h, piece, LM_COLUMN_BYTES * n);
     if (!s && scanned)
       s = piece_scan(scanned, c, piece, n);
   }
@@ -117,13 +102,13 @@ static lm_status column_visit(const lm_replay *r, int c, size_t positions, lm_re
 
 static lm_status columns_visit(const lm_replay *r, size_t positions, lm_replay *scanned,
                                uint64_t *key) {
-  for (int c = 0; c < COLUMNS; c++)
+  for (int c = 0; c < LM_COLUMNS; c++)
     LM_TRY(column_visit(r, c, positions, scanned, key));
   return NULL;
 }
 
 static size_t positions_of(const lm_replay *r, int64_t steps) {
-  const int64_t *shape = r->column[TOK]->shape;
+  const int64_t *shape = r->column[LM_COLUMN_TOK]->shape;
   return (size_t)((steps < shape[0] ? steps : shape[0]) * shape[1] * shape[2]);
 }
 
@@ -131,7 +116,7 @@ static size_t positions_of(const lm_replay *r, int64_t steps) {
 static lm_status columns_open(lm_replay *r, const char *path) {
   r->path = lm_strdup(path);
   LM_TRY(lm_st_open(path, &r->file));
-  for (int c = 0; c < COLUMNS; c++)
+  for (int c = 0; c < LM_COLUMNS; c++)
     LM_TRY(column_find(r, path, c));
   LM_TRY(lm_open_regular(r->column[0]->file, &r->fd));
   if (fstat(r->fd, &r->opened))
@@ -193,41 +178,42 @@ lm_status lm_replay_unchanged(lm_replay *r) {
 }
 
 void lm_replay_shape(const lm_replay *r, int64_t *out_steps, int64_t *out_rows, int64_t *out_seq) {
-  const int64_t *shape = r->column[TOK]->shape;
+  const int64_t *shape = r->column[LM_COLUMN_TOK]->shape;
   *out_steps = shape[0];
   *out_rows = shape[1];
   *out_seq = shape[2];
 }
 
 lm_status lm_replay_key(const lm_replay *r, int64_t steps, uint64_t *out) {
-  *out = lm_hash(r->column[TOK]->shape + 1, 2 * sizeof(int64_t), 0);
+  *out = lm_hash(r->column[LM_COLUMN_TOK]->shape + 1, 2 * sizeof(int64_t), 0);
   return columns_visit(r, positions_of(r, steps), NULL, out);
 }
 
 void lm_replay_limits(const lm_replay *r, int32_t *out_max_id, int32_t *out_max_pos) {
-  *out_max_id = r->max_of[TOK] > r->max_of[NEXT] ? r->max_of[TOK] : r->max_of[NEXT];
-  *out_max_pos = r->max_of[POS];
+  *out_max_id = r->max_of[LM_COLUMN_TOK] > r->max_of[LM_COLUMN_NEXT] ? r->max_of[LM_COLUMN_TOK]
+                                                                     : r->max_of[LM_COLUMN_NEXT];
+  *out_max_pos = r->max_of[LM_COLUMN_POS];
 }
 
 // The data may have changed since it was checked.
 static lm_status filled_check(const lm_replay *r, int c, const void *p, size_t n) {
-  extent e = extent_of(p, n, (extent){columns[c].min, r->max_of[c]});
-  bool below = e.min < columns[c].min;
+  extent e = extent_of(p, n, (extent){lm_column_table[c].min, r->max_of[c]});
+  bool below = e.min < lm_column_table[c].min;
   if (!below && e.max == r->max_of[c])
     return NULL;
   return lm_fail(
       LM_ENV,
       "%s: %s holds %d, and did not when this run began: the file was changed while it was in use",
-      r->path, columns[c].name, below ? e.min : e.max);
+      r->path, lm_column_table[c].name, below ? e.min : e.max);
 }
 
 lm_status lm_replay_fill(const lm_replay *r, int64_t first, int64_t n, const lm_batch *b) {
-  void *to[COLUMNS] = {b->tok, b->pos, b->seg, b->next, b->w};
-  int64_t seq = r->column[TOK]->shape[2];
-  for (int c = 0; c < COLUMNS; c++) {
-    LM_TRY(range_read(r, r->column[c]->offset + 4 * first * seq, 4 * (size_t)(n * seq), to[c]));
-    if (c != W)
-      LM_TRY(filled_check(r, c, to[c], (size_t)(n * seq)));
+  int64_t seq = r->column[LM_COLUMN_TOK]->shape[2];
+  for (int c = 0; c < LM_COLUMNS; c++) {
+    int64_t at = r->column[c]->offset + LM_COLUMN_BYTES * first * seq;
+    LM_TRY(range_read(r, at, LM_COLUMN_BYTES * (size_t)(n * seq), b->column[c]));
+    if (lm_column_table[c].dtype == LM_INT)
+      LM_TRY(filled_check(r, c, b->column[c], (size_t)(n * seq)));
   }
   return NULL;
 }

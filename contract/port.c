@@ -1,0 +1,31 @@
+// port.c - see port.h.
+#include "contract/port.h"
+
+#include <string.h>
+
+const lm_column_info lm_column_table[LM_COLUMNS] = {
+#define COLUMN(ID, NAME, TYPE, MIN, IS_INDEX) {#NAME, LM_##TYPE, MIN, IS_INDEX},
+#include "contract/columns.def"
+};
+
+const lm_port_info lm_port_table[LM_PORTS] = {
+#define PORT(ID, NAME, ROLE, ARENA, TYPE) {NAME, LM_ROLE_##ROLE, LM_ARENA_##ARENA, LM_##TYPE},
+#include "contract/ports.def"
+};
+
+#define COLUMN(ID, NAME, TYPE, ...)                                                                \
+  _Static_assert((int)LM_COLUMN_##ID == (int)LM_PORT_##ID, "columns are the first ports");         \
+  _Static_assert(sizeof(lm_c_##TYPE) == LM_COLUMN_BYTES, "the size of column " #NAME);
+#include "contract/columns.def"
+
+lm_column_id lm_column_find(const char *name) {
+  lm_port_id port = lm_port_find(name);
+  return (int)port < LM_COLUMNS ? (lm_column_id)port : LM_COLUMNS;
+}
+
+lm_port_id lm_port_find(const char *name) {
+  int i = 0;
+  while (i < LM_PORTS && strcmp(lm_port_table[i].name, name))
+    i++;
+  return (lm_port_id)i;
+}

@@ -1,0 +1,44 @@
+// port.h - columns of a batch (columns.def), and arguments and results of functions (ports.def).
+#ifndef LM_CONTRACT_PORT_H
+#define LM_CONTRACT_PORT_H
+#include "contract/arena.h"
+#include "contract/dtype.h"
+
+typedef enum {
+#define COLUMN(ID, ...) LM_COLUMN_##ID,
+#include "contract/columns.def"
+  LM_COLUMNS
+} lm_column_id;
+typedef struct lm_column_info {
+  const char *name;
+  lm_dtype dtype;
+  int32_t min; // smallest valid value, which padding has
+  bool is_index;
+} lm_column_info;
+enum {
+  LM_COLUMN_BYTES = 4 // of an element, in every column
+};
+extern const lm_column_info lm_column_table[LM_COLUMNS];
+lm_column_id lm_column_find(const char *name); // LM_COLUMNS: no column
+
+typedef enum {
+  LM_ROLE_COLUMN,
+  LM_ROLE_SCALAR,
+  LM_ROLE_TABLE,
+  LM_ROLE_BLOCKS,
+  LM_ROLE_LOGITS
+} lm_port_role;
+typedef enum {
+#define PORT(ID, ...) LM_PORT_##ID,
+#include "contract/ports.def"
+  LM_PORTS // a port that the program names
+} lm_port_id;
+typedef struct lm_port_info {
+  const char *name;
+  lm_port_role role;
+  lm_arena_id arena;
+  lm_dtype dtype;
+} lm_port_info;
+extern const lm_port_info lm_port_table[LM_PORTS];
+lm_port_id lm_port_find(const char *name); // LM_PORTS: the program names it
+#endif
