@@ -74,10 +74,9 @@ bool cuda_attend_emit(const cuda_target *t, const lm_op *attend, lm_arena *arena
 
 // ---- shape.c: form, team, vectors
 void cuda_shape_begin(cuda_emit *e, const lm_module *m, const lm_op *kernel,
-                      lm_arena *arena);  // before the first attempt
-void cuda_shape_choose(cuda_emit *e);    // from the accesses of the first attempts
-void cuda_shape_merge(cuda_emit *e);     // from the accesses of the attempt after that
-int64_t cuda_points(const cuda_emit *e); // points of the parallel axes, at capacity
+                      lm_arena *arena); // before the first attempt
+void cuda_shape_choose(cuda_emit *e);   // from the accesses of the first attempts
+void cuda_shape_merge(cuda_emit *e);    // from the accesses of the attempt after that
 
 // ---- nest.c: one pass
 void cuda_pass_emit(cuda_emit *e, int pass);
@@ -93,6 +92,7 @@ void cuda_decode(cuda_emit *e, const cuda_axis *axes, int n, const char *from, l
 void cuda_team_sync(const cuda_emit *e, lm_buf *b);
 
 // ---- rows.c: rows that passes hold, sums over points
+int64_t cuda_points(const cuda_emit *e); // points of the parallel axes, at capacity
 lm_gen_text cuda_held(lm_gen *g, const lm_value *v, const lm_ix *ix); // for lm_gen_target
 void cuda_row_put(cuda_emit *e, int level, const lm_value *v, const lm_ix *ix, const char *x);
 void cuda_sum_add(cuda_emit *e, int level, uint32_t result, lm_type t, const lm_ix *ix,
@@ -117,6 +117,9 @@ bool lm_cuda_epilogue_is_supported(const lm_plan_gemm *g);
 // ---- kernel.c
 // A generator with all passes written.
 cuda_emit *cuda_emit_make(const cuda_target *t, const lm_op *kernel, lm_arena *arena);
+
+// ---- emit.c
 const lm_gen_target *cuda_gen_target(const lm_module *m, const lm_op *kernel);
+// The parameter list. may_alias: whether a result may overlap an operand; NULL: none does.
 void cuda_params(lm_gen *e, bool (*may_alias)(void *user, uint32_t operand), void *user, lm_buf *b);
 #endif

@@ -1,4 +1,4 @@
-// kernel.c - a kernel operation as one CUDA function: parameters, points, passes; and the function
+// kernel.c - a kernel operation as one CUDA function: points, passes, the launch; and the function
 // table for the planner.
 #include <string.h>
 #include "codegen/common/attend.h"
@@ -13,23 +13,6 @@ struct lm_embedded {
   const char *path, *text;
 };
 extern const struct lm_embedded lm_cuda_prelude[], lm_common_prelude[];
-
-static const lm_gen_target narrow = {.index = "int32_t", .held = cuda_held, .load = cuda_load};
-static const lm_gen_target wide = {.index = "int64_t", .held = cuda_held, .load = cuda_load};
-
-// Indices have 32 bits if every tensor fits twice: the counter of a grid-stride loop ends at less
-// than the number of elements plus a step, and a step is at most that number.
-const lm_gen_target *cuda_gen_target(const lm_module *m, const lm_op *kernel) {
-  int64_t max = 0;
-  for (uint32_t i = 0; i < kernel->n_in; i++)
-    if (lm_type_elements(m, kernel->in[i]->type) > max)
-      max = lm_type_elements(m, kernel->in[i]->type);
-  for (const lm_op *op = kernel->body->first; op; op = op->next)
-    for (uint32_t i = 0; i < op->n_out; i++)
-      if (lm_type_elements(m, op->out[i]->type) > max)
-        max = lm_type_elements(m, op->out[i]->type);
-  return max < (int64_t)1 << 30 ? &narrow : &wide;
-}
 
 // ---- attempts
 
@@ -130,19 +113,6 @@ static bool may_alias(void *user, uint32_t operand) {
 }
 
 // ---- the function around the passes
-
-void cuda_params(lm_gen *e, bool (*may_alias)(void *user, uint32_t operand), void *user,
-                 lm_buf *b) {
-  const lm_op *k = e->kernel;
-  for (uint32_t i = 0; i < k->n_in; i++) {
-    const char *only = may_alias && may_alias(user, i) ? "" : "LM_RESTRICT ";
-    lm_buf_printf(b, "%sconst %s *%sa%u", i ? ", " : "", lm_gen_memory_type(k->in[i]->type.dtype),
-                  only, i);
-  }
-  for (uint32_t i = 0; i < k->n_out; i++)
-    lm_buf_printf(b, "%s%s *r%u", i + k->n_in ? ", " : "",
-                  lm_gen_memory_type(k->out[i]->type.dtype), i);
-}
 
 static void put_params(cuda_emit *e, lm_buf *b) {
   lm_buf_puts(b, "(");

@@ -17,6 +17,13 @@ typedef struct row {
   int64_t elements, bytes;
 } row;
 
+int64_t cuda_points(const cuda_emit *e) {
+  int64_t n = 1;
+  for (int i = 0; i < e->g.kernel->attr.n_axes; i++)
+    n *= lm_axis_size(e->g.m, e->g.kernel->attr.axes[i]);
+  return n;
+}
+
 static row row_of(const cuda_emit *e, const lm_node *n) {
   lm_dtype t = n->op->out[0]->type.dtype;
   row r = {.elements = lm_type_elements(e->g.m, lm_kernel_inner(e->g.kernel, n->op->out[0]->type))};

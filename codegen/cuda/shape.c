@@ -156,13 +156,6 @@ static void vector_choose(cuda_emit *e, int pass) {
 
 // ---- teams
 
-int64_t cuda_points(const cuda_emit *e) {
-  int64_t n = 1;
-  for (int i = 0; i < e->g.kernel->attr.n_axes; i++)
-    n *= lm_axis_size(e->g.m, e->g.kernel->attr.axes[i]);
-  return n;
-}
-
 static bool scatters(const cuda_emit *e) {
   for (uint32_t i = 0; i < e->g.s->n_nodes; i++)
     if (e->g.s->nodes[i].op->code == LM_OP_SCATTER)
