@@ -1,4 +1,4 @@
-// attend.c - recognizes softmax attention and makes it one operation.
+// attend.c - recognizes softmax attention (attend_match.c) and makes it one operation.
 //
 // before: %a = dot %q, %k over(e)   %z = mul %a, 0.125   %y = select %mask, %z, -1e30
 //         %x = exp(%y - stop_grad(max %y over(s)))   %p = div %x, (sum %x over(s))
@@ -54,9 +54,9 @@
 // without attention kernels. Cost: the backward pass recomputes the scores; no tensor with both t
 // and s is stored.
 #include "compiler/ir/attend.h"
-#include <math.h>
 #include <string.h>
 #include "compiler/passes/activity.h"
+#include "compiler/passes/attend_match.h"
 #include "compiler/passes/pass.h"
 #include "compiler/passes/rewrite.h"
 #include "compiler/plan/planner.h"
@@ -65,336 +65,10 @@
 enum {
   TILE = 32
 };
-#define NEVER (-1e29) // upper bound of a masked score
-
-typedef struct tile_axes {
-  lm_axis axis, tiles, inside;
-  struct tile_axes *next;
-} tile_axes;
-
-// log(sum) + centre equals lse; centre is NULL if nothing was subtracted from the scores.
-typedef struct known_lse {
-  const lm_value *sum, *centre;
-  lm_value *lse;
-  struct known_lse *next;
-} known_lse;
-
-typedef struct pass {
-  lm_module *m;
-  lm_func *f;
-  int64_t tile;      // side of the tiles of the map
-  uint32_t n_values; // size of the two tables below
-  uint32_t *uses;    // by value id
-  uint8_t *active;   // by value id: depends on a parameter; NULL without differentiation
-  tile_axes *tiles;
-  known_lse *known;
-} pass;
-
-// weights = e / sum(e, s), or with an attention sink e / (sum(e, s) + exp(sink))
-typedef struct softmax {
-  lm_value *weights, *sum, *sink;
-} softmax;
-
-// The parts of one match.
-typedef struct found {
-  pass *p;
-  const lm_op *dot;
-  lm_value *v, *weights, *weighted;
-  lm_value *scores, *score; // the input of the softmax, with and without its masks
-  lm_value *mask;           // optional
-  lm_value *visible;        // the mask and the masks that are added to the score; optional
-  lm_value *sum, *sink;     // of the softmax
-  const lm_value *centre;   // subtracted in e^(scores - centre)
-  lm_axis t, s;
-  lm_value **leaves; // values that the region reads
-  uint32_t n_leaves, cap_leaves;
-  lm_op **ops; // operations of the region, in order
-  uint32_t n_ops, cap_ops;
-  lm_idmap seen;
-} found;
-
-// ---- matching
-
-static bool over_one(const lm_op *op, lm_axis a) {
-  return op->attr.n_axes == 1 && op->attr.axes[0] == a;
-}
-static bool used(const pass *p, const lm_value *v, uint32_t times) {
-  return v->id < p->n_values && p->uses[v->id] == times;
-}
-static bool is_float_cast(const lm_op *op) {
-  return op->code == LM_OP_CAST && lm_dtype_is_float((lm_dtype)op->in[0]->type.dtype);
-}
-
-static bool is_sum_of(const lm_value *v, const lm_value *e, lm_axis s) {
-  return lm_op_is(v, LM_OP_SUM) && over_one(v->def, s) && v->def->in[0] == e;
-}
-
-// Matches exp(r - c), where c is also subtracted in exp(x - c), or exp(r) if nothing is subtracted.
-// Returns r, which must not have axis s, or NULL.
-static lm_value *sink_of(const lm_value *v, const lm_value *e, lm_axis s) {
-  if (lm_op_is(v, LM_OP_EXPAND))
-    v = v->def->in[0];
-  if (!lm_op_is(v, LM_OP_EXP) || lm_type_find(v->type, s) >= 0)
-    return NULL;
-  lm_value *r = v->def->in[0];
-  lm_value *x = e->def->in[0];
-  if (!lm_op_is(x, LM_OP_SUB) || lm_type_find(x->def->in[1]->type, s) >= 0)
-    return r;
-  return lm_op_is(r, LM_OP_SUB) && r->def->in[1] == x->def->in[1] ? r->def->in[0] : NULL;
-}
-
-static bool is_softmax(lm_value *v, lm_axis s, softmax *out) {
-  if (!lm_op_is(v, LM_OP_DIV) || !lm_op_is(v->def->in[0], LM_OP_EXP))
-    return false;
-  lm_value *e = v->def->in[0];
-  lm_value *all = v->def->in[1];
-  *out = (softmax){.weights = v};
-  if (is_sum_of(all, e, s)) {
-    out->sum = all;
-    return true;
-  }
-  for (int side = 0; side < 2 && lm_op_is(all, LM_OP_ADD) && !out->sink; side++)
-    if (is_sum_of(all->def->in[side], e, s)) {
-      out->sum = all->def->in[side];
-      out->sink = sink_of(all->def->in[1 - side], e, s);
-    }
-  return out->sink;
-}
-
-static bool is_zero(const lm_value *v) {
-  double c;
-  return lm_const_of(v, &c) && c == 0;
-}
-
-// The operand through which the weights reach an operation between the softmax and the dot.
-static uint32_t chain_operand(const lm_op *op) {
-  return op->code == LM_OP_SELECT ||
-         (op->code == LM_OP_MUL && op->in[0]->type.rank < op->in[1]->type.rank);
-}
-
-// Follows the operand of the dot up to the softmax: through casts, products with a factor and
-// select(kept, …, 0).
-static bool softmax_below(const pass *p, lm_value *v, lm_axis s, softmax *out) {
-  for (; v->def && !is_softmax(v, s, out); v = v->def->in[chain_operand(v->def)]) {
-    const lm_op *op = v->def;
-    bool passes = is_float_cast(op) || op->code == LM_OP_MUL ||
-                  (op->code == LM_OP_SELECT && is_zero(op->in[2]));
-    if (!used(p, v, 1) || !passes)
-      return false;
-  }
-  return v->def && used(p, v, 1) && used(p, v->def->in[0], 2);
-}
-
-// Of x - max(x, s), with or without stop_grad: x. With a sink, the subtrahend may be any value
-// without axis s.
-static lm_value *uncentred(lm_value *x, lm_axis s, bool sink, const lm_value **out_centre) {
-  if (!lm_op_is(x, LM_OP_SUB))
-    return x;
-  const lm_value *maximum = *out_centre = x->def->in[1];
-  if (sink && lm_type_find(maximum->type, s) < 0)
-    return x->def->in[0];
-  if (lm_op_is(maximum, LM_OP_STOP))
-    maximum = maximum->def->in[0];
-  bool centred = lm_op_is(maximum, LM_OP_MAX) && over_one(maximum->def, s) &&
-                 maximum->def->in[0] == x->def->in[0];
-  if (!centred)
-    *out_centre = NULL;
-  return centred ? x->def->in[0] : x;
-}
-
-static bool is_never(const lm_value *v) {
-  double c;
-  if (lm_op_is(v, LM_OP_EXPAND))
-    v = v->def->in[0];
-  return lm_const_of(v, &c) && c <= NEVER && isfinite(c);
-}
-
-// The conjunction if the axes of one are a subset of the other's, else x.
-static lm_value *and_of(lm_builder *b, lm_value *x, lm_value *y) {
-  if (!x || !y)
-    return x ? x : y;
-  if (!lm_type_subset(y->type, x->type))
-    return lm_type_subset(x->type, y->type) ? lm_emit2(b, LM_OP_AND, y, x) : x;
-  return lm_emit2(b, LM_OP_AND, x, y);
-}
-
-// Matches select(mask, other, -1e30) and select(hidden, -1e30, other): returns the mask and sets
-// *out_other; NULL if v is neither.
-static lm_value *mask_of(lm_builder *b, const lm_value *v, lm_value **out_other) {
-  if (lm_op_is(v, LM_OP_EXPAND))
-    v = v->def->in[0];
-  if (!lm_op_is(v, LM_OP_SELECT))
-    return NULL;
-  bool hides = is_never(v->def->in[1]);
-  if (!hides && !is_never(v->def->in[2]))
-    return NULL;
-  *out_other = v->def->in[1 + hides];
-  return hides ? lm_emit1(b, LM_OP_NOT, v->def->in[0]) : v->def->in[0];
-}
-
-// The conjunction of `visible` and the masks of the terms of a sum that are -1e30 where masked.
-static lm_value *visible_of_terms(lm_builder *b, const lm_value *v, lm_value *visible) {
-  lm_value *other;
-  if (lm_op_is(v, LM_OP_ADD))
-    return visible_of_terms(b, v->def->in[1], visible_of_terms(b, v->def->in[0], visible));
-  return and_of(b, visible, mask_of(b, v, &other));
-}
-
-// Nested masks become one. A mask that is added to the score stays in it, so that the derivative is
-// the score's.
-static void match_masks(found *x, lm_builder *b) {
-  lm_value *other, *mask;
-  while (!lm_op_is(x->score, LM_OP_EXPAND) && (mask = mask_of(b, x->score, &other))) {
-    if (x->mask && !lm_type_subset(mask->type, x->mask->type) &&
-        !lm_type_subset(x->mask->type, mask->type))
-      break;
-    x->mask = and_of(b, x->mask, mask);
-    x->score = other;
-  }
-  x->visible = visible_of_terms(b, x->score, x->mask);
-}
-
-static bool match_softmax(found *x, int side, lm_builder *b) {
-  x->weighted = x->dot->in[side];
-  x->v = x->dot->in[1 - side];
-  x->s = x->dot->attr.axes[0];
-  softmax soft;
-  if (!softmax_below(x->p, x->weighted, x->s, &soft))
-    return false;
-  x->weights = soft.weights;
-  x->sum = soft.sum;
-  x->sink = soft.sink;
-  x->scores = x->score = uncentred(x->weights->def->in[0]->def->in[0], x->s, x->sink, &x->centre);
-  match_masks(x, b);
-  return true;
-}
-
-// ---- the query axis
-
-typedef struct origin {
-  lm_axis s, from;
-} origin;
-
-static void find_origin(lm_op *op, void *user) {
-  origin *o = user;
-  if (op->code != LM_OP_HISTORY && op->code != LM_OP_APPEND && op->code != LM_OP_RENAME)
-    return;
-  for (int i = 0; i < op->attr.n_to; i++)
-    if (op->attr.to[i] == o->s)
-      o->from = op->attr.axes[i];
-}
-
-// The axis whose history s is; else the largest axis of the scores that v lacks.
-static lm_axis query_axis(const found *x) {
-  origin o = {.s = x->s};
-  lm_type t = x->scores->type;
-  lm_axis best = 0;
-  lm_region_walk(x->p->f->body, find_origin, &o);
-  for (int i = 0; i < t.rank; i++) {
-    lm_axis a = t.axis[i];
-    if (a == x->s || lm_type_find(x->v->type, a) >= 0)
-      continue;
-    if (a == o.from)
-      return a;
-    if (!best || lm_axis_size(x->p->m, a) > lm_axis_size(x->p->m, best))
-      best = a;
-  }
-  return best;
-}
-
-// ---- the region
-
-static bool tiled(const found *x, const lm_value *v) {
-  return lm_type_find(v->type, x->t) >= 0 && lm_type_find(v->type, x->s) >= 0;
-}
-
-static void leaf(found *x, lm_value *v) {
-  if (lm_idmap_get(&x->seen, v))
-    return;
-  lm_idmap_set(&x->seen, v, v);
-  if (lm_op_is(v, LM_OP_CONST))
-    LM_PUSH(x->p->m->arena, x->ops, x->n_ops, x->cap_ops) = v->def;
-  else
-    LM_PUSH(x->p->m->arena, x->leaves, x->n_leaves, x->cap_leaves) = v;
-}
-
-// A dot of one operand with t and one with s, over axes that the scores lack.
-static bool dot_fits(const found *x, const lm_op *op) {
-  for (int i = 0; i < op->attr.n_axes; i++)
-    if (lm_type_find(x->scores->type, op->attr.axes[i]) >= 0)
-      return false;
-  return op->attr.n_axes && !tiled(x, op->in[0]) && !tiled(x, op->in[1]);
-}
-
-static bool op_fits(const found *x, const lm_op *op) {
-  if (!op || !lm_type_subset(op->out[0]->type, x->scores->type))
-    return false;
-  if (op->code == LM_OP_DOT)
-    return dot_fits(x, op);
-  return op->code == LM_OP_RNG || op->code == LM_OP_PERMUTE ||
-         lm_op_info_of(op)->traits & LM_T_ELEMENTWISE;
-}
-
-static bool gather_cone(found *x, lm_value *v) {
-  if (!tiled(x, v)) {
-    leaf(x, v);
-    return true;
-  }
-  if (lm_idmap_get(&x->seen, v))
-    return true;
-  if (!op_fits(x, v->def))
-    return false;
-  lm_idmap_set(&x->seen, v, v);
-  for (uint32_t i = 0; i < v->def->n_in; i++)
-    if (!gather_cone(x, v->def->in[i]))
-      return false;
-  LM_PUSH(x->p->m->arena, x->ops, x->n_ops, x->cap_ops) = v->def;
-  return true;
-}
-
-// Collects the other operands along the chain from the weighted values to the softmax.
-static bool gather_factor(found *x) {
-  const pass *p = x->p;
-  for (lm_value *v = x->weighted, *next; v != x->weights; v = next) {
-    const lm_op *op = v->def;
-    uint32_t chain = chain_operand(op);
-    next = op->in[chain];
-    for (uint32_t i = 0; i < op->n_in; i++) {
-      const lm_value *other = op->in[i];
-      if (i == chain)
-        continue;
-      if (p->active && other->id < p->n_values && p->active[other->id])
-        return false;
-      if (!gather_cone(x, op->in[i]))
-        return false;
-    }
-  }
-  return true;
-}
-
-// A cotangent of lse requires an axis that only v has.
-static bool lse_fits(const found *x) {
-  return !lm_type_subset(x->v->type, x->scores->type);
-}
-static bool sink_fits(const found *x) {
-  return !x->sink || (lm_type_subset(x->sink->type, x->scores->type) && lse_fits(x));
-}
-
-static bool gather(found *x) {
-  lm_dtype t = (lm_dtype)x->scores->type.dtype;
-  if (!sink_fits(x))
-    return false;
-  if (t == LM_F64 || !lm_type_subset(x->weighted->type, x->scores->type) ||
-      lm_type_find(x->v->type, x->t) >= 0)
-    return false;
-  if (!tiled(x, x->score))
-    return false;
-  return gather_cone(x, x->score) && (!x->mask || gather_cone(x, x->mask)) && gather_factor(x);
-}
 
 // ---- the map
 
-static tile_axes *tiles_of(pass *p, lm_axis a) {
+static tile_axes *tiles_of(attend_pass *p, lm_axis a) {
   for (tile_axes *t = p->tiles; t; t = t->next)
     if (t->axis == a)
       return t;
@@ -410,7 +84,7 @@ static tile_axes *tiles_of(pass *p, lm_axis a) {
 }
 
 // Splits axis a of x into tiles, padded with zeros at its end.
-static lm_value *split_tiles(pass *p, lm_builder *b, lm_value *x, lm_axis a) {
+static lm_value *split_tiles(attend_pass *p, lm_builder *b, lm_value *x, lm_axis a) {
   tile_axes *t = tiles_of(p, a);
   int64_t size = lm_axis_size(p->m, t->tiles) * p->tile;
   lm_attr view = {.axes = {a}, .n_axes = 1, .to = {t->tiles, t->inside}, .n_to = 2};
@@ -423,9 +97,9 @@ static lm_value *split_tiles(pass *p, lm_builder *b, lm_value *x, lm_axis a) {
   return lm_emit(b, LM_OP_VIEW, &x, 1, &view, NULL);
 }
 
-static bool map_fits(const found *x) {
+static bool map_fits(const attend_match *x) {
   const lm_module *m = x->p->m;
-  if (!x->visible || !tiled(x, x->visible) || m->axes[x->t].dyn || m->axes[x->s].dyn)
+  if (!x->visible || !lm_attend_is_tiled(x, x->visible) || m->axes[x->t].dyn || m->axes[x->s].dyn)
     return false;
   if (lm_axis_size(m, x->t) <= x->p->tile && lm_axis_size(m, x->s) <= x->p->tile)
     return false;
@@ -439,8 +113,8 @@ static bool map_fits(const found *x) {
 
 // The number of visible pairs of each tile. A query without visible keys subtracts more than the
 // other queries can add.
-static lm_value *map_make(found *x, lm_builder *b) {
-  pass *p = x->p;
+static lm_value *map_make(attend_match *x, lm_builder *b) {
+  attend_pass *p = x->p;
   tile_axes *t = tiles_of(p, x->t);
   tile_axes *s = tiles_of(p, x->s);
   lm_axis inside[2] = {t->inside, s->inside}, order[LM_RANK];
@@ -476,14 +150,14 @@ static lm_value *inside(const writer *w, const lm_value *v) {
 }
 
 // The factor of the weights between the softmax and `v`; NULL for 1.
-static lm_value *factor_of(const found *x, const writer *w, lm_value *v) {
+static lm_value *factor_of(const attend_match *x, const writer *w, lm_value *v) {
   if (v == x->weights)
     return NULL;
   const lm_op *op = v->def;
   lm_builder *b = &w->r->b;
   if (op->code == LM_OP_CAST)
     return factor_of(x, w, op->in[0]);
-  uint32_t chain = chain_operand(op);
+  uint32_t chain = lm_attend_chain_operand(op);
   lm_value *below = factor_of(x, w, op->in[chain]);
   lm_dtype f = (lm_dtype)w->space.dtype;
   if (op->code == LM_OP_MUL) {
@@ -498,7 +172,7 @@ static lm_value *factor_of(const found *x, const writer *w, lm_value *v) {
 
 // Scales o by the share that an attention sink leaves: 1 / (1 + e^(r - lse)), as a tanh, which does
 // not overflow.
-static lm_value *scale_by_sink(const found *x, lm_rewrite *r, const lm_op *attend) {
+static lm_value *scale_by_sink(const attend_match *x, lm_rewrite *r, const lm_op *attend) {
   lm_builder *b = &r->b;
   lm_value *o = attend->out[0];
   lm_value *lse = attend->out[1];
@@ -510,7 +184,7 @@ static lm_value *scale_by_sink(const found *x, lm_rewrite *r, const lm_op *atten
   return lm_emit2(b, LM_OP_MUL, o, lm_emit_cast(b, share, (lm_dtype)o->type.dtype));
 }
 
-static lm_value *build_attend(found *x, lm_rewrite *r) {
+static lm_value *build_attend(attend_match *x, lm_rewrite *r) {
   lm_module *m = x->p->m;
   lm_builder *b = &r->b;
   lm_attr a = {.axes = {x->t, x->s}, .n_axes = 2};
@@ -541,20 +215,16 @@ static lm_value *build_attend(found *x, lm_rewrite *r) {
   lm_type want = x->dot->out[0]->type;
   known_lse *known = LM_NEW(m->arena, known_lse);
   *known = (known_lse){x->sum, x->centre, attend->out[1], x->p->known};
-  if (lse_fits(x))
+  if (lm_attend_lse_fits(x))
     x->p->known = known;
   return lm_emit_permute(b, x->sink ? scale_by_sink(x, r, attend) : attend->out[0], want.axis,
                          want.rank);
 }
 
-static bool one_query(const found *x) {
-  return !x->p->m->axes[x->t].dyn && lm_axis_size(x->p->m, x->t) == 1;
-}
-
 // ---- uses of the log of the sum
 
 // Replaces log(sum), or log(sum) + centre if centre was subtracted from the exponents, by lse.
-static lm_value *lse_of(const pass *p, lm_rewrite *r, const lm_op *op) {
+static lm_value *lse_of(const attend_pass *p, lm_rewrite *r, const lm_op *op) {
   lm_type t = op->out[0]->type;
   for (const known_lse *k = t.dtype == LM_F32 ? p->known : NULL; k; k = k->next) {
     bool found = !k->centre && op->code == LM_OP_LOG && op->in[0] == k->sum;
@@ -581,15 +251,16 @@ static bool comes_after(const lm_value *v, const lm_op *op) {
 
 // Moves the dot, and the operations between it and the softmax, before the log if all their
 // operands precede it.
-static void hoist_dot(const pass *p, lm_op *dot, int side) {
-  softmax soft;
-  if (!softmax_below(p, dot->in[side], dot->attr.axes[0], &soft) || soft.sum->region != dot->parent)
+static void hoist_dot(const attend_pass *p, lm_op *dot, int side) {
+  attend_softmax soft;
+  if (!lm_attend_softmax_below(p, dot->in[side], dot->attr.axes[0], &soft) ||
+      soft.sum->region != dot->parent)
     return;
   lm_op *at = log_between(soft.sum, dot), *moved[LM_RANK];
   int n = 0;
   uint32_t chain = (uint32_t)side;
   for (lm_op *op = dot; at && op->mark > at->mark;
-       op = op->in[chain]->def, chain = chain_operand(op)) {
+       op = op->in[chain]->def, chain = lm_attend_chain_operand(op)) {
     if (n == LM_RANK)
       return;
     moved[n++] = op;
@@ -605,7 +276,7 @@ static void hoist_dot(const pass *p, lm_op *dot, int side) {
   }
 }
 
-static void hoist_dots(const pass *p, lm_region *r) {
+static void hoist_dots(const attend_pass *p, lm_region *r) {
   uint32_t n = 0;
   for (lm_op *op = r->first; op; op = op->next)
     op->mark = ++n;
@@ -621,20 +292,15 @@ static void hoist_dots(const pass *p, lm_region *r) {
 // ---- the pass
 
 static lm_value *rule(lm_rewrite *r, lm_op *op) {
-  pass *p = r->user;
+  attend_pass *p = r->user;
   if (op->code == LM_OP_LOG || op->code == LM_OP_ADD)
     return lse_of(p, r, op);
   if (op->code != LM_OP_DOT || op->attr.n_axes != 1 ||
       (op->parent->owner && lm_op_isolated(op->parent->owner)))
     return NULL;
   for (int side = 0; side < 2; side++) {
-    found x = {.p = p, .dot = op};
-    if (!match_softmax(&x, side, &r->b))
-      continue;
-    x.t = query_axis(&x);
-    bool fits = x.t && !one_query(&x) && gather(&x);
-    lm_idmap_free(&x.seen);
-    if (fits)
+    attend_match x = {.p = p, .dot = op};
+    if (lm_attend_match(&x, side, &r->b))
       return build_attend(&x, r);
   }
   return NULL;
@@ -642,7 +308,7 @@ static lm_value *rule(lm_rewrite *r, lm_op *op) {
 
 bool lm_pass_attend(lm_module *m, const lm_pass_env *env) {
   const lm_plan_target *target = env->target;
-  pass p = {.m = m, .tile = target ? target->attend_tile : TILE};
+  attend_pass p = {.m = m, .tile = target ? target->attend_tile : TILE};
   if (!p.tile)
     return true;
   for (lm_func *f = m->funcs; f; f = f->next) {
