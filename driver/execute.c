@@ -29,11 +29,18 @@ lm_status lm_session_weights(lm_session *s) {
   return r->from_hf ? lm_weights_import(s, r->from, params) : lm_weights_load(s, r->from, params);
 }
 
+static void slow_kernel_report(void *session, const char *text) {
+  const lm_session *s = session;
+  lm_event_warning(s->events, "%s", text);
+}
+
 lm_status lm_session_start(lm_session *s, const lm_exec_options *o) {
   lm_exec_options all = lm_session_exec_options(s);
   all.timeline = o ? o->timeline : NULL;
   all.dump_dir = s->dump_dir ? s->dump_dir : o ? o->dump_dir : NULL;
   all.load_dir = s->load_dir;
+  all.warning = slow_kernel_report;
+  all.warning_user = s;
   LM_TRY(lm_target_start(&s->target, s->plan, &all, &s->exec));
   return s->tuned.choices ? lm_tuned_gpu_keep(s) : NULL;
 }

@@ -12,6 +12,13 @@ static long long shared_bytes(const lm_plan_kernel *k, const lm_cuda_kernel *x) 
   return (long long)x->shared + k->launch.shared;
 }
 
+static void flaw_print(const lm_plan *plan, const lm_cuda_code *c, int i, lm_buf *out) {
+  lm_buf why = {0};
+  if (lm_cuda_kernel_flaw(&c->kernels[i], &why))
+    lm_buf_printf(out, "%s: warning: %s\n", plan->kernels[i].name, why.p);
+  lm_buf_free(&why);
+}
+
 void lm_machine_code_table(const lm_plan *plan, const lm_cuda_code *c, lm_buf *out) {
   lm_buf_puts(out, "kernel             threads  registers  spilled  shared  source\n");
   for (int i = 0; i < plan->n_kernels; i++) {
@@ -23,6 +30,8 @@ void lm_machine_code_table(const lm_plan *plan, const lm_cuda_code *c, lm_buf *o
   for (int i = 0; i < plan->n_kernels; i++)
     if (plan->kernels[i].launch.note)
       lm_buf_printf(out, "%s: %s\n", plan->kernels[i].name, plan->kernels[i].launch.note);
+  for (int i = 0; i < plan->n_kernels; i++)
+    flaw_print(plan, c, i, out);
 }
 
 void lm_machine_code_json(const lm_plan *plan, const lm_cuda_code *c, lm_buf *out) {
@@ -32,9 +41,9 @@ void lm_machine_code_json(const lm_plan *plan, const lm_cuda_code *c, lm_buf *ou
     const lm_cuda_kernel *x = &c->kernels[i];
     lm_buf_printf(out,
                   "%s{\"kernel\": \"%s\", \"threads\": %d, \"registers\": %d, \"spilled\": %d, "
-                  "\"shared\": %lld, \"source\": ",
+                  "\"shared\": %lld, \"serialized\": %s, \"source\": ",
                   i ? ", " : "", k->name, k->launch.threads, x->registers, x->spilled,
-                  shared_bytes(k, x));
+                  shared_bytes(k, x), x->hindered ? "true" : "false");
     lm_buf_json(out, k->origin ? k->origin : "");
     if (k->launch.note)
       lm_buf_puts(out, ", \"note\": ");

@@ -188,9 +188,13 @@ static void names_make(compiler *c) {
   for (int i = 0; i < (int)LM_COUNT(OPTIONS); i++)
     lm_buf_printf(&version, " %s", OPTIONS[i]);
   for (int i = 0; i < c->plan->n_kernels; i++) {
-    const char *parts[] = {
-        c->plan->kernels[i].name,    c->source[i], prelude(c), c->o->arch, version.p,
-        narrow(c, i) ? "narrow" : ""};
+    const char *parts[] = {c->plan->kernels[i].name,
+                           c->source[i],
+                           prelude(c),
+                           c->o->arch,
+                           version.p,
+                           narrow(c, i) ? "narrow" : "",
+                           c->o->check_waits ? "check waits" : ""};
     c->name[i] =
         lm_arena_printf(c->out->arena, "%s.cubin", lm_cache_key_make(parts, LM_COUNT(parts)).text);
   }
@@ -246,6 +250,17 @@ static void log_read(const char *log, const char *name, lm_cuda_kernel *k) {
   k->spilled = number_before(from, end, " bytes spill stores");
 }
 
+bool lm_cuda_kernel_flaw(const lm_cuda_kernel *k, lm_buf *out) {
+  enum {
+    FEW = 32 // bytes that a call or a prologue may spill, outside of loops
+  };
+  if (k->hindered)
+    lm_buf_puts(out, "NVRTC serialized its warpgroup GEMMs or ignored its register counts");
+  else if (k->spilled > FEW)
+    lm_buf_printf(out, "each thread spills %d bytes of registers to memory", k->spilled);
+  return k->hindered || k->spilled > FEW;
+}
+
 static bool kernel_open(compiler *c, int i) {
   lm_buf file = {0};
   uint64_t n = 0;
@@ -293,6 +308,8 @@ static void distribute(compiler *c, const int *missing, int n, int cores) {
 static void program_write(const compiler *c, program *p) {
   if (p->narrow)
     lm_buf_puts(&p->text, "#define LM_NARROW\n");
+  if (c->o->check_waits)
+    lm_buf_puts(&p->text, "#define LM_CHECK_WAITS\n");
   lm_buf_puts(&p->text, prelude(c));
   for (int i = 0; i < p->n; i++) {
     const lm_plan_kernel *k = &c->plan->kernels[p->kernels[i]];

@@ -35,6 +35,7 @@ typedef struct lm_cuda_compile_options {
   int driver;       // CUDA version of the driver that must load the code; 0: it is not loaded
   int threads;      // 0: as many as the process may use
   const char *dump_dir, *load_dir; // as lm_exec_options, files NAME.cu
+  bool check_waits;   // waits for mbarriers that do not end stop the kernel (prelude/bulk.cuh)
   const bool *narrow; // by kernel: its buffers are not aligned to 16 bytes; NULL: by the plan
 } lm_cuda_compile_options;
 
@@ -47,5 +48,8 @@ lm_status lm_cuda_nvrtc_version(lm_buf *out);
 lm_status lm_cuda_compile(const lm_plan *plan, const lm_cuda_compile_options *o, lm_cuda_code *out);
 // By kernel, in `a`: true if a step passes it a buffer that is not aligned to 16 bytes.
 bool *lm_cuda_narrow_find(const lm_plan *plan, lm_arena *a);
+// Describes why the kernel is slower than its text suggests: its warpgroup GEMMs are serialized, or
+// it spills registers. Returns false, and prints nothing, if there is no reason.
+bool lm_cuda_kernel_flaw(const lm_cuda_kernel *k, lm_buf *out);
 void lm_cuda_code_free(lm_cuda_code *c);
 #endif

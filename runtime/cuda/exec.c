@@ -30,7 +30,7 @@ typedef struct cuda_exec {
   lm_exec hal;
   const lm_plan *plan;
   int threads, compiled;
-  bool sync, graphs;
+  bool sync, graphs, check;
   lm_cuda_driver d;
   lm_cuda_device device;
   void *context, *stream;
@@ -191,6 +191,20 @@ static lm_status modules_load(cuda_exec *e, const lm_cuda_code *code) {
   return functions_get(e, code);
 }
 
+static void kernels_warn(const cuda_exec *e, const lm_cuda_code *code, const lm_exec_options *o) {
+  for (int i = 0; o->warning && !e->check && i < e->plan->n_kernels; i++) {
+    const lm_plan_kernel *k = &e->plan->kernels[i];
+    lm_buf why = {0}, text = {0};
+    if (lm_cuda_kernel_flaw(&code->kernels[i], &why)) {
+      lm_buf_printf(&text, "kernel %s (%s) is slow on %s: %s", k->name, k->origin ? k->origin : "?",
+                    e->device.name, why.p);
+      o->warning(o->warning_user, text.p);
+    }
+    lm_buf_free(&why);
+    lm_buf_free(&text);
+  }
+}
+
 static lm_status kernels_make(cuda_exec *e, const lm_exec_options *o) {
   lm_plan all = plan_extend(e);
   lm_cuda_code code;
@@ -199,8 +213,10 @@ static lm_status kernels_make(cuda_exec *e, const lm_exec_options *o) {
                                                     .driver = e->device.driver,
                                                     .threads = o->threads,
                                                     .dump_dir = o->dump_dir,
-                                                    .load_dir = o->load_dir},
+                                                    .load_dir = o->load_dir,
+                                                    .check_waits = e->check},
                          &code));
+  kernels_warn(e, &code, o);
   lm_status s = modules_load(e, &code);
   lm_cuda_code_free(&code);
   return s;
@@ -322,7 +338,8 @@ lm_status lm_cuda_exec_create(const lm_plan *plan, const char *arch, const lm_ex
                    .threads = lm_threads(o->threads),
                    .arena = lm_arena_create(),
                    .timeline = o->timeline};
-  e->sync = env_enabled("LMC_CUDA_SYNC", false);
+  e->check = env_enabled("LMC_CUDA_CHECK", false);
+  e->sync = env_enabled("LMC_CUDA_SYNC", false) || e->check;
   e->graphs = env_enabled("LMC_CUDA_GRAPHS", true) && !e->sync && !o->timeline;
   int max_bufs = lm_plan_bufs_max(plan);
   e->pointers = LM_NEW_N(e->arena, lm_cuda_address, max_bufs);

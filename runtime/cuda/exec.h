@@ -5,7 +5,8 @@
 // graph, since its first run has made all choices that are made once; later runs launch the graph.
 //
 // Environment variables: LMC_CUDA_SYNC=1 synchronizes after every step, so that an error names its
-// kernel; LMC_CUDA_GRAPHS=0 disables graphs.
+// kernel; LMC_CUDA_GRAPHS=0 disables graphs; LMC_CUDA_CHECK=1 compiles kernels so that a wait that
+// does not end stops the kernel, and implies LMC_CUDA_SYNC=1.
 #ifndef LM_CUDA_EXEC_H
 #define LM_CUDA_EXEC_H
 #include "runtime/cuda/driver.h"

@@ -26,6 +26,9 @@ typedef struct lm_exec_options {
                                    // the executor. Default: the library's heuristic
   bool tf32;             // allow a device to round f32 operands of GEMMs to 10 bits of mantissa
   lm_timeline *timeline; // optional: receives a span for every function and every step that runs
+  // Optional: receives a sentence about a kernel that will be slow on this device.
+  void (*warning)(void *user, const char *text);
+  void *warning_user;
   const struct lm_gemm_tilings *tilings; // of CPU GEMMs (runtime/cpu/gemm.h), optional; outlives
                                          // the executor. Default: by the cost model
 } lm_exec_options;

@@ -43,6 +43,20 @@ static void test_kernel(const lm_plan *plan, int i, const char *name, const char
   lm_cuda_code_free(&code);
 }
 
+// Waits that are bounded, for debugging.
+static void test_bounded(const lm_plan *plan, int i) {
+  lm_plan one = *plan;
+  lm_cuda_code code;
+  one.kernels += i;
+  one.n_kernels = 1;
+  CHECK_OK(lm_cuda_compile(
+      &one, &(lm_cuda_compile_options){.arch = "sm_90a", .threads = 1, .check_waits = true},
+      &code));
+  const lm_cuda_image *image = &code.images[code.kernels->image];
+  CHECK(memmem(image->bytes, image->n, "__assertfail", strlen("__assertfail")));
+  lm_cuda_code_free(&code);
+}
+
 // Reads scores while they are computed: the assembler must report that it serializes wgmma.
 static void test_hindered(const lm_plan *plan, int i, lm_arena *a) {
   static const char wait[] = "lm_wgmma_wait(1);\n";
@@ -75,6 +89,9 @@ static void test_case(const attend_case *c, const char *arch, bool hindered) {
   for (int i = 0; hindered && i < plan->n_kernels; i++)
     if (plan->kernels[i].name[0] == 'a')
       test_hindered(plan, i, m->arena);
+  for (int i = 0; hindered && i < plan->n_kernels; i++)
+    if (plan->kernels[i].name[0] == 'a')
+      test_bounded(plan, i);
   lm_ctx_destroy(ctx);
   lm_buf_free(&text);
 }

@@ -298,6 +298,18 @@ def test_failures(run):
     check(not os.path.exists(run.path("run")) or not any(f.startswith("step-") for f in os.listdir(run.path("run"))), "something was saved")
 
 
+def test_slow_kernels(run):
+    """what NVRTC reports about a kernel is a warning of the run and a line under the table of kernels"""
+    fake, file = Fake(run), tiny(run, steps=1)
+    how = dict(how="serialized", LMC_CACHE=run.path("cache"))
+    code, out, err = run.result("run", file, "--target", "cuda", "--out", run.path("run"), env={**fake.env, "FAKE_CUDA": "serialized", "LMC_CACHE": how["LMC_CACHE"]})
+    check(code == 0 and re.search(r"warning: kernel a[0-9a-f]{16} \(.*llama.lm:.*\) is slow on Fake GPU: NVRTC serialized its warpgroup GEMMs", err), err)
+    table = fake("compile", file, "--target", "cuda", **how)
+    check(re.search(r"\na[0-9a-f]{16}: warning: NVRTC serialized", table), table)
+    code = json.loads(fake("compile", file, "--target", "cuda", "--json", **how))["machine_code"]
+    check([k["serialized"] for k in code] == [k["kernel"][0] == "a" for k in code], str(code))
+
+
 def test_no_driver(run):
     err = run("run", small(run), "--target", "cuda", "--quiet", status=2, env={"LD_LIBRARY_PATH": ""})
     check("the NVIDIA driver was not found" in err, err)

@@ -9,15 +9,26 @@ LM_INLINE void lm_phase_arrive(uint64_t *b, int32_t i) {
 }
 // Waits until the phase of that parity is complete; before the first phase, parity 1 counts as
 // complete.
-LM_INLINE void lm_phase_wait(uint64_t *b, int32_t i, uint32_t parity) {
+LM_INLINE uint32_t lm_phase_is_over(uint64_t *b, int32_t i, uint32_t parity) {
   uint32_t over;
-  do {
-    asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                 : "=r"(over)
-                 : "r"(lm_shared_address(b + i)), "r"(parity)
-                 : "memory");
-  } while (!over);
+  asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+               : "=r"(over)
+               : "r"(lm_shared_address(b + i)), "r"(parity)
+               : "memory");
+  return over;
 }
+#ifndef LM_CHECK_WAITS
+LM_INLINE void lm_phase_wait(uint64_t *b, int32_t i, uint32_t parity) {
+  while (!lm_phase_is_over(b, i, parity));
+}
+#else
+// For debugging: after many tries, which take seconds, the kernel stops, and the driver prints the
+// file, line, kernel, block and thread. NVRTC serializes warpgroup GEMMs around the call.
+extern "C" __device__ void __assertfail(const char *message, const char *file, unsigned line, const char *function, size_t bytes);
+#define lm_phase_wait(b, i, parity)                                                               \
+  for (uint32_t tries_ = 0; !lm_phase_is_over(b, i, parity);)                                      \
+    if (++tries_ == 1u << 22) __assertfail("a wait for mbarrier " #b "[" #i "] ends", __FILE__, __LINE__, __func__, 1)
+#endif
 // Makes the phase wait for `bytes` bytes of boxes as well. Call it before the copies start and
 // before this thread arrives.
 LM_INLINE void lm_phase_expect(uint64_t *b, int32_t i, int32_t bytes) {

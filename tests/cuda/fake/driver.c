@@ -24,7 +24,7 @@ enum {
   NOT_READY = 600,
   CAPTURING = 900,
   BLOCKS = 4096,
-  PARAMS = 64,
+  PARAMS = 256,
   SHARED_FREE = 48 << 10,
   GUARD = 4096
 };

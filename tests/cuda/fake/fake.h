@@ -19,7 +19,7 @@
 // capability), alloc=N, launch=N (the N-th allocation or launch fails), fault=N (the N-th kernel
 // faults; from then on everything fails), driver=12040 (the CUDA version of the driver), plain
 // (cuBLASLt has no algorithm for a GEMM with an epilogue), eager (every stream but the first
-// executes at once)
+// executes at once), serialized (NVRTC reports that it serialized the GEMMs of attention)
 #ifndef FAKE_H
 #define FAKE_H
 #include <stddef.h>

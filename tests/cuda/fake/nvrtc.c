@@ -95,7 +95,18 @@ static void kernel_describe(const char *name, int n_name, const char *params, in
   lm_buf_free(&call);
 }
 
-static void kernels_describe(const char *text, lm_buf *out) {
+// A line of ptxas about kernels of attention.
+static void serialization_report(const char *name, int n, lm_buf *log) {
+  const char *how = getenv("FAKE_CUDA");
+  if (how && strstr(how, "serialized") && name[0] == 'a')
+    lm_buf_printf(
+        log,
+        "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions "
+        "are serialized due to a test in function '%.*s'\n",
+        n, name);
+}
+
+static void kernels_describe(const char *text, lm_buf *out, lm_buf *log) {
   lm_buf types = {0};
   for (const char *at = text; (at = strstr(at, "LM_KERNEL"));) {
     const char *open = strchr(at, '(');
@@ -103,8 +114,10 @@ static void kernels_describe(const char *text, lm_buf *out) {
     name += strspn(name, " \n");
     size_t n = strcspn(name, "(");
     at = name;
-    if (n && name[n] == '(' && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_") >= n)
+    if (n && name[n] == '(' && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_") >= n) {
       kernel_describe(name, (int)n, name + n + 1, atoi(open + 1), &types, out);
+      serialization_report(name, (int)n, log);
+    }
   }
   lm_buf_free(&types);
 }
@@ -177,7 +190,7 @@ FAKE_API int nvrtcCompileProgram(void *handle, int n, const char *const *options
     lm_buf_puts(&source, "#define LM_NARROW\n");
   lm_buf_puts(&source, lm_cuda_prelude_simt_text(a));
   lm_buf_printf(&source, "\n%s\n", kernels);
-  kernels_describe(kernels, &source);
+  kernels_describe(kernels, &source, &p->log);
   preprocess_note(kernels, &source);
   int result = object_make(p, &source);
   lm_buf_free(&source);
