@@ -68,8 +68,22 @@ static bool writes(const cuda_emit *e, int pass, uint32_t result) {
   return false;
 }
 
-// True if every read of the operand is at the current indices of the loops, no later than in the
-// pass that writes the result, or, if passes run concurrently, in that pass.
+// True if the access is ordered before the write of the element that it reads, in a later pass or
+// in the same one. The threads of a team are ordered by the barrier between passes of two depths;
+// within a pass the thread that reads an element also writes it, unless the pass has no loop: then
+// all threads read and one writes. Without reductions all passes run concurrently.
+static bool ordered_before(const cuda_emit *e, const lm_gen_access *a, int written) {
+  const lm_sched_pass *passes = e->g.s->passes;
+  bool alone = e->form == CUDA_TEAM && e->team == 1;
+  if (!a->same || a->pass > written)
+    return false;
+  if (a->pass == written)
+    return alone || e->form == CUDA_FLAT || e->g.domains[written].n > 0;
+  return alone || (e->form == CUDA_TEAM && passes[a->pass].depth < passes[written].depth);
+}
+
+// True if every read of the operand is at the current indices of the loops and ordered before the
+// write of the result.
 static bool in_place(const cuda_emit *e, uint32_t operand, uint32_t result) {
   const lm_op *k = e->g.kernel;
   const lm_value *v = lm_kernel_yield(k)->in[result];
@@ -84,9 +98,7 @@ static bool in_place(const cuda_emit *e, uint32_t operand, uint32_t result) {
       written = i;
   for (uint32_t i = 0; i < e->g.n_accesses; i++) {
     const lm_gen_access *a = &e->g.accesses[i];
-    if (a->operand != (int)operand)
-      continue;
-    if (!a->same || a->pass > written || (e->form == CUDA_FLAT && a->pass != written))
+    if (a->operand == (int)operand && !ordered_before(e, a, written))
       return false;
   }
   return true;

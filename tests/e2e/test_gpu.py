@@ -165,6 +165,15 @@ def test_epilogues(run):
     check(all(f"gemm m=128({k},0,{c}) n={c}(0,1,1) k={k}(1,{c},0) {what} " in plan for c, k, what in ((64, 64, "residual bias"), (256, 64, "bias gelu"), (64, 256, "residual bias"))), plan)
 
 
+def test_in_place(run):
+    """a model whose auxiliary losses are added to a scalar that a block reads and writes in place"""
+    fake, file = Fake(run), f"{ROOT}/tests/models/moe/reference.lm"
+    how = ("--recipe", "Reference", "--steps", "1", "--values", "loss")
+    out = run.path("gpu.safetensors")
+    fake("trace", file, *how, "--target", "cuda", "--out", out)
+    within("loss", distance(load(out)["loss"], run.trace(file, *how)["loss"]), 2e-6)
+
+
 def test_tf32(run):
     """operands of products lose 13 bits on a GPU, none on a processor"""
     fake, how = Fake(run), ("--set", "precision.matmul=tf32", "--values", "loss,grads")
