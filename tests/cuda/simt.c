@@ -272,7 +272,7 @@ static void block_run(void) {
   simt.n_arrays = 0;
   simt.n_barriers = simt.n_boxes = 0;
   memset(simt.base, 0, sizeof simt.base);
-  simt.shared_bytes = 0;
+  simt.declared = 0;
   for (int i = 0; i < simt.threads; i++) {
     fiber *f = &simt.fibers[i];
     f->wait = READY;
@@ -379,18 +379,23 @@ static void *array_add(const char *name, int64_t at, int64_t bytes) {
   if (simt.n_arrays == ARRAYS || at + bytes > SHARED)
     LM_BUG("%s: too much shared memory", name);
   simt.arrays[simt.n_arrays++] = (array){name, at, bytes};
-  if (at + bytes > simt.shared_bytes)
-    simt.shared_bytes = at + bytes;
   for (int64_t i = at / GRAIN; i < (at + bytes + GRAIN - 1) / GRAIN; i++)
     simt.shadows[i] = (shadow){.write.thread = -1};
   return simt.shared + at;
 }
 
 API void *lm_simt_shared(const char *name, int64_t bytes) {
-  return array_add(name, (simt.shared_bytes + 15) / 16 * 16, bytes);
+  for (int i = 0; i < simt.n_arrays; i++)
+    if (!strcmp(simt.arrays[i].name, name))
+      return simt.shared + simt.arrays[i].offset;
+  int64_t at = (simt.declared + 15) / 16 * 16;
+  simt.declared = at + bytes;
+  if (simt.declared > DECLARED)
+    LM_BUG("%s: too much shared memory is declared", name);
+  return array_add(name, at, bytes);
 }
 API void *lm_simt_pool(const char *name, int64_t at, int64_t bytes) {
-  return array_add(name, at, bytes);
+  return array_add(name, DECLARED + at, bytes);
 }
 API uint32_t lm_simt_address(const void *p) {
   return (uint32_t)((const char *)p - simt.shared);

@@ -12,7 +12,8 @@ enum {
   THREADS = 1024,
   WARP = 32,
   STACK = 256 << 10,
-  SHARED = 228 << 10,
+  DECLARED = 48 << 10, // bytes of shared memory for arrays that kernels declare; the pool follows
+  SHARED = DECLARED + (228 << 10),
   ARRAYS = 32,
   GRAIN = 2,
   REPORTS = 20,
@@ -159,7 +160,7 @@ typedef struct simt_state {
   shadow *shadows;
   array arrays[ARRAYS];
   int n_arrays;
-  int64_t shared_bytes;
+  int64_t declared; // bytes of declared arrays
   lm_buf report;
   int n_reports;
   int64_t kernels;
