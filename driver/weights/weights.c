@@ -65,7 +65,7 @@ static lm_status load(const lm_session *s, const lm_st *st, float *arena) {
   lm_buf_free(&faults);
   for (int i = 0; !status && i < plan->n_params; i++) {
     const lm_st_tensor *t = lm_st_find(st, plan->params[i].path);
-    lm_st_to_f32(t->dtype, t->data, 0, t->elements, arena + plan->params[i].offset);
+    status = lm_st_read_f32(t, 0, t->elements, arena + plan->params[i].offset);
   }
   return status;
 }

@@ -137,6 +137,9 @@ double lm_now(void);                       // seconds, monotonic
 lm_status lm_file_read(const char *path, size_t max_bytes, lm_buf *out);
 // Reads from the current offset to the end. `path` appears in messages only.
 lm_status lm_fd_read(int fd, const char *path, size_t max_bytes, lm_buf *out);
+// Reads exactly n bytes at offset `at`; LM_ENV if the file ends before. Files that another process
+// may truncate are read with this, never mapped.
+lm_status lm_fd_read_at(int fd, const char *path, int64_t at, void *to, size_t n);
 // Writes all n bytes. `path` appears in messages only.
 lm_status lm_fd_write(int fd, const char *path, const void *p, size_t n);
 // Writes a temporary file, syncs it, renames it to `path` and syncs the folder.

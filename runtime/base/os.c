@@ -82,6 +82,20 @@ lm_status lm_file_read(const char *path, size_t max_bytes, lm_buf *out) {
   return s;
 }
 
+lm_status lm_fd_read_at(int fd, const char *path, int64_t at, void *to, size_t n) {
+  for (size_t done = 0; done < n;) {
+    ssize_t got = pread(fd, (char *)to + done, n - done, (off_t)at + (off_t)done);
+    if (got < 0 && errno == EINTR)
+      continue;
+    if (got < 0)
+      return lm_fail_errno("cannot read %s", path);
+    if (!got)
+      return lm_fail(LM_ENV, "%s was truncated while it was in use", path);
+    done += (size_t)got;
+  }
+  return NULL;
+}
+
 lm_status lm_fd_write(int fd, const char *path, const void *from, size_t n) {
   for (const char *p = from; n;) {
     ssize_t done = write(fd, p, n);

@@ -85,8 +85,7 @@ static lm_status tensors_copy(const lm_st *st, const char *path, const lm_st_ten
                      x->name);
   }
   for (size_t i = 0; i < n; i++)
-    lm_st_to_f32(LM_ST_F32, lm_st_find(st, list[i].name)->data, 0, list[i].elements,
-                 (float *)list[i].data);
+    LM_TRY(lm_st_read(lm_st_find(st, list[i].name), 0, list[i].elements, (float *)list[i].data));
   return NULL;
 }
 

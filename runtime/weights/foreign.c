@@ -311,18 +311,22 @@ static void copy(float *to, footprint p, const float *from, footprint q) {
   } while (advance(index, p.size, p.n));
 }
 
+static lm_status group_import(const lm_foreign *f, const group *g, const lm_st_tensor *t) {
+  float *values = lm_calloc((size_t)g->elements, sizeof *values);
+  lm_status s = lm_st_read_f32(t, 0, g->elements, values);
+  for (uint32_t k = g->from; k < g->to && !s; k++)
+    copy(f->parts[k].native->data, native_side(f->parts[k].map), values,
+         foreign_side(f->parts[k].map));
+  lm_free(values);
+  return s;
+}
+
 lm_status lm_foreign_import(const lm_foreign *f, const lm_st *st,
                             bool (*ignored)(void *user, const char *name), void *user) {
   LM_TRY(import_check(f, st, ignored, user));
   for (size_t i = 0; i < f->n_groups; i++) {
     const group *g = &f->groups[i];
-    const lm_st_tensor *t = lm_st_find(st, f->parts[g->from].map->foreign);
-    float *values = lm_calloc((size_t)g->elements, sizeof *values);
-    lm_st_to_f32(t->dtype, t->data, 0, g->elements, values);
-    for (uint32_t k = g->from; k < g->to; k++)
-      copy(f->parts[k].native->data, native_side(f->parts[k].map), values,
-           foreign_side(f->parts[k].map));
-    lm_free(values);
+    LM_TRY(group_import(f, g, lm_st_find(st, f->parts[g->from].map->foreign)));
   }
   return NULL;
 }

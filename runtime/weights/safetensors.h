@@ -3,8 +3,8 @@
 // A file has a length N (8 bytes, little-endian), N bytes of JSON
 //   {"name": {"dtype", "shape", "data_offsets": [begin, end]}, …,
 //    "__metadata__": {string: string}}
-// and the row-major data, without gaps or overlaps. Files are memory-mapped: a tensor's `data`
-// points into the mapping, may be unaligned, and is valid until close.
+// and the row-major data, without gaps or overlaps. Opening reads the header only; data is read as
+// it is needed and never mapped, since another process may truncate the file.
 #ifndef LM_WEIGHTS_SAFETENSORS_H
 #define LM_WEIGHTS_SAFETENSORS_H
 #include "contract/dtype.h"
@@ -23,9 +23,10 @@ typedef struct lm_st_tensor {
   int rank;
   int64_t shape[LM_ST_RANK];
   int64_t elements; // product of the shape
-  const void *data; // elements * lm_st_dtype_bytes(dtype) bytes
-  const char *file; // path of the file that holds it
-  int64_t offset;   // of the data in that file
+  const void *data; // to write: elements * lm_st_dtype_bytes(dtype) bytes
+  const char *file; // of a tensor that was read: path and descriptor of its file, until close
+  int fd;
+  int64_t offset; // of the data in that file
 } lm_st_tensor;
 
 // Converts n elements, the first at index `from`; the type must be floating point. Conversion to
@@ -43,6 +44,10 @@ void lm_st_close(lm_st *st); // st may be NULL
 size_t lm_st_count(const lm_st *st);
 const lm_st_tensor *lm_st_at(const lm_st *st, size_t i);           // sorted by name
 const lm_st_tensor *lm_st_find(const lm_st *st, const char *name); // NULL: no such tensor
+// Reads n elements of a tensor, the first at index `from`, in its type, or converted from a
+// floating point type. LM_ENV if the file cannot be read or was truncated.
+lm_status lm_st_read(const lm_st_tensor *t, int64_t from, int64_t n, void *out);
+lm_status lm_st_read_f32(const lm_st_tensor *t, int64_t from, int64_t n, float *out);
 
 // ---- writing. `create` writes the header from name, dtype, rank and shape of all tensors; the
 // data is then appended in the same order, in pieces of any size. The file has a temporary name

@@ -1,12 +1,10 @@
-// st_read.c - the safetensors reader. Nothing in a file is trusted: every length, shape and offset
-// is checked against the file's size before it is used, and what is allocated is bounded by the
-// header that is really there.
+// st_read.c - the safetensors reader. Every length, shape and offset is checked against the file's
+// size before it is used, so a malformed file cannot cause a large allocation.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,13 +13,16 @@
 #include "runtime/weights/safetensors.h"
 
 enum {
-  HEADER_MAX = 100 << 20
-}; // the reference implementation's limit
+  HEADER_MAX = 100 << 20, // the reference implementation's limit
+  LENGTH_BYTES = 8,       // of the header's length, at the start of the file
+  PIECE = 1 << 16         // elements that are converted at a time
+};
 
+// `data` is the offset of the data, `n_data` its size.
 typedef struct {
   const char *path;
-  unsigned char *bytes;
-  size_t size;
+  int fd;
+  int64_t size, data, n_data;
 } st_file;
 
 struct lm_st {
@@ -39,23 +40,17 @@ static lm_status regular_open(const char *path, int *out_fd) {
   return s;
 }
 
-static lm_status file_map(lm_st *st, const char *path, st_file **out) {
+static lm_status descriptor_open(lm_st *st, const char *path, st_file **out) {
   int fd;
   LM_TRY(regular_open(path, &fd));
-  struct stat info;
-  lm_status s = NULL;
-  void *bytes = MAP_FAILED;
-  if (fstat(fd, &info))
-    s = lm_fail_errno("cannot read %s", path);
-  else if (info.st_size < 8)
-    s = lm_fail(LM_USER, "%s: %lld bytes are no safetensors file", path, (long long)info.st_size);
-  else if ((bytes = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0)) == MAP_FAILED)
-    s = lm_fail_errno("cannot map %s", path);
-  close(fd);
-  if (s)
-    return s;
   st_file *f = &LM_PUSH(st->arena, st->files, st->n_files, st->cap_files);
-  *f = (st_file){lm_arena_strndup(st->arena, path, strlen(path)), bytes, (size_t)info.st_size};
+  *f = (st_file){.path = lm_arena_strndup(st->arena, path, strlen(path)), .fd = fd};
+  struct stat info;
+  if (fstat(fd, &info))
+    return lm_fail_errno("cannot read %s", path);
+  f->size = info.st_size;
+  if (f->size < LENGTH_BYTES)
+    return lm_fail(LM_USER, "%s: %lld bytes are no safetensors file", path, (long long)f->size);
   *out = f;
   return NULL;
 }
@@ -95,10 +90,10 @@ static bool shape_parse(const json_t *list, lm_st_tensor *t) {
                                                    (int64_t)lm_st_dtype_bytes(t->dtype), &bytes));
 }
 
-// One entry of the header. `data` is the part behind the header, n_data bytes long.
-static lm_status tensor_parse(lm_st *st, const st_file *f, const char *name, const json_t *entry,
-                              const unsigned char *data, size_t n_data) {
-  lm_st_tensor t = {.name = lm_arena_strndup(st->arena, name, strlen(name)), .file = f->path};
+// One entry of the header.
+static lm_status tensor_parse(lm_st *st, const st_file *f, const char *name, const json_t *entry) {
+  lm_st_tensor t = {
+      .name = lm_arena_strndup(st->arena, name, strlen(name)), .file = f->path, .fd = f->fd};
   const json_t *dtype = json_object_get(entry, "dtype");
   const json_t *offsets = json_object_get(entry, "data_offsets");
   if (!json_is_string(dtype))
@@ -115,31 +110,30 @@ static lm_status tensor_parse(lm_st *st, const st_file *f, const char *name, con
     return lm_fail(LM_USER, "%s: tensor %s: data_offsets is no [begin, end]", f->path, name);
   int64_t from = json_integer_value(begin);
   int64_t to = json_integer_value(end);
-  if (from > to || (uint64_t)to > n_data)
+  if (from > to || to > f->n_data)
     return lm_fail(
         LM_USER,
-        "%s: tensor %s: data_offsets [%lld, %lld] lie outside the file's %zu bytes of data",
-        f->path, name, (long long)from, (long long)to, n_data);
+        "%s: tensor %s: data_offsets [%lld, %lld] lie outside the file's %lld bytes of data",
+        f->path, name, (long long)from, (long long)to, (long long)f->n_data);
   if (to - from != t.elements * lm_st_dtype_bytes(t.dtype))
     return lm_fail(
         LM_USER, "%s: tensor %s: data_offsets span %lld bytes, dtype and shape need %lld", f->path,
         name, (long long)(to - from), (long long)(t.elements * lm_st_dtype_bytes(t.dtype)));
-  t.data = data + from;
-  t.offset = (int64_t)(data - f->bytes) + from;
+  t.offset = f->data + from;
   LM_PUSH(st->arena, st->tensors, st->n_tensors, st->cap_tensors) = t;
   return NULL;
 }
 
-static const char *tensor_end(const lm_st_tensor *t) {
-  return (const char *)t->data + t->elements * lm_st_dtype_bytes(t->dtype);
+static int64_t tensor_end(const lm_st_tensor *t) {
+  return t->offset + t->elements * lm_st_dtype_bytes(t->dtype);
 }
 
-static int by_place(const void *a, const void *b) {
+static int by_offset(const void *a, const void *b) {
   const lm_st_tensor *x = a, *y = b;
-  if (x->data != y->data)
-    return x->data < y->data ? -1 : 1;
-  const char *p = tensor_end(x);
-  const char *q = tensor_end(y);
+  if (x->offset != y->offset)
+    return x->offset < y->offset ? -1 : 1;
+  int64_t p = tensor_end(x);
+  int64_t q = tensor_end(y);
   return p < q ? -1 : p > q;
 }
 
@@ -147,26 +141,24 @@ static int by_name(const void *a, const void *b) {
   return strcmp(((const lm_st_tensor *)a)->name, ((const lm_st_tensor *)b)->name);
 }
 
-// Tensors [from, n) of one file tile its data: no overlap, no hole.
-static lm_status places_check(lm_st *st, const st_file *f, uint32_t from, const unsigned char *data,
-                              size_t n_data) {
+// The tensors from index `from` on are those of the file. They cover its data without overlap or
+// gap.
+static lm_status offsets_check(lm_st *st, const st_file *f, uint32_t from) {
   uint32_t n = st->n_tensors - from;
   if (n)
-    qsort(st->tensors + from, n, sizeof *st->tensors, by_place);
-  const char *at = (const char *)data;
+    qsort(st->tensors + from, n, sizeof *st->tensors, by_offset);
+  int64_t at = f->data;
   for (uint32_t i = from; i < st->n_tensors; at = tensor_end(&st->tensors[i++]))
-    if ((const char *)st->tensors[i].data != at)
+    if (st->tensors[i].offset != at)
       return lm_fail(LM_USER, "%s: tensor %s: its data %s", f->path, st->tensors[i].name,
-                     (const char *)st->tensors[i].data < at
-                         ? "overlaps another's"
-                         : "follows bytes that belong to no tensor");
-  if (at != (const char *)data + n_data)
+                     st->tensors[i].offset < at ? "overlaps another's"
+                                                : "follows bytes that belong to no tensor");
+  if (at != f->size)
     return lm_fail(LM_USER, "%s: bytes behind the last tensor", f->path);
   return NULL;
 }
 
-static lm_status header_parse(lm_st *st, const st_file *f, json_t *header,
-                              const unsigned char *data, size_t n_data) {
+static lm_status header_parse(lm_st *st, const st_file *f, json_t *header) {
   if (!json_is_object(header))
     return lm_fail(LM_USER, "%s: the header is no JSON object", f->path);
   uint32_t from = st->n_tensors;
@@ -174,23 +166,36 @@ static lm_status header_parse(lm_st *st, const st_file *f, json_t *header,
   json_t *entry;
   json_object_foreach(header, name, entry) {
     if (strcmp(name, "__metadata__"))
-      LM_TRY(tensor_parse(st, f, name, entry, data, n_data));
+      LM_TRY(tensor_parse(st, f, name, entry));
   }
-  return places_check(st, f, from, data, n_data);
+  return offsets_check(st, f, from);
+}
+
+static lm_status header_read(const st_file *f, size_t n, json_t **out) {
+  char *text = lm_alloc(n + 1);
+  lm_status s = lm_fd_read_at(f->fd, f->path, LENGTH_BYTES, text, n);
+  if (!s)
+    s = lm_json_parse(text, n, f->path, out);
+  lm_free(text);
+  return s;
 }
 
 static lm_status file_open(lm_st *st, const char *path) {
   st_file *f = NULL;
-  LM_TRY(file_map(st, path, &f));
+  unsigned char length[LENGTH_BYTES];
+  LM_TRY(descriptor_open(st, path, &f));
+  LM_TRY(lm_fd_read_at(f->fd, path, 0, length, sizeof length));
   uint64_t n = 0;
-  for (int i = 0; i < 8; i++)
-    n |= (uint64_t)f->bytes[i] << (8 * i);
-  if (n > HEADER_MAX || n > f->size - 8)
-    return lm_fail(LM_USER, "%s: not a safetensors file: a header of %llu bytes in a file of %zu",
-                   path, (unsigned long long)n, f->size);
+  for (int i = 0; i < LENGTH_BYTES; i++)
+    n |= (uint64_t)length[i] << (8 * i);
+  if (n > HEADER_MAX || n > (uint64_t)f->size - LENGTH_BYTES)
+    return lm_fail(LM_USER, "%s: not a safetensors file: a header of %llu bytes in a file of %lld",
+                   path, (unsigned long long)n, (long long)f->size);
+  f->data = LENGTH_BYTES + (int64_t)n;
+  f->n_data = f->size - f->data;
   json_t *header;
-  LM_TRY(lm_json_parse((const char *)f->bytes + 8, (size_t)n, path, &header));
-  lm_status s = header_parse(st, f, header, f->bytes + 8 + n, f->size - 8 - (size_t)n);
+  LM_TRY(header_read(f, (size_t)n, &header));
+  lm_status s = header_parse(st, f, header);
   json_decref(header);
   return s;
 }
@@ -312,7 +317,7 @@ void lm_st_close(lm_st *st) {
   if (!st)
     return;
   for (uint32_t i = 0; i < st->n_files; i++)
-    munmap(st->files[i].bytes, st->files[i].size);
+    close(st->files[i].fd);
   lm_arena_destroy(st->arena);
 }
 
@@ -326,4 +331,24 @@ const lm_st_tensor *lm_st_at(const lm_st *st, size_t i) {
 const lm_st_tensor *lm_st_find(const lm_st *st, const char *name) {
   lm_st_tensor key = {.name = name};
   return st->n_tensors ? bsearch(&key, st->tensors, st->n_tensors, sizeof key, by_name) : NULL;
+}
+
+lm_status lm_st_read(const lm_st_tensor *t, int64_t from, int64_t n, void *out) {
+  int64_t bytes = lm_st_dtype_bytes(t->dtype);
+  return lm_fd_read_at(t->fd, t->file, t->offset + from * bytes, out, (size_t)(n * bytes));
+}
+
+lm_status lm_st_read_f32(const lm_st_tensor *t, int64_t from, int64_t n, float *out) {
+  if (t->dtype == LM_ST_F32)
+    return lm_st_read(t, from, n, out);
+  void *piece = lm_alloc((size_t)lm_st_dtype_bytes(t->dtype) * PIECE);
+  lm_status s = NULL;
+  for (int64_t at = 0; at < n && !s; at += PIECE) {
+    int64_t some = n - at < PIECE ? n - at : PIECE;
+    s = lm_st_read(t, from + at, some, piece);
+    if (!s)
+      lm_st_to_f32(t->dtype, piece, 0, some, out + at);
+  }
+  lm_free(piece);
+  return s;
 }

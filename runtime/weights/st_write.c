@@ -1,9 +1,9 @@
 // st_write.c - the safetensors writer: header first, data streamed behind it, then sync and rename.
-#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/base/file.h"
 #include "runtime/weights/safetensors.h"
 
 enum {
@@ -65,6 +65,7 @@ static uint64_t header_make(lm_buf *b, const lm_st_tensor *tensors, size_t n) {
   return at;
 }
 
+// Closing unlocks the temporary name, so the file has been renamed or removed before.
 static void writer_free(lm_st_writer *w) {
   if (w->fd >= 0)
     close(w->fd);
@@ -77,9 +78,7 @@ static lm_status start(lm_st_writer *w, const lm_st_tensor *tensors, size_t n) {
   lm_buf temp = {0}, header = {0};
   lm_buf_printf(&temp, "%s.tmp", w->path);
   w->temp = temp.p;
-  w->fd = open(w->temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (w->fd < 0)
-    return lm_fail_errno("cannot create %s", w->temp);
+  LM_TRY(lm_temp_open(w->temp, &w->fd));
   w->left = header_make(&header, tensors, n);
   unsigned char length[8];
   for (int i = 0; i < 8; i++)
@@ -112,11 +111,7 @@ lm_status lm_st_writer_append(lm_st_writer *w, const void *data, size_t bytes) {
 static lm_status finish(lm_st_writer *w) {
   LM_ASSERT(w->left == 0);
   LM_TRY(piece_write(w, w->buffer, w->n));
-  int fd = w->fd;
-  if (fsync(fd))
-    return lm_fail_errno("cannot write %s", w->temp);
-  w->fd = -1;
-  if (close(fd))
+  if (fsync(w->fd))
     return lm_fail_errno("cannot write %s", w->temp);
   if (rename(w->temp, w->path))
     return lm_fail_errno("cannot rename %s to %s", w->temp, w->path);
@@ -149,7 +144,7 @@ lm_status lm_st_writer_finish(lm_st_writer *w) {
 void lm_st_writer_abort(lm_st_writer *w) {
   if (!w)
     return;
-  if (w->temp)
+  if (w->fd >= 0)
     unlink(w->temp);
   writer_free(w);
 }

@@ -9,7 +9,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     const lm_st_tensor *t = lm_st_at(st, i);
     float x;
     for (int64_t k = 0; k < t->elements && lm_st_dtype_is_float(t->dtype); k++)
-      lm_st_to_f32(t->dtype, t->data, k, 1, &x);
+      lm_status_free(lm_st_read_f32(t, k, 1, &x));
   }
   if (!s)
     lm_st_close(st);

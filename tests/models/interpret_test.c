@@ -157,6 +157,13 @@ static void fill_groups(model_case *k, double *group) {
 }
 
 // ---- comparison with the tensors of expected.safetensors, under their foreign names
+// All elements of a tensor.
+static float *values_read(model_case *k, const lm_st_tensor *t) {
+  float *out = LM_NEW_N(k->c->arena, float, t->elements + 1);
+  CHECK_OK(lm_st_read_f32(t, 0, t->elements, out));
+  return out;
+}
+
 static double distance(model_case *k, const char *prefix, bool gradients, double scale,
                        const char **out_name) {
   double worst = 0;
@@ -165,6 +172,7 @@ static double distance(model_case *k, const char *prefix, bool gradients, double
     const lm_st_tensor *t =
         lm_st_find(k->expected, lm_arena_printf(k->c->arena, "%s.%s", prefix, m->foreign));
     CHECK(t && t->dtype == LM_ST_F32);
+    const float *values = values_read(k, t);
     int64_t first, n = 1, own;
     lm_sym name = global_of(k, m->native, &first, &own)->name;
     const double *v =
@@ -179,8 +187,7 @@ static double distance(model_case *k, const char *prefix, bool gradients, double
         at += y % m->size[a] * m->stride_native[a];
         from += y % m->size[a] * m->stride_foreign[a];
       }
-      float want;
-      lm_st_to_f32(t->dtype, t->data, from, 1, &want);
+      float want = values[from];
       off += pow(v[at] * scale - want, 2);
       norm += (double)want * want;
     }
@@ -198,15 +205,12 @@ static void column(model_case *k, const char *name, int64_t step, int64_t row, l
   const lm_st_tensor *t = lm_st_find(k->batches, name);
   int64_t from = (step * k->rows + row) * k->seq;
   for (int64_t i = 0; i < k->micro_rows * k->seq; i++) {
-    if (t->dtype == LM_ST_F32) {
-      float x;
-      lm_st_to_f32(t->dtype, t->data, from + i, 1, &x);
-      out->v[i] = x;
-    } else {
-      int32_t x;
-      memcpy(&x, (const char *)t->data + (from + i) * 4, 4);
-      out->v[i] = x;
-    }
+    union {
+      float f;
+      int32_t i;
+    } x;
+    CHECK_OK(lm_st_read(t, from + i, 1, &x));
+    out->v[i] = t->dtype == LM_ST_F32 ? x.f : x.i;
   }
 }
 
@@ -324,6 +328,7 @@ static void train(model_case *k) {
 
 static void compare_logits(model_case *k) {
   const lm_st_tensor *t = lm_st_find(k->expected, "logits");
+  const float *logits = values_read(k, t);
   double off = 0, norm = 0;
   int64_t at = 0;
   for (int64_t row = 0; row < k->rows; row += k->micro_rows) {
@@ -333,8 +338,7 @@ static void compare_logits(model_case *k) {
       column(k, columns[i], 0, row, &args[i]);
     call(k, f, args, out);
     for (int64_t i = 0; i < out[0].n; i++) {
-      float want;
-      lm_st_to_f32(t->dtype, t->data, at++, 1, &want);
+      float want = logits[at++];
       off += pow(out[0].v[i] - want, 2);
       norm += (double)want * want;
     }

@@ -1,6 +1,7 @@
 // safetensors: what we write and what Python wrote, malformed files; foreign maps both ways;
 // metrics.
 #include <math.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/weights/foreign.h"
@@ -38,9 +39,48 @@ static void test_round_trip(void) {
   CHECK_OK(lm_st_open(path, &st));
   CHECK(lm_st_count(st) == 4 && !strcmp(lm_st_at(st, 0)->name, "a") && !lm_st_find(st, "c"));
   const lm_st_tensor *b = lm_st_find(st, "b \"x\"");
-  CHECK(b && b->rank == 2 && b->shape[1] == 3 && !memcmp(b->data, x, sizeof x));
+  float got[6];
+  CHECK(b && b->rank == 2 && b->shape[1] == 3);
+  CHECK_OK(lm_st_read(b, 0, 6, got));
+  CHECK(!memcmp(got, x, sizeof x));
   CHECK(lm_st_find(st, "scalar")->elements == 1 && lm_st_find(st, "none")->elements == 0);
   lm_st_close(st);
+}
+
+// ---- files that change under the reader, and what is in the way of the writer
+
+static void test_truncated(void) {
+  enum {
+    N = 1 << 16
+  };
+  float *x = lm_calloc(N, sizeof *x);
+  lm_st_tensor t = {.name = "a", .dtype = LM_ST_F32, .rank = 1, .shape = {N}, .data = x};
+  char *path = in_dir("truncated.safetensors");
+  CHECK_OK(lm_st_write(path, &t, 1));
+  lm_st *st;
+  CHECK_OK(lm_st_open(path, &st));
+  const lm_st_tensor *a = lm_st_find(st, "a");
+  CHECK_OK(lm_st_read_f32(a, N - 1, 1, x));
+  CHECK(!truncate(path, a->offset + 4 * (N - 1)));
+  CHECK_OK(lm_st_read_f32(a, 0, N - 1, x));
+  CHECK_FAILS(lm_st_read_f32(a, 0, N, x), LM_ENV, "was truncated while it was in use");
+  lm_st_close(st);
+  lm_free(x);
+  CHECK(!unlink(path));
+}
+
+// A link under the temporary name is replaced, and its target is not written to.
+static void test_temporary_is_link(void) {
+  float x = 1;
+  struct stat info;
+  lm_st_tensor t = {.name = "a", .dtype = LM_ST_F32, .data = &x};
+  char *path = in_dir("linked.safetensors"), *target = in_dir("target");
+  CHECK_OK(lm_file_write_atomic(target, "kept", 4));
+  CHECK(!symlink(target, in_dir("linked.safetensors.tmp")));
+  CHECK_OK(lm_st_write(path, &t, 1));
+  CHECK(!stat(target, &info) && info.st_size == 4);
+  CHECK(!lstat(path, &info) && S_ISREG(info.st_mode));
+  CHECK(!unlink(path) && !unlink(target));
 }
 
 // ---- JSON: integers of any size are numbers
@@ -139,11 +179,11 @@ static void test_python_bytes(void) {
   float x[4];
   const lm_st_tensor *w = lm_st_find(st, "w");
   const lm_st_tensor *v = lm_st_find(st, "v");
-  lm_st_to_f32(w->dtype, w->data, 0, 4, x);
+  CHECK_OK(lm_st_read_f32(w, 0, 4, x));
   CHECK(x[0] == 1.5f && x[1] == -2 && x[2] == 0 && x[3] == 65504);
-  lm_st_to_f32(w->dtype, w->data, 3, 1, x);
+  CHECK_OK(lm_st_read_f32(w, 3, 1, x));
   CHECK(x[0] == 65504);
-  lm_st_to_f32(v->dtype, v->data, 0, 1, x);
+  CHECK_OK(lm_st_read_f32(v, 0, 1, x));
   CHECK(x[0] == 3);
   lm_st_close(st);
 }
@@ -282,7 +322,9 @@ static void test_foreign(void) {
   CHECK(!memcmp(out, qk, sizeof qk));
   CHECK_OK(lm_foreign_export(f, path, LM_ST_F32));
   CHECK_OK(lm_st_open(path, &st));
-  CHECK(lm_st_count(st) == 3 && !memcmp(lm_st_find(st, "qk")->data, qk, sizeof qk));
+  CHECK(lm_st_count(st) == 3);
+  CHECK_OK(lm_st_read(lm_st_find(st, "qk"), 0, 9, out));
+  CHECK(!memcmp(out, qk, sizeof qk));
   lm_st_close(st);
 
   t[0].shape[0] = 9;
@@ -338,6 +380,8 @@ int main(void) {
   test_json_integers();
   test_json_faults();
   test_round_trip();
+  test_truncated();
+  test_temporary_is_link();
   test_sum();
   test_python_bytes();
   test_rounding();

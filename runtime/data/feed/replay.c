@@ -1,19 +1,15 @@
 // replay.c - see replay.h.
 #include "runtime/data/feed/replay.h"
 
-#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "runtime/base/file.h"
 #include "runtime/data/read/input.h"
 #include "runtime/weights/safetensors.h"
 
 struct lm_replay {
-  lm_st *file; // the header; data is read through fd, since the file may be truncated
+  lm_st *file;
   char *path;
-  int fd;
   struct stat opened; // the result of stat when the file was opened
   uint64_t all;       // hash of all data, which detects changes if the times differ
   const lm_st_tensor *column[LM_COLUMNS];
@@ -34,20 +30,6 @@ static lm_status column_find(lm_replay *r, const char *path, int c) {
   if (c && memcmp(t->shape, first->shape, 3 * sizeof *t->shape))
     return lm_fail(LM_USER, "%s: %s and %s differ in shape", path, t->name, first->name);
   r->column[c] = t;
-  return NULL;
-}
-
-static lm_status range_read(const lm_replay *r, int64_t at, size_t n, void *to) {
-  for (size_t done = 0; done < n;) {
-    ssize_t got = pread(r->fd, (char *)to + done, n - done, at + (int64_t)done);
-    if (got < 0 && errno == EINTR)
-      continue;
-    if (got < 0)
-      return lm_fail_errno("cannot read %s", r->path);
-    if (!got)
-      return lm_fail(LM_ENV, "%s was truncated while it was in use", r->path);
-    done += (size_t)got;
-  }
   return NULL;
 }
 
@@ -88,8 +70,7 @@ static lm_status column_visit(const lm_replay *r, int c, size_t positions, lm_re
   lm_status s = NULL;
   for (size_t at = 0; at < positions && !s; at += POSITIONS) {
     size_t n = positions - at < POSITIONS ? positions - at : POSITIONS;
-    s = range_read(r, r->column[c]->offset + LM_COLUMN_BYTES * (int64_t)at, LM_COLUMN_BYTES * n,
-                   piece);
+    s = lm_st_read(r->column[c], (int64_t)at, (int64_t)n, piece);
     if (!s)
       lm_hash_add(&h, piece, LM_COLUMN_BYTES * n);
     if (!s && scanned)
@@ -112,21 +93,18 @@ static size_t positions_of(const lm_replay *r, int64_t steps) {
   return (size_t)((steps < shape[0] ? steps : shape[0]) * shape[1] * shape[2]);
 }
 
-// If the file is replaced between the two opens, the scan or a read past its end detects it.
 static lm_status columns_open(lm_replay *r, const char *path) {
   r->path = lm_strdup(path);
   LM_TRY(lm_st_open(path, &r->file));
   for (int c = 0; c < LM_COLUMNS; c++)
     LM_TRY(column_find(r, path, c));
-  LM_TRY(lm_open_regular(r->column[0]->file, &r->fd));
-  if (fstat(r->fd, &r->opened))
+  if (fstat(r->column[0]->fd, &r->opened))
     return lm_fail_errno("cannot read %s", path);
   return columns_visit(r, positions_of(r, INT64_MAX), r, &r->all);
 }
 
 lm_status lm_replay_open(const char *path, lm_replay **out) {
   lm_replay *r = lm_alloc(sizeof *r);
-  r->fd = -1;
   lm_status s = columns_open(r, path);
   if (s)
     lm_replay_close(r);
@@ -137,8 +115,6 @@ lm_status lm_replay_open(const char *path, lm_replay **out) {
 void lm_replay_close(lm_replay *r) {
   if (!r)
     return;
-  if (r->fd >= 0)
-    close(r->fd);
   lm_st_close(r->file);
   lm_free(r->path);
   lm_free(r);
@@ -162,7 +138,7 @@ static lm_status changed(const lm_replay *r) {
 lm_status lm_replay_unchanged(lm_replay *r) {
   struct stat now;
   uint64_t all = 0;
-  if (fstat(r->fd, &now))
+  if (fstat(r->column[LM_COLUMN_TOK]->fd, &now))
     return lm_fail_errno("cannot read %s", r->path);
   bool same = now.st_size == r->opened.st_size && is_same_time(&now.st_mtim, &r->opened.st_mtim) &&
               is_same_time(&now.st_ctim, &r->opened.st_ctim);
@@ -210,8 +186,7 @@ static lm_status filled_check(const lm_replay *r, int c, const void *p, size_t n
 lm_status lm_replay_fill(const lm_replay *r, int64_t first, int64_t n, const lm_batch *b) {
   int64_t seq = r->column[LM_COLUMN_TOK]->shape[2];
   for (int c = 0; c < LM_COLUMNS; c++) {
-    int64_t at = r->column[c]->offset + LM_COLUMN_BYTES * first * seq;
-    LM_TRY(range_read(r, at, LM_COLUMN_BYTES * (size_t)(n * seq), b->column[c]));
+    LM_TRY(lm_st_read(r->column[c], first * seq, n * seq, b->column[c]));
     if (lm_column_table[c].dtype == LM_INT)
       LM_TRY(filled_check(r, c, b->column[c], (size_t)(n * seq)));
   }

@@ -181,20 +181,8 @@ const char *lm_store_name(const lm_store *s) {
   return s->path ? s->path : "memory";
 }
 
-// Reads exactly n bytes at offset `at`. The file is never mapped, since it may be truncated at any
-// time.
 static lm_status range_read(const lm_store *s, uint64_t at, uint64_t n, void *to) {
-  for (uint64_t done = 0; done < n;) {
-    ssize_t got = pread(s->fd, (char *)to + done, n - done, (off_t)(at + done));
-    if (got < 0 && errno == EINTR)
-      continue;
-    if (got < 0)
-      return lm_fail_errno("cannot read %s", lm_store_name(s));
-    if (!got)
-      return lm_fail(LM_ENV, "%s was truncated while it was in use", lm_store_name(s));
-    done += (uint64_t)got;
-  }
-  return NULL;
+  return lm_fd_read_at(s->fd, lm_store_name(s), (int64_t)at, to, n);
 }
 
 // false: the file is not a complete store.
