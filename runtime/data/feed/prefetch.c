@@ -63,6 +63,15 @@ static void *work(void *user) {
   return NULL;
 }
 
+// The thread has ended, or never started.
+static void prefetch_free(lm_prefetch *p) {
+  pthread_cond_destroy(&p->changed);
+  pthread_mutex_destroy(&p->lock);
+  lm_status_free(p->status);
+  slot_free(p);
+  lm_free(p);
+}
+
 lm_prefetch *lm_prefetch_create(lm_fill_fn *fill, void *user) {
   lm_prefetch *p = lm_alloc(sizeof *p);
   p->fill = fill;
@@ -71,7 +80,7 @@ lm_prefetch *lm_prefetch_create(lm_fill_fn *fill, void *user) {
   pthread_cond_init(&p->changed, NULL);
   if (!pthread_create(&p->thread, NULL, work, p))
     return p;
-  lm_free(p);
+  prefetch_free(p);
   return NULL;
 }
 
@@ -83,11 +92,7 @@ void lm_prefetch_destroy(lm_prefetch *p) {
   pthread_cond_broadcast(&p->changed);
   pthread_mutex_unlock(&p->lock);
   pthread_join(p->thread, NULL);
-  pthread_cond_destroy(&p->changed);
-  pthread_mutex_destroy(&p->lock);
-  lm_status_free(p->status);
-  slot_free(p);
-  lm_free(p);
+  prefetch_free(p);
 }
 
 static bool same(const lm_batch_id *a, const lm_batch_id *b) {
