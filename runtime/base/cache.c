@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "runtime/base/cache.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -16,7 +17,13 @@
 enum {
   FILE_MAX = 256 << 20
 };
-static const char TEMP_PREFIX[] = "tmp-", PROCESS_PREFIX[] = "lmc-cache-";
+static const char TEMP_PREFIX[] = ".lmc-tmp-";
+// The names of entries: kind, key, type. A cache may be in a folder with other files, so nothing
+// else is counted or removed.
+static const struct {
+  const char *kind, *type;
+} ENTRIES[] = {
+    {"", ".so"}, {"", ".cubin"}, {"failed-", ".c"}, {"step-", ".json"}, {"tuned-", ".json"}};
 
 // The trailer of an entry, which the loader of shared objects ignores.
 typedef struct seal {
@@ -39,7 +46,7 @@ static bool size_parse(const char *text, uint64_t *out) {
   *out = strtoull(text, &end, 10);
   if (errno || end == text || *text == '-')
     return false;
-  const char *unit = *end ? strchr(units, *end & ~0x20) : NULL;
+  const char *unit = isalpha((unsigned char)*end) ? strchr(units, toupper(*end)) : NULL;
   if (unit)
     end++;
   uint64_t step = unit && *end == 'i' ? 1024 : 1000;
@@ -164,8 +171,8 @@ static lm_status process_dir_make(const char *why) {
   const char *parent = has_text(getenv("TMPDIR")) ? getenv("TMPDIR") : "/tmp";
   if (process.dir.path)
     return NULL;
-  lm_temp_dirs_clean(parent, PROCESS_PREFIX);
-  LM_TRY(lm_temp_dir_make(parent, PROCESS_PREFIX, &process.dir));
+  lm_temp_dirs_clean(parent, TEMP_PREFIX);
+  LM_TRY(lm_temp_dir_make(parent, TEMP_PREFIX, &process.dir));
   process.owner = getpid();
   atexit(process_dir_remove);
   fprintf(stderr, "lmc: note: compiled kernels are not kept: %s; set LMC_CACHE to another folder\n",
@@ -356,9 +363,22 @@ typedef struct old_files {
   uint64_t bytes;
 } old_files;
 
+static bool is_entry(const char *name) {
+  enum {
+    KEY_DIGITS = sizeof(lm_cache_key) - 1
+  };
+  for (size_t i = 0; i < LM_COUNT(ENTRIES); i++) {
+    size_t n = strlen(ENTRIES[i].kind);
+    if (!strncmp(name, ENTRIES[i].kind, n) && strspn(name + n, "0123456789abcdef") == KEY_DIGITS &&
+        !strcmp(name + n + KEY_DIGITS, ENTRIES[i].type))
+      return true;
+  }
+  return false;
+}
+
 static void file_note(lm_arena *a, int dir, const char *name, old_files *out) {
   struct stat st;
-  if (fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode))
+  if (!is_entry(name) || fstatat(dir, name, &st, AT_SYMLINK_NOFOLLOW) || !S_ISREG(st.st_mode))
     return;
   old_file f = {lm_arena_strndup(a, name, strlen(name)),
                 (uint64_t)st.st_size / (uint64_t)st.st_nlink, st.st_ino, st.st_mtim};

@@ -1,6 +1,6 @@
 // cache.h - an on-disk cache of compiled kernels, addressed by content.
 //
-// The name of an entry is a hash of everything that its code depends on. An entry is written to a
+// The name of an entry has a hash of everything that its code depends on. An entry is written to a
 // temporary file and renamed, so processes may share the folder. It ends with a hash of its
 // contents; an entry whose hash does not match is treated as absent.
 //
@@ -14,7 +14,7 @@
 //     root and no other user may write to it. New entries go to the default folder, or if that is
 //     unusable to a temporary folder that is removed when the process ends.
 // Every entry is opened without following links; its owner and mode are checked on the open
-// descriptor.
+// descriptor. Files that are not named like entries are neither counted nor removed.
 #ifndef LM_BASE_CACHE_H
 #define LM_BASE_CACHE_H
 #include "runtime/base/file.h"
@@ -38,7 +38,7 @@ lm_status lm_cache_open(lm_arena *arena, lm_cache *out);
 void lm_cache_close(lm_cache *c);
 // The path of the folder alone, for other files that are kept there.
 lm_status lm_cache_dir(lm_arena *arena, const char **out_dir);
-// Total bytes of the files in `dir`.
+// Total bytes of the entries in `dir`.
 uint64_t lm_cache_bytes(const lm_cache *c);
 
 // Hashes a list of strings. Parts are delimited, so {"ab", "c"} and {"a", "bc"} differ.

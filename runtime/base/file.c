@@ -149,7 +149,14 @@ static bool ends_in(const char *s, const char *end) {
   return n > m && !strcmp(s + n - m, end);
 }
 
+// Only files whose names begin with a hash: a folder may hold temporary files of other programs.
 static void temp_clean(const char *path) {
+  enum {
+    KEY_DIGITS = 16
+  };
+  const char *name = strrchr(path, '/') + 1;
+  if (strspn(name, "0123456789abcdef") < KEY_DIGITS)
+    return;
   int fd = open(path, O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0)
     return;

@@ -24,7 +24,7 @@ bool lm_is_trusted(const struct stat *st);
 // the lock. Reuses a file that a dead process left behind; removes anything else of that name
 // (a link, a FIFO, another user's file) first.
 lm_status lm_temp_open(const char *path, int *out_fd);
-// Removes the files DIR/*.tmp that no process has locked.
+// Removes the files DIR/KEY*.tmp that no process has locked; KEY is 16 hexadecimal digits or more.
 void lm_temps_clean(const char *dir);
 
 // A folder with mode 0700 and an unpredictable name, locked while it is in use. path NULL: none.

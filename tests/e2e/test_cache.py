@@ -304,13 +304,13 @@ def test_killed_while_compiling(run):
     run.write("cache/data/0123456789abcdef.tok.tmp", "left")
     started = [run.start("run", file, "--out", run.path(f"run{i}"), "-q", env={"LMC_CACHE": run.path("cache"), "LMC_CC": slow}) for i in range(2)]
     end = time.time() + 60
-    while len(glob.glob(run.path("cache/tmp-*/unit-0.c"))) < 2 and time.time() < end:
+    while len(glob.glob(run.path("cache/.lmc-tmp-*/unit-0.c"))) < 2 and time.time() < end:
         time.sleep(0.01)
-    check(len(glob.glob(run.path("cache/tmp-*"))) == 2, os.listdir(run.path("cache")))
+    check(len(glob.glob(run.path("cache/.lmc-tmp-*"))) == 2, os.listdir(run.path("cache")))
     started[0].kill()
     started[0].communicate()
     code, _, err = train(run, file, "cache")
-    check(code == 0 and len(glob.glob(run.path("cache/tmp-*"))) == 1, f"{err}{os.listdir(run.path('cache'))}")
+    check(code == 0 and len(glob.glob(run.path("cache/.lmc-tmp-*"))) == 1, f"{err}{os.listdir(run.path('cache'))}")
     check(not glob.glob(run.path("cache/data/*.tmp")), "and half a file of data")
     started[1].kill()
     started[1].communicate()

@@ -97,15 +97,17 @@ static void test_temp(void) {
 
 static void test_temps_clean(void) {
   int held;
-  const char *live = in_root("live.tmp");
-  const char *dead = in_root("dead.tmp");
+  const char *live = in_root("0123456789abcdef.row.tmp");
+  const char *dead = in_root("123456789abcdef0.row.tmp");
   CHECK_OK(lm_temp_open(live, &held));
+  const char *foreign = in_root("notes.tmp");
   file_make(dead, "left behind");
+  file_make(foreign, "of another program");
   lm_temps_clean(root);
   CHECK(!access(live, F_OK) && access(dead, F_OK));
   close(held);
   lm_temps_clean(root);
-  CHECK(access(live, F_OK));
+  CHECK(access(live, F_OK) && !access(foreign, F_OK) && !unlink(foreign));
 }
 
 static void test_temp_dirs(void) {
@@ -208,7 +210,7 @@ static void test_limits(void) {
   static const char *const good[] = {"0", "500M", "4Gi", "4GiB", "1000000B", "2k"};
   static const uint64_t bytes[] = {0,       500000000, UINT64_C(4) << 30, UINT64_C(4) << 30,
                                    1000000, 2000};
-  static const char *const bad[] = {"-1", "x", "4Q", "4 G", "99999999999G", "4iB", "1.5G"};
+  static const char *const bad[] = {"-1", "x", "4Q", "4 G", "99999999999G", "4iB", "1.5G", "500 "};
   lm_cache c;
   for (size_t i = 0; i < LM_COUNT(good); i++) {
     CHECK(!setenv("LMC_CACHE_SIZE", good[i], 1));
@@ -225,11 +227,19 @@ static void test_limits(void) {
 
 // ---- entries
 
-static void entry_add(const lm_cache *c, const char *name, size_t bytes) {
+// The name of an entry: its key is the letter, repeated.
+static const char *entry_name(char letter, const char *type) {
+  char key[33] = "";
+  memset(key, letter, 32);
+  return lm_arena_printf(arena, "%s%s", key, type);
+}
+
+// Adds an entry with two names.
+static void entry_add(const lm_cache *c, char letter, size_t bytes) {
   lm_temp_dir temp;
   char *text = lm_alloc(bytes + 1);
-  memset(text, *name, bytes);
-  const char *names[] = {name, lm_arena_printf(arena, "%s.too", name)};
+  memset(text, letter, bytes);
+  const char *names[] = {entry_name(letter, ".so"), entry_name(letter, ".cubin")};
   CHECK_OK(lm_cache_temp_dir(c, &temp));
   CHECK_OK(lm_file_write_atomic(lm_path_join(arena, temp.path, "made"), text, bytes));
   CHECK_OK(lm_cache_add(c, &temp, "made", names, 2));
@@ -255,18 +265,18 @@ static bool entry_read(const lm_cache *c, const char *name, size_t bytes, int *o
 
 static void test_entries(void) {
   lm_cache c = cache_open(in_root("entries"));
-  const char *path = lm_path_join(arena, c.dir, "a");
-  entry_add(&c, "a", 100);
-  CHECK(entry_read(&c, "a", 100, NULL) && entry_read(&c, "a.too", 100, NULL) &&
-        !entry_read(&c, "b", 100, NULL));
-  CHECK(!chmod(path, 0664) && !entry_read(&c, "a", 100, NULL) && !chmod(path, 0644));
-  CHECK(!chown(path, OTHER, OTHER) && !entry_read(&c, "a", 100, NULL) && !chown(path, 0, 0));
-  CHECK(!symlink("a", lm_path_join(arena, c.dir, "link")) && !entry_read(&c, "link", 100, NULL));
+  const char *a = entry_name('a', ".so"), *path = lm_path_join(arena, c.dir, a);
+  entry_add(&c, 'a', 100);
+  CHECK(entry_read(&c, a, 100, NULL) && entry_read(&c, entry_name('a', ".cubin"), 100, NULL) &&
+        !entry_read(&c, entry_name('b', ".so"), 100, NULL));
+  CHECK(!chmod(path, 0664) && !entry_read(&c, a, 100, NULL) && !chmod(path, 0644));
+  CHECK(!chown(path, OTHER, OTHER) && !entry_read(&c, a, 100, NULL) && !chown(path, 0, 0));
+  CHECK(!symlink(a, lm_path_join(arena, c.dir, "link")) && !entry_read(&c, "link", 100, NULL));
   CHECK(!mkfifo(lm_path_join(arena, c.dir, "fifo"), 0600) && !entry_read(&c, "fifo", 100, NULL));
-  CHECK(entry_read(&c, "a", 100, NULL));
+  CHECK(entry_read(&c, a, 100, NULL));
   int fd = open(path, O_RDWR);
   CHECK(pwrite(fd, "b", 1, 50) == 1 && !close(fd));
-  CHECK(!entry_read(&c, "a", 100, NULL) && access(path, F_OK)); // damaged: removed
+  CHECK(!entry_read(&c, a, 100, NULL) && access(path, F_OK)); // damaged: removed
   lm_cache_close(&c);
 }
 
@@ -279,23 +289,51 @@ static void age(const lm_cache *c, const char *name, time_t when) {
 static void test_eviction(void) {
   CHECK(!setenv("LMC_CACHE_SIZE", "2500", 1));
   lm_cache c = cache_open(in_root("evicting"));
+  const char *x = entry_name('a', ".so"), *y = entry_name('b', ".so"), *z = entry_name('c', ".so");
   int held;
-  entry_add(&c, "a", 900);
-  entry_add(&c, "b", 900);
-  CHECK(entry_read(&c, "a", 900, &held));
-  age(&c, "a", 1000);
-  age(&c, "b", 2000);
+  entry_add(&c, 'a', 900);
+  entry_add(&c, 'b', 900);
+  CHECK(entry_read(&c, x, 900, &held));
+  age(&c, x, 1000);
+  age(&c, y, 2000);
   CHECK(lm_cache_bytes(&c) > 1800 && lm_cache_bytes(&c) < 1900);
-  entry_add(&c, "c", 900);
-  CHECK(entry_read(&c, "a", 900, NULL) && !entry_read(&c, "b", 900, NULL) &&
-        entry_read(&c, "c", 900, NULL));
+  entry_add(&c, 'c', 900);
+  CHECK(entry_read(&c, x, 900, NULL) && !entry_read(&c, y, 900, NULL) &&
+        entry_read(&c, z, 900, NULL));
   close(held);
-  age(&c, "a", 1000);
-  age(&c, "c", 2000);
-  entry_add(&c, "d", 900);
-  CHECK(!entry_read(&c, "a", 900, NULL) && entry_read(&c, "c", 900, NULL) &&
-        entry_read(&c, "d", 900, NULL));
-  CHECK(access(lm_path_join(arena, c.dir, "a.too"), F_OK));
+  age(&c, x, 1000);
+  age(&c, z, 2000);
+  entry_add(&c, 'd', 900);
+  CHECK(!entry_read(&c, x, 900, NULL) && entry_read(&c, z, 900, NULL) &&
+        entry_read(&c, entry_name('d', ".so"), 900, NULL));
+  CHECK(access(lm_path_join(arena, c.dir, entry_name('a', ".cubin")), F_OK));
+  lm_cache_close(&c);
+  CHECK(!unsetenv("LMC_CACHE_SIZE"));
+}
+
+// A cache in a folder with other files, of which none may be counted or removed.
+static void test_foreign_files(void) {
+  static const char *const names[] = {"thesis.tar",
+                                      "tuned-notes.json",
+                                      "a.so",
+                                      ".so",
+                                      "0123456789abcdef0123456789abcdef.pdf",
+                                      "0123456789abcdef0123456789abcdef0.so"};
+  CHECK(!setenv("LMC_CACHE_SIZE", "2000", 1));
+  lm_cache c = cache_open(in_root("crowded"));
+  lm_temp_dir temp;
+  for (size_t i = 0; i < LM_COUNT(names); i++) {
+    file_make(lm_path_join(arena, c.dir, names[i]), "of the user");
+    CHECK(!truncate(lm_path_join(arena, c.dir, names[i]), 1 << 20));
+    age(&c, names[i], 1000);
+  }
+  CHECK(!mkdirat(c.fd, "tmp-work", 0700) && !lm_cache_bytes(&c));
+  entry_add(&c, 'a', 900);
+  CHECK_OK(lm_cache_temp_dir(&c, &temp));
+  lm_temp_dir_remove(&temp);
+  for (size_t i = 0; i < LM_COUNT(names); i++)
+    CHECK(!faccessat(c.fd, names[i], F_OK, 0));
+  CHECK(!faccessat(c.fd, "tmp-work", F_OK, 0));
   lm_cache_close(&c);
   CHECK(!unsetenv("LMC_CACHE_SIZE"));
 }
@@ -311,6 +349,7 @@ int main(void) {
   test_own_folders();
   test_limits();
   test_eviction();
+  test_foreign_files();
   if (is_root) {
     test_temp();
     test_other_users();
